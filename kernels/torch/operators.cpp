@@ -134,10 +134,21 @@ extern "C" OUTGRAD_API std::int32_t outgrad_torch_fp8_error(outgrad_activation a
   return outgrad_fp8_error(activation, fp8, scale, bits, error) == OUTGRAD_OK ? 0 : 1;
 }
 
-// Of softmax's codes for rows of n (kernels/softmax.h): the relative error of p', and the largest p with code 0.
-extern "C" OUTGRAD_API void outgrad_torch_softmax(std::int64_t n, double* relative, double* least) {
-  *relative = outgrad::kernels::softmax_relative(n);
-  *least = outgrad::kernels::softmax_least(n);
+// Of softmax's codes for rows of n (kernels/softmax.h): the relative error of p', the largest p with code 0, and the bound of
+// sum |dx - ds| over a row, where `sum` is that of |ds|, `range` of dy and `greatest` of |dy|. Returns 0, or 1 for a row that there is not.
+extern "C" OUTGRAD_API std::int32_t outgrad_torch_softmax(std::int64_t n, double sum, double range, double greatest, double* relative, double* least,
+                                                          double* gradient) {
+  using namespace outgrad::kernels;
+  if (n < 1 || n > kMostSoftmax) return 1;
+  *relative = softmax_relative(n);
+  *least = softmax_least(n);
+  *gradient = softmax_gradient_sum({n, sum, range, greatest});
+  return 0;
+}
+
+// What the 256 codes of softmax stand for.
+extern "C" OUTGRAD_API void outgrad_torch_softmax_values(float* values) {
+  for (int code = 0; code < 256; ++code) values[code] = outgrad::kernels::softmax_of_code(static_cast<outgrad::kernels::u8>(code));
 }
 
 extern "C" OUTGRAD_API const char* outgrad_torch_version() { return outgrad_version(); }

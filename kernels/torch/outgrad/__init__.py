@@ -11,8 +11,9 @@ from .bounds import Bounds, bounds
 from .functional import dropout, dropout_add_layer_norm, layer_norm, linear_gelu, rms_norm, side_channels
 from .library import ACTIVATIONS, version
 from .linear import linear
-from .modules import ELU, GELU, Dropout, LayerNorm, Linear, Mish, QuickGELU, RMSNorm, SiLU, Softplus
+from .modules import ELU, GELU, Dropout, LayerNorm, Linear, Mish, QuickGELU, RMSNorm, SiLU, Softmax, Softplus
 from .patching import Report, patch, unpatch
+from .softmax import softmax, softmax_bound
 
 # gelu, silu and all other activations of the catalogue.
 globals().update({name: getattr(functional, name) for name in ACTIVATIONS})
@@ -30,6 +31,7 @@ __all__ = [
     "RMSNorm",
     "Report",
     "SiLU",
+    "Softmax",
     "Softplus",
     "attention",
     "bounds",
@@ -41,6 +43,8 @@ __all__ = [
     "patch",
     "rms_norm",
     "side_channels",
+    "softmax",
+    "softmax_bound",
     "softmax_dropout",
     "unpatch",
     *ACTIVATIONS,

@@ -1,14 +1,16 @@
 """Attention and softmax whose backward pass reads the softmax's output (Tempo, NeurIPS 2022).
 
 PyTorch's fused attention keeps even less, and is the default where it applies. Elsewhere this module keeps q, k, v, the
-probabilities and 8 bytes; the backward pass computes the dropped-out probabilities again.
+probabilities and 8 bytes; the backward pass computes the dropped-out probabilities again. In place of the probabilities
+it may keep their codes of 8 bits (softmax.py). Then the gradient of v is that of the probabilities p' that these stand for,
+and the one of the scores is within softmax_bound.
 """
 
 import math
 
 import torch
 
-from . import functional, library
+from . import functional, library, stores
 
 
 def _softmax_gradient(dp, p):
@@ -49,58 +51,68 @@ def softmax_dropout(x, p=0.5, training=True):
 
 # Each direction is one operator. A compiler that sees its parts finds the dropped-out probabilities in both passes, and
 # keeps those of the forward pass instead of computing them again (AOTAutograd's elimination of common subexpressions
-# did).
+# did). kept: the probabilities, or their codes if coded.
 
 
 @torch.library.custom_op("outgrad::attention_forward", mutates_args=())
 def _forward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, scale: float, p: float, seed: torch.Tensor
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, scale: float, p: float, seed: torch.Tensor, coded: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     scores = torch.matmul(q, k.transpose(-1, -2)).mul_(scale)
     if bias is not None:
         scores += bias
-    probabilities = torch.softmax(scores, -1)
+    if coded:
+        probabilities, kept = library.softmax_forward_code(scores, scores.shape[-1])
+    else:
+        kept = probabilities = torch.softmax(scores, -1)
     del scores
     dropped = library.dropout(probabilities, seed, p) if p > 0 else probabilities
-    return torch.matmul(dropped, v), probabilities
+    return torch.matmul(dropped, v), kept
 
 
 @torch.library.custom_op("outgrad::attention_backward", mutates_args=())
 def _backward(
-    dy: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, probabilities: torch.Tensor, scale: float, p: float, seed: torch.Tensor
+    dy: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kept: torch.Tensor, scale: float, p: float, seed: torch.Tensor, coded: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    if coded:
+        values = torch.tensor(library.softmax_values(), dtype=q.dtype, device=q.device)
+        probabilities = values[kept.int()].view(*q.shape[:-1], k.shape[-2])
+    else:
+        probabilities = kept
     dropped = library.dropout(probabilities, seed, p) if p > 0 else probabilities
     dv = torch.matmul(dropped.transpose(-1, -2), dy)
     del dropped
     dp = torch.matmul(dy, v.transpose(-1, -2))
-    ds = _softmax_gradient(library.dropout(dp, seed, p) if p > 0 else dp, probabilities).mul_(scale)
+    dp = library.dropout(dp, seed, p) if p > 0 else dp
+    ds = (library.softmax_backward_code(dp, kept, k.shape[-2]) if coded else _softmax_gradient(dp, probabilities)).mul_(scale)
     return torch.matmul(ds, k), torch.matmul(ds.transpose(-1, -2), q), dv
 
 
 @_forward.register_fake
-def _(q, k, v, bias, scale, p, seed):
-    return q.new_empty((*q.shape[:-1], v.shape[-1])), q.new_empty((*q.shape[:-1], k.shape[-2]))
+def _(q, k, v, bias, scale, p, seed, coded):
+    kept = q.new_empty((*q.shape[:-1], k.shape[-2]))
+    return q.new_empty((*q.shape[:-1], v.shape[-1])), q.new_empty((kept.numel(),), dtype=torch.uint8) if coded else kept
 
 
 @_backward.register_fake
-def _(dy, q, k, v, probabilities, scale, p, seed):
+def _(dy, q, k, v, kept, scale, p, seed, coded):
     return tuple(t.new_empty(t.shape) for t in (q, k, v))
 
 
-def _attention_compute(q, k, v, bias, scale, p, seed):
-    return torch.ops.outgrad.attention_forward.default(q, k, v, bias, scale, p, seed)
+def _attention_compute(q, k, v, bias, scale, p, seed, coded):
+    return torch.ops.outgrad.attention_forward.default(q, k, v, bias, scale, p, seed, coded)
 
 
 def _attention_keep(ctx, inputs, outputs):
-    q, k, v, _, ctx.scale, ctx.p, seed = inputs
+    q, k, v, _, ctx.scale, ctx.p, seed, ctx.coded = inputs
     ctx.save_for_backward(q, k, v, outputs[1], seed)
 
 
 def _attention_gradients(ctx, dy):
-    def compute(dy, q, k, v, probabilities, seed):
-        return torch.ops.outgrad.attention_backward.default(dy, q, k, v, probabilities, ctx.scale, ctx.p, seed)
+    def compute(dy, q, k, v, kept, seed):
+        return torch.ops.outgrad.attention_backward.default(dy, q, k, v, kept, ctx.scale, ctx.p, seed, ctx.coded)
 
-    return (*functional._first_only("attention", compute, dy, *ctx.saved_tensors), None, None, None, None)
+    return (*functional._first_only("attention", compute, dy, *ctx.saved_tensors), None, None, None, None, None)
 
 
 _attention = functional._Operation("attention", _attention_compute, _attention_keep, _attention_gradients)
@@ -114,16 +126,22 @@ def _fused_applies(q, k, v, mask, p):
     return torch.backends.cuda.can_use_flash_attention(parameters) or torch.backends.cuda.can_use_efficient_attention(parameters)
 
 
-def attention(q, k, v, attn_mask=None, p=0.0, scale=None, training=True, form="auto"):
+def attention(q, k, v, attn_mask=None, p=0.0, scale=None, training=True, form="auto", store="p"):
     """dropout(softmax(q k^T scale + mask)) v; q is [..., m, d], k [..., n, d], v [..., n, e].
 
     attn_mask: [..., m, n], boolean (True: takes part) or added to the scores; it gets no gradient. scale: 1 / sqrt(d) by
     default. form: "sdpa" is PyTorch's scaled_dot_product_attention, "softmax" is the form of this module, and "auto" is
-    "sdpa" where a fused kernel applies.
+    "sdpa" where a fused kernel applies. store: what the form "softmax" keeps, the probabilities "p" or, on CPUs, their codes
+    "log2:8".
     """
     functional._expect("attention", q=q, k=k, v=v)
     if form not in ("auto", "sdpa", "softmax"):
         raise ValueError(f"outgrad.attention: form is {form!r}, none of 'auto', 'sdpa', 'softmax'")
+    if (why := stores.why_not_other("softmax", store)) is not None:
+        raise ValueError(f"outgrad.attention: store: {why}")
+    coded = store != stores.OTHERS["softmax"][0]
+    if coded and form == "sdpa":
+        raise ValueError(f"outgrad.attention: store {store!r} is one of the form 'softmax'; the form 'sdpa' keeps no probabilities")
     if not q.dtype == k.dtype == v.dtype:
         raise TypeError(f"outgrad.attention: q is {q.dtype}, k {k.dtype}, v {v.dtype}")
     if q.dim() < 2 or k.shape[-2:-1] != v.shape[-2:-1] or q.shape[-1] != k.shape[-1]:
@@ -135,4 +153,4 @@ def attention(q, k, v, attn_mask=None, p=0.0, scale=None, training=True, form="a
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask, p, scale=scale)
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = torch.zeros_like(attn_mask, dtype=q.dtype).masked_fill_(~attn_mask, -math.inf)
-    return _attention(q, k, v, attn_mask, 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale), p, functional.new_seed(q.device))
+    return _attention(q, k, v, attn_mask, 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale), p, functional.new_seed(q.device), coded)

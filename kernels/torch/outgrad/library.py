@@ -82,6 +82,26 @@ def fp8_error(activation, fp8, scale, bits):
     return error.value
 
 
+# Longer rows of softmax have no codes.
+MOST_SOFTMAX = 2**23
+
+
+def softmax_error(n, total=0.0, spread=0.0, largest=0.0):
+    """For a row of n elements with codes: (relative error of p', the largest p with code 0, the bound of sum |dx - ds|, where
+    total is sum |ds|, spread the largest less the least dy, and largest the greatest |dy|)."""
+    found = tuple(ctypes.c_double() for _ in range(3))
+    if _c.outgrad_torch_softmax(ctypes.c_int64(n), *map(ctypes.c_double, (total, spread, largest)), *map(ctypes.byref, found)) != 0:
+        raise ValueError(f"softmax has codes for rows of 1 to 2^23 elements, not of {n}")
+    return tuple(one.value for one in found)
+
+
+def softmax_values():
+    """What the 256 codes of softmax's output stand for."""
+    values = (ctypes.c_float * 256)()
+    _c.outgrad_torch_softmax_values(values)
+    return tuple(values)
+
+
 def version():
     return _c.outgrad_torch_version().decode()
 

@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import is_fake
 from . import fp8, functional, library, quantisers, stores
 from .bounds import bounds
 from .linear import linear
+from .softmax import softmax
 
 
 class _Activation:
@@ -136,6 +137,12 @@ def _power_of_two(value):
     return f"2^{math.ceil(math.log2(value))}" if value > 0 else "0"
 
 
+def _rounded_up(value):
+    """With three digits."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return f"{math.ceil(value / unit) * unit:.3g}"
+
+
 def _equal(a, b):
     """Whether two parameters have the same values, or both are missing."""
     if a is None or b is None:
@@ -249,31 +256,57 @@ class LlamaRMSNorm(_Norm, nn.Module):
         return f"{tuple(self.weight.shape)}, eps={self.variance_epsilon}, {self._moved_in_every_type()}"
 
 
-class Linear(nn.Linear):
-    """nn.Linear that keeps its input in 8 bits if its store is e4m3 or e5m2, and as PyTorch does if it is x (linear.py)."""
+class _WithStore:
+    """The common part of modules that are no activations and keep what a store of stores.OTHERS says."""
 
-    store = stores.OTHERS["linear"][0]
-
-    def __init__(self, *args, store=store, **kwargs):
+    def __init__(self, *args, store=None, **kwargs):
         super().__init__(*args, **kwargs)
-        if (why := stores.why_not_other("linear", store)) is not None:
-            raise ValueError(f"outgrad.Linear: store: {why}")
-        self.store = store
+        if store is not None:
+            if (why := stores.why_not_other(self.kind, store)) is not None:
+                raise ValueError(f"outgrad.{type(self).__name__}: store: {why}")
+            self.store = store
 
-    def forward(self, x):
-        return super().forward(x) if self.store == Linear.store else linear(x, self.weight, self.bias, self.store)
+    @property
+    def _as_pytorch(self):
+        return self.store == stores.OTHERS[self.kind][0]
 
     def bound(self, dtype=None):
-        """In words, how far the x that the weight's gradient reads may be from x, with the unit roundoff u of x's type."""
-        if self.store == Linear.store:
-            return "as in PyTorch"
+        """In words, how far a gradient may be from the exact one if x is of dtype."""
+        return "as in PyTorch" if self._as_pytorch else self._bound(dtype)
+
+    def extra_repr(self):
+        return f"{super().extra_repr()}, store={self.store!r}, {self.bound()}"
+
+
+class Linear(_WithStore, nn.Linear):
+    """nn.Linear that keeps its input in 8 bits if its store is e4m3 or e5m2, and as PyTorch does if it is x (linear.py)."""
+
+    kind = "linear"
+    store = stores.OTHERS[kind][0]
+
+    def forward(self, x):
+        return super().forward(x) if self._as_pytorch else linear(x, self.weight, self.bias, self.store)
+
+    def _bound(self, dtype):
         of = library.FP8[self.store]
         relative, absolute = (_power_of_two(each) for each in (fp8.UNIT_ROUNDOFF[of], fp8.HALF_SUBNORMAL[of]))
         u = "u" if dtype is None else _power_of_two(functional.UNIT_ROUNDOFF[dtype])
         return f"storing x moves it by at most ({relative} + 3 {u}) |x| + {absolute} / scale"
 
-    def extra_repr(self):
-        return f"{super().extra_repr()}, store={self.store!r}, {self.bound()}"
+
+class Softmax(_WithStore, nn.Softmax):
+    """nn.Softmax that keeps codes of 8 bits if its store is log2:8, and its output if it is p (softmax.py)."""
+
+    kind = "softmax"
+    store = stores.OTHERS[kind][0]
+
+    def forward(self, x):
+        # Without a dim, PyTorch chooses one and warns.
+        return super().forward(x) if self._as_pytorch or self.dim is None else softmax(x, self.dim)
+
+    def _bound(self, dtype):
+        relative, least, _ = library.softmax_error(library.MOST_SOFTMAX)
+        return f"sum |dx' - dx| <= {_rounded_up(2 * relative)} sum |dx| + {_rounded_up(2 * least)} n (max dy - min dy)"
 
 
 class Dropout(nn.Dropout):

@@ -28,7 +28,7 @@ _OURS = {
     nn.ELU: modules.ELU,
 }
 # These get a class of ours only where patch is given a store for their kind that is not PyTorch's own.
-_OURS_WITH_STORE = {"linear": (nn.Linear, modules.Linear)}
+_OURS_WITH_STORE = {"linear": (nn.Linear, modules.Linear), "softmax": (nn.Softmax, modules.Softmax)}
 # Hugging Face's classes are recognised by name: transformers need not be installed, and its releases have different
 # classes.
 _HUGGING_FACE = "transformers.activations"
@@ -55,7 +55,7 @@ class Swapped:
     fit: str | None = None  # for an activation: the name of its coefficients,
     sha256: str | None = None  # and the digest of their header
     side_channels: list[int] = dataclasses.field(default_factory=list)  # for a norm: the columns that now keep their x^ beside y
-    store: str | None = None  # of an activation or a Linear: what it keeps (stores.py), which in float32 may fall back to y+bit
+    store: str | None = None  # of an activation, Linear or Softmax: what it keeps (stores.py), which in float32 may fall back to y+bit
 
 
 @dataclasses.dataclass
@@ -340,8 +340,8 @@ def patch(model, example=None, norms="fp32", store=stores.DEFAULT):
     count the bytes kept before and after, in the mode that the model is in. PyTorch's generators and the model's
     buffers are afterwards as they were before. norms: the type of norms under autocast, "fp32", or "autocast" for
     autocast's type. store: what activations keep, one of outgrad.stores for all, or {activation: store}, where those that
-    are not named keep y+bit. The mapping may also name "linear", for which Linear modules get a class of ours that keeps x
-    in 8 bits, and "norm". Call patch before a model is wrapped for several processes.
+    are not named keep y+bit. The mapping may also name "linear", whose Linear modules then get a class of ours that keeps x
+    in 8 bits, "softmax" likewise, and "norm". Call patch before a model is wrapped for several processes.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"outgrad.patch: a module is needed, not {type(model).__name__}")

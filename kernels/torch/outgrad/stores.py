@@ -15,7 +15,8 @@ An activation:
 kernels/c/outgrad.h states the contract of each but the last two, which are others' (quantisers.py) and are made of
 PyTorch's operations.
 
-A Linear keeps x in its own type, or in e4m3 or e5m2 with one scale a tensor (linear.py). A norm keeps y.
+A Linear keeps x in its own type, or in e4m3 or e5m2 with one scale a tensor (linear.py). A softmax keeps its output p, or
+its logarithm in codes of 8 bits (softmax.py). A norm keeps y.
 """
 
 import collections.abc
@@ -38,7 +39,7 @@ STORES = {
     **dict.fromkeys(OF_X),
 }
 # What modules keep that are no activations. The first is the default, and all that there is where no other follows.
-OTHERS = {"linear": ("x", *library.FP8), "norm": ("y",)}
+OTHERS = {"linear": ("x", *library.FP8), "softmax": ("p", "log2:8"), "norm": ("y",)}
 _WORDS = "y+bit, parity, code:1 to code:8, dither:2, dither:3, mxfp8+bit, e4m3, e4m3+bit, e4m3+2bits, the same with e5m2, mesa, actnn:2, actnn:4 and actnn:8"
 
 

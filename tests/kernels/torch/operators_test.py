@@ -33,7 +33,8 @@ def arguments(dtype, n):
     rms = library.norm_forward(matrix, columns, gamma, None, 1e-6, True, None)
     biased = library.bias_gelu_forward(matrix, beta)
     heads = x[: n // 8 // 31 * 8 * 31].view(-1, 31, 8)[:64] if n > 1000 else x.view(1, n, 1)
-    probabilities = torch.ops.outgrad.attention_forward.default(heads, heads, heads, None, 0.5, 0.25, SEED)[1]
+    probabilities = torch.ops.outgrad.attention_forward.default(heads, heads, heads, None, 0.5, 0.25, SEED, False)[1]
+    coded = torch.ops.outgrad.attention_forward.default(heads, heads, heads, None, 0.5, 0.25, SEED, True)[1]
     bias = torch.zeros_like(probabilities[0])
     return [
         *((library.activation_forward, (x, activation)) for activation in range(len(library.ACTIVATIONS))),
@@ -60,8 +61,12 @@ def arguments(dtype, n):
         (library.bias_gelu_forward, (matrix, beta)),
         (library.bias_gelu_backward, (dm, *biased, columns)),
         (library.dropout, (x, SEED, 0.25)),
-        (torch.ops.outgrad.attention_forward.default, (heads, heads, heads, bias, 0.5, 0.25, SEED)),
-        (torch.ops.outgrad.attention_backward.default, (heads, heads, heads, heads, probabilities, 0.5, 0.25, SEED)),
+        (torch.ops.outgrad.attention_forward.default, (heads, heads, heads, bias, 0.5, 0.25, SEED, False)),
+        (torch.ops.outgrad.attention_forward.default, (heads, heads, heads, bias, 0.5, 0.25, SEED, True)),
+        (torch.ops.outgrad.attention_backward.default, (heads, heads, heads, heads, probabilities, 0.5, 0.25, SEED, False)),
+        (torch.ops.outgrad.attention_backward.default, (heads, heads, heads, heads, coded, 0.5, 0.25, SEED, True)),
+        (torch.ops.outgrad.fp8_encode.default, (x, SCALE, 1)),
+        (torch.ops.outgrad.fp8_decode.default, (library.activation_forward_fp8(x, SCALE, 3, 1, 0)[0], SCALE, 1, dtype)),
     ]
 
 

@@ -1,0 +1,58 @@
+"""Softmax whose backward pass reads its output p from codes of 8 bits (kernels/softmax.h).
+
+A code is log2 p in steps of 3/32: p' is within 3.25% of p from 6.4e-8 up, and 0 below. dx = p' (dy - sum(p' dy) / sum(p')).
+Over a row of n elements, sum |dx - ds| is at most 0.0651 sum |ds| + 1.273e-7 n (max dy - min dy), apart from the rounding
+of dx and terms of 2^-24 |dy|; softmax_bound has all of it but the rounding of dx.
+"""
+
+import torch
+
+from . import functional, library
+
+
+def _compute(x, columns):
+    return library.softmax_forward_code(x, columns)
+
+
+def _keep(ctx, inputs, outputs):
+    ctx.columns = inputs[1]
+    ctx.save_for_backward(*outputs[1:])
+
+
+def _gradients(ctx, dy):
+    def compute(dy, codes, _):
+        return library.softmax_backward_code(dy.contiguous(), codes, ctx.columns)
+
+    return functional._first_only("softmax", compute, dy, *ctx.saved_tensors), None
+
+
+_softmax = functional._Operation("softmax", _compute, _keep, _gradients, without_y=True)
+
+
+def softmax(x, dim=-1):
+    """softmax(x) along dim, computed in fp32 and rounded once to the type of x. Keeps one byte an element, and not its output.
+
+    A row (along dim) has at most 2^23 elements. Where x is -inf, p and the gradient are 0. A row with a NaN, with +inf, or
+    with nothing but -inf gives NaN in all of p and of the gradient. On CPUs.
+    """
+    functional._expect("softmax", x=x)
+    if x.dim() == 0:
+        return softmax(x.view(1), dim).view(())
+    if not -x.dim() <= dim < x.dim():
+        raise IndexError(f"outgrad.softmax: dim is {dim}, x has {x.dim()} dimensions")
+    columns = x.shape[dim]
+    if columns > library.MOST_SOFTMAX:
+        raise ValueError(f"outgrad.softmax: a row of {columns} elements, where at most 2^23 have codes")
+    rows = x.movedim(dim, -1).contiguous()
+    return _softmax(rows, columns).movedim(-1, dim)
+
+
+def softmax_bound(n, total, spread, largest):
+    """How far the gradient of a row of n elements can be from softmax's, in the sum of magnitudes, before it is rounded to
+    its type. total: sum |ds| of the exact gradient; spread: the largest less the least dy; largest: the greatest |dy|."""
+    if not min(total, spread, largest) >= 0:
+        raise ValueError(f"outgrad.softmax_bound: total, spread and largest are {total}, {spread} and {largest}; none may be negative")
+    try:
+        return library.softmax_error(n, total, spread, largest)[2]
+    except ValueError as error:
+        raise ValueError(f"outgrad.softmax_bound: {error}") from None
