@@ -5,15 +5,16 @@ NaN; neither has part in the scale. Each step is an operator, so that torch.comp
 is made of.
 
 Who makes codes of a tensor that others read offers them (offer, offered): an activation those of its y, and a Linear those
-of its x, so that all of them keep one storage. The offer is an attribute of the tensor. It holds as long as this tensor
-has the values that it had: it is refused after every change that PyTorch counts, for another storage or shape, and for
-any other tensor that was made of it. It keeps no codes in memory that no graph keeps. What PyTorch does not count is what
-its own autograd does not notice either: a change through .data, or by another library.
+of its x, so that all of them keep one storage. An offer holds for one tensor as long as this has the values that it had:
+it is refused after every change that PyTorch counts, for another storage or shape, and for any other tensor that was made
+of this one. It keeps neither the tensor nor codes that no graph keeps. What PyTorch does not count is what its own
+autograd does not notice either: a change through .data, or by another library.
 """
 
 import torch
 from torch._subclasses.fake_tensor import is_fake
-from torch.utils.weak import TensorWeakRef
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 
 from . import library
 
@@ -67,8 +68,11 @@ def _(codes, scale, fp8, dtype):
 # --- One storage for all that keep a tensor ----------------------------------------------------------------------------
 
 
+_offers = WeakTensorKeyDictionary()
+
+
 def _can_have_offers(x):
-    # A graph of torch.compile has no such attributes, under a transform another tensor stands for x, and of what was made
+    # A graph of torch.compile has no such dictionary, under a transform another tensor stands for x, and of what was made
     # in inference mode PyTorch counts no changes.
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
@@ -82,16 +86,16 @@ def _state(x):
 def offer(x, codes, scale, fp8):
     """Says of x, until it changes, that these are its codes."""
     if _can_have_offers(x):
-        # With its storage held, no other storage can take its place in memory.
-        x._outgrad_offer = fp8, TensorWeakRef(codes), TensorWeakRef(scale), x.untyped_storage(), _state(x)
+        # As long as there is a weak reference to its storage, no other storage has the same number.
+        _offers[x] = fp8, TensorWeakRef(codes), TensorWeakRef(scale), StorageWeakRef(x.untyped_storage()), _state(x)
 
 
 def offered(x, fp8):
     """(codes, scale) that hold for x now, or None."""
-    if not _can_have_offers(x):
+    if not _can_have_offers(x) or (offer := _offers.get(x)) is None:
         return None
-    of, codes, scale, storage, state = getattr(x, "_outgrad_offer", (None,) * 5)
-    if of != fp8 or x.untyped_storage()._cdata != storage._cdata or _state(x) != state:
+    of, codes, scale, storage, state = offer
+    if of != fp8 or x.untyped_storage()._cdata != storage.cdata or _state(x) != state:
         return None
     found = codes(), scale()
     return None if any(one is None for one in found) else found  # None where no graph keeps them any more

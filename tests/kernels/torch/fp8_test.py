@@ -4,10 +4,12 @@ offer of codes, which holds for one tensor as long as nothing changes it."""
 import copy
 import gc
 import math
+import pickle
 
 import pytest
 import torch
 from functional_test import UNIT_ROUNDOFF
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import TensorWeakRef
 
 import outgrad
@@ -129,6 +131,24 @@ def test_an_offer_holds_nothing_in_memory():
     y.sum().backward()  # frees what the graph keeps
     gc.collect()
     assert fp8.offered(y, 0) is None and all(one() is None for one in alive)
+
+
+def test_an_offer_leaves_no_trace_on_the_tensor():
+    """Data that passed a Linear can be copied, pickled and freed as before."""
+    x, linear = torch.randn(4, 8), outgrad.Linear(8, 3, store="e4m3")
+    out = linear(x)
+    assert fp8.offered(x, 0) is not None and vars(x) == {}
+    for other in (copy.deepcopy(x), pickle.loads(pickle.dumps(x))):
+        assert torch.equal(other, x) and fp8.offered(other, 0) is None
+    storage = StorageWeakRef(x.untyped_storage())
+    del out
+    x.data = torch.zeros(1)
+    assert storage.expired() and fp8.offered(x, 0) is None
+    known = len(fp8._offers)
+    assert known > 0
+    del x
+    gc.collect()
+    assert len(fp8._offers) < known
 
 
 def test_nothing_is_offered_that_no_graph_keeps():
