@@ -30,12 +30,22 @@ LEAST_OF_ACTIVATIONS = 1.0
 LEAST, MOST = 2.0**-100, 2.0**127
 
 
+def _largest_of(x):
+    """The largest finite magnitude of x in float32; 0 if there is none."""
+    if x.numel() == 0:
+        return x.new_zeros((), dtype=torch.float32)
+    if x.device.type == "cpu":  # in one pass; on a GPU, who looks at the result would wait for it
+        low, high = torch.aminmax(x)
+        if low.isfinite() and high.isfinite():
+            return torch.maximum(-low, high).float()
+    return x.abs().nan_to_num(nan=0.0, posinf=0.0).amax().float()
+
+
 @torch.library.custom_op("outgrad::fp8_scale", mutates_args=())
 def scale_of(x: torch.Tensor, fp8: int, least: float) -> torch.Tensor:
     """The scale of x, [1]. A largest magnitude below `least` counts as `least`, and one above 2^127 as 2^127, so that what
     exceeds that is saturated."""
-    largest = x.abs().nan_to_num(nan=0.0, posinf=0.0).amax().float() if x.numel() > 0 else x.new_zeros((), dtype=torch.float32)
-    return (LARGEST[fp8] / largest.clamp(least, MOST)).view(1)
+    return (LARGEST[fp8] / _largest_of(x).clamp(least, MOST)).view(1)
 
 
 @scale_of.register_fake
@@ -46,7 +56,7 @@ def _(x, fp8, least):
 @torch.library.custom_op("outgrad::fp8_encode", mutates_args=())
 def encode(x: torch.Tensor, scale: torch.Tensor, fp8: int) -> torch.Tensor:
     """The codes of x in the order of its elements, one byte each."""
-    return (x.float() * scale).clamp(-LARGEST[fp8], LARGEST[fp8]).to(TYPES[fp8]).flatten().view(torch.uint8)
+    return (x * scale).clamp_(-LARGEST[fp8], LARGEST[fp8]).to(TYPES[fp8]).flatten().view(torch.uint8)  # the product is float32
 
 
 @encode.register_fake
@@ -57,7 +67,7 @@ def _(x, scale, fp8):
 @torch.library.custom_op("outgrad::fp8_decode", mutates_args=())
 def decode(codes: torch.Tensor, scale: torch.Tensor, fp8: int, dtype: torch.dtype) -> torch.Tensor:
     """What the codes stand for, rounded to dtype."""
-    return (codes.view(TYPES[fp8]).float() / scale).to(dtype)
+    return codes.view(TYPES[fp8]).float().div_(scale).to(dtype)
 
 
 @decode.register_fake
