@@ -112,7 +112,7 @@ GeneratedHeader read_generated_header(const std::string& path) {
   header.name = text_constant("kName");
   if (header.name.find_first_not_of(kIdentifier) != std::string::npos) throw kernels::SpecError(path, "kName", "'" + header.name + "' is no name");
   header.activation = text_constant("kActivation");
-  if (value_of(header.text, "const char* ", "kFit")) throw kernels::SpecError(path, "kFit", "a code header: the library codes its own g, and no header's");
+  if (value_of(header.text, "double ", "kBias")) throw kernels::SpecError(path, "kBias", "a code header: the library has its kernels, and takes no other's");
   if (value_of(header.text, "const char* ", "kCode"))
     throw kernels::SpecError(path, "kCode", "a header of y in 8 bits at a scale: it has no coefficients to run");
   header.forward = value_of(header.text, "float ", "kXStar").has_value();

@@ -1,8 +1,9 @@
 // Codes of k bits for f'(x): what a layer may keep for its backward pass in place of the output and a mask bit. A code
 // depends on x alone, so that it serves every format of y.
 //
-// For x in fp32, y is the library's fp32 forward of x, m = [x >= x*], and g is the library's fp32 backward fit at
-// (y, m). All f'(x) lie in [lo, hi] (CodeRange; the generated code headers prove it). A code is one of two kinds:
+// g is f'(x) of an fp32 x, computed from x itself: GELU's by the derivatives of its fp32 forward's polynomials, the
+// others' in double precision, rounded once. All f'(x) lie in [lo, hi] (CodeRange; the generated code headers prove it).
+// A code is one of two kinds:
 //   exact     1 to 8 bits: cells of equal width w = (hi - lo) / 2^k; the code is the number of g's cell, and stands for
 //             the cell's middle. A code of k bits is the upper k bits of the code of 8.
 //   dithered  2 or 3 bits: w = (hi - lo) / (2^k - 1), and with a dither d in (-1/2, 1/2) of each element's own
@@ -10,8 +11,8 @@
 //             This subtractive dither makes the error uniform over +-w/2 and independent of g (L. Schuchman, "Dither
 //             signals and their effect on quantization noise", IEEE Trans. Commun. Technol. 12, 1964): no bias, and an
 //             RMS of w / sqrt(12). d follows from a seed and the element's index (dither_of), so nothing else is kept.
-// f' of every finite x is met within the header's kT, whose proof covers each step below. At the infinities g has its
-// limit. A NaN has no code of its own: it gets code 0.
+// f' of every finite x is met within the header's kT, whose proof covers each step below. At the infinities g is within
+// 2^-80 of its limit. A NaN has no code of its own: it gets code 0.
 #pragma once
 
 #include "kernels/dropout.h"
@@ -85,25 +86,19 @@ OUTGRAD_HD typename Ops::Value decoded(const Ops& ops, const CodeRule& rule, con
 
 OUTGRAD_HD float gradient_of_code(const CodeRule& rule, u8 code, float d = 0.0f) { return decoded(FloatOps{}, rule, sub_rn(static_cast<float>(code), d)); }
 
-// g of x: the f32 fit of an activation at the output of its f32 forward. derivative(y, m) evaluates the fit.
-template <class Fit, class Forward, class Derivative>
-OUTGRAD_HD float gradient_at(float x, float y, const Derivative& derivative) {
-  static_assert(same_text(Fit::kFormat, Format<float>::kName) && same_text(Fit::kActivation, Forward::kActivation));
-  bool m = true;
-  if constexpr (Fit::kMasked) m = Forward::kXStar <= x;
-  return derivative(y, m);
+// g of x, by an activation's fp32 forward; of GELU's, which is a fit, also by its tables.
+template <class Forward, class Tables>
+OUTGRAD_HD float gradient_at(const Tables& tables, float x) {
+  return evaluate_forward_derivative(FloatOps{}, Forward{}, tables.core, tables.tail, x);
 }
-// GELU's forward is a fit itself.
-template <class Fit, class Forward>
+template <class Forward>
 OUTGRAD_HD float gradient_at(float x) {
-  float y;
   if constexpr (requires { Forward::table(); }) {
     static constexpr auto kTables = forward_tables<Forward>();
-    y = gelu_forward_value<float>(FloatOps{}, Forward{}, kTables, x);
+    return gradient_at<Forward>(kTables, x);
   } else {
-    y = forward_in_f32<Forward, float>(x);
+    return static_cast<float>(slope_of<Forward>(DoubleOps{}, static_cast<double>(x)));
   }
-  return gradient_at<Fit, Forward>(x, y, [](float value, bool m) { return evaluate_backward<Fit>(FloatOps{}, value, m); });
 }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

@@ -20,12 +20,11 @@ namespace outgrad::kernels::inline OUTGRAD_ABI {
 using ActivationCodes = FitList<generated::GeluCode, generated::GeluTanhCode, generated::QuickGeluCode, generated::SiluCode, generated::SwishCode,
                                 generated::MishCode, generated::TanhCode, generated::SigmoidCode, generated::SoftplusCode, generated::EluCode>;
 
-// An activation whose derivative is coded: its code header, the f32 fit that this names, and its forward for T.
-template <class CodeHeader, class BackwardFit, class Forwards>
+// An activation whose derivative is coded: its code header, and its forward for T.
+template <class CodeHeader, class Forwards>
 struct CodedActivation {
-  static_assert(same_text(CodeHeader::kFit, BackwardFit::kName), "codes are proven for the one fit that their header names");
+  static_assert(same_text(CodeHeader::kActivation, Forwards::template Of<float>::kActivation));
   using Code = CodeHeader;
-  using Fit = BackwardFit;
   template <class T>
   using Forward = typename Forwards::template Of<T>;
 };
@@ -45,15 +44,15 @@ struct CodedList {};
 
 namespace detail {
 
-template <class GeluCode, class... Code, class GeluFit, class... Fit, class... F>
-OUTGRAD_HD constexpr auto coded_list(FitList<GeluCode, Code...>, FitList<GeluFit, Fit...>, ForwardList<F...>) {
-  return CodedList<CodedActivation<GeluCode, GeluFit, FittedForwards>, CodedActivation<Code, Fit, ComputedForwards<F>>...>{};
+template <class GeluCode, class... Code, class... F>
+OUTGRAD_HD constexpr auto coded_list(FitList<GeluCode, Code...>, ForwardList<F...>) {
+  return CodedList<CodedActivation<GeluCode, FittedForwards>, CodedActivation<Code, ComputedForwards<F>>...>{};
 }
 
 }  // namespace detail
 
 // All activations, in the order of the names.
-using CodedActivations = decltype(detail::coded_list(ActivationCodes{}, ActivationFits<float>::Type{}, ActivationForwards{}));
+using CodedActivations = decltype(detail::coded_list(ActivationCodes{}, ActivationForwards{}));
 
 namespace detail {
 

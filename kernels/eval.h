@@ -212,6 +212,21 @@ OUTGRAD_HD typename Ops::Value evaluate_backward(const Ops& ops, typename Ops::V
   return evaluate_backward(ops, Fit{}, kTable, y, m);
 }
 
+// p'(v - centre), where p is the polynomial of a centred row in Horner's scheme: p and its derivative by the same coefficients, side by side.
+template <class Ops, class TableView>
+OUTGRAD_HD typename Ops::Value evaluate_row_derivative(const Ops& ops, const TableView& table, const typename Ops::Row& row, int degree,
+                                                       const typename Ops::Value& v) {
+  using Value = typename Ops::Value;
+  const Value u = ops.sub(v, ops.lookup(table, row, 0));
+  Value p = ops.lookup(table, row, degree + 1), derivative = p;
+  OUTGRAD_UNROLL
+  for (int word = degree; word >= 2; --word) {
+    p = ops.fma(p, u, ops.lookup(table, row, word));
+    derivative = ops.fma(derivative, u, p);
+  }
+  return derivative;
+}
+
 // f(x) for x < kTailX. The last word of a tail row is a power-of-two factor, so a subnormal result is rounded once, by the last
 // multiplication.
 template <class Ops, class Forward, class TailView>
@@ -250,6 +265,35 @@ OUTGRAD_HD typename Ops::Value evaluate_forward(const Ops& ops, typename Ops::Va
   static constexpr auto kCore = Forward::table();
   static constexpr auto kTail = Forward::tail();
   return evaluate_forward(ops, Forward{}, kCore, kTail, x);
+}
+
+// f'(x) of GELU for |x| > -kTailX. Left of it by the derivative of the tail's polynomials; right of it as 1 - f'(-x), because
+// there the core's polynomials follow f itself within an ulp that says little of f'.
+template <class Forward, class TailView>
+struct TailDerivativeBody {
+  const Forward& fit;
+  const TailView& tail;
+
+  template <class Ops>
+  OUTGRAD_HD typename Ops::Value operator()(const Ops& ops, const typename Ops::Value& x) const {
+    using Value = typename Ops::Value;
+    const Value v = ops.at_least(ops.signed_as(x, ops.constant(-1.0f)), ops.constant(fit.kXMin));
+    const Value q = ops.fma(v, ops.constant(fit.kTailIndexScale), ops.constant(fit.kTailIndexBias));
+    const typename Ops::Row row = ops.row_index(q, fit.kTailRows);
+    const Value left = ops.mul(evaluate_row_derivative(ops, tail, row, fit.kTailDegree, v), ops.lookup(tail, row, fit.kTailDegree + 2));
+    return ops.select(ops.less(x, ops.constant(0.0f)), left, ops.sub(ops.constant(1.0f), left));
+  }
+};
+
+// f'(x) of GELU by the derivatives of evaluate_forward's polynomials.
+template <class Ops, class Forward, class CoreView, class TailView>
+OUTGRAD_HD typename Ops::Value evaluate_forward_derivative(const Ops& ops, const Forward& fit, const CoreView& core, const TailView& tail,
+                                                           const typename Ops::Value& x) {
+  using Value = typename Ops::Value;
+  const Value q = ops.fma(x, ops.constant(fit.kIndexScale), ops.constant(fit.kIndexBias));
+  const Value g = evaluate_row_derivative(ops, core, ops.row_index(q, fit.kRows), fit.kDegree, x);
+  const Value left = ops.signed_as(x, ops.constant(-1.0f));
+  return ops.where(ops.less(left, ops.constant(fit.kTailX)), g, x, TailDerivativeBody<Forward, TailView>{fit, tail});
 }
 
 // Forward fits for one 16-bit format: f(x) = x p(u), where p approximates f(x)/x. A row is four words, {c0, c1, c2,

@@ -24,6 +24,8 @@ namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 // Relative error of f in double precision, before it is rounded to the format.
 inline constexpr double kForwardError = 0x1p-44;
+// Absolute error of f' in double precision, for |x| <= kSlopeReach. `outgrad check` proves it of every code header.
+inline constexpr double kSlopeError = 0x1p-37;
 
 // One value in double precision, on host and device. Every operation rounds once, like those of portable.h.
 struct DoubleOps {
@@ -143,24 +145,48 @@ OUTGRAD_HD typename Ops::Value times_sigmoid(const Ops& ops, const typename Ops:
   return ops.div(x, ops.sub(divisor, ops.signed_as(ops.constant(0x1.8p-52), v)));
 }
 
+// s (1 + z (1 - s)), where s = 1 / (1 + exp(-v)): the derivative of x s if z = x dv/dx.
+template <class Ops>
+OUTGRAD_HD typename Ops::Value sigmoid_unit_slope(const Ops& ops, const typename Ops::Value& v, const typename Ops::Value& z) {
+  const auto one = ops.constant(1);
+  const auto s = ops.div(one, ops.add(one, exp_of(ops, ops.negate(v))));
+  return ops.mul(s, ops.fma(z, ops.sub(one, s), one));
+}
+
+// Where f' is taken at larger |x|: it is within 2^-80 of its limits there.
+template <class Ops>
+OUTGRAD_HD typename Ops::Value within(const Ops& ops, const typename Ops::Value& x, double reach) {
+  return ops.at_most(ops.at_least(x, ops.constant(-reach)), ops.constant(reach));
+}
+
 // Each activation has kActivation, as in kActivationNames; kMasked and, if it is set, kXStar, the least float with m
-// = 1; and value(ops, x), f in double.
+// = 1; value(ops, x), f in double; slope(ops, x), f' in double, for |x| <= kSlopeReach, beyond which f' is as good as
+// its limits.
 
 struct WithMinimum {
   static constexpr bool kMasked = true;
+  static constexpr double kSlopeReach = 64;
 };
 struct Rising {
   static constexpr bool kMasked = false;
+  static constexpr double kSlopeReach = 64;
 };
 
 struct GeluTanh : WithMinimum {
   static constexpr const char* kActivation = "gelu_tanh";
   static constexpr float kXStar = -0x1.81429ep-1f;
+  static constexpr double kSlopeReach = 16;
+  static constexpr double kLinear = 0x1.9884533d43651p0, kCubic = 0x1.2444f2a4d8b4bp-4;  // 2 sqrt(2 / pi), and 0.044715 of it
   template <class Ops>
   static OUTGRAD_HD typename Ops::Value value(const Ops& ops, const typename Ops::Value& argument) {
-    constexpr double kLinear = 0x1.9884533d43651p0, kCubic = 0x1.2444f2a4d8b4bp-4;  // 2 sqrt(2 / pi), and 0.044715 of it
     const auto x = ops.at_least(argument, ops.constant(kLeastArgument));
     return times_sigmoid(ops, x, ops.mul(x, ops.fma(ops.mul(x, x), ops.constant(kCubic), ops.constant(kLinear))));
+  }
+  template <class Ops>
+  static OUTGRAD_HD typename Ops::Value slope(const Ops& ops, const typename Ops::Value& x) {
+    const auto square = ops.mul(x, x);
+    const auto v = ops.mul(x, ops.fma(square, ops.constant(kCubic), ops.constant(kLinear)));
+    return sigmoid_unit_slope(ops, v, ops.mul(x, ops.fma(square, ops.constant(3 * kCubic), ops.constant(kLinear))));
   }
 };
 
@@ -169,7 +195,18 @@ struct SigmoidUnit : WithMinimum {
   template <class Ops>
   static OUTGRAD_HD typename Ops::Value value(const Ops& ops, const typename Ops::Value& argument) {
     const auto x = ops.at_least(argument, ops.constant(kLeastArgument));
-    return times_sigmoid(ops, x, Self::kSlope == 1 ? x : ops.mul(x, ops.constant(Self::kSlope)));
+    return times_sigmoid(ops, x, scaled(ops, x));
+  }
+  template <class Ops>
+  static OUTGRAD_HD typename Ops::Value slope(const Ops& ops, const typename Ops::Value& x) {
+    const auto v = scaled(ops, x);
+    return sigmoid_unit_slope(ops, v, v);
+  }
+
+ private:
+  template <class Ops>
+  static OUTGRAD_HD typename Ops::Value scaled(const Ops& ops, const typename Ops::Value& x) {
+    return Self::kSlope == 1 ? x : ops.mul(x, ops.constant(Self::kSlope));
   }
 };
 
@@ -202,6 +239,14 @@ struct Mish : WithMinimum {
     const auto w = ops.mul(e, ops.add(e, ops.constant(2)));
     return ops.mul(x, ops.div(w, ops.add(w, ops.constant(2))));
   }
+  // (w (w + 2) + 4 x e (1 + e)) / (w + 2)^2
+  template <class Ops>
+  static OUTGRAD_HD typename Ops::Value slope(const Ops& ops, const typename Ops::Value& x) {
+    const auto e = exp_of(ops, x);
+    const auto w = ops.mul(e, ops.add(e, ops.constant(2))), divisor = ops.add(w, ops.constant(2));
+    const auto rise = ops.div(ops.mul(ops.mul(ops.constant(4), e), ops.add(e, ops.constant(1))), divisor);
+    return ops.div(ops.fma(x, rise, w), divisor);
+  }
 };
 
 // w / (w + 2), where w = exp(2 |x|) - 1.
@@ -213,6 +258,13 @@ struct Tanh : Rising {
     const auto w = expm1_of(ops, ops.add(magnitude, magnitude));
     return ops.signed_as(ops.div(w, ops.add(w, ops.constant(2))), x);
   }
+  // 4 e / (e + 1)^2, where e = exp(2 |x|).
+  template <class Ops>
+  static OUTGRAD_HD typename Ops::Value slope(const Ops& ops, const typename Ops::Value& x) {
+    const auto magnitude = ops.magnitude(x);
+    const auto e = exp_of(ops, ops.add(magnitude, magnitude)), divisor = ops.add(e, ops.constant(1));
+    return ops.div(ops.div(ops.mul(ops.constant(4), e), divisor), divisor);
+  }
 };
 
 struct Sigmoid : Rising {
@@ -220,6 +272,11 @@ struct Sigmoid : Rising {
   template <class Ops>
   static OUTGRAD_HD typename Ops::Value value(const Ops& ops, const typename Ops::Value& x) {
     return ops.div(ops.constant(1), ops.add(ops.constant(1), exp_of(ops, ops.negate(x))));
+  }
+  template <class Ops>
+  static OUTGRAD_HD typename Ops::Value slope(const Ops& ops, const typename Ops::Value& x) {
+    const auto s = value(ops, x);
+    return ops.mul(s, ops.sub(ops.constant(1), s));
   }
 };
 
@@ -229,6 +286,10 @@ struct Softplus : Rising {
   static OUTGRAD_HD typename Ops::Value value(const Ops& ops, const typename Ops::Value& x) {
     return ops.add(ops.at_least(x, ops.constant(0)), log1p_of(ops, exp_of(ops, ops.negate(ops.magnitude(x)))));
   }
+  template <class Ops>
+  static OUTGRAD_HD typename Ops::Value slope(const Ops& ops, const typename Ops::Value& x) {
+    return Sigmoid::value(ops, x);
+  }
 };
 
 struct Elu : Rising {
@@ -237,6 +298,10 @@ struct Elu : Rising {
   static OUTGRAD_HD typename Ops::Value value(const Ops& ops, const typename Ops::Value& x) {
     const auto left = expm1_of(ops, ops.at_most(x, ops.constant(0)));
     return ops.signed_as(ops.add(left, ops.at_least(x, ops.constant(0))), x);
+  }
+  template <class Ops>
+  static OUTGRAD_HD typename Ops::Value slope(const Ops& ops, const typename Ops::Value& x) {
+    return exp_of(ops, ops.at_most(x, ops.constant(0)));
   }
 };
 
@@ -276,6 +341,12 @@ template <class F, class T>
 OUTGRAD_HD float forward_in_f32(float x) {
   const double value = F::value(DoubleOps{}, static_cast<double>(x));
   return sizeof(T) == sizeof(float) ? static_cast<float>(value) : rounded_to_odd(value);
+}
+
+// f'(x) in double precision, for every x.
+template <class F, class Ops>
+OUTGRAD_HD typename Ops::Value slope_of(const Ops& ops, const typename Ops::Value& x) {
+  return F::slope(ops, forwards::within(ops, x, F::kSlopeReach));
 }
 
 // f(x) as stored.

@@ -5,17 +5,17 @@
 // what exceeds the largest number is saturated. The code stands for code / s. Many x share a code: those with f(x) in an interval of y, left
 // of f's minimum and right of it. Their f'(x) fill an interval on each side, and the bits beside the code say in which part of these f'(x)
 // lies. Fp8Table holds the parts of all codes at one scale:
-//   edges   part = number of the code's edges at or below g, g = f'(x) as in kernels/code.h
+//   edges   part = number of the code's edges at or below g, g = the library's fp32 fit at y and the mask bit of x
 //   values  the middle of each part, which the code and the part stand for
 // The parts are as short as 2^bits parts can be: the whole from the least to the greatest f'(x) in equal parts, or, where a gap is between
 // the two sides, each side in equal parts of its own. At the minimum the sides meet.
 //
 // The table is made from s by the library's fp32 fit. The y of a code are exactly known, since y s and its rounding rise with y: they are
 // the floats from the least with that code on to the greatest. The fit at these two gives the ends of f' over the code, and the extrema of f'
-// are added where one lies between. So for E = sup |fit(y, m) - g(y, m)| over the stored y, and G = sup |g - f'(x)| as coded,
+// are added where one lies between. So for E = sup |fit(y, m) - g(y, m)| over the stored y, and G = sup |g - f'(x)| over x,
 //   |what a code and a part stand for - f'(x)| <= table.widest / 2 + max(2 E, G) + G + rounding
 // for every finite x and every s that scale_holds: g is within max(2 E, G) of a part of its own number, whatever f' does. The generated
-// headers <activation>_fp8.h hold this last sum, kRoom, and the least upper bound kT over whole ranges of scales.
+// headers <activation>_fp8.h hold G, this last sum, kRoom, and the least upper bound kT over whole ranges of scales.
 #pragma once
 
 #include "kernels/code.h"
@@ -52,6 +52,13 @@ OUTGRAD_HD float forward_at(float x) {
   } else {
     return forward_in_f32<Forward, float>(x);
   }
+}
+
+// g of x, whose y forward_at gives.
+template <class Fit, class Forward>
+OUTGRAD_HD float fitted_gradient(float x, float y) {
+  static_assert(Fit::kMasked && same_text(Fit::kFormat, Format<float>::kName) && same_text(Fit::kActivation, Forward::kActivation));
+  return evaluate_backward<Fit>(FloatOps{}, y, Forward::kXStar <= x);
 }
 
 // The code of y at that scale. An infinity is saturated, a NaN stays one.

@@ -23,12 +23,26 @@ OUTGRAD_HD constexpr auto coded_of(CodedList<A, Rest...>) {
   }
 }
 
+template <class Header, class Fit, class... Rest>
+OUTGRAD_HD constexpr auto fit_of() {
+  if constexpr (same_text(Fit::kName, Header::kFit)) {
+    return Fit{};
+  } else {
+    return fit_of<Header, Rest...>();
+  }
+}
+template <class Header, class... Fit>
+OUTGRAD_HD constexpr auto fit_of(FitList<Fit...>) {
+  return fit_of<Header, Fit...>();
+}
+
 }  // namespace detail
 
 // An activation whose y is kept in 8 bits: its header, and the codes, the f32 fit and the forward that this is made with.
 template <class Fp8Header>
 struct Fp8Activation : decltype(detail::coded_of<Fp8Header>(CodedActivations{})) {
   using Header = Fp8Header;
+  using Fit = decltype(detail::fit_of<Fp8Header>(ActivationFits<float>::Type{}));
 };
 
 template <class... S>

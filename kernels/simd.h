@@ -438,6 +438,7 @@ inline constexpr bool Avx512::kEvenOdd<BF16> = true;
 struct Avx512Doubles {
   using Value = __m512d;
   static constexpr int kLanes = 8;
+  static constexpr __mmask8 kAll = 0xff;  // g++ 12 takes the forms without a mask for a mistake, as above
 
   static OUTGRAD_HD Value constant(double value) { return _mm512_set1_pd(value); }
   static OUTGRAD_HD Value add(Value a, Value b) { return _mm512_add_pd(a, b); }
@@ -449,17 +450,17 @@ struct Avx512Doubles {
     return product;
   }
   static OUTGRAD_HD Value div(Value a, Value b) { return _mm512_div_pd(a, b); }
-  static OUTGRAD_HD Value at_least(Value a, Value lo) { return _mm512_max_pd(lo, a); }
-  static OUTGRAD_HD Value at_most(Value a, Value hi) { return _mm512_min_pd(hi, a); }
+  static OUTGRAD_HD Value at_least(Value a, Value lo) { return _mm512_maskz_max_pd(kAll, lo, a); }
+  static OUTGRAD_HD Value at_most(Value a, Value hi) { return _mm512_maskz_min_pd(kAll, hi, a); }
   static OUTGRAD_HD Value negate(Value a) { return _mm512_xor_pd(a, _mm512_set1_pd(-0.0)); }
   static OUTGRAD_HD Value magnitude(Value a) { return _mm512_andnot_pd(_mm512_set1_pd(-0.0), a); }
   static OUTGRAD_HD Value signed_as(Value a, Value b) { return _mm512_or_pd(magnitude(a), _mm512_and_pd(_mm512_set1_pd(-0.0), b)); }
   static OUTGRAD_HD Value power_of_two(Value t) {
-    return _mm512_castsi512_pd(_mm512_add_epi64(_mm512_slli_epi64(_mm512_castpd_si512(t), 52), _mm512_castpd_si512(_mm512_set1_pd(1))));
+    return _mm512_castsi512_pd(_mm512_add_epi64(_mm512_maskz_slli_epi64(kAll, _mm512_castpd_si512(t), 52), _mm512_castpd_si512(_mm512_set1_pd(1))));
   }
 
-  static OUTGRAD_HD Value load(const float* from) { return _mm512_cvtps_pd(_mm256_loadu_ps(from)); }
-  static OUTGRAD_HD void store(float* to, Value value) { _mm256_storeu_ps(to, _mm512_cvtpd_ps(value)); }
+  static OUTGRAD_HD Value load(const float* from) { return _mm512_maskz_cvtps_pd(kAll, _mm256_loadu_ps(from)); }
+  static OUTGRAD_HD void store(float* to, Value value) { _mm256_storeu_ps(to, _mm512_maskz_cvtpd_ps(kAll, value)); }
 };
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic pop

@@ -248,11 +248,10 @@ std::string code_body(const Fit& fit) {
   const CodeModel& m = *fit.code;
   std::string t;
   t += text_constant("kClass", fit.accuracy);
-  t += text_constant("kFit", m.fit);
   t += "  // kLo <= f'(x) <= kHi for every x\n";
   t += constant("kLo", m.kLo, "");
   t += constant("kHi", m.kHi, "");
-  t += "  // proven bounds over every finite f32 x; g is that of kFit at the library's f32 y and mask bit of x (kernels/code.h)\n";
+  t += "  // proven bounds over every finite f32 x; g is that of kernels/code.h\n";
   t += claim("kG", m.kG, "sup |g - f'(x)|");
   t += "  // of an exact code of so many bits: sup |what the code of x stands for - f'(x)|\n";
   for (size_t i = 0; i < m.kT.size(); ++i) t += claim(fmt::format("kT{}", i + 1).c_str(), m.kT[i], fmt::format("{:.6f}", m.kT[i]));
@@ -268,9 +267,12 @@ std::string fp8_body(const Fit& fit) {
   std::string t;
   t += text_constant("kClass", fit.accuracy);
   t += text_constant("kCode", m.code);
+  t += text_constant("kFit", m.fit);
   t += "  // f(x) where f'(x) is least, left of f's minimum, and greatest\n";
   t += constant("kLeastAt", m.kLeastAt, "");
   t += constant("kGreatestAt", m.kGreatestAt, "");
+  t += "  // proven over every finite x; g is that of kFit at the library's f32 y and mask bit of x\n";
+  t += claim("kG", m.kG, "sup |g - f'(x)|");
   t += "  // proven over every finite x at any scale: what is kept stands for f'(x) within half of the table's longest part and kRoom (kernels/fp8.h)\n";
   t += claim("kRoom", m.kRoom, "the errors of g, and rounding");
   const auto scales = [&](const char* format, const char* prefix, const Fp8Model::Scales& s) {

@@ -300,7 +300,6 @@ std::string to_json(const Fit& fit) {
   } else if (fit.code) {
     const CodeModel& m = *fit.code;
     j["kind"] = "code";
-    j["fit"] = m.fit;
     j["range"] = {{"lo", number(m.kLo)}, {"hi", number(m.kHi)}};
     json exact = json::array(), dithered = json::array();
     for (const double t : m.kT) exact.push_back(number(t));
@@ -315,8 +314,9 @@ std::string to_json(const Fit& fit) {
     };
     j["kind"] = "fp8";
     j["code"] = m.code;
+    j["fit"] = m.fit;
     j["extrema"] = {{"least_at", number(m.kLeastAt)}, {"greatest_at", number(m.kGreatestAt)}};
-    j["certificate"] = {{"room", number(m.kRoom)}, {"e4m3", scales(m.e4m3)}, {"e5m2", scales(m.e5m2)}};
+    j["certificate"] = {{"G", number(m.kG)}, {"room", number(m.kRoom)}, {"e4m3", scales(m.e4m3)}, {"e5m2", scales(m.e5m2)}};
   } else {
     const ForwardModel& m = *fit.forward;
     j["kind"] = "forward";
@@ -382,7 +382,6 @@ Fit fit_from_json(const std::string& text, const std::string& path) {
   }
   if (kind == "code") {
     CodeModel m;
-    m.fit = j["fit"].word();
     m.kLo = j["range"]["lo"].single();
     m.kHi = j["range"]["hi"].single();
     m.kG = certificate["G"].real();
@@ -395,8 +394,10 @@ Fit fit_from_json(const std::string& text, const std::string& path) {
   if (kind == "fp8") {
     Fp8Model m;
     m.code = j["code"].word();
+    m.fit = j["fit"].word();
     m.kLeastAt = j["extrema"]["least_at"].single();
     m.kGreatestAt = j["extrema"]["greatest_at"].single();
+    m.kG = certificate["G"].real();
     m.kRoom = certificate["room"].real();
     const auto scales = [](const Node& from, Fp8Model::Scales& to) {
       to.least = from["least"].single();

@@ -101,7 +101,6 @@ struct RoundedForwardModel {
 
 /// Codes for f'(x): members as in the emitted header.
 struct CodeModel {
-  std::string fit;  ///< the f32 fit whose g is coded
   float kLo = 0, kHi = 0;
   double kG = 0;
   std::array<double, 8> kT{};         ///< exact codes of 1 to 8 bits
@@ -111,9 +110,10 @@ struct CodeModel {
 
 /// y in 8 bits at a scale, with 0 to 2 bits beside it: members as in the emitted header.
 struct Fp8Model {
-  std::string code;  ///< the code header whose g, and range of f', the table is made with
+  std::string code;  ///< the code header whose range of f' the table is made with
+  std::string fit;   ///< the f32 fit that it is made with, and whose g is told apart
   float kLeastAt = 0, kGreatestAt = 0;
-  double kRoom = 0;
+  double kG = 0, kRoom = 0;
   /// The scales of a format whose T is claimed: the largest number over them is from 1 to 2^12, and 2^26.
   struct Scales {
     float least, most;

@@ -267,10 +267,10 @@ Spec parse_spec(const std::string& text, const std::string& path) {
     }
   } else if (kind == "code") {
     if (accuracy.kind != AccuracyClass::absolute) r.fail("target", "must be abs:2^-N, how near to f' the coded g is");
-    spec.code = CodeSpec{r.text("fit")};
+    spec.code = true;
   } else if (kind == "fp8") {
     if (accuracy.kind != AccuracyClass::absolute) r.fail("target", "must be abs:2^-N, what the fit and its rounding may add");
-    spec.fp8 = Fp8Spec{r.text("code")};
+    spec.fp8 = Fp8Spec{r.text("code"), r.text("fit")};
   } else {
     r.fail("kind", "'" + kind + "' is unknown; known: backward, forward, code, fp8");
   }

@@ -70,12 +70,9 @@ struct RoundedForwardSpec {
   float x_max;        ///< p is 1 over the cell that ends here, and beyond
 };
 
-struct CodeSpec {
-  std::string fit;  ///< name of the f32 fit whose g is coded
-};
-
 struct Fp8Spec {
-  std::string code;  ///< name of the code header whose g is used
+  std::string code;  ///< name of the code header whose range of f' is used
+  std::string fit;   ///< name of the f32 fit whose g is told apart
 };
 
 struct Spec {
@@ -86,9 +83,9 @@ struct Spec {
   std::optional<BackwardSpec> backward;
   std::optional<ForwardSpec> forward;
   std::optional<RoundedForwardSpec> rounded;
-  std::optional<CodeSpec> code;
+  bool code = false;  ///< codes of f'
   std::optional<Fp8Spec> fp8;
-  std::string text;  ///< the file as read
+  std::string text;    ///< the file as read
   std::string sha256;  ///< of the text
 };
 

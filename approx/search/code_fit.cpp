@@ -1,10 +1,9 @@
 // The range of f' by bisection over balls: a part is done where its enclosure is within 2^-30 of what f' is known to reach.
 //
-// The error of g = fit(y, m) against f'(x), y the library's f32 forward of x. Next to x* every f32 x is tried as deployed. Elsewhere y is
-// within kForwardUlps of f(x), so g is that of a y' that differs from f(x) by no more than
-//   move = kForwardUlps ulp(f(x)) + |y* - y_c|,
-// up to the fit's proven A + B. y' = f(x') for an x' on the same branch, and f'(x') - f'(x) is bounded over a neighbourhood of x that is
-// proven to hold x'; or, in a tail, by the range of f' from a point on that x' cannot pass.
+// The error of g, f'(x) as kernels/code.h computes it. GELU's is the derivative of its f32 forward's polynomials (of f'(-x) = 1 - f'(x)):
+// over parts of each row, the difference of p' and f' by its Taylor polynomial of degree 1 and a bound of the rest, and what the fp32
+// operations round, from the largest magnitudes of what they round. The other activations compute f' in double precision within kernels::kSlopeError, which `outgrad check`
+// proves, and round it once.
 #include "approx/search/code_fit.h"
 
 #include "approx/function/composite.h"
@@ -15,52 +14,37 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <span>
 
 namespace outgrad::approx {
 namespace {
 
-/// How far the library's f32 forward is from f(x) at most, in ulp of f(x): `outgrad validate` tries every x. Of GELU it is 2 away from x*, of
-/// the others 0.5 + 2^-20.
-constexpr double kForwardUlps = 2;
-/// Where every x is tried: |x - x*| up to here.
-constexpr double kTried = 0x1p-8;
 /// Sums of a few doubles below are rounded up by this.
 constexpr double kRoomUp = 1 + 0x1p-40;
 
-/// What the fitter has to know of a deployed f32 fit and its forward.
+using GeluForward = kernels::ForwardFit<float>::Type;
+
+/// The library's activations and their functions.
 struct Deployed {
-  const char* activation;
-  const char* fit;
-  const char* function;
-  double error;                 ///< A + B
-  double y_c;                   ///< of the deployed coordinate
-  float (*gradient)(float x);
+  const char *activation, *function;
+  double reach;  ///< beyond, f' is taken at this |x|; of GELU 0: its forward's rows say how far they reach
 };
 
-template <class Fit, class Forward>
-Deployed deployed() {
-  Deployed d{Fit::kActivation, Fit::kName, Fit::kFunction, Fit::kAB, 0, [](float x) { return kernels::gradient_at<Fit, Forward>(x); }};
-  if constexpr (Fit::kMasked) d.y_c = static_cast<double>(Fit::kYHi) + static_cast<double>(Fit::kYLo);
-  return d;
-}
-
-template <class... Fit, class... Forward>
-std::vector<Deployed> list_of(kernels::FitList<Fit...>, kernels::ForwardList<Forward...>) {
-  return [&]<class Gelu, class... Other>(kernels::FitList<Gelu, Other...>) {
-    return std::vector<Deployed>{deployed<Gelu, kernels::ForwardFit<float>::Type>(), deployed<Other, Forward>()...};
-  }(kernels::FitList<Fit...>{});
+template <class Gelu, class... Fit, class... Forward>
+std::vector<Deployed> list_of(kernels::FitList<Gelu, Fit...>, kernels::ForwardList<Forward...>) {
+  return {{Gelu::kActivation, Gelu::kFunction, 0}, {Fit::kActivation, Fit::kFunction, Forward::kSlopeReach}...};
 }
 
 const Deployed& deployed_of(const Spec& spec) {
   static const std::vector<Deployed> all = list_of(kernels::ActivationFits<float>::Type{}, kernels::ActivationForwards{});
   for (const Deployed& d : all) {
     if (spec.activation.name != d.activation) continue;
-    if (spec.code->fit != d.fit) throw kernels::SpecError(fmt::format("{}: fit: '{}' is not the library's f32 fit, {}", spec.name, spec.code->fit, d.fit));
-    if (spec.activation.function != d.function) throw kernels::SpecError(fmt::format("{}: {} is fitted for {}", spec.name, d.fit, d.function));
+    if (spec.activation.function != d.function) throw kernels::SpecError(fmt::format("{}: the library's {} is {}", spec.name, d.activation, d.function));
     return d;
   }
-  throw kernels::SpecError(fmt::format("{}: the library has no f32 fit of '{}'", spec.name, spec.activation.name));
+  throw kernels::SpecError(fmt::format("{}: the library has no codes of '{}'", spec.name, spec.activation.name));
 }
 
 Ball ball_of(double a, double b) { return Ball::hull(Ball(a), Ball(b)); }
@@ -107,71 +91,92 @@ float outwards(double v, bool up) {
   return static_cast<float>((up ? std::ceil((v + kRoom) / kGrid) : std::floor((v - kRoom) / kGrid)) * kGrid);
 }
 
-/// Every f32 x next to x*, in blocks over which f' is linear to far below any error.
-double error_near_minimum(const Composite& composite, const Deployed& deployed) {
-  constexpr int kBlock = 64;
-  const double x_star = composite.x_star().to_double(), end = x_star + kTried;
+/// c_1 to c_n of a row's polynomial, and what they are multiplied by.
+struct Row {
+  float centre;
+  std::span<const float> c;
+  float factor;
+};
+
+/// Taylor coefficients of p' about u, of degree 0 to 2.
+std::array<Ball, 3> derivatives(const Row& row, const Ball& u) {
+  std::array<Ball, 3> sum{Ball(0.0), Ball(0.0), Ball(0.0)};
+  for (size_t k = row.c.size(); k >= 1; --k) {
+    const auto n = static_cast<double>(k), c = static_cast<double>(row.c[k - 1]) * static_cast<double>(row.factor);  // exact: a factor is a power of 2
+    sum[0] = sum[0] * u + Ball(n * c);
+    if (k >= 2) sum[1] = sum[1] * u + Ball(n * (n - 1) * c);
+    if (k >= 3) sum[2] = sum[2] * u + Ball(n * (n - 1) * (n - 2) / 2 * c);
+  }
+  return sum;
+}
+
+/// sup |p'(x - centre) - f'(x)| over [a, b].
+double row_error(const Composite& composite, const Row& row, double a, double b) {
+  constexpr int kParts = 32;
   double worst = 0;
-  for (auto x = static_cast<float>(x_star - kTried); static_cast<double>(x) <= end;) {
-    float block[kBlock];
-    for (float& each : block) {
-      each = x;
-      x = std::nextafter(x, INFINITY);
-    }
-    const Ball middle(0.5 * (static_cast<double>(block[0]) + static_cast<double>(block[kBlock - 1])));
-    const Ball slope = composite.gradient(ball_of(static_cast<double>(block[0]), static_cast<double>(block[kBlock - 1])), 2)[1];
-    const Ball value = composite.gradient(middle, 1)[0];
-    for (const float each : block) {
-      const Ball truth = value + slope * (Ball(static_cast<double>(each)) - middle);
-      worst = std::max(worst, (Ball(static_cast<double>(deployed.gradient(each))) - truth).magnitude());
-    }
+  for (int i = 0; i < kParts; ++i) {
+    const double low = a + (b - a) * i / kParts, high = a + (b - a) * (i + 1) / kParts, half = (high - low) * (0.5 + 0x1p-40);
+    const Ball part = ball_of(low, high), middle(0.5 * (low + high)), centre(static_cast<double>(row.centre));
+    const std::array<Ball, 3> at = derivatives(row, middle - centre), over = derivatives(row, part - centre);
+    const Series f_at = composite.gradient(middle, 2), f_over = composite.gradient(part, 3);
+    const double bound = (at[0] - f_at[0]).magnitude() + (at[1] - f_at[1]).magnitude() * half + (over[2] - f_over[2]).magnitude() * half * half;
+    worst = std::max(worst, bound * kRoomUp);
   }
   return worst;
 }
 
-/// sup |f'(x') - f'(x)| over x from `start` outwards.
-double change_from(const Composite& composite, double start, bool right, double shift) {
-  const Activation& f = composite.activation();
-  const double out = right ? 1 : -1;
-  // Of all x of a part, whose |f| is at most `size`.
-  const auto move_of = [&](double size) { return (kForwardUlps * std::max(0x1p-23 * size, 0x1p-149) + shift) * kRoomUp; };
-  // In the tail from `at` on, reached from `step` further in: f moves more between the two than y' is off f(x). Where f grows without end, f'
-  // is above 1/2 there: f moves by 2^-4 over 1/8, enough for x up to 2^17, and by x/4 over x/2, enough for all others.
-  const auto tail_reached = [&](double at, double step) {
-    const Ball inner(at - out * step);
-    const Activation::TailRange range = f.gradient_tail_range(inner, right);
-    const double limit = right ? f.right_limit_gradient : f.left_limit_gradient;
-    const bool grows = limit != 0 && std::max(range.below, range.above) < 0.5 && std::abs(at) >= 4;
-    const double size = std::max(f.value_ball(Ball(at)).magnitude(), std::abs(right ? composite.right_limit() : composite.left_limit()));
-    const bool holds = grows ? shift < 0x1p-10 : (abs(f.value_ball(Ball(at)) - f.value_ball(inner))).lower() > move_of(size);
-    return holds ? (range.below + range.above) * kRoomUp : INFINITY;
-  };
-  const auto tail = [&](double at) {
-    double least = INFINITY;
-    for (double step = 1; step >= 0.125; step *= 0.5) least = std::min(least, tail_reached(at, step));
-    return least;
-  };
-  constexpr double kSettledTail = 0x1p-22, kWidest = 0x1p-4, kGrowth = 0.125;
-  double worst = 0;
-  for (double at = start; std::abs(at) < f.reach;) {
-    const double rest = tail(at);
-    if (rest <= kSettledTail) return std::max(worst, rest);
-    const double width = composite.masked() ? std::min(kWidest, kGrowth * std::abs(at - composite.x_star().to_double())) : kWidest;
-    const double next = at + out * width;
-    const Ball x = ball_of(std::min(at, next), std::max(at, next));
-    const double move = move_of(f.value_ball(x).magnitude()), least = abs(composite.gradient(x, 1)[0]).lower();
-    const double radius = least > 0 ? 2 * move / least : 0;
-    const Ball around = ball_of(std::min(at, next) - radius, std::max(at, next) + radius);
-    const Series g = composite.gradient(around, 2);
-    const double slope = abs(g[0]).lower();
-    if (!(radius > 0 && slope * radius > move)) {  // f' is too small for that
-      if (rest < 1) return std::max(worst, rest);
-      throw kernels::SpecError(fmt::format("undecided: how far g moves with y near x = {:.6g}", at));
-    }
-    worst = std::max(worst, g[1].magnitude() * move / slope * kRoomUp);
-    at = next;
+/// What the fp32 operations of kernels::evaluate_row_derivative round, for |x - centre| <= reach. An underflow is below 2^-140.
+double row_rounding(const Row& row, double reach) {
+  constexpr double kUnit = 0x1p-24;
+  const double u = reach * (1 + kUnit), u_off = kUnit * reach;
+  double p = std::abs(static_cast<double>(row.c.back())), p_off = 0, g = p, g_off = 0;
+  for (size_t k = row.c.size() - 1; k >= 1; --k) {
+    const double p_next = p * u + std::abs(static_cast<double>(row.c[k - 1]));
+    p_off = p_off * u + p * u_off + kUnit * (p_next + p_off);
+    p = p_next;
+    const double g_next = g * u + p;
+    g_off = g_off * u + g * u_off + p_off + kUnit * (g_next + g_off + p_off);
+    g = g_next;
   }
-  throw kernels::SpecError("undecided: f' does not settle within its reach");
+  return (g_off + kUnit * g) * std::abs(static_cast<double>(row.factor)) * kRoomUp + 0x1p-140;
+}
+
+/// Over the x of a table's rows that lie in [from, to]. A row has the centre, c_0 to c_n and, of a tail, a factor.
+template <class Table>
+double table_error(const Composite& composite, const Table& table, int rows, size_t degree, double scale, double bias, double from, double to) {
+  double worst = 0;
+  for (auto q = std::floor(from * scale + bias); q <= std::ceil(to * scale + bias); ++q) {
+    const double a = std::max(from, (q - 0.5 - bias) / scale), b = std::min(to, (q + 0.5 - bias) / scale);
+    if (!(a < b)) continue;
+    const auto& words = table.w[static_cast<size_t>(static_cast<std::int64_t>(q) % rows)];
+    const std::span<const float> all(words);
+    const Row row{all[0], all.subspan(2, degree), all.size() > degree + 2 ? all[degree + 2] : 1.0f};
+    const double reach = std::max(std::abs(a - static_cast<double>(row.centre)), std::abs(b - static_cast<double>(row.centre)));
+    worst = std::max(worst, (row_error(composite, row, a, b) + row_rounding(row, reach)) * kRoomUp);
+  }
+  return worst;
+}
+
+/// sup of how far f' is from its limit, from x outwards.
+double tail_error(const Composite& composite, double x, bool right) {
+  const Activation::TailRange range = composite.activation().gradient_tail_range(Ball(x), right);
+  return std::max(range.below, range.above) * kRoomUp;
+}
+
+double gelu_error(const Composite& composite) {
+  using F = GeluForward;
+  static constexpr auto kCore = F::table();
+  static constexpr auto kTail = F::tail();
+  const double x_min = F::kXMin, tail_x = F::kTailX;
+  const double core = table_error(composite, kCore, F::kRows, F::kDegree, F::kIndexScale, F::kIndexBias, tail_x, -tail_x);
+  const double tail = table_error(composite, kTail, F::kTailRows, F::kTailDegree, F::kTailIndexScale, F::kTailIndexBias, x_min, tail_x);
+  // Beyond +-x_min g is that of this end; right of 0 it is 1 less the tail's, rounded.
+  return std::max(core, (tail + 2 * tail_error(composite, x_min, false) + 0x1p-25) * kRoomUp);
+}
+
+double rounded_error(const Composite& composite, double reach) {
+  const double beyond = std::max(tail_error(composite, reach, true), tail_error(composite, -reach, false));
+  return (kernels::kSlopeError + 0x1p-24 + 2 * beyond) * kRoomUp;  // |f'| < 2
 }
 
 /// The largest |value - f'| over the f' that a code stands for. g in cells, a number below 512, is rounded by `rounding` at most.
@@ -197,16 +202,10 @@ double dithered_rounding(double width) { return 0x1p-19 * width + 0x1p-22; }
 CodeModel fit_code(const Composite& composite, const Spec& spec) {
   const Deployed& deployed = deployed_of(spec);
   CodeModel m;
-  m.fit = deployed.fit;
   // A rising f has no f' < 0.
   m.kLo = composite.masked() ? outwards(-Extreme(composite, -1).bound(), false) : 0.0f;
   m.kHi = outwards(Extreme(composite, 1).bound(), true);
-  const double shift = composite.masked() ? (composite.y_star() - Ball(deployed.y_c)).magnitude() : 0;
-  const double left = composite.masked() ? composite.x_star().to_double() - kTried : 0,
-               right = composite.masked() ? composite.x_star().to_double() + kTried : 0;
-  m.kG = deployed.error + std::max(change_from(composite, left, false, shift), change_from(composite, right, true, shift));
-  if (composite.masked()) m.kG = std::max(m.kG, error_near_minimum(composite, deployed));
-  m.kG *= kRoomUp;
+  m.kG = deployed.reach == 0 ? gelu_error(composite) : rounded_error(composite, deployed.reach);
   if (!(m.kG <= spec.target)) {
     throw kernels::SpecError(fmt::format("{}: target {} is not reached: g is within 2^{:.2f} of f'", spec.name, spec.accuracy, std::log2(m.kG)));
   }

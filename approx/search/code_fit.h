@@ -6,9 +6,8 @@
 
 namespace outgrad::approx {
 
-/// The certified range of f', the error of the library's g at its own f32 forward, and the errors of all codes.
-/// @throws kernels::SpecError where the library has no such activation, the fit that the specification names is not its f32 fit, the function is
-/// another one, or the error of g is above the target.
+/// The certified range of f', the error of the library's g, and the errors of all codes.
+/// @throws kernels::SpecError where the library has no such activation, the function is another one, or the error of g is above the target.
 CodeModel fit_code(const Composite& composite, const Spec& spec);
 
 }  // namespace outgrad::approx

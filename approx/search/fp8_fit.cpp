@@ -12,7 +12,9 @@
 
 #include "approx/function/composite.h"
 #include "approx/function/inverse.h"
+#include "approx/search/fitted_gradient.h"
 #include "kernels/codes.h"
+#include "kernels/fp8.h"
 #include "kernels/host/errors.h"
 
 #include <fmt/format.h>
@@ -37,32 +39,45 @@ constexpr double kTableRounding = 0x1p-22;
 /// f' is taken for its limit from where it is within this.
 constexpr double kSettledSlope = 0x1p-44;
 
-/// What is claimed of the deployed fit and of its coded g.
+/// The library's codes and f32 fit of an activation.
 struct DeployedCode {
   const char* activation;
   const char* code;
+  const char* fit;
   const char* function;
-  double fit_error, gradient_error;  ///< of a stored y, K + A + B; of an x
+  double fit_error;  ///< of a stored y, K + A + B
+  FittedGradient gradient;
 };
 
-template <class... A>
-std::vector<DeployedCode> deployed_codes(kernels::CodedList<A...>) {
+template <class A, class Fit>
+void add_deployed_code(std::vector<DeployedCode>& all) {
+  if constexpr (Fit::kMasked) {
+    using Forward = typename A::template Forward<float>;
+    const auto gradient = [](float x) { return kernels::fitted_gradient<Fit, Forward>(x, kernels::forward_at<Forward>(x)); };
+    all.push_back({Fit::kActivation,
+                   A::Code::kName,
+                   Fit::kName,
+                   Fit::kFunction,
+                   Fit::kAB + Fit::kK,
+                   {Fit::kAB, static_cast<double>(Fit::kYHi) + static_cast<double>(Fit::kYLo), gradient}});
+  }
+}
+
+/// Both lists are in the order of the names.
+template <class... A, class... Fit>
+std::vector<DeployedCode> deployed_codes(kernels::CodedList<A...>, kernels::FitList<Fit...>) {
   std::vector<DeployedCode> all;
-  const auto add = [&]<class Each>(Each) {
-    if constexpr (Each::Fit::kMasked) {
-      all.push_back({Each::Code::kActivation, Each::Code::kName, Each::Code::kFunction, Each::Fit::kAB + Each::Fit::kK, Each::Code::kG});
-    }
-  };
-  (add(A{}), ...);
+  (add_deployed_code<A, Fit>(all), ...);
   return all;
 }
 
 const DeployedCode& deployed_code_of(const Spec& spec) {
-  static const std::vector<DeployedCode> all = deployed_codes(kernels::CodedActivations{});
+  static const std::vector<DeployedCode> all = deployed_codes(kernels::CodedActivations{}, kernels::ActivationFits<float>::Type{});
   for (const DeployedCode& d : all) {
     if (spec.activation.name != d.activation) continue;
     if (spec.fp8->code != d.code) throw kernels::SpecError(fmt::format("{}: code: '{}' is not the library's, {}", spec.name, spec.fp8->code, d.code));
-    if (spec.activation.function != d.function) throw kernels::SpecError(fmt::format("{}: {} is for {}", spec.name, d.code, d.function));
+    if (spec.fp8->fit != d.fit) throw kernels::SpecError(fmt::format("{}: fit: '{}' is not the library's f32 fit, {}", spec.name, spec.fp8->fit, d.fit));
+    if (spec.activation.function != d.function) throw kernels::SpecError(fmt::format("{}: {} is fitted for {}", spec.name, d.fit, d.function));
     return d;
   }
   throw kernels::SpecError(fmt::format("{}: the library has no codes of an activation '{}' with a minimum", spec.name, spec.activation.name));
@@ -256,9 +271,11 @@ Fp8Model fit_fp8(const Composite& composite, const Spec& spec) {
   Side left(composite, false), right(composite, true);
   Fp8Model m;
   m.code = deployed.code;
+  m.fit = deployed.fit;
   m.kLeastAt = left.extreme_at();
   m.kGreatestAt = right.extreme_at();
-  m.kRoom = (std::max(2 * deployed.fit_error, deployed.gradient_error) + deployed.gradient_error + kTableRounding) * kFp8RoomUp;
+  m.kG = fitted_gradient_error(composite, deployed.gradient);
+  m.kRoom = (std::max(2 * deployed.fit_error, m.kG) + m.kG + kTableRounding) * kFp8RoomUp;
   if (!(m.kRoom <= spec.target)) {
     throw kernels::SpecError(fmt::format("{}: target {} is not reached: the fit and its rounding take 2^{:.2f}", spec.name, spec.accuracy, std::log2(m.kRoom)));
   }

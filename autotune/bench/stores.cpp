@@ -42,7 +42,7 @@ template <class T>
 std::vector<TimedStore> stores_of(const T* x, const T* dy, T* out, std::byte* kept, u32* mask, i64 n) {
   using Fit = typename kernels::DefaultFit<T>::Type;
   using Forward = typename kernels::ForwardFit<T>::Type;
-  using Coded = kernels::CodedActivation<kernels::generated::GeluCode, kernels::DefaultFit<float>::Type, kernels::FittedForwards>;
+  using Coded = kernels::CodedActivation<kernels::generated::GeluCode, kernels::FittedForwards>;
   const double size = sizeof(T);
   std::vector<TimedStore> stores;
   T* const y = reinterpret_cast<T*>(kept);

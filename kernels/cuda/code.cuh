@@ -196,33 +196,24 @@ __device__ __forceinline__ void codes_over_octets(const CodeRule& rule, const T*
 template <class A, class T, int Bits, bool Dithered = false, class Schedule = StoreSchedule>
 __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwardSchedule<Schedule, T>.resident_blocks)
     activation_forward_code(const T* x, T* y, u8* codes, i64 n, const u64* seed) {
-  using Fit = typename A::Fit;
   using Wide = typename A::template Forward<float>;
   constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T>;
   constexpr CodeRule kRule = code_rule<Bits, Dithered>({A::Code::kLo, A::Code::kHi});
-  const auto& table = resident_table<DeviceFit<Fit, float>, kSchedule.table, kSchedule.threads>();
-  const auto ops = ops_for<Fit, float>(table);
-  const auto gradient = [&](float x_wide, float y_wide) {
-    return gradient_at<Fit, Wide>(x_wide, y_wide, [&](float value, bool m) { return derivative<Fit, float>(ops, table, bits_of(value), value, m); });
-  };
   if constexpr (requires { Wide::table(); }) {
     using Narrow = typename A::template Forward<T>;
-    const auto& tables = resident_forward<Wide, kSchedule.table, kSchedule.threads>();
+    const auto& wide = resident_forward<Wide, kSchedule.table, kSchedule.threads>();
+    const auto run = [&](const auto& own) {
+      codes_over_octets<kSchedule, Bits, Dithered>(
+          kRule, x, y, codes, n, seed, [&](float each) { return ValueAndGradient{forward_value<T, Narrow, false>(own, each), gradient_at<Wide>(wide, each)}; });
+    };
     if constexpr (sizeof(T) == sizeof(float)) {
-      codes_over_octets<kSchedule, Bits, Dithered>(kRule, x, y, codes, n, seed, [&](float each) {
-        const float value = forward_value<float, Wide, false>(tables, each);
-        return ValueAndGradient{value, gradient(each, value)};
-      });
+      run(wide);
     } else {
-      const auto& rounded = resident_forward<Narrow, kSchedule.table, kSchedule.threads>();
-      codes_over_octets<kSchedule, Bits, Dithered>(kRule, x, y, codes, n, seed, [&](float each) {
-        return ValueAndGradient{forward_value<T, Narrow, false>(rounded, each), gradient(each, forward_value<float, Wide, false>(tables, each))};
-      });
+      run(resident_forward<Narrow, kSchedule.table, kSchedule.threads>());
     }
   } else {
-    codes_over_octets<kSchedule, Bits, Dithered>(kRule, x, y, codes, n, seed, [&](float each) {
-      return ValueAndGradient{forward_in_f32<Wide, T>(each), gradient(each, forward_in_f32<Wide, float>(each))};
-    });
+    codes_over_octets<kSchedule, Bits, Dithered>(kRule, x, y, codes, n, seed,
+                                                 [&](float each) { return ValueAndGradient{forward_in_f32<Wide, T>(each), gradient_at<Wide>(each)}; });
   }
 }
 

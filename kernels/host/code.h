@@ -169,17 +169,38 @@ void code_block(const CodeRule& rule, const float* g, const float* minus_d, u8* 
   for (int k = 0; k < kCodeBlock; ++k) numbers[k] = static_cast<u8>(bits_of(q[k]));
 }
 
-// y and g of kCodeBlock f32 x, by the loops over arrays.
-template <class Fit, class Forward, CpuSchedule S>
-void forward_block(const float* x, float* y, float* g) {
-  u32 mask[kCodeBlock / 32];
+// y and mask bits of kCodeBlock f32 x, by the loops over arrays; y may equal x.
+template <class Forward, CpuSchedule S>
+void value_block(const float* x, float* y, u32* mask) {
   if constexpr (requires { Forward::table(); }) {
     gelu_forward<Forward, float, S>(x, y, mask, kCodeBlock);
   } else {
     activation_forward<Forward, float, S>(x, y, mask, kCodeBlock);
   }
-  std::fill_n(g, kCodeBlock, 1.0f);  // as dy: the product by 1 is g
-  activation_backward<Fit, float, S>(g, y, mask, g, kCodeBlock);
+}
+
+// y and g of kCodeBlock f32 x; y may equal x.
+template <class Forward, CpuSchedule S>
+void forward_block(const float* x, float* y, float* g) {
+  u32 mask[kCodeBlock / 32];
+  if constexpr (requires { Forward::table(); }) {
+    over_code_block<S>([&](const auto& ops, int k) __attribute__((always_inline)) {
+      if constexpr (S.vector_bits > 0) {
+        constexpr auto& kColumns = kForwardColumns<Forward>;
+        store_value<false>(ops, g + k, evaluate_forward_derivative(ops, Forward{}, kColumns.core, kColumns.tail, ops.load(x + k)));
+      } else {
+        g[k] = gradient_at<Forward>(x[k]);
+      }
+    });
+  } else {
+    if constexpr (S.vector_bits > 0) {
+      using Doubles = DoublesOf<S.vector_bits>;
+      for (int k = 0; k < kCodeBlock; k += Doubles::kLanes) Doubles::store(g + k, slope_of<Forward>(Doubles{}, Doubles::load(x + k)));
+    } else {
+      for (int k = 0; k < kCodeBlock; ++k) g[k] = gradient_at<Forward>(x[k]);
+    }
+  }
+  value_block<Forward, S>(x, y, mask);
 }
 
 // What follows from a 16-bit x, by its bits: y and, above it, the code of 8 bits; and g.
@@ -198,7 +219,7 @@ struct GradientsByCode {
 
   GradientsByCode() {
     const DefaultFloatEnvironment environment;
-    for (i64 code = 0; code < kCodes; ++code) g[code] = gradient_at<typename A::Fit, typename A::template Forward<float>>(widen(T{static_cast<u16>(code)}));
+    for (i64 code = 0; code < kCodes; ++code) g[code] = gradient_at<typename A::template Forward<float>>(widen(T{static_cast<u16>(code)}));
   }
 };
 template <class A, class T>
@@ -217,7 +238,7 @@ struct CodesByCode {
     for (i64 code = 0; code < kCodes; ++code) {
       const T x{static_cast<u16>(code)};
       entry[code] = forward_element<typename A::template Forward<T>>(x).bits |
-                    static_cast<u32>(coded_gradient(rule, gradient_at<typename A::Fit, typename A::template Forward<float>>(widen(x)))) << 16;
+                    static_cast<u32>(coded_gradient(rule, gradient_at<typename A::template Forward<float>>(widen(x)))) << 16;
     }
   }
 };
@@ -270,7 +291,7 @@ void forward_code_block(const CodeChoice& choice, const CodeRule& rule, i64 firs
     look_up<S, kStreaming>(codes_by_code<A, T>(), x, y, numbers);
     if (dithered) code_block<S>(rule, g, minus_d, numbers);
   } else {
-    forward_block<typename A::Fit, typename A::template Forward<float>, S>(x, y, g);
+    forward_block<typename A::template Forward<float>, S>(x, y, g);
     code_block<S>(rule, g, dithered ? minus_d : nullptr, numbers);
   }
   pack_codes(numbers, choice.bits, rule.shift, packed);

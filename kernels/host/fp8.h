@@ -30,10 +30,13 @@ template <class A, class F, class T, CpuSchedule S>
 void forward_fp8_block(const Fp8Table& table, float scale, const T* x, F* codes, u8* packed) {
   alignas(64) float wide[kCodeBlock], y[kCodeBlock], g[kCodeBlock];
   alignas(64) u8 numbers[kCodeBlock];
+  u32 mask[kCodeBlock / 32];
   for (int k = 0; k < kCodeBlock; ++k) wide[k] = widen(x[k]);
-  forward_block<typename A::Fit, typename A::template Forward<float>, S>(wide, y, g);
+  value_block<typename A::template Forward<float>, S>(wide, y, mask);
   for (int k = 0; k < kCodeBlock; ++k) codes[k] = fp8_code<F>(y[k], scale);
   if (table.bits == 0) return;
+  std::fill_n(g, kCodeBlock, 1.0f);  // as dy: the product by 1 is g
+  activation_backward<typename A::Fit, float, S>(g, y, mask, g, kCodeBlock);
   for (int k = 0; k < kCodeBlock; ++k) numbers[k] = static_cast<u8>(part_of(table, codes[k].bits, g[k]));
   pack_codes(numbers, table.bits, 0, packed);
 }

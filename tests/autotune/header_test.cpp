@@ -146,7 +146,7 @@ TEST_F(Headers, RefusesWhatNoTunedKernelCanUse) {
   refuses(renamed("gelu_e4m3_oracle", "mine"), "kFormat: 'e4m3'");
   refuses(renamed("gelu_mxfp8", "mine"), "kFormat: 'mxfp8'");
   refuses(renamed("gelu_bf16_parity", "mine"), "kFormat: 'bf16_parity'");
-  refuses(committed("gelu_code"), "kFit: a code header");
+  refuses(committed("gelu_code"), "kBias: a code header");
   refuses(committed("gelu_fp8"), "kCode: a header of y in 8 bits at a scale");
   refuses(replaced(renamed("gelu_bf16", "mine"), "\"mine\"", "\"../mine\""), "kName");
   refuses(replaced(renamed("gelu_bf16", "mine"), "kClass", "kGrade"), "kClass: missing");

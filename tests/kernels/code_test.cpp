@@ -40,8 +40,13 @@ template <class A>
 constexpr CodeRange kRangeOf{A::Code::kLo, A::Code::kHi};
 
 template <class A>
+constexpr bool has_minimum() {
+  return requires { A::template Forward<float>::kXStar; };
+}
+
+template <class A>
 float gradient(float x) {
-  return gradient_at<typename A::Fit, typename A::template Forward<float>>(x);
+  return gradient_at<typename A::template Forward<float>>(x);
 }
 
 // f'(x) within Reference::kDerivativeBound.
@@ -105,11 +110,11 @@ TYPED_TEST(Codes, EveryXOf16BitsIsWithinTheHeadersBounds) {
 
 TYPED_TEST(Codes, XInEveryBinadeOfF32AreWithinTheHeadersBounds) { expect_within_bounds<TypeParam>(finite_values<float>(300), 0.9); }
 
-// Next to x*, where storing y costs most, and over the cells in between.
+// Next to x*, and over the cells in between.
 TYPED_TEST(Codes, XAboutTheMinimumAreWithinTheHeadersBounds) {
   std::vector<float> x;
   for (int i = -160'000; i < 160'000; ++i) x.push_back(1e-4f * static_cast<float>(i));
-  if constexpr (TypeParam::Fit::kMasked) {
+  if constexpr (has_minimum<TypeParam>()) {
     float near = TypeParam::template Forward<float>::kXStar;
     for (int i = 0; i < 20'000; ++i) near = std::nextafter(near, -10.0f);
     for (int i = 0; i < 40'000; ++i) x.push_back(near = std::nextafter(near, 10.0f));
@@ -153,7 +158,7 @@ TEST(Dither, IsSymmetricAndWithinHalfAStep) {
 // Over a million counters: the error is uniform over +-w/2, so a mean of n of them is within 5 w / sqrt(12 n) of the true one in all but one
 // of two million cases (which is one of none with these seeds).
 TEST(Dither, TheMeanIsTheGradientAndTheErrorUniform) {
-  using Gelu = CodedActivation<generated::GeluCode, DefaultFit<float>::Type, FittedForwards>;
+  using Gelu = CodedActivation<generated::GeluCode, FittedForwards>;
   constexpr i64 kCount = i64{1} << 20;
   const std::vector<float> points = {-3.0f, -1.5f, -0.75179f, -0.3f, 0.0f, 0.4f, 1.0f, 1.414f, 2.5f, 8.0f};
   const std::vector<double> want = slopes<Gelu>(points);
@@ -272,7 +277,7 @@ TYPED_TEST(Codes, EveryScheduleGivesTheDefinition) {
 
 // Arrays large enough for stores past the cache, aligned and not, against the same elements in small calls.
 TEST(CodeArrays, StreamingChangesNoBit) {
-  using Gelu = CodedActivation<generated::GeluCode, DefaultFit<float>::Type, FittedForwards>;
+  using Gelu = CodedActivation<generated::GeluCode, FittedForwards>;
   constexpr CpuSchedule kStreaming{.vector_bits = kBestVectorBits, .unroll = 2, .streaming_stores = true}, kPlain{};
   constexpr i64 kCount = (i64{1} << 20) + 777;
   patterns::Random random(11);

@@ -70,6 +70,11 @@ float forward(float x) {
 }
 
 template <class A>
+float gradient(float x) {
+  return fitted_gradient<typename A::Fit, typename A::template Forward<float>>(x, forward<A>(x));
+}
+
+template <class A>
 Sample sample_of(const std::vector<float>& x) {
   const validation::SweptActivation* const witness = validation::swept_activation(A::Header::kActivation);
   if (witness == nullptr) throw std::runtime_error(A::Header::kActivation);
@@ -78,7 +83,7 @@ Sample sample_of(const std::vector<float>& x) {
   witness->reference().evaluate(x.data(), value.data(), low.data(), high.data(), sample.slope.data(), static_cast<i64>(x.size()));
   for (const float each : x) {
     sample.y.push_back(forward<A>(each));
-    sample.g.push_back(gradient_at<typename A::Fit, typename A::template Forward<float>>(each));
+    sample.g.push_back(gradient<A>(each));
   }
   return sample;
 }
@@ -217,7 +222,7 @@ TYPED_TEST(Fp8, NumbersThatAreNoneGoWhereTheyShould) {
     const Fp8Table table = table_at<TypeParam>(100.0f, bits);
     const auto kept = [&](float x) {
       const u8 code = fp8_code<F>(forward<A>(x), 100.0f).bits;
-      return table.values[part_of(table, code, gradient_at<typename A::Fit, typename A::template Forward<float>>(x))][code];
+      return table.values[part_of(table, code, gradient<A>(x))][code];
     };
     EXPECT_NEAR(kept(kInfinity), 1.0, claims_of<TypeParam>().total[bits]);
     EXPECT_NEAR(kept(-kInfinity), 0.0, claims_of<TypeParam>().total[bits]);
@@ -253,7 +258,7 @@ void expect_definition(int bits) {
         const float wide = widen(x[i]);
         const F code = fp8_code<F>(forward<A>(wide), kScale);
         ASSERT_EQ(codes[i].bits, code.bits) << wide;
-        const int part = part_of(table, code.bits, gradient_at<typename A::Fit, typename A::template Forward<float>>(wide));
+        const int part = part_of(table, code.bits, gradient<A>(wide));
         if (bits > 0) {
           ASSERT_EQ(parts[i * static_cast<size_t>(bits) / 8] >> i * static_cast<size_t>(bits) % 8 & ((1 << bits) - 1), part) << wide;
         } else {

@@ -228,7 +228,6 @@ class Judgement {
     std::string kind;
     double bound = 0;
     require(read_class(text_of(claims_.accuracy), kind, bound) && kind == "abs", "kClass", 0, 0);
-    require(text_of(claims_.fit) == coded_fit_name(text_of(claims_.activation)), "kFit", 0, 0);
     const kernels::CodeRange range{static_cast<float>(claims_.lo), static_cast<float>(claims_.hi)};
     Peak below, above, gradient, bias;
     std::array<Peak, kernels::kMostCodeBits> exact;
@@ -283,15 +282,24 @@ class Judgement {
     std::string kind;
     double bound = 0;
     require(read_class(text_of(claims_.accuracy), kind, bound) && kind == "abs" && claims_.room <= bound, "kClass", claims_.room, bound);
-    require(text_of(claims_.code) == code_name(text_of(claims_.activation)), "kCode", 0, 0);
     extrema();
-    Peak room;
+    Peak gradient, room;
     const auto look = [&]<class Each>() {
       if (text_of(claims_.activation) != Each::Header::kActivation) return;
-      at_scales<Each, kernels::F8E4M3>("kE4m3", claims_.e4m3, room);
-      at_scales<Each, kernels::F8E5M2>("kE5m2", claims_.e5m2, room);
+      require(text_of(claims_.code) == Each::Code::kName, "kCode", 0, 0);
+      require(text_of(claims_.fit) == Each::Fit::kName, "kFit", 0, 0);
+      std::vector<float> y, g;
+      for (size_t i = 0; i < truth_.points.size(); ++i) {
+        const float x = truth_.points[i].at;
+        y.push_back(kernels::forward_at<typename Each::template Forward<float>>(x));
+        g.push_back(kernels::fitted_gradient<typename Each::Fit, typename Each::template Forward<float>>(x, y.back()));
+        gradient.raise(static_cast<double>(std::fabs(static_cast<long double>(g.back()) - truth_.known[i].slope)), truth_.points[i]);
+      }
+      at_scales<Each, kernels::F8E4M3>("kE4m3", claims_.e4m3, y, g, room);
+      at_scales<Each, kernels::F8E5M2>("kE5m2", claims_.e5m2, y, g, room);
     };
     (look.template operator()<A>(), ...);
+    claim("kG", gradient, claims_.g);
     claim("kRoom", room, claims_.room);
   }
 
@@ -310,7 +318,7 @@ class Judgement {
   }
 
   template <class A, class F>
-  void at_scales(const std::string& prefix, const Claims::Scales& claimed, Peak& room) {
+  void at_scales(const std::string& prefix, const Claims::Scales& claimed, const std::vector<float>& y, const std::vector<float>& gradients, Peak& room) {
     require(claimed.least > 0 && claimed.least < claimed.most && std::isfinite(claimed.most), prefix + "Least", claimed.least, claimed.most);
     if (!(claimed.least > 0 && claimed.least < claimed.most && std::isfinite(claimed.most))) return;
     std::vector<float> scales{static_cast<float>(claimed.least), static_cast<float>(claimed.most)};
@@ -331,8 +339,8 @@ class Judgement {
         kernels::Fp8Table table;
         kernels::fill_fp8_table<A, F>(scale, bits, table);
         for (size_t i = 0; i < truth_.points.size(); ++i) {
-          const kernels::u8 code = kernels::fp8_code<F>(kernels::forward_at<typename A::template Forward<float>>(truth_.points[i].at), scale).bits;
-          const float g = table.values[kernels::part_of(table, code, truth_.known[i].gradient)][code];
+          const kernels::u8 code = kernels::fp8_code<F>(y[i], scale).bits;
+          const float g = table.values[kernels::part_of(table, code, gradients[i])][code];
           const auto error = static_cast<double>(std::fabs(static_cast<long double>(g) - truth_.known[i].slope));
           total[static_cast<size_t>(bits)].raise(error, truth_.points[i]);
           room.raise(error - static_cast<double>(table.widest) / 2, truth_.points[i]);
@@ -400,7 +408,7 @@ std::vector<Falsehood> judge_subject(Library& library, const Claims& claims) {
     const Curve& curve = library.curve(activation, function);
     if (!name_fits(activation, curve.formula())) return {{"kActivation", 0, 0, 0, true}};
     if (!curve.problem().empty()) return {{"kFunction: " + curve.problem(), 0, 0, 0, true}};
-    if (code && coded_fit_name(activation).empty()) return {{"kActivation: no codes", 0, 0, 0, true}};
+    if (code && code_name(activation).empty()) return {{"kActivation: no codes", 0, 0, 0, true}};
     if (eight_bits && !curve.masked()) return {{"kActivation: no minimum", 0, 0, 0, true}};
     if (!code && curve.masked() != (claims.masked || forward)) return {{"kMasked", 0, 0, 0, true}};
   } catch (const kernels::SpecError& error) {

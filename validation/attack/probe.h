@@ -83,7 +83,7 @@ struct TracedOps {
 template <class Fit>
 void claims_of(Claims* claims) {
   using Kind = Claims::Kind;
-  claims->kind = requires { Fit::kFit; }     ? Kind::code
+  claims->kind = requires { Fit::kBias; }    ? Kind::code
                  : requires { Fit::kCode; }  ? Kind::fp8
                  : k::kIsDirect<Fit>         ? Kind::table
                  : k::kIsRoundedForward<Fit> ? Kind::rounded
@@ -198,7 +198,7 @@ void probe(const Point* points, std::size_t count, Outcome* outcomes) {
     outcome = Outcome{};
     TracedOps ops;
     const Traced at{point.at, point.at};
-    if constexpr (requires { Fit::kFit; } || requires { Fit::kCode; }) {
+    if constexpr (requires { Fit::kBias; } || requires { Fit::kCode; }) {
       // A header of codes or of 8-bit y has no arithmetic of its own: what it claims is judged with the library's kernels.
     } else if constexpr (k::kIsDirect<Fit>) {
       static constexpr auto kTable = k::table_of<Fit>();

@@ -269,18 +269,13 @@ Specification backward_specification(const std::string& format, const std::strin
   return {subject.function, specified("backward", subject, keys)};
 }
 
-// Codes are of the library's own f32 fits: most are asked for by their name, some by another's, some of other functions.
+// Codes are of the library's own activations: some are asked for of other functions.
 Specification code_specification(Random& random) {
   const double drawn = random.uniform();
   Subject subject = subject_of(drawn < 0.2 ? 0 : 1, random);
-  std::string fit = subject.function + "_f32";
-  if (drawn < 0.3) fit = one_of(std::to_array(kernels::kActivationNames), random) + std::string("_f32");
-  if (subject.function.starts_with("swish")) {
-    fit = "swish_f32";
-    if (drawn >= 0.4) subject.keys = R"("activation": "swish", "parameters": {"beta": 1.5})";  // the library's
-  }
-  const std::string bits = number(random.uniform(10, drawn < 0.9 ? 14.4 : 24), 4);
-  return {subject.function, specified("code", subject, fmt::format(R"(, "target": "abs:2^-{}", "fit": "{}")", bits, fit))};
+  if (subject.function.starts_with("swish") && drawn >= 0.4) subject.keys = R"("activation": "swish", "parameters": {"beta": 1.5})";  // the library's
+  const std::string bits = number(random.uniform(10, drawn < 0.9 ? 21.9 : 26), 4);
+  return {subject.function, specified("code", subject, fmt::format(R"(, "target": "abs:2^-{}")", bits))};
 }
 
 }  // namespace

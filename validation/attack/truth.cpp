@@ -387,44 +387,39 @@ Truth forward_truth(const Curve& curve, const std::string& format) {
 
 namespace {
 
-struct CodedFit {
-  const char *name, *code;
+struct Coded {
+  const char* name;
   float (*gradient)(float x);
 };
 
 template <class... A>
-const CodedFit* coded_fit(const std::string& activation, kernels::CodedList<A...>) {
-  const CodedFit* found = nullptr;
+const Coded* coded(const std::string& activation, kernels::CodedList<A...>) {
+  const Coded* found = nullptr;
   const auto look = [&]<class Each>() {
-    static constexpr CodedFit kFit{Each::Fit::kName, Each::Code::kName, kernels::gradient_at<typename Each::Fit, typename Each::template Forward<float>>};
-    if (activation == Each::Fit::kActivation) found = &kFit;
+    static constexpr Coded kCoded{Each::Code::kName, kernels::gradient_at<typename Each::template Forward<float>>};
+    if (activation == Each::Code::kActivation) found = &kCoded;
   };
   (look.template operator()<A>(), ...);
   return found;
 }
 
-const CodedFit* coded_fit(const std::string& activation) { return coded_fit(activation, kernels::CodedActivations{}); }
+const Coded* coded(const std::string& activation) { return coded(activation, kernels::CodedActivations{}); }
 
 }  // namespace
 
-std::string coded_fit_name(const std::string& activation) {
-  const CodedFit* const fit = coded_fit(activation);
-  return fit ? fit->name : "";
-}
-
 std::string code_name(const std::string& activation) {
-  const CodedFit* const fit = coded_fit(activation);
-  return fit ? fit->code : "";
+  const Coded* const found = coded(activation);
+  return found ? found->name : "";
 }
 
 Truth code_truth(const Curve& curve, const std::string& activation) {
-  const CodedFit& fit = *coded_fit(activation);
+  float (*const gradient)(float x) = coded(activation)->gradient;
   Truth truth;
   const auto add = [&](float x) {
     Point point;
     point.at = x;
     Known known;
-    known.sloped = true, known.slope = static_cast<long double>(curve.formula().at(Real(x)).slope), known.gradient = fit.gradient(x);
+    known.sloped = true, known.slope = static_cast<long double>(curve.formula().at(Real(x)).slope), known.gradient = gradient(x);
     truth.points.push_back(point);
     truth.known.push_back(known);
   };
@@ -432,7 +427,7 @@ Truth code_truth(const Curve& curve, const std::string& activation) {
     const float x = widened("bf16", code);
     if (std::isfinite(x)) add(x);
   }
-  constexpr int kNeighbours = 4000;  // the fp32 y next to a minimum is the same for hundreds of them
+  constexpr int kNeighbours = 4000;
   const auto add_near = [&](const Real& centre) {
     float up = static_cast<float>(centre), down = up;
     for (int i = 0; i < kNeighbours; ++i) {

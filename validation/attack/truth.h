@@ -93,8 +93,7 @@ Truth forward_truth(const Curve& curve, const std::string& format);
 /// The activation must be one of kernels::CodedActivations.
 Truth code_truth(const Curve& curve, const std::string& activation);
 
-/// The name of the library's fit whose g is coded, and of the header of these codes; empty if the activation has no codes.
-std::string coded_fit_name(const std::string& activation);
+/// The name of the library's header of codes; empty if the activation has no codes.
 std::string code_name(const std::string& activation);
 
 /// The value of a code, and how many codes a format has.

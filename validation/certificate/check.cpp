@@ -132,6 +132,7 @@ CheckReport prove(const Header& h, Findings wanted) {
     return report;
   } else if constexpr (std::is_same_v<Header, Fp8Header>) {
     add([&] { return prove_fp8_extrema(h); });
+    add([&] { return prove_fp8_gradient(h); });
     add([&] { return prove_fp8_room(h); });
     for (const char* format : {"e4m3", "e5m2"}) add([&] { return prove_fp8_totals(h, format); });
     return report;
@@ -261,11 +262,10 @@ Finding check_structure(const TableHeader& h) {
 
 Finding check_structure(const CodeHeader& h) {
   Conditions conditions;
-  const CodedFit* const fit = coded_fit(h.activation);
-  conditions.require(fit != nullptr, fmt::format("the library has no f32 fit of {}", h.activation));
-  if (fit == nullptr) return conditions.finding();
-  conditions.require(h.fit == fit->name, fmt::format("kFit is {}, the library's f32 fit is {}", h.fit, fit->name));
-  conditions.require(h.function == fit->function, fmt::format("kFunction is not that of {}", fit->name));
+  const char* const function = coded_function(h.activation);
+  conditions.require(function != nullptr, fmt::format("the library has no codes of {}", h.activation));
+  if (function == nullptr) return conditions.finding();
+  conditions.require(h.function == function, fmt::format("kFunction is not the library's {}", h.activation));
   const AccuracyClass accuracy = read_class(h.accuracy);
   conditions.require(accuracy.kind == ClassKind::abs && h.bound_g <= accuracy.bound, fmt::format("kG does not meet the class {}", h.accuracy));
   conditions.require(h.bound_g > 0, "kG is not positive");
@@ -280,9 +280,11 @@ Finding check_structure(const Fp8Header& h) {
   conditions.require(codes != nullptr, fmt::format("the library has no codes of {} with a minimum", h.activation));
   if (codes == nullptr) return conditions.finding();
   conditions.require(h.code == codes->name, fmt::format("kCode is {}, the library's is {}", h.code, codes->name));
-  conditions.require(h.function == codes->function, fmt::format("kFunction is not that of {}", codes->name));
+  conditions.require(h.fit == codes->fit, fmt::format("kFit is {}, the library's f32 fit is {}", h.fit, codes->fit));
+  conditions.require(h.function == codes->function, fmt::format("kFunction is not that of {}", codes->fit));
   const AccuracyClass accuracy = read_class(h.accuracy);
   conditions.require(accuracy.kind == ClassKind::abs && h.room <= accuracy.bound, fmt::format("kRoom does not meet the class {}", h.accuracy));
+  conditions.require(h.bound_g > 0, "kG is not positive");
   for (const Fp8Claims& claims : {h.e4m3, h.e5m2}) {
     conditions.require(claims.least >= std::numeric_limits<float>::min() && claims.least < claims.most && std::isfinite(claims.most),
                        "Least and Most are no range of scales");
@@ -292,7 +294,8 @@ Finding check_structure(const Fp8Header& h) {
   if (finding.verdict != Verdict::Holds) return finding;
   // kernels/fp8.h takes f' for 0 up to kYHi, and the fit's floor for what a y below stands for.
   const Interval& y_star = activation_of(h.activation, h.function, true).y_star();
-  conditions.require((absolute(y_star - static_cast<double>(codes->y_hi)) - absolute(y_star) * 0x1p-23).negative(), "the fit's kYHi is not next to y*");
+  conditions.require((absolute(y_star - static_cast<double>(codes->gradient.y_hi)) - absolute(y_star) * 0x1p-23).negative(),
+                     "the fit's kYHi is not next to y*");
   conditions.require(codes->t_min >= 0 && certainly_less(Interval(codes->t_min), absolute(y_star) * 0x1p-21), "the fit's kTMin is not next to 0");
   return conditions.finding();
 }

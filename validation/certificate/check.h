@@ -28,8 +28,8 @@ struct CheckReport {
 /// kMasked says, kOperations counted anew, what kClass says of the claims, and limits. Backward: g where x -> -inf and +inf is the limit of
 /// f' (kExactLimits), or within kA + kB of it. Forward: f(+-0) = +-0, -0 at -inf, the least float with m = 1, |f| <= 2^-150 left of kXMin
 /// and RN(f(x)) = x from kXMax on. Rounded forward: the same of its format, whose every x the sweeps exhaust; kTie, exact centres, where the core lies.
-/// Codes: kFit and its function are the library's, kG is within the class, and kLo and kHi lie on their grid.
-/// 8-bit y: kCode and its function are the library's, kRoom is within the class, the scales are a range, and the fit's constants are next to y*.
+/// Codes: the function is the library's, kG is within the class, and kLo and kHi lie on their grid.
+/// 8-bit y: kCode, kFit and their function are the library's, kRoom is within the class, the scales are a range, and the fit's constants are next to y*.
 Finding check_structure(const BackwardHeader& h);
 Finding check_structure(const ForwardHeader& h);
 Finding check_structure(const TableHeader& h);

@@ -15,32 +15,79 @@
 namespace outgrad::validation {
 namespace {
 
-constexpr double kEnumeratedReach = 0x1p-8;
-constexpr double kUlps = 0x1p-22;     // 2 ulp of f32, relative
-constexpr double kLeast = 0x1p-148;   // and of its subnormals
-constexpr int kRunLength = 64;
-constexpr int kMostCells = 20000;     // some hundreds are needed
+constexpr int kMostCells = 100'000;  // of GELU some ten thousand are needed
+constexpr double kRounded = 0x1p-24;  // of fp32, relative; and of a number below 2, absolute
 
-// The kernels whose g is coded.
-struct Deployed {
-  const char* activation;
-  CodedFit fit;
-  double bound_ab;
-  float y_hi, y_lo;
-  bool masked;
-  float (*gradient)(float x);
+// What is known of a number that a kernel computes: the result of the same operations without rounding, and how far it may be from that.
+struct Tracked {
+  Interval exact;
+  Interval off;  // an upper bound
 };
 
-template <class Fit, class Forward>
-Deployed make() {
-  Deployed made{Fit::kActivation, {Fit::kName, Fit::kFunction}, Fit::kAB, 0, 0, Fit::kMasked, kernels::gradient_at<Fit, Forward>};
-  if constexpr (Fit::kMasked) made.y_hi = Fit::kYHi, made.y_lo = Fit::kYLo;
-  return made;
+// The operations of kernels/forwards.h and kernels/eval.h, each rounded to within 2^kUnit of the result and 2^kUnderflow. So is a constant:
+// `exact` is then that of the constants of the formula.
+template <int kUnit, int kUnderflow>
+struct TrackedOps {
+  using Value = Tracked;
+  using Row = int;
+
+  static Value constant(double value) { return rounded(value, 0); }
+  static Value add(const Value& a, const Value& b) { return rounded(a.exact + b.exact, a.off + b.off); }
+  static Value sub(const Value& a, const Value& b) { return rounded(a.exact - b.exact, a.off + b.off); }
+  static Value mul(const Value& a, const Value& b) { return rounded(a.exact * b.exact, product_off(a, b)); }
+  static Value fma(const Value& a, const Value& b, const Value& c) { return rounded(a.exact * b.exact + c.exact, product_off(a, b) + c.off); }
+  static Value div(const Value& a, const Value& b) {
+    const Interval least = minimum(absolute(b.exact), kInfinity).keep_lower() - b.off;  // of the computed divisor
+    return rounded(a.exact / b.exact, (a.off + absolute(a.exact / b.exact) * b.off) / least);
+  }
+  static Value at_least(const Value& a, const Value& lo) { return {maximum(a.exact, lo.exact), a.off + lo.off}; }
+  static Value at_most(const Value& a, const Value& hi) { return {minimum(a.exact, hi.exact), a.off + hi.off}; }
+  static Value negate(const Value& a) { return {-a.exact, a.off}; }
+  static Value magnitude(const Value& a) { return {absolute(a.exact), a.off}; }
+  template <class Table>
+  static Value lookup(const Table& table, Row row, int word) {
+    return {static_cast<double>(table.w[row][word]), 0};
+  }
+
+  static Value rounded(const Interval& exact, const Interval& off) {
+    const Interval before = off.keep_upper();
+    return {exact, ((absolute(exact) + before) * std::ldexp(1.0, kUnit) + before + std::ldexp(1.0, kUnderflow)).keep_upper()};
+  }
+
+ private:
+  static Interval product_off(const Value& a, const Value& b) { return absolute(a.exact) * b.off + absolute(b.exact) * a.off + a.off * b.off; }
+};
+using DoubleSteps = TrackedOps<-53, -1074>;
+using FloatSteps = TrackedOps<-24, -149>;
+
+// exp(v) as kernels::forwards::exp_of has it: within 16 u, as the head of kernels/forwards.h derives for |v| <= 700.
+Tracked exp_of(const DoubleSteps&, const Tracked& v) {
+  constexpr double kOff = 0x1p-48;
+  const Interval exact = exp(v.exact), within = exact * (exp(v.off) - 1.0);
+  if (!(v.exact.lower() >= -700 && v.exact.upper() <= 700)) return {exact, kInfinity};
+  return {exact, (within + (exact + within) * kOff).keep_upper()};
 }
+
+// The derivative that is coded.
+struct Deployed {
+  const char *activation, *function;
+  bool masked;
+  float (*gradient)(float x);
+  double reach;                          // beyond, f' is taken at this |x|
+  Tracked (*slope)(const Interval& x);  // in double precision; null for GELU
+};
+
+template <class Forward>
+Tracked slope(const Interval& x) {
+  return Forward::slope(DoubleSteps{}, Tracked{x, 0});
+}
+
+using GeluForward = kernels::ForwardFit<float>::Type;
 
 template <class Gelu, class... Fit, class... Forward>
 std::vector<Deployed> make_all(kernels::FitList<Gelu, Fit...>, kernels::ForwardList<Forward...>) {
-  return {make<Gelu, kernels::ForwardFit<float>::Type>(), make<Fit, Forward>()...};
+  return {{Gelu::kActivation, Gelu::kFunction, true, kernels::gradient_at<GeluForward>, -static_cast<double>(GeluForward::kXMin), nullptr},
+          {Fit::kActivation, Fit::kFunction, Fit::kMasked, kernels::gradient_at<Forward>, Forward::kSlopeReach, slope<Forward>}...};
 }
 
 const Deployed* deployed(const std::string& activation) {
@@ -82,124 +129,149 @@ double extreme_slope(const Activation& activation, bool greatest) {
   return best;
 }
 
+// A row of one of the tables of GELU's forward, for x in [low, high].
+struct ForwardRow {
+  double centre;
+  std::vector<double> c;  // c_1, c_2, ..., times the row's factor
+  Interval rounding;      // of the fp32 operations, before the factor's product, times the factor
+  double low, high;
+
+  // p' and p'' at u.
+  std::array<Interval, 2> derivatives(const Interval& u) const {
+    Interval slope = 0, bend = 0;
+    for (size_t k = c.size(); k-- > 0;) {
+      bend = bend * u + slope;
+      slope = slope * u + Interval(c[k]) * static_cast<double>(k + 1);
+    }
+    return {slope, bend};
+  }
+};
+
+template <class Table>
+void add_rows(std::vector<ForwardRow>& rows, const Table& table, int count, int degree, double scale, double bias, double from, double to) {
+  for (double q = std::nearbyint(from * scale + bias); q <= std::nearbyint(to * scale + bias); ++q) {
+    const int index = static_cast<int>(static_cast<std::int64_t>(q) % count);
+    const float* words = table.w[index];
+    const double factor = std::size(table.w[index]) > static_cast<size_t>(degree) + 2 ? static_cast<double>(words[degree + 2]) : 1.0;
+    ForwardRow row{static_cast<double>(words[0]), {}, 0, std::max(from, (q - 0.5 - bias) / scale), std::min(to, (q + 0.5 - bias) / scale)};
+    if (!(row.low < row.high)) continue;
+    for (int k = 1; k <= degree; ++k) row.c.push_back(static_cast<double>(words[k + 1]) * factor);
+    const Tracked x{Interval(row.low, row.high), 0};
+    row.rounding = FloatSteps::mul(kernels::evaluate_row_derivative(FloatSteps{}, table, index, degree, x), Tracked{factor, 0}).off;
+    rows.push_back(std::move(row));
+  }
+}
+
 class Gradient {
  public:
   Gradient(const CodeHeader& h, const Deployed& kernels, const Activation& activation)
-      : kernels_(kernels), activation_(activation), finding_{"G", Verdict::Holds, h.bound_g, 0, "", {}} {
-    if (kernels.masked) shift_ = absolute(activation.y_star() - static_cast<double>(kernels.y_hi) - static_cast<double>(kernels.y_lo)).upper();
-  }
+      : kernels_(kernels), activation_(activation), finding_{"G", Verdict::Holds, h.bound_g, 0, "", {}} {}
 
   Finding prove() {
-    const double low = activation_.formulas().front().far_low, high = activation_.formulas().back().far_high;
-    if (kernels_.masked) {
-      const double x_star = activation_.x_star().middle();
-      enumerate(x_star - kEnumeratedReach, x_star + kEnumeratedReach);
-      cover(low, x_star - kEnumeratedReach, false);
-      cover(x_star + kEnumeratedReach, high, true);
+    if (kernels_.slope == nullptr) {
+      prove_rows();
     } else {
-      cover(low, high, true);
+      prove_formula();
     }
-    // Beyond, f is monotone, and so is the furthest that y' is from it.
-    see(change({-kInfinity, low}, values(low, low), false), low);
-    see(change({high, kInfinity}, values(high, high), true), high);
-    if (finding_.verdict == Verdict::Holds) finding_.why = fmt::format("largest at x = {:a}", at_);
+    // Beyond, g is that of the end.
+    for (const bool right : {false, true}) {
+      const double end = right ? kernels_.reach : -kernels_.reach;
+      const Interval moves = right ? slopes(activation_, end, kInfinity) : slopes(activation_, -kInfinity, end);
+      see((Interval(at_end_) + moves.width() + kRounded).upper(), end);
+    }
+    if (finding_.verdict == Verdict::Holds) {
+      finding_.why = fmt::format("largest at x = {:a}", at_);
+    } else {
+      look_for_witness();
+    }
     return finding_;
   }
 
  private:
-  // f over a cell, on which it is monotone, moved by what y' may differ.
-  Interval values(double a, double b) const {
-    const auto value = [&](double x) {
-      const Formula& formula = x < 0 ? activation_.formulas().front() : activation_.formulas().back();
-      return formula.f.at<0>(Interval(x))[0];
-    };
-    const Interval v = hull(value(a), value(b));
-    return v + symmetric(move(v));
-  }
-  Interval move(const Interval& v) const { return maximum(absolute(v) * kUlps, kLeast).keep_upper() + shift_; }
-
-  // Encloses the x' of a branch with f(x') among the values.
-  Interval arguments(const Interval& y, bool right) const {
-    if (kernels_.masked) {
-      const Interval root = sqrt(maximum(y - activation_.y_star(), 0));
-      return activation_.inverse_signed_root(right ? root : -root);
-    }
-    const auto argument = [&](const Interval& end) { return (end.negative() ? activation_.formulas().front() : activation_.formulas().back()).inverse(end); };
-    return hull(argument(y.keep_lower()), argument(y.keep_upper()));
-  }
-
-  // sup |f'(x') - f'(x)| for x in the cell.
-  double change(const std::pair<double, double>& cell, const Interval& y, bool right) const {
-    const auto& [a, b] = cell;
-    const Interval inner = arguments(y, right);
-    const double low = std::min(a, inner.lower()), high = std::max(b, inner.upper());
-    const double by_range = slopes(activation_, low, high).width();
-    if (!std::isfinite(low) || !std::isfinite(high)) return by_range;
-    Interval bend = 0, slope = kInfinity;
-    for (const Formula& formula : activation_.formulas()) {
-      if (high < formula.low || low > formula.high) continue;
-      const auto d = formula.f.at<2>(Interval(std::max(low, formula.low), std::min(high, formula.high)));
-      bend = maximum(bend, absolute(d[2])), slope = minimum(slope, absolute(d[1]));
-    }
-    // Where two formulas meet, f' has to be continuous for that.
-    const bool meets = activation_.formulas().size() > 1 && low < 0 && high > 0;
-    if (meets && !(activation_.formulas().front().high_slopes - activation_.formulas().back().low_slopes).contains_zero()) return by_range;
-    const double by_mean = (bend * move(y) / slope).upper();
-    return std::isfinite(by_mean) ? std::min(by_range, by_mean) : by_range;
-  }
-
-  void cover(double from, double to, bool right) {
-    std::vector<std::pair<double, double>> pending;
-    constexpr double kWidth = 0.25;
-    for (double a = from; a < to; a += kWidth) pending.emplace_back(a, std::min(a + kWidth, to));
-    const double allowed = finding_.claim - kernels_.bound_ab;
-    for (int cells = 0; !pending.empty(); ++cells) {
-      const auto [a, b] = pending.back();
+  // Bounds the error over [a, b], in parts where that decides.
+  template <class Bound>
+  void cover(double a, double b, const Bound& bound) {
+    std::vector<std::pair<double, double>> pending{{a, b}};
+    while (!pending.empty() && finding_.verdict == Verdict::Holds) {
+      const auto [low, high] = pending.back();
       pending.pop_back();
-      const double bound = change({a, b}, values(a, b), right), middle = a + (b - a) / 2;
-      if (bound > allowed && cells < kMostCells && a < middle && middle < b) {
-        pending.insert(pending.end(), {{a, middle}, {middle, b}});
+      const double error = bound(low, high), middle = low + (high - low) / 2;
+      if (!(error <= finding_.claim) && ++cells_ < kMostCells && low < middle && middle < high) {
+        pending.insert(pending.end(), {{low, middle}, {middle, high}});
         continue;
       }
-      see(bound, a);
-      if (finding_.verdict != Verdict::Holds) return;
+      see(error, low);
     }
+  }
+
+  // An x at which g is further from f' than the claim, among some.
+  void look_for_witness() {
+    constexpr int kTried = 8192;
+    constexpr float kEnd = 8;
+    for (int i = 0; i <= kTried; ++i) {
+      const float x = -kEnd + 2 * kEnd * static_cast<float>(i) / kTried;
+      const Interval error = absolute(Interval(kernels_.gradient(x)) - slopes(activation_, x, x));
+      if (!(error.lower() > finding_.claim)) continue;
+      finding_.verdict = Verdict::Violated;
+      finding_.proven = error.upper();
+      finding_.why = fmt::format("g is off by {:.6g} at x = {:a}", error.upper(), static_cast<double>(x));
+      finding_.witness = Witness{static_cast<double>(x), error.lower(), finding_.claim};
+      return;
+    }
+  }
+
+  // The polynomials' derivatives are compared with f' at the middle of a part, and over the part by p'' - f''.
+  void prove_rows() {
+    using F = GeluForward;
+    static constexpr auto kCore = F::table();
+    static constexpr auto kTail = F::tail();
+    const double tail_x = F::kTailX;
+    std::vector<ForwardRow> rows;
+    add_rows(rows, kTail, F::kTailRows, F::kTailDegree, F::kTailIndexScale, F::kTailIndexBias, -kernels_.reach, tail_x);
+    const size_t tails = rows.size();
+    add_rows(rows, kCore, F::kRows, F::kDegree, F::kIndexScale, F::kIndexBias, tail_x, -tail_x);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const ForwardRow& row = rows[i];
+      // Right of 0 g is 1 less the tail's, rounded; so is f'.
+      const Interval rounding = row.rounding + (i < tails ? kRounded : 0.0);
+      cover(row.low, row.high, [&](double low, double high) {
+        const Interval middle = (Interval(low) + high) / 2.0, part(low, high);
+        const Function& f = activation_.only().f;
+        const Interval at = row.derivatives(middle - row.centre)[0] - f.at<1>(middle)[1];
+        const Interval rises = row.derivatives(part - row.centre)[1] - f.at<2>(part)[2];
+        return (absolute(at + rises * (part - middle)) + rounding).upper();
+      });
+      if (i == 0) at_end_ = finding_.proven;
+    }
+  }
+
+  // g is a formula in double precision, rounded. That the formula is f' is algebra, which the middle of each part could contradict.
+  void prove_formula() {
+    constexpr double kWidth = 0.125;
+    for (double a = -kernels_.reach; a < kernels_.reach; a += kWidth) {
+      cover(a, a + kWidth, [&](double low, double high) {
+        const Interval off = kernels_.slope(Interval(low, high)).off, middle = (Interval(low) + high) / 2.0;
+        const Interval differs = absolute(kernels_.slope(middle).exact - slopes(activation_, middle.lower(), middle.upper()));
+        if (!(off.upper() <= kernels::kSlopeError) || !(differs.lower() <= off.upper())) return kInfinity;
+        return (off + kRounded).upper();
+      });
+    }
+    at_end_ = kernels::kSlopeError;
   }
 
   void see(double bound, double x) {
-    const double error = (Interval(bound) + kernels_.bound_ab).upper();
-    if (error > finding_.proven || std::isnan(error)) finding_.proven = error, at_ = x;
-    if (finding_.verdict == Verdict::Holds && !(error <= finding_.claim)) {
+    if (bound > finding_.proven || std::isnan(bound)) finding_.proven = bound, at_ = x;
+    if (finding_.verdict == Verdict::Holds && !(bound <= finding_.claim)) {
       finding_.verdict = Verdict::Undecided;
       finding_.proven = kInfinity;
       finding_.why = fmt::format("not decided near x = {:.9g}", x);
     }
   }
 
-  void enumerate(double from, double to) {
-    float x = static_cast<float>(from);
-    if (static_cast<double>(x) > from) x = std::nextafter(x, -1e30f);
-    while (static_cast<double>(x) <= to) {
-      float run[kRunLength];
-      for (float& each : run) each = x, x = std::nextafter(x, 1e30f);
-      const double first = run[0], last = run[kRunLength - 1], middle = first + (last - first) / 2;
-      const Interval slope = activation_.only().f.at<1>(Interval(middle))[1], bend = activation_.only().f.at<2>(Interval(first, last))[2];
-      for (const float each : run) {
-        const float g = kernels_.gradient(each);
-        const Interval truth = slope + bend * (Interval(each) - middle), error = absolute(Interval(g) - truth);
-        if (error.upper() > finding_.proven) finding_.proven = error.upper(), at_ = each;
-        if (error.upper() <= finding_.claim || finding_.verdict == Verdict::Violated) continue;
-        const bool certain = error.lower() > finding_.claim;
-        finding_.verdict = certain ? Verdict::Violated : Verdict::Undecided;
-        finding_.why = fmt::format("g is off by {:.6g} at x = {:a}", error.upper(), static_cast<double>(each));
-        if (certain) finding_.witness = Witness{static_cast<double>(each), error.lower(), finding_.claim};
-      }
-    }
-  }
-
   const Deployed& kernels_;
   const Activation& activation_;
-  double shift_ = 0, at_ = 0;
+  double at_ = 0, at_end_ = 0;  // at_end_: of the error at +-reach
+  int cells_ = 0;
   Finding finding_;
 };
 
@@ -217,9 +289,9 @@ Finding finding_of(std::string name, double claim, double proven, double reachab
 
 }  // namespace
 
-const CodedFit* coded_fit(const std::string& activation) {
+const char* coded_function(const std::string& activation) {
   const Deployed* const found = deployed(activation);
-  return found ? &found->fit : nullptr;
+  return found ? found->function : nullptr;
 }
 
 Finding prove_code_range(const CodeHeader& h) {

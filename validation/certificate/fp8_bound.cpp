@@ -9,6 +9,7 @@
 
 #include "kernels/codes.h"
 #include "kernels/formats.h"
+#include "kernels/fp8.h"
 #include "validation/exact/activation.h"
 #include "validation/limits.h"
 
@@ -23,17 +24,22 @@ constexpr double kNarrowest = 0x1p-22;
 // What a scale needs is looked at where the bound is as near to the claim as this.
 constexpr double kNearClaim = 0.99;
 
-template <class... A>
-std::vector<std::pair<std::string, DeployedCodes>> list_codes(kernels::CodedList<A...>) {
+template <class A, class Fit>
+void add_codes(std::vector<std::pair<std::string, DeployedCodes>>& all) {
+  if constexpr (Fit::kMasked) {
+    using Forward = typename A::template Forward<float>;
+    const auto gradient = [](float x) { return kernels::fitted_gradient<Fit, Forward>(x, kernels::forward_at<Forward>(x)); };
+    all.push_back(
+        {Fit::kActivation,
+         {A::Code::kName, Fit::kName, Fit::kFunction, (Interval(Fit::kAB) + Fit::kK).upper(), Fit::kTMin, {Fit::kAB, Fit::kYHi, Fit::kYLo, gradient}}});
+  }
+}
+
+// Both lists are in the order of the names.
+template <class... A, class... Fit>
+std::vector<std::pair<std::string, DeployedCodes>> list_codes(kernels::CodedList<A...>, kernels::FitList<Fit...>) {
   std::vector<std::pair<std::string, DeployedCodes>> all;
-  const auto add = [&]<class Each>(Each) {
-    if constexpr (Each::Fit::kMasked) {
-      all.push_back(
-          {Each::Code::kActivation,
-           {Each::Code::kName, Each::Code::kFunction, (Interval(Each::Fit::kAB) + Each::Fit::kK).upper(), Each::Code::kG, Each::Fit::kYHi, Each::Fit::kTMin}});
-    }
-  };
-  (add(A{}), ...);
+  (add_codes<A, Fit>(all), ...);
   return all;
 }
 
@@ -264,7 +270,7 @@ class Totals {
 }  // namespace
 
 const DeployedCodes* deployed_codes(const std::string& activation) {
-  static const auto all = list_codes(kernels::CodedActivations{});
+  static const auto all = list_codes(kernels::CodedActivations{}, kernels::ActivationFits<float>::Type{});
   const auto found = std::find_if(all.begin(), all.end(), [&](const auto& each) { return each.first == activation; });
   return found == all.end() ? nullptr : &found->second;
 }
@@ -290,10 +296,13 @@ Finding prove_fp8_extrema(const Fp8Header& h) {
   return finding;
 }
 
+Finding prove_fp8_gradient(const Fp8Header& h) {
+  return prove_fitted_gradient(activation_of(h.activation, h.function, true), deployed_codes(h.activation)->gradient, h.bound_g);
+}
+
 Finding prove_fp8_room(const Fp8Header& h) {
-  const DeployedCodes& codes = *deployed_codes(h.activation);
-  const double needed = (maximum(Interval(codes.fit_error) * 2, codes.gradient_error) + codes.gradient_error + kTableRounding).upper();
-  Finding finding{"room", Verdict::Holds, h.room, needed, "the errors of the fit and of the coded g, and rounding", {}};
+  const double needed = (maximum(Interval(deployed_codes(h.activation)->fit_error) * 2, h.bound_g) + h.bound_g + kTableRounding).upper();
+  Finding finding{"room", Verdict::Holds, h.room, needed, "the errors of the fit and of its g, and rounding", {}};
   if (!(needed <= h.room)) finding.verdict = Verdict::Undecided, finding.why = fmt::format("only {:.9g} is proven", needed);
   return finding;
 }

@@ -3,7 +3,7 @@
 // Extrema: f' at the y that the header names is within 2^-24 of the bounds of f' on its side. A code whose y end between that y and the true
 // extremum then lacks no more than this.
 // Room: max(2 E, G) + G and 2^-22 for the rounding of the table's floats, where E = A + B + K of the library's f32 fit bounds its error at a
-// stored y, and G that of the coded g at an x; `outgrad check` proves these from their own headers.
+// stored y (`outgrad check` proves these from its own header), and kG that of its g at an x.
 // T: a code's rounding interval over the scale is [r v, v] in |y|, where r is the ratio of the interval's ends. Codes that differ by a power
 // of two have the same r, so for normal numbers every v > 0 is looked at once, whatever the scale. The codes that have no such relatives, those
 // next to 0 and the largest, are looked at for the v that their scales give. Over cells of v, halved where needed, f' is enclosed over the x of
@@ -13,24 +13,30 @@
 
 #include <vector>
 
+#include "validation/certificate/fitted_gradient.h"
 #include "validation/certificate/header_reader.h"
 #include "validation/certificate/verdict.h"
 
 namespace outgrad::validation {
 
-/// The library's codes of an activation with a minimum, that these tables are made with; null if there are none.
+/// The library's codes and f32 fit of an activation with a minimum, that these tables are made with; null if there are none.
 struct DeployedCodes {
   const char* name;
+  const char* fit;
   const char* function;
-  double fit_error, gradient_error;  // E, G
-  float y_hi, t_min;                 // of the fit's coordinate
+  double fit_error;  // E
+  float t_min;       // of the fit's coordinate
+  FittedGradient gradient;
 };
 const DeployedCodes* deployed_codes(const std::string& activation);
 
 /// `proven` is how far f' at kLeastAt and kGreatestAt is from its bounds, the claim 2^-24.
 Finding prove_fp8_extrema(const Fp8Header& h);
 
-/// `proven` is what kRoom has to hold.
+/// sup |g - f'(x)| over the finite f32 x. A witness is in x.
+Finding prove_fp8_gradient(const Fp8Header& h);
+
+/// `proven` is what kRoom has to hold, given kG.
 Finding prove_fp8_room(const Fp8Header& h);
 
 /// T of 0, 1 and 2 bits in a format, "e4m3" or "e5m2", given kRoom. Violated where no function of a code and so many bits reaches the claim at some scale; the

@@ -578,11 +578,10 @@ void describe(Text& t, RoundedForwardHeader& h) {
 template <class Text>
 void describe(Text& t, CodeHeader& h) {
   t.constant("kClass", h.accuracy);
-  t.constant("kFit", h.fit);
   t.line("  // kLo <= f'(x) <= kHi for every x\n");
   t.constant("kLo", h.lo, "");
   t.constant("kHi", h.hi, "");
-  t.line("  // proven bounds over every finite f32 x; g is that of kFit at the library's f32 y and mask bit of x (kernels/code.h)\n");
+  t.line("  // proven bounds over every finite f32 x; g is that of kernels/code.h\n");
   t.constant("kG", h.bound_g, "sup |g - f'(x)|");
   t.line("  // of an exact code of so many bits: sup |what the code of x stands for - f'(x)|\n");
   for (size_t i = 0; i < h.exact.size(); ++i) t.decimal(fmt::format("kT{}", i + 1), h.exact[i]);
@@ -604,9 +603,12 @@ template <class Text>
 void describe(Text& t, Fp8Header& h) {
   t.constant("kClass", h.accuracy);
   t.constant("kCode", h.code);
+  t.constant("kFit", h.fit);
   t.line("  // f(x) where f'(x) is least, left of f's minimum, and greatest\n");
   t.constant("kLeastAt", h.least_at, "");
   t.constant("kGreatestAt", h.greatest_at, "");
+  t.line("  // proven over every finite x; g is that of kFit at the library's f32 y and mask bit of x\n");
+  t.constant("kG", h.bound_g, "sup |g - f'(x)|");
   t.line("  // proven over every finite x at any scale: what is kept stands for f'(x) within half of the table's longest part and kRoom (kernels/fp8.h)\n");
   t.constant("kRoom", h.room, "the errors of g, and rounding");
   describe_scales(t, "e4m3", "kE4m3", h.e4m3);

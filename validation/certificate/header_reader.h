@@ -125,7 +125,7 @@ struct RoundedForwardHeader : HeaderNames {
 
 /// Codes of f'(x) (kernels/code.h).
 struct CodeHeader : HeaderNames {
-  std::string accuracy, fit;
+  std::string accuracy;
   float lo = 0, hi = 0;
   double bound_g = 0;
   std::array<double, 8> exact{};     // T of exact codes of 1 to 8 bits
@@ -141,9 +141,9 @@ struct Fp8Claims {
 
 /// y in 8 bits at a scale (kernels/fp8.h).
 struct Fp8Header : HeaderNames {
-  std::string accuracy, code;
+  std::string accuracy, code, fit;
   float least_at = 0, greatest_at = 0;
-  double room = 0;
+  double bound_g = 0, room = 0;
   Fp8Claims e4m3, e5m2;
 };
 

@@ -140,7 +140,7 @@ Store code(int bits) {
   store.beyond = bits, store.all = kKeptY + bits;
   store.proven = kernels::code_error<typename A::Code>(bits, false), store.proof = A::Code::kName, store.operations = 1;
   store.errors = errors_of([rule](float x) {
-    const float g = kernels::gradient_at<typename A::Fit, typename A::template Forward<float>>(x);
+    const float g = kernels::gradient_at<typename A::template Forward<float>>(x);
     return kernels::gradient_of_code(rule, kernels::coded_gradient(rule, g));
   });
   return store;
@@ -158,7 +158,7 @@ Store dithered_code(int bits) {
   store.errors = [rule](const FrontDomain& domain, const Distribution&) {
     std::vector<ErrorAt> errors;
     for (std::size_t i = 0; i < domain.x.size(); ++i) {
-      const float g = kernels::gradient_at<typename A::Fit, typename A::template Forward<float>>(domain.x[i]);
+      const float g = kernels::gradient_at<typename A::template Forward<float>>(domain.x[i]);
       ErrorAt at;
       for (kernels::u32 k = 0; k < kDithers; ++k) {
         const float d = kernels::dither_of(k * (0xffffffffu / kDithers + 1) + 0x80000000u / kDithers);
@@ -195,8 +195,9 @@ Store scaled(int bits) {
   }
   store.condition = fmt::format("scales from {:g} to {:g}; found: at {:g}, the worst of {}", kClaims.least, kClaims.most, worst, kScales);
   store.errors = errors_of([table, worst](float x) {
-    const kernels::u8 code = kernels::fp8_code<F>(kernels::forward_at<typename A::template Forward<float>>(x), worst).bits;
-    return table->values[kernels::part_of(*table, code, kernels::gradient_at<typename A::Fit, typename A::template Forward<float>>(x))][code];
+    const float y = kernels::forward_at<typename A::template Forward<float>>(x);
+    const kernels::u8 code = kernels::fp8_code<F>(y, worst).bits;
+    return table->values[kernels::part_of(*table, code, kernels::fitted_gradient<typename A::Fit, typename A::template Forward<float>>(x, y))][code];
   });
   return store;
 }

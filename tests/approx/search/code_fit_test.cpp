@@ -32,15 +32,15 @@ std::string refusal_of_code(const std::string& text) {
   return "";
 }
 
-/// Half a cell of f' by itself is 0.03931, 0.01965, 0.00983 and 0.00246.
+/// Half a cell of f' by itself is 0.039306, 0.019653, 0.009827 and 0.002457.
 TEST(CodeFit, GelusCodesReachTheirGoal) {
   const CodeModel m = *committed("gelu_code").code;
-  EXPECT_LE(m.kT[3], 0.0394);
-  EXPECT_LE(m.kT[4], 0.0197);
-  EXPECT_LE(m.kT[5], 0.0099);
-  EXPECT_LE(m.kT[7], 0.0025);
+  EXPECT_LE(m.kT[3], 0.03931);
+  EXPECT_LE(m.kT[4], 0.01966);
+  EXPECT_LE(m.kT[5], 0.00983);
+  EXPECT_LE(m.kT[7], 0.00246);
   EXPECT_LE(m.kDithered[0], 0.2097);
-  EXPECT_LE(m.kBias, m.kG + 0x1p-16);
+  EXPECT_LE(m.kBias, 0x1p-16);
 }
 
 /// The range against a fine grid: f' is inside, and comes within the grid's own resolution of both ends.
@@ -61,7 +61,7 @@ TEST(CodeFit, TheRangeIsThatOfTheDerivative) {
     for (size_t i = 0; i < fit.code->kT.size(); ++i) {
       const double half = (most - least) / std::ldexp(2.0, static_cast<int>(i) + 1);
       EXPECT_GE(fit.code->kT[i], half) << name;
-      EXPECT_LE(fit.code->kT[i], half + fit.code->kG + 2e-5) << name;
+      EXPECT_LE(fit.code->kT[i], half + fit.code->kG + 3e-6) << name;
     }
   }
 }
@@ -69,13 +69,12 @@ TEST(CodeFit, TheRangeIsThatOfTheDerivative) {
 TEST(CodeFit, RefusesWhatItCannotCode) {
   const std::string text = code_spec_text("gelu");
   EXPECT_EQ(refusal_of_code(text), "");
-  EXPECT_EQ(refusal_of_code(code_spec_with(text, "gelu_f32", "gelu_f32_ulp")), "gelu_code: fit: 'gelu_f32_ulp' is not the library's f32 fit, gelu_f32");
-  EXPECT_NE(refusal_of_code(code_spec_with(text, "2^-14.6", "2^-15")).find("target abs:2^-15 is not reached: g is within 2^-14.64 of f'"), std::string::npos);
-  EXPECT_NE(refusal_of_code(code_spec_with(text, "abs:2^-14.6", "ulp:1")).find("s.json: target: must be abs"), std::string::npos);
-  EXPECT_NE(refusal_of_code(code_spec_with(text, "\"fit\"", "\"format\"")).find("s.json: fit: is missing"), std::string::npos);
-  EXPECT_NE(refusal_of_code(code_spec_with(code_spec_text("swish"), "1.5", "1.25")).find("swish_f32 is fitted for x*sigmoid(0x1.8p+0*x)"), std::string::npos);
+  EXPECT_NE(refusal_of_code(code_spec_with(text, "2^-21.9", "2^-22")).find("target abs:2^-22 is not reached: g is within 2^-21.91 of f'"), std::string::npos);
+  EXPECT_NE(refusal_of_code(code_spec_with(text, "abs:2^-21.9", "ulp:1")).find("s.json: target: must be abs"), std::string::npos);
+  EXPECT_NE(refusal_of_code(code_spec_with(text, "\"target\"", "\"fit\": \"gelu_f32\",\n  \"target\"")).find("fit"), std::string::npos);
+  EXPECT_NE(refusal_of_code(code_spec_with(code_spec_text("swish"), "1.5", "1.25")).find("the library's swish is x*sigmoid(0x1.8p+0*x)"), std::string::npos);
   EXPECT_NE(refusal_of_code(code_spec_with(code_spec_with(text, "activation", "expression"), "\"gelu\",\n  \"target\"", "\"x*sigmoid(x)\",\n  \"target\""))
-                .find("no f32 fit"),
+                .find("no codes of"),
             std::string::npos);
 }
 
@@ -83,7 +82,7 @@ TEST(CodeFit, TheFileHoldsEverything) {
   const Fit fit = committed("tanh_code");
   const std::string text = to_json(fit);
   EXPECT_EQ(text, kernels::read_file(kRoot + "/notebooks_data/fits/tanh_code.json"));
-  for (const char* key : {"fit", "range", "certificate"}) {
+  for (const char* key : {"range", "certificate"}) {
     EXPECT_THROW(fit_from_json(code_spec_with(text, fmt::format("\"{}\"", key), "\"other\""), "f.json"), kernels::SpecError) << key;
   }
 }

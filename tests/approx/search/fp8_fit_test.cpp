@@ -102,18 +102,20 @@ TEST(Fp8Fit, TheExtremaAreThoseOfTheDerivative) {
 TEST(Fp8Fit, RefusesWhatItCannotBound) {
   const std::string text = fp8_spec_text("gelu");
   EXPECT_EQ(refusal_of_fp8(fp8_spec_with(text, "gelu_code", "silu_code")), "gelu_fp8: code: 'silu_code' is not the library's, gelu_code");
+  EXPECT_EQ(refusal_of_fp8(fp8_spec_with(text, "gelu_f32", "gelu_f32_ulp")), "gelu_fp8: fit: 'gelu_f32_ulp' is not the library's f32 fit, gelu_f32");
   EXPECT_NE(refusal_of_fp8(fp8_spec_with(text, "2^-13", "2^-14")).find("target abs:2^-14 is not reached: the fit and its rounding take 2^-13.63"),
             std::string::npos);
   EXPECT_NE(refusal_of_fp8(fp8_spec_with(text, "abs:2^-13", "ulp:1")).find("s.json: target: must be abs"), std::string::npos);
   EXPECT_NE(refusal_of_fp8(fp8_spec_with(text, "\"code\"", "\"format\"")).find("s.json: code: is missing"), std::string::npos);
-  EXPECT_NE(refusal_of_fp8(fp8_spec_with(fp8_spec_text("swish"), "1.5", "1.25")).find("swish_code is for x*sigmoid(0x1.8p+0*x)"), std::string::npos);
+  EXPECT_NE(refusal_of_fp8(fp8_spec_with(text, "\"fit\"", "\"format\"")).find("s.json: fit: is missing"), std::string::npos);
+  EXPECT_NE(refusal_of_fp8(fp8_spec_with(fp8_spec_text("swish"), "1.5", "1.25")).find("swish_f32 is fitted for x*sigmoid(0x1.8p+0*x)"), std::string::npos);
   EXPECT_NE(refusal_of_fp8(fp8_spec_with(text, "\"gelu\"", "\"tanh\"")).find("no codes of an activation 'tanh' with a minimum"), std::string::npos);
 }
 
 TEST(Fp8Fit, TheFileHoldsEverything) {
   const std::string text = to_json(committed("mish_fp8"));
   EXPECT_EQ(text, kernels::read_file(kRoot + "/notebooks_data/fits/mish_fp8.json"));
-  for (const char* key : {"code", "extrema", "certificate", "least", "T"}) {
+  for (const char* key : {"code", "fit", "extrema", "certificate", "G", "least", "T"}) {
     EXPECT_THROW(fit_from_json(fp8_spec_with(text, fmt::format("\"{}\"", key), "\"other\""), "f.json"), kernels::SpecError) << key;
   }
 }

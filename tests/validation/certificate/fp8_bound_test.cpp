@@ -30,7 +30,7 @@ TEST(Fp8Bound, EveryCommittedHeaderHoldsAndIsItsOneText) {
     EXPECT_EQ(print_header(header), fp8_text(activation));
     const CheckReport report = check_header(header);
     EXPECT_EQ(report.verdict(), Verdict::Holds) << to_text(report);
-    EXPECT_EQ(report.findings.size(), 3u + 2 * 3) << activation;
+    EXPECT_EQ(report.findings.size(), 4u + 2 * 3) << activation;
     for (const Finding& finding : report.findings) {
       if (finding.name.find(" T") == std::string::npos) continue;
       EXPECT_GT(finding.proven, finding.claim * 0.999) << activation << " " << finding.name;
@@ -46,6 +46,8 @@ TEST(Fp8Bound, DamagedHeadersAreRefused) {
     EXPECT_EQ(fp8_refused_by(h), finding);
   };
   expect("structure", [](Fp8Header& h) { h.code = "silu_code"; });
+  expect("structure", [](Fp8Header& h) { h.fit = "silu_f32"; });
+  expect("structure", [](Fp8Header& h) { h.bound_g = 0; });
   expect("structure", [](Fp8Header& h) { h.function = "x*sigmoid(x)"; });
   expect("structure", [](Fp8Header& h) { h.activation = "tanh"; });
   expect("structure", [](Fp8Header& h) { h.accuracy = "abs:2^-14"; });
@@ -58,7 +60,9 @@ TEST(Fp8Bound, DamagedHeadersAreRefused) {
   expect("extrema", [](Fp8Header& h) { h.greatest_at *= 0.99f; });
   expect("extrema", [](Fp8Header& h) { h.greatest_at = -h.greatest_at; });
   expect("extrema", [](Fp8Header& h) { h.least_at = -h.least_at; });
+  expect("G", [](Fp8Header& h) { h.bound_g *= 0.999; });
   expect("room", [](Fp8Header& h) { h.room *= 0.999; });
+  expect("room", [](Fp8Header& h) { h.bound_g *= 1.001; });
   // At smaller scales there are fewer numbers about the minimum, at larger ones the largest number is nearer to it.
   expect("e4m3 T0", [](Fp8Header& h) { h.e4m3.least /= 4; });
   expect("e5m2 T1", [](Fp8Header& h) { h.e5m2.most *= 8; });
