@@ -19,8 +19,8 @@ inline constexpr u32 kLargestFiniteBits = 0x7f7fffffu;
 // The bits of |y| as they count for amax: magnitudes are in the order of their bits.
 OUTGRAD_HD u32 magnitude_in_block(float y) {
   const u32 magnitude = bits_of(y) & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return 0;
-  return magnitude < kLargestFiniteBits ? magnitude : kLargestFiniteBits;
+  const u32 finite = magnitude < kLargestFiniteBits ? magnitude : kLargestFiniteBits;
+  return magnitude > 0x7f800000u ? 0 : finite;
 }
 
 // The scale of a block from the bits of amax.

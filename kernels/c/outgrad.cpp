@@ -24,6 +24,7 @@
 #include "kernels/codes.h"
 #include "kernels/fp8s.h"
 #include "kernels/host/errors.h"
+#include "kernels/norm_store.h"
 #include "kernels/softmax.h"
 
 namespace outgrad::c {
@@ -549,6 +550,75 @@ outgrad_status enter_fp8(const char* function, bool backward, outgrad_activation
                [&](const FormatKernels& kernels) { backward ? kernels.backward_fp8(a) : kernels.forward_fp8[fp8][activation](a); });
 }
 
+// --- Norms with y in 8 bits ------------------------------------------------------------------------------------------------------
+
+struct NormStoreInfo {
+  const char* name;
+  i64 group;  // 0: the tensor
+  i64 scale_bytes, scale_alignment;
+};
+
+template <class... Store>
+constexpr std::array<NormStoreInfo, kNormStores> store_info_of(kernels::NormStoreList<Store...>) {
+  return {{{Store::kName, Store::kGroup, sizeof(typename Store::Scale), alignof(typename Store::Scale)}...}};
+}
+constexpr std::array<NormStoreInfo, kNormStores> kNormStoreInfo = store_info_of(kernels::NormStores{});
+
+// Of [rows, n]; scale_bytes is set to what its scales take.
+outgrad_status check_norm_store(const char* function, outgrad_norm_store store, i64 rows, i64 n, i64& scale_bytes) {
+  if (store < 0 || store >= kNormStores) return fail(OUTGRAD_ERROR_FORMAT, function, "store %d is unknown", static_cast<int>(store));
+  if (const outgrad_status status = check_shape(function, rows, n)) return status;
+  const NormStoreInfo& info = kNormStoreInfo[static_cast<std::size_t>(store)];
+  if (info.group > 0 && n % info.group != 0) {
+    return fail(OUTGRAD_ERROR_SIZE, function, "n = %lld is no whole number of groups of %lld, which share a scale in %s", static_cast<long long>(n),
+                static_cast<long long>(info.group), info.name);
+  }
+  scale_bytes = (info.group == 0 ? 1 : rows * (n / info.group)) * info.scale_bytes;
+  return OUTGRAD_OK;
+}
+
+// Every call of a norm with y in 8 bits goes through this function. RMSNorm has neither beta nor dbeta.
+outgrad_status enter_norm8(const char* function, kernels::Norm norm, bool backward, outgrad_format format, outgrad_norm_store store, std::size_t codes_bytes,
+                           std::size_t scales_bytes, std::size_t workspace_bytes, const Norm8Arguments& a) {
+  if (const outgrad_status status = check_format(function, format)) return status;
+  i64 scale_bytes = 0;
+  if (const outgrad_status status = check_norm_store(function, store, a.rows, a.n, scale_bytes)) return status;
+  const NormStoreInfo& info = kNormStoreInfo[static_cast<std::size_t>(store)];
+  const i64 elements = a.rows * a.n, size = kInfo[format].bytes;
+  if (const outgrad_status status = check_codes_bytes(function, codes_bytes, elements, elements, 8)) return status;
+  if (scales_bytes < static_cast<u64>(scale_bytes)) {
+    return fail(OUTGRAD_ERROR_SIZE, function, "scales_bytes = %llu: the scales of [%lld, %lld] take %lld", static_cast<unsigned long long>(scales_bytes),
+                static_cast<long long>(a.rows), static_cast<long long>(a.n), static_cast<long long>(scale_bytes));
+  }
+  if (!kernels::eps_holds(a.eps)) return fail(OUTGRAD_ERROR_VALUE, function, "eps = %g: it is at least 0", static_cast<double>(a.eps));
+  if (const outgrad_status status = check_side(function, a.side.channels, a.side.count, a.n)) return status;
+  const i64 words = backward ? choice().kernels[format]->norm_workspace(a.rows, a.n) : 0;
+  if (backward) {
+    if (const outgrad_status status = check_workspace(function, a.workspace, workspace_bytes, words)) return status;
+  }
+  const Role kept = backward ? Role::kInput : Role::kOutput;
+  const auto floats = [](Operand of, const void* pointer, i64 count) { return Array{of, pointer, count * 4, 4}; };
+  Operand output = catalogue::result(backward ? "dx" : "y", 0);
+  output.optional = !backward;
+  Operand scale = side_array("scale", Role::kInput);
+  scale.optional = true;
+  return enter(function, format,
+               {{backward ? catalogue::kDy : catalogue::kX, a.input, elements * size, size},
+                {output, a.output, elements * size, size},
+                {byte_array("codes", kept), a.codes, elements, 1},
+                {byte_array("scales", kept), a.scales, scale_bytes, info.scale_alignment},
+                floats(catalogue::kGamma, a.gamma, a.n),
+                floats(catalogue::kBeta, a.beta, a.n),
+                floats(scale, a.given, 1),
+                floats(backward ? catalogue::kRstd : catalogue::kNewRstd, a.rstd, a.rows),
+                floats(side_array("side_channels", Role::kInput), a.side.channels, a.side.count),
+                floats(side_array("side_x_hat", kept), a.side.x_hat, a.rows * a.side.count),
+                floats(catalogue::kDgamma, a.dgamma, a.n),
+                floats(catalogue::kDbeta, a.dbeta, a.n),
+                floats(catalogue::kNormScratch, a.workspace, words)},
+               [&](const FormatKernels& kernels) { (backward ? kernels.norm_backward : kernels.norm_forward)[static_cast<int>(norm)][store](a); });
+}
+
 outgrad_status workspace_bytes_of(const char* function, KernelId kernel, outgrad_format format, i64 rows, i64 n, std::size_t* bytes) {
   if (const outgrad_status status = check_format(function, format)) return status;
   if (const outgrad_status status = check_shape(function, rows, n)) return status;
@@ -766,6 +836,75 @@ outgrad_status outgrad_fp8_error(outgrad_activation activation, outgrad_fp8 fp8,
   outgrad::kernels::Fp8Table table;
   *error = kMakeTable[fp8][static_cast<std::size_t>(activation)](scale, bits, table);
   return OUTGRAD_OK;
+}
+
+outgrad_status outgrad_norm_scale_bytes(outgrad_norm_store store, std::int64_t rows, std::int64_t n, std::size_t* bytes) {
+  constexpr const char* kFunction = "outgrad_norm_scale_bytes";
+  outgrad::kernels::i64 needed = 0;
+  if (const outgrad_status status = check_norm_store(kFunction, store, rows, n, needed)) return status;
+  if (bytes == nullptr) return fail(OUTGRAD_ERROR_NULL_POINTER, kFunction, "bytes is null");
+  *bytes = static_cast<std::size_t>(needed);
+  return OUTGRAD_OK;
+}
+
+outgrad_status outgrad_layernorm_forward_8bit(outgrad_format format, outgrad_norm_store store, const void* x, const float* gamma, const float* beta,
+                                              std::int64_t rows, std::int64_t n, float eps, const float* scale, void* y, void* codes, std::size_t codes_bytes,
+                                              void* scales, std::size_t scales_bytes, float* rstd, const std::int32_t* side_channels, std::int64_t side_count,
+                                              float* side_x_hat) {
+  return enter_norm8("outgrad_layernorm_forward_8bit", outgrad::kernels::Norm::layer, false, format, store, codes_bytes, scales_bytes, 0,
+                     {x, gamma, beta, rows, n, eps, scale, y, codes, scales, rstd, {side_channels, side_count, side_x_hat}, nullptr, nullptr, nullptr});
+}
+
+outgrad_status outgrad_rmsnorm_forward_8bit(outgrad_format format, outgrad_norm_store store, const void* x, const float* gamma, std::int64_t rows,
+                                            std::int64_t n, float eps, const float* scale, void* y, void* codes, std::size_t codes_bytes, void* scales,
+                                            std::size_t scales_bytes, float* rstd, const std::int32_t* side_channels, std::int64_t side_count,
+                                            float* side_x_hat) {
+  return enter_norm8("outgrad_rmsnorm_forward_8bit", outgrad::kernels::Norm::rms, false, format, store, codes_bytes, scales_bytes, 0,
+                     {x, gamma, nullptr, rows, n, eps, scale, y, codes, scales, rstd, {side_channels, side_count, side_x_hat}, nullptr, nullptr, nullptr});
+}
+
+outgrad_status outgrad_layernorm_backward_8bit(outgrad_format format, outgrad_norm_store store, const void* dy, const void* codes, std::size_t codes_bytes,
+                                               const void* scales, std::size_t scales_bytes, const float* gamma, const float* beta, const float* rstd,
+                                               std::int64_t rows, std::int64_t n, void* dx, float* dgamma, float* dbeta, const std::int32_t* side_channels,
+                                               std::int64_t side_count, const float* side_x_hat, void* workspace, std::size_t workspace_bytes) {
+  return enter_norm8("outgrad_layernorm_backward_8bit", outgrad::kernels::Norm::layer, true, format, store, codes_bytes, scales_bytes, workspace_bytes,
+                     {dy,
+                      gamma,
+                      beta,
+                      rows,
+                      n,
+                      0,
+                      nullptr,
+                      dx,
+                      const_cast<void*>(codes),
+                      const_cast<void*>(scales),
+                      const_cast<float*>(rstd),
+                      {side_channels, side_count, const_cast<float*>(side_x_hat)},
+                      dgamma,
+                      dbeta,
+                      static_cast<float*>(workspace)});
+}
+
+outgrad_status outgrad_rmsnorm_backward_8bit(outgrad_format format, outgrad_norm_store store, const void* dy, const void* codes, std::size_t codes_bytes,
+                                             const void* scales, std::size_t scales_bytes, const float* gamma, const float* rstd, std::int64_t rows,
+                                             std::int64_t n, void* dx, float* dgamma, const std::int32_t* side_channels, std::int64_t side_count,
+                                             const float* side_x_hat, void* workspace, std::size_t workspace_bytes) {
+  return enter_norm8("outgrad_rmsnorm_backward_8bit", outgrad::kernels::Norm::rms, true, format, store, codes_bytes, scales_bytes, workspace_bytes,
+                     {dy,
+                      gamma,
+                      nullptr,
+                      rows,
+                      n,
+                      0,
+                      nullptr,
+                      dx,
+                      const_cast<void*>(codes),
+                      const_cast<void*>(scales),
+                      const_cast<float*>(rstd),
+                      {side_channels, side_count, const_cast<float*>(side_x_hat)},
+                      dgamma,
+                      nullptr,
+                      static_cast<float*>(workspace)});
 }
 
 const char* outgrad_code_name(outgrad_activation activation) {

@@ -58,7 +58,7 @@ enum {
   OUTGRAD_ERROR_FORMAT = 5,       /* not one of the formats */
   OUTGRAD_ERROR_ACTIVATION = 6,   /* not one of the activations */
   OUTGRAD_ERROR_WORKSPACE = 7,    /* the workspace is missing or too small */
-  OUTGRAD_ERROR_VALUE = 8,        /* eps, a side channel, a thread count, the bits of a code, or a gamma whose reciprocal is not finite */
+  OUTGRAD_ERROR_VALUE = 8,        /* eps, a scale, a side channel, a thread count, the bits of a code, or a gamma whose reciprocal is not finite */
   OUTGRAD_ERROR_ENVIRONMENT = 9,  /* OUTGRAD_ISA is none of the names above */
   OUTGRAD_ERROR_INTERNAL = 10     /* a defect of this library */
 };
@@ -269,6 +269,48 @@ OUTGRAD_API outgrad_status outgrad_layernorm_backward(outgrad_format format, con
 OUTGRAD_API outgrad_status outgrad_rmsnorm_backward(outgrad_format format, const void* dy, const void* y, const float* gamma, const float* rstd, int64_t rows,
                                                     int64_t n, void* dx, float* dgamma, const int32_t* side_channels, int64_t side_count,
                                                     const float* side_x_hat, void* workspace, size_t workspace_bytes);
+
+/* The norms with y in 8 bits, as a next product reads it: codes [rows, n], one byte each, are kept in place of y. All arithmetic is
+ * fp32; y is rounded to its code once, before it is narrowed to the format. kernels/norm_store.h has every rounding.
+ *   OUTGRAD_NORM_E4M3   one scale s for the tensor (a float): code = y / s rounded to e4m3 (OFP8) and saturated, read as code s
+ *   OUTGRAD_NORM_MXFP8  blocks of 32 along a row share a power of two (OCP Microscaling Formats 1.0; a byte of type E8M0)
+ *   OUTGRAD_NORM_INT8   groups of 64 along a row have two floats, their least y and a step: y = least + code step, code 0 to 255
+ * Blocks and groups divide n, else OUTGRAD_ERROR_SIZE. A NaN stays NaN; in int8 its whole group is NaN, as is that of an infinity.
+ *
+ * How far dx, dgamma and dbeta can then be from the exact gradients is certified channel by channel for given gamma and beta by
+ * `outgrad stability --format e4m3|mxfp8|int8`. Channels for which that is too far belong to the side channels, whose x^ is kept
+ * in fp32 and whose y has codes all the same. */
+typedef int32_t outgrad_norm_store;
+enum { OUTGRAD_NORM_E4M3 = 0, OUTGRAD_NORM_MXFP8 = 1, OUTGRAD_NORM_INT8 = 2 };
+
+/* Bytes of the scales of [rows, n] codes; they are aligned to 4, those of MXFP8 to 1. bytes is written only on success. */
+OUTGRAD_API outgrad_status outgrad_norm_scale_bytes(outgrad_norm_store store, int64_t rows, int64_t n, size_t* bytes);
+
+/* outgrad_layernorm_forward, which also writes codes and scales. y may be null if codes are all that is wanted. scale may be null, or
+ * with OUTGRAD_NORM_E4M3 the tensor's scale, such as one that follows from earlier steps; without it the scale is that by which the
+ * largest |y| becomes 448. It is positive, finite and not subnormal, else OUTGRAD_ERROR_VALUE. codes_bytes and scales_bytes are the
+ * sizes of these arrays; fewer than are needed are OUTGRAD_ERROR_SIZE. */
+OUTGRAD_API outgrad_status outgrad_layernorm_forward_8bit(outgrad_format format, outgrad_norm_store store, const void* x, const float* gamma, const float* beta,
+                                                          int64_t rows, int64_t n, float eps, const float* scale, void* y, void* codes, size_t codes_bytes,
+                                                          void* scales, size_t scales_bytes, float* rstd, const int32_t* side_channels, int64_t side_count,
+                                                          float* side_x_hat);
+
+OUTGRAD_API outgrad_status outgrad_rmsnorm_forward_8bit(outgrad_format format, outgrad_norm_store store, const void* x, const float* gamma, int64_t rows,
+                                                        int64_t n, float eps, const float* scale, void* y, void* codes, size_t codes_bytes, void* scales,
+                                                        size_t scales_bytes, float* rstd, const int32_t* side_channels, int64_t side_count, float* side_x_hat);
+
+/* outgrad_layernorm_backward from what the codes stand for. The workspace is that of outgrad_norm_backward_workspace. A scale that is
+ * zero, negative, subnormal, infinite or NaN is OUTGRAD_ERROR_VALUE; only the least y of a group of int8 may be NaN. */
+OUTGRAD_API outgrad_status outgrad_layernorm_backward_8bit(outgrad_format format, outgrad_norm_store store, const void* dy, const void* codes,
+                                                           size_t codes_bytes, const void* scales, size_t scales_bytes, const float* gamma, const float* beta,
+                                                           const float* rstd, int64_t rows, int64_t n, void* dx, float* dgamma, float* dbeta,
+                                                           const int32_t* side_channels, int64_t side_count, const float* side_x_hat, void* workspace,
+                                                           size_t workspace_bytes);
+
+OUTGRAD_API outgrad_status outgrad_rmsnorm_backward_8bit(outgrad_format format, outgrad_norm_store store, const void* dy, const void* codes, size_t codes_bytes,
+                                                         const void* scales, size_t scales_bytes, const float* gamma, const float* rstd, int64_t rows,
+                                                         int64_t n, void* dx, float* dgamma, const int32_t* side_channels, int64_t side_count,
+                                                         const float* side_x_hat, void* workspace, size_t workspace_bytes);
 
 /* --- Fused forms ---------------------------------------------------------------------------------------------------------------- */
 

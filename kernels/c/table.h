@@ -22,6 +22,8 @@ using kernels::u32;
 
 inline constexpr int kFormats = 3;       // in the order of outgrad_format
 inline constexpr int kFp8Formats = 2;    // in the order of outgrad_fp8
+inline constexpr int kNormStores = 3;    // in the order of outgrad_norm_store
+inline constexpr int kNorms = 2;         // LayerNorm, RMSNorm
 
 // The schedule that runs a problem, and the rung of the ladder (kernels/ladder.h) on which it was found.
 struct ChosenSchedule {
@@ -59,12 +61,29 @@ struct Fp8Arguments {
   const kernels::Fp8Table* table;
 };
 
-// The contracts are in kernels/host/elementwise.h, forwards.h, mxfp8.h, bias.h, layernorm.h, code.h, softmax.h and fp8.h.
+// A call of a norm with y in 8 bits (kernels/host/norm_store.h): from x, y, codes, scales, rstd and x^; from dy and these, dx, dgamma
+// and dbeta. RMSNorm has neither beta nor dbeta.
+struct Norm8Arguments {
+  const void* input;
+  const float *gamma, *beta;
+  i64 rows, n;
+  float eps;           // of a forward
+  const float* given;  // a forward's scale, if it is given
+  void* output;
+  void* codes;  // codes, scales, rstd and x^ are only read by a backward
+  void* scales;
+  float* rstd;
+  kernels::SideBuffer<float> side;
+  float *dgamma, *dbeta, *workspace;  // of a backward
+};
+
+// The contracts are in kernels/host/elementwise.h, forwards.h, mxfp8.h, bias.h, layernorm.h, norm_store.h, code.h, softmax.h and fp8.h.
 struct FormatKernels {
   using Run = void(const kernels::Arguments& a);
   using RunCode = void(const CodeArguments& a);
   using RunSoftmax = void(const SoftmaxArguments& a);
   using RunFp8 = void(const Fp8Arguments& a);
+  using RunNorm8 = void(const Norm8Arguments& a);
 
   Run* run[kKernels];  // by kernels::KernelId
   Run* forward[kActivations];
@@ -90,6 +109,10 @@ struct FormatKernels {
   // By outgrad_fp8; null for activations without a minimum.
   RunFp8* forward_fp8[kFp8Formats][kActivations] = {};
   RunFp8* backward_fp8;
+
+  // By kernels::Norm and outgrad_norm_store.
+  RunNorm8* norm_forward[kNorms][kNormStores];
+  RunNorm8* norm_backward[kNorms][kNormStores];
 };
 
 extern const FormatKernels kF32Baseline, kF16Baseline, kBf16Baseline;

@@ -14,6 +14,7 @@
 #include "kernels/host/fp8.h"
 #include "kernels/host/functions.h"
 #include "kernels/host/mxfp8.h"
+#include "kernels/host/norm_store.h"
 #include "kernels/host/parity.h"
 #include "kernels/host/softmax.h"
 
@@ -102,6 +103,44 @@ void backward_fp8(const Fp8Arguments& a) {
                                                                static_cast<const kernels::u8*>(a.parts), static_cast<T*>(a.output), a.n);
 }
 
+// Nor are the norms from y in 8 bits.
+template <kernels::Norm N, class Store, class T>
+void norm_forward_8bit(const Norm8Arguments& a) {
+  const T* const x = static_cast<const T*>(a.input);
+  T* const y = static_cast<T*>(a.output);
+  auto* const codes = static_cast<typename Store::Code*>(a.codes);
+  auto* const scales = static_cast<typename Store::Scale*>(a.scales);
+  if constexpr (N == kernels::Norm::layer) {
+    kernels::layernorm_forward_8bit<Store, T>(x, a.gamma, a.beta, a.rows, a.n, a.eps, a.given, y, codes, scales, a.rstd, a.side);
+  } else {
+    kernels::rmsnorm_forward_8bit<Store, T>(x, a.gamma, a.rows, a.n, a.eps, a.given, y, codes, scales, a.rstd, a.side);
+  }
+}
+
+template <kernels::Norm N, class Store, class T>
+void norm_backward_8bit(const Norm8Arguments& a) {
+  const T* const dy = static_cast<const T*>(a.input);
+  T* const dx = static_cast<T*>(a.output);
+  const auto* const codes = static_cast<const typename Store::Code*>(a.codes);
+  const auto* const scales = static_cast<const typename Store::Scale*>(a.scales);
+  const kernels::SideBuffer<const float> side{a.side.channels, a.side.count, a.side.x_hat};
+  const std::span<float> workspace(a.workspace, static_cast<std::size_t>(kernels::norm_backward_workspace(a.rows, a.n)));
+  if constexpr (N == kernels::Norm::layer) {
+    kernels::layernorm_backward_8bit<Store, T>(dy, codes, scales, a.gamma, a.beta, a.rstd, a.rows, a.n, dx, a.dgamma, a.dbeta, side, workspace);
+  } else {
+    kernels::rmsnorm_backward_8bit<Store, T>(dy, codes, scales, a.gamma, a.rstd, a.rows, a.n, dx, a.dgamma, side, workspace);
+  }
+}
+
+template <class T, class... Store>
+constexpr void add_norms(FormatKernels& all, kernels::NormStoreList<Store...>) {
+  using kernels::Norm;
+  int store = 0;
+  ((all.norm_forward[0][store] = norm_forward_8bit<Norm::layer, Store, T>, all.norm_forward[1][store] = norm_forward_8bit<Norm::rms, Store, T>,
+    all.norm_backward[0][store] = norm_backward_8bit<Norm::layer, Store, T>, all.norm_backward[1][store] = norm_backward_8bit<Norm::rms, Store, T>, ++store),
+   ...);
+}
+
 template <KernelId K, class T>
 ChosenSchedule chosen(i64 rows, i64 n) {
   const tuned::Tuning tuning = tuned::tuning_of<typename kernels::HostKernel<K>::template Table<T>>(rows, n);
@@ -127,7 +166,9 @@ constexpr FormatKernels kernels_of(FitList<Gelu, Fit...>, kernels::ForwardList<F
           .softmax_forward = softmax_forward<T>,
           .softmax_encode = softmax_encode<T>,
           .softmax_backward = softmax_backward<T>,
-          .backward_fp8 = backward_fp8<T>};
+          .backward_fp8 = backward_fp8<T>,
+          .norm_forward = {},
+          .norm_backward = {}};
 }
 
 // y carries its branch.
@@ -170,6 +211,7 @@ constexpr FormatKernels kernels_of() {
     add_parity<Y>(all, typename kernels::ParityFits<Y>::Type{});
   }
   add_fp8<T>(all, kernels::Fp8Activations{});
+  add_norms<T>(all, kernels::NormStores{});
   return all;
 }
 

@@ -300,7 +300,10 @@ struct LaneIo<FloatPack<Isa, 2, detail::ChunkPart<T, kPart>>> {
     OUTGRAD_UNROLL
     for (int i = 0; i < 2; ++i) Isa::template store<false>(ordered + kPart * kLanes + i * kApart, value.v[i]);
   }
-  static OUTGRAD_HD Value load(const T* row) {
+  // A row of T; fp32's order serves for rows of any format.
+  template <class U>
+    requires(std::is_same_v<T, U> || std::is_same_v<T, float>)
+  static OUTGRAD_HD Value load(const U* row) {
     if constexpr (detail::ByChunks<T>::kTransposed) {
       return {{element<false>(row), element<true>(row)}};
     } else {
@@ -581,6 +584,11 @@ void require_shape(const char* function, i64 rows, i64 n, const SideBuffer<Float
   }
 }
 
+inline void require_forward(const char* function, i64 rows, i64 n, float eps, const SideBuffer<float>& side) {
+  require_shape(function, rows, n, side);
+  if (!eps_holds(eps)) throw SpecError(refusal(function) + "eps must be at least 0");
+}
+
 inline void require_reciprocals(const char* function, const float* gamma, i64 n, const SideBuffer<const float>& side) {
   if (!gamma) return;
   i64 next = 0;
@@ -725,8 +733,7 @@ template <Norm N, class T, CpuNormForwardSchedule S>
 void norm_forward(const char* function, const T* x, const Residual<T>& added, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y,
                   float* rstd, const SideBuffer<float>& side) {
   static_assert(norm_schedule_holds<S>() && S.task_elements > 0, "task_elements is positive");
-  require_shape(function, rows, n, side);
-  if (!eps_holds(eps)) throw SpecError(refusal(function) + "eps must be at least 0");
+  require_forward(function, rows, n, eps, side);
   const RowTasks how{S.threads, std::max<i64>(S.task_elements / n, 1)};
   const ForwardArrays<T> arrays{x, added, gamma, beta, rows, n, eps, y, rstd, side, S.rows_ahead};
   if (rows_stream<S>(y, rows, n)) {
@@ -764,18 +771,29 @@ struct ColumnSums {
   i64 stride;
 };
 
-// What the tasks of a backward share.
+// The y that a backward reads: here in the format of dy. Another Output has the same members, and its rows are staged
+// whether there are side channels or not (kernels/host/norm_store.h).
 template <class T>
+struct PlainOutput {
+  using Order = T;  // the sums over a row are in the order of ByChunks<Order>
+  static constexpr bool kStaged = false;
+  const T* y;
+
+  const T* elements() const { return y; }
+};
+
+// What the tasks of a backward share.
+template <class T, class Output>
 struct BackwardArrays {
   const T* dy;
-  const T* y;
+  Output y;
   const float* rstd;
   const T* dz_next;
   T* dx;
   i64 rows;
   i64 n;
   NormColumns columns;
-  const float* ordered_gamma;  // in the order in which the sums over a row of T read it
+  const float* ordered_gamma;  // in the order in which the sums over a row read it
   const float* ordered_beta;
   SideBuffer<const float> side;
   float* scratch;
@@ -786,19 +804,19 @@ struct BackwardArrays {
   i64 rows_ahead;
 };
 
-// Whether the factors of a row of T in its sums are stored in an order of their own. For fp32 they are not: they are
+// Whether the factors of a row in its sums are stored in an order of their own. In fp32's order they are not: they are
 // put in order as they are read, like the row itself.
-template <class Lane, class T>
-inline constexpr bool kOrdered = LaneIo<Lane>::kWidth > 1 && !std::is_same_v<T, float>;
+template <class Lane, class Order>
+inline constexpr bool kOrdered = LaneIo<Lane>::kWidth > 1 && !std::is_same_v<Order, float>;
 
-// The place of element j of n in the order in which the sums over a row of T read it. Whole chunks, as many as a vector
-// has words, have the order of ByChunks.
-template <class Lane, class T>
+// The place of element j of n in the order in which the sums over a row read it. Whole chunks, as many as a vector has
+// words, have the order of ByChunks.
+template <class Lane, class Order>
 i64 ordered_place(i64 j, i64 n) {
-  if constexpr (kOrdered<Lane, T>) {
+  if constexpr (kOrdered<Lane, Order>) {
     constexpr int kWidth = LaneIo<Lane>::kWidth;
     constexpr int kBlock = kChunkTerms * kWidth;
-    if (j < n - n % kBlock) return j - j % kBlock + ByChunks<T>::template place<kWidth>(static_cast<int>(j % kBlock));
+    if (j < n - n % kBlock) return j - j % kBlock + ByChunks<Order>::template place<kWidth>(static_cast<int>(j % kBlock));
   }
   return j;
 }
@@ -811,8 +829,8 @@ struct StagedRow {
 };
 
 template <class Lane, class T>
-void stage_row(const BackwardArrays<T>& a, i64 row, const StagedRow& staged) {
-  const T* const y = a.y + row * a.n;
+void stage_output(const BackwardArrays<T, PlainOutput<T>>& a, i64 row, const StagedRow& staged) {
+  const T* const y = a.y.y + row * a.n;
   const auto stage = [=](auto io, i64 j, const float* beta, float* to)
                          __attribute__((always_inline)) { io.store(to + j, CentredOutput<T>{y, beta}.template centred<typename decltype(io)::Value>(j)); };
   for_columns<Lane, 1>(0, a.n, [=](auto io, i64 j) __attribute__((always_inline)) { stage(io, j, a.columns.beta, staged.c); });
@@ -825,11 +843,16 @@ void stage_row(const BackwardArrays<T>& a, i64 row, const StagedRow& staged) {
     }
   }
   std::copy(staged.c + begin, staged.c + a.n, staged.weighted + begin);
+}
+
+template <class Lane, class T, class Output>
+void stage_row(const BackwardArrays<T, Output>& a, i64 row, const StagedRow& staged) {
+  stage_output<Lane>(a, row, staged);
   for (i64 s = 0; s < a.side.count; ++s) {
     const i32 channel = a.side.channels[s];
     const float x_hat = a.side.x_hat[row * a.side.count + s];
     staged.c[channel] = x_hat;
-    staged.weighted[ordered_place<Lane, T>(channel, a.n)] = mul_rn(a.columns.weight[channel], x_hat);
+    staged.weighted[ordered_place<Lane, typename Output::Order>(channel, a.n)] = mul_rn(a.columns.weight[channel], x_hat);
   }
 }
 
@@ -841,9 +864,9 @@ OUTGRAD_HD void add_columns(float* sum, const float* term, i64 n) {
 
 // Rows `first` .. first + kRows - 1 of a backward, whose sums are complete. Writes their dx, and adds their terms to
 // the sums over rows, one row after the other. All elements of a column are loaded before any is stored.
-template <Norm N, class T, RowLoops L, class Centred, bool kStreaming, bool kResidual, int kRows>
+template <Norm N, class T, class Output, RowLoops L, class Centred, bool kStreaming, bool kResidual, int kRows>
 struct GradientRows {
-  const BackwardArrays<T>* a;
+  const BackwardArrays<T, Output>* a;
   i64 first;
   ColumnSums over_rows;
   GradientRow<Centred> of[kRows];
@@ -856,7 +879,7 @@ struct GradientRows {
     const T* const dz_next = kResidual ? a->dz_next + at : nullptr;
     T* const dx = a->dx + at;
     const T* const dy_ahead = a->dy + ahead;
-    const T* const y_ahead = a->y + ahead;
+    const auto* const y_ahead = a->y.elements() + ahead;
     const T* const dz_next_ahead = kResidual ? a->dz_next + ahead : nullptr;
     const float* const gammas = a->columns.gamma;
     const float* const reciprocals = a->columns.reciprocal;
@@ -896,26 +919,26 @@ struct GradientRows {
 };
 
 // What the pass that writes a row needs to know about it, including its sums.
-template <Norm N, class Lane, class Centred, class T, class Meanwhile>
-GradientRow<Centred> gradient_row(const BackwardArrays<T>& a, i64 row, const StagedRow& staged, Meanwhile& meanwhile) {
+template <Norm N, class Lane, class Centred, class T, class Output, class Meanwhile>
+GradientRow<Centred> gradient_row(const BackwardArrays<T, Output>& a, i64 row, const StagedRow& staged, Meanwhile& meanwhile) {
   const i64 at = row * a.n;
   GradientRow<Centred> result{{}, {}, a.rstd[row]};
   Centred summed;
   if constexpr (std::is_same_v<Centred, CentredStaged>) {
     stage_row<Lane>(a, row, staged);
     result.output = {staged.c};
-    summed = {staged.weighted};
+    summed = {a.side.count == 0 ? staged.c : staged.weighted};
   } else {
-    result.output = {a.y + at, a.columns.beta};
-    summed = {a.y + at, a.ordered_beta};
+    result.output = {a.y.y + at, a.columns.beta};
+    summed = {a.y.y + at, a.ordered_beta};
   }
   const GradientTerms<N, T, Centred> terms{a.dy + at, a.ordered_gamma, summed};
-  result.means = negated_means<N>(row_sums<Lane, T>(terms, a.n, meanwhile), a.n);
+  result.means = negated_means<N>(row_sums<Lane, typename Output::Order>(terms, a.n, meanwhile), a.n);
   return result;
 }
 
-template <Norm N, class T, RowLoops L, class Centred, bool kStreaming, bool kResidual>
-void backward_passes(const BackwardArrays<T>& a) {
+template <Norm N, class T, RowLoops L, class Centred, bool kStreaming, bool kResidual, class Output>
+void backward_passes(const BackwardArrays<T, Output>& a) {
   using Lane = LaneOf<L>;
   const i64 n = a.n;
   const i64 stride = column_stride(n);
@@ -933,10 +956,10 @@ void backward_passes(const BackwardArrays<T>& a) {
       float* const before = top - 2 * stride;  // for an odd slot: the sums of its even neighbour
       if (begin == end) std::fill(top, top + 2 * stride, 0.0f);
       const auto take_rows = [&]<int kRows>(std::integral_constant<int, kRows>, i64 row) {
-        RowWriter<GradientRows<N, T, L, Centred, kStreaming, kResidual, kRows>, Lane, L.vectors, kStreaming, kRows> writer(n);
+        RowWriter<GradientRows<N, T, Output, L, Centred, kStreaming, kResidual, kRows>, Lane, L.vectors, kStreaming, kRows> writer(n);
         for (; end - row >= kRows; row += kRows) {
           const bool completes_pair = k % 2 == 1 && row + kRows == end;
-          GradientRows<N, T, L, Centred, kStreaming, kResidual, kRows> rows{
+          GradientRows<N, T, Output, L, Centred, kStreaming, kResidual, kRows> rows{
               &a, row, {row > begin ? top : nullptr, completes_pair ? before : nullptr, completes_pair ? before : top, stride}, {}};
           for (int r = 0; r < kRows; ++r) rows.of[r] = gradient_row<N, Lane, Centred>(a, row + r, {staged, staged + stride}, writer);
           writer.rest();
@@ -959,13 +982,12 @@ void backward_passes(const BackwardArrays<T>& a) {
   });
 }
 
-template <Norm N, class T, RowLoops L, bool kStreaming, bool kResidual>
-void backward_of_rows(const BackwardArrays<T>& a) {
-  if (a.side.count == 0) {
-    backward_passes<N, T, L, CentredOutput<T>, kStreaming, kResidual>(a);
-  } else {
-    backward_passes<N, T, L, CentredStaged, kStreaming, kResidual>(a);
+template <Norm N, class T, RowLoops L, bool kStreaming, bool kResidual, class Output>
+void backward_of_rows(const BackwardArrays<T, Output>& a) {
+  if constexpr (!Output::kStaged) {
+    if (a.side.count == 0) return backward_passes<N, T, L, CentredOutput<T>, kStreaming, kResidual>(a);
   }
+  backward_passes<N, T, L, CentredStaged, kStreaming, kResidual>(a);
 }
 
 // The layout of the tasks' sums in the scratch, and how they are added up.
@@ -998,9 +1020,9 @@ void fold_tasks(const TaskFold& how, i64 n, float* scratch, const NormColumns& c
   });
 }
 
-template <Norm N, class T, CpuNormBackwardSchedule S, bool kResidual>
-void norm_backward(const char* function, const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n,
-                   T* dx, float* dgamma, float* dbeta, const SideBuffer<const float>& side, std::span<float> workspace) {
+template <Norm N, class T, CpuNormBackwardSchedule S, bool kResidual, class Output>
+void norm_backward(const char* function, const T* dy, const Output& y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows,
+                   i64 n, T* dx, float* dgamma, float* dbeta, const SideBuffer<const float>& side, std::span<float> workspace) {
   static_assert(norm_schedule_holds<S>() && S.fold_columns > 0 && S.fold_columns % kLineWords == 0, "fold_columns is whole cache lines");
   static_assert(S.tasks > 0 && S.tasks <= kMostTasks && std::has_single_bit(static_cast<unsigned>(S.tasks)), "tasks is a power of two up to 128");
   constexpr RowLoops kLoops = kRowLoops<S>;
@@ -1026,14 +1048,15 @@ void norm_backward(const char* function, const T* dy, const T* y, const T* dz_ne
   float* const ordered_gamma = aligned + kColumnArrays * stride;
   float* const ordered_beta = ordered_gamma + stride;
   for (i64 j = 0; j < n; ++j) {
-    const i64 place = ordered_place<Lane, T>(j, n);
+    const i64 place = ordered_place<Lane, typename Output::Order>(j, n);
     ordered_gamma[place] = columns.gamma[j];
     ordered_beta[place] = columns.beta[j];
   }
   float* const scratch = aligned + kHostColumnArrays * stride;
   const i64 slots = slot_count(rows, n);
   const i64 tasks = std::min<i64>(slots, S.tasks);
-  const BackwardArrays<T> arrays{dy, y, rstd, dz_next, dx, rows, n, columns, ordered_gamma, ordered_beta, side, scratch, S.threads, slots, tasks, S.rows_ahead};
+  const BackwardArrays<T, Output> arrays{dy,           y,    rstd,    dz_next,   dx,    rows,  n,           columns, ordered_gamma,
+                                         ordered_beta, side, scratch, S.threads, slots, tasks, S.rows_ahead};
   if (rows_stream<S>(dx, rows, n)) {
     if constexpr (S.streaming_stores && S.vector_bits > 0) backward_of_rows<N, T, kLoops, true, kResidual>(arrays);
   } else {
@@ -1075,26 +1098,29 @@ inline i64 norm_backward_workspace(i64 rows, i64 n) {
 template <class T, CpuNormBackwardSchedule S>
 void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
                         SideBuffer<const float> side, std::span<float> workspace) {
-  detail::norm_backward<Norm::layer, T, S, false>("layernorm_backward", dy, y, nullptr, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side, workspace);
+  detail::norm_backward<Norm::layer, T, S, false>("layernorm_backward", dy, detail::PlainOutput<T>{y}, nullptr, gamma, beta, rstd, rows, n, dx, dgamma, dbeta,
+                                                  side, workspace);
 }
 
 template <class T, CpuNormBackwardSchedule S>
 void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, SideBuffer<const float> side,
                       std::span<float> workspace) {
-  detail::norm_backward<Norm::rms, T, S, false>("rmsnorm_backward", dy, y, nullptr, gamma, nullptr, rstd, rows, n, dx, dgamma, nullptr, side, workspace);
+  detail::norm_backward<Norm::rms, T, S, false>("rmsnorm_backward", dy, detail::PlainOutput<T>{y}, nullptr, gamma, nullptr, rstd, rows, n, dx, dgamma, nullptr,
+                                                side, workspace);
 }
 
 template <class T, CpuNormBackwardSchedule S>
 void residual_layernorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dz,
                                  float* dgamma, float* dbeta, SideBuffer<const float> side, std::span<float> workspace) {
-  detail::norm_backward<Norm::layer, T, S, true>("residual_layernorm_backward", dy, y, dz_next, gamma, beta, rstd, rows, n, dz, dgamma, dbeta, side, workspace);
+  detail::norm_backward<Norm::layer, T, S, true>("residual_layernorm_backward", dy, detail::PlainOutput<T>{y}, dz_next, gamma, beta, rstd, rows, n, dz, dgamma,
+                                                 dbeta, side, workspace);
 }
 
 template <class T, CpuNormBackwardSchedule S>
 void residual_rmsnorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* rstd, i64 rows, i64 n, T* dz, float* dgamma,
                                SideBuffer<const float> side, std::span<float> workspace) {
-  detail::norm_backward<Norm::rms, T, S, true>("residual_rmsnorm_backward", dy, y, dz_next, gamma, nullptr, rstd, rows, n, dz, dgamma, nullptr, side,
-                                               workspace);
+  detail::norm_backward<Norm::rms, T, S, true>("residual_rmsnorm_backward", dy, detail::PlainOutput<T>{y}, dz_next, gamma, nullptr, rstd, rows, n, dz, dgamma,
+                                               nullptr, side, workspace);
 }
 
 namespace detail {

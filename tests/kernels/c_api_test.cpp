@@ -27,6 +27,7 @@
 #include "kernels/host/elementwise.h"
 #include "kernels/host/forwards.h"
 #include "kernels/host/layernorm.h"
+#include "kernels/host/norm_store.h"
 #include "kernels/host/mxfp8.h"
 #include "kernels/host/parity.h"
 #include "kernels/host/softmax.h"
@@ -68,9 +69,9 @@ TEST(CInterface, EveryInstructionSetGivesTheSameBits) {
   const Output expected = hash_program(names.front());
   ASSERT_EQ(expected.status, 0) << (expected.lines.empty() ? "" : expected.lines.back());
   // 3 formats: 10 forwards and the 6 masks, 10 backwards, 4 arrays in and from MXFP8, 10 codes, y in 2 formats of 8 bits, 4 arrays of softmax, two
-  // shapes of 11 arrays of the norms and of 9 of the fused forms; and the two lines that say what ran. In 2 formats y carries the mask: 6 forwards
+  // shapes of 11 arrays of the norms and of 9 of the fused forms, 3 arrays of both norms in each of 3 stores of 8 bits; and the two lines that say what ran. In 2 formats y carries the mask: 6 forwards
   // and backwards.
-  ASSERT_EQ(expected.lines.size(), 2 + 3 * (16 + 10 + 4 + 10 + 2 + 4 + 2 * 11 + 2 * 9) + 2 * (6 + 6));
+  ASSERT_EQ(expected.lines.size(), 2 + 3 * (16 + 10 + 4 + 10 + 2 + 4 + 2 * 11 + 2 * 9 + 3 * 2 * 3) + 2 * (6 + 6));
   EXPECT_EQ(expected.lines[1], "instruction_set baseline");
   int ran = 1;
   for (const std::string& name : names) {
@@ -412,6 +413,78 @@ TEST(CInterface, NormsAreTheHeadersBits) {
   expect_norm_bits<float>();
   expect_norm_bits<F16>();
   expect_norm_bits<BF16>();
+}
+
+template <class Store, class T>
+void expect_norm_bits_from(outgrad_norm_store store) {
+  constexpr i64 rows = 5, n = 192;
+  patterns::Random random(11);
+  const auto draw = [&] { return static_cast<float>(static_cast<i32>(random.next())) * 0x1p-30f; };
+  std::vector<T> x, dy, y(rows * n), dx(rows * n), c_y(rows * n), c_dx(rows * n);
+  std::vector<float> gamma, beta, rstd(rows), x_hat(2 * rows), dgamma(n), dbeta(n), c_rstd(rows), c_x_hat(2 * rows), c_dgamma(n), c_dbeta(n);
+  for (i64 i = 0; i < rows * n; ++i) x.push_back(narrow<T>(draw())), dy.push_back(narrow<T>(draw()));
+  for (i64 j = 0; j < n; ++j) gamma.push_back(1 + 0.25f * draw()), beta.push_back(draw());
+  gamma[3] = gamma[190] = 0;
+  const std::vector<i32> side = {3, 190};
+  size_t bytes = 0, scale_bytes = 0;
+  ASSERT_EQ(outgrad_norm_backward_workspace(kFormatOf<T>, rows, n, &bytes), OUTGRAD_OK);
+  ASSERT_EQ(outgrad_norm_scale_bytes(store, rows, n, &scale_bytes), OUTGRAD_OK);
+  std::vector<float> workspace(bytes / 4), c_scales((scale_bytes + 3) / 4);
+  std::vector<u8> c_codes(rows * n);
+  std::vector<typename Store::Code> codes(rows * n);
+  std::vector<typename Store::Scale> scales(static_cast<size_t>(norm_scales_of<Store>(rows, n)));
+  ASSERT_EQ(scales.size() * sizeof(typename Store::Scale), scale_bytes);
+  const float given = 0.002f;
+  for (const bool rms : {false, true}) {
+    for (const float* scale : {static_cast<const float*>(nullptr), &given}) {
+      if (scale && store != OUTGRAD_NORM_E4M3) continue;
+      if (rms) {
+        ASSERT_EQ(outgrad_rmsnorm_forward_8bit(kFormatOf<T>, store, x.data(), gamma.data(), rows, n, 1e-5f, scale, c_y.data(), c_codes.data(), c_codes.size(),
+                                               c_scales.data(), scale_bytes, c_rstd.data(), side.data(), 2, c_x_hat.data()),
+                  OUTGRAD_OK);
+        ASSERT_EQ(outgrad_rmsnorm_backward_8bit(kFormatOf<T>, store, dy.data(), c_codes.data(), c_codes.size(), c_scales.data(), scale_bytes, gamma.data(),
+                                                c_rstd.data(), rows, n, c_dx.data(), c_dgamma.data(), side.data(), 2, c_x_hat.data(), workspace.data(), bytes),
+                  OUTGRAD_OK);
+        rmsnorm_forward_8bit<Store, T, kScalar>(x.data(), gamma.data(), rows, n, 1e-5f, scale, y.data(), codes.data(), scales.data(), rstd.data(),
+                                                {side.data(), 2, x_hat.data()});
+        rmsnorm_backward_8bit<Store, T, kScalar>(dy.data(), codes.data(), scales.data(), gamma.data(), rstd.data(), rows, n, dx.data(), dgamma.data(),
+                                                 {side.data(), 2, x_hat.data()}, workspace);
+      } else {
+        ASSERT_EQ(outgrad_layernorm_forward_8bit(kFormatOf<T>, store, x.data(), gamma.data(), beta.data(), rows, n, 1e-5f, scale, c_y.data(), c_codes.data(),
+                                                 c_codes.size(), c_scales.data(), scale_bytes, c_rstd.data(), side.data(), 2, c_x_hat.data()),
+                  OUTGRAD_OK);
+        ASSERT_EQ(outgrad_layernorm_backward_8bit(kFormatOf<T>, store, dy.data(), c_codes.data(), c_codes.size(), c_scales.data(), scale_bytes, gamma.data(),
+                                                  beta.data(), c_rstd.data(), rows, n, c_dx.data(), c_dgamma.data(), c_dbeta.data(), side.data(), 2,
+                                                  c_x_hat.data(), workspace.data(), bytes),
+                  OUTGRAD_OK);
+        layernorm_forward_8bit<Store, T, kScalar>(x.data(), gamma.data(), beta.data(), rows, n, 1e-5f, scale, y.data(), codes.data(), scales.data(),
+                                                  rstd.data(), {side.data(), 2, x_hat.data()});
+        layernorm_backward_8bit<Store, T, kScalar>(dy.data(), codes.data(), scales.data(), gamma.data(), beta.data(), rstd.data(), rows, n, dx.data(),
+                                                   dgamma.data(), dbeta.data(), {side.data(), 2, x_hat.data()}, workspace);
+        EXPECT_EQ(dbeta, c_dbeta);
+      }
+      EXPECT_EQ(std::memcmp(codes.data(), c_codes.data(), codes.size()), 0) << Store::kName;
+      EXPECT_EQ(std::memcmp(scales.data(), c_scales.data(), scale_bytes), 0) << Store::kName;
+      EXPECT_EQ(patterns::first_difference(y, c_y), -1) << Store::kName;
+      EXPECT_EQ(patterns::first_difference(dx, c_dx), -1) << Store::kName;
+      EXPECT_EQ(rstd, c_rstd);
+      EXPECT_EQ(x_hat, c_x_hat);
+      EXPECT_EQ(dgamma, c_dgamma);
+    }
+  }
+}
+
+template <class T>
+void expect_norm_bits_from_stores() {
+  expect_norm_bits_from<NormE4m3, T>(OUTGRAD_NORM_E4M3);
+  expect_norm_bits_from<NormMxFp8, T>(OUTGRAD_NORM_MXFP8);
+  expect_norm_bits_from<NormInt8, T>(OUTGRAD_NORM_INT8);
+}
+
+TEST(CInterface, NormsFrom8BitsAreTheHeadersBits) {
+  expect_norm_bits_from_stores<float>();
+  expect_norm_bits_from_stores<F16>();
+  expect_norm_bits_from_stores<BF16>();
 }
 
 template <class T>
@@ -773,6 +846,91 @@ TEST(CInterface, YIn8BitsRefusesWithoutWriting) {
   none.n = 0, none.in = none.out = none.parts = nullptr, none.codes = nullptr, none.bytes = 0;
   EXPECT_EQ(forward(none), OUTGRAD_OK);
   EXPECT_EQ(backward(none), OUTGRAD_OK);
+}
+
+TEST(CInterface, NormsFrom8BitsRefuseWithoutWriting) {
+  constexpr i64 rows = 2, n = 64, size = rows * n;
+  size_t bytes = 0;
+  ASSERT_EQ(outgrad_norm_backward_workspace(OUTGRAD_F32, rows, n, &bytes), OUTGRAD_OK);
+  std::vector<u32> memory(static_cast<size_t>(2 * size + size / 4 + 4 + n + rows) + bytes / 4, 0x3f800000u);  // 1, as scales are
+  float* const base = reinterpret_cast<float*>(memory.data());
+  struct A {
+    int format = OUTGRAD_F32, store = OUTGRAD_NORM_INT8;
+    void *in, *out, *codes, *scales, *workspace;
+    float *rstd, *dgamma, eps = 1e-5f;
+    const float* scale = nullptr;
+    size_t codes_bytes = 128, scales_bytes = 16, workspace_bytes;
+    i64 rows = 2, n = 64;
+  } good;
+  good.in = base;
+  good.out = base + size;
+  good.codes = base + 2 * size;
+  good.scales = base + 2 * size + size / 4;
+  good.dgamma = base + 2 * size + size / 4 + 4;
+  good.rstd = good.dgamma + n;
+  good.workspace = good.rstd + rows;
+  good.workspace_bytes = bytes;
+  const auto forward = [](const A& a) {
+    return outgrad_layernorm_forward_8bit(a.format, a.store, a.in, nullptr, nullptr, a.rows, a.n, a.eps, a.scale, a.out, a.codes, a.codes_bytes, a.scales,
+                                          a.scales_bytes, a.rstd, nullptr, 0, nullptr);
+  };
+  const auto backward = [](const A& a) {
+    return outgrad_rmsnorm_backward_8bit(a.format, a.store, a.in, a.codes, a.codes_bytes, a.scales, a.scales_bytes, nullptr, a.rstd, a.rows, a.n, a.out,
+                                         a.dgamma, nullptr, 0, nullptr, a.workspace, a.workspace_bytes);
+  };
+  const auto one = [&](bool is_backward, outgrad_status status, const std::string& words, const auto& spoil) {
+    A a = good;
+    spoil(a);
+    expect_refused(status, words, memory, [&] { return is_backward ? backward(a) : forward(a); });
+  };
+  const auto both = [&](outgrad_status status, const std::string& words, const auto& spoil) {
+    one(false, status, words, spoil);
+    one(true, status, words, spoil);
+  };
+  both(OUTGRAD_ERROR_FORMAT, "format 3", [](A& a) { a.format = 3; });
+  both(OUTGRAD_ERROR_FORMAT, "store 3 is unknown", [](A& a) { a.store = 3; });
+  both(OUTGRAD_ERROR_FORMAT, "store -1 is unknown", [](A& a) { a.store = -1; });
+  both(OUTGRAD_ERROR_NULL_POINTER, " is null", [](A& a) { a.in = nullptr; });
+  both(OUTGRAD_ERROR_NULL_POINTER, "codes is null", [](A& a) { a.codes = nullptr; });
+  both(OUTGRAD_ERROR_NULL_POINTER, "scales is null", [](A& a) { a.scales = nullptr; });
+  both(OUTGRAD_ERROR_NULL_POINTER, "rstd is null", [](A& a) { a.rstd = nullptr; });
+  one(true, OUTGRAD_ERROR_NULL_POINTER, "dx is null", [](A& a) { a.out = nullptr; });
+  both(OUTGRAD_ERROR_SIZE, "codes_bytes = 127: 128 codes of 8 bits take 128", [](A& a) { a.codes_bytes = 127; });
+  both(OUTGRAD_ERROR_SIZE, "scales_bytes = 15: the scales of [2, 64] take 16", [](A& a) { a.scales_bytes = 15; });
+  both(OUTGRAD_ERROR_SIZE, "n = 32 is no whole number of groups of 64, which share a scale in int8", [](A& a) { a.n = 32; });
+  both(OUTGRAD_ERROR_SIZE, "n = 48 is no whole number of groups of 32, which share a scale in mxfp8", [](A& a) { a.n = 48, a.store = OUTGRAD_NORM_MXFP8; });
+  both(OUTGRAD_ERROR_SIZE, "rows = -1 is negative", [](A& a) { a.rows = -1; });
+  both(OUTGRAD_ERROR_SIZE, "a row needs at least one element", [](A& a) { a.n = 0; });
+  both(OUTGRAD_ERROR_SIZE, "addressed", [](A& a) { a.rows = kMax; });
+  one(false, OUTGRAD_ERROR_VALUE, "eps = -1", [](A& a) { a.eps = -1; });
+  one(true, OUTGRAD_ERROR_WORKSPACE, "the workspace holds 4 of the ", [](A& a) { a.workspace_bytes = 4; });
+  both(OUTGRAD_ERROR_ALIGNMENT, "scales is not aligned to its elements of 4 bytes",
+       [](A& a) { a.scales = static_cast<u8*>(a.scales) + 1, a.scales_bytes = 17; });
+  both(OUTGRAD_ERROR_OVERLAP, "overlaps", [](A& a) { a.out = static_cast<float*>(a.out) + 1; });
+  one(false, OUTGRAD_ERROR_OVERLAP, "y overlaps codes", [](A& a) { a.codes = static_cast<u8*>(a.codes) - 1; });
+  one(true, OUTGRAD_ERROR_OVERLAP, "dx overlaps codes", [](A& a) { a.codes = static_cast<u8*>(a.codes) - 1; });
+  const float one_scale = 1;
+  one(false, OUTGRAD_ERROR_VALUE, "a scale is given, but int8 finds those of its groups itself", [&](A& a) { a.scale = &one_scale; });
+  for (const float bad : {0.0f, -0.0f, -1.0f, 0x1p-127f, INFINITY, -INFINITY, NAN}) {
+    one(false, OUTGRAD_ERROR_VALUE, "the given scale is zero, negative, subnormal, infinite or NaN",
+        [&](A& a) { a.store = OUTGRAD_NORM_E4M3, a.scale = &bad; });
+    static_cast<float*>(good.scales)[3] = bad;
+    one(true, OUTGRAD_ERROR_VALUE, "scale 1 is zero, negative, subnormal, infinite or NaN", [](A&) {});
+    static_cast<float*>(good.scales)[3] = 1;
+  }
+  size_t untouched = 7;
+  expect_refused(OUTGRAD_ERROR_FORMAT, "store 9 is unknown", memory, [&] { return outgrad_norm_scale_bytes(9, rows, n, &untouched); });
+  expect_refused(OUTGRAD_ERROR_SIZE, "n = 33", memory, [&] { return outgrad_norm_scale_bytes(OUTGRAD_NORM_MXFP8, rows, 33, &untouched); });
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "bytes is null", memory, [&] { return outgrad_norm_scale_bytes(OUTGRAD_NORM_E4M3, rows, 33, nullptr); });
+  EXPECT_EQ(untouched, 7u);
+  EXPECT_EQ(outgrad_norm_scale_bytes(OUTGRAD_NORM_E4M3, rows, 33, &untouched), OUTGRAD_OK);
+  EXPECT_EQ(untouched, 4u);
+  A none = good;
+  none.rows = 0, none.in = none.out = none.codes = none.scales = none.rstd = nullptr, none.codes_bytes = none.scales_bytes = 0;
+  EXPECT_EQ(forward(none), OUTGRAD_OK);
+  EXPECT_EQ(backward(none), OUTGRAD_OK);
+  EXPECT_EQ(forward(good), OUTGRAD_OK);
+  EXPECT_EQ(backward(good), OUTGRAD_OK);
 }
 
 TEST(CInterface, NormsRefuseWithoutWriting) {

@@ -360,6 +360,60 @@ static void norms(int format, int64_t rows, int64_t n) {
   free(workspace);
 }
 
+/* The norms with y in 8 bits, in every store. */
+static void norms_in_8_bits(int format, int64_t rows, int64_t n) {
+  static const int32_t side[] = {1, 70};
+  static const char* const names[][3] = {{"norm_e4m3_codes", "norm_e4m3_dx", "norm_e4m3_dgamma"},
+                                         {"norm_mxfp8_codes", "norm_mxfp8_dx", "norm_mxfp8_dgamma"},
+                                         {"norm_int8_codes", "norm_int8_dx", "norm_int8_dgamma"}};
+  const int64_t size = rows * n;
+  void* const x = allocate((size_t)size * kBytes[format]);
+  void* const y = allocate((size_t)size * kBytes[format]);
+  void* const dx = allocate((size_t)size * kBytes[format]);
+  unsigned char* const codes = allocate((size_t)size);
+  float *const gamma = allocate((size_t)n * 4), *const dgamma = allocate((size_t)n * 4), *const dbeta = allocate((size_t)n * 4);
+  float *const rstd = allocate((size_t)rows * 4), *const x_hat = allocate((size_t)rows * 8);
+  size_t bytes, scale_bytes;
+  void* workspace;
+  void* scales;
+  int64_t i;
+  int store, rms;
+  for (i = 0; i < size; ++i) set_bits(format, x, i, moderate(format));
+  for (i = 0; i < n; ++i) gamma[i] = i == 1 || i == 70 ? 0.0f : 0.5f + (float)(next_random() >> 8) * 5.9604644775390625e-8f;
+  check(outgrad_norm_backward_workspace(format, rows, n, &bytes));
+  workspace = allocate(bytes);
+  for (store = OUTGRAD_NORM_E4M3; store <= OUTGRAD_NORM_INT8; ++store) {
+    check(outgrad_norm_scale_bytes(store, rows, n, &scale_bytes));
+    scales = allocate(scale_bytes);
+    for (rms = 0; rms < 2; ++rms) {
+      if (rms) {
+        check(outgrad_rmsnorm_forward_8bit(format, store, x, gamma, rows, n, 1e-5f, NULL, y, codes, (size_t)size, scales, scale_bytes, rstd, side, 2, x_hat));
+        check(outgrad_rmsnorm_backward_8bit(format, store, x, codes, (size_t)size, scales, scale_bytes, gamma, rstd, rows, n, dx, dgamma, side, 2, x_hat,
+                                            workspace, bytes));
+      } else {
+        check(outgrad_layernorm_forward_8bit(format, store, x, gamma, gamma, rows, n, 1e-5f, NULL, y, codes, (size_t)size, scales, scale_bytes, rstd, side, 2,
+                                             x_hat));
+        check(outgrad_layernorm_backward_8bit(format, store, x, codes, (size_t)size, scales, scale_bytes, gamma, gamma, rstd, rows, n, dx, dgamma, dbeta, side,
+                                              2, x_hat, workspace, bytes));
+      }
+      print(names[store][0], format, hash_of_bytes(codes, size));
+      print(names[store][1], format, hash_of(format, dx, size));
+      print(names[store][2], OUTGRAD_F32, hash_of(OUTGRAD_F32, dgamma, n));
+    }
+    free(scales);
+  }
+  free(x);
+  free(y);
+  free(dx);
+  free(codes);
+  free(gamma);
+  free(dgamma);
+  free(dbeta);
+  free(rstd);
+  free(x_hat);
+  free(workspace);
+}
+
 /* The fused forms of GELU and of the norms. */
 static void fused(int format, int64_t rows, int64_t n) {
   const int64_t size = rows * n;
@@ -422,6 +476,7 @@ int main(void) {
     fused(format, 37, 777);
     fused(format, 9, 256);
     norms(format, 3, 8);
+    norms_in_8_bits(format, 37, 704);
   }
   return 0;
 }
