@@ -6,10 +6,13 @@
 #include <cmath>
 #include <limits>
 #include <span>
+#include <stdexcept>
+#include <string>
 
 #include "kernels/formats.h"
 #include "kernels/host/errors.h"
 #include "kernels/host/layernorm.h"
+#include "kernels/host/norm_store.h"
 #include "validation/norms/stability.h"
 #include "validation/norms/stores.h"
 
@@ -57,22 +60,9 @@ class NormKernelsOf : public NormKernels {
     const i64 count = static_cast<i64>(layer_.side.size());
     const kernels::SideBuffer<float> written{layer_.side.data(), count, side_.data()};
     const kernels::SideBuffer<const float> kept{layer_.side.data(), count, side_.data()};
-    const bool centred = layer_.norm == Norm::layer;
-    if (centred) {
-      kernels::layernorm_forward<T, kSchedule>(x_.data(), layer_.gamma.data(), layer_.beta.data(), layer_.rows, layer_.n, layer_.eps, y_.data(),
-                                               result.rstd.data(), written);
-    } else {
-      kernels::rmsnorm_forward<T, kSchedule>(x_.data(), layer_.gamma.data(), layer_.rows, layer_.n, layer_.eps, y_.data(), result.rstd.data(), written);
-    }
+    forward(result, written);
     if (tamper) tamper->after_forward(layer_, batch, result.rstd);
-    keep(y_);
-    if (centred) {
-      kernels::layernorm_backward<T, kSchedule>(dy_.data(), y_.data(), layer_.gamma.data(), layer_.beta.data(), result.rstd.data(), layer_.rows, layer_.n,
-                                                dx_.data(), result.dgamma.data(), result.dbeta.data(), kept, workspace_);
-    } else {
-      kernels::rmsnorm_backward<T, kSchedule>(dy_.data(), y_.data(), layer_.gamma.data(), result.rstd.data(), layer_.rows, layer_.n, dx_.data(),
-                                              result.dgamma.data(), kept, workspace_);
-    }
+    backward(result, kept);
     for (size_t e = 0; e < rows * n; ++e) {
       const size_t j = e % n;
       result.dx[e] = widen(dx_[e]);
@@ -98,6 +88,34 @@ class NormKernelsOf : public NormKernels {
     return widen(std::bit_cast<T>(static_cast<Bits>(moved < 0 ? kSign - moved : moved)));
   }
 
+ protected:
+  bool centred() const { return layer_.norm == Norm::layer; }
+
+  // Sets y_, rstd and x^ of side channels from x_.
+  virtual void forward(NormGradients& result, const kernels::SideBuffer<float>& side) {
+    if (centred()) {
+      kernels::layernorm_forward<T, kSchedule>(x_.data(), layer_.gamma.data(), layer_.beta.data(), layer_.rows, layer_.n, layer_.eps, y_.data(),
+                                               result.rstd.data(), side);
+    } else {
+      kernels::rmsnorm_forward<T, kSchedule>(x_.data(), layer_.gamma.data(), layer_.rows, layer_.n, layer_.eps, y_.data(), result.rstd.data(), side);
+    }
+  }
+
+  // Sets dx_, dgamma and dbeta from dy_ and what was kept, and y_ to what was read of it.
+  virtual void backward(NormGradients& result, const kernels::SideBuffer<const float>& side) {
+    if (centred()) {
+      kernels::layernorm_backward<T, kSchedule>(dy_.data(), y_.data(), layer_.gamma.data(), layer_.beta.data(), result.rstd.data(), layer_.rows, layer_.n,
+                                                dx_.data(), result.dgamma.data(), result.dbeta.data(), side, workspace_);
+    } else {
+      kernels::rmsnorm_backward<T, kSchedule>(dy_.data(), y_.data(), layer_.gamma.data(), result.rstd.data(), layer_.rows, layer_.n, dx_.data(),
+                                              result.dgamma.data(), side, workspace_);
+    }
+  }
+
+  const NormLayer& layer_;
+  std::vector<T> x_, dy_, y_, dx_;
+  std::vector<float> side_, workspace_;
+
  private:
   static float largest() {
     if constexpr (std::is_same_v<T, float>) return std::numeric_limits<float>::max();
@@ -105,25 +123,68 @@ class NormKernelsOf : public NormKernels {
     return 0x1.fep127f;
   }
   static float bounded(float value) { return std::clamp(value, -largest(), largest()); }
-  virtual void keep(std::vector<T>&) {}
 
-  const NormLayer& layer_;
-  std::vector<T> x_, dy_, y_, dx_;
-  std::vector<float> side_, workspace_;
   std::vector<int> place_;
 };
 
-class NormKernelsFromStore final : public NormKernelsOf<float> {
+// Of a store that has no kernel of its own: the backward from the y that the store gives back.
+class NormKernelsFromStore : public NormKernelsOf<float> {
  public:
   NormKernelsFromStore(const NormLayer& layer, const NormStore& store) : NormKernelsOf<float>(layer), kept_(store, layer.rows, layer.n) {}
   float read_as(float y, size_t row, size_t column) const override { return kept_.read_as(y, row, column); }
 
- private:
-  void keep(std::vector<float>& y) override {
-    kept_.keep(y);
-    kept_.read(y);
+ protected:
+  void backward(NormGradients& result, const kernels::SideBuffer<const float>& side) override {
+    keep();
+    NormKernelsOf<float>::backward(result, side);
   }
+  void keep() {
+    kept_.keep(y_);
+    kept_.read(y_);
+  }
+
+ private:
   KeptOutput kept_;
+};
+
+// The kernels of a store. Their codes must stand for the y that stores.h gives back, which is what the bounds are about.
+template <class Store>
+class NormKernelsFromCodes final : public NormKernelsFromStore {
+ public:
+  NormKernelsFromCodes(const NormLayer& layer, const NormStore& store)
+      : NormKernelsFromStore(layer, store), codes_(static_cast<size_t>(layer.rows * layer.n)),
+        scales_(static_cast<size_t>(kernels::norm_scales_of<Store>(layer.rows, layer.n))) {}
+
+ private:
+  void forward(NormGradients& result, const kernels::SideBuffer<float>& side) override {
+    if (centred()) {
+      kernels::layernorm_forward_8bit<Store, float, kSchedule>(x_.data(), layer_.gamma.data(), layer_.beta.data(), layer_.rows, layer_.n, layer_.eps, nullptr,
+                                                               y_.data(), codes_.data(), scales_.data(), result.rstd.data(), side);
+    } else {
+      kernels::rmsnorm_forward_8bit<Store, float, kSchedule>(x_.data(), layer_.gamma.data(), layer_.rows, layer_.n, layer_.eps, nullptr, y_.data(),
+                                                             codes_.data(), scales_.data(), result.rstd.data(), side);
+    }
+  }
+  void backward(NormGradients& result, const kernels::SideBuffer<const float>& side) override {
+    keep();
+    for (size_t e = 0; e < codes_.size(); ++e) {
+      const float read = kernels::norm_value(codes_[e], scales_[Store::kGroup == 0 ? 0 : e / static_cast<size_t>(std::max<i64>(Store::kGroup, 1))]);
+      if (std::bit_cast<std::uint32_t>(read) != std::bit_cast<std::uint32_t>(y_[e])) {
+        throw std::logic_error(std::string("the kernel's code in ") + Store::kName + " does not stand for the y of validation/norms/stores.h");
+      }
+    }
+    if (centred()) {
+      kernels::layernorm_backward_8bit<Store, float, kSchedule>(dy_.data(), codes_.data(), scales_.data(), layer_.gamma.data(), layer_.beta.data(),
+                                                                result.rstd.data(), layer_.rows, layer_.n, dx_.data(), result.dgamma.data(),
+                                                                result.dbeta.data(), side, workspace_);
+    } else {
+      kernels::rmsnorm_backward_8bit<Store, float, kSchedule>(dy_.data(), codes_.data(), scales_.data(), layer_.gamma.data(), result.rstd.data(), layer_.rows,
+                                                              layer_.n, dx_.data(), result.dgamma.data(), side, workspace_);
+    }
+  }
+
+  std::vector<typename Store::Code> codes_;
+  std::vector<typename Store::Scale> scales_;
 };
 
 // Pairwise sums, which most libraries use in effect.
@@ -152,6 +213,9 @@ std::unique_ptr<NormKernels> norm_kernels(const NormLayer& layer) {
   if (layer.format == "bf16") return std::make_unique<NormKernelsOf<BF16>>(layer);
   const NormStore store = storage_format(layer.format).store;
   check_store(store, layer.n, "norm kernels", "columns");
+  if (layer.format == "e4m3") return std::make_unique<NormKernelsFromCodes<kernels::NormE4m3>>(layer, store);
+  if (layer.format == "mxfp8") return std::make_unique<NormKernelsFromCodes<kernels::NormMxFp8>>(layer, store);
+  if (layer.format == "int8") return std::make_unique<NormKernelsFromCodes<kernels::NormInt8>>(layer, store);
   return std::make_unique<NormKernelsFromStore>(layer, store);
 }
 

@@ -73,7 +73,11 @@ void KeptOutput::keep(const std::vector<float>& y) {
         const auto [least, most] = std::minmax_element(begin, end);
         scale.zero = scale.least = *least;
         scale.most = *most;
-        scale.step = std::max(kernels::div_rn(kernels::sub_rn(*most, *least), kLastInt8), kLeastScale);
+        const float range = kernels::sub_rn(*most, *least);
+        if (std::isinf(range))
+          throw SpecError("norm store", fmt::format("the group from y[{}, {}] on", g * share / columns_, g * share % columns_),
+                          "its range is infinite in fp32");
+        scale.step = std::max(kernels::div_rn(range, kLastInt8), kLeastScale);
         break;
       }
     }

@@ -57,7 +57,7 @@ class KeptOutput {
   KeptOutput(const NormStore& store, kernels::i64 rows, kernels::i64 columns);  // not kPlain
 
   // Throws SpecError, which names the element, for a y that is infinite or NaN: int8 has no code for it, and in the other
-  // formats one such element of a gradient's input would spoil its row.
+  // formats one such element of a gradient's input would spoil its row. So does a group of int8 whose range overflows.
   void keep(const std::vector<float>& y);
   void read(std::vector<float>& y) const;
   // What a y at [row, column] would be read as by the scales of the last keep().

@@ -12,6 +12,9 @@
 #include <vector>
 
 #include "kernels/host/errors.h"
+#include "kernels/host/layernorm.h"
+#include "kernels/host/norm_store.h"
+#include "validation/norms/attack.h"
 #include "validation/norms/stability.h"
 
 namespace outgrad::validation {
@@ -154,6 +157,111 @@ TEST(NormStores, BadInputIsNamed) {
     EXPECT_EQ(refusal_of([&] { kept.keep(y); }), "norm store: y[1, 6]: NaN") << format;
     y[70] = -INFINITY;
     EXPECT_EQ(refusal_of([&] { kept.keep(y); }), "norm store: y[1, 6]: infinite in fp32") << format;
+    y[70] = -3e38f, y[71] = 3e38f;
+    const bool by_range = format[0] == 'i';
+    EXPECT_EQ(refusal_of([&] { kept.keep(y); }), by_range ? "norm store: the group from y[1, 0] on: its range is infinite in fp32" : "accepted") << format;
+  }
+}
+
+// --- The kernels -----------------------------------------------------------------------------------------------------------------
+
+// Rows of x by number: random, zeros, a constant, one huge element, tiny, of two values, with NaN, with an infinity. Only the first six have a y
+// that this store accepts.
+constexpr size_t kRowsOfX = 8, kFiniteRows = 6;
+void set_row(size_t row, float* x, size_t n, std::mt19937_64& engine) {
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  for (size_t j = 0; j < n; ++j) x[j] = row == 1 ? 0 : row == 2 ? -3 : row == 5 ? (j % 2 ? 1.0f : -1.0f) : uniform(engine) * (row == 4 ? 1e-30f : 2.0f);
+  if (row == 3) x[engine() % n] = 1e18f;
+  if (row == 6) x[engine() % n] = NAN;
+  if (row == 7) x[engine() % n] = INFINITY;
+}
+
+template <class Store>
+void expect_the_kernels_reading() {
+  std::mt19937_64 engine(17);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  size_t compared = 0, refused = 0;
+  for (int trial = 0; trial < 300; ++trial) {
+    const size_t n = static_cast<size_t>(64 * (1 + engine() % 4));
+    // gamma from where y is subnormal to where it overflows.
+    const float gamma_size = std::ldexp(1.0f, trial % 9 == 0 ? 127 : static_cast<int>(engine() % 250) - 126);
+    std::vector<float> gamma(n), beta(n), x(n), y(n), rstd(1);
+    for (float& value : gamma) value = gamma_size * uniform(engine);
+    for (float& value : beta) value = trial % 3 == 0 ? 0 : gamma_size * (trial % 3 == 1 ? 100 : 1) * uniform(engine);
+    set_row(static_cast<size_t>(trial) % kRowsOfX, x.data(), n, engine);
+    std::vector<typename Store::Code> codes(n);
+    std::vector<typename Store::Scale> scales(static_cast<size_t>(kernels::norm_scales_of<Store>(1, static_cast<kernels::i64>(n))));
+    kernels::layernorm_forward_8bit<Store>(x.data(), gamma.data(), beta.data(), 1, static_cast<kernels::i64>(n), 1e-5f, nullptr, y.data(), codes.data(),
+                                           scales.data(), rstd.data());
+    const size_t group = Store::kGroup == 0 ? n : static_cast<size_t>(Store::kGroup);
+    KeptOutput kept(storage_format(Store::kName).store, 1, static_cast<kernels::i64>(n));
+    std::vector<float> back;
+    const bool accepted = refusal_of([&] { kept.keep(y); }) == "accepted";
+    if (accepted) kept.read(back);
+    for (size_t e = 0; e < n; ++e) {
+      const float read = kernels::norm_value(codes[e], scales[e / group]);
+      if (accepted) {
+        ASSERT_EQ(kernels::bits_of(read), kernels::bits_of(back[e])) << Store::kName << " " << y[e] << ", trial " << trial;
+        ++compared;
+      } else if (std::isnan(y[e])) {
+        ASSERT_TRUE(std::isnan(read)) << Store::kName << ", trial " << trial;  // whatever a store refuses, a NaN is not lost
+      }
+    }
+    refused += !accepted;
+    if (trial % static_cast<int>(kRowsOfX) >= static_cast<int>(kFiniteRows)) {
+      EXPECT_FALSE(accepted);
+    }
+  }
+  EXPECT_GT(compared, 20'000u);
+  EXPECT_GT(refused, 75u) << "also rows with y beyond fp32";
+}
+
+TEST(NormStores, TheKernelReadsTheSameY) {
+  expect_the_kernels_reading<kernels::NormE4m3>();
+  expect_the_kernels_reading<kernels::NormMxFp8>();
+  expect_the_kernels_reading<kernels::NormInt8>();
+}
+
+// gamma and beta of all sizes, zeros and subnormals among them; the policy's side channels. The attack runs the kernels from codes.
+TEST(NormStores, TheKernelsGradientsObeyTheCertificate) {
+  std::mt19937_64 engine(23);
+  std::normal_distribution<float> normal;
+  for (const char* format : {"e4m3", "mxfp8", "int8"}) {
+    double evaluations = 0, nearest = 0;
+    size_t with_side = 0;
+    for (int trial = 0; trial < 12; ++trial) {
+      AttackCase c;
+      c.rows_kind = "centred";
+      c.layer.norm = trial % 3 == 2 ? Norm::rms : Norm::layer;
+      c.layer.format = format;
+      c.layer.n = trial % 2 == 0 ? 64 : 192;
+      c.layer.rows = 4;
+      for (kernels::i64 j = 0; j < c.layer.n; ++j) {
+        const auto kind = engine() % 32;
+        const float size = std::ldexp(normal(engine), static_cast<int>(engine() % 12) - 6);
+        c.layer.gamma.push_back(kind == 0 ? 0.0f : kind == 1 ? -0.0f : kind == 2 ? 1e-39f : kind == 3 ? 1e-8f : size);
+        if (c.layer.norm == Norm::layer) c.layer.beta.push_back((kind < 8 ? 4.0f : 0.25f) * normal(engine));
+      }
+      c.options.norm = c.layer.norm;
+      c.options.format = storage_format(format);
+      c.options.tau = c.options.format.tau;
+      c.options.eps = c.layer.eps;
+      c.options.mean_ratio = 1;
+      c.options.rows = c.layer.rows;
+      c.options.x_hat_max = std::min(6.0, largest_x_hat(c.layer.norm, c.layer.n) + 1);
+      c.x_max = largest_x(c.layer.n);
+      for (const size_t channel : side_channels(c.layer.gamma, c.layer.beta, c.options)) c.layer.side.push_back(static_cast<kernels::i32>(channel));
+      with_side += !c.layer.side.empty();
+      const AttackResult result = attack(c, 20'000, static_cast<std::uint64_t>(trial));
+      for (const GradientTally& tally : result.tally) {
+        EXPECT_EQ(tally.violations, 0) << format << ", trial " << trial;
+        evaluations += tally.evaluations;
+        nearest = std::max(nearest, tally.worst);
+      }
+    }
+    EXPECT_GT(evaluations, 150'000) << format;
+    EXPECT_GT(nearest, 0.25) << format << ": the search comes near the bounds";
+    EXPECT_GE(with_side, 8u) << format;
   }
 }
 
