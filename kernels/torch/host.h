@@ -86,6 +86,29 @@ class Host {
                                                 workspace, bytes));
   }
 
+  std::size_t norm_scale_bytes(outgrad_norm_store store, std::int64_t rows, std::int64_t n) const {
+    std::size_t bytes = 0;
+    require(outgrad_norm_scale_bytes(store, rows, n, &bytes));
+    return bytes;
+  }
+  void norm_forward_8bit(outgrad_format format, outgrad_norm_store store, const NormOf& of, const void* x, float eps, void* y, void* codes, void* scales,
+                         std::size_t scale_bytes, float* rstd, float* side_x_hat) const {
+    const auto code_bytes = static_cast<std::size_t>(of.rows * of.n);
+    require(of.rms ? outgrad_rmsnorm_forward_8bit(format, store, x, of.gamma, of.rows, of.n, eps, nullptr, y, codes, code_bytes, scales, scale_bytes, rstd,
+                                                  of.side, of.side_count, side_x_hat)
+                   : outgrad_layernorm_forward_8bit(format, store, x, of.gamma, of.beta, of.rows, of.n, eps, nullptr, y, codes, code_bytes, scales, scale_bytes,
+                                                    rstd, of.side, of.side_count, side_x_hat));
+  }
+  void norm_backward_8bit(outgrad_format format, outgrad_norm_store store, const NormOf& of, const void* dy, const void* codes, const void* scales,
+                          std::size_t scale_bytes, const float* rstd, const float* side_x_hat, void* dx, float* dgamma, float* dbeta, void* workspace,
+                          std::size_t bytes) const {
+    const auto code_bytes = static_cast<std::size_t>(of.rows * of.n);
+    require(of.rms ? outgrad_rmsnorm_backward_8bit(format, store, dy, codes, code_bytes, scales, scale_bytes, of.gamma, rstd, of.rows, of.n, dx, dgamma,
+                                                   of.side, of.side_count, side_x_hat, workspace, bytes)
+                   : outgrad_layernorm_backward_8bit(format, store, dy, codes, code_bytes, scales, scale_bytes, of.gamma, of.beta, rstd, of.rows, of.n, dx,
+                                                     dgamma, dbeta, of.side, of.side_count, side_x_hat, workspace, bytes));
+  }
+
   void dropout(outgrad_format format, const void* x, void* y, std::int64_t n, const std::uint64_t* seed, double p) const {
     const auto of = [&]<class T>(T) { kernels::dropout(static_cast<const T*>(x), static_cast<T*>(y), n, *seed, p); };
     if (format == OUTGRAD_F32) return of(float{});

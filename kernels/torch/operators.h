@@ -24,6 +24,7 @@
 #include <optional>
 #include <span>
 #include <tuple>
+#include <type_traits>
 
 #include "kernels/activations.h"
 #include "kernels/c/outgrad.h"
@@ -418,6 +419,48 @@ std::tuple<Tensor, Tensor, Tensor> norm_backward(const Tensor& dy, const Tensor&
   return {dx, dgamma, dbeta};
 }
 
+// With y in 8 bits (outgrad_norm_store), on the CPU alone. y itself is norm_forward's.
+
+inline std::tuple<outgrad_norm_store, std::int64_t> norm_store_of(std::int64_t store, const NormOf& norm) {
+  const auto known = static_cast<outgrad_norm_store>(store);
+  return {known, static_cast<std::int64_t>(Host().norm_scale_bytes(known, norm.rows, norm.n))};
+}
+
+inline std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> norm_forward_8bit(const Tensor& x, std::int64_t columns, const OptionalTensor& gamma,
+                                                                            const OptionalTensor& beta, double eps, bool rms,
+                                                                            const OptionalTensor& side_channels, std::int64_t store) {
+  const Call call(x);
+  const NormOf norm = norm_of(call, x, columns, gamma, beta, rms, side_channels);
+  const auto [known, scale_bytes] = norm_store_of(store, norm);
+  const Tensor y = call.made_like(x), codes = call.octets_of(x.numel()), scales = call.octets_of(scale_bytes);
+  const Tensor rstd = call.floats_of({norm.rows}), x_hat = call.floats_of({norm.rows, norm.side_count});
+  call.backend<Host>().norm_forward_8bit(format_of(x), known, norm, call.data(x), static_cast<float>(eps), y.mutable_data_ptr(), codes.mutable_data_ptr(),
+                                         scales.mutable_data_ptr(), static_cast<std::size_t>(scale_bytes), result<float>(rstd),
+                                         norm.side_count > 0 ? result<float>(x_hat) : nullptr);
+  return {y, codes, scales, rstd, x_hat};
+}
+
+inline std::tuple<Tensor, Tensor, Tensor> norm_backward_8bit(const Tensor& dy, const Tensor& codes, const Tensor& scales, std::int64_t columns,
+                                                             const OptionalTensor& gamma, const OptionalTensor& beta, const Tensor& rstd, bool rms,
+                                                             const OptionalTensor& side_channels, const Tensor& side_x_hat, bool with_dgamma, bool with_dbeta,
+                                                             std::int64_t store) {
+  const Call call(dy);
+  const NormOf norm = norm_of(call, dy, columns, gamma, beta, rms, side_channels);
+  const auto [known, scale_bytes] = norm_store_of(store, norm);
+  require_elements(codes, ScalarType::Byte, dy.numel(), "codes");
+  require_elements(scales, ScalarType::Byte, scale_bytes, "scales");
+  require_elements(rstd, ScalarType::Float, norm.rows, "rstd");
+  require_elements(side_x_hat, ScalarType::Float, norm.rows * norm.side_count, "side_x_hat");
+  const Host backend = call.backend<Host>();
+  const std::size_t bytes = backend.norm_workspace_bytes(format_of(dy), norm.rows, norm.n);
+  const Tensor dx = call.made_like(dy), workspace = call.bytes_of(bytes);
+  const Tensor dgamma = call.floats_of({with_dgamma ? norm.n : 0}), dbeta = call.floats_of({with_dbeta ? norm.n : 0});
+  backend.norm_backward_8bit(format_of(dy), known, norm, call.data(dy), call.data(codes), call.data(scales), static_cast<std::size_t>(scale_bytes),
+                             call.data<float>(rstd), norm.side_count > 0 ? call.data<float>(side_x_hat) : nullptr, dx.mutable_data_ptr(),
+                             with_dgamma ? result<float>(dgamma) : nullptr, with_dbeta ? result<float>(dbeta) : nullptr, workspace.mutable_data_ptr(), bytes);
+  return {dx, dgamma, dbeta};
+}
+
 // --- Dropout -------------------------------------------------------------------------------------------------------
 
 // Applied to dy with the same seed, this is its own backward. The seed is an int64 tensor of one element beside x.
@@ -450,6 +493,10 @@ inline constexpr const char* kSchemas[] = {
     "norm_forward(Tensor x, SymInt columns, Tensor? gamma, Tensor? beta, float eps, bool rms, Tensor? side_channels) -> (Tensor, Tensor, Tensor)",
     "norm_backward(Tensor dy, Tensor y, SymInt columns, Tensor? gamma, Tensor? beta, Tensor rstd, bool rms, Tensor? side_channels, Tensor side_x_hat, "
     "bool with_dgamma, bool with_dbeta) -> (Tensor, Tensor, Tensor)",
+    "norm_forward_8bit(Tensor x, SymInt columns, Tensor? gamma, Tensor? beta, float eps, bool rms, Tensor? side_channels, int store) -> (Tensor, Tensor, "
+    "Tensor, Tensor, Tensor)",
+    "norm_backward_8bit(Tensor dy, Tensor codes, Tensor scales, SymInt columns, Tensor? gamma, Tensor? beta, Tensor rstd, bool rms, Tensor? side_channels, "
+    "Tensor side_x_hat, bool with_dgamma, bool with_dbeta, int store) -> (Tensor, Tensor, Tensor)",
     "dropout(Tensor x, Tensor seed, float p) -> Tensor"};
 
 template <class Library>
@@ -475,6 +522,10 @@ void implement(Library& m) {
   m.impl("softmax_backward_code", TORCH_BOX(&softmax_backward_code<Backend>));
   m.impl("norm_forward", TORCH_BOX(&norm_forward<Backend>));
   m.impl("norm_backward", TORCH_BOX(&norm_backward<Backend>));
+  if constexpr (std::is_same_v<Backend, Host>) {
+    m.impl("norm_forward_8bit", TORCH_BOX(&norm_forward_8bit));
+    m.impl("norm_backward_8bit", TORCH_BOX(&norm_backward_8bit));
+  }
   m.impl("dropout", TORCH_BOX(&dropout<Backend>));
 }
 

@@ -9,6 +9,7 @@ derivatives: a second derivative raises an error, since the output does not give
 import math
 
 import torch
+from torch._subclasses.fake_tensor import is_fake
 
 from . import fp8, library, quantisers, stores
 
@@ -381,22 +382,18 @@ def linear_gelu(x, weight, bias=None):
 # --- Norms -----------------------------------------------------------------------------------------------------------
 
 
-def _norm_compute(x, columns, gamma, beta, eps, rms, side_channels):
-    return library.norm_forward(x.contiguous(), columns, _f32(gamma), _f32(beta), eps, rms, side_channels)
-
-
-def _norm_keep(ctx, inputs, outputs):
+def _norm_keep(ctx, inputs, kept):
     _, ctx.columns, gamma, beta, _, ctx.rms, side_channels = inputs
-    ctx.save_for_backward(*outputs, gamma, beta, side_channels)
+    ctx.save_for_backward(gamma, beta, side_channels, *kept)
 
 
-def _norm_gradients(ctx, dy):
+def _norm_gradients(ctx, dy, backward):
+    """backward(dy, kept, columns, gamma, beta, rms, side_channels, with_dgamma, with_dbeta), where kept is what _norm_keep was
+    given."""
     with_dgamma, with_dbeta = ctx.needs_input_grad[2], ctx.needs_input_grad[3]
 
-    def compute(dy, y, rstd, side_x_hat, gamma, beta, side_channels):
-        dx, dgamma, dbeta = library.norm_backward(
-            dy.contiguous(), y, ctx.columns, _f32(gamma), _f32(beta), rstd, ctx.rms, side_channels, side_x_hat, with_dgamma, with_dbeta
-        )
+    def compute(dy, gamma, beta, side_channels, *kept):
+        dx, dgamma, dbeta = backward(dy.contiguous(), kept, ctx.columns, _f32(gamma), _f32(beta), ctx.rms, side_channels, with_dgamma, with_dbeta)
         return (
             dx,
             dgamma.to(gamma.dtype).view_as(gamma) if with_dgamma else None,
@@ -407,10 +404,46 @@ def _norm_gradients(ctx, dy):
     return dx, None, dgamma, dbeta, None, None, None
 
 
-_norm = _Operation("norm", _norm_compute, _norm_keep, _norm_gradients)
+def _norm_keeping_y():
+    def compute(x, columns, gamma, beta, eps, rms, side_channels):
+        return library.norm_forward(x.contiguous(), columns, _f32(gamma), _f32(beta), eps, rms, side_channels)
+
+    def backward(dy, kept, columns, gamma, beta, rms, side_channels, *wanted):
+        y, rstd, side_x_hat = kept
+        return library.norm_backward(dy, y, columns, gamma, beta, rstd, rms, side_channels, side_x_hat, *wanted)
+
+    return _Operation("norm", compute, _norm_keep, lambda ctx, dy: _norm_gradients(ctx, dy, backward))
 
 
-def _checked_norm(function, x, normalized_shape, weight, bias, eps, rms, side_channels):
+def _norm_keeping_8_bits(store):
+    def compute(x, columns, gamma, beta, eps, rms, side_channels):
+        return library.norm_forward_8bit(x.contiguous(), columns, _f32(gamma), _f32(beta), eps, rms, side_channels, store)
+
+    def backward(dy, kept, columns, gamma, beta, rms, side_channels, *wanted):
+        codes, scales, rstd, side_x_hat, _ = kept
+        return library.norm_backward_8bit(dy, codes, scales, columns, gamma, beta, rstd, rms, side_channels, side_x_hat, *wanted, store)
+
+    return _Operation(
+        "norm",
+        compute,
+        lambda ctx, inputs, outputs: _norm_keep(ctx, inputs, outputs[1:]),
+        lambda ctx, dy: _norm_gradients(ctx, dy, backward),
+        without_y=True,
+    )
+
+
+_norms = {name: _norm_keeping_y() if store is None else _norm_keeping_8_bits(store) for name, store in stores.OF_NORMS.items()}
+
+
+def norm_store_why_not(store, columns):
+    """Why a norm over so many columns cannot have this store (stores.py); None if it can."""
+    if not isinstance(store, str) or store not in stores.OF_NORMS:
+        return f"{store!r} is no store of norms; there are {', '.join(stores.OF_NORMS)}"
+    group = _GROUPS.get(store, 0)
+    return f"{columns} columns are no whole number of groups of {group}, which share a scale" if group and columns % group != 0 else None
+
+
+def _checked_norm(function, x, normalized_shape, weight, bias, eps, rms, side_channels, store):
     _expect(function, x=x, weight=weight, bias=bias)
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if not shape or tuple(x.shape[-len(shape) :]) != shape:
@@ -418,25 +451,30 @@ def _checked_norm(function, x, normalized_shape, weight, bias, eps, rms, side_ch
     for name, parameter in (("weight", weight), ("bias", bias)):
         if parameter is not None and tuple(parameter.shape) != shape:
             raise ValueError(f"outgrad.{function}: {name} has shape {tuple(parameter.shape)}, normalized_shape is {shape}")
-    return _norm(x, math.prod(shape), weight, bias, eps, rms, side_channels)
+    if (why := norm_store_why_not(store, math.prod(shape))) is not None:
+        raise ValueError(f"outgrad.{function}: store: {why}")
+    if store != stores.DEFAULT_OF_NORMS and x.device.type == "cuda" and not is_fake(x):
+        raise ValueError(f"outgrad.{function}: store {store}: norms from y in 8 bits run on the CPU, x is on {x.device}")
+    return _norms[store](x, math.prod(shape), weight, bias, eps, rms, side_channels)
 
 
-def layer_norm(x, normalized_shape, weight=None, bias=None, eps=1e-5, side_channels=None):
+def layer_norm(x, normalized_shape, weight=None, bias=None, eps=1e-5, side_channels=None, store=stores.DEFAULT_OF_NORMS):
     """LayerNorm over the last dimensions. Keeps y, which the next layer also keeps, and 1 / sigma of each row (4
     bytes).
 
     weight and bias are float32, float16 or bfloat16, whatever type x has. side_channels: the ascending int32 numbers of
     columns whose x^ is kept in fp32 beside y, since y does not determine it (see outgrad.side_channels). Without them,
-    a weight that has no finite reciprocal is an error in the backward pass, never a wrong gradient.
+    a weight that has no finite reciprocal is an error in the backward pass, never a wrong gradient. store: what is kept
+    in place of y, "e4m3", "mxfp8" or "int8" (stores.py), on CPUs.
     """
-    return _checked_norm("layer_norm", x, normalized_shape, weight, bias, eps, False, side_channels)
+    return _checked_norm("layer_norm", x, normalized_shape, weight, bias, eps, False, side_channels, store)
 
 
-def rms_norm(x, normalized_shape, weight=None, eps=None, side_channels=None):
+def rms_norm(x, normalized_shape, weight=None, eps=None, side_channels=None, store=stores.DEFAULT_OF_NORMS):
     """RMSNorm over the last dimensions: layer_norm without mean and bias. eps defaults to that of x's type, as in
     PyTorch."""
     _expect("rms_norm", x=x)
-    return _checked_norm("rms_norm", x, normalized_shape, weight, None, torch.finfo(x.dtype).eps if eps is None else eps, True, side_channels)
+    return _checked_norm("rms_norm", x, normalized_shape, weight, None, torch.finfo(x.dtype).eps if eps is None else eps, True, side_channels, store)
 
 
 # For each format of a stored y: unit roundoff, half the least subnormal, and the least magnitude that rounds to
@@ -447,18 +485,47 @@ _OVERFLOW = {torch.float32: 2.0**128 - 2.0**104, torch.float16: 65520.0, torch.b
 _LARGEST_X_HAT = 6.0  # up to here y must not overflow; a normal variable exceeds it once in 5e8 elements
 
 
-def largest_storage_error(dtype):
-    """The default tau of side_channels: in 16 bits that of `outgrad stability`, 2^-4; in float32 128 roundings."""
-    return min(2.0**-4, 128 * UNIT_ROUNDOFF[dtype])
+# y in 8 bits: the relative error of storing it, and the elements along the row that share a scale (0: all of the tensor).
+UNIT_OF_STORE = {"e4m3": (1 + 2.0**-20) / 17, "mxfp8": 2.0**-3, "int8": 2.0**-24}
+_GROUPS = {"e4m3": 0, "mxfp8": 32, "int8": 64}
 
 
-def side_channels(weight, bias=None, dtype=None, tau=None):
+def largest_storage_error(dtype, store=stores.DEFAULT_OF_NORMS):
+    """The default tau of side_channels: with y in 8 bits and in 16 bits that of `outgrad stability`, 2^-2 and 2^-4; in
+    float32 128 roundings."""
+    return 2.0**-2 if store in _GROUPS else min(2.0**-4, 128 * UNIT_ROUNDOFF[dtype])
+
+
+def _absolute_storage_error(gamma, beta, store):
+    """What storing y in 8 bits costs at most beside its relative error, for each column: half a step of the column's group
+    in rows with |x^| <= 6 (validation/norms/stability.h). gamma >= 0, beta: [n], float64. Infinite if a y of the group may overflow."""
+    group = _GROUPS[store] or gamma.numel()
+    x_hat = min(_LARGEST_X_HAT, math.sqrt(gamma.numel()))
+    reach = (gamma * x_hat + beta.abs()).view(-1, group)
+    largest = reach.amax(1)
+    if store == "e4m3":
+        half = (largest / 448).clamp(min=2.0**-126) * 2.0**-10
+    elif store == "mxfp8":
+        half = torch.exp2((torch.frexp(largest).exponent - 9.0).clamp(min=-127.0)) * 2.0**-10
+    else:
+        groups, betas = gamma.view(-1, group), beta.view(-1, group)
+        first = groups.topk(2).values
+        by_row = (gamma.numel() * first.square().sum(1)).sqrt() + betas.amax(1) - betas.amin(1)
+        by_column = (groups * x_hat + betas).amax(1) - (betas - groups * x_hat).amin(1)
+        half = (torch.minimum(by_row, by_column) / 255).clamp(min=2.0**-126) * (0.5 + 2.0**-14)
+    limit = 2.0**126 if store == "int8" else _OVERFLOW[torch.float32]
+    half = torch.where(largest * (1 + 2.0**-10) < limit, half, math.inf)
+    return half.repeat_interleave(group)
+
+
+def side_channels(weight, bias=None, dtype=None, tau=None, store=stores.DEFAULT_OF_NORMS):
     """The columns (int32, ascending; None if there are none) whose x^ the output of a norm does not determine well
     enough.
 
     The policy is that of `outgrad stability` (validation/README.md). A channel needs its own x^ in three cases:
     storing y in dtype (by default weight's) moves an x^ of magnitude 1 by more than tau, mainly because |bias /
-    weight| is large; 1 / weight is not a normal fp32 number; or y may overflow. weight and bias are [n].
+    weight| is large; 1 / weight is not a normal fp32 number; or y may overflow. weight and bias are [n]. store: what is
+    kept in place of y (stores.py); with y in 8 bits its own rounding counts, and not that of dtype.
     """
     if weight is None:
         return None
@@ -468,11 +535,17 @@ def side_channels(weight, bias=None, dtype=None, tau=None):
     if bias is not None and bias.numel() != weight.numel():
         raise ValueError(f"outgrad.side_channels: bias has {bias.numel()} elements, weight {weight.numel()}")
     gamma = weight.detach().double().flatten().abs()
-    beta = torch.zeros_like(gamma) if bias is None else bias.detach().double().flatten().abs()
-    u = UNIT_ROUNDOFF[dtype]
-    moved = u * (1 + beta / gamma) + (_HALF_SUBNORMAL[dtype] + 2.0**-149) / gamma + 3 * 2.0**-24
-    told = (moved <= (largest_storage_error(dtype) if tau is None else tau)) & (gamma < 2.0**126) & (gamma > 2.0**-128)
-    told &= (_LARGEST_X_HAT * gamma + beta) * (1 + 2.0**-10) < _OVERFLOW[dtype]
+    beta = torch.zeros_like(gamma) if bias is None else bias.detach().double().flatten()
+    if (why := norm_store_why_not(store, gamma.numel())) is not None:
+        raise ValueError(f"outgrad.side_channels: store: {why}")
+    if store == stores.DEFAULT_OF_NORMS:
+        u, absolute, overflow = UNIT_ROUNDOFF[dtype], _HALF_SUBNORMAL[dtype], _OVERFLOW[dtype]
+    else:
+        u, absolute, overflow = UNIT_OF_STORE[store], _absolute_storage_error(gamma, beta, store), _OVERFLOW[torch.float32]
+    beta = beta.abs()
+    moved = u * (1 + beta / gamma) + (absolute + 2.0**-149) / gamma + 3 * 2.0**-24
+    told = (moved <= (largest_storage_error(dtype, store) if tau is None else tau)) & (gamma < 2.0**126) & (gamma > 2.0**-128)
+    told &= (_LARGEST_X_HAT * gamma + beta) * (1 + 2.0**-10) < overflow
     found = (~told).nonzero().flatten().to(torch.int32)
     return found if found.numel() > 0 else None
 

@@ -34,6 +34,8 @@ bias_gelu_forward = torch.ops.outgrad.bias_gelu_forward.default
 bias_gelu_backward = torch.ops.outgrad.bias_gelu_backward.default
 norm_forward = torch.ops.outgrad.norm_forward.default
 norm_backward = torch.ops.outgrad.norm_backward.default
+norm_forward_8bit = torch.ops.outgrad.norm_forward_8bit.default
+norm_backward_8bit = torch.ops.outgrad.norm_backward_8bit.default
 dropout = torch.ops.outgrad.dropout.default
 
 # outgrad_format of kernels/c/outgrad.h.
@@ -201,6 +203,19 @@ def _(x, columns, gamma, beta, eps, rms, side_channels):
 @torch.library.register_fake("outgrad::norm_backward")
 def _(dy, y, columns, gamma, beta, rstd, rms, side_channels, side_x_hat, with_dgamma, with_dbeta):
     return _contiguous(dy), _floats(y, columns if with_dgamma else 0), _floats(y, columns if with_dbeta else 0)
+
+
+@torch.library.register_fake("outgrad::norm_forward_8bit")
+def _(x, columns, gamma, beta, eps, rms, side_channels, store):
+    y, rstd, x_hat = norm_forward(x, columns, gamma, beta, eps, rms, side_channels)
+    # The bytes of scales in the order of outgrad_norm_store: a float for all, a byte for 32 elements, two floats for 64.
+    scales = (4, x.numel() // 32, x.numel() // 64 * 8)[store]
+    return y, _octets(x, x.numel()), _octets(x, scales), rstd, x_hat
+
+
+@torch.library.register_fake("outgrad::norm_backward_8bit")
+def _(dy, codes, scales, columns, gamma, beta, rstd, rms, side_channels, side_x_hat, with_dgamma, with_dbeta, store):
+    return _contiguous(dy), _floats(dy, columns if with_dgamma else 0), _floats(dy, columns if with_dbeta else 0)
 
 
 @torch.library.register_fake("outgrad::dropout")

@@ -157,9 +157,23 @@ class _Norm:
     # The type of norms under autocast. "fp32": fp32, as in PyTorch's autocast for GPUs (the one for CPUs leaves norms
     # in the type of their input). "autocast": autocast's type, which takes half the bytes.
     norms = "fp32"
+    store = stores.DEFAULT_OF_NORMS  # what is kept in place of y: one of stores.OF_NORMS, by the constructor or by patch
     tau = None  # for functional.side_channels; None: its default for the output's type
-    _outgrad_found = None  # (type and tau, copies of the parameters, the channels that were found for them)
+    _outgrad_found = None  # (type, tau and store, copies of the parameters, the channels that were found for them)
     _outgrad_changes = 0  # how often the channels found have changed
+
+    def __init__(self, *args, store=stores.DEFAULT_OF_NORMS, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.set_store(store, f"outgrad.{type(self).__name__}")
+
+    def set_store(self, store, who):
+        """Sets what is kept in place of y; raises ValueError if this norm cannot have it."""
+        shape = self.weight.shape if self.weight is not None else self.normalized_shape
+        if (why := functional.norm_store_why_not(store, math.prod(shape))) is not None:
+            raise ValueError(f"{who}: store: {why}")
+        self.__dict__.pop("store", None)
+        if store != stores.DEFAULT_OF_NORMS:
+            self.store = store
 
     def _input(self, x):
         kind = x.device.type
@@ -183,14 +197,14 @@ class _Norm:
         if dtype is None:
             dtype = self.weight.dtype if known is None else known[0][0]
         if torch._C._are_functorch_transforms_active():
-            return functional.side_channels(*parameters, dtype, self.tau)  # not kept, because it would outlive the transform
-        if known is None or known[0] != (dtype, self.tau) or not all(map(_equal, parameters, known[1])):
+            return functional.side_channels(*parameters, dtype, self.tau, self.store)  # not kept, because it would outlive the transform
+        if known is None or known[0] != (dtype, self.tau, self.store) or not all(map(_equal, parameters, known[1])):
             with torch.inference_mode(False), torch.no_grad():  # a result found in evaluation must serve training
                 copies = tuple(None if p is None else p.detach().clone() for p in parameters)
-                channels = functional.side_channels(*copies, dtype, self.tau)
+                channels = functional.side_channels(*copies, dtype, self.tau, self.store)
             if not _equal(channels, None if known is None else known[2]):
                 self._outgrad_changes += 1
-            self._outgrad_found = known = (dtype, self.tau), copies, channels
+            self._outgrad_found = known = (dtype, self.tau, self.store), copies, channels
         return known[2]
 
     # torch.compile calls it while tracing, with the current parameters, and treats the result as a constant, because
@@ -208,13 +222,17 @@ class _Norm:
 
     def bound(self, dtype):
         """In words, how far an x^ that the backward pass reads from y may be from the x^ of the forward pass."""
-        tau = functional.largest_storage_error(dtype) if self.tau is None else self.tau
-        return self._moved(_power_of_two(tau), _power_of_two(functional.UNIT_ROUNDOFF[dtype]))
+        tau = functional.largest_storage_error(dtype, self.store) if self.tau is None else self.tau
+        return self._moved(_power_of_two(tau), _power_of_two(functional.UNIT_OF_STORE.get(self.store, functional.UNIT_ROUNDOFF[dtype])))
 
     def _moved(self, tau, u):
+        if self.store != stores.DEFAULT_OF_NORMS:
+            return f"storing y in {self.store} moves x^ by at most {tau} + {u} |x^| where |x^| <= 6"
         return f"storing y moves x^ by at most {tau} + {u} |x^|"
 
     def _moved_in_every_type(self):
+        if self.store != stores.DEFAULT_OF_NORMS:
+            return self.bound(torch.float32)
         return self._moved("min(2^-4, 128 u)" if self.tau is None else _power_of_two(self.tau), "u")
 
     def extra_repr(self):
@@ -230,7 +248,7 @@ class LayerNorm(_Norm, nn.LayerNorm):
 
     def forward(self, x):
         x = self._input(x)
-        return functional.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps, self._side(x))
+        return functional.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps, self._side(x), self.store)
 
 
 class RMSNorm(_Norm, nn.RMSNorm):
@@ -238,7 +256,7 @@ class RMSNorm(_Norm, nn.RMSNorm):
 
     def forward(self, x):
         x = self._input(x)
-        return functional.rms_norm(x, self.normalized_shape, self.weight, self.eps, self._side(x))
+        return functional.rms_norm(x, self.normalized_shape, self.weight, self.eps, self._side(x), self.store)
 
 
 class LlamaRMSNorm(_Norm, nn.Module):
@@ -250,7 +268,7 @@ class LlamaRMSNorm(_Norm, nn.Module):
     def forward(self, x):
         x = self._input(x)
         x = x.to(torch.promote_types(x.dtype, self.weight.dtype))
-        return functional.rms_norm(x, self.weight.shape, self.weight, self.variance_epsilon, self._side(x))
+        return functional.rms_norm(x, self.weight.shape, self.weight, self.variance_epsilon, self._side(x), self.store)
 
     def extra_repr(self):
         return f"{tuple(self.weight.shape)}, eps={self.variance_epsilon}, {self._moved_in_every_type()}"

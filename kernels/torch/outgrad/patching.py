@@ -55,7 +55,7 @@ class Swapped:
     fit: str | None = None  # for an activation: the name of its coefficients,
     sha256: str | None = None  # and the digest of their header
     side_channels: list[int] = dataclasses.field(default_factory=list)  # for a norm: the columns that now keep their x^ beside y
-    store: str | None = None  # of an activation, Linear or Softmax: what it keeps (stores.py), which in float32 may fall back to y+bit
+    store: str | None = None  # of an activation, Linear, Softmax or norm: what it keeps (stores.py); in float32 parity falls back to y+bit
 
 
 @dataclasses.dataclass
@@ -341,7 +341,8 @@ def patch(model, example=None, norms="fp32", store=stores.DEFAULT):
     buffers are afterwards as they were before. norms: the type of norms under autocast, "fp32", or "autocast" for
     autocast's type. store: what activations keep, one of outgrad.stores for all, or {activation: store}, where those that
     are not named keep y+bit. The mapping may also name "linear", whose Linear modules then get a class of ours that keeps x
-    in 8 bits, "softmax" likewise, and "norm". Call patch before a model is wrapped for several processes.
+    in 8 bits, "softmax" likewise, and "norm", whose y is then kept in 8 bits. Call patch before a model is wrapped for
+    several processes.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"outgrad.patch: a module is needed, not {type(model).__name__}")
@@ -405,6 +406,7 @@ def _set(name, module, norms, by_kind):
     """Gives a patched module its settings."""
     if isinstance(module, modules._Norm):
         module.norms = norms
+        module.set_store(by_kind["norm"], f"outgrad.patch: {_shown(name)}")
     elif isinstance(module, modules._Activation) and module.activation is not None:
         store = by_kind[module.activation]
         why = stores.why_not(module.activation, store)
@@ -430,6 +432,7 @@ def _describe(one, module, dtype):
     elif isinstance(module, modules._Norm):
         channels = module.side_channels(dtype)
         one.side_channels = [] if channels is None else channels.tolist()
+        one.store = None if module.store == stores.DEFAULT_OF_NORMS else module.store
 
 
 def _is_patched(module):

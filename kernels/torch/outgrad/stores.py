@@ -12,11 +12,18 @@ An activation:
     mesa       x in 8 bits, rounded at random, with a range for each 64 columns, which a module follows; to compare with
     actnn:K    x in K bits, 2, 4 or 8, rounded at random, with a range for each 256 elements; to compare with
 
-kernels/c/outgrad.h states the contract of each but the last two, which are others' (quantisers.py) and are made of
+A norm keeps y, or in its place y in 8 bits, on CPUs alone:
+
+    y          the output y, which the next layer also keeps: the default
+    e4m3       y in e4m3 with one scale for the tensor: 1 byte an element
+    mxfp8      y in MXFP8: 1.031 bytes an element
+    int8       y in 8-bit integers, in groups of 64 with a zero point and a step: 1.125 bytes an element
+
+kernels/c/outgrad.h states the contract of each but mesa and actnn, which are others' (quantisers.py) and are made of
 PyTorch's operations.
 
 A Linear keeps x in its own type, or in e4m3 or e5m2 with one scale a tensor (linear.py). A softmax keeps its output p, or
-its logarithm in codes of 8 bits (softmax.py). A norm keeps y.
+its logarithm in codes of 8 bits (softmax.py).
 """
 
 import collections.abc
@@ -38,8 +45,11 @@ STORES = {
     **{name + beside: (5 + fp8, bits) for name, fp8 in library.FP8.items() for bits, beside in enumerate(("", "+bit", "+2bits"))},
     **dict.fromkeys(OF_X),
 }
-# What modules keep that are no activations. The first is the default, and all that there is where no other follows.
-OTHERS = {"linear": ("x", *library.FP8), "softmax": ("p", "log2:8"), "norm": ("y",)}
+# What norms keep, and its number in outgrad_norm_store: the y of the next layer, or y in 8 bits.
+DEFAULT_OF_NORMS = "y"
+OF_NORMS = {DEFAULT_OF_NORMS: None, "e4m3": 0, "mxfp8": 1, "int8": 2}
+# What modules keep that are no activations; the first is the default.
+OTHERS = {"linear": ("x", *library.FP8), "softmax": ("p", "log2:8"), "norm": tuple(OF_NORMS)}
 _WORDS = "y+bit, parity, code:1 to code:8, dither:2, dither:3, mxfp8+bit, e4m3, e4m3+bit, e4m3+2bits, the same with e5m2, mesa, actnn:2, actnn:4 and actnn:8"
 
 

@@ -176,13 +176,13 @@ def exact_layer_norm(x, gamma, beta, dy, eps, rms):
     return torch.autograd.grad(y, parameters, dy)
 
 
-def certified(gamma, beta, dtype, rms, eps, rows, dy_max, x_hat_max, mean_ratio):
+def certified(gamma, beta, format, rms, eps, rows, dy_max, x_hat_max, mean_ratio):
     """What `outgrad stability` certifies for a norm of these parameters: {bounds of dx over rstd, dgamma and dbeta per row}, with
     the side channels of its policy, which come with them."""
     program = pathlib.Path(os.environ["OUTGRAD_BINARY_DIR"]) / "outgrad-check"
     if not program.exists():
         pytest.skip(f"{program}: the validator was not built")
-    options = {"format": {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}[dtype], "norm": "rmsnorm" if rms else "layernorm"}
+    options = {"format": format, "norm": "rmsnorm" if rms else "layernorm"}
     options |= {"eps": eps, "rows": rows, "dy-max": dy_max, "x-hat-max": x_hat_max, "mean-ratio": mean_ratio}
     command = [program, "stability", "--json", *(f"--{name}={value}" for name, value in options.items())]
     for name, parameter in (("--gamma", gamma), ("--beta", beta)):
@@ -218,7 +218,8 @@ def test_gradients_of_norms_are_within_the_certified_bounds(dtype, gamma_dtype, 
     mean = torch.zeros(rows, 1) if rms else wide.mean(-1, keepdim=True)
     rstd = 1 / torch.sqrt(((wide - mean) ** 2).mean(-1, keepdim=True) + eps)
     x_hat_max, mean_ratio = ((wide - mean) * rstd).abs().max().item() * 1.01, (mean * rstd).abs().max().item() * 1.01
-    bounds, side = certified(gamma, None if rms else beta, dtype, rms, eps, rows, dy.abs().max().item(), x_hat_max, max(mean_ratio, 1e-3))
+    format = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}[dtype]
+    bounds, side = certified(gamma, None if rms else beta, format, rms, eps, rows, dy.abs().max().item(), x_hat_max, max(mean_ratio, 1e-3))
     assert (side.numel() > 0) == (kind == "hard")
     found = outgrad.side_channels(gamma, None if rms else beta, dtype)
     found = set() if found is None else set(found.tolist())
@@ -238,6 +239,49 @@ def test_gradients_of_norms_are_within_the_certified_bounds(dtype, gamma_dtype, 
         # Handed over in the parameter's type, they are rounded once more.
         assert ((a.double() - b).abs() <= rows * of_one + UNIT_ROUNDOFF[gamma_dtype] * b.abs() * 1.01 + 2.0**-24 * (gamma_dtype == torch.float16)).all()
     print(f"dx is off by {share:.3f} of its bound")
+
+
+@pytest.mark.parametrize("kind", ["usual", "hard"])
+@pytest.mark.parametrize("rms", [False, True])
+@pytest.mark.parametrize("store", ["e4m3", "mxfp8", "int8"])
+def test_gradients_of_norms_from_8_bits_are_within_the_certified_bounds(store, rms, kind):
+    """In float32, for whose dx the bounds are; and the side channels of a module are those of the certificate."""
+    torch.manual_seed(2)
+    n, rows, eps = 192, 40, 2.0**-17
+    x, dy = torch.randn(rows, n) + 0.3, torch.randn(rows, n)
+    gamma, beta = gammas(kind, n)
+    if kind == "hard":
+        gamma[30:60] *= 1e-3
+        beta[100:130] *= 20
+        beta[20] = 50
+    else:
+        beta *= 0.1
+    mean = torch.zeros(rows, 1) if rms else x.double().mean(-1, keepdim=True)
+    rstd = 1 / torch.sqrt(((x.double() - mean) ** 2).mean(-1, keepdim=True) + eps)
+    x_hat_max, mean_ratio = 6, (mean * rstd).abs().max().item() * 1.01
+    assert ((x.double() - mean) * rstd).abs().max() < x_hat_max
+    bounds, side = certified(gamma, None if rms else beta, store, rms, eps, rows, dy.abs().max().item(), x_hat_max, max(mean_ratio, 1e-3))
+    module = (outgrad.RMSNorm if rms else outgrad.LayerNorm)(n, eps=eps, store=store)
+    with torch.no_grad():
+        module.weight.copy_(gamma)
+        if not rms:
+            module.bias.copy_(beta)
+    found = module.side_channels(torch.float32)
+    assert ([] if found is None else found.tolist()) == side.tolist() and (side.numel() > 0) == (kind == "hard")
+    y = outgrad.rms_norm(x, n, gamma, eps) if rms else outgrad.layer_norm(x, n, gamma, beta, eps)
+    x.requires_grad_()
+    result = module(x)
+    assert torch.equal(result, y), "y itself is as ever"
+    result.backward(dy)
+    got = [x.grad, module.weight.grad, *([] if rms else [module.bias.grad])]
+    want = exact_layer_norm(x, gamma, None if rms else beta, dy, eps, rms)
+    dx = min(bounds["dx_max_over_rstd"].values()) * rstd + bounds["dx_absolute"]
+    assert torch.isfinite(dx).all()
+    assert ((got[0].double() - want[0]).abs() <= dx).all()
+    for a, b, of_one in zip(got[1:], want[1:], (min(bounds["dgamma_max_per_row"].values()), bounds["dbeta_per_row"]), strict=False):
+        assert ((a.double() - b).abs() <= rows * of_one).all()
+    off = ((got[1].double() - want[1]).norm() / want[1].norm()).item()
+    assert kind == "hard" or 0.001 < off < 0.05, "y was rounded to 8 bits"
 
 
 def test_gammas_that_the_output_does_not_determine():

@@ -31,6 +31,14 @@ def arguments(dtype, n):
     side = torch.tensor([0, columns - 1] if columns > 1 else [0], dtype=torch.int32)
     forward = library.norm_forward(matrix, columns, gamma, beta, 1e-5, False, side)
     rms = library.norm_forward(matrix, columns, gamma, None, 1e-6, True, None)
+    groups = max(x.numel() // 192, 1)
+    wide, dw = (torch.randn(groups, 192, generator=generator).to(dtype) for _ in range(2))
+    ones, pair = torch.ones(192), torch.tensor([2, 190], dtype=torch.int32)
+    in_8_bits = []
+    for store in range(3):
+        kept = library.norm_forward_8bit(wide, 192, ones, ones, 1e-5, False, pair, store)
+        in_8_bits.append((library.norm_forward_8bit, (wide, 192, ones, ones, 1e-5, False, pair, store)))
+        in_8_bits.append((library.norm_backward_8bit, (dw, *kept[1:3], 192, ones, ones, kept[3], False, pair, kept[4], True, True, store)))
     biased = library.bias_gelu_forward(matrix, beta)
     heads = x[: n // 8 // 31 * 8 * 31].view(-1, 31, 8)[:64] if n > 1000 else x.view(1, n, 1)
     probabilities = torch.ops.outgrad.attention_forward.default(heads, heads, heads, None, 0.5, 0.25, SEED, False)[1]
@@ -58,6 +66,7 @@ def arguments(dtype, n):
         (library.norm_backward, (dm, forward[0], columns, gamma, beta, forward[1], False, side, forward[2], True, True)),
         (library.norm_backward, (dm, rms[0], columns, gamma, None, rms[1], True, None, rms[2], True, False)),
         (library.norm_backward, (dm, rms[0], columns, gamma, None, rms[1], True, None, rms[2], False, False)),
+        *in_8_bits,
         (library.bias_gelu_forward, (matrix, beta)),
         (library.bias_gelu_backward, (dm, *biased, columns)),
         (library.dropout, (x, SEED, 0.25)),
@@ -158,6 +167,17 @@ def test_operators_refuse_what_they_cannot_do():
         library.norm_forward(x, 8, None, None, 1e-5, False, torch.tensor([3, 1], dtype=torch.int32))
     with pytest.raises(RuntimeError, match="eps"):
         library.norm_forward(x, 8, None, None, -1.0, False, None)
+    with pytest.raises(RuntimeError, match="n = 8 is no whole number of groups of 64, which share a scale in int8"):
+        library.norm_forward_8bit(x, 8, None, None, 1e-5, False, None, 2)
+    with pytest.raises(RuntimeError, match="store 3 is unknown"):
+        library.norm_forward_8bit(x, 8, None, None, 1e-5, False, None, 3)
+    _, codes, scales, rstd, x_hat = library.norm_forward_8bit(x, 8, None, None, 1e-5, False, None, 0)
+    with pytest.raises(RuntimeError, match="codes has 31 elements or another type, where 32"):
+        library.norm_backward_8bit(x, codes[1:], scales, 8, None, None, rstd, False, None, x_hat, False, False, 0)
+    with pytest.raises(RuntimeError, match="scales has 3 elements or another type, where 4"):
+        library.norm_backward_8bit(x, codes, scales[1:], 8, None, None, rstd, False, None, x_hat, False, False, 0)
+    with pytest.raises(RuntimeError, match="scale 0 is zero, negative, subnormal, infinite or NaN"):
+        library.norm_backward_8bit(x, codes, torch.zeros_like(scales), 8, None, None, rstd, False, None, x_hat, False, False, 0)
     with pytest.raises(RuntimeError, match="seed"):
         library.dropout(x, torch.tensor([1, 2]), 0.5)
     with pytest.raises(RuntimeError, match="dropout"):

@@ -265,6 +265,72 @@ def test_patch_gives_every_activation_its_store_and_unpatch_takes_it():
     assert type(model[1]) is nn.GELU and not any("store" in vars(module) for module in model)
 
 
+# --- Norms -----------------------------------------------------------------------------------------------------------
+
+of_norms = pytest.mark.parametrize("store", ["e4m3", "mxfp8", "int8"])
+
+
+@of_norms
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_a_norm_keeps_codes_and_scales_in_place_of_y(store, dtype):
+    """Beside them 4 bytes a row. The report says so of patched norms, and that the next layer's y is not the norm's."""
+    rows, n = 16, 128
+    of_scales = {"e4m3": 4, "mxfp8": rows * n // 32, "int8": rows * n // 64 * 8}[store]
+    model = nn.Sequential(nn.LayerNorm(n), nn.RMSNorm(n), nn.Linear(n, 3)).to(dtype)
+    found = outgrad.patch(model, torch.randn(rows, n).to(dtype), store={"norm": store})
+    assert [one.bytes_after for one in found.swapped] == [rows * n + of_scales + 4 * rows] * 2
+    assert [one.store for one in found.swapped] == [store] * 2 and f"store {store}: 0 and 1 more\n" in f"{found}\n"
+    assert f"storing y in {store} moves x^ by at most 2^-2 + " in str(found) and f"storing y in {store} moves" in repr(model)
+    outgrad.patch(model, store={"norm": "y"})
+    assert [one.store for one in model[:2]] == ["y"] * 2 and "storing y moves" in repr(model)
+    outgrad.patch(model, store={"norm": store})
+    outgrad.patch(model)
+    assert [one.store for one in model[:2]] == ["y"] * 2, "what is not named has the default"
+    outgrad.patch(model, store={"norm": store})
+    outgrad.unpatch(model)
+    assert type(model[0]) is nn.LayerNorm and "store" not in vars(model[0])
+
+
+@of_norms
+def test_norms_from_8_bits_in_copies_checkpoints_graphs_and_transforms(store):
+    torch.manual_seed(4)
+    module, x = outgrad.LayerNorm(64, store=store), torch.randn(8, 64)
+    want = gradients(module, x)
+    for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module)), lambda x: checkpoint(module, x, use_reentrant=False), torch.compile(module, fullgraph=True)):
+        assert all(torch.equal(a, b) for a, b in zip(gradients(other, x), want, strict=True))
+    grad = torch.func.grad(lambda x: (module(x) * 1).sum())(x)
+    direct = x.clone().requires_grad_()
+    module(direct).sum().backward()
+    assert torch.equal(grad, direct.grad)
+    direct = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(module(direct).sum(), direct, create_graph=True)
+    with pytest.raises(RuntimeError, match="outgrad.layer_norm: the second derivative"):
+        slope.sum().backward()
+
+
+def test_what_norms_cannot_keep_is_named():
+    x = torch.randn(4, 48)
+    for call, why in (
+        (lambda: outgrad.patch(network(), store={"norm": "code:4"}), "outgrad.patch: store: 'code:4' is no store of norm; there are y, e4m3, mxfp8, int8"),
+        (lambda: outgrad.patch(nn.Sequential(nn.LayerNorm(48)), store={"norm": "int8"}), "outgrad.patch: 0: store: 48 columns are no whole number of groups of 64"),
+        (lambda: outgrad.layer_norm(x, 48, store="mxfp8"), "outgrad.layer_norm: store: 48 columns are no whole number of groups of 32"),
+        (lambda: outgrad.rms_norm(x, 48, store=8), "outgrad.rms_norm: store: 8 is no store of norms"),
+        (lambda: outgrad.RMSNorm(48, store="int8"), "outgrad.RMSNorm: store: 48 columns"),
+        (lambda: outgrad.side_channels(torch.ones(48), store="int8"), "outgrad.side_channels: store: 48 columns"),
+        (lambda: outgrad.patch(network(), store={"softmax": "code:8"}), "store: 'code:8' is no store of softmax; there are p, log2:8"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            call()
+
+
+@of_norms
+def test_a_nan_of_x_reaches_its_rows_dx(store):
+    x = torch.randn(4, 64)
+    x[1, 5] = math.nan
+    y, dx = gradients(lambda x: outgrad.layer_norm(x, 64, store=store), x)
+    assert y[1].isnan().all() and dx[1].isnan().all() and not dx[[0, 2, 3]].isnan().any()
+
+
 def test_gelus_tanh_form_has_a_name_of_its_own():
     model = nn.Sequential(nn.GELU(), nn.GELU("tanh"))
     outgrad.patch(model, store={"gelu_tanh": "code:2"})
