@@ -13,6 +13,7 @@
 #include "kernels/host/code.h"
 #include "kernels/host/fp8.h"
 #include "kernels/host/mxfp8.h"
+#include "kernels/host/norm_store.h"
 #include "kernels/host/parity.h"
 
 namespace outgrad::autotune {
@@ -88,12 +89,60 @@ std::vector<TimedStore> stores_of(const T* x, const T* dy, T* out, std::byte* ke
   return stores;
 }
 
+// The arrays of a LayerNorm beside those of stores_of.
+struct NormArrays {
+  static constexpr i64 kColumns = 1024;
+  std::vector<float> gamma, beta, rstd, dgamma, dbeta, workspace;
+  i64 rows;
+
+  explicit NormArrays(i64 n)
+      : gamma(kColumns, 1.1f), beta(kColumns, 0.1f), rstd(static_cast<std::size_t>(n / kColumns)), dgamma(kColumns), dbeta(kColumns),
+        workspace(static_cast<std::size_t>(kernels::norm_backward_workspace(n / kColumns, kColumns))), rows(n / kColumns) {}
+};
+
+// LayerNorm on these arrays, n a multiple of kColumns. Every forward writes y into `out`; y in 8 bits comes beside it.
+template <class T>
+std::vector<TimedStore> norm_stores_of(const T* x, const T* dy, T* out, std::byte* kept, NormArrays& a, i64 n) {
+  constexpr i64 kColumns = NormArrays::kColumns;
+  const double size = sizeof(T);
+  NormArrays* const arrays = &a;
+  std::vector<TimedStore> stores;
+  T* const y = reinterpret_cast<T*>(kept);
+  stores.push_back({"y", 2 * size, 3 * size,
+                    [=] { kernels::layernorm_forward<T>(x, arrays->gamma.data(), arrays->beta.data(), arrays->rows, kColumns, 1e-5f, y, arrays->rstd.data()); },
+                    [=] {
+                      kernels::layernorm_backward<T>(dy, y, arrays->gamma.data(), arrays->beta.data(), arrays->rstd.data(), arrays->rows, kColumns, out,
+                                                     arrays->dgamma.data(), arrays->dbeta.data(), {}, arrays->workspace);
+                    }});
+  const auto add = [&]<class Store>(Store) {
+    auto* const codes = reinterpret_cast<typename Store::Code*>(kept);
+    auto* const scales = reinterpret_cast<typename Store::Scale*>(kept + (n + 63) / 64 * 64);
+    const double bytes = 1 + (Store::kGroup > 0 ? static_cast<double>(sizeof(typename Store::Scale)) / static_cast<double>(Store::kGroup) : 0.0);
+    static constexpr float kScale = 0.02f;  // of a step before, as FP8 products have it
+    stores.push_back({std::string(Store::kName) + " y beside y", 2 * size + bytes, 2 * size + bytes,
+                      [=] {
+                        kernels::layernorm_forward_8bit<Store, T>(x, arrays->gamma.data(), arrays->beta.data(), arrays->rows, kColumns, 1e-5f,
+                                                                  Store::kGroup == 0 ? &kScale : nullptr, out, codes, scales, arrays->rstd.data());
+                      },
+                      [=] {
+                        kernels::layernorm_backward_8bit<Store, T>(dy, codes, scales, arrays->gamma.data(), arrays->beta.data(), arrays->rstd.data(),
+                                                                   arrays->rows, kColumns, out, arrays->dgamma.data(), arrays->dbeta.data(), {},
+                                                                   arrays->workspace);
+                      }});
+  };
+  add(kernels::NormE4m3{});
+  add(kernels::NormMxFp8{});
+  add(kernels::NormInt8{});
+  return stores;
+}
+
 }  // namespace
 
-std::vector<StoreSpeed> store_speeds(FormatId format, i64 n, int rounds, std::uint64_t seed) {
+std::vector<StoreSpeed> store_speeds(StoredLayer layer, FormatId format, i64 n, int rounds, std::uint64_t seed) {
   const Array x = filled(Content::kX, Element::kFormat, format, n, seed), dy = filled(Content::kDy, Element::kFormat, format, n, seed),
               out = filled(Content::kResult, Element::kFormat, format, n, seed),
               mask = filled(Content::kResult, Element::kMaskWord, format, (n + 31) / 32, seed);
+  NormArrays norm(n);
   std::vector<TimedStore> stores;
   std::vector<Array> kept;
   // Every store keeps in an array of its own, so that its backward finds what its forward left.
@@ -101,8 +150,11 @@ std::vector<StoreSpeed> store_speeds(FormatId format, i64 n, int rounds, std::ui
     constexpr std::size_t kMost = 12;
     for (std::size_t k = 0; k < kMost; ++k) {
       Array array = filled(Content::kResult, Element::kFormat, format, n + n / 8 + 128, seed);
-      std::vector<TimedStore> all = stores_of<T>(reinterpret_cast<const T*>(x.get()), reinterpret_cast<const T*>(dy.get()), reinterpret_cast<T*>(out.get()),
-                                                 array.get(), reinterpret_cast<u32*>(mask.get()), n);
+      const T* const from = reinterpret_cast<const T*>(x.get());
+      const T* const gradient = reinterpret_cast<const T*>(dy.get());
+      T* const to = reinterpret_cast<T*>(out.get());
+      std::vector<TimedStore> all = layer == StoredLayer::layernorm ? norm_stores_of<T>(from, gradient, to, array.get(), norm, n)
+                                                                    : stores_of<T>(from, gradient, to, array.get(), reinterpret_cast<u32*>(mask.get()), n);
       if (k == all.size()) break;
       stores.push_back(std::move(all[k]));
       kept.push_back(std::move(array));
@@ -137,27 +189,31 @@ int stores_command(const Options& options) {
   json groups = json::array();
   if (!options.has("json")) std::printf("%s, %d threads\n", cpu.model.c_str(), cpu.threads);
   for (const FormatId format : formats_of(options)) {
-    const i64 n = bench_elements(format, wanted);
-    const std::vector<StoreSpeed> speeds = store_speeds(format, n, rounds, seed);
-    json stores = json::array();
-    if (!options.has("json")) std::printf("%s, %lld elements: speed over that of the plain kernels\n", name_of(format), static_cast<long long>(n));
-    for (const StoreSpeed& s : speeds) {
-      const auto interval = [](const Interval& i) { return json{{"median", i.median}, {"low", i.low}, {"high", i.high}, {"confidence", kConfidence}}; };
-      stores.push_back({{"store", s.store},
-                        {"forward_bytes", s.forward_bytes},
-                        {"backward_bytes", s.backward_bytes},
-                        {"forward", interval(s.forward)},
-                        {"backward", interval(s.backward)}});
+    for (const StoredLayer layer : {StoredLayer::gelu, StoredLayer::layernorm}) {
+      const char* const name = layer == StoredLayer::gelu ? "gelu" : "layernorm";
+      const i64 n = bench_elements(format, wanted) / NormArrays::kColumns * NormArrays::kColumns;
+      const std::vector<StoreSpeed> speeds = store_speeds(layer, format, n, rounds, seed);
+      json stores = json::array();
       if (!options.has("json")) {
-        std::printf("  %-26s forward %6.3f bytes  %.2fx [%.2f, %.2f]   backward %6.3f bytes  %.2fx [%.2f, %.2f]\n", s.store.c_str(), s.forward_bytes,
-                    s.forward.median, s.forward.low, s.forward.high, s.backward_bytes, s.backward.median, s.backward.low, s.backward.high);
+        std::printf("%s, %s, %lld elements: speed over that of the plain kernels\n", name, name_of(format), static_cast<long long>(n));
       }
+      for (const StoreSpeed& s : speeds) {
+        const auto interval = [](const Interval& i) { return json{{"median", i.median}, {"low", i.low}, {"high", i.high}, {"confidence", kConfidence}}; };
+        stores.push_back({{"store", s.store},
+                          {"forward_bytes", s.forward_bytes},
+                          {"backward_bytes", s.backward_bytes},
+                          {"forward", interval(s.forward)},
+                          {"backward", interval(s.backward)}});
+        if (!options.has("json")) {
+          std::printf("  %-26s forward %6.3f bytes  %.2fx [%.2f, %.2f]   backward %6.3f bytes  %.2fx [%.2f, %.2f]\n", s.store.c_str(), s.forward_bytes,
+                      s.forward.median, s.forward.low, s.forward.high, s.backward_bytes, s.backward.median, s.backward.low, s.backward.high);
+        }
+      }
+      groups.push_back({{"layer", name}, {"format", name_of(format)}, {"elements", n}, {"stores", stores}});
     }
-    groups.push_back({{"format", name_of(format)}, {"elements", n}, {"stores", stores}});
   }
   if (options.has("json")) {
-    std::printf("%s\n",
-                json{{"schema", kStoreBenchSchema}, {"activation", "gelu"}, {"device", to_json(device_record(cpu))}, {"groups", groups}}.dump(2).c_str());
+    std::printf("%s\n", json{{"schema", kStoreBenchSchema}, {"device", to_json(device_record(cpu))}, {"groups", groups}}.dump(2).c_str());
   }
   return kernels::kExitHolds;
 }

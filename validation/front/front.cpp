@@ -177,22 +177,21 @@ std::vector<FrontRow> front_of(const SweptActivation& f, std::vector<Store> stor
 std::map<std::string, StoreSpeed> parse_speeds(const std::string& text, const std::string& file, const SweptActivation& f) {
   const nlohmann::json json = parse_json(text, file);
   const JsonNode node(json, file, "");
-  node.expect_schema("outgrad.store_bench/1");
-  if (node["activation"].text() != f.name) node["activation"].fail(fmt::format("is not {}", f.name));
+  node.expect_schema("outgrad.store_bench/2");
   const auto ratio = [](const JsonNode& each) {
     const Ratio found{each["median"].finite(), each["low"].finite(), each["high"].finite()};
     if (!(found.low > 0 && found.low <= found.median && found.median <= found.high)) each.fail("is not an interval of ratios around its median");
     return found;
   };
   for (const JsonNode& group : node["groups"].items()) {
-    if (group["format"].text() != "bf16") continue;
+    if (group["layer"].text() != f.name || group["format"].text() != "bf16") continue;
     std::map<std::string, StoreSpeed> speeds;
     for (const JsonNode& each : group["stores"].items()) {
       if (!speeds.emplace(each["store"].text(), StoreSpeed{ratio(each["forward"]), ratio(each["backward"])}).second) each["store"].fail("occurs twice");
     }
     return speeds;
   }
-  node["groups"].fail("has no bf16");
+  node["groups"].fail(fmt::format("has no {} in bf16", f.name));
 }
 
 nlohmann::ordered_json front_json(const SweptActivation& f, const std::vector<FrontRow>& rows) {

@@ -158,7 +158,7 @@ TEST_F(FrontCommand, WritesItsTable) {
   EXPECT_EQ(json["stores"].back()["under"].size(), 3);
 }
 
-constexpr const char* kSpeeds = R"({"schema": "outgrad.store_bench/1", "activation": "gelu", "groups": [{"format": "bf16", "stores": [
+constexpr const char* kSpeeds = R"({"schema": "outgrad.store_bench/2", "groups": [{"layer": "gelu", "format": "bf16", "stores": [
   {"store": "code of 4 bits", "forward": {"median": 0.91, "low": 0.9, "high": 0.92}, "backward": {"median": 1.6, "low": 1.5, "high": 1.7}}]}]})";
 
 TEST_F(FrontCommand, SpeedsStandBesideTheStoresThatWereTimed) {
@@ -182,8 +182,8 @@ TEST(Front, RefusesSpeedsThatAreNone) {
     std::string text = kSpeeds;
     return text.replace(text.find(from), from.size(), to);
   };
-  for (const auto& [from, to, named] : {std::tuple{"store_bench/1", "bench/1", "schema"},
-                                        {"gelu", "silu", "activation"},
+  for (const auto& [from, to, named] : {std::tuple{"store_bench/2", "bench/2", "schema"},
+                                        {"gelu", "silu", "groups"},
                                         {"bf16", "f16", "groups"},
                                         {"0.91", "1.91", "groups[0].stores[0].forward"},
                                         {"1.5", "-1.5", "groups[0].stores[0].backward"},
