@@ -5,6 +5,7 @@
     print(report)
 """
 
+from . import library  # first, because it names a PyTorch that is too old
 from . import functional
 from .attention import attention, softmax_dropout
 from .bounds import Bounds, bounds
