@@ -2,6 +2,7 @@
 one storage for an activation and the Linear after it, which is never used for another tensor."""
 
 import copy
+import json
 import math
 import pickle
 
@@ -371,6 +372,24 @@ def test_bytes_are_counted_on_fake_tensors_of_a_gpu():
     with report.fake("cuda", torch.bfloat16):
         found = outgrad.patch(nn.Sequential(nn.Linear(32, WIDTH), nn.GELU(), nn.Linear(WIDTH, 8)), example=torch.empty(ROWS, 32), store=STORE)
     assert found.total_after == ROWS * 32 + SCALE + CODES + SCALE + BITS
+
+
+def test_berts_layers_keep_codes_once(tmp_path):
+    """Hugging Face's: the GELU and the Linear after it, and query, key and value, which read one norm."""
+    pytest.importorskip("transformers")
+    length, width, wide, layers = 64, 64, 256, 2
+    sizes = {"hidden_size": width, "intermediate_size": wide, "num_hidden_layers": layers, "num_attention_heads": 4, "vocab_size": 128}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", **sizes}))
+    found, plain = (report.of(str(tmp_path), 1, length, "bf16", store=store) for store in (STORE, "y+bit"))
+    alone = {one.name: one.bytes_after for one in found.swapped}
+    for k in range(layers):
+        layer = f"bert.encoder.layer.{k}"
+        assert alone[f"{layer}.intermediate.intermediate_act_fn"] == length * wide // 8, "bits"
+        assert alone[f"{layer}.output.dense"] == 0
+        assert [alone[f"{layer}.attention.self.{name}"] for name in ("query", "key", "value")] == [0] * 3
+        assert alone[f"{layer}.attention.output.dense"] == length * width + SCALE
+    assert found.components_after["(several modules)"] >= layers * (length * (wide + width) + 2 * SCALE)
+    assert found.total_after < plain.total_after
 
 
 def test_a_model_learns():
