@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <stdexcept>
 #include <string>
@@ -289,6 +290,34 @@ TEST(Fp8Arrays, EveryScheduleIsTheDefinitionF32) {
   expect_definition_everywhere<F8E4M3, float>();
   expect_definition_everywhere<F8E5M2, float>();
 }
+// Of a large array the results come from a table of all x; of its parts they do not.
+template <class T, CpuSchedule S>
+void expect_large_array_is_its_parts(int bits) {
+  using Gelu = Fp8Activation<generated::GeluFp8>;
+  constexpr i64 kPart = 1 << 16, n = (i64{1} << 18) + 77;
+  const float scale = 61.0f;
+  Fp8Table table;
+  fill_fp8_table<Gelu, F8E4M3>(scale, bits, table);
+  std::vector<T> x(n);
+  for (i64 i = 0; i < n; ++i) x[static_cast<size_t>(i)].bits = static_cast<u16>(i * 40503);  // every x, in another order
+  std::vector<F8E4M3> codes(n), of_parts(n);
+  std::vector<u8> beside(static_cast<size_t>(code_bytes(bits, n))), beside_parts(beside.size());
+  activation_forward_fp8<Gelu, F8E4M3, T, S>(table, scale, x.data(), codes.data(), beside.data(), n);
+  for (i64 i = 0; i < n; i += kPart) {
+    activation_forward_fp8<Gelu, F8E4M3, T, S>(table, scale, x.data() + i, of_parts.data() + i, beside_parts.data() + i / 8 * bits, std::min(kPart, n - i));
+  }
+  EXPECT_EQ(std::memcmp(codes.data(), of_parts.data(), codes.size()), 0) << bits;
+  EXPECT_EQ(beside, beside_parts) << bits;
+}
+
+TEST(Fp8Arrays, ALargeArrayIsItsParts) {
+  for (int bits = 0; bits <= kMostPartBits; ++bits) {
+    expect_large_array_is_its_parts<F16, CpuSchedule{.threads = 1}>(bits);
+    expect_large_array_is_its_parts<F16, tuned::kDefaultSchedule>(bits);
+    expect_large_array_is_its_parts<BF16, tuned::kDefaultSchedule>(bits);
+  }
+}
+
 TEST(Fp8Arrays, EveryScheduleIsTheDefinitionF16) { expect_definition_everywhere<F8E4M3, F16>(); }
 TEST(Fp8Arrays, EveryScheduleIsTheDefinitionBf16) { expect_definition_everywhere<F8E5M2, BF16>(); }
 
