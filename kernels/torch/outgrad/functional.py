@@ -443,7 +443,7 @@ def norm_store_why_not(store, columns):
     return f"{columns} columns are no whole number of groups of {group}, which share a scale" if group and columns % group != 0 else None
 
 
-def _checked_norm(function, x, normalized_shape, weight, bias, eps, rms, side_channels, store):
+def _checked_norm(function, x, normalized_shape, weight, bias, eps, rms, side_channels, store=stores.DEFAULT_OF_NORMS):
     _expect(function, x=x, weight=weight, bias=bias)
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if not shape or tuple(x.shape[-len(shape) :]) != shape:
