@@ -1,4 +1,4 @@
-// Storage formats (f32, f16, bf16, and for a stored y also e4m3 and e5m2): exact widening to fp32 and
+// Storage formats (f32, f16, bf16, and for a stored y also e4m3, e5m2 and int8): exact widening to fp32 and
 // round-to-nearest-even narrowing, subnormals included.
 //
 // Narrowing works on the bits of the fp32 value. It adds half an ulp of the target, minus one if the kept part is even.
@@ -32,6 +32,16 @@ struct F8E5M2 {
   u8 bits;
 };
 
+// Integers from -127 to 127. The code -128, which no number has, is that of a NaN.
+struct I8 {
+  u8 bits;
+};
+
+// e2m1 of the OCP Microscaling Formats specification 1.0, in the lowest four bits: 0, 1/2, 1, 3/2, 2, 3, 4, 6 and a sign.
+struct F4E2M1 {
+  u8 bits;
+};
+
 // A scale of the OCP Microscaling Formats specification 1.0: 2^(bits - 127); 255 is NaN.
 struct E8M0 {
   u8 bits;
@@ -39,6 +49,10 @@ struct E8M0 {
 
 // e4m3 in blocks of 32 that share an E8M0: MXFP8.
 struct MxFp8 {};
+
+// e2m1 in blocks of 32 that share an E8M0, MXFP4, and in blocks of 16 that share an e4m3 beside one fp32 scale a tensor, NVFP4.
+struct MxFp4 {};
+struct NvFp4 {};
 
 // The values of f16 and bf16, where the lowest bit of a negative y's code says its branch: 0 right of the minimum, 1 left
 // of it (kernels/parity.h).
@@ -48,6 +62,7 @@ struct ParityBf16 : BF16 {};
 inline constexpr u32 kCanonicalNanF32 = 0x7fc00000u;
 inline constexpr u16 kCanonicalNanF16 = 0x7e00u;
 inline constexpr u16 kCanonicalNanBf16 = 0x7fc0u;
+inline constexpr u8 kNanI8 = 0x80u;
 inline constexpr u8 kCanonicalNanF8 = 0x7fu;  // the one NaN of e4m3; the NaN that CUDA's and PyTorch's conversions give in e5m2
 
 // Properties of a storage format T: its name in specs and on the command line, the type's name in C++, the integer of its size, its canonical NaN.
@@ -95,12 +110,34 @@ struct Format<F8E5M2> {
 };
 
 template <>
+struct Format<I8> {
+  static constexpr const char* kName = "int8";
+  static constexpr const char* kType = "I8";
+  using Bits = u8;
+  static constexpr Bits kCanonicalNan = kNanI8;
+};
+
+template <>
 struct Format<MxFp8> {
   static constexpr const char* kName = "mxfp8";
   static constexpr const char* kType = "MxFp8";
   using Element = F8E4M3;
   using Scale = E8M0;
   static constexpr int kBlock = 32;
+};
+
+template <>
+struct Format<MxFp4> {
+  static constexpr const char* kName = "mxfp4";
+  using Scale = E8M0;
+  static constexpr int kBlock = 32;
+};
+
+template <>
+struct Format<NvFp4> {
+  static constexpr const char* kName = "nvfp4";
+  using Scale = F8E4M3;
+  static constexpr int kBlock = 16;
 };
 
 template <>
@@ -169,7 +206,15 @@ OUTGRAD_HD float widen(F8E4M3 value) {
   return float_of(sign | bits_of(sub_rn(float_of(magnitude + (121u << 23)), float_of(121u << 23))));  // like f16's subnormals, but at 2^-6
 }
 
-// `narrow<T>(value)`: value rounded to nearest even in T; overflow gives infinity (e4m3: NaN), NaN gives Format<T>::kCanonicalNan
+OUTGRAD_HD float widen(F4E2M1 value) {
+  const u32 magnitude = value.bits & 7u;
+  const float number = magnitude < 5 ? 0.5f * static_cast<float>(magnitude) : static_cast<float>(magnitude < 7 ? magnitude - 2 : 6);
+  return float_of(bits_of(number) | (value.bits & 8u) << 28);
+}
+
+OUTGRAD_HD float widen(I8 value) { return value.bits == kNanI8 ? float_of(kCanonicalNanF32) : static_cast<float>(static_cast<signed char>(value.bits)); }
+
+// `narrow<T>(value)`: value rounded to nearest even in T; overflow gives infinity (e4m3, int8: NaN), NaN gives Format<T>::kCanonicalNan
 // (f32: value).
 template <class T>
 OUTGRAD_HD T narrow(float value);
@@ -229,6 +274,12 @@ OUTGRAD_HD F8E4M3 narrow<F8E4M3>(float value) {
     return F8E4M3{static_cast<u8>(sign | (bits_of(add_rn(float_of(magnitude), 0x1p14f)) - bits_of(0x1p14f)))};
   }
   return F8E4M3{static_cast<u8>(sign | ((magnitude - (120u << 23) + 0x7ffffu + ((magnitude >> 20) & 1u)) >> 20))};
+}
+
+template <>
+OUTGRAD_HD I8 narrow<I8>(float value) {
+  const bool fits = -127.5f < value && value < 127.5f;  // beyond are a NaN, and what rounds to 128
+  return I8{fits ? static_cast<u8>(bits_of(add_rn(value, 0x1.8p23f))) : kNanI8};  // an ulp of the sum is 1
 }
 
 // The bits of a stored value, with every NaN mapped to the canonical one. Hashes and equality tests compare these.

@@ -1,12 +1,14 @@
-// y in 8 bits with one scale a tensor, as today's FP8 products read it, and 0, 1 or 2 bits beside each code: what a layer may keep for its
+// y in 8 bits with one scale a tensor, as today's FP8 and int8 products read it, and 0, 1 or 2 bits beside each code: what a layer may keep for its
 // backward pass where the next product keeps the code anyway.
 //
-// For x in fp32, y is the library's fp32 forward of x, and the code is y s rounded to e4m3 or e5m2 (OFP8), where s is the tensor's scale and
+// For x in fp32, y is the library's fp32 forward of x, and the code is y s rounded to e4m3 or e5m2 (OFP8) or to
+// an integer (int8), where s is the tensor's scale and
 // what exceeds the largest number is saturated. The code stands for code / s. Many x share a code: those with f(x) in an interval of y, left
 // of f's minimum and right of it. Their f'(x) fill an interval on each side, and the bits beside the code say in which part of these f'(x)
 // lies. Fp8Table holds the parts of all codes at one scale:
 //   edges   part = number of the code's edges at or below g, g = the library's fp32 fit at y and the mask bit of x
 //   values  the middle of each part, which the code and the part stand for
+// int8 has one code for both zeros, so that this code has a y on either side of 0, the floating-point formats have two.
 // The parts are as short as 2^bits parts can be: the whole from the least to the greatest f'(x) in equal parts, or, where a gap is between
 // the two sides, each side in equal parts of its own. At the minimum the sides meet.
 //
@@ -25,18 +27,24 @@
 
 namespace outgrad::kernels {
 
-inline constexpr int kMostPartBits = 2, kMostParts = 1 << kMostPartBits, kFp8Codes = 256;
+inline constexpr int kMostPartBits = 2, kMostParts = 1 << kMostPartBits, kFp8Codes = 256, kFp4Codes = 16;
 
-struct Fp8Table {
+template <int kCodes>
+struct PartTable {
   int bits;
   float widest;                            // the longest part
-  float edges[kMostParts - 1][kFp8Codes];  // ascending
-  float values[kMostParts][kFp8Codes];     // NaN for a NaN and an infinity, which no x but a NaN has; 0 for codes below f's minimum, which none has
+  float edges[kMostParts - 1][kCodes];  // ascending
+  float values[kMostParts][kCodes];     // NaN for a NaN and an infinity, which no x but a NaN has; 0 for codes below f's minimum, which none has
 };
+using Fp8Table = PartTable<kFp8Codes>;
+using Fp4Table = PartTable<kFp4Codes>;  // kernels/fp4.h
 
 }  // namespace outgrad::kernels
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
+
+// Magnitudes of y as bits: all but a NaN's are below.
+inline constexpr u32 kBeyondInfinity = 0x7f800001u;
 
 OUTGRAD_HD constexpr bool part_bits_hold(int bits) { return bits >= 0 && bits <= kMostPartBits; }
 
@@ -67,8 +75,23 @@ OUTGRAD_HD F fp8_code(float y, float scale) {
   return narrow_saturated<F>(mul_rn(y, scale));
 }
 
+// The code of -v, where `code` is that of v >= 0: the same where a format has one zero.
+template <class F>
+OUTGRAD_HD constexpr int negated(int code) {
+  return code | 0x80;
+}
+template <>
+OUTGRAD_HD constexpr int negated<I8>(int code) {
+  return -code & 0xff;
+}
+template <>
+OUTGRAD_HD constexpr int negated<F4E2M1>(int code) {
+  return code | 8;
+}
+
 // NaN has part 0.
-OUTGRAD_HD int part_of(const Fp8Table& table, u8 code, float g) {
+template <int kCodes>
+OUTGRAD_HD int part_of(const PartTable<kCodes>& table, u8 code, float g) {
   int part = 0;
   for (int k = 0; k + 1 < 1 << table.bits; ++k) part += table.edges[k][code] <= g;
   return part;
@@ -103,7 +126,8 @@ OUTGRAD_HD SlopeRange slopes_of(float first, float last, bool m) {
 }
 
 // Parts of [lo, hi], from number `begin` on, `count` of them.
-OUTGRAD_HD void cut(Fp8Table& table, int code, double lo, double hi, int begin, int count) {
+template <int kCodes>
+OUTGRAD_HD void cut(PartTable<kCodes>& table, int code, double lo, double hi, int begin, int count) {
   for (int k = 0; k < count; ++k) {
     if (k > 0) table.edges[begin + k - 1][code] = static_cast<float>(lo + (hi - lo) * k / count);
     table.values[begin + k][code] = static_cast<float>(lo + (hi - lo) * (2 * k + 1) / (2 * count));
@@ -111,7 +135,8 @@ OUTGRAD_HD void cut(Fp8Table& table, int code, double lo, double hi, int begin, 
 }
 
 // Of one code, from f' left and right of the minimum. Returns the length of its longest part.
-OUTGRAD_HD double cut(Fp8Table& table, int code, const SlopeRange& left, const SlopeRange& right) {
+template <int kCodes>
+OUTGRAD_HD double cut(PartTable<kCodes>& table, int code, const SlopeRange& left, const SlopeRange& right) {
   const int parts = 1 << table.bits;
   if (!left.any && !right.any) return 0;
   const double lo = left.any ? left.lo : right.lo, hi = right.any ? right.hi : left.hi;
@@ -136,7 +161,7 @@ OUTGRAD_HD double cut(Fp8Table& table, int code, const SlopeRange& left, const S
 // The least magnitude of y, as bits, whose code has at least the magnitude `code`; beyond the infinity's if there is none.
 template <class F>
 OUTGRAD_HD u32 first_magnitude(int code, float scale) {
-  u32 below = 0, at = 0x7f800001u;  // below + 1 or more, and not above `at`
+  u32 below = 0, at = kBeyondInfinity;  // below + 1 or more, and not above `at`
   while (below < at) {
     const u32 middle = below + (at - below) / 2;
     if (fp8_code<F>(float_of(middle), scale).bits >= code) {
@@ -150,27 +175,30 @@ OUTGRAD_HD u32 first_magnitude(int code, float scale) {
 
 }  // namespace detail
 
-// The table of S, an Fp8Activation of kernels/fp8s.h, for codes in F; part_bits_hold(bits) and scale_holds(scale).
-template <class S, class F>
-OUTGRAD_HD void fill_fp8_table(float scale, int bits, Fp8Table& table) {
-  constexpr int kSign = 0x80;
+// The table of S, an Fp8Activation of kernels/fp8s.h, for codes in F of the y whose magnitudes, as bits, are below `end`; part_bits_hold(bits) and
+// scale_holds(scale).
+template <class S, class F, int kCodes>
+OUTGRAD_HD void fill_fp8_table(float scale, int bits, PartTable<kCodes>& table, u32 end = kBeyondInfinity) {
   const int largest = narrow_saturated<F>(float_of(0x7f800000u)).bits;
   table.bits = bits;
-  for (int code = 0; code < kFp8Codes; ++code) {
-    const float value = (code & ~kSign) > largest ? widen(F{static_cast<u8>(code)}) : 0.0f;
+  for (int code = 0; code < kCodes; ++code) {
+    const float value = widen(F{static_cast<u8>(code)});
     for (int k = 0; k + 1 < kMostParts; ++k) table.edges[k][code] = float_of(0x7f800000u);
     for (int k = 0; k < kMostParts; ++k) table.values[k][code] = value - value;  // NaN for a NaN and for an infinity, which is no code of a y
   }
   double widest = 0;
+  const auto see = [&](int code, const detail::SlopeRange& left, const detail::SlopeRange& right) {
+    const double length = detail::cut(table, code, left, right);
+    widest = widest < length ? length : widest;
+  };
   u32 first = 0;
   for (int code = 0; code <= largest; ++code) {
-    const u32 next = code == largest ? 0x7f800001u : detail::first_magnitude<F>(code + 1, scale);
+    const u32 first_of_next = code == largest ? end : detail::first_magnitude<F>(code + 1, scale), next = first_of_next < end ? first_of_next : end;
     if (next > first) {
       const float near = float_of(first), far = float_of(next - 1);
-      const double positive = detail::cut(table, code, {}, detail::slopes_of<S>(near, far, true));
-      const double negative = detail::cut(table, code | kSign, detail::slopes_of<S>(-far, -near, false), detail::slopes_of<S>(-far, -near, true));
-      widest = widest < positive ? positive : widest;
-      widest = widest < negative ? negative : widest;
+      const int negative = negated<F>(code);
+      if (negative != code) see(code, {}, detail::slopes_of<S>(near, far, true));
+      see(negative, detail::slopes_of<S>(-far, -near, false), detail::slopes_of<S>(-far, negative != code ? -near : far, true));
     }
     first = next;
   }

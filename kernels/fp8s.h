@@ -59,16 +59,18 @@ struct Fp8Claims {
 };
 template <class Header, class F>
 OUTGRAD_HD constexpr Fp8Claims fp8_claims() {
-  if constexpr (sizeof(F) == 1 && kLargestOf<F> == kLargestOf<F8E4M3>) {
+  if constexpr (kLargestOf<F> == kLargestOf<F8E4M3>) {
     return {Header::kE4m3Least, Header::kE4m3Most, {Header::kE4m3T0, Header::kE4m3T1, Header::kE4m3T2}};
+  } else if constexpr (kLargestOf<F> == kLargestOf<I8>) {
+    return {Header::kInt8Least, Header::kInt8Most, {Header::kInt8T0, Header::kInt8T1, Header::kInt8T2}};
   } else {
     return {Header::kE5m2Least, Header::kE5m2Most, {Header::kE5m2T0, Header::kE5m2T1, Header::kE5m2T2}};
   }
 }
 
 // The proven bound of |what is kept stands for - f'(x)| at the scale that the table was made for.
-template <class S>
-OUTGRAD_HD double fp8_error(const Fp8Table& table) {
+template <class S, int kCodes>
+OUTGRAD_HD double fp8_error(const PartTable<kCodes>& table) {
   return 0.5 * static_cast<double>(table.widest) + S::Header::kRoom;
 }
 

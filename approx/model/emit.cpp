@@ -275,15 +275,24 @@ std::string fp8_body(const Fit& fit) {
   t += claim("kG", m.kG, "sup |g - f'(x)|");
   t += "  // proven over every finite x at any scale: what is kept stands for f'(x) within half of the table's longest part and kRoom (kernels/fp8.h)\n";
   t += claim("kRoom", m.kRoom, "the errors of g, and rounding");
-  const auto scales = [&](const char* format, const char* prefix, const Fp8Model::Scales& s) {
+  const auto totals = [&](const char* prefix, const std::array<double, 3>& bounds) {
+    for (size_t i = 0; i < bounds.size(); ++i) t += claim(fmt::format("{}T{}", prefix, i).c_str(), bounds[i], fmt::format("{:.6f}", bounds[i]));
+  };
+  t += "  // of y in any format with a -0, at any scale, with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x\n";
+  totals("kSign", m.kSignT);
+  const auto scales = [&](const char* format, const char* prefix, const Fp8Model::Scales& s, const char* blocks = nullptr) {
     t += fmt::format(
         "  // of y in {} with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x and all scales from Least to Most\n", format);
+    if (blocks != nullptr) t += fmt::format("  // of blocks, as {} have\n", blocks);
     t += constant(fmt::format("{}Least", prefix).c_str(), s.least, "");
     t += constant(fmt::format("{}Most", prefix).c_str(), s.most, "");
-    for (size_t i = 0; i < s.kT.size(); ++i) t += claim(fmt::format("{}T{}", prefix, i).c_str(), s.kT[i], fmt::format("{:.6f}", s.kT[i]));
+    totals(prefix, s.kT);
   };
   scales("e4m3", "kE4m3", m.e4m3);
   scales("e5m2", "kE5m2", m.e5m2);
+  scales("int8", "kInt8", m.int8);
+  scales("mxfp4", "kMxfp4", m.mxfp4, "those with amax below 1");
+  scales("nvfp4", "kNvfp4", m.nvfp4, "those with amax below 1 and a normal scale");
   return t;
 }
 

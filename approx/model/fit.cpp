@@ -307,16 +307,18 @@ std::string to_json(const Fit& fit) {
     j["certificate"] = {{"G", number(m.kG)}, {"T", std::move(exact)}, {"dithered", std::move(dithered)}, {"bias", number(m.kBias)}};
   } else if (fit.fp8) {
     const Fp8Model& m = *fit.fp8;
-    const auto scales = [](const Fp8Model::Scales& s) {
+    const auto totals = [](const std::array<double, 3>& of) {
       json bounds = json::array();
-      for (const double t : s.kT) bounds.push_back(number(t));
-      return json{{"least", number(s.least)}, {"most", number(s.most)}, {"T", std::move(bounds)}};
+      for (const double t : of) bounds.push_back(number(t));
+      return bounds;
     };
+    const auto scales = [&](const Fp8Model::Scales& s) { return json{{"least", number(s.least)}, {"most", number(s.most)}, {"T", totals(s.kT)}}; };
     j["kind"] = "fp8";
     j["code"] = m.code;
     j["fit"] = m.fit;
     j["extrema"] = {{"least_at", number(m.kLeastAt)}, {"greatest_at", number(m.kGreatestAt)}};
-    j["certificate"] = {{"G", number(m.kG)}, {"room", number(m.kRoom)}, {"e4m3", scales(m.e4m3)}, {"e5m2", scales(m.e5m2)}};
+    j["certificate"] = {{"G", number(m.kG)},      {"room", number(m.kRoom)},  {"e4m3", scales(m.e4m3)},   {"e5m2", scales(m.e5m2)},
+                        {"int8", scales(m.int8)}, {"mxfp4", scales(m.mxfp4)}, {"nvfp4", scales(m.nvfp4)}, {"sign", totals(m.kSignT)}};
   } else {
     const ForwardModel& m = *fit.forward;
     j["kind"] = "forward";
@@ -406,6 +408,10 @@ Fit fit_from_json(const std::string& text, const std::string& path) {
     };
     scales(certificate["e4m3"], m.e4m3);
     scales(certificate["e5m2"], m.e5m2);
+    scales(certificate["int8"], m.int8);
+    scales(certificate["mxfp4"], m.mxfp4);
+    scales(certificate["nvfp4"], m.nvfp4);
+    bounds_from(certificate["sign"], m.kSignT);
     fit.fp8 = std::move(m);
     return fit;
   }

@@ -6,6 +6,7 @@
 #include "kernels/eval.h"
 
 #include <array>
+#include <limits>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -114,12 +115,15 @@ struct Fp8Model {
   std::string fit;   ///< the f32 fit that it is made with, and whose g is told apart
   float kLeastAt = 0, kGreatestAt = 0;
   double kG = 0, kRoom = 0;
-  /// The scales of a format whose T is claimed: the largest number over them is from 1 to 2^12, and 2^26.
+  /// The scales of a format whose T is claimed: the largest number over them is from 1 to 2^12, 2^26, and 8.
   struct Scales {
     float least, most;
     std::array<double, 3> kT{};  ///< of 0, 1 and 2 bits
   };
-  Scales e4m3{0x1.cp-4f, 0x1.cp8f, {}}, e5m2{0x1.cp-11f, 0x1.cp15f, {}};
+  /// Of the 4-bit formats: m of a block (kernels/fp4.h) whose largest |y| is below 1.
+  Scales mxfp4{8, std::numeric_limits<float>::max(), {}}, nvfp4{5.625f, std::numeric_limits<float>::max(), {}};
+  std::array<double, 3> kSignT{};  ///< of every format with a -0, at any scale
+  Scales e4m3{0x1.cp-4f, 0x1.cp8f, {}}, e5m2{0x1.cp-11f, 0x1.cp15f, {}}, int8{127.0f / 8, 127.0f, {}};
 };
 
 /// A direct table; members as in the emitted header. Segments: m = 1 and y's sign clear (upper), m = 1 and set (lower), m = 0 (left).

@@ -7,7 +7,8 @@
 //
 // Over an interval of scales the f' of all its scales are taken together, which is an upper bound again. Intervals are halved until the
 // bound is within kClose of what a single scale is known to need. A normal number's code has the rounding interval of half that number at
-// half the scale, so beyond the first binade of scales only the codes next to 0 and the largest one have to be looked at.
+// half the scale, so beyond the first binade of scales only the codes next to 0 and the largest one have to be looked at. int8 has no such
+// numbers: all its codes are looked at in every binade.
 #include "approx/search/fp8_fit.h"
 
 #include "approx/function/composite.h"
@@ -23,6 +24,7 @@
 #include <array>
 #include <cmath>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace outgrad::approx {
@@ -196,14 +198,43 @@ Lengths longest_parts(const std::optional<Slopes>& left, const std::optional<Slo
   return lengths;
 }
 
+/// The numbers >= 0 that codes stand for.
+struct Grid {
+  std::vector<double> numbers;
+  size_t apart;      ///< what is said of the numbers up to this one, and of the last, does not follow from what is said of their doubles
+  bool signed_zero;  ///< else one code has the y on either side of 0
+  double end = INFINITY;      ///< y s is below
+  bool powers_of_2 = false;   ///< are all scales
+};
+
+Grid grid_of(Format format) {
+  Grid grid{{}, size_t{2} << shape_of(format).fraction_bits, true};
+  for (std::uint32_t code = 0; code < 0x80 && std::isfinite(decode(format, code)); ++code) grid.numbers.push_back(decode(format, code));
+  return grid;
+}
+
+Grid int8_grid() {
+  constexpr int kLargest = 127;
+  Grid grid{{}, kLargest, false};
+  for (int code = 0; code <= kLargest; ++code) grid.numbers.push_back(code);
+  return grid;
+}
+
+/// e2m1, whose codes differ in what the numbers next to them are.
+Grid e2m1_grid(double end, bool powers_of_2) { return {{0, 0.5, 1, 1.5, 2, 3, 4, 6}, 7, true, end, powers_of_2}; }
+
 class ScaleSearch {
  public:
-  ScaleSearch(Side& left, Side& right, Format format) : left_(left), right_(right), fraction_bits_(shape_of(format).fraction_bits) {
-    for (std::uint32_t code = 0; code < 0x80 && std::isfinite(decode(format, code)); ++code) numbers_.push_back(decode(format, code));
-  }
+  ScaleSearch(Side& left, Side& right, Grid grid) : left_(left), right_(right), grid_(std::move(grid)) {}
 
   /// The longest parts over all codes and the scales from `least` to `most`.
   Lengths run(double least, double most) {
+    if (grid_.powers_of_2) {
+      for (double scale = least; scale <= most; scale *= 2) {
+        for (size_t code = 0; code < grid_.numbers.size(); ++code) see(code, false, scale), see(code, true, scale);
+      }
+      return reached_;
+    }
     constexpr int kFirstParts = 16;
     struct Job {
       size_t code;
@@ -213,9 +244,8 @@ class ScaleSearch {
     std::vector<Job> jobs;
     for (double from = least; from < most; from *= 2) {
       const double to = std::min(2 * from, most);
-      for (size_t code = 0; code < numbers_.size(); ++code) {
-        const bool next_to_0 = code <= size_t{2} << fraction_bits_, last = code + 1 == numbers_.size();
-        if (from > least && !next_to_0 && !last) continue;
+      for (size_t code = 0; code < grid_.numbers.size(); ++code) {
+        if (from > least && code > grid_.apart && code + 1 != grid_.numbers.size()) continue;
         for (const bool negative : {false, true}) {
           for (int k = 0; k < kFirstParts; ++k)
             jobs.push_back({code, negative, from + (to - from) * k / kFirstParts, from + (to - from) * (k + 1) / kFirstParts});
@@ -230,9 +260,11 @@ class ScaleSearch {
  private:
   /// Over the scales of [from, to], outer.
   Lengths lengths(size_t code, bool negative, double from, double to) {
-    const double lower = code == 0 ? 0 : 0.5 * (numbers_[code - 1] + numbers_[code]);
-    const double upper = code + 1 == numbers_.size() ? INFINITY : 0.5 * (numbers_[code] + numbers_[code + 1]);
+    const std::vector<double>& numbers = grid_.numbers;
+    const double lower = code == 0 ? 0 : 0.5 * (numbers[code - 1] + numbers[code]);
+    const double upper = code + 1 == numbers.size() ? grid_.end : 0.5 * (numbers[code] + numbers[code + 1]);
     const double near = lower / to * (1 - kWidened), far = upper / from * (1 + kWidened);
+    if (code == 0 && !grid_.signed_zero) return longest_parts(left_.over(-far, 0), right_.over(-far, far));
     if (!negative) return longest_parts({}, right_.over(near, far));
     return longest_parts(left_.over(-far, -near), right_.over(-far, -near));
   }
@@ -259,8 +291,7 @@ class ScaleSearch {
 
   Side& left_;
   Side& right_;
-  int fraction_bits_;
-  std::vector<double> numbers_;  ///< that a code's magnitude stands for
+  Grid grid_;
   Lengths reached_{}, bound_{};
 };
 
@@ -279,14 +310,24 @@ Fp8Model fit_fp8(const Composite& composite, const Spec& spec) {
   if (!(m.kRoom <= spec.target)) {
     throw kernels::SpecError(fmt::format("{}: target {} is not reached: the fit and its rounding take 2^{:.2f}", spec.name, spec.accuracy, std::log2(m.kRoom)));
   }
-  const auto over = [&](Format format, Fp8Model::Scales& scales) {
-    const Lengths longest = ScaleSearch(left, right, format).run(static_cast<double>(scales.least), static_cast<double>(scales.most));
+  const auto bound = [&](const Lengths& longest, std::array<double, 3>& total) {
     for (size_t bits = 0; bits < longest.size(); ++bits) {
-      scales.kT[bits] = (0.5 * longest[bits] + kClose + deployed.fit_error + kTableRounding + m.kRoom) * kFp8RoomUp;
+      total[bits] = (0.5 * longest[bits] + kClose + deployed.fit_error + kTableRounding + m.kRoom) * kFp8RoomUp;
     }
   };
-  over(Format::e4m3, m.e4m3);
-  over(Format::e5m2, m.e5m2);
+  const auto over = [&](Grid grid, Fp8Model::Scales& scales) {
+    bound(ScaleSearch(left, right, std::move(grid)).run(static_cast<double>(scales.least), static_cast<double>(scales.most)), scales.kT);
+  };
+  over(grid_of(Format::e4m3), m.e4m3);
+  over(grid_of(Format::e5m2), m.e5m2);
+  over(int8_grid(), m.int8);
+  // y s is below 8 in a block of MXFP4. In one of NVFP4 a scale that is a normal number is at least 16/17 of what it is rounded from.
+  over(e2m1_grid(8, true), m.mxfp4);
+  over(e2m1_grid(6.375, false), m.nvfp4);
+  const Lengths above = longest_parts({}, right.over(0, INFINITY)), below = longest_parts(left.over(-INFINITY, 0), right.over(-INFINITY, 0));
+  Lengths either;
+  for (size_t bits = 0; bits < either.size(); ++bits) either[bits] = std::max(above[bits], below[bits]);
+  bound(either, m.kSignT);
   return m;
 }
 

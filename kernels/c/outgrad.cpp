@@ -22,6 +22,7 @@
 #include "kernels/c/outgrad.h"
 #include "kernels/c/table.h"
 #include "kernels/codes.h"
+#include "kernels/fp4.h"
 #include "kernels/fp8s.h"
 #include "kernels/host/errors.h"
 #include "kernels/norm_store.h"
@@ -511,7 +512,8 @@ constexpr std::array<MakeTable*, kActivations> table_makers(kernels::Fp8List<A..
   return makers;
 }
 constexpr std::array<MakeTable*, kActivations> kMakeTable[kFp8Formats] = {table_makers<kernels::F8E4M3>(kernels::Fp8Activations{}),
-                                                                          table_makers<kernels::F8E5M2>(kernels::Fp8Activations{})};
+                                                                          table_makers<kernels::F8E5M2>(kernels::Fp8Activations{}),
+                                                                          table_makers<kernels::I8>(kernels::Fp8Activations{})};
 
 outgrad_status check_fp8(const char* function, outgrad_activation activation, outgrad_fp8 fp8, float scale, std::int32_t bits) {
   if (!is_activation(activation)) return fail(OUTGRAD_ERROR_ACTIVATION, function, "activation %d is unknown", static_cast<int>(activation));
@@ -617,6 +619,70 @@ outgrad_status enter_norm8(const char* function, kernels::Norm norm, bool backwa
                 floats(catalogue::kDbeta, a.dbeta, a.n),
                 floats(catalogue::kNormScratch, a.workspace, words)},
                [&](const FormatKernels& kernels) { (backward ? kernels.norm_backward : kernels.norm_forward)[static_cast<int>(norm)][store](a); });
+}
+
+// --- y in 4 bits by blocks -------------------------------------------------------------------------------------------------------
+
+// What makes the tables and says how far what is kept can be from f'(x) in blocks up to an amax, which is given as bits.
+using MakeTables = double(float scale, int bits, kernels::u32 amax, kernels::Fp4Tables& tables);
+
+template <class B, class... A>
+constexpr std::array<MakeTables*, kActivations> tables_makers(kernels::Fp8List<A...>) {
+  std::array<MakeTables*, kActivations> makers{};
+  for (int i = 0; i < kActivations; ++i) ((is_of<A>(i) ? void(makers[static_cast<std::size_t>(i)] = kernels::fill_fp4_tables<A, B>) : void()), ...);
+  return makers;
+}
+
+struct Fp4Info {
+  int block;
+  bool (*scale_holds)(float scale);
+  const char* scale_rule;
+  std::array<MakeTables*, kActivations> make_tables;
+};
+template <class B>
+constexpr Fp4Info fp4_info(const char* scale_rule) {
+  return {kernels::Format<B>::kBlock, kernels::BlockScale<B>::tensor_scale_holds, scale_rule, tables_makers<B>(kernels::Fp8Activations{})};
+}
+constexpr Fp4Info kFp4Info[kFp4Formats] = {fp4_info<kernels::MxFp4>("MXFP4 has no scale of the tensor; it is 1"),
+                                           fp4_info<kernels::NvFp4>("it is from 2^-117 up to 2^118")};
+
+outgrad_status check_fp4(const char* function, outgrad_activation activation, outgrad_fp4 fp4, float scale, std::int32_t bits) {
+  if (!is_activation(activation)) return fail(OUTGRAD_ERROR_ACTIVATION, function, "activation %d is unknown", static_cast<int>(activation));
+  if (fp4 < 0 || fp4 >= kFp4Formats) return fail(OUTGRAD_ERROR_FORMAT, function, "4-bit format %d is unknown", static_cast<int>(fp4));
+  const Fp4Info& info = kFp4Info[fp4];
+  if (info.make_tables[static_cast<std::size_t>(activation)] == nullptr) {
+    return fail(OUTGRAD_ERROR_ACTIVATION, function, "%s rises: y in 4 bits is for activations with a minimum", kernels::kActivationNames[activation]);
+  }
+  if (!info.scale_holds(scale)) return fail(OUTGRAD_ERROR_VALUE, function, "scale = %g: %s", static_cast<double>(scale), info.scale_rule);
+  if (!kernels::part_bits_hold(bits)) return fail(OUTGRAD_ERROR_VALUE, function, "bits = %d: beside y in 4 bits are 0, 1 or 2", static_cast<int>(bits));
+  return OUTGRAD_OK;
+}
+
+// Every call with y in 4 bits goes through this function.
+outgrad_status enter_fp4(const char* function, bool backward, outgrad_activation activation, outgrad_format format, outgrad_fp4 fp4, float scale,
+                         const void* input, const void* codes, const void* scales, const void* parts, std::size_t parts_bytes, void* output, std::int32_t bits,
+                         i64 n) {
+  if (const outgrad_status status = check_format(function, format)) return status;
+  if (const outgrad_status status = check_fp4(function, activation, fp4, scale, bits)) return status;
+  if (const outgrad_status status = check_length(function, n)) return status;
+  const i64 needed = kernels::code_bytes(bits, n), bytes = n * kInfo[format].bytes;
+  if (parts_bytes < static_cast<u64>(needed)) {
+    return fail(OUTGRAD_ERROR_SIZE, function, "parts_bytes = %llu: %lld parts of %d bits take %lld", static_cast<unsigned long long>(parts_bytes),
+                static_cast<long long>(n), static_cast<int>(bits), static_cast<long long>(needed));
+  }
+  if (n == 0) return OUTGRAD_OK;
+  const Fp4Info& info = kFp4Info[fp4];
+  thread_local kernels::Fp4Tables tables;
+  info.make_tables[static_cast<std::size_t>(activation)](scale, bits, 0, tables);
+  const Fp4Arguments a{input, const_cast<void*>(codes), const_cast<void*>(scales), const_cast<void*>(parts), output, n, &tables};
+  const Role kept = backward ? Role::kInput : Role::kOutput;
+  return enter(function, format,
+               {{backward ? catalogue::kDy : catalogue::kX, input, bytes, kInfo[format].bytes},
+                {byte_array("codes", kept), codes, kernels::code_bytes(kernels::kFp4Bits, n), 1},
+                {byte_array("scales", kept), scales, (n - 1) / info.block + 1, 1},
+                {byte_array("parts", kept), parts, needed, 1},
+                {catalogue::result("dx", 0), output, backward ? bytes : 0, kInfo[format].bytes}},
+               [&](const FormatKernels& kernels) { backward ? kernels.backward_fp4[fp4](a) : kernels.forward_fp4[fp4][activation](a); });
 }
 
 outgrad_status workspace_bytes_of(const char* function, KernelId kernel, outgrad_format format, i64 rows, i64 n, std::size_t* bytes) {
@@ -905,6 +971,28 @@ outgrad_status outgrad_rmsnorm_backward_8bit(outgrad_format format, outgrad_norm
                       dgamma,
                       nullptr,
                       static_cast<float*>(workspace)});
+}
+
+outgrad_status outgrad_activation_forward_fp4(outgrad_activation activation, outgrad_format format, const void* x, outgrad_fp4 fp4, float scale,
+                                              std::uint8_t* codes, std::uint8_t* scales, void* parts, std::size_t parts_bytes, std::int32_t bits,
+                                              std::int64_t n) {
+  return enter_fp4("outgrad_activation_forward_fp4", false, activation, format, fp4, scale, x, codes, scales, parts, parts_bytes, nullptr, bits, n);
+}
+
+outgrad_status outgrad_activation_backward_fp4(outgrad_activation activation, outgrad_format format, const void* dy, outgrad_fp4 fp4, float scale,
+                                               const std::uint8_t* codes, const std::uint8_t* scales, const void* parts, std::size_t parts_bytes, void* dx,
+                                               std::int32_t bits, std::int64_t n) {
+  return enter_fp4("outgrad_activation_backward_fp4", true, activation, format, fp4, scale, dy, codes, scales, parts, parts_bytes, dx, bits, n);
+}
+
+outgrad_status outgrad_fp4_error(outgrad_activation activation, outgrad_fp4 fp4, float scale, float amax, std::int32_t bits, double* error) {
+  constexpr const char* kFunction = "outgrad_fp4_error";
+  if (const outgrad_status status = check_fp4(kFunction, activation, fp4, scale, bits)) return status;
+  if (!(amax >= 0)) return fail(OUTGRAD_ERROR_VALUE, kFunction, "amax = %g: it is not negative", static_cast<double>(amax));
+  if (error == nullptr) return fail(OUTGRAD_ERROR_NULL_POINTER, kFunction, "error is null");
+  thread_local outgrad::kernels::Fp4Tables tables;
+  *error = kFp4Info[fp4].make_tables[static_cast<std::size_t>(activation)](scale, bits, outgrad::kernels::bits_of(amax) & 0x7fffffffu, tables);
+  return OUTGRAD_OK;
 }
 
 const char* outgrad_code_name(outgrad_activation activation) {

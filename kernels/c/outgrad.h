@@ -214,19 +214,22 @@ OUTGRAD_API outgrad_status outgrad_softmax_backward_code(outgrad_format format, 
 /* --- y in 8 bits at a scale ------------------------------------------------------------------------------------------------------ */
 
 /* For a next product that reads its input in 8 bits with one scale a tensor: its codes serve the backward pass too, with 0, 1
- * or 2 bits beside each. codes [n] are y scale, rounded once from fp32 to nearest even in e4m3 or e5m2 (OFP8), so that code i
- * stands for code / scale; what exceeds the largest number, an infinity too, is saturated, and a NaN stays one. Many x share a
- * code. The bits beside it, its part, say in which part of their f'(x) this one lies; the parts are as short as so many bits
- * allow. Parts are packed without gaps, as codes of outgrad_activation_forward_code: those of one bit lie as a mask does.
- * scale is positive, finite and not subnormal, else OUTGRAD_ERROR_VALUE. The increasing activations (tanh, sigmoid, softplus,
- * elu) are OUTGRAD_ERROR_ACTIVATION.
+ * or 2 bits beside each. codes [n] are y scale, rounded once from fp32 to nearest even in e4m3 or e5m2 (OFP8) or to an integer
+ * from -127 to 127 (int8), so that code i stands for code / scale; what exceeds the largest number, an infinity too, is
+ * saturated, and a NaN stays one. int8 has no NaN: there its code is -128, which no number has, and whose gradient is NaN. A
+ * product that reads these codes takes it for the number -128 / scale. Many x share a code. The bits beside it, its part, say in
+ * which part of their f'(x) this one lies; the parts are as short as so many bits allow. Parts are packed without gaps, as codes
+ * of outgrad_activation_forward_code: those of one bit lie as a mask does. scale is positive, finite and not subnormal, else
+ * OUTGRAD_ERROR_VALUE. The increasing activations (tanh, sigmoid, softplus, elu) are OUTGRAD_ERROR_ACTIVATION.
  *
  * How far the gradient can be from dy f'(x), apart from the rounding of dx, is proven for every finite x. In the header
  * <activation>_fp8.h of kernels/generated/ are bounds over all scales from 448/2^12 to 448 for e4m3 and from 57344/2^26 to 57344 for
- * e5m2: scales by which the largest |y| is from 1 to 2^12 (2^26) if it becomes the largest number. For GELU they are, with 1 and
- * 2 bits, 0.0612 and 0.0307 in e4m3, and 0.0791 and 0.0396 in e5m2. outgrad_fp8_error has the bound of any one scale. */
+ * e5m2: scales by which the largest |y| is from 1 to 2^12 (2^26) if it becomes the largest number. For int8, whose numbers do not
+ * lie closer where they are small, they are over the scales from 127/8 to 127, largest |y| from 1 to 8. For GELU they are, with 1
+ * and 2 bits, 0.0612 and 0.0307 in e4m3, 0.0791 and 0.0396 in e5m2, and 0.1011 and 0.0476 in int8. outgrad_fp8_error has the bound
+ * of any one scale. */
 typedef int32_t outgrad_fp8;
-enum { OUTGRAD_E4M3 = 0, OUTGRAD_E5M2 = 1 };
+enum { OUTGRAD_E4M3 = 0, OUTGRAD_E5M2 = 1, OUTGRAD_INT8 = 2 };
 
 /* parts_bytes is the size of parts; fewer than outgrad_code_bytes(bits, n) are OUTGRAD_ERROR_SIZE. With bits = 0, parts may be null.
  * No array may overlap another. */
@@ -240,6 +243,35 @@ OUTGRAD_API outgrad_status outgrad_activation_backward_fp8(outgrad_activation ac
 
 /* The proven bound of |dx / dy - f'(x)| at this scale. error is written only on success. */
 OUTGRAD_API outgrad_status outgrad_fp8_error(outgrad_activation activation, outgrad_fp8 fp8, float scale, int32_t bits, double* error);
+
+/* --- y in 4 bits by blocks ------------------------------------------------------------------------------------------------------- */
+
+/* The same for a next product that reads e2m1 (0, 1/2, 1, 3/2, 2, 3, 4, 6 and a sign) in blocks that share a scale:
+ *   OUTGRAD_MXFP4  blocks of 32, the scale an E8M0, as OCP's Microscaling Formats 1.0 convert to them; `scale` is 1
+ *   OUTGRAD_NVFP4  blocks of 16, the block's scale an e4m3: its largest |y| times `scale`, over 6, rounded to nearest. `scale` is
+ *                  the tensor's, 6 448 / (its largest |y|), from 2^-117 up to 2^118. A code stands for code (block's scale) / scale
+ * codes [(n + 1) / 2] hold two codes a byte, the earlier in its lower half; scales has one byte a block, the last of which may be a
+ * part of one. e2m1 has no NaN: a NaN makes its block's scale NaN, and with it the gradients of the block.
+ *
+ * The proven bounds depend on the largest |y| of a block: outgrad_fp4_error. The sign of y alone halves the derivatives that a
+ * code may stand for, so in no block is GELU's further than 0.1574 with 1 bit and 0.0788 with 2, and in blocks with large |y| a
+ * code beside +-0 says no more than this sign. */
+typedef int32_t outgrad_fp4;
+enum { OUTGRAD_MXFP4 = 0, OUTGRAD_NVFP4 = 1 };
+
+/* parts and parts_bytes as of outgrad_activation_forward_fp8. No array may overlap another. */
+OUTGRAD_API outgrad_status outgrad_activation_forward_fp4(outgrad_activation activation, outgrad_format format, const void* x, outgrad_fp4 fp4, float scale,
+                                                          uint8_t* codes, uint8_t* scales, void* parts, size_t parts_bytes, int32_t bits, int64_t n);
+
+/* dx[i] = dy[i] times what code i and part i stand for in a block of that scale. dx may be dy itself. activation, fp4, scale and bits
+ * are those of the forward; the format of dy and dx may be another. */
+OUTGRAD_API outgrad_status outgrad_activation_backward_fp4(outgrad_activation activation, outgrad_format format, const void* dy, outgrad_fp4 fp4, float scale,
+                                                           const uint8_t* codes, const uint8_t* scales, const void* parts, size_t parts_bytes, void* dx,
+                                                           int32_t bits, int64_t n);
+
+/* The proven bound of |dx / dy - f'(x)| in every block whose largest |y| is at most amax; infinity for all blocks. error is written only on
+ * success. */
+OUTGRAD_API outgrad_status outgrad_fp4_error(outgrad_activation activation, outgrad_fp4 fp4, float scale, float amax, int32_t bits, double* error);
 
 /* --- Normalisations over the rows of [rows, n] ---------------------------------------------------------------------------------- */
 

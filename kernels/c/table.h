@@ -6,6 +6,7 @@
 
 #include "kernels/activations.h"
 #include "kernels/formats.h"
+#include "kernels/fp4.h"
 #include "kernels/fp8.h"
 #include "kernels/host/call.h"
 #include "kernels/kernels.h"
@@ -21,7 +22,8 @@ using kernels::kKernels;
 using kernels::u32;
 
 inline constexpr int kFormats = 3;       // in the order of outgrad_format
-inline constexpr int kFp8Formats = 2;    // in the order of outgrad_fp8
+inline constexpr int kFp8Formats = 3;    // in the order of outgrad_fp8
+inline constexpr int kFp4Formats = 2;    // in the order of outgrad_fp4
 inline constexpr int kNormStores = 3;    // in the order of outgrad_norm_store
 inline constexpr int kNorms = 2;         // LayerNorm, RMSNorm
 
@@ -77,13 +79,25 @@ struct Norm8Arguments {
   float *dgamma, *dbeta, *workspace;  // of a backward
 };
 
-// The contracts are in kernels/host/elementwise.h, forwards.h, mxfp8.h, bias.h, layernorm.h, norm_store.h, code.h, softmax.h and fp8.h.
+// A call with y in 4 bits by blocks (kernels/host/fp4.h): from x, codes, scales and parts; from dy and these, dx.
+struct Fp4Arguments {
+  const void* input;
+  void* codes;  // codes, scales and parts are only read by a backward
+  void* scales;
+  void* parts;
+  void* output;  // of a backward
+  i64 n;
+  const kernels::Fp4Tables* tables;
+};
+
+// The contracts are in kernels/host/elementwise.h, forwards.h, mxfp8.h, bias.h, layernorm.h, norm_store.h, code.h, softmax.h, fp8.h and fp4.h.
 struct FormatKernels {
   using Run = void(const kernels::Arguments& a);
   using RunCode = void(const CodeArguments& a);
   using RunSoftmax = void(const SoftmaxArguments& a);
   using RunFp8 = void(const Fp8Arguments& a);
   using RunNorm8 = void(const Norm8Arguments& a);
+  using RunFp4 = void(const Fp4Arguments& a);
 
   Run* run[kKernels];  // by kernels::KernelId
   Run* forward[kActivations];
@@ -113,6 +127,10 @@ struct FormatKernels {
   // By kernels::Norm and outgrad_norm_store.
   RunNorm8* norm_forward[kNorms][kNormStores];
   RunNorm8* norm_backward[kNorms][kNormStores];
+
+  // By outgrad_fp4; null for activations without a minimum.
+  RunFp4* forward_fp4[kFp4Formats][kActivations] = {};
+  RunFp4* backward_fp4[kFp4Formats];
 };
 
 extern const FormatKernels kF32Baseline, kF16Baseline, kBf16Baseline;

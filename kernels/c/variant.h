@@ -11,6 +11,7 @@
 #include "kernels/forwards.h"
 #include "kernels/host/code.h"
 #include "kernels/host/forwards.h"
+#include "kernels/host/fp4.h"
 #include "kernels/host/fp8.h"
 #include "kernels/host/functions.h"
 #include "kernels/host/mxfp8.h"
@@ -141,6 +142,20 @@ constexpr void add_norms(FormatKernels& all, kernels::NormStoreList<Store...>) {
    ...);
 }
 
+// Nor is y in 4 bits by blocks.
+template <class A, class B, class T>
+void forward_fp4(const Fp4Arguments& a) {
+  kernels::activation_forward_fp4<A, B, T, tuned::kDefaultSchedule>(*a.tables, static_cast<const T*>(a.input), static_cast<kernels::u8*>(a.codes),
+                                                                    static_cast<kernels::u8*>(a.scales), static_cast<kernels::u8*>(a.parts), a.n);
+}
+
+template <class B, class T>
+void backward_fp4(const Fp4Arguments& a) {
+  kernels::activation_backward_fp4<B, T, tuned::kDefaultSchedule>(*a.tables, static_cast<const T*>(a.input), static_cast<const kernels::u8*>(a.codes),
+                                                                  static_cast<const kernels::u8*>(a.scales), static_cast<const kernels::u8*>(a.parts),
+                                                                  static_cast<T*>(a.output), a.n);
+}
+
 template <KernelId K, class T>
 ChosenSchedule chosen(i64 rows, i64 n) {
   const tuned::Tuning tuning = tuned::tuning_of<typename kernels::HostKernel<K>::template Table<T>>(rows, n);
@@ -168,7 +183,8 @@ constexpr FormatKernels kernels_of(FitList<Gelu, Fit...>, kernels::ForwardList<F
           .softmax_backward = softmax_backward<T>,
           .backward_fp8 = backward_fp8<T>,
           .norm_forward = {},
-          .norm_backward = {}};
+          .norm_backward = {},
+          .backward_fp4 = {backward_fp4<kernels::MxFp4, T>, backward_fp4<kernels::NvFp4, T>}};
 }
 
 // y carries its branch.
@@ -198,7 +214,10 @@ constexpr void add_parity(FormatKernels& all, kernels::ParityFitList<Fit...>) {
 template <class T, class... A>
 constexpr void add_fp8(FormatKernels& all, kernels::Fp8List<A...>) {
   ((all.forward_fp8[0][index_of(A::Header::kActivation)] = forward_fp8<A, kernels::F8E4M3, T>,
-    all.forward_fp8[1][index_of(A::Header::kActivation)] = forward_fp8<A, kernels::F8E5M2, T>),
+    all.forward_fp8[1][index_of(A::Header::kActivation)] = forward_fp8<A, kernels::F8E5M2, T>,
+    all.forward_fp8[2][index_of(A::Header::kActivation)] = forward_fp8<A, kernels::I8, T>,
+    all.forward_fp4[0][index_of(A::Header::kActivation)] = forward_fp4<A, kernels::MxFp4, T>,
+    all.forward_fp4[1][index_of(A::Header::kActivation)] = forward_fp4<A, kernels::NvFp4, T>),
    ...);
 }
 

@@ -190,6 +190,16 @@ __device__ __forceinline__ void codes_over_octets(const CodeRule& rule, const T*
       });
 }
 
+// The tables of a forward for T, where `wide` are those for fp32.
+template <class Narrow, class T, GpuSchedule S, class Wide>
+__device__ __forceinline__ decltype(auto) resident_beside(const Wide& wide) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return (wide);
+  } else {
+    return resident_forward<Narrow, S.table, S.threads>();
+  }
+}
+
 // Sets y[i] = f(x[i]) and code i to that of x[i], for i in [0, n). y may be x; codes, of code_bytes(Bits, n) bytes,
 // overlaps neither. A is a CodedActivation of kernels/codes.h. The seed of dithered codes lies in device memory, as that
 // of dropout does; for exact ones it is null. The contract is that of kernels/host/code.h.
@@ -202,15 +212,9 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwar
   if constexpr (requires { Wide::table(); }) {
     using Narrow = typename A::template Forward<T>;
     const auto& wide = resident_forward<Wide, kSchedule.table, kSchedule.threads>();
-    const auto run = [&](const auto& own) {
-      codes_over_octets<kSchedule, Bits, Dithered>(
-          kRule, x, y, codes, n, seed, [&](float each) { return ValueAndGradient{forward_value<T, Narrow, false>(own, each), gradient_at<Wide>(wide, each)}; });
-    };
-    if constexpr (sizeof(T) == sizeof(float)) {
-      run(wide);
-    } else {
-      run(resident_forward<Narrow, kSchedule.table, kSchedule.threads>());
-    }
+    const auto& own = resident_beside<Narrow, T, kSchedule>(wide);
+    codes_over_octets<kSchedule, Bits, Dithered>(
+        kRule, x, y, codes, n, seed, [&](float each) { return ValueAndGradient{forward_value<T, Narrow, false>(own, each), gradient_at<Wide>(wide, each)}; });
   } else {
     codes_over_octets<kSchedule, Bits, Dithered>(kRule, x, y, codes, n, seed,
                                                  [&](float each) { return ValueAndGradient{forward_in_f32<Wide, T>(each), gradient_at<Wide>(each)}; });

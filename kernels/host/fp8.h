@@ -28,17 +28,25 @@ void activation_backward_fp8(const Fp8Table& table, const T* dy, const u8* codes
 
 namespace detail {
 
-// Codes and parts of a block of whole size. Without bits parts are not written.
-template <class A, class F, class T, CpuSchedule S>
-void fp8_block(const Fp8Table& table, float scale, const T* x, F* codes, u8* parts) {
-  alignas(64) float wide[kCodeBlock], y[kCodeBlock], g[kCodeBlock];
+// y of kCodeBlock x, and g unless it is null.
+template <class A, class T, CpuSchedule S>
+void fitted_block(const T* x, float* y, float* g) {
+  alignas(64) float wide[kCodeBlock];
   u32 mask[kCodeBlock / 32];
   for (int k = 0; k < kCodeBlock; ++k) wide[k] = widen(x[k]);
   value_block<typename A::template Forward<float>, S>(wide, y, mask);
-  for (int k = 0; k < kCodeBlock; ++k) codes[k] = fp8_code<F>(y[k], scale);
-  if (table.bits == 0) return;
+  if (g == nullptr) return;
   std::fill_n(g, kCodeBlock, 1.0f);  // as dy: the product by 1 is g
   activation_backward<typename A::Fit, float, S>(g, y, mask, g, kCodeBlock);
+}
+
+// Codes and parts of a block of whole size. Without bits parts are not written.
+template <class A, class F, class T, CpuSchedule S>
+void fp8_block(const Fp8Table& table, float scale, const T* x, F* codes, u8* parts) {
+  alignas(64) float y[kCodeBlock], g[kCodeBlock];
+  fitted_block<A, T, S>(x, y, table.bits > 0 ? g : nullptr);
+  for (int k = 0; k < kCodeBlock; ++k) codes[k] = fp8_code<F>(y[k], scale);
+  if (table.bits == 0) return;
   for (int k = 0; k < kCodeBlock; ++k) parts[k] = static_cast<u8>(part_of(table, codes[k].bits, g[k]));
 }
 

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <iterator>
 #include <limits>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -23,6 +24,7 @@
 #include "kernels/fits.h"
 #include "kernels/host/bias.h"
 #include "kernels/host/code.h"
+#include "kernels/host/fp4.h"
 #include "kernels/host/fp8.h"
 #include "kernels/host/elementwise.h"
 #include "kernels/host/forwards.h"
@@ -68,10 +70,10 @@ TEST(CInterface, EveryInstructionSetGivesTheSameBits) {
   const std::vector<std::string> names = {"baseline", "avx2", "avx512", "avx512_bf16"};
   const Output expected = hash_program(names.front());
   ASSERT_EQ(expected.status, 0) << (expected.lines.empty() ? "" : expected.lines.back());
-  // 3 formats: 10 forwards and the 6 masks, 10 backwards, 4 arrays in and from MXFP8, 10 codes, y in 2 formats of 8 bits, 4 arrays of softmax, two
-  // shapes of 11 arrays of the norms and of 9 of the fused forms, 3 arrays of both norms in each of 3 stores of 8 bits; and the two lines that say what ran. In 2 formats y carries the mask: 6 forwards
-  // and backwards.
-  ASSERT_EQ(expected.lines.size(), 2 + 3 * (16 + 10 + 4 + 10 + 2 + 4 + 2 * 11 + 2 * 9 + 3 * 2 * 3) + 2 * (6 + 6));
+  // 3 formats: 10 forwards and the 6 masks, 10 backwards, 4 arrays in and from MXFP8, 10 codes, y in 3 formats of 8 bits and 2 of 4, 4 arrays of
+  // softmax, two shapes of 11 arrays of the norms and of 9 of the fused forms, 3 arrays of both norms in each of 3 stores of 8 bits; and the two
+  // lines that say what ran. In 2 formats y carries the mask: 6 forwards and backwards.
+  ASSERT_EQ(expected.lines.size(), 2 + 3 * (16 + 10 + 4 + 10 + 5 + 4 + 2 * 11 + 2 * 9 + 3 * 2 * 3) + 2 * (6 + 6));
   EXPECT_EQ(expected.lines[1], "instruction_set baseline");
   int ran = 1;
   for (const std::string& name : names) {
@@ -322,6 +324,7 @@ void expect_fp8s(Fp8List<A...>) {
     for (std::int32_t bits = 0; bits <= 2; ++bits) {
       expect_fp8<Each, F8E4M3, T>(activation, OUTGRAD_E4M3, 0x1.23p6f, bits);
       expect_fp8<Each, F8E5M2, T>(activation, OUTGRAD_E5M2, 0x1.7p11f, bits);
+      expect_fp8<Each, I8, T>(activation, OUTGRAD_INT8, 0x1.7p5f, bits);
     }
   };
   (one.template operator()<A>(), ...);
@@ -330,6 +333,43 @@ void expect_fp8s(Fp8List<A...>) {
 TEST(CInterface, YIn8BitsIsTheHeadersF16) { expect_fp8s<F16>(Fp8Activations{}); }
 TEST(CInterface, YIn8BitsIsTheHeadersBf16) { expect_fp8s<BF16>(Fp8Activations{}); }
 TEST(CInterface, YIn8BitsIsTheHeadersF32) { expect_fp8<Fp8Activation<generated::GeluFp8>, F8E4M3, float>(OUTGRAD_GELU, OUTGRAD_E4M3, 0x1.23p6f, 2); }
+
+template <class A, class B, class T>
+void expect_fp4(outgrad_activation activation, outgrad_fp4 fp4, float scale, std::int32_t bits) {
+  const std::vector<T> x = patterns::all<T>();
+  const auto n = static_cast<i64>(x.size());
+  const auto tables = std::make_unique<Fp4Tables>();
+  double error = 0;
+  ASSERT_EQ(outgrad_fp4_error(activation, fp4, scale, 3.0f, bits, &error), OUTGRAD_OK);
+  EXPECT_EQ(error, (fill_fp4_tables<A, B>(scale, bits, bits_of(3.0f), *tables)));
+  const auto bytes = static_cast<size_t>(code_bytes(bits, n)), code_count = static_cast<size_t>(code_bytes(kFp4Bits, n)),
+             blocks = static_cast<size_t>(blocks_of<B>(n));
+  std::vector<u8> expected_codes(code_count), codes(code_count), expected_scales(blocks), scales(blocks), expected(bytes + 1, 0x5e), parts(bytes + 1, 0x5e);
+  std::vector<T> expected_dx(x.size()), dx = x;
+  activation_forward_fp4<A, B, T, kScalar>(*tables, x.data(), expected_codes.data(), expected_scales.data(), expected.data(), n);
+  ASSERT_EQ(outgrad_activation_forward_fp4(activation, kFormatOf<T>, x.data(), fp4, scale, codes.data(), scales.data(), bits == 0 ? nullptr : parts.data(),
+                                           bytes, bits, n),
+            OUTGRAD_OK);
+  EXPECT_EQ(expected_codes, codes) << A::Header::kName;
+  EXPECT_EQ(expected_scales, scales) << A::Header::kName;
+  EXPECT_EQ(expected, parts) << A::Header::kName << " " << bits;
+  activation_backward_fp4<B, T, kScalar>(*tables, x.data(), codes.data(), scales.data(), expected.data(), expected_dx.data(), n);
+  ASSERT_EQ(
+      outgrad_activation_backward_fp4(activation, kFormatOf<T>, dx.data(), fp4, scale, codes.data(), scales.data(), parts.data(), bytes, dx.data(), bits, n),
+      OUTGRAD_OK);
+  EXPECT_EQ(patterns::first_difference(expected_dx, dx), -1) << A::Header::kName << " " << bits;
+}
+
+TEST(CInterface, YIn4BitsIsTheHeaders) {
+  using Gelu = Fp8Activation<generated::GeluFp8>;
+  using Mish = Fp8Activation<generated::MishFp8>;
+  for (std::int32_t bits = 0; bits <= 2; ++bits) {
+    expect_fp4<Gelu, MxFp4, BF16>(OUTGRAD_GELU, OUTGRAD_MXFP4, 1.0f, bits);
+    expect_fp4<Gelu, NvFp4, F16>(OUTGRAD_GELU, OUTGRAD_NVFP4, 0x1.23p6f, bits);
+    expect_fp4<Mish, NvFp4, BF16>(OUTGRAD_MISH, OUTGRAD_NVFP4, 0x1.23p9f, bits);
+  }
+  expect_fp4<Mish, MxFp4, float>(OUTGRAD_MISH, OUTGRAD_MXFP4, 1.0f, 1);
+}
 
 template <class T, class... A>
 void expect_codes(CodedList<A...>) {
@@ -832,7 +872,7 @@ TEST(CInterface, YIn8BitsRefusesWithoutWriting) {
     refused(OUTGRAD_ERROR_VALUE, "it is positive, finite and not subnormal", true, [&](A& a) { a.scale = scale; });
   }
   refused(OUTGRAD_ERROR_FORMAT, "format 3", false, [](A& a) { a.format = 3; });
-  refused(OUTGRAD_ERROR_FORMAT, "8-bit format 2", true, [](A& a) { a.fp8 = 2; });
+  refused(OUTGRAD_ERROR_FORMAT, "8-bit format 3", true, [](A& a) { a.fp8 = 3; });
   refused(OUTGRAD_ERROR_ACTIVATION, "activation 10", true, [](A& a) { a.activation = 10; });
   refused(OUTGRAD_ERROR_ACTIVATION, "tanh rises", true, [](A& a) { a.activation = OUTGRAD_TANH; });
   A over = good;
@@ -931,6 +971,70 @@ TEST(CInterface, NormsFrom8BitsRefuseWithoutWriting) {
   EXPECT_EQ(backward(none), OUTGRAD_OK);
   EXPECT_EQ(forward(good), OUTGRAD_OK);
   EXPECT_EQ(backward(good), OUTGRAD_OK);
+}
+
+TEST(CInterface, YIn4BitsRefusesWithoutWriting) {
+  constexpr i64 n = 64;
+  constexpr size_t kBytes = 16;  // 64 parts of 2 bits
+  std::vector<u32> memory(4 * n, kGuard);
+  u32* const in = memory.data();
+  u32* const out = in + n;
+  u8* const codes = reinterpret_cast<u8*>(out + n);
+  struct A {
+    const void* in;
+    void *out, *parts;
+    u8 *codes, *scales;
+    size_t bytes;
+    std::int32_t bits;
+    float scale;
+    i64 n;
+    int format, activation, fp4;
+  };
+  const A good{in, out, codes + n, codes, codes + 2 * n, kBytes, 2, 100.0f, n, OUTGRAD_F32, OUTGRAD_GELU, OUTGRAD_NVFP4};
+  const auto forward = [](const A& a) {
+    return outgrad_activation_forward_fp4(a.activation, a.format, a.in, a.fp4, a.scale, a.codes, a.scales, a.parts, a.bytes, a.bits, a.n);
+  };
+  const auto backward = [](const A& a) {
+    return outgrad_activation_backward_fp4(a.activation, a.format, a.in, a.fp4, a.scale, a.codes, a.scales, a.parts, a.bytes, a.out, a.bits, a.n);
+  };
+  double error = 7;
+  const auto refused = [&](outgrad_status status, const std::string& words, bool by_error, const auto& spoil) {
+    A a = good;
+    spoil(a);
+    expect_refused(status, words, memory, [&] { return forward(a); });
+    expect_refused(status, words, memory, [&] { return backward(a); });
+    if (by_error) expect_refused(status, words, memory, [&] { return outgrad_fp4_error(a.activation, a.fp4, a.scale, 1, a.bits, &error); });
+  };
+  refused(OUTGRAD_ERROR_NULL_POINTER, " is null", false, [](A& a) { a.in = nullptr; });
+  refused(OUTGRAD_ERROR_NULL_POINTER, "codes is null", false, [](A& a) { a.codes = nullptr; });
+  refused(OUTGRAD_ERROR_NULL_POINTER, "scales is null", false, [](A& a) { a.scales = nullptr; });
+  refused(OUTGRAD_ERROR_NULL_POINTER, "parts is null", false, [](A& a) { a.parts = nullptr; });
+  refused(OUTGRAD_ERROR_SIZE, "parts_bytes = 15: 64 parts of 2 bits take 16", false, [](A& a) { a.bytes = 15; });
+  refused(OUTGRAD_ERROR_SIZE, "n = -1", false, [](A& a) { a.n = -1; });
+  refused(OUTGRAD_ERROR_SIZE, "addressed", false, [](A& a) { a.n = kMax; });
+  for (const std::int32_t bits : {-1, 3}) refused(OUTGRAD_ERROR_VALUE, "bits = " + std::to_string(bits), true, [&](A& a) { a.bits = bits; });
+  for (const float scale : {0.0f, -1.0f, 0x1.fffffep-118f, 0x1p118f, INFINITY, NAN}) {
+    refused(OUTGRAD_ERROR_VALUE, "it is from 2^-117 up to 2^118", true, [&](A& a) { a.scale = scale; });
+  }
+  refused(OUTGRAD_ERROR_VALUE, "MXFP4 has no scale of the tensor", true, [](A& a) { a.fp4 = OUTGRAD_MXFP4; });
+  refused(OUTGRAD_ERROR_FORMAT, "format 3", false, [](A& a) { a.format = 3; });
+  refused(OUTGRAD_ERROR_FORMAT, "4-bit format 2", true, [](A& a) { a.fp4 = 2; });
+  refused(OUTGRAD_ERROR_ACTIVATION, "activation 10", true, [](A& a) { a.activation = 10; });
+  refused(OUTGRAD_ERROR_ACTIVATION, "tanh rises", true, [](A& a) { a.activation = OUTGRAD_TANH; });
+  A over = good;
+  over.scales = codes + 31;
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "codes overlaps scales", memory, [&] { return forward(over); });
+  over = good, over.out = out + 1;
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "dx overlaps codes", memory, [&] { return backward(over); });
+  for (const float amax : {-1.0f, NAN}) {
+    expect_refused(OUTGRAD_ERROR_VALUE, "amax = ", memory, [&] { return outgrad_fp4_error(OUTGRAD_GELU, OUTGRAD_MXFP4, 1.0f, amax, 1, &error); });
+  }
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "error is null", memory, [] { return outgrad_fp4_error(OUTGRAD_GELU, OUTGRAD_MXFP4, 1.0f, 1, 1, nullptr); });
+  EXPECT_EQ(error, 7);
+  A none = good;
+  none.n = 0, none.in = none.out = none.parts = nullptr, none.codes = none.scales = nullptr, none.bytes = 0;
+  EXPECT_EQ(forward(none), OUTGRAD_OK);
+  EXPECT_EQ(backward(none), OUTGRAD_OK);
 }
 
 TEST(CInterface, NormsRefuseWithoutWriting) {

@@ -237,14 +237,14 @@ static void codes(int format) {
 
 /* Of the activations that have it in one line for each 8-bit format: codes and parts of y at a scale, dx from them, and the bound. */
 static void eight_bits(int format) {
-  static const char* const names[] = {"e4m3_at_a_scale", "e5m2_at_a_scale"};
+  static const char* const names[] = {"e4m3_at_a_scale", "e5m2_at_a_scale", "int8_at_a_scale"};
   const float scale = 100.3f;
   void* values;
   const int64_t n = patterns(format, &values) - 3; /* a tail */
   uint8_t *const kept = allocate((size_t)n), *const parts = allocate((size_t)n);
   void* const dx = allocate((size_t)n * kBytes[format]);
   int fp8, activation, bits;
-  for (fp8 = OUTGRAD_E4M3; fp8 <= OUTGRAD_E5M2; ++fp8) {
+  for (fp8 = OUTGRAD_E4M3; fp8 <= OUTGRAD_INT8; ++fp8) {
     uint64_t hash = 0;
     for (activation = OUTGRAD_GELU; activation <= OUTGRAD_ELU; ++activation) {
       for (bits = 0; bits <= 2; ++bits) {
@@ -268,6 +268,46 @@ static void eight_bits(int format) {
   }
   free(values);
   free(kept);
+  free(parts);
+  free(dx);
+}
+
+/* Of the activations that have it in one line for each 4-bit format: codes, scales and parts of y in blocks, dx from them, and the bound. */
+static void four_bits(int format) {
+  static const char* const names[] = {"mxfp4", "nvfp4"};
+  static const float tensor[] = {1, 100.3f};
+  void* values;
+  const int64_t n = patterns(format, &values) - 3; /* a tail */
+  uint8_t *const kept = allocate((size_t)n), *const scales = allocate((size_t)n), *const parts = allocate((size_t)n);
+  void* const dx = allocate((size_t)n * kBytes[format]);
+  int fp4, activation, bits;
+  for (fp4 = OUTGRAD_MXFP4; fp4 <= OUTGRAD_NVFP4; ++fp4) {
+    const int64_t block = fp4 == OUTGRAD_MXFP4 ? 32 : 16;
+    uint64_t hash = 0;
+    for (activation = OUTGRAD_GELU; activation <= OUTGRAD_ELU; ++activation) {
+      for (bits = 0; bits <= 2; ++bits) {
+        size_t bytes = 0;
+        int64_t element;
+        double error = 0;
+        uint8_t of_error[sizeof error];
+        if (outgrad_fp4_error(activation, fp4, tensor[fp4], 0.9f, bits, &error) == OUTGRAD_ERROR_ACTIVATION) continue;
+        if (bits > 0) check(outgrad_code_bytes(bits, n, &bytes));
+        check(outgrad_activation_forward_fp4(activation, format, values, fp4, tensor[fp4], kept, scales, parts, bytes, bits, n));
+        hash = (hash ^ hash_of_bytes(kept, (n + 1) / 2) ^ hash_of_bytes(scales, (n - 1) / block + 1) ^ hash_of_bytes(parts, (int64_t)bytes)) *
+               UINT64_C(0x100000001b3);
+        for (element = 0; element < n; ++element) {
+          set_bits(format, dx, element, (format == OUTGRAD_F32 ? 0x3fa00000u : format == OUTGRAD_F16 ? 0x3d00u : 0x3fa0u));
+        }
+        check(outgrad_activation_backward_fp4(activation, format, dx, fp4, tensor[fp4], kept, scales, parts, bytes, dx, bits, n));
+        memcpy(of_error, &error, sizeof error);
+        hash = (hash ^ hash_of(format, dx, n) ^ hash_of_bytes(of_error, sizeof error)) * UINT64_C(0x100000001b3);
+      }
+    }
+    print(names[fp4], format, hash);
+  }
+  free(values);
+  free(kept);
+  free(scales);
   free(parts);
   free(dx);
 }
@@ -471,6 +511,7 @@ int main(void) {
     mxfp8(format);
     codes(format);
     eight_bits(format);
+    four_bits(format);
     softmax(format, 37, 777);
     norms(format, 37, 777);
     fused(format, 37, 777);

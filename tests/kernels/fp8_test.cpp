@@ -35,7 +35,7 @@ template <class List>
 struct Fp8Cases;
 template <class... A>
 struct Fp8Cases<Fp8List<A...>> {
-  using Type = testing::Types<Fp8Case<A, F8E4M3>..., Fp8Case<A, F8E5M2>...>;
+  using Type = testing::Types<Fp8Case<A, F8E4M3>..., Fp8Case<A, F8E5M2>..., Fp8Case<A, I8>...>;
 };
 struct Fp8Names {
   template <class Case>
@@ -148,7 +148,10 @@ TYPED_TEST(Fp8, TheBoundsAreNearlyReached) {
   for (int i = 0; i < 4'000; ++i) x.push_back(near = std::nextafter(near, 10.0f));
   const Sample sample = sample_of<typename TypeParam::Kept>(x);
   constexpr Fp8Claims kClaims = claims_of<TypeParam>();
-  constexpr int kFractionBits = std::is_same_v<F, F8E4M3> ? 3 : 2, kMiddle = 7 << kFractionBits;
+  // The magnitudes of a binade; of int8 all whose intervals end at the minimum at a scale for which there is a claim.
+  constexpr bool kUniform = std::is_same_v<F, I8>;
+  constexpr int kFractionBits = std::is_same_v<F, F8E4M3> ? 3 : 2, kFirst = kUniform ? 0 : 7 << kFractionBits,
+                kLast = kUniform ? 126 : kFirst + (1 << kFractionBits) - 1;
   std::array<double, kMostPartBits + 1> reached{};
   const auto see = [&](float scale) {
     const auto at = expect_within_bounds_at<TypeParam>(scale, sample);
@@ -156,9 +159,11 @@ TYPED_TEST(Fp8, TheBoundsAreNearlyReached) {
   };
   see(kClaims.least);
   see(kClaims.most);
-  for (int code = kMiddle; code < kMiddle + (1 << kFractionBits); ++code) {
+  for (int code = kFirst; code <= kLast; ++code) {
     const double end = 0.5 * (static_cast<double>(widen(F{static_cast<u8>(code)})) + static_cast<double>(widen(F{static_cast<u8>(code + 1)})));
-    for (int step = 0; step < 6; ++step) see(static_cast<float>((1 + 0.004 * step) * end / -static_cast<double>(TypeParam::Kept::Fit::kYHi)));
+    const double scale = end / -static_cast<double>(TypeParam::Kept::Fit::kYHi);
+    if (kUniform && (scale < static_cast<double>(kClaims.least) || scale > static_cast<double>(kClaims.most))) continue;
+    for (int step = 0; step < 6; ++step) see(static_cast<float>((1 + 0.004 * step) * scale));
   }
   for (size_t b = 0; b < reached.size(); ++b) EXPECT_GE(reached[b], 0.97 * kClaims.total[b]) << b << " bits";
 }
@@ -169,7 +174,7 @@ TYPED_TEST(Fp8, TheBoundsAreNearlyReached) {
 template <class F>
 int nearest_magnitude(double wanted) {
   int best = 0;
-  for (int code = 1; code < 0x7f && std::isfinite(widen(F{static_cast<u8>(code)})); ++code) {
+  for (int code = 1; code < 0x80 && std::isfinite(widen(F{static_cast<u8>(code)})); ++code) {
     const double there = std::abs(static_cast<double>(widen(F{static_cast<u8>(code)})) - wanted);
     const double here = std::abs(static_cast<double>(widen(F{static_cast<u8>(best)})) - wanted);
     if (there < here || (there == here && code % 2 == 0)) best = code;
@@ -184,18 +189,34 @@ void expect_nearest_and_saturated() {
     for (int k = 0; k < 20'000; ++k) {
       const float wanted = float_of((random.next() & 0x807fffffu) | (127 - 18 + random.next() % 36) << 23);
       const float product = mul_rn(wanted / scale, scale);
-      ASSERT_EQ(fp8_code<F>(wanted / scale, scale).bits, nearest_magnitude<F>(std::abs(static_cast<double>(product))) | (wanted < 0 ? 0x80 : 0));
+      const int magnitude = nearest_magnitude<F>(std::abs(static_cast<double>(product)));
+      ASSERT_EQ(fp8_code<F>(wanted / scale, scale).bits, wanted < 0 ? negated<F>(magnitude) : magnitude);
     }
     EXPECT_EQ(fp8_code<F>(kInfinity, scale).bits, nearest_magnitude<F>(1e6));
-    EXPECT_EQ(fp8_code<F>(-0x1p127f, scale).bits, nearest_magnitude<F>(1e6) | 0x80);
-    EXPECT_EQ(fp8_code<F>(-0.0f, scale).bits, 0x80);
-    EXPECT_EQ(fp8_code<F>(-kNan, scale).bits, kCanonicalNanF8);
+    EXPECT_EQ(fp8_code<F>(-0x1p127f, scale).bits, negated<F>(nearest_magnitude<F>(1e6)));
+    EXPECT_EQ(fp8_code<F>(-0.0f, scale).bits, negated<F>(0));
+    EXPECT_EQ(fp8_code<F>(-kNan, scale).bits, Format<F>::kCanonicalNan);
   }
 }
 
 TEST(Fp8Code, IsTheNearestAndSaturates) {
   expect_nearest_and_saturated<F8E4M3>();
   expect_nearest_and_saturated<F8E5M2>();
+  expect_nearest_and_saturated<I8>();
+}
+
+// Every code of int8 but that of NaN stands for its integer, and 0 is the only one without a sign.
+TEST(Fp8Code, OfInt8IsAnInteger) {
+  EXPECT_TRUE(std::isnan(widen(I8{kNanI8})));
+  EXPECT_EQ(negated<I8>(0), 0);
+  for (int number = -127; number <= 127; ++number) {
+    const I8 code = fp8_code<I8>(static_cast<float>(number), 1.0f);
+    EXPECT_EQ(static_cast<signed char>(code.bits), number);
+    EXPECT_EQ(widen(code), static_cast<float>(number));
+    EXPECT_EQ(negated<I8>(code.bits), static_cast<u8>(-number));
+  }
+  EXPECT_EQ(narrow<I8>(127.5f).bits, kNanI8);  // not saturated, as of e4m3
+  EXPECT_EQ(narrow<I8>(-127.49f).bits, 0x81);
 }
 
 // Each code's first y has it, and the float before has another one.
@@ -319,7 +340,10 @@ TEST(Fp8Arrays, ALargeArrayIsItsParts) {
 }
 
 TEST(Fp8Arrays, EveryScheduleIsTheDefinitionF16) { expect_definition_everywhere<F8E4M3, F16>(); }
-TEST(Fp8Arrays, EveryScheduleIsTheDefinitionBf16) { expect_definition_everywhere<F8E5M2, BF16>(); }
+TEST(Fp8Arrays, EveryScheduleIsTheDefinitionBf16) {
+  expect_definition_everywhere<F8E5M2, BF16>();
+  expect_definition_everywhere<I8, BF16>();
+}
 
 }  // namespace
 }  // namespace outgrad::kernels

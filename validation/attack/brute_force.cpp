@@ -297,6 +297,10 @@ class Judgement {
       }
       at_scales<Each, kernels::F8E4M3>("kE4m3", claims_.e4m3, y, g, room);
       at_scales<Each, kernels::F8E5M2>("kE5m2", claims_.e5m2, y, g, room);
+      at_scales<Each, kernels::I8>("kInt8", claims_.int8, y, g, room);
+      in_blocks<Each>("kMxfp4", claims_.mxfp4, 8, true, y, g, room);
+      in_blocks<Each>("kNvfp4", claims_.nvfp4, 6.375, false, y, g, room);
+      in_blocks<Each>("kSign", {0x1p-8, 1, {claims_.sign[0], claims_.sign[1], claims_.sign[2]}}, INFINITY, true, y, g, room);
     };
     (look.template operator()<A>(), ...);
     claim("kG", gradient, claims_.g);
@@ -322,12 +326,20 @@ class Judgement {
     require(claimed.least > 0 && claimed.least < claimed.most && std::isfinite(claimed.most), prefix + "Least", claimed.least, claimed.most);
     if (!(claimed.least > 0 && claimed.least < claimed.most && std::isfinite(claimed.most))) return;
     std::vector<float> scales{static_cast<float>(claimed.least), static_cast<float>(claimed.most)};
-    constexpr int kFractionBits = std::is_same_v<F, kernels::F8E4M3> ? 3 : 2, kCodesOfBinade = 1 << kFractionBits;
-    for (int code = 0; code < kCodesOfBinade; ++code) {
-      double scale = (1 + (code + 0.5) / kCodesOfBinade) / -static_cast<double>(A::Fit::kYHi);
-      while (scale < claimed.least) scale *= 2;
-      while (scale > claimed.most) scale /= 2;
-      if (scale >= claimed.least) scales.push_back(static_cast<float>(scale));
+    // By these a code's interval ends at the minimum.
+    if constexpr (std::is_same_v<F, kernels::I8>) {
+      for (int code = 0; code < kernels::kNanI8 - 1; ++code) {
+        const double scale = (code + 0.5) / -static_cast<double>(A::Fit::kYHi);
+        if (claimed.least <= scale && scale <= claimed.most) scales.push_back(static_cast<float>(scale));
+      }
+    } else {
+      constexpr int kFractionBits = std::is_same_v<F, kernels::F8E4M3> ? 3 : 2, kCodesOfBinade = 1 << kFractionBits;
+      for (int code = 0; code < kCodesOfBinade; ++code) {
+        double scale = (1 + (code + 0.5) / kCodesOfBinade) / -static_cast<double>(A::Fit::kYHi);
+        while (scale < claimed.least) scale *= 2;
+        while (scale > claimed.most) scale /= 2;
+        if (scale >= claimed.least) scales.push_back(static_cast<float>(scale));
+      }
     }
     std::array<Peak, kernels::kMostPartBits + 1> total;
     for (const float scale : scales) {
@@ -340,6 +352,44 @@ class Judgement {
         kernels::fill_fp8_table<A, F>(scale, bits, table);
         for (size_t i = 0; i < truth_.points.size(); ++i) {
           const kernels::u8 code = kernels::fp8_code<F>(y[i], scale).bits;
+          const float g = table.values[kernels::part_of(table, code, gradients[i])][code];
+          const auto error = static_cast<double>(std::fabs(static_cast<long double>(g) - truth_.known[i].slope));
+          total[static_cast<size_t>(bits)].raise(error, truth_.points[i]);
+          room.raise(error - static_cast<double>(table.widest) / 2, truth_.points[i]);
+        }
+      }
+    }
+    for (size_t bits = 0; bits < total.size(); ++bits) claim(fmt::format("{}T{}", prefix, bits), total[bits], claimed.total[bits]);
+  }
+
+  // y in e2m1 where |y| m is below `end`, m from 1 to 2^8 times the least that is claimed: powers of 2 times it, or such by which a code's interval
+  // ends at the minimum.
+  template <class A>
+  void in_blocks(const std::string& prefix, const Claims::Scales& claimed, double end, bool powers_of_2, const std::vector<float>& y,
+                 const std::vector<float>& gradients, Peak& room) {
+    constexpr int kDoublings = 8;
+    const bool sound = claimed.least > 0x1p-100 && claimed.least < claimed.most && std::isfinite(claimed.most);
+    require(sound && claimed.least < 0x1p100, prefix + "Least", claimed.least, claimed.most);
+    if (!sound || claimed.least >= 0x1p100) return;
+    std::vector<float> scales;
+    for (int k = 0; k <= kDoublings; ++k) scales.push_back(static_cast<float>(std::ldexp(claimed.least, k)));
+    for (int code = 0; code < 7 && !powers_of_2; ++code) {
+      const double middle = 0.5 * (static_cast<double>(kernels::widen(kernels::F4E2M1{static_cast<kernels::u8>(code)})) +
+                                   static_cast<double>(kernels::widen(kernels::F4E2M1{static_cast<kernels::u8>(code + 1)})));
+      const double scale = middle / -static_cast<double>(A::Fit::kYHi);
+      if (scale >= claimed.least) scales.push_back(static_cast<float>(scale));
+    }
+    std::array<Peak, kernels::kMostPartBits + 1> total;
+    for (const float scale : scales) {
+      if (static_cast<double>(scale) > claimed.most) continue;
+      const float last = static_cast<float>(end / static_cast<double>(scale));
+      const kernels::u32 end_bits = std::isfinite(last) ? kernels::bits_of(last) : kernels::kBeyondInfinity;
+      for (int bits = 0; bits <= kernels::kMostPartBits; ++bits) {
+        kernels::Fp4Table table;
+        kernels::fill_fp8_table<A, kernels::F4E2M1>(scale, bits, table, end_bits);
+        for (size_t i = 0; i < truth_.points.size(); ++i) {
+          if ((kernels::bits_of(y[i]) & 0x7fffffffu) >= end_bits) continue;
+          const kernels::u8 code = kernels::fp8_code<kernels::F4E2M1>(y[i], scale).bits;
           const float g = table.values[kernels::part_of(table, code, gradients[i])][code];
           const auto error = static_cast<double>(std::fabs(static_cast<long double>(g) - truth_.known[i].slope));
           total[static_cast<size_t>(bits)].raise(error, truth_.points[i]);

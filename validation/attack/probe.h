@@ -154,6 +154,24 @@ void claims_of(Claims* claims) {
   OUTGRAD_CLAIM(e5m2.total[0], kE5m2T0);
   OUTGRAD_CLAIM(e5m2.total[1], kE5m2T1);
   OUTGRAD_CLAIM(e5m2.total[2], kE5m2T2);
+  OUTGRAD_CLAIM(int8.least, kInt8Least);
+  OUTGRAD_CLAIM(int8.most, kInt8Most);
+  OUTGRAD_CLAIM(int8.total[0], kInt8T0);
+  OUTGRAD_CLAIM(int8.total[1], kInt8T1);
+  OUTGRAD_CLAIM(int8.total[2], kInt8T2);
+  OUTGRAD_CLAIM(mxfp4.least, kMxfp4Least);
+  OUTGRAD_CLAIM(mxfp4.most, kMxfp4Most);
+  OUTGRAD_CLAIM(mxfp4.total[0], kMxfp4T0);
+  OUTGRAD_CLAIM(mxfp4.total[1], kMxfp4T1);
+  OUTGRAD_CLAIM(mxfp4.total[2], kMxfp4T2);
+  OUTGRAD_CLAIM(nvfp4.least, kNvfp4Least);
+  OUTGRAD_CLAIM(nvfp4.most, kNvfp4Most);
+  OUTGRAD_CLAIM(nvfp4.total[0], kNvfp4T0);
+  OUTGRAD_CLAIM(nvfp4.total[1], kNvfp4T1);
+  OUTGRAD_CLAIM(nvfp4.total[2], kNvfp4T2);
+  OUTGRAD_CLAIM(sign[0], kSignT0);
+  OUTGRAD_CLAIM(sign[1], kSignT1);
+  OUTGRAD_CLAIM(sign[2], kSignT2);
 #undef OUTGRAD_CLAIM
 }
 

@@ -42,12 +42,13 @@ struct Claims {
   double a = kAbsent, k = kAbsent, b = kAbsent, ab = kAbsent, t = kAbsent, o = kAbsent, r = kAbsent, ulp = kAbsent, ulp_from = kAbsent, core_a = kAbsent;
   double lo = kAbsent, hi = kAbsent, g = kAbsent, bias = kAbsent;
   double exact[8] = {kAbsent, kAbsent, kAbsent, kAbsent, kAbsent, kAbsent, kAbsent, kAbsent}, dithered[2] = {kAbsent, kAbsent};  // of codes
-  /// Of y in an 8-bit format: the range of scales, and T by bits.
+  /// Of y in few bits: the range of scales, and T by bits.
   struct Scales {
     double least = kAbsent, most = kAbsent, total[3] = {kAbsent, kAbsent, kAbsent};
   };
   double room = kAbsent, least_at = kAbsent, greatest_at = kAbsent;
-  Scales e4m3, e5m2;
+  Scales e4m3, e5m2, int8, mxfp4, nvfp4;
+  double sign[3] = {kAbsent, kAbsent, kAbsent};  // T of any format with a -0
 };
 
 using ClaimsFunction = void (*)(Claims*);

@@ -134,7 +134,7 @@ CheckReport prove(const Header& h, Findings wanted) {
     add([&] { return prove_fp8_extrema(h); });
     add([&] { return prove_fp8_gradient(h); });
     add([&] { return prove_fp8_room(h); });
-    for (const char* format : {"e4m3", "e5m2"}) add([&] { return prove_fp8_totals(h, format); });
+    for (const char* format : {"sign", "e4m3", "e5m2", "int8", "mxfp4", "nvfp4"}) add([&] { return prove_fp8_totals(h, format); });
     return report;
   } else if constexpr (std::is_same_v<Header, TableHeader>) {
     add([&] { return prove_storage(h); });
@@ -285,11 +285,14 @@ Finding check_structure(const Fp8Header& h) {
   const AccuracyClass accuracy = read_class(h.accuracy);
   conditions.require(accuracy.kind == ClassKind::abs && h.room <= accuracy.bound, fmt::format("kRoom does not meet the class {}", h.accuracy));
   conditions.require(h.bound_g > 0, "kG is not positive");
-  for (const Fp8Claims& claims : {h.e4m3, h.e5m2}) {
+  for (const Fp8Claims& claims : {h.e4m3, h.e5m2, h.int8, h.mxfp4, h.nvfp4}) {
     conditions.require(claims.least >= std::numeric_limits<float>::min() && claims.least < claims.most && std::isfinite(claims.most),
                        "Least and Most are no range of scales");
     conditions.require(std::all_of(claims.total.begin(), claims.total.end(), [](double t) { return t > 0; }), "a T is not positive");
   }
+  conditions.require(std::all_of(h.sign.begin(), h.sign.end(), [](double t) { return t > 0; }), "a T is not positive");
+  int exponent = 0;
+  conditions.require(std::frexp(h.mxfp4.least, &exponent) == 0.5f, "kMxfp4Least is not a power of two");
   Finding finding = conditions.finding();
   if (finding.verdict != Verdict::Holds) return finding;
   // kernels/fp8.h takes f' for 0 up to kYHi, and the fit's floor for what a y below stands for.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "kernels/codes.h"
@@ -94,23 +95,29 @@ double longest_part(const Slopes& left, const Slopes& right, int parts) {
 // A code whose |y| lie from r v to v, v from `least` to `most`; without an end, from v on.
 struct Shape {
   int code;
-  bool negative, endless;
+  bool negative, endless, both;  // both: the code of -0 and +0, with as many y on either side of 0
   double ratio, least, most;
   double far;  // v = far / scale
 };
 
 class Totals {
  public:
-  Totals(const Fp8Header& h, const std::string& format, const Fp8Claims& claims)
-      : activation_(activation_of(h.activation, h.function, true)), format_(format), claims_(claims), floor_(0), left_(activation_, false),
-        right_(activation_, true) {
+  Totals(const Fp8Header& h, const std::string& format, Fp8Claims claims)
+      : activation_(activation_of(h.activation, h.function, true)), format_(format), four_bits_(format == "mxfp4" || format == "nvfp4"), claims_(claims),
+        floor_(0), left_(activation_, false), right_(activation_, true) {
     const DeployedCodes& codes = *deployed_codes(h.activation);
     floor_ = (Interval(h.room) + codes.fit_error + kTableRounding).upper();
   }
 
   std::vector<Finding> run() {
-    const std::vector<Shape> all = shapes();
-    for (const Shape& shape : all) cover(shape);
+    const std::vector<Shape> all = format_ == "sign" ? signs() : shapes();
+    for (const Shape& shape : all) {
+      if (format_ == "mxfp4") {
+        for (double v = shape.most; v >= shape.least; v /= 2) see(shape, v, v);
+      } else {
+        cover(shape);
+      }
+    }
     const bool any = std::any_of(exceeded_.begin(), exceeded_.end(), [](bool exceeded) { return exceeded; });
     if (any) {
       for (const Shape& shape : all) refute(shape);
@@ -136,26 +143,41 @@ class Totals {
  private:
   double number(int code) const {
     const auto bits = static_cast<kernels::u8>(code);
+    if (format_ == "int8") return static_cast<double>(kernels::widen(kernels::I8{bits}));
+    if (four_bits_) return static_cast<double>(kernels::widen(kernels::F4E2M1{bits}));
     return static_cast<double>(format_ == "e4m3" ? kernels::widen(kernels::F8E4M3{bits}) : kernels::widen(kernels::F8E5M2{bits}));
   }
 
   std::vector<Shape> shapes() const {
     const int binade = format_ == "e4m3" ? 8 : 4;  // codes of one
-    int largest = 0x7f;
+    const double end = format_ == "mxfp4" ? 8 : format_ == "nvfp4" ? 6.375 : kInfinity;  // y s is below
+    int largest = four_bits_ ? 7 : 0x7f;
     while (!std::isfinite(number(largest))) --largest;
     std::vector<Shape> all;
     for (int code = 0; code <= largest; ++code) {
-      const double near = code == 0 ? 0 : (number(code - 1) + number(code)) / 2, far = code == largest ? number(code) : (number(code) + number(code + 1)) / 2;
+      const double near = code == 0 ? 0 : (number(code - 1) + number(code)) / 2,
+                   far = code == largest ? (std::isfinite(end) ? end : number(code)) : (number(code) + number(code + 1)) / 2;
+      const bool endless = code == largest && !std::isfinite(end);
       // The interval of a normal number is twice that of its half, if this is a normal number above the least.
-      const bool alone = code <= 2 * binade || code == largest, first_of_its_kind = !alone && code <= 3 * binade;
+      const bool alone = format_ == "int8" || four_bits_ || code <= 2 * binade || code == largest, first_of_its_kind = !alone && code <= 3 * binade;
       if (!alone && !first_of_its_kind) continue;
       for (const bool negative : {false, true}) {
-        Shape shape{code, negative, code == largest, code == largest ? 1 : near / far, 0, kInfinity, far};
-        if (code == largest) shape.far = near;
+        const bool both = format_ == "int8" && code == 0;
+        if (both && !negative) continue;
+        Shape shape{code, negative, endless, both, endless ? 1 : near / far, 0, kInfinity, far};
+        if (endless) shape.far = near;
         if (alone) shape.least = shape.far / static_cast<double>(claims_.most), shape.most = shape.far / static_cast<double>(claims_.least);
         all.push_back(shape);
       }
     }
+    return all;
+  }
+
+  // All y from 0 on, and all below: no code has more, and at a very small scale the codes of +-0 have nearly all.
+  static std::vector<Shape> signs() {
+    constexpr double kSmallScale = 0x1p-100;
+    std::vector<Shape> all;
+    for (const bool negative : {false, true}) all.push_back({0, negative, true, false, 0, 1, 1, kSmallScale});
     return all;
   }
 
@@ -187,13 +209,13 @@ class Totals {
     const double near = (Interval(least) * shape.ratio * (Interval(1) - room)).lower();
     const double far = shape.endless ? kInfinity : (Interval(most) * (Interval(1) + room)).upper();
     const Slopes left = shape.negative ? slopes(false, -far, -near, rough) : Slopes{},
-                 right = shape.negative ? slopes(true, -far, -near, rough) : slopes(true, near, far, rough);
+                 right = shape.negative ? slopes(true, -far, shape.both ? far : -near, rough) : slopes(true, near, far, rough);
     return {longest_part(left, right, 1), longest_part(left, right, 2), longest_part(left, right, 4)};
   }
 
   void cover(const Shape& shape) {
     // Beyond, no y is negative, or f' has its limit.
-    const double end = shape.negative ? (absolute(activation_.y_star()) * 2 / std::max(shape.ratio, 0.25)).upper() : 0x1p10;
+    const double end = shape.negative && !shape.both ? (absolute(activation_.y_star()) * 2 / std::max(shape.ratio, 0.25)).upper() : 0x1p10;
     struct Cell {
       double from, to;
     };
@@ -237,6 +259,7 @@ class Totals {
   // What the scale with that v needs.
   void need(const Shape& shape, double v) {
     double scale = shape.far / v;
+    if (std::isfinite(shape.most)) scale = std::clamp(scale, static_cast<double>(claims_.least), static_cast<double>(claims_.most));
     while (scale < static_cast<double>(claims_.least)) scale *= 2;
     while (scale > static_cast<double>(claims_.most)) scale /= 2;
     if (!(scale >= static_cast<double>(claims_.least))) return;
@@ -260,7 +283,8 @@ class Totals {
 
   const Activation& activation_;
   std::string format_;
-  const Fp8Claims& claims_;
+  bool four_bits_;
+  Fp8Claims claims_;
   double floor_;
   Nodes left_, right_;
   Lengths proven_{}, reachable_{}, scale_{};
@@ -307,6 +331,9 @@ Finding prove_fp8_room(const Fp8Header& h) {
   return finding;
 }
 
-std::vector<Finding> prove_fp8_totals(const Fp8Header& h, const std::string& format) { return Totals(h, format, format == "e4m3" ? h.e4m3 : h.e5m2).run(); }
+std::vector<Finding> prove_fp8_totals(const Fp8Header& h, const std::string& format) {
+  if (format == "sign") return Totals(h, format, {0, std::numeric_limits<float>::max(), h.sign}).run();
+  return Totals(h, format, format == "e4m3" ? h.e4m3 : format == "e5m2" ? h.e5m2 : format == "int8" ? h.int8 : format == "mxfp4" ? h.mxfp4 : h.nvfp4).run();
+}
 
 }  // namespace outgrad::validation

@@ -6,9 +6,10 @@
 // stored y (`outgrad check` proves these from its own header), and kG that of its g at an x.
 // T: a code's rounding interval over the scale is [r v, v] in |y|, where r is the ratio of the interval's ends. Codes that differ by a power
 // of two have the same r, so for normal numbers every v > 0 is looked at once, whatever the scale. The codes that have no such relatives, those
-// next to 0 and the largest, are looked at for the v that their scales give. Over cells of v, halved where needed, f' is enclosed over the x of
-// both sides by the inverse of s(x) and the monotone pieces of f', and half of the longest part of an equal cut, with the fit's errors, is
-// compared with the claim.
+// next to 0 and the largest, and all of int8, are looked at for the v that their scales give. Over cells of v, halved where needed, f' is
+// enclosed over the x of both sides by the inverse of s(x) and the monotone pieces of f', and half of the longest part of an equal cut, with
+// the fit's errors, is compared with the claim. Of mxfp4 (y s below 8, all scales powers of two) and nvfp4 (y s below 6 17/16) every code is looked at so; those of
+// mxfp4 at each scale by itself. In a format with a -0 no code is both of negative and of other y, which bounds T at any scale.
 #pragma once
 
 #include <vector>
@@ -25,7 +26,7 @@ struct DeployedCodes {
   const char* fit;
   const char* function;
   double fit_error;  // E
-  float t_min;       // of the fit's coordinate
+  float t_min;  // of the fit's coordinate
   FittedGradient gradient;
 };
 const DeployedCodes* deployed_codes(const std::string& activation);
@@ -39,8 +40,8 @@ Finding prove_fp8_gradient(const Fp8Header& h);
 /// `proven` is what kRoom has to hold, given kG.
 Finding prove_fp8_room(const Fp8Header& h);
 
-/// T of 0, 1 and 2 bits in a format, "e4m3" or "e5m2", given kRoom. Violated where no function of a code and so many bits reaches the claim at some scale; the
-/// witness is that scale.
+/// T of 0, 1 and 2 bits in a format, "e4m3", "e5m2", "int8", "mxfp4" or "nvfp4", or, for "sign", in any with a -0, given kRoom. Violated where no
+/// function of a code and so many bits reaches the claim at some scale; the witness is that scale.
 std::vector<Finding> prove_fp8_totals(const Fp8Header& h, const std::string& format);
 
 }  // namespace outgrad::validation

@@ -591,12 +591,18 @@ void describe(Text& t, CodeHeader& h) {
 }
 
 template <class Text>
-void describe_scales(Text& t, const std::string& format, const std::string& prefix, Fp8Claims& claims) {
+void describe_totals(Text& t, const std::string& prefix, std::array<double, 3>& totals) {
+  for (size_t i = 0; i < totals.size(); ++i) t.decimal(fmt::format("{}T{}", prefix, i), totals[i]);
+}
+
+template <class Text>
+void describe_scales(Text& t, const std::string& format, const std::string& prefix, Fp8Claims& claims, const char* blocks = nullptr) {
   t.line(fmt::format(
       "  // of y in {} with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x and all scales from Least to Most\n", format));
+  if (blocks != nullptr) t.line(fmt::format("  // of blocks, as {} have\n", blocks));
   t.constant((prefix + "Least").c_str(), claims.least, "");
   t.constant((prefix + "Most").c_str(), claims.most, "");
-  for (size_t i = 0; i < claims.total.size(); ++i) t.decimal(fmt::format("{}T{}", prefix, i), claims.total[i]);
+  describe_totals(t, prefix, claims.total);
 }
 
 template <class Text>
@@ -611,8 +617,13 @@ void describe(Text& t, Fp8Header& h) {
   t.constant("kG", h.bound_g, "sup |g - f'(x)|");
   t.line("  // proven over every finite x at any scale: what is kept stands for f'(x) within half of the table's longest part and kRoom (kernels/fp8.h)\n");
   t.constant("kRoom", h.room, "the errors of g, and rounding");
+  t.line("  // of y in any format with a -0, at any scale, with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x\n");
+  describe_totals(t, "kSign", h.sign);
   describe_scales(t, "e4m3", "kE4m3", h.e4m3);
   describe_scales(t, "e5m2", "kE5m2", h.e5m2);
+  describe_scales(t, "int8", "kInt8", h.int8);
+  describe_scales(t, "mxfp4", "kMxfp4", h.mxfp4, "those with amax below 1");
+  describe_scales(t, "nvfp4", "kNvfp4", h.nvfp4, "those with amax below 1 and a normal scale");
 }
 
 template <class Text, class H>

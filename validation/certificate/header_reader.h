@@ -144,7 +144,8 @@ struct Fp8Header : HeaderNames {
   std::string accuracy, code, fit;
   float least_at = 0, greatest_at = 0;
   double bound_g = 0, room = 0;
-  Fp8Claims e4m3, e5m2;
+  std::array<double, 3> sign{};  // T of any format with a -0
+  Fp8Claims e4m3, e5m2, int8, mxfp4, nvfp4;
 };
 
 using Header = std::variant<BackwardHeader, ForwardHeader, TableHeader, RoundedForwardHeader, CodeHeader, Fp8Header>;

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "kernels/codes.h"
+#include "kernels/fp4.h"
 #include "kernels/fp8s.h"
 #include "kernels/gelu.h"
 #include "kernels/host/parity.h"
@@ -174,10 +175,12 @@ Store dithered_code(int bits) {
   return store;
 }
 
-// y in 8 bits with the scale, of many by which 1 to 2 becomes the largest number, at which the parts of the codes are longest.
+// y in 8 bits with the scale at which the parts of the codes are longest, of many by which 1 to 2 becomes the largest number; in int8, where less
+// and less remains of small y as the largest grows, 4 to 8, the end of what is claimed.
 template <class A, class F>
 Store scaled(int bits) {
   constexpr int kScales = 128;
+  constexpr float kFirstLargest = std::is_same_v<F, kernels::I8> ? 4 : 1;
   constexpr kernels::Fp8Claims kClaims = kernels::fp8_claims<typename A::Header, F>();
   constexpr double kBitsOfCode = 8;  // one scale a tensor is nothing beside it
   Store store;
@@ -188,7 +191,7 @@ Store scaled(int bits) {
   table->widest = 0;
   float worst = 0;
   for (int k = 0; k < kScales; ++k) {
-    const float scale = kernels::kLargestOf<F> * kScales / static_cast<float>(kScales + k);
+    const float scale = kernels::kLargestOf<F> / kFirstLargest * kScales / static_cast<float>(kScales + k);
     kernels::Fp8Table other;
     kernels::fill_fp8_table<A, F>(scale, bits, other);
     if (other.widest > table->widest) *table = other, worst = scale;
@@ -202,12 +205,39 @@ Store scaled(int bits) {
   return store;
 }
 
+// y in blocks of e2m1 whose largest magnitude is 2 or, where |y| is larger, as large as that; of NVFP4 with the tensor's scale for 64.
+template <class A, class B>
+Store in_blocks(const char* name, int bits) {
+  using Header = typename A::Header;
+  using Scale = kernels::BlockScale<B>;
+  constexpr double kSignT[] = {Header::kSignT0, Header::kSignT1, Header::kSignT2}, kScaleBits = 8;
+  static constexpr float kTensor = std::is_same_v<B, kernels::NvFp4> ? 6.0f * 448 / 64 : 1, kAmax = 2;
+  Store store;
+  store.name = fmt::format("{} y, {} bit{}", name, bits, bits == 1 ? "" : "s");
+  store.beyond = bits, store.all = kernels::kFp4Bits + kScaleBits / kernels::Format<B>::kBlock + bits;
+  store.proven = kSignT[bits], store.proof = Header::kName, store.operations = 0;
+  store.condition = "every block; found: in blocks with amax 2, or |y| if that is larger";
+  const auto tables = std::make_shared<kernels::Fp4Tables>();
+  kernels::fill_fp4_tables<A, B>(kTensor, bits, 0, *tables);
+  store.errors = errors_of([tables](float x) {
+    const float y = kernels::forward_at<typename A::template Forward<float>>(x);
+    const kernels::u8 scale = Scale::of(kernels::magnitude_in_block(std::max(std::fabs(y), kAmax)), kTensor);
+    const kernels::u8 code = kernels::fp8_code<kernels::F4E2M1>(y, tables->multiplier[scale]).bits;
+    const kernels::Fp4Table& table = tables->of_scale[scale];
+    return table.values[kernels::part_of(table, code, kernels::fitted_gradient<typename A::Fit, typename A::template Forward<float>>(x, y))][code];
+  });
+  return store;
+}
+
 template <class... A>
 void add_scaled(std::string_view activation, std::vector<Store>& stores, kernels::Fp8List<A...>) {
   const auto add = [&]<class Each>() {
     if (activation != Each::Header::kActivation) return;
     for (int bits = 0; bits <= kernels::kMostPartBits; ++bits) stores.push_back(scaled<Each, kernels::F8E4M3>(bits));
     for (int bits = 1; bits <= kernels::kMostPartBits; ++bits) stores.push_back(scaled<Each, kernels::F8E5M2>(bits));
+    for (int bits = 1; bits <= kernels::kMostPartBits; ++bits) stores.push_back(scaled<Each, kernels::I8>(bits));
+    for (int bits = 1; bits <= kernels::kMostPartBits; ++bits) stores.push_back(in_blocks<Each, kernels::MxFp4>("MXFP4", bits));
+    for (int bits = 1; bits <= kernels::kMostPartBits; ++bits) stores.push_back(in_blocks<Each, kernels::NvFp4>("NVFP4", bits));
   };
   (add.template operator()<A>(), ...);
 }

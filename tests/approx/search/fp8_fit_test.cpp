@@ -39,6 +39,25 @@ TEST(Fp8Fit, GelusBoundsReachTheirGoal) {
   const Fp8Model m = *committed("gelu_fp8").fp8;
   EXPECT_LE(m.e4m3.kT[1], 0.0649);
   EXPECT_LE(m.e4m3.kT[2], 0.0307);
+  EXPECT_LE(m.int8.kT[1], 0.1014);
+  EXPECT_LE(m.int8.kT[2], 0.0476);
+}
+
+/// The derivatives of one sign of y, cut into equal parts.
+TEST(Fp8Fit, ThatOfTheSignIsHalfOfTheLongerSide) {
+  for (const std::string name : kFp8Activations) {
+    const Fit fit = committed(name + "_fp8"), code = committed(name + "_code");
+    const Composite composite(parse_spec(fp8_spec_text(name), name).activation);
+    const double at_0 = composite.gradient(Ball(0.0), 1)[0].to_double();
+    const double longer = std::max(static_cast<double>(code.code->kHi) - at_0, at_0 - static_cast<double>(code.code->kLo));
+    for (size_t bits = 0; bits < fit.fp8->kSignT.size(); ++bits) {
+      EXPECT_GE(fit.fp8->kSignT[bits], std::ldexp(longer, -1 - static_cast<int>(bits)) - 0x1p-22) << name;
+      EXPECT_LE(fit.fp8->kSignT[bits], std::ldexp(longer, -1 - static_cast<int>(bits)) + 2 * fit.fp8->kRoom) << name;
+      for (const Fp8Model::Scales* scales : {&fit.fp8->e4m3, &fit.fp8->e5m2, &fit.fp8->mxfp4, &fit.fp8->nvfp4}) {
+        EXPECT_LE(scales->kT[bits], fit.fp8->kSignT[bits]) << name;
+      }
+    }
+  }
 }
 
 /// Scales at which a code's interval begins at the minimum or a little above it, where f' changes most. With b bits nothing is within less than
@@ -51,10 +70,11 @@ TEST(Fp8Fit, TheBoundsAreThoseOfTheLongestIntervalNextToTheMinimum) {
     const auto slope = [&](double y, bool right) {
       return y <= y_star ? 0.0 : composite.gradient(composite.enclose_argument_of(Ball(y), right), 1)[0].to_double();
     };
-    const auto needed = [&](int codes, int parts) {
+    // Of the number after `before` numbers of its distance to the next.
+    const auto needed = [&](int before, int parts) {
       double most = 0;
-      for (int k = 1; k < 3; ++k) {  // the numbers 1 + k / codes of a binade, relative to their size the longest
-        const double ratio = (2 * codes + 2 * k - 1.0) / (2 * codes + 2 * k + 1.0);
+      for (int k = before + 1; k < before + 3; ++k) {  // relative to their size the longest
+        const double ratio = (2 * k - 1.0) / (2 * k + 1.0);
         for (int step = 0; step < 50; ++step) {
           const double far = y_star * (1 - 4e-4 * step), near = far * ratio;
           const double left = slope(near, false), right = slope(near, true), left_begin = slope(far, false), right_begin = slope(far, true);
@@ -68,12 +88,14 @@ TEST(Fp8Fit, TheBoundsAreThoseOfTheLongestIntervalNextToTheMinimum) {
       return most;
     };
     constexpr double kStep = 1e-4;  // of the scales that are tried
-    for (const auto& [scales, codes] : {std::pair{m.e4m3, 8}, std::pair{m.e5m2, 4}}) {
+    // e4m3 and e5m2 have the numbers 1 + k/8 and 1 + k/4; of int8 the least whose interval ends at the minimum at a scale of the range.
+    const int first = static_cast<int>(std::ceil(static_cast<double>(m.int8.least) * -y_star - 0.5));
+    for (const auto& [scales, before] : {std::pair{m.e4m3, 8}, std::pair{m.e5m2, 4}, std::pair{m.int8, first - 1}}) {
       for (int bits : {1, 2}) {
-        const double least = needed(codes, 1 << bits), claim = scales.kT[static_cast<size_t>(bits)];
+        const double least = needed(before, 1 << bits), claim = scales.kT[static_cast<size_t>(bits)];
         EXPECT_GE(claim, least) << name;
-        if (name != "mish") {  // whose largest code needs most at the largest scale
-          EXPECT_LE(claim, least + 2 * m.kRoom + kStep) << name << " " << codes << " " << bits;
+        if (name != "mish" && before != first - 1) {  // whose largest code needs most at the largest scale
+          EXPECT_LE(claim, least + 2 * m.kRoom + kStep) << name << " " << before << " " << bits;
         }
       }
     }
@@ -115,7 +137,7 @@ TEST(Fp8Fit, RefusesWhatItCannotBound) {
 TEST(Fp8Fit, TheFileHoldsEverything) {
   const std::string text = to_json(committed("mish_fp8"));
   EXPECT_EQ(text, kernels::read_file(kRoot + "/notebooks_data/fits/mish_fp8.json"));
-  for (const char* key : {"code", "fit", "extrema", "certificate", "G", "least", "T"}) {
+  for (const char* key : {"code", "fit", "extrema", "certificate", "G", "least", "T", "int8", "mxfp4", "nvfp4", "sign"}) {
     EXPECT_THROW(fit_from_json(fp8_spec_with(text, fmt::format("\"{}\"", key), "\"other\""), "f.json"), kernels::SpecError) << key;
   }
 }

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <utility>
 
 #include "kernels/support/files.h"
 #include "validation/certificate/check.h"
@@ -30,7 +31,7 @@ TEST(Fp8Bound, EveryCommittedHeaderHoldsAndIsItsOneText) {
     EXPECT_EQ(print_header(header), fp8_text(activation));
     const CheckReport report = check_header(header);
     EXPECT_EQ(report.verdict(), Verdict::Holds) << to_text(report);
-    EXPECT_EQ(report.findings.size(), 4u + 2 * 3) << activation;
+    EXPECT_EQ(report.findings.size(), 4u + 6 * 3) << activation;
     for (const Finding& finding : report.findings) {
       if (finding.name.find(" T") == std::string::npos) continue;
       EXPECT_GT(finding.proven, finding.claim * 0.999) << activation << " " << finding.name;
@@ -66,21 +67,31 @@ TEST(Fp8Bound, DamagedHeadersAreRefused) {
   // At smaller scales there are fewer numbers about the minimum, at larger ones the largest number is nearer to it.
   expect("e4m3 T0", [](Fp8Header& h) { h.e4m3.least /= 4; });
   expect("e5m2 T1", [](Fp8Header& h) { h.e5m2.most *= 8; });
+  expect("int8 T0", [](Fp8Header& h) { h.int8.least /= 2; });
+  expect("mxfp4 T0", [](Fp8Header& h) { h.mxfp4.least /= 2; });
+  expect("structure", [](Fp8Header& h) { h.mxfp4.least *= 1.5f; });
+  expect("nvfp4 T0", [](Fp8Header& h) { h.nvfp4.least /= 2; });
   for (size_t bits = 0; bits < 3; ++bits) {
     expect(fmt::format("e4m3 T{}", bits), [&](Fp8Header& h) { h.e4m3.total[bits] *= 0.999; });
     expect(fmt::format("e5m2 T{}", bits), [&](Fp8Header& h) { h.e5m2.total[bits] *= 0.999; });
+    expect(fmt::format("int8 T{}", bits), [&](Fp8Header& h) { h.int8.total[bits] *= 0.999; });
+    expect(fmt::format("mxfp4 T{}", bits), [&](Fp8Header& h) { h.mxfp4.total[bits] *= 0.999; });
+    expect(fmt::format("nvfp4 T{}", bits), [&](Fp8Header& h) { h.nvfp4.total[bits] *= 0.999; });
+    expect(fmt::format("sign T{}", bits), [&](Fp8Header& h) { h.sign[bits] *= 0.999; });
   }
 }
 
 // Half a claim is refuted by a scale, not left undecided.
 TEST(Fp8Bound, WhatNoTableReachesIsViolated) {
   Fp8Header h = committed_fp8("silu");
-  for (double& total : h.e5m2.total) total /= 2;
-  for (const Finding& finding : prove_fp8_totals(h, "e5m2")) {
-    EXPECT_EQ(finding.verdict, Verdict::Violated) << finding.name;
-    ASSERT_TRUE(finding.witness.has_value());
-    EXPECT_GE(finding.witness->at, static_cast<double>(h.e5m2.least));
-    EXPECT_LE(finding.witness->at, static_cast<double>(h.e5m2.most));
+  for (const auto& [format, claims] : {std::pair{"e5m2", &h.e5m2}, std::pair{"int8", &h.int8}, std::pair{"mxfp4", &h.mxfp4}, std::pair{"nvfp4", &h.nvfp4}}) {
+    for (double& total : claims->total) total /= 2;
+    for (const Finding& finding : prove_fp8_totals(h, format)) {
+      EXPECT_EQ(finding.verdict, Verdict::Violated) << finding.name;
+      ASSERT_TRUE(finding.witness.has_value());
+      EXPECT_GE(finding.witness->at, static_cast<double>(claims->least));
+      EXPECT_LE(finding.witness->at, static_cast<double>(claims->most));
+    }
   }
 }
 

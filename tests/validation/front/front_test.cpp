@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <memory>
 #include <set>
 
+#include "kernels/fp4.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "tests/validation/command_fixture.h"
@@ -143,6 +145,31 @@ TEST(Front, TheCommittedFrontAndThePageAreOfToday) {
                     under["rms"].get<double>(), under["bias"].get<double>(), under["shrinkage"].get<double>());
     EXPECT_NE(page.find(row), std::string::npos) << row;
   }
+}
+
+// The page's table of bounds by the largest |y| of a tensor or block.
+TEST(Front, ThePagesBoundsByTheLargestYAreThoseOfTheTables) {
+  using Gelu = kernels::Fp8Activation<kernels::generated::GeluFp8>;
+  const std::string page = kernels::read_file(source_file("docs/how_few_bits.md"));
+  const auto tables = std::make_unique<kernels::Fp4Tables>();
+  const auto int8 = [](float largest, int bits) {
+    kernels::Fp8Table table;
+    kernels::fill_fp8_table<Gelu, kernels::I8>(127 / largest, bits, table);
+    return kernels::fp8_error<Gelu>(table);
+  };
+  const auto below = [](float largest) { return kernels::bits_of(largest) - 1; };
+  const auto mxfp4 = [&](float largest, int bits) { return kernels::fill_fp4_tables<Gelu, kernels::MxFp4>(1, bits, below(largest), *tables); };
+  const auto nvfp4 = [&](float largest, int bits) { return kernels::fill_fp4_tables<Gelu, kernels::NvFp4>(6 * 448 / largest, bits, below(largest), *tables); };
+  const auto expect = [&](const char* name, const auto& bound) {
+    for (int bits : {1, 2}) {
+      std::string row = fmt::format("| {}, {} bit{} |", name, bits, bits == 1 ? "" : "s");
+      for (const float largest : {0.25f, 1.0f, 4.0f, 16.0f, 64.0f, 1024.0f}) row += fmt::format(" {:.4f} |", std::ceil(bound(largest, bits) * 1e4) * 1e-4);
+      EXPECT_NE(page.find(row), std::string::npos) << row;
+    }
+  };
+  expect("int8", int8);
+  expect("MXFP4", mxfp4);
+  expect("NVFP4", nvfp4);
 }
 
 class FrontCommand : public CommandTest {
