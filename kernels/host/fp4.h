@@ -79,6 +79,11 @@ void forward_fp4_range(const Fp4Tables& tables, const T* x, u8* codes, u8* scale
   }
 }
 
+#if defined(OUTGRAD_AVX512) && defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // as in kernels/simd.h
+#endif
 template <class B, class T, CpuSchedule S>
 void backward_fp4_range(const Fp4Tables& tables, const T* dy, const u8* codes, const u8* scales, const u8* parts, T* dx, i64 begin, i64 end) {
   constexpr int kBlock = Format<B>::kBlock;
@@ -106,6 +111,9 @@ void backward_fp4_range(const Fp4Tables& tables, const T* dy, const u8* codes, c
     }
   }
 }
+#if defined(OUTGRAD_AVX512) && defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
 
 }  // namespace detail
 

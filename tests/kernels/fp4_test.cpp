@@ -187,7 +187,8 @@ TEST(Fp4Code, IsTheNearestAndSaturates) {
     return best;
   };
   for (int k = 0; k <= 8 * 64; ++k) {
-    for (const float v : {std::nextafter(k / 64.0f, -1.0f), k / 64.0f, std::nextafter(k / 64.0f, 100.0f)}) {
+    const float at = static_cast<float>(k) / 64;
+    for (const float v : {std::nextafter(at, -1.0f), at, std::nextafter(at, 100.0f)}) {
       if (v < 0) continue;
       EXPECT_EQ(narrow_saturated<F4E2M1>(v).bits, nearest(static_cast<double>(v))) << v;
       EXPECT_EQ(narrow_saturated<F4E2M1>(-v).bits, nearest(static_cast<double>(v)) | 8) << v;
