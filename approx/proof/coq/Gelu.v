@@ -1,0 +1,102 @@
+(* GELU as README.md defines it: f x = x Phi x with the normal distribution function Phi; its derivatives; the symmetry
+   Phi (-x) = 1 - Phi x; and how near Phi is to its limits 0 and 1. *)
+
+From Coq Require Import Reals Lra Psatz.
+From Coquelicot Require Import Coquelicot.
+From Outgrad Require Import Calculus Gaussian.
+Open Scope R_scope.
+
+Definition phi (t : R) := exp (- (t * t) / 2) / sqrt (2 * PI).
+Definition Phi (x : R) := 1 / 2 + RInt phi 0 x.
+Definition f (x : R) := x * Phi x.
+Definition f' (x : R) := Phi x + x * phi x.
+Definition f'' (x : R) := phi x * (2 - x * x).
+
+Lemma sqrt_2PI : 0 < sqrt (2 * PI).
+Proof. apply sqrt_lt_R0. pose proof PI_RGT_0. lra. Qed.
+
+Lemma phi_pos t : 0 < phi t.
+Proof. apply Rdiv_lt_0_compat. apply exp_pos. apply sqrt_2PI. Qed.
+
+Lemma phi_opp t : phi (- t) = phi t.
+Proof. unfold phi. now replace (- t * - t) with (t * t) by ring. Qed.
+
+Lemma derive_phi t : is_derive phi t (- t * phi t).
+Proof. pose proof sqrt_2PI. unfold phi. auto_derive; trivial. fold (- (t * t) / 2). field. lra. Qed.
+
+Lemma continuous_phi t : continuous phi t.
+Proof. exact (continuous_of_derive phi _ derive_phi t). Qed.
+
+Lemma derive_Phi x : is_derive Phi x (phi x).
+Proof.
+  eapply derive_as. apply (derive_plus (fun _ => 1 / 2)). apply is_derive_const. apply derive_integral, continuous_phi.
+  apply Rplus_0_l.
+Qed.
+
+Lemma derive_f x : is_derive f x (f' x).
+Proof.
+  eapply derive_as. apply (derive_mult (fun t => t)). apply is_derive_id. apply derive_Phi. unfold f', one; simpl. ring.
+Qed.
+
+Lemma derive_f' x : is_derive f' x (f'' x).
+Proof.
+  eapply derive_as. apply derive_plus. apply derive_Phi. apply (derive_mult (fun t => t)). apply is_derive_id.
+  apply derive_phi. unfold f'', one; simpl. ring.
+Qed.
+
+Lemma Phi_0 : Phi 0 = 1 / 2.
+Proof. unfold Phi. rewrite integral_point. apply Rplus_0_r. Qed.
+
+Theorem Phi_opp x : Phi (- x) = 1 - Phi x.
+Proof.
+  enough (Phi (0 + -1 * x) + Phi x = 1) by (replace (- x) with (0 + -1 * x) by ring; lra).
+  rewrite (constant_of_derive (fun t => Phi (0 + -1 * t) + Phi t)) with (b := 0).
+  - replace (0 + -1 * 0) with 0 by ring. rewrite Phi_0. lra.
+  - intros t. eapply derive_as. apply derive_plus. apply (derive_affine Phi phi), derive_Phi. apply derive_Phi.
+    replace (0 + -1 * t) with (- t) by ring. rewrite phi_opp. ring.
+Qed.
+
+(* In the variable of Gaussian.v. *)
+Lemma Phi_Bell x : Phi x = 1 / 2 + Bell (x / sqrt 2) / sqrt PI.
+Proof.
+  assert (Q : 0 < sqrt 2) by (apply sqrt_lt_R0; lra). assert (P : 0 < sqrt PI) by apply sqrt_lt_R0, PI_RGT_0.
+  enough (E : Phi x - Bell (0 + / sqrt 2 * x) / sqrt PI = 1 / 2).
+  { replace (x / sqrt 2) with (0 + / sqrt 2 * x) by (unfold Rdiv; ring). lra. }
+  rewrite (constant_of_derive (fun t => Phi t - Bell (0 + / sqrt 2 * t) * / sqrt PI)) with (b := 0).
+  - replace (0 + / sqrt 2 * 0) with 0 by ring. unfold Bell. rewrite Phi_0, integral_point. ring.
+  - intros t. eapply derive_as. apply derive_minus. apply derive_Phi.
+    apply (derive_mult (fun t => Bell (0 + / sqrt 2 * t))). apply (derive_affine Bell bell), derive_Bell.
+    apply (is_derive_const (/ sqrt PI)). unfold phi, bell, zero; simpl.
+    replace (- ((0 + / sqrt 2 * t) * (0 + / sqrt 2 * t))) with (- (t * t) / 2).
+    + rewrite sqrt_mult by (pose proof PI_RGT_0; lra). field. lra.
+    + rewrite Rplus_0_l. replace (/ sqrt 2 * t * (/ sqrt 2 * t)) with (t * t / (sqrt 2 * sqrt 2)) by (field; lra).
+      rewrite sqrt_sqrt by lra. field.
+Qed.
+
+(* Right of 0, what Phi lacks of 1 is at most 2/PI exp (-x^2/2). *)
+Theorem Phi_right x : 0 <= x -> 0 <= 1 - Phi x <= 2 / PI * exp (- (x * x) / 2).
+Proof.
+  intros Hx. pose proof PI_RGT_0 as HP. set (d := Phi x - 1 / 2).
+  assert (D0 : 0 <= d).
+  { unfold d, Phi. enough (0 <= RInt phi 0 x) by lra. apply RInt_ge_0; trivial.
+    - apply (ex_RInt_continuous (V := R_CompleteNormedModule)). intros; apply continuous_phi.
+    - intros t _. left. apply phi_pos. }
+  assert (D : 1 / 4 - exp (- (x * x) / 2) / PI <= d * d <= 1 / 4).
+  { pose proof (gaussian_integral (x / sqrt 2)) as G. unfold bell in G. revert G.
+    assert (Q : 0 < sqrt 2) by (apply sqrt_lt_R0; lra). assert (P : 0 < sqrt PI) by now apply sqrt_lt_R0.
+    replace (- (x / sqrt 2 * (x / sqrt 2))) with (- (x * x) / (sqrt 2 * sqrt 2)) by (field; lra).
+    rewrite sqrt_sqrt by lra.
+    replace (d * d) with (Bell (x / sqrt 2) * Bell (x / sqrt 2) / PI).
+    - set (B := Bell (x / sqrt 2) * Bell (x / sqrt 2)). set (e := exp (- (x * x) / 2)). intros [L U].
+      split; apply Rmult_le_reg_r with PI; trivial; [replace ((1 / 4 - e / PI) * PI) with (PI / 4 - e) by (field; lra)|];
+        replace (B / PI * PI) with B by (field; lra); lra.
+    - unfold d. rewrite Phi_Bell. rewrite <- (sqrt_sqrt PI) at 1 by lra. field. lra. }
+  assert (Dh : d <= 1 / 2) by nra. replace (1 - Phi x) with (1 / 2 - d) by (unfold d; lra). split. lra.
+  replace (2 / PI * exp (- (x * x) / 2)) with (2 * (exp (- (x * x) / 2) / PI)) by (field; lra). nra.
+Qed.
+
+Corollary Phi_left x : x <= 0 -> 0 <= Phi x <= 2 / PI * exp (- (x * x) / 2).
+Proof.
+  intros Hx. pose proof (Phi_right (- x)) as H. rewrite Phi_opp in H. replace (- x * - x) with (x * x) in H by ring.
+  replace (1 - (1 - Phi x)) with (Phi x) in H by ring. apply H. lra.
+Qed.

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Coq accepts the hand-written library of approx/proof/coq, in the order of its _CoqProject, and its theorems rest on no axiom that the list
+# approx/proof/coq/assumptions lacks. usage: coq_library_test.sh REPOSITORY BUILD
+set -euo pipefail
+command -v coqc >/dev/null || { echo "skipped: coqc is not installed (Debian packages coq, libcoq-interval)"; exit 77; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cp "$1"/approx/proof/coq/* "$work"
+cd "$work"
+mapfile -t files < <(grep '\.v$' _CoqProject)
+[[ $(printf '%s\n' "${files[@]}" | sort) == "$(ls -- *.v)" ]] || { echo "_CoqProject does not list the files that are there"; exit 1; }
+
+compile() {
+  ulimit -v 3000000  # kilobytes: a proof that needs more is not one that a laptop checks
+  timeout 900 coqc -q -w -ambiguous-paths -Q . Outgrad "$1"
+}
+
+for file in "${files[@]}"; do
+  compile "$file" || { echo "FAILED: coqc does not accept $file"; exit 1; }
+done
+
+# Every theorem of the library at once, because each printing walks through all that coq-interval rests on; an Admitted one would be
+# printed as an axiom by its name.
+theorems=$(sed -nE "s/^(Theorem|Lemma|Corollary) ([A-Za-z_0-9']+).*/@\2/p" "${files[@]}" | paste -sd,)
+{
+  echo 'From Outgrad Require Import Calculus Gaussian Gelu BranchPoint Series Row.'
+  echo "Definition all_theorems := ($theorems)."
+  echo 'Print Assumptions all_theorems.'
+} >Trust.v
+compile Trust.v >printed || { echo "FAILED: the assumptions cannot be printed"; exit 1; }
+used=$(grep -vE '^( |Axioms:)' printed | cut -d' ' -f1 | sort -u)
+# What may be used; an empty list would mean that the printing was not understood.
+allowed=$(grep -v '^#' assumptions | sort -u)
+[[ $used == *sig_forall_dec* ]] || { echo "FAILED: the axioms of the real numbers are not printed:"; head -n 20 printed; exit 1; }
+beyond=$(comm -23 <(echo "$used") <(echo "$allowed"))
+[[ -z $beyond ]] || { echo "FAILED: assumptions that are not in the list:"; echo "$beyond"; exit 1; }
+echo "$(tr , '\n' <<<"$theorems" | wc -l) theorems, $(wc -l <<<"$used") assumptions, all of them listed"
