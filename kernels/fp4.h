@@ -64,7 +64,7 @@ struct BlockScale<NvFp4> {
 
 // The tables of S for the blocks of B; returns the largest error that is proven of a block whose amax, as bits, is at most `amax`.
 template <class S, class B>
-double fill_fp4_tables(float tensor, int bits, u32 amax, Fp4Tables& tables) {
+OUTGRAD_HD double fill_fp4_tables(float tensor, int bits, u32 amax, Fp4Tables& tables) {
   using Scale = BlockScale<B>;
   const int most = Scale::of(amax < kLargestFiniteBits ? amax : kLargestFiniteBits, tensor);
   double error = 0;

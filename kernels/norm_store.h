@@ -51,7 +51,7 @@ struct NormStoreList {};
 using NormStores = NormStoreList<NormE4m3, NormMxFp8, NormInt8>;
 
 template <class Store>
-constexpr i64 norm_scales_of(i64 rows, i64 n) {
+OUTGRAD_HD constexpr i64 norm_scales_of(i64 rows, i64 n) {
   if constexpr (Store::kGroup == 0) {
     return 1;
   } else {
