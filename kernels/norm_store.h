@@ -50,6 +50,10 @@ template <class... Store>
 struct NormStoreList {};
 using NormStores = NormStoreList<NormE4m3, NormMxFp8, NormInt8>;
 
+}  // namespace outgrad::kernels
+
+namespace outgrad::kernels::inline OUTGRAD_ABI {
+
 template <class Store>
 OUTGRAD_HD constexpr i64 norm_scales_of(i64 rows, i64 n) {
   if constexpr (Store::kGroup == 0) {
@@ -58,10 +62,6 @@ OUTGRAD_HD constexpr i64 norm_scales_of(i64 rows, i64 n) {
     return rows * (n / Store::kGroup);
   }
 }
-
-}  // namespace outgrad::kernels
-
-namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 inline constexpr float kLeastNormScale = 0x1p-126f;  // the least normal number
 inline constexpr float kLastInt8 = 255.0f;
