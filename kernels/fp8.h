@@ -173,32 +173,47 @@ OUTGRAD_HD u32 first_magnitude(int code, float scale) {
   return at;
 }
 
+// What no y of this code changes.
+template <class F, int kCodes>
+OUTGRAD_HD void clear_code(PartTable<kCodes>& table, int code) {
+  const float value = widen(F{static_cast<u8>(code)});
+  for (int k = 0; k + 1 < kMostParts; ++k) table.edges[k][code] = float_of(0x7f800000u);
+  for (int k = 0; k < kMostParts; ++k) table.values[k][code] = value - value;  // NaN for a NaN and for an infinity, which is no code of a y
+}
+
+// Of the code of magnitudes from `first` to `last`, as bits, and of the code of their negatives, both cleared before. Returns the length of
+// their longest part.
+template <class S, class F, int kCodes>
+OUTGRAD_HD double fill_code(PartTable<kCodes>& table, int code, u32 first, u32 last) {
+  const float near = float_of(first), far = float_of(last);
+  const int negative = negated<F>(code);
+  const double positive_length = negative != code ? cut(table, code, {}, slopes_of<S>(near, far, true)) : 0;
+  const double length = cut(table, negative, slopes_of<S>(-far, -near, false), slopes_of<S>(-far, negative != code ? -near : far, true));
+  return positive_length < length ? length : positive_length;
+}
+
 }  // namespace detail
+
+// The code of the largest number.
+template <class F>
+OUTGRAD_HD int largest_code() {
+  return narrow_saturated<F>(float_of(0x7f800000u)).bits;
+}
 
 // The table of S, an Fp8Activation of kernels/fp8s.h, for codes in F of the y whose magnitudes, as bits, are below `end`; part_bits_hold(bits) and
 // scale_holds(scale).
 template <class S, class F, int kCodes>
 OUTGRAD_HD void fill_fp8_table(float scale, int bits, PartTable<kCodes>& table, u32 end = kBeyondInfinity) {
-  const int largest = narrow_saturated<F>(float_of(0x7f800000u)).bits;
+  const int largest = largest_code<F>();
   table.bits = bits;
-  for (int code = 0; code < kCodes; ++code) {
-    const float value = widen(F{static_cast<u8>(code)});
-    for (int k = 0; k + 1 < kMostParts; ++k) table.edges[k][code] = float_of(0x7f800000u);
-    for (int k = 0; k < kMostParts; ++k) table.values[k][code] = value - value;  // NaN for a NaN and for an infinity, which is no code of a y
-  }
+  for (int code = 0; code < kCodes; ++code) detail::clear_code<F>(table, code);
   double widest = 0;
-  const auto see = [&](int code, const detail::SlopeRange& left, const detail::SlopeRange& right) {
-    const double length = detail::cut(table, code, left, right);
-    widest = widest < length ? length : widest;
-  };
   u32 first = 0;
   for (int code = 0; code <= largest; ++code) {
     const u32 first_of_next = code == largest ? end : detail::first_magnitude<F>(code + 1, scale), next = first_of_next < end ? first_of_next : end;
     if (next > first) {
-      const float near = float_of(first), far = float_of(next - 1);
-      const int negative = negated<F>(code);
-      if (negative != code) see(code, {}, detail::slopes_of<S>(near, far, true));
-      see(negative, detail::slopes_of<S>(-far, -near, false), detail::slopes_of<S>(-far, negative != code ? -near : far, true));
+      const double length = detail::fill_code<S, F>(table, code, first, next - 1);
+      widest = widest < length ? length : widest;
     }
     first = next;
   }

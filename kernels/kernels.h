@@ -149,6 +149,9 @@ enum class DeviceKernel {
   gelu_forward_mxfp8,
   activation_forward_code,
   activation_backward_code,
+  fp8_table,
+  activation_forward_fp8,
+  activation_backward_fp8,
 };
 // The name of its __global__ template.
 inline constexpr const char* kDeviceKernelNames[] = {"activation_backward",
@@ -167,7 +170,10 @@ inline constexpr const char* kDeviceKernelNames[] = {"activation_backward",
                                                      "activation_forward_parity",
                                                      "gelu_forward_mxfp8",
                                                      "activation_forward_code",
-                                                     "activation_backward_code"};
+                                                     "activation_backward_code",
+                                                     "fp8_table",
+                                                     "activation_forward_fp8",
+                                                     "activation_backward_fp8"};
 
 #ifndef __CUDACC_RTC__  // code compiled by NVRTC calls what it was told to; only hosts ask what there is
 inline namespace OUTGRAD_ABI {

@@ -22,6 +22,7 @@
 #include "kernels/cuda/choice.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/dropout.h"
+#include "kernels/fp8s.h"
 #include "kernels/host/call.h"
 #include "kernels/stored.h"
 #include "kernels/support/digest.h"
@@ -317,7 +318,8 @@ struct Store {
   bool dithered = false;
 };
 
-// The main kernel of a program, made from a fit, from an activation's name, or for codes from its place among the names.
+// The main kernel of a program, made from a fit, from an activation's name, for codes from its place among the names, and
+// for y in 8 bits at a scale from the type of its activation.
 const Kernel& elementwise_kernel(Gpu& gpu, DeviceKernel kernel, outgrad_format format, std::string_view function, bool wide, const GpuSchedule& schedule,
                                  const Store& store = {}) {
   const auto source = [&] {
@@ -330,7 +332,10 @@ const Kernel& elementwise_kernel(Gpu& gpu, DeviceKernel kernel, outgrad_format f
                                       .dithered = store.dithered};
     switch (kernel) {
       case DeviceKernel::dropout:
+      case DeviceKernel::activation_backward_fp8:
       case DeviceKernel::activation_backward_code: break;
+      case DeviceKernel::fp8_table:
+      case DeviceKernel::activation_forward_fp8: instance.function = function; break;
       case DeviceKernel::activation_forward_code: instance.function = "CodedActivationAt<" + std::string(function) + ">"; break;
       case DeviceKernel::activation_forward:
       case DeviceKernel::activation_forward_parity:
@@ -344,7 +349,8 @@ const Kernel& elementwise_kernel(Gpu& gpu, DeviceKernel kernel, outgrad_format f
     }
     return jit::source(instance);
   };
-  return gpu.kernels_of(key_of(function, schedule, kernel, format, wide, store.code_bits, store.dithered), schedule.threads, source).at(kernel);
+  const std::string of = std::string(function) + '\0' + store.type;
+  return gpu.kernels_of(key_of(of, schedule, kernel, format, wide, store.code_bits, store.dithered), schedule.threads, source).at(kernel);
 }
 
 kernels::cuda::PlanLimits limits_with(const Gpu& gpu, const Kernel& kernel) {
@@ -531,6 +537,63 @@ void Cuda::gelu_backward_mxfp8(outgrad_format format, const void* dy, const std:
   launch_over(at, kKernel, code, schedule, n, {&dy, &y, &mask, &dx, &n});
 }
 
+namespace {
+
+// The format of the codes and the activation's name, or an exception.
+struct Fp8Kernels {
+  const char* format;
+  std::string activation;
+};
+Fp8Kernels fp8_kernels(const Fp8Of& of, i64 n, const char* kernel) {
+  constexpr const char* kFormats[] = {kernels::Format<kernels::F8E4M3>::kType, kernels::Format<kernels::F8E5M2>::kType, kernels::Format<kernels::I8>::kType};
+  static_assert(OUTGRAD_E4M3 == 0 && OUTGRAD_E5M2 == 1 && OUTGRAD_INT8 == 2);
+  require_activation(of.activation);
+  require(of.fp8 >= 0 && of.fp8 < static_cast<outgrad_fp8>(std::size(kFormats)), kernel, "no such format of 8 bits");
+  require(kernels::part_bits_hold(of.bits), kernel, "beside y are 0 to 2 bits");
+  require(of.bytes >= static_cast<std::size_t>(kernels::code_bytes(of.bits, n)), kernel, "the parts' array is too small");
+  const std::string name = kernels::kActivationNames[of.activation];
+  const auto is_kept = []<class... S>(kernels::Fp8List<S...>, std::string_view activation) { return ((S::Header::kActivation == activation) || ...); };
+  require(is_kept(kernels::Fp8Activations{}, name), kernel, (name + " rises: y alone gives its derivative").c_str());
+  return {kFormats[of.fp8], "Fp8Activation<" + jit::fit_type(name + "_fp8") + ">"};
+}
+
+// Enqueues the making of the table of the scale.
+void make_fp8_table(const At& at, const Fp8Kernels& kernels_of, const Fp8Of& of, void* table) {
+  constexpr DeviceKernel kKernel = DeviceKernel::fp8_table;
+  const Kernel& code = elementwise_kernel(at.gpu, kKernel, OUTGRAD_F32, kernels_of.activation, false, {}, {.type = kernels_of.format});
+  const float* scale = of.scale;
+  int bits = of.bits;
+  at.launch(code, {.kernel = kKernel, .blocks = 1, .threads = kernels::kFp8Codes}, {&scale, &bits, &table});
+}
+
+}  // namespace
+
+std::size_t Cuda::fp8_workspace_bytes() const { return sizeof(kernels::Fp8Table); }
+
+void Cuda::activation_forward_fp8(const Fp8Of& of, outgrad_format format, const void* x, std::uint8_t* codes, void* parts, i64 n, void* workspace) const {
+  constexpr DeviceKernel kKernel = DeviceKernel::activation_forward_fp8;
+  const Fp8Kernels kernels_of = fp8_kernels(of, n, "activation_forward_fp8");
+  if (n == 0) return;
+  const At at(device_, stream_);
+  make_fp8_table(at, kernels_of, of, workspace);
+  const GpuSchedule schedule = forward_schedule(kernels::cuda::StoreSchedule::kSchedule, format);
+  const Kernel& code = elementwise_kernel(at.gpu, kKernel, format, kernels_of.activation, false, schedule, {.type = kernels_of.format, .code_bits = of.bits});
+  const float* scale = of.scale;
+  launch_over(at, kKernel, code, schedule, n, {&workspace, &scale, &x, &codes, &parts, &n});
+}
+
+void Cuda::activation_backward_fp8(const Fp8Of& of, outgrad_format format, const void* dy, const std::uint8_t* codes, const void* parts, void* dx, i64 n,
+                                   void* workspace) const {
+  constexpr DeviceKernel kKernel = DeviceKernel::activation_backward_fp8;
+  const Fp8Kernels kernels_of = fp8_kernels(of, n, "activation_backward_fp8");
+  if (n == 0) return;
+  const At at(device_, stream_);
+  make_fp8_table(at, kernels_of, of, workspace);
+  const GpuSchedule schedule = backward_schedule(format, false);
+  const Kernel& code = elementwise_kernel(at.gpu, kKernel, format, "", false, schedule, {.code_bits = of.bits});
+  launch_over(at, kKernel, code, schedule, n, {&workspace, &dy, &codes, &parts, &dx, &n});
+}
+
 // ---- What is not there yet --------------------------------------------------------------------------------------------
 
 namespace {
@@ -540,14 +603,6 @@ namespace {
 }
 
 }  // namespace
-
-void Cuda::activation_forward_fp8(const Fp8Of&, outgrad_format, const void*, std::uint8_t*, void*, i64) const {
-  refuse_without_kernel("an activation's y in e4m3 or e5m2 at a scale");
-}
-
-void Cuda::activation_backward_fp8(const Fp8Of&, outgrad_format, const void*, const std::uint8_t*, const void*, void*, i64) const {
-  refuse_without_kernel("an activation's y in e4m3 or e5m2 at a scale");
-}
 
 void Cuda::softmax_forward_code(outgrad_format, const void*, i64, i64, void*, void*) const { refuse_without_kernel("softmax with codes of 8 bits"); }
 

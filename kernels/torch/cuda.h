@@ -60,10 +60,12 @@ class Cuda {
   void gelu_forward_mxfp8(outgrad_format format, const void* x, std::uint8_t* codes, std::uint8_t* scales, std::uint32_t* mask, std::int64_t n) const;
   void gelu_backward_mxfp8(outgrad_format format, const void* dy, const std::uint8_t* codes, const std::uint8_t* scales, const std::uint32_t* mask, void* dx,
                            std::int64_t n) const;
+  // A scale lies on the device; one that does not hold gives gradients without a meaning. The workspace, of fp8_workspace_bytes(), is written.
+  std::size_t fp8_workspace_bytes() const;
+  void activation_forward_fp8(const Fp8Of& of, outgrad_format format, const void* x, std::uint8_t* codes, void* parts, std::int64_t n, void* workspace) const;
+  void activation_backward_fp8(const Fp8Of& of, outgrad_format format, const void* dy, const std::uint8_t* codes, const void* parts, void* dx, std::int64_t n,
+                               void* workspace) const;
   // Not there yet: EnvironmentError.
-  [[noreturn]] void activation_forward_fp8(const Fp8Of& of, outgrad_format format, const void* x, std::uint8_t* codes, void* parts, std::int64_t n) const;
-  [[noreturn]] void activation_backward_fp8(const Fp8Of& of, outgrad_format format, const void* dy, const std::uint8_t* codes, const void* parts, void* dx,
-                                            std::int64_t n) const;
   [[noreturn]] void softmax_forward_code(outgrad_format format, const void* x, std::int64_t rows, std::int64_t n, void* y, void* codes) const;
   [[noreturn]] void softmax_backward_code(outgrad_format format, const void* dy, const void* codes, std::int64_t rows, std::int64_t n, void* dx) const;
 

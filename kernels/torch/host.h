@@ -42,11 +42,12 @@ class Host {
                            std::int64_t n) const {
     require(outgrad_gelu_backward_mxfp8(format, dy, codes, scales, mask, dx, n));
   }
-  void activation_forward_fp8(const Fp8Of& of, outgrad_format format, const void* x, std::uint8_t* codes, void* parts, std::int64_t n) const {
+  std::size_t fp8_workspace_bytes() const { return 0; }
+  void activation_forward_fp8(const Fp8Of& of, outgrad_format format, const void* x, std::uint8_t* codes, void* parts, std::int64_t n, void*) const {
     require(outgrad_activation_forward_fp8(of.activation, format, x, of.fp8, *of.scale, codes, parts, of.bytes, of.bits, n));
   }
-  void activation_backward_fp8(const Fp8Of& of, outgrad_format format, const void* dy, const std::uint8_t* codes, const void* parts, void* dx,
-                               std::int64_t n) const {
+  void activation_backward_fp8(const Fp8Of& of, outgrad_format format, const void* dy, const std::uint8_t* codes, const void* parts, void* dx, std::int64_t n,
+                               void*) const {
     require(outgrad_activation_backward_fp8(of.activation, format, dy, of.fp8, *of.scale, codes, parts, of.bytes, dx, of.bits, n));
   }
   // A code of softmax is a byte.

@@ -303,7 +303,9 @@ std::tuple<Tensor, Tensor> activation_forward_fp8(const Tensor& x, const Tensor&
   const std::int64_t n = x.numel();
   const Fp8Of of = fp8_of(call, scale, activation, fp8, bits, n);
   const Tensor codes = call.octets_of(n), parts = call.octets_of(static_cast<std::int64_t>(of.bytes));
-  call.backend<Backend>().activation_forward_fp8(of, format_of(x), call.data(x), result<std::uint8_t>(codes), parts.mutable_data_ptr(), n);
+  const auto backend = call.backend<Backend>();
+  const Tensor workspace = call.bytes_of(backend.fp8_workspace_bytes());
+  backend.activation_forward_fp8(of, format_of(x), call.data(x), result<std::uint8_t>(codes), parts.mutable_data_ptr(), n, workspace.mutable_data_ptr());
   return {codes, parts};
 }
 
@@ -316,7 +318,10 @@ Tensor activation_backward_fp8(const Tensor& dy, const Tensor& codes, const Tens
   require_elements(codes, ScalarType::Byte, n, "codes");
   require_elements(parts, ScalarType::Byte, static_cast<std::int64_t>(of.bytes), "parts");
   const Tensor dx = call.made_like(dy);
-  call.backend<Backend>().activation_backward_fp8(of, format_of(dy), call.data(dy), call.data<std::uint8_t>(codes), call.data(parts), dx.mutable_data_ptr(), n);
+  const auto backend = call.backend<Backend>();
+  const Tensor workspace = call.bytes_of(backend.fp8_workspace_bytes());
+  backend.activation_backward_fp8(of, format_of(dy), call.data(dy), call.data<std::uint8_t>(codes), call.data(parts), dx.mutable_data_ptr(), n,
+                                  workspace.mutable_data_ptr());
   return dx;
 }
 

@@ -95,6 +95,7 @@ TEST_P(NvrtcTest, EveryKernelCompiles) {
 TEST_P(NvrtcTest, EveryStoresKernelsCompile) {
   std::string source =
       "#include \"kernels/cuda/code.cuh\"\n"
+      "#include \"kernels/cuda/fp8.cuh\"\n"
       "#include \"kernels/cuda/mxfp8.cuh\"\n"
       "#include \"kernels/cuda/parity.cuh\"\n"
       "using namespace outgrad::kernels;\n";
@@ -105,6 +106,11 @@ TEST_P(NvrtcTest, EveryStoresKernelsCompile) {
   }
   for (const std::string t : {"float", "F16", "BF16"}) {
     source += "template __global__ void cuda::gelu_forward_mxfp8<ForwardFit<" + t + ">::Type, " + t + ">(const " + t + "*, F8E4M3*, E8M0*, u32*, i64);\n";
+    for (const std::string s : {"GeluFp8", "MishFp8"})
+      source += "template __global__ void cuda::activation_forward_fp8<Fp8Activation<generated::" + s + ">, F8E4M3, " + t +
+                ", 1>(const Fp8Table*, const float*, const " + t + "*, F8E4M3*, u8*, i64);\n";
+    source +=
+        "template __global__ void cuda::activation_backward_fp8<" + t + ", 2>(const Fp8Table*, const " + t + "*, const u8*, const u8*, " + t + "*, i64);\n";
     struct Code {
       const char *activation, *bits;
     };
@@ -115,6 +121,8 @@ TEST_P(NvrtcTest, EveryStoresKernelsCompile) {
                 "*, i64, const u64*, CodeRule);\n";
     }
   }
+  for (const std::string s : {"GeluFp8", "MishFp8"})
+    source += "template __global__ void cuda::fp8_table<Fp8Activation<generated::" + s + ">, F8E5M2>(const float*, int, Fp8Table*);\n";
   EXPECT_EQ(compile(source, GetParam()), "");
 }
 

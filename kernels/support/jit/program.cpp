@@ -36,6 +36,9 @@ const char* header_of(DeviceKernel kernel) {
     case DeviceKernel::gelu_forward_mxfp8: return "mxfp8";
     case DeviceKernel::activation_forward_code:
     case DeviceKernel::activation_backward_code: return "code";
+    case DeviceKernel::fp8_table:
+    case DeviceKernel::activation_forward_fp8:
+    case DeviceKernel::activation_backward_fp8: return "fp8";
     default: return "elementwise";
   }
 }
@@ -91,6 +94,13 @@ std::string source(const ElementwiseInstance& i) {
     case DeviceKernel::gelu_forward_mxfp8: return text + instantiation(i.kernel, i.function + ", " + i.type + ", Schedule", in + ", F8E4M3*, E8M0*, u32*, i64");
     case DeviceKernel::activation_forward_code: return text + instantiation(i.kernel, i.function + ", " + code, in + ", " + out + ", u8*, i64, const u64*");
     case DeviceKernel::activation_backward_code: return text + instantiation(i.kernel, code, in + ", const u8*, " + out + ", i64, const u64*, CodeRule");
+    case DeviceKernel::fp8_table: return text + instantiation(i.kernel, i.function + ", " + i.stored, "const float*, int, Fp8Table*");
+    case DeviceKernel::activation_forward_fp8:
+      return text + instantiation(i.kernel, i.function + ", " + i.stored + ", " + i.type + ", " + std::to_string(i.code_bits) + ", Schedule",
+                                  "const Fp8Table*, const float*, " + in + ", " + i.stored + "*, u8*, i64");
+    case DeviceKernel::activation_backward_fp8:
+      return text + instantiation(i.kernel, i.type + ", " + std::to_string(i.code_bits) + ", Schedule",
+                                  "const Fp8Table*, " + in + ", const u8*, const u8*, " + out + ", i64");
     case DeviceKernel::bias_gelu_backward:
       return text +
              instantiation(i.kernel, i.function + ", " + i.type + ", " + wide, in + ", " + in + ", const u32*, cuda::SlotRows, i64, " + out + ", float*");

@@ -31,13 +31,13 @@ std::string fit_include(std::string_view fit);
 struct ElementwiseInstance {
   DeviceKernel kernel;
   std::string type;              // of the elements: "float", "F16", "BF16"
-  // "generated::GeluBf16", "forwards::Silu", "CodedActivationAt<3>"; dropout and a backward from codes have none
+  // "generated::GeluBf16", "forwards::Silu", "CodedActivationAt<3>", "Fp8Activation<generated::GeluFp8>"; dropout and a backward from codes have none
   std::string function{};
   std::string declaration{};     // the line that declares it, if the kernel's own header does not
   bool wide = false;             // for a kernel with a bias: whether its rows are processed by octets
   GpuSchedule schedule{};        // only `table` may be left open
-  std::string stored{};          // the format of y, if it is not `type`: "ParityBf16", "MxFp8"
-  int code_bits = 0;             // for a kernel with codes
+  std::string stored{};          // the format of y, if it is not `type`: "ParityBf16", "MxFp8", "F8E4M3"
+  int code_bits = 0;             // for a kernel with codes; with y in 8 bits at a scale, the bits beside it
   bool dithered = false;
 };
 std::string source(const ElementwiseInstance& instance);

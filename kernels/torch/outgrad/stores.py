@@ -7,7 +7,7 @@ An activation:
     code:K     a code of f'(x) of K bits, 1 to 8; neither x nor y
     dither:K   a code of K bits, 2 or 3, rounded at random, so that its mean is f'(x); neither x nor y, but a seed
     e4m3       y in e4m3 with one scale a tensor, and with +bit or +2bits one or two bits an element beside it; activations
-               with a minimum; on CPUs. e5m2, e5m2+bit and e5m2+2bits likewise
+               with a minimum. e5m2, e5m2+bit and e5m2+2bits likewise
     mxfp8+bit  y in MXFP8 and one bit: 1.156 bytes an element; gelu alone
     mesa       x in 8 bits, rounded at random, with a range for each 64 columns, which a module follows; to compare with
     actnn:K    x in K bits, 2, 4 or 8, rounded at random, with a range for each 256 elements; to compare with

@@ -26,6 +26,7 @@
 #include "kernels/cuda/plan.h"
 #include "kernels/dropout.h"
 #include "kernels/fits.h"
+#include "kernels/fp8s.h"
 #include "kernels/host/bias.h"
 #include "kernels/host/functions.h"
 #include "kernels/host/layernorm.h"
@@ -167,9 +168,69 @@ bool compute_codes(const std::string& symbol, void** p, Written& written) {
   return known;
 }
 
+// y in 8 bits at a scale: the table by its own definition, the forward by the compiled library, the backward element by element, from the table.
+template <class F>
+bool compute_fp8(const std::string& symbol, void** p, Written& written, outgrad_fp8 fp8) {
+  bool known = false;
+  const auto names = [&]<class S>(S) { return symbol.find(mangled(type_of(S::Header::kName)) + "E") != std::string::npos; };
+  const auto fill = [&]<class... S>(kernels::Fp8List<S...>) {
+    const auto one = [&]<class Of>(Of of) {
+      if (!names(of)) return;
+      kernels::fill_fp8_table<Of, F>(*parameter<const float*>(p, 0), parameter<int>(p, 1), *parameter<kernels::Fp8Table*>(p, 2));
+      known = true;
+    };
+    (one(S{}), ...);
+  };
+  if (is_of(symbol, "fp8_table")) return fill(kernels::Fp8Activations{}), known;
+  with_type(symbol, [&]<class T>(T) {
+    constexpr outgrad_format kFormat = sizeof(T) == 4 ? OUTGRAD_F32 : std::is_same_v<T, F16> ? OUTGRAD_F16 : OUTGRAD_BF16;
+    const auto& table = *parameter<const kernels::Fp8Table*>(p, 0);
+    const auto n = parameter<std::int64_t>(p, 5);
+    const auto bytes = static_cast<std::size_t>(kernels::code_bytes(table.bits, n));
+    const auto forward = [&]<class... S>(kernels::Fp8List<S...>) {
+      const auto one = [&]<class Of>(Of of) {
+        const auto& activations = kernels::kActivationNames;
+        const auto at = static_cast<outgrad_activation>(std::find(std::begin(activations), std::end(activations), std::string_view(Of::Header::kActivation)) -
+                                                        std::begin(activations));
+        if (names(of))
+          known = outgrad_activation_forward_fp8(at, kFormat, parameter<const void*>(p, 2), fp8, *parameter<const float*>(p, 1), parameter<kernels::u8*>(p, 3),
+                                                 parameter<kernels::u8*>(p, 4), bytes, table.bits, n) == OUTGRAD_OK;
+      };
+      (one(S{}), ...);
+    };
+    forward(kernels::Fp8Activations{});
+    written = {parameter<void*>(p, 3), n};
+  });
+  return known;
+}
+
+bool compute_fp8(const std::string& symbol, void** p, Written& written) {
+  if (is_of(symbol, "activation_backward_fp8")) {
+    with_type(symbol, [&]<class T>(T) {
+      const auto& table = *parameter<const kernels::Fp8Table*>(p, 0);
+      const auto* const dy = parameter<const T*>(p, 1);
+      const auto* const codes = parameter<const kernels::u8*>(p, 2);
+      const auto* const parts = parameter<const kernels::u8*>(p, 3);
+      auto* const dx = parameter<T*>(p, 4);
+      const auto n = parameter<std::int64_t>(p, 5);
+      for (std::int64_t i = 0; i < n; ++i) {
+        const std::int64_t bit = i * table.bits;
+        const int part = table.bits == 0 ? 0 : parts[bit / 8] >> bit % 8 & ((1 << table.bits) - 1);
+        dx[i] = kernels::narrow<T>(kernels::mul_rn(kernels::widen(dy[i]), table.values[part][codes[i]]));
+      }
+      written = {dx, n * static_cast<std::int64_t>(sizeof(T))};
+    });
+    return true;
+  }
+  if (!is_of(symbol, "fp8_table") && !is_of(symbol, "activation_forward_fp8")) return false;
+  if (symbol.find(mangled("F8E4M3") + "E") != std::string::npos) return compute_fp8<kernels::F8E4M3>(symbol, p, written, OUTGRAD_E4M3);
+  if (symbol.find(mangled("F8E5M2") + "E") != std::string::npos) return compute_fp8<kernels::F8E5M2>(symbol, p, written, OUTGRAD_E5M2);
+  return symbol.find(mangled("I8") + "E") != std::string::npos && compute_fp8<kernels::I8>(symbol, p, written, OUTGRAD_INT8);
+}
+
 // A y that carries its branch and MXFP8, by the compiled library.
 bool compute_stores(const std::string& symbol, void** p, Written& written) {
-  if (compute_codes(symbol, p, written)) return true;
+  if (compute_codes(symbol, p, written) || compute_fp8(symbol, p, written)) return true;
   const bool backward = is_of(symbol, "activation_backward"), half = symbol.find("9ParityF16E") != std::string::npos;
   if (half || symbol.find("10ParityBf16E") != std::string::npos) {
     const outgrad_format format = half ? OUTGRAD_F16 : OUTGRAD_BF16;

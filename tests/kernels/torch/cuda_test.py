@@ -142,6 +142,20 @@ def test_mxfp8(device, dtype, n):
     same(device.gelu_backward_mxfp8(dy, *kept), ours.gelu_backward_mxfp8(dy, *kept))
 
 
+# Every activation with a minimum, every number of bits and both formats, for each format of x in turn; scales that are no powers of two.
+@pytest.mark.parametrize("bits", range(3))
+def test_y_in_8_bits_at_a_scale(device, bits):
+    for place, name in enumerate(library.MASKED):
+        activation = library.ACTIVATIONS.index(name)
+        for fp8, scale in ((0, 448.0 / 5), (1, 57344.0 / 3)):
+            dtype = FORMATS[(bits + place + fp8) % 3]
+            for n in (0, 1, 7_001):
+                x, dy, s = values(dtype, n, seed=1), values(dtype, n, seed=2), torch.tensor([scale])
+                kept = ours.activation_forward_fp8(x, s, activation, fp8, bits)
+                same(device.activation_forward_fp8(x, s, activation, fp8, bits), kept)
+                same(device.activation_backward_fp8(dy, *kept, s, activation, fp8, bits), ours.activation_backward_fp8(dy, *kept, s, activation, fp8, bits))
+
+
 def test_what_stores_refuse(device):
     x, codes = values(torch.float32, 4, 8), torch.zeros(16, dtype=torch.uint8)
     for call, why in (
@@ -149,8 +163,9 @@ def test_what_stores_refuse(device):
         (lambda: device.activation_backward_parity(x.half(), x.half(), 6), "activation_backward_parity: tanh rises: there is no branch"),
         (lambda: device.activation_forward_parity(x.half(), 10), "activation 10 is unknown"),
         (lambda: device.activation_forward_code(x, 10, 4, None), "activation 10 is unknown"),
-        (lambda: device.activation_forward_fp8(x, torch.ones(1), 0, 0, 1), "^outgrad: an activation's y in e4m3 or e5m2 at a scale is there for CPUs, and not for"),
-        (lambda: device.activation_backward_fp8(x, codes.new_zeros(32), codes[:4], torch.ones(1), 0, 0, 1), "at a scale is there for CPUs, and not for CUDA yet"),
+        (lambda: device.activation_forward_fp8(x, torch.ones(1), 6, 0, 1), "activation_forward_fp8: tanh rises: y alone gives its derivative"),
+        (lambda: device.activation_forward_fp8(x, torch.ones(1), 0, 3, 1), "activation_forward_fp8: no such format of 8 bits"),
+        (lambda: device.activation_backward_fp8(x, codes.new_zeros(32), codes[:4], torch.ones(1), 10, 0, 1), "activation 10 is unknown"),
         (lambda: device.softmax_forward_code(x, 8), "^outgrad: softmax with codes of 8 bits is there for CPUs, and not for CUDA yet"),
         (lambda: device.softmax_backward_code(x, codes.new_zeros(32), 8), "softmax with codes of 8 bits is there for CPUs"),
         (lambda: device.activation_backward_code(x, codes, 0, 4, torch.tensor([7])), "activation_backward_code: a code has 1 to 8 bits, and a dithered one 2 or 3"),

@@ -1,0 +1,248 @@
+// y in 8 bits at a scale with 0 to 2 bits beside it, on a GPU (kernels/fp8.h): the table of a scale, the forward that writes
+// codes and parts, and the backward that reads them. Every bit is the host's.
+//
+// The scale is read from device memory, so that nobody waits for it: one block makes the table, a thread for each code,
+// and the kernels over the elements copy what they use of it into shared memory. Lanes whose codes differ may collide there.
+#pragma once
+
+#ifndef __CUDACC_RTC__
+#include <initializer_list>
+#endif
+
+#include "kernels/cuda/code.cuh"
+#include "kernels/fp8s.h"
+
+namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
+
+// The table that fill_fp8_table of kernels/fp8.h makes for S, an Fp8Activation of kernels/fp8s.h, and codes in F. One
+// block of kFp8Codes threads. *scale is a scale that holds; of any other the table is of no use.
+template <class S, class F>
+__global__ void __launch_bounds__(kFp8Codes) fp8_table(const float* scale, int bits, Fp8Table* table) {
+  __shared__ float lengths[kFp8Codes];
+  const int code = static_cast<int>(threadIdx.x);
+  if (code == 0) table->bits = bits;
+  kernels::detail::clear_code<F>(*table, code);
+  __syncthreads();  // bits say how codes are cut, and a thread fills the codes of both signs
+  const u32 first = code == 0 ? 0 : kernels::detail::first_magnitude<F>(code, *scale);
+  const int largest = largest_code<F>();
+  double length = 0;
+  if (code <= largest) {
+    const u32 next = code == largest ? kBeyondInfinity : kernels::detail::first_magnitude<F>(code + 1, *scale);
+    if (next > first) length = kernels::detail::fill_code<S, F>(*table, code, first, next - 1);
+  }
+  lengths[code] = static_cast<float>(length);
+  __syncthreads();
+  if (code > 0) return;
+  float widest = 0;
+#pragma unroll 1
+  for (int k = 0; k < kFp8Codes; ++k) widest = widest < lengths[k] ? lengths[k] : widest;
+  table->widest = widest;
+}
+
+// Whether octets of parts can be moved in words.
+template <int Bits>
+__device__ __forceinline__ bool parts_aligned(const u8* parts) {
+  if constexpr (Bits == 0) {
+    return true;
+  } else {
+    return codes_aligned<Bits>(parts);
+  }
+}
+
+// Copies kRows of the table's rows into shared memory; all threads of the block call it.
+template <int kRows>
+__device__ __forceinline__ void copy_rows(const float (*from)[kFp8Codes], float (&to)[kRows][kFp8Codes]) {
+  for (unsigned i = threadIdx.x; i < kRows * kFp8Codes; i += blockDim.x) to[i / kFp8Codes][i % kFp8Codes] = from[i / kFp8Codes][i % kFp8Codes];
+  __syncthreads();
+}
+
+// The coefficients of an activation's fp32 forward, where it has some.
+struct NoTables {};
+template <class Forward, GpuSchedule S>
+__device__ __forceinline__ decltype(auto) resident_if_fitted() {
+  if constexpr (requires { Forward::table(); }) {
+    return resident_forward<Forward, S.table, S.threads>();
+  } else {
+    return NoTables{};
+  }
+}
+// f(x) in fp32.
+template <class Forward, class Tables>
+__device__ __forceinline__ float value_at(const Tables& tables, float x) {
+  if constexpr (requires { Forward::table(); }) {
+    return forward_value<float, Forward, false>(tables, x);
+  } else {
+    return forward_in_f32<Forward, float>(x);
+  }
+}
+
+// The code of an element, and its part.
+struct CodeAndPart {
+  u8 code;
+  u32 part;
+};
+
+// Codes and parts of n elements x: kept(x) of each, widened.
+template <GpuSchedule S, int Bits, class F, class T, class Kept>
+__device__ __forceinline__ void fp8_over_octets(const T* x, F* codes, u8* parts, i64 n, const Kept& kept) {
+  static_assert(schedule_holds<S>() && part_bits_hold(Bits));
+  over_octets<S>(
+      n, is_aligned<S, T, F>(x, codes, x) && parts_aligned<Bits>(parts),
+      [&](u64 first) {
+        constexpr u64 kApart = S.threads;
+        Octet<T> input[S.octets];
+        OUTGRAD_UNROLL
+        for (int u = 0; u < S.octets; ++u) input[u] = load_octet<S>(x + (first + u * kApart) * kOctet);
+        OUTGRAD_UNROLL
+        for (int u = 0; u < S.octets; ++u) {
+          const u64 octet = first + u * kApart;
+          Octet<F> own{};
+          u64 beside = 0;
+          OUTGRAD_UNROLL
+          for (int k = 0; k < kOctet; ++k) {
+            const CodeAndPart at = kept(widened(input[u], k));
+            own.w[k / 4] |= static_cast<u32>(at.code) << 8 * (k % 4);
+            beside |= static_cast<u64>(at.part) << Bits * k;
+          }
+          store_octet<S>(codes + octet * kOctet, own);
+          if constexpr (Bits > 0) store_codes<Bits>(parts, octet, beside);
+        }
+      },
+      [&](u64 octet, u32 count) {
+        u64 beside = 0;
+#pragma unroll 1
+        for (u32 k = 0; k < count; ++k) {
+          const CodeAndPart at = kept(widen(x[octet * kOctet + k]));
+          codes[octet * kOctet + k] = F{at.code};
+          beside |= static_cast<u64>(at.part) << Bits * k;
+        }
+        if constexpr (Bits > 0) store_codes_apart<Bits>(parts, octet, count, beside);
+      });
+}
+
+// codes[i] and part i of f(x[i]), for i in [0, n), at *scale and by the table that fp8_table<S, F> made for it with Bits.
+// parts has code_bytes(Bits, n) bytes and is not written without bits. No array overlaps another. The contract is that of
+// kernels/host/fp8.h.
+template <class S, class F, class T, int Bits, class Schedule = StoreSchedule>
+__global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwardSchedule<Schedule, T>.resident_blocks)
+    activation_forward_fp8(const Fp8Table* table, const float* scale, const T* x, F* codes, u8* parts, i64 n) {
+  using Forward = typename S::template Forward<float>;
+  using Fit = typename S::Fit;
+  constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T>;
+  const auto& tables = resident_if_fitted<Forward, kSchedule>();
+  const float by = *scale;
+  if constexpr (Bits == 0) {
+    fp8_over_octets<kSchedule, Bits>(x, codes, parts, n, [&](float each) { return CodeAndPart{fp8_code<F>(value_at<Forward>(tables, each), by).bits, 0}; });
+  } else {
+    constexpr int kEdges = (1 << Bits) - 1;
+    __shared__ float edges[kEdges][kFp8Codes];
+    copy_rows(table->edges, edges);
+    const auto& rows = resident_table<DeviceFit<Fit, float>, kSchedule.table, kSchedule.threads>();
+    const auto ops = ops_for<Fit, float>(rows);
+    fp8_over_octets<kSchedule, Bits>(x, codes, parts, n, [&](float each) {
+      const float y = value_at<Forward>(tables, each), g = derivative<Fit, float>(ops, rows, bits_of(y), y, Forward::kXStar <= each);
+      CodeAndPart at{fp8_code<F>(y, by).bits, 0};
+      OUTGRAD_UNROLL
+      for (int k = 0; k < kEdges; ++k) at.part += edges[k][at.code] <= g;
+      return at;
+    });
+  }
+}
+
+// dx[i] = dy[i] g, where g is what code i and part i stand for, as dx = RN_T(RN_f32(dy g)). dx may be dy, and overlaps
+// nothing otherwise.
+template <class T, int Bits, class Schedule = DefaultGpuSchedule>
+__global__ void __launch_bounds__(kCodeBackwardSchedule<Schedule, T>.threads, kCodeBackwardSchedule<Schedule, T>.resident_blocks)
+    activation_backward_fp8(const Fp8Table* table, const T* dy, const u8* codes, const u8* parts, T* dx, i64 n) {
+  constexpr GpuSchedule kSchedule = kCodeBackwardSchedule<Schedule, T>;
+  static_assert(schedule_holds<kSchedule>() && part_bits_hold(Bits));
+  constexpr u32 kField = (1u << Bits) - 1;
+  __shared__ float values[1 << Bits][kFp8Codes];
+  copy_rows(table->values, values);
+  const auto product = [&](float gradient, u32 code, u64 own, int k) { return mul_rn(gradient, values[own >> Bits * k & kField][code]); };
+  over_octets<kSchedule>(
+      n, is_aligned<kSchedule, T, u8>(dy, codes, dx) && parts_aligned<Bits>(parts),
+      [&](u64 first) {
+        constexpr u64 kApart = kSchedule.threads;
+        Octet<T> gradient[kSchedule.octets];
+        Octet<u8> code[kSchedule.octets];
+        u64 own[kSchedule.octets] = {};
+        OUTGRAD_UNROLL
+        for (int u = 0; u < kSchedule.octets; ++u) {
+          const u64 octet = first + u * kApart;
+          gradient[u] = load_octet<kSchedule>(dy + octet * kOctet);
+          code[u] = load_octet<kSchedule>(codes + octet * kOctet);
+          if constexpr (Bits > 0) own[u] = load_codes<Bits>(parts, octet);
+        }
+        OUTGRAD_UNROLL
+        for (int u = 0; u < kSchedule.octets; ++u) {
+          float result[kOctet];
+          OUTGRAD_UNROLL
+          for (int k = 0; k < kOctet; ++k) result[k] = product(widened(gradient[u], k), code[u].w[k / 4] >> 8 * (k % 4) & 0xffu, own[u], k);
+          store_octet<kSchedule>(dx + (first + u * kApart) * kOctet, packed<T>(result));
+        }
+      },
+      [&](u64 octet, u32 count) {
+        u64 own = 0;
+        if constexpr (Bits > 0) own = load_codes_apart<Bits>(parts, octet, count);
+#pragma unroll 1
+        for (u32 k = 0; k < count; ++k) {
+          const u64 i = octet * kOctet + k;
+          dx[i] = narrow<T>(product(widen(dy[i]), codes[i], own, static_cast<int>(k)));
+        }
+      });
+}
+
+#ifndef __CUDACC_RTC__
+// Device pointers. cudaErrorInvalidValue for a null or misaligned one, and for bits that are not 0 to 2.
+template <class S, class F>
+cudaError_t launch_fp8_table(const float* scale, int bits, Fp8Table* table, cudaStream_t stream) {
+  if (!part_bits_hold(bits) || !is_array(scale, 1) || !is_array(table, 1) || overlap(extent_of(scale, 1), extent_of(table, 1))) return cudaErrorInvalidValue;
+  return launch(fp8_table<S, F>, 1u, static_cast<unsigned>(kFp8Codes), 0, stream, scale, bits, table);
+}
+
+namespace detail {
+
+// Whether `written` is apart from all the others.
+inline bool stands_apart(const Extent& written, std::initializer_list<Extent> others) {
+  for (const Extent& other : others) {
+    if (overlap(written, other)) return false;
+  }
+  return true;
+}
+
+}  // namespace detail
+
+// Takes device pointers, aligned to their element; without bits `parts` is not looked at. n = 0 launches nothing. The result
+// is cudaErrorInvalidValue if what is written overlaps anything, for a null pointer, and a negative or overflowing n.
+template <class S, class F, class T, int Bits, class Schedule = StoreSchedule>
+cudaError_t launch_activation_forward_fp8(const Fp8Table* table, const float* scale, const T* x, F* codes, u8* parts, i64 n, cudaStream_t stream) {
+  if (n < 0 || n > kMostElements) return cudaErrorInvalidValue;
+  if (n == 0) return cudaSuccess;
+  const i64 bytes = code_bytes(Bits, n);
+  if (!is_array(table, 1) || !is_array(scale, 1) || !is_array(x, n) || !is_array(codes, n) || (Bits > 0 && !is_array(parts, bytes)))
+    return cudaErrorInvalidValue;
+  const Extent made = extent_of(table, 1), by = extent_of(scale, 1), in = extent_of(x, n), out = extent_of(codes, n), beside = extent_of(parts, bytes);
+  if (!detail::stands_apart(out, {made, by, in}) || (Bits > 0 && !detail::stands_apart(beside, {made, by, in, out}))) return cudaErrorInvalidValue;
+  static constinit ResidentBlocks resident;
+  return launch_octets<kForwardSchedule<Schedule, T>>(activation_forward_fp8<S, F, T, Bits, Schedule>, DeviceKernel::activation_forward_fp8, resident, n,
+                                                      stream, table, scale, x, codes, parts, n);
+}
+
+// The same of the arrays that the backward reads; dx may be dy.
+template <class T, int Bits, class Schedule = DefaultGpuSchedule>
+cudaError_t launch_activation_backward_fp8(const Fp8Table* table, const T* dy, const u8* codes, const u8* parts, T* dx, i64 n, cudaStream_t stream) {
+  if (n < 0 || n > kMostElements) return cudaErrorInvalidValue;
+  if (n == 0) return cudaSuccess;
+  const i64 bytes = code_bytes(Bits, n);
+  if (!is_array(table, 1) || !is_array(dy, n) || !is_array(dx, n) || !is_array(codes, n) || (Bits > 0 && !is_array(parts, bytes))) return cudaErrorInvalidValue;
+  const Extent out = extent_of(dx, n), in = extent_of(dy, n);
+  if ((dx != dy && overlap(out, in)) || !detail::stands_apart(out, {extent_of(table, 1), extent_of(codes, n)})) return cudaErrorInvalidValue;
+  if (Bits > 0 && overlap(out, extent_of(parts, bytes))) return cudaErrorInvalidValue;
+  static constinit ResidentBlocks resident;
+  return launch_octets<kCodeBackwardSchedule<Schedule, T>>(activation_backward_fp8<T, Bits, Schedule>, DeviceKernel::activation_backward_fp8, resident, n,
+                                                           stream, table, dy, codes, parts, dx, n);
+}
+#endif
+
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI::cuda
