@@ -152,6 +152,8 @@ enum class DeviceKernel {
   fp8_table,
   activation_forward_fp8,
   activation_backward_fp8,
+  softmax_forward_code,
+  softmax_backward_code,
 };
 // The name of its __global__ template.
 inline constexpr const char* kDeviceKernelNames[] = {"activation_backward",
@@ -173,7 +175,9 @@ inline constexpr const char* kDeviceKernelNames[] = {"activation_backward",
                                                      "activation_backward_code",
                                                      "fp8_table",
                                                      "activation_forward_fp8",
-                                                     "activation_backward_fp8"};
+                                                     "activation_backward_fp8",
+                                                     "softmax_forward_code",
+                                                     "softmax_backward_code"};
 
 #ifndef __CUDACC_RTC__  // code compiled by NVRTC calls what it was told to; only hosts ask what there is
 inline namespace OUTGRAD_ABI {

@@ -354,6 +354,12 @@ OUTGRAD_HD constexpr GpuSchedule completed(GpuSchedule schedule, const ElementWo
   return schedule;
 }
 
+// --- Softmax ---------------------------------------------------------------------------------------------------------------------
+
+// Warps that share a row of n elements: few enough that each thread has an octet or more of it. And rows side by side in a block.
+OUTGRAD_HD constexpr int softmax_warps(i64 n) { return n <= 1024 ? 1 : n <= 8192 ? 4 : 16; }
+OUTGRAD_HD constexpr int softmax_block_rows(int warps) { return warps == 1 ? 4 : 1; }
+
 #ifndef __CUDACC_RTC__
 // --- Plans -----------------------------------------------------------------------------------------------------------------------
 
@@ -413,6 +419,11 @@ inline LaunchPlan elementwise_plan(DeviceKernel kernel, const GpuSchedule& sched
   if (elements > 0)
     plan.add({kernel, looping_blocks((elements + per_block - 1) / per_block, grid_blocks_per_sm(schedule, limits), limits.sms), schedule.threads});
   return plan;
+}
+
+inline PlannedLaunch softmax_launch(DeviceKernel kernel, i64 rows, int warps) {
+  const int together = softmax_block_rows(warps);
+  return {kernel, looping_blocks((rows + together - 1) / together, 0, 0), kTreeLanes * warps * together};
 }
 
 // Wide: the bias is read by octets.

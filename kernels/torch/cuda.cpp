@@ -24,6 +24,7 @@
 #include "kernels/dropout.h"
 #include "kernels/fp8s.h"
 #include "kernels/host/call.h"
+#include "kernels/softmax.h"
 #include "kernels/stored.h"
 #include "kernels/support/digest.h"
 #include "kernels/support/errors.h"
@@ -594,19 +595,34 @@ void Cuda::activation_backward_fp8(const Fp8Of& of, outgrad_format format, const
   launch_over(at, kKernel, code, schedule, n, {&workspace, &dy, &codes, &parts, &dx, &n});
 }
 
-// ---- What is not there yet --------------------------------------------------------------------------------------------
+// ---- Softmax --------------------------------------------------------------------------------------------------------
 
 namespace {
 
-[[noreturn]] void refuse_without_kernel(const char* what) {
-  throw kernels::EnvironmentError(std::string{"outgrad: "} + what + " is there for CPUs, and not for CUDA yet: choose another store");
+// parameters: the kernel's pointers.
+void launch_softmax(const At& at, DeviceKernel kernel, outgrad_format format, i64 rows, i64 n, std::vector<void*> parameters) {
+  const int warps = kernels::cuda::softmax_warps(n);
+  const std::string key = key_of(type_of(format), GpuSchedule{}, kernel, warps);
+  const Kernel& code = at.gpu.kernels_of(key, 0, [&] { return jit::softmax_source(kernel, type_of(format), warps); }).at(kernel);
+  parameters.insert(parameters.end(), {&rows, &n});
+  at.launch(code, kernels::cuda::softmax_launch(kernel, rows, warps), parameters);
 }
+
+void require_softmax(i64 n, const char* kernel) { require(n >= 1 && n <= kernels::kMostSoftmax, kernel, "a row has 1 to 2^23 elements"); }
 
 }  // namespace
 
-void Cuda::softmax_forward_code(outgrad_format, const void*, i64, i64, void*, void*) const { refuse_without_kernel("softmax with codes of 8 bits"); }
+void Cuda::softmax_forward_code(outgrad_format format, const void* x, i64 rows, i64 n, void* y, void* codes) const {
+  require_softmax(n, "softmax_forward_code");
+  if (rows == 0) return;
+  launch_softmax(At(device_, stream_), DeviceKernel::softmax_forward_code, format, rows, n, {&x, &y, &codes});
+}
 
-void Cuda::softmax_backward_code(outgrad_format, const void*, const void*, i64, i64, void*) const { refuse_without_kernel("softmax with codes of 8 bits"); }
+void Cuda::softmax_backward_code(outgrad_format format, const void* dy, const void* codes, i64 rows, i64 n, void* dx) const {
+  require_softmax(n, "softmax_backward_code");
+  if (rows == 0) return;
+  launch_softmax(At(device_, stream_), DeviceKernel::softmax_backward_code, format, rows, n, {&dy, &codes, &dx});
+}
 
 // ---- Dropout --------------------------------------------------------------------------------------------------------
 

@@ -65,9 +65,8 @@ class Cuda {
   void activation_forward_fp8(const Fp8Of& of, outgrad_format format, const void* x, std::uint8_t* codes, void* parts, std::int64_t n, void* workspace) const;
   void activation_backward_fp8(const Fp8Of& of, outgrad_format format, const void* dy, const std::uint8_t* codes, const void* parts, void* dx, std::int64_t n,
                                void* workspace) const;
-  // Not there yet: EnvironmentError.
-  [[noreturn]] void softmax_forward_code(outgrad_format format, const void* x, std::int64_t rows, std::int64_t n, void* y, void* codes) const;
-  [[noreturn]] void softmax_backward_code(outgrad_format format, const void* dy, const void* codes, std::int64_t rows, std::int64_t n, void* dx) const;
+  void softmax_forward_code(outgrad_format format, const void* x, std::int64_t rows, std::int64_t n, void* y, void* codes) const;
+  void softmax_backward_code(outgrad_format format, const void* dy, const void* codes, std::int64_t rows, std::int64_t n, void* dx) const;
 
   void bias_gelu_forward(outgrad_format format, const void* x, const float* bias, std::int64_t rows, std::int64_t n, void* y, std::uint32_t* mask) const;
   std::size_t bias_workspace_bytes(outgrad_format format, std::int64_t rows, std::int64_t n) const;

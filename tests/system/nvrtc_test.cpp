@@ -98,6 +98,7 @@ TEST_P(NvrtcTest, EveryStoresKernelsCompile) {
       "#include \"kernels/cuda/fp8.cuh\"\n"
       "#include \"kernels/cuda/mxfp8.cuh\"\n"
       "#include \"kernels/cuda/parity.cuh\"\n"
+      "#include \"kernels/cuda/softmax.cuh\"\n"
       "using namespace outgrad::kernels;\n";
   for (const std::string y : {"F16", "BF16"}) {
     const std::string parity = y == "F16" ? "ParityF16" : "ParityBf16";
@@ -111,6 +112,10 @@ TEST_P(NvrtcTest, EveryStoresKernelsCompile) {
                 ", 1>(const Fp8Table*, const float*, const " + t + "*, F8E4M3*, u8*, i64);\n";
     source +=
         "template __global__ void cuda::activation_backward_fp8<" + t + ", 2>(const Fp8Table*, const " + t + "*, const u8*, const u8*, " + t + "*, i64);\n";
+    for (const std::string warps : {"1", "4", "16"}) {
+      source += "template __global__ void cuda::softmax_forward_code<" + t + ", " + warps + ">(const " + t + "*, " + t + "*, u8*, i64, i64);\n";
+      source += "template __global__ void cuda::softmax_backward_code<" + t + ", " + warps + ">(const " + t + "*, const u8*, " + t + "*, i64, i64);\n";
+    }
     struct Code {
       const char *activation, *bits;
     };

@@ -111,6 +111,13 @@ std::string source(const ElementwiseInstance& i) {
   }
 }
 
+std::string softmax_source(DeviceKernel kernel, const std::string& type, int warps) {
+  const bool forward = kernel == DeviceKernel::softmax_forward_code;
+  const std::string in = "const " + type + "*, ", out = type + "*, ";
+  return "#include \"kernels/cuda/softmax.cuh\"\nusing namespace outgrad::kernels;\n" +
+         instantiation(kernel, type + ", " + std::to_string(warps), in + (forward ? out + "u8*" : "const u8*, " + type + "*") + ", i64, i64");
+}
+
 std::string source(const NormInstance& i) {
   const bool forward = i.kernel == DeviceKernel::norm_forward;
   const std::string of = text_of(i.norm) + ", " + i.type + ", Schedule, ", residual = text_of(i.residual), wide = text_of(i.wide) + ", ";

@@ -42,6 +42,9 @@ struct ElementwiseInstance {
 };
 std::string source(const ElementwiseInstance& instance);
 
+// Softmax with codes, forward or backward, on rows that so many warps share.
+std::string softmax_source(DeviceKernel kernel, const std::string& type, int warps);
+
 // A kernel of a norm that works by rows.
 struct NormInstance {
   DeviceKernel kernel;  // norm_forward, norm_backward or norm_backward_slots

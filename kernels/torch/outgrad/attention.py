@@ -131,7 +131,7 @@ def attention(q, k, v, attn_mask=None, p=0.0, scale=None, training=True, form="a
 
     attn_mask: [..., m, n], boolean (True: takes part) or added to the scores; it gets no gradient. scale: 1 / sqrt(d) by
     default. form: "sdpa" is PyTorch's scaled_dot_product_attention, "softmax" is the form of this module, and "auto" is
-    "sdpa" where a fused kernel applies. store: what the form "softmax" keeps, the probabilities "p" or, on CPUs, their codes
+    "sdpa" where a fused kernel applies. store: what the form "softmax" keeps, the probabilities "p" or their codes
     "log2:8".
     """
     functional._expect("attention", q=q, k=k, v=v)

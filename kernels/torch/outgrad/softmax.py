@@ -33,7 +33,7 @@ def softmax(x, dim=-1):
     """softmax(x) along dim, computed in fp32 and rounded once to the type of x. Keeps one byte an element, and not its output.
 
     A row (along dim) has at most 2^23 elements. Where x is -inf, p and the gradient are 0. A row with a NaN, with +inf, or
-    with nothing but -inf gives NaN in all of p and of the gradient. On CPUs.
+    with nothing but -inf gives NaN in all of p and of the gradient.
     """
     functional._expect("softmax", x=x)
     if x.dim() == 0:

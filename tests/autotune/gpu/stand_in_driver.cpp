@@ -228,9 +228,26 @@ bool compute_fp8(const std::string& symbol, void** p, Written& written) {
   return symbol.find(mangled("I8") + "E") != std::string::npos && compute_fp8<kernels::I8>(symbol, p, written, OUTGRAD_INT8);
 }
 
+// Softmax and its codes, by the compiled library.
+bool compute_softmax(const std::string& symbol, void** p, Written& written) {
+  const bool forward = is_of(symbol, "softmax_forward_code");
+  if (!forward && !is_of(symbol, "softmax_backward_code")) return false;
+  outgrad_status status = OUTGRAD_OK;
+  with_type(symbol, [&]<class T>(T) {
+    constexpr outgrad_format kFormat = sizeof(T) == 4 ? OUTGRAD_F32 : std::is_same_v<T, F16> ? OUTGRAD_F16 : OUTGRAD_BF16;
+    const auto rows = parameter<std::int64_t>(p, 3), n = parameter<std::int64_t>(p, 4);
+    const auto bytes = static_cast<std::size_t>(rows * n);
+    void* const out = parameter<void*>(p, forward ? 1 : 2);
+    status = forward ? outgrad_softmax_forward_code(kFormat, parameter<const void*>(p, 0), rows, n, out, parameter<void*>(p, 2), bytes)
+                     : outgrad_softmax_backward_code(kFormat, parameter<const void*>(p, 0), parameter<const void*>(p, 1), bytes, rows, n, out);
+    written = {out, rows * n * static_cast<std::int64_t>(sizeof(T))};
+  });
+  return status == OUTGRAD_OK;
+}
+
 // A y that carries its branch and MXFP8, by the compiled library.
 bool compute_stores(const std::string& symbol, void** p, Written& written) {
-  if (compute_codes(symbol, p, written) || compute_fp8(symbol, p, written)) return true;
+  if (compute_codes(symbol, p, written) || compute_fp8(symbol, p, written) || compute_softmax(symbol, p, written)) return true;
   const bool backward = is_of(symbol, "activation_backward"), half = symbol.find("9ParityF16E") != std::string::npos;
   if (half || symbol.find("10ParityBf16E") != std::string::npos) {
     const outgrad_format format = half ? OUTGRAD_F16 : OUTGRAD_BF16;

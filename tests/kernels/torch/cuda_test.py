@@ -156,6 +156,15 @@ def test_y_in_8_bits_at_a_scale(device, bits):
                 same(device.activation_backward_fp8(dy, *kept, s, activation, fp8, bits), ours.activation_backward_fp8(dy, *kept, s, activation, fp8, bits))
 
 
+@pytest.mark.parametrize("rows, columns", [(1, 1), (5, 1000), (3, 4097), (2, 9000)])
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_softmax(device, dtype, rows, columns):
+    x, dy = (values(dtype, rows, columns, seed=seed).clamp(-30, 30) for seed in (1, 2))
+    y, codes = ours.softmax_forward_code(x, columns)
+    same(device.softmax_forward_code(x, columns), (y, codes))
+    same(device.softmax_backward_code(dy, codes, columns), ours.softmax_backward_code(dy, codes, columns))
+
+
 def test_what_stores_refuse(device):
     x, codes = values(torch.float32, 4, 8), torch.zeros(16, dtype=torch.uint8)
     for call, why in (
@@ -166,8 +175,6 @@ def test_what_stores_refuse(device):
         (lambda: device.activation_forward_fp8(x, torch.ones(1), 6, 0, 1), "activation_forward_fp8: tanh rises: y alone gives its derivative"),
         (lambda: device.activation_forward_fp8(x, torch.ones(1), 0, 3, 1), "activation_forward_fp8: no such format of 8 bits"),
         (lambda: device.activation_backward_fp8(x, codes.new_zeros(32), codes[:4], torch.ones(1), 10, 0, 1), "activation 10 is unknown"),
-        (lambda: device.softmax_forward_code(x, 8), "^outgrad: softmax with codes of 8 bits is there for CPUs, and not for CUDA yet"),
-        (lambda: device.softmax_backward_code(x, codes.new_zeros(32), 8), "softmax with codes of 8 bits is there for CPUs"),
         (lambda: device.activation_backward_code(x, codes, 0, 4, torch.tensor([7])), "activation_backward_code: a code has 1 to 8 bits, and a dithered one 2 or 3"),
     ):
         with pytest.raises(RuntimeError, match=why):
