@@ -147,6 +147,10 @@ OUTGRAD_HD typename Ops::Value load_numbers(const Ops&, const u8* packed, int fi
   }
 }
 
+// Whether the next of `left` elements are a block whose packed codes have the 8 bytes behind them that load_numbers may
+// read. Otherwise they are copied first.
+OUTGRAD_HD bool block_is_readable(int bits, i64 left) { return left >= kCodeBlock && (bits == 0 || code_bytes(bits, left) >= kCodeBlock / 8 * bits + 8); }
+
 template <class A>
 constexpr CodeRange range_of() {
   return {A::Code::kLo, A::Code::kHi};
@@ -356,8 +360,7 @@ template <class T, CpuSchedule S, bool kStreaming>
 void backward_code_range(const CodeRange& range, const CodeChoice& choice, const T* dy, const u8* codes, T* dx, i64 begin, i64 end) {
   const CodeRule rule = choice.rule(range);
   i64 i = begin;
-  // The last block is copied, for nothing beyond the codes may be read.
-  for (; i + kCodeBlock < end; i += kCodeBlock) {
+  for (; block_is_readable(choice.bits, end - i); i += kCodeBlock) {
     fetch_ahead<kStreaming>(codes + i / 8 * choice.bits, kCodeBlock / 8 * choice.bits);
     backward_code_block<T, S, kStreaming>(choice, rule, i, dy + i, codes + i / 8 * choice.bits, dx + i);
   }

@@ -180,8 +180,7 @@ void backward_fp8_block(const Fp8Table& table, const T* dy, const u8* codes, con
 template <class T, CpuSchedule S>
 void backward_fp8_range(const Fp8Table& table, const T* dy, const u8* codes, const u8* parts, T* dx, i64 begin, i64 end) {
   i64 i = begin;
-  // The last block is copied, for nothing beyond the parts may be read.
-  for (; i + kCodeBlock < end; i += kCodeBlock) backward_fp8_block<T, S>(table, dy + i, codes + i, parts + i / 8 * table.bits, dx + i);
+  for (; block_is_readable(table.bits, end - i); i += kCodeBlock) backward_fp8_block<T, S>(table, dy + i, codes + i, parts + i / 8 * table.bits, dx + i);
   for (; i < end; i += kCodeBlock) {
     const i64 count = std::min<i64>(end - i, kCodeBlock);
     u8 packed[kCodeBlock / 8 * kMostPartBits + 8] = {}, some[kCodeBlock] = {};

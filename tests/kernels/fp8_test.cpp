@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kernels/tuned.h"
+#include "tests/kernels/page_end.h"
 #include "tests/kernels/patterns.h"
 #include "validation/exact/reference.h"
 #include "validation/sweep/swept_activation.h"
@@ -272,9 +273,11 @@ void expect_definition(int bits) {
       activation_forward_fp8<A, F, T, S>(table, kScale, x.data(), codes.data(), parts.data(), static_cast<i64>(n));
       ASSERT_EQ(codes[n].bits, 0x55);
       ASSERT_EQ(parts[bytes], 0x55);
+      parts.pop_back();
+      const PageEnd last(parts);
       std::vector<T> dy(n), dx(n);
       for (size_t i = 0; i < n; ++i) dy[i] = narrow<T>(1.5f - 0.01f * static_cast<float>(i % 300));
-      activation_backward_fp8<T, S>(table, dy.data(), reinterpret_cast<const u8*>(codes.data()), bits == 0 ? nullptr : parts.data(), dx.data(),
+      activation_backward_fp8<T, S>(table, dy.data(), reinterpret_cast<const u8*>(codes.data()), bits == 0 ? nullptr : last.data(), dx.data(),
                                     static_cast<i64>(n));
       for (size_t i = 0; i < n; ++i) {
         const float wide = widen(x[i]);
