@@ -58,10 +58,12 @@ std::string symbol_of(std::size_t position) { return "outgrad_variant_" + std::t
 std::string unit_source(const std::vector<Candidate*>& unit) {
   std::string text = "// Variants of " + unit.front()->variant().problem.name() + ", written by the tuner.\n";
   const Problem& problem = unit.front()->variant().problem;
-  text +=
-      std::string("#include \"autotune/arguments.h\"\n#include \"kernels/host/") + (!problem.has_fit()    ? "layernorm.h\"\n"
-                                                                                    : problem.over_rows() ? "bias.h\"\n#include \"kernels/fits.h\"\n"
-                                                                                                          : "elementwise.h\"\n#include \"kernels/fits.h\"\n");
+  const char* const header = kernels::is_norm(problem.kernel)     ? "layernorm"
+                             : kernels::has_codes(problem.kernel) ? "code"
+                             : problem.over_rows()                ? "bias"
+                                                                  : "elementwise";
+  text += std::string("#include \"autotune/arguments.h\"\n#include \"kernels/host/") + header + ".h\"\n";
+  if (problem.has_fit()) text += "#include \"kernels/fits.h\"\n";
   std::set<const FitChoice*> foreign;
   for (const Candidate* candidate : unit)
     if (const FitChoice* fit = candidate->variant().fit.get(); fit != nullptr && !fit->header.empty() && foreign.insert(fit).second)

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "autotune/options.h"
+#include "kernels/code.h"
 #include "kernels/host/bias.h"
 #include "kernels/host/layernorm.h"
 
@@ -22,6 +23,14 @@ const char* type_of(FormatId format) {
 
 int bytes_of(FormatId format) {
   return with_type(format, []<class T>(T) { return static_cast<int>(sizeof(T)); });
+}
+
+int bytes_of(Element element, FormatId format) {
+  switch (element) {
+    case Element::kFormat: return bytes_of(format);
+    case Element::kByte: return 1;
+    default: return 4;
+  }
 }
 
 std::optional<FormatId> format_named(std::string_view name) {
@@ -45,9 +54,16 @@ i64 Problem::count_of(const Operand& operand) const {
     case Extent::kRows: return rows;
     case Extent::kColumns: return cols;
     case Extent::kMaskWords: return (elements() + 31) / 32;
+    case Extent::kCodes: return kernels::code_bytes(code_bits, elements());
     case Extent::kNormWorkspace: return kernels::norm_backward_workspace(rows, cols);
     default: return kernels::bias_backward_workspace(rows, cols);
   }
+}
+
+Arguments Problem::arguments() const {
+  Arguments a{.rows = rows, .cols = cols};
+  a.code = {code_bits, code_seed ? &*code_seed : nullptr};
+  return a;
 }
 
 std::string Problem::sized_name() const { return name() + "." + (over_rows() ? std::to_string(rows) + "x" : "") + std::to_string(cols); }
@@ -64,6 +80,7 @@ double Problem::bytes_per_element() const {
   for (const Operand& operand : operands(kernel)) {
     if (operand.extent == Extent::kElements) sum += element_bytes(operand);
     if (operand.extent == Extent::kMaskWords) sum += 0.125;
+    if (operand.extent == Extent::kCodes) sum += code_bits / 8.0;
   }
   return sum;
 }

@@ -56,24 +56,32 @@ decltype(auto) with_type(FormatId format, Action&& action) {
   }
 }
 
+int bytes_of(Element element, FormatId format);  // of one element of an array
+
 struct Problem {
   KernelId kernel = KernelId::kGeluBackward;
   FormatId format = FormatId::kF32;
   kernels::i64 rows = 1, cols = 0;  // of an elementwise kernel 1 and its elements; cols = 0: not sized yet
+  // Of a kernel of codes. Exact codes of 4 bits are what is timed, and the schedule that wins serves all codes; the verifier tries them all.
+  int code_bits = Arguments{}.code.bits;
+  std::optional<kernels::u64> code_seed{};
 
   std::string name() const { return std::string(name_of(kernel)) + "." + name_of(format); }
   std::string sized_name() const;  // "layernorm_backward.bf16.16384x1024", "gelu_backward.bf16.67108864"
   kernels::i64 elements() const { return rows * cols; }
-  Problem sized(kernels::i64 new_rows, kernels::i64 new_cols) const { return {kernel, format, new_rows, new_cols}; }
+  Problem sized(kernels::i64 new_rows, kernels::i64 new_cols) const { return {kernel, format, new_rows, new_cols, code_bits, code_seed}; }
+  // A call without its arrays. It points into this problem.
+  Arguments arguments() const;
   // Of one call: each input and each output once, scratch not.
   double bytes() const;
-  // The part of it that grows with elements(), per element: dy, y, dx and an eighth of a byte of mask; not vectors of rows and columns.
+  // The part of it that grows with elements(), per element: dy, y, dx and an eighth of a byte of mask, or half a byte of codes; not vectors of rows
+  // and columns.
   double bytes_per_element() const;
   bool over_rows() const { return kernels::over_rows(kernel); }  // the kernel has rows: everything but plain GELU
-  bool has_fit() const { return kernels::has_fit(kernel); }      // a fit is a parameter: of GELU's kernels, not of the norms
+  bool has_fit() const { return kernels::has_fit(kernel); }      // a fit is a parameter: of GELU's kernels with a mask
   // Of an array: its elements, bytes of one, and of all.
   kernels::i64 count_of(const Operand& operand) const;
-  int element_bytes(const Operand& operand) const { return operand.element == Element::kFormat ? bytes_of(format) : 4; }
+  int element_bytes(const Operand& operand) const { return bytes_of(operand.element, format); }
   std::size_t array_bytes(const Operand& operand) const {
     return static_cast<std::size_t>(count_of(operand)) * static_cast<std::size_t>(element_bytes(operand));
   }

@@ -12,6 +12,7 @@
 #include "autotune/cpu.h"
 #include "autotune/gpu/device_command.h"
 #include "autotune/gpu/offline.h"
+#include "autotune/gpu/variant.h"
 #include "autotune/records/defaults.h"
 #include "autotune/records/merge.h"
 #include "autotune/search/recorder.h"
@@ -70,6 +71,21 @@ void print_accuracy(const std::vector<Problem>& problems, const std::vector<Tune
     if (fits.empty()) fits.insert(standard.name + ": " + claims_text(standard.accuracy, standard.bounds));
     for (const std::string& fit : fits) std::printf("%s runs %s\n", problem.name().c_str(), fit.c_str());
   }
+}
+
+// A line says which kernels are left out.
+std::vector<Problem> with_space_on_gpus(const Options& options, std::vector<Problem> problems) {
+  std::set<std::string> left_out;
+  std::erase_if(problems, [&](const Problem& problem) {
+    const bool absent = !gpu::has_space(problem.kernel);
+    if (absent) left_out.insert(name_of(problem.kernel));
+    return absent;
+  });
+  std::string names;
+  for (const std::string& name : left_out) names += (names.empty() ? "" : ", ") + name;
+  if (problems.empty()) throw options.bad("kernel", names + ": tuned on CPUs only");
+  if (!names.empty()) kernels::print_error_line("warning: tune: " + names + ": tuned on CPUs only, left out");
+  return problems;
 }
 
 int cpu_command(const Options& options, const std::vector<Problem>& problems) {
@@ -230,12 +246,12 @@ int tune_command(const std::vector<std::string>& args) {
   if (device.rfind("sm_", 0) == 0) {
     options.refuse_all_but("a device that is not there",
                            {"device", "board", "kernel", "format", "accuracy", "budget", "out", "seed", "evaluations", "elements", "shape", "json"});
-    return gpu::offline_command(options, problems);
+    return gpu::offline_command(options, with_space_on_gpus(options, problems));
   }
   if (device.rfind("cuda:", 0) == 0) {
     options.refuse_all_but("a GPU", {"device", "kernel", "format", "accuracy", "budget", "out", "seed", "evaluations", "elements", "shape", "strategy", "shard",
                                      "fresh", "publish", "json"});
-    return gpu::device_command(options, problems);
+    return gpu::device_command(options, with_space_on_gpus(options, problems));
   }
   options.refuse_all_but("the CPU", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "headers", "accuracy",
                                      "strategy", "shard", "fresh", "publish", "json"});

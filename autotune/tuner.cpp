@@ -252,7 +252,7 @@ namespace {
 
 // Loads the one of a caller's header: in a child process only.
 VariantFunction reference_of(const AnyVariant& variant) {
-  if (!variant.fit) return norm_reference(variant.problem);
+  if (!variant.fit) return fitless_reference(variant.problem);
   return variant.fit->header.empty() ? variant.fit->reference : load(variant.fit->compiled_reference);
 }
 

@@ -50,8 +50,13 @@ Fits fits_for() {
   return choices;
 }
 
-// Rows are shared by slots there, not by blocks of elements.
-bool is_parameter(KernelId kernel, std::string_view field) { return kernel != KernelId::kBiasGeluBackward || field != "block_elements"; }
+// Not so is a field that changes nothing. Bias + GELU's backward shares out its rows by slots, not by blocks of elements. Of the kernels of codes
+// f32's forward alone evaluates polynomials; the others have no rows to pick, and nothing to interleave.
+bool is_parameter(const Problem& problem, std::string_view field) {
+  if (problem.kernel == KernelId::kBiasGeluBackward) return field != "block_elements";
+  const bool evaluates = !kernels::has_codes(problem.kernel) || (!is_backward(problem.kernel) && problem.format == FormatId::kF32);
+  return evaluates || (field != "unroll" && field != "table");
+}
 
 }  // namespace
 
@@ -90,9 +95,11 @@ std::string Variant::name() const {
         text += s.vector_bits == 0 ? ".s" : ".v" + std::to_string(s.vector_bits);
         const std::string stores = s.streaming_stores ? ".nt" : ".wb";
         if constexpr (requires { s.unroll; }) {
-          text += ".u" + std::to_string(s.unroll);
-          if (is_parameter(problem.kernel, "block_elements")) text += ".b" + std::to_string(s.block_elements);
-          text += stores + "." + name_of_value(s.table);
+          const auto add = [&](const char* field, const std::string& value) { text += is_parameter(problem, field) ? "." + value : ""; };
+          add("unroll", "u" + std::to_string(s.unroll));
+          add("block_elements", "b" + std::to_string(s.block_elements));
+          text += stores;
+          add("table", name_of_value(s.table));
         } else {
           text += ".x" + std::to_string(s.vectors) + ".r" + std::to_string(s.rows);
           if constexpr (requires { s.task_elements; })
@@ -137,7 +144,7 @@ nlohmann::json Variant::parameters() const {
   std::visit(
       [&](const auto& s) {
         each_field(s, [&](const char* name, const auto& field) {
-          if (is_parameter(problem.kernel, name)) parameters[name] = parameter_of(field);
+          if (is_parameter(problem, name)) parameters[name] = parameter_of(field);
         });
       },
       schedule);
@@ -171,7 +178,7 @@ Variant variant_from(const Problem& problem, const Fits& fits, const nlohmann::j
     std::visit(
         [&](auto& s) {
           each_field(s, [&](const char* name, auto& field) {
-            if (is_parameter(problem.kernel, name)) read_parameter(name, parameters.at(name), field);
+            if (is_parameter(problem, name)) read_parameter(name, parameters.at(name), field);
           });
         },
         variant.schedule);
@@ -188,6 +195,7 @@ Variant default_variant(const Problem& problem) {
     constexpr CpuNormBackwardSchedule kNormBackward = kernels::tuned::DefaultNormBackward::kSchedule;
     constexpr CpuNormForwardSchedule kNormForward = kernels::tuned::DefaultNormForward::kSchedule;
     const bool backward = is_backward(problem.kernel);
+    if (kernels::has_codes(problem.kernel)) return Variant{problem, nullptr, kernels::tuned::DefaultCode::kSchedule};
     if (problem.has_fit()) return Variant{problem, fits_of(problem).front(), backward ? kBackward : kForward};
     return backward ? Variant{problem, nullptr, kNormBackward} : Variant{problem, nullptr, kNormForward};
   });
@@ -222,27 +230,34 @@ Values distinct(const Values& values, std::int64_t kept, const Cut& cut) {
   return result;
 }
 
+// Of kernels with a CpuSchedule: GELU's, and those of codes.
 Space gelu_space(const Problem& problem, const Fits& fits, int vector_bits, int threads) {
+  const auto has = [&](std::string_view field) { return is_parameter(problem, field); };
   Values fit_numbers;
   for (std::size_t i = 0; i < fits.size(); ++i) fit_numbers.push_back(static_cast<std::int64_t>(i));
   Values blocks;
   for (const std::int64_t kibi : {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256})
     blocks.push_back(kibi << 10);
   Space space;
-  space.nominal_parameter("fit", fit_numbers).parameter("vector_bits", widths_up_to(vector_bits)).parameter("unroll", {1, 2, 3, 4, 5, 6, 7, 8});
-  if (is_parameter(problem.kernel, "block_elements")) space.parameter("block_elements", blocks);
-  space.parameter("streaming_stores", {0, 1})
-      .parameter("table", {static_cast<int>(TablePlacement::permute), static_cast<int>(TablePlacement::memory)})
-      .parameter("threads", thread_counts(threads));
-  space.constraint("scalar code has no vectors to interleave", {"vector_bits", "unroll"}, [](const Point& p) { return p[0] != 0 || p[1] == 1; });
+  if (problem.has_fit()) space.nominal_parameter("fit", fit_numbers);
+  space.parameter("vector_bits", widths_up_to(vector_bits));
+  if (has("unroll")) space.parameter("unroll", {1, 2, 3, 4, 5, 6, 7, 8});
+  if (has("block_elements")) space.parameter("block_elements", blocks);
+  space.parameter("streaming_stores", {0, 1});
+  if (has("table")) space.parameter("table", {static_cast<int>(TablePlacement::permute), static_cast<int>(TablePlacement::memory)});
+  space.parameter("threads", thread_counts(threads));
   space.constraint("scalar code has no streaming stores", {"vector_bits", "streaming_stores"}, [](const Point& p) { return p[0] != 0 || p[1] == 0; });
-  space.constraint("scalar code reads its table from memory", {"vector_bits", "table"},
-                   [](const Point& p) { return p[0] != 0 || p[1] == static_cast<int>(TablePlacement::memory); });
+  if (has("unroll"))
+    space.constraint("scalar code has no vectors to interleave", {"vector_bits", "unroll"}, [](const Point& p) { return p[0] != 0 || p[1] == 1; });
+  if (has("table"))
+    space.constraint("scalar code reads its table from memory", {"vector_bits", "table"},
+                     [](const Point& p) { return p[0] != 0 || p[1] == static_cast<int>(TablePlacement::memory); });
   std::vector<bool> has_rows;
   for (const auto& fit : fits) has_rows.push_back(fit->has_rows);
-  space.constraint("a fit without rows has none to permute", {"fit", "table"},
-                   [has_rows](const Point& p) { return has_rows[static_cast<std::size_t>(p[0])] || p[1] == static_cast<int>(TablePlacement::memory); });
-  if (is_parameter(problem.kernel, "block_elements"))
+  if (problem.has_fit())
+    space.constraint("a fit without rows has none to permute", {"fit", "table"},
+                     [has_rows](const Point& p) { return has_rows[static_cast<std::size_t>(p[0])] || p[1] == static_cast<int>(TablePlacement::memory); });
+  if (has("block_elements"))
     space.constraint("one thread takes its elements in large blocks", {"block_elements", "threads"},
                      [](const Point& p) { return p[1] != 1 || p[0] >= 1 << 16; });
   return space;
@@ -295,7 +310,7 @@ Space norm_space(const Problem& problem, int vector_bits, int threads) {
 }  // namespace
 
 Space cpu_space(const Problem& problem, const Fits& fits, int vector_bits, int threads) {
-  return problem.has_fit() ? gelu_space(problem, fits, vector_bits, threads) : norm_space(problem, vector_bits, threads);
+  return kernels::is_norm(problem.kernel) ? norm_space(problem, vector_bits, threads) : gelu_space(problem, fits, vector_bits, threads);
 }
 
 Variant variant_at(const Problem& problem, const Fits& fits, const Space& space, const Point& point) {
@@ -304,7 +319,7 @@ Variant variant_at(const Problem& problem, const Fits& fits, const Space& space,
   std::visit(
       [&](auto& s) {
         each_field(s, [&](const char* name, auto& field) {
-          if (is_parameter(problem.kernel, name)) field = static_cast<std::remove_reference_t<decltype(field)>>(point[space.index_of(name)]);
+          if (is_parameter(problem, name)) field = static_cast<std::remove_reference_t<decltype(field)>>(point[space.index_of(name)]);
         });
       },
       variant.schedule);

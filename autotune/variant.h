@@ -66,7 +66,7 @@ FitChoice backward_choice() {
   return choice;
 }
 
-// All fits of a problem, polynomials and direct tables, from kernels/fits.h; the default first. Of a norm none.
+// All fits of a problem, polynomials and direct tables, from kernels/fits.h; the default first. Of a norm and of codes none.
 const Fits& fits_of(const Problem& problem);
 // Those of them that may be chosen.
 Fits fits_within(const Problem& problem, Accuracy accuracy);
@@ -76,13 +76,13 @@ std::optional<std::string> why_too_coarse(const Problem& problem, const kernels:
 // What a record says of the fit of a problem's variant.
 FitRecord fit_record(const Problem& problem, const FitChoice& fit);
 
-// The scalar kernel of a norm in a format.
-VariantFunction norm_reference(const Problem& problem);
+// The scalar kernel of a problem without a fit: of a norm, or of codes.
+VariantFunction fitless_reference(const Problem& problem);
 
 // One certified fit in one schedule, for whatever device: what the tuner needs to know of it.
 struct AnyVariant {
   Problem problem;
-  std::shared_ptr<const FitChoice> fit;  // null for a norm
+  std::shared_ptr<const FitChoice> fit;  // null for a norm and for codes
 
   AnyVariant(const Problem& of, std::shared_ptr<const FitChoice> choice) : problem(of), fit(std::move(choice)) {}
   virtual ~AnyVariant() = default;
@@ -102,7 +102,7 @@ struct Variant : AnyVariant {
   Variant(const Problem& of, std::shared_ptr<const FitChoice> choice, const Schedule& how) : AnyVariant(of, std::move(choice)), schedule(how) {}
 
   // "f32.gelu_f32.v512.u4.b16384.nt.permute.t2": format, fit, vector bits (s: scalar), unroll, block, nt or wb stores, table placement,
-  // threads (t0: all). Of a norm "bf16.v512.x4.r4.k128.f1024.nt.l2a1.t0": format, vector bits, vectors side by side, rows together, tasks and
+  // threads (t0: all); what is no parameter of the kernel is left out: of codes "bf16.v512.b65536.nt.t0". Of a norm "bf16.v512.x4.r4.k128.f1024.nt.l2a1.t0": format, vector bits, vectors side by side, rows together, tasks and
   // fold_columns of a backward (of a forward b65536: task_elements), stores, cache level and rows ahead of the prefetch (l0: none), threads.
   std::string name() const override;
   // The name without what only cuts work into tasks and hands them out: variants of one loop_name share the code of their loops, so that they
@@ -114,6 +114,7 @@ struct Variant : AnyVariant {
   nlohmann::json parameters() const override;
   int block_elements() const override;
 
+  // Of a kernel that is no norm's.
   kernels::CpuSchedule& gelu() { return std::get<kernels::CpuSchedule>(schedule); }
   const kernels::CpuSchedule& gelu() const { return std::get<kernels::CpuSchedule>(schedule); }
 };
@@ -121,7 +122,7 @@ struct Variant : AnyVariant {
 // The variant in kernels/generated/tuned_default.h, of a norm its own default: what every gain is measured against.
 Variant default_variant(const Problem& problem);
 
-// The space over these fits (a norm has none) on a CPU with `threads` threads whose build reaches `vector_bits`. Parameters are those that the
+// The space over these fits (norms and codes have none) on a CPU with `threads` threads whose build reaches `vector_bits`. Parameters are those that the
 // kernel uses of its schedule, by the names in kernels/params.h, and `fit`. Of a sized problem over rows, values that would cut it alike are one.
 Space cpu_space(const Problem& problem, const Fits& fits, int vector_bits, int threads);
 Variant variant_at(const Problem& problem, const Fits& fits, const Space& space, const Point& point);

@@ -15,6 +15,7 @@
 #include <immintrin.h>
 #endif
 
+#include "kernels/code.h"
 #include "kernels/formats.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/random.h"
@@ -25,6 +26,7 @@ namespace {
 using kernels::i64;
 using kernels::u16;
 using kernels::u32;
+using kernels::u64;
 
 // Bytes that end where an unmapped page begins. The bytes before them hold a pattern that a stray write would destroy.
 class GuardedArray {
@@ -95,6 +97,7 @@ u32 canonical_at(const Operand& operand, FormatId format, const std::byte* array
     std::memcpy(&word, array + static_cast<std::size_t>(i) * sizeof word, sizeof word);
     return word;
   }
+  if (operand.element == Element::kByte) return std::to_integer<u32>(array[i]);
   return with_type(operand.element == Element::kF32 ? FormatId::kF32 : format, [&]<class T>(T) { return bits_at<T>(array, i); });
 }
 
@@ -180,12 +183,18 @@ float plain_value(Content content, std::uint64_t& random) {
   }
 }
 
+Problem coded(const Problem& problem, int bits, std::optional<u64> seed) {
+  Problem of_kind = problem;
+  of_kind.code_bits = bits, of_kind.code_seed = seed;
+  return of_kind;
+}
+
 bool is_argument(Content content) { return content == Content::kX || content == Content::kActivation; }
 
 }  // namespace
 
 Verifier::Verifier(const Problem& problem, VariantFunction reference, std::uint64_t seed) : problem_(problem), reference_(reference), seed_(seed) {
-  if (problem.has_fit()) patterns_ = argument_patterns(problem.format, seed_);
+  if (!kernels::is_norm(problem.kernel)) patterns_ = argument_patterns(problem.format, seed_);
   const auto count = static_cast<i64>(patterns_.size());
   // With both mask values, where the mask is given.
   const bool masked =
@@ -193,17 +202,21 @@ Verifier::Verifier(const Problem& problem, VariantFunction reference, std::uint6
   const i64 all = masked ? 2 * count : count;
   constexpr i64 kStreamedBytes = i64{2} << 20;  // outputs as large are streamed (kernels/host)
   const i64 streamed = kStreamedBytes / bytes_of(problem.format);
+  const auto everywhere = [](Case& c) { c.aliased = c.flushed = true; };
+  if (!problem.over_rows()) {
+    for (const Problem& kind : with_codes()) {
+      const auto add = [&](i64 length) -> Case& { return cases_.emplace_back(case_of(kind.sized(1, length), Fill::kPatterns)); };
+      for (const i64 length : {0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 129, 255, 1000, 1023, 1025, 4099}) add(length);
+      add(all - 1);
+      everywhere(add(all));
+      // With codes of 3 bits too, exact and dithered: they lie across the bounds of bytes.
+      if (kind.code_bits == problem.code_bits || (kind.code_bits == 3 && kind.code_seed != u64{0})) add(streamed).aliased = true;
+    }
+    return;
+  }
   const auto add = [&](i64 rows, i64 cols, Fill fill, Absent absent = Absent::kNone) -> Case& {
     return cases_.emplace_back(case_of(problem_.sized(rows, cols), fill, absent));
   };
-  const auto everywhere = [](Case& c) { c.aliased = c.flushed = true; };
-  if (!problem.over_rows()) {
-    for (const i64 length : {0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 129, 255, 1000, 1023, 1025, 4099}) add(1, length, Fill::kPatterns);
-    add(1, all - 1, Fill::kPatterns);
-    everywhere(add(1, all, Fill::kPatterns));
-    add(1, streamed, Fill::kPatterns).aliased = true;
-    return;
-  }
   // Shorter and longer than a vector, and than a chunk (8), a step (256) and a group (16384) of the sums over a row (kernels/reduce.h); whole and
   // broken vectors and cache lines.
   add(0, 8, Fill::kPlain);
@@ -251,6 +264,8 @@ Verifier::Bytes Verifier::filled(const Operand& operand, const Problem& problem,
       std::uint64_t drawn = random + static_cast<std::uint64_t>(i % words);
       bits = static_cast<u32>(kernels::next_random(drawn) >> 32);
       if (i / words % 2 == 1) bits = ~bits;
+    } else if (operand.content == Content::kCodes) {
+      bits = static_cast<u32>(kernels::next_random(random) >> 56);
     } else if (fill == Fill::kPatterns && matrix && is_argument(operand.content)) {
       bits = patterns_[static_cast<std::size_t>(i % half)];
     } else if (fill == Fill::kPatterns && matrix) {  // dy: 1 for half of them, so that g itself is compared
@@ -273,12 +288,23 @@ Verifier::Bytes Verifier::filled(const Operand& operand, const Problem& problem,
   return array;
 }
 
+std::vector<Problem> Verifier::with_codes() const {
+  if (!kernels::has_codes(problem_.kernel)) return {problem_};
+  std::vector<Problem> kinds;
+  for (int bits = 1; bits <= kernels::kMostCodeBits; ++bits) {
+    kinds.push_back(coded(problem_, bits, std::nullopt));
+    if (kernels::code_bits_hold(bits, true))
+      for (const u64 seed : {u64{0}, static_cast<u64>(seed_)}) kinds.push_back(coded(problem_, bits, seed));
+  }
+  return kinds;
+}
+
 Verifier::Case Verifier::case_of(const Problem& problem, Fill fill, Absent absent) const {
   const std::span<const Operand> all = operands(problem.kernel);
   Case c{problem, {}, {}};
-  // Beyond all patterns with both mask values an elementwise kernel does the same again.
+  // Beyond all patterns with both mask values an elementwise kernel does the same again, but for dithers.
   const i64 period = 2 * static_cast<i64>(patterns_.size());
-  if (!problem.over_rows() && problem.cols > period) {
+  if (!problem.over_rows() && problem.cols > period && !problem.code_seed) {
     c = case_of(problem.sized(1, period), fill, absent);
     c.problem = problem;
     for (std::size_t k = 0; k < all.size(); ++k) {
@@ -288,7 +314,7 @@ Verifier::Case Verifier::case_of(const Problem& problem, Fill fill, Absent absen
     }
     return c;
   }
-  Arguments arguments{.rows = problem.rows, .cols = problem.cols};
+  Arguments arguments = problem.arguments();
   std::vector<Bytes> scratch(all.size());
   int optional_inputs = 0, optional_outputs = 0;
   for (std::size_t k = 0; k < all.size(); ++k) {
@@ -312,8 +338,12 @@ Verifier::Case Verifier::case_of(const Problem& problem, Fill fill, Absent absen
 std::vector<Problem> Verifier::block_problems(int block_elements) const {
   std::vector<Problem> list;
   if (!problem_.over_rows()) {
-    for (const i64 length : {block_elements - i64{1}, block_elements + i64{1}, 2 * i64{block_elements} + 33})
-      if (length > 0 && length < 2 * static_cast<i64>(patterns_.size())) list.push_back(problem_.sized(1, length));
+    // Dithered codes of 3 bits too: codes lie across the bounds of bytes, and a dither goes by the element's number.
+    std::vector<Problem> kinds = {problem_};
+    if (kernels::has_codes(problem_.kernel)) kinds.push_back(coded(problem_, 3, seed_));
+    for (const Problem& kind : kinds)
+      for (const i64 length : {block_elements - i64{1}, block_elements + i64{1}, 2 * i64{block_elements} + 33})
+        if (length > 0 && length < 2 * static_cast<i64>(patterns_.size())) list.push_back(kind.sized(1, length));
     return list;
   }
   constexpr i64 kCols = 40, kMostRows = 8192;  // broken vectors of every width
@@ -380,7 +410,7 @@ std::optional<std::string> Verifier::run(const std::function<void(const Argument
   constexpr std::byte kUnwritten{0xa5}, kNanByte{0xff};  // of outputs; of scratch, whose content may not matter
   const std::span<const Operand> all = operands(problem_.kernel);
   std::vector<std::unique_ptr<GuardedArray>> arrays;
-  Arguments arguments{.rows = c.problem.rows, .cols = c.problem.cols};
+  Arguments arguments = c.problem.arguments();
   for (std::size_t k = 0; k < all.size(); ++k) {
     const bool elsewhere = c.absent[k] || static_cast<int>(k) == alias.output;
     arrays.push_back(std::make_unique<GuardedArray>(elsewhere ? 0 : c.problem.array_bytes(all[k])));
@@ -396,6 +426,10 @@ std::optional<std::string> Verifier::run(const std::function<void(const Argument
 
   std::string place = problem_.over_rows() ? " (" + std::to_string(c.problem.rows) + " x " + std::to_string(c.problem.cols) + " elements"
                                            : " (" + std::to_string(c.problem.cols) + " elements";
+  if (kernels::has_codes(problem_.kernel)) {
+    place += ", codes of " + std::to_string(c.problem.code_bits) + (c.problem.code_bits == 1 ? " bit" : " bits");
+    if (c.problem.code_seed) place += ", dithered by " + std::to_string(*c.problem.code_seed);
+  }
   if (alias.output != kNoOperand) place += std::string(", ") + all[at(alias.output)].name + " over " + all[at(alias.input)].name;
   for (std::size_t k = 0; k < all.size(); ++k)
     if (c.absent[k]) place += std::string(", no ") + all[k].name;

@@ -1,7 +1,8 @@
 // Accepts a variant by bit equality with the scalar kernel: no tolerance, since a schedule may not change a bit.
 //
 // GELU in 16-bit formats: every bit pattern of y with both mask values (backward) or every x (forward). f32: every exponent with both signs
-// and sampled mantissas, a dense stretch around GELU's minimum, the specials. Then short, odd and block-straddling lengths. Kernels over rows:
+// and sampled mantissas, a dense stretch around GELU's minimum, the specials. Then short, odd and block-straddling lengths. Kernels of codes: the
+// same x, and any bytes as codes, for each number of bits, exact and by several seeds of the dither. Kernels over rows:
 // shapes on both sides of what their loops branch on, rows with specials among plain ones, optional operands absent. All of it in arrays
 // that end flush with an unmapped page (so that an access past the end is a crash, not luck), outputs in place of the inputs that they may
 // equal, outputs that are large enough to be streamed past the cache, and a caller that has flush-to-zero set. NaNs compare as one pattern.
@@ -54,6 +55,8 @@ class Verifier {
 
   Case case_of(const Problem& problem, Fill fill, Absent absent = Absent::kNone) const;
   Bytes filled(const Operand& operand, const Problem& problem, Fill fill) const;
+  // The problem with each kind of code; of another kernel the problem alone.
+  std::vector<Problem> with_codes() const;
   std::vector<Problem> block_problems(int block_elements) const;
   std::optional<std::string> run(const std::function<void(const Arguments&)>& function, const Case& c, const Alias& alias, bool flush_to_zero) const;
   std::optional<std::string> run_all(const std::function<void(const Arguments&)>& function, const Case& c) const;

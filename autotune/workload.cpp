@@ -50,7 +50,7 @@ double value_of(Content content, double normal, double uniform) {
 
 // The first `count` values of a content.
 std::vector<std::byte> drawn(Content content, Element element, FormatId format, i64 count, std::uint64_t seed) {
-  const std::size_t width = element == Element::kF32 ? sizeof(float) : static_cast<std::size_t>(bytes_of(format));
+  const auto width = static_cast<std::size_t>(bytes_of(element, format));
   std::vector<std::byte> block(static_cast<std::size_t>(count) * width);
   if (content != Content::kX && content != Content::kDy) seed += 1 + static_cast<std::uint64_t>(content);
   if (content == Content::kResult) return block;
@@ -63,9 +63,17 @@ std::vector<std::byte> drawn(Content content, Element element, FormatId format, 
   return block;
 }
 
-// What our own forward makes of the x of this seed: y or its mask.
+// What our own forward makes of the x of this seed: y, its mask or codes.
 std::vector<std::byte> activated(Content content, FormatId format, i64 count, std::uint64_t seed) {
   std::vector<std::byte> x = drawn(Content::kX, Element::kFormat, format, count, seed), y(x.size());
+  if (content == Content::kCodes) {
+    const Problem coded = Problem{KernelId::kGeluForwardCode, format}.sized(1, count);
+    std::vector<std::byte> codes(coded.array_bytes(kernels::catalogue::kNewCodes));
+    Arguments a = coded.arguments();
+    a.array[0] = x.data(), a.array[1] = y.data(), a.array[2] = codes.data();
+    fitless_reference(coded)(a);
+    return codes;
+  }
   std::vector<std::byte> mask(static_cast<std::size_t>(count + 31) / 32 * sizeof(kernels::u32));
   fits_of({KernelId::kGeluForward, format}).front()->reference({{x.data(), y.data(), mask.data()}, 1, count});
   return content == Content::kMask ? mask : y;
@@ -74,12 +82,13 @@ std::vector<std::byte> activated(Content content, FormatId format, i64 count, st
 }  // namespace
 
 Array filled(Content content, Element element, FormatId format, i64 count, std::uint64_t seed) {
-  // Mask words are counted, their bits are drawn.
-  const i64 values = std::min(kWorkspacePeriod, element == Element::kMaskWord ? 32 * count : count);
-  const bool made = content == Content::kActivation || content == Content::kMask;
+  // Mask words and bytes of codes are counted, their elements are drawn.
+  const i64 values = std::min(kWorkspacePeriod, element == Element::kMaskWord ? 32 * count
+                                                : element == Element::kByte   ? 8 / Problem{}.code_bits * count
+                                                                              : count);
+  const bool made = content == Content::kActivation || content == Content::kMask || content == Content::kCodes;
   const std::vector<std::byte> block = made ? activated(content, format, values, seed) : drawn(content, element, format, values, seed);
-  const std::size_t width = element == Element::kFormat ? static_cast<std::size_t>(bytes_of(format)) : sizeof(float);
-  const std::size_t bytes = static_cast<std::size_t>(count) * width, period = block.size();
+  const std::size_t bytes = static_cast<std::size_t>(count) * static_cast<std::size_t>(bytes_of(element, format)), period = block.size();
   Array array = allocate(bytes);
 #pragma omp parallel for schedule(static)
   for (i64 begin = 0; begin < static_cast<i64>(bytes); begin += static_cast<i64>(period)) {
@@ -95,7 +104,7 @@ Workspace::Workspace(const Problem& problem, std::uint64_t seed) : problem_(prob
 }
 
 Arguments Workspace::arguments() const {
-  Arguments a{.rows = problem_.rows, .cols = problem_.cols};
+  Arguments a = problem_.arguments();
   for (std::size_t k = 0; k < arrays_.size(); ++k) a.array[k] = arrays_[k].get();
   return a;
 }

@@ -18,8 +18,8 @@ struct FreeArray {
 };
 using Array = std::unique_ptr<std::byte, FreeArray>;
 
-// An array of `count` elements. x is normal(0, 1), y and mask of a GELU are what our own forward makes of that x where the seed is the same, dy is
-// uniform in [-1, 1), gamma of both signs and 0.5 to 1.5 in size, results are zero. The kernels branch on nothing but rare x, so the distribution of x
+// An array of `count` elements. x is normal(0, 1), y, mask and codes (exact, of 4 bits) of a GELU are what our own forward makes of that x where the seed is the
+// same, dy is uniform in [-1, 1), gamma of both signs and 0.5 to 1.5 in size, results are zero. The kernels branch on nothing but rare x, so the distribution of x
 // is what matters. Enters OpenMP regions (see isolate.h). Throws std::bad_alloc.
 Array filled(Content content, Element element, FormatId format, kernels::i64 count, std::uint64_t seed);
 

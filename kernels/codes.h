@@ -71,6 +71,8 @@ OUTGRAD_HD constexpr auto coded_activation(CodedList<First, More...>) {
 template <int kIndex>
 using CodedActivationAt = decltype(detail::coded_activation<kIndex>(CodedActivations{}));
 
+using CodedGelu = CodedActivationAt<0>;
+
 // The proven bound of |g - f'(x)| for what a code stands for; code_bits_hold(bits, dithered).
 template <class Code>
 OUTGRAD_HD constexpr double code_error(int bits, bool dithered) {

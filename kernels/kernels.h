@@ -14,12 +14,13 @@
 
 namespace outgrad::kernels {
 
-enum class Element { kFormat, kF32, kMaskWord };
+enum class Element { kFormat, kF32, kMaskWord, kByte };
 enum class Extent {
   kElements,
   kRows,
   kColumns,
   kMaskWords,      // one bit per element
+  kCodes,          // bytes of codes, as many bits for each element as the call says (CodeChoice)
   kNormWorkspace,  // the workspace of the kernels on the host; a device's workspace has a size of its own
   kBiasWorkspace,
 };
@@ -38,6 +39,7 @@ enum class Content {
   kBeta,
   kBias,
   kRstd,
+  kCodes,   // of f'(x) (kernels/code.h): any bytes are some
   kResult,  // written by the kernel: nothing to fill
 };
 
@@ -54,8 +56,8 @@ struct Operand {
 };
 
 // Inputs come first, then outputs, then scratch. The function that has the kernel's name takes them in this order. The
-// shape stands between inputs and outputs; for an elementwise kernel, the number of elements follows the outputs
-// (kernels/host/call.h).
+// shape stands between inputs and outputs; for an elementwise kernel, the number of elements follows the outputs. A
+// kernel of codes takes their choice before all (kernels/host/call.h).
 namespace catalogue {
 
 OUTGRAD_HD constexpr Operand matrix(const char* name, Content content) { return {name, content, Element::kFormat, Extent::kElements, Role::kInput}; }
@@ -73,12 +75,14 @@ inline constexpr Operand kX = matrix("x", Content::kX), kResidual = matrix("resi
                          kBeta = reals("beta", Content::kBeta, Extent::kColumns, Role::kInput, kOptional),
                          kBias = reals("bias", Content::kBias, Extent::kColumns, Role::kInput, kRequired),
                          kRstd = reals("rstd", Content::kRstd, Extent::kRows, Role::kInput, kRequired),
-                         kMask{"mask", Content::kMask, Element::kMaskWord, Extent::kMaskWords, Role::kInput};
+                         kMask{"mask", Content::kMask, Element::kMaskWord, Extent::kMaskWords, Role::kInput},
+                         kCodes{"codes", Content::kCodes, Element::kByte, Extent::kCodes, Role::kInput};
 inline constexpr Operand kDgamma = reals("dgamma", Content::kResult, Extent::kColumns, Role::kOutput, kOptional),
                          kDbeta = reals("dbeta", Content::kResult, Extent::kColumns, Role::kOutput, kOptional),
                          kDbias = reals("dbias", Content::kResult, Extent::kColumns, Role::kOutput, kRequired),
                          kNewRstd = reals("rstd", Content::kResult, Extent::kRows, Role::kOutput, kRequired),
-                         kNewMask{"mask", Content::kResult, Element::kMaskWord, Extent::kMaskWords, Role::kOutput};
+                         kNewMask{"mask", Content::kResult, Element::kMaskWord, Extent::kMaskWords, Role::kOutput},
+                         kNewCodes{"codes", Content::kResult, Element::kByte, Extent::kCodes, Role::kOutput};
 inline constexpr Operand kNormScratch = reals("workspace", Content::kResult, Extent::kNormWorkspace, Role::kScratch, kRequired),
                          kBiasScratch = reals("workspace", Content::kResult, Extent::kBiasWorkspace, Role::kScratch, kRequired);
 
@@ -108,7 +112,9 @@ inline constexpr Operand kNormScratch = reals("workspace", Content::kResult, Ext
   row(ResidualRmsnormBackward, residual_rmsnorm_backward, RESIDUAL_RMSNORM_BACKWARD, DefaultNormBackward,                                  \
       kDy, kNormY, kDzNext, kGamma, kRstd, result("dz", 0, 2), kDgamma, kNormScratch)                                                      \
   row(ResidualRmsnormForward, residual_rmsnorm_forward, RESIDUAL_RMSNORM_FORWARD, DefaultNormForward,                                      \
-      kX, kResidual, kGamma, result("z", 0, 1), result("y", 0, 1), kNewRstd)
+      kX, kResidual, kGamma, result("z", 0, 1), result("y", 0, 1), kNewRstd)                                                               \
+  row(GeluBackwardCode, gelu_backward_code, GELU_BACKWARD_CODE, DefaultCode, kDy, kCodes, result("dx", 0))                                 \
+  row(GeluForwardCode, gelu_forward_code, GELU_FORWARD_CODE, DefaultCode, kX, result("y", 0), kNewCodes)
 // clang-format on
 
 #define OUTGRAD_KERNEL_ID(type, ...) k##type,
@@ -209,9 +215,11 @@ constexpr int count_of(KernelId kernel, Role role) {
 
 constexpr bool is_backward(KernelId kernel) { return has_content(kernel, Content::kDy); }
 constexpr bool over_rows(KernelId kernel) { return has_extent(kernel, Extent::kRows) || has_extent(kernel, Extent::kColumns); }  // otherwise it is elementwise
-// A kernel is either a norm's or GELU's; for GELU's, the fit is a parameter.
+// A kernel is a norm's, or keeps codes of GELU's derivative, or else is GELU's with a mask. Of the last, the fit is a
+// parameter; there is one header of codes for all formats.
 constexpr bool is_norm(KernelId kernel) { return has_extent(kernel, Extent::kRows); }
-constexpr bool has_fit(KernelId kernel) { return !is_norm(kernel); }
+constexpr bool has_codes(KernelId kernel) { return has_extent(kernel, Extent::kCodes); }
+constexpr bool has_fit(KernelId kernel) { return !is_norm(kernel) && !has_codes(kernel); }
 
 // action(std::integral_constant<KernelId, kernel>{}): for code that is instantiated for each kernel.
 template <class Action>

@@ -66,10 +66,11 @@ class SharedArrays {
       : x(filled(Content::kX, Element::kFormat, format, elements, seed)), dy(filled(Content::kDy, Element::kFormat, format, elements, seed)),
         y(filled(Content::kActivation, Element::kFormat, format, elements, seed)), out(filled(Content::kResult, Element::kFormat, format, elements, seed)),
         mask_(filled(Content::kMask, Element::kMaskWord, format, (elements + 31) / 32, seed)),
+        codes_(filled(Content::kCodes, Element::kByte, format, Problem{}.sized(1, elements).count_of(kernels::catalogue::kCodes), seed)),
         z_(filled(Content::kResult, Element::kFormat, format, elements, seed)), rstd_(static_cast<std::size_t>(norm_rows(elements)), 1.0f) {}
 
   Arguments arguments(const Problem& problem) {
-    Arguments a{.rows = problem.rows, .cols = problem.cols};
+    Arguments a = problem.arguments();
     const std::span<const Operand> all = operands(problem.kernel);
     for (std::size_t k = 0; k < all.size(); ++k) a.array[k] = place(all[k], problem);
     return a;
@@ -87,6 +88,7 @@ class SharedArrays {
       case Content::kActivation:
       case Content::kNormed: return y.get();
       case Content::kMask: return mask_.get();
+      case Content::kCodes: return codes_.get();
       case Content::kGamma: return gamma_.data();
       case Content::kBeta:
       case Content::kBias: return beta_.data();
@@ -96,22 +98,23 @@ class SharedArrays {
     const std::string_view name = operand.name;
     if (operand.element == Element::kFormat) return name == "z" ? z_.get() : out.get();
     if (operand.element == Element::kMaskWord) return mask_.get();
+    if (operand.element == Element::kByte) return codes_.get();
     if (operand.extent == Extent::kRows) return rstd_.data();
     if (operand.extent == Extent::kColumns) return name == "dgamma" ? dgamma_.data() : dbeta_.data();
     workspaces_.emplace_back(static_cast<std::size_t>(problem.count_of(operand)));
     return workspaces_.back().data();
   }
 
-  Array mask_, z_;
+  Array mask_, codes_, z_;
   std::vector<float> gamma_ = std::vector<float>(kCols, 0.75f), beta_ = std::vector<float>(kCols, 0.25f), dgamma_ = std::vector<float>(kCols),
                      dbeta_ = std::vector<float>(kCols), rstd_;
   std::deque<std::vector<float>> workspaces_;
 };
 
 constexpr KernelId kTimed[] = {
-    KernelId::kGeluBackward,    KernelId::kGeluForward,     KernelId::kLayernormForward,         KernelId::kLayernormBackward,
-    KernelId::kRmsnormForward,  KernelId::kRmsnormBackward, KernelId::kResidualLayernormForward, KernelId::kResidualLayernormBackward,
-    KernelId::kBiasGeluForward, KernelId::kBiasGeluBackward};
+    KernelId::kGeluBackward,    KernelId::kGeluForward,      KernelId::kLayernormForward,         KernelId::kLayernormBackward,
+    KernelId::kRmsnormForward,  KernelId::kRmsnormBackward,  KernelId::kResidualLayernormForward, KernelId::kResidualLayernormBackward,
+    KernelId::kBiasGeluForward, KernelId::kBiasGeluBackward, KernelId::kGeluForwardCode,          KernelId::kGeluBackwardCode};
 
 json to_json(const BenchGroup& group) {
   json cases = json::array();

@@ -43,7 +43,6 @@ template <class T>
 std::vector<TimedStore> stores_of(const T* x, const T* dy, T* out, std::byte* kept, u32* mask, i64 n) {
   using Fit = typename kernels::DefaultFit<T>::Type;
   using Forward = typename kernels::ForwardFit<T>::Type;
-  using Coded = kernels::CodedActivation<kernels::generated::GeluCode, kernels::FittedForwards>;
   const double size = sizeof(T);
   std::vector<TimedStore> stores;
   T* const y = reinterpret_cast<T*>(kept);
@@ -80,8 +79,9 @@ std::vector<TimedStore> stores_of(const T* x, const T* dy, T* out, std::byte* ke
   const auto coded = [&](const std::string& name, int bits, const u64* seed) {
     u8* const packed = reinterpret_cast<u8*>(kept);
     const double code = bits / 8.0;
-    stores.push_back({name, 2 * size + code, 2 * size + code, [=] { kernels::activation_forward_code<Coded, T, kSchedule>({bits, seed}, x, out, packed, n); },
-                      [=] { kernels::activation_backward_code<T, kSchedule>({Coded::Code::kLo, Coded::Code::kHi}, {bits, seed}, dy, packed, out, n); }});
+    constexpr kernels::CpuSchedule kCodeSchedule = kernels::tuned::DefaultCode::kSchedule;
+    stores.push_back({name, 2 * size + code, 2 * size + code, [=] { kernels::gelu_forward_code<T, kCodeSchedule>({bits, seed}, x, out, packed, n); },
+                      [=] { kernels::gelu_backward_code<T, kCodeSchedule>({bits, seed}, dy, packed, out, n); }});
   };
   static constexpr u64 kSeed = 1;
   coded("code of 2 bits, dithered", 2, &kSeed);

@@ -60,6 +60,8 @@ struct NormKind {
 using kernels::is_norm;
 NormKind norm_kind(KernelId kernel);  // of a norm's kernel
 constexpr bool is_forward(KernelId kernel) { return !is_backward(kernel); }
+// Whether a kernel has a space on GPUs. Those of codes (kernels/cuda/code.cuh) have none yet.
+constexpr bool has_space(KernelId kernel) { return !kernels::has_codes(kernel); }
 
 // Whether tensors of these columns are taken by octets: those that tuning makes are aligned.
 bool is_wide(const Problem& problem);

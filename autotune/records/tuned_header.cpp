@@ -25,8 +25,9 @@ using nlohmann::json;
 // Calls action with a schedule of the type that the problem's kernel takes.
 template <class Action>
 decltype(auto) with_schedule(Backend backend, const Problem& problem, const Action& action) {
-  if (backend == Backend::kCuda) return problem.has_fit() ? action(kernels::GpuSchedule{}) : action(kernels::GpuNormSchedule{});
-  if (problem.has_fit()) return action(kernels::CpuSchedule{});
+  const bool norm = kernels::is_norm(problem.kernel);
+  if (backend == Backend::kCuda) return norm ? action(kernels::GpuNormSchedule{}) : action(kernels::GpuSchedule{});
+  if (!norm) return action(kernels::CpuSchedule{});
   return is_backward(problem.kernel) ? action(kernels::CpuNormBackwardSchedule{}) : action(kernels::CpuNormForwardSchedule{});
 }
 
@@ -51,7 +52,7 @@ std::string schedule_text(const TunedChoice& choice, Backend backend) {
   });
 }
 
-// "GeluF32"; empty for a norm.
+// "GeluF32"; empty for a kernel without a fit.
 std::string fit_of(const TunedChoice& choice) {
   if (!choice.parameters.is_object()) throw bad_parameter(choice, "no parameters");
   if (!choice.problem.has_fit()) return {};
@@ -139,8 +140,9 @@ std::string table_text(std::span<const TunedChoice> choices, Backend backend, co
   }
   const std::string standard = problem.has_fit()
                                    ? std::string(is_backward(problem.kernel) ? "DefaultBackward<" : "DefaultForward<") + type_of(problem.format) + ">"
-                               : is_backward(problem.kernel) ? "DefaultNormBackward"
-                                                             : "DefaultNormForward";
+                               : kernels::has_codes(problem.kernel) ? "DefaultCode"
+                               : is_backward(problem.kernel)        ? "DefaultNormBackward"
+                                                                    : "DefaultNormForward";
   const bool any = accuracy == Accuracy::kAny && problem.has_fit() && is_backward(problem.kernel);
   return text + "template <>\nstruct " + table_name(problem) + " : " + base + "Choice0 {\n  using Choices = kernels::Choices<" + list + standard + ">;\n" +
          (any ? "  static constexpr bool kAnyAccuracy = true;  // tune --accuracy any\n" : "") + "  static constexpr TunedEntry kEntries[] = {\n" + entries +

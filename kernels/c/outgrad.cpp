@@ -307,10 +307,11 @@ class Arrays {
         case Extent::kElements: bytes = a.elements() * size; break;
         case Extent::kRows: bytes = a.rows * 4; break;
         case Extent::kColumns: bytes = of.content == kernels::Content::kBias && a.rows == 0 ? 0 : a.cols * 4; break;  // there is nothing to add it to
+        case Extent::kCodes: bytes = kernels::code_bytes(a.code.bits, a.elements()); break;
         case Extent::kMaskWords: bytes = masked ? mask_bytes(a.elements()) : 0; break;
         default: bytes = workspace_words * 4;
       }
-      const Array array{of, a.array[place++], bytes, of.element == kernels::Element::kFormat ? size : 4};
+      const Array array{of, a.array[place++], bytes, of.element == kernels::Element::kFormat ? size : of.element == kernels::Element::kByte ? 1 : 4};
       if (std::strcmp(of.name, "z") == 0) {
         z = array;
       } else {

@@ -80,7 +80,8 @@ enum {
   OUTGRAD_ELU = 9       /* x for x >= 0, exp(x) - 1 below */
 };
 
-/* The kernels that outgrad_tuned_variant and outgrad_tuned_rung can be asked about: the functions with these names. */
+/* The kernels that outgrad_tuned_variant and outgrad_tuned_rung can be asked about: the functions with these names. The last two are
+ * outgrad_activation_forward_code and outgrad_activation_backward_code of OUTGRAD_GELU. */
 typedef int32_t outgrad_kernel;
 enum {
   OUTGRAD_KERNEL_GELU_FORWARD = 0,
@@ -94,7 +95,9 @@ enum {
   OUTGRAD_KERNEL_RESIDUAL_LAYERNORM_FORWARD = 8,
   OUTGRAD_KERNEL_RESIDUAL_LAYERNORM_BACKWARD = 9,
   OUTGRAD_KERNEL_RESIDUAL_RMSNORM_FORWARD = 10,
-  OUTGRAD_KERNEL_RESIDUAL_RMSNORM_BACKWARD = 11
+  OUTGRAD_KERNEL_RESIDUAL_RMSNORM_BACKWARD = 11,
+  OUTGRAD_KERNEL_GELU_FORWARD_CODE = 12,
+  OUTGRAD_KERNEL_GELU_BACKWARD_CODE = 13
 };
 
 /* --- Activations ---------------------------------------------------------------------------------------------------------------- */

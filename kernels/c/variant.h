@@ -61,17 +61,26 @@ void backward_mxfp8(const kernels::Arguments& a) {
       a, [](auto... x) { kernels::activation_backward<kernels::generated::GeluMxfp8, T, tuned::kDefaultSchedule, kernels::MxFp8>(x...); });
 }
 
-// Codes are not tuned either.
+// GELU's codes are tuned; so is the backward from codes of every activation, which is GELU's with another range.
 template <class A, class T>
 void forward_code(const CodeArguments& a) {
-  kernels::activation_forward_code<A, T, tuned::kDefaultSchedule>({a.bits, a.seed}, static_cast<const T*>(a.input), static_cast<T*>(a.output),
-                                                                  static_cast<kernels::u8*>(a.codes), a.n);
+  const auto call = [&]<class Choice>(Choice) {
+    kernels::activation_forward_code<A, T, Choice::kSchedule>({a.bits, a.seed}, static_cast<const T*>(a.input), static_cast<T*>(a.output),
+                                                              static_cast<kernels::u8*>(a.codes), a.n);
+  };
+  if constexpr (std::is_same_v<A, kernels::CodedGelu>) {
+    tuned::run<tuned::GeluForwardCode<T>>(1, a.n, call);
+  } else {
+    call(tuned::DefaultCode{});
+  }
 }
 
 template <class T>
 void backward_code(const CodeArguments& a) {
-  kernels::activation_backward_code<T, tuned::kDefaultSchedule>({a.lo, a.hi}, {a.bits, a.seed}, static_cast<const T*>(a.input),
-                                                                static_cast<const kernels::u8*>(a.codes), static_cast<T*>(a.output), a.n);
+  tuned::run<tuned::GeluBackwardCode<T>>(1, a.n, [&]<class Choice>(Choice) {
+    kernels::activation_backward_code<T, Choice::kSchedule>({a.lo, a.hi}, {a.bits, a.seed}, static_cast<const T*>(a.input),
+                                                            static_cast<const kernels::u8*>(a.codes), static_cast<T*>(a.output), a.n);
+  });
 }
 
 template <class T>

@@ -38,6 +38,16 @@ struct DefaultNormForward {
   static constexpr CpuNormForwardSchedule kSchedule = kDefaultNormSchedule;
 };
 
+// Two vectors side by side are the fastest where both GELU and its derivative are evaluated: what four of them keep no longer fits into
+// the registers.
+struct DefaultCode {
+  static constexpr CpuSchedule kSchedule = [] {
+    CpuSchedule schedule = kDefaultSchedule;
+    if (schedule.vector_bits > 0) schedule.unroll = 2;
+    return schedule;
+  }();
+};
+
 // A table for each kernel in each format: Choices, kEntries, and as its own members those of its first choice.
 #define OUTGRAD_TABLE(type, function, value, standard, ...) \
   template <class T>                                          \

@@ -23,6 +23,9 @@ struct DefaultForward : DefaultGpuSchedule {
 struct DefaultNormBackward : DefaultGpuNormSchedule {};
 struct DefaultNormForward : DefaultGpuNormSchedule {};
 
+// The kernels of codes are not tuned on GPUs: nothing reads their tables, and their launchers have schedules of their own.
+struct DefaultCode : DefaultGpuSchedule {};
+
 // A table for each kernel in each format: Choices, kEntries, and as its own members those of its first choice.
 #define OUTGRAD_TABLE(type, function, value, standard, ...) \
   template <class T>                                          \

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "kernels/host/bias.h"
+#include "kernels/host/code.h"
 #include "kernels/host/elementwise.h"
 #include "kernels/host/layernorm.h"
 #include "kernels/tuned.h"
@@ -114,6 +115,16 @@ void residual_rmsnorm_backward(const T* dy, const T* y, const T* dz_next, const 
   run<ResidualRmsnormBackward<T>>(rows, n, [=]<class Choice>(Choice) {
     kernels::residual_rmsnorm_backward<T, Choice::kSchedule>(dy, y, dz_next, gamma, rstd, rows, n, dz, dgamma, side, workspace);
   });
+}
+
+template <class T>
+void gelu_forward_code(const CodeChoice& choice, const T* x, T* y, u8* codes, i64 n) {
+  run<GeluForwardCode<T>>(1, n, [=]<class Choice>(Choice) { kernels::gelu_forward_code<T, Choice::kSchedule>(choice, x, y, codes, n); });
+}
+
+template <class T>
+void gelu_backward_code(const CodeChoice& choice, const T* dy, const u8* codes, T* dx, i64 n) {
+  run<GeluBackwardCode<T>>(1, n, [=]<class Choice>(Choice) { kernels::gelu_backward_code<T, Choice::kSchedule>(choice, dy, codes, dx, n); });
 }
 
 }  // namespace tuned

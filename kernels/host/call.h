@@ -11,12 +11,20 @@
 
 namespace outgrad::kernels {
 
+// The bits of a code for f'(x), and the seed of a dithered one (null: exact codes); code_bits_hold(bits, seed != nullptr)
+// of kernels/code.h.
+struct CodeChoice {
+  int bits;
+  const u64* seed;
+};
+
 struct Arguments {
   void* array[kMostOperands] = {};  // null for an optional one that is absent
   i64 rows = 1, cols = 0;           // an elementwise kernel has one row
   float eps = 1e-5f;                // of a norm's forward: the frameworks' default
   SideBuffer<float> side{};         // of a norm; a backward only reads it
   const void* scales = nullptr;     // of a GELU's y in a block format (kernels/stored.h)
+  CodeChoice code{4, nullptr};      // of a kernel of codes
 
   // Inlined, for the copies of units with different flags would be one function.
   OUTGRAD_HD i64 elements() const { return rows * cols; }
@@ -47,7 +55,8 @@ auto argument(const Arguments& a) {
   } else if constexpr (kOperand.content == Content::kActivation) {
     return stored<Y>(a.array[kPlace], a.scales);
   } else {
-    using Value = std::conditional_t<kOperand.element == Element::kFormat, T, std::conditional_t<kOperand.element == Element::kF32, float, u32>>;
+    using Word = std::conditional_t<kOperand.element == Element::kByte, u8, u32>;
+    using Value = std::conditional_t<kOperand.element == Element::kFormat, T, std::conditional_t<kOperand.element == Element::kF32, float, Word>>;
     return a.at<std::conditional_t<kOperand.role == Role::kInput, const Value, Value>>(kPlace);
   }
 }
@@ -55,8 +64,8 @@ auto argument(const Arguments& a) {
 }  // namespace detail
 
 // function(inputs, shape, outputs, scratch), with eps after the shape of a norm's forward and the side channels after a
-// norm's outputs; the number of elements of an elementwise kernel stands last. Y: the format of a stored y of GELU,
-// where it is not T.
+// norm's outputs; the number of elements of an elementwise kernel stands last, and the choice of codes first. Y: the
+// format of a stored y of GELU, where it is not T.
 template <KernelId K, class T, class Y = T, class Function>
 void call(const Arguments& a, const Function& function) {
   constexpr int kInputs = count_of(K, Role::kInput), kOutputs = count_of(K, Role::kOutput), kScratch = count_of(K, Role::kScratch);
@@ -67,7 +76,9 @@ void call(const Arguments& a, const Function& function) {
                  detail::argument<K, kInputs + kOutputs + kMore, T, Y>(a)...);
       };
     };
-    if constexpr (!over_rows(K)) {
+    if constexpr (has_codes(K)) {
+      function(a.code, detail::argument<K, kIn, T, Y>(a)..., detail::argument<K, kInputs + kOut, T, Y>(a)..., a.elements());
+    } else if constexpr (!over_rows(K)) {
       with()(a.elements());
     } else if constexpr (!is_norm(K)) {
       with(a.rows, a.cols)();

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "kernels/codes.h"
+#include "kernels/host/call.h"
 #include "kernels/host/dropout.h"
 #include "kernels/host/elementwise.h"
 #include "kernels/host/forwards.h"
@@ -19,19 +20,15 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
-// The bits of a code, and the seed of a dithered one (null: exact codes).
-struct CodeChoice {
-  int bits;
-  const u64* seed;
-
-  OUTGRAD_HD bool holds() const { return code_bits_hold(bits, seed != nullptr); }
-  OUTGRAD_HD CodeRule rule(const CodeRange& range) const { return seed != nullptr ? dithered_code(range, bits) : exact_code(range, bits); }
-};
+OUTGRAD_HD CodeRule rule_of(const CodeChoice& choice, const CodeRange& range) {
+  return choice.seed != nullptr ? dithered_code(range, choice.bits) : exact_code(range, choice.bits);
+}
 
 // Sets y[i] = f(x[i]), as gelu_forward does with ForwardFit<T> or activation_forward, and code i to that of x[i], for i
-// in [0, n). y may equal x; codes overlaps neither. A is a CodedActivation of kernels/codes.h, and choice.holds(). For a
-// 16-bit T the first call fills a static table of 256 KiB, and the first with dithered codes another one, which later
-// calls read. Element i has the dither of word i % 4 of Philox(counter = i / 4, key = seed), as in kernels/dropout.h.
+// in [0, n). y may equal x; codes overlaps neither. A is a CodedActivation of kernels/codes.h. For a 16-bit T the first
+// call fills a static table of 256 KiB, and the first with dithered codes another one, which later calls read. Element i
+// has the dither of word i % 4 of Philox(counter = i / 4, key = seed), as in kernels/dropout.h. Of the schedule, unroll
+// and table matter only to GELU's forward in f32, whose y and g come from polynomials.
 template <class A, class T, CpuSchedule S>
 void activation_forward_code(const CodeChoice& choice, const T* x, T* y, u8* codes, i64 n);
 
@@ -39,6 +36,16 @@ void activation_forward_code(const CodeChoice& choice, const T* x, T* y, u8* cod
 // forward's A::Code. dx may equal dy and overlaps nothing otherwise.
 template <class T, CpuSchedule S>
 void activation_backward_code(const CodeRange& range, const CodeChoice& choice, const T* dy, const u8* codes, T* dx, i64 n);
+
+// GELU's, in the order of the catalogue.
+template <class T, CpuSchedule S>
+void gelu_forward_code(const CodeChoice& choice, const T* x, T* y, u8* codes, i64 n) {
+  activation_forward_code<CodedGelu, T, S>(choice, x, y, codes, n);
+}
+template <class T, CpuSchedule S>
+void gelu_backward_code(const CodeChoice& choice, const T* dy, const u8* codes, T* dx, i64 n) {
+  activation_backward_code<T, S>({CodedGelu::Code::kLo, CodedGelu::Code::kHi}, choice, dy, codes, dx, n);
+}
 
 // ---------------------------------------------------------------------------------------------------------------------
 
@@ -183,19 +190,26 @@ void value_block(const float* x, float* y, u32* mask) {
   }
 }
 
-// y and g of kCodeBlock f32 x; y may equal x.
-template <class Forward, CpuSchedule S>
+// y and g by a fit, from element k of a block on as far as whole packs of kCount vectors reach; returns where it stopped.
+template <class Forward, CpuSchedule S, int kCount, bool kStreaming>
+OUTGRAD_HD int fitted_packs(const float* x, float* y, float* g, int k) {
+  constexpr LanesOf<S, kCount> kOps{};
+  constexpr auto& kColumns = kForwardColumns<Forward>;
+  u8 mask[kOps.kElements / 8];  // nobody asks for it
+  for (; k + kOps.kElements <= kCodeBlock; k += kOps.kElements) {
+    fetch_ahead<kStreaming>(x + k, kOps.kElements);
+    const auto pack = kOps.load(x + k);
+    store_value<false>(kOps, g + k, evaluate_forward_derivative(kOps, Forward{}, kColumns.core, kColumns.tail, pack));
+    forward_pack<Forward, float, kStreaming>(kOps, pack, y + k, mask);
+  }
+  return k;
+}
+
+// y and g of kCodeBlock f32 x; y may equal x. A fit's y goes past the cache if kStreaming.
+template <class Forward, CpuSchedule S, bool kStreaming>
 void forward_block(const float* x, float* y, float* g) {
-  u32 mask[kCodeBlock / 32];
-  if constexpr (requires { Forward::table(); }) {
-    over_code_block<S>([&](const auto& ops, int k) __attribute__((always_inline)) {
-      if constexpr (S.vector_bits > 0) {
-        constexpr auto& kColumns = kForwardColumns<Forward>;
-        store_value<false>(ops, g + k, evaluate_forward_derivative(ops, Forward{}, kColumns.core, kColumns.tail, ops.load(x + k)));
-      } else {
-        g[k] = gradient_at<Forward>(x[k]);
-      }
-    });
+  if constexpr (S.vector_bits > 0 && requires { Forward::table(); }) {
+    fitted_packs<Forward, S, 1, kStreaming>(x, y, g, fitted_packs<Forward, S, S.unroll, kStreaming>(x, y, g, 0));
   } else {
     if constexpr (S.vector_bits > 0) {
       using Doubles = DoublesOf<S.vector_bits>;
@@ -203,8 +217,9 @@ void forward_block(const float* x, float* y, float* g) {
     } else {
       for (int k = 0; k < kCodeBlock; ++k) g[k] = gradient_at<Forward>(x[k]);
     }
+    u32 mask[kCodeBlock / 32];
+    value_block<Forward, S>(x, y, mask);
   }
-  value_block<Forward, S>(x, y, mask);
 }
 
 // What follows from a 16-bit x, by its bits: y and, above it, the code of 8 bits; and g.
@@ -295,7 +310,7 @@ void forward_code_block(const CodeChoice& choice, const CodeRule& rule, i64 firs
     look_up<S, kStreaming>(codes_by_code<A, T>(), x, y, numbers);
     if (dithered) code_block<S>(rule, g, minus_d, numbers);
   } else {
-    forward_block<typename A::template Forward<float>, S>(x, y, g);
+    forward_block<typename A::template Forward<float>, S, kStreaming>(x, y, g);
     code_block<S>(rule, g, dithered ? minus_d : nullptr, numbers);
   }
   pack_codes(numbers, choice.bits, rule.shift, packed);
@@ -317,7 +332,7 @@ OUTGRAD_HD void copy_lines(const u8* from, u8* to, int bytes) {
 
 template <class A, class T, CpuSchedule S, bool kStreaming>
 void forward_code_range(const CodeChoice& choice, const T* x, T* y, u8* codes, i64 begin, i64 end) {
-  const CodeRule rule = choice.rule(range_of<A>());
+  const CodeRule rule = rule_of(choice, range_of<A>());
   alignas(64) u8 packed[kCodeBlock + 8];
   i64 i = begin;
   for (; i + kCodeBlock <= end; i += kCodeBlock) {
@@ -358,7 +373,7 @@ void backward_code_block(const CodeChoice& choice, const CodeRule& rule, i64 fir
 
 template <class T, CpuSchedule S, bool kStreaming>
 void backward_code_range(const CodeRange& range, const CodeChoice& choice, const T* dy, const u8* codes, T* dx, i64 begin, i64 end) {
-  const CodeRule rule = choice.rule(range);
+  const CodeRule rule = rule_of(choice, range);
   i64 i = begin;
   for (; block_is_readable(choice.bits, end - i); i += kCodeBlock) {
     fetch_ahead<kStreaming>(codes + i / 8 * choice.bits, kCodeBlock / 8 * choice.bits);

@@ -23,6 +23,12 @@ TEST(Problem, NamesAndBytes) {
   EXPECT_EQ(kNorm.bytes(), 3 * 2.0 * 16384 * 1024 + 4 * 4 * 1024 + 4 * 16384);
   EXPECT_EQ((Problem{KernelId::kResidualRmsnormForward, FormatId::kF32, 2, 3}.bytes()), 4 * (4 * 6 + 3 + 2));
   EXPECT_EQ((Problem{KernelId::kBiasGeluForward, FormatId::kF16, 3, 11}.bytes()), 2 * 33 + 4 * 11 + 2 * 33 + 4 * 2);
+  Problem codes{KernelId::kGeluBackwardCode, FormatId::kBf16, 1, 13};
+  EXPECT_EQ(codes.sized_name(), "gelu_backward_code.bf16.13");
+  EXPECT_EQ(codes.bytes_per_element(), 4.5);
+  EXPECT_EQ(codes.bytes(), 2 * 2 * 13 + 7);
+  codes.code_bits = 3;
+  EXPECT_EQ(codes.sized(1, 11).bytes(), 2 * 2 * 11 + 5);
 }
 
 TEST(Problem, KindsFollowFromTheOperands) {
@@ -31,11 +37,12 @@ TEST(Problem, KindsFollowFromTheOperands) {
     const Problem problem{kernel, FormatId::kF32};
     const std::string name = name_of(kernel);
     EXPECT_TRUE(names.insert(name).second) << name;
-    EXPECT_EQ(problem.has_fit(), name.find("gelu") != std::string::npos) << name;
-    EXPECT_EQ(problem.over_rows(), kernel != KernelId::kGeluBackward && kernel != KernelId::kGeluForward) << name;
-    EXPECT_EQ(is_backward(kernel), name.ends_with("backward")) << name;
+    EXPECT_EQ(kernels::has_codes(kernel), name.ends_with("_code")) << name;
+    EXPECT_EQ(problem.has_fit(), name.find("gelu") != std::string::npos && !name.ends_with("_code")) << name;
+    EXPECT_EQ(problem.over_rows(), !name.starts_with("gelu")) << name;
+    EXPECT_EQ(is_backward(kernel), name.find("backward") != std::string::npos) << name;
   }
-  EXPECT_EQ(names.size(), 12u);
+  EXPECT_EQ(names.size(), 14u);
 }
 
 TEST(Operands, HoldTogether) {
@@ -80,13 +87,13 @@ std::vector<std::string> asked(const std::vector<std::string>& args) {
 }
 
 TEST(ProblemsOf, ExpandsKernelsFormatsAndShapes) {
-  EXPECT_EQ(asked({}).size(), 12u * 3);
+  EXPECT_EQ(asked({}).size(), 14u * 3);
   EXPECT_EQ(asked({"--kernel", "layernorm_backward", "--format", "bf16", "--shape", "4096x1024,7x3"}),
             (std::vector<std::string>{"layernorm_backward.bf16.4096x1024", "layernorm_backward.bf16.7x3"}));
   EXPECT_EQ(asked({"--kernel", "gelu_forward", "--format", "f32", "--elements", "4096"}), (std::vector<std::string>{"gelu_forward.f32.4096"}));
   // A shape is for the kernels that have rows, a number of elements for the others.
   const std::vector<std::string> both = asked({"--format", "f16", "--shape", "8x16", "--elements", "4096"});
-  EXPECT_EQ(both.size(), 12u);
+  EXPECT_EQ(both.size(), 14u);
   EXPECT_EQ(both[0], "gelu_backward.f16.4096");
   EXPECT_EQ(both[2], "bias_gelu_backward.f16.8x16");
   EXPECT_EQ(asked({"--kernel", "rmsnorm_forward", "--format", "f16", "--elements", "4096"}), (std::vector<std::string>{"rmsnorm_forward.f16.4x1024"}));

@@ -32,6 +32,18 @@ TEST(TuneCommand, RefusesAnOutputFolderItCannotMake) {
   EXPECT_THROW(tune_command({"--out", folder / "file/out"}), kernels::IoError);
 }
 
+// The space for GPUs has no kernels of codes.
+TEST(TuneCommand, KernelsOfCodesAreTunedOnCpusAlone) {
+  for (const char* device : {"sm_90", "cuda:0"}) {
+    try {
+      tune_command({"--device", device, "--kernel", "gelu_backward_code,gelu_forward_code"});
+      ADD_FAILURE() << device;
+    } catch (const kernels::SpecError& error) {
+      EXPECT_STREQ(error.what(), "tune: --kernel: gelu_backward_code, gelu_forward_code: tuned on CPUs only");
+    }
+  }
+}
+
 // The second run begins with what the first one's budget was too short for.
 TEST(TuneCommand, GoesOnWithWhatTheBudgetWasTooShortFor) {
   const kernels::ScratchFolder folder;

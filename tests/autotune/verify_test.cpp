@@ -17,9 +17,10 @@ namespace outgrad::autotune {
 namespace {
 
 using kernels::i64;
+using kernels::u64;
 using Function = std::function<void(const Arguments&)>;
 
-VariantFunction reference_of(const Problem& problem) { return problem.has_fit() ? fits_of(problem).front()->reference : norm_reference(problem); }
+VariantFunction reference_of(const Problem& problem) { return problem.has_fit() ? fits_of(problem).front()->reference : fitless_reference(problem); }
 
 std::string verdict(const Problem& problem, const Function& function) {
   return Verifier(problem, reference_of(problem), 1).mismatch(function, 4096).value_or("equal");
@@ -52,14 +53,14 @@ constexpr kernels::CpuNormForwardSchedule kForward{
 constexpr kernels::CpuSchedule kGelu{
     .threads = 1, .vector_bits = kernels::kBestVectorBits, .unroll = kernels::kBestVectorBits > 0 ? 3 : 1, .streaming_stores = true};
 
-TEST(Verifier, VectorsOfEveryKernelOverRowsAgree) {
+TEST(Verifier, VectorsOfEveryKernelAgree) {
   const auto in_format = [&]<class T>(T, FormatId format) {
     const auto expect = [&](KernelId kernel, VariantFunction function) { EXPECT_EQ(verdict({kernel, format}, function), "equal") << name_of(kernel); };
     for (const KernelId kernel : kAllKernels)
       expect(kernel, kernels::with_kernel(kernel, [](auto which) -> VariantFunction {
                constexpr KernelId kKernel = which();
                constexpr auto kSchedule = [] {
-                 if constexpr (kernels::has_fit(kKernel))
+                 if constexpr (!kernels::is_norm(kKernel))
                    return kGelu;
                  else if constexpr (is_backward(kKernel))
                    return kBackward;
@@ -82,7 +83,11 @@ TEST(Verifier, SeesAFaultInEveryArrayOfEveryKernel) {
     const Verifier verifier(problem, reference, 1);
     for (std::size_t k = 0; k < all.size(); ++k) {
       SCOPED_TRACE(std::string(name_of(kernel)) + " " + all[k].name);
-      const auto bytes = [&](const Arguments& a) { return problem.sized(a.rows, a.cols).array_bytes(all[k]); };
+      const auto bytes = [&](const Arguments& a) {
+        Problem of_call = problem.sized(a.rows, a.cols);
+        of_call.code_bits = a.code.bits;
+        return of_call.array_bytes(all[k]);
+      };
       const auto spoil_if = [&](const std::function<void(unsigned char*, std::size_t)>& spoil) {
         const auto with_fault = [&](const Arguments& a) {
           reference(a);
@@ -140,6 +145,64 @@ TEST(Verifier, SeesFaultsThatFewCallsShow) {
   EXPECT_TRUE(says(over(kZ, kResidual), "z over residual)"));
   EXPECT_TRUE(says(over(kOut, kX), "y over x)"));
   EXPECT_TRUE(says(over(kOut, kResidual), "y over residual)"));
+}
+
+// A fault that only some codes, lengths or elements show.
+TEST(Verifier, SeesFaultsThatFewCodesShow) {
+  const Problem forward{KernelId::kGeluForwardCode, FormatId::kBf16}, backward{KernelId::kGeluBackwardCode, FormatId::kF32};
+  enum { kX, kY, kNewCodes };
+  enum { kDy, kCodes, kDx };
+  const auto flips = [&](const std::function<bool(const Arguments&)>& when) {
+    return spoiled(forward, [&](const Arguments& a) {
+      if (a.elements() > 0 && when(a)) a.at<unsigned char>(kNewCodes)[kernels::code_bytes(a.code.bits, a.elements()) - 1] ^= 1;
+    });
+  };
+  EXPECT_EQ(flips([](const Arguments&) { return false; }), "equal");
+  for (int bits = 1; bits <= kernels::kMostCodeBits; ++bits) {
+    const std::string name = bits == 1 ? "1 bit" : std::to_string(bits) + " bits";
+    EXPECT_TRUE(says(flips([&](const Arguments& a) { return a.code.bits == bits && a.code.seed == nullptr; }), "elements, codes of " + name + ")")) << bits;
+    const bool dithered = kernels::code_bits_hold(bits, true);
+    EXPECT_EQ(says(flips([&](const Arguments& a) { return a.code.bits == bits && a.code.seed != nullptr; }), name + ", dithered by "), dithered) << bits;
+  }
+  EXPECT_TRUE(says(flips([](const Arguments& a) { return a.code.bits == 7 && a.elements() % 8 == 7; }), "(7 elements, codes of 7 bits)"));
+  for (const bool dithered : {false, true})
+    EXPECT_TRUE(says(flips([&](const Arguments& a) { return (a.code.seed != nullptr) == dithered && a.code.bits == 3 && a.elements() * 2 >= 2 << 20; }),
+                     "(1048576 elements, codes of 3 bits"));
+  EXPECT_TRUE(says(flips([](const Arguments& a) { return a.array[kY] == a.array[kX] && a.code.seed != nullptr; }), ", y over x)"));
+  // Bits beyond the last code of the last byte.
+  EXPECT_TRUE(says(spoiled(forward,
+                           [](const Arguments& a) {
+                             if (a.elements() % 8 == 1 && a.code.bits == 2) a.at<unsigned char>(kNewCodes)[kernels::code_bytes(2, a.elements()) - 1] |= 0x80;
+                           }),
+                   "codes[0]: got 0x8"));
+  // A dither by another seed, by none, or by the element's place in a block.
+  const auto by_another_seed = [](const Problem& problem, u64 seed) {
+    return verdict(problem, [&](Arguments a) {
+      if (a.code.seed != nullptr) a.code.seed = &seed;
+      reference_of(problem)(a);
+    });
+  };
+  for (const u64 seed : {u64{0}, u64{7}})
+    for (const Problem& problem : {forward, backward}) EXPECT_TRUE(says(by_another_seed(problem, seed), ", dithered by ")) << seed << problem.name();
+  EXPECT_TRUE(says(verdict(backward,
+                           [&](Arguments a) {
+                             a.code.seed = nullptr;
+                             reference_of(backward)(a);
+                           }),
+                   ", dithered by 0)"));
+  EXPECT_TRUE(says(verdict(backward,
+                           [&](Arguments a) {
+                             const i64 all = a.elements();
+                             for (i64 begin = 0; begin < all; begin += 1024) {
+                               Arguments part = a;
+                               part.cols = std::min<i64>(1024, all - begin);
+                               part.array[kDy] = a.at<float>(kDy) + begin;
+                               part.array[kCodes] = a.at<unsigned char>(kCodes) + begin / 8 * a.code.bits;
+                               part.array[kDx] = a.at<float>(kDx) + begin;
+                               reference_of(backward)(part);
+                             }
+                           }),
+                   "(1025 elements, codes of 2 bits, dithered by 0)"));
 }
 
 #if defined(__SSE2__)

@@ -1228,13 +1228,13 @@ TEST(CInterface, SaysWhatItRuns) {
   EXPECT_STREQ(outgrad_forward_variant(OUTGRAD_F32), "default");
   EXPECT_STREQ(outgrad_backward_variant(OUTGRAD_BF16), "default");
   EXPECT_EQ(outgrad_backward_variant(-1), nullptr);
-  for (outgrad_kernel kernel = OUTGRAD_KERNEL_GELU_FORWARD; kernel <= OUTGRAD_KERNEL_RESIDUAL_RMSNORM_BACKWARD; ++kernel) {
+  for (outgrad_kernel kernel = OUTGRAD_KERNEL_GELU_FORWARD; kernel <= OUTGRAD_KERNEL_GELU_BACKWARD_CODE; ++kernel) {
     for (const outgrad_format format : {OUTGRAD_F32, OUTGRAD_F16, OUTGRAD_BF16}) {
       EXPECT_STREQ(outgrad_tuned_variant(kernel, format, 16, 1024), "default");
       EXPECT_STREQ(outgrad_tuned_rung(kernel, format, 16, 1024), "default");
     }
   }
-  EXPECT_EQ(outgrad_tuned_variant(OUTGRAD_KERNEL_RESIDUAL_RMSNORM_BACKWARD + 1, OUTGRAD_F32, 1, 1), nullptr);
+  EXPECT_EQ(outgrad_tuned_variant(OUTGRAD_KERNEL_GELU_BACKWARD_CODE + 1, OUTGRAD_F32, 1, 1), nullptr);
   EXPECT_EQ(outgrad_tuned_variant(-1, OUTGRAD_F32, 1, 1), nullptr);
   EXPECT_EQ(outgrad_tuned_rung(OUTGRAD_KERNEL_GELU_FORWARD, 3, 1, 1), nullptr);
   EXPECT_STREQ(outgrad_status_name(OUTGRAD_ERROR_OVERLAP), "OUTGRAD_ERROR_OVERLAP");

@@ -159,7 +159,7 @@ TEST(Dither, IsSymmetricAndWithinHalfAStep) {
 // Over a million counters: the error is uniform over +-w/2, so a mean of n of them is within 5 w / sqrt(12 n) of the true one in all but one
 // of two million cases (which is one of none with these seeds).
 TEST(Dither, TheMeanIsTheGradientAndTheErrorUniform) {
-  using Gelu = CodedActivation<generated::GeluCode, FittedForwards>;
+  using Gelu = CodedGelu;
   constexpr i64 kCount = i64{1} << 20;
   const std::vector<float> points = {-3.0f, -1.5f, -0.75179f, -0.3f, 0.0f, 0.4f, 1.0f, 1.414f, 2.5f, 8.0f};
   const std::vector<double> want = slopes<Gelu>(points);
@@ -214,7 +214,7 @@ constexpr u8 kCanary = 0xa5;
 template <class A, class T, CpuSchedule S>
 void expect_definition(const std::vector<T>& x, const std::vector<T>& dy, const CodeChoice& choice) {
   const auto n = static_cast<i64>(x.size());
-  const CodeRule rule = choice.rule(kRangeOf<A>);
+  const CodeRule rule = rule_of(choice, kRangeOf<A>);
   std::vector<T> want_y, want_dx;
   std::vector<u8> numbers;
   for (i64 i = 0; i < n; ++i) {
@@ -242,9 +242,9 @@ void expect_definition(const std::vector<T>& x, const std::vector<T>& dy, const 
   }
 }
 
-template <class A, class T, int kVectorBits>
+template <class A, class T, int kVectorBits, int kUnroll = 1>
 void expect_definition_for_all() {
-  constexpr CpuSchedule kSchedule{.vector_bits = kVectorBits, .block_elements = 2048};
+  constexpr CpuSchedule kSchedule{.vector_bits = kVectorBits, .unroll = kUnroll, .block_elements = 2048};
   std::vector<T> all = patterns::all<T>(20), dy;
   patterns::Random random(7);
   for (size_t i = 0; i < all.size(); ++i) {
@@ -270,6 +270,7 @@ TYPED_TEST(Codes, EveryScheduleGivesTheDefinition) {
   expect_definition_for_all<TypeParam, float, 0>();
   expect_definition_for_all<TypeParam, float, std::min(256, kBestVectorBits)>();
   expect_definition_for_all<TypeParam, float, kBestVectorBits>();
+  expect_definition_for_all<TypeParam, float, kBestVectorBits, 3>();  // packs that do not divide a block
   expect_definition_for_all<TypeParam, F16, 0>();
   expect_definition_for_all<TypeParam, F16, kBestVectorBits>();
   expect_definition_for_all<TypeParam, BF16, std::min(256, kBestVectorBits)>();
@@ -277,30 +278,42 @@ TYPED_TEST(Codes, EveryScheduleGivesTheDefinition) {
 }
 
 // Arrays large enough for stores past the cache, aligned and not, against the same elements in small calls.
-TEST(CodeArrays, StreamingChangesNoBit) {
-  using Gelu = CodedActivation<generated::GeluCode, FittedForwards>;
-  constexpr CpuSchedule kStreaming{.vector_bits = kBestVectorBits, .unroll = 2, .streaming_stores = true}, kPlain{};
+template <class T, int kUnroll>
+void expect_streaming_to_change_no_bit() {
+  constexpr CpuSchedule kStreaming{.vector_bits = kBestVectorBits, .unroll = kUnroll, .streaming_stores = true}, kPlain{};
   constexpr i64 kCount = (i64{1} << 20) + 777;
   patterns::Random random(11);
-  std::vector<BF16> store(kCount + 64), want_y(kCount), out(kCount + 64), want_dx(kCount);
-  for (BF16& each : store) each = narrow<BF16>(float_of((random.next() & 0x81ffffffu) | 0x3e000000u));
+  std::vector<T> store(kCount + 64), want_y(kCount), out(kCount + 64), want_dx(kCount);
+  for (T& each : store) each = narrow<T>(float_of((random.next() & 0x81ffffffu) | 0x3e000000u));
   for (const int offset : {0, 1}) {
     // Elements from a cache line's begin on, or one later.
-    const auto aligned = [&](std::vector<BF16>& v) { return v.data() + (64 - reinterpret_cast<std::uintptr_t>(v.data()) % 64) % 64 / 2 + offset; };
+    const auto aligned = [&](std::vector<T>& v) {
+      return v.data() + (64 - reinterpret_cast<std::uintptr_t>(v.data()) % 64) % 64 / sizeof(T) + static_cast<size_t>(offset);
+    };
     for (const int bits : {4, 5}) {
       const CodeChoice choice{bits, nullptr};
       const i64 bytes = code_bytes(bits, kCount);
       std::vector<u8> codes(static_cast<size_t>(bytes) + 64), want(static_cast<size_t>(bytes));
       u8* const to = codes.data() + (64 - reinterpret_cast<std::uintptr_t>(codes.data()) % 64) % 64;
-      activation_forward_code<Gelu, BF16, kPlain>(choice, aligned(store), want_y.data(), want.data(), kCount);
-      activation_forward_code<Gelu, BF16, kStreaming>(choice, aligned(store), aligned(out), to, kCount);
-      EXPECT_EQ(patterns::first_difference(want_y, std::vector<BF16>(aligned(out), aligned(out) + kCount)), -1);
+      activation_forward_code<CodedGelu, T, kPlain>(choice, aligned(store), want_y.data(), want.data(), kCount);
+      activation_forward_code<CodedGelu, T, kStreaming>(choice, aligned(store), aligned(out), to, kCount);
+      EXPECT_EQ(patterns::first_difference(want_y, std::vector<T>(aligned(out), aligned(out) + kCount)), -1);
       EXPECT_TRUE(std::equal(want.begin(), want.end(), to));
-      activation_backward_code<BF16, kPlain>(kRangeOf<Gelu>, choice, aligned(store), want.data(), want_dx.data(), kCount);
-      activation_backward_code<BF16, kStreaming>(kRangeOf<Gelu>, choice, aligned(store), to, aligned(out), kCount);
-      EXPECT_EQ(patterns::first_difference(want_dx, std::vector<BF16>(aligned(out), aligned(out) + kCount)), -1);
+      activation_backward_code<T, kPlain>(kRangeOf<CodedGelu>, choice, aligned(store), want.data(), want_dx.data(), kCount);
+      activation_backward_code<T, kStreaming>(kRangeOf<CodedGelu>, choice, aligned(store), to, aligned(out), kCount);
+      EXPECT_EQ(patterns::first_difference(want_dx, std::vector<T>(aligned(out), aligned(out) + kCount)), -1);
+      std::copy_n(aligned(store), kCount, aligned(out));
+      activation_forward_code<CodedGelu, T, kStreaming>(choice, aligned(out), aligned(out), to, kCount);
+      EXPECT_EQ(patterns::first_difference(want_y, std::vector<T>(aligned(out), aligned(out) + kCount)), -1) << "in place";
+      EXPECT_TRUE(std::equal(want.begin(), want.end(), to)) << "in place";
     }
   }
+}
+
+TEST(CodeArrays, StreamingChangesNoBit) {
+  expect_streaming_to_change_no_bit<BF16, 2>();
+  expect_streaming_to_change_no_bit<float, 2>();
+  expect_streaming_to_change_no_bit<float, 5>();
 }
 
 }  // namespace

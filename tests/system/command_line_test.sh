@@ -118,6 +118,7 @@ refuses 2 eval
 refuses 2 eval --op frob
 refuses 2 eval --op backward --activation gelu --format bf16 --dy absent --y absent --mask absent --dx dx.out
 refuses 2 tune --kernel frob
+refuses 2 tune --device sm_90 --kernel gelu_forward_code,gelu_backward_code
 refuses 2 tune --budget never
 echo '{"schema": ' >input.json
 refuses 2 tune --device replay:input.json --ranking cpu

@@ -70,6 +70,8 @@ DeviceKernel main_kernel(KernelId kernel, const GpuNormSchedule& schedule) {
     case KernelId::kGeluForward: return DeviceKernel::gelu_forward;
     case KernelId::kBiasGeluBackward: return DeviceKernel::bias_gelu_backward;
     case KernelId::kBiasGeluForward: return DeviceKernel::bias_gelu_forward;
+    case KernelId::kGeluBackwardCode: return DeviceKernel::activation_backward_code;
+    case KernelId::kGeluForwardCode: return DeviceKernel::activation_forward_code;
     default:
       if (!is_backward(kernel)) return DeviceKernel::norm_forward;
       return schedule.home == RowHome::registers && schedule.sums != ColumnSums::separate ? DeviceKernel::norm_backward_slots : DeviceKernel::norm_backward;

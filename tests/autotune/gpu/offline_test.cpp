@@ -53,6 +53,7 @@ TEST_F(OfflineTest, PointsOfTheSpaceCompile) {
     const Architecture& architecture = architecture_of(name);
     std::vector<GpuVariant> variants;
     for (const KernelId kernel : kAllKernels) {
+      if (!has_space(kernel)) continue;
       const Problem problem = sized({kernel, kAllFormats[turn++ % std::size(kAllFormats)]});
       const Space space = gpu_space(problem, gpu_fits_of(problem), architecture);
       const Points points = space.construct();
@@ -88,7 +89,8 @@ TEST_F(OfflineTest, PointsOfTheSpaceCompile) {
 TEST_F(OfflineTest, ProgramsHaveTheKernelsOfThePlan) {
   const Architecture& architecture = architecture_of("sm_90");
   std::vector<GpuVariant> variants;
-  for (const KernelId kernel : kAllKernels) variants.push_back(default_gpu_variant(sized({kernel, FormatId::kBf16}), architecture));
+  for (const KernelId kernel : kAllKernels)
+    if (has_space(kernel)) variants.push_back(default_gpu_variant(sized({kernel, FormatId::kBf16}), architecture));
   GpuVariant separate = default_gpu_variant(sized({KernelId::kLayernormBackward, FormatId::kBf16}), architecture);
   separate.norm.sums = kernels::ColumnSums::separate;
   separate.norm.rows_ahead = 0;
@@ -168,6 +170,7 @@ TEST(GpuSpace, DefaultsArePlannedAsTheLaunchersDo) {
 TEST(GpuSpace, VariantsComeBackFromTheirParameters) {
   const Architecture& architecture = architecture_of("sm_90");
   for (const KernelId kernel : kAllKernels) {
+    if (!has_space(kernel)) continue;
     const Problem problem = sized({kernel, FormatId::kBf16});
     const Fits& fits = gpu_fits_of(problem);
     const Space space = gpu_space(problem, fits, architecture);

@@ -35,6 +35,11 @@ json cpu_parameters(int threads, const char* fit, int vector_bits = kernels::kBe
   return parameters;
 }
 
+// Of 16-bit codes.
+json code_parameters(int threads) {
+  return {{"threads", threads}, {"vector_bits", kernels::kBestVectorBits}, {"block_elements", 2 * 1024}, {"streaming_stores", false}};
+}
+
 TunedChoice choice(const Problem& problem, const DeviceKey& device, const std::string& name, const json& parameters) {
   return {problem, device, name, parameters, "", kernels::Evidence::measured, {1.5, 1.25, 2}, "", ""};
 }
@@ -104,9 +109,9 @@ std::string output_of(const std::string& command) {
 
 class Program {
  public:
-  explicit Program(const std::string& header) {
+  explicit Program(const std::string& header, const char* text = kProgram) {
     kernels::write_file(folder_ / "tuned.h", header);
-    kernels::write_file(folder_ / "program.cpp", kProgram);
+    kernels::write_file(folder_ / "program.cpp", text);
   }
   // What the compiler says.
   std::string compile(const std::string& flags, bool tuned = true) const {
@@ -161,6 +166,42 @@ TEST(TunedHeader, UnitsOfANarrowerInstructionSetPassOverWiderVectors) {
 }
 #endif
 
+// Both kernels of codes, through their entry points and through the catalogue, in the schedule of the header; what the parameters do not have
+// keeps the schedule's own default.
+TEST(TunedHeader, KernelsOfCodesRunByItsTables) {
+  const Problem forward{KernelId::kGeluForwardCode, FormatId::kBf16}, backward{KernelId::kGeluBackwardCode, FormatId::kBf16};
+  const std::vector<TunedChoice> choices = {choice(forward.sized(1, 4096), kHere, "short", code_parameters(3)), choice(forward, {}, "long", code_parameters(1)),
+                                            choice(backward, {}, "back", code_parameters(4))};
+  const std::string header = tuned_header(choices, Backend::kCpu, "for a test", Accuracy::kAsDefault);
+  EXPECT_NE(header.find("Choices = kernels::Choices<GeluForwardCodeBf16Choice0, GeluForwardCodeBf16Choice1, DefaultCode>;"), std::string::npos) << header;
+  const Program program(header, R"(
+#include <cstdio>
+#include "kernels/host/functions.h"
+using namespace outgrad::kernels;
+template <KernelId K>
+void say(i64 n) {
+  using Table = typename HostKernel<K>::template Table<BF16>;
+  const tuned::Tuning tuning = tuned::tuning_of<Table>(1, n);
+  const int threads = tuned::run<Table>(1, n, []<class Choice>(Choice) { return Choice::kSchedule.threads; });
+  std::printf("%s, %s, %d\n", tuning.entry->variant, name_of(tuning.found.rung), threads);
+}
+int main() {
+  BF16 x[5]{{0x3f80}, {0xbf80}, {0x4000}, {0}, {0xc000}}, y[5], dx[5];
+  u8 codes[3] = {}, again[3] = {};
+  tuned::gelu_forward_code<BF16>({4, nullptr}, x, y, codes, 5);
+  Arguments a{{x, y, again}, 1, 5};
+  enter<KernelId::kGeluForwardCode, BF16>(a);
+  tuned::gelu_backward_code<BF16>({4, nullptr}, x, codes, dx, 5);
+  std::printf("%x %x %x %d\n", codes[0], codes[1], codes[2], codes[0] == again[0] && codes[1] == again[1] && codes[2] == again[2]);
+  say<KernelId::kGeluForwardCode>(4096);
+  say<KernelId::kGeluForwardCode>(1 << 20);
+  say<KernelId::kGeluBackwardCode>(4096);
+}
+)");
+  // f' is 1.083, -0.083, 1.085, 0.5 and -0.085, in 16 cells over [-0.129, 1.129].
+  EXPECT_EQ(program.run("-march=native"), "f 8f 0 1\nshort, exact device, 3\nshort, exact device, 3\nback, default, 4\n");
+}
+
 // The gate stands in the library: a header of whatever tuner, or of somebody's hand, that takes a coarser fit along does not compile.
 TEST(TunedHeader, OfALessAccurateFitCompilesOnlyWhereAnyAccuracyWasAskedFor) {
   const std::vector<TunedChoice> choices = {choice({KernelId::kGeluBackward, FormatId::kBf16}, {}, "coarse", cpu_parameters(4, "GeluBf16Fast")),
@@ -188,8 +229,10 @@ TEST(TunedHeader, TextIsAFunctionOfTheChoicesWhateverTheirOrder) {
       for (const DeviceKey& device : {kHere, other, DeviceKey{}}) {
         const Problem problem{kernel, FormatId::kBf16};
         const char* fit = !problem.has_fit() ? nullptr : is_backward(kernel) ? "GeluBf16" : "GeluForwardBf16";
-        choices.push_back(choice(problem.over_rows() ? problem.sized(rows, 1024) : problem.sized(1, 1024 * rows), device, "v",
-                                 fit == nullptr && is_backward(kernel) ? json{{"tasks", 16}, {"fold_columns", 512}} : cpu_parameters(1, fit)));
+        json parameters = cpu_parameters(1, fit);
+        if (kernels::has_codes(kernel)) parameters = code_parameters(1);
+        if (is_norm(kernel) && is_backward(kernel)) parameters = {{"tasks", 16}, {"fold_columns", 512}};
+        choices.push_back(choice(problem.over_rows() ? problem.sized(rows, 1024) : problem.sized(1, 1024 * rows), device, "v", parameters));
       }
   const std::string text = tuned_header(choices, Backend::kCpu, "for a test", Accuracy::kAsDefault);
   std::mt19937_64 random(1);
