@@ -61,6 +61,47 @@ Table table_of(const FrontResult& front) {
   return table;
 }
 
+/// What the sweeps of stores found, beside what their headers prove.
+Table swept_table(const std::vector<StoreSweep>& sweeps) {
+  Table table{
+      "Codes of f'(x), and y that carries its branch: the largest error over every x of the format, and of a dithered code over every dither too, beside "
+      "the bound that its header proves for every x.",
+      kStoreCommand,
+      {words("header"),
+       words("store"),
+       words("x in"),
+       {"patterns of x"},
+       {"largest error", "proven"},
+       {"largest error", "found"},
+       {"found / proven"},
+       words("at x ="),
+       {"rms", quoted("N(0, 1^2)")},
+       {"bias", quoted("N(0, 1^2)")},
+       {"bias of one x", "dithered, found"},
+       {"bias of one x", "proven"}},
+      {}};
+  for (const StoreSweep& sweep : sweeps) {
+    for (const SweptStore& store : sweep.stores) {
+      const bool holds = store.total.bound <= store.proven;
+      std::vector<Cell> row{quoted(sweep.fit),
+                            store.name,
+                            sweep.format,
+                            grouped(store.patterns),
+                            three_digits_up(store.proven),
+                            scientific(store.total.value),
+                            {rounded_up(store.total.bound / store.proven, 6), holds ? Tone::normal : Tone::bad},
+                            quoted(store.total.worst())};
+      const bool weighed = store.under.size() > kSigma1;
+      row.push_back(weighed ? Cell(scientific(store.under[kSigma1].rms)) : Cell("-", Tone::muted));
+      row.push_back(weighed ? Cell(fmt::format("{:+.2g}", store.under[kSigma1].bias)) : Cell("-", Tone::muted));
+      row.push_back(store.bias ? Cell(three_digits_up(*store.bias), *store.bias <= *store.proven_bias ? Tone::normal : Tone::bad) : Cell("-", Tone::muted));
+      row.push_back(store.bias ? Cell(three_digits_up(*store.proven_bias)) : Cell("-", Tone::muted));
+      table.rows.push_back(std::move(row));
+    }
+  }
+  return table;
+}
+
 }  // namespace
 
 double StoreResult::found() const {
@@ -81,6 +122,7 @@ Section bits_section(const Results& results) {
     section.blocks.push_back(std::move(figure));
     section.blocks.push_back(table_of(front));
   }
+  if (!results.store_sweeps.empty()) section.blocks.push_back(swept_table(results.store_sweeps));
   return section;
 }
 

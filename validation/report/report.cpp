@@ -51,6 +51,7 @@ Section inputs_section(const Results& results) {
   list("header", results.rounded);
   list("fit", results.fits);
   list("sweep", results.sweeps);
+  list("sweep", results.store_sweeps);
   list("audit", results.foreign);
   list("audit", results.quantisers);
   list("front of bits", results.fronts);

@@ -84,6 +84,28 @@ void add_norms(const Results& results, std::vector<Requirement>& rows) {
   add("bound / largest error found, median", Kind::ratio, kAttackTargets.tightness, attack ? attack->median_tightness : 0);
 }
 
+/// What was found of codes, and of y that carries its branch, over what their headers prove.
+void add_stores(const Results& results, std::vector<Requirement>& rows) {
+  if (results.store_sweeps.empty()) return;
+  double total = 0, bias = 0;
+  std::int64_t stores = 0, special = 0;
+  for (const StoreSweep& sweep : results.store_sweeps) {
+    for (const SweptStore& store : sweep.stores) {
+      ++stores, special += store.wrong_special;
+      // Written in this form so that a NaN stays a NaN, which no requirement is met by.
+      if (const double ratio = store.total.bound / store.proven; !(ratio <= total)) total = ratio;
+      if (!store.bias) continue;
+      if (const double ratio = *store.bias / *store.proven_bias; !(ratio <= bias)) bias = ratio;
+    }
+  }
+  const auto add = [&](const std::string& quantity, Requirement::Kind kind, double limit, double value) {
+    rows.push_back({"stores", quantity, kind, limit, value, kExhaustive, kStoreCommand});
+  };
+  add(fmt::format("max T / proven T, {} stores, every x", stores), Requirement::Kind::ratio, 1, total);
+  if (bias > 0) add("dithered: max bias / proven bias, every x", Requirement::Kind::ratio, 1, bias);
+  add("wrong NaN, infinities", Requirement::Kind::count, 0, static_cast<double>(special));
+}
+
 /// The result of the gate; there is no line if the gate has not run.
 void add_certificates(const Results& results, std::vector<Requirement>& rows) {
   if (!results.certificates) return;
@@ -120,6 +142,7 @@ std::vector<Requirement> requirements(const Results& results) {
   std::vector<Requirement> rows;
   for (const Targets& targets : kTargets) add_format(results, targets, rows);
   add_norms(results, rows);
+  add_stores(results, rows);
   add_certificates(results, rows);
   return rows;
 }

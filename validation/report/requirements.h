@@ -47,6 +47,7 @@ std::string figure(double value, Requirement::Kind kind);
 std::string three_digits_up(double bound);
 
 inline constexpr const char* kCertificateAttackCommand = "./outgrad attack --size full --out notebooks_data/attack/certificates.json";
+inline constexpr const char* kStoreCommand = "./outgrad validate --activation all --format bf16,f16 --fit stores";
 inline constexpr const char* kAttackCommand = "./outgrad stability --attack --evaluations 1e9 --out notebooks_data/attack/norms.json";
 
 /// A path under the current folder relative to it; any other path unchanged.

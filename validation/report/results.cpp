@@ -107,14 +107,39 @@ std::int64_t patterns_of(const Node& format) {
   format.fail("is not one of f32, f16, bf16");
 }
 
+/// The count of patterns, which must be all of them.
+std::int64_t read_patterns(const Node& domain) {
+  const Node patterns = domain["counts"]["patterns"];
+  if (const std::int64_t all = patterns_of(domain["x_format"]); patterns.count() != all) {
+    patterns.fail(fmt::format("{} of {}: the sweep is not exhaustive", patterns.count(), all));
+  }
+  return patterns.count();
+}
+
+std::vector<WeightedErrors> read_under(const Node& domain) {
+  std::vector<WeightedErrors> under;
+  if (!domain.has("under")) return under;
+  for (const Node& one : domain["under"].items()) {
+    const Node share = one["share_in_worst_codes"];  // null: it is not listed
+    under.push_back({one["x"].text(), one["rms"].real(), one["bias"].real(), one["max"].real(), share.null() ? 0 : share.real()});
+  }
+  return under;
+}
+
+SweptStore read_store(const Node& node) {
+  SweptStore store{
+      node["store"].text(), read_patterns(node), node["counts"]["wrong_special"].count(), read_maximum(node["T"]), node["proven"]["T"].real(), {}, {},
+      read_under(node)};
+  if (node.has("bias")) store.bias = node["bias"]["bound"].real(), store.proven_bias = node["proven"]["bias"].real();
+  if (!(store.proven > 0)) node["proven"]["T"].fail("is not positive");
+  return store;
+}
+
 SweptDomain read_domain(const Node& node) {
   SweptDomain domain;
   domain.x_format = node["x_format"].text();
   const Node counts = node["counts"];
-  domain.patterns = counts["patterns"].count();
-  if (const std::int64_t all = patterns_of(node["x_format"]); domain.patterns != all) {
-    counts["patterns"].fail(fmt::format("{} of {}: the sweep is not exhaustive", domain.patterns, all));
-  }
+  domain.patterns = read_patterns(node);
   domain.finite = counts["finite"].count();
   domain.oracle_decisions = counts["oracle_decisions"].count();
   domain.misrounded = counts["misrounded"].count();
@@ -139,12 +164,7 @@ SweptDomain read_domain(const Node& node) {
     if (const double error = worst(region); !(error <= domain.far_ulp)) domain.far_ulp = error;
   }
   for (const Node& foreign : node["foreign"].items()) domain.foreign.emplace_back(foreign["forward"].text(), foreign["T"]["bound"].real());
-  if (node.has("under")) {
-    for (const Node& one : node["under"].items()) {
-      const Node share = one["share_in_worst_codes"];  // null: it is not listed
-      domain.under.push_back({one["x"].text(), one["rms"].real(), one["bias"].real(), one["max"].real(), share.null() ? 0 : share.real()});
-    }
-  }
+  domain.under = read_under(node);
   if (node.has("from_x")) domain.from_x = node["from_x"]["T"]["bound"].real();
   const double half_bin = node["curve"]["bin_width"].real() / 2;
   for (const Node& row : node["curve"]["rows"].items()) {
@@ -176,6 +196,19 @@ std::optional<SweepResult> read_sweep(const std::string& file) {
   }
   for (const Node& domain : node["domains"].items()) sweep.domains.push_back(read_domain(domain));
   if (sweep.domains.empty()) node["domains"].fail("is empty");
+  return sweep;
+}
+
+/// Nothing if the sweep is not of stores.
+std::optional<StoreSweep> read_store_sweep(const std::string& file) {
+  const nlohmann::json json = read_json(file);
+  const Node node(json, file, "");
+  if (node["schema"].text() != "outgrad.sweep/1") return {};
+  const std::vector<Node> domains = node["domains"].items();
+  if (domains.empty() || !domains.front().has("store")) return {};
+  StoreSweep sweep{file, node["activation"].text(), node["format"].text(), node["subject"].text(), {}};
+  sweep.fit.resize(std::min(sweep.fit.find('+'), sweep.fit.size()));
+  for (const Node& domain : domains) sweep.stores.push_back(read_store(domain));
   return sweep;
 }
 
@@ -666,6 +699,10 @@ Results read_results(const std::string& folder, const std::string& headers) {
     if (FitResult fit = read_fit(file); has_rows(fit)) results.fits.push_back(std::move(fit));
   }
   for (const std::string& file : files_in(in / "sweeps", ".json")) {
+    if (std::optional<StoreSweep> stores = read_store_sweep(file)) {
+      results.store_sweeps.push_back(std::move(*stores));
+      continue;
+    }
     std::optional<SweepResult> sweep = read_sweep(file);
     if (!sweep) {
       results.warnings.push_back(file + ":1: a part of a sweep, ignored");

@@ -67,6 +67,22 @@ struct SweepResult {
   std::vector<SweptDomain> domains;
 };
 
+/// A store in place of y and a bit, over every x of its format.
+struct SweptStore {
+  std::string name;
+  std::int64_t patterns = 0, wrong_special = 0;
+  SweptMaximum total;
+  double proven = 0;                                // the header's bound of T
+  std::optional<double> bias, proven_bias;          // of a dithered code, as bounds
+  std::vector<WeightedErrors> under;
+};
+
+/// The stores of one header.
+struct StoreSweep {
+  std::string file, activation, format, fit;
+  std::vector<SweptStore> stores;
+};
+
 /// One group's range of a quantiser of x or y.
 struct QuantisedRange {
   double min = 0, max = 0;
@@ -250,6 +266,7 @@ struct Results {
   std::vector<TableHeader> tables;
   std::vector<FitResult> fits;
   std::vector<SweepResult> sweeps, foreign;  // those of our kernels; those of published coefficients
+  std::vector<StoreSweep> store_sweeps;
   std::vector<QuantiserResult> quantisers;
   std::vector<FrontResult> fronts;
   std::vector<StabilityFile> stability;
@@ -263,8 +280,8 @@ struct Results {
 
   bool empty() const {
     return backward.empty() && forward.empty() && rounded.empty() && tables.empty() && fits.empty() && sweeps.empty() && foreign.empty() &&
-           quantisers.empty() && fronts.empty() && stability.empty() && tuning.empty() && pareto.empty() && attacks.empty() && ledgers.empty() &&
-           training.empty();
+           store_sweeps.empty() && quantisers.empty() && fronts.empty() && stability.empty() && tuning.empty() && pareto.empty() && attacks.empty() &&
+           ledgers.empty() && training.empty();
   }
   /// Null if there is none.
   const BackwardHeader* backward_named(const std::string& name) const;

@@ -193,6 +193,7 @@ Paragraph sources(const Results& results) {
   add(results.backward.size() + results.forward.size() + results.rounded.size() + results.tables.size(), "coefficient header", "coefficient headers");
   add(results.fits.size(), "fit with its certificate", "fits with their certificates");
   add(results.sweeps.size(), "exhaustive sweep", "exhaustive sweeps");
+  add(results.store_sweeps.size(), "sweep of codes and of y with its branch", "sweeps of codes and of y with its branch");
   add(results.foreign.size(), "sweep of others' coefficients", "sweeps of others' coefficients");
   add(results.quantisers.size(), "audit of a quantiser", "audits of quantisers");
   add(results.fronts.size(), "front of bits and errors", "fronts of bits and errors");

@@ -12,6 +12,7 @@
 
 #include "kernels/activations.h"
 #include "kernels/tuned.h"
+#include "validation/sweep/store_subject.h"
 #include "validation/sweep/subject.h"
 
 namespace outgrad::validation {
@@ -58,8 +59,43 @@ void add(std::vector<Shipped>& list) {
   if constexpr (Fit::kFormat == kF32.name || Fit::kFormat == kF16.name || Fit::kFormat == kBf16.name) {
     bool deployed = true;
     if constexpr (std::string_view("gelu") == Fit::kActivation) deployed = std::is_same_v<Fit, DeployedGelu<Fit>>;
-    list.push_back({&activation_of_header<Fit>(), Fit::kFormat, Fit::kName, deployed, make<Fit>});
+    list.push_back({&activation_of_header<Fit>(), Fit::kFormat, Fit::kName, Fit::kName, deployed, false, make<Fit>});
   }
+}
+
+const SweptActivation& activation_of_codes(const char* name, const char* function) {
+  const SweptActivation* const activation = swept_activation(name);
+  if (!activation || !(Function::parse(activation->function) == Function::parse(function))) {
+    throw std::logic_error(fmt::format("'{}' is not the {} that is swept", function, name));
+  }
+  return *activation;
+}
+
+template <class A, class T>
+void add_codes(std::vector<Shipped>& list, const FloatFormat& format) {
+  using Code = typename A::Code;
+  list.push_back({&activation_of_codes(Code::kActivation, Code::kFunction), std::string(format.name), Code::kName,
+                  fmt::format("{}_{}", Code::kName, format.name), false, true, [] {
+                    return make_codes_subject<A, T>(std::is_same_v<T, float>          ? kF32
+                                                    : std::is_same_v<T, kernels::F16> ? kF16
+                                                                                      : kBf16,
+                                                    activation_of_codes(Code::kActivation, Code::kFunction));
+                  }});
+}
+
+template <class... A>
+void add_all_codes(std::vector<Shipped>& list, kernels::CodedList<A...>) {
+  (add_codes<A, float>(list, kF32), ...);
+  (add_codes<A, kernels::F16>(list, kF16), ...);
+  (add_codes<A, kernels::BF16>(list, kBf16), ...);
+}
+
+template <class Y, class... Fit>
+void add_parity(std::vector<Shipped>& list, kernels::ParityFitList<Fit...>) {
+  static const FloatFormat& kFormat = std::is_same_v<Y, kernels::ParityF16> ? kF16 : kBf16;
+  (list.push_back({&activation_of_header<Fit>(), std::string(kFormat.name), Fit::kName, Fit::kName, false, true,
+                   [] { return make_parity_subject<Fit, Y>(kFormat, activation_of_header<Fit>()); }}),
+   ...);
 }
 
 // GELU has other fits beside the default one.
@@ -73,6 +109,9 @@ std::vector<Shipped> list_all() {
   add_others(list, kernels::ActivationFits<float>::Type{});
   add_others(list, kernels::ActivationFits<kernels::F16>::Type{});
   add_others(list, kernels::ActivationFits<kernels::BF16>::Type{});
+  add_all_codes(list, kernels::CodedActivations{});
+  add_parity<kernels::ParityF16>(list, kernels::ParityFits<kernels::ParityF16>::Type{});
+  add_parity<kernels::ParityBf16>(list, kernels::ParityFits<kernels::ParityBf16>::Type{});
   kernels::for_each_fit([&](auto fit) { add<decltype(fit)>(list); });
   const auto place = [](const Shipped& s) {
     const auto& all = swept_activations();

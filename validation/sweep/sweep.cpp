@@ -80,6 +80,18 @@ inline double storage_bound(double y, double derivative, double per_y, double le
 double half_ulp_per_y(const FloatFormat& format) { return std::ldexp(1.0, -format.precision); }
 double least_half_ulp(const FloatFormat& format) { return std::ldexp(0.5, format.quantum_exponent); }
 
+void extend(Run& run, const Run& by) {
+  run.x_last = by.x_last;
+  run.lo = std::min(run.lo, by.lo);
+  run.hi = std::max(run.hi, by.hi);
+}
+
+/// Joins a run with all others of its code.
+void add_to_cell(const Run& run, Segment& segment) {
+  const auto [cell, is_new] = segment.cells.try_emplace(run.y, run);
+  if (!is_new) extend(cell->second, run);
+}
+
 void close_run(const Run& run, const Stored& stored, Segment& segment) {
   const FloatFormat& format = stored.format;
   const SweptActivation& activation = *stored.activation;
@@ -87,7 +99,7 @@ void close_run(const Run& run, const Stored& stored, Segment& segment) {
   const auto branch = static_cast<std::size_t>(stored.code ? run.x_first > activation.x_star : run.right);
   segment.oracle[branch].raise({half_range, run.x_first, run.y, run.lo, run.hi});
   segment.regret[branch].raise({magnitude_of(run.g - middle), run.x_first, run.y, run.g, middle});
-  if (half_range > 0) {
+  if (half_range > 0 && !stored.scattered) {
     const int last = std::min(curve_bin(run.x_last), kCurveBins - 1);
     for (int bin = std::max(curve_bin(run.x_first), 0); bin <= last; ++bin) {
       double& floor = segment.curve[bin].floor;
@@ -106,12 +118,6 @@ void close_run(const Run& run, const Stored& stored, Segment& segment) {
 }
 
 bool same_pair(const Run& a, const Run& b) { return a.right == b.right && std::bit_cast<std::uint32_t>(a.y) == std::bit_cast<std::uint32_t>(b.y); }
-
-void extend(Run& run, const Run& by) {
-  run.x_last = by.x_last;
-  run.lo = std::min(run.lo, by.lo);
-  run.hi = std::max(run.hi, by.hi);
-}
 
 /// Appends a run that no later run has touched yet.
 void push_run(const Run& run, const Stored& stored, Segment& segment) {
@@ -204,7 +210,7 @@ class BlockSweeper {
     Buffers& b = *buffers_;
     reference_.evaluate(b.x, b.value, b.value_lo, b.value_hi, b.want, n);
     if (subject_.code) {
-      sweep_codes();
+      subject_.dithered ? sweep_dithered() : sweep_codes();
       return;
     }
     segment_.oracle_decisions += round_values(b.x, b.value_lo, b.value_hi, b.y_true, n, subject_.format, *oracle_);
@@ -241,6 +247,7 @@ class BlockSweeper {
     float x[kBlock], y[kBlock], y_true[kBlock], y_other[kBlock], g[kBlock], g_other[kBlock];
     double value[kBlock], value_lo[kBlock], value_hi[kBlock], want[kBlock], error[kBlock], reach[kBlock];
     std::uint32_t mask[kMaskWords];
+    DitheredGradient dithered[kBlock];
   };
 
   /// The code takes the place of y; nothing takes the place of the mask.
@@ -255,6 +262,43 @@ class BlockSweeper {
     measure_curve();
     weigh_errors();
     track_runs();
+  }
+
+  /// g - f'(x) and its square.
+  void measure_curve() {
+    measure_curve([&](std::int64_t i) { return error_at(i); }, [&](std::int64_t i) { return error_at(i); },
+                  [&](std::int64_t i) { return error_at(i) * error_at(i); });
+  }
+  void weigh_errors() {
+    weigh_errors([&](std::int64_t i) { return error_at(i); }, [&](std::int64_t i) { return error_at(i) * error_at(i); });
+  }
+  double error_at(std::int64_t i) const { return buffers_->g[i] - buffers_->want[i]; }
+
+  /// Of a dither that the kernels drew, T is measured too.
+  void sweep_dithered() {
+    Buffers& b = *buffers_;
+    subject_.forward(b.x, b.y_true, b.mask, n_);
+    segment_.right += right_ ? n_ : 0;
+    subject_.derivative(b.y_true, b.mask, b.g, n_);
+    raise_by_gradient(segment_.total[right_], b.y_true, b.g);
+    subject_.dithered(b.x, b.want, b.dithered, n_);
+    const auto measure = [&](PerBranch& maxima, const auto& stored) {
+      for (std::int64_t i = 0; i < n_; ++i) {
+        const DitheredGradient& d = b.dithered[i];
+        const float least = stored(d.least), greatest = stored(d.greatest);
+        maxima[right_].raise({magnitude_of(least - b.want[i]), b.x[i], d.least_at, least, b.want[i]});
+        maxima[right_].raise({magnitude_of(greatest - b.want[i]), b.x[i], d.greatest_at, greatest, b.want[i]});
+      }
+    };
+    measure(segment_.total, [](float g) { return g; });
+    measure(segment_.stored, [&](float g) { return static_cast<float>(round_to_format(static_cast<double>(g), subject_.format)); });
+    for (std::int64_t i = 0; i < n_; ++i) {
+      const double error = b.dithered[i].error;
+      segment_.bias[right_].raise({magnitude_of(error), b.x[i], 0, b.want[i] + error, b.want[i]});
+    }
+    measure_curve([&](std::int64_t i) { return b.dithered[i].least - b.want[i]; }, [&](std::int64_t i) { return b.dithered[i].greatest - b.want[i]; },
+                  [&](std::int64_t i) { return b.dithered[i].square; });
+    weigh_errors([&](std::int64_t i) { return b.dithered[i].error; }, [&](std::int64_t i) { return b.dithered[i].square; });
   }
 
   /// m = [x >= mask_from].
@@ -369,7 +413,9 @@ class BlockSweeper {
     }
   }
 
-  void measure_curve() {
+  /// least(i), greatest(i) and square(i): the ends of the errors of element i, and their mean square.
+  template <class Least, class Greatest, class Square>
+  void measure_curve(const Least& least_of, const Greatest& greatest_of, const Square& square_of) {
     Buffers& b = *buffers_;
     for (std::int64_t begin = 0; begin < n_;) {
       const int bin = curve_bin(b.x[begin]);
@@ -382,10 +428,9 @@ class BlockSweeper {
           // 2^-100, or 2^-13 in f16.)
           constexpr double kCommon = 0x1p-26;  // makes the sum over a binade of f32 equal to 1
           const double spacing = kCommon * static_cast<double>(std::bit_cast<float>(std::bit_cast<std::uint32_t>(b.x[i]) & 0x7f800000u));
-          const double error = b.g[i] - b.want[i];
-          least = std::min(least, error);
-          greatest = std::max(greatest, error);
-          squares += error * error * spacing;
+          least = std::min(least, least_of(i));
+          greatest = std::max(greatest, greatest_of(i));
+          squares += square_of(i) * spacing;
           weight += spacing;
         }
         CurveBin& entry = segment_.curve[bin];
@@ -399,7 +444,8 @@ class BlockSweeper {
   }
 
   /// Errors weighted by the probability of x. Beyond kFarthest no distribution here has a share that matters.
-  void weigh_errors() {
+  template <class Error, class Square>
+  void weigh_errors(const Error& error_of, const Square& square_of) {
     constexpr float kFarthest = 64;
     const Buffers& b = *buffers_;
     const float first = b.x[0], last = b.x[n_ - 1];
@@ -408,7 +454,7 @@ class BlockSweeper {
     const auto exponent_of = [](float v) { return std::bit_cast<std::uint32_t>(v) & 0xff800000u; };
     const bool one_binade = domain_.x_format.bits == 32 && exponent_of(first) == exponent_of(last);
     BlockMoments block{};
-    if (one_binade) block = moments();
+    if (one_binade) block = moments(error_of, square_of);
     for (std::size_t k = 0; k < subject_.distributions.size(); ++k) {
       const Distribution& distribution = subject_.distributions[k];
       WeightedError& sums = segment_.under[k];
@@ -422,19 +468,19 @@ class BlockSweeper {
           const std::uint32_t bits = std::bit_cast<std::uint32_t>(b.x[i]);
           const std::uint32_t exponent = bits >> 23 & 0xff;
           if ((bits & 0x7fffffu) != 0 || exponent == 1 || (i > 0 && n_ == 1)) continue;
-          const double less = (exponent == 0 ? 0.5 : 0.25) * block.spacing * distribution.density(b.x[i]), error = b.g[i] - b.want[i];
+          const double less = (exponent == 0 ? 0.5 : 0.25) * block.spacing * distribution.density(b.x[i]);
           add.mass -= less;
-          add.error -= less * error;
-          add.square -= less * error * error;
+          add.error -= less * error_of(i);
+          add.square -= less * square_of(i);
           if (n_ == 1) break;
         }
       } else {
         for (std::int64_t i = 0; i < n_; ++i) {
           const auto [low, high] = steps ? step_from_zero(b.x[i]) : rounding_interval(b.x[i], domain_.x_format);
-          const double mass = distribution.mass(low, high), error = b.g[i] - b.want[i];
+          const double mass = distribution.mass(low, high);
           add.mass += mass;
-          add.error += mass * error;
-          add.square += mass * error * error;
+          add.error += mass * error_of(i);
+          add.square += mass * square_of(i);
         }
       }
       sums.mass.add(add.mass);
@@ -444,7 +490,8 @@ class BlockSweeper {
   }
 
   /// The moments of a block of neighbouring f32 in one binade.
-  BlockMoments moments() const {
+  template <class Error, class Square>
+  BlockMoments moments(const Error& error_of, const Square& square_of) const {
     const Buffers& b = *buffers_;
     const auto n = static_cast<double>(n_);
     double e0 = 0, e1 = 0, e2 = 0, e3 = 0, s0 = 0, s1 = 0, s2 = 0, s3 = 0;
@@ -452,16 +499,15 @@ class BlockSweeper {
     if (std::fabs(b.x[0]) < kFlat) {
 #pragma omp simd reduction(+ : e0, s0)
       for (std::int64_t i = 0; i < n_; ++i) {
-        const double e = b.g[i] - b.want[i];
-        e0 += e;
-        s0 += e * e;
+        e0 += error_of(i);
+        s0 += square_of(i);
       }
       return block_of({e0, 0, 0, 0}, {s0, 0, 0, 0});
     }
 #pragma omp simd reduction(+ : e0, e1, e2, e3, s0, s1, s2, s3)
     for (std::int64_t i = 0; i < n_; ++i) {
       const double u = (static_cast<double>(2 * static_cast<std::int32_t>(i)) - (n - 1)) / n;
-      const double e = b.g[i] - b.want[i], eu = e * u, s = e * e, su = s * u;
+      const double e = error_of(i), eu = e * u, s = square_of(i), su = s * u;
       e0 += e;
       e1 += eu;
       e2 += eu * u;
@@ -596,7 +642,8 @@ class BlockSweeper {
         lo = std::min(lo, b.want[i]);
         hi = std::max(hi, b.want[i]);
       }
-      push_run({true, right_ && !subject_.code, b.y_true[begin], b.x[begin], b.x[end - 1], b.g[begin], lo, hi}, stored_, segment_);
+      const Run run{true, right_ && !subject_.code, b.y_true[begin], b.x[begin], b.x[end - 1], b.g[begin], lo, hi};
+      stored_.scattered ? add_to_cell(run, segment_) : push_run(run, stored_, segment_);
       begin = end;
     }
   }
@@ -704,6 +751,7 @@ class BlockSweeper {
   bool right_ = false;
 };
 
+/// Codes whose x are scattered have 0 for NaN, and their bound for the limits of f'.
 /// NaN and infinite x must be treated as kernels/gelu.h and kernels/activation.h specify: m = 0 for NaN. With a
 /// minimum, -inf gives (-0, 0) and a finite g, and +inf gives (+inf, 1) and g = 1. Without one, y and g have the limits
 /// of f and f'. A fit without exact limits may differ from the limits of g by its limit_error.
@@ -730,8 +778,10 @@ void sweep_special(const Subject& subject, const Domain& domain, std::int64_t be
       bool holds = false;
       if (std::isnan(x[i])) {
         ++segment.nan;
-        holds = subject.code ? std::isnan(g[i]) : !right && std::isnan(y[i]) && std::isnan(g[i]);
-      } else if (++segment.infinite; subject.code) {
+        holds = subject.scattered ? y[i] == 0 : subject.code ? std::isnan(g[i]) : !right && std::isnan(y[i]) && std::isnan(g[i]);
+      } else if (++segment.infinite; subject.scattered) {
+        holds = std::fabs(g[i] - subject.activation->slope_limit(x[i] > 0)) <= subject.limit_error;
+      } else if (subject.code) {
         holds = x[i] > 0 ? g[i] == 1 : std::isfinite(g[i]);
       } else {
         const SweptActivation& of = *subject.activation;
@@ -778,6 +828,8 @@ void Segment::append(Segment next, const Stored& stored_as) {
   for (std::size_t k = 0; k < foreign.size(); ++k) raise_all(foreign[k], next.foreign[k]);
   raise_all(erff, next.erff);
   raise_all(from_x, next.from_x);
+  raise_all(bias, next.bias);
+  for (const auto& [code, theirs] : next.cells) add_to_cell(theirs, *this);
   for (const auto& [bin, theirs] : next.curve) {
     CurveBin& mine = curve[bin];
     mine.least = std::min(mine.least, theirs.least);
@@ -802,6 +854,8 @@ void Segment::close(const Stored& stored_as) {
     if (run->used) close_run(*run, stored_as, *this);
     run->used = false;
   }
+  for (const auto& [code, cell] : cells) close_run(cell, stored_as, *this);
+  cells.clear();
 }
 
 std::int64_t Domain::finite() const { return 2 * static_cast<std::int64_t>(infinity_pattern(x_format)); }
@@ -863,7 +917,14 @@ std::vector<Domain> domains_for(const FloatFormat& format, SweptX swept) {
   return swept == SweptX::own ? std::vector<Domain>{{format}} : std::vector<Domain>{{format}, {kF32}};
 }
 
-std::vector<Domain> Subject::domains() const { return domains_for(format, swept); }
+std::vector<Domain> Subject::domains() const {
+  if (stores.empty()) return domains_for(format, swept);
+  std::vector<Domain> domains;
+  for (std::size_t k = 0; k < stores.size(); ++k) domains.push_back({format, k});
+  return domains;
+}
+
+const Subject& Subject::of(const Domain& domain) const { return stores.empty() ? *this : stores.at(domain.store); }
 
 namespace {
 
@@ -948,7 +1009,7 @@ std::vector<DomainPart> sweep(const Subject& subject, const std::vector<Domain>&
 
   static const Ranks kAlone;
   const Ranks& ranks = options.ranks ? *options.ranks : kAlone;
-  const nlohmann::ordered_json header{{"schema", "outgrad.sweep-log/4"},
+  const nlohmann::ordered_json header{{"schema", "outgrad.sweep-log/5"},
                                       {"subject", subject.name},
                                       {"format", subject.format.name},
                                       {"identity", subject.identity},
@@ -980,7 +1041,7 @@ std::vector<DomainPart> sweep(const Subject& subject, const std::vector<Domain>&
       tasks, options.threads,
       [&](std::int64_t task) {
         const Chunk& chunk = mine[missing[static_cast<std::size_t>(task)]];
-        return segment_to_json(sweep_range(subject, domains[chunk.domain], chunk.begin, chunk.end)).dump();
+        return segment_to_json(sweep_range(subject.of(domains[chunk.domain]), domains[chunk.domain], chunk.begin, chunk.end)).dump();
       },
       [&](std::int64_t task, const std::string& segment) {
         const std::size_t i = missing[static_cast<std::size_t>(task)];
@@ -1029,7 +1090,7 @@ std::vector<DomainResult> finish(std::vector<DomainPart> parts, const std::vecto
   for (const Domain& domain : domains) {
     std::vector<DomainPart*> own;
     for (DomainPart& part : parts) {
-      if (part.domain.x_format.name == domain.x_format.name) own.push_back(&part);
+      if (part.domain.x_format.name == domain.x_format.name && part.domain.store == domain.store) own.push_back(&part);
     }
     std::sort(own.begin(), own.end(), [](const DomainPart* a, const DomainPart* b) { return a->begin < b->begin; });
     DomainResult result{domain, {}};
@@ -1053,7 +1114,8 @@ std::vector<DomainResult> finish(std::vector<DomainPart> parts, const std::vecto
     require_count("patterns with m = 1", all.right, finite - domain.first_right(activation.x_star));
     require_count("infinite patterns", all.infinite, 2);
     require_count("NaN patterns", all.nan, domain.size() - finite - 2);
-    if (result.max(all.oracle) < activation.oracle_floor(stored.format)) throw std::logic_error("sweep: O fell below the floor that C's search relies on");
+    if (!stored.scattered && result.max(all.oracle) < activation.oracle_floor(stored.format))
+      throw std::logic_error("sweep: O fell below the floor that C's search relies on");
 
     const std::unique_ptr<Oracle> oracle = activation.oracle();
     for (PerBranch* maxima : {&all.total, &all.stored, &all.erff, &all.from_x}) {

@@ -32,6 +32,13 @@
 // over the x that share a code, and there is no C. A sweep can be of any activation of swept_activation.h. A rising
 // activation has only the right branch and no mask: the mask bits are set and never read.
 //
+// A code may be dithered: then each x has one g for each dither. T is over all x and all dithers, rms and bias are over
+// both too, and beside them stands the largest mean error of an x over its dithers. This needs no list of all dithers.
+// The code rises with the dither, and what one code stands for falls, each step of the kernels being monotone. So the
+// extremes of g are at the first and the last dither of a code, and within a code the mean follows from the first and
+// the last dither, but for the roundings of decoding (kDitherMargin). O and R would be over all (code, dither), and are
+// not measured.
+//
 // Digests are the reference for runs on other devices. They cover a forward and a backward pass at dy = 1 over the
 // patterns of a domain in the sweep's order (Domain). y and dx are taken as stored, little endian, with every NaN as
 // kernels/formats.h's canonical one. The mask is packed as the kernels pack it, bit i % 32 of word i / 32, from the
@@ -71,20 +78,26 @@ inline constexpr double kSweepMargin = 0x1p-50;
 /// An error in ulp of a format of at most 24 bits is measured against a value within a relative 2^-50, and so within
 /// 2^-26 ulp. In the region `subnormal` it is within 2^-14, which is the distance of the reference's proxy where f
 /// rounds to zero.
+/// Decoding a dithered code rounds code - d, which is below 8, and what this stands for, which is below 2: by at most 2^-22
+/// times a step below 1/2, and 2^-24.
+inline constexpr double kDitherMargin = 0x1p-23 + 0x1p-24;
 inline constexpr double kForwardMarginUlp = 0x1p-26, kSubnormalMarginUlp = 0x1p-14;
 
 /// What the backward pass is given: y in a format and one bit, or a code of x instead of y. In O and R a code replaces
-/// (y, m). For a code there is no C and no forward error.
+/// (y, m). For a code there is no C and no forward error. The x of a code are one interval, unless they are `scattered`.
 struct Stored {
   FloatFormat format;
   bool code = false;
   const SweptActivation* activation = &kGelu;
+  bool scattered = false;
 
   // NOLINTNEXTLINE(google-explicit-constructor): y in this format
-  Stored(const FloatFormat& of, bool is_code = false, const SweptActivation& f = kGelu) : format(of), code(is_code), activation(&f) {}
+  Stored(const FloatFormat& of, bool is_code = false, const SweptActivation& f = kGelu, bool is_scattered = false)
+      : format(of), code(is_code), activation(&f), scattered(is_scattered) {}
 
-  /// For a rising f, half of all f32 y are among the worst codes, which is too many for a list.
-  bool lists_worst() const { return activation->masked() || format.bits < 32; }
+  /// For a rising f, half of all f32 y are among the worst codes, which is too many for a list; and those whose x are
+  /// scattered are all alike.
+  bool lists_worst() const { return !scattered && (activation->masked() || format.bits < 32); }
 };
 
 /// A header's claim about its kernels: an upper bound that a sweep must not contradict.
@@ -92,6 +105,7 @@ struct Claim {
   static constexpr const char* kTotal = "T";              // kT: over all real x that a stored y stands for, by correct rounding
   static constexpr const char* kOracle = "O";             // kO, likewise
   static constexpr const char* kEvaluation = "D";         // kA + kB + kK
+  static constexpr const char* kBias = "bias";            // kBias: of a dithered code, over all dithers
 
   std::string what;
   double limit;
@@ -99,6 +113,14 @@ struct Claim {
 
 /// The x that a sweep goes over: those of the format of y, every f32, or both.
 enum class SweptX { own, f32, all };
+
+/// What an x gets from a code over all of its dithers: the least and the greatest g, with a dither that gives it; mean and
+/// mean square of g - f'(x), without the roundings of decoding.
+struct DitheredGradient {
+  float least, greatest;
+  float least_at, greatest_at;
+  double error, square;
+};
 
 /// The kernels under test, on blocks of n elements. All values are widened to f32; mask bit i is bit i % 32 of word i /
 /// 32. The functions are called from several threads at once.
@@ -116,8 +138,15 @@ struct Subject {
   std::function<void(const float* y, const std::uint32_t* mask, float* dx, std::int64_t n)> gradient;
   /// dx for dy in `format`, for our own kernels in 16 bits; empty otherwise.
   std::function<void(const float* dy, const float* y, const std::uint32_t* mask, float* dx, std::int64_t n)> backward = nullptr;
+  /// For a dithered code, whose other functions draw a dither for each place in the block: what is known of every dither,
+  /// where want[i] is f'(x[i]); empty otherwise.
+  std::function<void(const float* x, const double* want, DitheredGradient* result, std::int64_t n)> dithered = nullptr;
+  /// Stores of one header that are swept together, each over the format's own x; they share format, activation and
+  /// everything that stored() says. The functions above are then empty.
+  std::vector<Subject> stores = {};
 
   bool code = false;
+  bool scattered = false;  // see Stored
   bool own_forward = true;  // y comes from the subject and is not the correctly rounded f(x)
   const SweptActivation* activation = &kGelu;
   double mask_from = kGeluXStar;
@@ -128,9 +157,11 @@ struct Subject {
   SweptX swept = SweptX::all;
   nlohmann::ordered_json origin = nullptr;  // for coefficients that are not ours: what the report says about them
 
-  Stored stored() const { return {format, code, *activation}; }
-  /// The domains that `swept` names.
+  Stored stored() const { return {format, code, *activation, scattered}; }
+  /// The domains that `swept` names, or those of the stores.
   std::vector<struct Domain> domains() const;
+  /// The subject itself, or the store that a domain is of.
+  const Subject& of(const struct Domain& domain) const;
 };
 
 /// A value and where it was attained. value < 0 means that nothing has been seen yet.
@@ -250,6 +281,8 @@ struct Segment {
   PerBranch from_x;  // for the sweep of deployed f32 kernels: the error of gelu_slope_by_erff, which reads x; its `y` is x
   std::map<int, CurveBin> curve;
   std::vector<WeightedError> under;  // one for each of the subject's distributions
+  PerBranch bias;                    // of a dithered code: the largest |mean of g - f'(x) over the dithers|; `got` is mean of g
+  std::map<float, Run> cells;        // of codes whose x are scattered: the x of each code, from the first to the last
   std::vector<Run> worst;            // runs whose half range is at least half the floor of O; none unless lists_worst()
   std::array<std::string, 3> digests;  // for y, mask and dx: 32 bytes per chunk
   Run first, last;  // still open at both ends; `last` is unused while one run spans everything
@@ -263,6 +296,7 @@ struct Segment {
 /// All patterns of x in an order that ascends over the finite ones (-largest ... -0, +0 ... largest), then +inf, NaNs, -inf, NaNs.
 struct Domain {
   FloatFormat x_format;
+  std::size_t store = 0;  // the number of the subject's store, where it has several
 
   std::int64_t size() const { return std::int64_t{1} << x_format.bits; }
   std::int64_t finite() const;

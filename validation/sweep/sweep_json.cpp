@@ -21,7 +21,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using kernels::SpecError;
 
-constexpr const char* kPartSchema = "outgrad.sweep-part/6";
+constexpr const char* kPartSchema = "outgrad.sweep-part/7";
 constexpr const char* kReportSchema = "outgrad.sweep/1";
 constexpr std::array<const char*, 2> kBranchNames{"left", "right"};
 constexpr std::array<const char*, 3> kOutputNames{"y", "mask", "dx"};
@@ -106,6 +106,7 @@ void for_each_maxima(Segment_& s, F f) {
   for (std::size_t k = 0; k < s.foreign.size(); ++k) f(kForeignForwards[k].name, s.foreign[k]);
   f("erff", s.erff);
   f("from_x", s.from_x);
+  f("bias", s.bias);
 }
 
 FloatFormat format_named(const std::string& name, const std::string& file) {
@@ -128,11 +129,11 @@ Json describe(const Maximum& m, double margin) {
   return json;
 }
 
-Json describe(const PerBranch& maxima) {
+Json describe(const PerBranch& maxima, double margin = kSweepMargin) {
   Json json;
   json["max"] = number(std::max(maxima[0].value, maxima[1].value));
-  json["bound"] = number(std::nextafter(std::max(maxima[0].value, maxima[1].value) + kSweepMargin, INFINITY));
-  for (std::size_t branch = 0; branch < 2; ++branch) json[kBranchNames[branch]] = describe(maxima[branch], kSweepMargin);
+  json["bound"] = number(std::nextafter(std::max(maxima[0].value, maxima[1].value) + margin, INFINITY));
+  for (std::size_t branch = 0; branch < 2; ++branch) json[kBranchNames[branch]] = describe(maxima[branch], margin);
   return json;
 }
 
@@ -150,6 +151,8 @@ Json segment_to_json(const Segment& segment) {
   }
   Json& under = json["under"] = Json::array();
   for (const WeightedError& w : segment.under) under.push_back({w.mass.to_json(), w.error.to_json(), w.square.to_json()});
+  Json& cells = json["cells"] = Json::array();
+  for (const auto& [code, cell] : segment.cells) cells.push_back(pack(cell));
   Json& worst = json["worst"] = Json::array();
   for (const Run& run : segment.worst) worst.push_back(pack(run));
   Json& digests = json["digests"] = Json::array();
@@ -171,12 +174,32 @@ Segment segment_from_json(const nlohmann::json& json) {
   for (const auto& w : json.at("under")) {
     segment.under.push_back({ExactSum::from_json(w.at(0)), ExactSum::from_json(w.at(1)), ExactSum::from_json(w.at(2))});
   }
+  for (const auto& each : json.at("cells")) {
+    const Run cell = run_from(each);
+    segment.cells[cell.y] = cell;
+  }
   for (const auto& run : json.at("worst")) segment.worst.push_back(run_from(run));
   for (std::size_t k = 0; k < segment.digests.size(); ++k) segment.digests[k] = kernels::bytes_of_hex(json.at("digests").at(k).get<std::string>());
   segment.first = run_from(json.at("first"));
   segment.last = run_from(json.at("last"));
   return segment;
 }
+
+namespace {
+
+Json claims_json(const Subject& subject) {
+  Json claims = Json::array();
+  for (const Claim& claim : subject.claims) claims.push_back({claim.what, claim.limit});
+  return claims;
+}
+
+std::vector<Claim> claims_from(const nlohmann::json& json) {
+  std::vector<Claim> claims;
+  for (const auto& claim : json) claims.push_back({claim.at(0).get<std::string>(), claim.at(1).get<double>()});
+  return claims;
+}
+
+}  // namespace
 
 Json to_json(const Subject& subject, const std::vector<DomainPart>& parts) {
   Json json{{"schema", kPartSchema}, {"subject", subject.name}, {"format", subject.format.name}, {"identity", subject.identity}};
@@ -185,14 +208,20 @@ Json to_json(const Subject& subject, const std::vector<DomainPart>& parts) {
   json["own_forward"] = subject.own_forward;
   json["x"] = to_string(subject.swept);
   json["deployed"] = subject.deployed;
-  Json& claims = json["claims"] = Json::array();
-  for (const Claim& claim : subject.claims) claims.push_back({claim.what, claim.limit});
+  json["scattered"] = subject.scattered;
+  json["claims"] = claims_json(subject);
+  Json& stores = json["stores"] = Json::array();
+  for (const Subject& store : subject.stores) stores.push_back({{"name", store.name}, {"claims", claims_json(store)}});
   Json& under = json["distributions"] = Json::array();
   for (const Distribution& distribution : subject.distributions) under.push_back(distribution.to_json());
   json["origin"] = subject.origin.dump();  // as text, which keeps the order of its keys
   Json& list = json["parts"] = Json::array();
   for (const DomainPart& part : parts) {
-    list.push_back({{"x_format", part.domain.x_format.name}, {"begin", part.begin}, {"end", part.end}, {"segment", segment_to_json(part.segment)}});
+    list.push_back({{"x_format", part.domain.x_format.name},
+                    {"store", part.domain.store},
+                    {"begin", part.begin},
+                    {"end", part.end},
+                    {"segment", segment_to_json(part.segment)}});
   }
   json["sha256"] = part_digest(nlohmann::json::parse(json.dump()));
   return json;
@@ -226,12 +255,20 @@ SweepParts parts_from_json(const std::string& text, const std::string& file) {
     read.subject.own_forward = json.at("own_forward").get<bool>();
     read.subject.swept = swept_named(json.at("x").get<std::string>(), file, "x");
     read.subject.deployed = json.at("deployed").get<bool>();
-    for (const auto& claim : json.at("claims")) read.subject.claims.push_back({claim.at(0).get<std::string>(), claim.at(1).get<double>()});
+    read.subject.scattered = json.at("scattered").get<bool>();
+    read.subject.claims = claims_from(json.at("claims"));
     read.subject.distributions.clear();
     for (const auto& distribution : json.at("distributions")) read.subject.distributions.push_back(Distribution::from_json(distribution, file));
     read.subject.origin = Json::parse(json.at("origin").get<std::string>());
+    for (const auto& each : json.at("stores")) {
+      Subject store = read.subject;  // all but what is its own
+      store.stores.clear();
+      store.name = each.at("name").get<std::string>();
+      store.claims = claims_from(each.at("claims"));
+      read.subject.stores.push_back(std::move(store));
+    }
     for (const auto& part : json.at("parts")) {
-      read.parts.push_back({{format_named(part.at("x_format").get<std::string>(), file)},
+      read.parts.push_back({{format_named(part.at("x_format").get<std::string>(), file), part.at("store").get<std::size_t>()},
                             part.at("begin").get<std::int64_t>(),
                             part.at("end").get<std::int64_t>(),
                             segment_from_json(part.at("segment"))});
@@ -345,16 +382,23 @@ Json report_json(const Subject& subject, const std::vector<DomainResult>& result
   Json& domains = json["domains"] = Json::array();
   for (const DomainResult& result : results) {
     const Segment& all = result.all;
+    const Subject& store = subject.of(result.domain);
     Json domain{{"x_format", result.domain.x_format.name}};
+    if (!subject.stores.empty()) {
+      domain["store"] = store.name;
+      for (const Claim& claim : store.claims) domain["proven"][claim.what] = claim.limit;
+    }
     Json& counts = domain["counts"];
     for_each_count(all, [&](const char* name, std::int64_t count) { counts[name] = count; });
     domain["T"] = describe(all.total);
     domain["T_dx"] = describe(all.stored);
-    domain["O"] = describe(all.oracle);
-    domain["R"] = describe(all.regret);
+    const bool ranged = result.max(all.oracle) >= 0;  // not of a dithered code
+    domain["O"] = ranged ? describe(all.oracle) : Json();
+    domain["R"] = ranged ? describe(all.regret) : Json();
     domain["C"] = subject.code ? Json() : describe(all.storage);
     if (result.max(all.deviation) >= 0) domain["D"] = describe(all.deviation);
-    domain["T_over_O"] = result.ratio();
+    if (result.max(all.bias) >= 0) domain["bias"] = describe(all.bias, kDitherMargin + kSweepMargin);
+    domain["T_over_O"] = ranged ? Json(result.ratio()) : Json();
     domain["rms_T"] = result.rms;
     domain["under"] = under_json(subject, result);
     domain["dx_ulp"] = subject.code ? Json() : gradient_json(all, subject.format);
@@ -370,7 +414,8 @@ Json report_json(const Subject& subject, const std::vector<DomainResult>& result
     if (result.max(all.from_x) >= 0) {
       domain["from_x"] = {{"formula", "PyTorch's in fp32, by erff and expf"}, {"abs_x", {kErffLeast, kErffGreatest}}, {"T", describe(all.from_x)}};
     }
-    domain["curve"] = curve_json(all.curve, subject.deployed && subject.activation == &kGelu ? 1 : kBinsJoined);
+    // Nobody draws the curves of stores, of which a header has up to ten.
+    if (subject.stores.empty()) domain["curve"] = curve_json(all.curve, subject.deployed && subject.activation == &kGelu ? 1 : kBinsJoined);
     domains.push_back(std::move(domain));
   }
   return json;

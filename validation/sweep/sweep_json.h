@@ -12,7 +12,7 @@ namespace outgrad::validation {
 nlohmann::ordered_json segment_to_json(const Segment& segment);
 Segment segment_from_json(const nlohmann::json& json);
 
-/// What a shard leaves behind, schema "outgrad.sweep-part/6". Its `sha256` is part_digest.
+/// What a shard leaves behind, schema "outgrad.sweep-part/7". Its `sha256` is part_digest.
 struct SweepParts {
   Subject subject;  // without its functions
   std::vector<DomainPart> parts;

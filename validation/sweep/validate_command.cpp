@@ -93,11 +93,15 @@ std::vector<const Shipped*> chosen(const Arguments& arguments) {
   for (const Shipped& one : shipped()) {
     if (!has(of, one.activation->name) || !has(formats, one.format)) continue;
     candidates.push_back(&one);
-    fits.push_back(one.fit);
+    if (!has(fits, one.fit)) fits.push_back(one.fit);
   }
-  const auto wanted = arguments.fit.empty() ? fits : members(arguments.fit, fits, "--fit", "is no fit of this activation and format");
-  std::copy_if(candidates.begin(), candidates.end(), std::back_inserter(result),
-               [&](const Shipped* one) { return arguments.fit.empty() ? one->deployed : has(wanted, one->fit); });
+  const bool all = arguments.fit == "all", stores = arguments.fit == "stores";
+  const auto wanted = all || stores ? fits : members(arguments.fit.empty() ? "all" : arguments.fit, fits, "--fit", "is no fit of this activation and format");
+  std::copy_if(candidates.begin(), candidates.end(), std::back_inserter(result), [&](const Shipped* one) {
+    if (arguments.fit.empty()) return one->deployed;
+    return all || stores ? one->stores == stores : has(wanted, one->fit);
+  });
+  if (result.empty()) throw SpecError("validate", "--fit", "no store of this activation and format is swept");
   return result;
 }
 
@@ -115,12 +119,14 @@ std::vector<Gate> gates_of(const DomainResult& result, const Subject& subject) {
     }
     return claimed;
   }
-  std::vector<Gate> gates{{"masks other than [x >= x*]", static_cast<double>(all.wrong_mask), 0},
-                          {"NaN and infinities not as specified", static_cast<double>(all.wrong_special), 0}};
+  std::vector<Gate> gates;
+  if (!subject.code) gates.push_back({"masks other than [x >= x*]", static_cast<double>(all.wrong_mask), 0});
+  gates.push_back({"NaN and infinities not as specified", static_cast<double>(all.wrong_special), 0});
   for (const Claim& claim : subject.claims) {
     // The header makes no claim for a y that is not correctly rounded.
     if (claim.what == Claim::kTotal && all.misrounded == 0) gates.push_back({"T within the header's kT", result.max(all.total) + kSweepMargin, claim.limit});
     if (claim.what == Claim::kOracle) gates.push_back({"O within the header's kO", result.max(all.oracle) + kSweepMargin, claim.limit});
+    if (claim.what == Claim::kBias) gates.push_back({"bias within the header's kBias", result.max(all.bias) + kDitherMargin + kSweepMargin, claim.limit});
     if (claim.what == Claim::kEvaluation) {
       gates.push_back({"D within the header's A + B + K", std::max(result.max(all.deviation), 0.0) + kSweepMargin, claim.limit});
     }
@@ -190,16 +196,21 @@ void print_result(const DomainResult& result, const Subject& subject) {
   const FloatFormat& format = subject.format;
   const Segment& all = result.all;
   const bool foreign = !subject.origin.is_null();
-  fmt::print("\n{}, {} in {}, every x in {}: {} patterns ({} finite, {} with m = 1, {} NaN, {} infinite)\n",
-             foreign ? subject.origin["name"].get<std::string>() : std::string(subject.activation->name), subject.code ? "dx" : "y", format.name,
+  const std::string of(subject.activation->name);
+  const std::string name = foreign ? subject.origin["name"].get<std::string>() : subject.code ? of + ", " + subject.name : of;
+  fmt::print("\n{}, {} in {}, every x in {}: {} patterns ({} finite, {} with m = 1, {} NaN, {} infinite)\n", name, subject.code ? "dx" : "y", format.name,
              result.domain.x_format.name, all.patterns, all.finite, all.right, all.nan, all.infinite);
   print_maximum("T", all.total);
   print_maximum("T_dx", all.stored);
   print_maximum("O", all.oracle);
   print_maximum("R", all.regret);
   if (!subject.code) print_maximum("C", all.storage);
-  fmt::print("  T / O at most {:.6g}; {} masks other than [x >= x*], {} NaN and infinities not as specified\n", result.ratio(), all.wrong_mask,
-             all.wrong_special);
+  if (all.bias[1].value >= 0) {
+    print_maximum("bias", all.bias);
+  } else {
+    fmt::print("  T / O at most {:.6g}; {} masks other than [x >= x*], {} NaN and infinities not as specified\n", result.ratio(), all.wrong_mask,
+               all.wrong_special);
+  }
   fmt::print("  rms T over x in [-8, 8): {:.3g}\n", result.rms);
   if (!subject.code) print_gradient_ulp(result, format);
   print_weighed(result, subject);
@@ -240,9 +251,13 @@ void print_row(const DomainResult& result, const Subject& subject, double second
   for (const Gate& gate : gates_of(result, subject)) {
     if (!gate.holds()) violated.push_back(fmt::format("{} {:.6g} > {:.6g}", gate.name, gate.value, gate.limit));
   }
-  fmt::print("{:<30} {:<4} {:>10}", subject.name, result.domain.x_format.name, all.patterns);
-  for (const PerBranch* maxima : {&all.total, &all.stored, &all.oracle, &all.regret, &all.storage}) fmt::print(" {:>10.4g}", result.max(*maxima));
-  fmt::print(" {:>7.4f} {:>6.1f}  {}\n", result.ratio(), seconds, violated.empty() ? "holds" : fmt::format("VIOLATED {}", fmt::join(violated, ", ")));
+  const std::string name = subject.code ? fmt::format("{} {}", subject.activation->name, subject.name) : subject.name;
+  fmt::print("{:<30} {:<4} {:>10}", name, result.domain.x_format.name, all.patterns);
+  for (const PerBranch* maxima : {&all.total, &all.stored, &all.oracle, &all.regret, &all.storage}) {
+    fmt::print(" {:>10}", result.max(*maxima) < 0 ? "-" : fmt::format("{:.4g}", result.max(*maxima)));
+  }
+  const std::string ratio = result.max(all.oracle) < 0 ? "-" : fmt::format("{:.4f}", result.ratio());
+  fmt::print(" {:>7} {:>6.1f}  {}\n", ratio, seconds, violated.empty() ? "holds" : fmt::format("VIOLATED {}", fmt::join(violated, ", ")));
   std::fflush(stdout);
 }
 
@@ -254,13 +269,13 @@ void print_row_names() {
 /// out.
 std::string default_folder(const Subject& subject) {
   if (!subject.origin.is_null()) return "out/foreign/sweeps";
-  return subject.swept == SweptX::all ? "out/sweeps" : std::string("out/sweeps/") + to_string(subject.swept);
+  return subject.swept == SweptX::all || !subject.stores.empty() ? "out/sweeps" : std::string("out/sweeps/") + to_string(subject.swept);
 }
 
 std::string file_name(const Subject& subject, const std::string& fit, const SweepOptions& options) {
   const std::string by_fit = subject.origin.is_null() ? fit : subject.origin["name"].get<std::string>() + "_" + std::string(subject.format.name);
   const bool is_f32 = subject.format.precision == kF32.precision;
-  return by_fit + (subject.swept == SweptX::all || is_f32 ? "" : std::string("_x_") + to_string(subject.swept)) +
+  return by_fit + (subject.swept == SweptX::all || is_f32 || !subject.stores.empty() ? "" : std::string("_x_") + to_string(subject.swept)) +
          (options.shards == 1 ? "" : fmt::format("_{}_of_{}", options.shard, options.shards)) + ".json";
 }
 
@@ -283,16 +298,18 @@ bool validate_one(const Subject& subject, std::vector<DomainPart> parts, const s
     auto& listed = json["gates"] = nlohmann::ordered_json::array();
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     for (const DomainResult& result : results) {
+      const Subject& of = subject.of(result.domain);
       if (quiet) {
         // only JSON is wanted
       } else if (one_of_many) {
-        print_row(result, subject, seconds);
+        print_row(result, of, seconds);
       } else {
-        print_result(result, subject);
+        print_result(result, of);
       }
-      for (const Gate& gate : gates_of(result, subject)) {
+      for (const Gate& gate : gates_of(result, of)) {
         listed.push_back(
             {{"x_format", result.domain.x_format.name}, {"name", gate.name}, {"value", gate.value}, {"limit", gate.limit}, {"holds", gate.holds()}});
+        if (!subject.stores.empty()) listed.back()["store"] = of.name;
         holds = holds && gate.holds();
       }
     }
@@ -407,7 +424,7 @@ bool validate(const Arguments& arguments) {
     const std::string fit = subject.name.substr(0, subject.name.find('+'));
     subjects.emplace_back(std::move(subject), fit);
   } else {
-    for (const Shipped* one : chosen(arguments)) subjects.emplace_back(one->make(), one->fit);
+    for (const Shipped* one : chosen(arguments)) subjects.emplace_back(one->make(), one->name);
   }
   std::optional<Distribution> histogram;
   Fingerprint fingerprint;  // a stored partial sweep with other weights is not continued
@@ -424,18 +441,27 @@ bool validate(const Arguments& arguments) {
     const bool by_format = arguments.fit.empty() && subject.activation == &kGelu && (!merges || subject.deployed);
     return file_name(subject, by_format ? "gelu_" + std::string(subject.format.name) : fit, options);
   };
+  if (!merges) {
+    for (const auto& [subject, name] : subjects) {
+      if (!subject.stores.empty() && swept == SweptX::f32 && subject.format.bits < kF32.bits) {
+        throw SpecError("validate", "--x",
+                        fmt::format("the kernels of {} read x in {} alone; codes of every f32 x are those of --format f32", name, subject.format.name));
+      }
+    }
+  }
   if (many && !quiet && speaks) print_row_names();
   bool holds = true;
   std::vector<std::string> written;
   auto list = nlohmann::ordered_json::array();
   for (auto& [subject, fit] : subjects) {
-    if (!merges) {
+    if (!merges && subject.stores.empty()) {
       subject.swept = swept;
       // With both domains nothing is added to the identity, so that older stored sweeps can be continued.
       if (swept != SweptX::all) subject.identity += std::string("-") + to_string(swept);
     }
     if (histogram) {
       subject.distributions.push_back(*histogram);
+      for (Subject& store : subject.stores) store.distributions.push_back(*histogram);
       subject.identity += fmt::format("-{:016x}", fingerprint.value());
     }
     std::string out = arguments.out;
@@ -466,7 +492,8 @@ void add_validate(CLI::App& app, int& status) {
   CLI::App* const command = app.add_subcommand("validate", "Total error of the kernels by exhaustion over every bit pattern of x");
   command->add_option("--activation", arguments->activation, "Activations, a list or all: " + names + " (default: gelu)");
   command->add_option("--format", arguments->format, "Formats of y, a list or all: f32, f16, bf16");
-  command->add_option("--fit", arguments->fit, "Backward fits by the name of their header, a list or all (default: the deployed ones)");
+  command->add_option("--fit", arguments->fit,
+                      "Backward fits by the name of their header, a list, or all (default: the deployed ones); stores: all codes and y with its branch");
   command->add_option("--x", arguments->x, "Which x: own (those of the format of y), f32 (every f32), all (both; default)");
   command->add_option("--foreign", arguments->foreign, "Audit these published coefficients (JSON, validation/README.md) in place of our kernels");
   command->add_option("--activations", arguments->activations, "Histogram of x to weigh errors by, beside N(0, sigma^2) (notebooks_data/activations/)");

@@ -765,6 +765,41 @@ TEST_F(Report, ShowsAFrontOfBitsAndRefusesADamagedOne) {
   EXPECT_THROW(read(), kernels::SpecError);
 }
 
+TEST_F(Report, ShowsStoresBesideWhatTheirHeadersProveAndFailsOneBeyond) {
+  const Json sound = Json::parse(kernels::read_file(std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/sweeps/gelu_code_bf16.json"));
+  const auto written = [&](const char* place, const Json& value) {
+    Json sweep = sound;
+    if (*place) sweep[Json::json_pointer(place)] = value;
+    write("sweeps/gelu_code_bf16.json", sweep.dump());
+  };
+  const auto failed = [&] {
+    const std::vector<Requirement> rows = requirements(read());
+    return std::count_if(rows.begin(), rows.end(), [](const Requirement& row) { return row.format == "stores" && row.verdict() == RequirementVerdict::fail; });
+  };
+  const auto before = read().sweeps.size();
+  written("", {});
+  const Results results = read();
+  EXPECT_EQ(results.sweeps.size(), before) << "no fit of y and a bit";
+  ASSERT_EQ(results.store_sweeps.size(), 1u);
+  ASSERT_EQ(results.store_sweeps[0].stores.size(), 10u);
+  EXPECT_FALSE(results.store_sweeps[0].stores[7].bias.has_value());
+  EXPECT_GT(results.store_sweeps[0].stores[8].bias.value(), 0);
+  EXPECT_EQ(failed(), 0);
+  const std::string text = rows_of(compose(results, requirements(results)));
+  EXPECT_NE(text.find("| gelu_code_bf16 | code of 4 bits | bf16 | 65,536 | 0.0394 | 0.0393 | 0.9999"), std::string::npos) << text;
+  written("/domains/3/T/bound", 0.04);
+  EXPECT_EQ(failed(), 1);
+  written("/domains/9/bias/bound", 1e-5);
+  EXPECT_EQ(failed(), 1);
+  written("/domains/2/counts/wrong_special", 1);
+  EXPECT_EQ(failed(), 1);
+  for (const auto& [place, value] :
+       std::vector<std::pair<const char*, Json>>{{"/domains/0/counts/patterns", 65535}, {"/domains/5/T", nullptr}, {"/domains/1/proven/T", 0}}) {
+    written(place, value);
+    EXPECT_THROW(read(), kernels::SpecError) << place;
+  }
+}
+
 // Next to kernels/, the committed results need no word on where the headers are.
 TEST_F(Report, FindsTheHeadersOfACheckout) {
   SKIP_WITHOUT_MATPLOTLIB();
