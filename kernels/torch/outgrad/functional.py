@@ -267,11 +267,23 @@ def _keeping_actnn(name, index, bits):
     return lambda x: operation(x, None)
 
 
+def _keeping_actnn_auto(name, index, average):
+    operation = _keeping_x(
+        name,
+        index,
+        lambda x, _: quantisers.actnn_auto_encode(x, average),
+        lambda shape, codes, ranges, bits: quantisers.actnn_auto_decode(codes, ranges, bits, shape.numel()).view(shape),
+    )
+    return lambda x: operation(x, None)
+
+
 def _keeping(name, index, store):
     """The operation of an activation that keeps what a store says."""
     kind, _, bits = store.partition(":")
     if kind == "mesa":
         return lambda x: mesa(name, x, quantisers.mesa_follow(None, quantisers.mesa_ranges(x)))
+    if bits.startswith("auto:"):
+        return _keeping_actnn_auto(name, index, int(bits.removeprefix("auto:")))
     if kind == "actnn":
         return _keeping_actnn(name, index, int(bits))
     if kind == "code":
@@ -423,13 +435,22 @@ def _norm_keeping_8_bits(store):
         codes, scales, rstd, side_x_hat, _ = kept
         return library.norm_backward_8bit(dy, codes, scales, columns, gamma, beta, rstd, rms, side_channels, side_x_hat, *wanted, store)
 
-    return _Operation(
+    operation = _Operation(
         "norm",
         compute,
         lambda ctx, inputs, outputs: _norm_keep(ctx, inputs, outputs[1:]),
         lambda ctx, dy: _norm_gradients(ctx, dy, backward),
         without_y=True,
+        shown=2,
     )
+
+    def function(*inputs):
+        y, codes, scales = operation(*inputs)
+        if store == stores.OF_NORMS["e4m3"]:
+            fp8.offer(y, codes, scales, library.FP8["e4m3"], step=True)
+        return y
+
+    return function
 
 
 _norms = {name: _norm_keeping_y() if store is None else _norm_keeping_8_bits(store) for name, store in stores.OF_NORMS.items()}

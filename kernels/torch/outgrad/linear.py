@@ -7,8 +7,10 @@ subnormal (2^-9, 2^-16), u the unit roundoff of x's type and t' its least subnor
     |x' - x| <= (v + 3 u) |x| + t / (2 scale) + t',
 
 and |dW' - dW| <= sum |dy| |x' - x| over the rows, apart from the rounding of the product, which PyTorch makes of either.
-3 u |x| has room for x' rounded to x's type, for codes of an activation, which were made of its y in fp32, and under autocast,
-whose type x's is then, for codes that were made of x before. y and the gradients of x and of the bias are PyTorch's own.
+3 u |x| has room for x' rounded to x's type, for codes of an activation or a norm, which were made of its y in fp32, and under
+autocast, whose type x's is then, for codes that were made of x before. A norm's codes are RN(RN(y / s)) for its scale s, and
+are read here with scale = RN(1 / s). That moves x' by at most 2^-23 |x| more, which v |x| has room for: rounding to e4m3 moves
+no number above its subnormal ones by more than v / (1 + v) of it, and below that t / (2 scale) is the bound alone. y and the gradients of x and of the bias are PyTorch's own.
 """
 
 import torch
@@ -51,7 +53,7 @@ _linear = functional._Operation("linear", _compute, _keep, _gradients, without_y
 
 def linear(x, weight, bias=None, store="e4m3"):
     """x weight^T + bias. For the gradient of weight it keeps x in 8 bits at one scale, store "e4m3" or "e5m2". If x is the
-    output of an activation with a store of that format, both keep the same codes, and so do several calls with one x.
+    output of an activation or a norm with a store of that format, both keep the same codes, and so do several calls with one x.
 
     x is [..., n], weight [m, n] and bias [m], all of one type or under autocast.
     """

@@ -9,6 +9,8 @@ Mesa (arXiv:2111.11124): 8 bits; a range for each 64 columns of the last axis, i
 follow the ranges: c += 0.1 (r - c), before they are used. ActNN (arXiv:2104.14129): 2, 4 or 8 bits; a range for each
 256 elements. Its least x and step are rounded to bfloat16, the one down and the other up, before x is quantised by
 them: what the backward pass reads is what x was rounded to, and without bias. As published, they are rounded after.
+Instead of the same bits for all groups there may be as many on average: allocate says how many each one gets. As
+published, the groups of one sample get the same number; here each has its own.
 
 Each is an operator, so that torch.compile keeps what it gives, and neither x nor what is made of it.
 """
@@ -32,7 +34,7 @@ def _finite_range(x, axis):
 
 
 def _codes(x, low, step, top):
-    return ((x - low) / step + torch.rand_like(x)).floor().nan_to_num(0.0).clamp(0, top).to(torch.uint8)
+    return ((x - low) / step + torch.rand_like(x)).floor().nan_to_num(0.0).clamp(min=0).clamp(max=top).to(torch.uint8)
 
 
 # --- Mesa --------------------------------------------------------------------------------------------------------------
@@ -105,18 +107,27 @@ def _shifts(bits, like):
     return torch.arange(0, 8, bits, dtype=torch.uint8, device=like.device)
 
 
+def _groups(x):
+    """x in float32, [groups, 256]: the last group is filled up with x's last element."""
+    flat = x.float().flatten()
+    return torch.cat((flat, flat[-1:].expand(-flat.numel() % ACTNN_GROUP))).view(-1, ACTNN_GROUP)
+
+
+def _low_and_step(full, top):
+    """For each group, in bfloat16; top is the largest code."""
+    low, high = _finite_range(full, 1)
+    low = _rounded_down(torch.minimum(low, high))  # crossed where none is finite
+    return low, -_rounded_down(-((high - low.float()) / top).clamp(min=LEAST_STEP))
+
+
 @torch.library.custom_op("outgrad::actnn_encode", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
 def actnn_encode(x: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The codes, 8 / bits a byte, [groups, 32 bits], and for each group low and step in bfloat16, [2, groups]. The last
     group is filled up with x's last element."""
-    groups, top = -(-x.numel() // ACTNN_GROUP), 2**bits - 1
-    flat = x.float().flatten()
-    full = torch.cat((flat, flat[-1:].expand(groups * ACTNN_GROUP - flat.numel()))).view(groups, ACTNN_GROUP)
-    low, high = _finite_range(full, 1)
-    low = _rounded_down(torch.minimum(low, high))  # crossed where none is finite
-    step = -_rounded_down(-((high - low.float()) / top).clamp(min=LEAST_STEP))
+    full, top = _groups(x), 2**bits - 1
+    low, step = _low_and_step(full, top)
     codes = _codes(full, low.float()[:, None], step.float()[:, None], top)
-    packed = (codes.view(groups, 32 * bits, 8 // bits) << _shifts(bits, x)).sum(-1, dtype=torch.uint8)
+    packed = (codes.view(-1, 32 * bits, 8 // bits) << _shifts(bits, x)).sum(-1, dtype=torch.uint8)
     return packed, torch.stack((low, step))
 
 
@@ -135,5 +146,76 @@ def actnn_decode(packed: torch.Tensor, ranges: torch.Tensor, bits: int, count: i
 
 
 @actnn_decode.register_fake
+def _(packed, ranges, bits, count):
+    return packed.new_empty((count,), dtype=torch.float32)
+
+
+# --- ActNN's bits by range -----------------------------------------------------------------------------------------------
+
+ACTNN_MOST_BITS = 8
+
+
+def allocate(sensitivities, average, sizes=None):
+    """How many bits, 1 to 8, each part of what is kept gets, so that its numbers have `average` bits or less in the mean:
+    int64, [parts]. ActNN (arXiv:2104.14129, section 4.2 and its calc_precision): the variance of a part's gradient is
+    its sensitivity C over (2^b - 1)^2, and the sum is made small by taking, from 8 bits each, one bit after the other
+    where that adds the least to the sum for each number of the part, until the average is met.
+
+    sensitivities: float64, finite and not negative, [parts]: of a group of n numbers of width r, n r^2, times the squared norm
+    of the gradient there where parts differ in it; a common factor changes nothing. average: 1 to 8. sizes: int64,
+    positive: the numbers of each part; None: all alike. Then no allocation has a smaller sum, because each bit taken costs
+    more than the one before; with different sizes, none of the same size has.
+    """
+    bits = torch.arange(ACTNN_MOST_BITS, 1, -1, dtype=torch.float64, device=sensitivities.device)
+    costs = 1 / (2 ** (bits - 1) - 1) ** 2 - 1 / (2**bits - 1) ** 2  # of taking the last bit of 8, 7, .., 2; rising
+    sizes = torch.ones_like(sensitivities, dtype=torch.int64) if sizes is None else sizes
+    of_each = (sensitivities / sizes)[:, None] * costs
+    order = of_each.flatten().argsort(stable=True)  # in each part from the 8th bit on, also where all costs are 0
+    numbers = sizes[:, None].expand_as(of_each).flatten()[order]
+    excess = ACTNN_MOST_BITS * sizes.sum() - (average * sizes.sum()).floor()
+    taken = numbers.cumsum(0) - numbers < excess
+    return ACTNN_MOST_BITS - torch.zeros_like(of_each, dtype=torch.int64).flatten().scatter(0, order, taken.long()).view_as(of_each).sum(1)
+
+
+def _planes(bits):
+    """Which of 8 planes of bits a group has, [groups, 8]."""
+    return torch.arange(ACTNN_MOST_BITS, device=bits.device) < bits[:, None]
+
+
+@torch.library.custom_op("outgrad::actnn_auto_encode", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
+def actnn_auto_encode(x: torch.Tensor, average: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The codes of groups that have different bits, `average` in the mean: [groups average, 32], of each group one row for
+    each of its bits, from the lowest on, of which the k-th bit in order is that of element k. Then, for each group, low and
+    step as actnn_encode gives them, and its bits, uint8, [groups]. A group's sensitivity is its squared width."""
+    full = _groups(x)
+    low, high = _finite_range(full, 1)
+    bits = allocate((high.double() - low).clamp(min=0).square(), average)
+    top = 2.0**bits - 1
+    low, step = _low_and_step(full, top)
+    codes = _codes(full, low.float()[:, None], step.float()[:, None], top[:, None])
+    planes = (codes[:, None] >> _shifts(1, x)[:, None] & 1)[_planes(bits)].view(-1, ACTNN_GROUP // 8, 8)
+    return (planes << _shifts(1, x)).sum(-1, dtype=torch.uint8), torch.stack((low, step)), bits.to(torch.uint8)
+
+
+@actnn_auto_encode.register_fake
+def _(x, average):
+    groups = (x.numel() + ACTNN_GROUP - 1) // ACTNN_GROUP
+    return (
+        x.new_empty((groups * average, ACTNN_GROUP // 8), dtype=torch.uint8),
+        x.new_empty((2, groups), dtype=torch.bfloat16),
+        x.new_empty((groups,), dtype=torch.uint8),
+    )
+
+
+@torch.library.custom_op("outgrad::actnn_auto_decode", mutates_args=())
+def actnn_auto_decode(packed: torch.Tensor, ranges: torch.Tensor, bits: torch.Tensor, count: int) -> torch.Tensor:
+    """The first x' in float32, as many as x has elements."""
+    planes = torch.zeros((bits.numel(), ACTNN_MOST_BITS, ACTNN_GROUP), dtype=torch.uint8, device=packed.device)
+    planes[_planes(bits)] = (packed[..., None] >> _shifts(1, packed) & 1).flatten(1)
+    low, step = ranges.float()[..., None]
+    return ((planes << _shifts(1, packed)[:, None]).sum(1) * step + low).flatten()[:count].clone()
+
+
+@actnn_auto_decode.register_fake
 def _(packed, ranges, bits, count):
     return packed.new_empty((count,), dtype=torch.float32)

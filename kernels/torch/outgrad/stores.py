@@ -11,6 +11,7 @@ An activation:
     mxfp8+bit  y in MXFP8 and one bit: 1.156 bytes an element; gelu alone
     mesa       x in 8 bits, rounded at random, with a range for each 64 columns, which a module follows; to compare with
     actnn:K    x in K bits, 2, 4 or 8, rounded at random, with a range for each 256 elements; to compare with
+    actnn:auto:K  the same with K bits, 2, 3 or 4, in the mean: 1 to 8 for each 256 elements, more where their range is wide
 
 A norm keeps y, or in its place y in 8 bits, on CPUs alone:
 
@@ -34,7 +35,7 @@ from . import library
 
 DEFAULT = "y+bit"
 # Those that keep an x in few bits.
-OF_X = ("mesa", "actnn:2", "actnn:4", "actnn:8")
+OF_X = ("mesa", "actnn:2", "actnn:4", "actnn:8", "actnn:auto:2", "actnn:auto:3", "actnn:auto:4")
 # What outgrad_torch_fit calls a store, and the bits of its code. Of those that keep an x it knows nothing.
 STORES = {
     DEFAULT: (0, 0),
@@ -50,7 +51,7 @@ DEFAULT_OF_NORMS = "y"
 OF_NORMS = {DEFAULT_OF_NORMS: None, "e4m3": 0, "mxfp8": 1, "int8": 2}
 # What modules keep that are no activations; the first is the default.
 OTHERS = {"linear": ("x", *library.FP8), "softmax": ("p", "log2:8"), "norm": tuple(OF_NORMS)}
-_WORDS = "y+bit, parity, code:1 to code:8, dither:2, dither:3, mxfp8+bit, e4m3, e4m3+bit, e4m3+2bits, the same with e5m2, mesa, actnn:2, actnn:4 and actnn:8"
+_WORDS = "y+bit, parity, code:1 to code:8, dither:2, dither:3, mxfp8+bit, e4m3, e4m3+bit, e4m3+2bits, the same with e5m2, mesa, actnn:2, actnn:4, actnn:8 and actnn:auto:2 to actnn:auto:4"
 
 
 def fp8_of(store):

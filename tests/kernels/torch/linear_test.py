@@ -250,6 +250,127 @@ def test_linears_that_read_one_x_keep_it_once():
             assert torch.equal(module.weight.grad, of_its_codes(seen, torch.ones(ROWS, module.out_features)))
 
 
+# --- A norm and the Linears after it -----------------------------------------------------------------------------------
+
+NORM = {"norm": "e4m3", "linear": "e4m3"}
+
+
+class Block(nn.Module):
+    """A norm that three Linears read, as before an attention, or other things in between."""
+
+    def __init__(self, norm=nn.LayerNorm, between=None, **options):
+        super().__init__()
+        self.norm, self.between = norm(WIDTH, **options), between
+        self.q, self.k, self.v = nn.Linear(WIDTH, 8), nn.Linear(WIDTH, 8), nn.Linear(WIDTH, 16)
+        with torch.no_grad():
+            self.norm.weight.copy_(torch.linspace(0.5, 2, WIDTH))
+
+    def forward(self, x):
+        y = self.norm(x)
+        self.seen = y.detach().clone() if self.between is None else (y := self.between(y)).detach().clone()
+        return self.q(y).sum() + self.k(y).sum() + self.v(y).sum()
+
+
+def codes_of_norm(x, norm):
+    """(codes, s), as the norm's kernel makes them."""
+    beta = getattr(norm, "bias", None)
+    eps = torch.finfo(x.dtype).eps if norm.eps is None else norm.eps
+    _, codes, scales, *_ = library.norm_forward_8bit(
+        x, WIDTH, norm.weight.float(), None if beta is None else beta.float(), eps, beta is None, None, 0
+    )
+    return codes, scales.view(torch.float32)
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm, nn.RMSNorm])
+@formats
+def test_linears_keep_the_codes_of_the_norm_before_them(norm, dtype):
+    """Bytes: the codes, the norm's scale and its reciprocal, 4 for each row, and nothing of the Linears' own."""
+    model, x = Block(norm).to(dtype), (3 * torch.randn(ROWS, WIDTH)).to(dtype)
+    found = outgrad.patch(model, example=x, store=NORM)
+    assert found.total_after == CODES + 2 * SCALE + 4 * ROWS
+    assert {one.name: one.bytes_after for one in found.swapped} == {"norm": SCALE + 4 * ROWS, "q": 0, "k": 0, "v": 0}
+    apart = outgrad.patch(Block(norm).to(dtype), example=x, store={"norm": "int8", "linear": "e4m3"})
+    assert apart.total_after == CODES + ROWS * WIDTH // 64 * 8 + 4 * ROWS + CODES + SCALE, "codes of another format are no Linear's"
+
+
+@formats
+def test_what_a_linear_reads_of_a_norm_is_within_the_bound(dtype):
+    """In rows of all magnitudes, against dy^T y in float64 for the y that the Linear was given; and it is the norm's codes
+    that it reads."""
+    u, least, tightest = UNIT_ROUNDOFF[dtype], torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps, 0.0
+    for seed, power in ((1, 0), (2, -6), (3, 3), (4, -12)):
+        torch.manual_seed(seed)
+        model = Block(elementwise_affine=True).to(dtype)
+        with torch.no_grad():
+            model.norm.weight.copy_(2.0 ** (power - 3 * torch.rand(WIDTH)))
+            model.norm.bias.normal_().mul_(2.0**power)
+        outgrad.patch(model, store=NORM)
+        x = torch.randn(ROWS, WIDTH).to(dtype)
+        model(x).backward()
+        y, dw, dy = model.seen, model.q.weight.grad, torch.ones(ROWS, 8, dtype=dtype)
+        codes, s = codes_of_norm(x, model.norm)
+        scale = s.reciprocal()
+        stored = fp8.decode(codes, scale, 0, dtype).view(ROWS, WIDTH)
+        assert torch.equal(dw, dy.T @ stored)
+        moved = (fp8.UNIT_ROUNDOFF[0] + 3 * u) * y.double().abs() + fp8.HALF_SUBNORMAL[0] / scale.item() + least
+        off = (stored.double() - y.double()).abs()
+        assert (off <= moved).all()
+        tightest = max(tightest, (off / moved).max().item())
+        bound = moved.sum(0) + (ROWS + 2) * 2.0**-24 * (y.double().abs() + moved).sum(0) + u * dw.double().abs() + least
+        assert ((dw.double() - y.double().sum(0)).abs() <= bound).all()
+    assert tightest > 0.75, "the bound has room for bf16's three roundings"
+
+
+@pytest.mark.parametrize(
+    ("between", "used"),
+    [
+        (None, True),
+        (nn.Dropout(0.0), True),
+        (nn.Dropout(0.5), False),
+        (Changed(lambda y: y.mul_(1.5)), False),
+        (Changed(lambda y: y.view(y.shape)), False),
+        (Changed(lambda y: y.clone()), False),
+        (Changed(lambda y: y + 0.01), False),
+    ],
+    ids=["nothing", "dropout of nothing", "dropout", "in place", "view", "clone", "sum"],
+)
+def test_codes_of_a_norm_are_used_for_its_y_alone(between, used):
+    model = Block(between=between)
+    outgrad.patch(model, store=NORM)
+    # The largest |y| is made one from which RN(448 / amax) and RN(1 / RN(amax / 448)) differ in the codes of others.
+    for seed in range(20):
+        x = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(seed))
+        model.zero_grad()
+        model(x).backward()
+        codes, s = codes_of_norm(x, model.norm)
+        ones = torch.ones(ROWS, 8)
+        of_norm = ones.T @ fp8.decode(codes, s.reciprocal(), 0, torch.float32).view(ROWS, WIDTH)
+        alone = of_its_codes(model.seen, ones)
+        if not torch.equal(of_norm, alone):
+            break
+    assert not torch.equal(of_norm, alone)
+    assert torch.equal(model.q.weight.grad, of_norm if used else alone)
+    # Another tensor that has the y's place in memory.
+    y = model.norm(x)
+    other = torch.randn(ROWS, WIDTH)
+    assert fp8.offered(y, 0) is not None and fp8.offered(y, 1) is None and fp8.offered(other, 0) is None
+    y.data = other
+    assert fp8.offered(y, 0) is None
+
+
+def test_a_norms_codes_live_as_long_as_its_graph():
+    norm, x = outgrad.LayerNorm(WIDTH, store="e4m3"), torch.randn(ROWS, WIDTH)
+    with torch.no_grad():
+        assert fp8.offered(norm(x), 0) is None
+    y = norm(x)
+    first, again = fp8.offered(y, 0), fp8.offered(y, 0)
+    assert all(a.data_ptr() == b.data_ptr() for a, b in zip(first, again, strict=True)), "one scale for all"
+    del first, again
+    y = y.detach_()
+    assert fp8.offered(y, 0) is None
+    assert fp8.offered(outgrad.LayerNorm(WIDTH, store="int8")(x), 0) is None
+
+
 def test_under_autocast():
     """x of the activation is bf16 there, or fp32 where no product came before: then the Linear converts its y, whose codes
     stay the codes."""

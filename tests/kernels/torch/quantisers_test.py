@@ -31,8 +31,16 @@ def actnn(x, bits):
     return quantisers.actnn_decode(codes, ranges, bits, x.numel()).view(x.shape), step
 
 
+def actnn_auto(x, average):
+    codes, ranges, bits = quantisers.actnn_auto_encode(x, average)
+    step = ranges[1].float().repeat_interleave(256)[: x.numel()].view(x.shape)
+    return quantisers.actnn_auto_decode(codes, ranges, bits, x.numel()).view(x.shape), step
+
+
 def quantised(store, x):
-    return mesa(x)[:2] if store == "mesa" else actnn(x, int(store[-1]))
+    if store == "mesa":
+        return mesa(x)[:2]
+    return (actnn_auto if "auto" in store else actnn)(x, int(store[-1]))
 
 
 def samples(dtype=torch.float32, shape=(40, 640)):
@@ -51,7 +59,10 @@ def test_x_moves_by_less_than_a_step_of_its_group(store, dtype):
     off = (got.double() - x.double()).abs()
     assert (off <= step * (1 + 2**-14) + x.abs().double() * 2**-22).all()
     assert (off / step).max() > 0.98
-    top = 255 if store == "mesa" else 2 ** int(store[-1]) - 1
+    if "auto" in store:
+        top = 2.0 ** quantisers.actnn_auto_encode(x, int(store[-1]))[2] - 1
+    else:
+        top = 255 if store == "mesa" else 2 ** int(store[-1]) - 1
     of_columns = x.float().unflatten(-1, (-1, 64)).transpose(0, 1).flatten(1)
     groups = of_columns if store == "mesa" else x.float().view(-1, 256)
     width = (groups.amax(1) - groups.amin(1)) / top
@@ -103,7 +114,96 @@ def test_groups_that_do_not_divide(store, shape):
     y, dx = gradients(lambda x: outgrad.gelu(x, store=store), x, dy=torch.ones_like(x))
     assert y.shape == dx.shape == x.shape and torch.equal(y, outgrad.gelu(x))
     if x.numel() > 0:
-        assert (dx.double() - gelu_slope(x.double())).abs().max() <= LARGEST_SLOPE * (x.max() - x.min()) / (3 if store == "actnn:2" else 15) * 1.02 + 0.02
+        # What groups of different bits get, the last test of allocate bounds.
+        least = 1 if "auto" in store else 3 if store == "actnn:2" else 15
+        assert (dx.double() - gelu_slope(x.double())).abs().max() <= LARGEST_SLOPE * (x.max() - x.min()) / least * 1.02 + 0.02
+
+
+# --- ActNN's bits by range -----------------------------------------------------------------------------------------------
+
+
+def variance(sensitivities, bits):
+    return (sensitivities / (2.0 ** bits.double() - 1) ** 2).sum().item()
+
+
+def one_after_the_other(sensitivities, sizes, average):
+    """The rule as a loop: from 8 bits each, the bit that costs the least for each number, until the average is met."""
+    bits = [8] * len(sizes)
+    while sum(b * n for b, n in zip(bits, sizes, strict=True)) > math.floor(average * sum(sizes)):
+        costs = [
+            (c / n * (1 / (2 ** (b - 1) - 1) ** 2 - 1 / (2**b - 1) ** 2), i)
+            for i, (c, n, b) in enumerate(zip(sensitivities, sizes, bits, strict=True))
+            if b > 1
+        ]
+        bits[min(costs)[1]] -= 1
+    return bits
+
+
+@pytest.mark.parametrize("average", [1, 1.5, 2, 3, 4.4, 8])
+def test_no_allocation_of_as_many_bits_is_better(average):
+    """Against every one of 8^4, for sensitivities of many kinds."""
+    generator = torch.Generator().manual_seed(1)
+    every = torch.cartesian_prod(*[torch.arange(1, 9)] * 4)
+    every = every[every.sum(1) <= math.floor(4 * average)]
+    for k in range(200):
+        spread = [0, 0.1, 1, 5][k % 4]
+        c = torch.exp(spread * torch.randn(4, generator=generator, dtype=torch.float64))
+        c[torch.rand(4, generator=generator) < 0.1] = 0
+        bits = quantisers.allocate(c, average)
+        assert bits.min() >= 1 and bits.max() <= 8 and bits.sum() == math.floor(4 * average)
+        least = (c / (2.0 ** every.double() - 1) ** 2).sum(1).min().item()
+        assert variance(c, bits) <= least * (1 + 1e-12)
+        assert variance(1e6 * c, quantisers.allocate(1e6 * c, average)) == pytest.approx(1e6 * variance(c, bits), rel=1e-12)
+
+
+def test_parts_of_different_sizes_get_bits_in_the_order_of_the_published_rule():
+    generator = torch.Generator().manual_seed(2)
+    for k in range(100):
+        sizes = torch.randint(1, 50, (7,), generator=generator)
+        c = torch.exp(2 * torch.randn(7, generator=generator, dtype=torch.float64)) * sizes
+        average = [1.3, 2, 3.7][k % 3]
+        bits = quantisers.allocate(c, average, sizes)
+        assert bits.tolist() == one_after_the_other(c.tolist(), sizes.tolist(), average)
+        assert (bits * sizes).sum() <= average * sizes.sum() and (bits.sum() == 7 or bits.min() >= 1)
+        # No other allocation of at most that size has a smaller sum: here, of all that move one bit from one part to others.
+        for i in range(7):
+            for j in range(7):
+                other = bits.clone()
+                other[i] -= 1
+                other[j] += 1
+                if i != j and other.min() >= 1 and other.max() <= 8 and (other * sizes).sum() <= (bits * sizes).sum():
+                    assert variance(c, other) >= variance(c, bits) * (1 - 1e-12)
+
+
+def test_alike_groups_get_alike_bits_and_wide_ones_more():
+    assert quantisers.allocate(torch.ones(5, dtype=torch.float64), 3).tolist() == [3] * 5
+    assert quantisers.allocate(torch.zeros(4, dtype=torch.float64), 2).sum() == 8
+    assert quantisers.allocate(torch.zeros(0, dtype=torch.float64), 2).tolist() == []
+    widths = torch.logspace(-3, 3, 64, dtype=torch.float64)
+    bits = quantisers.allocate(widths.square(), 3)
+    assert (bits.diff() >= 0).all() and bits[0] == 1 and bits[-1] == 8
+
+
+@pytest.mark.parametrize("average", (2, 3, 4))
+def test_groups_of_different_bits_are_packed_without_gaps(average):
+    x = samples()
+    codes, ranges, bits = quantisers.actnn_auto_encode(x, average)
+    assert codes.shape == (average * len(bits), 32) and bits.sum() == average * len(bits) and len(bits.unique()) > 3
+    # Numbers on the grid of their group come back as they were.
+    torch.manual_seed(5)
+    first = quantisers.actnn_auto_decode(codes, ranges, bits, x.numel())
+    planes = torch.zeros(len(bits), 256, dtype=torch.int64)
+    at = 0
+    for group, b in enumerate(bits.tolist()):
+        for k in range(b):
+            value = int.from_bytes(bytes(codes[at].tolist()), "little")
+            planes[group] += torch.tensor([value >> i & 1 for i in range(256)]) << k
+            at += 1
+    low, step = ranges.float()[..., None]
+    assert torch.equal(first, (planes * step + low).flatten()) and (planes.amax(1) < 2 ** bits.long()).all()
+    # The sum of squared steps, which is four times the largest variance, is less than with as many bits for each.
+    _, same = quantisers.actnn_encode(x, average) if average != 3 else quantisers.actnn_encode(x, 2)
+    assert ranges[1].double().square().sum() < 0.5 * same[1].double().square().sum()
 
 
 # --- Gradients ---------------------------------------------------------------------------------------------------------
@@ -247,7 +347,7 @@ def test_one_nan_or_infinity_spoils_no_other(store):
     _, dx = gradients(lambda x: outgrad.gelu(x, store=store), x, dy=torch.ones_like(x))
     finite = x.isfinite()
     assert dx.isfinite().all()
-    steps = {"mesa": 255, "actnn:2": 3, "actnn:4": 15, "actnn:8": 255}[store]
+    steps = 1 if "auto" in store else {"mesa": 255, "actnn:2": 3, "actnn:4": 15, "actnn:8": 255}[store]
     assert (dx - gelu_slope(x.double()))[finite].abs().max() < LARGEST_SLOPE * 8 / steps + 1e-3
     assert dx[2, 200].abs() < 0.1 and (dx[1, 70] - 1).abs() < 0.1
 
@@ -273,9 +373,9 @@ def test_a_constant_group_has_a_step_that_is_no_zero(store, value):
     assert (dx.double() - gelu_slope(x.double())).abs().max() < abs(value) * 2**-7 + 5e-5 if abs(value) < 10 else (dx == 1).all()
 
 
-@pytest.mark.parametrize("store", ["actnn", "actnn:", "actnn:3", "actnn:16", "mesa:8"])
+@pytest.mark.parametrize("store", ["actnn", "actnn:", "actnn:3", "actnn:16", "actnn:auto", "actnn:auto:1", "mesa:8"])
 def test_there_are_no_others(store):
-    with pytest.raises(ValueError, match=f"outgrad.gelu: store: '{store}' is no store; there are .*actnn:2, actnn:4 and actnn:8"):
+    with pytest.raises(ValueError, match=f"outgrad.gelu: store: '{store}' is no store; there are .*actnn:2, actnn:4, actnn:8 and actnn:auto:2 to actnn:auto:4"):
         outgrad.gelu(torch.randn(8), store=store)
     for layer in stores.OTHERS:
         with pytest.raises(ValueError, match=f"outgrad.patch: store: 'mesa' is no store of {layer}; there are "):

@@ -22,7 +22,7 @@ LEAST_SUBNORMAL = {torch.float32: 2.0**-149, torch.float16: 2.0**-24, torch.bflo
 PAIRS = [(name, store) for name in library.ACTIVATIONS for store in stores.STORES if stores.why_not(name, store) is None]
 pairs = pytest.mark.parametrize(("name", "store"), [pair for pair in PAIRS if pair[1] not in stores.OF_X])  # quantisers_test.py has those
 each = pytest.mark.parametrize("store", stores.STORES)  # of GELU, which has them all
-of_each_kind = pytest.mark.parametrize("store", ["y+bit", "parity", "code:5", "dither:3", "mxfp8+bit", "e4m3+bit", "mesa", "actnn:2"])
+of_each_kind = pytest.mark.parametrize("store", ["y+bit", "parity", "code:5", "dither:3", "mxfp8+bit", "e4m3+bit", "mesa", "actnn:2", "actnn:auto:2"])
 RANDOM = ("dither", "mesa", "actnn")
 
 
@@ -52,7 +52,7 @@ def kept_by(store, n, bytes_each, columns=1024):
         "mxfp8+bit": lambda: n + n // 32 + n // 8,
         **{name + beside: lambda b=b: n + n * b // 8 + 4 for name in library.FP8 for b, beside in enumerate(("", "+bit", "+2bits"))},
         "mesa": lambda: n + columns // 64 * 8,
-        "actnn": lambda: n * int(bits) // 8 + n // 256 * 4,
+        "actnn": lambda: n * int(bits.removeprefix("auto:")) // 8 + n // 256 * (5 if "auto" in bits else 4),
     }[kind]()
 
 
