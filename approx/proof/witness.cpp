@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <sstream>
 
@@ -18,11 +19,23 @@ namespace {
 /// Words by which the programs report that something was not as we meant it. Gappa's other warnings tell of hints it does not need.
 bool complains(const std::string& program, const std::string& output) {
   const auto says = [&](const char* word) { return output.find(word) != std::string::npos; };
-  return program == "sollya" ? says("Warning") || says("error") || says("FAILED") : says("trivially equal") || says("Error");
+  if (program == "sollya") return says("Warning") || says("error") || says("FAILED");
+  return program == "gappa" && (says("trivially equal") || says("Error"));  // coqc goes on after no error
 }
 
 bool says_proven(const std::string& program, const std::string& output) {
   return program != "sollya" || output.starts_with("PROVEN ") || output.find("\nPROVEN ") != std::string::npos;
+}
+
+/// `proven`: it ended well.
+Witnessed run_program(kernels::Launch launch, double limit_s) {
+  launch.out = kernels::Launch::kCaptured;
+  const std::string program = launch.words.front();
+  const auto start = std::chrono::steady_clock::now();
+  kernels::Ending ending = kernels::run(std::move(launch), limit_s);
+  if (ending.status == kernels::Ending::kNotStarted) throw kernels::EnvironmentError(program + ": cannot be started");
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return {ending.status == 0, ending.late, ending.signal != 0 && !ending.late, seconds, ending.cpu_s, ending.peak_bytes, std::move(ending.text)};
 }
 
 }  // namespace
@@ -43,7 +56,10 @@ std::vector<WitnessScript> witness_scripts(const Fit& fit, const std::string& pa
   return scripts;
 }
 
-std::string program_of(const WitnessScript& script) { return script.name.ends_with(".gappa") ? "gappa" : "sollya"; }
+std::string program_of(const WitnessScript& script) {
+  if (script.name.ends_with(".v")) return "coqc";
+  return script.name.ends_with(".gappa") ? "gappa" : "sollya";
+}
 
 bool program_found(const std::string& program) {
   const char* path = std::getenv("PATH");
@@ -58,12 +74,19 @@ Witnessed run_witness(const WitnessScript& script, const std::string& path, doub
   const std::string program = program_of(script);
   kernels::Launch launch{{program, path}};  // nothing on stdin: Sollya asks a terminal how to go on
   if (program == "gappa") launch.words.insert(launch.words.begin() + 1, kGappaOption);
-  launch.out = launch.err = kernels::Launch::kCaptured;
-  const auto start = std::chrono::steady_clock::now();
-  kernels::Ending ending = kernels::run(launch, limit_s);
-  if (ending.status == kernels::Ending::kNotStarted) throw kernels::EnvironmentError(program + ": cannot be started");
-  const bool proven = ending.status == 0 && says_proven(program, ending.text) && !complains(program, ending.text);
-  return {proven, ending.late, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), std::move(ending.text)};
+  if (program == "coqc") {
+    // What the packages themselves are warned of is not for us to see. It leaves caches in the folder where it works.
+    const std::filesystem::path file(path);
+    launch.words = {program, "-q", "-w", "-ambiguous-paths", "-Q", ".", "Outgrad", file.filename()};
+    launch.folder = file.parent_path();
+    launch.limits = {{RLIMIT_AS, kCoqBytes}};
+  }
+  launch.err = kernels::Launch::kCaptured;
+  Witnessed result = run_program(std::move(launch), limit_s);
+  result.proven = result.proven && says_proven(program, result.output) && !complains(program, result.output);
+  return result;
 }
+
+Witnessed prove_for_coq(const std::string& path, double limit_s) { return run_program({{"gappa", kGappaOption, "-Bcoq", path}}, limit_s); }
 
 }  // namespace outgrad::approx

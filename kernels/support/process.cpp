@@ -26,6 +26,7 @@ Ending ending_of(int status, const rusage& usage) {
   ending.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
   ending.late = ending.signal == SIGXCPU;
   ending.cpu_s = seconds(usage.ru_utime) + seconds(usage.ru_stime);
+  ending.peak_bytes = static_cast<std::size_t>(usage.ru_maxrss) << 10;
   return ending;
 }
 

@@ -25,6 +25,7 @@ struct Ending {
   int signal = 0;
   bool late = false;  // ended by a limit of time: the clock's, or that of RLIMIT_CPU
   double cpu_s = 0;
+  std::size_t peak_bytes = 0;  // of memory, at once
   std::string text;  // what it wrote, see run()
 };
 

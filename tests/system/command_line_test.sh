@@ -4,8 +4,8 @@
 set -euo pipefail
 root=$1
 export OUTGRAD_BUILD_DIR=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+work=$(mktemp -d) few=$(mktemp -d)
+trap 'rm -rf "$work" "$few"' EXIT
 cd "$work"  # the wrapper works from any folder
 failures=0
 
@@ -28,7 +28,7 @@ refuses() {  # refuses STATUS WORD...: the command ends so
 
 "$root/outgrad" >table || fail "the table of commands"
 "$root/outgrad" --help | cmp - table || fail "--help is not the table of commands"
-for command in run test sanitize fit emit check validate front stability tune eval bench report; do
+for command in run test sanitize fit emit certify check validate front stability tune eval bench report; do
   grep -q "^  $command " table || fail "$command is not in the table"
   [[ $command == test ]] || "$root/outgrad" "$command" --help >help || fail "$command --help: status $?"
 done
@@ -51,6 +51,12 @@ if [[ -x $2/outgrad-fit ]]; then
   for command in fit emit check validate front stability report; do
     refuses 2 "$command" --frobnicate
   done
+  refuses 2 certify "$root/notebooks_data/fits/silu_bf16.json" --coq --out certify.out
+  refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" --coq --rows 16 --out certify.out
+  refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" --json --out certify.out
+  # A PATH with what the wrapper and this test need, but neither coqc nor gappa.
+  for program in bash env dirname readlink wc find head; do ln -s "$(command -v "$program")" "$few/"; done
+  PATH=$few refuses 3 certify "$root/notebooks_data/fits/gelu_bf16.json" --coq --run --out certify.out
   refuses 2 fit
   refuses 2 fit absent.json --out fit.out
   refuses 2 fit input.json --out fit.out

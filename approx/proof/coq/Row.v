@@ -76,31 +76,38 @@ Qed.
 
 End Cell.
 
-(* Across x_star, in the coordinate s. *)
-Theorem across_cell p A q d a b :
-  a <= 0 <= b ->
+(* About x_star, in the coordinate s: q is near f'' from a to b, which x_star lies between, and the row from l to h. *)
+Theorem across_cell p A q d a b l h :
+  a <= 0 <= b -> a <= l -> h <= b ->
   (forall x u, x_low <= x <= x_high -> a <= u <= b -> Rabs (f'' (x + u) - horner q u) <= d) ->
-  (forall u e r, a <= u <= b -> - d <= e <= d -> - d <= r <= d ->
+  (forall u e r, l <= u <= h -> - d <= e <= d -> - d <= r <= d ->
     Rabs (p (u * sqrt (horner (primitive 2 (primitive 1 q)) u + e)) - u * (horner (primitive 1 q) u + r)) <= A) ->
-  forall x, x_high + a <= x <= x_low + b -> Rabs (p (coordinate x) - f' x) <= A.
+  forall x, x_high + l <= x <= x_low + h -> Rabs (p (coordinate x) - f' x) <= A.
 Proof.
-  intros H0 Hq H x Hx. pose proof x_star_between as X.
+  intros H0 Hl Hh Hq H x Hx. pose proof x_star_between as X.
   destruct (branch_cell q d a b) with (u := x - x_star) as (r & e & Hr & He & F & S); trivial; [|lra|].
   - intros u Hu. now apply Hq.
   - replace (x_star + (x - x_star)) with x in F, S by ring. rewrite F, S. apply H; trivial. lra.
 Qed.
 
-(* What lies left of the first cell, in the coordinate y, which goes to 0 there. *)
-Theorem left_tail_row p A c v e low slope :
+(* The coordinate of y left and right of x_star. *)
+Definition left_root_of (y : R) := - sqrt (y - y_star).
+Definition root_of (y : R) := sqrt (y - y_star).
+
+Lemma coordinate_left x : x < x_low -> coordinate x = left_root_of (f x).
+Proof. intros Hx. pose proof x_star_between. unfold coordinate. destruct Rle_dec; trivial. lra. Qed.
+
+(* What lies left of the first cell, where y goes to 0: p is a polynomial in the coordinate of y, given by s_of. *)
+Theorem left_tail_row p (s_of : R -> R) A c v e low slope :
   c <= -7 / 4 -> Rabs (Phi c - v) <= e -> (forall P, v - e <= P <= v + e -> low <= c * P /\ slope <= P + c * phi c) ->
-  (forall y g, low <= y <= 0 -> slope <= g <= 0 -> Rabs (p y - g) <= A) ->
-  forall x, x <= c -> Rabs (p (f x) - f' x) <= A.
+  (forall y g, low <= y <= 0 -> slope <= g <= 0 -> Rabs (p (s_of y) - g) <= A) ->
+  forall x, x <= c -> Rabs (p (s_of (f x)) - f' x) <= A.
 Proof.
   intros Hc Hv Hl H x Hx. apply between_of_abs, Hl in Hv. destruct (left_tail c x Hc Hx) as [F G].
   fold (f c) (f' c) in Hv. apply H; lra.
 Qed.
 
-(* What lies right of the last cell, where y is held at y_max: p is a polynomial in the coordinate of y, given by s_of. *)
+(* Likewise right of the last cell, where y is held at y_max. *)
 Theorem right_tail_row p (s_of : R -> R) y_max A c v e low slope :
   7 / 4 <= c -> Rabs (Phi c - v) <= e -> (forall P, v - e <= P <= v + e -> low <= c * P /\ P + c * phi c <= slope) ->
   low <= y_max -> (forall y g, low <= y <= y_max -> 1 <= g <= slope -> Rabs (p (s_of y) - g) <= A) ->
@@ -109,9 +116,6 @@ Proof.
   intros Hc Hv Hl Hm H x Hx. apply between_of_abs, Hl in Hv. destruct (right_tail c x Hc Hx) as [F G].
   fold (f c) (f' c) in Hv. apply H; [|lra]. unfold Rmin. destruct Rle_dec; lra.
 Qed.
-
-(* The coordinate of y right of x_star. *)
-Definition root_of (y : R) := sqrt (y - y_star).
 
 (* ---- Tactics ---------------------------------------------------------------------------------------------------- *)
 

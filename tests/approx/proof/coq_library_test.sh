@@ -2,7 +2,7 @@
 # Coq accepts the hand-written library of approx/proof/coq, in the order of its _CoqProject, and its theorems rest on no axiom that the list
 # approx/proof/coq/assumptions lacks. usage: coq_library_test.sh REPOSITORY BUILD
 set -euo pipefail
-command -v coqc >/dev/null || { echo "skipped: coqc is not installed (Debian packages coq, libcoq-interval)"; exit 77; }
+command -v coqc >/dev/null || { echo "skipped: coqc is not installed (Debian packages coq, libcoq-interval, libcoq-gappa)"; exit 77; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp "$1"/approx/proof/coq/* "$work"
@@ -23,7 +23,7 @@ done
 # printed as an axiom by its name.
 theorems=$(sed -nE "s/^(Theorem|Lemma|Corollary) ([A-Za-z_0-9']+).*/@\2/p" "${files[@]}" | paste -sd,)
 {
-  echo 'From Outgrad Require Import Calculus Gaussian Gelu BranchPoint Series Row.'
+  echo "From Outgrad Require Import ${files[*]%.v}."
   echo "Definition all_theorems := ($theorems)."
   echo 'Print Assumptions all_theorems.'
 } >Trust.v

@@ -1,0 +1,215 @@
+#include "approx/proof/coq.h"
+
+#include "approx/proof/coq_check.h"
+#include "approx/proof/witness.h"
+#include "kernels/support/errors.h"
+#include "tests/approx/shared.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <ranges>
+#include <regex>
+#include <string>
+#include <vector>
+
+namespace outgrad::approx::coq {
+namespace {
+
+const std::string kSources = kRoot + "/approx/proof/coq";
+/// Seconds, far above what a proof takes here (10) on a machine that is busy with others.
+constexpr double kPatience = 900;
+
+const Piece& row(const Fit& fit, int k) { return fit.backward->pieces.at(static_cast<size_t>(k)); }
+
+/// The number that the text begins with, "n / 2 ^ k" or "n"; exact where that is a double.
+double value(const std::string& begins) {
+  const std::string text = begins.substr(0, begins.find_first_of(";<"));
+  const size_t slash = text.find(" / 2 ^ ");
+  const double n = std::stod(text);
+  return slash == std::string::npos ? n : std::ldexp(n, -std::stoi(text.substr(slash + 7)));
+}
+
+/// What the first group of the pattern matches in the text, once.
+std::string found(const std::string& text, const std::string& pattern) {
+  std::smatch m;
+  return std::regex_search(text, m, std::regex(pattern)) ? m[1].str() : "nothing";
+}
+
+TEST(CoqScripts, StateTheBoundsCoefficientsAndRangesOfTheFit) {
+  for (const char* name : {"gelu_bf16", "gelu_f16", "gelu_f32", "gelu_bf16_fast", "gelu_f16_stored"}) {
+    const Fit fit = committed(name);
+    for (const Piece& piece : fit.backward->pieces) {
+      const std::string text = script(fit, piece, name).text;
+      const std::string coordinate = piece.coordinate == Coordinate::signed_root ? "coordinate x" : "f x";
+      EXPECT_EQ(value(found(text, R"(Definition A := (.*)\.)")), piece.certified);
+      EXPECT_EQ(value(found(text, R"(Definition p v := horner .* \(v - \(?([^)]*)\)?\)\.)")), static_cast<double>(piece.centre));
+      std::string list = found(text, R"(Definition p v := horner \[(.*)\])") + ";";
+      for (const float c : piece.c) {
+        EXPECT_EQ(value(list), static_cast<double>(c)) << name << " " << piece.row;
+        list.erase(0, list.find(';') + 1);
+      }
+      EXPECT_TRUE(list.empty()) << list;
+      const std::string theorem = found(text, R"(Theorem fit_error x : (.*))");
+      EXPECT_TRUE(theorem.ends_with(" -> Rabs (p (" + coordinate + ") - f' x) <= A.")) << theorem;
+      EXPECT_LE(value(theorem), static_cast<double>(piece.x_lo));
+      EXPECT_GE(value(found(theorem, R"(x <= (.*) ->)")), static_cast<double>(piece.x_hi));
+      EXPECT_EQ(text.find("Theorem fit_error_far_left x : x <= ") != std::string::npos, piece.left_tail);
+      EXPECT_EQ(text.find("Theorem fit_error_far_right x : ") != std::string::npos, piece.right_tail);
+      EXPECT_EQ(text.find("Admitted"), std::string::npos);
+    }
+  }
+}
+
+TEST(CoqScripts, AreForAbsoluteErrorsOfGeluAlone) {
+  const auto refused = [](const char* name) {
+    try {
+      (void)scripts(committed(name), name);
+    } catch (const kernels::SpecError& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  for (const char* name : {"silu_bf16", "gelu_tanh_f16", "gelu_f32_rel"})
+    EXPECT_NE(refused(name).find("certify --coq is for backward fits of GELU"), std::string::npos) << name << ": " << refused(name);
+  for (const char* name : {"gelu_forward_bf16", "gelu_code"})
+    EXPECT_NE(refused(name).find("a backward fit is needed"), std::string::npos) << name << ": " << refused(name);
+}
+
+TEST(CoqScripts, OfEvaluationSayWhatTheGappaScriptSays) {
+  const WitnessScript gappa{
+      "x.row_3.left.gappa",
+      "# x, row 3: a bound.\n# More.\n@rnd = float<ieee_32, ne>;\ny = rnd(y_);\nd0 rnd= y - (-3b-2);\nd0_ = y - (-3b-2);\n"
+      "r1 rnd= sqrt(d0);\nr1_ = sqrt(d0_);\nr2 = sqrt(3b-5);\nq3 = 5b-4 * (-r1) + 1b0;\np3 = rnd(q3);\nP3 = 5b-4 * (-r1_) + 1b0;\nD3 = P3;\n"
+      "{ r1 >= 3b-2 /\\ r1_ <= 3b-2 /\\ y in [-1b3, 0] -> p3 - P3 in [-7b-9, 7b-9] }\np3 - P3 -> D3;\n",
+      3, 7 * 0x1p-9};
+  const WitnessScript theorem = evaluation_script(gappa, "Variable _y_ : R.\nDefinition f1 := Float2 (-1) (3).\nDefinition s1 := p1.\n");
+  EXPECT_EQ(theorem.name, "x_row_3_left_B.v");
+  EXPECT_EQ(theorem.text.substr(0, theorem.text.find('\n')),
+            "(* x, row 3: a bound. From here to the end of the section Gappa's proof, then what it says. Written by outgrad certify --coq. *)");
+  EXPECT_NE(theorem.text.find("Definition B := 7 / 2 ^ 9.\n\n"
+                              "Theorem evaluation_error y_ :\n"
+                              "  let y := fp32 y_ in\n"
+                              "  let d0 := fp32 (y - (-3 / 2 ^ 2)) in\n"
+                              "  let d0_ := y - (-3 / 2 ^ 2) in\n"
+                              "  let r1 := fp32 (sqrt d0) in\n"
+                              "  let r1_ := sqrt d0_ in\n"
+                              "  let q3 := (5 / 2 ^ 4) * (-r1) + 1 in\n"
+                              "  let p3 := fp32 q3 in\n"
+                              "  let P3 := (5 / 2 ^ 4) * (-r1_) + 1 in\n"
+                              "  3 / 2 ^ 2 <= r1 /\\ r1_ <= 3 / 2 ^ 2 /\\ -1 * 2 ^ 3 <= y <= 0 -> Rabs (p3 - P3) <= B.\n"),
+            std::string::npos)
+      << theorem.text;
+  EXPECT_NE(theorem.text.find("cbv delta [f1 s1] in H"), std::string::npos);
+}
+
+TEST(CoqAssumptions, AreTheNamesThatBeginLines) {
+  EXPECT_EQ(assumptions("Axioms:\nb.two : forall x : R,\n  x = x\n\na.one\n  : R\n# c\n"), (std::vector<std::string>{"a.one", "b.two"}));
+}
+
+class Coq : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    for (const char* program : {"coqc", "gappa"}) {
+      if (!program_found(program)) GTEST_SKIP() << program << " is not installed (Debian packages " << kCoqPackages << ")";
+    }
+    // One folder a process: ctest runs these tests side by side.
+    folder_ = std::filesystem::path(testing::TempDir()) / ("outgrad_coq_" + std::to_string(::getpid()));
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override {
+    if (!folder_.empty()) std::filesystem::remove_all(folder_);
+  }
+  [[nodiscard]] std::string place() const { return folder_.string(); }
+  Checked judge(const WitnessScript& script, double limit_s = kPatience) const { return check(script, place(), limit_s); }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+std::string replaced_once(const std::string& text, const std::string& old, const std::string& by) {
+  const size_t at = text.find(old);
+  EXPECT_NE(at, std::string::npos) << old;
+  return at == std::string::npos ? text : text.substr(0, at) + by + text.substr(at + old.size());
+}
+
+/// The row's theorem with another claim.
+WitnessScript claiming(const Fit& fit, const Piece& piece, double claim) {
+  Piece other = piece;
+  other.certified = claim;
+  other.observed = claim - (piece.certified - piece.observed);  // the polynomials of the proof are as near as before
+  return script(fit, other, fit.name);
+}
+
+// The library takes 10 s, so that what needs it is one test.
+TEST_F(Coq, AcceptsRowsAndRefusesWhatIsFalse) {
+  const Fit fit = committed("gelu_bf16"), fine = committed("gelu_f32");
+  // A list of assumptions that lacks one.
+  const std::string sources = place() + "/sources";
+  std::filesystem::copy(kSources, sources, std::filesystem::copy_options::recursive);
+  kernels::write_file(sources + "/assumptions", replaced_once(kernels::read_file(kSources + "/assumptions"), "Classical_Prop.classic\n", ""));
+
+  // Across x*, with B on both sides of the floor and at it; next to the right limit; left in y.
+  std::vector<WitnessScript> asked;
+  for (const WitnessScript& s : scripts(fit, "gelu_bf16")) {
+    if (s.row == 1 || ((s.row == 11 || s.row == 14) && s.name.ends_with(".v"))) asked.push_back(s);
+  }
+  ASSERT_EQ(asked.size(), 8U);
+  std::vector<std::string> order;
+  CheckedFit checked = check_all(asked, sources, place(), kPatience, 2, [&](const Checked& file) { order.push_back(file.file); });
+  for (const auto* files : {&checked.library, &checked.bounds}) {
+    for (const Checked& file : *files) {
+      EXPECT_EQ(file.outcome, Outcome::proven) << file.file << ": " << file.output;
+      EXPECT_GT(file.cpu_s, 0.05);
+      EXPECT_GT(file.peak_bytes, size_t{100} << 20);
+      EXPECT_LT(file.peak_bytes, size_t{3} << 29);
+    }
+  }
+  ASSERT_EQ(order.size(), checked.library.size() + 8);
+  EXPECT_TRUE(std::ranges::equal(checked.bounds, order | std::views::drop(checked.library.size()), {}, &Checked::file));
+  EXPECT_EQ(checked.bounds[6].theorems, (std::vector<std::string>{"fit_error", "fit_error_far_right"}));
+  EXPECT_EQ(checked.bounds[1].theorems, (std::vector<std::string>{"evaluation_error"}));
+  // What the list lacks makes the result worthless, and nothing else does.
+  EXPECT_EQ(checked.unlisted, (std::vector<std::string>{"Classical_Prop.classic"}));
+  EXPECT_FALSE(checked.holds());
+  checked.unlisted.clear();
+  EXPECT_TRUE(checked.holds());
+
+  const auto expect_refused = [&](const WitnessScript& script) {
+    const Checked result = judge(script);
+    EXPECT_EQ(result.outcome, Outcome::refused) << script.name << ": " << result.output;
+    EXPECT_NE(result.output.find("Numerical evaluation failed to conclude"), std::string::npos) << result.output;
+  };
+  expect_refused(claiming(fit, row(fit, 1), 0.99 * row(fit, 1).observed));
+  expect_refused(claiming(fit, row(fit, 11), 0.99 * row(fit, 11).observed));
+  // One unit in the last place of c0 is more than the room between A and the error in f32.
+  Piece off = row(fine, 3);
+  ASSERT_LT(off.certified - off.observed, 0x1p-33);
+  EXPECT_EQ(judge(script(fine, off, "gelu_f32")).outcome, Outcome::proven);
+  off.c[1] = std::nextafter(off.c[1], 2.0F);
+  expect_refused(script(fine, off, "gelu_f32"));
+  // The bound of B at a hundredth: Gappa finds no proof of it to write.
+  WitnessScript rounding = gappa_scripts(fit.name, *fit.backward, row(fit, 14)).front();
+  rounding.text = replaced_once(rounding.text, "] -> p", "] -> 100 * p");
+  EXPECT_EQ(judge(rounding, 8).outcome == Outcome::proven, false);
+  // A limit that is reached decides nothing.
+  const Checked hurried = judge(script(fit, row(fit, 1), "gelu_bf16"), 0.2);
+  EXPECT_EQ(hurried.outcome, Outcome::undecided);
+  EXPECT_EQ(hurried.output, "out of time");
+}
+
+TEST_P(Coq, ExhaustiveAcceptsEveryRow) {
+  const Fit fit = committed(GetParam());
+  const CheckedFit checked = check_all(scripts(fit, GetParam()), kSources, place(), kPatience, 2,
+                                       [](const Checked& file) { EXPECT_EQ(file.outcome, Outcome::proven) << file.file << ": " << file.output; });
+  EXPECT_TRUE(checked.holds());
+  EXPECT_EQ(std::ranges::count(checked.bounds, 'A', &Checked::bound), std::ssize(fit.backward->pieces));
+}
+
+INSTANTIATE_TEST_SUITE_P(Committed, Coq, testing::Values("gelu_bf16", "gelu_f16"), [](const auto& fit) { return fit.param; });
+
+}  // namespace
+}  // namespace outgrad::approx::coq
