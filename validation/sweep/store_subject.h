@@ -113,7 +113,7 @@ Subject code_store(const Subject& common, int bits, bool dithered) {
     };
   }
   if (dithered) {
-    store.dithered = [rule = choice.rule(kRange)](const float* x, const double* want, DitheredGradient* result, std::int64_t n) {
+    store.dithered = [rule = kernels::rule_of(choice, kRange)](const float* x, const double* want, DitheredGradient* result, std::int64_t n) {
       for (std::int64_t i = 0; i < n; ++i) result[i] = over_dithers(rule, kernels::gradient_at<typename A::template Forward<float>>(x[i]), want[i]);
     };
   }
