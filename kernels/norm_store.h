@@ -88,13 +88,15 @@ OUTGRAD_HD float e4m3_scale(u32 amax) {
   return scale < kLeastNormScale ? kLeastNormScale : scale;
 }
 
-OUTGRAD_HD Int8Scale int8_scale(const OutputRange& range) {
-  const float zero = add_rn(range.lowest(), 0.0f);  // -0 becomes +0
-  const float width = sub_rn(range.highest(), zero);  // infinite or NaN if an end of the range is
+OUTGRAD_HD Int8Scale int8_scale(float lowest, float highest) {
+  const float zero = add_rn(lowest, 0.0f);                    // -0 becomes +0
+  const float width = add_rn(sub_rn(highest, zero), 0.0f);  // infinite or NaN if an end of the range is
   if (bits_of(width) >= 0x7f800000u) return {float_of(kCanonicalNanF32), kLeastNormScale};
   const float step = div_rn(width, kLastInt8);
   return {zero, step < kLeastNormScale ? kLeastNormScale : step};
 }
+
+OUTGRAD_HD Int8Scale int8_scale(const OutputRange& range) { return int8_scale(range.lowest(), range.highest()); }
 
 // Whether a backward can read this scale. Every E8M0 can be read; 255 is NaN.
 OUTGRAD_HD bool norm_scale_holds(float scale) { return scale_holds(scale); }
@@ -114,9 +116,27 @@ OUTGRAD_HD F8E4M3 e4m3_code(float v) {
   return F8E4M3{static_cast<u8>(magnitude > 0x7f800000u ? kCanonicalNanF8 : signed_code)};
 }
 
+// A scale by which many numbers v >= 0 are divided, in vectors (kernels/host/norm_store.h).
+//
+// RN(v / s) takes a division, or a product and three fma. With r = RN(1 / s) and r' = RN(RN(1 - s r) r), r + r' is 1 / s within a
+// relative 2^-46, so that q = RN(v r + RN(v r')) is within an ulp of v / s. Then RN(q + RN(v - q s) r) is RN(v / s) (P. Markstein,
+// "Computation of elementary functions on the IBM RISC System/6000 processor", IBM J. Res. Dev. 34, 1990: r is correctly
+// rounded, q within an ulp, and nothing underflows). v - q s is a whole number of units of 2^-46 q s, so that it is exact for
+// s >= 2^-92 and q >= 2^-11; below, every code is that of 0. Quotients beyond kMostQuotient are not needed.
+struct Divisor {
+  static constexpr float kLeast = 0x1p-92f, kMost = 0x1p96f, kMostQuotient = 0x1p10f;
+  float scale, reciprocal, rest;
+
+  static OUTGRAD_HD Divisor of(float scale) {
+    const float reciprocal = div_rn(1.0f, scale);
+    return {scale, reciprocal, mul_rn(fma_rn(-scale, reciprocal, 1.0f), reciprocal)};
+  }
+  OUTGRAD_HD bool is_usual() const { return kLeast <= scale && scale <= kMost; }
+};
+
 // The code of y, which lies in the range from which the scale was made (or any y for e4m3).
 OUTGRAD_HD F8E4M3 norm_code(float y, float scale) { return e4m3_code(div_rn(y, scale)); }
-OUTGRAD_HD F8E4M3 norm_code(float y, E8M0 scale) { return norm_code(y, widen(scale)); }  // block_element's quotient, from a division, which vectorises
+OUTGRAD_HD F8E4M3 norm_code(float y, E8M0 scale) { return e4m3_code(mul_rn(y, reciprocal_of(scale))); }  // as block_element
 OUTGRAD_HD u8 norm_code(float y, Int8Scale scale) {
   constexpr float kUnits = 0x1p23f;  // the numbers from here to its double are integers
   return static_cast<u8>(bits_of(add_rn(div_rn(sub_rn(y, scale.zero), scale.step), kUnits)));

@@ -48,6 +48,7 @@ void mxfp8_block(const T* x, F8E4M3* codes, E8M0* scale, u8* mask, i64 count) {
 //   signed_code(code, y)     the lowest seven bits of code, and above them the sign of y
 //   store(to, a, b, c, d)    the lowest bytes of words that are below 2^8
 //   store_scales(to, s)      the scales of the blocks, from words laid out as in `largest`
+//   rounded(v)               v rounded to nearest even; -2^31 where it is beyond 2^31 or NaN
 template <class Isa>
 struct BlockVectors;
 #ifdef OUTGRAD_AVX2
@@ -63,6 +64,7 @@ struct BlockVectors<Avx2> {
     return _mm256_max_epi32(most, _mm256_shuffle_epi32(most, _MM_SHUFFLE(2, 3, 0, 1)));
   }
   static OUTGRAD_HD Float of_vector(Float factors, int) { return factors; }
+  static OUTGRAD_HD Int rounded(Float v) { return _mm256_cvtps_epi32(v); }
   static OUTGRAD_HD Int signed_code(Int code, Float y) {
     return _mm256_or_si256(_mm256_and_si256(code, _mm256_set1_epi32(0x7f)),
                            _mm256_and_si256(_mm256_srli_epi32(_mm256_castps_si256(y), 24), _mm256_set1_epi32(0x80)));
@@ -98,6 +100,7 @@ struct BlockVectors<Avx512> {
     most = _mm512_max_epi32(most, _mm512_shuffle_epi32(most, _MM_PERM_BADC));
     return _mm512_max_epi32(most, _mm512_shuffle_epi32(most, _MM_PERM_CDAB));
   }
+  static OUTGRAD_HD Int rounded(Float v) { return _mm512_cvtps_epi32(v); }
   static OUTGRAD_HD Float of_vector(Float factors, int k) {
     return k < 2 ? _mm512_shuffle_f32x4(factors, factors, 0) : _mm512_shuffle_f32x4(factors, factors, _MM_SHUFFLE(3, 3, 3, 3));
   }
@@ -139,6 +142,29 @@ OUTGRAD_HD typename Isa::Int e4m3_magnitude(typename Isa::Float magnitude, typen
   return Isa::add(Isa::bits(on_grid), Isa::shift_right(exponent, 20));
 }
 
+// Codes and scales of the blocks in four vectors. Where a block has a NaN, an infinity or a y beyond 2^126, nothing is written, and the
+// result is false.
+template <class Isa, bool kStreaming>
+OUTGRAD_HD bool mxfp8_blocks(const typename Isa::Float (&y)[4], F8E4M3* codes, E8M0* scales) {
+  using Vectors = BlockVectors<Isa>;
+  constexpr int kMost = 0x7e7fffff;  // the bits of the last below 2^126: up to there 2^-9 / scale is a normal number
+  typename Isa::Int magnitude[4], code[4];
+  OUTGRAD_UNROLL
+  for (int k = 0; k < 4; ++k) magnitude[k] = Isa::bit_and(Isa::bits(y[k]), Isa::splat(0x7fffffff));
+  const auto amax = Vectors::largest(magnitude[0], magnitude[1], magnitude[2], magnitude[3]);
+  if (__builtin_expect(Isa::any(Isa::greater(amax, Isa::splat(kMost))), 0)) return false;
+  const auto exponent = Isa::max(Isa::shift_right(amax, 23), Isa::splat(8));
+  Vectors::store_scales(scales, Isa::sub(exponent, Isa::splat(8)));
+  const auto factors = Isa::shifted(std::bit_cast<typename Isa::Float>(Isa::sub(Isa::splat(253), exponent)), 23);
+  OUTGRAD_UNROLL
+  for (int k = 0; k < 4; ++k) {
+    const auto wide = std::bit_cast<typename Isa::Float>(magnitude[k]);
+    code[k] = Vectors::signed_code(e4m3_magnitude<Isa>(wide, Vectors::of_vector(factors, k)), y[k]);
+  }
+  Vectors::template store<kStreaming>(codes, code[0], code[1], code[2], code[3]);
+  return true;
+}
+
 // A 16-bit x has so few y that a gather from the table of them all is less work than the polynomial, where an instruction gathers a vector of 16.
 template <class T, CpuSchedule S>
 inline constexpr bool kValuesByCode = sizeof(T) == 2 && S.vector_bits == 512;
@@ -164,30 +190,13 @@ const float* values_by_code() {
 // Packs of whole blocks from `begin` on; returns where it stopped. `values`: of values_by_code, or null.
 template <class Forward, class T, class Isa, CpuSchedule S, bool kStreaming>
 i64 mxfp8_packs([[maybe_unused]] const float* values, const T* x, F8E4M3* codes, E8M0* scales, u8* mask, i64 begin, i64 end) {
-  using Vectors = BlockVectors<Isa>;
   constexpr LanesOf<S, 4> kOps{};
-  constexpr int kMost = 0x7e7fffff;  // the bits of the last below 2^126: up to there 2^-9 / scale is a normal number
   i64 i = begin;
   for (; i + kOps.kElements <= end; i += kOps.kElements) {
     fetch_ahead<kStreaming>(x + i, kOps.kElements);
     const auto store = [=](const auto&, auto y) __attribute__((always_inline)) {
-      typename Isa::Int magnitude[4], code[4];
-      OUTGRAD_UNROLL
-      for (int k = 0; k < 4; ++k) magnitude[k] = Isa::bit_and(Isa::bits(y.v[k]), Isa::splat(0x7fffffff));
-      const auto amax = Vectors::largest(magnitude[0], magnitude[1], magnitude[2], magnitude[3]);
-      if (__builtin_expect(Isa::any(Isa::greater(amax, Isa::splat(kMost))), 0)) {
-        for (i64 at = i; at < i + kOps.kElements; at += kBlock) mxfp8_block<Forward>(x + at, codes + at, scales + at / kBlock, mask + at / 8, kBlock);
-        return;
-      }
-      const auto exponent = Isa::max(Isa::shift_right(amax, 23), Isa::splat(8));
-      Vectors::store_scales(scales + i / kBlock, Isa::sub(exponent, Isa::splat(8)));
-      const auto factors = Isa::shifted(std::bit_cast<typename Isa::Float>(Isa::sub(Isa::splat(253), exponent)), 23);
-      OUTGRAD_UNROLL
-      for (int k = 0; k < 4; ++k) {
-        const auto wide = std::bit_cast<typename Isa::Float>(magnitude[k]);
-        code[k] = Vectors::signed_code(e4m3_magnitude<Isa>(wide, Vectors::of_vector(factors, k)), y.v[k]);
-      }
-      Vectors::template store<kStreaming>(codes + i, code[0], code[1], code[2], code[3]);
+      if (mxfp8_blocks<Isa, kStreaming>(y.v, codes + i, scales + i / kBlock)) return;
+      for (i64 at = i; at < i + kOps.kElements; at += kBlock) mxfp8_block<Forward>(x + at, codes + at, scales + at / kBlock, mask + at / 8, kBlock);
     };
     const auto z = kOps.load(x + i);
 #ifdef OUTGRAD_AVX512

@@ -9,9 +9,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <string>
+#include <type_traits>
 
 #include "kernels/host/layernorm.h"
+#include "kernels/host/mxfp8.h"
 #include "kernels/norm_store.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
@@ -166,47 +169,226 @@ void block_scale(const float (&y)[kCount], Int8Scale& scale) {
   scale = int8_scale(range);
 }
 
-// The codes and, but for e4m3, the scales of a row.
-template <class Store, class Blocks>
-void encode_row(const Blocks& row, i64 n, typename Store::Code* codes, typename Store::Scale* scales) {
-  constexpr i64 kElements = Store::kGroup == 0 ? Blocks::kElements : Store::kGroup;
-  alignas(64) float y[kElements] = {};
-  alignas(64) typename Store::Code block[kElements];
-  for (i64 j = 0; j < n; j += kElements) {
-    const i64 count = std::min(kElements, n - j);
-    row.read(j, count, y);
-    if constexpr (Store::kGroup > 0) block_scale(y, scales[j / kElements]);
-    const typename Store::Scale scale = scales[Store::kGroup == 0 ? 0 : j / kElements];
-    for (i64 k = 0; k < kElements; ++k) block[k] = norm_code(y[k], scale);
-    std::copy_n(block, count, codes + j);
+// The codes and, but for e4m3, the scales of a block of columns, whole groups of them.
+template <class Store, i64 kCount>
+__attribute__((noinline)) void encode_block(const float (&y)[kCount], typename Store::Code* codes, typename Store::Scale* scales) {
+  constexpr i64 kGroup = Store::kGroup == 0 ? kCount : Store::kGroup;
+  for (i64 first = 0; first < kCount; first += kGroup) {
+    const auto& group = *reinterpret_cast<const float (*)[kGroup]>(y + first);
+    typename Store::Scale& scale = scales[first / kGroup];
+    if constexpr (Store::kGroup > 0) block_scale(group, scale);
+    for (i64 k = 0; k < kGroup; ++k) codes[first + k] = norm_code(group[k], scale);
   }
 }
 
-// body(blocks, rows) for every row, whose rstd and side channels have been written; `rows` can write its y.
-template <Norm N, class T, RowLoops L, class Body>
-void over_normed_rows(const RowTasks& how, const ForwardArrays<T>& a, const Body& body) {
-  parallel_for((a.rows + how.task_rows - 1) / how.task_rows, how.threads, [&](i64 task) {
-    const i64 end = std::min(a.rows, (task + 1) * how.task_rows);
-    for (i64 row = task * how.task_rows; row < end; ++row) {
-      Nothing meanwhile;
-      const auto rows = norm_rows<N, T, L, false, 1>(a, row, meanwhile);
-      body(row, OutputBlocks<L, T>{&a, rows.x, rows.mean[0], rows.rstd[0]}, rows);
+#ifdef OUTGRAD_AVX2
+// RN(v / s), for 0 <= v <= kMostQuotient s; the divisor is usual.
+template <class Isa>
+OUTGRAD_HD typename Isa::Float quotients(typename Isa::Float v, const Divisor& by) {
+  const auto reciprocal = Isa::splat(by.reciprocal);
+  const auto near = Isa::fma(v, reciprocal, Isa::mul(v, Isa::splat(by.rest)));
+  return Isa::fma(Isa::fma(near, Isa::splat(-by.scale), v), reciprocal, near);
+}
+
+// Four vectors of y at the tensor's scale. Where one is NaN, nothing is written, and the result is false.
+template <class Isa, bool kStreaming>
+OUTGRAD_HD bool e4m3_vectors(const typename Isa::Float (&y)[4], const Divisor& by, F8E4M3* codes) {
+  constexpr int kInfinity = 0x7f800000;
+  typename Isa::Int magnitude[4], code[4];
+  OUTGRAD_UNROLL
+  for (int k = 0; k < 4; ++k) magnitude[k] = Isa::bit_and(Isa::bits(y[k]), Isa::splat(0x7fffffff));
+  const auto most = Isa::max(Isa::max(magnitude[0], magnitude[1]), Isa::max(magnitude[2], magnitude[3]));
+  if (__builtin_expect(Isa::any(Isa::greater(most, Isa::splat(kInfinity))), 0)) return false;
+  OUTGRAD_UNROLL
+  for (int k = 0; k < 4; ++k) {
+    const auto v = Isa::at_most(std::bit_cast<typename Isa::Float>(magnitude[k]), Isa::splat(Divisor::kMostQuotient * by.scale));
+    const auto quotient = quotients<Isa>(v, by);
+    code[k] = BlockVectors<Isa>::signed_code(e4m3_magnitude<Isa>(quotient, Isa::splat(0x1p-9f)), y[k]);
+  }
+  BlockVectors<Isa>::template store<kStreaming>(codes, code[0], code[1], code[2], code[3]);
+  return true;
+}
+
+// The first (with kSecond, the second) halves of a and b.
+template <int kWidth, bool kSecond>
+struct Halves {
+  constexpr int operator()(int i) const { return i % (kWidth / 2) + (i < kWidth / 2 ? 0 : kWidth) + (kSecond ? kWidth / 2 : 0); }
+};
+
+// The least lane of a in every lane of the first half, that of b in the second.
+template <class Isa>
+OUTGRAD_HD Vector<Isa> least_of_halves(const Vector<Isa>& a, const Vector<Isa>& b) {
+  constexpr int kWidth = Isa::kLanes;
+  const auto least = [](const Vector<Isa>& p, const Vector<Isa>& q) __attribute__((always_inline)) { return Vector<Isa>{{Isa::at_most(p.v[0], q.v[0])}}; };
+  Vector<Isa> v = least(shuffled<Halves<kWidth, false>>(a, b), shuffled<Halves<kWidth, true>>(a, b));
+  if constexpr (kWidth == 16) v = least(v, shuffled<Across<4>>(v, v));
+  v = least(v, shuffled<Across<2>>(v, v));
+  return least(v, shuffled<Across<1>>(v, v));
+}
+
+// A group of int8. Where one of its y is NaN or infinite, or its step is small, nothing is written, and the result is false.
+template <class Isa, bool kStreaming, int kVectors>
+OUTGRAD_HD bool int8_vectors(const typename Isa::Float (&y)[kVectors], u8* codes, Int8Scale& scale) {
+  auto least = y[0], most = y[0];
+  OUTGRAD_UNROLL
+  for (int k = 1; k < kVectors; ++k) least = Isa::at_most(least, y[k]), most = Isa::at_least(most, y[k]);
+  const Vector<Isa> ends = least_of_halves<Isa>({{least}}, {{Isa::negate(most)}});
+  const Int8Scale found = int8_scale(ends.v[0][0], -ends.v[0][Isa::kLanes / 2]);
+  const Divisor by = Divisor::of(found.step);
+  if (__builtin_expect(!by.is_usual() || found.zero != found.zero, 0)) return false;  // of an infinity zero is NaN
+  typename Isa::Int code[kVectors], least_code = Isa::splat(0);
+  OUTGRAD_UNROLL
+  for (int k = 0; k < kVectors; ++k) {
+    const auto quotient = quotients<Isa>(Isa::sub(y[k], Isa::splat(found.zero)), by);
+    code[k] = BlockVectors<Isa>::rounded(quotient);
+    least_code = Isa::min(least_code, code[k]);
+  }
+  if (__builtin_expect(Isa::any(Isa::greater(Isa::splat(0), least_code)), 0)) return false;  // of a NaN
+  scale = found;
+  OUTGRAD_UNROLL
+  for (int k = 0; k < kVectors; k += 4) {
+    auto* const to = reinterpret_cast<F8E4M3*>(codes + k * Isa::kLanes);  // any byte
+    BlockVectors<Isa>::template store<kStreaming>(to, code[k], code[k + 1], code[k + 2], code[k + 3]);
+  }
+  return true;
+}
+
+// encode_block by vectors, to the bit; y are the vectors of a block.
+template <class Store, class Isa, bool kStreaming, int kVectors>
+OUTGRAD_HD void encode_vectors(const typename Isa::Float (&y)[kVectors], const Divisor& tensor, typename Store::Code* codes, typename Store::Scale* scales) {
+  constexpr int kTogether = std::is_same_v<Store, NormInt8> ? NormInt8::kGroup / Isa::kLanes : 4;
+  using Together = typename Isa::Float[kTogether];
+  OUTGRAD_UNROLL
+  for (int k = 0; k < kVectors; k += kTogether) {
+    const i64 at = k * Isa::kLanes;
+    typename Store::Scale* const scale = Store::kGroup == 0 ? scales : scales + at / Store::kGroup;
+    const Together& vectors = reinterpret_cast<const Together&>(y[k]);
+    bool done;
+    if constexpr (std::is_same_v<Store, NormInt8>) {
+      done = int8_vectors<Isa, kStreaming>(vectors, codes + at, *scale);
+    } else if constexpr (std::is_same_v<Store, NormMxFp8>) {
+      done = mxfp8_blocks<Isa, kStreaming>(vectors, codes + at, scale);
+    } else {
+      done = tensor.is_usual() && e4m3_vectors<Isa, kStreaming>(vectors, tensor, codes + at);
     }
+    if (__builtin_expect(!done, 0)) {
+      float single[kTogether * Isa::kLanes];
+      for (int v = 0; v < kTogether; ++v) Isa::template store<false>(single + v * Isa::kLanes, vectors[v]);
+      encode_block<Store>(single, codes + at, scale);
+    }
+  }
+}
+#endif
+
+// Rows whose sums are complete, as NormedRows: writes y, if it is wanted, its codes and, but for e4m3, the scales. y is computed
+// once, a block of columns after the other.
+template <class Store, class T, RowLoops L, bool kStreaming, int kRows>
+struct StoredRows {
+  static constexpr i64 kBlock = OutputBlocks<L, T>::kElements, kGroup = Store::kGroup == 0 ? kBlock : Store::kGroup;
+  NormedRows<T, L, kStreaming, kRows> rows;
+  typename Store::Code* codes;    // of these rows
+  typename Store::Scale* scales;  // of these rows, or of the tensor
+  Divisor tensor;                 // the tensor's scale
+
+  // `from` is a whole number of blocks.
+  void write(i64 from, i64 to) const {
+    for (i64 j = from; j < to; j += kBlock) {
+      for (int r = 0; r < kRows; ++r) write_block(LaneOf<L>{}, r, j, std::min(kBlock, to - j));
+    }
+  }
+
+ private:
+  typename Store::Scale* scales_of(int r, i64 j) const { return Store::kGroup == 0 ? scales : scales + norm_scales_of<Store>(r, rows.a->n) + j / kGroup; }
+  // y of the columns from j on, which is also stored.
+  template <class Io>
+  OUTGRAD_HD typename Io::Value output(Io io, int r, i64 j) const {
+    using Value = typename Io::Value;
+    const i64 n = rows.a->n;
+    prefetch<L.prefetch>(io, rows.a->x + rows.ahead + place_ahead<kRows, T>(io, r, j, n));
+    const Value g = rows.a->gamma ? io.load(rows.a->gamma + j) : io.splat(1.0f);
+    const Value b = rows.a->beta ? io.load(rows.a->beta + j) : io.splat(kMissingTerm);
+    const Value y = forward_output<Value>(io.load(rows.x + r * n + j), io.splat(rows.mean[r]), io.splat(rows.rstd[r]), g, b);
+    if (rows.a->y) store_as<kStreaming>(io, rows.y + r * n + j, y);
+    return y;
+  }
+  template <class Lane>
+  void write_block(Lane, int r, i64 j, i64 count) const {
+    alignas(64) float y[kBlock] = {};
+    for (i64 k = 0; k < count; ++k) y[k] = output(LaneIo<float>{}, r, j + k);
+    typename Store::Code* const to = codes + r * rows.a->n + j;
+    if (count == kBlock) return encode_block<Store>(y, to, scales_of(r, j));
+    typename Store::Code block[kBlock];
+    if constexpr (Store::kGroup == 0) {
+      encode_block<Store>(y, block, scales);
+    } else {  // whole groups
+      for (i64 g = 0; g < count; g += kGroup) encode_block<Store>(*reinterpret_cast<const float (*)[kGroup]>(y + g), block + g, scales_of(r, j + g));
+    }
+    std::copy_n(block, count, to);
+  }
+#ifdef OUTGRAD_AVX2
+  template <class Isa>
+  OUTGRAD_HD void write_block(Vector<Isa>, int r, i64 j, i64 count) const {
+    constexpr int kStrip = 4, kVectors = kBlock / Isa::kLanes;
+    if (count < kBlock) return write_block(0.0f, r, j, count);
+    typename Isa::Float y[kVectors];
+    OUTGRAD_UNROLL
+    for (int k = 0; k < kVectors; k += kStrip) {
+      const auto strip = output(LaneIo<FloatPack<Isa, kStrip>>{}, r, j + k * Isa::kLanes);
+      OUTGRAD_UNROLL
+      for (int i = 0; i < kStrip; ++i) y[k + i] = strip.v[i];
+    }
+    encode_vectors<Store, Isa, kStreaming>(y, tensor, codes + r * rows.a->n + j, scales_of(r, j));
+  }
+#endif
+};
+
+// Processes rows [row, end) in whole groups of kRows, and returns where it stopped.
+template <Norm N, class Store, class T, RowLoops L, bool kStreaming, int kRows>
+i64 store_rows(const ForwardArrays<T>& a, typename Store::Code* codes, typename Store::Scale* scales, i64 row, i64 end) {
+  using Rows = StoredRows<Store, T, L, kStreaming, kRows>;
+  constexpr int kVectors = static_cast<int>(Rows::kBlock / LaneIo<LaneOf<L>>::kWidth);  // of a block, by which the writer goes
+  RowWriter<Rows, LaneOf<L>, kVectors, kStreaming, kRows> writer(a.n);
+  Divisor tensor{};
+  if constexpr (Store::kGroup == 0) tensor = Divisor::of(*scales);
+  for (; end - row >= kRows; row += kRows) {
+    const auto rows = norm_rows<N, T, L, kStreaming, kRows>(a, row, writer);
+    writer.rest();
+    writer.begin(Rows{rows, codes + row * a.n, Store::kGroup == 0 ? scales : scales + norm_scales_of<Store>(row, a.n), tensor});
+  }
+  writer.rest();
+  return row;
+}
+
+template <Norm N, class Store, class T, RowLoops L, bool kStreaming>
+void store_all_rows(const RowTasks& how, const ForwardArrays<T>& a, typename Store::Code* codes, typename Store::Scale* scales) {
+  parallel_for((a.rows + how.task_rows - 1) / how.task_rows, how.threads, [&](i64 task) {
+    i64 row = task * how.task_rows;
+    const i64 end = std::min(a.rows, row + how.task_rows);
+    constexpr int kTogether = kRowsTogether<L, T>;
+    row = store_rows<N, Store, T, L, kStreaming, kTogether>(a, codes, scales, row, end);
+    if constexpr (kTogether > 1) store_rows<N, Store, T, L, kStreaming, 1>(a, codes, scales, row, end);
+    end_streaming<kStreaming>();
   });
 }
 
 template <Norm N, class T, RowLoops L>
 u32 largest_output(const RowTasks& how, const ForwardArrays<T>& a) {
   std::atomic<u32> amax = 0;
-  over_normed_rows<N, T, L>(how, a, [&](i64, const OutputBlocks<L, T>& blocks, const auto&) {
+  parallel_for((a.rows + how.task_rows - 1) / how.task_rows, how.threads, [&](i64 task) {
+    const i64 end = std::min(a.rows, (task + 1) * how.task_rows);
     constexpr i64 kElements = OutputBlocks<L, T>::kElements;
     alignas(64) float y[kElements];
     u32 most = 0;
-    for (i64 j = 0; j < a.n; j += kElements) {
-      const i64 count = std::min(kElements, a.n - j);
-      blocks.read(j, count, y);
-      std::fill(y + count, y + kElements, 0.0f);
-      most = std::max(most, largest_in_block(y));
+    for (i64 row = task * how.task_rows; row < end; ++row) {
+      Nothing meanwhile;
+      const auto rows = norm_rows<N, T, L, false, 1>(a, row, meanwhile);
+      const OutputBlocks<L, T> blocks{&a, rows.x, rows.mean[0], rows.rstd[0]};
+      for (i64 j = 0; j < a.n; j += kElements) {
+        const i64 count = std::min(kElements, a.n - j);
+        blocks.read(j, count, y);
+        std::fill(y + count, y + kElements, 0.0f);
+        most = std::max(most, largest_in_block(y));
+      }
     }
     u32 so_far = amax.load(std::memory_order_relaxed);
     while (most > so_far && !amax.compare_exchange_weak(so_far, most, std::memory_order_relaxed)) {
@@ -235,10 +417,10 @@ void norm_forward_8bit(const char* function, const T* x, const float* gamma, con
       *scales = e4m3_scale(amax);
     }
   }
-  over_normed_rows<N, T, kLoops>(how, arrays, [&](i64 row, const OutputBlocks<kLoops, T>& blocks, const auto& rows_of_y) {
-    encode_row<Store>(blocks, n, codes + row * n, Store::kGroup == 0 ? scales : scales + norm_scales_of<Store>(row, n));
-    if (y) rows_of_y.write(0, n);
-  });
+  if constexpr (S.streaming_stores && S.vector_bits > 0) {
+    if (rows_stream<S>(codes, rows, n) && (!y || rows_stream<S>(y, rows, n))) return store_all_rows<N, Store, T, kLoops, true>(how, arrays, codes, scales);
+  }
+  store_all_rows<N, Store, T, kLoops, false>(how, arrays, codes, scales);
 }
 
 template <Norm N, class Store, class T, CpuNormBackwardSchedule S>

@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -346,7 +348,64 @@ TEST(NormStore, AGroupThatInt8HasNoCodesForReadsAsNan) {
   EXPECT_TRUE(reads_nan({-3e38f, 3e38f}));
   EXPECT_FALSE(reads_nan({-1.5e38f, 1.5e38f}));
   EXPECT_FALSE(reads_nan({-0.0f, 0.0f}));
+  EXPECT_FALSE(reads_nan({-0.0f, -0.0f})) << "as of a constant row and a negative gamma";
 }
+
+#ifdef OUTGRAD_AVX2
+struct Fraction {
+  float v, s;
+};
+
+// v / s next to the middle of two floats, where a quotient that is not quite right rounds to the wrong one: for an odd S of 24 bits and a
+// small odd d there is an M of 25 bits with S M = d mod 2^25, and T = (S M - d) / 2^25 has 24 bits. So T 2^25 / S = M (1 - d / (S M)).
+std::vector<Fraction> hard_fractions(patterns::Random& random, size_t count) {
+  std::vector<Fraction> hard;
+  while (hard.size() < count) {
+    const u64 odd = (random.next() & 0xffffffu) | 0x800001u, d = (random.next() % 8) * 2 + 1;
+    u64 inverse = odd;  // of an odd number mod 2^3, and twice as many bits at each step
+    for (int k = 0; k < 4; ++k) inverse *= 2 - odd * inverse;
+    const bool above = random.next() % 2 == 0;
+    const u64 middle = (above ? d * inverse : -d * inverse) & 0x1ffffffu;
+    if (middle < 0x1000000u) continue;
+    const u64 dividend = (odd * middle + (above ? -d : d)) >> 25;
+    const int power = static_cast<int>(random.next() % 170u) - 110, down = 15 + static_cast<int>(random.next() % 20u);  // M 2^-down from 2^-10 to 2^10
+    const Fraction f{std::ldexp(static_cast<float>(dividend), power + 25 - down), std::ldexp(static_cast<float>(odd), power)};
+    if (f.v <= Divisor::kMostQuotient * f.s) hard.push_back(f);
+  }
+  return hard;
+}
+
+template <class Isa>
+void expect_quotients() {
+  patterns::Random random(7);
+  std::vector<Fraction> fractions = hard_fractions(random, 100'000);
+  while (fractions.size() < 300'000) {  // of all usual scales; any, and halves of whole numbers
+    const float s = float_of((35u + static_cast<u32>(random.next()) % 188u) << 23 | (static_cast<u32>(random.next()) & 0x7fffffu));
+    const float any = std::ldexp(1.0f + static_cast<float>(random.next() & 0xffffffu) * 0x1p-24f, static_cast<int>(random.next() % 24u) - 14);
+    const float quotient = fractions.size() % 2 == 0 ? any : std::nearbyint(std::min(any, 255.0f)) + 0.5f;
+    fractions.push_back({std::min(quotient * s, Divisor::kMostQuotient * s), s});
+  }
+  alignas(64) float got[Isa::kLanes];
+  for (const Fraction& f : fractions) {
+    const Divisor by = Divisor::of(f.s);
+    ASSERT_TRUE(by.is_usual()) << f.s;
+    Isa::template store<false>(got, detail::quotients<Isa>(Isa::splat(f.v), by));
+    const float want = f.v / f.s;
+    if (want < 0x1p-11f) {
+      ASSERT_LT(got[0], 0x1p-10f) << std::hexfloat << f.v << " / " << f.s;
+    } else {
+      ASSERT_EQ(got[0], want) << std::hexfloat << f.v << " / " << f.s;
+    }
+  }
+}
+
+TEST(NormStore, QuotientsWithoutADivisionAreThoseOfADivision) {
+  expect_quotients<Avx2>();
+#ifdef OUTGRAD_AVX512
+  expect_quotients<Avx512>();
+#endif
+}
+#endif
 
 TEST(NormStore, CodesWithoutBranchesAreThoseOfTheFormat) {
   for (const float y : patterns::f32_patterns(2000)) {
@@ -418,6 +477,38 @@ std::string refusal_of(const std::function<void()>& action) {
     return error.what();
   }
   return "accepted";
+}
+
+// Large arrays on cache lines are written past the caches, rows of one group while the next are summed.
+TEST(NormStore, StreamedRowsAreThoseThroughTheCaches) {
+  constexpr i64 kRows = 4103, kColumns = 576;
+  const size_t count = kRows * kColumns;
+  const auto lines = [](size_t bytes) { return std::unique_ptr<void, decltype(&std::free)>(std::aligned_alloc(64, (bytes + 63) / 64 * 64), std::free); };
+  const auto of = [&]<class Store, class T>(Store, T) {
+    auto p = problem<T>(Norm::layer, 7, kColumns, Rows::odd, 0);
+    const auto x = lines(count * sizeof(T)), y = lines(count * sizeof(T)), codes = lines(count * sizeof(typename Store::Code));
+    T* const from = static_cast<T*>(x.get());
+    for (size_t i = 0; i < count; ++i) from[i] = p.x[i % p.x.size()];
+    const auto scale_count = static_cast<size_t>(norm_scales_of<Store>(kRows, kColumns));
+    std::vector<typename Store::Scale> scales(scale_count), expected_scales(scale_count);
+    std::vector<float> rstd(kRows);
+    std::vector<T> expected(count);
+    std::vector<typename Store::Code> expected_codes(count);
+    T* const to = static_cast<T*>(y.get());
+    auto* const kept = static_cast<typename Store::Code*>(codes.get());
+    ASSERT_TRUE(detail::rows_stream<kWidestSchedule>(kept, kRows, kColumns));
+    layernorm_forward_8bit<Store, T>(from, p.gamma.data(), p.beta.data(), kRows, kColumns, kEps, nullptr, to, kept, scales.data(), rstd.data());
+    layernorm_forward_8bit<Store, T, kScalar>(from, p.gamma.data(), p.beta.data(), kRows, kColumns, kEps, nullptr, expected.data(), expected_codes.data(),
+                                              expected_scales.data(), rstd.data());
+    for (size_t i = 0; i < count; ++i) {
+      ASSERT_EQ(std::memcmp(kept + i, expected_codes.data() + i, sizeof *kept), 0) << Store::kName << ' ' << i;
+      ASSERT_EQ(canonical_bits(to[i]), canonical_bits(expected[i])) << Store::kName << ' ' << i;
+    }
+    ASSERT_EQ(bytes_of(scales), bytes_of(expected_scales)) << Store::kName;
+  };
+  of(NormE4m3{}, BF16{});
+  of(NormMxFp8{}, float{});
+  of(NormInt8{}, F16{});
 }
 
 TEST(NormStore, BadInputIsNamed) {
