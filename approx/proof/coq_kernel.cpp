@@ -1,0 +1,203 @@
+#include "approx/proof/coq_kernel.h"
+
+#include "approx/function/format.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace outgrad::approx::coq {
+namespace {
+
+/// Absolute values in one file: at most half a minute of coqc.
+constexpr int kValuesPerFile = 2048;
+
+/// d = integer 2^exponent, with the shortest integer.
+std::pair<long long, int> integer_and_exponent(double d) {
+  if (d == 0) return {0, 0};
+  int exponent = 0;
+  auto integer = static_cast<long long>(std::ldexp(std::frexp(d, &exponent), 53));
+  exponent -= 53;
+  for (; integer % 2 == 0; integer /= 2) ++exponent;
+  return {integer, exponent};
+}
+
+/// As a number of Kernel.v.
+std::string fp32_number(float value) {
+  if (value == 0) return std::signbit(value) ? "S754_zero true" : "S754_zero false";
+  const auto [integer, exponent] = integer_and_exponent(static_cast<double>(value));
+  return fmt::format("number ({}) ({})", integer, exponent);
+}
+
+std::string table_row(std::vector<float> words, std::size_t count) {
+  words.resize(count);  // a row of lower degree has zeros above it
+  std::vector<std::string> numbers;
+  for (const float word : words) numbers.push_back(fp32_number(word));
+  return fmt::format("    [{}]", fmt::join(numbers, "; "));
+}
+
+/// Precision and exponent range as Format.v has them.
+struct Shape {
+  explicit Shape(Format format) : precision(precision_bits(format)), range(1 << (shape_of(format).exponent_bits - 1)) {}
+  int precision, range;
+  [[nodiscard]] int first_of(int power) const { return (range - 1 + power) << (precision - 1); }  ///< the number of 2^power, a normal number
+  [[nodiscard]] int magnitudes() const { return first_of(range); }
+  [[nodiscard]] std::string arguments() const { return fmt::format("{} {}", precision, range); }
+};
+
+/// How Exhaustion.v encloses f, up to the last of the absolute values that it is for.
+struct Enclosure {
+  const char* name;
+  int last;
+};
+std::vector<Enclosure> enclosures(Format format) {
+  const Shape shape(format);
+  if (format == Format::f16) return {{"f16_all", shape.magnitudes()}};
+  return {{"bf16_least", shape.first_of(3 - shape.range)}, {"bf16_to_4", shape.first_of(2)}, {"bf16_from_4", shape.magnitudes()}};
+}
+
+std::string imports(const Fit& forward, const Fit& backward, const std::string& more) {
+  return fmt::format(
+      "From Coq Require Import Reals ZArith Lia SpecFloat.\nFrom Flocq Require Import Core IEEE754.BinarySingleNaN.\n"
+      "From Outgrad Require Import Gelu BranchPoint Format Kernel Exhaustion Forward {}_kernel {}_kernel{}.\nOpen Scope Z_scope.\n",
+      forward.name, backward.name, more);
+}
+
+std::string backward_kernel(const Fit& fit) {
+  const BackwardModel& m = *fit.backward;
+  std::vector<std::string> rows;
+  for (const Piece& piece : m.pieces) {
+    std::vector<float> words = {piece.centre};
+    words.insert(words.end(), piece.c.begin(), piece.c.end());
+    rows.push_back(table_row(words, static_cast<std::size_t>(m.words())));
+  }
+  const auto [integer, exponent] = integer_and_exponent(m.kT);
+  return fmt::format(R"(Definition kernel : header := Eval vm_compute in {{|
+  rows := {};
+  y_hi := {}; y_lo := {}; t_min := {}; y_max := {};
+  index_scale := {}; index_bias := {};
+  left_y := {}; left_bits := {}; left_row := {}; left_knee := {}; left_base := {};
+  table := [
+{}
+  ]
+|}}.
+
+(* {} *)
+Definition T : float radix2 := Float radix2 {} ({}).
+)",
+                     m.kRows, fp32_number(m.kYHi), fp32_number(m.kYLo), fp32_number(m.kTMin), fp32_number(m.kYMax), fp32_number(m.kIndexScale),
+                     fp32_number(m.kIndexBias), fp32_number(m.kLeftY), m.kLeftBits, m.kLeftRow, m.kLeftKnee, m.kLeftBase, fmt::join(rows, ";\n"),
+                     power_of_two(m.kT), integer, exponent);
+}
+
+std::string forward_kernel(const Fit& fit) {
+  const RoundedForwardModel& m = *fit.rounded;
+  std::vector<std::string> rows;
+  for (const Piece& piece : m.pieces) rows.push_back(table_row(piece.c, RoundedForwardModel::kWords));
+  return fmt::format(R"(Definition forward : forward_header := Eval vm_compute in {{|
+  f_rows := {};
+  x_star_32 := {}; x_min := {}; x_max := {}; tie := {}; tie_is_subnormal := {};
+  f_index_scale := {}; f_index_bias := {}; minus_step := {}; quartic_shift := {};
+  f_table := [
+{}
+  ]
+|}}.
+)",
+                     m.kRows, fp32_number(m.kXStar), fp32_number(m.kXMin), fp32_number(m.kXMax), fp32_number(m.kTie), m.kTie < kernels::kLeastNormal,
+                     fp32_number(m.kIndexScale), fp32_number(m.kIndexBias), fp32_number(-1.0f / m.kIndexScale), m.kQuarticShift, fmt::join(rows, ";\n"));
+}
+
+/// The theorems, from covered_script() files whose ranges begin at these numbers.
+WitnessScript theorems_script(const Fit& forward, const Fit& backward, const std::vector<int>& firsts) {
+  const Shape shape(backward.backward->format);
+  std::string files, cases;
+  for (std::size_t k = 0; k < firsts.size(); ++k) {
+    files += fmt::format(" {}_all_{}", backward.name, k);
+    const std::string use = fmt::format("apply {}_all_{}.covered. lia.", backward.name, k);
+    cases += k + 1 < firsts.size() ? fmt::format("  destruct (Z.lt_ge_cases n {}). {{ {} }}\n", firsts[k + 1], use) : fmt::format("  {}\n", use);
+  }
+  return {backward.name + "_all.v",
+          fmt::format(R"((* {forward} and {backward} at every finite number x of their format. *)
+
+{imports}
+Lemma covered : forall n, 0 <= n < magnitudes {format} -> both_checked {format} forward kernel T n.
+Proof.
+  intros n H. change (magnitudes {format}) with {all} in H.
+{cases}Qed.
+
+(* The total error; y: f x rounded to the format, as an fp32 number. *)
+Theorem {backward}_T : forall x, in_format {format} x ->
+  (exists y, stands_for 24 128 y (nearest {format} (f x))) /\
+  forall y, stands_for 24 128 y (nearest {format} (f x)) ->
+    let g := evaluate_backward kernel y (Rle_bool x_star x) in is_finite_SF g = true /\ (Rabs (SF2R radix2 g - f' x) <= F2R T)%R.
+Proof. apply exhausted with forward; [reflexivity|reflexivity|repeat split; discriminate|exact covered]. Qed.
+
+(* x32: x as an fp32 number. *)
+Theorem {forward}_right : forall x, in_format {format} x -> forall x32, stands_for 24 128 x32 x ->
+  stands_for {format} (narrow {format} (evaluate_forward forward x32)) (nearest {format} (f x)) /\ evaluate_mask forward x32 = Rle_bool x_star x.
+Proof. apply exhausted with kernel T; [reflexivity|reflexivity|repeat split; discriminate|exact covered]. Qed.
+
+(* One kernel after the other; y: what the first one stores. *)
+Theorem {backward}_gradient : forall x, in_format {format} x -> forall x32, stands_for 24 128 x32 x ->
+  let y := narrow {format} (evaluate_forward forward x32) in
+  let g := evaluate_backward kernel (widen y) (evaluate_mask forward x32) in
+  stands_for {format} y (nearest {format} (f x)) /\ is_finite_SF g = true /\ (Rabs (SF2R radix2 g - f' x) <= F2R T)%R.
+Proof. apply exhausted; [reflexivity|reflexivity|repeat split; discriminate|exact covered]. Qed.
+)",
+                      fmt::arg("forward", forward.name), fmt::arg("backward", backward.name), fmt::arg("imports", imports(forward, backward, files)),
+                      fmt::arg("format", shape.arguments()), fmt::arg("all", shape.magnitudes()), fmt::arg("cases", cases)),
+          0, backward.backward->kT};
+}
+
+}  // namespace
+
+WitnessScript kernel_script(const Fit& fit, const std::string& path) {
+  const Format format = fit.backward ? fit.backward->format : fit.rounded ? fit.rounded->format : Format::f32;
+  if (fit.activation != "gelu" || (format != Format::f16 && format != Format::bf16))
+    throw kernels::SpecError(path, "kind", "a fit of gelu in f16 or bf16, backward or rounded forward, is needed: Coq's library has no other kernel");
+  if (fit.backward) {
+    const BackwardModel& m = *fit.backward;
+    if (!m.kMasked || !m.kHasLeft || m.kHasRight || m.kHasBreaks || !m.kCentred || m.kTwoWord || m.kScheme != kernels::kHorner)
+      throw kernels::SpecError(path, "backward",
+                               "a mask, a left segment, cells of equal width, centred rows and Horner's scheme are needed: Coq's "
+                               "library has no other kernel");
+  }
+  return {fit.name + "_kernel.v",
+          fmt::format("(* The constants and rows of {}, as the kernel in Coq computes with them. *)\n\nFrom Coq Require Import ZArith List SpecFloat.\n"
+                      "From Flocq Require Import Core.\nFrom Outgrad Require Import Kernel Forward.\nImport ListNotations.\nOpen Scope Z_scope.\n\n{}",
+                      fit.name, fit.backward ? backward_kernel(fit) : forward_kernel(fit)),
+          0, fit.backward ? fit.backward->kT : 0};
+}
+
+WitnessScript covered_script(const Fit& forward, const Fit& backward, int k, int first, int last) {
+  const Format format = backward.backward->format;
+  const std::vector<Enclosure> all = enclosures(format);
+  const char* const enclosing = std::ranges::find_if(all, [=](const Enclosure& e) { return last <= e.last; })->name;
+  return {fmt::format("{}_all_{}.v", backward.name, k),
+          fmt::format("(* {0} and {1} at the absolute values {2} to {3} of their format, for both signs. *)\n\n{4}\n"
+                      "Lemma covered : forall n, {2} <= n < {5} -> both_checked {6} forward kernel T n.\n"
+                      "Proof. apply both_checked_range with {7}. exact {7}_sound. vm_cast_no_check (eq_refl true). Qed.\n",
+                      forward.name, backward.name, first, last - 1, imports(forward, backward, ""), last, Shape(format).arguments(), enclosing),
+          0, backward.backward->kT};
+}
+
+std::vector<WitnessScript> exhaustion_scripts(const Fit& forward, const Fit& backward, const std::string& path) {
+  std::vector<WitnessScript> scripts = {kernel_script(forward, path), kernel_script(backward, path)};
+  std::vector<int> firsts;
+  int first = 0;
+  for (const Enclosure& part : enclosures(backward.backward->format)) {
+    while (first < part.last) {
+      const int last = std::min(first + kValuesPerFile, part.last);
+      scripts.push_back(covered_script(forward, backward, static_cast<int>(firsts.size()), first, last));
+      firsts.push_back(first);
+      first = last;
+    }
+  }
+  scripts.push_back(theorems_script(forward, backward, firsts));
+  return scripts;
+}
+
+}  // namespace outgrad::approx::coq

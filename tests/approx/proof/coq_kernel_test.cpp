@@ -1,0 +1,284 @@
+// Coq has the deployed kernels, and accepts what is claimed of them over one binade of bf16 but nothing that is a little wrong; exhaustively,
+// over every number of bf16 and of f16.
+#include "approx/proof/coq_kernel.h"
+
+#include "approx/function/format.h"
+#include "approx/proof/witness.h"
+#include "kernels/eval.h"
+#include "kernels/generated/gelu_bf16.h"
+#include "kernels/generated/gelu_f16.h"
+#include "kernels/generated/gelu_forward_bf16.h"
+#include "kernels/generated/gelu_forward_f16.h"
+#include "kernels/support/digest.h"
+#include "kernels/support/files.h"
+#include "kernels/support/process.h"
+#include "tests/approx/shared.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cmath>
+#include <filesystem>
+#include <set>
+#include <sstream>
+#include <thread>
+
+namespace outgrad::approx::coq {
+namespace {
+
+const std::string kCoqSources = kRoot + "/approx/proof/coq/";
+/// What the theorem needs of the library, in order.
+constexpr const char* kNeeded[] = {"Calculus", "Gaussian", "Gelu", "BranchPoint", "Format", "Kernel", "NormalSeries", "Exhaustion", "Forward"};
+
+/// What coqc says where a computation has another result than is claimed.
+constexpr const char* kUnequal = "The term \"eq_refl\" has type";
+
+class CoqKernel : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!program_found("coqc")) GTEST_SKIP() << "coqc is not installed (Debian packages coq, libcoq-interval)";
+    folder_ = std::filesystem::path(testing::TempDir()) / ("outgrad_coq_kernel_" + std::to_string(::getpid()));
+    std::filesystem::create_directories(folder_);
+    for (const char* const name : kNeeded) ASSERT_TRUE(accepts(std::string(name) + ".v", kernels::read_file(kCoqSources + name + ".v")));
+  }
+  void TearDown() override {
+    if (!folder_.empty()) std::filesystem::remove_all(folder_);
+  }
+
+  [[nodiscard]] kernels::Ending compile(const std::string& file, const std::string& text) const {
+    kernels::write_file((folder_ / file).string(), text);
+    kernels::Launch launch{{"coqc", "-q", "-w", "-ambiguous-paths", "-Q", ".", "Outgrad", file}};
+    launch.out = launch.err = kernels::Launch::kCaptured;
+    launch.folder = folder_.string();
+    launch.limits = {{RLIMIT_AS, rlim_t{3} << 30}};
+    return kernels::run(launch, 1800);
+  }
+  [[nodiscard]] testing::AssertionResult accepts(const std::string& file, const std::string& text) const {
+    const kernels::Ending ending = compile(file, text);
+    if (ending.status == 0) return testing::AssertionSuccess();
+    return testing::AssertionFailure() << file << (ending.late ? ": out of time" : "") << "\n" << ending.text;
+  }
+  [[nodiscard]] testing::AssertionResult accepts(const WitnessScript& script) const { return accepts(script.name, script.text); }
+  /// For the reason that `error` is part of, and not for want of time or memory.
+  [[nodiscard]] testing::AssertionResult refuses(const std::string& file, const std::string& text, const std::string& error) const {
+    const kernels::Ending ending = compile(file, text);
+    if (ending.status == 1 && ending.text.find(error) != std::string::npos) return testing::AssertionSuccess();
+    return testing::AssertionFailure() << file << ": status " << ending.status << "\n" << ending.text;
+  }
+
+  std::filesystem::path folder_;
+};
+
+/// `before` has to be there once.
+std::string with(std::string text, const std::string& before, const std::string& after) {
+  const std::size_t at = text.find(before);
+  if (at == std::string::npos || text.find(before, at + 1) != std::string::npos) throw std::runtime_error("not there once: " + before);
+  return text.replace(at, before.size(), after);
+}
+
+// ---- The kernel ----------------------------------------------------------------------------------------------------
+
+// Kernel.v and Forward.v say the same as these functions. When they change, look at those, and then change the digest.
+TEST(CoqKernelText, IsOfTheEvaluatorThatIsDeployed) {
+  const std::string text = kernels::read_file(kRoot + "/kernels/eval.h");
+  const auto part = [&](const std::string& from, const std::string& to) {
+    const std::size_t begin = text.find(from), end = text.find(to, begin);
+    EXPECT_TRUE(begin != std::string::npos && end != std::string::npos) << from;
+    return text.substr(begin, end - begin);
+  };
+  const std::string functions =
+      part("// p(u), the row's polynomial", "// The same, given only a generated header.") + part("struct FloatOps {", "  OUTGRAD_HD float exponent(float a)") +
+      part("inline constexpr float kLeastNormal", "// The body of a `where` over w.") +
+      part("// f(x) in fp32, ready to be narrowed", "// The same, for use where every x") + part("// m = [x >= x*]", "// No bit of an exponent");
+  EXPECT_EQ(kernels::sha256(functions), "b20a046388c2e6899a678e68758995f258c28999e182e8b6bcd5fe35dcc43a23");
+}
+
+/// The compiled kernels of two generated headers.
+template <class T, class Backward, class Forward>
+struct Compiled {
+  Format format;
+  static constexpr std::uint64_t kModulus = (std::uint64_t{1} << 61) - 1;
+
+  static std::uint64_t hashed(std::uint64_t hash, float result) {
+    __extension__ using Wide = unsigned __int128;
+    return static_cast<std::uint64_t>((Wide{hash} * 1000003 + kernels::canonical_bits(result) + 1) % kModulus);
+  }
+  [[nodiscard]] float number(int pattern) const { return static_cast<float>(decode(format, static_cast<std::uint32_t>(pattern))); }
+  /// As hash_of_results in Kernel.v.
+  [[nodiscard]] std::uint64_t hash_of_results(int step, int count) const {
+    std::uint64_t hash = 0;
+    for (int i = 0; i < count; ++i) {
+      for (const bool m : {false, true}) hash = hashed(hash, kernels::evaluate_backward<Backward>(kernels::FloatOps{}, number(i * step), m));
+    }
+    return hash;
+  }
+  /// As hash_of_outputs in Forward.v.
+  [[nodiscard]] std::uint64_t hash_of_outputs(int step, int count) const {
+    static constexpr auto kTable = Forward::table();
+    const kernels::FloatOps ops;
+    std::uint64_t hash = 0;
+    for (int i = 0; i < count; ++i) {
+      const float x = number(i * step), y = kernels::widen(kernels::narrow<T>(kernels::evaluate_forward(ops, Forward{}, kTable, x)));
+      hash = 2 * hashed(hash, y) + static_cast<std::uint64_t>(kernels::evaluate_mask(ops, Forward{}, x));
+    }
+    return hash;
+  }
+};
+const Compiled<kernels::BF16, kernels::generated::GeluBf16, kernels::generated::GeluForwardBf16> kBf16{Format::bf16};
+const Compiled<kernels::F16, kernels::generated::GeluF16, kernels::generated::GeluForwardF16> kF16{Format::f16};
+
+std::string same_hashes(const std::string& format, int step, int count, std::uint64_t results, std::uint64_t outputs) {
+  return fmt::format(
+      "From Coq Require Import ZArith.\nFrom Outgrad Require Import Kernel Forward gelu_{0}_kernel gelu_forward_{0}_kernel.\nOpen Scope Z_scope.\n"
+      "Lemma results : hash_of_results kernel {1} 0 {2} {3} = {4}.\nProof. vm_cast_no_check (eq_refl {4}). Qed.\n"
+      "Lemma outputs : hash_of_outputs forward {1} 0 {2} {3} = {5}.\nProof. vm_cast_no_check (eq_refl {5}). Qed.\n",
+      format, format == "bf16" ? "8 128" : "11 16", step, count, results, outputs);
+}
+
+// ---- One binade ----------------------------------------------------------------------------------------------------
+
+/// Numbers of the absolute values from 1/2 to 1 in bf16; the worst error of all is there, next to y*.
+constexpr int kFirst = 126 << 7, kLast = 127 << 7;
+
+/// The theorem of that binade, from a covered_script() file.
+std::string binade_theorem() {
+  return fmt::format(
+      "From Coq Require Import Reals ZArith Lia.\nFrom Flocq Require Import Core.\nFrom Outgrad Require Import Format Kernel Exhaustion Forward "
+      "gelu_bf16_kernel gelu_forward_bf16_kernel gelu_bf16_all_0.\nOpen Scope Z_scope.\n"
+      "Theorem binade : forall n x, {} <= n < {} -> in_format 8 128 x -> Rabs x = magnitude 8 128 n ->\n"
+      "  total_error_at 8 128 kernel (F2R T) x /\\ forward_right_at 8 128 forward x /\\ stored_gradient_at 8 128 forward kernel (F2R T) x.\n"
+      "Proof.\n  intros n x N X E. apply both_checked_correct with n; trivial; try reflexivity; try lia. repeat split; discriminate.\n"
+      "  apply covered. lia.\nQed.\n",
+      kFirst, kLast);
+}
+
+/// Of the kernel's error at the numbers of the binade, in long double. f' is off by less than 2^-63 there.
+long double worst_error(const BackwardModel& model) {
+  long double worst = 0;
+  for (int n = kFirst; n < kLast; ++n) {
+    for (const int sign : {0, 1}) {
+      const auto x = static_cast<long double>(decode(Format::bf16, static_cast<std::uint32_t>(n | (sign << 15))));
+      const long double Phi = std::erfc(-x * std::sqrt(0.5L)) / 2, phi = std::exp(-x * x / 2) / std::sqrt(2 * std::acos(-1.0L));
+      // To the nearest number of bf16: f(x) is no tie.
+      const long double ulp = std::ldexp(1.0L, std::ilogb(x * Phi) - 7), y = std::nearbyint(x * Phi / ulp) * ulp;
+      worst = std::max(worst, std::abs(static_cast<long double>(deployed_gradient(model, static_cast<float>(y), x > -0.7517L)) - (Phi + x * phi)));
+    }
+  }
+  return worst;
+}
+
+TEST_F(CoqKernel, AcceptsOneBinadeAndNothingALittleWrong) {
+  Fit fit = committed("gelu_bf16");
+  const Fit forward = committed("gelu_forward_bf16");
+  ASSERT_TRUE(accepts(kernel_script(fit, "")));
+  ASSERT_TRUE(accepts(kernel_script(forward, "")));
+
+  // The kernels, against the compiled ones.
+  constexpr int kStep = 61, kCount = 65536 / kStep;
+  const std::uint64_t results = kBf16.hash_of_results(kStep, kCount), outputs = kBf16.hash_of_outputs(kStep, kCount);
+  EXPECT_TRUE(accepts("Same.v", same_hashes("bf16", kStep, kCount, results, outputs)));
+  EXPECT_TRUE(refuses("Same.v", same_hashes("bf16", kStep, kCount, results + 1, outputs), kUnequal));
+  EXPECT_TRUE(refuses("Same.v", same_hashes("bf16", kStep, kCount, results, outputs + 1), kUnequal));
+
+  // The double next above the worst error is accepted as T, the one next below is not.
+  const WitnessScript binade = covered_script(forward, fit, 0, kFirst, kLast);
+  const long double worst = worst_error(*fit.backward);
+  const auto above = static_cast<double>(worst) > worst ? static_cast<double>(worst) : std::nextafter(static_cast<double>(worst), 1.0);
+  const double below = std::nextafter(above, 0.0);
+  EXPECT_GT(worst - static_cast<long double>(below), 0x1p-63L);
+  EXPECT_GT(static_cast<long double>(above) - worst, 0x1p-63L);
+  EXPECT_LT(above, fit.backward->kT);
+  fit.backward->kT = below;
+  ASSERT_TRUE(accepts(kernel_script(fit, "")));
+  EXPECT_TRUE(refuses(binade.name, binade.text, kUnequal));
+  fit.backward->kT = above;
+  ASSERT_TRUE(accepts(kernel_script(fit, "")));
+  ASSERT_TRUE(accepts(binade));
+  EXPECT_TRUE(accepts("Binade.v", binade_theorem()));
+
+  // The absolute value at either end left out.
+  for (const int end : {0, 1}) {
+    ASSERT_TRUE(accepts(covered_script(forward, fit, 0, kFirst + end, kLast - 1 + end)));
+    EXPECT_TRUE(refuses("Binade.v", binade_theorem(), "Cannot find witness")) << end;
+  }
+
+  // The branch bit read the other way round.
+  ASSERT_TRUE(accepts("Kernel.v", with(kernels::read_file(kCoqSources + "Kernel.v"), "if m then r else SFopp r", "if m then SFopp r else r")));
+  for (const char* const name : {"Exhaustion", "Forward"}) ASSERT_TRUE(accepts(std::string(name) + ".v", kernels::read_file(kCoqSources + name + ".v")));
+  ASSERT_TRUE(accepts(kernel_script(fit, "")));
+  ASSERT_TRUE(accepts(kernel_script(forward, "")));
+  EXPECT_TRUE(refuses(binade.name, binade.text, kUnequal));
+}
+
+TEST(CoqKernelScripts, AreForTheKernelsThatTheLibraryHas) {
+  for (const char* const name : {"gelu_f32", "silu_bf16", "gelu_bf16_oracle", "gelu_forward"}) {
+    EXPECT_THROW((void)kernel_script(committed(name), name), kernels::SpecError) << name;
+  }
+  // Every absolute value is in one of the files.
+  for (const char* const format : {"bf16", "f16"}) {
+    const Fit fit = committed(std::string("gelu_") + format), forward = committed(std::string("gelu_forward_") + format);
+    const std::vector<WitnessScript> scripts = exhaustion_scripts(forward, fit, "");
+    int next = 0;
+    for (std::size_t k = 2; k + 1 < scripts.size(); ++k) {
+      const std::string& text = scripts[k].text;
+      int first = 0, last = 0;
+      ASSERT_EQ(std::sscanf(text.c_str() + text.find("forall n, "), "forall n, %d <= n < %d", &first, &last), 2) << text;
+      EXPECT_EQ(first, next);
+      next = last;
+    }
+    EXPECT_EQ(next, fit.backward->format == Format::bf16 ? 0x7f80 : 0x7c00) << format;
+  }
+}
+
+// ---- The whole format ----------------------------------------------------------------------------------------------
+
+/// Names in what Print Assumptions printed, or in the list of what may be assumed.
+std::set<std::string> assumed(const std::string& text) {
+  std::set<std::string> names;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.empty() && line[0] != ' ' && line[0] != '#' && line != "Axioms:") names.insert(line.substr(0, line.find_first_of(" :")));
+  }
+  return names;
+}
+
+class CoqKernelExhaustive : public CoqKernel {
+ protected:
+  template <class Kernels>
+  void prove(const std::string& format, const Kernels& compiled) {
+    const Fit fit = committed("gelu_" + format), forward = committed("gelu_forward_" + format);
+    const std::vector<WitnessScript> scripts = exhaustion_scripts(forward, fit, "");
+    ASSERT_TRUE(accepts(scripts[0]));
+    ASSERT_TRUE(accepts(scripts[1]));
+    const std::string same = same_hashes(format, 1, 65536, compiled.hash_of_results(1, 65536), compiled.hash_of_outputs(1, 65536));
+    // Two files at a time.
+    std::atomic<std::size_t> next = 1;
+    std::vector<testing::AssertionResult> results(scripts.size() - 1, testing::AssertionSuccess());
+    const auto work = [&] {
+      for (std::size_t k = next++; k < results.size(); k = next++) results[k] = k == 1 ? accepts("Same.v", same) : accepts(scripts[k]);
+    };
+    std::thread second(work);
+    work();
+    second.join();
+    for (const testing::AssertionResult& result : results) ASSERT_TRUE(result);
+    ASSERT_TRUE(accepts(scripts.back()));
+
+    const kernels::Ending printed =
+        compile("Trust.v", fmt::format("From Outgrad Require Import gelu_{0}_all.\nDefinition all := (gelu_{0}_T, gelu_forward_{0}_right, gelu_{0}_gradient).\n"
+                                       "Print Assumptions all.\n",
+                                       format));
+    ASSERT_EQ(printed.status, 0) << printed.text;
+    const std::set<std::string> listed = assumed(kernels::read_file(kCoqSources + "assumptions")), used = assumed(printed.text);
+    EXPECT_TRUE(used.contains("ClassicalDedekindReals.sig_forall_dec")) << printed.text;
+    for (const std::string& axiom : used) EXPECT_TRUE(listed.contains(axiom)) << axiom;
+  }
+};
+
+TEST_F(CoqKernelExhaustive, Bf16) { prove("bf16", kBf16); }
+TEST_F(CoqKernelExhaustive, F16) { prove("f16", kF16); }
+
+}  // namespace
+}  // namespace outgrad::approx::coq
