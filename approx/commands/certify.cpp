@@ -5,6 +5,7 @@
 #include "approx/progress.h"
 #include "approx/proof/coq.h"
 #include "approx/proof/coq_check.h"
+#include "approx/proof/coq_kernel.h"
 #include "approx/proof/sollya.h"
 #include "approx/proof/witness.h"
 #include "approx/search/fitter.h"
@@ -66,27 +67,30 @@ int confirm(const Fit& fit, const std::vector<WitnessScript>& scripts, const std
 }
 
 /// Has Coq check the bounds, and says how each fared; with `json`, the result goes to stdout and these lines to stderr. @return exit status.
-int confirm_by_coq(const Fit& fit, const std::vector<WitnessScript>& scripts, const std::string& folder, double limit_s, int threads, bool json) {
+int confirm_by_coq(const Fit& fit, const std::vector<WitnessScript>& scripts, const std::vector<WitnessScript>& total, const std::string& folder,
+                   double limit_s, int threads, bool json) {
   std::FILE* const lines = json ? stderr : stdout;
   const JobLine line(fit.name);
-  Stage stage("files", static_cast<std::int64_t>(scripts.size()));
+  Stage stage("files", static_cast<std::int64_t>(scripts.size() + total.size()));
   const auto say = [&](const coq::Checked& file) {
     if (file.bound != ' ') stage.tick();
     const char* const outcome = file.outcome == coq::Outcome::proven ? "proven" : file.outcome == coq::Outcome::refused ? "NOT PROVEN" : "UNDECIDED";
-    const std::string claim = file.bound == ' ' ? "library" : fmt::format("{} <= {}", file.bound, power_of_two(file.claim));
+    const std::string claim = file.bound == ' ' ? "library" : file.claim > 0 ? fmt::format("{} <= {}", file.bound, power_of_two(file.claim)) : "forward";
     fmt::print(lines, "{:<11} {:7.2f} s {:5} MiB  {}  {}\n", outcome, file.cpu_s, file.peak_bytes >> 20, claim, file.file);
     if (file.outcome != coq::Outcome::proven)
       fmt::print(lines, "            {}\n", file.outcome == coq::Outcome::refused ? coq::error_in(file.output) : file.output);
     std::fflush(lines);
   };
-  const coq::CheckedFit checked = coq::check_all(scripts, kCoqLibrary, folder, limit_s, threads, say);
+  const coq::CheckedFit checked = coq::check_all(scripts, total, kCoqLibrary, folder, limit_s, threads, say);
   const auto count = [&](char bound, bool proven) {
     return std::ranges::count_if(checked.bounds, [=](const coq::Checked& f) { return f.bound == bound && (!proven || f.outcome == coq::Outcome::proven); });
   };
   if (!checked.unlisted.empty()) fmt::print(lines, "NOT PROVEN  what is assumed beyond {}assumptions: {}\n", kCoqLibrary, fmt::join(checked.unlisted, ", "));
   if (checked.trust.outcome != coq::Outcome::proven) fmt::print(lines, "UNDECIDED   what the theorems assume\n");
-  fmt::print(lines, "{}: Coq {} accepts A of {} of {} rows, B in {} of {} cases; {} axioms and machine operations assumed, {} beyond the list\n", fit.name,
-             checked.coq, count('A', true), count('A', false), count('B', true), count('B', false), checked.assumptions.size(), checked.unlisted.size());
+  const auto so_many = [&](char bound) { return fmt::format("{} of {}", count(bound, true), count(bound, false)); };
+  fmt::print(lines, "{}: Coq {} accepts A of {} rows, B in {} cases{}; {} axioms and machine operations assumed, {} beyond the list\n", fit.name, checked.coq,
+             so_many('A'), so_many('B'), total.empty() ? "" : fmt::format(", T in {} files", so_many('T')), checked.assumptions.size(),
+             checked.unlisted.size());
   if (json) fmt::print("{}", coq::to_json(checked, fit));
   return checked.holds() ? kernels::kExitHolds : kernels::kExitViolated;
 }
@@ -136,7 +140,7 @@ void beside_sollya(const std::string& spec_path, const std::string& folder, doub
 
 void add_certify(CLI::App& app, int& status) {
   struct Arguments {
-    std::string fit, out = "out/witness", beside, bound;
+    std::string fit, out = "out/witness", beside, bound, forward;
     bool prove = false, in_coq = false, json = false;
     std::vector<int> rows;
     std::optional<double> limit_s;
@@ -150,20 +154,31 @@ void add_certify(CLI::App& app, int& status) {
   command->add_flag("--coq", arguments->in_coq,
                     "a fit of GELU: theorems for Coq, NAME_row_K.v for A, and, with --run, NAME_row_K_B.v for B from Gappa's proofs");
   command->add_option("--rows", arguments->rows, "only these rows, as 0,3,12 (default: all)")->delimiter(',');
-  command->add_option("--bound", arguments->bound, "only A, or only B (default: both)")->check(CLI::IsMember({"A", "B"}));
+  command->add_option("--bound", arguments->bound, "only A, only B, or only T (default: all)")->check(CLI::IsMember({"A", "B", "T"}));
+  command->add_option("--forward", arguments->forward,
+                      "with --coq: the rounded forward fit of the same 16-bit format: T too, proven by running both kernels at every number of the format");
   command->add_flag("--run", arguments->prove, "have them proven: exit status 1 if one is not, 3 if a program is missing");
   command->add_option("--limit", arguments->limit_s, "seconds that one script may take (default: 120; with --coq 900)")->check(kernels::in_range(1.0, 86400.0));
   command->add_option("--threads", arguments->threads, "scripts at a time, 0 for one a processor, or with --coq for two")->check(kernels::in_range(0, 1024));
   command->add_flag("--json", arguments->json, "with --coq --run: what was proven as JSON, schema outgrad.proofs/1, and the lines on stderr");
   command->add_option("--beside", arguments->beside, "specification: fit its pieces by us and by Sollya's fpminimax, and print times and bounds");
   command->callback([arguments, &status] {
-    const auto& [input, folder, beside, bound, prove, in_coq, json, rows, limit, threads] = *arguments;
+    const auto& [input, folder, beside, bound, forward, prove, in_coq, json, rows, limit, threads] = *arguments;
     if (input.empty() == beside.empty()) throw kernels::SpecError("certify: either a fit or --beside SPEC is needed");
     if (json && !(in_coq && prove)) throw kernels::SpecError("certify: --json needs --coq and --run");
+    if (!forward.empty() && !in_coq) throw kernels::SpecError("certify: --forward needs --coq");
+    if (bound == "T" && forward.empty()) throw kernels::SpecError("certify: --bound T needs --forward");
     const double limit_s = limit.value_or(in_coq ? kCoqLimit : 120);
     if (!beside.empty()) return beside_sollya(beside, folder, limit_s);
     const Fit subject = fit_from_json(kernels::read_file(input), input);
     std::vector<WitnessScript> scripts = in_coq ? coq::scripts(subject, input) : witness_scripts(subject, input);
+    std::vector<WitnessScript> total;
+    if (!forward.empty()) {
+      const Fit delivers = fit_from_json(kernels::read_file(forward), forward);
+      if (!delivers.rounded) throw kernels::SpecError(forward, "kind", "a rounded forward fit is needed");
+      if (delivers.rounded->format != subject.backward->format) throw kernels::SpecError(forward, "format", "differs from that of " + input);
+      total = coq::exhaustion_scripts(delivers, subject, input);
+    }
     for (const int row : rows) {
       if (std::ranges::none_of(scripts, [&](const WitnessScript& s) { return s.row == row; }))
         throw kernels::SpecError(input, "pieces", fmt::format("there is no row {}", row));
@@ -172,15 +187,18 @@ void add_certify(CLI::App& app, int& status) {
       const char* const of = s.name.ends_with(".gappa") ? "B" : "A";
       return (!rows.empty() && std::ranges::find(rows, s.row) == rows.end()) || (!bound.empty() && bound != of);
     });
+    if (!bound.empty() && bound != "T") total.clear();
     if (in_coq && prove) {
-      status = confirm_by_coq(subject, scripts, folder, limit_s, threads == 0 ? kCoqThreads : threads, json);
+      status = confirm_by_coq(subject, scripts, total, folder, limit_s, threads == 0 ? kCoqThreads : threads, json);
       return;
     }
-    for (const WitnessScript& script : scripts) kernels::write_file(folder + "/" + script.name, script.text);
+    for (const auto* list : {&scripts, &total}) {
+      for (const WitnessScript& script : *list) kernels::write_file(folder + "/" + script.name, script.text);
+    }
     if (prove) {
       status = confirm(subject, scripts, folder, limit_s, threads);
     } else {
-      fmt::print("{}: {} scripts in {}\n", subject.name, scripts.size(), folder);
+      fmt::print("{}: {} scripts in {}\n", subject.name, scripts.size() + total.size(), folder);
     }
   });
 }

@@ -27,7 +27,7 @@ constexpr const char* kProbe =
     "Goal forall u, 0 <= u <= 1 -> u - u * u <= 3 / 10.\n"
     "Proof. intros u Hu. interval with (i_bisect u, i_taylor u, i_degree 3%nat, i_prec 30%positive). Qed.\n";
 constexpr double kProbeLimit = 300;
-/// Of _CoqProject, what A and B need.
+/// Of _CoqProject, what A and B need; T needs all.
 constexpr const char* kLastOfLibrary = "Evaluation.v";
 
 /// The first number with dots that a program prints when it is asked for its version.
@@ -127,12 +127,12 @@ void find_programs(CheckedFit& checked, const std::string& folder) {
         fmt::format("coqc {} lacks something that the proofs use (Debian packages {}): {}", checked.coq, kCoqPackages, error_in(result.output)));
 }
 
-std::vector<Checked> compile_library(const std::string& sources, const std::string& folder, double limit_s) {
+std::vector<Checked> compile_library(const std::string& sources, const std::string& folder, double limit_s, bool total) {
   std::vector<Checked> files;
   for (const std::string& line : lines_of(kernels::read_file(sources + "/_CoqProject"))) {
     if (!line.ends_with(".v")) continue;
     files.push_back(compile({line, kernels::read_file(sources + "/" + line)}, folder, limit_s));
-    if (files.back().outcome != Outcome::proven || line == kLastOfLibrary) break;
+    if (files.back().outcome != Outcome::proven || (!total && line == kLastOfLibrary)) break;
   }
   return files;
 }
@@ -156,24 +156,35 @@ Checked check(const WitnessScript& script, const std::string& folder, double lim
   return checked;
 }
 
-CheckedFit check_all(const std::vector<WitnessScript>& scripts, const std::string& sources, const std::string& folder, double limit_s, int threads,
-                     const std::function<void(const Checked&)>& said) {
+CheckedFit check_all(const std::vector<WitnessScript>& scripts, const std::vector<WitnessScript>& total, const std::string& sources, const std::string& folder,
+                     double limit_s, int threads, const std::function<void(const Checked&)>& said) {
   CheckedFit checked;
   find_programs(checked, folder);
-  checked.library = compile_library(sources, folder, limit_s);
+  checked.library = compile_library(sources, folder, limit_s, !total.empty());
   std::ranges::for_each(checked.library, said);
   if (checked.library.empty() || checked.library.back().outcome != Outcome::proven) return checked;
-  checked.bounds.resize(scripts.size());
-  std::vector<bool> done(scripts.size());
+  // T's kernels come before what runs them, and its theorems after all of that.
+  const size_t first = std::min<size_t>(total.size(), 2);
+  std::vector<const WitnessScript*> all;
+  for (size_t k = 0; k < first; ++k) all.push_back(&total[k]);
+  for (const WitnessScript& script : scripts) all.push_back(&script);
+  for (size_t k = first; k < total.size(); ++k) all.push_back(&total[k]);
+  const size_t last = total.empty() ? all.size() : all.size() - 1;
+  checked.bounds.resize(all.size());
+  std::vector<bool> done(all.size());
   size_t next = 0;
   std::mutex guard;
-  kernels::for_each_task(scripts.size(), threads, [&](size_t i) {
-    Checked result = check(scripts[i], folder, limit_s);
+  const auto judge = [&](size_t i) {
+    Checked result = check(*all[i], folder, limit_s);
+    if (i < first || i >= first + scripts.size()) result.bound = 'T';
     const std::lock_guard lock(guard);
     checked.bounds[i] = std::move(result);
     done[i] = true;
-    for (; next < scripts.size() && done[next]; ++next) said(checked.bounds[next]);
-  });
+    for (; next < all.size() && done[next]; ++next) said(checked.bounds[next]);
+  };
+  for (size_t i = 0; i < first; ++i) judge(i);
+  kernels::for_each_task(last - first, threads, [&](size_t i) { judge(first + i); });
+  for (size_t i = last; i < all.size(); ++i) judge(i);
   look_at_assumptions(checked, kernels::read_file(sources + "/assumptions"), folder, limit_s);
   return checked;
 }
@@ -185,8 +196,8 @@ std::string to_json(const CheckedFit& checked, const Fit& fit) {
     json j{{"file", file.file}};
     if (file.bound != ' ') {
       j["bound"] = std::string(1, file.bound);
-      j["row"] = file.row;
-      j["claim"] = fmt::format("{:a}", file.claim);
+      if (file.bound != 'T') j["row"] = file.row;
+      if (file.claim > 0) j["claim"] = fmt::format("{:a}", file.claim);
     }
     if (!file.theorems.empty()) j["theorems"] = file.theorems;
     j["outcome"] = to_string(file.outcome);

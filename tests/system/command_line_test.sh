@@ -54,6 +54,11 @@ if [[ -x $2/outgrad-fit ]]; then
   refuses 2 certify "$root/notebooks_data/fits/silu_bf16.json" --coq --out certify.out
   refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" --coq --rows 16 --out certify.out
   refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" --json --out certify.out
+  refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" --coq --bound T --out certify.out
+  refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" --forward "$root/notebooks_data/fits/gelu_forward_bf16.json" --out certify.out
+  for forward in gelu_forward_f16 gelu_bf16; do
+    refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" --coq --forward "$root/notebooks_data/fits/$forward.json" --out certify.out
+  done
   # A PATH with what the wrapper and this test need, but neither coqc nor gappa.
   for program in bash env dirname readlink wc find head; do ln -s "$(command -v "$program")" "$few/"; done
   PATH=$few refuses 3 certify "$root/notebooks_data/fits/gelu_bf16.json" --coq --run --out certify.out

@@ -3,6 +3,7 @@
 #include "approx/proof/coq_kernel.h"
 
 #include "approx/function/format.h"
+#include "approx/proof/coq_check.h"
 #include "approx/proof/witness.h"
 #include "kernels/eval.h"
 #include "kernels/generated/gelu_bf16.h"
@@ -19,12 +20,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cmath>
 #include <filesystem>
-#include <set>
-#include <sstream>
-#include <thread>
 
 namespace outgrad::approx::coq {
 namespace {
@@ -33,28 +30,34 @@ const std::string kCoqSources = kRoot + "/approx/proof/coq/";
 /// What the theorem needs of the library, in order.
 constexpr const char* kNeeded[] = {"Calculus", "Gaussian", "Gelu", "BranchPoint", "Format", "Kernel", "NormalSeries", "Exhaustion", "Forward"};
 
+constexpr double kPatience = 1800;  // seconds
+
 /// What coqc says where a computation has another result than is claimed.
 constexpr const char* kUnequal = "The term \"eq_refl\" has type";
 
 class CoqKernel : public testing::Test {
  protected:
   void SetUp() override {
-    if (!program_found("coqc")) GTEST_SKIP() << "coqc is not installed (Debian packages coq, libcoq-interval)";
+    for (const char* const program : {"coqc", "gappa"}) {
+      if (!program_found(program)) GTEST_SKIP() << program << " is not installed (Debian packages " << kCoqPackages << ")";
+    }
     folder_ = std::filesystem::path(testing::TempDir()) / ("outgrad_coq_kernel_" + std::to_string(::getpid()));
     std::filesystem::create_directories(folder_);
-    for (const char* const name : kNeeded) ASSERT_TRUE(accepts(std::string(name) + ".v", kernels::read_file(kCoqSources + name + ".v")));
   }
   void TearDown() override {
     if (!folder_.empty()) std::filesystem::remove_all(folder_);
   }
 
+  void compile_library() const {
+    for (const char* const name : kNeeded) ASSERT_TRUE(accepts(std::string(name) + ".v", kernels::read_file(kCoqSources + name + ".v")));
+  }
   [[nodiscard]] kernels::Ending compile(const std::string& file, const std::string& text) const {
     kernels::write_file((folder_ / file).string(), text);
     kernels::Launch launch{{"coqc", "-q", "-w", "-ambiguous-paths", "-Q", ".", "Outgrad", file}};
     launch.out = launch.err = kernels::Launch::kCaptured;
     launch.folder = folder_.string();
     launch.limits = {{RLIMIT_AS, rlim_t{3} << 30}};
-    return kernels::run(launch, 1800);
+    return kernels::run(launch, kPatience);
   }
   [[nodiscard]] testing::AssertionResult accepts(const std::string& file, const std::string& text) const {
     const kernels::Ending ending = compile(file, text);
@@ -171,6 +174,7 @@ long double worst_error(const BackwardModel& model) {
 }
 
 TEST_F(CoqKernel, AcceptsOneBinadeAndNothingALittleWrong) {
+  compile_library();
   Fit fit = committed("gelu_bf16");
   const Fit forward = committed("gelu_forward_bf16");
   ASSERT_TRUE(accepts(kernel_script(fit, "")));
@@ -235,45 +239,18 @@ TEST(CoqKernelScripts, AreForTheKernelsThatTheLibraryHas) {
 
 // ---- The whole format ----------------------------------------------------------------------------------------------
 
-/// Names in what Print Assumptions printed, or in the list of what may be assumed.
-std::set<std::string> assumed(const std::string& text) {
-  std::set<std::string> names;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    if (!line.empty() && line[0] != ' ' && line[0] != '#' && line != "Axioms:") names.insert(line.substr(0, line.find_first_of(" :")));
-  }
-  return names;
-}
-
 class CoqKernelExhaustive : public CoqKernel {
  protected:
   template <class Kernels>
   void prove(const std::string& format, const Kernels& compiled) {
     const Fit fit = committed("gelu_" + format), forward = committed("gelu_forward_" + format);
-    const std::vector<WitnessScript> scripts = exhaustion_scripts(forward, fit, "");
-    ASSERT_TRUE(accepts(scripts[0]));
-    ASSERT_TRUE(accepts(scripts[1]));
-    const std::string same = same_hashes(format, 1, 65536, compiled.hash_of_results(1, 65536), compiled.hash_of_outputs(1, 65536));
-    // Two files at a time.
-    std::atomic<std::size_t> next = 1;
-    std::vector<testing::AssertionResult> results(scripts.size() - 1, testing::AssertionSuccess());
-    const auto work = [&] {
-      for (std::size_t k = next++; k < results.size(); k = next++) results[k] = k == 1 ? accepts("Same.v", same) : accepts(scripts[k]);
-    };
-    std::thread second(work);
-    work();
-    second.join();
-    for (const testing::AssertionResult& result : results) ASSERT_TRUE(result);
-    ASSERT_TRUE(accepts(scripts.back()));
-
-    const kernels::Ending printed =
-        compile("Trust.v", fmt::format("From Outgrad Require Import gelu_{0}_all.\nDefinition all := (gelu_{0}_T, gelu_forward_{0}_right, gelu_{0}_gradient).\n"
-                                       "Print Assumptions all.\n",
-                                       format));
-    ASSERT_EQ(printed.status, 0) << printed.text;
-    const std::set<std::string> listed = assumed(kernels::read_file(kCoqSources + "assumptions")), used = assumed(printed.text);
-    EXPECT_TRUE(used.contains("ClassicalDedekindReals.sig_forall_dec")) << printed.text;
-    for (const std::string& axiom : used) EXPECT_TRUE(listed.contains(axiom)) << axiom;
+    const CheckedFit checked = check_all({}, exhaustion_scripts(forward, fit, ""), kRoot + "/approx/proof/coq", folder_.string(), kPatience, 2,
+                                         [](const Checked& file) { EXPECT_EQ(file.outcome, Outcome::proven) << file.file << ": " << file.output; });
+    EXPECT_TRUE(checked.holds());
+    ASSERT_FALSE(checked.bounds.empty());
+    EXPECT_EQ(checked.bounds.back().theorems,
+              (std::vector<std::string>{"gelu_" + format + "_T", "gelu_forward_" + format + "_right", "gelu_" + format + "_gradient"}));
+    EXPECT_TRUE(accepts("Same.v", same_hashes(format, 1, 65536, compiled.hash_of_results(1, 65536), compiled.hash_of_outputs(1, 65536))));
   }
 };
 

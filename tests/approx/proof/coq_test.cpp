@@ -159,7 +159,7 @@ TEST_F(Coq, AcceptsRowsAndRefusesWhatIsFalse) {
   }
   ASSERT_EQ(asked.size(), 8U);
   std::vector<std::string> order;
-  CheckedFit checked = check_all(asked, sources, place(), kPatience, 2, [&](const Checked& file) { order.push_back(file.file); });
+  CheckedFit checked = check_all(asked, {}, sources, place(), kPatience, 2, [&](const Checked& file) { order.push_back(file.file); });
   for (const auto* files : {&checked.library, &checked.bounds}) {
     for (const Checked& file : *files) {
       EXPECT_EQ(file.outcome, Outcome::proven) << file.file << ": " << file.output;
@@ -203,7 +203,7 @@ TEST_F(Coq, AcceptsRowsAndRefusesWhatIsFalse) {
 
 TEST_P(Coq, ExhaustiveAcceptsEveryRow) {
   const Fit fit = committed(GetParam());
-  const CheckedFit checked = check_all(scripts(fit, GetParam()), kSources, place(), kPatience, 2,
+  const CheckedFit checked = check_all(scripts(fit, GetParam()), {}, kSources, place(), kPatience, 2,
                                        [](const Checked& file) { EXPECT_EQ(file.outcome, Outcome::proven) << file.file << ": " << file.output; });
   EXPECT_TRUE(checked.holds());
   EXPECT_EQ(std::ranges::count(checked.bounds, 'A', &Checked::bound), std::ssize(fit.backward->pieces));
