@@ -1,7 +1,6 @@
 #include "approx/proof/coq.h"
 
 #include "approx/proof/coq_check.h"
-#include "approx/proof/witness.h"
 #include "kernels/support/errors.h"
 #include "tests/approx/shared.h"
 
@@ -113,12 +112,15 @@ TEST(CoqAssumptions, AreTheNamesThatBeginLines) {
 class Coq : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    for (const char* program : {"coqc", "gappa"}) {
-      if (!program_found(program)) GTEST_SKIP() << program << " is not installed (Debian packages " << kCoqPackages << ")";
-    }
     // One folder a process: ctest runs these tests side by side.
     folder_ = std::filesystem::path(testing::TempDir()) / ("outgrad_coq_" + std::to_string(::getpid()));
     std::filesystem::create_directories(folder_);
+    try {
+      CheckedFit versions;
+      find_programs(versions, place());
+    } catch (const kernels::EnvironmentError& lacking) {
+      GTEST_SKIP() << lacking.what();
+    }
   }
   void TearDown() override {
     if (!folder_.empty()) std::filesystem::remove_all(folder_);
