@@ -30,7 +30,7 @@ const std::string kCoqSources = kRoot + "/approx/proof/coq/";
 /// What the theorem needs of the library, in order.
 constexpr const char* kNeeded[] = {"Calculus", "Gaussian", "Gelu", "BranchPoint", "Format", "Kernel", "NormalSeries", "Exhaustion", "Forward"};
 
-constexpr double kPatience = 1800;  // seconds
+constexpr double kLongest = 1800;  // seconds
 
 /// What coqc says where a computation has another result than is claimed.
 constexpr const char* kUnequal = "The term \"eq_refl\" has type";
@@ -57,7 +57,7 @@ class CoqKernel : public testing::Test {
     launch.out = launch.err = kernels::Launch::kCaptured;
     launch.folder = folder_.string();
     launch.limits = {{RLIMIT_AS, rlim_t{3} << 30}};
-    return kernels::run(launch, kPatience);
+    return kernels::run(launch, kLongest);
   }
   [[nodiscard]] testing::AssertionResult accepts(const std::string& file, const std::string& text) const {
     const kernels::Ending ending = compile(file, text);
@@ -244,7 +244,7 @@ class CoqKernelExhaustive : public CoqKernel {
   template <class Kernels>
   void prove(const std::string& format, const Kernels& compiled) {
     const Fit fit = committed("gelu_" + format), forward = committed("gelu_forward_" + format);
-    const CheckedFit checked = check_all({}, exhaustion_scripts(forward, fit, ""), kRoot + "/approx/proof/coq", folder_.string(), kPatience, 2,
+    const CheckedFit checked = check_all({}, exhaustion_scripts(forward, fit, ""), kRoot + "/approx/proof/coq", folder_.string(), kLongest, 2,
                                          [](const Checked& file) { EXPECT_EQ(file.outcome, Outcome::proven) << file.file << ": " << file.output; });
     EXPECT_TRUE(checked.holds());
     ASSERT_FALSE(checked.bounds.empty());
