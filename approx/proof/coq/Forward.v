@@ -60,8 +60,8 @@ Definition widen (a : spec_float) : spec_float := converted 24 128 a.
 
 (* As hash_of_results of Kernel.v, for y in the format and the bit. *)
 Definition hash_of_outputs (h : forward_header) (prec emax first step : Z) (count : nat) : Z :=
-  fold_left (fun hash i => let x := of_pattern prec emax (first + step * Z.of_nat i) in
-    hashed hash (widen (narrow prec emax (evaluate_forward h x))) * 2 + Z.b2z (evaluate_mask h x)) (seq 0 count) 0.
+  hash_of_patterns (fun hash pattern => let x := of_pattern prec emax pattern in
+    hashed hash (widen (narrow prec emax (evaluate_forward h x))) * 2 + Z.b2z (evaluate_mask h x)) first step count 0.
 
 (* ---- The check -------------------------------------------------------------------------------------------------- *)
 

@@ -92,9 +92,11 @@ Definition of_pattern (prec emax pattern : Z) : spec_float :=
 (* The results for every step-th pattern from first on, with either bit, in one number. The compiled kernel has to have the
    same (tests/approx/proof/coq_kernel_test.cpp). *)
 Definition hashed (hash : Z) (result : spec_float) : Z := (hash * 1000003 + bits result + 1) mod (2 ^ 61 - 1).
+Fixpoint hash_of_patterns (one : Z -> Z -> Z) (pattern step : Z) (count : nat) (hash : Z) : Z :=
+  match count with O => hash | S count => hash_of_patterns one (pattern + step) step count (one hash pattern) end.
 Definition hash_of_results (h : header) (prec emax first step : Z) (count : nat) : Z :=
-  fold_left (fun hash i => let y := of_pattern prec emax (first + step * Z.of_nat i) in
-    hashed (hashed hash (evaluate_backward h y false)) (evaluate_backward h y true)) (seq 0 count) 0.
+  hash_of_patterns (fun hash pattern => let y := of_pattern prec emax pattern in
+    hashed (hashed hash (evaluate_backward h y false)) (evaluate_backward h y true)) first step count 0.
 
 (* ---- Its operations are Flocq's --------------------------------------------------------------------------------- *)
 
