@@ -154,28 +154,20 @@ template <GpuSchedule S, int Bits, bool Dithered, class T, class Evaluated>
 __device__ __forceinline__ void codes_over_octets(const CodeRule& rule, const T* x, T* y, u8* codes, i64 n, const u64* seed, const Evaluated& evaluated) {
   static_assert(schedule_holds<S>());
   const u64 key = Dithered ? *seed : 0;
-  over_octets<S>(
-      n, is_aligned<S, T, T>(x, x, y) && codes_aligned<Bits>(codes),
-      [&](u64 first) {
-        constexpr u64 kApart = S.threads;
-        Octet<T> input[S.octets];
+  over_input_octets<S>(
+      x, n, is_aligned<S, T, T>(x, x, y) && codes_aligned<Bits>(codes),
+      [&](u64 octet, const Octet<T>& input) {
+        float value[kOctet], d[kOctet];
+        u64 own = 0;
+        octet_dithers<Dithered>(octet, key, d);
         OUTGRAD_UNROLL
-        for (int u = 0; u < S.octets; ++u) input[u] = load_octet<S>(x + (first + u * kApart) * kOctet);
-        OUTGRAD_UNROLL
-        for (int u = 0; u < S.octets; ++u) {
-          const u64 octet = first + u * kApart;
-          float value[kOctet], d[kOctet];
-          u64 own = 0;
-          octet_dithers<Dithered>(octet, key, d);
-          OUTGRAD_UNROLL
-          for (int k = 0; k < kOctet; ++k) {
-            const ValueAndGradient at = evaluated(widened(input[u], k));
-            value[k] = at.value;
-            own |= static_cast<u64>(coded_gradient(rule, at.gradient, d[k])) << Bits * k;
-          }
-          store_octet<S>(y + octet * kOctet, packed<T>(value));
-          store_codes<Bits>(codes, octet, own);
+        for (int k = 0; k < kOctet; ++k) {
+          const ValueAndGradient at = evaluated(widened(input, k));
+          value[k] = at.value;
+          own |= static_cast<u64>(coded_gradient(rule, at.gradient, d[k])) << Bits * k;
         }
+        store_octet<S>(y + octet * kOctet, packed<T>(value));
+        store_codes<Bits>(codes, octet, own);
       },
       [&](u64 octet, u32 count) {
         u64 own = 0;

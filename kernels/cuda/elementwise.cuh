@@ -67,6 +67,22 @@ __device__ __forceinline__ void over_octets(i64 n, bool aligned, const Whole& wh
   }
 }
 
+// The same for kernels that read x: whole(octet, its elements), after all octets of the trip are loaded.
+template <GpuSchedule S, class T, class Whole, class Part>
+__device__ __forceinline__ void over_input_octets(const T* x, i64 n, bool aligned, const Whole& whole, const Part& part) {
+  over_octets<S>(
+      n, aligned,
+      [&](u64 first) {
+        constexpr u64 kApart = S.threads;
+        Octet<T> input[S.octets];
+        OUTGRAD_UNROLL
+        for (int u = 0; u < S.octets; ++u) input[u] = load_octet<S>(x + (first + u * kApart) * kOctet);
+        OUTGRAD_UNROLL
+        for (int u = 0; u < S.octets; ++u) whole(first + u * kApart, input[u]);
+      },
+      part);
+}
+
 // The branch of an element: what its code carries, or else the bit that the mask has for it.
 template <class Y, class Ops>
 OUTGRAD_HD bool branch_of(const Ops& ops, u32 code, bool m) {

@@ -86,27 +86,19 @@ struct CodeAndPart {
 template <GpuSchedule S, int Bits, class F, class T, class Kept>
 __device__ __forceinline__ void fp8_over_octets(const T* x, F* codes, u8* parts, i64 n, const Kept& kept) {
   static_assert(schedule_holds<S>() && part_bits_hold(Bits));
-  over_octets<S>(
-      n, is_aligned<S, T, F>(x, codes, x) && parts_aligned<Bits>(parts),
-      [&](u64 first) {
-        constexpr u64 kApart = S.threads;
-        Octet<T> input[S.octets];
+  over_input_octets<S>(
+      x, n, is_aligned<S, T, F>(x, codes, x) && parts_aligned<Bits>(parts),
+      [&](u64 octet, const Octet<T>& input) {
+        Octet<F> own{};
+        u64 beside = 0;
         OUTGRAD_UNROLL
-        for (int u = 0; u < S.octets; ++u) input[u] = load_octet<S>(x + (first + u * kApart) * kOctet);
-        OUTGRAD_UNROLL
-        for (int u = 0; u < S.octets; ++u) {
-          const u64 octet = first + u * kApart;
-          Octet<F> own{};
-          u64 beside = 0;
-          OUTGRAD_UNROLL
-          for (int k = 0; k < kOctet; ++k) {
-            const CodeAndPart at = kept(widened(input[u], k));
-            own.w[k / 4] |= static_cast<u32>(at.code) << 8 * (k % 4);
-            beside |= static_cast<u64>(at.part) << Bits * k;
-          }
-          store_octet<S>(codes + octet * kOctet, own);
-          if constexpr (Bits > 0) store_codes<Bits>(parts, octet, beside);
+        for (int k = 0; k < kOctet; ++k) {
+          const CodeAndPart at = kept(widened(input, k));
+          own.w[k / 4] |= static_cast<u32>(at.code) << 8 * (k % 4);
+          beside |= static_cast<u64>(at.part) << Bits * k;
         }
+        store_octet<S>(codes + octet * kOctet, own);
+        if constexpr (Bits > 0) store_codes<Bits>(parts, octet, beside);
       },
       [&](u64 octet, u32 count) {
         u64 beside = 0;

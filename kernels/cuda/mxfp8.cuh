@@ -48,30 +48,22 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwar
   const auto& tables = resident_forward<Forward, kSchedule.table, kSchedule.threads>();
   auto* const bytes = reinterpret_cast<u8*>(mask);
   // A warp begins its octets at a multiple of 32, so no block is shared between the two loops.
-  over_octets<kSchedule>(
-      n, is_aligned<kSchedule, T, F8E4M3>(x, codes, x),
-      [&](u64 first) {
-        constexpr u64 kApart = kSchedule.threads;
-        Octet<T> input[kSchedule.octets];
+  over_input_octets<kSchedule>(
+      x, n, is_aligned<kSchedule, T, F8E4M3>(x, codes, x),
+      [&](u64 octet, const Octet<T>& input) {
+        float wide[kOctet], value[kOctet];
         OUTGRAD_UNROLL
-        for (int u = 0; u < kSchedule.octets; ++u) input[u] = load_octet<kSchedule>(x + (first + u * kApart) * kOctet);
+        for (int k = 0; k < kOctet; ++k) wide[k] = widened(input, k);
+        u32 bits = 0, amax = 0;
+        forward_values<T, Forward>(tables, wide, value, bits);
         OUTGRAD_UNROLL
-        for (int u = 0; u < kSchedule.octets; ++u) {
-          const u64 octet = first + u * kApart;
-          float wide[kOctet], value[kOctet];
-          OUTGRAD_UNROLL
-          for (int k = 0; k < kOctet; ++k) wide[k] = widened(input[u], k);
-          u32 bits = 0, amax = 0;
-          forward_values<T, Forward>(tables, wide, value, bits);
-          OUTGRAD_UNROLL
-          for (int k = 0; k < kOctet; ++k) amax = larger_magnitude(amax, magnitude_in_block(value[k]));
-          OUTGRAD_UNROLL
-          for (int lanes = 1; lanes < kBlockOctets; lanes *= 2) amax = larger_magnitude(amax, __shfl_xor_sync(0xffffffffu, amax, lanes));
-          const E8M0 scale = shared_scale(amax);
-          store_octet<kSchedule>(codes + octet * kOctet, block_octet(value, scale));
-          bytes[octet] = static_cast<u8>(bits);
-          if (octet % kBlockOctets == 0) scales[octet / kBlockOctets] = scale;
-        }
+        for (int k = 0; k < kOctet; ++k) amax = larger_magnitude(amax, magnitude_in_block(value[k]));
+        OUTGRAD_UNROLL
+        for (int lanes = 1; lanes < kBlockOctets; lanes *= 2) amax = larger_magnitude(amax, __shfl_xor_sync(0xffffffffu, amax, lanes));
+        const E8M0 scale = shared_scale(amax);
+        store_octet<kSchedule>(codes + octet * kOctet, block_octet(value, scale));
+        bytes[octet] = static_cast<u8>(bits);
+        if (octet % kBlockOctets == 0) scales[octet / kBlockOctets] = scale;
       },
       [&](u64 octet, u32 count) {
         // Each of the block's threads looks at all of it.
