@@ -82,15 +82,16 @@ int confirm_by_coq(const Fit& fit, const std::vector<WitnessScript>& scripts, co
     std::fflush(lines);
   };
   const coq::CheckedFit checked = coq::check_all(scripts, total, kCoqLibrary, folder, limit_s, threads, say);
-  const auto count = [&](char bound, bool proven) {
-    return std::ranges::count_if(checked.bounds, [=](const coq::Checked& f) { return f.bound == bound && (!proven || f.outcome == coq::Outcome::proven); });
-  };
   if (!checked.unlisted.empty()) fmt::print(lines, "NOT PROVEN  what is assumed beyond {}assumptions: {}\n", kCoqLibrary, fmt::join(checked.unlisted, ", "));
   if (checked.trust.outcome != coq::Outcome::proven) fmt::print(lines, "UNDECIDED   what the theorems assume\n");
-  const auto so_many = [&](char bound) { return fmt::format("{} of {}", count(bound, true), count(bound, false)); };
-  fmt::print(lines, "{}: Coq {} accepts A of {} rows, B in {} cases{}; {} axioms and machine operations assumed, {} beyond the list\n", fit.name, checked.coq,
-             so_many('A'), so_many('B'), total.empty() ? "" : fmt::format(", T in {} files", so_many('T')), checked.assumptions.size(),
-             checked.unlisted.size());
+  std::vector<std::string> accepted;
+  for (const auto& [bound, of] : {std::pair('A', "A of {} of {} rows"), std::pair('B', "B in {} of {} cases"), std::pair('T', "T in {} of {} files")}) {
+    const auto asked = std::ranges::count(checked.bounds, bound, &coq::Checked::bound);
+    const auto proven = std::ranges::count_if(checked.bounds, [&](const coq::Checked& f) { return f.bound == bound && f.outcome == coq::Outcome::proven; });
+    if (asked > 0) accepted.push_back(fmt::format(fmt::runtime(of), proven, asked));
+  }
+  fmt::print(lines, "{}: Coq {} accepts {}; {} axioms and machine operations assumed, {} beyond the list\n", fit.name, checked.coq, fmt::join(accepted, ", "),
+             checked.assumptions.size(), checked.unlisted.size());
   if (json) fmt::print("{}", coq::to_json(checked, fit));
   return checked.holds() ? kernels::kExitHolds : kernels::kExitViolated;
 }
