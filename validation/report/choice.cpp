@@ -139,6 +139,35 @@ std::string ratio_text(double ratio) {
 
 }  // namespace
 
+namespace {
+
+/// The witnesses of the default fits' bounds. Every header's bounds are the fitter's, and `check` proves them again.
+Table who_proves(const Results& results) {
+  Table table{
+      "Who proves these bounds: the fitter and `check` all of them, by ball arithmetic; Coq, as theorems about the exact functions and the deployed "
+      "operations, what stands here. Files accepted, of those asked for, and the greatest claim among them: a file for A of each row, one for each case "
+      "of a row's B, and for T those that run the kernels at every number of the format.",
+      "./outgrad certify --coq FIT.json --run --json",
+      {words("fit"), {"A, rows"}, {"A"}, {"B, cases"}, {"B"}, {"T, files"}, {"T"}, {"assumed", "axioms and operations"}, {"processor", "s"}, words("Coq")},
+      {}};
+  for (const CoqProof& proof : results.proofs) {
+    std::vector<Cell> row{quoted(proof.name)};
+    for (const CoqBound& bound : proof.bounds) {
+      const bool asked = bound.files > 0;
+      row.emplace_back(asked ? fmt::format("{} of {}", bound.proven, bound.files) : "-", bound.proven < bound.files ? Tone::bad : Tone::normal);
+      row.emplace_back(asked ? power_of_two(bound.claim) : "-");
+    }
+    row.emplace_back(proof.unlisted > 0 ? fmt::format("{}, {} beyond the list", proof.assumptions, proof.unlisted) : fmt::format("{}", proof.assumptions),
+                     proof.unlisted > 0 ? Tone::bad : Tone::normal);
+    row.emplace_back(fmt::format("{:.0f}", proof.cpu_s));
+    row.emplace_back(quoted(proof.coq));
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
+}  // namespace
+
 Section coefficients_section(const Results& results) {
   Section section{"Coefficients and cost", {}};
   Table cost{"Cost of an element: operations are fma + add + mul, beside one square root in the backward; tables are fp32.",
@@ -174,6 +203,7 @@ Section coefficients_section(const Results& results) {
     section.blocks.push_back(nothing("Fits", "./outgrad fit SPEC.json"));
   else
     section.blocks.push_back(std::move(distance));
+  if (!results.proofs.empty()) section.blocks.push_back(who_proves(results));
   return section;
 }
 

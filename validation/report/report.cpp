@@ -58,6 +58,7 @@ Section inputs_section(const Results& results) {
   list("stability", results.stability);
   list("attack", results.attacks);
   if (results.certificates) list("attack", std::span(&*results.certificates, 1));
+  list("proof", results.proofs);
   list("front", results.pareto);
   list("ledger", results.ledgers);
   list("training", results.training);

@@ -118,9 +118,34 @@ void add_certificates(const Results& results, std::vector<Requirement>& rows) {
   add("hangs and internal errors of both", attack.broken);
 }
 
+/// Of each file about what Coq accepted; there is no line without one.
+void add_proofs(const Results& results, std::vector<Requirement>& rows) {
+  for (const CoqProof& proof : results.proofs) {
+    std::string asked;
+    int files = 0, proven = 0;
+    for (std::size_t k = 0; k < kCoqBounds.size(); ++k) {
+      files += proof.bounds[k].files, proven += proof.bounds[k].proven;
+      if (proof.bounds[k].files > 0) asked += (asked.empty() ? "" : ", ") + std::string(kCoqBounds[k]);
+    }
+    const auto open = static_cast<double>(files - proven) + static_cast<double>(proof.unlisted) + (proof.holds ? 0 : 1);
+    rows.push_back({"certificates", fmt::format("{} of {}: of {} files not accepted by Coq", asked, proof.name, files), Requirement::Kind::count, 0.0, open,
+                    "proven", proof_command(proof)});
+  }
+}
+
 std::string figure(const std::optional<double>& value, Requirement::Kind kind) { return value ? figure(*value, kind) : "-"; }
 
 }  // namespace
+
+std::string proof_command(const CoqProof& proof) {
+  std::string options;
+  if (proof.bounds.back().files > 0) options = fmt::format(" --forward notebooks_data/fits/gelu_forward_{}.json", proof.name.substr(proof.name.find('_') + 1));
+  const auto is_asked = [](const CoqBound& bound) { return bound.files > 0; };
+  if (std::count_if(proof.bounds.begin(), proof.bounds.end(), is_asked) == 1)
+    options += std::string(" --bound ") +
+               kCoqBounds[static_cast<std::size_t>(std::find_if(proof.bounds.begin(), proof.bounds.end(), is_asked) - proof.bounds.begin())];
+  return fmt::format("./outgrad certify --coq notebooks_data/fits/{}.json{} --run --json", proof.name, options);
+}
 
 const char* to_string(RequirementVerdict verdict) {
   switch (verdict) {
@@ -144,6 +169,7 @@ std::vector<Requirement> requirements(const Results& results) {
   add_norms(results, rows);
   add_stores(results, rows);
   add_certificates(results, rows);
+  add_proofs(results, rows);
   return rows;
 }
 

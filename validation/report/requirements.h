@@ -20,7 +20,7 @@ struct Requirement {
   Kind kind = Kind::error;
   std::optional<double> limit;  // none: the value is only reported
   std::optional<double> value;  // an upper bound of the quantity; none: not measured
-  std::string established;      // "certified", "exhaustive", "counted" or "searched"
+  std::string established;      // "certified", "exhaustive", "counted", "searched", or "proven" by Coq
   std::string command;          // makes the value
 
   RequirementVerdict verdict() const;
@@ -52,7 +52,8 @@ inline constexpr const char* kAttackCommand = "./outgrad stability --attack --ev
 
 /// A path under the current folder relative to it; any other path unchanged.
 std::string shown_path(const std::string& path);
-/// The commands that make the figures of a header and of a sweep.
+/// The commands that make the figures of a proof, of a header and of a sweep.
+std::string proof_command(const CoqProof& proof);
 std::string check_command(const std::string& header);
 std::string validate_command(const std::string& format);
 

@@ -493,6 +493,30 @@ CertificateAttack read_certificate_attack(const std::string& file) {
   return attack;
 }
 
+CoqProof read_proof(const std::string& file) {
+  const nlohmann::json json = read_json(file);
+  const Node node(json, file, "");
+  node.expect_schema("outgrad.proofs/1");
+  CoqProof proof{.file = file, .name = node["name"].text(), .spec_sha256 = node["spec_sha256"].text(), .coq = node["coq"].text()};
+  proof.holds = node["holds"].boolean();
+  proof.cpu_s = node["cpu_s"].finite();
+  bool all_proven = true;
+  for (const Node& one : node["bounds"].items()) {
+    const auto bound = std::find(kCoqBounds.begin(), kCoqBounds.end(), one["bound"].text());
+    if (bound == kCoqBounds.end()) one["bound"].fail("is neither A nor B nor T");
+    CoqBound& of = proof.bounds[static_cast<std::size_t>(bound - kCoqBounds.begin())];
+    const bool proven = one["outcome"].text() == "proven";
+    all_proven = all_proven && proven;
+    ++of.files;
+    if (proven) ++of.proven;
+    if (one.has("claim")) of.claim = std::max(of.claim, one["claim"].hex_bound());
+  }
+  const Node assumed = node["assumptions"];
+  proof.assumptions = assumed["names"].items().size(), proof.unlisted = assumed["unlisted"].items().size();
+  if (proof.holds && (!all_proven || proof.unlisted > 0)) node["holds"].fail("is not what the files have");
+  return proof;
+}
+
 /// A number, or nothing for null, which means that the run diverged.
 std::optional<double> maybe(const Node& node) {
   if (node.null()) return {};
@@ -649,6 +673,15 @@ void expect_agreement(const Results& results) {
       if (!equal) throw SpecError(fit->file, fmt::format("certificate.{}", name), "is not what " + header.file + " claims");
     }
   }
+  for (const CoqProof& proof : results.proofs) {
+    const FitResult* fit = results.fit_named(proof.name);
+    if (!fit) continue;
+    if (fit->spec_sha256 != proof.spec_sha256) throw SpecError(proof.file, "spec_sha256", "is not that of " + fit->file);
+    const std::array<double, 2> certified{fit->bound_a, fit->bound_b.value_or(0)};
+    for (std::size_t k = 0; k < certified.size(); ++k) {
+      if (proof.bounds[k].claim > certified[k]) throw SpecError(proof.file, "bounds", fmt::format("{} claims more than {}", kCoqBounds[k], fit->file));
+    }
+  }
 }
 
 template <class T, class Predicate>
@@ -731,6 +764,7 @@ Results read_results(const std::string& folder, const std::string& headers) {
       results.attacks.push_back(read_attack(file));
     }
   }
+  for (const std::string& file : files_in(in / "proofs", ".json")) results.proofs.push_back(read_proof(file));
   for (const std::string& file : files_in(in / "studies", ".json")) {
     if (fs::path(file).filename() == "ledger.json") results.ledgers.push_back(read_ledger(file));
   }

@@ -1,7 +1,8 @@
 // What the stages before the report left in a folder, as values: headers, fits, sweeps, stability analyses, tuning records.
 //
 // Every file is read only through its schema (outgrad.fit/3, outgrad.sweep/1, outgrad.stability/1, outgrad.pareto/2,
-// outgrad.norm_attack/1, outgrad.certificate_attack/1, outgrad.training/2; the tuner's by autotune/records/database.h).
+// outgrad.norm_attack/1, outgrad.certificate_attack/1, outgrad.proofs/1, outgrad.training/2; the tuner's by
+// autotune/records/database.h).
 // Nothing else of the programs that wrote it is linked here. What is missing is an empty list; what is malformed is a
 // SpecError "file: place: why".
 #pragma once
@@ -259,6 +260,22 @@ struct CertificateAttack {
   std::int64_t broken = 0;  ///< hangs, internal errors, and fits that ran out of memory
 };
 
+/// What Coq was asked of one bound of a fit.
+struct CoqBound {
+  int files = 0, proven = 0;
+  double claim = 0;  ///< the greatest of the files
+};
+
+/// proofs/*.json: what Coq accepted of a fit.
+struct CoqProof {
+  std::string file, name, spec_sha256, coq;
+  bool holds = false;
+  double cpu_s = 0;
+  std::array<CoqBound, 3> bounds{};  ///< kCoqBounds
+  std::size_t assumptions = 0, unlisted = 0;
+};
+inline constexpr std::array<const char*, 3> kCoqBounds{"A", "B", "T"};
+
 struct Results {
   std::vector<BackwardHeader> backward;
   std::vector<ForwardHeader> forward;
@@ -274,6 +291,7 @@ struct Results {
   std::vector<ParetoResult> pareto;
   std::vector<AttackFile> attacks;
   std::optional<CertificateAttack> certificates;
+  std::vector<CoqProof> proofs;
   std::vector<LedgerResult> ledgers;
   std::vector<TrainingResult> training;
   std::vector<std::string> warnings;  // "file:line: why", for what was skipped
@@ -281,7 +299,7 @@ struct Results {
   bool empty() const {
     return backward.empty() && forward.empty() && rounded.empty() && tables.empty() && fits.empty() && sweeps.empty() && foreign.empty() &&
            store_sweeps.empty() && quantisers.empty() && fronts.empty() && stability.empty() && tuning.empty() && pareto.empty() && attacks.empty() &&
-           ledgers.empty() && training.empty();
+           proofs.empty() && ledgers.empty() && training.empty();
   }
   /// Null if there is none.
   const BackwardHeader* backward_named(const std::string& name) const;
@@ -292,7 +310,7 @@ struct Results {
   const SweepResult* sweep_of_fit(const std::string& name) const;
 };
 
-/// Reads `folder`/{fits,sweeps,stability,pareto,attack,training}/*.json, `folder`/foreign/sweeps/*.json,
+/// Reads `folder`/{fits,sweeps,stability,pareto,attack,proofs,training}/*.json, `folder`/foreign/sweeps/*.json,
 /// `folder`/studies/ledger.json, `folder`/tuned/*.jsonl and every coefficient header under `headers`, in the order of
 /// their names. Throws kernels::SpecError if a file is malformed, if two files contradict each other, or if a sweep is
 /// not exhaustive; and kernels::IoError.

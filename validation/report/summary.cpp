@@ -200,6 +200,7 @@ Paragraph sources(const Results& results) {
   add(results.stability.size(), "stability analysis", "stability analyses");
   add(results.attacks.size(), "search against the norms' bounds", "searches against the norms' bounds");
   add(results.certificates ? 1 : 0, "attack on the certificates", "attacks on the certificates");
+  add(results.proofs.size(), "run of Coq", "runs of Coq");
   add(results.pareto.size(), "front", "fronts");
   add(results.training.size(), "training study", "training studies");
   add(results.tuning.size(), "tuned problem", "tuned problems");

@@ -196,7 +196,7 @@ class Report : public testing::Test {
  protected:
   void SetUp() override {
     folder_ = fs::temp_directory_path() / ("outgrad_report_test_" + std::to_string(::getpid()));
-    for (const char* part : {"fits", "generated", "sweeps", "stability", "pareto", "attack", "studies", "training", "tuned"})
+    for (const char* part : {"fits", "generated", "sweeps", "stability", "pareto", "attack", "proofs", "studies", "training", "tuned"})
       fs::create_directories(folder_ / part);
     for (const FloatFormat& format : {kF32, kF16, kBf16}) {
       const std::string name = "gelu_" + std::string(format.name);
@@ -207,6 +207,7 @@ class Report : public testing::Test {
     write("stability/checkpoint.json", stability_json().dump());
     write("pareto/gelu_bf16.json", pareto_json().dump());
     write("attack/norms.json", attack_json().dump());
+    write("proofs/gelu_bf16.json", kernels::read_file(OUTGRAD_SOURCE_DIR "/notebooks_data/proofs/gelu_bf16.json"));
     write("studies/ledger.json", ledger_json().dump());
     write("training/masked_lm.json", training_json().dump());
     std::string lines = tuning_record("2030-01-01T00:00:00Z", "of a clock that ran ahead", "timed").dump() + "\n{\"schema\": \"outgrad.tu";
@@ -318,6 +319,7 @@ TEST_F(Report, WhatIsMissingIsNotMeasuredAndNeverAPass) {
   Results results = read();
   results.sweeps.clear();
   results.backward.clear();
+  results.proofs.clear();
   results.attacks[0].evaluations = 0x1p26;  // a short search that found nothing
   for (const Requirement& row : requirements(results)) EXPECT_EQ(row.verdict(), RequirementVerdict::not_measured) << row.quantity;
   results.attacks[0].violations = 1;
@@ -373,6 +375,9 @@ TEST_F(Report, RefusesDamageWithItsPlace) {
        {"/schema", "/evaluations", "/violations", "/median_tightness", "/share_within_4", "/median_tightness_by_gradient/dx", "/cases", "/cases/0/norm",
         "/cases/1/format", "/cases/0/columns", "/cases/0/gradients", "/cases/0/gradients/dx/violations", "/cases/0/gradients/dx/worst_over_bound",
         "/cases/0/gradients/dgamma/peers_over_bound/unguarded"}},
+      {"proofs/gelu_bf16.json",
+       {"/schema", "/name", "/spec_sha256", "/coq", "/cpu_s", "/bounds", "/bounds/0/bound", "/bounds/1/outcome", "/assumptions", "/assumptions/names",
+        "/assumptions/unlisted"}},
       {"studies/ledger.json",
        {"/schema", "/command", "/length", "/layers", "/layers/a layer", "/layers/a layer/theirs/fp32", "/models", "/models/a model/ours/fp32/kept",
         "/models/a model/theirs/fp32/batch", "/models/a model/theirs/pure bf16/batch/80"}},
@@ -413,7 +418,13 @@ TEST_F(Report, RefusesDamageWithItsPlace) {
   with_changed("pareto/gelu_bf16.json", [](Json& json) { json["exact"] = "yes"; }, expect("exact"));
   with_changed("attack/norms.json", [](Json& json) { json["cases"] = Json::array(); }, expect("cases"));
   with_changed("attack/norms.json", [](Json& json) { json["cases"][0]["gradients"]["dx"]["violations"] = 1; }, expect("not what the cases have"));
-  for (const char* file : {"attack/norms.json", "studies/ledger.json", "training/masked_lm.json", "pareto/gelu_bf16.json"}) {
+  with_changed("proofs/gelu_bf16.json", [](Json& json) { json["bounds"][0]["outcome"] = "undecided"; }, expect("holds: is not what the files have"));
+  with_changed("proofs/gelu_bf16.json", [](Json& json) { json["assumptions"]["unlisted"].push_back("false"); }, expect("holds: is not what the files have"));
+  with_changed("proofs/gelu_bf16.json", [](Json& json) { json["holds"] = "yes"; }, expect("holds"));
+  with_changed("proofs/gelu_bf16.json", [](Json& json) { json["bounds"][0]["bound"] = "C"; }, expect("bounds[0].bound"));
+  with_changed("proofs/gelu_bf16.json", [](Json& json) { json["bounds"][0]["claim"] = "0x1p-5"; }, expect("claims more than"));
+  with_changed("proofs/gelu_bf16.json", [](Json& json) { json["spec_sha256"] = "0"; }, expect("spec_sha256: is not that of"));
+  for (const char* file : {"attack/norms.json", "proofs/gelu_bf16.json", "studies/ledger.json", "training/masked_lm.json", "pareto/gelu_bf16.json"}) {
     with_changed(file, [](Json& json) { json["schema"] = json["schema"].get<std::string>() + "0"; }, expect("schema"));
   }
   with_changed("studies/ledger.json", [](Json& json) { json["layers"]["a layer"]["ours"]["fp32"] = -1; }, expect("layers.a layer.ours.fp32"));
@@ -698,6 +709,11 @@ TEST_F(Report, OpensWithTheVerdictAndEveryFigureHasItsCommand) {
   EXPECT_NE(text.find("4,294,967,296"), std::string::npos) << "the patterns of f32, counted";
   EXPECT_NE(text.find("1.23e+05"), std::string::npos) << "what clamping gamma costs";
   EXPECT_NE(text.find("| +0.013 | [-0.25, +0.5] |"), std::string::npos) << "a difference with its interval";
+
+  EXPECT_NE(text.find("| gelu_bf16 | 16 of 16 | 2^-10.80 | 20 of 20 | 2^-23.20 | - | - | 93 |"), std::string::npos) << "what Coq accepted";
+  results.proofs[0].bounds[1].proven = 19, results.proofs[0].holds = false;
+  EXPECT_EQ(failing(results), (std::vector<std::string>{"certificates A, B of gelu_bf16: of 36 files not accepted by Coq"}));
+  results.proofs[0].bounds[1].proven = 20, results.proofs[0].holds = true;
 
   // Each requirement has its cell on the first screen, those of no format in particular too.
   results.certificates = CertificateAttack{.file = "certificates.json", .mutants = 7, .specifications = 3};
