@@ -147,7 +147,7 @@ Table who_proves(const Results& results) {
       "Who proves these bounds: the fitter and `check` all of them, by ball arithmetic; Coq, as theorems about the exact functions and the deployed "
       "operations, what stands here. Files accepted, of those asked for, and the greatest claim among them: a file for A of each row, one for each case "
       "of a row's B, and for T those that run the kernels at every number of the format.",
-      "./outgrad certify --coq FIT.json --run --json",
+      kProofCommand,
       {words("fit"), {"A, rows"}, {"A"}, {"B, cases"}, {"B"}, {"T, files"}, {"T"}, {"assumed", "axioms and operations"}, {"processor", "s"}, words("Coq")},
       {}};
   for (const CoqProof& proof : results.proofs) {

@@ -47,13 +47,13 @@ std::string figure(double value, Requirement::Kind kind);
 std::string three_digits_up(double bound);
 
 inline constexpr const char* kCertificateAttackCommand = "./outgrad attack --size full --out notebooks_data/attack/certificates.json";
+inline constexpr const char* kProofCommand = "./outgrad certify --coq FIT.json --run --json";
 inline constexpr const char* kStoreCommand = "./outgrad validate --activation all --format bf16,f16 --fit stores";
 inline constexpr const char* kAttackCommand = "./outgrad stability --attack --evaluations 1e9 --out notebooks_data/attack/norms.json";
 
 /// A path under the current folder relative to it; any other path unchanged.
 std::string shown_path(const std::string& path);
-/// The commands that make the figures of a proof, of a header and of a sweep.
-std::string proof_command(const CoqProof& proof);
+/// The commands that make the figures of a header and of a sweep.
 std::string check_command(const std::string& header);
 std::string validate_command(const std::string& format);
 

@@ -174,7 +174,7 @@ std::vector<Block> remarks(const std::vector<Requirement>& rows) {
   const auto holding = with(rows, RequirementVerdict::pass);
   blocks.push_back(Heading{"What holds"});
   std::string ways;
-  for (const char* way : {"certified", "exhaustive", "counted", "searched"}) {
+  for (const char* way : {"certified", "exhaustive", "counted", "searched", "proven"}) {
     const auto n = std::count_if(holding.begin(), holding.end(), [&](const Requirement* row) { return row->established == way; });
     if (n > 0) ways += fmt::format("{}{} {}", ways.empty() ? "" : ", ", n, way);
   }
