@@ -37,6 +37,12 @@ struct CodeRange {
   float lo, hi;
 };
 
+// Whether the rounding of a code of this range is within what the proofs allow: lo <= 0, and neither huge nor narrow. False for a NaN.
+inline constexpr float kLargestGradient = 2, kLeastWidth = 0x1p-3f;
+OUTGRAD_HD constexpr bool code_range_holds(const CodeRange& range) {
+  return range.lo >= -kLargestGradient && range.lo <= 0 && range.hi <= kLargestGradient && range.hi - range.lo > kLeastWidth;
+}
+
 // How a code is made and read. Each constant is computed in double precision and rounded once.
 struct CodeRule {
   float scale, offset, top;  // code = RN(min(max(g scale + offset [+ d], 0), top))

@@ -41,8 +41,9 @@ std::string summary(const Fit& fit) {
   if (fit.code) {
     const CodeModel& c = *fit.code;
     return fmt::format(
-        "{}: f' in [{:.9g}, {:.9g}], g within {} of it; T of 4, 5, 6, 8 bits {:.6f}, {:.6f}, {:.6f}, {:.6f}, of 2 and 3 dithered {:.6f}, {:.6f} (certified)",
-        fit.name, static_cast<double>(c.kLo), static_cast<double>(c.kHi), power(c.kG), c.kT[3], c.kT[4], c.kT[5], c.kT[7], c.kDithered[0], c.kDithered[1]);
+        "{}: f' in [{:.9g}, {:.9g}], g within {} of it; T of 4, 5, 6, 8 bits {:.6f}, {:.6f}, {:.6f}, {:.6f}, of 2 and 3 dithered {:.6f}, {:.6f} (certified{})",
+        fit.name, static_cast<double>(c.kLo), static_cast<double>(c.kHi), power(c.kG), c.kT[3], c.kT[4], c.kT[5], c.kT[7], c.kDithered[0], c.kDithered[1],
+        fit.activation == "expression" ? ", given g" : "");
   }
   if (fit.fp8) {
     const Fp8Model& m = *fit.fp8;

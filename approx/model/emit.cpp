@@ -248,11 +248,16 @@ std::string code_body(const Fit& fit) {
   const CodeModel& m = *fit.code;
   std::string t;
   t += text_constant("kClass", fit.accuracy);
-  t += "  // kLo <= f'(x) <= kHi for every x\n";
+  t += fmt::format("  // kLo <= f'(x) <= kHi for {}\n", limited(fit) ? "|x| <= kXLimit" : "every x");
   t += constant("kLo", m.kLo, "");
   t += constant("kHi", m.kHi, "");
-  t += "  // proven bounds over every finite f32 x; g is that of kernels/code.h\n";
-  t += claim("kG", m.kG, "sup |g - f'(x)|");
+  if (limited(fit)) {
+    t += "  // proven bounds over |x| <= kXLimit, given kG: g is the f'(x) that the caller computes in fp32 and has coded\n";
+    t += claim("kG", m.kG, "what the caller promises: sup |g - f'(x)|");
+  } else {
+    t += "  // proven bounds over every finite f32 x; g is that of kernels/code.h\n";
+    t += claim("kG", m.kG, "sup |g - f'(x)|");
+  }
   t += "  // of an exact code of so many bits: sup |what the code of x stands for - f'(x)|\n";
   for (size_t i = 0; i < m.kT.size(); ++i) t += claim(fmt::format("kT{}", i + 1).c_str(), m.kT[i], fmt::format("{:.6f}", m.kT[i]));
   t += "  // of a dithered code: the same, and sup |its mean over all dithers - f'(x)|\n";

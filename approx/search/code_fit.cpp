@@ -37,14 +37,15 @@ std::vector<Deployed> list_of(kernels::FitList<Gelu, Fit...>, kernels::ForwardLi
   return {{Gelu::kActivation, Gelu::kFunction, 0}, {Fit::kActivation, Fit::kFunction, Forward::kSlopeReach}...};
 }
 
-const Deployed& deployed_of(const Spec& spec) {
+/// That of the spec; null for a user's own function, whose g the library does not compute.
+const Deployed* deployed_of(const Spec& spec) {
   static const std::vector<Deployed> all = list_of(kernels::ActivationFits<float>::Type{}, kernels::ActivationForwards{});
-  for (const Deployed& d : all) {
-    if (spec.activation.name != d.activation) continue;
-    if (spec.activation.function != d.function) throw kernels::SpecError(fmt::format("{}: the library's {} is {}", spec.name, d.activation, d.function));
-    return d;
+  const auto found = std::find_if(all.begin(), all.end(), [&](const Deployed& d) { return spec.activation.name == d.activation; });
+  if (found == all.end()) return nullptr;
+  if (spec.activation.function != found->function) {
+    throw kernels::SpecError(fmt::format("{}: the library's {} is {}", spec.name, found->activation, found->function));
   }
-  throw kernels::SpecError(fmt::format("{}: the library has no codes of '{}'", spec.name, spec.activation.name));
+  return &*found;
 }
 
 Ball ball_of(double a, double b) { return Ball::hull(Ball(a), Ball(b)); }
@@ -200,12 +201,16 @@ double dithered_rounding(double width) { return 0x1p-19 * width + 0x1p-22; }
 }  // namespace
 
 CodeModel fit_code(const Composite& composite, const Spec& spec) {
-  const Deployed& deployed = deployed_of(spec);
+  const Deployed* const deployed = deployed_of(spec);
   CodeModel m;
   // A rising f has no f' < 0.
   m.kLo = composite.masked() ? outwards(-Extreme(composite, -1).bound(), false) : 0.0f;
   m.kHi = outwards(Extreme(composite, 1).bound(), true);
-  m.kG = deployed.reach == 0 ? gelu_error(composite) : rounded_error(composite, deployed.reach);
+  if (!kernels::code_range_holds({m.kLo, m.kHi})) {
+    throw kernels::SpecError(fmt::format("{}: f' lies in [{:.6g}, {:.6g}]; codes are for one within +-{} and of a range wider than {}", spec.name, m.kLo, m.kHi,
+                                         kernels::kLargestGradient, kernels::kLeastWidth));
+  }
+  m.kG = deployed == nullptr ? spec.target : deployed->reach == 0 ? gelu_error(composite) : rounded_error(composite, deployed->reach);
   if (!(m.kG <= spec.target)) {
     throw kernels::SpecError(fmt::format("{}: target {} is not reached: g is within 2^{:.2f} of f'", spec.name, spec.accuracy, std::log2(m.kG)));
   }

@@ -425,50 +425,61 @@ outgrad_status check_codes_bytes(const char* function, std::size_t codes_bytes, 
               static_cast<long long>(codes), bits, static_cast<long long>(needed));
 }
 
-// Every call with codes goes through this function.
-outgrad_status enter_code(const char* function, bool backward, outgrad_activation activation, outgrad_format format, const void* input, void* output,
-                          const void* codes, std::size_t codes_bytes, std::int32_t bits, const u64* seed, i64 n) {
+constexpr Array plain_array(const char* name, Role role, const void* pointer, i64 elements, i64 size) {
+  return {byte_array(name, role), pointer, elements * size, size};
+}
+
+// Runs a call with codes, of the arrays input, codes and output in this order; the output may be the input itself, and is absent if its
+// name is null.
+template <class Call, class Body>
+outgrad_status enter_with_codes(const char* function, outgrad_format format, const char* input, Role codes, const char* output, i64 elements, i64 code_bytes,
+                                const Call& a, const Body& body) {
+  const i64 size = kInfo[format].bytes;
+  Operand result = byte_array(output, Role::kOutput);
+  result.may_alias[0] = 0;
+  const Array from = plain_array(input, Role::kInput, a.input, elements, size), kept = plain_array("codes", codes, a.codes, code_bytes, 1);
+  if (output == nullptr) return enter(function, format, {from, kept}, body);
+  return enter(function, format, {from, kept, {result, a.output, elements * size, size}}, body);
+}
+
+// Every call with codes of f'(x) goes through this function. `output` is null for one that writes codes alone.
+template <class Body>
+outgrad_status enter_code(const char* function, outgrad_format format, const char* input, Role codes, const char* output, std::size_t codes_bytes,
+                          const CodeArguments& a, const Body& body) {
+  if (const outgrad_status status = check_length(function, a.n)) return status;
+  if (const outgrad_status status = check_code_bits(function, a.bits, a.seed != nullptr)) return status;
+  const i64 needed = kernels::code_bytes(a.bits, a.n);
+  if (const outgrad_status status = check_codes_bytes(function, codes_bytes, needed, a.n, a.bits)) return status;
+  if (a.n == 0) return OUTGRAD_OK;
+  return enter_with_codes(function, format, input, codes, output, a.n, needed, a, [&](const FormatKernels& kernels) { body(kernels, a); });
+}
+
+// Those of the library's activations.
+template <class Body>
+outgrad_status enter_activation_code(const char* function, outgrad_activation activation, outgrad_format format, const char* input, Role codes,
+                                     const char* output, std::size_t codes_bytes, CodeArguments a, const Body& body) {
   if (const outgrad_status status = check_format(function, format)) return status;
   if (!is_activation(activation)) return fail(OUTGRAD_ERROR_ACTIVATION, function, "activation %d is unknown", static_cast<int>(activation));
-  if (const outgrad_status status = check_length(function, n)) return status;
-  if (const outgrad_status status = check_code_bits(function, bits, seed != nullptr)) return status;
-  const i64 needed = kernels::code_bytes(bits, n), bytes = n * kInfo[format].bytes;
-  if (const outgrad_status status = check_codes_bytes(function, codes_bytes, needed, n, bits)) return status;
-  if (n == 0) return OUTGRAD_OK;
-  const auto array = [](const char* name, const void* pointer, i64 size, i64 alignment, Role role, bool over_first) {
-    return Array{{name,
-                  kernels::Content::kResult,
-                  kernels::Element::kFormat,
-                  Extent::kElements,
-                  role,
-                  false,
-                  {over_first ? 0 : kernels::kNoOperand, kernels::kNoOperand}},
-                 pointer,
-                 size,
-                 alignment};
-  };
-  const i64 alignment = kInfo[format].bytes;
-  const CodeArguments a{input,
-                        output,
-                        const_cast<void*>(codes),
-                        n,
-                        bits,
-                        seed,
-                        kCodeInfo[static_cast<std::size_t>(activation)].lo,
-                        kCodeInfo[static_cast<std::size_t>(activation)].hi};
-  return enter(function, format,
-               {array(backward ? "dy" : "x", input, bytes, alignment, Role::kInput, false),
-                array("codes", codes, needed, 1, backward ? Role::kInput : Role::kOutput, false),
-                array(backward ? "dx" : "y", output, bytes, alignment, Role::kOutput, true)},
-               [&](const FormatKernels& kernels) { backward ? kernels.backward_code(a) : kernels.forward_code[activation](a); });
+  a.lo = kCodeInfo[static_cast<std::size_t>(activation)].lo;
+  a.hi = kCodeInfo[static_cast<std::size_t>(activation)].hi;
+  return enter_code(function, format, input, codes, output, codes_bytes, a, body);
+}
+
+void run_backward_code(const FormatKernels& kernels, const CodeArguments& a) { kernels.backward_code(a); }
+
+// Those of a range that the caller gives.
+template <class Body>
+outgrad_status enter_range_code(const char* function, outgrad_format format, const char* input, Role codes, const char* output, std::size_t codes_bytes,
+                                const CodeArguments& a, const Body& body) {
+  if (const outgrad_status status = check_format(function, format)) return status;
+  if (!kernels::code_range_holds({a.lo, a.hi})) {
+    return fail(OUTGRAD_ERROR_VALUE, function, "[%g, %g] is no range of f' that codes are proven for: within +-%g and wider than %g", static_cast<double>(a.lo),
+                static_cast<double>(a.hi), static_cast<double>(kernels::kLargestGradient), static_cast<double>(kernels::kLeastWidth));
+  }
+  return enter_code(function, format, input, codes, output, codes_bytes, a, body);
 }
 
 // --- Softmax ---------------------------------------------------------------------------------------------------------------------
-
-// An array of the call's format, or of bytes.
-constexpr Array softmax_array(const char* name, Role role, const void* pointer, i64 elements, i64 size) {
-  return {byte_array(name, role), pointer, elements * size, size};
-}
 
 // Every call of softmax goes through this function. The arrays are in the order input, codes, output; the output may be
 // the input itself, and is absent if its name is null.
@@ -480,14 +491,9 @@ outgrad_status enter_softmax(const char* function, FormatKernels::RunSoftmax* Fo
     return fail(OUTGRAD_ERROR_SIZE, function, "n = %lld: in a row of more than %lld elements, all of p may be too small for a code",
                 static_cast<long long>(a.n), static_cast<long long>(kernels::kMostSoftmax));
   }
-  const i64 elements = a.rows * a.n, size = kInfo[format].bytes;
+  const i64 elements = a.rows * a.n;
   if (const outgrad_status status = check_codes_bytes(function, codes_bytes, elements, elements, kernels::kMostCodeBits)) return status;
-  Operand result = byte_array(output, Role::kOutput);
-  result.may_alias[0] = 0;
-  const Array x = softmax_array(input, Role::kInput, a.input, elements, size), kept = softmax_array("codes", codes, a.codes, elements, 1);
-  const auto go = [&](const FormatKernels& kernels) { (kernels.*body)(a); };
-  if (output == nullptr) return enter(function, format, {x, kept}, go);
-  return enter(function, format, {x, kept, {result, a.output, elements * size, size}}, go);
+  return enter_with_codes(function, format, input, codes, output, elements, elements, a, [&](const FormatKernels& kernels) { (kernels.*body)(a); });
 }
 
 // --- y in 8 bits at a scale ------------------------------------------------------------------------------------------------------
@@ -861,12 +867,27 @@ outgrad_status outgrad_code_bytes(std::int32_t bits, std::int64_t n, std::size_t
 
 outgrad_status outgrad_activation_forward_code(outgrad_activation activation, outgrad_format format, const void* x, void* y, void* codes,
                                                std::size_t codes_bytes, std::int32_t bits, const std::uint64_t* seed, std::int64_t n) {
-  return enter_code("outgrad_activation_forward_code", false, activation, format, x, y, codes, codes_bytes, bits, seed, n);
+  const CodeArguments a{x, y, codes, n, bits, seed, 0, 0};
+  return enter_activation_code("outgrad_activation_forward_code", activation, format, "x", Role::kOutput, "y", codes_bytes, a,
+                               [&](const FormatKernels& kernels, const CodeArguments& all) { kernels.forward_code[activation](all); });
 }
 
 outgrad_status outgrad_activation_backward_code(outgrad_activation activation, outgrad_format format, const void* dy, const void* codes,
                                                 std::size_t codes_bytes, void* dx, std::int32_t bits, const std::uint64_t* seed, std::int64_t n) {
-  return enter_code("outgrad_activation_backward_code", true, activation, format, dy, dx, codes, codes_bytes, bits, seed, n);
+  return enter_activation_code("outgrad_activation_backward_code", activation, format, "dy", Role::kInput, "dx", codes_bytes,
+                               {dy, dx, const_cast<void*>(codes), n, bits, seed, 0, 0}, run_backward_code);
+}
+
+outgrad_status outgrad_encode_gradients(float lo, float hi, outgrad_format format, const void* g, void* codes, std::size_t codes_bytes, std::int32_t bits,
+                                        const std::uint64_t* seed, std::int64_t n) {
+  return enter_range_code("outgrad_encode_gradients", format, "g", Role::kOutput, nullptr, codes_bytes, {g, nullptr, codes, n, bits, seed, lo, hi},
+                          [](const FormatKernels& kernels, const CodeArguments& a) { kernels.encode_gradients(a); });
+}
+
+outgrad_status outgrad_backward_encoded(float lo, float hi, outgrad_format format, const void* dy, const void* codes, std::size_t codes_bytes, void* dx,
+                                        std::int32_t bits, const std::uint64_t* seed, std::int64_t n) {
+  return enter_range_code("outgrad_backward_encoded", format, "dy", Role::kInput, "dx", codes_bytes, {dy, dx, const_cast<void*>(codes), n, bits, seed, lo, hi},
+                          run_backward_code);
 }
 
 outgrad_status outgrad_softmax_forward_code(outgrad_format format, const void* x, std::int64_t rows, std::int64_t n, void* y, void* codes,

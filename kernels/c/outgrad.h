@@ -182,6 +182,18 @@ OUTGRAD_API outgrad_status outgrad_activation_forward_code(outgrad_activation ac
 OUTGRAD_API outgrad_status outgrad_activation_backward_code(outgrad_activation activation, outgrad_format format, const void* dy, const void* codes,
                                                             size_t codes_bytes, void* dx, int32_t bits, const uint64_t* seed, int64_t n);
 
+/* The same for an activation of one's own, whose y and f'(x) the caller computes. `./outgrad fit` and `emit` make a header of codes
+ * from its formula (docs/your_own_activation.md): lo and hi are the header's kLo and kHi, between which all f'(x) lie. g[i] is f'(x) of
+ * element i within the header's kG, and code i is that of g[i]; a g outside of [lo, hi] is taken for the nearer end. The range is within
+ * +-2 and wider than 1/8, and lo <= 0, else OUTGRAD_ERROR_VALUE. Array sizes, bits and seed are as above. */
+OUTGRAD_API outgrad_status outgrad_encode_gradients(float lo, float hi, outgrad_format format, const void* g, void* codes, size_t codes_bytes, int32_t bits,
+                                                    const uint64_t* seed, int64_t n);
+
+/* dx[i] = dy[i] times what code i stands for. dx may be dy itself. lo, hi, bits and *seed are those of the codes; format is that of dy
+ * and dx, and need not be that of g. */
+OUTGRAD_API outgrad_status outgrad_backward_encoded(float lo, float hi, outgrad_format format, const void* dy, const void* codes, size_t codes_bytes, void* dx,
+                                                    int32_t bits, const uint64_t* seed, int64_t n);
+
 /* The header of an activation's codes, such as "gelu_code", and its SHA-256, as for outgrad_fit_name. Null for an unknown
  * activation. */
 OUTGRAD_API const char* outgrad_code_name(outgrad_activation activation);

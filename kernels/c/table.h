@@ -33,15 +33,15 @@ struct ChosenSchedule {
   const char* rung = nullptr;
 };
 
-// A call with codes for f'(x) (kernels/host/code.h): from x, y and codes; from dy and codes, dx.
+// A call with codes for f'(x) (kernels/host/code.h): from x, y and codes; from g, codes; from dy and codes, dx.
 struct CodeArguments {
   const void* input;
-  void* output;
-  void* codes;  // only read by a backward
+  void* output;  // unused if codes are all that is written
+  void* codes;   // only read by a backward
   i64 n;
   int bits;
   const kernels::u64* seed;
-  float lo, hi;  // the range of f', for a backward
+  float lo, hi;  // the range of f'; a forward has that of its activation
 };
 
 // A call of softmax with codes (kernels/host/softmax.h): from x, y and codes; from p, codes; from dy and codes, dx.
@@ -114,6 +114,7 @@ struct FormatKernels {
   Run* backward_parity[kActivations] = {};
 
   RunCode* forward_code[kActivations];
+  RunCode* encode_gradients;
   RunCode* backward_code;
 
   RunSoftmax* softmax_forward;

@@ -76,6 +76,12 @@ void forward_code(const CodeArguments& a) {
 }
 
 template <class T>
+void encode_gradients(const CodeArguments& a) {
+  kernels::encode_gradients<T, tuned::DefaultCode::kSchedule>({a.lo, a.hi}, {a.bits, a.seed}, static_cast<const T*>(a.input),
+                                                              static_cast<kernels::u8*>(a.codes), a.n);
+}
+
+template <class T>
 void backward_code(const CodeArguments& a) {
   tuned::run<tuned::GeluBackwardCode<T>>(1, a.n, [&]<class Choice>(Choice) {
     kernels::activation_backward_code<T, Choice::kSchedule>({a.lo, a.hi}, {a.bits, a.seed}, static_cast<const T*>(a.input),
@@ -186,6 +192,7 @@ constexpr FormatKernels kernels_of(FitList<Gelu, Fit...>, kernels::ForwardList<F
           .norm_workspace = norm_workspace,
           .bias_workspace = bias_workspace,
           .forward_code = {forward_code<A, T>...},
+          .encode_gradients = encode_gradients<T>,
           .backward_code = backward_code<T>,
           .softmax_forward = softmax_forward<T>,
           .softmax_encode = softmax_encode<T>,

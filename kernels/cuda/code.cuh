@@ -1,5 +1,5 @@
-// Codes for f'(x) on a GPU (kernels/code.h): the forward that writes y and the codes, and the backward that reads the
-// codes alone. Codes are packed as kernels/host/code.h says, and every bit is the host's.
+// Codes for f'(x) on a GPU (kernels/code.h): the forward that writes y and the codes, the codes of gradients that the caller
+// has computed, and the backward that reads the codes alone. Codes are packed as kernels/host/code.h says, and every bit is the host's.
 //
 // The codes of an octet are as many bytes as a code has bits, so that octets share no byte. 1, 2, 4 or 8 of them are a
 // word, which its thread stores. Other numbers are no word; the lanes of a warp, whose octets fill whole words of 4
@@ -23,10 +23,9 @@ __device__ __forceinline__ bool codes_aligned(const u8* codes) {
   return reinterpret_cast<u64>(codes) % (kCodesAreWord<Bits> ? Bits : 4) == 0;
 }
 
-// The schedule of the backward below with nothing left open: it has no table, so no rows to pick.
+// The schedule of the kernels below that evaluate no function, with nothing left open: they have no table, so no rows to pick.
 template <class Schedule, class T>
-inline constexpr GpuSchedule kCodeBackwardSchedule =
-    completed(Schedule::kSchedule, {.forward = false, .bias = false, .element_bytes = sizeof(T), .rows = false});
+inline constexpr GpuSchedule kPlainCodeSchedule = completed(Schedule::kSchedule, {.forward = false, .bias = false, .element_bytes = sizeof(T), .rows = false});
 
 // The word of Bytes bytes, in the low bits of a u64.
 template <int Bytes>
@@ -149,24 +148,21 @@ struct ValueAndGradient {
   float value, gradient;
 };
 
-// y and codes of n elements x: evaluated(x) of each, widened.
-template <GpuSchedule S, int Bits, bool Dithered, class T, class Evaluated>
-__device__ __forceinline__ void codes_over_octets(const CodeRule& rule, const T* x, T* y, u8* codes, i64 n, const u64* seed, const Evaluated& evaluated) {
+// The codes of n elements of `from`: whole(octet, elements, g) leaves the gradients of an octet in g, and one(i) is that of one element.
+template <GpuSchedule S, int Bits, bool Dithered, class T, class Whole, class One>
+__device__ __forceinline__ void codes_over_octets(const CodeRule& rule, const T* from, bool aligned, u8* codes, i64 n, const u64* seed, const Whole& whole,
+                                                  const One& one) {
   static_assert(schedule_holds<S>());
   const u64 key = Dithered ? *seed : 0;
   over_input_octets<S>(
-      x, n, is_aligned<S, T, T>(x, x, y) && codes_aligned<Bits>(codes),
+      from, n, aligned && codes_aligned<Bits>(codes),
       [&](u64 octet, const Octet<T>& input) {
-        float value[kOctet], d[kOctet];
+        float g[kOctet], d[kOctet];
         u64 own = 0;
         octet_dithers<Dithered>(octet, key, d);
+        whole(octet, input, g);
         OUTGRAD_UNROLL
-        for (int k = 0; k < kOctet; ++k) {
-          const ValueAndGradient at = evaluated(widened(input, k));
-          value[k] = at.value;
-          own |= static_cast<u64>(coded_gradient(rule, at.gradient, d[k])) << Bits * k;
-        }
-        store_octet<S>(y + octet * kOctet, packed<T>(value));
+        for (int k = 0; k < kOctet; ++k) own |= static_cast<u64>(coded_gradient(rule, g[k], d[k])) << Bits * k;
         store_codes<Bits>(codes, octet, own);
       },
       [&](u64 octet, u32 count) {
@@ -174,11 +170,31 @@ __device__ __forceinline__ void codes_over_octets(const CodeRule& rule, const T*
 #pragma unroll 1
         for (u32 k = 0; k < count; ++k) {
           const u64 i = octet * kOctet + k;
-          const ValueAndGradient at = evaluated(widen(x[i]));
-          y[i] = narrow<T>(at.value);
-          own |= static_cast<u64>(coded_gradient(rule, at.gradient, dither_at<Dithered>(i, key))) << Bits * k;
+          own |= static_cast<u64>(coded_gradient(rule, one(i), dither_at<Dithered>(i, key))) << Bits * k;
         }
         store_codes_apart<Bits>(codes, octet, count, own);
+      });
+}
+
+// y and codes of n elements x: evaluated(x) of each, widened.
+template <GpuSchedule S, int Bits, bool Dithered, class T, class Evaluated>
+__device__ __forceinline__ void values_and_codes(const CodeRule& rule, const T* x, T* y, u8* codes, i64 n, const u64* seed, const Evaluated& evaluated) {
+  codes_over_octets<S, Bits, Dithered>(
+      rule, x, is_aligned<S, T, T>(x, x, y), codes, n, seed,
+      [&](u64 octet, const Octet<T>& input, float (&g)[kOctet]) {
+        float value[kOctet];
+        OUTGRAD_UNROLL
+        for (int k = 0; k < kOctet; ++k) {
+          const ValueAndGradient at = evaluated(widened(input, k));
+          value[k] = at.value;
+          g[k] = at.gradient;
+        }
+        store_octet<S>(y + octet * kOctet, packed<T>(value));
+      },
+      [&](u64 i) {
+        const ValueAndGradient at = evaluated(widen(x[i]));
+        y[i] = narrow<T>(at.value);
+        return at.gradient;
       });
 }
 
@@ -205,20 +221,36 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwar
     using Narrow = typename A::template Forward<T>;
     const auto& wide = resident_forward<Wide, kSchedule.table, kSchedule.threads>();
     const auto& own = resident_beside<Narrow, T, kSchedule>(wide);
-    codes_over_octets<kSchedule, Bits, Dithered>(
+    values_and_codes<kSchedule, Bits, Dithered>(
         kRule, x, y, codes, n, seed, [&](float each) { return ValueAndGradient{forward_value<T, Narrow, false>(own, each), gradient_at<Wide>(wide, each)}; });
   } else {
-    codes_over_octets<kSchedule, Bits, Dithered>(kRule, x, y, codes, n, seed,
-                                                 [&](float each) { return ValueAndGradient{forward_in_f32<Wide, T>(each), gradient_at<Wide>(each)}; });
+    values_and_codes<kSchedule, Bits, Dithered>(kRule, x, y, codes, n, seed,
+                                                [&](float each) { return ValueAndGradient{forward_in_f32<Wide, T>(each), gradient_at<Wide>(each)}; });
   }
+}
+
+// Sets code i to that of g[i], a gradient that the caller has computed. The contract is that of kernels/host/code.h, and the rule is that of
+// the range. The seed is as above.
+template <class T, int Bits, bool Dithered = false, class Schedule = DefaultGpuSchedule>
+__global__ void __launch_bounds__(kPlainCodeSchedule<Schedule, T>.threads, kPlainCodeSchedule<Schedule, T>.resident_blocks)
+    encode_gradients(const T* g, u8* codes, i64 n, const u64* seed, CodeRule rule) {
+  constexpr GpuSchedule kSchedule = kPlainCodeSchedule<Schedule, T>;
+  static_assert(code_bits_hold(Bits, Dithered));
+  codes_over_octets<kSchedule, Bits, Dithered>(
+      rule, g, is_aligned<kSchedule, T, T>(g, g, g), codes, n, seed,
+      [&](u64, const Octet<T>& input, float (&gradient)[kOctet]) {
+        OUTGRAD_UNROLL
+        for (int k = 0; k < kOctet; ++k) gradient[k] = widened(input, k);
+      },
+      [&](u64 i) { return widen(g[i]); });
 }
 
 // Sets dx[i] = dy[i] g, where g is what code i stands for, as dx = RN_T(RN_f32(dy g)). The rule is that of the forward's
 // range. dx may be dy, and overlaps nothing otherwise. The seed is the forward's.
 template <class T, int Bits, bool Dithered = false, class Schedule = DefaultGpuSchedule>
-__global__ void __launch_bounds__(kCodeBackwardSchedule<Schedule, T>.threads, kCodeBackwardSchedule<Schedule, T>.resident_blocks)
+__global__ void __launch_bounds__(kPlainCodeSchedule<Schedule, T>.threads, kPlainCodeSchedule<Schedule, T>.resident_blocks)
     activation_backward_code(const T* dy, const u8* codes, T* dx, i64 n, const u64* seed, CodeRule rule) {
-  constexpr GpuSchedule kSchedule = kCodeBackwardSchedule<Schedule, T>;
+  constexpr GpuSchedule kSchedule = kPlainCodeSchedule<Schedule, T>;
   static_assert(schedule_holds<kSchedule>() && code_bits_hold(Bits, Dithered));
   constexpr u32 kField = (1u << Bits) - 1;
   const u64 key = Dithered ? *seed : 0;
@@ -262,7 +294,7 @@ namespace detail {
 // Whether a call has its arrays: `from` is x or dy, `to` is y or dx, which may be `from`. The codes, which a forward
 // writes, overlap neither, and what is written overlaps no seed.
 template <int Bits, bool Dithered, bool Forward, class T>
-bool code_arrays_hold(const T* from, const u8* codes, T* to, const u64* seed, i64 n) {
+bool code_arrays_hold(const T* from, const u8* codes, const T* to, const u64* seed, i64 n) {
   const i64 bytes = code_bytes(Bits, n);
   if (!is_array(from, n) || !is_array(to, n) || !is_array(codes, bytes)) return false;
   const Extent in = extent_of(from, n), out = extent_of(to, n), code = extent_of(codes, bytes);
@@ -287,15 +319,26 @@ cudaError_t launch_activation_forward_code(const T* x, T* y, u8* codes, i64 n, c
                                                       n, stream, x, y, codes, n, seed);
 }
 
-// The same of dy, dx and codes that are read. range: of the forward's A::Code.
+// The same of gradients g and their codes. range: one for which code_range_holds, else the result is cudaErrorInvalidValue too.
+template <class T, int Bits, bool Dithered = false, class Schedule = DefaultGpuSchedule>
+cudaError_t launch_encode_gradients(const CodeRange& range, const T* g, u8* codes, i64 n, const u64* seed, cudaStream_t stream) {
+  if (n < 0 || n > kMostElements || !code_range_holds(range)) return cudaErrorInvalidValue;
+  if (n == 0) return cudaSuccess;
+  if (!detail::code_arrays_hold<Bits, Dithered, true>(g, codes, g, seed, n)) return cudaErrorInvalidValue;
+  static constinit ResidentBlocks resident;
+  return launch_octets<kPlainCodeSchedule<Schedule, T>>(encode_gradients<T, Bits, Dithered, Schedule>, DeviceKernel::encode_gradients, resident, n, stream, g,
+                                                        codes, n, seed, code_rule<Bits, Dithered>(range));
+}
+
+// The same of dy, dx and codes that are read. range: of the forward's A::Code, or of the codes' own g.
 template <class T, int Bits, bool Dithered = false, class Schedule = DefaultGpuSchedule>
 cudaError_t launch_activation_backward_code(const CodeRange& range, const T* dy, const u8* codes, T* dx, i64 n, const u64* seed, cudaStream_t stream) {
   if (n < 0 || n > kMostElements) return cudaErrorInvalidValue;
   if (n == 0) return cudaSuccess;
   if (!detail::code_arrays_hold<Bits, Dithered, false>(dy, codes, dx, seed, n)) return cudaErrorInvalidValue;
   static constinit ResidentBlocks resident;
-  return launch_octets<kCodeBackwardSchedule<Schedule, T>>(activation_backward_code<T, Bits, Dithered, Schedule>, DeviceKernel::activation_backward_code,
-                                                           resident, n, stream, dy, codes, dx, n, seed, code_rule<Bits, Dithered>(range));
+  return launch_octets<kPlainCodeSchedule<Schedule, T>>(activation_backward_code<T, Bits, Dithered, Schedule>, DeviceKernel::activation_backward_code, resident,
+                                                        n, stream, dy, codes, dx, n, seed, code_rule<Bits, Dithered>(range));
 }
 #endif
 

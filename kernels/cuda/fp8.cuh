@@ -144,9 +144,9 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwar
 // dx[i] = dy[i] g, where g is what code i and part i stand for, as dx = RN_T(RN_f32(dy g)). dx may be dy, and overlaps
 // nothing otherwise.
 template <class T, int Bits, class Schedule = DefaultGpuSchedule>
-__global__ void __launch_bounds__(kCodeBackwardSchedule<Schedule, T>.threads, kCodeBackwardSchedule<Schedule, T>.resident_blocks)
+__global__ void __launch_bounds__(kPlainCodeSchedule<Schedule, T>.threads, kPlainCodeSchedule<Schedule, T>.resident_blocks)
     activation_backward_fp8(const Fp8Table* table, const T* dy, const u8* codes, const u8* parts, T* dx, i64 n) {
-  constexpr GpuSchedule kSchedule = kCodeBackwardSchedule<Schedule, T>;
+  constexpr GpuSchedule kSchedule = kPlainCodeSchedule<Schedule, T>;
   static_assert(schedule_holds<kSchedule>() && part_bits_hold(Bits));
   constexpr u32 kField = (1u << Bits) - 1;
   __shared__ float values[1 << Bits][kFp8Codes];
@@ -232,8 +232,8 @@ cudaError_t launch_activation_backward_fp8(const Fp8Table* table, const T* dy, c
   if ((dx != dy && overlap(out, in)) || !detail::stands_apart(out, {extent_of(table, 1), extent_of(codes, n)})) return cudaErrorInvalidValue;
   if (Bits > 0 && overlap(out, extent_of(parts, bytes))) return cudaErrorInvalidValue;
   static constinit ResidentBlocks resident;
-  return launch_octets<kCodeBackwardSchedule<Schedule, T>>(activation_backward_fp8<T, Bits, Schedule>, DeviceKernel::activation_backward_fp8, resident, n,
-                                                           stream, table, dy, codes, parts, dx, n);
+  return launch_octets<kPlainCodeSchedule<Schedule, T>>(activation_backward_fp8<T, Bits, Schedule>, DeviceKernel::activation_backward_fp8, resident, n, stream,
+                                                        table, dy, codes, parts, dx, n);
 }
 #endif
 

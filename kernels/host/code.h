@@ -37,6 +37,11 @@ void activation_forward_code(const CodeChoice& choice, const T* x, T* y, u8* cod
 template <class T, CpuSchedule S>
 void activation_backward_code(const CodeRange& range, const CodeChoice& choice, const T* dy, const u8* codes, T* dx, i64 n);
 
+// The codes alone, of n gradients that the caller has computed by a function of its own: code i is that of g[i], as if it were the g of
+// kernels/code.h. Its header's kG is what the caller promises of g, the rounding to T included. Nothing overlaps.
+template <class T, CpuSchedule S>
+void encode_gradients(const CodeRange& range, const CodeChoice& choice, const T* g, u8* codes, i64 n);
+
 // GELU's, in the order of the catalogue.
 template <class T, CpuSchedule S>
 void gelu_forward_code(const CodeChoice& choice, const T* x, T* y, u8* codes, i64 n) {
@@ -166,8 +171,8 @@ constexpr CodeRange range_of() {
 inline bool is_line_aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 64 == 0; }
 
 // Codes before the shift, of kCodeBlock g; minus_d is null for exact codes.
-template <CpuSchedule S>
-void code_block(const CodeRule& rule, const float* g, const float* minus_d, u8* numbers) {
+template <CpuSchedule S, class T>
+void code_block(const CodeRule& rule, const T* g, const float* minus_d, u8* numbers) {
   alignas(64) float q[kCodeBlock];
   if (minus_d == nullptr) {
     over_code_block<S>([&](const auto& ops, int k)
@@ -295,25 +300,34 @@ OUTGRAD_HD void look_up(const u32* entries, const T* x, T* y, u8* numbers) {
   }
 }
 
-// One block of whole size. Codes are left in `packed`, which has 8 bytes more than they take.
-template <class A, class T, CpuSchedule S, bool kStreaming>
-void forward_code_block(const CodeChoice& choice, const CodeRule& rule, i64 first, const T* x, T* y, u8* packed) {
+// The codes of a block of g. Codes are left in `packed`, which has 8 bytes more than they take.
+template <CpuSchedule S, class T>
+void encode_block(const CodeChoice& choice, const CodeRule& rule, i64 first, const T* g, u8* packed) {
   alignas(64) u8 numbers[kCodeBlock];
-  alignas(64) float minus_d[kCodeBlock], g[kCodeBlock];
+  alignas(64) float minus_d[kCodeBlock];
   const bool dithered = choice.seed != nullptr;
   if (dithered) negative_dithers(*choice.seed, first, minus_d);
+  code_block<S>(rule, g, dithered ? minus_d : nullptr, numbers);
+  pack_codes(numbers, choice.bits, rule.shift, packed);
+}
+
+// One block of whole size, as above; y may equal x.
+template <class A, class T, CpuSchedule S, bool kStreaming>
+void forward_code_block(const CodeChoice& choice, const CodeRule& rule, i64 first, const T* x, T* y, u8* packed) {
+  alignas(64) float g[kCodeBlock];
   if constexpr (sizeof(T) == 2) {
+    const bool dithered = choice.seed != nullptr;
     if (dithered) {
       const float* const gradients = gradients_by_code<A, T>();
       for (int k = 0; k < kCodeBlock; ++k) g[k] = gradients[x[k].bits];
     }
+    alignas(64) u8 numbers[kCodeBlock];
     look_up<S, kStreaming>(codes_by_code<A, T>(), x, y, numbers);
-    if (dithered) code_block<S>(rule, g, minus_d, numbers);
+    if (!dithered) return pack_codes(numbers, choice.bits, rule.shift, packed);
   } else {
     forward_block<typename A::template Forward<float>, S, kStreaming>(x, y, g);
-    code_block<S>(rule, g, dithered ? minus_d : nullptr, numbers);
   }
-  pack_codes(numbers, choice.bits, rule.shift, packed);
+  encode_block<S>(choice, rule, first, g, packed);
 }
 
 // Whole lines, past the cache if kStreaming.
@@ -330,26 +344,39 @@ OUTGRAD_HD void copy_lines(const u8* from, u8* to, int bytes) {
   std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }
 
-template <class A, class T, CpuSchedule S, bool kStreaming>
-void forward_code_range(const CodeChoice& choice, const T* x, T* y, u8* codes, i64 begin, i64 end) {
-  const CodeRule rule = rule_of(choice, range_of<A>());
+// The codes of [begin, end) of `from`, by blocks: block(first, elements, packed) leaves those of a block of whole size in `packed`, as
+// above, and part(first, count, elements, packed) those of one that only begins with `count` elements, of a copy that does not end there.
+template <bool kStreaming, class T, class Block, class Part>
+OUTGRAD_HD void write_codes(int bits, const T* from, u8* codes, i64 begin, i64 end, const Block& block, const Part& part) {
   alignas(64) u8 packed[kCodeBlock + 8];
   i64 i = begin;
   for (; i + kCodeBlock <= end; i += kCodeBlock) {
-    forward_code_block<A, T, S, kStreaming>(choice, rule, i, x + i, y + i, packed);
-    copy_lines<kStreaming>(packed, codes + i / 8 * choice.bits, kCodeBlock / 8 * choice.bits);
+    block(i, from + i, packed);
+    copy_lines<kStreaming>(packed, codes + i / 8 * bits, kCodeBlock / 8 * bits);
   }
   if (i < end) {
     const i64 count = end - i;
-    alignas(64) T from[kCodeBlock] = {}, to[kCodeBlock];
-    std::copy_n(x + i, count, from);
-    forward_code_block<A, T, S, false>(choice, rule, i, from, to, packed);
-    std::copy_n(to, count, y + i);
-    const i64 bytes = code_bytes(choice.bits, count), rest = count * choice.bits % 8;
+    alignas(64) T whole[kCodeBlock] = {};
+    std::copy_n(from + i, count, whole);
+    part(i, count, whole, packed);
+    const i64 bytes = code_bytes(bits, count), rest = count * bits % 8;
     if (rest != 0) packed[bytes - 1] = static_cast<u8>(packed[bytes - 1] & ((1u << rest) - 1));
-    std::copy_n(packed, bytes, codes + i / 8 * choice.bits);
+    std::copy_n(packed, bytes, codes + i / 8 * bits);
   }
   end_streaming<kStreaming>();
+}
+
+template <class A, class T, CpuSchedule S, bool kStreaming>
+void forward_code_range(const CodeChoice& choice, const T* x, T* y, u8* codes, i64 begin, i64 end) {
+  const CodeRule rule = rule_of(choice, range_of<A>());
+  write_codes<kStreaming>(
+      choice.bits, x, codes, begin, end,
+      [&](i64 first, const T* from, u8* packed) { forward_code_block<A, T, S, kStreaming>(choice, rule, first, from, y + first, packed); },
+      [&](i64 first, i64 count, const T* from, u8* packed) {
+        alignas(64) T to[kCodeBlock];
+        forward_code_block<A, T, S, false>(choice, rule, first, from, to, packed);
+        std::copy_n(to, count, y + first);
+      });
 }
 
 // dx of a block of codes, of which the bytes up to 8 beyond the last are readable.
@@ -403,6 +430,16 @@ void activation_forward_code(const CodeChoice& choice, const T* x, T* y, u8* cod
     }
   }
   detail::over_blocks<S>(n, [=](i64 begin, i64 end) { detail::forward_code_range<A, T, detail::kLoopOf<S>, false>(choice, x, y, codes, begin, end); });
+}
+
+template <class T, CpuSchedule S>
+void encode_gradients(const CodeRange& range, const CodeChoice& choice, const T* g, u8* codes, i64 n) {
+  static_assert(detail::schedule_holds<S>());
+  const CodeRule rule = rule_of(choice, range);
+  detail::over_blocks<S>(n, [=](i64 begin, i64 end) {
+    const auto block = [&](i64 first, const T* from, u8* packed) { detail::encode_block<detail::kLoopOf<S>>(choice, rule, first, from, packed); };
+    detail::write_codes<false>(choice.bits, g, codes, begin, end, block, [&](i64 first, i64, const T* from, u8* packed) { block(first, from, packed); });
+  });
 }
 
 template <class T, CpuSchedule S>

@@ -334,6 +334,7 @@ const Kernel& elementwise_kernel(Gpu& gpu, DeviceKernel kernel, outgrad_format f
     switch (kernel) {
       case DeviceKernel::dropout:
       case DeviceKernel::activation_backward_fp8:
+      case DeviceKernel::encode_gradients:
       case DeviceKernel::activation_backward_code: break;
       case DeviceKernel::fp8_table:
       case DeviceKernel::activation_forward_fp8: instance.function = function; break;
@@ -457,9 +458,23 @@ ParityOf parity_of(outgrad_activation activation, outgrad_format format, const c
 }
 
 void require_codes(const CodesOf& of, i64 n, const char* kernel) {
-  require_activation(of.activation);
   require(kernels::code_bits_hold(of.bits, of.seed != nullptr), kernel, "a code has 1 to 8 bits, and a dithered one 2 or 3");
   require(of.bytes >= static_cast<std::size_t>(kernels::code_bytes(of.bits, n)), kernel, "the codes' array is too small");
+}
+
+// Codes of a range: pointers are those to the arrays, and n, the seed and the rule follow.
+void launch_coded(const At& at, DeviceKernel kernel, const CodesOf& of, outgrad_format format, i64 n, std::vector<void*> pointers) {
+  const bool dithered = of.seed != nullptr;
+  const GpuSchedule schedule = backward_schedule(format, false);
+  const Kernel& code = elementwise_kernel(at.gpu, kernel, format, "", false, schedule, {.code_bits = of.bits, .dithered = dithered});
+  const std::uint64_t* seed = of.seed;
+  kernels::CodeRule rule = dithered ? kernels::dithered_code({of.lo, of.hi}, of.bits) : kernels::exact_code({of.lo, of.hi}, of.bits);
+  pointers.insert(pointers.end(), {&n, &seed, &rule});
+  launch_over(at, kernel, code, schedule, n, pointers);
+}
+
+void require_range(const CodesOf& of, const char* kernel) {
+  require(kernels::code_range_holds({of.lo, of.hi}), kernel, "this is no range of f' that codes are proven for");
 }
 
 template <class... Code>
@@ -493,6 +508,7 @@ void Cuda::activation_backward_parity(outgrad_activation activation, outgrad_for
 
 void Cuda::activation_forward_code(const CodesOf& of, outgrad_format format, const void* x, void* y, void* codes, i64 n) const {
   constexpr DeviceKernel kKernel = DeviceKernel::activation_forward_code;
+  require_activation(of.activation);
   require_codes(of, n, "activation_forward_code");
   if (n == 0) return;
   const At at(device_, stream_);
@@ -504,16 +520,25 @@ void Cuda::activation_forward_code(const CodesOf& of, outgrad_format format, con
 }
 
 void Cuda::activation_backward_code(const CodesOf& of, outgrad_format format, const void* dy, const void* codes, void* dx, i64 n) const {
-  constexpr DeviceKernel kKernel = DeviceKernel::activation_backward_code;
+  require_activation(of.activation);
   require_codes(of, n, "activation_backward_code");
-  if (n == 0) return;
-  const At at(device_, stream_);
-  const GpuSchedule schedule = backward_schedule(format, false);
-  const Kernel& code = elementwise_kernel(at.gpu, kKernel, format, "", false, schedule, {.code_bits = of.bits, .dithered = of.seed != nullptr});
-  const std::uint64_t* seed = of.seed;
   const kernels::CodeRange range = range_of(kernels::ActivationCodes{}, of.activation);
-  kernels::CodeRule rule = of.seed != nullptr ? kernels::dithered_code(range, of.bits) : kernels::exact_code(range, of.bits);
-  launch_over(at, kKernel, code, schedule, n, {&dy, &codes, &dx, &n, &seed, &rule});
+  CodesOf ranged = of;
+  ranged.lo = range.lo;
+  ranged.hi = range.hi;
+  if (n > 0) launch_coded({device_, stream_}, DeviceKernel::activation_backward_code, ranged, format, n, {&dy, &codes, &dx});
+}
+
+void Cuda::encode_gradients(const CodesOf& of, outgrad_format format, const void* g, void* codes, i64 n) const {
+  require_codes(of, n, "encode_gradients");
+  require_range(of, "encode_gradients");
+  if (n > 0) launch_coded({device_, stream_}, DeviceKernel::encode_gradients, of, format, n, {&g, &codes});
+}
+
+void Cuda::backward_encoded(const CodesOf& of, outgrad_format format, const void* dy, const void* codes, void* dx, i64 n) const {
+  require_codes(of, n, "backward_encoded");
+  require_range(of, "backward_encoded");
+  if (n > 0) launch_coded({device_, stream_}, DeviceKernel::activation_backward_code, of, format, n, {&dy, &codes, &dx});
 }
 
 void Cuda::gelu_forward_mxfp8(outgrad_format format, const void* x, std::uint8_t* codes, std::uint8_t* scales, std::uint32_t* mask, i64 n) const {

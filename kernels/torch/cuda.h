@@ -29,6 +29,7 @@ struct CodesOf {
   std::int32_t bits = 0;
   const std::uint64_t* seed = nullptr;  // of a dither
   std::size_t bytes = 0;
+  float lo = 0, hi = 0;  // the range of f', of codes that are of no activation of the catalogue
 };
 
 // y in 8 bits at a scale, for either backend.
@@ -57,6 +58,8 @@ class Cuda {
   void activation_backward_parity(outgrad_activation activation, outgrad_format format, const void* dy, const void* y, void* dx, std::int64_t n) const;
   void activation_forward_code(const CodesOf& codes_of, outgrad_format format, const void* x, void* y, void* codes, std::int64_t n) const;
   void activation_backward_code(const CodesOf& codes_of, outgrad_format format, const void* dy, const void* codes, void* dx, std::int64_t n) const;
+  void encode_gradients(const CodesOf& codes_of, outgrad_format format, const void* g, void* codes, std::int64_t n) const;
+  void backward_encoded(const CodesOf& codes_of, outgrad_format format, const void* dy, const void* codes, void* dx, std::int64_t n) const;
   void gelu_forward_mxfp8(outgrad_format format, const void* x, std::uint8_t* codes, std::uint8_t* scales, std::uint32_t* mask, std::int64_t n) const;
   void gelu_backward_mxfp8(outgrad_format format, const void* dy, const std::uint8_t* codes, const std::uint8_t* scales, const std::uint32_t* mask, void* dx,
                            std::int64_t n) const;

@@ -35,6 +35,12 @@ class Host {
   void activation_backward_code(const CodesOf& of, outgrad_format format, const void* dy, const void* codes, void* dx, std::int64_t n) const {
     require(outgrad_activation_backward_code(of.activation, format, dy, codes, of.bytes, dx, of.bits, of.seed, n));
   }
+  void encode_gradients(const CodesOf& of, outgrad_format format, const void* g, void* codes, std::int64_t n) const {
+    require(outgrad_encode_gradients(of.lo, of.hi, format, g, codes, of.bytes, of.bits, of.seed, n));
+  }
+  void backward_encoded(const CodesOf& of, outgrad_format format, const void* dy, const void* codes, void* dx, std::int64_t n) const {
+    require(outgrad_backward_encoded(of.lo, of.hi, format, dy, codes, of.bytes, dx, of.bits, of.seed, n));
+  }
   void gelu_forward_mxfp8(outgrad_format format, const void* x, std::uint8_t* codes, std::uint8_t* scales, std::uint32_t* mask, std::int64_t n) const {
     require(outgrad_gelu_forward_mxfp8(format, x, codes, scales, mask, n));
   }

@@ -237,7 +237,7 @@ Tensor activation_backward_parity(const Tensor& dy, const Tensor& y, std::int64_
 inline CodesOf codes_of(const Call& call, std::int64_t activation, std::int64_t bits, const OptionalTensor& seed, std::int64_t n) {
   STD_TORCH_CHECK(bits >= 1 && bits <= kernels::kMostCodeBits, "outgrad: a code of ", bits, " bits, where 1 to ", kernels::kMostCodeBits, " are possible");
   const int width = static_cast<int>(bits);
-  CodesOf codes{static_cast<outgrad_activation>(activation), width, nullptr, static_cast<std::size_t>(kernels::code_bytes(width, n))};
+  CodesOf codes{.activation = static_cast<outgrad_activation>(activation), .bits = width, .bytes = static_cast<std::size_t>(kernels::code_bytes(width, n))};
   if (seed) {
     require_elements(*seed, ScalarType::Long, 1, "seed");
     codes.seed = call.data<std::uint64_t>(*seed);
@@ -261,6 +261,33 @@ Tensor activation_backward_code(const Tensor& dy, const Tensor& codes, std::int6
   require_elements(codes, ScalarType::Byte, static_cast<std::int64_t>(of.bytes), "codes");
   const Tensor dx = call.made_like(dy);
   call.backend<Backend>().activation_backward_code(of, format_of(dy), call.data(dy), call.data(codes), dx.mutable_data_ptr(), dy.numel());
+  return dx;
+}
+
+// The same of codes for gradients that the caller has computed, which all lie in a range.
+inline CodesOf codes_of(const Call& call, double lo, double hi, std::int64_t bits, const OptionalTensor& seed, std::int64_t n) {
+  CodesOf codes = codes_of(call, 0, bits, seed, n);
+  codes.lo = static_cast<float>(lo);
+  codes.hi = static_cast<float>(hi);
+  return codes;
+}
+
+template <class Backend>
+Tensor encode_gradients(const Tensor& g, double lo, double hi, std::int64_t bits, const OptionalTensor& seed) {
+  const Call call(g);
+  const CodesOf of = codes_of(call, lo, hi, bits, seed, g.numel());
+  const Tensor codes = call.octets_of(static_cast<std::int64_t>(of.bytes));
+  call.backend<Backend>().encode_gradients(of, format_of(g), call.data(g), codes.mutable_data_ptr(), g.numel());
+  return codes;
+}
+
+template <class Backend>
+Tensor backward_encoded(const Tensor& dy, const Tensor& codes, double lo, double hi, std::int64_t bits, const OptionalTensor& seed) {
+  const Call call(dy);
+  const CodesOf of = codes_of(call, lo, hi, bits, seed, dy.numel());
+  require_elements(codes, ScalarType::Byte, static_cast<std::int64_t>(of.bytes), "codes");
+  const Tensor dx = call.made_like(dy);
+  call.backend<Backend>().backward_encoded(of, format_of(dy), call.data(dy), call.data(codes), dx.mutable_data_ptr(), dy.numel());
   return dx;
 }
 
@@ -487,6 +514,8 @@ inline constexpr const char* kSchemas[] = {
     "activation_backward_parity(Tensor dy, Tensor y, int activation) -> Tensor",
     "activation_forward_code(Tensor x, int activation, int bits, Tensor? seed) -> (Tensor, Tensor)",
     "activation_backward_code(Tensor dy, Tensor codes, int activation, int bits, Tensor? seed) -> Tensor",
+    "encode_gradients(Tensor g, float lo, float hi, int bits, Tensor? seed) -> Tensor",
+    "backward_encoded(Tensor dy, Tensor codes, float lo, float hi, int bits, Tensor? seed) -> Tensor",
     "gelu_forward_mxfp8(Tensor x) -> (Tensor, Tensor, Tensor)",
     "gelu_backward_mxfp8(Tensor dy, Tensor codes, Tensor scales, Tensor mask) -> Tensor",
     "activation_forward_fp8(Tensor x, Tensor scale, int activation, int fp8, int bits) -> (Tensor, Tensor)",
@@ -517,6 +546,8 @@ void implement(Library& m) {
   m.impl("activation_backward_parity", TORCH_BOX(&activation_backward_parity<Backend>));
   m.impl("activation_forward_code", TORCH_BOX(&activation_forward_code<Backend>));
   m.impl("activation_backward_code", TORCH_BOX(&activation_backward_code<Backend>));
+  m.impl("encode_gradients", TORCH_BOX(&encode_gradients<Backend>));
+  m.impl("backward_encoded", TORCH_BOX(&backward_encoded<Backend>));
   m.impl("gelu_forward_mxfp8", TORCH_BOX(&gelu_forward_mxfp8<Backend>));
   m.impl("gelu_backward_mxfp8", TORCH_BOX(&gelu_backward_mxfp8<Backend>));
   m.impl("activation_forward_fp8", TORCH_BOX(&activation_forward_fp8<Backend>));

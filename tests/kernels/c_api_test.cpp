@@ -70,10 +70,10 @@ TEST(CInterface, EveryInstructionSetGivesTheSameBits) {
   const std::vector<std::string> names = {"baseline", "avx2", "avx512", "avx512_bf16"};
   const Output expected = hash_program(names.front());
   ASSERT_EQ(expected.status, 0) << (expected.lines.empty() ? "" : expected.lines.back());
-  // 3 formats: 10 forwards and the 6 masks, 10 backwards, 4 arrays in and from MXFP8, 10 codes, y in 3 formats of 8 bits and 2 of 4, 4 arrays of
+  // 3 formats: 10 forwards and the 6 masks, 10 backwards, 4 arrays in and from MXFP8, 10 codes and one of the caller's own, y in 3 formats of 8 bits and 2 of 4, 4 arrays of
   // softmax, two shapes of 11 arrays of the norms and of 9 of the fused forms, 3 arrays of both norms in each of 3 stores of 8 bits; and the two
   // lines that say what ran. In 2 formats y carries the mask: 6 forwards and backwards.
-  ASSERT_EQ(expected.lines.size(), 2 + 3 * (16 + 10 + 4 + 10 + 5 + 4 + 2 * 11 + 2 * 9 + 3 * 2 * 3) + 2 * (6 + 6));
+  ASSERT_EQ(expected.lines.size(), 2 + 3 * (16 + 10 + 4 + 11 + 5 + 4 + 2 * 11 + 2 * 9 + 3 * 2 * 3) + 2 * (6 + 6));
   EXPECT_EQ(expected.lines[1], "instruction_set baseline");
   int ran = 1;
   for (const std::string& name : names) {
@@ -291,6 +291,22 @@ void expect_code(outgrad_activation activation, const CodeChoice& choice) {
   EXPECT_EQ(patterns::first_difference(expected_dx, dx), -1) << A::Code::kName << " " << choice.bits;
 }
 
+// Codes of gradients that the caller has computed: x stands for them.
+template <class T>
+void expect_encoded(const CodeRange& range, const CodeChoice& choice) {
+  const std::vector<T> g = patterns::all<T>();
+  const auto n = static_cast<i64>(g.size());
+  const auto bytes = static_cast<size_t>(code_bytes(choice.bits, n));
+  std::vector<T> expected_dx(g.size()), dx = g;
+  std::vector<u8> expected(bytes + 1, 0x5e), codes(bytes + 1, 0x5e);
+  encode_gradients<T, kScalar>(range, choice, g.data(), expected.data(), n);
+  ASSERT_EQ(outgrad_encode_gradients(range.lo, range.hi, kFormatOf<T>, g.data(), codes.data(), bytes, choice.bits, choice.seed, n), OUTGRAD_OK);
+  EXPECT_EQ(expected, codes) << choice.bits;
+  activation_backward_code<T, kScalar>(range, choice, g.data(), expected.data(), expected_dx.data(), n);
+  ASSERT_EQ(outgrad_backward_encoded(range.lo, range.hi, kFormatOf<T>, dx.data(), codes.data(), bytes, dx.data(), choice.bits, choice.seed, n), OUTGRAD_OK);
+  EXPECT_EQ(patterns::first_difference(expected_dx, dx), -1) << choice.bits;
+}
+
 template <class A, class F, class T>
 void expect_fp8(outgrad_activation activation, outgrad_fp8 fp8, float scale, std::int32_t bits) {
   const std::vector<T> x = patterns::all<T>();
@@ -389,6 +405,12 @@ TEST(CInterface, EveryCodeIsItsHeadersBits) {
   expect_codes<float>(CodedActivations{});
   expect_codes<F16>(CodedActivations{});
   expect_codes<BF16>(CodedActivations{});
+  static const u64 seed = 77;
+  for (const CodeChoice& choice : {CodeChoice{4, nullptr}, CodeChoice{3, &seed}}) {
+    expect_encoded<float>({-0.125f, 1.25f}, choice);
+    expect_encoded<F16>({0, 1}, choice);
+    expect_encoded<BF16>({-2, 2}, choice);
+  }
   EXPECT_EQ(outgrad_code_name(10), nullptr);
   EXPECT_EQ(outgrad_code_coefficients_sha256(-1), nullptr);
 }
@@ -773,6 +795,20 @@ TEST(CInterface, CodesRefuseWithoutWriting) {
   both(OUTGRAD_ERROR_ALIGNMENT, "is not aligned", [&](A& a) { a.out = reinterpret_cast<u8*>(y) + 2; });
   both(OUTGRAD_ERROR_FORMAT, "format 3", [](A& a) { a.format = 3; });
   both(OUTGRAD_ERROR_ACTIVATION, "activation 10", [](A& a) { a.activation = 10; });
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  for (const CodeRange& range : {CodeRange{kNan, 1}, {0, kNan}, {1, 0}, {0, 0.125f}, {0.25f, 1}, {0, 3}, {-3, 0}}) {
+    const std::string words = "is no range of f' that codes are proven for";
+    expect_refused(OUTGRAD_ERROR_VALUE, words, memory,
+                   [&] { return outgrad_encode_gradients(range.lo, range.hi, OUTGRAD_F32, x, codes, kBytes, 5, nullptr, n); });
+    expect_refused(OUTGRAD_ERROR_VALUE, words, memory,
+                   [&] { return outgrad_backward_encoded(range.lo, range.hi, OUTGRAD_F32, x, codes, kBytes, y, 5, nullptr, n); });
+  }
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "g is null", memory,
+                 [&] { return outgrad_encode_gradients(0, 1, OUTGRAD_F32, nullptr, codes, kBytes, 5, nullptr, n); });
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "codes overlaps g", memory,
+                 [&] { return outgrad_encode_gradients(0, 1, OUTGRAD_F32, x, x + n - 1, kBytes, 5, nullptr, n); });
+  expect_refused(OUTGRAD_ERROR_SIZE, "take 40", memory, [&] { return outgrad_encode_gradients(0, 1, OUTGRAD_F32, x, codes, 39, 5, nullptr, n); });
+  expect_refused(OUTGRAD_ERROR_FORMAT, "format 3", memory, [&] { return outgrad_backward_encoded(0, 1, 3, x, codes, kBytes, y, 5, nullptr, n); });
   expect_refused(OUTGRAD_ERROR_NULL_POINTER, "bytes is null", memory, [] { return outgrad_code_bytes(4, 1, nullptr); });
   expect_refused(OUTGRAD_ERROR_SIZE, "n = -1", memory, [] { return outgrad_code_bytes(4, -1, nullptr); });
   EXPECT_EQ(outgrad_activation_forward_code(OUTGRAD_GELU, OUTGRAD_BF16, nullptr, nullptr, nullptr, 0, 4, nullptr, 0), OUTGRAD_OK);

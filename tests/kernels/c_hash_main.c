@@ -235,6 +235,31 @@ static void codes(int format) {
   free(packed);
 }
 
+/* Codes of gradients that the caller has computed, and dx from them. */
+static void encoded(int format) {
+  static const uint64_t seed = UINT64_C(0x0123456789abcdef);
+  void* values;
+  const int64_t n = patterns(format, &values) - 3; /* a tail */
+  void* const dx = allocate((size_t)n * kBytes[format]);
+  uint32_t* const packed = allocate((size_t)n + 4);
+  uint64_t hash = 0;
+  int bits;
+  for (bits = 1; bits <= 8; ++bits) {
+    const uint64_t* const dither = bits == 2 || bits == 3 ? &seed : NULL;
+    size_t bytes = 0;
+    check(outgrad_code_bytes(bits, n, &bytes));
+    memset(packed, 0, (size_t)n + 4);
+    check(outgrad_encode_gradients(-0.125f, 1.25f, format, values, packed, bytes, bits, dither, n));
+    hash = (hash ^ hash_of(OUTGRAD_F32, packed, (int64_t)(bytes + 3) / 4)) * UINT64_C(0x100000001b3);
+    check(outgrad_backward_encoded(-0.125f, 1.25f, format, values, packed, bytes, dx, bits, dither, n));
+    hash = (hash ^ hash_of(format, dx, n)) * UINT64_C(0x100000001b3);
+  }
+  print("encoded", format, hash);
+  free(values);
+  free(dx);
+  free(packed);
+}
+
 /* Of the activations that have it in one line for each 8-bit format: codes and parts of y at a scale, dx from them, and the bound. */
 static void eight_bits(int format) {
   static const char* const names[] = {"e4m3_at_a_scale", "e5m2_at_a_scale", "int8_at_a_scale"};
@@ -510,6 +535,7 @@ int main(void) {
     activations(format);
     mxfp8(format);
     codes(format);
+    encoded(format);
     eight_bits(format);
     four_bits(format);
     softmax(format, 37, 777);

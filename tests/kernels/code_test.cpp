@@ -277,6 +277,51 @@ TYPED_TEST(Codes, EveryScheduleGivesTheDefinition) {
   expect_definition_for_all<TypeParam, BF16, kBestVectorBits>();
 }
 
+// --- Gradients of the caller's own -----------------------------------------------------------------------------------------------
+
+template <class T, int kVectorBits>
+void expect_encoded_as_defined(const CodeRange& range) {
+  constexpr CpuSchedule kSchedule{.vector_bits = kVectorBits, .block_elements = 2048};
+  const std::vector<T> all = patterns::all<T>(20);
+  const u64 seed = 0xfedcba9876543210u;
+  const auto check = [&](size_t size, const CodeChoice& choice) {
+    const std::vector<T> g(all.end() - static_cast<std::ptrdiff_t>(size), all.end());
+    const CodeRule rule = rule_of(choice, range);
+    std::vector<u8> numbers;
+    for (size_t i = 0; i < size; ++i) {
+      const float d = choice.seed == nullptr ? 0.0f : dither_of(philox(i / 4, *choice.seed).word[i % 4]);
+      numbers.push_back(coded_gradient(rule, widen(g[i]), d));
+    }
+    std::vector<u8> want = packed(numbers, choice.bits), codes(want.size() + 1, kCanary);
+    want.push_back(kCanary);
+    encode_gradients<T, kSchedule>(range, choice, g.data(), codes.data(), static_cast<i64>(size));
+    ASSERT_EQ(codes, want) << size << " " << choice.bits << (choice.seed ? " dithered" : "");
+  };
+  for (int bits = 1; bits <= kMostCodeBits; ++bits) {
+    for (const size_t size : {size_t{0}, size_t{7}, size_t{1024}, size_t{3333}, all.size()}) check(size, {bits, nullptr});
+    if (code_bits_hold(bits, true)) check(all.size(), {bits, &seed});
+  }
+}
+
+// Every bit pattern of 16 bits and those of f32's binades, NaNs among them, in a range of a user's own and in the widest one.
+TEST(EncodedGradients, AreThoseOfTheDefinition) {
+  for (const CodeRange& range : {CodeRange{-0.10001f, 1.0873f}, CodeRange{-2, 2}}) {
+    expect_encoded_as_defined<float, 0>(range);
+    expect_encoded_as_defined<float, kBestVectorBits>(range);
+    expect_encoded_as_defined<F16, kBestVectorBits>(range);
+    expect_encoded_as_defined<BF16, std::min(256, kBestVectorBits)>(range);
+  }
+}
+
+TEST(EncodedGradients, RangesWithoutAProofDoNotHold) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_TRUE(code_range_holds({-2, 2}));
+  EXPECT_TRUE(code_range_holds({0, 1}));
+  for (const CodeRange& range : {CodeRange{kNan, 1}, {0, kNan}, {1, 0}, {0, 0.125f}, {0.25f, 1}, {0, 2.0001f}, {-2.0001f, 1}}) {
+    EXPECT_FALSE(code_range_holds(range)) << range.lo << " " << range.hi;
+  }
+}
+
 // Arrays large enough for stores past the cache, aligned and not, against the same elements in small calls.
 template <class T, int kUnroll>
 void expect_streaming_to_change_no_bit() {

@@ -114,6 +114,36 @@ TEST(StandInCode, EveryLengthAndLayoutIsTheHosts) {
   expect_every_layout<Silu, F16, 3, true, Forward, Backward>();
 }
 
+// Gradients of the caller's own: any bit pattern may stand for one.
+template <class T, int Bits, bool Dithered, class Schedule>
+void expect_encoded() {
+  constexpr CodeRange kOwn{-0.10001f, 1.0873f};
+  Values<T> values(Bits);
+  for (const i64 n : kSizes) {
+    for (const Layout& layout : kLayouts) {
+      const std::vector<T> g = values.next(n);
+      std::vector<u8> expected(static_cast<std::size_t>(code_bytes(Bits, n)));
+      encode_gradients<T, kOneThread>(kOwn, {Bits, Dithered ? &kSeed : nullptr}, g.data(), expected.data(), n);
+      auto device_g = GuardedArray<T>::with(g, {layout.edge, layout.dy * static_cast<int>(sizeof(T)), "g"});
+      const GuardedArray<u8> codes(code_bytes(Bits, n), {layout.edge, layout.y, "codes"});
+      auto seed = GuardedArray<u64>::with({kSeed}, {layout.edge, 0, "seed"});
+      device_g.make_read_only(), seed.make_read_only();
+      SCOPED_TRACE(std::string(Format<T>::kName) + ", " + std::to_string(Bits) + " bits, " + layout.name + ", n = " + std::to_string(n));
+      next_order();
+      expect_success(
+          cuda::launch_encode_gradients<T, Bits, Dithered, Schedule>(kOwn, device_g.get(), codes.get(), n, Dithered ? seed.get() : nullptr, nullptr));
+      expect_equal("codes", codes, expected);
+    }
+  }
+}
+
+TEST(StandInCode, CodesOfTheCallersGradientsAreTheHosts) {
+  expect_encoded<float, 4, false, DefaultGpuSchedule>();
+  expect_encoded<float, 3, true, LoopingCode>();
+  expect_encoded<F16, 5, false, LoopingCode>();
+  expect_encoded<BF16, 8, false, DefaultGpuSchedule>();
+}
+
 TEST(StandInCode, WhatBreaksTheContractLaunchesNothing) {
   const GuardedArray<float> x(100), y(100);
   const GuardedArray<u8> codes(63);
@@ -136,6 +166,15 @@ TEST(StandInCode, WhatBreaksTheContractLaunchesNothing) {
   EXPECT_EQ(backward(x.get(), codes.get(), y.get(), nullptr, 100), cudaErrorInvalidValue);
   EXPECT_EQ(backward(x.get(), codes.get(), reinterpret_cast<float*>(seed.get()), seed.get(), 2), cudaErrorInvalidValue);
   EXPECT_EQ(backward(x.get(), over, x.get(), seed.get(), 100), cudaErrorInvalidValue);
+  const auto encode = [](const CodeRange& range, const float* g, u8* coded, i64 n) {
+    return cuda::launch_encode_gradients<float, 5>(range, g, coded, n, nullptr, nullptr);
+  };
+  EXPECT_EQ(encode({0, 1}, nullptr, codes.get(), 100), cudaErrorInvalidValue);
+  EXPECT_EQ(encode({0, 1}, x.get(), nullptr, 100), cudaErrorInvalidValue);
+  EXPECT_EQ(encode({0, 1}, x.get(), over, 100), cudaErrorInvalidValue);
+  EXPECT_EQ(encode({0, 1}, x.get(), codes.get(), -1), cudaErrorInvalidValue);
+  EXPECT_EQ(encode({0, 3}, x.get(), codes.get(), 100), cudaErrorInvalidValue);
+  expect_success(encode({0, 1}, nullptr, nullptr, 0));
   expect_success(forward(nullptr, nullptr, nullptr, 0));
   expect_success(backward(nullptr, nullptr, nullptr, nullptr, 0));
   EXPECT_EQ(launches(), before);

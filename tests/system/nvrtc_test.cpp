@@ -122,6 +122,7 @@ TEST_P(NvrtcTest, EveryStoresKernelsCompile) {
     for (const auto& [activation, bits] : {Code{"0", "4"}, Code{"5", "5"}, Code{"0", "2, true"}}) {
       source += "template __global__ void cuda::activation_forward_code<CodedActivationAt<" + std::string(activation) + ">, " + t + ", " + bits + ">(const " +
                 t + "*, " + t + "*, u8*, i64, const u64*);\n";
+      source += "template __global__ void cuda::encode_gradients<" + t + ", " + bits + ">(const " + t + "*, u8*, i64, const u64*, CodeRule);\n";
       source += "template __global__ void cuda::activation_backward_code<" + t + ", " + bits + ">(const " + t + "*, const u8*, " + t +
                 "*, i64, const u64*, CodeRule);\n";
     }

@@ -31,6 +31,24 @@ echo '{"schema": "outgrad.spec/2", "name": "slow", "kind": "backward", "expressi
 "$root/outgrad" emit slow.json --out slow.h >/dev/null || fail "emit of a slow tail: status $?"
 "$root/outgrad" check slow.h >slow.txt || fail "check of a slow tail: status $?: $(cat slow.txt)"
 
+# Codes of the same function, whose f'(x) the caller computes: its promise is named, everything else is proven again.
+sed -e '/"format"/,/"cells"/d' -e 's/"backward"/"code"/' -e 's/own_function/own_code/' "$spec" |
+  sed -e '/"left_segment"/d' -e 's/"storage".*/"target": "abs:2^-20"/' >code.spec.json
+"$root/outgrad" fit code.spec.json --out code.json >/dev/null || fail "fit of codes: status $?"
+"$root/outgrad" emit code.json --out code.h >/dev/null || fail "emit of codes: status $?"
+"$root/outgrad" check code.h >code.txt || fail "check of codes: status $?: $(cat code.txt)"
+for bound in range given T1 T4 T8 'dithered 2' 'dithered 3' bias; do
+  grep -q "code.h: $bound holds" code.txt || fail "check proves no $bound of codes: $(cat code.txt)"
+done
+# One part in 10^5 of T4, the range, the promise, the limit of x: a header with any of them changed is refused.
+for change in 's/kT4 = 0x1.3/kT4 = 0x1.2/' 's/kHi = 0x1.1/kHi = 0x1.0/' 's/kG = 0x1p-20/kG = 0x1p-12/' '/kXLimit/d' 's/expression/mish/'; do
+  sed -e "$change" code.h >changed.h
+  cmp -s code.h changed.h && fail "$change changes nothing in: $(cat code.h)"
+  code=0
+  "$root/outgrad" check changed.h >changed.txt 2>&1 || code=$?
+  ((code == 1 || code == 2)) || fail "check takes a header of codes after $change: $(cat changed.txt)"
+done
+
 # For each bf16 x with |x| <= 64: y = f(x) correctly rounded, the mask, a dy that is a power of two, and f'(x), by
 # tanh(log(1 + e)) = n/(n + 2), n = e (e + 2), e = exp(x). Bytes as octal escapes: not every awk prints a zero byte.
 LC_ALL=C awk '

@@ -224,46 +224,62 @@ class Judgement {
     if (small) claim("kCoreA", core, claims_.core_a);
   }
 
+  // What is coded at a point: the library's g, or the two ends of what the caller of an expression's codes promises, where a float is so near.
+  std::vector<float> coded_at(size_t i) const {
+    const Known& known = truth_.known[i];
+    if (text_of(claims_.activation) != "expression") return {known.gradient};
+    std::vector<float> ends;
+    for (const double by : {-claims_.g, claims_.g}) {
+      auto end = static_cast<float>(known.slope + by);
+      const auto away = [&] { return std::fabs(static_cast<long double>(end) - known.slope); };
+      if (away() > std::fabs(by)) end = std::nextafter(end, static_cast<float>(known.slope));
+      if (away() <= std::fabs(by)) ends.push_back(end);
+    }
+    return ends;
+  }
+
   void codes() {
     std::string kind;
     double bound = 0;
     require(read_class(text_of(claims_.accuracy), kind, bound) && kind == "abs", "kClass", 0, 0);
+    if (text_of(claims_.activation) == "expression") require(std::fabs(claims_.g - bound) <= 1e-9 * bound, "kG is not what kClass promises", claims_.g, bound);
     const kernels::CodeRange range{static_cast<float>(claims_.lo), static_cast<float>(claims_.hi)};
     Peak below, above, gradient, bias;
     std::array<Peak, kernels::kMostCodeBits> exact;
     std::array<Peak, kernels::kMostDitheredBits - kernels::kLeastDitheredBits + 1> dithered;
     size_t worst = 0;
+    float worst_gradient = 0;
     const auto off = [&](float value, size_t i) { return static_cast<double>(std::fabs(static_cast<long double>(value) - truth_.known[i].slope)); };
-    const auto off_dithered = [&](const kernels::CodeRule& rule, size_t i, kernels::u32 word) {
+    const auto off_dithered = [&](const kernels::CodeRule& rule, float g, size_t i, kernels::u32 word) {
       const float d = kernels::dither_of(word);
-      return off(kernels::gradient_of_code(rule, kernels::coded_gradient(rule, truth_.known[i].gradient, d), d), i);
+      return off(kernels::gradient_of_code(rule, kernels::coded_gradient(rule, g, d), d), i);
     };
     for (size_t i = 0; i < truth_.points.size(); ++i) {
       const Point& point = truth_.points[i];
       const auto slope = static_cast<double>(truth_.known[i].slope);
       below.raise(claims_.lo - slope, point), above.raise(slope - claims_.hi, point);
-      const double before = gradient.value;
-      gradient.raise(off(truth_.known[i].gradient, i), point);
-      if (gradient.value > before) worst = i;
-      for (size_t k = 0; k < exact.size(); ++k) {
-        const kernels::CodeRule rule = kernels::exact_code(range, static_cast<int>(k) + 1);
-        exact[k].raise(off(kernels::gradient_of_code(rule, kernels::coded_gradient(rule, truth_.known[i].gradient)), i), point);
-      }
-      for (size_t k = 0; k < dithered.size(); ++k) {
-        const kernels::CodeRule rule = kernels::dithered_code(range, static_cast<int>(k) + kernels::kLeastDitheredBits);
-        constexpr kernels::u32 kSpread = 0x9e3779b9u;  // neighbours get dithers far apart
-        dithered[k].raise(off_dithered(rule, i, static_cast<kernels::u32>(i) * kSpread), point);
+      for (const float g : coded_at(i)) {
+        if (off(g, i) > gradient.value || i == 0) worst = i, worst_gradient = g;
+        gradient.raise(off(g, i), point);
+        for (size_t k = 0; k < exact.size(); ++k) {
+          const kernels::CodeRule rule = kernels::exact_code(range, static_cast<int>(k) + 1);
+          exact[k].raise(off(kernels::gradient_of_code(rule, kernels::coded_gradient(rule, g)), i), point);
+        }
+        for (size_t k = 0; k < dithered.size(); ++k) {
+          const kernels::CodeRule rule = kernels::dithered_code(range, static_cast<int>(k) + kernels::kLeastDitheredBits);
+          constexpr kernels::u32 kSpread = 0x9e3779b9u;  // neighbours get dithers far apart
+          dithered[k].raise(off_dithered(rule, g, i, static_cast<kernels::u32>(i) * kSpread), point);
+        }
       }
     }
     // The mean over all dithers, where g itself is furthest from f'.
     for (size_t k = 0; k < dithered.size(); ++k) {
       const kernels::CodeRule rule = kernels::dithered_code(range, static_cast<int>(k) + kernels::kLeastDitheredBits);
       constexpr kernels::u32 kDithers = 1u << 23;
-      const float g = truth_.known[worst].gradient;
       double sum = 0;
       for (kernels::u32 r = 0; r < kDithers; ++r) {
         const float d = kernels::dither_of(r << 9);
-        sum += static_cast<double>(kernels::gradient_of_code(rule, kernels::coded_gradient(rule, g, d), d));
+        sum += static_cast<double>(kernels::gradient_of_code(rule, kernels::coded_gradient(rule, worst_gradient, d), d));
       }
       bias.raise(std::fabs(sum / kDithers - static_cast<double>(truth_.known[worst].slope)), truth_.points[worst]);
     }
@@ -458,7 +474,7 @@ std::vector<Falsehood> judge_subject(Library& library, const Claims& claims) {
     const Curve& curve = library.curve(activation, function);
     if (!name_fits(activation, curve.formula())) return {{"kActivation", 0, 0, 0, true}};
     if (!curve.problem().empty()) return {{"kFunction: " + curve.problem(), 0, 0, 0, true}};
-    if (code && code_name(activation).empty()) return {{"kActivation: no codes", 0, 0, 0, true}};
+    if (code && (eight_bits || activation != "expression") && code_name(activation).empty()) return {{"kActivation: no codes", 0, 0, 0, true}};
     if (eight_bits && !curve.masked()) return {{"kActivation: no minimum", 0, 0, 0, true}};
     if (!code && curve.masked() != (claims.masked || forward)) return {{"kMasked", 0, 0, 0, true}};
   } catch (const kernels::SpecError& error) {

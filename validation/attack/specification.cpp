@@ -269,7 +269,7 @@ Specification backward_specification(const std::string& format, const std::strin
   return {subject.function, specified("backward", subject, keys)};
 }
 
-// Codes are of the library's own activations: some are asked for of other functions.
+// Codes are of the library's own activations, or of expressions; some are asked for of activations with other parameters.
 Specification code_specification(Random& random) {
   const double drawn = random.uniform();
   Subject subject = subject_of(drawn < 0.2 ? 0 : 1, random);

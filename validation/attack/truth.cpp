@@ -413,19 +413,20 @@ std::string code_name(const std::string& activation) {
 }
 
 Truth code_truth(const Curve& curve, const std::string& activation) {
-  float (*const gradient)(float x) = coded(activation)->gradient;
+  const Coded* const library = coded(activation);
   Truth truth;
   const auto add = [&](float x) {
     Point point;
     point.at = x;
     Known known;
-    known.sloped = true, known.slope = static_cast<long double>(curve.formula().at(Real(x)).slope), known.gradient = gradient(x);
+    known.sloped = true, known.slope = static_cast<long double>(curve.formula().at(Real(x)).slope),
+    known.gradient = library != nullptr ? library->gradient(x) : 0;
     truth.points.push_back(point);
     truth.known.push_back(known);
   };
   for (std::uint32_t code = 0; code < codes_of("bf16"); ++code) {
     const float x = widened("bf16", code);
-    if (std::isfinite(x)) add(x);
+    if (library != nullptr ? std::isfinite(x) : std::fabs(x) <= curve.end()) add(x);
   }
   constexpr int kNeighbours = 4000;
   const auto add_near = [&](const Real& centre) {

@@ -71,7 +71,7 @@ struct Known {
   enum class Limit { none, left, right, nan } limit = Limit::none;
   bool sloped = false;  ///< whether f^-1 of exactly this number is known
   long double slope = 0;  ///< f' there; for a forward header f(x)
-  float gradient = 0;     ///< of a code header's x: the g of the library's own kernels, which is what is coded
+  float gradient = 0;     ///< of a code header's x: the g of the library's own kernels, which is what is coded; 0 of an expression, which it has not
 };
 
 struct Truth {
@@ -89,8 +89,8 @@ Truth backward_truth(const Curve& curve, const std::string& format);
 /// rounded value in the format.
 Truth forward_truth(const Curve& curve, const std::string& format);
 
-/// For a code header: every finite x of bf16, and the fp32 numbers next to the minimum of f and to the extrema of f'. `slope` is f'(x).
-/// The activation must be one of kernels::CodedActivations.
+/// For a code header: every finite x of bf16 that the curve has, and the fp32 numbers next to the minimum of f and to the extrema of f'.
+/// `slope` is f'(x).
 Truth code_truth(const Curve& curve, const std::string& activation);
 
 /// The name of the library's header of codes; empty if the activation has no codes.

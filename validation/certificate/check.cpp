@@ -165,7 +165,7 @@ CheckReport prove(const Header& h, Findings wanted) {
 std::string power_of_two(double v) { return v > 0 && std::isfinite(v) ? fmt::format("2^{:.4f}", std::log2(v)) : fmt::format("{:g}", v); }
 
 // The others are about many numbers.
-bool is_of_one_bound(const Finding& finding) { return finding.name != "structure" && finding.name != "found"; }
+bool is_of_one_bound(const Finding& finding) { return finding.name != "structure" && finding.name != "found" && finding.name != "given"; }
 
 nlohmann::json finite_or_null(double v) { return std::isfinite(v) ? nlohmann::json(v) : nlohmann::json(nullptr); }
 
@@ -262,15 +262,23 @@ Finding check_structure(const TableHeader& h) {
 
 Finding check_structure(const CodeHeader& h) {
   Conditions conditions;
-  const char* const function = coded_function(h.activation);
+  const bool own = h.activation == "expression";
+  const char* const function = own ? h.function.c_str() : coded_function(h.activation);
   conditions.require(function != nullptr, fmt::format("the library has no codes of {}", h.activation));
   if (function == nullptr) return conditions.finding();
   conditions.require(h.function == function, fmt::format("kFunction is not the library's {}", h.activation));
+  require_domain(conditions, h);
   const AccuracyClass accuracy = read_class(h.accuracy);
-  conditions.require(accuracy.kind == ClassKind::abs && h.bound_g <= accuracy.bound, fmt::format("kG does not meet the class {}", h.accuracy));
+  // What a caller promises is the class itself, as some library computes its power of two.
+  const bool met = own ? std::fabs(h.bound_g - accuracy.bound) <= 0x1p-40 * accuracy.bound : h.bound_g <= accuracy.bound;
+  conditions.require(accuracy.kind == ClassKind::abs && met, fmt::format("kG does not meet the class {}", h.accuracy));
   conditions.require(h.bound_g > 0, "kG is not positive");
   const auto on_grid = [](float v) { return std::fabs(v) <= 2 && std::nearbyint(v * 0x1p23f) == v * 0x1p23f; };
   conditions.require(on_grid(h.lo) && on_grid(h.hi) && h.lo <= 0 && h.hi > h.lo + 0x1p-3f, "kLo and kHi are no range of f' in multiples of 2^-23");
+  if (own && conditions.finding().verdict == Verdict::Holds) {
+    const std::string& problem = activation_of(h.activation, h.function, has_minimum(h)).problem();
+    conditions.require(problem.empty(), problem);
+  }
   return conditions.finding();
 }
 

@@ -294,10 +294,14 @@ const char* coded_function(const std::string& activation) {
   return found ? found->function : nullptr;
 }
 
+bool has_minimum(const CodeHeader& h) {
+  const Deployed* const found = deployed(h.activation);
+  return found ? found->masked : h.lo < 0;
+}
+
 Finding prove_code_range(const CodeHeader& h) {
-  const Deployed& kernels = *deployed(h.activation);
-  const Activation& activation = activation_of(h.activation, h.function, kernels.masked);
-  const Interval range = all_slopes(activation, kernels.masked);
+  const Activation& activation = activation_of(h.activation, h.function, has_minimum(h));
+  const Interval range = all_slopes(activation, has_minimum(h));
   const double beyond = std::max({0.0, static_cast<double>(h.lo) - range.lower(), range.upper() - static_cast<double>(h.hi)});
   Finding finding{"range", Verdict::Holds, 0, beyond, fmt::format("f' lies in [{:.9g}, {:.9g}]", range.lower(), range.upper()), {}};
   if (beyond > 0) {
@@ -315,13 +319,15 @@ Finding prove_code_range(const CodeHeader& h) {
 }
 
 Finding prove_coded_gradient(const CodeHeader& h) {
-  const Deployed& kernels = *deployed(h.activation);
-  return Gradient(h, kernels, activation_of(h.activation, h.function, kernels.masked)).prove();
+  const Deployed* const kernels = deployed(h.activation);
+  if (kernels == nullptr) {
+    return {"given", Verdict::Holds, h.bound_g, h.bound_g, fmt::format("the caller's g is within {:.6g} of f'(x): what follows rests on it", h.bound_g), {}};
+  }
+  return Gradient(h, *kernels, activation_of(h.activation, h.function, kernels->masked)).prove();
 }
 
 std::vector<Finding> prove_codes(const CodeHeader& h) {
-  const Deployed& kernels = *deployed(h.activation);
-  const double reached = all_slopes(activation_of(h.activation, h.function, kernels.masked), kernels.masked).width();
+  const double reached = all_slopes(activation_of(h.activation, h.function, has_minimum(h)), has_minimum(h)).width();
   const double lo = h.lo, hi = h.hi, width = hi - lo;  // exact: multiples of 2^-23 below 2^2, as the structure says
   std::vector<Finding> findings;
   const auto scale = static_cast<float>(256 / width), offset = static_cast<float>(-lo * 256 / width - 0.5);

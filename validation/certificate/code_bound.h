@@ -18,11 +18,15 @@ namespace outgrad::validation {
 /// The function of one of the library's activations as text; null if it has no codes.
 const char* coded_function(const std::string& activation);
 
+/// Whether f has a minimum: the library's, as it is known; a user's own, if its header says that f' is negative somewhere.
+bool has_minimum(const CodeHeader& h);
+
 /// Whether [kLo, kHi] holds every f'(x): `proven` is by how far the enclosure of all f' exceeds it, the claim 0. Violated only with a
 /// witness, an x whose f' is outside.
 Finding prove_code_range(const CodeHeader& h);
 
-/// sup |g - f'(x)| over the finite f32 x. Violated only with a witness, in x.
+/// sup |g - f'(x)| over the finite f32 x. Violated only with a witness, in x. Of a user's own function g is the caller's, and so is kG: what it
+/// is good for is then named as given, and nothing is proven of it.
 Finding prove_coded_gradient(const CodeHeader& h);
 
 /// T of the exact codes of 1 to 8 bits and of the dithered ones of 2 and 3, and the bias, given kLo, kHi and kG. A claim below half of

@@ -578,11 +578,13 @@ void describe(Text& t, RoundedForwardHeader& h) {
 template <class Text>
 void describe(Text& t, CodeHeader& h) {
   t.constant("kClass", h.accuracy);
-  t.line("  // kLo <= f'(x) <= kHi for every x\n");
+  const bool own = h.activation == "expression";
+  t.line(fmt::format("  // kLo <= f'(x) <= kHi for {}\n", own ? "|x| <= kXLimit" : "every x"));
   t.constant("kLo", h.lo, "");
   t.constant("kHi", h.hi, "");
-  t.line("  // proven bounds over every finite f32 x; g is that of kernels/code.h\n");
-  t.constant("kG", h.bound_g, "sup |g - f'(x)|");
+  t.line(own ? "  // proven bounds over |x| <= kXLimit, given kG: g is the f'(x) that the caller computes in fp32 and has coded\n"
+             : "  // proven bounds over every finite f32 x; g is that of kernels/code.h\n");
+  t.constant("kG", h.bound_g, own ? "what the caller promises: sup |g - f'(x)|" : "sup |g - f'(x)|");
   t.line("  // of an exact code of so many bits: sup |what the code of x stands for - f'(x)|\n");
   for (size_t i = 0; i < h.exact.size(); ++i) t.decimal(fmt::format("kT{}", i + 1), h.exact[i]);
   t.line("  // of a dithered code: the same, and sup |its mean over all dithers - f'(x)|\n");

@@ -35,6 +35,7 @@ const char* header_of(DeviceKernel kernel) {
     case DeviceKernel::activation_forward_parity: return "parity";
     case DeviceKernel::gelu_forward_mxfp8: return "mxfp8";
     case DeviceKernel::activation_forward_code:
+    case DeviceKernel::encode_gradients:
     case DeviceKernel::activation_backward_code: return "code";
     case DeviceKernel::fp8_table:
     case DeviceKernel::activation_forward_fp8:
@@ -95,6 +96,7 @@ std::string source(const ElementwiseInstance& i) {
       return text + instantiation(i.kernel, i.function + ", " + i.stored + ", Schedule", in + ", " + i.stored + "*, i64");
     case DeviceKernel::gelu_forward_mxfp8: return text + instantiation(i.kernel, i.function + ", " + i.type + ", Schedule", in + ", F8E4M3*, E8M0*, u32*, i64");
     case DeviceKernel::activation_forward_code: return text + instantiation(i.kernel, i.function + ", " + code, in + ", " + out + ", u8*, i64, const u64*");
+    case DeviceKernel::encode_gradients: return text + instantiation(i.kernel, code, in + ", u8*, i64, const u64*, CodeRule");
     case DeviceKernel::activation_backward_code: return text + instantiation(i.kernel, code, in + ", const u8*, " + out + ", i64, const u64*, CodeRule");
     case DeviceKernel::fp8_table: return text + instantiation(i.kernel, i.function + ", " + i.stored, "const float*, int, Fp8Table*");
     case DeviceKernel::activation_forward_fp8:

@@ -13,6 +13,7 @@ from .functional import dropout, dropout_add_layer_norm, layer_norm, linear_gelu
 from .library import ACTIVATIONS, version
 from .linear import linear
 from .modules import ELU, GELU, Dropout, LayerNorm, Linear, Mish, QuickGELU, RMSNorm, SiLU, Softmax, Softplus
+from .own import CodedActivation, CodeHeader
 from .patching import Report, patch, unpatch
 from .softmax import softmax, softmax_bound
 
@@ -24,6 +25,8 @@ __all__ = [
     "ELU",
     "GELU",
     "Bounds",
+    "CodeHeader",
+    "CodedActivation",
     "Dropout",
     "LayerNorm",
     "Linear",

@@ -163,34 +163,49 @@ def _keeping_parity(name, index):
     )
 
 
-def _keeping_codes(name, index, bits):
+def _keeping_codes(name, encode, decode, dithered):
+    """encode(x, seed) gives y and codes, and decode(dy, codes, seed) dx; the seed is None if nothing is dithered."""
+
     def gradients(ctx, dy):
-        return _first_only(name, lambda dy, codes, _: library.activation_backward_code(dy.contiguous(), codes, index, bits, None), dy, *ctx.saved_tensors)
+        seed, *kept = ctx.saved_tensors
+        return _first_only(name, lambda dy, codes, _: decode(dy.contiguous(), codes, seed), dy, *kept), None
 
-    return _Operation(
-        name,
-        lambda x: library.activation_forward_code(x.contiguous(), index, bits, None),
-        lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs[1:]),
-        gradients,
-        without_y=True,
-    )
+    def keep(ctx, inputs, outputs):
+        ctx.save_for_backward(inputs[1], *outputs[1:])
+
+    operation = _Operation(name, encode, keep, gradients, without_y=True)
+    return lambda x: operation(x, new_seed(x.device) if dithered else None)
 
 
-def _keeping_dithered_codes(name, index, bits):
-    def gradients(ctx, dy):
-        def compute(dy, seed, codes, _):
-            return library.activation_backward_code(dy.contiguous(), codes, index, bits, seed)
-
-        return _first_only(name, compute, dy, *ctx.saved_tensors), None
-
-    operation = _Operation(
+def _keeping_codes_of(name, index, bits, dithered):
+    return _keeping_codes(
         name,
         lambda x, seed: library.activation_forward_code(x.contiguous(), index, bits, seed),
-        lambda ctx, inputs, outputs: ctx.save_for_backward(inputs[1], *outputs[1:]),
-        gradients,
-        without_y=True,
+        lambda dy, codes, seed: library.activation_backward_code(dy, codes, index, bits, seed),
+        dithered,
     )
-    return lambda x: operation(x, new_seed(x.device))
+
+
+def keeping_own_codes(name, value, gradient, between, bits, dithered):
+    """x -> value(x), an activation of the caller's own, which keeps codes of gradient(x.float()), between two numbers."""
+
+    def result(what, of, x, dtype):
+        if not isinstance(of, torch.Tensor) or of.shape != x.shape or of.dtype != dtype:
+            found = f"{of.dtype} of {tuple(of.shape)}" if isinstance(of, torch.Tensor) else type(of).__name__
+            raise ValueError(f"outgrad.{name}: {what} gave {found}, where {dtype} of {tuple(x.shape)} is needed")
+        return of.contiguous()
+
+    def encode(x, seed):
+        y, g = result("value", value(x), x, x.dtype), result("gradient", gradient(x.float()), x, torch.float32)
+        return y, library.encode_gradients(g, *between, bits, seed)
+
+    operation = _keeping_codes(name, encode, lambda dy, codes, seed: library.backward_encoded(dy, codes, *between, bits, seed), dithered)
+
+    def function(x):
+        _expect(name, x=x)
+        return operation(x)
+
+    return function
 
 
 def _keeping_mxfp8(name, index):
@@ -286,10 +301,8 @@ def _keeping(name, index, store):
         return _keeping_actnn_auto(name, index, int(bits.removeprefix("auto:")))
     if kind == "actnn":
         return _keeping_actnn(name, index, int(bits))
-    if kind == "code":
-        return _keeping_codes(name, index, int(bits))
-    if kind == "dither":
-        return _keeping_dithered_codes(name, index, int(bits))
+    if kind in ("code", "dither"):
+        return _keeping_codes_of(name, index, int(bits), kind == "dither")
     if (of := stores.fp8_of(store)) is not None:
         return _keeping_fp8(name, index, *of)
     return {stores.DEFAULT: _keeping_y, "parity": _keeping_parity, "mxfp8+bit": _keeping_mxfp8}[store](name, index)

@@ -24,6 +24,8 @@ activation_forward_parity = torch.ops.outgrad.activation_forward_parity.default
 activation_backward_parity = torch.ops.outgrad.activation_backward_parity.default
 activation_forward_code = torch.ops.outgrad.activation_forward_code.default
 activation_backward_code = torch.ops.outgrad.activation_backward_code.default
+encode_gradients = torch.ops.outgrad.encode_gradients.default
+backward_encoded = torch.ops.outgrad.backward_encoded.default
 gelu_forward_mxfp8 = torch.ops.outgrad.gelu_forward_mxfp8.default
 gelu_backward_mxfp8 = torch.ops.outgrad.gelu_backward_mxfp8.default
 activation_forward_fp8 = torch.ops.outgrad.activation_forward_fp8.default
@@ -146,6 +148,16 @@ def _(x, activation, bits, seed):
 
 @torch.library.register_fake("outgrad::activation_backward_code")
 def _(dy, codes, activation, bits, seed):
+    return _contiguous(dy)
+
+
+@torch.library.register_fake("outgrad::encode_gradients")
+def _(g, lo, hi, bits, seed):
+    return _octets(g, (g.numel() * bits + 7) // 8)
+
+
+@torch.library.register_fake("outgrad::backward_encoded")
+def _(dy, codes, lo, hi, bits, seed):
     return _contiguous(dy)
 
 

@@ -132,18 +132,35 @@ bool compute_others(const std::string& symbol, void** p, Written& written) {
   return known;
 }
 
-// Codes for f'(x): the activation's forward by the compiled library; the backward element by element, from the rule that it was given.
+// Codes for f'(x): the activation's forward by the compiled library; codes of g and the backward element by element, from the rule that
+// they were given.
 bool compute_codes(const std::string& symbol, void** p, Written& written) {
   const bool forward = is_of(symbol, "activation_forward_code"), backward = is_of(symbol, "activation_backward_code");
-  bool known = backward;
-  if (!forward && !backward) return false;
+  const bool encode = is_of(symbol, "encode_gradients");
+  bool known = backward || encode;
+  if (!forward && !known) return false;
   const std::size_t at = symbol.find("ELi") == std::string::npos ? symbol.find("fLi") : symbol.find("ELi");  // after the format
   const int bits = symbol[at + 3] - '0';
   const bool dithered = symbol.substr(at + 4, 4) == "ELb1";
   with_type(symbol, [&]<class T>(T) {
     constexpr outgrad_format kFormat = sizeof(T) == 4 ? OUTGRAD_F32 : std::is_same_v<T, F16> ? OUTGRAD_F16 : OUTGRAD_BF16;
-    const auto n = parameter<std::int64_t>(p, 3);
-    const auto* const seed = dithered ? parameter<const kernels::u64*>(p, 4) : nullptr;
+    const auto n = parameter<std::int64_t>(p, encode ? 2 : 3);
+    const auto* const seed = dithered ? parameter<const kernels::u64*>(p, encode ? 3 : 4) : nullptr;
+    const auto dither_at = [&](std::int64_t i) {
+      return dithered ? kernels::dither_of(kernels::philox(static_cast<kernels::u64>(i / 4), *seed).word[i % 4]) : 0.0f;
+    };
+    if (encode) {
+      const auto* const g = parameter<const T*>(p, 0);
+      auto* const codes = parameter<kernels::u8*>(p, 1);
+      const std::int64_t bytes = kernels::code_bytes(bits, n);
+      std::fill_n(codes, bytes, kernels::u8{0});
+      for (std::int64_t i = 0; i < n; ++i) {
+        const unsigned code = kernels::coded_gradient(parameter<kernels::CodeRule>(p, 4), kernels::widen(g[i]), dither_at(i));
+        for (int bit = 0; bit < bits; ++bit) codes[(i * bits + bit) / 8] |= static_cast<kernels::u8>((code >> bit & 1u) << (i * bits + bit) % 8);
+      }
+      written = {codes, bytes};
+      return;
+    }
     if (backward) {
       const auto* const dy = parameter<const T*>(p, 0);
       const auto* const codes = parameter<const kernels::u8*>(p, 1);
@@ -151,8 +168,7 @@ bool compute_codes(const std::string& symbol, void** p, Written& written) {
       for (std::int64_t i = 0; i < n; ++i) {
         unsigned code = 0;
         for (int bit = 0; bit < bits; ++bit) code |= (codes[(i * bits + bit) / 8] >> (i * bits + bit) % 8 & 1u) << bit;
-        const float d = dithered ? kernels::dither_of(kernels::philox(static_cast<kernels::u64>(i / 4), *seed).word[i % 4]) : 0.0f;
-        const float g = kernels::gradient_of_code(parameter<kernels::CodeRule>(p, 5), static_cast<kernels::u8>(code), d);
+        const float g = kernels::gradient_of_code(parameter<kernels::CodeRule>(p, 5), static_cast<kernels::u8>(code), dither_at(i));
         dx[i] = kernels::narrow<T>(kernels::mul_rn(kernels::widen(dy[i]), g));
       }
       written = {dx, n * static_cast<std::int64_t>(sizeof(T))};

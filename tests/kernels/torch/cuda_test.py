@@ -131,6 +131,11 @@ def test_codes(device, bits):
                 y, codes = ours.activation_forward_code(x, activation, bits, key)
                 same(device.activation_forward_code(x, activation, bits, key), (y, codes))
                 same(device.activation_backward_code(dy, codes, activation, bits, key), ours.activation_backward_code(dy, codes, activation, bits, key))
+        for n in (0, 1, 7_001):
+            g, dy = values(FORMATS[bits % 3], n, seed=1), values(FORMATS[(bits + 1) % 3], n, seed=2)
+            codes = ours.encode_gradients(g, -0.125, 1.25, bits, key)
+            same(device.encode_gradients(g, -0.125, 1.25, bits, key), codes)
+            same(device.backward_encoded(dy, codes, -0.125, 1.25, bits, key), ours.backward_encoded(dy, codes, -0.125, 1.25, bits, key))
 
 
 @pytest.mark.parametrize("n", [0, 1, 33, 7_001])
@@ -172,6 +177,8 @@ def test_what_stores_refuse(device):
         (lambda: device.activation_backward_parity(x.half(), x.half(), 6), "activation_backward_parity: tanh rises: there is no branch"),
         (lambda: device.activation_forward_parity(x.half(), 10), "activation 10 is unknown"),
         (lambda: device.activation_forward_code(x, 10, 4, None), "activation 10 is unknown"),
+        (lambda: device.encode_gradients(x, 0.0, 2.5, 4, None), "encode_gradients: this is no range of f' that codes are proven for"),
+        (lambda: device.backward_encoded(x, codes, 0.5, 1.0, 4, None), "backward_encoded: this is no range of f' that codes are proven for"),
         (lambda: device.activation_forward_fp8(x, torch.ones(1), 6, 0, 1), "activation_forward_fp8: tanh rises: y alone gives its derivative"),
         (lambda: device.activation_forward_fp8(x, torch.ones(1), 0, 3, 1), "activation_forward_fp8: no such format of 8 bits"),
         (lambda: device.activation_backward_fp8(x, codes.new_zeros(32), codes[:4], torch.ones(1), 10, 0, 1), "activation 10 is unknown"),

@@ -4,6 +4,7 @@ the same on every machine and under every release of PyTorch; what a call costs.
 import ctypes
 import hashlib
 import json
+import math
 import os
 import pathlib
 import time
@@ -53,6 +54,8 @@ def arguments(dtype, n):
         (library.activation_backward_code, (dy, library.activation_forward_code(x, 3, 5, None)[1], 3, 5, None)),
         (library.activation_forward_code, (x, 6, 3, SEED)),
         (library.activation_backward_code, (dy, library.activation_forward_code(x, 6, 3, SEED)[1], 6, 3, SEED)),
+        (library.encode_gradients, (x, -0.125, 1.25, 5, None)),
+        (library.backward_encoded, (dy, library.encode_gradients(x, -0.125, 1.25, 3, SEED), -0.125, 1.25, 3, SEED)),
         *((library.activation_forward_fp8, (x, SCALE, 3, fp8, bits)) for fp8, bits in ((0, 0), (0, 1), (1, 2))),
         (library.activation_backward_fp8, (dy, *library.activation_forward_fp8(x, SCALE, 3, 0, 2), SCALE, 3, 0, 2)),
         (torch.ops.outgrad.fp8_scale.default, (x, 0, 1.0)),
@@ -133,6 +136,12 @@ def test_operators_refuse_what_they_cannot_do():
         library.activation_backward_code(x, codes.char(), 0, 4, None)
     with pytest.raises(RuntimeError, match="activation 10 is unknown"):
         library.activation_forward_code(x, 10, 4, None)
+    with pytest.raises(RuntimeError, match="is no range of f' that codes are proven for"):
+        library.encode_gradients(x, 0.0, 2.5, 4, None)
+    with pytest.raises(RuntimeError, match="is no range of f' that codes are proven for"):
+        library.backward_encoded(x, codes, math.nan, 1.0, 4, None)
+    with pytest.raises(RuntimeError, match="codes has 15 elements or another type, where 16"):
+        library.backward_encoded(x, codes[1:], 0.0, 1.0, 4, None)
     with pytest.raises(RuntimeError, match="in f16 and bf16, not in f32"):
         library.activation_forward_parity(x, 0)
     with pytest.raises(RuntimeError, match="activation"):
@@ -223,6 +232,8 @@ def digests():
             for of, fp8 in library.FP8.items():
                 eight = library.activation_forward_fp8(x, SCALE, index, fp8, 2)
                 results[f"{name}_{of}"] = *eight, library.activation_backward_fp8(dy, *eight, SCALE, index, fp8, 2)
+        own = library.encode_gradients(x, -0.125, 1.25, 4, None)
+        results["own_code"] = own, library.backward_encoded(dy, own, -0.125, 1.25, 4, None)
         coded = library.softmax_forward_code(x, 99)
         results["softmax_code"] = *coded, library.softmax_backward_code(dy, coded[1], 99)
         mxfp8 = library.gelu_forward_mxfp8(x)

@@ -12,6 +12,7 @@
 #include "kernels/codes.h"
 #include "kernels/host/errors.h"
 #include "kernels/support/files.h"
+#include "validation/certificate/accuracy_class.h"
 #include "validation/certificate/check.h"
 #include "validation/sweep/swept_activation.h"
 
@@ -78,6 +79,58 @@ TEST(CodeBound, DamagedHeadersAreRefused) {
     }
     expect("bias", [](CodeHeader& h) { h.bias *= 0.99; });
   }
+}
+
+// A header for an expression of a user's own, of which the library computes no g.
+CodeHeader own_code(const std::string& activation) {
+  CodeHeader h = committed_code(activation);
+  h.activation = "expression";
+  h.x_limit = 64;
+  h.bound_g = read_class(h.accuracy).bound;
+  const double more = h.bound_g - committed_code(activation).bound_g;
+  for (double& total : h.exact) total += more * (1 + 0x1p-40);
+  for (double& total : h.dithered) total += more * (1 + 0x1p-40);
+  h.bias += more * (1 + 0x1p-40);
+  return h;
+}
+
+TEST(CodeBound, CodesOfAnExpressionHoldGivenTheCallersGradient) {
+  for (const char* activation : {"silu", "softplus", "gelu_tanh"}) {
+    const CodeHeader h = own_code(activation);
+    const std::string text = print_header(h);
+    EXPECT_NE(text.find("given kG"), std::string::npos);
+    EXPECT_NE(text.find("kXLimit"), std::string::npos);
+    const CheckReport report = check_header(parse_header(text, "own.h"));
+    EXPECT_EQ(report.verdict(), Verdict::Holds) << to_text(report);
+    EXPECT_EQ(std::count_if(report.findings.begin(), report.findings.end(), [](const Finding& f) { return f.name == "given"; }), 1);
+    EXPECT_EQ(to_text(report).find("G holds"), std::string::npos);
+  }
+}
+
+TEST(CodeBound, DamagedHeadersOfAnExpressionAreRefused) {
+  const CodeHeader good = own_code("silu");
+  const auto expect = [&](const char* finding, const auto& damage) {
+    CodeHeader h = good;
+    damage(h);
+    EXPECT_EQ(refused_by(h), finding);
+  };
+  expect("structure", [](CodeHeader& h) { h.x_limit = 0; });
+  expect("structure", [](CodeHeader& h) { h.x_limit = 128; });
+  expect("structure", [](CodeHeader& h) { h.activation = "sulu"; });
+  expect("structure", [](CodeHeader& h) { h.lo = 0; });                         // of a function that rises, which this is not
+  expect("structure", [](CodeHeader& h) { h.function = "sin(x)"; });            // many minima
+  expect("structure", [](CodeHeader& h) { h.function = "log(1+exp(x))"; });     // none
+  expect("structure", [](CodeHeader& h) { h.bound_g = 0; });
+  expect("structure", [](CodeHeader& h) { h.bound_g = 0x1p-24; });  // not what the class promises
+  expect("range", [](CodeHeader& h) { h.function = "x*normal_cdf(2*x)"; });
+  expect("range", [](CodeHeader& h) { h.hi -= 0x1p-22f; });
+  expect("range", [](CodeHeader& h) { h.lo += 0x1p-22f; });
+  expect("T1", [](CodeHeader& h) { h.bound_g = 0x1p-20, h.accuracy = "abs:2^-20"; });  // a promise that the claims were not made for
+  for (size_t i = 0; i < good.exact.size(); ++i) {
+    expect(fmt::format("T{}", i + 1).c_str(), [&](CodeHeader& h) { h.exact[i] *= 1 - 1e-5; });
+  }
+  expect("dithered 2", [](CodeHeader& h) { h.dithered[0] *= 1 - 1e-5; });
+  expect("bias", [](CodeHeader& h) { h.bias *= 0.99; });
 }
 
 // Violated means that an f'(x) outside is shown; an end that is only not proven is Undecided.
