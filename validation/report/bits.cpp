@@ -64,8 +64,8 @@ Table table_of(const FrontResult& front) {
 /// What the sweeps of stores found, beside what their headers prove.
 Table swept_table(const std::vector<StoreSweep>& sweeps) {
   Table table{
-      "Codes of f'(x), and y that carries its branch: the largest error over every x of the format, and of a dithered code over every dither too, beside "
-      "the bound that its header proves for every x.",
+      "Codes of f'(x), y that carries its branch, and y in 8 or 4 bits: the largest error over every x of the format, of a dithered code over every dither "
+      "too, and of y at a scale or in blocks over some of these from one end of the claims to the other, beside the bound that its header proves for every x.",
       kStoreCommand,
       {words("header"),
        words("store"),

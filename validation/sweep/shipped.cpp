@@ -12,6 +12,7 @@
 
 #include "kernels/activations.h"
 #include "kernels/tuned.h"
+#include "validation/sweep/scaled_subject.h"
 #include "validation/sweep/store_subject.h"
 #include "validation/sweep/subject.h"
 
@@ -90,6 +91,15 @@ void add_all_codes(std::vector<Shipped>& list, kernels::CodedList<A...>) {
   (add_codes<A, kernels::BF16>(list, kBf16), ...);
 }
 
+template <class T, class... A>
+void add_scaled(std::vector<Shipped>& list, kernels::Fp8List<A...>) {
+  static const FloatFormat& kFormat = std::is_same_v<T, kernels::F16> ? kF16 : kBf16;
+  (list.push_back({&activation_of_codes(A::Header::kActivation, A::Header::kFunction), std::string(kFormat.name), A::Header::kName,
+                   fmt::format("{}_{}", A::Header::kName, kFormat.name), false, true,
+                   [] { return make_scaled_subject<A, T>(kFormat, activation_of_codes(A::Header::kActivation, A::Header::kFunction)); }}),
+   ...);
+}
+
 template <class Y, class... Fit>
 void add_parity(std::vector<Shipped>& list, kernels::ParityFitList<Fit...>) {
   static const FloatFormat& kFormat = std::is_same_v<Y, kernels::ParityF16> ? kF16 : kBf16;
@@ -110,6 +120,8 @@ std::vector<Shipped> list_all() {
   add_others(list, kernels::ActivationFits<kernels::F16>::Type{});
   add_others(list, kernels::ActivationFits<kernels::BF16>::Type{});
   add_all_codes(list, kernels::CodedActivations{});
+  add_scaled<kernels::F16>(list, kernels::Fp8Activations{});
+  add_scaled<kernels::BF16>(list, kernels::Fp8Activations{});
   add_parity<kernels::ParityF16>(list, kernels::ParityFits<kernels::ParityF16>::Type{});
   add_parity<kernels::ParityBf16>(list, kernels::ParityFits<kernels::ParityBf16>::Type{});
   kernels::for_each_fit([&](auto fit) { add<decltype(fit)>(list); });

@@ -22,11 +22,11 @@ inline constexpr std::uint32_t kDithers = 1u << 23;  // those that there are: di
 inline float dither_numbered(std::uint32_t number) { return kernels::dither_of(number << 9); }
 
 /// The gradient of x over all dithers, see sweep.h. g is f'(x) as the kernels compute it.
-inline DitheredGradient over_dithers(const kernels::CodeRule& rule, float g, double want) {
+inline VariedGradient over_dithers(const kernels::CodeRule& rule, float g, double want) {
   const auto code_at = [&](std::uint32_t dither) { return kernels::coded_gradient(rule, g, dither_numbered(dither)); };
   const float in_cells = kernels::in_cells(kernels::FloatOps{}, rule, g);
   const std::uint32_t last_code = code_at(kDithers - 1);
-  DitheredGradient all{2, -2, 0, 0, 0, 0};  // f' and what codes stand for lie between
+  VariedGradient all{2, -2, 0, 0, 0, 0};  // f' and what codes stand for lie between
   for (std::uint32_t first = 0, end = 0; first < kDithers; first = end) {
     const kernels::u8 code = code_at(first);
     end = kDithers;
@@ -113,7 +113,7 @@ Subject code_store(const Subject& common, int bits, bool dithered) {
     };
   }
   if (dithered) {
-    store.dithered = [rule = kernels::rule_of(choice, kRange)](const float* x, const double* want, DitheredGradient* result, std::int64_t n) {
+    store.varied = [rule = kernels::rule_of(choice, kRange)](const float* x, const double* want, VariedGradient* result, std::int64_t n) {
       for (std::int64_t i = 0; i < n; ++i) result[i] = over_dithers(rule, kernels::gradient_at<typename A::template Forward<float>>(x[i]), want[i]);
     };
   }

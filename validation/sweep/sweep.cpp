@@ -199,6 +199,7 @@ class BlockSweeper {
         segment_(segment), digests_(digests), buffers_(std::make_unique<Buffers>()) {
     for (const Claim& claim : subject.claims) {
       if (claim.what == Claim::kEvaluation) evaluation_claim_ = claim.limit;
+      claims_bias_ |= claim.what == Claim::kBias;
     }
   }
 
@@ -210,7 +211,7 @@ class BlockSweeper {
     Buffers& b = *buffers_;
     reference_.evaluate(b.x, b.value, b.value_lo, b.value_hi, b.want, n);
     if (subject_.code) {
-      subject_.dithered ? sweep_dithered() : sweep_codes();
+      subject_.varied ? sweep_varied() : sweep_codes();
       return;
     }
     segment_.oracle_decisions += round_values(b.x, b.value_lo, b.value_hi, b.y_true, n, subject_.format, *oracle_);
@@ -247,7 +248,7 @@ class BlockSweeper {
     float x[kBlock], y[kBlock], y_true[kBlock], y_other[kBlock], g[kBlock], g_other[kBlock];
     double value[kBlock], value_lo[kBlock], value_hi[kBlock], want[kBlock], error[kBlock], reach[kBlock];
     std::uint32_t mask[kMaskWords];
-    DitheredGradient dithered[kBlock];
+    VariedGradient varied[kBlock];
   };
 
   /// The code takes the place of y; nothing takes the place of the mask.
@@ -274,17 +275,17 @@ class BlockSweeper {
   }
   double error_at(std::int64_t i) const { return buffers_->g[i] - buffers_->want[i]; }
 
-  /// Of a dither that the kernels drew, T is measured too.
-  void sweep_dithered() {
+  /// Of the dither that the kernels drew, or of one scale, T is measured too.
+  void sweep_varied() {
     Buffers& b = *buffers_;
     subject_.forward(b.x, b.y_true, b.mask, n_);
     segment_.right += right_ ? n_ : 0;
     subject_.derivative(b.y_true, b.mask, b.g, n_);
     raise_by_gradient(segment_.total[right_], b.y_true, b.g);
-    subject_.dithered(b.x, b.want, b.dithered, n_);
+    subject_.varied(b.x, b.want, b.varied, n_);
     const auto measure = [&](PerBranch& maxima, const auto& stored) {
       for (std::int64_t i = 0; i < n_; ++i) {
-        const DitheredGradient& d = b.dithered[i];
+        const VariedGradient& d = b.varied[i];
         const float least = stored(d.least), greatest = stored(d.greatest);
         maxima[right_].raise({magnitude_of(least - b.want[i]), b.x[i], d.least_at, least, b.want[i]});
         maxima[right_].raise({magnitude_of(greatest - b.want[i]), b.x[i], d.greatest_at, greatest, b.want[i]});
@@ -292,13 +293,13 @@ class BlockSweeper {
     };
     measure(segment_.total, [](float g) { return g; });
     measure(segment_.stored, [&](float g) { return static_cast<float>(round_to_format(static_cast<double>(g), subject_.format)); });
-    for (std::int64_t i = 0; i < n_; ++i) {
-      const double error = b.dithered[i].error;
+    for (std::int64_t i = 0; claims_bias_ && i < n_; ++i) {
+      const double error = b.varied[i].error;
       segment_.bias[right_].raise({magnitude_of(error), b.x[i], 0, b.want[i] + error, b.want[i]});
     }
-    measure_curve([&](std::int64_t i) { return b.dithered[i].least - b.want[i]; }, [&](std::int64_t i) { return b.dithered[i].greatest - b.want[i]; },
-                  [&](std::int64_t i) { return b.dithered[i].square; });
-    weigh_errors([&](std::int64_t i) { return b.dithered[i].error; }, [&](std::int64_t i) { return b.dithered[i].square; });
+    measure_curve([&](std::int64_t i) { return b.varied[i].least - b.want[i]; }, [&](std::int64_t i) { return b.varied[i].greatest - b.want[i]; },
+                  [&](std::int64_t i) { return b.varied[i].square; });
+    weigh_errors([&](std::int64_t i) { return b.varied[i].error; }, [&](std::int64_t i) { return b.varied[i].square; });
   }
 
   /// m = [x >= mask_from].
@@ -744,6 +745,7 @@ class BlockSweeper {
   const Reference& reference_;
   const std::unique_ptr<Oracle> oracle_;
   std::optional<double> evaluation_claim_;
+  bool claims_bias_ = false;
   Segment& segment_;
   OutputDigests& digests_;
   std::unique_ptr<Buffers> buffers_;
@@ -751,7 +753,7 @@ class BlockSweeper {
   bool right_ = false;
 };
 
-/// Codes whose x are scattered have 0 for NaN, and their bound for the limits of f'.
+/// Codes whose x are scattered have 0 for NaN, unless they keep it, and their bound for the limits of f'.
 /// NaN and infinite x must be treated as kernels/gelu.h and kernels/activation.h specify: m = 0 for NaN. With a
 /// minimum, -inf gives (-0, 0) and a finite g, and +inf gives (+inf, 1) and g = 1. Without one, y and g have the limits
 /// of f and f'. A fit without exact limits may differ from the limits of g by its limit_error.
@@ -778,7 +780,7 @@ void sweep_special(const Subject& subject, const Domain& domain, std::int64_t be
       bool holds = false;
       if (std::isnan(x[i])) {
         ++segment.nan;
-        holds = subject.scattered ? y[i] == 0 : subject.code ? std::isnan(g[i]) : !right && std::isnan(y[i]) && std::isnan(g[i]);
+        holds = subject.scattered && !subject.keeps_nan ? y[i] == 0 : subject.code ? std::isnan(g[i]) : !right && std::isnan(y[i]) && std::isnan(g[i]);
       } else if (++segment.infinite; subject.scattered) {
         holds = std::fabs(g[i] - subject.activation->slope_limit(x[i] > 0)) <= subject.limit_error;
       } else if (subject.code) {

@@ -37,7 +37,7 @@
 // The code rises with the dither, and what one code stands for falls, each step of the kernels being monotone. So the
 // extremes of g are at the first and the last dither of a code, and within a code the mean follows from the first and
 // the last dither, but for the roundings of decoding (kDitherMargin). O and R would be over all (code, dither), and are
-// not measured.
+// not measured. A y at a scale of its tensor or block is tried at many of them in the same way, and its T is the largest.
 //
 // Digests are the reference for runs on other devices. They cover a forward and a backward pass at dy = 1 over the
 // patterns of a domain in the sweep's order (Domain). y and dx are taken as stored, little endian, with every NaN as
@@ -114,9 +114,9 @@ struct Claim {
 /// The x that a sweep goes over: those of the format of y, every f32, or both.
 enum class SweptX { own, f32, all };
 
-/// What an x gets from a code over all of its dithers: the least and the greatest g, with a dither that gives it; mean and
-/// mean square of g - f'(x), without the roundings of decoding.
-struct DitheredGradient {
+/// What an x gets from a store over all that varies beside x, dithers or scales: the least and the greatest g, with a dither or scale that
+/// gives it; mean and mean square of g - f'(x), without the roundings of decoding.
+struct VariedGradient {
   float least, greatest;
   float least_at, greatest_at;
   double error, square;
@@ -138,15 +138,16 @@ struct Subject {
   std::function<void(const float* y, const std::uint32_t* mask, float* dx, std::int64_t n)> gradient;
   /// dx for dy in `format`, for our own kernels in 16 bits; empty otherwise.
   std::function<void(const float* dy, const float* y, const std::uint32_t* mask, float* dx, std::int64_t n)> backward = nullptr;
-  /// For a dithered code, whose other functions draw a dither for each place in the block: what is known of every dither,
-  /// where want[i] is f'(x[i]); empty otherwise.
-  std::function<void(const float* x, const double* want, DitheredGradient* result, std::int64_t n)> dithered = nullptr;
+  /// For a dithered code, whose other functions draw a dither for each place in the block, what is known of every dither; for y at a scale,
+  /// of which the others take one, what is found at some scales. want[i] is f'(x[i]). Empty otherwise.
+  std::function<void(const float* x, const double* want, VariedGradient* result, std::int64_t n)> varied = nullptr;
   /// Stores of one header that are swept together, each over the format's own x; they share format, activation and
   /// everything that stored() says. The functions above are then empty.
   std::vector<Subject> stores = {};
 
   bool code = false;
   bool scattered = false;  // see Stored
+  bool keeps_nan = false;  // of a store with scattered x: whether a NaN stays one; otherwise it has code 0
   bool own_forward = true;  // y comes from the subject and is not the correctly rounded f(x)
   const SweptActivation* activation = &kGelu;
   double mask_from = kGeluXStar;

@@ -492,8 +492,9 @@ void add_validate(CLI::App& app, int& status) {
   CLI::App* const command = app.add_subcommand("validate", "Total error of the kernels by exhaustion over every bit pattern of x");
   command->add_option("--activation", arguments->activation, "Activations, a list or all: " + names + " (default: gelu)");
   command->add_option("--format", arguments->format, "Formats of y, a list or all: f32, f16, bf16");
-  command->add_option("--fit", arguments->fit,
-                      "Backward fits by the name of their header, a list, or all (default: the deployed ones); stores: all codes and y with its branch");
+  command->add_option(
+      "--fit", arguments->fit,
+      "Backward fits by the name of their header, a list, or all (default: the deployed ones); stores: all codes, y with its branch, and y in 8 or 4 bits");
   command->add_option("--x", arguments->x, "Which x: own (those of the format of y), f32 (every f32), all (both; default)");
   command->add_option("--foreign", arguments->foreign, "Audit these published coefficients (JSON, validation/README.md) in place of our kernels");
   command->add_option("--activations", arguments->activations, "Histogram of x to weigh errors by, beside N(0, sigma^2) (notebooks_data/activations/)");
