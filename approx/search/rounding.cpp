@@ -13,6 +13,7 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace outgrad::approx {
 namespace {
@@ -167,19 +168,44 @@ Samples sample(const Composite& composite, const Piece& piece, int count) {
       s.target.push_back(f);
       s.weight.push_back(1 / abs(f));
     }
+    const auto v = static_cast<long double>(s.v.back());
+    s.extended.push_back(
+        {v, static_cast<long double>(Real(s.v.back() - Real(v))), static_cast<long double>(s.target.back()), static_cast<long double>(s.weight.back())});
   }
   return s;
 }
 
 Found measure(const Samples& s, const RoundedFit& fit, const std::function<bool(double v)>& asked_for) {
-  Real worst = 0, at = 0;
-  for (size_t i = 0; i < s.v.size(); ++i) {
-    if (asked_for && !asked_for(static_cast<double>(s.v[i]))) continue;
+  const auto error_at = [&](size_t i) {
     const Real u = s.v[i] - Real(fit.centre);
     Real p = 0;
     for (size_t k = fit.c.size(); k-- > 0;) p = p * u + Real(fit.c[k]);
     p += Real(fit.c0_low);
-    const Real error = abs(p - s.target[i]) * s.weight[i];
+    return Real(abs(p - s.target[i]) * s.weight[i]);
+  };
+  // Extended precision tells which samples may have the largest error: only these few are worth the full one. Each of Horner's steps rounds twice,
+  // and u to the power k is wrong by k times the three roundings of u.
+  const long double unsure = static_cast<long double>(5 * fit.c.size() + 8) * std::numeric_limits<long double>::epsilon();
+  std::vector<std::pair<size_t, long double>> most;
+  long double largest = 0;  // at least
+  for (size_t i = 0; i < s.v.size(); ++i) {
+    if (asked_for && !asked_for(static_cast<double>(s.v[i]))) continue;
+    const auto& [v, v_low, target, weight] = s.extended[i];
+    const long double u = (v - static_cast<long double>(fit.centre)) + v_low;
+    long double p = 0, size = 0;
+    for (size_t k = fit.c.size(); k-- > 0;) {
+      p = p * u + static_cast<long double>(fit.c[k]);
+      size = size * std::abs(u) + std::abs(static_cast<long double>(fit.c[k]));
+    }
+    const long double c0_low = fit.c0_low;
+    const long double error = std::abs(p + c0_low - target) * weight, margin = unsure * (size + std::abs(c0_low) + std::abs(target)) * weight;
+    largest = std::max(largest, error - margin);
+    most.emplace_back(i, error + margin);
+  }
+  Real worst = 0, at = 0;
+  for (const auto& [i, upper] : most) {
+    if (upper < largest) continue;
+    const Real error = error_at(i);
     if (error > worst) worst = error, at = s.x[i];
   }
   return {static_cast<double>(worst), static_cast<double>(at)};

@@ -16,6 +16,11 @@ namespace outgrad::approx {
 /// Samples of a piece: the argument, the coordinate, what is to be met there, and the weight of an error there.
 struct Samples {
   std::vector<Real> x, v, target, weight;
+  /// The same in extended precision, v as a sum of two.
+  struct Extended {
+    long double v, v_low, target, weight;
+  };
+  std::vector<Extended> extended;
 };
 
 Samples sample(const Composite& composite, const Piece& piece, int count);
