@@ -48,7 +48,7 @@ class CpuTunable : public Tunable {
   }
 
   // The other fits in the default's schedule, the caller's own before all, then points that differ from it in one parameter: a few, at random.
-  std::vector<std::size_t> first(std::uint64_t seed, double) override {
+  std::vector<std::size_t> first(std::size_t, std::uint64_t seed, double) override {
     constexpr std::size_t kNeighbours = 8;
     const Variant origin = default_variant(problem_);
     const json wanted = origin.parameters();

@@ -113,15 +113,17 @@ class GpuTunable : public Tunable {
     return candidates;
   }
 
-  // Points near the default, compiled and ranked by the model.
-  std::vector<std::size_t> first(std::uint64_t seed, double seconds) override {
-    constexpr std::size_t kCompiled = 96;
+  // Points near the default, compiled and ranked by the model: several for each that is tried, and not many more, since compiling one takes longer than
+  // running it.
+  std::vector<std::size_t> first(std::size_t evaluations, std::uint64_t seed, double seconds) override {
+    constexpr std::size_t kCompiled = 96, kForOne = 4;
     constexpr double kShare = 0.3;  // of the time, at most
     OfflineSettings settings = compiling_;
     settings.budget_seconds = kShare * seconds;
+    const std::size_t compiled = evaluations < kCompiled / kForOne ? kForOne * evaluations : kCompiled;
     std::map<std::string, std::size_t> numbers;
     std::vector<GpuVariant> chosen;
-    for (const std::size_t point : near_default(problem_, fits_, limits_, space_, points_, kCompiled, seed)) {
+    for (const std::size_t point : near_default(problem_, fits_, limits_, space_, points_, compiled, seed)) {
       chosen.push_back(gpu_variant_at(problem_, fits_, space_, points_[point]));
       numbers.emplace(chosen.back().name(), point);
     }

@@ -41,7 +41,7 @@ class Search {
     const std::size_t wanted = settings.evaluations - std::min(settings.evaluations, result_.known);
     if (wanted > 0) {
       const auto began = Clock::now();
-      for (const std::size_t point : space.first(settings.measure.seed, settings.seconds)) first.push_back(point);
+      for (const std::size_t point : space.first(wanted, settings.measure.seed, settings.seconds)) first.push_back(point);
       result_.seconds.compile += seconds_since(began);  // a ranking is made of machine code
     }
     std::vector<std::size_t> fresh;  // each once, and none that is known

@@ -26,8 +26,8 @@ class Tunable {
   virtual std::shared_ptr<const AnyVariant> baseline() const = 0;  // the default; whether it is a point does not matter
   // Candidates of these variants, in their order: compiled or rejected; what could not be started within the seconds is still proposed.
   virtual std::vector<Candidate> compile(const std::vector<std::shared_ptr<const AnyVariant>>& variants, double seconds) = 0;
-  // What to try first, best first: neighbours of the default, a ranking.
-  virtual std::vector<std::size_t> first(std::uint64_t seed, double seconds) = 0;
+  // What to try first, best first: neighbours of the default, a ranking. Of all points no more than `evaluations` will be tried.
+  virtual std::vector<std::size_t> first(std::size_t evaluations, std::uint64_t seed, double seconds) = 0;
 };
 
 struct SearchSettings {

@@ -83,11 +83,15 @@ class Fake : public Tunable {
     }
     return candidates;
   }
-  std::vector<std::size_t> first(std::uint64_t, double) override { return first_points; }
+  std::vector<std::size_t> first(std::size_t evaluations, std::uint64_t, double) override {
+    first_for = evaluations;
+    return first_points;
+  }
 
   std::map<std::string, int> compilations;
   std::vector<std::size_t> sizes;  // of what was compiled together
   std::vector<std::size_t> first_points;
+  std::size_t first_for = 0;  // evaluations, as the search said
 
  private:
   static int unroll_of(const AnyVariant& variant) { return dynamic_cast<const Variant&>(variant).gelu().unroll; }
@@ -157,6 +161,7 @@ TEST(Search, GoesOnWhereAnEarlierRunStopped) {
     run.known.records = load_database(folder / "db.jsonl").records;
     const SearchResult result = run(folder / "db.jsonl");
     EXPECT_EQ(result.known, evaluated.size());
+    EXPECT_EQ(run.space.first_for, evaluations - evaluated.size());
     for (const auto& [name, count] : run.space.compilations) {
       if (name == run.space.baseline()->name()) continue;
       const bool finalist = std::any_of(result.finalists.begin(), result.finalists.end(), [&](const Candidate& c) { return c.variant().name() == name; });
