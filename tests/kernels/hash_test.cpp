@@ -41,8 +41,8 @@ void expect_the_librarys_bits(const std::string& machine) {
   for (size_t i = 2; i < expected.size(); ++i) EXPECT_EQ(actual[i], expected[i]);
 }
 
-TEST(Machines, CodeWithoutFmaGivesTheLibrarysBits) { expect_the_librarys_bits("portable"); }
 // Built for these tests: tests/kernels/hash_programs.cmake.
+TEST(MachinesExhaustive, CodeWithoutFmaGivesTheLibrarysBits) { expect_the_librarys_bits("portable"); }
 TEST(MachinesExhaustive, ContractedCodeGivesTheLibrarysBits) { expect_the_librarys_bits("contracted"); }
 TEST(MachinesExhaustive, UnoptimisedCodeGivesTheLibrarysBits) { expect_the_librarys_bits("plain"); }
 TEST(MachinesExhaustive, ClangGivesTheLibrarysBits) { expect_the_librarys_bits("clang"); }

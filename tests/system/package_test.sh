@@ -87,10 +87,10 @@ fi
 
 # The sources as a subdirectory: the kernels and the library, nothing else, and nothing of the project's own changes.
 mkdir "$work/outer"
-cp "$1/tests/examples/cpp/train_step.cpp" "$work/outer"
+cp "$1/tests/examples/cpp/train_step.cpp" "$1/tests/kernels/c_hash_main.c" "$work/outer"
 cat >"$work/outer/CMakeLists.txt" <<TEXT
 cmake_minimum_required(VERSION 3.25)
-project(outer LANGUAGES CXX)
+project(outer LANGUAGES C CXX)
 if(PROCESSOR)
   set(CMAKE_SYSTEM_PROCESSOR \${PROCESSOR})
 endif()
@@ -117,6 +117,8 @@ if(NOT TARGET outgrad::outgrad OR NOT TARGET outgrad::outgrad_static)
 endif()
 add_executable(step train_step.cpp)
 target_link_libraries(step PRIVATE outgrad::kernels)
+add_executable(hashes c_hash_main.c)
+target_link_libraries(hashes PRIVATE outgrad::outgrad_static)
 TEXT
 sed -i '/get_cmake_property(before/d' "$work/outer/CMakeLists.txt"
 attempt "the sources as a subdirectory" cmake -S "$work/outer" -B "$work/outer/build"
@@ -124,6 +126,11 @@ attempt "the sources as a subdirectory" cmake -S "$work/outer" -B "$work/outer/b
 attempt "the sources as a subdirectory, for another processor" cmake -S "$work/outer" -B "$work/outer/build" -DPROCESSOR=other
 attempt "a project around the sources does not build" cmake --build "$work/outer/build" -j2
 attempt "its results" "$work/outer/build/step"
+# Hashes of all functions' results, below the lines that say which library it is: code that is not optimised and without an instruction for fma.
+for library in "$work/outer/build/hashes" "$2/tests/outgrad-c-hash"; do "$library" >"$work/${library##*/}"; done
+grep -qx 'instruction_set baseline' "$work/hashes" || { echo "FAILED: another processor has $(sed -n 2p "$work/hashes")"; exit 1; }
+(($(wc -l <"$work/hashes") > 150)) || { echo "FAILED: only $(wc -l <"$work/hashes") results are compared"; exit 1; }
+attempt "another processor's results" diff <(tail -n +3 "$work/hashes") <(tail -n +3 "$work/outgrad-c-hash")
 attempt "its installation" cmake --install "$work/outer/build" --prefix "$work/outer/prefix"
 [[ ! -e $work/outer/prefix/include ]] || { echo "FAILED: a project around the sources installs our headers"; exit 1; }
 
