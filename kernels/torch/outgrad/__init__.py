@@ -15,6 +15,7 @@ from .linear import linear
 from .modules import ELU, GELU, Dropout, LayerNorm, Linear, Mish, QuickGELU, RMSNorm, SiLU, Softmax, Softplus
 from .own import CodedActivation, CodeHeader
 from .patching import Report, patch, unpatch
+from .sharing import share_bits
 from .softmax import softmax, softmax_bound
 
 # gelu, silu and all other activations of the catalogue.
@@ -46,6 +47,7 @@ __all__ = [
     "linear_gelu",
     "patch",
     "rms_norm",
+    "share_bits",
     "side_channels",
     "softmax",
     "softmax_bound",

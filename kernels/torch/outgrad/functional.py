@@ -244,7 +244,7 @@ def _keeping_fp8(name, index, of, bits):
 
 
 def _keeping_x(name, index, encode, decode):
-    """An operation that keeps an x in few bits: encode(x, ranges) gives what is kept, and decode(shape, *kept) an x' in
+    """An operation that keeps an x in few bits: encode(x, how) gives what is kept, and decode(shape, *kept) an x' in
     float32. The backward pass is that of y+bit in float32 from f(x')."""
 
     def gradients(ctx, dy):
@@ -256,7 +256,7 @@ def _keeping_x(name, index, encode, decode):
 
     return _Operation(
         name,
-        lambda x, ranges: (library.activation_forward(x.contiguous(), index)[0], *encode(x, ranges)),
+        lambda x, how: (library.activation_forward(x.contiguous(), index)[0], *encode(x, how)),
         lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs[1:]),
         gradients,
         without_y=True,
@@ -282,14 +282,13 @@ def _keeping_actnn(name, index, bits):
     return lambda x: operation(x, None)
 
 
-def _keeping_actnn_auto(name, index, average):
-    operation = _keeping_x(
+def _keeping_actnn_auto(name, index):
+    return _keeping_x(
         name,
         index,
-        lambda x, _: quantisers.actnn_auto_encode(x, average),
+        quantisers.actnn_auto_encode,
         lambda shape, codes, ranges, bits: quantisers.actnn_auto_decode(codes, ranges, bits, shape.numel()).view(shape),
     )
-    return lambda x: operation(x, None)
 
 
 def _keeping(name, index, store):
@@ -297,8 +296,8 @@ def _keeping(name, index, store):
     kind, _, bits = store.partition(":")
     if kind == "mesa":
         return lambda x: mesa(name, x, quantisers.mesa_follow(None, quantisers.mesa_ranges(x)))
-    if bits.startswith("auto:"):
-        return _keeping_actnn_auto(name, index, int(bits.removeprefix("auto:")))
+    if (average := stores.mean_bits(store)) is not None:
+        return lambda x: actnn_auto(name, x, average)
     if kind == "actnn":
         return _keeping_actnn(name, index, int(bits))
     if kind in ("code", "dither"):
@@ -315,6 +314,15 @@ def mesa(name, x, ranges):
     """An activation that keeps x in 8 bits by ranges of groups of its columns, [2, groups] in float32 (quantisers.py)."""
     _expect(name, x=x)
     return _MESA[name](x, ranges)
+
+
+_ACTNN_AUTO = {name: _keeping_actnn_auto(name, index) for index, name in enumerate(library.ACTIVATIONS)}
+
+
+def actnn_auto(name, x, average):
+    """An activation that keeps x in `average` bits in the mean, 1 to 8, by groups (quantisers.py)."""
+    _expect(name, x=x)
+    return _ACTNN_AUTO[name](x, average)
 
 
 def _of_output(name):

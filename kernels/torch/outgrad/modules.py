@@ -12,12 +12,16 @@ from .linear import linear
 from .softmax import softmax
 
 
+_BITS = "_outgrad_bits"  # their key in the state dict
+
+
 class _Activation:
     """The common part of the activation modules: which activation of the catalogue a module is, what it keeps for the
     backward pass, and its bound."""
 
     store = stores.DEFAULT  # one of outgrad.stores, by the constructor, by patch, or assigned
     _outgrad_ranges = None  # those that the store mesa follows
+    _outgrad_bits = None  # what share_bits gave to the store actnn:auto:K in place of K
 
     def __init__(self, *args, store=stores.DEFAULT, **kwargs):
         super().__init__(*args, **kwargs)
@@ -45,6 +49,8 @@ class _Activation:
             return super().forward(x)
         if self.store == "mesa":
             return functional.mesa(name, x, self._ranges(x))
+        if self._outgrad_bits is not None and stores.mean_bits(self.store) is not None:
+            return functional.actnn_auto(name, x, self._outgrad_bits)
         return getattr(functional, name)(x, store=self.store)
 
     def _ranges(self, x):
@@ -63,6 +69,24 @@ class _Activation:
             self._outgrad_ranges = ranges
         return ranges
 
+    def _save_to_state_dict(self, destination, prefix, keep_vars):
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self._outgrad_bits is not None:
+            destination[prefix + _BITS] = torch.tensor(self._outgrad_bits, dtype=torch.float64)
+
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs):
+        """Bits that were shared are loaded with the rest. Of a module with another store they are an unexpected key."""
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
+        if prefix + _BITS not in state_dict or stores.mean_bits(self.store) is None:
+            return
+        bits = float(state_dict[prefix + _BITS])
+        if 1 <= bits <= quantisers.ACTNN_MOST_BITS:
+            self._outgrad_bits = bits
+        else:
+            error_msgs.append(f"{prefix}{_BITS} is {bits}, which is no mean of 1 to {quantisers.ACTNN_MOST_BITS} bits")
+        if prefix + _BITS in unexpected_keys:
+            unexpected_keys.remove(prefix + _BITS)
+
     def bound(self, dtype):
         """In words, how far the gradient may be from the exact one if the output is of dtype."""
         return str(bounds(self.activation, dtype, self.store))
@@ -71,6 +95,8 @@ class _Activation:
         if self.activation is None:
             return super().extra_repr()
         store = "" if self.store == stores.DEFAULT else f"store={self.store!r}"
+        if self._outgrad_bits is not None and stores.mean_bits(self.store) is not None:
+            store += f", bits={self._outgrad_bits:.3g}"
         return ", ".join(filter(None, [super().extra_repr(), store, *(f"{name}: {self.bound(dtype)}" for name, dtype in _FORMAT_NAMES.items())]))
 
 

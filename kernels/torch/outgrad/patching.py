@@ -391,7 +391,7 @@ def patch(model, example=None, norms="fp32", store=stores.DEFAULT):
 
 
 # What patch sets of a module.
-_SETTINGS = ("norms", "store", "_outgrad_ranges")
+_SETTINGS = ("norms", "store", "_outgrad_ranges", "_outgrad_bits")
 
 
 def _give(module, setting, values):
@@ -414,6 +414,7 @@ def _set(name, module, norms, by_kind):
             raise ValueError(f"outgrad.patch: {_shown(name)} cannot have the store {store!r}: {why}")
         if store != module.store:
             _give(module, "_outgrad_ranges", {})
+            _give(module, "_outgrad_bits", {})
         _give(module, "store", {} if store == stores.DEFAULT else {"store": store})
     for kind, (_, ours) in _OURS_WITH_STORE.items():
         if isinstance(module, ours):

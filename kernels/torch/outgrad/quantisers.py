@@ -155,26 +155,56 @@ def _(packed, ranges, bits, count):
 ACTNN_MOST_BITS = 8
 
 
-def allocate(sensitivities, average, sizes=None):
+def allocate(sensitivities, average):
     """How many bits, 1 to 8, each part of what is kept gets, so that its numbers have `average` bits or less in the mean:
     int64, [parts]. ActNN (arXiv:2104.14129, section 4.2 and its calc_precision): the variance of a part's gradient is
     its sensitivity C over (2^b - 1)^2, and the sum is made small by taking, from 8 bits each, one bit after the other
-    where that adds the least to the sum for each number of the part, until the average is met.
+    where that adds the least to the sum, until the average is met. No allocation has a smaller sum, because each bit taken
+    costs more than the one before.
 
-    sensitivities: float64, finite and not negative, [parts]: of a group of n numbers of width r, n r^2, times the squared norm
-    of the gradient there where parts differ in it; a common factor changes nothing. average: 1 to 8. sizes: int64,
-    positive: the numbers of each part; None: all alike. Then no allocation has a smaller sum, because each bit taken costs
-    more than the one before; with different sizes, none of the same size has.
+    sensitivities: float64, finite and not negative, [parts]: of groups of as many numbers each, their squared widths; a common
+    factor changes nothing. average: 1 to 8.
     """
     bits = torch.arange(ACTNN_MOST_BITS, 1, -1, dtype=torch.float64, device=sensitivities.device)
     costs = 1 / (2 ** (bits - 1) - 1) ** 2 - 1 / (2**bits - 1) ** 2  # of taking the last bit of 8, 7, .., 2; rising
-    sizes = torch.ones_like(sensitivities, dtype=torch.int64) if sizes is None else sizes
-    of_each = (sensitivities / sizes)[:, None] * costs
-    order = of_each.flatten().argsort(stable=True)  # in each part from the 8th bit on, also where all costs are 0
-    numbers = sizes[:, None].expand_as(of_each).flatten()[order]
-    excess = ACTNN_MOST_BITS * sizes.sum() - (average * sizes.sum()).floor()
-    taken = numbers.cumsum(0) - numbers < excess
-    return ACTNN_MOST_BITS - torch.zeros_like(of_each, dtype=torch.int64).flatten().scatter(0, order, taken.long()).view_as(of_each).sum(1)
+    excess = ACTNN_MOST_BITS * len(sensitivities) - math.floor(average * len(sensitivities))
+    return ACTNN_MOST_BITS - _taken(sensitivities[:, None] * costs, torch.ones_like(sensitivities), excess).long().sum(1)
+
+
+def _taken(costs, sizes, excess):
+    """Which bits the greedy rule takes, [parts, bits]: those that cost the least for each number, until `excess` of them
+    are taken, of the last one only as large a part as is needed. costs: rising along each part's row."""
+    order = costs.flatten().argsort(stable=True)  # in each part from the last bit on, also where all costs are 0
+    numbers = sizes.double()[:, None].expand_as(costs).flatten()[order]
+    taken = ((excess - (numbers.cumsum(0) - numbers)) / numbers).clamp(0, 1)
+    return torch.zeros_like(costs).flatten().scatter(0, order, taken).view_as(costs)
+
+
+# Bits in the mean at which the error of a tensor is measured: 1, 1.5, ..., 8.
+ACTNN_LEVELS = tuple(level / 2 for level in range(2, 2 * ACTNN_MOST_BITS + 1))
+
+
+def share(errors, sizes, budget):
+    """How many bits in the mean each of several tensors gets, 1 to 8, so that they have `budget` bits in all: float64,
+    [tensors]. The greedy rule of allocate, with measured errors in place of its law C / (2^b - 1)^2, and in steps of half
+    a bit, of which the last one taken may be a part.
+
+    errors: float64, finite, [tensors, 15]: of each tensor at each of ACTNN_LEVELS. Where such a row is not convex, its
+    convex hull is taken, so that no bits within the budget have a smaller sum of the hulls, nor whole or half bits one of
+    the errors. sizes: int64, positive: the numbers of each tensor. budget: sum(sizes) to 8 sum(sizes).
+    """
+    k = torch.arange(len(ACTNN_LEVELS), device=errors.device)
+    first, at, last = k[:, None, None], k[:, None], k
+    along = (at - first) / (last - first).clamp(min=1)
+    chords = errors[:, :, None, None] * (1 - along) + errors[:, None, None, :] * along
+    hulls = chords.where((first <= at) & (at <= last), math.inf).amin((1, 3))
+    costs = -hulls.diff(dim=1).flip(1) / sizes[:, None]
+    return ACTNN_MOST_BITS - _taken(costs, sizes, 2 * (ACTNN_MOST_BITS * sizes.sum().double() - budget)).sum(1) / 2
+
+
+def _auto_bits(full, average):
+    low, high = _finite_range(full, 1)
+    return allocate((high.double() - low).clamp(min=0).square(), average)
 
 
 def _planes(bits):
@@ -183,13 +213,13 @@ def _planes(bits):
 
 
 @torch.library.custom_op("outgrad::actnn_auto_encode", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
-def actnn_auto_encode(x: torch.Tensor, average: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The codes of groups that have different bits, `average` in the mean: [groups average, 32], of each group one row for
-    each of its bits, from the lowest on, of which the k-th bit in order is that of element k. Then, for each group, low and
-    step as actnn_encode gives them, and its bits, uint8, [groups]. A group's sensitivity is its squared width."""
+def actnn_auto_encode(x: torch.Tensor, average: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The codes of groups that have different bits, `average` in the mean or, where that is no whole number of bits, a part
+    of one less in all: [floor(groups average), 32], of each group one row for each of its bits, from the lowest on, of
+    which the k-th bit in order is that of element k. Then, for each group, low and step as actnn_encode gives them, and its
+    bits, uint8, [groups]. A group's sensitivity is its squared width."""
     full = _groups(x)
-    low, high = _finite_range(full, 1)
-    bits = allocate((high.double() - low).clamp(min=0).square(), average)
+    bits = _auto_bits(full, average)
     top = 2.0**bits - 1
     low, step = _low_and_step(full, top)
     codes = _codes(full, low.float()[:, None], step.float()[:, None], top[:, None])
@@ -201,7 +231,7 @@ def actnn_auto_encode(x: torch.Tensor, average: int) -> tuple[torch.Tensor, torc
 def _(x, average):
     groups = (x.numel() + ACTNN_GROUP - 1) // ACTNN_GROUP
     return (
-        x.new_empty((groups * average, ACTNN_GROUP // 8), dtype=torch.uint8),
+        x.new_empty((math.floor(groups * average), ACTNN_GROUP // 8), dtype=torch.uint8),
         x.new_empty((2, groups), dtype=torch.bfloat16),
         x.new_empty((groups,), dtype=torch.uint8),
     )
@@ -219,3 +249,18 @@ def actnn_auto_decode(packed: torch.Tensor, ranges: torch.Tensor, bits: torch.Te
 @actnn_auto_decode.register_fake
 def _(packed, ranges, bits, count):
     return packed.new_empty((count,), dtype=torch.float32)
+
+
+def actnn_auto_errors(x, derivative, average):
+    """The mean and the variance of f'(x') - f'(x) for each element in actnn:auto with so many bits in the mean, in float32, in
+    the shape of x: x' is one end of the step in which x lies, or the other, with the probability that makes its mean x.
+    derivative: f' of a float32 tensor."""
+    full = _groups(x)
+    top = 2.0 ** _auto_bits(full, average) - 1
+    low, step = (each.float()[:, None] for each in _low_and_step(full, top))
+    at = (full - low) / step
+    code = torch.minimum(at.floor().clamp(min=0), top[:, None] - 1)
+    up = (at - code).clamp(0, 1)
+    below, above = (derivative((code + k) * step + low) - derivative(full) for k in (0, 1))
+    mean, variance = (1 - up) * below + up * above, up * (1 - up) * (above - below).square()
+    return tuple(each.flatten()[: x.numel()].view(x.shape) for each in (mean, variance))

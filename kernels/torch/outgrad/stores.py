@@ -60,6 +60,12 @@ def fp8_of(store):
     return (kind - 5, bits) if kind in (5, 6) else None
 
 
+def mean_bits(store):
+    """K of actnn:auto:K; None for any other store."""
+    kind, _, bits = store.rpartition(":")
+    return float(bits) if kind == "actnn:auto" else None
+
+
 def why_not(activation, store):
     """Why an activation cannot have this store; None if it can."""
     if not isinstance(store, str) or store not in STORES:
