@@ -21,6 +21,8 @@ and one seed start from the same weights and see the same batches. They differ i
     exact    PyTorch's own GELU, which keeps x
     control  the same, where one weight began larger by one unit in its last place: what rounding alone does
     regelu2  ReGELU2's published steps, a code of 2 bits (../foreign/regelu2.json)
+    actnn:shared:2  actnn:auto:2, where layers share their bits by outgrad.share_bits, anew in the first of each 50 steps
+                    and for each probe, by the batch at hand
     others   outgrad.GELU with the store of this name: what it keeps is in kernels/torch/outgrad/stores.py. With parity
              the next layer gets another y: the one store that changes the forward pass too, in validation as well
 
@@ -28,7 +30,7 @@ y of `exact` and y of a store are rounded from values that differ by few units o
 they differ by one of bf16's, which is one more source of what `control` has.
 
 The final loss differs more from seed to seed than from way to way. So the summary has the mean of the differences from
-`exact`, paired by seed, and of two codes of 2 bits from `regelu2`, with Student's intervals, so wide that all of a
+`exact`, paired by seed, of two codes of 2 bits from `regelu2`, and of shared bits from bits of each layer, with Student's intervals, so wide that all of a
 task's intervals hold together with 95% (Bonferroni). An interval that contains 0 establishes nothing, not equality
 either. Beside them stands, free of that noise, what each way does at the same weights and batch along the run of
 `exact`: the distance of the gradient by all parameters (relative, L2), its shrinkage <g', g> / <g, g>, the RMS error of
@@ -57,10 +59,12 @@ from paired import CONFIDENCE, interval, student
 
 HERE = pathlib.Path(__file__).resolve().parent
 RESULT = HERE.parent / "training" / "stores.json"
-WAYS = ("exact", "control", "y+bit", "parity", "mxfp8+bit", "e4m3+bit", "e4m3+2bits", "code:2", "code:3", "code:4", "code:5")
-WAYS += ("dither:2", "dither:3", "regelu2", "mesa", "actnn:2")
-PAIRS = [(way, "exact") for way in WAYS[1:]] + [("code:2", "regelu2"), ("dither:2", "regelu2")]
-RATE, WARM_UP, PROBES = 3e-3, 50, 5
+WAYS = ("exact", "control", "y+bit", "parity", "mxfp8+bit", "e4m3", "e4m3+bit", "e4m3+2bits", "e5m2", "e5m2+bit", "e5m2+2bits")
+WAYS += (*(f"code:{bits}" for bits in range(1, 9)), "dither:2", "dither:3", "regelu2", "mesa", "actnn:2", "actnn:4", "actnn:8")
+WAYS += ("actnn:auto:2", "actnn:auto:3", "actnn:auto:4", "actnn:shared:2")
+SHARED = {"actnn:shared:2": "actnn:auto:2"}  # ways that are this store with shared bits
+PAIRS = [(way, "exact") for way in WAYS[1:]] + [("code:2", "regelu2"), ("dither:2", "regelu2"), *SHARED.items()]
+RATE, WARM_UP, PROBES, SHARE_EVERY = 3e-3, 50, 5, 50
 
 
 # --- Ways to GELU's derivative -------------------------------------------------------------------------------------
@@ -94,7 +98,8 @@ class Activation(outgrad.GELU):
     way = "exact"
 
     def take(self, way):
-        self.way, self.store = way, way if way not in ("exact", "control", "regelu2") else "y+bit"
+        store = SHARED.get(way, way if way not in ("exact", "control", "regelu2") else "y+bit")
+        self.way, self.store, self._outgrad_bits = way, store, None
 
     def forward(self, x):
         x = x.bfloat16()
@@ -247,6 +252,8 @@ def gradient_of(task, model, batch, way="exact"):
     before, seen, layers = [a._outgrad_ranges for a in activations(model)], [], activations(model)
     for a in layers:
         a.take(way)
+    if way in SHARED:
+        outgrad.share_bits(model, lambda: task.loss(model, batch))
     hooks = [a.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach().bfloat16().float())) for a in layers]
     gradients = torch.autograd.grad(task.loss(model, batch), list(model.parameters()))
     for hook in hooks:
@@ -298,6 +305,8 @@ def run(of_task, seed, way, steps, probed_ways=WAYS):
             rows = torch.randint(len(task.train[0]), (task.batch,), generator=torch.Generator().manual_seed(step))
             found = probe(task, model, batch, [t[rows] for t in task.train], probed_ways)
             probes.append({"task": task.name, "seed": seed, "step": step} | found)
+        if way in SHARED and step % SHARE_EVERY == 1:
+            outgrad.share_bits(model, lambda: task.loss(model, batch))  # noqa: B023
         loss = task.loss(model, batch)
         optimizer.zero_grad()
         loss.backward()
@@ -358,7 +367,7 @@ def show(found):
         for row in (r for r in found["summary"] if r["task"] == task["name"]):
             line = f"  {row['way']:12}" + ("     none" if row["validation"] is None else f" {row['validation']:8.4f}")
             line += f"  {row['diverged']} diverged" if row["diverged"] else ""
-            for other in ("exact", "regelu2"):
+            for other in ("exact", "regelu2", *SHARED.values()):
                 if row.get(f"from_{other}"):
                     line += f"  from {other} " + "{mean:+.4f} [{low:+.4f}, {high:+.4f}]".format(**row[f"from_{other}"])
             if row["rms"] is not None:

@@ -75,12 +75,45 @@ def test_a_way_is_the_packages_store_of_this_name(way):
     assert layer.training and (layer._outgrad_ranges is not None) == (way == "mesa")
 
 
-def test_every_way_is_exact_a_store_or_regelu2():
-    assert {way for way in stores.WAYS if way not in outgrad_stores.STORES} == {"exact", "control", "regelu2"}
+def test_every_store_is_a_way():
+    others = {"exact", "control", "regelu2", *stores.SHARED}
+    assert set(stores.WAYS) == {store for store in outgrad_stores.STORES if outgrad_stores.why_not("gelu", store) is None} | others
+    assert len(set(stores.WAYS)) == len(stores.WAYS)
     layer = activation("parity")
     for way in stores.WAYS:
         layer.take(way)
-        assert layer.way == way and (layer.store == way) == (way in outgrad_stores.STORES)
+        assert layer.way == way and (layer.store == way) == (way not in others)
+    for way, store in stores.SHARED.items():
+        layer.take(way)
+        assert layer.store == store and (way, store) in stores.PAIRS
+
+
+def test_bits_are_shared_while_it_trains_and_at_probes(monkeypatch):
+    """Of a network whose last GELU has a gradient of 0, which then gets one bit, and the other one three."""
+    got = []
+    monkeypatch.setattr(stores, "SHARE_EVERY", 2)
+    monkeypatch.setattr(stores.Digits, "model", lambda _: made())
+
+    def made():
+        model = stores.Transformer()
+        torch.nn.init.zeros_(model.layers[1].mlp[2].weight).requires_grad_(False)
+        model.register_forward_hook(lambda *_: got.append([a._outgrad_bits for a in stores.activations(model)]))
+        return model
+
+    stores.run(stores.Digits, 1, "actnn:shared:2", 3)
+    assert got == [[None, None], *5 * [[3.0, 1.0]]], "two calls to share, three steps, and the validation"
+    got.clear()
+    stores.run(stores.Digits, 1, "actnn:auto:2", 3)
+    assert got == 4 * [[None, None]]
+    task = stores.Digits(1)
+    torch.manual_seed(1)
+    model = made()
+    got.clear()
+    batch = [t[:32] for t in task.train]
+    frozen = model.layers[1].mlp[2].weight.requires_grad_()
+    stores.gradient_of(task, model, batch, "actnn:shared:2")
+    assert got == [[None, None], [3.0, 1.0]] and frozen.grad is None
+    assert [a._outgrad_bits for a in stores.activations(model)] == [None, None]
 
 
 def test_regelu2s_derivative_is_a_step_at_each_threshold():
@@ -129,13 +162,16 @@ def test_parts_have_nothing_in_common_and_seeds_have_other_parts():
 
 def test_a_study_repeats_and_writes_what_it_shows(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(stores, "RESULT", tmp_path / "stores.json")
+    few = ("exact", "control", "y+bit", "e4m3+bit", "code:4", "dither:2", "regelu2", "mesa", "actnn:shared:2")
+    monkeypatch.setattr(stores, "WAYS", few)
+    monkeypatch.setattr(stores, "PROBES", 3)
     names = [task.name for task in stores.TASKS]
-    found = stores.study(names, 1, 6, True)
+    found = stores.study(names, 1, 6, True, few)
     assert json.loads(stores.RESULT.read_text()) == found
-    assert [p["step"] for p in found["probes"]] == 3 * [1, 2, 3, 4, 6]
+    assert [p["step"] for p in found["probes"]] == 3 * [1, 3, 6]
     repeated = stores.run(stores.Regression, 1, "dither:2", 6)[0]
     assert repeated in found["runs"]
-    again = stores.study(["digits"], 1, 6, True)
+    again = stores.study(["digits"], 1, 6, True, few)
     in_order = lambda runs: sorted(runs, key=lambda r: (r["task"], stores.WAYS.index(r["way"])))  # noqa: E731
     assert in_order(again["runs"]) == in_order(found["runs"]) and again["configuration"] == found["configuration"]
     some = stores.study(["text", "digits"], 1, 6, True, ["code:4", "e4m3+bit"])
@@ -149,7 +185,7 @@ def test_a_study_repeats_and_writes_what_it_shows(monkeypatch, tmp_path, capsys)
     monkeypatch.setattr("sys.argv", ["stores.py", "--show"])
     stores.main()
     shown = capsys.readouterr().out
-    assert all(shown.count(f"  {way} ") == 3 for way in stores.WAYS)
+    assert all(shown.count(f"  {way} ") == 3 for way in few)
     monkeypatch.setattr("sys.argv", ["stores.py", "--write", "--steps", "5", "--tasks", "text"])
     with pytest.raises(SystemExit):
         stores.main()
