@@ -1,11 +1,17 @@
 """The proven bounds of the fits that the backward passes run, from the coefficient headers that were compiled in."""
 
 import dataclasses
+import decimal
 import math
 
 import torch
 
 from . import fp8, library, stores
+
+
+def rounded_up(value, digits):
+    """A bound in words: the least number of so many digits that is not below it."""
+    return f"{float(decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING).create_decimal(value)):.{digits}g}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,8 +27,8 @@ class Bounds:
 
     def __str__(self):
         stated = self.total if math.isfinite(self.total) else self.evaluation
-        mean = f", its mean <= {self.bias:.2g}" if math.isfinite(self.bias) else ""
-        return f"|g - f'| <= {stated:.2g}{mean}, fit {self.fit}"
+        mean = f", its mean <= {rounded_up(self.bias, 2)}" if math.isfinite(self.bias) else ""
+        return f"|g - f'| <= {rounded_up(stated, 2)}{mean}, fit {self.fit}"
 
 
 def bounds(activation="gelu", dtype=torch.float32, store=stores.DEFAULT, largest=None):

@@ -7,7 +7,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import is_fake
 
 from . import fp8, functional, library, quantisers, stores
-from .bounds import bounds
+from .bounds import bounds, rounded_up
 from .linear import linear
 from .softmax import softmax
 
@@ -161,12 +161,6 @@ _FORMAT_NAMES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloa
 def _power_of_two(value):
     """The least power of two that is not less than the argument."""
     return f"2^{math.ceil(math.log2(value))}" if value > 0 else "0"
-
-
-def _rounded_up(value):
-    """With three digits."""
-    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
-    return f"{math.ceil(value / unit) * unit:.3g}"
 
 
 def _equal(a, b):
@@ -350,7 +344,7 @@ class Softmax(_WithStore, nn.Softmax):
 
     def _bound(self, dtype):
         relative, least, _ = library.softmax_error(library.MOST_SOFTMAX)
-        return f"sum |dx' - dx| <= {_rounded_up(2 * relative)} sum |dx| + {_rounded_up(2 * least)} n (max dy - min dy)"
+        return f"sum |dx' - dx| <= {rounded_up(2 * relative, 3)} sum |dx| + {rounded_up(2 * least, 3)} n (max dy - min dy)"
 
 
 class Dropout(nn.Dropout):

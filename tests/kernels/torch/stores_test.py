@@ -6,6 +6,7 @@ import copy
 import io
 import math
 import pickle
+import re
 
 import ledger
 import pytest
@@ -119,6 +120,16 @@ def test_bounds_are_those_of_the_headers():
     assert len({outgrad.bounds(name, torch.bfloat16, store).sha256 for name, store in PAIRS}) == 10 + 10 + 6 + 1 + 6 + 10
     with pytest.raises(ValueError, match="outgrad.bounds: tanh has no minimum"):
         outgrad.bounds("tanh", torch.bfloat16, "parity")
+
+
+def test_bounds_in_words_are_not_below_the_bounds():
+    """Rounded to nearest, half of them would be."""
+    for name, store in PAIRS:
+        for dtype in FORMATS:
+            of = outgrad.bounds(name, dtype, store)
+            total = of.total if math.isfinite(of.total) else of.evaluation
+            said = [float(number) for number in re.findall(r"<= ([^,]+),", str(of))]
+            assert total <= said[0] <= 1.1 * total and (len(said) == 1 or of.bias <= said[1] <= 1.1 * of.bias), (name, store)
 
 
 # --- y in 8 bits at a scale --------------------------------------------------------------------------------------------
