@@ -8,8 +8,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <memory>
-#include <utility>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/fp8s.h"
@@ -20,23 +21,20 @@
 namespace outgrad::validation {
 namespace detail {
 
-/// What a forward kept of n elements, and the gradients from it by the backward at dy = 1.
+/// What a forward kept of some elements: codes, the parts beside them, and of blocks their scales.
 struct Kept {
   std::vector<std::uint8_t> codes, parts, scales;
 };
 
-inline std::int64_t bits_at(const std::vector<std::uint8_t>& packed, int bits, std::int64_t i) {
-  std::int64_t number = 0;
-  for (int bit = 0; bit < bits; ++bit) number |= (packed[static_cast<std::size_t>((i * bits + bit) / 8)] >> (i * bits + bit) % 8 & 1) << bit;
-  return number;
+/// Room for n numbers of so many bits, and what bits_at may read beyond.
+inline std::vector<std::uint8_t> room_for(int bits, std::int64_t n) {
+  return std::vector<std::uint8_t>(static_cast<std::size_t>(kernels::code_bytes(bits, n)) + 2);
 }
-inline void put_bits(std::vector<std::uint8_t>& packed, int bits, std::int64_t i, std::int64_t number) {
-  for (int bit = 0; bit < bits; ++bit) {
-    std::uint8_t& byte = packed[static_cast<std::size_t>((i * bits + bit) / 8)];
-    byte = static_cast<std::uint8_t>(byte | (number >> bit & 1) << (i * bits + bit) % 8);
-  }
+
+/// What a store has named by a float: 0 for one that names nothing.
+inline std::uint32_t number_of(float kept, std::uint32_t numbers) {
+  return kept >= 0 && kept < static_cast<float>(numbers) ? static_cast<std::uint32_t>(kept) : 0;
 }
-inline std::size_t bytes_of(int bits, std::int64_t n) { return static_cast<std::size_t>(kernels::code_bytes(bits, n)); }
 
 /// y in F at some scales, from x of T. The first scale is that of the functions of one x.
 template <class A, class F, class T>
@@ -66,26 +64,28 @@ class AtScales {
     const Kept all = encode(0, x, n);
     for (std::int64_t i = 0; i < n; ++i) {
       const std::uint8_t code = all.codes[static_cast<std::size_t>(i)];
-      const std::int64_t part = bits_at(all.parts, bits_, i);
+      const std::uint32_t part = bits_at(all.parts.data(), bits_, i);
       kept[i] = static_cast<float>(code + kernels::kFp8Codes * part);
       if (std::isnan(tables_[0].values[part][code])) kept[i] = std::numeric_limits<float>::quiet_NaN();
     }
   }
   template <class D>
   void gradients_of(const float* kept, D* g, std::int64_t n) const {
-    Kept all{std::vector<std::uint8_t>(static_cast<std::size_t>(n)), std::vector<std::uint8_t>(bytes_of(bits_, n) + 8), {}};
+    Kept all{std::vector<std::uint8_t>(static_cast<std::size_t>(n)), room_for(bits_, n), {}};
     for (std::int64_t i = 0; i < n; ++i) {
       const bool nan = std::isnan(kept[i]);
-      const auto number = nan ? 0 : static_cast<std::int64_t>(kept[i]);
+      const std::uint32_t number = number_of(kept[i], kNumbers);
       all.codes[static_cast<std::size_t>(i)] = nan ? kernels::fp8_code<F>(kept[i], 1.0f).bits : static_cast<std::uint8_t>(number % kernels::kFp8Codes);
-      put_bits(all.parts, bits_, i, number / kernels::kFp8Codes);
+      put_bits(all.parts.data(), bits_, i, number / kernels::kFp8Codes % (1u << bits_));
     }
     decode(0, all, g, n);
   }
 
  private:
+  static constexpr std::uint32_t kNumbers = kernels::kFp8Codes * kernels::kMostParts;
+
   Kept encode(std::size_t k, const T* x, std::int64_t n) const {
-    Kept kept{std::vector<std::uint8_t>(static_cast<std::size_t>(n)), std::vector<std::uint8_t>(bytes_of(bits_, n) + 8), {}};
+    Kept kept{std::vector<std::uint8_t>(static_cast<std::size_t>(n)), room_for(bits_, n), {}};
     kernels::activation_forward_fp8<A, F, T, kSweepSchedule>(tables_[k], scales_[k], x, reinterpret_cast<F*>(kept.codes.data()), kept.parts.data(), n);
     return kept;
   }
@@ -134,8 +134,8 @@ class InBlocks {
     const Kept all = encode(spread(x, n, 1, 0, kernels::narrow<T>(0.0f)));
     for (std::int64_t i = 0; i < n; ++i) {
       const std::uint8_t scale = all.scales[static_cast<std::size_t>(i)];
-      const std::int64_t code = bits_at(all.codes, kernels::kFp4Bits, i * kBlock), part = bits_at(all.parts, bits_, i * kBlock);
-      kept[i] = static_cast<float>(code + kernels::kFp4Codes * (part + kernels::kMostParts * std::int64_t{scale}));
+      const std::uint32_t code = bits_at(all.codes.data(), kernels::kFp4Bits, i * kBlock), part = bits_at(all.parts.data(), bits_, i * kBlock);
+      kept[i] = static_cast<float>(code + kernels::kFp4Codes * (part + kernels::kMostParts * std::uint32_t{scale}));
       if (scale == kernels::BlockScale<B>::kNan) kept[i] = std::numeric_limits<float>::quiet_NaN();
     }
   }
@@ -144,11 +144,11 @@ class InBlocks {
     Kept all = of_size(n * kBlock);
     for (std::int64_t i = 0; i < n; ++i) {
       const bool nan = std::isnan(kept[i]);
-      const auto number = nan ? 0 : static_cast<std::int64_t>(kept[i]);
-      const std::int64_t beside = number / kernels::kFp4Codes;
+      const std::uint32_t number = number_of(kept[i], kNumbers);
+      const std::uint32_t beside = number / kernels::kFp4Codes;
       all.scales[static_cast<std::size_t>(i)] = nan ? kernels::BlockScale<B>::kNan : static_cast<std::uint8_t>(beside / kernels::kMostParts);
-      put_bits(all.codes, kernels::kFp4Bits, i * kBlock, number % kernels::kFp4Codes);
-      put_bits(all.parts, bits_, i * kBlock, beside % kernels::kMostParts);
+      put_bits(all.codes.data(), kernels::kFp4Bits, i * kBlock, number % kernels::kFp4Codes);
+      put_bits(all.parts.data(), bits_, i * kBlock, beside % (1u << bits_));
     }
     std::vector<D> result(static_cast<std::size_t>(n * kBlock));
     decode(all, result);
@@ -157,6 +157,7 @@ class InBlocks {
 
  private:
   static constexpr std::int64_t kBlock = kernels::Format<B>::kBlock;
+  static constexpr std::uint32_t kNumbers = kernels::kFp4Codes * kernels::kMostParts * kernels::kBlockScales;
 
   /// Blocks with `each` of the x from place `first` on, and `other` in the rest.
   static std::vector<T> spread(const T* x, std::int64_t n, std::int64_t each, std::int64_t first, T other) {
@@ -166,8 +167,7 @@ class InBlocks {
     return all;
   }
   Kept of_size(std::int64_t n) const {
-    return {std::vector<std::uint8_t>(bytes_of(kernels::kFp4Bits, n) + 8), std::vector<std::uint8_t>(bytes_of(bits_, n) + 8),
-            std::vector<std::uint8_t>(static_cast<std::size_t>(n / kBlock))};
+    return {room_for(kernels::kFp4Bits, n), room_for(bits_, n), std::vector<std::uint8_t>(static_cast<std::size_t>(n / kBlock))};
   }
   Kept encode(const std::vector<T>& x) const {
     const auto n = static_cast<std::int64_t>(x.size());

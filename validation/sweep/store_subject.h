@@ -72,6 +72,18 @@ inline Subject subject_of_stores(const std::string& name, const FloatFormat& for
   return subject;
 }
 
+/// The number at place i of packed ones of at most 8 bits, of which one byte more than they take is there; and puts one where the bits are 0.
+inline std::uint32_t bits_at(const std::uint8_t* packed, int bits, std::int64_t i) {
+  const std::int64_t bit = i * bits;
+  const std::uint32_t two = packed[bit / 8] | static_cast<std::uint32_t>(packed[bit / 8 + 1]) << 8;
+  return two >> bit % 8 & ((1u << bits) - 1);
+}
+inline void put_bits(std::uint8_t* packed, int bits, std::int64_t i, std::uint32_t number) {
+  const std::int64_t bit = i * bits;
+  packed[bit / 8] = static_cast<std::uint8_t>(packed[bit / 8] | number << bit % 8);
+  packed[bit / 8 + 1] = static_cast<std::uint8_t>(packed[bit / 8 + 1] | number >> (8 - bit % 8));
+}
+
 template <class A, class T>
 Subject code_store(const Subject& common, int bits, bool dithered) {
   static constexpr kernels::CodeRange kRange{A::Code::kLo, A::Code::kHi};
@@ -86,20 +98,14 @@ Subject code_store(const Subject& common, int bits, bool dithered) {
     std::uint8_t packed[kLargestBlock + 1] = {};
     narrow_all(x, from, n);
     kernels::activation_forward_code<A, T, kSweepSchedule>(choice, from, y, packed, n);
-    for (std::int64_t i = 0; i < n; ++i) {
-      const std::int64_t bit = i * choice.bits;
-      const std::uint32_t two = packed[bit / 8] | static_cast<std::uint32_t>(packed[bit / 8 + 1]) << 8;
-      code[i] = static_cast<float>(two >> bit % 8 & ((1u << choice.bits) - 1));
-    }
+    for (std::int64_t i = 0; i < n; ++i) code[i] = static_cast<float>(bits_at(packed, choice.bits, i));
   };
   const auto backward = [choice](const float* code, auto* dx, std::int64_t n) {
     using D = std::remove_pointer_t<decltype(dx)>;
     std::uint8_t packed[kLargestBlock + 1] = {};
     for (std::int64_t i = 0; i < n; ++i) {
-      const std::int64_t bit = i * choice.bits, most = (1 << choice.bits) - 1;
-      const auto number = code[i] >= 0 && code[i] <= static_cast<float>(most) ? static_cast<std::uint32_t>(code[i]) : 0u;
-      packed[bit / 8] = static_cast<std::uint8_t>(packed[bit / 8] | number << bit % 8);
-      packed[bit / 8 + 1] = static_cast<std::uint8_t>(packed[bit / 8 + 1] | number >> (8 - bit % 8));
+      const int most = (1 << choice.bits) - 1;
+      put_bits(packed, choice.bits, i, code[i] >= 0 && code[i] <= static_cast<float>(most) ? static_cast<std::uint32_t>(code[i]) : 0u);
     }
     std::fill_n(dx, n, kernels::narrow<D>(1.0f));
     kernels::activation_backward_code<D, kSweepSchedule>(kRange, choice, dx, packed, dx, n);
