@@ -40,7 +40,7 @@ sed -e '/"format"/,/"cells"/d' -e 's/"backward"/"code"/' -e 's/own_function/own_
 for bound in range given T1 T4 T8 'dithered 2' 'dithered 3' bias; do
   grep -q "code.h: $bound holds" code.txt || fail "check proves no $bound of codes: $(cat code.txt)"
 done
-# One part in 10^5 of T4, the range, the promise, the limit of x: a header with any of them changed is refused.
+# T4, the range, the promise, the limit of x, the name: a header with any of them changed is refused.
 for change in 's/kT4 = 0x1.3/kT4 = 0x1.2/' 's/kHi = 0x1.1/kHi = 0x1.0/' 's/kG = 0x1p-20/kG = 0x1p-12/' '/kXLimit/d' 's/expression/mish/'; do
   sed -e "$change" code.h >changed.h
   cmp -s code.h changed.h && fail "$change changes nothing in: $(cat code.h)"

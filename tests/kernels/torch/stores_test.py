@@ -123,7 +123,7 @@ def test_bounds_are_those_of_the_headers():
 
 
 def test_bounds_in_words_are_not_below_the_bounds():
-    """Rounded to nearest, half of them would be."""
+    """Rounded to nearest, some would be."""
     for name, store in PAIRS:
         for dtype in FORMATS:
             of = outgrad.bounds(name, dtype, store)
