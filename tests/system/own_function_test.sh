@@ -86,7 +86,7 @@ elements=$(wc -l <expected.txt)
 (($(wc -c <y.bin) == 2 * elements && $(wc -c <dy.bin) == 2 * elements)) || fail "the arrays have $(wc -c <y.bin) and $(wc -c <dy.bin) bytes"
 
 "$root/outgrad" eval --op backward --header own.h --dy dy.bin --y y.bin --mask mask.bin --dx dx.bin >/dev/null || fail "eval: status $?"
-total=$(printf '%.17g' "$(sed -n 's/.* kT = \(0x[^;]*\);.*/\1/p' own.h)")
+total=$(LC_ALL=C printf '%.17g' "$(sed -n 's/.* kT = \(0x[^;]*\);.*/\1/p' own.h)")
 # dx = RN(dy g): |dx/dy - f'(x)| <= T + 2^-9 |g|, half a unit in the last of bf16's eight bits.
 od -An -v -w2 -tu2 dx.bin | LC_ALL=C paste -d' ' - expected.txt | LC_ALL=C awk -v total="$total" '
   {

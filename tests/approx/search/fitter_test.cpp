@@ -170,7 +170,8 @@ TEST(Fit, F32GeluReachesItsGoal) {
 
 INSTANTIATE_TEST_SUITE_P(Specs, CommittedFit, testing::ValuesIn(committed_fits()), [](const auto& spec) { return spec.param; });
 INSTANTIATE_TEST_SUITE_P(Specs, CommittedRows, testing::ValuesIn(committed_fits_of({"backward"})), [](const auto& spec) { return spec.param; });
-INSTANTIATE_TEST_SUITE_P(Specs, CommittedClass, testing::ValuesIn(committed_fits_of({"backward", "table", "code"})), [](const auto& spec) { return spec.param; });
+INSTANTIATE_TEST_SUITE_P(Specs, CommittedClass, testing::ValuesIn(committed_fits_of({"backward", "table", "code"})),
+                         [](const auto& spec) { return spec.param; });
 
 TEST(Fit, SameBytesWithOneAndTwoThreadsAndTwice) {
   const Spec spec = read_spec(kRoot + "/approx/specs/gelu_f16.json");

@@ -375,7 +375,7 @@ TEST(DeviceCommandTest, AllDevicesAtOnceShareTheSpace) {
   const ScopedVariable driver("OUTGRAD_LIBCUDA", OUTGRAD_STAND_IN_DRIVER), devices("OUTGRAD_STAND_IN_DEVICES", "2");
   testing::internal::CaptureStdout();
   const int status = tune_command({"--device", "cuda:all", "--kernel", "gelu_forward", "--format", "bf16", "--evaluations", "2", "--elements", "65536",
-                                   "--budget", "60", "--out", folder.path(), "--json"});
+                                   "--budget", "240", "--out", folder.path(), "--json"});
   const nlohmann::json summaries = nlohmann::json::parse(testing::internal::GetCapturedStdout());
   EXPECT_EQ(status, kernels::kExitHolds);
   ASSERT_EQ(summaries.size(), 2u);
