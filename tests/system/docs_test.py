@@ -22,7 +22,7 @@ LINK = re.compile(r"\]\(([^)#:]+)\)")
 FILE = re.compile(r"`((?:approx|autotune|docs|kernels|tests|validation)/[\w./]+\.\w+)`")
 NAME = re.compile(r"`(\w+)`")
 LACKING = 3
-LIMIT_S = 300
+LIMIT_S = 1800  # of one block, on a machine that may be busy with other things
 
 
 def sandbox(repository, folder):
