@@ -194,13 +194,12 @@ void refuse_fast_math();
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI
 
 // Of -use_fast_math, -ftz=true alone reaches these headers: divisions and roots name their rounding. nvcc decides this
-// condition early, and nothing defines the function that is left then.
+// condition early, and ptxas knows no such instruction.
 #ifdef __NVCC__
 extern "C" __device__ int __nvvm_reflect(const void*);
-extern "C" __device__ void outgrad_cannot_be_built_with_ftz_or_use_fast_math();
 __device__ __attribute__((used)) static inline void outgrad_ask_for_fast_math() {
 #ifdef __CUDA_ARCH__
-  if (__nvvm_reflect("__CUDA_FTZ")) outgrad_cannot_be_built_with_ftz_or_use_fast_math();
+  if (__nvvm_reflect("__CUDA_FTZ")) asm volatile("outgrad_cannot_be_built_with_ftz_or_use_fast_math;");
 #endif
 }
 #endif
