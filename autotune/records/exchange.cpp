@@ -11,6 +11,7 @@
 #include "autotune/records/database.h"
 #include "autotune/records/identity.h"
 #include "kernels/support/files.h"
+#include "kernels/support/json.h"
 #include "kernels/support/statistics.h"
 
 namespace outgrad::autotune {
@@ -34,7 +35,7 @@ constexpr FailureName kFailures[] = {
 template <class Json>
 Json parse(const std::string& path, const std::string& text) {
   try {
-    return Json::parse(text);
+    return kernels::parse_json<Json>(text);
   } catch (const json::parse_error& error) {
     const std::size_t end = std::min(error.byte, text.size());
     const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), '\n');
@@ -381,7 +382,7 @@ Recording read_recording(const std::string& path, std::string_view problem) {
   std::string text = kernels::read_file(path);
   // A database is lines of objects; the other two are one object.
   const std::size_t line_end = text.find('\n');
-  const json first = json::parse(text.substr(0, line_end), nullptr, /*allow_exceptions=*/false);
+  const json first = kernels::parse_json_line(std::string_view(text).substr(0, line_end));
   const bool lines = path.ends_with(".jsonl");  // also where its first line is damaged
   if (lines || (first.is_object() && first.contains("schema"))) return read_database(path, problem);
   if (!problem.empty()) throw kernels::SpecError(path, "--kernel", "only a database holds several problems");

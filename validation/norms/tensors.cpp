@@ -23,6 +23,7 @@
 #include "kernels/formats.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
+#include "kernels/support/json.h"
 
 namespace outgrad::validation {
 
@@ -195,10 +196,10 @@ class SafetensorsFile final : public TensorFile {
   void read_header(const std::string& text) {
     using nlohmann::json;
     HeaderGuard guard(label_);
-    json::sax_parse(text, &guard);
+    kernels::scan_json(text, guard);
     json header;
     try {
-      header = json::parse(text);
+      header = kernels::parse_json(text);
     } catch (const json::exception& error) {
       // nlohmann quotes the token at which it stopped, which may be as long as the header.
       constexpr size_t kReasonCharacters = 160;
