@@ -77,6 +77,20 @@ std::vector<NormNames> chosen_norms(const Arguments& arguments, const TensorFile
   return norms;
 }
 
+// One line about tensors that the reader does not know. None of them was needed, or its reading has refused it.
+void say_unknown(const TensorFile& file) {
+  constexpr size_t kShown = 5;
+  std::vector<std::string> unknown;
+  for (const TensorInfo& tensor : file.tensors()) {
+    if (!tensor.unknown.empty()) unknown.push_back(fmt::format("{} ({})", tensor.name, tensor.unknown.substr(0, 60)));
+  }
+  if (unknown.empty()) return;
+  const size_t more = unknown.size() - std::min(unknown.size(), kShown);
+  unknown.resize(unknown.size() - more);
+  kernels::print_error_line(fmt::format("{}: not read, because this reader does not know their types: {}{}", file.label(), fmt::join(unknown, ", "),
+                                        more > 0 ? fmt::format(", and {} more", more) : ""));
+}
+
 std::vector<Layer> analyse_all(const Arguments& arguments) {
   if (arguments.file.empty()) {
     return {analyse(arguments, {"given", "gamma", arguments.beta.empty() ? "" : "beta"}, arguments.gamma, arguments.beta, "stability")};
@@ -89,6 +103,7 @@ std::vector<Layer> analyse_all(const Arguments& arguments) {
     if (!names.beta.empty() && beta.empty()) throw SpecError(file->label(), names.beta, "has no elements");
     layers.push_back(analyse(arguments, std::move(names), gamma, beta, file->label()));
   }
+  say_unknown(*file);
   return layers;
 }
 
