@@ -387,7 +387,8 @@ TEST(Stability, BoundsAreNotAbsurdlyLoose) {
 }
 
 // The victim of y in 8 bits is dgamma: its relative error is about the rms error of xh. gamma = 1 and beta = 0, so this is also
-// what a norm loses whose xh the next product keeps. The figure of e4m3 is also that of a NumPy computation with other code.
+// what a norm loses whose xh the next product keeps. The figures of e4m3 and MXFP8 are also those of a Python computation with other code: MXFP8's is
+// 0.0291 to 0.0295 in six samples of 128,000.
 TEST(Stability, DgammaSuffersFromEightBits) {
   Random random(12);
   constexpr size_t kRows = 64, kN = 1024;
@@ -396,7 +397,11 @@ TEST(Stability, DgammaSuffersFromEightBits) {
   p.dy = random.fill(kRows * kN, [&](size_t) { return random.normal(); });
   p.gamma.assign(kN, 1.0f);
   p.beta.assign(kN, 0.0f);
-  for (const auto& [store, known] : {std::pair{"e4m3", 0.026}, {"mxfp8", 0.0314}, {"int8", 0.0053}, {"int8_row", 0.0079}}) {
+  struct Known {
+    const char* store;
+    double dgamma, tolerance;
+  };
+  for (const auto& [store, known, tolerance] : {Known{"e4m3", 0.026, 0.1}, {"mxfp8", 0.0293, 0.03}, {"int8", 0.0053, 0.1}, {"int8_row", 0.0079, 0.1}}) {
     p.store = store;
     const Outcome out = run<float>(p, {});
     const auto relative = [](const std::vector<float>& got, const std::vector<long double>& exact) {
@@ -409,7 +414,7 @@ TEST(Stability, DgammaSuffersFromEightBits) {
     };
     const double dgamma = relative(out.got_dgamma, out.dgamma), x_hat = relative(out.got_x_hat, out.x_hat), dx = relative(out.got_dx, out.dx);
     RecordProperty(std::string("dgamma ") + store, std::to_string(dgamma));
-    EXPECT_NEAR(dgamma, known, 0.1 * known) << store << ", x^ " << x_hat << ", dx " << dx;
+    EXPECT_NEAR(dgamma, known, tolerance * known) << store << ", x^ " << x_hat << ", dx " << dx;
     EXPECT_NEAR(dgamma, x_hat, 0.1 * x_hat) << store;
     EXPECT_LT(dx, 0.1 * dgamma) << store;
     // The estimate leaves out saturation, which MXFP8 has.
