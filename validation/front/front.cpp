@@ -175,7 +175,7 @@ std::vector<FrontRow> front_of(const SweptActivation& f, std::vector<Store> stor
 }
 
 std::map<std::string, StoreSpeed> parse_speeds(const std::string& text, const std::string& file, const SweptActivation& f) {
-  const nlohmann::json json = parse_json(text, file);
+  const nlohmann::json json = kernels::parse_json(text, file);
   const JsonNode node(json, file, "");
   node.expect_schema("outgrad.store_bench/2");
   // Of a busy machine the ends alone.
