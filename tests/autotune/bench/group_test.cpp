@@ -9,9 +9,7 @@ namespace {
 // A triad and a copy of 3 and 2 bytes an element, one kernel of 2, and its peer; all rounds alike.
 BenchGroup group_of(std::size_t rounds) {
   BenchGroup group;
-  const auto add = [&](const char* name, double bytes, double ns) {
-    group.cases.push_back({name, "v", "", {}, 1000, bytes, std::vector<double>(rounds, ns)});
-  };
+  const auto add = [&](const char* name, double bytes, double ns) { group.cases.push_back({name, "v", "", {}, 1000, bytes, std::vector<double>(rounds, ns)}); };
   add("triad", 3000, 300), add("copy", 2000, 200), add("gelu_backward", 2000, 250), add("torch_gelu_backward", 2000, 500);
   return group;
 }
