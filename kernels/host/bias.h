@@ -179,7 +179,7 @@ void bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 
   const i64 words = bias_backward_workspace(rows, n);
   if (static_cast<i64>(workspace.size()) < words) {
     detail::refuse(detail::refusal("bias_gelu_backward") + "the workspace holds " + std::to_string(workspace.size()) + " of the " + std::to_string(words) +
-                    " words it needs");
+                   " words it needs");
   }
   if (rows == 0) std::fill(dbias, dbias + n, 0.0f);
   if (rows * n == 0) return;

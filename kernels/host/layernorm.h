@@ -597,7 +597,7 @@ inline void require_reciprocals(const char* function, const float* gamma, i64 n,
       ++next;
     } else if (std::isinf(div_rn(1.0f, gamma[j]))) {
       refuse(refusal(function) + "channel " + std::to_string(j) + ": gamma = " + (gamma[j] == 0.0f ? "0" : "about 0") +
-                      " has no finite reciprocal, so the output does not hold its x^: keep the channel in the side buffer");
+             " has no finite reciprocal, so the output does not hold its x^: keep the channel in the side buffer");
     }
   }
 }
@@ -1029,8 +1029,8 @@ void norm_backward(const char* function, const T* dy, const Output& y, const T* 
   using Lane = LaneOf<kLoops>;
   require_shape(function, rows, n, side);
   if (static_cast<i64>(workspace.size()) < norm_backward_workspace(rows, n)) {
-    refuse(refusal(function) + "the workspace holds " + std::to_string(workspace.size()) + " of the " +
-                    std::to_string(norm_backward_workspace(rows, n)) + " words it needs");
+    refuse(refusal(function) + "the workspace holds " + std::to_string(workspace.size()) + " of the " + std::to_string(norm_backward_workspace(rows, n)) +
+           " words it needs");
   }
   const i64 stride = column_stride(n);
   float* const aligned = workspace.data() + line_offset(workspace.data());

@@ -110,8 +110,7 @@ template <class Store>
 void require_groups(const char* function, i64 n) {
   if constexpr (Store::kGroup > 0) {
     if (n % Store::kGroup != 0) {
-      refuse(refusal(function) + "n = " + std::to_string(n) + " is no whole number of groups of " + std::to_string(Store::kGroup) +
-                      ", which share a scale");
+      refuse(refusal(function) + "n = " + std::to_string(n) + " is no whole number of groups of " + std::to_string(Store::kGroup) + ", which share a scale");
     }
   }
 }

@@ -70,7 +70,8 @@ static uint64_t results(Arrays* a) {
              OUTGRAD_OK,
          "a norm's backward");
   ADD(a->dx, kElements * sizeof(float));
-  expect(outgrad_activation_forward_fp4(OUTGRAD_SILU, OUTGRAD_F32, a->x, 0, 1, a->codes, a->scales, NULL, 0, 0, kElements) == OUTGRAD_OK, "a forward in 4 bits");
+  expect(outgrad_activation_forward_fp4(OUTGRAD_SILU, OUTGRAD_F32, a->x, 0, 1, a->codes, a->scales, NULL, 0, 0, kElements) == OUTGRAD_OK,
+         "a forward in 4 bits");
   expect(outgrad_activation_backward_fp4(OUTGRAD_SILU, OUTGRAD_F32, a->x, 0, 1, a->codes, a->scales, NULL, 0, a->dx, 0, kElements) == OUTGRAD_OK,
          "a backward in 4 bits");
   ADD(a->codes, kElements / 2);
