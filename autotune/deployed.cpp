@@ -1,5 +1,7 @@
 #include "autotune/deployed.h"
 
+#include "kernels/activations.h"
+#include "kernels/c/outgrad.h"
 #include "kernels/host/functions.h"
 
 namespace outgrad::autotune {
@@ -24,5 +26,42 @@ Deployed deployed(const Problem& problem) {
 void run_deployed(const Problem& problem, const Arguments& arguments) {
   with_problem(problem, [&]<class T>(auto kernel, T) { kernels::enter<kernel(), T>(arguments); });
 }
+
+#ifdef OUTGRAD_WITH_LIBRARY
+namespace {
+
+template <class... Fit>
+DeployedActivation fit_at(int activation, kernels::FitList<Fit...>) {
+  const bool masked[] = {Fit::kMasked...};
+  const kernels::FitClaims fits[] = {kernels::claims_of<Fit>()...};
+  return {masked[activation], outgrad_instruction_set(), fits[activation]};
+}
+
+outgrad_format library_format(FormatId format) {
+  switch (format) {
+    case FormatId::kF32: return OUTGRAD_F32;
+    case FormatId::kF16: return OUTGRAD_F16;
+    default: return OUTGRAD_BF16;
+  }
+}
+
+}  // namespace
+
+std::optional<DeployedActivation> deployed_activation(int activation, FormatId format) {
+  return with_type(format, [&]<class T>(T) { return fit_at(activation, typename kernels::ActivationFits<T>::Type{}); });
+}
+
+void run_deployed_activation(int activation, const Problem& problem, const Arguments& a) {
+  const outgrad_format format = library_format(problem.format);
+  const outgrad_status status =
+      is_backward(problem.kernel)
+          ? outgrad_activation_backward(activation, format, a.array[0], a.array[1], static_cast<const kernels::u32*>(a.array[2]), a.array[3], problem.cols)
+          : outgrad_activation_forward(activation, format, a.array[0], a.array[1], static_cast<kernels::u32*>(a.array[2]), problem.cols);
+  if (status != OUTGRAD_OK) throw kernels::SpecError(outgrad_error_message());
+}
+#else
+std::optional<DeployedActivation> deployed_activation(int, FormatId) { return std::nullopt; }
+void run_deployed_activation(int, const Problem&, const Arguments&) {}
+#endif
 
 }  // namespace outgrad::autotune

@@ -14,6 +14,7 @@
 #include "autotune/gpu/session.h"
 #include "autotune/header.h"
 #include "autotune/options.h"
+#include "kernels/activations.h"
 #include "kernels/host/functions.h"
 #include "kernels/support/files.h"
 
@@ -97,10 +98,26 @@ std::vector<std::byte> read_operand(const Options& options, const Operand& opera
   return bytes;
 }
 
+// The place of --activation in the catalogue; GELU's, which is the first, for a norm.
+int activation_of(const Options& options) {
+  const std::vector<std::string> names(std::begin(kernels::kActivationNames), std::end(kernels::kActivationNames));
+  return static_cast<int>(std::find(names.begin(), names.end(), options.one_of("activation", names)) - names.begin());
+}
+
 // The library's kernel over files, on the CPU or, in its default schedule, on a device. Every operand of the problem by
 // its name: an option that reads a file, or one that names a file to write.
 void eval_kernel(const Options& options, KernelId kernel, std::optional<int> device) {
   const FormatId format = *format_named(options.required("format"));
+  const int activation = activation_of(options);
+  std::optional<DeployedActivation> other;  // than GELU
+  if (activation > 0) {
+    const std::string name = options.required("activation");
+    if (device) throw options.bad("activation", "'" + name + "' is for the CPU here: --device cuda:N runs gelu alone");
+    other = deployed_activation(activation, format);
+    if (!other) throw options.bad("activation", "'" + name + "' takes a build with OUTGRAD_LIBRARY=ON; this one has gelu alone");
+    if (!other->masked && options.has("mask")) throw options.bad("mask", "is not an option of " + name + ", which rises: y tells on which side x lies");
+  }
+  if ((!other || other->masked) && !kernels::over_rows(kernel)) options.required("mask");
   const std::span<const Operand> all = operands(kernel);
   Problem problem{kernel, format};
   if (problem.over_rows()) {
@@ -118,7 +135,11 @@ void eval_kernel(const Options& options, KernelId kernel, std::optional<int> dev
     arguments.array[k] = arrays[k].data();
   }
   json said = {{"op", options.required("op")}};
-  if (!device) {
+  if (other) {
+    run_deployed_activation(activation, problem, arguments);
+    said.update({{"activation", options.required("activation")}, {"instruction_set", other->instruction_set}});
+    if (is_backward(kernel)) said.update(claims_json(other->fit));
+  } else if (!device) {
     run_deployed(problem, arguments);
     const Deployed choice = deployed(problem);
     said.update({{"variant", choice.variant}, {"rung", choice.rung}});
@@ -223,15 +244,12 @@ int eval_command(const std::vector<std::string>& args) {
 
   const KernelId kernel = operations().at(op);
   const Operation operation = options_of(kernel);
-  for (const std::string& name : operation.required)
-    if (!with_header || (name != "activation" && (name != "mask" || op == "forward"))) options.required(name);
+  for (const std::string& name : operation.required) {
+    if (name == "mask" ? with_header && op == "forward" : !with_header || name != "activation") options.required(name);
+  }
   for (const char* name : {"activation", "header", "rows", "cols", "x", "y", "mask", "dy", "dx", "gamma", "beta", "eps", "rstd", "dgamma", "dbeta"}) {
     const auto lists = [&](const std::vector<std::string>& known) { return std::find(known.begin(), known.end(), name) != known.end(); };
     if (options.has(name) && !lists(operation.required) && !lists(operation.optional)) throw options.bad(name, "is not an option of --op " + op);
-  }
-  if (!with_header && options.text("activation", "gelu") != "gelu") {
-    throw options.bad("activation",
-                      "'" + options.text("activation", "") + "' is not in this build, gelu is; --header FILE runs the emitted header of any other");
   }
   if (!with_header && options.has("scales")) throw options.bad("scales", "is not an option of --op " + op + " without --header");
   require_distinct(options, operation.written);

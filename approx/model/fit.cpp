@@ -1,6 +1,7 @@
 #include "approx/model/fit.h"
 
 #include "kernels/host/errors.h"
+#include "kernels/support/json.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -339,14 +340,7 @@ std::string to_json(const Fit& fit) {
 }
 
 Fit fit_from_json(const std::string& text, const std::string& path) {
-  json document;
-  try {
-    document = json::parse(text);
-  } catch (const json::parse_error& error) {
-    throw SpecError(path, fmt::format("byte {}", error.byte), "is not JSON");
-  } catch (const json::out_of_range&) {
-    throw SpecError(path, "JSON", "a number is beyond double's range");
-  }
+  const json document = kernels::parse_json(text, path);
   const Node j(document, path, "");
   if (j["schema"].text() != "outgrad.fit/3") j["schema"].fail("is unknown; known: outgrad.fit/3");
   Fit fit;

@@ -3,6 +3,7 @@
 #include "kernels/host/errors.h"
 #include "kernels/support/digest.h"
 #include "kernels/support/files.h"
+#include "kernels/support/json.h"
 
 #include <fmt/format.h>
 
@@ -221,14 +222,7 @@ RoundedForwardSpec parse_rounded(Reader& r) {
 }  // namespace
 
 Spec parse_spec(const std::string& text, const std::string& path) {
-  nlohmann::json document;
-  try {
-    document = nlohmann::json::parse(text);
-  } catch (const nlohmann::json::parse_error& error) {
-    throw SpecError(path, fmt::format("byte {}", error.byte), "is not JSON");
-  } catch (const nlohmann::json::out_of_range&) {
-    throw SpecError(path, "JSON", "a number is beyond double's range");
-  }
+  const nlohmann::json document = kernels::parse_json(text, path);
   Reader r(document, path, "");
   if (const std::string schema = r.text("schema"); schema != "outgrad.spec/2") r.fail("schema", "'" + schema + "' is unknown; known: outgrad.spec/2");
   Spec spec;

@@ -8,6 +8,7 @@
 #include "approx/search/rounding.h"
 #include "approx/search/storage_fit.h"
 #include "kernels/host/errors.h"
+#include "kernels/support/json.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -444,12 +445,12 @@ ParetoFront pareto_front(const ParetoCandidates& candidates, int threads) {
 }
 
 bool is_front(const std::string& text) {
-  const json front = json::parse(text, nullptr, false);
+  const json front = kernels::parse_json_line(text);
   return front.is_object() && front.contains("schema") && front["schema"].is_string() && front["schema"].get<std::string>().starts_with("outgrad.pareto/");
 }
 
 std::vector<Spec> specs_of_front(const std::string& text, const std::string& path) {
-  const json front = json::parse(text, nullptr, false);
+  const json front = kernels::parse_json_line(text);
   if (front.is_discarded()) throw SpecError(path + ": not JSON");
   if (!front.is_object() || front.value("schema", json()) != kFrontSchema) throw SpecError(path, "schema", fmt::format("is not {}", kFrontSchema));
   if (!front.contains("points") || !front["points"].is_array() || front["points"].empty()) throw SpecError(path, "points", "an array of points is needed");
@@ -481,7 +482,7 @@ std::string to_json(const ParetoFront& front, const std::string& activation) {
                       {"selects", p.cost.selects},
                       {"integer", p.cost.integer},
                       {"loads", p.cost.loads},
-                      {"spec", json::parse(p.spec)}});
+                      {"spec", kernels::parse_json(p.spec)}});
   }
   return json{{"schema", kFrontSchema},   {"activation", activation},   {"format", to_string(front.format)}, {"exact", front.exact},
               {"tried", front.tried},     {"skipped", front.skipped},   {"out_of_reach", front.unreachable}, {"too_coarse", front.too_coarse},

@@ -19,6 +19,10 @@ fail() {
 
 "$root/outgrad" fit "$spec" --out fit.json >/dev/null || fail "fit: status $?"
 "$root/outgrad" emit fit.json --out own.h >/dev/null || fail "emit: status $?"
+# The banner's command, as it stands there, makes the header again, and names no folder of this machine.
+[[ $(sed -n 2p own.h) == "// command: ./outgrad emit fit.json" ]] || fail "the banner: $(sed -n 2p own.h)"
+mkdir mine && cp fit.json mine/
+"$root/outgrad" emit "$work/mine/fit.json" --out again.h >/dev/null && cmp own.h again.h || fail "another folder gives another header"
 "$root/outgrad" check own.h >check.txt || fail "check: status $?: $(cat check.txt)"
 for bound in A K B T O R; do
   grep -q "own.h: $bound holds" check.txt || fail "check proves no $bound: $(cat check.txt)"

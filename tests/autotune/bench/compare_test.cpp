@@ -84,6 +84,25 @@ TEST(Comparison, GainIsTheDefaultsTimeOverTheHeaders) {
   EXPECT_DOUBLE_EQ(c.gain().high, 2);
 }
 
+// 5 of 20 rounds are left, and then the kernels of one build waited for others in half of the rounds.
+TEST(Comparison, ABusyMachineHasNoGain) {
+  Comparison c;
+  c.problem = kGelu;
+  c.choice = {"v", "default", "", nullptr};
+  c.ceiling_ns = std::vector<double>(20, 1000);
+  c.before_ns = c.after_ns = std::vector<double>(20, 3000);
+  EXPECT_NE(text_of(c).find("1.000x [1.000, 1.000]  20 of 20 rounds  v (default)"), std::string::npos) << text_of(c);
+  EXPECT_EQ(to_json(c)["gain"]["status"], "ok");
+  for (std::size_t r = 0; r < 10; ++r) c.after_ns[r] = 60'000;
+  EXPECT_NE(text_of(c).find("too noisy: 20 of 20 rounds usable, interval [0.05, 1.00]"), std::string::npos) << text_of(c);
+  EXPECT_TRUE(to_json(c)["gain"]["median"].is_null());
+  c.after_ns = c.before_ns;
+  for (std::size_t r = 5; r < 20; ++r) c.ceiling_ns[r] = 5000;
+  EXPECT_NE(text_of(c).find("too noisy: 5 of 20 rounds usable, interval [1.00, 1.00]"), std::string::npos) << text_of(c);
+  EXPECT_EQ(to_json(c)["gain"]["status"], "too noisy");
+  EXPECT_EQ(to_json(c)["discarded_rounds"], 15);
+}
+
 TEST_F(Compare, BothBuildsGiveTheSameBitsAndAnotherHeaderIsCompiledAnew) {
   const EntryPoints before = entries("");
   EXPECT_EQ(before.choice(kGelu).variant, "default");
