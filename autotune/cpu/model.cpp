@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <string_view>
@@ -248,7 +249,8 @@ const Core& this_core() {
     model = (a >> 4 & 0xf) | (a >> 12 & 0xf0);
   }
 #endif
-  if (const char* pretended = std::getenv("OUTGRAD_CPU_FAMILY")) family = static_cast<unsigned>(std::strtoul(pretended, nullptr, 10));
+  if (const char* pretended = std::getenv("OUTGRAD_CPU_MODEL"); pretended != nullptr && std::sscanf(pretended, "%u,%u", &family, &model) != 2)
+    throw kernels::EnvironmentError(std::string("OUTGRAD_CPU_MODEL: '") + pretended + "' is not FAMILY,MODEL");
   return core_of(family, model);
 }
 

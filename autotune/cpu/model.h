@@ -55,7 +55,7 @@ struct Core {
 };
 // Of a CPU, by the family and model that CPUID gives. Throws EnvironmentError for one that is not in the table.
 const Core& core_of(unsigned family, unsigned model);
-// This machine's, or that of the family in OUTGRAD_CPU_FAMILY, by which the tests pretend another machine.
+// This machine's, or that of OUTGRAD_CPU_MODEL=FAMILY,MODEL, by which the tests pretend another machine.
 const Core& this_core();
 const Core& zen4();
 

@@ -65,13 +65,11 @@ lowered() {
 readers='^(kernels|kernels_fuzz|autotune|validation|attack|approx|system)\.'  # of the number of cores, or of text that programs write
 for machine in "$@"; do
   case $machine in
-    family) suite "$build" '^autotune\.' env OUTGRAD_CPU_FAMILY=26 ;;
+    family) suite "$build" '^autotune\.' env OUTGRAD_CPU_MODEL=26,2 ;;
     cores_1) suite "$build" "$readers" taskset -c 0 ;;
     cores_64)
-      # What glibc, OpenMP and Python go by.
-      gcc -shared -fPIC -O1 -o "$scratch/cores.so" -x c - <<'END'
-#define _GNU_SOURCE
-#include <sched.h>
+      # What C++ and OpenMP go by.
+      cc -shared -fPIC -O1 -o "$scratch/cores.so" -x c - <<'END'
 int get_nprocs(void) { return 64; }
 int get_nprocs_conf(void) { return 64; }
 int omp_get_num_procs(void) { return 64; }
