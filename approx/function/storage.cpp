@@ -68,12 +68,25 @@ constexpr double kTailSteps = 128;
 /// A bound of a tail that is no larger than this much of what f' is where the tail begins.
 constexpr double kNearlyAttained = 1.05;
 
-/// What an interval of f' is widened by without a further look.
-constexpr double kNegligible = 0x1p-40;
+/// What an interval of f' is widened by without a further look, of an f' as large as scale_of() has it.
+constexpr double kNegligible = 0x1p-44;
+
+/// What is nothing beside an f' that reaches `steepest` may be this much of what is nothing beside 1.
+double scale_of(double steepest) { return std::min(1.0, 8 * steepest); }
+
+/// The largest |f'| of some points: it may be too small, which costs time only.
+double sampled_steepness(const Composite& composite) {
+  constexpr int kPoints = 512;
+  double steepest = 0;
+  for (int k = -kPoints; k <= kPoints; ++k) {
+    steepest = std::max(steepest, std::abs(composite.gradient(Ball(composite.activation().reach * k / kPoints), 1)[0].to_double()));
+  }
+  return steepest;
+}
 
 /// Takes in what f' does between the ends of a preimage: nothing where f'' keeps its sign, else |f''| times the length, piece by piece.
 /// @throws kernels::SpecError once `parts` are used up.
-void widen_between(const Composite& composite, const Ball& from, const Ball& to, StorageInterval& interval, int& parts, int depth = 0) {
+void widen_between(const Composite& composite, const Ball& from, const Ball& to, double negligible, StorageInterval& interval, int& parts, int depth = 0) {
   const Ball slope = composite.gradient(Ball::hull(from, to), 2)[1];
   if (slope.positive() || slope.negative()) return;
   if (--parts < 0) {
@@ -81,9 +94,9 @@ void widen_between(const Composite& composite, const Ball& from, const Ball& to,
                                          from.to_double(), to.to_double(), interval.y, kMostParts));
   }
   const double excess = slope.magnitude() * (to - from).magnitude();
-  constexpr int kDeepest = 30;
+  constexpr int kDeepest = 64;
   const Ball middle = (from + to) * Ball(0.5), g = composite.gradient(middle, 1)[0];
-  if (excess < kNegligible || depth == kDeepest) {
+  if (excess < negligible || depth == kDeepest) {
     if (g.lower() - excess < interval.lo || g.upper() + excess > interval.hi) interval.slack = std::max(interval.slack, excess);
     interval.lo = std::min(interval.lo, g.lower() - excess);
     interval.hi = std::max(interval.hi, g.upper() + excess);
@@ -91,12 +104,12 @@ void widen_between(const Composite& composite, const Ball& from, const Ball& to,
   }
   interval.lo = std::min(interval.lo, g.lower());
   interval.hi = std::max(interval.hi, g.upper());
-  widen_between(composite, from, middle, interval, parts, depth + 1);
-  widen_between(composite, middle, to, interval, parts, depth + 1);
+  widen_between(composite, from, middle, negligible, interval, parts, depth + 1);
+  widen_between(composite, middle, to, negligible, interval, parts, depth + 1);
 }
 
 /// Of one scale, 2^exponent.
-std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Format format, int exponent) {
+std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Format format, int exponent, double negligible) {
   const double overflow = std::ldexp(overflow_of(format), exponent);
   const double end = shape_of(format).has_infinity ? INFINITY : overflow;
   const Activation& f = composite.activation();
@@ -144,15 +157,15 @@ std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Form
         // A bound that f' does not attain would move the middle, against which R is measured: then f' itself is looked at, further out. The
         // bounds of the built-in functions are attained nearly enough where f' settles from x on, as it does in the tails of the plain formats.
         const double here = composite.gradient(x, 1)[0].to_double() - limit;
-        const auto attained = [](double bound, double at) { return bound <= kNearlyAttained * std::max(at, 0.0) + kNegligible; };
+        const auto attained = [negligible](double bound, double at) { return bound <= kNearlyAttained * std::max(at, 0.0) + negligible; };
         const bool settles = attained(off.below, -here) && attained(off.above, here);
         const bool looks = f.name == "expression" || has_scales(format) || carries_branch(format) || !settles;
         const double step = std::max(1.0, f.reach / kTailSteps);
         while (looks && x.magnitude() < f.reach) {
           include(composite.gradient(x, 1)[0]);
-          if (limit - off.below >= interval.lo - kNegligible && limit + off.above <= interval.hi + kNegligible) break;
+          if (limit - off.below >= interval.lo - negligible && limit + off.above <= interval.hi + negligible) break;
           const Ball next = x + Ball(to_the_right ? step : -step);
-          widen_between(composite, to_the_right ? x : next, to_the_right ? next : x, interval, parts);
+          widen_between(composite, to_the_right ? x : next, to_the_right ? next : x, negligible, interval, parts);
           x = next;
           off = f.gradient_tail_range(x, to_the_right);
         }
@@ -178,7 +191,7 @@ std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Form
       if (to_finish && !below_reach) include_tail(low ? low->x : finish, rising);
       // A tail from an edge on takes in all of the preimage.
       const bool between = high ? low || masked : from_start && !below_reach;
-      if (between) widen_between(composite, low ? low->x : start, high ? high->x : finish, interval, parts);
+      if (between) widen_between(composite, low ? low->x : start, high ? high->x : finish, negligible, interval, parts);
       if (!(interval.lo <= interval.hi && std::isfinite(interval.lo) && std::isfinite(interval.hi))) {
         throw kernels::SpecError(fmt::format("undecided: the range of f' over the x that y = {:.6g} stands for has no finite bounds", interval.y));
       }
@@ -196,20 +209,21 @@ std::vector<StorageInterval> storage_intervals(const Composite& composite, Forma
   if (format == Format::f32 && !composite.masked()) return {};
   std::vector<StorageInterval> all;
   const Scales scales = scales_of(format);
+  const double negligible = kNegligible * scale_of(sampled_steepness(composite));
   for (int exponent = scales.first; exponent <= scales.last; ++exponent) {
-    const std::vector<StorageInterval> at = intervals_at_scale(composite, format, exponent);
+    const std::vector<StorageInterval> at = intervals_at_scale(composite, format, exponent, negligible);
     all.insert(all.end(), at.begin(), at.end());
   }
-  if (all.empty()) throw kernels::SpecError(fmt::format("format {}: no f(x) is stored as a number: all lie beyond {:.6g}", to_string(format), overflow_of(format)));
+  if (all.empty())
+    throw kernels::SpecError(fmt::format("format {}: no f(x) is stored as a number: all lie beyond {:.6g}", to_string(format), overflow_of(format)));
   return all;
 }
 
 StorageErrors measure_storage(const std::vector<StorageInterval>& intervals, Format format, const std::function<float(const StorageInterval&)>& gradient) {
   StorageErrors e;
-  // What brackets leave open is as small as f' itself is.
   double steepest = 0;
   for (const StorageInterval& i : intervals) steepest = std::max({steepest, std::abs(i.lo), std::abs(i.hi)});
-  const double scale = std::min(1.0, 4 * steepest);
+  const double scale = scale_of(steepest);
   const auto see = [](double& bound, Found& worst, double error, const StorageInterval& i) {
     bound = std::max(bound, error);
     if (std::isfinite(i.y)) worst.see(error, static_cast<double>(i.y), i.m);
