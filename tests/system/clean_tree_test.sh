@@ -22,7 +22,7 @@ cd "$work"
 git init -q . && git add . && git -c user.name=t -c user.email=t@t commit -qm t
 
 for name in gelu_bf16 gelu_f16; do
-  ./outgrad fit "approx/specs/$name.json" --out "out/fits/$name.json" --threads 1 >/dev/null
+  ./outgrad fit "approx/specs/$name.json" --out "out/fits/$name.json" --threads 1 --no-check >/dev/null
   ./outgrad emit "out/fits/$name.json" --out "out/generated/$name.h" >/dev/null
   cp "out/fits/$name.json" notebooks_data/fits/
   cp "out/generated/$name.h" kernels/generated/
