@@ -16,7 +16,7 @@
 namespace outgrad::approx {
 namespace {
 
-/// Claims are rounded up by this much: more than the brackets, as wide as kWidth, and the double sums below can be off.
+/// Claims are rounded up by this much: more than the brackets, as wide as kWidth, and the double sums below can be off. The last two in units of scale_of().
 constexpr double kClaimUp = 1 + 0x1p-30;
 constexpr double kAbove = 0x1p-43, kWidth = 0x1p-45;
 
@@ -68,20 +68,21 @@ constexpr double kTailSteps = 128;
 /// A bound of a tail that is no larger than this much of what f' is where the tail begins.
 constexpr double kNearlyAttained = 1.05;
 
-/// What an interval of f' is widened by without a further look, of an f' as large as scale_of() has it.
+/// What an interval of f' is widened by without a further look, in units of scale_of().
 constexpr double kNegligible = 0x1p-44;
 
-/// What is nothing beside an f' that reaches `steepest` may be this much of what is nothing beside 1.
-double scale_of(double steepest) { return std::min(1.0, 8 * steepest); }
+/// What is nothing beside an f' of ordinary size is to be multiplied by this for one that reaches `steepest`: it is less where f' is small, and more where f' is
+/// so large that doubles are coarse.
+double scale_of(double steepest) { return std::max(std::min(1.0, 8 * steepest), 0x1p-9 * steepest); }
 
-/// The largest |f'| of some points: it may be too small, which costs time only.
-double sampled_steepness(const Composite& composite) {
+/// From some points of f'. A scale that is too small costs time only.
+double sampled_scale(const Composite& composite) {
   constexpr int kPoints = 512;
   double steepest = 0;
   for (int k = -kPoints; k <= kPoints; ++k) {
     steepest = std::max(steepest, std::abs(composite.gradient(Ball(composite.activation().reach * k / kPoints), 1)[0].to_double()));
   }
-  return steepest;
+  return scale_of(steepest);
 }
 
 /// Takes in what f' does between the ends of a preimage: nothing where f'' keeps its sign, else |f''| times the length, piece by piece.
@@ -109,7 +110,8 @@ void widen_between(const Composite& composite, const Ball& from, const Ball& to,
 }
 
 /// Of one scale, 2^exponent.
-std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Format format, int exponent, double negligible) {
+std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Format format, int exponent, double scale) {
+  const double negligible = kNegligible * scale;
   const double overflow = std::ldexp(overflow_of(format), exponent);
   const double end = shape_of(format).has_infinity ? INFINITY : overflow;
   const Activation& f = composite.activation();
@@ -146,7 +148,7 @@ std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Form
       if (!(Ball(top) - least).positive()) continue;  // also where it is undecided: the preimage is then shorter than 2^-200
       if (bottom >= most || (format == Format::f32 && k + 1 == stored.size())) break;
       if (std::isinf(value) && bottom >= last.lower()) break;  // the number before has taken in the tail
-      StorageInterval interval{stored[k].code, static_cast<float>(value), right || !masked, INFINITY, -INFINITY};
+      StorageInterval interval{stored[k].code, static_cast<float>(value), right || !masked, INFINITY, -INFINITY, 0, scale};
       const auto include = [&](const Ball& g) {
         interval.lo = std::min(interval.lo, g.lower());
         interval.hi = std::max(interval.hi, g.upper());
@@ -184,7 +186,7 @@ std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Form
       for (const std::optional<Edge>& end_of : {low, high}) {
         if (!end_of) continue;
         include(end_of->g);
-        interval.width = std::max(interval.width, end_of->g.upper() - end_of->g.lower());
+        interval.slack = std::max(interval.slack, end_of->g.upper() - end_of->g.lower() - kWidth * scale);
       }
       if (masked && from_start) include(Ball(0.0));
       if (!masked && from_start) include_tail(high ? high->x : start, false);
@@ -209,9 +211,9 @@ std::vector<StorageInterval> storage_intervals(const Composite& composite, Forma
   if (format == Format::f32 && !composite.masked()) return {};
   std::vector<StorageInterval> all;
   const Scales scales = scales_of(format);
-  const double negligible = kNegligible * scale_of(sampled_steepness(composite));
+  const double scale = sampled_scale(composite);
   for (int exponent = scales.first; exponent <= scales.last; ++exponent) {
-    const std::vector<StorageInterval> at = intervals_at_scale(composite, format, exponent, negligible);
+    const std::vector<StorageInterval> at = intervals_at_scale(composite, format, exponent, scale);
     all.insert(all.end(), at.begin(), at.end());
   }
   if (all.empty())
@@ -221,9 +223,7 @@ std::vector<StorageInterval> storage_intervals(const Composite& composite, Forma
 
 StorageErrors measure_storage(const std::vector<StorageInterval>& intervals, Format format, const std::function<float(const StorageInterval&)>& gradient) {
   StorageErrors e;
-  double steepest = 0;
-  for (const StorageInterval& i : intervals) steepest = std::max({steepest, std::abs(i.lo), std::abs(i.hi)});
-  const double scale = scale_of(steepest);
+  double scale = 0;
   const auto see = [](double& bound, Found& worst, double error, const StorageInterval& i) {
     bound = std::max(bound, error);
     if (std::isfinite(i.y)) worst.see(error, static_cast<double>(i.y), i.m);
@@ -231,7 +231,8 @@ StorageErrors measure_storage(const std::vector<StorageInterval>& intervals, For
   for (const StorageInterval& i : intervals) {
     const auto g = static_cast<double>(gradient(i));
     if (!std::isfinite(g)) throw kernels::SpecError("undecided: a stored y has no finite gradient");
-    const double off = std::abs(g - i.middle()) + std::max(i.slack, i.width - kWidth * scale) / 2;
+    const double off = std::abs(g - i.middle()) + i.slack / 2;
+    scale = std::max({scale, i.scale, scale_of(std::max(-i.lo, i.hi))});
     see(e.total, e.worst_total, std::max(g - i.lo, i.hi - g), i);
     see(e.oracle, e.worst_oracle, i.half(), i);
     see(e.regret, e.worst_regret, off, i);
