@@ -16,9 +16,9 @@
 namespace outgrad::approx {
 namespace {
 
-/// Claims are rounded up by this much: more than the brackets, as wide as kWidth, and the double sums below can be off. The last two in units of scale_of().
+/// Claims are rounded up by this much: more than half of the brackets, as wide as kWidth, and the double sums below can be off. The last two in units of scale_of().
 constexpr double kClaimUp = 1 + 0x1p-30;
-constexpr double kAbove = 0x1p-43, kWidth = 0x1p-45;
+constexpr double kAbove = 0x1p-43, kWidth = 0x1p-43;
 
 /// The stored numbers of a format in ascending order: -0 and +0 apart, infinities included.
 struct Stored {
