@@ -249,6 +249,12 @@ void require_shape(const Composite& composite, const BackwardSpec& spec) {
   }
 }
 
+/// @throws kernels::SpecError where f is not what the tables of a forward are for.
+void require_forward_shape(const Composite& composite) {
+  if (composite.masked() && composite.left_limit() == 0 && std::isinf(composite.right_limit())) return;
+  throw SpecError("kind forward: f must have a minimum, tend to 0 at the left and to x at the right");
+}
+
 ForwardModel fit_forward(const Composite& composite, const Spec& spec, Stage& rows) {
   ForwardModel m = lay_out(composite, *spec.forward);
   rows.expect(static_cast<std::int64_t>(m.core.size() + m.tail.size()));
@@ -469,6 +475,7 @@ Fit fit(const Spec& spec, int threads) {
   result.spec_sha256 = spec.sha256;
   result.target = spec.target;
   Stage rows("rows");
+  if (spec.forward || spec.rounded) require_forward_shape(composite);
   if (spec.forward) {
     result.forward = fit_forward(composite, spec, rows);
   } else if (spec.code) {

@@ -322,7 +322,9 @@ ForwardModel lay_out(const Composite& composite, const ForwardSpec& spec) {
   // Right: x stands for f(x) as soon as the relative difference is at most half an ulp at the top of a binade.
   const int per_unit = spec.core.cells_per_unit;
   int end = 2 * per_unit;
-  while ((Ball(1.0) - composite.activation().value_ball(Ball(end / double(per_unit))) / Ball(end / double(per_unit))).magnitude() > 0x1p-25) ++end;
+  while (end < spec.core.rows &&
+         (Ball(1.0) - composite.activation().value_ball(Ball(end / double(per_unit))) / Ball(end / double(per_unit))).magnitude() > 0x1p-25)
+    ++end;
   m.kXMax = static_cast<float>(end) / static_cast<float>(per_unit);
   // Left: |f| < 2^-150 rounds to -0. |f| falls towards -inf there (f' < 0 left of x*).
   double lo = -38, hi = -2;

@@ -23,7 +23,7 @@ cd "$work"
 git init -q . && git add . && git -c user.name=t -c user.email=t@t commit -qm t
 
 for name in gelu_bf16 gelu_f16; do
-  ./outgrad fit "approx/specs/$name.json" --out "out/fits/$name.json" --threads 1 >/dev/null
+  ./outgrad fit "approx/specs/$name.json" --out "out/fits/$name.json" --threads 1 --no-check >/dev/null
   cp "out/fits/$name.json" notebooks_data/fits/
   ./outgrad emit "notebooks_data/fits/$name.json" --out "out/generated/$name.h" >/dev/null
   cp "out/generated/$name.h" kernels/generated/

@@ -135,6 +135,36 @@ END
 { "$root/outgrad" fit plain.json --out plain.fit && "$root/outgrad" emit plain.fit --out plain.h && "$root/outgrad" check plain.h; } >plain.log 2>&1 ||
   fail "a left segment without centres: $(grep -E 'violated|outgrad:' plain.log)"
 
+# All of f rounds to 20, whose range of gradients is (0, 1]: no answer errs by less than 1/2. The fitter has the second witness prove that.
+echo '{"schema": "outgrad.spec/2", "name": "lifted", "kind": "backward", "expression": "tanh(x)+20", "format": "e4m3", "target": "oracle", "entries": "f16"}' \
+  >lifted.spec.json
+"$root/outgrad" fit lifted.spec.json --out lifted.json >lifted.txt 2>&1 || fail "fit of one number: status $?: $(<lifted.txt)"
+grep -q '^lifted: T 0.5, O 0.5, ' lifted.txt || fail "fit of one number: $(<lifted.txt)"
+
+# What the second witness does not accept is neither printed nor written; one that is missing is named.
+mkdir alone
+cp "$2/outgrad-fit" alone/
+witness() {  # witness STATUS REASON: fits beside a witness that says what is in alone/outgrad-check, if it is there
+  local code=0
+  alone/outgrad-fit fit lifted.spec.json --out unproven.json >stdout 2>stderr </dev/null || code=$?
+  ((code == $1)) || fail "a witness that says $2: status $code"
+  [[ $(wc -l <stderr) == 1 && $(<stderr) == "outgrad: "*"$2"* ]] || fail "a witness that says $2: $(<stderr)"
+  [[ ! -s stdout && ! -e unproven.json ]] || fail "a witness that says $2: the fit was printed or written"
+}
+witness 3 'alone/outgrad-check cannot be started'
+cat >alone/outgrad-check <<'END'
+#!/bin/sh
+echo "$2: T holds: proven"
+echo "$2: R violated: R = 2 at y = 20"
+exit 1
+END
+chmod +x alone/outgrad-check
+witness 1 'lifted: the second witness does not confirm the fit, and nothing is written: R violated: R = 2 at y = 20'
+printf '%s\n' '#!/bin/sh' 'echo "outgrad: out of memory" >&2; exit 3' >alone/outgrad-check
+witness 3 'out of memory'
+alone/outgrad-fit fit lifted.spec.json --no-check --out unproven.json >/dev/null || fail "fit without a witness: status $?"
+[[ -s unproven.json ]] || fail "fit without a witness wrote nothing"
+
 refuses() {  # refuses EXPRESSION REASON: status 2, one line with the interval and the reason, no file
   local code=0
   sed "s|\"expression\": \"[^\"]*\"|\"expression\": \"$1\"|" "$spec" >refused.json
