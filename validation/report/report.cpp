@@ -79,7 +79,7 @@ Document compose(const Results& results, const std::vector<Requirement>& rows) {
   Document document{"outgrad: accuracy report",
                     "Gradients of GELU, LayerNorm and RMSNorm from their outputs, and how wrong they can be." + (made_by.empty() ? "" : " By " + made_by + "."),
                     verdict_of(rows),
-                    key_figures(results, rows),
+                    key_figures(results),
                     {matrix(rows)},
                     remarks(rows),
                     {}};

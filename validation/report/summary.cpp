@@ -90,7 +90,7 @@ Table of_all_formats(const std::vector<Requirement>& rows) {
   return table;
 }
 
-Tiles key_figures(const Results& results, const std::vector<Requirement>& rows) {
+Tiles key_figures(const Results& results) {
   Tiles tiles;
   const auto tile = [&](Tile one, const std::string& command) {
     tiles.tiles.push_back(std::move(one));
