@@ -77,10 +77,9 @@ Section inputs_section(const Results& results) {
 Document compose(const Results& results, const std::vector<Requirement>& rows) {
   const std::string made_by = quoted(results.provenance.made_by);
   Document document{"outgrad: accuracy report",
-                    "Gradients of GELU, LayerNorm and RMSNorm from their outputs, and how wrong they can be. " +
-                        (made_by.empty() ? "The folder does not state by what, when and where its results were made." : "By " + made_by + "."),
+                    "Gradients of GELU, LayerNorm and RMSNorm from their outputs, and how wrong they can be." + (made_by.empty() ? "" : " By " + made_by + "."),
                     verdict_of(rows),
-                    key_figures(results, rows),
+                    key_figures(results),
                     {matrix(rows)},
                     remarks(rows),
                     {}};

@@ -83,22 +83,20 @@ Table matrix(const std::vector<Requirement>& rows) {
 }
 
 Table of_all_formats(const std::vector<Requirement>& rows) {
-  Table table{"What is not of one format: attacks on all of them together, stores, proofs, and functions of your own.",
-              "./outgrad report",
-              {words("requirement"), {"found", "at most"}},
-              {}};
+  Table table{"What is not of one format.", "./outgrad report", {words("requirement"), {"found", "at most"}}, {}};
   for (const Requirement& row : rows) {
     if (!is_of_a_format(row)) table.rows.push_back({row.format + ": " + row.quantity, judged(row)});
   }
   return table;
 }
 
-Tiles key_figures(const Results& results, const std::vector<Requirement>& rows) {
+Tiles key_figures(const Results& results) {
   Tiles tiles;
   const auto tile = [&](Tile one, const std::string& command) {
     tiles.tiles.push_back(std::move(one));
     if (std::find(tiles.commands.begin(), tiles.commands.end(), command) == tiles.commands.end()) tiles.commands.push_back(command);
   };
+  const auto stated = [&](const std::string& file) { return results.provenance.made_by.empty() ? "" : "; " + results.origin(file); };
   const SweepResult* worst = nullptr;
   std::map<std::string, std::int64_t> patterns;  // by run
   for (const std::vector<SweepResult>* sweeps : {&results.sweeps, &results.foreign}) {
@@ -107,16 +105,20 @@ Tiles key_figures(const Results& results, const std::vector<Requirement>& rows) 
     }
   }
   const SweepResult* const ours = results.sweep_of("f32");
-  std::string totals, formats;
+  // The error of the whole gradient comes first, and beside it what one has that keeps x.
+  std::string others, first, name;
   for (const Targets& targets : kTargets) {
     const SweepResult* sweep = results.sweep_of(targets.format);
     if (!sweep) continue;
-    totals += (totals.empty() ? "" : " / ") + three_digits_up(sweep->domains.back().total.bound);
-    formats += (formats.empty() ? "" : ", ") + std::string(targets.format);
+    const std::string total = three_digits_up(sweep->domains.back().total.bound);
+    if (first.empty())
+      first = total, name = targets.format;
+    else
+      others += fmt::format("{} {}, ", targets.format, total);
   }
-  std::string from_x = "every f32 x";
-  if (ours && ours->domains.back().from_x) from_x += "; PyTorch's, which keeps x: " + three_digits_up(*ours->domains.back().from_x);
-  if (!totals.empty()) tile({totals, "largest error of GELU's gradient, y in " + formats, from_x}, validate_command("FORMAT"));
+  if (!others.empty()) others = "in " + others.substr(0, others.size() - 2);
+  if (ours && ours->domains.back().from_x) others += (others.empty() ? "" : "; ") + ("PyTorch's from x " + three_digits_up(*ours->domains.back().from_x));
+  if (!first.empty()) tile({first, "largest error of GELU's gradient, y in " + name, others}, validate_command("FORMAT"));
   double ratio = 0;
   for (const Targets& targets : kTargets) {
     const SweepResult* sweep = results.sweep_of(targets.format);
@@ -128,23 +130,16 @@ Tiles key_figures(const Results& results, const std::vector<Requirement>& rows) 
     tile({rounded_up(ratio, 4), "largest T / O of GELU's default fits", "1 is the limit that storing y sets; worst in " + worst->format},
          validate_command("FORMAT"));
   }
-  for (const Requirement& row : rows) {
-    if (row.format == "f32" && row.quantity.starts_with("A + B") && row.value)
-      tile({figure(*row.value, row.kind), "error of fit and rounding, f32", "certified"}, row.command);
-  }
   // What this run has swept is one figure; what was committed, or swept before, is another, and says so.
   const auto billions = [](std::int64_t count) { return fmt::format("{:.1f} \u00d7 10^9", static_cast<double>(count) / 1e9); };
-  if (const auto own = patterns.find(kThisRun); own != patterns.end() || !patterns.empty()) {
-    const bool here = own != patterns.end();
-    std::string others;
+  if (!patterns.empty()) {
+    const auto shown = patterns.contains(kThisRun) ? patterns.find(kThisRun) : patterns.begin();
+    std::string note = "ours and others'";
+    if (!results.provenance.made_by.empty()) note += ", " + shown->first;
     for (const auto& [run, count] : patterns) {
-      if (run != kThisRun) others += (others.empty() ? "" : "; ") + run + ": " + billions(count);
+      if (run != shown->first) note += "; " + run + ": " + billions(count);
     }
-    const std::string figure = here ? billions(own->second) : patterns.size() == 1 ? billions(patterns.begin()->second) : "0";
-    const std::string whose = here || patterns.size() > 1 ? kThisRun : patterns.begin()->first;
-    tile({figure, "inputs swept, every pattern counted",
-          "ours and others', " + whose + (here || patterns.size() > 1 ? (others.empty() ? "" : "; " + others) : "")},
-         validate_command("FORMAT"));
+    tile({billions(shown->second), "inputs swept, every pattern counted", note}, validate_command("FORMAT"));
   }
   if (ours) {
     const SweepResult* theirs = nullptr;
@@ -153,13 +148,13 @@ Tiles key_figures(const Results& results, const std::vector<Requirement>& rows) 
     }
     if (theirs) {
       tile({three_digits_up(theirs->domains[0].total.bound), "largest error of " + quoted(theirs->fit) + ", as published",
-            "ours over the same x: " + three_digits_up(ours->domains.back().total.bound) + "; " + results.origin(theirs->file)},
+            "ours over the same x: " + three_digits_up(ours->domains.back().total.bound) + stated(theirs->file)},
            "./outgrad validate --foreign notebooks_data/foreign/NAME.json --format FORMAT");
     }
   }
   for (const AttackFile& attack : results.attacks) {
     tile({fmt::format("{:.0f}", attack.violations), fmt::format("norm bounds broken in {:.2g} \u00d7 10^9 attacks", attack.evaluations / 1e9),
-          fmt::format("median bound / error found {}; {}", rounded_up(attack.median_tightness, 2), results.origin(attack.file)),
+          fmt::format("median bound / error found {}{}", rounded_up(attack.median_tightness, 2), stated(attack.file)),
           attack.violations > 0 ? Tone::bad : Tone::normal},
          kAttackCommand);
   }
@@ -170,7 +165,7 @@ Tiles key_figures(const Results& results, const std::vector<Requirement>& rows) 
     }
     if (largest) {
       tile({fmt::format("{:+.2g}", *largest->difference), "final loss against exact gradients",
-            fmt::format("worst text: {}; {} seeds; {}", quoted(largest->text), training.seeds, results.origin(training.file))},
+            fmt::format("worst text: {}; {} seeds{}", quoted(largest->text), training.seeds, stated(training.file))},
            quoted(training.command));
     }
   }
@@ -196,8 +191,10 @@ Verdict verdict_of(const std::vector<Requirement>& rows) {
 
 std::vector<Block> remarks(const std::vector<Requirement>& rows) {
   std::vector<Block> blocks{of_all_formats(rows)};
-  const auto say = [&](const char* what, RequirementVerdict verdict) {
-    const auto found = with(rows, verdict);
+  const auto say = [&](
+                       const char* what, RequirementVerdict verdict, bool (*wanted)(const Requirement&) = [](const Requirement&) { return true; }) {
+    auto found = with(rows, verdict);
+    std::erase_if(found, [&](const Requirement* row) { return !wanted(*row); });
     if (found.empty()) return;
     blocks.push_back(Heading{what});
     blocks.push_back(Paragraph{listed(found) + ".", tone_of(verdict)});
@@ -211,7 +208,7 @@ std::vector<Block> remarks(const std::vector<Requirement>& rows) {
   }
   blocks.push_back(Paragraph{holding.empty() ? "Nothing was shown to hold." : fmt::format("{} requirements: {}.", holding.size(), ways)});
   say("What fails", RequirementVerdict::fail);
-  say("What is only reported", RequirementVerdict::reported);
+  say("What is only reported", RequirementVerdict::reported, [](const Requirement& row) { return row.kind != Requirement::Kind::number; });  // T opens the page
   say("What was not measured", RequirementVerdict::not_measured);
   return blocks;
 }

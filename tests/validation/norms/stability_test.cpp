@@ -399,9 +399,9 @@ TEST(Stability, DgammaSuffersFromEightBits) {
   p.beta.assign(kN, 0.0f);
   struct Known {
     const char* store;
-    double dgamma, tolerance;
+    double x_hat, tolerance;
   };
-  for (const auto& [store, known, tolerance] : {Known{"e4m3", 0.026, 0.1}, {"mxfp8", 0.0293, 0.03}, {"int8", 0.0053, 0.1}, {"int8_row", 0.0079, 0.1}}) {
+  for (const auto& [store, known, tolerance] : {Known{"e4m3", 0.026, 0.1}, {"mxfp8", 0.0293, 0.02}, {"int8", 0.0053, 0.1}, {"int8_row", 0.0079, 0.1}}) {
     p.store = store;
     const Outcome out = run<float>(p, {});
     const auto relative = [](const std::vector<float>& got, const std::vector<long double>& exact) {
@@ -414,7 +414,8 @@ TEST(Stability, DgammaSuffersFromEightBits) {
     };
     const double dgamma = relative(out.got_dgamma, out.dgamma), x_hat = relative(out.got_x_hat, out.x_hat), dx = relative(out.got_dx, out.dx);
     RecordProperty(std::string("dgamma ") + store, std::to_string(dgamma));
-    EXPECT_NEAR(dgamma, known, tolerance * known) << store << ", x^ " << x_hat << ", dx " << dx;
+    EXPECT_NEAR(x_hat, known, tolerance * known) << store;
+    EXPECT_NEAR(dgamma, known, 0.1 * known) << store << ", x^ " << x_hat << ", dx " << dx;  // of few rows, which scatters
     EXPECT_NEAR(dgamma, x_hat, 0.1 * x_hat) << store;
     EXPECT_LT(dx, 0.1 * dgamma) << store;
     // The estimate leaves out saturation, which MXFP8 has.
