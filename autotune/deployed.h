@@ -3,7 +3,6 @@
 // Only deployed.cpp instantiates them, because compiling all of them takes half a minute.
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "autotune/arguments.h"
@@ -22,16 +21,14 @@ Deployed deployed(const Problem& problem);
 // Runs the chosen kernel. Throws what the kernel throws.
 void run_deployed(const Problem& problem, const Arguments& arguments);
 
-// The activations of the catalogue (kernels/activations.h) beside GELU, by their places there. They come from the compiled library (kernels/c/), which an
-// OUTGRAD_LIBRARY=OFF build lacks.
+// An activation of the catalogue (kernels/activations.h) beside GELU, by its place there: whether it needs a mask, and its backward's fit.
 struct DeployedActivation {
-  bool masked;
-  std::string instruction_set;
+  bool masked, has_rows;
   kernels::FitClaims fit;
 };
-// Nothing in a build without the library.
-std::optional<DeployedActivation> deployed_activation(int activation, FormatId format);
-// Runs the problem's forward or backward. The mask of an activation that rises is not used. Throws SpecError with the library's message.
-void run_deployed_activation(int activation, const Problem& problem, const Arguments& arguments);
+DeployedActivation deployed_activation(int activation, FormatId format);
+// Runs the problem's forward or backward of it and returns the instruction set. The mask of an activation that rises is not used. It comes from the compiled
+// library (kernels/c/): EnvironmentError in an OUTGRAD_LIBRARY=OFF build. Throws SpecError with the library's message.
+std::string run_deployed_activation(int activation, const Problem& problem, const Arguments& arguments);
 
 }  // namespace outgrad::autotune
