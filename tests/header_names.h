@@ -33,7 +33,8 @@ inline std::string output_of(const std::string& command) {
 }
 
 inline const std::vector<std::string>& malformed_names() {
-  static const std::vector<std::string> names{"", "_", "__", "_x", "x_", "x__y", "1x", "_1x", "X", "gelu_F32", "a-b", "a b", "a.b", "\xc3\xa9", "table_", "a\n"};
+  static const std::vector<std::string> names{"",  "_",        "__",  "_x",  "x_",  "x__y",     "1x",     "_1x",
+                                              "X", "gelu_F32", "a-b", "a b", "a.b", "\xc3\xa9", "table_", "a\n"};
   return names;
 }
 
@@ -48,7 +49,8 @@ class HeaderNames {
       }
     }
     for (const auto& file : std::filesystem::directory_iterator(OUTGRAD_SOURCE_DIR "/kernels/generated")) {
-      if (!file.path().filename().string().ends_with("_cuda.h")) kernels_ += fmt::format("#include \"kernels/generated/{}\"\n", file.path().filename().string());
+      if (!file.path().filename().string().ends_with("_cuda.h"))
+        kernels_ += fmt::format("#include \"kernels/generated/{}\"\n", file.path().filename().string());
     }
     const std::string source = write("kernels.cpp", kernels_);
     // The preprocessed text has every declaration, -dM every macro.
@@ -64,9 +66,10 @@ class HeaderNames {
       }
       if (name.size() <= 64) names_.push_back(name);
     }
-    for (const char* keyword : {"alignas", "and", "asm", "auto", "bool", "break", "case", "char", "class", "concept", "const", "double", "enum", "export",
-                                "float", "for", "if", "inline", "int", "long", "main", "namespace", "new", "not", "or", "register", "return", "short",
-                                "signed", "static", "std", "struct", "switch", "template", "this", "typedef", "union", "using", "void", "while", "xor"}) {
+    for (const char* keyword :
+         {"alignas", "and",    "asm", "auto",   "bool",   "break",    "case", "char",      "class", "concept", "const", "double",   "enum",   "export",
+          "float",   "for",    "if",  "inline", "int",    "long",     "main", "namespace", "new",   "not",     "or",    "register", "return", "short",
+          "signed",  "static", "std", "struct", "switch", "template", "this", "typedef",   "union", "using",   "void",  "while",    "xor"}) {
       names_.emplace_back(keyword);
     }
   }

@@ -136,8 +136,9 @@ void settle_limits(Activation& a) {
   a.right_limit_gradient = limit(a.reach, "right");
   if (a.left_limit_gradient != 0) {
     refuse(a, -a.reach, 0,
-           a.right_limit_gradient != 0 ? std::string("f' is 1 on both sides; on the left it must settle at 0")
-                                       : fmt::format("f' is 1 on the left and 0 on the right; mirror it, \"expression\": \"{}\", and store -f(-x)", mirrored(a.function)));
+           a.right_limit_gradient != 0
+               ? std::string("f' is 1 on both sides; on the left it must settle at 0")
+               : fmt::format("f' is 1 on the left and 0 on the right; mirror it, \"expression\": \"{}\", and store -f(-x)", mirrored(a.function)));
   }
   a.beyond = std::max((expand(a, Ball(-a.reach)).slope - Ball(a.left_limit_gradient)).magnitude(),
                       (expand(a, Ball(a.reach)).slope - Ball(a.right_limit_gradient)).magnitude());

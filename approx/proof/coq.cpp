@@ -244,7 +244,10 @@ WitnessScript ranges_script(const Fit& fit) {
     const auto [lo, hi] = range_of(*piece);
     const bool last = piece == rows.back();
     ranges += fmt::format("  {}(* row {} *) {}{}\n", ranges.empty() ? "" : "\\/ ", piece->row,
-                          piece->left_tail ? "x <= " + exact(hi) : piece->right_tail ? exact(lo) + " <= x" : between(lo, "x", hi), last ? "." : "");
+                          piece->left_tail    ? "x <= " + exact(hi)
+                          : piece->right_tail ? exact(lo) + " <= x"
+                                              : between(lo, "x", hi),
+                          last ? "." : "");
     cases += last ? "  lra.\n" : fmt::format("  destruct (Rle_dec x {}); [lra|].\n", operand(hi));
   }
   return {fit.name + "_ranges.v",

@@ -273,7 +273,8 @@ ForwardModel fit_forward(const Composite& composite, const Spec& spec, Stage& ro
 class BackwardFitter {
  public:
   BackwardFitter(const Composite& composite, const Spec& spec, const std::vector<StorageInterval>& intervals)
-      : composite_(composite), whole_(spec), name_(spec.name), accuracy_(spec.accuracy), target_(spec.target), spec_(*spec.backward), layout_(spec_), intervals_(intervals) {}
+      : composite_(composite), whole_(spec), name_(spec.name), accuracy_(spec.accuracy), target_(spec.target), spec_(*spec.backward), layout_(spec_),
+        intervals_(intervals) {}
 
   void fit(Fit& result, Stage& rows) {
     choose_constants();

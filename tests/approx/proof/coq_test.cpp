@@ -130,7 +130,9 @@ TEST(CoqScripts, SayThatTheRowsLeaveNoXOut) {
   for (const Piece& piece : fit.backward->pieces) {
     const std::string range = found(ranges.text, R"(\(\* row )" + std::to_string(piece.row) + R"( \*\) (.*))");
     const std::string theorem = found(script(fit, piece, "").text, R"(Theorem fit_error x : (.*) -> )");
-    const std::string expected = piece.left_tail ? theorem.substr(theorem.find("x <=")) : piece.right_tail ? theorem.substr(0, theorem.find(" <= x") + 5) : theorem;
+    const std::string expected = piece.left_tail    ? theorem.substr(theorem.find("x <="))
+                                 : piece.right_tail ? theorem.substr(0, theorem.find(" <= x") + 5)
+                                                    : theorem;
     EXPECT_EQ(range.substr(0, range.find(piece.row == 11 ? "." : "~")), expected) << piece.row;
   }
 }

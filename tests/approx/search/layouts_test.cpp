@@ -13,9 +13,9 @@ namespace outgrad::approx {
 namespace {
 
 Spec own_spec(const std::string& expression, const std::string& format, const std::string& rest) {
-  return parse_spec(fmt::format(R"({{"schema": "outgrad.spec/2", "name": "own_x", "kind": "backward", "expression": "{}", "format": "{}", {}}})", expression,
-                                format, rest),
-                    "spec.json");
+  return parse_spec(
+      fmt::format(R"({{"schema": "outgrad.spec/2", "name": "own_x", "kind": "backward", "expression": "{}", "format": "{}", {}}})", expression, format, rest),
+      "spec.json");
 }
 
 std::string refusal_of_fit(const Spec& spec) {
