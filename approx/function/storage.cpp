@@ -18,7 +18,7 @@ namespace {
 
 /// Claims are rounded up by this much: more than half of the brackets, as wide as kWidth, and the double sums below can be off. The last two in units of scale_of().
 constexpr double kClaimUp = 1 + 0x1p-30;
-constexpr double kAbove = 0x1p-43, kWidth = 0x1p-43;
+constexpr double kAbove = 0x1p-43, kWidth = 0x1.fp-43;
 
 /// The stored numbers of a format in ascending order: -0 and +0 apart, infinities included.
 struct Stored {
@@ -69,7 +69,7 @@ constexpr double kTailSteps = 128;
 constexpr double kNearlyAttained = 1.05;
 
 /// What an interval of f' is widened by without a further look, in units of scale_of().
-constexpr double kNegligible = 0x1p-44;
+constexpr double kNegligible = 0x1p-40;
 
 /// What is nothing beside an f' of ordinary size is to be multiplied by this for one that reaches `steepest`: it is less where f' is small, and more where f' is
 /// so large that doubles are coarse.
