@@ -90,8 +90,8 @@ void print(const nlohmann::json& document) {
         "memory, {} internal errors; longest fit {:.1f} s\n",
         specifications.at("tried").get<std::int64_t>(), specifications.at("fitted").get<std::int64_t>(), specifications.at("refused").get<std::int64_t>(),
         specifications.at("undecided").get<std::int64_t>(), specifications.at("false").get<std::int64_t>(), specifications.at("survived").get<std::int64_t>(),
-        specifications.at("contested").get<std::int64_t>(), specifications.at("hung").get<std::int64_t>(), specifications.at("memory").get<std::int64_t>(), specifications.at("internal").get<std::int64_t>(),
-        specifications.at("longest_cpu_s").get<double>());
+        specifications.at("contested").get<std::int64_t>(), specifications.at("hung").get<std::int64_t>(), specifications.at("memory").get<std::int64_t>(),
+        specifications.at("internal").get<std::int64_t>(), specifications.at("longest_cpu_s").get<double>());
     for (const auto& [reason, times] : specifications.at("reasons").items()) fmt::print("  {:>5} {}\n", times.get<std::int64_t>(), reason);
     for (const auto& failure : specifications.at("failures")) {
       fmt::print("{}: {}\n  {}", failure.at("outcome").get<std::string>(), failure.at("why").get<std::string>(),

@@ -353,13 +353,20 @@ nlohmann::json to_json(const SpecificationResult& result) {
   nlohmann::json failures = nlohmann::json::array();
   for (const SpecificationFailure& failure : result.failures)
     failures.push_back({{"specification", failure.specification}, {"outcome", failure.outcome}, {"why", failure.why}});
-  return {{"tried", result.tried},        {"fitted", result.fitted},
-          {"refused", result.refused},    {"undecided", result.undecided},
-          {"false", result.false_claims}, {"survived", result.survived},
-          {"contested", result.contested}, {"hung", result.hung},
-          {"memory", result.memory},      {"internal", result.internal},
-          {"longest_cpu_s", result.longest_cpu_s}, {"seconds", result.seconds},
-          {"reasons", result.reasons},    {"failures", std::move(failures)}};
+  return {{"tried", result.tried},
+          {"fitted", result.fitted},
+          {"refused", result.refused},
+          {"undecided", result.undecided},
+          {"false", result.false_claims},
+          {"survived", result.survived},
+          {"contested", result.contested},
+          {"hung", result.hung},
+          {"memory", result.memory},
+          {"internal", result.internal},
+          {"longest_cpu_s", result.longest_cpu_s},
+          {"seconds", result.seconds},
+          {"reasons", result.reasons},
+          {"failures", std::move(failures)}};
 }
 
 namespace {

@@ -299,7 +299,8 @@ std::vector<float> strata(const Curve& curve, bool m) {
   constexpr int kUniform = 3000, kPerOctave = 6;
   if (curve.masked()) {
     const double star = static_cast<double>(curve.y_star());
-    const double s_end = m ? std::sqrt(std::max(settled_value(curve, true) - star, 0x1p-20)) : std::sqrt(std::max(static_cast<double>(curve.formula().at(Real(-curve.end())).value) - star, 0x1p-20));
+    const double s_end = m ? std::sqrt(std::max(settled_value(curve, true) - star, 0x1p-20))
+                           : std::sqrt(std::max(static_cast<double>(curve.formula().at(Real(-curve.end())).value) - star, 0x1p-20));
     for (int i = 0; i <= kUniform; ++i) add(star + std::pow(s_end * i / kUniform, 2));
     for (double t = 1; t > 0x1p-40; t *= 0.75) add(star + t);
     float lowest = static_cast<float>(star);

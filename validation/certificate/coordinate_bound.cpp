@@ -18,7 +18,6 @@ namespace {
 
 constexpr int kMaxCells = 4000;   // real constants need a few hundred
 constexpr int kGridPoints = 256;  // beyond them D, which falls like d / 2 s, is far below its value at the first
-constexpr int kMostRefutations = 64;
 
 // One branch: |s| is what is cut into cells, `sign` makes it s.
 class Branch {

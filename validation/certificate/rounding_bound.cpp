@@ -22,7 +22,6 @@ namespace {
 constexpr double kOwnRounding = 1 + 0x1p-40;  // under 2^9 operations of 2^-53 each
 constexpr int kFirstGridPoints = 512;         // above y*
 constexpr int kEnumerated = 16;               // floats in a range that is no longer halved
-constexpr long kMostRefutations = 256;
 constexpr long kMaxEvaluations = 1L << 23;    // a claim that would need more is left undecided: seconds, not minutes
 constexpr double kResolution = 32;            // a range spans at most this share of its cell, so that `proven` means something
 

@@ -26,8 +26,9 @@ namespace {
 
 // How far a claim of T, O, R may be above what is seen: the fitter's enclosures of tails, where g is at a limit, are no narrower, and of O there is none.
 constexpr std::array kEnclosureRoom{0x1p-12, 0x1p-20, 0x1p-12};
-// And this, of the largest |f'| or of 1: a sup of 0 is claimed as what the sums in double may be off by.
-constexpr double kAbsoluteRoom = 0x1p-42;
+// And this, of the largest |f'| or of 1: a sup of 0 is claimed as what the sums in double may be off by. R also by the enclosures of the ends that O
+// lies between, beside which alone it is read.
+constexpr double kAbsoluteRoom = 0x1p-42, kRegretRoom = 0x1p-30;
 // Codes among which x are looked for that refute a claim, or reach it.
 constexpr size_t kMostSuspects = 24;
 
@@ -303,7 +304,8 @@ class Enumeration {
     const std::array bounds{claims.total, claims.oracle, claims.regret};
     for (size_t k = 0; k < 3; ++k) findings_.push_back({names[k], Verdict::Holds, bounds[k], 0, "", {}});
     if (class_.kind == ClassKind::ulp) findings_.push_back({"ulp", Verdict::Holds, class_.bound, 0, "", {}});
-    seen_.resize(findings_.size()), at_.resize(findings_.size()), suspects_.resize(findings_.size()), shown_.resize(findings_.size()), shown_at_.resize(findings_.size());
+    seen_.resize(findings_.size()), at_.resize(findings_.size()), suspects_.resize(findings_.size()), shown_.resize(findings_.size()),
+        shown_at_.resize(findings_.size());
     found_ = {claims.found_total, claims.found_oracle, claims.found_regret};
   }
 
@@ -331,7 +333,7 @@ class Enumeration {
     }
     // T, O and R are claimed as what they are, not as bounds: the class, and comparisons of fits, rest on them.
     if (k < kEnclosureRoom.size()) {
-      const double absolute_room = kAbsoluteRoom * std::min(1.0, 4 * largest_slope_);
+      const double absolute_room = kAbsoluteRoom * std::min(1.0, 4 * largest_slope_) + (k == 2 ? kRegretRoom * seen_[1] : 0);
       const auto too_large = [&](double sup) { return finding.claim > sup * (1 + kEnclosureRoom[k]) + absolute_room; };
       if (too_large(seen_[k])) {
         finding.verdict = too_large(finding.proven) ? Verdict::Violated : Verdict::Undecided;
@@ -376,16 +378,23 @@ class Enumeration {
     const Shown& shown = shown_[k];
     const Suspect& at = *shown_at_[k];
     finding.verdict = Verdict::Violated;
-    const bool at_least = at.g - shown.slope_least.upper() > shown.slope_most.lower() - at.g;
-    const double x = at_least ? shown.x_least : shown.x_most, slope = (at_least ? shown.slope_least : shown.slope_most).middle();
-    finding.witness = Witness{x, at.g, slope};
+    finding.witness = furthest_from_g(k);
     finding.why = fmt::format("{} = {:.9g} at y = {:.9g}, m = {:d}, where g = {:.9g}", finding.name, seen_[k], at.y.value, at.m, at.g);
     if (k == 0) {
-      finding.why += fmt::format(" and f'({:.17g}) = {:.9g}", x, slope);
+      finding.why += fmt::format(" and f'({:.17g}) = {:.9g}", finding.witness->at, finding.witness->want);
     } else {
-      finding.why += fmt::format(", f'({:.17g}) = {:.9g} and f'({:.17g}) = {:.9g}", shown.x_least, shown.slope_least.middle(), shown.x_most,
-                                 shown.slope_most.middle());
+      finding.why +=
+          fmt::format(", f'({:.17g}) = {:.9g} and f'({:.17g}) = {:.9g}", shown.x_least, shown.slope_least.middle(), shown.x_most, shown.slope_most.middle());
     }
+  }
+
+  // Of the two x that show the error.
+  std::optional<Witness> furthest_from_g(size_t k) const {
+    if (!shown_at_[k]) return {};
+    const Shown& shown = shown_[k];
+    const double g = shown_at_[k]->g;
+    if (g - shown.slope_least.upper() > shown.slope_most.lower() - g) return Witness{shown.x_least, g, shown.slope_least.middle()};
+    return Witness{shown.x_most, g, shown.slope_most.middle()};
   }
 
   // Tries the x next to the ends of what the code stands for, and next to the inflections between them.
@@ -402,12 +411,13 @@ class Enumeration {
       return any = true;
     };
     const bool rises = m || !masked_;
-    // From an end inwards, the first that is inside.
+    // From an end inwards, the first that is inside. At 0 the steps begin with the least double.
     const auto try_from = [&](double end, bool to_the_right) {
+      const double first = std::nextafter(std::fabs(end), kInfinity) - std::fabs(end), growth = end == 0 ? 0x1p12 : 8;
+      const int attempts = end == 0 ? 100 : 24;
       double step = 0;
-      for (int attempt = 0; attempt < 24; ++attempt) {
+      for (int attempt = 0; attempt < attempts; ++attempt, step = step == 0 ? first : growth * step) {
         if (try_at(end + (to_the_right ? step : -step))) return;
-        step = step == 0 ? std::nextafter(std::fabs(end), kInfinity) - std::fabs(end) : 8 * step;
       }
     };
     for (const Place* place : {&low, &high}) {
@@ -457,7 +467,7 @@ class Enumeration {
     Finding finding{"class", Verdict::Holds, allowed(seen_[1], 0), total.claim, "", {}};
     if (seen_[0] > allowed(findings_[1].proven, kInfinity)) {
       finding.verdict = Verdict::Violated;
-      finding.witness = total.witness;
+      finding.witness = furthest_from_g(0);
     } else if (!(total.claim <= finding.claim)) {
       finding.verdict = Verdict::Undecided;
     }
@@ -558,8 +568,7 @@ class Enumeration {
       if (suspects.size() > kMostSuspects) std::pop_heap(suspects.begin(), suspects.end(), is_larger), suspects.pop_back();
     }
     // Blocks of other scales have the same y, and it stands for other x there: the largest error is the one stated.
-    if (k < found_.size() && found_[k].at == here.y.value && std::signbit(found_[k].at) == std::signbit(here.y.value) &&
-        (!masked_ || found_[k].m == here.m)) {
+    if (k < found_.size() && found_[k].at == here.y.value && std::signbit(found_[k].at) == std::signbit(here.y.value) && (!masked_ || found_[k].m == here.m)) {
       const bool certain = here.low.kind == Place::Inside || here.high.kind == Place::Inside;
       found_errors_[k] = maximum(found_errors_[k], Interval(certain ? seen : std::min(seen, error_of(shown_by(here), k)), proven));
     }

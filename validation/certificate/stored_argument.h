@@ -49,6 +49,8 @@ class StoredArguments {
   double low_, high_;
 };
 
+/// Of how many y that seem to refute a claim an x is looked for.
+inline constexpr int kMostRefutations = 256;
 /// An x of the branch that is stored as y.
 std::optional<double> argument_of(const Activation& activation, bool masked, const StoredGrid& grid, double y, bool m);
 

@@ -98,7 +98,7 @@ class Activation {
   Interval inverse_at(const Interval& s) const;
 
   std::string problem_;
-  bool problem_is_certain_ = false, limited_ = false;
+  bool limited_ = false, problem_is_certain_ = false;
   std::vector<Formula> formulas_;
   Interval x_star_, y_star_, s_infimum_, s_far_low_, s_far_high_;
   double slope_at_minimum_ = 0;

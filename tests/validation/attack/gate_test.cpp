@@ -286,7 +286,7 @@ TEST(Gate, FalsePrintsAndFalseRefutationsAreFaults) {
 TEST(Gate, FunctionsAreMovedToWhereMostAreNot) {
   Random random(9);
   std::set<std::string> far, steep, small, large, lifted;
-  for (int i = 0; i < 1500; ++i) {
+  for (int i = 0; i < 4000; ++i) {
     const Specification spec = i % 3 == 0 ? random_store(static_cast<size_t>(i / 3), random) : random_specification(random);
     const nlohmann::json parsed = nlohmann::json::parse(spec.json);
     if (!parsed.contains("expression")) continue;
