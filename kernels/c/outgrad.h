@@ -409,8 +409,8 @@ OUTGRAD_API const char* outgrad_status_name(outgrad_status status);
  * gives the calling thread (OMP_NUM_THREADS, omp_set_num_threads). This is an atomic store: running calls keep the
  * number they began with. The caller's own OpenMP settings stay as they are. Inside a parallel region of the caller, a
  * call runs on one thread, as OpenMP prescribes. So does every call in a child that was forked after a call on several
- * threads, since these stayed behind in its parent. (A parent that has used GNU's OpenMP by itself alone calls with
- * outgrad_set_threads(1) in its child: there OpenMP would wait for them for ever.) */
+ * threads, since these stayed behind in its parent. (Where the parent ran GNU's OpenMP by itself and made no such call,
+ * its child sets outgrad_set_threads(1): OpenMP would wait for the parent's threads for ever.) */
 OUTGRAD_API outgrad_status outgrad_set_threads(int32_t threads);
 
 /* The number last set; 0 if none was. */
