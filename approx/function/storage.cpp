@@ -16,9 +16,9 @@
 namespace outgrad::approx {
 namespace {
 
-/// Claims are rounded up by this much: more than half of the brackets, as wide as kWidth, and the double sums below can be off. The last two in units of scale_of().
+/// Claims are rounded up by this much, the second in units of scale_of(): more than the brackets and the double sums below can be off.
 constexpr double kClaimUp = 1 + 0x1p-30;
-constexpr double kAbove = 0x1p-43, kWidth = 0x1.fp-43;
+constexpr double kAbove = 0x1p-43;
 
 /// The stored numbers of a format in ascending order: -0 and +0 apart, infinities included.
 struct Stored {
@@ -172,7 +172,8 @@ std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Form
           off = f.gradient_tail_range(x, to_the_right);
         }
         const double low_end = std::nextafter(limit - off.below, -INFINITY), high_end = std::nextafter(limit + off.above, INFINITY);
-        if (looks && interval.lo <= interval.hi) interval.slack = std::max({interval.slack, interval.lo - low_end, high_end - interval.hi});
+        if ((f.name == "expression" || !settles) && interval.lo <= interval.hi)
+          interval.slack = std::max({interval.slack, interval.lo - low_end, high_end - interval.hi});
         interval.lo = std::min(interval.lo, low_end);
         interval.hi = std::max(interval.hi, high_end);
       };
@@ -183,11 +184,8 @@ std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Form
       if (!from_start && bottom < last.lower()) low = previous ? previous : std::optional(edge(Ball(bottom)));
       if (!to_finish && !below_reach) high = edge(Ball(top));
       previous = high;
-      for (const std::optional<Edge>& end_of : {low, high}) {
-        if (!end_of) continue;
-        include(end_of->g);
-        interval.slack = std::max(interval.slack, end_of->g.upper() - end_of->g.lower() - kWidth * scale);
-      }
+      if (low) include(low->g);
+      if (high) include(high->g);
       if (masked && from_start) include(Ball(0.0));
       if (!masked && from_start) include_tail(high ? high->x : start, false);
       if (to_finish && !below_reach) include_tail(low ? low->x : finish, rising);
