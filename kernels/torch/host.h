@@ -111,11 +111,10 @@ class Host {
                           std::size_t scale_bytes, const float* rstd, const float* side_x_hat, void* dx, float* dgamma, float* dbeta, void* workspace,
                           std::size_t bytes) const {
     const auto code_bytes = static_cast<std::size_t>(of.rows * of.n);
-    require_backward_of_norm(
-        of.rms ? outgrad_rmsnorm_backward_8bit(format, store, dy, codes, code_bytes, scales, scale_bytes, of.gamma, rstd, of.rows, of.n, dx, dgamma, of.side,
-                                               of.side_count, side_x_hat, workspace, bytes)
-               : outgrad_layernorm_backward_8bit(format, store, dy, codes, code_bytes, scales, scale_bytes, of.gamma, of.beta, rstd, of.rows, of.n, dx, dgamma,
-                                                 dbeta, of.side, of.side_count, side_x_hat, workspace, bytes));
+    require_backward_of_norm(of.rms ? outgrad_rmsnorm_backward_8bit(format, store, dy, codes, code_bytes, scales, scale_bytes, of.gamma, rstd, of.rows, of.n,
+                                                                    dx, dgamma, of.side, of.side_count, side_x_hat, workspace, bytes)
+                                    : outgrad_layernorm_backward_8bit(format, store, dy, codes, code_bytes, scales, scale_bytes, of.gamma, of.beta, rstd,
+                                                                      of.rows, of.n, dx, dgamma, dbeta, of.side, of.side_count, side_x_hat, workspace, bytes));
   }
 
   void dropout(outgrad_format format, const void* x, void* y, std::int64_t n, const std::uint64_t* seed, double p) const {

@@ -49,8 +49,7 @@ inline outgrad_format format_of(const Tensor& tensor) {
 }
 
 inline void require_like(const Tensor& tensor, const Tensor& model, const char* name) {
-  require(tensor.scalar_type() == model.scalar_type() && tensor.numel() == model.numel(), name,
-          " is not of the type and number of elements of the others");
+  require(tensor.scalar_type() == model.scalar_type() && tensor.numel() == model.numel(), name, " is not of the type and number of elements of the others");
 }
 
 inline void require_elements(const Tensor& tensor, ScalarType type, std::int64_t count, const char* name) {
