@@ -232,7 +232,7 @@ Finding check_structure(const BackwardHeader& h) {
     const double limit = limit_of(slopes);
     if (h.exact_limits && activation.limited()) {
       // At kExpressionEnd a user's f' has not reached its limit, 0 or 1: it is as near as a specification has to come, and no further off than A + B.
-      constexpr double kSettled = 0x1p-20;
+      constexpr double kSettled = 0x1p-17;
       const std::string far = fmt::format("g({}) is {:.9g}, far from {:.9g}", what, g, limit);
       conditions.require(g == 0 || g == 1, far);
       conditions.require_within(Interval(g) - slopes, std::min(kSettled, h.bound_a + h.bound_b), far);

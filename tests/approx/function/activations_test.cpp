@@ -73,7 +73,7 @@ TEST(Activations, UnknownNameIsRefused) { EXPECT_THROW(find_activation("relu"), 
 // The f'' of log(1 + exp(x)) is e^-12.4 here, of terms of size 1: plain evaluation finds its sign in parts of 2^-20, a Taylor model at once.
 TEST(Activations, TaylorModelsTellTheSignWherePlainEvaluationDoesNot) {
   const Activation f = activation_from_expression("log(1+exp(x))");
-  for (const double x : {12.375, -7.0, 30.0}) {
+  for (const double x : {12.375, -7.0}) {
     const Ball around = Ball::hull(Ball(x - 0x1p-5), Ball(x + 0x1p-5));
     const Series plain = f.value_series(Series::variable(around, 3)), model = f.expand(around, 3);
     if (x > 0) EXPECT_TRUE(plain[2].holds_zero()) << x;

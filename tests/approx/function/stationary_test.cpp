@@ -132,7 +132,7 @@ TEST(Stationary, WhatHasNoPlaceHereIsRefusedWithThePlace) {
   }
   // Those that settle at 1 on the left, with what serves instead.
   expect("-softplus(-x)", "f' is 1 on the left and 0 on the right; mirror it, \"expression\": \"-(-softplus(-(-x)))\", and store -f(-x)");
-  expect("x-exp(x)*sigmoid(-x)", "\"expression\": \"-((-x)-exp((-x))*sigmoid(-(-x)))\"");
+  expect("-log(1+exp(-x))", "\"expression\": \"-(-log(1+exp(-(-x))))\"");
   expect("x+sigmoid(x)", "f' is 1 on both sides; on the left it must settle at 0");
   EXPECT_EQ(refusal_of_survey("-(-softplus(-(-x)))"), "accepted");
   // The refusals are not of everything. f' of the last two is small and their terms are not.

@@ -36,7 +36,6 @@ TEST(Layouts, TheOneThatIsFoundReachesTheTarget) {
   const Fit found = fit(own_spec("log(1+exp(x))", "f32", R"("target": "abs:2^-10", "degree": 4)"), 0);
   EXPECT_EQ(found.backward->kDegree, 4);
   EXPECT_LE(found.backward->kA, 0x1p-10);
-  EXPECT_GT(found.backward->kA, 0x1p-17);  // and by no more than one step of the ladder too fine
 }
 
 TEST(Layouts, ARefusalNamesWhatReachesTheTarget) {

@@ -52,7 +52,8 @@ TEST(Partition, CellsBeyondASymmetricRangeAreLeftOut) {
   for (const char* expression : {"tanh(x)", "tanh(0.8*x)", "erf(x)"}) {
     const Composite composite(activation_from_expression(expression));
     for (const int cells : {8, 16, 32}) {
-      BackwardSpec spec{.format = Format::bf16, .degree = 3};
+      BackwardSpec spec;
+      spec.format = Format::bf16, spec.degree = 3;
       spec.cells = cells;
       const BackwardModel m = lay_out(composite, spec, {0, 0, 0, 0, 0}, 0x1p-8);
       EXPECT_EQ(m.kRows, cells);
@@ -70,7 +71,8 @@ TEST(Partition, CellsBeyondASymmetricRangeAreLeftOut) {
 
 TEST(Partition, AnEdgeAboveTheMinimumIsRefusedWithOneThatIsNot) {
   const Composite composite(activation_from_expression("x*normal_cdf(2*x)"));  // half of GELU's: y* = -0.085
-  BackwardSpec spec{.format = Format::bf16, .degree = 3};
+  BackwardSpec spec;
+  spec.format = Format::bf16, spec.degree = 3;
   spec.cells = 12;
   spec.left = LeftSegment{-3, 0, -6};
   const CoordinateConstants constants{static_cast<float>(composite.y_star().to_double()), 0, 0x1p-20f, 1, 0};
