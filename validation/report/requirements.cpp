@@ -49,8 +49,9 @@ void add_format(const Results& results, const Targets& targets, std::vector<Requ
   // The x of any format are among those of f32, and PyTorch computes in f32 before it rounds dx.
   const SweepResult* const wide = results.sweep_of("f32");
   const std::optional<double> from_x = wide ? wide->domains.back().from_x : std::nullopt;
-  rows.push_back(
-      {format, "the same of PyTorch, which keeps x", Kind::number, {}, from_x, kExhaustive, validate_command("f32"), from_x ? results.origin(wide->file) : ""});
+  if (from_x) {
+    rows.push_back({format, "the same of PyTorch, which keeps x", Kind::number, {}, from_x, kExhaustive, validate_command("f32"), results.origin(wide->file)});
+  }
   of_header("A, fit", Kind::error, targets.a, [](const BackwardHeader& h) { return h.bound_a; }, kCertified);
   of_header(
       "A + B, fit and evaluation", Kind::error, targets.a_plus_b,
