@@ -8,6 +8,7 @@
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "kernels/support/options.h"
+#include "kernels/support/process.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -15,6 +16,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
 #include <vector>
 
 namespace outgrad::approx {
@@ -107,6 +111,40 @@ Fit fit_of(const Spec& spec, const std::string& path, int threads) {
   }
 }
 
+/// What a banner calls a file: its place in the repository, where it stands among the committed results of `home`; elsewhere its name alone, so that
+/// a header says nothing of the folders of the machine on which it was made.
+std::string banner_path_of(const std::filesystem::path& file, const std::filesystem::path& home) {
+  const std::filesystem::path folder = std::filesystem::absolute(file).lexically_normal().parent_path();
+  const bool committed = folder.filename() == home.filename() && folder.parent_path().filename() == home.parent_path();
+  return (committed ? home / file.filename() : file.filename()).string();
+}
+
+/// What outgrad-check, the program beside this one, does not accept in the header of a fit; nothing if it proves every claim again.
+/// @throws kernels::EnvironmentError where it is missing or cannot do its work.
+std::string unproven(const Fit& fit) {
+  const std::string checker = std::filesystem::read_symlink("/proc/self/exe").replace_filename("outgrad-check").string();
+  const kernels::ScratchFolder folder;
+  const std::string header = folder / (fit.name + ".h");
+  kernels::write_file(header, emit_header(fit, fit.name + ".json"));
+  const Stage stage("second witness", 1);
+  kernels::Launch launch{{checker, "check", header}};
+  launch.out = launch.err = kernels::Launch::kCaptured;
+  const kernels::Ending ending = kernels::run(launch);
+  if (ending.status == kernels::Ending::kNotStarted) {
+    throw kernels::EnvironmentError(checker + " cannot be started: it has to prove the fit again (--no-check does without)");
+  }
+  if (ending.status == kernels::kExitHolds) return "";
+  std::istringstream lines(ending.text);
+  const std::string file = header + ": ";
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find(" holds: ") != std::string::npos) continue;
+    const std::string why = line.starts_with(file) ? line.substr(file.size()) : line;
+    if (ending.status != kernels::kExitEnvironment) return why;
+    throw kernels::EnvironmentError(checker + ": " + why);
+  }
+  throw kernels::EnvironmentError(fmt::format("{}: ended by signal {}", checker, ending.signal));
+}
+
 /// The headers of all points of a front: it is emitted whole or not at all.
 void emit_front(const std::string& text, const std::string& path, const std::string& folder, const std::string& banner_path) {
   const std::vector<Spec> specs = specs_of_front(text, path);
@@ -122,11 +160,11 @@ void emit_front(const std::string& text, const std::string& path, const std::str
 
 }  // namespace
 
-void add_fit(CLI::App& app, int&) {
+void add_fit(CLI::App& app, int& status) {
   struct Arguments {
     std::string spec, out;
     int threads = 0;
-    bool json = false;
+    bool json = false, unchecked = false;
   };
   auto arguments = std::make_shared<Arguments>();
   CLI::App* const command = app.add_subcommand("fit", "fit one specification; writes fit and certificate as JSON");
@@ -134,13 +172,19 @@ void add_fit(CLI::App& app, int&) {
   command->add_option("--out", arguments->out, "where the fit goes (default: out/fits/NAME.json)");
   command->add_option("--threads", arguments->threads, "threads, 0 for all; the result does not depend on it")->check(kernels::in_range(0, 1024));
   command->add_flag("--json", arguments->json, "print the fit on stdout too");
-  command->callback([arguments] {
-    const auto& [spec, out, threads, json] = *arguments;
-    const Fit result = [&] {
-      const JobLine line(spec);
-      return fit_of(read_spec(spec), spec, threads);
-    }();
+  command->add_flag("--no-check", arguments->unchecked, "do not have outgrad-check prove the claims again, where that is done later");
+  command->callback([arguments, &status] {
+    const auto& [spec, out, threads, json, unchecked] = *arguments;
+    std::optional<JobLine> line(spec);
+    const Fit result = fit_of(read_spec(spec), spec, threads);
     const std::string text = to_json(result);
+    const std::string refuted = unchecked ? "" : unproven(fit_from_json(text, spec));
+    line.reset();
+    if (!refuted.empty()) {
+      kernels::print_error_line(fmt::format("{}: the second witness does not confirm the fit, and nothing is written: {}", result.name, refuted));
+      status = kernels::kExitViolated;
+      return;
+    }
     kernels::write_file(out.empty() ? "out/fits/" + result.name + ".json" : out, text);
     fmt::print("{}\n", json ? text : summary(result));
   });
@@ -155,18 +199,18 @@ void add_emit(CLI::App& app, int&) {
   command->add_option("FILE", arguments->input, "fit, schema outgrad.fit/3, or front, schema outgrad.pareto/2, whose points are fitted first")->required();
   command->add_option("--out", arguments->out, "where the header goes (default: out/generated/NAME.h); of a front the folder (default: out/generated/FRONT)");
   command->add_option("--as", arguments->recorded,
-                      "path of FILE to name in the banner (default: notebooks_data/fits/NAME.json; of a front notebooks_data/pareto/FILE)");
+                      "path of FILE to name in the banner (default: its name; its path in the repository, if it is in notebooks_data/fits or pareto)");
   command->callback([arguments] {
     const auto& [input, out, recorded] = *arguments;
     const std::string text = kernels::read_file(input);
     const std::filesystem::path path(input);
     if (is_front(text)) {
       emit_front(text, input, out.empty() ? "out/generated/" + path.stem().string() : out,
-                 recorded.empty() ? "notebooks_data/pareto/" + path.filename().string() : recorded);
+                 recorded.empty() ? banner_path_of(path, "notebooks_data/pareto") : recorded);
       return;
     }
     const Fit subject = fit_from_json(text, input);
-    const std::string banner_path = recorded.empty() ? "notebooks_data/fits/" + subject.name + ".json" : recorded;
+    const std::string banner_path = recorded.empty() ? banner_path_of(path, "notebooks_data/fits") : recorded;
     kernels::write_file(out.empty() ? "out/generated/" + subject.name + ".h" : out, emit_header(subject, banner_path));
   });
 }

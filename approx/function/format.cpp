@@ -7,6 +7,16 @@
 #include <limits>
 
 namespace outgrad::approx {
+namespace {
+
+/// One unit in the last place at |g|, of numbers scaled by 2^scale.
+double scaled_ulp(const FormatShape& shape, int scale, double g) {
+  const int least = scale + 2 - (1 << (shape.exponent_bits - 1));  // exponent of the least normal number
+  const int exponent = g == 0 ? least : std::max(std::ilogb(g), least);
+  return std::ldexp(1.0, exponent - shape.fraction_bits);
+}
+
+}  // namespace
 
 const char* to_string(Format f) {
   switch (f) {
@@ -48,6 +58,8 @@ Scales scales_of(Format f) {
   return f == Format::mxfp8 ? Scales{-127, 3} : Scales{0, 0};
 }
 
+bool has_scales(Format f) { return scales_of(f).first < scales_of(f).last; }
+
 int precision_bits(Format f) { return shape_of(f).fraction_bits + 1; }
 
 double decode(Format f, std::uint32_t code) {
@@ -76,16 +88,19 @@ bool holds_branch(Format f, double y, bool right) {
 
 bool has_direct_table(Format f) { return f != Format::f32 && f != Format::mxfp8 && !carries_branch(f); }
 
-double ulp_of(Format format, double g) {
+double ulp_of(Format format, double g) { return scaled_ulp(shape_of(format), 0, g); }
+
+double overflow_of(Format format) {
   const FormatShape shape = shape_of(format);
-  const int least = 2 - (1 << (shape.exponent_bits - 1));  // exponent of the least normal number
-  const int exponent = g == 0 ? least : std::max(std::ilogb(g), least);
-  return std::ldexp(1.0, exponent - shape.fraction_bits);
+  const std::uint32_t end = 1U << shape.sign_bit(), beyond = shape.has_infinity ? end - (1U << shape.fraction_bits) : end - 1;
+  const double largest = decode(format, beyond - 1);
+  return has_scales(format) ? std::exp2(std::ilogb(largest) + 1) : largest + 0.5 * ulp_of(format, largest);
 }
 
 double next_number(Format format, double y) {
-  const double ulp = ulp_of(format, y), finer = y + 0.5 * ulp;
-  return y < 0 && ulp_of(format, finer) < ulp ? finer : y + ulp;
+  const auto spacing = [&](double at) { return scaled_ulp(shape_of(format), scales_of(format).first, at); };
+  const double ulp = spacing(y), finer = y + 0.5 * ulp;
+  return y < 0 && spacing(finer) < ulp ? finer : y + ulp;
 }
 
 }  // namespace outgrad::approx

@@ -42,8 +42,14 @@ struct Scales {
   int first, last;
 };
 Scales scales_of(Format f);
+bool has_scales(Format f);
 
-/// The number of the format that follows y, which is one of its normal numbers or 0; the grid gets finer where a negative y is a power of two.
+/// Midway between the largest number and the one that would follow it. Conversions do not saturate (kernels/formats.h): a y further from 0 is stored as an
+/// infinity or, in e4m3, which has none, as a NaN, which stands for no x. In a format with scales the power of two that every |y| of a block is below.
+double overflow_of(Format format);
+
+/// The number of the format that follows y, which is 0 or normal, in a format with scales at the least of them; the grid gets finer where a negative y is a
+/// power of two.
 double next_number(Format format, double y);
 
 /// Whether a direct table can be made for y: a number has one code, and a mask stands beside it. Of f32 there are too many codes.

@@ -16,11 +16,11 @@
 namespace outgrad::approx {
 namespace {
 
-/// Claims are rounded up by this much: more than the brackets and the double sums below can be off.
+/// Claims are rounded up by this much, the second in units of scale_of(): more than the brackets and the double sums below can be off.
 constexpr double kClaimUp = 1 + 0x1p-30;
 constexpr double kAbove = 0x1p-43;
 
-/// The stored numbers of a format in ascending order: -0 and +0 apart, infinities left out.
+/// The stored numbers of a format in ascending order: -0 and +0 apart, infinities included.
 struct Stored {
   std::uint32_t code;
   double value;
@@ -40,7 +40,9 @@ std::vector<Stored> stored_numbers(Format format, bool right) {
   std::vector<Stored> up;
   for (std::uint32_t magnitude = 0; magnitude < half; ++magnitude) {
     const double value = decode(format, magnitude);
-    if (std::isfinite(value)) up.push_back({magnitude, value});
+    if (std::isinf(value)) up.push_back({magnitude, value});
+    if (!std::isfinite(value)) break;
+    up.push_back({magnitude, value});
   }
   std::vector<Stored> all;
   for (size_t k = up.size(); k-- > 0;) all.push_back({up[k].code | half, -up[k].value});
@@ -49,23 +51,43 @@ std::vector<Stored> stored_numbers(Format format, bool right) {
   return all;
 }
 
-/// What parts a stored number from the next above.
-double boundary_above(Format format, const Stored& y, double next) {
+/// What parts two neighbours of the stored numbers.
+double boundary(Format format, const Stored& y, const Stored& next, double overflow) {
   if (carries_branch(format) && y.value < 0) return decode(format, y.code - 1);  // the other branch's number between the two
+  if (std::isinf(y.value) || std::isinf(next.value)) return std::copysign(overflow, next.value);
   // Between -0 and +0 the boundary is 0 itself; a correctly rounded f(x) > 0 gives +0, f(x) < 0 gives -0.
-  return 0.5 * (y.value + next);
+  return 0.5 * (y.value + next.value);
 }
 
 /// Parts that the preimages of a format may be cut into, all together: more than any of the built-in activations takes. What needs more has enclosures
 /// too wide to come to an end within a minute.
 constexpr int kMostParts = 1 << 20;
 
-/// What an interval of f' is widened by without a further look.
+/// A tail is looked at in steps of 1, and of this share of its reach where that is longer.
+constexpr double kTailSteps = 128;
+/// A bound of a tail that is no larger than this much of what f' is where the tail begins.
+constexpr double kNearlyAttained = 1.05;
+
+/// What an interval of f' is widened by without a further look, in units of scale_of().
 constexpr double kNegligible = 0x1p-40;
+
+/// What is nothing beside an f' of ordinary size is to be multiplied by this for one that reaches `steepest`: it is less where f' is small, and more where f' is
+/// so large that doubles are coarse.
+double scale_of(double steepest) { return std::max(std::min(1.0, 8 * steepest), 0x1p-9 * steepest); }
+
+/// From some points of f'. A scale that is too small costs time only.
+double sampled_scale(const Composite& composite) {
+  constexpr int kPoints = 512;
+  double steepest = 0;
+  for (int k = -kPoints; k <= kPoints; ++k) {
+    steepest = std::max(steepest, std::abs(composite.gradient(Ball(composite.activation().reach * k / kPoints), 1)[0].to_double()));
+  }
+  return scale_of(steepest);
+}
 
 /// Takes in what f' does between the ends of a preimage: nothing where f'' keeps its sign, else |f''| times the length, piece by piece.
 /// @throws kernels::SpecError once `parts` are used up.
-void widen_between(const Composite& composite, const Ball& from, const Ball& to, StorageInterval& interval, int& parts, int depth = 0) {
+void widen_between(const Composite& composite, const Ball& from, const Ball& to, double negligible, StorageInterval& interval, int& parts, int depth = 0) {
   const Ball slope = composite.gradient(Ball::hull(from, to), 2)[1];
   if (slope.positive() || slope.negative()) return;
   if (--parts < 0) {
@@ -73,9 +95,9 @@ void widen_between(const Composite& composite, const Ball& from, const Ball& to,
                                          from.to_double(), to.to_double(), interval.y, kMostParts));
   }
   const double excess = slope.magnitude() * (to - from).magnitude();
-  constexpr int kDeepest = 30;
+  constexpr int kDeepest = 64;
   const Ball middle = (from + to) * Ball(0.5), g = composite.gradient(middle, 1)[0];
-  if (excess < kNegligible || depth == kDeepest) {
+  if (excess < negligible || depth == kDeepest) {
     if (g.lower() - excess < interval.lo || g.upper() + excess > interval.hi) interval.slack = std::max(interval.slack, excess);
     interval.lo = std::min(interval.lo, g.lower() - excess);
     interval.hi = std::max(interval.hi, g.upper() + excess);
@@ -83,13 +105,15 @@ void widen_between(const Composite& composite, const Ball& from, const Ball& to,
   }
   interval.lo = std::min(interval.lo, g.lower());
   interval.hi = std::max(interval.hi, g.upper());
-  widen_between(composite, from, middle, interval, parts, depth + 1);
-  widen_between(composite, middle, to, interval, parts, depth + 1);
+  widen_between(composite, from, middle, negligible, interval, parts, depth + 1);
+  widen_between(composite, middle, to, negligible, interval, parts, depth + 1);
 }
 
 /// Of one scale, 2^exponent.
-std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Format format, int exponent) {
-  const bool in_blocks = scales_of(format).first < scales_of(format).last;
+std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Format format, int exponent, double scale) {
+  const double negligible = kNegligible * scale;
+  const double overflow = std::ldexp(overflow_of(format), exponent);
+  const double end = shape_of(format).has_infinity ? INFINITY : overflow;
   const Activation& f = composite.activation();
   Stage stage("storage intervals");
   std::vector<StorageInterval> intervals;
@@ -101,12 +125,11 @@ std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Form
     Inverse inverse(composite, right);
     const bool masked = composite.masked();
     const bool rising = right || !masked;
-    // The values f takes on the branch: from `least` (attained at x*, otherwise a limit) to `most`.
-    const Ball least = masked ? composite.y_star() : Ball(composite.left_limit());
-    const double most = rising ? composite.right_limit() : composite.left_limit();
     // Arguments are looked for up to here; beyond, the tail bounds speak.
-    const double far_value = f.value_ball(Ball(rising ? f.reach : -f.reach)).lower(),
-                 near_value = masked ? least.lower() : f.value_ball(Ball(-f.reach)).upper();
+    const Ball start = masked ? composite.x_star() : Ball(-f.reach), finish(rising ? f.reach : -f.reach);
+    // The values that f takes on the branch, from `least` at its start.
+    const Ball least = masked ? composite.y_star() : f.value_ball(start), last = f.value_ball(finish);
+    const double most = std::isinf(rising ? composite.right_limit() : composite.left_limit()) ? INFINITY : last.upper();
     struct Edge {
       Ball x, g;  // an enclosure of the argument of a boundary, and of f' over it
     };
@@ -120,13 +143,12 @@ std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Form
     for (size_t k = 0; k < stored.size(); ++k, stage.tick()) {
       const double value = stored[k].value;
       if (value == 0 && !std::signbit(value) && !rising) break;  // the left branch of a masked f stays below 0
-      // The largest of a block lies below the next power of two, whatever it is rounded to.
-      const double end = in_blocks ? std::exp2(std::ilogb(value) + 1) : boundary_above(format, stored[k], value + ulp_of(format, value));
-      const double bottom = k > 0 ? boundary_above(format, stored[k - 1], value) : in_blocks ? -end : -INFINITY;
-      const double top = k + 1 < stored.size() ? boundary_above(format, stored[k], stored[k + 1].value) : end;
+      const double bottom = k > 0 ? boundary(format, stored[k - 1], stored[k], overflow) : -end;
+      const double top = k + 1 < stored.size() ? boundary(format, stored[k], stored[k + 1], overflow) : end;
       if (!(Ball(top) - least).positive()) continue;  // also where it is undecided: the preimage is then shorter than 2^-200
       if (bottom >= most || (format == Format::f32 && k + 1 == stored.size())) break;
-      StorageInterval interval{stored[k].code, static_cast<float>(value), right || !masked, INFINITY, -INFINITY};
+      if (std::isinf(value) && bottom >= last.lower()) break;  // the number before has taken in the tail
+      StorageInterval interval{stored[k].code, static_cast<float>(value), right || !masked, INFINITY, -INFINITY, 0, scale};
       const auto include = [&](const Ball& g) {
         interval.lo = std::min(interval.lo, g.lower());
         interval.hi = std::max(interval.hi, g.upper());
@@ -135,34 +157,41 @@ std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Form
         const double limit = to_the_right ? f.right_limit_gradient : f.left_limit_gradient;
         Activation::TailRange off = f.gradient_tail_range(x, to_the_right);
         // A bound that f' does not attain would move the middle, against which R is measured: then f' itself is looked at, further out. The
-        // bounds of the built-in functions are attained nearly enough where the tails of the plain formats begin.
-        const bool looks = f.name == "expression" || in_blocks || carries_branch(format);
+        // bounds of the built-in functions are attained nearly enough where f' settles from x on, as it does in the tails of the plain formats.
+        const double here = composite.gradient(x, 1)[0].to_double() - limit;
+        const auto attained = [negligible](double bound, double at) { return bound <= kNearlyAttained * std::max(at, 0.0) + negligible; };
+        const bool settles = attained(off.below, -here) && attained(off.above, here);
+        const bool looks = f.name == "expression" || has_scales(format) || carries_branch(format) || !settles;
+        const double step = std::max(1.0, f.reach / kTailSteps);
         while (looks && x.magnitude() < f.reach) {
           include(composite.gradient(x, 1)[0]);
-          if (limit - off.below >= interval.lo - kNegligible && limit + off.above <= interval.hi + kNegligible) break;
-          const Ball next = x + Ball(to_the_right ? 1.0 : -1.0);
-          widen_between(composite, to_the_right ? x : next, to_the_right ? next : x, interval, parts);
+          if (limit - off.below >= interval.lo - negligible && limit + off.above <= interval.hi + negligible) break;
+          const Ball next = x + Ball(to_the_right ? step : -step);
+          widen_between(composite, to_the_right ? x : next, to_the_right ? next : x, negligible, interval, parts);
           x = next;
           off = f.gradient_tail_range(x, to_the_right);
         }
         const double low_end = std::nextafter(limit - off.below, -INFINITY), high_end = std::nextafter(limit + off.above, INFINITY);
-        if (f.name == "expression" && interval.lo <= interval.hi) interval.slack = std::max({interval.slack, interval.lo - low_end, high_end - interval.hi});
+        if ((f.name == "expression" || !settles) && interval.lo <= interval.hi)
+          interval.slack = std::max({interval.slack, interval.lo - low_end, high_end - interval.hi});
         interval.lo = std::min(interval.lo, low_end);
         interval.hi = std::max(interval.hi, high_end);
       };
-      // The preimage begins at x* (or in the left tail), ends in the branch's own tail, or lies between two edges.
-      const bool from_start = bottom <= near_value && !(Ball(bottom) - least).positive();
-      const bool below_reach = !masked && top <= near_value;
+      // The preimage begins at the branch's start or at an edge, and ends at an edge or in the branch's tail. Without a minimum the start is in a tail too.
+      const bool from_start = masked ? !(Ball(bottom) - least).positive() : bottom <= least.upper();
+      const bool to_finish = top >= last.lower(), below_reach = !masked && top <= least.upper();
       std::optional<Edge> low, high;
-      if (!from_start && !(!masked && bottom <= near_value) && bottom < far_value) low = previous ? previous : std::optional(edge(Ball(bottom)));
-      if (top < far_value && !below_reach) high = edge(Ball(top));
+      if (!from_start && bottom < last.lower()) low = previous ? previous : std::optional(edge(Ball(bottom)));
+      if (!to_finish && !below_reach) high = edge(Ball(top));
       previous = high;
       if (low) include(low->g);
       if (high) include(high->g);
-      if (!low && masked && from_start) include(Ball(0.0));
-      if (!masked && bottom <= near_value) include_tail(high ? high->x : Ball(-f.reach), false);
-      if (!high && !below_reach) include_tail(low ? low->x : Ball(rising ? f.reach : -f.reach), rising);
-      if (high && (low || masked)) widen_between(composite, low ? low->x : composite.x_star(), high->x, interval, parts);
+      if (masked && from_start) include(Ball(0.0));
+      if (!masked && from_start) include_tail(high ? high->x : start, false);
+      if (to_finish && !below_reach) include_tail(low ? low->x : finish, rising);
+      // A tail from an edge on takes in all of the preimage.
+      const bool between = high ? low || masked : from_start && !below_reach;
+      if (between) widen_between(composite, low ? low->x : start, high ? high->x : finish, negligible, interval, parts);
       if (!(interval.lo <= interval.hi && std::isfinite(interval.lo) && std::isfinite(interval.hi))) {
         throw kernels::SpecError(fmt::format("undecided: the range of f' over the x that y = {:.6g} stands for has no finite bounds", interval.y));
       }
@@ -180,27 +209,34 @@ std::vector<StorageInterval> storage_intervals(const Composite& composite, Forma
   if (format == Format::f32 && !composite.masked()) return {};
   std::vector<StorageInterval> all;
   const Scales scales = scales_of(format);
+  const double scale = sampled_scale(composite);
   for (int exponent = scales.first; exponent <= scales.last; ++exponent) {
-    const std::vector<StorageInterval> at = intervals_at_scale(composite, format, exponent);
+    const std::vector<StorageInterval> at = intervals_at_scale(composite, format, exponent, scale);
     all.insert(all.end(), at.begin(), at.end());
   }
+  if (all.empty())
+    throw kernels::SpecError(fmt::format("format {}: no f(x) is stored as a number: all lie beyond {:.6g}", to_string(format), overflow_of(format)));
   return all;
 }
 
 StorageErrors measure_storage(const std::vector<StorageInterval>& intervals, Format format, const std::function<float(const StorageInterval&)>& gradient) {
   StorageErrors e;
+  double scale = 0;
+  const auto see = [](double& bound, Found& worst, double error, const StorageInterval& i) {
+    bound = std::max(bound, error);
+    if (std::isfinite(i.y)) worst.see(error, static_cast<double>(i.y), i.m);
+  };
   for (const StorageInterval& i : intervals) {
     const auto g = static_cast<double>(gradient(i));
     if (!std::isfinite(g)) throw kernels::SpecError("undecided: a stored y has no finite gradient");
     const double off = std::abs(g - i.middle()) + i.slack / 2;
-    const auto y = static_cast<double>(i.y);
-    e.worst_total.see(std::max(g - i.lo, i.hi - g), y, i.m);
-    e.worst_oracle.see(i.half(), y, i.m);
-    e.worst_regret.see(off, y, i.m);
+    scale = std::max({scale, i.scale, scale_of(std::max(-i.lo, i.hi))});
+    see(e.total, e.worst_total, std::max(g - i.lo, i.hi - g), i);
+    see(e.oracle, e.worst_oracle, i.half(), i);
+    see(e.regret, e.worst_regret, off, i);
     if (i.m || i.y != 0) e.worst_ulp = std::max(e.worst_ulp, off / ulp_of(format, i.middle()));
   }
-  e.total = e.worst_total.error, e.oracle = e.worst_oracle.error, e.regret = e.worst_regret.error;
-  for (double* bound : {&e.total, &e.oracle, &e.regret, &e.worst_ulp}) *bound = *bound * kClaimUp + kAbove;
+  for (double* bound : {&e.total, &e.oracle, &e.regret, &e.worst_ulp}) *bound = *bound * kClaimUp + kAbove * scale;
   return e;
 }
 

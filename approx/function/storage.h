@@ -2,7 +2,8 @@
 ///
 /// A stored y stands for the real x with RN_format(f(x)) = y on its branch (parity formats: see carries_branch); their f'(x) fill an interval [lo, hi]. No function of
 /// (y, mask bit) errs by less than half its length: the oracle O. Everything about a 16-bit kernel follows from these intervals by
-/// enumeration: its total error T, its regret R (distance to the middles), and which coefficients can reach a target at all.
+/// enumeration: its total error T, its regret R (distance to the middles), and which coefficients can reach a target at all. An x whose y is stored as a NaN
+/// (see overflow_of) has no gradient, and no part in them.
 #pragma once
 
 #include "approx/function/composite.h"
@@ -20,7 +21,8 @@ struct StorageInterval {
   float y;
   bool m;  ///< the branch: right of x*; true for an increasing f
   double lo, hi;  ///< encloses f' over the preimage
-  double slack = 0;  ///< how much further than f' either end may lie, beyond 2^-45
+  double slack = 0;  ///< how much further than f' either end may lie, beyond 2^-45 `scale`
+  double scale = 1;  ///< 1, but where all of f' is small, or large: what is nothing beside it is as much smaller or larger
   [[nodiscard]] double middle() const { return 0.5 * (lo + hi); }
   [[nodiscard]] double half() const { return 0.5 * (hi - lo); }
 };
@@ -29,11 +31,12 @@ struct StorageInterval {
 inline constexpr int kNearMinimum = 2048;
 
 /// All pairs (y, bit) that some real x reaches, each branch in ascending y; zeros of both signs count apart. Of f32 only the first
-/// above y*.
+/// above y*. An infinity is listed where f comes to it within its reach; where it does so only beyond, the largest number stands for that too.
 /// The ends are proven: an argument is bracketed by the signs of f - boundary in balls, and f' is enclosed over the bracket.
+/// @throws kernels::SpecError for a range that cannot be enclosed, and where every f(x) is stored as a NaN.
 std::vector<StorageInterval> storage_intervals(const Composite& composite, Format format);
 
-/// Proven by enumeration, rounded up; and which y has the largest of each.
+/// Proven by enumeration, rounded up; and which finite y has the largest of each.
 struct StorageErrors {
   double total = 0;  ///< T = max |g(y, m) - f'(x)|
   double oracle = 0;  ///< O

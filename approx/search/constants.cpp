@@ -1,6 +1,7 @@
 #include "approx/search/constants.h"
 
 #include "approx/search/programme.h"
+#include "kernels/host/errors.h"
 
 #include <algorithm>
 #include <array>
@@ -157,7 +158,9 @@ class NearMinimum::Data {
     double oracle;
   };
   static double tolerance(const StorageGoal& goal, double stretch, const Domain& domain, const StoredRange& i) {
-    return std::min((1 + stretch * (goal.ratio - 1)) * domain.oracle - i.half(), stretch * goal.regret) - kRoundingRoom;
+    const double regret = stretch * goal.regret;
+    // Where no two x share a (y, bit), T is R: there is no O to compare it with.
+    return (domain.oracle > 0 ? std::min((1 + stretch * (goal.ratio - 1)) * domain.oracle - i.half(), regret) : regret) - kRoundingRoom;
   }
 
   const Composite& composite;
@@ -179,7 +182,7 @@ double NearMinimum::least_ratio() const {
       for (const StoredRange& i : a.ranges) {
         for (const StoredRange& j : b.ranges) {
           // A value within ratio O of both ends: hi - ratio O_a <= lo + ratio O_b.
-          if (i.height == j.height && i.right == j.right) least = std::max(least, (i.hi - j.lo) / (a.oracle + b.oracle));
+          if (i.height == j.height && i.right == j.right && a.oracle + b.oracle > 0) least = std::max(least, (i.hi - j.lo) / (a.oracle + b.oracle));
         }
       }
     }
@@ -212,7 +215,9 @@ CoordinateConstants NearMinimum::choose_constants(const StorageGoal& goal, const
     double shift = 0, floor = 0, cost = INFINITY, ratio = 0, regret = 0;
   } best;
   double stretch = 1;
+  int considered = 0;
   const auto consider = [&](double shift, double floor) {
+    ++considered;
     Choice c{shift, floor, 0, 0, 0};
     std::vector<ProgrammeSolution> solved;
     for (const ProgrammedRow& row : programmed) {
@@ -234,7 +239,7 @@ CoordinateConstants NearMinimum::choose_constants(const StorageGoal& goal, const
         regret = std::max(regret, off);
         total = std::max(total, off + i.half());
       }
-      c.ratio = std::max(c.ratio, total / domain.oracle);
+      if (domain.oracle > 0) c.ratio = std::max(c.ratio, total / domain.oracle);
       c.regret = std::max(c.regret, regret);
     }
     // What a programme leaves unused of a goal it has reached is not for sale.
@@ -243,14 +248,24 @@ CoordinateConstants NearMinimum::choose_constants(const StorageGoal& goal, const
   };
   // In units of the spacing: the optimum lies within half a spacing of y*; 1/50 first, then 1/1000 around the best.
   constexpr double kLeast = 1.0 / 1024;  // the floor stays positive: the square root is of a normal number
-  // A goal that asks one (y, bit) for two gradients is stretched until it does not.
-  constexpr double kStretch = 1 + 0x1p-5;
-  while (true) {
+  const auto consider_all = [&] {
     for (int i = -15; i <= 25; ++i) {
       for (int k = 0; k <= 35; ++k) consider(i / 50.0, std::max(kLeast, k / 50.0));
     }
-    if (best.cost < INFINITY) break;
-    stretch *= kStretch;
+    return best.cost < INFINITY;
+  };
+  // A goal that asks one (y, bit) for two gradients is stretched until it does not, in small steps and then in large ones. Where that does not help, no row is
+  // fitted to it: the constants are chosen for g.
+  constexpr double kStretch = 1 + 0x1p-5;
+  constexpr int kSmallSteps = 64, kSteps = kSmallSteps + 10;
+  for (int step = 0; !consider_all(); ++step) {
+    if (step < kSteps) {
+      stretch *= step < kSmallSteps ? kStretch : 2;
+    } else if (!programmed.empty()) {
+      programmed.clear();
+    } else {
+      throw kernels::SpecError("undecided: no constants bring g near the middles of what the stored y next to the minimum stand for");
+    }
   }
   for (double width : {1 / 250.0, 1 / 1000.0}) {
     const Choice around = best;
@@ -263,7 +278,7 @@ CoordinateConstants NearMinimum::choose_constants(const StorageGoal& goal, const
   const auto y_hi = static_cast<float>(y_c);
   // A single float is fine enough for the 16-bit grids (1/16384 of a bf16 spacing) and saves a subtraction.
   const float y_lo = d.format == Format::f32 ? static_cast<float>(y_c - Real(y_hi)) : 0.0f;
-  return {y_hi, y_lo, static_cast<float>(best.floor * d.spacing), best.ratio, best.regret};
+  return {y_hi, y_lo, static_cast<float>(best.floor * d.spacing), best.ratio, best.regret, considered};
 }
 
 bool NearMinimum::fit(const StorageGoal& goal, const CoordinateConstants& constants, Piece& row) const {

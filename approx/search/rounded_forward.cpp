@@ -346,7 +346,8 @@ RoundedForwardModel laid_out(const Composite& composite, const RoundedForwardSpe
   // |f| <= half the least subnormal narrows to -0; further left f falls towards -inf.
   const double half = 0.5 * stored.least_subnormal();
   unsigned code = stored.code(-2.0f);
-  while (!(Ball(half) - abs(composite.activation().value_ball(Ball(static_cast<double>(stored.at(code)))))).positive()) ++code;
+  while (std::isfinite(stored.at(code)) && !(Ball(half) - abs(composite.activation().value_ball(Ball(static_cast<double>(stored.at(code)))))).positive())
+    ++code;
   m.kXMin = stored.at(code);
   m.kTie = static_cast<float>(std::ldexp(1.0, std::max(std::ilogb(half) - 23, -149)));
   const double cells = spec.cells_per_unit;

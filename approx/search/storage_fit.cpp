@@ -187,7 +187,8 @@ ClampedConstants search_constants(const Composite& composite, const std::vector<
   };
   // First where g has come within half the regret of its limit; the clamp may come earlier or later.
   double near = 0;
-  for (double x = 0.5; x < composite.activation().reach; x += 0.125) {
+  const double reach = composite.activation().reach, step_out = std::max(0.125, reach / 1024);
+  for (double x = 4 * step_out; x < reach; x += step_out) {
     if (composite.activation().right_gradient_tail(Ball(x)).magnitude() < 0.5 * spec.storage.regret) {
       near = composite.activation().value(x);
       break;
@@ -201,8 +202,10 @@ ClampedConstants search_constants(const Composite& composite, const std::vector<
       }
     }
   }
+  constexpr int kMostMoves = 64;  // at one step; a search takes a handful
   for (double step = 0.5; step > 0.01; step *= 0.6) {
-    for (bool moved = true; moved;) {
+    bool moved = true;
+    for (int moves = 0; moved && moves < kMostMoves; ++moves) {
       const Choice from = best;
       for (const double sign : {-1.0, 1.0}) {
         consider({from.shift + sign * 0.2 * step, from.floor, from.end, from.begin}, best);

@@ -234,7 +234,7 @@ std::string judged(const Specification& spec, const std::string& folder, const O
   const std::string input = folder + "/attacked.json", fit = folder + "/fit.json", header = folder + "/attacked.h";
   for (const std::string& old : {fit, header}) std::filesystem::remove(old);
   std::ofstream(input) << spec.json;
-  const kernels::Ending fitted = run_program({options.fitter, "fit", input, "--out", fit, "--threads", "1"}, kLimits);
+  const kernels::Ending fitted = run_program({options.fitter, "fit", input, "--out", fit, "--threads", "1", "--no-check"}, kLimits);
   const auto line = [&](const char* outcome, const std::string& why) { return fmt::format("{}\t{:.1f}\t{}", outcome, fitted.cpu_s, why); };
   // The statuses of the contract are 0, 1 and 2; 3 would be this machine's fault, and a limit of memory is ours.
   const auto broken = [&](const kernels::Ending& ending, const char* step) -> std::string {

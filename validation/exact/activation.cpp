@@ -100,14 +100,30 @@ int far_end(Interval (*tail)(const Interval&, const Interval&), const Interval& 
   return end;
 }
 
-void scan(Formula& formula, double a, double b) {
+// f'' over [a, b] by its Taylor polynomial at the middle. What is small beside its own terms, as the f'' of log(1+exp(x)) is from x = 8 on, has
+// an enclosure by plain evaluation that holds 0 unless b - a is as small.
+Interval bend_by_polynomial(const Function& f, double a, double b) {
+  constexpr int kOrder = 12;
+  const double middle = a + (b - a) / 2;
+  const auto at = f.taylor(MediumInterval(middle), kOrder - 1), rest = f.taylor(MediumInterval(a, b), kOrder);
+  const MediumInterval shift = MediumInterval(a, b) - middle;
+  MediumInterval sum = rest[kOrder] * static_cast<double>(kOrder * (kOrder - 1));
+  for (int k = kOrder; k-- > 2;) sum = sum * shift + at[static_cast<size_t>(k)] * static_cast<double>(k * (k - 1));
+  return Interval(sum);
+}
+
+void scan(Formula& formula, double a, double b, bool own) {
   if (formula.parts.size() > kMaxParts) return;
-  const auto d = formula.f.at<2>(Interval(a, b));
+  auto d = formula.f.at<2>(Interval(a, b));
+  if (own && !d[2].positive() && !d[2].negative()) {
+    const Interval by_polynomial = bend_by_polynomial(formula.f, a, b);
+    if (by_polynomial.positive() || by_polynomial.negative()) d[2] = by_polynomial;
+  }
   const int bend = d[2].positive() ? 1 : d[2].negative() ? -1 : 0;
   const double middle = a + (b - a) / 2;
   if (bend == 0 && b - a > kBracket * std::max(1.0, std::fabs(a)) && a < middle && middle < b) {
-    scan(formula, a, middle);
-    scan(formula, middle, b);
+    scan(formula, a, middle, own);
+    scan(formula, middle, b, own);
     return;
   }
   // Computed over a bracket by the mean value, because f' evaluated there directly is as wide as the bracket is long.
@@ -116,10 +132,11 @@ void scan(Formula& formula, double a, double b) {
   formula.parts.push_back({a, b, bend, slopes});
 }
 
-void scan_all(Formula& formula, std::string& problem) {
+// `own`: f is a user's own; the known ones do not cancel.
+void scan_all(Formula& formula, std::string& problem, bool own) {
   for (double a = formula.far_low; a < formula.far_high;) {
     const double b = std::min(a + kScanStep, formula.far_high);
-    scan(formula, a, b);
+    scan(formula, a, b, own);
     a = b;
   }
   if (formula.parts.size() <= kMaxParts) return;
@@ -276,7 +293,7 @@ Activation::Activation(OnlyByActivationOf, const std::string& name, const std::s
     if (formula.f == Function::parse("x")) {
       formula.parts.push_back({formula.far_low, formula.far_high, -1, 1});
     } else {
-      scan_all(formula, problem_);
+      scan_all(formula, problem_, limited_);
     }
   }
   if (!problem_.empty()) return;

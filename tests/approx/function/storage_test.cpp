@@ -9,9 +9,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <random>
+#include <string>
 
 namespace outgrad::approx {
 namespace {
@@ -184,6 +186,183 @@ TEST(Storage, WhatATailsBoundAddsIsKnownToTheRegret) {
     EXPECT_LE(i.slack, 0x1p-38) << i.y;
   }
   EXPECT_EQ(seen, 2);
+}
+
+/// One function in scales of its own: f'(x) by hand, where x = u / steepness.
+struct Sampled {
+  const char* text;
+  double steepness;
+  double (*value)(double u);
+  double (*gradient)(double u);
+};
+
+double logistic(double u) { return 1 / (1 + std::exp(-u)); }
+double sech_squared(double u) { return 1 / (std::cosh(u) * std::cosh(u)); }
+double swish_gradient(double u) { return logistic(u) * (1 + u * logistic(-u)); }
+
+/// What y is stored as by the kernels, e4m3's NaN included.
+std::uint32_t stored_code(Format format, double y) {
+  const auto value = static_cast<float>(y);
+  return format == Format::e4m3   ? kernels::narrow<kernels::F8E4M3>(value).bits
+         : format == Format::e5m2 ? kernels::narrow<kernels::F8E5M2>(value).bits
+         : format == Format::f16  ? kernels::narrow<kernels::F16>(value).bits
+                                  : kernels::narrow<kernels::BF16>(value).bits;
+}
+
+// One y may stand for a few x, for a whole branch, or for all x; a branch may end below the largest number, at it, beyond it, or below the least. Each pair
+// that samples are stored as has an interval that holds their f' and reaches as far, and there is none besides.
+TEST(Storage, RangesAreThoseThatAllArgumentsFill) {
+  const Sampled all[] = {
+      {"tanh(x)+20", 1, [](double u) { return std::tanh(u) + 20; }, sech_squared},
+      {"tanh(x)", 1, [](double u) { return std::tanh(u); }, sech_squared},
+      {"600*tanh(x)", 1, [](double u) { return 600 * std::tanh(u); }, [](double u) { return 600 * sech_squared(u); }},
+      {"100000*tanh(x)", 1, [](double u) { return 1e5 * std::tanh(u); }, [](double u) { return 1e5 * sech_squared(u); }},
+      {"x*sigmoid(300*x)", 300, [](double u) { return u / 300 * logistic(u); }, swish_gradient},
+      {"x*sigmoid(200*x)", 200, [](double u) { return u / 200 * logistic(u); }, swish_gradient},
+      {"x*sigmoid(x)", 1, [](double u) { return u * logistic(u); }, swish_gradient},
+      {"-0.0009*exp(-1000*x^2)", 31.622776601683793, [](double u) { return -0.0009 * std::exp(-u * u); },
+       [](double u) { return 2 * 0.0009 * 31.622776601683793 * u * std::exp(-u * u); }},
+  };
+  for (const Sampled& f : all) {
+    const Composite composite(activation_from_expression(f.text));
+    const double least_at = composite.masked() ? composite.x_star().to_double() * f.steepness : -INFINITY;
+    for (const Format format : {Format::e4m3, Format::e5m2}) {
+      struct Range {
+        double lo = INFINITY, hi = -INFINITY;
+        int samples = 0;
+      };
+      std::map<std::pair<std::uint32_t, bool>, Range> seen;
+      double steepest = 0;
+      constexpr int kHalf = 200000;
+      constexpr double kStep = 1e-4;
+      for (int k = -kHalf; k <= kHalf; ++k) {
+        const double u = k * kStep, g = f.gradient(u);
+        Range& range = seen[{stored_code(format, f.value(u)), u >= least_at}];
+        range = {std::min(range.lo, g), std::max(range.hi, g), range.samples + 1};
+        steepest = std::max(steepest, std::abs(g));
+      }
+      std::map<std::pair<std::uint32_t, bool>, StorageInterval> found;
+      for (const StorageInterval& i : storage_intervals(composite, format)) found.try_emplace({i.code, i.m}, i);
+      for (const auto& [pair, range] : seen) {
+        const double value = decode(format, pair.first);
+        const std::string what = std::string(f.text) + " in " + to_string(format) + ", y = " + std::to_string(value);
+        if (std::isnan(value)) {
+          EXPECT_EQ(found.count(pair), 0U) << what;
+          continue;
+        }
+        const auto at = found.find(pair);
+        // f(x) in double may round across a boundary.
+        if (range.samples < 3 && at == found.end()) continue;
+        ASSERT_NE(at, found.end()) << what;
+        // Neighbours of a sample, and what double makes of f.
+        const double near = 4 * kStep * steepest;
+        EXPECT_NEAR(at->second.lo, range.lo, near) << what << ", m = " << pair.second;
+        EXPECT_NEAR(at->second.hi, range.hi, near) << what << ", m = " << pair.second;
+      }
+    }
+  }
+}
+
+// f' = sech^2 takes (0, 1], so that no g errs by less than 1/2.
+TEST(Storage, ANumberThatStandsForAllOfFHasTheWholeRangeOfItsGradient) {
+  const auto intervals = storage_intervals(Composite(activation_from_expression("tanh(x)+20")), Format::e4m3);
+  ASSERT_EQ(intervals.size(), 1U);
+  EXPECT_EQ(intervals[0].y, 20);
+  const StorageErrors errors = measure_storage(intervals, Format::e4m3, [](const StorageInterval&) { return 0.25f; });
+  EXPECT_NEAR(errors.oracle, 0.5, 1e-9);
+  EXPECT_NEAR(errors.total, 0.75, 1e-9);
+  EXPECT_NEAR(errors.regret, 0.25, 0x1p-40);  // the second witness takes no claim that is 2^-30 O above R
+  EXPECT_GE(errors.regret, 0.25);
+  EXPECT_GE(errors.total, 0.75);
+  // The steeper f is, the nearer the extremum has to be come to.
+  const auto steep = storage_intervals(Composite(activation_from_expression("tanh(300*x)+20")), Format::e4m3);
+  EXPECT_NEAR(measure_storage(steep, Format::e4m3, [](const StorageInterval&) { return 150.0f; }).regret, 0, 0x1p-39);
+}
+
+// |y*| = 0.278/300 is below 2^-10, half the least number: -0 stands for the branch left of x*, x* and the least f' included. With u = 300 x,
+// f' = s(u) (1 + u s(-u)), s the logistic function, falls to -0.0998393 at u = -2.39936.
+TEST(Storage, ANumberThatStandsForABranchHasTheExtremumInIt) {
+  long double least = 0;
+  for (int k = 0; k <= 200000; ++k) {
+    const long double u = -1 - k * 1e-5L, s = 1 / (1 + std::exp(-u));
+    least = std::min(least, s * (1 + u * (1 - s)));
+  }
+  for (const Activation& f : {activation_from_expression("x*sigmoid(300*x)"), find_activation("swish", {300, 1})}) {
+    int seen = 0;
+    for (const StorageInterval& i : storage_intervals(Composite(f), Format::e4m3)) {
+      if (i.code != 0x80) continue;
+      ++seen;
+      EXPECT_NEAR(i.lo, i.m ? 0 : static_cast<double>(least), 1e-9) << f.name;
+      EXPECT_LE(i.lo, i.m ? 0 : static_cast<double>(least) + 1e-17) << f.name;
+      EXPECT_NEAR(i.hi, i.m ? 0.5 : 0, 1e-9) << f.name;
+    }
+    EXPECT_EQ(seen, 2) << f.name;
+  }
+}
+
+// A library's own: below factor 286 the left branch has other numbers than -0 too, whose last ends before the extremum.
+TEST(Storage, ATailThatLeavesItsLimitFirstIsLookedAt) {
+  for (const Activation& f : {activation_from_expression("x*sigmoid(250*x)"), find_activation("swish", {250, 1})}) {
+    int seen = 0;
+    for (const StorageInterval& i : storage_intervals(Composite(f), Format::e4m3)) {
+      if (i.code != 0x80 || i.m) continue;
+      ++seen;
+      EXPECT_NEAR(i.lo, -0.09983932005, 1e-10) << f.name;
+      EXPECT_NEAR(i.hi, 0, 1e-10) << f.name;
+    }
+    EXPECT_EQ(seen, 1) << f.name;
+  }
+}
+
+// OFP8's conversion rounds |y| up to 464 to 448 and makes a NaN of what lies beyond: 600 tanh(x) has f' = 600 (1 - (f/600)^2), 288.96 at 432 and 241.1733..
+// at 464. What e5m2 stores as an infinity lies beyond 61440.
+TEST(Storage, BeyondTheLargestNumberNothingIsStoredOrAnInfinity) {
+  EXPECT_EQ(overflow_of(Format::e4m3), 464);
+  EXPECT_EQ(overflow_of(Format::e5m2), 61440);
+  EXPECT_EQ(overflow_of(Format::f16), 65520);
+  EXPECT_EQ(overflow_of(Format::mxfp8), 512);
+  EXPECT_EQ(stored_code(Format::e4m3, 464), 0x7eU);
+  EXPECT_EQ(stored_code(Format::e4m3, std::nextafterf(464, 500)), 0x7fU);
+  EXPECT_EQ(stored_code(Format::f16, 65520), 0x7c00U);
+  EXPECT_EQ(stored_code(Format::f16, std::nextafterf(65520, 0)), 0x7bffU);
+  const auto range = [](const std::string& text, Format format, std::uint32_t code, double lo, double hi) {
+    int seen = 0;
+    for (const StorageInterval& i : storage_intervals(Composite(activation_from_expression(text)), format)) {
+      if (i.code != code) continue;
+      ++seen;
+      EXPECT_NEAR(i.lo, lo, 1e-9 * hi) << text << " " << i.y;
+      EXPECT_NEAR(i.hi, hi, 1e-9 * hi) << text << " " << i.y;
+    }
+    EXPECT_EQ(seen, 1) << text << " " << code;
+  };
+  for (const std::uint32_t sign : {0U, 1U}) {
+    range("600*tanh(x)", Format::e4m3, sign << 7 | 0x7e, 600 * (1 - 464 * 464 / 360000.0), 600 * (1 - 432 * 432 / 360000.0));
+    range("100000*tanh(x)", Format::e5m2, sign << 7 | 0x7c, 0, 1e5 * (1 - 0.6144 * 0.6144));
+  }
+  try {
+    storage_intervals(Composite(activation_from_expression("tanh(x)+1000")), Format::e4m3);
+    FAIL() << "not refused";
+  } catch (const kernels::SpecError& error) {
+    EXPECT_EQ(std::string(error.what()), "format e4m3: no f(x) is stored as a number: all lie beyond 464");
+  }
+}
+
+// bf16 stores 10^-40 tanh(x) as 0 or +-2^-133, from half of that on; there f' = 10^-40 (1 - (2^-134/10^-40)^2) parts the ranges of both.
+TEST(Storage, ErrorsOfASmallGradientAreNoLargerThanTheyAre) {
+  const auto intervals = storage_intervals(Composite(activation_from_expression("1e-40*tanh(x)")), Format::bf16);
+  const StorageErrors errors = measure_storage(intervals, Format::bf16, [](const StorageInterval& i) { return static_cast<float>(i.middle()); });
+  const double part = 0x1p-134 / 1e-40, oracle = 0.5 * 1e-40 * (1 - part * part);
+  EXPECT_NEAR(errors.oracle, oracle, 1e-9 * oracle);
+  EXPECT_GE(errors.total, errors.oracle);
+  EXPECT_LE(errors.total, oracle + 0x1p-149);  // the gradient is a subnormal of fp32
+}
+
+// Blocks of mxfp8 have numbers of their four bits in every binade, -15/8 2^-7 beside -14/8 2^-7: the numbers of e4m3 alone would be 2^-9 apart there.
+TEST(Storage, TheNextNumberOfABlockIsOneOfItsLeastScale) {
+  EXPECT_EQ(next_number(Format::mxfp8, -0x1.ep-7), -0x1.cp-7);
+  EXPECT_EQ(next_number(Format::mxfp8, -0x1p-7), -0x1.ep-8);
+  EXPECT_EQ(next_number(Format::e4m3, -0x1p-7), -0x1.8p-8);
+  EXPECT_EQ(next_number(Format::bf16, -0x1p-7), -0x1.fep-8);
 }
 
 TEST(Storage, DirectTableIsWithinHalfAnUlpOfTheOracle) {

@@ -34,13 +34,13 @@ const Piece& row_at_0(const BackwardModel& m) {
 
 /// T/O and R of a fit over the x of its format, y correctly rounded; every x.
 template <class T>
-std::pair<double, double> errors_over_own_arguments(const BackwardModel& m, const Activation& f, double x_star) {
+std::pair<double, double> errors_over_own_arguments(const BackwardModel& m, const Activation& f, double x_star, double end = 12) {
   std::map<std::pair<unsigned, bool>, std::pair<double, double>> ranges;
   const Composite composite(f);
   for (unsigned bits = 0; bits < 0x10000; ++bits) {
     const float x = kernels::widen(T{static_cast<kernels::u16>(bits)});
     const auto d = static_cast<double>(x);
-    if (!std::isfinite(x) || std::abs(d) > 12) continue;  // g has its limit there
+    if (!std::isfinite(x) || std::abs(d) > end) continue;  // g has its limit there
     const auto y = kernels::narrow<T>(static_cast<float>(f.value(d)));
     const double g = static_cast<double>(composite.gradient_at(Real(d)));
     const auto [place, fresh] = ranges.try_emplace({y.bits, d > x_star}, std::pair{g, g});
@@ -113,6 +113,43 @@ TEST(Constants, WhereTwoPerCentIsMissedNoFunctionReachesIt) {
     EXPECT_LE(committed(name).expected_ratio, proven + 0.001) << name;
   }
   EXPECT_LE(NearMinimum(Composite(find_activation("gelu")), Format::bf16).least_ratio(), kDefaultRatio);
+}
+
+constexpr const char *kFarMinimum = R"({"schema": "outgrad.spec/2", "name": "far", "kind": "backward", "expression": "(x-16)*normal_cdf(x-16)",
+                     "format" : "bf16", "target" : "abs:2^-6", "degree" : 4, "cells" : 32
+})";
+/// Each grid has 41 shifts and 36 floors; a goal is stretched 74 times, then there is no programme, and the last two grids have 11 by 11.
+constexpr int kMostConsidered = 41 * 36 * (1 + 74 + 1) + 2 * 11 * 11;
+
+// Next to the minimum at x = 15.25 the x of bf16 are 1/16 apart, so that no two share a y: O over them is 0, and no T is a multiple of it.
+TEST(Constants, WhereNoTwoArgumentsShareAStoredYTheRegretAloneIsAskedFor) {
+  const Spec spec = parse_spec(kFarMinimum, "far");
+  const Composite composite(spec.activation);
+  const NearMinimum near(composite, Format::bf16);
+  const CoordinateConstants constants = near.choose_constants(spec.backward->storage);
+  EXPECT_EQ(constants.considered, 41 * 36 + 2 * 11 * 11);
+  EXPECT_TRUE(std::isfinite(near.least_ratio()));
+  const Fit result = fit(spec, 1);
+  const BackwardModel& m = *result.backward;
+  const auto [ratio, regret] = errors_over_own_arguments<kernels::BF16>(m, spec.activation, composite.x_star().to_double(), 24);
+  EXPECT_LE(regret, m.kR);
+  EXPECT_LE(m.kR, 0x1p-6 + m.kK + m.kA + m.kB);
+  EXPECT_GE(m.kT, m.kO);
+}
+
+// A programme that asks for more than any stretch gives ends too.
+TEST(Constants, TheSearchEndsWhereNoStretchServesAProgramme) {
+  Spec spec = parse_spec(replaced(kFarMinimum, "\"cells\": 32", R"("cells": 32, "storage": {"ratio": 1.0001, "regret": "2^-40", "programme": true})"), "far");
+  const Composite composite(spec.activation);
+  const NearMinimum near(composite, Format::bf16);
+  Piece row;
+  row.v_lo = -0.1, row.v_hi = 0.1, row.nominal_centre = 0, row.allowed = 0x1p-50, row.storage_aware = true;
+  row.coordinate = Coordinate::signed_root;
+  row.c.assign(2, 0.0f);
+  const CoordinateConstants constants = near.choose_constants(spec.backward->storage, {row});
+  EXPECT_LE(constants.considered, kMostConsidered);
+  EXPECT_GT(constants.considered, kMostConsidered - 41 * 36);
+  EXPECT_TRUE(std::isfinite(constants.expected_regret));
 }
 
 TEST(Constants, TheProgrammeIsFor16BitFormatsOfClassAbs) {

@@ -23,7 +23,20 @@ std::vector<std::string> committed_fits() {
   return names;
 }
 
+/// Those of some kinds.
+std::vector<std::string> committed_fits_of(const std::set<std::string>& kinds) {
+  std::vector<std::string> names = committed_fits();
+  std::erase_if(names, [&](const std::string& name) {
+    return !kinds.contains(nlohmann::json::parse(kernels::read_file(kRoot + "/notebooks_data/fits/" + name + ".json")).at("kind").get<std::string>());
+  });
+  return names;
+}
+
 class CommittedFit : public testing::TestWithParam<std::string> {};
+/// With rows that are minimax: forward rows are chosen by ulp, direct tables and codes have none.
+class CommittedRows : public testing::TestWithParam<std::string> {};
+/// With a class of accuracy.
+class CommittedClass : public testing::TestWithParam<std::string> {};
 
 /// What a specification asks of the fitter, whatever its activation and numbers: the kind, the format, the class of accuracy, and the options that it names.
 std::string way_of(const nlohmann::json& spec) {
@@ -78,9 +91,9 @@ TEST_P(CommittedFit, IsWhatItsSpecificationAsksForAndGivesItsHeaderByteForByte) 
 }
 
 /// Nearly optimal, row by row: what is certified against what no polynomial of the row's degree undercuts.
-TEST_P(CommittedFit, EveryMinimaxRowIsNearItsLowerBound) {
+TEST_P(CommittedRows, AreNearTheirLowerBounds) {
   const Fit result = committed(GetParam());
-  if (!result.backward) GTEST_SKIP() << "no minimax rows: forward rows are chosen by ulp, direct tables have none";
+  ASSERT_TRUE(result.backward);
   constexpr double kEqual = 0x1p-48;  // a row that equals g has no ratio
   for (const Piece& p : result.backward->pieces) {
     EXPECT_LE(p.observed, p.certified) << p.row;
@@ -126,7 +139,7 @@ TEST_P(CommittedFit, FoundErrorsAreBelowTheirBounds) {
   }
 }
 
-TEST_P(CommittedFit, KeepsItsClass) {
+TEST_P(CommittedClass, IsKept) {
   const Fit result = committed(GetParam());
   if (result.table) {
     EXPECT_LE(result.table->kT, result.table->kO + 0.5 * ulp_of(result.table->entry_format, 1));
@@ -136,7 +149,7 @@ TEST_P(CommittedFit, KeepsItsClass) {
     EXPECT_LE(result.code->kG, result.target);
     return;
   }
-  if (!result.backward) GTEST_SKIP() << "a forward fit";
+  ASSERT_TRUE(result.backward);
   const BackwardModel& m = *result.backward;
   if (result.accuracy.starts_with("stored")) {
     EXPECT_LE(m.kT, result.target * m.kO);
@@ -156,6 +169,9 @@ TEST(Fit, F32GeluReachesItsGoal) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Specs, CommittedFit, testing::ValuesIn(committed_fits()), [](const auto& spec) { return spec.param; });
+INSTANTIATE_TEST_SUITE_P(Specs, CommittedRows, testing::ValuesIn(committed_fits_of({"backward"})), [](const auto& spec) { return spec.param; });
+INSTANTIATE_TEST_SUITE_P(Specs, CommittedClass, testing::ValuesIn(committed_fits_of({"backward", "table", "code"})),
+                         [](const auto& spec) { return spec.param; });
 
 TEST(Fit, SameBytesWithOneAndTwoThreadsAndTwice) {
   const Spec spec = read_spec(kRoot + "/approx/specs/gelu_f16.json");
@@ -208,6 +224,22 @@ TEST(Fit, ShapesThatASpecificationDoesNotFitAreRefusedByName) {
   for (const char* function : {"x*sigmoid(x)+1", "x*sigmoid(x)-1", "x*sigmoid(x)+0.1"}) {
     const std::string why = refusal(fmt::format(R"("expression": "{}")", function), R"("cells": 16)");
     EXPECT_NE(why.find("with a minimum f must tend to 0"), std::string::npos) << function << ": " << why;
+  }
+}
+
+// The tables of a forward end where f(x) rounds to x, and to -0 at the other side: the search for these ends has to end where there are none.
+TEST(Fit, AForwardOfAnotherShapeThanItsTablesIsRefused) {
+  for (const char* function : {R"("activation": "tanh")", R"("activation": "softplus")", R"("expression": "-exp(-x^2)")", R"("expression": "x*sigmoid(x)+1")"}) {
+    for (const char* kind : {R"("target": "rel:2^-26", "core": {"degree": 8, "cells_per_unit": 4, "rows": 64}, "tail": {"degree": 8, "cells_per_unit": 1, "rows": 32})",
+                             R"("target": "rounded", "format": "bf16", "cells_per_unit": 4, "rows": 128, "core_rows": 32, "quartic_shift": 18, "x_max": 8)"}) {
+      const std::string text = fmt::format(R"({{"schema": "outgrad.spec/2", "name": "own", "kind": "forward", {}, {}}})", function, kind);
+      try {
+        fit(parse_spec(text, "spec.json"), 1);
+        ADD_FAILURE() << text << ": accepted";
+      } catch (const kernels::SpecError& error) {
+        EXPECT_EQ(std::string(error.what()), "kind forward: f must have a minimum, tend to 0 at the left and to x at the right") << text;
+      }
+    }
   }
 }
 
