@@ -16,7 +16,7 @@ namespace outgrad::validation::gate {
 namespace {
 
 // Beyond what tells what is wrong, a mutant's compiler may say anything.
-constexpr size_t kMostErrors = size_t{1} << 16;
+constexpr size_t kMostText = size_t{1} << 16;
 
 double own_cpu_s() {
   timespec used{};
@@ -40,7 +40,7 @@ kernels::Ending run_program(const std::vector<std::string>& words, const Limits&
   kernels::Launch launch{words};
   launch.out = launch.err = kernels::Launch::kCaptured;
   launch.limits = {{RLIMIT_CORE, 0}, {RLIMIT_CPU, static_cast<rlim_t>(limits.cpu_s)}, {RLIMIT_AS, limits.memory_bytes}};
-  kernels::Ending ending = kernels::run(launch, limits.clock_factor * limits.cpu_s, kMostErrors);
+  kernels::Ending ending = kernels::run(launch, limits.clock_factor * limits.cpu_s, kMostText);
   if (ending.status == kernels::Ending::kNotStarted && ending.text.empty()) throw kernels::EnvironmentError(words.front() + ": cannot be started");
   return ending;
 }

@@ -13,9 +13,9 @@ namespace outgrad::validation::gate {
 namespace {
 
 TEST(AttackProcess, StatusErrorsAndSignalsComeBack) {
-  const kernels::Ending ending = run_program({"sh", "-c", "echo lost; echo kept >&2; exit 5"}, {});
+  const kernels::Ending ending = run_program({"sh", "-c", "echo said; echo wrong >&2; exit 5"}, {});
   EXPECT_EQ(ending.status, 5);
-  EXPECT_EQ(ending.text, "kept\n");
+  EXPECT_EQ(ending.text, "said\nwrong\n");
   EXPECT_EQ(run_program({"sh", "-c", "kill -SEGV $$"}, {}).signal, SIGSEGV);
   EXPECT_THROW(run_program({"/nonexistent/program"}, {}), kernels::EnvironmentError);
 }
