@@ -21,4 +21,14 @@ Deployed deployed(const Problem& problem);
 // Runs the chosen kernel. Throws what the kernel throws.
 void run_deployed(const Problem& problem, const Arguments& arguments);
 
+// An activation of the catalogue (kernels/activations.h) beside GELU, by its place there: whether it needs a mask, and its backward's fit.
+struct DeployedActivation {
+  bool masked, has_rows;
+  kernels::FitClaims fit;
+};
+DeployedActivation deployed_activation(int activation, FormatId format);
+// Runs the problem's forward or backward of it and returns the instruction set. The mask of an activation that rises is not used. It comes from the compiled
+// library (kernels/c/): EnvironmentError in an OUTGRAD_LIBRARY=OFF build. Throws SpecError with the library's message.
+std::string run_deployed_activation(int activation, const Problem& problem, const Arguments& arguments);
+
 }  // namespace outgrad::autotune

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <deque>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -14,6 +15,7 @@
 #include "autotune/gpu/session.h"
 #include "autotune/header.h"
 #include "autotune/options.h"
+#include "kernels/activations.h"
 #include "kernels/host/functions.h"
 #include "kernels/support/files.h"
 
@@ -97,10 +99,31 @@ std::vector<std::byte> read_operand(const Options& options, const Operand& opera
   return bytes;
 }
 
+// The place of --activation in the catalogue; GELU's, which is the first, for a norm.
+int activation_of(const Options& options) {
+  const std::vector<std::string> names(std::begin(kernels::kActivationNames), std::end(kernels::kActivationNames));
+  return static_cast<int>(std::find(names.begin(), names.end(), options.one_of("activation", names)) - names.begin());
+}
+
+// For the device: the fit of its backward, or its forward.
+std::shared_ptr<const FitChoice> choice_of(const DeployedActivation& activation, const std::string& name, bool backward) {
+  const kernels::FitClaims& fit = activation.fit;
+  if (!backward)
+    return std::make_shared<FitChoice>(FitChoice{.type = type_name(name), .name = name, .has_rows = true, .forward = "forwards::" + type_name(name)});
+  return std::make_shared<FitChoice>(
+      FitChoice{.type = type_name(fit.name), .name = fit.name, .accuracy = fit.accuracy, .bounds = fit.bounds, .has_rows = activation.has_rows});
+}
+
 // The library's kernel over files, on the CPU or, in its default schedule, on a device. Every operand of the problem by
 // its name: an option that reads a file, or one that names a file to write.
 void eval_kernel(const Options& options, KernelId kernel, std::optional<int> device) {
   const FormatId format = *format_named(options.required("format"));
+  const int activation = activation_of(options);
+  std::optional<DeployedActivation> other;  // than GELU
+  if (activation > 0) other = deployed_activation(activation, format);
+  if (other && !other->masked && options.has("mask"))
+    throw options.bad("mask", "is not an option of " + options.required("activation") + ", which rises: y tells on which side x lies");
+  if (!kernels::over_rows(kernel) && (!other || other->masked)) options.required("mask");
   const std::span<const Operand> all = operands(kernel);
   Problem problem{kernel, format};
   if (problem.over_rows()) {
@@ -118,7 +141,11 @@ void eval_kernel(const Options& options, KernelId kernel, std::optional<int> dev
     arguments.array[k] = arrays[k].data();
   }
   json said = {{"op", options.required("op")}};
-  if (!device) {
+  if (other) said["activation"] = options.required("activation");
+  if (other && !device) {
+    said["instruction_set"] = run_deployed_activation(activation, problem, arguments);
+    if (is_backward(kernel)) said.update(claims_json(other->fit));
+  } else if (!device) {
     run_deployed(problem, arguments);
     const Deployed choice = deployed(problem);
     said.update({{"variant", choice.variant}, {"rung", choice.rung}});
@@ -128,11 +155,10 @@ void eval_kernel(const Options& options, KernelId kernel, std::optional<int> dev
       const std::vector<float> gamma = kernels::read_array<float>(options.required("gamma"), problem.cols);
       kernels::detail::require_reciprocals(options.required("op").c_str(), gamma.data(), problem.cols, {});
     }
-    said["variant"] = problem.rows > 0 || is_backward(kernel) ? gpu::run_on_device(*device, problem, arguments, arguments.eps) : "";
-    if (kernel == KernelId::kGeluBackward) {
-      const FitChoice& fit = *fits_of(problem).front();
-      said["fit"] = to_json(fit_record(fit.name, fit.accuracy, fit.bounds));
-    }
+    std::shared_ptr<const FitChoice> fit = kernels::has_fit(kernel) ? fits_of(problem).front() : nullptr;
+    if (other) fit = choice_of(*other, options.required("activation"), is_backward(kernel));
+    said["variant"] = problem.rows > 0 || is_backward(kernel) ? gpu::run_on_device(*device, problem, arguments, arguments.eps, fit) : "";
+    if (kernel == KernelId::kGeluBackward) said["fit"] = to_json(fit_record(fit->name, fit->accuracy, fit->bounds));
   }
   Outputs outputs;
   for (std::size_t k = 0; k < all.size(); ++k)
@@ -223,15 +249,12 @@ int eval_command(const std::vector<std::string>& args) {
 
   const KernelId kernel = operations().at(op);
   const Operation operation = options_of(kernel);
-  for (const std::string& name : operation.required)
-    if (!with_header || (name != "activation" && (name != "mask" || op == "forward"))) options.required(name);
+  for (const std::string& name : operation.required) {
+    if (name == "mask" ? with_header && op == "forward" : !with_header || name != "activation") options.required(name);
+  }
   for (const char* name : {"activation", "header", "rows", "cols", "x", "y", "mask", "dy", "dx", "gamma", "beta", "eps", "rstd", "dgamma", "dbeta"}) {
     const auto lists = [&](const std::vector<std::string>& known) { return std::find(known.begin(), known.end(), name) != known.end(); };
     if (options.has(name) && !lists(operation.required) && !lists(operation.optional)) throw options.bad(name, "is not an option of --op " + op);
-  }
-  if (!with_header && options.text("activation", "gelu") != "gelu") {
-    throw options.bad("activation",
-                      "'" + options.text("activation", "") + "' is not in this build, gelu is; --header FILE runs the emitted header of any other");
   }
   if (!with_header && options.has("scales")) throw options.bad("scales", "is not an option of --op " + op + " without --header");
   require_distinct(options, operation.written);

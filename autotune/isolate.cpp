@@ -12,6 +12,7 @@
 #include <cstring>
 #include <new>
 
+#include "kernels/support/json.h"
 #include "kernels/support/process.h"
 
 namespace outgrad::autotune {
@@ -110,7 +111,7 @@ ChildEnd run_isolated(const std::function<void(const Channel&)>& body, const std
     heard = seconds_now();
     pending.append(block, static_cast<std::size_t>(got));
     for (std::size_t newline; (newline = pending.find('\n')) != std::string::npos; pending.erase(0, newline + 1)) {
-      const auto message = nlohmann::json::parse(pending.begin(), pending.begin() + static_cast<std::ptrdiff_t>(newline));
+      const auto message = kernels::parse_json(std::string_view(pending).substr(0, newline));
       const double at = message["at"].get<double>();
       if (running && last_launched == 0 && limits.patience != nullptr) limits.patience->baseline_took(at - baseline_began);
       running = message.contains("launching");

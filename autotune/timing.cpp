@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <limits>
 #include <numeric>
 
@@ -85,6 +86,19 @@ Interval ratio_interval(const std::vector<double>& numerator, const std::vector<
   std::sort(medians.begin(), medians.end());
   const auto tail = static_cast<std::size_t>((1 - kConfidence) / 2 * kResamples);
   return {kernels::median(ratios), medians[tail], medians[kResamples - 1 - tail]};
+}
+
+std::size_t count_of(const std::vector<bool>& kept) { return static_cast<std::size_t>(std::count(kept.begin(), kept.end(), true)); }
+
+bool is_figure(const Interval& interval, std::size_t rounds) {
+  return rounds >= kFewestRounds && interval.low > 0 && interval.high <= kWidestInterval * interval.low;
+}
+
+std::string too_noisy(const Interval& interval, const std::vector<bool>& kept, double scale) {
+  char text[128];
+  std::snprintf(text, sizeof text, "too noisy: %zu of %zu rounds usable, interval [%.2f, %.2f]", count_of(kept), kept.size(), scale * interval.low,
+                scale * interval.high);
+  return text;
 }
 
 namespace {

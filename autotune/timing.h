@@ -65,6 +65,16 @@ std::vector<double> kept_of(const std::vector<double>& values, const std::vector
 struct Interval {
   double median = 1, low = 1, high = 1;
 };
+// Fewer rounds have no interval of a median at kConfidence: the least and the largest of 8 hold it between them with 1 - 2/2^8 = 99.2%, those of 7 with 98.4%.
+inline constexpr std::size_t kFewestRounds = 8;
+static_assert(1 - 2.0 / (1 << kFewestRounds) >= kConfidence && 1 - 2.0 / (1 << (kFewestRounds - 1)) < kConfidence);
+// Ends that are further apart do not tell a kernel from one of twice its speed.
+inline constexpr double kWidestInterval = 2;
+// Whether a median over so many rounds is a figure to print; else the machine was too busy.
+bool is_figure(const Interval& interval, std::size_t rounds);
+// What stands in its place: "too noisy: 6 of 30 rounds usable, interval [0.02, 1.22]", the ends times `scale`.
+std::string too_noisy(const Interval& interval, const std::vector<bool>& kept, double scale = 1);
+std::size_t count_of(const std::vector<bool>& kept);
 // Median of numerator[r] / denominator[r] over the rounds kept, and its percentile-bootstrap interval at kConfidence. All 1 when
 // no round is kept.
 Interval ratio_interval(const std::vector<double>& numerator, const std::vector<double>& denominator, const std::vector<bool>& kept, std::uint64_t seed);

@@ -41,6 +41,7 @@ struct FitChoice {
   kernels::FitBounds bounds{};  // of a backward
   bool has_rows = false;  // whether there are rows to pick, so that the table's placement is a choice: not for one row, nor for a direct table
   VariantFunction reference = nullptr;
+  std::string forward{};  // the function of kernels/forwards.h, "forwards::Silu", of a forward of another activation than GELU
   // Of a header that this program was not built with: its text, and its scalar kernel in place of `reference`.
   std::string header{};
   Compiled compiled_reference{};

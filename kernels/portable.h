@@ -9,11 +9,11 @@
 // Sums, differences, quotients and roots cannot be fused with what follows them, so they need no such guard.
 #pragma once
 
-// NVRTC reports these flags. nvcc defines nothing for -use_fast_math or -ftz=true, so there the user must keep the
-// rule.
+// What compilers say of their flags: g++'s __GCC_IEC_559 is 0 under any part of -ffast-math, and NVRTC names its own. Of
+// what clang, nvcc and g++'s optimize pragma do not say, the end of this file asks the optimisers.
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || (defined(__USE_FAST_MATH__) && __USE_FAST_MATH__) || \
-    (defined(__CUDA_FTZ) && __CUDA_FTZ)
-#error "outgrad: fast-math flags change results, which the proofs do not cover: build without -ffast-math / -use_fast_math"
+    (defined(__CUDA_FTZ) && __CUDA_FTZ) || (defined(__GCC_IEC_559) && __GCC_IEC_559 == 0)
+#error "outgrad: fast-math flags change results, which the proofs do not cover: build without -ffast-math, its parts and -use_fast_math"
 #endif
 #if defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ != 0 && !defined(__CUDA_ARCH__)
 #error "outgrad: fp32 must be evaluated in fp32 (x87 evaluation rounds twice): build for x86-64 or with -mfpmath=sse"
@@ -174,4 +174,32 @@ OUTGRAD_HD float sqrt_rn(float a) {
 #endif
 }
 
+// Each of these is a constant only to an optimiser that may compute something else than what is written: then the call
+// stays, which is an error. Otherwise an empty function stays. Without optimisation, compilers compute what is written.
+// (clang's pragmas against such flags do not reach calls of fma and sqrt, nor selects.)
+#if defined(__GNUC__) && !defined(__CUDACC__) && !defined(__CUDACC_RTC__)
+#if __has_attribute(error)
+[[gnu::error("outgrad: fast-math flags change results, which the proofs do not cover: build without -ffast-math and its parts")]]
+#endif
+void refuse_fast_math();
+[[gnu::used]] static inline void ask_for_fast_math(float a) {
+  if (__builtin_constant_p((a + 1.0f) - a)) refuse_fast_math();                // -fassociative-math
+  if (__builtin_constant_p(a / 3.0f < a * (1.0f / 3.0f))) refuse_fast_math();  // -freciprocal-math: both are one product
+  if (__builtin_constant_p(__builtin_bit_cast(u32, a + 0.0f) == __builtin_bit_cast(u32, a))) refuse_fast_math();  // -fno-signed-zeros
+  if (__builtin_constant_p(a == a)) refuse_fast_math();                        // -fno-honor-nans
+  if (__builtin_constant_p(__builtin_isinf(a))) refuse_fast_math();            // -fno-honor-infinities
+}
+#endif
+
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI
+
+// Of -use_fast_math, -ftz=true alone reaches these headers: divisions and roots name their rounding. nvcc decides this
+// condition early, and ptxas knows no such instruction.
+#ifdef __NVCC__
+extern "C" __device__ int __nvvm_reflect(const void*);
+__device__ __attribute__((used)) static inline void outgrad_ask_for_fast_math() {
+#ifdef __CUDA_ARCH__
+  if (__nvvm_reflect("__CUDA_FTZ")) asm volatile("outgrad_cannot_be_built_with_ftz_or_use_fast_math;");
+#endif
+}
+#endif

@@ -18,6 +18,7 @@
 
 #include "kernels/host/errors.h"
 #include "kernels/support/files.h"
+#include "kernels/support/json.h"
 
 namespace outgrad::validation {
 
@@ -147,17 +148,6 @@ Enum word_of(const JsonNode& node, const std::pair<std::string_view, Enum> (&wor
   node.fail("'" + text.substr(0, kShown) + "' is not one of " + known);
 }
 
-/// Throws kernels::SpecError with the byte where the text is no JSON.
-inline nlohmann::json parse_json(const std::string& text, const std::string& file) {
-  try {
-    return nlohmann::json::parse(text);
-  } catch (const nlohmann::json::parse_error& error) {
-    throw kernels::SpecError(file, fmt::format("byte {}", error.byte), "is not JSON");
-  } catch (const nlohmann::json::out_of_range&) {  // whose text quotes all of the number
-    throw kernels::SpecError(file, "JSON", "a number is beyond double's range");
-  }
-}
-
-inline nlohmann::json read_json(const std::string& file) { return parse_json(kernels::read_file(file), file); }
+inline nlohmann::json read_json(const std::string& file) { return kernels::parse_json(kernels::read_file(file), file); }
 
 }  // namespace outgrad::validation

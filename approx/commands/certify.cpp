@@ -75,7 +75,10 @@ int confirm_by_coq(const Fit& fit, const std::vector<WitnessScript>& scripts, co
   const auto say = [&](const coq::Checked& file) {
     if (file.bound != ' ') stage.tick();
     const char* const outcome = file.outcome == coq::Outcome::proven ? "proven" : file.outcome == coq::Outcome::refused ? "NOT PROVEN" : "UNDECIDED";
-    const std::string claim = file.bound == ' ' ? "library" : file.claim > 0 ? fmt::format("{} <= {}", file.bound, power_of_two(file.claim)) : "forward";
+    const std::string claim = file.bound == ' '   ? "library"
+                              : file.bound == 'x' ? "every x"
+                              : file.claim > 0    ? fmt::format("{} <= {}", file.bound, power_of_two(file.claim))
+                                                  : "forward";
     fmt::print(lines, "{:<11} {:7.2f} s {:5} MiB  {}  {}\n", outcome, file.cpu_s, file.peak_bytes >> 20, claim, file.file);
     if (file.outcome != coq::Outcome::proven)
       fmt::print(lines, "            {}\n", file.outcome == coq::Outcome::refused ? coq::error_in(file.output) : file.output);
@@ -85,7 +88,8 @@ int confirm_by_coq(const Fit& fit, const std::vector<WitnessScript>& scripts, co
   if (!checked.unlisted.empty()) fmt::print(lines, "NOT PROVEN  what is assumed beyond {}assumptions: {}\n", kCoqLibrary, fmt::join(checked.unlisted, ", "));
   if (checked.trust.outcome != coq::Outcome::proven) fmt::print(lines, "UNDECIDED   what the theorems assume\n");
   std::vector<std::string> accepted;
-  for (const auto& [bound, of] : {std::pair('A', "A of {} of {} rows"), std::pair('B', "B in {} of {} cases"), std::pair('T', "T in {} of {} files")}) {
+  for (const auto& [bound, of] : {std::pair('A', "A of {} of {} rows"), std::pair('x', "every x in {} of {} theorems"), std::pair('B', "B in {} of {} cases"),
+                                  std::pair('T', "T in {} of {} files")}) {
     const auto asked = std::ranges::count(checked.bounds, bound, &coq::Checked::bound);
     const auto proven = std::ranges::count_if(checked.bounds, [&](const coq::Checked& f) { return f.bound == bound && f.outcome == coq::Outcome::proven; });
     if (asked > 0) accepted.push_back(fmt::format(fmt::runtime(of), proven, asked));
@@ -186,7 +190,7 @@ void add_certify(CLI::App& app, int& status) {
     }
     std::erase_if(scripts, [&](const WitnessScript& s) {
       const char* const of = s.name.ends_with(".gappa") ? "B" : "A";
-      return (!rows.empty() && std::ranges::find(rows, s.row) == rows.end()) || (!bound.empty() && bound != of);
+      return (!rows.empty() && s.row != coq::kNoRow && std::ranges::find(rows, s.row) == rows.end()) || (!bound.empty() && bound != of);
     });
     if (!bound.empty() && bound != "T") total.clear();
     if (in_coq && prove) {

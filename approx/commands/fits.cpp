@@ -111,6 +111,14 @@ Fit fit_of(const Spec& spec, const std::string& path, int threads) {
   }
 }
 
+/// What a banner calls a file: its place in the repository, where it stands among the committed results of `home`; elsewhere its name alone, so that
+/// a header says nothing of the folders of the machine on which it was made.
+std::string banner_path_of(const std::filesystem::path& file, const std::filesystem::path& home) {
+  const std::filesystem::path folder = std::filesystem::absolute(file).lexically_normal().parent_path();
+  const bool committed = folder.filename() == home.filename() && folder.parent_path().filename() == home.parent_path();
+  return (committed ? home / file.filename() : file.filename()).string();
+}
+
 /// What outgrad-check, the program beside this one, does not accept in the header of a fit; nothing if it proves every claim again.
 /// @throws kernels::EnvironmentError where it is missing or cannot do its work.
 std::string unproven(const Fit& fit) {
@@ -191,18 +199,18 @@ void add_emit(CLI::App& app, int&) {
   command->add_option("FILE", arguments->input, "fit, schema outgrad.fit/3, or front, schema outgrad.pareto/2, whose points are fitted first")->required();
   command->add_option("--out", arguments->out, "where the header goes (default: out/generated/NAME.h); of a front the folder (default: out/generated/FRONT)");
   command->add_option("--as", arguments->recorded,
-                      "path of FILE to name in the banner (default: notebooks_data/fits/NAME.json; of a front notebooks_data/pareto/FILE)");
+                      "path of FILE to name in the banner (default: its name; its path in the repository, if it is in notebooks_data/fits or pareto)");
   command->callback([arguments] {
     const auto& [input, out, recorded] = *arguments;
     const std::string text = kernels::read_file(input);
     const std::filesystem::path path(input);
     if (is_front(text)) {
       emit_front(text, input, out.empty() ? "out/generated/" + path.stem().string() : out,
-                 recorded.empty() ? "notebooks_data/pareto/" + path.filename().string() : recorded);
+                 recorded.empty() ? banner_path_of(path, "notebooks_data/pareto") : recorded);
       return;
     }
     const Fit subject = fit_from_json(text, input);
-    const std::string banner_path = recorded.empty() ? "notebooks_data/fits/" + subject.name + ".json" : recorded;
+    const std::string banner_path = recorded.empty() ? banner_path_of(path, "notebooks_data/fits") : recorded;
     kernels::write_file(out.empty() ? "out/generated/" + subject.name + ".h" : out, emit_header(subject, banner_path));
   });
 }

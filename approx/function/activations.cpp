@@ -133,6 +133,38 @@ Series Activation::value_series(const Series& x) const {
   for (slong k = 0; k < x.length(); ++k) r.set(k, Ball::hull(below[k], x[k]));
   return r;
 }
+Series Activation::expand(const Ball& x, slong length) const {
+  Series plain = value_series(Series::variable(x, length));
+  const auto signs_told = [&] {
+    for (slong k = 0; k < length; ++k) {
+      if (!plain[k].positive() && !plain[k].negative()) return false;
+    }
+    return true;
+  };
+  // Terms of the model: with 8, parts need to be no narrower than a tenth or so where f is e^-40.
+  constexpr slong kOrder = 8;
+  if (name != "expression" || length >= kOrder || arb_is_exact(x.raw()) != 0 || signs_told()) return plain;
+  const Ball middle = x.midpoint(), shift = x - middle;
+  const Series rest = value_series(Series::variable(x, kOrder + 1));
+  if (!rest[kOrder].finite()) return plain;
+  const Series at = value_series(Series::variable(middle, kOrder));
+  const auto choose = [](slong n, slong k) {
+    double r = 1;
+    for (slong i = 1; i <= k; ++i) r = r * static_cast<double>(n - k + i) / static_cast<double>(i);
+    return Ball(r);
+  };
+  for (slong k = 0; k < length; ++k) {
+    Ball model = rest[kOrder] * choose(kOrder, k);
+    for (slong j = kOrder; j-- > k;) model = model * shift + at[j] * choose(j, k);
+    Ball meet;
+    if (!plain[k].finite()) {
+      plain.set(k, model);
+    } else if (arb_intersection(meet.raw(), plain[k].raw(), model.raw(), kPrecisionBits) != 0) {
+      plain.set(k, meet);
+    }
+  }
+  return plain;
+}
 Activation::TailRange Activation::gradient_tail_range(const Ball& x, bool right) const { return tails->bound(*this, x, right); }
 Ball Activation::left_gradient_tail(const Ball& x) const {
   const TailRange r = gradient_tail_range(x, false);

@@ -55,7 +55,7 @@ Composite::Composite(Activation activation) : activation_(std::move(activation))
 
 double Composite::spacing_at_minimum(int precision_bits) const { return std::ldexp(1.0, std::ilogb(y_star().to_double()) + 1 - precision_bits); }
 
-Series Composite::value(const Ball& x, slong length) const { return activation_.value_series(Series::variable(x, length)); }
+Series Composite::value(const Ball& x, slong length) const { return activation_.expand(x, length); }
 
 Series Composite::gradient(const Ball& x, slong length) const { return value(x, length + 1).derivative(); }
 

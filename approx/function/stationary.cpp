@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <optional>
 #include <tuple>
@@ -19,7 +20,7 @@ constexpr double kFinest = 0x1p-20;
 /// No stored y but 0 is smaller: half the least subnormal of fp32.
 constexpr double kUnderflow = 0x1p-150;
 /// How near f' must be to 0 or 1 at both ends.
-constexpr double kSettled = 0x1p-20;
+constexpr double kSettled = 0x1p-17;
 
 Ball interval(double lo, double hi) { return Ball::hull(Ball(lo), Ball(hi)); }
 
@@ -27,10 +28,9 @@ struct Local {
   Ball value, slope, curvature;
 };
 
-Local expand(const Activation& a, const Ball& x) {
-  const Series f = a.value_series(Series::variable(x, 3));
-  return {f[0], f[1], f[2] * Ball(2.0)};
-}
+Local local(const Series& f) { return {f[0], f[1], f[2] * Ball(2.0)}; }
+
+Local expand(const Activation& a, const Ball& x) { return local(a.value_series(Series::variable(x, 3))); }
 
 [[noreturn]] void refuse(const Activation& a, double lo, double hi, const std::string& why) {
   throw kernels::SpecError(fmt::format("{}: [{:.10g}, {:.10g}]: {}", a.name == "expression" ? a.function.substr(0, 80) : a.name, lo, hi, why));
@@ -112,6 +112,17 @@ std::optional<std::pair<double, double>> rough_place(const Activation& a) {
   refuse(a, from, to, obstacle(a, from, to));
 }
 
+/// -f(-x), which has the derivative of f at -x. The variable stands alone; the x of exp and of hexadecimal numbers do not.
+std::string mirrored(const std::string& function) {
+  const auto in_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.'; };
+  std::string r = "-(";
+  for (size_t k = 0; k < function.size(); ++k) {
+    const bool alone = function[k] == 'x' && (k == 0 || !in_word(function[k - 1])) && (k + 1 == function.size() || !in_word(function[k + 1]));
+    r += alone ? "(-x)" : std::string(1, function[k]);
+  }
+  return r + ")";
+}
+
 void settle_limits(Activation& a) {
   const auto limit = [&](double x, const char* side) {
     const Ball slope = expand(a, Ball(x)).slope;
@@ -123,7 +134,12 @@ void settle_limits(Activation& a) {
   };
   a.left_limit_gradient = limit(-a.reach, "left");
   a.right_limit_gradient = limit(a.reach, "right");
-  if (a.left_limit_gradient != 0) refuse(a, -a.reach, 0, "f' does not vanish on the left");
+  if (a.left_limit_gradient != 0) {
+    refuse(a, -a.reach, 0,
+           a.right_limit_gradient != 0
+               ? std::string("f' is 1 on both sides; on the left it must settle at 0")
+               : fmt::format("f' is 1 on the left and 0 on the right; mirror it, \"expression\": \"{}\", and store -f(-x)", mirrored(a.function)));
+  }
   a.beyond = std::max((expand(a, Ball(-a.reach)).slope - Ball(a.left_limit_gradient)).magnitude(),
                       (expand(a, Ball(a.reach)).slope - Ball(a.right_limit_gradient)).magnitude());
 }
@@ -160,6 +176,17 @@ struct Subinterval {
   Shape shape;
 };
 
+/// What these values say of f where they are taken; nothing where they leave it open.
+std::optional<Shape> shape_by(const Local& f) {
+  const bool known = f.value.finite() && f.slope.finite(), bent = known && f.curvature.finite();
+  if (known && f.slope.negative()) return Shape::falling;
+  if (known && f.slope.positive()) return Shape::rising;
+  if (known && f.value.magnitude() < kUnderflow) return Shape::flat;
+  if (bent && f.curvature.positive()) return Shape::convex;
+  if (bent && f.curvature.negative()) return Shape::concave;
+  return std::nullopt;
+}
+
 /// [-reach, reach] from left to right, neighbours of one shape as one.
 std::vector<Subinterval> cover(const Activation& activation, size_t most_work) {
   std::vector<Subinterval> pending, decided;
@@ -171,19 +198,15 @@ std::vector<Subinterval> cover(const Activation& activation, size_t most_work) {
   while (!pending.empty()) {
     Subinterval p = pending.back();
     pending.pop_back();
-    const Local f = expand(activation, interval(p.lo, p.hi));
+    std::optional<Shape> shape = shape_by(expand(activation, interval(p.lo, p.hi)));
     work += activation.expression->size();
-    const bool known = f.value.finite() && f.slope.finite(), bent = known && f.curvature.finite();
-    if (known && f.slope.negative()) {
-      p.shape = Shape::falling;
-    } else if (known && f.slope.positive()) {
-      p.shape = Shape::rising;
-    } else if (known && f.value.magnitude() < kUnderflow) {
-      p.shape = Shape::flat;
-    } else if (bent && f.curvature.positive()) {
-      p.shape = Shape::convex;
-    } else if (bent && f.curvature.negative()) {
-      p.shape = Shape::concave;
+    if (!shape && activation.name == "expression") {
+      constexpr size_t kDearer = 8;  // than a plain evaluation
+      shape = shape_by(local(activation.expand(interval(p.lo, p.hi), 3)));
+      work += kDearer * activation.expression->size();
+    }
+    if (shape) {
+      p.shape = *shape;
     } else if (p.hi - p.lo < kFinest) {
       refuse_undecided(activation, p.lo, p.hi);
     } else if (work > most_work) {

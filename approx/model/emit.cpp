@@ -1,31 +1,16 @@
 #include "approx/model/emit.h"
 
 #include "approx/function/activations.h"
+#include "approx/model/type_name.h"
 #include "kernels/host/errors.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 
 namespace outgrad::approx {
 namespace {
-
-/// gelu_f32 -> GeluF32.
-std::string type_name(const std::string& name) {
-  std::string r;
-  bool upper = true;
-  for (const char ch : name) {
-    if (ch == '_') {
-      upper = true;
-    } else {
-      r += upper ? static_cast<char>(std::toupper(static_cast<unsigned char>(ch))) : ch;
-      upper = false;
-    }
-  }
-  return r;
-}
 
 std::string literal(float f) { return fmt::format("{:a}f", static_cast<double>(f)); }
 

@@ -1,6 +1,8 @@
 #include "approx/model/fit.h"
 
+#include "approx/model/type_name.h"
 #include "kernels/host/errors.h"
+#include "kernels/support/json.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -339,19 +341,13 @@ std::string to_json(const Fit& fit) {
 }
 
 Fit fit_from_json(const std::string& text, const std::string& path) {
-  json document;
-  try {
-    document = json::parse(text);
-  } catch (const json::parse_error& error) {
-    throw SpecError(path, fmt::format("byte {}", error.byte), "is not JSON");
-  } catch (const json::out_of_range&) {
-    throw SpecError(path, "JSON", "a number is beyond double's range");
-  }
+  const json document = kernels::parse_json(text, path);
   const Node j(document, path, "");
   if (j["schema"].text() != "outgrad.fit/3") j["schema"].fail("is unknown; known: outgrad.fit/3");
   Fit fit;
-  fit.name = j["name"].word();
+  fit.name = j["name"].text();
   fit.activation = j["activation"].word();
+  if (const std::string why = refusal_of_name(fit.name, fit.activation == "expression"); !why.empty()) j["name"].fail(why);
   fit.function = j["function"].line();
   fit.accuracy = j["class"].line();
   fit.spec_sha256 = j["spec_sha256"].text();
@@ -461,7 +457,11 @@ Fit fit_from_json(const std::string& text, const std::string& path) {
     fit.expected_ratio = certificate["expected_ratio"].real();
     fit.expected_regret = certificate["expected_regret"].real();
     m.pieces = pieces_from_json(j["pieces"], Target::gradient, m.kDegree, m.kRows, m.kTwoWord);
-    if (static_cast<int>(m.pieces.size()) != m.kRows) j["pieces"].fail(fmt::format("must hold {} rows", m.kRows));
+    // The last cell is left out where nothing asks for it: its row stays in the table, which has a power of two of them.
+    const int listed = static_cast<int>(m.pieces.size());
+    if (listed < m.kRows - (m.kHasBreaks ? 0 : 1) || static_cast<int>(deployed_place(m, m.kYMax, true).row) >= listed) {
+      j["pieces"].fail(fmt::format("must hold {} rows", m.kRows));
+    }
     fit.backward = std::move(m);
   } else if (kind == "forward") {
     ForwardModel m;

@@ -87,6 +87,7 @@ Cost direct_cost() {
 
 struct PieceOps : kernels::FloatOps {
   float lookup(const std::vector<Piece>& pieces, kernels::u32 row, int word) const {
+    if (row >= pieces.size()) return 0;  // what a header holds in rows that are not listed
     const Piece& p = pieces[row];
     const auto k = static_cast<size_t>(word);
     return word == 0 ? p.centre : k <= p.c.size() ? p.c[k - 1] : p.c0_low;

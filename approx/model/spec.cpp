@@ -1,8 +1,10 @@
 #include "approx/model/spec.h"
 
+#include "approx/model/type_name.h"
 #include "kernels/host/errors.h"
 #include "kernels/support/digest.h"
 #include "kernels/support/files.h"
+#include "kernels/support/json.h"
 
 #include <fmt/format.h>
 
@@ -143,7 +145,9 @@ BackwardSpec parse_backward(Reader& r, const Accuracy& accuracy) {
     return b;
   }
   if (b.format == Format::e4m3 || b.format == Format::e5m2) r.fail("format", "8-bit formats have direct tables only (target oracle)");
-  b.degree = r.integer("degree", 1, 12);
+  const bool finds_layout = !r.has("cells") && !r.has("split");
+  if (finds_layout && b.accuracy != AccuracyClass::absolute) r.fail("cells", "is missing; it is found for targets abs:2^-N alone: 16 is a start");
+  if (!finds_layout || r.has("degree")) b.degree = r.integer("degree", 1, 12);
   b.scheme = parse_scheme(r, "scheme");
   b.centred = !r.has("centred") || r.boolean("centred");
   const bool in_ulps = b.accuracy == AccuracyClass::ulp && !small_format;
@@ -156,8 +160,12 @@ BackwardSpec parse_backward(Reader& r, const Accuracy& accuracy) {
     if (split != "levelled") r.fail("split", "'" + split + "' is unknown; known: levelled (or give cells)");
     if (b.accuracy != AccuracyClass::absolute) r.fail("split", "levelled is for targets abs:2^-N");
     b.split = Split::levelled;
-  } else {
+  } else if (!finds_layout) {
     b.cells = r.integer("cells", 1, kMostRows);
+  } else {
+    for (const char* key : {"left_segment", "right_from", "both_sides", "centred"}) {
+      if (r.has(key)) r.fail("cells", fmt::format("is missing beside {}: give 16 cells, or neither, and both are found", key));
+    }
   }
   if (r.has("y_max")) b.y_max = static_cast<float>(r.number("y_max", 0.01, 1e6));
   int rows = b.cells;
@@ -221,20 +229,11 @@ RoundedForwardSpec parse_rounded(Reader& r) {
 }  // namespace
 
 Spec parse_spec(const std::string& text, const std::string& path) {
-  nlohmann::json document;
-  try {
-    document = nlohmann::json::parse(text);
-  } catch (const nlohmann::json::parse_error& error) {
-    throw SpecError(path, fmt::format("byte {}", error.byte), "is not JSON");
-  } catch (const nlohmann::json::out_of_range&) {
-    throw SpecError(path, "JSON", "a number is beyond double's range");
-  }
+  const nlohmann::json document = kernels::parse_json(text, path);
   Reader r(document, path, "");
   if (const std::string schema = r.text("schema"); schema != "outgrad.spec/2") r.fail("schema", "'" + schema + "' is unknown; known: outgrad.spec/2");
   Spec spec;
   spec.name = r.text("name");
-  static const std::regex identifier("[a-z][a-z0-9_]{0,63}");
-  if (!std::regex_match(spec.name, identifier)) r.fail("name", "must be a lower-case identifier of up to 64 characters");
   Parameters parameters;
   if (r.has("parameters")) {
     Reader p = r.object("parameters");
@@ -243,6 +242,7 @@ Spec parse_spec(const std::string& text, const std::string& path) {
     p.finish();
   }
   const bool named = r.has("activation");
+  if (const std::string why = refusal_of_name(spec.name, !named); !why.empty()) r.fail("name", why);
   if (named == r.has("expression")) r.fail("activation", "give either it or an expression");
   const std::string key = named ? "activation" : "expression", definition = r.text(key);
   try {

@@ -46,7 +46,7 @@ struct BackwardSpec {
   bool centred = true;
   bool anchored = true;  ///< g is exactly its limit at the ends
   Split split = Split::uniform;
-  int cells = 0;         ///< uniform cells in s (or y)
+  int cells = 0;         ///< uniform cells in s (or y); 0 of a uniform split: the layout is to be found, and the degree too where it is 0
   std::optional<float> y_max;        ///< where g has its limit; chosen from the target if absent
   std::optional<float> s_min;        ///< clamp at the left end of s; the deployed s of y = -0 if absent
   std::optional<LeftSegment> left;

@@ -12,7 +12,6 @@
 #include <functional>
 #include <iterator>
 #include <regex>
-#include <set>
 #include <sstream>
 #include <utility>
 
@@ -230,6 +229,34 @@ std::vector<Real> cell_ends(const Real& lo, const Real& hi, const Real& left, co
   return ends;
 }
 
+/// The x of a row without its tails: outward to doubles, as the fitter's own certificate takes them.
+std::pair<Real, Real> range_of(const Piece& piece) {
+  return {std::nextafter(static_cast<double>(piece.x_lo), -INFINITY), std::nextafter(static_cast<double>(piece.x_hi), INFINITY)};
+}
+
+/// The ranges that the theorems of the rows are about leave no x out: a row that is shorter in the fit than in the kernel leaves a gap.
+WitnessScript ranges_script(const Fit& fit) {
+  std::vector<const Piece*> rows;
+  for (const Piece& piece : fit.backward->pieces) rows.push_back(&piece);
+  std::ranges::stable_sort(rows, {}, &Piece::x_lo);
+  std::string ranges, cases;
+  for (const Piece* piece : rows) {
+    const auto [lo, hi] = range_of(*piece);
+    const bool last = piece == rows.back();
+    ranges += fmt::format("  {}(* row {} *) {}{}\n", ranges.empty() ? "" : "\\/ ", piece->row,
+                          piece->left_tail    ? "x <= " + exact(hi)
+                          : piece->right_tail ? exact(lo) + " <= x"
+                                              : between(lo, "x", hi),
+                          last ? "." : "");
+    cases += last ? "  lra.\n" : fmt::format("  destruct (Rle_dec x {}); [lra|].\n", operand(hi));
+  }
+  return {fit.name + "_ranges.v",
+          fmt::format("(* The x of the rows of {}, as their theorems have them, are the whole line. Written by outgrad certify --coq. *)\n\n"
+                      "From Coq Require Import Reals Lra.\nOpen Scope R_scope.\n\nTheorem ranges_cover x :\n{}Proof.\n{}Qed.\n",
+                      fit.name, ranges, cases),
+          kNoRow, 0};
+}
+
 }  // namespace
 
 WitnessScript script(const Fit& fit, const Piece& piece, const std::string& path) {
@@ -238,8 +265,7 @@ WitnessScript script(const Fit& fit, const Piece& piece, const std::string& path
   const std::string place = fmt::format("pieces: row {}", piece.row);
   const double slack = piece.certified - piece.observed;
   if (!(slack > 0)) throw kernels::SpecError(path, place, "the certified error is not above the observed one");
-  // Outward to doubles, as the fitter's own certificate takes them.
-  const Real lo = std::nextafter(static_cast<double>(piece.x_lo), -INFINITY), hi = std::nextafter(static_cast<double>(piece.x_hi), INFINITY);
+  const auto [lo, hi] = range_of(piece);
   if ((piece.left_tail && lo > -kTail) || (piece.right_tail && hi < kTail))
     throw kernels::SpecError(path, place, fmt::format("certify --coq needs a tail to begin at |x| >= {}", kTail));
   static const Real x_star = Composite(activation_from_expression(kFunction)).x_star().mid();
@@ -280,6 +306,7 @@ std::vector<WitnessScript> scripts(const Fit& fit, const std::string& path) {
     all.push_back(script(fit, piece, path));
     std::ranges::move(gappa_scripts(fit.name, *fit.backward, piece), std::back_inserter(all));
   }
+  all.push_back(ranges_script(fit));
   return all;
 }
 
@@ -346,15 +373,37 @@ WitnessScript evaluation_script(const WitnessScript& script, const std::string& 
   return {module + ".v", std::move(text), script.row, script.claim};
 }
 
-std::vector<std::string> assumptions(const std::string& text) {
-  // A name begins a line; its type may go on in lines that are indented.
-  std::set<std::string> names;
+std::map<std::string, std::string> assumptions(const std::string& text) {
+  // A name begins a line; its statement may go on in lines that are indented.
+  std::map<std::string, std::string> statements;
+  std::string* statement = nullptr;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
-    if (line.empty() || line[0] == ' ' || line[0] == '#' || line == "Axioms:") continue;
-    names.insert(line.substr(0, line.find_first_of(" :")));
+    if (line.empty() || line[0] == '#' || line == "Axioms:") continue;
+    std::istringstream words(line);
+    std::string word;
+    if (line[0] != ' ') {
+      words >> word;
+      statement = &statements[word];
+    }
+    while (statement != nullptr && words >> word) {
+      if (!statement->empty() || word != ":") *statement += (statement->empty() ? "" : " ") + word;
+    }
   }
-  return {names.begin(), names.end()};
+  return statements;
+}
+
+std::vector<std::string> unlisted(const std::map<std::string, std::string>& assumed, const std::map<std::string, std::string>& listed) {
+  std::vector<std::string> names;
+  for (const auto& [name, statement] : assumed) {
+    const auto known = listed.find(name);
+    if (known == listed.end()) {
+      names.push_back(name);
+    } else if (known->second != statement) {
+      names.push_back(fmt::format("{}, stated as: {}", name, statement));
+    }
+  }
+  return names;
 }
 
 }  // namespace outgrad::approx::coq

@@ -9,12 +9,17 @@
 
 #include "approx/proof/gappa.h"
 
+#include <map>
 #include <string>
 #include <vector>
 
 namespace outgrad::approx::coq {
 
-/// A of all rows by script(), and B of each as Gappa scripts, which evaluation_script() then makes theorems. @throws kernels::SpecError as script() does.
+/// The row of what is about all of them.
+inline constexpr int kNoRow = -1;
+
+/// A of all rows by script(), and B of each as Gappa scripts, which evaluation_script() then makes theorems; and, of kNoRow, NAME_ranges.v: the theorem
+/// ranges_cover, that the x of the rows' theorems are the whole line. @throws kernels::SpecError as script() does.
 std::vector<WitnessScript> scripts(const Fit& fit, const std::string& path);
 
 /// A of one row, NAME_row_K.v: the theorem fit_error, and fit_error_far_left and fit_error_far_right where the row reaches to that limit.
@@ -24,7 +29,10 @@ WitnessScript script(const Fit& fit, const Piece& piece, const std::string& path
 /// A script of gappa_scripts() as the theorem evaluation_error, in NAME_row_K[_CASE]_B.v. `proof`: what `gappa -Bcoq` made of the script.
 WitnessScript evaluation_script(const WitnessScript& script, const std::string& proof);
 
-/// Names of the axioms in what `Print Assumptions` printed, or in a list in the form of approx/proof/coq/assumptions.
-std::vector<std::string> assumptions(const std::string& text);
+/// The axioms in what `Print Assumptions` printed, or in a list in the form of approx/proof/coq/assumptions: statements, single-spaced, by name.
+std::map<std::string, std::string> assumptions(const std::string& text);
+
+/// Of what is assumed, what is not listed, or listed with another statement.
+std::vector<std::string> unlisted(const std::map<std::string, std::string>& assumed, const std::map<std::string, std::string>& listed);
 
 }  // namespace outgrad::approx::coq

@@ -2,6 +2,7 @@
 
 #include "approx/proof/coq.h"
 #include "approx/proof/witness.h"
+#include "kernels/support/digest.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "kernels/support/parallel.h"
@@ -12,8 +13,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
+#include <map>
 #include <mutex>
+#include <ranges>
 #include <sstream>
 
 namespace outgrad::approx::coq {
@@ -68,6 +70,21 @@ Checked compile(const WitnessScript& script, const std::string& folder, double l
   return checked;
 }
 
+/// A library that says something else than the committed one proves something else: a definition of f' that is another function, for one.
+/// @throws kernels::SpecError
+void require_digests(const std::string& sources) {
+  const std::string path = sources + "/library.sha256";
+  std::map<std::string, std::string> digests;
+  for (const std::string& line : lines_of(kernels::read_file(path))) {
+    constexpr size_t kDigits = 64, kName = kDigits + 2;  // as sha256sum writes them
+    if (line.size() > kName) digests[line.substr(kName)] = line.substr(0, kDigits);
+  }
+  for (const std::string& line : lines_of(kernels::read_file(sources + "/_CoqProject"))) {
+    if (line.ends_with(".v") && kernels::sha256(kernels::read_file(sources + "/" + line)) != digests[line])
+      throw kernels::SpecError(path, line, "the file has another digest: what is proven over it is not believed");
+  }
+}
+
 /// Has what the theorems of the accepted files assume printed, once for all, because each printing walks through all that they rest on.
 void look_at_assumptions(CheckedFit& checked, const std::string& listed, const std::string& folder, double limit_s) {
   std::string modules, theorems;
@@ -85,8 +102,9 @@ void look_at_assumptions(CheckedFit& checked, const std::string& listed, const s
   checked.trust.file = script.name;
   add(checked.trust, result);
   if (!result.proven) return;
-  checked.assumptions = assumptions(result.output);
-  std::ranges::set_difference(checked.assumptions, assumptions(listed), std::back_inserter(checked.unlisted));
+  const auto assumed = assumptions(result.output);
+  checked.assumptions.assign(std::views::keys(assumed).begin(), std::views::keys(assumed).end());
+  checked.unlisted = unlisted(assumed, assumptions(listed));
   // Theorems about real numbers rest on axioms about them: if none is printed, the printing was not understood.
   const bool understood = std::ranges::any_of(checked.assumptions, [](const std::string& name) { return name.ends_with("sig_forall_dec"); });
   if (!understood) checked.trust.outcome = Outcome::refused;
@@ -128,6 +146,7 @@ void find_programs(CheckedFit& checked, const std::string& folder) {
 }
 
 std::vector<Checked> compile_library(const std::string& sources, const std::string& folder, double limit_s, bool total) {
+  require_digests(sources);
   std::vector<Checked> files;
   for (const std::string& line : lines_of(kernels::read_file(sources + "/_CoqProject"))) {
     if (!line.ends_with(".v")) continue;
@@ -140,7 +159,7 @@ std::vector<Checked> compile_library(const std::string& sources, const std::stri
 Checked check(const WitnessScript& script, const std::string& folder, double limit_s) {
   if (script.name.ends_with(".v")) {
     Checked checked = compile(script, folder, limit_s);
-    checked.bound = 'A';
+    checked.bound = script.row == kNoRow ? 'x' : 'A';
     return checked;
   }
   kernels::write_file(folder + "/" + script.name, script.text);
@@ -196,7 +215,7 @@ std::string to_json(const CheckedFit& checked, const Fit& fit) {
     json j{{"file", file.file}};
     if (file.bound != ' ') {
       j["bound"] = std::string(1, file.bound);
-      if (file.bound != 'T') j["row"] = file.row;
+      if (file.bound != 'T' && file.row != kNoRow) j["row"] = file.row;
       if (file.claim > 0) j["claim"] = fmt::format("{:a}", file.claim);
     }
     if (!file.theorems.empty()) j["theorems"] = file.theorems;

@@ -6,6 +6,7 @@
 #include "approx/search/fp8_fit.h"
 #include "approx/search/constants.h"
 #include "approx/search/direct_table.h"
+#include "approx/search/layouts.h"
 #include "approx/search/partition.h"
 #include "approx/search/rounded_forward.h"
 #include "approx/search/rounding.h"
@@ -272,7 +273,8 @@ ForwardModel fit_forward(const Composite& composite, const Spec& spec, Stage& ro
 class BackwardFitter {
  public:
   BackwardFitter(const Composite& composite, const Spec& spec, const std::vector<StorageInterval>& intervals)
-      : composite_(composite), name_(spec.name), accuracy_(spec.accuracy), target_(spec.target), spec_(*spec.backward), layout_(spec_), intervals_(intervals) {}
+      : composite_(composite), whole_(spec), name_(spec.name), accuracy_(spec.accuracy), target_(spec.target), spec_(*spec.backward), layout_(spec_),
+        intervals_(intervals) {}
 
   void fit(Fit& result, Stage& rows) {
     choose_constants();
@@ -366,8 +368,24 @@ class BackwardFitter {
       p.allowed = allowed_error(a * b > 0 ? std::min(std::abs(a), std::abs(b)) : 0);
     }
     fit_pieces(composite_, model_.pieces, spec_.degree, &model_, rows);
-    require_target(name_, model_.pieces);
+    try {
+      require_target(name_, model_.pieces);
+    } catch (const SpecError& error) {
+      throw SpecError(error.what() + remedy());
+    }
     if (in_ulps()) require_ulps();
+  }
+
+  /// What a user may write instead. Of the library's activations, fronts try what is out of reach by the hundred.
+  [[nodiscard]] std::string remedy() const {
+    if (composite_.activation().name != "expression" || spec_.accuracy != AccuracyClass::absolute) return "";
+    try {
+      Spec free = whole_;
+      free.backward->degree = 0;
+      return "; try " + layouts_within(composite_, free).front();
+    } catch (const SpecError& error) {
+      return fmt::format("; {}", error.what());
+    }
   }
 
   void require_ulps() {
@@ -418,6 +436,7 @@ class BackwardFitter {
   }
 
   const Composite& composite_;
+  const Spec& whole_;
   const std::string& name_;
   const std::string& accuracy_;
   const double target_;
@@ -429,6 +448,20 @@ class BackwardFitter {
   std::vector<float> breaks_;
   BackwardModel model_;
 };
+
+/// By the cheapest layout that reaches the target.
+void fit_found_layout(const Composite& composite, const Spec& spec, const std::vector<StorageInterval>& intervals, Fit& result, Stage& rows) {
+  const std::vector<std::string> layouts = layouts_within(composite, spec);
+  // Quick looks are off by some percent: where the cheapest misses the target, the next does not.
+  for (size_t k = 0; k < layouts.size(); ++k) {
+    try {
+      BackwardFitter(composite, with_layout(spec, layouts[k]), intervals).fit(result, rows);
+      return;
+    } catch (const SpecError&) {
+      if (k + 1 == layouts.size()) throw;
+    }
+  }
+}
 
 }  // namespace
 
@@ -457,6 +490,8 @@ Fit fit(const Spec& spec, int threads) {
     const std::vector<StorageInterval> intervals = storage_intervals(composite, spec.backward->format);
     if (spec.backward->accuracy == AccuracyClass::oracle) {
       result.table = direct_table(composite, *spec.backward, intervals);
+    } else if (spec.backward->split == Split::uniform && spec.backward->cells == 0) {
+      fit_found_layout(composite, spec, intervals, result, rows);
     } else {
       BackwardFitter(composite, spec, intervals).fit(result, rows);
     }

@@ -3,11 +3,12 @@
 #include "approx/progress.h"
 #include "approx/search/direct_table.h"
 #include "approx/search/fitter.h"
+#include "approx/search/layouts.h"
 #include "approx/search/partition.h"
-#include "approx/search/remez.h"
 #include "approx/search/rounding.h"
 #include "approx/search/storage_fit.h"
 #include "kernels/host/errors.h"
+#include "kernels/support/json.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -58,48 +59,6 @@ constexpr double kCoarsestBound = 0x1p-12;
 
 bool too_coarse(const Merit& m, double oracle) { return oracle > 0 ? m.total > kCoarsestTotal * oracle : m.a_plus_b > kCoarsestBound; }
 
-/// Rows of a layout, as members of a specification.
-struct Layout {
-  int degree;
-  std::string rows, suffix;  ///< suffix: of the name
-};
-
-/// Octaves of the left end, from the largest power of two below |y*| down.
-std::string left_segment(int edge, int half_octaves, int octaves) {
-  return fmt::format("\"left_segment\": {{\"edge_log2\": {}, \"half_octaves\": {}, \"merge_log2\": {}}}", edge, half_octaves, edge - octaves);
-}
-
-/// Layouts that differ in degree alone, from the lowest degree on.
-using Ladder = std::vector<Layout>;
-
-std::vector<Ladder> absolute_layouts(Format format, const Composite& composite) {
-  if (composite.activation().linear_from_zero) return {{{1, "\"cells\": 1, \"centred\": false", "d1"}}};
-  const bool single = format == Format::f32, masked = composite.masked();
-  std::vector<Ladder> all;
-  const auto add = [&](const std::string& rows, const std::string& suffix, int lowest) {
-    Ladder ladder;
-    for (int degree = lowest; degree <= (single ? 7 : 6); ++degree) ladder.push_back({degree, rows, fmt::format("d{}_{}", degree, suffix)});
-    all.push_back(std::move(ladder));
-  };
-  constexpr int kSquare = 2;  // of tanh and sigmoid, g is one of degree 2
-  const int lowest = single ? 3 : 2;
-  if (!masked) add("\"cells\": 1, \"centred\": false", "1", kSquare);
-  for (const int rows : single ? std::vector{16, 32, 64} : std::vector{8, 16, 32}) {
-    // In f32 s alone stays above 2^-16 at the left end, whatever the rows: one such table is enough.
-    if (!(single && masked) || rows == 32) add(fmt::format("\"cells\": {}", rows), fmt::format("{}", rows), lowest);
-    if (!masked) continue;
-    const int edge = static_cast<int>(std::ceil(std::log2(-composite.y_star().to_double()))) - 1;
-    // In f32 14 octaves, down to where y is 2^-17, leave nothing of g that counts; a 16-bit target leaves less to do.
-    const int octaves = single ? 14 : format == Format::f16 ? 4 : 3, halves = rows >= 32 ? 1 : 0, left = 1 + octaves + halves;
-    constexpr int kFewestOfCore = 3;
-    if (rows - left < kFewestOfCore) continue;
-    // From about sqrt(-y*) on, where y > 0, y is finer than s.
-    const std::string right = single ? ", \"right_from\": 0.44" : "";
-    add(fmt::format("\"cells\": {}, {}{}", rows - left, left_segment(edge, halves, octaves), right), fmt::format("{}l", rows), lowest);
-  }
-  return all;
-}
-
 /// Regrets that storage-aware fits are tried for: 2^-(k/2), apart by the factor that makes a difference.
 std::string regret_text(int halves) { return fmt::format("2^-{:g}", halves / 2.0); }
 
@@ -146,9 +105,6 @@ class Search {
     }
   }
 
-  static constexpr int kRoughSamples = 32;
-  /// Room that a target leaves for the rounding of coefficients.
-  static constexpr double kRoom = 1.2;
   /// No target lies below: nothing there counts, and the sampled level of an exact polynomial is noise.
   static constexpr double kNoise = 0x1p-45;
 
@@ -186,32 +142,6 @@ class Search {
     return format_ == Format::f32 ? rows == 32 && degree == 6 : (rows == 1 && degree == 7) || (rows == 16 && degree == 4);
   }
 
-  /// As minimax_level, in double: 2^-45 is all that is asked for here, and layouts by the hundred are asked for it.
-  static double rough_level(const Samples& samples, const Piece& piece, int degree) {
-    using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic>;
-    const double centre = piece.anchor ? static_cast<double>(piece.anchor->centre) : piece.centre_is_0 ? 0 : piece.nominal_centre;
-    const int first = piece.anchor ? 1 : 0;
-    double reach = 0;
-    for (const Real& v : samples.v) reach = std::max(reach, std::abs(static_cast<double>(v) - centre));
-    std::vector<std::pair<double, double>> used;
-    for (size_t i = 0; i < samples.v.size(); ++i) {
-      const double u = (static_cast<double>(samples.v[i]) - centre) / reach;
-      constexpr double kAnchorShadow = 0x1p-16;  // there no coefficient moves the error
-      if (first == 0 || std::abs(u) > kAnchorShadow)
-        used.emplace_back(u, static_cast<double>(samples.target[i]) - (piece.anchor ? static_cast<double>(piece.anchor->c0) : 0));
-    }
-    Matrix columns(static_cast<Eigen::Index>(used.size()), degree + 1 - first);
-    Eigen::VectorXd target(columns.rows());
-    for (Eigen::Index i = 0; i < columns.rows(); ++i) {
-      const auto [u, g] = used[static_cast<size_t>(i)];
-      for (int k = first; k <= degree; ++k) columns(i, k - first) = std::pow(u, k);
-      target[i] = g;
-    }
-    constexpr double kRough = 1e-2;
-    constexpr int kRounds = 100;
-    return exchange<double>(columns, target, kRough, kRounds).error;
-  }
-
   /// The least A that the rows reach, their rounding aside, and a layout that reaches it. The clamp at the right end depends on the target
   /// and the rows' width on the clamp: a level counts as no less than what its own layout was made for, until the two agree.
   [[nodiscard]] std::pair<double, BackwardModel> least_level(const BackwardSpec& spec) const {
@@ -219,14 +149,8 @@ class Search {
     BackwardModel best_model;
     constexpr int kMostRounds = 6;
     for (int round = 0; round < kMostRounds; ++round) {
-      BackwardModel model = lay_out(composite_, spec, constants_, std::clamp(kRoom * made_for, kNoise, 0.5));
-      double level = 0;
-#pragma omp parallel for schedule(dynamic, 1) reduction(max : level)
-      for (size_t i = 0; i < model.pieces.size(); ++i) {
-        if (model.pieces[i].constant) continue;
-        level = std::max(level, rough_level(sample(composite_, model.pieces[i], kRoughSamples), model.pieces[i], spec.degree));
-      }
-      flint_cleanup();
+      BackwardModel model = lay_out(composite_, spec, constants_, std::clamp(kRoomOfTarget * made_for, kNoise, 0.5));
+      const double level = LayoutSamples(composite_, model).level(spec.degree);
       constexpr double kSettledLevel = 0.05;
       if (level < kNoise || std::abs(level / made_for - 1) < kSettledLevel) return {level, std::move(model)};
       if (std::max(level, made_for) < best) {
@@ -245,7 +169,7 @@ class Search {
     auto [level, model] = least_level(*spec.backward);
     // In fp32 coefficients the finest levels of f32 are lost to rounding, of no account beside B.
     const double least = format_ == Format::f32 && level >= kNoise ? 0.25 * error_resolution(format_) : kNoise;
-    const std::string target = fmt::format("abs:2^{:.2f}", std::ceil(100 * std::log2(std::clamp(level * kRoom, least, 0.5))) / 100);
+    const std::string target = fmt::format("abs:2^{:.2f}", std::ceil(100 * std::log2(std::clamp(level * kRoomOfTarget, least, 0.5))) / 100);
     // What B comes to: where f has a minimum, s carries the rounding of a difference and a root into g.
     const double bound = level + (model.kHasRight ? 0x1p-23 : composite_.masked() ? 0x1p-22 : 0x1p-24);
     const auto considered = [&](const std::string& suffix, const std::string& scheme) {
@@ -444,12 +368,12 @@ ParetoFront pareto_front(const ParetoCandidates& candidates, int threads) {
 }
 
 bool is_front(const std::string& text) {
-  const json front = json::parse(text, nullptr, false);
+  const json front = kernels::parse_json_line(text);
   return front.is_object() && front.contains("schema") && front["schema"].is_string() && front["schema"].get<std::string>().starts_with("outgrad.pareto/");
 }
 
 std::vector<Spec> specs_of_front(const std::string& text, const std::string& path) {
-  const json front = json::parse(text, nullptr, false);
+  const json front = kernels::parse_json_line(text);
   if (front.is_discarded()) throw SpecError(path + ": not JSON");
   if (!front.is_object() || front.value("schema", json()) != kFrontSchema) throw SpecError(path, "schema", fmt::format("is not {}", kFrontSchema));
   if (!front.contains("points") || !front["points"].is_array() || front["points"].empty()) throw SpecError(path, "points", "an array of points is needed");
@@ -481,7 +405,7 @@ std::string to_json(const ParetoFront& front, const std::string& activation) {
                       {"selects", p.cost.selects},
                       {"integer", p.cost.integer},
                       {"loads", p.cost.loads},
-                      {"spec", json::parse(p.spec)}});
+                      {"spec", kernels::parse_json(p.spec)}});
   }
   return json{{"schema", kFrontSchema},   {"activation", activation},   {"format", to_string(front.format)}, {"exact", front.exact},
               {"tried", front.tried},     {"skipped", front.skipped},   {"out_of_reach", front.unreachable}, {"too_coarse", front.too_coarse},

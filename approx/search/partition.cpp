@@ -77,7 +77,8 @@ class RowBuilder {
       if (spec.left) {
         m.kLeftY = -std::ldexp(1.0f, spec.left->edge_log2);
         if (!(Real(m.kLeftY) > lower_)) {
-          throw kernels::SpecError(fmt::format("left_segment: -2^{} is not above the minimum {:.4f}", spec.left->edge_log2, static_cast<double>(lower_)));
+          throw kernels::SpecError(fmt::format("left_segment.edge_log2: -2^{} is not above the minimum {:.4f}; {} is", spec.left->edge_log2,
+                                               static_cast<double>(lower_), greatest_edge_log2(composite)));
         }
         v_begin_ = outward_lo(-sqrt(Real(m.kLeftY) - lower_));
       }
@@ -112,12 +113,20 @@ class RowBuilder {
         left_cells = a;
       }
     }
+    // Where both sides are as long, as tanh's are, half a cell more than is needed lies at either end: the last one begins where the coordinate ends, and
+    // would have nothing to be fitted to. It is left out then, and its row is never asked for.
+    constexpr double kNearlyEmpty = 1 + 0x1p-12;
+    int used = cells;
+    if (const double inner = cells - 1 - left_cells - 0.5; inner > 0 && v_end_ <= inner * width * kNearlyEmpty) {
+      width = std::max(width, v_end_ / inner);
+      --used;
+    }
     m.kIndexScale = std::nextafter(static_cast<float>(1 / width), 0.0f);
     m.kIndexBias = kMagic + static_cast<float>(m.kRows + left_cells);
     const auto scale = static_cast<double>(m.kIndexScale);
-    for (int row = 0; row < cells; ++row) {
+    for (int row = 0; row < used; ++row) {
       const int j = row - left_cells;
-      m.pieces.push_back(core_piece(row, (j - 0.5) / scale, (j + 0.5) / scale, cells));
+      m.pieces.push_back(core_piece(row, (j - 0.5) / scale, (j + 0.5) / scale, used));
     }
     if (spec_.right_from) continue_in_y(left_cells);
   }
@@ -295,6 +304,8 @@ BackwardModel lay_out(const Composite& composite, const BackwardSpec& spec, cons
   if (spec.left) layout.left_segment();
   return std::move(layout.m);
 }
+
+int greatest_edge_log2(const Composite& composite) { return static_cast<int>(std::ceil(std::log2(-composite.y_star().to_double()))) - 1; }
 
 float least_with_bit(const Composite& composite) {
   const float least = std::nextafter(static_cast<float>(composite.x_star().lower()), INFINITY);

@@ -17,6 +17,9 @@ BackwardModel lay_out(const Composite& composite, const BackwardSpec& spec, cons
 /// The ends of the core's coordinate.
 std::pair<double, double> core_range(const Composite& composite, const BackwardSpec& spec, const CoordinateConstants& constants, double target);
 
+/// Of a left segment: the largest power of two below |y*|.
+int greatest_edge_log2(const Composite& composite);
+
 /// The least float with m = 1: from x* on.
 float least_with_bit(const Composite& composite);
 

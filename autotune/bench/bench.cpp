@@ -116,63 +116,7 @@ constexpr KernelId kTimed[] = {
     KernelId::kRmsnormForward,  KernelId::kRmsnormBackward,  KernelId::kResidualLayernormForward, KernelId::kResidualLayernormBackward,
     KernelId::kBiasGeluForward, KernelId::kBiasGeluBackward, KernelId::kGeluForwardCode,          KernelId::kGeluBackwardCode};
 
-json to_json(const BenchGroup& group) {
-  json cases = json::array();
-  const std::vector<bool> kept = group.kept();
-  for (const BenchCase& which : group.cases) {
-    const Interval share = group.share_of_triad(which);
-    cases.push_back({{"name", which.name},
-                     {"variant", which.variant},
-                     {"rung", which.rung},
-                     {"elements", which.elements},
-                     {"bytes", which.bytes},
-                     {"ns", which.ns},
-                     {"gb_per_s", group.gb_per_s(which)},
-                     {"share_of_triad", {{"median", share.median}, {"low", share.low}, {"high", share.high}, {"confidence", kConfidence}}}});
-    cases.back().update(claims_json(which.fit));
-    if (const Interval speed = group.speed_against(which, "torch_" + which.name); speed.median > 0)
-      cases.back()["against_torch"] = {{"median", speed.median}, {"low", speed.low}, {"high", speed.high}, {"confidence", kConfidence}};
-  }
-  return {{"format", name_of(group.format)}, {"discarded_rounds", std::count(kept.begin(), kept.end(), false)}, {"cases", cases}};
-}
-
-void print(const BenchGroup& group) {
-  const std::vector<bool> kept = group.kept();
-  std::printf("%s, %.0f elements, %zu rounds, %td of them discarded%s\n", name_of(group.format), group.cases[2].elements, kept.size(),
-              std::count(kept.begin(), kept.end(), false), group.no_torch.empty() ? "" : ("; no PyTorch: " + group.no_torch).c_str());
-  for (const BenchCase& which : group.cases) {
-    const Interval share = group.share_of_triad(which);
-    const double bandwidth = group.gb_per_s(which);
-    std::string beside = which.rung.empty() || which.variant == which.rung ? which.variant : which.variant + " (" + which.rung + ")";
-    if (which.fit.name != nullptr) beside += "; " + claims_text(which.fit);
-    for (const char* peer : {"torch_", "libm_"})
-      if (const Interval speed = group.speed_against(which, peer + which.name); speed.median > 0) {
-        char text[64];
-        std::snprintf(text, sizeof text, "  %.2fx [%.2f, %.2f] %s", speed.median, speed.low, speed.high, peer);
-        (beside += text).pop_back();
-      }
-    std::printf("  %-27s %7.2f GB/s  %5.1f%% of triad [%.1f, %.1f]  %6.3f G elements/s  %s\n", which.name.c_str(), bandwidth, 100 * share.median,
-                100 * share.low, 100 * share.high, bandwidth * which.elements / which.bytes, beside.c_str());
-  }
-}
-
 }  // namespace
-
-double BenchGroup::gb_per_s(const BenchCase& which) const { return which.bytes / kernels::median(kept_of(which.ns, kept())); }
-
-Interval BenchGroup::share_of_triad(const BenchCase& which) const {
-  const Interval ratio = ratio_interval(cases.front().ns, which.ns, kept(), /*seed=*/1);
-  const double scale = which.bytes / cases.front().bytes;
-  return {ratio.median * scale, ratio.low * scale, ratio.high * scale};
-}
-
-Interval BenchGroup::speed_against(const BenchCase& which, const std::string& peer) const {
-  const auto other = std::find_if(cases.begin(), cases.end(), [&](const BenchCase& c) { return c.name == peer; });
-  if (other == cases.end()) return {0, 0, 0};
-  const Interval ratio = ratio_interval(other->ns, which.ns, kept(), /*seed=*/1);
-  const double scale = which.elements / other->elements;
-  return {ratio.median * scale, ratio.low * scale, ratio.high * scale};
-}
 
 BenchGroup run_bench(FormatId format, i64 elements, int rounds, std::uint64_t seed) {
   std::string why;
@@ -236,7 +180,7 @@ int bench_command(const std::vector<std::string>& args) {
     if (as_json)
       groups.push_back(to_json(group));
     else
-      print(group);
+      std::printf("%s", text_of(group).c_str());
     std::fflush(stdout);
   }
   if (as_json) std::printf("%s\n", json{{"schema", "outgrad.bench/1"}, {"device", to_json(device_record(cpu))}, {"groups", groups}}.dump(2).c_str());

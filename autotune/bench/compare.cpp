@@ -45,9 +45,23 @@ std::string source_of(const std::string& header, const std::string& root, Format
   return text;
 }
 
+}  // namespace
+
+Interval Comparison::gain() const { return ratio_interval(before_ns, after_ns, kept(), /*seed=*/1); }
+
+double Comparison::gb_per_s(const std::vector<double>& ns) const { return problem.bytes() / kernels::median(kept_of(ns, kept())); }
+
+json to_json(const Interval& interval, const std::vector<bool>& kept) {
+  const bool told = is_figure(interval, count_of(kept));
+  return {{"status", told ? "ok" : "too noisy"},
+          {"median", told ? json(interval.median) : json()},
+          {"low", interval.low},
+          {"high", interval.high},
+          {"confidence", kConfidence}};
+}
+
 json to_json(const Comparison& c) {
   const std::vector<bool> kept = c.kept();
-  const Interval gain = c.gain();
   return {{"kernel", name_of(c.problem.kernel)},
           {"format", name_of(c.problem.format)},
           {"rows", c.problem.rows},
@@ -59,15 +73,22 @@ json to_json(const Comparison& c) {
           {"bytes", c.problem.bytes()},
           {"before_ns", c.before_ns},
           {"after_ns", c.after_ns},
-          {"discarded_rounds", std::count(kept.begin(), kept.end(), false)},
-          {"gain", {{"median", gain.median}, {"low", gain.low}, {"high", gain.high}, {"confidence", kConfidence}}}};
+          {"discarded_rounds", kept.size() - count_of(kept)},
+          {"gain", to_json(c.gain(), kept)}};
 }
 
-}  // namespace
-
-Interval Comparison::gain() const { return ratio_interval(before_ns, after_ns, kept(), /*seed=*/1); }
-
-double Comparison::gb_per_s(const std::vector<double>& ns) const { return problem.bytes() / kernels::median(kept_of(ns, kept())); }
+std::string text_of(const Comparison& c) {
+  const Interval gain = c.gain();
+  const std::vector<bool> kept = c.kept();
+  char text[256];
+  if (is_figure(gain, count_of(kept))) {
+    std::snprintf(text, sizeof text, "  %-47s %7.2f -> %7.2f GB/s  %.3fx [%.3f, %.3f]  %zu of %zu rounds", c.problem.sized_name().c_str(),
+                  c.gb_per_s(c.before_ns), c.gb_per_s(c.after_ns), gain.median, gain.low, gain.high, count_of(kept), kept.size());
+  } else {
+    std::snprintf(text, sizeof text, "  %-47s %s", c.problem.sized_name().c_str(), too_noisy(gain, kept).c_str());
+  }
+  return text + ("  " + c.choice.variant) + " (" + c.choice.rung + (c.choice.claims.empty() ? "" : "; ") + c.choice.claims + ")\n";
+}
 
 EntryPoints::EntryPoints(const std::string& header, const std::vector<Problem>& problems, const Toolchain& toolchain, const CompileSettings& settings) {
   const std::string path = header.empty() ? "" : std::filesystem::absolute(header).string();
@@ -183,11 +204,7 @@ int compare_command(const Options& options) {
       results.push_back(to_json(c));
       continue;
     }
-    const Interval gain = c.gain();
-    const std::vector<bool> kept = c.kept();
-    std::printf("  %-47s %7.2f -> %7.2f GB/s  %.3fx [%.3f, %.3f]  %td of %zu rounds  %s (%s%s%s)\n", problem.sized_name().c_str(), c.gb_per_s(c.before_ns),
-                c.gb_per_s(c.after_ns), gain.median, gain.low, gain.high, std::count(kept.begin(), kept.end(), true), kept.size(), c.choice.variant.c_str(),
-                c.choice.rung.c_str(), c.choice.claims.empty() ? "" : "; ", c.choice.claims.c_str());
+    std::printf("%s", text_of(c).c_str());
     std::fflush(stdout);
   }
   if (as_json)

@@ -33,6 +33,12 @@ struct Comparison {
   double gb_per_s(const std::vector<double>& ns) const;  // median over the rounds kept
 };
 
+// As those of a BenchGroup (autotune/bench/group.h).
+std::string text_of(const Comparison& comparison);
+nlohmann::json to_json(const Comparison& comparison);
+// {"status": "ok", "median", "low", "high", "confidence"}; without a figure "too noisy" and null.
+nlohmann::json to_json(const Interval& interval, const std::vector<bool>& kept);
+
 // The entry points of `problems`, compiled without a header (empty path) or with it: those of one format are one unit. Throws as compile_source does.
 class EntryPoints {
  public:

@@ -175,7 +175,7 @@ std::vector<StoreSpeed> store_speeds(StoredLayer layer, FormatId format, i64 n, 
   std::vector<StoreSpeed> speeds;
   for (std::size_t k = 0; k < stores.size(); ++k) {
     speeds.push_back({stores[k].name, stores[k].forward_bytes, stores[k].backward_bytes, ratio_interval(ns[0], ns[2 * k], kept_ones, seed),
-                      ratio_interval(ns[1], ns[2 * k + 1], kept_ones, seed)});
+                      ratio_interval(ns[1], ns[2 * k + 1], kept_ones, seed), kept_ones});
   }
   return speeds;
 }
@@ -198,15 +198,19 @@ int stores_command(const Options& options) {
         std::printf("%s, %s, %lld elements: speed over that of the plain kernels\n", name, name_of(format), static_cast<long long>(n));
       }
       for (const StoreSpeed& s : speeds) {
-        const auto interval = [](const Interval& i) { return json{{"median", i.median}, {"low", i.low}, {"high", i.high}, {"confidence", kConfidence}}; };
         stores.push_back({{"store", s.store},
                           {"forward_bytes", s.forward_bytes},
                           {"backward_bytes", s.backward_bytes},
-                          {"forward", interval(s.forward)},
-                          {"backward", interval(s.backward)}});
+                          {"forward", to_json(s.forward, s.kept)},
+                          {"backward", to_json(s.backward, s.kept)}});
         if (!options.has("json")) {
-          std::printf("  %-26s forward %6.3f bytes  %.2fx [%.2f, %.2f]   backward %6.3f bytes  %.2fx [%.2f, %.2f]\n", s.store.c_str(), s.forward_bytes,
-                      s.forward.median, s.forward.low, s.forward.high, s.backward_bytes, s.backward.median, s.backward.low, s.backward.high);
+          const auto speed = [&](const Interval& i) {
+            char text[64];
+            std::snprintf(text, sizeof text, "%.2fx [%.2f, %.2f]", i.median, i.low, i.high);
+            return is_figure(i, count_of(s.kept)) ? std::string(text) : too_noisy(i, s.kept);
+          };
+          std::printf("  %-26s forward %6.3f bytes  %s   backward %6.3f bytes  %s\n", s.store.c_str(), s.forward_bytes, speed(s.forward).c_str(),
+                      s.backward_bytes, speed(s.backward).c_str());
         }
       }
       groups.push_back({{"layer", name}, {"format", name_of(format)}, {"elements", n}, {"stores", stores}});

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <string_view>
 
@@ -228,6 +230,15 @@ const Core& zen4() {
   return kCore;
 }
 
+const Core& core_of(unsigned family, unsigned model) {
+  constexpr unsigned kFamily19h = 0x19;
+  // Of family 19h: EPYC 9004 (10h-1Fh), desktop (60h-6Fh), mobile (70h-7Fh), EPYC 8004 and 97x4 (A0h-AFh).
+  constexpr unsigned kZen4Models[] = {0x1, 0x6, 0x7, 0xa};
+  if (family == kFamily19h && std::find(std::begin(kZen4Models), std::end(kZen4Models), model >> 4) != std::end(kZen4Models)) return zen4();
+  throw kernels::EnvironmentError("no model of this CPU's cores (family " + std::to_string(family) + ", model " + std::to_string(model) + "; there is one of " +
+                                  zen4().name + ")");
+}
+
 const Core& this_core() {
   unsigned family = 0, model = 0;
 #if defined(__x86_64__)
@@ -238,12 +249,9 @@ const Core& this_core() {
     model = (a >> 4 & 0xf) | (a >> 12 & 0xf0);
   }
 #endif
-  constexpr unsigned kFamily19h = 0x19;
-  // Of family 19h: EPYC 9004 (10h-1Fh), desktop (60h-6Fh), mobile (70h-7Fh), EPYC 8004 and 97x4 (A0h-AFh).
-  constexpr unsigned kZen4Models[] = {0x1, 0x6, 0x7, 0xa};
-  if (family == kFamily19h && std::find(std::begin(kZen4Models), std::end(kZen4Models), model >> 4) != std::end(kZen4Models)) return zen4();
-  throw kernels::EnvironmentError("no model of this CPU's cores (family " + std::to_string(family) + ", model " + std::to_string(model) + "; there is one of " +
-                                  zen4().name + ")");
+  if (const char* pretended = std::getenv("OUTGRAD_CPU_MODEL"); pretended != nullptr && std::sscanf(pretended, "%u,%u", &family, &model) != 2)
+    throw kernels::EnvironmentError(std::string("OUTGRAD_CPU_MODEL: '") + pretended + "' is not FAMILY,MODEL");
+  return core_of(family, model);
 }
 
 Cost cost_of(const Core& core, const Instruction& instruction) {

@@ -53,7 +53,9 @@ struct Core {
   double l2_bytes, l3_bytes;  // per clock and core
   double dram_gb_per_s, dram_write_gb_per_s;  // that the cores of one machine share
 };
-// This machine's. Throws EnvironmentError for a CPU that is not in the table.
+// Of a CPU, by the family and model that CPUID gives. Throws EnvironmentError for one that is not in the table.
+const Core& core_of(unsigned family, unsigned model);
+// This machine's, or that of OUTGRAD_CPU_MODEL=FAMILY,MODEL, by which the tests pretend another machine.
 const Core& this_core();
 const Core& zen4();
 

@@ -12,6 +12,7 @@
 #include "autotune/gpu/session.h"
 #include "autotune/isolate.h"
 #include "autotune/tune_command.h"
+#include "kernels/support/json.h"
 #include "kernels/support/process.h"
 
 namespace outgrad::autotune::gpu {
@@ -214,7 +215,7 @@ int on_all_devices(const Options& options, const std::vector<Problem>& problems,
     worst = std::max(worst, status < 0 ? kernels::kExitEnvironment : status);
     const std::string said = kernels::read_file(said_by(index));
     if (options.has("json")) {
-      const json summary = json::parse(said, nullptr, /*allow_exceptions=*/false);
+      const json summary = kernels::parse_json_line(said);
       summaries.push_back(summary.is_discarded() ? json(nullptr) : summary);  // of one that failed: why is on stderr
     } else {
       std::printf("== cuda:%d\n%s", index, said.c_str());

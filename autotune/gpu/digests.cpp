@@ -10,6 +10,7 @@
 #include "kernels/host/errors.h"
 #include "kernels/support/digest.h"
 #include "kernels/support/files.h"
+#include "kernels/support/json.h"
 #include "kernels/support/parallel.h"
 
 namespace outgrad::autotune::gpu {
@@ -63,7 +64,7 @@ OutputDigests digests_of_sweep(const std::string& folder, const std::string& for
   using nlohmann::json;
   const std::string path = folder + "/gelu_" + format + ".json";
   try {
-    const json sweep = json::parse(kernels::read_file(path));
+    const json sweep = kernels::parse_json(kernels::read_file(path));
     for (const json& domain : sweep.at("domains")) {
       if (domain.at("x_format") != format) continue;
       const json& digests = domain.at("sha256");

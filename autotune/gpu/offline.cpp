@@ -22,6 +22,7 @@
 #include "autotune/timing.h"
 #include "kernels/support/digest.h"
 #include "kernels/support/files.h"
+#include "kernels/support/json.h"
 #include "kernels/support/parallel.h"
 #include "kernels/support/progress.h"
 #include "kernels/support/random.h"
@@ -67,7 +68,7 @@ json to_json(const Facts& facts) {
 // Nothing where the text is none of ours: a cache file that a crash cut short is compiled again.
 std::optional<Facts> facts_from(const std::string& text) {
   try {
-    const json facts = json::parse(text);
+    const json facts = kernels::parse_json(text);
     if (facts.at("schema") != kCacheSchema) return std::nullopt;
     if (facts.contains("reason")) return Pruned{facts.at("reason").get<Reason>(), facts.at("detail").get<std::string>()};
     std::vector<CodeFacts> kernels;

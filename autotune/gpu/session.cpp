@@ -147,12 +147,12 @@ std::function<void(const Arguments&)> on_host_arrays(const Device& device, const
   };
 }
 
-std::string run_on_device(int index, const Problem& problem, const Arguments& arguments, float eps) {
+std::string run_on_device(int index, const Problem& problem, const Arguments& arguments, float eps, std::shared_ptr<const FitChoice> fit) {
   const Device device(index);
   const Architecture& limits = device.identity().limits;
   const Nvrtc& nvrtc = Nvrtc::instance();
   nvrtc.require(limits.name);
-  const GpuVariant variant = default_gpu_variant(problem, limits);
+  const GpuVariant variant = default_gpu_variant(problem, limits, std::move(fit));
   std::vector<Cubin> cubins;
   for (const std::string& source : {variant.source(), variant.helper_source()}) {
     if (source.empty()) continue;

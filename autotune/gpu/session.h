@@ -4,6 +4,7 @@
 #include <array>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -48,8 +49,8 @@ enum class Placement { kAsOnTheHost, kAligned };
 std::function<void(const Arguments&)> on_host_arrays(const Device& device, const LoadedVariant& loaded, Placement placement = Placement::kAsOnTheHost);
 
 // Runs a kernel of the library in its default schedule on device `index`, over arrays of the host, and says by which variant; `eps` is of a norm's
-// forward. Compiles it first. This process may not fork thereafter. Throws EnvironmentError without a device, a driver or a compiler for it.
-std::string run_on_device(int index, const Problem& problem, const Arguments& arguments, float eps = kTunedEps);
+// forward, `fit` of an elementwise kernel (null: its default). Compiles it first. This process may not fork thereafter. Throws EnvironmentError without a device, a driver or a compiler for it.
+std::string run_on_device(int index, const Problem& problem, const Arguments& arguments, float eps = kTunedEps, std::shared_ptr<const FitChoice> fit = nullptr);
 
 // Device `index` as an executor.
 std::unique_ptr<Executor> open_device(int index);

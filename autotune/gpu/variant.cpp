@@ -110,7 +110,9 @@ const Fits& gpu_fits_of(const Problem& problem) {
   return is_norm(problem.kernel) ? kNone : fits_of(problem);
 }
 
-DeviceKernel GpuVariant::main_kernel() const { return kernels::jit::main_kernel(problem.kernel, norm); }
+DeviceKernel GpuVariant::main_kernel() const {
+  return fit && !fit->forward.empty() ? DeviceKernel::activation_forward : kernels::jit::main_kernel(problem.kernel, norm);
+}
 
 bool GpuVariant::takes(i64 cols) const {
   if (problem.over_rows() && is_wide(problem) && cols % kOctet != 0) return false;
@@ -161,6 +163,7 @@ std::string GpuVariant::source() const {
     const SideChannels side = norm.home == RowHome::registers ? SideChannels::none : SideChannels::either;
     return kernels::jit::source(kernels::jit::NormInstance{main_kernel(), kind.norm, kind.residual, type, is_wide(problem), side, norm});
   }
+  if (!fit->forward.empty()) return kernels::jit::source(kernels::jit::ElementwiseInstance{main_kernel(), type, fit->forward, "", false, schedule});
   // A header of the caller's own stands in the program, one of ours is embedded.
   const std::string declaration = fit->header.empty() ? kernels::jit::fit_include(fit->name) : fit->header + "\n";
   return kernels::jit::source(
@@ -178,7 +181,7 @@ int GpuVariant::block_elements() const {
   return schedule.threads * schedule.octets * kOctet;
 }
 
-GpuVariant default_gpu_variant(const Problem& problem, const Architecture& architecture) {
+GpuVariant default_gpu_variant(const Problem& problem, const Architecture& architecture, std::shared_ptr<const FitChoice> fit) {
   if (is_norm(problem.kernel)) {
     // What the launchers choose depends on the columns, and where a block has little shared memory also on the slots that it adds up.
     GpuNormSchedule schedule =
@@ -186,11 +189,11 @@ GpuVariant default_gpu_variant(const Problem& problem, const Architecture& archi
     if (!is_forward(problem.kernel)) schedule.sums = schedule.home == RowHome::registers ? ColumnSums::fused : ColumnSums::separate;
     return {problem, schedule};
   }
-  const std::shared_ptr<const FitChoice>& fit = gpu_fits_of(problem).front();
+  if (!fit) fit = gpu_fits_of(problem).front();
   return {
       problem, fit,
       kernels::cuda::completed(
-          {},
+          fit->forward.empty() ? kernels::GpuSchedule{} : kernels::cuda::ForwardsSchedule::kSchedule,
           {.forward = is_forward(problem.kernel), .bias = problem.over_rows(), .element_bytes = autotune::bytes_of(problem.format), .rows = fit->has_rows})};
 }
 

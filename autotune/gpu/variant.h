@@ -75,8 +75,9 @@ Traffic traffic_of(const Problem& problem);
 // The fits that a problem's kernel takes as a parameter: none for a norm.
 const Fits& gpu_fits_of(const Problem& problem);
 
-// The kernel's own default, with what it completes it by: octets, and all of a norm's schedule. A norm's problem has columns.
-GpuVariant default_gpu_variant(const Problem& problem, const Architecture& architecture);
+// The kernel's own default, with what it completes it by: octets, and all of a norm's schedule. A norm's problem has columns. `fit`, where it is not null,
+// stands in place of the problem's default.
+GpuVariant default_gpu_variant(const Problem& problem, const Architecture& architecture, std::shared_ptr<const FitChoice> fit = nullptr);
 
 // The space over these fits. Parameters of GELU's kernels: fit, threads, octets, access_bytes, blocks_per_sm, resident_blocks, loads, stores, table; of
 // the norms: row_warps, octets, block_rows, access_bytes, blocks_per_sm, resident_blocks, rows_ahead, home, sums, loads, stores, for rows of the problem's

@@ -13,6 +13,8 @@
 #include <filesystem>
 #include <map>
 
+#include "kernels/support/json.h"
+
 namespace outgrad::autotune {
 namespace {
 
@@ -60,7 +62,7 @@ kernels::SpecError newer(const std::string& path, long long line, const std::str
 // The value of a line, null where it is none of ours or too deep for the library.
 json value_of(std::string_view line) {
   if (nests_too_deep(line)) return {};
-  json value = json::parse(line, nullptr, /*allow_exceptions=*/false);
+  json value = kernels::parse_json_line(line);
   return value.is_discarded() ? json() : value;
 }
 
@@ -115,7 +117,7 @@ Database parse_database(const std::string& path, std::string_view text) {
       warn("nested deeper than " + std::to_string(kDeepest));
       continue;
     }
-    json record = json::parse(line, nullptr, /*allow_exceptions=*/false);
+    json record = kernels::parse_json_line(line);
     if (record.is_discarded() || !record.is_object()) {
       warn("not a JSON object");
       continue;

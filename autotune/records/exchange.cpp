@@ -11,6 +11,7 @@
 #include "autotune/records/database.h"
 #include "autotune/records/identity.h"
 #include "kernels/support/files.h"
+#include "kernels/support/json.h"
 #include "kernels/support/statistics.h"
 
 namespace outgrad::autotune {
@@ -34,7 +35,7 @@ constexpr FailureName kFailures[] = {
 template <class Json>
 Json parse(const std::string& path, const std::string& text) {
   try {
-    return Json::parse(text);
+    return kernels::parse_json<Json>(text);
   } catch (const json::parse_error& error) {
     const std::size_t end = std::min(error.byte, text.size());
     const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), '\n');
@@ -42,6 +43,43 @@ Json parse(const std::string& path, const std::string& text) {
   } catch (const json::out_of_range&) {  // whose text quotes all of the number
     throw kernels::SpecError(path, "JSON", "a number is beyond double's range");
   }
+}
+
+// Python's json module, with which Kernel Tuner writes, spells three values that JSON has no number for. Here they become texts: no number, as they are.
+std::string with_quoted_words(std::string text) {
+  if (text.find("NaN") == text.npos && text.find("Infinity") == text.npos) return text;
+  std::string quoted;
+  bool in_text = false;
+  for (std::size_t i = 0; i < text.size();) {
+    std::size_t length = 1;
+    bool word = false;
+    if (in_text && text[i] == '\\') {
+      length = std::min<std::size_t>(2, text.size() - i);
+    } else if (text[i] == '"') {
+      in_text = !in_text;
+    } else if (!in_text) {
+      for (const std::string_view spelt : {"NaN", "Infinity", "-Infinity"})
+        if (std::string_view(text).substr(i).starts_with(spelt)) word = true, length = spelt.size();
+    }
+    quoted += (word ? "\"" : "") + text.substr(i, length) + (word ? "\"" : "");
+    i += length;
+  }
+  return quoted;
+}
+
+bool is_no_number(std::string_view text) { return text == "NaN" || text == "Infinity" || text == "-Infinity"; }
+
+// A Kernel Tuner cache that was not closed: its two last braces are missing, and a comma may follow the last entry, or not. Closed as Kernel Tuner
+// closes it; any other text as it is.
+std::string closed_cache(std::string text) {
+  if (text.find("\"tune_params_keys\"") == text.npos) return text;
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back())) != 0) text.pop_back();
+  if (!text.empty() && text.back() == ',')
+    text.pop_back();
+  else if (!kernels::parse_json_line(text).is_discarded())
+    return text;
+  std::string closed = text + "}\n}";
+  return kernels::parse_json_line(closed).is_discarded() ? text : closed;  // else the place of its damage is the file's own
 }
 
 // The text at a key; empty where there is none.
@@ -53,9 +91,22 @@ std::string text_at(const Json& object, const char* key) {
 
 // One recorded value in a key of a Kernel Tuner cache: what Python's str() makes of it.
 std::string python_text(const json& value) {
+  if (value.is_null()) return "None";
   if (value.is_string()) return value.get<std::string>();
   if (value.is_boolean()) return value.get<bool>() ? "True" : "False";
-  return value.dump();
+  if (!value.is_array()) return value.dump();
+  std::string list;
+  for (const json& item : value) {
+    const std::string text = python_text(item), quote = !item.is_string() ? "" : text.find('\'') == text.npos ? "'" : "\"";
+    list += (list.empty() ? "" : ", ") + quote + text + quote;
+  }
+  return "[" + list + "]";
+}
+
+// A parameter's value as Kernel Tuner knows them: a number, a text, True, False, None, or a list of such.
+bool is_value(const json& value) {
+  if (value.is_array()) return std::all_of(value.begin(), value.end(), is_value);
+  return value.is_null() || value.is_number() || value.is_string() || value.is_boolean();
 }
 
 // Collects entries into a recording, checking each.
@@ -67,10 +118,9 @@ class Collector {
     for (std::size_t p = 0; p < names.size(); ++p) {
       const auto& list = recording_.labels[p];
       const bool integers = std::all_of(list.begin(), list.end(), [](const json& v) { return v.is_number_integer() || v.is_boolean(); });
-      Parameter parameter{names[p], {}, std::any_of(list.begin(), list.end(), [](const json& v) { return v.is_string(); })};
+      Parameter parameter{names[p], {}, std::any_of(list.begin(), list.end(), [](const json& v) { return !v.is_number() && !v.is_boolean(); })};
       for (std::size_t i = 0; i < list.size(); ++i) {
-        if (!list[i].is_number() && !list[i].is_string() && !list[i].is_boolean())
-          throw bad("parameter " + names[p], "a value that is neither a number nor a text");
+        if (!is_value(list[i])) throw bad("parameter " + names[p], "a value that is neither a number nor a text, None or a list of these");
         for (std::size_t j = 0; j < i; ++j)
           if (list[i] == list[j]) throw bad("parameter " + names[p], "the value " + list[i].dump() + " occurs twice");
         parameter.values.push_back(!integers ? static_cast<std::int64_t>(i) : list[i].is_boolean() ? list[i].get<bool>() : list[i].get<std::int64_t>());
@@ -176,7 +226,9 @@ Recording read_kernel_tuner(const std::string& path, const json& root) {
     Evaluation evaluation;
     const auto time = entry.find("time");
     const std::string failure = time != entry.end() && time->is_string() ? time->get<std::string>() : text_at(entry, "__error__");
-    if (!failure.empty()) {
+    if (is_no_number(failure)) {
+      evaluation.failure = "runtime";  // it ran, and its time is none
+    } else if (!failure.empty()) {
       const auto* known = std::find_if(std::begin(kFailures), std::end(kFailures), [&](const auto& f) { return failure == f.kernel_tuner; });
       if (known == std::end(kFailures)) throw bad(place, "unknown failure '" + failure + "'");
       evaluation.failure = known->t4;
@@ -197,13 +249,16 @@ Recording read_kernel_tuner(const std::string& path, const json& root) {
   return std::move(collector).finish();
 }
 
-// Milliseconds in one of T4's units, in which Kernel Tuner spells one wrongly.
-double milliseconds_of(const std::string& path, const std::string& unit) {
-  const std::map<std::string, double> known = {{"", 1},          {"ms", 1},    {"milliseconds", 1},    {"miliseconds", 1}, {"s", 1e3},
-                                               {"seconds", 1e3}, {"us", 1e-3}, {"microseconds", 1e-3}, {"ns", 1e-6},       {"nanoseconds", 1e-6}};
-  const auto found = known.find(unit);
-  if (found == known.end()) throw kernels::SpecError(path, "metadata: timeunit", "unknown unit '" + unit + "'");
-  return found->second;
+// Milliseconds in a unit of time as writers of T4 spell it (Kernel Tuner wrongly, once). T4's schema has any text there.
+double milliseconds_of(const kernels::SpecError& refusal, const std::string& unit) {
+  static const std::vector<std::pair<double, std::set<std::string>>> known = {
+      {1e-6, {"ns", "nsec", "nanosecond", "nanoseconds"}},
+      {1e-3, {"us", "\u00b5s", "\u03bcs", "usec", "microsecond", "microseconds"}},  // the micro sign, and the Greek letter
+      {1, {"ms", "msec", "millisecond", "milliseconds", "miliseconds"}},
+      {1e3, {"s", "sec", "second", "seconds"}}};
+  for (const auto& [milliseconds, spellings] : known)
+    if (spellings.contains(unit)) return milliseconds;
+  throw refusal;
 }
 
 Recording read_t4(const std::string& path, const ordered_json& root) {
@@ -213,7 +268,14 @@ Recording read_t4(const std::string& path, const ordered_json& root) {
   if (const std::string version = text_at(root, "schema_version"); version != kT4Version) throw bad("schema_version", "'" + version + "' is not " + kT4Version);
   const auto metadata = root.find("metadata");
   const bool described = metadata != root.end() && metadata->is_object();
-  const double unit = milliseconds_of(path, described ? text_at(*metadata, "timeunit") : "");
+  // The unit of all times of the file; where it names none, a result's `time` has its own, which is that of its samples too.
+  const auto unit_of = [&](const std::string& place, const auto& unit) -> std::optional<double> {
+    if (unit.is_null() || unit == "") return {};
+    const std::string text = unit.is_string() ? unit.template get<std::string>() : unit.dump();
+    constexpr std::size_t kShown = 40;
+    return milliseconds_of(bad(place, "unknown unit of time '" + text.substr(0, kShown) + "'; known: ns, us, ms, s"), text);
+  };
+  const std::optional<double> unit = unit_of("metadata: timeunit", described && metadata->contains("timeunit") ? metadata->at("timeunit") : ordered_json());
   const auto place_of = [](std::size_t i) { return "results[" + std::to_string(i) + "]"; };
 
   // Parameters in the order of the first configuration; values in ascending order, texts in the order in which they occur.
@@ -250,22 +312,28 @@ Recording read_t4(const std::string& path, const ordered_json& root) {
       if (known == std::end(kFailures)) throw bad(place_of(i), "unknown invalidity '" + invalidity + "'");
       evaluation.failure = invalidity;
     }
+    double sample_unit = unit.value_or(1);
+    if (const auto measurements = result.find("measurements"); measurements != result.end() && measurements->is_array())
+      for (const auto& measurement : *measurements) {
+        if (!measurement.is_object() || text_at(measurement, "name") != "time") continue;
+        const auto own = measurement.contains("unit") ? unit_of(place_of(i) + ": measurements", measurement["unit"]) : std::nullopt;
+        if (!unit) sample_unit = own.value_or(1);
+        if (evaluation.failure.empty() && measurement.contains("value") && measurement["value"].is_number())
+          evaluation.time_ms = own.value_or(unit.value_or(1)) * measurement["value"].get<double>();
+      }
     if (const auto times = result.find("times"); times != result.end() && times->is_object()) {
       evaluation.times_ms = numbers_at(*times, "runtimes");
-      for (double& sample : evaluation.times_ms) sample *= unit;
+      for (double& sample : evaluation.times_ms) sample *= sample_unit;
+      const double other = unit.value_or(1);
       // The schema's key, and the one that Kernel Tuner writes.
-      evaluation.compile_ms = unit * (times->contains("compilation_time") ? number_at(*times, "compilation_time") : number_at(*times, "compilation"));
-      evaluation.verify_ms = unit * number_at(*times, "validation");
-      evaluation.benchmark_ms = unit * number_at(*times, "benchmark");
-      evaluation.search_ms = unit * number_at(*times, "search_algorithm");
-      evaluation.framework_ms = unit * number_at(*times, "framework");
+      evaluation.compile_ms = other * (times->contains("compilation_time") ? number_at(*times, "compilation_time") : number_at(*times, "compilation"));
+      evaluation.verify_ms = other * number_at(*times, "validation");
+      evaluation.benchmark_ms = other * number_at(*times, "benchmark");
+      evaluation.search_ms = other * number_at(*times, "search_algorithm");
+      evaluation.framework_ms = other * number_at(*times, "framework");
     }
     evaluation.timestamp = text_at(result, "timestamp");
     if (evaluation.failure.empty()) {
-      if (const auto measurements = result.find("measurements"); measurements != result.end() && measurements->is_array())
-        for (const auto& measurement : *measurements)
-          if (measurement.is_object() && text_at(measurement, "name") == "time" && measurement.contains("value") && measurement["value"].is_number())
-            evaluation.time_ms = unit * measurement["value"].get<double>();
       if (!evaluation.time_ms && !evaluation.times_ms.empty()) evaluation.time_ms = kernels::median(evaluation.times_ms);
       if (!evaluation.time_ms) throw bad(place_of(i), "correct, but without a time");
     }
@@ -378,21 +446,17 @@ std::string Recording::name_of(std::size_t point) const {
 }
 
 Recording read_recording(const std::string& path, std::string_view problem) {
-  std::string text = kernels::read_file(path);
+  const std::string text = kernels::read_file(path);
   // A database is lines of objects; the other two are one object.
   const std::size_t line_end = text.find('\n');
-  const json first = json::parse(text.substr(0, line_end), nullptr, /*allow_exceptions=*/false);
+  const json first = kernels::parse_json_line(std::string_view(text).substr(0, line_end));
   const bool lines = path.ends_with(".jsonl");  // also where its first line is damaged
   if (lines || (first.is_object() && first.contains("schema"))) return read_database(path, problem);
   if (!problem.empty()) throw kernels::SpecError(path, "--kernel", "only a database holds several problems");
-  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back())) != 0) text.pop_back();
-  if (!text.empty() && text.back() == ',' && text.find("\"tune_params_keys\"") != std::string::npos) {  // Kernel Tuner is, or was, at work on it
-    text.pop_back();
-    text += "}\n}";
-  }
-  const json root = parse<json>(path, text);
+  const std::string whole = closed_cache(with_quoted_words(text));
+  const json root = parse<json>(path, whole);
   if (root.is_object() && root.contains("cache")) return read_kernel_tuner(path, root);
-  if (root.is_object() && root.contains("results")) return read_t4(path, parse<ordered_json>(path, text));
+  if (root.is_object() && root.contains("results")) return read_t4(path, parse<ordered_json>(path, whole));
   throw kernels::SpecError(path, "line 1", "neither a tuning database, nor a Kernel Tuner cache (\"cache\"), nor T4 results (\"results\")");
 }
 

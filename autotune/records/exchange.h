@@ -1,8 +1,10 @@
 // Recorded searches and the formats they come in: our database, Kernel Tuner's cache files, T4 results.
 //
-// Kernel Tuner (github.com/KernelTuner/kernel_tuner) appends to a cache file while it tunes; one that was not closed is read as it reads it
-// itself. T4 1.0.0 is the results schema that autotuners share; what Kernel Tuner writes beyond it (times.compilation, times.benchmark,
-// metadata.timeunit) is read and written too. A file that breaks its format is a SpecError: path, place, why.
+// Kernel Tuner (github.com/KernelTuner/kernel_tuner) appends to a cache file while it tunes; one that was not closed, with or without a comma at
+// its end, is read as it reads it itself, and so are NaN, Infinity and parameters that are lists or None. A time that is no number is a run that
+// failed. T4 1.0.0 is the results schema that autotuners share, where each measurement has a unit; what Kernel Tuner writes beyond it
+// (times.compilation, times.benchmark, metadata.timeunit) is read and written too. Samples have no unit of their own: theirs is metadata.timeunit,
+// else that of `time`, else ms. A file that breaks its format is a SpecError: path, place, why.
 #pragma once
 
 #include <nlohmann/json.hpp>

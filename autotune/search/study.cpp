@@ -17,6 +17,7 @@
 
 #include "autotune/compile.h"
 #include "autotune/search/replay.h"
+#include "kernels/support/json.h"
 #include "kernels/support/parallel.h"
 #include "kernels/support/process.h"
 
@@ -75,7 +76,7 @@ std::vector<Entry> read_kernel_tuner_runs(const std::string& path, const std::ve
   std::map<std::tuple<std::string, std::string, std::size_t>, std::size_t> places;  // cache, strategy, budget
   std::istringstream lines(kernels::read_file(path));
   for (std::string line; std::getline(lines, line);) {
-    const json run = json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const json run = kernels::parse_json_line(line);
     try {
       if (!run.is_object() || run.at("schema") != kRunsSchema) continue;  // a line that a kill cut short
       const auto cache = std::find_if(caches.begin(), caches.end(), [&](const Cache& c) { return run.at("cache") == c.name; });

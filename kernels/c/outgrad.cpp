@@ -12,6 +12,8 @@
 #include <cstring>
 #include <exception>
 #include <initializer_list>
+#include <memory>
+#include <new>
 #include <span>
 
 #if defined(__x86_64__)
@@ -665,6 +667,10 @@ outgrad_status check_fp4(const char* function, outgrad_activation activation, ou
   return OUTGRAD_OK;
 }
 
+// For one call, and null without memory. Too large for a stack, and for the storage that every thread of a program would have to set aside for it.
+std::unique_ptr<kernels::Fp4Tables> fp4_tables() { return std::unique_ptr<kernels::Fp4Tables>(new (std::nothrow) kernels::Fp4Tables); }
+constexpr const char* kNoTables = "no memory for its tables";
+
 // Every call with y in 4 bits goes through this function.
 outgrad_status enter_fp4(const char* function, bool backward, outgrad_activation activation, outgrad_format format, outgrad_fp4 fp4, float scale,
                          const void* input, const void* codes, const void* scales, const void* parts, std::size_t parts_bytes, void* output, std::int32_t bits,
@@ -679,9 +685,10 @@ outgrad_status enter_fp4(const char* function, bool backward, outgrad_activation
   }
   if (n == 0) return OUTGRAD_OK;
   const Fp4Info& info = kFp4Info[fp4];
-  thread_local kernels::Fp4Tables tables;
-  info.make_tables[static_cast<std::size_t>(activation)](scale, bits, 0, tables);
-  const Fp4Arguments a{input, const_cast<void*>(codes), const_cast<void*>(scales), const_cast<void*>(parts), output, n, &tables};
+  const std::unique_ptr<kernels::Fp4Tables> tables = fp4_tables();
+  if (!tables) return fail(OUTGRAD_ERROR_MEMORY, function, kNoTables);
+  info.make_tables[static_cast<std::size_t>(activation)](scale, bits, 0, *tables);
+  const Fp4Arguments a{input, const_cast<void*>(codes), const_cast<void*>(scales), const_cast<void*>(parts), output, n, tables.get()};
   const Role kept = backward ? Role::kInput : Role::kOutput;
   return enter(function, format,
                {{backward ? catalogue::kDy : catalogue::kX, input, bytes, kInfo[format].bytes},
@@ -1012,8 +1019,9 @@ outgrad_status outgrad_fp4_error(outgrad_activation activation, outgrad_fp4 fp4,
   if (const outgrad_status status = check_fp4(kFunction, activation, fp4, scale, bits)) return status;
   if (!(amax >= 0)) return fail(OUTGRAD_ERROR_VALUE, kFunction, "amax = %g: it is not negative", static_cast<double>(amax));
   if (error == nullptr) return fail(OUTGRAD_ERROR_NULL_POINTER, kFunction, "error is null");
-  thread_local outgrad::kernels::Fp4Tables tables;
-  *error = kFp4Info[fp4].make_tables[static_cast<std::size_t>(activation)](scale, bits, outgrad::kernels::bits_of(amax) & 0x7fffffffu, tables);
+  const std::unique_ptr<outgrad::kernels::Fp4Tables> tables = fp4_tables();
+  if (!tables) return fail(OUTGRAD_ERROR_MEMORY, kFunction, kNoTables);
+  *error = kFp4Info[fp4].make_tables[static_cast<std::size_t>(activation)](scale, bits, outgrad::kernels::bits_of(amax) & 0x7fffffffu, *tables);
   return OUTGRAD_OK;
 }
 
@@ -1040,6 +1048,7 @@ const char* outgrad_status_name(outgrad_status status) {
     case OUTGRAD_ERROR_VALUE: return "OUTGRAD_ERROR_VALUE";
     case OUTGRAD_ERROR_ENVIRONMENT: return "OUTGRAD_ERROR_ENVIRONMENT";
     case OUTGRAD_ERROR_INTERNAL: return "OUTGRAD_ERROR_INTERNAL";
+    case OUTGRAD_ERROR_MEMORY: return "OUTGRAD_ERROR_MEMORY";
     default: return "unknown status";
   }
 }

@@ -60,7 +60,8 @@ enum {
   OUTGRAD_ERROR_WORKSPACE = 7,    /* the workspace is missing or too small */
   OUTGRAD_ERROR_VALUE = 8,        /* eps, a scale, a side channel, a thread count, the bits of a code, or a gamma whose reciprocal is not finite */
   OUTGRAD_ERROR_ENVIRONMENT = 9,  /* OUTGRAD_ISA is none of the names above */
-  OUTGRAD_ERROR_INTERNAL = 10     /* a defect of this library */
+  OUTGRAD_ERROR_INTERNAL = 10,    /* a defect of this library */
+  OUTGRAD_ERROR_MEMORY = 11       /* no memory for the tables of a call with y in 4 bits */
 };
 
 typedef int32_t outgrad_format;
@@ -407,7 +408,9 @@ OUTGRAD_API const char* outgrad_status_name(outgrad_status status);
 /* Sets the most threads for each later call of this process, from any thread; 0, the default, means as many as OpenMP
  * gives the calling thread (OMP_NUM_THREADS, omp_set_num_threads). This is an atomic store: running calls keep the
  * number they began with. The caller's own OpenMP settings stay as they are. Inside a parallel region of the caller, a
- * call runs on one thread, as OpenMP prescribes. */
+ * call runs on one thread, as OpenMP prescribes. So does every call in a child that was forked after a call on several
+ * threads, since these stayed behind in its parent. (Where the parent ran GNU's OpenMP by itself and made no such call,
+ * its child sets outgrad_set_threads(1): OpenMP would wait for the parent's threads for ever.) */
 OUTGRAD_API outgrad_status outgrad_set_threads(int32_t threads);
 
 /* The number last set; 0 if none was. */

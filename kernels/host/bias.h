@@ -46,9 +46,9 @@ namespace detail {
 
 inline void require_matrix(const char* function, i64 rows, i64 n) {
   const auto shape = [&] { return "[" + std::to_string(rows) + ", " + std::to_string(n) + "]"; };
-  if (rows < 0 || n < 0) throw SpecError(refusal(function) + "a negative shape, " + shape());
+  if (rows < 0 || n < 0) refuse(refusal(function) + "a negative shape, " + shape());
   i64 size = 0;
-  if (__builtin_mul_overflow(rows, n, &size) || size > INT64_MAX / 4) throw SpecError(refusal(function) + shape() + " overflows");
+  if (__builtin_mul_overflow(rows, n, &size) || size > INT64_MAX / 4) refuse(refusal(function) + shape() + " overflows");
 }
 
 // A vector of columns of sums, for column_sums.
@@ -178,8 +178,8 @@ void bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 
   detail::require_matrix("bias_gelu_backward", rows, n);
   const i64 words = bias_backward_workspace(rows, n);
   if (static_cast<i64>(workspace.size()) < words) {
-    throw SpecError(detail::refusal("bias_gelu_backward") + "the workspace holds " + std::to_string(workspace.size()) + " of the " + std::to_string(words) +
-                    " words it needs");
+    detail::refuse(detail::refusal("bias_gelu_backward") + "the workspace holds " + std::to_string(workspace.size()) + " of the " + std::to_string(words) +
+                   " words it needs");
   }
   if (rows == 0) std::fill(dbias, dbias + n, 0.0f);
   if (rows * n == 0) return;

@@ -184,8 +184,8 @@ void dropout_range(const T* x, T* y, i64 begin, i64 end, u64 seed, const Dropout
 template <class T>
 void dropout(const T* x, T* y, i64 n, u64 seed, double p, int threads) {
   static_assert(sizeof(T) > 1, "x and y are f32, f16 or bf16");
-  if (n < 0) throw SpecError(detail::refusal("dropout") + "n must be at least 0");
-  if (!dropout_holds(p)) throw SpecError(detail::refusal("dropout") + "p must lie in [0, 1]");
+  if (n < 0) detail::refuse(detail::refusal("dropout") + "n must be at least 0");
+  if (!dropout_holds(p)) detail::refuse(detail::refusal("dropout") + "p must lie in [0, 1]");
   const DropoutRule rule = dropout_rule(p);
   constexpr i64 kBlock = i64{1} << 14;  // a task takes some microseconds and has whole packs
   static_assert(kBlock % detail::kDropoutPack == 0);

@@ -572,7 +572,7 @@ bool rows_stream(const T* output, i64 rows, i64 n) {
 
 template <class Float>
 void require_shape(const char* function, i64 rows, i64 n, const SideBuffer<Float>& side) {
-  const auto fail = [&](const std::string& why) { throw SpecError(refusal(function) + why); };
+  const auto fail = [&](const std::string& why) { refuse(refusal(function) + why); };
   if (rows < 0) fail("rows = " + std::to_string(rows) + " is negative");
   if (n < 1) fail("n = " + std::to_string(n) + ": a row needs at least one element");
   if (side.count < 0 || side.count > n) fail("side buffer: " + std::to_string(side.count) + " channels of " + std::to_string(n));
@@ -586,7 +586,7 @@ void require_shape(const char* function, i64 rows, i64 n, const SideBuffer<Float
 
 inline void require_forward(const char* function, i64 rows, i64 n, float eps, const SideBuffer<float>& side) {
   require_shape(function, rows, n, side);
-  if (!eps_holds(eps)) throw SpecError(refusal(function) + "eps must be at least 0");
+  if (!eps_holds(eps)) refuse(refusal(function) + "eps must be at least 0");
 }
 
 inline void require_reciprocals(const char* function, const float* gamma, i64 n, const SideBuffer<const float>& side) {
@@ -596,8 +596,8 @@ inline void require_reciprocals(const char* function, const float* gamma, i64 n,
     if (next < side.count && side.channels[next] == j) {
       ++next;
     } else if (std::isinf(div_rn(1.0f, gamma[j]))) {
-      throw SpecError(refusal(function) + "channel " + std::to_string(j) + ": gamma = " + (gamma[j] == 0.0f ? "0" : "about 0") +
-                      " has no finite reciprocal, so the output does not hold its x^: keep the channel in the side buffer");
+      refuse(refusal(function) + "channel " + std::to_string(j) + ": gamma = " + (gamma[j] == 0.0f ? "0" : "about 0") +
+             " has no finite reciprocal, so the output does not hold its x^: keep the channel in the side buffer");
     }
   }
 }
@@ -1029,8 +1029,8 @@ void norm_backward(const char* function, const T* dy, const Output& y, const T* 
   using Lane = LaneOf<kLoops>;
   require_shape(function, rows, n, side);
   if (static_cast<i64>(workspace.size()) < norm_backward_workspace(rows, n)) {
-    throw SpecError(refusal(function) + "the workspace holds " + std::to_string(workspace.size()) + " of the " +
-                    std::to_string(norm_backward_workspace(rows, n)) + " words it needs");
+    refuse(refusal(function) + "the workspace holds " + std::to_string(workspace.size()) + " of the " + std::to_string(norm_backward_workspace(rows, n)) +
+           " words it needs");
   }
   const i64 stride = column_stride(n);
   float* const aligned = workspace.data() + line_offset(workspace.data());

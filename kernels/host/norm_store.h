@@ -110,8 +110,7 @@ template <class Store>
 void require_groups(const char* function, i64 n) {
   if constexpr (Store::kGroup > 0) {
     if (n % Store::kGroup != 0) {
-      throw SpecError(refusal(function) + "n = " + std::to_string(n) + " is no whole number of groups of " + std::to_string(Store::kGroup) +
-                      ", which share a scale");
+      refuse(refusal(function) + "n = " + std::to_string(n) + " is no whole number of groups of " + std::to_string(Store::kGroup) + ", which share a scale");
     }
   }
 }
@@ -120,7 +119,7 @@ template <class Store>
 void require_scales(const char* function, const typename Store::Scale* scales, i64 count) {
   for (i64 k = 0; k < count; ++k) {
     if (norm_scale_holds(scales[k])) continue;
-    throw SpecError(refusal(function) + "scale " + std::to_string(k) + " is zero, negative, subnormal, infinite or NaN");
+    refuse(refusal(function) + "scale " + std::to_string(k) + " is zero, negative, subnormal, infinite or NaN");
   }
 }
 
@@ -403,8 +402,8 @@ void norm_forward_8bit(const char* function, const T* x, const float* gamma, con
   static_assert(norm_schedule_holds<S>() && S.task_elements > 0, "task_elements is positive");
   require_forward(function, rows, n, eps, side);
   require_groups<Store>(function, n);
-  if (given && Store::kGroup > 0) throw SpecError(refusal(function) + "a scale is given, but " + Store::kName + " finds those of its groups itself");
-  if (given && !scale_holds(*given)) throw SpecError(refusal(function) + "the given scale is zero, negative, subnormal, infinite or NaN");
+  if (given && Store::kGroup > 0) refuse(refusal(function) + "a scale is given, but " + Store::kName + " finds those of its groups itself");
+  if (given && !scale_holds(*given)) refuse(refusal(function) + "the given scale is zero, negative, subnormal, infinite or NaN");
   constexpr RowLoops kLoops = kRowLoops<S>;
   const RowTasks how{S.threads, std::max<i64>(S.task_elements / n, 1)};
   const ForwardArrays<T> arrays{x, {}, gamma, beta, rows, n, eps, y, rstd, side, S.rows_ahead};

@@ -12,6 +12,7 @@
 #endif
 #ifdef _OPENMP
 #include <omp.h>
+#include <pthread.h>
 #endif
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
@@ -58,12 +59,26 @@ inline int thread_count(int threads) {
 #endif
 }
 
+#ifdef _OPENMP
+inline bool after_fork = false;  // set in a child, where one thread runs
+
+// Whether this process was forked from one that had come here before. OpenMP's threads stayed behind in the parent, and
+// GNU's run-time would wait for them for ever.
+inline bool has_lost_threads() {
+  [[maybe_unused]] static const int registered = pthread_atfork(nullptr, nullptr, [] { after_fork = true; });
+  return after_fork;
+}
+#endif
+
 // Calls body(task) once for every task in [0, tasks), on at most `threads` threads (0 = all). Each thread gets a
 // contiguous range of tasks. Returns when all are done. `body` must not throw. The caller must make sure that results
-// do not depend on which thread runs a task.
+// do not depend on which thread runs a task. A process that was forked after a call on several threads uses one.
 template <class Body>
 void parallel_for(i64 tasks, int threads, Body&& body) {
-  const i64 workers = std::min<i64>(thread_count(threads), tasks);
+  i64 workers = std::min<i64>(thread_count(threads), tasks);
+#ifdef _OPENMP
+  if (workers > 1 && has_lost_threads()) workers = 1;
+#endif
   if (workers <= 1) {
     const DefaultFloatEnvironment environment;
     for (i64 task = 0; task < tasks; ++task) body(task);

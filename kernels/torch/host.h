@@ -1,15 +1,15 @@
 // The kernels on the CPU, from the compiled library. The calls are the same as those of Cuda (kernels/torch/cuda.h).
 #pragma once
 
-#include <torch/headeronly/util/Exception.h>
-
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "kernels/c/outgrad.h"
 #include "kernels/formats.h"
 #include "kernels/host/dropout.h"
 #include "kernels/torch/cuda.h"
+#include "kernels/torch/require.h"
 
 namespace outgrad::torch_operators {
 
@@ -88,9 +88,10 @@ class Host {
   }
   void norm_backward(outgrad_format format, const NormOf& of, const void* dy, const void* y, const float* rstd, const float* side_x_hat, void* dx,
                      float* dgamma, float* dbeta, void* workspace, std::size_t bytes) const {
-    require(of.rms ? outgrad_rmsnorm_backward(format, dy, y, of.gamma, rstd, of.rows, of.n, dx, dgamma, of.side, of.side_count, side_x_hat, workspace, bytes)
-                   : outgrad_layernorm_backward(format, dy, y, of.gamma, of.beta, rstd, of.rows, of.n, dx, dgamma, dbeta, of.side, of.side_count, side_x_hat,
-                                                workspace, bytes));
+    require_backward_of_norm(
+        of.rms ? outgrad_rmsnorm_backward(format, dy, y, of.gamma, rstd, of.rows, of.n, dx, dgamma, of.side, of.side_count, side_x_hat, workspace, bytes)
+               : outgrad_layernorm_backward(format, dy, y, of.gamma, of.beta, rstd, of.rows, of.n, dx, dgamma, dbeta, of.side, of.side_count, side_x_hat,
+                                            workspace, bytes));
   }
 
   std::size_t norm_scale_bytes(outgrad_norm_store store, std::int64_t rows, std::int64_t n) const {
@@ -110,10 +111,10 @@ class Host {
                           std::size_t scale_bytes, const float* rstd, const float* side_x_hat, void* dx, float* dgamma, float* dbeta, void* workspace,
                           std::size_t bytes) const {
     const auto code_bytes = static_cast<std::size_t>(of.rows * of.n);
-    require(of.rms ? outgrad_rmsnorm_backward_8bit(format, store, dy, codes, code_bytes, scales, scale_bytes, of.gamma, rstd, of.rows, of.n, dx, dgamma,
-                                                   of.side, of.side_count, side_x_hat, workspace, bytes)
-                   : outgrad_layernorm_backward_8bit(format, store, dy, codes, code_bytes, scales, scale_bytes, of.gamma, of.beta, rstd, of.rows, of.n, dx,
-                                                     dgamma, dbeta, of.side, of.side_count, side_x_hat, workspace, bytes));
+    require_backward_of_norm(of.rms ? outgrad_rmsnorm_backward_8bit(format, store, dy, codes, code_bytes, scales, scale_bytes, of.gamma, rstd, of.rows, of.n,
+                                                                    dx, dgamma, of.side, of.side_count, side_x_hat, workspace, bytes)
+                                    : outgrad_layernorm_backward_8bit(format, store, dy, codes, code_bytes, scales, scale_bytes, of.gamma, of.beta, rstd,
+                                                                      of.rows, of.n, dx, dgamma, dbeta, of.side, of.side_count, side_x_hat, workspace, bytes));
   }
 
   void dropout(outgrad_format format, const void* x, void* y, std::int64_t n, const std::uint64_t* seed, double p) const {
@@ -123,7 +124,23 @@ class Host {
   }
 
  private:
-  static void require(outgrad_status status) { STD_TORCH_CHECK(status == OUTGRAD_OK, outgrad_error_message()); }
+  static void require(outgrad_status status) {
+    if (status != OUTGRAD_OK) refuse(said());
+  }
+  // The only value that the backward pass of a norm refuses is a gamma without a finite reciprocal.
+  static void require_backward_of_norm(outgrad_status status) {
+    if (status == OUTGRAD_ERROR_VALUE) refuse(said(), ": side_channels=outgrad.side_channels(weight, bias, x.dtype) names all such channels");
+    require(status);
+  }
+  // The library's message without the names of C functions before it, since the caller has called none of them.
+  static std::string_view said() {
+    std::string_view message = outgrad_error_message();
+    for (;;) {
+      const std::size_t end = message.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_");
+      if (end == 0 || end == message.npos || !message.substr(end).starts_with(": ")) return message;
+      message.remove_prefix(end + 2);
+    }
+  }
 };
 
 }  // namespace outgrad::torch_operators

@@ -10,7 +10,6 @@
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/ScalarType.h>
-#include <torch/headeronly/util/Exception.h>
 
 #ifdef __linux__
 #include <dlfcn.h>
@@ -32,6 +31,7 @@
 #include "kernels/fp8.h"
 #include "kernels/torch/cuda.h"
 #include "kernels/torch/host.h"
+#include "kernels/torch/require.h"
 
 namespace outgrad::torch_operators {
 
@@ -44,18 +44,17 @@ inline outgrad_format format_of(const Tensor& tensor) {
     case ScalarType::Float: return OUTGRAD_F32;
     case ScalarType::Half: return OUTGRAD_F16;
     case ScalarType::BFloat16: return OUTGRAD_BF16;
-    default: STD_TORCH_CHECK(false, "outgrad: a tensor is not of float32, float16 or bfloat16");
+    default: refuse("a tensor is not of float32, float16 or bfloat16");
   }
 }
 
 inline void require_like(const Tensor& tensor, const Tensor& model, const char* name) {
-  STD_TORCH_CHECK(tensor.scalar_type() == model.scalar_type() && tensor.numel() == model.numel(), "outgrad: ", name,
-                  " is not of the type and number of elements of the others");
+  require(tensor.scalar_type() == model.scalar_type() && tensor.numel() == model.numel(), name, " is not of the type and number of elements of the others");
 }
 
 inline void require_elements(const Tensor& tensor, ScalarType type, std::int64_t count, const char* name) {
-  STD_TORCH_CHECK(tensor.scalar_type() == type && tensor.numel() == count, "outgrad: ", name, " has ", tensor.numel(), " elements or another type, where ",
-                  count, " are needed");
+  require(tensor.numel() == count, name, " has ", tensor.numel(), " elements, where ", count, " are needed");
+  require(tensor.scalar_type() == type, name, " is not of ", torch::headeronly::toString(type));
 }
 
 template <class T>
@@ -71,8 +70,8 @@ struct Place {
 };
 inline Place place_of(const Tensor& tensor) {
   Place place;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor.get(), &place.type));
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(tensor.get(), &place.index));
+  succeed(aoti_torch_get_device_type(tensor.get(), &place.type), "tell the device of a tensor");
+  succeed(aoti_torch_get_device_index(tensor.get(), &place.index), "tell the device of a tensor");
   return place;
 }
 
@@ -86,8 +85,8 @@ inline void* current_stream([[maybe_unused]] const Place& place) {
     void* const library = ::dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
     return reinterpret_cast<Function>(library != nullptr ? ::dlsym(library, "aoti_torch_get_current_cuda_stream") : nullptr);
   }();
-  STD_TORCH_CHECK(function != nullptr, "outgrad: this PyTorch does not tell its CUDA stream");
-  TORCH_ERROR_CODE_CHECK(function(place.index, &stream));
+  require(function != nullptr, "this PyTorch does not tell its CUDA stream");
+  succeed(function(place.index, &stream), "tell its CUDA stream");
 #endif
   return stream;
 }
@@ -114,8 +113,8 @@ class Call {
   }
 
   const void* data(const Tensor& tensor) const {
-    STD_TORCH_CHECK(tensor.is_contiguous(), "outgrad: an operator takes contiguous tensors");
-    STD_TORCH_CHECK(place_of(tensor) == place_, "outgrad: an operator takes tensors on one device");
+    require(tensor.is_contiguous(), "an operator takes contiguous tensors");
+    require(place_of(tensor) == place_, "an operator takes tensors on one device");
     return tensor.const_data_ptr();
   }
   template <class T>
@@ -135,7 +134,7 @@ class Call {
   Tensor bytes_of(std::size_t count) const { return floats_of({static_cast<std::int64_t>((count + 3) / 4)}); }
   Tensor made_like(const Tensor& model) const {
     std::int32_t type = 0;
-    TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(model.get(), &type));
+    succeed(aoti_torch_get_dtype(model.get(), &type), "tell the type of a tensor");
     const auto size = model.sizes();
     return made({size.data(), size.size()}, type);
   }
@@ -160,11 +159,12 @@ class Call {
   // for small tensors.
   Tensor made(std::span<const std::int64_t> size, std::int32_t type) const {
     constexpr std::size_t kMostDimensions = 64;
-    STD_TORCH_CHECK(size.size() <= kMostDimensions, "outgrad: a tensor has more than 64 dimensions");
+    require(size.size() <= kMostDimensions, "a tensor has more than 64 dimensions");
     std::int64_t strides[kMostDimensions], stride = 1;
     for (std::size_t k = size.size(); k-- > 0; stride *= std::max<std::int64_t>(size[k], 1)) strides[k] = stride;
     AtenTensorHandle handle = nullptr;
-    TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<std::int64_t>(size.size()), size.data(), strides, type, place_.type, place_.index, &handle));
+    succeed(aoti_torch_empty_strided(static_cast<std::int64_t>(size.size()), size.data(), strides, type, place_.type, place_.index, &handle),
+            "make a tensor: memory may have run out");
     const Tensor tensor(handle);
     if (place_.type == aoti_torch_device_type_cpu()) ask_for_huge_pages(tensor, size.empty() ? 1 : strides[0] * size[0]);
     return tensor;
@@ -235,7 +235,7 @@ Tensor activation_backward_parity(const Tensor& dy, const Tensor& y, std::int64_
 
 // What forward and backward with codes have in common. The seed of a dither is an int64 tensor of one element beside x.
 inline CodesOf codes_of(const Call& call, std::int64_t activation, std::int64_t bits, const OptionalTensor& seed, std::int64_t n) {
-  STD_TORCH_CHECK(bits >= 1 && bits <= kernels::kMostCodeBits, "outgrad: a code of ", bits, " bits, where 1 to ", kernels::kMostCodeBits, " are possible");
+  require(bits >= 1 && bits <= kernels::kMostCodeBits, "a code of ", bits, " bits, where 1 to ", kernels::kMostCodeBits, " are possible");
   const int width = static_cast<int>(bits);
   CodesOf codes{.activation = static_cast<outgrad_activation>(activation), .bits = width, .bytes = static_cast<std::size_t>(kernels::code_bytes(width, n))};
   if (seed) {
@@ -317,7 +317,7 @@ Tensor gelu_backward_mxfp8(const Tensor& dy, const Tensor& codes, const Tensor& 
 
 // The scale is a float32 tensor of one element beside x. y itself is activation_forward's.
 inline Fp8Of fp8_of(const Call& call, const Tensor& scale, std::int64_t activation, std::int64_t fp8, std::int64_t bits, std::int64_t n) {
-  STD_TORCH_CHECK(bits >= 0 && bits <= kernels::kMostPartBits, "outgrad: parts of ", bits, " bits, where 0 to ", kernels::kMostPartBits, " are possible");
+  require(bits >= 0 && bits <= kernels::kMostPartBits, "parts of ", bits, " bits, where 0 to ", kernels::kMostPartBits, " are possible");
   require_elements(scale, ScalarType::Float, 1, "scale");
   const int width = static_cast<int>(bits);
   return {static_cast<outgrad_activation>(activation), static_cast<outgrad_fp8>(fp8), width, call.data<float>(scale),
@@ -357,7 +357,7 @@ Tensor activation_backward_fp8(const Tensor& dy, const Tensor& codes, const Tens
 // GELU of what a linear layer gives before its bias is added, over rows of n = the bias's length.
 inline std::int64_t rows_of(const Tensor& matrix, std::int64_t n) {
   const std::int64_t rows = n > 0 ? matrix.numel() / n : 0;
-  STD_TORCH_CHECK(rows * n == matrix.numel(), "outgrad: ", matrix.numel(), " elements are no rows of ", n);
+  require(rows * n == matrix.numel(), matrix.numel(), " elements are no rows of ", n);
   return rows;
 }
 
@@ -412,7 +412,7 @@ Tensor softmax_backward_code(const Tensor& dy, const Tensor& codes, std::int64_t
 inline NormOf norm_of(const Call& call, const Tensor& matrix, std::int64_t columns, const OptionalTensor& gamma, const OptionalTensor& beta, bool rms,
                       const OptionalTensor& channels) {
   NormOf norm{rms, rows_of(matrix, columns), columns, call.floats(gamma, columns, "gamma"), call.floats(beta, columns, "beta"), nullptr, 0};
-  STD_TORCH_CHECK(columns > 0, "outgrad: a norm over ", columns, " columns");
+  require(columns > 0, "a norm needs at least one column, x has ", columns);
   if (!channels) return norm;
   norm.side_count = channels->numel();
   require_elements(*channels, ScalarType::Int, norm.side_count, "side_channels");

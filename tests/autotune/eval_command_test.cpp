@@ -4,13 +4,16 @@
 
 #include <array>
 #include <cstdio>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <numbers>
 #include <span>
 
 #include "autotune/variant.h"
 #include "kernels/activations.h"
+#include "kernels/c/outgrad.h"
 #include "kernels/fits.h"
 #include "kernels/host/elementwise.h"
 #include "kernels/host/layernorm.h"
@@ -110,6 +113,80 @@ TEST_F(Eval, GeluGivesTheReferenceBitsInEveryFormat) {
   run(float{}, FormatId::kF32);
   run(F16{}, FormatId::kF16);
   run(BF16{}, FormatId::kBf16);
+}
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+// The ten functions as their names are defined, in the order of the catalogue.
+double activation_of(int activation, double x) {
+  switch (activation) {
+    case OUTGRAD_GELU: return 0.5 * x * std::erfc(-x * std::sqrt(0.5));
+    case OUTGRAD_GELU_TANH: return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+    case OUTGRAD_QUICK_GELU: return x * sigmoid(1.702 * x);
+    case OUTGRAD_SILU: return x * sigmoid(x);
+    case OUTGRAD_SWISH: return x * sigmoid(1.5 * x);
+    case OUTGRAD_MISH: return x * std::tanh(std::log1p(std::exp(x)));
+    case OUTGRAD_TANH: return std::tanh(x);
+    case OUTGRAD_SIGMOID: return sigmoid(x);
+    case OUTGRAD_SOFTPLUS: return std::log1p(std::exp(x));
+    default: return x >= 0 ? x : std::expm1(x);
+  }
+}
+
+// The bits of the library, and the numbers of the definition: y to half an ulp of the format, dx (from dy = 1) to its bound there, by a difference quotient.
+TEST_F(Eval, EveryActivationGivesTheLibrarysBits) {
+  const auto run = [&]<class T>(T, FormatId format, outgrad_format c_format, double half_ulp, double total) {
+    constexpr std::size_t kElements = 1003;
+    std::vector<T> x = patterns<T>(kElements, 41), dy = patterns<T>(kElements, 42);
+    constexpr float kSome[] = {-3.0f, -2.25f, -1.0f, -0.5f, 0.5f, 1.25f, 3.0f};
+    for (std::size_t k = 0; k < std::size(kSome); ++k) x[k] = kernels::narrow<T>(kSome[k]), dy[k] = kernels::narrow<T>(1);
+    write("x", x), write("dy", dy);
+    for (int activation = 0; activation < kernels::kActivations; ++activation) {
+      const bool masked = activation < OUTGRAD_TANH;
+      const std::string of = " --activation " + std::string(kernels::kActivationNames[activation]) + " --format " + name_of(format);
+      SCOPED_TRACE(of);
+      std::vector<T> y(kElements), dx(kElements);
+      std::vector<u32> mask((kElements + 31) / 32);
+      ASSERT_EQ(outgrad_activation_forward(activation, c_format, x.data(), y.data(), mask.data(), kElements), OUTGRAD_OK);
+      ASSERT_EQ(outgrad_activation_backward(activation, c_format, dy.data(), y.data(), mask.data(), dx.data(), kElements), OUTGRAD_OK);
+      const std::string kept = masked ? option("mask") : "";
+      const CommandResult forward = tune("eval --op forward" + of + option("x") + option("y") + kept);
+      ASSERT_EQ(forward.status, 0) << forward.output;
+      EXPECT_EQ(bits<T>("y"), bits_of(y));
+      if (masked) {
+        EXPECT_EQ(kernels::read_array<u32>(folder_ / "mask"), mask);
+      }
+      const CommandResult backward = tune("eval --op backward" + of + option("dy") + option("y") + kept + option("dx"));
+      ASSERT_EQ(backward.status, 0) << backward.output;
+      EXPECT_EQ(bits<T>("dx"), bits_of(dx));
+      for (std::size_t k = 0; k < std::size(kSome); ++k) {
+        const double at = kSome[k], f = activation_of(activation, at), step = 1e-5;
+        EXPECT_NEAR(kernels::widen(y[k]), f, std::abs(f) * half_ulp) << at;
+        EXPECT_NEAR(kernels::widen(dx[k]), (activation_of(activation, at + step) - activation_of(activation, at - step)) / (2 * step), total) << at;
+      }
+    }
+  };
+  run(float{}, FormatId::kF32, OUTGRAD_F32, 0x1p-22, 1e-4);
+  run(F16{}, FormatId::kF16, OUTGRAD_F16, 0x1.004p-11, 0.006);
+  run(BF16{}, FormatId::kBf16, OUTGRAD_BF16, 0x1.02p-8, 0.02);
+}
+
+TEST_F(Eval, AnActivationThatRisesHasNoMask) {
+  write("x", std::vector<float>(64)), write("mask", std::vector<u32>(2));
+  for (const std::string name : {"tanh", "sigmoid", "softplus", "elu"}) {
+    const CommandResult outcome = tune("eval --op forward --activation " + name + " --format f32" + option("x") + option("y") + " --mask " + folder_ / "m");
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_EQ(outcome.output, "outgrad: eval: --mask: is not an option of " + name + ", which rises: y tells on which side x lies\n");
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "y"));
+  }
+  const CommandResult masked = tune("eval --op forward --activation mish --format f32" + option("x") + option("y"));
+  EXPECT_EQ(masked.output, "outgrad: eval: --mask: is required\n");
+  const CommandResult said = tune("eval --op backward --activation elu --format f32 --json --dy " + folder_ / "x" + " --y " + folder_ / "x" + option("dx"));
+  const nlohmann::json json = nlohmann::json::parse(said.output, nullptr, false);
+  ASSERT_TRUE(json.is_object()) << said.output;
+  EXPECT_EQ(json["activation"], "elu");
+  EXPECT_EQ(json["fit"]["name"], outgrad_fit_name(OUTGRAD_ELU, OUTGRAD_F32));
+  EXPECT_EQ(json["instruction_set"], outgrad_instruction_set());
 }
 
 TEST_F(Eval, NormsGiveTheReferenceBits) {
@@ -310,6 +387,24 @@ class EvalOnDevice : public Eval {
   }
 };
 
+// Each activation in one of the formats, since every kernel is compiled.
+TEST_F(EvalOnDevice, EveryActivationGivesTheHostsBytes) {
+  const auto run = [&]<class T>(T, const std::string& format, int first) {
+    std::vector<T> x;
+    for (const float value : uniform(4099, 53, -6, 6)) x.push_back(kernels::narrow<T>(value));
+    write("x", x), write("dy", x);
+    for (int activation = first; activation < kernels::kActivations; activation += 3) {
+      const bool masked = activation < OUTGRAD_TANH;
+      const std::string of = " --activation " + std::string(kernels::kActivationNames[activation]) + " --format " + format;
+      expect_alike("eval --op forward" + of + option("x"), masked ? std::vector<std::string>{"y", "mask"} : std::vector<std::string>{"y"});
+      expect_alike("eval --op backward" + of + option("dy") + option("y") + (masked ? option("mask") : ""), {"dx"});
+    }
+  };
+  run(float{}, "f32", OUTGRAD_GELU_TANH);
+  run(F16{}, "f16", OUTGRAD_QUICK_GELU);
+  run(BF16{}, "bf16", OUTGRAD_SILU);
+}
+
 TEST_F(EvalOnDevice, GivesTheHostsBytesInEveryFormat) {
   const auto run = [&]<class T>(T, const std::string& format) {
     constexpr std::size_t kElements = 20'011;
@@ -405,7 +500,7 @@ TEST_F(Eval, BadHeadersAreOneLineStatusTwoAndNoOutput) {
        "eval --op layernorm_forward --format f32 --header " + folder_ / "h.h" + " --rows 1 --cols 1" + option("x") + " --y " + folder_ / "out --rstd " +
            folder_ / "m",
        "--header: is not an option"},
-      {good, "eval --op backward --activation silu --format bf16" + arrays, "'silu' is not in this build"},
+      {good, "eval --op backward --activation siluu --format bf16" + arrays, "--activation: siluu not in {gelu,gelu_tanh,quick_gelu,silu,"},
   };
   for (const Case& which : cases) {
     kernels::write_file(folder_ / "h.h", which.text);

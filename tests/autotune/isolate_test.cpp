@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <csignal>
 #include <stdexcept>
 #include <vector>
@@ -50,24 +49,23 @@ TEST(Isolate, ACrashBlamesWhatWasLaunchedLast) {
 }
 
 TEST(Isolate, SilenceIsKilledButTalkIsNot) {
-  const auto start = std::chrono::steady_clock::now();
   const Ran hung = run(
       [](const Channel& channel) {
         channel.launching(1);
-        for (;;) ::pause();
+        for (;;) ::pause();  // for ever, were it not killed
       },
       0.3);
   EXPECT_EQ(hung.end.kind, ChildEnd::Kind::kHung);
   EXPECT_EQ(hung.end.last_launched, 1);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  // Longer in all than the limit, but never silent for a tenth of it: a machine may be busy with other things.
   const Ran slow = run(
       [](const Channel& channel) {
-        for (int i = 0; i < 5; ++i) {
-          ::usleep(200'000);
+        for (int i = 0; i < 24; ++i) {
+          ::usleep(100'000);
           channel.launching(i);
         }
       },
-      0.9);
+      2);
   EXPECT_EQ(slow.end.kind, ChildEnd::Kind::kFinished);
 }
 
@@ -77,7 +75,6 @@ TEST(Isolate, PatienceIsMeasuredByTheBaseline) {
   const auto waits = [](double seconds) { ::usleep(static_cast<unsigned>(1e6 * seconds)); };
   Patience patience(10, 0.01, kLimit);
   EXPECT_EQ(patience.seconds(), kLimit);
-  const auto start = std::chrono::steady_clock::now();
   const auto body = [&](const Channel& channel) {
     channel.launching(0);
     waits(kBaseline);
@@ -93,10 +90,8 @@ TEST(Isolate, PatienceIsMeasuredByTheBaseline) {
   EXPECT_EQ(hung.end.kind, ChildEnd::Kind::kHung);
   EXPECT_EQ(hung.end.last_launched, 2);
   EXPECT_EQ(hung.reports, (std::vector<int>{0, 1}));
-  EXPECT_GE(patience.seconds(), 10 * kBaseline);
-  EXPECT_LT(patience.seconds(), kLimit / 2);
-  EXPECT_NE(hung.end.detail.find("10 times the baseline's 0.1"), std::string::npos) << hung.end.detail;
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+  EXPECT_GE(patience.seconds(), 10 * kBaseline);  // a sleep is never too short; on a busy machine it is longer
+  EXPECT_NE(hung.end.detail.find("10 times the baseline's"), std::string::npos) << hung.end.detail;
   // The next child needs no baseline of its own.
   const Ran next = run(
       [](const Channel& channel) {
@@ -105,7 +100,7 @@ TEST(Isolate, PatienceIsMeasuredByTheBaseline) {
       },
       kLimit, &patience);
   EXPECT_EQ(next.end.kind, ChildEnd::Kind::kHung);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
+  EXPECT_NE(next.end.detail.find("10 times the baseline's"), std::string::npos) << next.end.detail;
 }
 
 TEST(Isolate, PatienceHasLimits) {

@@ -80,7 +80,7 @@ TEST(TuneCommand, LeavesRecordsOfEveryCandidateAndAHeaderThatKeepsEarlierWinners
   const kernels::ScratchFolder folder;
   const auto tune = [&](const std::string& format) {
     return tune_command(
-        {"--out", folder.path(), "--kernel", "gelu_backward", "--format", format, "--evaluations", "2", "--elements", "1048576", "--budget", "60", "--json"});
+        {"--out", folder.path(), "--kernel", "gelu_backward", "--format", format, "--evaluations", "2", "--elements", "1048576", "--budget", "300", "--json"});
   };
   ASSERT_EQ(tune("f32"), 0);
   const std::string first = kernels::read_file(folder / "tuned_cpu.h");
@@ -152,7 +152,7 @@ TEST(TuneCommand, AccuracyIsAskedFor) {
   const auto tune = [&](const std::string& evaluations, const std::string& accuracy) {
     const std::vector<std::string> args = {
         "--out",         folder / "out", "--kernel",   "gelu_backward", "--format",   "bf16",  "--headers", folder / "headers",
-        "--evaluations", evaluations,    "--accuracy", accuracy,        "--elements", "65536", "--budget",  "60"};
+        "--evaluations", evaluations,    "--accuracy", accuracy,        "--elements", "65536", "--budget",  "300"};
     testing::internal::CaptureStdout();
     testing::internal::CaptureStderr();
     EXPECT_EQ(tune_command(args), 0);
@@ -189,7 +189,7 @@ TEST(TuneCommand, SearchesAgainWhatTheEarlierRuleHasTuned) {
     testing::internal::CaptureStdout();
     testing::internal::CaptureStderr();
     EXPECT_EQ(tune_command({"--out", folder.path(), "--kernel", "gelu_backward", "--format", "f32", "--evaluations", "3", "--elements", "65536", "--budget",
-                            "60", "--json"}),
+                            "300", "--json"}),
               0);
     const nlohmann::json said = nlohmann::json::parse(testing::internal::GetCapturedStdout());
     return std::pair(said["problems"][0], testing::internal::GetCapturedStderr());

@@ -67,5 +67,28 @@ expect "what --publish adds" "kernels/generated/ notebooks_data/fits/ notebooks_
 cmp out/fits/gelu_f32.json notebooks_data/fits/gelu_f32.json || fail "the published fit is not the one of this run"
 expect "after --publish" "" "$(calls_of)"
 
+# What the report is told: which files are this run's, and of what date and commit the others are.
+mkdir -p notebooks_data/attack notebooks_data/pareto
+echo '{}' | tee notebooks_data/attack/norms.json >notebooks_data/pareto/gelu_bf16.json
+git add . && GIT_COMMITTER_DATE=2001-02-03T04:05:06Z git -c user.name=t -c user.email=t@t commit -qm older
+echo '{"a": 1}' >notebooks_data/pareto/gelu_bf16.json
+calls_of --formats bf16 >/dev/null
+told() {  # told EXPRESSION: of the provenance p
+  python3 -c 'import json, sys; p = json.load(open("out/provenance.json")); print(eval(sys.argv[1]))' "$1"
+}
+expect "files of this run" "fits/gelu_bf16.json fits/gelu_forward.json generated/kernels/generated/gelu_bf16.h \
+generated/kernels/generated/gelu_forward.h stability/model_bf16.json sweeps/gelu_bf16.json tuned/tune_cpu.jsonl" "$(told '" ".join(sorted(p["run"]))')"
+expect "committed files" "attack/norms.json pareto/gelu_bf16.json" "$(told '" ".join(sorted(p["committed"]))')"
+expect "a committed file's date and commit" "2001-02-03 $(git rev-parse --short HEAD)" \
+  "$(told 'p["committed"]["attack/norms.json"]["date"] + " " + p["committed"]["attack/norms.json"]["commit"]')"
+expect "a file that was changed since" "$(git rev-parse --short HEAD), changed since" "$(told 'p["committed"]["pareto/gelu_bf16.json"]["commit"]')"
+expect "commit" "$(git rev-parse --short HEAD) with changes" "$(told 'p["commit"]')"
+expect "cores" "$(nproc)" "$(told 'p["machine"]["cores"]')"
+cmp notebooks_data/attack/norms.json out/committed/attack/norms.json || fail "the committed file is not beside this run's"
+[[ ! -e out/attack ]] || fail "a committed file stands among this run's"
+rm -rf .git
+calls_of --formats bf16 >/dev/null
+expect "without git" '{"date": "", "commit": ""}' "$(told 'json.dumps(p["committed"]["attack/norms.json"])')"
+
 echo "chain: $failures failures"
 exit $((failures > 0))

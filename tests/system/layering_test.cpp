@@ -181,6 +181,21 @@ TEST(Layering, EverySourceThatTheTestsNameExists) {
   EXPECT_GT(names, 100);
 }
 
+// nlohmann's own parsers stop at a NUL without a word; kernels/support/json.h says where they may be called, and why.
+TEST(Layering, JsonIsParsedInOnePlace) {
+  static const std::regex parser(R"(\b(?:[Jj]son|JSON|basic_json<>)::(?:parse|accept|sax_parse)\s*\()");
+  int places = 0;
+  for (const std::string& file : sources()) {
+    const std::string text = read(kRoot / file);
+    const auto calls = std::distance(std::sregex_iterator(text.begin(), text.end(), parser), std::sregex_iterator());
+    if (file == "kernels/support/json.h")
+      places = static_cast<int>(calls);
+    else
+      EXPECT_EQ(calls, 0) << file << " parses JSON itself";
+  }
+  EXPECT_EQ(places, 3);  // the pattern finds what it looks for
+}
+
 // The checker itself: each forbidden arrow, put into a file that is otherwise in order, is found.
 TEST(Layering, EachForbiddenArrowIsFound) {
   struct Case {

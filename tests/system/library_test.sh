@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The compiled library and the headers at the linker: what is exported, that no copy of an inline function from the objects of a larger
-# instruction set can take the place of one that every machine runs, and that units with different -m flags share a program.
+# instruction set can take the place of one that every machine runs, that units with different -m flags share a program, what every thread of
+# a program sets aside for the library, and that it works beside threads and in forked children.
 # usage: library_test.sh REPOSITORY BUILD
 set -euo pipefail
 work=$(mktemp -d)
@@ -24,6 +25,15 @@ for name in $(grep -E '^OUTGRAD_API ' "$1/kernels/c/outgrad.h" | grep -oE 'outgr
   grep -q "\b$name(" "$1/tests/kernels/c_hash_main.c" || fail "tests/kernels/c_hash_main.c, the program of all functions, does not call $name"
 done
 readelf -d "$library" | grep -q 'SONAME.*\[liboutgrad\.so\.0\]' || fail "the soname is not liboutgrad.so.0"
+
+# --- Threads and processes ---------------------------------------------------------------------------------------------------------
+# glibc takes a library's thread-local storage from each thread's stack: the message of the last error and a few words more.
+storage=$(readelf -lW "$library" | awk '$1 == "TLS" {print $6}')
+((${storage:-0} <= 1024)) || fail "each thread of a program sets aside $((storage)) bytes for the library"
+cc -std=c11 -O1 -Wall -Wextra -I"$1/kernels/c" "$1/tests/kernels/c_threads_main.c" -o "$work/threads" -L"$2" -loutgrad -Wl,-rpath,"$2" -pthread
+for stack in 4M 64k; do
+  OMP_STACKSIZE=$stack "$work/threads" || fail "tests/kernels/c_threads_main.c with OMP_STACKSIZE=$stack"
+done
 
 # --- Copies of inline functions ----------------------------------------------------------------------------------------------------
 # Weak symbols of an object that the inline namespace does not keep apart.

@@ -10,7 +10,7 @@ export OUTGRAD_LIBCUDA=$build/tests/liboutgrad-stand-in-driver.so
 
 # A GPU of the tests' own: no rank disturbs another's clock. Without a run-time compiler there is nothing to tune for it.
 if ! mpirun --oversubscribe -n "$ranks" "$build/outgrad-tune" tune --device cuda:0 --kernel gelu_backward --format bf16 --elements 4096 \
-     --evaluations "$evaluations" --budget 60 --shard mpi --out "$work/out" > "$work/said" 2>&1; then
+     --evaluations "$evaluations" --budget 300 --shard mpi --out "$work/out" > "$work/said" 2>&1; then
   if grep -q 'CUDA run-time compiler' "$work/said"; then cat "$work/said"; exit 77; fi
   cat "$work/said"
   exit 1

@@ -81,7 +81,7 @@ def main():
         environment = dict(os.environ, HOME=work, IPYTHONDIR=work + "/ipython", JUPYTER_CONFIG_DIR=work + "/jupyter", JUPYTER_DATA_DIR=work + "/data",
                            MPLCONFIGDIR=work + "/matplotlib", MPLBACKEND="module://matplotlib_inline.backend_inline", PYTHONNOUSERSITE="1",
                            PYTHONDONTWRITEBYTECODE="1")
-        command = [program, "-m", "nbconvert", "--to", "notebook", "--execute", "--ExecutePreprocessor.timeout=120",
+        command = [program, "-m", "nbconvert", "--to", "notebook", "--execute", "--ExecutePreprocessor.timeout=1200",
                    "--ExecutePreprocessor.kernel_name=python3", "--output-dir", keep] + [name + ".ipynb" for name in names]
         ran = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
         expect(ran.returncode == 0, f"nbconvert: status {ran.returncode}: {ran.stderr[-2000:]}")

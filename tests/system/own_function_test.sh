@@ -19,6 +19,10 @@ fail() {
 
 "$root/outgrad" fit "$spec" --out fit.json >/dev/null || fail "fit: status $?"
 "$root/outgrad" emit fit.json --out own.h >/dev/null || fail "emit: status $?"
+# The banner's command, as it stands there, makes the header again, and names no folder of this machine.
+[[ $(sed -n 2p own.h) == "// command: ./outgrad emit fit.json" ]] || fail "the banner: $(sed -n 2p own.h)"
+mkdir mine && cp fit.json mine/
+"$root/outgrad" emit "$work/mine/fit.json" --out again.h >/dev/null && cmp own.h again.h || fail "another folder gives another header"
 "$root/outgrad" check own.h >check.txt || fail "check: status $?: $(cat check.txt)"
 for bound in A K B T O R; do
   grep -q "own.h: $bound holds" check.txt || fail "check proves no $bound: $(cat check.txt)"
@@ -48,6 +52,25 @@ for change in 's/kT4 = 0x1.3/kT4 = 0x1.2/' 's/kHi = 0x1.1/kHi = 0x1.0/' 's/kG = 
   "$root/outgrad" check changed.h >changed.txt 2>&1 || code=$?
   ((code == 1 || code == 2)) || fail "check takes a header of codes after $change: $(cat changed.txt)"
 done
+
+# Functions that rise, each by a layout that is found, and by the cells of a specification where their range is as long on both sides of 0.
+serves() {  # serves EXPRESSION FORMAT TARGET REST
+  echo "{\"schema\": \"outgrad.spec/2\", \"name\": \"rising\", \"kind\": \"backward\", \"expression\": \"$1\", \"format\": \"$2\", \"target\": \"$3\"$4}" >rising.spec.json
+  { "$root/outgrad" fit rising.spec.json --out rising.json && "$root/outgrad" emit rising.json --out rising.h && "$root/outgrad" check rising.h; } >rising.txt 2>&1 ||
+    fail "$1 in $2, $3$4: $(grep -vE ' holds' rising.txt | head -n 3)"
+}
+serves 'tanh(x)' bf16 abs:2^-6 ', "degree": 3, "cells": 16'
+serves 'tanh(0.8*x)' f16 abs:2^-10 ', "degree": 3, "cells": 8'
+serves 'erf(x)' bf16 abs:2^-6 ', "degree": 3, "cells": 32'
+serves 'tanh(0.8*x)' bf16 abs:2^-8 ''
+serves 'erf(x)' f32 abs:2^-12 ''
+serves 'log(1+exp(x))' bf16 abs:2^-8 ''
+serves 'log(1+exp(x))' f16 abs:2^-10 ''
+serves 'x/sqrt(1+x*x)' bf16 abs:2^-7 ''
+serves 'x/sqrt(1+x*x)' f32 abs:2^-10 ''
+serves '-(-softplus(-(-x)))' bf16 abs:2^-8 ''
+# And one with a minimum, whose left segment is found.
+serves 'x*normal_cdf(2*x)' bf16 abs:2^-7 ''
 
 # For each bf16 x with |x| <= 64: y = f(x) correctly rounded, the mask, a dy that is a power of two, and f'(x), by
 # tanh(log(1 + e)) = n/(n + 2), n = e (e + 2), e = exp(x). Bytes as octal escapes: not every awk prints a zero byte.
@@ -86,7 +109,7 @@ elements=$(wc -l <expected.txt)
 (($(wc -c <y.bin) == 2 * elements && $(wc -c <dy.bin) == 2 * elements)) || fail "the arrays have $(wc -c <y.bin) and $(wc -c <dy.bin) bytes"
 
 "$root/outgrad" eval --op backward --header own.h --dy dy.bin --y y.bin --mask mask.bin --dx dx.bin >/dev/null || fail "eval: status $?"
-total=$(printf '%.17g' "$(sed -n 's/.* kT = \(0x[^;]*\);.*/\1/p' own.h)")
+total=$(LC_ALL=C printf '%.17g' "$(sed -n 's/.* kT = \(0x[^;]*\);.*/\1/p' own.h)")
 # dx = RN(dy g): |dx/dy - f'(x)| <= T + 2^-9 |g|, half a unit in the last of bf16's eight bits.
 od -An -v -w2 -tu2 dx.bin | LC_ALL=C paste -d' ' - expected.txt | LC_ALL=C awk -v total="$total" '
   {
@@ -156,7 +179,25 @@ refuses() {  # refuses EXPRESSION REASON: status 2, one line with the interval a
 
 refuses 'sin(x)' 'several stationary points: a maximum in ['
 refuses '1/x' 'a pole: '
+refuses '-softplus(-x)' "f' is 1 on the left and 0 on the right; mirror it, \"expression\": \"-(-softplus(-(-x)))\", and store -f(-x)"
 refuses 'abs(x)' 'a kink: '
+
+# What is refused names a key and a value that works.
+says() {  # says WHAT SPECIFICATION: status 2 and this line
+  local code=0
+  echo "$2" >refused.json
+  "$root/outgrad" fit refused.json --out refused.out >stdout 2>stderr </dev/null || code=$?
+  [[ "$code: $(<stderr)" == "2: outgrad: refused.json: $1" ]] || fail "status $code, not '$1': $(<stderr)"
+}
+head='"schema": "outgrad.spec/2", "kind": "backward", "format": "bf16"'
+says "name: 'table' gives the type Table, which every header uses" "{$head, \"name\": \"table\", \"expression\": \"softplus(x)\", \"target\": \"abs:2^-8\"}"
+says 'left_segment.edge_log2: -2^-3 is not above the minimum -0.0850; -4 is' "{$head, \"name\": \"t\", \"expression\": \"x*normal_cdf(2*x)\",
+  \"target\": \"abs:2^-8\", \"degree\": 3, \"cells\": 12, \"left_segment\": {\"edge_log2\": -3, \"half_octaves\": 0, \"merge_log2\": -6}}"
+# check, too, says which names do not compile.
+sed -e 's/"own_function"/"table"/' -e 's/struct OwnFunction/struct Table/' own.h >named.h
+code=0
+"$root/outgrad" check named.h >named.txt 2>&1 || code=$?
+[[ "$code: $(<named.txt)" == "2: "*'a struct Table hides what the header itself uses' ]] || fail "check takes the name table: status $code: $(<named.txt)"
 
 echo "own function: $failures failures"
 exit $((failures > 0))

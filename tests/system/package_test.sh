@@ -134,6 +134,59 @@ attempt "another processor's results" diff <(tail -n +3 "$work/hashes") <(tail -
 attempt "its installation" cmake --install "$work/outer/build" --prefix "$work/outer/prefix"
 [[ ! -e $work/outer/prefix/include ]] || { echo "FAILED: a project around the sources installs our headers"; exit 1; }
 
+# A project without OpenMP and exceptions that exports a library of its own with ours: how, the configuration says where it cannot be.
+mkdir "$work/bare"
+cat >"$work/bare/CMakeLists.txt" <<TEXT
+cmake_minimum_required(VERSION 3.25)
+project(bare LANGUAGES CXX)
+set(OUTGRAD_LIBRARY OFF)
+set(CMAKE_DISABLE_FIND_PACKAGE_OpenMP ON)
+add_subdirectory("$1" outgrad)
+add_library(mine STATIC mine.cpp)
+target_link_libraries(mine PUBLIC outgrad::kernels)
+target_compile_options(mine PRIVATE -fno-exceptions)
+add_executable(run run.cpp)
+target_link_libraries(run PRIVATE mine)
+install(TARGETS mine EXPORT mine)
+install(EXPORT mine DESTINATION lib/cmake/mine)
+TEXT
+cat >"$work/bare/mine.cpp" <<'TEXT'
+#include "kernels/host/layernorm.h"
+float normed(long columns) {
+  float x[] = {1, 3}, y[2] = {}, rstd = 0;
+  outgrad::kernels::layernorm_forward<float>(x, nullptr, nullptr, 1, columns, 0, y, &rstd, {});
+  return y[1];
+}
+TEXT
+cat >"$work/bare/run.cpp" <<'TEXT'
+float normed(long);
+int main(int count, char**) { return normed(count == 2 ? 2 : 0) != 1; }
+TEXT
+if cmake -S "$work/bare" -B "$work/bare/build" >"$work/log" 2>&1; then
+  echo "a target that is not installed can be exported: this CMake needs no word of it"
+else
+  grep -q "set OUTGRAD_INSTALL=ON before an install(EXPORT)" "$work/log" || { cat "$work/log"; echo "FAILED: no word of OUTGRAD_INSTALL"; exit 1; }
+fi
+attempt "a project that exports its library with ours" cmake -S "$work/bare" -B "$work/bare/build" -DOUTGRAD_INSTALL=ON
+attempt "a project without OpenMP and exceptions does not build" cmake --build "$work/bare/build"
+attempt "its results" "$work/bare/build/run" second
+status=0
+"$work/bare/build/run" 2>"$work/log" || status=$?
+((status == 134)) || { echo "FAILED: no columns, and no exception to throw: status $status"; exit 1; }
+grep -q "^outgrad: layernorm_forward: n = 0: a row needs at least one element" "$work/log" || { cat "$work/log"; echo "FAILED: no columns, and no message"; exit 1; }
+attempt "its installation with ours" cmake --install "$work/bare/build" --prefix "$work/bare/prefix"
+cat >"$work/bare/prefix/CMakeLists.txt" <<'TEXT'
+cmake_minimum_required(VERSION 3.25)
+project(consumer LANGUAGES CXX)
+set(CMAKE_DISABLE_FIND_PACKAGE_OpenMP ON)
+find_package(outgrad 0.2 REQUIRED COMPONENTS kernels)
+include("${CMAKE_CURRENT_SOURCE_DIR}/lib/cmake/mine/mine.cmake")
+add_executable(run ../run.cpp)
+target_link_libraries(run PRIVATE mine)
+TEXT
+attempt "a project that uses both exports" cmake -S "$work/bare/prefix" -B "$work/bare/use" -DCMAKE_PREFIX_PATH="$work/bare/prefix"
+attempt "a project that uses both exports does not build" cmake --build "$work/bare/use"
+
 # The tuner's side alone.
 hidden=()
 for package in Arb Boost Eigen3 fmt Libzip; do

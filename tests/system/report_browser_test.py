@@ -18,7 +18,7 @@ import zlib
 
 DESKTOP, PHONE = (1280, 900), (360, 780)
 PYTHONS = [os.environ["OUTGRAD_PYTHON"]] if os.environ.get("OUTGRAD_PYTHON") else ["python3", "/usr/bin/python3"]  # that the report tries
-SECONDS = 100  # for everything; a busy machine needs 20
+SECONDS = 1200  # for everything; a quiet machine needs 20
 # Fewer would mean that a section was lost: 4 for each of three formats, 3 of T against O, 8 activations' fronts and more.
 LEAST_PLOTS = 40
 SECTIONS = ["Error curves", "T against O", "What to choose from", "Channel stability", "Norm bounds under attack", "Sweep coverage", "Errors as x have them",

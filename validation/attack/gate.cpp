@@ -73,7 +73,7 @@ std::string falsehoods_of(const CompiledBatch& batch, size_t index, Library& lib
 std::string verdict_of_checker(const Checker& checker, const std::string& text, const std::string& name, const std::string& falsehood) {
   try {
     const Answer answer = checker(text, name);
-    return answer.holds ? "survived\t" + falsehood : "killed\t" + answer.why;
+    return answer.holds ? "survived\t" + falsehood : (answer.violated ? "killed\t" : "undecided\t") + answer.why;
   } catch (const kernels::SpecError& error) {
     return std::string("killed\t") + error.what();
   } catch (const std::exception& error) {
@@ -90,7 +90,7 @@ void count(HeaderResult& result, const Mutant& mutant, const std::string& line) 
   const auto [outcome, why] = split(line);
   MutantTally& tally = result.kinds[fmt::format("{}: {}", to_string(mutant.site.kind), mutant.kind)];
   ++tally.tried;
-  if (outcome == "killed") {
+  if (outcome == "killed" || outcome == "undecided") {
     ++tally.killed;
   } else if (outcome == "harmless") {
     ++tally.harmless;
@@ -120,7 +120,7 @@ Answer check_text(const std::string& text, const std::string& name) {
   const CheckReport report = check_header(parse_header(text, name), Findings::to_failure);
   if (report.verdict() == Verdict::Holds) return {true, ""};
   const Finding& last = report.findings.back();
-  return {false, fmt::format("{} {}: {}", last.name, to_string(last.verdict), last.why)};
+  return {false, fmt::format("{} {}: {}", last.name, to_string(last.verdict), last.why), last.verdict == Verdict::Violated};
 }
 
 void MutantTally::add(const MutantTally& other) {
@@ -214,6 +214,21 @@ std::string reason_of(std::string message) {
   return message.substr(0, 160);
 }
 
+// What a fit prints of T, O and R ("T 144.5", "R 2^-1.18") against what its header claims: in words, if they are not one number.
+std::string false_print(const std::string& printed, const Claims& claims) {
+  for (const auto& [name, claimed] : {std::pair{'T', claims.t}, {'O', claims.o}, {'R', claims.r}}) {
+    const std::regex pattern(fmt::format("(^|[ ,;]){} (<= )?(2\\^)?([-+.0-9e]+)", name));
+    std::smatch found;
+    if (std::isnan(claimed) || !std::regex_search(printed, found, pattern)) continue;
+    const double number = std::strtod(found[4].str().c_str(), nullptr);
+    const bool power = found[3].matched;
+    // Two decimals of a logarithm, or six digits, rounded either way.
+    const double least = power ? std::exp2(number - 0.0101) : number * (1 - 1.1e-5), most = power ? std::exp2(number + 0.0101) : number * (1 + 1.1e-5);
+    if (!(least <= claimed && claimed <= most)) return fmt::format("fit prints{}, the header claims {:.9g}", found[0].str(), claimed);
+  }
+  return {};
+}
+
 // One specification from fit to verdict: "OUTCOME\tcpu seconds\twhy".
 std::string judged(const Specification& spec, const std::string& folder, const Options& options) {
   const std::string input = folder + "/attacked.json", fit = folder + "/fit.json", header = folder + "/attacked.h";
@@ -238,10 +253,12 @@ std::string judged(const Specification& spec, const std::string& folder, const O
   const std::string text = kernels::read_file(header);
   Library library;
   const CompiledBatch batch(options.toolchain, folder, {text});
-  const std::string falsehood = falsehoods_of(batch, 0, library);
+  std::string falsehood = falsehoods_of(batch, 0, library);
+  if (falsehood.empty()) falsehood = false_print(fitted.text, batch.claims(0));
   const auto [verdict, why] = split(verdict_of_checker(options.checker, text, "attacked.h", ""));
   if (verdict == "internal") return line("internal", "check: " + why);
   if (!falsehood.empty()) return line(verdict == "survived" ? "survived" : "false", falsehood);
+  if (verdict == "killed") return line("contested", "check: " + why);
   return verdict == "survived" ? line("fitted", "") : line("undecided", reason_of("check: " + why));
 }
 
@@ -255,8 +272,9 @@ std::vector<Specification> drawn(size_t block, size_t all, const auto& draw) {
 
 void SpecificationResult::add(const SpecificationResult& other) {
   tried += other.tried, fitted += other.fitted, refused += other.refused, undecided += other.undecided, false_claims += other.false_claims, hung += other.hung;
-  internal += other.internal, memory += other.memory, survived += other.survived;
+  internal += other.internal, memory += other.memory, survived += other.survived, contested += other.contested;
   longest_cpu_s = std::max(longest_cpu_s, other.longest_cpu_s);
+  seconds.insert(seconds.end(), other.seconds.begin(), other.seconds.end());
   for (const auto& [reason, times] : other.reasons) reasons[reason] += times;
   failures.insert(failures.end(), other.failures.begin(), other.failures.end());
 }
@@ -282,7 +300,8 @@ SpecificationResult attack_specifications(const std::vector<Specification>& spec
     const auto [outcome, rest] = split(lines[i]);
     const auto [seconds, why] = split(rest);
     ++result.tried;
-    result.longest_cpu_s = std::max(result.longest_cpu_s, std::strtod(seconds.c_str(), nullptr));
+    result.seconds.push_back(std::strtod(seconds.c_str(), nullptr));
+    result.longest_cpu_s = std::max(result.longest_cpu_s, result.seconds.back());
     if (outcome == "fitted") {
       ++result.fitted;
       continue;
@@ -295,6 +314,8 @@ SpecificationResult attack_specifications(const std::vector<Specification>& spec
     if (outcome == "false" || outcome == "survived") {
       ++result.false_claims;
       result.survived += outcome == "survived";
+    } else if (outcome == "contested") {
+      ++result.contested;
     } else if (outcome == "hung") {
       ++result.hung;
     } else if (outcome == "memory") {
@@ -332,12 +353,20 @@ nlohmann::json to_json(const SpecificationResult& result) {
   nlohmann::json failures = nlohmann::json::array();
   for (const SpecificationFailure& failure : result.failures)
     failures.push_back({{"specification", failure.specification}, {"outcome", failure.outcome}, {"why", failure.why}});
-  return {{"tried", result.tried},        {"fitted", result.fitted},
-          {"refused", result.refused},    {"undecided", result.undecided},
-          {"false", result.false_claims}, {"survived", result.survived},
-          {"hung", result.hung},          {"memory", result.memory},
-          {"internal", result.internal},  {"longest_cpu_s", result.longest_cpu_s},
-          {"reasons", result.reasons},    {"failures", std::move(failures)}};
+  return {{"tried", result.tried},
+          {"fitted", result.fitted},
+          {"refused", result.refused},
+          {"undecided", result.undecided},
+          {"false", result.false_claims},
+          {"survived", result.survived},
+          {"contested", result.contested},
+          {"hung", result.hung},
+          {"memory", result.memory},
+          {"internal", result.internal},
+          {"longest_cpu_s", result.longest_cpu_s},
+          {"seconds", result.seconds},
+          {"reasons", result.reasons},
+          {"failures", std::move(failures)}};
 }
 
 namespace {
@@ -350,6 +379,10 @@ SpecificationResult specifications_from(const JsonNode& node) {
   block.memory = node["memory"].count();
   block.internal = node["internal"].count();
   block.longest_cpu_s = node["longest_cpu_s"].finite();
+  if (node.has("contested")) block.contested = node["contested"].count();
+  if (node.has("seconds")) {
+    for (const JsonNode& seconds : node["seconds"].items()) block.seconds.push_back(seconds.finite());
+  }
   for (const std::string& reason : node["reasons"].keys()) block.reasons[reason] = node["reasons"][reason].count();
   for (const JsonNode& failure : node["failures"].items())
     block.failures.push_back({failure["specification"].text(), failure["outcome"].text(), failure["why"].text()});
@@ -422,7 +455,7 @@ bool holds(const nlohmann::json& document) {
   const nlohmann::json &mutations = document.at("mutations"), &specifications = document.at("specifications");
   const auto none = [](const nlohmann::json& of, const char* key) { return of.at(key).get<std::int64_t>() == 0; };
   return none(mutations, "survived") && none(mutations, "internal") && mutations.at("false_headers").empty() && none(specifications, "false") &&
-         none(specifications, "hung") && none(specifications, "memory") && none(specifications, "internal");
+         none(specifications, "contested") && none(specifications, "hung") && none(specifications, "memory") && none(specifications, "internal");
 }
 
 }  // namespace outgrad::validation::gate

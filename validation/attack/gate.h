@@ -4,7 +4,9 @@
 // The checker must refuse a mutant that the brute force finds false, or whose text is not what `outgrad emit` would
 // have written. A mutant that it accepts has SURVIVED, and the gate fails. A mutant in which the brute force finds no
 // falsehood is harmless and does not count against the checker. A random specification may be refused or fitted, but a
-// header that results from a fit must be true. All work is done in processes with limits of time and memory.
+// header that results from a fit must be true, whatever `check` says of it, and so must be what the fit prints. A header that `check`
+// calls violated although the brute force finds nothing false is CONTESTED: one of the two is wrong, and the gate fails.
+// All work is done in processes with limits of time and memory.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +27,7 @@ namespace outgrad::validation::gate {
 struct Answer {
   bool holds = false;
   std::string why;
+  bool violated = false;  ///< it does not hold because a claim is refuted, not because it is undecided
 };
 /// May throw: kernels::SpecError is a refusal, and anything else is an internal error.
 using Checker = std::function<Answer(const std::string& text, const std::string& name)>;
@@ -70,11 +73,12 @@ struct SpecificationFailure {
   std::string specification, outcome, why;
 };
 
-/// The results for a block of specifications; tried is the sum of the next seven.
+/// The results for a block of specifications; tried is the sum of the next eight.
 struct SpecificationResult {
-  std::int64_t tried = 0, fitted = 0, refused = 0, undecided = 0, false_claims = 0, hung = 0, internal = 0, memory = 0;
+  std::int64_t tried = 0, fitted = 0, refused = 0, undecided = 0, false_claims = 0, contested = 0, hung = 0, internal = 0, memory = 0;
   std::int64_t survived = 0;  ///< those of the false claims that `check` accepted
   double longest_cpu_s = 0;
+  std::vector<double> seconds;  ///< processor time of each fit, in the order of the specifications
   std::map<std::string, std::int64_t> reasons;  ///< of refusals and of undecided cases, without numbers and names
   std::vector<SpecificationFailure> failures;
   void add(const SpecificationResult& other);

@@ -38,7 +38,7 @@ std::uint64_t address_space() {
 
 kernels::Ending run_program(const std::vector<std::string>& words, const Limits& limits) {
   kernels::Launch launch{words};
-  launch.err = kernels::Launch::kCaptured;
+  launch.out = launch.err = kernels::Launch::kCaptured;
   launch.limits = {{RLIMIT_CORE, 0}, {RLIMIT_CPU, static_cast<rlim_t>(limits.cpu_s)}, {RLIMIT_AS, limits.memory_bytes}};
   kernels::Ending ending = kernels::run(launch, limits.clock_factor * limits.cpu_s, kMostErrors);
   if (ending.status == kernels::Ending::kNotStarted && ending.text.empty()) throw kernels::EnvironmentError(words.front() + ": cannot be started");

@@ -16,8 +16,8 @@ struct Limits {
   int clock_factor = 10;  ///< a waiting process uses no processor time, so it is ended after this many times cpu_s of real time
 };
 
-/// Runs a program. Its stdout is discarded, and the text of its ending is the first 64 KiB of stderr. Throws
-/// kernels::EnvironmentError if it cannot be started.
+/// Runs a program. The text of its ending is the first 64 KiB of stdout and stderr together. Throws kernels::EnvironmentError if it
+/// cannot be started.
 kernels::Ending run_program(const std::vector<std::string>& words, const Limits& limits);
 
 /// Runs body(i) for i = 0, ..., count - 1, each in the caller's present state. A forked process runs them in order and

@@ -95,12 +95,13 @@ std::string refusable(Random& random) {
   }
 }
 
-std::string stretched(const std::string& formula, double by) {
-  const std::string with = by == 1 ? "x" : "(" + number(by, 7) + "*x)";
+std::string placed(const std::string& formula, const std::string& with) {
   std::string text;
   for (const char c : formula) c == 'X' ? text += with : text += c;
   return text;
 }
+
+std::string stretched(const std::string& formula, double by) { return placed(formula, by == 1 ? "x" : "(" + number(by, 7) + "*x)"); }
 
 // Any function, by depth.
 std::string anything(Random& random, int depth) {
@@ -152,7 +153,38 @@ std::string beside_a_power(const std::string& formula, Random& random) {
   return stretched(formula, -*minimum / (power * beside_one(random)));
 }
 
+// From 2^low to 2^high, evenly in octaves.
+std::string octaves(double low, double high, Random& random) { return number(std::exp2(random.uniform(low, high)), 4); }
+
+// x - c, also from beyond where most functions end.
+std::string shifted(Random& random) {
+  const double to = random.sign() * random.uniform(0, 56);
+  return fmt::format("(x{:+})", random.chance(0.5) ? std::round(to) : std::round(to * 1000) / 1000);
+}
+
+// What most functions are not: far from 0, large or small, steep, or lifted.
+std::string moved(Random& random) {
+  constexpr double kSteepest = 8.228;  // 2^this is 300
+  const std::string height = octaves(-14, 10, random), slope = octaves(-3, kSteepest, random), at = random.chance(0.6) ? shifted(random) : "x";
+  std::string f;
+  switch (random.below(8)) {
+    case 0:
+    case 1: f = "X*" + gate(random); break;
+    case 2: f = fmt::format("X*sigmoid({}*X)", slope); break;
+    case 3: f = fmt::format("-{}*exp(-{}*X^2)", height, slope); break;
+    case 4: f = fmt::format("X*normal_cdf(X)-{}*exp(-{}*X^2)", height, octaves(-4, 4, random)); break;
+    case 5: f = fmt::format("X*normal_cdf(X)+{}*sin(3*X)*exp(-X^2/2)", octaves(-6, -3, random)); break;
+    case 6: f = fmt::format("{}*{}({}*X)", height, random.chance(0.5) ? "tanh" : "sigmoid", slope); break;
+    default: f = "softplus(X)"; break;
+  }
+  f = placed(f, at);
+  if (random.chance(0.3)) f += random.chance(0.5) ? fmt::format("{:+}", std::round(random.uniform(-40, 40))) : fmt::format("{:+.4g}", random.uniform(-40, 40));
+  return f;
+}
+
 std::string function_of(Random& random) {
+  constexpr size_t kLongest = 200;  // a minute is promised only for specifications whose function is no longer
+  if (random.chance(0.4)) return moved(random).substr(0, kLongest);
   const double drawn = random.uniform();
   std::string f;
   if (drawn < 0.6) {
@@ -168,8 +200,7 @@ std::string function_of(Random& random) {
     f = stretched(drawn < 0.82 ? rising(random) : drawn < 0.92 ? refusable(random) : anything(random, 3), 1);
   }
   if (random.chance(0.08)) f += fmt::format("{:+.2g}", random.uniform(-1, 1));
-  constexpr size_t kLongest = 200;  // a minute is promised only for specifications whose function is no longer
-  return f.size() <= kLongest ? f : f.substr(0, kLongest);
+  return f.substr(0, kLongest);
 }
 
 // The bits that this many rows of this degree can be expected to reach, within a few bits, over the few units in which

@@ -1,7 +1,8 @@
 // Random specifications of fits: functions from a grammar, with every format, class and layout that a specification can
 // ask for, and codes.
 //
-// Three out of five functions are what fits are made for: x times a gate (sigmoid, normal_cdf, (1 + tanh)/2, (1 + erf)/2 of a
+// Two out of five functions are moved to where most are not: x* up to 56 from 0, steep by factors up to 300, |y*| from 2^-14 to 2^10, lifted by up
+// to 40. Of the others three out of five are what fits are made for: x times a gate (sigmoid, normal_cdf, (1 + tanh)/2, (1 + erf)/2 of a
 // polynomial, and products and means of these). Half of these are stretched so that the minimum y* lies next to -2^k,
 // where the spacing of stored numbers changes. One in five rises. The others have limits of f' other than 0 and 1, or
 // are drawn node by node; most of the latter have kinks, poles or several stationary points. Targets are within a few

@@ -16,6 +16,37 @@ namespace {
 // point would not be seen.
 constexpr double kScanStep = 1.0 / 32, kScanEnd = 64, kScanOffset = 0.01237;
 
+// Parts of a step that f' and f do not follow as a cubic through its ends are halved, down to 2^-14 of a step, because a steep function has its
+// minimum and its inflections within one.
+constexpr int kDeepestScan = 14;
+constexpr double kFollows = 0x1p-12;  // of the greatest slope at the steps
+
+void refine(const Formula& f, double a, const Jet<double>& at_a, double b, const Jet<double>& at_b, double scale, int depth, std::vector<double>& points) {
+  const double h = b - a, middle = a + h / 2;
+  const Jet<double> at = f.at(middle);
+  const double slope = (at_a.slope + at_b.slope) / 2 + h / 8 * (at_a.bend - at_b.bend), rise = h / 6 * (at_a.slope + 4 * at.slope + at_b.slope);
+  // What is not a number in double is left as it is.
+  if (depth > 0 && (std::fabs(at.slope - slope) > kFollows * scale || std::fabs(at_b.value - at_a.value - rise) > kFollows * scale * h)) {
+    refine(f, a, at_a, middle, at, scale, depth - 1, points);
+    refine(f, middle, at, b, at_b, scale, depth - 1, points);
+    return;
+  }
+  points.push_back(b);
+}
+
+std::vector<double> scan_points(const Formula& f, double from, double to) {
+  std::vector<double> steps;
+  std::vector<Jet<double>> jets;
+  double scale = 0;
+  for (double x = from; x <= to; x += kScanStep) {
+    steps.push_back(x), jets.push_back(f.at(x));
+    if (std::isfinite(jets.back().slope)) scale = std::max(scale, std::fabs(jets.back().slope));
+  }
+  std::vector<double> points{from};
+  for (size_t i = 0; i + 1 < steps.size(); ++i) refine(f, steps[i], jets[i], steps[i + 1], jets[i + 1], scale, kDeepestScan, points);
+  return points;
+}
+
 Real root_of(const Formula& f, Real low, Real high, bool of_bend) {
   const auto value = [&](const Real& x) {
     const Jet<Real> jet = f.at(x);
@@ -132,13 +163,14 @@ double ulp_of(const std::string& stored, double v) {
 Curve::Curve(Formula f, double end) : f_(std::move(f)), end_(end) {
   const double scan = std::min(end, kScanEnd);
   std::vector<Real> stationary;
-  Jet<Real> before = f_.at(Real(-scan + kScanOffset));
+  const std::vector<double> points = scan_points(f_, -scan + kScanOffset, scan);
+  Jet<Real> before = f_.at(Real(points.front()));
   // Decides by the first slope that is not lost: where 1 + erf is exactly 0 in Real, f has none.
   const auto sign = [](const Real& slope) { return slope < 0 ? -1 : slope > 0 ? 1 : 0; };
   int first = sign(before.slope);
-  for (double x = -scan + kScanOffset + kScanStep; x <= scan; x += kScanStep) {
-    const Jet<Real> here = f_.at(Real(x));
-    const Real from = Real(x - kScanStep), to = Real(x);
+  for (size_t i = 1; i < points.size(); ++i) {
+    const Real from(points[i - 1]), to(points[i]);
+    const Jet<Real> here = f_.at(to);
     if (first == 0) first = sign(here.slope);
     if ((before.slope < 0) != (here.slope < 0) && before.slope != 0 && here.slope != 0) stationary.push_back(root_of(f_, from, to, false));
     if ((before.bend < 0) != (here.bend < 0) && before.bend != 0 && here.bend != 0) inflections_.push_back(root_of(f_, from, to, true));
@@ -193,7 +225,6 @@ void add_stored(const Curve& curve, const std::string& format, bool m, int expon
   const bool in_blocks = format == "mxfp8";
   // No element of a block reaches the power of two that follows its largest number.
   const double end = in_blocks ? std::ldexp(1.0, kBeyondLargest + exponent) : format == "e4m3" ? 464.0 : std::numeric_limits<double>::infinity();
-  const double begin = in_blocks ? -end : -std::numeric_limits<double>::infinity();
   const bool limited = curve.end() < kEndOfLine;
   double near = curve.first_guess(0, m);
   bool first = true, flat = false;
@@ -209,7 +240,7 @@ void add_stored(const Curve& curve, const std::string& format, bool m, int expon
     const double upper = next_is_twin ? 0.0 : i + 1 < numbers.size() ? midpoint(format, y, numbers[i + 1]) : end;
     if (curve.masked() && Real(upper) <= curve.y_star()) continue;
     if (first) {
-      const double lower = last_is_twin ? 0.0 : i > 0 ? midpoint(format, numbers[i - 1], y) : begin;
+      const double lower = last_is_twin ? 0.0 : i > 0 ? midpoint(format, numbers[i - 1], y) : -end;
       near = curve.first_guess(lower, m);
       below = curve.preimage(Real(lower), m, near);
       first = false;
@@ -250,6 +281,15 @@ void add_stored(const Curve& curve, const std::string& format, bool m, int expon
   }
 }
 
+// f at the place from which on f' is, to a double's eye, what it is at the end of the line.
+double settled_value(const Curve& curve, bool right) {
+  constexpr double kSettled = 0x1p-24, kEnd = 60, kStep = 0.25;
+  const double sign = right ? 1 : -1, last = curve.formula().at(sign * kEnd).slope;
+  double x = kEnd;
+  while (x > -kEnd && !(std::fabs(curve.formula().at(sign * (x - kStep)).slope - last) > kSettled * std::max(1.0, std::fabs(last)))) x -= kStep;
+  return curve.formula().at(sign * x).value;
+}
+
 // f32: places spread over every scale of the coordinate, on both branches.
 std::vector<float> strata(const Curve& curve, bool m) {
   std::vector<float> at;
@@ -259,16 +299,16 @@ std::vector<float> strata(const Curve& curve, bool m) {
   constexpr int kUniform = 3000, kPerOctave = 6;
   if (curve.masked()) {
     const double star = static_cast<double>(curve.y_star());
-    // From y = y* + 12 on, every f' here has reached its limit.
-    const double s_end = m ? std::sqrt(12.0) : std::sqrt(std::max(static_cast<double>(curve.formula().at(Real(-curve.end())).value) - star, 0x1p-20));
+    const double s_end = m ? std::sqrt(std::max(settled_value(curve, true) - star, 0x1p-20))
+                           : std::sqrt(std::max(static_cast<double>(curve.formula().at(Real(-curve.end())).value) - star, 0x1p-20));
     for (int i = 0; i <= kUniform; ++i) add(star + std::pow(s_end * i / kUniform, 2));
     for (double t = 1; t > 0x1p-40; t *= 0.75) add(star + t);
     float lowest = static_cast<float>(star);
     for (int i = 0; i < 64; ++i) at.push_back(lowest), lowest = std::nextafter(lowest, 1e9f);
   } else {
-    const double low = std::max(static_cast<double>(curve.formula().at(-60.0).value), -20.0),
-                 high = std::min(static_cast<double>(curve.formula().at(60.0).value), 20.0);
+    const double low = settled_value(curve, false), high = settled_value(curve, true);
     for (int i = 0; i <= kUniform; ++i) add(low + (high - low) * i / kUniform);
+    for (double t = 1; t > 0x1p-40; t *= 0.75) add(low + t), add(high - t);
   }
   for (double y = 0x1p10; y >= 0x1p-149; y *= std::exp2(-1.0 / kPerOctave)) {
     if (m) add(y);
@@ -438,6 +478,15 @@ Truth code_truth(const Curve& curve, const std::string& activation) {
   };
   if (curve.masked()) add_near(curve.x_star());
   for (const Real& x : curve.inflections()) add_near(x);
+  // What is far from 0 moves between two x of bf16.
+  constexpr double kAround = 24, kLeastAround = 0x1p-12;
+  for (const Real& centre : curve.inflections()) {
+    for (double away = kAround; library == nullptr && away > kLeastAround; away *= 0.98) {
+      for (const double x : {static_cast<double>(centre) - away, static_cast<double>(centre) + away}) {
+        if (std::fabs(x) <= curve.end()) add(static_cast<float>(x));
+      }
+    }
+  }
   return truth;
 }
 

@@ -31,20 +31,29 @@ namespace {
 constexpr float kFloatInfinity = std::numeric_limits<float>::infinity();
 constexpr float kIndexLow = 0x1p23f, kIndexHigh = 0x1p24f;  // where an fp32 ulp is 1, so that the low bits count cells
 
-// Collects the conditions that fail.
+// Collects the conditions that fail, and those that the enclosures leave open.
 class Conditions {
  public:
   void require(bool holds, const std::string& what) {
-    if (!holds) failed_ += (failed_.empty() ? "" : "; ") + what;
+    if (!holds) add(failed_, what);
+  }
+  // |off| <= bound, where `off` is only enclosed.
+  void require_within(const Interval& off, double bound, const std::string& what) {
+    if (!(off.magnitude() <= bound)) add(off.mignitude() > bound ? failed_ : open_, what);
+  }
+  void require_provable(const Activation& activation) {
+    if (!activation.problem().empty()) add(activation.problem_is_certain() ? failed_ : open_, activation.problem());
   }
   Finding finding() const {
-    Finding result{"structure", failed_.empty() ? Verdict::Holds : Verdict::Violated, 0, 0, failed_, {}};
-    if (failed_.empty()) result.why = "constants, index arithmetic and limits";
-    return result;
+    if (!failed_.empty()) return {"structure", Verdict::Violated, 0, 0, failed_, {}};
+    if (!open_.empty()) return {"structure", Verdict::Undecided, 0, 0, open_, {}};
+    return {"structure", Verdict::Holds, 0, 0, "constants, index arithmetic and limits", {}};
   }
 
  private:
-  std::string failed_;
+  static void add(std::string& to, const std::string& what) { to += (to.empty() ? "" : "; ") + what; }
+
+  std::string failed_, open_;
 };
 
 bool same_bits(float a, float b) { return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b); }
@@ -211,7 +220,7 @@ Finding check_structure(const BackwardHeader& h) {
   Finding finding = conditions.finding();
   if (finding.verdict != Verdict::Holds) return finding;
   const Activation& activation = activation_of(h.activation, h.function, h.masked);
-  conditions.require(activation.problem().empty(), activation.problem());
+  conditions.require_provable(activation);
   if (!activation.problem().empty()) return conditions.finding();
   // The proof of A takes what lies beyond a clamp from the formula of that end alone.
   if (activation.formulas().size() > 1)
@@ -224,13 +233,14 @@ Finding check_structure(const BackwardHeader& h) {
     if (h.exact_limits && activation.limited()) {
       // At kExpressionEnd a user's f' has not reached its limit, 0 or 1: it is as near as a specification has to come, and no further off than A + B.
       constexpr double kSettled = 0x1p-20;
-      conditions.require((g == 0 || g == 1) && (Interval(g) - slopes).magnitude() <= std::min(kSettled, h.bound_a + h.bound_b),
-                         fmt::format("g({}) is {:.9g}, far from {:.9g}", what, g, limit));
+      const std::string far = fmt::format("g({}) is {:.9g}, far from {:.9g}", what, g, limit);
+      conditions.require(g == 0 || g == 1, far);
+      conditions.require_within(Interval(g) - slopes, std::min(kSettled, h.bound_a + h.bound_b), far);
     } else if (h.exact_limits) {
       conditions.require(g == static_cast<float>(limit), fmt::format("g({}) is {:.9g}, not {:.9g}", what, g, limit));
     } else {
       // What is stored in place of the clamped y may be off by the rounding of the evaluation as well.
-      conditions.require((Interval(g) - slopes).magnitude() <= h.bound_a + h.bound_b, fmt::format("g({}) is {:.9g}, far from {:.9g}", what, g, limit));
+      conditions.require_within(Interval(g) - slopes, h.bound_a + h.bound_b, fmt::format("g({}) is {:.9g}, far from {:.9g}", what, g, limit));
     }
   };
   require_limit(kFloatInfinity, true, activation.formulas().back().high_slopes, "+inf, m = 1");
@@ -256,7 +266,7 @@ Finding check_structure(const TableHeader& h) {
   Finding finding = conditions.finding();
   if (finding.verdict != Verdict::Holds) return finding;
   const Activation& activation = activation_of(h.activation, h.function, h.masked);
-  conditions.require(activation.problem().empty(), activation.problem());
+  conditions.require_provable(activation);
   return conditions.finding();
 }
 
@@ -276,8 +286,7 @@ Finding check_structure(const CodeHeader& h) {
   const auto on_grid = [](float v) { return std::fabs(v) <= 2 && std::nearbyint(v * 0x1p23f) == v * 0x1p23f; };
   conditions.require(on_grid(h.lo) && on_grid(h.hi) && h.lo <= 0 && h.hi > h.lo + 0x1p-3f, "kLo and kHi are no range of f' in multiples of 2^-23");
   if (own && conditions.finding().verdict == Verdict::Holds) {
-    const std::string& problem = activation_of(h.activation, h.function, has_minimum(h)).problem();
-    conditions.require(problem.empty(), problem);
+    conditions.require_provable(activation_of(h.activation, h.function, has_minimum(h)));
   }
   return conditions.finding();
 }

@@ -327,7 +327,10 @@ Finding prove_coded_gradient(const CodeHeader& h) {
 }
 
 std::vector<Finding> prove_codes(const CodeHeader& h) {
-  const double reached = all_slopes(activation_of(h.activation, h.function, has_minimum(h)), has_minimum(h)).width();
+  // Between two x f' takes all values between theirs.
+  const Activation& activation = activation_of(h.activation, h.function, has_minimum(h));
+  const auto slope_at = [&](double x) { return slopes(activation, x, x); };
+  const double reached = (slope_at(extreme_slope(activation, true)) - slope_at(extreme_slope(activation, false))).lower();
   const double lo = h.lo, hi = h.hi, width = hi - lo;  // exact: multiples of 2^-23 below 2^2, as the structure says
   std::vector<Finding> findings;
   const auto scale = static_cast<float>(256 / width), offset = static_cast<float>(-lo * 256 / width - 0.5);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "validation/certificate/fit_bound.h"
+#include "validation/certificate/stored_argument.h"
 #include "validation/exact/activation.h"
 
 namespace outgrad::validation {
@@ -17,31 +18,6 @@ namespace {
 
 constexpr int kMaxCells = 4000;   // real constants need a few hundred
 constexpr int kGridPoints = 256;  // beyond them D, which falls like d / 2 s, is far below its value at the first
-
-// The grid of a storage format.
-struct Grid {
-  int digits, least_exponent;
-  bool parity;
-
-  explicit Grid(const std::string& stored) : parity(is_parity(stored)) {
-    const std::string format = carrier_of(stored);
-    digits = format == "f32" ? 23 : format == "f16" ? 10 : format == "mxfp8" ? 3 : 7;
-    least_exponent = format == "f16" ? -14 : -126;
-  }
-  double spacing(double y) const { return std::ldexp(1.0, std::max(y == 0 ? least_exponent : std::ilogb(y), least_exponent) - digits); }
-  double nearest(double y) const { return std::nearbyint(y / spacing(y)) * spacing(y); }
-  // Next to a power of two of y < 0 the finer spacing begins.
-  double above(double y) const { return y + (y < 0 ? spacing(y + spacing(y) * 0.25) : spacing(y)); }
-  // No f(x) is stored as a number below it.
-  double lowest(double y_star) const { return nearest(y_star) - (parity ? spacing(nearest(y_star)) : 0); }
-  // Whether a number from `lowest` on is stored for an x right (m) or left of the minimum. Of a negative y of parity format the significand's
-  // lowest bit decides, and f must come below the next number of the grid, which is the other branch's.
-  bool has(double y, bool m, const Interval& y_star) const {
-    if (!parity) return m || y <= 0;
-    const bool odd = std::fmod(y / spacing(y), 2) != 0;
-    return y < 0 ? odd != m && above(y) > y_star.lower() : m;
-  }
-};
 
 // One branch: |s| is what is cut into cells, `sign` makes it s.
 class Branch {
@@ -101,6 +77,7 @@ class Branch {
   }
 
   double sign() const { return sign_; }
+  const Activation& activation() const { return activation_; }
   const Interval& y_star() const { return activation_.y_star(); }
 
  private:
@@ -111,21 +88,34 @@ class Branch {
 
 struct Search {
   double claim;
+  StoredGrid grid;
   Finding finding;
   double largest = 0;
   double at = 0;
+  int refutations = 0;
 
   // D at one point, from s_c and s.
   void see(const Branch& branch, const Interval& s_c, const Interval& s, bool bounds) {
     const Interval d = branch.value(s_c) - branch.value(s);
     if (bounds) finding.proven = std::max(finding.proven, d.magnitude());
+    const double y = (branch.y_star() + square(s)).middle();
+    if (d.mignitude() > claim && finding.verdict != Verdict::Violated && ++refutations <= kMostRefutations) refute(branch, y);
     if (d.mignitude() < largest) return;
     largest = d.mignitude();
-    at = (branch.y_star() + square(s)).middle();
-    if (largest > claim && finding.verdict != Verdict::Violated) {
+    at = y;
+  }
+  // K is about stored y: looks at the one next to a place where D exceeds the claim, and for an x that is stored so.
+  void refute(const Branch& branch, double near) {
+    const bool m = branch.sign() > 0;
+    for (const double y : {grid.nearest(near), grid.above(grid.nearest(near))}) {
+      const Interval g = branch.value(branch.deployed_at(y)), want = branch.value(branch.true_at(y)), d = g - want;
+      if (!(d.mignitude() > claim)) continue;
+      const std::optional<double> x = argument_of(branch.activation(), true, grid, y, m);
+      if (!x) continue;
       finding.verdict = Verdict::Violated;
-      finding.witness = Witness{at, branch.value(s_c).middle(), branch.value(s).middle()};
-      finding.why = fmt::format("g moves by {:.6g} at y = {:.9g}, m = {:d}", largest, at, branch.sign() > 0);
+      finding.witness = Witness{y, g.middle(), want.middle()};
+      finding.why = fmt::format("g moves by {:.6g} at y = {:.9g}, m = {:d}, as which x = {:.9g} is stored", d.mignitude(), y, m, *x);
+      return;
     }
   }
   void undecided(const std::string& why) {
@@ -137,12 +127,12 @@ struct Search {
 };
 
 void search_branch(Search& search, const Branch& branch, const BackwardHeader& h) {
-  const Grid grid(h.format);
+  const StoredGrid& grid = search.grid;
   double y = grid.lowest(branch.y_star().middle()), last = y;
   for (int j = 0; j < kGridPoints; ++j, y = grid.above(y)) {
     if (branch.true_at(y).lower() > branch.end()) break;
     last = y;
-    if (!grid.has(y, branch.sign() > 0, branch.y_star())) continue;
+    if (grid.reach(y, branch.sign() > 0, branch.y_star()) == StoredGrid::Reach::no) continue;
     search.see(branch, branch.deployed_at(y), branch.true_at(y), true);
   }
 
@@ -186,14 +176,14 @@ void search_branch(Search& search, const Branch& branch, const BackwardHeader& h
 
 Interval coordinate_error_at(const BackwardHeader& h, double y, bool m) {
   const Activation& activation = activation_of(h.activation, h.function, h.masked);
-  const Grid grid(h.format);
-  if (y < grid.lowest(activation.y_star().middle()) || !grid.has(y, m, activation.y_star())) return 0;
+  const StoredGrid grid(h.format);
+  if (y < grid.lowest(activation.y_star().middle()) || grid.reach(y, m, activation.y_star()) == StoredGrid::Reach::no) return 0;
   const Branch branch(h, activation, m ? 1.0 : -1.0);
   return branch.value(branch.deployed_at(y)) - branch.value(branch.true_at(y));
 }
 
 Finding prove_coordinate(const BackwardHeader& h, double claim) {
-  Search search{claim, Finding{"K", Verdict::Holds, claim, 0, "", {}}};
+  Search search{claim, StoredGrid(h.format), Finding{"K", Verdict::Holds, claim, 0, "", {}}};
   const Activation& activation = activation_of(h.activation, h.function, h.masked);
   for (const double sign : {1.0, -1.0}) search_branch(search, Branch(h, activation, sign), h);
   if (search.finding.verdict == Verdict::Holds && !(search.finding.proven <= claim)) search.undecided("not decided at a stored y");

@@ -9,6 +9,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <mutex>
 #include <unordered_map>
@@ -213,16 +214,21 @@ AnalyticFunction ratio_error(double centre, const std::array<float, 5>& coeffici
           }};
 }
 
-// Adds a bound that holds as it stands: `value` encloses E over a whole tail, whose points all lie on the far side of x.
-void add_tail(SupNorm& result, const Interval& value, double x, double claim) {
+// E at a concrete x.
+using ErrorAt = std::function<Interval(double x)>;
+
+// Adds a bound that holds as it stands: `value` encloses E over a whole tail, whose points all lie on the far side of x. Where it exceeds the
+// claim, some of them are looked at, if there are any, as an enclosure alone refutes nothing.
+void add_tail(SupNorm& result, const Interval& value, double x, double claim, const ErrorAt& at = {}, double outward = 0) {
   result.proven = std::max(result.proven, value.magnitude());
-  if (value.mignitude() > result.observed) result.observed = value.mignitude(), result.at = x;
-  if (value.mignitude() > claim) {
-    result.verdict = Verdict::Violated;
-  } else if (value.magnitude() > claim && result.verdict == Verdict::Holds) {
-    result.verdict = Verdict::Undecided;
-    result.at = x;
+  if (value.magnitude() <= claim) return;
+  for (const double step : {0.0, 1.0, 16.0}) {
+    if (!at || result.verdict == Verdict::Violated || !std::isfinite(x)) break;
+    const double there = x + step * outward, seen = at(there).mignitude();
+    if (seen > result.observed) result.observed = seen, result.at = there;
+    if (seen > claim) result.verdict = Verdict::Violated;
   }
+  if (result.verdict == Verdict::Holds) result.verdict = Verdict::Undecided, result.at = x;
 }
 
 void merge(SupNorm& result, const SupNorm& part) {
@@ -235,14 +241,24 @@ void merge(SupNorm& result, const SupNorm& part) {
 }
 
 // E over a range of v where g lies in `slopes`: a tail, or what a clamp stands for.
-void add_range(SupNorm& result, const Row& row, const Interval& v, const Interval& slopes, double x, double claim) {
+void add_range(SupNorm& result, const Row& row, const Interval& v, const Interval& slopes, double x, double claim, const ErrorAt& at = {}, double outward = 0) {
   constexpr int kPieces = 1024;  // a range is a fraction of a cell, so each piece moves p by far less than a claim
   const double low = v.lower(), high = v.upper();
-  if (v.width() < 0x1p-60) return add_tail(result, row.error(v, slopes), x, claim);
+  if (v.width() < 0x1p-60) return add_tail(result, row.error(v, slopes), x, claim, at, outward);
   for (int i = 0; i < kPieces; ++i) {
     const double a = low + (high - low) * i / kPieces, b = std::nextafter(low + (high - low) * (i + 1) / kPieces, kInfinity);
-    add_tail(result, row.error(Interval(a, b), slopes), x, claim);
+    add_tail(result, row.error(Interval(a, b), slopes), x, claim, at, outward);
   }
+}
+
+// Whether the header says something of x.
+bool is_claimed(const Activation& activation, const Formula& formula, double x) {
+  return formula.low <= x && x <= formula.high && !(activation.limited() && std::fabs(x) > kExpressionEnd);
+}
+
+// E at an x beyond a clamp, which stands for the value `v` of the row's variable.
+ErrorAt at_clamp(const Activation& activation, const Formula& formula, const Row& row, const Interval& v) {
+  return [&activation, &formula, &row, v](double x) { return is_claimed(activation, formula, x) ? row.error(v, formula.f.at<1>(Interval(x))[1]) : 0; };
 }
 
 // The arguments that one formula takes on a cell.
@@ -259,10 +275,17 @@ void add_domain(SupNorm& result, const Activation& activation, const Formula& fo
     const Interval v = of_output ? values : sqrt(values - activation.y_star()) * sign;
     return minimum(maximum(v, v_low), v_high);
   };
-  if (from < formula.far_low) add_range(result, row, variable(formula.low_values, -1), formula.low_slopes, formula.far_low, claim);
+  const auto in_tail = [&](double sign) -> ErrorAt {
+    return [&, sign](double x) -> Interval {
+      if (!(from <= x && x <= to) || !is_claimed(activation, formula, x)) return 0;
+      const auto d = formula.f.at<1>(Interval(x));
+      return row.error(variable(d[0], sign), d[1]);
+    };
+  };
+  if (from < formula.far_low) add_range(result, row, variable(formula.low_values, -1), formula.low_slopes, formula.far_low, claim, in_tail(-1), -1);
   // Where f has no limit, interpolation goes as far as the cell.
   const double end = formula.bounded_above ? formula.far_high : to;
-  if (to > end) add_range(result, row, variable(formula.high_values, 1), formula.high_slopes, formula.far_high, claim);
+  if (to > end) add_range(result, row, variable(formula.high_values, 1), formula.high_slopes, formula.far_high, claim, in_tail(1), 1);
   const double a = std::max(from, formula.far_low), b = std::min(to, end);
   if (!std::isfinite(b)) {
     add_tail(result, Interval::whole_line(), a, claim);
@@ -270,7 +293,8 @@ void add_domain(SupNorm& result, const Activation& activation, const Formula& fo
     merge(result, bound_sup_norm(backward_error(activation, formula.f, row, of_output), a, b, claim));
   } else if (from == to) {
     const auto d = formula.f.at<1>(Interval(a));
-    add_tail(result, row.error(of_output ? d[0] : activation.signed_root(a, d[0]), d[1]), a, claim);
+    const Interval error = row.error(of_output ? d[0] : activation.signed_root(a, d[0]), d[1]);
+    add_tail(result, error, a, claim, [&](double) { return error; });
   }
 }
 
@@ -308,18 +332,22 @@ void add_masked(SupNorm& result, const BackwardHeader& h, const Activation& acti
     const auto of_y = [&](const Interval& y) { return argument(activation, sqrt(y - activation.y_star())); };
     const Interval x_top = of_y(y_high);
     add_domain(result, activation, formula, row, {of_y(y_low), x_top}, true, y_low.lower(), y_high.upper(), claim);
-    if (clamped_high) add_tail(result, row.error(y_high, formula.slopes(x_top.lower(), kInfinity)), x_top.upper(), claim);
+    if (clamped_high)
+      add_tail(result, row.error(y_high, formula.slopes(x_top.lower(), kInfinity)), x_top.upper(), claim, at_clamp(activation, formula, row, y_high), 1);
     return;
   }
   const double infimum = activation.s_infimum().lower();
   add_domain(result, activation, formula, row, {argument(activation, s_low), x_high}, false, s_low, s_high.upper(), claim);
-  if (clamped_high) add_tail(result, row.error(s_top, formula.slopes(argument(activation, s_top.keep_lower()).lower(), kInfinity)), x_high.upper(), claim);
+  if (clamped_high) {
+    const double x_top = argument(activation, s_top.keep_lower()).lower();
+    add_tail(result, row.error(s_top, formula.slopes(x_top, kInfinity)), x_high.upper(), claim, at_clamp(activation, formula, row, s_top), 1);
+  }
   if (s_low < infimum) {
     // s below its infimum belongs to no x; g is continued by its limit.
     add_range(result, row, Interval(s_low, activation.s_infimum().upper()), formula.low_slopes, formula.far_low, claim);
   } else if (clamped_low) {
     const Interval x_low = argument(activation, s_low);
-    add_tail(result, row.error(s_low, formula.slopes(-kInfinity, x_low.upper())), x_low.lower(), claim);
+    add_tail(result, row.error(s_low, formula.slopes(-kInfinity, x_low.upper())), x_low.lower(), claim, at_clamp(activation, formula, row, s_low), -1);
   }
 }
 
@@ -335,10 +363,11 @@ void add_rising(SupNorm& result, const BackwardHeader& h, const Activation& acti
     if (formula.high < kInfinity && !(low < 0)) continue;
     add_domain(result, activation, formula, row, {x_low, x_high}, true, low, high, claim);
     if (clamped_low && formula.low == -kInfinity) {
-      add_tail(result, row.error(low, formula.slopes(-kInfinity, x_low.upper())), x_low.lower(), claim);
+      add_tail(result, row.error(low, formula.slopes(-kInfinity, x_low.upper())), x_low.lower(), claim, at_clamp(activation, formula, row, low), -1);
     }
     if (clamped_high && formula.high == kInfinity) {
-      add_tail(result, row.error(high, formula.slopes(std::max(x_high.lower(), formula.low), kInfinity)), x_high.upper(), claim);
+      add_tail(result, row.error(high, formula.slopes(std::max(x_high.lower(), formula.low), kInfinity)), x_high.upper(), claim,
+               at_clamp(activation, formula, row, high), 1);
     }
   }
 }

@@ -50,22 +50,22 @@ double ulp_of(const Interval& g) { return std::ldexp(1.0, std::ilogb(g.mignitude
 class Inputs {
  public:
   void require(const FoundInput& found, const std::string& bound_name, const std::string& where, double bound, const auto& error) {
-    if (!found.given || !problem_.empty()) return;
+    if (!found.given || problem_.verdict != Verdict::Holds) return;
     ++inputs_;
     problem_ = found_problem(bound_name, found, where, error(), bound);
   }
-  void refuse(const std::string& problem) {
-    if (problem_.empty()) problem_ = problem;
+  void refuse(const std::string& why) {
+    if (problem_.verdict == Verdict::Holds) problem_ = {Verdict::Violated, why};
   }
   std::optional<Finding> finding() const {
-    if (!problem_.empty()) return Finding{"found", Verdict::Violated, 0, 0, problem_, {}};
+    if (problem_.verdict != Verdict::Holds) return Finding{"found", problem_.verdict, 0, 0, problem_.why, {}};
     if (inputs_ == 0) return {};
     return Finding{"found", Verdict::Holds, 0, 0, fmt::format("{} inputs beside the bounds, the error at each is the one stated", inputs_), {}};
   }
 
  private:
   int inputs_ = 0;
-  std::string problem_;
+  FoundProblem problem_;
 };
 
 // A at an x: of all rows that x may ask for, or of one alone.
@@ -103,14 +103,14 @@ void require_rows(Inputs& inputs, const Header& h, const std::vector<Cell>& cell
 
 std::string found_place(const FoundInput& found, bool masked) { return fmt::format("y = {:a}", found.at) + (masked ? fmt::format(", m = {:d}", found.m) : ""); }
 
-std::string found_problem(const std::string& bound_name, const FoundInput& found, const std::string& where, const Interval& error, double bound) {
+FoundProblem found_problem(const std::string& bound_name, const FoundInput& found, const std::string& where, const Interval& error, double bound) {
   const double least = std::log2(error.mignitude()), most = std::log2(error.magnitude());
-  const bool sharp = error.magnitude() <= error.mignitude() * kSharp;
-  if (!sharp || !(most >= found.log2_error - kPrinted && least <= found.log2_error + kPrinted)) {
+  const bool sharp = error.magnitude() <= error.mignitude() * kSharp, other = least > found.log2_error + kPrinted || most < found.log2_error - kPrinted;
+  if (other || !sharp) {
     const std::string is = sharp && most > -kInfinity ? fmt::format("2^{:.4f}", most) : fmt::format("in [{:.6g}, {:.6g}]", error.lower(), error.upper());
-    return fmt::format("{}: the error at {} is {}, not 2^{:.2f}", bound_name, where, is, found.log2_error);
+    return {other ? Verdict::Violated : Verdict::Undecided, fmt::format("{}: the error at {} is {}, not 2^{:.2f}", bound_name, where, is, found.log2_error)};
   }
-  if (error.mignitude() > bound) return fmt::format("{}: the error at {} is 2^{:.4f}, above the bound", bound_name, where, least);
+  if (error.mignitude() > bound) return {Verdict::Violated, fmt::format("{}: the error at {} is 2^{:.4f}, above the bound", bound_name, where, least)};
   return {};
 }
 

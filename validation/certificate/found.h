@@ -11,8 +11,13 @@
 
 namespace outgrad::validation {
 
-/// Empty if `error`, what it is at the input, lies within the rounding of what is stated and below the bound; else what is wrong. `where` names the input.
-std::string found_problem(const std::string& bound_name, const FoundInput& found, const std::string& where, const Interval& error, double bound);
+/// What is wrong with an input, if anything is; Undecided where the enclosure of the error there tells too little.
+struct FoundProblem {
+  Verdict verdict = Verdict::Holds;
+  std::string why;
+};
+/// Holds if `error`, what it is at the input, lies within the rounding of what is stated and below the bound. `where` names the input.
+FoundProblem found_problem(const std::string& bound_name, const FoundInput& found, const std::string& where, const Interval& error, double bound);
 /// "y = 0x1.8p-3, m = 1" of masked headers.
 std::string found_place(const FoundInput& found, bool masked);
 

@@ -13,6 +13,7 @@
 #include <initializer_list>
 #include <type_traits>
 
+#include "kernels/activations.h"
 #include "kernels/host/errors.h"
 #include "kernels/support/files.h"
 #include "validation/exact/function.h"
@@ -112,6 +113,36 @@ std::string struct_name(const std::string& name) {
     upper = c == '_';
   }
   return result;
+}
+
+// Why no header can have this name, or "": its struct would have no name, or one that compiles to something else.
+std::string misnomer(const std::string& name) {
+  const auto small = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_'; };
+  if (!std::all_of(name.begin(), name.end(), small) || !std::islower(static_cast<unsigned char>(name[0])) || name.back() == '_' ||
+      name.find("__") != std::string::npos) {
+    return "kName is not made of words of lower-case letters and digits with one underscore between two";
+  }
+  const std::string type = struct_name(name);
+  if (type == "Table" || type == "Entries") return fmt::format("a struct {} hides what the header itself uses", type);
+  const auto letters = std::count_if(type.begin(), type.end(), [](char c) { return std::isalpha(static_cast<unsigned char>(c)); });
+  if (letters > 1 && std::none_of(type.begin(), type.end(), [](char c) { return std::islower(static_cast<unsigned char>(c)); })) {
+    return fmt::format("a struct {} is written as macros are, in capitals", type);
+  }
+  return "";
+}
+
+// Whether it is the struct of one of the library's own headers, GeluTanhBf16Parity for example.
+bool is_of_library(const std::string& type) {
+  for (const std::string activation : kernels::kActivationNames) {
+    std::string_view rest = type;
+    const std::string begin = struct_name(activation);
+    if (!rest.starts_with(begin)) continue;
+    rest.remove_prefix(begin.size());
+    for (const std::string_view kind : {"F32", "F16", "Bf16", "E4m3", "E5m2", "Mxfp8", "Code", "Fp8", "Forward"}) {
+      if (rest.starts_with(kind) && (rest == kind || std::isupper(static_cast<unsigned char>(rest[kind.size()])))) return true;
+    }
+  }
+  return false;
 }
 
 class Printer {
@@ -397,11 +428,10 @@ void describe_names(Text& t, HeaderNames& h) {
 template <class Text>
 void describe_function(Text& t, HeaderNames& h) {
   t.constant("kName", h.name);
-  t.require(
-      std::all_of(h.name.begin(), h.name.end(), [](char c) { return c == '_' || std::isdigit(static_cast<unsigned char>(c)) || (c >= 'a' && c <= 'z'); }) &&
-          !std::isdigit(static_cast<unsigned char>(h.name[0])),
-      "kName is not a lower-case identifier");
+  const std::string why = misnomer(h.name);
+  t.require(why.empty(), why);
   t.constant("kActivation", h.activation);
+  t.require(h.activation != "expression" || !is_of_library(struct_name(h.name)), fmt::format("'{}' is the name of a header of the library", h.name));
   t.constant("kFunction", h.function);
   if constexpr (std::is_same_v<Text, Reader>) {
     // The text of a function is parsed here once, so that what follows can rely on it.

@@ -13,6 +13,7 @@
 
 #include "kernels/formats.h"
 #include "validation/certificate/deployed.h"
+#include "validation/certificate/stored_argument.h"
 #include "validation/exact/mp.h"
 
 namespace outgrad::validation {
@@ -143,7 +144,7 @@ Evaluated row_error(std::span<const float> row, const BackwardHeader& h, const R
 
 class Analysis {
  public:
-  Analysis(const BackwardHeader& h, double claim) : h_(h), cells_(backward_cells(h)), finding_{"B", Verdict::Holds, claim, 0, "", {}} {}
+  Analysis(const BackwardHeader& h, double claim) : h_(h), grid_(h.format), cells_(backward_cells(h)), finding_{"B", Verdict::Holds, claim, 0, "", {}} {}
 
   Finding run() {
     if (h_.masked) first_grid_points();
@@ -155,7 +156,10 @@ class Analysis {
       analyse_branch(true);
       if (h_.masked) analyse_branch(false);
     }
-    if (finding_.verdict == Verdict::Holds && !(finding_.proven <= finding_.claim)) finding_.verdict = Verdict::Undecided;
+    if (finding_.verdict == Verdict::Holds && !(finding_.proven <= finding_.claim)) {
+      finding_.verdict = Verdict::Undecided;
+      finding_.why = fmt::format("evaluation is off by {:.6g} at y = {:a}, but no x was found that is stored so", largest_, at_);
+    }
     if (finding_.verdict == Verdict::Holds) {
       finding_.why = fmt::format("{} ranges, {} values of y enumerated, largest seen {:.6g} at y = {:.9g}", ranges_, evaluations_, largest_, at_);
     }
@@ -220,11 +224,13 @@ class Analysis {
   void record(float y, bool m, double least, double most, double exact) {
     finding_.proven = std::max(finding_.proven, most);
     if (least > largest_) largest_ = least, at_ = y;
-    if (least > finding_.claim && finding_.verdict != Verdict::Violated) {
-      finding_.verdict = Verdict::Violated;
-      finding_.witness = Witness{y, deployed_gradient(h_, y, m), exact};
-      finding_.why = fmt::format("evaluation is off by {:.6g} at y = {:a}, m = {:d}", least, y, m);
-    }
+    if (!(least > finding_.claim) || finding_.verdict == Verdict::Violated || ++refutations_ > kMostRefutations) return;
+    // B is about stored y: one that no x gives refutes nothing.
+    const std::optional<double> x = argument_of(activation_of(h_.activation, h_.function, h_.masked), h_.masked, grid_, static_cast<double>(y), m);
+    if (!x) return;
+    finding_.verdict = Verdict::Violated;
+    finding_.witness = Witness{y, deployed_gradient(h_, y, m), exact};
+    finding_.why = fmt::format("evaluation is off by {:.6g} at y = {:a}, m = {:d}, as which x = {:.9g} is stored", least, y, m, *x);
   }
 
  public:
@@ -375,10 +381,11 @@ class Analysis {
   }
 
   const BackwardHeader& h_;
+  StoredGrid grid_;
   std::vector<Cell> cells_;
   Finding finding_;
   std::int64_t first_after_ = 0;
-  long ranges_ = 0, evaluations_ = 0;
+  long ranges_ = 0, evaluations_ = 0, refutations_ = 0;
   double largest_ = 0, at_ = 0;
 };
 

@@ -1,4 +1,5 @@
-// Boundaries first, in parallel, then one pass over the codes of each branch.
+// Boundaries first, in parallel, then one pass over the codes of each branch. What its enclosures show is an upper bound; what refutes a claim
+// is looked for afterwards, among the codes with the largest errors: x that are stored so, by their f'.
 #include "validation/certificate/storage_bound.h"
 
 #include <fmt/format.h>
@@ -16,6 +17,7 @@
 #include "validation/certificate/accuracy_class.h"
 #include "validation/certificate/deployed.h"
 #include "validation/certificate/found.h"
+#include "validation/certificate/stored_argument.h"
 #include "validation/exact/activation.h"
 #include "validation/limits.h"
 
@@ -24,8 +26,11 @@ namespace {
 
 // How far a claim of T, O, R may be above what is seen: the fitter's enclosures of tails, where g is at a limit, are no narrower, and of O there is none.
 constexpr std::array kEnclosureRoom{0x1p-12, 0x1p-20, 0x1p-12};
-// Below it no claim of a sup says anything.
-constexpr double kLeastClaim = 0x1p-60;
+// And this, of the largest |f'| or of 1: a sup of 0 is claimed as what the sums in double may be off by. R also by the enclosures of the ends that O
+// lies between, beside which alone it is read.
+constexpr double kAbsoluteRoom = 0x1p-42, kRegretRoom = 0x1p-30;
+// Codes among which x are looked for that refute a claim, or reach it.
+constexpr size_t kMostSuspects = 24;
 
 struct Layout {
   int exponent_bits, mantissa_bits;
@@ -56,11 +61,11 @@ struct Stored {
   double value;
 };
 
-// The numbers of a format in ascending order, -0 before +0, infinities included; `boundaries[i]` parts number i from number i + 1.
+// The numbers of a format in ascending order, -0 before +0, infinities included; `boundaries[i]` parts number i from number i + 1. Without
+// infinities one stands for what lies beyond the largest number: a NaN, or what is in no block of this scale.
 struct StoredNumbers {
   std::vector<Stored> numbers;
   std::vector<double> boundaries;
-  double end = kInfinity;  // what lies beyond is stored as a NaN
 
   // At the scale 2^exponent, of a block format; there the largest number stands for all below the next power of two. In a parity format,
   // what is stored on one side of the minimum.
@@ -76,16 +81,14 @@ struct StoredNumbers {
       return std::ldexp(static_cast<double>(field == 0 ? mantissa : mantissa | hidden),
                         std::max<int>(static_cast<int>(field), 1) - bias - layout.mantissa_bits + exponent);
     };
-    // What lies beyond the largest number is in no block of this scale: an infinity stands for it, and for nothing else.
-    const bool in_blocks = scales_of(format).first < scales_of(format).last, ends = layout.has_infinity || in_blocks;
-    if (ends) numbers.push_back({sign | infinity, -kInfinity});
+    const bool in_blocks = scales_of(format).first < scales_of(format).last;
+    numbers.push_back({sign | infinity, -kInfinity});
     for (std::uint32_t k = count; k-- > 0;) numbers.push_back({sign | k, -magnitude(k)});
     for (std::uint32_t k = 0; k < count; ++k) numbers.push_back({k, magnitude(k)});
-    if (ends) numbers.push_back({infinity, kInfinity});
+    numbers.push_back({infinity, kInfinity});
     // Midway to the number that would follow the largest.
     const double overflow =
         in_blocks ? std::exp2(std::ilogb(magnitude(count - 1)) + 1) : magnitude(count - 1) + (magnitude(count - 1) - magnitude(count - 2)) / 2;
-    if (!ends) end = overflow;
     if (is_parity(format)) {
       keep_branch(right, sign, overflow);
       return;
@@ -116,8 +119,9 @@ struct StoredNumbers {
 
 // The place where f reaches a boundary, and f' there.
 struct Place {
-  // Below all values of f; in the tail of small values; at an argument; in the tail of large values.
-  enum Kind { Before, LowTail, Inside, Tail } kind = Before;
+  // Below all values of f, or y* itself; so near y* that it may be either side; in the tail of small values; at an argument; in the tail of
+  // large values.
+  enum Kind { Before, Unclear, LowTail, Inside, Tail } kind = Before;
   double x_low = 0, x_high = 0;
   double g_low = 0, g_high = 0;
 };
@@ -213,11 +217,26 @@ class Preimages {
     return {};
   }
 
+  // y and y* are one number to all digits: if f reaches y, then between x* and the next place where f is certainly above.
+  Place beside_minimum(const Function& f, bool m, double y) const {
+    const Interval& x_star = activation_.x_star();
+    for (double radius = 0x1p-120; radius < 1; radius *= 4) {
+      const Interval x = m ? (x_star + radius).keep_lower() : (x_star - radius).keep_upper();
+      if (!certainly_less(Interval(y), f.at<0>(x)[0])) continue;
+      const Interval around = hull(x_star, x), g = f.at<1>(around)[1];
+      return {Place::Unclear, around.lower(), around.upper(), g.lower(), g.upper()};
+    }
+    return {Place::Unclear, -kInfinity, kInfinity, -kInfinity, kInfinity};
+  }
+
   // Where f = y on the stretch of the formula right (m) or left of its minimum. `near` is where the last boundary was that only Interval could
   // tell, or NaN: the next lies beside it.
   Place locate(const Formula& formula, bool m, double y, double& near) const {
     const Function& f = formula.f;
-    if (masked_ && certainly_less(Interval(y), activation_.y_star())) return {};
+    if (masked_ && !certainly_less(activation_.y_star(), Interval(y))) {
+      if (certainly_less(Interval(y), activation_.y_star()) || activation_.y_star().identical(Interval(y))) return {};
+      return beside_minimum(f, m, y);
+    }
     const Interval& tail = m ? formula.high_values : formula.low_values;
     if (!(y < tail.lower()) || std::isinf(y)) return {Place::Tail, 0, 0, 0, 0};
     if (!masked_ && y <= formula.low_values.lower()) return {};
@@ -253,6 +272,26 @@ std::shared_ptr<const Preimages> preimages_of(const std::string& activation, con
   return last;
 }
 
+// A code, what it stands for, and its errors as far as the enclosures tell.
+struct Suspect {
+  std::shared_ptr<const Preimages> of;  // which owns the formula
+  const Formula* formula;
+  Stored y;
+  bool m;
+  Place low, high;
+  double f_low, f_high;  // it is stored for the f(x) between them
+  double g, least, most;
+  double seen;  // the error that is looked at, from below
+};
+
+// What x that are stored as a code show of its errors; 0 where there is none.
+struct Shown {
+  double total = 0, oracle = 0, regret = 0;
+  double middle = 0;                       // at least that of the range in magnitude
+  double x_least = 0, x_most = 0;          // where f' is least and greatest among those tried
+  Interval slope_least, slope_most;
+};
+
 class Enumeration {
  public:
   Enumeration(const HeaderNames& h, const std::string& format, bool masked, const std::string& accuracy, const StorageClaims& claims,
@@ -265,7 +304,8 @@ class Enumeration {
     const std::array bounds{claims.total, claims.oracle, claims.regret};
     for (size_t k = 0; k < 3; ++k) findings_.push_back({names[k], Verdict::Holds, bounds[k], 0, "", {}});
     if (class_.kind == ClassKind::ulp) findings_.push_back({"ulp", Verdict::Holds, class_.bound, 0, "", {}});
-    seen_.resize(findings_.size()), at_.resize(findings_.size());
+    seen_.resize(findings_.size()), at_.resize(findings_.size()), suspects_.resize(findings_.size()), shown_.resize(findings_.size()),
+        shown_at_.resize(findings_.size());
     found_ = {claims.found_total, claims.found_oracle, claims.found_regret};
   }
 
@@ -283,32 +323,143 @@ class Enumeration {
  private:
   void conclude(size_t k) {
     Finding& finding = findings_[k];
-    if (finding.verdict == Verdict::Holds && !(finding.proven <= finding.claim)) {
+    show(k);
+    if (seen_[k] > finding.claim) return refuted(k);
+    if (!(finding.proven <= finding.claim)) {
       finding.verdict = Verdict::Undecided;
-      finding.why = "not decided";
-    }
-    if (finding.verdict != Verdict::Holds) return;
-    // T, O and R are claimed as what they are, not as bounds: the class, and comparisons of fits, rest on them.
-    if (k < kEnclosureRoom.size() && finding.claim > seen_[k] * (1 + kEnclosureRoom[k]) + kLeastClaim) {
-      finding.verdict = Verdict::Violated;
-      finding.why = fmt::format("too large: {} is at most {:.9g}", finding.name, finding.proven);
-      finding.witness = Witness{at_[k].first, finding.proven, finding.claim};
+      finding.why = fmt::format("not decided: at most {:.9g} at y = {:.9g}, m = {:d}; no x was found that shows more than {:.9g}", finding.proven, at_[k].first,
+                                at_[k].second, seen_[k]);
       return;
+    }
+    // T, O and R are claimed as what they are, not as bounds: the class, and comparisons of fits, rest on them.
+    if (k < kEnclosureRoom.size()) {
+      const double absolute_room = kAbsoluteRoom * std::min(1.0, 4 * largest_slope_) + (k == 2 ? kRegretRoom * seen_[1] : 0);
+      const auto too_large = [&](double sup) { return finding.claim > sup * (1 + kEnclosureRoom[k]) + absolute_room; };
+      if (too_large(seen_[k])) {
+        finding.verdict = too_large(finding.proven) ? Verdict::Violated : Verdict::Undecided;
+        finding.why = fmt::format("too large: {} is at most {:.9g}", finding.name, finding.proven);
+        if (finding.verdict == Verdict::Violated) {
+          finding.witness = Witness{at_[k].first, finding.proven, finding.claim};
+        } else {
+          finding.why += fmt::format(", and no x was found that shows more than {:.9g}", seen_[k]);
+        }
+        return;
+      }
     }
     if (k < found_.size() && found_[k].given) {
       const std::string where = found_place(found_[k], masked_);
-      const std::string problem = found_problem(finding.name, found_[k], where, found_errors_[k], finding.claim);
-      if (!problem.empty()) {
-        finding.verdict = Verdict::Violated;
-        finding.why = problem;
+      const FoundProblem problem = found_problem(finding.name, found_[k], where, found_errors_[k], finding.claim);
+      if (problem.verdict != Verdict::Holds) {
+        finding.verdict = problem.verdict;
+        finding.why = problem.why;
         return;
       }
     }
     finding.why = fmt::format("{} stored (y, m), largest at y = {:.9g}, m = {:d}", pairs_, at_[k].first, at_[k].second);
+    if (overflows_) finding.why += fmt::format(", for f(x) that {} does not store as NaN", format_);
     if (preimages_->activation().limited()) finding.why += fmt::format(", for |x| <= {}", kExpressionEnd);
   }
 
-  // T of the class against the least O that is proven, not against the header's.
+  // The largest error that an x shows.
+  void show(size_t k) {
+    std::vector<Suspect>& suspects = suspects_[k];
+    std::sort(suspects.begin(), suspects.end(), [](const Suspect& a, const Suspect& b) { return a.seen > b.seen; });
+    for (const Suspect& suspect : suspects) {
+      if (!(suspect.seen > seen_[k])) break;
+      const Shown shown = shown_by(suspect);
+      const double error = error_of(shown, k);
+      const double seen = k < kEnclosureRoom.size() ? error : (Interval(error) / ulp_at(format_, shown.middle)).lower();
+      if (seen > seen_[k]) seen_[k] = seen, shown_[k] = shown, shown_at_[k] = suspect;
+    }
+  }
+
+  void refuted(size_t k) {
+    Finding& finding = findings_[k];
+    const Shown& shown = shown_[k];
+    const Suspect& at = *shown_at_[k];
+    finding.verdict = Verdict::Violated;
+    finding.witness = furthest_from_g(k);
+    finding.why = fmt::format("{} = {:.9g} at y = {:.9g}, m = {:d}, where g = {:.9g}", finding.name, seen_[k], at.y.value, at.m, at.g);
+    if (k == 0) {
+      finding.why += fmt::format(" and f'({:.17g}) = {:.9g}", finding.witness->at, finding.witness->want);
+    } else {
+      finding.why +=
+          fmt::format(", f'({:.17g}) = {:.9g} and f'({:.17g}) = {:.9g}", shown.x_least, shown.slope_least.middle(), shown.x_most, shown.slope_most.middle());
+    }
+  }
+
+  // Of the two x that show the error.
+  std::optional<Witness> furthest_from_g(size_t k) const {
+    if (!shown_at_[k]) return {};
+    const Shown& shown = shown_[k];
+    const double g = shown_at_[k]->g;
+    if (g - shown.slope_least.upper() > shown.slope_most.lower() - g) return Witness{shown.x_least, g, shown.slope_least.middle()};
+    return Witness{shown.x_most, g, shown.slope_most.middle()};
+  }
+
+  // Tries the x next to the ends of what the code stands for, and next to the inflections between them.
+  Shown shown_by(const Suspect& suspect) const {
+    const auto& [of, formula, y, m, low, high, f_low, f_high, g, least, most, seen] = suspect;
+    const StoredArguments arguments(of->activation(), *formula, masked_, m, f_low, f_high);
+    Shown shown;
+    bool any = false;
+    const auto try_at = [&](double x) {
+      const std::optional<Interval> slope = arguments.slope_at(x);
+      if (!slope) return false;
+      if (!any || slope->upper() < shown.slope_least.upper()) shown.slope_least = *slope, shown.x_least = x;
+      if (!any || slope->lower() > shown.slope_most.lower()) shown.slope_most = *slope, shown.x_most = x;
+      return any = true;
+    };
+    const bool rises = m || !masked_;
+    // From an end inwards, the first that is inside. At 0 the steps begin with the least double.
+    const auto try_from = [&](double end, bool to_the_right) {
+      const double first = std::nextafter(std::fabs(end), kInfinity) - std::fabs(end), growth = end == 0 ? 0x1p12 : 8;
+      const int attempts = end == 0 ? 100 : 24;
+      double step = 0;
+      for (int attempt = 0; attempt < attempts; ++attempt, step = step == 0 ? first : growth * step) {
+        if (try_at(end + (to_the_right ? step : -step))) return;
+      }
+    };
+    for (const Place* place : {&low, &high}) {
+      const bool inwards_right = (place == &low) == rises;
+      switch (place->kind) {
+        case Place::Inside: try_from(inwards_right ? place->x_high : place->x_low, inwards_right); break;
+        case Place::Tail:
+        case Place::LowTail: {
+          const bool right = rises && place->kind == Place::Tail;
+          try_from(right ? formula->far_high : formula->far_low, !right);
+          try_at(right ? kExpressionEnd : -kExpressionEnd);
+          break;
+        }
+        case Place::Before:
+        case Place::Unclear:
+          if (masked_) {
+            const Interval& x_star = of->activation().x_star();
+            try_from(m ? x_star.upper() : x_star.lower(), m);
+          } else {
+            try_from(formula->far_low, true);
+            try_at(-kExpressionEnd);
+          }
+      }
+    }
+    for (const Formula::Part& part : formula->parts) {
+      if (part.bend == 0) try_at(part.low + (part.high - part.low) / 2);
+    }
+    if (!any) {
+      if (const auto x = arguments.find()) try_at(*x);
+    }
+    if (!any) return {};
+    const auto below = [](const Interval& v) { return std::max(v.lower(), 0.0); };
+    shown.total = below(maximum(Interval(g) - shown.slope_least, shown.slope_most - g));
+    shown.oracle = below((shown.slope_most - shown.slope_least) * 0.5);
+    // The middle of the range is at most that of the least f' seen and the greatest there may be.
+    const Interval middle_most = (shown.slope_least + most) * 0.5, middle_least = (shown.slope_most + least) * 0.5;
+    shown.regret = below(maximum(Interval(g) - middle_most, middle_least - g));
+    shown.middle = hull(middle_least, middle_most).magnitude();
+    return shown;
+  }
+
+  // T of the class against the least O that is shown, not against the header's.
   Finding judge_class() const {
     const Finding& total = findings_[0];
     const double room = class_.kind == ClassKind::oracle ? ulp_at(entry_format_, largest_) / 2 : 0, ratio = class_.kind == ClassKind::oracle ? 1 : class_.bound;
@@ -316,6 +467,7 @@ class Enumeration {
     Finding finding{"class", Verdict::Holds, allowed(seen_[1], 0), total.claim, "", {}};
     if (seen_[0] > allowed(findings_[1].proven, kInfinity)) {
       finding.verdict = Verdict::Violated;
+      finding.witness = furthest_from_g(0);
     } else if (!(total.claim <= finding.claim)) {
       finding.verdict = Verdict::Undecided;
     }
@@ -325,28 +477,37 @@ class Enumeration {
 
   void judge_all(const Preimages::Stretch& stretch) {
     const auto& [formula, m, stored, places] = stretch;
-    const auto& [numbers, boundaries, end] = stored;
+    const auto& [numbers, boundaries] = stored;
     const Activation& activation = preimages_->activation();
-    const Place before = masked_ ? Place{Place::Before, activation.x_star().lower(), activation.x_star().upper(), 0, 0} : Place{};
     // ELU's second formula begins at y = +0; its first ends there.
     const bool ends_at_zero = formula.high == 0, above_zero = !masked_ && &formula != &activation.formulas().front();
+    const Interval& tail = m ? formula.high_values : formula.low_values;
     for (size_t i = 0; i < numbers.size(); ++i) {
       const Stored& y = numbers[i];
-      const double lower_end = i == 0 ? -kInfinity : boundaries[i - 1];
-      const Place low = i == 0 ? before : places[i - 1], high = i < boundaries.size() ? places[i] : Place{Place::Tail, 0, 0, 0, 0};
-      if (high.kind == Place::Before) continue;  // f does not come down to y
-      if (std::isinf(y.value) && scales_of(format_).first != 0) continue;  // in no block of this scale
+      const double lower_end = i == 0 ? -kInfinity : boundaries[i - 1], upper_end = i < boundaries.size() ? boundaries[i] : kInfinity;
+      const Place low = i == 0 ? Place{} : places[i - 1], high = i < boundaries.size() ? places[i] : Place{Place::Tail, 0, 0, 0, 0};
+      // f does not come down to y.
+      if (high.kind == Place::Before && !(masked_ && m && at_minimum_alone(y, upper_end))) continue;
       // f keeps below its supremum, and m = 0 below the limit on the left.
-      const Interval& tail = m ? formula.high_values : formula.low_values;
       if (!(lower_end < tail.upper())) continue;
       // ELU's first formula has the negative numbers and -0, its second the others: f(x) < 0 for x < 0.
       const bool negative = y.code != 0 && !(y.value > 0);
       if ((ends_at_zero && !negative) || (above_zero && negative)) continue;
-      judge(formula, m, y, low, high);
+      if (std::isinf(y.value) && !layout_of(format_).has_infinity) {
+        overflows_ = overflows_ || scales_of(format_).first == scales_of(format_).last;
+        continue;  // a NaN; or in no block of this scale
+      }
+      judge(formula, m, y, low, high, lower_end, upper_end);
     }
   }
 
-  void judge(const Formula& formula, bool m, const Stored& y, const Place& low, const Place& high) {
+  // Whether y* is the upper boundary and goes to y, for which x* alone is then stored: to nearest even, and in a parity format upwards.
+  bool at_minimum_alone(const Stored& y, double upper_end) const {
+    const bool goes_down = !is_parity(format_) && y.code % 2 == 0 && !(y.value == 0 && std::signbit(y.value));
+    return goes_down && preimages_->activation().y_star().identical(Interval(upper_end));
+  }
+
+  void judge(const Formula& formula, bool m, const Stored& y, const Place& low, const Place& high, double f_low, double f_high) {
     double least = kInfinity, most = -kInfinity, least_up = kInfinity, most_down = -kInfinity;  // outer and inner ends of the range
     double x_low = kInfinity, x_high = -kInfinity;
     const auto join = [&](double g_low, double g_high) {
@@ -355,7 +516,7 @@ class Enumeration {
     };
     const auto join_interval = [&](const Interval& g) { join(g.lower(), g.upper()); };
     for (const Place* place : {&low, &high}) {
-      if (place->kind == Place::Inside) {
+      if (place->kind == Place::Inside || place->kind == Place::Unclear) {
         join(place->g_low, place->g_high);
         x_low = std::min(x_low, place->x_low), x_high = std::max(x_high, place->x_high);
       } else if (place->kind == Place::Tail) {
@@ -383,32 +544,37 @@ class Enumeration {
     // lo in [least, least_up], hi in [most_down, most].
     const Interval middle = (Interval(least, std::max(least, least_up)) + Interval(std::min(most_down, most), most)) * 0.5;
     const Interval regret_range = Interval(g) - middle;
-    enter(0, total, total_seen, y, m, g, least, most);
-    enter(1, oracle, oracle_seen, y, m, g, least, most);
-    enter(2, regret_range.magnitude(), regret_range.mignitude(), y, m, g, least, most);
+    const Suspect here{preimages_, &formula, y, m, low, high, f_low, f_high, g, least, most, 0};
+    enter(0, total, total_seen, here);
+    enter(1, oracle, oracle_seen, here);
+    enter(2, regret_range.magnitude(), regret_range.mignitude(), here);
     // (y = -0, m = 0) is g = 0 by the kernels' contract.
     if (class_.kind == ClassKind::ulp && !(y.value == 0 && std::signbit(y.value) && masked_ && !m)) {
-      enter(3, regret_range.magnitude() / ulp_at(format_, middle.mignitude()), regret_range.mignitude() / ulp_at(format_, middle.magnitude()), y, m, g, least,
-            most);
+      enter(3, regret_range.magnitude() / ulp_at(format_, middle.mignitude()), regret_range.mignitude() / ulp_at(format_, middle.magnitude()), here);
     }
-    largest_ = std::max(largest_, std::fabs(g));
+    largest_ = std::max(largest_, std::fabs(g)), largest_slope_ = std::max({largest_slope_, -least, most});
   }
 
-  void enter(size_t k, double proven, double seen, const Stored& y, bool m, double g, double least, double most) {
+  // `seen` is certain if some x is stored so, which the boundaries tell where f reaches one of them.
+  void enter(size_t k, double proven, double seen, const Suspect& here) {
     Finding& finding = findings_[k];
-    if (!(proven <= finding.proven)) finding.proven = std::isnan(proven) ? kInfinity : proven, at_[k] = {y.value, m};
-    if (seen > seen_[k]) seen_[k] = seen;
-    // Blocks of other scales have the same y, and it stands for other x there: the largest error is the one stated.
-    if (k < found_.size() && found_[k].at == y.value && std::signbit(found_[k].at) == std::signbit(y.value) && (!masked_ || found_[k].m == m)) {
-      found_errors_[k] = maximum(found_errors_[k], Interval(seen, proven));
+    if (!(proven <= finding.proven)) finding.proven = std::isnan(proven) ? kInfinity : proven, at_[k] = {here.y.value, here.m};
+    std::vector<Suspect>& suspects = suspects_[k];
+    if (suspects.size() < kMostSuspects || seen > suspects.front().seen) {
+      const auto is_larger = [](const Suspect& a, const Suspect& b) { return a.seen > b.seen; };  // so that the least is in front
+      suspects.push_back(here);
+      suspects.back().seen = seen;
+      std::push_heap(suspects.begin(), suspects.end(), is_larger);
+      if (suspects.size() > kMostSuspects) std::pop_heap(suspects.begin(), suspects.end(), is_larger), suspects.pop_back();
     }
-    if (seen > finding.claim && finding.verdict != Verdict::Violated) {
-      finding.verdict = Verdict::Violated;
-      finding.witness = Witness{y.value, g, least + (most - least) / 2};
-      finding.why =
-          fmt::format("{} = {:.9g} at y = {:.9g}, m = {:d}, where f' takes [{:.9g}, {:.9g}] and g = {:.9g}", finding.name, seen, y.value, m, least, most, g);
+    // Blocks of other scales have the same y, and it stands for other x there: the largest error is the one stated.
+    if (k < found_.size() && found_[k].at == here.y.value && std::signbit(found_[k].at) == std::signbit(here.y.value) && (!masked_ || found_[k].m == here.m)) {
+      const bool certain = here.low.kind == Place::Inside || here.high.kind == Place::Inside;
+      found_errors_[k] = maximum(found_errors_[k], Interval(certain ? seen : std::min(seen, error_of(shown_by(here), k)), proven));
     }
   }
+
+  static double error_of(const Shown& shown, size_t k) { return k == 0 ? shown.total : k == 1 ? shown.oracle : shown.regret; }
 
   AccuracyClass class_;
   std::function<std::shared_ptr<const Preimages>(int scale)> preimages_at_;
@@ -416,13 +582,17 @@ class Enumeration {
   bool masked_;
   std::string format_, entry_format_;
   std::function<float(std::uint32_t, double, bool)> gradient_;
-  std::vector<Finding> findings_;               // T, O, R, and the class ulp
-  std::vector<double> seen_;                    // what each certainly reaches
-  std::vector<std::pair<double, bool>> at_;     // where it is largest
-  std::array<FoundInput, 3> found_;             // for T, O, R
-  std::array<Interval, 3> found_errors_;        // what they are there; 0 where no x is stored like this
-  double largest_ = 0;                          // |g|
+  std::vector<Finding> findings_;                // T, O, R, and the class ulp
+  std::vector<std::vector<Suspect>> suspects_;   // of each, where it seems largest
+  std::vector<double> seen_;                     // what each certainly reaches,
+  std::vector<Shown> shown_;                     // the x that show it,
+  std::vector<std::optional<Suspect>> shown_at_; // and where
+  std::vector<std::pair<double, bool>> at_;      // where the upper bound is largest
+  std::array<FoundInput, 3> found_;              // for T, O, R
+  std::array<Interval, 3> found_errors_;         // what they are there; 0 where no x is stored like this
+  double largest_ = 0, largest_slope_ = 0;       // |g| and |f'|
   long pairs_ = 0;
+  bool overflows_ = false;                       // whether some f(x) is stored as a NaN
 };
 
 }  // namespace

@@ -38,6 +38,8 @@ constexpr double kScanStep = 0.37109375;  // divides nothing, because zeros of f
 constexpr int kMaxParts = 20000;          // the known activations take a few hundred
 constexpr double kHole = 0.5;             // the literal that patterns leave open
 constexpr double kIsolationRadius = 0x1p-200;
+constexpr double kShortFraction = 0x1p-20;  // an x* that is exactly a number is one of few digits
+constexpr double kTailPiece = 0x1p-7;     // relative changes of f over it are small enough to tell f's sign in a tail that oscillates
 constexpr double kClose = 0x1p-30;  // relative: an inverse that Newton's steps leave farther off is searched for again with more care
 
 struct Known {
@@ -98,14 +100,30 @@ int far_end(Interval (*tail)(const Interval&, const Interval&), const Interval& 
   return end;
 }
 
-void scan(Formula& formula, double a, double b) {
+// f'' over [a, b] by its Taylor polynomial at the middle. What is small beside its own terms, as the f'' of log(1+exp(x)) is from x = 8 on, has
+// an enclosure by plain evaluation that holds 0 unless b - a is as small.
+Interval bend_by_polynomial(const Function& f, double a, double b) {
+  constexpr int kOrder = 12;
+  const double middle = a + (b - a) / 2;
+  const auto at = f.taylor(MediumInterval(middle), kOrder - 1), rest = f.taylor(MediumInterval(a, b), kOrder);
+  const MediumInterval shift = MediumInterval(a, b) - middle;
+  MediumInterval sum = rest[kOrder] * static_cast<double>(kOrder * (kOrder - 1));
+  for (int k = kOrder; k-- > 2;) sum = sum * shift + at[static_cast<size_t>(k)] * static_cast<double>(k * (k - 1));
+  return Interval(sum);
+}
+
+void scan(Formula& formula, double a, double b, bool own) {
   if (formula.parts.size() > kMaxParts) return;
-  const auto d = formula.f.at<2>(Interval(a, b));
+  auto d = formula.f.at<2>(Interval(a, b));
+  if (own && !d[2].positive() && !d[2].negative()) {
+    const Interval by_polynomial = bend_by_polynomial(formula.f, a, b);
+    if (by_polynomial.positive() || by_polynomial.negative()) d[2] = by_polynomial;
+  }
   const int bend = d[2].positive() ? 1 : d[2].negative() ? -1 : 0;
   const double middle = a + (b - a) / 2;
   if (bend == 0 && b - a > kBracket * std::max(1.0, std::fabs(a)) && a < middle && middle < b) {
-    scan(formula, a, middle);
-    scan(formula, middle, b);
+    scan(formula, a, middle, own);
+    scan(formula, middle, b, own);
     return;
   }
   // Computed over a bracket by the mean value, because f' evaluated there directly is as wide as the bracket is long.
@@ -114,10 +132,11 @@ void scan(Formula& formula, double a, double b) {
   formula.parts.push_back({a, b, bend, slopes});
 }
 
-void scan_all(Formula& formula, std::string& problem) {
+// `own`: f is a user's own; the known ones do not cancel.
+void scan_all(Formula& formula, std::string& problem, bool own) {
   for (double a = formula.far_low; a < formula.far_high;) {
     const double b = std::min(a + kScanStep, formula.far_high);
-    scan(formula, a, b);
+    scan(formula, a, b, own);
     a = b;
   }
   if (formula.parts.size() <= kMaxParts) return;
@@ -133,12 +152,23 @@ double bisect(const Function& f, double low, double high, const Interval& y) {
   return low;
 }
 
-// Encloses f and f' over [a, b] in unit steps.
+// Encloses f over [a, b], in parts where f's sign is not told from the whole.
+Interval values_of_piece(const Function& f, double a, double b, const Interval& whole) {
+  const double middle = a + (b - a) / 2;
+  const auto straddles = [](const Interval& v) { return v.lower() < 0 && v.upper() > 0; };
+  if (!straddles(whole) || b - a <= kTailPiece) return whole;
+  const auto part = [&](double from, double to) { return values_of_piece(f, from, to, f.at<0>(Interval(from, to))[0]); };
+  const Interval left = part(a, middle);
+  return straddles(left) ? whole : hull(left, part(middle, b));
+}
+
+// Encloses f and f' over [a, b] in unit steps. f's sign matters: what stands for values beyond 0 stands for nothing if f stays on one side.
 void enclose_tail(const Function& f, double a, double b, Interval& values, Interval& slopes) {
   values = f.at<0>(Interval(a))[0], slopes = f.at<1>(Interval(a))[1];
   for (double x = a; x < b; ++x) {
-    const auto d = f.at<1>(Interval(x, std::min(x + 1, b)));
-    values = hull(values, d[0]), slopes = hull(slopes, d[1]);
+    const double end = std::min(x + 1, b);
+    const auto d = f.at<1>(Interval(x, end));
+    values = hull(values, values_of_piece(f, x, end, d[0])), slopes = hull(slopes, d[1]);
   }
 }
 
@@ -263,7 +293,7 @@ Activation::Activation(OnlyByActivationOf, const std::string& name, const std::s
     if (formula.f == Function::parse("x")) {
       formula.parts.push_back({formula.far_low, formula.far_high, -1, 1});
     } else {
-      scan_all(formula, problem_);
+      scan_all(formula, problem_, limited_);
     }
   }
   if (!problem_.empty()) return;
@@ -279,6 +309,7 @@ void Activation::prove_rising() {
     for (const Formula::Part& part : formula.parts) {
       if (part.slopes.positive()) continue;
       problem_ = fmt::format("f does not rise at x = {:.6g}", part.low);
+      problem_is_certain_ = formula.f.at<1>(Interval(part.low))[1].negative();
       return;
     }
   }
@@ -292,12 +323,14 @@ void Activation::prove_one_minimum() {
     const bool turns = !turn && part.bend > 0 && formula.f.at<1>(Interval(part.low))[1].negative() && formula.f.at<1>(Interval(part.high))[1].positive();
     if (!turns) {
       problem_ = fmt::format("f has not exactly one minimum: f' changes its sign near x = {:.6g}", part.low);
+      problem_is_certain_ = turn ? part.slopes.negative() : part.slopes.positive();
       return;
     }
     turn = &part;
   }
   if (!turn) {
     problem_ = "f has no minimum";
+    problem_is_certain_ = true;  // f' < 0 on every part
     return;
   }
   double low = turn->low, high = turn->high;
@@ -322,6 +355,12 @@ void Activation::prove_one_minimum() {
   x_star_ = hull(x - radius, x + radius);
   // f is flat there: its values over the interval differ by about the square of its width.
   y_star_ = formula.f.at<0>(x)[0] + symmetric((absolute(formula.f.at<1>(x_star_)[1]) * (2 * radius)).keep_upper());
+  // f' has one zero on the part, because f'' keeps its sign there.
+  const double fraction = std::nearbyint(x.middle() / kShortFraction) * kShortFraction;
+  const Interval at_fraction = formula.f.at<1>(Interval(fraction))[1];
+  if (turn->low <= fraction && fraction <= turn->high && at_fraction.is_point() && at_fraction.contains_zero()) {
+    x_star_ = fraction, y_star_ = formula.f.at<0>(x_star_)[0];
+  }
   slope_at_minimum_ = sqrt(formula.f.at<2>(x_star_)[2] * 0.5).middle();
   s_infimum_ = -sqrt(hull(formula.low_values, formula.low_values).keep_upper() - y_star_);
   s_far_low_ = signed_root(formula.far_low);

@@ -67,13 +67,16 @@ class Activation {
 
   /// Empty, or the reason why the proofs do not cover the function.
   const std::string& problem() const { return problem_; }
+  /// Whether the problem is a fact about the function, shown at an x, and not a question that the enclosures leave open.
+  bool problem_is_certain() const { return problem_is_certain_; }
   /// Whether the proofs end at |x| = 64.
   bool limited() const { return limited_; }
   const std::vector<Formula>& formulas() const { return formulas_; }
 
   // The following members are for masked activations, which have one formula f.
   const Formula& only() const { return formulas_.front(); }
-  /// x* and y*, isolated by the sign of f' at the ends of an interval of relative width 2^-200.
+  /// x* and y*, isolated by the sign of f' at the ends of an interval of relative width 2^-200. Where f' is exactly 0 at
+  /// a short binary fraction, as at the centre of an even function, x* is that point, and y* often one too.
   const Interval& x_star() const { return x_star_; }
   const Interval& y_star() const { return y_star_; }
   /// The infimum of s, which s approaches as x -> -inf.
@@ -95,7 +98,7 @@ class Activation {
   Interval inverse_at(const Interval& s) const;
 
   std::string problem_;
-  bool limited_ = false;
+  bool limited_ = false, problem_is_certain_ = false;
   std::vector<Formula> formulas_;
   Interval x_star_, y_star_, s_infimum_, s_far_low_, s_far_high_;
   double slope_at_minimum_ = 0;

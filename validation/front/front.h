@@ -92,7 +92,8 @@ Store foreign_store(const ForeignFunction& function);
 /// Rows in the order of the stores. `rank_by` is the index of the distribution by which dominance is decided.
 std::vector<FrontRow> front_of(const SweptActivation& f, std::vector<Store> stores, const std::vector<Distribution>& distributions, std::size_t rank_by);
 
-/// By the name of the store: what `outgrad bench --stores --json` wrote of an activation, for x of bf16. Throws kernels::SpecError.
+/// By the name of the store: what `outgrad bench --stores --json` wrote of an activation, for x of bf16. Stores
+/// that it calls too noisy are left out. Throws kernels::SpecError.
 std::map<std::string, StoreSpeed> parse_speeds(const std::string& text, const std::string& file, const SweptActivation& f);
 
 nlohmann::ordered_json front_json(const SweptActivation& f, const std::vector<FrontRow>& rows);

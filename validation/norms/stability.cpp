@@ -13,6 +13,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <span>
 #include <string_view>
 #include <unordered_map>
@@ -599,12 +600,21 @@ bool is_ln(std::string_view component) {
   return component.starts_with("ln") && (component.size() == 2 || !std::isalpha(static_cast<unsigned char>(component[2])));
 }
 
-bool names_a_norm(std::string_view stem) {
-  const size_t separator = stem.find_last_of("./");
-  std::string component(separator == std::string_view::npos ? stem : stem.substr(separator + 1));
-  std::transform(component.begin(), component.end(), component.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return component.find("norm") != std::string::npos || is_ln(component);
+// "gn", "gn1", and what says it in full.
+bool is_group_norm(std::string_view component) {
+  const bool short_name = component.starts_with("gn") && component.find_first_not_of("0123456789_", 2) == std::string_view::npos;
+  return short_name || component.find("group_norm") != std::string_view::npos || component.find("groupnorm") != std::string_view::npos;
 }
+
+// The part of a name behind its last separator, in small letters; and the part up to there.
+std::string last_component(std::string_view stem) {
+  std::string component(stem.substr(stem.find_last_of("./") + 1));  // npos + 1 is 0
+  std::transform(component.begin(), component.end(), component.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return component;
+}
+std::string_view parent_of(std::string_view stem) { return stem.substr(0, stem.find_last_of("./") + 1); }
+
+bool names_a_norm(std::string_view component) { return component.find("norm") != std::string_view::npos || is_ln(component) || is_group_norm(component); }
 
 struct Suffix {
   std::string_view gamma, beta, running_mean;
@@ -777,19 +787,47 @@ double rho_quantile(const StabilityResult& result, double fraction) {
 std::vector<NormNames> detect_norms(const TensorFile& file) {
   std::map<std::string, const TensorInfo*> by_name;
   for (const TensorInfo& tensor : file.tensors()) by_name[tensor.name] = &tensor;
+  std::set<std::string, std::less<>> with_convolutions;  // modules, by name
+  for (const TensorInfo& tensor : file.tensors()) {
+    constexpr std::string_view kWeight = ".weight";
+    if (tensor.shape.size() < 3 || !tensor.name.ends_with(kWeight)) continue;
+    with_convolutions.emplace(parent_of(std::string_view(tensor.name).substr(0, tensor.name.size() - kWeight.size())));
+  }
   std::vector<NormNames> norms;
   for (const auto& [name, gamma] : by_name) {
     if (gamma->shape.size() != 1) continue;
     for (const Suffix& suffix : kSuffixes) {
       if (!name.ends_with(suffix.gamma)) continue;
       const std::string stem = name.substr(0, name.size() - suffix.gamma.size());
-      if ((!suffix.any_stem && !names_a_norm(stem)) || by_name.contains(stem + std::string(suffix.running_mean))) break;
+      const std::string component = last_component(stem);
+      if ((!suffix.any_stem && !names_a_norm(component)) || by_name.contains(stem + std::string(suffix.running_mean))) break;
       const auto beta = by_name.find(stem + std::string(suffix.beta));
-      norms.push_back({stem.empty() ? name : stem, name, beta == by_name.end() ? "" : beta->first});
+      norms.push_back(
+          {stem.empty() ? name : stem, name, beta == by_name.end() ? "" : beta->first, is_group_norm(component), with_convolutions.contains(parent_of(stem))});
       break;
     }
   }
   return norms;
+}
+
+std::optional<float> known_weight_offset(const TensorFile& file, const NormNames& norm, const std::string& model_type) {
+  // The model types of transformers all of whose norms of this kind compute x^ (1 + w): RMSNorms, which have no beta (a vision tower beside them has
+  // LayerNorms with plain weights), and Nemotron's LayerNorm1P.
+  static const std::set<std::string, std::less<>> rms = {"gemma", "gemma2", "gemma3", "gemma3_text", "recurrent_gemma", "t5gemma", "vaultgemma"};
+  if (model_type == "nemotron") return 1.0f;
+  if (!model_type.empty()) return rms.contains(model_type) && norm.beta.empty() ? std::optional(1.0f) : std::nullopt;
+  // Gemma 2 and 3 have a norm on either side of the feed-forward part; Gemma 3n has them too, with plain weights, and AltUp beside them.
+  bool both_sides = false, altup = false;
+  for (const TensorInfo& tensor : file.tensors()) {
+    both_sides = both_sides || tensor.name.ends_with(".pre_feedforward_layernorm.weight");
+    altup = altup || tensor.name.find(".altup.") != std::string::npos;
+  }
+  return both_sides && !altup && norm.beta.empty() ? std::optional(1.0f) : std::nullopt;
+}
+
+bool around_zero(const std::vector<float>& weights) {
+  const auto near = std::count_if(weights.begin(), weights.end(), [](float w) { return std::fabs(w) < 0.25f; });
+  return 2 * near > static_cast<std::ptrdiff_t>(weights.size());
 }
 
 nlohmann::json to_json(const StabilityOptions& options) {

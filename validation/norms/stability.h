@@ -71,6 +71,7 @@
 
 #include <array>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -200,12 +201,26 @@ struct NormNames {
   std::string name;   // the common part of the names of gamma and beta: "encoder.layer.0.output.LayerNorm"
   std::string gamma;
   std::string beta;   // empty if there is none
+  // Its name is a GroupNorm's, whose mean and variance are those of a group of channels at all positions: no bound of this file is about it.
+  bool group = false;
+  // A convolution stands beside it: it may be a GroupNorm under a plain name (a ResNet block's norm1), or a LayerNorm (ConvNeXt's norm).
+  bool beside_convolution = false;
 };
 
 // Finds norm layers by the naming habits of PyTorch, TensorFlow and JAX checkpoints: one-dimensional X.weight or
 // X.scale (with X.bias) where the last component of X contains "norm" or is "ln", "ln_1", "ln_f"; or X.gamma (with
-// X.beta), whatever X is. A BatchNorm, which has a running mean beside it, is left out.
+// X.beta), whatever X is; "gn" and what contains "group_norm" or "groupnorm" are found as GroupNorms. A BatchNorm, which has
+// a running mean beside it, is left out.
 std::vector<NormNames> detect_norms(const TensorFile& file);
+
+// What the norm's formula adds to the stored weights: 1 where it multiplies by 1 + w (the norms of Gemma; "zero-centred gamma"),
+// known from the checkpoint's own words: the model_type of a config.json beside it, or tensor names that only such models have. Nothing where
+// these do not tell.
+std::optional<float> known_weight_offset(const TensorFile& file, const NormNames& norm, const std::string& model_type);
+
+// Whether most of the weights are within 1/4 of 0: where training begins at gamma = 1, that is rare (LayerNorms of the committed checkpoints
+// have medians from 0.45 to 1.27), so that they are probably to be added to 1.
+bool around_zero(const std::vector<float>& weights);
 
 // One element of "norms" in schema outgrad.stability/1: a summary, and the channels as columns. Infinite bounds are
 // null.

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -15,6 +16,7 @@
 
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
+#include "kernels/support/json.h"
 #include "validation/norms/attack.h"
 #include "validation/norms/stability.h"
 #include "validation/norms/tensors.h"
@@ -30,6 +32,7 @@ struct Arguments {
   std::string gamma_name, beta_name;
   std::vector<float> gamma, beta;
   std::string norm = "auto";
+  std::optional<float> weight_offset;
   std::string format = "bf16";
   StabilityOptions options;
   std::optional<float> scale;
@@ -45,13 +48,17 @@ struct Arguments {
 
 struct Layer {
   NormNames names;
+  float weight_offset;  // gamma is this much more than the stored weights
   StabilityResult result;
 };
 
 constexpr const char* kMemorySharingLayer = "ms_layernorm";
 constexpr const char* kMemorySharingRms = "ms_rmsnorm";
 
-Layer analyse(const Arguments& arguments, NormNames names, std::vector<float> gamma, std::vector<float> beta, const std::string& label) {
+Layer analyse(const Arguments& arguments, NormNames names, std::vector<float> gamma, std::vector<float> beta, float weight_offset, const std::string& label) {
+  if (weight_offset != 0) {
+    for (float& value : gamma) value += weight_offset;  // in fp32, as such a norm does
+  }
   StabilityOptions options = arguments.options;
   // MS-LN and MS-RMSNorm: the next linear layer has taken gamma and beta over, and keeps x^ (stores.h).
   const bool shares = arguments.norm == kMemorySharingLayer || arguments.norm == kMemorySharingRms;
@@ -60,7 +67,27 @@ Layer analyse(const Arguments& arguments, NormNames names, std::vector<float> ga
   const bool centred = arguments.norm == "layernorm" || arguments.norm == kMemorySharingLayer || (arguments.norm == "auto" && !beta.empty());
   options.norm = centred ? Norm::layer : Norm::rms;
   StabilityResult result = analyse_stability(gamma, beta, options, label, names.gamma, names.beta.empty() ? "beta" : names.beta);
-  return {std::move(names), std::move(result)};
+  return {std::move(names), weight_offset, std::move(result)};
+}
+
+// Norms of one kind, of which one line is said.
+struct Mentioned {
+  size_t count = 0;
+  std::string first;
+  void add(const std::string& name) {
+    if (count++ == 0) first = name;
+  }
+  std::string text() const { return fmt::format("{} {} ({}{})", count, count == 1 ? "norm" : "norms", count == 1 ? "" : "the first: ", first); }
+};
+
+// The model_type of the config.json beside a checkpoint, as transformers writes it; empty where there is none.
+std::string model_type_beside(const std::string& file) {
+  const std::filesystem::path path = std::filesystem::path(file).parent_path() / "config.json";
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return "";
+  const nlohmann::json config = kernels::parse_json_line(kernels::read_file(path.string()));
+  const auto type = config.is_object() ? config.find("model_type") : config.end();
+  return config.is_object() && type != config.end() && type->is_string() ? type->get<std::string>() : "";
 }
 
 std::vector<NormNames> chosen_norms(const Arguments& arguments, const TensorFile& file) {
@@ -68,7 +95,11 @@ std::vector<NormNames> chosen_norms(const Arguments& arguments, const TensorFile
     for (const std::string& name : {arguments.gamma_name, arguments.beta_name}) {
       if (!name.empty() && file.find(name).shape.size() != 1) throw SpecError(file.label(), name, "not one-dimensional");
     }
-    return {{arguments.gamma_name, arguments.gamma_name, arguments.beta_name}};
+    NormNames chosen{arguments.gamma_name, arguments.gamma_name, arguments.beta_name};
+    for (const NormNames& found : detect_norms(file)) {
+      if (found.gamma == chosen.gamma) chosen.group = found.group, chosen.beside_convolution = found.beside_convolution;
+    }
+    return {chosen};
   }
   std::vector<NormNames> norms = detect_norms(file);
   if (norms.empty()) {
@@ -77,18 +108,54 @@ std::vector<NormNames> chosen_norms(const Arguments& arguments, const TensorFile
   return norms;
 }
 
+// One line about tensors that the reader does not know. None of them was needed, or its reading has refused it.
+void say_unknown(const TensorFile& file) {
+  constexpr size_t kShown = 5;
+  std::vector<std::string> unknown;
+  for (const TensorInfo& tensor : file.tensors()) {
+    if (!tensor.unknown.empty()) unknown.push_back(fmt::format("{} ({})", tensor.name, tensor.unknown.substr(0, 60)));
+  }
+  if (unknown.empty()) return;
+  const size_t more = unknown.size() - std::min(unknown.size(), kShown);
+  unknown.resize(unknown.size() - more);
+  kernels::print_error_line(fmt::format("{}: not read, because this reader does not know their types: {}{}", file.label(), fmt::join(unknown, ", "),
+                                        more > 0 ? fmt::format(", and {} more", more) : ""));
+}
+
 std::vector<Layer> analyse_all(const Arguments& arguments) {
   if (arguments.file.empty()) {
-    return {analyse(arguments, {"given", "gamma", arguments.beta.empty() ? "" : "beta"}, arguments.gamma, arguments.beta, "stability")};
+    return {analyse(arguments, {"given", "gamma", arguments.beta.empty() ? "" : "beta"}, arguments.gamma, arguments.beta, arguments.weight_offset.value_or(0),
+                    "stability")};
   }
   const auto file = open_tensors(arguments.file);
+  const std::string model_type = model_type_beside(arguments.file);
+  const bool chosen = !arguments.gamma_name.empty();
   std::vector<Layer> layers;
+  Mentioned group, beside_convolution, offset, doubtful;
   for (NormNames& names : chosen_norms(arguments, *file)) {
+    if (names.group) group.add(names.name);
+    if (names.group && !chosen) continue;
+    if (names.beside_convolution && !names.group) beside_convolution.add(names.name);
     const std::vector<float> gamma = file->read(file->find(names.gamma));
     const std::vector<float> beta = names.beta.empty() ? std::vector<float>{} : file->read(file->find(names.beta));
     if (!names.beta.empty() && beta.empty()) throw SpecError(file->label(), names.beta, "has no elements");
-    layers.push_back(analyse(arguments, std::move(names), gamma, beta, file->label()));
+    const std::optional<float> known = arguments.weight_offset ? arguments.weight_offset : known_weight_offset(*file, names, model_type);
+    if (known && !arguments.weight_offset) offset.add(names.name);
+    if (!known && around_zero(gamma)) doubtful.add(names.name);
+    layers.push_back(analyse(arguments, std::move(names), gamma, beta, known.value_or(0), file->label()));
   }
+  if (layers.empty())
+    throw SpecError(file->label(), group.text(), "GroupNorm by name, and there is nothing else: the bounds are those of LayerNorm and RMSNorm");
+  const auto say = [&](const Mentioned& norms, const std::string& what) {
+    if (norms.count > 0) kernels::print_error_line(fmt::format("{}: {}: {}", file->label(), norms.text(), what));
+  };
+  say(group, chosen ? "GroupNorm by name, analysed as if each row were normalised by itself" : "GroupNorm by name, left out: the bounds are not about it");
+  say(beside_convolution, "beside a convolution, analysed as LayerNorm or RMSNorm; if it is a GroupNorm, the bounds are not about it");
+  say(offset, "analysed with gamma = 1 + w, as this model multiplies (--weight-offset 0: with gamma = w)");
+  say(doubtful,
+      "most weights are around 0, analysed with gamma = w; a norm that multiplies by 1 + w needs --weight-offset 1 "
+      "(--weight-offset 0: it does not)");
+  say_unknown(*file);
   return layers;
 }
 
@@ -99,6 +166,7 @@ nlohmann::json document(const Arguments& arguments, const std::vector<Layer>& la
     norm["name"] = layer.names.name;
     norm["gamma_name"] = layer.names.gamma;
     norm["beta_name"] = layer.names.beta;
+    if (layer.weight_offset != 0) norm["weight_offset"] = layer.weight_offset;
     norms.push_back(std::move(norm));
   }
   return {{"schema", "outgrad.stability/1"}, {"source", arguments.file}, {"options", to_json(arguments.options)}, {"norms", norms}};
@@ -251,6 +319,7 @@ void run(Arguments& arguments, int& status) {
   arguments.options.format.store.scale = arguments.scale;
   arguments.options.tau = arguments.tau.value_or(arguments.options.format.tau);
   if (arguments.file.empty() == arguments.gamma.empty()) throw SpecError("stability", "input", "give either a checkpoint or --gamma");
+  if (arguments.weight_offset && !std::isfinite(*arguments.weight_offset)) throw SpecError("stability", "--weight-offset", "must be a finite number");
   if (!arguments.beta_name.empty() && arguments.gamma_name.empty()) throw SpecError("stability", "--beta-name", "needs --gamma-name");
   const auto known = {"auto", "layernorm", "rmsnorm", kMemorySharingLayer, kMemorySharingRms};
   if (std::ranges::find(known, arguments.norm) == known.end()) {
@@ -285,6 +354,10 @@ void add_stability(CLI::App& app, int& status) {
   command
       ->add_option("--norm", arguments->norm, "layernorm, rmsnorm, or auto: layernorm where there is a beta; ms_layernorm, ms_rmsnorm: without gamma and beta")
       ->capture_default_str();
+  command->add_option(
+      "--weight-offset", arguments->weight_offset,
+      "gamma is so much more than the stored weights: 1 for a norm that multiplies by 1 + w (Gemma; zero-centred gamma). Without it 1 where the "
+      "checkpoint says so, else 0");
   command->add_option("--gamma-name", arguments->gamma_name, "Analyse this tensor instead of every norm found");
   command->add_option("--beta-name", arguments->beta_name, "Its beta");
   command->add_option("--gamma", arguments->gamma, "Values of gamma instead of a checkpoint")->delimiter(',');

@@ -23,6 +23,7 @@
 #include "kernels/formats.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
+#include "kernels/support/json.h"
 
 namespace outgrad::validation {
 
@@ -40,6 +41,11 @@ constexpr u64 kMaxNpyHeaderBytes = 10'000;
 // The most that one read may allocate, whatever a file claims: a norm over 2^23 fp64 channels, hundreds of times the
 // width of the widest model.
 constexpr u64 kMaxTensorBytes = u64{64} << 20;
+
+// A file of torch.save, of either kind.
+constexpr const char* kPickle =
+    "a pickle of PyTorch (.pt, .pth, .bin), which may hold any program: load it with torch.load(..., weights_only=True) and save its tensors with "
+    "safetensors.torch.save_file";
 
 enum class Element { kF16, kBF16, kF32, kF64 };
 
@@ -97,19 +103,53 @@ std::vector<float> decode(std::string_view bytes, Element element) {
   return {};
 }
 
-// Sizes in bytes of the dtypes of the safetensors format. Tensors of a dtype without an Element can be listed but not
-// read.
+// Sizes in bits of the dtypes of the safetensors format (its `Dtype`, release 0.6). Tensors of a dtype without an Element can be listed but not read.
 struct SafetensorsDtype {
-  u64 bytes;
+  u64 bits;
   std::optional<Element> element;
 };
 
 const std::map<std::string, SafetensorsDtype, std::less<>> kSafetensorsDtypes = {
-    {"BOOL", {1, {}}},    {"U8", {1, {}}},  {"I8", {1, {}}},  {"F8_E4M3", {1, {}}},        {"F8_E5M2", {1, {}}},
-    {"F8_E8M0", {1, {}}}, {"I16", {2, {}}}, {"U16", {2, {}}}, {"F16", {2, Element::kF16}}, {"BF16", {2, Element::kBF16}},
-    {"I32", {4, {}}},     {"U32", {4, {}}}, {"C64", {8, {}}}, {"F32", {4, Element::kF32}}, {"F64", {8, Element::kF64}},
-    {"I64", {8, {}}},     {"U64", {8, {}}},
+    {"F4", {4, {}}},
+    {"F6_E2M3", {6, {}}},
+    {"F6_E3M2", {6, {}}},
+    {"BOOL", {8, {}}},
+    {"U8", {8, {}}},
+    {"I8", {8, {}}},
+    {"F8_E4M3", {8, {}}},
+    {"F8_E5M2", {8, {}}},
+    {"F8_E8M0", {8, {}}},
+    {"F8_E4M3FNUZ", {8, {}}},
+    {"F8_E5M2FNUZ", {8, {}}},
+    {"I16", {16, {}}},
+    {"U16", {16, {}}},
+    {"F16", {16, Element::kF16}},
+    {"BF16", {16, Element::kBF16}},
+    {"I32", {32, {}}},
+    {"U32", {32, {}}},
+    {"F32", {32, Element::kF32}},
+    {"F64", {64, Element::kF64}},
+    {"I64", {64, {}}},
+    {"U64", {64, {}}},
+    {"C64", {64, {}}},
 };
+
+// What a file is that was given in place of a checkpoint, and what to give instead; nothing where it is none of these. Asked only of files that
+// cannot be safetensors: read as a header's length, these beginnings exceed the limit.
+std::optional<std::string> other_file(const std::string& bytes) {
+  const auto begins = [&](std::string_view magic) { return std::string_view(bytes).starts_with(magic); };
+  if (begins("\x93NUMPY")) return "one NumPy array (.npy): put gamma and beta into an .npz with numpy.savez, or give --gamma and --beta";
+  if (begins("\x80\x02") || begins("\x80\x03") || begins("\x80\x04") || begins("\x80\x05")) return kPickle;
+  if (begins("GGUF")) return "a GGUF file: give the .safetensors from which it was converted";
+  if (begins("\x89HDF")) return "an HDF5 file: save its tensors as .safetensors or .npz";
+  if (!begins("{") && !begins("[")) return std::nullopt;
+  const nlohmann::json document = kernels::parse_json_line(bytes);
+  const auto shards = document.is_object() ? document.find("weight_map") : document.end();
+  if (!document.is_object() || shards == document.end() || !shards->is_object()) return "a JSON text: give a .safetensors or .npz file";
+  constexpr size_t kShown = 100;
+  const std::string first = !shards->empty() && shards->begin()->is_string() ? shards->begin()->get<std::string>().substr(0, kShown) : "";
+  return "the index of a checkpoint in several files, not one of them: give each file that it names" + (first.empty() ? "" : ", such as " + first);
+}
 
 // Checks a header before the parser reads it, and refuses two things that the parser would accept. nlohmann keeps the
 // last of two equal keys; the format forbids them, and they can make two readers see two different files. And a hostile
@@ -159,6 +199,8 @@ class SafetensorsFile final : public TensorFile {
     u64 header_bytes = 0;
     std::memcpy(&header_bytes, bytes_at(0, sizeof(u64), "header length").data(), sizeof(u64));
     if (header_bytes > kMaxSafetensorsHeaderBytes || header_bytes > size - sizeof(u64)) {
+      constexpr u64 kMostOfAnIndex = u64{16} << 20;
+      if (const auto what = other_file(bytes_at(0, std::min(size, kMostOfAnIndex), "offset 0"))) throw SpecError(label_, "offset 0", *what);
       throw SpecError(label_, "offset 0", fmt::format("header length {} in a file of {} bytes (limit {})", header_bytes, size, kMaxSafetensorsHeaderBytes));
     }
     data_begin_ = sizeof(u64) + header_bytes;
@@ -168,7 +210,8 @@ class SafetensorsFile final : public TensorFile {
   }
 
   std::vector<float> read(const TensorInfo& tensor) const override {
-    const auto element = kSafetensorsDtypes.at(tensor.dtype).element;
+    const auto dtype = kSafetensorsDtypes.find(tensor.dtype);
+    const auto element = dtype == kSafetensorsDtypes.end() ? std::nullopt : dtype->second.element;
     if (!element) throw SpecError(label_, tensor.name, "dtype " + tensor.dtype + " where F16, BF16, F32 or F64 is needed");
     const Range range = ranges_.at(tensor.name);
     if (range.end - range.begin > kMaxTensorBytes) {
@@ -195,10 +238,10 @@ class SafetensorsFile final : public TensorFile {
   void read_header(const std::string& text) {
     using nlohmann::json;
     HeaderGuard guard(label_);
-    json::sax_parse(text, &guard);
+    kernels::scan_json(text, guard);
     json header;
     try {
-      header = json::parse(text);
+      header = kernels::parse_json(text);
     } catch (const json::exception& error) {
       // nlohmann quotes the token at which it stopped, which may be as long as the header.
       constexpr size_t kReasonCharacters = 160;
@@ -221,19 +264,22 @@ class SafetensorsFile final : public TensorFile {
       }
       return list;
     };
-    TensorInfo tensor{.name = name, .dtype = {}, .shape = unsigned_list("shape")};
+    TensorInfo tensor{.name = name, .shape = unsigned_list("shape")};
     if (!entry.contains("dtype") || !entry["dtype"].is_string()) refuse("'dtype' is not a string");
     tensor.dtype = entry["dtype"].get<std::string>();
     const auto dtype = kSafetensorsDtypes.find(tensor.dtype);
-    if (dtype == kSafetensorsDtypes.end()) refuse("unknown dtype '" + tensor.dtype + "'");
     const std::vector<u64> offsets = unsigned_list("data_offsets");
     if (offsets.size() != 2 || offsets[0] > offsets[1]) refuse("'data_offsets' is not [begin, end]");
     if (offsets[1] > data_bytes_) refuse(fmt::format("ends at data byte {} of {}", offsets[1], data_bytes_));
     const auto elements = element_count(tensor.shape);
-    const auto bytes = elements ? checked_multiply(*elements, dtype->second.bytes) : std::nullopt;
-    if (!bytes) refuse("the product of the shape overflows 64 bits");
-    if (*bytes != offsets[1] - offsets[0]) {
-      refuse(fmt::format("shape and dtype take {} bytes, data_offsets span {}", *bytes, offsets[1] - offsets[0]));
+    if (!elements) refuse("the product of the shape overflows 64 bits");
+    if (dtype == kSafetensorsDtypes.end()) {
+      tensor.unknown = "dtype " + tensor.dtype;
+    } else {
+      const auto bits = checked_multiply(*elements, dtype->second.bits);
+      if (!bits) refuse("the product of the shape overflows 64 bits");
+      if (*bits % 8 != 0) refuse(fmt::format("{} elements of {} do not fill whole bytes", *elements, tensor.dtype));
+      if (*bits / 8 != offsets[1] - offsets[0]) refuse(fmt::format("shape and dtype take {} bytes, data_offsets span {}", *bits / 8, offsets[1] - offsets[0]));
     }
     tensor.elements = *elements;
     ranges_[name] = {offsets[0], offsets[1]};
@@ -269,6 +315,7 @@ class NpyDictionary {
     using std::runtime_error::runtime_error;
   };
 
+  NpyDictionary() = default;
   // Throws Malformed.
   explicit NpyDictionary(std::string_view text) : text_(text) {
     expect('{');
@@ -278,7 +325,9 @@ class NpyDictionary {
       expect(':');
       if (!keys.insert(key).second) fail("repeated key '" + key + "'");
       if (key == "descr") {
-        descr = quoted();
+        skip_blanks();
+        structured = !text_.empty() && (text_.front() == '[' || text_.front() == '(');
+        descr = structured ? literal() : quoted();
       } else if (key == "fortran_order") {
         boolean();  // a one-dimensional tensor is the same in either order, and only these have a meaning here
       } else if (key == "shape") {
@@ -296,7 +345,8 @@ class NpyDictionary {
     if (keys.size() != 3) fail("'descr', 'fortran_order' and 'shape' are needed");
   }
 
-  std::string descr;
+  std::string descr;        // of a structured type: its literal as it stands
+  bool structured = false;  // each element has fields
   std::vector<u64> shape;
 
  private:
@@ -337,6 +387,27 @@ class NpyDictionary {
     const std::string content(text_.substr(0, end));
     text_.remove_prefix(end + 1);
     return content;
+  }
+
+  // One list or tuple, whatever it holds, up to the bracket that closes it.
+  std::string literal() {
+    const std::string_view from = text_;
+    std::string open;  // the brackets that are to close
+    do {
+      skip_blanks();
+      if (text_.empty()) fail("a list does not end");
+      const char c = text_.front();
+      if (c == '\'' || c == '"') {
+        quoted();
+        continue;
+      }
+      text_.remove_prefix(1);
+      if (c == '[' || c == '(') open += c == '[' ? ']' : ')';
+      if (c != ']' && c != ')') continue;
+      if (open.back() != c) fail("brackets that do not match");
+      open.pop_back();
+    } while (!open.empty());
+    return std::string(from.substr(0, from.size() - text_.size()));
   }
 
   std::vector<u64> tuple() {
@@ -382,9 +453,10 @@ class NpzFile final : public TensorFile {
 
   std::vector<float> read(const TensorInfo& tensor) const override {
     const auto element = kNpyElements.find(tensor.dtype);
+    if (!tensor.unknown.empty()) throw SpecError(label_, tensor.name, tensor.unknown + ", which is not read");
     if (element == kNpyElements.end()) throw SpecError(label_, tensor.name, "dtype '" + tensor.dtype + "' where '<f2', '<f4' or '<f8' is needed");
     Entry entry(*this, entries_.at(tensor.name), tensor.name);
-    read_header(entry);
+    NpyHeader{entry};
     const auto bytes = checked_multiply(tensor.elements, element_bytes(element->second));
     if (!bytes || *bytes != entry.remaining()) {
       throw SpecError(label_, tensor.name, fmt::format("{} elements of '{}' in {} bytes of data", tensor.elements, tensor.dtype, entry.remaining()));
@@ -456,17 +528,19 @@ class NpzFile final : public TensorFile {
     }
     const zip_int64_t entries = zip_get_num_entries(archive_.get(), 0);
     for (zip_int64_t i = 0; i < entries; ++i) list_entry(static_cast<zip_uint64_t>(i));
+    if (tensors_.empty() && pickled_) throw SpecError(label_, "zip directory", kPickle);
   }
 
   void list_entry(zip_uint64_t index) {
     constexpr std::string_view kSuffix = ".npy";
     const char* raw_name = zip_get_name(archive_.get(), index, ZIP_FL_ENC_RAW);
     std::string name = raw_name ? raw_name : "";
+    pickled_ = pickled_ || name == "data.pkl" || name.ends_with("/data.pkl");
     if (!name.ends_with(kSuffix)) return;
     name.resize(name.size() - kSuffix.size());
     Entry entry(*this, index, name);
-    const NpyDictionary dictionary = read_header(entry);
-    TensorInfo tensor{.name = name, .dtype = dictionary.descr, .shape = dictionary.shape};
+    const NpyHeader header(entry);
+    TensorInfo tensor{.name = name, .dtype = header.dictionary.descr, .shape = header.dictionary.shape, .unknown = header.unknown};
     const auto elements = element_count(tensor.shape);
     if (!elements) throw SpecError(label_, name, "the product of the shape overflows 64 bits");
     tensor.elements = *elements;
@@ -474,23 +548,36 @@ class NpzFile final : public TensorFile {
     add(std::move(tensor));
   }
 
-  static NpyDictionary read_header(Entry& entry) {
-    constexpr std::string_view kMagic = "\x93NUMPY";
-    const std::string start = entry.take(kMagic.size() + 2);
-    if (!start.starts_with(kMagic)) entry.refuse("not a .npy array");
-    const int major = static_cast<unsigned char>(start[kMagic.size()]);
-    if (major != 1 && major != 2) entry.refuse(fmt::format(".npy version {}, where 1 and 2 are known", major));
-    const std::string length_bytes = entry.take(major == 1 ? sizeof(u16) : sizeof(u32));
-    u32 length = 0;
-    std::memcpy(&length, length_bytes.data(), length_bytes.size());
-    if (length > kMaxNpyHeaderBytes) entry.refuse(fmt::format("header of {} bytes (limit {})", length, kMaxNpyHeaderBytes));
-    const std::string text = entry.take(length);
-    try {
-      return NpyDictionary(text);
-    } catch (const NpyDictionary::Malformed& error) {
-      entry.refuse(std::string(".npy header: ") + error.what());
+  // The header of an entry, read from it. What NumPy may write and this does not know is said in `unknown`; damage is refused.
+  struct NpyHeader {
+    explicit NpyHeader(Entry& entry) {
+      constexpr std::string_view kMagic = "\x93NUMPY";
+      const std::string start = entry.take(kMagic.size() + 2);
+      if (!start.starts_with(kMagic)) entry.refuse("not a .npy array");
+      const int major = static_cast<unsigned char>(start[kMagic.size()]);
+      if (major < 1 || major > 3) {  // 3.0 is 2.0 with a header in UTF-8
+        unknown = fmt::format(".npy version {}", major);
+        return;
+      }
+      const std::string length_bytes = entry.take(major == 1 ? sizeof(u16) : sizeof(u32));
+      u32 length = 0;
+      std::memcpy(&length, length_bytes.data(), length_bytes.size());
+      if (length > entry.remaining()) entry.refuse("the entry ends early");
+      if (length > kMaxNpyHeaderBytes) {
+        unknown = fmt::format("header of {} bytes (limit {})", length, kMaxNpyHeaderBytes);
+        return;
+      }
+      try {
+        dictionary = NpyDictionary(entry.take(length));
+      } catch (const NpyDictionary::Malformed& error) {
+        entry.refuse(std::string(".npy header: ") + error.what());
+      }
+      if (dictionary.structured) unknown = "structured dtype " + dictionary.descr;
     }
-  }
+
+    NpyDictionary dictionary;
+    std::string unknown;
+  };
 
   struct Discard {
     void operator()(zip_t* archive) const { zip_discard(archive); }
@@ -498,6 +585,7 @@ class NpzFile final : public TensorFile {
   std::string bytes_;  // must outlive the archive that reads it
   std::unique_ptr<zip_t, Discard> archive_;
   std::map<std::string, zip_uint64_t> entries_;
+  bool pickled_ = false;  // holds what torch.save writes
 };
 
 // The beginning of a zip archive. Read as the length of a safetensors header, it would exceed the limit.

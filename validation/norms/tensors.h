@@ -2,8 +2,9 @@
 //
 // Both formats describe themselves. So nothing that a file says about itself is used before it is checked against the
 // file's real size: header length, offsets, shapes (whose product may overflow), names (which may repeat), and for zip
-// entries the inflated size. Sources: safetensors README, "Format"; NumPy NEP 1 (.npy 1.0, 2.0). The zip container
-// itself is left to libzip.
+// entries the inflated size. What this reader does not know of a tensor stops only who reads that tensor. A file of another kind is named,
+// with what to give in its place. Sources: safetensors README, "Format", and its `Dtype`; NumPy's numpy.lib.format (.npy 1.0 to 3.0). The zip
+// container itself is left to libzip.
 #pragma once
 
 #include <map>
@@ -18,9 +19,12 @@ namespace outgrad::validation {
 
 struct TensorInfo {
   std::string name;
-  std::string dtype;  // as written in the file: "BF16", "<f4"
-  std::vector<kernels::u64> shape;
+  std::string dtype = {};  // as written in the file: "BF16", "<f4"
+  std::vector<kernels::u64> shape = {};
   kernels::u64 elements = 0;  // product of the shape
+  // Where the file says of the tensor what this reader does not know (a dtype that came after it, a structured array): what. Such a tensor is listed
+  // and cannot be read; of its size nothing is checked but that it lies in the file. Empty for all others.
+  std::string unknown = {};
 };
 
 class TensorFile {
@@ -35,7 +39,7 @@ class TensorFile {
 
   // The elements in storage order as fp32, the type in which the kernels take parameters. The conversion is exact from
   // f16, bf16 and f32; f64 is rounded to nearest (out of range: infinity). Throws SpecError for another dtype, for a
-  // tensor larger than 64 MiB, and for damaged data.
+  // tensor larger than 64 MiB or `unknown`, and for damaged data.
   virtual std::vector<float> read(const TensorInfo& tensor) const = 0;
 
  protected:

@@ -2,6 +2,7 @@
 #include "validation/report/requirements.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -9,6 +10,7 @@
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "validation/sweep/targets.h"
 
@@ -30,22 +32,30 @@ void add_format(const Results& results, const Targets& targets, std::vector<Requ
   const std::string check = header ? check_command(header->file) : "./outgrad emit", sweeping = validate_command(format);
 
   const auto of_header = [&](const char* quantity, Kind kind, double limit, auto value, const char* how) {
-    rows.push_back({format, quantity, kind, limit, header ? std::optional<double>(value(*header)) : std::nullopt, how, check});
+    rows.push_back(
+        {format, quantity, kind, limit, header ? std::optional<double>(value(*header)) : std::nullopt, how, check, header ? results.origin(header->file) : ""});
   };
-  of_header("A, fit", Kind::error, targets.a, [](const BackwardHeader& h) { return h.bound_a; }, kCertified);
-  of_header(
-      "A + B, fit and evaluation", Kind::error, targets.a_plus_b,
-      [](const BackwardHeader& h) { return h.bound_ab > 0 ? h.bound_ab : sum_up(h.bound_a, h.bound_b); }, kCertified);
-
   const auto of_domain = [&](const std::string& x_format, const std::string& quantity, Kind kind, std::optional<double> limit, auto value, const char* how) {
     std::optional<double> found;
     for (const SweptDomain& domain : sweep ? sweep->domains : std::vector<SweptDomain>{}) {
       if (domain.x_format == x_format) found = value(domain);
     }
-    rows.push_back({format, quantity, kind, limit, found, how, sweeping});
+    rows.push_back({format, quantity, kind, limit, found, how, sweeping, found ? results.origin(sweep->file) : ""});
   };
   std::vector<std::string> domains{format};
   if (format != "f32") domains.push_back("f32");  // a fused bias, or an accumulator wider than y
+  for (const std::string& x : domains)
+    of_domain(x, "T, the whole gradient, all " + x + " x", Kind::number, {}, [](const SweptDomain& d) { return d.total.bound; }, kExhaustive);
+  // The x of any format are among those of f32, and PyTorch computes in f32 before it rounds dx.
+  const SweepResult* const wide = results.sweep_of("f32");
+  const std::optional<double> from_x = wide ? wide->domains.back().from_x : std::nullopt;
+  rows.push_back(
+      {format, "the same of PyTorch, which keeps x", Kind::number, {}, from_x, kExhaustive, validate_command("f32"), from_x ? results.origin(wide->file) : ""});
+  of_header("A, fit", Kind::error, targets.a, [](const BackwardHeader& h) { return h.bound_a; }, kCertified);
+  of_header(
+      "A + B, fit and evaluation", Kind::error, targets.a_plus_b,
+      [](const BackwardHeader& h) { return h.bound_ab > 0 ? h.bound_ab : sum_up(h.bound_a, h.bound_b); }, kCertified);
+
   for (const std::string& x : domains) {
     of_domain(x, "max T / max O, all " + x + " x", Kind::ratio, targets.ratio, [](const SweptDomain& d) { return d.ratio; }, kExhaustive);
     of_domain(x, "R, all " + x + " x", Kind::error, targets.regret, [](const SweptDomain& d) { return d.regret.bound; }, kExhaustive);
@@ -69,6 +79,14 @@ void add_format(const Results& results, const Targets& targets, std::vector<Requ
   of_header("operations per element, backward", Kind::count, targets.operations, [](const BackwardHeader& h) { return h.operations; }, kCounted);
 }
 
+/// Of which runs these files are, each named once.
+template <class Files>
+std::string origin_of(const Results& results, const Files& files) {
+  std::set<std::string> origins;
+  for (const auto& one : files) origins.insert(results.origin(one.file));
+  return fmt::format("{}", fmt::join(origins, "; "));
+}
+
 /// A search that was too short proves nothing, unless it broke a bound.
 void add_norms(const Results& results, std::vector<Requirement>& rows) {
   const AttackFile* attack = nullptr;
@@ -78,7 +96,8 @@ void add_norms(const Results& results, std::vector<Requirement>& rows) {
   }
   using Kind = Requirement::Kind;
   const auto add = [&](const char* quantity, Kind kind, double limit, double value) {
-    rows.push_back({"norms", quantity, kind, limit, attack ? std::optional(value) : std::nullopt, "searched", kAttackCommand});
+    rows.push_back(
+        {"norms", quantity, kind, limit, attack ? std::optional(value) : std::nullopt, "searched", kAttackCommand, attack ? results.origin(attack->file) : ""});
   };
   add("violated bounds of dx, dgamma, dbeta", Kind::count, kAttackTargets.violations, attack ? attack->violations : 0);
   add("bound / largest error found, median", Kind::ratio, kAttackTargets.tightness, attack ? attack->median_tightness : 0);
@@ -107,7 +126,7 @@ void add_stores(const Results& results, std::vector<Requirement>& rows) {
     }
   }
   const auto add = [&](const std::string& quantity, Requirement::Kind kind, double limit, double value, const char* how) {
-    rows.push_back({"stores", quantity, kind, limit, value, how, kStoreCommand});
+    rows.push_back({"stores", quantity, kind, limit, value, how, kStoreCommand, origin_of(results, results.store_sweeps)});
   };
   if (whole.stores > 0) add(fmt::format("T, bias / proven, {} stores", whole.stores), Requirement::Kind::ratio, 1, whole.ratio, kExhaustive);
   if (scaled.stores > 0) add(fmt::format("T / proven, {} at scales", scaled.stores), Requirement::Kind::ratio, 1, scaled.ratio, "searched");
@@ -119,7 +138,8 @@ void add_certificates(const Results& results, std::vector<Requirement>& rows) {
   if (!results.certificates) return;
   const CertificateAttack& attack = *results.certificates;
   const auto add = [&](const std::string& quantity, std::int64_t value) {
-    rows.push_back({"certificates", quantity, Requirement::Kind::count, 0.0, static_cast<double>(value), "searched", kCertificateAttackCommand});
+    rows.push_back({"certificates", quantity, Requirement::Kind::count, 0.0, static_cast<double>(value), "searched", kCertificateAttackCommand,
+                    results.origin(attack.file)});
   };
   add(fmt::format("false headers accepted, of {} mutants", attack.mutants), attack.survived);
   if (attack.specifications > 0) add(fmt::format("false headers emitted, of {} random specifications", attack.specifications), attack.false_claims);
@@ -134,8 +154,56 @@ void add_proofs(const Results& results, std::vector<Requirement>& rows) {
     if (proof.unlisted > 0 || !proof.holds) ++open;
   }
   if (files > 0)
-    rows.push_back(
-        {"certificates", fmt::format("refused by Coq, of {} files", files), Requirement::Kind::count, 0.0, static_cast<double>(open), "proven", kProofCommand});
+    rows.push_back({"certificates", fmt::format("refused by Coq, of {} files", files), Requirement::Kind::count, 0.0, static_cast<double>(open), "proven",
+                    kProofCommand, origin_of(results, results.proofs)});
+}
+
+/// The bounds of functions that are the user's own. Nothing is required of them; what their headers claim, `check` proves.
+void add_own(const Results& results, std::vector<Requirement>& rows) {
+  using Kind = Requirement::Kind;
+  constexpr const char* kExpression = "expression";
+  std::string command, from;
+  const auto add = [&](const std::string& name, const std::string& quantity, Kind kind, double value) {
+    rows.push_back({"own", name + ": " + quantity, kind, {}, value, kCertified, command, from});
+  };
+  const auto of_header = [&](const HeaderNames& header) {
+    command = check_command(header.file), from = results.origin(header.file);
+    return header.activation == kExpression;
+  };
+  const auto add_storage = [&](const std::string& name, const StorageClaims& storage) {
+    if (!(storage.oracle > 0)) return;
+    add(name, "T, the whole gradient, all real x", Kind::number, storage.total);
+    add(name, "T / O, all real x", Kind::ratio, storage.total / storage.oracle);
+    add(name, "R, all real x", Kind::error, storage.regret);
+  };
+  for (const BackwardHeader& header : results.backward) {
+    if (!of_header(header)) continue;
+    add_storage(header.name, header.storage);
+    add(header.name, "A, fit", Kind::error, header.bound_a);
+    add(header.name, "A + B, fit and evaluation", Kind::error, header.bound_ab > 0 ? header.bound_ab : sum_up(header.bound_a, header.bound_b));
+    if (header.masked) add(header.name, "K, coordinate", Kind::error, header.bound_k);
+  }
+  for (const TableHeader& header : results.tables) {
+    if (of_header(header)) add_storage(header.name, header.storage);
+  }
+  for (const ForwardHeader& header : results.forward) {
+    if (of_header(header)) add(header.name, "A, fit", Kind::error, header.bound_a);
+  }
+  for (const RoundedForwardHeader& header : results.rounded) {
+    if (of_header(header)) add(header.name, "A, fit", Kind::error, header.bound_a);
+  }
+  for (const CodeHeader& header : results.codes) {
+    if (!of_header(header)) continue;
+    for (std::size_t bits = 1; bits <= header.exact.size(); ++bits)
+      add(header.name, fmt::format("T, code of {} {}", bits, bits == 1 ? "bit" : "bits"), Kind::number, header.exact[bits - 1]);
+  }
+  for (const FitResult& fit : results.fits) {  // those without a header
+    const std::string name = fit.name + ": ";
+    if (!fit.own || std::any_of(rows.begin(), rows.end(), [&](const Requirement& row) { return row.quantity.starts_with(name); })) continue;
+    command = "./outgrad emit " + shown_path(fit.file), from = results.origin(fit.file);
+    add(fit.name, "A, fit", Kind::error, fit.bound_a);
+    if (fit.bound_ab > 0) add(fit.name, "A + B, fit and evaluation", Kind::error, fit.bound_ab);
+  }
 }
 
 std::string figure(const std::optional<double>& value, Requirement::Kind kind) { return value ? figure(*value, kind) : "-"; }
@@ -165,15 +233,16 @@ std::vector<Requirement> requirements(const Results& results) {
   add_stores(results, rows);
   add_certificates(results, rows);
   add_proofs(results, rows);
+  add_own(results, rows);
   return rows;
 }
 
 std::string to_text(const std::vector<Requirement>& rows) {
-  constexpr const char* kLine = "{:<6} {:<44} {:>10} {:>12}  {:<12}  {}\n";
-  std::string text = fmt::format(kLine, "format", "requirement", "at most", "found", "verdict", "established, and made by");
+  constexpr const char* kLine = "{:<6} {:<44} {:>10} {:>12}  {:<12}  {:<29} {}\n";
+  std::string text = fmt::format(kLine, "format", "requirement", "at most", "found", "verdict", "of", "established, and made by");
   std::array<int, 4> count{};
   for (const Requirement& row : rows) {
-    text += fmt::format(kLine, row.format, row.quantity, figure(row.limit, row.kind), figure(row.value, row.kind), to_string(row.verdict()),
+    text += fmt::format(kLine, row.format, row.quantity, figure(row.limit, row.kind), figure(row.value, row.kind), to_string(row.verdict()), row.from,
                         row.established + ": " + row.command);
     ++count[static_cast<size_t>(row.verdict())];
   }
@@ -191,7 +260,8 @@ nlohmann::ordered_json to_json(const std::vector<Requirement>& rows) {
                       {"found", number(row.value)},
                       {"verdict", to_string(row.verdict())},
                       {"established", row.established},
-                      {"command", row.command}});
+                      {"command", row.command},
+                      {"from", row.from}});
   }
   const bool holds = std::none_of(rows.begin(), rows.end(), [](const Requirement& row) { return row.verdict() == RequirementVerdict::fail; });
   return {{"schema", "outgrad.report/1"}, {"holds", holds}, {"requirements", listed}};
@@ -214,6 +284,7 @@ std::string power_of_two(double bound) {
 std::string figure(double value, Requirement::Kind kind) {
   switch (kind) {
     case Requirement::Kind::error: return power_of_two(value);
+    case Requirement::Kind::number: return three_digits_up(value);
     case Requirement::Kind::ratio: return rounded_up(value, 4);
     case Requirement::Kind::ulp: return rounded_up(value, 4);
     case Requirement::Kind::count: break;

@@ -15,20 +15,22 @@ const char* to_string(RequirementVerdict verdict);
 
 /// One requirement on one format. A value that is not a number fails.
 struct Requirement {
-  enum class Kind { error, ratio, ulp, count };
-  std::string format, quantity;  // format: "norms" or "certificates" if all formats are judged together
+  enum class Kind { error, number, ratio, ulp, count };  // error: shown as a power of two; number: as a decimal
+  std::string format, quantity;  // format: "norms" or "certificates" if all formats are judged together, "own" for a user's own function
   Kind kind = Kind::error;
   std::optional<double> limit;  // none: the value is only reported
   std::optional<double> value;  // an upper bound of the quantity; none: not measured
   std::string established;      // "certified", "exhaustive", "counted", "searched", or "proven" by Coq
   std::string command;          // makes the value
+  std::string from = {};        // the run that made it (Results::origin); empty: not measured
 
   RequirementVerdict verdict() const;
 };
 
 /// Every requirement on every format, in the order of targets.h. A, B and operations come from the headers; those on
 /// the norms' bounds come from the search against these bounds; everything else comes from the sweeps. The header of a
-/// format is that of the fit that was swept, or gelu_<format> without a sweep.
+/// format is that of the fit that was swept, or gelu_<format> without a sweep. First for each format, without a limit:
+/// the error of the whole gradient, and that of PyTorch's, which reads x. Last the claims of a user's own functions.
 std::vector<Requirement> requirements(const Results& results);
 
 /// As a plain text table, which ends with the count of verdicts.

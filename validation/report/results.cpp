@@ -21,6 +21,7 @@
 #include "kernels/support/files.h"
 #include "validation/json_node.h"
 #include "validation/limits.h"
+#include "validation/report/page.h"
 
 namespace outgrad::validation {
 
@@ -57,6 +58,7 @@ FitResult read_fit(const std::string& file) {
   fit.file = file;
   fit.name = node["name"].text();
   fit.kind = node["kind"].text();
+  fit.own = json.value("activation", nlohmann::json()) == "expression";
   fit.spec_sha256 = node["spec_sha256"].text();
   fit.accuracy = node["class"].text();
   if (!has_rows(fit)) return fit;
@@ -502,11 +504,12 @@ CoqProof read_proof(const std::string& file) {
   proof.cpu_s = node["cpu_s"].finite();
   bool all_proven = true;
   for (const Node& one : node["bounds"].items()) {
-    const auto bound = std::find(kCoqBounds.begin(), kCoqBounds.end(), one["bound"].text());
-    if (bound == kCoqBounds.end()) one["bound"].fail("is neither A nor B nor T");
-    CoqBound& of = proof.bounds[static_cast<std::size_t>(bound - kCoqBounds.begin())];
     const bool proven = one["outcome"].text() == "proven";
     all_proven = all_proven && proven;
+    if (one["bound"].text() == "x") continue;  // that the rows leave no x out
+    const auto bound = std::find(kCoqBounds.begin(), kCoqBounds.end(), one["bound"].text());
+    if (bound == kCoqBounds.end()) one["bound"].fail("is none of A, B, T and x");
+    CoqBound& of = proof.bounds[static_cast<std::size_t>(bound - kCoqBounds.begin())];
     ++of.files;
     if (proven) ++of.proven;
     if (one.has("claim")) of.claim = std::max(of.claim, one["claim"].hex_bound());
@@ -658,6 +661,30 @@ TrainingResult read_training(const std::string& file) {
   return training;
 }
 
+/// The folder, beside those of a run, with what was committed and the run has not made.
+constexpr const char* kCommitted = "committed";
+
+/// Paths in the file are relative to `in`.
+Provenance read_provenance(const std::string& file, const fs::path& in) {
+  const nlohmann::json json = read_json(file);
+  const Node node(json, file, "");
+  node.expect_schema("outgrad.provenance/1");
+  const Node machine = node["machine"];
+  const int cores = machine["cores"].small();
+  const std::string commit = node["commit"].text(), gpu = machine["gpu"].text();
+  Provenance provenance;
+  provenance.made_by =
+      page::quoted(fmt::format("outgrad {}{}, {}, on {}, {} {}, {}", node["version"].text(), commit.empty() ? "" : ", commit " + commit, node["date"].text(),
+                               machine["cpu"].text(), cores, cores == 1 ? "core" : "cores", gpu.empty() ? "no GPU" : gpu));
+  for (const Node& path : node["run"].items()) provenance.of_files[(in / path.text()).string()] = "this run";
+  const Node committed = node["committed"];
+  for (const std::string& path : committed.keys()) {
+    const std::string date = committed[path]["date"].text(), at = committed[path]["commit"].text();
+    provenance.of_files[(in / kCommitted / path).string()] = page::quoted(kCommitted + (date.empty() ? "" : " " + date) + (at.empty() ? "" : " " + at));
+  }
+  return provenance;
+}
+
 /// A header and the fit from which it claims to come must agree.
 void expect_agreement(const Results& results) {
   for (const BackwardHeader& header : results.backward) {
@@ -691,6 +718,12 @@ const T* find(const std::vector<T>& items, Predicate wanted) {
 }
 
 }  // namespace
+
+std::string Results::origin(const std::string& file) const {
+  if (provenance.made_by.empty()) return "not stated";
+  const auto found = provenance.of_files.find(file);
+  return found == provenance.of_files.end() ? "an earlier run" : found->second;
+}
 
 const AttackedBound* AttackedCase::of(const std::string& gradient) const {
   return find(bounds, [&](const AttackedBound& bound) { return bound.gradient == gradient; });
@@ -727,11 +760,21 @@ Results read_results(const std::string& folder, const std::string& headers) {
       results.rounded.push_back(std::move(*rounded));
     else if (auto* table = std::get_if<TableHeader>(&header))
       results.tables.push_back(std::move(*table));
+    else if (auto* code = std::get_if<CodeHeader>(&header))
+      results.codes.push_back(std::move(*code));
   }
-  for (const std::string& file : files_in(in / "fits", ".json")) {
+  const auto files = [&](const char* kind, const char* extension) {
+    std::vector<std::string> found = files_in(in / kind, extension);
+    for (const std::string& file : files_in(in / kCommitted / kind, extension)) {
+      if (!fs::exists(in / kind / fs::path(file).filename())) found.push_back(file);
+    }
+    std::sort(found.begin(), found.end(), [](const fs::path& x, const fs::path& y) { return std::pair(x.filename(), x) < std::pair(y.filename(), y); });
+    return found;
+  };
+  for (const std::string& file : files("fits", ".json")) {
     if (FitResult fit = read_fit(file); has_rows(fit)) results.fits.push_back(std::move(fit));
   }
-  for (const std::string& file : files_in(in / "sweeps", ".json")) {
+  for (const std::string& file : files("sweeps", ".json")) {
     if (std::optional<StoreSweep> stores = read_store_sweep(file)) {
       results.store_sweeps.push_back(std::move(*stores));
       continue;
@@ -745,7 +788,7 @@ Results read_results(const std::string& folder, const std::string& headers) {
     if (const SweepResult* other = results.sweep_of_fit(sweep->fit)) throw SpecError(file, "subject", sweep->fit + " was swept in " + other->file + " already");
     results.sweeps.push_back(std::move(*sweep));
   }
-  for (const std::string& file : files_in(in / "foreign" / "sweeps", ".json")) {
+  for (const std::string& file : files("foreign/sweeps", ".json")) {
     if (std::optional<QuantiserResult> quantiser = read_quantiser_result(file)) {
       results.quantisers.push_back(std::move(*quantiser));
       continue;
@@ -754,24 +797,25 @@ Results read_results(const std::string& folder, const std::string& headers) {
     if (!sweep || sweep->stored.empty()) throw SpecError(file, "foreign", "is missing: this is no whole sweep of published coefficients");
     results.foreign.push_back(std::move(*sweep));
   }
-  for (const std::string& file : files_in(in / "stability", ".json")) results.stability.push_back(read_stability(file));
-  for (const std::string& file : files_in(in / "pareto", ".json")) results.pareto.push_back(read_pareto(file));
-  for (const std::string& file : files_in(in / "front", ".json")) results.fronts.push_back(read_front(file));
-  for (const std::string& file : files_in(in / "attack", ".json")) {
+  for (const std::string& file : files("stability", ".json")) results.stability.push_back(read_stability(file));
+  for (const std::string& file : files("pareto", ".json")) results.pareto.push_back(read_pareto(file));
+  for (const std::string& file : files("front", ".json")) results.fronts.push_back(read_front(file));
+  for (const std::string& file : files("attack", ".json")) {
     if (fs::path(file).filename() == "certificates.json") {
       results.certificates = read_certificate_attack(file);
     } else {
       results.attacks.push_back(read_attack(file));
     }
   }
-  for (const std::string& file : files_in(in / "proofs", ".json")) results.proofs.push_back(read_proof(file));
-  for (const std::string& file : files_in(in / "studies", ".json")) {
+  for (const std::string& file : files("proofs", ".json")) results.proofs.push_back(read_proof(file));
+  for (const std::string& file : files("studies", ".json")) {
     if (fs::path(file).filename() == "ledger.json") results.ledgers.push_back(read_ledger(file));
   }
-  for (const std::string& file : files_in(in / "training", ".json")) {
+  for (const std::string& file : files("training", ".json")) {
     if (fs::path(file).filename() == "masked_lm.json") results.training.push_back(read_training(file));
   }
-  for (const std::string& file : files_in(in / "tuned", ".jsonl")) read_tuning(file, results);
+  for (const std::string& file : files("tuned", ".jsonl")) read_tuning(file, results);
+  if (const fs::path file = in / "provenance.json"; fs::exists(file)) results.provenance = read_provenance(file.string(), in);
   expect_agreement(results);
   return results;
 }

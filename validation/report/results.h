@@ -1,7 +1,7 @@
 // What the stages before the report left in a folder, as values: headers, fits, sweeps, stability analyses, tuning records.
 //
 // Every file is read only through its schema (outgrad.fit/3, outgrad.sweep/1, outgrad.stability/1, outgrad.pareto/2,
-// outgrad.norm_attack/1, outgrad.certificate_attack/1, outgrad.proofs/1, outgrad.training/2; the tuner's by
+// outgrad.norm_attack/1, outgrad.certificate_attack/1, outgrad.proofs/1, outgrad.training/2, outgrad.provenance/1; the tuner's by
 // autotune/records/database.h).
 // Nothing else of the programs that wrote it is linked here. What is missing is an empty list; what is malformed is a
 // SpecError "file: place: why".
@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -20,6 +21,7 @@ namespace outgrad::validation {
 
 struct FitResult {
   std::string file, name, kind, format;  // format: empty for a forward
+  bool own = false;                      // of a user's own expression
   std::string spec_sha256, accuracy;
   double bound_a = 0;
   std::optional<double> bound_k, bound_b;  // none for a forward
@@ -276,11 +278,19 @@ struct CoqProof {
 };
 inline constexpr std::array<const char*, 3> kCoqBounds{"A", "B", "T"};
 
+/// provenance.json, which whoever ran the stages leaves beside their results: what made them, and which are not of that run.
+struct Provenance {
+  std::string made_by;                          // one line: version, commit, date, machine; empty if there is no such file
+  std::map<std::string, std::string> of_files;  // "this run", or "committed DATE COMMIT", by path
+};
+
 struct Results {
+  Provenance provenance;
   std::vector<BackwardHeader> backward;
   std::vector<ForwardHeader> forward;
   std::vector<RoundedForwardHeader> rounded;
   std::vector<TableHeader> tables;
+  std::vector<CodeHeader> codes;
   std::vector<FitResult> fits;
   std::vector<SweepResult> sweeps, foreign;  // those of our kernels; those of published coefficients
   std::vector<StoreSweep> store_sweeps;
@@ -296,11 +306,15 @@ struct Results {
   std::vector<TrainingResult> training;
   std::vector<std::string> warnings;  // "file:line: why", for what was skipped
 
-  bool empty() const {
-    return backward.empty() && forward.empty() && rounded.empty() && tables.empty() && fits.empty() && sweeps.empty() && foreign.empty() &&
-           store_sweeps.empty() && quantisers.empty() && fronts.empty() && stability.empty() && tuning.empty() && pareto.empty() && attacks.empty() &&
-           proofs.empty() && ledgers.empty() && training.empty();
+  /// Whether nothing was read; without headers: nothing but headers.
+  bool empty(bool without_headers = false) const {
+    const bool no_headers = backward.empty() && forward.empty() && rounded.empty() && tables.empty() && codes.empty();
+    return (without_headers || no_headers) && fits.empty() && sweeps.empty() && foreign.empty() && store_sweeps.empty() && quantisers.empty() &&
+           fronts.empty() && stability.empty() && tuning.empty() && pareto.empty() && attacks.empty() && !certificates && proofs.empty() && ledgers.empty() &&
+           training.empty();
   }
+  /// Of which run a file is: "this run", "committed DATE COMMIT", "an earlier run"; "not stated" without a provenance.json.
+  std::string origin(const std::string& file) const;
   /// Null if there is none.
   const BackwardHeader* backward_named(const std::string& name) const;
   const FitResult* fit_named(const std::string& name) const;
@@ -311,8 +325,9 @@ struct Results {
 };
 
 /// Reads `folder`/{fits,sweeps,stability,pareto,attack,proofs,training}/*.json, `folder`/foreign/sweeps/*.json,
-/// `folder`/studies/ledger.json, `folder`/tuned/*.jsonl and every coefficient header under `headers`, in the order of
-/// their names. Throws kernels::SpecError if a file is malformed, if two files contradict each other, or if a sweep is
+/// `folder`/studies/ledger.json, `folder`/tuned/*.jsonl, `folder`/provenance.json and every coefficient header under `headers`, in the order of
+/// their names; and of the same folders in `folder`/committed what `folder` itself has no file of that name for.
+/// Throws kernels::SpecError if a file is malformed, if two files contradict each other, or if a sweep is
 /// not exhaustive; and kernels::IoError.
 Results read_results(const std::string& folder, const std::string& headers);
 

@@ -11,7 +11,7 @@ namespace outgrad::validation {
 
 // ---- summary.cpp: what a reader takes away
 page::Verdict verdict_of(const std::vector<Requirement>& rows);
-page::Tiles key_figures(const Results& results, const std::vector<Requirement>& rows);
+page::Tiles key_figures(const Results& results);
 /// Every requirement on one format, with the formats side by side.
 page::Table matrix(const std::vector<Requirement>& rows);
 /// Every other requirement: those on norms and on certificates.

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 
 #include "validation/sweep/targets.h"
 
@@ -15,6 +16,11 @@ namespace outgrad::validation {
 using namespace page;
 
 namespace {
+
+constexpr const char* kThisRun = "this run";
+
+/// The run without the date and commit of each file.
+std::string run_of(const std::string& origin) { return origin.starts_with("committed") ? "committed" : origin; }
 
 std::string counted(std::size_t n, const char* one, const char* many) { return fmt::format("{} {}", n, n == 1 ? one : many); }
 
@@ -77,26 +83,42 @@ Table matrix(const std::vector<Requirement>& rows) {
 }
 
 Table of_all_formats(const std::vector<Requirement>& rows) {
-  Table table{"What attacks on all formats together found.", "./outgrad report", {words("requirement"), {"found", "at most"}}, {}};
+  Table table{"What is not of one format.", "./outgrad report", {words("requirement"), {"found", "at most"}}, {}};
   for (const Requirement& row : rows) {
     if (!is_of_a_format(row)) table.rows.push_back({row.format + ": " + row.quantity, judged(row)});
   }
   return table;
 }
 
-Tiles key_figures(const Results& results, const std::vector<Requirement>& rows) {
+Tiles key_figures(const Results& results) {
   Tiles tiles;
   const auto tile = [&](Tile one, const std::string& command) {
     tiles.tiles.push_back(std::move(one));
     if (std::find(tiles.commands.begin(), tiles.commands.end(), command) == tiles.commands.end()) tiles.commands.push_back(command);
   };
+  const auto stated = [&](const std::string& file) { return results.provenance.made_by.empty() ? "" : "; " + results.origin(file); };
   const SweepResult* worst = nullptr;
-  std::int64_t patterns = 0;
+  std::map<std::string, std::int64_t> patterns;  // by run
   for (const std::vector<SweepResult>* sweeps : {&results.sweeps, &results.foreign}) {
     for (const SweepResult& sweep : *sweeps) {
-      for (const SweptDomain& domain : sweep.domains) patterns += domain.patterns;
+      for (const SweptDomain& domain : sweep.domains) patterns[run_of(results.origin(sweep.file))] += domain.patterns;
     }
   }
+  const SweepResult* const ours = results.sweep_of("f32");
+  // The error of the whole gradient comes first, and beside it what one has that keeps x.
+  std::string others, first, name;
+  for (const Targets& targets : kTargets) {
+    const SweepResult* sweep = results.sweep_of(targets.format);
+    if (!sweep) continue;
+    const std::string total = three_digits_up(sweep->domains.back().total.bound);
+    if (first.empty())
+      first = total, name = targets.format;
+    else
+      others += fmt::format("{} {}, ", targets.format, total);
+  }
+  if (!others.empty()) others = "in " + others.substr(0, others.size() - 2);
+  if (ours && ours->domains.back().from_x) others += (others.empty() ? "" : "; ") + ("PyTorch's from x " + three_digits_up(*ours->domains.back().from_x));
+  if (!first.empty()) tile({first, "largest error of GELU's gradient, y in " + name, others}, validate_command("FORMAT"));
   double ratio = 0;
   for (const Targets& targets : kTargets) {
     const SweepResult* sweep = results.sweep_of(targets.format);
@@ -108,16 +130,17 @@ Tiles key_figures(const Results& results, const std::vector<Requirement>& rows) 
     tile({rounded_up(ratio, 4), "largest T / O of GELU's default fits", "1 is the limit that storing y sets; worst in " + worst->format},
          validate_command("FORMAT"));
   }
-  const SweepResult* const ours = results.sweep_of("f32");
-  std::string from_x;
-  if (ours && ours->domains.back().from_x) from_x = "; PyTorch's formula from x: " + power_of_two(*ours->domains.back().from_x);
-  for (const Requirement& row : rows) {
-    if (row.format == "f32" && row.quantity.starts_with("A + B") && row.value)
-      tile({figure(*row.value, row.kind), "error of fit and rounding, f32", "certified" + from_x}, row.command);
+  // What this run has swept is one figure; what was committed, or swept before, is another, and says so.
+  const auto billions = [](std::int64_t count) { return fmt::format("{:.1f} \u00d7 10^9", static_cast<double>(count) / 1e9); };
+  if (!patterns.empty()) {
+    const auto shown = patterns.contains(kThisRun) ? patterns.find(kThisRun) : patterns.begin();
+    std::string note = "ours and others'";
+    if (!results.provenance.made_by.empty()) note += ", " + shown->first;
+    for (const auto& [run, count] : patterns) {
+      if (run != shown->first) note += "; " + run + ": " + billions(count);
+    }
+    tile({billions(shown->second), "inputs swept, every pattern counted", note}, validate_command("FORMAT"));
   }
-  if (patterns > 0)
-    tile({fmt::format("{:.1f} \u00d7 10^9", static_cast<double>(patterns) / 1e9), "inputs swept, every pattern counted", "ours and others'"},
-         validate_command("FORMAT"));
   if (ours) {
     const SweepResult* theirs = nullptr;
     for (const SweepResult& sweep : results.foreign) {
@@ -125,13 +148,14 @@ Tiles key_figures(const Results& results, const std::vector<Requirement>& rows) 
     }
     if (theirs) {
       tile({three_digits_up(theirs->domains[0].total.bound), "largest error of " + quoted(theirs->fit) + ", as published",
-            "ours over the same x: " + three_digits_up(ours->domains.back().total.bound)},
+            "ours over the same x: " + three_digits_up(ours->domains.back().total.bound) + stated(theirs->file)},
            "./outgrad validate --foreign notebooks_data/foreign/NAME.json --format FORMAT");
     }
   }
   for (const AttackFile& attack : results.attacks) {
     tile({fmt::format("{:.0f}", attack.violations), fmt::format("norm bounds broken in {:.2g} \u00d7 10^9 attacks", attack.evaluations / 1e9),
-          fmt::format("median bound / error found {}", rounded_up(attack.median_tightness, 2)), attack.violations > 0 ? Tone::bad : Tone::normal},
+          fmt::format("median bound / error found {}{}", rounded_up(attack.median_tightness, 2), stated(attack.file)),
+          attack.violations > 0 ? Tone::bad : Tone::normal},
          kAttackCommand);
   }
   for (const TrainingResult& training : results.training) {
@@ -141,7 +165,7 @@ Tiles key_figures(const Results& results, const std::vector<Requirement>& rows) 
     }
     if (largest) {
       tile({fmt::format("{:+.2g}", *largest->difference), "final loss against exact gradients",
-            fmt::format("worst text: {}; {} seeds", quoted(largest->text), training.seeds)},
+            fmt::format("worst text: {}; {} seeds{}", quoted(largest->text), training.seeds, stated(training.file))},
            quoted(training.command));
     }
   }
@@ -154,7 +178,9 @@ Verdict verdict_of(const std::vector<Requirement>& rows) {
                     reported = count(RequirementVerdict::reported), judged = pass + fail;
   Verdict verdict;
   verdict.tone = fail > 0 ? Tone::bad : missing > 0 || judged == 0 ? Tone::muted : Tone::good;
-  verdict.headline = fail > 0      ? fmt::format("{} of {} requirements {} not hold", fail, judged, fail == 1 ? "does" : "do")
+  verdict.headline = fail > 0 ? fmt::format("{} of {} requirements {} not hold", fail, judged, fail == 1 ? "does" : "do")
+                     : judged == 0 && reported > 0
+                         ? fmt::format("{} {} reported; nothing here has a limit", reported, reported == 1 ? "figure is" : "figures are")
                      : judged == 0 ? "Nothing was measured"
                                    : fmt::format("All {} requirements that were measured hold", judged);
   if (fail == 0 && missing == 0 && judged > 0) verdict.headline = fmt::format("All {} requirements hold", judged);
@@ -165,8 +191,10 @@ Verdict verdict_of(const std::vector<Requirement>& rows) {
 
 std::vector<Block> remarks(const std::vector<Requirement>& rows) {
   std::vector<Block> blocks{of_all_formats(rows)};
-  const auto say = [&](const char* what, RequirementVerdict verdict) {
-    const auto found = with(rows, verdict);
+  const auto say = [&](
+                       const char* what, RequirementVerdict verdict, bool (*wanted)(const Requirement&) = [](const Requirement&) { return true; }) {
+    auto found = with(rows, verdict);
+    std::erase_if(found, [&](const Requirement* row) { return !wanted(*row); });
     if (found.empty()) return;
     blocks.push_back(Heading{what});
     blocks.push_back(Paragraph{listed(found) + ".", tone_of(verdict)});
@@ -180,7 +208,7 @@ std::vector<Block> remarks(const std::vector<Requirement>& rows) {
   }
   blocks.push_back(Paragraph{holding.empty() ? "Nothing was shown to hold." : fmt::format("{} requirements: {}.", holding.size(), ways)});
   say("What fails", RequirementVerdict::fail);
-  say("What is only reported", RequirementVerdict::reported);
+  say("What is only reported", RequirementVerdict::reported, [](const Requirement& row) { return row.kind != Requirement::Kind::number; });  // T opens the page
   say("What was not measured", RequirementVerdict::not_measured);
   return blocks;
 }
@@ -214,7 +242,7 @@ Section requirements_section(const std::vector<Requirement>& rows) {
       "ball arithmetic and stands in the header, \"exhaustive\" and \"counted\" are over every bit pattern of x, \"searched\" is what an "
       "attack could not refute.",
       "./outgrad report",
-      {words("format"), words("requirement"), {"at most", ""}, {"found", ""}, words("verdict"), words("established"), words("made by")},
+      {words("format"), words("requirement"), {"at most", ""}, {"found", ""}, words("verdict"), words("of"), words("established"), words("made by")},
       {}};
   for (const Requirement& row : rows) {
     table.rows.push_back({row.format,
@@ -222,6 +250,7 @@ Section requirements_section(const std::vector<Requirement>& rows) {
                           row.limit ? figure(*row.limit, row.kind) : "-",
                           row.value ? figure(*row.value, row.kind) : "-",
                           {to_string(row.verdict()), tone_of(row.verdict())},
+                          quoted(row.from),
                           row.established,
                           "`" + row.command + "`"});
   }

@@ -36,7 +36,7 @@ Distribution Distribution::normal(double sigma) {
   return d;
 }
 
-Distribution Distribution::parse(const std::string& text, const std::string& file) { return from_json(parse_json(text, file), file); }
+Distribution Distribution::parse(const std::string& text, const std::string& file) { return from_json(kernels::parse_json(text, file), file); }
 
 Distribution Distribution::from_json(const nlohmann::json& json, const std::string& file) {
   const JsonNode node(json, file, "");

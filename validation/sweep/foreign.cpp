@@ -259,7 +259,7 @@ void ForeignFunction::codes(const float* x, float* code, std::int64_t n) const {
 
 ForeignFunction parse_foreign(const std::string& text, const std::string& file) {
   if (text.size() > kForeignBytes) throw kernels::SpecError(file, "size", fmt::format("{} bytes; at most {} are read", text.size(), kForeignBytes));
-  const nlohmann::json json = parse_json(text, file);
+  const nlohmann::json json = kernels::parse_json(text, file);
   const JsonNode node(json, file, "");
   node.expect_schema(kForeignSchema);
   ForeignFunction function;

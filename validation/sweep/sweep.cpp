@@ -27,6 +27,7 @@
 #include "kernels/support/digest.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
+#include "kernels/support/json.h"
 #include "kernels/support/progress.h"
 #include "validation/exact/reference.h"
 #include "validation/limits.h"
@@ -953,7 +954,7 @@ class ChunkLog {
           const std::size_t end = text.find('\n', begin);
           if (end == std::string::npos) break;
           try {
-            const nlohmann::json line = nlohmann::json::parse(text.data() + begin, text.data() + end);
+            const nlohmann::json line = kernels::parse_json(std::string_view(text).substr(begin, end - begin));
             found[{line.at("domain").get<std::size_t>(), line.at("begin").get<std::int64_t>()}] = segment_from_json(line.at("segment"));
           } catch (const std::exception&) {  // from JSON or from a digest
             break;
@@ -1030,7 +1031,7 @@ std::vector<DomainPart> sweep(const Subject& subject, const std::vector<Domain>&
       segments[i] = std::move(it->second);
     }
   }
-  const nlohmann::json agreed = nlohmann::json::parse(ranks.broadcast(nlohmann::json{{"header", header}, {"missing", missing}}.dump()));
+  const nlohmann::json agreed = kernels::parse_json(ranks.broadcast(nlohmann::json{{"header", header}, {"missing", missing}}.dump()));
   if (agreed["header"] != nlohmann::json(header)) {
     throw SpecError("validate", fmt::format("rank {}", ranks.rank()), fmt::format("sweeps {}, where rank 0 sweeps {}", header.dump(), agreed["header"].dump()));
   }
@@ -1048,7 +1049,7 @@ std::vector<DomainPart> sweep(const Subject& subject, const std::vector<Domain>&
       [&](std::int64_t task, const std::string& segment) {
         const std::size_t i = missing[static_cast<std::size_t>(task)];
         log.add(mine[i], segment);
-        segments[i] = segment_from_json(nlohmann::json::parse(segment));
+        segments[i] = segment_from_json(kernels::parse_json(segment));
         const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
         line.draw(progress_text(subject.format.name, ++done, tasks, seconds));
       });

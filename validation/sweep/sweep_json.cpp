@@ -14,6 +14,7 @@
 
 #include "kernels/host/errors.h"
 #include "kernels/support/digest.h"
+#include "kernels/support/json.h"
 
 namespace outgrad::validation {
 namespace {
@@ -223,7 +224,7 @@ Json to_json(const Subject& subject, const std::vector<DomainPart>& parts) {
                     {"end", part.end},
                     {"segment", segment_to_json(part.segment)}});
   }
-  json["sha256"] = part_digest(nlohmann::json::parse(json.dump()));
+  json["sha256"] = part_digest(kernels::parse_json(json.dump()));
   return json;
 }
 
@@ -243,7 +244,7 @@ SweptX swept_named(const std::string& name, const std::string& file, const char*
 
 SweepParts parts_from_json(const std::string& text, const std::string& file) {
   try {
-    const nlohmann::json json = nlohmann::json::parse(text);
+    const nlohmann::json json = kernels::parse_json(text);
     if (json.at("schema").get<std::string>() != kPartSchema) throw SpecError(file, "schema", fmt::format("not {}", kPartSchema));
     if (json.at("sha256").get<std::string>() != part_digest(json)) throw SpecError(file, "sha256", "is not that of the rest: the shard was changed");
     SweepParts read{
@@ -259,7 +260,7 @@ SweepParts parts_from_json(const std::string& text, const std::string& file) {
     read.subject.claims = claims_from(json.at("claims"));
     read.subject.distributions.clear();
     for (const auto& distribution : json.at("distributions")) read.subject.distributions.push_back(Distribution::from_json(distribution, file));
-    read.subject.origin = Json::parse(json.at("origin").get<std::string>());
+    read.subject.origin = kernels::parse_json<Json>(json.at("origin").get<std::string>());
     for (const auto& each : json.at("stores")) {
       Subject store = read.subject;  // all but what is its own
       store.stores.clear();

@@ -6,10 +6,10 @@
 """
 
 from . import library  # first, because it names a PyTorch that is too old
-from . import functional
 from .attention import attention, softmax_dropout
 from .bounds import Bounds, bounds
-from .functional import dropout, dropout_add_layer_norm, layer_norm, linear_gelu, rms_norm, side_channels
+from .functional import dropout, dropout_add_layer_norm, elu, gelu, gelu_tanh, layer_norm, linear_gelu, mish, quick_gelu, rms_norm, side_channels
+from .functional import sigmoid, silu, softplus, swish, tanh
 from .library import ACTIVATIONS, version
 from .linear import linear
 from .modules import ELU, GELU, Dropout, LayerNorm, Linear, Mish, QuickGELU, RMSNorm, SiLU, Softmax, Softplus
@@ -18,11 +18,9 @@ from .patching import Report, patch, unpatch
 from .sharing import share_bits
 from .softmax import softmax, softmax_bound
 
-# gelu, silu and all other activations of the catalogue.
-globals().update({name: getattr(functional, name) for name in ACTIVATIONS})
-
 __version__ = version()
 __all__ = [
+    "ACTIVATIONS",
     "ELU",
     "GELU",
     "Bounds",
@@ -42,16 +40,25 @@ __all__ = [
     "bounds",
     "dropout",
     "dropout_add_layer_norm",
+    "elu",
+    "gelu",
+    "gelu_tanh",
     "layer_norm",
     "linear",
     "linear_gelu",
+    "mish",
     "patch",
+    "quick_gelu",
     "rms_norm",
     "share_bits",
     "side_channels",
+    "sigmoid",
+    "silu",
     "softmax",
     "softmax_bound",
     "softmax_dropout",
+    "softplus",
+    "swish",
+    "tanh",
     "unpatch",
-    *ACTIVATIONS,
 ]

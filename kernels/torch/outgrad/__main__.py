@@ -37,10 +37,10 @@ def main(arguments=None):
     command.add_argument("--store", default=stores.DEFAULT, help="what layers keep: code:4 for all activations, or gelu=e4m3+bit,linear=e4m3 (default: %(default)s)")
     command.add_argument("--evaluation", action="store_true", help="the model in evaluation mode")
     command.add_argument("--modules", action="store_true", help="a row for each module too, with its bound")
-    command.add_argument("--plot", metavar="FILE", help="also draw the bytes by component (needs matplotlib)")
+    command.add_argument("--plot", metavar="FILE", help="also draw the bytes by component (needs matplotlib: pip install outgrad[plot])")
     options = parser.parse_args(arguments)
     if options.plot and importlib.util.find_spec("matplotlib") is None:
-        parser.error("--plot: matplotlib is not installed")
+        parser.exit(3, f"{parser.prog}: --plot: matplotlib is not installed; the extra plot has it: pip install 'outgrad[plot]'\n")
     try:
         found = report.of(options.model, options.batch, options.length, options.type, not options.evaluation, options.norms, _stores(options.store))
         if options.plot:

@@ -7,6 +7,7 @@ and the one of the scores is within softmax_bound.
 """
 
 import math
+from typing import Literal
 
 import torch
 
@@ -40,7 +41,7 @@ def _softmax_dropout_gradients(ctx, dy):
 _softmax_dropout = functional._Operation("softmax_dropout", _softmax_dropout_compute, _softmax_dropout_keep, _softmax_dropout_gradients)
 
 
-def softmax_dropout(x, p=0.5, training=True):
+def softmax_dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Tensor:
     """dropout(softmax(x)) over the last dimension. Keeps the softmax's output and 8 bytes, not the mask of what was dropped."""
     functional._expect("softmax_dropout", x=x)
     p = functional.checked_probability("softmax_dropout", p, training)
@@ -126,7 +127,17 @@ def _fused_applies(q, k, v, mask, p):
     return torch.backends.cuda.can_use_flash_attention(parameters) or torch.backends.cuda.can_use_efficient_attention(parameters)
 
 
-def attention(q, k, v, attn_mask=None, p=0.0, scale=None, training=True, form="auto", store="p"):
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    p: float = 0.0,
+    scale: float | None = None,
+    training: bool = True,
+    form: Literal["auto", "sdpa", "softmax"] = "auto",
+    store: Literal["p", "log2:8"] = "p",
+) -> torch.Tensor:
     """dropout(softmax(q k^T scale + mask)) v; q is [..., m, d], k [..., n, d], v [..., n, e].
 
     attn_mask: [..., m, n], boolean (True: takes part) or added to the scores; it gets no gradient. scale: 1 / sqrt(d) by

@@ -1,4 +1,5 @@
-"""The proven bounds of the fits that the backward passes run, from the coefficient headers that were compiled in."""
+"""The bounds of the fits that the backward passes run: those that the coefficient headers which were compiled in prove, and
+for float32 the totals that sweeps over every x counted."""
 
 import dataclasses
 import decimal
@@ -6,32 +7,44 @@ import math
 
 import torch
 
-from . import fp8, library, stores
+from . import fp8, library, stores, swept
 
 
-def rounded_up(value, digits):
+def rounded_up(value: float, digits: int) -> str:
     """A bound in words: the least number of so many digits that is not below it."""
     return f"{float(decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING).create_decimal(value)):.{digits}g}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """Upper bounds of |g - ...| for the gradient dx = dy g; infinite where the header states none."""
+    """Upper bounds of |g - ...| for the gradient dx = dy g; infinite where neither header nor sweep states one."""
 
     fit: str  # its coefficients and proofs are in kernels/generated/<fit>.h
     sha256: str  # of that header
     evaluation: float  # kA + kB + kK: against f' at the x that y and the bit stand for
-    total: float  # kT: against f'(x), over every x of the format
+    total: float  # kT, or for y in float32 what a sweep counted (swept.py): against f'(x)
     regret: float  # kR: the part of kT that the storage of y does not excuse
+    over: str  # the x that total is about, in words
     bias: float = math.inf  # kBias, of a dithered code: of the mean of g over all dithers against f'(x), over every x
 
-    def __str__(self):
-        stated = self.total if math.isfinite(self.total) else self.evaluation
-        mean = f", its mean <= {rounded_up(self.bias, 2)}" if math.isfinite(self.bias) else ""
-        return f"|g - f'| <= {rounded_up(stated, 2)}{mean}, fit {self.fit}"
+    def __str__(self) -> str:
+        mean = f", |mean g - f'(x)| <= {rounded_up(self.bias, 2)}" if math.isfinite(self.bias) else ""
+        return f"|g - f'(x)| <= {rounded_up(self.total, 2)}{mean} for {self.over}, fit {self.fit}"
 
 
-def bounds(activation="gelu", dtype=torch.float32, store=stores.DEFAULT, largest=None):
+def _inputs(dtype, store, largest):
+    """The x that a store's total is about, in words."""
+    every = f"every {str(dtype).removeprefix('torch.')} x"
+    if largest is not None:
+        return f"{every} of a tensor whose largest finite |y| is {largest:g}"
+    if store == "mxfp8+bit":
+        return f"{every} of a block of 32 whose largest |y| is below 2^12"
+    if (of := stores.fp8_of(store)) is not None:
+        return f"{every} of a tensor whose largest finite |y| is at most {'2^12' if of[0] == library.FP8['e4m3'] else '2^26'}"
+    return every
+
+
+def bounds(activation: str = "gelu", dtype: torch.dtype = torch.float32, store: str = stores.DEFAULT, largest: float | None = None) -> Bounds:
     """Bounds of an activation's gradient for a y of dtype and what the store keeps (stores.py). That of mxfp8+bit holds in
     every block of 32 whose largest |y| is below 2^12. Of a store that keeps x, whose error depends on the ranges, it is the
     width of f', which holds for every x, also where it was saturated.
@@ -50,9 +63,9 @@ def bounds(activation="gelu", dtype=torch.float32, store=stores.DEFAULT, largest
     if store in stores.OF_X:
         # f' is continuous, and the two values of a code of 1 bit are within its bound of all of it.
         width, gradient = 4 * bounds(activation, dtype, "code:1").total, bounds(activation)
-        return dataclasses.replace(gradient, total=math.nextafter(width + gradient.evaluation, math.inf))
+        return dataclasses.replace(gradient, total=math.nextafter(width + gradient.total, math.inf), over=_inputs(dtype, store, None))
     fit, sha256, (a_plus_b, k, t, r, bias) = library.fit_of(activation, dtype, *stores.STORES[stores.for_type(store, dtype)])
     if largest is not None:
         scale = fp8.scale_of(torch.tensor([largest], dtype=torch.float32), of_fp8[0], fp8.LEAST_OF_ACTIVATIONS).item()
         t = library.fp8_error(activation, of_fp8[0], scale, of_fp8[1])
-    return Bounds(fit, sha256, a_plus_b + k, t, r, bias)
+    return Bounds(fit, sha256, a_plus_b + k, swept.TOTALS[fit] if math.isinf(t) else t, r, _inputs(dtype, store, largest), bias)

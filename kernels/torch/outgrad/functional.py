@@ -7,8 +7,11 @@ derivatives: a second derivative raises an error, since the output does not give
 """
 
 import math
+from collections.abc import Sequence
+from typing import Literal, Protocol
 
 import torch
+from torch.autograd import forward_ad
 from torch._subclasses.fake_tensor import is_fake
 
 from . import fp8, library, quantisers, stores
@@ -41,6 +44,12 @@ class _Once(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         ctx.operation = inputs[0]
+
+    @staticmethod
+    def vmap(info, in_dims, operation, *_):
+        raise NotImplementedError(
+            f"outgrad.{operation}: torch.vmap over its gradient, as in torch.func.jacrev, is not supported; torch.autograd.functional.jacobian computes the same"
+        )
 
     @staticmethod
     def backward(ctx, *_):
@@ -115,7 +124,7 @@ class _Operation:
         )
 
     def __call__(self, *inputs):
-        if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
+        if torch.compiler.is_compiling() or not (torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0):
             result = self.direct.apply(*inputs)
             if not self.without_y:
                 return result
@@ -325,12 +334,18 @@ def actnn_auto(name, x, average):
     return _ACTNN_AUTO[name](x, average)
 
 
-def _of_output(name):
+class _OfOutput(Protocol):
+    """An activation of the catalogue."""
+
+    def __call__(self, x: torch.Tensor, store: str = ...) -> torch.Tensor: ...
+
+
+def _of_output(name: str) -> _OfOutput:
     """Makes the function of one activation of the catalogue (kernels/activations.h)."""
     index = library.ACTIVATIONS.index(name)
     operations = {store: _keeping(name, index, store) for store in stores.STORES if stores.why_not(name, store) is None}
 
-    def function(x, store=stores.DEFAULT):
+    def function(x: torch.Tensor, store: str = stores.DEFAULT) -> torch.Tensor:
         _expect(name, x=x)
         if not isinstance(store, str) or store not in operations:
             raise ValueError(f"outgrad.{name}: store: {stores.why_not(name, store)}")
@@ -347,12 +362,20 @@ def _of_output(name):
     return function
 
 
-# silu and all others: names of this module, and of the package.
+# Each by its name, where editors find it; gelu, which takes one argument more, is below.
 _ACTIVATIONS = {name: _of_output(name) for name in library.ACTIVATIONS}
-globals().update(_ACTIVATIONS)
+gelu_tanh = _ACTIVATIONS["gelu_tanh"]
+quick_gelu = _ACTIVATIONS["quick_gelu"]
+silu = _ACTIVATIONS["silu"]
+swish = _ACTIVATIONS["swish"]
+mish = _ACTIVATIONS["mish"]
+tanh = _ACTIVATIONS["tanh"]
+sigmoid = _ACTIVATIONS["sigmoid"]
+softplus = _ACTIVATIONS["softplus"]
+elu = _ACTIVATIONS["elu"]
 
 
-def gelu(x, approximate="none", store=stores.DEFAULT):
+def gelu(x: torch.Tensor, approximate: Literal["none", "tanh"] = "none", store: str = stores.DEFAULT) -> torch.Tensor:
     """x Phi(x), elementwise; approximate="tanh" is gelu_tanh. Keeps y, which the next layer also keeps, and one bit per
     element.
 
@@ -393,7 +416,7 @@ def _linear_gelu_gradients(ctx, dy):
 _linear_gelu = _Operation("linear_gelu", _linear_gelu_compute, _linear_gelu_keep, _linear_gelu_gradients)
 
 
-def linear_gelu(x, weight, bias=None):
+def linear_gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """gelu(x weight^T + bias), where the sum with the bias is in fp32 and never stored. Keeps x, y and one bit per
     element of y.
 
@@ -420,7 +443,7 @@ def _norm_keep(ctx, inputs, kept):
     ctx.save_for_backward(gamma, beta, side_channels, *kept)
 
 
-def _norm_gradients(ctx, dy, backward):
+def _norm_gradients(name, ctx, dy, backward):
     """backward(dy, kept, columns, gamma, beta, rms, side_channels, with_dgamma, with_dbeta), where kept is what _norm_keep was
     given."""
     with_dgamma, with_dbeta = ctx.needs_input_grad[2], ctx.needs_input_grad[3]
@@ -433,11 +456,11 @@ def _norm_gradients(ctx, dy, backward):
             dbeta.to(beta.dtype).view_as(beta) if with_dbeta else None,
         )
 
-    dx, dgamma, dbeta = _first_only("rms_norm" if ctx.rms else "layer_norm", compute, dy, *ctx.saved_tensors)
+    dx, dgamma, dbeta = _first_only(name, compute, dy, *ctx.saved_tensors)
     return dx, None, dgamma, dbeta, None, None, None
 
 
-def _norm_keeping_y():
+def _norm_keeping_y(name):
     def compute(x, columns, gamma, beta, eps, rms, side_channels):
         return library.norm_forward(x.contiguous(), columns, _f32(gamma), _f32(beta), eps, rms, side_channels)
 
@@ -445,10 +468,10 @@ def _norm_keeping_y():
         y, rstd, side_x_hat = kept
         return library.norm_backward(dy, y, columns, gamma, beta, rstd, rms, side_channels, side_x_hat, *wanted)
 
-    return _Operation("norm", compute, _norm_keep, lambda ctx, dy: _norm_gradients(ctx, dy, backward))
+    return _Operation(name, compute, _norm_keep, lambda ctx, dy: _norm_gradients(name, ctx, dy, backward))
 
 
-def _norm_keeping_8_bits(store):
+def _norm_keeping_8_bits(name, store):
     def compute(x, columns, gamma, beta, eps, rms, side_channels):
         return library.norm_forward_8bit(x.contiguous(), columns, _f32(gamma), _f32(beta), eps, rms, side_channels, store)
 
@@ -457,10 +480,10 @@ def _norm_keeping_8_bits(store):
         return library.norm_backward_8bit(dy, codes, scales, columns, gamma, beta, rstd, rms, side_channels, side_x_hat, *wanted, store)
 
     operation = _Operation(
-        "norm",
+        name,
         compute,
         lambda ctx, inputs, outputs: _norm_keep(ctx, inputs, outputs[1:]),
-        lambda ctx, dy: _norm_gradients(ctx, dy, backward),
+        lambda ctx, dy: _norm_gradients(name, ctx, dy, backward),
         without_y=True,
         shown=2,
     )
@@ -474,7 +497,11 @@ def _norm_keeping_8_bits(store):
     return function
 
 
-_norms = {name: _norm_keeping_y() if store is None else _norm_keeping_8_bits(store) for name, store in stores.OF_NORMS.items()}
+_norms = {
+    (name, word): _norm_keeping_y(name) if store is None else _norm_keeping_8_bits(name, store)
+    for name in ("layer_norm", "rms_norm")
+    for word, store in stores.OF_NORMS.items()
+}
 
 
 def norm_store_why_not(store, columns):
@@ -497,26 +524,56 @@ def _checked_norm(function, x, normalized_shape, weight, bias, eps, rms, side_ch
         raise ValueError(f"outgrad.{function}: store: {why}")
     if store != stores.DEFAULT_OF_NORMS and x.device.type == "cuda" and not is_fake(x):
         raise ValueError(f"outgrad.{function}: store {store}: norms from y in 8 bits run on the CPU, x is on {x.device}")
-    return _norms[store](x, math.prod(shape), weight, bias, eps, rms, side_channels)
+    if not eps >= 0:
+        raise ValueError(f"outgrad.{function}: eps is {eps}, which must be at least 0")
+    if side_channels is not None:
+        _expect_channels(function, side_channels, x)
+    return _norms[function, store](x, math.prod(shape), weight, bias, eps, rms, side_channels)
 
 
-def layer_norm(x, normalized_shape, weight=None, bias=None, eps=1e-5, side_channels=None, store=stores.DEFAULT_OF_NORMS):
+def _expect_channels(function, channels, x):
+    """Their values are looked at where they are, and on a GPU not at all."""
+    if not isinstance(channels, torch.Tensor):
+        raise TypeError(f"outgrad.{function}: side_channels is no tensor but {type(channels).__name__}")
+    if channels.dtype != torch.int32 or channels.dim() != 1:
+        raise TypeError(f"outgrad.{function}: side_channels is {channels.dtype} of shape {tuple(channels.shape)}; int32 numbers of columns in one dimension are needed")
+    if channels.device != x.device:
+        raise ValueError(f"outgrad.{function}: side_channels is on {channels.device}, x on {x.device}")
+
+
+def layer_norm(
+    x: torch.Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+    side_channels: torch.Tensor | None = None,
+    store: str = stores.DEFAULT_OF_NORMS,
+) -> torch.Tensor:
     """LayerNorm over the last dimensions. Keeps y, which the next layer also keeps, and 1 / sigma of each row (4
     bytes).
 
     weight and bias are float32, float16 or bfloat16, whatever type x has. side_channels: the ascending int32 numbers of
     columns whose x^ is kept in fp32 beside y, since y does not determine it (see outgrad.side_channels). Without them,
-    a weight that has no finite reciprocal is an error in the backward pass, never a wrong gradient. store: what is kept
+    a weight that has no finite reciprocal is an error in the backward pass on a CPU, and gives infinities and NaNs on a
+    GPU, never a plausible wrong gradient. store: what is kept
     in place of y, "e4m3", "mxfp8" or "int8" (stores.py), on CPUs.
     """
     return _checked_norm("layer_norm", x, normalized_shape, weight, bias, eps, False, side_channels, store)
 
 
-def rms_norm(x, normalized_shape, weight=None, eps=None, side_channels=None, store=stores.DEFAULT_OF_NORMS):
-    """RMSNorm over the last dimensions: layer_norm without mean and bias. eps defaults to that of x's type, as in
-    PyTorch."""
-    _expect("rms_norm", x=x)
-    return _checked_norm("rms_norm", x, normalized_shape, weight, None, torch.finfo(x.dtype).eps if eps is None else eps, True, side_channels, store)
+def rms_norm(
+    x: torch.Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: torch.Tensor | None = None,
+    eps: float | None = None,
+    side_channels: torch.Tensor | None = None,
+    store: str = stores.DEFAULT_OF_NORMS,
+) -> torch.Tensor:
+    """RMSNorm over the last dimensions: layer_norm without mean and bias. eps defaults to float32's, 2^-23, for each of the
+    three types, because PyTorch computes in float32 and takes the eps of that."""
+    eps = torch.finfo(torch.float32).eps if eps is None else eps
+    return _checked_norm("rms_norm", x, normalized_shape, weight, None, eps, True, side_channels, store)
 
 
 # For each format of a stored y: unit roundoff, half the least subnormal, and the least magnitude that rounds to
@@ -560,7 +617,13 @@ def _absolute_storage_error(gamma, beta, store):
     return half.repeat_interleave(group)
 
 
-def side_channels(weight, bias=None, dtype=None, tau=None, store=stores.DEFAULT_OF_NORMS):
+def side_channels(
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None = None,
+    dtype: torch.dtype | None = None,
+    tau: float | None = None,
+    store: str = stores.DEFAULT_OF_NORMS,
+) -> torch.Tensor | None:
     """The columns (int32, ascending; None if there are none) whose x^ the output of a norm does not determine well
     enough.
 
@@ -623,7 +686,7 @@ def new_seed(device):
     return torch.randint(0, 2**62, (1,), dtype=torch.int64, device=device)
 
 
-def dropout(x, p=0.5, training=True):
+def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Tensor:
     """Each element is 0 with probability p, otherwise multiplied by 1 / (1 - p). Keeps 8 bytes per tensor.
 
     Philox4x32-10 of a seed and the element's number decides which elements are dropped; the backward pass computes it
@@ -634,7 +697,17 @@ def dropout(x, p=0.5, training=True):
     return _dropout(x, new_seed(x.device), p) if p > 0 else x
 
 
-def dropout_add_layer_norm(x, residual, normalized_shape, weight=None, bias=None, p=0.5, eps=1e-5, training=True, side_channels=None):
+def dropout_add_layer_norm(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    p: float = 0.5,
+    eps: float = 1e-5,
+    training: bool = True,
+    side_channels: torch.Tensor | None = None,
+) -> torch.Tensor:
     """layer_norm(dropout(x, p) + residual), which stands between the sub-layers of BERT. Keeps y, 4 bytes per row
     and a seed."""
     return layer_norm(dropout(x, p, training) + residual, normalized_shape, weight, bias, eps, side_channels)

@@ -58,7 +58,7 @@ def _catalogue():
 
 
 # The activations of kernels/activations.h, in the order of outgrad_activation.
-ACTIVATIONS = _catalogue()
+ACTIVATIONS: tuple[str, ...] = _catalogue()
 
 # The CUDA run-time compiler is in a package that PyTorch depends on. It is loaded with the first kernel, like libcuda.
 if torch.version.cuda is not None and (_nvidia := importlib.util.find_spec("nvidia")) is not None:
@@ -106,7 +106,7 @@ def softmax_values():
     return tuple(values)
 
 
-def version():
+def version() -> str:
     return _c.outgrad_torch_version().decode()
 
 

@@ -13,6 +13,8 @@ are read here with scale = RN(1 / s). That moves x' by at most 2^-23 |x| more, w
 no number above its subnormal ones by more than v / (1 + v) of it, and below that t / (2 scale) is the bound alone. y and the gradients of x and of the bias are PyTorch's own.
 """
 
+from typing import Literal
+
 import torch
 
 from . import fp8, functional, library
@@ -51,7 +53,7 @@ def _codes_of(x, of):
 _linear = functional._Operation("linear", _compute, _keep, _gradients, without_y=True)
 
 
-def linear(x, weight, bias=None, store="e4m3"):
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, store: Literal["e4m3", "e5m2"] = "e4m3") -> torch.Tensor:
     """x weight^T + bias. For the gradient of weight it keeps x in 8 bits at one scale, store "e4m3" or "e5m2". If x is the
     output of an activation or a norm with a store of that format, both keep the same codes, and so do several calls with one x.
 

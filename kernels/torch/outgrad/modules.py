@@ -1,6 +1,7 @@
 """Modules that have the names, parameters and state_dict of PyTorch's own, but whose backward pass reads the output."""
 
 import math
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,13 +24,13 @@ class _Activation:
     _outgrad_ranges = None  # those that the store mesa follows
     _outgrad_bits = None  # what share_bits gave to the store actnn:auto:K in place of K
 
-    def __init__(self, *args, store=stores.DEFAULT, **kwargs):
+    def __init__(self, *args: Any, store: str = stores.DEFAULT, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.require(store)
         if store != stores.DEFAULT:
             self.store = store
 
-    def require(self, store):
+    def require(self, store: str) -> None:
         """Raises ValueError if this module cannot have a store."""
         if self.activation is None:
             why = None if store == stores.DEFAULT else "it computes as PyTorch does, which keeps its input"
@@ -39,11 +40,11 @@ class _Activation:
             raise ValueError(f"outgrad.{type(self).__name__}: store: {why}")
 
     @property
-    def activation(self):
+    def activation(self) -> str | None:
         """The activation's name in outgrad.bounds; None if the module computes as PyTorch does."""
         return self._activation
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         name = self.activation
         if name is None:
             return super().forward(x)
@@ -87,11 +88,11 @@ class _Activation:
         if prefix + _BITS in unexpected_keys:
             unexpected_keys.remove(prefix + _BITS)
 
-    def bound(self, dtype):
+    def bound(self, dtype: torch.dtype) -> str:
         """In words, how far the gradient may be from the exact one if the output is of dtype."""
         return str(bounds(self.activation, dtype, self.store))
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         if self.activation is None:
             return super().extra_repr()
         store = "" if self.store == stores.DEFAULT else f"store={self.store!r}"
@@ -106,7 +107,7 @@ class GELU(_Activation, nn.GELU):
     approximate = "none"  # for an object that was made as Hugging Face's GELUActivation, which lacks this attribute
 
     @property
-    def activation(self):
+    def activation(self) -> str | None:
         return {"none": "gelu", "tanh": "gelu_tanh"}.get(self.approximate)  # PyTorch reports any other value
 
 
@@ -137,13 +138,23 @@ class Mish(_Activation, nn.Mish):
     inplace = False  # of an object that was made as another class
 
 
+def _as_autocast_does(x):
+    """x as PyTorch's autocast for GPUs gives it to a softplus or a softmax, which is in float32."""
+    return x.float() if x.device.type == "cuda" and torch.is_autocast_enabled("cuda") and x.dtype in library.FORMATS else x
+
+
 class Softplus(_Activation, nn.Softplus):
-    """nn.Softplus from its output, for beta = 1 (otherwise as in PyTorch). PyTorch's threshold has no effect: f is
-    evaluated everywhere."""
+    """nn.Softplus from its output, for beta = 1 and a threshold of 20, PyTorch's default, or more (otherwise as in PyTorch).
+    f is evaluated everywhere: from 20 on, where PyTorch gives x itself, the two round to the same numbers."""
+
+    LEAST_THRESHOLD = 20
 
     @property
-    def activation(self):
-        return "softplus" if self.beta == 1 else None
+    def activation(self) -> str | None:
+        return "softplus" if self.beta == 1 and self.threshold >= self.LEAST_THRESHOLD else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(_as_autocast_does(x))
 
 
 class ELU(_Activation, nn.ELU):
@@ -151,7 +162,7 @@ class ELU(_Activation, nn.ELU):
     is kept anyway."""
 
     @property
-    def activation(self):
+    def activation(self) -> str | None:
         return "elu" if self.alpha == 1 else None
 
 
@@ -182,11 +193,11 @@ class _Norm:
     _outgrad_found = None  # (type, tau and store, copies of the parameters, the channels that were found for them)
     _outgrad_changes = 0  # how often the channels found have changed
 
-    def __init__(self, *args, store=stores.DEFAULT_OF_NORMS, **kwargs):
+    def __init__(self, *args: Any, store: str = stores.DEFAULT_OF_NORMS, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.set_store(store, f"outgrad.{type(self).__name__}")
 
-    def set_store(self, store, who):
+    def set_store(self, store: str, who: str) -> None:
         """Sets what is kept in place of y; raises ValueError if this norm cannot have it."""
         shape = self.weight.shape if self.weight is not None else self.normalized_shape
         if (why := functional.norm_store_why_not(store, math.prod(shape))) is not None:
@@ -202,7 +213,7 @@ class _Norm:
             return x
         return x.to(torch.get_autocast_dtype(kind)) if self.norms == "autocast" else x.float()
 
-    def side_channels(self, dtype=None):
+    def side_channels(self, dtype: torch.dtype | None = None) -> torch.Tensor | None:
         """The columns that have a side buffer if the output is of dtype (by default that of last time, at first the
         weight's): int32, ascending; None if there are none.
 
@@ -240,7 +251,7 @@ class _Norm:
         # anew.
         return channels if self._outgrad_changes >= 0 else None
 
-    def bound(self, dtype):
+    def bound(self, dtype: torch.dtype) -> str:
         """In words, how far an x^ that the backward pass reads from y may be from the x^ of the forward pass."""
         tau = functional.largest_storage_error(dtype, self.store) if self.tau is None else self.tau
         return self._moved(_power_of_two(tau), _power_of_two(functional.UNIT_OF_STORE.get(self.store, functional.UNIT_ROUNDOFF[dtype])))
@@ -255,7 +266,7 @@ class _Norm:
             return self.bound(torch.float32)
         return self._moved("min(2^-4, 128 u)" if self.tau is None else _power_of_two(self.tau), "u")
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         return f"{super().extra_repr()}, {self._moved_in_every_type()}"
 
     def __getstate__(self):
@@ -266,7 +277,7 @@ class _Norm:
 class LayerNorm(_Norm, nn.LayerNorm):
     """nn.LayerNorm from its output; u in its repr is the unit roundoff of the output's type."""
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self._input(x)
         return functional.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps, self._side(x), self.store)
 
@@ -274,7 +285,7 @@ class LayerNorm(_Norm, nn.LayerNorm):
 class RMSNorm(_Norm, nn.RMSNorm):
     """nn.RMSNorm from its output; u in its repr is the unit roundoff of the output's type."""
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self._input(x)
         return functional.rms_norm(x, self.normalized_shape, self.weight, self.eps, self._side(x), self.store)
 
@@ -285,19 +296,19 @@ class LlamaRMSNorm(_Norm, nn.Module):
     y is rounded once, whereas Hugging Face's first rounds x^ to the type of x.
     """
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self._input(x)
         x = x.to(torch.promote_types(x.dtype, self.weight.dtype))
         return functional.rms_norm(x, self.weight.shape, self.weight, self.variance_epsilon, self._side(x), self.store)
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         return f"{tuple(self.weight.shape)}, eps={self.variance_epsilon}, {self._moved_in_every_type()}"
 
 
 class _WithStore:
     """The common part of modules that are no activations and keep what a store of stores.OTHERS says."""
 
-    def __init__(self, *args, store=None, **kwargs):
+    def __init__(self, *args: Any, store: str | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if store is not None:
             if (why := stores.why_not_other(self.kind, store)) is not None:
@@ -308,11 +319,11 @@ class _WithStore:
     def _as_pytorch(self):
         return self.store == stores.OTHERS[self.kind][0]
 
-    def bound(self, dtype=None):
+    def bound(self, dtype: torch.dtype | None = None) -> str:
         """In words, how far a gradient may be from the exact one if x is of dtype."""
         return "as in PyTorch" if self._as_pytorch else self._bound(dtype)
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         return f"{super().extra_repr()}, store={self.store!r}, {self.bound()}"
 
 
@@ -322,7 +333,7 @@ class Linear(_WithStore, nn.Linear):
     kind = "linear"
     store = stores.OTHERS[kind][0]
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x) if self._as_pytorch else linear(x, self.weight, self.bias, self.store)
 
     def _bound(self, dtype):
@@ -338,9 +349,9 @@ class Softmax(_WithStore, nn.Softmax):
     kind = "softmax"
     store = stores.OTHERS[kind][0]
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         # Without a dim, PyTorch chooses one and warns.
-        return super().forward(x) if self._as_pytorch or self.dim is None else softmax(x, self.dim)
+        return super().forward(x) if self._as_pytorch or self.dim is None else softmax(_as_autocast_does(x), self.dim)
 
     def _bound(self, dtype):
         relative, least, _ = library.softmax_error(library.MOST_SOFTMAX)
@@ -350,12 +361,12 @@ class Softmax(_WithStore, nn.Softmax):
 class Dropout(nn.Dropout):
     """nn.Dropout that keeps 8 bytes. inplace has no effect: nothing of the input is kept anyway."""
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return functional.dropout(x, self.p, self.training)
 
-    def bound(self, dtype):
+    def bound(self, dtype: torch.dtype) -> str:
         """The backward pass drops exactly what the forward pass dropped."""
         return "the same elements are dropped in both passes"
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         return f"{super().extra_repr()}, {self.bound(None)}"

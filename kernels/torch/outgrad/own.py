@@ -2,9 +2,13 @@
 
 import hashlib
 import math
+import os
 import pathlib
 import re
+from collections.abc import Callable
+from typing import Literal
 
+import torch
 from torch import nn
 
 from . import functional, library, stores
@@ -17,7 +21,15 @@ class CodeHeader:
     """What a code header states: its name, the range of f', what it takes for granted of g, and its bounds. Only
     `./outgrad check` proves them."""
 
-    def __init__(self, path):
+    path: pathlib.Path
+    sha256: str
+    name: str
+    lo: float
+    hi: float
+    gradient: float
+    bias: float
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = pathlib.Path(path)
         try:
             content = self.path.read_bytes()
@@ -45,11 +57,12 @@ class CodeHeader:
             raise ValueError(f"{self.path}: no header of codes: k{key} is {word}")
         return number
 
-    def bounds(self, kind, bits):
+    def bounds(self, kind: Literal["code", "dither"], bits: int) -> Bounds:
         """Those of a code of so many bits. `evaluation` is what the caller promises of its gradient."""
         dithered = kind == "dither"
         total = self._number(f"Dithered{bits}" if dithered else f"T{bits}")
-        return Bounds(self.name, self.sha256, self.gradient, total, math.inf, self.bias if dithered else math.inf)
+        over = f"every x with |x| <= {self._number('XLimit'):g}" if "XLimit" in self._constants else "every x"
+        return Bounds(self.name, self.sha256, self.gradient, total, math.inf, over, self.bias if dithered else math.inf)
 
 
 class CodedActivation(nn.Module):
@@ -65,7 +78,16 @@ class CodedActivation(nn.Module):
     which its proofs go, gets the code of the gradient that it has.
     """
 
-    def __init__(self, header, value, gradient, store="code:4"):
+    header: CodeHeader
+    bounds: Bounds
+
+    def __init__(
+        self,
+        header: str | os.PathLike[str] | CodeHeader,
+        value: Callable[[torch.Tensor], torch.Tensor],
+        gradient: Callable[[torch.Tensor], torch.Tensor],
+        store: str = "code:4",
+    ) -> None:
         super().__init__()
         kind, _, bits = store.partition(":") if isinstance(store, str) else ("", "", "")
         if kind not in _KINDS or store not in stores.STORES:
@@ -77,7 +99,7 @@ class CodedActivation(nn.Module):
 
     def _make(self):
         between, (kind, _, bits) = (self.header.lo, self.header.hi), self.store.partition(":")
-        self._operation = functional.keeping_own_codes(self.header.name, self.value, self.gradient, between, int(bits), kind == "dither")
+        self._operation = functional.keeping_own_codes(f"CodedActivation of {self.header.name}", self.value, self.gradient, between, int(bits), kind == "dither")
 
     def __getstate__(self):
         return {name: one for name, one in self.__dict__.items() if name != "_operation"}
@@ -86,8 +108,8 @@ class CodedActivation(nn.Module):
         super().__setstate__(state)
         self._make()
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self._operation(x)
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         return f"store={self.store!r}, {self.bounds}"

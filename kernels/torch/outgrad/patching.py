@@ -7,6 +7,7 @@ import dataclasses
 import sys
 import time
 import weakref
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
@@ -15,6 +16,8 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from . import library, modules, stores
 from .bounds import bounds
+
+_Module = TypeVar("_Module", bound=nn.Module)
 
 # A module only gets another class; it keeps its identity, parameters, hooks and places in the model.
 _OURS = {
@@ -82,7 +85,7 @@ class Report:
     components_before: dict[str, int] = dataclasses.field(default_factory=dict)
     components_after: dict[str, int] = dataclasses.field(default_factory=dict)
 
-    def __str__(self):
+    def __str__(self) -> str:
         lines = [f"{len(self.swapped)} modules patched, {len(self.left_alone)} left alone"]
         if self.total_before is not None:
             lines[0] += f"; kept for the backward pass: {self.total_before:,} bytes before, {self.total_after:,} after"
@@ -294,6 +297,8 @@ def _parameter_without_fit(module):
     for kind, name in ((nn.Softplus, "beta"), (nn.ELU, "alpha")):
         if type(module) is kind and getattr(module, name) != 1:
             return f"{name}={getattr(module, name):g}: outgrad has its gradient for {name}=1"
+    if type(module) is nn.Softplus and module.threshold < modules.Softplus.LEAST_THRESHOLD:
+        return f"threshold={module.threshold:g}: outgrad has its gradient for a threshold of {modules.Softplus.LEAST_THRESHOLD} or more"
     if type(module) in (nn.SiLU, nn.Mish, nn.ELU) and module.inplace:
         return "inplace=True: it overwrites its input"
     return None
@@ -329,7 +334,12 @@ def _eager_attention(model):
             yield LeftAlone(name, type(module).__name__, "attention is eager" + (": switch to sdpa" if id(config) in fused else ""))
 
 
-def patch(model, example=None, norms="fp32", store=stores.DEFAULT):
+def patch(
+    model: nn.Module,
+    example: torch.Tensor | tuple[Any, ...] | list[Any] | collections.abc.Mapping[str, Any] | None = None,
+    norms: Literal["fp32", "autocast"] = "fp32",
+    store: str | collections.abc.Mapping[str, str] = stores.DEFAULT,
+) -> Report:
     """Gives the GELU, LayerNorm, RMSNorm and Dropout modules of a model the classes of this package, and returns a
     Report.
 
@@ -446,7 +456,7 @@ def _restore(module):
         module.__dict__.pop(added, None)
 
 
-def unpatch(model):
+def unpatch(model: _Module) -> _Module:
     """Undoes patch in a whole model or in one of its modules, and returns it. Every module has its own class again.
 
     Parameters and buffers were never touched. Modules that were created as this package's own stay so.

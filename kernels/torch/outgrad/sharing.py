@@ -25,6 +25,7 @@ several layers could point the same way.
 
 import contextlib
 import statistics
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -71,7 +72,7 @@ class _Seen:
         return torch.tensor(found, dtype=torch.float64)
 
 
-def share_bits(model, closure):
+def share_bits(model: nn.Module, closure: Callable[[], torch.Tensor]) -> dict[str, float]:
     """Shares the bits of a model's activations whose store is actnn:auto:K by the gradient of a loss:
 
         bits = outgrad.share_bits(model, lambda: loss_of(model, batch))

@@ -29,7 +29,7 @@ def _gradients(ctx, dy):
 _softmax = functional._Operation("softmax", _compute, _keep, _gradients, without_y=True)
 
 
-def softmax(x, dim=-1):
+def softmax(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
     """softmax(x) along dim, computed in fp32 and rounded once to the type of x. Keeps one byte an element, and not its output.
 
     A row (along dim) has at most 2^23 elements. Where x is -inf, p and the gradient are 0. A row with a NaN, with +inf, or
@@ -47,7 +47,7 @@ def softmax(x, dim=-1):
     return _softmax(rows, columns).movedim(-1, dim)
 
 
-def softmax_bound(n, total, spread, largest):
+def softmax_bound(n: int, total: float, spread: float, largest: float) -> float:
     """How far the gradient of a row of n elements can be from softmax's, in the sum of magnitudes, before it is rounded to
     its type. total: sum |ds| of the exact gradient; spread: the largest less the least dy; largest: the greatest |dy|."""
     if not min(total, spread, largest) >= 0:

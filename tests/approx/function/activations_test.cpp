@@ -70,5 +70,25 @@ TEST(Activations, TailsDoNotDependOnHowAGateIsWritten) {
 
 TEST(Activations, UnknownNameIsRefused) { EXPECT_THROW(find_activation("relu"), kernels::SpecError); }
 
+// The f'' of log(1 + exp(x)) is e^-12.4 here, of terms of size 1: plain evaluation finds its sign in parts of 2^-20, a Taylor model at once.
+TEST(Activations, TaylorModelsTellTheSignWherePlainEvaluationDoesNot) {
+  const Activation f = activation_from_expression("log(1+exp(x))");
+  for (const double x : {12.375, -7.0, 30.0}) {
+    const Ball around = Ball::hull(Ball(x - 0x1p-5), Ball(x + 0x1p-5));
+    const Series plain = f.value_series(Series::variable(around, 3)), model = f.expand(around, 3);
+    if (x > 0) EXPECT_TRUE(plain[2].holds_zero()) << x;
+    EXPECT_TRUE(model[2].positive()) << x;
+    for (const double at : {x - 0x1p-5, x, x + 0x1p-5}) {
+      const Ball e = exp(-Ball(at)), sigma = Ball(1.0) / (Ball(1.0) + e);
+      EXPECT_TRUE(arb_contains(model[0].raw(), (Ball(at) + log(Ball(1.0) + e)).midpoint().raw()) != 0) << at;
+      EXPECT_TRUE(arb_contains(model[1].raw(), sigma.midpoint().raw()) != 0) << at;
+      EXPECT_TRUE(arb_contains(model[2].raw(), (sigma * sigma * e * Ball(0.5)).midpoint().raw()) != 0) << at;
+    }
+    // Within a tenth: sigma (1 - sigma) changes by 3% over the part.
+    const double size = 0.5 * std::exp(-std::abs(x));
+    EXPECT_LT(model[2].upper() - model[2].lower(), 0.15 * size) << x;
+  }
+}
+
 }  // namespace
 }  // namespace outgrad::approx

@@ -1,10 +1,13 @@
 #include "approx/model/spec.h"
 
+#include "approx/model/emit.h"
 #include "kernels/host/errors.h"
 #include "kernels/support/files.h"
+#include "tests/header_names.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <cmath>
 #include <random>
@@ -78,6 +81,46 @@ TEST(Spec, WhatItQuotesStaysShort) {
   }
   EXPECT_EQ(refusal_of_spec(with("\"activation\": \"gelu\"", "\"expression\": \"x+\\n1\"")),
             "spec.json: expression: column 3: the byte 0x0a is not expected here");
+}
+
+TEST(Spec, ALayoutThatIsNotGivenIsToBeFound){
+    const auto refusal =
+        [](const std::string& more) {
+          return refusal_of_spec(R"({"schema": "outgrad.spec/2", "name": "t", "kind": "backward", "expression": "tanh(x)", "format" : "bf16", ) " + more + "
+        } ");
+};
+EXPECT_EQ(refusal(R"("target": "abs:2^-6")"), "accepted");
+EXPECT_EQ(refusal(R"("target": "abs:2^-6", "degree": 3)"), "accepted");
+EXPECT_EQ(refusal(R"("target": "abs:2^-6", "cells": 16)"), "spec.json: degree: is missing");
+EXPECT_EQ(refusal(R"("target": "ulp:1", "degree": 3)"), "spec.json: cells: is missing; it is found for targets abs:2^-N alone: 16 is a start");
+EXPECT_EQ(refusal(R"("target": "abs:2^-6", "left_segment": {"edge_log2": -3, "half_octaves": 0, "merge_log2": -6})"),
+          "spec.json: cells: is missing beside left_segment: give 16 cells, or neither, and both are found");
+}
+
+// A specification's name becomes a struct of C++, and so does a fit's.
+TEST(Spec, NamesAreThoseWhoseHeadersCompile) {
+  auto fit = nlohmann::ordered_json::parse(kernels::read_file(std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/fits/softplus_bf16.json"));
+  const Fit model = fit_from_json(fit.dump(), "fit.json");
+  const auto header = [&](const std::string& name) {
+    Fit own = model;
+    own.name = name, own.activation = "expression";
+    return emit_header(own, "fit.json");
+  };
+  const auto refusal = [](const std::string& name) {
+    const nlohmann::json spec{{"schema", "outgrad.spec/2"}, {"name", name},         {"kind", "backward"}, {"expression", "softplus(x)"},
+                              {"format", "bf16"},           {"target", "abs:2^-8"}, {"degree", 2},        {"cells", 16}};
+    const std::string why = refusal_of_spec(spec.dump());
+    return why == "accepted" ? "" : why;
+  };
+  tests::expect_names_compile(header, refusal);
+  EXPECT_EQ(refusal("table"), "spec.json: name: 'table' gives the type Table, which every header uses");
+  EXPECT_EQ(refusal("mish_bf16"), "spec.json: name: 'mish_bf16' is kept for the library's own header of mish");
+  for (const char* name : {"table", "n_a_n", "_1x"}) {
+    fit["name"] = name;
+    EXPECT_THROW(fit_from_json(fit.dump(), "fit.json"), kernels::SpecError) << name;
+  }
+  fit["name"] = "softplus_f16", fit["activation"] = "expression";
+  EXPECT_THROW(fit_from_json(fit.dump(), "fit.json"), kernels::SpecError);
 }
 
 TEST(Spec, MutationsAreRefusedOrParsedNeverFatal) {

@@ -2,6 +2,7 @@
 
 #include "approx/proof/coq_check.h"
 #include "kernels/support/errors.h"
+#include "kernels/support/files.h"
 #include "tests/approx/shared.h"
 
 #include <gtest/gtest.h>
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <ranges>
 #include <regex>
 #include <string>
@@ -105,8 +107,34 @@ TEST(CoqScripts, OfEvaluationSayWhatTheGappaScriptSays) {
   EXPECT_NE(theorem.text.find("cbv delta [f1 s1] in H"), std::string::npos);
 }
 
-TEST(CoqAssumptions, AreTheNamesThatBeginLines) {
-  EXPECT_EQ(assumptions("Axioms:\nb.two : forall x : R,\n  x = x\n\na.one\n  : R\n# c\n"), (std::vector<std::string>{"a.one", "b.two"}));
+TEST(CoqAssumptions, AreTheNamesThatBeginLinesWithTheirStatements) {
+  EXPECT_EQ(assumptions("Axioms:\nb.two : forall x : R,\n  x = x\n\na.one\n  : R\n# c\n"),
+            (std::map<std::string, std::string>{{"a.one", "R"}, {"b.two", "forall x : R, x = x"}}));
+}
+
+// A name of the list does not make another statement true: what is called excluded middle may say that 0 = 1.
+TEST(CoqAssumptions, CountAsListedOnlyWithTheListedStatement) {
+  const auto listed = assumptions(kernels::read_file(kSources + "/assumptions"));
+  EXPECT_EQ(listed.at("Classical_Prop.classic"), "forall P : Prop, P \\/ ~ P");
+  EXPECT_EQ(unlisted(assumptions("Axioms:\nClassical_Prop.classic\n  : forall P : Prop,\n    P \\/ ~ P\n"), listed), std::vector<std::string>{});
+  EXPECT_EQ(unlisted(assumptions("Axioms:\nClassical_Prop.classic : 0 = 1\nx.y : False\n"), listed),
+            (std::vector<std::string>{"Classical_Prop.classic, stated as: 0 = 1", "x.y"}));
+}
+
+// The ranges of a fit's rows are hypotheses of their theorems: a file of its own says that they are every x.
+TEST(CoqScripts, SayThatTheRowsLeaveNoXOut) {
+  const Fit fit = committed("gelu_bf16");
+  const WitnessScript ranges = scripts(fit, "gelu_bf16").back();
+  EXPECT_EQ(ranges.name, "gelu_bf16_ranges.v");
+  EXPECT_EQ(ranges.row, kNoRow);
+  for (const Piece& piece : fit.backward->pieces) {
+    const std::string range = found(ranges.text, R"(\(\* row )" + std::to_string(piece.row) + R"( \*\) (.*))");
+    const std::string theorem = found(script(fit, piece, "").text, R"(Theorem fit_error x : (.*) -> )");
+    const std::string expected = piece.left_tail    ? theorem.substr(theorem.find("x <="))
+                                 : piece.right_tail ? theorem.substr(0, theorem.find(" <= x") + 5)
+                                                    : theorem;
+    EXPECT_EQ(range.substr(0, range.find(piece.row == 11 ? "." : "~")), expected) << piece.row;
+  }
 }
 
 class Coq : public testing::TestWithParam<std::string> {
@@ -152,14 +180,15 @@ TEST_F(Coq, AcceptsRowsAndRefusesWhatIsFalse) {
   // A list of assumptions that lacks one.
   const std::string sources = place() + "/sources";
   std::filesystem::copy(kSources, sources, std::filesystem::copy_options::recursive);
-  kernels::write_file(sources + "/assumptions", replaced_once(kernels::read_file(kSources + "/assumptions"), "Classical_Prop.classic\n", ""));
+  kernels::write_file(sources + "/assumptions",
+                      replaced_once(kernels::read_file(kSources + "/assumptions"), "Classical_Prop.classic : forall P : Prop, P \\/ ~ P\n", ""));
 
   // Across x*, with B on both sides of the floor and at it; next to the right limit; left in y.
   std::vector<WitnessScript> asked;
   for (const WitnessScript& s : scripts(fit, "gelu_bf16")) {
-    if (s.row == 1 || ((s.row == 11 || s.row == 14) && s.name.ends_with(".v"))) asked.push_back(s);
+    if (s.row == 1 || s.row == kNoRow || ((s.row == 11 || s.row == 14) && s.name.ends_with(".v"))) asked.push_back(s);
   }
-  ASSERT_EQ(asked.size(), 8U);
+  ASSERT_EQ(asked.size(), 9U);
   std::vector<std::string> order;
   CheckedFit checked = check_all(asked, {}, sources, place(), kPatience, 2, [&](const Checked& file) { order.push_back(file.file); });
   for (const auto* files : {&checked.library, &checked.bounds}) {
@@ -170,7 +199,8 @@ TEST_F(Coq, AcceptsRowsAndRefusesWhatIsFalse) {
       EXPECT_LT(file.peak_bytes, size_t{3} << 29);
     }
   }
-  ASSERT_EQ(order.size(), checked.library.size() + 8);
+  ASSERT_EQ(order.size(), checked.library.size() + 9);
+  EXPECT_EQ(checked.bounds[8].theorems, (std::vector<std::string>{"ranges_cover"}));
   EXPECT_TRUE(std::ranges::equal(checked.bounds, order | std::views::drop(checked.library.size()), {}, &Checked::file));
   EXPECT_EQ(checked.bounds[6].theorems, (std::vector<std::string>{"fit_error", "fit_error_far_right"}));
   EXPECT_EQ(checked.bounds[1].theorems, (std::vector<std::string>{"evaluation_error"}));
@@ -197,6 +227,16 @@ TEST_F(Coq, AcceptsRowsAndRefusesWhatIsFalse) {
   WitnessScript rounding = gappa_scripts(fit.name, *fit.backward, row(fit, 14)).front();
   rounding.text = replaced_once(rounding.text, "] -> p", "] -> 100 * p");
   EXPECT_EQ(judge(rounding, 8).outcome == Outcome::proven, false);
+  // A row's range that is cut to where its error is small, with that smaller claim: the row's own theorem is true, and the ranges leave a gap.
+  Fit cut = fit;
+  Piece& middle = cut.backward->pieces.at(1);
+  middle.x_lo = Real(-0.75), middle.x_hi = Real(-0.74609375);
+  const Checked gap = judge(scripts(cut, "gelu_bf16").back());
+  EXPECT_EQ(gap.outcome, Outcome::refused) << gap.output;
+  EXPECT_NE(gap.output.find("Cannot find witness"), std::string::npos) << gap.output;
+  // A library with other definitions than the committed one proves nothing: here f' is that of another function.
+  kernels::write_file(sources + "/Gelu.v", replaced_once(kernels::read_file(kSources + "/Gelu.v"), "Phi x + x * phi x", "Phi x - x * phi x"));
+  EXPECT_THROW((void)compile_library(sources, place(), kPatience, false), kernels::SpecError);
   // A limit that is reached decides nothing.
   const Checked hurried = judge(script(fit, row(fit, 1), "gelu_bf16"), 0.2);
   EXPECT_EQ(hurried.outcome, Outcome::undecided);

@@ -23,7 +23,20 @@ std::vector<std::string> committed_fits() {
   return names;
 }
 
+/// Those of some kinds.
+std::vector<std::string> committed_fits_of(const std::set<std::string>& kinds) {
+  std::vector<std::string> names = committed_fits();
+  std::erase_if(names, [&](const std::string& name) {
+    return !kinds.contains(nlohmann::json::parse(kernels::read_file(kRoot + "/notebooks_data/fits/" + name + ".json")).at("kind").get<std::string>());
+  });
+  return names;
+}
+
 class CommittedFit : public testing::TestWithParam<std::string> {};
+/// With rows that are minimax: forward rows are chosen by ulp, direct tables and codes have none.
+class CommittedRows : public testing::TestWithParam<std::string> {};
+/// With a class of accuracy.
+class CommittedClass : public testing::TestWithParam<std::string> {};
 
 /// What a specification asks of the fitter, whatever its activation and numbers: the kind, the format, the class of accuracy, and the options that it names.
 std::string way_of(const nlohmann::json& spec) {
@@ -78,9 +91,9 @@ TEST_P(CommittedFit, IsWhatItsSpecificationAsksForAndGivesItsHeaderByteForByte) 
 }
 
 /// Nearly optimal, row by row: what is certified against what no polynomial of the row's degree undercuts.
-TEST_P(CommittedFit, EveryMinimaxRowIsNearItsLowerBound) {
+TEST_P(CommittedRows, AreNearTheirLowerBounds) {
   const Fit result = committed(GetParam());
-  if (!result.backward) GTEST_SKIP() << "no minimax rows: forward rows are chosen by ulp, direct tables have none";
+  ASSERT_TRUE(result.backward);
   constexpr double kEqual = 0x1p-48;  // a row that equals g has no ratio
   for (const Piece& p : result.backward->pieces) {
     EXPECT_LE(p.observed, p.certified) << p.row;
@@ -126,7 +139,7 @@ TEST_P(CommittedFit, FoundErrorsAreBelowTheirBounds) {
   }
 }
 
-TEST_P(CommittedFit, KeepsItsClass) {
+TEST_P(CommittedClass, IsKept) {
   const Fit result = committed(GetParam());
   if (result.table) {
     EXPECT_LE(result.table->kT, result.table->kO + 0.5 * ulp_of(result.table->entry_format, 1));
@@ -136,7 +149,7 @@ TEST_P(CommittedFit, KeepsItsClass) {
     EXPECT_LE(result.code->kG, result.target);
     return;
   }
-  if (!result.backward) GTEST_SKIP() << "a forward fit";
+  ASSERT_TRUE(result.backward);
   const BackwardModel& m = *result.backward;
   if (result.accuracy.starts_with("stored")) {
     EXPECT_LE(m.kT, result.target * m.kO);
@@ -156,6 +169,9 @@ TEST(Fit, F32GeluReachesItsGoal) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Specs, CommittedFit, testing::ValuesIn(committed_fits()), [](const auto& spec) { return spec.param; });
+INSTANTIATE_TEST_SUITE_P(Specs, CommittedRows, testing::ValuesIn(committed_fits_of({"backward"})), [](const auto& spec) { return spec.param; });
+INSTANTIATE_TEST_SUITE_P(Specs, CommittedClass, testing::ValuesIn(committed_fits_of({"backward", "table", "code"})),
+                         [](const auto& spec) { return spec.param; });
 
 TEST(Fit, SameBytesWithOneAndTwoThreadsAndTwice) {
   const Spec spec = read_spec(kRoot + "/approx/specs/gelu_f16.json");

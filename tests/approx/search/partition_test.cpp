@@ -2,6 +2,8 @@
 
 #include "approx/model/fit.h"
 #include "kernels/eval.h"
+#include "kernels/formats.h"
+#include "kernels/host/errors.h"
 #include "kernels/support/files.h"
 
 #include <gtest/gtest.h>
@@ -42,6 +44,44 @@ TEST(Partition, EveryStoredOutputArrivesAtAPieceThatCoversIt) {
       EXPECT_EQ(std::count(reached.begin(), reached.end(), false), 0) << name;
     }
   }
+}
+
+// The range of tanh is as long on both sides of 0: of an even number of cells centred at multiples of their width one is left over, which had "no
+// values that can be told apart".
+TEST(Partition, CellsBeyondASymmetricRangeAreLeftOut) {
+  for (const char* expression : {"tanh(x)", "tanh(0.8*x)", "erf(x)"}) {
+    const Composite composite(activation_from_expression(expression));
+    for (const int cells : {8, 16, 32}) {
+      BackwardSpec spec{.format = Format::bf16, .degree = 3};
+      spec.cells = cells;
+      const BackwardModel m = lay_out(composite, spec, {0, 0, 0, 0, 0}, 0x1p-8);
+      EXPECT_EQ(m.kRows, cells);
+      EXPECT_EQ(m.pieces.size(), static_cast<size_t>(cells) - 1) << expression;
+      for (const Piece& p : m.pieces) EXPECT_LT(p.v_lo, p.v_hi) << expression << " row " << p.row;
+      EXPECT_TRUE(m.pieces.back().right_tail);
+      for (int k = 0; k < 1 << 16; ++k) {
+        const float y = kernels::widen(kernels::BF16{static_cast<kernels::u16>(k)});
+        if (std::isfinite(y)) EXPECT_LT(deployed_place(m, y, true).row, m.pieces.size()) << expression << " y " << y;
+      }
+      EXPECT_LT(deployed_place(m, INFINITY, true).row, m.pieces.size());
+    }
+  }
+}
+
+TEST(Partition, AnEdgeAboveTheMinimumIsRefusedWithOneThatIsNot) {
+  const Composite composite(activation_from_expression("x*normal_cdf(2*x)"));  // half of GELU's: y* = -0.085
+  BackwardSpec spec{.format = Format::bf16, .degree = 3};
+  spec.cells = 12;
+  spec.left = LeftSegment{-3, 0, -6};
+  const CoordinateConstants constants{static_cast<float>(composite.y_star().to_double()), 0, 0x1p-20f, 1, 0};
+  try {
+    lay_out(composite, spec, constants, 0x1p-8);
+    ADD_FAILURE() << "accepted";
+  } catch (const kernels::SpecError& error) {
+    EXPECT_STREQ(error.what(), "left_segment.edge_log2: -2^-3 is not above the minimum -0.0850; -4 is");
+  }
+  spec.left->edge_log2 = -4;
+  EXPECT_EQ(lay_out(composite, spec, constants, 0x1p-8).kRows, 15);
 }
 
 }  // namespace

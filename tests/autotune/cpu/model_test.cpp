@@ -28,6 +28,21 @@ std::vector<Instruction> joined(std::vector<Instruction> a, const std::vector<In
   return a;
 }
 
+// AMD's families and models, as its revision guides have them.
+TEST(CoreTable, KnowsZen4AndRefusesOthersByName) {
+  for (const unsigned model : {0x11U, 0x61U, 0x74U, 0xa0U}) EXPECT_EQ(&core_of(0x19, model), &zen4()) << model;
+  const auto refusal = [](unsigned family, unsigned model) -> std::string {
+    try {
+      return core_of(family, model).name;
+    } catch (const kernels::EnvironmentError& error) {
+      return error.what();
+    }
+  };
+  EXPECT_EQ(refusal(0x19, 0x01), "no model of this CPU's cores (family 25, model 1; there is one of Zen 4)");    // Zen 3
+  EXPECT_EQ(refusal(0x1a, 0x02), "no model of this CPU's cores (family 26, model 2; there is one of Zen 4)");    // Zen 5
+  EXPECT_EQ(refusal(0x06, 0x8f), "no model of this CPU's cores (family 6, model 143; there is one of Zen 4)");   // Sapphire Rapids
+}
+
 TEST(Cost, OfInstructionsByHand) {
   // Two 256-bit halves on FP0 and FP1; the operand from memory takes two loads and their latency.
   const Cost fma = cost_of(zen4(), instruction("vfmadd132ps 0x40(%rsp),%zmm1,%zmm2"));

@@ -195,7 +195,7 @@ TEST(Database, TwoTunersOnOneFolderBothFinish) {
     ::dup2(nowhere, STDOUT_FILENO);
     try {
       ::_exit(tune_command({"--out", folder.path(), "--kernel", "gelu_forward", "--format", "f32", "--evaluations", "2", "--elements", "65536", "--budget",
-                            "20", "--seed", seed, "--json"}));
+                            "300", "--seed", seed, "--json"}));
     } catch (const std::exception& error) {
       std::fprintf(stderr, "%s\n", error.what());
       ::_exit(99);

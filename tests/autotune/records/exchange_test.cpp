@@ -57,6 +57,93 @@ TEST(Exchange, AnOpenKernelTunerCacheIsReadAsFarAsItGoes) {
   EXPECT_LT(part.points.size(), synthetic_recording().points.size());
 }
 
+// Kernel Tuner's own words (kernel_tuner/cache/file.py): properly open, where the last two braces are a comma; improperly open, where they are missing.
+TEST(Exchange, AnOpenKernelTunerCacheMayLackItsComma) {
+  const kernels::ScratchFolder folder;
+  const std::string path = folder / "cache.json", whole = kernel_tuner_cache(synthetic_recording());
+  ASSERT_TRUE(whole.ends_with("}\n}"));
+  const std::string open = whole.substr(0, whole.size() - 3);
+  for (const std::string end : {"", "\n", ",", ",\n", " , \n"}) {
+    kernels::write_file(path, open + end);
+    expect_same(synthetic_recording(), read_recording(path));
+  }
+}
+
+// What Kernel Tuner writes with Python's json module, which knows NaN and Infinity, and of parameters that are no numbers.
+constexpr const char* kPythonCache = R"({"device_name": "d", "kernel_name": "NaN Infinity \"-Infinity", "problem_size": 1, "tune_params_keys": ["b", "t"],
+ "tune_params": {"b": [1, 2], "t": [null, [8, 4], ["x", true]]}, "objective": "time", "cache": {
+ "1,None": {"b": 1, "t": null, "time": 2.0, "times": [1.0, NaN, 3.0], "GFLOP/s": NaN, "power": Infinity},
+ "1,[8, 4]": {"b": 1, "t": [8, 4], "time": 1.5, "compile_time": -Infinity},
+ "2,['x', True]": {"b": 2, "t": ["x", true], "time": NaN},
+ "2,None": {"b": 2, "t": null, "time": Infinity}}})";
+
+TEST(Exchange, KernelTunerWritesWhatJsonHasNoWordFor) {
+  const kernels::ScratchFolder folder;
+  const std::string path = folder / "cache.json";
+  kernels::write_file(path, kPythonCache);
+  const Recording recording = read_recording(path);
+  EXPECT_EQ(recording.kernel, "NaN Infinity \"-Infinity");  // a text keeps its words
+  ASSERT_EQ(recording.points.size(), 4u);
+  std::map<std::string, const Evaluation*> by_name;
+  for (std::size_t i = 0; i < 4; ++i) by_name[recording.name_of(i)] = &recording.evaluations[i];
+  for (const char* name : {"b=1,t=None", "b=1,t=[8, 4]", "b=2,t=['x', True]", "b=2,t=None"}) ASSERT_EQ(by_name.count(name), 1u) << name;
+  EXPECT_EQ(by_name["b=1,t=None"]->time_ms, 2.0);
+  EXPECT_EQ(by_name["b=1,t=None"]->times_ms, (std::vector<double>{1, 3}));
+  EXPECT_EQ(by_name["b=1,t=[8, 4]"]->time_ms, 1.5);
+  EXPECT_EQ(by_name["b=1,t=[8, 4]"]->compile_ms, 0);
+  for (const char* name : {"b=2,t=['x', True]", "b=2,t=None"}) {
+    EXPECT_FALSE(by_name[name]->time_ms) << name;
+    EXPECT_EQ(by_name[name]->failure, "runtime") << name;
+  }
+  kernels::write_file(path, kernel_tuner_cache(recording));
+  expect_same(recording, read_recording(path));
+  EXPECT_NE(kernel_tuner_cache(recording).find("\"2,['x', True]\""), std::string::npos);  // the key that Kernel Tuner looks for
+}
+
+// A NUL ends no document: what stands behind it is read, and refused.
+TEST(Exchange, NothingIsHiddenBehindANul) {
+  const kernels::ScratchFolder folder;
+  const std::string path = folder / "cache.json";
+  for (const std::string& whole : {kernel_tuner_cache(synthetic_recording()), t4_results(synthetic_recording())}) {
+    kernels::write_file(path, whole + std::string("\0 this is not JSON {{{", 22));
+    EXPECT_THROW(read_recording(path), kernels::SpecError);
+  }
+}
+
+// 2 ms, as each writer says it. The schema gives each measurement its unit; Kernel Tuner gives the file one beside that.
+TEST(Exchange, UnitsOfT4AreRead) {
+  const kernels::ScratchFolder folder;
+  const std::string path = folder / "t4.json";
+  const auto read = [&](const std::string& metadata, double sample, double time, const std::string& unit) {
+    const std::string measurement = R"({"name": "time", "value": )" + std::to_string(time) + unit + "}";
+    kernels::write_file(path, R"({"schema_version": "1.0.0", "metadata": {)" + metadata + R"(}, "results": [{"configuration": {"b": 1}, "objectives": ["time"],
+      "times": {"compilation_time": 7, "runtimes": [)" +
+                                  std::to_string(sample) + R"(]}, "invalidity": "correct", "measurements": [
+      {"name": "power", "value": 3, "unit": "W"}, )" +
+                                  measurement + "]}]}");
+    return read_recording(path).evaluations[0];
+  };
+  const auto own = [](const std::string& unit) { return ", \"unit\": \"" + unit + "\""; };
+  const std::vector<std::pair<double, std::vector<std::string>>> spellings = {{2e6, {"ns", "nanoseconds"}},
+                                                                              {2e3, {"us", "\xc2\xb5s", "\xce\xbcs", "microseconds"}},
+                                                                              {2, {"", "ms", "milliseconds", "miliseconds"}},
+                                                                              {2e-3, {"s", "sec", "seconds"}}};
+  for (const auto& [value, units] : spellings)
+    for (const std::string& unit : units) {
+      SCOPED_TRACE(unit);
+      const Evaluation alone = read("", value, value, own(unit));
+      EXPECT_DOUBLE_EQ(*alone.time_ms, 2);
+      EXPECT_DOUBLE_EQ(alone.times_ms.at(0), 2);
+      EXPECT_EQ(alone.compile_ms, 7);
+      const Evaluation beside = read(R"("timeunit": "us")", 2e3, value, unit.empty() ? own("ms") : own(unit));
+      EXPECT_DOUBLE_EQ(*beside.time_ms, 2);
+      EXPECT_DOUBLE_EQ(beside.times_ms.at(0), 2);
+      EXPECT_DOUBLE_EQ(beside.compile_ms, 7e-3);
+    }
+  EXPECT_DOUBLE_EQ(*read(R"("timeunit": "us")", 2e3, 2e3, "").time_ms, 2);
+  EXPECT_NE(t4_results(read_recording(path)).find(R"("unit": "ms")"), std::string::npos);
+}
+
 std::string refusal(const std::string& path, std::string_view problem = {}) {
   try {
     read_recording(path, problem);
@@ -85,7 +172,8 @@ TEST(Exchange, EveryDamageIsOneLineWithFileAndPlace) {
       {with(cache, "/tune_params_keys", {1}), "tune_params_keys"},
       {with(cache, "/tune_params/tile", nlohmann::json::array()), "'tile' has no list"},
       {with(cache, "/tune_params/tile", {1, 1}), "occurs twice"},
-      {with(cache, "/tune_params/tile", {1, {2}}), "neither a number nor a text"},
+      {with(cache, "/tune_params/tile", {1, {{"two", 2}}}), "neither a number nor a text"},
+      {with(cache, "/tune_params/tile", {1, {2, {{"two", 2}}}}), "neither a number nor a text"},
       {with(cache, "/tune_params/tile", {77}), "is not in its list"},
       {with(cache, "/objective", "GFLOP/s"), "objective"},
       {with(cache, "/cache/" + entry, "x"), entry},
@@ -102,6 +190,8 @@ TEST(Exchange, EveryDamageIsOneLineWithFileAndPlace) {
       {with(t4, "/results/3", t4["results"][2]), "results[3]: this configuration occurs twice"},
       {with(t4, "/schema_version", "2.0.0"), "schema_version"},
       {with(t4, "/metadata/timeunit", "fortnights"), "fortnights"},
+      {with(t4, "/results/3/measurements/0/unit", "fortnights"), "results[3]: measurements: unknown unit of time 'fortnights'; known: ns, us, ms, s"},
+      {with(t4, "/results/3/measurements/0/unit", 1), "unknown unit of time '1'"},
       {with(t4, "/results/3/objectives", {"energy"}), "objective"},
   };
   for (const auto& [document, expected] : damages) {

@@ -414,7 +414,7 @@ TEST(Publish, IsWhatTuneDoesWithPublish) {
   const kernels::ScratchFolder folder;
   const WithoutNotebooksData sources(folder);
   testing::internal::CaptureStdout();
-  const int status = tune_command({"--publish", "--kernel", "gelu_backward", "--format", "bf16", "--evaluations", "3", "--elements", "65536", "--budget", "20",
+  const int status = tune_command({"--publish", "--kernel", "gelu_backward", "--format", "bf16", "--evaluations", "3", "--elements", "65536", "--budget", "300",
                                    "--out", folder / "out", "--json"});
   const Database known = known_records(*device_key(device_record(identify_cpu())));
   testing::internal::GetCapturedStdout();
@@ -463,7 +463,7 @@ TEST(TunedHeader, TakesWhatTheEvidenceSaysWhateverTheDates) {
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
   const int status =
-      tune_command({"--out", folder.path(), "--kernel", "gelu_backward", "--format", "f16", "--evaluations", "1", "--elements", "65536", "--budget", "10"});
+      tune_command({"--out", folder.path(), "--kernel", "gelu_backward", "--format", "f16", "--evaluations", "1", "--elements", "65536", "--budget", "300"});
   testing::internal::GetCapturedStdout();
   const std::string said = testing::internal::GetCapturedStderr(), header = kernels::read_file(folder / "tuned_cpu.h");
   EXPECT_EQ(status, 0);

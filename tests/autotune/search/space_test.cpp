@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <functional>
 #include <optional>
 #include <set>
@@ -78,29 +77,32 @@ TEST(Space, ConstructsWhatFilteringTheProductGives) {
   for (const Points::Cut& cut : points.cuts()) EXPECT_GT(cut.partial_points, 0u) << cut.why;
 }
 
-TEST(Space, ABillionRawPointsWithFewValidTakeNoTime) {
+// Partial points that construction looked at: those it cut and those that became points.
+std::size_t looked_at(const Points& points) {
+  std::size_t count = points.size();
+  for (const Points::Cut& cut : points.cuts()) count += cut.partial_points;
+  return count;
+}
+
+TEST(Space, ABillionRawPointsWithFewValidAreNotLookedAt) {
   Space space;
   std::vector<std::int64_t> values(1000);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int64_t>(i);
   space.parameter("a", values).parameter("b", values).parameter("c", values);
   space.constraint("b = a", {"a", "b"}, [](const Point& p) { return p[0] == p[1]; });
   space.constraint("c = b", {"b", "c"}, [](const Point& p) { return p[0] == p[1]; });
-  const auto start = std::chrono::steady_clock::now();
-  EXPECT_EQ(space.construct().size(), 1000u);
-  // Filtering 10^9 points takes tens of seconds; construction visits 2 x 10^6 partial points.
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  const Points points = space.construct();
+  EXPECT_EQ(points.size(), 1000u);
+  // Of each of the 1000 values of a 999 of b are cut, of each of the 1000 pairs that are left 999 of c.
+  EXPECT_EQ(looked_at(points), 2u * 1000 * 999 + 1000);
 }
 
-TEST(Space, ABillionRawPointsWithAMillionValidTakeTwoSeconds) {
-  const Space space = tiled_kernel();
-  const auto start = std::chrono::steady_clock::now();
-  const Points points = space.construct();
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+TEST(Space, OfABillionRawPointsWithAMillionValidFewAreLookedAtInVain) {
+  const Points points = tiled_kernel().construct();
   EXPECT_GT(points.raw_size(), 1e9);
   EXPECT_GT(points.size(), 500'000u);
-  RecordProperty("seconds", std::to_string(seconds));
   RecordProperty("report", size_report(points));
-  EXPECT_LE(seconds, 2) << size_report(points);
+  EXPECT_LT(looked_at(points), 10 * points.size()) << size_report(points);
 }
 
 // Random spaces, some with a constraint too wide for a table: the points are those that filtering gives, in the same order.

@@ -12,9 +12,11 @@ import subprocess
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 import outgrad
+from outgrad import library
 
 SOURCES = pathlib.Path(os.environ["OUTGRAD_SOURCE_DIR"])
 FORMATS = [torch.float32, torch.float16, torch.bfloat16]
@@ -462,14 +464,70 @@ def test_func_grad_equals_autograd(name):
     assert torch.equal(got, leaf.grad)
 
 
+def refusals(name):
+    """Each transform that an operation has no rule for, called, and what it says."""
+    operation, x = OPERATIONS[name], torch.randn(8, 64)
+
+    def dual():
+        with forward_ad.dual_level():
+            operation(forward_ad.make_dual(x, x))
+
+    forward_mode = f"outgrad.{name}: forward-mode derivatives are not supported"
+    return (
+        (lambda: torch.func.vmap(operation)(x), f"outgrad.{name}: torch.vmap is not supported; call it on the whole batch"),
+        (lambda: torch.func.jvp(operation, (x,), (x,)), forward_mode),
+        (lambda: torch.func.jacfwd(operation)(x), forward_mode),
+        (dual, forward_mode),
+        (
+            lambda: torch.func.jacrev(operation)(x),
+            f"outgrad.{name}: torch.vmap over its gradient, as in torch.func.jacrev, is not supported; torch.autograd.functional.jacobian computes the same",
+        ),
+    )
+
+
 @every
-def test_vmap_and_jvp_are_refused_in_words(name):
-    operation = OPERATIONS[name]
-    x = torch.randn(8, 64)
-    with pytest.raises(NotImplementedError, match="vmap is not supported"):
-        torch.func.vmap(operation)(x)
-    with pytest.raises(NotImplementedError, match="forward-mode"):
-        torch.func.jvp(operation, (x,), (x,))
+def test_transforms_are_refused_in_words_that_name_the_operation(name):
+    for call, why in refusals(name):
+        with pytest.raises(NotImplementedError) as error:
+            call()
+        assert str(error.value) == why
+
+
+@every
+def test_what_a_refusal_names_instead_is_there(name):
+    x = torch.randn(2, 64)
+    jacobian = torch.autograd.functional.jacobian(OPERATIONS[name], x)
+    assert torch.equal(jacobian[1, 5], gradients(OPERATIONS[name], x, dy=torch.eye(128)[69].view(2, 64))[1])
+
+
+def test_errors_are_the_callers_and_name_no_place_in_the_sources():
+    """Of the operators too, whose messages once began with a function of C++ and the path of its file."""
+    x, side = torch.randn(2, 64, requires_grad=True), torch.tensor([3, 1], dtype=torch.int32)
+    zero, eights = torch.ones(64).index_fill_(0, torch.tensor(5), 0.0), torch.zeros(16, dtype=torch.uint8)
+    refused = (
+        "outgrad: channel 5: gamma = 0 has no finite reciprocal, so the output does not hold its x^: keep the channel in the side buffer: "
+        "side_channels=outgrad.side_channels(weight, bias, x.dtype) names all such channels"
+    )
+    needed = "int32 numbers of columns in one dimension are needed"
+    for kind, call, why in (
+        (RuntimeError, lambda: outgrad.layer_norm(x, 64, zero).sum().backward(), refused),
+        (RuntimeError, lambda: outgrad.rms_norm(x, 64, zero).sum().backward(), refused),
+        (RuntimeError, lambda: outgrad.layer_norm(x, 64, zero, store="int8").sum().backward(), refused),
+        (RuntimeError, lambda: outgrad.layer_norm(x, 64, zero, side_channels=side), "outgrad: side_channels[1] = 1: channels ascend within [0, 64)"),
+        (TypeError, lambda: outgrad.layer_norm(x, 64, zero, side_channels=[1]), "outgrad.layer_norm: side_channels is no tensor but list"),
+        (TypeError, lambda: outgrad.rms_norm(x, 64, zero, side_channels=side.long()), f"outgrad.rms_norm: side_channels is torch.int64 of shape (2,); {needed}"),
+        (ValueError, lambda: outgrad.layer_norm(x, 64, eps=-1.0), "outgrad.layer_norm: eps is -1.0, which must be at least 0"),
+        (ValueError, lambda: outgrad.rms_norm(x, 64, eps=math.nan), "outgrad.rms_norm: eps is nan, which must be at least 0"),
+        (RuntimeError, lambda: outgrad.layer_norm(torch.ones(2, 0), 0), "outgrad: a norm needs at least one column, x has 0"),
+        (RuntimeError, lambda: library.activation_forward(x.detach(), 10), "outgrad: activation 10 is unknown"),
+        (RuntimeError, lambda: library.activation_forward(x.detach().double(), 0), "outgrad: a tensor is not of float32, float16 or bfloat16"),
+        (RuntimeError, lambda: library.activation_forward(x.detach().t(), 0), "outgrad: an operator takes contiguous tensors"),
+        (RuntimeError, lambda: library.activation_backward_code(x.detach(), eights, 0, 4, None), "outgrad: codes has 16 elements, where 64 are needed"),
+        (RuntimeError, lambda: library.dropout(x.detach(), torch.ones(1), 0.5), "outgrad: seed is not of Long"),
+    ):
+        with pytest.raises(kind) as error:
+            call()
+        assert str(error.value) == why
 
 
 @every

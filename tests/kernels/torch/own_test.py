@@ -79,7 +79,7 @@ def test_copies_checkpoints_graphs_and_transforms(store):
         assert torch.equal(torch.func.grad(lambda x: module(x).sum())(x), gradients(module, x, dy=torch.ones_like(x))[1])
     direct = x.clone().requires_grad_()
     (of_sum,) = torch.autograd.grad(module(direct).sum(), direct, create_graph=True)
-    with pytest.raises(RuntimeError, match="outgrad.silu_code: the second derivative"):
+    with pytest.raises(RuntimeError, match="outgrad.CodedActivation of silu_code: the second derivative"):
         of_sum.sum().backward()
     dx = gradients(module, x.t())[1]  # not contiguous
     assert dx.shape == x.t().shape
@@ -92,7 +92,7 @@ def test_the_program_of_the_page_runs(capsys):
     changed = block.replace('"mine/smooth_code.h"', repr(str(HEADER))).replace("1.3", "1.0")
     assert changed.count(str(HEADER)) == 1 and changed.count("1.0") == 4
     exec(compile(changed, "docs/your_own_activation.md", "exec"), {})
-    assert "|g - f'| <= 0.038, fit silu_code" in capsys.readouterr().out
+    assert "|g - f'(x)| <= 0.038 for every x, fit silu_code" in capsys.readouterr().out
 
 
 def test_what_cannot_be_used_is_named(tmp_path):
@@ -118,5 +118,5 @@ def test_what_cannot_be_used_is_named(tmp_path):
     ):
         with pytest.raises(ValueError, match=why):
             call()
-    with pytest.raises(TypeError, match="outgrad.silu_code: x is torch.float64"):
+    with pytest.raises(TypeError, match="outgrad.CodedActivation of silu_code: x is torch.float64"):
         own()(x.double())

@@ -2,6 +2,8 @@
 code runs here."""
 
 import copy
+import inspect
+import math
 import os
 import pathlib
 import re
@@ -11,8 +13,12 @@ import pytest
 import torch
 import transformers
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import activations
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 import outgrad
+from outgrad import patching
 
 SOURCES = pathlib.Path(os.environ["OUTGRAD_SOURCE_DIR"])
 SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 97, "max_position_embeddings": 66}
@@ -290,6 +296,179 @@ def test_bad_arguments_are_named_and_nothing_is_patched():
     assert type(model[1]) is nn.GELU
     double = nn.Sequential(nn.LayerNorm(8)).double()
     assert "torch.float64" in outgrad.patch(double).left_alone[0].why and type(double[0]) is nn.LayerNorm
+
+
+# --- The forward pass --------------------------------------------------------------------------------------------------
+
+FORMATS = [torch.float32, torch.float16, torch.bfloat16]
+UNIT_ROUNDOFF = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+WIDTH = 64
+
+
+def of_norm(x, module, rms, eps):
+    centred = x if rms else x - x.mean(-1, keepdim=True)
+    y = centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt()
+    weight, bias = (getattr(module, name, None) for name in ("weight", "bias"))
+    y = y if weight is None else y * weight.double()
+    return y if bias is None else y + bias.double()
+
+
+def tanh_gelu(x, _):
+    return x * torch.sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
+
+
+def gelu(x, _):
+    return x * torch.special.ndtr(x)
+
+
+# Every class that patch replaces, with the module as its defaults make it, and what it computes in float64 by formulas of this
+# file. Their defaults, among them an eps, are numbers here, as PyTorch and transformers document them.
+EPS_OF_RMS = 2.0**-23  # float32's, also for 16 bits: so in 2.10 and in 2.15
+REPLACED = {
+    nn.LayerNorm: (lambda: nn.LayerNorm(WIDTH), lambda x, m: of_norm(x, m, False, 1e-5)),
+    nn.RMSNorm: (lambda: nn.RMSNorm(WIDTH), lambda x, m: of_norm(x, m, True, EPS_OF_RMS)),
+    nn.Dropout: (lambda: nn.Dropout(), lambda x, m: x),
+    nn.GELU: (lambda: nn.GELU(), gelu),
+    nn.SiLU: (lambda: nn.SiLU(), lambda x, m: x * torch.sigmoid(x)),
+    nn.Mish: (lambda: nn.Mish(), lambda x, m: x * torch.tanh(torch.logaddexp(x, torch.zeros(())))),
+    nn.Softplus: (lambda: nn.Softplus(), lambda x, m: torch.logaddexp(x, torch.zeros(()))),
+    nn.ELU: (lambda: nn.ELU(), lambda x, m: torch.where(x > 0, x, torch.expm1(x))),
+    nn.Linear: (lambda: nn.Linear(WIDTH, WIDTH), lambda x, m: x @ m.weight.double().T + m.bias.double()),
+    nn.Softmax: (lambda: nn.Softmax(-1), lambda x, m: (x - x.logsumexp(-1, keepdim=True)).exp()),
+    activations.GELUActivation: (activations.GELUActivation, gelu),
+    activations.NewGELUActivation: (activations.NewGELUActivation, tanh_gelu),
+    activations.FastGELUActivation: (activations.FastGELUActivation, tanh_gelu),
+    activations.AccurateGELUActivation: (activations.AccurateGELUActivation, tanh_gelu),
+    activations.GELUTanh: (activations.GELUTanh, tanh_gelu),
+    activations.QuickGELUActivation: (activations.QuickGELUActivation, lambda x, m: x * torch.sigmoid(1.702 * x)),
+    activations.SiLUActivation: (activations.SiLUActivation, lambda x, m: x * torch.sigmoid(x)),
+    activations.MishActivation: (activations.MishActivation, lambda x, m: x * torch.tanh(torch.logaddexp(x, torch.zeros(())))),
+    LlamaRMSNorm: (lambda: LlamaRMSNorm(WIDTH), lambda x, m: of_norm(x, m, True, 1e-6)),
+}
+WITH_STORES = {"linear": "e4m3", "softmax": "log2:8"}  # without which patch leaves these alone
+replaced = pytest.mark.parametrize("kind", REPLACED, ids=lambda kind: f"{kind.__module__.split('.')[0]}-{kind.__name__}")
+
+
+def made_by_default(kind, dtype, training):
+    module = REPLACED[kind][0]().to(dtype).train(training)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for p in module.parameters():
+            p.copy_(torch.rand(p.shape, generator=generator) + 0.5)
+    return module
+
+
+def test_the_table_of_replaced_classes_is_whole():
+    ours = {*patching._OURS, *(theirs for theirs, _ in patching._OURS_WITH_STORE.values()), LlamaRMSNorm}
+    known = {getattr(activations, name) for name in patching._OURS_BY_NAME if hasattr(activations, name)}
+    assert set(REPLACED) == ours | known
+
+
+@replaced
+@pytest.mark.parametrize("norms", [None, "fp32", "autocast"])
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_patch_does_not_change_the_forward_beyond_rounding(kind, dtype, norms):
+    """Before and after, in each type, small and large x, in training and evaluation; norms: under autocast to bf16, None: without.
+    The distance from float64 is at most what the roundings of the coarsest type that takes part can be."""
+    exact = REPLACED[kind][1]
+    u = max(UNIT_ROUNDOFF[t] for t in ((dtype,) if norms is None else (dtype, torch.bfloat16)))
+    for size in (2.0**-11, 1.0, 8.0):
+        for training in (False, True):
+            if kind is nn.Dropout and training:
+                continue  # which elements are dropped is not PyTorch's choice: see below
+            x = size * torch.randn(40, WIDTH, generator=torch.Generator().manual_seed(4)).to(dtype)
+            module = made_by_default(kind, dtype, training)
+            want = exact(x.double(), module)
+            with torch.autocast("cpu", torch.bfloat16, enabled=norms is not None):
+                theirs = module(x)
+                assert outgrad.patch(module, norms=norms or "fp32", store=WITH_STORES).swapped, "it is replaced"
+                ours = module(x)
+            if norms is None:
+                assert ours.dtype == theirs.dtype
+            # A Linear rounds its sum once, whose terms are larger than it; a norm its x^, weight and y, and under autocast its x.
+            scale = (x.double().abs() @ module.weight.double().abs().T + module.bias.double().abs()) if kind is nn.Linear else want.abs().amax(-1, keepdim=True)
+            for y in (theirs, ours):
+                assert ((y.double() - want).abs() - 8 * u * scale).max() <= 2.0**-24, (size, training)
+            outgrad.unpatch(module)
+            assert type(module) is kind
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_a_patched_dropout_drops_as_pytorchs_does(dtype):
+    for p, module in ((0.5, nn.Dropout()), (0.25, nn.Dropout(0.25)), (1.0, nn.Dropout(1.0))):
+        outgrad.patch(module)
+        x = torch.rand(2**16).to(dtype) + 0.5
+        y = module(x)
+        kept = y != 0
+        assert abs(kept.double().mean().item() - (1 - p)) < 0.02
+        assert (y[kept].double() - x[kept].double() / max(1 - p, 1e-9)).abs().le(2 * UNIT_ROUNDOFF[dtype] * y[kept].double()).all()
+
+
+def parameters_of(function):
+    return {name: p.default for name, p in inspect.signature(function).parameters.items() if p.kind is not p.VAR_KEYWORD and name != "self"}
+
+
+@pytest.mark.parametrize("kind", [*patching._OURS, *(theirs for theirs, _ in patching._OURS_WITH_STORE.values())], ids=lambda kind: kind.__name__)
+def test_every_default_is_pytorchs(kind):
+    """The attributes that the defaults leave in an object, and what each argument of the constructor does to them."""
+    ours = getattr(outgrad, kind.__name__)
+    takes = {"LayerNorm": (WIDTH,), "RMSNorm": (WIDTH,), "Linear": (WIDTH, 8)}.get(kind.__name__, ())
+
+    def seen(of, *arguments, **options):
+        module = of(*arguments, **options)
+        public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+        return public, [(name, p.shape, p.dtype) for name, p in module.named_parameters()]
+
+    assert seen(ours, *takes) == seen(kind, *takes)
+    others = {bool: lambda v: not v, float: lambda v: v + 0.25, int: lambda v: v + 3, str: lambda v: "tanh", type(None): lambda v: -1}
+    for name, default in list(parameters_of(kind.__init__).items())[len(takes) :]:
+        if name not in ("device", "dtype"):
+            changed = {name: others[type(default)](default)}
+            assert seen(ours, *takes, **changed) == seen(kind, *takes, **changed) != seen(kind, *takes)
+
+
+def test_every_default_of_a_function_is_pytorchs():
+    for name in ("gelu", "silu", "mish", "softplus", "elu", "layer_norm", "rms_norm", "dropout", "linear"):
+        ours, theirs = parameters_of(getattr(outgrad, name)), getattr(nn.functional, name)
+        # Those that are written in C++ have their signature in their documentation.
+        text = None if inspect.isfunction(theirs) else theirs.__doc__.replace(" ", "")
+        for argument, default in ours.items():
+            if argument in ("side_channels", "store", "x") or default is inspect.Parameter.empty:
+                continue
+            if text is None:
+                assert parameters_of(theirs)[argument] == default, (name, argument)
+            else:
+                assert f"{argument}={default!r}" in text, (name, argument)
+
+
+def test_a_softplus_with_a_lower_threshold_is_pytorchs():
+    """For x = 4, log(1 + exp(x)) is 4.018, and PyTorch gives 4 if its threshold is 3."""
+    low, high = nn.Softplus(threshold=3), nn.Softplus(threshold=40)
+    model, x = nn.Sequential(low, high), torch.tensor([4.0, 30.0])
+    before = low(x)
+    report = outgrad.patch(model)
+    assert [one.name for one in report.swapped] == ["1"] and "threshold=3: outgrad has its gradient for a threshold of 20 or more" in str(report)
+    assert torch.equal(low(x), before) and before[0] == 4
+    assert torch.equal(outgrad.Softplus(threshold=3)(x), before) and torch.equal(high(x), nn.Softplus(threshold=40)(x))
+
+
+def test_results_under_a_gpus_autocast_have_pytorchs_types():
+    """On fake tensors, whose device need not exist. Norms are apart: patch is told their type. So are Hugging Face's classes: of
+    those whose formula has a torch.pow, autocast makes float32, which the next product rounds to bf16 again."""
+    before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+    torch.set_autocast_enabled("cuda", True)
+    torch.set_autocast_dtype("cuda", torch.bfloat16)
+    try:
+        with FakeTensorMode():
+            for kind, (make, _) in REPLACED.items():
+                if kind.__module__.startswith("torch") and "Norm" not in kind.__name__:
+                    with torch.device("cuda"):
+                        module, x = make(), torch.empty(8, WIDTH, dtype=torch.bfloat16)
+                    want = module(x).dtype
+                    assert outgrad.patch(module, store=WITH_STORES).swapped and module(x).dtype == want, kind
+    finally:
+        torch.set_autocast_enabled("cuda", before[0])
+        torch.set_autocast_dtype("cuda", before[1])
 
 
 # --- Training --------------------------------------------------------------------------------------------------------

@@ -107,15 +107,17 @@ def test_bars_and_the_picture(tmp_path, capsys):
     lines = report.bars(found, width=10).splitlines()
     assert len(lines) == 1 + len({*found.components_before, *found.components_after})
     assert max(len(re.findall("[#.]+$", line)[0]) if re.search("[#.]+$", line) else 0 for line in lines[1:]) == 10
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        with pytest.raises(SystemExit):
-            command.main(["report", "bert", "--plot", str(tmp_path / "bytes.svg")])
-        assert "matplotlib is not installed" in capsys.readouterr().err
-        return
+    pytest.importorskip("matplotlib")
     report.plot(found, tmp_path / "bytes.svg", "mine")
     assert "MiB kept" in (tmp_path / "bytes.svg").read_text()
+
+
+def test_without_matplotlib_the_extra_that_has_it_is_named(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(command.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit) as ended:
+        command.main(["report", "bert", "--plot", str(tmp_path / "bytes.svg")])
+    assert ended.value.code == 3 and not list(tmp_path.iterdir())
+    assert capsys.readouterr().err == "python -m outgrad: --plot: matplotlib is not installed; the extra plot has it: pip install 'outgrad[plot]'\n"
 
 
 def test_progress_is_shown_on_a_terminal_when_a_pass_takes_long(monkeypatch, capsys):

@@ -3,11 +3,14 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 
 import pytest
+import torch
 
 SOURCES = pathlib.Path(os.environ["OUTGRAD_SOURCE_DIR"])
 ARCHIVE = pathlib.Path(os.environ["OUTGRAD_BINARY_DIR"]) / "liboutgrad.a"
@@ -16,13 +19,19 @@ LARGEST_WHEEL = 5_000_000  # bytes
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """Made of the library's archive, if the build has it: the kernels are compiled once."""
+    """Made of the library's archive, if the build has it: the kernels are compiled once. And in an environment that is not
+    activated: the python3 and python of PATH are others, without PyTorch, and end with an error."""
     folder = tmp_path_factory.mktemp("wheel")
+    (folder / "bin").mkdir()
+    for name in ("python", "python3"):
+        (folder / "bin" / name).write_text("#!/bin/sh\necho 'the python of PATH' >&2\nexit 1\n")
+        (folder / "bin" / name).chmod(0o755)
+    path = os.pathsep.join([str(folder / "bin"), os.environ["PATH"]])
     command = [sys.executable, "-m", "pip", "wheel", str(SOURCES), "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
     command += ["-C", f"build-dir={folder / 'build'}"]
     if ARCHIVE.exists():
         command += ["-C", "cmake.define.OUTGRAD_LIBRARY=OFF", "-C", f"cmake.define.OUTGRAD_TORCH_ARCHIVE={ARCHIVE}"]
-    made = subprocess.run(command, env={**os.environ, "OUTGRAD_TORCH_PYTHON": sys.executable}, capture_output=True, text=True)
+    made = subprocess.run(command, env={**os.environ, "PATH": path}, capture_output=True, text=True)
     assert made.returncode == 0, made.stdout + made.stderr
     (file,) = folder.glob("*.whl")
     return file
@@ -45,8 +54,38 @@ def test_it_is_one_wheel_for_every_python_and_small(wheel):
     assert wheel.stat().st_size <= LARGEST_WHEEL
     names = zipfile.ZipFile(wheel).namelist()
     assert sum(name.endswith(".so") for name in names) == 1
-    modules = {f"outgrad/{path.name}" for path in (SOURCES / "kernels/torch/outgrad").glob("*.py")}
+    modules = {f"outgrad/{path.name}" for path in (SOURCES / "kernels/torch/outgrad").glob("*.py")} | {"outgrad/swept.py"}
     assert modules == {name for name in names if name.endswith(".py")}
+    assert "outgrad/py.typed" in names
+
+
+def test_it_names_no_place_of_this_machine(wheel):
+    """Neither of the sources, nor of the build, nor of PyTorch's headers, whose messages have __FILE__."""
+    places = {str(SOURCES), os.environ["OUTGRAD_BINARY_DIR"], str(wheel.parent), str(pathlib.Path(torch.__file__).parent)}
+    with zipfile.ZipFile(wheel) as files:
+        for name in files.namelist():
+            found = [place for place in places if place.encode() in files.read(name)]
+            assert not found, name
+
+
+def test_it_names_the_extra_for_plots(wheel):
+    with zipfile.ZipFile(wheel) as files:
+        (metadata,) = (files.read(name).decode() for name in files.namelist() if name.endswith(".dist-info/METADATA"))
+    assert "Provides-Extra: plot\n" in metadata and re.search("Requires-Dist: matplotlib *; *extra == .plot.", metadata)
+
+
+def test_a_source_distribution_has_what_the_build_reads(tmp_path):
+    """The totals of the sweeps, though the rest of notebooks_data stays out."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"from scikit_build_core.build import build_sdist; print(build_sdist({str(tmp_path)!r}))"], cwd=SOURCES, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    (file,) = tmp_path.iterdir()
+    with tarfile.open(file) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    data = {name for name in inside if name.startswith("notebooks_data/")}
+    assert data == {f"notebooks_data/sweeps/{path.name}" for path in (SOURCES / "notebooks_data/sweeps").glob("*_f32.json")}
+    assert "kernels/torch/outgrad/swept.py.in" in inside and not any(name.startswith("tests/") for name in inside)
 
 
 def test_it_uses_nothing_of_pytorch_but_the_stable_abi(installed):

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "kernels/host/errors.h"
@@ -238,6 +239,74 @@ TEST(Gate, StoresAreDrawnInTurn) {
                                                                return other;
                                                              }())[0]
                                                .json);
+}
+
+// A fitter that prints a line and emits a committed header, whatever it is asked.
+std::string stand_in(const std::string& folder, const std::string& prints, const std::string& header) {
+  const std::string program = folder + "/fitter", text = folder + "/header";
+  kernels::write_file(text, header);
+  kernels::write_file(program, "#!/bin/sh\n[ \"$1\" = fit ] && echo '" + prints + "' && : > \"$4\"\n[ \"$1\" = emit ] && cp '" + text + "' \"$4\"\nexit 0\n");
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  return program;
+}
+
+// What is false is false whether the checker refuses it or not; "violated" of what is true is a fault, and so is a print that the header contradicts.
+TEST(Gate, FalsePrintsAndFalseRefutationsAreFaults) {
+  const kernels::ScratchFolder folder;
+  Options options = options_of("");
+  const std::string truth = committed("gelu_e4m3_oracle");
+  const size_t bound = truth.find("kT = ") + 5;
+  std::string damaged = truth;
+  damaged.replace(bound, truth.find(';', bound) - bound, "0x1p-9");
+  const auto attacked = [&](const std::string& prints, const std::string& header, const Answer& answer) {
+    options.fitter = stand_in(folder.path(), prints, header);
+    options.checker = [=](const std::string&, const std::string&) { return answer; };
+    return attack_specifications({{"x*normal_cdf(x)", "{}"}}, options);
+  };
+  const Answer holds{true, ""}, violated{false, "T violated", true}, undecided{false, "T undecided"};
+  EXPECT_EQ(attacked("", truth, holds).fitted, 1);
+  EXPECT_EQ(attacked("", truth, undecided).undecided, 1);
+  const SpecificationResult contested = attacked("", truth, violated);
+  EXPECT_EQ(contested.contested, 1);
+  EXPECT_EQ(contested.seconds.size(), 1u);
+  nlohmann::json unit = to_json(contested);
+  EXPECT_FALSE(gate::holds(document({{"specifications 0", unit}}, 1)));
+  for (const Answer& answer : {holds, violated, undecided}) {
+    const SpecificationResult result = attacked("", damaged, answer);
+    EXPECT_EQ(result.false_claims, 1);
+    EXPECT_EQ(result.survived, answer.holds ? 1 : 0);
+  }
+  const SpecificationResult printed = attacked("gelu: T 0.0711, O 0.0001, R 2^-20.00 (enumerated)", truth, holds);
+  EXPECT_EQ(printed.false_claims, 1);
+  ASSERT_EQ(printed.failures.size(), 1u);
+  EXPECT_NE(printed.failures[0].why.find("fit prints"), std::string::npos) << printed.failures[0].why;
+}
+
+// Far from 0, large and small, steep, lifted: of each there are some in a few hundred, for every format.
+TEST(Gate, FunctionsAreMovedToWhereMostAreNot) {
+  Random random(9);
+  std::set<std::string> far, steep, small, large, lifted;
+  for (int i = 0; i < 4000; ++i) {
+    const Specification spec = i % 3 == 0 ? random_store(static_cast<size_t>(i / 3), random) : random_specification(random);
+    const nlohmann::json parsed = nlohmann::json::parse(spec.json);
+    if (!parsed.contains("expression")) continue;
+    const std::string format = parsed["kind"] == "code" ? "code" : parsed["format"].get<std::string>(), &f = spec.function;
+    if (const size_t at = f.find("(x"); at != std::string::npos && std::fabs(std::strtod(f.c_str() + at + 2, nullptr)) > 8) far.insert(format);
+    if (const size_t at = f.find("sigmoid("); at != std::string::npos && std::strtod(f.c_str() + at + 8, nullptr) > 100) steep.insert(format);
+    if (f[0] == '-' && f.find("*exp(-") != std::string::npos) {
+      const double height = -std::strtod(f.c_str(), nullptr);
+      EXPECT_GE(height, 0x1p-14 * 0.999);
+      EXPECT_LE(height, 0x1p10 * 1.001);
+      if (height < 0x1p-7) small.insert(format);
+      if (height > 0x1p5) large.insert(format);
+    }
+    if (const size_t sign = f.find_last_of("+-"); f.rfind(')') < sign && std::fabs(std::strtod(f.c_str() + sign, nullptr)) > 8) lifted.insert(format);
+  }
+  EXPECT_EQ(far.size(), 9u);
+  EXPECT_GE(steep.size(), 6u);
+  EXPECT_GE(small.size(), 6u);
+  EXPECT_GE(large.size(), 6u);
+  EXPECT_GE(lifted.size(), 6u);
 }
 
 // That is where enumerations of stored numbers change their grid: a minimum found there by chance would be one in thirty.

@@ -69,6 +69,38 @@ TEST(Truth, ASlopeIsThatOfItsOwnOutput) {
   }
 }
 
+Known known_of(const Truth& truth, std::uint32_t code, bool m) {
+  for (size_t i = 0; i < truth.points.size(); ++i) {
+    if (truth.known[i].stored && truth.points[i].code == code && truth.points[i].m == m) return truth.known[i];
+  }
+  return {};
+}
+
+// The minimum and the inflections of a steep function lie between two steps of a coarse scan: x* = -1.2784645 / 300, and f' is least where
+// x sigmoid(x)' is, -0.0998393.
+TEST(Truth, SteepFunctionsAreSeen) {
+  for (const std::string at : {"x", "(x-40.3)"}) {
+    const Curve curve(Formula(at + "*sigmoid(300*" + at + ")"), 64);
+    const double shift = at == "x" ? 0 : 40.3;
+    EXPECT_EQ(curve.problem(), "");
+    EXPECT_NEAR(static_cast<double>(curve.x_star()) - shift, -1.2784645427610738 / 300, 1e-12);
+    EXPECT_EQ(curve.inflections().size(), 2u);
+    const Known left = known_of(backward_truth(curve, "e4m3"), 0x80, false);  // -0 stands for all of the left branch
+    EXPECT_NEAR(left.low, -0.0998393201, 1e-9);
+    EXPECT_NEAR(left.high, 0, 1e-9);
+  }
+}
+
+// What e4m3 stores as a NaN belongs to no number: 448 stands for [432, 464] on both sides, f' = 600 (1 - (f / 600)^2).
+TEST(Truth, TheLargestNumberOfE4m3EndsWhereNanBegins) {
+  const Truth truth = backward_truth(Curve(Formula("600*tanh(x)"), 64), "e4m3");
+  for (const std::uint32_t code : {0x7eu, 0xfeu}) {
+    const Known known = known_of(truth, code, true);
+    EXPECT_NEAR(known.low, 600 - 464.0 * 464 / 600, 1e-9);
+    EXPECT_NEAR(known.high, 600 - 432.0 * 432 / 600, 1e-9);
+  }
+}
+
 TEST(Truth, FunctionsThatHaveNoSuchGradientAreNamed) {
   EXPECT_EQ(Curve(Formula("sin(x)"), 64).problem(), "f has several stationary points");
   EXPECT_EQ(Curve(Formula("-x"), 64).problem(), "f falls");

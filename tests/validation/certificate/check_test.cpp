@@ -190,6 +190,32 @@ TEST(Activation, RefusesWhatTheProofsDoNotCover) {
   EXPECT_EQ(name_problem("swish", "x*sigmoid(1.702*x)", true), "");
 }
 
+// f' is exactly 0 at the centre of an even function: y* is then a number, which enclosures alone would not tell.
+TEST(Activation, AMinimumAtAShortFractionIsExact) {
+  const Activation& shifted = activation_of("expression", "-0.75*exp(-(x-2.5)^2)", true);
+  EXPECT_TRUE(shifted.x_star().identical(Interval(2.5)));
+  EXPECT_TRUE(shifted.y_star().identical(Interval(-0.75)));
+  EXPECT_FALSE(activation_of("silu", "x*sigmoid(x)", true).x_star().is_point());
+}
+
+// A question that the enclosures leave open is no fault of the header.
+TEST(Check, WhatCannotBeToldIsUndecided) {
+  const auto structure = [](const std::string& function, bool masked) {
+    SampleShape shape;
+    shape.activation = "expression", shape.format = "f32", shape.rows = 32;
+    BackwardHeader h = make_sample(shape);
+    if (!masked) h = std::get<BackwardHeader>(read_header(OUTGRAD_SOURCE_DIR "/kernels/generated/tanh_f32.h"));
+    h.activation = "expression", h.function = function, h.x_limit = kExpressionEnd;
+    return check_structure(h);
+  };
+  const Finding open = structure("2*x-x", false);  // f'' = 0 everywhere
+  EXPECT_EQ(open.verdict, Verdict::Undecided) << open.why;
+  EXPECT_NE(open.why.find("could not be told"), std::string::npos) << open.why;
+  for (const auto& [function, masked] : {std::pair{"sin(x)", true}, {"tanh(x)", true}, {"-tanh(x)", false}}) {
+    EXPECT_EQ(structure(function, masked).verdict, Verdict::Violated) << function << ": " << structure(function, masked).why;
+  }
+}
+
 // 1 / (1 + a^2 - 2 a x)-like poles at known distance make the truncation bound work for its living.
 TEST(SupNorm, DecidesWithinAMillionthOfTheMaximum) {
   const auto pole = [](double centre) {

@@ -11,6 +11,7 @@
 
 #include "kernels/host/errors.h"
 #include "kernels/support/files.h"
+#include "tests/header_names.h"
 #include "tests/validation/certificate/sample_header.h"
 
 namespace outgrad::validation {
@@ -212,7 +213,20 @@ TEST(HeaderReader, NamesFileLineColumnAndReason) {
   EXPECT_NE(message_of("").find("not a generated coefficient header"), std::string::npos);
 }
 
-// A row more or a word less than declared would be a compiler's error or its zeros, not a proof.
+// The header of `table` has a struct that hides the template it uses, that of `_` one without a name, that of `gelu_bf16` a struct of the library.
+TEST(HeaderReader, AcceptsNamesWhoseHeadersCompile) {
+  const auto named = [](const std::string& name, const std::string& activation) {
+    BackwardHeader h = unmasked_header();
+    h.name = name, h.activation = activation;
+    return print_header(h);
+  };
+  tests::expect_names_compile([&](const std::string& name) { return named(name, "expression"); },
+                              [&](const std::string& name) { return message_of(named(name, "expression")); });
+  EXPECT_EQ(message_of(named("table", "softplus")), "h.h:12:37: a struct Table hides what the header itself uses");
+  EXPECT_EQ(message_of(named("gelu_f32", "expression")), "h.h:13:37: 'gelu_f32' is the name of a header of the library");
+  EXPECT_EQ(message_of(named("gelu_f32", "softplus")), "");
+}
+
 // A row more or a word less than declared would be a compiler's error or its zeros, not a proof.
 TEST(HeaderReader, RejectsTablesOfAnotherShape) {
   const std::string text = print_header(arbitrary_header());

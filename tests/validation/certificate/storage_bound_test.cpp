@@ -266,5 +266,105 @@ TEST(Storage, ClassInUlpsIsProven) {
   }
 }
 
+// A direct table of an expression whose entries are one number on each segment.
+TableHeader constant_table(const std::string& function, const std::string& format, bool masked, float right, float left) {
+  TableHeader h;
+  h.file = "table.h", h.fit_path = "fit.json", h.spec_sha256 = std::string(64, '0'), h.name = "table", h.activation = "expression";
+  h.function = function, h.format = format, h.accuracy = "oracle", h.entry_format = "f16", h.masked = masked, h.x_limit = kExpressionEnd;
+  h.index_operations = masked ? 12 : 8;
+  for (const float entry : {right, right, left}) h.entries.push_back(kernels::narrow<kernels::F16>(entry).bits);
+  h.upper = {0, 0, 0}, h.lower = {0, 0, 1}, h.left = {0, 0, 2};
+  return h;
+}
+
+// OFP8's e4m3 without saturation: beyond 464 there is only a NaN, so 448 stands for [432, 464] on either side, where f' = 600 (1 - (f / 600)^2).
+TEST(Storage, TheLargestNumberOfE4m3EndsWhereNanBegins) {
+  TableHeader h = constant_table("600*tanh(x)", "e4m3", false, 300, 0);
+  constexpr double kRoom = 1 + 1e-9;
+  h.storage = {300 * kRoom, 28672 / 1200.0 * kRoom, 300 * kRoom};  // O = (464^2 - 432^2) / 1200
+  const std::vector<Finding> findings = prove_storage(h);
+  EXPECT_NEAR(findings[1].proven, 28672 / 1200.0, 1e-12);
+  EXPECT_NE(findings[1].why.find("e4m3 does not store as NaN"), std::string::npos) << findings[1].why;
+  EXPECT_EQ(findings[1].verdict, Verdict::Holds) << findings[1].why;
+  // From -448 to -0 and from +0 to 448.
+  EXPECT_EQ(findings[1].why.substr(0, findings[1].why.find(' ')), "254");
+}
+
+// f < 0 on the whole left tail, though it oscillates there: +0 stands for nothing left of the minimum. The entry of all other codes is 10 below their
+// f', which are negative.
+TEST(Storage, AnEnclosureBeyondZeroStandsForNoX) {
+  TableHeader h = constant_table("x*normal_cdf(x)+0.05*sin(3*x)*exp(-x^2/2)", "e4m3", true, 0.5, -10);
+  h.storage = {10, 1, 10};
+  const Finding regret = prove_storage(h)[2];
+  EXPECT_LT(regret.proven, 9.9985) << regret.why;  // 10 less the middle of what -0 stands for, [-0.0036, 0]
+  EXPECT_GT(regret.proven, 9.998) << regret.why;
+}
+
+// y* is the number -1 itself, at x = 0: left of it f is above, and -1.0078125, which ends at -1 in a parity format, stands for nothing. Of the odd
+// codes there are those of (-1, 0), of the even ones those of [-1, -0].
+TEST(Storage, AMinimumThatIsANumberOfTheFormat) {
+  TableHeader h = constant_table("-exp(-x^2)", "bf16_parity", true, 0, 0);
+  h.storage = {1, 1, 1};
+  const std::vector<Finding> findings = prove_storage(h);
+  const int odd = (0xbf7f - 0x8001) / 2 + 1, even = (0xbf80 - 0x8000) / 2 + 1;
+  h.storage = {findings[0].proven, findings[1].proven, findings[2].proven};
+  const std::vector<Finding> again = prove_storage(h);
+  for (size_t k = 0; k < 3; ++k) {
+    EXPECT_EQ(again[k].verdict, Verdict::Holds) << again[k].why;
+    EXPECT_EQ(again[k].why.substr(0, again[k].why.find(' ')), std::to_string(odd + even));
+  }
+}
+
+// y* is midway between two numbers of bf16. Whether the lower one is stored is told where x* is a number; elsewhere it is open, and nobody can name an x.
+TEST(Storage, WithoutAnXNothingIsViolated) {
+  const auto table = [](const std::string& function, std::uint32_t code) {
+    TableHeader h = constant_table(function, "bf16", true, 0, 0);
+    h.entries.assign(2, 0);
+    h.entries.resize(2 + 0x3f82, 0);
+    h.left = {0, 0x3f81, 2};
+    h.entries[2 + (code & 0x7fff)] = kernels::narrow<kernels::F16>(-5.0f).bits;
+    h.storage = {0.875, 0.5, 0.875};
+    return prove_storage(h);
+  };
+  const std::string exact = "-1.00390625*exp(-x^2)", open = "-1.00390625*exp(-(x-0.1)^2)";
+  const double steepest = 1.00390625 * std::sqrt(2 / std::exp(1.0));
+  EXPECT_NEAR(table(exact, 0xbf81)[0].proven, steepest, 1e-9);  // a tie goes to the even -1
+  for (const size_t k : {0, 2}) {
+    EXPECT_EQ(table(open, 0xbf81)[k].verdict, Verdict::Undecided) << table(open, 0xbf81)[k].why;
+    EXPECT_FALSE(table(open, 0xbf81)[k].witness);
+    const Finding violated = table(open, 0xbf80)[k];
+    EXPECT_EQ(violated.verdict, Verdict::Violated) << violated.why;
+    ASSERT_TRUE(violated.witness);
+    const double x = violated.witness->at, f = -1.00390625 * std::exp(-(x - 0.1) * (x - 0.1)), slope = -2 * (x - 0.1) * f;
+    EXPECT_LT(x, 0.1);
+    EXPECT_GT(f, -1.00390625 - 1e-15);
+    EXPECT_LT(f, -0.998046875 + 1e-15);
+    EXPECT_NEAR(violated.witness->want, slope, 1e-9);
+    EXPECT_GT(std::fabs(-5 - slope), 0.875);
+  }
+}
+
+// All of f is one code of e4m3, or all that lies left of a minimum: x at the steepest place and at the ends show what is wrong.
+TEST(Storage, ACodeOfAWholeBranchIsRefutedByItsX) {
+  TableHeader lifted = constant_table("tanh(x)+20", "e4m3", false, 0, 0);
+  lifted.storage = {0x1p-43, 0x1p-43, 0x1p-43};
+  const std::vector<Finding> findings = prove_storage(lifted);
+  for (size_t k = 0; k < 3; ++k) {
+    EXPECT_EQ(findings[k].verdict, Verdict::Violated) << findings[k].why;
+    ASSERT_TRUE(findings[k].witness);
+    EXPECT_NEAR(findings[k].proven, k == 0 ? 1 : 0.5, 1e-9);
+  }
+  EXPECT_NEAR(findings[0].witness->at, 0, 1e-6);
+  constexpr double kRoom = 1 + 1e-9;
+  lifted.storage = {kRoom, 0.5 * kRoom, 0.5 * kRoom};
+  for (size_t k = 0; k < 3; ++k) EXPECT_EQ(prove_storage(lifted)[k].verdict, Verdict::Holds) << prove_storage(lifted)[k].why;
+
+  TableHeader steep = constant_table("x*sigmoid(300*x)", "e4m3", true, 0.5, 0);
+  steep.storage = {0.6, 0.5, 0.6};
+  const Finding regret = prove_storage(steep)[2];
+  steep.storage.regret = regret.proven * (1 - 0x1p-30);
+  EXPECT_EQ(prove_storage(steep)[2].verdict, Verdict::Violated);
+}
+
 }  // namespace
 }  // namespace outgrad::validation

@@ -205,6 +205,17 @@ TEST_F(FrontCommand, SpeedsStandBesideTheStoresThatWereTimed) {
   EXPECT_EQ(timed, 1);
 }
 
+// As `bench --stores` writes it on a busy machine: a store without a figure is no error, and has no speed.
+TEST(Front, ReadsSpeedsThatAreTooNoisy) {
+  std::string text = kSpeeds;
+  const std::string figure = "\"median\": 0.91";
+  text.replace(text.find(figure), figure.size(), "\"status\": \"too noisy\", \"median\": null");
+  EXPECT_TRUE(parse_speeds(text, "speeds.json", kGelu).empty());
+  text = kSpeeds;
+  text.replace(text.find(figure), figure.size(), "\"status\": \"ok\", " + figure);
+  EXPECT_EQ(parse_speeds(text, "speeds.json", kGelu).at("code of 4 bits").forward.median, 0.91);
+}
+
 // Each damage to the file, and what the refusal names.
 TEST(Front, RefusesSpeedsThatAreNone) {
   const auto damaged = [](std::string_view from, std::string_view to) {

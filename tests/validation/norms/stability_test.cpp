@@ -2,6 +2,7 @@
 // enough to errors that an omitted leading term would show.
 #include "validation/norms/stability.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,12 +14,16 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
 #include "kernels/formats.h"
 #include "kernels/host/errors.h"
 #include "kernels/host/layernorm.h"
+#include "kernels/support/files.h"
+#include "kernels/support/options.h"
+#include "validation/norms/stability_command.h"
 #include "validation/norms/stores.h"
 
 namespace outgrad::validation {
@@ -382,7 +387,8 @@ TEST(Stability, BoundsAreNotAbsurdlyLoose) {
 }
 
 // The victim of y in 8 bits is dgamma: its relative error is about the rms error of xh. gamma = 1 and beta = 0, so this is also
-// what a norm loses whose xh the next product keeps. The figure of e4m3 is also that of a NumPy computation with other code.
+// what a norm loses whose xh the next product keeps. The figures of e4m3 and MXFP8 are also those of a Python computation with other code: MXFP8's is
+// 0.0291 to 0.0295 in six samples of 128,000.
 TEST(Stability, DgammaSuffersFromEightBits) {
   Random random(12);
   constexpr size_t kRows = 64, kN = 1024;
@@ -391,7 +397,11 @@ TEST(Stability, DgammaSuffersFromEightBits) {
   p.dy = random.fill(kRows * kN, [&](size_t) { return random.normal(); });
   p.gamma.assign(kN, 1.0f);
   p.beta.assign(kN, 0.0f);
-  for (const auto& [store, known] : {std::pair{"e4m3", 0.026}, {"mxfp8", 0.0314}, {"int8", 0.0053}, {"int8_row", 0.0079}}) {
+  struct Known {
+    const char* store;
+    double x_hat, tolerance;
+  };
+  for (const auto& [store, known, tolerance] : {Known{"e4m3", 0.026, 0.1}, {"mxfp8", 0.0293, 0.02}, {"int8", 0.0053, 0.1}, {"int8_row", 0.0079, 0.1}}) {
     p.store = store;
     const Outcome out = run<float>(p, {});
     const auto relative = [](const std::vector<float>& got, const std::vector<long double>& exact) {
@@ -404,7 +414,8 @@ TEST(Stability, DgammaSuffersFromEightBits) {
     };
     const double dgamma = relative(out.got_dgamma, out.dgamma), x_hat = relative(out.got_x_hat, out.x_hat), dx = relative(out.got_dx, out.dx);
     RecordProperty(std::string("dgamma ") + store, std::to_string(dgamma));
-    EXPECT_NEAR(dgamma, known, 0.1 * known) << store << ", x^ " << x_hat << ", dx " << dx;
+    EXPECT_NEAR(x_hat, known, tolerance * known) << store;
+    EXPECT_NEAR(dgamma, known, 0.1 * known) << store << ", x^ " << x_hat << ", dx " << dx;  // of few rows, which scatters
     EXPECT_NEAR(dgamma, x_hat, 0.1 * x_hat) << store;
     EXPECT_LT(dx, 0.1 * dgamma) << store;
     // The estimate leaves out saturation, which MXFP8 has.
@@ -626,6 +637,123 @@ TEST(Stability, NormsAreDetectedByName) {
                                                        {"tf/LayerNorm/gamma", "tf/LayerNorm/beta"},
                                                        {"old.LayerNorm.gamma", ""},
                                                        {"gamma", "beta"}}));
+}
+
+// A safetensors file of norms with these weights, and of a convolution of each of these names.
+std::string checkpoint_of(const std::vector<NamedTensor>& norms, const std::vector<std::string>& convolutions) {
+  std::string header = "{", data;
+  const auto add = [&](const std::string& name, const std::string& shape, const std::vector<float>& values) {
+    const size_t begin = data.size();
+    data.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+    header += fmt::format(R"({}"{}":{{"dtype":"F32","shape":{},"data_offsets":[{},{}]}})", header.size() > 1 ? "," : "", name, shape, begin, data.size());
+  };
+  for (const NamedTensor& norm : norms) add(norm.name, fmt::format("[{}]", norm.values.size()), norm.values);
+  for (const std::string& name : convolutions) add(name, "[1,2,1,1]", {1, 2});
+  header += "}";
+  const kernels::u64 length = header.size();
+  return std::string(reinterpret_cast<const char*>(&length), sizeof length) + header + data;
+}
+
+TEST(Stability, GroupNormsAndConvolutionsAreSeen) {
+  const auto file = parse_tensors("F", checkpoint_of({{"unet.mid.resnets.0.norm1.weight", {1, 1}},
+                                                      {"unet.conv_norm_out.weight", {1, 1}},
+                                                      {"unet.attn.group_norm.weight", {1, 1}},
+                                                      {"unet.GroupNorm_0.scale", {1, 1}},
+                                                      {"unet.gn2.weight", {1, 1}},
+                                                      {"unet.attn.norm.weight", {1, 1}},
+                                                      {"unet.gnome.weight", {1, 1}}},
+                                                     {"unet.mid.resnets.0.conv1.weight", "unet.conv_out.weight"}));
+  std::map<std::string, std::pair<bool, bool>> found;
+  for (const NormNames& norm : detect_norms(*file)) found[norm.name] = {norm.group, norm.beside_convolution};
+  EXPECT_EQ(found, (std::map<std::string, std::pair<bool, bool>>{{"unet.mid.resnets.0.norm1", {false, true}},
+                                                                 {"unet.conv_norm_out", {false, true}},
+                                                                 {"unet.attn.group_norm", {true, false}},
+                                                                 {"unet.GroupNorm_0", {true, true}},
+                                                                 {"unet.gn2", {true, true}},
+                                                                 {"unet.attn.norm", {false, false}}}));
+}
+
+TEST(Stability, WhatIsAddedToTheWeightsIsKnownFromTheCheckpoint) {
+  const NormNames rms{"m.input_layernorm", "m.input_layernorm.weight", ""}, layer{"v.norm", "v.norm.weight", "v.norm.bias"};
+  const auto offset = [](const std::vector<NamedTensor>& tensors, const NormNames& norm, const char* model_type) {
+    return known_weight_offset(*parse_tensors("F", checkpoint_of(tensors, {})), norm, model_type);
+  };
+  const NamedTensor plain{"m.input_layernorm.weight", {0, 0}}, second{"m.layers.0.pre_feedforward_layernorm.weight", {0, 0}}, altup{"m.layers.0.altup.x", {0}};
+  EXPECT_EQ(offset({plain, second}, rms, ""), 1.0f);                 // Gemma 2 and 3, by their names
+  EXPECT_EQ(offset({plain, second}, layer, ""), std::nullopt);       // the LayerNorms of a vision tower
+  EXPECT_EQ(offset({plain, second, altup}, rms, ""), std::nullopt);  // Gemma 3n
+  EXPECT_EQ(offset({plain}, rms, ""), std::nullopt);
+  for (const char* model : {"gemma", "gemma2", "gemma3_text"}) {
+    EXPECT_EQ(offset({plain}, rms, model), 1.0f) << model;
+    EXPECT_EQ(offset({plain}, layer, model), std::nullopt) << model;
+  }
+  for (const char* model : {"llama", "gemma3n", "olmo2"}) EXPECT_EQ(offset({plain, second}, rms, model), std::nullopt) << model;
+  EXPECT_EQ(offset({plain}, layer, "nemotron"), 1.0f);
+  EXPECT_TRUE(around_zero({0.1f, -0.2f, 0.2f, 3}));
+  EXPECT_FALSE(around_zero({0.3f, 1, 1.5f, 0}));
+}
+
+// What the command says, and with which gamma it computes: the bounds of x^ (1 + w) are those of gamma = 1 + w.
+TEST(Stability, NoNormIsTakenForAnotherWithoutAWord) {
+  const kernels::ScratchFolder folder;
+  const std::string file = folder / "model.safetensors", out = folder / "out.json";
+  const auto run = [&](const std::vector<std::string>& options) {
+    CLI::App app("test");
+    int status = kernels::kExitHolds;
+    add_stability(app, status);
+    std::vector<std::string> arguments = {"stability", file, "--out", out};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    testing::internal::CaptureStderr();
+    testing::internal::CaptureStdout();
+    std::string refused;
+    try {
+      kernels::parse(app, arguments);
+    } catch (const kernels::SpecError& error) {
+      refused = error.what();
+    }
+    testing::internal::GetCapturedStdout();
+    const std::string said = testing::internal::GetCapturedStderr();
+    return refused.empty() ? std::pair(nlohmann::json::parse(kernels::read_file(out))["norms"], said) : std::pair(nlohmann::json(), refused);
+  };
+  const std::vector<float> weights = {-0.125f, 0.5f, 0.125f}, added = {0.875f, 1.5f, 1.125f};
+  const NamedTensor norm{"model.layers.0.input_layernorm.weight", weights}, second{"model.layers.0.pre_feedforward_layernorm.weight", weights};
+  const auto gammas = [](const nlohmann::json& one) { return one["channels"]["gamma"].get<std::vector<float>>(); };
+
+  kernels::write_file(file, checkpoint_of({norm}, {}));
+  auto [norms, said] = run({});
+  EXPECT_EQ(gammas(norms[0]), weights);
+  EXPECT_FALSE(norms[0].contains("weight_offset"));
+  EXPECT_NE(said.find("1 norm (model.layers.0.input_layernorm): most weights are around 0"), std::string::npos) << said;
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+  std::tie(norms, said) = run({"--weight-offset", "1"});
+  EXPECT_EQ(gammas(norms[0]), added);
+  EXPECT_EQ(norms[0]["weight_offset"], 1);
+  EXPECT_EQ(said, "");
+  std::tie(norms, said) = run({"--weight-offset", "0"});
+  EXPECT_EQ(gammas(norms[0]), weights);
+  EXPECT_EQ(said, "");
+
+  kernels::write_file(file, checkpoint_of({norm, second}, {}));
+  std::tie(norms, said) = run({});
+  EXPECT_EQ(gammas(norms[0]), added);
+  EXPECT_NE(said.find("2 norms (the first: model.layers.0.input_layernorm): analysed with gamma = 1 + w"), std::string::npos) << said;
+
+  kernels::write_file(folder / "config.json", R"({"model_type": "llama"})");
+  std::tie(norms, said) = run({});
+  EXPECT_EQ(gammas(norms[0]), weights);
+  EXPECT_NE(said.find("around 0"), std::string::npos) << said;
+
+  kernels::write_file(file, checkpoint_of({{"a.group_norm.weight", {1, 1}}, {"b.norm1.weight", {1, 1}}}, {"b.conv1.weight"}));
+  std::tie(norms, said) = run({});
+  ASSERT_EQ(norms.size(), 1u);
+  EXPECT_EQ(norms[0]["name"], "b.norm1");
+  EXPECT_NE(said.find("1 norm (a.group_norm): GroupNorm by name, left out"), std::string::npos) << said;
+  EXPECT_NE(said.find("1 norm (b.norm1): beside a convolution"), std::string::npos) << said;
+  std::tie(norms, said) = run({"--gamma-name", "a.group_norm.weight"});
+  EXPECT_NE(said.find("1 norm (a.group_norm.weight): GroupNorm by name, analysed as if"), std::string::npos) << said;
+  kernels::write_file(file, checkpoint_of({{"a.group_norm.weight", {1, 1}}}, {}));
+  std::tie(norms, said) = run({});
+  EXPECT_NE(said.find("and there is nothing else"), std::string::npos) << said;
 }
 
 TEST(Stability, TheVisionCheckpointNeedsNoSideBuffer) {

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <regex>
@@ -661,7 +662,9 @@ TEST_F(Report, OpensWithTheVerdictAndEveryFigureHasItsCommand) {
   const page::Document all = document();
   EXPECT_EQ(all.verdict.tone, page::Tone::good);
   EXPECT_EQ(all.verdict.headline.find("All "), 0u) << all.verdict.headline;
-  EXPECT_EQ(all.key_figures.tiles.size(), 4u) << "T / O, A + B, patterns, attack: nothing of others here, and no way called ours";
+  EXPECT_EQ(all.key_figures.tiles.size(), 4u) << "T, T / O, patterns, attack: nothing of others here, and no way called ours";
+  EXPECT_EQ(all.key_figures.tiles[0].figure, "0.0101") << "the whole error comes first, as a number";
+  EXPECT_EQ(all.key_figures.tiles[0].note, "in f16 0.0101, bf16 0.0101");
   EXPECT_FALSE(all.key_figures.commands.empty());
   const std::vector<std::string> order{"Error curves",
                                        "T against O",
@@ -839,6 +842,106 @@ TEST_F(Report, FindsTheHeadersOfACheckout) {
   fs::rename(folder_ / "sweeps", folder_ / "notebooks_data/sweeps");
   EXPECT_EQ(run({"--in", path("notebooks_data"), "--out", path("report")}), kernels::kExitHolds);
   EXPECT_NE(kernels::read_file(path("report/report.md")).find("kernels/generated/gelu_f32.h"), std::string::npos);
+}
+
+// Headers of a checkout stand beside each of its folders. They are no results of that folder.
+TEST_F(Report, AFolderWithoutResultsIsRefusedThoughHeadersStandBesideIt) {
+  fs::create_directories(folder_ / "kernels");
+  fs::create_directories(folder_ / "docs/pictures");
+  fs::rename(folder_ / "generated", folder_ / "kernels/generated");
+  write("docs/page.md", "# No results");
+  EXPECT_NE(refusal([&] { run({"--in", path("docs")}); }).find(path("docs") + ": --in: holds no results"), std::string::npos);
+  EXPECT_FALSE(fs::exists(folder_ / "docs/report"));
+}
+
+// Nothing is required of a function of one's own: its bounds are reported, as its header claims them.
+TEST_F(Report, AFunctionOfOnesOwnIsReported) {
+  BackwardHeader own = std::get<BackwardHeader>(read_header(path("generated/gelu_bf16.h")));
+  own.activation = "expression", own.function = "x*sigmoid(x)", own.name = "mine_bf16", own.x_limit = 64;
+  for (const char* part : {"fits", "generated", "sweeps", "stability", "pareto", "attack", "proofs", "studies", "training", "tuned"}) {
+    fs::remove_all(folder_ / part);
+  }
+  write("generated/mine_bf16.h", print_header(own));
+  const auto reported = [](const Results& results) {
+    std::map<std::string, double> found;
+    for (const Requirement& row : requirements(results)) {
+      EXPECT_EQ(row.verdict(), row.value ? RequirementVerdict::reported : RequirementVerdict::not_measured) << row.quantity;
+      if (row.value) found[row.format + " " + row.quantity] = *row.value;
+    }
+    return found;
+  };
+  const Results results = read();
+  const std::map<std::string, double> found = reported(results);
+  EXPECT_EQ(found.size(), 6u);
+  EXPECT_EQ(found.at("own mine_bf16: T, the whole gradient, all real x"), own.storage.total);
+  EXPECT_EQ(found.at("own mine_bf16: R, all real x"), own.storage.regret);
+  EXPECT_EQ(found.at("own mine_bf16: A, fit"), own.bound_a);
+  EXPECT_EQ(found.at("own mine_bf16: K, coordinate"), own.bound_k);
+  const page::Verdict verdict = compose(results, requirements(results)).verdict;
+  EXPECT_EQ(verdict.headline, "6 figures are reported; nothing here has a limit");
+  EXPECT_EQ(verdict.tone, page::Tone::muted);
+
+  // A fit without its header says less; beside its header, nothing more.
+  Json fit = Json::parse(kernels::read_file(OUTGRAD_SOURCE_DIR "/notebooks_data/fits/gelu_bf16.json"));
+  fit["activation"] = "expression", fit["name"] = "mine_bf16";
+  write("fits/mine_bf16.json", fit.dump());
+  EXPECT_EQ(reported(read()), found);
+  fs::remove_all(folder_ / "generated");
+  EXPECT_EQ(reported(read()).size(), 2u);
+  fit["activation"] = "gelu";
+  write("fits/mine_bf16.json", fit.dump());
+  EXPECT_TRUE(reported(read()).empty());
+}
+
+// Every figure says of which run it is, as provenance.json has it; what is not listed there is of an earlier run.
+TEST_F(Report, EveryFigureSaysOfWhichRunItIs) {
+  const auto origins = [&](const Results& results) {
+    std::map<std::string, std::set<std::string>> found;
+    for (const Requirement& row : requirements(results)) {
+      EXPECT_EQ(row.from.empty(), !row.value) << row.quantity;
+      if (row.value) found[row.format].insert(row.from);
+    }
+    return found;
+  };
+  using Origins = std::map<std::string, std::set<std::string>>;
+  const std::set<std::string> unknown{"not stated"}, ours{"this run"}, earlier{"an earlier run"};
+  EXPECT_EQ(origins(read()), (Origins{{"f32", unknown}, {"f16", unknown}, {"bf16", unknown}, {"norms", unknown}, {"certificates", unknown}}));
+  EXPECT_NE(rows_of(compose(read(), {})).find("sweeps/gelu_bf16.json | not stated |"), std::string::npos);
+
+  fs::create_directories(folder_ / "committed/attack");
+  fs::create_directories(folder_ / "committed/sweeps");
+  fs::rename(folder_ / "attack/norms.json", folder_ / "committed/attack/norms.json");
+  Json same = sweep_json(kF32);
+  same["domains"][0]["T_over_O"] = 7;  // of a file that this run has made itself, the committed one does not count
+  write("committed/sweeps/gelu_f32.json", same.dump());
+  Json provenance{{"schema", "outgrad.provenance/1"},
+                  {"version", "1.2.3"},
+                  {"commit", "abcdef0"},
+                  {"date", "2026-11-26"},
+                  {"machine", {{"cpu", "a processor"}, {"cores", 2}, {"gpu", ""}}},
+                  {"run", {"sweeps/gelu_bf16.json", "generated/gelu_bf16.h", "sweeps/gelu_f32.json", "generated/gelu_f32.h"}},
+                  {"committed", {{"attack/norms.json", {{"date", "2026-11-01"}, {"commit", "1234567"}}}}}};
+  write("provenance.json", provenance.dump());
+  const Results results = read();
+  const std::set<std::string> committed{"committed 2026-11-01 1234567"};
+  // PyTorch's error stands in the sweep of f32, which this writer leaves without it.
+  EXPECT_EQ(origins(results), (Origins{{"f32", ours}, {"f16", earlier}, {"bf16", ours}, {"norms", committed}, {"certificates", earlier}}));
+  EXPECT_EQ(failing(results), std::vector<std::string>{});
+  EXPECT_NE(to_text(requirements(results)).find("committed 2026-11-01 1234567"), std::string::npos);
+  EXPECT_EQ(to_json(requirements(results))["requirements"][0]["from"], "this run");
+  const page::Document document = compose(results, requirements(results));
+  EXPECT_NE(document.lead.find("By outgrad 1.2.3, commit abcdef0, 2026-11-26, on a processor, 2 cores, no GPU."), std::string::npos) << document.lead;
+  const std::string tiles = Json(document)["key_figures"].dump(), rows = rows_of(document);
+  EXPECT_NE(tiles.find("ours and others', this run; an earlier run: 4.3 \u00d7 10^9"), std::string::npos) << tiles;  // bf16 and f32 of this run, f16 not
+  EXPECT_NE(tiles.find("8.6 \u00d7 10^9"), std::string::npos) << tiles;
+  EXPECT_NE(tiles.find("found 2.50; committed 2026-11-01 1234567"), std::string::npos) << tiles;
+  EXPECT_NE(rows.find("committed/attack/norms.json | committed 2026-11-01 1234567 |"), std::string::npos) << rows;
+  EXPECT_NE(rows.find("sweeps/gelu_bf16.json | this run |"), std::string::npos) << rows;
+  EXPECT_NE(Json(document).dump().find("Of committed 2026-11-01 1234567: 1 file."), std::string::npos);
+
+  for (const char* key : {"schema", "version", "commit", "date", "machine", "run", "committed"}) {
+    with_changed("provenance.json", [&](Json& json) { json.erase(key); }, [&] { EXPECT_THROW(read(), SpecError) << key; });
+  }
 }
 
 // Sweeps of another activation are no verdict on GELU, whatever their names.

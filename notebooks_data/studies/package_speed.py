@@ -1,0 +1,183 @@
+"""Speed of the PyTorch package beside PyTorch's own on a CPU: forward and backward through autograd, and the operators by themselves.
+
+`python notebooks_data/studies/package_speed.py --write` measures, and writes package_speed.json beside this file; --show prints it. All ways run in turn
+in each round. The ratio of PyTorch's time to ours is taken round by round; its median stands with the interval that holds it with 99% confidence, by
+order statistics. The load of the machine at both ends is part of the result: beside other work the intervals are wide, and nothing here passes or fails.
+
+The C library keeps the memory that arrays had, and gives it to the next ones. By default it asks the system for every array of 32 MiB anew, and the
+system's first touch of its pages can take several times as long as the computation (--system measures that).
+"""
+
+import argparse
+import ctypes
+import json
+import math
+import os
+import pathlib
+import platform
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+
+import outgrad
+from outgrad import library
+
+RESULT = pathlib.Path(__file__).with_suffix(".json")
+SCHEMA = "outgrad.package_speed/1"
+COLUMNS, EPS = 1024, 1e-5
+FORMATS = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of malloc.h
+
+
+def keep_memory():
+    mallopt = ctypes.CDLL(None).mallopt
+    if not (mallopt(M_MMAP_MAX, 0) == 1 and mallopt(M_TRIM_THRESHOLD, 2**31 - 1) == 1):
+        sys.exit("package_speed: this C library cannot be told to keep memory; try --system")
+
+
+def through_autograd(function, inputs, dy):
+    return lambda: torch.autograd.grad(function(*inputs), inputs, dy)
+
+
+def ways_of_gelu(x, dy):
+    """{what: (ours, PyTorch's)}; each is called without arguments."""
+    kept, given = x.detach(), dy
+    y, mask = library.activation_forward(kept, 0)
+    return {
+        "through autograd": (through_autograd(outgrad.gelu, (x,), dy), through_autograd(F.gelu, (x,), dy)),
+        "forward": (lambda: library.activation_forward(kept, 0), lambda: torch.ops.aten.gelu(kept)),
+        "backward": (lambda: library.activation_backward(given, y, mask, 0), lambda: torch.ops.aten.gelu_backward(given, kept)),
+    }
+
+
+def ways_of_layer_norm(x, dy):
+    n = x.shape[-1]
+    kept, gamma, beta = x.detach(), torch.rand(n) + 0.5, torch.randn(n)
+    own = gamma.to(x.dtype), beta.to(x.dtype)  # PyTorch takes parameters of x's type
+    ours = (x, *(p.clone().requires_grad_() for p in (gamma, beta)))
+    theirs = (x, *(p.clone().requires_grad_() for p in own))
+
+    def our_backward(y, rstd, side):
+        return library.norm_backward(dy, y, n, gamma, beta, rstd, False, None, side, True, True)
+
+    def their_backward(mean, rstd):
+        return torch.ops.aten.native_layer_norm_backward(dy, kept, [n], mean, rstd, *own, [True] * 3)
+
+    outputs, statistics = library.norm_forward(kept, n, gamma, beta, EPS, False, None), torch.ops.aten.native_layer_norm(kept, [n], *own, EPS)[1:]
+    return {
+        "through autograd": (
+            through_autograd(lambda x, g, b: outgrad.layer_norm(x, n, g, b), ours, dy),
+            through_autograd(lambda x, g, b: F.layer_norm(x, (n,), g, b), theirs, dy),
+        ),
+        "in sequence": (
+            lambda: our_backward(*library.norm_forward(kept, n, gamma, beta, EPS, False, None)),
+            lambda: their_backward(*torch.ops.aten.native_layer_norm(kept, [n], *own, EPS)[1:]),
+        ),
+        "forward": (lambda: library.norm_forward(kept, n, gamma, beta, EPS, False, None), lambda: torch.ops.aten.native_layer_norm(kept, [n], *own, EPS)),
+        "backward": (lambda: our_backward(*outputs), lambda: their_backward(*statistics)),
+    }
+
+
+KINDS = {"gelu": ways_of_gelu, "layer_norm": ways_of_layer_norm}
+
+
+def seconds(function):
+    start = time.perf_counter()
+    result = function()  # freed after the clock has stopped
+    taken = time.perf_counter() - start
+    del result
+    return taken
+
+
+def interval(values):
+    """[median, low, high]: the median, and the order statistics of ranks k + 1 and n - k, between which it lies with at
+    least 99% confidence, 1 - 2 P(Binomial(n, 1/2) <= k). Up to 7 values are too few, and give the least and the greatest."""
+    ordered, n = sorted(values), len(values)
+    k = max((k for k in range(n // 2) if sum(math.comb(n, i) for i in range(k + 1)) / 2**n <= 0.005), default=0)
+    return [ordered[n // 2], ordered[k], ordered[n - 1 - k]]
+
+
+def measured(kind, dtype, elements, rounds, repeats=1):
+    """A row for each way of a kind."""
+    torch.manual_seed(1)
+    columns = min(COLUMNS, elements)
+    x, dy = torch.randn(elements // columns, columns).to(dtype).requires_grad_(), torch.randn(elements // columns, columns).to(dtype)
+    ways = KINDS[kind](x, dy)
+    taken = {what: ([], []) for what in ways}
+    for counted in range(-2, rounds):  # two rounds to warm up
+        for what, pair in ways.items():
+            for times, function in zip(taken[what], pair, strict=True):
+                spent = min(seconds(function) for _ in range(repeats))
+                if counted >= 0:
+                    times.append(spent)
+    for what, (ours, theirs) in taken.items():
+        ratios = interval([b / a for a, b in zip(ours, theirs, strict=True)])
+        yield {"what": what, "ours_ms": interval([1e3 * t for t in ours]), "pytorch_ms": interval([1e3 * t for t in theirs]), "times_as_fast": ratios}
+
+
+def processor():
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.machine()
+
+
+def show(found):
+    print(f"{found['processor']}, {found['threads']} threads on {found['cores']} cores, PyTorch {found['pytorch']}, memory {found['memory']}")
+    print(f"load average {found['load'][0]:.1f} before and {found['load'][1]:.1f} after: {'busy' if max(found['load']) > 1 else 'quiet'}")
+    for row in found["rows"]:
+        median, low, high = row["times_as_fast"]
+        ours, theirs = row["ours_ms"][0], row["pytorch_ms"][0]
+        print(f"{row['kind']:10} {row['format']:4} {row['elements']:>9} {row['what']:16} {ours:9.3f} ms, PyTorch {theirs:9.3f} ms: {median:.2f} [{low:.2f}, {high:.2f}]")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help=f"measure, and write {RESULT.name}")
+    parser.add_argument("--show", action="store_true", help="print what the file has, without measuring")
+    parser.add_argument("--out", type=pathlib.Path, default=RESULT, help="the file (default: beside this program)")
+    parser.add_argument("--elements", type=int, default=2**24, help="of an array (default: 2^24)")
+    parser.add_argument("--rounds", type=int, default=25, help="(default: 25)")
+    parser.add_argument("--repeats", type=int, default=200, help="of a call on 64 elements in a round, of which the shortest counts (default: 200)")
+    parser.add_argument("--system", action="store_true", help="leave the C library's memory as it is by default")
+    options = parser.parse_args()
+    if options.show:
+        show(json.loads(options.out.read_text()))
+        return 0
+    if options.elements < 64 or options.elements % min(COLUMNS, options.elements) != 0 or min(options.rounds, options.repeats) < 1:
+        parser.error("--elements takes 64 or more, in whole rows of 1024, --rounds and --repeats at least 1")
+    if not options.system:
+        keep_memory()
+    threads = torch.get_num_threads()
+    found = {
+        "schema": SCHEMA,
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "threads": threads,
+        "pytorch": torch.__version__.split("+")[0],
+        "memory": "of the system" if options.system else "kept",
+        "rounds": options.rounds,
+        "load": [os.getloadavg()[0]],
+        "rows": [],
+    }
+    for elements, repeats in ((options.elements, 1), (64, options.repeats)):
+        if elements == 64:
+            torch.set_num_threads(1)  # as few elements have no work for more
+        for kind in KINDS:
+            for name, dtype in FORMATS.items():
+                found["rows"] += [{"kind": kind, "format": name, "elements": elements, **row} for row in measured(kind, dtype, elements, options.rounds, repeats)]
+    found["load"].append(os.getloadavg()[0])
+    torch.set_num_threads(threads)
+    if options.write:
+        partial = options.out.with_suffix(".part")
+        partial.write_text(json.dumps(found, indent=1) + "\n")
+        partial.replace(options.out)
+    show(found)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

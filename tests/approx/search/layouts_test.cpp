@@ -1,0 +1,57 @@
+// A layout that is found reaches the target in the fit too, and a refusal names a target or a layout that does.
+#include "approx/search/layouts.h"
+
+#include "approx/search/fitter.h"
+#include "kernels/host/errors.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace outgrad::approx {
+namespace {
+
+Spec own_spec(const std::string& expression, const std::string& format, const std::string& rest) {
+  return parse_spec(
+      fmt::format(R"({{"schema": "outgrad.spec/2", "name": "own_x", "kind": "backward", "expression": "{}", "format": "{}", {}}})", expression, format, rest),
+      "spec.json");
+}
+
+std::string refusal_of_fit(const Spec& spec) {
+  try {
+    fit(spec, 0);
+  } catch (const kernels::SpecError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Layouts, TheOneThatIsFoundReachesTheTarget) {
+  // g = 1 - y^2 of tanh: one row of degree 2 is exact.
+  const Fit exact = fit(own_spec("tanh(x)", "bf16", R"("target": "abs:2^-6")"), 0);
+  EXPECT_EQ(exact.backward->kRows, 1);
+  EXPECT_EQ(exact.backward->kDegree, 2);
+  // g = 1 - exp(-y) of softplus, and a degree that is asked for.
+  const Fit found = fit(own_spec("log(1+exp(x))", "f32", R"("target": "abs:2^-10", "degree": 4)"), 0);
+  EXPECT_EQ(found.backward->kDegree, 4);
+  EXPECT_LE(found.backward->kA, 0x1p-10);
+  EXPECT_GT(found.backward->kA, 0x1p-17);  // and by no more than one step of the ladder too fine
+}
+
+TEST(Layouts, ARefusalNamesWhatReachesTheTarget) {
+  // No polynomial of degree 3 on 8 cells: the line ends with members that do it.
+  const std::string tail = "; try ";
+  const std::string coarse = refusal_of_fit(own_spec("log(1+exp(x))", "f32", R"("target": "abs:2^-10", "degree": 1, "cells": 8)"));
+  ASSERT_NE(coarse.find(tail), std::string::npos) << coarse;
+  EXPECT_EQ(refusal_of_fit(own_spec("log(1+exp(x))", "f32", R"("target": "abs:2^-10", )" + coarse.substr(coarse.find(tail) + tail.size()))), "accepted");
+  // Nothing that is tried reaches 2^-60: the line ends with a target that something does.
+  const std::string fine = refusal_of_fit(own_spec("log(1+exp(x))", "f32", R"("target": "abs:2^-60", "degree": 2)"));
+  const std::string reached = "one reaches ";
+  ASSERT_NE(fine.find(reached), std::string::npos) << fine;
+  EXPECT_EQ(refusal_of_fit(own_spec("log(1+exp(x))", "f32", R"("degree": 2, "target": ")" + fine.substr(fine.find(reached) + reached.size()) + "\"")),
+            "accepted");
+}
+
+}  // namespace
+}  // namespace outgrad::approx
