@@ -129,7 +129,7 @@ std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Form
     const Ball start = masked ? composite.x_star() : Ball(-f.reach), finish(rising ? f.reach : -f.reach);
     // The values that f takes on the branch, from `least` at its start.
     const Ball least = masked ? composite.y_star() : f.value_ball(start), last = f.value_ball(finish);
-    const double most = std::isinf(rising ? composite.right_limit() : composite.left_limit()) ? INFINITY : last.upper();
+    const bool bounded = std::isfinite(rising ? composite.right_limit() : composite.left_limit());
     struct Edge {
       Ball x, g;  // an enclosure of the argument of a boundary, and of f' over it
     };
@@ -146,7 +146,8 @@ std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Form
       const double bottom = k > 0 ? boundary(format, stored[k - 1], stored[k], overflow) : -end;
       const double top = k + 1 < stored.size() ? boundary(format, stored[k], stored[k + 1], overflow) : end;
       if (!(Ball(top) - least).positive()) continue;  // also where it is undecided: the preimage is then shorter than 2^-200
-      if (bottom >= most || (format == Format::f32 && k + 1 == stored.size())) break;
+      if (bounded && !(last - Ball(bottom)).positive()) break;
+      if (format == Format::f32 && k + 1 == stored.size()) break;
       if (std::isinf(value) && bottom >= last.lower()) break;  // the number before has taken in the tail
       StorageInterval interval{stored[k].code, static_cast<float>(value), right || !masked, INFINITY, -INFINITY, 0, scale};
       const auto include = [&](const Ball& g) {
