@@ -345,7 +345,7 @@ CoordinateBound certify_coordinate(const Composite& composite, const BackwardMod
   double last = lowest;
   for (double y = lowest, above = 0; y <= end; y = above) {
     above = next_number(model.format, y);
-    if ((carries ? above : 0.5 * (y + above)) < y_star) continue;  // no f(x) rounds to it
+    if (!(Ball(carries ? above : 0.5 * (y + above)) - composite.y_star()).positive()) continue;  // no f(x) rounds to it, but y* may
     last = y;
     for (const bool right : {false, true}) {
       if (!holds_branch(model.format, y, right)) continue;

@@ -332,8 +332,8 @@ class Enumeration {
       return;
     }
     // T, O and R are claimed as what they are, not as bounds: the class, and comparisons of fits, rest on them.
+    const double absolute_room = kAbsoluteRoom * std::min(1.0, 4 * largest_slope_) + (k == 2 ? kRegretRoom * seen_[1] : 0);
     if (k < kEnclosureRoom.size()) {
-      const double absolute_room = kAbsoluteRoom * std::min(1.0, 4 * largest_slope_) + (k == 2 ? kRegretRoom * seen_[1] : 0);
       const auto too_large = [&](double sup) { return finding.claim > sup * (1 + kEnclosureRoom[k]) + absolute_room; };
       if (too_large(seen_[k])) {
         finding.verdict = too_large(finding.proven) ? Verdict::Violated : Verdict::Undecided;
@@ -346,7 +346,7 @@ class Enumeration {
         return;
       }
     }
-    if (k < found_.size() && found_[k].given) {
+    if (k < found_.size() && found_[k].given && finding.claim > absolute_room) {
       const std::string where = found_place(found_[k], masked_);
       const FoundProblem problem = found_problem(finding.name, found_[k], where, found_errors_[k], finding.claim);
       if (problem.verdict != Verdict::Holds) {
