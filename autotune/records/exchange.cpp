@@ -269,13 +269,14 @@ Recording read_t4(const std::string& path, const ordered_json& root) {
   const auto metadata = root.find("metadata");
   const bool described = metadata != root.end() && metadata->is_object();
   // The unit of all times of the file; where it names none, a result's `time` has its own, which is that of its samples too.
-  const auto unit_of = [&](const std::string& place, const auto& unit) -> std::optional<double> {
-    if (unit.is_null() || unit == "") return {};
-    const std::string text = unit.is_string() ? unit.template get<std::string>() : unit.dump();
+  const auto unit_of = [&](const std::string& place, const ordered_json& unit, double otherwise) {
+    if (unit.is_null() || unit == "") return otherwise;
+    const std::string text = unit.is_string() ? unit.get<std::string>() : unit.dump();
     constexpr std::size_t kShown = 40;
     return milliseconds_of(bad(place, "unknown unit of time '" + text.substr(0, kShown) + "'; known: ns, us, ms, s"), text);
   };
-  const std::optional<double> unit = unit_of("metadata: timeunit", described && metadata->contains("timeunit") ? metadata->at("timeunit") : ordered_json());
+  const double named = unit_of("metadata: timeunit", described && metadata->contains("timeunit") ? metadata->at("timeunit") : ordered_json(), 0);
+  const double unit = named > 0 ? named : 1;
   const auto place_of = [](std::size_t i) { return "results[" + std::to_string(i) + "]"; };
 
   // Parameters in the order of the first configuration; values in ascending order, texts in the order in which they occur.
@@ -312,25 +313,24 @@ Recording read_t4(const std::string& path, const ordered_json& root) {
       if (known == std::end(kFailures)) throw bad(place_of(i), "unknown invalidity '" + invalidity + "'");
       evaluation.failure = invalidity;
     }
-    double sample_unit = unit.value_or(1);
+    double sample_unit = unit;
     if (const auto measurements = result.find("measurements"); measurements != result.end() && measurements->is_array())
       for (const auto& measurement : *measurements) {
         if (!measurement.is_object() || text_at(measurement, "name") != "time") continue;
-        const auto own = measurement.contains("unit") ? unit_of(place_of(i) + ": measurements", measurement["unit"]) : std::nullopt;
-        if (!unit) sample_unit = own.value_or(1);
+        const double own = measurement.contains("unit") ? unit_of(place_of(i) + ": measurements", measurement["unit"], unit) : unit;
+        if (named == 0) sample_unit = own;
         if (evaluation.failure.empty() && measurement.contains("value") && measurement["value"].is_number())
-          evaluation.time_ms = own.value_or(unit.value_or(1)) * measurement["value"].get<double>();
+          evaluation.time_ms = own * measurement["value"].get<double>();
       }
     if (const auto times = result.find("times"); times != result.end() && times->is_object()) {
       evaluation.times_ms = numbers_at(*times, "runtimes");
       for (double& sample : evaluation.times_ms) sample *= sample_unit;
-      const double other = unit.value_or(1);
       // The schema's key, and the one that Kernel Tuner writes.
-      evaluation.compile_ms = other * (times->contains("compilation_time") ? number_at(*times, "compilation_time") : number_at(*times, "compilation"));
-      evaluation.verify_ms = other * number_at(*times, "validation");
-      evaluation.benchmark_ms = other * number_at(*times, "benchmark");
-      evaluation.search_ms = other * number_at(*times, "search_algorithm");
-      evaluation.framework_ms = other * number_at(*times, "framework");
+      evaluation.compile_ms = unit * (times->contains("compilation_time") ? number_at(*times, "compilation_time") : number_at(*times, "compilation"));
+      evaluation.verify_ms = unit * number_at(*times, "validation");
+      evaluation.benchmark_ms = unit * number_at(*times, "benchmark");
+      evaluation.search_ms = unit * number_at(*times, "search_algorithm");
+      evaluation.framework_ms = unit * number_at(*times, "framework");
     }
     evaluation.timestamp = text_at(result, "timestamp");
     if (evaluation.failure.empty()) {
