@@ -76,7 +76,7 @@ TEST(Activations, TaylorModelsTellTheSignWherePlainEvaluationDoesNot) {
   for (const double x : {12.375, -7.0}) {
     const Ball around = Ball::hull(Ball(x - 0x1p-5), Ball(x + 0x1p-5));
     const Series plain = f.value_series(Series::variable(around, 3)), model = f.expand(around, 3);
-    if (x > 0) EXPECT_TRUE(plain[2].holds_zero()) << x;
+    EXPECT_TRUE(plain[2].holds_zero() || x < 0) << x;
     EXPECT_TRUE(model[2].positive()) << x;
     for (const double at : {x - 0x1p-5, x, x + 0x1p-5}) {
       const Ball e = exp(-Ball(at)), sigma = Ball(1.0) / (Ball(1.0) + e);

@@ -229,9 +229,11 @@ TEST(Fit, ShapesThatASpecificationDoesNotFitAreRefusedByName) {
 
 // The tables of a forward end where f(x) rounds to x, and to -0 at the other side: the search for these ends has to end where there are none.
 TEST(Fit, AForwardOfAnotherShapeThanItsTablesIsRefused) {
-  for (const char* function : {R"("activation": "tanh")", R"("activation": "softplus")", R"("expression": "-exp(-x^2)")", R"("expression": "x*sigmoid(x)+1")"}) {
-    for (const char* kind : {R"("target": "rel:2^-26", "core": {"degree": 8, "cells_per_unit": 4, "rows": 64}, "tail": {"degree": 8, "cells_per_unit": 1, "rows": 32})",
-                             R"("target": "rounded", "format": "bf16", "cells_per_unit": 4, "rows": 128, "core_rows": 32, "quartic_shift": 18, "x_max": 8)"}) {
+  for (const char* function :
+       {R"x("activation": "tanh")x", R"x("activation": "softplus")x", R"x("expression": "-exp(-x^2)")x", R"x("expression": "x*sigmoid(x)+1")x"}) {
+    for (const char* kind :
+         {R"("target": "rel:2^-26", "core": {"degree": 8, "cells_per_unit": 4, "rows": 64}, "tail": {"degree": 8, "cells_per_unit": 1, "rows": 32})",
+          R"("target": "rounded", "format": "bf16", "cells_per_unit": 4, "rows": 128, "core_rows": 32, "quartic_shift": 18, "x_max": 8)"}) {
       const std::string text = fmt::format(R"({{"schema": "outgrad.spec/2", "name": "own", "kind": "forward", {}, {}}})", function, kind);
       try {
         fit(parse_spec(text, "spec.json"), 1);

@@ -62,7 +62,7 @@ TEST(Partition, CellsBeyondASymmetricRangeAreLeftOut) {
       EXPECT_TRUE(m.pieces.back().right_tail);
       for (int k = 0; k < 1 << 16; ++k) {
         const float y = kernels::widen(kernels::BF16{static_cast<kernels::u16>(k)});
-        if (std::isfinite(y)) EXPECT_LT(deployed_place(m, y, true).row, m.pieces.size()) << expression << " y " << y;
+        EXPECT_TRUE(!std::isfinite(y) || deployed_place(m, y, true).row < m.pieces.size()) << expression << " y " << y;
       }
       EXPECT_LT(deployed_place(m, INFINITY, true).row, m.pieces.size());
     }
