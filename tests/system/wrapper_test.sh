@@ -157,7 +157,7 @@ rm "$stubs/flock"
 
 environment=(ABSENT= OUTGRAD_WORK_DIR="$sandbox/first")
 wrapper 0 fit x.json
-one_line "building outgrad-fit in $sandbox/first/build on "
+one_line "building outgrad-fit outgrad-check in $sandbox/first/build on "
 wrapper 0 fit x.json
 [[ ! -s $sandbox/errors ]] || fail "the second build says $(<"$sandbox/errors")"
 rm -r "$sandbox/first"
