@@ -194,16 +194,16 @@ std::vector<Subinterval> cover(const Activation& activation, size_t most_work) {
   constexpr int kStart = 128;
   const double unit = 2 * activation.reach / kStart;
   for (int k = kStart; k-- > 0;) pending.push_back({-activation.reach + k * unit, -activation.reach + (k + 1) * unit, Shape::flat});
-  size_t work = 0;
+  size_t work = 0, dear_work = 0;  // Taylor models have a budget of their own, so that what plain enclosures decide is decided as without them
   while (!pending.empty()) {
     Subinterval p = pending.back();
     pending.pop_back();
     std::optional<Shape> shape = shape_by(expand(activation, interval(p.lo, p.hi)));
     work += activation.expression->size();
-    if (!shape && activation.name == "expression") {
+    if (!shape && activation.name == "expression" && dear_work <= most_work) {
       constexpr size_t kDearer = 8;  // than a plain evaluation
       shape = shape_by(local(activation.expand(interval(p.lo, p.hi), 3)));
-      work += kDearer * activation.expression->size();
+      dear_work += kDearer * activation.expression->size();
     }
     if (shape) {
       p.shape = *shape;
