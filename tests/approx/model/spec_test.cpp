@@ -32,6 +32,13 @@ std::string with(const std::string& from, const std::string& to) {
   return text;
 }
 
+// A function of one's own, under a name of its own.
+std::string with_expression(const std::string& expression) {
+  std::string text = with("\"activation\": \"gelu\"", "\"expression\": \"" + expression + "\"");
+  const std::string name = "\"gelu_f32\"";
+  return text.replace(text.find(name), name.size(), "\"own\"");
+}
+
 TEST(Spec, ReadsTheCommittedOne) {
   const Spec spec = parse_spec(kSpec, "spec.json");
   EXPECT_EQ(spec.name, "gelu_f32");
@@ -58,7 +65,7 @@ TEST(Spec, SaysFilePlaceAndReason) {
   }
   EXPECT_EQ(refusal_of_spec(with("2^-26.2", "1e-7")), "spec.json: target: 'abs:1e-7' is none of abs:2^-N, rel:2^-N, ulp:N, stored:RATIO, oracle, rounded");
   EXPECT_EQ(refusal_of_spec(with("abs:2^-26.2", "stored:1.05")), "spec.json: target: counts the values of a 16- or 8-bit format; the format is f32");
-  EXPECT_EQ(refusal_of_spec(with("\"activation\": \"gelu\"", "\"expression\": \"x*\"")), "spec.json: expression: column 3: the expression ends here");
+  EXPECT_EQ(refusal_of_spec(with_expression("x*")), "spec.json: expression: column 3: the expression ends here");
   EXPECT_EQ(refusal_of_spec(with("\"activation\": \"gelu\"", "\"activation\": \"gelu\", \"expression\": \"x\"")),
             "spec.json: activation: give either it or an expression");
   EXPECT_EQ(refusal_of_spec(with("\"degree\": 6", "\"degree\": 60")), "spec.json: degree: 60 is outside 1 .. 12");
@@ -79,8 +86,7 @@ TEST(Spec, WhatItQuotesStaysShort) {
   for (const char* value : {"outgrad.spec/2", "gelu_f32", "backward", "f32", "abs:2^-26.2"}) {
     EXPECT_LT(refusal_of_spec(with(value, value + rubbish)).size(), 600U) << value;
   }
-  EXPECT_EQ(refusal_of_spec(with("\"activation\": \"gelu\"", "\"expression\": \"x+\\n1\"")),
-            "spec.json: expression: column 3: the byte 0x0a is not expected here");
+  EXPECT_EQ(refusal_of_spec(with_expression("x+\\n1")), "spec.json: expression: column 3: the byte 0x0a is not expected here");
 }
 
 TEST(Spec, ALayoutThatIsNotGivenIsToBeFound) {
