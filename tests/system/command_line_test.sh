@@ -117,12 +117,13 @@ refuses 2 bench --format bf16,f8
 refuses 2 bench --format bf16,bf16
 refuses 2 bench --stores --kernel gelu_forward
 refuses 2 bench --stores --elements 1
-"$root/outgrad" bench --stores --format bf16 --elements 4096 --rounds 1 --json >stores.json || fail "bench --stores: status $?"
+"$root/outgrad" bench --stores --format bf16 --elements 4096 --rounds 9 --json >stores.json || fail "bench --stores: status $?"
 grep -q '"store": "bf16 y with its branch"' stores.json || fail "bench --stores does not time a y with its branch"
 grep -q '"store": "int8 y beside y"' stores.json || fail "bench --stores does not time a norm's y in int8"
-# Every store of GELU that is timed is one of the front.
+# Every store of GELU that has a time, which a busy machine may not give it, is one of the front.
 "$root/outgrad" front --speed stores.json --json --out front.json >front.txt || fail "front --speed: status $?"
-[[ $(sed '/"layer": "layernorm"/,$d' stores.json | grep -c '"store":') == $(grep -c '"speed":' front.json) ]] ||
+sed -i '/"layer": "layernorm"/,$d' stores.json
+[[ $(($(grep -c '"store":' stores.json) - $(grep -c '"status": "too noisy"' stores.json || true))) == $(grep -c '"speed":' front.json || true) ]] ||
   fail "front --speed knows $(grep -c '"speed":' front.json) of the stores"
 rm stores.json front.json front.txt
 refuses 2 eval
