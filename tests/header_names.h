@@ -9,8 +9,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -20,16 +18,15 @@
 #include <vector>
 
 #include "kernels/support/files.h"
+#include "kernels/support/process.h"
 
 namespace outgrad::tests {
 
+// What a shell's command prints, errors included.
 inline std::string output_of(const std::string& command) {
-  std::string text;
-  FILE* pipe = ::popen(command.c_str(), "r");
-  if (pipe == nullptr) return text;
-  for (char buffer[4096]; const size_t read = std::fread(buffer, 1, sizeof(buffer), pipe);) text.append(buffer, read);
-  ::pclose(pipe);
-  return text;
+  kernels::Launch launch{{"sh", "-c", command}};
+  launch.out = launch.err = kernels::Launch::kCaptured;
+  return kernels::run(launch).text;
 }
 
 inline const std::vector<std::string>& malformed_names() {
@@ -42,7 +39,6 @@ class HeaderNames {
  public:
   // `header` prints one of a user's own function with a name.
   explicit HeaderNames(const std::function<std::string(const std::string& name)>& header) : header_(header) {
-    std::string includes;
     for (const char* folder : {"kernels", "kernels/host"}) {
       for (const auto& file : std::filesystem::directory_iterator(std::string(OUTGRAD_SOURCE_DIR "/") + folder)) {
         if (file.path().extension() == ".h") kernels_ += fmt::format("#include \"{}/{}\"\n", folder, file.path().filename().string());
@@ -54,7 +50,7 @@ class HeaderNames {
     }
     const std::string source = write("kernels.cpp", kernels_);
     // The preprocessed text has every declaration, -dM every macro.
-    const std::string text = output_of(compiler() + " -E -P " + source + " 2>&1") + output_of(compiler() + " -E -dM " + source + " 2>&1");
+    const std::string text = output_of(compiler() + " -E -P " + source) + output_of(compiler() + " -E -dM " + source);
     static const std::regex type("\\b[A-Z][A-Za-z0-9]*\\b");
     std::set<std::string> types;
     for (auto at = std::sregex_iterator(text.begin(), text.end(), type); at != std::sregex_iterator(); ++at) types.insert(at->str());
@@ -75,9 +71,6 @@ class HeaderNames {
     names_.assign(names.begin(), names.end());
     names_.emplace_back("table");
   }
-  ~HeaderNames() { std::filesystem::remove_all(folder_); }
-  HeaderNames(const HeaderNames&) = delete;
-  HeaderNames& operator=(const HeaderNames&) = delete;
 
   [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
 
@@ -89,7 +82,7 @@ class HeaderNames {
       begins[static_cast<int>(std::count(text.begin(), text.end(), '\n')) + 1] = name;
       text += header_(name);
     }
-    const std::string source = write("behind.cpp", text), errors = output_of(compiler() + " -fsyntax-only -fmax-errors=0 " + source + " 2>&1");
+    const std::string source = write("behind.cpp", text), errors = output_of(compiler() + " -fsyntax-only -fmax-errors=0 " + source);
     static const std::regex error("behind\\.cpp:([0-9]+):[0-9]+: error:");
     std::set<std::string> failed;
     for (auto at = std::sregex_iterator(errors.begin(), errors.end(), error); at != std::sregex_iterator(); ++at) {
@@ -102,22 +95,16 @@ class HeaderNames {
   [[nodiscard]] std::string errors_before_kernels(const std::vector<std::string>& names) const {
     std::string text = "#include \"kernels/table.h\"\n";
     for (const std::string& name : names) text += header_(name);
-    return output_of(compiler() + " -fsyntax-only " + write("before.cpp", text + kernels_) + " 2>&1");
+    return output_of(compiler() + " -fsyntax-only " + write("before.cpp", text + kernels_));
   }
 
  private:
   static std::string compiler() { return "${CXX:-c++} -std=c++20 -w -fopenmp -I" OUTGRAD_SOURCE_DIR; }
   [[nodiscard]] std::string write(const std::string& name, const std::string& text) const {
-    kernels::write_file(folder_ + "/" + name, text);
-    return "'" + folder_ + "/" + name + "'";
+    kernels::write_file(folder_ / name, text);
+    return "'" + folder_ / name + "'";
   }
-  static std::string made_folder() {
-    std::string folder = (std::filesystem::temp_directory_path() / "outgrad-names-XXXXXX").string();
-    if (::mkdtemp(folder.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-    return folder;
-  }
-
-  const std::string folder_ = made_folder();
+  const kernels::ScratchFolder folder_;
   std::function<std::string(const std::string&)> header_;
   std::string kernels_;
   std::vector<std::string> names_;

@@ -12,11 +12,14 @@ lives() {
   status=$(cat "/proc/$1/status" 2>/dev/null) && [[ ! $status =~ State:[[:space:]]+Z ]]
 }
 
-# Every result in out/ is whole: the stand-ins end each file with this line. Scratch, logs and temporary names are no results.
+# Every result in out/ is whole: the stand-ins end each file with the line `end`, the wrapper its own JSON with `}}`. Scratch, logs and temporary names are
+# no results.
 assert_whole() {
-  local file
+  local file last
   while IFS= read -r file; do
-    [[ $(tail -n 1 "$file") == end ]] || fail "$1: $file is half-written"
+    last=end
+    [[ $file != */provenance.json ]] || last='}}'
+    [[ $(tail -n 1 "$file") == *"$last" ]] || fail "$1: $file is half-written"
   done < <(find "$sandbox/out" -type f -not -path '*/run/*' -not -name run.lock -not -name inputs.sha256 -not -name '*.new')
 }
 

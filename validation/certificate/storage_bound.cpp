@@ -195,7 +195,7 @@ class Preimages {
   static std::optional<Place> isolate(const Function& f, bool m, double y, double& guess) {
     auto at_guess = f.at<1>(Number(guess));
     // Where f is small, double may have lost it (1 + tanh, log(1 + exp)): Newton's steps on log |f|, almost a straight line there.
-    for (int step = 0; step < 8 && std::fabs(y) < 0x1p-10; ++step) {
+    for (int step = 0; step < 8 && y != 0 && std::fabs(y) < 0x1p-10; ++step) {
       if (!(at_guess[0].width() < 0x1p-50 * std::fabs(y))) return {};  // fewer digits of f than the end of these steps asks for
       const double ratio = at_guess[0].middle() / y, moved = std::log(ratio) * at_guess[0].middle() / at_guess[1].middle();
       if (!std::isfinite(moved) || std::fabs(moved) < 0x1p-47 * std::fabs(guess) || std::fabs(ratio - 1) < 0x1p-50) break;

@@ -174,9 +174,14 @@ void enclose_tail(const Function& f, double a, double b, Interval& values, Inter
 
 Formula expression(const Function& f, double tail_slope) {
   Formula formula{f, -kInfinity, kInfinity, -kExpressionEnd, kExpressionEnd, 0, 0, 0, 0, true, {}};
+  const auto slopes = [&](double a) { return f.at<1>(Interval(a, a + 1))[1]; };
+  // Of a function that is small everywhere, what is flat beside 1 need not be flat beside its own f'.
+  double steepest = 0;
+  for (double a = -kExpressionEnd; a < kExpressionEnd; ++a) steepest = std::max(steepest, slopes(a).magnitude());
+  const double flat = tail_slope * std::min(1.0, 4 * steepest);
   // The tails of the domain where f' is practically constant and may be lost in the rounding of large intermediate
   // values.
-  const auto is_flat = [&](double a, const Interval& limit) { return (f.at<1>(Interval(a, a + 1))[1] - limit).magnitude() <= tail_slope; };
+  const auto is_flat = [&](double a, const Interval& limit) { return (slopes(a) - limit).magnitude() <= flat; };
   while (formula.far_low < 0 && is_flat(formula.far_low, 0)) ++formula.far_low;
   const Interval last = f.at<1>(Interval(kExpressionEnd))[1];
   while (formula.far_high > 0 && is_flat(formula.far_high - 1, last)) --formula.far_high;

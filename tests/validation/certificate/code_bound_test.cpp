@@ -84,7 +84,7 @@ TEST(CodeBound, DamagedHeadersAreRefused) {
 // A header for an expression of a user's own, of which the library computes no g.
 CodeHeader own_code(const std::string& activation) {
   CodeHeader h = committed_code(activation);
-  h.activation = "expression";
+  h.activation = "expression", h.name = "own_" + h.name;
   h.x_limit = 64;
   h.bound_g = read_class(h.accuracy).bound;
   const double more = h.bound_g - committed_code(activation).bound_g;

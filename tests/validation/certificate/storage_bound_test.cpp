@@ -168,7 +168,7 @@ TEST(Storage, AnInputOfABlockIsThatOfItsWorstScale) {
 TableHeader make_table(const std::string& name, const std::string& format, const std::vector<Sample>& coarse_samples, const std::vector<Sample>& fine_samples) {
   TableHeader h;
   const ReferenceFunction& f = reference_function(name);
-  h.file = "table.h", h.fit_path = "fit.json", h.spec_sha256 = std::string(64, '0'), h.name = "table", h.activation = name, h.function = f.function,
+  h.file = "table.h", h.fit_path = "fit.json", h.spec_sha256 = std::string(64, '0'), h.name = "own_table", h.activation = name, h.function = f.function,
   h.format = format, h.accuracy = "oracle";
   h.entry_format = "f16", h.masked = f.masked, h.index_operations = f.masked ? 12 : 8;
   const int digits = format == "e4m3" ? 3 : 2, least = format == "e4m3" ? -6 : -14, most = format == "e4m3" ? 0x7e : 0x7b;
@@ -269,7 +269,7 @@ TEST(Storage, ClassInUlpsIsProven) {
 // A direct table of an expression whose entries are one number on each segment.
 TableHeader constant_table(const std::string& function, const std::string& format, bool masked, float right, float left) {
   TableHeader h;
-  h.file = "table.h", h.fit_path = "fit.json", h.spec_sha256 = std::string(64, '0'), h.name = "table", h.activation = "expression";
+  h.file = "table.h", h.fit_path = "fit.json", h.spec_sha256 = std::string(64, '0'), h.name = "own_table", h.activation = "expression";
   h.function = function, h.format = format, h.accuracy = "oracle", h.entry_format = "f16", h.masked = masked, h.x_limit = kExpressionEnd;
   h.index_operations = masked ? 12 : 8;
   for (const float entry : {right, right, left}) h.entries.push_back(kernels::narrow<kernels::F16>(entry).bits);
@@ -288,6 +288,13 @@ TEST(Storage, TheLargestNumberOfE4m3EndsWhereNanBegins) {
   EXPECT_EQ(findings[1].verdict, Verdict::Holds) << findings[1].why;
   // From -448 to -0 and from +0 to 448.
   EXPECT_EQ(findings[1].why.substr(0, findings[1].why.find(' ')), "254");
+}
+
+// -0 and +0 stand for the halves of such a function; f' is 0 at their far ends and 1e-40 at x = 0, which is found however small f is beside it.
+TEST(Storage, TheZeroOfATinyFunctionIsFound) {
+  TableHeader h = constant_table("1e-40*tanh(x)", "e4m3", false, 0, 0);
+  h.storage = {1e-40 * (1 + 1e-9), 5e-41 * (1 + 1e-9), 5e-41 * (1 + 1e-9)};
+  for (const Finding& finding : prove_storage(h)) EXPECT_EQ(finding.verdict, Verdict::Holds) << finding.name << ": " << finding.why;
 }
 
 // f < 0 on the whole left tail, though it oscillates there: +0 stands for nothing left of the minimum. The entry of all other codes is 10 below their
