@@ -88,8 +88,8 @@ int confirm_by_coq(const Fit& fit, const std::vector<WitnessScript>& scripts, co
   if (!checked.unlisted.empty()) fmt::print(lines, "NOT PROVEN  what is assumed beyond {}assumptions: {}\n", kCoqLibrary, fmt::join(checked.unlisted, ", "));
   if (checked.trust.outcome != coq::Outcome::proven) fmt::print(lines, "UNDECIDED   what the theorems assume\n");
   std::vector<std::string> accepted;
-  for (const auto& [bound, of] : {std::pair('A', "A of {} of {} rows"), std::pair('x', "every x in {} of {} theorems"), std::pair('B', "B in {} of {} cases"),
-                                  std::pair('T', "T in {} of {} files")}) {
+  for (const auto& [bound, of] : {std::pair('A', "A of {} of {} rows"), std::pair('x', "the rows' ranges as the whole line in {} of {} theorems"),
+                                  std::pair('B', "B in {} of {} cases"), std::pair('T', "T in {} of {} files")}) {
     const auto asked = std::ranges::count(checked.bounds, bound, &coq::Checked::bound);
     const auto proven = std::ranges::count_if(checked.bounds, [&](const coq::Checked& f) { return f.bound == bound && f.outcome == coq::Outcome::proven; });
     if (asked > 0) accepted.push_back(fmt::format(fmt::runtime(of), proven, asked));

@@ -113,7 +113,7 @@ std::vector<std::string> layouts_within(const Composite& composite, const Spec& 
     BackwardModel model = lay_out(composite, *with_layout(spec, text(ladder.front())).backward, constants, spec.target);
     const LayoutSamples samples(composite, model);
     for (const Layout& layout : ladder) {
-      const double level = samples.level(layout.degree) * kRoomOfTarget;
+      const double level = std::max(samples.level(layout.degree) * kRoomOfTarget, kNoise);
       best = std::min(best, level);
       if (level > spec.target) continue;
       model.kDegree = layout.degree;
@@ -133,9 +133,9 @@ std::vector<std::string> layouts_within(const Composite& composite, const Spec& 
 }
 
 Spec with_layout(const Spec& spec, const std::string& layout) {
-  auto members = nlohmann::ordered_json::parse(spec.text);
+  auto members = kernels::parse_json<nlohmann::ordered_json>(spec.text);
   for (const char* key : {"degree", "cells", "split", "left_segment", "right_from", "both_sides", "centred"}) members.erase(key);
-  members.update(nlohmann::ordered_json::parse("{" + layout + "}"));
+  members.update(kernels::parse_json<nlohmann::ordered_json>("{" + layout + "}"));
   return parse_spec(members.dump(), spec.name);
 }
 

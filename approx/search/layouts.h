@@ -27,6 +27,9 @@ inline constexpr int kRoughSamples = 32;
 /// Room that a target leaves for the rounding of coefficients.
 inline constexpr double kRoomOfTarget = 1.2;
 
+/// No target lies below: nothing there counts, and the sampled level of an exact polynomial is noise.
+inline constexpr double kNoise = 0x1p-45;
+
 /// A few samples of g in each row of a model, by which the least A that a degree reaches is told to within some percent.
 class LayoutSamples {
  public:

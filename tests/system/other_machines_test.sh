@@ -25,7 +25,7 @@ lack() {
   lacks=$((lacks + 1))
 }
 
-# suite BUILD TESTS COMMAND...: ctest under the command, on as many cores as there are. What is long or other machines' is left out.
+# suite BUILD TESTS COMMAND...: ctest under the command, on as many cores as there are for it. What is long or other machines' is left out.
 suite() {
   local folder=$1 tests=${TESTS:-$2} status=0
   shift 2
@@ -33,7 +33,8 @@ suite() {
   mkdir -p "$scratch/suite"
   echo "subdirs(\"$folder\")" >"$scratch/suite/CTestTestfile.cmake"
   chmod -R a+rwX "$scratch/suite"
-  "$@" ctest --test-dir "$scratch/suite" -j "$(nproc)" --output-on-failure --no-tests=error -LE 'exhaustive|nightly|gpu' -R "$tests" >"$scratch/$machine.log" 2>&1 || status=$?
+  # shellcheck disable=SC2016  # nproc under the command
+  "$@" bash -c 'exec ctest -j "$(nproc)" "$@"' ctest --test-dir "$scratch/suite" --output-on-failure --no-tests=error -LE 'exhaustive|nightly|gpu' -R "$tests" >"$scratch/$machine.log" 2>&1 || status=$?
   printf '%-9s %s\n' "$machine" "$(grep -E '% tests passed' "$scratch/$machine.log" || tail -n 1 "$scratch/$machine.log")"
   ((status == 0)) || { cat "$scratch/$machine.log"; failures=$((failures + 1)); }
 }
@@ -66,7 +67,10 @@ readers='^(kernels|kernels_fuzz|autotune|validation|attack|approx|system)\.'  # 
 for machine in "$@"; do
   case $machine in
     family) suite "$build" '^autotune\.' env OUTGRAD_CPU_MODEL=26,2 ;;
-    cores_1) suite "$build" "$readers" taskset -c 0 ;;
+    cores_1)
+      core=$(taskset -cp $$ | sed -E 's/.*: ([0-9]+).*/\1/')  # one that this process may run on
+      suite "$build" "$readers" taskset -c "$core"
+      ;;
     cores_64)
       # What C++ and OpenMP go by.
       cc -shared -fPIC -O1 -o "$scratch/cores.so" -x c - <<'END'
@@ -84,8 +88,11 @@ END
       suite "$build" "$readers" env LOCPATH="$scratch" LC_ALL=de_DE.UTF-8 TZ=Asia/Kolkata
       ;;
     user)
-      if ((EUID != 0)) || ! unshare -m true 2>/dev/null; then
-        lack "another user and file system take root"
+      mkdir -p "$scratch"/{lower,upper,over,joined}
+      # shellcheck disable=SC2016  # likewise
+      if ((EUID != 0)) || ! unshare -m bash -c 'mount -t tmpfs none "$1/over" && mkdir "$1/over/work" "$1/over/upper" &&
+          mount -t overlay overlay -o "lowerdir=$1/lower,upperdir=$1/over/upper,workdir=$1/over/work" "$1/joined"' lower "$scratch" 2>/dev/null; then
+        lack "another user and file system take root, and a kernel with overlays"
         continue
       fi
       # The build is written in a layer over it, which is anybody's.

@@ -179,7 +179,7 @@ refuses() {  # refuses EXPRESSION REASON: status 2, one line with the interval a
 
 refuses 'sin(x)' 'several stationary points: a maximum in ['
 refuses '1/x' 'a pole: '
-refuses '-softplus(-x)' "f' is 1 on the left and 0 on the right; mirror it, \"expression\": \"-(-softplus(-(-x)))\", and store -f(-x)"
+refuses '-softplus(-x)' "f' is 1 on the left and 0 on the right; fit its mirror image, \"expression\": \"-(-softplus(-(-x)))\", and store -f(x) in place of f(x)"
 refuses 'abs(x)' 'a kink: '
 
 # What is refused names a key and a value that works.

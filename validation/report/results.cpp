@@ -491,7 +491,9 @@ CertificateAttack read_certificate_attack(const std::string& file) {
   attack.survived = mutations["survived"].count();
   attack.specifications = specifications["tried"].count(), attack.fitted = specifications["fitted"].count(), attack.refused = specifications["refused"].count();
   attack.undecided = specifications["undecided"].count(), attack.false_claims = specifications["false"].count();
-  attack.broken = mutations["internal"].count() + specifications["hung"].count() + specifications["memory"].count() + specifications["internal"].count();
+  const std::int64_t contested = specifications.has("contested") ? specifications["contested"].count() : 0;  // files before 0.2.0 have none
+  attack.broken =
+      mutations["internal"].count() + specifications["hung"].count() + specifications["memory"].count() + specifications["internal"].count() + contested;
   return attack;
 }
 
@@ -722,7 +724,7 @@ const T* find(const std::vector<T>& items, Predicate wanted) {
 std::string Results::origin(const std::string& file) const {
   if (provenance.made_by.empty()) return "not stated";
   const auto found = provenance.of_files.find(file);
-  return found == provenance.of_files.end() ? "an earlier run" : found->second;
+  return found == provenance.of_files.end() ? "not of this run" : found->second;
 }
 
 const AttackedBound* AttackedCase::of(const std::string& gradient) const {

@@ -133,7 +133,7 @@ TEST(CoqScripts, SayThatTheRowsLeaveNoXOut) {
     const std::string expected = piece.left_tail    ? theorem.substr(theorem.find("x <="))
                                  : piece.right_tail ? theorem.substr(0, theorem.find(" <= x") + 5)
                                                     : theorem;
-    EXPECT_EQ(range.substr(0, range.find(piece.row == 11 ? "." : "~")), expected) << piece.row;
+    EXPECT_EQ(range.ends_with('.') ? range.substr(0, range.size() - 1) : range, expected) << piece.row;
   }
 }
 
