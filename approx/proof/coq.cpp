@@ -135,9 +135,9 @@ void add_cell(Row& row, const Real& lo, const Real& hi, const Real& x_star) {
   row.begin_bound("Lemma", row.part("cell"), between(lo, "x", hi), coordinate_of(row.piece));
   row.say("  intros Hx.");
   row.say("  apply ({}_cell p A {} {} {} {} {} {} {} {} ltac:(lra) {} {}_near ltac:(lra) ltac:(lra)); [{}|lra].",
-          !in_s(row.piece)   ? "output"
-          : lo > x_star ? "right"
-                        : "left",
+          !in_s(row.piece) ? "output"
+          : lo > x_star    ? "right"
+                           : "left",
           density, at.c, at.v, at.e, bound, operand(above(power_of_2(-row.bits()) + d.error * reach, row.bits())), operand(a), operand(b), at.name, density,
           in_s(row.piece) ? "unfold x_low, x_high; lra| " : "");
   row.say("  intros u t r{} Hu Ht Hr{}. unfold p, A, {}. prove_bound u {}%nat {}%positive.\nQed.\n", in_s(row.piece) ? " y" : "",
@@ -184,7 +184,8 @@ void add_tail(Row& row, const Real& end, bool right, float y_max) {
     row.say("  apply (left_tail_row p {} A {} {} {} {} {}); [lra|exact {}|{}|].", place, at.c, at.v, at.e, low, slope, at.name, values);
   }
   row.say("  intros y g Hy Hg. unfold p, A.");
-  if (in_s(row.piece)) row.say("  unfold root_of, left_root_of. pose proof y_star_between as Hs. unfold y_low, y_high in Hs. set (s := y_star) in *. clearbody s.");
+  if (in_s(row.piece))
+    row.say("  unfold root_of, left_root_of. pose proof y_star_between as Hs. unfold y_low, y_high in Hs. set (s := y_star) in *. clearbody s.");
   row.say("  prove_bound y {}%nat {}%positive.\nQed.\n", kLeastModel, row.row_bits());
 }
 

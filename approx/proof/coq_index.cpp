@@ -114,8 +114,9 @@ WitnessScript index_script(const Fit& fit) {
     (in_core ? core : left).at(row) = demand.pair();
     (in_core ? core_cases : left_cases).at(row) = fmt::format("now apply row_{}", piece.row);
     const char* const list = in_core ? "core" : "left";
-    lemmas += fmt::format("Lemma row_{0} x : {1}asked (nth {0} {2} nothing) ({3}) -> range {0} x.\nProof.\n  intros {4}[L U]. cbv [nth {2} fst snd] in L, U.\n{5}Qed.\n",
-                          piece.row, in_core ? "" : "x < x_star -> ", list, in_core ? "coordinate x" : "f x", in_core ? "" : "X ", proof);
+    lemmas += fmt::format(
+        "Lemma row_{0} x : {1}asked (nth {0} {2} nothing) ({3}) -> range {0} x.\nProof.\n  intros {4}[L U]. cbv [nth {2} fst snd] in L, U.\n{5}Qed.\n",
+        piece.row, in_core ? "" : "x < x_star -> ", list, in_core ? "coordinate x" : "f x", in_core ? "" : "X ", proof);
   }
   const auto dispatch = [](const std::vector<std::string>& cases) {
     std::string text;

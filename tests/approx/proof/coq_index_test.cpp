@@ -5,7 +5,6 @@
 #include "approx/proof/coq_check.h"
 #include "approx/proof/coq_kernel.h"
 #include "kernels/support/errors.h"
-#include "kernels/support/files.h"
 #include "tests/approx/shared.h"
 
 #include <fmt/format.h>
