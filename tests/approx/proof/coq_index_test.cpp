@@ -100,7 +100,7 @@ WitnessScript row_lemma(const Fit& fit) {
   std::string part = text.substr(0, text.find("Lemma asked_for")) + "Open Scope R_scope.\n";
   static const std::regex kEnd(R"(by_value (end_\d+))");
   for (std::sregex_iterator m(lemma.begin(), lemma.end(), kEnd), none; m != none; ++m) part += cut_out(text, "Lemma " + (*m)[1].str() + " ", "Lemma ");
-  return {"Row.v", part + lemma};
+  return {"One_row.v", part + lemma};
 }
 
 // The library takes 20 s of a processor, so that what needs it is one test.
