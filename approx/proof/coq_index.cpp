@@ -77,7 +77,7 @@ WitnessScript ranges_script(const Fit& fit) {
 
 WitnessScript index_script(const Fit& fit) {
   const Real x_star = Composite(activation_from_expression(fit.function)).x_star().mid(), y_star = f_at(x_star);
-  const auto coordinate = [&](const Real& x) { return Real((x < x_star ? -1 : 1) * sqrt(f_at(x) - y_star)); };
+  const auto coordinate = [&](const Real& x) { return Real((x < x_star ? -1 : 1) * sqrt(abs(f_at(x) - y_star))); };
   const size_t count = static_cast<size_t>(fit.backward->kRows);
   std::vector<std::string> core(count, "nothing"), left = core;
   std::vector<std::string> core_cases(count, "now apply none in D"), left_cases = core_cases;
