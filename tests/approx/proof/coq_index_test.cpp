@@ -24,7 +24,7 @@ constexpr double kIndexPatience = 900;  // seconds
 
 /// `text` from `begin` on, as far as `end`.
 std::string cut_out(const std::string& text, const std::string& begin, const std::string& end) {
-  const std::size_t from = text.find(begin), to = text.find(end, from);
+  const std::size_t from = text.find(begin), to = text.find(end, from + begin.size());
   EXPECT_TRUE(from != std::string::npos && to != std::string::npos) << begin;
   return text.substr(from, to - from);
 }
