@@ -508,7 +508,7 @@ CoqProof read_proof(const std::string& file) {
   for (const Node& one : node["bounds"].items()) {
     const bool proven = one["outcome"].text() == "proven";
     all_proven = all_proven && proven;
-    if (one["bound"].text() == "x") continue;  // that the rows leave no x out
+    if (one["bound"].text() == "x") continue;  // the ranges of x of the rows
     const auto bound = std::find(kCoqBounds.begin(), kCoqBounds.end(), one["bound"].text());
     if (bound == kCoqBounds.end()) one["bound"].fail("is none of A, B, T and x");
     CoqBound& of = proof.bounds[static_cast<std::size_t>(bound - kCoqBounds.begin())];
