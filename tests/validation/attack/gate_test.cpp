@@ -1,4 +1,5 @@
 // The gate's own power: before a checker that accepts everything, damage at the places that `check` once forgave must come out as survivors.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,6 +8,7 @@
 
 #include "kernels/host/errors.h"
 #include "kernels/support/files.h"
+#include "validation/certificate/header_reader.h"
 #include "tests/validation/attack/committed.h"
 #include "validation/attack/brute_force.h"
 #include "validation/attack/formula.h"
