@@ -32,11 +32,9 @@ class Bounds:
         return f"|g - f'(x)| <= {rounded_up(self.total, 2)}{mean} for {self.over}, fit {self.fit}"
 
 
-def _inputs(activation, dtype, store, largest):
+def _inputs(dtype, store, largest):
     """The x that a store's total is about, in words."""
     every = f"every {str(dtype).removeprefix('torch.')} x"
-    if dtype == torch.float32 and activation != "gelu" and store == stores.DEFAULT:
-        every += " whose y is f(x) correctly rounded"  # the sweeps know no other; the forward's y is, but for 66 x at most
     if largest is not None:
         return f"{every} of a tensor whose largest finite |y| is {largest:g}"
     if store == "mxfp8+bit":
@@ -65,9 +63,14 @@ def bounds(activation: str = "gelu", dtype: torch.dtype = torch.float32, store: 
     if store in stores.OF_X:
         # f' is continuous, and the two values of a code of 1 bit are within its bound of all of it.
         width, gradient = 4 * bounds(activation, dtype, "code:1").total, bounds(activation)
-        return dataclasses.replace(gradient, total=math.nextafter(width + gradient.total, math.inf), over=_inputs(activation, dtype, store, None))
+        return dataclasses.replace(gradient, total=math.nextafter(width + gradient.total, math.inf), over=_inputs(dtype, store, None))
     fit, sha256, (a_plus_b, k, t, r, bias) = library.fit_of(activation, dtype, *stores.STORES[stores.for_type(store, dtype)])
     if largest is not None:
         scale = fp8.scale_of(torch.tensor([largest], dtype=torch.float32), of_fp8[0], fp8.LEAST_OF_ACTIVATIONS).item()
         t = library.fp8_error(activation, of_fp8[0], scale, of_fp8[1])
-    return Bounds(fit, sha256, a_plus_b + k, swept.TOTALS[fit] if math.isinf(t) else t, r, _inputs(activation, dtype, store, largest), bias)
+    over = _inputs(dtype, store, largest)
+    if math.isinf(t):
+        t = swept.TOTALS[fit]
+        if activation != "gelu":
+            over += " whose y is f(x) correctly rounded"  # the sweeps know no other; the forward's y is, but for 66 x at most
+    return Bounds(fit, sha256, a_plus_b + k, t, r, over, bias)
