@@ -457,7 +457,7 @@ std::string remedy(const Composite& composite, const Spec& spec, const std::vect
         Fit tried;
         Stage rows("rows of another layout");
         BackwardFitter(composite, with_layout(free, layout), intervals).fit(tried, rows);
-        return "; try " + layout;
+        return "; try " + layout_in_place(spec, layout);
       } catch (const SpecError&) {  // the next one may
       }
     }

@@ -53,6 +53,13 @@ TEST(Layouts, ARefusalNamesWhatReachesTheTarget) {
   // Of g = 1 - y^2 the rows are exact but for roundings, and a target that is noise is no advice.
   const std::string exact = refusal_of_fit(own_spec("tanh(x)", "bf16", R"("target": "abs:2^-60")"));
   EXPECT_EQ(refusal_of_fit(own_spec("tanh(x)", "bf16", R"("target": ")" + exact.substr(exact.find(reached) + reached.size()) + "\"")), "accepted") << exact;
+  // Keys that the advice cannot stand beside are named.
+  const std::string own = R"("degree": 3, "cells": 12, "left_segment": {"edge_log2": -3, "half_octaves": 0, "merge_log2": -6})";
+  const std::string edge = refusal_of_fit(own_spec("x*normal_cdf(2*x)", "bf16", R"("target": "abs:2^-8", )" + own)), without = " without \"left_segment\"";
+  ASSERT_TRUE(edge.ends_with(without)) << edge;
+  const size_t from = edge.find(tail) + tail.size();
+  const std::string advised = edge.substr(from, edge.size() - without.size() - from);
+  EXPECT_EQ(refusal_of_fit(own_spec("x*normal_cdf(2*x)", "bf16", R"("target": "abs:2^-8", )" + advised)), "accepted") << edge;
   // What has failed is not advised.
   const std::string again = R"("degree": 3, "cells": 1, "centred": false)";
   const std::string failed = refusal_of_fit(own_spec("tanh(x)", "bf16", R"("target": "abs:2^-52.73", )" + again));
