@@ -19,6 +19,64 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
+// 8 elements of gamma or beta, as shared_words reads those in fp32.
+template <ParameterFormat P, bool Whole>
+__device__ __forceinline__ Tuple<float, kOctet> parameter_words(const void* parameters, i64 at, int count, float missing) {
+  using Element = typename ParameterIn<P>::Type;
+  const Element* const from = static_cast<const Element*>(parameters) + at;
+  if constexpr (P == ParameterFormat::f32) {
+    return shared_words<Whole>(from, count, missing);
+  } else {
+    Tuple<float, kOctet> words;
+    if constexpr (Whole) {
+      Octet<Element> octet;
+      *reinterpret_cast<uint4*>(octet.w) = __ldg(reinterpret_cast<const uint4*>(from));
+      OUTGRAD_UNROLL
+      for (int k = 0; k < kOctet; ++k) words.v[k] = widened(octet, k);
+    } else {
+      OUTGRAD_UNROLL
+      for (int k = 0; k < kOctet; ++k) words.v[k] = k < count ? widen(from[k]) : missing;
+    }
+    return words;
+  }
+}
+
+// One element of gamma or beta, or `absent` where there is none.
+template <ParameterFormat P>
+__device__ __forceinline__ float parameter_at(const void* parameters, i64 j, float absent) {
+  return parameters == nullptr ? absent : widen(static_cast<const typename ParameterIn<P>::Type*>(parameters)[j]);
+}
+
+// The index of column j among the side channels, or -1.
+template <class Float>
+__device__ __forceinline__ i32 side_place(const SideBuffer<Float>& side, i64 j) {
+  i64 low = 0;
+  i64 high = side.count;
+  while (low < high) {
+    const i64 middle = (low + high) / 2;
+    if (side.channels[middle] < j) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low < side.count && side.channels[low] == j ? static_cast<i32>(low) : -1;
+}
+
+// Tests every channel once, each by another of the grid's threads.
+template <ParameterFormat P, class T>
+__device__ __forceinline__ void watch_channels(const NormForwardArrays<T>& a) {
+  if (a.watch.seen == nullptr || a.gamma == nullptr) return;
+  const i64 step = static_cast<i64>(gridDim.x) * blockDim.x;
+#pragma unroll 1
+  for (i64 j = static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x; j < a.n; j += step) {
+    const float gamma = parameter_at<P>(a.gamma, j, 1.0f), beta = parameter_at<P>(a.beta, j, 0.0f);
+    if (is_told(a.watch.near, gamma, beta) || side_place(a.side, j) >= 0) continue;
+    a.watch.seen[0] = 1;  // who else writes it writes the same
+    if (!is_told(a.watch.lost, gamma, beta)) a.watch.seen[1] = 1;
+  }
+}
+
 template <class Schedule>
 inline constexpr int kNormThreads = kTreeLanes * Schedule::kSchedule.row_warps * Schedule::kSchedule.block_rows;
 
@@ -54,13 +112,14 @@ struct ForwardInput {
 
 // Wide: rows consist of whole octets and are aligned to the schedule's accesses, and gamma and beta are aligned to 16
 // bytes. y may alias x, as on the host.
-template <Norm N, class T, class Schedule, bool Wide = true, bool Residual = false>
+template <Norm N, class T, class Schedule, bool Wide = true, bool Residual = false, ParameterFormat P = ParameterFormat::f32>
 __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.resident_blocks) norm_forward(NormForwardArrays<T> a) {
   constexpr GpuNormSchedule S = Schedule::kSchedule;
   static_assert(norm_schedule_holds<S>());
   using Input = ForwardInput<T, Residual>;
   using Row = typename RowOf<S, T, Input, Wide>::Type;
   RowThread<S.row_warps, S.block_rows> thread;
+  watch_channels<P>(a);
 #pragma unroll 1
   for (i64 first = static_cast<i64>(blockIdx.x) * S.block_rows; first < a.rows; first += static_cast<i64>(gridDim.x) * S.block_rows) {
     const bool present = S.block_rows == 1 || first + thread.row < a.rows;
@@ -113,8 +172,8 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
       OUTGRAD_UNROLL
       for (int k = 0; k < kOctet; ++k) gamma.v[k] = 1.0f, beta.v[k] = kMissingTerm;
       const i64 column = there ? at : 0;
-      if (a.gamma) gamma = shared_words<Wide>(a.gamma + column, count, 1.0f);
-      if (a.beta) beta = shared_words<Wide>(a.beta + column, count, kMissingTerm);
+      if (a.gamma) gamma = parameter_words<P, Wide>(a.gamma, column, count, 1.0f);
+      if (a.beta) beta = parameter_words<P, Wide>(a.beta, column, count, kMissingTerm);
       float result[kOctet];
       OUTGRAD_UNROLL
       for (int k = 0; k < kOctet; ++k) result[k] = fma_rn(normalised(widened(octet[0], k), mean, rstd), gamma.v[k], beta.v[k]);
@@ -129,10 +188,10 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
 template <Norm N>
 inline constexpr int kColumnSums = column_sums(N);
 
-// One thread for each of `padded` columns.
-template <class = void>
+// One thread for each of `padded` columns. The c of a lost channel is NaN, and with it m2 and dgamma.
+template <ParameterFormat P = ParameterFormat::f32>
 __global__ void __launch_bounds__(kColumnThreads)
-    norm_prepare(NormColumns columns, i32* place, const float* gamma, const float* beta, i64 n, i64 padded, SideBuffer<const float> side) {
+    norm_prepare(NormColumns columns, i32* place, const void* gamma, const void* beta, i64 n, i64 padded, SideBuffer<const float> side, SideGuard guard) {
   const i64 j = static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (j >= padded) return;
   if (j >= n) {
@@ -140,19 +199,13 @@ __global__ void __launch_bounds__(kColumnThreads)
     place[j] = -1;
     return;
   }
-  i64 low = 0;
-  i64 high = side.count;
-  while (low < high) {
-    const i64 middle = (low + high) / 2;
-    if (side.channels[middle] < j) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  const bool is_side = low < side.count && side.channels[low] == j;
-  place[j] = is_side ? static_cast<i32>(low) : -1;
-  prepare_column(columns, gamma, beta, j, is_side);
+  place[j] = side_place(side, j);
+  const bool is_side = place[j] >= 0;
+  const float g = parameter_at<P>(gamma, j, 1.0f), b = parameter_at<P>(beta, j, 0.0f);
+  const bool lost = guard.tests != 0 && !is_side && !is_told(guard.lost, g, b);
+  const float kept = lost ? float_of(kCanonicalNanF32) : b;
+  const NormColumns own = {columns.gamma + j, columns.beta + j, columns.reciprocal + j, columns.divisor + j, columns.weight + j};
+  prepare_column(own, &g, &kept, 0, is_side);
 }
 
 template <SideChannels Side, class T>
@@ -224,29 +277,47 @@ __device__ __forceinline__ Tuple<float, kOctet> taken_tuple(const float4* at, in
 
 // Octets that stand in for an absent gamma and an absent beta.
 [[maybe_unused]] alignas(16) static __device__ const float kAbsentGamma[kOctet] = {1, 1, 1, 1, 1, 1, 1, 1};
-[[maybe_unused]] alignas(16) static __device__ const float kAbsentBeta[kOctet] = {0, 0, 0, 0, 0, 0, 0, 0};
+[[maybe_unused]] alignas(16) static __device__ const u32 kAbsentGammaF16[kOctet / 2] = {0x3c003c00, 0x3c003c00, 0x3c003c00, 0x3c003c00};
+[[maybe_unused]] alignas(16) static __device__ const u32 kAbsentGammaBf16[kOctet / 2] = {0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80};
+[[maybe_unused]] alignas(16) static __device__ const float kAbsentBeta[kOctet] = {0, 0, 0, 0, 0, 0, 0, 0};  // in every format
+
+template <ParameterFormat P>
+__device__ __forceinline__ const void* absent_gamma() {
+  if constexpr (P == ParameterFormat::f32) return kAbsentGamma;
+  if constexpr (P == ParameterFormat::f16) return kAbsentGammaF16;
+  return kAbsentGammaBf16;
+}
 
 // The constants of a thread's own columns, which the thread computes itself if there are no side channels. A thread's
 // reciprocals stay in its registers or, if Aside, in shared memory. If the thread has a single octet, its gamma and
-// beta are kept, too. With more octets they would take what the sums need, so they are looked up in L1.
-template <Norm N, GpuNormSchedule S, class T, class Thread, bool Aside>
+// beta are kept, too. With more octets they would take what the sums need, so they are looked up in L1. The reciprocal
+// of a lost channel is NaN.
+template <Norm N, GpuNormSchedule S, class T, class Thread, bool Aside, ParameterFormat P>
 struct OwnColumns {
   static constexpr bool kKept = S.octets == 1;
   static constexpr int kThreads = kTreeLanes * S.row_warps * S.block_rows, kQuads = kOctet / 4;
   float4* aside;
-  const float *from_gamma[S.octets], *from_beta[S.octets];
+  const void *from_gamma[S.octets], *from_beta[S.octets];
   Tuple<float, kOctet> reciprocals[S.octets], kept_gamma, kept_beta;
 
   __device__ __forceinline__ OwnColumns(const NormBackwardArrays<T>& a, const Thread& thread, float4* room) : aside(room) {
+    using Element = typename ParameterIn<P>::Type;
     OUTGRAD_UNROLL
     for (int k = 0; k < S.octets; ++k) {
       const u32 octet = thread.first() + k * Thread::kApart;
       const bool there = octet < static_cast<u32>(a.n) / kOctet;
-      from_gamma[k] = there && a.gamma != nullptr ? a.gamma + octet * kOctet : kAbsentGamma;
-      from_beta[k] = there && a.beta != nullptr ? a.beta + octet * kOctet : kAbsentBeta;
+      from_gamma[k] = there && a.gamma != nullptr ? static_cast<const Element*>(a.gamma) + octet * kOctet : absent_gamma<P>();
+      from_beta[k] = there && a.beta != nullptr ? static_cast<const Element*>(a.beta) + octet * kOctet : kAbsentBeta;
       const Tuple<float, kOctet> g = read(from_gamma[k]);
       OUTGRAD_UNROLL
       for (int i = 0; i < kOctet; ++i) reciprocals[k].v[i] = div_rn(1.0f, g.v[i]);
+      if (a.guard.tests != 0 && there && a.gamma != nullptr) {
+        const Tuple<float, kOctet> b = read(from_beta[k]);
+        OUTGRAD_UNROLL
+        for (int i = 0; i < kOctet; ++i) {
+          if (!is_told(a.guard.lost, g.v[i], b.v[i])) reciprocals[k].v[i] = float_of(kCanonicalNanF32);
+        }
+      }
       if constexpr (Aside) put_tuple(aside + k * kQuads * kThreads, kThreads, reciprocals[k]);
       if constexpr (kKept) {
         kept_gamma = g;
@@ -284,7 +355,7 @@ struct OwnColumns {
   }
 
  private:
-  static __device__ __forceinline__ Tuple<float, kOctet> read(const float* from) { return shared_words<true>(from, kOctet, 0.0f); }
+  static __device__ __forceinline__ Tuple<float, kOctet> read(const void* from) { return parameter_words<P, true>(from, 0, kOctet, 0.0f); }
 };
 
 // Rows of dy and y and, if held in registers, of what is added to the gradient.
@@ -409,7 +480,7 @@ struct ColumnSumsOf {
 // dx and the sums over rows. The warps that own slots process a.own_slots consecutive slots one after the other, and as
 // many slots side by side as a block has rows. Each block writes one row of sums. Every element of dy and y is read
 // once.
-template <Norm N, class T, class Schedule, bool Residual = false, SideChannels Side = SideChannels::none>
+template <Norm N, class T, class Schedule, bool Residual = false, SideChannels Side = SideChannels::none, ParameterFormat P = ParameterFormat::f32>
 __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.resident_blocks) norm_backward_slots(NormBackwardArrays<T> a) {
   constexpr GpuNormSchedule S = Schedule::kSchedule;
   static_assert(norm_schedule_holds<S>());
@@ -454,7 +525,7 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
   float4* aside = dynamic_shared<float4>() + S.rows_ahead * Ring::kRowQuads * kThreads + threadIdx.x;
   auto columns = [&] {
     if constexpr (Side == SideChannels::none) {
-      return OwnColumns<N, S, T, Thread, kAside>(a, thread, aside);
+      return OwnColumns<N, S, T, Thread, kAside, P>(a, thread, aside);
     } else {
       return PreparedColumns<Side, T>(a);
     }
@@ -462,6 +533,23 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
   if constexpr (kAside) aside += S.octets * Sums::kQuads * kThreads;
   Sums sums;
   sums.set(owns ? 0.0f : kMissingTerm);
+  // With a lost channel, m2 and so every dx are wrong: they become NaN by rstd. Its dgamma becomes NaN here.
+  [[maybe_unused]] bool lost = false;
+  if constexpr (Side == SideChannels::none) {
+    if (a.guard.tests != 0) {
+      OUTGRAD_UNROLL
+      for (int k = 0; k < S.octets; ++k) {
+        const Tuple<float, kOctet> reciprocal = columns.reciprocal(k, 0);
+        OUTGRAD_UNROLL
+        for (int i = 0; i < kOctet; ++i) {
+          if (reciprocal.v[i] == reciprocal.v[i]) continue;
+          lost = true;
+          sums.v[k * kColumnSums<N>].v[i] = reciprocal.v[i];
+        }
+      }
+      lost = __syncthreads_or(lost) != 0;
+    }
+  }
 #pragma unroll 1
   for (u32 slot = 0; slot < own_slots; ++slot) {
     u32 turns = owns ? static_cast<u32>(a.slot_rows.begin(first_slot + slot + 1) - a.slot_rows.begin(first_slot + slot)) : 0;
@@ -480,6 +568,7 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
       } else {
         home.fetch(a, thread, row, true);
       }
+      if (lost) home.rstd = float_of(kCanonicalNanF32);
       const auto next_of = [&](const typename Home::Row::Octets& octet, i64, int, int k) {
         if constexpr (Home::kKeepsNext) {
           return octet[2];

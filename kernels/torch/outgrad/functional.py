@@ -133,8 +133,11 @@ class _Operation:
         return result[: 1 + self.shown] if self.shown else result[0]
 
 
-def _f32(parameter):
-    return None if parameter is None else parameter.float().contiguous()
+def _parameters(weight, bias):
+    """A norm's parameters as the operators take them: contiguous and of one type."""
+    if weight is not None and bias is not None and weight.dtype != bias.dtype:
+        weight, bias = weight.float(), bias.float()
+    return None if weight is None else weight.contiguous(), None if bias is None else bias.contiguous()
 
 
 # --- Activations -----------------------------------------------------------------------------------------------------
@@ -389,7 +392,7 @@ def gelu(x: torch.Tensor, approximate: Literal["none", "tanh"] = "none", store: 
 
 def _linear_gelu_compute(x, weight, bias):
     z = torch.nn.functional.linear(x, weight)
-    return library.activation_forward(z.contiguous(), 0) if bias is None else library.bias_gelu_forward(z.contiguous(), _f32(bias))
+    return library.activation_forward(z.contiguous(), 0) if bias is None else library.bias_gelu_forward(z.contiguous(), bias.contiguous())
 
 
 def _linear_gelu_keep(ctx, inputs, outputs):
@@ -439,17 +442,18 @@ def linear_gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 
 
 def _norm_keep(ctx, inputs, kept):
-    _, ctx.columns, gamma, beta, _, ctx.rms, side_channels = inputs
+    _, ctx.columns, gamma, beta, _, ctx.rms, side_channels, _, ctx.tau = inputs
     ctx.save_for_backward(gamma, beta, side_channels, *kept)
 
 
 def _norm_gradients(name, ctx, dy, backward):
-    """backward(dy, kept, columns, gamma, beta, rms, side_channels, with_dgamma, with_dbeta), where kept is what _norm_keep was
+    """backward(dy, kept, columns, gamma, beta, rms, side_channels, with_dgamma, with_dbeta, tau), where kept is what _norm_keep was
     given."""
     with_dgamma, with_dbeta = ctx.needs_input_grad[2], ctx.needs_input_grad[3]
 
     def compute(dy, gamma, beta, side_channels, *kept):
-        dx, dgamma, dbeta = backward(dy.contiguous(), kept, ctx.columns, _f32(gamma), _f32(beta), ctx.rms, side_channels, with_dgamma, with_dbeta)
+        parameters = _parameters(gamma, beta)
+        dx, dgamma, dbeta = backward(dy.contiguous(), kept, ctx.columns, *parameters, ctx.rms, side_channels, with_dgamma, with_dbeta, ctx.tau)
         return (
             dx,
             dgamma.to(gamma.dtype).view_as(gamma) if with_dgamma else None,
@@ -457,12 +461,12 @@ def _norm_gradients(name, ctx, dy, backward):
         )
 
     dx, dgamma, dbeta = _first_only(name, compute, dy, *ctx.saved_tensors)
-    return dx, None, dgamma, dbeta, None, None, None
+    return dx, None, dgamma, dbeta, None, None, None, None, None
 
 
 def _norm_keeping_y(name):
-    def compute(x, columns, gamma, beta, eps, rms, side_channels):
-        return library.norm_forward(x.contiguous(), columns, _f32(gamma), _f32(beta), eps, rms, side_channels)
+    def compute(x, columns, gamma, beta, eps, rms, side_channels, seen, tau):
+        return library.norm_forward(x.contiguous(), columns, *_parameters(gamma, beta), eps, rms, side_channels, seen, tau)
 
     def backward(dy, kept, columns, gamma, beta, rms, side_channels, *wanted):
         y, rstd, side_x_hat = kept
@@ -472,10 +476,11 @@ def _norm_keeping_y(name):
 
 
 def _norm_keeping_8_bits(name, store):
-    def compute(x, columns, gamma, beta, eps, rms, side_channels):
-        return library.norm_forward_8bit(x.contiguous(), columns, _f32(gamma), _f32(beta), eps, rms, side_channels, store)
+    def compute(x, columns, gamma, beta, eps, rms, side_channels, seen, tau):
+        return library.norm_forward_8bit(x.contiguous(), columns, *_parameters(gamma, beta), eps, rms, side_channels, store)
 
-    def backward(dy, kept, columns, gamma, beta, rms, side_channels, *wanted):
+    def backward(dy, kept, columns, gamma, beta, rms, side_channels, *wanted_and_tau):
+        *wanted, _ = wanted_and_tau
         codes, scales, rstd, side_x_hat, _ = kept
         return library.norm_backward_8bit(dy, codes, scales, columns, gamma, beta, rstd, rms, side_channels, side_x_hat, *wanted, store)
 
@@ -512,7 +517,8 @@ def norm_store_why_not(store, columns):
     return f"{columns} columns are no whole number of groups of {group}, which share a scale" if group and columns % group != 0 else None
 
 
-def _checked_norm(function, x, normalized_shape, weight, bias, eps, rms, side_channels, store=stores.DEFAULT_OF_NORMS):
+def checked_norm(function, x, normalized_shape, weight, bias, eps, rms, side_channels, store=stores.DEFAULT_OF_NORMS, seen=None, tau=0.0):
+    """layer_norm or rms_norm. seen, tau: for the module of a norm, what its kernels test (drift.py)."""
     _expect(function, x=x, weight=weight, bias=bias)
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if not shape or tuple(x.shape[-len(shape) :]) != shape:
@@ -528,7 +534,7 @@ def _checked_norm(function, x, normalized_shape, weight, bias, eps, rms, side_ch
         raise ValueError(f"outgrad.{function}: eps is {eps}, which must be at least 0")
     if side_channels is not None:
         _expect_channels(function, side_channels, x)
-    return _norms[function, store](x, math.prod(shape), weight, bias, eps, rms, side_channels)
+    return _norms[function, store](x, math.prod(shape), weight, bias, eps, rms, side_channels, seen, tau)
 
 
 def _expect_channels(function, channels, x):
@@ -539,6 +545,9 @@ def _expect_channels(function, channels, x):
         raise TypeError(f"outgrad.{function}: side_channels is {channels.dtype} of shape {tuple(channels.shape)}; int32 numbers of columns in one dimension are needed")
     if channels.device != x.device:
         raise ValueError(f"outgrad.{function}: side_channels is on {channels.device}, x on {x.device}")
+
+
+EPS_OF_RMS = torch.finfo(torch.float32).eps
 
 
 def layer_norm(
@@ -559,7 +568,7 @@ def layer_norm(
     GPU, never a plausible wrong gradient. store: what is kept
     in place of y, "e4m3", "mxfp8" or "int8" (stores.py), on CPUs.
     """
-    return _checked_norm("layer_norm", x, normalized_shape, weight, bias, eps, False, side_channels, store)
+    return checked_norm("layer_norm", x, normalized_shape, weight, bias, eps, False, side_channels, store)
 
 
 def rms_norm(
@@ -572,8 +581,8 @@ def rms_norm(
 ) -> torch.Tensor:
     """RMSNorm over the last dimensions: layer_norm without mean and bias. eps defaults to float32's, 2^-23, for each of the
     three types, because PyTorch computes in float32 and takes the eps of that."""
-    eps = torch.finfo(torch.float32).eps if eps is None else eps
-    return _checked_norm("rms_norm", x, normalized_shape, weight, None, eps, True, side_channels, store)
+    eps = EPS_OF_RMS if eps is None else eps
+    return checked_norm("rms_norm", x, normalized_shape, weight, None, eps, True, side_channels, store)
 
 
 # For each format of a stored y: unit roundoff, half the least subnormal, and the least magnitude that rounds to
@@ -632,8 +641,19 @@ def side_channels(
     weight| is large; 1 / weight is not a normal fp32 number; or y may overflow. weight and bias are [n]. store: what is
     kept in place of y (stores.py); with y in 8 bits its own rounding counts, and not that of dtype.
     """
+    return chosen_channels(weight, bias, dtype, tau, store)
+
+
+def chosen_channels(weight, bias, dtype, tau, store, margin=1):
+    """side_channels, or with a margin above 1 those of which any limit is no further away than by this factor."""
     if weight is None:
         return None
+    found = (~told_channels(weight, bias, dtype, tau, store, margin)).nonzero().flatten().to(torch.int32)
+    return found if found.numel() > 0 else None
+
+
+def told_channels(weight, bias, dtype, tau, store, margin=1):
+    """Whether the output of a norm tells each channel well enough."""
     dtype = weight.dtype if dtype is None else dtype
     if dtype not in library.FORMATS:
         raise TypeError(f"outgrad.side_channels: {dtype} is none of float32, float16, bfloat16")
@@ -649,10 +669,21 @@ def side_channels(
         u, absolute, overflow = UNIT_OF_STORE[store], _absolute_storage_error(gamma, beta, store), _OVERFLOW[torch.float32]
     beta = beta.abs()
     moved = u * (1 + beta / gamma) + (absolute + 2.0**-149) / gamma + 3 * 2.0**-24
-    told = (moved <= (largest_storage_error(dtype, store) if tau is None else tau)) & (gamma < 2.0**126) & (gamma > 2.0**-128)
-    told &= (_LARGEST_X_HAT * gamma + beta) * (1 + 2.0**-10) < overflow
-    found = (~told).nonzero().flatten().to(torch.int32)
-    return found if found.numel() > 0 else None
+    most = (largest_storage_error(dtype, store) if tau is None else tau) / margin
+    told = (moved <= most) & (gamma < 2.0**126 / margin) & (gamma > 2.0**-128 * margin)
+    return told & ((_LARGEST_X_HAT * gamma + beta) * (1 + 2.0**-10) < overflow / margin)
+
+
+def watch_8_bits(weight, bias, dtype, tau, store, channels, seen):
+    """What the kernels of norms from y do, for y in 8 bits, whose limits depend on all of the channels; these norms run on CPUs. In compiled code,
+    where the channels are constants: a lost channel is an error at once."""
+    with torch.no_grad():
+        near, lost = (~told_channels(weight, bias, dtype, tau, store, margin) for margin in (2 / (1 + 2.0**-10), 1))
+        if channels is not None:
+            near, lost = (found.index_fill(0, channels.long(), False) for found in (near, lost))
+        found = torch.stack([near.any(), lost.any()])
+        seen.logical_or_(found)
+        torch._assert_async(~found[1], "outgrad: gamma and beta moved so far at once that the output of a norm no longer gives the gradient")
 
 
 # --- Dropout ---------------------------------------------------------------------------------------------------------

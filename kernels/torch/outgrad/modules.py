@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import is_fake
 
-from . import fp8, functional, library, quantisers, stores
+from . import drift, fp8, functional, library, quantisers, stores
 from .bounds import bounds, rounded_up
 from .linear import linear
 from .softmax import softmax
@@ -190,8 +190,13 @@ class _Norm:
     norms = "fp32"
     store = stores.DEFAULT_OF_NORMS  # what is kept in place of y: one of stores.OF_NORMS, by the constructor or by patch
     tau = None  # for functional.side_channels; None: its default for the output's type
-    _outgrad_found = None  # (type, tau and store, copies of the parameters, the channels that were found for them)
-    _outgrad_changes = 0  # how often the channels found have changed
+    _outgrad_found = None  # ((type, tau, store, device), copies of the parameters where they are compared, the channels that were found)
+    _outgrad_stale = False  # whether the channels are to be searched for again
+    _outgrad_changes = 0  # how often the channels found have changed, or may have
+    _outgrad_seen = None  # two numbers on the parameters' device, by which the kernels say that a channel has drifted (drift.py)
+    _outgrad_looks = -1  # drift.looks when this norm ran last
+    _outgrad_name = None  # in a patched model
+    OF_THE_SEARCH = "_outgrad_found", "_outgrad_stale", "_outgrad_changes", "_outgrad_seen", "_outgrad_looks"  # which no copy of a norm has
 
     def __init__(self, *args: Any, store: str = stores.DEFAULT_OF_NORMS, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -217,25 +222,33 @@ class _Norm:
         """The columns that have a side buffer if the output is of dtype (by default that of last time, at first the
         weight's): int32, ascending; None if there are none.
 
-        They are searched for again whenever a parameter has other values than last time, because gamma drifts in
-        training. Values are compared, which takes 2 us, because FSDP refills an array, and code writes to .data,
-        without a new version of the tensor.
+        They are chosen with a margin, for half of tau, because gamma and beta drift in training. On a CPU in eager mode they
+        are searched for whenever a parameter has other values than last time. Values are compared, which takes 2 us, because
+        FSDP refills an array, and code writes to .data, without a new version of the tensor. Elsewhere they are searched for
+        where the kernels have seen a drift (drift.py), and after load_state_dict, a move or choose_again.
         """
         parameters = self.weight, getattr(self, "bias", None)
         if self.weight is None or self.weight.is_meta or is_fake(self.weight):
             return None  # a fake parameter has no values
-        known = self._outgrad_found
+        known, device = self._outgrad_found, self.weight.device
         if dtype is None:
             dtype = self.weight.dtype if known is None else known[0][0]
         if torch._C._are_functorch_transforms_active():
-            return functional.side_channels(*parameters, dtype, self.tau, self.store)  # not kept, because it would outlive the transform
-        if known is None or known[0] != (dtype, self.tau, self.store) or not all(map(_equal, parameters, known[1])):
+            return self._searched(*parameters, dtype)  # not kept, because it would outlive the transform
+        key, compares = (dtype, self.tau, self.store, device), device.type in drift.AT_ONCE
+        if known is None or self._outgrad_stale or known[0] != key or (compares and not all(map(_equal, parameters, known[1]))):
+            if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                raise RuntimeError(f"outgrad.{type(self).__name__}: which channels keep x^ is not known in a capture: run the model once before it")
             with torch.inference_mode(False), torch.no_grad():  # a result found in evaluation must serve training
                 copies = tuple(None if p is None else p.detach().clone() for p in parameters)
-                channels = functional.side_channels(*copies, dtype, self.tau, self.store)
+                channels = self._searched(*copies, dtype)
+                if self._outgrad_seen is None or self._outgrad_seen.device != device:
+                    self._outgrad_seen = torch.zeros(2, dtype=torch.int32, device=device)
+                    drift.watch(self)
             if not _equal(channels, None if known is None else known[2]):
                 self._outgrad_changes += 1
-            self._outgrad_found = known = (dtype, self.tau, self.store), copies, channels
+            self._outgrad_found = known = key, copies if compares else None, channels
+            self._outgrad_stale = False
         return known[2]
 
     # torch.compile calls it while tracing, with the current parameters, and treats the result as a constant, because
@@ -243,13 +256,40 @@ class _Norm:
     # its import of the compiler.)
     side_channels._dynamo_marked_constant = True
 
+    def _searched(self, weight, bias, dtype):
+        return functional.chosen_channels(weight, bias, dtype, self.tau, self.store, margin=2)
+
+    def choose_again(self) -> None:
+        """Searches for the channels in the next forward pass: after a change of gamma or beta by hand."""
+        self._outgrad_stale = True
+        self._outgrad_changes += 1
+
+    def _apply(self, *args, **kwargs):
+        self._outgrad_stale = True  # on another device or in another type: compiled graphs are made anew by themselves
+        return super()._apply(*args, **kwargs)
+
+    def _load_from_state_dict(self, *args, **kwargs):
+        super()._load_from_state_dict(*args, **kwargs)
+        self.choose_again()
+
     def _side(self, x):
-        if not torch.is_grad_enabled() or x.dtype not in library.FORMATS:
-            return None
+        """The channels, and what the kernels test: (channels, where they say what they have seen, tau)."""
+        if self.weight is None or not torch.is_grad_enabled() or x.dtype not in library.FORMATS:
+            return None, None, 0.0
         channels = self.side_channels(x.dtype)
-        # In a graph, _outgrad_changes is a guard: if a call of side_channels() finds other channels, the graph is made
-        # anew.
-        return channels if self._outgrad_changes >= 0 else None
+        compiling = torch.compiler.is_compiling()
+        # In a graph, _outgrad_changes is a guard: if a call of side_channels() finds other channels, or the kernels have
+        # seen a drift, the graph is made anew.
+        if self._outgrad_changes < 0 or not compiling and (self.weight.device.type in drift.AT_ONCE or torch._C._are_functorch_transforms_active()):
+            return channels, None, 0.0
+        seen, tau = self._outgrad_seen, functional.largest_storage_error(x.dtype, self.store) if self.tau is None else self.tau
+        if seen is None:
+            return channels, None, 0.0
+        if not compiling and not drift.looked_since(self):
+            drift.look(wait=False)
+        if self.store != stores.DEFAULT_OF_NORMS:
+            functional.watch_8_bits(self.weight, getattr(self, "bias", None), x.dtype, self.tau, self.store, channels, seen)
+        return channels, seen, tau
 
     def bound(self, dtype: torch.dtype) -> str:
         """In words, how far an x^ that the backward pass reads from y may be from the x^ of the forward pass."""
@@ -271,7 +311,7 @@ class _Norm:
 
     def __getstate__(self):
         """Copies and pickles do not carry the channels; they search for them themselves."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("_outgrad_found", "_outgrad_changes")}
+        return {name: value for name, value in self.__dict__.items() if name not in self.OF_THE_SEARCH}
 
 
 class LayerNorm(_Norm, nn.LayerNorm):
@@ -279,7 +319,8 @@ class LayerNorm(_Norm, nn.LayerNorm):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self._input(x)
-        return functional.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps, self._side(x), self.store)
+        channels, *watched = self._side(x)
+        return functional.checked_norm("layer_norm", x, self.normalized_shape, self.weight, self.bias, self.eps, False, channels, self.store, *watched)
 
 
 class RMSNorm(_Norm, nn.RMSNorm):
@@ -287,7 +328,9 @@ class RMSNorm(_Norm, nn.RMSNorm):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self._input(x)
-        return functional.rms_norm(x, self.normalized_shape, self.weight, self.eps, self._side(x), self.store)
+        channels, *watched = self._side(x)
+        eps = functional.EPS_OF_RMS if self.eps is None else self.eps
+        return functional.checked_norm("rms_norm", x, self.normalized_shape, self.weight, None, eps, True, channels, self.store, *watched)
 
 
 class LlamaRMSNorm(_Norm, nn.Module):
@@ -299,7 +342,8 @@ class LlamaRMSNorm(_Norm, nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self._input(x)
         x = x.to(torch.promote_types(x.dtype, self.weight.dtype))
-        return functional.rms_norm(x, self.weight.shape, self.weight, self.variance_epsilon, self._side(x), self.store)
+        channels, *watched = self._side(x)
+        return functional.checked_norm("rms_norm", x, self.weight.shape, self.weight, None, self.variance_epsilon, True, channels, self.store, *watched)
 
     def extra_repr(self) -> str:
         return f"{tuple(self.weight.shape)}, eps={self.variance_epsilon}, {self._moved_in_every_type()}"

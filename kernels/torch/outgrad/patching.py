@@ -376,6 +376,8 @@ def patch(
         if ours is not None:
             module.__dict__["_outgrad_was"] = kind
             module.__class__ = ours
+            if isinstance(module, modules._Norm):
+                module.__dict__["_outgrad_name"] = name
             dtype = next((p.dtype for p in (*module.parameters(recurse=False), parameter) if p is not None), torch.float32)
             swapped.append((module, dtype))
             report.swapped.append(Swapped(name, kind.__name__, ""))
@@ -452,7 +454,7 @@ def _is_patched(module):
 
 def _restore(module):
     module.__class__ = module.__dict__.pop("_outgrad_was")
-    for added in (*_SETTINGS, "tau", "_outgrad_found", "_outgrad_changes"):
+    for added in (*_SETTINGS, "tau", "_outgrad_name", *modules._Norm.OF_THE_SEARCH):
         module.__dict__.pop(added, None)
 
 
