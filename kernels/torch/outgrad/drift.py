@@ -70,10 +70,10 @@ def look(wait=True):
                 event.synchronize()
             del _pending[device]
             _act([norm() for norm in copied], copy.tolist())
-        with torch.no_grad(), torch.get_device_module(device).device(device):
+        with torch.no_grad(), _accelerator(device).device(device):
             found = torch.stack([norm._outgrad_seen for norm in norms])
             copy = torch.empty(found.shape, dtype=found.dtype, pin_memory=device.type != "cpu").copy_(found, non_blocking=True)
-            event = torch.get_device_module(device).Event()
+            event = _accelerator(device).Event()
             event.record()
         _pending[device] = event, copy, list(map(weakref.ref, norms))
 
@@ -82,6 +82,10 @@ def looked_since(norm):
     """Whether the numbers were looked at since this norm ran last; then, as ever, it runs now."""
     since, norm._outgrad_looks = norm._outgrad_looks != looks, looks
     return since
+
+
+def _accelerator(device):
+    return torch.get_device_module(device)
 
 
 def _is_capturing():

@@ -38,7 +38,7 @@ def as_on_a_device(monkeypatch):
             return True
 
     accelerator = collections.namedtuple("Accelerator", "Event device")(Event, lambda _: contextlib.nullcontext())
-    monkeypatch.setattr(torch, "get_device_module", lambda _: accelerator)
+    monkeypatch.setattr(drift, "_accelerator", lambda _: accelerator)
 
 
 def compiled(module):
@@ -83,7 +83,7 @@ def one_step(module):
 
 @ways
 def test_a_gamma_that_drifts_slowly_never_gives_a_wrong_gradient(way, request):
-    """beta = 4 and gamma down to 0.01 in steps of 6%: beyond half of tau the next step's gradients have a side buffer, and none was ever NaN."""
+    """beta = 4 and gamma down to 0.01 in steps of 15%: beyond half of tau the next step's gradients have a side buffer, and none was ever NaN."""
     module, x, dy = outgrad.LayerNorm(N), torch.randn(256, N, generator=torch.Generator().manual_seed(1)), torch.linspace(-1, 1, 256 * N).view(256, N).sin()
     function, gamma, searched = run_in(way, module, request), 1.0, []
     while gamma > 0.01:
@@ -94,7 +94,7 @@ def test_a_gamma_that_drifts_slowly_never_gives_a_wrong_gradient(way, request):
         channels = module._outgrad_found[2]
         searched.append(None if channels is None else channels.tolist())
         one_step(module)
-        gamma *= 0.94
+        gamma *= 0.85
     assert searched[0] is None and searched[-1] == [5]
 
 
