@@ -78,10 +78,11 @@ def look(wait=True):
         _pending[device] = event, copy, list(map(weakref.ref, norms))
 
 
-def looked_since(norm):
-    """Whether the numbers were looked at since this norm ran last; then, as ever, it runs now."""
-    since, norm._outgrad_looks = norm._outgrad_looks != looks, looks
-    return since
+def runs(norm):
+    """Looks without waiting if nothing has since this norm ran last: no optimizer has stepped."""
+    if norm._outgrad_looks == looks:
+        look(wait=False)
+    norm._outgrad_looks = looks
 
 
 def _accelerator(device):

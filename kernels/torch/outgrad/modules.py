@@ -285,8 +285,8 @@ class _Norm:
         seen, tau = self._outgrad_seen, functional.largest_storage_error(x.dtype, self.store) if self.tau is None else self.tau
         if seen is None:
             return channels, None, 0.0
-        if not compiling and not drift.looked_since(self):
-            drift.look(wait=False)
+        if not compiling:
+            drift.runs(self)
         if self.store != stores.DEFAULT_OF_NORMS:
             functional.watch_8_bits(self.weight, getattr(self, "bias", None), x.dtype, self.tau, self.store, channels, seen)
         return channels, seen, tau
