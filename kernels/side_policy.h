@@ -68,8 +68,8 @@ inline constexpr StoredIn kStoredIn<BF16>{0x1p-8, 0x1p-134, 0x1.ffp127};
 template <class T>
 constexpr SideLimits side_limits(double tau, double least, double greatest, double overflow) {
   constexpr StoredIn kIn = kStoredIn<T>;
-  return {static_cast<float>((tau - 0x3p-24 - kIn.unit) / kIn.unit), static_cast<float>((kIn.half_subnormal + 0x1p-149) / kIn.unit),
-          static_cast<float>(least), static_cast<float>(greatest), static_cast<float>(overflow)};
+  return {static_cast<float>((tau - 0x3p-24 - kIn.unit) / kIn.unit), static_cast<float>((kIn.half_subnormal + 0x1p-149) / kIn.unit), static_cast<float>(least),
+          static_cast<float>(greatest), static_cast<float>(overflow)};
 }
 
 }  // namespace detail

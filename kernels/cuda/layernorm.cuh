@@ -307,8 +307,8 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const f
       case DeviceKernel::norm_slot_sums: status = launch(norm_slot_sums<N, T>, blocks, planned.threads, 0, stream, a); break;
       case DeviceKernel::add_slots: status = launch_add_slots(planned, parts.sums, kColumnSums<N> * a.stride, stream, nullptr); break;
       case DeviceKernel::norm_finish:
-        status = launch(norm_finish<>, blocks, planned.threads, 0, stream, parts.sums, plan.side == SideChannels::none ? nullptr : a.columns.divisor,
-                        gamma, a.n, a.stride, kColumnSums<N> * a.stride, planned.left, planned.apart, dgamma, dbeta);
+        status = launch(norm_finish<>, blocks, planned.threads, 0, stream, parts.sums, plan.side == SideChannels::none ? nullptr : a.columns.divisor, gamma,
+                        a.n, a.stride, kColumnSums<N> * a.stride, planned.left, planned.apart, dgamma, dbeta);
         break;
       default: status = launch_planned_rows(planned);
     }

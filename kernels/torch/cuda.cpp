@@ -676,7 +676,8 @@ void Cuda::bias_gelu_forward(outgrad_format format, const void* x, const void* b
   with_type(format, [&]<class T>(T) {
     with_tuned<kernels::cuda::tuned::BiasGeluForward<T>>(at.gpu, rows, n, [&]<class Choice>(Choice) {
       const GpuSchedule schedule = completed(Choice::kSchedule, {.forward = true, .bias = true, .element_bytes = sizeof(T), .rows = true});
-      const Kernel& code = elementwise_kernel(at.gpu, DeviceKernel::bias_gelu_forward, format, Choice::Fit::kName, wide, schedule, {.bias = type_of(bias_format)});
+      const Kernel& code =
+          elementwise_kernel(at.gpu, DeviceKernel::bias_gelu_forward, format, Choice::Fit::kName, wide, schedule, {.bias = type_of(bias_format)});
       at.launch(KernelId::kBiasGeluForward, kernels::cuda::bias_forward_plan(schedule, arguments.elements(), wide, limits_with(at.gpu, code)), arguments,
                 [&](const PlannedLaunch&) -> const Kernel& { return code; });
     });

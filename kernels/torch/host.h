@@ -101,8 +101,8 @@ class Host {
     require(outgrad_norm_backward_workspace(format, rows, n, &bytes));
     return bytes;
   }
-  void norm_backward(outgrad_format format, const NormOf& of, const void* dy, const void* y, const float* rstd, const float* side_x_hat, void* dx,
-                     void* dgamma, void* dbeta, void* workspace, std::size_t bytes) const {
+  void norm_backward(outgrad_format format, const NormOf& of, const void* dy, const void* y, const float* rstd, const float* side_x_hat, void* dx, void* dgamma,
+                     void* dbeta, void* workspace, std::size_t bytes) const {
     InFp32 gamma(of.gamma, of.parameters, of.n);
     const InFp32 beta(of.beta, of.parameters, of.n);
     const OutOfFp32 dgammas(dgamma, of.parameters, of.n), dbetas(dbeta, of.parameters, of.n);
@@ -141,12 +141,11 @@ class Host {
     const auto code_bytes = static_cast<std::size_t>(of.rows * of.n);
     const InFp32 gamma(of.gamma, of.parameters, of.n), beta(of.beta, of.parameters, of.n);
     const OutOfFp32 dgammas(dgamma, of.parameters, of.n), dbetas(dbeta, of.parameters, of.n);
-    require_backward_of_norm(of.rms
-                                 ? outgrad_rmsnorm_backward_8bit(format, store, dy, codes, code_bytes, scales, scale_bytes, gamma.data(), rstd, of.rows, of.n,
-                                                                 dx, dgammas.data(), of.side, of.side_count, side_x_hat, workspace, bytes)
-                                 : outgrad_layernorm_backward_8bit(format, store, dy, codes, code_bytes, scales, scale_bytes, gamma.data(), beta.data(), rstd,
-                                                                   of.rows, of.n, dx, dgammas.data(), dbetas.data(), of.side, of.side_count, side_x_hat,
-                                                                   workspace, bytes));
+    require_backward_of_norm(of.rms ? outgrad_rmsnorm_backward_8bit(format, store, dy, codes, code_bytes, scales, scale_bytes, gamma.data(), rstd, of.rows,
+                                                                    of.n, dx, dgammas.data(), of.side, of.side_count, side_x_hat, workspace, bytes)
+                                    : outgrad_layernorm_backward_8bit(format, store, dy, codes, code_bytes, scales, scale_bytes, gamma.data(), beta.data(),
+                                                                      rstd, of.rows, of.n, dx, dgammas.data(), dbetas.data(), of.side, of.side_count,
+                                                                      side_x_hat, workspace, bytes));
   }
 
   void dropout(outgrad_format format, const void* x, void* y, std::int64_t n, const std::uint64_t* seed, double p) const {
@@ -191,7 +190,8 @@ class Host {
     OutOfFp32& operator=(const OutOfFp32&) = delete;
     ~OutOfFp32() {
       if (own_.empty()) return;
-      by_type(format_, [&]<class T>(T) { std::transform(own_.begin(), own_.end(), static_cast<T*>(values_), [](float value) { return kernels::narrow<T>(value); }); });
+      by_type(format_,
+              [&]<class T>(T) { std::transform(own_.begin(), own_.end(), static_cast<T*>(values_), [](float value) { return kernels::narrow<T>(value); }); });
     }
     float* data() const { return own_.empty() ? static_cast<float*>(values_) : const_cast<float*>(own_.data()); }
 

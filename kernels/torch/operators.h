@@ -130,9 +130,7 @@ class Call {
 
   Tensor floats_of(std::initializer_list<std::int64_t> size) const { return made({size.begin(), size.size()}, aoti_torch_dtype_float32()); }
   // In the type of a parameter; of float32 if there is none.
-  Tensor reals_of(std::int64_t count, const OptionalTensor& model) const {
-    return made({&count, 1}, model ? type_of(*model) : aoti_torch_dtype_float32());
-  }
+  Tensor reals_of(std::int64_t count, const OptionalTensor& model) const { return made({&count, 1}, model ? type_of(*model) : aoti_torch_dtype_float32()); }
   Tensor words_of(std::int64_t count) const { return made({&count, 1}, aoti_torch_dtype_int32()); }
   Tensor octets_of(std::int64_t count) const { return made({&count, 1}, aoti_torch_dtype_uint8()); }
   Tensor bytes_of(std::size_t count) const { return floats_of({static_cast<std::int64_t>((count + 3) / 4)}); }
@@ -419,8 +417,12 @@ Tensor softmax_backward_code(const Tensor& dy, const Tensor& codes, std::int64_t
 // What forward and backward have in common.
 inline NormOf norm_of(const Call& call, const Tensor& matrix, std::int64_t columns, const OptionalTensor& gamma, const OptionalTensor& beta, bool rms,
                       const OptionalTensor& channels, double tau = 0) {
-  NormOf norm{
-      .rms = rms, .rows = rows_of(matrix, columns), .n = columns, .gamma = call.parameter(gamma, columns, "gamma"), .beta = call.parameter(beta, columns, "beta"), .tau = tau};
+  NormOf norm{.rms = rms,
+              .rows = rows_of(matrix, columns),
+              .n = columns,
+              .gamma = call.parameter(gamma, columns, "gamma"),
+              .beta = call.parameter(beta, columns, "beta"),
+              .tau = tau};
   require(columns > 0, "a norm needs at least one column, x has ", columns);
   if (gamma || beta) norm.parameters = format_of(gamma ? *gamma : *beta);
   require(!gamma || !beta || format_of(*beta) == norm.parameters, "gamma and beta are of two types");
@@ -433,8 +435,7 @@ inline NormOf norm_of(const Call& call, const Tensor& matrix, std::int64_t colum
 
 template <class Backend>
 std::tuple<Tensor, Tensor, Tensor> norm_forward(const Tensor& x, std::int64_t columns, const OptionalTensor& gamma, const OptionalTensor& beta, double eps,
-                                                bool rms, const OptionalTensor& side_channels, const OptionalTensor& seen,
-                                                double tau) {
+                                                bool rms, const OptionalTensor& side_channels, const OptionalTensor& seen, double tau) {
   const Call call(x);
   NormOf norm = norm_of(call, x, columns, gamma, beta, rms, side_channels, tau);
   if (seen) {
@@ -506,8 +507,8 @@ inline std::tuple<Tensor, Tensor, Tensor> norm_backward_8bit(const Tensor& dy, c
   const Tensor dgamma = call.reals_of(with_dgamma ? norm.n : 0, gamma ? gamma : beta), dbeta = call.reals_of(with_dbeta ? norm.n : 0, gamma ? gamma : beta);
   backend.norm_backward_8bit(format_of(dy), known, norm, call.data(dy), call.data(codes), call.data(scales), static_cast<std::size_t>(scale_bytes),
                              call.data<float>(rstd), norm.side_count > 0 ? call.data<float>(side_x_hat) : nullptr, dx.mutable_data_ptr(),
-                             with_dgamma ? dgamma.mutable_data_ptr() : nullptr, with_dbeta ? dbeta.mutable_data_ptr() : nullptr,
-                             workspace.mutable_data_ptr(), bytes);
+                             with_dgamma ? dgamma.mutable_data_ptr() : nullptr, with_dbeta ? dbeta.mutable_data_ptr() : nullptr, workspace.mutable_data_ptr(),
+                             bytes);
   return {dx, dgamma, dbeta};
 }
 

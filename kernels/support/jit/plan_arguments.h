@@ -42,7 +42,8 @@ class PlanArguments {
         if (kernel_ == KernelId::kBiasGeluBackward) return call(work, at("workspace"), at("dbias"), n_, launch.left, launch.apart);
         return call(work, parts_.sums, static_cast<void*>(nullptr), sums_ * backward_.stride, launch.left, launch.apart);
       case DeviceKernel::norm_forward: return call(work, forward());
-      case DeviceKernel::norm_prepare: return call(work, parts_.columns, parts_.place, at("gamma"), at("beta"), n_, cuda::padded_columns(n_), backward_.side, guard_);
+      case DeviceKernel::norm_prepare:
+        return call(work, parts_.columns, parts_.place, at("gamma"), at("beta"), n_, cuda::padded_columns(n_), backward_.side, guard_);
       case DeviceKernel::norm_finish:
         return call(work, parts_.sums, plan.side == SideChannels::none ? nullptr : parts_.columns.divisor, at("gamma"), n_, backward_.stride,
                     sums_ * backward_.stride, launch.left, launch.apart, at("dgamma"), at("dbeta"));
@@ -81,18 +82,8 @@ class PlanArguments {
   }
 
   cuda::NormForwardArrays<Any> forward() const {
-    return {pointer<const Any>("x"),
-            pointer<const Any>("residual"),
-            at("gamma"),
-            at("beta"),
-            a_.rows,
-            n_,
-            a_.eps,
-            pointer<Any>("z"),
-            pointer<Any>("y"),
-            pointer<float>("rstd"),
-            a_.side,
-            watch_};
+    return {pointer<const Any>("x"), pointer<const Any>("residual"), at("gamma"), at("beta"), a_.rows, n_, a_.eps, pointer<Any>("z"),
+            pointer<Any>("y"),       pointer<float>("rstd"),         a_.side,     watch_};
   }
   void prepare_backward() {
     parts_ = cuda::norm_workspace_at(reinterpret_cast<u64>(at("workspace")), n_);

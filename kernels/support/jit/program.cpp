@@ -113,7 +113,8 @@ std::string source(const ElementwiseInstance& i) {
       return text +
              instantiation(i.kernel, i.function + ", " + i.type + ", " + wide, in + ", " + in + ", const u32*, cuda::SlotRows, i64, " + out + ", float*");
     case DeviceKernel::bias_gelu_forward:
-      return text + instantiation(i.kernel, i.function + ", " + i.type + ", " + i.bias + ", " + wide, in + ", const " + i.bias + "*, i64, i64, " + out + ", u32*");
+      return text +
+             instantiation(i.kernel, i.function + ", " + i.type + ", " + i.bias + ", " + wide, in + ", const " + i.bias + "*, i64, i64, " + out + ", u32*");
     case DeviceKernel::dropout: return text + instantiation(i.kernel, i.type + ", Schedule", in + ", " + out + ", i64, const u64*, DropoutRule");
     default: return text + instantiation(i.kernel, i.function + ", " + i.type + ", Schedule", in + ", " + out + ", u32*, i64");
   }
