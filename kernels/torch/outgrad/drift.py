@@ -93,18 +93,22 @@ def _is_capturing():
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
+def _seen_by(norm):
+    return getattr(norm, "_outgrad_seen", None)  # a norm may be gone, or unpatched
+
+
 def _by_device():
     found = {}
     for norm in _watched:
-        if norm._outgrad_seen is not None:
-            found.setdefault(norm._outgrad_seen.device, []).append(norm)
+        if (seen := _seen_by(norm)) is not None:
+            found.setdefault(seen.device, []).append(norm)
     return found
 
 
 def _act(norms, rows):
     lost = []
     for norm, (near, beyond) in zip(norms, rows, strict=True):
-        if norm is None or not (near or beyond):
+        if not (near or beyond) or _seen_by(norm) is None:
             continue
         norm.choose_again()
         norm._outgrad_seen.zero_()
