@@ -15,6 +15,7 @@ from typing import Literal
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import _disable_current_modes
 
 # Devices whose values are compared in every forward pass of eager mode.
 AT_ONCE = frozenset({"cpu"})
@@ -49,7 +50,12 @@ def watch(norm):
     global _hook
     _watched.add(norm)
     if _hook is None:
-        _hook = register_optimizer_step_pre_hook(lambda *_: look())
+        _hook = register_optimizer_step_pre_hook(_before_step)
+
+
+def _before_step(*_):
+    with _disable_current_modes():  # an optimizer of fake tensors may step while there are real norms
+        look()
 
 
 def look(wait=True):
