@@ -50,6 +50,7 @@ std::string run_deployed_activation(int activation, const Problem& problem, cons
       is_backward(problem.kernel)
           ? outgrad_activation_backward(activation, format, a.array[0], a.array[1], static_cast<const kernels::u32*>(a.array[2]), a.array[3], problem.cols)
           : outgrad_activation_forward(activation, format, a.array[0], a.array[1], static_cast<kernels::u32*>(a.array[2]), problem.cols);
+  if (status == OUTGRAD_ERROR_ENVIRONMENT) throw kernels::EnvironmentError(outgrad_error_message());
   if (status != OUTGRAD_OK) throw kernels::SpecError(outgrad_error_message());
   return outgrad_instruction_set();
 }

@@ -28,7 +28,8 @@ struct DeployedActivation {
 };
 DeployedActivation deployed_activation(int activation, FormatId format);
 // Runs the problem's forward or backward of it and returns the instruction set. The mask of an activation that rises is not used. It comes from the compiled
-// library (kernels/c/): EnvironmentError in an OUTGRAD_LIBRARY=OFF build. Throws SpecError with the library's message.
+// library (kernels/c/): EnvironmentError in an OUTGRAD_LIBRARY=OFF build, and with the library's message where OUTGRAD_ISA asks for
+// what there is not; SpecError with it otherwise.
 std::string run_deployed_activation(int activation, const Problem& problem, const Arguments& arguments);
 
 }  // namespace outgrad::autotune

@@ -17,8 +17,10 @@ constexpr const char* kBenchUsage =
 constexpr const char* kEvalUsage =
     "usage: outgrad eval --op OP --format f32|f16|bf16 [--device cpu|cuda:N] [--json] ...\n"
     "         one kernel over raw little-endian arrays in files; OP is one of\n"
-    "         forward             --activation gelu --x X --y Y --mask M\n"
-    "         backward            --activation gelu --dy DY --y Y --mask M --dx DX\n"
+    "         forward             --activation A --x X --y Y [--mask M]\n"
+    "         backward            --activation A --dy DY --y Y [--mask M] --dx DX\n"
+    "                             A: gelu, gelu_tanh, quick_gelu, silu, swish, mish, which need --mask, or tanh, sigmoid, softplus, elu,\n"
+    "                             which have none\n"
     "         forward, backward   --header FILE ... the kernel of a header that `emit` wrote, of any activation and format;\n"
     "                             --scales S for a y in blocks (mxfp8)\n"
     "         layernorm_forward   --rows R --cols N [--gamma G] [--beta B] [--eps E] --x X --y Y --rstd S\n"

@@ -69,9 +69,14 @@
 #else
 #define OUTGRAD_ABI_THREADS _serial  // the loops of kernels/host differ
 #endif
-#define OUTGRAD_ABI_JOIN(isa, threads) v0_##isa##threads
-#define OUTGRAD_ABI_NAME(isa, threads) OUTGRAD_ABI_JOIN(isa, threads)
-#define OUTGRAD_ABI OUTGRAD_ABI_NAME(OUTGRAD_ABI_ISA, OUTGRAD_ABI_THREADS)
+#ifdef __cpp_exceptions
+#define OUTGRAD_ABI_REFUSALS
+#else
+#define OUTGRAD_ABI_REFUSALS _noexcept  // a refusal ends the program: kernels/host/refusal.h
+#endif
+#define OUTGRAD_ABI_JOIN(isa, threads, refusals) v0_##isa##threads##refusals
+#define OUTGRAD_ABI_NAME(isa, threads, refusals) OUTGRAD_ABI_JOIN(isa, threads, refusals)
+#define OUTGRAD_ABI OUTGRAD_ABI_NAME(OUTGRAD_ABI_ISA, OUTGRAD_ABI_THREADS, OUTGRAD_ABI_REFUSALS)
 #endif
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {

@@ -22,6 +22,7 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <ranges>
 #include <vector>
 
 namespace outgrad::approx {
@@ -67,16 +68,15 @@ int confirm(const Fit& fit, const std::vector<WitnessScript>& scripts, const std
 }
 
 /// Has Coq check the bounds, and says how each fared; with `json`, the result goes to stdout and these lines to stderr. @return exit status.
-int confirm_by_coq(const Fit& fit, const std::vector<WitnessScript>& scripts, const std::vector<WitnessScript>& total, const std::string& folder,
-                   double limit_s, int threads, bool json) {
+int confirm_by_coq(const Fit& fit, const coq::Groups& groups, const std::string& folder, double limit_s, int threads, bool json) {
   std::FILE* const lines = json ? stderr : stdout;
   const JobLine line(fit.name);
-  Stage stage("files", static_cast<std::int64_t>(scripts.size() + total.size()));
+  Stage stage("files", std::ranges::distance(groups | std::views::join));
   const auto say = [&](const coq::Checked& file) {
     if (file.bound != ' ') stage.tick();
     const char* const outcome = file.outcome == coq::Outcome::proven ? "proven" : file.outcome == coq::Outcome::refused ? "NOT PROVEN" : "UNDECIDED";
     const std::string claim = file.bound == ' '   ? "library"
-                              : file.bound == 'x' ? "every x"
+                              : file.bound == 'x' ? "ranges"
                               : file.claim > 0    ? fmt::format("{} <= {}", file.bound, power_of_two(file.claim))
                                                   : "forward";
     fmt::print(lines, "{:<11} {:7.2f} s {:5} MiB  {}  {}\n", outcome, file.cpu_s, file.peak_bytes >> 20, claim, file.file);
@@ -84,11 +84,11 @@ int confirm_by_coq(const Fit& fit, const std::vector<WitnessScript>& scripts, co
       fmt::print(lines, "            {}\n", file.outcome == coq::Outcome::refused ? coq::error_in(file.output) : file.output);
     std::fflush(lines);
   };
-  const coq::CheckedFit checked = coq::check_all(scripts, total, kCoqLibrary, folder, limit_s, threads, say);
+  const coq::CheckedFit checked = coq::check_all(groups, kCoqLibrary, folder, limit_s, threads, say);
   if (!checked.unlisted.empty()) fmt::print(lines, "NOT PROVEN  what is assumed beyond {}assumptions: {}\n", kCoqLibrary, fmt::join(checked.unlisted, ", "));
   if (checked.trust.outcome != coq::Outcome::proven) fmt::print(lines, "UNDECIDED   what the theorems assume\n");
   std::vector<std::string> accepted;
-  for (const auto& [bound, of] : {std::pair('A', "A of {} of {} rows"), std::pair('x', "every x in {} of {} theorems"), std::pair('B', "B in {} of {} cases"),
+  for (const auto& [bound, of] : {std::pair('A', "A of {} of {} rows"), std::pair('x', "the ranges in {} of {} files"), std::pair('B', "B in {} of {} cases"),
                                   std::pair('T', "T in {} of {} files")}) {
     const auto asked = std::ranges::count(checked.bounds, bound, &coq::Checked::bound);
     const auto proven = std::ranges::count_if(checked.bounds, [&](const coq::Checked& f) { return f.bound == bound && f.outcome == coq::Outcome::proven; });
@@ -96,6 +96,10 @@ int confirm_by_coq(const Fit& fit, const std::vector<WitnessScript>& scripts, co
   }
   fmt::print(lines, "{}: Coq {} accepts {}; {} axioms and machine operations assumed, {} beyond the list\n", fit.name, checked.coq, fmt::join(accepted, ", "),
              checked.assumptions.size(), checked.unlisted.size());
+  const auto is = [](char bound, const char* end) { return [=](const coq::Checked& f) { return f.bound == bound && f.file.ends_with(end); }; };
+  if (std::ranges::any_of(checked.bounds, is('A', "")) && std::ranges::none_of(checked.bounds, is('x', "_index.v")))
+    fmt::print(lines, "{}: no theorem here says that the kernel asks each row only for x of its range ({})\n", fit.name,
+               coq::has_kernel(fit) ? "that one is for all rows" : "Coq's library has no such kernel");
   if (json) fmt::print("{}", coq::to_json(checked, fit));
   return checked.holds() ? kernels::kExitHolds : kernels::kExitViolated;
 }
@@ -176,34 +180,34 @@ void add_certify(CLI::App& app, int& status) {
     const double limit_s = limit.value_or(in_coq ? kCoqLimit : 120);
     if (!beside.empty()) return beside_sollya(beside, folder, limit_s);
     const Fit subject = fit_from_json(kernels::read_file(input), input);
-    std::vector<WitnessScript> scripts = in_coq ? coq::scripts(subject, input) : witness_scripts(subject, input);
-    std::vector<WitnessScript> total;
+    if (!subject.backward) throw kernels::SpecError(input, "kind", "a backward fit is needed");
+    for (const int row : rows) {
+      if (std::ranges::find(subject.backward->pieces, row, &Piece::row) == subject.backward->pieces.end())
+        throw kernels::SpecError(input, "pieces", fmt::format("there is no row {}", row));
+    }
+    coq::Groups groups = in_coq ? coq::scripts(subject, input, rows) : coq::Groups{witness_scripts(subject, input)};
+    for (std::vector<WitnessScript>& group : groups) {
+      std::erase_if(group, [&](const WitnessScript& s) {
+        const char of = s.bound == 'x' ? 'A' : s.bound;  // A is over the ranges
+        return (!rows.empty() && s.bound != 'x' && std::ranges::find(rows, s.row) == rows.end()) || (!bound.empty() && bound[0] != of);
+      });
+    }
     if (!forward.empty()) {
       const Fit delivers = fit_from_json(kernels::read_file(forward), forward);
       if (!delivers.rounded) throw kernels::SpecError(forward, "kind", "a rounded forward fit is needed");
       if (delivers.rounded->format != subject.backward->format) throw kernels::SpecError(forward, "format", "differs from that of " + input);
-      total = coq::exhaustion_scripts(delivers, subject, input);
+      const coq::Groups total = coq::exhaustion_scripts(delivers, subject, input);
+      if (bound.empty() || bound == "T") coq::add(groups, total);
     }
-    for (const int row : rows) {
-      if (std::ranges::none_of(scripts, [&](const WitnessScript& s) { return s.row == row; }))
-        throw kernels::SpecError(input, "pieces", fmt::format("there is no row {}", row));
-    }
-    std::erase_if(scripts, [&](const WitnessScript& s) {
-      const char* const of = s.name.ends_with(".gappa") ? "B" : "A";
-      return (!rows.empty() && s.row != coq::kNoRow && std::ranges::find(rows, s.row) == rows.end()) || (!bound.empty() && bound != of);
-    });
-    if (!bound.empty() && bound != "T") total.clear();
     if (in_coq && prove) {
-      status = confirm_by_coq(subject, scripts, total, folder, limit_s, threads == 0 ? kCoqThreads : threads, json);
+      status = confirm_by_coq(subject, groups, folder, limit_s, threads == 0 ? kCoqThreads : threads, json);
       return;
     }
-    for (const auto* list : {&scripts, &total}) {
-      for (const WitnessScript& script : *list) kernels::write_file(folder + "/" + script.name, script.text);
-    }
+    for (const WitnessScript& script : groups | std::views::join) kernels::write_file(folder + "/" + script.name, script.text);
     if (prove) {
-      status = confirm(subject, scripts, folder, limit_s, threads);
+      status = confirm(subject, groups.front(), folder, limit_s, threads);
     } else {
-      fmt::print("{}: {} scripts in {}\n", subject.name, scripts.size() + total.size(), folder);
+      fmt::print("{}: {} scripts in {}\n", subject.name, std::ranges::distance(groups | std::views::join), folder);
     }
   });
 }

@@ -104,7 +104,7 @@ std::string table_row(const Fit& fit) {
 /// The fit of a specification read from `path`; a refusal names the specification or the file.
 Fit fit_of(const Spec& spec, const std::string& path, int threads) {
   try {
-    return fit(spec, threads);
+    return fit(spec, threads, /*advises=*/true);
   } catch (const kernels::SpecError& error) {
     const std::string why = error.what();
     throw kernels::SpecError(why.find(spec.name) == 0 ? why : path + ": " + why);
@@ -122,7 +122,7 @@ std::string banner_path_of(const std::filesystem::path& file, const std::filesys
 /// What outgrad-check, the program beside this one, does not accept in the header of a fit; nothing if it proves every claim again.
 /// @throws kernels::EnvironmentError where it is missing or cannot do its work.
 std::string unproven(const Fit& fit) {
-  const std::string checker = std::filesystem::read_symlink("/proc/self/exe").replace_filename("outgrad-check").string();
+  const std::string checker = kernels::beside_this_program("outgrad-check");
   const kernels::ScratchFolder folder;
   const std::string header = folder / (fit.name + ".h");
   kernels::write_file(header, emit_header(fit, fit.name + ".json"));
@@ -134,6 +134,7 @@ std::string unproven(const Fit& fit) {
     throw kernels::EnvironmentError(checker + " cannot be started: it has to prove the fit again (--no-check does without)");
   }
   if (ending.status == kernels::kExitHolds) return "";
+  if (ending.status == -1) throw kernels::EnvironmentError(fmt::format("{}: ended by signal {}", checker, ending.signal));
   std::istringstream lines(ending.text);
   const std::string file = header + ": ";
   for (std::string line; std::getline(lines, line);) {
@@ -142,7 +143,7 @@ std::string unproven(const Fit& fit) {
     if (ending.status != kernels::kExitEnvironment) return why;
     throw kernels::EnvironmentError(checker + ": " + why);
   }
-  throw kernels::EnvironmentError(fmt::format("{}: ended by signal {}", checker, ending.signal));
+  throw kernels::EnvironmentError(fmt::format("{}: exit status {} without a reason", checker, ending.status));
 }
 
 /// The headers of all points of a front: it is emitted whole or not at all.
@@ -172,7 +173,7 @@ void add_fit(CLI::App& app, int& status) {
   command->add_option("--out", arguments->out, "where the fit goes (default: out/fits/NAME.json)");
   command->add_option("--threads", arguments->threads, "threads, 0 for all; the result does not depend on it")->check(kernels::in_range(0, 1024));
   command->add_flag("--json", arguments->json, "print the fit on stdout too");
-  command->add_flag("--no-check", arguments->unchecked, "do not have outgrad-check prove the claims again, where that is done later");
+  command->add_flag("--no-check", arguments->unchecked, "write the fit without having outgrad-check prove its claims again");
   command->callback([arguments, &status] {
     const auto& [spec, out, threads, json, unchecked] = *arguments;
     std::optional<JobLine> line(spec);

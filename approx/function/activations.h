@@ -36,7 +36,7 @@ struct Activation {
   [[nodiscard]] Real value_real(const Real& x) const;
   [[nodiscard]] Ball value_ball(const Ball& x) const;
   [[nodiscard]] Series value_series(const Series& x) const;
-  /// Taylor coefficients of f at every point of x. Of a user's own function, a coefficient whose sign the plain evaluation does not tell is enclosed by a
+  /// Taylor coefficients of f at every point of x. Of a user's own function, where plain evaluation leaves the sign of one open, all are enclosed by a
   /// Taylor model about the middle too: log(1 + exp(x)) far to the right has an f'' that plain evaluation only finds in parts narrower than itself.
   [[nodiscard]] Series expand(const Ball& x, slong length) const;
   /// sup |f' - limit| over (-domain, x] and over [x, domain).

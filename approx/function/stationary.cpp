@@ -19,7 +19,8 @@ namespace {
 constexpr double kFinest = 0x1p-20;
 /// No stored y but 0 is smaller: half the least subnormal of fp32.
 constexpr double kUnderflow = 0x1p-150;
-/// How near f' must be to 0 or 1 at both ends.
+/// How near f' must be to 0 or 1 at both ends: x/sqrt(1 + x^2), which settles like a power, is 2^-18 from 0 at |x| = 64. What is left counts as a
+/// tail's error.
 constexpr double kSettled = 0x1p-17;
 
 Ball interval(double lo, double hi) { return Ball::hull(Ball(lo), Ball(hi)); }
@@ -138,7 +139,8 @@ void settle_limits(Activation& a) {
     refuse(a, -a.reach, 0,
            a.right_limit_gradient != 0
                ? std::string("f' is 1 on both sides; on the left it must settle at 0")
-               : fmt::format("f' is 1 on the left and 0 on the right; mirror it, \"expression\": \"{}\", and store -f(-x)", mirrored(a.function)));
+               : fmt::format("f' is 1 on the left and 0 on the right; fit its mirror image, \"expression\": \"{}\", and store -f(x) in place of f(x)",
+                             mirrored(a.function)));
   }
   a.beyond = std::max((expand(a, Ball(-a.reach)).slope - Ball(a.left_limit_gradient)).magnitude(),
                       (expand(a, Ball(a.reach)).slope - Ball(a.right_limit_gradient)).magnitude());
@@ -151,7 +153,13 @@ Minimum enclose(const Activation& activation, double lo, double hi) {
   while (hi - lo > kNewtonWidth || !expand(activation, interval(lo, hi)).curvature.positive()) {
     const double mid = 0.5 * (lo + hi);
     const Ball slope = expand(activation, Ball(mid)).slope;
-    if (mid <= lo || mid >= hi || slope.holds_zero()) break;
+    if (mid <= lo || mid >= hi) break;
+    if (slope.holds_zero()) {  // the minimum itself, or too near it to tell: closed in on from both sides
+      const double l = 0.5 * (lo + mid), h = 0.5 * (mid + hi);
+      if (!expand(activation, Ball(l)).slope.negative() || !expand(activation, Ball(h)).slope.positive()) break;
+      lo = l, hi = h;
+      continue;
+    }
     (slope.negative() ? lo : hi) = mid;
   }
   Ball x = interval(lo, hi);

@@ -16,7 +16,7 @@
 namespace outgrad::approx {
 namespace {
 
-/// Claims are rounded up by this much, the second in units of scale_of(): more than the brackets and the double sums below can be off.
+/// Claims are rounded up by this factor and then by this much times scale_of(): more than the brackets and the sums in double below can be off.
 constexpr double kClaimUp = 1 + 0x1p-30;
 constexpr double kAbove = 0x1p-43;
 
@@ -75,12 +75,15 @@ constexpr double kNegligible = 0x1p-40;
 /// so large that doubles are coarse.
 double scale_of(double steepest) { return std::max(std::min(1.0, 8 * steepest), 0x1p-9 * steepest); }
 
-/// From some points of f'. A scale that is too small costs time only.
+/// From points of f' all over its reach and, closer and closer, around x*. A scale that is too small costs time, and may end in a refusal.
 double sampled_scale(const Composite& composite) {
-  constexpr int kPoints = 512;
+  constexpr int kPoints = 512, kCloser = 40;
+  const double reach = composite.activation().reach, centre = composite.masked() ? composite.x_star().to_double() : 0;
   double steepest = 0;
-  for (int k = -kPoints; k <= kPoints; ++k) {
-    steepest = std::max(steepest, std::abs(composite.gradient(Ball(composite.activation().reach * k / kPoints), 1)[0].to_double()));
+  const auto see = [&](double x) { steepest = std::max(steepest, std::abs(composite.gradient(Ball(std::clamp(x, -reach, reach)), 1)[0].to_double())); };
+  for (int k = -kPoints; k <= kPoints; ++k) see(reach * k / kPoints);
+  for (int k = 0; k <= kCloser; ++k) {
+    for (const double sign : {-1.0, 1.0}) see(centre + sign * std::ldexp(reach, -k));
   }
   return scale_of(steepest);
 }
@@ -96,7 +99,8 @@ void widen_between(const Composite& composite, const Ball& from, const Ball& to,
   }
   const double excess = slope.magnitude() * (to - from).magnitude();
   constexpr int kDeepest = 64;
-  const Ball middle = (from + to) * Ball(0.5), g = composite.gradient(middle, 1)[0];
+  // Exact: the radii of the ends would keep the halves from shrinking.
+  const Ball middle = ((from + to) * Ball(0.5)).midpoint(), g = composite.gradient(middle, 1)[0];
   if (excess < negligible || depth == kDeepest) {
     if (g.lower() - excess < interval.lo || g.upper() + excess > interval.hi) interval.slack = std::max(interval.slack, excess);
     interval.lo = std::min(interval.lo, g.lower() - excess);

@@ -21,8 +21,8 @@ struct StorageInterval {
   float y;
   bool m;  ///< the branch: right of x*; true for an increasing f
   double lo, hi;  ///< encloses f' over the preimage
-  double slack = 0;  ///< how much further than f' either end may lie, beyond 2^-45 `scale`
-  double scale = 1;  ///< 1, but where all of f' is small, or large: what is nothing beside it is as much smaller or larger
+  double slack = 0;  ///< either end may lie this much further out than f' comes, beside the brackets' 2^-45 times `scale`
+  double scale = 1;  ///< by how much f' is smaller or larger than usual: tolerances are multiplied by it (storage.cpp, scale_of)
   [[nodiscard]] double middle() const { return 0.5 * (lo + hi); }
   [[nodiscard]] double half() const { return 0.5 * (hi - lo); }
 };

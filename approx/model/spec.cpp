@@ -128,6 +128,16 @@ int parse_scheme(Reader& r, const std::string& key) {
   r.fail(key, "'" + name + "' is unknown; known: horner, estrin, even_odd");
 }
 
+LeftSegment parse_left_segment(Reader& r) {
+  Reader left = r.object("left_segment");
+  // 2^-149 is the least number of fp32.
+  LeftSegment segment{left.integer("edge_log2", -20, 6), left.integer("half_octaves", 0, 8), left.integer("merge_log2", -149, 5)};
+  if (left.has("octave_bits")) segment.octave_bits = left.integer("octave_bits", 1, 4);
+  if (segment.merge_log2 > segment.edge_log2 - segment.half_octaves) left.fail("merge_log2", "lies above the undivided octaves");
+  left.finish();
+  return segment;
+}
+
 BackwardSpec parse_backward(Reader& r, const Accuracy& accuracy) {
   BackwardSpec b{};
   b.format = parse_format(r, "format");
@@ -146,7 +156,8 @@ BackwardSpec parse_backward(Reader& r, const Accuracy& accuracy) {
   }
   if (b.format == Format::e4m3 || b.format == Format::e5m2) r.fail("format", "8-bit formats have direct tables only (target oracle)");
   const bool finds_layout = !r.has("cells") && !r.has("split");
-  if (finds_layout && b.accuracy != AccuracyClass::absolute) r.fail("cells", "is missing; it is found for targets abs:2^-N alone: 16 is a start");
+  if (finds_layout && b.accuracy != AccuracyClass::absolute)
+    r.fail("cells", "is missing (a layout is found for targets abs:2^-N alone): \"degree\": 3, \"cells\": 16 is a start");
   if (!finds_layout || r.has("degree")) b.degree = r.integer("degree", 1, 12);
   b.scheme = parse_scheme(r, "scheme");
   b.centred = !r.has("centred") || r.boolean("centred");
@@ -164,18 +175,16 @@ BackwardSpec parse_backward(Reader& r, const Accuracy& accuracy) {
     b.cells = r.integer("cells", 1, kMostRows);
   } else {
     for (const char* key : {"left_segment", "right_from", "both_sides", "centred"}) {
-      if (r.has(key)) r.fail("cells", fmt::format("is missing beside {}: give 16 cells, or neither, and both are found", key));
+      if (!r.has(key)) continue;
+      const int left_rows = r.has("left_segment") ? parse_left_segment(r).rows() : 0, all_rows = left_rows > 12 ? 2 * 16 : 16;
+      r.fail("cells",
+             fmt::format("is missing beside {}: give \"degree\": 3, \"cells\": {}, or leave {} out, and the layout is found", key, all_rows - left_rows, key));
     }
   }
   if (r.has("y_max")) b.y_max = static_cast<float>(r.number("y_max", 0.01, 1e6));
   int rows = b.cells;
   if (r.has("left_segment")) {
-    Reader left = r.object("left_segment");
-    // 2^-149 is the least number of fp32.
-    b.left = LeftSegment{left.integer("edge_log2", -20, 6), left.integer("half_octaves", 0, 8), left.integer("merge_log2", -149, 5)};
-    if (left.has("octave_bits")) b.left->octave_bits = left.integer("octave_bits", 1, 4);
-    if (b.left->merge_log2 > b.left->edge_log2 - b.left->half_octaves) left.fail("merge_log2", "lies above the undivided octaves");
-    left.finish();
+    b.left = parse_left_segment(r);
     rows += b.left->rows();
     if (b.split == Split::levelled) r.fail("left_segment", "a levelled split has none");
   }

@@ -1,6 +1,9 @@
 #include "approx/proof/coq.h"
 
 #include "approx/function/composite.h"
+#include "approx/proof/coq_index.h"
+#include "approx/proof/coq_kernel.h"
+#include "approx/proof/coq_text.h"
 #include "kernels/host/errors.h"
 
 #include <Eigen/Dense>
@@ -39,26 +42,6 @@ constexpr int kLeastModel = 5, kMostModel = 12;
 /// Where the library's theorems about the tails begin.
 constexpr double kTail = 1.75;
 constexpr const char* kFunction = "x*normal_cdf(x)";
-
-Real power_of_2(int exponent) { return ldexp(Real(1), exponent); }
-Real nearest(const Real& r, int bits) { return ldexp(round(ldexp(r, bits)), -bits); }
-Real above(const Real& r, int bits) { return ldexp(ceil(ldexp(r, bits)), -bits); }
-Real below(const Real& r, int bits) { return ldexp(floor(ldexp(r, bits)), -bits); }
-
-/// "n / 2 ^ k" for a number that is one, as doubles and what is rounded to so many places are.
-std::string exact(Real r) {
-  int places = 0;
-  for (; r != floor(r); r *= 2) ++places;
-  const std::string n = r.str(0, std::ios_base::fixed);
-  const std::string integer = n.substr(0, n.find('.'));
-  return places == 0 ? integer : fmt::format("{} / 2 ^ {}", integer, places);
-}
-
-/// The same as an argument of a function.
-std::string operand(const Real& r) {
-  const std::string text = exact(r);
-  return text.find_first_of(" -") == std::string::npos ? text : "(" + text + ")";
-}
 
 std::string list(const std::vector<Real>& c) {
   std::string text;
@@ -112,8 +95,6 @@ struct Row {
   /// Of coq-interval, for what the polynomials leave out and for the row's error.
   [[nodiscard]] int near_bits() const { return bits() + kWorkBits; }
   [[nodiscard]] int row_bits() const { return room + kWorkBits; }
-  [[nodiscard]] bool in_s() const { return piece.coordinate == Coordinate::signed_root; }
-  [[nodiscard]] const char* coordinate() const { return in_s() ? "coordinate x" : "f x"; }
   [[nodiscard]] std::string part(const char* what) const { return fmt::format("{}_{}", what, cells); }
 
   template <class... Arguments>
@@ -125,8 +106,6 @@ struct Row {
     say("Proof.");
   }
 };
-
-std::string between(const Real& lo, const char* variable, const Real& hi) { return fmt::format("{} <= {} <= {}", exact(lo), variable, exact(hi)); }
 
 Real phi(const Real& t) { return exp(-t * t / 2) / sqrt(8 * atan(Real(1))); }
 
@@ -153,16 +132,16 @@ void add_cell(Row& row, const Real& lo, const Real& hi, const Real& x_star) {
   row.say("Definition {} := {}.", density, list(d.c));
   row.say("Lemma {}_near u : {} -> Rabs (phi ({} + u) - horner {} u) <= {}.", density, between(a, "u", b), at.c, density, bound);
   row.say("Proof. intros Hu. unfold phi, {}. prove_bound u {}%nat {}%positive. Qed.\n", density, model_degree(d), row.near_bits());
-  row.begin_bound("Lemma", row.part("cell"), between(lo, "x", hi), row.coordinate());
+  row.begin_bound("Lemma", row.part("cell"), between(lo, "x", hi), coordinate_of(row.piece));
   row.say("  intros Hx.");
   row.say("  apply ({}_cell p A {} {} {} {} {} {} {} {} ltac:(lra) {} {}_near ltac:(lra) ltac:(lra)); [{}|lra].",
-          !row.in_s()   ? "output"
-          : lo > x_star ? "right"
-                        : "left",
+          !in_s(row.piece) ? "output"
+          : lo > x_star    ? "right"
+                           : "left",
           density, at.c, at.v, at.e, bound, operand(above(power_of_2(-row.bits()) + d.error * reach, row.bits())), operand(a), operand(b), at.name, density,
-          row.in_s() ? "unfold x_low, x_high; lra| " : "");
-  row.say("  intros u t r{} Hu Ht Hr{}. unfold p, A, {}. prove_bound u {}%nat {}%positive.\nQed.\n", row.in_s() ? " y" : "",
-          row.in_s() ? " Hy. unfold y_low, y_high in Hy" : "", density, model_degree(d), row.row_bits());
+          in_s(row.piece) ? "unfold x_low, x_high; lra| " : "");
+  row.say("  intros u t r{} Hu Ht Hr{}. unfold p, A, {}. prove_bound u {}%nat {}%positive.\nQed.\n", in_s(row.piece) ? " y" : "",
+          in_s(row.piece) ? " Hy. unfold y_low, y_high in Hy" : "", density, model_degree(d), row.row_bits());
   ++row.cells;
 }
 
@@ -178,7 +157,7 @@ void add_near_cell(Row& row, const Real& lo, const Real& hi, const Real& x_star)
   row.say("Lemma {}_near x u : x_low <= x <= x_high -> {} -> Rabs (f'' (x + u) - horner {} u) <= {}.", curve, between(a, "u", b), curve, bound);
   row.say("Proof. intros Hx Hu. unfold x_low, x_high in Hx. unfold f'', phi, {}. prove_bound u {}%nat {}%positive. Qed.\n", curve, model_degree(q) + 1,
           row.near_bits());
-  row.begin_bound("Lemma", row.part("cell"), between(lo, "x", hi), row.coordinate());
+  row.begin_bound("Lemma", row.part("cell"), between(lo, "x", hi), coordinate_of(row.piece));
   row.say("  intros Hx.");
   row.say("  apply (across_cell p A {} {} {} {} {} {} ltac:(lra) ltac:(lra) ltac:(lra) {}_near); [|unfold x_low, x_high; lra].", curve, bound, operand(a),
           operand(b), operand(l), operand(h), curve);
@@ -193,20 +172,20 @@ void add_tail(Row& row, const Real& end, bool right, float y_max) {
   const Real cdf = normal_cdf(end), slack = 2 * power_of_2(-bits) * (1 + abs(end)), gradient = cdf + end * phi(end);
   const std::string low = operand(below(end * cdf - slack, bits));
   const std::string slope = operand(right ? above(gradient + slack, bits) : below(gradient - slack, bits));
-  const std::string place = !row.in_s() ? "(fun y => y)" : right ? "root_of" : "left_root_of";
+  const std::string place = !in_s(row.piece) ? "(fun y => y)" : right ? "root_of" : "left_root_of";
   const std::string values = fmt::format("intros P HP; unfold phi; split; interval with (i_prec {}%positive)", row.near_bits());
   if (right) {
-    const std::string held = fmt::format("Rmin (f x) {}", operand(Real(static_cast<double>(y_max))));
-    row.begin_bound("Theorem", "fit_error_far_right", at.c + " <= x", row.in_s() ? "root_of (" + held + ")" : held);
+    row.begin_bound("Theorem", "fit_error_far_right", at.c + " <= x", held_coordinate_of(row.piece, y_max));
     row.say("  apply (right_tail_row p {} {} A {} {} {} {} {}); [lra|exact {}|{}|lra|].", place, operand(Real(static_cast<double>(y_max))), at.c, at.v, at.e,
             low, slope, at.name, values);
   } else {
-    row.begin_bound("Theorem", "fit_error_far_left", "x <= " + at.c, row.coordinate());
-    if (row.in_s()) row.say("  intros Hx. rewrite coordinate_left by (unfold x_low; lra). revert x Hx.");
+    row.begin_bound("Theorem", "fit_error_far_left", "x <= " + at.c, coordinate_of(row.piece));
+    if (in_s(row.piece)) row.say("  intros Hx. rewrite coordinate_left by (unfold x_low; lra). revert x Hx.");
     row.say("  apply (left_tail_row p {} A {} {} {} {} {}); [lra|exact {}|{}|].", place, at.c, at.v, at.e, low, slope, at.name, values);
   }
   row.say("  intros y g Hy Hg. unfold p, A.");
-  if (row.in_s()) row.say("  unfold root_of, left_root_of. pose proof y_star_between as Hs. unfold y_low, y_high in Hs. set (s := y_star) in *. clearbody s.");
+  if (in_s(row.piece))
+    row.say("  unfold root_of, left_root_of. pose proof y_star_between as Hs. unfold y_low, y_high in Hs. set (s := y_star) in *. clearbody s.");
   row.say("  prove_bound y {}%nat {}%positive.\nQed.\n", kLeastModel, row.row_bits());
 }
 
@@ -227,34 +206,6 @@ std::vector<Real> cell_ends(const Real& lo, const Real& hi, const Real& left, co
     add_to(hi);
   }
   return ends;
-}
-
-/// The x of a row without its tails: outward to doubles, as the fitter's own certificate takes them.
-std::pair<Real, Real> range_of(const Piece& piece) {
-  return {std::nextafter(static_cast<double>(piece.x_lo), -INFINITY), std::nextafter(static_cast<double>(piece.x_hi), INFINITY)};
-}
-
-/// The ranges that the theorems of the rows are about leave no x out: a row that is shorter in the fit than in the kernel leaves a gap.
-WitnessScript ranges_script(const Fit& fit) {
-  std::vector<const Piece*> rows;
-  for (const Piece& piece : fit.backward->pieces) rows.push_back(&piece);
-  std::ranges::stable_sort(rows, {}, &Piece::x_lo);
-  std::string ranges, cases;
-  for (const Piece* piece : rows) {
-    const auto [lo, hi] = range_of(*piece);
-    const bool last = piece == rows.back();
-    ranges += fmt::format("  {}(* row {} *) {}{}\n", ranges.empty() ? "" : "\\/ ", piece->row,
-                          piece->left_tail    ? "x <= " + exact(hi)
-                          : piece->right_tail ? exact(lo) + " <= x"
-                                              : between(lo, "x", hi),
-                          last ? "." : "");
-    cases += last ? "  lra.\n" : fmt::format("  destruct (Rle_dec x {}); [lra|].\n", operand(hi));
-  }
-  return {fit.name + "_ranges.v",
-          fmt::format("(* The x of the rows of {}, as their theorems have them, are the whole line. Written by outgrad certify --coq. *)\n\n"
-                      "From Coq Require Import Reals Lra.\nOpen Scope R_scope.\n\nTheorem ranges_cover x :\n{}Proof.\n{}Qed.\n",
-                      fit.name, ranges, cases),
-          kNoRow, 0};
 }
 
 }  // namespace
@@ -279,35 +230,52 @@ WitnessScript script(const Fit& fit, const Piece& piece, const std::string& path
   row.say(
       "From Coq Require Import Reals Lra List.\nFrom Coquelicot Require Import Coquelicot.\nFrom Interval Require Import Tactic.\n"
       "From Outgrad Require Import Gelu BranchPoint Series Row.\nImport ListNotations.\nOpen Scope R_scope.\n");
-  row.say("(* The row's polynomial in {}, with its centre. *)", row.in_s() ? "s" : "y");
+  row.say("(* The row's polynomial in {}, with its centre. *)", in_s(row.piece) ? "s" : "y");
   row.say("Definition p v := horner {} (v - {}).", list(c), operand(Real(static_cast<double>(piece.centre))));
   row.say("Definition A := {}.\n", exact(Real(piece.certified)));
 
   const Real left = nearest(x_star - kNearRoot, kPlaceBits), right = nearest(x_star + kNearRoot, kPlaceBits);
-  const bool reaches_root = row.in_s() && lo < right && hi > left;
+  const bool reaches_root = in_s(row.piece) && lo < right && hi > left;
   const std::vector<Real> ends = cell_ends(lo, hi, left, right, reaches_root);
   for (size_t i = 0; i + 1 < ends.size(); ++i) {
     const bool at_root = reaches_root && ends[i] < right && ends[i + 1] > left;
     (at_root ? add_near_cell : add_cell)(row, ends[i], ends[i + 1], x_star);
   }
-  row.begin_bound("Theorem", "fit_error", between(lo, "x", hi), row.coordinate());
+  row.begin_bound("Theorem", "fit_error", between(lo, "x", hi), coordinate_of(row.piece));
   row.say("  intros Hx.");
   for (size_t i = 0; i + 2 < ends.size(); ++i) row.say("  destruct (Rle_dec x {}). apply cell_{}; lra.", operand(ends[i + 1]), i);
   row.say("  apply cell_{}; lra.\nQed.\n", ends.size() - 2);
   if (piece.left_tail) add_tail(row, lo, false, 0);
   if (piece.right_tail) add_tail(row, hi, true, fit.backward->kYMax);
-  return {fmt::format("{}_row_{}.v", fit.name, piece.row), std::move(row.text), piece.row, piece.certified};
+  return {fmt::format("{}_row_{}.v", fit.name, piece.row), std::move(row.text), piece.row, piece.certified, 'A'};
 }
 
-std::vector<WitnessScript> scripts(const Fit& fit, const std::string& path) {
+Groups scripts(const Fit& fit, const std::string& path, const std::vector<int>& rows) {
   if (!fit.backward) throw kernels::SpecError(path, "kind", "a backward fit is needed");
-  std::vector<WitnessScript> all;
+  std::vector<WitnessScript> bounds;
   for (const Piece& piece : fit.backward->pieces) {
-    all.push_back(script(fit, piece, path));
-    std::ranges::move(gappa_scripts(fit.name, *fit.backward, piece), std::back_inserter(all));
+    if (!rows.empty() && std::ranges::find(rows, piece.row) == rows.end()) continue;
+    bounds.push_back(script(fit, piece, path));
+    std::ranges::move(gappa_scripts(fit.name, *fit.backward, piece), std::back_inserter(bounds));
   }
-  all.push_back(ranges_script(fit));
-  return all;
+  Groups groups{{ranges_script(fit)}, std::move(bounds), {rows_script(fit, rows)}};
+  if (rows.empty() && has_kernel(fit)) {
+    WitnessScript kernel = kernel_script(fit, path);
+    kernel.bound = 'x', kernel.claim = 0;
+    groups[0].push_back(std::move(kernel));
+    groups[1].push_back(index_script(fit));
+  }
+  return groups;
+}
+
+void add(Groups& groups, const Groups& more) {
+  groups.resize(std::max(groups.size(), more.size()));
+  for (size_t i = 0; i < more.size(); ++i) {
+    for (const WitnessScript& script : more[i]) {
+      std::erase_if(groups[i], [&](const WitnessScript& other) { return other.name == script.name; });
+      groups[i].push_back(script);
+    }
+  }
 }
 
 namespace {
@@ -370,7 +338,7 @@ WitnessScript evaluation_script(const WitnessScript& script, const std::string& 
   text += fmt::format("Definition B := {}.\n\nTheorem evaluation_error{} :\n{}Proof.\n", exact(Real(script.claim)), of_y ? " y_" : "", statement);
   text += fmt::format("  cbv zeta. unfold fp32, B. pose proof {} as H. cbv delta [{}] in H. conclude H.\nQed.\n", of_y ? "(l1 y_)" : "l1",
                       names.empty() ? names : names.substr(1));
-  return {module + ".v", std::move(text), script.row, script.claim};
+  return {module + ".v", std::move(text), script.row, script.claim, 'B'};
 }
 
 std::map<std::string, std::string> assumptions(const std::string& text) {

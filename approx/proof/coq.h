@@ -15,12 +15,15 @@
 
 namespace outgrad::approx::coq {
 
-/// The row of what is about all of them.
-inline constexpr int kNoRow = -1;
+/// Files in the order in which Coq needs them: those of a group need none of each other, but those of the groups before it.
+using Groups = std::vector<std::vector<WitnessScript>>;
+/// Puts each group behind the one of the same place; of two files of one name the latter stays.
+void add(Groups& groups, const Groups& more);
 
-/// A of all rows by script(), and B of each as Gappa scripts, which evaluation_script() then makes theorems; and, of kNoRow, NAME_ranges.v: the theorem
-/// ranges_cover, that the x of the rows' theorems are the whole line. @throws kernels::SpecError as script() does.
-std::vector<WitnessScript> scripts(const Fit& fit, const std::string& path);
+/// A of `rows` (of none: of all) by script(), and B of each as Gappa scripts, which evaluation_script() then makes theorems; and what is about the
+/// ranges of all rows (coq_index.h), which for all rows of a kernel that Coq's library has are shown to be those of its index arithmetic.
+/// @throws kernels::SpecError as script() does.
+Groups scripts(const Fit& fit, const std::string& path, const std::vector<int>& rows = {});
 
 /// A of one row, NAME_row_K.v: the theorem fit_error, and fit_error_far_left and fit_error_far_right where the row reaches to that limit.
 /// @throws kernels::SpecError if the fit is not one of GELU in absolute error: the library defines no other function.

@@ -1,6 +1,5 @@
 #include "approx/proof/coq_check.h"
 
-#include "approx/proof/coq.h"
 #include "approx/proof/witness.h"
 #include "kernels/support/digest.h"
 #include "kernels/support/errors.h"
@@ -29,8 +28,8 @@ constexpr const char* kProbe =
     "Goal forall u, 0 <= u <= 1 -> u - u * u <= 3 / 10.\n"
     "Proof. intros u Hu. interval with (i_bisect u, i_taylor u, i_degree 3%nat, i_prec 30%positive). Qed.\n";
 constexpr double kProbeLimit = 300;
-/// Of _CoqProject, what A and B need; T needs all.
-constexpr const char* kLastOfLibrary = "Evaluation.v";
+/// Of _CoqProject, what A, B and the ranges need; T needs all.
+constexpr const char* kLastOfLibrary = "Index.v";
 
 /// The first number with dots that a program prints when it is asked for its version.
 std::string version_of(const std::string& program) {
@@ -159,7 +158,7 @@ std::vector<Checked> compile_library(const std::string& sources, const std::stri
 Checked check(const WitnessScript& script, const std::string& folder, double limit_s) {
   if (script.name.ends_with(".v")) {
     Checked checked = compile(script, folder, limit_s);
-    checked.bound = script.row == kNoRow ? 'x' : 'A';
+    checked.bound = script.bound;
     return checked;
   }
   kernels::write_file(folder + "/" + script.name, script.text);
@@ -175,35 +174,28 @@ Checked check(const WitnessScript& script, const std::string& folder, double lim
   return checked;
 }
 
-CheckedFit check_all(const std::vector<WitnessScript>& scripts, const std::vector<WitnessScript>& total, const std::string& sources, const std::string& folder,
-                     double limit_s, int threads, const std::function<void(const Checked&)>& said) {
+CheckedFit check_all(const Groups& groups, const std::string& sources, const std::string& folder, double limit_s, int threads,
+                     const std::function<void(const Checked&)>& said) {
   CheckedFit checked;
   find_programs(checked, folder);
-  checked.library = compile_library(sources, folder, limit_s, !total.empty());
+  const bool total = std::ranges::any_of(groups | std::views::join, [](const WitnessScript& script) { return script.bound == 'T'; });
+  checked.library = compile_library(sources, folder, limit_s, total);
   std::ranges::for_each(checked.library, said);
   if (checked.library.empty() || checked.library.back().outcome != Outcome::proven) return checked;
-  // T's kernels come before what runs them, and its theorems after all of that.
-  const size_t first = std::min<size_t>(total.size(), 2);
-  std::vector<const WitnessScript*> all;
-  for (size_t k = 0; k < first; ++k) all.push_back(&total[k]);
-  for (const WitnessScript& script : scripts) all.push_back(&script);
-  for (size_t k = first; k < total.size(); ++k) all.push_back(&total[k]);
-  const size_t last = total.empty() ? all.size() : all.size() - 1;
-  checked.bounds.resize(all.size());
-  std::vector<bool> done(all.size());
-  size_t next = 0;
-  std::mutex guard;
-  const auto judge = [&](size_t i) {
-    Checked result = check(*all[i], folder, limit_s);
-    if (i < first || i >= first + scripts.size()) result.bound = 'T';
-    const std::lock_guard lock(guard);
-    checked.bounds[i] = std::move(result);
-    done[i] = true;
-    for (; next < all.size() && done[next]; ++next) said(checked.bounds[next]);
-  };
-  for (size_t i = 0; i < first; ++i) judge(i);
-  kernels::for_each_task(last - first, threads, [&](size_t i) { judge(first + i); });
-  for (size_t i = last; i < all.size(); ++i) judge(i);
+  for (const std::vector<WitnessScript>& group : groups) {
+    const size_t first = checked.bounds.size();
+    checked.bounds.resize(first + group.size());
+    std::vector<bool> done(group.size());
+    size_t next = 0;
+    std::mutex guard;
+    kernels::for_each_task(group.size(), threads, [&](size_t i) {
+      Checked result = check(group[i], folder, limit_s);
+      const std::lock_guard lock(guard);
+      checked.bounds[first + i] = std::move(result);
+      done[i] = true;
+      for (; next < group.size() && done[next]; ++next) said(checked.bounds[first + next]);
+    });
+  }
   look_at_assumptions(checked, kernels::read_file(sources + "/assumptions"), folder, limit_s);
   return checked;
 }
@@ -215,7 +207,7 @@ std::string to_json(const CheckedFit& checked, const Fit& fit) {
     json j{{"file", file.file}};
     if (file.bound != ' ') {
       j["bound"] = std::string(1, file.bound);
-      if (file.bound != 'T' && file.row != kNoRow) j["row"] = file.row;
+      if (file.bound == 'A' || file.bound == 'B') j["row"] = file.row;
       if (file.claim > 0) j["claim"] = fmt::format("{:a}", file.claim);
     }
     if (!file.theorems.empty()) j["theorems"] = file.theorems;

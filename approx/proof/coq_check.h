@@ -1,12 +1,12 @@
-/// Has Coq check the bounds of a fit: the hand-written library, a file for A of each row, a file for each Gappa script of B, those of T where
-/// they are asked for, and last of all what all their theorems together assume.
+/// Has Coq check the bounds of a fit: the hand-written library, a file for A of each row, a file for each Gappa script of B, those about the rows'
+/// ranges, those of T where they are asked for, and last of all what all their theorems together assume.
 ///
 /// A theorem counts as proven only if coqc accepts its file, over a library that is the committed one, and nothing is assumed beyond a list. One that
 /// comes to no end within the limits of time and memory is undecided.
 #pragma once
 
 #include "approx/model/fit.h"
-#include "approx/proof/gappa.h"
+#include "approx/proof/coq.h"
 
 #include <cstddef>
 #include <functional>
@@ -21,7 +21,7 @@ const char* to_string(Outcome outcome);
 /// One file, and how it fared.
 struct Checked {
   std::string file;
-  char bound = ' ';  ///< 'A', 'B' or 'T'; 'x': that the rows leave no x out; ' ' for a file of the library
+  char bound = ' ';  ///< 'A', 'B' or 'T'; 'x': the ranges of x of the rows; ' ' for a file of the library
   int row = 0;
   double claim = 0;
   std::vector<std::string> theorems = {};
@@ -53,18 +53,17 @@ inline constexpr const char* kCoqPackages = "coq, libcoq-interval, libcoq-gappa,
 void find_programs(CheckedFit& checked, const std::string& folder);
 
 /// Writes the hand-written library to `folder`, once its files have the digests of `sources`/library.sha256, and compiles it: `sources`/*.v in the
-/// order of its _CoqProject, as far as A and B need them, or, with `total`, all of them. Stops at a file that is not accepted.
+/// order of its _CoqProject, as far as A, B and the ranges need them, or, with `total`, all of them. Stops at a file that is not accepted.
 /// @throws kernels::SpecError for a file with another digest.
 std::vector<Checked> compile_library(const std::string& sources, const std::string& folder, double limit_s, bool total);
 
 /// Writes a script of scripts() or gappa_scripts() to `folder`, which holds the compiled library, and has Coq check it.
 Checked check(const WitnessScript& script, const std::string& folder, double limit_s);
 
-/// All of these and what exhaustion_scripts() gives for T, which may be empty, `threads` files at a time. `said` is called with each file in order,
-/// as soon as it and those before it are done.
+/// All of these, group by group, `threads` files at a time. `said` is called with each file in order, as soon as it and those before it are done.
 /// @throws kernels::EnvironmentError as find_programs() does, kernels::SpecError as compile_library() does.
-CheckedFit check_all(const std::vector<WitnessScript>& scripts, const std::vector<WitnessScript>& total, const std::string& sources, const std::string& folder,
-                     double limit_s, int threads, const std::function<void(const Checked&)>& said);
+CheckedFit check_all(const Groups& groups, const std::string& sources, const std::string& folder, double limit_s, int threads,
+                     const std::function<void(const Checked&)>& said);
 
 /// Schema outgrad.proofs/1, notebooks_data/proofs/README.md.
 std::string to_json(const CheckedFit& checked, const Fit& fit);

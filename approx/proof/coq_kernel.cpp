@@ -1,6 +1,6 @@
 #include "approx/proof/coq_kernel.h"
 
-#include "approx/function/format.h"
+#include "approx/proof/coq_text.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -38,15 +38,6 @@ std::string table_row(std::vector<float> words, std::size_t count) {
   for (const float word : words) numbers.push_back(fp32_number(word));
   return fmt::format("    [{}]", fmt::join(numbers, "; "));
 }
-
-/// Precision and exponent range as Format.v has them.
-struct Shape {
-  explicit Shape(Format format) : precision(precision_bits(format)), range(1 << (shape_of(format).exponent_bits - 1)) {}
-  int precision, range;
-  [[nodiscard]] int first_of(int power) const { return (range - 1 + power) << (precision - 1); }  ///< the number of 2^power, a normal number
-  [[nodiscard]] int magnitudes() const { return first_of(range); }
-  [[nodiscard]] std::string arguments() const { return fmt::format("{} {}", precision, range); }
-};
 
 /// How Exhaustion.v encloses f, up to the last of the absolute values that it is for.
 struct Enclosure {
@@ -149,27 +140,30 @@ Proof. apply exhausted; [reflexivity|reflexivity|repeat split; discriminate|exac
 )",
                       fmt::arg("forward", forward.name), fmt::arg("backward", backward.name), fmt::arg("imports", imports(forward, backward, files)),
                       fmt::arg("format", shape.arguments()), fmt::arg("all", shape.magnitudes()), fmt::arg("cases", cases)),
-          0, backward.backward->kT};
+          0, backward.backward->kT, 'T'};
 }
 
 }  // namespace
+
+bool has_kernel(const Fit& fit) {
+  if (fit.activation != "gelu" || !fit.backward || (fit.backward->format != Format::f16 && fit.backward->format != Format::bf16)) return false;
+  const BackwardModel& m = *fit.backward;
+  return m.kMasked && m.kHasLeft && !m.kHasRight && !m.kHasBreaks && m.kCentred && !m.kTwoWord && m.kScheme == kernels::kHorner;
+}
 
 WitnessScript kernel_script(const Fit& fit, const std::string& path) {
   const Format format = fit.backward ? fit.backward->format : fit.rounded ? fit.rounded->format : Format::f32;
   if (fit.activation != "gelu" || (format != Format::f16 && format != Format::bf16))
     throw kernels::SpecError(path, "kind", "a fit of gelu in f16 or bf16, backward or rounded forward, is needed: Coq's library has no other kernel");
-  if (fit.backward) {
-    const BackwardModel& m = *fit.backward;
-    if (!m.kMasked || !m.kHasLeft || m.kHasRight || m.kHasBreaks || !m.kCentred || m.kTwoWord || m.kScheme != kernels::kHorner)
-      throw kernels::SpecError(path, "backward",
-                               "a mask, a left segment, cells of equal width, centred rows and Horner's scheme are needed: Coq's "
-                               "library has no other kernel");
-  }
+  if (fit.backward && !has_kernel(fit))
+    throw kernels::SpecError(path, "backward",
+                             "a mask, a left segment, cells of equal width, centred rows and Horner's scheme are needed: Coq's "
+                             "library has no other kernel");
   return {fit.name + "_kernel.v",
           fmt::format("(* The constants and rows of {}, as the kernel in Coq computes with them. *)\n\nFrom Coq Require Import ZArith List SpecFloat.\n"
-                      "From Flocq Require Import Core.\nFrom Outgrad Require Import Kernel Forward.\nImport ListNotations.\nOpen Scope Z_scope.\n\n{}",
-                      fit.name, fit.backward ? backward_kernel(fit) : forward_kernel(fit)),
-          0, fit.backward ? fit.backward->kT : 0};
+                      "From Flocq Require Import Core.\nFrom Outgrad Require Import Kernel{}.\nImport ListNotations.\nOpen Scope Z_scope.\n\n{}",
+                      fit.name, fit.backward ? "" : " Forward", fit.backward ? backward_kernel(fit) : forward_kernel(fit)),
+          0, fit.backward ? fit.backward->kT : 0, 'T'};
 }
 
 WitnessScript covered_script(const Fit& forward, const Fit& backward, int k, int first, int last) {
@@ -181,23 +175,23 @@ WitnessScript covered_script(const Fit& forward, const Fit& backward, int k, int
                       "Lemma covered : forall n, {2} <= n < {5} -> both_checked {6} forward kernel T n.\n"
                       "Proof. apply both_checked_range with {7}. exact {7}_sound. vm_cast_no_check (eq_refl true). Qed.\n",
                       forward.name, backward.name, first, last - 1, imports(forward, backward, ""), last, Shape(format).arguments(), enclosing),
-          0, backward.backward->kT};
+          0, backward.backward->kT, 'T'};
 }
 
-std::vector<WitnessScript> exhaustion_scripts(const Fit& forward, const Fit& backward, const std::string& path) {
-  std::vector<WitnessScript> scripts = {kernel_script(forward, path), kernel_script(backward, path)};
+Groups exhaustion_scripts(const Fit& forward, const Fit& backward, const std::string& path) {
+  Groups groups{{kernel_script(forward, path), kernel_script(backward, path)}, {}, {}};
   std::vector<int> firsts;
   int first = 0;
   for (const Enclosure& part : enclosures(backward.backward->format)) {
     while (first < part.last) {
       const int last = std::min(first + kValuesPerFile, part.last);
-      scripts.push_back(covered_script(forward, backward, static_cast<int>(firsts.size()), first, last));
+      groups[1].push_back(covered_script(forward, backward, static_cast<int>(firsts.size()), first, last));
       firsts.push_back(first);
       first = last;
     }
   }
-  scripts.push_back(theorems_script(forward, backward, firsts));
-  return scripts;
+  groups[2].push_back(theorems_script(forward, backward, firsts));
+  return groups;
 }
 
 }  // namespace outgrad::approx::coq

@@ -7,16 +7,18 @@
 /// these are spread over files that can be compiled side by side.
 #pragma once
 
-#include "approx/proof/gappa.h"
+#include "approx/proof/coq.h"
 
 #include <string>
-#include <vector>
 
 namespace outgrad::approx::coq {
 
+/// Whether the library describes the backward kernel of a fit: GELU in f16 or bf16 with a mask, a left segment, cells of equal width, centred rows and
+/// Horner's scheme.
+bool has_kernel(const Fit& fit);
+
 /// NAME_kernel.v: a backward fit as the definition kernel, and T, the claim kT; or a rounded forward fit as the definition forward.
-/// @throws kernels::SpecError if the fit is not one whose kernel the library describes: GELU in f16 or bf16, and backward with a mask, a left
-/// segment, cells of equal width, centred rows and Horner's scheme.
+/// @throws kernels::SpecError if the fit is not one whose kernel the library describes: backward has_kernel(), forward GELU in f16 or bf16.
 WitnessScript kernel_script(const Fit& fit, const std::string& path);
 
 /// NAME_all_K.v, where NAME is the backward fit's: the lemma covered, that the check holds at the format's absolute values first <= n < last in the
@@ -25,6 +27,6 @@ WitnessScript covered_script(const Fit& forward, const Fit& backward, int k, int
 
 /// What proves the theorems NAME_T, FORWARD_right and NAME_gradient over the whole format: both kernels first, the theorems in NAME_all.v last, and
 /// between them the files that need only the first two. @throws kernels::SpecError as kernel_script() does.
-std::vector<WitnessScript> exhaustion_scripts(const Fit& forward, const Fit& backward, const std::string& path);
+Groups exhaustion_scripts(const Fit& forward, const Fit& backward, const std::string& path);
 
 }  // namespace outgrad::approx::coq

@@ -302,7 +302,7 @@ std::string power_of_two(double bound) { return bound > 0 ? fmt::format("2^{:.3f
 std::vector<WitnessScript> gappa_scripts(const std::string& name, const BackwardModel& model, const Piece& piece) {
   std::vector<WitnessScript> scripts;
   const auto add = [&](const std::string& suffix, std::string text) {
-    scripts.push_back({fmt::format("{}.row_{}{}.gappa", name, piece.row, suffix), std::move(text), piece.row, piece.evaluation});
+    scripts.push_back({fmt::format("{}.row_{}{}.gappa", name, piece.row, suffix), std::move(text), piece.row, piece.evaluation, 'B'});
   };
   bool floor = false, end = false;
   for (const Case& c : cases_of(model, piece)) {

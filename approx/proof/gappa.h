@@ -19,6 +19,7 @@ struct WitnessScript {
   std::string text;
   int row = 0;
   double claim = 0;
+  char bound = ' ';  ///< what the claim is of: 'A', 'B', 'T'; 'x': of none, the file is about the ranges of x of the rows
 };
 
 /// Gappa has to be run with it: it then keeps improvements of a bound down to 1e-5 of it, where its default is 1%.

@@ -286,7 +286,7 @@ WitnessScript sollya_script(const std::string& name, const std::string& function
       "if ((covered == {}) && (upper <= claim){}) then print(\"PROVEN {} row {}: sup |E| is in\", [lower; upper], \"claim\", claim)\n"
       "else print(\"FAILED {} row {}: claim\", claim);\nquit;\n",
       parts.size(), relative ? " && (claim <= 1)" : "", name, piece.row, name, piece.row);
-  return {fmt::format("{}.row_{}.sollya", name, piece.row), std::move(text), piece.row, piece.certified};
+  return {fmt::format("{}.row_{}.sollya", name, piece.row), std::move(text), piece.row, piece.certified, 'A'};
 }
 
 WitnessScript sollya_fit_script(const std::string& name, const std::string& function, const Piece& piece, const Real& x_star) {
@@ -314,7 +314,7 @@ WitnessScript sollya_fit_script(const std::string& name, const std::string& func
       "norm_s = time({{ claim = 1.01 * dirtyinfnorm(q - slope, I); cover(q - slope, nothing, {}, {}); }});\n"
       "if (covered == 1) then print(\"BESIDE\", upper, fit_s, norm_s) else print(\"FAILED: no certified norm\", claim, fit_s, norm_s);\nquit;\n",
       piece.degree, part.from, part.to, part.from, part.to);
-  return {fmt::format("{}.row_{}.beside.sollya", name, piece.row), std::move(text), piece.row, piece.certified};
+  return {fmt::format("{}.row_{}.beside.sollya", name, piece.row), std::move(text), piece.row, piece.certified, 'A'};
 }
 
 }  // namespace outgrad::approx

@@ -264,7 +264,7 @@ CoordinateConstants NearMinimum::choose_constants(const StorageGoal& goal, const
     } else if (!programmed.empty()) {
       programmed.clear();
     } else {
-      throw kernels::SpecError("undecided: no constants bring g near the middles of what the stored y next to the minimum stand for");
+      throw kernels::SpecError("undecided: next to the minimum no y_c and t_min that were tried give a finite error");
     }
   }
   for (double width : {1 / 250.0, 1 / 1000.0}) {

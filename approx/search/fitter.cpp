@@ -249,10 +249,9 @@ void require_shape(const Composite& composite, const BackwardSpec& spec) {
   }
 }
 
-/// @throws kernels::SpecError where f is not what the tables of a forward are for.
-void require_forward_shape(const Composite& composite) {
-  if (composite.masked() && composite.left_limit() == 0 && std::isinf(composite.right_limit())) return;
-  throw SpecError("kind forward: f must have a minimum, tend to 0 at the left and to x at the right");
+/// @throws kernels::SpecError for another activation than the one that the tables of a forward, and the second witness, are for.
+void require_forward_of_gelu(const Composite& composite) {
+  if (composite.activation().name != "gelu") throw SpecError("kind forward: is for the activation gelu alone");
 }
 
 ForwardModel fit_forward(const Composite& composite, const Spec& spec, Stage& rows) {
@@ -273,8 +272,7 @@ ForwardModel fit_forward(const Composite& composite, const Spec& spec, Stage& ro
 class BackwardFitter {
  public:
   BackwardFitter(const Composite& composite, const Spec& spec, const std::vector<StorageInterval>& intervals)
-      : composite_(composite), whole_(spec), name_(spec.name), accuracy_(spec.accuracy), target_(spec.target), spec_(*spec.backward), layout_(spec_),
-        intervals_(intervals) {}
+      : composite_(composite), name_(spec.name), accuracy_(spec.accuracy), target_(spec.target), spec_(*spec.backward), layout_(spec_), intervals_(intervals) {}
 
   void fit(Fit& result, Stage& rows) {
     choose_constants();
@@ -368,24 +366,8 @@ class BackwardFitter {
       p.allowed = allowed_error(a * b > 0 ? std::min(std::abs(a), std::abs(b)) : 0);
     }
     fit_pieces(composite_, model_.pieces, spec_.degree, &model_, rows);
-    try {
-      require_target(name_, model_.pieces);
-    } catch (const SpecError& error) {
-      throw SpecError(error.what() + remedy());
-    }
+    require_target(name_, model_.pieces);
     if (in_ulps()) require_ulps();
-  }
-
-  /// What a user may write instead. Of the library's activations, fronts try what is out of reach by the hundred.
-  [[nodiscard]] std::string remedy() const {
-    if (composite_.activation().name != "expression" || spec_.accuracy != AccuracyClass::absolute) return "";
-    try {
-      Spec free = whole_;
-      free.backward->degree = 0;
-      return "; try " + layouts_within(composite_, free).front();
-    } catch (const SpecError& error) {
-      return fmt::format("; {}", error.what());
-    }
   }
 
   void require_ulps() {
@@ -436,7 +418,6 @@ class BackwardFitter {
   }
 
   const Composite& composite_;
-  const Spec& whole_;
   const std::string& name_;
   const std::string& accuracy_;
   const double target_;
@@ -463,9 +444,32 @@ void fit_found_layout(const Composite& composite, const Spec& spec, const std::v
   }
 }
 
+/// What a user may write in place of a layout that does not reach the target, after a semicolon.
+std::string remedy(const Composite& composite, const Spec& spec, const std::vector<StorageInterval>& intervals) {
+  constexpr size_t kMostTried = 3;  // each is a whole fit
+  Spec free = spec;
+  free.backward->degree = 0;
+  try {
+    std::vector<std::string> layouts = layouts_within(composite, free);
+    layouts.resize(std::min(layouts.size(), kMostTried));
+    for (const std::string& layout : layouts) {
+      try {
+        Fit tried;
+        Stage rows("rows of another layout");
+        BackwardFitter(composite, with_layout(free, layout), intervals).fit(tried, rows);
+        return "; try " + layout_in_place(spec, layout);
+      } catch (const SpecError&) {  // the next one may
+      }
+    }
+    return "";
+  } catch (const SpecError& error) {
+    return fmt::format("; {}", error.what());
+  }
+}
+
 }  // namespace
 
-Fit fit(const Spec& spec, int threads) {
+Fit fit(const Spec& spec, int threads, bool advises) {
   omp_set_num_threads(threads > 0 ? threads : omp_get_num_procs());
   const Composite composite(spec.activation);
   Fit result;
@@ -476,7 +480,7 @@ Fit fit(const Spec& spec, int threads) {
   result.spec_sha256 = spec.sha256;
   result.target = spec.target;
   Stage rows("rows");
-  if (spec.forward || spec.rounded) require_forward_shape(composite);
+  if (spec.forward || spec.rounded) require_forward_of_gelu(composite);
   if (spec.forward) {
     result.forward = fit_forward(composite, spec, rows);
   } else if (spec.code) {
@@ -493,7 +497,12 @@ Fit fit(const Spec& spec, int threads) {
     } else if (spec.backward->split == Split::uniform && spec.backward->cells == 0) {
       fit_found_layout(composite, spec, intervals, result, rows);
     } else {
-      BackwardFitter(composite, spec, intervals).fit(result, rows);
+      try {
+        BackwardFitter(composite, spec, intervals).fit(result, rows);
+      } catch (const SpecError& error) {
+        if (!advises || spec.activation.name != "expression" || spec.backward->accuracy != AccuracyClass::absolute) throw;
+        throw SpecError(error.what() + remedy(composite, spec, intervals));
+      }
     }
   }
   return result;

@@ -6,6 +6,7 @@
 #include "kernels/host/errors.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 #include <omp.h>
 
@@ -15,6 +16,9 @@
 
 namespace outgrad::approx {
 namespace {
+
+/// The keys of a specification that lay out its rows.
+constexpr const char* kLayoutKeys[] = {"degree", "cells", "split", "left_segment", "right_from", "both_sides", "centred"};
 
 /// Octaves of the left end, from the largest power of two below |y*| down.
 std::string left_segment(int edge, int half_octaves, int octaves) {
@@ -113,7 +117,7 @@ std::vector<std::string> layouts_within(const Composite& composite, const Spec& 
     BackwardModel model = lay_out(composite, *with_layout(spec, text(ladder.front())).backward, constants, spec.target);
     const LayoutSamples samples(composite, model);
     for (const Layout& layout : ladder) {
-      const double level = samples.level(layout.degree) * kRoomOfTarget;
+      const double level = std::max(samples.level(layout.degree) * kRoomOfTarget, kNoise);
       best = std::min(best, level);
       if (level > spec.target) continue;
       model.kDegree = layout.degree;
@@ -133,10 +137,18 @@ std::vector<std::string> layouts_within(const Composite& composite, const Spec& 
 }
 
 Spec with_layout(const Spec& spec, const std::string& layout) {
-  auto members = nlohmann::ordered_json::parse(spec.text);
-  for (const char* key : {"degree", "cells", "split", "left_segment", "right_from", "both_sides", "centred"}) members.erase(key);
-  members.update(nlohmann::ordered_json::parse("{" + layout + "}"));
+  auto members = kernels::parse_json<nlohmann::ordered_json>(spec.text);
+  for (const char* key : kLayoutKeys) members.erase(key);
+  members.update(kernels::parse_json<nlohmann::ordered_json>("{" + layout + "}"));
   return parse_spec(members.dump(), spec.name);
+}
+
+std::string layout_in_place(const Spec& spec, const std::string& layout) {
+  const auto members = kernels::parse_json<nlohmann::ordered_json>(spec.text), wanted = kernels::parse_json<nlohmann::ordered_json>("{" + layout + "}");
+  std::vector<std::string> left_out;
+  for (const char* key : kLayoutKeys)
+    if (members.contains(key) && !wanted.contains(key)) left_out.push_back(fmt::format("\"{}\"", key));
+  return left_out.empty() ? layout : fmt::format("{} without {}", layout, fmt::join(left_out, ", "));
 }
 
 }  // namespace outgrad::approx

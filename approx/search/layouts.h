@@ -27,6 +27,9 @@ inline constexpr int kRoughSamples = 32;
 /// Room that a target leaves for the rounding of coefficients.
 inline constexpr double kRoomOfTarget = 1.2;
 
+/// No target lies below: nothing there counts, and the sampled level of an exact polynomial is noise.
+inline constexpr double kNoise = 0x1p-45;
+
 /// A few samples of g in each row of a model, by which the least A that a degree reaches is told to within some percent.
 class LayoutSamples {
  public:
@@ -44,7 +47,10 @@ class LayoutSamples {
 /// @throws kernels::SpecError "target: why" with a target that one of the layouts reaches, where none reaches this one.
 std::vector<std::string> layouts_within(const Composite& composite, const Spec& spec);
 
-/// A specification without a layout, with this one.
+/// A specification with this layout in place of its own, if it has one.
 Spec with_layout(const Spec& spec, const std::string& layout);
+
+/// What turns a specification into with_layout's, in words: the members to write and, after "without", the keys that must go.
+std::string layout_in_place(const Spec& spec, const std::string& layout);
 
 }  // namespace outgrad::approx

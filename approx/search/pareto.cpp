@@ -105,9 +105,6 @@ class Search {
     }
   }
 
-  /// No target lies below: nothing there counts, and the sampled level of an exact polynomial is noise.
-  static constexpr double kNoise = 0x1p-45;
-
   [[nodiscard]] std::string storage_goal(const std::string& regret) const {
     return fmt::format("\"storage\": {{\"ratio\": 1.05, \"regret\": \"{}\"}}", regret);
   }

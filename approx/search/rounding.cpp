@@ -270,8 +270,9 @@ std::vector<RoundedFit> fit_piece(const Samples& s, Piece& piece, int degree) {
   const RealVector& target = problem.target;
   const auto best = exchange<Real>(columns, target);
   // A polynomial that equals its target leaves noise, which has no level to settle at.
-  constexpr double kNoise = 1e-40;
-  if (!best.settled && best.error > kNoise) throw kernels::SpecError("undecided: the minimax exchange of row " + std::to_string(piece.row) + " did not settle");
+  constexpr double kNothing = 1e-40;
+  if (!best.settled && best.error > kNothing)
+    throw kernels::SpecError("undecided: the minimax exchange of row " + std::to_string(piece.row) + " did not settle");
   piece.lower_bound = std::nextafter(static_cast<double>(best.level), 0.0);
   piece.minimax = static_cast<double>(best.error);
   std::vector<Real> real(static_cast<size_t>(degree) + 1);

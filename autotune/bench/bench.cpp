@@ -168,7 +168,7 @@ int bench_command(const std::vector<std::string>& args) {
   options.refuse_all_but("bench without --tuned", {"device", "format", "elements", "rounds", "seed", "json"});
   const std::vector<FormatId> formats = formats_of(options);
   const i64 wanted = options.integer("elements", i64{1} << 26, kCols, i64{1} << 32);
-  const int rounds = static_cast<int>(options.integer("rounds", kLeastRounds, 1, 10'000));
+  const int rounds = static_cast<int>(options.integer("rounds", kLeastRounds, static_cast<int>(kFewestRounds), 10'000));
   const auto seed = static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX));
   const bool as_json = options.has("json");
 

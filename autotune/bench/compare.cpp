@@ -180,7 +180,7 @@ i64 bench_elements(FormatId format, i64 wanted) {
 int compare_command(const Options& options) {
   const std::string header = options.required("tuned");
   const std::vector<Problem> tabled = tuned_problems(header);
-  const int rounds = static_cast<int>(options.integer("rounds", kLeastRounds, 1, 10'000));
+  const int rounds = static_cast<int>(options.integer("rounds", kLeastRounds, static_cast<int>(kFewestRounds), 10'000));
   const auto seed = static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX));
   const bool as_json = options.has("json");
   constexpr i64 kElements = i64{1} << 26;  // as bench's

@@ -79,7 +79,7 @@ std::string text_of(const BenchGroup& group) {
       const Interval speed = group.speed_against(which, std::string(peer) + "_" + which.name);
       if (!(speed.median > 0)) continue;
       text += is_figure(speed, count_of(kept)) ? printed("  %.2fx [%.2f, %.2f] %s", speed.median, speed.low, speed.high, peer)
-                                               : printed("  [%.2f, %.2f]x %s", speed.low, speed.high, peer);
+                                               : printed("  too noisy [%.2f, %.2f]x %s", speed.low, speed.high, peer);
     }
     text += "\n";
   }

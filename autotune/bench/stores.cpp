@@ -183,7 +183,7 @@ std::vector<StoreSpeed> store_speeds(StoredLayer layer, FormatId format, i64 n, 
 int stores_command(const Options& options) {
   options.refuse_all_but("bench --stores", {"device", "format", "elements", "rounds", "seed", "stores", "json"});
   const i64 wanted = options.integer("elements", i64{1} << 26, 1024, i64{1} << 32);
-  const int rounds = static_cast<int>(options.integer("rounds", kLeastRounds, 1, 10'000));
+  const int rounds = static_cast<int>(options.integer("rounds", kLeastRounds, static_cast<int>(kFewestRounds), 10'000));
   const auto seed = static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX));
   const CpuIdentity cpu = identify_cpu();
   json groups = json::array();

@@ -20,7 +20,7 @@ struct StoreSpeed {
   std::string store;
   double forward_bytes = 0, backward_bytes = 0;  // an element, read and written
   Interval forward, backward;
-  std::vector<bool> kept{};  // rounds
+  std::vector<bool> kept{};  // which rounds were quiet enough to count
 };
 
 // The first is the plain one, whose ratios are 1. n elements, for LayerNorm in rows of 1024; threads: all. Throws std::bad_alloc.

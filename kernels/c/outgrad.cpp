@@ -198,7 +198,7 @@ outgrad_status check_arrays(const char* function, std::span<const Array> arrays)
       return fail(OUTGRAD_ERROR_ALIGNMENT, function, "%s is not aligned to its elements of %lld bytes", array.of.name, static_cast<long long>(array.alignment));
     }
     if (static_cast<u64>(array.bytes) > UINTPTR_MAX - address) {
-      return fail(OUTGRAD_ERROR_SIZE, function, "%s: %lld bytes from its address on do not exist", array.of.name, static_cast<long long>(array.bytes));
+      return fail(OUTGRAD_ERROR_SIZE, function, "%lld bytes from the address of %s on do not exist", static_cast<long long>(array.bytes), array.of.name);
     }
   }
   for (const Array& written : arrays) {

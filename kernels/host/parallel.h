@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "kernels/host/forked.h"
 #include "kernels/portable.h"
 
 #if defined(__SSE2__)
@@ -60,8 +61,6 @@ inline int thread_count(int threads) {
 }
 
 #ifdef _OPENMP
-inline bool after_fork = false;  // set in a child, where one thread runs
-
 // Whether this process was forked from one that had come here before. OpenMP's threads stayed behind in the parent, and
 // GNU's run-time would wait for them for ever.
 inline bool has_lost_threads() {

@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 namespace outgrad::kernels {
 namespace {
@@ -39,6 +40,8 @@ pid_t start_copy(const std::function<int()>& body) {
   if (child == 0) [&]() noexcept { ::_exit(body()); }();  // no destructors, and no way back into the caller
   return child;
 }
+
+std::string beside_this_program(const std::string& name) { return std::filesystem::read_symlink("/proc/self/exe").replace_filename(name).string(); }
 
 pid_t start(const Launch& launch) {
   std::vector<char*> words;

@@ -42,6 +42,9 @@ struct Launch {
   bool leads_group = false;                         // of processes, so that what it starts can be killed with it; Ctrl-C does not reach it then
 };
 
+// The path of a program that is in the folder of this one.
+std::string beside_this_program(const std::string& name);
+
 // Starts a program and returns at once. Throws EnvironmentError where there can be no more processes.
 pid_t start(const Launch& launch);
 

@@ -222,9 +222,11 @@ class Host {
   static void require(outgrad_status status) {
     if (status != OUTGRAD_OK) refuse(said());
   }
-  // The only value that the backward pass of a norm refuses is a gamma without a finite reciprocal.
+  // Of a gamma without a finite reciprocal it also says what to do.
   static void require_backward_of_norm(outgrad_status status) {
-    if (status == OUTGRAD_ERROR_VALUE) refuse(said(), ": side_channels=outgrad.side_channels(weight, bias, x.dtype) names all such channels");
+    if (status != OUTGRAD_OK && said().find("has no finite reciprocal") != std::string_view::npos) {
+      refuse(said(), ": side_channels=outgrad.side_channels(weight, bias, x.dtype) names all such channels");
+    }
     require(status);
   }
   // The library's message without the names of C functions before it, since the caller has called none of them.

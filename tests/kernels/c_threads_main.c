@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <limits.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,7 +92,8 @@ static void children(Arrays* a, uint64_t expected, int depth, const char* when) 
   }
   int status = 0;
   waitpid(child, &status, 0);
-  if (WIFSIGNALED(status)) printf("FAILED: a child %s hangs\n", when), ++failures;
+  if (WIFSIGNALED(status)) printf("FAILED: a child %s %s\n", when, WTERMSIG(status) == SIGALRM ? "hangs" : "crashes"), ++failures;
+  if (WIFEXITED(status) && WEXITSTATUS(status) > 2) printf("FAILED: a child %s ends with %d\n", when, WEXITSTATUS(status)), ++failures;
   if (WIFEXITED(status) && WEXITSTATUS(status) == 2) printf("FAILED: a child %s has other bits than its parent\n", when), ++failures;
   if (WIFEXITED(status) && WEXITSTATUS(status) == 1) printf("FAILED: a call in a child %s\n", when), ++failures;
 }

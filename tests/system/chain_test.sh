@@ -34,7 +34,7 @@ expect "a missing output" "report --in" "$(calls_of)"
 expect "--fresh" "$everything" "$(calls_of --fresh)"
 [[ "$(calls_of --fresh --formats bf16)" != *f32* ]] || fail "--formats bf16 ran another format"
 
-for case in "check 1:1" "validate 1:1" "stability 1:1" "fit 2:2" "emit 2:2" "tune 3:3" "report 2:2"; do
+for case in "check 1:1" "validate 1:1" "stability 1:1" "fit 2:2" "fit 137:3" "emit 2:2" "tune 3:3" "report 2:2"; do
   code=0
   STAND_IN_STATUS=${case%:*} "$sandbox/outgrad" run --fresh --publish >"$sandbox/build/stdout" 2>/dev/null || code=$?
   expect "exit status of run when ${case%:*}" "${case#*:}" "$code"
@@ -83,6 +83,15 @@ expect "a committed file's date and commit" "2001-02-03 $(git rev-parse --short 
   "$(told 'p["committed"]["attack/norms.json"]["date"] + " " + p["committed"]["attack/norms.json"]["commit"]')"
 expect "a file that was changed since" "$(git rev-parse --short HEAD), changed since" "$(told 'p["committed"]["pareto/gelu_bf16.json"]["commit"]')"
 expect "commit" "$(git rev-parse --short HEAD) with changes" "$(told 'p["commit"]')"
+git add . && git -c user.name=t -c user.email=t@t commit -qm newer
+expect "a page that names an older commit" "report --in" "$(calls_of --formats bf16)"
+expect "the commit is the same" "" "$(calls_of --formats bf16)"
+mkdir bin
+printf '#!/bin/sh\necho "NVIDIA-SMI has failed because it could not communicate with the driver"\nexit 9\n' >bin/nvidia-smi
+chmod +x bin/nvidia-smi
+PATH=$PWD/bin:$PATH calls_of --formats bf16 >/dev/null
+expect "no GPU of a broken driver" "" "$(told 'p["machine"]["gpu"]')"
+rm -r bin
 expect "cores" "$(nproc)" "$(told 'p["machine"]["cores"]')"
 cmp notebooks_data/attack/norms.json out/committed/attack/norms.json || fail "the committed file is not beside this run's"
 [[ ! -e out/attack ]] || fail "a committed file stands among this run's"

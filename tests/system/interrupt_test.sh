@@ -15,11 +15,10 @@ lives() {
 # Every result in out/ is whole: the stand-ins end each file with the line `end`, the wrapper its own JSON with `}}`. Scratch, logs and temporary names are
 # no results.
 assert_whole() {
-  local file last
+  local file
   while IFS= read -r file; do
-    last=end
-    [[ $file != */provenance.json ]] || last='}}'
-    [[ $(tail -n 1 "$file") == *"$last" ]] || fail "$1: $file is half-written"
+    if [[ $file == */provenance.json ]]; then [[ $(tail -n 1 "$file") == *'}}' ]]; else [[ $(tail -n 1 "$file") == end ]]; fi ||
+      fail "$1: $file is half-written"
   done < <(find "$sandbox/out" -type f -not -path '*/run/*' -not -name run.lock -not -name inputs.sha256 -not -name '*.new')
 }
 

@@ -52,7 +52,7 @@ mapfile -t order < <(nm --defined-only "$2/liboutgrad.a" | grep -oE 'k(F32|F16|B
 
 # --- Headers that are installed: what has code is in the inline namespace; data types, exceptions, catalogues and coefficients alone are outside it
 untagged=$(cd "$1" && grep -rl '^namespace outgrad::kernels\(::[a-z_]*\)\? {' kernels --include='*.h' --include='*.cuh' |
-  grep -vxE 'kernels/(accuracy|formats|fp8|kernels|ladder|layernorm|norm_store|params|stored|table|host/call|host/errors)\.h|kernels/(generated|support)/.*\.h' || true)
+  grep -vxE 'kernels/(accuracy|formats|fp8|kernels|ladder|layernorm|norm_store|params|stored|table|host/call|host/errors|host/forked)\.h|kernels/(generated|support)/.*\.h' || true)
 [[ -z $untagged ]] || fail "outside the inline namespace (namespace outgrad::kernels::inline OUTGRAD_ABI): $untagged"
 grep -q 'inline OUTGRAD_ABI::tuned {' "$1/kernels/generated/tuned_default.h" || fail "tuned_default.h is outside the inline namespace"
 
@@ -108,6 +108,61 @@ if [[ $(uname -m) == x86_64 ]]; then
   compile avx512 "$1" "${vectors[@]}" -mavx512f -mavx512bw -mavx512dq -mavx512vl
   c++ -std=c++20 -I"$1" "$work/main.cpp" "$work"/{avx512,avx2,base}.o -fopenmp -o "$work/program"
   "$work/program" || fail "units with different flags disagree, status $?"
+  # A child knows that its parent's threads stayed behind, whatever instruction set either calls.
+  cat >"$work/fork.cpp" <<'TEXT'
+#include "kernels/host/parallel.h"
+void NAME(long* sums) { outgrad::kernels::parallel_for(2, 2, [&](outgrad::kernels::i64 task) { sums[task] = task; }); }
+TEXT
+  cat >"$work/fork_main.cpp" <<'TEXT'
+#include <sys/wait.h>
+#include <unistd.h>
+void base(long*);
+void avx2(long*);
+int main() {
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return 0;
+  long sums[2];
+  base(sums);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);  // one that waits for threads that it has not dies
+    avx2(sums);
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return status != 0;
+}
+TEXT
+  c++ -std=c++20 -O1 -fopenmp -I"$1" -DNAME=base -c "$work/fork.cpp" -o "$work/fork_base.o"
+  c++ -std=c++20 -O1 -fopenmp -I"$1" -DNAME=avx2 "${vectors[@]}" -c "$work/fork.cpp" -o "$work/fork_avx2.o"
+  c++ -std=c++20 -fopenmp "$work/fork_main.cpp" "$work"/fork_{base,avx2}.o -o "$work/forks"
+  "$work/forks" || fail "a child that calls another instruction set's kernels than its parent did does not end"
+
+  # A unit without exceptions, before or behind one with them, changes nothing there.
+  cat >"$work/without.cpp" <<'TEXT'
+#include "kernels/host/refusal.h"
+void without(bool b) { if (b) outgrad::kernels::detail::refuse("a refusal that ends the program"); }
+TEXT
+  cat >"$work/with.cpp" <<'TEXT'
+#include "kernels/host/refusal.h"
+void without(bool);
+int main(int count, char**) {
+  without(count > 1);
+  try {
+    outgrad::kernels::detail::refuse("one that is caught");
+  } catch (const outgrad::kernels::SpecError&) {
+    return 0;
+  }
+}
+TEXT
+  c++ -std=c++20 -I"$1" -fno-exceptions -c "$work/without.cpp" -o "$work/without.o"
+  c++ -std=c++20 -I"$1" -c "$work/with.cpp" -o "$work/with.o"
+  for order in "without with" "with without"; do
+    read -r one other <<<"$order"
+    c++ "$work/$one.o" "$work/$other.o" -o "$work/exceptions"
+    "$work/exceptions" || fail "$one.o before $other.o: a refusal is not caught"
+  done
+
   # What two units hold under one name, the linker takes from either: no function of ours may be among it.
   ours() { nm "$work/$1.o" | awk '$2 == "W" {print $3}' | grep -E '7outgrad7kernels' | grep -vE '^_ZN7outgrad7kernels9SpecError' | sort -u; }
   for pair in "base avx2" "base avx512" "avx2 avx512"; do

@@ -179,7 +179,7 @@ refuses() {  # refuses EXPRESSION REASON: status 2, one line with the interval a
 
 refuses 'sin(x)' 'several stationary points: a maximum in ['
 refuses '1/x' 'a pole: '
-refuses '-softplus(-x)' "f' is 1 on the left and 0 on the right; mirror it, \"expression\": \"-(-softplus(-(-x)))\", and store -f(-x)"
+refuses '-softplus(-x)' "f' is 1 on the left and 0 on the right; fit its mirror image, \"expression\": \"-(-softplus(-(-x)))\", and store -f(x) in place of f(x)"
 refuses 'abs(x)' 'a kink: '
 
 # What is refused names a key and a value that works.
@@ -191,7 +191,7 @@ says() {  # says WHAT SPECIFICATION: status 2 and this line
 }
 head='"schema": "outgrad.spec/2", "kind": "backward", "format": "bf16"'
 says "name: 'table' gives the type Table, which every header uses" "{$head, \"name\": \"table\", \"expression\": \"softplus(x)\", \"target\": \"abs:2^-8\"}"
-says 'left_segment.edge_log2: -2^-3 is not above the minimum -0.0850; -4 is' "{$head, \"name\": \"t\", \"expression\": \"x*normal_cdf(2*x)\",
+says 'left_segment.edge_log2: -2^-3 is not above the minimum -0.0850; -4 is; try "degree": 2, "cells": 16 without "left_segment"' "{$head, \"name\": \"t\", \"expression\": \"x*normal_cdf(2*x)\",
   \"target\": \"abs:2^-8\", \"degree\": 3, \"cells\": 12, \"left_segment\": {\"edge_log2\": -3, \"half_octaves\": 0, \"merge_log2\": -6}}"
 # check, too, says which names do not compile.
 sed -e 's/"own_function"/"table"/' -e 's/struct OwnFunction/struct Table/' own.h >named.h

@@ -13,6 +13,7 @@
 #include "kernels/support/digest.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
+#include "kernels/support/process.h"
 #include "validation/attack/gate.h"
 #include "validation/certificate/header_reader.h"
 #include "validation/shard.h"
@@ -61,9 +62,6 @@ std::vector<std::string> committed_headers(const std::string& sources, bool all)
   std::sort(files.begin(), files.end());
   return files;
 }
-
-// outgrad-fit is in the same folder as this executable.
-std::string default_fitter() { return std::filesystem::read_symlink("/proc/self/exe").replace_filename("outgrad-fit").string(); }
 
 void print(const nlohmann::json& document) {
   const auto& mutations = document.at("mutations");
@@ -118,7 +116,7 @@ void run(const Arguments& arguments, int& status) {
     options.most = arguments.mutations.value_or(size.mutations), options.passes = arguments.passes.value_or(size.passes);
     options.specifications = arguments.specifications.value_or(size.specifications);
     options.stores = arguments.stores.value_or(options.specifications > 0 ? size.stores : 0);
-    options.fitter = arguments.fitter.empty() ? default_fitter() : arguments.fitter;
+    options.fitter = arguments.fitter.empty() ? kernels::beside_this_program("outgrad-fit") : arguments.fitter;
     const Shard shard = arguments.shard.empty() ? Shard{} : read_shard(arguments.shard, "attack");
     const auto ours = [&](size_t number) { return number % static_cast<size_t>(shard.count) == static_cast<size_t>(shard.index - 1); };
     if (options.specifications + options.stores > 0 && !std::filesystem::exists(options.fitter))

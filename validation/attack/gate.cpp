@@ -118,9 +118,11 @@ std::map<int, double> look_at(const std::string& text, const Options& options, L
 
 Answer check_text(const std::string& text, const std::string& name) {
   const CheckReport report = check_header(parse_header(text, name), Findings::to_failure);
-  if (report.verdict() == Verdict::Holds) return {true, ""};
-  const Finding& last = report.findings.back();
-  return {false, fmt::format("{} {}: {}", last.name, to_string(last.verdict), last.why), last.verdict == Verdict::Violated};
+  const Verdict verdict = report.verdict();
+  if (verdict == Verdict::Holds) return {true, ""};
+  // One proof has several findings: the first of those that decide.
+  const auto decides = std::find_if(report.findings.begin(), report.findings.end(), [&](const Finding& finding) { return finding.verdict == verdict; });
+  return {false, fmt::format("{} {}: {}", decides->name, to_string(verdict), decides->why), verdict == Verdict::Violated};
 }
 
 void MutantTally::add(const MutantTally& other) {
@@ -216,14 +218,15 @@ std::string reason_of(std::string message) {
 
 // What a fit prints of T, O and R ("T 144.5", "R 2^-1.18") against what its header claims: in words, if they are not one number.
 std::string false_print(const std::string& printed, const Claims& claims) {
-  for (const auto& [name, claimed] : {std::pair{'T', claims.t}, {'O', claims.o}, {'R', claims.r}}) {
+  for (const auto& [name, claimed] : {std::pair{"T", claims.t}, {"O", claims.o}, {"R", claims.r}, {"T/O", claims.t / claims.o}}) {
     const std::regex pattern(fmt::format("(^|[ ,;]){} (<= )?(2\\^)?([-+.0-9e]+)", name));
     std::smatch found;
-    if (std::isnan(claimed) || !std::regex_search(printed, found, pattern)) continue;
+    if (!std::isfinite(claimed) || !std::regex_search(printed, found, pattern)) continue;
     const double number = std::strtod(found[4].str().c_str(), nullptr);
     const bool power = found[3].matched;
-    // Two decimals of a logarithm, or six digits, rounded either way.
-    const double least = power ? std::exp2(number - 0.0101) : number * (1 - 1.1e-5), most = power ? std::exp2(number + 0.0101) : number * (1 + 1.1e-5);
+    // Two decimals of a logarithm, four of a ratio, or six digits, rounded either way.
+    const double off = std::string_view(name) == "T/O" ? 1.1e-4 : number * 1.1e-5;
+    const double least = power ? std::exp2(number - 0.0101) : number - off, most = power ? std::exp2(number + 0.0101) : number + off;
     if (!(least <= claimed && claimed <= most)) return fmt::format("fit prints{}, the header claims {:.9g}", found[0].str(), claimed);
   }
   return {};

@@ -16,9 +16,10 @@ namespace {
 // point would not be seen.
 constexpr double kScanStep = 1.0 / 32, kScanEnd = 64, kScanOffset = 0.01237;
 
-// Parts of a step that f' and f do not follow as a cubic through its ends are halved, down to 2^-14 of a step, because a steep function has its
-// minimum and its inflections within one.
+// A step is halved, down to 2^-14 of itself, as long as f or f' at its middle is not what the cubic through its ends has there: a steep function
+// has its minimum and its inflections within one step.
 constexpr int kDeepestScan = 14;
+constexpr size_t kMostScanned = size_t{1} << 18;  // an oscillation on all of the line is not followed to the end
 constexpr double kFollows = 0x1p-12;  // of the greatest slope at the steps
 
 void refine(const Formula& f, double a, const Jet<double>& at_a, double b, const Jet<double>& at_b, double scale, int depth, std::vector<double>& points) {
@@ -26,7 +27,8 @@ void refine(const Formula& f, double a, const Jet<double>& at_a, double b, const
   const Jet<double> at = f.at(middle);
   const double slope = (at_a.slope + at_b.slope) / 2 + h / 8 * (at_a.bend - at_b.bend), rise = h / 6 * (at_a.slope + 4 * at.slope + at_b.slope);
   // What is not a number in double is left as it is.
-  if (depth > 0 && (std::fabs(at.slope - slope) > kFollows * scale || std::fabs(at_b.value - at_a.value - rise) > kFollows * scale * h)) {
+  if (depth > 0 && points.size() < kMostScanned &&
+      (std::fabs(at.slope - slope) > kFollows * scale || std::fabs(at_b.value - at_a.value - rise) > kFollows * scale * h)) {
     refine(f, a, at_a, middle, at, scale, depth - 1, points);
     refine(f, middle, at, b, at_b, scale, depth - 1, points);
     return;
@@ -281,7 +283,7 @@ void add_stored(const Curve& curve, const std::string& format, bool m, int expon
   }
 }
 
-// f at the place from which on f' is, to a double's eye, what it is at the end of the line.
+// f at the place from which on f' is, as far as double tells, what it is at the end of the line.
 double settled_value(const Curve& curve, bool right) {
   constexpr double kSettled = 0x1p-24, kEnd = 60, kStep = 0.25;
   const double sign = right ? 1 : -1, last = curve.formula().at(sign * kEnd).slope;
@@ -478,7 +480,7 @@ Truth code_truth(const Curve& curve, const std::string& activation) {
   };
   if (curve.masked()) add_near(curve.x_star());
   for (const Real& x : curve.inflections()) add_near(x);
-  // What is far from 0 moves between two x of bf16.
+  // Far from 0 neighbouring x of bf16 lie so far apart that f' changes much between them: x of fp32 around each inflection as well.
   constexpr double kAround = 24, kLeastAround = 0x1p-12;
   for (const Real& centre : curve.inflections()) {
     for (double away = kAround; library == nullptr && away > kLeastAround; away *= 0.98) {

@@ -3,7 +3,7 @@
 //
 // A stored (y, bit) stands for the x between the preimages of the midpoints to its neighbours. Newton's method finds
 // each preimage in a bracket, first in double and then in 200 bits. f' over the x between two preimages is extreme at
-// an end or at a zero of f''. A scan in steps of 1/32 isolates these zeros; if it missed one, the range would be too
+// an end or at a zero of f''. A scan in steps of 1/32, halved where f is steep, isolates these zeros; if it missed one, the range would be too
 // small, never too large. So everything here errs to one side: an error that is seen does exist.
 #pragma once
 

@@ -404,7 +404,8 @@ Finding prove_all(const Header& h, double claim, const std::vector<Cell>& cells,
       finding.why = fmt::format("row {} ({} in [{:a}, {:a}]), claim {:.6g}: {} {:.6g} at x = {:.9g}", cell.row, cell.left ? "left" : "core", cell.low,
                                 cell.high, claim_of(table_of(h, cell), cell, claim), quantity, part.observed, part.at);
       if (part.verdict == Verdict::Undecided) finding.why += ", not decided";
-      finding.witness = Witness{part.at, part.observed, claim};
+      finding.witness.reset();
+      if (part.verdict == Verdict::Violated) finding.witness = Witness{part.at, part.observed, claim_of(table_of(h, cell), cell, claim)};
     }
     merge(total, part);
   }

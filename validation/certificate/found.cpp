@@ -80,7 +80,7 @@ Interval fit_error(const Header& h, const std::vector<Cell>& cells, double x, co
   for (const Cell& cell : cells) {
     if (cell.row < rows.first || cell.row > rows.last || !(cell.left ? rows.left : rows.core)) continue;
     const std::optional<Interval> error = fit_error_at(h, cell, x);
-    if (error && error->mignitude() > largest.magnitude()) largest = absolute(*error);
+    if (error) largest = maximum(largest, absolute(*error));
   }
   return largest;
 }

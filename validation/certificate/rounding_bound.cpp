@@ -158,7 +158,12 @@ class Analysis {
     }
     if (finding_.verdict == Verdict::Holds && !(finding_.proven <= finding_.claim)) {
       finding_.verdict = Verdict::Undecided;
-      finding_.why = fmt::format("evaluation is off by {:.6g} at y = {:a}, but no x was found that is stored so", largest_, at_);
+      finding_.why = largest_ > finding_.claim
+                         ? fmt::format(
+                               "evaluation is off by {:.6g} at y = {:a}, but no x was found that is stored as a y with an "
+                               "error above the claim",
+                               largest_, at_)
+                         : fmt::format("not decided: the error is at most {:.6g}; the largest seen is {:.6g} at y = {:a}", finding_.proven, largest_, at_);
     }
     if (finding_.verdict == Verdict::Holds) {
       finding_.why = fmt::format("{} ranges, {} values of y enumerated, largest seen {:.6g} at y = {:.9g}", ranges_, evaluations_, largest_, at_);
@@ -224,9 +229,11 @@ class Analysis {
   void record(float y, bool m, double least, double most, double exact) {
     finding_.proven = std::max(finding_.proven, most);
     if (least > largest_) largest_ = least, at_ = y;
-    if (!(least > finding_.claim) || finding_.verdict == Verdict::Violated || ++refutations_ > kMostRefutations) return;
-    // B is about stored y: one that no x gives refutes nothing.
-    const std::optional<double> x = argument_of(activation_of(h_.activation, h_.function, h_.masked), h_.masked, grid_, static_cast<double>(y), m);
+    if (!(least > finding_.claim) || finding_.verdict == Verdict::Violated) return;
+    // B is about stored y: one that no x gives refutes nothing, and takes nothing from the budget.
+    const Activation& activation = activation_of(h_.activation, h_.function, h_.masked);
+    if (!is_stored(activation, h_.masked, grid_, static_cast<double>(y), m) || ++refutations_ > kMostRefutations) return;
+    const std::optional<double> x = argument_of(activation, h_.masked, grid_, static_cast<double>(y), m);
     if (!x) return;
     finding_.verdict = Verdict::Violated;
     finding_.witness = Witness{y, deployed_gradient(h_, y, m), exact};

@@ -26,8 +26,8 @@ namespace {
 
 // How far a claim of T, O, R may be above what is seen: the fitter's enclosures of tails, where g is at a limit, are no narrower, and of O there is none.
 constexpr std::array kEnclosureRoom{0x1p-12, 0x1p-20, 0x1p-12};
-// And this, of the largest |f'| or of 1: a sup of 0 is claimed as what the sums in double may be off by. R also by the enclosures of the ends that O
-// lies between, beside which alone it is read.
+// And absolutely, times the lesser of 1 and four times the largest |f'|: where the sup is 0, the claim is what sums in double may be off by. R may also
+// be above by this share of O, because the ends of the range that O comes from are enclosed, and R is read only beside O.
 constexpr double kAbsoluteRoom = 0x1p-42, kRegretRoom = 0x1p-30;
 // Codes among which x are looked for that refute a claim, or reach it.
 constexpr size_t kMostSuspects = 24;
@@ -471,7 +471,7 @@ class Enumeration {
     } else if (!(total.claim <= finding.claim)) {
       finding.verdict = Verdict::Undecided;
     }
-    finding.why = fmt::format("T / O is {:.6g}, by the least O that is proven", total.claim / seen_[1]);
+    finding.why = seen_[1] > 0 ? fmt::format("T / O is at most {:.6g}, by the O that x show", total.claim / seen_[1]) : "no x shows an O above 0";
     return finding;
   }
 

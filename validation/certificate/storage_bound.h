@@ -21,8 +21,9 @@ namespace outgrad::validation {
 
 /// T = sup |g - f'|, O = sup of half the range of f', R = sup |g - middle of the range| against the claims, in this order. Violated if an x that is
 /// stored as some y shows more than the claim: f(x) certainly lies between the boundaries of y, on the side of m (for O and R two such x). Without
-/// such an x, what the enclosures do not exclude is Undecided. A claim must also be reached: one above what is proven is Violated too. Then what the class promises, where that is about the stored y: in ulp, "ulp"; T
-/// against the least O that is proven, "class" (stored, oracle).
+/// such an x, what the enclosures do not exclude is Undecided. A claim must also be reached: one above what is proven is Violated, and one above what
+/// an x shows is Undecided. Then what the class promises, where that is about the stored y: in ulp, "ulp"; T against the least O that is shown,
+/// "class" (stored, oracle).
 std::vector<Finding> prove_storage(const BackwardHeader& h);
 std::vector<Finding> prove_storage(const TableHeader& h);
 

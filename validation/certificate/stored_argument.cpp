@@ -75,9 +75,14 @@ std::optional<double> StoredArguments::find() const {
   return {};
 }
 
+bool is_stored(const Activation& activation, bool masked, const StoredGrid& grid, double y, bool m) {
+  return grid.nearest(y) == y && (!masked || grid.reach(y, m, activation.y_star()) == StoredGrid::Reach::yes);
+}
+
 std::optional<double> argument_of(const Activation& activation, bool masked, const StoredGrid& grid, double y, bool m) {
-  if (grid.nearest(y) != y || (masked && grid.reach(y, m, activation.y_star()) != StoredGrid::Reach::yes)) return {};
-  const auto [low, high] = grid.range(y);
+  if (!is_stored(activation, masked, grid, y, m)) return {};
+  auto [low, high] = grid.range(y);
+  if (y == 0) (std::signbit(y) ? high : low) = 0;
   for (const Formula& formula : activation.formulas()) {
     if (const auto x = StoredArguments(activation, formula, masked, m, low, high).find()) return x;
   }

@@ -328,14 +328,15 @@ void Activation::prove_one_minimum() {
     const bool turns = !turn && part.bend > 0 && formula.f.at<1>(Interval(part.low))[1].negative() && formula.f.at<1>(Interval(part.high))[1].positive();
     if (!turns) {
       problem_ = fmt::format("f has not exactly one minimum: f' changes its sign near x = {:.6g}", part.low);
-      problem_is_certain_ = turn ? part.slopes.negative() : part.slopes.positive();
+      // Right of the minimum f falls again; or f rises from the left end on, where it does not fall in the tail that the parts leave out.
+      problem_is_certain_ = turn ? part.slopes.negative() : part.slopes.positive() && formula.low_slopes.lower() >= 0;
       return;
     }
     turn = &part;
   }
   if (!turn) {
     problem_ = "f has no minimum";
-    problem_is_certain_ = true;  // f' < 0 on every part
+    problem_is_certain_ = formula.high_slopes.upper() <= 0;  // f' < 0 on every part, and f does not rise in the tail
     return;
   }
   double low = turn->low, high = turn->high;

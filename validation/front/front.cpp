@@ -178,7 +178,7 @@ std::map<std::string, StoreSpeed> parse_speeds(const std::string& text, const st
   const nlohmann::json json = kernels::parse_json(text, file);
   const JsonNode node(json, file, "");
   node.expect_schema("outgrad.store_bench/2");
-  // Of a busy machine the ends alone.
+  // On a busy machine `bench` writes no median, only "too noisy": such a store has no speed.
   const auto told = [](const JsonNode& each) { return !each.has("status") || each["status"].text() != "too noisy"; };
   const auto ratio = [](const JsonNode& each) {
     const Ratio found{each["median"].finite(), each["low"].finite(), each["high"].finite()};

@@ -55,14 +55,15 @@ struct Layer {
 constexpr const char* kMemorySharingLayer = "ms_layernorm";
 constexpr const char* kMemorySharingRms = "ms_rmsnorm";
 
+// MS-LN and MS-RMSNorm: the next linear layer has taken gamma and beta over, and keeps x^ (stores.h).
+bool takes_no_gamma(const Arguments& arguments) { return arguments.norm == kMemorySharingLayer || arguments.norm == kMemorySharingRms; }
+
 Layer analyse(const Arguments& arguments, NormNames names, std::vector<float> gamma, std::vector<float> beta, float weight_offset, const std::string& label) {
   if (weight_offset != 0) {
     for (float& value : gamma) value += weight_offset;  // in fp32, as such a norm does
   }
   StabilityOptions options = arguments.options;
-  // MS-LN and MS-RMSNorm: the next linear layer has taken gamma and beta over, and keeps x^ (stores.h).
-  const bool shares = arguments.norm == kMemorySharingLayer || arguments.norm == kMemorySharingRms;
-  if (shares) gamma.assign(gamma.size(), 1.0f), beta.clear();
+  if (takes_no_gamma(arguments)) gamma.assign(gamma.size(), 1.0f), beta.clear();
   // A norm without beta is an RMSNorm in nearly every published model.
   const bool centred = arguments.norm == "layernorm" || arguments.norm == kMemorySharingLayer || (arguments.norm == "auto" && !beta.empty());
   options.norm = centred ? Norm::layer : Norm::rms;
@@ -139,9 +140,14 @@ std::vector<Layer> analyse_all(const Arguments& arguments) {
     const std::vector<float> gamma = file->read(file->find(names.gamma));
     const std::vector<float> beta = names.beta.empty() ? std::vector<float>{} : file->read(file->find(names.beta));
     if (!names.beta.empty() && beta.empty()) throw SpecError(file->label(), names.beta, "has no elements");
-    const std::optional<float> known = arguments.weight_offset ? arguments.weight_offset : known_weight_offset(*file, names, model_type);
-    if (known && !arguments.weight_offset) offset.add(names.name);
-    if (!known && around_zero(gamma)) doubtful.add(names.name);
+    std::optional<float> known = arguments.weight_offset;
+    if (takes_no_gamma(arguments)) {
+      known = 0;  // whatever the checkpoint's norm does with its weights
+    } else if (!known) {
+      known = known_weight_offset(*file, names, model_type);
+      if (known) offset.add(names.name);
+      if (!known && around_zero(gamma)) doubtful.add(names.name);
+    }
     layers.push_back(analyse(arguments, std::move(names), gamma, beta, known.value_or(0), file->label()));
   }
   if (layers.empty())

@@ -134,23 +134,6 @@ const std::map<std::string, SafetensorsDtype, std::less<>> kSafetensorsDtypes = 
     {"C64", {64, {}}},
 };
 
-// What a file is that was given in place of a checkpoint, and what to give instead; nothing where it is none of these. Asked only of files that
-// cannot be safetensors: read as a header's length, these beginnings exceed the limit.
-std::optional<std::string> other_file(const std::string& bytes) {
-  const auto begins = [&](std::string_view magic) { return std::string_view(bytes).starts_with(magic); };
-  if (begins("\x93NUMPY")) return "one NumPy array (.npy): put gamma and beta into an .npz with numpy.savez, or give --gamma and --beta";
-  if (begins("\x80\x02") || begins("\x80\x03") || begins("\x80\x04") || begins("\x80\x05")) return kPickle;
-  if (begins("GGUF")) return "a GGUF file: give the .safetensors from which it was converted";
-  if (begins("\x89HDF")) return "an HDF5 file: save its tensors as .safetensors or .npz";
-  if (!begins("{") && !begins("[")) return std::nullopt;
-  const nlohmann::json document = kernels::parse_json_line(bytes);
-  const auto shards = document.is_object() ? document.find("weight_map") : document.end();
-  if (!document.is_object() || shards == document.end() || !shards->is_object()) return "a JSON text: give a .safetensors or .npz file";
-  constexpr size_t kShown = 100;
-  const std::string first = !shards->empty() && shards->begin()->is_string() ? shards->begin()->get<std::string>().substr(0, kShown) : "";
-  return "the index of a checkpoint in several files, not one of them: give each file that it names" + (first.empty() ? "" : ", such as " + first);
-}
-
 // Checks a header before the parser reads it, and refuses two things that the parser would accept. nlohmann keeps the
 // last of two equal keys; the format forbids them, and they can make two readers see two different files. And a hostile
 // header may nest as deeply as it is long, at about a hundred bytes of memory per level, whereas the format nests three
@@ -191,6 +174,29 @@ class HeaderGuard final : public nlohmann::json_sax<nlohmann::json> {
   const std::string& label_;
   std::vector<std::set<std::string>> keys_;  // of the enclosing objects; empty for arrays
 };
+
+// What a file is that was given in place of a checkpoint, and what to give instead; nothing where it is none of these. Asked only of files that
+// cannot be safetensors: read as a header's length, these beginnings exceed the limit.
+std::optional<std::string> other_file(const std::string& bytes) {
+  const auto begins = [&](std::string_view magic) { return std::string_view(bytes).starts_with(magic); };
+  if (begins("\x93NUMPY")) return "one NumPy array (.npy): put gamma and beta into an .npz with numpy.savez, or give --gamma and --beta";
+  if (begins("\x80\x02") || begins("\x80\x03") || begins("\x80\x04") || begins("\x80\x05")) return kPickle;
+  if (begins("GGUF")) return "a GGUF file: give the .safetensors from which it was converted";
+  if (begins("\x89HDF")) return "an HDF5 file: save its tensors as .safetensors or .npz";
+  if (!begins("{") && !begins("[")) return std::nullopt;
+  nlohmann::json document;
+  try {
+    const std::string label;
+    HeaderGuard guard(label);  // it may be as hostile as a header
+    if (kernels::scan_json(bytes, guard)) document = kernels::parse_json_line(bytes);
+  } catch (const SpecError&) {  // nested too deep, or a name twice
+  }
+  const auto shards = document.is_object() ? document.find("weight_map") : document.end();
+  if (!document.is_object() || shards == document.end() || !shards->is_object()) return "a JSON text: give a .safetensors or .npz file";
+  constexpr size_t kShown = 100;
+  const std::string first = !shards->empty() && shards->begin()->is_string() ? shards->begin()->get<std::string>().substr(0, kShown) : "";
+  return "the index of a checkpoint in several files, not one of them: give each file that it names" + (first.empty() ? "" : ", such as " + first);
+}
 
 class SafetensorsFile final : public TensorFile {
  public:
@@ -572,7 +578,8 @@ class NpzFile final : public TensorFile {
       } catch (const NpyDictionary::Malformed& error) {
         entry.refuse(std::string(".npy header: ") + error.what());
       }
-      if (dictionary.structured) unknown = "structured dtype " + dictionary.descr;
+      constexpr size_t kShown = 60;
+      if (dictionary.structured) unknown = "structured dtype " + dictionary.descr.substr(0, kShown);
     }
 
     NpyDictionary dictionary;

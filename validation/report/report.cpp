@@ -89,17 +89,16 @@ Document compose(const Results& results, const std::vector<Requirement>& rows) {
                        tuning_section(results),   inputs_section(results)};
   // Where a section shows files that are not of this run, it begins with a line that says of which they are.
   const auto say_origin = [&](const char* title, const auto&... lists) {
-    std::map<std::string, std::vector<std::string>> files;
+    std::map<std::string, int> files;  // how many are of each run
     const auto see = [&](const auto& list) {
-      for (const auto& item : list) files[results.origin(item.file)].push_back(item.file);
+      for (const auto& item : list) ++files[results.origin(item.file)];
     };
     (see(lists), ...);
     const auto section = std::find_if(document.sections.begin(), document.sections.end(), [&](const Section& one) { return one.title == title; });
-    if (made_by.empty() || files.empty() || (files.size() == 1 && files.begin()->first == "this run")) return;
+    if (section == document.sections.end() || made_by.empty() || files.empty() || (files.size() == 1 && files.begin()->first == "this run")) return;
     std::string text;
-    for (const auto& [origin, names] : files)
-      text += fmt::format("{}{}: {} {}", text.empty() ? "" : "; ", origin, names.size(), names.size() == 1 ? "file" : "files");
-    section->blocks.insert(section->blocks.begin(), Paragraph{"Of " + quoted(text) + ".", Tone::muted});
+    for (const auto& [origin, count] : files) text += fmt::format("{}{} ({} {})", text.empty() ? "" : ", ", origin, count, count == 1 ? "file" : "files");
+    section->blocks.insert(section->blocks.begin(), Paragraph{"This section was made from: " + quoted(text) + ".", Tone::muted});
   };
   say_origin("Error curves", results.sweeps);
   say_origin("T against O", results.sweeps, results.backward, results.tables);

@@ -38,8 +38,9 @@ bool report(const Arguments& arguments) {
   // The headers of a checkout, which stand beside any folder of it, are no results of that folder.
   const bool borrowed = arguments.headers.empty() && headers != (in / "generated").string();
   if (results.empty(borrowed))
-    throw kernels::SpecError(arguments.in, "--in",
-                             "holds no results (fits/, generated/, sweeps/, foreign/, stability/, attack/, pareto/, front/, proofs/, training/, tuned/)");
+    throw kernels::SpecError(
+        arguments.in, "--in",
+        "holds no results (fits/, generated/, sweeps/, foreign/, stability/, attack/, pareto/, front/, proofs/, studies/, training/, tuned/)");
   const std::vector<Requirement> rows = requirements(results);
   nlohmann::ordered_json json = to_json(rows);
   const std::string shown = arguments.json ? json.dump(1) + "\n" : to_text(rows);
@@ -55,9 +56,10 @@ void add_report(CLI::App& app, int& status) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* const command = app.add_subcommand("report", "What was proved and measured, as HTML and Markdown, against what must be reached");
   command
-      ->add_option("--in", arguments->in,
-                   "Folder with fits/, generated/, sweeps/, foreign/, stability/, attack/, pareto/, training/, tuned/; what is missing is taken from "
-                   "the same folders in committed/, or is not measured. provenance.json says of which run they are")
+      ->add_option(
+          "--in", arguments->in,
+          "Folder with fits/, generated/, sweeps/, foreign/, stability/, attack/, pareto/, front/, proofs/, studies/, training/, tuned/; what is missing is "
+          "taken from the same folders in committed/, or is not measured. provenance.json says of which run they are")
       ->capture_default_str();
   command->add_option("--headers", arguments->headers, "Folder with the coefficient headers (default: IN/generated, else kernels/generated beside IN)");
   command->add_option("--out", arguments->out, "Folder for index.html, report.md and report.json (default: IN/report)");

@@ -144,7 +144,7 @@ void add_certificates(const Results& results, std::vector<Requirement>& rows) {
   };
   add(fmt::format("false headers accepted, of {} mutants", attack.mutants), attack.survived);
   if (attack.specifications > 0) add(fmt::format("false headers emitted, of {} random specifications", attack.specifications), attack.false_claims);
-  add("hangs and internal errors of both", attack.broken);
+  add("hangs, internal errors, false refutations", attack.broken);
 }
 
 /// What Coq was asked; there is no line where it was not.

@@ -491,7 +491,9 @@ CertificateAttack read_certificate_attack(const std::string& file) {
   attack.survived = mutations["survived"].count();
   attack.specifications = specifications["tried"].count(), attack.fitted = specifications["fitted"].count(), attack.refused = specifications["refused"].count();
   attack.undecided = specifications["undecided"].count(), attack.false_claims = specifications["false"].count();
-  attack.broken = mutations["internal"].count() + specifications["hung"].count() + specifications["memory"].count() + specifications["internal"].count();
+  const std::int64_t contested = specifications.has("contested") ? specifications["contested"].count() : 0;  // files before 0.2.0 have none
+  attack.broken =
+      mutations["internal"].count() + specifications["hung"].count() + specifications["memory"].count() + specifications["internal"].count() + contested;
   return attack;
 }
 
@@ -506,7 +508,7 @@ CoqProof read_proof(const std::string& file) {
   for (const Node& one : node["bounds"].items()) {
     const bool proven = one["outcome"].text() == "proven";
     all_proven = all_proven && proven;
-    if (one["bound"].text() == "x") continue;  // that the rows leave no x out
+    if (one["bound"].text() == "x") continue;  // the ranges of x of the rows
     const auto bound = std::find(kCoqBounds.begin(), kCoqBounds.end(), one["bound"].text());
     if (bound == kCoqBounds.end()) one["bound"].fail("is none of A, B, T and x");
     CoqBound& of = proof.bounds[static_cast<std::size_t>(bound - kCoqBounds.begin())];
@@ -722,7 +724,7 @@ const T* find(const std::vector<T>& items, Predicate wanted) {
 std::string Results::origin(const std::string& file) const {
   if (provenance.made_by.empty()) return "not stated";
   const auto found = provenance.of_files.find(file);
-  return found == provenance.of_files.end() ? "an earlier run" : found->second;
+  return found == provenance.of_files.end() ? "not of this run" : found->second;
 }
 
 const AttackedBound* AttackedCase::of(const std::string& gradient) const {

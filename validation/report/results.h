@@ -259,7 +259,7 @@ struct CertificateAttack {
   std::string file;
   std::int64_t mutants = 0, killed = 0, harmless = 0, survived = 0;
   std::int64_t specifications = 0, fitted = 0, refused = 0, undecided = 0, false_claims = 0;
-  std::int64_t broken = 0;  ///< hangs, internal errors, and fits that ran out of memory
+  std::int64_t broken = 0;  ///< hangs, internal errors, fits that ran out of memory, and true headers that `check` calls violated
 };
 
 /// What Coq was asked of one bound of a fit.
@@ -313,7 +313,7 @@ struct Results {
            fronts.empty() && stability.empty() && tuning.empty() && pareto.empty() && attacks.empty() && !certificates && proofs.empty() && ledgers.empty() &&
            training.empty();
   }
-  /// Of which run a file is: "this run", "committed DATE COMMIT", "an earlier run"; "not stated" without a provenance.json.
+  /// Of which run a file is: "this run", "committed DATE COMMIT", "not of this run"; "not stated" without a provenance.json.
   std::string origin(const std::string& file) const;
   /// Null if there is none.
   const BackwardHeader* backward_named(const std::string& name) const;

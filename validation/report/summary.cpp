@@ -3,11 +3,13 @@
 #include "validation/report/sections.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "validation/sweep/targets.h"
 
@@ -107,9 +109,11 @@ Tiles key_figures(const Results& results) {
   const SweepResult* const ours = results.sweep_of("f32");
   // The error of the whole gradient comes first, and beside it what one has that keeps x.
   std::string others, first, name;
+  std::set<std::string> runs;
   for (const Targets& targets : kTargets) {
     const SweepResult* sweep = results.sweep_of(targets.format);
     if (!sweep) continue;
+    runs.insert(results.origin(sweep->file));
     const std::string total = three_digits_up(sweep->domains.back().total.bound);
     if (first.empty())
       first = total, name = targets.format;
@@ -118,6 +122,7 @@ Tiles key_figures(const Results& results) {
   }
   if (!others.empty()) others = "in " + others.substr(0, others.size() - 2);
   if (ours && ours->domains.back().from_x) others += (others.empty() ? "" : "; ") + ("PyTorch's from x " + three_digits_up(*ours->domains.back().from_x));
+  if (!results.provenance.made_by.empty()) others += fmt::format("{}{}", others.empty() ? "" : "; ", fmt::join(runs, ", "));
   if (!first.empty()) tile({first, "largest error of GELU's gradient, y in " + name, others}, validate_command("FORMAT"));
   double ratio = 0;
   for (const Targets& targets : kTargets) {
@@ -127,7 +132,7 @@ Tiles key_figures(const Results& results) {
     }
   }
   if (worst) {
-    tile({rounded_up(ratio, 4), "largest T / O of GELU's default fits", "1 is the limit that storing y sets; worst in " + worst->format},
+    tile({rounded_up(ratio, 4), "largest T / O of GELU's default fits", "1 is the limit that storing y sets; worst in " + worst->format + stated(worst->file)},
          validate_command("FORMAT"));
   }
   // What this run has swept is one figure; what was committed, or swept before, is another, and says so.
@@ -208,7 +213,9 @@ std::vector<Block> remarks(const std::vector<Requirement>& rows) {
   }
   blocks.push_back(Paragraph{holding.empty() ? "Nothing was shown to hold." : fmt::format("{} requirements: {}.", holding.size(), ways)});
   say("What fails", RequirementVerdict::fail);
-  say("What is only reported", RequirementVerdict::reported, [](const Requirement& row) { return row.kind != Requirement::Kind::number; });  // T opens the page
+  say("What is only reported", RequirementVerdict::reported, [](const Requirement& row) {
+    return row.kind != Requirement::Kind::number || row.format == "own";  // GELU's T opens the page
+  });
   say("What was not measured", RequirementVerdict::not_measured);
   return blocks;
 }

@@ -1,5 +1,5 @@
-"""The bounds of the fits that the backward passes run: those that the coefficient headers which were compiled in prove, and
-for float32 the totals that sweeps over every x counted."""
+"""The bounds of the fits that the backward passes run: those that the compiled-in coefficient headers prove, and for
+float32 the totals that sweeps over every x counted."""
 
 import dataclasses
 import decimal
@@ -68,4 +68,9 @@ def bounds(activation: str = "gelu", dtype: torch.dtype = torch.float32, store: 
     if largest is not None:
         scale = fp8.scale_of(torch.tensor([largest], dtype=torch.float32), of_fp8[0], fp8.LEAST_OF_ACTIVATIONS).item()
         t = library.fp8_error(activation, of_fp8[0], scale, of_fp8[1])
-    return Bounds(fit, sha256, a_plus_b + k, swept.TOTALS[fit] if math.isinf(t) else t, r, _inputs(dtype, store, largest), bias)
+    over = _inputs(dtype, store, largest)
+    if math.isinf(t):
+        t = swept.TOTALS[fit]
+        if activation != "gelu":
+            over += " whose y is f(x) correctly rounded"  # the sweeps know no other; the forward's y is, but for 66 x at most
+    return Bounds(fit, sha256, a_plus_b + k, t, r, over, bias)

@@ -131,12 +131,14 @@ TEST(Stationary, WhatHasNoPlaceHereIsRefusedWithThePlace) {
     EXPECT_LT(hi - lo, 0x1p-14) << message;
   }
   // Those that settle at 1 on the left, with what serves instead.
-  expect("-softplus(-x)", "f' is 1 on the left and 0 on the right; mirror it, \"expression\": \"-(-softplus(-(-x)))\", and store -f(-x)");
+  expect("-softplus(-x)",
+         "f' is 1 on the left and 0 on the right; fit its mirror image, \"expression\": \"-(-softplus(-(-x)))\", and store -f(x) in place of f(x)");
   expect("-log(1+exp(-x))", "\"expression\": \"-(-log(1+exp(-(-x))))\"");
   expect("x+sigmoid(x)", "f' is 1 on both sides; on the left it must settle at 0");
   EXPECT_EQ(refusal_of_survey("-(-softplus(-(-x)))"), "accepted");
   // The refusals are not of everything. f' of the last two is small and their terms are not.
-  for (const char* text : {"x*sigmoid(x)", "-exp(-x^2)", "sigmoid(x-3)", "x/(1+exp(-x))", "0.5*x*(1+erf(x/sqrt(2)))", "log(1+exp(x))", "x/sqrt(1+x*x)"}) {
+  for (const char* text : {"x*sigmoid(x)", "-exp(-x^2)", "sigmoid(x-3)", "x/(1+exp(-x))", "0.5*x*(1+erf(x/sqrt(2)))", "log(1+exp(x))", "x/sqrt(1+x*x)",
+                           "-0.01*exp(-(300*x)^2)", "-0.5*exp(-(300*x)^2)"}) {
     EXPECT_EQ(refusal_of_survey(text), "accepted");
   }
 }

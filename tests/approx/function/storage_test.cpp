@@ -209,8 +209,19 @@ std::uint32_t stored_code(Format format, double y) {
                                   : kernels::narrow<kernels::BF16>(value).bits;
 }
 
+// A steep function's f' lies within a hundredth of x*, and its largest number stands for the inflection: found to the last digits, in little time.
+TEST(Storage, SteepFunctionsAreSeenAroundTheirMinimum) {
+  const double steepest = 0.01 * 100 * std::sqrt(2 / std::exp(1.0));
+  for (const Format format : {Format::e4m3, Format::e5m2}) {
+    const Composite composite(activation_from_expression("-0.01*exp(-(100*x)^2)"));
+    double most = 0;
+    for (const StorageInterval& i : storage_intervals(composite, format)) most = std::max({most, i.hi, -i.lo});
+    EXPECT_NEAR(most, steepest, 1e-9);
+  }
+}
+
 // One y may stand for a few x, for a whole branch, or for all x; a branch may end below the largest number, at it, beyond it, or below the least. Each pair
-// that samples are stored as has an interval that holds their f' and reaches as far, and there is none besides.
+// that samples are stored as has an interval that holds their f' and reaches no further.
 TEST(Storage, RangesAreThoseThatAllArgumentsFill) {
   const Sampled all[] = {
       {"tanh(x)+20", 1, [](double u) { return std::tanh(u) + 20; }, sech_squared},

@@ -96,9 +96,10 @@ TEST(Spec, ALayoutThatIsNotGivenIsToBeFound) {
   EXPECT_EQ(refusal(R"("target": "abs:2^-6")"), "accepted");
   EXPECT_EQ(refusal(R"("target": "abs:2^-6", "degree": 3)"), "accepted");
   EXPECT_EQ(refusal(R"("target": "abs:2^-6", "cells": 16)"), "spec.json: degree: is missing");
-  EXPECT_EQ(refusal(R"("target": "ulp:1", "degree": 3)"), "spec.json: cells: is missing; it is found for targets abs:2^-N alone: 16 is a start");
+  EXPECT_EQ(refusal(R"("target": "ulp:1", "degree": 3)"),
+            "spec.json: cells: is missing (a layout is found for targets abs:2^-N alone): \"degree\": 3, \"cells\": 16 is a start");
   EXPECT_EQ(refusal(R"("target": "abs:2^-6", "left_segment": {"edge_log2": -3, "half_octaves": 0, "merge_log2": -6})"),
-            "spec.json: cells: is missing beside left_segment: give 16 cells, or neither, and both are found");
+            "spec.json: cells: is missing beside left_segment: give \"degree\": 3, \"cells\": 12, or leave left_segment out, and the layout is found");
 }
 
 // A specification's name becomes a struct of C++, and so does a fit's.

@@ -1,6 +1,8 @@
 #include "approx/proof/coq.h"
 
 #include "approx/proof/coq_check.h"
+#include "approx/proof/coq_index.h"
+#include "approx/proof/coq_kernel.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "tests/approx/shared.h"
@@ -124,17 +126,37 @@ TEST(CoqAssumptions, CountAsListedOnlyWithTheListedStatement) {
 // The ranges of a fit's rows are hypotheses of their theorems: a file of its own says that they are every x.
 TEST(CoqScripts, SayThatTheRowsLeaveNoXOut) {
   const Fit fit = committed("gelu_bf16");
-  const WitnessScript ranges = scripts(fit, "gelu_bf16").back();
+  const WitnessScript ranges = scripts(fit, "gelu_bf16").front().front();
   EXPECT_EQ(ranges.name, "gelu_bf16_ranges.v");
-  EXPECT_EQ(ranges.row, kNoRow);
+  EXPECT_EQ(ranges.bound, 'x');
   for (const Piece& piece : fit.backward->pieces) {
-    const std::string range = found(ranges.text, R"(\(\* row )" + std::to_string(piece.row) + R"( \*\) (.*))");
+    const std::string range = found(ranges.text, "\\| " + std::to_string(piece.row) + "%nat => (.*)");
     const std::string theorem = found(script(fit, piece, "").text, R"(Theorem fit_error x : (.*) -> )");
     const std::string expected = piece.left_tail    ? theorem.substr(theorem.find("x <="))
                                  : piece.right_tail ? theorem.substr(0, theorem.find(" <= x") + 5)
                                                     : theorem;
-    EXPECT_EQ(range.substr(0, range.find(piece.row == 11 ? "." : "~")), expected) << piece.row;
+    EXPECT_EQ(range, expected) << piece.row;
   }
+}
+
+// Without --rows, what is about the ranges is tied to the rows' theorems and, where the library has the kernel, to its index arithmetic.
+TEST(CoqScripts, TieTheRangesToTheRowsAndToTheKernel) {
+  const auto names = [](const Groups& groups) {
+    std::vector<std::string> ranges;
+    for (const WitnessScript& script : groups | std::views::join) {
+      if (script.bound == 'x') ranges.push_back(script.name);
+    }
+    return ranges;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(names(scripts(committed("gelu_f16"), "")), (Names{"gelu_f16_ranges.v", "gelu_f16_kernel.v", "gelu_f16_index.v", "gelu_f16_rows.v"}));
+  EXPECT_EQ(names(scripts(committed("gelu_f16"), "", {3})), (Names{"gelu_f16_ranges.v", "gelu_f16_rows.v"}));
+  EXPECT_EQ(names(scripts(committed("gelu_f32"), "")), (Names{"gelu_f32_ranges.v", "gelu_f32_rows.v"}));
+  // T brings its own copy of the kernel, once.
+  Groups groups = scripts(committed("gelu_bf16"), "");
+  add(groups, exhaustion_scripts(committed("gelu_forward_bf16"), committed("gelu_bf16"), ""));
+  EXPECT_EQ(names(groups), (Names{"gelu_bf16_ranges.v", "gelu_bf16_index.v", "gelu_bf16_rows.v"}));
+  EXPECT_EQ(std::ranges::count(groups[0], "gelu_bf16_kernel.v", &WitnessScript::name), 1);
 }
 
 class Coq : public testing::TestWithParam<std::string> {
@@ -184,13 +206,10 @@ TEST_F(Coq, AcceptsRowsAndRefusesWhatIsFalse) {
                       replaced_once(kernels::read_file(kSources + "/assumptions"), "Classical_Prop.classic : forall P : Prop, P \\/ ~ P\n", ""));
 
   // Across x*, with B on both sides of the floor and at it; next to the right limit; left in y.
-  std::vector<WitnessScript> asked;
-  for (const WitnessScript& s : scripts(fit, "gelu_bf16")) {
-    if (s.row == 1 || s.row == kNoRow || ((s.row == 11 || s.row == 14) && s.name.ends_with(".v"))) asked.push_back(s);
-  }
-  ASSERT_EQ(asked.size(), 9U);
+  Groups asked = scripts(fit, "gelu_bf16", {1, 11, 14});
+  std::erase_if(asked[1], [](const WitnessScript& s) { return s.bound == 'B' && s.row != 1; });
   std::vector<std::string> order;
-  CheckedFit checked = check_all(asked, {}, sources, place(), kPatience, 2, [&](const Checked& file) { order.push_back(file.file); });
+  CheckedFit checked = check_all(asked, sources, place(), kPatience, 2, [&](const Checked& file) { order.push_back(file.file); });
   for (const auto* files : {&checked.library, &checked.bounds}) {
     for (const Checked& file : *files) {
       EXPECT_EQ(file.outcome, Outcome::proven) << file.file << ": " << file.output;
@@ -199,11 +218,12 @@ TEST_F(Coq, AcceptsRowsAndRefusesWhatIsFalse) {
       EXPECT_LT(file.peak_bytes, size_t{3} << 29);
     }
   }
-  ASSERT_EQ(order.size(), checked.library.size() + 9);
-  EXPECT_EQ(checked.bounds[8].theorems, (std::vector<std::string>{"ranges_cover"}));
+  ASSERT_EQ(order.size(), checked.library.size() + 10);
+  EXPECT_EQ(checked.bounds[0].theorems, (std::vector<std::string>{"ranges_cover"}));
+  EXPECT_EQ(checked.bounds[9].theorems, (std::vector<std::string>{"rows_within_A"}));
   EXPECT_TRUE(std::ranges::equal(checked.bounds, order | std::views::drop(checked.library.size()), {}, &Checked::file));
-  EXPECT_EQ(checked.bounds[6].theorems, (std::vector<std::string>{"fit_error", "fit_error_far_right"}));
-  EXPECT_EQ(checked.bounds[1].theorems, (std::vector<std::string>{"evaluation_error"}));
+  EXPECT_EQ(checked.bounds[7].theorems, (std::vector<std::string>{"fit_error", "fit_error_far_right"}));
+  EXPECT_EQ(checked.bounds[2].theorems, (std::vector<std::string>{"evaluation_error"}));
   // What the list lacks makes the result worthless, and nothing else does.
   EXPECT_EQ(checked.unlisted, (std::vector<std::string>{"Classical_Prop.classic"}));
   EXPECT_FALSE(checked.holds());
@@ -231,9 +251,16 @@ TEST_F(Coq, AcceptsRowsAndRefusesWhatIsFalse) {
   Fit cut = fit;
   Piece& middle = cut.backward->pieces.at(1);
   middle.x_lo = Real(-0.75), middle.x_hi = Real(-0.74609375);
-  const Checked gap = judge(scripts(cut, "gelu_bf16").back());
+  const Checked gap = judge(ranges_script(cut));
   EXPECT_EQ(gap.outcome, Outcome::refused) << gap.output;
   EXPECT_NE(gap.output.find("Cannot find witness"), std::string::npos) << gap.output;
+  // Nor does it help to leave the range that is written down as it was: it has to be that of the row's theorem.
+  middle.observed = 0x1.7p-12, middle.certified = 0x1.8p-12;
+  ASSERT_LT(middle.certified, row(fit, 1).certified);
+  ASSERT_EQ(judge(script(cut, middle, "gelu_bf16")).outcome, Outcome::proven);
+  const Checked other = judge(rows_script(fit, {1}));
+  EXPECT_EQ(other.outcome, Outcome::refused) << other.output;
+  EXPECT_NE(other.output.find("The term \"H\" has type"), std::string::npos) << other.output;
   // A library with other definitions than the committed one proves nothing: here f' is that of another function.
   kernels::write_file(sources + "/Gelu.v", replaced_once(kernels::read_file(kSources + "/Gelu.v"), "Phi x + x * phi x", "Phi x - x * phi x"));
   EXPECT_THROW((void)compile_library(sources, place(), kPatience, false), kernels::SpecError);
@@ -245,9 +272,12 @@ TEST_F(Coq, AcceptsRowsAndRefusesWhatIsFalse) {
 
 TEST_P(Coq, ExhaustiveAcceptsEveryRow) {
   const Fit fit = committed(GetParam());
-  const CheckedFit checked = check_all(scripts(fit, GetParam()), {}, kSources, place(), kPatience, 2,
+  const CheckedFit checked = check_all(scripts(fit, GetParam()), kSources, place(), kPatience, 2,
                                        [](const Checked& file) { EXPECT_EQ(file.outcome, Outcome::proven) << file.file << ": " << file.output; });
   EXPECT_TRUE(checked.holds());
+  const auto index = std::ranges::find(checked.bounds, GetParam() + "_index.v", &Checked::file);
+  ASSERT_NE(index, checked.bounds.end());
+  EXPECT_EQ(index->theorems, (std::vector<std::string>{"index_in_range"}));
   EXPECT_EQ(std::ranges::count(checked.bounds, 'A', &Checked::bound), std::ssize(fit.backward->pieces));
 }
 

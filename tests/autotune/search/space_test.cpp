@@ -93,7 +93,7 @@ TEST(Space, ABillionRawPointsWithFewValidAreNotLookedAt) {
   space.constraint("c = b", {"b", "c"}, [](const Point& p) { return p[0] == p[1]; });
   const Points points = space.construct();
   EXPECT_EQ(points.size(), 1000u);
-  // Of each of the 1000 values of a 999 of b are cut, of each of the 1000 pairs that are left 999 of c.
+  // For each of the 1000 values of a, 999 of b are cut; for each of the 1000 pairs that are left, 999 of c.
   EXPECT_EQ(looked_at(points), 2u * 1000 * 999 + 1000);
 }
 

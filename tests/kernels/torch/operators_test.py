@@ -173,6 +173,10 @@ def test_operators_refuse_what_they_cannot_do():
         library.norm_forward(x, 8, torch.ones(8, dtype=torch.bfloat16), torch.ones(8), 1e-5, False, None)
     with pytest.raises(RuntimeError, match="side_channels"):
         library.norm_forward(x, 8, None, None, 1e-5, False, torch.tensor([3, 1], dtype=torch.int32))
+    y, rstd, x_hat = library.norm_forward(x, 8, None, None, 1e-5, False, torch.tensor([1, 3], dtype=torch.int32))
+    with pytest.raises(RuntimeError) as refused:  # without the advice that belongs to a gamma without a finite reciprocal
+        library.norm_backward(x, y, 8, None, None, rstd, False, torch.tensor([3, 1], dtype=torch.int32), x_hat, False, False)
+    assert str(refused.value).splitlines()[0] == "outgrad: side_channels[1] = 1: channels ascend within [0, 8)"
     with pytest.raises(RuntimeError, match="eps"):
         library.norm_forward(x, 8, None, None, -1.0, False, None)
     with pytest.raises(RuntimeError, match="n = 8 is no whole number of groups of 64, which share a scale in int8"):

@@ -1,4 +1,5 @@
 // The gate's own power: before a checker that accepts everything, damage at the places that `check` once forgave must come out as survivors.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,6 +8,7 @@
 
 #include "kernels/host/errors.h"
 #include "kernels/support/files.h"
+#include "validation/certificate/header_reader.h"
 #include "tests/validation/attack/committed.h"
 #include "validation/attack/brute_force.h"
 #include "validation/attack/formula.h"
@@ -280,6 +282,29 @@ TEST(Gate, FalsePrintsAndFalseRefutationsAreFaults) {
   EXPECT_EQ(printed.false_claims, 1);
   ASSERT_EQ(printed.failures.size(), 1u);
   EXPECT_NE(printed.failures[0].why.find("fit prints"), std::string::npos) << printed.failures[0].why;
+  const StorageClaims claims = std::get<TableHeader>(parse_header(truth, "h.h")).storage;
+  const auto print = [&](double total, double oracle, double regret, double ratio) {
+    return fmt::format("gelu: T {:.6g}, O {:.6g}, T/O {:.5f}, R 2^{:.2f} (enumerated)", total, oracle, ratio, std::log2(regret));
+  };
+  const double ratio = claims.total / claims.oracle;
+  EXPECT_EQ(attacked(print(claims.total, claims.oracle, claims.regret, ratio), truth, holds).fitted, 1);
+  EXPECT_EQ(attacked(print(claims.total * 1.0001, claims.oracle, claims.regret, ratio), truth, holds).false_claims, 1);
+  EXPECT_EQ(attacked(print(claims.total, claims.oracle * 0.9999, claims.regret, ratio), truth, holds).false_claims, 1);
+  EXPECT_EQ(attacked(print(claims.total, claims.oracle, claims.regret * 1.02, ratio), truth, holds).false_claims, 1);
+  EXPECT_EQ(attacked(print(claims.total, claims.oracle, claims.regret, ratio * 1.001), truth, holds).false_claims, 1);
+}
+
+// Of several findings that one proof has, the verdict's own is told: a false O beside a class that holds is violated.
+TEST(Gate, TellsTheFindingThatDecides) {
+  std::string text = kernels::read_file(OUTGRAD_SOURCE_DIR "/kernels/generated/gelu_bf16_stored.h");
+  const std::string key = "constexpr double kO = ";
+  const size_t at = text.find(key) + key.size(), end = text.find(';', at);
+  const double smaller = std::strtod(text.c_str() + at, nullptr) * (1 - 0x1p-20);
+  text.replace(at, end - at, fmt::format("{:a}", smaller));
+  const Answer answer = check_text(text, "gelu_bf16_stored.h");
+  EXPECT_FALSE(answer.holds);
+  EXPECT_TRUE(answer.violated) << answer.why;
+  EXPECT_EQ(answer.why.rfind("O violated", 0), 0u) << answer.why;
 }
 
 // Far from 0, large and small, steep, lifted: of each there are some in a few hundred, for every format.

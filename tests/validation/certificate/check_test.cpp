@@ -214,6 +214,20 @@ TEST(Check, WhatCannotBeToldIsUndecided) {
   for (const auto& [function, masked] : {std::pair{"sin(x)", true}, {"tanh(x)", true}, {"-tanh(x)", false}}) {
     EXPECT_EQ(structure(function, masked).verdict, Verdict::Violated) << function << ": " << structure(function, masked).why;
   }
+  // Their one minimum, at -62.2 and 62.2, lies in a tail, of which only an enclosure is known.
+  for (const char* function : {"softplus(x)-1e-27*x", "softplus(-x)+1e-27*x"}) {
+    EXPECT_EQ(structure(function, true).verdict, Verdict::Undecided) << function << ": " << structure(function, true).why;
+  }
+}
+
+// y that no x is stored as refute nothing, and do not keep those from being looked at that do.
+TEST(Check, ABoundOfEvaluationIsRefutedByAStoredY) {
+  for (const char* name : {"gelu_f32", "gelu_f16", "gelu_bf16"}) {
+    const BackwardHeader h = std::get<BackwardHeader>(read_header(fmt::format("{}/kernels/generated/{}.h", OUTGRAD_SOURCE_DIR, name)));
+    const Finding finding = prove_rounding(h, 0);
+    EXPECT_EQ(finding.verdict, Verdict::Violated) << name << ": " << finding.why;
+    EXPECT_TRUE(finding.witness) << name;
+  }
 }
 
 // 1 / (1 + a^2 - 2 a x)-like poles at known distance make the truncation bound work for its living.

@@ -122,6 +122,13 @@ TEST(Found, AnotherFigureOrInputIsRefused) {
 }
 
 // A y that the format cannot store is no input.
+TEST(Found, AnEnclosureThatTellsTooLittleIsUndecided) {
+  const FoundInput found{.given = true, .log2_error = -1, .at = 0.5};
+  EXPECT_EQ(found_problem("A", found, "x = 0.5", Interval(0, 1), 1).verdict, Verdict::Undecided);
+  EXPECT_EQ(found_problem("A", found, "x = 0.5", Interval(0.5), 1).verdict, Verdict::Holds);
+  EXPECT_EQ(found_problem("A", found, "x = 0.5", Interval(0.25), 1).verdict, Verdict::Violated);
+}
+
 TEST(Found, AnInputIsANumberOfTheFormat) {
   const std::string text = committed("gelu_bf16");
   for (const Statement& s : statements_of(text)) {

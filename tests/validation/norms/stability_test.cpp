@@ -738,6 +738,11 @@ TEST(Stability, NoNormIsTakenForAnotherWithoutAWord) {
   EXPECT_EQ(gammas(norms[0]), added);
   EXPECT_NE(said.find("2 norms (the first: model.layers.0.input_layernorm): analysed with gamma = 1 + w"), std::string::npos) << said;
 
+  std::tie(norms, said) = run({"--norm", "ms_rmsnorm"});  // gamma is the next layer's, whatever the model adds to it
+  EXPECT_EQ(gammas(norms[0]), (std::vector<float>{1, 1, 1}));
+  EXPECT_FALSE(norms[0].contains("weight_offset"));
+  EXPECT_EQ(said, "");
+
   kernels::write_file(folder / "config.json", R"({"model_type": "llama"})");
   std::tie(norms, said) = run({});
   EXPECT_EQ(gammas(norms[0]), weights);

@@ -316,6 +316,7 @@ TEST(Tensors, AFileOfAnotherKindIsNamed) {
   expect_refused(npy("'<f4'", "(1,)", "abcd"), "numpy.savez");
   expect_refused(R"({"metadata": {"total_size": 1}, "weight_map": {"a": "model-00001-of-00002.safetensors"}})", "such as model-00001-of-00002.safetensors");
   expect_refused(R"({"architectures": ["GemmaForCausalLM"]})", "a JSON text");
+  for (const char* opening : {"", R"({"a":)"}) expect_refused(opening + std::string(1 << 20, '['), "a JSON text");  // each level of it would take 100 bytes
   expect_refused("GGUF\x03____________", "GGUF");
   expect_refused("\x89HDF\r\n\x1a\n________", "HDF5");
   expect_refused("neither of these", "header length");
