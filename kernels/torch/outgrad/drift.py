@@ -6,7 +6,8 @@ Beyond tau the gradients are NaN. The numbers of all norms are copied together w
 where none steps, when a norm runs again. A norm that has drifted chooses its channels anew in its next forward pass. Under torch.compile it is the
 same, and the graph is made anew.
 
-A tensor on the CPU is there for free: in eager mode its values are compared in every forward pass instead, and nothing is ever NaN.
+A tensor on the CPU is there for free: in eager mode its values are compared in every forward pass instead, and nothing is ever NaN. So are those of norms
+from 8 bits, under torch.compile after each step of an optimizer; a change by hand that loses a channel is an error in the compiled pass.
 """
 
 import warnings
@@ -14,8 +15,10 @@ import weakref
 from typing import Literal
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
+
+from . import stores
 
 # Devices whose values are compared in every forward pass of eager mode.
 AT_ONCE = frozenset({"cpu"})
@@ -50,12 +53,21 @@ def watch(norm):
     global _hook
     _watched.add(norm)
     if _hook is None:
-        _hook = register_optimizer_step_pre_hook(_before_step)
+        _hook = register_optimizer_step_pre_hook(_before_step), register_optimizer_step_post_hook(_after_step)
 
 
 def _before_step(*_):
     with _disable_current_modes():  # an optimizer of fake tensors may step while there are real norms
         look()
+
+
+def _after_step(*_):
+    """Norms from 8 bits run on CPUs, and their kernels test nothing: the values are compared here, before compiled code runs again."""
+    with _disable_current_modes():
+        for norms in _by_device().values():
+            for norm in norms:
+                if norm.store != stores.DEFAULT_OF_NORMS:
+                    norm.side_channels()
 
 
 def look(wait=True):

@@ -257,7 +257,8 @@ class _Norm:
     side_channels._dynamo_marked_constant = True
 
     def _searched(self, weight, bias, dtype):
-        return functional.chosen_channels(weight, bias, dtype, self.tau, self.store, margin=2)
+        margin = 2 if self.store == stores.DEFAULT_OF_NORMS else 1  # of y in 8 bits drift.py compares the values after each step
+        return functional.chosen_channels(weight, bias, dtype, self.tau, self.store, margin)
 
     def choose_again(self) -> None:
         """Searches for the channels in the next forward pass: after a change of gamma or beta by hand."""
@@ -288,7 +289,7 @@ class _Norm:
         if not compiling:
             drift.runs(self)
         if self.store != stores.DEFAULT_OF_NORMS:
-            functional.watch_8_bits(self.weight, getattr(self, "bias", None), x.dtype, self.tau, self.store, channels, seen)
+            functional.expect_8_bits(self.weight, getattr(self, "bias", None), x.dtype, self.tau, self.store, channels)
         return channels, seen, tau
 
     def bound(self, dtype: torch.dtype) -> str:
