@@ -17,6 +17,11 @@ from torch._subclasses.fake_tensor import is_fake
 from . import fp8, library, quantisers, stores
 
 
+def _is_usable(x):
+    """Whether x is a dense tensor of a type that is supported: what _expect finds out at length, in 0.5 us."""
+    return isinstance(x, torch.Tensor) and x.dtype in library.FORMATS and x.layout is torch.strided and not x.is_nested
+
+
 def _expect(function, **tensors):
     """Raises an error that says which argument cannot be used, and why. The other tensors are compared with the
     first one."""
@@ -158,11 +163,14 @@ _FORMULAS = {
 
 
 def _keeping_y(name, index):
+    def backward(dy, y, mask):
+        return library.activation_backward(dy.contiguous(), y, mask, index)
+
     return _Operation(
         name,
         lambda x: library.activation_forward(x.contiguous(), index),
         lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs),
-        lambda ctx, dy: _first_only(name, lambda dy, y, mask: library.activation_backward(dy.contiguous(), y, mask, index), dy, *ctx.saved_tensors),
+        lambda ctx, dy: _first_only(name, backward, dy, *ctx.saved_tensors),
     )
 
 
@@ -348,8 +356,13 @@ def _of_output(name: str) -> _OfOutput:
     index = library.ACTIVATIONS.index(name)
     operations = {store: _keeping(name, index, store) for store in stores.STORES if stores.why_not(name, store) is None}
 
+    default = operations[stores.DEFAULT]
+
     def function(x: torch.Tensor, store: str = stores.DEFAULT) -> torch.Tensor:
-        _expect(name, x=x)
+        if not _is_usable(x):
+            _expect(name, x=x)
+        if store == stores.DEFAULT:
+            return default(x)
         if not isinstance(store, str) or store not in operations:
             raise ValueError(f"outgrad.{name}: store: {stores.why_not(name, store)}")
         return operations[stores.for_type(store, x.dtype)](x)
@@ -410,8 +423,8 @@ def _linear_gelu_gradients(ctx, dy):
         else:
             dz, dbias = library.activation_backward(dy.contiguous(), y, mask, 0), None
         dx = dz @ weight if for_x else None
-        dweight = dz.flatten(0, -2).T @ x.flatten(0, -2) if for_weight else None
-        return dx, dweight, dbias.to(ctx.bias_dtype) if for_bias else None
+        dweight = dz.view(-1, dz.shape[-1]).T @ x.reshape(-1, x.shape[-1]) if for_weight else None
+        return dx, dweight, (dbias if dbias.dtype == ctx.bias_dtype else dbias.to(ctx.bias_dtype)) if for_bias else None
 
     return _first_only("linear_gelu", compute, dy, *ctx.saved_tensors)
 
@@ -441,6 +454,10 @@ def linear_gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 # --- Norms -----------------------------------------------------------------------------------------------------------
 
 
+def _like(parameter, gradient):
+    return gradient if gradient.dtype == parameter.dtype and gradient.shape == parameter.shape else gradient.to(parameter.dtype).view_as(parameter)
+
+
 def _norm_keep(ctx, inputs, kept):
     _, ctx.columns, gamma, beta, _, ctx.rms, side_channels, _, ctx.tau = inputs
     ctx.save_for_backward(gamma, beta, side_channels, *kept)
@@ -454,11 +471,7 @@ def _norm_gradients(name, ctx, dy, backward):
     def compute(dy, gamma, beta, side_channels, *kept):
         parameters = _parameters(gamma, beta)
         dx, dgamma, dbeta = backward(dy.contiguous(), kept, ctx.columns, *parameters, ctx.rms, side_channels, with_dgamma, with_dbeta, ctx.tau)
-        return (
-            dx,
-            dgamma.to(gamma.dtype).view_as(gamma) if with_dgamma else None,
-            dbeta.to(beta.dtype).view_as(beta) if with_dbeta else None,
-        )
+        return dx, _like(gamma, dgamma) if with_dgamma else None, _like(beta, dbeta) if with_dbeta else None
 
     dx, dgamma, dbeta = _first_only(name, compute, dy, *ctx.saved_tensors)
     return dx, None, dgamma, dbeta, None, None, None, None, None
@@ -519,6 +532,30 @@ def norm_store_why_not(store, columns):
 
 def checked_norm(function, x, normalized_shape, weight, bias, eps, rms, side_channels, store=stores.DEFAULT_OF_NORMS, seen=None, tau=0.0):
     """layer_norm or rms_norm. seen, tau: for the module of a norm, what its kernels test (drift.py)."""
+    columns = _columns_at_a_glance(x, normalized_shape, weight, bias) if store == stores.DEFAULT_OF_NORMS else 0
+    columns = columns or _expect_norm(function, x, normalized_shape, weight, bias, store)
+    if not eps >= 0:
+        raise ValueError(f"outgrad.{function}: eps is {eps}, which must be at least 0")
+    if side_channels is not None:
+        _expect_channels(function, side_channels, x)
+    return _norms[function, store](x, columns, weight, bias, eps, rms, side_channels, seen, tau)
+
+
+def _columns_at_a_glance(x, normalized_shape, weight, bias):
+    """The columns of a norm over one dimension whose arguments fit together; 0 if that takes a longer look."""
+    if not _is_usable(x) or x.dim() == 0:
+        return 0
+    columns, device = x.shape[-1], x.device
+    if normalized_shape != (columns,) and normalized_shape != columns:
+        return 0
+    for parameter in (weight, bias):
+        if parameter is not None and not (_is_usable(parameter) and parameter.shape == (columns,) and parameter.device == device):
+            return 0
+    return columns
+
+
+def _expect_norm(function, x, normalized_shape, weight, bias, store):
+    """The columns of a norm; raises an error that says which argument cannot be used, and why."""
     _expect(function, x=x, weight=weight, bias=bias)
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if not shape or tuple(x.shape[-len(shape) :]) != shape:
@@ -530,11 +567,7 @@ def checked_norm(function, x, normalized_shape, weight, bias, eps, rms, side_cha
         raise ValueError(f"outgrad.{function}: store: {why}")
     if store != stores.DEFAULT_OF_NORMS and x.device.type == "cuda" and not is_fake(x):
         raise ValueError(f"outgrad.{function}: store {store}: norms from y in 8 bits run on the CPU, x is on {x.device}")
-    if not eps >= 0:
-        raise ValueError(f"outgrad.{function}: eps is {eps}, which must be at least 0")
-    if side_channels is not None:
-        _expect_channels(function, side_channels, x)
-    return _norms[function, store](x, math.prod(shape), weight, bias, eps, rms, side_channels, seen, tau)
+    return math.prod(shape)
 
 
 def _expect_channels(function, channels, x):
@@ -696,7 +729,9 @@ def _dropout_keep(ctx, inputs, outputs):
 
 
 def _dropout_gradients(ctx, dy):
-    return _dropout(dy, ctx.saved_tensors[0], ctx.p), None, None  # linear in dy, so it has all derivatives
+    # Linear in dy, so it has all derivatives.
+    (seed,) = ctx.saved_tensors
+    return _dropout(dy, seed, ctx.p) if torch.is_grad_enabled() else library.dropout(dy.contiguous(), seed, ctx.p), None, None
 
 
 _dropout = _Operation("dropout", _dropout_compute, _dropout_keep, _dropout_gradients)
@@ -720,9 +755,59 @@ def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Ten
     Philox4x32-10 of a seed and the element's number decides which elements are dropped; the backward pass computes it
     again. The seed comes from PyTorch's generator, so torch.manual_seed and checkpointing repeat it.
     """
-    _expect("dropout", x=x)
+    if not _is_usable(x):
+        _expect("dropout", x=x)
     p = checked_probability("dropout", p, training)
     return _dropout(x, new_seed(x.device), p) if p > 0 else x
+
+
+def _dropout_add_norm(name):
+    """norm(dropout(x, p) + residual) as one node; a seed of None drops nothing. Its derivatives with respect to the two are those of their sum."""
+
+    def compute(x, residual, seed, p, columns, gamma, beta, eps, rms, side_channels, seen, tau):
+        dropped = x if seed is None else library.dropout(x.contiguous(), seed, p)
+        return library.norm_forward(dropped + residual, columns, *_parameters(gamma, beta), eps, rms, side_channels, seen, tau)
+
+    def keep(ctx, inputs, outputs):
+        _, _, seed, ctx.p, ctx.columns, gamma, beta, _, ctx.rms, side_channels, _, ctx.tau = inputs
+        ctx.save_for_backward(seed, gamma, beta, side_channels, *outputs)
+
+    def gradients(ctx, dy):
+        for_x, for_residual, _, _, _, with_dgamma, with_dbeta, *_ = ctx.needs_input_grad
+
+        def backward(dy, seed, gamma, beta, side_channels, y, rstd, side_x_hat):
+            parameters = _parameters(gamma, beta)
+            dz, dgamma, dbeta = library.norm_backward(
+                dy.contiguous(), y, ctx.columns, *parameters, rstd, ctx.rms, side_channels, side_x_hat, with_dgamma, with_dbeta, ctx.tau
+            )
+            dx = (dz if seed is None else library.dropout(dz, seed, ctx.p)) if for_x else None
+            return dx, dz if for_residual else None, _like(gamma, dgamma) if with_dgamma else None, _like(beta, dbeta) if with_dbeta else None
+
+        dx, dresidual, dgamma, dbeta = _first_only(name, backward, dy, *ctx.saved_tensors)
+        return dx, dresidual, None, None, None, dgamma, dbeta, None, None, None, None, None
+
+    return _Operation(name, compute, keep, gradients)
+
+
+_dropout_add_norms = {name: _dropout_add_norm(f"dropout_add_{name}") for name in ("layer_norm", "rms_norm")}
+
+
+def checked_dropout_add_norm(norm, x, residual, normalized_shape, weight, bias, p, eps, training, rms, side_channels, seen=None, tau=0.0):
+    """dropout_add_layer_norm or dropout_add_rms_norm. seen, tau: as of checked_norm."""
+    function = f"dropout_add_{norm}"
+    p = checked_probability(function, p, training)
+    if not (_is_usable(x) and _is_usable(residual) and x.device == residual.device):
+        _expect(function, x=x, residual=residual)
+    if residual.shape != x.shape or residual.dtype != x.dtype:
+        found = f"x is {x.dtype} of shape {tuple(x.shape)}, residual {residual.dtype} of shape {tuple(residual.shape)}"
+        raise ValueError(f"outgrad.{function}: {found}; they must be alike")
+    columns = _columns_at_a_glance(x, normalized_shape, weight, bias) or _expect_norm(function, x, normalized_shape, weight, bias, stores.DEFAULT_OF_NORMS)
+    if not eps >= 0:
+        raise ValueError(f"outgrad.{function}: eps is {eps}, which must be at least 0")
+    if side_channels is not None:
+        _expect_channels(function, side_channels, x)
+    seed = new_seed(x.device) if p > 0 else None
+    return _dropout_add_norms[norm](x, residual, seed, p, columns, weight, bias, eps, rms, side_channels, seen, tau)
 
 
 def dropout_add_layer_norm(
@@ -736,6 +821,21 @@ def dropout_add_layer_norm(
     training: bool = True,
     side_channels: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """layer_norm(dropout(x, p) + residual), which stands between the sub-layers of BERT. Keeps y, 4 bytes per row
-    and a seed."""
-    return layer_norm(dropout(x, p, training) + residual, normalized_shape, weight, bias, eps, side_channels)
+    """layer_norm(dropout(x, p) + residual), which stands between the sub-layers of BERT, as one node. Keeps y, 4 bytes per row
+    and a seed. x and residual have one shape and one type."""
+    return checked_dropout_add_norm("layer_norm", x, residual, normalized_shape, weight, bias, p, eps, training, False, side_channels)
+
+
+def dropout_add_rms_norm(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: torch.Tensor | None = None,
+    p: float = 0.5,
+    eps: float | None = None,
+    training: bool = True,
+    side_channels: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """rms_norm(dropout(x, p) + residual), as dropout_add_layer_norm."""
+    eps = EPS_OF_RMS if eps is None else eps
+    return checked_dropout_add_norm("rms_norm", x, residual, normalized_shape, weight, None, p, eps, training, True, side_channels)

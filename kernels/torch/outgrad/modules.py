@@ -1,7 +1,7 @@
 """Modules that have the names, parameters and state_dict of PyTorch's own, but whose backward pass reads the output."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -181,6 +181,18 @@ def _equal(a, b):
     return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
 
 
+_UNWATCHED = None, None, 0.0  # what _Norm._side gives where there are no side channels and nothing is tested
+
+
+class _Found(NamedTuple):
+    """The side channels that a norm has found."""
+
+    key: tuple  # what they were searched for
+    copies: tuple | None  # of the parameters, where values are compared in each pass of eager mode
+    channels: torch.Tensor | None
+    watched: tuple  # (channels, seen, tau) for the kernels in eager mode
+
+
 class _Norm:
     """The common part of LayerNorm and RMSNorm: their behaviour under autocast, and which channels have side
     buffers."""
@@ -190,7 +202,7 @@ class _Norm:
     norms = "fp32"
     store = stores.DEFAULT_OF_NORMS  # what is kept in place of y: one of stores.OF_NORMS, by the constructor or by patch
     tau = None  # for functional.side_channels; None: its default for the output's type
-    _outgrad_found = None  # ((type, tau, store, device), copies of the parameters where they are compared, the channels that were found)
+    _outgrad_found = None  # a _Found
     _outgrad_stale = False  # whether the channels are to be searched for again
     _outgrad_changes = 0  # how often the channels found have changed, or may have
     _outgrad_seen = None  # two numbers on the parameters' device, by which the kernels say that a channel has drifted (drift.py)
@@ -212,6 +224,8 @@ class _Norm:
             self.store = store
 
     def _input(self, x):
+        if not torch._C._is_any_autocast_enabled():
+            return x
         kind = x.device.type
         # The device "meta" has no autocast.
         if x.is_meta or not torch.is_autocast_enabled(kind) or x.dtype not in library.FORMATS:
@@ -227,34 +241,44 @@ class _Norm:
         FSDP refills an array, and code writes to .data, without a new version of the tensor. Elsewhere they are searched for
         where the kernels have seen a drift (drift.py), and after load_state_dict, a move or choose_again.
         """
-        parameters = self.weight, getattr(self, "bias", None)
-        if self.weight is None or self.weight.is_meta or is_fake(self.weight):
-            return None  # a fake parameter has no values
-        known, device = self._outgrad_found, self.weight.device
+        weight = self.weight
+        if weight is None:
+            return None
         if dtype is None:
-            dtype = self.weight.dtype if known is None else known[0][0]
-        if torch._C._are_functorch_transforms_active():
-            return self._searched(*parameters, dtype)  # not kept, because it would outlive the transform
-        key, compares = (dtype, self.tau, self.store, device), device.type in drift.AT_ONCE
-        if known is None or self._outgrad_stale or known[0] != key or (compares and not all(map(_equal, parameters, known[1]))):
-            if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-                raise RuntimeError(f"outgrad.{type(self).__name__}: which channels keep x^ is not known in a capture: run the model once before it")
-            with torch.inference_mode(False), torch.no_grad():  # a result found in evaluation must serve training
-                copies = tuple(None if p is None else p.detach().clone() for p in parameters)
-                channels = self._searched(*copies, dtype)
-                if self._outgrad_seen is None or self._outgrad_seen.device != device:
-                    self._outgrad_seen = torch.zeros(2, dtype=torch.int32, device=device)
-                    drift.watch(self)
-            if not _equal(channels, None if known is None else known[2]):
-                self._outgrad_changes += 1
-            self._outgrad_found = known = key, copies if compares else None, channels
-            self._outgrad_stale = False
-        return known[2]
+            dtype = weight.dtype if self._outgrad_found is None else self._outgrad_found.key[0]
+        found = self._find(dtype, weight, getattr(self, "bias", None))
+        return None if found is None else found.channels
 
     # torch.compile calls it while tracing, with the current parameters, and treats the result as a constant, because
     # the number of channels is part of the shapes of a graph. (This is torch.compiler.assume_constant_result without
     # its import of the compiler.)
     side_channels._dynamo_marked_constant = True
+
+    def _find(self, dtype, weight, bias):
+        """A _Found; None for a fake weight, which has no values."""
+        transforms, key = torch._C._are_functorch_transforms_active(), self._key(dtype, weight, bias)
+        if not transforms and self._is_known(key, weight, bias):
+            return self._outgrad_found
+        if weight.is_meta or is_fake(weight):
+            return None
+        if transforms:
+            channels = self._searched(weight, bias, dtype)
+            return _Found(key, None, channels, (channels, None, 0.0))  # not kept, because it would outlive the transform
+        device = weight.device
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(f"outgrad.{type(self).__name__}: which channels keep x^ is not known in a capture: run the model once before it")
+        with torch.inference_mode(False), torch.no_grad():  # a result found in evaluation must serve training
+            copies = tuple(None if p is None else p.detach().clone() for p in (weight, bias))
+            channels = self._searched(*copies, dtype)
+            if self._outgrad_seen is None or self._outgrad_seen.device != device:
+                self._outgrad_seen = torch.zeros(2, dtype=torch.int32, device=device)
+                drift.watch(self)
+        if not _equal(channels, None if self._outgrad_found is None else self._outgrad_found.channels):
+            self._outgrad_changes += 1
+        on_host = device.type in drift.AT_ONCE
+        watched = (channels, None, 0.0) if on_host else (channels, self._outgrad_seen, self._most_moved(dtype))
+        self._outgrad_found, self._outgrad_stale = _Found(key, copies if on_host else None, channels, watched), False
+        return self._outgrad_found
 
     def _searched(self, weight, bias, dtype):
         margin = 2 if self.store == stores.DEFAULT_OF_NORMS else 1  # of y in 8 bits drift.py compares the values after each step
@@ -273,29 +297,48 @@ class _Norm:
         super()._load_from_state_dict(*args, **kwargs)
         self.choose_again()
 
-    def _side(self, x):
+    def _key(self, dtype, weight, bias):
+        return dtype, self.tau, self.store, weight.device, type(weight), weight.dtype, None if bias is None else bias.dtype
+
+    def _is_known(self, key, weight, bias):
+        known = self._outgrad_found
+        if known is None or self._outgrad_stale or known.key != key:
+            return False
+        return known.copies is None or torch.equal(weight, known.copies[0]) and (bias is None or torch.equal(bias, known.copies[1]))
+
+    def _most_moved(self, dtype):
+        return functional.largest_storage_error(dtype, self.store) if self.tau is None else self.tau
+
+    def _side(self, x, weight, bias):
         """The channels, and what the kernels test: (channels, where they say what they have seen, tau)."""
-        if self.weight is None or not torch.is_grad_enabled() or x.dtype not in library.FORMATS:
-            return None, None, 0.0
+        if weight is None or x.dtype not in library.FORMATS or not torch.is_grad_enabled():
+            return _UNWATCHED
+        if torch.compiler.is_compiling():
+            return self._side_compiled(x, weight, bias)
+        found = self._find(x.dtype, weight, bias)
+        if found is None:
+            return _UNWATCHED
+        if found.watched[1] is not None:
+            drift.runs(self)
+        return found.watched
+
+    def _side_compiled(self, x, weight, bias):
         channels = self.side_channels(x.dtype)
-        compiling = torch.compiler.is_compiling()
-        # In a graph, _outgrad_changes is a guard: if a call of side_channels() finds other channels, or the kernels have
-        # seen a drift, the graph is made anew.
-        if self._outgrad_changes < 0 or not compiling and (self.weight.device.type in drift.AT_ONCE or torch._C._are_functorch_transforms_active()):
-            return channels, None, 0.0
-        seen, tau = self._outgrad_seen, functional.largest_storage_error(x.dtype, self.store) if self.tau is None else self.tau
+        # _outgrad_changes is a guard: if a call of side_channels() finds other channels, or the kernels have seen a drift, the graph is made anew.
+        seen = self._outgrad_seen if self._outgrad_changes >= 0 else None
         if seen is None:
             return channels, None, 0.0
-        if not compiling:
-            drift.runs(self)
         if self.store != stores.DEFAULT_OF_NORMS:
-            functional.expect_8_bits(self.weight, getattr(self, "bias", None), x.dtype, self.tau, self.store, channels)
-        return channels, seen, tau
+            functional.expect_8_bits(weight, bias, x.dtype, self.tau, self.store, channels)
+        return channels, seen, self._most_moved(x.dtype)
+
+    def _norm(self, x, shape, weight, bias, eps, rms):
+        channels, *watched = self._side(x, weight, bias)
+        return functional.checked_norm("rms_norm" if rms else "layer_norm", x, shape, weight, bias, eps, rms, channels, self.store, *watched)
 
     def bound(self, dtype: torch.dtype) -> str:
         """In words, how far an x^ that the backward pass reads from y may be from the x^ of the forward pass."""
-        tau = functional.largest_storage_error(dtype, self.store) if self.tau is None else self.tau
-        return self._moved(_power_of_two(tau), _power_of_two(functional.UNIT_OF_STORE.get(self.store, functional.UNIT_ROUNDOFF[dtype])))
+        return self._moved(_power_of_two(self._most_moved(dtype)), _power_of_two(functional.UNIT_OF_STORE.get(self.store, functional.UNIT_ROUNDOFF[dtype])))
 
     def _moved(self, tau, u):
         if self.store != stores.DEFAULT_OF_NORMS:
@@ -319,19 +362,15 @@ class LayerNorm(_Norm, nn.LayerNorm):
     """nn.LayerNorm from its output; u in its repr is the unit roundoff of the output's type."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self._input(x)
-        channels, *watched = self._side(x)
-        return functional.checked_norm("layer_norm", x, self.normalized_shape, self.weight, self.bias, self.eps, False, channels, self.store, *watched)
+        return self._norm(self._input(x), self.normalized_shape, self.weight, self.bias, self.eps, False)
 
 
 class RMSNorm(_Norm, nn.RMSNorm):
     """nn.RMSNorm from its output; u in its repr is the unit roundoff of the output's type."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self._input(x)
-        channels, *watched = self._side(x)
         eps = functional.EPS_OF_RMS if self.eps is None else self.eps
-        return functional.checked_norm("rms_norm", x, self.normalized_shape, self.weight, None, eps, True, channels, self.store, *watched)
+        return self._norm(self._input(x), self.normalized_shape, self.weight, None, eps, True)
 
 
 class LlamaRMSNorm(_Norm, nn.Module):
@@ -341,10 +380,10 @@ class LlamaRMSNorm(_Norm, nn.Module):
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self._input(x)
-        x = x.to(torch.promote_types(x.dtype, self.weight.dtype))
-        channels, *watched = self._side(x)
-        return functional.checked_norm("rms_norm", x, self.weight.shape, self.weight, None, self.variance_epsilon, True, channels, self.store, *watched)
+        x, weight = self._input(x), self.weight
+        if x.dtype != weight.dtype:
+            x = x.to(torch.promote_types(x.dtype, weight.dtype))
+        return self._norm(x, weight.shape, weight, None, self.variance_epsilon, True)
 
     def extra_repr(self) -> str:
         return f"{tuple(self.weight.shape)}, eps={self.variance_epsilon}, {self._moved_in_every_type()}"
