@@ -244,6 +244,27 @@ def test_no_pass_of_a_patched_model_reads_the_device(as_on_a_device, name):
     assert calls["_to_copy"] <= own_calls["_to_copy"], "parameters in bf16 are read as they are"
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_pass_calls_the_operators_and_nothing_else(dtype):
+    """What the host does in a step shows in no number that a busy machine can move: here each operation that it calls is counted."""
+    x, residual, dy = torch.randn(4, N, dtype=dtype, requires_grad=True), torch.randn(4, N, dtype=dtype, requires_grad=True), torch.randn(4, N, dtype=dtype)
+    layer, rms = outgrad.LayerNorm(N, dtype=dtype), outgrad.RMSNorm(N, dtype=dtype)
+    norm, drop = {"norm_forward": 1, "norm_backward": 1}, {"randint": 1, "dropout": 2}
+    for function, inputs, want in (
+        (outgrad.silu, (x,), {"activation_forward": 1, "activation_backward": 1}),
+        (lambda x: outgrad.dropout(x, 0.1), (x,), drop),
+        (layer, (x, *layer.parameters()), {"equal": 2, **norm}),  # of the parameters, on a CPU
+        (rms, (x, *rms.parameters()), {"equal": 1, **norm}),
+        (lambda x, r, *of: outgrad.dropout_add_layer_norm(x, r, N, *of, p=0.1), (x, residual, *layer.parameters()), {"add": 1, **drop, **norm}),
+    ):
+        for _ in range(2):
+            with Calls() as calls:
+                y = function(*(inputs if function not in (layer, rms) else inputs[:1]))
+                torch.autograd.grad(y, inputs, dy)
+        del calls.all["detach"]  # of what autograd keeps
+        assert dict(calls.all) == want
+
+
 def reads_in_second_step(model, example):
     """Of forward and backward; the calls of the first step and of the second."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
