@@ -65,8 +65,6 @@ constexpr int kMostParts = 1 << 20;
 
 /// A tail is looked at in steps of 1, and of this share of its reach where that is longer.
 constexpr double kTailSteps = 128;
-/// A bound of a tail that is no larger than this much of what f' is where the tail begins.
-constexpr double kNearlyAttained = 1.05;
 
 /// What an interval of f' is widened by without a further look, in units of scale_of().
 constexpr double kNegligible = 0x1p-40;
@@ -161,10 +159,9 @@ std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Form
       const auto include_tail = [&](Ball x, bool to_the_right) {
         const double limit = to_the_right ? f.right_limit_gradient : f.left_limit_gradient;
         Activation::TailRange off = f.gradient_tail_range(x, to_the_right);
-        // A bound that f' does not attain would move the middle, against which R is measured: then f' itself is looked at, further out. The
-        // bounds of the built-in functions are attained nearly enough where f' settles from x on, as it does in the tails of the plain formats.
+        // A bound that f' does not attain would move the middle, against which R is measured: then f' itself is looked at, further out.
         const double here = composite.gradient(x, 1)[0].to_double() - limit;
-        const auto attained = [negligible](double bound, double at) { return bound <= kNearlyAttained * std::max(at, 0.0) + negligible; };
+        const auto attained = [negligible](double bound, double at) { return bound <= std::max(at, 0.0) + negligible; };
         const bool settles = attained(off.below, -here) && attained(off.above, here);
         const bool looks = f.name == "expression" || has_scales(format) || carries_branch(format) || !settles;
         const double step = std::max(1.0, f.reach / kTailSteps);

@@ -36,9 +36,9 @@ struct EluBf16 {
   static constexpr double kA = 0x1.000ffeebb95f7p-49;  // 2^-49.00: sup |p - g|
   static constexpr double kB = 0x1.000010000001p-24;  // 2^-24.00: sup |fp32 sequence - exact sequence|; found 2^-25.00 at y = -0x1.fap-18
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
-  static constexpr double kT = 0x1.0000003c43001p-9;  // 2^-9.00: sup |g(y, m) - f'(x)|; found 2^-9.00 at y = -0x1p+0
+  static constexpr double kT = 0x1.0000000444p-9;  // 2^-9.00: sup |g(y, m) - f'(x)|; found 2^-9.00 at y = -0x1.02p-1
   static constexpr double kO = 0x1.0000000443fcp-9;  // 2^-9.00: half the longest range of f' over one (y, m); found 2^-9.00 at y = -0x1.02p-1
-  static constexpr double kR = 0x1.0000003c83001p-10;  // 2^-10.00: sup |g(y, m) - middle of that range|; found 2^-10.00 at y = -0x1p+0
+  static constexpr double kR = 0x1.00000005b2c5ep-10;  // 2^-10.00: sup |g(y, m) - middle of that range|; found 2^-10.00 at y = -0x1p+0
   // a row: centre (not used), c0, c1, ...; p(u) with u = s (or y)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{

@@ -31,9 +31,9 @@ struct TanhF16 {
   static constexpr double kA = 0x1.000ffedf0d7c8p-49;  // 2^-49.00: sup |p - g|
   static constexpr double kB = 0x1.008010080503p-24;  // 2^-24.00: sup |fp32 sequence - exact sequence|; found 2^-25.00 at y = -0x1.6ap-13
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
-  static constexpr double kT = 0x1.fff1713fa75f8p-12;  // 2^-11.00: sup |g(y, m) - f'(x)|; found 2^-11.00 at y = -0x1p+0
+  static constexpr double kT = 0x1.fff0000a04b62p-12;  // 2^-11.00: sup |g(y, m) - f'(x)|; found 2^-11.00 at y = 0x1p+0
   static constexpr double kO = 0x1.ffc0000a0137cp-12;  // 2^-11.00: half the longest range of f' over one (y, m); found 2^-11.00 at y = 0x1.ffcp-1
-  static constexpr double kR = 0x1.fff17141a75f8p-13;  // 2^-12.00: sup |g(y, m) - middle of that range|; found 2^-12.00 at y = -0x1p+0
+  static constexpr double kR = 0x1.fff0000e6a326p-13;  // 2^-12.00: sup |g(y, m) - middle of that range|; found 2^-12.00 at y = 0x1p+0
   // a row: centre (not used), c0, c1, ...; p(u) with u = s (or y)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{

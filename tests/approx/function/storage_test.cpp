@@ -328,6 +328,19 @@ TEST(Storage, ATailThatLeavesItsLimitFirstIsLookedAt) {
 
 // OFP8's conversion rounds |y| up to 464 to 448 and makes a NaN of what lies beyond: 600 tanh(x) has f' = 600 (1 - (f/600)^2), 288.96 at 432 and 241.1733..
 // at 464. What e5m2 stores as an infinity lies beyond 61440.
+TEST(Storage, TheRangeOfATailIsThatOfItsGradient) {
+  // Below the boundary between -1 and the number above it everything is stored as -1. There f' = e^x is at most what it is at the boundary, 1 + f.
+  const Composite elu(find_activation("elu"));
+  for (const auto& [format, half_spacing] : {std::pair{Format::bf16, 0x1p-9}, {Format::f16, 0x1p-12}, {Format::e4m3, 0x1p-5}, {Format::e5m2, 0x1p-4}}) {
+    const std::vector<StorageInterval> intervals = storage_intervals(elu, format);
+    const auto tail = std::find_if(intervals.begin(), intervals.end(), [](const StorageInterval& i) { return i.y == -1; });
+    ASSERT_NE(tail, intervals.end());
+    EXPECT_GE(tail->hi, half_spacing);
+    EXPECT_LE(tail->hi, half_spacing + 0x1p-39) << to_string(format);
+    EXPECT_LE(tail->slack, 0x1p-39);
+  }
+}
+
 TEST(Storage, BeyondTheLargestNumberNothingIsStoredOrAnInfinity) {
   EXPECT_EQ(overflow_of(Format::e4m3), 464);
   EXPECT_EQ(overflow_of(Format::e5m2), 61440);
