@@ -187,14 +187,14 @@ class Gpu {
   // The kernels of the program that source() returns, found by its key. threads: those of a block of an elementwise
   // kernel, otherwise 0. Must be called in the device's context.
   template <class Source>
-  const Kernels& kernels_of(const std::string& key, int threads, const Source& source) {
+  const Kernels& kernels_of(std::string key, int threads, Source source) {  // by value: the result refers to none of them
     {
       const std::shared_lock lock(mutex_);
       if (const auto found = loaded_.find(key); found != loaded_.end()) return found->second;
     }
     const std::unique_lock lock(mutex_);
     if (const auto found = loaded_.find(key); found != loaded_.end()) return found->second;
-    return loaded_.emplace(key, load(compiled(source(), architecture_), threads)).first->second;  // its address never changes
+    return loaded_.emplace(std::move(key), load(compiled(source(), architecture_), threads)).first->second;  // its address never changes
   }
 
  private:

@@ -143,6 +143,20 @@ def sequences_per_second(training, batch, length):
     return {"batch": batch, "sequences_per_s": batch / statistics.median(times), "step_s": times}
 
 
+def at_largest_batch(training, row, length):
+    """Several steps one after another may not have the room that a first one had: the largest batch is one at which the speed was measured."""
+    while True:
+        try:
+            row["at_largest_batch"] = sequences_per_second(training, row["largest_batch"], length)
+            return
+        except torch.OutOfMemoryError:
+            training.optimizer.zero_grad(set_to_none=True)
+        gc.collect()  # outside of the handler, whose error holds the step's tensors
+        torch.cuda.empty_cache()
+        row["smallest_that_failed"] = row["largest_batch"]
+        row["largest_batch"] -= max(1, row["largest_batch"] // 50)
+
+
 def measured(model, mode, recipe, device, tiny):
     """A row of the file."""
     row = {"model": model, "mode": mode, "recipe": recipe}
@@ -162,7 +176,7 @@ def measured(model, mode, recipe, device, tiny):
             torch.cuda.empty_cache()
             room = (torch.cuda.mem_get_info()[0] + torch.cuda.memory_allocated()) * (1 - RESERVE)
             row["largest_batch"], row["smallest_that_failed"] = largest_batch(lambda batch: runs(training, batch, length), small, room)
-            row["at_largest_batch"] = sequences_per_second(training, row["largest_batch"], length)
+            at_largest_batch(training, row, length)
     except Exception as error:  # whatever one recipe ends in, the others have their figures
         row["failed"] = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
     training = None
@@ -186,17 +200,14 @@ def table(found):
     rows = found["rows"]
     for row in rows:
         head = f"{row['model']:15}{row['mode']:14}{row['recipe']:17}"
-        if "failed" in row:
-            lines.append(f"{head} FAILED: {row['failed']}")
-            continue
-
         def cell(of, form):
             value, times = of(row), ratio(rows, row, of)
             return "-" if value is None else format(value, form) + (f" ({times:.2f})" if times else "")
 
         speed = lambda name: lambda r: r.get(name, {}).get("sequences_per_s")  # noqa: E731
         lines.append(f"{head}{cell(lambda r: r.get('mib_per_sequence'), '.1f'):>14}{cell(lambda r: r.get('largest_batch'), 'd'):>16}"
-                     f"{cell(speed('at_largest_batch'), '.1f'):>18}{cell(speed('at_common_batch'), '.1f'):>18}")  # fmt: skip
+                     f"{cell(speed('at_largest_batch'), '.1f'):>18}{cell(speed('at_common_batch'), '.1f'):>18}"
+                     + (f"  then FAILED: {row['failed']}" if "failed" in row else ""))  # fmt: skip
     return lines
 
 
