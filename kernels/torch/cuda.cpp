@@ -3,6 +3,7 @@
 #include "kernels/torch/cuda.h"
 
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <exception>
 #include <map>
@@ -151,6 +152,7 @@ Program compiled(const std::string& source, const std::string& architecture) {
 struct Kernel {
   Driver::Handle handle = nullptr;
   int resident_blocks = 0;  // for an elementwise kernel: blocks that an SM holds at once
+  mutable std::int64_t allowed_shared = 0;  // bytes of dynamic shared memory that it may be launched with; read and written atomically
 };
 using Kernels = std::map<DeviceKernel, Kernel>;
 
@@ -172,6 +174,24 @@ class Gpu {
  public:
   // The first call for a device opens it.
   static Gpu& of(int device) {
+    static std::array<std::atomic<Gpu*>, 64> known{};  // without a lock, for each launch
+    if (device < 0 || static_cast<std::size_t>(device) >= known.size()) return opened(device);
+    std::atomic<Gpu*>& gpu = known[static_cast<std::size_t>(device)];
+    if (Gpu* found = gpu.load(std::memory_order_acquire); found != nullptr) return *found;
+    Gpu& found = opened(device);
+    gpu.store(&found, std::memory_order_release);
+    return found;
+  }
+
+  void allow_shared(const Kernel& kernel, std::int64_t bytes) {
+    if (std::atomic_ref(kernel.allowed_shared).load(std::memory_order_relaxed) >= bytes) return;
+    const std::unique_lock lock(mutex_);
+    if (kernel.allowed_shared >= bytes) return;
+    Driver::instance().allow_shared(kernel.handle, bytes);
+    std::atomic_ref(kernel.allowed_shared).store(bytes, std::memory_order_relaxed);
+  }
+
+  static Gpu& opened(int device) {
     static std::mutex opening;
     static std::map<int, std::unique_ptr<Gpu>> open;
     const std::lock_guard lock(opening);
@@ -255,11 +275,17 @@ std::string key_of(std::string_view function, Schedule schedule, Values... value
 class At {
  public:
   At(int device, void* stream) : gpu(Gpu::of(device)), stream_(stream) {
-    Driver::instance().check(Driver::instance().push_context(gpu.context()), "cuCtxPushCurrent");
+    const Driver& driver = Driver::instance();
+    Driver::Handle current = nullptr;
+    driver.check(driver.current(&current), "cuCtxGetCurrent");
+    if (current == gpu.context()) return;  // as it is where PyTorch works on this device
+    driver.check(driver.push_context(gpu.context()), "cuCtxPushCurrent");
+    pushed_ = true;
   }
   At(const At&) = delete;
   At& operator=(const At&) = delete;
   ~At() {
+    if (!pushed_) return;
     Driver::Handle popped = nullptr;
     Driver::instance().pop_context(&popped);
   }
@@ -267,7 +293,7 @@ class At {
   void launch(const Kernel& kernel, const PlannedLaunch& planned, const std::vector<void*>& parameters) const {
     const Driver& driver = Driver::instance();
     require(planned.blocks <= kernels::cuda::kGridLimit, jit::name_of(planned.kernel), "the arrays are larger than a device's grid");
-    if (planned.most_shared_bytes > 0) driver.allow_shared(kernel.handle, planned.most_shared_bytes);
+    if (planned.most_shared_bytes > 0) gpu.allow_shared(kernel, planned.most_shared_bytes);
     driver.check(driver.launch(kernel.handle, static_cast<unsigned>(planned.blocks), 1, 1, static_cast<unsigned>(planned.threads), 1, 1,
                                static_cast<unsigned>(planned.shared_bytes), stream_, const_cast<void**>(parameters.data()), nullptr),
                  "cuLaunchKernel");
@@ -290,6 +316,7 @@ class At {
 
  private:
   void* stream_;
+  bool pushed_ = false;
 };
 
 bool is_aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }  // for the widest access

@@ -332,9 +332,14 @@ class _Norm:
             functional.expect_8_bits(weight, bias, x.dtype, self.tau, self.store, channels)
         return channels, seen, self._most_moved(x.dtype)
 
-    def _norm(self, x, shape, weight, bias, eps, rms):
+    def _norm(self, x, residual, p, shape, weight, bias, eps, rms):
+        if residual is not None and self.store != stores.DEFAULT_OF_NORMS:
+            x, residual = functional.dropout(x, p) + residual, None
+        name = "rms_norm" if rms else "layer_norm"
         channels, *watched = self._side(x, weight, bias)
-        return functional.checked_norm("rms_norm" if rms else "layer_norm", x, shape, weight, bias, eps, rms, channels, self.store, *watched)
+        if residual is None:
+            return functional.checked_norm(name, x, shape, weight, bias, eps, rms, channels, self.store, *watched)
+        return functional.checked_dropout_add_norm(name, x, residual, shape, weight, bias, p, eps, True, rms, channels, *watched)
 
     def bound(self, dtype: torch.dtype) -> str:
         """In words, how far an x^ that the backward pass reads from y may be from the x^ of the forward pass."""
@@ -361,16 +366,18 @@ class _Norm:
 class LayerNorm(_Norm, nn.LayerNorm):
     """nn.LayerNorm from its output; u in its repr is the unit roundoff of the output's type."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self._norm(self._input(x), self.normalized_shape, self.weight, self.bias, self.eps, False)
+    def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None, p: float = 0.0) -> torch.Tensor:
+        """With a residual, of x's shape and type: of dropout(x, p) + residual, as one node."""
+        return self._norm(self._input(x), residual, p, self.normalized_shape, self.weight, self.bias, self.eps, False)
 
 
 class RMSNorm(_Norm, nn.RMSNorm):
     """nn.RMSNorm from its output; u in its repr is the unit roundoff of the output's type."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None, p: float = 0.0) -> torch.Tensor:
+        """With a residual, of x's shape and type: of dropout(x, p) + residual, as one node."""
         eps = functional.EPS_OF_RMS if self.eps is None else self.eps
-        return self._norm(self._input(x), self.normalized_shape, self.weight, None, eps, True)
+        return self._norm(self._input(x), residual, p, self.normalized_shape, self.weight, None, eps, True)
 
 
 class LlamaRMSNorm(_Norm, nn.Module):
@@ -383,7 +390,7 @@ class LlamaRMSNorm(_Norm, nn.Module):
         x, weight = self._input(x), self.weight
         if x.dtype != weight.dtype:
             x = x.to(torch.promote_types(x.dtype, weight.dtype))
-        return self._norm(x, weight.shape, weight, None, self.variance_epsilon, True)
+        return self._norm(x, None, 0.0, weight.shape, weight, None, self.variance_epsilon, True)
 
     def extra_repr(self) -> str:
         return f"{tuple(self.weight.shape)}, eps={self.variance_epsilon}, {self._moved_in_every_type()}"

@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -44,6 +45,14 @@ constexpr kernels::CpuSchedule kScalar{.threads = 1};
 
 int sticky = kSuccess;
 std::map<void*, std::chrono::steady_clock::time_point> events;
+thread_local std::vector<void*> contexts;
+
+std::mutex counting;
+std::map<std::string, long long> calls;  // of functions that cost the host time where a launch needs them
+void count(const char* function) {
+  const std::lock_guard lock(counting);
+  ++calls[function];
+}
 
 constexpr int kMaxDynamicShared = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
@@ -559,9 +568,18 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
 int cuDeviceTotalMem_v2(std::size_t* bytes, int) { return *bytes = memory_bytes(), kSuccess; }
 int cuDevicePrimaryCtxRetain(void** context, int) { return *context = &sticky, kSuccess; }
 int cuDevicePrimaryCtxRelease_v2(int) { return kSuccess; }
-int cuCtxSetCurrent(void*) { return kSuccess; }
-int cuCtxPushCurrent_v2(void*) { return kSuccess; }
-int cuCtxPopCurrent_v2(void**) { return kSuccess; }
+int cuCtxSetCurrent(void* context) { return contexts.assign(1, context), kSuccess; }
+int cuCtxGetCurrent(void** context) { return *context = contexts.empty() ? nullptr : contexts.back(), kSuccess; }
+int cuCtxPushCurrent_v2(void* context) { return count("cuCtxPushCurrent"), contexts.push_back(context), kSuccess; }
+int cuCtxPopCurrent_v2(void** context) {
+  if (contexts.empty()) return kInvalid;
+  *context = contexts.back();
+  return contexts.pop_back(), kSuccess;
+}
+long long outgrad_stand_in_calls(const char* function) {
+  const std::lock_guard lock(counting);
+  return calls[function];
+}
 int cuThreadExchangeStreamCaptureMode(int*) { return kSuccess; }
 int cuCtxSynchronize() { return sticky; }
 int cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total) { return *free_bytes = *total = memory_bytes(), sticky; }
@@ -577,7 +595,7 @@ int cuMemcpyDtoDAsync_v2(std::uint64_t to, std::uint64_t from, std::size_t bytes
   return std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes), sticky;
 }
 int cuMemsetD8Async(std::uint64_t to, unsigned char byte, std::size_t bytes, void*) { return std::memset(reinterpret_cast<void*>(to), byte, bytes), sticky; }
-int cuModuleLoadData(void** module, const void* image) { return *module = const_cast<void*>(image), sticky; }
+int cuModuleLoadData(void** module, const void* image) { return count("cuModuleLoadData"), *module = const_cast<void*>(image), sticky; }
 int cuModuleGetFunction(void** function, void*, const char* name) { return *function = new Kernel{name}, sticky; }
 int cuEventCreate(void** event, unsigned) { return *event = new char, kSuccess; }
 int cuEventDestroy_v2(void* event) { return delete static_cast<char*>(event), kSuccess; }
@@ -589,6 +607,7 @@ int cuEventElapsedTime(float* milliseconds, void* start, void* stop) {
 }
 
 int cuFuncSetAttribute(void* function, int attribute, int value) {
+  count("cuFuncSetAttribute");
   if (attribute == kMaxDynamicShared) static_cast<Kernel*>(function)->allowed_shared = static_cast<unsigned>(value);
   return sticky;
 }
@@ -601,6 +620,7 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int threads,
 
 int cuLaunchKernel(void* function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned, unsigned, unsigned shared_bytes, void*, void** parameters,
                    void**) {
+  count("cuLaunchKernel");
   if (sticky != kSuccess) return sticky;
   const Kernel& kernel = *static_cast<Kernel*>(function);
   if (blocks == 0 || threads == 0 || threads > 1024 || shared_bytes > kernel.allowed_shared) return kInvalid;

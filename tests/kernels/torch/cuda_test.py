@@ -1,6 +1,7 @@
 """The operators for CUDA, over a driver that stands in for a GPU: its memory is the host's, and what is launched computes what the host computes, from
 the arguments that the launch was given. Real are the choice of kernels, their programs, which NVRTC compiles for an sm_90, and every argument."""
 
+import ctypes
 import multiprocessing
 import os
 import pathlib
@@ -107,6 +108,41 @@ def test_a_tuned_headers_choices_run(device):
         same(tuned.activation_backward(dy.half(), y.half(), mask, 0), ours.activation_backward(dy.half(), y.half(), mask, 0))
     x = values(torch.float32, 8, 512)
     same(tuned.norm_forward(x, 512, None, None, 1e-5, False, None), ours.norm_forward(x, 512, None, None, 1e-5, False, None))
+
+
+# Kernels that a call launches; a norm with parameters in 16 bits as one in fp32. More than these would cost the host time in each layer of a model.
+LAUNCHES = {"silu forward": 1, "silu backward": 1, "dropout": 1, "layernorm forward": 1, "layernorm backward": 3, "rmsnorm forward": 1, "rmsnorm backward": 3}
+
+
+def test_a_launch_costs_the_host_a_launch(device):
+    """From the second call on: no program is loaded, no attribute set, and no context changed where the device's is the current one."""
+    driver = ctypes.CDLL(os.environ["OUTGRAD_LIBCUDA"])
+    driver.outgrad_stand_in_calls.restype = ctypes.c_longlong
+    watched = [b"cuLaunchKernel", b"cuModuleLoadData", b"cuFuncSetAttribute", b"cuCtxPushCurrent"]
+    rows, columns, seed = 64, 1024, torch.tensor([1])
+    x, dy = values(torch.bfloat16, rows, columns, seed=1), values(torch.bfloat16, rows, columns, seed=2)
+    y, mask = ours.activation_forward(x, 3)
+    gamma, beta = values(torch.bfloat16, columns, seed=3).abs() + 0.5, values(torch.bfloat16, columns, seed=4)
+    cases = {
+        "silu forward": lambda: device.activation_forward(x, 3),
+        "silu backward": lambda: device.activation_backward(dy, y, mask, 3),
+        "dropout": lambda: device.dropout(x, seed, 0.1),
+    }
+    for name, rms in (("layernorm", False), ("rmsnorm", True)):
+        parameters = (columns, gamma, None if rms else beta)
+        normed, rstd, side = ours.norm_forward(x, *parameters, 1e-5, rms, None)
+        cases[f"{name} forward"] = lambda p=parameters, rms=rms: device.norm_forward(x, *p, 1e-5, rms, None)
+        cases[f"{name} backward"] = lambda p=parameters, rms=rms, of=(normed, rstd, side): device.norm_backward(dy, of[0], *p, of[1], rms, None, of[2], True, not rms)
+    context = ctypes.c_void_p()
+    driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+    for current in (True, False):
+        driver.cuCtxSetCurrent(context if current else None)
+        for name, call in cases.items():
+            call()
+            before = [driver.outgrad_stand_in_calls(function) for function in watched]
+            call()
+            spent = [driver.outgrad_stand_in_calls(function) - b for function, b in zip(watched, before, strict=True)]
+            assert spent == [LAUNCHES[name], 0, 0, 0 if current else 1], name
 
 
 @pytest.mark.parametrize("n", [0, 1, 33, 7_001])
