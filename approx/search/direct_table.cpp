@@ -64,6 +64,11 @@ TableModel direct_table(const Composite& composite, const BackwardSpec& spec, co
         const double middle = rounded(0.5 * (lo + hi));
         bool all_served = true;
         for (auto k = begin; k != at + 1 && all_served; ++k) all_served = (at - begin) % 16 != 0 || serves(middle, *k->second);
+        // What serves the first alone is its own middle, even if a rounding has left no room around it.
+        if (at == begin) {
+          pick = rounded(i.middle());
+          continue;
+        }
         if (!(lo <= hi) || !all_served) break;
         pick = middle;
         last = at;

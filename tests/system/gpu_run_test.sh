@@ -187,9 +187,9 @@ tuner=0
 if [[ $tuner == 3 ]]; then
   expect 3 "no CUDA run-time compiler" "${here[@]}" "$run" tune --budget 20
 else
-  rm -rf "$work/out"
+  rm -rf "$work/out" "$work/gpu-build/results"  # those of other stages, of which a machine may skip some
   expect 0 "results in" "${here[@]}" "$run" tune --budget 200  # three evaluations need a few seconds, beside other programs more
-  [[ $(left) == "checks.json summary.txt timing.json tune_stand_in_gpu.jsonl.gz tuned_stand_in_gpu.h" ]] || wrong "stage tune left $(left)"
+  [[ $(left) == "summary.txt tune_stand_in_gpu.jsonl.gz tuned_stand_in_gpu.h" ]] || wrong "stage tune left $(left)"
   gzip -dc "$work/out/tune_stand_in_gpu.jsonl.gz" | grep -q '"winner":true' || wrong "no winner in the database"
 fi
 
@@ -198,13 +198,13 @@ mv "$work/gpu-build/outgrad-tune" "$work/gpu-build/real-tune"
 cat > "$work/gpu-build/outgrad-tune" << 'END'
 #!/usr/bin/env bash
 while (($#)); do if [[ $1 == --out ]]; then mkdir -p "$2"; database=$2/tune_slow.jsonl; fi; shift; done
-for ((batch = 0; batch < 60; ++batch)); do echo "{\"batch\": $batch}" >> "$database"; sleep 1; done
+for ((batch = 0; batch < 600; ++batch)); do echo "{\"batch\": $batch}" >> "$database"; sleep 1; done
 END
 chmod +x "$work/gpu-build/outgrad-tune"
 rm -rf "$work/out"
 setsid "${here[@]}" "$run" tune --budget 60 > "$work/said" 2>&1 &
 stage=$!
-for ((i = 0; i < 300; ++i)); do
+for ((i = 0; i < 6000; ++i)); do
   if [[ -f $work/out/tune_slow.jsonl.gz && $(gzip -dc "$work/out/tune_slow.jsonl.gz" | wc -l) -ge 2 ]]; then break; fi
   sleep 0.1
 done

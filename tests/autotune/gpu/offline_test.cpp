@@ -27,6 +27,7 @@ class OfflineTest : public testing::Test {
     }
     settings_.cache_folder = folder_.path() + "/cache";
     settings_.jobs = 2;
+    settings_.patience = std::make_shared<Patience>(1, 3600, 3600);  // on a busy machine a compiler is no sooner taken for stuck
     settings_.progress = [this](std::size_t, std::size_t) { ++compiled_; };
   }
   kernels::ScratchFolder folder_;
