@@ -264,8 +264,8 @@ class Times {
     for (const Timed& which : cases) {
       const auto [us, kept] = median_of_kept(which);
       const double gb_per_s = gb_per_s_of(which);
-      std::printf("%-19s %-4s %12s %10.2f us %8.1f GB/s %6.1f%% of the ceiling  (%zu of %zu rounds)\n", which.name.c_str(), format, shape.c_str(), us,
-                  gb_per_s, 100 * gb_per_s / ceiling, kept, which.us.size());
+      std::printf("%-19s %-4s %12s %10.2f us %8.1f GB/s %6.1f%% of the ceiling  (%zu of %zu rounds)\n", which.name.c_str(), format, shape.c_str(), us, gb_per_s,
+                  100 * gb_per_s / ceiling, kept, which.us.size());
       std::string samples;
       for (const double sample : which.us) samples += (samples.empty() ? "" : ", ") + number(sample);
       rows_ += (rows_.empty() ? "" : ",\n    ") + ("{\"name\": \"" + which.name) + "\", \"format\": \"" + format +
