@@ -181,6 +181,15 @@ def _equal(a, b):
     return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
 
 
+def _is_sharded(parameter):
+    """Whether a parameter is a DTensor: outside of a forward pass those of FSDP2 are, in parts."""
+    return hasattr(parameter, "full_tensor")
+
+
+def _whole(parameter):
+    return parameter.full_tensor() if _is_sharded(parameter) else parameter
+
+
 _UNWATCHED = None, None, 0.0  # what _Norm._side gives where there are no side channels and nothing is tested
 
 
@@ -188,7 +197,7 @@ class _Found(NamedTuple):
     """The side channels that a norm has found."""
 
     key: tuple  # what they were searched for
-    copies: tuple | None  # of the parameters, where values are compared in each pass of eager mode
+    copies: tuple | None  # of the parameters, where values are compared in each pass of eager mode; empty: nothing is, they are searched for again
     channels: torch.Tensor | None
     watched: tuple  # (channels, seen, tau) for the kernels in eager mode
 
@@ -268,7 +277,7 @@ class _Norm:
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(f"outgrad.{type(self).__name__}: which channels keep x^ is not known in a capture: run the model once before it")
         with torch.inference_mode(False), torch.no_grad():  # a result found in evaluation must serve training
-            copies = tuple(None if p is None else p.detach().clone() for p in (weight, bias))
+            copies = tuple(None if p is None else _whole(p.detach()).clone() for p in (weight, bias))
             channels = self._searched(*copies, dtype)
             if self._outgrad_seen is None or self._outgrad_seen.device != device:
                 self._outgrad_seen = torch.zeros(2, dtype=torch.int32, device=device)
@@ -277,7 +286,8 @@ class _Norm:
             self._outgrad_changes += 1
         on_host = device.type in drift.AT_ONCE
         watched = (channels, None, 0.0) if on_host else (channels, self._outgrad_seen, self._most_moved(dtype))
-        self._outgrad_found, self._outgrad_stale = _Found(key, copies if on_host else None, channels, watched), False
+        compared = () if _is_sharded(weight) else copies if on_host else None
+        self._outgrad_found, self._outgrad_stale = _Found(key, compared, channels, watched), False
         return self._outgrad_found
 
     def _searched(self, weight, bias, dtype):
@@ -304,7 +314,9 @@ class _Norm:
         known = self._outgrad_found
         if known is None or self._outgrad_stale or known.key != key:
             return False
-        return known.copies is None or torch.equal(weight, known.copies[0]) and (bias is None or torch.equal(bias, known.copies[1]))
+        if not known.copies:
+            return known.copies is None
+        return torch.equal(weight, known.copies[0]) and (bias is None or torch.equal(bias, known.copies[1]))
 
     def _most_moved(self, dtype):
         return functional.largest_storage_error(dtype, self.store) if self.tau is None else self.tau

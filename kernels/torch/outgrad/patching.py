@@ -397,6 +397,10 @@ def patch(
                 _set(name, module, norms, by_kind)
         if example is not None:
             report.total_after, after, report.components_after, types = _run(model, example, "forward pass after")
+        for one, (module, dtype) in zip(report.swapped, swapped, strict=True):
+            if example is not None:
+                one.bytes_before, one.bytes_after = before[one.name], after[one.name]
+            _describe(one, module, types.get(one.name, dtype))
     except BaseException:
         for module in (*(module for module, _ in swapped), *fused):
             _restore(module)
@@ -404,10 +408,6 @@ def patch(
             for setting in _SETTINGS:
                 _give(module, setting, as_before)
         raise
-    for one, (module, dtype) in zip(report.swapped, swapped, strict=True):
-        if example is not None:
-            one.bytes_before, one.bytes_after = before[one.name], after[one.name]
-        _describe(one, module, types.get(one.name, dtype))
     return report
 
 

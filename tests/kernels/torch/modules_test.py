@@ -18,7 +18,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import distribute_tensor
 
 import outgrad
-from outgrad import functional
+from outgrad import functional, patching
 
 FORMATS = [torch.float32, torch.float16, torch.bfloat16]
 N = 64
@@ -522,6 +522,12 @@ def network():
     return model
 
 
+def plain_network():
+    """PyTorch's own, for patch."""
+    torch.manual_seed(6)
+    return nn.Sequential(nn.Linear(N, N), nn.GELU(), nn.LayerNorm(N), nn.Linear(N, N), nn.LayerNorm(N), nn.Linear(N, 4))
+
+
 def batches():
     return torch.randn(WORLD, 8, N, generator=torch.Generator().manual_seed(7))
 
@@ -571,6 +577,42 @@ def worker(rank, folder):
                 norm.weight.copy_(distribute_tensor(weight, norm.weight.device_mesh, norm.weight.placements))
     torch.save(results, f"{folder}/{rank}")
     dist.destroy_process_group()
+
+
+def patched_after_it_was_sharded(rank, folder):
+    """The gradients of a model that patch is given when FSDP2 has it already, and of one that is patched before; and what of it stays where patch fails."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=WORLD)
+    x, results = batches()[rank], {}
+    for order in ("before", "after"):
+        model = plain_network()
+        with torch.no_grad():
+            model[2].weight[5] = 0.0
+        steps = [lambda m: fully_shard(m[3]) and fully_shard(m), outgrad.patch]
+        found = [each(model) for each in (steps if order == "after" else reversed(steps))]
+        report = next(one for one in found if isinstance(one, patching.Report))
+        results[f"{order} side"] = [one.side_channels for one in report.swapped if one.kind == "LayerNorm"]
+        loss_of(model(x)).backward()
+        results[order] = [p.grad.full_tensor() for p in model.parameters()]
+    model = plain_network()
+    fully_shard(model)
+    kinds = [type(m) for m in model.modules()]
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(patching, "_describe", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            outgrad.patch(model)
+    results["restored"] = kinds == [type(m) for m in model.modules()]
+    torch.save(results, f"{folder}/{rank}")
+    dist.destroy_process_group()
+
+
+def test_a_model_that_fsdp2_has_already_is_patched(tmp_path):
+    torch.multiprocessing.spawn(patched_after_it_was_sharded, (str(tmp_path),), nprocs=WORLD)
+    for rank in range(WORLD):
+        results = torch.load(tmp_path / str(rank), weights_only=False)
+        assert results["before side"] == results["after side"] == [[5], []] and results["restored"]
+        for a, b in zip(results["before"], results["after"], strict=True):
+            assert torch.equal(a, b)
 
 
 @pytest.fixture(scope="module")
