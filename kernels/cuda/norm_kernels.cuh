@@ -307,7 +307,7 @@ struct OwnColumns {
       const u32 octet = thread.first() + k * Thread::kApart;
       const bool there = octet < static_cast<u32>(a.n) / kOctet;
       from_gamma[k] = there && a.gamma != nullptr ? static_cast<const Element*>(a.gamma) + octet * kOctet : absent_gamma<P>();
-      from_beta[k] = there && a.beta != nullptr ? static_cast<const Element*>(a.beta) + octet * kOctet : kAbsentBeta;
+      from_beta[k] = there && a.beta != nullptr ? static_cast<const Element*>(a.beta) + octet * kOctet : static_cast<const void*>(kAbsentBeta);
       const Tuple<float, kOctet> g = read(from_gamma[k]);
       OUTGRAD_UNROLL
       for (int i = 0; i < kOctet; ++i) reciprocals[k].v[i] = div_rn(1.0f, g.v[i]);
