@@ -63,13 +63,17 @@ __device__ __forceinline__ i32 side_place(const SideBuffer<Float>& side, i64 j) 
   return low < side.count && side.channels[low] == j ? static_cast<i32>(low) : -1;
 }
 
-// Tests every channel once, each by another of the grid's threads.
+// Blocks that share the channels to test: all channels of a row of 8192 at once. With more of them the step would be a wide number.
+inline constexpr u32 kWatchingBlocks = 64;
+
+// Tests every channel once, each by another thread.
 template <ParameterFormat P, class T>
 __device__ __forceinline__ void watch_channels(const NormForwardArrays<T>& a) {
   if (a.watch.seen == nullptr || a.gamma == nullptr) return;
-  const i64 step = static_cast<i64>(gridDim.x) * blockDim.x;
+  const u32 sharing = gridDim.x < kWatchingBlocks ? gridDim.x : kWatchingBlocks;
+  if (blockIdx.x >= sharing) return;
 #pragma unroll 1
-  for (i64 j = static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x; j < a.n; j += step) {
+  for (i64 j = blockIdx.x * blockDim.x + threadIdx.x; j < a.n; j += sharing * blockDim.x) {
     const float gamma = parameter_at<P>(a.gamma, j, 1.0f), beta = parameter_at<P>(a.beta, j, 0.0f);
     if (is_told(a.watch.near, gamma, beta) || side_place(a.side, j) >= 0) continue;
     a.watch.seen[0] = 1;  // who else writes it writes the same
@@ -118,8 +122,8 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
   static_assert(norm_schedule_holds<S>());
   using Input = ForwardInput<T, Residual>;
   using Row = typename RowOf<S, T, Input, Wide>::Type;
-  RowThread<S.row_warps, S.block_rows> thread;
   watch_channels<P>(a);
+  RowThread<S.row_warps, S.block_rows> thread;
 #pragma unroll 1
   for (i64 first = static_cast<i64>(blockIdx.x) * S.block_rows; first < a.rows; first += static_cast<i64>(gridDim.x) * S.block_rows) {
     const bool present = S.block_rows == 1 || first + thread.row < a.rows;
@@ -290,8 +294,8 @@ __device__ __forceinline__ const void* absent_gamma() {
 
 // The constants of a thread's own columns, which the thread computes itself if there are no side channels. A thread's
 // reciprocals stay in its registers or, if Aside, in shared memory. If the thread has a single octet, its gamma and
-// beta are kept, too. With more octets they would take what the sums need, so they are looked up in L1. The reciprocal
-// of a lost channel is NaN.
+// beta are kept, too. With more octets they would take what the sums need, so they are looked up in L1. Where a channel
+// of the block is lost, all of its reciprocals are NaN.
 template <Norm N, GpuNormSchedule S, class T, class Thread, bool Aside, ParameterFormat P>
 struct OwnColumns {
   static constexpr bool kKept = S.octets == 1;
@@ -300,8 +304,9 @@ struct OwnColumns {
   const void *from_gamma[S.octets], *from_beta[S.octets];
   Tuple<float, kOctet> reciprocals[S.octets], kept_gamma, kept_beta;
 
-  __device__ __forceinline__ OwnColumns(const NormBackwardArrays<T>& a, const Thread& thread, float4* room) : aside(room) {
+  __device__ __forceinline__ OwnColumns(const NormBackwardArrays<T>& a, const Thread& thread, float4* room, bool poisoned) : aside(room) {
     using Element = typename ParameterIn<P>::Type;
+    // With a lost channel, m2 and so every dx are wrong: they are NaN with all reciprocals of the block, which takes no register that the rows need.
     OUTGRAD_UNROLL
     for (int k = 0; k < S.octets; ++k) {
       const u32 octet = thread.first() + k * Thread::kApart;
@@ -311,18 +316,23 @@ struct OwnColumns {
       const Tuple<float, kOctet> g = read(from_gamma[k]);
       OUTGRAD_UNROLL
       for (int i = 0; i < kOctet; ++i) reciprocals[k].v[i] = div_rn(1.0f, g.v[i]);
-      if (a.guard.tests != 0 && there && a.gamma != nullptr) {
-        const Tuple<float, kOctet> b = read(from_beta[k]);
-        OUTGRAD_UNROLL
-        for (int i = 0; i < kOctet; ++i) {
-          if (!is_told(a.guard.lost, g.v[i], b.v[i])) reciprocals[k].v[i] = float_of(kCanonicalNanF32);
-        }
-      }
+      if (poisoned) reciprocals[k] = poison();
       if constexpr (Aside) put_tuple(aside + k * kQuads * kThreads, kThreads, reciprocals[k]);
       if constexpr (kKept) {
         kept_gamma = g;
         kept_beta = read(from_beta[k]);
       }
+    }
+  }
+  // Calls action(k, i) for each lost channel, element i of the thread's octet k.
+  template <class Action>
+  __device__ __forceinline__ void each_lost(const NormBackwardArrays<T>& a, const Action& action) const {
+    OUTGRAD_UNROLL
+    for (int k = 0; k < S.octets; ++k) {
+      const Tuple<float, kOctet> g = read(from_gamma[k]), b = read(from_beta[k]);
+      OUTGRAD_UNROLL
+      for (int i = 0; i < kOctet; ++i)
+        if (!is_told(a.guard.lost, g.v[i], b.v[i])) action(k, i);
     }
   }
   __device__ __forceinline__ Tuple<float, kOctet> gamma(int k, i64) const {
@@ -354,8 +364,27 @@ struct OwnColumns {
     }
   }
 
+  // Whether one of the block's channels is lost, all of which its threads share.
+  static __device__ __forceinline__ bool block_has_lost(const NormBackwardArrays<T>& a) {
+    return a.guard.tests != 0 && a.gamma != nullptr && __syncthreads_or(has_lost(a)) != 0;
+  }
+
  private:
   static __device__ __forceinline__ Tuple<float, kOctet> read(const void* from) { return parameter_words<P, true>(from, 0, kOctet, 0.0f); }
+  static __device__ __forceinline__ Tuple<float, kOctet> poison() {
+    Tuple<float, kOctet> nan;
+    OUTGRAD_UNROLL
+    for (int i = 0; i < kOctet; ++i) nan.v[i] = float_of(kCanonicalNanF32);
+    return nan;
+  }
+  // Whether one of the channels that this thread tests is lost: the threads of a block share all of them.
+  static __device__ __forceinline__ bool has_lost(const NormBackwardArrays<T>& a) {
+    bool lost = false;
+#pragma unroll 4
+    for (u32 j = threadIdx.x; j < static_cast<u32>(a.n); j += blockDim.x)
+      lost = lost || !is_told(a.guard.lost, parameter_at<P>(a.gamma, j, 1.0f), parameter_at<P>(a.beta, j, 0.0f));
+    return lost;
+  }
 };
 
 // Rows of dy and y and, if held in registers, of what is added to the gradient.
@@ -493,6 +522,8 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
   using Thread = RowThread<S.row_warps, S.block_rows, true>;
   using Sums = ColumnSumsOf<N, S.octets>;
   constexpr int kThreads = kNormThreads<Schedule>;
+  [[maybe_unused]] bool poisoned = false;
+  if constexpr (Side == SideChannels::none) poisoned = OwnColumns<N, S, T, Thread, kAside, P>::block_has_lost(a);
   Thread thread;
   const u32 own_slots = static_cast<u32>(a.own_slots), first_slot = (blockIdx.x * S.block_rows + thread.row) * own_slots;
   const bool owns = S.block_rows == 1 || first_slot < a.slots;
@@ -525,7 +556,7 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
   float4* aside = dynamic_shared<float4>() + S.rows_ahead * Ring::kRowQuads * kThreads + threadIdx.x;
   auto columns = [&] {
     if constexpr (Side == SideChannels::none) {
-      return OwnColumns<N, S, T, Thread, kAside, P>(a, thread, aside);
+      return OwnColumns<N, S, T, Thread, kAside, P>(a, thread, aside, poisoned);
     } else {
       return PreparedColumns<Side, T>(a);
     }
@@ -533,23 +564,6 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
   if constexpr (kAside) aside += S.octets * Sums::kQuads * kThreads;
   Sums sums;
   sums.set(owns ? 0.0f : kMissingTerm);
-  // With a lost channel, m2 and so every dx are wrong: they become NaN by rstd. Its dgamma becomes NaN here.
-  [[maybe_unused]] bool lost = false;
-  if constexpr (Side == SideChannels::none) {
-    if (a.guard.tests != 0) {
-      OUTGRAD_UNROLL
-      for (int k = 0; k < S.octets; ++k) {
-        const Tuple<float, kOctet> reciprocal = columns.reciprocal(k, 0);
-        OUTGRAD_UNROLL
-        for (int i = 0; i < kOctet; ++i) {
-          if (reciprocal.v[i] == reciprocal.v[i]) continue;
-          lost = true;
-          sums.v[k * kColumnSums<N>].v[i] = reciprocal.v[i];
-        }
-      }
-      lost = __syncthreads_or(lost) != 0;
-    }
-  }
 #pragma unroll 1
   for (u32 slot = 0; slot < own_slots; ++slot) {
     u32 turns = owns ? static_cast<u32>(a.slot_rows.begin(first_slot + slot + 1) - a.slot_rows.begin(first_slot + slot)) : 0;
@@ -568,7 +582,6 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
       } else {
         home.fetch(a, thread, row, true);
       }
-      if (lost) home.rstd = float_of(kCanonicalNanF32);
       const auto next_of = [&](const typename Home::Row::Octets& octet, i64, int, int k) {
         if constexpr (Home::kKeepsNext) {
           return octet[2];
@@ -602,6 +615,9 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
     sums.set(0.0f);
   }
   if (!a.sums) return;
+  if constexpr (Side == SideChannels::none) {
+    if (a.guard.tests != 0) columns.each_lost(a, [&](int k, int i) { sums.v[k * kColumnSums<N>].v[i] = float_of(kCanonicalNanF32); });
+  }
   float* const to = a.sums + kColumnSums<N> * static_cast<i64>(blockIdx.x) * a.stride;
   const auto write = [&](int t, const Tuple<float, kOctet>& tuple) {
     const i64 at = static_cast<i64>(thread.first() + t / kColumnSums<N> * Thread::kApart) * kOctet;

@@ -15,10 +15,18 @@
 #include "kernels/reduce.h"
 #include "kernels/side_policy.h"
 
+namespace outgrad::kernels {
+
+// The format of gamma, beta and their gradients, whose sums are in fp32. An argument of a kernel's template, and a name of its own in the mangled symbol.
+enum class ParameterFormat { f32, f16, bf16 };
+
+}  // namespace outgrad::kernels
+
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
 using kernels::DeviceKernel;
 using kernels::kDeviceKernelNames;
+using kernels::ParameterFormat;
 using kernels::SideChannels;
 
 // Elements per byte of the mask. Threads therefore share no bits.
@@ -61,8 +69,6 @@ OUTGRAD_HD constexpr SlotRows slot_rows(i64 rows, i64 slots) {
   return result;
 }
 
-// The format of gamma, beta and their gradients, whose sums are in fp32. An argument of a kernel's template, and a name of its own in the mangled symbol.
-enum class ParameterFormat { f32, f16, bf16 };
 template <ParameterFormat P>
 struct ParameterIn {
   using Type = float;

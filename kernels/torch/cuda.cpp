@@ -757,7 +757,7 @@ void launch_norm(const At& at, KernelId id, outgrad_format format, const NormOf&
   }
   const auto find = [&](const PlannedLaunch& planned) -> const Kernel& {
     static_assert(OUTGRAD_F32 == 0 && OUTGRAD_F16 == 1 && OUTGRAD_BF16 == 2, "in the order of ParameterFormat");
-    const auto parameters = static_cast<kernels::cuda::ParameterFormat>(of.parameters);
+    const auto parameters = static_cast<kernels::ParameterFormat>(of.parameters);
     const auto of_rows = [&] {
       return jit::source(jit::NormInstance{planned.kernel, norm, false, type_of(format), plan.wide, plan.side, plan.norm, parameters});
     };

@@ -10,9 +10,9 @@ namespace {
 
 std::string text_of(bool value) { return value ? "true" : "false"; }
 std::string text_of(Norm norm) { return norm == Norm::layer ? "Norm::layer" : "Norm::rms"; }
-std::string text_of(cuda::ParameterFormat format) {
+std::string text_of(ParameterFormat format) {
   constexpr const char* kNames[] = {"f32", "f16", "bf16"};
-  return std::string("cuda::ParameterFormat::") + kNames[static_cast<int>(format)];
+  return std::string("ParameterFormat::") + kNames[static_cast<int>(format)];
 }
 std::string text_of(SideChannels side) {
   return std::string("cuda::SideChannels::") + (side == SideChannels::none ? "none" : side == SideChannels::some ? "some" : "either");
@@ -149,7 +149,7 @@ std::string helpers(const char* header) {
 
 std::string bias_helper_source() { return helpers("columns"); }
 
-std::string norm_helper_source(Norm norm, const std::string& type, bool apart, cuda::ParameterFormat parameters) {
+std::string norm_helper_source(Norm norm, const std::string& type, bool apart, ParameterFormat parameters) {
   const std::string of = text_of(parameters);
   std::string text =
       helpers("norm_kernels") + instantiation(DeviceKernel::norm_finish, of, "const float*, const float*, const void*, i64, i64, i64, i64, i64, void*, void*");

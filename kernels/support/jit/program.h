@@ -55,7 +55,7 @@ struct NormInstance {
   bool wide = false;
   SideChannels side = SideChannels::none;  // for a backward
   GpuNormSchedule schedule{};  // only `sums` of a forward may be left open
-  cuda::ParameterFormat parameters = cuda::ParameterFormat::f32;
+  ParameterFormat parameters = ParameterFormat::f32;
 };
 std::string source(const NormInstance& instance);
 
@@ -63,6 +63,6 @@ std::string source(const NormInstance& instance);
 // and those of a norm. The latter exist without and with the kernels that are needed for rows whose sums come from a
 // separate pass.
 std::string bias_helper_source();
-std::string norm_helper_source(Norm norm, const std::string& type, bool apart, cuda::ParameterFormat parameters = cuda::ParameterFormat::f32);
+std::string norm_helper_source(Norm norm, const std::string& type, bool apart, ParameterFormat parameters = ParameterFormat::f32);
 
 }  // namespace outgrad::kernels::jit
