@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Times PyTorch's own kernels as `outgrad-gpu time` times ours: the same sizes, graphs of at least 20 calls, sets of arrays beyond the cache, rounds.
 
-usage: torch_peer.py [--out FILE] [--ours FILE] [--budget SECONDS] [--reduced] [--device cuda|cpu]
+usage: torch_peer.py [--out FILE] [--ours FILE [--theirs FILE]] [--budget SECONDS] [--reduced] [--device cuda|cpu]
 
-FILE of --out is JSON (outgrad.gpu_torch/2), replaced as results come. --ours FILE, what `outgrad-gpu time` wrote, prints both side by side at the end.
+FILE of --out is JSON (outgrad.gpu_torch/3), replaced as results come. --ours FILE, what `outgrad-gpu time` wrote, prints both side by side at the end;
+with --theirs FILE, what this program wrote, too, nothing is timed. The ceiling of a share is the faster of copying an array and scaling it in place, over
+all sizes of the run: a device copy moves less than kernels do where arrays are large.
 x is N(0, 1). PyTorch's GELU backward reads x where ours reads y and a bit. An operation that fails is a row with its reason. --device cpu, for a look whether
 all of it runs, takes no graphs. Exit status: 0, 2 bad usage or input, 3 no PyTorch or no device.
 """
@@ -15,7 +17,8 @@ import statistics
 import sys
 import time
 
-SCHEMA = "outgrad.gpu_torch/2"
+SCHEMA = "outgrad.gpu_torch/3"
+CEILINGS = ("copy", "scale")
 CALLS = 20  # of a graph, the fewest
 ROUNDS, FEWEST, REDUCED_ROUNDS = 25, 5, 2
 CACHES = 3  # by which the sets of arrays exceed the second-level cache
@@ -58,30 +61,32 @@ def kept_rounds(copies):
 
 
 def finished(rows):
-    """Medians, bandwidth and share of the copy of rows of one size, the copy among them."""
+    """Medians and bandwidth of rows of one size, the copy among them."""
     copies = next(row["us"] for row in rows if row["name"] == "copy")
     kept = kept_rounds(copies)
-    copy_gb_per_s = None
     for row in rows:
         if "failed" in row:
             continue
         row["kept_rounds"] = len(kept)
         row["us_median"] = statistics.median(row["us"][r] for r in kept)
         row["gb_per_s"] = 1e-3 * row["bytes"] / row["us_median"]
-        copy_gb_per_s = copy_gb_per_s or row["gb_per_s"]
-        row["share_of_copy"] = row["gb_per_s"] / copy_gb_per_s
     return rows
+
+
+def ceiling_of(rows):
+    """The most bytes a second that a copy or a scale in place of these rows moved, in GB/s."""
+    return max(row["gb_per_s"] for row in rows if row["name"] in CEILINGS and "gb_per_s" in row)
 
 
 def shape_text(row):
     return str(row["columns"]) if row["rows"] == 1 else f"{row['rows']} x {row['columns']}"
 
 
-def line_of(row):
+def line_of(row, ceiling):
     head = f"torch {row['name']:22} {row['format']:4} {shape_text(row):>12}"
     if "failed" in row:
         return f"{head} FAILED: {row['failed']}"
-    return (f"{head} {row['us_median']:10.2f} us {row['gb_per_s']:8.1f} GB/s {100 * row['share_of_copy']:6.1f}% of copy"
+    return (f"{head} {row['us_median']:10.2f} us {row['gb_per_s']:8.1f} GB/s {100 * row['gb_per_s'] / ceiling:6.1f}% of the ceiling"
             f"  ({row['kept_rounds']} of {len(row['us'])} rounds)")
 
 
@@ -96,33 +101,34 @@ def joined(ours, theirs):
 def comparison(ours, theirs):
     """Lines of the table ours / PyTorch; what only PyTorch lacks is in our own table."""
     pairs = joined(ours, theirs)
-    lines = [f"{'':23}{'':4} {'':>12} {'ours':>10} {'PyTorch':>10} us  {'times as fast':>13}   shares of each one's copy"]
-    behind = 0
+    lines = [f"{'':23}{'':4} {'':>12} {'ours':>10} {'PyTorch':>10} us  {'times as fast':>13}   shares of each one's ceiling"]
+    own_ceiling, their_ceiling, behind = ceiling_of(ours), ceiling_of(theirs), 0
     for their, our in pairs:
         ratio = their["us_median"] / our["us_median"]
-        ceiling = their["name"] in ("copy", "scale")
+        ceiling = their["name"] in CEILINGS
         behind += ratio < 1 and not ceiling
         lines.append(f"{their['name']:23}{their['format']:4} {shape_text(their):>12} {our['us_median']:10.2f} {their['us_median']:10.2f}     "
-                     f"{ratio:13.2f}   {100 * our['share_of_copy']:5.1f}% {100 * their['share_of_copy']:5.1f}%"
+                     f"{ratio:13.2f}   {100 * our['gb_per_s'] / own_ceiling:5.1f}% {100 * their['gb_per_s'] / their_ceiling:5.1f}%"
                      + ("  BEHIND" if ratio < 1 and not ceiling else ""))
     lines.append(f"{len(pairs)} rows, behind PyTorch in {behind}")
     return lines
 
 
-def read_ours(path):
+def read_rows(path, schema, program):
+    """The rows of a result: of this schema, whatever its version, with a ceiling among them."""
     try:
         with open(path, encoding="utf-8") as file:
             data = json.load(file)
-        if not str(data["schema"]).startswith("outgrad.gpu_time/"):
+        rows = data["timings"]
+        if not data["schema"].startswith(schema + "/") or not all({"name", "format", "rows", "columns"} <= set(row) for row in rows):
             raise KeyError
-        for row in data["timings"]:
-            if not {"name", "format", "rows", "columns", "us_median", "share_of_copy"} <= set(row):
-                raise KeyError
-        return data["timings"]
+        if not all({"us_median", "gb_per_s"} <= set(row) for row in rows if "failed" not in row) or not ceiling_of(rows) > 0:
+            raise KeyError
+        return rows
     except OSError as error:
         raise Refusal(2, f"{path}: {error.strerror}")
-    except (ValueError, KeyError, TypeError):
-        raise Refusal(2, f"{path}: is not what outgrad-gpu time writes (outgrad.gpu_time/2)")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise Refusal(2, f"{path}: is not what {program} writes ({schema})")
 
 
 class Results:
@@ -221,7 +227,9 @@ def elementwise_cases(machine, pool, elements, size):
 
     def compiled():
         import triton  # noqa: F401  (without it torch.compile has no GPU kernels)
-        backward = torch.compile(lambda dy, x: aten.gelu_backward(dy, x, approximate="none"), dynamic=False)
+        # Each size is a graph of its own, of which one function has eight: from the ninth on it would run uncompiled, without an error.
+        torch.compiler.reset()
+        backward = torch.compile(lambda dy, x: aten.gelu_backward(dy, x, approximate="none"), dynamic=False, fullgraph=True)
         return lambda k: backward(part("dy", k), part("x", k))
 
     cases = ceilings(machine, pool, elements, size)
@@ -349,7 +357,8 @@ def time_all(torch, device, reduced, budget, results):
             warm = False
             machine.release()
             results.rows += timed
-            print("\n".join(line_of(row) for row in timed), flush=True)
+            ceiling = ceiling_of(timed) if any("gb_per_s" in row for row in timed) else 1
+            print("\n".join(line_of(row, ceiling) for row in timed), flush=True)
             results.write(complete=False)
         del pool
     results.write(complete=True)
@@ -364,6 +373,7 @@ def options_of(arguments):
     parser.error = refuse
     parser.add_argument("--out", default="")
     parser.add_argument("--ours", default="")
+    parser.add_argument("--theirs", default="")
     parser.add_argument("--budget", type=float, default=60)
     parser.add_argument("--reduced", action="store_true")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
@@ -375,7 +385,12 @@ def options_of(arguments):
 
 def run(arguments):
     options = options_of(arguments)
-    ours = read_ours(options.ours) if options.ours else None
+    ours = read_rows(options.ours, "outgrad.gpu_time", "outgrad-gpu time") if options.ours else None
+    if options.theirs:
+        if ours is None:
+            raise Refusal(2, "--theirs: stands beside --ours FILE")
+        print("\n".join(comparison(ours, read_rows(options.theirs, SCHEMA.split("/")[0], "torch_peer.py"))))
+        return 0
     try:
         import torch
     except ImportError as error:

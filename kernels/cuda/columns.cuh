@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/plan.h"
+#include "kernels/formats.h"
 #include "kernels/portable.h"
 #include "kernels/reduce.h"
 
@@ -41,19 +42,21 @@ __global__ void __launch_bounds__(kColumnThreads) add_slots(float* sums, float* 
 }
 
 // The end of a norm's sums over rows. Adds `left` rows of sums in the tree's order, and makes the columns' results from
-// them. There are at most kFinishFan rows, `apart` from each other, with `words` words each. `divisor` is that of
-// dgamma, null if it is 1. dgamma and dbeta may be null. A block has kFinishColumns columns of one of the sums; the
-// threads of a warp have neighbouring columns, and the warps have neighbouring rows.
-template <class = void>
+// them. There are at most kFinishFan rows, `apart` from each other, with `words` words each. The divisor of
+// dgamma is `divisor`, which norm_prepare made, or else `gamma`, or else 1. gamma, dgamma and dbeta are in the format P;
+// the latter two may be null. A block has kFinishColumns columns of one of the sums; the threads of a warp have
+// neighbouring columns, and the warps have neighbouring rows.
+template <ParameterFormat P = ParameterFormat::f32>
 __global__ void __launch_bounds__(kColumnThreads)
-    norm_finish(const float* sums, const float* divisor, i64 n, i64 stride, i64 words, i64 left, i64 apart, float* dgamma, float* dbeta) {
+    norm_finish(const float* sums, const float* divisor, const void* gamma, i64 n, i64 stride, i64 words, i64 left, i64 apart, void* dgamma, void* dbeta) {
+  using Parameter = typename ParameterIn<P>::Type;
   constexpr int kWarps = kColumnThreads / kFinishColumns, kOwn = kFinishFan / kWarps;
   static_assert(kFinishColumns == kTreeLanes, "a warp reads a line at a time");
   __shared__ float of_warps[kWarps][kFinishColumns];
   const i64 blocks_across = (n + kFinishColumns - 1) / kFinishColumns, sum = blockIdx.x / blocks_across;
   const int lane = threadIdx.x % kFinishColumns, warp = threadIdx.x / kFinishColumns;
   const i64 j = (blockIdx.x - sum * blocks_across) * kFinishColumns + lane;
-  float* const result = sum == 0 ? dgamma : dbeta;
+  auto* const result = static_cast<Parameter*>(sum == 0 ? dgamma : dbeta);
   if (result == nullptr) return;  // holds for the whole block
   const float* const from = sums + sum * stride + j;
   float values[kOwn];
@@ -66,7 +69,12 @@ __global__ void __launch_bounds__(kColumnThreads)
   OUTGRAD_UNROLL
   for (int k = 0; k < kWarps; ++k) totals[k] = of_warps[k][lane];
   const float total = fold_neighbours(totals);
-  result[j] = sum == 0 && divisor != nullptr ? div_rn(total, divisor[j]) : total;
+  const bool is_divided = sum == 0 && (divisor != nullptr || gamma != nullptr);
+  if (is_divided) {
+    result[j] = narrow<Parameter>(div_rn(total, divisor != nullptr ? divisor[j] : widen(static_cast<const Parameter*>(gamma)[j])));
+  } else {
+    result[j] = narrow<Parameter>(total);
+  }
 }
 
 #ifndef __CUDACC_RTC__

@@ -218,10 +218,11 @@ bool rows_are_wide(i64 n, std::initializer_list<const T*> tensors) {
 
 template <Norm N, class T, class Schedule, bool Residual>
 cudaError_t launch_forward(const NormForwardArrays<T>& a, cudaStream_t stream) {
+  const auto *const gamma = static_cast<const float*>(a.gamma), *const beta = static_cast<const float*>(a.beta);
   constexpr GpuNormSchedule S = Schedule::kSchedule;
   if (!shape_holds(a.rows, a.n, a.side) || !(a.eps >= 0.0f) || (N == Norm::rms && a.beta)) return cudaErrorInvalidValue;
   const i64 size = a.rows * a.n;
-  if (!operands_hold({operand(a.x, size), operand(a.residual, Residual ? size : 0), optional(a.gamma, a.n), optional(a.beta, a.n),
+  if (!operands_hold({operand(a.x, size), operand(a.residual, Residual ? size : 0), optional(gamma, a.n), optional(beta, a.n),
                       written(a.z, Residual ? size : 0, a.x, a.residual), written(a.y, size, a.x, a.residual), written(a.rstd, a.rows),
                       operand(a.side.channels, a.side.count), written(a.side.x_hat, a.rows * a.side.count)})) {
     return cudaErrorInvalidValue;
@@ -301,13 +302,13 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const f
     a.own_slots = planned.own_slots;
     switch (planned.kernel) {
       case DeviceKernel::norm_prepare:
-        status = launch(norm_prepare<>, blocks, planned.threads, 0, stream, a.columns, parts.place, gamma, beta, a.n, padded_columns(a.n), a.side);
+        status = launch(norm_prepare<>, blocks, planned.threads, 0, stream, a.columns, parts.place, gamma, beta, a.n, padded_columns(a.n), a.side, a.guard);
         break;
       case DeviceKernel::norm_slot_sums: status = launch(norm_slot_sums<N, T>, blocks, planned.threads, 0, stream, a); break;
       case DeviceKernel::add_slots: status = launch_add_slots(planned, parts.sums, kColumnSums<N> * a.stride, stream, nullptr); break;
       case DeviceKernel::norm_finish:
-        status = launch(norm_finish<>, blocks, planned.threads, 0, stream, parts.sums, plan.side == SideChannels::none ? gamma : a.columns.divisor, a.n,
-                        a.stride, kColumnSums<N> * a.stride, planned.left, planned.apart, dgamma, dbeta);
+        status = launch(norm_finish<>, blocks, planned.threads, 0, stream, parts.sums, plan.side == SideChannels::none ? nullptr : a.columns.divisor, gamma,
+                        a.n, a.stride, kColumnSums<N> * a.stride, planned.left, planned.apart, dgamma, dbeta);
         break;
       default: status = launch_planned_rows(planned);
     }

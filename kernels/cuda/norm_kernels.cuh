@@ -19,6 +19,68 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
+// 8 elements of gamma or beta, as shared_words reads those in fp32.
+template <ParameterFormat P, bool Whole>
+__device__ __forceinline__ Tuple<float, kOctet> parameter_words(const void* parameters, i64 at, int count, float missing) {
+  using Element = typename ParameterIn<P>::Type;
+  const Element* const from = static_cast<const Element*>(parameters) + at;
+  if constexpr (P == ParameterFormat::f32) {
+    return shared_words<Whole>(from, count, missing);
+  } else {
+    Tuple<float, kOctet> words;
+    if constexpr (Whole) {
+      Octet<Element> octet;
+      *reinterpret_cast<uint4*>(octet.w) = __ldg(reinterpret_cast<const uint4*>(from));
+      OUTGRAD_UNROLL
+      for (int k = 0; k < kOctet; ++k) words.v[k] = widened(octet, k);
+    } else {
+      OUTGRAD_UNROLL
+      for (int k = 0; k < kOctet; ++k) words.v[k] = k < count ? widen(from[k]) : missing;
+    }
+    return words;
+  }
+}
+
+// One element of gamma or beta, or `absent` where there is none.
+template <ParameterFormat P>
+__device__ __forceinline__ float parameter_at(const void* parameters, i64 j, float absent) {
+  return parameters == nullptr ? absent : widen(static_cast<const typename ParameterIn<P>::Type*>(parameters)[j]);
+}
+
+// The index of column j among the side channels, or -1.
+template <class Float>
+__device__ __forceinline__ i32 side_place(const SideBuffer<Float>& side, i64 j) {
+  i64 low = 0;
+  i64 high = side.count;
+  while (low < high) {
+    const i64 middle = (low + high) / 2;
+    if (side.channels[middle] < j) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low < side.count && side.channels[low] == j ? static_cast<i32>(low) : -1;
+}
+
+// Blocks that share the channels to test: all channels of a row of 8192 at once. With more of them the step would be a wide number.
+inline constexpr u32 kWatchingBlocks = 64;
+
+// Tests every channel once, each by another thread.
+template <ParameterFormat P, class T>
+__device__ __forceinline__ void watch_channels(const NormForwardArrays<T>& a) {
+  if (a.watch.seen == nullptr || a.gamma == nullptr) return;
+  const u32 sharing = gridDim.x < kWatchingBlocks ? gridDim.x : kWatchingBlocks;
+  if (blockIdx.x >= sharing) return;
+#pragma unroll 1
+  for (i64 j = blockIdx.x * blockDim.x + threadIdx.x; j < a.n; j += sharing * blockDim.x) {
+    const float gamma = parameter_at<P>(a.gamma, j, 1.0f), beta = parameter_at<P>(a.beta, j, 0.0f);
+    if (is_told(a.watch.near, gamma, beta) || side_place(a.side, j) >= 0) continue;
+    a.watch.seen[0] = 1;  // who else writes it writes the same
+    if (!is_told(a.watch.lost, gamma, beta)) a.watch.seen[1] = 1;
+  }
+}
+
 template <class Schedule>
 inline constexpr int kNormThreads = kTreeLanes * Schedule::kSchedule.row_warps * Schedule::kSchedule.block_rows;
 
@@ -54,12 +116,13 @@ struct ForwardInput {
 
 // Wide: rows consist of whole octets and are aligned to the schedule's accesses, and gamma and beta are aligned to 16
 // bytes. y may alias x, as on the host.
-template <Norm N, class T, class Schedule, bool Wide = true, bool Residual = false>
+template <Norm N, class T, class Schedule, bool Wide = true, bool Residual = false, ParameterFormat P = ParameterFormat::f32>
 __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.resident_blocks) norm_forward(NormForwardArrays<T> a) {
   constexpr GpuNormSchedule S = Schedule::kSchedule;
   static_assert(norm_schedule_holds<S>());
   using Input = ForwardInput<T, Residual>;
   using Row = typename RowOf<S, T, Input, Wide>::Type;
+  watch_channels<P>(a);
   RowThread<S.row_warps, S.block_rows> thread;
 #pragma unroll 1
   for (i64 first = static_cast<i64>(blockIdx.x) * S.block_rows; first < a.rows; first += static_cast<i64>(gridDim.x) * S.block_rows) {
@@ -113,8 +176,8 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
       OUTGRAD_UNROLL
       for (int k = 0; k < kOctet; ++k) gamma.v[k] = 1.0f, beta.v[k] = kMissingTerm;
       const i64 column = there ? at : 0;
-      if (a.gamma) gamma = shared_words<Wide>(a.gamma + column, count, 1.0f);
-      if (a.beta) beta = shared_words<Wide>(a.beta + column, count, kMissingTerm);
+      if (a.gamma) gamma = parameter_words<P, Wide>(a.gamma, column, count, 1.0f);
+      if (a.beta) beta = parameter_words<P, Wide>(a.beta, column, count, kMissingTerm);
       float result[kOctet];
       OUTGRAD_UNROLL
       for (int k = 0; k < kOctet; ++k) result[k] = fma_rn(normalised(widened(octet[0], k), mean, rstd), gamma.v[k], beta.v[k]);
@@ -129,10 +192,10 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
 template <Norm N>
 inline constexpr int kColumnSums = column_sums(N);
 
-// One thread for each of `padded` columns.
-template <class = void>
+// One thread for each of `padded` columns. The c of a lost channel is NaN, and with it m2 and dgamma.
+template <ParameterFormat P = ParameterFormat::f32>
 __global__ void __launch_bounds__(kColumnThreads)
-    norm_prepare(NormColumns columns, i32* place, const float* gamma, const float* beta, i64 n, i64 padded, SideBuffer<const float> side) {
+    norm_prepare(NormColumns columns, i32* place, const void* gamma, const void* beta, i64 n, i64 padded, SideBuffer<const float> side, SideGuard guard) {
   const i64 j = static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (j >= padded) return;
   if (j >= n) {
@@ -140,19 +203,13 @@ __global__ void __launch_bounds__(kColumnThreads)
     place[j] = -1;
     return;
   }
-  i64 low = 0;
-  i64 high = side.count;
-  while (low < high) {
-    const i64 middle = (low + high) / 2;
-    if (side.channels[middle] < j) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  const bool is_side = low < side.count && side.channels[low] == j;
-  place[j] = is_side ? static_cast<i32>(low) : -1;
-  prepare_column(columns, gamma, beta, j, is_side);
+  place[j] = side_place(side, j);
+  const bool is_side = place[j] >= 0;
+  const float g = parameter_at<P>(gamma, j, 1.0f), b = parameter_at<P>(beta, j, 0.0f);
+  const bool lost = guard.tests != 0 && !is_side && !is_told(guard.lost, g, b);
+  const float kept = lost ? float_of(kCanonicalNanF32) : b;
+  const NormColumns own = {columns.gamma + j, columns.beta + j, columns.reciprocal + j, columns.divisor + j, columns.weight + j};
+  prepare_column(own, &g, &kept, 0, is_side);
 }
 
 template <SideChannels Side, class T>
@@ -224,34 +281,58 @@ __device__ __forceinline__ Tuple<float, kOctet> taken_tuple(const float4* at, in
 
 // Octets that stand in for an absent gamma and an absent beta.
 [[maybe_unused]] alignas(16) static __device__ const float kAbsentGamma[kOctet] = {1, 1, 1, 1, 1, 1, 1, 1};
-[[maybe_unused]] alignas(16) static __device__ const float kAbsentBeta[kOctet] = {0, 0, 0, 0, 0, 0, 0, 0};
+[[maybe_unused]] alignas(16) static __device__ const u32 kAbsentGammaF16[kOctet / 2] = {0x3c003c00, 0x3c003c00, 0x3c003c00, 0x3c003c00};
+[[maybe_unused]] alignas(16) static __device__ const u32 kAbsentGammaBf16[kOctet / 2] = {0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80};
+[[maybe_unused]] alignas(16) static __device__ const float kAbsentBeta[kOctet] = {0, 0, 0, 0, 0, 0, 0, 0};  // in every format
+
+template <ParameterFormat P>
+__device__ __forceinline__ const void* absent_gamma() {
+  if constexpr (P == ParameterFormat::f32) return kAbsentGamma;
+  if constexpr (P == ParameterFormat::f16) return kAbsentGammaF16;
+  return kAbsentGammaBf16;
+}
 
 // The constants of a thread's own columns, which the thread computes itself if there are no side channels. A thread's
 // reciprocals stay in its registers or, if Aside, in shared memory. If the thread has a single octet, its gamma and
-// beta are kept, too. With more octets they would take what the sums need, so they are looked up in L1.
-template <Norm N, GpuNormSchedule S, class T, class Thread, bool Aside>
+// beta are kept, too. With more octets they would take what the sums need, so they are looked up in L1. Where a channel
+// of the block is lost, all of its reciprocals are NaN.
+template <Norm N, GpuNormSchedule S, class T, class Thread, bool Aside, ParameterFormat P>
 struct OwnColumns {
   static constexpr bool kKept = S.octets == 1;
   static constexpr int kThreads = kTreeLanes * S.row_warps * S.block_rows, kQuads = kOctet / 4;
   float4* aside;
-  const float *from_gamma[S.octets], *from_beta[S.octets];
+  const void *from_gamma[S.octets], *from_beta[S.octets];
   Tuple<float, kOctet> reciprocals[S.octets], kept_gamma, kept_beta;
 
-  __device__ __forceinline__ OwnColumns(const NormBackwardArrays<T>& a, const Thread& thread, float4* room) : aside(room) {
+  __device__ __forceinline__ OwnColumns(const NormBackwardArrays<T>& a, const Thread& thread, float4* room, bool poisoned) : aside(room) {
+    using Element = typename ParameterIn<P>::Type;
+    // With a lost channel, m2 and so every dx are wrong: they are NaN with all reciprocals of the block, which takes no register that the rows need.
     OUTGRAD_UNROLL
     for (int k = 0; k < S.octets; ++k) {
       const u32 octet = thread.first() + k * Thread::kApart;
       const bool there = octet < static_cast<u32>(a.n) / kOctet;
-      from_gamma[k] = there && a.gamma != nullptr ? a.gamma + octet * kOctet : kAbsentGamma;
-      from_beta[k] = there && a.beta != nullptr ? a.beta + octet * kOctet : kAbsentBeta;
+      from_gamma[k] = there && a.gamma != nullptr ? static_cast<const Element*>(a.gamma) + octet * kOctet : absent_gamma<P>();
+      from_beta[k] = there && a.beta != nullptr ? static_cast<const Element*>(a.beta) + octet * kOctet : static_cast<const void*>(kAbsentBeta);
       const Tuple<float, kOctet> g = read(from_gamma[k]);
       OUTGRAD_UNROLL
       for (int i = 0; i < kOctet; ++i) reciprocals[k].v[i] = div_rn(1.0f, g.v[i]);
+      if (poisoned) reciprocals[k] = poison();
       if constexpr (Aside) put_tuple(aside + k * kQuads * kThreads, kThreads, reciprocals[k]);
       if constexpr (kKept) {
         kept_gamma = g;
         kept_beta = read(from_beta[k]);
       }
+    }
+  }
+  // Calls action(k, i) for each lost channel, element i of the thread's octet k.
+  template <class Action>
+  __device__ __forceinline__ void each_lost(const NormBackwardArrays<T>& a, const Action& action) const {
+    OUTGRAD_UNROLL
+    for (int k = 0; k < S.octets; ++k) {
+      const Tuple<float, kOctet> g = read(from_gamma[k]), b = read(from_beta[k]);
+      OUTGRAD_UNROLL
+      for (int i = 0; i < kOctet; ++i)
+        if (!is_told(a.guard.lost, g.v[i], b.v[i])) action(k, i);
     }
   }
   __device__ __forceinline__ Tuple<float, kOctet> gamma(int k, i64) const {
@@ -283,8 +364,27 @@ struct OwnColumns {
     }
   }
 
+  // Whether one of the block's channels is lost, all of which its threads share.
+  static __device__ __forceinline__ bool block_has_lost(const NormBackwardArrays<T>& a) {
+    return a.guard.tests != 0 && a.gamma != nullptr && __syncthreads_or(has_lost(a)) != 0;
+  }
+
  private:
-  static __device__ __forceinline__ Tuple<float, kOctet> read(const float* from) { return shared_words<true>(from, kOctet, 0.0f); }
+  static __device__ __forceinline__ Tuple<float, kOctet> read(const void* from) { return parameter_words<P, true>(from, 0, kOctet, 0.0f); }
+  static __device__ __forceinline__ Tuple<float, kOctet> poison() {
+    Tuple<float, kOctet> nan;
+    OUTGRAD_UNROLL
+    for (int i = 0; i < kOctet; ++i) nan.v[i] = float_of(kCanonicalNanF32);
+    return nan;
+  }
+  // Whether one of the channels that this thread tests is lost: the threads of a block share all of them.
+  static __device__ __forceinline__ bool has_lost(const NormBackwardArrays<T>& a) {
+    bool lost = false;
+#pragma unroll 4
+    for (u32 j = threadIdx.x; j < static_cast<u32>(a.n); j += blockDim.x)
+      lost = lost || !is_told(a.guard.lost, parameter_at<P>(a.gamma, j, 1.0f), parameter_at<P>(a.beta, j, 0.0f));
+    return lost;
+  }
 };
 
 // Rows of dy and y and, if held in registers, of what is added to the gradient.
@@ -409,7 +509,7 @@ struct ColumnSumsOf {
 // dx and the sums over rows. The warps that own slots process a.own_slots consecutive slots one after the other, and as
 // many slots side by side as a block has rows. Each block writes one row of sums. Every element of dy and y is read
 // once.
-template <Norm N, class T, class Schedule, bool Residual = false, SideChannels Side = SideChannels::none>
+template <Norm N, class T, class Schedule, bool Residual = false, SideChannels Side = SideChannels::none, ParameterFormat P = ParameterFormat::f32>
 __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.resident_blocks) norm_backward_slots(NormBackwardArrays<T> a) {
   constexpr GpuNormSchedule S = Schedule::kSchedule;
   static_assert(norm_schedule_holds<S>());
@@ -422,6 +522,8 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
   using Thread = RowThread<S.row_warps, S.block_rows, true>;
   using Sums = ColumnSumsOf<N, S.octets>;
   constexpr int kThreads = kNormThreads<Schedule>;
+  [[maybe_unused]] bool poisoned = false;
+  if constexpr (Side == SideChannels::none) poisoned = OwnColumns<N, S, T, Thread, kAside, P>::block_has_lost(a);
   Thread thread;
   const u32 own_slots = static_cast<u32>(a.own_slots), first_slot = (blockIdx.x * S.block_rows + thread.row) * own_slots;
   const bool owns = S.block_rows == 1 || first_slot < a.slots;
@@ -454,7 +556,7 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
   float4* aside = dynamic_shared<float4>() + S.rows_ahead * Ring::kRowQuads * kThreads + threadIdx.x;
   auto columns = [&] {
     if constexpr (Side == SideChannels::none) {
-      return OwnColumns<N, S, T, Thread, kAside>(a, thread, aside);
+      return OwnColumns<N, S, T, Thread, kAside, P>(a, thread, aside, poisoned);
     } else {
       return PreparedColumns<Side, T>(a);
     }
@@ -513,6 +615,9 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
     sums.set(0.0f);
   }
   if (!a.sums) return;
+  if constexpr (Side == SideChannels::none) {
+    if (a.guard.tests != 0) columns.each_lost(a, [&](int k, int i) { sums.v[k * kColumnSums<N>].v[i] = float_of(kCanonicalNanF32); });
+  }
   float* const to = a.sums + kColumnSums<N> * static_cast<i64>(blockIdx.x) * a.stride;
   const auto write = [&](int t, const Tuple<float, kOctet>& tuple) {
     const i64 at = static_cast<i64>(thread.first() + t / kColumnSums<N> * Thread::kApart) * kOctet;

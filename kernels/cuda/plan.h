@@ -7,16 +7,26 @@
 
 #include "kernels/cuda/gpu_ops.cuh"
 #include "kernels/direct.h"
+#include "kernels/formats.h"
 #include "kernels/kernels.h"
 #include "kernels/layernorm.h"
 #include "kernels/params.h"
 #include "kernels/portable.h"
 #include "kernels/reduce.h"
+#include "kernels/side_policy.h"
+
+namespace outgrad::kernels {
+
+// The format of gamma, beta and their gradients, whose sums are in fp32. An argument of a kernel's template, and a name of its own in the mangled symbol.
+enum class ParameterFormat { f32, f16, bf16 };
+
+}  // namespace outgrad::kernels
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
 using kernels::DeviceKernel;
 using kernels::kDeviceKernelNames;
+using kernels::ParameterFormat;
 using kernels::SideChannels;
 
 // Elements per byte of the mask. Threads therefore share no bits.
@@ -59,13 +69,26 @@ OUTGRAD_HD constexpr SlotRows slot_rows(i64 rows, i64 slots) {
   return result;
 }
 
-// residual and z are null if there is no residual.
+template <ParameterFormat P>
+struct ParameterIn {
+  using Type = float;
+};
+template <>
+struct ParameterIn<ParameterFormat::f16> {
+  using Type = F16;
+};
+template <>
+struct ParameterIn<ParameterFormat::bf16> {
+  using Type = BF16;
+};
+
+// residual and z are null if there is no residual. gamma and beta are in the format that the kernel is an instance for.
 template <class T>
 struct NormForwardArrays {
   const T* x;
   const T* residual;
-  const float* gamma;
-  const float* beta;
+  const void* gamma;
+  const void* beta;
   i64 rows;
   i64 n;
   float eps;
@@ -73,6 +96,7 @@ struct NormForwardArrays {
   T* y;
   float* rstd;
   SideBuffer<float> side;
+  SideWatch watch{};
 };
 
 // The workspace holds three things. The columns' constants are there if there are side channels, or if kernels do not
@@ -85,8 +109,8 @@ struct NormBackwardArrays {
   const T* dy;
   const T* y;
   const T* dz_next;    // null if there is no residual
-  const float* gamma;  // for kernels that make the columns' constants themselves: aligned to 16 bytes, or null
-  const float* beta;
+  const void* gamma;   // for kernels that make the columns' constants themselves: aligned to 16 bytes, or null
+  const void* beta;
   NormColumns columns;  // for the other kernels
   const i32* place;
   const float* rstd;
@@ -99,6 +123,7 @@ struct NormBackwardArrays {
   SlotRows slot_rows;
   i64 own_slots;  // the slots that a thread processes one after the other; a power of two
   i64 stride;
+  SideGuard guard{};  // for kernels that make the columns' constants themselves
 };
 
 // The number of sums that a slot has for each column: those of dgamma and, for LayerNorm, those of dbeta.

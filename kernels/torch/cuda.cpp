@@ -3,6 +3,7 @@
 #include "kernels/torch/cuda.h"
 
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <exception>
 #include <map>
@@ -151,6 +152,7 @@ Program compiled(const std::string& source, const std::string& architecture) {
 struct Kernel {
   Driver::Handle handle = nullptr;
   int resident_blocks = 0;  // for an elementwise kernel: blocks that an SM holds at once
+  mutable std::int64_t allowed_shared = 0;  // bytes of dynamic shared memory that it may be launched with; read and written atomically
 };
 using Kernels = std::map<DeviceKernel, Kernel>;
 
@@ -172,6 +174,24 @@ class Gpu {
  public:
   // The first call for a device opens it.
   static Gpu& of(int device) {
+    static std::array<std::atomic<Gpu*>, 64> known{};  // without a lock, for each launch
+    if (device < 0 || static_cast<std::size_t>(device) >= known.size()) return opened(device);
+    std::atomic<Gpu*>& gpu = known[static_cast<std::size_t>(device)];
+    if (Gpu* found = gpu.load(std::memory_order_acquire); found != nullptr) return *found;
+    Gpu& found = opened(device);
+    gpu.store(&found, std::memory_order_release);
+    return found;
+  }
+
+  void allow_shared(const Kernel& kernel, std::int64_t bytes) {
+    if (std::atomic_ref(kernel.allowed_shared).load(std::memory_order_relaxed) >= bytes) return;
+    const std::unique_lock lock(mutex_);
+    if (kernel.allowed_shared >= bytes) return;
+    Driver::instance().allow_shared(kernel.handle, bytes);
+    std::atomic_ref(kernel.allowed_shared).store(bytes, std::memory_order_relaxed);
+  }
+
+  static Gpu& opened(int device) {
     static std::mutex opening;
     static std::map<int, std::unique_ptr<Gpu>> open;
     const std::lock_guard lock(opening);
@@ -187,14 +207,14 @@ class Gpu {
   // The kernels of the program that source() returns, found by its key. threads: those of a block of an elementwise
   // kernel, otherwise 0. Must be called in the device's context.
   template <class Source>
-  const Kernels& kernels_of(const std::string& key, int threads, const Source& source) {
+  const Kernels& kernels_of(std::string key, int threads, Source source) {  // by value: the result refers to none of them
     {
       const std::shared_lock lock(mutex_);
       if (const auto found = loaded_.find(key); found != loaded_.end()) return found->second;
     }
     const std::unique_lock lock(mutex_);
     if (const auto found = loaded_.find(key); found != loaded_.end()) return found->second;
-    return loaded_.emplace(key, load(compiled(source(), architecture_), threads)).first->second;  // its address never changes
+    return loaded_.emplace(std::move(key), load(compiled(source(), architecture_), threads)).first->second;  // its address never changes
   }
 
  private:
@@ -255,11 +275,17 @@ std::string key_of(std::string_view function, Schedule schedule, Values... value
 class At {
  public:
   At(int device, void* stream) : gpu(Gpu::of(device)), stream_(stream) {
-    Driver::instance().check(Driver::instance().push_context(gpu.context()), "cuCtxPushCurrent");
+    const Driver& driver = Driver::instance();
+    Driver::Handle current = nullptr;
+    driver.check(driver.current(&current), "cuCtxGetCurrent");
+    if (current == gpu.context()) return;  // as it is where PyTorch works on this device
+    driver.check(driver.push_context(gpu.context()), "cuCtxPushCurrent");
+    pushed_ = true;
   }
   At(const At&) = delete;
   At& operator=(const At&) = delete;
   ~At() {
+    if (!pushed_) return;
     Driver::Handle popped = nullptr;
     Driver::instance().pop_context(&popped);
   }
@@ -267,15 +293,16 @@ class At {
   void launch(const Kernel& kernel, const PlannedLaunch& planned, const std::vector<void*>& parameters) const {
     const Driver& driver = Driver::instance();
     require(planned.blocks <= kernels::cuda::kGridLimit, jit::name_of(planned.kernel), "the arrays are larger than a device's grid");
-    if (planned.most_shared_bytes > 0) driver.allow_shared(kernel.handle, planned.most_shared_bytes);
+    if (planned.most_shared_bytes > 0) gpu.allow_shared(kernel, planned.most_shared_bytes);
     driver.check(driver.launch(kernel.handle, static_cast<unsigned>(planned.blocks), 1, 1, static_cast<unsigned>(planned.threads), 1, 1,
                                static_cast<unsigned>(planned.shared_bytes), stream_, const_cast<void**>(parameters.data()), nullptr),
                  "cuLaunchKernel");
   }
   // Launches the plan's kernels in their order; kernel(planned) finds each.
   template <class Find>
-  void launch(KernelId kernel, const LaunchPlan& plan, const Arguments& arguments, const Find& find) const {
-    jit::PlanArguments own(kernel, arguments);
+  void launch(KernelId kernel, const LaunchPlan& plan, const Arguments& arguments, const Find& find, const kernels::SideWatch& watch = {},
+              const kernels::SideGuard& guard = {}) const {
+    jit::PlanArguments own(kernel, arguments, watch, guard);
     for (int i = 0; i < plan.launches; ++i) {
       own.with(plan, plan.launch[i], [&](const std::vector<void*>& parameters) { launch(find(plan.launch[i]), plan.launch[i], parameters); });
     }
@@ -289,6 +316,7 @@ class At {
 
  private:
   void* stream_;
+  bool pushed_ = false;
 };
 
 bool is_aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }  // for the widest access
@@ -317,6 +345,7 @@ struct Store {
   const char* type = "";  // of y, where it is not the format's
   int code_bits = 0;
   bool dithered = false;
+  const char* bias = "float";  // the bias's format
 };
 
 // The main kernel of a program, made from a fit, from an activation's name, for codes from its place among the names, and
@@ -330,7 +359,8 @@ const Kernel& elementwise_kernel(Gpu& gpu, DeviceKernel kernel, outgrad_format f
                                       .schedule = schedule,
                                       .stored = store.type,
                                       .code_bits = store.code_bits,
-                                      .dithered = store.dithered};
+                                      .dithered = store.dithered,
+                                      .bias = store.bias};
     switch (kernel) {
       case DeviceKernel::dropout:
       case DeviceKernel::activation_backward_fp8:
@@ -351,7 +381,7 @@ const Kernel& elementwise_kernel(Gpu& gpu, DeviceKernel kernel, outgrad_format f
     }
     return jit::source(instance);
   };
-  const std::string of = std::string(function) + '\0' + store.type;
+  const std::string of = std::string(function) + '\0' + store.type + '\0' + store.bias;
   return gpu.kernels_of(key_of(of, schedule, kernel, format, wide, store.code_bits, store.dithered), schedule.threads, source).at(kernel);
 }
 
@@ -663,7 +693,8 @@ void Cuda::dropout(outgrad_format format, const void* x, void* y, i64 n, const s
 
 // ---- Bias + GELU ----------------------------------------------------------------------------------------------------
 
-void Cuda::bias_gelu_forward(outgrad_format format, const void* x, const float* bias, i64 rows, i64 n, void* y, std::uint32_t* mask) const {
+void Cuda::bias_gelu_forward(outgrad_format format, const void* x, const void* bias, outgrad_format bias_format, i64 rows, i64 n, void* y,
+                             std::uint32_t* mask) const {
   require(kernels::cuda::matrix_elements(rows, n) >= 0, "bias_gelu_forward", "the shape is none of a matrix");
   if (rows == 0) return;
   const At at(device_, stream_);
@@ -672,7 +703,8 @@ void Cuda::bias_gelu_forward(outgrad_format format, const void* x, const float* 
   with_type(format, [&]<class T>(T) {
     with_tuned<kernels::cuda::tuned::BiasGeluForward<T>>(at.gpu, rows, n, [&]<class Choice>(Choice) {
       const GpuSchedule schedule = completed(Choice::kSchedule, {.forward = true, .bias = true, .element_bytes = sizeof(T), .rows = true});
-      const Kernel& code = elementwise_kernel(at.gpu, DeviceKernel::bias_gelu_forward, format, Choice::Fit::kName, wide, schedule);
+      const Kernel& code =
+          elementwise_kernel(at.gpu, DeviceKernel::bias_gelu_forward, format, Choice::Fit::kName, wide, schedule, {.bias = type_of(bias_format)});
       at.launch(KernelId::kBiasGeluForward, kernels::cuda::bias_forward_plan(schedule, arguments.elements(), wide, limits_with(at.gpu, code)), arguments,
                 [&](const PlannedLaunch&) -> const Kernel& { return code; });
     });
@@ -713,23 +745,37 @@ void require_norm(const NormOf& of, const char* kernel) {
   require(of.side_count >= 0 && of.side_count <= of.n, kernel, "there are more side channels than columns");
 }
 
-void launch_norm(const At& at, KernelId id, outgrad_format format, bool rms, const LaunchPlan& plan, const Arguments& arguments) {
-  const kernels::Norm norm = rms ? kernels::Norm::rms : kernels::Norm::layer;
-  at.launch(id, plan, arguments, [&](const PlannedLaunch& planned) -> const Kernel& {
+void launch_norm(const At& at, KernelId id, outgrad_format format, const NormOf& of, const LaunchPlan& plan, const Arguments& arguments) {
+  const kernels::Norm norm = of.rms ? kernels::Norm::rms : kernels::Norm::layer;
+  kernels::SideWatch watch;
+  kernels::SideGuard guard;
+  if (of.tau > 0) {
+    with_type(format, [&]<class T>(T) {
+      watch = {kernels::near_limits<T>(of.tau), kernels::lost_limits<T>(of.tau), of.seen};
+      guard = {watch.lost, 1};
+    });
+  }
+  const auto find = [&](const PlannedLaunch& planned) -> const Kernel& {
+    static_assert(OUTGRAD_F32 == 0 && OUTGRAD_F16 == 1 && OUTGRAD_BF16 == 2, "in the order of ParameterFormat");
+    const auto parameters = static_cast<kernels::ParameterFormat>(of.parameters);
+    const auto of_rows = [&] {
+      return jit::source(jit::NormInstance{planned.kernel, norm, false, type_of(format), plan.wide, plan.side, plan.norm, parameters});
+    };
     switch (planned.kernel) {
       case DeviceKernel::norm_forward:
       case DeviceKernel::norm_backward:
-      case DeviceKernel::norm_backward_slots:
-        return at.gpu
-            .kernels_of(key_of("norm", plan.norm, planned.kernel, format, norm, plan.wide, plan.side), 0,
-                        [&] { return jit::source(jit::NormInstance{planned.kernel, norm, false, type_of(format), plan.wide, plan.side, plan.norm}); })
-            .at(planned.kernel);
+      case DeviceKernel::norm_backward_slots: {
+        const int read = planned.kernel == DeviceKernel::norm_backward ? OUTGRAD_F32 : of.parameters;  // that kernel reads no parameters
+        return at.gpu.kernels_of(key_of("norm", plan.norm, planned.kernel, format, norm, plan.wide, plan.side, read), 0, of_rows).at(planned.kernel);
+      }
       default:
         return at.gpu
-            .kernels_of(key_of("norm helpers", GpuNormSchedule{}, format, norm), 0, [&] { return jit::norm_helper_source(norm, type_of(format), true); })
+            .kernels_of(key_of("norm helpers", GpuNormSchedule{}, format, norm, of.parameters), 0,
+                        [&] { return jit::norm_helper_source(norm, type_of(format), true, parameters); })
             .at(planned.kernel);
     }
-  });
+  };
+  at.launch(id, plan, arguments, find, watch, guard);
 }
 
 template <class LayerTable, class RmsTable, class Body>
@@ -758,7 +804,7 @@ void Cuda::norm_forward(outgrad_format format, const NormOf& of, const void* x, 
   with_type(format, [&]<class T>(T) {
     namespace tuned = kernels::cuda::tuned;
     with_tuned_norm<tuned::LayernormForward<T>, tuned::RmsnormForward<T>>(at.gpu, of, [&](const GpuNormSchedule& schedule) {
-      launch_norm(at, of.rms ? KernelId::kRmsnormForward : KernelId::kLayernormForward, format, of.rms,
+      launch_norm(at, of.rms ? KernelId::kRmsnormForward : KernelId::kLayernormForward, format, of,
                   kernels::cuda::norm_forward_plan(schedule, task_of(of, sizeof(T), wide, false, true), at.gpu.limits()), arguments);
     });
   });
@@ -769,7 +815,7 @@ std::size_t Cuda::norm_workspace_bytes(outgrad_format, i64 rows, i64 n) const {
 }
 
 void Cuda::norm_backward(outgrad_format format, const NormOf& of, const void* dy, const void* y, const float* rstd, const float* side_x_hat, void* dx,
-                         float* dgamma, float* dbeta, void* workspace, std::size_t bytes) const {
+                         void* dgamma, void* dbeta, void* workspace, std::size_t bytes) const {
   require_norm(of, "norm_backward");
   require(bytes >= norm_workspace_bytes(format, of.rows, of.n), "norm_backward", "the workspace is too small");
   const At at(device_, stream_);
@@ -777,7 +823,7 @@ void Cuda::norm_backward(outgrad_format format, const NormOf& of, const void* dy
   std::size_t k = 0;
   for (void* array : {input(dy), input(y), input(of.gamma)}) arguments.array[k++] = array;
   if (!of.rms) arguments.array[k++] = input(of.beta);
-  for (void* array : {input(rstd), dx, static_cast<void*>(dgamma)}) arguments.array[k++] = array;
+  for (void* array : {input(rstd), dx, dgamma}) arguments.array[k++] = array;
   if (!of.rms) arguments.array[k++] = dbeta;
   arguments.array[k] = workspace;
   const bool wide = of.n % kernels::cuda::kOctet == 0 && is_aligned(dy) && is_aligned(y) && is_aligned(dx);
@@ -785,7 +831,7 @@ void Cuda::norm_backward(outgrad_format format, const NormOf& of, const void* dy
   with_type(format, [&]<class T>(T) {
     namespace tuned = kernels::cuda::tuned;
     with_tuned_norm<tuned::LayernormBackward<T>, tuned::RmsnormBackward<T>>(at.gpu, of, [&](const GpuNormSchedule& schedule) {
-      launch_norm(at, of.rms ? KernelId::kRmsnormBackward : KernelId::kLayernormBackward, format, of.rms,
+      launch_norm(at, of.rms ? KernelId::kRmsnormBackward : KernelId::kLayernormBackward, format, of,
                   kernels::cuda::norm_backward_plan(schedule, task_of(of, sizeof(T), wide, sums, aligned), at.gpu.limits()), arguments);
     });
   });

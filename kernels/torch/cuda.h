@@ -14,13 +14,18 @@
 
 namespace outgrad::torch_operators {
 
-// A norm over rows of n, for either backend. side: the channels whose x^ is kept, in ascending order.
+// A norm over rows of n, for either backend. gamma, beta and their gradients are in the format `parameters`. side: the
+// channels whose x^ is kept, in ascending order. tau: what the others are tested for (kernels/side_policy.h); 0: nothing.
+// seen: where a forward says what it found, two numbers, or null.
 struct NormOf {
   bool rms = false;
   std::int64_t rows = 0, n = 0;
-  const float *gamma = nullptr, *beta = nullptr;
+  const void *gamma = nullptr, *beta = nullptr;
+  outgrad_format parameters = OUTGRAD_F32;
   const std::int32_t* side = nullptr;
   std::int64_t side_count = 0;
+  double tau = 0;
+  std::int32_t* seen = nullptr;
 };
 
 // Codes for f'(x), for either backend.
@@ -71,7 +76,8 @@ class Cuda {
   void softmax_forward_code(outgrad_format format, const void* x, std::int64_t rows, std::int64_t n, void* y, void* codes) const;
   void softmax_backward_code(outgrad_format format, const void* dy, const void* codes, std::int64_t rows, std::int64_t n, void* dx) const;
 
-  void bias_gelu_forward(outgrad_format format, const void* x, const float* bias, std::int64_t rows, std::int64_t n, void* y, std::uint32_t* mask) const;
+  void bias_gelu_forward(outgrad_format format, const void* x, const void* bias, outgrad_format bias_format, std::int64_t rows, std::int64_t n, void* y,
+                         std::uint32_t* mask) const;
   std::size_t bias_workspace_bytes(outgrad_format format, std::int64_t rows, std::int64_t n) const;
   void bias_gelu_backward(outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask, std::int64_t rows, std::int64_t n, void* dx,
                           float* dbias, void* workspace, std::size_t bytes) const;
@@ -79,7 +85,7 @@ class Cuda {
   void norm_forward(outgrad_format format, const NormOf& norm, const void* x, float eps, void* y, float* rstd, float* side_x_hat) const;
   std::size_t norm_workspace_bytes(outgrad_format format, std::int64_t rows, std::int64_t n) const;
   void norm_backward(outgrad_format format, const NormOf& norm, const void* dy, const void* y, const float* rstd, const float* side_x_hat, void* dx,
-                     float* dgamma, float* dbeta, void* workspace, std::size_t bytes) const;
+                     void* dgamma, void* dbeta, void* workspace, std::size_t bytes) const;
 
   // seed lies on the device.
   void dropout(outgrad_format format, const void* x, void* y, std::int64_t n, const std::uint64_t* seed, double p) const;

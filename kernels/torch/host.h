@@ -1,17 +1,27 @@
 // The kernels on the CPU, from the compiled library. The calls are the same as those of Cuda (kernels/torch/cuda.h).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "kernels/c/outgrad.h"
 #include "kernels/formats.h"
 #include "kernels/host/dropout.h"
+#include "kernels/side_policy.h"
 #include "kernels/torch/cuda.h"
 #include "kernels/torch/require.h"
 
 namespace outgrad::torch_operators {
+
+// action(T{}) for the format's type T.
+template <class Action>
+auto by_type(outgrad_format format, const Action& action) {
+  if (format == OUTGRAD_F32) return action(float{});
+  return format == OUTGRAD_F16 ? action(kernels::F16{}) : action(kernels::BF16{});
+}
 
 class Host {
  public:
@@ -64,8 +74,9 @@ class Host {
     require(outgrad_softmax_backward_code(format, dy, codes, static_cast<std::size_t>(rows * n), rows, n, dx));
   }
 
-  void bias_gelu_forward(outgrad_format format, const void* x, const float* bias, std::int64_t rows, std::int64_t n, void* y, std::uint32_t* mask) const {
-    require(outgrad_bias_gelu_forward(format, x, bias, rows, n, y, mask));
+  void bias_gelu_forward(outgrad_format format, const void* x, const void* bias, outgrad_format bias_format, std::int64_t rows, std::int64_t n, void* y,
+                         std::uint32_t* mask) const {
+    require(outgrad_bias_gelu_forward(format, x, InFp32(bias, bias_format, n).data(), rows, n, y, mask));
   }
   std::size_t bias_workspace_bytes(outgrad_format format, std::int64_t rows, std::int64_t n) const {
     std::size_t bytes = 0;
@@ -78,20 +89,36 @@ class Host {
   }
 
   void norm_forward(outgrad_format format, const NormOf& of, const void* x, float eps, void* y, float* rstd, float* side_x_hat) const {
-    require(of.rms ? outgrad_rmsnorm_forward(format, x, of.gamma, of.rows, of.n, eps, y, rstd, of.side, of.side_count, side_x_hat)
-                   : outgrad_layernorm_forward(format, x, of.gamma, of.beta, of.rows, of.n, eps, y, rstd, of.side, of.side_count, side_x_hat));
+    const InFp32 gamma(of.gamma, of.parameters, of.n), beta(of.beta, of.parameters, of.n);
+    require(of.rms ? outgrad_rmsnorm_forward(format, x, gamma.data(), of.rows, of.n, eps, y, rstd, of.side, of.side_count, side_x_hat)
+                   : outgrad_layernorm_forward(format, x, gamma.data(), beta.data(), of.rows, of.n, eps, y, rstd, of.side, of.side_count, side_x_hat));
+    if (of.seen == nullptr) return;
+    if (!beyond(of, gamma, beta, limits_of(format, of.tau, false)).empty()) of.seen[0] = 1;
+    if (!beyond(of, gamma, beta, limits_of(format, of.tau, true)).empty()) of.seen[1] = 1;
   }
   std::size_t norm_workspace_bytes(outgrad_format format, std::int64_t rows, std::int64_t n) const {
     std::size_t bytes = 0;
     require(outgrad_norm_backward_workspace(format, rows, n, &bytes));
     return bytes;
   }
-  void norm_backward(outgrad_format format, const NormOf& of, const void* dy, const void* y, const float* rstd, const float* side_x_hat, void* dx,
-                     float* dgamma, float* dbeta, void* workspace, std::size_t bytes) const {
-    require_backward_of_norm(
-        of.rms ? outgrad_rmsnorm_backward(format, dy, y, of.gamma, rstd, of.rows, of.n, dx, dgamma, of.side, of.side_count, side_x_hat, workspace, bytes)
-               : outgrad_layernorm_backward(format, dy, y, of.gamma, of.beta, rstd, of.rows, of.n, dx, dgamma, dbeta, of.side, of.side_count, side_x_hat,
-                                            workspace, bytes));
+  void norm_backward(outgrad_format format, const NormOf& of, const void* dy, const void* y, const float* rstd, const float* side_x_hat, void* dx, void* dgamma,
+                     void* dbeta, void* workspace, std::size_t bytes) const {
+    InFp32 gamma(of.gamma, of.parameters, of.n);
+    const InFp32 beta(of.beta, of.parameters, of.n);
+    const OutOfFp32 dgammas(dgamma, of.parameters, of.n), dbetas(dbeta, of.parameters, of.n);
+    std::vector<std::int64_t> lost;
+    if (of.tau > 0) lost = beyond(of, gamma, beta, limits_of(format, of.tau, true));
+    for (const std::int64_t j : lost) gamma.own()[j] = 1.0f;  // with a reciprocal: what comes of it is written over
+    require_backward_of_norm(of.rms ? outgrad_rmsnorm_backward(format, dy, y, gamma.data(), rstd, of.rows, of.n, dx, dgammas.data(), of.side, of.side_count,
+                                                               side_x_hat, workspace, bytes)
+                                    : outgrad_layernorm_backward(format, dy, y, gamma.data(), beta.data(), rstd, of.rows, of.n, dx, dgammas.data(),
+                                                                 dbetas.data(), of.side, of.side_count, side_x_hat, workspace, bytes));
+    if (lost.empty()) return;
+    // m2 and so every dx are wrong with a lost channel.
+    const float nan = kernels::float_of(kernels::kCanonicalNanF32);
+    by_type(format, [&]<class T>(T) { std::fill_n(static_cast<T*>(dx), of.rows * of.n, kernels::narrow<T>(nan)); });
+    for (const std::int64_t j : lost)
+      if (dgamma != nullptr) dgammas.data()[j] = nan;
   }
 
   std::size_t norm_scale_bytes(outgrad_norm_store store, std::int64_t rows, std::int64_t n) const {
@@ -102,28 +129,96 @@ class Host {
   void norm_forward_8bit(outgrad_format format, outgrad_norm_store store, const NormOf& of, const void* x, float eps, void* y, void* codes, void* scales,
                          std::size_t scale_bytes, float* rstd, float* side_x_hat) const {
     const auto code_bytes = static_cast<std::size_t>(of.rows * of.n);
-    require(of.rms ? outgrad_rmsnorm_forward_8bit(format, store, x, of.gamma, of.rows, of.n, eps, nullptr, y, codes, code_bytes, scales, scale_bytes, rstd,
+    const InFp32 gamma(of.gamma, of.parameters, of.n), beta(of.beta, of.parameters, of.n);
+    require(of.rms ? outgrad_rmsnorm_forward_8bit(format, store, x, gamma.data(), of.rows, of.n, eps, nullptr, y, codes, code_bytes, scales, scale_bytes, rstd,
                                                   of.side, of.side_count, side_x_hat)
-                   : outgrad_layernorm_forward_8bit(format, store, x, of.gamma, of.beta, of.rows, of.n, eps, nullptr, y, codes, code_bytes, scales, scale_bytes,
-                                                    rstd, of.side, of.side_count, side_x_hat));
+                   : outgrad_layernorm_forward_8bit(format, store, x, gamma.data(), beta.data(), of.rows, of.n, eps, nullptr, y, codes, code_bytes, scales,
+                                                    scale_bytes, rstd, of.side, of.side_count, side_x_hat));
   }
   void norm_backward_8bit(outgrad_format format, outgrad_norm_store store, const NormOf& of, const void* dy, const void* codes, const void* scales,
-                          std::size_t scale_bytes, const float* rstd, const float* side_x_hat, void* dx, float* dgamma, float* dbeta, void* workspace,
+                          std::size_t scale_bytes, const float* rstd, const float* side_x_hat, void* dx, void* dgamma, void* dbeta, void* workspace,
                           std::size_t bytes) const {
     const auto code_bytes = static_cast<std::size_t>(of.rows * of.n);
-    require_backward_of_norm(of.rms ? outgrad_rmsnorm_backward_8bit(format, store, dy, codes, code_bytes, scales, scale_bytes, of.gamma, rstd, of.rows, of.n,
-                                                                    dx, dgamma, of.side, of.side_count, side_x_hat, workspace, bytes)
-                                    : outgrad_layernorm_backward_8bit(format, store, dy, codes, code_bytes, scales, scale_bytes, of.gamma, of.beta, rstd,
-                                                                      of.rows, of.n, dx, dgamma, dbeta, of.side, of.side_count, side_x_hat, workspace, bytes));
+    const InFp32 gamma(of.gamma, of.parameters, of.n), beta(of.beta, of.parameters, of.n);
+    const OutOfFp32 dgammas(dgamma, of.parameters, of.n), dbetas(dbeta, of.parameters, of.n);
+    require_backward_of_norm(of.rms ? outgrad_rmsnorm_backward_8bit(format, store, dy, codes, code_bytes, scales, scale_bytes, gamma.data(), rstd, of.rows,
+                                                                    of.n, dx, dgammas.data(), of.side, of.side_count, side_x_hat, workspace, bytes)
+                                    : outgrad_layernorm_backward_8bit(format, store, dy, codes, code_bytes, scales, scale_bytes, gamma.data(), beta.data(),
+                                                                      rstd, of.rows, of.n, dx, dgammas.data(), dbetas.data(), of.side, of.side_count,
+                                                                      side_x_hat, workspace, bytes));
   }
 
   void dropout(outgrad_format format, const void* x, void* y, std::int64_t n, const std::uint64_t* seed, double p) const {
-    const auto of = [&]<class T>(T) { kernels::dropout(static_cast<const T*>(x), static_cast<T*>(y), n, *seed, p); };
-    if (format == OUTGRAD_F32) return of(float{});
-    format == OUTGRAD_F16 ? of(kernels::F16{}) : of(kernels::BF16{});
+    by_type(format, [&]<class T>(T) { kernels::dropout(static_cast<const T*>(x), static_cast<T*>(y), n, *seed, p); });
   }
 
  private:
+  // gamma, beta or a bias in fp32, as the library reads them: where they are, or a copy.
+  class InFp32 {
+   public:
+    InFp32(const void* values, outgrad_format format, std::int64_t n) : at_(static_cast<const float*>(values)), n_(n) {
+      if (values == nullptr || format == OUTGRAD_F32) return;
+      own_.resize(static_cast<std::size_t>(n));
+      by_type(format, [&]<class T>(T) {
+        const T* const all = static_cast<const T*>(values);
+        std::transform(all, all + n, own_.begin(), [](T value) { return kernels::widen(value); });
+      });
+      at_ = own_.data();
+    }
+    const float* data() const { return at_; }
+    float operator[](std::int64_t j) const { return at_[j]; }
+    // A copy that may be changed.
+    float* own() {
+      if (own_.empty()) own_.assign(at_, at_ + n_);
+      at_ = own_.data();
+      return own_.data();
+    }
+
+   private:
+    std::vector<float> own_;
+    const float* at_;
+    std::int64_t n_;
+  };
+
+  // Where the library puts dgamma or dbeta in fp32. At the end they are rounded to their format. Null if they are not wanted.
+  class OutOfFp32 {
+   public:
+    OutOfFp32(void* values, outgrad_format format, std::int64_t n) : values_(values), format_(format) {
+      if (values != nullptr && format != OUTGRAD_F32) own_.resize(static_cast<std::size_t>(n));
+    }
+    OutOfFp32(const OutOfFp32&) = delete;
+    OutOfFp32& operator=(const OutOfFp32&) = delete;
+    ~OutOfFp32() {
+      if (own_.empty()) return;
+      by_type(format_,
+              [&]<class T>(T) { std::transform(own_.begin(), own_.end(), static_cast<T*>(values_), [](float value) { return kernels::narrow<T>(value); }); });
+    }
+    float* data() const { return own_.empty() ? static_cast<float*>(values_) : const_cast<float*>(own_.data()); }
+
+   private:
+    void* values_;
+    outgrad_format format_;
+    std::vector<float> own_;
+  };
+
+  static kernels::SideLimits limits_of(outgrad_format format, double tau, bool lost) {
+    return by_type(format, [&]<class T>(T) { return lost ? kernels::lost_limits<T>(tau) : kernels::near_limits<T>(tau); });
+  }
+  // The channels without a side buffer that are beyond these limits.
+  static std::vector<std::int64_t> beyond(const NormOf& of, const InFp32& gamma, const InFp32& beta, const kernels::SideLimits& limits) {
+    std::vector<std::int64_t> found;
+    if (gamma.data() == nullptr) return found;
+    const std::int32_t *side = of.side, *const end = of.side + of.side_count;
+    for (std::int64_t j = 0; j < of.n; ++j) {
+      if (side != end && *side == j) {
+        ++side;
+      } else if (!kernels::is_told(limits, gamma[j], beta.data() != nullptr ? beta[j] : 0.0f)) {
+        found.push_back(j);
+      }
+    }
+    return found;
+  }
+
   static void require(outgrad_status status) {
     if (status != OUTGRAD_OK) refuse(said());
   }

@@ -77,12 +77,6 @@ Stated stated_by(kernels::Fp8List<S...>, std::string_view activation, int bits) 
   return found;
 }
 
-template <class Action>
-auto by_type(outgrad_format format, const Action& action) {
-  if (format == OUTGRAD_F32) return action(float{});
-  return format == OUTGRAD_F16 ? action(kernels::F16{}) : action(kernels::BF16{});
-}
-
 const char* digest_of(std::string_view fit) {
   const std::span digests{c::kDigests, static_cast<std::size_t>(c::kDigestCount)};
   return std::ranges::find(digests, fit, &c::CoefficientDigest::fit)->sha256;  // the build lists every header

@@ -121,25 +121,31 @@ class Call {
   const T* data(const Tensor& tensor) const {
     return static_cast<const T*>(data(tensor));
   }
-  // Null if there is no tensor.
-  const float* floats(const OptionalTensor& tensor, std::int64_t count, const char* name) const {
+  // A parameter, in any of the three formats; null if there is no tensor.
+  const void* parameter(const OptionalTensor& tensor, std::int64_t count, const char* name) const {
     if (!tensor) return nullptr;
-    require_elements(*tensor, ScalarType::Float, count, name);
-    return data<float>(*tensor);
+    require(tensor->numel() == count, name, " has ", tensor->numel(), " elements, where ", count, " are needed");
+    return data(*tensor);
   }
 
   Tensor floats_of(std::initializer_list<std::int64_t> size) const { return made({size.begin(), size.size()}, aoti_torch_dtype_float32()); }
+  // In the type of a parameter; of float32 if there is none.
+  Tensor reals_of(std::int64_t count, const OptionalTensor& model) const { return made({&count, 1}, model ? type_of(*model) : aoti_torch_dtype_float32()); }
   Tensor words_of(std::int64_t count) const { return made({&count, 1}, aoti_torch_dtype_int32()); }
   Tensor octets_of(std::int64_t count) const { return made({&count, 1}, aoti_torch_dtype_uint8()); }
   Tensor bytes_of(std::size_t count) const { return floats_of({static_cast<std::int64_t>((count + 3) / 4)}); }
   Tensor made_like(const Tensor& model) const {
-    std::int32_t type = 0;
-    succeed(aoti_torch_get_dtype(model.get(), &type), "tell the type of a tensor");
     const auto size = model.sizes();
-    return made({size.data(), size.size()}, type);
+    return made({size.data(), size.size()}, type_of(model));
   }
 
  private:
+  static std::int32_t type_of(const Tensor& tensor) {
+    std::int32_t type = 0;
+    succeed(aoti_torch_get_dtype(tensor.get(), &type), "tell the type of a tensor");
+    return type;
+  }
+
   // Asks for huge pages for an array that malloc has just mapped. From 32 MiB on (the most to which M_MMAP_THRESHOLD
   // grows by itself), glibc maps every array anew. The first touch of 2^24 floats, in pages of 4 KiB, takes four times
   // as long as GELU.
@@ -365,9 +371,9 @@ template <class Backend>
 std::tuple<Tensor, Tensor> bias_gelu_forward(const Tensor& x, const Tensor& bias) {
   const Call call(x);
   const std::int64_t n = bias.numel(), rows = rows_of(x, n);
-  require_elements(bias, ScalarType::Float, n, "bias");
   const Tensor y = call.made_like(x), mask = call.words_of(mask_words(x.numel()));
-  call.backend<Backend>().bias_gelu_forward(format_of(x), call.data(x), call.data<float>(bias), rows, n, y.mutable_data_ptr(), result<std::uint32_t>(mask));
+  call.backend<Backend>().bias_gelu_forward(format_of(x), call.data(x), call.data(bias), format_of(bias), rows, n, y.mutable_data_ptr(),
+                                            result<std::uint32_t>(mask));
   return {y, mask};
 }
 
@@ -410,9 +416,16 @@ Tensor softmax_backward_code(const Tensor& dy, const Tensor& codes, std::int64_t
 
 // What forward and backward have in common.
 inline NormOf norm_of(const Call& call, const Tensor& matrix, std::int64_t columns, const OptionalTensor& gamma, const OptionalTensor& beta, bool rms,
-                      const OptionalTensor& channels) {
-  NormOf norm{rms, rows_of(matrix, columns), columns, call.floats(gamma, columns, "gamma"), call.floats(beta, columns, "beta"), nullptr, 0};
+                      const OptionalTensor& channels, double tau = 0) {
+  NormOf norm{.rms = rms,
+              .rows = rows_of(matrix, columns),
+              .n = columns,
+              .gamma = call.parameter(gamma, columns, "gamma"),
+              .beta = call.parameter(beta, columns, "beta"),
+              .tau = tau};
   require(columns > 0, "a norm needs at least one column, x has ", columns);
+  if (gamma || beta) norm.parameters = format_of(gamma ? *gamma : *beta);
+  require(!gamma || !beta || format_of(*beta) == norm.parameters, "gamma and beta are of two types");
   if (!channels) return norm;
   norm.side_count = channels->numel();
   require_elements(*channels, ScalarType::Int, norm.side_count, "side_channels");
@@ -422,9 +435,14 @@ inline NormOf norm_of(const Call& call, const Tensor& matrix, std::int64_t colum
 
 template <class Backend>
 std::tuple<Tensor, Tensor, Tensor> norm_forward(const Tensor& x, std::int64_t columns, const OptionalTensor& gamma, const OptionalTensor& beta, double eps,
-                                                bool rms, const OptionalTensor& side_channels) {
+                                                bool rms, const OptionalTensor& side_channels, const OptionalTensor& seen, double tau) {
   const Call call(x);
-  const NormOf norm = norm_of(call, x, columns, gamma, beta, rms, side_channels);
+  NormOf norm = norm_of(call, x, columns, gamma, beta, rms, side_channels, tau);
+  if (seen) {
+    require_elements(*seen, ScalarType::Int, 2, "seen");
+    (void)call.data(*seen);
+    norm.seen = result<std::int32_t>(*seen);
+  }
   const Tensor y = call.made_like(x), rstd = call.floats_of({norm.rows}), x_hat = call.floats_of({norm.rows, norm.side_count});
   call.backend<Backend>().norm_forward(format_of(x), norm, call.data(x), static_cast<float>(eps), y.mutable_data_ptr(), result<float>(rstd),
                                        norm.side_count > 0 ? result<float>(x_hat) : nullptr);
@@ -435,18 +453,18 @@ std::tuple<Tensor, Tensor, Tensor> norm_forward(const Tensor& x, std::int64_t co
 template <class Backend>
 std::tuple<Tensor, Tensor, Tensor> norm_backward(const Tensor& dy, const Tensor& y, std::int64_t columns, const OptionalTensor& gamma,
                                                  const OptionalTensor& beta, const Tensor& rstd, bool rms, const OptionalTensor& side_channels,
-                                                 const Tensor& side_x_hat, bool with_dgamma, bool with_dbeta) {
+                                                 const Tensor& side_x_hat, bool with_dgamma, bool with_dbeta, double tau) {
   const Call call(y);
-  const NormOf norm = norm_of(call, y, columns, gamma, beta, rms, side_channels);
+  const NormOf norm = norm_of(call, y, columns, gamma, beta, rms, side_channels, tau);
   require_like(dy, y, "dy");
   require_elements(rstd, ScalarType::Float, norm.rows, "rstd");
   require_elements(side_x_hat, ScalarType::Float, norm.rows * norm.side_count, "side_x_hat");
   const auto backend = call.backend<Backend>();
   const std::size_t bytes = backend.norm_workspace_bytes(format_of(y), norm.rows, norm.n);
   const Tensor dx = call.made_like(dy), workspace = call.bytes_of(bytes);
-  const Tensor dgamma = call.floats_of({with_dgamma ? norm.n : 0}), dbeta = call.floats_of({with_dbeta ? norm.n : 0});
+  const Tensor dgamma = call.reals_of(with_dgamma ? norm.n : 0, gamma ? gamma : beta), dbeta = call.reals_of(with_dbeta ? norm.n : 0, gamma ? gamma : beta);
   backend.norm_backward(format_of(y), norm, call.data(dy), call.data(y), call.data<float>(rstd), norm.side_count > 0 ? call.data<float>(side_x_hat) : nullptr,
-                        dx.mutable_data_ptr(), with_dgamma ? result<float>(dgamma) : nullptr, with_dbeta ? result<float>(dbeta) : nullptr,
+                        dx.mutable_data_ptr(), with_dgamma ? dgamma.mutable_data_ptr() : nullptr, with_dbeta ? dbeta.mutable_data_ptr() : nullptr,
                         workspace.mutable_data_ptr(), bytes);
   return {dx, dgamma, dbeta};
 }
@@ -486,10 +504,11 @@ inline std::tuple<Tensor, Tensor, Tensor> norm_backward_8bit(const Tensor& dy, c
   const Host backend = call.backend<Host>();
   const std::size_t bytes = backend.norm_workspace_bytes(format_of(dy), norm.rows, norm.n);
   const Tensor dx = call.made_like(dy), workspace = call.bytes_of(bytes);
-  const Tensor dgamma = call.floats_of({with_dgamma ? norm.n : 0}), dbeta = call.floats_of({with_dbeta ? norm.n : 0});
+  const Tensor dgamma = call.reals_of(with_dgamma ? norm.n : 0, gamma ? gamma : beta), dbeta = call.reals_of(with_dbeta ? norm.n : 0, gamma ? gamma : beta);
   backend.norm_backward_8bit(format_of(dy), known, norm, call.data(dy), call.data(codes), call.data(scales), static_cast<std::size_t>(scale_bytes),
                              call.data<float>(rstd), norm.side_count > 0 ? call.data<float>(side_x_hat) : nullptr, dx.mutable_data_ptr(),
-                             with_dgamma ? result<float>(dgamma) : nullptr, with_dbeta ? result<float>(dbeta) : nullptr, workspace.mutable_data_ptr(), bytes);
+                             with_dgamma ? dgamma.mutable_data_ptr() : nullptr, with_dbeta ? dbeta.mutable_data_ptr() : nullptr, workspace.mutable_data_ptr(),
+                             bytes);
   return {dx, dgamma, dbeta};
 }
 
@@ -524,9 +543,10 @@ inline constexpr const char* kSchemas[] = {
     "bias_gelu_backward(Tensor dy, Tensor y, Tensor mask, SymInt columns) -> (Tensor, Tensor)",
     "softmax_forward_code(Tensor x, SymInt columns) -> (Tensor, Tensor)",
     "softmax_backward_code(Tensor dy, Tensor codes, SymInt columns) -> Tensor",
-    "norm_forward(Tensor x, SymInt columns, Tensor? gamma, Tensor? beta, float eps, bool rms, Tensor? side_channels) -> (Tensor, Tensor, Tensor)",
+    "norm_forward(Tensor x, SymInt columns, Tensor? gamma, Tensor? beta, float eps, bool rms, Tensor? side_channels, "
+    "Tensor(a!)? seen=None, float tau=0.0) -> (Tensor, Tensor, Tensor)",
     "norm_backward(Tensor dy, Tensor y, SymInt columns, Tensor? gamma, Tensor? beta, Tensor rstd, bool rms, Tensor? side_channels, Tensor side_x_hat, "
-    "bool with_dgamma, bool with_dbeta) -> (Tensor, Tensor, Tensor)",
+    "bool with_dgamma, bool with_dbeta, float tau=0.0) -> (Tensor, Tensor, Tensor)",
     "norm_forward_8bit(Tensor x, SymInt columns, Tensor? gamma, Tensor? beta, float eps, bool rms, Tensor? side_channels, int store) -> (Tensor, Tensor, "
     "Tensor, Tensor, Tensor)",
     "norm_backward_8bit(Tensor dy, Tensor codes, Tensor scales, SymInt columns, Tensor? gamma, Tensor? beta, Tensor rstd, bool rms, Tensor? side_channels, "

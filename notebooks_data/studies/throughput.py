@@ -143,35 +143,61 @@ def sequences_per_second(training, batch, length):
     return {"batch": batch, "sequences_per_s": batch / statistics.median(times), "step_s": times}
 
 
-def measured(model, mode, recipe, device, tiny):
-    """A row of the file."""
-    row = {"model": model, "mode": mode, "recipe": recipe}
-    begun = time.perf_counter()
-    length, common = (16, 4) if tiny else (LENGTH, COMMON_BATCH)
-    try:
-        training = Training(model, mode, recipe, device, tiny)
-        row["first_loss"] = training.step(2, length).item()
-        row["first_step_s"] = time.perf_counter() - begun
-        if device == "cuda":
-            training.step(4, length)
-            small = [(b, peak_bytes(training, b, length)) for b in (4, 8)]
-            row["mib_per_sequence"] = (small[1][1] - small[0][1]) / 4 / MIB
-            row["peak_mib"] = {"batch": common, "mib": peak_bytes(training, common, length) / MIB}
-        row["at_common_batch"] = sequences_per_second(training, common, length)
-        if device == "cuda":
-            torch.cuda.empty_cache()
-            room = (torch.cuda.mem_get_info()[0] + torch.cuda.memory_allocated()) * (1 - RESERVE)
-            row["largest_batch"], row["smallest_that_failed"] = largest_batch(lambda batch: runs(training, batch, length), small, room)
+def at_largest_batch(training, row, length):
+    """Several steps one after another may not have the room that a first one had: the largest batch is one at which the speed was measured."""
+    while True:
+        try:
             row["at_largest_batch"] = sequences_per_second(training, row["largest_batch"], length)
-    except Exception as error:  # whatever one recipe ends in, the others have their figures
+            return
+        except torch.OutOfMemoryError:
+            training.optimizer.zero_grad(set_to_none=True)
+        gc.collect()  # outside of the handler, whose error holds the step's tensors
+        torch.cuda.empty_cache()
+        row["smallest_that_failed"] = row["largest_batch"]
+        row["largest_batch"] -= max(1, row["largest_batch"] // 50)
+
+
+def trained(row, device, tiny, work):
+    """work(training, length) for a row of the file; whatever it ends in, the other rows have their figures."""
+    begun, training = time.perf_counter(), None
+    try:
+        training = Training(row["model"], row["mode"], row["recipe"], device, tiny)
+        work(training, 16 if tiny else LENGTH)
+    except Exception as error:
         row["failed"] = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
     training = None
     gc.collect()
     if device == "cuda":
         torch.cuda.empty_cache()
     torch._dynamo.reset()
-    row["seconds"] = time.perf_counter() - begun
-    return row
+    row["seconds"] = row.get("seconds", 0) + time.perf_counter() - begun
+
+
+def measure_at_common_batch(row, device, tiny):
+    def work(training, length):
+        begun, common = time.perf_counter(), 4 if tiny else COMMON_BATCH
+        row["first_loss"] = training.step(2, length).item()
+        row["first_step_s"] = time.perf_counter() - begun
+        if device == "cuda":
+            training.step(4, length)
+            row["small_peak_bytes"] = [(b, peak_bytes(training, b, length)) for b in (4, 8)]
+            (b0, m0), (b1, m1) = row["small_peak_bytes"]
+            row["mib_per_sequence"] = (m1 - m0) / (b1 - b0) / MIB
+            row["peak_mib"] = {"batch": common, "mib": peak_bytes(training, common, length) / MIB}
+        row["at_common_batch"] = sequences_per_second(training, common, length)
+
+    trained(row, device, tiny, work)
+
+
+def measure_at_largest_batch(row, device, tiny):
+    def work(training, length):
+        training.step(4, length)
+        torch.cuda.empty_cache()
+        room = (torch.cuda.mem_get_info()[0] + torch.cuda.memory_allocated()) * (1 - RESERVE)
+        row["largest_batch"], row["smallest_that_failed"] = largest_batch(lambda batch: runs(training, batch, length), row["small_peak_bytes"], room)
+        at_largest_batch(training, row, length)
+
+    trained(row, device, tiny, work)
 
 
 def ratio(rows, row, of):
@@ -180,24 +206,23 @@ def ratio(rows, row, of):
     return of(row) / of(base) if base is not None and of(row) and of(base) else None
 
 
+def line_of(rows, row):
+    def cell(of, form):
+        value, times = of(row), ratio(rows, row, of)
+        return "-" if value is None else format(value, form) + (f" ({times:.2f})" if times else "")
+
+    def speed(name):
+        return cell(lambda r: r.get(name, {}).get("sequences_per_s"), ".1f")
+
+    bytes_of_each, largest = cell(lambda r: r.get("mib_per_sequence"), ".1f"), cell(lambda r: r.get("largest_batch"), "d")
+    failed = f"  then FAILED: {row['failed']}" if "failed" in row else ""
+    return f"{row['model']:15}{row['mode']:14}{row['recipe']:17}{bytes_of_each:>14}{largest:>16}{speed('at_largest_batch'):>18}{speed('at_common_batch'):>18}{failed}"
+
+
 def table(found):
-    lines = [f"{found['device']}, PyTorch {found['torch']}, transformers {found['transformers']}; (x) against eager + SDPA",
-             f"{'':46}{'MiB/sequence':>14}{'largest batch':>16}{'seq/s there':>18}{'seq/s at ' + str(COMMON_BATCH):>18}"]  # fmt: skip
-    rows = found["rows"]
-    for row in rows:
-        head = f"{row['model']:15}{row['mode']:14}{row['recipe']:17}"
-        if "failed" in row:
-            lines.append(f"{head} FAILED: {row['failed']}")
-            continue
-
-        def cell(of, form):
-            value, times = of(row), ratio(rows, row, of)
-            return "-" if value is None else format(value, form) + (f" ({times:.2f})" if times else "")
-
-        speed = lambda name: lambda r: r.get(name, {}).get("sequences_per_s")  # noqa: E731
-        lines.append(f"{head}{cell(lambda r: r.get('mib_per_sequence'), '.1f'):>14}{cell(lambda r: r.get('largest_batch'), 'd'):>16}"
-                     f"{cell(speed('at_largest_batch'), '.1f'):>18}{cell(speed('at_common_batch'), '.1f'):>18}")  # fmt: skip
-    return lines
+    head = [f"{found['device']}, PyTorch {found['torch']}, transformers {found['transformers']}; (x) against eager + SDPA",
+            f"{'':46}{'MiB/sequence':>14}{'largest batch':>16}{'seq/s there':>18}{'seq/s at ' + str(COMMON_BATCH):>18}"]  # fmt: skip
+    return head + [line_of(found["rows"], row) for row in found["rows"]]
 
 
 def choices(parser, text, known, what):
@@ -242,17 +267,35 @@ def main():
              "transformers": transformers.__version__, "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu", "tiny": options.tiny,
              "length": LENGTH, "dropout": P, "complete": False, "rows": []}  # fmt: skip
     begun = time.perf_counter()
-    for model, mode, recipe in wanted:
-        if time.perf_counter() - begun > options.seconds:
-            break
-        found["rows"].append(measured(model, mode, recipe, options.device, options.tiny))
-        found["complete"] = len(found["rows"]) == len(wanted)
-        print(table(found)[-1], flush=True)
+
+    def has_time():
+        return time.perf_counter() - begun <= options.seconds
+
+    def keep(row):
+        searched = options.device != "cuda" or all("at_largest_batch" in one or "failed" in one for one in found["rows"])
+        found["complete"] = searched and len(found["rows"]) == len(wanted)
+        print(line_of(found["rows"], row), flush=True)
         if options.write or options.out:
             written(path, found)
+
+    # All at the common batch first: the search for the largest takes longer, and what it ends in is no matter to the others.
+    for model, mode, recipe in wanted:
+        if not has_time():
+            break
+        found["rows"].append({"model": model, "mode": mode, "recipe": recipe})
+        measure_at_common_batch(found["rows"][-1], options.device, options.tiny)
+        keep(found["rows"][-1])
+    searched = 0
+    for row in (row for row in found["rows"] if options.device == "cuda" and "failed" not in row):
+        if not has_time():
+            break
+        measure_at_largest_batch(row, options.device, options.tiny)
+        searched += 1
+        keep(row)
     print("\n".join(table(found)))
     if not found["complete"]:
-        print(f"left out, for want of time: {len(wanted) - len(found['rows'])} of {len(wanted)} rows")
+        largest = f", the largest batch of {len(found['rows']) - searched}" if options.device == "cuda" else ""
+        print(f"left out, for want of time: {len(wanted) - len(found['rows'])} of {len(wanted)} rows{largest}")
     return 1 if any("failed" in row for row in found["rows"]) else 0
 
 

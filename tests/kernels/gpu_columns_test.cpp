@@ -77,8 +77,8 @@ TEST(StandInColumns, FinishAddsAndDivides) {
           next_order();
           const auto blocks = static_cast<unsigned>(2 * ((n + cuda::kFinishColumns - 1) / cuda::kFinishColumns));
           expect_success(cuda::launch(cuda::norm_finish<>, blocks, cuda::kColumnThreads, 0, nullptr, static_cast<const float*>(from.get()),
-                                      divides ? static_cast<const float*>(by.get()) : nullptr, n, stride, words, left, apart, gamma ? dgamma.get() : nullptr,
-                                      beta ? dbeta.get() : nullptr));
+                                      divides ? static_cast<const float*>(by.get()) : nullptr, static_cast<const void*>(nullptr), n, stride, words, left, apart,
+                                      gamma ? dgamma.get() : nullptr, beta ? dbeta.get() : nullptr));
           std::vector<float> quotients(sums.begin(), sums.begin() + n);
           for (i64 j = 0; divides && j < n; ++j)
             quotients[static_cast<std::size_t>(j)] = div_rn(sums[static_cast<std::size_t>(j)], divisor[static_cast<std::size_t>(j)]);

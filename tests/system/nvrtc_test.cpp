@@ -213,8 +213,8 @@ TEST_P(NvrtcTest, EveryNormKernelCompiles) {
       }
     }
   }
-  source += "template __global__ void cuda::norm_prepare<>(NormColumns, i32*, const float*, const float*, i64, i64, SideBuffer<const float>);\n";
-  source += "template __global__ void cuda::norm_finish<>(const float*, const float*, i64, i64, i64, i64, i64, float*, float*);\n";
+  source += "template __global__ void cuda::norm_prepare<>(NormColumns, i32*, const void*, const void*, i64, i64, SideBuffer<const float>, SideGuard);\n";
+  source += "template __global__ void cuda::norm_finish<>(const float*, const float*, const void*, i64, i64, i64, i64, i64, void*, void*);\n";
   EXPECT_EQ(compile(source, GetParam()), "");
 }
 

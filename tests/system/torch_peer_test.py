@@ -6,6 +6,7 @@ import importlib.util
 import io
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -100,7 +101,7 @@ def said_by(*arguments):
 
 
 def our_row(**changes):
-    return {"name": "gelu_backward", "format": "bf16", "rows": 1, "columns": 4096, "us_median": 50.0, "share_of_copy": 0.9, **changes}
+    return {"name": "gelu_backward", "format": "bf16", "rows": 1, "columns": 4096, "us_median": 50.0, "gb_per_s": 18.0, **changes}
 
 
 class TorchPeer(unittest.TestCase):
@@ -113,7 +114,7 @@ class TorchPeer(unittest.TestCase):
     def test_disturbed_rounds_are_left_out_of_every_row(self):
         rows = peer.finished([{"name": "copy", "bytes": 1000, "us": [1.0, 2.0, 1.1]}, {"name": "x", "bytes": 3000, "us": [4.0, 100.0, 2.0]}, {"name": "y", "failed": "why"}])
         self.assertEqual((rows[1]["kept_rounds"], rows[1]["us_median"]), (2, 3.0))
-        self.assertAlmostEqual(rows[1]["share_of_copy"], 3.0 / 3.0 * 1.05)
+        self.assertAlmostEqual(rows[1]["gb_per_s"], 1e-3 * 3000 / 3.0)
         self.assertNotIn("us_median", rows[2])
 
     def test_every_row_on_both_devices(self):
@@ -146,20 +147,34 @@ class TorchPeer(unittest.TestCase):
     def test_the_table_joins_by_work(self):
         theirs = peer.finished([{"name": name, "format": "bf16", "rows": 1, "columns": 4096, "bytes": 1000, "us": us}
                                 for name, us in (("copy", [10.0]), ("gelu_backward", [40.0]), ("gelu_backward_compiled", [100.0]))])
-        lines = peer.comparison([our_row(), our_row(name="bias_gelu_forward"), our_row(format="f16")], theirs)
+        ours = [our_row(name="copy", columns=1 << 20, gb_per_s=12.0), our_row(name="scale", columns=1 << 20, gb_per_s=20.0)]
+        lines = peer.comparison([our_row(), our_row(name="bias_gelu_forward"), our_row(format="f16"), *ours], theirs)
         self.assertEqual(len(lines), 4)
         self.assertRegex(lines[1], r"^gelu_backward +bf16 +4096 +50\.00 +40\.00 +0\.80 .*BEHIND$")
         self.assertRegex(lines[2], r"^gelu_backward_compiled *bf16 +4096 +50\.00 +100\.00 +2\.00 +90\.0% +10\.0%$")
         self.assertEqual(lines[3], "2 rows, behind PyTorch in 1")
 
+    def test_committed_results_are_shown_without_a_gpu(self):
+        folder = pathlib.Path(SCRIPT).parents[2] / "notebooks_data/gpu/nvidia_h200"
+        ended = subprocess.run([sys.executable, str(SCRIPT), "--ours", str(folder / "timing.json"), "--theirs", str(folder / "torch.json")], capture_output=True, text=True)
+        self.assertEqual((ended.returncode, ended.stderr), (0, ""))
+        readme = (folder.parent / "README.md").read_text().replace("\n", " ")
+        rows = [line for line in ended.stdout.splitlines()[1:-1] if not line.startswith(("copy", "scale", "gelu_backward_compiled"))]
+        ahead = sum("BEHIND" not in row for row in rows)
+        self.assertIn(f"{len(rows)} rows of our kernels have a row of PyTorch's beside them; ours are faster in {ahead}.", readme)
+        self.assertLessEqual(max(float(re.search(r"([0-9.]+)%", row)[1]) for row in rows), 100, "none of ours is above the ceiling")
+        for line in json.loads((folder / "checks.json").read_text())["digests"]["digests"]:
+            self.assertEqual(line["sha256"], line["sweep"])
+
     def test_refuses_in_one_line(self):
         with tempfile.TemporaryDirectory() as folder:
             bad = pathlib.Path(folder) / "ours.json"
-            for text in ("", "[]", "{}", '{"schema": "outgrad.gpu_torch/2", "timings": []}', '{"schema": "outgrad.gpu_time/2", "timings": [{}]}'):
+            for text in ("", "[]", "{}", '{"schema": "outgrad.gpu_torch/3", "timings": []}', '{"schema": "outgrad.gpu_time/3", "timings": [{}]}',
+                         '{"schema": "outgrad.gpu_time/3", "timings": []}', '{"schema": 3, "timings": []}', '{"schema": "outgrad.gpu_time/3", "timings": 5}'):
                 bad.write_text(text)
                 status, said = said_by("--ours", str(bad))
-                self.assertEqual((status, said), (2, f"outgrad: torch_peer: {bad}: is not what outgrad-gpu time writes (outgrad.gpu_time/2)\n"))
-            for arguments in (("--ours", folder + "/absent"), ("--budget", "0"), ("--budget", "x"), ("--nonsense",), ("--device", "tpu"), ("stray",)):
+                self.assertEqual((status, said), (2, f"outgrad: torch_peer: {bad}: is not what outgrad-gpu time writes (outgrad.gpu_time)\n"))
+            for arguments in (("--ours", folder + "/absent"), ("--theirs", str(bad)), ("--budget", "0"), ("--budget", "x"), ("--nonsense",), ("--device", "tpu"), ("stray",)):
                 status, said = said_by(*arguments)
                 self.assertEqual((status, said.count("\n")), (2, 1), said)
 

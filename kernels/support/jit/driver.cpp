@@ -35,6 +35,7 @@ Driver::Driver() {
   find(retain, "cuDevicePrimaryCtxRetain");
   find(release, "cuDevicePrimaryCtxRelease_v2");
   find(set_current, "cuCtxSetCurrent");
+  find(current, "cuCtxGetCurrent");
   find(push_context, "cuCtxPushCurrent_v2");
   find(pop_context, "cuCtxPopCurrent_v2");
   find(exchange_capture_mode, "cuThreadExchangeStreamCaptureMode");

@@ -59,6 +59,7 @@ struct Driver {
   Result (*retain)(Handle*, int) = nullptr;
   Result (*release)(int) = nullptr;
   Result (*set_current)(Handle) = nullptr;
+  Result (*current)(Handle*) = nullptr;
   Result (*push_context)(Handle) = nullptr;
   Result (*pop_context)(Handle*) = nullptr;
   Result (*exchange_capture_mode)(int*) = nullptr;

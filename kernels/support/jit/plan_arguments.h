@@ -24,8 +24,9 @@ inline bool writes_sums(KernelId kernel, const Arguments& a) {
 // device's code knows which.
 class PlanArguments {
  public:
-  PlanArguments(KernelId kernel, const Arguments& arguments)
-      : kernel_(kernel), a_(arguments), n_(arguments.cols), slots_(slot_count(arguments.rows, arguments.cols)) {
+  // watch: for a norm's forward; guard: for its backward.
+  PlanArguments(KernelId kernel, const Arguments& arguments, const SideWatch& watch = {}, const SideGuard& guard = {})
+      : kernel_(kernel), a_(arguments), n_(arguments.cols), slots_(slot_count(arguments.rows, arguments.cols)), watch_(watch), guard_(guard) {
     if (is_norm(kernel) && is_backward(kernel)) prepare_backward();
   }
 
@@ -41,10 +42,11 @@ class PlanArguments {
         if (kernel_ == KernelId::kBiasGeluBackward) return call(work, at("workspace"), at("dbias"), n_, launch.left, launch.apart);
         return call(work, parts_.sums, static_cast<void*>(nullptr), sums_ * backward_.stride, launch.left, launch.apart);
       case DeviceKernel::norm_forward: return call(work, forward());
-      case DeviceKernel::norm_prepare: return call(work, parts_.columns, parts_.place, at("gamma"), at("beta"), n_, cuda::padded_columns(n_), backward_.side);
+      case DeviceKernel::norm_prepare:
+        return call(work, parts_.columns, parts_.place, at("gamma"), at("beta"), n_, cuda::padded_columns(n_), backward_.side, guard_);
       case DeviceKernel::norm_finish:
-        return call(work, parts_.sums, plan.side == SideChannels::none ? at("gamma") : parts_.columns.divisor, n_, backward_.stride, sums_ * backward_.stride,
-                    launch.left, launch.apart, at("dgamma"), at("dbeta"));
+        return call(work, parts_.sums, plan.side == SideChannels::none ? nullptr : parts_.columns.divisor, at("gamma"), n_, backward_.stride,
+                    sums_ * backward_.stride, launch.left, launch.apart, at("dgamma"), at("dbeta"));
       default:  // the kernels that work by rows, or by the slots' rows
         backward_.own_slots = launch.own_slots;
         return call(work, backward_);
@@ -80,17 +82,8 @@ class PlanArguments {
   }
 
   cuda::NormForwardArrays<Any> forward() const {
-    return {pointer<const Any>("x"),
-            pointer<const Any>("residual"),
-            pointer<const float>("gamma"),
-            pointer<const float>("beta"),
-            a_.rows,
-            n_,
-            a_.eps,
-            pointer<Any>("z"),
-            pointer<Any>("y"),
-            pointer<float>("rstd"),
-            a_.side};
+    return {pointer<const Any>("x"), pointer<const Any>("residual"), at("gamma"), at("beta"), a_.rows, n_, a_.eps, pointer<Any>("z"),
+            pointer<Any>("y"),       pointer<float>("rstd"),         a_.side,     watch_};
   }
   void prepare_backward() {
     parts_ = cuda::norm_workspace_at(reinterpret_cast<u64>(at("workspace")), n_);
@@ -98,8 +91,8 @@ class PlanArguments {
     backward_ = {pointer<const Any>("dy"),
                  pointer<const Any>("y"),
                  pointer<const Any>("dz_next"),
-                 pointer<const float>("gamma"),
-                 pointer<const float>("beta"),
+                 at("gamma"),
+                 at("beta"),
                  parts_.columns,
                  parts_.place,
                  pointer<const float>("rstd"),
@@ -111,12 +104,15 @@ class PlanArguments {
                  slots_,
                  cuda::slot_rows(a_.rows, slots_),
                  0,
-                 cuda::sums_stride(n_)};
+                 cuda::sums_stride(n_),
+                 guard_};
   }
 
   KernelId kernel_;
   const Arguments& a_;
   i64 n_, slots_;
+  SideWatch watch_;
+  SideGuard guard_;
   cuda::NormWorkspace parts_{};
   cuda::NormBackwardArrays<Any> backward_{};
   i64 sums_ = 0;

@@ -10,6 +10,10 @@ namespace {
 
 std::string text_of(bool value) { return value ? "true" : "false"; }
 std::string text_of(Norm norm) { return norm == Norm::layer ? "Norm::layer" : "Norm::rms"; }
+std::string text_of(ParameterFormat format) {
+  constexpr const char* kNames[] = {"f32", "f16", "bf16"};
+  return std::string("ParameterFormat::") + kNames[static_cast<int>(format)];
+}
 std::string text_of(SideChannels side) {
   return std::string("cuda::SideChannels::") + (side == SideChannels::none ? "none" : side == SideChannels::some ? "some" : "either");
 }
@@ -109,7 +113,8 @@ std::string source(const ElementwiseInstance& i) {
       return text +
              instantiation(i.kernel, i.function + ", " + i.type + ", " + wide, in + ", " + in + ", const u32*, cuda::SlotRows, i64, " + out + ", float*");
     case DeviceKernel::bias_gelu_forward:
-      return text + instantiation(i.kernel, i.function + ", " + i.type + ", float, " + wide, in + ", const float*, i64, i64, " + out + ", u32*");
+      return text +
+             instantiation(i.kernel, i.function + ", " + i.type + ", " + i.bias + ", " + wide, in + ", const " + i.bias + "*, i64, i64, " + out + ", u32*");
     case DeviceKernel::dropout: return text + instantiation(i.kernel, i.type + ", Schedule", in + ", " + out + ", i64, const u64*, DropoutRule");
     default: return text + instantiation(i.kernel, i.function + ", " + i.type + ", Schedule", in + ", " + out + ", u32*, i64");
   }
@@ -126,8 +131,10 @@ std::string source(const NormInstance& i) {
   const bool forward = i.kernel == DeviceKernel::norm_forward;
   const std::string of = text_of(i.norm) + ", " + i.type + ", Schedule, ", residual = text_of(i.residual), wide = text_of(i.wide) + ", ";
   const std::string text = "#include \"kernels/cuda/norm_kernels.cuh\"\nusing namespace outgrad::kernels;\n" + schedule_struct(i.schedule);
-  if (forward) return text + instantiation(i.kernel, of + wide + residual, "cuda::NormForwardArrays<" + i.type + ">");
-  return text + instantiation(i.kernel, of + (i.kernel == DeviceKernel::norm_backward ? wide : "") + residual + ", " + text_of(i.side),
+  const std::string parameters = ", " + text_of(i.parameters);
+  if (forward) return text + instantiation(i.kernel, of + wide + residual + parameters, "cuda::NormForwardArrays<" + i.type + ">");
+  const bool prepared = i.kernel == DeviceKernel::norm_backward;  // reads neither gamma nor beta
+  return text + instantiation(i.kernel, of + (prepared ? wide : "") + residual + ", " + text_of(i.side) + (prepared ? "" : parameters),
                               "cuda::NormBackwardArrays<" + i.type + ">");
 }
 
@@ -142,11 +149,12 @@ std::string helpers(const char* header) {
 
 std::string bias_helper_source() { return helpers("columns"); }
 
-std::string norm_helper_source(Norm norm, const std::string& type, bool apart) {
+std::string norm_helper_source(Norm norm, const std::string& type, bool apart, ParameterFormat parameters) {
+  const std::string of = text_of(parameters);
   std::string text =
-      helpers("norm_kernels") + instantiation(DeviceKernel::norm_finish, "void", "const float*, const float*, i64, i64, i64, i64, i64, float*, float*");
+      helpers("norm_kernels") + instantiation(DeviceKernel::norm_finish, of, "const float*, const float*, const void*, i64, i64, i64, i64, i64, void*, void*");
   if (!apart) return text;
-  text += instantiation(DeviceKernel::norm_prepare, "void", "NormColumns, i32*, const float*, const float*, i64, i64, SideBuffer<const float>");
+  text += instantiation(DeviceKernel::norm_prepare, of, "NormColumns, i32*, const void*, const void*, i64, i64, SideBuffer<const float>, SideGuard");
   return text + instantiation(DeviceKernel::norm_slot_sums, text_of(norm) + ", " + type, "cuda::NormBackwardArrays<" + type + ">");
 }
 

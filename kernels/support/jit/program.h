@@ -39,6 +39,7 @@ struct ElementwiseInstance {
   std::string stored{};          // the format of y, if it is not `type`: "ParityBf16", "MxFp8", "F8E4M3"
   int code_bits = 0;             // for a kernel with codes; with y in 8 bits at a scale, the bits beside it
   bool dithered = false;
+  std::string bias = "float";  // the format of a bias
 };
 std::string source(const ElementwiseInstance& instance);
 
@@ -54,6 +55,7 @@ struct NormInstance {
   bool wide = false;
   SideChannels side = SideChannels::none;  // for a backward
   GpuNormSchedule schedule{};  // only `sums` of a forward may be left open
+  ParameterFormat parameters = ParameterFormat::f32;
 };
 std::string source(const NormInstance& instance);
 
@@ -61,6 +63,6 @@ std::string source(const NormInstance& instance);
 // and those of a norm. The latter exist without and with the kernels that are needed for rows whose sums come from a
 // separate pass.
 std::string bias_helper_source();
-std::string norm_helper_source(Norm norm, const std::string& type, bool apart);
+std::string norm_helper_source(Norm norm, const std::string& type, bool apart, ParameterFormat parameters = ParameterFormat::f32);
 
 }  // namespace outgrad::kernels::jit

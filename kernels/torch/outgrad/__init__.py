@@ -8,7 +8,8 @@
 from . import library  # first, because it names a PyTorch that is too old
 from .attention import attention, softmax_dropout
 from .bounds import Bounds, bounds
-from .functional import dropout, dropout_add_layer_norm, elu, gelu, gelu_tanh, layer_norm, linear_gelu, mish, quick_gelu, rms_norm, side_channels
+from .drift import look_for_drift, on_drift
+from .functional import dropout, dropout_add_layer_norm, dropout_add_rms_norm, elu, gelu, gelu_tanh, layer_norm, linear_gelu, mish, quick_gelu, rms_norm, side_channels
 from .functional import sigmoid, silu, softplus, swish, tanh
 from .library import ACTIVATIONS, version
 from .linear import linear
@@ -40,13 +41,16 @@ __all__ = [
     "bounds",
     "dropout",
     "dropout_add_layer_norm",
+    "dropout_add_rms_norm",
     "elu",
     "gelu",
     "gelu_tanh",
     "layer_norm",
     "linear",
     "linear_gelu",
+    "look_for_drift",
     "mish",
+    "on_drift",
     "patch",
     "quick_gelu",
     "rms_norm",

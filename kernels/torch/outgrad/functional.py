@@ -17,6 +17,11 @@ from torch._subclasses.fake_tensor import is_fake
 from . import fp8, library, quantisers, stores
 
 
+def _is_usable(x):
+    """Whether x is a dense tensor of a type that is supported: what _expect finds out at length, in 0.5 us."""
+    return isinstance(x, torch.Tensor) and x.dtype in library.FORMATS and x.layout is torch.strided and not x.is_nested
+
+
 def _expect(function, **tensors):
     """Raises an error that says which argument cannot be used, and why. The other tensors are compared with the
     first one."""
@@ -133,8 +138,11 @@ class _Operation:
         return result[: 1 + self.shown] if self.shown else result[0]
 
 
-def _f32(parameter):
-    return None if parameter is None else parameter.float().contiguous()
+def _parameters(weight, bias):
+    """A norm's parameters as the operators take them: contiguous and of one type."""
+    if weight is not None and bias is not None and weight.dtype != bias.dtype:
+        weight, bias = weight.float(), bias.float()
+    return None if weight is None else weight.contiguous(), None if bias is None else bias.contiguous()
 
 
 # --- Activations -----------------------------------------------------------------------------------------------------
@@ -155,11 +163,14 @@ _FORMULAS = {
 
 
 def _keeping_y(name, index):
+    def backward(dy, y, mask):
+        return library.activation_backward(dy.contiguous(), y, mask, index)
+
     return _Operation(
         name,
         lambda x: library.activation_forward(x.contiguous(), index),
         lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs),
-        lambda ctx, dy: _first_only(name, lambda dy, y, mask: library.activation_backward(dy.contiguous(), y, mask, index), dy, *ctx.saved_tensors),
+        lambda ctx, dy: _first_only(name, backward, dy, *ctx.saved_tensors),
     )
 
 
@@ -345,8 +356,13 @@ def _of_output(name: str) -> _OfOutput:
     index = library.ACTIVATIONS.index(name)
     operations = {store: _keeping(name, index, store) for store in stores.STORES if stores.why_not(name, store) is None}
 
+    default = operations[stores.DEFAULT]
+
     def function(x: torch.Tensor, store: str = stores.DEFAULT) -> torch.Tensor:
-        _expect(name, x=x)
+        if not _is_usable(x):
+            _expect(name, x=x)
+        if store == stores.DEFAULT:
+            return default(x)
         if not isinstance(store, str) or store not in operations:
             raise ValueError(f"outgrad.{name}: store: {stores.why_not(name, store)}")
         return operations[stores.for_type(store, x.dtype)](x)
@@ -389,7 +405,7 @@ def gelu(x: torch.Tensor, approximate: Literal["none", "tanh"] = "none", store: 
 
 def _linear_gelu_compute(x, weight, bias):
     z = torch.nn.functional.linear(x, weight)
-    return library.activation_forward(z.contiguous(), 0) if bias is None else library.bias_gelu_forward(z.contiguous(), _f32(bias))
+    return library.activation_forward(z.contiguous(), 0) if bias is None else library.bias_gelu_forward(z.contiguous(), bias.contiguous())
 
 
 def _linear_gelu_keep(ctx, inputs, outputs):
@@ -407,8 +423,8 @@ def _linear_gelu_gradients(ctx, dy):
         else:
             dz, dbias = library.activation_backward(dy.contiguous(), y, mask, 0), None
         dx = dz @ weight if for_x else None
-        dweight = dz.flatten(0, -2).T @ x.flatten(0, -2) if for_weight else None
-        return dx, dweight, dbias.to(ctx.bias_dtype) if for_bias else None
+        dweight = dz.view(-1, dz.shape[-1]).T @ x.reshape(-1, x.shape[-1]) if for_weight else None
+        return dx, dweight, (dbias if dbias.dtype == ctx.bias_dtype else dbias.to(ctx.bias_dtype)) if for_bias else None
 
     return _first_only("linear_gelu", compute, dy, *ctx.saved_tensors)
 
@@ -438,31 +454,32 @@ def linear_gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 # --- Norms -----------------------------------------------------------------------------------------------------------
 
 
+def _like(parameter, gradient):
+    return gradient if gradient.dtype == parameter.dtype and gradient.shape == parameter.shape else gradient.to(parameter.dtype).view_as(parameter)
+
+
 def _norm_keep(ctx, inputs, kept):
-    _, ctx.columns, gamma, beta, _, ctx.rms, side_channels = inputs
+    _, ctx.columns, gamma, beta, _, ctx.rms, side_channels, _, ctx.tau = inputs
     ctx.save_for_backward(gamma, beta, side_channels, *kept)
 
 
 def _norm_gradients(name, ctx, dy, backward):
-    """backward(dy, kept, columns, gamma, beta, rms, side_channels, with_dgamma, with_dbeta), where kept is what _norm_keep was
+    """backward(dy, kept, columns, gamma, beta, rms, side_channels, with_dgamma, with_dbeta, tau), where kept is what _norm_keep was
     given."""
     with_dgamma, with_dbeta = ctx.needs_input_grad[2], ctx.needs_input_grad[3]
 
     def compute(dy, gamma, beta, side_channels, *kept):
-        dx, dgamma, dbeta = backward(dy.contiguous(), kept, ctx.columns, _f32(gamma), _f32(beta), ctx.rms, side_channels, with_dgamma, with_dbeta)
-        return (
-            dx,
-            dgamma.to(gamma.dtype).view_as(gamma) if with_dgamma else None,
-            dbeta.to(beta.dtype).view_as(beta) if with_dbeta else None,
-        )
+        parameters = _parameters(gamma, beta)
+        dx, dgamma, dbeta = backward(dy.contiguous(), kept, ctx.columns, *parameters, ctx.rms, side_channels, with_dgamma, with_dbeta, ctx.tau)
+        return dx, _like(gamma, dgamma) if with_dgamma else None, _like(beta, dbeta) if with_dbeta else None
 
     dx, dgamma, dbeta = _first_only(name, compute, dy, *ctx.saved_tensors)
-    return dx, None, dgamma, dbeta, None, None, None
+    return dx, None, dgamma, dbeta, None, None, None, None, None
 
 
 def _norm_keeping_y(name):
-    def compute(x, columns, gamma, beta, eps, rms, side_channels):
-        return library.norm_forward(x.contiguous(), columns, _f32(gamma), _f32(beta), eps, rms, side_channels)
+    def compute(x, columns, gamma, beta, eps, rms, side_channels, seen, tau):
+        return library.norm_forward(x.contiguous(), columns, *_parameters(gamma, beta), eps, rms, side_channels, seen, tau)
 
     def backward(dy, kept, columns, gamma, beta, rms, side_channels, *wanted):
         y, rstd, side_x_hat = kept
@@ -472,10 +489,11 @@ def _norm_keeping_y(name):
 
 
 def _norm_keeping_8_bits(name, store):
-    def compute(x, columns, gamma, beta, eps, rms, side_channels):
-        return library.norm_forward_8bit(x.contiguous(), columns, _f32(gamma), _f32(beta), eps, rms, side_channels, store)
+    def compute(x, columns, gamma, beta, eps, rms, side_channels, seen, tau):
+        return library.norm_forward_8bit(x.contiguous(), columns, *_parameters(gamma, beta), eps, rms, side_channels, store)
 
-    def backward(dy, kept, columns, gamma, beta, rms, side_channels, *wanted):
+    def backward(dy, kept, columns, gamma, beta, rms, side_channels, *wanted_and_tau):
+        *wanted, _ = wanted_and_tau
         codes, scales, rstd, side_x_hat, _ = kept
         return library.norm_backward_8bit(dy, codes, scales, columns, gamma, beta, rstd, rms, side_channels, side_x_hat, *wanted, store)
 
@@ -512,7 +530,32 @@ def norm_store_why_not(store, columns):
     return f"{columns} columns are no whole number of groups of {group}, which share a scale" if group and columns % group != 0 else None
 
 
-def _checked_norm(function, x, normalized_shape, weight, bias, eps, rms, side_channels, store=stores.DEFAULT_OF_NORMS):
+def checked_norm(function, x, normalized_shape, weight, bias, eps, rms, side_channels, store=stores.DEFAULT_OF_NORMS, seen=None, tau=0.0):
+    """layer_norm or rms_norm. seen, tau: for the module of a norm, what its kernels test (drift.py)."""
+    columns = _columns_at_a_glance(x, normalized_shape, weight, bias) if store == stores.DEFAULT_OF_NORMS else 0
+    columns = columns or _expect_norm(function, x, normalized_shape, weight, bias, store)
+    if not eps >= 0:
+        raise ValueError(f"outgrad.{function}: eps is {eps}, which must be at least 0")
+    if side_channels is not None:
+        _expect_channels(function, side_channels, x)
+    return _norms[function, store](x, columns, weight, bias, eps, rms, side_channels, seen, tau)
+
+
+def _columns_at_a_glance(x, normalized_shape, weight, bias):
+    """The columns of a norm over one dimension whose arguments fit together; 0 if that takes a longer look."""
+    if not _is_usable(x) or x.dim() == 0:
+        return 0
+    columns, device = x.shape[-1], x.device
+    if normalized_shape != (columns,) and normalized_shape != columns:
+        return 0
+    for parameter in (weight, bias):
+        if parameter is not None and not (_is_usable(parameter) and parameter.shape == (columns,) and parameter.device == device):
+            return 0
+    return columns
+
+
+def _expect_norm(function, x, normalized_shape, weight, bias, store):
+    """The columns of a norm; raises an error that says which argument cannot be used, and why."""
     _expect(function, x=x, weight=weight, bias=bias)
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if not shape or tuple(x.shape[-len(shape) :]) != shape:
@@ -524,11 +567,7 @@ def _checked_norm(function, x, normalized_shape, weight, bias, eps, rms, side_ch
         raise ValueError(f"outgrad.{function}: store: {why}")
     if store != stores.DEFAULT_OF_NORMS and x.device.type == "cuda" and not is_fake(x):
         raise ValueError(f"outgrad.{function}: store {store}: norms from y in 8 bits run on the CPU, x is on {x.device}")
-    if not eps >= 0:
-        raise ValueError(f"outgrad.{function}: eps is {eps}, which must be at least 0")
-    if side_channels is not None:
-        _expect_channels(function, side_channels, x)
-    return _norms[function, store](x, math.prod(shape), weight, bias, eps, rms, side_channels)
+    return math.prod(shape)
 
 
 def _expect_channels(function, channels, x):
@@ -539,6 +578,9 @@ def _expect_channels(function, channels, x):
         raise TypeError(f"outgrad.{function}: side_channels is {channels.dtype} of shape {tuple(channels.shape)}; int32 numbers of columns in one dimension are needed")
     if channels.device != x.device:
         raise ValueError(f"outgrad.{function}: side_channels is on {channels.device}, x on {x.device}")
+
+
+EPS_OF_RMS = torch.finfo(torch.float32).eps
 
 
 def layer_norm(
@@ -559,7 +601,7 @@ def layer_norm(
     GPU, never a plausible wrong gradient. store: what is kept
     in place of y, "e4m3", "mxfp8" or "int8" (stores.py), on CPUs.
     """
-    return _checked_norm("layer_norm", x, normalized_shape, weight, bias, eps, False, side_channels, store)
+    return checked_norm("layer_norm", x, normalized_shape, weight, bias, eps, False, side_channels, store)
 
 
 def rms_norm(
@@ -572,8 +614,8 @@ def rms_norm(
 ) -> torch.Tensor:
     """RMSNorm over the last dimensions: layer_norm without mean and bias. eps defaults to float32's, 2^-23, for each of the
     three types, because PyTorch computes in float32 and takes the eps of that."""
-    eps = torch.finfo(torch.float32).eps if eps is None else eps
-    return _checked_norm("rms_norm", x, normalized_shape, weight, None, eps, True, side_channels, store)
+    eps = EPS_OF_RMS if eps is None else eps
+    return checked_norm("rms_norm", x, normalized_shape, weight, None, eps, True, side_channels, store)
 
 
 # For each format of a stored y: unit roundoff, half the least subnormal, and the least magnitude that rounds to
@@ -632,8 +674,19 @@ def side_channels(
     weight| is large; 1 / weight is not a normal fp32 number; or y may overflow. weight and bias are [n]. store: what is
     kept in place of y (stores.py); with y in 8 bits its own rounding counts, and not that of dtype.
     """
+    return chosen_channels(weight, bias, dtype, tau, store)
+
+
+def chosen_channels(weight, bias, dtype, tau, store, margin=1):
+    """side_channels, or with a margin above 1 those of which any limit is no further away than by this factor."""
     if weight is None:
         return None
+    found = (~told_channels(weight, bias, dtype, tau, store, margin)).nonzero().flatten().to(torch.int32)
+    return found if found.numel() > 0 else None
+
+
+def told_channels(weight, bias, dtype, tau, store, margin=1):
+    """Whether the output of a norm tells each channel well enough."""
     dtype = weight.dtype if dtype is None else dtype
     if dtype not in library.FORMATS:
         raise TypeError(f"outgrad.side_channels: {dtype} is none of float32, float16, bfloat16")
@@ -649,10 +702,18 @@ def side_channels(
         u, absolute, overflow = UNIT_OF_STORE[store], _absolute_storage_error(gamma, beta, store), _OVERFLOW[torch.float32]
     beta = beta.abs()
     moved = u * (1 + beta / gamma) + (absolute + 2.0**-149) / gamma + 3 * 2.0**-24
-    told = (moved <= (largest_storage_error(dtype, store) if tau is None else tau)) & (gamma < 2.0**126) & (gamma > 2.0**-128)
-    told &= (_LARGEST_X_HAT * gamma + beta) * (1 + 2.0**-10) < overflow
-    found = (~told).nonzero().flatten().to(torch.int32)
-    return found if found.numel() > 0 else None
+    most = (largest_storage_error(dtype, store) if tau is None else tau) / margin
+    told = (moved <= most) & (gamma < 2.0**126 / margin) & (gamma > 2.0**-128 * margin)
+    return told & ((_LARGEST_X_HAT * gamma + beta) * (1 + 2.0**-10) < overflow / margin)
+
+
+def expect_8_bits(weight, bias, dtype, tau, store, channels):
+    """For compiled code, where `channels` are constants and kernels of norms from 8 bits test nothing: raises where y in 8 bits no longer tells a
+    channel that is none of them."""
+    with torch.no_grad():
+        lost = ~told_channels(weight, bias, dtype, tau, store)
+        lost = lost if channels is None else lost.index_fill(0, channels.long(), False)
+        torch._assert_async(~lost.any(), "outgrad: gamma and beta moved so far at once that the output of a norm no longer gives the gradient")
 
 
 # --- Dropout ---------------------------------------------------------------------------------------------------------
@@ -668,7 +729,9 @@ def _dropout_keep(ctx, inputs, outputs):
 
 
 def _dropout_gradients(ctx, dy):
-    return _dropout(dy, ctx.saved_tensors[0], ctx.p), None, None  # linear in dy, so it has all derivatives
+    # Linear in dy, so it has all derivatives.
+    (seed,) = ctx.saved_tensors
+    return _dropout(dy, seed, ctx.p) if torch.is_grad_enabled() else library.dropout(dy.contiguous(), seed, ctx.p), None, None
 
 
 _dropout = _Operation("dropout", _dropout_compute, _dropout_keep, _dropout_gradients)
@@ -692,9 +755,59 @@ def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Ten
     Philox4x32-10 of a seed and the element's number decides which elements are dropped; the backward pass computes it
     again. The seed comes from PyTorch's generator, so torch.manual_seed and checkpointing repeat it.
     """
-    _expect("dropout", x=x)
+    if not _is_usable(x):
+        _expect("dropout", x=x)
     p = checked_probability("dropout", p, training)
     return _dropout(x, new_seed(x.device), p) if p > 0 else x
+
+
+def _dropout_add_norm(name):
+    """norm(dropout(x, p) + residual) as one node; a seed of None drops nothing. Its derivatives with respect to the two are those of their sum."""
+
+    def compute(x, residual, seed, p, columns, gamma, beta, eps, rms, side_channels, seen, tau):
+        dropped = x if seed is None else library.dropout(x.contiguous(), seed, p)
+        return library.norm_forward(dropped + residual, columns, *_parameters(gamma, beta), eps, rms, side_channels, seen, tau)
+
+    def keep(ctx, inputs, outputs):
+        _, _, seed, ctx.p, ctx.columns, gamma, beta, _, ctx.rms, side_channels, _, ctx.tau = inputs
+        ctx.save_for_backward(seed, gamma, beta, side_channels, *outputs)
+
+    def gradients(ctx, dy):
+        for_x, for_residual, _, _, _, with_dgamma, with_dbeta, *_ = ctx.needs_input_grad
+
+        def backward(dy, seed, gamma, beta, side_channels, y, rstd, side_x_hat):
+            parameters = _parameters(gamma, beta)
+            dz, dgamma, dbeta = library.norm_backward(
+                dy.contiguous(), y, ctx.columns, *parameters, rstd, ctx.rms, side_channels, side_x_hat, with_dgamma, with_dbeta, ctx.tau
+            )
+            dx = (dz if seed is None else library.dropout(dz, seed, ctx.p)) if for_x else None
+            return dx, dz if for_residual else None, _like(gamma, dgamma) if with_dgamma else None, _like(beta, dbeta) if with_dbeta else None
+
+        dx, dresidual, dgamma, dbeta = _first_only(name, backward, dy, *ctx.saved_tensors)
+        return dx, dresidual, None, None, None, dgamma, dbeta, None, None, None, None, None
+
+    return _Operation(name, compute, keep, gradients)
+
+
+_dropout_add_norms = {name: _dropout_add_norm(f"dropout_add_{name}") for name in ("layer_norm", "rms_norm")}
+
+
+def checked_dropout_add_norm(norm, x, residual, normalized_shape, weight, bias, p, eps, training, rms, side_channels, seen=None, tau=0.0):
+    """dropout_add_layer_norm or dropout_add_rms_norm. seen, tau: as of checked_norm."""
+    function = f"dropout_add_{norm}"
+    p = checked_probability(function, p, training)
+    if not (_is_usable(x) and _is_usable(residual) and x.device == residual.device):
+        _expect(function, x=x, residual=residual)
+    if residual.shape != x.shape or residual.dtype != x.dtype:
+        found = f"x is {x.dtype} of shape {tuple(x.shape)}, residual {residual.dtype} of shape {tuple(residual.shape)}"
+        raise ValueError(f"outgrad.{function}: {found}; they must be alike")
+    columns = _columns_at_a_glance(x, normalized_shape, weight, bias) or _expect_norm(function, x, normalized_shape, weight, bias, stores.DEFAULT_OF_NORMS)
+    if not eps >= 0:
+        raise ValueError(f"outgrad.{function}: eps is {eps}, which must be at least 0")
+    if side_channels is not None:
+        _expect_channels(function, side_channels, x)
+    seed = new_seed(x.device) if p > 0 else None
+    return _dropout_add_norms[norm](x, residual, seed, p, columns, weight, bias, eps, rms, side_channels, seen, tau)
 
 
 def dropout_add_layer_norm(
@@ -708,6 +821,21 @@ def dropout_add_layer_norm(
     training: bool = True,
     side_channels: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """layer_norm(dropout(x, p) + residual), which stands between the sub-layers of BERT. Keeps y, 4 bytes per row
-    and a seed."""
-    return layer_norm(dropout(x, p, training) + residual, normalized_shape, weight, bias, eps, side_channels)
+    """layer_norm(dropout(x, p) + residual), which stands between the sub-layers of BERT, as one node. Keeps y, 4 bytes per row
+    and a seed. x and residual have one shape and one type."""
+    return checked_dropout_add_norm("layer_norm", x, residual, normalized_shape, weight, bias, p, eps, training, False, side_channels)
+
+
+def dropout_add_rms_norm(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: torch.Tensor | None = None,
+    p: float = 0.5,
+    eps: float | None = None,
+    training: bool = True,
+    side_channels: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """rms_norm(dropout(x, p) + residual), as dropout_add_layer_norm."""
+    eps = EPS_OF_RMS if eps is None else eps
+    return checked_dropout_add_norm("rms_norm", x, residual, normalized_shape, weight, None, p, eps, training, True, side_channels)

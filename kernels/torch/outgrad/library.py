@@ -207,14 +207,20 @@ def _(dy, y, mask, activation):
 
 
 @torch.library.register_fake("outgrad::norm_forward")
-def _(x, columns, gamma, beta, eps, rms, side_channels):
+def _(x, columns, gamma, beta, eps, rms, side_channels, seen=None, tau=0.0):
     rows = x.numel() // columns
     return _contiguous(x), _floats(x, rows), _floats(x, rows, 0 if side_channels is None else side_channels.numel())
 
 
+def _gradients_of_parameters(dy, columns, gamma, beta, with_dgamma, with_dbeta):
+    model = gamma if gamma is not None else beta
+    dtype = torch.float32 if model is None else model.dtype
+    return tuple(dy.new_empty(columns if wanted else 0, dtype=dtype) for wanted in (with_dgamma, with_dbeta))
+
+
 @torch.library.register_fake("outgrad::norm_backward")
-def _(dy, y, columns, gamma, beta, rstd, rms, side_channels, side_x_hat, with_dgamma, with_dbeta):
-    return _contiguous(dy), _floats(y, columns if with_dgamma else 0), _floats(y, columns if with_dbeta else 0)
+def _(dy, y, columns, gamma, beta, rstd, rms, side_channels, side_x_hat, with_dgamma, with_dbeta, tau=0.0):
+    return _contiguous(dy), *_gradients_of_parameters(dy, columns, gamma, beta, with_dgamma, with_dbeta)
 
 
 @torch.library.register_fake("outgrad::norm_forward_8bit")
@@ -227,7 +233,7 @@ def _(x, columns, gamma, beta, eps, rms, side_channels, store):
 
 @torch.library.register_fake("outgrad::norm_backward_8bit")
 def _(dy, codes, scales, columns, gamma, beta, rstd, rms, side_channels, side_x_hat, with_dgamma, with_dbeta, store):
-    return _contiguous(dy), _floats(dy, columns if with_dgamma else 0), _floats(dy, columns if with_dbeta else 0)
+    return _contiguous(dy), *_gradients_of_parameters(dy, columns, gamma, beta, with_dgamma, with_dbeta)
 
 
 @torch.library.register_fake("outgrad::dropout")

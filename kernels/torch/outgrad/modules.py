@@ -1,13 +1,13 @@
 """Modules that have the names, parameters and state_dict of PyTorch's own, but whose backward pass reads the output."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import is_fake
 
-from . import fp8, functional, library, quantisers, stores
+from . import drift, fp8, functional, library, quantisers, stores
 from .bounds import bounds, rounded_up
 from .linear import linear
 from .softmax import softmax
@@ -181,6 +181,27 @@ def _equal(a, b):
     return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
 
 
+def _is_sharded(parameter):
+    """Whether a parameter is a DTensor: outside of a forward pass those of FSDP2 are, in parts."""
+    return hasattr(parameter, "full_tensor")
+
+
+def _whole(parameter):
+    return parameter.full_tensor() if _is_sharded(parameter) else parameter
+
+
+_UNWATCHED = None, None, 0.0  # what _Norm._side gives where there are no side channels and nothing is tested
+
+
+class _Found(NamedTuple):
+    """The side channels that a norm has found."""
+
+    key: tuple  # what they were searched for
+    copies: tuple | None  # of the parameters, where values are compared in each pass of eager mode; empty: nothing is, they are searched for again
+    channels: torch.Tensor | None
+    watched: tuple  # (channels, seen, tau) for the kernels in eager mode
+
+
 class _Norm:
     """The common part of LayerNorm and RMSNorm: their behaviour under autocast, and which channels have side
     buffers."""
@@ -190,8 +211,13 @@ class _Norm:
     norms = "fp32"
     store = stores.DEFAULT_OF_NORMS  # what is kept in place of y: one of stores.OF_NORMS, by the constructor or by patch
     tau = None  # for functional.side_channels; None: its default for the output's type
-    _outgrad_found = None  # (type, tau and store, copies of the parameters, the channels that were found for them)
-    _outgrad_changes = 0  # how often the channels found have changed
+    _outgrad_found = None  # a _Found
+    _outgrad_stale = False  # whether the channels are to be searched for again
+    _outgrad_changes = 0  # how often the channels found have changed, or may have
+    _outgrad_seen = None  # two numbers on the parameters' device, by which the kernels say that a channel has drifted (drift.py)
+    _outgrad_looks = -1  # drift.looks when this norm ran last
+    _outgrad_name = None  # in a patched model
+    OF_THE_SEARCH = "_outgrad_found", "_outgrad_stale", "_outgrad_changes", "_outgrad_seen", "_outgrad_looks"  # which no copy of a norm has
 
     def __init__(self, *args: Any, store: str = stores.DEFAULT_OF_NORMS, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -207,6 +233,8 @@ class _Norm:
             self.store = store
 
     def _input(self, x):
+        if not torch._C._is_any_autocast_enabled():
+            return x
         kind = x.device.type
         # The device "meta" has no autocast.
         if x.is_meta or not torch.is_autocast_enabled(kind) or x.dtype not in library.FORMATS:
@@ -217,44 +245,117 @@ class _Norm:
         """The columns that have a side buffer if the output is of dtype (by default that of last time, at first the
         weight's): int32, ascending; None if there are none.
 
-        They are searched for again whenever a parameter has other values than last time, because gamma drifts in
-        training. Values are compared, which takes 2 us, because FSDP refills an array, and code writes to .data,
-        without a new version of the tensor.
+        They are chosen with a margin, for half of tau, because gamma and beta drift in training. On a CPU in eager mode they
+        are searched for whenever a parameter has other values than last time. Values are compared, which takes 2 us, because
+        FSDP refills an array, and code writes to .data, without a new version of the tensor. Elsewhere they are searched for
+        where the kernels have seen a drift (drift.py), and after load_state_dict, a move or choose_again.
         """
-        parameters = self.weight, getattr(self, "bias", None)
-        if self.weight is None or self.weight.is_meta or is_fake(self.weight):
-            return None  # a fake parameter has no values
-        known = self._outgrad_found
+        weight = self.weight
+        if weight is None:
+            return None
         if dtype is None:
-            dtype = self.weight.dtype if known is None else known[0][0]
-        if torch._C._are_functorch_transforms_active():
-            return functional.side_channels(*parameters, dtype, self.tau, self.store)  # not kept, because it would outlive the transform
-        if known is None or known[0] != (dtype, self.tau, self.store) or not all(map(_equal, parameters, known[1])):
-            with torch.inference_mode(False), torch.no_grad():  # a result found in evaluation must serve training
-                copies = tuple(None if p is None else p.detach().clone() for p in parameters)
-                channels = functional.side_channels(*copies, dtype, self.tau, self.store)
-            if not _equal(channels, None if known is None else known[2]):
-                self._outgrad_changes += 1
-            self._outgrad_found = known = (dtype, self.tau, self.store), copies, channels
-        return known[2]
+            dtype = weight.dtype if self._outgrad_found is None else self._outgrad_found.key[0]
+        found = self._find(dtype, weight, getattr(self, "bias", None))
+        return None if found is None else found.channels
 
     # torch.compile calls it while tracing, with the current parameters, and treats the result as a constant, because
     # the number of channels is part of the shapes of a graph. (This is torch.compiler.assume_constant_result without
     # its import of the compiler.)
     side_channels._dynamo_marked_constant = True
 
-    def _side(self, x):
-        if not torch.is_grad_enabled() or x.dtype not in library.FORMATS:
+    def _find(self, dtype, weight, bias):
+        """A _Found; None for a fake weight, which has no values."""
+        transforms, key = torch._C._are_functorch_transforms_active(), self._key(dtype, weight, bias)
+        if not transforms and self._is_known(key, weight, bias):
+            return self._outgrad_found
+        if weight.is_meta or is_fake(weight):
             return None
+        if transforms:
+            channels = self._searched(weight, bias, dtype)
+            return _Found(key, None, channels, (channels, None, 0.0))  # not kept, because it would outlive the transform
+        device = weight.device
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(f"outgrad.{type(self).__name__}: which channels keep x^ is not known in a capture: run the model once before it")
+        with torch.inference_mode(False), torch.no_grad():  # a result found in evaluation must serve training
+            copies = tuple(None if p is None else _whole(p.detach()).clone() for p in (weight, bias))
+            channels = self._searched(*copies, dtype)
+            if self._outgrad_seen is None or self._outgrad_seen.device != device:
+                self._outgrad_seen = torch.zeros(2, dtype=torch.int32, device=device)
+                drift.watch(self)
+        if not _equal(channels, None if self._outgrad_found is None else self._outgrad_found.channels):
+            self._outgrad_changes += 1
+        on_host = device.type in drift.AT_ONCE
+        watched = (channels, None, 0.0) if on_host else (channels, self._outgrad_seen, self._most_moved(dtype))
+        compared = () if _is_sharded(weight) else copies if on_host else None
+        self._outgrad_found, self._outgrad_stale = _Found(key, compared, channels, watched), False
+        return self._outgrad_found
+
+    def _searched(self, weight, bias, dtype):
+        margin = 2 if self.store == stores.DEFAULT_OF_NORMS else 1  # of y in 8 bits drift.py compares the values after each step
+        return functional.chosen_channels(weight, bias, dtype, self.tau, self.store, margin)
+
+    def choose_again(self) -> None:
+        """Searches for the channels in the next forward pass: after a change of gamma or beta by hand."""
+        self._outgrad_stale = True
+        self._outgrad_changes += 1
+
+    def _apply(self, *args, **kwargs):
+        self._outgrad_stale = True  # on another device or in another type: compiled graphs are made anew by themselves
+        return super()._apply(*args, **kwargs)
+
+    def _load_from_state_dict(self, *args, **kwargs):
+        super()._load_from_state_dict(*args, **kwargs)
+        self.choose_again()
+
+    def _key(self, dtype, weight, bias):
+        return dtype, self.tau, self.store, weight.device, type(weight), weight.dtype, None if bias is None else bias.dtype
+
+    def _is_known(self, key, weight, bias):
+        known = self._outgrad_found
+        if known is None or self._outgrad_stale or known.key != key:
+            return False
+        if not known.copies:
+            return known.copies is None
+        return torch.equal(weight, known.copies[0]) and (bias is None or torch.equal(bias, known.copies[1]))
+
+    def _most_moved(self, dtype):
+        return functional.largest_storage_error(dtype, self.store) if self.tau is None else self.tau
+
+    def _side(self, x, weight, bias):
+        """The channels, and what the kernels test: (channels, where they say what they have seen, tau)."""
+        if weight is None or x.dtype not in library.FORMATS or not torch.is_grad_enabled():
+            return _UNWATCHED
+        if torch.compiler.is_compiling():
+            return self._side_compiled(x, weight, bias)
+        found = self._find(x.dtype, weight, bias)
+        if found is None:
+            return _UNWATCHED
+        if found.watched[1] is not None:
+            drift.runs(self)
+        return found.watched
+
+    def _side_compiled(self, x, weight, bias):
         channels = self.side_channels(x.dtype)
-        # In a graph, _outgrad_changes is a guard: if a call of side_channels() finds other channels, the graph is made
-        # anew.
-        return channels if self._outgrad_changes >= 0 else None
+        # _outgrad_changes is a guard: if a call of side_channels() finds other channels, or the kernels have seen a drift, the graph is made anew.
+        seen = self._outgrad_seen if self._outgrad_changes >= 0 else None
+        if seen is None:
+            return channels, None, 0.0
+        if self.store != stores.DEFAULT_OF_NORMS:
+            functional.expect_8_bits(weight, bias, x.dtype, self.tau, self.store, channels)
+        return channels, seen, self._most_moved(x.dtype)
+
+    def _norm(self, x, residual, p, shape, weight, bias, eps, rms):
+        if residual is not None and self.store != stores.DEFAULT_OF_NORMS:
+            x, residual = functional.dropout(x, p) + residual, None
+        name = "rms_norm" if rms else "layer_norm"
+        channels, *watched = self._side(x, weight, bias)
+        if residual is None:
+            return functional.checked_norm(name, x, shape, weight, bias, eps, rms, channels, self.store, *watched)
+        return functional.checked_dropout_add_norm(name, x, residual, shape, weight, bias, p, eps, True, rms, channels, *watched)
 
     def bound(self, dtype: torch.dtype) -> str:
         """In words, how far an x^ that the backward pass reads from y may be from the x^ of the forward pass."""
-        tau = functional.largest_storage_error(dtype, self.store) if self.tau is None else self.tau
-        return self._moved(_power_of_two(tau), _power_of_two(functional.UNIT_OF_STORE.get(self.store, functional.UNIT_ROUNDOFF[dtype])))
+        return self._moved(_power_of_two(self._most_moved(dtype)), _power_of_two(functional.UNIT_OF_STORE.get(self.store, functional.UNIT_ROUNDOFF[dtype])))
 
     def _moved(self, tau, u):
         if self.store != stores.DEFAULT_OF_NORMS:
@@ -271,23 +372,24 @@ class _Norm:
 
     def __getstate__(self):
         """Copies and pickles do not carry the channels; they search for them themselves."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("_outgrad_found", "_outgrad_changes")}
+        return {name: value for name, value in self.__dict__.items() if name not in self.OF_THE_SEARCH}
 
 
 class LayerNorm(_Norm, nn.LayerNorm):
     """nn.LayerNorm from its output; u in its repr is the unit roundoff of the output's type."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self._input(x)
-        return functional.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps, self._side(x), self.store)
+    def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None, p: float = 0.0) -> torch.Tensor:
+        """With a residual, of x's shape and type: of dropout(x, p) + residual, as one node."""
+        return self._norm(self._input(x), residual, p, self.normalized_shape, self.weight, self.bias, self.eps, False)
 
 
 class RMSNorm(_Norm, nn.RMSNorm):
     """nn.RMSNorm from its output; u in its repr is the unit roundoff of the output's type."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self._input(x)
-        return functional.rms_norm(x, self.normalized_shape, self.weight, self.eps, self._side(x), self.store)
+    def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None, p: float = 0.0) -> torch.Tensor:
+        """With a residual, of x's shape and type: of dropout(x, p) + residual, as one node."""
+        eps = functional.EPS_OF_RMS if self.eps is None else self.eps
+        return self._norm(self._input(x), residual, p, self.normalized_shape, self.weight, None, eps, True)
 
 
 class LlamaRMSNorm(_Norm, nn.Module):
@@ -297,9 +399,10 @@ class LlamaRMSNorm(_Norm, nn.Module):
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self._input(x)
-        x = x.to(torch.promote_types(x.dtype, self.weight.dtype))
-        return functional.rms_norm(x, self.weight.shape, self.weight, self.variance_epsilon, self._side(x), self.store)
+        x, weight = self._input(x), self.weight
+        if x.dtype != weight.dtype:
+            x = x.to(torch.promote_types(x.dtype, weight.dtype))
+        return self._norm(x, None, 0.0, weight.shape, weight, None, self.variance_epsilon, True)
 
     def extra_repr(self) -> str:
         return f"{tuple(self.weight.shape)}, eps={self.variance_epsilon}, {self._moved_in_every_type()}"

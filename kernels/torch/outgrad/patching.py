@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from . import library, modules, stores
+from .blocks import block_of
 from .bounds import bounds
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -84,6 +85,7 @@ class Report:
     # totals.
     components_before: dict[str, int] = dataclasses.field(default_factory=dict)
     components_after: dict[str, int] = dataclasses.field(default_factory=dict)
+    fused: list[tuple[str, str]] = dataclasses.field(default_factory=list)  # (name, class before) of blocks whose dropout, add and norm run as one node
 
     def __str__(self) -> str:
         lines = [f"{len(self.swapped)} modules patched, {len(self.left_alone)} left alone"]
@@ -104,6 +106,8 @@ class Report:
             if s.side_channels:
                 shown = ", ".join(map(str, s.side_channels[:8])) + (", ..." if len(s.side_channels) > 8 else "")
                 lines.append(f"{_shown(s.name)}: {len(s.side_channels)} channels have a side buffer, 4 bytes an element: {shown}")
+        for kind, names in _by((kind, name) for name, kind in self.fused):
+            lines.append(f"dropout, add and norm as one node: {names} ({kind})")
         for store, names in _by((s.store, s.name) for s in self.swapped if s.store not in (None, stores.DEFAULT)):
             fallback = f"; {stores.DEFAULT} wherever x is float32" if stores.for_type(store, torch.float32) != store else ""
             lines.append(f"store {store}: {names}{fallback}")
@@ -367,7 +371,7 @@ def patch(
         report.total_before, before, report.components_before, _ = _run(model, example, "forward pass before")
     parameter = next((p for p in model.parameters() if p.is_floating_point()), None)
     settings = [(module, dict(module.__dict__)) for module in model.modules() if _is_patched(module)]
-    swapped = []
+    swapped, fused = [], []
     for name, module in model.named_modules():
         kind = type(module)
         ours, why = _replacement(module, parameter, known)
@@ -376,9 +380,16 @@ def patch(
         if ours is not None:
             module.__dict__["_outgrad_was"] = kind
             module.__class__ = ours
+            if isinstance(module, modules._Norm):
+                module.__dict__["_outgrad_name"] = name
             dtype = next((p.dtype for p in (*module.parameters(recurse=False), parameter) if p is not None), torch.float32)
             swapped.append((module, dtype))
             report.swapped.append(Swapped(name, kind.__name__, ""))
+        elif (block := block_of(module)) is not None:
+            module.__dict__["_outgrad_was"] = kind
+            module.__class__ = block
+            fused.append(module)
+            report.fused.append((name, kind.__name__))
     types = {}
     try:
         for name, module in model.named_modules():
@@ -386,17 +397,17 @@ def patch(
                 _set(name, module, norms, by_kind)
         if example is not None:
             report.total_after, after, report.components_after, types = _run(model, example, "forward pass after")
+        for one, (module, dtype) in zip(report.swapped, swapped, strict=True):
+            if example is not None:
+                one.bytes_before, one.bytes_after = before[one.name], after[one.name]
+            _describe(one, module, types.get(one.name, dtype))
     except BaseException:
-        for module, _ in swapped:
+        for module in (*(module for module, _ in swapped), *fused):
             _restore(module)
         for module, as_before in settings:
             for setting in _SETTINGS:
                 _give(module, setting, as_before)
         raise
-    for one, (module, dtype) in zip(report.swapped, swapped, strict=True):
-        if example is not None:
-            one.bytes_before, one.bytes_after = before[one.name], after[one.name]
-        _describe(one, module, types.get(one.name, dtype))
     return report
 
 
@@ -452,7 +463,7 @@ def _is_patched(module):
 
 def _restore(module):
     module.__class__ = module.__dict__.pop("_outgrad_was")
-    for added in (*_SETTINGS, "tau", "_outgrad_found", "_outgrad_changes"):
+    for added in (*_SETTINGS, "tau", "_outgrad_name", *modules._Norm.OF_THE_SEARCH):
         module.__dict__.pop(added, None)
 
 

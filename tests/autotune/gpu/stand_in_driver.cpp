@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -30,6 +31,7 @@
 #include "kernels/host/bias.h"
 #include "kernels/host/functions.h"
 #include "kernels/host/layernorm.h"
+#include "kernels/side_policy.h"
 #include "kernels/stored.h"
 
 namespace {
@@ -43,6 +45,14 @@ constexpr kernels::CpuSchedule kScalar{.threads = 1};
 
 int sticky = kSuccess;
 std::map<void*, std::chrono::steady_clock::time_point> events;
+thread_local std::vector<void*> contexts;
+
+std::mutex counting;
+std::map<std::string, long long> calls;  // of functions that cost the host time where a launch needs them
+void count(const char* function) {
+  const std::lock_guard lock(counting);
+  ++calls[function];
+}
 
 constexpr int kMaxDynamicShared = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
@@ -75,7 +85,7 @@ std::string type_of(const char* name) {  // "GeluF32" for "gelu_f32"
   return type;
 }
 
-// Calls action with a value of the type that the symbol names as a kernel's first format.
+// Calls action with a value of the type that the symbol names as a kernel's first format. The format of a norm's parameters is a number there.
 template <class Action>
 void with_type(const std::string& symbol, const Action& action) {
   if (symbol.find("4BF16E") != std::string::npos) return action(BF16{});
@@ -300,12 +310,30 @@ bool compute_stores(const std::string& symbol, void** p, Written& written) {
   return known;
 }
 
+// The mangled formats of bias_gelu_forward's elements and of its bias, its template's second and third argument. The third may be a substitution of
+// the second.
+struct FormatsOfBias {
+  std::string elements, bias;
+};
+FormatsOfBias formats_of_bias(const std::string& symbol) {
+  const std::string name = mangled("bias_gelu_forward") + "I";
+  std::size_t at = symbol.find('E', symbol.find(name)) + 1;  // behind the first argument
+  const auto next = [&] {
+    const std::size_t begin = at;
+    at = symbol[at] == 'f' ? at + 1 : symbol.find(symbol[at] == 'N' ? 'E' : '_', at) + 1;
+    return symbol.substr(begin, at - begin);
+  };
+  const std::string elements = next(), bias = next();
+  return {elements, bias[0] == 'S' ? elements : bias};
+}
+
 // GELU's kernels, and those with a bias, whose sums over rows are all in their first slot: the others hold -0, which is neutral.
 bool compute_gelu(const std::string& symbol, void** p, Written& written) {
   const bool is_forward = is_of(symbol, "gelu_forward"), is_bias_forward = is_of(symbol, "bias_gelu_forward"), is_bias = is_of(symbol, "bias_gelu_backward");
   bool known = is_forward || is_bias_forward;
   if (known) {
-    with_type(symbol, [&]<class T>(T) {
+    const FormatsOfBias of_bias = is_bias_forward ? formats_of_bias(symbol) : FormatsOfBias{symbol, ""};
+    with_type(of_bias.elements, [&]<class T>(T) {
       T* const y = parameter<T*>(p, is_forward ? 1 : 4);
       const auto elements = parameter<std::int64_t>(p, is_forward ? 3 : 2);
       if (is_forward) {
@@ -313,8 +341,12 @@ bool compute_gelu(const std::string& symbol, void** p, Written& written) {
         kernels::run<kernels::KernelId::kGeluForward, typename kernels::ForwardFit<T>::Type, T, kScalar>(a);
       } else {
         const auto n = parameter<std::int64_t>(p, 3);
-        kernels::bias_gelu_forward<typename kernels::ForwardFit<T>::Type, T, kScalar>(parameter<const T*>(p, 0), parameter<const float*>(p, 1), elements / n, n,
-                                                                                      y, parameter<kernels::u32*>(p, 5));
+        with_type(of_bias.bias, [&]<class B>(B) {
+          std::vector<float> bias(static_cast<std::size_t>(n));
+          for (std::int64_t j = 0; j < n; ++j) bias[static_cast<std::size_t>(j)] = kernels::widen(parameter<const B*>(p, 1)[j]);
+          kernels::bias_gelu_forward<typename kernels::ForwardFit<T>::Type, T, kScalar>(parameter<const T*>(p, 0), bias.data(), elements / n, n, y,
+                                                                                        parameter<kernels::u32*>(p, 5));
+        });
       }
       written = {y, elements * static_cast<std::int64_t>(sizeof(T))};
     });
@@ -347,30 +379,70 @@ bool compute_gelu(const std::string& symbol, void** p, Written& written) {
   return known;
 }
 
+// Calls action with a value of the format of gamma, beta and their gradients, which the symbol names; fp32 unless it does.
+template <class Action>
+void with_parameters(const std::string& symbol, const Action& action) {
+  const std::string name = mangled("ParameterFormat") + "E";
+  const std::size_t at = symbol.find(name);
+  const char format = at == std::string::npos ? '0' : symbol[at + name.size()];
+  if (format == '1') return action(F16{});
+  if (format == '2') return action(BF16{});
+  action(float{});
+}
+
+// gamma or beta in fp32; none if they are absent.
+std::vector<float> parameters_in(const std::string& symbol, const void* parameters, std::int64_t n) {
+  std::vector<float> values(parameters == nullptr ? 0 : static_cast<std::size_t>(n));
+  with_parameters(symbol, [&]<class P>(P) {
+    for (std::size_t j = 0; j < values.size(); ++j) values[j] = kernels::widen(static_cast<const P*>(parameters)[j]);
+  });
+  return values;
+}
+const float* data_of(const std::vector<float>& values) { return values.empty() ? nullptr : values.data(); }
+
 template <class T>
-void norm_forward(bool layer, const kernels::cuda::NormForwardArrays<T>& a) {
+void norm_forward(const std::string& symbol, bool layer, const kernels::cuda::NormForwardArrays<T>& a) {
+  const std::vector<float> gammas = parameters_in(symbol, a.gamma, a.n), betas = parameters_in(symbol, a.beta, a.n);
+  const float *const gamma = data_of(gammas), *const beta = data_of(betas);
+  const auto* const end = a.side.channels + a.side.count;
+  for (std::int64_t j = 0; a.watch.seen != nullptr && gamma != nullptr && j < a.n; ++j) {
+    const float b = beta != nullptr ? beta[j] : 0.0f;
+    if (kernels::is_told(a.watch.near, gamma[j], b) || std::find(a.side.channels, end, j) != end) continue;
+    a.watch.seen[0] = 1;
+    if (!kernels::is_told(a.watch.lost, gamma[j], b)) a.watch.seen[1] = 1;
+  }
   if (a.residual != nullptr && layer)
-    kernels::residual_layernorm_forward<T, kScalar>(a.x, a.residual, a.gamma, a.beta, a.rows, a.n, a.eps, a.z, a.y, a.rstd);
+    kernels::residual_layernorm_forward<T, kScalar>(a.x, a.residual, gamma, beta, a.rows, a.n, a.eps, a.z, a.y, a.rstd);
   else if (a.residual != nullptr)
-    kernels::residual_rmsnorm_forward<T, kScalar>(a.x, a.residual, a.gamma, a.rows, a.n, a.eps, a.z, a.y, a.rstd);
+    kernels::residual_rmsnorm_forward<T, kScalar>(a.x, a.residual, gamma, a.rows, a.n, a.eps, a.z, a.y, a.rstd);
   else if (layer)
-    kernels::layernorm_forward<T, kScalar>(a.x, a.gamma, a.beta, a.rows, a.n, a.eps, a.y, a.rstd, a.side);
+    kernels::layernorm_forward<T, kScalar>(a.x, gamma, beta, a.rows, a.n, a.eps, a.y, a.rstd, a.side);
   else
-    kernels::rmsnorm_forward<T, kScalar>(a.x, a.gamma, a.rows, a.n, a.eps, a.y, a.rstd, a.side);
+    kernels::rmsnorm_forward<T, kScalar>(a.x, gamma, a.rows, a.n, a.eps, a.y, a.rstd, a.side);
 }
 
 // With the columns that norm_prepare left, or with gamma and beta themselves; dgamma and dbeta, divided already, go into the first row of sums, and
 // -0 into the others, of which there are so many.
 template <class T>
-void norm_backward(bool layer, kernels::cuda::NormBackwardArrays<T> a, bool fused, std::int64_t sum_rows) {
+void norm_backward(const std::string& symbol, bool layer, kernels::cuda::NormBackwardArrays<T> a, bool fused, std::int64_t sum_rows) {
   const std::int64_t words = kernels::cuda::column_sums(layer ? kernels::Norm::layer : kernels::Norm::rms) * a.stride;
   float* const dgamma = a.sums;
   float* const dbeta = layer && a.sums != nullptr ? a.sums + a.stride : nullptr;
   if (a.sums != nullptr) std::fill(a.sums + words, a.sums + sum_rows * words, -0.0f);
   std::vector<float> workspace(static_cast<std::size_t>(kernels::norm_backward_workspace(a.rows, a.n)));
+  std::vector<float> gammas, betas;
+  std::vector<std::int64_t> lost;
   if (fused) {
-    a.columns.gamma = const_cast<float*>(a.gamma);
-    a.columns.beta = const_cast<float*>(a.beta);
+    gammas = parameters_in(symbol, a.gamma, a.n);
+    betas = parameters_in(symbol, a.beta, a.n);
+    a.columns.gamma = const_cast<float*>(data_of(gammas));
+    a.columns.beta = const_cast<float*>(data_of(betas));
+  }
+  for (std::int64_t j = 0; a.columns.gamma != nullptr && j < a.n; ++j) {
+    const float b = a.columns.beta != nullptr ? a.columns.beta[j] : 0.0f;
+    if (fused ? a.guard.tests == 0 || kernels::is_told(a.guard.lost, a.columns.gamma[j], b) : b == b) continue;
+    lost.push_back(j);
+    a.columns.gamma[j] = 1.0f;  // with a reciprocal: what comes of it is written over
   }
   if (a.dz_next != nullptr && layer)
     kernels::residual_layernorm_backward<T, kScalar>(a.dy, a.y, a.dz_next, a.columns.gamma, a.columns.beta, a.rstd, a.rows, a.n, a.dx, dgamma, dbeta, {},
@@ -381,18 +453,27 @@ void norm_backward(bool layer, kernels::cuda::NormBackwardArrays<T> a, bool fuse
     kernels::layernorm_backward<T, kScalar>(a.dy, a.y, a.columns.gamma, a.columns.beta, a.rstd, a.rows, a.n, a.dx, dgamma, dbeta, a.side, workspace);
   else
     kernels::rmsnorm_backward<T, kScalar>(a.dy, a.y, a.columns.gamma, a.rstd, a.rows, a.n, a.dx, dgamma, a.side, workspace);
+  if (lost.empty()) return;
+  const float nan = kernels::float_of(kernels::kCanonicalNanF32);
+  std::fill_n(a.dx, a.rows * a.n, kernels::narrow<T>(nan));
+  for (const std::int64_t j : lost)
+    if (dgamma != nullptr) dgamma[j] = nan;
 }
 
-void prepare(void** p) {
+void prepare(const std::string& symbol, void** p) {
   const auto& columns = parameter<kernels::NormColumns>(p, 0);
   auto* const place = parameter<kernels::i32*>(p, 1);
   const auto n = parameter<std::int64_t>(p, 4), padded = parameter<std::int64_t>(p, 5);
   const auto& side = parameter<kernels::SideBuffer<const float>>(p, 6);
+  const auto& guard = parameter<kernels::SideGuard>(p, 7);
+  const std::vector<float> gammas = parameters_in(symbol, parameter<const void*>(p, 2), n), betas = parameters_in(symbol, parameter<const void*>(p, 3), n);
   for (std::int64_t j = 0; j < padded; ++j) {
     const auto* const end = side.channels + side.count;
     const auto* const found = std::find(side.channels, end, j);
     place[j] = found == end ? -1 : static_cast<kernels::i32>(found - side.channels);
-    kernels::prepare_column(columns, j < n ? parameter<const float*>(p, 2) : nullptr, j < n ? parameter<const float*>(p, 3) : nullptr, j, found != end);
+    kernels::prepare_column(columns, j < n ? data_of(gammas) : nullptr, j < n ? data_of(betas) : nullptr, j, found != end);
+    if (j < n && guard.tests != 0 && found == end && !kernels::is_told(guard.lost, columns.gamma[j], columns.beta[j]))
+      columns.beta[j] = kernels::float_of(kernels::kCanonicalNanF32);
   }
 }
 
@@ -410,23 +491,25 @@ void add_slots(void** p) {
   }
 }
 
-void finish(void** p) {
+void finish(const std::string& symbol, void** p) {
   float* const sums = const_cast<float*>(parameter<const float*>(p, 0));
-  const auto n = parameter<std::int64_t>(p, 2), stride = parameter<std::int64_t>(p, 3), words = parameter<std::int64_t>(p, 4);
-  const auto left = parameter<std::int64_t>(p, 5), apart = parameter<std::int64_t>(p, 6);
-  float *const dgamma = parameter<float*>(p, 7), *const dbeta = parameter<float*>(p, 8);
+  const auto n = parameter<std::int64_t>(p, 3), stride = parameter<std::int64_t>(p, 4), words = parameter<std::int64_t>(p, 5);
+  const auto left = parameter<std::int64_t>(p, 6), apart = parameter<std::int64_t>(p, 7);
   for (std::int64_t row = 1; row < left; ++row)
     for (std::int64_t j = 0; j < words; ++j) sums[j] += sums[row * apart * words + j];
-  if (dgamma != nullptr) std::copy_n(sums, n, dgamma);
-  if (dbeta != nullptr) std::copy_n(sums + stride, n, dbeta);
+  with_parameters(symbol, [&]<class P>(P) {
+    P *const dgamma = parameter<P*>(p, 8), *const dbeta = parameter<P*>(p, 9);
+    for (std::int64_t j = 0; dgamma != nullptr && j < n; ++j) dgamma[j] = kernels::narrow<P>(sums[j]);
+    for (std::int64_t j = 0; dbeta != nullptr && j < n; ++j) dbeta[j] = kernels::narrow<P>(sums[stride + j]);
+  });
 }
 
 // Whether the symbol is of a kernel that is known. Kernels compute together what they compute apart on a device.
 bool compute(const std::string& symbol, void** p, unsigned blocks, Written& written) {
   const bool layer = symbol.find("4NormE0E") != std::string::npos;
-  if (is_of(symbol, "norm_prepare")) return prepare(p), true;
+  if (is_of(symbol, "norm_prepare")) return prepare(symbol, p), true;
   if (is_of(symbol, "add_slots")) return add_slots(p), true;
-  if (is_of(symbol, "norm_finish")) return finish(p), true;
+  if (is_of(symbol, "norm_finish")) return finish(symbol, p), true;
   if (is_of(symbol, "norm_slot_sums")) {
     const auto& a = parameter<kernels::cuda::NormBackwardArrays<float>>(p, 0);
     std::fill_n(a.sums, kernels::cuda::column_sums(layer ? kernels::Norm::layer : kernels::Norm::rms) * a.stride, 0.0f);
@@ -439,12 +522,12 @@ bool compute(const std::string& symbol, void** p, unsigned blocks, Written& writ
   with_type(symbol, [&]<class T>(T) {
     if (is_forward) {
       const auto& a = parameter<kernels::cuda::NormForwardArrays<T>>(p, 0);
-      norm_forward(layer, a);
+      norm_forward(symbol, layer, a);
       written = {a.y, a.rows * a.n * static_cast<std::int64_t>(sizeof(T))};
     } else {
       const auto& a = parameter<kernels::cuda::NormBackwardArrays<T>>(p, 0);
       const bool fused = is_of(symbol, "norm_backward_slots");
-      norm_backward(layer, a, fused, fused ? static_cast<std::int64_t>(blocks) : kernels::cuda::most_sum_rows(a.slots));
+      norm_backward(symbol, layer, a, fused, fused ? static_cast<std::int64_t>(blocks) : kernels::cuda::most_sum_rows(a.slots));
       written = {a.dx, a.rows * a.n * static_cast<std::int64_t>(sizeof(T))};
     }
   });
@@ -485,9 +568,18 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
 int cuDeviceTotalMem_v2(std::size_t* bytes, int) { return *bytes = memory_bytes(), kSuccess; }
 int cuDevicePrimaryCtxRetain(void** context, int) { return *context = &sticky, kSuccess; }
 int cuDevicePrimaryCtxRelease_v2(int) { return kSuccess; }
-int cuCtxSetCurrent(void*) { return kSuccess; }
-int cuCtxPushCurrent_v2(void*) { return kSuccess; }
-int cuCtxPopCurrent_v2(void**) { return kSuccess; }
+int cuCtxSetCurrent(void* context) { return contexts.assign(1, context), kSuccess; }
+int cuCtxGetCurrent(void** context) { return *context = contexts.empty() ? nullptr : contexts.back(), kSuccess; }
+int cuCtxPushCurrent_v2(void* context) { return count("cuCtxPushCurrent"), contexts.push_back(context), kSuccess; }
+int cuCtxPopCurrent_v2(void** context) {
+  if (contexts.empty()) return kInvalid;
+  *context = contexts.back();
+  return contexts.pop_back(), kSuccess;
+}
+long long outgrad_stand_in_calls(const char* function) {
+  const std::lock_guard lock(counting);
+  return calls[function];
+}
 int cuThreadExchangeStreamCaptureMode(int*) { return kSuccess; }
 int cuCtxSynchronize() { return sticky; }
 int cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total) { return *free_bytes = *total = memory_bytes(), sticky; }
@@ -503,7 +595,7 @@ int cuMemcpyDtoDAsync_v2(std::uint64_t to, std::uint64_t from, std::size_t bytes
   return std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes), sticky;
 }
 int cuMemsetD8Async(std::uint64_t to, unsigned char byte, std::size_t bytes, void*) { return std::memset(reinterpret_cast<void*>(to), byte, bytes), sticky; }
-int cuModuleLoadData(void** module, const void* image) { return *module = const_cast<void*>(image), sticky; }
+int cuModuleLoadData(void** module, const void* image) { return count("cuModuleLoadData"), *module = const_cast<void*>(image), sticky; }
 int cuModuleGetFunction(void** function, void*, const char* name) { return *function = new Kernel{name}, sticky; }
 int cuEventCreate(void** event, unsigned) { return *event = new char, kSuccess; }
 int cuEventDestroy_v2(void* event) { return delete static_cast<char*>(event), kSuccess; }
@@ -515,6 +607,7 @@ int cuEventElapsedTime(float* milliseconds, void* start, void* stop) {
 }
 
 int cuFuncSetAttribute(void* function, int attribute, int value) {
+  count("cuFuncSetAttribute");
   if (attribute == kMaxDynamicShared) static_cast<Kernel*>(function)->allowed_shared = static_cast<unsigned>(value);
   return sticky;
 }
@@ -527,6 +620,7 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int threads,
 
 int cuLaunchKernel(void* function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned, unsigned, unsigned shared_bytes, void*, void** parameters,
                    void**) {
+  count("cuLaunchKernel");
   if (sticky != kSuccess) return sticky;
   const Kernel& kernel = *static_cast<Kernel*>(function);
   if (blocks == 0 || threads == 0 || threads > 1024 || shared_bytes > kernel.allowed_shared) return kInvalid;

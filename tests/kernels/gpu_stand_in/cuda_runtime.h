@@ -59,6 +59,7 @@ extern dim3 blockDim, gridDim;
 // ---- Barriers, warp collectives. Threads of a block must all come to the same barrier, those of the mask to the same collective.
 
 void __syncthreads(std::source_location where = std::source_location::current());
+int __syncthreads_or(int predicate, std::source_location where = std::source_location::current());
 // PTX's bar.sync with a name from 1 to 15: for `threads` threads, whole warps.
 void stand_in_barrier(unsigned name, unsigned threads, std::source_location where = std::source_location::current());
 

@@ -190,6 +190,7 @@ struct Block {
     std::source_location where;
   };
   Barrier barriers[kBarriers];  // __syncthreads is the first
+  bool any = false;             // of __syncthreads_or
   int ended = 0, running = 0;
 };
 
@@ -544,6 +545,18 @@ void come_to_barrier(unsigned name, unsigned threads, const char* what, const st
 }  // namespace
 
 void __syncthreads(std::source_location where) { come_to_barrier(0, static_cast<unsigned>(block_state.threads), "__syncthreads", where); }
+
+// Barriers before and behind the exchange, so that the next one does not mix with it.
+int __syncthreads_or(int predicate, std::source_location where) {
+  const auto come = [&] { come_to_barrier(0, static_cast<unsigned>(block_state.threads), "__syncthreads_or", where); };
+  block_state.any = false;
+  come();
+  block_state.any = block_state.any || predicate != 0;
+  come();
+  const int result = block_state.any ? 1 : 0;
+  come();
+  return result;
+}
 
 void stand_in_barrier(unsigned name, unsigned threads, std::source_location where) {
   if (name == 0 || name >= kBarriers || threads == 0 || threads % kWarp != 0 || threads > static_cast<unsigned>(block_state.threads)) {

@@ -168,10 +168,44 @@ def test_dropout_add_layer_norm_is_its_parts():
     assert kept_bytes(lambda *t: outgrad.dropout_add_layer_norm(t[0], t[1], 32, t[2], t[3], p=0.3), *inputs) == 8 + 6 * 4
 
 
-@pytest.mark.parametrize("name", ["attention", "softmax_dropout", "linear_gelu"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("p", [0.0, 0.3])
+@pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
+def test_dropout_add_norm_has_the_bits_of_its_parts(norm, p, dtype):
+    torch.manual_seed(8)
+    x, residual, dy = (torch.randn(3, 5, 32).to(dtype) for _ in range(3))
+    parameters = [torch.rand(32).add(0.5), torch.randn(32)][: 2 if norm == "layer_norm" else 1]
+    fused, plain = getattr(outgrad, f"dropout_add_{norm}"), getattr(outgrad, norm)
+    results = []
+    for function in (lambda x, r, *of: fused(x, r, 32, *of, p=p), lambda x, r, *of: plain(outgrad.dropout(x, p) + r, 32, *of)):
+        torch.manual_seed(9)
+        inputs = [t.clone().requires_grad_() for t in (x, residual, *parameters)]
+        y = function(*inputs)
+        results.append([y, *torch.autograd.grad(y, inputs, dy)])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+    some = [x.clone().requires_grad_(), residual, *parameters]  # a gradient that nobody asks for is None
+    assert fused(some[0], some[1], 32, *some[2:], p=p).sum().backward() is None and some[0].grad is not None and some[1].grad is None
+
+
+def test_dropout_add_norm_takes_what_is_alike():
+    x = torch.randn(4, 32)
+    for other in (torch.randn(32), torch.randn(4, 32, dtype=torch.bfloat16)):
+        with pytest.raises(ValueError, match=r"dropout_add_rms_norm: x is torch.float32 of shape \(4, 32\), residual .*; they must be alike"):
+            outgrad.dropout_add_rms_norm(x, other, 32)
+    with pytest.raises(ValueError, match="dropout_add_layer_norm: x has shape .4, 32., which does not end in normalized_shape .16,."):
+        outgrad.dropout_add_layer_norm(x, x, 16)
+    with pytest.raises(ValueError, match="dropout_add_layer_norm: p is 1.5"):
+        outgrad.dropout_add_layer_norm(x, x, 32, p=1.5)
+    with pytest.raises(ValueError, match="dropout_add_layer_norm: eps is -1"):
+        outgrad.dropout_add_layer_norm(x, x, 32, eps=-1)
+
+
+@pytest.mark.parametrize("name", ["attention", "softmax_dropout", "linear_gelu", "dropout_add_layer_norm", "dropout_add_rms_norm"])
 def test_second_derivatives_are_refused(name):
     x = torch.randn(4, 16, 16, requires_grad=True)
     y = {
+        "dropout_add_layer_norm": lambda: outgrad.dropout_add_layer_norm(x, x, 16, p=0.1),
+        "dropout_add_rms_norm": lambda: outgrad.dropout_add_rms_norm(x, x, 16, p=0.1),
         "attention": lambda: outgrad.attention(x, x, x, p=0.1, form="softmax"),
         "softmax_dropout": lambda: outgrad.softmax_dropout(x, 0.1),
         "linear_gelu": lambda: outgrad.linear_gelu(x, torch.randn(8, 16)),

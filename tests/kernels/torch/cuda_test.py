@@ -1,6 +1,7 @@
 """The operators for CUDA, over a driver that stands in for a GPU: its memory is the host's, and what is launched computes what the host computes, from
 the arguments that the launch was given. Real are the choice of kernels, their programs, which NVRTC compiles for an sm_90, and every argument."""
 
+import ctypes
 import multiprocessing
 import os
 import pathlib
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 import outgrad
-from outgrad import library
+from outgrad import functional, library
 
 BINARY = pathlib.Path(os.environ["OUTGRAD_BINARY_DIR"])
 FORMATS = [torch.float32, torch.float16, torch.bfloat16]
@@ -76,6 +77,47 @@ def test_bias_and_norms(device, dtype, rows, columns):
             same(device.norm_backward(*arguments), ours.norm_backward(*arguments))
 
 
+# A program reads gamma and beta in their own type, and writes their gradients in it: rows that a thread has whole, others, and longer ones.
+@pytest.mark.parametrize("rows, columns", [(5, 33), (64, 1024), (2, 40_000)])
+@pytest.mark.parametrize("parameters", [torch.float16, torch.bfloat16])
+def test_norms_with_parameters_in_16_bits(device, parameters, rows, columns):
+    dtype = FORMATS[(rows + (parameters == torch.bfloat16)) % 3]
+    x, dy = values(dtype, rows, columns, seed=3), values(dtype, rows, columns, seed=4)
+    gamma, beta = (values(torch.float32, columns, seed=5).abs() + 0.5).to(parameters), values(parameters, columns, seed=6)
+    same(device.bias_gelu_forward(x, beta), ours.bias_gelu_forward(x, beta))
+    side = torch.tensor(sorted({0, columns // 2, columns - 1}), dtype=torch.int32)
+    hard = gamma.clone()
+    hard[side.long()] = 0.0
+    shifted = torch.cat([torch.ones(1, dtype=parameters), beta])[1:]
+    for rms, g, b, channels in [(False, gamma, beta, None), (True, gamma, None, None), (False, hard, beta, side), (True, hard, None, side), (False, gamma, shifted, None)]:
+        forward = ours.norm_forward(x, columns, g, b, 1e-5, rms, channels)
+        same(device.norm_forward(x, columns, g, b, 1e-5, rms, channels), forward)
+        for wanted in [(True, not rms), (False, False)]:
+            arguments = (dy, forward[0], columns, g, b, forward[1], rms, channels, forward[2], *wanted)
+            same(device.norm_backward(*arguments), ours.norm_backward(*arguments))
+
+
+def test_a_drift_is_seen_and_a_lost_channel_is_nan(device):
+    """The kernels' tests of gamma and beta, in the three types of parameters: near is said, lost makes dx and its own dgamma NaN."""
+    rows, columns = 16, 1024
+    x, dy = values(torch.float32, rows, columns, seed=1), values(torch.float32, rows, columns, seed=2)
+    tau = functional.largest_storage_error(torch.float32)
+    for parameters in FORMATS:
+        for b, want in ((0.0, [0, 0]), (80.0, [1, 0]), (1000.0, [1, 1])):
+            gamma, beta = torch.ones(columns, dtype=parameters), torch.zeros(columns, dtype=parameters)
+            beta[7] = b
+            results = []
+            for of in (device, ours):
+                seen = torch.zeros(2, dtype=torch.int32)
+                y, rstd, side = of.norm_forward(x, columns, gamma, beta, 1e-5, False, None, seen, tau)
+                assert seen.tolist() == want, (parameters, b)
+                results.append((y, rstd, *of.norm_backward(dy, y, columns, gamma, beta, rstd, False, None, side, True, True, tau)))
+            dx, dgamma = results[0][2:4]
+            assert dx.isnan().all() == (want[1] == 1) and dgamma.isnan().nonzero().flatten().tolist() == ([7] if want[1] else [])
+            if not want[1]:
+                same(*results)
+
+
 def test_arrays_that_are_not_aligned(device):
     """To their element alone: wide accesses are not for them."""
     x, dy, bias = values(torch.bfloat16, 8 * 1024 + 1)[1:].view(8, 1024), values(torch.bfloat16, 8 * 1024 + 1, seed=1)[1:].view(8, 1024), values(torch.float32, 1025)[1:]
@@ -107,6 +149,41 @@ def test_a_tuned_headers_choices_run(device):
         same(tuned.activation_backward(dy.half(), y.half(), mask, 0), ours.activation_backward(dy.half(), y.half(), mask, 0))
     x = values(torch.float32, 8, 512)
     same(tuned.norm_forward(x, 512, None, None, 1e-5, False, None), ours.norm_forward(x, 512, None, None, 1e-5, False, None))
+
+
+# Kernels that a call launches; a norm with parameters in 16 bits as one in fp32. More than these would cost the host time in each layer of a model.
+LAUNCHES = {"silu forward": 1, "silu backward": 1, "dropout": 1, "layernorm forward": 1, "layernorm backward": 2, "rmsnorm forward": 1, "rmsnorm backward": 2}
+
+
+def test_a_launch_costs_the_host_a_launch(device):
+    """From the second call on: no program is loaded, no attribute set, and no context changed where the device's is the current one."""
+    driver = ctypes.CDLL(os.environ["OUTGRAD_LIBCUDA"])
+    driver.outgrad_stand_in_calls.restype = ctypes.c_longlong
+    watched = [b"cuLaunchKernel", b"cuModuleLoadData", b"cuFuncSetAttribute", b"cuCtxPushCurrent"]
+    rows, columns, seed = 64, 1024, torch.tensor([1])
+    x, dy = values(torch.bfloat16, rows, columns, seed=1), values(torch.bfloat16, rows, columns, seed=2)
+    y, mask = ours.activation_forward(x, 3)
+    gamma, beta = values(torch.bfloat16, columns, seed=3).abs() + 0.5, values(torch.bfloat16, columns, seed=4)
+    cases = {
+        "silu forward": lambda: device.activation_forward(x, 3),
+        "silu backward": lambda: device.activation_backward(dy, y, mask, 3),
+        "dropout": lambda: device.dropout(x, seed, 0.1),
+    }
+    for name, rms in (("layernorm", False), ("rmsnorm", True)):
+        parameters = (columns, gamma, None if rms else beta)
+        normed, rstd, side = ours.norm_forward(x, *parameters, 1e-5, rms, None)
+        cases[f"{name} forward"] = lambda p=parameters, rms=rms: device.norm_forward(x, *p, 1e-5, rms, None)
+        cases[f"{name} backward"] = lambda p=parameters, rms=rms, of=(normed, rstd, side): device.norm_backward(dy, of[0], *p, of[1], rms, None, of[2], True, not rms)
+    context = ctypes.c_void_p()
+    driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+    for current in (True, False):
+        driver.cuCtxSetCurrent(context if current else None)
+        for name, call in cases.items():
+            call()
+            before = [driver.outgrad_stand_in_calls(function) for function in watched]
+            call()
+            spent = [driver.outgrad_stand_in_calls(function) - b for function, b in zip(watched, before, strict=True)]
+            assert spent == [LAUNCHES[name], 0, 0, 0 if current else 1], name
 
 
 @pytest.mark.parametrize("n", [0, 1, 33, 7_001])

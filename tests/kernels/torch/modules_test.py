@@ -18,7 +18,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import distribute_tensor
 
 import outgrad
-from outgrad import functional
+from outgrad import functional, patching
 
 FORMATS = [torch.float32, torch.float16, torch.bfloat16]
 N = 64
@@ -359,7 +359,7 @@ def test_a_gamma_that_drifts_to_zero_gets_a_side_buffer(name):
     for a, b in zip(got, exact(module, x, dy), strict=True):
         assert (a.double() - b).norm() <= 1e-5 * b.norm()
     bias = getattr(module, "bias", None)
-    without = functional._checked_norm("rms_norm" if name == "RMSNorm" else "layer_norm", x, (N,), module.weight, bias, 1e-5, name == "RMSNorm", None)
+    without = functional.checked_norm("rms_norm" if name == "RMSNorm" else "layer_norm", x, (N,), module.weight, bias, 1e-5, name == "RMSNorm", None)
     with pytest.raises(RuntimeError, match="gamma"):
         without.backward(dy)
 
@@ -369,7 +369,7 @@ def test_a_beta_far_above_gamma_gets_a_side_buffer_and_needs_it():
     torch.manual_seed(4)
     module, x, dy = outgrad.LayerNorm(N), torch.randn(64, N).bfloat16(), torch.randn(64, N).bfloat16()
     bias = torch.zeros(N)
-    bias[5], bias[6] = 2000.0, 123.0  # the second is next to what tau allows, 124, not beyond it
+    bias[5], bias[6] = 2000.0, 59.0  # the second is next to what half of tau allows, 60, not beyond it
     step_to(module.bias, bias)
     assert module.side_channels().tolist() == [5]
     want = exact(module, x, dy)[1]
@@ -385,8 +385,8 @@ def test_a_beta_far_above_gamma_gets_a_side_buffer_and_needs_it():
 
 def test_channels_are_looked_for_only_when_values_change(monkeypatch):
     searches = []
-    search = functional.side_channels
-    monkeypatch.setattr(functional, "side_channels", lambda *arguments: searches.append(1) or search(*arguments))
+    search = functional.chosen_channels
+    monkeypatch.setattr(functional, "chosen_channels", lambda *arguments, **margin: searches.append(1) or search(*arguments, **margin))
     module, x = outgrad.LayerNorm(N), torch.randn(4, N)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
 
@@ -485,8 +485,8 @@ def test_a_compiled_block_under_autocast_gives_the_bits_of_eager(norms):
 
 
 def test_a_graph_has_the_side_channels_of_when_it_was_compiled():
-    """A compiled graph finds them itself, and is made anew after a call of side_channels() that finds others; until then a gamma that
-    has become 0 is refused."""
+    """A compiled graph finds them itself, and is made anew after a call of side_channels() that finds others; until then the gradients
+    of a gamma that has become 0 are NaN."""
     module, after, _ = drifting("LayerNorm")
     with torch.no_grad():
         module.weight[9] = 0
@@ -494,9 +494,10 @@ def test_a_graph_has_the_side_channels_of_when_it_was_compiled():
     assert equal_bits(passed(graph, x), passed(module, x))
     with torch._dynamo.config.patch(error_on_recompile=True):
         step_to(module.weight, after)
-        with pytest.raises(RuntimeError, match="gamma"):
-            passed(graph, x)
-        step_to(module.bias, module.bias.detach() + 0.5)
+        _, dx, dgamma, dbeta = passed(graph, x)
+        assert dx.isnan().all() and dgamma.isnan().nonzero().flatten().tolist() == [3, 7, 11] and dbeta.isfinite().all()
+        with pytest.raises(RuntimeError, match="a LayerNorm of 64 channels moved so far at once"):
+            step_to(module.bias, module.bias.detach() + 0.5)
     assert module.side_channels().tolist() == [3, 7, 11]
     assert equal_bits(passed(graph, x), passed(module, x))
     got, want = passed(graph, x), exact(module, x, torch.linspace(-1, 1, x.numel(), dtype=torch.float64).view(x.shape))
@@ -519,6 +520,12 @@ def network():
         for norm in (model[2], model[4]):
             norm.weight.copy_(torch.rand(N) + 0.5)  # not bf16 values
     return model
+
+
+def plain_network():
+    """PyTorch's own, for patch."""
+    torch.manual_seed(6)
+    return nn.Sequential(nn.Linear(N, N), nn.GELU(), nn.LayerNorm(N), nn.Linear(N, N), nn.LayerNorm(N), nn.Linear(N, 4))
 
 
 def batches():
@@ -570,6 +577,42 @@ def worker(rank, folder):
                 norm.weight.copy_(distribute_tensor(weight, norm.weight.device_mesh, norm.weight.placements))
     torch.save(results, f"{folder}/{rank}")
     dist.destroy_process_group()
+
+
+def patched_after_it_was_sharded(rank, folder):
+    """The gradients of a model that patch is given when FSDP2 has it already, and of one that is patched before; and what of it stays where patch fails."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=WORLD)
+    x, results = batches()[rank], {}
+    for order in ("before", "after"):
+        model = plain_network()
+        with torch.no_grad():
+            model[2].weight[5] = 0.0
+        steps = [lambda m: fully_shard(m[3]) and fully_shard(m), outgrad.patch]
+        found = [each(model) for each in (steps if order == "after" else reversed(steps))]
+        report = next(one for one in found if isinstance(one, patching.Report))
+        results[f"{order} side"] = [one.side_channels for one in report.swapped if one.kind == "LayerNorm"]
+        loss_of(model(x)).backward()
+        results[order] = [p.grad.full_tensor() for p in model.parameters()]
+    model = plain_network()
+    fully_shard(model)
+    kinds = [type(m) for m in model.modules()]
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(patching, "_describe", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            outgrad.patch(model)
+    results["restored"] = kinds == [type(m) for m in model.modules()]
+    torch.save(results, f"{folder}/{rank}")
+    dist.destroy_process_group()
+
+
+def test_a_model_that_fsdp2_has_already_is_patched(tmp_path):
+    torch.multiprocessing.spawn(patched_after_it_was_sharded, (str(tmp_path),), nprocs=WORLD)
+    for rank in range(WORLD):
+        results = torch.load(tmp_path / str(rank), weights_only=False)
+        assert results["before side"] == results["after side"] == [[5], []] and results["restored"]
+        for a, b in zip(results["before"], results["after"], strict=True):
+            assert torch.equal(a, b)
 
 
 @pytest.fixture(scope="module")

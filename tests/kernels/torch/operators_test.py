@@ -169,8 +169,8 @@ def test_operators_refuse_what_they_cannot_do():
         library.norm_forward(x, 7, None, None, 1e-5, False, None)
     with pytest.raises(RuntimeError, match="gamma has 7 elements"):
         library.norm_forward(x, 8, torch.ones(7), None, 1e-5, False, None)
-    with pytest.raises(RuntimeError, match="gamma is not of Float"):
-        library.norm_forward(x, 8, torch.ones(8, dtype=torch.bfloat16), None, 1e-5, False, None)
+    with pytest.raises(RuntimeError, match="gamma and beta are of two types"):
+        library.norm_forward(x, 8, torch.ones(8, dtype=torch.bfloat16), torch.ones(8), 1e-5, False, None)
     with pytest.raises(RuntimeError, match="side_channels"):
         library.norm_forward(x, 8, None, None, 1e-5, False, torch.tensor([3, 1], dtype=torch.int32))
     y, rstd, x_hat = library.norm_forward(x, 8, None, None, 1e-5, False, torch.tensor([1, 3], dtype=torch.int32))

@@ -1,0 +1,144 @@
+"""What becomes of the norms' side channels while gamma and beta drift, without a read of the device in any forward pass.
+
+A norm chooses the channels that keep x^ beside y once, with a margin: for half of tau. From then on its kernels test every channel in each pass
+(kernels/side_policy.h). Beyond the margin a forward pass says so in two numbers on the device, and the gradients are still within their bounds.
+Beyond tau the gradients are NaN. The numbers of all norms are copied together without waiting, and looked at in the next step of any optimizer, or,
+where none steps, when a norm runs again. A norm that has drifted chooses its channels anew in its next forward pass. Under torch.compile it is the
+same, and the graph is made anew.
+
+A tensor on the CPU is there for free: in eager mode its values are compared in every forward pass instead, and nothing is ever NaN. So are those of norms
+from 8 bits, under torch.compile after each step of an optimizer; a change by hand that loses a channel is an error in the compiled pass.
+"""
+
+import warnings
+import weakref
+from typing import Literal
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import _disable_current_modes
+
+from . import stores
+
+# Devices whose values are compared in every forward pass of eager mode.
+AT_ONCE = frozenset({"cpu"})
+
+_watched = weakref.WeakSet()  # the norms that have numbers on a device
+_on_lost = "raise"
+_pending = {}  # device: (the event behind a copy, the copy in pinned memory, the norms whose numbers it has)
+_hook = None
+looks = 0  # how often the numbers were looked at
+
+
+def on_drift(what: Literal["raise", "warn"]) -> None:
+    """What happens when a norm's gamma and beta have moved so far in one step that its gradients were NaN: an error (the default) in the optimizer's
+    next step, before it changes a parameter, or a warning. Smaller drifts need neither: the channels are chosen again in time."""
+    global _on_lost
+    if what not in ("raise", "warn"):
+        raise ValueError(f"outgrad.on_drift: {what!r} is neither 'raise' nor 'warn'")
+    _on_lost = what
+
+
+def look_for_drift() -> None:
+    """Looks at what the norms' kernels have found so far, and waits for it. For a whole step in one CUDA graph, after which no optimizer's Python runs,
+    and for updates without an optimizer under torch.compile."""
+    if not _is_capturing():
+        for device, norms in _by_device().items():
+            _pending.pop(device, None)
+            _act(norms, torch.stack([norm._outgrad_seen for norm in norms]).tolist())
+
+
+def watch(norm):
+    """From now on the numbers of this norm are looked at."""
+    global _hook
+    _watched.add(norm)
+    if _hook is None:
+        _hook = register_optimizer_step_pre_hook(_before_step), register_optimizer_step_post_hook(_after_step)
+
+
+def _before_step(*_):
+    with _disable_current_modes():  # an optimizer of fake tensors may step while there are real norms
+        look()
+
+
+def _after_step(*_):
+    """Norms from 8 bits run on CPUs, and their kernels test nothing: the values are compared here, before compiled code runs again."""
+    with _disable_current_modes():
+        for norms in _by_device().values():
+            for norm in norms:
+                if norm.store != stores.DEFAULT_OF_NORMS:
+                    norm.side_channels()
+
+
+def look(wait=True):
+    """Acts on the numbers that were copied last time, and copies those of now. wait: where that copy is not there yet, which was ordered a step ago."""
+    global looks
+    looks += 1
+    if not _watched or _is_capturing():
+        return
+    for device, norms in _by_device().items():
+        if device.type in AT_ONCE:
+            _act(norms, torch.stack([norm._outgrad_seen for norm in norms]).tolist())
+            continue
+        if device in _pending:
+            event, copy, copied = _pending[device]
+            if not event.query():
+                if not wait:
+                    continue
+                event.synchronize()
+            del _pending[device]
+            _act([norm() for norm in copied], copy.tolist())
+        with torch.no_grad(), _accelerator(device).device(device):
+            found = torch.stack([norm._outgrad_seen for norm in norms])
+            copy = torch.empty(found.shape, dtype=found.dtype, pin_memory=device.type != "cpu").copy_(found, non_blocking=True)
+            event = _accelerator(device).Event()
+            event.record()
+        _pending[device] = event, copy, list(map(weakref.ref, norms))
+
+
+def runs(norm):
+    """Looks without waiting if nothing has since this norm ran last: no optimizer has stepped."""
+    if norm._outgrad_looks == looks:
+        look(wait=False)
+    norm._outgrad_looks = looks
+
+
+def _accelerator(device):
+    return torch.get_device_module(device)
+
+
+def _is_capturing():
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def _seen_by(norm):
+    return getattr(norm, "_outgrad_seen", None)  # a norm may be gone, or unpatched
+
+
+def _by_device():
+    found = {}
+    for norm in _watched:
+        if (seen := _seen_by(norm)) is not None:
+            found.setdefault(seen.device, []).append(norm)
+    return found
+
+
+def _act(norms, rows):
+    lost = []
+    for norm, (near, beyond) in zip(norms, rows, strict=True):
+        if not (near or beyond) or _seen_by(norm) is None:
+            continue
+        norm.choose_again()
+        norm._outgrad_seen.zero_()
+        if beyond:
+            lost.append(norm)
+    if not lost:
+        return
+    names = ", ".join(norm._outgrad_name or f"a {type(norm).__name__} of {norm.weight.numel()} channels" for norm in lost)
+    text = (
+        f"outgrad: gamma and beta of {names} moved so far at once that their output no longer gives the gradient, which was NaN. The channels that keep "
+        "x^ are chosen again in the next forward pass; a CUDA graph must be captured anew. After a change by hand, call choose_again() of the norm"
+    )
+    if _on_lost == "raise":
+        raise RuntimeError(text)
+    warnings.warn(text, RuntimeWarning, stacklevel=2)

@@ -1,0 +1,162 @@
+"""Blocks of models as one node: recognised by their code, with the bits of their parts, and left as they are where a part is not alone."""
+
+import copy
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+import outgrad
+from outgrad import blocks, patching
+from patching_test import example_of, model_of
+
+
+def step(model, example, seed=3):
+    """The loss, and the gradient of every parameter."""
+    torch.manual_seed(seed)
+    model.zero_grad()
+    loss = model(**example).loss
+    loss.backward()
+    return [loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
+
+
+def same(a, b):
+    return len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def unfused(model, monkeypatch):
+    """A copy that is patched without blocks."""
+    other = copy.deepcopy(model)
+    with monkeypatch.context() as m:
+        m.setattr(patching, "block_of", lambda _: None)
+        outgrad.patch(other)
+    return other
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("name", ["bert", "roberta"])
+def test_a_block_has_the_bits_of_its_parts(name, dropout, dtype, monkeypatch):
+    model, example = model_of(name, dropout=dropout).train().to(dtype), example_of(name)
+    parts = unfused(model, monkeypatch)
+    before = copy.deepcopy({key: type(module) for key, module in model.named_modules()})
+    report = outgrad.patch(model)
+    names = [key for key, _ in report.fused]
+    assert len(names) == 2 * model.config.num_hidden_layers and all(key.endswith(".output") for key in names)
+    assert f"dropout, add and norm as one node: {names[0]} and" in str(report)
+    assert same(step(model, example), step(parts, example))
+    model.eval(), parts.eval()
+    assert same(step(model, example), step(parts, example))
+    loaded = copy.deepcopy(model).train()
+    assert same(step(loaded, example), step(parts.train(), example))
+    assert list(model.state_dict()) == list(parts.state_dict())
+    outgrad.unpatch(model)
+    assert {key: type(module) for key, module in model.named_modules()} == before
+
+
+def test_a_step_of_bert_has_a_node_for_each_block(monkeypatch):
+    """What autograd goes through: a Function's node where dropout, add and norm were three."""
+
+    def nodes(model):
+        found, queue = [], [model(**example_of("bert")).loss.grad_fn]
+        seen = set()
+        while queue:
+            node = queue.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            found.append(node.name())
+            queue += [following for following, _ in node.next_functions]
+        return found
+
+    model = model_of("bert", dropout=0.1).train()
+    parts = nodes(unfused(model, monkeypatch))
+    outgrad.patch(model)
+    whole, count = nodes(model), 2 * model.config.num_hidden_layers
+    assert sum("dropout_add_layer_norm" in name for name in whole) == count and len(whole) == len(parts) - 2 * count
+
+
+def test_parts_that_are_not_alone_run_one_by_one(monkeypatch):
+    model, example = model_of("bert", dropout=0.1).train(), example_of("bert")
+    parts, seen = unfused(model, monkeypatch), []
+    outgrad.patch(model)
+    block = model.bert.encoder.layer[0].output
+    for part, register in ((block.dropout, "register_forward_hook"), (block.LayerNorm, "register_forward_pre_hook"), (block.LayerNorm, "register_full_backward_hook")):
+        hook = getattr(part, register)(lambda module, *_: seen.append(type(module).__name__))
+        assert same(step(model, example), step(parts, example)) and seen
+        hook.remove()
+        seen.clear()
+    block.dropout = nn.Dropout(0.1)  # a part that is PyTorch's own
+    step(model, example)
+    block.dropout = outgrad.Dropout(0.1)
+    for autocast in (True, False):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            assert same(step(model, example), step(parts, example))
+    with torch.no_grad():
+        torch.manual_seed(1)
+        expected = parts(**example).loss
+        torch.manual_seed(1)
+        assert torch.equal(model(**example).loss, expected)
+
+
+def test_checkpoints_and_compiled_code(monkeypatch):
+    model, example = model_of("bert", dropout=0.1).train(), example_of("bert")
+    parts = unfused(model, monkeypatch)
+    outgrad.patch(model)
+    wanted = step(parts, example)
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    assert same(step(model, example), wanted)
+    model.gradient_checkpointing_disable()
+    block, of_parts = model.bert.encoder.layer[0].output, parts.bert.encoder.layer[0].output
+    x, residual = torch.randn(2, 5, block.dense.in_features), torch.randn(2, 5, block.dense.out_features)
+    torch._dynamo.reset()
+    graph = torch.compile(block, fullgraph=True, backend="aot_eager")
+    block.eval(), of_parts.eval()
+    assert torch.equal(graph(x, residual), of_parts(x, residual))
+
+
+class Subtracts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.dense, self.LayerNorm, self.dropout = nn.Linear(8, 8), nn.LayerNorm(8), nn.Dropout(0.1)
+
+    def forward(self, hidden_states, input_tensor):
+        hidden_states = self.dense(hidden_states)
+        hidden_states = self.dropout(hidden_states)
+        hidden_states = self.LayerNorm(hidden_states - input_tensor)
+        return hidden_states
+
+
+class Adds(Subtracts):
+    def forward(self, hidden_states, input_tensor):
+        hidden_states = self.dense(hidden_states)
+        hidden_states = self.dropout(hidden_states)
+        hidden_states = self.LayerNorm(hidden_states + input_tensor)
+        return hidden_states
+
+
+def test_only_this_code_is_recognised():
+    assert blocks.block_of(Subtracts()) is None
+    assert blocks.block_of(Adds()) is None, "what a class inherits is not looked at"
+    from transformers.models.bert.modeling_bert import BertOutput
+
+    config = transformers.BertConfig(hidden_size=8, intermediate_size=16)
+    assert blocks.block_of(BertOutput(config)) is blocks.DropoutAddNorm
+    more = BertOutput(config)
+    more.adapter = nn.Linear(8, 8)
+    replaced = BertOutput(config)
+    replaced.forward = lambda *_: None
+    assert blocks.block_of(more) is None and blocks.block_of(replaced) is None
+
+
+def test_a_norm_takes_a_residual():
+    x, residual, dy = (torch.randn(4, 8) for _ in range(3))
+    for norm in (outgrad.LayerNorm(8), outgrad.RMSNorm(8), outgrad.LayerNorm(8, store="e4m3")):
+        results = []
+        for function in (lambda x: norm(x, residual, 0.25), lambda x: norm(outgrad.dropout(x, 0.25) + residual)):
+            torch.manual_seed(5)
+            leaf = x.clone().requires_grad_()
+            y = function(leaf)
+            results.append((y, *torch.autograd.grad(y, [leaf, norm.weight], dy)))
+        assert same(*results)
