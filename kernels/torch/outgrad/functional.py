@@ -18,7 +18,7 @@ from . import fp8, library, quantisers, stores
 
 
 def _is_usable(x):
-    """Whether x is a dense tensor of a type that is supported: what _expect finds out at length, in 0.5 us."""
+    """Whether x is a dense tensor of a type that is supported: what _expect finds out at length."""
     return isinstance(x, torch.Tensor) and x.dtype in library.FORMATS and x.layout is torch.strided and not x.is_nested
 
 
@@ -766,7 +766,7 @@ def _dropout_add_norm(name):
 
     def compute(x, residual, seed, p, columns, gamma, beta, eps, rms, side_channels, seen, tau):
         dropped = x if seed is None else library.dropout(x.contiguous(), seed, p)
-        return library.norm_forward(dropped + residual, columns, *_parameters(gamma, beta), eps, rms, side_channels, seen, tau)
+        return library.norm_forward((dropped + residual).contiguous(), columns, *_parameters(gamma, beta), eps, rms, side_channels, seen, tau)
 
     def keep(ctx, inputs, outputs):
         _, _, seed, ctx.p, ctx.columns, gamma, beta, _, ctx.rms, side_channels, _, ctx.tau = inputs

@@ -187,6 +187,18 @@ def test_dropout_add_norm_has_the_bits_of_its_parts(norm, p, dtype):
     assert fused(some[0], some[1], 32, *some[2:], p=p).sum().backward() is None and some[0].grad is not None and some[1].grad is None
 
 
+@pytest.mark.parametrize("p", [0.0, 0.3])
+def test_dropout_add_norm_takes_any_strides(p):
+    x, residual, dy = (torch.randn(32, 6).T for _ in range(3))
+    results = []
+    for arrays in ((x, residual, dy), tuple(t.contiguous() for t in (x, residual, dy))):
+        torch.manual_seed(9)
+        inputs = [t.detach().requires_grad_() for t in arrays[:2]]
+        y = outgrad.dropout_add_layer_norm(*inputs, 32, p=p)
+        results.append([y, *torch.autograd.grad(y, inputs, arrays[2])])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
 def test_dropout_add_norm_takes_what_is_alike():
     x = torch.randn(4, 32)
     for other in (torch.randn(32), torch.randn(4, 32, dtype=torch.bfloat16)):
