@@ -36,6 +36,10 @@ enum class SideChannels {
   either,  // it asks at run time
 };
 
+// The format of gamma, beta and their gradients, whose sums are in fp32. An argument of a kernel's template, and a name
+// of its own in the mangled symbol.
+enum class ParameterFormat { f32, f16, bf16 };
+
 }  // namespace outgrad::kernels
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {

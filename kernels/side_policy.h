@@ -44,12 +44,7 @@ OUTGRAD_HD bool is_told(const SideLimits& limits, float gamma, float beta) {
   return b <= sub_rn(mul_rn(limits.slope, g), limits.floor) && g > limits.least && g < limits.greatest && fma_rn(6.0f, g, b) < limits.overflow;
 }
 
-}  // namespace outgrad::kernels::inline OUTGRAD_ABI
-
 #ifndef __CUDACC_RTC__
-
-namespace outgrad::kernels {
-
 namespace detail {
 
 struct StoredIn {
@@ -85,6 +80,6 @@ constexpr SideLimits lost_limits(double tau) {
   return detail::side_limits<T>(tau * (1 - 0x1p-10), 0x1p-128, 0x1p126, detail::kStoredIn<T>.overflow * (1 - 0x1p-9));
 }
 
-}  // namespace outgrad::kernels
-
 #endif  // __CUDACC_RTC__
+
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI

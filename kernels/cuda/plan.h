@@ -15,13 +15,6 @@
 #include "kernels/reduce.h"
 #include "kernels/side_policy.h"
 
-namespace outgrad::kernels {
-
-// The format of gamma, beta and their gradients, whose sums are in fp32. An argument of a kernel's template, and a name of its own in the mangled symbol.
-enum class ParameterFormat { f32, f16, bf16 };
-
-}  // namespace outgrad::kernels
-
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
 using kernels::DeviceKernel;

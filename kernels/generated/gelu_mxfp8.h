@@ -40,7 +40,7 @@ struct GeluMxfp8 {
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
   static constexpr double kT = 0x1.4776aa44c5d97p-5;  // 2^-4.64: sup |g(y, m) - f'(x)|; found 2^-4.64 at y = -0x1.4p-3, m = 1
   static constexpr double kO = 0x1.4776a78bc81ebp-5;  // 2^-4.64: half the longest range of f' over one (y, m); found 2^-4.64 at y = -0x1.4p-3, m = 1
-  static constexpr double kR = 0x1.43ac185762521p-7;  // 2^-6.66: sup |g(y, m) - middle of that range|; found 2^-6.66 at y = -0x0p+0, m = 0
+  static constexpr double kR = 0x1.43ac18577347dp-7;  // 2^-6.66: sup |g(y, m) - middle of that range|; found 2^-6.66 at y = -0x0p+0, m = 0
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{
