@@ -1,4 +1,5 @@
-"""Speed of the PyTorch package beside PyTorch's own on a CPU: forward and backward through autograd, and the operators by themselves.
+"""Speed of the PyTorch package beside PyTorch's own on a CPU: forward and backward through autograd, and the operators by themselves; on a row of 64
+elements, where the host's work around the operators counts, more operations through autograd.
 
 `python notebooks_data/studies/package_speed.py --write` measures, and writes package_speed.json beside this file; --show prints it. All ways run in turn
 in each round. The ratio of PyTorch's time to ours is taken round by round; its median stands with the interval that holds it with 99% confidence, by
@@ -25,7 +26,7 @@ import outgrad
 from outgrad import library
 
 RESULT = pathlib.Path(__file__).with_suffix(".json")
-SCHEMA = "outgrad.package_speed/1"
+SCHEMA = "outgrad.package_speed/2"
 COLUMNS, EPS = 1024, 1e-5
 FORMATS = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of malloc.h
@@ -80,7 +81,51 @@ def ways_of_layer_norm(x, dy):
     }
 
 
+def only_through_autograd(ours, theirs, *shapes):
+    """Ways of an operation, whose further arguments are parameters of these shapes."""
+
+    def ways(x, dy):
+        inputs = (x, *(torch.rand(shape(x.shape[-1])).add(0.5).to(x.dtype).requires_grad_() for shape in shapes))
+        return {"through autograd": (through_autograd(ours, inputs, dy), through_autograd(theirs, inputs, dy))}
+
+    return ways
+
+
+def columns(n):
+    return (n,)
+
+
+def square(n):
+    return n, n
+
+
+def with_residual(ours, theirs, *shapes):
+    def ways(x, dy):
+        residual = torch.randn(x.shape).to(x.dtype).requires_grad_()
+        return only_through_autograd(lambda x, *rest: ours(x, residual, *rest), lambda x, *rest: theirs(x, residual, *rest), *shapes)(x, dy)
+
+    return ways
+
+
+P = 0.1  # of dropout
 KINDS = {"gelu": ways_of_gelu, "layer_norm": ways_of_layer_norm}
+# Measured on few elements, where what stands around the operators takes the time.
+KINDS_OF_FEW = KINDS | {
+    "silu": only_through_autograd(outgrad.silu, F.silu),
+    "rms_norm": only_through_autograd(lambda x, g: outgrad.rms_norm(x, x.shape[-1:], g), lambda x, g: F.rms_norm(x, x.shape[-1:], g), columns),
+    "dropout": only_through_autograd(lambda x: outgrad.dropout(x, P), lambda x: F.dropout(x, P)),
+    "dropout_add_layer_norm": with_residual(
+        lambda x, r, g, b: outgrad.dropout_add_layer_norm(x, r, x.shape[-1:], g, b, P),
+        lambda x, r, g, b: F.layer_norm(F.dropout(x, P) + r, x.shape[-1:], g, b),
+        columns,
+        columns,
+    ),
+    "linear_gelu": only_through_autograd(outgrad.linear_gelu, lambda x, w, b: F.gelu(F.linear(x, w, b)), square, columns),
+    "linear_silu": only_through_autograd(
+        lambda x, w, b: outgrad.linear_activation(x, w, b, "silu"), lambda x, w, b: F.silu(F.linear(x, w, b)), square, columns
+    ),
+}
+FEW = 64
 
 
 def seconds(function):
@@ -104,7 +149,7 @@ def measured(kind, dtype, elements, rounds, repeats=1):
     torch.manual_seed(1)
     columns = min(COLUMNS, elements)
     x, dy = torch.randn(elements // columns, columns).to(dtype).requires_grad_(), torch.randn(elements // columns, columns).to(dtype)
-    ways = KINDS[kind](x, dy)
+    ways = KINDS_OF_FEW[kind](x, dy)
     taken = {what: ([], []) for what in ways}
     for counted in range(-2, rounds):  # two rounds to warm up
         for what, pair in ways.items():
@@ -131,7 +176,7 @@ def show(found):
     for row in found["rows"]:
         median, low, high = row["times_as_fast"]
         ours, theirs = row["ours_ms"][0], row["pytorch_ms"][0]
-        print(f"{row['kind']:10} {row['format']:4} {row['elements']:>9} {row['what']:16} {ours:9.3f} ms, PyTorch {theirs:9.3f} ms: {median:.2f} [{low:.2f}, {high:.2f}]")
+        print(f"{row['kind']:22} {row['format']:4} {row['elements']:>9} {row['what']:16} {ours:9.3f} ms, PyTorch {theirs:9.3f} ms: {median:.2f} [{low:.2f}, {high:.2f}]")
 
 
 def main():
@@ -147,7 +192,7 @@ def main():
     if options.show:
         show(json.loads(options.out.read_text()))
         return 0
-    if options.elements < 64 or options.elements % min(COLUMNS, options.elements) != 0 or min(options.rounds, options.repeats) < 1:
+    if options.elements < FEW or options.elements % min(COLUMNS, options.elements) != 0 or min(options.rounds, options.repeats) < 1:
         parser.error("--elements takes 64 or more, in whole rows of 1024, --rounds and --repeats at least 1")
     if not options.system:
         keep_memory()
@@ -163,10 +208,10 @@ def main():
         "load": [os.getloadavg()[0]],
         "rows": [],
     }
-    for elements, repeats in ((options.elements, 1), (64, options.repeats)):
-        if elements == 64:
+    for kinds, elements, repeats in ((KINDS, options.elements, 1), (KINDS_OF_FEW, FEW, options.repeats)):
+        if kinds is KINDS_OF_FEW:
             torch.set_num_threads(1)  # as few elements have no work for more
-        for kind in KINDS:
+        for kind in kinds:
             for name, dtype in FORMATS.items():
                 found["rows"] += [{"kind": kind, "format": name, "elements": elements, **row} for row in measured(kind, dtype, elements, options.rounds, repeats)]
     found["load"].append(os.getloadavg()[0])

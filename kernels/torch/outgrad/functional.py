@@ -403,33 +403,64 @@ def gelu(x: torch.Tensor, approximate: Literal["none", "tanh"] = "none", store: 
     return _ACTIVATIONS["gelu_tanh" if approximate == "tanh" else "gelu"](x, store)
 
 
+def _linear_keeping_y(name, compute, index):
+    """An activation of a Linear as one node. compute(x, weight, bias) gives (y, mask). PyTorch's Linear keeps x and weight, too."""
+
+    def keep(ctx, inputs, outputs):
+        x, weight, bias = inputs
+        ctx.bias_dtype = None if bias is None else bias.dtype
+        ctx.save_for_backward(*outputs, x, weight)
+
+    def gradients(ctx, dy):
+        for_x, for_weight, for_bias = ctx.needs_input_grad
+
+        def backward(dy, y, mask, x, weight):
+            dbias = None
+            if for_bias and index == 0:  # GELU has a kernel for both
+                dz, dbias = library.bias_gelu_backward(dy.contiguous(), y, mask, y.shape[-1])
+            else:
+                dz = library.activation_backward(dy.contiguous(), y, mask, index)
+            rows = dz.view(-1, weight.shape[0])
+            if for_bias and index != 0:
+                dbias = rows.sum(0)
+            dx = dz @ weight if for_x else None
+            dweight = rows.T @ x.reshape(-1, weight.shape[1]) if for_weight else None
+            return dx, dweight, dbias if dbias is None or dbias.dtype == ctx.bias_dtype else dbias.to(ctx.bias_dtype)
+
+        return _first_only(name, backward, dy, *ctx.saved_tensors)
+
+    return _Operation(name, compute, keep, gradients)
+
+
 def _linear_gelu_compute(x, weight, bias):
     z = torch.nn.functional.linear(x, weight)
     return library.activation_forward(z.contiguous(), 0) if bias is None else library.bias_gelu_forward(z.contiguous(), bias.contiguous())
 
 
-def _linear_gelu_keep(ctx, inputs, outputs):
-    x, weight, bias = inputs
-    ctx.bias_dtype = None if bias is None else bias.dtype
-    ctx.save_for_backward(*outputs, x, weight)
+def _linear_activation_compute(index):
+    return lambda x, weight, bias: library.activation_forward(torch.nn.functional.linear(x, weight, bias).contiguous(), index)
 
 
-def _linear_gelu_gradients(ctx, dy):
-    for_x, for_weight, for_bias = ctx.needs_input_grad
-
-    def compute(dy, y, mask, x, weight):
-        if for_bias:
-            dz, dbias = library.bias_gelu_backward(dy.contiguous(), y, mask, y.shape[-1])
-        else:
-            dz, dbias = library.activation_backward(dy.contiguous(), y, mask, 0), None
-        dx = dz @ weight if for_x else None
-        dweight = dz.view(-1, dz.shape[-1]).T @ x.reshape(-1, x.shape[-1]) if for_weight else None
-        return dx, dweight, (dbias if dbias.dtype == ctx.bias_dtype else dbias.to(ctx.bias_dtype)) if for_bias else None
-
-    return _first_only("linear_gelu", compute, dy, *ctx.saved_tensors)
+_linear_gelu = _linear_keeping_y("linear_gelu", _linear_gelu_compute, 0)
+_linear_activations = {
+    name: _linear_keeping_y("linear_activation", _linear_activation_compute(index), index) for index, name in enumerate(library.ACTIVATIONS)
+}
 
 
-_linear_gelu = _Operation("linear_gelu", _linear_gelu_compute, _linear_gelu_keep, _linear_gelu_gradients)
+def _expect_linear(function, x, weight, bias):
+    """x and weight as autocast wants them."""
+    if isinstance(x, torch.Tensor) and torch.is_autocast_enabled(x.device.type):
+        dtype = torch.get_autocast_dtype(x.device.type)
+        x, weight = x.to(dtype), weight.to(dtype)
+    if not (_is_usable(x) and _is_usable(weight) and x.device == weight.device and (bias is None or (_is_usable(bias) and bias.device == x.device))):
+        _expect(function, x=x, weight=weight, bias=bias)
+    if weight.dim() != 2 or x.dim() < 2 or x.shape[-1] != weight.shape[1]:
+        raise ValueError(f"outgrad.{function}: x of shape {tuple(x.shape)} and weight of shape {tuple(weight.shape)} have no product")
+    if x.dtype != weight.dtype:
+        raise TypeError(f"outgrad.{function}: x is {x.dtype}, weight {weight.dtype}")
+    if bias is not None and tuple(bias.shape) != (weight.shape[0],):
+        raise ValueError(f"outgrad.{function}: bias has shape {tuple(bias.shape)}, weight gives {weight.shape[0]} columns")
+    return x, weight
 
 
 def linear_gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -438,17 +469,24 @@ def linear_gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 
     x is [..., n] and weight is [m, n], both of one type or under autocast; bias is [m], of any of the three types.
     """
-    if isinstance(x, torch.Tensor) and torch.is_autocast_enabled(x.device.type):
-        dtype = torch.get_autocast_dtype(x.device.type)
-        x, weight = x.to(dtype), weight.to(dtype)
-    _expect("linear_gelu", x=x, weight=weight, bias=bias)
-    if weight.dim() != 2 or x.dim() < 2 or x.shape[-1] != weight.shape[1]:
-        raise ValueError(f"outgrad.linear_gelu: x of shape {tuple(x.shape)} and weight of shape {tuple(weight.shape)} have no product")
-    if x.dtype != weight.dtype:
-        raise TypeError(f"outgrad.linear_gelu: x is {x.dtype}, weight {weight.dtype}")
-    if bias is not None and tuple(bias.shape) != (weight.shape[0],):
-        raise ValueError(f"outgrad.linear_gelu: bias has shape {tuple(bias.shape)}, weight gives {weight.shape[0]} columns")
-    return _linear_gelu(x, weight, bias)
+    return _linear_gelu(*_expect_linear("linear_gelu", x, weight, bias), bias)
+
+
+def linear_activation(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, activation: str = "gelu") -> torch.Tensor:
+    """An activation of PyTorch's Linear, act(linear(x, weight, bias)), as one node of autograd. Its output has the bits of the two.
+    Keeps x, weight and y, and one bit per element of y if the activation has a minimum.
+
+    x is [..., n], weight [m, n] and bias [m], all of one type or under autocast. activation: one of outgrad.ACTIVATIONS.
+    """
+    operation = _linear_activations.get(activation) if isinstance(activation, str) else None
+    if operation is None:
+        raise ValueError(f"outgrad.linear_activation: activation is {activation!r}, none of {', '.join(library.ACTIVATIONS)}")
+    x, weight = _expect_linear("linear_activation", x, weight, bias)
+    if bias is not None and bias.dtype != x.dtype:
+        if not torch.is_autocast_enabled(x.device.type):
+            raise TypeError(f"outgrad.linear_activation: x is {x.dtype}, bias {bias.dtype}")
+        bias = bias.to(x.dtype)
+    return operation(x, weight, bias)
 
 
 # --- Norms -----------------------------------------------------------------------------------------------------------

@@ -85,7 +85,8 @@ class Report:
     # totals.
     components_before: dict[str, int] = dataclasses.field(default_factory=dict)
     components_after: dict[str, int] = dataclasses.field(default_factory=dict)
-    fused: list[tuple[str, str]] = dataclasses.field(default_factory=list)  # (name, class before) of blocks whose dropout, add and norm run as one node
+    # (name, class before, what runs as one node) of the blocks of blocks.py.
+    fused: list[tuple[str, str, str]] = dataclasses.field(default_factory=list)
 
     def __str__(self) -> str:
         lines = [f"{len(self.swapped)} modules patched, {len(self.left_alone)} left alone"]
@@ -106,8 +107,8 @@ class Report:
             if s.side_channels:
                 shown = ", ".join(map(str, s.side_channels[:8])) + (", ..." if len(s.side_channels) > 8 else "")
                 lines.append(f"{_shown(s.name)}: {len(s.side_channels)} channels have a side buffer, 4 bytes an element: {shown}")
-        for kind, names in _by((kind, name) for name, kind in self.fused):
-            lines.append(f"dropout, add and norm as one node: {names} ({kind})")
+        for (what, kind), names in _by(((what, kind), name) for name, kind, what in self.fused):
+            lines.append(f"{what} as one node: {names} ({kind})")
         for store, names in _by((s.store, s.name) for s in self.swapped if s.store not in (None, stores.DEFAULT)):
             fallback = f"; {stores.DEFAULT} wherever x is float32" if stores.for_type(store, torch.float32) != store else ""
             lines.append(f"store {store}: {names}{fallback}")
@@ -387,9 +388,9 @@ def patch(
             report.swapped.append(Swapped(name, kind.__name__, ""))
         elif (block := block_of(module)) is not None:
             module.__dict__["_outgrad_was"] = kind
-            module.__class__ = block
+            module.__class__ = block.ours
             fused.append(module)
-            report.fused.append((name, kind.__name__))
+            report.fused.append((name, kind.__name__, block.what))
     types = {}
     try:
         for name, module in model.named_modules():

@@ -137,6 +137,35 @@ def test_linear_gelu_against_float64(dtype, bias):
     assert kept == (3 * 11 * 40 + 31) // 32 * 4
 
 
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("name", outgrad.ACTIVATIONS)
+def test_linear_activation_is_its_parts(name, dtype, bias):
+    torch.manual_seed(7)
+    inputs = [torch.randn(3, 11, 24).to(dtype), (torch.randn(40, 24) / 5).to(dtype)] + ([torch.randn(40).to(dtype)] if bias else [])
+    dy = torch.randn(3, 11, 40).to(dtype)
+    got = gradients(lambda *t: outgrad.linear_activation(*t, activation=name), inputs, dy)
+    parts = gradients(lambda *t: getattr(outgrad, name)(F.linear(*t)), inputs, dy)
+    assert torch.equal(got[0], parts[0]) and [a.dtype for a in got[1:]] == [t.dtype for t in inputs]
+    # What goes into the sums is equal; the order of the sums may not be.
+    for ours, theirs in zip(got[1:], parts[1:], strict=True):
+        assert (ours - theirs).abs().max() <= 2 * torch.finfo(dtype).eps * theirs.abs().max()
+    leaves = [t.clone().requires_grad_() for t in inputs]
+    kept = kept_bytes(lambda *t: outgrad.linear_activation(*t, activation=name), *leaves)
+    assert kept == ((3 * 11 * 40 + 31) // 32 * 4 if name in outgrad.library.MASKED else 0)
+
+
+def test_linear_activation_takes_any_strides_and_autocast():
+    x, weight, bias = torch.randn(24, 8).T, torch.randn(24, 40).T, torch.randn(80)[::2]
+    dy = torch.randn(40, 8).T
+    got = gradients(lambda *t: outgrad.linear_activation(*t, activation="silu"), (x, weight, bias), dy)
+    assert_near(got, gradients(lambda *t: F.silu(F.linear(*t)), (x.double(), weight.double(), bias.double()), dy.double()), 2e-6)
+    with torch.autocast("cpu", torch.bfloat16):
+        y, dx, dweight, dbias = gradients(lambda *t: outgrad.linear_activation(*t, activation="mish"), (x, weight, bias), dy)
+        assert torch.equal(y, outgrad.mish(F.linear(x, weight, bias)))
+    assert y.dtype == torch.bfloat16 and dx.dtype == dweight.dtype == dbias.dtype == torch.float32
+
+
 def test_linear_gelu_under_autocast():
     x, weight, bias = torch.randn(8, 24), torch.randn(40, 24), torch.randn(40)
     with torch.autocast("cpu", torch.bfloat16):
@@ -212,7 +241,7 @@ def test_dropout_add_norm_takes_what_is_alike():
         outgrad.dropout_add_layer_norm(x, x, 32, eps=-1)
 
 
-@pytest.mark.parametrize("name", ["attention", "softmax_dropout", "linear_gelu", "dropout_add_layer_norm", "dropout_add_rms_norm"])
+@pytest.mark.parametrize("name", ["attention", "softmax_dropout", "linear_activation", "linear_gelu", "dropout_add_layer_norm", "dropout_add_rms_norm"])
 def test_second_derivatives_are_refused(name):
     x = torch.randn(4, 16, 16, requires_grad=True)
     y = {
@@ -220,6 +249,7 @@ def test_second_derivatives_are_refused(name):
         "dropout_add_rms_norm": lambda: outgrad.dropout_add_rms_norm(x, x, 16, p=0.1),
         "attention": lambda: outgrad.attention(x, x, x, p=0.1, form="softmax"),
         "softmax_dropout": lambda: outgrad.softmax_dropout(x, 0.1),
+        "linear_activation": lambda: outgrad.linear_activation(x, torch.randn(8, 16), activation="tanh"),
         "linear_gelu": lambda: outgrad.linear_gelu(x, torch.randn(8, 16)),
     }[name]()
     (dx,) = torch.autograd.grad(y.pow(2).sum(), x, create_graph=True)
@@ -245,5 +275,10 @@ def test_what_does_not_fit_is_named():
         outgrad.linear_gelu(q, torch.randn(8, 16).half())
     with pytest.raises(ValueError, match="bias has shape"):
         outgrad.linear_gelu(q, torch.randn(8, 16), torch.randn(16))
+    for activation in ("relu", None, ["gelu"]):
+        with pytest.raises(ValueError, match="linear_activation: activation is .*, none of gelu, "):
+            outgrad.linear_activation(q, torch.randn(8, 16), activation=activation)
+    with pytest.raises(TypeError, match="linear_activation: x is torch.float32, bias torch.bfloat16"):
+        outgrad.linear_activation(q, torch.randn(8, 16), torch.randn(8).bfloat16())
     with pytest.raises(TypeError, match="softmax_dropout: x is torch.float64"):
         outgrad.softmax_dropout(q.double())
