@@ -24,6 +24,30 @@ bool apart(const Ball& x, const Ball& w) {
   return abs(w).lower() > kFar || kSmallBeside * (x - x.midpoint()).magnitude() < abs(w).lower();
 }
 
+/// Where values that are below y at `near` and above it at `far` pass it.
+template <class Value>
+double bisected(double near, double far, double y, const Value& value) {
+  for (int step = 0; step < 80; ++step) {
+    const double mid = 0.5 * (near + far);
+    (value(mid) < y ? near : far) = mid;
+  }
+  return 0.5 * (near + far);
+}
+
+/// What follows from a first guess by at most `steps` of Newton's method, and whether these have settled.
+template <class Correction>
+std::pair<Real, bool> newton(Real x, int steps, const Correction& correction) {
+  constexpr double kSettled = 0x1p-100, kDone = 0x1p-180;  // Real has 200 bits
+  Real last = 0;
+  const auto is_below = [&](double bound) { return abs(last) <= bound * std::max(1.0, std::abs(static_cast<double>(x))); };
+  for (int step = 0; step < steps; ++step) {
+    last = correction(x);
+    x -= last;
+    if (is_below(kDone)) break;
+  }
+  return {x, is_below(kSettled)};
+}
+
 }  // namespace
 
 const char* to_string(Coordinate c) {
@@ -100,37 +124,38 @@ Real Composite::coordinate_at(Coordinate kind, const Real& x) const {
   return x < x_star().mid() ? -root.mid() : root.mid();
 }
 
+template <class Correction>
+Real Composite::solved(double near, double far, double y, int steps, const Correction& correction) const {
+  // Double arithmetic is a tenth of the cost of balls, and where a user's own function cancels in it, Newton's method does not settle.
+  const auto [x, settled] = newton(Real(bisected(near, far, y, [&](double at) { return activation_.rough_value(at); })), steps, correction);
+  if (settled || activation_.name != "expression") return x;
+  return newton(Real(bisected(near, far, y, [&](double at) { return activation_.value(at); })), steps, correction).first;
+}
+
 Real Composite::argument_of_root(const Real& s) const {
   const double target = static_cast<double>(s);
-  const Real curvature = activation_.value_series(Series::variable(x_star(), 3))[2].mid();
-  Real x = x_star().mid() + s / sqrt(curvature);
+  // 2^-50 doubles each time; next to x* the slope's enclosure gains 13 bits a step.
+  constexpr int kSteps = 7;
+  const auto correction = [&](const Real& x) {
+    return Real((coordinate_at(Coordinate::signed_root, x) - s) / coordinate(Coordinate::signed_root, Ball(x), 2)[1].mid());
+  };
   // The local expansion starts Newton well only next to x*; elsewhere bisect in double first.
   constexpr double kLocal = 0x1p-5;
-  if (std::abs(target) > kLocal) {
-    const double y = static_cast<double>(y_star().mid() + s * s);
-    double near = x_star().to_double(), far = target > 0 ? std::max(activation_.reach, y + 1) : -activation_.reach;  // right of 0, f(x) > x - 1
-    for (int step = 0; step < 80; ++step) {
-      const double mid = 0.5 * (near + far);
-      (activation_.value(mid) < y ? near : far) = mid;  // f grows away from x* on both sides
-    }
-    x = Real(0.5 * (near + far));
+  if (std::abs(target) <= kLocal) {
+    const Real curvature = activation_.value_series(Series::variable(x_star(), 3))[2].mid();
+    return newton(x_star().mid() + s / sqrt(curvature), kSteps, correction).first;
   }
-  for (int step = 0; step < 7; ++step) {  // 2^-50 doubles each time; next to x* the slope's enclosure gains 13 bits a step
-    x -= (coordinate_at(Coordinate::signed_root, x) - s) / coordinate(Coordinate::signed_root, Ball(x), 2)[1].mid();
-  }
-  return x;
+  const double y = static_cast<double>(y_star().mid() + s * s);
+  const double far = target > 0 ? std::max(activation_.reach, y + 1) : -activation_.reach;  // right of 0, f(x) > x - 1
+  return solved(x_star().to_double(), far, y, kSteps, correction);  // f grows away from x* on both sides
 }
 
 Real Composite::argument_of(const Real& y, bool right) const {
   if (!masked()) {
-    double low = -activation_.reach, high = std::max(activation_.reach, static_cast<double>(y) + 1);
-    for (int step = 0; step < 80; ++step) {
-      const double mid = 0.5 * (low + high);
-      (activation_.value(mid) < static_cast<double>(y) ? low : high) = mid;
-    }
-    Real x(0.5 * (low + high));
-    for (int step = 0; step < 4; ++step) x -= (value_at(x) - y) / gradient_at(x);
-    return x;
+    const double target = static_cast<double>(y);
+    constexpr int kSteps = 4;
+    return solved(-activation_.reach, std::max(activation_.reach, target + 1), target, kSteps,
+                  [&](const Real& x) { return Real((value_at(x) - y) / gradient_at(x)); });
   }
   const Real t = y - y_star().mid();
   const Real root = sqrt(t > 0 ? t : Real(0));

@@ -57,6 +57,10 @@ class Composite {
   [[nodiscard]] Ball enclose_argument_of(const Ball& y, bool right) const;
 
  private:
+  /// The x between near and far with f(x) = y, by bisection in double and then `steps` of Newton's method, whose steps `correction` gives.
+  template <class Correction>
+  [[nodiscard]] Real solved(double near, double far, double y, int steps, const Correction& correction) const;
+
   Activation activation_;
   Landscape landscape_;
   double left_limit_ = 0, right_limit_ = 0, tail_start_ = 0;

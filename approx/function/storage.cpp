@@ -111,6 +111,24 @@ void widen_between(const Composite& composite, const Ball& from, const Ball& to,
   widen_between(composite, middle, to, negligible, interval, parts, depth + 1);
 }
 
+/// The x between the ends of a preimage, which are to be looked at.
+struct Between {
+  size_t interval;
+  Ball from, to;
+};
+
+/// widen_between for each of some neighbours. f'' keeps its sign over most of a branch: one look at all of them together spares a look at each.
+void widen_neighbours(const Composite& composite, const Between* first, size_t count, double negligible, std::vector<StorageInterval>& intervals, int& parts) {
+  if (count == 0) return;
+  if (count == 1) return widen_between(composite, first->from, first->to, negligible, intervals[first->interval], parts);
+  Ball all = Ball::hull(first->from, first->to);
+  for (size_t k = 1; k < count; ++k) all = Ball::hull(all, Ball::hull(first[k].from, first[k].to));
+  const Ball slope = composite.gradient(all, 2)[1];
+  if (slope.positive() || slope.negative()) return;
+  widen_neighbours(composite, first, count / 2, negligible, intervals, parts);
+  widen_neighbours(composite, first + count / 2, count - count / 2, negligible, intervals, parts);
+}
+
 /// Of one scale, 2^exponent.
 std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Format format, int exponent, double scale) {
   const double negligible = kNegligible * scale;
@@ -142,6 +160,8 @@ std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Form
       return e;
     };
     std::optional<Edge> previous;  // the upper boundary of the number before
+    std::vector<Between> between;
+    const size_t of_branch = intervals.size();
     for (size_t k = 0; k < stored.size(); ++k, stage.tick()) {
       const double value = stored[k].value;
       if (value == 0 && !std::signbit(value) && !rising) break;  // the left branch of a masked f stays below 0
@@ -192,12 +212,18 @@ std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Form
       if (!masked && from_start) include_tail(high ? high->x : start, false);
       if (to_finish && !below_reach) include_tail(low ? low->x : finish, rising);
       // A tail from an edge on takes in all of the preimage.
-      const bool between = high ? low || masked : from_start && !below_reach;
-      if (between) widen_between(composite, low ? low->x : start, high ? high->x : finish, negligible, interval, parts);
+      const bool ends = high ? low || masked : from_start && !below_reach;
+      if (ends) between.push_back({intervals.size(), low ? low->x : start, high ? high->x : finish});
+      intervals.push_back(interval);
+    }
+    constexpr size_t kTogether = 64;
+    for (size_t k = 0; k < between.size(); k += kTogether)
+      widen_neighbours(composite, &between[k], std::min(kTogether, between.size() - k), negligible, intervals, parts);
+    for (size_t k = of_branch; k < intervals.size(); ++k) {
+      const StorageInterval& interval = intervals[k];
       if (!(interval.lo <= interval.hi && std::isfinite(interval.lo) && std::isfinite(interval.hi))) {
         throw kernels::SpecError(fmt::format("undecided: the range of f' over the x that y = {:.6g} stands for has no finite bounds", interval.y));
       }
-      intervals.push_back(interval);
     }
   };
   branch(true);

@@ -62,14 +62,29 @@ std::vector<StoredRange> intervals_of_reals(const LocalGradient& g, const std::a
   return r;
 }
 
+/// A number at or beyond the last x, on this side of x*, at which f is at most `height` above y*.
+double last_within(const Composite& composite, bool right, double height) {
+  const Activation& f = composite.activation();
+  const double most = composite.y_star().to_double() + height;
+  double near = composite.x_star().to_double(), far = right ? f.reach : -f.reach;
+  if (f.value(far) <= most) return right ? INFINITY : -INFINITY;
+  for (int step = 0; step < 60; ++step) {
+    const double middle = 0.5 * (near + far);
+    (f.value(middle) <= most ? near : far) = middle;
+  }
+  return far;
+}
+
 std::vector<StoredRange> intervals_of_format(const Composite& composite, Format format, double reach, double lowest, double spacing) {
   const double x_star = composite.x_star().to_double(), y_star = composite.y_star().to_double();
+  // A first look in double keeps those out that are far away.
+  const double height_in_double = 1.01 * reach * reach;
+  const double first = last_within(composite, false, height_in_double), last = last_within(composite, true, height_in_double);
   const FormatShape shape = shape_of(format);
   std::map<std::pair<int, bool>, StoredRange> found;
   for (std::uint32_t code = 0; code < 2U << shape.sign_bit(); ++code) {
     const double x = decode(format, code);
-    // A first look in double keeps those out that are far away.
-    if (!std::isfinite(x) || !(composite.activation().value(x) - y_star <= 1.01 * reach * reach)) continue;
+    if (!std::isfinite(x) || x < first || x > last) continue;
     const double height = (static_cast<double>(composite.value_at(Real(x)) - Real(y_star))) / spacing;
     if (height * spacing > reach * reach) continue;
     const int j = static_cast<int>(std::nearbyint(height - lowest));
