@@ -5,6 +5,7 @@
 // again reads the seed of that launch.
 #pragma once
 
+#include "kernels/cuda/dropped.cuh"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/dropout.h"
 
@@ -16,9 +17,8 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwar
     dropout(const T* x, T* y, i64 n, const u64* seed, DropoutRule rule) {
   constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T>;
   static_assert(schedule_holds<kSchedule>());
-  constexpr int kWords = 4;  // in one counter
   using Own = ShareOf<kSchedule, T, T>;
-  const u64 key = *seed;
+  const Dropping dropping = {*seed, rule};
   over_octets<kSchedule>(
       n, is_aligned<kSchedule, T, T>(x, x, y),
       [&](u64 first) {
@@ -29,25 +29,15 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwar
         OUTGRAD_UNROLL
         for (int u = 0; u < kSchedule.octets; ++u) {
           const u64 begin = Own::element(first) + u * kApart * kOctet;
-          float result[kOctet];
-          OUTGRAD_UNROLL
-          for (int half = 0; half < kOctet / kWords; ++half) {
-            const PhiloxWords words = philox(begin / kWords + half * Own::kApart, key);
-            OUTGRAD_UNROLL
-            for (int k = 0; k < kWords; ++k) {
-              const float product = mul_rn(widened(input[u], kWords * half + k), rule.scale);
-              result[kWords * half + k] = dropout_keeps(rule, words.word[k]) ? product : 0.0f;
-            }
-          }
-          store_octet<kSchedule, false, Own::kApart>(y + begin, packed<T>(result));
+          store_octet<kSchedule, false, Own::kApart>(y + begin, dropping.octet(input[u], begin / Dropping::kWords, Own::kApart));
         }
       },
       [&](u64 octet, u32 count) {
 #pragma unroll 1
-        for (u64 i = octet * kOctet; i < octet * kOctet + count; i += kWords) {
-          const PhiloxWords words = philox(i / kWords, key);
+        for (u64 i = octet * kOctet; i < octet * kOctet + count; i += Dropping::kWords) {
+          const PhiloxWords words = philox(i / Dropping::kWords, dropping.key);
           OUTGRAD_UNROLL
-          for (u32 k = 0; k < kWords; ++k) {
+          for (u32 k = 0; k < Dropping::kWords; ++k) {
             if (i + k < octet * kOctet + count) y[i + k] = dropout_element(rule, words.word[k], x[i + k]);
           }
         }

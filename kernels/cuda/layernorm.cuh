@@ -48,6 +48,20 @@ cudaError_t launch_residual_norm_backward(const T* dy, const T* y, const T* dz_n
                                           T* dz, float* dgamma, float* dbeta, SideBuffer<const float> side, float* workspace, i64 workspace_words,
                                           cudaStream_t stream);
 
+// z = dropout(x) + residual, each rounded to T, and the norm of z in the same pass. The seed lies in device memory, and
+// the contract of p is that of kernels/cuda/dropout.cuh; with a null seed nothing is dropped. z may be null: it is then
+// not stored. z and y may equal x or residual, but not each other.
+template <Norm N, class T, class Schedule = DefaultGpuNormSchedule>
+cudaError_t launch_dropout_add_norm_forward(const T* x, const T* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, const u64* seed,
+                                            double p, T* z, T* y, float* rstd, SideBuffer<float> side, cudaStream_t stream);
+
+// dz as launch_residual_norm_backward computes it or, if dz_next is null, launch_norm_backward; and dx = dropout(dz) in
+// the same pass. With a null seed nothing is dropped: dx would be dz, and must be null.
+template <Norm N, class T, class Schedule = DefaultGpuNormSchedule>
+cudaError_t launch_dropout_add_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows,
+                                             i64 n, const u64* seed, double p, T* dz, T* dx, float* dgamma, float* dbeta, SideBuffer<const float> side,
+                                             float* workspace, i64 workspace_words, cudaStream_t stream);
+
 // --- Arguments -------------------------------------------------------------------------------------------------------------------
 
 namespace detail {
@@ -127,9 +141,9 @@ struct ChosenNormSchedule {
 template <class T, bool Residual>
 inline constexpr RowUse kForwardUse = forward_use(sizeof(T), Residual);
 
-template <Norm N, class T, bool Residual, bool Sums, bool Side>
+template <Norm N, class T, bool Residual, bool Sums, bool Side, bool Drops = false>
 OUTGRAD_HD constexpr RowUse backward_use() {
-  return backward_use(N, sizeof(T), Residual, Sums, Side);
+  return backward_use(N, sizeof(T), Residual, Sums, Side, Drops);
 }
 
 template <class Schedule>
@@ -216,15 +230,15 @@ bool rows_are_wide(i64 n, std::initializer_list<const T*> tensors) {
   return true;
 }
 
-template <Norm N, class T, class Schedule, bool Residual>
+template <Norm N, class T, class Schedule, bool Residual, bool Drops = false, bool StoresZ = Residual>
 cudaError_t launch_forward(const NormForwardArrays<T>& a, cudaStream_t stream) {
   const auto *const gamma = static_cast<const float*>(a.gamma), *const beta = static_cast<const float*>(a.beta);
   constexpr GpuNormSchedule S = Schedule::kSchedule;
   if (!shape_holds(a.rows, a.n, a.side) || !(a.eps >= 0.0f) || (N == Norm::rms && a.beta)) return cudaErrorInvalidValue;
   const i64 size = a.rows * a.n;
   if (!operands_hold({operand(a.x, size), operand(a.residual, Residual ? size : 0), optional(gamma, a.n), optional(beta, a.n),
-                      written(a.z, Residual ? size : 0, a.x, a.residual), written(a.y, size, a.x, a.residual), written(a.rstd, a.rows),
-                      operand(a.side.channels, a.side.count), written(a.side.x_hat, a.rows * a.side.count)})) {
+                      written(a.z, StoresZ ? size : 0, a.x, a.residual), written(a.y, size, a.x, a.residual), written(a.rstd, a.rows),
+                      operand(a.dropout.seed, Drops ? 1 : 0), operand(a.side.channels, a.side.count), written(a.side.x_hat, a.rows * a.side.count)})) {
     return cudaErrorInvalidValue;
   }
   if (a.rows == 0) return cudaSuccess;
@@ -233,16 +247,18 @@ cudaError_t launch_forward(const NormForwardArrays<T>& a, cudaStream_t stream) {
   PlanLimits limits;
   if (const cudaError_t status = limits_for<S>(rows_in_registers(S, true, task), limits); status != cudaSuccess) return status;
   const LaunchPlan plan = norm_forward_plan(S, task, limits);
-  const auto wide_instance = [&]<class Chosen>(Choice<Chosen>) { return launch_rows(norm_forward<N, T, Chosen, true, Residual>, plan.launch[0], stream, a); };
+  const auto wide_instance = [&]<class Chosen>(Choice<Chosen>) {
+    return launch_rows(norm_forward<N, T, Chosen, true, Residual, ParameterFormat::f32, Drops, StoresZ>, plan.launch[0], stream, a);
+  };
   const auto narrow_instance = [&]<class Chosen>(Choice<Chosen>) {
-    return launch_rows(norm_forward<N, T, Chosen, false, Residual>, plan.launch[0], stream, a);
+    return launch_rows(norm_forward<N, T, Chosen, false, Residual, ParameterFormat::f32, Drops, StoresZ>, plan.launch[0], stream, a);
   };
   constexpr RowUse kUse = kForwardUse<T, Residual>;
   if (plan.norm.home == RowHome::registers) return with_registers<Schedule, kUse, kTreeLanes>(plan.norm, wide_instance);
   return wide ? with_loops<Schedule, kUse, true>(plan.norm, wide_instance) : with_loops<Schedule, kUse, false>(plan.norm, narrow_instance);
 }
 
-template <Norm N, class T, class Schedule, bool Residual>
+template <Norm N, class T, class Schedule, bool Residual, bool Drops = false>
 cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const float* beta, float* dgamma, float* dbeta, float* workspace, i64 workspace_words,
                             cudaStream_t stream) {
   constexpr GpuNormSchedule S = Schedule::kSchedule;
@@ -251,7 +267,8 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const f
   if (workspace_words < words) return cudaErrorInvalidValue;
   const i64 size = a.rows * a.n;
   if (!operands_hold({operand(a.dy, size), operand(a.y, size), operand(a.dz_next, Residual ? size : 0), optional(gamma, a.n), optional(beta, a.n),
-                      operand(a.rstd, a.rows), written(a.dx, size, a.dy, a.dz_next), optional(written(dgamma, a.n)), optional(written(dbeta, a.n)),
+                      operand(a.rstd, a.rows), written(a.dx, size, a.dy, a.dz_next), operand(a.dropout.seed, Drops ? 1 : 0),
+                      written(static_cast<T*>(a.dropout.dx), Drops ? size : 0), optional(written(dgamma, a.n)), optional(written(dbeta, a.n)),
                       operand(a.side.channels, a.side.count), operand(a.side.x_hat, a.rows * a.side.count), written(workspace, words)})) {
     return cudaErrorInvalidValue;
   }
@@ -265,20 +282,21 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const f
   a.slot_rows = slot_rows(a.rows, a.slots);
   const bool wants_sums = dgamma || dbeta;
   a.sums = wants_sums ? parts.sums : nullptr;
-  const bool wide = rows_are_wide<S, T>(a.n, {a.dy, a.y, a.dz_next, a.dx});
-  const NormTask task = {N, sizeof(T), Residual, a.rows, a.n, wide, a.side.count > 0, wants_sums, is_aligned_to(gamma, kQuad) && is_aligned_to(beta, kQuad)};
+  const bool wide = rows_are_wide<S, T>(a.n, {a.dy, a.y, a.dz_next, a.dx, static_cast<const T*>(a.dropout.dx)});
+  const NormTask task = {N, sizeof(T), Residual, a.rows, a.n, wide, a.side.count > 0, wants_sums, is_aligned_to(gamma, kQuad) && is_aligned_to(beta, kQuad),
+                         Drops};
   PlanLimits limits;
   if (const cudaError_t status = limits_for<S>(false, limits); status != cudaSuccess) return status;
   const LaunchPlan plan = norm_backward_plan(S, task, limits);
   const auto launch_planned_rows = [&](const PlannedLaunch& planned) -> cudaError_t {
     constexpr bool kFused = S.sums != ColumnSums::separate;
     const auto in_registers = [&]<SideChannels Side>() {
-      return with_registers<Schedule, backward_use<N, T, Residual, kFused, Side == SideChannels::some>(), most_backward_warps(S)>(
+      return with_registers<Schedule, backward_use<N, T, Residual, kFused, Side == SideChannels::some, Drops>(), most_backward_warps(S)>(
           plan.norm, [&]<class Chosen>(Choice<Chosen>) {
             if constexpr (kFused) {
-              return launch_rows(norm_backward_slots<N, T, Chosen, Residual, Side>, planned, stream, a);
+              return launch_rows(norm_backward_slots<N, T, Chosen, Residual, Side, ParameterFormat::f32, Drops>, planned, stream, a);
             } else {
-              return launch_rows(norm_backward<N, T, Chosen, true, Residual, Side>, planned, stream, a);
+              return launch_rows(norm_backward<N, T, Chosen, true, Residual, Side, Drops>, planned, stream, a);
             }
           });
     };
@@ -287,11 +305,11 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const f
     constexpr RowUse kLoopUse = backward_use<N, T, Residual, false, true>();
     if (wide) {
       return with_loops<Schedule, kLoopUse, true>(plan.norm, [&]<class Chosen>(Choice<Chosen>) {
-        return launch_rows(norm_backward<N, T, Chosen, true, Residual, SideChannels::either>, planned, stream, a);
+        return launch_rows(norm_backward<N, T, Chosen, true, Residual, SideChannels::either, Drops>, planned, stream, a);
       });
     }
     return with_loops<Schedule, kLoopUse, false>(plan.norm, [&]<class Chosen>(Choice<Chosen>) {
-      return launch_rows(norm_backward<N, T, Chosen, false, Residual, SideChannels::either>, planned, stream, a);
+      return launch_rows(norm_backward<N, T, Chosen, false, Residual, SideChannels::either, Drops>, planned, stream, a);
     });
   };
   for (int i = 0; i < plan.launches; ++i) {
@@ -344,6 +362,35 @@ cudaError_t launch_residual_norm_backward(const T* dy, const T* y, const T* dz_n
                                           cudaStream_t stream) {
   return detail::launch_backward<N, T, Schedule, true>({dy, y, dz_next, nullptr, nullptr, {}, nullptr, rstd, rows, n, side, dz, nullptr, 0, {}, 0, 0}, gamma,
                                                        beta, dgamma, dbeta, workspace, workspace_words, stream);
+}
+
+template <Norm N, class T, class Schedule>
+cudaError_t launch_dropout_add_norm_forward(const T* x, const T* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, const u64* seed,
+                                            double p, T* z, T* y, float* rstd, SideBuffer<float> side, cudaStream_t stream) {
+  if (seed == nullptr && z != nullptr) return launch_residual_norm_forward<N, T, Schedule>(x, residual, gamma, beta, rows, n, eps, z, y, rstd, side, stream);
+  if (seed != nullptr && !dropout_holds(p)) return cudaErrorInvalidValue;
+  NormForwardArrays<T> a = {x, residual, gamma, beta, rows, n, eps, z, y, rstd, side};
+  if (seed == nullptr) return detail::launch_forward<N, T, Schedule, true, false, false>(a, stream);
+  a.dropout = {.seed = seed, .rule = dropout_rule(p)};
+  return z != nullptr ? detail::launch_forward<N, T, Schedule, true, true, true>(a, stream)
+                      : detail::launch_forward<N, T, Schedule, true, true, false>(a, stream);
+}
+
+template <Norm N, class T, class Schedule>
+cudaError_t launch_dropout_add_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows,
+                                             i64 n, const u64* seed, double p, T* dz, T* dx, float* dgamma, float* dbeta, SideBuffer<const float> side,
+                                             float* workspace, i64 workspace_words, cudaStream_t stream) {
+  NormBackwardArrays<T> a = {dy, y, dz_next, nullptr, nullptr, {}, nullptr, rstd, rows, n, side, dz, nullptr, 0, {}, 0, 0};
+  const auto with = [&]<bool Residual, bool Drops>() {
+    return detail::launch_backward<N, T, Schedule, Residual, Drops>(a, gamma, beta, dgamma, dbeta, workspace, workspace_words, stream);
+  };
+  if (seed == nullptr) {
+    if (dx != nullptr) return cudaErrorInvalidValue;
+    return dz_next != nullptr ? with.template operator()<true, false>() : with.template operator()<false, false>();
+  }
+  if (!dropout_holds(p)) return cudaErrorInvalidValue;
+  a.dropout = {seed, dropout_rule(p), dx};
+  return dz_next != nullptr ? with.template operator()<true, true>() : with.template operator()<false, true>();
 }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI::cuda

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "kernels/cuda/columns.cuh"
+#include "kernels/cuda/dropped.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/octets.cuh"
 #include "kernels/cuda/plan.h"
@@ -86,50 +87,89 @@ inline constexpr int kNormThreads = kTreeLanes * Schedule::kSchedule.row_warps *
 
 // --- Forward ---------------------------------------------------------------------------------------------------------------------
 
-// A row of x, or of z = x + residual, which is stored on the way.
-template <class T, bool Residual>
+// The dropout that a kernel is an instance with, or nothing.
+template <bool Drops>
+__device__ __forceinline__ Dropping dropping_of(const NormDropout& dropout) {
+  if constexpr (!Drops) return {};
+  const u64* seed = dropout.seed;
+  forget(seed);  // read where it is needed, in a backward for each row: kept meanwhile, it would take registers that the sums need
+  return {__ldg(seed), dropout.rule};
+}
+
+// Whole: the octet begins with a counter's first word.
+template <bool Whole, class T>
+__device__ __forceinline__ Octet<T> dropped_part(const Dropping& dropping, const Octet<T>& octet, u64 first) {
+  if constexpr (Whole) {
+    return dropping.octet(octet, first / Dropping::kWords);
+  } else {
+    return dropping.octet_at(octet, first);
+  }
+}
+
+// A row of x, or of z = x + residual, where x is dropped first if Drops. z is stored on the way if Stores: in its own
+// place or, where nobody wants it but the row is read again, in that of y.
+template <class T, bool Residual, bool Drops = false, bool Stores = Residual, bool InY = false>
 struct ForwardInput {
+  static_assert(Residual || (!Drops && !Stores));
   static constexpr int kSources = Residual ? 2 : 1, kKept = 1;
   static constexpr bool kCombines = Residual;
   const T* source[kSources];
   T* z;
   const T* again[kKept];
+  [[maybe_unused]] const Dropping& dropping;
+  [[maybe_unused]] u64 first;  // the index of the row's first element
 
-  __device__ __forceinline__ ForwardInput(const NormForwardArrays<T>& a, i64 row) : z(a.z + row * a.n) {
+  __device__ __forceinline__ ForwardInput(const NormForwardArrays<T>& a, i64 row, const Dropping& dropping_of_x)
+      : z((InY ? a.y : a.z) + row * a.n), dropping(dropping_of_x), first(static_cast<u64>(row * a.n)) {
     source[0] = a.x + row * a.n;
     if constexpr (Residual) source[1] = a.residual + row * a.n;
     again[0] = Residual ? z : source[0];
   }
   template <GpuNormSchedule S, bool Whole>
   __device__ __forceinline__ void combine(Octet<T> (&all)[kSources], i64 at, int count) const {
+    if constexpr (Drops) all[0] = dropped_part<Whole>(dropping, all[0], first + static_cast<u64>(at));
     float sum[kOctet];
     OUTGRAD_UNROLL
     for (int k = 0; k < kOctet; ++k) sum[k] = add_rn(widened(all[0], k), widened(all[kSources - 1], k));
     all[0] = packed<T>(sum);
-    store_part<S, Whole>(z + at, all[0], count);
+    if constexpr (Stores) store_part<S, Whole>(z + at, all[0], count);
   }
   __device__ __forceinline__ void combine(T (&all)[kSources], i64 j) const {
+    if constexpr (Drops) all[0] = dropping.element(all[0], first + static_cast<u64>(j));
     all[0] = narrow<T>(add_rn(widen(all[0]), widen(all[kSources - 1])));
-    z[j] = all[0];
+    if constexpr (Stores) z[j] = all[0];
+  }
+  // Element j of the row whose norm is computed, once all of a stored row has been written.
+  __device__ __forceinline__ T element(i64 j) const {
+    if constexpr (Residual && !Stores) {
+      T all[kSources] = {source[0][j], source[kSources - 1][j]};
+      combine(all, j);
+      return all[0];
+    } else {
+      return again[0][j];
+    }
   }
 };
 
 // Wide: rows consist of whole octets and are aligned to the schedule's accesses, and gamma and beta are aligned to 16
-// bytes. y may alias x, as on the host.
-template <Norm N, class T, class Schedule, bool Wide = true, bool Residual = false, ParameterFormat P = ParameterFormat::f32>
+// bytes. y may alias x, as on the host. With a residual: Drops x before it is added, and StoresZ where z is wanted.
+template <Norm N, class T, class Schedule, bool Wide = true, bool Residual = false, ParameterFormat P = ParameterFormat::f32, bool Drops = false,
+          bool StoresZ = Residual>
 __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.resident_blocks) norm_forward(NormForwardArrays<T> a) {
   constexpr GpuNormSchedule S = Schedule::kSchedule;
   static_assert(norm_schedule_holds<S>());
-  using Input = ForwardInput<T, Residual>;
+  constexpr bool kInY = Residual && !StoresZ && S.home == RowHome::memory, kStored = StoresZ || kInY;
+  using Input = ForwardInput<T, Residual, Drops, kStored, kInY>;
   using Row = typename RowOf<S, T, Input, Wide>::Type;
   watch_channels<P>(a);
+  const Dropping dropping = dropping_of<Drops>(a.dropout);
   RowThread<S.row_warps, S.block_rows> thread;
 #pragma unroll 1
   for (i64 first = static_cast<i64>(blockIdx.x) * S.block_rows; first < a.rows; first += static_cast<i64>(gridDim.x) * S.block_rows) {
     const bool present = S.block_rows == 1 || first + thread.row < a.rows;
     const i64 row = present ? first + thread.row : first;  // every thread of the block reaches every barrier
     Row home;
-    Input input(a, row);
+    Input input(a, row, dropping);
     home.fetch(thread, input, a.n, present);
     float mean = 0.0f;
     if constexpr (N == Norm::layer) {
@@ -161,11 +201,10 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
     const float rstd = rstds.v[0];
     if (present && thread.first() == 0) a.rstd[row] = rstd;
     if (a.side.count > 0) {
-      if constexpr (Residual) thread.barrier();  // z has been written
+      if constexpr (kStored) thread.barrier();  // z has been written
       if (present) {
-        const T* const stored = input.again[0];
         for (i64 k = thread.first(); k < a.side.count; k += thread.kApart) {
-          a.side.x_hat[row * a.side.count + k] = normalised(widen(stored[a.side.channels[k]]), mean, rstd);
+          a.side.x_hat[row * a.side.count + k] = normalised(widen(input.element(a.side.channels[k])), mean, rstd);
         }
       }
       thread.barrier();  // x, which may be y, has been read wherever y is about to be written
@@ -423,8 +462,9 @@ struct BackwardHome {
 
 // dx of a row that was fetched. add(k, i, dy, c) receives what the sums over rows need of element i of the thread's
 // k-th octet. dx may alias dy and dz_next. `at_row` is row n, or the place where dx and dz_next have the row's first
-// element. next_of(octets, at, count, k) is what is added to the gradient.
-template <Norm N, class T, GpuNormSchedule S, bool Residual, class Thread, class Home, class Columns, class Next, class Add>
+// element. next_of(octets, at, count, k) is what is added to the gradient. Drops: what is stored is dz, and dx =
+// dropout(dz) goes to a place of its own.
+template <Norm N, class T, GpuNormSchedule S, bool Residual, bool Drops, class Thread, class Home, class Columns, class Next, class Add>
 __device__ __forceinline__ void backward_row(const NormBackwardArrays<T>& a, Thread& thread, i64 row, i64 at_row, Home& fetched, Columns& columns,
                                              const Next& next_of, const Add& add) {
   using Row = typename Home::Row;
@@ -448,6 +488,8 @@ __device__ __forceinline__ void backward_row(const NormBackwardArrays<T>& a, Thr
   if constexpr (S.octets > 1) home.forget_values();
   columns.forget_values();
   T* const dx = a.dx + at_row;
+  [[maybe_unused]] const Dropping dropping = dropping_of<Drops>(a.dropout);
+  [[maybe_unused]] T* const dropped = static_cast<T*>(a.dropout.dx) + at_row;
   home.each(thread, a.n, [&](const typename Row::Octets& octet, i64 at, int count, int index, bool there) {
     const Tuple<float, kOctet> c = columns.centred(index, octet[1], row, at);
     [[maybe_unused]] Octet<T> next;
@@ -461,13 +503,22 @@ __device__ __forceinline__ void backward_row(const NormBackwardArrays<T>& a, Thr
       result[k] = input_gradient(widened(octet[0], k), c.v[k], gamma.v[k], reciprocal.v[k], m1, m2, rstd);
       if constexpr (Residual) result[k] = add_rn(result[k], widened(next, k));
     }
-    if (there) home.put(thread, dx, packed<T>(result), at, count);
+    if (!there) return;
+    const Octet<T> stored = packed<T>(result);
+    home.put(thread, dx, stored, at, count);
+    if constexpr (Drops && !Row::kStaged) {
+      store_part<S, Row::kWhole>(dropped + at, dropped_part<Row::kWhole>(dropping, stored, static_cast<u64>(at_row + at)), count);
+    }
   });
   home.finish(thread, dx, a.n);
+  if constexpr (Drops && Row::kStaged) {
+    // Each thread takes the elements that it has just written.
+    for (i64 j = thread.first(); j < a.n; j += Thread::kApart) dropped[j] = dropping.element(dx[j], static_cast<u64>(at_row + j));
+  }
 }
 
 // dx. Each of the block's rows of threads processes one row after the other.
-template <Norm N, class T, class Schedule, bool Wide = true, bool Residual = false, SideChannels Side = SideChannels::none>
+template <Norm N, class T, class Schedule, bool Wide = true, bool Residual = false, SideChannels Side = SideChannels::none, bool Drops = false>
 __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.resident_blocks) norm_backward(NormBackwardArrays<T> a) {
   constexpr GpuNormSchedule S = Schedule::kSchedule;
   static_assert(norm_schedule_holds<S>());
@@ -487,7 +538,7 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
         return load_part<S, Home::Row::kWhole>(a.dz_next + row * a.n + at, count);
       }
     };
-    backward_row<N, T, S, Residual>(a, thread, row, row * a.n, home, columns, next_of, [](int, int, float, float) {});
+    backward_row<N, T, S, Residual, Drops>(a, thread, row, row * a.n, home, columns, next_of, [](int, int, float, float) {});
   }
 }
 
@@ -509,7 +560,8 @@ struct ColumnSumsOf {
 // dx and the sums over rows. The warps that own slots process a.own_slots consecutive slots one after the other, and as
 // many slots side by side as a block has rows. Each block writes one row of sums. Every element of dy and y is read
 // once.
-template <Norm N, class T, class Schedule, bool Residual = false, SideChannels Side = SideChannels::none, ParameterFormat P = ParameterFormat::f32>
+template <Norm N, class T, class Schedule, bool Residual = false, SideChannels Side = SideChannels::none, ParameterFormat P = ParameterFormat::f32,
+          bool Drops = false>
 __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.resident_blocks) norm_backward_slots(NormBackwardArrays<T> a) {
   constexpr GpuNormSchedule S = Schedule::kSchedule;
   static_assert(norm_schedule_holds<S>());
@@ -517,7 +569,7 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
   // If registers are few, values that are needed later wait in shared memory: the columns' reciprocals, and what is
   // added to the gradient.
   constexpr bool kAside =
-      Side == SideChannels::none && detail::has_reciprocals_aside(S, detail::backward_use(N, sizeof(T), Residual, true, Side != SideChannels::none));
+      Side == SideChannels::none && detail::has_reciprocals_aside(S, detail::backward_use(N, sizeof(T), Residual, true, Side != SideChannels::none, Drops));
   using Home = BackwardHome<T, S, true, Residual, kAside && S.rows_ahead != 0>;
   using Thread = RowThread<S.row_warps, S.block_rows, true>;
   using Sums = ColumnSumsOf<N, S.octets>;
@@ -589,7 +641,7 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
           return ring.rest(k);
         }
       };
-      backward_row<N, T, S, Residual>(a, thread, row, at_row, home, columns, next_of, [&](int k, int i, float dy, float c) {
+      backward_row<N, T, S, Residual, Drops>(a, thread, row, at_row, home, columns, next_of, [&](int k, int i, float dy, float c) {
         float& dgamma = sums.v[k * kColumnSums<N>].v[i];
         dgamma = fma_rn(dy, c, dgamma);
         if constexpr (N == Norm::layer) {

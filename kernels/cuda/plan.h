@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/gpu_ops.cuh"
 #include "kernels/direct.h"
+#include "kernels/dropout.h"
 #include "kernels/formats.h"
 #include "kernels/kernels.h"
 #include "kernels/layernorm.h"
@@ -75,7 +76,15 @@ struct ParameterIn<ParameterFormat::bf16> {
   using Type = BF16;
 };
 
-// residual and z are null if there is no residual. gamma and beta are in the format that the kernel is an instance for.
+// For a norm's kernels that are instances with dropout: of x before the residual is added, and of dz, which gives dx.
+struct NormDropout {
+  const u64* seed = nullptr;  // in device memory
+  DropoutRule rule = {};
+  void* dx = nullptr;  // of a backward, in the format of dz
+};
+
+// residual is null if there is none. z is null if it is not stored. gamma and beta are in the format that the kernel is
+// an instance for.
 template <class T>
 struct NormForwardArrays {
   const T* x;
@@ -90,6 +99,7 @@ struct NormForwardArrays {
   float* rstd;
   SideBuffer<float> side;
   SideWatch watch{};
+  NormDropout dropout{};
 };
 
 // The workspace holds three things. The columns' constants are there if there are side channels, or if kernels do not
@@ -101,7 +111,7 @@ template <class T>
 struct NormBackwardArrays {
   const T* dy;
   const T* y;
-  const T* dz_next;    // null if there is no residual
+  const T* dz_next;    // null if nothing is added to the gradient
   const void* gamma;   // for kernels that make the columns' constants themselves: aligned to 16 bytes, or null
   const void* beta;
   NormColumns columns;  // for the other kernels
@@ -117,6 +127,7 @@ struct NormBackwardArrays {
   i64 own_slots;  // the slots that a thread processes one after the other; a power of two
   i64 stride;
   SideGuard guard{};  // for kernels that make the columns' constants themselves
+  NormDropout dropout{};
 };
 
 // The number of sums that a slot has for each column: those of dgamma and, for LayerNorm, those of dbeta.
@@ -196,9 +207,9 @@ OUTGRAD_HD constexpr RowUse forward_use(int element_bytes, bool residual) {
 }
 
 // A backward keeps rows of dy, of y and of what is added. If it sums over rows, it also keeps the sums and what it
-// computed from gamma. Looking up side channels takes further registers.
-OUTGRAD_HD constexpr RowUse backward_use(Norm norm, int element_bytes, bool residual, bool sums, bool side) {
-  constexpr int kSideWords = 2 * kOctet;
+// computed from gamma. Looking up side channels takes further registers, and so does dropout.
+OUTGRAD_HD constexpr RowUse backward_use(Norm norm, int element_bytes, bool residual, bool sums, bool side, bool drops = false) {
+  constexpr int kSideWords = 2 * kOctet, kDropWords = kOctet / 2;
   const int tensors = residual ? 3 : 2;
   RowUse use = {.octet_words = octet_words(element_bytes) * tensors,
                 .resident_warps = 16,
@@ -210,7 +221,7 @@ OUTGRAD_HD constexpr RowUse backward_use(Norm norm, int element_bytes, bool resi
     use.octet_words += kSideWords;
   } else if (sums) {
     // The columns' reciprocals stay in registers if these then still hold two octets per thread.
-    use.aside = 2 * (use.octet_words + kOctet) > use.most_words;
+    use.aside = 2 * (use.octet_words + kOctet + (drops ? kDropWords : 0)) > use.most_words;
     if (!use.aside) use.octet_words += kOctet;
   }
   return use;
@@ -297,10 +308,11 @@ OUTGRAD_HD constexpr bool has_reciprocals_aside(const GpuNormSchedule& schedule,
 // Shared memory of a block of a fused backward: the rows ahead, then the reciprocals, then the sums that are put aside
 // for the slots that a thread processes one after the other, level by level of the tree. At the end, the sums of slots
 // side by side take the same place.
-OUTGRAD_HD constexpr i64 slots_block_bytes(const GpuNormSchedule& schedule, Norm norm, int element_bytes, bool residual, bool side, i64 own_slots) {
+OUTGRAD_HD constexpr i64 slots_block_bytes(const GpuNormSchedule& schedule, Norm norm, int element_bytes, bool residual, bool side, i64 own_slots,
+                                           bool drops = false) {
   const int sums = thread_sums_bytes(norm, schedule.octets), side_by_side = schedule.block_rows > 1 ? sums : 0;
   int bytes = schedule.rows_ahead * ring_bytes(schedule.octets, residual ? 3 : 2, element_bytes);
-  if (has_reciprocals_aside(schedule, backward_use(norm, element_bytes, residual, true, side))) {
+  if (has_reciprocals_aside(schedule, backward_use(norm, element_bytes, residual, true, side, drops))) {
     bytes += schedule.octets * kOctet * static_cast<int>(sizeof(float));
   }
   for (i64 slots = own_slots; slots > 1; slots /= 2) bytes += sums;
@@ -484,6 +496,7 @@ struct NormTask {
   bool side;  // there are side channels
   bool sums;  // a backward's dgamma or dbeta is wanted
   bool aligned = true;  // in a backward: gamma and beta are, to 16 bytes, so that its kernel may make the columns' constants itself
+  bool drops = false;   // dropout of dz, in a backward
 
   bool prepared() const { return side || !aligned; }
 };
@@ -502,7 +515,8 @@ inline i64 declared_bytes(const GpuNormSchedule& s) { return i64{2} * s.block_ro
 // Whether registers hold the rows. If not, the plan depends on the device's shared memory.
 inline bool rows_in_registers(const GpuNormSchedule& schedule, bool forward, const NormTask& task) {
   const RowUse use = forward ? forward_use(task.element_bytes, task.residual)
-                             : backward_use(task.norm, task.element_bytes, task.residual, schedule.sums != ColumnSums::separate, task.prepared());
+                             : backward_use(task.norm, task.element_bytes, task.residual, schedule.sums != ColumnSums::separate, task.prepared(),
+                                            task.drops);
   return task.wide && in_registers(schedule, use, forward ? kTreeLanes : most_backward_warps(schedule), row_steps(task.n)).row_warps != 0;
 }
 
@@ -545,14 +559,14 @@ inline LaunchPlan norm_backward_plan(const GpuNormSchedule& schedule, const Norm
   plan.wide = task.wide;
   PlannedLaunch rows = {};
   if (registers) {
-    const detail::RowUse use = detail::backward_use(task.norm, task.element_bytes, task.residual, fused, task.prepared());
+    const detail::RowUse use = detail::backward_use(task.norm, task.element_bytes, task.residual, fused, task.prepared(), task.drops);
     plan.norm = detail::in_registers(schedule, use, detail::most_backward_warps(schedule), row_steps(task.n));
   }
   if (registers && fused) {
     GpuNormSchedule s = plan.norm;
     s.blocks_per_sm = 0;  // each block has its own slots
     const i64 own_slots = slots_together(slots, s.block_rows) / s.block_rows,
-              bytes = detail::slots_block_bytes(s, task.norm, task.element_bytes, task.residual, task.prepared(), own_slots);
+              bytes = detail::slots_block_bytes(s, task.norm, task.element_bytes, task.residual, task.prepared(), own_slots, task.drops);
     registers = bytes + detail::declared_bytes(s) <= limits.shared_bytes;
     rows = detail::rows_launch(DeviceKernel::norm_backward_slots, s, slots / own_slots > 1 ? slots / own_slots : 1, bytes,
                                limits.shared_bytes - detail::declared_bytes(s), {});

@@ -242,13 +242,14 @@ __device__ __forceinline__ void store_part(T* to, const Octet<T>& octet, int cou
 // A home fetches a row from its Input. It gives the tree's sums of it by sum<Sums>(thread, chunk, finish) with
 // chunk(octets, at, count, k) and finish(sum). It visits its octets by each(thread, body) with body(octets, at, count,
 // k, present), where octets has the type Octets. k is the octet's number among the thread's own octets, and chunk gets
-// it as well. kWhole: count is 8.
+// it as well. kWhole: count is 8. kStaged: put only prepares what finish then writes, each thread every kApart-th
+// element.
 // Octets beyond the row's end are visited with present = false and must have no effect (only in RegisterRow, and fewer
 // than 2^14 elements).
 
 template <GpuNormSchedule S, class T, class Input>
 struct RegisterRow {
-  static constexpr bool kWhole = true;
+  static constexpr bool kWhole = true, kStaged = false;
   static constexpr int kOctets = S.octets;
   using Octets = Octet<T>[Input::kSources];
   Octets octet[kOctets];
@@ -325,7 +326,7 @@ struct RegisterRow {
 // Whole: rows consist of whole octets and are aligned to the schedule's accesses.
 template <GpuNormSchedule S, class T, class Input, bool Whole>
 struct SharedRow {
-  static constexpr bool kWhole = Whole;
+  static constexpr bool kWhole = Whole, kStaged = !Whole;
   static constexpr int kKept = Input::kKept;
   using Octets = Octet<T>[kKept];
 
@@ -408,7 +409,7 @@ struct SharedRow {
 
 template <GpuNormSchedule S, class T, class Input, bool Whole>
 struct MemoryRow {
-  static constexpr bool kWhole = Whole;
+  static constexpr bool kWhole = Whole, kStaged = false;
   static constexpr int kKept = Input::kKept;
   using Octets = Octet<T>[kKept];
   const T* again[kKept];

@@ -301,8 +301,8 @@ class At {
   // Launches the plan's kernels in their order; kernel(planned) finds each.
   template <class Find>
   void launch(KernelId kernel, const LaunchPlan& plan, const Arguments& arguments, const Find& find, const kernels::SideWatch& watch = {},
-              const kernels::SideGuard& guard = {}) const {
-    jit::PlanArguments own(kernel, arguments, watch, guard);
+              const kernels::SideGuard& guard = {}, const kernels::cuda::NormDropout& dropout = {}) const {
+    jit::PlanArguments own(kernel, arguments, watch, guard, dropout);
     for (int i = 0; i < plan.launches; ++i) {
       own.with(plan, plan.launch[i], [&](const std::vector<void*>& parameters) { launch(find(plan.launch[i]), plan.launch[i], parameters); });
     }
@@ -740,12 +740,13 @@ void Cuda::bias_gelu_backward(outgrad_format format, const void* dy, const void*
 
 namespace {
 
-void require_norm(const NormOf& of, const char* kernel) {
+void require_norm(const NormOf& of, const SumOf& sum, const char* kernel) {
   require(kernels::cuda::matrix_elements(of.rows, of.n) >= 0, kernel, "the shape is none of a matrix");
   require(of.side_count >= 0 && of.side_count <= of.n, kernel, "there are more side channels than columns");
+  require(sum.seed == nullptr || kernels::dropout_holds(sum.p), kernel, "p must lie in [0, 1]");
 }
 
-void launch_norm(const At& at, KernelId id, outgrad_format format, const NormOf& of, const LaunchPlan& plan, const Arguments& arguments) {
+void launch_norm(const At& at, KernelId id, outgrad_format format, const NormOf& of, const SumOf& sum, const LaunchPlan& plan, const Arguments& arguments) {
   const kernels::Norm norm = of.rms ? kernels::Norm::rms : kernels::Norm::layer;
   kernels::SideWatch watch;
   kernels::SideGuard guard;
@@ -755,18 +756,23 @@ void launch_norm(const At& at, KernelId id, outgrad_format format, const NormOf&
       guard = {watch.lost, 1};
     });
   }
+  const bool residual = has_content(id, kernels::Content::kResidual) || has_content(id, kernels::Content::kDzNext), drops = sum.seed != nullptr, unstored = !is_backward(id) && residual && sum.z == nullptr;
+  kernels::cuda::NormDropout dropout;
+  if (drops) dropout = {sum.seed, kernels::dropout_rule(sum.p), sum.dx};
   const auto find = [&](const PlannedLaunch& planned) -> const Kernel& {
     static_assert(OUTGRAD_F32 == 0 && OUTGRAD_F16 == 1 && OUTGRAD_BF16 == 2, "in the order of ParameterFormat");
     const auto parameters = static_cast<kernels::ParameterFormat>(of.parameters);
     const auto of_rows = [&] {
-      return jit::source(jit::NormInstance{planned.kernel, norm, false, type_of(format), plan.wide, plan.side, plan.norm, parameters});
+      return jit::source(
+          jit::NormInstance{planned.kernel, norm, residual, type_of(format), plan.wide, plan.side, plan.norm, parameters, drops, unstored});
     };
     switch (planned.kernel) {
       case DeviceKernel::norm_forward:
       case DeviceKernel::norm_backward:
       case DeviceKernel::norm_backward_slots: {
         const int read = planned.kernel == DeviceKernel::norm_backward ? OUTGRAD_F32 : of.parameters;  // that kernel reads no parameters
-        return at.gpu.kernels_of(key_of("norm", plan.norm, planned.kernel, format, norm, plan.wide, plan.side, read), 0, of_rows).at(planned.kernel);
+        const std::string key = key_of("norm", plan.norm, planned.kernel, format, norm, plan.wide, plan.side, read, residual, drops, unstored);
+        return at.gpu.kernels_of(key, 0, of_rows).at(planned.kernel);
       }
       default:
         return at.gpu
@@ -775,38 +781,54 @@ void launch_norm(const At& at, KernelId id, outgrad_format format, const NormOf&
             .at(planned.kernel);
     }
   };
-  at.launch(id, plan, arguments, find, watch, guard);
+  at.launch(id, plan, arguments, find, watch, guard, dropout);
 }
 
-template <class LayerTable, class RmsTable, class Body>
-void with_tuned_norm(const Gpu& gpu, const NormOf& of, const Body& body) {
+template <class LayerTable, class RmsTable, class SumLayerTable, class SumRmsTable, class Body>
+void with_tuned_norm(const Gpu& gpu, const NormOf& of, bool residual, const Body& body) {
   const auto choose = [&]<class Choice>(Choice) { body(GpuNormSchedule(Choice::kSchedule)); };
-  of.rms ? with_tuned<RmsTable>(gpu, of.rows, of.n, choose) : with_tuned<LayerTable>(gpu, of.rows, of.n, choose);
+  if (residual) {
+    of.rms ? with_tuned<SumRmsTable>(gpu, of.rows, of.n, choose) : with_tuned<SumLayerTable>(gpu, of.rows, of.n, choose);
+  } else {
+    of.rms ? with_tuned<RmsTable>(gpu, of.rows, of.n, choose) : with_tuned<LayerTable>(gpu, of.rows, of.n, choose);
+  }
+}
+KernelId id_of(const NormOf& of, bool residual, bool backward) {
+  if (backward && residual) return of.rms ? KernelId::kResidualRmsnormBackward : KernelId::kResidualLayernormBackward;
+  if (backward) return of.rms ? KernelId::kRmsnormBackward : KernelId::kLayernormBackward;
+  if (residual) return of.rms ? KernelId::kResidualRmsnormForward : KernelId::kResidualLayernormForward;
+  return of.rms ? KernelId::kRmsnormForward : KernelId::kLayernormForward;
 }
 
-kernels::cuda::NormTask task_of(const NormOf& of, int element_bytes, bool wide, bool sums, bool aligned) {
-  return {of.rms ? kernels::Norm::rms : kernels::Norm::layer, element_bytes, false, of.rows, of.n, wide, of.side_count > 0, sums, aligned};
+kernels::cuda::NormTask task_of(const NormOf& of, int element_bytes, bool residual, bool wide, bool sums, bool aligned, bool drops) {
+  return {of.rms ? kernels::Norm::rms : kernels::Norm::layer, element_bytes, residual, of.rows, of.n, wide, of.side_count > 0, sums, aligned, drops};
 }
 
 }  // namespace
 
-void Cuda::norm_forward(outgrad_format format, const NormOf& of, const void* x, float eps, void* y, float* rstd, float* side_x_hat) const {
-  require_norm(of, "norm_forward");
+void Cuda::norm_forward(outgrad_format format, const NormOf& of, const void* x, float eps, void* y, float* rstd, float* side_x_hat, const SumOf& sum) const {
+  require_norm(of, sum, "norm_forward");
   require(eps >= 0.0f, "norm_forward", "eps must be at least 0");
   if (of.rows == 0) return;
   const At at(device_, stream_);
   Arguments arguments{{}, of.rows, of.n, eps, {of.side, of.side_count, side_x_hat}};
   std::size_t k = 0;
-  for (void* array : {input(x), input(of.gamma)}) arguments.array[k++] = array;
+  const bool residual = sum.residual != nullptr, drops = sum.seed != nullptr;
+  arguments.array[k++] = input(x);
+  if (residual) arguments.array[k++] = input(sum.residual);
+  arguments.array[k++] = input(of.gamma);
   if (!of.rms) arguments.array[k++] = input(of.beta);
+  if (residual) arguments.array[k++] = sum.z;
   for (void* array : {y, static_cast<void*>(rstd)}) arguments.array[k++] = array;
-  const bool wide = of.n % kernels::cuda::kOctet == 0 && is_aligned(x) && is_aligned(y) && is_aligned(of.gamma) && is_aligned(of.beta);
+  bool wide = of.n % kernels::cuda::kOctet == 0;
+  for (const void* array : {x, sum.residual, of.gamma, of.beta, const_cast<const void*>(sum.z), const_cast<const void*>(y)}) wide = wide && is_aligned(array);
   with_type(format, [&]<class T>(T) {
     namespace tuned = kernels::cuda::tuned;
-    with_tuned_norm<tuned::LayernormForward<T>, tuned::RmsnormForward<T>>(at.gpu, of, [&](const GpuNormSchedule& schedule) {
-      launch_norm(at, of.rms ? KernelId::kRmsnormForward : KernelId::kLayernormForward, format, of,
-                  kernels::cuda::norm_forward_plan(schedule, task_of(of, sizeof(T), wide, false, true), at.gpu.limits()), arguments);
-    });
+    with_tuned_norm<tuned::LayernormForward<T>, tuned::RmsnormForward<T>, tuned::ResidualLayernormForward<T>, tuned::ResidualRmsnormForward<T>>(
+        at.gpu, of, residual, [&](const GpuNormSchedule& schedule) {
+          const LaunchPlan plan = kernels::cuda::norm_forward_plan(schedule, task_of(of, sizeof(T), residual, wide, false, true, drops), at.gpu.limits());
+          launch_norm(at, id_of(of, residual, false), format, of, sum, plan, arguments);
+        });
   });
 }
 
@@ -815,25 +837,30 @@ std::size_t Cuda::norm_workspace_bytes(outgrad_format, i64 rows, i64 n) const {
 }
 
 void Cuda::norm_backward(outgrad_format format, const NormOf& of, const void* dy, const void* y, const float* rstd, const float* side_x_hat, void* dx,
-                         void* dgamma, void* dbeta, void* workspace, std::size_t bytes) const {
-  require_norm(of, "norm_backward");
+                         void* dgamma, void* dbeta, void* workspace, std::size_t bytes, const SumOf& sum) const {
+  require_norm(of, sum, "norm_backward");
   require(bytes >= norm_workspace_bytes(format, of.rows, of.n), "norm_backward", "the workspace is too small");
   const At at(device_, stream_);
   Arguments arguments{{}, of.rows, of.n, 0, {of.side, of.side_count, const_cast<float*>(side_x_hat)}};
   std::size_t k = 0;
-  for (void* array : {input(dy), input(y), input(of.gamma)}) arguments.array[k++] = array;
+  const bool added = sum.dz_next != nullptr, drops = sum.seed != nullptr;
+  for (void* array : {input(dy), input(y)}) arguments.array[k++] = array;
+  if (added) arguments.array[k++] = input(sum.dz_next);
+  arguments.array[k++] = input(of.gamma);
   if (!of.rms) arguments.array[k++] = input(of.beta);
   for (void* array : {input(rstd), dx, dgamma}) arguments.array[k++] = array;
   if (!of.rms) arguments.array[k++] = dbeta;
   arguments.array[k] = workspace;
-  const bool wide = of.n % kernels::cuda::kOctet == 0 && is_aligned(dy) && is_aligned(y) && is_aligned(dx);
+  bool wide = of.n % kernels::cuda::kOctet == 0;
+  for (const void* array : {dy, y, sum.dz_next, const_cast<const void*>(dx), const_cast<const void*>(sum.dx)}) wide = wide && is_aligned(array);
   const bool sums = dgamma != nullptr || dbeta != nullptr, aligned = is_aligned(of.gamma) && is_aligned(of.beta);
   with_type(format, [&]<class T>(T) {
     namespace tuned = kernels::cuda::tuned;
-    with_tuned_norm<tuned::LayernormBackward<T>, tuned::RmsnormBackward<T>>(at.gpu, of, [&](const GpuNormSchedule& schedule) {
-      launch_norm(at, of.rms ? KernelId::kRmsnormBackward : KernelId::kLayernormBackward, format, of,
-                  kernels::cuda::norm_backward_plan(schedule, task_of(of, sizeof(T), wide, sums, aligned), at.gpu.limits()), arguments);
-    });
+    with_tuned_norm<tuned::LayernormBackward<T>, tuned::RmsnormBackward<T>, tuned::ResidualLayernormBackward<T>, tuned::ResidualRmsnormBackward<T>>(
+        at.gpu, of, added, [&](const GpuNormSchedule& schedule) {
+          const LaunchPlan plan = kernels::cuda::norm_backward_plan(schedule, task_of(of, sizeof(T), added, wide, sums, aligned, drops), at.gpu.limits());
+          launch_norm(at, id_of(of, added, true), format, of, sum, plan, arguments);
+        });
   });
 }
 

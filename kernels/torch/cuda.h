@@ -28,6 +28,16 @@ struct NormOf {
   std::int32_t* seen = nullptr;
 };
 
+// What a norm's x is added to first: z = dropout(x) + residual, for either backend. With a null seed nothing is dropped.
+// z: where the sum goes; a device may have none. dz_next: what reaches z itself, or null. dx: with a seed, where
+// dropout(dz) goes.
+struct SumOf {
+  const void *residual = nullptr, *dz_next = nullptr;
+  void *z = nullptr, *dx = nullptr;
+  const std::uint64_t* seed = nullptr;  // where the tensors are
+  double p = 0;
+};
+
 // Codes for f'(x), for either backend.
 struct CodesOf {
   outgrad_activation activation = 0;
@@ -82,10 +92,12 @@ class Cuda {
   void bias_gelu_backward(outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask, std::int64_t rows, std::int64_t n, void* dx,
                           float* dbias, void* workspace, std::size_t bytes) const;
 
-  void norm_forward(outgrad_format format, const NormOf& norm, const void* x, float eps, void* y, float* rstd, float* side_x_hat) const;
+  // Of a sum: in the same pass, and z is not stored if it has no place. dx of a backward is then called dz.
+  static constexpr bool kNeedsZ = false;
+  void norm_forward(outgrad_format format, const NormOf& norm, const void* x, float eps, void* y, float* rstd, float* side_x_hat, const SumOf& sum = {}) const;
   std::size_t norm_workspace_bytes(outgrad_format format, std::int64_t rows, std::int64_t n) const;
   void norm_backward(outgrad_format format, const NormOf& norm, const void* dy, const void* y, const float* rstd, const float* side_x_hat, void* dx,
-                     void* dgamma, void* dbeta, void* workspace, std::size_t bytes) const;
+                     void* dgamma, void* dbeta, void* workspace, std::size_t bytes, const SumOf& sum = {}) const;
 
   // seed lies on the device.
   void dropout(outgrad_format format, const void* x, void* y, std::int64_t n, const std::uint64_t* seed, double p) const;

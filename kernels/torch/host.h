@@ -88,10 +88,21 @@ class Host {
     require(outgrad_bias_gelu_backward(format, dy, y, mask, rows, n, dx, dbias, workspace, bytes));
   }
 
-  void norm_forward(outgrad_format format, const NormOf& of, const void* x, float eps, void* y, float* rstd, float* side_x_hat) const {
+  // The sum needs a place: what is dropped first goes there, too.
+  static constexpr bool kNeedsZ = true;
+  void norm_forward(outgrad_format format, const NormOf& of, const void* x, float eps, void* y, float* rstd, float* side_x_hat, const SumOf& sum = {}) const {
     const InFp32 gamma(of.gamma, of.parameters, of.n), beta(of.beta, of.parameters, of.n);
-    require(of.rms ? outgrad_rmsnorm_forward(format, x, gamma.data(), of.rows, of.n, eps, y, rstd, of.side, of.side_count, side_x_hat)
-                   : outgrad_layernorm_forward(format, x, gamma.data(), beta.data(), of.rows, of.n, eps, y, rstd, of.side, of.side_count, side_x_hat));
+    if (sum.residual == nullptr) {
+      require(of.rms ? outgrad_rmsnorm_forward(format, x, gamma.data(), of.rows, of.n, eps, y, rstd, of.side, of.side_count, side_x_hat)
+                     : outgrad_layernorm_forward(format, x, gamma.data(), beta.data(), of.rows, of.n, eps, y, rstd, of.side, of.side_count, side_x_hat));
+    } else {
+      if (sum.seed != nullptr) dropout(format, x, sum.z, of.rows * of.n, sum.seed, sum.p);
+      const void* const added = sum.seed != nullptr ? sum.z : x;
+      require(of.rms ? outgrad_residual_rmsnorm_forward(format, added, sum.residual, gamma.data(), of.rows, of.n, eps, sum.z, y, rstd, of.side, of.side_count,
+                                                        side_x_hat)
+                     : outgrad_residual_layernorm_forward(format, added, sum.residual, gamma.data(), beta.data(), of.rows, of.n, eps, sum.z, y, rstd, of.side,
+                                                          of.side_count, side_x_hat));
+    }
     if (of.seen == nullptr) return;
     if (!beyond(of, gamma, beta, limits_of(format, of.tau, false)).empty()) of.seen[0] = 1;
     if (!beyond(of, gamma, beta, limits_of(format, of.tau, true)).empty()) of.seen[1] = 1;
@@ -102,23 +113,33 @@ class Host {
     return bytes;
   }
   void norm_backward(outgrad_format format, const NormOf& of, const void* dy, const void* y, const float* rstd, const float* side_x_hat, void* dx, void* dgamma,
-                     void* dbeta, void* workspace, std::size_t bytes) const {
+                     void* dbeta, void* workspace, std::size_t bytes, const SumOf& sum = {}) const {
     InFp32 gamma(of.gamma, of.parameters, of.n);
     const InFp32 beta(of.beta, of.parameters, of.n);
     const OutOfFp32 dgammas(dgamma, of.parameters, of.n), dbetas(dbeta, of.parameters, of.n);
     std::vector<std::int64_t> lost;
     if (of.tau > 0) lost = beyond(of, gamma, beta, limits_of(format, of.tau, true));
     for (const std::int64_t j : lost) gamma.own()[j] = 1.0f;  // with a reciprocal: what comes of it is written over
-    require_backward_of_norm(of.rms ? outgrad_rmsnorm_backward(format, dy, y, gamma.data(), rstd, of.rows, of.n, dx, dgammas.data(), of.side, of.side_count,
-                                                               side_x_hat, workspace, bytes)
-                                    : outgrad_layernorm_backward(format, dy, y, gamma.data(), beta.data(), rstd, of.rows, of.n, dx, dgammas.data(),
-                                                                 dbetas.data(), of.side, of.side_count, side_x_hat, workspace, bytes));
-    if (lost.empty()) return;
-    // m2 and so every dx are wrong with a lost channel.
-    const float nan = kernels::float_of(kernels::kCanonicalNanF32);
-    by_type(format, [&]<class T>(T) { std::fill_n(static_cast<T*>(dx), of.rows * of.n, kernels::narrow<T>(nan)); });
-    for (const std::int64_t j : lost)
-      if (dgamma != nullptr) dgammas.data()[j] = nan;
+    if (sum.dz_next == nullptr) {
+      require_backward_of_norm(of.rms ? outgrad_rmsnorm_backward(format, dy, y, gamma.data(), rstd, of.rows, of.n, dx, dgammas.data(), of.side, of.side_count,
+                                                                 side_x_hat, workspace, bytes)
+                                      : outgrad_layernorm_backward(format, dy, y, gamma.data(), beta.data(), rstd, of.rows, of.n, dx, dgammas.data(),
+                                                                   dbetas.data(), of.side, of.side_count, side_x_hat, workspace, bytes));
+    } else {
+      require_backward_of_norm(of.rms ? outgrad_residual_rmsnorm_backward(format, dy, y, sum.dz_next, gamma.data(), rstd, of.rows, of.n, dx, dgammas.data(),
+                                                                          of.side, of.side_count, side_x_hat, workspace, bytes)
+                                      : outgrad_residual_layernorm_backward(format, dy, y, sum.dz_next, gamma.data(), beta.data(), rstd, of.rows, of.n, dx,
+                                                                            dgammas.data(), dbetas.data(), of.side, of.side_count, side_x_hat, workspace,
+                                                                            bytes));
+    }
+    if (!lost.empty()) {
+      // m2 and so every dx are wrong with a lost channel.
+      const float nan = kernels::float_of(kernels::kCanonicalNanF32);
+      by_type(format, [&]<class T>(T) { std::fill_n(static_cast<T*>(dx), of.rows * of.n, kernels::narrow<T>(nan)); });
+      for (const std::int64_t j : lost)
+        if (dgamma != nullptr) dgammas.data()[j] = nan;
+    }
+    if (sum.seed != nullptr) dropout(format, dx, sum.dx, of.rows * of.n, sum.seed, sum.p);
   }
 
   std::size_t norm_scale_bytes(outgrad_norm_store store, std::int64_t rows, std::int64_t n) const {

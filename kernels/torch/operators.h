@@ -134,6 +134,10 @@ class Call {
   Tensor words_of(std::int64_t count) const { return made({&count, 1}, aoti_torch_dtype_int32()); }
   Tensor octets_of(std::int64_t count) const { return made({&count, 1}, aoti_torch_dtype_uint8()); }
   Tensor bytes_of(std::size_t count) const { return floats_of({static_cast<std::int64_t>((count + 3) / 4)}); }
+  Tensor none_like(const Tensor& model) const {
+    const std::int64_t none = 0;
+    return made({&none, 1}, type_of(model));
+  }
   Tensor made_like(const Tensor& model) const {
     const auto size = model.sizes();
     return made({size.data(), size.size()}, type_of(model));
@@ -433,16 +437,19 @@ inline NormOf norm_of(const Call& call, const Tensor& matrix, std::int64_t colum
   return norm;
 }
 
+inline std::int32_t* seen_of(const Call& call, const OptionalTensor& seen) {
+  if (!seen) return nullptr;
+  require_elements(*seen, ScalarType::Int, 2, "seen");
+  (void)call.data(*seen);
+  return result<std::int32_t>(*seen);
+}
+
 template <class Backend>
 std::tuple<Tensor, Tensor, Tensor> norm_forward(const Tensor& x, std::int64_t columns, const OptionalTensor& gamma, const OptionalTensor& beta, double eps,
                                                 bool rms, const OptionalTensor& side_channels, const OptionalTensor& seen, double tau) {
   const Call call(x);
   NormOf norm = norm_of(call, x, columns, gamma, beta, rms, side_channels, tau);
-  if (seen) {
-    require_elements(*seen, ScalarType::Int, 2, "seen");
-    (void)call.data(*seen);
-    norm.seen = result<std::int32_t>(*seen);
-  }
+  norm.seen = seen_of(call, seen);
   const Tensor y = call.made_like(x), rstd = call.floats_of({norm.rows}), x_hat = call.floats_of({norm.rows, norm.side_count});
   call.backend<Backend>().norm_forward(format_of(x), norm, call.data(x), static_cast<float>(eps), y.mutable_data_ptr(), result<float>(rstd),
                                        norm.side_count > 0 ? result<float>(x_hat) : nullptr);
@@ -467,6 +474,56 @@ std::tuple<Tensor, Tensor, Tensor> norm_backward(const Tensor& dy, const Tensor&
                         dx.mutable_data_ptr(), with_dgamma ? dgamma.mutable_data_ptr() : nullptr, with_dbeta ? dbeta.mutable_data_ptr() : nullptr,
                         workspace.mutable_data_ptr(), bytes);
   return {dx, dgamma, dbeta};
+}
+
+// Of z = dropout(x) + residual; without a seed nothing is dropped. z has no elements if it is not wanted.
+
+// The seed is an int64 tensor of one element beside the others.
+inline const std::uint64_t* seed_of(const Call& call, const OptionalTensor& seed) {
+  if (!seed) return nullptr;
+  require_elements(*seed, ScalarType::Long, 1, "seed");
+  return call.data<std::uint64_t>(*seed);
+}
+
+template <class Backend>
+std::tuple<Tensor, Tensor, Tensor, Tensor> norm_forward_of_sum(const Tensor& x, const Tensor& residual, std::int64_t columns, const OptionalTensor& gamma,
+                                                               const OptionalTensor& beta, double eps, bool rms, const OptionalTensor& side_channels,
+                                                               const OptionalTensor& seed, double p, bool with_z, const OptionalTensor& seen, double tau) {
+  const Call call(x);
+  NormOf norm = norm_of(call, x, columns, gamma, beta, rms, side_channels, tau);
+  norm.seen = seen_of(call, seen);
+  require_like(residual, x, "residual");
+  const Tensor y = call.made_like(x), rstd = call.floats_of({norm.rows}), x_hat = call.floats_of({norm.rows, norm.side_count});
+  const bool has_z = with_z || Backend::kNeedsZ;
+  const Tensor z = has_z ? call.made_like(x) : call.none_like(x);
+  const SumOf sum{.residual = call.data(residual), .z = has_z ? z.mutable_data_ptr() : nullptr, .seed = seed_of(call, seed), .p = p};
+  call.backend<Backend>().norm_forward(format_of(x), norm, call.data(x), static_cast<float>(eps), y.mutable_data_ptr(), result<float>(rstd),
+                                       norm.side_count > 0 ? result<float>(x_hat) : nullptr, sum);
+  return {y, rstd, x_hat, with_z || !has_z ? z : call.none_like(x)};
+}
+
+// dz, and dx = dropout(dz), which has no elements without a seed: it is then dz. dz_next is what reaches z itself.
+template <class Backend>
+std::tuple<Tensor, Tensor, Tensor, Tensor> norm_backward_of_sum(const Tensor& dy, const Tensor& y, const OptionalTensor& dz_next, std::int64_t columns,
+                                                                const OptionalTensor& gamma, const OptionalTensor& beta, const Tensor& rstd, bool rms,
+                                                                const OptionalTensor& side_channels, const Tensor& side_x_hat, bool with_dgamma,
+                                                                bool with_dbeta, const OptionalTensor& seed, double p, double tau) {
+  const Call call(y);
+  const NormOf norm = norm_of(call, y, columns, gamma, beta, rms, side_channels, tau);
+  require_like(dy, y, "dy");
+  if (dz_next) require_like(*dz_next, y, "dz_next");
+  require_elements(rstd, ScalarType::Float, norm.rows, "rstd");
+  require_elements(side_x_hat, ScalarType::Float, norm.rows * norm.side_count, "side_x_hat");
+  const auto backend = call.backend<Backend>();
+  const std::size_t bytes = backend.norm_workspace_bytes(format_of(y), norm.rows, norm.n);
+  const Tensor dz = call.made_like(dy), dx = seed ? call.made_like(dy) : call.none_like(dy), workspace = call.bytes_of(bytes);
+  const Tensor dgamma = call.reals_of(with_dgamma ? norm.n : 0, gamma ? gamma : beta), dbeta = call.reals_of(with_dbeta ? norm.n : 0, gamma ? gamma : beta);
+  const SumOf sum{
+      .dz_next = dz_next ? call.data(*dz_next) : nullptr, .dx = seed ? dx.mutable_data_ptr() : nullptr, .seed = seed_of(call, seed), .p = p};
+  backend.norm_backward(format_of(y), norm, call.data(dy), call.data(y), call.data<float>(rstd), norm.side_count > 0 ? call.data<float>(side_x_hat) : nullptr,
+                        dz.mutable_data_ptr(), with_dgamma ? dgamma.mutable_data_ptr() : nullptr, with_dbeta ? dbeta.mutable_data_ptr() : nullptr,
+                        workspace.mutable_data_ptr(), bytes, sum);
+  return {dz, dx, dgamma, dbeta};
 }
 
 // With y in 8 bits (outgrad_norm_store), on the CPU alone. y itself is norm_forward's.
@@ -514,13 +571,12 @@ inline std::tuple<Tensor, Tensor, Tensor> norm_backward_8bit(const Tensor& dy, c
 
 // --- Dropout -------------------------------------------------------------------------------------------------------
 
-// Applied to dy with the same seed, this is its own backward. The seed is an int64 tensor of one element beside x.
+// Applied to dy with the same seed, this is its own backward.
 template <class Backend>
 Tensor dropout(const Tensor& x, const Tensor& seed, double p) {
   const Call call(x);
-  require_elements(seed, ScalarType::Long, 1, "seed");
   const Tensor y = call.made_like(x);
-  call.backend<Backend>().dropout(format_of(x), call.data(x), y.mutable_data_ptr(), x.numel(), call.data<std::uint64_t>(seed), p);
+  call.backend<Backend>().dropout(format_of(x), call.data(x), y.mutable_data_ptr(), x.numel(), seed_of(call, seed), p);
   return y;
 }
 
@@ -547,6 +603,10 @@ inline constexpr const char* kSchemas[] = {
     "Tensor(a!)? seen=None, float tau=0.0) -> (Tensor, Tensor, Tensor)",
     "norm_backward(Tensor dy, Tensor y, SymInt columns, Tensor? gamma, Tensor? beta, Tensor rstd, bool rms, Tensor? side_channels, Tensor side_x_hat, "
     "bool with_dgamma, bool with_dbeta, float tau=0.0) -> (Tensor, Tensor, Tensor)",
+    "norm_forward_of_sum(Tensor x, Tensor residual, SymInt columns, Tensor? gamma, Tensor? beta, float eps, bool rms, Tensor? side_channels, Tensor? seed, "
+    "float p, bool with_z, Tensor(a!)? seen=None, float tau=0.0) -> (Tensor, Tensor, Tensor, Tensor)",
+    "norm_backward_of_sum(Tensor dy, Tensor y, Tensor? dz_next, SymInt columns, Tensor? gamma, Tensor? beta, Tensor rstd, bool rms, Tensor? side_channels, "
+    "Tensor side_x_hat, bool with_dgamma, bool with_dbeta, Tensor? seed, float p, float tau=0.0) -> (Tensor, Tensor, Tensor, Tensor)",
     "norm_forward_8bit(Tensor x, SymInt columns, Tensor? gamma, Tensor? beta, float eps, bool rms, Tensor? side_channels, int store) -> (Tensor, Tensor, "
     "Tensor, Tensor, Tensor)",
     "norm_backward_8bit(Tensor dy, Tensor codes, Tensor scales, SymInt columns, Tensor? gamma, Tensor? beta, Tensor rstd, bool rms, Tensor? side_channels, "
@@ -578,6 +638,8 @@ void implement(Library& m) {
   m.impl("softmax_backward_code", TORCH_BOX(&softmax_backward_code<Backend>));
   m.impl("norm_forward", TORCH_BOX(&norm_forward<Backend>));
   m.impl("norm_backward", TORCH_BOX(&norm_backward<Backend>));
+  m.impl("norm_forward_of_sum", TORCH_BOX(&norm_forward_of_sum<Backend>));
+  m.impl("norm_backward_of_sum", TORCH_BOX(&norm_backward_of_sum<Backend>));
   if constexpr (std::is_same_v<Backend, Host>) {
     m.impl("norm_forward_8bit", TORCH_BOX(&norm_forward_8bit));
     m.impl("norm_backward_8bit", TORCH_BOX(&norm_backward_8bit));

@@ -354,7 +354,15 @@ struct NormRow {
   int most_registers = 0;
 
   bool forward() const { return kernel == "norm_forward"; }
-  bool residual() const { return form == "residual"; }
+  // z = x + residual is summed first: with z stored or not, and x dropped before or not. Of a backward: dz_next is added, and dx = dropout(dz) stored.
+  bool drops() const { return form.starts_with("dropped"); }
+  bool stores_z() const { return form == "residual" || form == "dropped+z"; }
+  bool residual() const { return forward() ? form != "plain" : form == "residual" || form == "dropped+next"; }
+  bool holds() const {
+    const std::set<std::string> forms = forward() ? std::set<std::string>{"plain", "residual", "sum", "dropped", "dropped+z"}
+                                                  : std::set<std::string>{"plain", "residual", "dropped", "dropped+next"};
+    return forms.count(form) != 0;
+  }
   int sums() const { return forward() ? 0 : norm == "layer" ? 2 : 1; }
 };
 
@@ -368,7 +376,7 @@ std::vector<NormRow> read_norm_limits(const std::string& architecture) {
     words >> row.architecture >> row.kernel >> row.norm >> row.t >> row.form >> row.warps >> row.octets >> row.shortest >> row.registers >>
         row.most_instructions >> row.most_registers;
     std::string rest;
-    if (words.fail() || words >> rest || (row.form != "plain" && row.form != "residual")) throw std::runtime_error("norm_sass_limits.txt: " + line);
+    if (words.fail() || words >> rest || !row.holds()) throw std::runtime_error("norm_sass_limits.txt: " + line);
     if (row.architecture == architecture) rows.push_back(row);
   }
   return rows;
@@ -376,20 +384,23 @@ std::vector<NormRow> read_norm_limits(const std::string& architecture) {
 
 // The instantiation, with the schedule under a name of the line's own. That the octets are the launchers' choice is asserted there.
 std::string instantiation_of(const NormRow& row, const std::string& name) {
-  const std::string residual = row.residual() ? "true" : "false", norm = "Norm::" + row.norm;
+  const auto text = [](bool value) { return std::string(value ? "true" : "false"); };
+  const std::string residual = text(row.residual()), drops = text(row.drops()), norm = "Norm::" + row.norm;
   const std::string use = row.forward() ? "cuda::detail::kForwardUse<" + row.t + ", " + residual + ">"
-                                        : "cuda::detail::backward_use<" + norm + ", " + row.t + ", " + residual + ", true, false>()";
+                                        : "cuda::detail::backward_use<" + norm + ", " + row.t + ", " + residual + ", true, false, " + drops + ">()";
   return "static_assert(cuda::detail::default_octets(" + use + ") == " + std::to_string(row.octets) + ");\nstruct " + name +
          " : cuda::detail::ChosenNormSchedule<DefaultGpuNormSchedule, " + std::to_string(row.warps) + ", " + std::to_string(row.octets) +
          ", RowHome::registers, " + use + "> {};\ntemplate __global__ void cuda::" + row.kernel + "<" + norm + ", " + row.t + ", " + name +
-         (row.forward() ? ", true, " : ", ") + residual + ">(cuda::" + (row.forward() ? "NormForwardArrays<" : "NormBackwardArrays<") + row.t + ">);\n";
+         (row.forward() ? ", true, " + residual + ", ParameterFormat::f32, " + drops + ", " + text(row.stores_z())
+                        : ", " + residual + ", cuda::SideChannels::none, ParameterFormat::f32, " + drops) +
+         ">(cuda::" + (row.forward() ? "NormForwardArrays<" : "NormBackwardArrays<") + row.t + ">);\n";
 }
 
 // Rows that the fused backward of the line has on their way while it works on one.
 int rows_ahead(const NormRow& row, int element) {
   using namespace kernels::cuda::detail;
   const auto norm = row.norm == "layer" ? kernels::Norm::layer : kernels::Norm::rms;
-  return default_rows_ahead(backward_use(norm, element, row.residual(), true, false), row.octets);
+  return default_rows_ahead(backward_use(norm, element, row.residual(), true, false, row.drops()), row.octets);
 }
 
 // A path takes one row through the kernel: all of its octets in whole accesses, and of a backward the slot's sums at the end. Of a backward the
@@ -403,7 +414,7 @@ TEST_P(SassTest, NormKernelsKeepTheirLimits) {
   ASSERT_EQ(found.status, 0) << found.text;
 
   const std::vector<NormRow> rows = read_norm_limits(GetParam());
-  ASSERT_GE(rows.size(), 12u) << "both directions of the three formats, alone and with a residual";
+  ASSERT_GE(rows.size(), 27u) << "both directions of the three formats, alone, with a residual, and with dropout";
   const auto name_of = [](std::size_t line) { return "NormLine" + std::to_string(line) + "Schedule"; };
   std::string source = "#include \"kernels/cuda/layernorm.cuh\"\nusing namespace outgrad::kernels;\n";
   for (std::size_t i = 0; i < rows.size(); ++i) source += instantiation_of(rows[i], name_of(i));
@@ -440,7 +451,7 @@ TEST_P(SassTest, NormKernelsKeepTheirLimits) {
 
     constexpr int kWide = 16, kFloat = 4;
     const int element = row.t == "float" ? 4 : 2;
-    const int written = row.forward() && row.residual() ? 2 : 1;
+    const int written = (row.forward() ? row.stores_z() : row.drops()) ? 2 : 1;
     // Slots side by side add up 8 columns of one sum in each turn of a loop.
     const bool side_by_side = row.warps < kernels::cuda::kSumBlockWarps;
     const int row_bytes = row.octets * 8 * written * element, sum_bytes = 8 * kFloat * (side_by_side && !row.forward() ? 1 : row.octets * row.sums());

@@ -24,9 +24,15 @@ inline bool writes_sums(KernelId kernel, const Arguments& a) {
 // device's code knows which.
 class PlanArguments {
  public:
-  // watch: for a norm's forward; guard: for its backward.
-  PlanArguments(KernelId kernel, const Arguments& arguments, const SideWatch& watch = {}, const SideGuard& guard = {})
-      : kernel_(kernel), a_(arguments), n_(arguments.cols), slots_(slot_count(arguments.rows, arguments.cols)), watch_(watch), guard_(guard) {
+  // watch: for a norm's forward; guard: for its backward; dropout: for either, where its kernel is an instance with it.
+  PlanArguments(KernelId kernel, const Arguments& arguments, const SideWatch& watch = {}, const SideGuard& guard = {}, const cuda::NormDropout& dropout = {})
+      : kernel_(kernel),
+        a_(arguments),
+        n_(arguments.cols),
+        slots_(slot_count(arguments.rows, arguments.cols)),
+        watch_(watch),
+        guard_(guard),
+        dropout_(dropout) {
     if (is_norm(kernel) && is_backward(kernel)) prepare_backward();
   }
 
@@ -83,7 +89,7 @@ class PlanArguments {
 
   cuda::NormForwardArrays<Any> forward() const {
     return {pointer<const Any>("x"), pointer<const Any>("residual"), at("gamma"), at("beta"), a_.rows, n_, a_.eps, pointer<Any>("z"),
-            pointer<Any>("y"),       pointer<float>("rstd"),         a_.side,     watch_};
+            pointer<Any>("y"),       pointer<float>("rstd"),         a_.side,     watch_,      dropout_};
   }
   void prepare_backward() {
     parts_ = cuda::norm_workspace_at(reinterpret_cast<u64>(at("workspace")), n_);
@@ -105,7 +111,8 @@ class PlanArguments {
                  cuda::slot_rows(a_.rows, slots_),
                  0,
                  cuda::sums_stride(n_),
-                 guard_};
+                 guard_,
+                 dropout_};
   }
 
   KernelId kernel_;
@@ -113,6 +120,7 @@ class PlanArguments {
   i64 n_, slots_;
   SideWatch watch_;
   SideGuard guard_;
+  cuda::NormDropout dropout_;
   cuda::NormWorkspace parts_{};
   cuda::NormBackwardArrays<Any> backward_{};
   i64 sums_ = 0;

@@ -131,10 +131,13 @@ std::string source(const NormInstance& i) {
   const bool forward = i.kernel == DeviceKernel::norm_forward;
   const std::string of = text_of(i.norm) + ", " + i.type + ", Schedule, ", residual = text_of(i.residual), wide = text_of(i.wide) + ", ";
   const std::string text = "#include \"kernels/cuda/norm_kernels.cuh\"\nusing namespace outgrad::kernels;\n" + schedule_struct(i.schedule);
-  const std::string parameters = ", " + text_of(i.parameters);
-  if (forward) return text + instantiation(i.kernel, of + wide + residual + parameters, "cuda::NormForwardArrays<" + i.type + ">");
+  const std::string parameters = ", " + text_of(i.parameters), drops = i.drops ? ", true" : "";
+  if (forward) {
+    const std::string stores = i.unstored ? (i.drops ? ", true, false" : ", false, false") : drops;
+    return text + instantiation(i.kernel, of + wide + residual + parameters + stores, "cuda::NormForwardArrays<" + i.type + ">");
+  }
   const bool prepared = i.kernel == DeviceKernel::norm_backward;  // reads neither gamma nor beta
-  return text + instantiation(i.kernel, of + (prepared ? wide : "") + residual + ", " + text_of(i.side) + (prepared ? "" : parameters),
+  return text + instantiation(i.kernel, of + (prepared ? wide : "") + residual + ", " + text_of(i.side) + (prepared ? "" : parameters) + drops,
                               "cuda::NormBackwardArrays<" + i.type + ">");
 }
 

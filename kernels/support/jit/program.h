@@ -56,6 +56,8 @@ struct NormInstance {
   SideChannels side = SideChannels::none;  // for a backward
   GpuNormSchedule schedule{};  // only `sums` of a forward may be left open
   ParameterFormat parameters = ParameterFormat::f32;
+  bool drops = false;     // with dropout: of x before the residual is added, or of dz
+  bool unstored = false;  // a forward with a residual whose z is not stored
 };
 std::string source(const NormInstance& instance);
 

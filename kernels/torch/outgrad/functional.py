@@ -79,9 +79,10 @@ class _Operation:
     without_y: keep stores no result that has a gradient, so nothing would lead from a graph of the backward pass to x, and
     the error of _first_only would not be met. Hence such an operation has one more output, of no elements, which keep
     stores last. shown: how many of the results after the first a call gives beside it; they have no gradients.
+    results: how many a call gives that do have gradients, which gradients(ctx, ..) takes; one that does not reach the loss is None.
     """
 
-    def __init__(self, name, compute, keep, gradients, without_y=False, shown=0):
+    def __init__(self, name, compute, keep, gradients, without_y=False, shown=0, results=1):
         if without_y:
             only_compute = compute
 
@@ -94,10 +95,12 @@ class _Operation:
             keep(ctx, inputs, outputs)
             if shown:
                 ctx.mark_non_differentiable(*outputs[1 : 1 + shown])
+            if results > 1:
+                return outputs[:results]
             return (*outputs[: 1 + shown], outputs[-1]) if without_y else outputs[0]
 
         def setup_context(ctx, inputs, output):
-            ctx.mark_non_differentiable(*(output[1:-1] if without_y else output[1:]))
+            ctx.mark_non_differentiable(*(output[1:-1] if without_y else output[results:]))
             keep(ctx, inputs, output)
 
         def refuse_vmap(info, in_dims, *inputs):
@@ -106,10 +109,10 @@ class _Operation:
         def refuse_jvp(ctx, *tangents):
             raise NotImplementedError(f"outgrad.{name}: forward-mode derivatives are not supported")
 
-        def by_first(ctx, dy, *_):
-            return gradients(ctx, dy)
+        def by_first(ctx, *dy):
+            return gradients(ctx, *dy[:results])
 
-        self.without_y, self.shown = without_y, shown
+        self.without_y, self.given = without_y, max(1 + shown, results)
         self.direct = type(
             f"{name}_from_output",
             (torch.autograd.Function,),
@@ -135,7 +138,7 @@ class _Operation:
                 return result
         else:
             result = self.transformed.apply(*inputs)
-        return result[: 1 + self.shown] if self.shown else result[0]
+        return result[: self.given] if self.given > 1 else result[0]
 
 
 def _parameters(weight, bias):
@@ -799,41 +802,58 @@ def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Ten
     return _dropout(x, new_seed(x.device), p) if p > 0 else x
 
 
-def _dropout_add_norm(name):
-    """norm(dropout(x, p) + residual) as one node; a seed of None drops nothing. Its derivatives with respect to the two are those of their sum."""
+def _norm_of_sum(name, with_z):
+    """The norm of z = dropout(x, p) + residual as one node and one pass; a seed of None drops nothing. with_z: z is a result, too."""
 
     def compute(x, residual, seed, p, columns, gamma, beta, eps, rms, side_channels, seen, tau):
-        dropped = x if seed is None else library.dropout(x.contiguous(), seed, p)
-        return library.norm_forward((dropped + residual).contiguous(), columns, *_parameters(gamma, beta), eps, rms, side_channels, seen, tau)
+        y, rstd, side_x_hat, z = library.norm_forward_of_sum(
+            x.contiguous(), residual.contiguous(), columns, *_parameters(gamma, beta), eps, rms, side_channels, seed, p, with_z, seen, tau
+        )
+        return (y, z, rstd, side_x_hat) if with_z else (y, rstd, side_x_hat)
 
     def keep(ctx, inputs, outputs):
         _, _, seed, ctx.p, ctx.columns, gamma, beta, _, ctx.rms, side_channels, _, ctx.tau = inputs
-        ctx.save_for_backward(seed, gamma, beta, side_channels, *outputs)
+        ctx.save_for_backward(seed, gamma, beta, side_channels, outputs[0], *outputs[-2:])
+        if with_z and not torch.compiler.is_compiling():
+            ctx.set_materialize_grads(False)
 
-    def gradients(ctx, dy):
+    def gradients(ctx, dy, dz_next=None):
         for_x, for_residual, _, _, _, with_dgamma, with_dbeta, *_ = ctx.needs_input_grad
+        if dy is None:  # only z reaches the loss
+            return dz_next if for_x else None, dz_next if for_residual else None, *[None] * 10
 
-        def backward(dy, seed, gamma, beta, side_channels, y, rstd, side_x_hat):
-            parameters = _parameters(gamma, beta)
-            dz, dgamma, dbeta = library.norm_backward(
-                dy.contiguous(), y, ctx.columns, *parameters, rstd, ctx.rms, side_channels, side_x_hat, with_dgamma, with_dbeta, ctx.tau
+        def backward(dy, dz_next, seed, gamma, beta, side_channels, y, rstd, side_x_hat):
+            dz, dx, dgamma, dbeta = library.norm_backward_of_sum(
+                dy.contiguous(),
+                y,
+                None if dz_next is None else dz_next.contiguous(),
+                ctx.columns,
+                *_parameters(gamma, beta),
+                rstd,
+                ctx.rms,
+                side_channels,
+                side_x_hat,
+                with_dgamma,
+                with_dbeta,
+                seed if for_x else None,
+                ctx.p,
+                ctx.tau,
             )
-            dx = (dz if seed is None else library.dropout(dz, seed, ctx.p)) if for_x else None
+            dx = (dz if seed is None else dx) if for_x else None
             return dx, dz if for_residual else None, _like(gamma, dgamma) if with_dgamma else None, _like(beta, dbeta) if with_dbeta else None
 
-        dx, dresidual, dgamma, dbeta = _first_only(name, backward, dy, *ctx.saved_tensors)
+        dx, dresidual, dgamma, dbeta = _first_only(name, backward, dy, dz_next, *ctx.saved_tensors)
         return dx, dresidual, None, None, None, dgamma, dbeta, None, None, None, None, None
 
-    return _Operation(name, compute, keep, gradients)
+    return _Operation(name, compute, keep, gradients, results=2 if with_z else 1)
 
 
-_dropout_add_norms = {name: _dropout_add_norm(f"dropout_add_{name}") for name in ("layer_norm", "rms_norm")}
+_dropout_add_norms = {name: _norm_of_sum(f"dropout_add_{name}", False) for name in ("layer_norm", "rms_norm")}
+_add_norms = {name: _norm_of_sum(f"add_{name}", True) for name in ("layer_norm", "rms_norm")}
 
 
-def checked_dropout_add_norm(norm, x, residual, normalized_shape, weight, bias, p, eps, training, rms, side_channels, seen=None, tau=0.0):
-    """dropout_add_layer_norm or dropout_add_rms_norm. seen, tau: as of checked_norm."""
-    function = f"dropout_add_{norm}"
-    p = checked_probability(function, p, training)
+def _columns_of_sum(function, x, residual, normalized_shape, weight, bias, eps, side_channels):
+    """The columns of a norm of x + residual; raises an error that says which argument cannot be used, and why."""
     if not (_is_usable(x) and _is_usable(residual) and x.device == residual.device):
         _expect(function, x=x, residual=residual)
     if residual.shape != x.shape or residual.dtype != x.dtype:
@@ -844,6 +864,14 @@ def checked_dropout_add_norm(norm, x, residual, normalized_shape, weight, bias, 
         raise ValueError(f"outgrad.{function}: eps is {eps}, which must be at least 0")
     if side_channels is not None:
         _expect_channels(function, side_channels, x)
+    return columns
+
+
+def checked_dropout_add_norm(norm, x, residual, normalized_shape, weight, bias, p, eps, training, rms, side_channels, seen=None, tau=0.0):
+    """dropout_add_layer_norm or dropout_add_rms_norm. seen, tau: as of checked_norm."""
+    function = f"dropout_add_{norm}"
+    p = checked_probability(function, p, training)
+    columns = _columns_of_sum(function, x, residual, normalized_shape, weight, bias, eps, side_channels)
     seed = new_seed(x.device) if p > 0 else None
     return _dropout_add_norms[norm](x, residual, seed, p, columns, weight, bias, eps, rms, side_channels, seen, tau)
 
@@ -859,8 +887,8 @@ def dropout_add_layer_norm(
     training: bool = True,
     side_channels: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """layer_norm(dropout(x, p) + residual), which stands between the sub-layers of BERT, as one node. Keeps y, 4 bytes per row
-    and a seed. x and residual have one shape and one type."""
+    """layer_norm(dropout(x, p) + residual), which stands between the sub-layers of BERT, as one node and, on a GPU, one pass over the
+    rows. Keeps y, 4 bytes per row and a seed. x and residual have one shape and one type."""
     return checked_dropout_add_norm("layer_norm", x, residual, normalized_shape, weight, bias, p, eps, training, False, side_channels)
 
 
@@ -877,3 +905,32 @@ def dropout_add_rms_norm(
     """rms_norm(dropout(x, p) + residual), as dropout_add_layer_norm."""
     eps = EPS_OF_RMS if eps is None else eps
     return checked_dropout_add_norm("rms_norm", x, residual, normalized_shape, weight, None, p, eps, training, True, side_channels)
+
+
+def add_layer_norm(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+    side_channels: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(y, z) with z = x + residual and y = layer_norm(z): what stands before a sub-layer of a pre-norm block, whose next residual is z.
+    One node and, on a GPU, one pass over the rows. Keeps y and 4 bytes per row, and not z. x and residual have one shape and one type."""
+    columns = _columns_of_sum("add_layer_norm", x, residual, normalized_shape, weight, bias, eps, side_channels)
+    return _add_norms["layer_norm"](x, residual, None, 0.0, columns, weight, bias, eps, False, side_channels, None, 0.0)
+
+
+def add_rms_norm(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: torch.Tensor | None = None,
+    eps: float | None = None,
+    side_channels: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(y, z) with z = x + residual and y = rms_norm(z), as add_layer_norm."""
+    eps = EPS_OF_RMS if eps is None else eps
+    columns = _columns_of_sum("add_rms_norm", x, residual, normalized_shape, weight, None, eps, side_channels)
+    return _add_norms["rms_norm"](x, residual, None, 0.0, columns, weight, None, eps, True, side_channels, None, 0.0)

@@ -36,6 +36,8 @@ bias_gelu_forward = torch.ops.outgrad.bias_gelu_forward.default
 bias_gelu_backward = torch.ops.outgrad.bias_gelu_backward.default
 norm_forward = torch.ops.outgrad.norm_forward.default
 norm_backward = torch.ops.outgrad.norm_backward.default
+norm_forward_of_sum = torch.ops.outgrad.norm_forward_of_sum.default
+norm_backward_of_sum = torch.ops.outgrad.norm_backward_of_sum.default
 norm_forward_8bit = torch.ops.outgrad.norm_forward_8bit.default
 norm_backward_8bit = torch.ops.outgrad.norm_backward_8bit.default
 dropout = torch.ops.outgrad.dropout.default
@@ -221,6 +223,17 @@ def _gradients_of_parameters(dy, columns, gamma, beta, with_dgamma, with_dbeta):
 @torch.library.register_fake("outgrad::norm_backward")
 def _(dy, y, columns, gamma, beta, rstd, rms, side_channels, side_x_hat, with_dgamma, with_dbeta, tau=0.0):
     return _contiguous(dy), *_gradients_of_parameters(dy, columns, gamma, beta, with_dgamma, with_dbeta)
+
+
+@torch.library.register_fake("outgrad::norm_forward_of_sum")
+def _(x, residual, columns, gamma, beta, eps, rms, side_channels, seed, p, with_z, seen=None, tau=0.0):
+    return *norm_forward(x, columns, gamma, beta, eps, rms, side_channels), _contiguous(x) if with_z else x.new_empty(0)
+
+
+@torch.library.register_fake("outgrad::norm_backward_of_sum")
+def _(dy, y, dz_next, columns, gamma, beta, rstd, rms, side_channels, side_x_hat, with_dgamma, with_dbeta, seed, p, tau=0.0):
+    dx = dy.new_empty(0) if seed is None else _contiguous(dy)
+    return _contiguous(dy), dx, *_gradients_of_parameters(dy, columns, gamma, beta, with_dgamma, with_dbeta)
 
 
 @torch.library.register_fake("outgrad::norm_forward_8bit")

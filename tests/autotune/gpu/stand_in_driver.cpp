@@ -107,6 +107,15 @@ struct Written {
   std::int64_t bytes = 0;
 };
 
+// Dropout element by element.
+template <class T>
+void drop(const T* x, T* y, std::int64_t n, const kernels::u64* seed, const kernels::DropoutRule& rule) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const kernels::PhiloxWords words = kernels::philox(static_cast<kernels::u64>(i / 4), *seed);
+    y[i] = kernels::dropout_element(rule, words.word[i % 4], x[i]);
+  }
+}
+
 // The other activations, by the compiled library, and dropout.
 bool compute_others(const std::string& symbol, void** p, Written& written) {
   bool known = is_of(symbol, "dropout");
@@ -114,14 +123,9 @@ bool compute_others(const std::string& symbol, void** p, Written& written) {
   with_type(symbol, [&]<class T>(T) {
     constexpr outgrad_format kFormat = sizeof(T) == 4 ? OUTGRAD_F32 : std::is_same_v<T, F16> ? OUTGRAD_F16 : OUTGRAD_BF16;
     if (known) {
-      const auto* const x = parameter<const T*>(p, 0);
       auto* const y = parameter<T*>(p, 1);
       const auto n = parameter<std::int64_t>(p, 2);
-      const auto& rule = parameter<kernels::DropoutRule>(p, 4);
-      for (std::int64_t i = 0; i < n; ++i) {
-        const kernels::PhiloxWords words = kernels::philox(static_cast<kernels::u64>(i / 4), *parameter<const kernels::u64*>(p, 3));
-        y[i] = kernels::dropout_element(rule, words.word[i % 4], x[i]);
-      }
+      drop(parameter<const T*>(p, 0), y, n, parameter<const kernels::u64*>(p, 3), parameter<kernels::DropoutRule>(p, 4));
       written = {y, n * static_cast<std::int64_t>(sizeof(T))};
       return;
     }
@@ -400,6 +404,14 @@ std::vector<float> parameters_in(const std::string& symbol, const void* paramete
 }
 const float* data_of(const std::vector<float>& values) { return values.empty() ? nullptr : values.data(); }
 
+// The last arguments of a norm's template: whether it drops and, of a forward, whether it stores the sum. A launch whose arguments say something
+// else would read or write through a null pointer on a device.
+void expect_instance(const std::string& symbol, bool drops, bool forward, bool stores) {
+  const std::size_t end = symbol.find("EEEv");
+  const std::string want = std::string("Lb") + (drops ? "1" : "0") + (forward ? std::string("ELb") + (stores ? "1" : "0") : "");
+  if (end == std::string::npos || end < want.size() || symbol.substr(end - want.size(), want.size()) != want) std::abort();
+}
+
 template <class T>
 void norm_forward(const std::string& symbol, bool layer, const kernels::cuda::NormForwardArrays<T>& a) {
   const std::vector<float> gammas = parameters_in(symbol, a.gamma, a.n), betas = parameters_in(symbol, a.beta, a.n);
@@ -411,10 +423,17 @@ void norm_forward(const std::string& symbol, bool layer, const kernels::cuda::No
     a.watch.seen[0] = 1;
     if (!kernels::is_told(a.watch.lost, gamma[j], b)) a.watch.seen[1] = 1;
   }
+  // Of a sum that is not stored, the host's kernels need a place; what is dropped before it goes there, too.
+  std::vector<T> sum(a.residual != nullptr && a.z == nullptr ? static_cast<std::size_t>(a.rows * a.n) : 0);
+  T* const z = a.z == nullptr ? sum.data() : a.z;
+  const bool drops = a.dropout.seed != nullptr;
+  expect_instance(symbol, drops, true, a.z != nullptr);
+  if (drops) drop(a.x, z, a.rows * a.n, a.dropout.seed, a.dropout.rule);
+  const T* const x = drops ? z : a.x;
   if (a.residual != nullptr && layer)
-    kernels::residual_layernorm_forward<T, kScalar>(a.x, a.residual, gamma, beta, a.rows, a.n, a.eps, a.z, a.y, a.rstd);
+    kernels::residual_layernorm_forward<T, kScalar>(x, a.residual, gamma, beta, a.rows, a.n, a.eps, z, a.y, a.rstd, a.side);
   else if (a.residual != nullptr)
-    kernels::residual_rmsnorm_forward<T, kScalar>(a.x, a.residual, gamma, a.rows, a.n, a.eps, a.z, a.y, a.rstd);
+    kernels::residual_rmsnorm_forward<T, kScalar>(x, a.residual, gamma, a.rows, a.n, a.eps, z, a.y, a.rstd, a.side);
   else if (layer)
     kernels::layernorm_forward<T, kScalar>(a.x, gamma, beta, a.rows, a.n, a.eps, a.y, a.rstd, a.side);
   else
@@ -445,19 +464,23 @@ void norm_backward(const std::string& symbol, bool layer, kernels::cuda::NormBac
     a.columns.gamma[j] = 1.0f;  // with a reciprocal: what comes of it is written over
   }
   if (a.dz_next != nullptr && layer)
-    kernels::residual_layernorm_backward<T, kScalar>(a.dy, a.y, a.dz_next, a.columns.gamma, a.columns.beta, a.rstd, a.rows, a.n, a.dx, dgamma, dbeta, {},
-                                                     workspace);
+    kernels::residual_layernorm_backward<T, kScalar>(a.dy, a.y, a.dz_next, a.columns.gamma, a.columns.beta, a.rstd, a.rows, a.n, a.dx, dgamma, dbeta,
+                                                     a.side, workspace);
   else if (a.dz_next != nullptr)
-    kernels::residual_rmsnorm_backward<T, kScalar>(a.dy, a.y, a.dz_next, a.columns.gamma, a.rstd, a.rows, a.n, a.dx, dgamma, {}, workspace);
+    kernels::residual_rmsnorm_backward<T, kScalar>(a.dy, a.y, a.dz_next, a.columns.gamma, a.rstd, a.rows, a.n, a.dx, dgamma, a.side, workspace);
   else if (layer)
     kernels::layernorm_backward<T, kScalar>(a.dy, a.y, a.columns.gamma, a.columns.beta, a.rstd, a.rows, a.n, a.dx, dgamma, dbeta, a.side, workspace);
   else
     kernels::rmsnorm_backward<T, kScalar>(a.dy, a.y, a.columns.gamma, a.rstd, a.rows, a.n, a.dx, dgamma, a.side, workspace);
-  if (lost.empty()) return;
-  const float nan = kernels::float_of(kernels::kCanonicalNanF32);
-  std::fill_n(a.dx, a.rows * a.n, kernels::narrow<T>(nan));
-  for (const std::int64_t j : lost)
-    if (dgamma != nullptr) dgamma[j] = nan;
+  if (!lost.empty()) {
+    const float nan = kernels::float_of(kernels::kCanonicalNanF32);
+    std::fill_n(a.dx, a.rows * a.n, kernels::narrow<T>(nan));
+    for (const std::int64_t j : lost)
+      if (dgamma != nullptr) dgamma[j] = nan;
+  }
+  const bool drops = a.dropout.seed != nullptr;
+  expect_instance(symbol, drops, false, false);
+  if (drops) drop(a.dx, static_cast<T*>(a.dropout.dx), a.rows * a.n, a.dropout.seed, a.dropout.rule);
 }
 
 void prepare(const std::string& symbol, void** p) {

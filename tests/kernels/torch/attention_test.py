@@ -197,8 +197,8 @@ def test_dropout_add_layer_norm_is_its_parts():
     assert kept_bytes(lambda *t: outgrad.dropout_add_layer_norm(t[0], t[1], 32, t[2], t[3], p=0.3), *inputs) == 8 + 6 * 4
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("p", [0.0, 0.3])
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
 def test_dropout_add_norm_has_the_bits_of_its_parts(norm, p, dtype):
     torch.manual_seed(8)

@@ -118,6 +118,39 @@ def test_a_drift_is_seen_and_a_lost_channel_is_nan(device):
                 same(*results)
 
 
+# Of dropout(x) + residual: every home of a row, z stored or not, what reaches z, side channels and parameters in each type.
+@pytest.mark.parametrize("rows, columns", [(0, 8), (5, 8), (7, 24), (5, 100), (64, 1024), (3, 4096), (2, 40_000), (1, 120_001)])
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_norms_of_a_sum(device, dtype, rows, columns):
+    x, residual, dy, dz_next = (values(dtype, rows, columns, seed=seed) for seed in range(4))
+    seed = torch.tensor([1234567890123456789])
+    side = torch.tensor(sorted({0, columns // 2, columns - 1}), dtype=torch.int32)
+    for turn, (rms, parameters) in enumerate((rms, parameters) for rms in (False, True) for parameters in FORMATS):
+        gamma, beta = values(torch.float32, columns, seed=5).abs().add(0.5).to(parameters), None if rms else values(parameters, columns, seed=6)
+        channels = side if turn % 2 else None
+        if channels is not None:
+            gamma[side.long()] = 0.0
+        for key, p in ((None, 0.0), (seed, 0.0), (seed, 0.1), (seed, 1.0)) if columns < 40_000 else ((None, 0.0), (seed, 0.1)):
+            forward = (x, residual, columns, gamma, beta, 1e-5, rms, channels, key, p)
+            for with_z in (True, False):
+                same(device.norm_forward_of_sum(*forward, with_z), ours.norm_forward_of_sum(*forward, with_z))
+            y, rstd, x_hat, _ = ours.norm_forward_of_sum(*forward, False)
+            for added in (None, dz_next):
+                backward = (dy, y, added, columns, gamma, beta, rstd, rms, channels, x_hat, True, not rms, key, p)
+                same(device.norm_backward_of_sum(*backward), ours.norm_backward_of_sum(*backward))
+
+
+def test_a_sum_that_is_not_aligned(device):
+    """Each array by itself: wide accesses are not for such a row."""
+    aligned, off = (values(torch.bfloat16, 8 * 1024 + 1)[at : at + 8 * 1024].view(8, 1024) for at in (0, 1))
+    seed = torch.tensor([5])
+    for x, residual in ((aligned, off), (off, aligned)):
+        forward = ours.norm_forward_of_sum(x, residual, 1024, None, None, 1e-5, False, None, seed, 0.1, True)
+        same(device.norm_forward_of_sum(x, residual, 1024, None, None, 1e-5, False, None, seed, 0.1, True), forward)
+        arguments = (x, forward[0], residual, 1024, None, None, forward[1], False, None, forward[2], False, False, seed, 0.1)
+        same(device.norm_backward_of_sum(*arguments), ours.norm_backward_of_sum(*arguments))
+
+
 def test_arrays_that_are_not_aligned(device):
     """To their element alone: wide accesses are not for them."""
     x, dy, bias = values(torch.bfloat16, 8 * 1024 + 1)[1:].view(8, 1024), values(torch.bfloat16, 8 * 1024 + 1, seed=1)[1:].view(8, 1024), values(torch.float32, 1025)[1:]
@@ -152,7 +185,14 @@ def test_a_tuned_headers_choices_run(device):
 
 
 # Kernels that a call launches; a norm with parameters in 16 bits as one in fp32. More than these would cost the host time in each layer of a model.
-LAUNCHES = {"silu forward": 1, "silu backward": 1, "dropout": 1, "layernorm forward": 1, "layernorm backward": 2, "rmsnorm forward": 1, "rmsnorm backward": 2}
+# A norm of dropout(x) + residual is one as the norm is: before, its parts took dropout's launch and an addition more in the forward, and dropout's again
+# in the backward.
+LAUNCHES = {
+    "silu forward": 1,
+    "silu backward": 1,
+    "dropout": 1,
+    **{f"{norm}{of} {direction}": count for norm in ("layernorm", "rmsnorm") for of in ("", " of a sum") for direction, count in (("forward", 1), ("backward", 2))},
+}
 
 
 def test_a_launch_costs_the_host_a_launch(device):
@@ -173,6 +213,11 @@ def test_a_launch_costs_the_host_a_launch(device):
         parameters = (columns, gamma, None if rms else beta)
         normed, rstd, side = ours.norm_forward(x, *parameters, 1e-5, rms, None)
         cases[f"{name} forward"] = lambda p=parameters, rms=rms: device.norm_forward(x, *p, 1e-5, rms, None)
+        of_sum = (None, None, 0.0) if rms else (None, seed, 0.1)
+        cases[f"{name} of a sum forward"] = lambda p=parameters, rms=rms, of=of_sum: device.norm_forward_of_sum(x, dy, *p, 1e-5, rms, *of, rms)
+        cases[f"{name} of a sum backward"] = lambda p=parameters, rms=rms, made=(normed, rstd, side), of=of_sum: device.norm_backward_of_sum(
+            dy, made[0], x if rms else None, *p, made[1], rms, None, made[2], True, not rms, *of[1:]
+        )
         cases[f"{name} backward"] = lambda p=parameters, rms=rms, of=(normed, rstd, side): device.norm_backward(dy, of[0], *p, of[1], rms, None, of[2], True, not rms)
     context = ctypes.c_void_p()
     driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
