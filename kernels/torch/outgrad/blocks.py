@@ -1,13 +1,18 @@
 """Blocks of models that patch runs as one node of autograd where they are several: recognised by what their forward does, whatever their class is called.
 
 After a Linear, BERT and its kin drop elements, add what went into the block, and normalise. From the output all of that is one backward pass, and so is an
-activation with the Linear before it. The bits are those of a block's parts; only the gradient of a bias before a GELU is added up over the rows in another order.
-Where a part has hooks or another class, or autocast would change a type between them, the parts run one by one.
+activation with the Linear before it. Llama, ViT and their kin add to the residual within a layer and normalise the sum. The bits are those of a block's parts;
+only the gradient of a bias before a GELU is added up over the rows in another order. Where a part has hooks or another class, or autocast would change a type
+between them, the parts run one by one.
 """
 
+import ast
+import functools
+import inspect
 import itertools
+import textwrap
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -55,6 +60,98 @@ class Sequence(nn.Sequential):
             elif module is not None:
                 input = module(input)
         return input
+
+
+class _PreNorm:
+    """The common part of the classes that _with_sums_in_norms makes."""
+
+    def _outgrad_norm_of_sum(self, norm, x, residual):
+        """norm(x + residual), and the sum."""
+        # A norm that has a type of its own takes the sum in that.
+        takes = isinstance(norm, modules._Norm) and norm.store == stores.DEFAULT_OF_NORMS and (type(norm) is not modules.LlamaRMSNorm or norm.weight.dtype == x.dtype)
+        if takes and x.dtype == residual.dtype and x.shape == residual.shape and _are_alone(norm):
+            return norm.of_sum(x, residual)
+        z = x + residual
+        return norm(z), z
+
+    def __reduce_ex__(self, protocol):
+        _, _, *state = super().__reduce_ex__(protocol)
+        return _new, (self.__dict__["_outgrad_was"],), *state
+
+
+@functools.cache
+def _with_sums_in_norms(kind):
+    """(the class, the names of the norms) like one whose forward has
+
+        hidden_states = residual + hidden_states
+        residual = hidden_states
+        hidden_states = self.norm(hidden_states)
+
+    and which gives each such norm the sum's two parts; None if there is none of these, or no source to be read."""
+    *wrappers, forward = _unwrapped(kind.__dict__.get("forward"))
+    if not inspect.isfunction(forward) or forward.__closure__:
+        return None
+    try:
+        lines, first = inspect.getsourcelines(forward)
+        definition = ast.parse(textwrap.dedent("".join(lines))).body[0]
+    except (OSError, SyntaxError, IndexError):
+        return None
+    if not isinstance(definition, ast.FunctionDef) or definition.decorator_list or not definition.args.args:
+        return None
+    own, norms = definition.args.args[0].arg, []
+    for node in ast.walk(definition):
+        for field in ("body", "orelse", "finalbody"):
+            statements = getattr(node, field, None)
+            if isinstance(statements, list):
+                _join_sums(statements, own, norms)
+    if not norms:
+        return None
+    for argument in ast.walk(definition.args):
+        if isinstance(argument, ast.arg):
+            argument.annotation = None
+    definition.returns = None
+    ast.increment_lineno(ast.fix_missing_locations(definition), first - 1)
+    space: dict[str, Any] = {}
+    exec(compile(ast.Module([definition], []), forward.__code__.co_filename, "exec"), forward.__globals__, space)
+    ours = space[definition.name]
+    ours.__defaults__, ours.__kwdefaults__, ours.__doc__, ours.__qualname__ = forward.__defaults__, forward.__kwdefaults__, forward.__doc__, forward.__qualname__
+    made = type(kind.__name__, (_PreNorm, kind), {"forward": ours, "__module__": kind.__module__, "__qualname__": kind.__qualname__})
+    # What Hugging Face's layers wrap around a forward for checkpoints they wrap around that of a subclass, too.
+    *again, _ = _unwrapped(made.forward)
+    return (made, frozenset(norms)) if [each.__code__ for each in wrappers] == [each.__code__ for each in again] else None
+
+
+def _unwrapped(function):
+    """A function and those that it wraps, from the outside in."""
+    functions = [function]
+    while hasattr(functions[-1], "__wrapped__"):
+        functions.append(functions[-1].__wrapped__)
+    return functions
+
+
+def _join_sums(statements, own, norms):
+    """Puts one statement in place of each three that add, keep the sum and normalise it; appends the names of the norms."""
+    for k in reversed(range(len(statements) - 2)):
+        add, keep, normalise = statements[k : k + 3]
+        match add, keep, normalise:
+            case (
+                ast.Assign(targets=[ast.Name(id=z)], value=ast.BinOp(left=ast.Name() as x, op=ast.Add(), right=ast.Name() as residual)),
+                ast.Assign(targets=[ast.Name(id=kept)], value=ast.Name(id=z_kept)),
+                ast.Assign(
+                    targets=[ast.Name(id=y)],
+                    value=ast.Call(func=ast.Attribute(value=ast.Name(id=owner), attr=norm), args=[ast.Name(id=z_normalised)], keywords=[]),
+                ),
+            ) if z == z_kept == z_normalised == y != kept and owner == own:
+                results = ast.Tuple([ast.Name(y, ast.Store()), ast.Name(kept, ast.Store())], ast.Store())
+                function = ast.Attribute(ast.Name(own, ast.Load()), "_outgrad_norm_of_sum", ast.Load())
+                call = ast.Call(function, [normalise.value.func, x, residual], [])
+                statements[k : k + 3] = [ast.copy_location(ast.Assign([results], call), add)]
+                norms.append(norm)
+
+
+def _new(kind):
+    ours, _ = _with_sums_in_norms(kind)
+    return ours.__new__(ours)
 
 
 def _norm_takes_all(dropout, norm):
@@ -115,9 +212,14 @@ _BLOCKS: tuple[tuple[set[str], Callable[..., torch.Tensor], Block], ...] = (
 _ACTIVATIONS = (nn.GELU, nn.SiLU, nn.Mish, nn.ELU, modules._Activation)
 
 
-def block_of(module: nn.Module) -> Block | None:
+def _is_norm(module):
+    return isinstance(module, (nn.LayerNorm, nn.RMSNorm, modules._Norm))
+
+
+def block_of(module: nn.Module, becomes_norm: Callable[[nn.Module], bool] = _is_norm) -> Block | None:
     """The block that a module is: it has the block's parts and no others, and its class no method but a constructor and a forward, whose code is the block's.
-    An nn.Sequential is one if it has an activation behind a Linear."""
+    An nn.Sequential is one if it has an activation behind a Linear, and any module if its forward normalises a sum and keeps it. becomes_norm: whether a module
+    gets the class of a norm of ours."""
     kind = type(module)
     if "forward" in module.__dict__:
         return None
@@ -126,10 +228,16 @@ def block_of(module: nn.Module) -> Block | None:
         has = any(type(first) is nn.Linear and isinstance(second, _ACTIVATIONS) for first, second in pairs)
         return Block(Sequence, _LINEAR_ACTIVATION) if has else None
     methods = {name for name, member in vars(kind).items() if callable(member) or isinstance(member, property)}
-    if methods != {"__init__", "forward"} or kind.__bases__ != (nn.Module,):
-        return None
-    code = _code_of(kind.forward)
-    return next((block for parts, forward, block in _BLOCKS if set(module._modules) == parts and code == _code_of(forward)), None)
+    if methods == {"__init__", "forward"} and kind.__bases__ == (nn.Module,):
+        code = _code_of(kind.forward)
+        for parts, forward, block in _BLOCKS:
+            if set(module._modules) == parts and code == _code_of(forward):
+                return block
+    if any(map(becomes_norm, module._modules.values())) and (found := _with_sums_in_norms(kind)) is not None:
+        ours, norms = found
+        if any(becomes_norm(module._modules.get(norm)) for norm in norms):
+            return Block(ours, "add and norm")
+    return None
 
 
 def _code_of(function):

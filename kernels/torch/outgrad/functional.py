@@ -907,6 +907,12 @@ def dropout_add_rms_norm(
     return checked_dropout_add_norm("rms_norm", x, residual, normalized_shape, weight, None, p, eps, training, True, side_channels)
 
 
+def checked_add_norm(norm, x, residual, normalized_shape, weight, bias, eps, rms, side_channels, seen=None, tau=0.0):
+    """add_layer_norm or add_rms_norm. seen, tau: as of checked_norm."""
+    columns = _columns_of_sum(f"add_{norm}", x, residual, normalized_shape, weight, bias, eps, side_channels)
+    return _add_norms[norm](x, residual, None, 0.0, columns, weight, bias, eps, rms, side_channels, seen, tau)
+
+
 def add_layer_norm(
     x: torch.Tensor,
     residual: torch.Tensor,
@@ -918,8 +924,7 @@ def add_layer_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(y, z) with z = x + residual and y = layer_norm(z): what stands before a sub-layer of a pre-norm block, whose next residual is z.
     One node and, on a GPU, one pass over the rows. Keeps y and 4 bytes per row, and not z. x and residual have one shape and one type."""
-    columns = _columns_of_sum("add_layer_norm", x, residual, normalized_shape, weight, bias, eps, side_channels)
-    return _add_norms["layer_norm"](x, residual, None, 0.0, columns, weight, bias, eps, False, side_channels, None, 0.0)
+    return checked_add_norm("layer_norm", x, residual, normalized_shape, weight, bias, eps, False, side_channels)
 
 
 def add_rms_norm(
@@ -932,5 +937,4 @@ def add_rms_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(y, z) with z = x + residual and y = rms_norm(z), as add_layer_norm."""
     eps = EPS_OF_RMS if eps is None else eps
-    columns = _columns_of_sum("add_rms_norm", x, residual, normalized_shape, weight, None, eps, side_channels)
-    return _add_norms["rms_norm"](x, residual, None, 0.0, columns, weight, None, eps, True, side_channels, None, 0.0)
+    return checked_add_norm("rms_norm", x, residual, normalized_shape, weight, None, eps, True, side_channels)

@@ -353,6 +353,12 @@ class _Norm:
             return functional.checked_norm(name, x, shape, weight, bias, eps, rms, channels, self.store, *watched)
         return functional.checked_dropout_add_norm(name, x, residual, shape, weight, bias, p, eps, True, rms, channels, *watched)
 
+    def of_sum(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(y, z) of z = x + residual, in one type and of one shape, as one node; not under autocast."""
+        shape, weight, bias, eps, rms = self._arguments()
+        channels, *watched = self._side(x, weight, bias)
+        return functional.checked_add_norm("rms_norm" if rms else "layer_norm", x, residual, shape, weight, bias, eps, rms, channels, *watched)
+
     def bound(self, dtype: torch.dtype) -> str:
         """In words, how far an x^ that the backward pass reads from y may be from the x^ of the forward pass."""
         return self._moved(_power_of_two(self._most_moved(dtype)), _power_of_two(functional.UNIT_OF_STORE.get(self.store, functional.UNIT_ROUNDOFF[dtype])))
@@ -380,7 +386,10 @@ class LayerNorm(_Norm, nn.LayerNorm):
 
     def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None, p: float = 0.0) -> torch.Tensor:
         """With a residual, of x's shape and type: of dropout(x, p) + residual, as one node."""
-        return self._norm(self._input(x), residual, p, self.normalized_shape, self.weight, self.bias, self.eps, False)
+        return self._norm(self._input(x), residual, p, *self._arguments())
+
+    def _arguments(self):
+        return self.normalized_shape, self.weight, self.bias, self.eps, False
 
 
 class RMSNorm(_Norm, nn.RMSNorm):
@@ -388,8 +397,10 @@ class RMSNorm(_Norm, nn.RMSNorm):
 
     def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None, p: float = 0.0) -> torch.Tensor:
         """With a residual, of x's shape and type: of dropout(x, p) + residual, as one node."""
-        eps = functional.EPS_OF_RMS if self.eps is None else self.eps
-        return self._norm(self._input(x), residual, p, self.normalized_shape, self.weight, None, eps, True)
+        return self._norm(self._input(x), residual, p, *self._arguments())
+
+    def _arguments(self):
+        return self.normalized_shape, self.weight, None, functional.EPS_OF_RMS if self.eps is None else self.eps, True
 
 
 class LlamaRMSNorm(_Norm, nn.Module):
@@ -402,7 +413,10 @@ class LlamaRMSNorm(_Norm, nn.Module):
         x, weight = self._input(x), self.weight
         if x.dtype != weight.dtype:
             x = x.to(torch.promote_types(x.dtype, weight.dtype))
-        return self._norm(x, None, 0.0, weight.shape, weight, None, self.variance_epsilon, True)
+        return self._norm(x, None, 0.0, *self._arguments())
+
+    def _arguments(self):
+        return self.weight.shape, self.weight, None, self.variance_epsilon, True
 
     def extra_repr(self) -> str:
         return f"{tuple(self.weight.shape)}, eps={self.variance_epsilon}, {self._moved_in_every_type()}"

@@ -373,6 +373,11 @@ def patch(
     parameter = next((p for p in model.parameters() if p.is_floating_point()), None)
     settings = [(module, dict(module.__dict__)) for module in model.modules() if _is_patched(module)]
     swapped, fused = [], []
+
+    def becomes_norm(child):
+        ours = None if child is None else _replacement(child, parameter, known)[0]
+        return isinstance(child, modules._Norm) or (ours is not None and issubclass(ours, modules._Norm))
+
     for name, module in model.named_modules():
         kind = type(module)
         ours, why = _replacement(module, parameter, known)
@@ -386,7 +391,7 @@ def patch(
             dtype = next((p.dtype for p in (*module.parameters(recurse=False), parameter) if p is not None), torch.float32)
             swapped.append((module, dtype))
             report.swapped.append(Swapped(name, kind.__name__, ""))
-        elif (block := block_of(module)) is not None:
+        elif (block := block_of(module, becomes_norm)) is not None:
             module.__dict__["_outgrad_was"] = kind
             module.__class__ = block.ours
             fused.append(module)

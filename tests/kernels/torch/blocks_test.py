@@ -1,6 +1,7 @@
 """Blocks of models as one node: recognised by their code, with the bits of their parts, and left as they are where a part is not alone."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -36,7 +37,7 @@ def unfused(model, monkeypatch):
     """A copy that is patched without blocks."""
     other = copy.deepcopy(model)
     with monkeypatch.context() as m:
-        m.setattr(patching, "block_of", lambda _: None)
+        m.setattr(patching, "block_of", lambda *_: None)
         outgrad.patch(other)
     return other
 
@@ -221,6 +222,108 @@ def test_a_linear_that_is_no_plain_one_runs_by_itself():
     assert model(torch.randn(8)).shape == (8,), "a vector has no rows"
     assert blocks.block_of(nn.Sequential(nn.Linear(8, 8), nn.ReLU())) is None
     assert blocks.block_of(nn.Sequential(nn.Linear(8, 8), nn.Dropout(), nn.GELU())) is None
+
+
+# --- Pre-norm blocks ---------------------------------------------------------------------------------------------------
+
+
+def pre_norm(name):
+    """(model, example, its layers)."""
+    if name == "vit":
+        model = model_of("vit")
+        return model, example_of("vit"), [module for module in model.modules() if type(module).__name__ == "ViTLayer"]
+    torch.manual_seed(1)
+    sizes = {"vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
+    return model, example_of("bert"), list(model.model.layers)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["llama", "vit"])
+def test_a_pre_norm_layer_normalises_its_sum_in_one_node(name, dtype, monkeypatch):
+    model, example, layers = pre_norm(name)
+    model = model.to(dtype)
+    example = {key: value.to(dtype) if value.is_floating_point() else value for key, value in example.items()}
+    parts, kind = unfused(model, monkeypatch), type(layers[0])
+    report = outgrad.patch(model)
+    assert [what for *_, what in report.fused].count("add and norm") == len(layers) == 2
+    assert f"add and norm as one node: {report.fused[0][0]} and 1 more ({kind.__name__})" in str(report)
+    assert all(isinstance(layer, kind) and type(layer) is not kind and type(layer).__name__ == kind.__name__ for layer in layers)
+
+    def near(a, b):
+        """The same loss. In 16 bits a gradient that reaches the sum is rounded once where the parts round twice."""
+        ours, theirs = (torch.cat([value.flatten().double() for value in each.values()]) for each in (a, b))
+        return torch.equal(a["loss"], b["loss"]) and (ours - theirs).norm() <= 2 * torch.finfo(dtype).eps * theirs.norm()
+
+    expected = step(parts, example)
+    assert near(step(model, example), expected)
+    for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert near(step(copied, example), expected) and list(copied.state_dict()) == list(parts.state_dict())
+        outgrad.unpatch(copied)
+    if name == "llama":
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        assert near(step(model, example), expected)
+        model.gradient_checkpointing_disable()
+    norm, seen = next(module for key, module in layers[0].named_modules() if key.endswith("after") or key.startswith("post")), []
+    hook = norm.register_forward_hook(lambda module, *_: seen.append(module))
+    assert near(step(model, example), expected) and seen == [norm]
+    hook.remove()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert near(step(model, example), step(parts, example))
+    outgrad.unpatch(model)
+    assert all(type(layer) is kind for layer in layers)
+
+
+class PreNorm(nn.Module):
+    def __init__(self, norm=nn.LayerNorm):
+        super().__init__()
+        self.first, self.second, self.linear = norm(8), norm(8), nn.Linear(8, 8)
+
+    def forward(self, x, scale=2.0, *, twice=True):
+        """Adds and normalises in a branch of its own."""
+        kept = x
+        y = self.linear(self.first(x))
+        if twice:
+            y = kept + y
+            kept = y
+            y = self.second(y)
+        return kept + scale * y
+
+
+class Other(PreNorm):
+    def forward(self, x):
+        y = self.linear(x)
+        y = x + y
+        kept = x  # not the sum
+        y = self.second(y)
+        return kept + y
+
+
+class InheritsIt(PreNorm):
+    pass
+
+
+def test_a_sum_is_found_by_the_source_alone(monkeypatch):
+    model, x = PreNorm(), torch.randn(3, 8, requires_grad=True)
+    parts = unfused(model, monkeypatch)
+    outgrad.patch(model)
+    assert type(model).__mro__[2] is PreNorm and model.forward.__doc__ == PreNorm.forward.__doc__
+    for arguments in ({}, {"scale": 0.5}, {"twice": False}):
+        ours, theirs = model(x, **arguments), parts(x, **arguments)
+        assert torch.equal(ours, theirs)
+        assert all(map(torch.equal, *(torch.autograd.grad(y.sum(), (x, of.linear.weight)) for y, of in ((ours, model), (theirs, parts)))))
+    torch._dynamo.reset()
+    assert torch.equal(torch.compile(model, fullgraph=True, backend="aot_eager")(x), parts(x))
+    # An error in a layer is shown at its own line.
+    with pytest.raises(ValueError, match="layer_norm: x has shape") as error:
+        model(torch.randn(3, 7))
+    lines = [entry.lineno + 1 - PreNorm.forward.__code__.co_firstlineno for entry in error.traceback if entry.name == "forward" and entry.path.name == "blocks_test.py"]
+    assert lines == [3]
+    assert blocks.block_of(Other()) is None and blocks.block_of(PreNorm(nn.BatchNorm1d)) is None
+    assert blocks.block_of(InheritsIt()) is None, "what a class inherits is not looked at"
+    eight_bits = PreNorm()
+    outgrad.patch(eight_bits, store={"norm": "e4m3"})
+    eight_bits(x).sum().backward()
 
 
 def test_a_norm_takes_a_residual():
