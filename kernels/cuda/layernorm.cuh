@@ -283,7 +283,7 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const f
   const bool wants_sums = dgamma || dbeta;
   a.sums = wants_sums ? parts.sums : nullptr;
   const bool wide = rows_are_wide<S, T>(a.n, {a.dy, a.y, a.dz_next, a.dx, static_cast<const T*>(a.dropout.dx)});
-  const NormTask task = {N, sizeof(T), Residual, a.rows, a.n, wide, a.side.count > 0, wants_sums, is_aligned_to(gamma, kQuad) && is_aligned_to(beta, kQuad),
+  const NormTask task = {N,    sizeof(T), Residual, a.rows, a.n, wide, a.side.count > 0, wants_sums, is_aligned_to(gamma, kQuad) && is_aligned_to(beta, kQuad),
                          Drops};
   PlanLimits limits;
   if (const cudaError_t status = limits_for<S>(false, limits); status != cudaSuccess) return status;

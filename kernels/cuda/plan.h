@@ -515,8 +515,7 @@ inline i64 declared_bytes(const GpuNormSchedule& s) { return i64{2} * s.block_ro
 // Whether registers hold the rows. If not, the plan depends on the device's shared memory.
 inline bool rows_in_registers(const GpuNormSchedule& schedule, bool forward, const NormTask& task) {
   const RowUse use = forward ? forward_use(task.element_bytes, task.residual)
-                             : backward_use(task.norm, task.element_bytes, task.residual, schedule.sums != ColumnSums::separate, task.prepared(),
-                                            task.drops);
+                             : backward_use(task.norm, task.element_bytes, task.residual, schedule.sums != ColumnSums::separate, task.prepared(), task.drops);
   return task.wide && in_registers(schedule, use, forward ? kTreeLanes : most_backward_warps(schedule), row_steps(task.n)).row_warps != 0;
 }
 

@@ -756,15 +756,15 @@ void launch_norm(const At& at, KernelId id, outgrad_format format, const NormOf&
       guard = {watch.lost, 1};
     });
   }
-  const bool residual = has_content(id, kernels::Content::kResidual) || has_content(id, kernels::Content::kDzNext), drops = sum.seed != nullptr, unstored = !is_backward(id) && residual && sum.z == nullptr;
+  const bool residual = has_content(id, kernels::Content::kResidual) || has_content(id, kernels::Content::kDzNext), drops = sum.seed != nullptr,
+             unstored = !is_backward(id) && residual && sum.z == nullptr;
   kernels::cuda::NormDropout dropout;
   if (drops) dropout = {sum.seed, kernels::dropout_rule(sum.p), sum.dx};
   const auto find = [&](const PlannedLaunch& planned) -> const Kernel& {
     static_assert(OUTGRAD_F32 == 0 && OUTGRAD_F16 == 1 && OUTGRAD_BF16 == 2, "in the order of ParameterFormat");
     const auto parameters = static_cast<kernels::ParameterFormat>(of.parameters);
     const auto of_rows = [&] {
-      return jit::source(
-          jit::NormInstance{planned.kernel, norm, residual, type_of(format), plan.wide, plan.side, plan.norm, parameters, drops, unstored});
+      return jit::source(jit::NormInstance{planned.kernel, norm, residual, type_of(format), plan.wide, plan.side, plan.norm, parameters, drops, unstored});
     };
     switch (planned.kernel) {
       case DeviceKernel::norm_forward:

@@ -126,11 +126,11 @@ class Host {
                                       : outgrad_layernorm_backward(format, dy, y, gamma.data(), beta.data(), rstd, of.rows, of.n, dx, dgammas.data(),
                                                                    dbetas.data(), of.side, of.side_count, side_x_hat, workspace, bytes));
     } else {
-      require_backward_of_norm(of.rms ? outgrad_residual_rmsnorm_backward(format, dy, y, sum.dz_next, gamma.data(), rstd, of.rows, of.n, dx, dgammas.data(),
-                                                                          of.side, of.side_count, side_x_hat, workspace, bytes)
-                                      : outgrad_residual_layernorm_backward(format, dy, y, sum.dz_next, gamma.data(), beta.data(), rstd, of.rows, of.n, dx,
-                                                                            dgammas.data(), dbetas.data(), of.side, of.side_count, side_x_hat, workspace,
-                                                                            bytes));
+      require_backward_of_norm(of.rms
+                                   ? outgrad_residual_rmsnorm_backward(format, dy, y, sum.dz_next, gamma.data(), rstd, of.rows, of.n, dx, dgammas.data(),
+                                                                       of.side, of.side_count, side_x_hat, workspace, bytes)
+                                   : outgrad_residual_layernorm_backward(format, dy, y, sum.dz_next, gamma.data(), beta.data(), rstd, of.rows, of.n, dx,
+                                                                         dgammas.data(), dbetas.data(), of.side, of.side_count, side_x_hat, workspace, bytes));
     }
     if (!lost.empty()) {
       // m2 and so every dx are wrong with a lost channel.

@@ -518,8 +518,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> norm_backward_of_sum(const Tensor& dy
   const std::size_t bytes = backend.norm_workspace_bytes(format_of(y), norm.rows, norm.n);
   const Tensor dz = call.made_like(dy), dx = seed ? call.made_like(dy) : call.none_like(dy), workspace = call.bytes_of(bytes);
   const Tensor dgamma = call.reals_of(with_dgamma ? norm.n : 0, gamma ? gamma : beta), dbeta = call.reals_of(with_dbeta ? norm.n : 0, gamma ? gamma : beta);
-  const SumOf sum{
-      .dz_next = dz_next ? call.data(*dz_next) : nullptr, .dx = seed ? dx.mutable_data_ptr() : nullptr, .seed = seed_of(call, seed), .p = p};
+  const SumOf sum{.dz_next = dz_next ? call.data(*dz_next) : nullptr, .dx = seed ? dx.mutable_data_ptr() : nullptr, .seed = seed_of(call, seed), .p = p};
   backend.norm_backward(format_of(y), norm, call.data(dy), call.data(y), call.data<float>(rstd), norm.side_count > 0 ? call.data<float>(side_x_hat) : nullptr,
                         dz.mutable_data_ptr(), with_dgamma ? dgamma.mutable_data_ptr() : nullptr, with_dbeta ? dbeta.mutable_data_ptr() : nullptr,
                         workspace.mutable_data_ptr(), bytes, sum);

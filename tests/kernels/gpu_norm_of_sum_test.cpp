@@ -48,10 +48,9 @@ void expect_forward(const Case& c, const Form& form) {
   device_gamma.make_read_only(), device_beta.make_read_only(), device_channels.make_read_only(), device_seed.make_read_only();
   const SideBuffer<float> device_side{device_channels.get(), side.count, device_x_hat.get()};
   next_order();
-  expect_success(cuda::launch_dropout_add_norm_forward<N, T, S>(device_x.get(), device_residual.get(), c.affine ? device_gamma.get() : nullptr,
-                                                                c.affine && kLayer ? device_beta.get() : nullptr, c.rows, c.n, kEps,
-                                                                form.drops ? device_seed.get() : nullptr, form.p, form.stores ? device_z.get() : nullptr,
-                                                                out_y.get(), device_rstd.get(), device_side, nullptr));
+  expect_success(cuda::launch_dropout_add_norm_forward<N, T, S>(
+      device_x.get(), device_residual.get(), c.affine ? device_gamma.get() : nullptr, c.affine && kLayer ? device_beta.get() : nullptr, c.rows, c.n, kEps,
+      form.drops ? device_seed.get() : nullptr, form.p, form.stores ? device_z.get() : nullptr, out_y.get(), device_rstd.get(), device_side, nullptr));
   expect_equal("y", out_y, y);
   if (form.stores) expect_equal("z", device_z, z);
   expect_equal("rstd", device_rstd, rstd);
@@ -116,8 +115,8 @@ void expect_backward(const Case& c, const Form& form) {
 template <Norm N, class T, class S>
 void expect_all(const std::vector<Case>& cases) {
   SCOPED_TRACE(std::string(N == Norm::layer ? "layer " : "rms ") + Format<T>::kName);
-  constexpr Form kForms[] = {{.stores = false, .next = true}, {.p = 0.5, .stores = true}, {.drops = false, .next = true},
-                             {.p = 1.0, .next = true},        {.p = 0.0},                 {.stores = true, .next = true}};
+  constexpr Form kForms[] = {{.stores = false, .next = true}, {.p = 0.5, .stores = true}, {.drops = false, .next = true}, {.p = 1.0, .next = true}, {.p = 0.0},
+                             {.stores = true, .next = true}};
   size_t count = 0;
   for (const Case& c : cases) {
     for (int k = 0; k < 2; ++k) {

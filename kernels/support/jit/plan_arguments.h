@@ -26,12 +26,7 @@ class PlanArguments {
  public:
   // watch: for a norm's forward; guard: for its backward; dropout: for either, where its kernel is an instance with it.
   PlanArguments(KernelId kernel, const Arguments& arguments, const SideWatch& watch = {}, const SideGuard& guard = {}, const cuda::NormDropout& dropout = {})
-      : kernel_(kernel),
-        a_(arguments),
-        n_(arguments.cols),
-        slots_(slot_count(arguments.rows, arguments.cols)),
-        watch_(watch),
-        guard_(guard),
+      : kernel_(kernel), a_(arguments), n_(arguments.cols), slots_(slot_count(arguments.rows, arguments.cols)), watch_(watch), guard_(guard),
         dropout_(dropout) {
     if (is_norm(kernel) && is_backward(kernel)) prepare_backward();
   }
@@ -89,7 +84,7 @@ class PlanArguments {
 
   cuda::NormForwardArrays<Any> forward() const {
     return {pointer<const Any>("x"), pointer<const Any>("residual"), at("gamma"), at("beta"), a_.rows, n_, a_.eps, pointer<Any>("z"),
-            pointer<Any>("y"),       pointer<float>("rstd"),         a_.side,     watch_,      dropout_};
+            pointer<Any>("y"),       pointer<float>("rstd"),         a_.side,     watch_,     dropout_};
   }
   void prepare_backward() {
     parts_ = cuda::norm_workspace_at(reinterpret_cast<u64>(at("workspace")), n_);

@@ -464,8 +464,8 @@ void norm_backward(const std::string& symbol, bool layer, kernels::cuda::NormBac
     a.columns.gamma[j] = 1.0f;  // with a reciprocal: what comes of it is written over
   }
   if (a.dz_next != nullptr && layer)
-    kernels::residual_layernorm_backward<T, kScalar>(a.dy, a.y, a.dz_next, a.columns.gamma, a.columns.beta, a.rstd, a.rows, a.n, a.dx, dgamma, dbeta,
-                                                     a.side, workspace);
+    kernels::residual_layernorm_backward<T, kScalar>(a.dy, a.y, a.dz_next, a.columns.gamma, a.columns.beta, a.rstd, a.rows, a.n, a.dx, dgamma, dbeta, a.side,
+                                                     workspace);
   else if (a.dz_next != nullptr)
     kernels::residual_rmsnorm_backward<T, kScalar>(a.dy, a.y, a.dz_next, a.columns.gamma, a.rstd, a.rows, a.n, a.dx, dgamma, a.side, workspace);
   else if (layer)
