@@ -1,19 +1,22 @@
 #!/usr/bin/env bash
 # Checks, times and tunes the CUDA kernels on a machine that has a GPU, CUDA, CMake and a compiler, and nothing else: no network, no packages.
 #
-#   autotune/gpu_run.sh --pack DIR         on the build machine: puts what the other one lacks, the headers of nlohmann/json and CLI11, into DIR
-#   autotune/gpu_run.sh first              on the GPU machine: builds outgrad-gpu; times; a sample of the bits; streams and graphs; PyTorch beside
-#                                          it; then all bits and the digests of all outputs. At most 300 s
-#   autotune/gpu_run.sh tune [--budget S]  builds outgrad-tune and tunes all kernels for S seconds (180)
-#   autotune/gpu_run.sh check              compute-sanitizer's memcheck and racecheck over a sample of the bits
-#   autotune/gpu_run.sh torch [--budget S] the PyTorch package: its operators against the CPU's, streams, graphs, checkpoints; memory, largest batch and
-#                                          speed of BERT-Large, GPT-2 and RoBERTa beside PyTorch's own, for S seconds (else until 540)
-#   autotune/gpu_run.sh [--budget S]       the first three within 540 s: tune may measure until 450, and of that at most S seconds, and check has the rest
+#   autotune/gpu_run.sh --pack DIR [WHEEL]  on the build machine: puts what the other one lacks, the headers of nlohmann/json and CLI11, into DIR, and the
+#                                           package's wheel, which `pip wheel --no-deps .` made of these sources and the GPU machine then need not build
+#   autotune/gpu_run.sh STAGE... [--budget S]  on the GPU machine, each of these in 180 s, and all that are named in 540; none named: all four
+#     first   outgrad-gpu: times; a sample of the bits; streams and graphs; PyTorch beside it; then all bits and the digests of all outputs
+#     torch   the PyTorch package: its operators against the CPU's, streams, graphs, checkpoints; then the speed of BERT-Large, GPT-2 and RoBERTa beside
+#             PyTorch's own, all at one batch and then at each one's largest
+#     tune    outgrad-tune: tunes all kernels
+#     check   compute-sanitizer's memcheck and racecheck over a sample of the bits
+#
+# --budget S: tune searches for S seconds, and torch measures models for as many, and more of them. Of a stage that is named alone they are in the place of the
+# 180 s. What the stages need is built first: side by side on eight cores or more, and a slow build delays what is measured.
 #
 # OUTGRAD_PACK_DIR names the pack's folder, OUTGRAD_GPU_BUILD the build's (build-gpu), $OUT the results' (out/gpu). Of several GPUs it is the first, or the
 # first of CUDA_VISIBLE_DEVICES. A result is in $OUT as soon as it is there, and what grows is copied again every two seconds: a run that is killed leaves
 # what it had. At most 8 files, each under 16 MiB: summary.txt; timing.json; checks.json (what was compared); torch.json; throughput.json; the tuner's database
-# (compressed) and header; failure.log, of a build or a sanitizer that failed.
+# (compressed) and header; failure.log, of builds or sanitizers that failed.
 # Exit status: 0 all equal, 1 a difference, a memory error or a race, 2 bad usage, 3 no GPU, no toolkit, a failed build, a step that did not end.
 set -euo pipefail
 export LC_ALL=C
@@ -29,32 +32,47 @@ pack_folder() {  # a folder that holds nlohmann/json.hpp and CLI/CLI.hpp
   return 1
 }
 
+sources() { (cd "$root" && find CMakeLists.txt cmake kernels pyproject.toml -type f ! -name '*.pyc' -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c 1-64); }
+
 if [[ ${1:-} == --pack ]]; then
-  [[ $# -eq 2 ]] || fail 2 "usage: gpu_run.sh --pack DIR"
+  [[ $# -eq 2 || $# -eq 3 ]] || fail 2 "usage: gpu_run.sh --pack DIR [WHEEL]"
+  [[ $# -eq 2 || ${3##*/} == outgrad-*.whl && -f $3 ]] || fail 2 "$3: is no wheel of outgrad"
   from=$(pack_folder) || fail 3 "nlohmann/json.hpp and CLI/CLI.hpp are not installed here (Debian: nlohmann-json3-dev, libcli11-dev)"
   mkdir -p "$2" || fail 2 "$2: cannot be created"
-  for library in nlohmann CLI; do
-    rm -rf "${2:?}/$library"
-    cp -r "$from/$library" "$2/$library"
-  done
-  echo "$2: nlohmann/json and CLI11 from $from; carry it along and set OUTGRAD_PACK_DIR to it"
+  if [[ $(realpath "$from") != "$(realpath "$2")" ]]; then
+    for library in nlohmann CLI; do
+      rm -rf "${2:?}/$library"
+      cp -r "$from/$library" "$2/$library"
+    done
+  fi
+  rm -rf "${2:?}/wheel"
+  if [[ $# -eq 3 ]]; then
+    mkdir "$2/wheel"
+    cp "$3" "$2/wheel"
+    sources > "$2/wheel/sources"
+  fi
+  echo "$2: nlohmann/json and CLI11 from $from${3:+, and ${3##*/}}; carry it along and set OUTGRAD_PACK_DIR to it"
   exit 0
 fi
 
-stages=(first tune check)
-case ${1:-} in
-  first | tune | check | torch) stages=("$1"); shift ;;
-  '' | -*) ;;
-  *) fail 2 "unknown stage '$1' (first, tune, check, torch; --pack DIR)" ;;
-esac
+stages=()
+while [[ ${1:-} == [!-]* ]]; do
+  case $1 in
+    first | torch | tune | check) [[ " ${stages[*]} " != *" $1 "* ]] || fail 2 "stage $1 is named twice" ;;
+    *) fail 2 "unknown stage '$1' (first, torch, tune, check; --pack DIR)" ;;
+  esac
+  stages+=("$1")
+  shift
+done
+if [[ ${#stages[@]} -eq 0 ]]; then stages=(first torch tune check); fi
 budget=
 if [[ ${1:-} == --budget ]]; then
-  [[ " ${stages[*]} " =~ " tune "|" torch " ]] || fail 2 "--budget is of tune and torch, and this is stage ${stages[0]}"
+  [[ " ${stages[*]} " =~ " tune "|" torch " ]] || fail 2 "--budget is of tune and torch, and this is stage ${stages[*]}"
   [[ ${2:-} =~ ^[1-9][0-9]{0,4}$ ]] || fail 2 "--budget: '${2:-}' is not a number of seconds from 1 to 99999"
   budget=$2
   shift 2
 fi
-[[ $# -eq 0 ]] || fail 2 "unknown option '$1' (first, tune, check, torch; --pack DIR, --budget SECONDS)"
+[[ $# -eq 0 ]] || fail 2 "unknown option '$1' (first, torch, tune, check; --pack DIR, --budget SECONDS)"
 
 # ---- The machine ------------------------------------------------------------------------------------------------------
 
@@ -62,6 +80,7 @@ out=${OUT:-$root/out/gpu}
 build=${OUTGRAD_GPU_BUILD:-$root/build-gpu}
 if ! { mkdir -p "$out" && : > "$out/.part" && rm -f "$out/.part"; } 2> /dev/null; then fail 2 "$out: cannot be written"; fi
 out=$(cd "$out" && pwd)
+tuned=$build/tuned
 work=$build/results  # where results are made; $OUT has their copies
 mkdir -p "$work/parts" 2> /dev/null || fail 2 "$build: cannot be written"
 
@@ -123,7 +142,7 @@ say() {
 status=0
 note() { if [[ $status -ne 1 ]]; then status=$1; fi; }  # a difference is worse than what is lacking
 
-declare -A lost=()
+declare -A lost=() building=()  # what is not in $OUT, and why; the processes of builds that go on
 same() { [[ -f $2 && ! $1 -nt $2 && ! $1 -ot $2 ]]; }  # a copy has the time that its original had when it was begun
 copy() {  # copy FILE: to $OUT, whole or not at all
   local file=$1 name=${1##*/} why
@@ -152,7 +171,7 @@ copy_all() {
   elif [[ -s $work/checks.new ]] && ! cmp -s "$work/checks.new" "$work/checks.json"; then
     mv "$work/checks.new" "$work/checks.json"
   fi 2> /dev/null
-  for file in "$build"/tuned/tune_*.jsonl; do  # appended to; a line that is cut short costs itself
+  for file in "$tuned"/tune_*.jsonl; do  # appended to; a line that is cut short costs itself
     packed=$work/${file##*/}.gz
     if [[ ! -s $file ]] || same "$file" "$packed"; then continue; fi
     if ! { cp -p "$file" "$work/database" && gzip -6 -n -c "$work/database" > "$work/database.new" && touch -r "$work/database" "$work/database.new" &&
@@ -160,7 +179,7 @@ copy_all() {
       lost[${packed##*/}]=$whole
     fi 2> /dev/null
   done
-  for file in "$work"/*.txt "$work"/*.json "$work"/*.gz "$work"/*.log "$build"/tuned/tuned_*.h; do copy "$file"; done
+  for file in "$work"/*.txt "$work"/*.json "$work"/*.gz "$work"/*.log "$tuned"/tuned_*.h; do copy "$file"; done
 }
 copier() {  # until it is told to stop, or its parent is gone
   local stopped=''
@@ -184,13 +203,13 @@ tell_lost() {  # what is not in $OUT for sure
     unwritten=''
   fi
 }
-trap tell_lost EXIT
+trap 'kill "${building[@]}" 2> /dev/null || true; tell_lost' EXIT
 
-# What the programs so far have used, into `cpu`. `times` asks the shell that it runs in: not one of $( ).
+# count_cpu FOLDER: what the programs of this shell so far have used, into `cpu`. `times` asks the shell that it runs in: not one of $( ).
 cpu=0
 count_cpu() {
-  if ! times > "$build/times"; then return 0; fi 2> /dev/null
-  cpu=$(awk 'NR == 2 { for (i = 1; i <= 2; ++i) { split($i, t, /[ms]/); s += 60 * t[1] + t[2] } } END { printf "%.0f", s }' "$build/times")
+  if ! times > "$1/times"; then return 0; fi 2> /dev/null
+  cpu=$(awk 'NR == 2 { for (i = 1; i <= 2; ++i) { split($i, t, /[ms]/); s += 60 * t[1] + t[2] } } END { printf "%.0f", s }' "$1/times")
 }
 left() { echo $((deadline - SECONDS)); }
 
@@ -221,83 +240,145 @@ step() {
   return 0
 }
 
-# built TARGET OPTION...: configures and builds it alone, so that another's failure does not cost it. A slow machine gets the time of a whole run for it.
-built() {
-  local target=$1 began=$SECONDS before generator=() limit=$((deadline - SECONDS))
-  shift
-  if [[ $limit -lt $((540 - SECONDS)) ]]; then limit=$((540 - SECONDS)); fi
-  count_cpu
-  before=$cpu
-  if [[ ! -f $build/CMakeCache.txt ]] && command -v ninja > /dev/null; then generator=(-G Ninja); fi
-  if ! { timeout -k 10 "$limit" cmake -S "$root" -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DOUTGRAD_FITTER=OFF -DOUTGRAD_TESTS=OFF -DOUTGRAD_LIBRARY=OFF \
-           -DOUTGRAD_INSTALL=OFF -DOUTGRAD_WERROR=OFF -DOUTGRAD_NATIVE=ON -DOUTGRAD_CUDA=ON -DOUTGRAD_PACK_DIR="$pack" -DCMAKE_CUDA_COMPILER="$nvcc" \
-           -DCMAKE_CUDA_ARCHITECTURES="$capability-real" -DOUTGRAD_TORCH=OFF "$@" \
-         && timeout -k 10 "$limit" cmake --build "$build" --target "$target" -j "$(nproc)"; } > "$build/$target.log" 2>&1; then
-    tail -c 1000000 "$build/$target.log" > "$work/failure.log"
-    grep -m 3 -iE 'error|fatal' "$build/$target.log" >&2 || tail -n 5 "$build/$target.log" >&2
-    say "FAILED: the build of $target: failure.log"
-    note 3
-    tell_lost
-    return 1
+# Each target has a folder of its own, so that it is built beside the others, whose failures do not cost it.
+folder_of() { case $1 in outgrad-gpu) echo "$build" ;; outgrad-tune) echo "$build/tuner" ;; outgrad_torch) echo "$build/package" ;; esac; }
+compile() (  # compile TARGET FOLDER: in a shell of its own, whose `times` are the build's
+  limit=$((deadline - SECONDS)) options=(-DOUTGRAD_LIBRARY=OFF -DOUTGRAD_TORCH=OFF)
+  if [[ $limit -lt $((whole - SECONDS)) ]]; then limit=$((whole - SECONDS)); fi  # a slow machine gets the time of a whole run for it
+  if [[ $1 == outgrad_torch ]]; then
+    options=(-DOUTGRAD_LIBRARY=ON -DOUTGRAD_TORCH=ON -DOUTGRAD_TORCH_PYTHON="$python" -DOUTGRAD_TORCH_TUNED="$(tuned_header)")
   fi
-  count_cpu
-  say "$target built: $((SECONDS - began)) s, $((cpu - before)) s of CPU"
-  tell_lost
+  if [[ ! -f $2/CMakeCache.txt ]] && command -v ninja > /dev/null; then options+=(-G Ninja); fi
+  trap 'kill "$running"; wait "$running"; exit 3' TERM
+  limited() { timeout -k 10 "$limit" "$@" & running=$!; wait "$running"; }
+  limited cmake -S "$root" -B "$2" -DCMAKE_BUILD_TYPE=Release -DOUTGRAD_FITTER=OFF -DOUTGRAD_TESTS=OFF -DOUTGRAD_INSTALL=OFF -DOUTGRAD_WERROR=OFF \
+    -DOUTGRAD_NATIVE=ON -DOUTGRAD_CUDA=ON -DOUTGRAD_PACK_DIR="$pack" -DCMAKE_CUDA_COMPILER="$nvcc" -DCMAKE_CUDA_ARCHITECTURES="$capability-real" "${options[@]}"
+  limited cmake --build "$2" --target "$1" -j "$(nproc)"
+  count_cpu "$2"
+  echo "$1 built: $((SECONDS - began)) s, $cpu s of CPU" > "$2/$1.built"
+)
+declare -A ready=()  # whether a target is built
+begin_build() {
+  local folder began=$SECONDS
+  folder=$(folder_of "$1")
+  mkdir -p "$folder"
+  compile "$1" "$folder" > "$folder/$1.log" 2>&1 &
+  building[$1]=$!
 }
-
+# built TARGET: when it is, begun here unless it was before.
+built() {
+  local log
+  log=$(folder_of "$1")/$1.log
+  if [[ ${ready[$1]:-} == no ]]; then say "NOT RUN: $1 is not built"; fi
+  if [[ -z ${ready[$1]:-} ]]; then
+    if [[ -z ${building[$1]:-} ]]; then begin_build "$1"; fi
+    if wait "${building[$1]}"; then
+      ready[$1]=yes
+      say "$(< "${log%.log}.built")"
+    else
+      ready[$1]=no
+      { echo "== $1"; tail -c 1000000 "$log"; } >> "$work/failure.log"
+      grep -m 3 -iE 'error|fatal' "$log" >&2 || tail -n 5 "$log" >&2
+      say "FAILED: the build of $1: failure.log"
+      note 3
+    fi
+    unset "building[$1]"
+    tell_lost
+  fi
+  [[ ${ready[$1]} == yes ]]
+}
 # ---- Stages -----------------------------------------------------------------------------------------------------------
 
+python=$(command -v python3 || true)
+has_torch() {
+  if [[ -z ${torch_is:-} ]]; then
+    torch_is=lacking
+    if "${python:-false}" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' > /dev/null 2>&1; then torch_is=here; fi
+  fi
+  [[ $torch_is == here ]]
+}
+tuned_header() { find "$tuned" -name 'tuned_*.h' -print -quit 2> /dev/null || true; }  # of stage tune
+
 first_stage() {
-  local ours=() measured=210  # the limits of the first four steps: a slow build delays them, and costs them nothing
+  local ours=() measured=120  # the limits of the first four steps: a slow build delays them, and costs them nothing
   built outgrad-gpu || return 0
   if [[ $(left) -lt $measured ]]; then deadline=$((SECONDS + measured)); fi
   say "== times, beside a device copy in the same run"
-  step 70 "$build/outgrad-gpu" time --budget 60 --out "$work/timing.json"
+  step 45 "$build/outgrad-gpu" time --budget 35 --out "$work/timing.json"
   say "== equality with the host, a sample of the bits"
-  step 40 "$build/outgrad-gpu" equality --reduced --out "$work/parts/equality_reduced.json"
+  step 20 "$build/outgrad-gpu" equality --reduced --out "$work/parts/equality_reduced.json"
   say "== equality on a stream of its own and in a graph"
-  step 40 "$build/outgrad-gpu" streams --out "$work/parts/streams.json"
+  step 20 "$build/outgrad-gpu" streams --out "$work/parts/streams.json"
   say "== PyTorch beside it"
-  if python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' > /dev/null 2>&1; then
+  if has_torch; then
     if [[ -s $work/timing.json ]]; then ours=(--ours "$work/timing.json"); fi
-    step 60 python3 "$root/autotune/gpu/torch_peer.py" "${ours[@]}" --out "$work/torch.json" --budget 45
+    step 35 "$python" "$root/autotune/gpu/torch_peer.py" "${ours[@]}" --out "$work/torch.json" --budget 25
   else
     say "SKIPPED: PyTorch with CUDA is not importable"
   fi
   say "== equality with the host, all bit patterns"
-  step 300 "$build/outgrad-gpu" equality --out "$work/parts/equality.json"
+  step "$(left)" "$build/outgrad-gpu" equality --out "$work/parts/equality.json"
   say "== SHA-256 of all outputs, beside the exhaustive sweeps'"
-  step 300 "$build/outgrad-gpu" digests --sweeps "$root/notebooks_data/sweeps" --out "$work/parts/digests.json"
+  step "$(left)" "$build/outgrad-gpu" digests --sweeps "$root/notebooks_data/sweeps" --out "$work/parts/digests.json"
+}
+
+# searching ENDS: the seconds that a search of this stage has, if what it began last takes ENDS at most.
+searching() {
+  local seconds=$(($(left) - $1))
+  if [[ -n $budget && ($budget -lt $seconds || ${#stages[@]} -eq 1) ]]; then seconds=$budget; fi
+  echo "$seconds"
 }
 
 tune_stage() {
   built outgrad-tune || return 0
-  local seconds=${budget:-180} ends=50  # what a last batch and the header may take: cut off before, there is no header
-  if [[ ${#stages[@]} -gt 1 ]]; then
-    [[ -n $budget && $budget -lt $(($(left) - ends)) ]] || seconds=$(($(left) - ends))
-    if [[ $seconds -lt 1 ]]; then say "NOT RUN: no time left for the tuner"; note 3; return 0; fi
-  fi
+  local seconds ends=50  # what a last batch and the header may take: cut off before, there is no header
+  seconds=$(searching "$ends")
+  if [[ $seconds -lt 1 ]]; then say "NOT RUN: no time left for the tuner"; note 3; return 0; fi
   say "== tuner, all kernels, $seconds s"
-  rm -rf "$build/tuned" "$work"/tune_*.gz
-  step $((seconds + 120)) "$build/outgrad-tune" tune --device cuda:0 --budget "$seconds" --out "$build/tuned"
+  rm -rf "$tuned" "$work"/tune_*.gz
+  step $((seconds + 120)) "$(folder_of outgrad-tune)/outgrad-tune" tune --device cuda:0 --budget "$seconds" --out "$tuned"
+}
+
+# The package, as a folder to import it from, into `package`: the wheel that the pack carries, if it is of these sources and this machine can load it, and stage
+# tune has left no header to compile the package with.
+package=''
+carried() {
+  local wheel=("$pack"/wheel/outgrad-*.whl) why
+  if [[ -n $package ]]; then return 0; fi
+  if [[ ! -f ${wheel[0]} ]]; then return 1; fi
+  if [[ $(cat "$pack/wheel/sources") != "$(sources)" ]]; then
+    why="it was packed with other sources"
+  elif [[ -n $(tuned_header) ]]; then
+    why="stage tune left a header, which is compiled into the package"
+  elif why=$({ rm -rf "$build/wheel" && "$python" -m zipfile -e "${wheel[0]}" "$build/wheel" && PYTHONPATH="$build/wheel" "$python" -c 'import outgrad'; } 2>&1); then
+    package=$build/wheel
+    say "the package is ${wheel[0]}"
+    return 0
+  fi
+  say "not used: ${wheel[0]}: $(tail -n 1 <<< "$why")"
+  return 1
 }
 
 torch_stage() {
-  local python tuned seconds
-  python=$(command -v python3 || true)
-  if [[ -z $python ]] || ! "$python" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' > /dev/null 2>&1; then
+  local header seconds ends=60 few=(--modes "pure bf16" --recipes "eager + SDPA|ours")  # a row that is begun takes up to a minute
+  if ! has_torch; then
     say "SKIPPED: PyTorch with CUDA is not importable"
     return 0
   fi
-  tuned=$(find "$build/tuned" -name 'tuned_*.h' -print -quit 2> /dev/null || true)  # of stage tune
-  say "== the package, ${tuned:-without a tuned header}"
-  built outgrad_torch -DOUTGRAD_LIBRARY=ON -DOUTGRAD_TORCH=ON -DOUTGRAD_TORCH_PYTHON="$python" -DOUTGRAD_TORCH_TUNED="$tuned" || return 0
-  export PYTHONPATH="$build/python:$root/tests/kernels/torch:$root/notebooks_data/studies" PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1
+  if [[ -n ${ready[outgrad_torch]:-} ]] || ! carried; then
+    built outgrad_torch || return 0
+    package=$(folder_of outgrad_torch)/python
+  fi
+  header=$(tuned_header)
+  say "== the package, ${header:-without a tuned header}"
+  export PYTHONPATH="$package:$root/tests/kernels/torch:$root/notebooks_data/studies" PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1
   export OUTGRAD_CACHE="$build/torch-cache" OUTGRAD_SOURCE_DIR="$root" OUTGRAD_BINARY_DIR="$build"
-  step 300 "$python" -m pytest -q -p no:cacheprovider --durations=5 --rootdir "$root/tests/kernels/torch" "$root/tests/kernels/torch/gpu_test.py"
+  step 90 "$python" -m pytest -q -p no:cacheprovider --durations=5 --rootdir "$root/tests/kernels/torch" "$root/tests/kernels/torch/gpu_test.py"
   say "== memory, largest batch and speed"
-  seconds=${budget:-$(($(left) > 90 ? $(left) - 60 : 30))}  # a row that is begun takes up to a minute
-  step $((seconds + 100)) "$python" "$root/notebooks_data/studies/throughput.py" --out "$work/throughput.json" --seconds "$seconds"
+  seconds=$(searching "$ends")
+  if [[ $seconds -lt 1 ]]; then seconds=1; fi
+  if [[ -n $budget ]]; then few=(); fi
+  step $((seconds + 100)) "$python" "$root/notebooks_data/studies/throughput.py" "${few[@]}" --out "$work/throughput.json" --seconds "$seconds"
 }
 
 # sanitized TOOL LIMIT
@@ -338,26 +419,37 @@ if [[ $gpus -gt 1 ]]; then say "$gpus GPUs: this is the one that CUDA_VISIBLE_DE
 if [[ $mig == Enabled ]]; then say "WARNING: MIG is enabled: this is a part of a GPU, and times are not the GPU's"; fi
 if [[ -n $others ]]; then say "WARNING: the GPU is busy, times are not to be trusted; other processes:$others"; fi
 
-# Whole runs have 540 s; of a stage alone, `first` and `check` have their own, and `tune` takes what its budget says.
-for stage in "${stages[@]}"; do
+# A stage has 180 s, and leaves each that follows 60 of the whole run's 540. `torch` and `tune` alone take what their budget says.
+stage_seconds=180 whole=540 leaves=60
+deadline=$stage_seconds
+if [[ $(nproc) -ge 8 ]]; then  # fewer cores build for one stage after another
+  targets=()
+  for stage in "${stages[@]}"; do
+    case $stage in
+      first | check) target=outgrad-gpu ;;
+      tune) target=outgrad-tune ;;
+      torch) if ! has_torch || carried; then continue; fi; target=outgrad_torch ;;
+    esac
+    if [[ -z ${building[$target]:-} ]]; then begin_build "$target"; targets+=("$target"); fi
+  done
+  for target in "${targets[@]}"; do built "$target" || true; done  # nothing is timed beside a compiler
+fi
+began=0 before=0
+for ((i = 0; i < ${#stages[@]}; ++i)); do
+  stage=${stages[i]}
   say "==== $stage"
-  began=$SECONDS
-  count_cpu
-  before=$cpu
-  case $stage in
-    first) deadline=300 ;;
-    tune) deadline=$(if [[ ${#stages[@]} -gt 1 ]]; then echo 500; else echo 100000; fi) ;;
-    check) deadline=540 ;;
-    torch) deadline=$(if [[ -n $budget ]]; then echo 100000; else echo 540; fi) ;;
-  esac
+  deadline=$((whole - leaves * (${#stages[@]} - 1 - i)))
+  if [[ $deadline -gt $((began + stage_seconds)) ]]; then deadline=$((began + stage_seconds)); fi
+  if [[ -n $budget && ${#stages[@]} -eq 1 ]]; then deadline=100000; fi
   case $stage in
     first) first_stage ;;
+    torch) torch_stage ;;
     tune) tune_stage ;;
     check) check_stage ;;
-    torch) torch_stage ;;
   esac
-  count_cpu
+  count_cpu "$build"
   say "==== $stage: $((SECONDS - began)) s, $((cpu - before)) s of CPU"
+  began=$SECONDS before=$cpu
 done
 say "results in $out"
 tell_lost

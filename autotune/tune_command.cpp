@@ -217,7 +217,7 @@ int tune_command(const std::vector<std::string>& args) {
                                        "export-t4", "record",  "passes",   "ranking"},
                         {"json", "fresh", "publish"}, {"study", "merge", "defaults"});
   if (options.has("merge")) {
-    options.refuse_all_but("--merge", {"merge", "out", "accuracy", "json"});
+    options.refuse_all_but("--merge", {"merge", "out", "accuracy", "publish", "json"});
     return merge_command(options);
   }
   if (options.has("defaults")) {

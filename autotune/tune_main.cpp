@@ -11,7 +11,7 @@ constexpr const char* kTuneUsage =
     "                    [--accuracy default|any] [--headers DIR] [--out DIR] [--seed N] [--publish] [--json]\n"
     "         the fastest kernels of a machine; --accuracy default: no fit with a larger A + B, T or R than the default's is chosen,\n"
     "         published or taken along by the header\n"
-    "       outgrad tune --merge FILE... --out FILE [--accuracy default|any] [--json]\n"
+    "       outgrad tune --merge FILE... --out FILE [--accuracy default|any] [--publish] [--json]\n"
     "         databases of several runs and machines as one\n"
     "       outgrad tune --defaults FILE... [--out HEADER] [--json]\n"
     "         the schedules whose worst loss over the devices of these databases is least\n"

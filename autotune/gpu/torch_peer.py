@@ -1,15 +1,20 @@
 #!/usr/bin/env python3
-"""Times PyTorch's own kernels as `outgrad-gpu time` times ours: the same sizes, graphs of at least 20 calls, sets of arrays beyond the cache, rounds.
+"""Times PyTorch's own kernels, and the norms of QuACK and Liger-Kernel where they are installed, as `outgrad-gpu time` times ours: the same sizes, graphs of
+at least 20 calls, sets of arrays beyond the cache, rounds.
 
 usage: torch_peer.py [--out FILE] [--ours FILE [--theirs FILE]] [--budget SECONDS] [--reduced] [--device cuda|cpu]
 
-FILE of --out is JSON (outgrad.gpu_torch/3), replaced as results come. --ours FILE, what `outgrad-gpu time` wrote, prints both side by side at the end;
+FILE of --out is JSON (outgrad.gpu_torch/4), replaced as results come. --ours FILE, what `outgrad-gpu time` wrote, prints both side by side at the end;
 with --theirs FILE, what this program wrote, too, nothing is timed. The ceiling of a share is the faster of copying an array and scaling it in place, over
 all sizes of the run: a device copy moves less than kernels do where arrays are large.
-x is N(0, 1). PyTorch's GELU backward reads x where ours reads y and a bit. An operation that fails is a row with its reason. --device cpu, for a look whether
-all of it runs, takes no graphs. Exit status: 0, 2 bad usage or input, 3 no PyTorch or no device.
+x is N(0, 1). PyTorch's GELU backward reads x where ours reads y and a bit. A row of QuACK or Liger-Kernel names it and its version (`of`). An operation that
+fails is a row with its reason, and so is each one of a package that cannot be imported. --device cpu, for a look whether all of it runs, takes no graphs, and
+neither of the two packages, which have kernels for GPUs alone. Exit status: 0, 2 bad usage or input, 3 no PyTorch or no device.
 """
 import argparse
+import functools
+import importlib
+import importlib.metadata
 import json
 import math
 import os
@@ -17,7 +22,7 @@ import statistics
 import sys
 import time
 
-SCHEMA = "outgrad.gpu_torch/3"
+SCHEMA = "outgrad.gpu_torch/4"
 CEILINGS = ("copy", "scale")
 CALLS = 20  # of a graph, the fewest
 ROUNDS, FEWEST, REDUCED_ROUNDS = 25, 5, 2
@@ -26,7 +31,8 @@ COPY_FLOOR = 0.9  # of a round's copy to the best
 WARM_UP_SECONDS = 0.2
 FORMATS = {"bf16": ("bfloat16", 2), "f16": ("float16", 2), "f32": ("float32", 4)}
 # Theirs under another name than what it is compared with.
-COMPARED_WITH = {"gelu_backward_compiled": "gelu_backward"}
+NORMS = tuple(f"{norm}_{which}" for norm in ("layernorm", "rmsnorm") for which in ("forward", "backward"))
+COMPARED_WITH = {"gelu_backward_compiled": "gelu_backward"} | {f"{peer}_{norm}": norm for peer in ("quack", "liger") for norm in NORMS}
 EPS = 1e-5
 
 
@@ -83,7 +89,7 @@ def shape_text(row):
 
 
 def line_of(row, ceiling):
-    head = f"torch {row['name']:22} {row['format']:4} {shape_text(row):>12}"
+    head = f"torch {row['name']:24} {row['format']:4} {shape_text(row):>12}"
     if "failed" in row:
         return f"{head} FAILED: {row['failed']}"
     return (f"{head} {row['us_median']:10.2f} us {row['gb_per_s']:8.1f} GB/s {100 * row['gb_per_s'] / ceiling:6.1f}% of the ceiling"
@@ -99,19 +105,22 @@ def joined(ours, theirs):
 
 
 def comparison(ours, theirs):
-    """Lines of the table ours / PyTorch; what only PyTorch lacks is in our own table."""
+    """Lines of the table ours / theirs; what only they lack is in our own table. PyTorch's rows say of nobody whose they are."""
     pairs = joined(ours, theirs)
-    lines = [f"{'':23}{'':4} {'':>12} {'ours':>10} {'PyTorch':>10} us  {'times as fast':>13}   shares of each one's ceiling"]
-    own_ceiling, their_ceiling, behind = ceiling_of(ours), ceiling_of(theirs), 0
+    lines = [f"{'':25}{'':4} {'':>12} {'ours':>10} {'theirs':>10} us  {'times as fast':>13}   shares of each one's ceiling"]
+    own_ceiling, their_ceiling = ceiling_of(ours), ceiling_of(theirs)
+    rows, behind = {}, {}
     for their, our in pairs:
         ratio = their["us_median"] / our["us_median"]
-        ceiling = their["name"] in CEILINGS
-        behind += ratio < 1 and not ceiling
-        lines.append(f"{their['name']:23}{their['format']:4} {shape_text(their):>12} {our['us_median']:10.2f} {their['us_median']:10.2f}     "
+        ceiling, of = their["name"] in CEILINGS, their.get("of", "PyTorch")
+        rows[of] = rows.get(of, 0) + 1
+        behind[of] = behind.get(of, 0) + (ratio < 1 and not ceiling)
+        lines.append(f"{their['name']:25}{their['format']:4} {shape_text(their):>12} {our['us_median']:10.2f} {their['us_median']:10.2f}     "
                      f"{ratio:13.2f}   {100 * our['gb_per_s'] / own_ceiling:5.1f}% {100 * their['gb_per_s'] / their_ceiling:5.1f}%"
                      + ("  BEHIND" if ratio < 1 and not ceiling else ""))
-    lines.append(f"{len(pairs)} rows, behind PyTorch in {behind}")
-    return lines
+    lines += [f"{rows[of]} rows, behind {of} in {behind[of]}" for of in rows]
+    whys = {(row["of"], row["failed"]) for row in theirs if "of" in row and "failed" in row}
+    return lines + [f"no row: {of}: {why}" for of, why in sorted(whys)]
 
 
 def read_rows(path, schema, program):
@@ -243,12 +252,75 @@ def elementwise_cases(machine, pool, elements, size):
     return cases
 
 
+@functools.cache
+def imported(modules, distribution):
+    """The modules of an installed package and its version, or None and why there are none."""
+    try:
+        found = [importlib.import_module(module) for module in modules]
+        return found, importlib.metadata.version(distribution)
+    except Exception as error:  # what it imports itself may be absent or too old: PyTorch, Triton, the driver
+        return None, reason(error)
+
+
+def quack_norms(quack, part, gamma, beta):
+    wide_gamma, wide_beta = gamma.float(), beta.float()  # its LayerNorm takes no others
+
+    def layernorm_backward():
+        _, rstd, mean = quack.layernorm_fwd(part("x", 0), wide_gamma, wide_beta, EPS, return_rstd=True, return_mean=True)
+        return lambda k: quack.layernorm_bwd(part("x", k), wide_gamma, part("dy", k), rstd, mean)
+
+    def rmsnorm_backward():
+        rstd = quack.rmsnorm_fwd(part("x", 0), gamma, eps=EPS, store_rstd=True)[2]
+        return lambda k: quack.rmsnorm_bwd(part("x", k), gamma, part("dy", k), rstd)
+
+    return {"layernorm_forward": lambda: lambda k: quack.layernorm_fwd(part("x", k), wide_gamma, wide_beta, EPS, return_rstd=True, return_mean=True),
+            "layernorm_backward": layernorm_backward,
+            "rmsnorm_forward": lambda: lambda k: quack.rmsnorm_fwd(part("x", k), gamma, eps=EPS, store_rstd=True),
+            "rmsnorm_backward": rmsnorm_backward}
+
+
+def liger_norms(layer, rms, part, gamma, beta):
+    rms_settings = 0.0, "llama", None  # no offset, its default of types, rows as it chooses
+
+    def layernorm_backward():
+        _, _, mean, rstd, *_ = layer.layer_norm_forward(part("x", 0), gamma, beta, EPS)
+        return lambda k: layer.layer_norm_backward(part("dy", k), part("x", k), gamma, beta, mean, rstd)
+
+    def rmsnorm_backward():
+        _, _, rstd, block, warps, types = rms.rms_norm_forward(part("x", 0), gamma, EPS, *rms_settings)
+        # In place of dy, as it does by default: `out` is that.
+        return lambda k: rms.rms_norm_backward(part("out", k), part("x", k), gamma, rstd, rms_settings[0], types, block, warps, True, rms_settings[2])
+
+    return {"layernorm_forward": lambda: lambda k: layer.layer_norm_forward(part("x", k), gamma, beta, EPS),
+            "layernorm_backward": layernorm_backward,
+            "rmsnorm_forward": lambda: lambda k: rms.rms_norm_forward(part("x", k), gamma, EPS, *rms_settings),
+            "rmsnorm_backward": rmsnorm_backward}
+
+
+# Those whose norms are timed beside PyTorch's: name, distribution, modules, cases. quack/__init__.py hides the module `rmsnorm` behind a function.
+PEERS = {"quack": ("QuACK", "quack-kernels", ("quack.rmsnorm",), quack_norms),
+         "liger": ("Liger-Kernel", "liger-kernel", ("liger_kernel.ops.layer_norm", "liger_kernel.ops.rms_norm"), liger_norms)}
+
+
+def peer_cases(part, gamma, beta, bytes_of):
+    def absent(why):
+        raise ImportError(why)
+
+    for peer, (name, distribution, modules, norms) in PEERS.items():
+        found, told = imported(modules, distribution)
+        made = norms(*found, part, gamma, beta) if found else dict.fromkeys(NORMS, lambda why=told: absent(why))
+        for norm in NORMS:
+            yield f"{peer}_{norm}", bytes_of[norm], made[norm], f"{name} {told}" if found else name
+
+
 def norm_cases(machine, pool, rows, columns, size, dtype):
     torch, aten = machine.torch, machine.torch.ops.aten
     elements = rows * columns
     gamma = torch.full((columns,), 0.75, dtype=dtype, device=machine.device)
     beta = torch.full((columns,), 0.25, dtype=dtype, device=machine.device)
-    vectors = size * 2 * columns + 4 * rows
+    # Matrices, parameters and their gradients, and of a row the mean and rstd, or rstd alone.
+    bytes_of = {f"{norm}_{which}": (matrices * elements + gradients * vectors * columns) * size + 4 * vectors * rows
+                for norm, vectors in (("layernorm", 2), ("rmsnorm", 1)) for which, matrices, gradients in (("forward", 2, 1), ("backward", 3, 2))}
 
     def part(name, k):
         return pool[name][k * elements:(k + 1) * elements].view(rows, columns)
@@ -283,28 +355,29 @@ def norm_cases(machine, pool, rows, columns, size, dtype):
                     backward(k)
         return backward
 
-    return ceilings(machine, pool, elements, size) + [
-        ("layernorm_forward", 2 * size * elements + vectors,
-         lambda: lambda k: aten.native_layer_norm(part("x", k), [columns], gamma, beta, EPS)),
-        ("layernorm_backward", 3 * size * elements + 2 * vectors, layernorm_backward),
-        ("rmsnorm_forward", 2 * size * elements + vectors, rmsnorm_forward),
-        ("rmsnorm_backward", 3 * size * elements + 2 * vectors, rmsnorm_backward),
-    ]
+    cases = {
+        "layernorm_forward": lambda: lambda k: aten.native_layer_norm(part("x", k), [columns], gamma, beta, EPS),
+        "layernorm_backward": layernorm_backward,
+        "rmsnorm_forward": rmsnorm_forward,
+        "rmsnorm_backward": rmsnorm_backward,
+    }
+    peers = list(peer_cases(part, gamma, beta, bytes_of)) if machine.device == "cuda" else []
+    return ceilings(machine, pool, elements, size) + [(norm, bytes_of[norm], cases[norm]) for norm in NORMS] + peers
 
 
 def time_size(machine, cases, sets, calls, shape, name, seconds, reduced, warm):
     """Rows of one size: all cases in every round, for `seconds` but in no fewer rounds than FEWEST."""
     begun = time.perf_counter()
     rows, runs = [], []
-    for case, bytes_of_call, make in cases:
-        row = {"name": case, "format": name, "rows": shape[0], "columns": shape[1], "bytes": bytes_of_call, "sets": sets, "calls": calls, "us": []}
+    for case, bytes_of_call, make, *of in cases:
+        head = {"name": case, "format": name, "rows": shape[0], "columns": shape[1]} | ({"of": of[0]} if of else {})
+        row = head | {"bytes": bytes_of_call, "sets": sets, "calls": calls, "us": []}
         try:
             runs.append((row, machine.prepared(make(), sets, calls)))
         except Exception as error:  # whatever one operation ends in, the others have their times
             if case == "copy":
                 raise
-            row = {key: row[key] for key in ("name", "format", "rows", "columns")}
-            row["failed"] = reason(error)
+            row = head | {"failed": reason(error)}
         rows.append(row)
     while warm and time.perf_counter() - begun < WARM_UP_SECONDS:
         for _, run in runs:
@@ -329,7 +402,7 @@ def time_all(torch, device, reduced, budget, results):
         return calls_of(sets_of(elements, size, machine.l2_bytes, 1 << 62)) * elements * size
 
     to_go = sum(weight(shape, size) for _, size in FORMATS.values() for shape in sizes)
-    warm = not reduced
+    warm, told = not reduced, set()  # what failed, which is said once
     for name, (dtype_name, size) in FORMATS.items():
         dtype = getattr(torch, dtype_name)
         most = max(rows * columns for rows, columns in sizes)
@@ -358,7 +431,12 @@ def time_all(torch, device, reduced, budget, results):
             machine.release()
             results.rows += timed
             ceiling = ceiling_of(timed) if any("gb_per_s" in row for row in timed) else 1
-            print("\n".join(line_of(row, ceiling) for row in timed), flush=True)
+            for row in timed:
+                why = row["name"], row.get("failed")
+                if why not in told:
+                    print(line_of(row, ceiling), flush=True)
+                if "failed" in row:
+                    told.add(why)
             results.write(complete=False)
         del pool
     results.write(complete=True)

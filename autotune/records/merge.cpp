@@ -536,16 +536,19 @@ std::vector<json> seed_parameters(const std::vector<Record>& records, const Devi
   return chosen;
 }
 
-void publish_command(const std::string& out, Accuracy accuracy) {
+void publish_command(const std::vector<Record>& records, Accuracy accuracy) {
   const std::vector<SourceHashes> present = {hash_sources(source_root()), gpu::hash_of_embedded()};
+  for (const Published& file : publish(records, present, published_folder(), accuracy))
+    std::fprintf(stderr, "outgrad: published: %s: %zu records of %zu problems, %zu bytes%s\n", file.path.c_str(), file.records, file.problems, file.bytes,
+                 file.changed ? "" : ", as it was");
+}
+void publish_command(const std::string& out, Accuracy accuracy) {
   std::vector<Record> records;
   for (const std::string& path : databases_in(out)) {
     Database database = load_database(path);
     std::move(database.records.begin(), database.records.end(), std::back_inserter(records));
   }
-  for (const Published& file : publish(records, present, published_folder(), accuracy))
-    std::fprintf(stderr, "outgrad: published: %s: %zu records of %zu problems, %zu bytes%s\n", file.path.c_str(), file.records, file.problems, file.bytes,
-                 file.changed ? "" : ", as it was");
+  publish_command(records, accuracy);
 }
 
 int merge_command(const Options& options) {
@@ -583,6 +586,7 @@ int merge_command(const Options& options) {
   std::string text;
   for (const Record& record : records) text += line_of(record) + '\n';
   kernels::write_file(out, text);
+  if (options.has("publish")) publish_command(records, accuracy_of(options));
 
   const std::vector<ProblemEvidence> problems = weigh(records, accuracy_of(options));
   if (options.has("json")) {

@@ -115,10 +115,12 @@ std::vector<nlohmann::json> seed_parameters(const std::vector<Record>& records, 
 
 // ---- the commands
 
-// What `--publish` does at the end of a run: publishes all databases of the folder `out`, and says what of it changed on stderr. Throws as publish().
+// What `--publish` does: publishes the records, at the end of a run those of all databases of the folder `out`, and says what of it changed on stderr. Throws as
+// publish().
+void publish_command(const std::vector<Record>& records, Accuracy accuracy);
 void publish_command(const std::string& out, Accuracy accuracy);
 
-// `tune --merge FILE... --out FILE`: what --out already holds is merged too, and its writers wait meanwhile. Prints what the evidence says
+// `tune --merge FILE... --out FILE [--publish]`: what --out already holds is merged too, and its writers wait meanwhile. Prints what the evidence says
 // of every problem. Returns the exit status.
 int merge_command(const Options& options);
 

@@ -261,8 +261,9 @@ def main():
     import transformers
 
     torch.backends.cuda.matmul.allow_tf32 = True  # as who trains in fp32 on such a GPU has it
-    wanted = [(model, mode, recipe) for recipe in choices(parser, options.recipes, RECIPES, "recipes") for model in choices(parser, options.models, MODELS, "models")
-              for mode in choices(parser, options.modes, MODES, "modes") if recipe != "ours, norms in bf16" or MODES[mode][1]]  # fmt: skip
+    # Mode by mode, so that a run that ends early has recipes to compare.
+    wanted = [(model, mode, recipe) for mode in choices(parser, options.modes, MODES, "modes") for recipe in choices(parser, options.recipes, RECIPES, "recipes")
+              for model in choices(parser, options.models, MODELS, "models") if recipe != "ours, norms in bf16" or MODES[mode][1]]  # fmt: skip
     found = {"schema": SCHEMA, "command": "python notebooks_data/studies/throughput.py " + " ".join(map(json.dumps, sys.argv[1:])), "torch": torch.__version__,
              "transformers": transformers.__version__, "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu", "tiny": options.tiny,
              "length": LENGTH, "dropout": P, "complete": False, "rows": []}  # fmt: skip

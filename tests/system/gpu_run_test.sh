@@ -33,10 +33,13 @@ refused 2 "unknown stage 'second'" "$run" second
 refused 2 "--budget: '0'" "$run" --budget 0
 refused 2 "--budget: ''" "$run" --budget
 refused 2 "--budget: '9m'" "$run" tune --budget 9m
-refused 2 "--budget is of tune and torch" "$run" first --budget 60
+refused 2 "--budget is of tune and torch, and this is stage first check" "$run" first check --budget 60
+refused 2 "unknown stage 'second'" "$run" first second
+refused 2 "stage tune is named twice" "$run" tune first tune
 refused 2 "usage" "$run" --pack
+refused 2 "is no wheel of outgrad" "$run" --pack "$work/none" "$run"
 
-mkdir -p "$work/bin" "$work"/pack/{nlohmann,CLI} "$work/gpu-build"
+mkdir -p "$work/bin" "$work"/pack/{nlohmann,CLI} "$work/gpu-build/tuner" "$work/meet"
 touch "$work/pack/nlohmann/json.hpp" "$work/pack/CLI/CLI.hpp"
 say() { printf '#!/usr/bin/env bash\n%s\n' "$2" > "$work/bin/$1"; chmod +x "$work/bin/$1"; }
 # shellcheck disable=SC2016  # for the stand-ins to expand
@@ -51,8 +54,18 @@ say() { printf '#!/usr/bin/env bash\n%s\n' "$2" > "$work/bin/$1"; chmod +x "$wor
     *query-compute-apps*) echo "${STAND_IN_APPS:-}" ;;
     *) echo "| NVIDIA-SMI 580.1   Driver Version: 580.1   CUDA Version: ${STAND_IN_SERVED:-13.0} |" ;;
   esac'
-  # Fails where a target is built that is named; configures else.
-  say cmake 'if [[ -n ${STAND_IN_BUILD:-} && $* == *"--target $STAND_IN_BUILD"* ]]; then echo "some.cpp:1: error: planted"; exit 1; fi; echo "$*" >> "$0.log"'
+  # Fails where a target is built that is named; configures else. Builds of STAND_IN_MEET targets each wait for the others.
+  say cmake 'if [[ -n ${STAND_IN_BUILD:-} && $* == *"--target $STAND_IN_BUILD"* ]]; then echo "some.cpp:1: error: planted"; exit 1; fi; echo "$*" >> "$0.log"
+    if [[ -n ${STAND_IN_MEET:-} && $1 == --build ]]; then
+      touch "${0%/bin/cmake}/meet/$4"
+      for ((i = 0; i < 600; ++i)); do
+        if [[ $(ls "${0%/bin/cmake}/meet" | wc -l) == "$STAND_IN_MEET" ]]; then exit 0; fi
+        sleep 0.1
+      done
+      echo "error: $4 is built alone"; exit 1
+    fi'
+  say nproc 'echo "${STAND_IN_CORES:-16}"'
+  say timeout 'echo "$*" >> "$0.log"; exec '"$(command -v timeout)"' "$@"'
   say compute-sanitizer 'if [[ $2 == "${STAND_IN_FINDS:-}" ]]; then echo "ERROR SUMMARY: 3 errors"; exit 99; fi
     if [[ $2 == "${STAND_IN_CANNOT:-}" ]]; then echo "Error: Target application is not supported"; exit 255; fi; echo "ERROR SUMMARY: 0 errors"'
 }
@@ -67,11 +80,11 @@ if [[ -n ${STAND_IN_FILL:-} && $words == equality\ --reduced* ]]; then cat /dev/
 if [[ -n ${STAND_IN_FAILS:-} && $words == "${STAND_IN_FAILS% *}"* ]]; then exit "${STAND_IN_FAILS##* }"; fi
 exit 0
 END
-cat > "$work/gpu-build/outgrad-tune" << END
+cat > "$work/gpu-build/tuner/outgrad-tune" << END
 #!/usr/bin/env bash
 exec "$build/outgrad-tune" "\$@" --kernel gelu_backward --format bf16 --evaluations 3 --elements 65536
 END
-chmod +x "$work"/gpu-build/*
+chmod +x "$work"/gpu-build/{outgrad-gpu,tuner/outgrad-tune}
 driver=$(find "$build" -path "$build/bare-machine" -prune -o -name liboutgrad-stand-in-driver.so -print -quit)
 [[ -n $driver ]] || { echo "SKIPPED: no stand-in for the driver in this build"; exit 77; }
 here=(env -u CUDA_VISIBLE_DEVICES "PATH=$work/bin:$PATH" "OUT=$work/out" "OUTGRAD_GPU_BUILD=$work/gpu-build" "OUTGRAD_PACK_DIR=$work/pack" "OUTGRAD_LIBCUDA=$driver")
@@ -111,7 +124,7 @@ expect 3 "the build of outgrad-gpu: failure.log" "${here[@]}" STAND_IN_BUILD=out
 grep -q planted "$work/out/failure.log" || wrong "failure.log has not the compiler's words"
 rm -rf "$work/out"
 : > "$work/bin/cmake.log"
-expect 0 "results in" "${here[@]}" STAND_IN_BUILD=outgrad-tune "$run" first  # the tuner's failure costs it nothing
+expect 0 "results in" "${here[@]}" "$run" first
 [[ $(left) == "checks.json summary.txt timing.json" ]] || wrong "stage first left $(left)"
 grep -q 'OUTGRAD_WERROR=OFF.*CMAKE_CUDA_ARCHITECTURES=90-real' "$work/bin/cmake.log" || wrong "configured as $(< "$work/bin/cmake.log")"
 order=$(grep -oE '^stand-in [a-z]+( --reduced)?' "$work/out/summary.txt" | cut -d' ' -f2- | paste -sd,)
@@ -135,15 +148,65 @@ expect 0 "CUDA_VISIBLE_DEVICES=GPU-b names (GPU-bb)" "${here[@]}" "STAND_IN_GPUS
 # ---- Stage torch.
 rm -rf "$work/out" "$work/gpu-build/results"
 expect 0 "SKIPPED: PyTorch with CUDA is not importable" "${here[@]}" "$run" torch
-say python3 'echo "python $*"; while (($#)); do if [[ $1 == --out ]]; then echo "{\"of\": 2}" > "$2"; fi; shift; done'
+cat > "$work/bin/python3" << END
+#!/usr/bin/env bash
+if [[ \$* == "-m zipfile"* || \$* == "-c import outgrad" ]]; then exec "$(command -v python3)" "\$@"; fi
+echo "python \$*; PYTHONPATH=\${PYTHONPATH:-}"
+while ((\$#)); do if [[ \$1 == --out ]]; then echo '{"of": 2}' > "\$2"; fi; shift; done
+END
 : > "$work/bin/cmake.log"
-expect 0 "results in" "${here[@]}" "$run" torch --budget 77
+: > "$work/bin/timeout.log"
+expect 0 "results in" "${here[@]}" "$run" torch
 [[ $(left) == "summary.txt throughput.json" ]] || wrong "stage torch left $(left)"
-grep -q 'OUTGRAD_TORCH=OFF .*OUTGRAD_LIBRARY=ON -DOUTGRAD_TORCH=ON -DOUTGRAD_TORCH_PYTHON=.*/python3 -DOUTGRAD_TORCH_TUNED=$' "$work/bin/cmake.log" ||
-  wrong "configured as $(< "$work/bin/cmake.log")"
-grep -q 'python -m pytest .*gpu_test.py$' "$work/out/summary.txt" || wrong "the package's tests did not run"
-grep -q 'throughput.py --out .*/throughput.json --seconds 77$' "$work/out/summary.txt" || wrong "the study did not run for its budget"
+grep -q 'DOUTGRAD_TORCH_PYTHON=.*/python3 -DOUTGRAD_TORCH_TUNED=\( \|$\)' "$work/bin/cmake.log" || wrong "configured as $(< "$work/bin/cmake.log")"
+grep -q 'python -m pytest .*gpu_test.py; PYTHONPATH=.*/package/python:' "$work/out/summary.txt" || wrong "the package's tests did not run"
+few=$(sed -nE 's/.*throughput.py --modes pure bf16 --recipes eager \+ SDPA\|ours --out .* --seconds ([0-9]+);.*/\1/p' "$work/out/summary.txt")
+[[ $few -ge 100 && $few -le 120 ]] || wrong "the study has '$few' s, of 180 without the 60 that a last row may take: $(< "$work/out/summary.txt")"
+expect 0 "results in" "${here[@]}" "$run" torch --budget 777
+grep -q 'throughput.py --out .*/throughput.json --seconds 777;' "$work/out/summary.txt" || wrong "the study did not run for its budget"
 expect 3 "the build of outgrad_torch: failure.log" "${here[@]}" STAND_IN_BUILD=outgrad_torch "$run" torch
+
+# A wheel that the pack carries, in place of a build: of these sources, loadable here, and with no header of the tuner that it does not know.
+wheel() { (cd "$work" && mkdir -p outgrad && echo "$1" > outgrad/__init__.py && python3 -m zipfile -c outgrad-0-py3-none-any.whl outgrad/ && rm -r outgrad); }
+torch() {  # text, whether the package is built
+  : > "$work/bin/cmake.log"
+  rm -rf "$work/gpu-build/results"
+  expect 0 "$1" "${here[@]}" "OUTGRAD_PACK_DIR=$work/carried" "$run" torch
+  [[ $(grep -c -- '--target outgrad_torch' "$work/bin/cmake.log") == "$2" ]] || wrong "$1: $(< "$work/bin/cmake.log")"
+}
+wheel ''
+expect 0 "and outgrad-0-py3-none-any.whl; carry it along" env "OUTGRAD_PACK_DIR=$work/pack" "$run" --pack "$work/carried" "$work/outgrad-0-py3-none-any.whl"
+torch "the package is $work/carried/wheel/outgrad-0-py3-none-any.whl" 0
+grep -q 'python -m pytest .*; PYTHONPATH=.*/gpu-build/wheel:' "$work/out/summary.txt" || wrong "not the wheel's package: $(< "$work/out/summary.txt")"
+mkdir "$work/gpu-build/tuned"
+touch "$work/gpu-build/tuned/tuned_here.h"
+torch "stage tune left a header" 1
+rm -r "$work/gpu-build/tuned"
+echo 00 > "$work/carried/wheel/sources"
+torch "it was packed with other sources" 1
+wheel 'raise ImportError("no such symbol")'
+env "OUTGRAD_PACK_DIR=$work/carried" "$run" --pack "$work/carried" "$work/outgrad-0-py3-none-any.whl" > /dev/null  # the same pack, anew
+torch "not used: $work/carried/wheel/outgrad-0-py3-none-any.whl: ImportError: no such symbol" 1
+
+# ---- Several stages: the builds side by side and before the first stage, each failure its own; on few cores a build where its stage begins.
+rm -rf "$work/out" "$work/gpu-build/results"
+cp "$work/gpu-build/tuner/outgrad-tune" "$work/real-tune"
+say outgrad-tune 'echo "stand-in tuner $*"'
+cp "$work/bin/outgrad-tune" "$work/gpu-build/tuner/outgrad-tune"
+happened() { grep -oE '^(outgrad[-_][a-z]+ built|stand-in time|stand-in tuner|python -m pytest|== memcheck)' "$work/out/summary.txt" | paste -sd,; }
+expect 0 "results in" "${here[@]}" STAND_IN_MEET=3 "$run"
+[[ $(happened) == "outgrad-gpu built,outgrad_torch built,outgrad-tune built,stand-in time,python -m pytest,stand-in tuner,== memcheck" ]] || wrong "$(happened)"
+[[ $(grep -oE '^==== [a-z]+$' "$work/out/summary.txt" | cut -d' ' -f2 | paste -sd,) == first,torch,tune,check ]] || wrong "the stages: $(< "$work/out/summary.txt")"
+rm -rf "$work/out" "$work/gpu-build/results"
+expect 0 "results in" "${here[@]}" STAND_IN_CORES=4 "$run" first torch tune
+[[ $(happened) == "outgrad-gpu built,stand-in time,outgrad_torch built,python -m pytest,outgrad-tune built,stand-in tuner" ]] || wrong "$(happened)"
+rm -rf "$work/out" "$work/gpu-build/results"
+expect 3 "NOT RUN: outgrad-tune is not built" "${here[@]}" STAND_IN_BUILD=outgrad-tune "$run" tune first
+[[ $(happened) == "outgrad-gpu built,stand-in time" ]] || wrong "$(happened)"
+grep -q '^stand-in digests' "$work/out/summary.txt" || wrong "the tuner's failure cost stage first something"
+grep -q '^== outgrad-tune' "$work/out/failure.log" || wrong "failure.log does not say whose it is"
+awk '!/cmake/ && $1 == "-k" && $3 > 180' "$work/bin/timeout.log" | grep -v -e '--seconds 777' && wrong "a step may take longer than a stage"
+mv "$work/real-tune" "$work/gpu-build/tuner/outgrad-tune"
 say python3 'exit 1'
 
 # The digests by the real program, over the stand-in for the runtime: those of the 16-bit formats, beside the committed sweeps.
@@ -194,13 +257,13 @@ else
 fi
 
 # A tuner that appends a batch a second, and everything about it killed: the last copy of the database stays, and is whole.
-mv "$work/gpu-build/outgrad-tune" "$work/gpu-build/real-tune"
-cat > "$work/gpu-build/outgrad-tune" << 'END'
+mv "$work/gpu-build/tuner/outgrad-tune" "$work/gpu-build/tuner/real-tune"
+cat > "$work/gpu-build/tuner/outgrad-tune" << 'END'
 #!/usr/bin/env bash
 while (($#)); do if [[ $1 == --out ]]; then mkdir -p "$2"; database=$2/tune_slow.jsonl; fi; shift; done
 for ((batch = 0; batch < 600; ++batch)); do echo "{\"batch\": $batch}" >> "$database"; sleep 1; done
 END
-chmod +x "$work/gpu-build/outgrad-tune"
+chmod +x "$work/gpu-build/tuner/outgrad-tune"
 rm -rf "$work/out"
 setsid "${here[@]}" "$run" tune --budget 60 > "$work/said" 2>&1 &
 stage=$!
@@ -213,7 +276,7 @@ has tune_slow.jsonl.gz
 has summary.txt
 [[ $(gzip -dc "$work/out/tune_slow.jsonl.gz" | wc -l) -ge 2 ]] || wrong "no two batches after the kill"
 gzip -dc "$work/out/tune_slow.jsonl.gz" | grep -vqxE '\{"batch": [0-9]+\}' && wrong "a damaged database: $(gzip -dc "$work/out/tune_slow.jsonl.gz")"
-mv "$work/gpu-build/real-tune" "$work/gpu-build/outgrad-tune"
+mv "$work/gpu-build/tuner/real-tune" "$work/gpu-build/tuner/outgrad-tune"
 
 # ---- Stage check.
 expect 0 "== racecheck" "${here[@]}" "$run" check
@@ -225,8 +288,6 @@ expect 0 "SKIPPED: racecheck does not run here (status 255): Error: Target appli
 # ---- All of them.
 rm -rf "$work/out"
 expect "$tuner" "==== check" "${here[@]}" "$run" --budget 200
-order=$(grep -oE '^==== [a-z]+$' "$work/out/summary.txt" | cut -d' ' -f2 | paste -sd,)
-[[ $order == first,tune,check ]] || wrong "the stages are $order"
 expect 1 "3 errors" "${here[@]}" STAND_IN_FINDS=racecheck "$run" --budget 5
 [[ $(find "$work/out" -type f | wc -l) -le 8 ]] || wrong "more than 8 files: $(left)"
 [[ $(left) =~ ^[A-Za-z0-9._\ -]+$ ]] || wrong "names: $(left)"

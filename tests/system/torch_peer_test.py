@@ -12,6 +12,7 @@ import sys
 import tempfile
 import types
 import unittest
+import unittest.mock
 
 SCRIPT = pathlib.Path(sys.argv[1]) / "autotune/gpu/torch_peer.py"
 spec = importlib.util.spec_from_file_location("torch_peer", SCRIPT)
@@ -88,7 +89,26 @@ def torch_of(aten):
     return torch
 
 
+def peers():
+    """QuACK and Liger-Kernel as modules: the signatures and results of 0.6.5 and 0.8.5. QuACK's package hides the module behind a function."""
+    quack, norms = types.ModuleType("quack"), types.ModuleType("quack.rmsnorm")
+    quack.rmsnorm = lambda x, weight: None
+    norms.layernorm_fwd = lambda x, weight, bias=None, eps=1e-6, return_rstd=False, return_mean=False: (Tensor(1),) + (Tensor(1),) * (return_rstd + return_mean)
+    norms.layernorm_bwd = lambda x, weight, dout, rstd, mean: (Tensor(1), Tensor(1), Tensor(1))
+    norms.rmsnorm_fwd = lambda x, weight=None, bias=None, residual=None, out_dtype=None, residual_dtype=None, eps=1e-6, store_rstd=False, weight_offset=0.0: (
+        Tensor(1), None, Tensor(1) if store_rstd else None)
+    norms.rmsnorm_bwd = lambda x, weight, dout, rstd, dresidual_out=None, has_bias=False, has_residual=False, weight_offset=0.0: (Tensor(1),) * 4
+    layer, rms = types.ModuleType("liger_kernel.ops.layer_norm"), types.ModuleType("liger_kernel.ops.rms_norm")
+    layer.layer_norm_forward = lambda X, W, B, eps: (Tensor(1), X, Tensor(1), Tensor(1), 1024, 8)
+    layer.layer_norm_backward = lambda dY, X, W, B, Mean, RSTD, needs_dw=None, needs_db=None: (Tensor(1),) * 3
+    rms.rms_norm_forward = lambda X, W, eps, offset, casting_mode, row_mode: (Tensor(1), X, Tensor(1), 1024, 8, {"llama": 0}[casting_mode])
+    rms.rms_norm_backward = lambda dY, X, W, RSTD, offset, casting_mode, BLOCK_SIZE, num_warps, in_place, row_mode, needs_dw=None: (dY, Tensor(1))
+    found = {module.__name__: module for module in (quack, norms, layer, rms)}
+    return found | {name: types.ModuleType(name) for name in ("liger_kernel", "liger_kernel.ops")}
+
+
 def timed(torch, device, path=""):
+    peer.imported.cache_clear()
     results = peer.Results(path, {"schema": peer.SCHEMA})
     with contextlib.redirect_stdout(io.StringIO()) as said:
         peer.time_all(torch, device, True, 10, results)
@@ -127,6 +147,32 @@ class TorchPeer(unittest.TestCase):
                 self.assertEqual({round(row["us_median"] * row["calls"]) for row in rows if "us_median" in row}, {2000})
                 self.assertTrue(all("triton" in row["failed"] for row in rows if row["name"] == "gelu_backward_compiled" and "failed" in row))
 
+    def test_peers_are_timed_where_they_are_installed(self):
+        version = {"quack-kernels": "0.6.5", "liger-kernel": "0.8.5"}.__getitem__
+        with unittest.mock.patch.dict(sys.modules, peers()), unittest.mock.patch.object(peer.importlib.metadata, "version", version):
+            rows, _ = timed(torch_of(Aten()), "cuda")
+            self.assertFalse([row for row in timed(torch_of(Aten()), "cpu")[0] if "of" in row])
+        for of, short in (("QuACK 0.6.5", "quack"), ("Liger-Kernel 0.8.5", "liger")):
+            own = [row for row in rows if row.get("of") == of]
+            self.assertEqual([row for row in own if "failed" in row], [])
+            self.assertEqual({(row["name"], row["format"]) for row in own}, {(f"{short}_{norm}", format) for norm in peer.NORMS for format in peer.FORMATS})
+        # 4 rows of 1024: x, y and, of a backward, dy for x and dx beside y; gamma, beta, their gradients; mean and rstd, or rstd alone.
+        bytes_of = {row["name"]: row["bytes"] for row in rows if row["format"] == "bf16" and "bytes" in row}
+        for prefix in ("", "quack_", "liger_"):
+            self.assertEqual([bytes_of[prefix + norm] for norm in peer.NORMS], [16384 + 4096 + 32, 24576 + 8192 + 32, 16384 + 2048 + 16, 24576 + 4096 + 16])
+
+    def test_peers_that_cannot_be_imported_are_rows_with_the_reason(self):
+        broken = {"quack": None, "quack.rmsnorm": None, "liger_kernel": None}
+        with unittest.mock.patch.dict(sys.modules, broken):
+            rows, said = timed(torch_of(Aten()), "cuda")
+        failed = {(row["of"], row["name"]): row["failed"] for row in rows if "of" in row}
+        self.assertEqual(set(failed), {(of, f"{short}_{norm}") for of, short in (("QuACK", "quack"), ("Liger-Kernel", "liger")) for norm in peer.NORMS})
+        for (of, _), why in failed.items():
+            self.assertIn({"QuACK": "quack.rmsnorm", "Liger-Kernel": "liger_kernel"}[of], why)
+        self.assertEqual(said.count("quack_layernorm_forward"), 1, "a failure is said once")
+        lines = peer.comparison([our_row(name="copy")], rows)
+        self.assertEqual([line for line in lines if line.startswith("no row: QuACK: ")], lines[-1:])
+
     def test_rmsnorm_without_a_fused_operation(self):
         aten = Aten(absent=("_fused_rms_norm", "_fused_rms_norm_backward"))
         for device in ("cpu", "cuda"):
@@ -137,7 +183,7 @@ class TorchPeer(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = folder + "/torch.json"
             rows, said = timed(torch_of(Aten(broken=("native_layer_norm_backward",))), "cuda", path)
-            failed = [row for row in rows if "failed" in row and row["name"] != "gelu_backward_compiled"]
+            failed = [row for row in rows if "failed" in row and row["name"] != "gelu_backward_compiled" and "of" not in row]
             self.assertEqual({(row["name"], row["failed"]) for row in failed}, {("layernorm_backward", "native_layer_norm_backward is not to be had")})
             self.assertTrue([row for row in rows if row["name"] == "rmsnorm_backward" and "us_median" in row])
             self.assertIn("FAILED: native_layer_norm_backward is not to be had", said)
@@ -153,6 +199,12 @@ class TorchPeer(unittest.TestCase):
         self.assertRegex(lines[1], r"^gelu_backward +bf16 +4096 +50\.00 +40\.00 +0\.80 .*BEHIND$")
         self.assertRegex(lines[2], r"^gelu_backward_compiled *bf16 +4096 +50\.00 +100\.00 +2\.00 +90\.0% +10\.0%$")
         self.assertEqual(lines[3], "2 rows, behind PyTorch in 1")
+        norm = {"format": "bf16", "rows": 8, "columns": 64}
+        theirs += [{"name": "quack_rmsnorm_forward", "of": "QuACK 1", "us_median": 5.0, "gb_per_s": 5.0, **norm},
+                   {"name": "liger_rmsnorm_forward", "of": "Liger-Kernel", "failed": "No module named 'liger_kernel'", **norm}]
+        lines = peer.comparison([our_row(), our_row(name="rmsnorm_forward", us_median=10.0, **norm), *ours], theirs)
+        self.assertRegex(lines[3], r"^quack_rmsnorm_forward +bf16 +8 x 64 +10\.00 +5\.00 +0\.50 .*BEHIND$")
+        self.assertEqual(lines[4:], ["2 rows, behind PyTorch in 1", "1 rows, behind QuACK 1 in 1", "no row: Liger-Kernel: No module named 'liger_kernel'"])
 
     def test_committed_results_are_shown_without_a_gpu(self):
         folder = pathlib.Path(SCRIPT).parents[2] / "notebooks_data/gpu/nvidia_h200"
@@ -163,6 +215,10 @@ class TorchPeer(unittest.TestCase):
         ahead = sum("BEHIND" not in row for row in rows)
         self.assertIn(f"{len(rows)} rows of our kernels have a row of PyTorch's beside them; ours are faster in {ahead}.", readme)
         self.assertLessEqual(max(float(re.search(r"([0-9.]+)%", row)[1]) for row in rows), 100, "none of ours is above the ceiling")
+        for name, file in (("QuACK 0.6.5", "peers_quack.json"), ("Liger-Kernel 0.8.5", "peers_liger.json")):
+            lines = peer.comparison(peer.read_rows(folder / "timing.json", "outgrad.gpu_time", ""), peer.read_rows(folder / file, "outgrad.gpu_torch", ""))
+            count, behind = re.fullmatch(rf"(\d+) rows, behind {name} in (\d+)", lines[-1]).groups()
+            self.assertRegex(readme, rf"{count} (rows )?of {name}( \(LayerNorm\))?( ours are faster)? in {int(count) - int(behind)}\b")
         for line in json.loads((folder / "checks.json").read_text())["digests"]["digests"]:
             self.assertEqual(line["sha256"], line["sweep"])
 

@@ -341,8 +341,8 @@ void add_fit_speed(const autotune::Record& record, TuningResult& result) {
 void add_record(const autotune::Record& record, TuningResult& result, std::vector<std::string>& warnings) {
   if (record.is_default == true) result.default_variant = record.variant;
   result.compiler = record.run.compiler;
-  result.device = record.run.device.model.value_or("");
-  result.threads = record.run.device.threads.value_or(0);
+  const autotune::DeviceRecord& device = record.run.device;
+  result.machine = device.kind == "cuda" ? device.name.value_or("") : fmt::format("{}, {} threads", device.model.value_or(""), device.threads.value_or(0));
   if (record.state == "rejected") {
     result.rejected.push_back({record.variant, record.rejected.stage, record.rejected.reason, record.rejected.detail.value_or("")});
   } else if (record.state == "timed") {

@@ -163,8 +163,7 @@ struct FitSpeed {
 
 /// The latest run of the tuner on one kernel and format.
 struct TuningResult {
-  std::string file, kernel, format, size, device, compiler, time;  // size: "16384x1024", or the number of elements
-  int threads = 0;
+  std::string file, kernel, format, size, machine, compiler, time;  // size: "16384x1024", or the number of elements
   int timed = 0, unfinished = 0;  // candidates that were accepted and timed; candidates that were accepted but have no time
   std::vector<Rejection> rejected;
   // The winner; an empty name if nothing was timed.

@@ -2,6 +2,7 @@
 #include "validation/report/sections.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -39,7 +40,8 @@ Section tuning_section(const Results& results) {
       "Winners of the latest run. Every candidate was accepted by bit equality with the reference before it was timed; the ceiling is a "
       "triad (backward) or a copy (forward) over arrays of the same size, timed in the same rounds.",
       "./outgrad tune",
-      {words("kernel"),
+      {words("machine"),
+       words("kernel"),
        words("format"),
        words("size"),
        words("winner"),
@@ -52,32 +54,36 @@ Section tuning_section(const Results& results) {
       {}};
   Table rejections{"Rejected candidates, with the stage they did not survive.",
                    "./outgrad tune",
-                   {words("kernel"), words("format"), words("variant"), words("stage"), words("reason"), words("detail")},
+                   {words("machine"), words("kernel"), words("format"), words("variant"), words("stage"), words("reason"), words("detail")},
                    {}};
   for (const TuningResult& t : results.tuning) {
     const bool won = !t.winner.empty();
     const std::string ratio = !won      ? "-"
                               : !t.gain ? "the default, no gain"
                                         : fmt::format("{:.3f} [{:.3f}, {:.3f}] at {:g}%", t.speedup, t.speedup_low, t.speedup_high, 100 * t.confidence);
-    winners.rows.push_back({quoted(t.kernel), quoted(t.format), quoted(t.size), won ? "`" + quoted(t.winner) + "`" : "none",
+    winners.rows.push_back({quoted(t.machine), quoted(t.kernel), quoted(t.format), quoted(t.size), won ? "`" + quoted(t.winner) + "`" : "none",
                             won ? fmt::format("{:.1f}", t.gb_per_s) : "-", won ? fmt::format("{:.0f}%", 100 * t.share) : "-", won ? quoted(t.ceiling) : "-",
                             ratio, fmt::format("{}", t.timed), fmt::format("{}", t.rejected.size())});
     for (const Rejection& r : t.rejected) {
-      rejections.rows.push_back({quoted(t.kernel), quoted(t.format), "`" + quoted(r.variant) + "`", quoted(r.stage), quoted(r.reason), quoted(r.detail)});
+      rejections.rows.push_back({quoted(t.machine), quoted(t.kernel), quoted(t.format), "`" + quoted(r.variant) + "`", quoted(r.stage), quoted(r.reason), quoted(r.detail)});
     }
   }
-  const TuningResult& any = results.tuning.front();
-  section.blocks.push_back(Paragraph{fmt::format("{}, {} threads; {}. Timings are of this machine and moment, and no verdict depends on them.",
-                                                 quoted(any.device), any.threads, quoted(any.compiler))});
+  std::vector<std::string> machines;
+  for (const TuningResult& t : results.tuning) {
+    const std::string machine = fmt::format("{}; {}", quoted(t.machine), quoted(t.compiler));
+    if (std::ranges::find(machines, machine) == machines.end()) machines.push_back(machine);
+  }
+  section.blocks.push_back(
+      Paragraph{fmt::format("{}. Timings are of these machines and of the moment, and no verdict depends on them.", fmt::join(machines, ". "))});
   section.blocks.push_back(std::move(winners));
   Table fits{"Certified fits, each in its fastest timed variant: what an accuracy class costs.",
              "./outgrad tune",
-             {words("kernel"), words("format"), words("fit"), words("class"), {"speed", "against the default, interval"}},
+             {words("machine"), words("kernel"), words("format"), words("fit"), words("class"), {"speed", "against the default, interval"}},
              {}};
   std::string classes;
   for (const TuningResult& t : results.tuning) {
     for (const FitSpeed& f : t.fits) {
-      fits.rows.push_back({quoted(t.kernel), quoted(t.format), "`" + quoted(f.name) + "`", f.accuracy.empty() ? "-" : quoted(f.accuracy),
+      fits.rows.push_back({quoted(t.machine), quoted(t.kernel), quoted(t.format), "`" + quoted(f.name) + "`", f.accuracy.empty() ? "-" : quoted(f.accuracy),
                            fmt::format("{:.3f} [{:.3f}, {:.3f}]", f.speedup, f.low, f.high)});
     }
     if (t.kernel == "gelu_backward" && t.format != "f32" && !t.fits.empty()) classes += (classes.empty() ? "" : " ") + default_class(t);

@@ -427,6 +427,24 @@ TEST(Publish, IsWhatTuneDoesWithPublish) {
   EXPECT_EQ(published[0].variants[published[0].winner].name(), local[0].variants[local[0].winner].name());
 }
 
+// What a borrowed machine measured is published where the sources are.
+TEST(Publish, IsWhatMergeDoesWithPublish) {
+  const kernels::ScratchFolder folder;
+  const WithoutNotebooksData sources(folder);
+  const std::vector<Record> records = run_of("t1", {{"a", 1.20, 1.19, 1.21}, {"b", 0.8, 0.7, 0.9}}, "a");
+  append_records(folder / "there.jsonl", records);
+  std::vector<std::string> merge = {"--merge", folder / "there.jsonl", "--out", folder / "all.jsonl", "--json"};
+  testing::internal::CaptureStderr();
+  ASSERT_EQ(tune_command(merge), 0);
+  EXPECT_FALSE(std::filesystem::exists(folder / "sources/notebooks_data"));
+  merge.emplace_back("--publish");
+  ASSERT_EQ(tune_command(merge), 0);
+  const std::string said = testing::internal::GetCapturedStderr();
+  const Published file = publish(records, {}, folder / "tuned", Accuracy::kAsDefault).front();
+  EXPECT_EQ(kernels::read_file(folder / "sources/notebooks_data/tuned/" + std::filesystem::path(file.path).filename().string()), kernels::read_file(file.path));
+  EXPECT_NE(said.find("3 records of 1 problems"), std::string::npos) << said;
+}
+
 // The header that a run writes takes from a shared database what the evidence says: neither the newest date, nor the last line, nor a run's own verdict;
 // and a line that somebody edited costs the default of its problem, not the run.
 TEST(TunedHeader, TakesWhatTheEvidenceSaysWhateverTheDates) {

@@ -70,6 +70,15 @@ def test_what_it_has_no_time_for_is_said(run, capsys, tmp_path):
     assert "left out, for want of time: 1 of 2 rows" in capsys.readouterr().out
 
 
+def test_an_early_end_leaves_recipes_to_compare(run, monkeypatch, tmp_path):
+    """All recipes and models of a mode come before the next mode."""
+    monkeypatch.setattr(throughput, "measure_at_common_batch", lambda row, device, tiny: row.update(failed="unmeasured"))
+    file = tmp_path / "throughput.json"
+    assert run("--device", "cpu", "--tiny", "--modes", "pure bf16|fp32", "--models", "BERT-Large|GPT-2 medium", "--recipes", "eager|ours", "--out", file) == 1
+    rows = [(row["mode"], row["recipe"], row["model"]) for row in json.loads(file.read_text())["rows"]]
+    assert rows == [(m, r, model) for m in ("pure bf16", "fp32") for r in ("eager", "ours") for model in ("BERT-Large", "GPT-2 medium")]
+
+
 def test_what_fails_is_a_row_with_its_reason(run, monkeypatch, capsys, tmp_path):
     def broken(*_):
         raise RuntimeError("the reason\nand more")

@@ -491,6 +491,21 @@ TEST_F(Report, ReadsATuningLineAsTheTunerDoes) {
   EXPECT_NE(results.warnings[2].find("tune_cpu.jsonl:2: the first of 1 records of an earlier rule"), std::string::npos) << results.warnings[2];
 }
 
+// Each row names its machine: published tunings are of several.
+TEST_F(Report, SaysOfATimingWhoseItIs) {
+  Json on_a_gpu = tuning_record("2026-01-01T00:00:00Z", "best", "timed");
+  on_a_gpu["device"] = {{"kind", "cuda"}, {"name", "a GPU"}};
+  on_a_gpu["compiler"] = "NVRTC";
+  write("tuned/tune_cpu.jsonl", tuning_record("2026-01-01T00:00:00Z", "best", "timed").dump() + "\n");
+  write("tuned/tune_gpu.jsonl", on_a_gpu.dump() + "\n");
+  const Results results = read();
+  ASSERT_EQ(results.tuning.size(), 2u);
+  const std::string page = Json(compose(results, requirements(results))).dump();
+  EXPECT_NE(page.find("a processor, 2 threads; a compiler. a GPU; NVRTC. Timings"), std::string::npos);
+  for (const char* row : {R"(["a processor, 2 threads","gelu\\_backward","f32")", R"(["a GPU","gelu\\_backward","f32")"})
+    EXPECT_NE(page.find(row), std::string::npos) << row;
+}
+
 // What a line does not say is not 0.
 TEST_F(Report, AWinnerWithoutFiguresIsNone) {
   for (const char* figure : {"speedup", "gb_per_s", "share_of_ceiling"}) {
