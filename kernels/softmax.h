@@ -72,8 +72,9 @@ OUTGRAD_HD typename Ops::Value log2_of(const Ops& ops, const typename Ops::Value
 // 2^23 + the code of p.
 template <class Ops>
 OUTGRAD_HD typename Ops::Value softmax_coded(const Ops& ops, const typename Ops::Value& p) {
+  constexpr CodeRule kRule = kSoftmaxRule;  // in nvcc's device code the reference takes an object of the function's own
   const auto least = ops.constant(kSoftmaxClamp);
-  return coded(ops, kSoftmaxRule, in_cells(ops, kSoftmaxRule, log2_of(ops, ops.select(ops.less(least, p), p, least))));
+  return coded(ops, kRule, in_cells(ops, kRule, log2_of(ops, ops.select(ops.less(least, p), p, least))));
 }
 
 OUTGRAD_HD u8 softmax_code(float p) { return static_cast<u8>(bits_of(softmax_coded(FloatOps{}, p))); }

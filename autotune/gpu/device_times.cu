@@ -2,15 +2,19 @@
 // round as many sets of arrays as exceed the second-level cache threefold, so that small arrays come from memory too.
 //
 // Of each size all kernels, a device copy and a scale in place are run in interleaved rounds: shares are of the same run's copy. x is N(0, 1), y and
-// mask are what our own forward makes of it, and no kernel that is timed changes an input of another.
+// mask are what our own forward makes of it, and no kernel that is timed changes an input of another: what a store keeps, its forward writes for its
+// backward, the same bits in each call.
 #include "autotune/gpu/device_times.h"
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 
 #include "autotune/gpu/device_side.cuh"
 #include "autotune/gpu/launches.cuh"
+#include "kernels/activations.h"
 #include "kernels/cuda/plan.h"
+#include "kernels/forwards.h"
 #include "kernels/support/statistics.h"
 
 namespace outgrad::autotune::gpu {
@@ -30,6 +34,15 @@ constexpr double kCaches = 3;              // by which the sets of arrays exceed
 constexpr double kCopyShareFloor = 0.9;    // of the best round, as on the CPU
 constexpr double kWarmUpSeconds = 0.2;     // until the clocks have risen
 constexpr i64 kBiasColumns = 1024;         // of the matrix that bias + GELU sees
+constexpr double kMaskBytes = 0.125;       // of an element
+constexpr double kElementwiseKernels = 4;  // timed for each one of the norms, about
+
+// Whether a forward writes a mask, by kActivationNames.
+template <class... F>
+constexpr std::array<bool, kernels::kActivations> masked(kernels::ForwardList<F...>) {
+  return {true, F::kMasked...};
+}
+constexpr std::array<bool, kernels::kActivations> kMasked = masked(kernels::ActivationForwards{});
 
 // A size to be timed: rows of columns; plain elements are one row.
 struct Size {
@@ -41,8 +54,9 @@ struct Size {
 template <class T>
 struct Pool {
   explicit Pool(i64 elements)
-      : x(elements), y(elements), dy(elements), out(elements), mask(elements / 32), mask_out(elements / 32), gamma(kMostColumns), beta(kMostColumns),
-        bias(kBiasColumns), dgamma(kMostColumns), dbeta(kMostColumns), dbias(kBiasColumns), seed(1) {
+      : x(elements), y(elements), dy(elements), out(elements), z(elements), mask(elements / 32), mask_out(elements / 32), gamma(kMostColumns),
+        beta(kMostColumns), bias(kBiasColumns), dgamma(kMostColumns), dbeta(kMostColumns), dbias(kBiasColumns), scale(1), seed(1),
+        tables(kernels::kMostPartBits + 1) {
     fill(x, NormalAt<T>{kXStream});
     fill(dy, UniformAt<T>{kDyStream});
     fill(out, UniformAt<T>{kDyStream});
@@ -50,12 +64,41 @@ struct Pool {
     fill(beta, UniformAt<float>{kBetaStream});
     check(cudaMemset(bias.get(), 0, kBiasColumns * sizeof(float)), "bias");  // x + bias is N(0, 1) too
     check(cudaMemset(seed.get(), 1, sizeof(u64)), "seed");
+    constexpr float kScale = kernels::kLargestOf<kernels::F8E4M3> / 8;  // the largest y is below 8
+    check(cudaMemcpy(scale.get(), &kScale, sizeof kScale, cudaMemcpyHostToDevice), "scale");
+    for (int bits = 0; bits <= kernels::kMostPartBits; ++bits) check(launches::fp8_table(scale.get(), bits, tables.get() + bits, nullptr), "fp8_table");
   }
   static constexpr i64 kMostColumns = 8192;
-  Array<T> x, y, dy, out;
+  Array<T> x, y, dy, out, z;
   Array<u32> mask, mask_out;
-  Array<float> gamma, beta, bias, dgamma, dbeta, dbias;
+  Array<float> gamma, beta, bias, dgamma, dbeta, dbias, scale;
   Array<u64> seed;  // any
+  Array<kernels::Fp8Table> tables;
+};
+
+// What the stores keep of `sets` sets of n elements.
+template <class T>
+struct Kept {
+  explicit Kept(i64 sets, i64 n) : stores(launches::stores<T>()), elements(n) {
+    for (const launches::Store<T>& store : stores) {
+      bytes.push_back((static_cast<i64>(store.kept_bytes * static_cast<double>(n)) + kAlignment - 1) / kAlignment * kAlignment);
+      arrays.emplace_back(sets * bytes.back());
+    }
+  }
+  // Of a set that begins with element `first`.
+  kernels::u8* of(size_t store, i64 first) const { return arrays[store].get() + first / elements * bytes[store]; }
+  // Of an element, all stores together.
+  static double most_bytes() {
+    double sum = 0;
+    for (const launches::Store<T>& store : launches::stores<T>()) sum += store.kept_bytes;
+    return sum;
+  }
+
+  static constexpr i64 kAlignment = 256;
+  std::vector<launches::Store<T>> stores;
+  i64 elements;
+  std::vector<i64> bytes;  // of a set
+  std::vector<Array<kernels::u8>> arrays;
 };
 
 // What is timed: `call` enqueues it once, on the set whose first element is given.
@@ -110,8 +153,9 @@ class Times {
     check(cudaMemGetInfo(&free, &total), "memory size");
     i64 most = 0;
     for (const Size& size : elementwise_sizes()) most = std::max(most, size.elements());
-    constexpr double kShare = 0.8, kArrays = 4.25;  // of the free memory; x, y, dy, out and two masks
-    while (most > 2 * kBiasColumns && static_cast<double>(most) * sizeof(T) * kArrays > kShare * static_cast<double>(free)) most /= 2;
+    constexpr double kShare = 0.8;  // of the free memory
+    const double bytes = 5 * sizeof(T) + 2 * kMaskBytes + Kept<T>::most_bytes();  // x, y, dy, out, z
+    while (most > 2 * kBiasColumns && static_cast<double>(most) * bytes > kShare * static_cast<double>(free)) most /= 2;
     Pool<T> pool(most);
     check(launches::gelu_forward(pool.x.get(), pool.y.get(), pool.mask.get(), most, nullptr), "gelu_forward");
     check(cudaDeviceSynchronize(), "gelu_forward");
@@ -139,9 +183,10 @@ class Times {
     return std::max<i64>(1, static_cast<i64>(std::ceil(kCaches * l2_bytes_ / (static_cast<double>(size.elements()) * static_cast<double>(element_bytes)))));
   }
   static i64 calls_of(i64 sets) { return (kCallsPerGraph + sets - 1) / sets * sets; }  // each set as often as the others
-  // A size's part of the budget: every round of every size goes over about as many arrays.
+  // A size's part of the budget: by the elements of a round.
   double weight_of(const Size& size, size_t element_bytes) const {
-    return static_cast<double>(calls_of(sets_of(size, element_bytes)) * size.elements()) * static_cast<double>(element_bytes);
+    const double kernels = size.rows == 1 ? kElementwiseKernels : 1;
+    return kernels * static_cast<double>(calls_of(sets_of(size, element_bytes)) * size.elements()) * static_cast<double>(element_bytes);
   }
 
   template <class T>
@@ -156,9 +201,11 @@ class Times {
 
   template <class T>
   void elementwise(const Pool<T>& pool, const Size& size) {
-    const i64 n = size.elements(), rows = n / kBiasColumns;
-    const double backward = (3 * sizeof(T) + 0.125) * static_cast<double>(n), forward = (2 * sizeof(T) + 0.125) * static_cast<double>(n);
+    const i64 n = size.elements(), rows = n / kBiasColumns, sets = std::min(sets_of(size, sizeof(T)), pool.x.size() / n);
+    const double of_array = sizeof(T) * static_cast<double>(n), of_mask = kMaskBytes * static_cast<double>(n);
+    const double backward = 3 * of_array + of_mask, forward = 2 * of_array + of_mask;
     const Array<float> workspace(kernels::cuda::bias_backward_workspace(rows, kBiasColumns));
+    const Kept<T> kept(sets, n);
     std::vector<Timed> cases;
     ceilings(cases, pool, n);
     cases.push_back({"gelu_forward", forward, [&](i64 first, cudaStream_t stream) {
@@ -169,10 +216,15 @@ class Times {
            check(launches::gelu_backward(pool.dy.get() + first, pool.y.get() + first, pool.mask.get() + first / 32, pool.out.get() + first, n, stream),
                  "gelu_backward");
          }});
-    cases.push_back({"silu_forward", forward, [&](i64 first, cudaStream_t stream) {
-                       check(launches::silu_forward(pool.x.get() + first, pool.out.get() + first, pool.mask_out.get() + first / 32, n, stream), "silu_forward");
-                     }});
-    cases.push_back({"dropout", 2.0 * sizeof(T) * static_cast<double>(n), [&](i64 first, cudaStream_t stream) {
+    for (int activation = 1; activation < kernels::kActivations; ++activation) {
+      const std::string name = std::string(kernels::kActivationNames[activation]) + "_forward";
+      const bool masks = kMasked[static_cast<size_t>(activation)];
+      cases.push_back({name, 2 * of_array + (masks ? of_mask : 0), [=, &pool](i64 first, cudaStream_t stream) {
+                         u32* const mask = masks ? pool.mask_out.get() + first / 32 : nullptr;
+                         check(launches::activation_forward(activation, pool.x.get() + first, pool.out.get() + first, mask, n, stream), name.c_str());
+                       }});
+    }
+    cases.push_back({"dropout", 2 * of_array, [&](i64 first, cudaStream_t stream) {
                        check(launches::dropout(pool.x.get() + first, pool.out.get() + first, n, pool.seed.get(), 0.1, stream), "dropout");
                      }});
     cases.push_back({"bias_gelu_forward", forward, [&](i64 first, cudaStream_t stream) {
@@ -185,6 +237,27 @@ class Times {
                                                           pool.out.get() + first, pool.dbias.get(), workspace.get(), workspace.size(), stream),
                              "bias_gelu_backward");
                      }});
+    for (size_t k = 0; k < kept.stores.size(); ++k) {
+      const launches::Store<T>& store = kept.stores[k];
+      const auto add = [&](const char* name, double bytes, const auto& kernel) {
+        cases.push_back(
+            {name, bytes + store.kept_bytes * static_cast<double>(n) + (store.masked ? of_mask : 0), [=, &pool, &kept](i64 first, cudaStream_t stream) {
+               check(kernel({.x = pool.x.get() + first,
+                             .dy = pool.dy.get() + first,
+                             .out = pool.out.get() + first,
+                             .kept = kept.of(k, first),
+                             .mask_out = pool.mask_out.get() + first / 32,
+                             .mask = pool.mask.get() + first / 32,
+                             .seed = pool.seed.get(),
+                             .scale = pool.scale.get(),
+                             .tables = pool.tables.get()},
+                            n, stream),
+                     name);
+             }});
+      };
+      add(store.forward_name, (store.writes_y ? 2 : 1) * of_array, store.forward);
+      if (store.backward != nullptr) add(store.backward_name, 2 * of_array, store.backward);
+    }
     time(cases, pool.x.size(), size, sizeof(T), kernels::Format<T>::kName);
   }
 
@@ -192,13 +265,14 @@ class Times {
   void norms(const Pool<T>& pool, const Size& size) {
     const i64 rows = size.rows, n = size.columns, sets = std::min(sets_of(size, sizeof(T)), pool.x.size() / size.elements());
     const double matrix = sizeof(T) * static_cast<double>(size.elements());
-    const double vectors = sizeof(float) * static_cast<double>(rows + 2 * n), gradients = 2 * sizeof(float) * static_cast<double>(n);
     const Array<float> rstd(sets * rows), rstd_out(sets * rows), workspace(kernels::cuda::norm_backward_workspace(rows, n));
     std::vector<Timed> cases;
     ceilings(cases, pool, size.elements());
     const auto add = [&]<Norm N>(const std::string& name) {
       const float* const beta = N == Norm::layer ? pool.beta.get() : nullptr;
       float* const dbeta = N == Norm::layer ? pool.dbeta.get() : nullptr;
+      const double gradients = (N == Norm::layer ? 2 : 1) * sizeof(float) * static_cast<double>(n);      // dgamma and dbeta, or gamma and beta
+      const double vectors = sizeof(float) * static_cast<double>(rows) + gradients;                       // rstd beside them
       const auto forward = [=, &pool](T* to, float* rstd_to, i64 first, cudaStream_t stream) {
         check(launches::norm_forward<N>(pool.x.get() + first, pool.gamma.get(), beta, rows, n, kEps, to + first, rstd_to + first / n, {}, stream),
               "norm forward");
@@ -209,6 +283,18 @@ class Times {
                          check(launches::norm_backward<N>(pool.dy.get() + first, pool.y.get() + first, pool.gamma.get(), beta, rstd.get() + first / n, rows, n,
                                                           pool.out.get() + first, pool.dgamma.get(), dbeta, {}, workspace.get(), workspace.size(), stream),
                                "norm backward");
+                       }});
+      // z = x + dy, and the norm's gradient plus x.
+      cases.push_back({"residual_" + name + "_forward", 4 * matrix + vectors, [=, &pool, &rstd_out](i64 first, cudaStream_t stream) {
+                         check(launches::residual_norm_forward<N>(pool.x.get() + first, pool.dy.get() + first, pool.gamma.get(), beta, rows, n, kEps,
+                                                                  pool.z.get() + first, pool.out.get() + first, rstd_out.get() + first / n, stream),
+                               "residual norm forward");
+                       }});
+      cases.push_back({"residual_" + name + "_backward", 4 * matrix + vectors + gradients, [=, &pool, &rstd, &workspace](i64 first, cudaStream_t stream) {
+                         check(launches::residual_norm_backward<N>(pool.dy.get() + first, pool.y.get() + first, pool.x.get() + first, pool.gamma.get(), beta,
+                                                                   rstd.get() + first / n, rows, n, pool.out.get() + first, pool.dgamma.get(), dbeta,
+                                                                   workspace.get(), workspace.size(), stream),
+                               "residual norm backward");
                        }});
       if (N == Norm::layer) {  // y and rstd are its; RMSNorm's backward takes the same bytes
         for (i64 set = 0; set < sets; ++set) forward(pool.y.get(), rstd.get(), set * size.elements(), nullptr);
@@ -264,7 +350,7 @@ class Times {
     for (const Timed& which : cases) {
       const auto [us, kept] = median_of_kept(which);
       const double gb_per_s = gb_per_s_of(which);
-      std::printf("%-19s %-4s %12s %10.2f us %8.1f GB/s %6.1f%% of the ceiling  (%zu of %zu rounds)\n", which.name.c_str(), format, shape.c_str(), us, gb_per_s,
+      std::printf("%-30s %-4s %12s %10.2f us %8.1f GB/s %6.1f%% of the ceiling  (%zu of %zu rounds)\n", which.name.c_str(), format, shape.c_str(), us, gb_per_s,
                   100 * gb_per_s / ceiling, kept, which.us.size());
       std::string samples;
       for (const double sample : which.us) samples += (samples.empty() ? "" : ", ") + number(sample);

@@ -39,6 +39,14 @@ void each_forward(kernels::ForwardList<F...>, Report& report, bool reduced) {
   (forward_equality<F, T>(report, activation++, reduced), ...);
 }
 
+template <class T, class... F>
+cudaError_t forward_at(kernels::ForwardList<F...>, int activation, const T* x, T* y, u32* mask, i64 n, cudaStream_t stream) {
+  int each = 1;  // after GELU
+  cudaError_t status = cudaErrorInvalidValue;
+  ((each++ == activation ? void(status = kernels::cuda::launch_activation_forward<F>(x, y, mask, n, stream)) : void()), ...);
+  return status;
+}
+
 template <class T>
 void dropout_equality(Report& report) {
   constexpr u64 kSeed = 0x0123456789abcdefu;
@@ -65,8 +73,8 @@ void forwards_equality(Report& report, bool reduced) {
 }
 
 template <class T>
-cudaError_t launches::silu_forward(const T* x, T* y, u32* mask, i64 n, cudaStream_t stream) {
-  return kernels::cuda::launch_activation_forward<kernels::forwards::Silu>(x, y, mask, n, stream);
+cudaError_t launches::activation_forward(int activation, const T* x, T* y, u32* mask, i64 n, cudaStream_t stream) {
+  return forward_at(kernels::ActivationForwards{}, activation, x, y, mask, n, stream);
 }
 
 template <class T>
@@ -74,9 +82,9 @@ cudaError_t launches::dropout(const T* x, T* y, i64 n, const u64* seed, double p
   return kernels::cuda::launch_dropout(x, y, n, seed, p, stream);
 }
 
-#define OUTGRAD_FOR_FORMAT(T)                                                            \
-  template void forwards_equality<T>(Report&, bool);                                     \
-  template cudaError_t launches::silu_forward<T>(const T*, T*, u32*, i64, cudaStream_t); \
+#define OUTGRAD_FOR_FORMAT(T)                                                                       \
+  template void forwards_equality<T>(Report&, bool);                                                \
+  template cudaError_t launches::activation_forward<T>(int, const T*, T*, u32*, i64, cudaStream_t); \
   template cudaError_t launches::dropout<T>(const T*, T*, i64, const u64*, double, cudaStream_t);
 OUTGRAD_FOR_FORMAT(float)
 OUTGRAD_FOR_FORMAT(kernels::F16)

@@ -23,6 +23,18 @@ cudaError_t norm_backward(const T* dy, const T* y, const float* gamma, const flo
   return kernels::cuda::launch_norm_backward<N, T>(dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side, workspace, words, stream);
 }
 
+template <Norm N, class T>
+cudaError_t residual_norm_forward(const T* x, const T* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* z, T* y, float* rstd,
+                                  cudaStream_t stream) {
+  return kernels::cuda::launch_residual_norm_forward<N, T>(x, residual, gamma, beta, rows, n, eps, z, y, rstd, {}, stream);
+}
+
+template <Norm N, class T>
+cudaError_t residual_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dz,
+                                   float* dgamma, float* dbeta, float* workspace, i64 words, cudaStream_t stream) {
+  return kernels::cuda::launch_residual_norm_backward<N, T>(dy, y, dz_next, gamma, beta, rstd, rows, n, dz, dgamma, dbeta, {}, workspace, words, stream);
+}
+
 }  // namespace launches
 
 template <Norm N, class T, bool Residual = false, class Schedule = kernels::DefaultGpuNormSchedule>
@@ -89,7 +101,9 @@ struct NormCase {
 
 // Both norms with a residual between the formats: the body is one template.
 template <class T>
-using ResidualNormCase = NormCase<sizeof(T) == 4 ? Norm::rms : Norm::layer, T, true>;
+inline constexpr Norm kCheckedResidual = sizeof(T) == 4 ? Norm::rms : Norm::layer;
+template <class T>
+using ResidualNormCase = NormCase<kCheckedResidual<T>, T, true>;
 
 template <class T>
 void norm_equality(Report& report, i64 rows, i64 n) {
@@ -112,10 +126,15 @@ void norm_streams(Report& report, i64 rows, i64 n) {
                                                  cudaStream_t);                                                                                        \
   template cudaError_t launches::norm_backward<N>(const T*, const T*, const float*, const float*, const float*, i64, i64, T*, float*, float*,          \
                                                   const kernels::SideBuffer<const float>&, float*, i64, cudaStream_t);
-#define OUTGRAD_NORM_CHECKS(T)                       \
-  namespace outgrad::autotune::gpu {                 \
-  OUTGRAD_NORM_LAUNCHES(Norm::layer, T)              \
-  OUTGRAD_NORM_LAUNCHES(Norm::rms, T)                \
-  template void norm_equality<T>(Report&, i64, i64); \
-  template void norm_streams<T>(Report&, i64, i64);  \
+#define OUTGRAD_RESIDUAL_NORM_LAUNCHES(N, T)                                                                                                              \
+  template cudaError_t launches::residual_norm_forward<N>(const T*, const T*, const float*, const float*, i64, i64, float, T*, T*, float*, cudaStream_t); \
+  template cudaError_t launches::residual_norm_backward<N>(const T*, const T*, const T*, const float*, const float*, const float*, i64, i64, T*, float*,  \
+                                                           float*, float*, i64, cudaStream_t);
+#define OUTGRAD_NORM_CHECKS(T)                           \
+  namespace outgrad::autotune::gpu {                     \
+  OUTGRAD_NORM_LAUNCHES(Norm::layer, T)                  \
+  OUTGRAD_NORM_LAUNCHES(Norm::rms, T)                    \
+  OUTGRAD_RESIDUAL_NORM_LAUNCHES(kCheckedResidual<T>, T) \
+  template void norm_equality<T>(Report&, i64, i64);     \
+  template void norm_streams<T>(Report&, i64, i64);      \
   }

@@ -53,10 +53,44 @@ has streams.json '"what": "layernorm 333 x 77, graph", "format": "f32"'
 has streams.json '"what": "residual layernorm 333 x 77, graph", "format": "bf16"'
 
 expect 0 "of the ceiling" "$program" time --reduced --budget 1 --out "$work/time.json"
-has time.json '"schema": "outgrad.gpu_time/3".*"complete": true'
-for kernel in copy scale gelu_forward gelu_backward silu_forward dropout bias_gelu_forward bias_gelu_backward layernorm_forward layernorm_backward rmsnorm_forward rmsnorm_backward; do
-  for format in f32 f16 bf16; do has time.json "\"name\": \"$kernel\", \"format\": \"$format\""; done
-done
+has time.json '"schema": "outgrad.gpu_time/4".*"complete": true'
+# Every row, with the bytes of an element for 4 and for 2 bytes of T, of a run over 2^12 elements: x, y, dy and dx are T, a mask is a bit, a code its bits, MXFP8
+# 8 bits and those of a scale for 32. Norms have a vector of the rows and those of the columns beside their matrices.
+rows() {
+  python3 - "$work/time.json" << 'END'
+import json, sys
+columns = 1024
+bits = {"code_2": 2, "code_2_dithered": 2, "code_4": 4, "code_8": 8, "e4m3_1": 9, "e4m3_2": 10}
+want = {}
+for format, size in (("f32", 4), ("f16", 2), ("bf16", 2)):
+    row = {"copy": 2 * size, "scale": 2 * size, "dropout": 2 * size, "encode_gradients_4": size + 4 / 8,
+           "gelu_backward": 3 * size + 1 / 8, "bias_gelu_forward": 2 * size + 1 / 8, "bias_gelu_backward": 3 * size + 1 / 8,
+           "gelu_forward_mxfp8": size + 1 + 1 / 32 + 1 / 8, "gelu_backward_mxfp8": 2 * size + 1 + 1 / 32 + 1 / 8,
+           "softmax_forward_code": 2 * size + 1, "softmax_backward_code": 2 * size + 1}
+    for name in ("gelu", "gelu_tanh", "quick_gelu", "silu", "swish", "mish"):
+        row[name + "_forward"] = 2 * size + 1 / 8
+    for name in ("tanh", "sigmoid", "softplus", "elu"):
+        row[name + "_forward"] = 2 * size
+    for store, kept in bits.items():
+        row["gelu_forward_" + store] = (2 if "code" in store else 1) * size + kept / 8
+        row["gelu_backward_" + store] = 2 * size + kept / 8
+    if size == 2:
+        row.update(gelu_forward_parity=2 * size, gelu_backward_parity=3 * size)
+    want.update({(name, format, 1): bytes * 4096 for name, bytes in row.items()})
+    for norm, vectors in (("layernorm", 2), ("rmsnorm", 1)):
+        for name, matrices, sums in (("forward", 2, 0), ("backward", 3, 1)):
+            for residual in (0, 1):
+                of_rows = 4 * 4
+                key = ("residual_" * residual + norm + "_" + name, format, 4)
+                want[key] = ((4 if residual else matrices) * size * 4 * columns + of_rows + (1 + sums) * vectors * 4 * columns)
+    want.update({(name, format, 4): 2 * size * 4 * columns for name in ("copy", "scale")})
+got = {(row["name"], row["format"], row["rows"]): row["bytes"] for row in json.load(open(sys.argv[1]))["timings"] if row["columns"] in (4096, columns)}
+for key in sorted(want.keys() | got.keys()):
+    if want.get(key) != got.get(key):
+        print(key, "bytes:", got.get(key), "expected:", want.get(key))
+END
+}
+[[ -z $(rows) ]] || fail "$(rows)"
 expect 0 "0 answered wrongly" "$program" arguments
 
 refused 2 "expected 'equality'" "$program"

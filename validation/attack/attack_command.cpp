@@ -41,7 +41,7 @@ constexpr std::array kSmallHeaders{"elu_bf16", "gelu_bf16_parity", "gelu_code", 
                                    "gelu_fp8", "gelu_f32",         "gelu_forward_bf16", "gelu_mxfp8",       "tanh_f16"};
 // Full: over 20,000 mutants of the committed headers, and 2,400 specifications. Tables with a thousand rows, or with
 // entries by the thousand, are thinned.
-constexpr Size kFull{900, 1, 2000, 400}, kSmall{40, 1, 4, 4};
+constexpr Size kFull{900, 1, 2000, 400}, kSmall{14, 1, 2, 2};
 
 // A digest of everything on which a unit's result depends, with as many digits as are needed to distinguish units.
 std::string key_of(const std::string& text) {
