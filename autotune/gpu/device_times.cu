@@ -6,7 +6,6 @@
 // backward, the same bits in each call.
 #include "autotune/gpu/device_times.h"
 
-#include <array>
 #include <chrono>
 #include <cstdint>
 
@@ -37,12 +36,14 @@ constexpr i64 kBiasColumns = 1024;         // of the matrix that bias + GELU see
 constexpr double kMaskBytes = 0.125;       // of an element
 constexpr double kElementwiseKernels = 4;  // timed for each one of the norms, about
 
-// Whether a forward writes a mask, by kActivationNames.
+// Whether the forward of an activation writes a mask, by its place in kActivationNames.
 template <class... F>
-constexpr std::array<bool, kernels::kActivations> masked(kernels::ForwardList<F...>) {
-  return {true, F::kMasked...};
+bool masks(kernels::ForwardList<F...>, int activation) {
+  int each = 1;  // after GELU
+  bool found = activation == 0;
+  ((each++ == activation ? void(found = F::kMasked) : void()), ...);
+  return found;
 }
-constexpr std::array<bool, kernels::kActivations> kMasked = masked(kernels::ActivationForwards{});
 
 // A size to be timed: rows of columns; plain elements are one row.
 struct Size {
@@ -218,9 +219,9 @@ class Times {
          }});
     for (int activation = 1; activation < kernels::kActivations; ++activation) {
       const std::string name = std::string(kernels::kActivationNames[activation]) + "_forward";
-      const bool masks = kMasked[static_cast<size_t>(activation)];
-      cases.push_back({name, 2 * of_array + (masks ? of_mask : 0), [=, &pool](i64 first, cudaStream_t stream) {
-                         u32* const mask = masks ? pool.mask_out.get() + first / 32 : nullptr;
+      const bool masked = masks(kernels::ActivationForwards{}, activation);
+      cases.push_back({name, 2 * of_array + (masked ? of_mask : 0), [=, &pool](i64 first, cudaStream_t stream) {
+                         u32* const mask = masked ? pool.mask_out.get() + first / 32 : nullptr;
                          check(launches::activation_forward(activation, pool.x.get() + first, pool.out.get() + first, mask, n, stream), name.c_str());
                        }});
     }

@@ -65,7 +65,8 @@ Section tuning_section(const Results& results) {
                             won ? fmt::format("{:.1f}", t.gb_per_s) : "-", won ? fmt::format("{:.0f}%", 100 * t.share) : "-", won ? quoted(t.ceiling) : "-",
                             ratio, fmt::format("{}", t.timed), fmt::format("{}", t.rejected.size())});
     for (const Rejection& r : t.rejected) {
-      rejections.rows.push_back({quoted(t.machine), quoted(t.kernel), quoted(t.format), "`" + quoted(r.variant) + "`", quoted(r.stage), quoted(r.reason), quoted(r.detail)});
+      rejections.rows.push_back(
+          {quoted(t.machine), quoted(t.kernel), quoted(t.format), "`" + quoted(r.variant) + "`", quoted(r.stage), quoted(r.reason), quoted(r.detail)});
     }
   }
   std::vector<std::string> machines;
