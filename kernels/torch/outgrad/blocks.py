@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.modules.module import _has_any_global_hook as has_global_hooks
 
 from . import functional, modules, stores
 
@@ -168,11 +169,13 @@ def _activated(linear, activation, x):
 
 
 def _are_alone(*parts):
-    return not (torch._C._is_any_autocast_enabled() or any(map(_has_hooks, parts)))
+    return not (torch._C._is_any_autocast_enabled() or has_global_hooks() or any(map(_is_watched, parts)))
 
 
-def _has_hooks(module):
-    return module._forward_pre_hooks or module._forward_hooks or module._backward_pre_hooks or module._backward_hooks
+def _is_watched(module):
+    """Whether a call of a module does more than its class says: it has hooks, or a forward of its own, as accelerate gives it."""
+    hooks = module._forward_pre_hooks or module._forward_hooks or module._backward_pre_hooks or module._backward_hooks
+    return hooks or "forward" in module.__dict__
 
 
 def _dropout_add_norm(self, hidden_states, input_tensor):

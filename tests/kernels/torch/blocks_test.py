@@ -219,6 +219,15 @@ def test_a_linear_that_is_no_plain_one_runs_by_itself():
     outgrad.patch(model)
     model(torch.randn(3, 8)).sum().backward()
     assert Counted.calls == 1
+    given, own = [], model[2].forward
+    model[2].forward = lambda x: given.append(x) or own(x)
+    model(torch.randn(3, 8))
+    assert len(given) == 1, "a forward that the object was given"
+    del model[2].forward
+    hook = nn.modules.module.register_module_forward_hook(lambda module, *_: given.append(module))
+    model(torch.randn(3, 8))
+    hook.remove()
+    assert model[2] in given[1:] and model[3] in given[1:]
     assert model(torch.randn(8)).shape == (8,), "a vector has no rows"
     assert blocks.block_of(nn.Sequential(nn.Linear(8, 8), nn.ReLU())) is None
     assert blocks.block_of(nn.Sequential(nn.Linear(8, 8), nn.Dropout(), nn.GELU())) is None
