@@ -1,8 +1,8 @@
 """Blocks of models that patch runs as one node of autograd where they are several: recognised by what their forward does, whatever their class is called.
 
 After a Linear, BERT and its kin drop elements, add what went into the block, and normalise. From the output all of that is one backward pass, and so is an
-activation with the Linear before it. Llama, ViT and their kin add to the residual within a layer and normalise the sum. The bits are those of a block's parts;
-only the gradient of a bias before a GELU is added up over the rows in another order. Where a part has hooks or another class, or autocast would change a type
+activation with the Linear before it. Llama, ViT and their kin add to the residual within a layer and normalise the sum. The bits are those of a block's parts,
+but where a gradient reaches such a sum too: it is then rounded once, after the addition. Where a part has hooks or another class, or autocast would change a type
 between them, the parts run one by one.
 """
 

@@ -406,8 +406,9 @@ def gelu(x: torch.Tensor, approximate: Literal["none", "tanh"] = "none", store: 
     return _ACTIVATIONS["gelu_tanh" if approximate == "tanh" else "gelu"](x, store)
 
 
-def _linear_keeping_y(name, compute, index):
-    """An activation of a Linear as one node. compute(x, weight, bias) gives (y, mask). PyTorch's Linear keeps x and weight, too."""
+def _linear_keeping_y(name, compute, backward):
+    """An activation of a Linear as one node. compute(x, weight, bias) gives (y, mask), and backward(dy, y, mask, with_dbias) the gradients
+    of the Linear's result, in rows, and of the bias. PyTorch's Linear keeps x and weight, too."""
 
     def keep(ctx, inputs, outputs):
         x, weight, bias = inputs
@@ -417,20 +418,13 @@ def _linear_keeping_y(name, compute, index):
     def gradients(ctx, dy):
         for_x, for_weight, for_bias = ctx.needs_input_grad
 
-        def backward(dy, y, mask, x, weight):
-            dbias = None
-            if for_bias and index == 0:  # GELU has a kernel for both
-                dz, dbias = library.bias_gelu_backward(dy.contiguous(), y, mask, y.shape[-1])
-            else:
-                dz = library.activation_backward(dy.contiguous(), y, mask, index)
-            rows = dz.view(-1, weight.shape[0])
-            if for_bias and index != 0:
-                dbias = rows.sum(0)
-            dx = dz @ weight if for_x else None
-            dweight = rows.T @ x.reshape(-1, weight.shape[1]) if for_weight else None
+        def of_inputs(dy, y, mask, x, weight):
+            dz, dbias = backward(dy.contiguous(), y, mask, for_bias)
+            dx = (dz @ weight).view_as(x) if for_x else None
+            dweight = dz.T @ x.reshape(-1, weight.shape[1]) if for_weight else None
             return dx, dweight, dbias if dbias is None or dbias.dtype == ctx.bias_dtype else dbias.to(ctx.bias_dtype)
 
-        return _first_only(name, backward, dy, *ctx.saved_tensors)
+        return _first_only(name, of_inputs, dy, *ctx.saved_tensors)
 
     return _Operation(name, compute, keep, gradients)
 
@@ -440,14 +434,26 @@ def _linear_gelu_compute(x, weight, bias):
     return library.activation_forward(z.contiguous(), 0) if bias is None else library.bias_gelu_forward(z.contiguous(), bias.contiguous())
 
 
-def _linear_activation_compute(index):
-    return lambda x, weight, bias: library.activation_forward(torch.nn.functional.linear(x, weight, bias).contiguous(), index)
+def _linear_gelu_backward(dy, y, mask, with_dbias):
+    columns = y.shape[-1]
+    dz, dbias = library.bias_gelu_backward(dy, y, mask, columns) if with_dbias else (library.activation_backward(dy, y, mask, 0), None)
+    return dz.view(-1, columns), dbias
 
 
-_linear_gelu = _linear_keeping_y("linear_gelu", _linear_gelu_compute, 0)
-_linear_activations = {
-    name: _linear_keeping_y("linear_activation", _linear_activation_compute(index), index) for index, name in enumerate(library.ACTIVATIONS)
-}
+def _linear_activation(index):
+    def compute(x, weight, bias):
+        return library.activation_forward(torch.nn.functional.linear(x, weight, bias).contiguous(), index)
+
+    def backward(dy, y, mask, with_dbias):
+        # GELU's kernel that gives the bias's gradient too takes more launches, and its sums are in another order than PyTorch's.
+        dz = library.activation_backward(dy, y, mask, index).view(-1, y.shape[-1])
+        return dz, dz.sum(0) if with_dbias else None
+
+    return _linear_keeping_y("linear_activation", compute, backward)
+
+
+_linear_gelu = _linear_keeping_y("linear_gelu", _linear_gelu_compute, _linear_gelu_backward)
+_linear_activations = {name: _linear_activation(index) for index, name in enumerate(library.ACTIVATIONS)}
 
 
 def _expect_linear(function, x, weight, bias):
@@ -476,7 +482,7 @@ def linear_gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 
 
 def linear_activation(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, activation: str = "gelu") -> torch.Tensor:
-    """An activation of PyTorch's Linear, act(linear(x, weight, bias)), as one node of autograd. Its output has the bits of the two.
+    """An activation of PyTorch's Linear, act(linear(x, weight, bias)), as one node of autograd, with the bits of the two.
     Keeps x, weight and y, and one bit per element of y if the activation has a minimum.
 
     x is [..., n], weight [m, n] and bias [m], all of one type or under autocast. activation: one of outgrad.ACTIVATIONS.
