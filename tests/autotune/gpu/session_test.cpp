@@ -62,7 +62,10 @@ std::vector<Cubin> cubins_of(const GpuVariant& variant) {
     const std::string name = mangled(name_of(kernel)) + "I";
     if (!is_norm(variant.problem.kernel))
       return name + (kernel == DeviceKernel::add_slots ? "Li64E" : "NS0_9generated" + mangled(variant.fit->type) + "E" + format);
-    return name + "NS0_4NormE" + (norm_kind(variant.problem.kernel).norm == kernels::Norm::layer ? "0E" : "1E") + format;
+    const NormKind kind = norm_kind(variant.problem.kernel);
+    // The last of the template's arguments say that nothing is dropped and, of a forward, whether the sum is stored.
+    const std::string last = kernel == DeviceKernel::norm_forward ? (kind.residual ? "Lb0ELb1EEEv" : "Lb0ELb0EEEv") : "Lb0EEEv";
+    return name + "NS0_4NormE" + (kind.norm == kernels::Norm::layer ? "0E" : "1E") + format + last;
   };
   std::vector<Cubin> cubins = {{"", {symbol(variant.main_kernel())}}, {"", {}}};
   for (const DeviceKernel kernel : {DeviceKernel::add_slots, DeviceKernel::norm_prepare, DeviceKernel::norm_slot_sums, DeviceKernel::norm_finish})
