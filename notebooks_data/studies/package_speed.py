@@ -171,7 +171,7 @@ def processor():
 
 
 def show(found):
-    print(f"{found['processor']}, {found['threads']} threads on {found['cores']} cores, PyTorch {found['pytorch']}, memory {found['memory']}")
+    print(f"{found['processor']} with {found['vectors']}, {found['threads']} threads on {found['cores']} cores, PyTorch {found['pytorch']}, memory {found['memory']}")
     print(f"load average {found['load'][0]:.1f} before and {found['load'][1]:.1f} after: {'busy' if max(found['load']) > 1 else 'quiet'}")
     for row in found["rows"]:
         median, low, high = row["times_as_fast"]
@@ -200,6 +200,7 @@ def main():
     found = {
         "schema": SCHEMA,
         "processor": processor(),
+        "vectors": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "threads": threads,
         "pytorch": torch.__version__.split("+")[0],
