@@ -381,16 +381,16 @@ cudaError_t launch_dropout_add_norm_backward(const T* dy, const T* y, const T* d
                                              i64 n, const u64* seed, double p, T* dz, T* dx, float* dgamma, float* dbeta, SideBuffer<const float> side,
                                              float* workspace, i64 workspace_words, cudaStream_t stream) {
   NormBackwardArrays<T> a = {dy, y, dz_next, nullptr, nullptr, {}, nullptr, rstd, rows, n, side, dz, nullptr, 0, {}, 0, 0};
-  const auto with = [&]<bool Residual, bool Drops>() {
-    return detail::launch_backward<N, T, Schedule, Residual, Drops>(a, gamma, beta, dgamma, dbeta, workspace, workspace_words, stream);
-  };
+  // nvcc 13.0 repeats this template's default argument where the body has a template of its own: the four are written out.
   if (seed == nullptr) {
     if (dx != nullptr) return cudaErrorInvalidValue;
-    return dz_next != nullptr ? with.template operator()<true, false>() : with.template operator()<false, false>();
+    if (dz_next == nullptr) return detail::launch_backward<N, T, Schedule, false>(a, gamma, beta, dgamma, dbeta, workspace, workspace_words, stream);
+    return detail::launch_backward<N, T, Schedule, true>(a, gamma, beta, dgamma, dbeta, workspace, workspace_words, stream);
   }
   if (!dropout_holds(p)) return cudaErrorInvalidValue;
   a.dropout = {seed, dropout_rule(p), dx};
-  return dz_next != nullptr ? with.template operator()<true, true>() : with.template operator()<false, true>();
+  if (dz_next == nullptr) return detail::launch_backward<N, T, Schedule, false, true>(a, gamma, beta, dgamma, dbeta, workspace, workspace_words, stream);
+  return detail::launch_backward<N, T, Schedule, true, true>(a, gamma, beta, dgamma, dbeta, workspace, workspace_words, stream);
 }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI::cuda
