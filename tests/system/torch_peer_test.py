@@ -195,25 +195,28 @@ class TorchPeer(unittest.TestCase):
                                 for name, us in (("copy", [10.0]), ("gelu_backward", [40.0]), ("gelu_backward_compiled", [100.0]))])
         ours = [our_row(name="copy", columns=1 << 20, gb_per_s=12.0), our_row(name="scale", columns=1 << 20, gb_per_s=20.0)]
         lines = peer.comparison([our_row(), our_row(name="bias_gelu_forward"), our_row(format="f16"), *ours], theirs)
-        self.assertEqual(len(lines), 4)
+        self.assertEqual(len(lines), 5)
         self.assertRegex(lines[1], r"^gelu_backward +bf16 +4096 +50\.00 +40\.00 +0\.80 .*BEHIND$")
         self.assertRegex(lines[2], r"^gelu_backward_compiled *bf16 +4096 +50\.00 +100\.00 +2\.00 +90\.0% +10\.0%$")
-        self.assertEqual(lines[3], "2 rows, behind PyTorch in 1")
+        self.assertEqual(lines[3:], ["1 rows, behind PyTorch in 1", "1 rows, behind compiled PyTorch in 0"])
+        shown = peer.comparison([our_row(), our_row(name="copy")], theirs)
+        self.assertTrue(shown[1].startswith("copy ") and shown[4:] == lines[3:], "a ceiling is shown, and counted nowhere")
         norm = {"format": "bf16", "rows": 8, "columns": 64}
         theirs += [{"name": "quack_rmsnorm_forward", "of": "QuACK 1", "us_median": 5.0, "gb_per_s": 5.0, **norm},
                    {"name": "liger_rmsnorm_forward", "of": "Liger-Kernel", "failed": "No module named 'liger_kernel'", **norm}]
         lines = peer.comparison([our_row(), our_row(name="rmsnorm_forward", us_median=10.0, **norm), *ours], theirs)
         self.assertRegex(lines[3], r"^quack_rmsnorm_forward +bf16 +8 x 64 +10\.00 +5\.00 +0\.50 .*BEHIND$")
-        self.assertEqual(lines[4:], ["2 rows, behind PyTorch in 1", "1 rows, behind QuACK 1 in 1", "no row: Liger-Kernel: No module named 'liger_kernel'"])
+        self.assertEqual(lines[4:], ["1 rows, behind PyTorch in 1", "1 rows, behind compiled PyTorch in 0", "1 rows, behind QuACK 1 in 1", "no row: Liger-Kernel: No module named 'liger_kernel'"])
 
     def test_committed_results_are_shown_without_a_gpu(self):
         folder = pathlib.Path(SCRIPT).parents[2] / "notebooks_data/gpu/nvidia_h200"
         ended = subprocess.run([sys.executable, str(SCRIPT), "--ours", str(folder / "timing.json"), "--theirs", str(folder / "torch.json")], capture_output=True, text=True)
         self.assertEqual((ended.returncode, ended.stderr), (0, ""))
         readme = (folder.parent / "README.md").read_text().replace("\n", " ")
-        rows = [line for line in ended.stdout.splitlines()[1:-1] if not line.startswith(("copy", "scale", "gelu_backward_compiled"))]
-        ahead = sum("BEHIND" not in row for row in rows)
-        self.assertIn(f"{len(rows)} rows of our kernels have a row of PyTorch's beside them; ours are faster in {ahead}.", readme)
+        count, behind = map(int, re.search(r"^(\d+) rows, behind PyTorch in (\d+)$", ended.stdout, re.M).groups())
+        self.assertIn(f"{count} rows of our kernels have a row of PyTorch's beside them; ours are faster in {count - behind}.", readme)
+        rows = [line for line in ended.stdout.splitlines()[1:] if "%" in line and not line.startswith(("copy", "scale", "gelu_backward_compiled"))]
+        self.assertEqual((len(rows), sum("BEHIND" in row for row in rows)), (count, behind))
         self.assertLessEqual(max(float(re.search(r"([0-9.]+)%", row)[1]) for row in rows), 100, "none of ours is above the ceiling")
         for name, file in (("QuACK 0.6.5", "peers_quack.json"), ("Liger-Kernel 0.8.5", "peers_liger.json")):
             lines = peer.comparison(peer.read_rows(folder / "timing.json", "outgrad.gpu_time", ""), peer.read_rows(folder / file, "outgrad.gpu_torch", ""))

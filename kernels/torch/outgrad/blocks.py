@@ -99,6 +99,14 @@ def _with_sums_in_norms(kind):
         return None
     if not isinstance(definition, ast.FunctionDef) or definition.decorator_list or not definition.args.args:
         return None
+    for argument in ast.walk(definition.args):
+        if isinstance(argument, ast.arg):
+            argument.annotation = None
+    definition.returns = None
+    ast.increment_lineno(definition, first - 1)
+    # A file that was changed after it was imported holds another function than the one that runs.
+    if _body_of(_function_of(definition, forward)) != _body_of(forward):
+        return None
     own, norms = definition.args.args[0].arg, []
     for node in ast.walk(definition):
         for field in ("body", "orelse", "finalbody"):
@@ -107,19 +115,20 @@ def _with_sums_in_norms(kind):
                 _join_sums(statements, own, norms)
     if not norms:
         return None
-    for argument in ast.walk(definition.args):
-        if isinstance(argument, ast.arg):
-            argument.annotation = None
-    definition.returns = None
-    ast.increment_lineno(ast.fix_missing_locations(definition), first - 1)
-    space: dict[str, Any] = {}
-    exec(compile(ast.Module([definition], []), forward.__code__.co_filename, "exec"), forward.__globals__, space)
-    ours = space[definition.name]
-    ours.__defaults__, ours.__kwdefaults__, ours.__doc__, ours.__qualname__ = forward.__defaults__, forward.__kwdefaults__, forward.__doc__, forward.__qualname__
+    ours = _function_of(ast.fix_missing_locations(definition), forward)
     made = type(kind.__name__, (_PreNorm, kind), {"forward": ours, "__module__": kind.__module__, "__qualname__": kind.__qualname__})
     # What Hugging Face's layers wrap around a forward for checkpoints they wrap around that of a subclass, too.
     *again, _ = _unwrapped(made.forward)
     return (made, frozenset(norms)) if [each.__code__ for each in wrappers] == [each.__code__ for each in again] else None
+
+
+def _function_of(definition, like):
+    """What a definition makes where a function was made, with that one's file, defaults and words."""
+    space: dict[str, Any] = {}
+    exec(compile(ast.Module([definition], []), like.__code__.co_filename, "exec"), like.__globals__, space)
+    made = space[definition.name]
+    made.__defaults__, made.__kwdefaults__, made.__doc__, made.__qualname__ = like.__defaults__, like.__kwdefaults__, like.__doc__, like.__qualname__
+    return made
 
 
 def _unwrapped(function):
@@ -243,6 +252,11 @@ def block_of(module: nn.Module, becomes_norm: Callable[[nn.Module], bool] = _is_
     return None
 
 
-def _code_of(function):
+def _body_of(function):
     code = getattr(function, "__code__", None)
-    return code and (code.co_code, code.co_names, code.co_varnames, code.co_consts[1:], function.__defaults__, function.__kwdefaults__)
+    return code and (code.co_code, code.co_names, code.co_varnames, code.co_consts[1:])
+
+
+def _code_of(function):
+    body = _body_of(function)
+    return body and (*body, function.__defaults__, function.__kwdefaults__)

@@ -1,6 +1,7 @@
 """Blocks of models as one node: recognised by their code, with the bits of their parts, and left as they are where a part is not alone."""
 
 import copy
+import linecache
 import pickle
 
 import pytest
@@ -326,6 +327,36 @@ def test_a_sum_is_found_by_the_source_alone(monkeypatch):
     eight_bits = PreNorm()
     outgrad.patch(eight_bits, store={"norm": "e4m3"})
     eight_bits(x).sum().backward()
+
+
+def test_a_file_that_is_no_longer_what_runs_is_not_believed(tmp_path, monkeypatch):
+    text = """from torch import nn
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, x):
+        kept = x
+        x = 2.0 * x
+        x = kept + x
+        kept = x
+        x = self.norm(x)
+        return kept - x
+"""
+    file = tmp_path / "edited_after_import.py"
+    file.write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    from edited_after_import import Layer
+
+    file.write_text(text.replace("2.0", "3.0"))
+    assert blocks.block_of(Layer()) is None
+    file.write_text(text)
+    blocks._with_sums_in_norms.cache_clear()
+    linecache.clearcache()
+    assert blocks.block_of(Layer()) is not None
 
 
 def test_a_norm_takes_a_residual():
