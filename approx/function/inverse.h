@@ -32,7 +32,7 @@ class Inverse {
     return composite_.enclose_argument_of(y, right_);
   }
 
-  /// Brackets of an argument are this wide, relative to max(|x|, 1): double Newton is within 2^-48, and f' moves by as little.
+  /// Brackets of an argument are this wide, relative to max(|x|, 1): double Newton is within 2^-48, and so is f' where f'' |x| is about 1.
   static constexpr double kBracket = 0x1p-46;
 
  private:

@@ -20,6 +20,9 @@ namespace {
 constexpr double kClaimUp = 1 + 0x1p-30;
 constexpr double kAbove = 0x1p-43;
 
+/// An f' at the end of a preimage is enclosed this narrowly, times scale_of().
+constexpr double kWideEdge = 0x1p-44;
+
 /// The stored numbers of a format in ascending order: -0 and +0 apart, infinities included.
 struct Stored {
   std::uint32_t code;
@@ -149,7 +152,8 @@ std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Form
     const Ball start = masked ? composite.x_star() : Ball(-f.reach), finish(rising ? f.reach : -f.reach);
     // The values that f takes on the branch, from `least` at its start.
     const Ball least = masked ? composite.y_star() : f.value_ball(start), last = f.value_ball(finish);
-    const bool bounded = std::isfinite(rising ? composite.right_limit() : composite.left_limit());
+    // Of a user's own function nothing is claimed beyond its reach.
+    const bool ends_at_reach = f.name == "expression", bounded = ends_at_reach || std::isfinite(rising ? composite.right_limit() : composite.left_limit());
     struct Edge {
       Ball x, g;  // an enclosure of the argument of a boundary, and of f' over it
     };
@@ -157,6 +161,12 @@ std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Form
       Edge e;
       e.x = inverse(y);
       e.g = composite.gradient(e.x, 1)[0];
+      // Where f is steep far from 0, f' moves over a bracket by more than kAbove makes up for. A step of Newton's method in balls narrows it.
+      if (e.g.upper() - e.g.lower() > kWideEdge * scale && (e.g.positive() || e.g.negative())) {
+        const Ball middle = e.x.midpoint();
+        e.x = middle - (f.value_ball(middle) - y) / e.g;
+        e.g = composite.gradient(e.x, 1)[0];
+      }
       return e;
     };
     std::optional<Edge> previous;  // the upper boundary of the number before
@@ -183,18 +193,20 @@ std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Form
         const double here = composite.gradient(x, 1)[0].to_double() - limit;
         const auto attained = [negligible](double bound, double at) { return bound <= std::max(at, 0.0) + negligible; };
         const bool settles = attained(off.below, -here) && attained(off.above, here);
-        const bool looks = f.name == "expression" || has_scales(format) || carries_branch(format) || !settles;
+        const bool looks = ends_at_reach || has_scales(format) || carries_branch(format) || !settles;
         const double step = std::max(1.0, f.reach / kTailSteps);
         while (looks && x.magnitude() < f.reach) {
           include(composite.gradient(x, 1)[0]);
           if (limit - off.below >= interval.lo - negligible && limit + off.above <= interval.hi + negligible) break;
-          const Ball next = x + Ball(to_the_right ? step : -step);
+          const Ball further = x + Ball(to_the_right ? step : -step),
+                     next = ends_at_reach && further.magnitude() > f.reach ? Ball(to_the_right ? f.reach : -f.reach) : further;
           widen_between(composite, to_the_right ? x : next, to_the_right ? next : x, negligible, interval, parts);
           x = next;
           off = f.gradient_tail_range(x, to_the_right);
         }
+        if (ends_at_reach && x.magnitude() >= f.reach) return include(composite.gradient(x, 1)[0]);
         const double low_end = std::nextafter(limit - off.below, -INFINITY), high_end = std::nextafter(limit + off.above, INFINITY);
-        if ((f.name == "expression" || !settles) && interval.lo <= interval.hi)
+        if ((ends_at_reach || !settles) && interval.lo <= interval.hi)
           interval.slack = std::max({interval.slack, interval.lo - low_end, high_end - interval.hi});
         interval.lo = std::min(interval.lo, low_end);
         interval.hi = std::max(interval.hi, high_end);

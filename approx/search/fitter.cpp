@@ -501,7 +501,8 @@ Fit fit(const Spec& spec, int threads, bool advises) {
         BackwardFitter(composite, spec, intervals).fit(result, rows);
       } catch (const SpecError& error) {
         if (!advises || spec.activation.name != "expression" || spec.backward->accuracy != AccuracyClass::absolute) throw;
-        throw SpecError(error.what() + remedy(composite, spec, intervals));
+        const std::string advice = remedy(composite, spec, intervals);
+        throw SpecError(advice == fmt::format("; {}", error.what()) ? error.what() : error.what() + advice);
       }
     }
   }

@@ -25,7 +25,8 @@ std::string left_segment(int edge, int half_octaves, int octaves) {
   return fmt::format("\"left_segment\": {{\"edge_log2\": {}, \"half_octaves\": {}, \"merge_log2\": {}}}", edge, half_octaves, edge - octaves);
 }
 
-/// As minimax_level, in double: 2^-45 is all that is asked for here, and layouts by the hundred are asked for it.
+/// As minimax_level, in double: 2^-45 is all that is asked for here, and layouts by the hundred are asked for it. Infinite where a row cannot be fitted
+/// to the degree, because it has too few values that can be told apart, or one beyond numbers.
 double rough_level(const Samples& samples, const Piece& piece, int degree) {
   using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic>;
   const double centre = piece.anchor ? static_cast<double>(piece.anchor->centre) : piece.centre_is_0 ? 0 : piece.nominal_centre;
@@ -39,6 +40,8 @@ double rough_level(const Samples& samples, const Piece& piece, int degree) {
     if (first == 0 || std::abs(u) > kAnchorShadow)
       used.emplace_back(u, static_cast<double>(samples.target[i]) - (piece.anchor ? static_cast<double>(piece.anchor->c0) : 0));
   }
+  const auto finite = [](const auto& sample) { return std::isfinite(sample.first) && std::isfinite(sample.second); };
+  if (used.size() <= static_cast<size_t>(degree + 1 - first) || !std::all_of(used.begin(), used.end(), finite)) return INFINITY;
   Matrix columns(static_cast<Eigen::Index>(used.size()), degree + 1 - first);
   Eigen::VectorXd target(columns.rows());
   for (Eigen::Index i = 0; i < columns.rows(); ++i) {
@@ -127,6 +130,7 @@ std::vector<std::string> layouts_within(const Composite& composite, const Spec& 
     }
   }
   if (choices.empty()) {
+    if (!std::isfinite(best)) throw kernels::SpecError("target: no layout that was tried can be fitted: f is too large or too flat in a row of each");
     throw kernels::SpecError(fmt::format("target: no layout that was tried reaches abs:2^{:.2f}; one reaches abs:2^{:.2f}", std::log2(spec.target),
                                          std::ceil(100 * std::log2(best)) / 100));
   }

@@ -8,6 +8,7 @@
 #include <Eigen/Dense>
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 #include <vector>
 
 namespace outgrad::approx {
@@ -22,14 +23,16 @@ struct Minimax {
 
 /// Minimises max_i |b_i - (A c)_i|. `columns` is samples x coefficients, with more samples than coefficients. Where rows of `columns`
 /// all but vanish the optimum is degenerate and the exchange may cycle: after `rounds` exchanges the best of them is returned, not
-/// settled; its level is a lower bound all the same.
+/// settled; its level is a lower bound all the same. An error up to `nothing` is as good as none: where the target is such a combination, what is left is
+/// noise, which has no level to settle at.
 template <class Scalar>
 Minimax<Scalar> exchange(const Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic>& columns, const Eigen::Matrix<Scalar, Eigen::Dynamic, 1>& target,
-                         double tolerance = 1e-6, int rounds = 1000) {
+                         double tolerance = 1e-6, int rounds = 1000, double nothing = 0) {
   using Matrix = Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic>;
   using Vector = Eigen::Matrix<Scalar, Eigen::Dynamic, 1>;
   using std::abs;
   const Eigen::Index samples = columns.rows(), n = columns.cols();
+  if (samples <= n) throw std::logic_error("exchange: no more samples than coefficients");
   // Start from the extrema of a Chebyshev polynomial, in sample order.
   std::vector<Eigen::Index> reference(static_cast<size_t>(n + 1));
   for (Eigen::Index j = 0; j <= n; ++j) {
@@ -74,7 +77,7 @@ Minimax<Scalar> exchange(const Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dyna
         worst = i;
       }
     }
-    const bool settled = error <= level * Scalar(1 + tolerance) || error == Scalar(0);
+    const bool settled = error <= level * Scalar(1 + tolerance) || error <= Scalar(nothing);
     const Scalar proven = level > best.level ? level : best.level;
     if (round == 0 || error < best.error) best = {solution.head(n), level, error, settled};
     best.level = proven;

@@ -38,6 +38,9 @@ constexpr int kSearchRounds = 60;
 /// Share of the half-width next to an anchor that is left to the final measurement and the certificate.
 constexpr double kAnchorShadow = 0x1p-16;
 
+/// What a polynomial that equals its target leaves of it: noise.
+constexpr double kNothing = 1e-40;
+
 using RealMatrix = Eigen::Matrix<Real, Eigen::Dynamic, Eigen::Dynamic>;
 using RealVector = Eigen::Matrix<Real, Eigen::Dynamic, 1>;
 
@@ -257,7 +260,8 @@ RealProblem real_problem(const Samples& s, const Piece& piece, int degree) {
 double minimax_level(const Samples& samples, const Piece& piece, int degree) {
   const RealProblem problem = real_problem(samples, piece, degree);
   constexpr double kRough = 1e-2;
-  return static_cast<double>(exchange<Real>(problem.columns, problem.target, kRough).error);
+  constexpr int kRounds = 1000;
+  return static_cast<double>(exchange<Real>(problem.columns, problem.target, kRough, kRounds, kNothing).error);
 }
 
 std::vector<RoundedFit> fit_piece(const Samples& s, Piece& piece, int degree) {
@@ -269,8 +273,6 @@ std::vector<RoundedFit> fit_piece(const Samples& s, Piece& piece, int degree) {
   const RealMatrix& columns = problem.columns;
   const RealVector& target = problem.target;
   const auto best = exchange<Real>(columns, target);
-  // A polynomial that equals its target leaves noise, which has no level to settle at.
-  constexpr double kNothing = 1e-40;
   if (!best.settled && best.error > kNothing)
     throw kernels::SpecError("undecided: the minimax exchange of row " + std::to_string(piece.row) + " did not settle");
   piece.lower_bound = std::nextafter(static_cast<double>(best.level), 0.0);

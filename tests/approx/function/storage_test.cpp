@@ -432,6 +432,37 @@ TEST(Splitting, RowsAreLevelledAndAsFewAsCanBe) {
 }
 
 // Plain enclosures of this f'' are differences of terms that are nearly equal; Taylor models bound f', which is a sigmoid.
+// Of a user's own function nothing is claimed beyond |x| = 64, where the range of a stored y ends if f has not settled. A tail's bound in its place made R
+// and O larger than any x shows, which the witness refuses.
+TEST(Storage, ARangeEndsWhereAUsersFunctionIsNoLongerClaimed) {
+  const auto softplus = storage_intervals(Composite(activation_from_expression("softplus((x-52))")), Format::f16);
+  const double last_g = 1 / (1 + std::exp(-12.0)), last_y = std::log1p(std::exp(12.0));
+  EXPECT_EQ(softplus.back().y, 12.0F);
+  EXPECT_NEAR(softplus.back().hi, last_g, 1e-13);
+  EXPECT_LE(std::abs(static_cast<double>(softplus.back().y) - last_y), 0x1p-8);
+  const auto sigmoid = storage_intervals(Composite(activation_from_expression("0.0002026*sigmoid(0.5026*(x+51.751))")), Format::f16);
+  const double s = 1 / (1 + std::exp(-0.5026 * (51.751 - 64)));
+  EXPECT_NEAR(sigmoid.front().lo, 0.0002026 * 0.5026 * s * (1 - s), 1e-16);
+  EXPECT_GT(sigmoid.front().hi, sigmoid.front().lo);
+}
+
+// f' = a b (1 - ((y - c) / a)^2) of a tanh(b (x - d)) + c, whatever d is. Where f is steep and d large, brackets of x relative to d moved the ends.
+TEST(Storage, TheEndsOfASteepRangeFarFromZeroAreSharp) {
+  const double a = 34.22, b = 0.9004, c = 13.04;
+  const auto g = [&](double y) { return a * b * (1 - (y - c) / a * ((y - c) / a)); };
+  int seen = 0;
+  for (const StorageInterval& i : storage_intervals(Composite(activation_from_expression("34.22*tanh(0.9004*(x+53.584))+13.04")), Format::e4m3)) {
+    if (i.y < -12 || i.y > 8) continue;
+    const double step = ulp_of(Format::e4m3, static_cast<double>(i.y)), y = static_cast<double>(i.y);
+    if (y != 0 && std::abs(y) == std::exp2(std::round(std::log2(std::abs(y))))) continue;  // its two neighbours are not equally far
+    const double from = y == 0 && !std::signbit(i.y) ? 0 : y - step / 2, to = y == 0 && std::signbit(i.y) ? 0 : y + step / 2;
+    EXPECT_NEAR(i.lo, g(from), 0x1p-43) << i.y;
+    EXPECT_NEAR(i.hi, g(to), 0x1p-43) << i.y;
+    ++seen;
+  }
+  EXPECT_GT(seen, 60);
+}
+
 TEST(Storage, TermsThatCancelLeaveTheRangeOfASigmoid) {
   const Composite composite(activation_from_expression("log(1+exp(x))-0.5"));
   const std::vector<StorageInterval> intervals = storage_intervals(composite, Format::bf16);

@@ -73,5 +73,28 @@ TEST(Remez, MultiPrecisionSeesBelowDouble) {
   EXPECT_GT(best.level, std::exp2(-84.5));
 }
 
+// What is left of a target that is a combination of the columns is noise: exchanges of it never settle, and each costs three factorisations.
+TEST(Remez, ATargetThatIsACombinationIsReachedAtOnce) {
+  using RealMatrix = Eigen::Matrix<Real, Eigen::Dynamic, Eigen::Dynamic>;
+  using RealVector = Eigen::Matrix<Real, Eigen::Dynamic, 1>;
+  RealMatrix columns(200, 8);
+  RealVector target(200);
+  for (Eigen::Index i = 0; i < 200; ++i) {
+    const Real u = Real(i - 100) / 100;
+    Real power = 1;
+    for (int k = 0; k < 8; ++k, power *= u) columns(i, k) = power;
+    target[i] = u * (1 - u) / 3;
+  }
+  const auto best = exchange<Real>(columns, target, 1e-6, 3, 1e-40);
+  EXPECT_TRUE(best.settled);
+  EXPECT_LT(best.error, Real(1e-40));
+}
+
+TEST(Remez, AsManySamplesAsCoefficientsAreRefused) {
+  const Vector x = Vector::LinSpaced(4, -1, 1);
+  EXPECT_THROW(exchange<double>(powers(x, 3), x.array().exp().matrix()), std::logic_error);
+  EXPECT_NO_THROW(exchange<double>(powers(x, 2), x.array().exp().matrix()));
+}
+
 }  // namespace
 }  // namespace outgrad::approx
