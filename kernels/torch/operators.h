@@ -2,12 +2,13 @@
 // operator is written once here, as a template over the backend that computes it: Host or Cuda.
 //
 // Operators are plain functions of tensors; autograd is outside, in Python (outgrad/functional.py). They take dense
-// contiguous tensors on one device. The Python side makes sure of that, and gives messages that name the caller's
-// argument.
+// tensors on one device. The Python side makes sure of that, and gives messages that name the caller's argument. Results
+// are contiguous.
 #pragma once
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/ScalarType.h>
 
@@ -24,6 +25,7 @@
 #include <span>
 #include <tuple>
 #include <type_traits>
+#include <vector>
 
 #include "kernels/activations.h"
 #include "kernels/c/outgrad.h"
@@ -107,15 +109,17 @@ class Call {
  public:
   explicit Call(const Tensor& first) : place_(place_of(first)) {}
 
+  bool holds(const Tensor& tensor) const { return place_of(tensor) == place_; }
   template <class Backend>
   Backend backend() const {
     return backend_at<Backend>(place_);
   }
 
+  // Its elements in the order of its indices. Where they lie in another one they are copied, for as long as the call lasts. Asking for that here and not
+  // in Python spares a call from there for each tensor.
   const void* data(const Tensor& tensor) const {
-    require(tensor.is_contiguous(), "an operator takes contiguous tensors");
-    require(place_of(tensor) == place_, "an operator takes tensors on one device");
-    return tensor.const_data_ptr();
+    require(holds(tensor), "an operator takes tensors on one device");
+    return (tensor.is_contiguous() ? tensor : copies_.emplace_back(torch::stable::contiguous(tensor))).const_data_ptr();
   }
   template <class T>
   const T* data(const Tensor& tensor) const {
@@ -181,6 +185,7 @@ class Call {
   }
 
   Place place_;
+  mutable std::vector<Tensor> copies_;
 };
 
 inline std::int64_t mask_words(std::int64_t n) { return (n + 31) / 32; }
@@ -440,7 +445,7 @@ inline NormOf norm_of(const Call& call, const Tensor& matrix, std::int64_t colum
 inline std::int32_t* seen_of(const Call& call, const OptionalTensor& seen) {
   if (!seen) return nullptr;
   require_elements(*seen, ScalarType::Int, 2, "seen");
-  (void)call.data(*seen);
+  require(seen->is_contiguous() && call.holds(*seen), "seen is no array beside the others");
   return result<std::int32_t>(*seen);
 }
 

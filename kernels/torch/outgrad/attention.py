@@ -31,11 +31,9 @@ def _softmax_dropout_keep(ctx, inputs, outputs):
     ctx.save_for_backward(outputs[1], seed)
 
 
-def _softmax_dropout_gradients(ctx, dy):
-    def compute(dy, probabilities, seed):
-        return _softmax_gradient(library.dropout(dy.contiguous(), seed, ctx.p) if ctx.p > 0 else dy, probabilities)
-
-    return functional._first_only("softmax_dropout", compute, dy, *ctx.saved_tensors), None, None
+def _softmax_dropout_gradients(ctx, saved, dy):
+    probabilities, seed = saved
+    return _softmax_gradient(library.dropout(dy, seed, ctx.p) if ctx.p > 0 else dy, probabilities), None, None
 
 
 _softmax_dropout = functional._Operation("softmax_dropout", _softmax_dropout_compute, _softmax_dropout_keep, _softmax_dropout_gradients)
@@ -109,11 +107,10 @@ def _attention_keep(ctx, inputs, outputs):
     ctx.save_for_backward(q, k, v, outputs[1], seed)
 
 
-def _attention_gradients(ctx, dy):
-    def compute(dy, q, k, v, kept, seed):
-        return torch.ops.outgrad.attention_backward.default(dy, q, k, v, kept, ctx.scale, ctx.p, seed, ctx.coded)
-
-    return (*functional._first_only("attention", compute, dy, *ctx.saved_tensors), None, None, None, None, None)
+def _attention_gradients(ctx, saved, dy):
+    q, k, v, kept, seed = saved
+    found = torch.ops.outgrad.attention_backward.default(dy, q, k, v, kept, ctx.scale, ctx.p, seed, ctx.coded)
+    return *found, None, None, None, None, None
 
 
 _attention = functional._Operation("attention", _attention_compute, _attention_keep, _attention_gradients)

@@ -1,18 +1,19 @@
 """Blocks of models that patch runs as one node of autograd where they are several: recognised by what their forward does, whatever their class is called.
 
 After a Linear, BERT and its kin drop elements, add what went into the block, and normalise. From the output all of that is one backward pass, and so is an
-activation with the Linear before it. Llama, ViT and their kin add to the residual within a layer and normalise the sum. The bits are those of a block's parts,
-but where a gradient reaches such a sum too: it is then rounded once, after the addition. Where a part has hooks or another class, or autocast would change a type
-between them, the parts run one by one.
+activation with the Linear before it. Llama, GPT-2, ViT, BART and their kin add to the residual within a layer and normalise the sum. The bits are those of a
+block's parts, but where a gradient reaches such a sum too: it is then rounded once, after the addition. Where a part has hooks or another class, or autocast would
+change a type between them, the parts run one by one.
 """
 
 import ast
+import copy
 import functools
 import inspect
 import itertools
-import textwrap
+import types
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -63,71 +64,84 @@ class Sequence(nn.Sequential):
         return input
 
 
-class _PreNorm:
+class _WithSumsInNorms:
     """The common part of the classes that _with_sums_in_norms makes."""
 
-    def _outgrad_norm_of_sum(self, norm, x, residual):
+    _outgrad_norms: frozenset[str]  # what _with_sums_in_norms was given
+
+    def _outgrad_norm_of(self, norm, x, residual):
+        """norm(x + residual)."""
+        return norm.of_lost_sum(x, residual) if _takes_sum(norm, x, residual) else norm(x + residual)
+
+    def _outgrad_norm_and(self, norm, x, residual):
         """norm(x + residual), and the sum."""
-        # A norm that has a type of its own takes the sum in that.
-        takes = isinstance(norm, modules._Norm) and norm.store == stores.DEFAULT_OF_NORMS and (type(norm) is not modules.LlamaRMSNorm or norm.weight.dtype == x.dtype)
-        if takes and x.dtype == residual.dtype and x.shape == residual.shape and _are_alone(norm):
+        if _takes_sum(norm, x, residual):
             return norm.of_sum(x, residual)
         z = x + residual
         return norm(z), z
 
     def __reduce_ex__(self, protocol):
         _, _, *state = super().__reduce_ex__(protocol)
-        return _new, (self.__dict__["_outgrad_was"],), *state
+        return _new, (self.__dict__["_outgrad_was"], self._outgrad_norms), *state
+
+
+def _takes_sum(norm, x, residual):
+    if not (isinstance(norm, modules._Norm) and norm.store == stores.DEFAULT_OF_NORMS and isinstance(x, torch.Tensor) and isinstance(residual, torch.Tensor)):
+        return False
+    # A norm that has a type of its own takes the sum in that.
+    own_type = type(norm) is modules.LlamaRMSNorm and norm.weight.dtype != x.dtype
+    return not own_type and x.dtype == residual.dtype and x.shape == residual.shape and _are_alone(norm)
 
 
 @functools.cache
-def _with_sums_in_norms(kind):
-    """(the class, the names of the norms) like one whose forward has
-
-        hidden_states = residual + hidden_states
-        residual = hidden_states
-        hidden_states = self.norm(hidden_states)
-
-    and which gives each such norm the sum's two parts; None if there is none of these, or no source to be read."""
+def _with_sums_in_norms(kind, norms):
+    """(a class like this one whose forward gives the norms of these names the two parts of a sum where they normalise one, the names of the norms that it does
+    so for); None if there are none, or no source to be read."""
     *wrappers, forward = _unwrapped(kind.__dict__.get("forward"))
     if not inspect.isfunction(forward) or forward.__closure__:
         return None
     try:
-        lines, first = inspect.getsourcelines(forward)
-        definition = ast.parse(textwrap.dedent("".join(lines))).body[0]
-    except (OSError, SyntaxError, IndexError):
+        module = ast.parse("".join(inspect.findsource(forward)[0]))
+    except (OSError, SyntaxError):
         return None
-    if not isinstance(definition, ast.FunctionDef) or definition.decorator_list or not definition.args.args:
+    imports = [node for node in module.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    line = forward.__code__.co_firstlineno
+    definition = next((node for node in ast.walk(module) if isinstance(node, ast.FunctionDef) and node.lineno == line), None)  # none if it has decorators
+    if definition is None or not definition.args.args:
         return None
     for argument in ast.walk(definition.args):
         if isinstance(argument, ast.arg):
             argument.annotation = None
     definition.returns = None
-    ast.increment_lineno(definition, first - 1)
     # A file that was changed after it was imported holds another function than the one that runs.
-    if _body_of(_function_of(definition, forward)) != _body_of(forward):
+    if _body_of(_function_of(definition, imports, forward)) != _body_of(forward):
         return None
-    own, norms = definition.args.args[0].arg, []
-    for node in ast.walk(definition):
-        for field in ("body", "orelse", "finalbody"):
-            statements = getattr(node, field, None)
-            if isinstance(statements, list):
-                _join_sums(statements, own, norms)
-    if not norms:
+    sums = _Sums(definition.args.args[0].arg, norms)
+    definition.body = sums.of_statements(definition.body)
+    if not sums.found:
         return None
-    ours = _function_of(ast.fix_missing_locations(definition), forward)
-    made = type(kind.__name__, (_PreNorm, kind), {"forward": ours, "__module__": kind.__module__, "__qualname__": kind.__qualname__})
+    ours = _function_of(ast.fix_missing_locations(definition), imports, forward)
+    members = {"forward": ours, "_outgrad_norms": norms, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    made = type(kind.__name__, (_WithSumsInNorms, kind), members)
     # What Hugging Face's layers wrap around a forward for checkpoints they wrap around that of a subclass, too.
     *again, _ = _unwrapped(made.forward)
-    return (made, frozenset(norms)) if [each.__code__ for each in wrappers] == [each.__code__ for each in again] else None
+    return (made, frozenset(sums.found)) if [each.__code__ for each in wrappers] == [each.__code__ for each in again] else None
 
 
-def _function_of(definition, like):
-    """What a definition makes where a function was made, with that one's file, defaults and words."""
-    space: dict[str, Any] = {}
-    exec(compile(ast.Module([definition], []), like.__code__.co_filename, "exec"), like.__globals__, space)
-    made = space[definition.name]
-    made.__defaults__, made.__kwdefaults__, made.__doc__, made.__qualname__ = like.__defaults__, like.__kwdefaults__, like.__doc__, like.__qualname__
+def _new(kind, norms):
+    ours, _ = _with_sums_in_norms(kind, norms)
+    return ours.__new__(ours)
+
+
+def _function_of(definition, imports, like):
+    """What a definition makes where a function was made, with that one's globals, defaults and words. imports: those of its module, by which Python calls what a
+    module has in another way than what an object has; they are not run."""
+    code = compile(ast.Module([*imports, definition], []), like.__code__.co_filename, "exec")
+    body = next(one for one in code.co_consts if isinstance(one, types.CodeType) and one.co_name == definition.name)
+    if body.co_freevars:
+        return None
+    made = types.FunctionType(body, like.__globals__, like.__name__, like.__defaults__)
+    made.__kwdefaults__, made.__doc__, made.__qualname__ = like.__kwdefaults__, like.__doc__, like.__qualname__
     return made
 
 
@@ -139,29 +153,78 @@ def _unwrapped(function):
     return functions
 
 
-def _join_sums(statements, own, norms):
-    """Puts one statement in place of each three that add, keep the sum and normalise it; appends the names of the norms."""
-    for k in reversed(range(len(statements) - 2)):
-        add, keep, normalise = statements[k : k + 3]
-        match add, keep, normalise:
-            case (
-                ast.Assign(targets=[ast.Name(id=z)], value=ast.BinOp(left=ast.Name() as x, op=ast.Add(), right=ast.Name() as residual)),
-                ast.Assign(targets=[ast.Name(id=kept)], value=ast.Name(id=z_kept)),
-                ast.Assign(
-                    targets=[ast.Name(id=y)],
-                    value=ast.Call(func=ast.Attribute(value=ast.Name(id=owner), attr=norm), args=[ast.Name(id=z_normalised)], keywords=[]),
-                ),
-            ) if z == z_kept == z_normalised == y != kept and owner == own:
-                results = ast.Tuple([ast.Name(y, ast.Store()), ast.Name(kept, ast.Store())], ast.Store())
-                function = ast.Attribute(ast.Name(own, ast.Load()), "_outgrad_norm_of_sum", ast.Load())
-                call = ast.Call(function, [normalise.value.func, x, residual], [])
-                statements[k : k + 3] = [ast.copy_location(ast.Assign([results], call), add)]
-                norms.append(norm)
+class _Sums(ast.NodeTransformer):
+    """Rewrites the sums that a method gives to norms of its object:
+
+        z = x + r; kept = z; z = self.norm(z)     z, kept = self._outgrad_norm_and(self.norm, x, r)
+        z = x + r; z = self.norm(z)               z = self._outgrad_norm_of(self.norm, x, r)
+        self.norm(x + r)                          self._outgrad_norm_of(self.norm, x, r)
+
+    Where a branch stands between the sum and the norm, as GPT-2's cross attention does, each of its two ways gets both. own: the object's name."""
+
+    def __init__(self, own, norms):
+        self.own, self.norms, self.found = own, norms, set()
+
+    def of_statements(self, statements):
+        statements, k = list(statements), 0
+        while k < len(statements):
+            statements[k : k + 4] = self._joined(statements[k : k + 4])
+            statements[k] = self.visit(statements[k])
+            k += 1
+        return statements
+
+    def _joined(self, statements):
+        match statements:
+            case [ast.Assign(targets=[ast.Name(z)], value=ast.BinOp(x, ast.Add(), residual)), ast.Assign(targets=[ast.Name(kept)], value=ast.Name(z_kept)), normalise, *rest]:
+                if z == z_kept != kept and (norm := self._normalised(normalise, z)) is not None:
+                    results = ast.Tuple([ast.Name(z, ast.Store()), ast.Name(kept, ast.Store())], ast.Store())
+                    return [ast.copy_location(ast.Assign([results], self._call("_outgrad_norm_and", norm, x, residual)), statements[0]), *rest]
+            case [ast.Assign(targets=[ast.Name(z)], value=ast.BinOp(x, ast.Add(), residual)), ast.Assign() as normalise, *rest]:
+                if (norm := self._normalised(normalise, z)) is not None:
+                    return [ast.copy_location(ast.Assign(normalise.targets, self._call("_outgrad_norm_of", norm, x, residual)), statements[0]), *rest]
+            case [ast.Assign(targets=[ast.Name(z)], value=ast.BinOp(op=ast.Add())) as add, ast.If(test) as branch, ast.Assign(value=ast.Name(z_kept)) as keep, normalise]:
+                if z == z_kept and self._normalised(normalise, z) is not None and _reads_names_but(test, z):
+                    for field in ("body", "orelse"):
+                        setattr(branch, field, copy.deepcopy([add, *getattr(branch, field), keep, normalise]))
+                    return [branch]
+        return statements
+
+    def _normalised(self, statement, z):
+        """The norm in z = self.norm(z); None for another statement."""
+        match statement:
+            case ast.Assign(targets=[ast.Name(y)], value=ast.Call(func=norm, args=[ast.Name(of)], keywords=[])) if y == of == z and self._is_norm(norm):
+                return norm
+        return None
+
+    def _is_norm(self, node):
+        return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == self.own and node.attr in self.norms
+
+    def _call(self, method, norm, x, residual):
+        self.found.add(norm.attr)
+        return ast.Call(ast.Attribute(ast.Name(self.own, ast.Load()), method, ast.Load()), [norm, self.visit(x), self.visit(residual)], [])
+
+    def generic_visit(self, node):
+        for field in ("body", "orelse", "finalbody"):
+            if isinstance(statements := getattr(node, field, None), list):
+                setattr(node, field, self.of_statements(statements))
+        return super().generic_visit(node)
+
+    def visit_Call(self, node):
+        match node:
+            case ast.Call(func=norm, args=[ast.BinOp(x, ast.Add(), residual)], keywords=[]) if self._is_norm(norm):
+                return ast.copy_location(self._call("_outgrad_norm_of", norm, x, residual), node)
+        return self.generic_visit(node)
+
+    def visit_FunctionDef(self, node):
+        return node  # of its own names
+
+    visit_Lambda = visit_AsyncFunctionDef = visit_ClassDef = visit_FunctionDef
 
 
-def _new(kind):
-    ours, _ = _with_sums_in_norms(kind)
-    return ours.__new__(ours)
+def _reads_names_but(test, name):
+    """Whether a condition reads names alone, and not this one, so that it may be asked before the name is set."""
+    parts = (ast.Name, ast.Constant, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.boolop, ast.unaryop, ast.cmpop, ast.Load)
+    return all(isinstance(node, parts) and getattr(node, "id", None) != name for node in ast.walk(test))
 
 
 def _norm_takes_all(dropout, norm):
@@ -210,15 +273,16 @@ def _linear_activation_linear(self, hidden_states):
 class Block(NamedTuple):
     ours: type[nn.Module]
     what: str  # runs as one node
+    parts: frozenset[str]  # the norms and activations in it, by their names in the module
 
 
 _LINEAR_ACTIVATION = "Linear and activation"
 
 # By the names of their parts, and the code of their forward.
 _BLOCKS: tuple[tuple[set[str], Callable[..., torch.Tensor], Block], ...] = (
-    ({"dense", "dropout", "LayerNorm"}, _dropout_add_norm, Block(DropoutAddNorm, "dropout, add and norm")),
-    ({"dense", "intermediate_act_fn"}, _linear_activation, Block(LinearActivation, _LINEAR_ACTIVATION)),
-    ({"fc1", "activation_fn", "fc2"}, _linear_activation_linear, Block(LinearActivationLinear, _LINEAR_ACTIVATION)),
+    ({"dense", "dropout", "LayerNorm"}, _dropout_add_norm, Block(DropoutAddNorm, "dropout, add and norm", frozenset({"LayerNorm"}))),
+    ({"dense", "intermediate_act_fn"}, _linear_activation, Block(LinearActivation, _LINEAR_ACTIVATION, frozenset({"intermediate_act_fn"}))),
+    ({"fc1", "activation_fn", "fc2"}, _linear_activation_linear, Block(LinearActivationLinear, _LINEAR_ACTIVATION, frozenset({"activation_fn"}))),
 )
 
 _ACTIVATIONS = (nn.GELU, nn.SiLU, nn.Mish, nn.ELU, modules._Activation)
@@ -230,26 +294,30 @@ def _is_norm(module):
 
 def block_of(module: nn.Module, becomes_norm: Callable[[nn.Module], bool] = _is_norm) -> Block | None:
     """The block that a module is: it has the block's parts and no others, and its class no method but a constructor and a forward, whose code is the block's.
-    An nn.Sequential is one if it has an activation behind a Linear, and any module if its forward normalises a sum and keeps it. becomes_norm: whether a module
-    gets the class of a norm of ours."""
+    An nn.Sequential is one if it has an activation behind a Linear, and any module if its forward normalises a sum. becomes_norm: whether a module gets the class
+    of a norm of ours."""
     kind = type(module)
     if "forward" in module.__dict__:
         return None
     if kind is nn.Sequential:
-        pairs = itertools.pairwise(module)
-        has = any(type(first) is nn.Linear and isinstance(second, _ACTIVATIONS) for first, second in pairs)
-        return Block(Sequence, _LINEAR_ACTIVATION) if has else None
+        pairs = itertools.pairwise(module._modules.items())
+        found = frozenset(name for (_, before), (name, behind) in pairs if type(before) is nn.Linear and isinstance(behind, _ACTIVATIONS))
+        return Block(Sequence, _LINEAR_ACTIVATION, found) if found else None
     methods = {name for name, member in vars(kind).items() if callable(member) or isinstance(member, property)}
     if methods == {"__init__", "forward"} and kind.__bases__ == (nn.Module,):
         code = _code_of(kind.forward)
         for parts, forward, block in _BLOCKS:
             if set(module._modules) == parts and code == _code_of(forward):
                 return block
-    if any(map(becomes_norm, module._modules.values())) and (found := _with_sums_in_norms(kind)) is not None:
-        ours, norms = found
-        if any(becomes_norm(module._modules.get(norm)) for norm in norms):
-            return Block(ours, "add and norm")
+    norms = frozenset(name for name, part in module._modules.items() if part is not None and becomes_norm(part))
+    if norms and (found := _with_sums_in_norms(kind, norms)) is not None:
+        return Block(found[0], "add and norm", found[1])
     return None
+
+
+def why_apart(part: nn.Module) -> str:
+    """Why a norm or an activation is in no block, though the module that it is in has been looked at."""
+    return "no sum of this module goes straight into it" if isinstance(part, modules._Norm) else "it follows no Linear in a forward that is recognised"
 
 
 def _body_of(function):

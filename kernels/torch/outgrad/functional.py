@@ -61,28 +61,29 @@ class _Once(torch.autograd.Function):
         raise RuntimeError(f"outgrad.{ctx.operation}: the second derivative is not known from the output; use PyTorch's own for double backward")
 
 
-def _first_only(operation, compute, *tensors):
-    """compute(*tensors). If a graph of the backward pass is recorded, differentiating it is an error.
+def _recorded(name, gradients, ctx, dy):
+    """gradients(ctx, saved, *dy) while a graph of the backward pass is recorded: differentiating it is an error.
 
     Otherwise the graph would treat the gradients as constants, and a gradient penalty would be silently wrong.
     """
-    return _Once.apply(operation, compute, *tensors) if torch.is_grad_enabled() else compute(*tensors)
+    return _Once.apply(name, lambda *tensors: gradients(ctx, tensors[len(dy) :], *tensors[: len(dy)]), *dy, *ctx.saved_tensors)
 
 
 class _Operation:
     """One operation as two autograd Functions made of the same parts.
 
-    compute(*inputs) gives (result, *more); keep(ctx, inputs, outputs) stores what gradients(ctx, dy) reads. `direct` is
-    the cheap form: with setup_context, which only torch.func needs, a call costs two to seven times as much for small
-    tensors.
+    compute(*inputs) gives (result, *more); keep(ctx, inputs, outputs) stores what gradients(ctx, saved, dy) reads, `saved` being the
+    tensors that it saved. `direct` is the cheap form: with setup_context, which only torch.func needs, a call costs two to seven times
+    as much for small tensors.
 
     without_y: keep stores no result that has a gradient, so nothing would lead from a graph of the backward pass to x, and
-    the error of _first_only would not be met. Hence such an operation has one more output, of no elements, which keep
+    the error of _recorded would not be met. Hence such an operation has one more output, of no elements, which keep
     stores last. shown: how many of the results after the first a call gives beside it; they have no gradients.
     results: how many a call gives that do have gradients, which gradients(ctx, ..) takes; one that does not reach the loss is None.
+    differentiable: gradients are made of operations that have derivatives where a graph of the backward pass is recorded.
     """
 
-    def __init__(self, name, compute, keep, gradients, without_y=False, shown=0, results=1):
+    def __init__(self, name, compute, keep, gradients, without_y=False, shown=0, results=1, differentiable=False):
         if without_y:
             only_compute = compute
 
@@ -109,15 +110,17 @@ class _Operation:
         def refuse_jvp(ctx, *tangents):
             raise NotImplementedError(f"outgrad.{name}: forward-mode derivatives are not supported")
 
-        def by_first(ctx, *dy):
-            return gradients(ctx, *dy[:results])
+        def backward(ctx, *dy):
+            if torch.is_grad_enabled() and not differentiable:
+                return _recorded(name, gradients, ctx, dy[:results])
+            return gradients(ctx, ctx.saved_tensors, *dy[:results])
 
         self.without_y, self.given = without_y, max(1 + shown, results)
         self.direct = type(
             f"{name}_from_output",
             (torch.autograd.Function,),
             # torch.compile accepts no Function with a jvp.
-            {"forward": staticmethod(direct_forward), "backward": staticmethod(by_first if without_y else gradients)},
+            {"forward": staticmethod(direct_forward), "backward": staticmethod(backward)},
         )
         self.transformed = type(
             f"{name}_from_output_transformed",
@@ -125,7 +128,7 @@ class _Operation:
             {
                 "forward": staticmethod(compute),
                 "setup_context": staticmethod(setup_context),
-                "backward": staticmethod(by_first),
+                "backward": staticmethod(backward),
                 "vmap": staticmethod(refuse_vmap),
                 "jvp": staticmethod(refuse_jvp),
             },
@@ -142,10 +145,10 @@ class _Operation:
 
 
 def _parameters(weight, bias):
-    """A norm's parameters as the operators take them: contiguous and of one type."""
+    """A norm's parameters as the operators take them: of one type."""
     if weight is not None and bias is not None and weight.dtype != bias.dtype:
-        weight, bias = weight.float(), bias.float()
-    return None if weight is None else weight.contiguous(), None if bias is None else bias.contiguous()
+        return weight.float(), bias.float()
+    return weight, bias
 
 
 # --- Activations -----------------------------------------------------------------------------------------------------
@@ -166,32 +169,29 @@ _FORMULAS = {
 
 
 def _keeping_y(name, index):
-    def backward(dy, y, mask):
-        return library.activation_backward(dy.contiguous(), y, mask, index)
-
     return _Operation(
         name,
-        lambda x: library.activation_forward(x.contiguous(), index),
+        lambda x: library.activation_forward(x, index),
         lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs),
-        lambda ctx, dy: _first_only(name, backward, dy, *ctx.saved_tensors),
+        lambda ctx, saved, dy: library.activation_backward(dy, *saved, index),
     )
 
 
 def _keeping_parity(name, index):
     return _Operation(
         name,
-        lambda x: (library.activation_forward_parity(x.contiguous(), index),),
+        lambda x: (library.activation_forward_parity(x, index),),
         lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs),
-        lambda ctx, dy: _first_only(name, lambda dy, y: library.activation_backward_parity(dy.contiguous(), y, index), dy, *ctx.saved_tensors),
+        lambda ctx, saved, dy: library.activation_backward_parity(dy, *saved, index),
     )
 
 
 def _keeping_codes(name, encode, decode, dithered):
     """encode(x, seed) gives y and codes, and decode(dy, codes, seed) dx; the seed is None if nothing is dithered."""
 
-    def gradients(ctx, dy):
-        seed, *kept = ctx.saved_tensors
-        return _first_only(name, lambda dy, codes, _: decode(dy.contiguous(), codes, seed), dy, *kept), None
+    def gradients(ctx, saved, dy):
+        seed, codes, _ = saved
+        return decode(dy, codes, seed), None
 
     def keep(ctx, inputs, outputs):
         ctx.save_for_backward(inputs[1], *outputs[1:])
@@ -203,7 +203,7 @@ def _keeping_codes(name, encode, decode, dithered):
 def _keeping_codes_of(name, index, bits, dithered):
     return _keeping_codes(
         name,
-        lambda x, seed: library.activation_forward_code(x.contiguous(), index, bits, seed),
+        lambda x, seed: library.activation_forward_code(x, index, bits, seed),
         lambda dy, codes, seed: library.activation_backward_code(dy, codes, index, bits, seed),
         dithered,
     )
@@ -236,8 +236,8 @@ def _keeping_mxfp8(name, index):
         x = x.contiguous()
         return library.activation_forward(x, index)[0], *library.gelu_forward_mxfp8(x)
 
-    def gradients(ctx, dy):
-        return _first_only(name, lambda dy, *saved: library.gelu_backward_mxfp8(dy.contiguous(), *saved[:-1]), dy, *ctx.saved_tensors)
+    def gradients(ctx, saved, dy):
+        return library.gelu_backward_mxfp8(dy, *saved[:-1])
 
     return _Operation(name, compute, lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs[1:]), gradients, without_y=True)
 
@@ -250,11 +250,9 @@ def _keeping_fp8(name, index, of, bits):
         codes, parts = library.activation_forward_fp8(x, scale, index, of, bits)
         return y, codes, scale, parts
 
-    def gradients(ctx, dy):
-        def compute(dy, codes, scale, parts, _):
-            return library.activation_backward_fp8(dy.contiguous(), codes, parts, scale, index, of, bits)
-
-        return _first_only(name, compute, dy, *ctx.saved_tensors)
+    def gradients(ctx, saved, dy):
+        codes, scale, parts, _ = saved
+        return library.activation_backward_fp8(dy, codes, parts, scale, index, of, bits)
 
     operation = _Operation(name, compute, lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs[1:]), gradients, without_y=True, shown=2)
 
@@ -270,16 +268,13 @@ def _keeping_x(name, index, encode, decode):
     """An operation that keeps an x in few bits: encode(x, how) gives what is kept, and decode(shape, *kept) an x' in
     float32. The backward pass is that of y+bit in float32 from f(x')."""
 
-    def gradients(ctx, dy):
-        def compute(dy, *kept):
-            y, mask = library.activation_forward(decode(dy.shape, *kept[:-1]), index)
-            return library.activation_backward(dy.float().contiguous(), y, mask, index).to(dy.dtype)
-
-        return _first_only(name, compute, dy, *ctx.saved_tensors), None
+    def gradients(ctx, saved, dy):
+        y, mask = library.activation_forward(decode(dy.shape, *saved[:-1]), index)
+        return library.activation_backward(dy.float(), y, mask, index).to(dy.dtype), None
 
     return _Operation(
         name,
-        lambda x, how: (library.activation_forward(x.contiguous(), index)[0], *encode(x, how)),
+        lambda x, how: (library.activation_forward(x, index)[0], *encode(x, how)),
         lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs[1:]),
         gradients,
         without_y=True,
@@ -407,47 +402,43 @@ def gelu(x: torch.Tensor, approximate: Literal["none", "tanh"] = "none", store: 
 
 
 def _linear_keeping_y(name, compute, backward):
-    """An activation of a Linear as one node. compute(x, weight, bias) gives (y, mask), and backward(dy, y, mask, with_dbias) the gradients
-    of the Linear's result, in rows, and of the bias. PyTorch's Linear keeps x and weight, too."""
+    """An activation of a Linear as one node. compute(x, weight, bias) gives (y, mask), and backward(dy, y, mask, with_dbias) the gradient
+    of the Linear's result, and that of the bias if it has it. PyTorch's Linear keeps x and weight, too."""
 
     def keep(ctx, inputs, outputs):
         x, weight, bias = inputs
         ctx.bias_dtype = None if bias is None else bias.dtype
         ctx.save_for_backward(*outputs, x, weight)
 
-    def gradients(ctx, dy):
+    def gradients(ctx, saved, dy):
+        y, mask, x, weight = saved
         for_x, for_weight, for_bias = ctx.needs_input_grad
-
-        def of_inputs(dy, y, mask, x, weight):
-            dz, dbias = backward(dy.contiguous(), y, mask, for_bias)
-            dx = (dz @ weight).view_as(x) if for_x else None
-            dweight = dz.T @ x.reshape(-1, weight.shape[1]) if for_weight else None
-            return dx, dweight, dbias if dbias is None or dbias.dtype == ctx.bias_dtype else dbias.to(ctx.bias_dtype)
-
-        return _first_only(name, of_inputs, dy, *ctx.saved_tensors)
+        dz, dbias = backward(dy, y, mask, for_bias)
+        rows = dz if dz.dim() == 2 else dz.view(-1, weight.shape[0])
+        dweight = rows.t().mm(x if x.dim() == 2 else x.reshape(-1, weight.shape[1])) if for_weight else None
+        if for_bias:
+            dbias = rows.sum(0) if dbias is None else dbias.to(ctx.bias_dtype)
+        return dz.matmul(weight) if for_x else None, dweight, dbias
 
     return _Operation(name, compute, keep, gradients)
 
 
 def _linear_gelu_compute(x, weight, bias):
     z = torch.nn.functional.linear(x, weight)
-    return library.activation_forward(z.contiguous(), 0) if bias is None else library.bias_gelu_forward(z.contiguous(), bias.contiguous())
+    return library.activation_forward(z, 0) if bias is None else library.bias_gelu_forward(z, bias)
 
 
 def _linear_gelu_backward(dy, y, mask, with_dbias):
-    columns = y.shape[-1]
-    dz, dbias = library.bias_gelu_backward(dy, y, mask, columns) if with_dbias else (library.activation_backward(dy, y, mask, 0), None)
-    return dz.view(-1, columns), dbias
+    return library.bias_gelu_backward(dy, y, mask, y.shape[-1]) if with_dbias else (library.activation_backward(dy, y, mask, 0), None)
 
 
 def _linear_activation(index):
     def compute(x, weight, bias):
-        return library.activation_forward(torch.nn.functional.linear(x, weight, bias).contiguous(), index)
+        return library.activation_forward(torch.nn.functional.linear(x, weight, bias), index)
 
     def backward(dy, y, mask, with_dbias):
         # GELU's kernel that gives the bias's gradient too takes more launches, and its sums are in another order than PyTorch's.
-        dz = library.activation_backward(dy, y, mask, index).view(-1, y.shape[-1])
-        return dz, dz.sum(0) if with_dbias else None
+        return library.activation_backward(dy, y, mask, index), None
 
     return _linear_keeping_y("linear_activation", compute, backward)
 
@@ -510,45 +501,38 @@ def _norm_keep(ctx, inputs, kept):
     ctx.save_for_backward(gamma, beta, side_channels, *kept)
 
 
-def _norm_gradients(name, ctx, dy, backward):
-    """backward(dy, kept, columns, gamma, beta, rms, side_channels, with_dgamma, with_dbeta, tau), where kept is what _norm_keep was
-    given."""
-    with_dgamma, with_dbeta = ctx.needs_input_grad[2], ctx.needs_input_grad[3]
-
-    def compute(dy, gamma, beta, side_channels, *kept):
-        parameters = _parameters(gamma, beta)
-        dx, dgamma, dbeta = backward(dy.contiguous(), kept, ctx.columns, *parameters, ctx.rms, side_channels, with_dgamma, with_dbeta, ctx.tau)
-        return dx, _like(gamma, dgamma) if with_dgamma else None, _like(beta, dbeta) if with_dbeta else None
-
-    dx, dgamma, dbeta = _first_only(name, compute, dy, *ctx.saved_tensors)
-    return dx, None, dgamma, dbeta, None, None, None, None, None
+def _norm_gradients(ctx, gamma, beta, dx, dgamma, dbeta):
+    _, _, with_dgamma, with_dbeta, *_ = ctx.needs_input_grad
+    return dx, None, _like(gamma, dgamma) if with_dgamma else None, _like(beta, dbeta) if with_dbeta else None, None, None, None, None, None
 
 
 def _norm_keeping_y(name):
     def compute(x, columns, gamma, beta, eps, rms, side_channels, seen, tau):
-        return library.norm_forward(x.contiguous(), columns, *_parameters(gamma, beta), eps, rms, side_channels, seen, tau)
+        return library.norm_forward(x, columns, *_parameters(gamma, beta), eps, rms, side_channels, seen, tau)
 
-    def backward(dy, kept, columns, gamma, beta, rms, side_channels, *wanted):
-        y, rstd, side_x_hat = kept
-        return library.norm_backward(dy, y, columns, gamma, beta, rstd, rms, side_channels, side_x_hat, *wanted)
+    def gradients(ctx, saved, dy):
+        gamma, beta, side_channels, y, rstd, side_x_hat = saved
+        wanted = ctx.needs_input_grad[2:4]
+        found = library.norm_backward(dy, y, ctx.columns, *_parameters(gamma, beta), rstd, ctx.rms, side_channels, side_x_hat, *wanted, ctx.tau)
+        return _norm_gradients(ctx, gamma, beta, *found)
 
-    return _Operation(name, compute, _norm_keep, lambda ctx, dy: _norm_gradients(name, ctx, dy, backward))
+    return _Operation(name, compute, _norm_keep, gradients)
 
 
 def _norm_keeping_8_bits(name, store):
     def compute(x, columns, gamma, beta, eps, rms, side_channels, seen, tau):
-        return library.norm_forward_8bit(x.contiguous(), columns, *_parameters(gamma, beta), eps, rms, side_channels, store)
+        return library.norm_forward_8bit(x, columns, *_parameters(gamma, beta), eps, rms, side_channels, store)
 
-    def backward(dy, kept, columns, gamma, beta, rms, side_channels, *wanted_and_tau):
-        *wanted, _ = wanted_and_tau
-        codes, scales, rstd, side_x_hat, _ = kept
-        return library.norm_backward_8bit(dy, codes, scales, columns, gamma, beta, rstd, rms, side_channels, side_x_hat, *wanted, store)
+    def gradients(ctx, saved, dy):
+        gamma, beta, side_channels, codes, scales, rstd, side_x_hat, _ = saved
+        kept, wanted = (ctx.columns, *_parameters(gamma, beta), rstd, ctx.rms, side_channels, side_x_hat), ctx.needs_input_grad[2:4]
+        return _norm_gradients(ctx, gamma, beta, *library.norm_backward_8bit(dy, codes, scales, *kept, *wanted, store))
 
     operation = _Operation(
         name,
         compute,
         lambda ctx, inputs, outputs: _norm_keep(ctx, inputs, outputs[1:]),
-        lambda ctx, dy: _norm_gradients(name, ctx, dy, backward),
+        gradients,
         without_y=True,
         shown=2,
     )
@@ -577,15 +561,21 @@ def norm_store_why_not(store, columns):
     return f"{columns} columns are no whole number of groups of {group}, which share a scale" if group and columns % group != 0 else None
 
 
-def checked_norm(function, x, normalized_shape, weight, bias, eps, rms, side_channels, store=stores.DEFAULT_OF_NORMS, seen=None, tau=0.0):
-    """layer_norm or rms_norm. seen, tau: for the module of a norm, what its kernels test (drift.py)."""
+def checked_norm(function, x, normalized_shape, weight, bias, eps, rms, side_channels, seen=None, tau=0.0, store=stores.DEFAULT_OF_NORMS, columns=0):
+    """layer_norm or rms_norm. For the module of a norm: seen, tau: what its kernels test (drift.py); columns: not 0 if the arguments are known to fit."""
+    columns = columns or _columns_of_norm(function, x, normalized_shape, weight, bias, eps, side_channels, store)
+    return _norms[function, store](x, columns, weight, bias, eps, rms, side_channels, seen, tau)
+
+
+def _columns_of_norm(function, x, normalized_shape, weight, bias, eps, side_channels, store):
+    """The columns of a norm; raises an error that says which argument cannot be used, and why."""
     columns = _columns_at_a_glance(x, normalized_shape, weight, bias) if store == stores.DEFAULT_OF_NORMS else 0
     columns = columns or _expect_norm(function, x, normalized_shape, weight, bias, store)
     if not eps >= 0:
         raise ValueError(f"outgrad.{function}: eps is {eps}, which must be at least 0")
     if side_channels is not None:
         _expect_channels(function, side_channels, x)
-    return _norms[function, store](x, columns, weight, bias, eps, rms, side_channels, seen, tau)
+    return columns
 
 
 def _columns_at_a_glance(x, normalized_shape, weight, bias):
@@ -648,7 +638,7 @@ def layer_norm(
     GPU, never a plausible wrong gradient. store: what is kept
     in place of y, "e4m3", "mxfp8" or "int8" (stores.py), on CPUs.
     """
-    return checked_norm("layer_norm", x, normalized_shape, weight, bias, eps, False, side_channels, store)
+    return checked_norm("layer_norm", x, normalized_shape, weight, bias, eps, False, side_channels, store=store)
 
 
 def rms_norm(
@@ -662,7 +652,7 @@ def rms_norm(
     """RMSNorm over the last dimensions: layer_norm without mean and bias. eps defaults to float32's, 2^-23, for each of the
     three types, because PyTorch computes in float32 and takes the eps of that."""
     eps = EPS_OF_RMS if eps is None else eps
-    return checked_norm("rms_norm", x, normalized_shape, weight, None, eps, True, side_channels, store)
+    return checked_norm("rms_norm", x, normalized_shape, weight, None, eps, True, side_channels, store=store)
 
 
 # For each format of a stored y: unit roundoff, half the least subnormal, and the least magnitude that rounds to
@@ -767,7 +757,7 @@ def expect_8_bits(weight, bias, dtype, tau, store, channels):
 
 
 def _dropout_compute(x, seed, p):
-    return (library.dropout(x.contiguous(), seed, p),)
+    return (library.dropout(x, seed, p),)
 
 
 def _dropout_keep(ctx, inputs, outputs):
@@ -775,13 +765,12 @@ def _dropout_keep(ctx, inputs, outputs):
     ctx.save_for_backward(seed)
 
 
-def _dropout_gradients(ctx, dy):
-    # Linear in dy, so it has all derivatives.
-    (seed,) = ctx.saved_tensors
-    return _dropout(dy, seed, ctx.p) if torch.is_grad_enabled() else library.dropout(dy.contiguous(), seed, ctx.p), None, None
+def _dropout_gradients(ctx, saved, dy):
+    (seed,) = saved
+    return _dropout(dy, seed, ctx.p) if torch.is_grad_enabled() else library.dropout(dy, seed, ctx.p), None, None
 
 
-_dropout = _Operation("dropout", _dropout_compute, _dropout_keep, _dropout_gradients)
+_dropout = _Operation("dropout", _dropout_compute, _dropout_keep, _dropout_gradients, differentiable=True)
 
 
 def checked_probability(function, p, training):
@@ -813,7 +802,7 @@ def _norm_of_sum(name, with_z):
 
     def compute(x, residual, seed, p, columns, gamma, beta, eps, rms, side_channels, seen, tau):
         y, rstd, side_x_hat, z = library.norm_forward_of_sum(
-            x.contiguous(), residual.contiguous(), columns, *_parameters(gamma, beta), eps, rms, side_channels, seed, p, with_z, seen, tau
+            x, residual, columns, *_parameters(gamma, beta), eps, rms, side_channels, seed, p, with_z, seen, tau
         )
         return (y, z, rstd, side_x_hat) if with_z else (y, rstd, side_x_hat)
 
@@ -823,61 +812,41 @@ def _norm_of_sum(name, with_z):
         if with_z and not torch.compiler.is_compiling():
             ctx.set_materialize_grads(False)
 
-    def gradients(ctx, dy, dz_next=None):
+    def gradients(ctx, saved, dy, dz_next=None):
         for_x, for_residual, _, _, _, with_dgamma, with_dbeta, *_ = ctx.needs_input_grad
         if dy is None:  # only z reaches the loss
             return dz_next if for_x else None, dz_next if for_residual else None, *[None] * 10
-
-        def backward(dy, dz_next, seed, gamma, beta, side_channels, y, rstd, side_x_hat):
-            dz, dx, dgamma, dbeta = library.norm_backward_of_sum(
-                dy.contiguous(),
-                y,
-                None if dz_next is None else dz_next.contiguous(),
-                ctx.columns,
-                *_parameters(gamma, beta),
-                rstd,
-                ctx.rms,
-                side_channels,
-                side_x_hat,
-                with_dgamma,
-                with_dbeta,
-                seed if for_x else None,
-                ctx.p,
-                ctx.tau,
-            )
-            dx = (dz if seed is None else dx) if for_x else None
-            return dx, dz if for_residual else None, _like(gamma, dgamma) if with_dgamma else None, _like(beta, dbeta) if with_dbeta else None
-
-        dx, dresidual, dgamma, dbeta = _first_only(name, backward, dy, dz_next, *ctx.saved_tensors)
-        return dx, dresidual, None, None, None, dgamma, dbeta, None, None, None, None, None
+        seed, gamma, beta, side_channels, y, rstd, side_x_hat = saved
+        kept = ctx.columns, *_parameters(gamma, beta), rstd, ctx.rms, side_channels, side_x_hat
+        dropped = seed if for_x else None, ctx.p, ctx.tau
+        dz, dx, dgamma, dbeta = library.norm_backward_of_sum(dy, y, dz_next, *kept, with_dgamma, with_dbeta, *dropped)
+        dgamma, dbeta = _like(gamma, dgamma) if with_dgamma else None, _like(beta, dbeta) if with_dbeta else None
+        dx = (dz if seed is None else dx) if for_x else None
+        return dx, dz if for_residual else None, None, None, None, dgamma, dbeta, None, None, None, None, None
 
     return _Operation(name, compute, keep, gradients, results=2 if with_z else 1)
 
 
-_dropout_add_norms = {name: _norm_of_sum(f"dropout_add_{name}", False) for name in ("layer_norm", "rms_norm")}
-_add_norms = {name: _norm_of_sum(f"add_{name}", True) for name in ("layer_norm", "rms_norm")}
+_DROPOUT_ADD, _ADD = ({name: f"{before}_{name}" for name in ("layer_norm", "rms_norm")} for before in ("dropout_add", "add"))
+_dropout_add_norms = {name: _norm_of_sum(function, False) for name, function in _DROPOUT_ADD.items()}
+_add_norms = {name: _norm_of_sum(function, True) for name, function in _ADD.items()}
 
 
-def _columns_of_sum(function, x, residual, normalized_shape, weight, bias, eps, side_channels):
+def _columns_of_sum(function, x, residual, normalized_shape, weight, bias, eps, side_channels, columns):
     """The columns of a norm of x + residual; raises an error that says which argument cannot be used, and why."""
-    if not (_is_usable(x) and _is_usable(residual) and x.device == residual.device):
+    if columns == 0 and not (_is_usable(x) and _is_usable(residual) and x.device == residual.device):
         _expect(function, x=x, residual=residual)
     if residual.shape != x.shape or residual.dtype != x.dtype:
         found = f"x is {x.dtype} of shape {tuple(x.shape)}, residual {residual.dtype} of shape {tuple(residual.shape)}"
         raise ValueError(f"outgrad.{function}: {found}; they must be alike")
-    columns = _columns_at_a_glance(x, normalized_shape, weight, bias) or _expect_norm(function, x, normalized_shape, weight, bias, stores.DEFAULT_OF_NORMS)
-    if not eps >= 0:
-        raise ValueError(f"outgrad.{function}: eps is {eps}, which must be at least 0")
-    if side_channels is not None:
-        _expect_channels(function, side_channels, x)
-    return columns
+    return columns or _columns_of_norm(function, x, normalized_shape, weight, bias, eps, side_channels, stores.DEFAULT_OF_NORMS)
 
 
-def checked_dropout_add_norm(norm, x, residual, normalized_shape, weight, bias, p, eps, training, rms, side_channels, seen=None, tau=0.0):
-    """dropout_add_layer_norm or dropout_add_rms_norm. seen, tau: as of checked_norm."""
-    function = f"dropout_add_{norm}"
+def checked_dropout_add_norm(norm, x, residual, normalized_shape, weight, bias, p, eps, training, rms, side_channels, seen=None, tau=0.0, columns=0):
+    """dropout_add_layer_norm or dropout_add_rms_norm. seen, tau, columns: as of checked_norm."""
+    function = _DROPOUT_ADD[norm]
     p = checked_probability(function, p, training)
-    columns = _columns_of_sum(function, x, residual, normalized_shape, weight, bias, eps, side_channels)
+    columns = _columns_of_sum(function, x, residual, normalized_shape, weight, bias, eps, side_channels, columns)
     seed = new_seed(x.device) if p > 0 else None
     return _dropout_add_norms[norm](x, residual, seed, p, columns, weight, bias, eps, rms, side_channels, seen, tau)
 
@@ -913,9 +882,9 @@ def dropout_add_rms_norm(
     return checked_dropout_add_norm("rms_norm", x, residual, normalized_shape, weight, None, p, eps, training, True, side_channels)
 
 
-def checked_add_norm(norm, x, residual, normalized_shape, weight, bias, eps, rms, side_channels, seen=None, tau=0.0):
-    """add_layer_norm or add_rms_norm. seen, tau: as of checked_norm."""
-    columns = _columns_of_sum(f"add_{norm}", x, residual, normalized_shape, weight, bias, eps, side_channels)
+def checked_add_norm(norm, x, residual, normalized_shape, weight, bias, eps, rms, side_channels, seen=None, tau=0.0, columns=0):
+    """add_layer_norm or add_rms_norm. seen, tau, columns: as of checked_norm."""
+    columns = _columns_of_sum(_ADD[norm], x, residual, normalized_shape, weight, bias, eps, side_channels, columns)
     return _add_norms[norm](x, residual, None, 0.0, columns, weight, bias, eps, rms, side_channels, seen, tau)
 
 

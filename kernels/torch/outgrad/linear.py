@@ -29,15 +29,12 @@ def _keep(ctx, inputs, outputs):
     ctx.save_for_backward(codes, scale, weight, outputs[-1])
 
 
-def _gradients(ctx, dy):
+def _gradients(ctx, saved, dy):
+    codes, scale, weight, _ = saved
     for_x, for_weight, for_bias = ctx.needs_input_grad[:3]
-
-    def compute(dy, codes, scale, weight, _):
-        rows = dy.reshape(-1, weight.shape[0])
-        x = fp8.decode(codes, scale, ctx.of, dy.dtype).view(-1, weight.shape[1]) if for_weight else None
-        return dy @ weight if for_x else None, rows.T @ x if for_weight else None, rows.sum(0) if for_bias else None
-
-    return *functional._first_only("linear", compute, dy, *ctx.saved_tensors), None, None, None
+    rows = dy.reshape(-1, weight.shape[0])
+    x = fp8.decode(codes, scale, ctx.of, dy.dtype).view(-1, weight.shape[1]) if for_weight else None
+    return dy @ weight if for_x else None, rows.T @ x if for_weight else None, rows.sum(0) if for_bias else None, None, None, None
 
 
 def _codes_of(x, of):

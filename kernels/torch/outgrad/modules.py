@@ -201,6 +201,12 @@ class _Found(NamedTuple):
     channels: torch.Tensor | None
     watched: tuple  # (channels, seen, tau) for the kernels in eager mode
 
+    def holds(self, weight, bias):
+        """Whether these parameters have the values that the channels were found for, where values are compared."""
+        if not self.copies:
+            return self.copies is None
+        return torch.equal(weight, self.copies[0]) and (bias is None or torch.equal(bias, self.copies[1]))
+
 
 class _Norm:
     """The common part of LayerNorm and RMSNorm: their behaviour under autocast, and which channels have side
@@ -217,7 +223,8 @@ class _Norm:
     _outgrad_seen = None  # two numbers on the parameters' device, by which the kernels say that a channel has drifted (drift.py)
     _outgrad_looks = -1  # drift.looks when this norm ran last
     _outgrad_name = None  # in a patched model
-    OF_THE_SEARCH = "_outgrad_found", "_outgrad_stale", "_outgrad_changes", "_outgrad_seen", "_outgrad_looks"  # which no copy of a norm has
+    _outgrad_checked = None  # (type, device) of an x whose pass checked all arguments in eager mode
+    OF_THE_SEARCH = "_outgrad_found", "_outgrad_stale", "_outgrad_changes", "_outgrad_seen", "_outgrad_looks", "_outgrad_checked"  # which no copy of a norm has
 
     def __init__(self, *args: Any, store: str = stores.DEFAULT_OF_NORMS, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -265,9 +272,10 @@ class _Norm:
 
     def _find(self, dtype, weight, bias):
         """A _Found; None for a fake weight, which has no values."""
-        transforms, key = torch._C._are_functorch_transforms_active(), self._key(dtype, weight, bias)
-        if not transforms and self._is_known(key, weight, bias):
-            return self._outgrad_found
+        known, transforms = self._outgrad_found, torch._C._are_functorch_transforms_active()
+        key = dtype, self.tau, self.store, weight.device, type(weight), weight.dtype, None if bias is None else bias.dtype
+        if known is not None and known.key == key and not (self._outgrad_stale or transforms) and known.holds(weight, bias):
+            return known
         if weight.is_meta or is_fake(weight):
             return None
         if transforms:
@@ -282,7 +290,7 @@ class _Norm:
             if self._outgrad_seen is None or self._outgrad_seen.device != device:
                 self._outgrad_seen = torch.zeros(2, dtype=torch.int32, device=device)
                 drift.watch(self)
-        if not _equal(channels, None if self._outgrad_found is None else self._outgrad_found.channels):
+        if not _equal(channels, None if known is None else known.channels):
             self._outgrad_changes += 1
         on_host = device.type in drift.AT_ONCE
         watched = (channels, None, 0.0) if on_host else (channels, self._outgrad_seen, self._most_moved(dtype))
@@ -306,17 +314,6 @@ class _Norm:
     def _load_from_state_dict(self, *args, **kwargs):
         super()._load_from_state_dict(*args, **kwargs)
         self.choose_again()
-
-    def _key(self, dtype, weight, bias):
-        return dtype, self.tau, self.store, weight.device, type(weight), weight.dtype, None if bias is None else bias.dtype
-
-    def _is_known(self, key, weight, bias):
-        known = self._outgrad_found
-        if known is None or self._outgrad_stale or known.key != key:
-            return False
-        if not known.copies:
-            return known.copies is None
-        return torch.equal(weight, known.copies[0]) and (bias is None or torch.equal(bias, known.copies[1]))
 
     def _most_moved(self, dtype):
         return functional.largest_storage_error(dtype, self.store) if self.tau is None else self.tau
@@ -347,17 +344,39 @@ class _Norm:
     def _norm(self, x, residual, p, shape, weight, bias, eps, rms):
         if residual is not None and self.store != stores.DEFAULT_OF_NORMS:
             x, residual = functional.dropout(x, p) + residual, None
-        name = "rms_norm" if rms else "layer_norm"
-        channels, *watched = self._side(x, weight, bias)
+        name, found = "rms_norm" if rms else "layer_norm", self._side(x, weight, bias)
+        columns = self._columns_if_checked(x, shape)
         if residual is None:
-            return functional.checked_norm(name, x, shape, weight, bias, eps, rms, channels, self.store, *watched)
-        return functional.checked_dropout_add_norm(name, x, residual, shape, weight, bias, p, eps, True, rms, channels, *watched)
+            y = functional.checked_norm(name, x, shape, weight, bias, eps, rms, *found, self.store, columns)
+        else:
+            y = functional.checked_dropout_add_norm(name, x, residual, shape, weight, bias, p, eps, True, rms, *found, columns)
+        if columns == 0:
+            self._has_checked(x)
+        return y
+
+    def of_lost_sum(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """y of x + residual, in one type and of one shape, as one node; not under autocast."""
+        return self._norm(x, residual, 0.0, *self._arguments())
 
     def of_sum(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(y, z) of z = x + residual, in one type and of one shape, as one node; not under autocast."""
+        """(y, z) of z = x + residual, where z is needed too; as of_lost_sum."""
         shape, weight, bias, eps, rms = self._arguments()
-        channels, *watched = self._side(x, weight, bias)
-        return functional.checked_add_norm("rms_norm" if rms else "layer_norm", x, residual, shape, weight, bias, eps, rms, channels, *watched)
+        found, columns = self._side(x, weight, bias), self._columns_if_checked(x, shape)
+        results = functional.checked_add_norm("rms_norm" if rms else "layer_norm", x, residual, shape, weight, bias, eps, rms, *found, columns)
+        if columns == 0:
+            self._has_checked(x)
+        return results
+
+    def _columns_if_checked(self, x, shape):
+        """The columns if only x is new since all arguments were checked, and is as it was then; 0: they are to be checked. A parameter that has become
+        another since is refused by the operator itself, in fewer words."""
+        if torch.compiler.is_compiling():  # where checks cost nothing, and what a module remembers is a guard
+            return 0
+        return shape[0] if self._outgrad_checked == (x.dtype, x.device) and x.shape[-1:] == shape else 0
+
+    def _has_checked(self, x):
+        if not torch.compiler.is_compiling():
+            self.__dict__["_outgrad_checked"] = x.dtype, x.device
 
     def bound(self, dtype: torch.dtype) -> str:
         """In words, how far an x^ that the backward pass reads from y may be from the x^ of the forward pass."""

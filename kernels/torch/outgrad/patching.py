@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from . import library, modules, stores
-from .blocks import block_of
+from .blocks import block_of, why_apart
 from .bounds import bounds
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -85,8 +85,9 @@ class Report:
     # totals.
     components_before: dict[str, int] = dataclasses.field(default_factory=dict)
     components_after: dict[str, int] = dataclasses.field(default_factory=dict)
-    # (name, class before, what runs as one node) of the blocks of blocks.py.
+    # (name, class before, what runs as one node) of the blocks of blocks.py, and (name, class of the module that it is in, why) of what is in none.
     fused: list[tuple[str, str, str]] = dataclasses.field(default_factory=list)
+    apart: list[tuple[str, str, str]] = dataclasses.field(default_factory=list)
 
     def __str__(self) -> str:
         lines = [f"{len(self.swapped)} modules patched, {len(self.left_alone)} left alone"]
@@ -109,6 +110,8 @@ class Report:
                 lines.append(f"{_shown(s.name)}: {len(s.side_channels)} channels have a side buffer, 4 bytes an element: {shown}")
         for (what, kind), names in _by(((what, kind), name) for name, kind, what in self.fused):
             lines.append(f"{what} as one node: {names} ({kind})")
+        for (kind, why), names in _by(((kind, why), name) for name, kind, why in self.apart):
+            lines.append(f"a node of its own: {names} (in {kind}): {why}")
         for store, names in _by((s.store, s.name) for s in self.swapped if s.store not in (None, stores.DEFAULT)):
             fallback = f"; {stores.DEFAULT} wherever x is float32" if stores.for_type(store, torch.float32) != store else ""
             lines.append(f"store {store}: {names}{fallback}")
@@ -213,7 +216,7 @@ class _Watch:
                 if storage._cdata not in own:
                     sizes[storage._cdata] = storage.nbytes()
                     owners[storage._cdata].add(saved.owner)
-        kinds = {name: module.__dict__.get("_outgrad_was", type(module)).__name__ for name, module in self.model.named_modules()}
+        kinds = {name: _kind_before(module) for name, module in self.model.named_modules()}
         alone, components = collections.Counter(), collections.Counter()
         for storage, names in owners.items():
             if len(names) == 1:
@@ -372,7 +375,7 @@ def patch(
         report.total_before, before, report.components_before, _ = _run(model, example, "forward pass before")
     parameter = next((p for p in model.parameters() if p.is_floating_point()), None)
     settings = [(module, dict(module.__dict__)) for module in model.modules() if _is_patched(module)]
-    swapped, fused = [], []
+    swapped, fused, in_blocks = [], [], set()
 
     def becomes_norm(child):
         ours = None if child is None else _replacement(child, parameter, known)[0]
@@ -395,7 +398,12 @@ def patch(
             module.__dict__["_outgrad_was"] = kind
             module.__class__ = block.ours
             fused.append(module)
+            in_blocks.update(id(module._modules[part]) for part in block.parts)
             report.fused.append((name, kind.__name__, block.what))
+    for one, (module, _) in zip(report.swapped, swapped, strict=True):
+        if one.name and isinstance(module, (modules._Norm, modules._Activation)) and id(module) not in in_blocks:
+            outer = model.get_submodule(one.name.rpartition(".")[0])
+            report.apart.append((one.name, _kind_before(outer), why_apart(module)))
     types = {}
     try:
         for name, module in model.named_modules():
@@ -465,6 +473,11 @@ def _describe(one, module, dtype):
 
 def _is_patched(module):
     return "_outgrad_was" in module.__dict__
+
+
+def _kind_before(module):
+    """The name of the class that a module has without patch."""
+    return module.__dict__.get("_outgrad_was", type(module)).__name__
 
 
 def _restore(module):

@@ -19,11 +19,9 @@ def _keep(ctx, inputs, outputs):
     ctx.save_for_backward(*outputs[1:])
 
 
-def _gradients(ctx, dy):
-    def compute(dy, codes, _):
-        return library.softmax_backward_code(dy.contiguous(), codes, ctx.columns)
-
-    return functional._first_only("softmax", compute, dy, *ctx.saved_tensors), None
+def _gradients(ctx, saved, dy):
+    codes, _ = saved
+    return library.softmax_backward_code(dy, codes, ctx.columns), None
 
 
 _softmax = functional._Operation("softmax", _compute, _keep, _gradients, without_y=True)

@@ -144,7 +144,7 @@ class Adds(Subtracts):
 
 def test_only_this_code_is_recognised():
     assert blocks.block_of(Subtracts()) is None
-    assert blocks.block_of(Adds()) is None, "what a class inherits is not looked at"
+    assert blocks.block_of(Adds()).ours is not blocks.DropoutAddNorm, "what a class inherits is not looked at"
     from transformers.models.bert.modeling_bert import BertOutput
 
     config = transformers.BertConfig(hidden_size=8, intermediate_size=16)
@@ -153,7 +153,7 @@ def test_only_this_code_is_recognised():
     more.adapter = nn.Linear(8, 8)
     replaced = BertOutput(config)
     replaced.forward = lambda *_: None
-    assert blocks.block_of(more) is None and blocks.block_of(replaced) is None
+    assert blocks.block_of(more).ours is not blocks.DropoutAddNorm and blocks.block_of(replaced) is None
 
 
 def mlps():
@@ -236,13 +236,17 @@ def pre_norm(name):
         model = model_of("vit")
         return model, example_of("vit"), [module for module in model.modules() if type(module).__name__ == "ViTLayer"]
     torch.manual_seed(1)
+    if name == "gpt2":
+        sizes = {"vocab_size": 97, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64}
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
+        return model, example_of("bert"), list(model.transformer.h)
     sizes = {"vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
     return model, example_of("bert"), list(model.model.layers)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", ["llama", "vit"])
+@pytest.mark.parametrize("name", ["llama", "vit", "gpt2"])
 def test_a_pre_norm_layer_normalises_its_sum_in_one_node(name, dtype, monkeypatch):
     model, example, layers = pre_norm(name)
     model = model.to(dtype)
@@ -263,11 +267,11 @@ def test_a_pre_norm_layer_normalises_its_sum_in_one_node(name, dtype, monkeypatc
     for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert near(step(copied, example), expected) and list(copied.state_dict()) == list(parts.state_dict())
         outgrad.unpatch(copied)
-    if name == "llama":
+    if name != "vit":
         model.gradient_checkpointing_enable({"use_reentrant": False})
         assert near(step(model, example), expected)
         model.gradient_checkpointing_disable()
-    norm, seen = next(module for key, module in layers[0].named_modules() if key.endswith("after") or key.startswith("post")), []
+    norm, seen = next(module for key, module in layers[0].named_modules() if key.endswith("after") or key.startswith("post") or key == "ln_2"), []
     hook = norm.register_forward_hook(lambda module, *_: seen.append(module))
     assert near(step(model, example), expected) and seen == [norm]
     hook.remove()
@@ -306,6 +310,39 @@ class InheritsIt(PreNorm):
     pass
 
 
+class PostNorm(nn.Module):
+    """Sums that nothing else needs: as BART has them, as DistilBERT has them, and in a branch."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third, self.linear = nn.LayerNorm(8), nn.LayerNorm(8), nn.LayerNorm(8), nn.Linear(8, 8)
+
+    def forward(self, x, more=None, other=1):
+        y = self.linear(x)
+        y = x + y
+        y = self.first(y)
+        y = self.second(self.linear(y) + y if more is None else y + more)
+        y = self.second(self.linear(y) + y)
+        z = y + x
+        if more is not None and other:
+            z = z * self.linear(self.second(z + more))
+            z = z - more
+        kept = z
+        z = self.third(z)
+        return kept * self.linear(z + y), sum(self.linear(part + y).mean() for part in z)
+
+
+class Reads(PreNorm):
+    def forward(self, x):
+        """What the branch asks is the sum itself."""
+        y = x + self.linear(x)
+        if y is not None:
+            y = 2 * y
+        kept = y
+        y = self.second(y)
+        return kept + y
+
+
 def test_a_sum_is_found_by_the_source_alone(monkeypatch):
     model, x = PreNorm(), torch.randn(3, 8, requires_grad=True)
     parts = unfused(model, monkeypatch)
@@ -327,6 +364,52 @@ def test_a_sum_is_found_by_the_source_alone(monkeypatch):
     eight_bits = PreNorm()
     outgrad.patch(eight_bits, store={"norm": "e4m3"})
     eight_bits(x).sum().backward()
+
+
+def test_sums_that_nothing_else_needs(monkeypatch):
+    model, x, more = PostNorm(), torch.randn(3, 8, requires_grad=True), torch.randn(3, 8)
+    parts = unfused(model, monkeypatch)
+    report = outgrad.patch(model)
+    assert [what for *_, what in report.fused] == ["add and norm"] and report.apart == []
+    calls = []
+    for name in ("of_sum", "of_lost_sum"):
+        own = getattr(outgrad.LayerNorm, name)
+        monkeypatch.setattr(outgrad.LayerNorm, name, lambda self, *a, own=own, name=name: calls.append(name) or own(self, *a))
+    for arguments, made in (((), ["of_lost_sum"] * 2 + ["of_sum"]), ((more,), ["of_lost_sum"] * 3), ((more, 0), ["of_lost_sum"] * 2 + ["of_sum"])):
+        (ours, rest), (theirs, their_rest) = model(x, *arguments), parts(x, *arguments)
+        assert torch.equal(ours, theirs) and torch.equal(rest, their_rest) and calls == made
+        calls.clear()
+        for a, b in zip(*(torch.autograd.grad((y.sum() + r), (x, *of.parameters())) for y, r, of in ((ours, rest, model), (theirs, their_rest, parts))), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+    assert blocks.block_of(Reads()) is None
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_pytorchs_own_layer(norm_first, monkeypatch):
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, 0.0, "gelu", batch_first=True, norm_first=norm_first), 2, enable_nested_tensor=False)
+    x = torch.randn(2, 3, 8)
+    parts = unfused(model, monkeypatch)
+    expected = [torch.autograd.grad(parts(x).square().sum(), parts.parameters())]
+    report = outgrad.patch(model)
+    assert [name for name, *_ in report.fused] == ["layers.0", "layers.1"]
+    found = [torch.autograd.grad(model(x).square().sum(), model.parameters())]
+    assert all(map(torch.equal, expected[0], found[0]))
+    with torch.no_grad():
+        assert torch.equal(model.eval()(x), parts.eval()(x))
+
+
+def test_what_is_in_no_block_is_said():
+    model, _, _ = pre_norm("llama")
+    report = outgrad.patch(model)
+    said = {name: (kind, why) for name, kind, why in report.apart}
+    assert said["model.layers.1.input_layernorm"] == ("LlamaDecoderLayer", "no sum of this module goes straight into it")
+    assert said["model.layers.0.mlp.act_fn"] == ("LlamaMLP", "it follows no Linear in a forward that is recognised")
+    assert not any("post_attention" in name for name in said)
+    line = "a node of its own: model.layers.0.input_layernorm and 1 more (in LlamaDecoderLayer): no sum of this module goes straight into it"
+    assert line in str(report).splitlines()
+    shared = nn.GELU()
+    report = outgrad.patch(nn.ModuleList([shared, nn.Sequential(nn.Linear(4, 4), shared)]))
+    assert report.apart == [], "a module with two places is in the block of one of them"
 
 
 def test_a_file_that_is_no_longer_what_runs_is_not_believed(tmp_path, monkeypatch):

@@ -280,6 +280,35 @@ def reads_in_second_step(model, example):
     return every[1].reads, every[0].all, every[1].all
 
 
+# What an operator launches on a GPU: ours as cuda_test.py counts it with a driver that stands in for one, PyTorch's at least. Views and arrays without
+# values launch nothing, any other operator one kernel.
+LAUNCHES = {"norm_backward": 2, "norm_backward_of_sum": 2, "native_layer_norm_backward": 2} | dict.fromkeys(
+    ("detach", "empty", "empty_like", "empty_strided", "expand", "new_empty", "select", "slice", "split", "squeeze", "t", "transpose", "unbind", "unsqueeze", "view", "_unsafe_view"), 0
+)
+
+
+def test_a_step_of_bert_launches_fewer_kernels_than_pytorchs(as_on_a_device, monkeypatch):
+    from patching_test import example_of, model_of
+
+    def launched(model):
+        _, _, calls = reads_in_second_step(model, example_of("bert"))
+        return collections.Counter({name: LAUNCHES.get(name, 1) * count for name, count in calls.items()})
+
+    def as_on_a_gpu(x, p=0.5, training=True, inplace=False):
+        return torch.native_dropout(x, p, training)[0] if training and p > 0 else x
+
+    model = model_of("bert", dropout=0.1).train().to(torch.bfloat16)
+    with monkeypatch.context() as patched:
+        patched.setattr(nn.functional, "dropout", as_on_a_gpu)
+        theirs = launched(model)
+    outgrad.patch(model)
+    ours = launched(model)
+    # A layer's two blocks of dropout, addition and norm launch three kernels each way before, and two after, the seed's among them. The dropouts behind the
+    # embeddings and before the classifier have a seed, too, and a look at all norms' numbers takes two more.
+    alone, looks = 2, 2
+    assert theirs.total() - ours.total() >= 4 * model.config.num_hidden_layers - alone - looks > 0, (theirs - ours, ours - theirs)
+
+
 # --- Parameters in 16 bits -------------------------------------------------------------------------------------------
 
 

@@ -95,17 +95,25 @@ def test_pytorchs_checker_has_no_objection(dtype, n):
         assert len(result) == 4
 
 
+def strided(value):
+    """The same elements, every other one of an array."""
+    return torch.stack((value, torch.zeros_like(value)), -1)[..., 0] if isinstance(value, torch.Tensor) else value
+
+
 @pytest.mark.parametrize("dtype", FORMATS)
-def test_strided_and_expanded_arguments_are_refused_by_operators(dtype):
-    """Who calls an operator has made its arrays dense (functional.py does)."""
-    wide = torch.randn(8, 66).to(dtype)
-    for x in (wide[:, ::2], torch.tensor(1.0).to(dtype).expand(8, 33)):
-        with pytest.raises(RuntimeError, match="contiguous"):
-            library.activation_forward(x, 0)
-        with pytest.raises(RuntimeError, match="contiguous"):
-            library.dropout(x, SEED, 0.5)
-        with pytest.raises(RuntimeError, match="contiguous"):
-            library.norm_forward(x, 33, None, None, 1e-5, False, None)
+def test_elements_that_lie_apart(dtype):
+    """Every operator takes its arrays as they lie, as PyTorch's own do."""
+    for operator, values in arguments(dtype, 33):
+        apart = tuple(map(strided, values))
+        assert not any(a.is_contiguous() for a in apart if isinstance(a, torch.Tensor) and a.numel() > 1)
+        dense, found = operator(*values), operator(*apart)
+        for a, b in zip(*(r if isinstance(r, tuple) else (r,) for r in (dense, found)), strict=True):
+            assert b.is_contiguous()
+            assert torch.equal(a.view(torch.uint8), b.view(torch.uint8)), operator
+    one = torch.tensor(1.0).to(dtype)
+    assert torch.equal(library.activation_forward(one.expand(8, 33), 0)[0], library.activation_forward(one.repeat(8, 33), 0)[0])
+    with pytest.raises(RuntimeError, match="seen is no array"):
+        library.norm_forward(one.repeat(8, 33), 33, None, None, 1e-5, False, None, strided(torch.zeros(2, dtype=torch.int32)), 1.0)
 
 
 def test_operators_refuse_what_they_cannot_do():
