@@ -65,7 +65,8 @@ class RowBuilder {
       const auto largest = static_cast<float>(composite.right_limit());
       const double least = m.kMasked ? std::max(0.0, static_cast<double>(composite.y_star().mid())) : composite.left_limit();
       if (m.kYMax > largest) throw kernels::SpecError(fmt::format("y_max: {} is beyond f's largest value; {} is not", m.kYMax, largest));
-      if (!(static_cast<double>(m.kYMax) > least)) throw kernels::SpecError(fmt::format("y_max: {} is not above {:.9g}: no y is left to be fitted", m.kYMax, least));
+      if (!(static_cast<double>(m.kYMax) > least))
+        throw kernels::SpecError(fmt::format("y_max: {} is not above {:.9g}: no y is left to be fitted", m.kYMax, least));
     } else if (bounded_right_) {
       m.kYMax = static_cast<float>(composite.right_limit());
     } else {

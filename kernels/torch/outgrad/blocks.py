@@ -117,7 +117,7 @@ def _with_sums_in_norms(kind, norms):
     if _body_of(_function_of(definition, imports, forward)) != _body_of(forward):
         return None
     sums = _Sums(definition.args.args[0].arg, norms)
-    definition.body = sums.of_statements(definition.body)
+    sums.generic_visit(definition)
     if not sums.found:
         return None
     ours = _function_of(ast.fix_missing_locations(definition), imports, forward)
@@ -165,13 +165,16 @@ class _Sums(ast.NodeTransformer):
     def __init__(self, own, norms):
         self.own, self.norms, self.found = own, norms, set()
 
-    def of_statements(self, statements):
-        statements, k = list(statements), 0
-        while k < len(statements):
+    def generic_visit(self, node):
+        super().generic_visit(node)
+        for field in ("body", "orelse", "finalbody"):
+            if isinstance(statements := getattr(node, field, None), list):
+                self._join(statements)
+        return node
+
+    def _join(self, statements):
+        for k in range(len(statements)):  # which become fewer
             statements[k : k + 4] = self._joined(statements[k : k + 4])
-            statements[k] = self.visit(statements[k])
-            k += 1
-        return statements
 
     def _joined(self, statements):
         match statements:
@@ -186,6 +189,7 @@ class _Sums(ast.NodeTransformer):
                 if z == z_kept and self._normalised(normalise, z) is not None and _reads_names_but(test, z):
                     for field in ("body", "orelse"):
                         setattr(branch, field, copy.deepcopy([add, *getattr(branch, field), keep, normalise]))
+                        self._join(getattr(branch, field))
                     return [branch]
         return statements
 
@@ -201,19 +205,14 @@ class _Sums(ast.NodeTransformer):
 
     def _call(self, method, norm, x, residual):
         self.found.add(norm.attr)
-        return ast.Call(ast.Attribute(ast.Name(self.own, ast.Load()), method, ast.Load()), [norm, self.visit(x), self.visit(residual)], [])
-
-    def generic_visit(self, node):
-        for field in ("body", "orelse", "finalbody"):
-            if isinstance(statements := getattr(node, field, None), list):
-                setattr(node, field, self.of_statements(statements))
-        return super().generic_visit(node)
+        return ast.Call(ast.Attribute(ast.Name(self.own, ast.Load()), method, ast.Load()), [norm, x, residual], [])
 
     def visit_Call(self, node):
+        self.generic_visit(node)
         match node:
             case ast.Call(func=norm, args=[ast.BinOp(x, ast.Add(), residual)], keywords=[]) if self._is_norm(norm):
                 return ast.copy_location(self._call("_outgrad_norm_of", norm, x, residual), node)
-        return self.generic_visit(node)
+        return node
 
     def visit_FunctionDef(self, node):
         return node  # of its own names
