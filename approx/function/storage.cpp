@@ -161,8 +161,8 @@ std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Form
       Edge e;
       e.x = inverse(y);
       e.g = composite.gradient(e.x, 1)[0];
-      // Where f is steep far from 0, f' moves over a bracket by more than kAbove makes up for. A step of Newton's method in balls narrows it.
-      if (e.g.upper() - e.g.lower() > kWideEdge * scale && (e.g.positive() || e.g.negative())) {
+      // Where a user's own f is steep far from 0, f' moves over a bracket by more than kAbove makes up for. A step of Newton's method in balls narrows it.
+      if (ends_at_reach && e.g.upper() - e.g.lower() > kWideEdge * scale && (e.g.positive() || e.g.negative())) {
         const Ball middle = e.x.midpoint();
         e.x = middle - (f.value_ball(middle) - y) / e.g;
         e.g = composite.gradient(e.x, 1)[0];
