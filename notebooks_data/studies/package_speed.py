@@ -1,5 +1,5 @@
 """Speed of the PyTorch package beside PyTorch's own on a CPU: forward and backward through autograd, and the operators by themselves; on a row of 64
-elements, where the host's work around the operators counts, more operations through autograd.
+elements, where the host's work around the operators counts, more operations through autograd, and beside two of them a node that does nothing else.
 
 `python notebooks_data/studies/package_speed.py --write` measures, and writes package_speed.json beside this file; --show prints it. All ways run in turn
 in each round. The ratio of PyTorch's time to ours is taken round by round; its median stands with the interval that holds it with 99% confidence, by
@@ -81,6 +81,38 @@ def ways_of_layer_norm(x, dy):
     }
 
 
+class BareSiLU(torch.autograd.Function):
+    """The least that a node written in Python does around the operators."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y, mask = library.activation_forward(x, SILU)
+        ctx.save_for_backward(y, mask)
+        return y
+
+    @staticmethod
+    def backward(ctx, dy):
+        return library.activation_backward(dy, *ctx.saved_tensors, SILU)
+
+
+class BareLayerNorm(torch.autograd.Function):
+    """Likewise."""
+
+    @staticmethod
+    def forward(ctx, x, gamma, beta):
+        y, rstd, ctx.side = library.norm_forward(x, x.shape[-1], gamma, beta, EPS, False, None)
+        ctx.save_for_backward(gamma, beta, y, rstd)
+        return y
+
+    @staticmethod
+    def backward(ctx, dy):
+        gamma, beta, y, rstd = ctx.saved_tensors
+        return library.norm_backward(dy, y, y.shape[-1], gamma, beta, rstd, False, None, ctx.side, True, True)
+
+
+SILU = library.ACTIVATIONS.index("silu")
+
+
 def only_through_autograd(ours, theirs, *shapes):
     """Ways of an operation, whose further arguments are parameters of these shapes."""
 
@@ -112,6 +144,8 @@ KINDS = {"gelu": ways_of_gelu, "layer_norm": ways_of_layer_norm}
 # Measured on few elements, where what stands around the operators takes the time.
 KINDS_OF_FEW = KINDS | {
     "silu": only_through_autograd(outgrad.silu, F.silu),
+    "silu, bare node": only_through_autograd(BareSiLU.apply, F.silu),
+    "layer_norm, bare node": only_through_autograd(BareLayerNorm.apply, lambda x, g, b: F.layer_norm(x, x.shape[-1:], g, b), columns, columns),
     "rms_norm": only_through_autograd(lambda x, g: outgrad.rms_norm(x, x.shape[-1:], g), lambda x, g: F.rms_norm(x, x.shape[-1:], g), columns),
     "dropout": only_through_autograd(lambda x: outgrad.dropout(x, P), lambda x: F.dropout(x, P)),
     "dropout_add_layer_norm": with_residual(
