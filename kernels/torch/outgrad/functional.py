@@ -834,7 +834,7 @@ _add_norms = {name: _norm_of_sum(function, True) for name, function in _ADD.item
 
 def _columns_of_sum(function, x, residual, normalized_shape, weight, bias, eps, side_channels, columns):
     """The columns of a norm of x + residual; raises an error that says which argument cannot be used, and why."""
-    if columns == 0 and not (_is_usable(x) and _is_usable(residual) and x.device == residual.device):
+    if not (_is_usable(residual) and _is_usable(x) and x.device == residual.device):
         _expect(function, x=x, residual=residual)
     if residual.shape != x.shape or residual.dtype != x.dtype:
         found = f"x is {x.dtype} of shape {tuple(x.shape)}, residual {residual.dtype} of shape {tuple(residual.shape)}"

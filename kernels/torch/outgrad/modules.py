@@ -223,7 +223,7 @@ class _Norm:
     _outgrad_seen = None  # two numbers on the parameters' device, by which the kernels say that a channel has drifted (drift.py)
     _outgrad_looks = -1  # drift.looks when this norm ran last
     _outgrad_name = None  # in a patched model
-    _outgrad_checked = None  # (type, device) of an x whose pass checked all arguments in eager mode
+    _outgrad_checked = None  # (type and device of x, store) of a pass that checked all arguments in eager mode
     OF_THE_SEARCH = "_outgrad_found", "_outgrad_stale", "_outgrad_changes", "_outgrad_seen", "_outgrad_looks", "_outgrad_checked"  # which no copy of a norm has
 
     def __init__(self, *args: Any, store: str = stores.DEFAULT_OF_NORMS, **kwargs: Any) -> None:
@@ -372,11 +372,11 @@ class _Norm:
         another since is refused by the operator itself, in fewer words."""
         if torch.compiler.is_compiling():  # where checks cost nothing, and what a module remembers is a guard
             return 0
-        return shape[0] if self._outgrad_checked == (x.dtype, x.device) and x.shape[-1:] == shape else 0
+        return shape[0] if self._outgrad_checked == (x.dtype, x.device, self.store) and x.shape[-1:] == shape else 0
 
     def _has_checked(self, x):
         if not torch.compiler.is_compiling():
-            self.__dict__["_outgrad_checked"] = x.dtype, x.device
+            self.__dict__["_outgrad_checked"] = x.dtype, x.device, self.store
 
     def bound(self, dtype: torch.dtype) -> str:
         """In words, how far an x^ that the backward pass reads from y may be from the x^ of the forward pass."""

@@ -398,6 +398,17 @@ def test_pytorchs_own_layer(norm_first, monkeypatch):
         assert torch.equal(model.eval()(x), parts.eval()(x))
 
 
+def test_layers_of_bart_and_distilbert():
+    from transformers.models.bart.modeling_bart import BartConfig, BartEncoderLayer
+    from transformers.models.distilbert.modeling_distilbert import DistilBertConfig, TransformerBlock
+
+    sizes = {"d_model": 16, "encoder_attention_heads": 2, "encoder_ffn_dim": 24, "dropout": 0.0}
+    for layer in (BartEncoderLayer(BartConfig(**sizes, attn_implementation="eager")), TransformerBlock(DistilBertConfig(dim=16, n_heads=2, hidden_dim=24))):
+        norms = {name for name, part in layer.named_children() if isinstance(part, nn.LayerNorm)}
+        block = blocks.block_of(layer)
+        assert len(norms) == 2 and block.parts == norms and block.what == "add and norm"
+
+
 def test_what_is_in_no_block_is_said():
     model, _, _ = pre_norm("llama")
     report = outgrad.patch(model)
@@ -452,3 +463,12 @@ def test_a_norm_takes_a_residual():
             y = function(leaf)
             results.append((y, *torch.autograd.grad(y, [leaf, norm.weight], dy)))
         assert all(map(torch.equal, *results))
+    # Arguments that differ from those of the passes before are looked at all the same.
+    norm = outgrad.LayerNorm(8)
+    norm(x, residual)
+    with pytest.raises(TypeError, match="residual is no tensor but list"):
+        norm(x, [1.0])
+    with pytest.raises(ValueError, match="must be alike"):
+        norm(x, residual[:2])
+    with pytest.raises(ValueError, match="does not end in normalized_shape"):
+        norm(x[:, :4])
