@@ -360,7 +360,7 @@ carried() {
 }
 
 torch_stage() {
-  local header seconds ends=60 few=(--modes "pure bf16" --recipes "eager + SDPA|ours")  # a row that is begun takes up to a minute
+  local header seconds workers=() ends=60 few=(--modes "pure bf16" --recipes "eager + SDPA|ours|eager + SDPA, graph|ours, graph")  # a row that is begun takes up to a minute
   if ! has_torch; then
     say "SKIPPED: PyTorch with CUDA is not importable"
     return 0
@@ -373,7 +373,9 @@ torch_stage() {
   say "== the package, ${header:-without a tuned header}"
   export PYTHONPATH="$package:$root/tests/kernels/torch:$root/notebooks_data/studies" PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1
   export OUTGRAD_CACHE="$build/torch-cache" OUTGRAD_SOURCE_DIR="$root" OUTGRAD_BINARY_DIR="$build"
-  step 90 "$python" -m pytest -q -p no:cacheprovider --durations=5 --rootdir "$root/tests/kernels/torch" "$root/tests/kernels/torch/gpu_test.py"
+  # A test waits for compilers of kernels most of its time.
+  if [[ $(nproc) -ge 8 ]] && "$python" -c 'import xdist' > /dev/null 2>&1; then workers=(-n 6); fi
+  step 90 "$python" -m pytest -q -p no:cacheprovider "${workers[@]}" --durations=5 --rootdir "$root/tests/kernels/torch" "$root/tests/kernels/torch/gpu_test.py"
   say "== memory, largest batch and speed"
   seconds=$(searching "$ends")
   if [[ $seconds -lt 1 ]]; then seconds=1; fi

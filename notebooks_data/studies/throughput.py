@@ -1,13 +1,16 @@
 """Memory, largest batch and speed of BERT-Large, RoBERTa-Large and GPT-2 medium in training, as Hugging Face has them, on one GPU: PyTorch's own eager,
-with fused attention, compiled, and compiled with the flag that recomputes more; and patched by outgrad.
+with fused attention, captured in a CUDA graph, compiled, and compiled with the flag that recomputes more; and patched by outgrad.
 
 A step is forward pass, backward pass and AdamW, on sequences of 512 random words, with dropout 0.1. `python notebooks_data/studies/throughput.py --write`
 writes throughput.json beside this file, replaced as results come; --seconds ends it early, and what it left out is not in the file. The largest batch is
 found by trying: the file has the largest that ran, and the smallest of those tried that did not. Speeds are medians over steps, at one batch for all
-recipes and at each one's largest. Without a GPU, --device cpu --tiny runs all of it on small models, without memory and largest batch.
+recipes and at each one's largest. Forward and backward alone are timed at three batches, with the time that the GPU's kernels take of it and how many
+they are: what is not in kernels is the host's. Without a GPU, --device cpu --tiny runs all of it on small models, without memory, largest batch, kernels
+and graphs.
 """
 
 import argparse
+import collections
 import contextlib
 import gc
 import json
@@ -26,6 +29,8 @@ RESULT = pathlib.Path(__file__).with_suffix(".json")
 SCHEMA = "outgrad.throughput/1"
 LENGTH, P, MIB = 512, 0.1, 2**20
 COMMON_BATCH = 16  # at which all recipes are compared
+BATCHES = (4, 16, 64)  # of forward and backward alone
+MOST_KERNELS = 16  # those that take longest are in the file by name
 WARM_STEPS, STEPS, MOST_SECONDS = 3, 15, 6.0  # of one figure
 TRIES = 6  # for the largest batch
 RESERVE = 0.01  # of memory: what the driver and the allocator's rounding take
@@ -44,15 +49,21 @@ TINY = {"bert": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads
         "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 99, "bos_token_id": 0, "eos_token_id": 0}}  # fmt: skip
 # Type of parameters; whether autocast to bf16 is on.
 MODES = {"pure bf16": (torch.bfloat16, False), "bf16 autocast": (torch.float32, True), "fp32": (torch.float32, False)}
-# Attention, whether patched (and the norms' type under autocast), whether compiled (and with the flag).
+# No word is padding here. Hugging Face's "sdpa" makes no mask then, but where it is captured or compiled (transformers 5.17) a mask of ones, with which PyTorch
+# takes its slowest attention: BERT-Large's pass at a batch of 16 takes 105 ms in a graph, and 54 out of it.
+SDPA = "sdpa_without_mask"
+Recipe = collections.namedtuple("Recipe", "attention norms compiled graph", defaults=(None, None, False))
+# Attention; whether patched, and the norms' type under autocast; whether compiled, and with the flag; whether captured in a CUDA graph.
 RECIPES = {
-    "eager + SDPA": ("sdpa", None, None),
-    "ours": ("sdpa", "fp32", None),
-    "eager": ("eager", None, None),
-    "ours, norms in bf16": ("sdpa", "autocast", None),
-    "compile": ("sdpa", None, "default"),
-    "compile + flag": ("sdpa", None, "flag"),
-    "ours, compiled": ("sdpa", "fp32", "default"),
+    "eager + SDPA": Recipe(SDPA),
+    "ours": Recipe(SDPA, "fp32"),
+    "eager + SDPA, graph": Recipe(SDPA, graph=True),
+    "ours, graph": Recipe(SDPA, "fp32", graph=True),
+    "eager": Recipe("eager"),
+    "ours, norms in bf16": Recipe(SDPA, "autocast"),
+    "compile": Recipe(SDPA, compiled="default"),
+    "compile + flag": Recipe(SDPA, compiled="flag"),
+    "ours, compiled": Recipe(SDPA, "fp32", "default"),
 }
 
 
@@ -61,31 +72,80 @@ class Training:
 
     def __init__(self, model, mode, recipe, device, tiny):
         import transformers
+        import transformers.integrations.sdpa_attention
 
-        self.device, (dtype, self.autocast) = device, MODES[mode]
-        attention, norms, self.compiled = RECIPES[recipe]
+        self.device, (dtype, self.autocast), self.recipe = device, MODES[mode], RECIPES[recipe]
+        transformers.AttentionInterface.register(SDPA, transformers.integrations.sdpa_attention.sdpa_attention_forward)
+        transformers.AttentionMaskInterface.register(SDPA, lambda *_, **__: None)
         kind, shape = MODELS[model]
         config = transformers.AutoConfig.for_model(kind, **(TINY[kind] if tiny else shape))
         self.words = config.vocab_size
         factory = transformers.AutoModelForCausalLM if kind == "gpt2" else transformers.AutoModelForMaskedLM
         torch.manual_seed(1)
-        self.model = factory.from_config(config, attn_implementation=attention).to(device=device, dtype=dtype).train()
-        if norms is not None:
-            outgrad.patch(self.model, norms=norms)
-        self.forward = torch.compile(self.model) if self.compiled else self.model
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5, fused=device == "cuda")
+        with torch.device(device):
+            self.model = factory.from_config(config, attn_implementation=self.recipe.attention)
+        self.model.to(dtype=dtype).train()
+        if self.recipe.norms is not None:
+            outgrad.patch(self.model, norms=self.recipe.norms)
+        self.forward = torch.compile(self.model) if self.recipe.compiled else self.model
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5, fused=device == "cuda", capturable=self.recipe.graph)
+        self.captured = None  # (what, batch), the words that it reads, the graph, its loss
 
-    def step(self, batch, length):
-        tokens = torch.randint(0, self.words, (batch, length), device=self.device)
-        if self.compiled:
+    def random_words(self, batch, length):
+        return torch.randint(0, self.words, (batch, length), device=self.device)
+
+    def eager_passes(self, tokens):
+        """Forward and backward."""
+        if self.recipe.compiled:
             torch._dynamo.mark_dynamic(tokens, 0)
-        flag = functorch_config.patch(ban_recompute_materialized_backward=False) if self.compiled == "flag" else contextlib.nullcontext()
-        with flag, torch.autocast(self.device, torch.bfloat16, enabled=self.autocast):
+        flag = functorch_config.patch(ban_recompute_materialized_backward=False) if self.recipe.compiled == "flag" else contextlib.nullcontext()
+        with flag, torch.autocast(self.device, torch.bfloat16, enabled=self.autocast, cache_enabled=not self.recipe.graph):
             loss = self.forward(input_ids=tokens, labels=tokens).loss
             loss.backward()
+        return loss.detach()
+
+    def eager_step(self, tokens):
+        loss = self.eager_passes(tokens)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return loss.detach()
+        return loss
+
+    def run(self, what, tokens):
+        """`what` of this object's functions on these words, from the graph where the recipe has one. The last graph stays, no other."""
+        if not self.recipe.graph:
+            return what(tokens)
+        key = what.__name__, tuple(tokens.shape)
+        if self.captured is None or self.captured[0] != key:
+            self.captured = None
+            self.captured = key, *self.capture(what, tokens.clone())
+        _, words, graph, loss = self.captured
+        words.copy_(tokens)
+        graph.replay()
+        return loss
+
+    def capture(self, what, words):
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_STEPS):
+                self.optimizer.zero_grad(set_to_none=True)
+                what(words)
+        torch.cuda.current_stream().wait_stream(stream)
+        self.optimizer.zero_grad(set_to_none=True)
+        gc.collect()
+        torch.cuda.empty_cache()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            loss = what(words)
+        return words, graph, loss
+
+    def step(self, batch, length):
+        return self.run(self.eager_step, self.random_words(batch, length))
+
+    def passes(self, tokens):
+        if not self.recipe.graph:  # what a graph has captured writes gradients, and adds to none
+            self.optimizer.zero_grad(set_to_none=True)
+        return self.run(self.eager_passes, tokens)
 
 
 def peak_bytes(training, batch, length):
@@ -128,19 +188,48 @@ def largest_batch(runs, of_small, room):
     return ran, failed
 
 
-def sequences_per_second(training, batch, length):
-    """Median over steps, each between two waits for the device."""
-    wait = torch.cuda.synchronize if training.device == "cuda" else lambda: None
+def waiting(device):
+    return torch.cuda.synchronize if device == "cuda" else lambda: None
+
+
+def timed(call, device):
+    """Seconds of each of several calls, each between two waits for the device, after some that are not counted."""
+    wait = waiting(device)
     for _ in range(WARM_STEPS):
-        training.step(batch, length)
+        call()
     wait()
     times, begun = [], time.perf_counter()
     while len(times) < STEPS and (len(times) < 3 or time.perf_counter() - begun < MOST_SECONDS):
         start = time.perf_counter()
-        training.step(batch, length)
+        call()
         wait()
         times.append(time.perf_counter() - start)
+    return times
+
+
+def sequences_per_second(training, batch, length):
+    times = timed(lambda: training.step(batch, length), training.device)
     return {"batch": batch, "sequences_per_s": batch / statistics.median(times), "step_s": times}
+
+
+def kernels_of(call):
+    """What the GPU did in a call: its time in kernels, copies and fills, their number, and those that took longest."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        call()
+        torch.cuda.synchronize()
+    events = [e for e in profile.key_averages() if e.device_type == torch.autograd.DeviceType.CUDA]  # the others are calls of the driver
+    found = sorted(((e.key, e.count, e.self_device_time_total / 1e3) for e in events), key=lambda row: -row[2])
+    longest = [{"name": name[:120], "count": count, "ms": ms} for name, count, ms in found[:MOST_KERNELS]]
+    return {"kernels_ms": sum(ms for _, _, ms in found), "launches": sum(count for _, count, _ in found), "longest": longest}
+
+
+def forward_and_backward(training, batch, length):
+    tokens = training.random_words(batch, length)
+    times = timed(lambda: training.passes(tokens), training.device)
+    row = {"batch": batch, "ms": 1e3 * statistics.median(times), "s": times}
+    if training.device == "cuda":
+        row |= kernels_of(lambda: training.passes(tokens))
+    return row
 
 
 def at_largest_batch(training, row, length):
@@ -178,13 +267,19 @@ def measure_at_common_batch(row, device, tiny):
         begun, common = time.perf_counter(), 4 if tiny else COMMON_BATCH
         row["first_loss"] = training.step(2, length).item()
         row["first_step_s"] = time.perf_counter() - begun
-        if device == "cuda":
+        if device == "cuda" and not training.recipe.graph:  # a graph has its memory for itself, and all of it all the time
             training.step(4, length)
             row["small_peak_bytes"] = [(b, peak_bytes(training, b, length)) for b in (4, 8)]
             (b0, m0), (b1, m1) = row["small_peak_bytes"]
             row["mib_per_sequence"] = (m1 - m0) / (b1 - b0) / MIB
             row["peak_mib"] = {"batch": common, "mib": peak_bytes(training, common, length) / MIB}
         row["at_common_batch"] = sequences_per_second(training, common, length)
+        row["forward_and_backward"] = []
+        for batch in (2, 4) if tiny else BATCHES:
+            try:
+                row["forward_and_backward"].append(forward_and_backward(training, batch, length))
+            except torch.OutOfMemoryError:
+                row["forward_and_backward"].append({"batch": batch, "failed": "out of memory"})
 
     trained(row, device, tiny, work)
 
@@ -206,7 +301,11 @@ def ratio(rows, row, of):
     return of(row) / of(base) if base is not None and of(row) and of(base) else None
 
 
-def line_of(rows, row):
+def passes_at(batch, key):
+    return lambda row: next((at.get(key) for at in row.get("forward_and_backward", ()) if at["batch"] == batch), None)
+
+
+def line_of(rows, row, batches):
     def cell(of, form):
         value, times = of(row), ratio(rows, row, of)
         return "-" if value is None else format(value, form) + (f" ({times:.2f})" if times else "")
@@ -215,14 +314,24 @@ def line_of(rows, row):
         return cell(lambda r: r.get(name, {}).get("sequences_per_s"), ".1f")
 
     bytes_of_each, largest = cell(lambda r: r.get("mib_per_sequence"), ".1f"), cell(lambda r: r.get("largest_batch"), "d")
+    passes = "".join(f"{cell(passes_at(batch, 'ms'), '.1f'):>15}" for batch in batches)
+    on_gpu = "".join(f"{cell(passes_at(batch, 'kernels_ms'), '.1f'):>15}" for batch in batches)
     failed = f"  then FAILED: {row['failed']}" if "failed" in row else ""
-    return f"{row['model']:15}{row['mode']:14}{row['recipe']:17}{bytes_of_each:>14}{largest:>16}{speed('at_largest_batch'):>18}{speed('at_common_batch'):>18}{failed}"
+    return (f"{row['model']:15}{row['mode']:14}{row['recipe']:21}{bytes_of_each:>14}{largest:>16}{speed('at_largest_batch'):>18}{speed('at_common_batch'):>18}"
+            f"{passes}{on_gpu}{cell(passes_at(batches[1], 'launches'), 'd'):>13}{failed}")  # fmt: skip
+
+
+def batches_of(found):
+    return (2, 4, 64) if found["tiny"] else BATCHES
 
 
 def table(found):
-    head = [f"{found['device']}, PyTorch {found['torch']}, transformers {found['transformers']}; (x) against eager + SDPA",
-            f"{'':46}{'MiB/sequence':>14}{'largest batch':>16}{'seq/s there':>18}{'seq/s at ' + str(COMMON_BATCH):>18}"]  # fmt: skip
-    return head + [line_of(found["rows"], row) for row in found["rows"]]
+    batches = batches_of(found)
+    passes = "".join(f"{'ms at ' + str(batch):>15}" for batch in batches)
+    on_gpu = "".join(f"{'GPU at ' + str(batch):>15}" for batch in batches)
+    head = [f"{found['device']}, PyTorch {found['torch']}, transformers {found['transformers']}; (x) against eager + SDPA; ms, GPU, launches: of forward and backward",
+            f"{'':50}{'MiB/sequence':>14}{'largest batch':>16}{'seq/s there':>18}{'seq/s at ' + str(COMMON_BATCH):>18}{passes}{on_gpu}{'launches':>13}"]  # fmt: skip
+    return head + [line_of(found["rows"], row, batches) for row in found["rows"]]
 
 
 def choices(parser, text, known, what):
@@ -273,9 +382,9 @@ def main():
         return time.perf_counter() - begun <= options.seconds
 
     def keep(row):
-        searched = options.device != "cuda" or all("at_largest_batch" in one or "failed" in one for one in found["rows"])
+        searched = all("at_largest_batch" in one or "failed" in one for one in found["rows"] if "small_peak_bytes" in one)
         found["complete"] = searched and len(found["rows"]) == len(wanted)
-        print(line_of(found["rows"], row), flush=True)
+        print(line_of(found["rows"], row, batches_of(found)), flush=True)
         if options.write or options.out:
             written(path, found)
 
@@ -287,7 +396,7 @@ def main():
         measure_at_common_batch(found["rows"][-1], options.device, options.tiny)
         keep(found["rows"][-1])
     searched = 0
-    for row in (row for row in found["rows"] if options.device == "cuda" and "failed" not in row):
+    for row in (row for row in found["rows"] if "small_peak_bytes" in row and "failed" not in row):
         if not has_time():
             break
         measure_at_largest_batch(row, options.device, options.tiny)

@@ -1,4 +1,8 @@
-"""The package on a GPU: the CPU's bits, streams, graphs, checkpoints, compiled code. Skipped where PyTorch has no CUDA device."""
+"""The package on a GPU: the CPU's bits, streams, graphs, checkpoints, compiled code; that no pass waits, that a captured step is the eager one, and that a
+drift of gamma is found. Skipped where PyTorch has no CUDA device."""
+
+import copy
+import warnings
 
 import pytest
 import torch
@@ -7,8 +11,11 @@ if not torch.cuda.is_available():
     pytest.skip("PyTorch has no CUDA device here", allow_module_level=True)
 
 import outgrad
+from drift_test import N, exact, fresh, gradients as gradients_of_norm, one_step, put  # noqa: F401
 from operators_test import FORMATS, LENGTHS, arguments
 from outgrad import library, stores
+from patching_test import example_of, model_of
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 
@@ -62,6 +69,26 @@ def test_norms_have_the_cpus_bits(dtype, rms, rows, columns):
         same((y, rstd, x_hat), library.norm_forward(*on_gpu(values)))
         values = (dy, y, columns, g, beta, rstd, rms, channels, x_hat, True, not rms)
         same(library.norm_backward(*values), library.norm_backward(*on_gpu(values)))
+
+
+@pytest.mark.parametrize("rms", [False, True])
+@pytest.mark.parametrize("of", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_norms_with_parameters_in_16_bits_have_the_cpus_bits(dtype, of, rms):
+    generator = torch.Generator().manual_seed(4)
+    x, dy, residual = (torch.randn(40, 768, generator=generator).to(dtype) for _ in range(3))
+    gamma, beta = (torch.rand(768, generator=generator).add(0.5).to(of) for _ in range(2))
+    beta, seed, side = None if rms else beta, torch.tensor([7]), torch.tensor([0, 700], dtype=torch.int32)
+    values = (x, 768, gamma, beta, 1e-5, rms, side)
+    y, rstd, x_hat = library.norm_forward(*values)
+    same((y, rstd, x_hat), library.norm_forward(*on_gpu(values)))
+    values = (dy, y, 768, gamma, beta, rstd, rms, side, x_hat, True, not rms)
+    same(library.norm_backward(*values), library.norm_backward(*on_gpu(values)))
+    values = (x, residual, 768, gamma, beta, 1e-5, rms, side, seed, 0.25, True)
+    y, rstd, x_hat, total = library.norm_forward_of_sum(*values)
+    same((y, rstd, x_hat, total), library.norm_forward_of_sum(*on_gpu(values)))
+    values = (dy, y, residual, 768, gamma, beta, rstd, rms, side, x_hat, True, not rms, seed, 0.25)
+    same(library.norm_backward_of_sum(*values), library.norm_backward_of_sum(*on_gpu(values)))
 
 
 @pytest.mark.parametrize("store", stores.OF_X)
@@ -180,3 +207,194 @@ def test_bytes_are_what_is_counted():
     before = torch.cuda.memory_allocated()
     y = outgrad.gelu(x)
     assert torch.cuda.memory_allocated() - before == y.numel() * 2 + y.numel() // 8
+
+
+# --- Whole models ------------------------------------------------------------------------------------------------------
+
+models = pytest.mark.parametrize("name", ["bert", "gpt2", "roberta", "vit"])
+
+
+def training_of(name, patched):
+    """A model in bf16 with dropout, what it learns from, and an optimizer that may be captured."""
+    model = model_of(name, dropout=0.1).train().to("cuda", torch.bfloat16)
+    example = {key: t.to("cuda", torch.bfloat16 if t.is_floating_point() else t.dtype) for key, t in example_of(name).items()}
+    if patched:
+        outgrad.patch(model)
+    return model, example, torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True, capturable=True)
+
+
+def waits(model, example, optimizer):
+    """What makes the host wait for the device in forward and backward of the second step."""
+    for passes in range(2):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn" if passes == 1 else "default")
+            try:
+                model(**example).loss.backward()
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        optimizer.step()
+        optimizer.zero_grad()
+    return [str(w.message) for w in told if "called a synchronizing" in str(w.message)]
+
+
+@models
+def test_no_pass_waits(name):
+    """But where the model's own code does."""
+    assert len(waits(*training_of(name, patched=True))) <= len(waits(*training_of(name, patched=False)))
+
+
+def test_the_debug_mode_sees_a_wait():
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        torch.ones(1, device="cuda").item()
+        torch.cuda.set_sync_debug_mode("default")
+    assert any("called a synchronizing" in str(w.message) for w in told)
+
+
+def whole_step(model, example, optimizer):
+    with sdpa_kernel(SDPBackend.MATH):  # the sums of the others have no fixed order
+        loss = model(**example).loss
+        loss.backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return loss.detach()
+
+
+def captured(training):
+    """The graph of a whole step and its loss, after steps outside of it."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            whole_step(*training)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = whole_step(*training)
+    return graph, loss
+
+
+def after_steps(name, patched, in_graph):
+    """The losses of three steps, which come after three, and what the parameters are then."""
+    torch.manual_seed(11)
+    training = training_of(name, patched)
+    if in_graph:
+        graph, result = captured(training)
+    else:
+        for _ in range(3):
+            whole_step(*training)
+    losses = []
+    for seed in (1, 2, 3):
+        torch.manual_seed(seed)
+        if in_graph:
+            graph.replay()
+        else:
+            result = whole_step(*training)
+        losses.append(result.clone())
+    outgrad.look_for_drift()
+    return [*losses, *(p.detach().clone() for p in training[0].parameters())]
+
+
+@models
+def test_a_captured_step_is_the_eager_one(name):
+    """Forward, backward and AdamW, bit for bit, with dropout."""
+    eager = after_steps(name, patched=True, in_graph=False)
+    again = after_steps(name, patched=True, in_graph=False)
+    assert all(map(torch.equal, eager, again)), "two eager runs differ: nothing can be compared with them"
+    try:
+        replayed = after_steps(name, patched=True, in_graph=True)
+    except RuntimeError as ours:
+        try:
+            after_steps(name, patched=False, in_graph=True)
+        except RuntimeError as theirs:
+            pytest.skip(f"the model's own code cannot be captured: {theirs}")
+        raise AssertionError("the model can be captured, and patched it cannot") from ours
+    assert all(map(torch.equal, eager, replayed)) and not torch.equal(eager[0], eager[1])
+
+
+# --- Drift -------------------------------------------------------------------------------------------------------------
+
+
+class InGraph:
+    """A norm whose forward and backward passes are one graph, captured anew by `capture`."""
+
+    def __init__(self, module, x, dy):
+        self.module, self.x, self.dy = module, x, dy
+        self.capture()
+
+    def capture(self):
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            gradients_of_norm(self.module, self.module, self.x, self.dy)
+        torch.cuda.current_stream().wait_stream(stream)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.results = gradients_of_norm(self.module, self.module, self.x, self.dy)
+
+    def gradients(self):
+        self.graph.replay()
+        return [t.clone() for t in self.results]
+
+
+def ways_of_running(way, module, x, dy):
+    """Of the gradients of a step; what is to be done when a drift was found."""
+    if way == "graph":
+        graph = InGraph(module, x, dy)
+        return graph.gradients, graph.capture
+    torch._dynamo.reset()
+    function = torch.compile(module, fullgraph=True) if way == "compiled" else module
+    return lambda: gradients_of_norm(function, module, x, dy), lambda: None
+
+
+ways = pytest.mark.parametrize("way", ["eager", "compiled", "graph"])
+
+
+def near(got, want, tolerance):
+    return all((a.cpu().double() - b).norm() <= tolerance * b.norm() for a, b in zip(got, want, strict=True))
+
+
+def norm_and_arrays(dtype=torch.float32):
+    module = outgrad.LayerNorm(N, device="cuda", dtype=dtype)
+    x, dy = (torch.randn(256, N, generator=torch.Generator().manual_seed(seed)).to("cuda", dtype) for seed in (1, 2))
+    return module, x, dy
+
+
+@ways
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_gamma_that_jumps_gives_nan_and_is_named(way, dtype):
+    module, x, dy = norm_and_arrays(dtype)
+    put(module, 1.0, 4.0)
+    run, again = ways_of_running(way, module, x, dy)
+    tolerance = 1e-4 if dtype == torch.float32 else 3e-2
+    assert near(run(), exact(module, x, dy), tolerance)
+    outgrad.look_for_drift() if way == "graph" else one_step(module)
+    put(module, 0.01, 4.0)
+    dx, dgamma, dbeta = run()
+    assert dx.isnan().all() and dgamma.isnan().nonzero().flatten().tolist() == [5] and dbeta.isfinite().all()
+    with pytest.raises(RuntimeError, match="a LayerNorm of 64 channels moved so far at once that their output no longer gives the gradient, which was NaN"):
+        if way == "graph":
+            outgrad.look_for_drift()
+        for _ in range(2):  # the first step only orders a copy
+            one_step(module)
+    again()
+    assert near(run(), exact(module, x, dy), tolerance)
+    outgrad.look_for_drift()
+
+
+@ways
+def test_a_gamma_that_drifts_slowly_never_gives_a_wrong_gradient(way):
+    module, x, dy = norm_and_arrays()
+    run, again = ways_of_running(way, module, x, dy)
+    gamma = 1.0
+    while gamma > 0.01:
+        put(module, gamma, 4.0)
+        assert near(run(), exact(module, x, dy), 1e-4)
+        outgrad.look_for_drift() if way == "graph" else one_step(module)
+        if module._outgrad_stale:
+            again()
+        gamma *= 0.85
+    run()
+    assert module._outgrad_found.channels.tolist() == [5]

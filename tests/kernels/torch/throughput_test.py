@@ -58,6 +58,7 @@ def test_all_of_it_runs(run, monkeypatch, capsys, tmp_path, models, recipes, bac
         losses = [row["first_loss"] for row in found["rows"] if row["model"] == model]
         assert max(losses) - min(losses) < 0.2, "the same model under all recipes, but for the dropout"
     assert all(row["at_common_batch"]["sequences_per_s"] > 0 for row in found["rows"])
+    assert all([at["batch"] for at in row["forward_and_backward"] if at["ms"] > 0] == [2, 4] for row in found["rows"])
     capsys.readouterr()
     assert run("--show", "--out", file) == 0
     assert capsys.readouterr().out.count("ours") == recipes.count("ours") * len(models.split("|"))
