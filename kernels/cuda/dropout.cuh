@@ -1,8 +1,7 @@
 // Dropout by counter on a GPU: kernels/dropout.h element by element, and hence with the host's bits. An octet uses the
 // words of two counters.
 //
-// The seed lies in device memory, where a generator put it. So nothing waits for the seed, and a graph that is launched
-// again reads the seed of that launch.
+// A seed in device memory, where a generator put it, is read by each launch, a graph's included. A seed that the host knows saves that generator's launch.
 #pragma once
 
 #include "kernels/cuda/dropped.cuh"
@@ -14,11 +13,11 @@ namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 // The contract is that of kernels/host/dropout.h, with rule = dropout_rule(p). y may equal x.
 template <class T, class Schedule = DropoutSchedule>
 __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwardSchedule<Schedule, T>.resident_blocks)
-    dropout(const T* x, T* y, i64 n, const u64* seed, DropoutRule rule) {
+    dropout(const T* x, T* y, i64 n, Seed seed, DropoutRule rule) {
   constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T>;
   static_assert(schedule_holds<kSchedule>());
   using Own = ShareOf<kSchedule, T, T>;
-  const Dropping dropping = {*seed, rule};
+  const Dropping dropping = {seed.at != nullptr ? *seed.at : seed.value, rule};
   over_octets<kSchedule>(
       n, is_aligned<kSchedule, T, T>(x, x, y),
       [&](u64 first) {
@@ -56,7 +55,7 @@ cudaError_t launch_dropout(const T* x, T* y, i64 n, const u64* seed, double p, c
   const Extent out = extent_of(y, n);
   if ((y != x && overlap(out, extent_of(x, n))) || overlap(out, extent_of(seed, 1))) return cudaErrorInvalidValue;
   static constinit ResidentBlocks resident;
-  return launch_octets<kForwardSchedule<Schedule, T>>(dropout<T, Schedule>, DeviceKernel::dropout, resident, n, stream, x, y, n, seed, dropout_rule(p));
+  return launch_octets<kForwardSchedule<Schedule, T>>(dropout<T, Schedule>, DeviceKernel::dropout, resident, n, stream, x, y, n, Seed{seed}, dropout_rule(p));
 }
 #endif
 

@@ -7,7 +7,7 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
-// An array's dropout, with the seed as it was read from device memory.
+// An array's dropout; key: the seed.
 struct Dropping {
   static constexpr int kWords = 4;  // of one counter
   u64 key;

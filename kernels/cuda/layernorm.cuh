@@ -238,7 +238,7 @@ cudaError_t launch_forward(const NormForwardArrays<T>& a, cudaStream_t stream) {
   const i64 size = a.rows * a.n;
   if (!operands_hold({operand(a.x, size), operand(a.residual, Residual ? size : 0), optional(gamma, a.n), optional(beta, a.n),
                       written(a.z, StoresZ ? size : 0, a.x, a.residual), written(a.y, size, a.x, a.residual), written(a.rstd, a.rows),
-                      operand(a.dropout.seed, Drops ? 1 : 0), operand(a.side.channels, a.side.count), written(a.side.x_hat, a.rows * a.side.count)})) {
+                      operand(a.dropout.seed.at, Drops ? 1 : 0), operand(a.side.channels, a.side.count), written(a.side.x_hat, a.rows * a.side.count)})) {
     return cudaErrorInvalidValue;
   }
   if (a.rows == 0) return cudaSuccess;
@@ -267,7 +267,7 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const f
   if (workspace_words < words) return cudaErrorInvalidValue;
   const i64 size = a.rows * a.n;
   if (!operands_hold({operand(a.dy, size), operand(a.y, size), operand(a.dz_next, Residual ? size : 0), optional(gamma, a.n), optional(beta, a.n),
-                      operand(a.rstd, a.rows), written(a.dx, size, a.dy, a.dz_next), operand(a.dropout.seed, Drops ? 1 : 0),
+                      operand(a.rstd, a.rows), written(a.dx, size, a.dy, a.dz_next), operand(a.dropout.seed.at, Drops ? 1 : 0),
                       written(static_cast<T*>(a.dropout.dx), Drops ? size : 0), optional(written(dgamma, a.n)), optional(written(dbeta, a.n)),
                       operand(a.side.channels, a.side.count), operand(a.side.x_hat, a.rows * a.side.count), written(workspace, words)})) {
     return cudaErrorInvalidValue;
@@ -371,7 +371,7 @@ cudaError_t launch_dropout_add_norm_forward(const T* x, const T* residual, const
   if (seed != nullptr && !dropout_holds(p)) return cudaErrorInvalidValue;
   NormForwardArrays<T> a = {x, residual, gamma, beta, rows, n, eps, z, y, rstd, side};
   if (seed == nullptr) return detail::launch_forward<N, T, Schedule, true, false, false>(a, stream);
-  a.dropout = {.seed = seed, .rule = dropout_rule(p)};
+  a.dropout = {.seed = {seed}, .rule = dropout_rule(p)};
   return z != nullptr ? detail::launch_forward<N, T, Schedule, true, true, true>(a, stream)
                       : detail::launch_forward<N, T, Schedule, true, true, false>(a, stream);
 }
@@ -388,7 +388,7 @@ cudaError_t launch_dropout_add_norm_backward(const T* dy, const T* y, const T* d
     return detail::launch_backward<N, T, Schedule, true>(a, gamma, beta, dgamma, dbeta, workspace, workspace_words, stream);
   }
   if (!dropout_holds(p)) return cudaErrorInvalidValue;
-  a.dropout = {seed, dropout_rule(p), dx};
+  a.dropout = {{seed}, dropout_rule(p), dx};
   if (dz_next == nullptr) return detail::launch_backward<N, T, Schedule, false, true>(a, gamma, beta, dgamma, dbeta, workspace, workspace_words, stream);
   return detail::launch_backward<N, T, Schedule, true, true>(a, gamma, beta, dgamma, dbeta, workspace, workspace_words, stream);
 }

@@ -91,9 +91,9 @@ inline constexpr int kNormThreads = kTreeLanes * Schedule::kSchedule.row_warps *
 template <bool Drops>
 __device__ __forceinline__ Dropping dropping_of(const NormDropout& dropout) {
   if constexpr (!Drops) return {};
-  const u64* seed = dropout.seed;
+  const u64* seed = dropout.seed.at;
   forget(seed);  // read where it is needed, in a backward for each row: kept meanwhile, it would take registers that the sums need
-  return {__ldg(seed), dropout.rule};
+  return {seed != nullptr ? __ldg(seed) : dropout.seed.value, dropout.rule};
 }
 
 // Whole: the octet begins with a counter's first word.

@@ -76,9 +76,15 @@ struct ParameterIn<ParameterFormat::bf16> {
   using Type = BF16;
 };
 
+// A dropout's seed: where it lies in device memory, or, if that is null, its value.
+struct Seed {
+  const u64* at = nullptr;
+  u64 value = 0;
+};
+
 // For a norm's kernels that are instances with dropout: of x before the residual is added, and of dz, which gives dx.
 struct NormDropout {
-  const u64* seed = nullptr;  // in device memory
+  Seed seed = {};
   DropoutRule rule = {};
   void* dx = nullptr;  // of a backward, in the format of dz
 };

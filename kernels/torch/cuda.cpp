@@ -681,17 +681,35 @@ void Cuda::softmax_backward_code(outgrad_format format, const void* dy, const vo
 
 // ---- Dropout --------------------------------------------------------------------------------------------------------
 
-void Cuda::dropout(outgrad_format format, const void* x, void* y, i64 n, const std::uint64_t* seed, double p) const {
+namespace {
+
+kernels::cuda::Seed device_seed(const SeedOf& seed) { return seed.on_host ? kernels::cuda::Seed{nullptr, *seed.at} : kernels::cuda::Seed{seed.at}; }
+
+}  // namespace
+
+void Cuda::dropout(outgrad_format format, const void* x, void* y, i64 n, const SeedOf& seed, double p) const {
   require(kernels::dropout_holds(p), "dropout", "p must lie in [0, 1]");
   if (n == 0) return;
   const At at(device_, stream_);
   const GpuSchedule schedule = forward_schedule(kernels::cuda::DropoutSchedule::kSchedule, format);
   const Kernel& code = elementwise_kernel(at.gpu, DeviceKernel::dropout, format, "", false, schedule);
+  kernels::cuda::Seed own = device_seed(seed);
   kernels::DropoutRule rule = kernels::dropout_rule(p);
-  launch_over(at, DeviceKernel::dropout, code, schedule, n, {&x, &y, &n, &seed, &rule});
+  launch_over(at, DeviceKernel::dropout, code, schedule, n, {&x, &y, &n, &own, &rule});
 }
 
 // ---- Bias + GELU ----------------------------------------------------------------------------------------------------
+
+namespace {
+
+// What comes before and after a norm's main kernels, for parameters in a format.
+const Kernels& norm_helpers(Gpu& gpu, kernels::Norm norm, outgrad_format format, outgrad_format parameters) {
+  static_assert(OUTGRAD_F32 == 0 && OUTGRAD_F16 == 1 && OUTGRAD_BF16 == 2, "in the order of ParameterFormat");
+  return gpu.kernels_of(key_of("norm helpers", GpuNormSchedule{}, format, norm, parameters), 0,
+                        [&] { return jit::norm_helper_source(norm, type_of(format), true, static_cast<kernels::ParameterFormat>(parameters)); });
+}
+
+}  // namespace
 
 void Cuda::bias_gelu_forward(outgrad_format format, const void* x, const void* bias, outgrad_format bias_format, i64 rows, i64 n, void* y,
                              std::uint32_t* mask) const {
@@ -712,26 +730,35 @@ void Cuda::bias_gelu_forward(outgrad_format format, const void* x, const void* b
 }
 
 std::size_t Cuda::bias_workspace_bytes(outgrad_format, i64 rows, i64 n) const {
-  return static_cast<std::size_t>(kernels::cuda::bias_backward_workspace(rows, n)) * sizeof(float);
+  return static_cast<std::size_t>(kernels::cuda::matrix_elements(rows, n) > 0 ? kernels::slot_count(rows, n) * n : 0) * sizeof(float);
 }
 
-void Cuda::bias_gelu_backward(outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask, i64 rows, i64 n, void* dx, float* dbias,
-                              void* workspace, std::size_t bytes) const {
+// The sums over rows end in the kernel in which a norm's end, which writes them in the bias's format.
+void Cuda::bias_gelu_backward(outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask, i64 rows, i64 n, void* dx, void* dbias,
+                              outgrad_format bias_format, void* workspace, std::size_t bytes) const {
   require(kernels::cuda::matrix_elements(rows, n) >= 0, "bias_gelu_backward", "the shape is none of a matrix");
   require(bytes >= bias_workspace_bytes(format, rows, n), "bias_gelu_backward", "the workspace is too small");
   const At at(device_, stream_);
-  if (rows == 0) return at.fill_with_zeros(dbias, static_cast<std::size_t>(n) * sizeof(float));
-  const Arguments arguments{{input(dy), input(y), input(mask), dx, dbias, workspace}, rows, n};
-  const void* const sums = kernels::slot_count(rows, n) > 1 ? workspace : dbias;
-  const bool wide = n % kernels::cuda::kOctet == 0 && is_aligned(dy) && is_aligned(y) && is_aligned(dx) && is_aligned(sums);
+  if (rows == 0) return at.fill_with_zeros(dbias, static_cast<std::size_t>(n) * static_cast<std::size_t>(element_bytes_of(bias_format)));
+  const Arguments arguments{{input(dy), input(y), input(mask), dx, workspace, workspace}, rows, n};
+  const bool wide = n % kernels::cuda::kOctet == 0 && is_aligned(dy) && is_aligned(y) && is_aligned(dx) && is_aligned(workspace);
   with_type(format, [&]<class T>(T) {
     with_tuned<kernels::cuda::tuned::BiasGeluBackward<T>>(at.gpu, rows, n, [&]<class Choice>(Choice) {
       constexpr FitFacts kFit = facts_of<typename Choice::Fit>();
       const GpuSchedule schedule = completed(Choice::kSchedule, {.forward = false, .bias = true, .element_bytes = sizeof(T), .rows = kFit.rows});
       const Kernel& code = elementwise_kernel(at.gpu, DeviceKernel::bias_gelu_backward, format, kFit.name, wide, schedule);
-      const Kernels& helpers = at.gpu.kernels_of("bias helpers", 0, [] { return jit::bias_helper_source(); });
-      at.launch(KernelId::kBiasGeluBackward, kernels::cuda::bias_backward_plan(schedule, rows, n, wide, limits_with(at.gpu, code)), arguments,
+      const Kernels& helpers = norm_helpers(at.gpu, kernels::Norm::layer, format, bias_format);
+      i64 left = kernels::slot_count(rows, n), apart = 1;
+      LaunchPlan plan = kernels::cuda::bias_backward_plan(schedule, rows, n, wide, limits_with(at.gpu, code));
+      plan.launches = 1;
+      for (; left > kernels::cuda::kFinishFan; left = (left + kernels::cuda::kSlotFan - 1) / kernels::cuda::kSlotFan, apart *= kernels::cuda::kSlotFan)
+        ++plan.launches;
+      at.launch(KernelId::kBiasGeluBackward, plan, arguments,
                 [&](const PlannedLaunch& planned) -> const Kernel& { return planned.kernel == DeviceKernel::add_slots ? helpers.at(planned.kernel) : code; });
+      constexpr i64 kColumns = kernels::cuda::kFinishColumns;
+      const PlannedLaunch finish{.kernel = DeviceKernel::norm_finish, .blocks = (n + kColumns - 1) / kColumns, .threads = kernels::cuda::kColumnThreads};
+      const void* none = nullptr;
+      at.launch(helpers.at(DeviceKernel::norm_finish), finish, {&workspace, &none, &none, &n, &n, &n, &left, &apart, &dbias, &none});
     });
   });
 }
@@ -743,7 +770,7 @@ namespace {
 void require_norm(const NormOf& of, const SumOf& sum, const char* kernel) {
   require(kernels::cuda::matrix_elements(of.rows, of.n) >= 0, kernel, "the shape is none of a matrix");
   require(of.side_count >= 0 && of.side_count <= of.n, kernel, "there are more side channels than columns");
-  require(sum.seed == nullptr || kernels::dropout_holds(sum.p), kernel, "p must lie in [0, 1]");
+  require(sum.seed.at == nullptr || kernels::dropout_holds(sum.p), kernel, "p must lie in [0, 1]");
 }
 
 void launch_norm(const At& at, KernelId id, outgrad_format format, const NormOf& of, const SumOf& sum, const LaunchPlan& plan, const Arguments& arguments) {
@@ -756,12 +783,11 @@ void launch_norm(const At& at, KernelId id, outgrad_format format, const NormOf&
       guard = {watch.lost, 1};
     });
   }
-  const bool residual = has_content(id, kernels::Content::kResidual) || has_content(id, kernels::Content::kDzNext), drops = sum.seed != nullptr,
+  const bool residual = has_content(id, kernels::Content::kResidual) || has_content(id, kernels::Content::kDzNext), drops = sum.seed.at != nullptr,
              unstored = !is_backward(id) && residual && sum.z == nullptr;
   kernels::cuda::NormDropout dropout;
-  if (drops) dropout = {sum.seed, kernels::dropout_rule(sum.p), sum.dx};
+  if (drops) dropout = {device_seed(sum.seed), kernels::dropout_rule(sum.p), sum.dx};
   const auto find = [&](const PlannedLaunch& planned) -> const Kernel& {
-    static_assert(OUTGRAD_F32 == 0 && OUTGRAD_F16 == 1 && OUTGRAD_BF16 == 2, "in the order of ParameterFormat");
     const auto parameters = static_cast<kernels::ParameterFormat>(of.parameters);
     const auto of_rows = [&] {
       return jit::source(jit::NormInstance{planned.kernel, norm, residual, type_of(format), plan.wide, plan.side, plan.norm, parameters, drops, unstored});
@@ -774,11 +800,7 @@ void launch_norm(const At& at, KernelId id, outgrad_format format, const NormOf&
         const std::string key = key_of("norm", plan.norm, planned.kernel, format, norm, plan.wide, plan.side, read, residual, drops, unstored);
         return at.gpu.kernels_of(key, 0, of_rows).at(planned.kernel);
       }
-      default:
-        return at.gpu
-            .kernels_of(key_of("norm helpers", GpuNormSchedule{}, format, norm, of.parameters), 0,
-                        [&] { return jit::norm_helper_source(norm, type_of(format), true, parameters); })
-            .at(planned.kernel);
+      default: return norm_helpers(at.gpu, norm, format, of.parameters).at(planned.kernel);
     }
   };
   at.launch(id, plan, arguments, find, watch, guard, dropout);
@@ -813,7 +835,7 @@ void Cuda::norm_forward(outgrad_format format, const NormOf& of, const void* x, 
   const At at(device_, stream_);
   Arguments arguments{{}, of.rows, of.n, eps, {of.side, of.side_count, side_x_hat}};
   std::size_t k = 0;
-  const bool residual = sum.residual != nullptr, drops = sum.seed != nullptr;
+  const bool residual = sum.residual != nullptr, drops = sum.seed.at != nullptr;
   arguments.array[k++] = input(x);
   if (residual) arguments.array[k++] = input(sum.residual);
   arguments.array[k++] = input(of.gamma);
@@ -843,7 +865,7 @@ void Cuda::norm_backward(outgrad_format format, const NormOf& of, const void* dy
   const At at(device_, stream_);
   Arguments arguments{{}, of.rows, of.n, 0, {of.side, of.side_count, const_cast<float*>(side_x_hat)}};
   std::size_t k = 0;
-  const bool added = sum.dz_next != nullptr, drops = sum.seed != nullptr;
+  const bool added = sum.dz_next != nullptr, drops = sum.seed.at != nullptr;
   for (void* array : {input(dy), input(y)}) arguments.array[k++] = array;
   if (added) arguments.array[k++] = input(sum.dz_next);
   arguments.array[k++] = input(of.gamma);

@@ -28,13 +28,19 @@ struct NormOf {
   std::int32_t* seen = nullptr;
 };
 
+// The seed of a dropout: where the tensors are, or on the host, where its value is known without a wait. Null: nothing is dropped.
+struct SeedOf {
+  const std::uint64_t* at = nullptr;
+  bool on_host = false;
+};
+
 // What a norm's x is added to first: z = dropout(x) + residual, for either backend. With a null seed nothing is dropped.
 // z: where the sum goes; a device may have none. dz_next: what reaches z itself, or null. dx: with a seed, where
 // dropout(dz) goes.
 struct SumOf {
   const void *residual = nullptr, *dz_next = nullptr;
   void *z = nullptr, *dx = nullptr;
-  const std::uint64_t* seed = nullptr;  // where the tensors are
+  SeedOf seed = {};
   double p = 0;
 };
 
@@ -90,7 +96,7 @@ class Cuda {
                          std::uint32_t* mask) const;
   std::size_t bias_workspace_bytes(outgrad_format format, std::int64_t rows, std::int64_t n) const;
   void bias_gelu_backward(outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask, std::int64_t rows, std::int64_t n, void* dx,
-                          float* dbias, void* workspace, std::size_t bytes) const;
+                          void* dbias, outgrad_format bias_format, void* workspace, std::size_t bytes) const;
 
   // Of a sum: in the same pass, and z is not stored if it has no place. dx of a backward is then called dz.
   static constexpr bool kNeedsZ = false;
@@ -99,8 +105,7 @@ class Cuda {
   void norm_backward(outgrad_format format, const NormOf& norm, const void* dy, const void* y, const float* rstd, const float* side_x_hat, void* dx,
                      void* dgamma, void* dbeta, void* workspace, std::size_t bytes, const SumOf& sum = {}) const;
 
-  // seed lies on the device.
-  void dropout(outgrad_format format, const void* x, void* y, std::int64_t n, const std::uint64_t* seed, double p) const;
+  void dropout(outgrad_format format, const void* x, void* y, std::int64_t n, const SeedOf& seed, double p) const;
 
  private:
   int device_;

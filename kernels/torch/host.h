@@ -84,8 +84,8 @@ class Host {
     return bytes;
   }
   void bias_gelu_backward(outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask, std::int64_t rows, std::int64_t n, void* dx,
-                          float* dbias, void* workspace, std::size_t bytes) const {
-    require(outgrad_bias_gelu_backward(format, dy, y, mask, rows, n, dx, dbias, workspace, bytes));
+                          void* dbias, outgrad_format bias_format, void* workspace, std::size_t bytes) const {
+    require(outgrad_bias_gelu_backward(format, dy, y, mask, rows, n, dx, OutOfFp32(dbias, bias_format, n).data(), workspace, bytes));
   }
 
   // The sum needs a place: what is dropped first goes there, too.
@@ -96,8 +96,8 @@ class Host {
       require(of.rms ? outgrad_rmsnorm_forward(format, x, gamma.data(), of.rows, of.n, eps, y, rstd, of.side, of.side_count, side_x_hat)
                      : outgrad_layernorm_forward(format, x, gamma.data(), beta.data(), of.rows, of.n, eps, y, rstd, of.side, of.side_count, side_x_hat));
     } else {
-      if (sum.seed != nullptr) dropout(format, x, sum.z, of.rows * of.n, sum.seed, sum.p);
-      const void* const added = sum.seed != nullptr ? sum.z : x;
+      if (sum.seed.at != nullptr) dropout(format, x, sum.z, of.rows * of.n, sum.seed, sum.p);
+      const void* const added = sum.seed.at != nullptr ? sum.z : x;
       require(of.rms ? outgrad_residual_rmsnorm_forward(format, added, sum.residual, gamma.data(), of.rows, of.n, eps, sum.z, y, rstd, of.side, of.side_count,
                                                         side_x_hat)
                      : outgrad_residual_layernorm_forward(format, added, sum.residual, gamma.data(), beta.data(), of.rows, of.n, eps, sum.z, y, rstd, of.side,
@@ -139,7 +139,7 @@ class Host {
       for (const std::int64_t j : lost)
         if (dgamma != nullptr) dgammas.data()[j] = nan;
     }
-    if (sum.seed != nullptr) dropout(format, dx, sum.dx, of.rows * of.n, sum.seed, sum.p);
+    if (sum.seed.at != nullptr) dropout(format, dx, sum.dx, of.rows * of.n, sum.seed, sum.p);
   }
 
   std::size_t norm_scale_bytes(outgrad_norm_store store, std::int64_t rows, std::int64_t n) const {
@@ -169,8 +169,8 @@ class Host {
                                                                       side_x_hat, workspace, bytes));
   }
 
-  void dropout(outgrad_format format, const void* x, void* y, std::int64_t n, const std::uint64_t* seed, double p) const {
-    by_type(format, [&]<class T>(T) { kernels::dropout(static_cast<const T*>(x), static_cast<T*>(y), n, *seed, p); });
+  void dropout(outgrad_format format, const void* x, void* y, std::int64_t n, const SeedOf& seed, double p) const {
+    by_type(format, [&]<class T>(T) { kernels::dropout(static_cast<const T*>(x), static_cast<T*>(y), n, *seed.at, p); });
   }
 
  private:

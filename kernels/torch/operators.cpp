@@ -145,6 +145,13 @@ extern "C" OUTGRAD_API void outgrad_torch_softmax_values(float* values) {
   for (int code = 0; code < 256; ++code) values[code] = outgrad::kernels::softmax_of_code(static_cast<outgrad::kernels::u8>(code));
 }
 
+// What torch.randint(0, 2^62, (1,)) draws on a CUDA device whose generator has this seed and stands at this offset, a multiple of 4: the low bits of the first
+// two words of Philox4x32-10 at that place (PyTorch, aten/src/ATen/native/cuda/DistributionTemplates.h; cuRAND's curand4).
+extern "C" OUTGRAD_API std::int64_t outgrad_torch_seed(std::uint64_t seed, std::uint64_t offset) {
+  const outgrad::kernels::PhiloxWords words = outgrad::kernels::philox(offset / 4, seed);
+  return static_cast<std::int64_t>((std::uint64_t{words.word[0]} << 32 | words.word[1]) & ((std::uint64_t{1} << 62) - 1));
+}
+
 extern "C" OUTGRAD_API const char* outgrad_torch_version() { return outgrad_version(); }
 
 // The name of an activation, in the order of outgrad_activation; null for an unknown one.

@@ -387,16 +387,16 @@ std::tuple<Tensor, Tensor> bias_gelu_forward(const Tensor& x, const Tensor& bias
 }
 
 template <class Backend>
-std::tuple<Tensor, Tensor> bias_gelu_backward(const Tensor& dy, const Tensor& y, const Tensor& mask, std::int64_t columns) {
+std::tuple<Tensor, Tensor> bias_gelu_backward(const Tensor& dy, const Tensor& y, const Tensor& mask, std::int64_t columns, const OptionalTensor& like) {
   const Call call(y);
   const std::int64_t rows = rows_of(y, columns);
   require_like(dy, y, "dy");
   require_elements(mask, ScalarType::Int, mask_words(y.numel()), "mask");
   const auto backend = call.backend<Backend>();
   const std::size_t bytes = backend.bias_workspace_bytes(format_of(y), rows, columns);
-  const Tensor dx = call.made_like(dy), dbias = call.floats_of({columns}), workspace = call.bytes_of(bytes);
+  const Tensor dx = call.made_like(dy), dbias = call.reals_of(columns, like), workspace = call.bytes_of(bytes);
   backend.bias_gelu_backward(format_of(y), call.data(dy), call.data(y), call.data<std::uint32_t>(mask), rows, columns, dx.mutable_data_ptr(),
-                             result<float>(dbias), workspace.mutable_data_ptr(), bytes);
+                             dbias.mutable_data_ptr(), format_of(dbias), workspace.mutable_data_ptr(), bytes);
   return {dx, dbias};
 }
 
@@ -483,11 +483,13 @@ std::tuple<Tensor, Tensor, Tensor> norm_backward(const Tensor& dy, const Tensor&
 
 // Of z = dropout(x) + residual; without a seed nothing is dropped. z has no elements if it is not wanted.
 
-// The seed is an int64 tensor of one element beside the others.
-inline const std::uint64_t* seed_of(const Call& call, const OptionalTensor& seed) {
-  if (!seed) return nullptr;
+// The seed is an int64 tensor of one element beside the others, or one without dimensions on the CPU.
+inline SeedOf seed_of(const Call& call, const OptionalTensor& seed) {
+  if (!seed) return {};
   require_elements(*seed, ScalarType::Long, 1, "seed");
-  return call.data<std::uint64_t>(*seed);
+  if (seed->dim() > 0) return {call.data<std::uint64_t>(*seed)};
+  require(place_of(*seed).type == aoti_torch_device_type_cpu(), "a seed without dimensions lies on the CPU");
+  return {static_cast<const std::uint64_t*>(seed->const_data_ptr()), true};
 }
 
 template <class Backend>
@@ -600,7 +602,7 @@ inline constexpr const char* kSchemas[] = {
     "activation_forward_fp8(Tensor x, Tensor scale, int activation, int fp8, int bits) -> (Tensor, Tensor)",
     "activation_backward_fp8(Tensor dy, Tensor codes, Tensor parts, Tensor scale, int activation, int fp8, int bits) -> Tensor",
     "bias_gelu_forward(Tensor x, Tensor bias) -> (Tensor, Tensor)",
-    "bias_gelu_backward(Tensor dy, Tensor y, Tensor mask, SymInt columns) -> (Tensor, Tensor)",
+    "bias_gelu_backward(Tensor dy, Tensor y, Tensor mask, SymInt columns, Tensor? like=None) -> (Tensor, Tensor)",
     "softmax_forward_code(Tensor x, SymInt columns) -> (Tensor, Tensor)",
     "softmax_backward_code(Tensor dy, Tensor codes, SymInt columns) -> Tensor",
     "norm_forward(Tensor x, SymInt columns, Tensor? gamma, Tensor? beta, float eps, bool rms, Tensor? side_channels, "

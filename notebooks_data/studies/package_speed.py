@@ -140,6 +140,32 @@ def with_residual(ours, theirs, *shapes):
 
 
 P = 0.1  # of dropout
+
+
+class Block(torch.nn.Module):
+    """What stands behind the attention of a layer of BERT: whole is an MLP, otherwise one Linear, and a norm of the sum."""
+
+    def __init__(self, norm, n, whole):
+        super().__init__()
+        self.first, self.second, self.norm, self.whole = torch.nn.Linear(n, n) if whole else None, torch.nn.Linear(n, n), norm(n), whole
+
+    def forward(self, x, residual):
+        if isinstance(self.norm, outgrad.LayerNorm):
+            return self.norm.of_mlp(self.first, "gelu", self.second, x, P) if self.whole else self.norm.of_linear(self.second, x, residual, P)
+        h = F.gelu(self.first(x)) if self.whole else x
+        return self.norm(F.dropout(self.second(h), P) + (x if self.whole else residual))
+
+
+def block(whole):
+    def ways(x, dy):
+        residual = torch.randn(x.shape).to(x.dtype).requires_grad_()
+        both = [Block(norm, x.shape[-1], whole).to(x.dtype) for norm in (outgrad.LayerNorm, torch.nn.LayerNorm)]
+        results = [through_autograd(lambda x, *_, of=of: of(x, residual), (x, *(() if whole else (residual,)), *of.parameters()), dy) for of in both]
+        return {"through autograd": tuple(results)}
+
+    return ways
+
+
 KINDS = {"gelu": ways_of_gelu, "layer_norm": ways_of_layer_norm}
 # Measured on few elements, where what stands around the operators takes the time.
 KINDS_OF_FEW = KINDS | {
@@ -155,6 +181,8 @@ KINDS_OF_FEW = KINDS | {
         columns,
     ),
     "linear_gelu": only_through_autograd(outgrad.linear_gelu, lambda x, w, b: F.gelu(F.linear(x, w, b)), square, columns),
+    "linear_dropout_add_layer_norm": block(False),
+    "mlp_dropout_add_layer_norm": block(True),
     "linear_silu": only_through_autograd(
         lambda x, w, b: outgrad.linear_activation(x, w, b, "silu"), lambda x, w, b: F.silu(F.linear(x, w, b)), square, columns
     ),
@@ -210,7 +238,7 @@ def show(found):
     for row in found["rows"]:
         median, low, high = row["times_as_fast"]
         ours, theirs = row["ours_ms"][0], row["pytorch_ms"][0]
-        print(f"{row['kind']:22} {row['format']:4} {row['elements']:>9} {row['what']:16} {ours:9.3f} ms, PyTorch {theirs:9.3f} ms: {median:.2f} [{low:.2f}, {high:.2f}]")
+        print(f"{row['kind']:30} {row['format']:4} {row['elements']:>9} {row['what']:16} {ours:9.3f} ms, PyTorch {theirs:9.3f} ms: {median:.2f} [{low:.2f}, {high:.2f}]")
 
 
 def main():

@@ -5,7 +5,8 @@ A step is forward pass, backward pass and AdamW, on sequences of 512 random word
 writes throughput.json beside this file, replaced as results come; --seconds ends it early, and what it left out is not in the file. The largest batch is
 found by trying: the file has the largest that ran, and the smallest of those tried that did not. Speeds are medians over steps, at one batch for all
 recipes and at each one's largest. Forward and backward alone are timed at three batches, with the time that the GPU's kernels take of it and how many
-they are: what is not in kernels is the host's. Without a GPU, --device cpu --tiny runs all of it on small models, without memory, largest batch, kernels
+they are: what is not in kernels is the host's. The host's speed moves by half from minute to minute where others share it, so that passes and steps of
+PyTorch's own and ours are also timed in turn, and their ratio taken round by round. Without a GPU, --device cpu --tiny runs all of it on small models, without memory, largest batch, kernels
 and graphs.
 """
 
@@ -284,6 +285,37 @@ def measure_at_common_batch(row, device, tiny):
     trained(row, device, tiny, work)
 
 
+def in_turn(model, mode, device, tiny):
+    """Passes at three batches, and steps at the common one, of PyTorch's own and ours in turn: for each the seconds of every round, and the quartiles of the
+    ratio of a round, above 1 where ours is faster."""
+    length, common, wait = (16, 4, lambda: None) if tiny else (LENGTH, COMMON_BATCH, waiting(device))
+    trainings, found = {name: Training(model, mode, name, device, tiny) for name in ("eager + SDPA", "ours")}, []
+    for what, batch in [("forward and backward", batch) for batch in ((2, 4) if tiny else BATCHES)] + [("step", common)]:
+        times, tokens = {name: [] for name in trainings}, trainings["ours"].random_words(batch, length)
+        for k in range(WARM_STEPS + STEPS):
+            for name, training in trainings.items():
+                wait()
+                start = time.perf_counter()
+                training.passes(tokens) if what != "step" else training.run(training.eager_step, tokens)
+                wait()
+                if k >= WARM_STEPS:
+                    times[name].append(time.perf_counter() - start)
+        ratios = [theirs / ours for theirs, ours in zip(*times.values(), strict=True)]
+        found.append({"model": model, "mode": mode, "what": what, "batch": batch, "s": times, "times_as_fast": statistics.quantiles(ratios)})
+        if what == "step":
+            continue
+        for training in trainings.values():
+            training.optimizer.zero_grad(set_to_none=True)
+    return found
+
+
+def line_in_turn(row):
+    theirs, ours = (1e3 * statistics.median(times) for times in row["s"].values())
+    low, middle, high = row["times_as_fast"]
+    return (f"{row['model']}, {row['mode']}, {row['what']} in turn at {row['batch']}: {theirs:.1f} and {ours:.1f} ms, "
+            f"{middle:.2f} [{low:.2f}, {high:.2f}] times as fast")  # fmt: skip
+
+
 def measure_at_largest_batch(row, device, tiny):
     def work(training, length):
         training.step(4, length)
@@ -331,7 +363,7 @@ def table(found):
     on_gpu = "".join(f"{'GPU at ' + str(batch):>15}" for batch in batches)
     head = [f"{found['device']}, PyTorch {found['torch']}, transformers {found['transformers']}; (x) against eager + SDPA; ms, GPU, launches: of forward and backward",
             f"{'':50}{'MiB/sequence':>14}{'largest batch':>16}{'seq/s there':>18}{'seq/s at ' + str(COMMON_BATCH):>18}{passes}{on_gpu}{'launches':>13}"]  # fmt: skip
-    return head + [line_of(found["rows"], row, batches) for row in found["rows"]]
+    return head + [line_of(found["rows"], row, batches) for row in found["rows"]] + [line_in_turn(row) for row in found["in_turn"]]
 
 
 def choices(parser, text, known, what):
@@ -356,6 +388,7 @@ def main():
     parser.add_argument("--models", default="all", help="of " + " | ".join(MODELS))
     parser.add_argument("--modes", default="all", help="of " + " | ".join(MODES))
     parser.add_argument("--recipes", default="all", help="of " + " | ".join(RECIPES))
+    parser.add_argument("--layers", type=int, help="so many of each model, for a look at what takes long to compile")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after so many")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="small models")
@@ -369,22 +402,29 @@ def main():
         return 3
     import transformers
 
+    if options.layers is not None:
+        for _, shape in MODELS.values():
+            shape["n_layer" if "n_layer" in shape else "num_hidden_layers"] = options.layers
     torch.backends.cuda.matmul.allow_tf32 = True  # as who trains in fp32 on such a GPU has it
     # Mode by mode, so that a run that ends early has recipes to compare.
     wanted = [(model, mode, recipe) for mode in choices(parser, options.modes, MODES, "modes") for recipe in choices(parser, options.recipes, RECIPES, "recipes")
               for model in choices(parser, options.models, MODELS, "models") if recipe != "ours, norms in bf16" or MODES[mode][1]]  # fmt: skip
-    found = {"schema": SCHEMA, "command": "python notebooks_data/studies/throughput.py " + " ".join(map(json.dumps, sys.argv[1:])), "torch": torch.__version__,
-             "transformers": transformers.__version__, "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu", "tiny": options.tiny,
-             "length": LENGTH, "dropout": P, "complete": False, "rows": []}  # fmt: skip
+    arguments = [each for k, each in enumerate(sys.argv[1:], 1) if "--out" not in (each, sys.argv[k - 1])]  # not where it writes, which is this machine's matter
+    found = {"schema": SCHEMA, "command": "python notebooks_data/studies/throughput.py " + " ".join(map(json.dumps, arguments)), "torch": torch.__version__,
+             "transformers": transformers.__version__, "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu", "tiny": options.tiny, "layers": options.layers,
+             "length": LENGTH, "dropout": P, "complete": False, "rows": [], "in_turn": []}  # fmt: skip
     begun = time.perf_counter()
 
     def has_time():
         return time.perf_counter() - begun <= options.seconds
 
     def keep(row):
+        print(line_of(found["rows"], row, batches_of(found)), flush=True)
+        write()
+
+    def write():
         searched = all("at_largest_batch" in one or "failed" in one for one in found["rows"] if "small_peak_bytes" in one)
         found["complete"] = searched and len(found["rows"]) == len(wanted)
-        print(line_of(found["rows"], row, batches_of(found)), flush=True)
         if options.write or options.out:
             written(path, found)
 
@@ -395,6 +435,14 @@ def main():
         found["rows"].append({"model": model, "mode": mode, "recipe": recipe})
         measure_at_common_batch(found["rows"][-1], options.device, options.tiny)
         keep(found["rows"][-1])
+    for model, mode in dict.fromkeys((model, mode) for model, mode, recipe in wanted if recipe == "ours"):
+        if (model, mode, "eager + SDPA") in wanted and has_time():
+            found["in_turn"] += (rows := in_turn(model, mode, options.device, options.tiny))
+            print("\n".join(map(line_in_turn, rows)), flush=True)
+            write()
+            gc.collect()
+            if options.device == "cuda":
+                torch.cuda.empty_cache()
     searched = 0
     for row in (row for row in found["rows"] if "small_peak_bytes" in row and "failed" not in row):
         if not has_time():

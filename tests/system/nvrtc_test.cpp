@@ -77,7 +77,7 @@ TEST_P(NvrtcTest, EveryKernelCompiles) {
     source += "template __global__ void cuda::activation_backward<DefaultFit<" + t + ">::Type, " + t + ">(const " + t + "*, const " + t + "*, const u32*, " +
               t + "*, i64);\n";
     source += "template __global__ void cuda::gelu_forward<ForwardFit<" + t + ">::Type, " + t + ">(const " + t + "*, " + t + "*, u32*, i64);\n";
-    source += "template __global__ void cuda::dropout<" + t + ">(const " + t + "*, " + t + "*, i64, const u64*, DropoutRule);\n";
+    source += "template __global__ void cuda::dropout<" + t + ">(const " + t + "*, " + t + "*, i64, cuda::Seed, DropoutRule);\n";
     for (const std::string f : {"GeluTanh", "QuickGelu", "Silu", "Swish", "Mish", "Tanh", "Sigmoid", "Softplus", "Elu"})
       source += "template __global__ void cuda::activation_forward<forwards::" + f + ", " + t + ">(const " + t + "*, " + t + "*, u32*, i64);\n";
     for (const std::string wide : {"true", "false"}) {

@@ -115,7 +115,7 @@ std::string source(const ElementwiseInstance& i) {
     case DeviceKernel::bias_gelu_forward:
       return text +
              instantiation(i.kernel, i.function + ", " + i.type + ", " + i.bias + ", " + wide, in + ", const " + i.bias + "*, i64, i64, " + out + ", u32*");
-    case DeviceKernel::dropout: return text + instantiation(i.kernel, i.type + ", Schedule", in + ", " + out + ", i64, const u64*, DropoutRule");
+    case DeviceKernel::dropout: return text + instantiation(i.kernel, i.type + ", Schedule", in + ", " + out + ", i64, cuda::Seed, DropoutRule");
     default: return text + instantiation(i.kernel, i.function + ", " + i.type + ", Schedule", in + ", " + out + ", u32*, i64");
   }
 }

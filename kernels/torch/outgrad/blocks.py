@@ -1,9 +1,9 @@
 """Blocks of models that patch runs as one node of autograd where they are several: recognised by what their forward does, whatever their class is called.
 
-After a Linear, BERT and its kin drop elements, add what went into the block, and normalise. From the output all of that is one backward pass, and so is an
-activation with the Linear before it. Llama, GPT-2, ViT, BART and their kin add to the residual within a layer and normalise the sum. The bits are those of a
-block's parts, but where a gradient reaches such a sum too: it is then rounded once, after the addition. Where a part has hooks or another class, or autocast would
-change a type between them, the parts run one by one.
+After a Linear, BERT and its kin drop elements, add what went into the block, and normalise. From the output all of that is one backward pass, the Linear's
+included, and so is an activation with the Linear before it; a whole MLP of theirs is one node. Llama, GPT-2, ViT, BART and their kin add to the residual
+within a layer and normalise the sum. The bits are those of a block's parts, but where gradients are added: such a sum is then rounded once. Where a part has
+hooks or another class, or autocast would change a type between them, the parts run one by one.
 """
 
 import ast
@@ -26,10 +26,14 @@ class DropoutAddNorm(nn.Module):
     """LayerNorm(dropout(dense(hidden_states)) + input_tensor), for an object that was made as one of Hugging Face's SelfOutput and Output classes."""
 
     def forward(self, hidden_states: torch.Tensor, input_tensor: torch.Tensor) -> torch.Tensor:
-        x, dropout, norm = self.dense(hidden_states), self.dropout, self.LayerNorm
-        if _norm_takes_all(dropout, norm) and x.dtype == input_tensor.dtype and x.shape == input_tensor.shape:
-            return norm(x, input_tensor, dropout.p if dropout.training else 0.0)
-        return norm(dropout(x) + input_tensor)
+        dense, dropout, norm = self.dense, self.dropout, self.LayerNorm
+        if not (_norm_takes_all(dropout, norm) and _are_alone(dropout, norm)):
+            return norm(dropout(dense(hidden_states)) + input_tensor)
+        p = dropout.p if dropout.training else 0.0
+        if _is_plain(dense) and _gives(dense, hidden_states, input_tensor) and _are_alone(dense):
+            return norm.of_linear(dense, hidden_states, input_tensor, p)
+        x = dense(hidden_states)
+        return norm(x, input_tensor, p) if x.dtype == input_tensor.dtype and x.shape == input_tensor.shape else norm(dropout(x) + input_tensor)
 
 
 class LinearActivation(nn.Module):
@@ -44,6 +48,37 @@ class LinearActivationLinear(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         return self.fc2(_activated(self.fc1, self.activation_fn, hidden_states))
+
+
+class _FeedsForward:
+    """The common part of the classes that _feeding_forward makes of Hugging Face's layers: output(intermediate(x), x) as one node."""
+
+    def feed_forward_chunk(self, attention_output: torch.Tensor) -> torch.Tensor:
+        intermediate, output, x = self.intermediate, self.output, attention_output
+        if type(intermediate) is LinearActivation and type(output) is DropoutAddNorm:
+            first, activation = intermediate.dense, intermediate.intermediate_act_fn
+            second, dropout, norm = output.dense, output.dropout, output.LayerNorm
+            plain = _takes_linear(activation) and _is_plain(first) and _is_plain(second) and _norm_takes_all(dropout, norm)
+            if plain and _gives(first, x, x, second) and _are_alone(intermediate, output, first, activation, second, dropout, norm):
+                return norm.of_mlp(first, activation.activation, second, x, dropout.p if dropout.training else 0.0)
+        return output(intermediate(x), x)
+
+    # Hugging Face's apply_chunking_to_forward asks for it in each call, which takes longer than all that is done here.
+    feed_forward_chunk.__signature__ = inspect.signature(feed_forward_chunk)
+
+    def __reduce_ex__(self, protocol):
+        _, _, *state = super().__reduce_ex__(protocol)
+        return _new_feeding_forward, (self.__dict__["_outgrad_was"],), *state
+
+
+@functools.cache
+def _feeding_forward(kind):
+    return type(kind.__name__, (_FeedsForward, kind), {"__module__": kind.__module__, "__qualname__": kind.__qualname__})
+
+
+def _new_feeding_forward(kind):
+    ours = _feeding_forward(kind)
+    return ours.__new__(ours)
 
 
 class Sequence(nn.Sequential):
@@ -227,26 +262,39 @@ def _reads_names_but(test, name):
 
 
 def _norm_takes_all(dropout, norm):
-    plain = type(norm) is modules.LayerNorm and type(dropout) is modules.Dropout and norm.store == stores.DEFAULT_OF_NORMS
-    return plain and _are_alone(dropout, norm)
+    return type(norm) is modules.LayerNorm and type(dropout) is modules.Dropout and norm.store == stores.DEFAULT_OF_NORMS
+
+
+def _is_plain(linear):
+    """Whether a Linear is PyTorch's own; a parameter of a subclass of Tensor is sharded or quantised."""
+    return type(linear) is nn.Linear and type(linear.weight) is nn.Parameter
+
+
+def _gives(linear, x, like, second=None):
+    """Whether the result of a Linear for x, or that of a second one behind it, has the shape and type of another tensor."""
+    shape, weight, last = x.shape, linear.weight, linear.weight if second is None else second.weight
+    alike = x.dtype == weight.dtype == last.dtype == like.dtype and (last is weight or last.shape[1] == weight.shape[0])
+    return alike and len(shape) > 1 and shape[-1] == weight.shape[1] and like.shape == (*shape[:-1], last.shape[0])
+
+
+def _takes_linear(activation):
+    return type(activation).forward is modules._Activation.forward and activation.store == stores.DEFAULT and activation.activation is not None
 
 
 def _activated(linear, activation, x):
-    plain = type(linear) is nn.Linear and type(activation).forward is modules._Activation.forward and activation.store == stores.DEFAULT
-    # A parameter of a subclass of Tensor is sharded or quantised.
-    if plain and type(linear.weight) is nn.Parameter and x.dim() > 1 and activation.activation is not None and _are_alone(linear, activation):
+    if _takes_linear(activation) and _is_plain(linear) and x.dim() > 1 and _are_alone(linear, activation):
         return functional.linear_activation(x, linear.weight, linear.bias, activation.activation)
     return activation(linear(x))
 
 
 def _are_alone(*parts):
-    return not (torch._C._is_any_autocast_enabled() or has_global_hooks() or any(map(_is_watched, parts)))
-
-
-def _is_watched(module):
-    """Whether a call of a module does more than its class says: it has hooks, or a forward of its own, as accelerate gives it."""
-    hooks = module._forward_pre_hooks or module._forward_hooks or module._backward_pre_hooks or module._backward_hooks
-    return hooks or "forward" in module.__dict__
+    """Whether calls of these modules do no more than their classes say: none has hooks, or a forward of its own, as accelerate gives it."""
+    if torch._C._is_any_autocast_enabled() or has_global_hooks():
+        return False
+    for part in parts:
+        if part._forward_pre_hooks or part._forward_hooks or part._backward_pre_hooks or part._backward_hooks or "forward" in part.__dict__:
+            return False
+    return True
 
 
 def _dropout_add_norm(self, hidden_states, input_tensor):
@@ -267,6 +315,12 @@ def _linear_activation_linear(self, hidden_states):
     hidden_states = self.activation_fn(hidden_states)
     hidden_states = self.fc2(hidden_states)
     return hidden_states
+
+
+def _feed_forward_chunk(self, attention_output):
+    intermediate_output = self.intermediate(attention_output)
+    layer_output = self.output(intermediate_output, attention_output)
+    return layer_output
 
 
 class Block(NamedTuple):
@@ -308,10 +362,24 @@ def block_of(module: nn.Module, becomes_norm: Callable[[nn.Module], bool] = _is_
         for parts, forward, block in _BLOCKS:
             if set(module._modules) == parts and code == _code_of(forward):
                 return block
+    if _feeds_forward(kind, module):
+        return Block(_feeding_forward(kind), "Linear, activation, Linear, dropout, add and norm", frozenset())
     norms = frozenset(name for name, part in module._modules.items() if part is not None and becomes_norm(part))
     if norms and (found := _with_sums_in_norms(kind, norms)) is not None:
         return Block(found[0], "add and norm", found[1])
     return None
+
+
+def _feeds_forward(kind, module):
+    """Whether a layer's feed_forward_chunk is that of BERT, over blocks of BERT's kind."""
+    if _code_of(getattr(kind, "feed_forward_chunk", None)) != _code_of(_feed_forward_chunk):
+        return False
+
+    def is_block(name, ours):
+        part = module._modules.get(name)
+        return part is not None and (type(part) is ours or ((block := block_of(part)) is not None and block.ours is ours))
+
+    return is_block("intermediate", LinearActivation) and is_block("output", DropoutAddNorm)
 
 
 def why_apart(part: nn.Module) -> str:

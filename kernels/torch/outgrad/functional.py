@@ -122,6 +122,8 @@ class _Operation:
             # torch.compile accepts no Function with a jvp.
             {"forward": staticmethod(direct_forward), "backward": staticmethod(backward)},
         )
+        # Function.apply without its search for what a transform left behind, which takes as long as the rest.
+        self.direct_apply = super(torch.autograd.Function, self.direct).apply
         self.transformed = type(
             f"{name}_from_output_transformed",
             (torch.autograd.Function,),
@@ -136,7 +138,7 @@ class _Operation:
 
     def __call__(self, *inputs):
         if torch.compiler.is_compiling() or not (torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0):
-            result = self.direct.apply(*inputs)
+            result = self.direct.apply(*inputs) if torch.compiler.is_compiling() else self.direct_apply(*inputs)
             if not self.without_y:
                 return result
         else:
@@ -401,9 +403,24 @@ def gelu(x: torch.Tensor, approximate: Literal["none", "tanh"] = "none", store: 
     return _ACTIVATIONS["gelu_tanh" if approximate == "tanh" else "gelu"](x, store)
 
 
-def _linear_keeping_y(name, compute, backward):
-    """An activation of a Linear as one node. compute(x, weight, bias) gives (y, mask), and backward(dy, y, mask, with_dbias) the gradient
-    of the Linear's result, and that of the bias if it has it. PyTorch's Linear keeps x and weight, too."""
+def _linear_gradients(rows, x, weight, for_x, for_weight, for_bias):
+    """Of a Linear of PyTorch, from the gradient of its result, [rows, m]: that of x as [rows, n], that of weight, and that of the bias."""
+    dweight = rows.t().mm(x if x.dim() == 2 else x.reshape(-1, weight.shape[1])) if for_weight else None
+    return rows.mm(weight) if for_x else None, dweight, rows.sum(0) if for_bias else None
+
+
+_GELU = library.ACTIVATIONS.index("gelu")
+
+
+def _activation_gradients(dy, y, mask, index, with_dbias, weight):
+    """The gradient of what an activation was given, and, where the same pass has it, as GELU's has, that of the bias before it in the type of the weight."""
+    if with_dbias and index == _GELU:
+        return library.bias_gelu_backward(dy, y, mask, y.shape[-1], weight)
+    return library.activation_backward(dy, y, mask, index), None
+
+
+def _linear_keeping_y(name, compute, index):
+    """An activation of a Linear as one node. compute(x, weight, bias) gives (y, mask). PyTorch's Linear keeps x and weight, too."""
 
     def keep(ctx, inputs, outputs):
         x, weight, bias = inputs
@@ -413,12 +430,11 @@ def _linear_keeping_y(name, compute, backward):
     def gradients(ctx, saved, dy):
         y, mask, x, weight = saved
         for_x, for_weight, for_bias = ctx.needs_input_grad
-        dz, dbias = backward(dy, y, mask, for_bias)
-        rows = dz if dz.dim() == 2 else dz.view(-1, weight.shape[0])
-        dweight = rows.t().mm(x if x.dim() == 2 else x.reshape(-1, weight.shape[1])) if for_weight else None
+        dz, dbias = _activation_gradients(dy, y, mask, index, for_bias, weight)
+        dx, dweight, own = _linear_gradients(dz.view(-1, weight.shape[0]), x, weight, for_x, for_weight, for_bias and dbias is None)
         if for_bias:
-            dbias = rows.sum(0) if dbias is None else dbias.to(ctx.bias_dtype)
-        return dz.matmul(weight) if for_x else None, dweight, dbias
+            dbias = own if dbias is None else dbias.to(ctx.bias_dtype)
+        return dx.view(x.shape) if for_x else None, dweight, dbias
 
     return _Operation(name, compute, keep, gradients)
 
@@ -428,22 +444,14 @@ def _linear_gelu_compute(x, weight, bias):
     return library.activation_forward(z, 0) if bias is None else library.bias_gelu_forward(z, bias)
 
 
-def _linear_gelu_backward(dy, y, mask, with_dbias):
-    return library.bias_gelu_backward(dy, y, mask, y.shape[-1]) if with_dbias else (library.activation_backward(dy, y, mask, 0), None)
-
-
 def _linear_activation(index):
     def compute(x, weight, bias):
         return library.activation_forward(torch.nn.functional.linear(x, weight, bias), index)
 
-    def backward(dy, y, mask, with_dbias):
-        # GELU's kernel that gives the bias's gradient too takes more launches, and its sums are in another order than PyTorch's.
-        return library.activation_backward(dy, y, mask, index), None
-
-    return _linear_keeping_y("linear_activation", compute, backward)
+    return _linear_keeping_y("linear_activation", compute, index)
 
 
-_linear_gelu = _linear_keeping_y("linear_gelu", _linear_gelu_compute, _linear_gelu_backward)
+_linear_gelu = _linear_keeping_y("linear_gelu", _linear_gelu_compute, _GELU)
 _linear_activations = {name: _linear_activation(index) for index, name in enumerate(library.ACTIVATIONS)}
 
 
@@ -473,7 +481,8 @@ def linear_gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 
 
 def linear_activation(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, activation: str = "gelu") -> torch.Tensor:
-    """An activation of PyTorch's Linear, act(linear(x, weight, bias)), as one node of autograd, with the bits of the two.
+    """An activation of PyTorch's Linear, act(linear(x, weight, bias)), as one node of autograd, with the bits of the two; GELU's gradient of the bias, whose
+    sums come from the same pass, has another order of them.
     Keeps x, weight and y, and one bit per element of y if the activation has a minimum.
 
     x is [..., n], weight [m, n] and bias [m], all of one type or under autocast. activation: one of outgrad.ACTIVATIONS.
@@ -563,11 +572,11 @@ def norm_store_why_not(store, columns):
 
 def checked_norm(function, x, normalized_shape, weight, bias, eps, rms, side_channels, seen=None, tau=0.0, store=stores.DEFAULT_OF_NORMS, columns=0):
     """layer_norm or rms_norm. For the module of a norm: seen, tau: what its kernels test (drift.py); columns: not 0 if the arguments are known to fit."""
-    columns = columns or _columns_of_norm(function, x, normalized_shape, weight, bias, eps, side_channels, store)
+    columns = columns or columns_of_norm(function, x, normalized_shape, weight, bias, eps, side_channels, store)
     return _norms[function, store](x, columns, weight, bias, eps, rms, side_channels, seen, tau)
 
 
-def _columns_of_norm(function, x, normalized_shape, weight, bias, eps, side_channels, store):
+def columns_of_norm(function, x, normalized_shape, weight, bias, eps, side_channels, store):
     """The columns of a norm; raises an error that says which argument cannot be used, and why."""
     columns = _columns_at_a_glance(x, normalized_shape, weight, bias) if store == stores.DEFAULT_OF_NORMS else 0
     columns = columns or _expect_norm(function, x, normalized_shape, weight, bias, store)
@@ -785,6 +794,19 @@ def new_seed(device):
     return torch.randint(0, 2**62, (1,), dtype=torch.int64, device=device)
 
 
+def dropout_seed(x):
+    """What new_seed gives for the device of x, bit for bit, without a launch: the host knows where CUDA's generator stands. Where a graph is captured or code
+    compiled, or a mode watches what is called, the device draws it itself."""
+    device = x.device
+    known = device.type == "cuda" and type(x) is torch.Tensor and not (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack())
+    if not known or torch.cuda.is_current_stream_capturing():
+        return new_seed(device)
+    generator = torch.cuda.default_generators[device.index]
+    offset = generator.get_offset()
+    generator.set_offset(offset + 4)
+    return torch.tensor(library.seed_at(generator.initial_seed(), offset))
+
+
 def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Tensor:
     """Each element is 0 with probability p, otherwise multiplied by 1 / (1 - p). Keeps 8 bytes per tensor.
 
@@ -794,21 +816,41 @@ def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Ten
     if not _is_usable(x):
         _expect("dropout", x=x)
     p = checked_probability("dropout", p, training)
-    return _dropout(x, new_seed(x.device), p) if p > 0 else x
+    return _dropout(x, dropout_seed(x), p) if p > 0 else x
+
+
+def _gradients_of_norm_of_sum(ctx, of_norm, dy, dz_next, for_x, with_dgamma, with_dbeta):
+    """Of norm(dropout(x, p) + residual): dz, which is that of the residual, dx, dgamma, dbeta. of_norm: _kept_of_norm_of_sum."""
+    seed, gamma, beta, side_channels, y, rstd, side_x_hat = of_norm
+    g, b = _parameters(gamma, beta)
+    seed = seed if for_x else None
+    dz, dx, dgamma, dbeta = library.norm_backward_of_sum(
+        dy, y, dz_next, ctx.columns, g, b, rstd, ctx.rms, side_channels, side_x_hat, with_dgamma, with_dbeta, seed, ctx.p, ctx.tau
+    )
+    return dz, dz if seed is None else dx, _like(gamma, dgamma) if with_dgamma else None, _like(beta, dbeta) if with_dbeta else None
+
+
+def _kept_of_norm_of_sum(ctx, of_norm, y, rstd, side_x_hat):
+    """What a backward pass reads of a norm, and of the inputs of one: (seed, p, columns, gamma, beta, eps, rms, side_channels, seen, tau)."""
+    seed, ctx.p, ctx.columns, gamma, beta, _, ctx.rms, side_channels, _, ctx.tau = of_norm
+    return seed, gamma, beta, side_channels, y, rstd, side_x_hat
+
+
+def _norm_of_sum_forward(x, residual, of_norm, with_z=False):
+    seed, p, columns, gamma, beta, eps, rms, side_channels, seen, tau = of_norm
+    gamma, beta = _parameters(gamma, beta)
+    return library.norm_forward_of_sum(x, residual, columns, gamma, beta, eps, rms, side_channels, seed, p, with_z, seen, tau)
 
 
 def _norm_of_sum(name, with_z):
     """The norm of z = dropout(x, p) + residual as one node and one pass; a seed of None drops nothing. with_z: z is a result, too."""
 
-    def compute(x, residual, seed, p, columns, gamma, beta, eps, rms, side_channels, seen, tau):
-        y, rstd, side_x_hat, z = library.norm_forward_of_sum(
-            x, residual, columns, *_parameters(gamma, beta), eps, rms, side_channels, seed, p, with_z, seen, tau
-        )
+    def compute(x, residual, *of_norm):
+        y, rstd, side_x_hat, z = _norm_of_sum_forward(x, residual, of_norm, with_z)
         return (y, z, rstd, side_x_hat) if with_z else (y, rstd, side_x_hat)
 
     def keep(ctx, inputs, outputs):
-        _, _, seed, ctx.p, ctx.columns, gamma, beta, _, ctx.rms, side_channels, _, ctx.tau = inputs
-        ctx.save_for_backward(seed, gamma, beta, side_channels, outputs[0], *outputs[-2:])
+        ctx.save_for_backward(*_kept_of_norm_of_sum(ctx, inputs[2:], outputs[0], *outputs[-2:]))
         if with_z and not torch.compiler.is_compiling():
             ctx.set_materialize_grads(False)
 
@@ -816,20 +858,71 @@ def _norm_of_sum(name, with_z):
         for_x, for_residual, _, _, _, with_dgamma, with_dbeta, *_ = ctx.needs_input_grad
         if dy is None:  # only z reaches the loss
             return dz_next if for_x else None, dz_next if for_residual else None, *[None] * 10
-        seed, gamma, beta, side_channels, y, rstd, side_x_hat = saved
-        kept = ctx.columns, *_parameters(gamma, beta), rstd, ctx.rms, side_channels, side_x_hat
-        dropped = seed if for_x else None, ctx.p, ctx.tau
-        dz, dx, dgamma, dbeta = library.norm_backward_of_sum(dy, y, dz_next, *kept, with_dgamma, with_dbeta, *dropped)
-        dgamma, dbeta = _like(gamma, dgamma) if with_dgamma else None, _like(beta, dbeta) if with_dbeta else None
-        dx = (dz if seed is None else dx) if for_x else None
-        return dx, dz if for_residual else None, None, None, None, dgamma, dbeta, None, None, None, None, None
+        dz, dx, dgamma, dbeta = _gradients_of_norm_of_sum(ctx, saved, dy, dz_next, for_x, with_dgamma, with_dbeta)
+        return dx if for_x else None, dz if for_residual else None, None, None, None, dgamma, dbeta, None, None, None, None, None
 
     return _Operation(name, compute, keep, gradients, results=2 if with_z else 1)
+
+
+def _norm_of_linear(name):
+    """The norm of dropout(linear(h, weight, bias), p) + residual as one node, with the bits of its parts."""
+
+    def compute(h, weight, bias, residual, *of_norm):
+        return _norm_of_sum_forward(torch.nn.functional.linear(h, weight, bias), residual, of_norm)[:3]
+
+    def keep(ctx, inputs, outputs):
+        ctx.save_for_backward(*_kept_of_norm_of_sum(ctx, inputs[4:], *outputs), *inputs[:2])
+
+    def gradients(ctx, saved, dy):
+        *of_norm, h, weight = saved
+        for_h, for_weight, for_bias, for_residual, _, _, _, with_dgamma, with_dbeta, *_ = ctx.needs_input_grad
+        for_linear = for_h or for_weight or for_bias
+        dz, dx, dgamma, dbeta = _gradients_of_norm_of_sum(ctx, of_norm, dy, None, for_linear, with_dgamma, with_dbeta)
+        dh, dweight, dbias = _linear_gradients(dx.view(-1, ctx.columns), h, weight, for_h, for_weight, for_bias)
+        dh = dh.view(h.shape) if for_h else None
+        return dh, dweight, dbias, dz if for_residual else None, None, None, None, dgamma, dbeta, None, None, None, None, None
+
+    return _Operation(name, compute, keep, gradients)
+
+
+def _norm_of_mlp(name, index):
+    """The norm of dropout(linear(h, weight2, bias2), p) + x with h = activation(linear(x, weight1, bias1)) as one node, with the bits of its parts in the forward
+    pass. Its dx is rounded once, where the parts' sum of two is rounded three times."""
+
+    def compute(x, weight1, bias1, weight2, bias2, *of_norm):
+        h, mask = library.activation_forward(torch.nn.functional.linear(x, weight1, bias1), index)
+        return *_norm_of_sum_forward(torch.nn.functional.linear(h, weight2, bias2), x, of_norm)[:3], h, mask
+
+    def keep(ctx, inputs, outputs):
+        x, weight1, _, weight2, _, *of_norm = inputs
+        y, rstd, side_x_hat, h, mask = outputs
+        ctx.save_for_backward(*_kept_of_norm_of_sum(ctx, of_norm, y, rstd, side_x_hat), x, weight1, weight2, h, mask)
+
+    def gradients(ctx, saved, dy):
+        *of_norm, x, weight1, weight2, h, mask = saved
+        for_x, for_weight1, for_bias1, for_weight2, for_bias2, _, _, _, with_dgamma, with_dbeta, *_ = ctx.needs_input_grad
+        for_h = for_x or for_weight1 or for_bias1
+        dz, dropped, dgamma, dbeta = _gradients_of_norm_of_sum(ctx, of_norm, dy, None, for_h or for_weight2 or for_bias2, with_dgamma, with_dbeta)
+        dh, dweight2, dbias2 = _linear_gradients(dropped.view(-1, ctx.columns), h, weight2, for_h, for_weight2, for_bias2)
+        dx = dweight1 = dbias1 = None
+        if for_h:
+            rows, dbias1 = _activation_gradients(dh, h, mask, index, for_bias1, weight1)
+            _, dweight1, own = _linear_gradients(rows, x, weight1, False, for_weight1, for_bias1 and dbias1 is None)
+            dbias1 = own if dbias1 is None else dbias1
+            if for_x:  # nothing else reads dz any more
+                dx = dz.view(-1, ctx.columns).addmm_(rows, weight1).view(x.shape)
+        return dx, dweight1, dbias1, dweight2, dbias2, None, None, None, dgamma, dbeta, None, None, None, None, None
+
+    return _Operation(name, compute, keep, gradients)
 
 
 _DROPOUT_ADD, _ADD = ({name: f"{before}_{name}" for name in ("layer_norm", "rms_norm")} for before in ("dropout_add", "add"))
 _dropout_add_norms = {name: _norm_of_sum(function, False) for name, function in _DROPOUT_ADD.items()}
 _add_norms = {name: _norm_of_sum(function, True) for name, function in _ADD.items()}
+_norms_of_mlps = {
+    (name, activation): _norm_of_mlp(f"mlp_{function}", index) for name, function in _DROPOUT_ADD.items() for index, activation in enumerate(library.ACTIVATIONS)
+}
+_norms_of_linears = {name: _norm_of_linear(f"linear_{function}") for name, function in _DROPOUT_ADD.items()}
 
 
 def _columns_of_sum(function, x, residual, normalized_shape, weight, bias, eps, side_channels, columns):
@@ -839,7 +932,7 @@ def _columns_of_sum(function, x, residual, normalized_shape, weight, bias, eps, 
     if residual.shape != x.shape or residual.dtype != x.dtype:
         found = f"x is {x.dtype} of shape {tuple(x.shape)}, residual {residual.dtype} of shape {tuple(residual.shape)}"
         raise ValueError(f"outgrad.{function}: {found}; they must be alike")
-    return columns or _columns_of_norm(function, x, normalized_shape, weight, bias, eps, side_channels, stores.DEFAULT_OF_NORMS)
+    return columns or columns_of_norm(function, x, normalized_shape, weight, bias, eps, side_channels, stores.DEFAULT_OF_NORMS)
 
 
 def checked_dropout_add_norm(norm, x, residual, normalized_shape, weight, bias, p, eps, training, rms, side_channels, seen=None, tau=0.0, columns=0):
@@ -847,8 +940,19 @@ def checked_dropout_add_norm(norm, x, residual, normalized_shape, weight, bias, 
     function = _DROPOUT_ADD[norm]
     p = checked_probability(function, p, training)
     columns = _columns_of_sum(function, x, residual, normalized_shape, weight, bias, eps, side_channels, columns)
-    seed = new_seed(x.device) if p > 0 else None
+    seed = dropout_seed(x) if p > 0 else None
     return _dropout_add_norms[norm](x, residual, seed, p, columns, weight, bias, eps, rms, side_channels, seen, tau)
+
+
+def norm_of_linear(norm, h, linear, residual, p, of_norm):
+    """norm(dropout(linear(h), p) + residual) as one node, for arguments that are known to fit. of_norm: (columns, weight, bias, eps, rms, side_channels, seen, tau)."""
+    return _norms_of_linears[norm](h, linear.weight, linear.bias, residual, dropout_seed(h) if p > 0 else None, p, *of_norm)
+
+
+def norm_of_mlp(norm, x, first, activation, second, p, of_norm):
+    """norm(dropout(second(activation(first(x))), p) + x) as one node; of_norm as above."""
+    seed = dropout_seed(x) if p > 0 else None
+    return _norms_of_mlps[norm, activation](x, first.weight, first.bias, second.weight, second.bias, seed, p, *of_norm)
 
 
 def dropout_add_layer_norm(

@@ -48,6 +48,9 @@ FORMATS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 FP8 = {"e4m3": 0, "e5m2": 1}
 
 _c = ctypes.CDLL(str(_path))
+# seed_at(seed, offset): what torch.randint(0, 2**62, (1,)) draws on a CUDA device whose generator has this seed and stands at this offset.
+seed_at = _c.outgrad_torch_seed
+seed_at.argtypes, seed_at.restype = (ctypes.c_uint64, ctypes.c_uint64), ctypes.c_int64
 _c.outgrad_torch_version.restype = _c.outgrad_torch_activation.restype = ctypes.c_char_p
 
 
@@ -199,8 +202,8 @@ def _(x, bias):
 
 
 @torch.library.register_fake("outgrad::bias_gelu_backward")
-def _(dy, y, mask, columns):
-    return _contiguous(dy), _floats(y, columns)
+def _(dy, y, mask, columns, like=None):
+    return _contiguous(dy), y.new_empty(columns, dtype=torch.float32 if like is None else like.dtype)
 
 
 @torch.library.register_fake("outgrad::activation_backward")

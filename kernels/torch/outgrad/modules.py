@@ -367,6 +367,25 @@ class _Norm:
             self._has_checked(x)
         return results
 
+    def of_linear(self, linear: nn.Linear, h: torch.Tensor, residual: torch.Tensor, p: float) -> torch.Tensor:
+        """y of dropout(linear(h), p) + residual as one node; not under autocast. The Linear is one of PyTorch, whose result has residual's shape and type."""
+        name, of_norm = self._of_block(residual)
+        return functional.norm_of_linear(name, h, linear, residual, p, of_norm)
+
+    def of_mlp(self, first: nn.Linear, activation: str, second: nn.Linear, x: torch.Tensor, p: float) -> torch.Tensor:
+        """y of dropout(second(activation(first(x))), p) + x as one node; as of_linear."""
+        name, of_norm = self._of_block(x)
+        return functional.norm_of_mlp(name, x, first, activation, second, p, of_norm)
+
+    def _of_block(self, residual):
+        shape, weight, bias, eps, rms = self._arguments()
+        name, found = "rms_norm" if rms else "layer_norm", self._side(residual, weight, bias)
+        columns = self._columns_if_checked(residual, shape)
+        if columns == 0:
+            columns = functional.columns_of_norm(name, residual, shape, weight, bias, eps, found[0], self.store)
+            self._has_checked(residual)
+        return name, (columns, weight, bias, eps, rms, *found)
+
     def _columns_if_checked(self, x, shape):
         """The columns if only x is new since all arguments were checked, and is as it was then; 0: they are to be checked. A parameter that has become
         another since is refused by the operator itself, in fewer words."""

@@ -109,9 +109,10 @@ struct Written {
 
 // Dropout element by element.
 template <class T>
-void drop(const T* x, T* y, std::int64_t n, const kernels::u64* seed, const kernels::DropoutRule& rule) {
+void drop(const T* x, T* y, std::int64_t n, const kernels::cuda::Seed& seed, const kernels::DropoutRule& rule) {
+  const kernels::u64 key = seed.at != nullptr ? *seed.at : seed.value;
   for (std::int64_t i = 0; i < n; ++i) {
-    const kernels::PhiloxWords words = kernels::philox(static_cast<kernels::u64>(i / 4), *seed);
+    const kernels::PhiloxWords words = kernels::philox(static_cast<kernels::u64>(i / 4), key);
     y[i] = kernels::dropout_element(rule, words.word[i % 4], x[i]);
   }
 }
@@ -125,7 +126,7 @@ bool compute_others(const std::string& symbol, void** p, Written& written) {
     if (known) {
       auto* const y = parameter<T*>(p, 1);
       const auto n = parameter<std::int64_t>(p, 2);
-      drop(parameter<const T*>(p, 0), y, n, parameter<const kernels::u64*>(p, 3), parameter<kernels::DropoutRule>(p, 4));
+      drop(parameter<const T*>(p, 0), y, n, parameter<kernels::cuda::Seed>(p, 3), parameter<kernels::DropoutRule>(p, 4));
       written = {y, n * static_cast<std::int64_t>(sizeof(T))};
       return;
     }
@@ -426,7 +427,7 @@ void norm_forward(const std::string& symbol, bool layer, const kernels::cuda::No
   // Of a sum that is not stored, the host's kernels need a place; what is dropped before it goes there, too.
   std::vector<T> sum(a.residual != nullptr && a.z == nullptr ? static_cast<std::size_t>(a.rows * a.n) : 0);
   T* const z = a.z == nullptr ? sum.data() : a.z;
-  const bool drops = a.dropout.seed != nullptr;
+  const bool drops = a.dropout.seed.at != nullptr || a.dropout.seed.value != 0;
   expect_instance(symbol, drops, true, a.z != nullptr);
   if (drops) drop(a.x, z, a.rows * a.n, a.dropout.seed, a.dropout.rule);
   const T* const x = drops ? z : a.x;
@@ -478,7 +479,7 @@ void norm_backward(const std::string& symbol, bool layer, kernels::cuda::NormBac
     for (const std::int64_t j : lost)
       if (dgamma != nullptr) dgamma[j] = nan;
   }
-  const bool drops = a.dropout.seed != nullptr;
+  const bool drops = a.dropout.seed.at != nullptr || a.dropout.seed.value != 0;
   expect_instance(symbol, drops, false, false);
   if (drops) drop(a.dx, static_cast<T*>(a.dropout.dx), a.rows * a.n, a.dropout.seed, a.dropout.rule);
 }

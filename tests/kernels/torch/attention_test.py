@@ -146,7 +146,9 @@ def test_linear_activation_is_its_parts(name, dtype, bias):
     dy = torch.randn(3, 11, 40).to(dtype)
     got = gradients(lambda *t: outgrad.linear_activation(*t, activation=name), inputs, dy)
     parts = gradients(lambda *t: getattr(outgrad, name)(F.linear(*t)), inputs, dy)
-    assert all(map(torch.equal, got, parts))
+    # GELU's pass has the bias's sums in another order, and of what is not rounded yet.
+    whole, u = len(got) - (name == "gelu" and bias), torch.finfo(dtype).eps
+    assert all(map(torch.equal, got[:whole], parts[:whole])) and (got[-1] - parts[-1]).abs().max() <= 4 * u * parts[-1].abs().max()
     leaves = [t.clone().requires_grad_() for t in inputs]
     kept = kept_bytes(lambda *t: outgrad.linear_activation(*t, activation=name), *leaves)
     assert kept == ((3 * 11 * 40 + 31) // 32 * 4 if name in outgrad.library.MASKED else 0)

@@ -27,6 +27,14 @@ def same(a, b):
     return list(a) == list(b) and all(torch.equal(a[name], b[name]) for name in a)
 
 
+def near(a, b):
+    """The bits of a forward pass, and gradients that differ by what a few roundings and another order of sums may."""
+    tolerance = 1e-6 if a["loss"].dtype == torch.float32 else 2.0**-6
+    told = [name for name in a if not name.endswith("key.bias")]  # whose gradient is 0, but for roundings: a softmax does not see it
+    alike = all((a[name].double() - b[name].double()).norm() <= tolerance * b[name].double().norm() for name in told)
+    return list(a) == list(b) and torch.equal(a["loss"], b["loss"]) and alike
+
+
 def unfused(model, monkeypatch):
     """A copy that is patched without blocks."""
     other = copy.deepcopy(model)
@@ -39,7 +47,7 @@ def unfused(model, monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("name", ["bert", "roberta"])
-def test_a_block_has_the_bits_of_its_parts(name, dropout, dtype, monkeypatch):
+def test_a_block_is_its_parts(name, dropout, dtype, monkeypatch):
     model, example = model_of(name, dropout=dropout).train().to(dtype), example_of(name)
     parts = unfused(model, monkeypatch)
     before = copy.deepcopy({key: type(module) for key, module in model.named_modules()})
@@ -48,19 +56,65 @@ def test_a_block_has_the_bits_of_its_parts(name, dropout, dtype, monkeypatch):
     assert len(names) == 2 * model.config.num_hidden_layers and all(key.endswith(".output") for key in names)
     intermediates = [key for key, _, what in report.fused if what == "Linear and activation"]
     assert intermediates == [key for key in before if key.endswith(".intermediate")]
+    layers = [key for key, _, what in report.fused if what == "Linear, activation, Linear, dropout, add and norm"]
+    assert len(layers) == model.config.num_hidden_layers and {f"{layer}.intermediate" for layer in layers} == set(intermediates)
     assert f"dropout, add and norm as one node: {names[0]} and" in str(report)
-    assert same(step(model, example), step(parts, example))
+    trained = step(model, example)
+    assert near(trained, step(parts, example))
     model.eval(), parts.eval()
-    assert same(step(model, example), step(parts, example))
-    loaded = copy.deepcopy(model).train()
-    assert same(step(loaded, example), step(parts.train(), example))
+    assert near(step(model, example), step(parts, example))
+    for loaded in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert same(step(loaded.train(), example), trained)
     assert list(model.state_dict()) == list(parts.state_dict())
     outgrad.unpatch(model)
     assert {key: type(module) for key, module in model.named_modules()} == before
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_whole_mlp_is_as_near_as_its_parts(dtype, monkeypatch):
+    """From float64's, the gradients of a layer's MLP are no further than those of its parts, whose sums are rounded once more."""
+    model = model_of("bert").to(dtype)
+    parts = unfused(model, monkeypatch)
+    outgrad.patch(model)
+    exact = copy.deepcopy(parts.bert.encoder.layer[0])
+    outgrad.unpatch(exact.double())
+    x, dy = (torch.randn(40, 3, 64, generator=torch.Generator().manual_seed(seed)).to(dtype) for seed in (1, 2))
+
+    def gradients(layer):
+        parameters = [*layer.intermediate.parameters(), *layer.output.parameters()]
+        leaf = x.to(parameters[0].dtype).requires_grad_()
+        return torch.autograd.grad(layer.feed_forward_chunk(leaf), (leaf, *parameters), dy.to(leaf.dtype))
+
+    for ours, apart, want in zip(*(gradients(of) for of in (model.bert.encoder.layer[0], parts.bert.encoder.layer[0], exact)), strict=True):
+        assert ours.dtype == dtype and (ours - want).norm() <= max(1.02 * (apart - want).norm(), 1e-7 * want.norm())
+
+
+@pytest.mark.parametrize("trained", ["weight", "bias", "x", "LayerNorm", "intermediate", "second"])
+def test_what_needs_no_gradient_gets_none(trained, monkeypatch):
+    """Each part of a layer's MLP alone, without bias too."""
+    model = model_of("bert", dropout=0.1).train()
+    for layer in model.bert.encoder.layer:
+        layer.intermediate.dense.bias = None
+    parts = unfused(model, monkeypatch)
+    outgrad.patch(model)
+    chosen = {"x": [], "LayerNorm": ["output.LayerNorm"], "intermediate": ["intermediate"], "second": ["output.dense"]}.get(trained, [trained])
+
+    def gradients(layer):
+        leaf = torch.randn(2, 5, 64, generator=torch.Generator().manual_seed(1)).requires_grad_(trained == "x")
+        for name, p in layer.named_parameters():
+            p.requires_grad_(any(part in name for part in chosen))
+        torch.manual_seed(4)
+        layer.feed_forward_chunk(leaf).square().sum().backward()
+        return [leaf.grad, *(p.grad for p in layer.parameters())]
+
+    ours, want = gradients(model.bert.encoder.layer[0]), gradients(parts.bert.encoder.layer[0])
+    assert any(g is not None for g in ours)
+    for a, b in zip(ours, want, strict=True):
+        assert (a is None) == (b is None) and (a is None or torch.allclose(a, b, rtol=1e-5, atol=1e-6 * b.abs().max().item()))
+
+
 def test_a_step_of_bert_has_a_node_for_each_block(monkeypatch):
-    """What autograd goes through: a Function's node where dropout, add and norm were three."""
+    """What autograd goes through: a Function's node where a Linear, dropout, add and norm were four, and one for a whole MLP."""
 
     def nodes(model):
         found, queue = [], [model(**example_of("bert")).loss.grad_fn]
@@ -78,9 +132,9 @@ def test_a_step_of_bert_has_a_node_for_each_block(monkeypatch):
     parts = nodes(unfused(model, monkeypatch))
     outgrad.patch(model)
     whole, count = nodes(model), 2 * model.config.num_hidden_layers
-    assert sum("dropout_add_layer_norm" in name for name in whole) == count and sum("linear_activation" in name for name in whole) == count // 2
-    # dropout and add of each; of each Linear with its activation addmm, its transposed weight, and the views to rows and back
-    assert len(parts) - len(whole) == 2 * count + 4 * (count // 2)
+    assert sum("linear_dropout_add_layer_norm" in name for name in whole) == sum("mlp_dropout_add_layer_norm" in name for name in whole) == count // 2
+    # Of each, dropout and add, and the Linear: addmm, its transposed weight, and the views to rows and back. Of each MLP also its first Linear and activation.
+    assert len(parts) - len(whole) == 6 * count + 5 * (count // 2)
 
 
 def test_parts_that_are_not_alone_run_one_by_one(monkeypatch):
@@ -90,7 +144,7 @@ def test_parts_that_are_not_alone_run_one_by_one(monkeypatch):
     block = model.bert.encoder.layer[0].output
     for part, register in ((block.dropout, "register_forward_hook"), (block.LayerNorm, "register_forward_pre_hook"), (block.LayerNorm, "register_full_backward_hook")):
         hook = getattr(part, register)(lambda module, *_: seen.append(type(module).__name__))
-        assert same(step(model, example), step(parts, example)) and seen
+        assert near(step(model, example), step(parts, example)) and seen
         hook.remove()
         seen.clear()
     block.dropout = nn.Dropout(0.1)  # a part that is PyTorch's own
@@ -98,7 +152,7 @@ def test_parts_that_are_not_alone_run_one_by_one(monkeypatch):
     block.dropout = outgrad.Dropout(0.1)
     for autocast in (True, False):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-            assert same(step(model, example), step(parts, example))
+            assert near(step(model, example), step(parts, example))
     with torch.no_grad():
         torch.manual_seed(1)
         expected = parts(**example).loss
@@ -110,7 +164,8 @@ def test_checkpoints_and_compiled_code(monkeypatch):
     model, example = model_of("bert", dropout=0.1).train(), example_of("bert")
     parts = unfused(model, monkeypatch)
     outgrad.patch(model)
-    wanted = step(parts, example)
+    wanted = step(model, example)
+    assert near(wanted, step(parts, example))
     model.gradient_checkpointing_enable({"use_reentrant": False})
     assert same(step(model, example), wanted)
     model.gradient_checkpointing_disable()
@@ -120,6 +175,12 @@ def test_checkpoints_and_compiled_code(monkeypatch):
     graph = torch.compile(block, fullgraph=True, backend="aot_eager")
     block.eval(), of_parts.eval()
     assert torch.equal(graph(x, residual), of_parts(x, residual))
+    layer = model.bert.encoder.layer[0].eval()
+    torch._dynamo.reset()
+    graph = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    for x in (residual.clone().requires_grad_() for _ in range(2)):
+        compiled = torch.autograd.grad(graph(x).square().sum(), (x, *layer.parameters()))
+        assert all(map(torch.equal, compiled, torch.autograd.grad(layer(x).square().sum(), (x, *layer.parameters()))))
 
 
 class Subtracts(nn.Module):
@@ -181,7 +242,9 @@ def test_a_linear_with_its_activation_is_one_node(which, dtype, monkeypatch):
         return y, *torch.autograd.grad(y.square().sum(), (leaf, *of.parameters()))
 
     def alike():
-        return all(map(torch.equal, step(model), step(parts)))
+        close = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 2.0**-7, "atol": 2.0**-6}
+        # GELU's pass has the bias's sums in another order.
+        return all(torch.equal(a, b) or (a.dim() == 1 and torch.allclose(a, b, **close)) for a, b in zip(step(model), step(parts), strict=True))
 
     def has_node():
         found, queue = False, [model(x).grad_fn]
@@ -472,3 +535,21 @@ def test_a_norm_takes_a_residual():
         norm(x, residual[:2])
     with pytest.raises(ValueError, match="does not end in normalized_shape"):
         norm(x[:, :4])
+
+
+def test_blocks_that_others_have_changed():
+    """A dropout that is no longer one, a Linear of another width or type: parts run one by one, or say what does not fit."""
+    model = model_of("bert").train()
+    outgrad.patch(model)
+    layer, x = model.bert.encoder.layer[0], torch.randn(2, 5, 64)
+    layer.output.dropout = nn.Identity()
+    layer.feed_forward_chunk(x).sum().backward()
+    layer.output.dropout = outgrad.Dropout(0.1)
+    layer.intermediate.dense = nn.Linear(64, 96)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        layer.feed_forward_chunk(x)
+    layer.output.dense = nn.Linear(96, 64)
+    assert layer.feed_forward_chunk(x).shape == x.shape
+    layer.output.dense = nn.Linear(96, 64).double()
+    with pytest.raises(RuntimeError, match="same dtype"):
+        layer.feed_forward_chunk(x)

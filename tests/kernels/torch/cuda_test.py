@@ -63,7 +63,8 @@ def test_bias_and_norms(device, dtype, rows, columns):
     gamma, beta = values(torch.float32, columns, seed=5).abs() + 0.5, values(torch.float32, columns, seed=6)
     y, mask = ours.bias_gelu_forward(x, beta)
     same(device.bias_gelu_forward(x, beta), (y, mask))
-    same(device.bias_gelu_backward(dy, y, mask, columns), ours.bias_gelu_backward(dy, y, mask, columns))
+    for like in (None, *(torch.empty(0, dtype=of) for of in FORMATS)):
+        same(device.bias_gelu_backward(dy, y, mask, columns, like), ours.bias_gelu_backward(dy, y, mask, columns, like))
     side = torch.tensor(sorted({0, columns // 2, columns - 1}), dtype=torch.int32)
     hard = gamma.clone()
     hard[side.long()] = 0.0
@@ -285,6 +286,62 @@ def test_y_in_8_bits_at_a_scale(device, bits):
                 kept = ours.activation_forward_fp8(x, s, activation, fp8, bits)
                 same(device.activation_forward_fp8(x, s, activation, fp8, bits), kept)
                 same(device.activation_backward_fp8(dy, *kept, s, activation, fp8, bits), ours.activation_backward_fp8(dy, *kept, s, activation, fp8, bits))
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_a_seed_on_the_host_drops_what_one_on_the_device_drops(device, dtype):
+    """A seed without dimensions is passed by value."""
+    x, residual, gamma, beta = values(dtype, 5, 40, seed=1), values(dtype, 5, 40, seed=2), torch.ones(40), torch.zeros(40)
+    for seed in (1, 2**62 - 1):
+        there, here = torch.tensor([seed]), torch.tensor(seed)
+        dropped = ours.dropout(x, there, 0.25)
+        for library_of, each in ((device, there), (device, here), (ours, here)):
+            same(library_of.dropout(x, each, 0.25), dropped)
+            forward = (x, residual, 40, gamma, beta, 1e-5, False, None)
+            y, rstd, side, z = result = library_of.norm_forward_of_sum(*forward, each, 0.25, True)
+            same(result, ours.norm_forward_of_sum(*forward, there, 0.25, True))
+            backward = (x, y, z, 40, gamma, beta, rstd, False, None, side, True, True)
+            same(library_of.norm_backward_of_sum(*backward, each, 0.25), ours.norm_backward_of_sum(*backward, there, 0.25))
+
+
+
+class Generator:
+    """As a CUDA device's: a seed, and a place that moves on."""
+
+    def __init__(self, seed):
+        self.seed, self.offset = seed, 0
+
+    def initial_seed(self):
+        return self.seed
+
+    def get_offset(self):
+        return self.offset
+
+    def set_offset(self, offset):
+        assert offset % 4 == 0
+        self.offset = offset
+
+
+def test_the_seed_that_a_generator_would_draw(monkeypatch):
+    """Random123's known answer for Philox4x32-10 of zeros begins 6627e8d5 e169c58d: PyTorch's torch.rand(1) after manual_seed(0) on a GPU is 0.3990, the first
+    of these two."""
+    assert library.seed_at(0, 0) == 0x6627E8D5E169C58D & (2**62 - 1)
+    words = [library.seed_at(2**63 + 5, 4 * k) for k in range(1000)]
+    assert len(set(words)) == 1000 and 0 <= min(words) and 2**61 < max(words) < 2**62
+
+    class OnGpu:
+        type, index = "cuda", 0
+
+    generator = Generator(7)
+    monkeypatch.setattr(torch.cuda, "default_generators", (generator,))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    x = values(torch.float32, 3)
+    monkeypatch.setattr(torch.Tensor, "device", OnGpu())
+    seeds = [functional.dropout_seed(x) for _ in range(3)]
+    monkeypatch.undo()
+    assert [seed.item() for seed in seeds] == [library.seed_at(7, 4 * k) for k in range(3)] and generator.offset == 12
+    assert all(seed.dim() == 0 for seed in seeds), "which the operators take by value"
+
 
 
 @pytest.mark.parametrize("rows, columns", [(1, 1), (5, 1000), (3, 4097), (2, 9000)])

@@ -282,7 +282,7 @@ def reads_in_second_step(model, example):
 
 # What an operator launches on a GPU: ours as cuda_test.py counts it with a driver that stands in for one, PyTorch's at least. Views and arrays without
 # values launch nothing, any other operator one kernel.
-LAUNCHES = {"norm_backward": 2, "norm_backward_of_sum": 2, "native_layer_norm_backward": 2} | dict.fromkeys(
+LAUNCHES = {"bias_gelu_backward": 2, "norm_backward": 2, "norm_backward_of_sum": 2, "native_layer_norm_backward": 2} | dict.fromkeys(
     ("detach", "empty", "empty_like", "empty_strided", "expand", "new_empty", "select", "slice", "split", "squeeze", "t", "transpose", "unbind", "unsqueeze", "view", "_unsafe_view"), 0
 )
 

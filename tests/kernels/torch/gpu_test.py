@@ -161,6 +161,29 @@ def test_a_graph_replays_with_new_seeds():
     assert 0.45 < (y == 0).float().mean() < 0.55 and warm.is_cuda
 
 
+def test_a_seed_that_the_host_knows_repeats():
+    """torch.manual_seed, and a generator's state that is put back, as checkpoints and fork_rng do; each dropout has a seed of its own."""
+    x = torch.ones(4096, device="cuda")
+    torch.manual_seed(5)
+    first, second = outgrad.dropout(x, 0.5), outgrad.dropout(x, 0.5)
+    state = torch.cuda.get_rng_state()
+    third = outgrad.dropout(x, 0.5)
+    torch.cuda.set_rng_state(state)
+    assert torch.equal(outgrad.dropout(x, 0.5), third) and not torch.equal(first, second) and not torch.equal(second, third)
+    torch.manual_seed(5)
+    assert torch.equal(outgrad.dropout(x, 0.5), first)
+    torch.manual_seed(6)
+    assert not torch.equal(outgrad.dropout(x, 0.5), first)
+    # It is what the device would draw, and a captured step does.
+    for k in range(3):
+        torch.manual_seed(2**40 + k)
+        torch.rand(1000 * k, device="cuda")
+        state = torch.cuda.get_rng_state()
+        drawn, after = outgrad.functional.new_seed(x.device).item(), torch.cuda.get_rng_state()
+        torch.cuda.set_rng_state(state)
+        assert outgrad.functional.dropout_seed(x).item() == drawn and torch.equal(torch.cuda.get_rng_state(), after)
+
+
 def test_checkpoints_drop_the_same_elements():
     block, x = Block(0.3).cuda(), torch.randn(512, 256, device="cuda")
     for reentrant in (False, True):

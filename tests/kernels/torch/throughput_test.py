@@ -59,9 +59,14 @@ def test_all_of_it_runs(run, monkeypatch, capsys, tmp_path, models, recipes, bac
         assert max(losses) - min(losses) < 0.2, "the same model under all recipes, but for the dropout"
     assert all(row["at_common_batch"]["sequences_per_s"] > 0 for row in found["rows"])
     assert all([at["batch"] for at in row["forward_and_backward"] if at["ms"] > 0] == [2, 4] for row in found["rows"])
+    in_turn = [(row["what"], row["batch"], [len(times) for times in row["s"].values()]) for row in found["in_turn"]]
+    steps = [throughput.STEPS] * 2
+    both = "eager + SDPA|ours" in recipes
+    assert in_turn == [("forward and backward", 2, steps), ("forward and backward", 4, steps), ("step", 4, steps)] * both
     capsys.readouterr()
     assert run("--show", "--out", file) == 0
-    assert capsys.readouterr().out.count("ours") == recipes.count("ours") * len(models.split("|"))
+    shown = capsys.readouterr().out
+    assert shown.count("ours") == recipes.count("ours") * len(models.split("|")) and shown.count(" in turn at ") == 3 * both
 
 
 def test_what_it_has_no_time_for_is_said(run, capsys, tmp_path):
