@@ -7,8 +7,16 @@ set(OUTGRAD_WARNING_FLAGS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-si
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   list(APPEND OUTGRAD_WARNING_FLAGS -Wno-restrict)  # false alarms in std::string's own operator+ (GCC bug 105651)
 endif()
-# For those who change the sources: another compiler's new warning is no reason not to build there.
-if(OUTGRAD_WERROR)
+# Another compiler's new warning is no reason not to build there. AUTO, because programs and tests share one build: with an option that only `test` sets, it
+# would compile again what `run` has compiled.
+set(OUTGRAD_WARNING_STOPS "${OUTGRAD_WERROR}")
+if(OUTGRAD_WERROR STREQUAL "AUTO")
+  set(OUTGRAD_WARNING_STOPS OFF)
+  if(PROJECT_IS_TOP_LEVEL AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION MATCHES "^12\\.")
+    set(OUTGRAD_WARNING_STOPS ON)
+  endif()
+endif()
+if(OUTGRAD_WARNING_STOPS)
   list(APPEND OUTGRAD_WARNING_FLAGS -Werror)
 endif()
 

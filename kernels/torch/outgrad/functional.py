@@ -887,7 +887,7 @@ def _norm_of_linear(name):
 
 def _norm_of_mlp(name, index):
     """The norm of dropout(linear(h, weight2, bias2), p) + x with h = activation(linear(x, weight1, bias1)) as one node, with the bits of its parts in the forward
-    pass. Its dx is rounded once, where the parts' sum of two is rounded three times."""
+    pass. Of its dx, a sum of two, the second one is not rounded before it is added."""
 
     def compute(x, weight1, bias1, weight2, bias2, *of_norm):
         h, mask = library.activation_forward(torch.nn.functional.linear(x, weight1, bias1), index)

@@ -94,6 +94,10 @@ def test_what_fails_is_a_row_with_its_reason(run, monkeypatch, capsys, tmp_path)
     assert run(*TINY, "--models", "BERT-Large", "--recipes", "ours", "--out", file) == 1
     assert json.loads(file.read_text())["rows"][0]["failed"] == "the reason"
     assert "FAILED: the reason" in capsys.readouterr().out
+    monkeypatch.setattr(throughput, "in_turn", broken)
+    assert run(*TINY, "--models", "BERT-Large", "--recipes", "eager + SDPA|ours", "--out", file) == 1
+    assert json.loads(file.read_text())["in_turn"] == [{"model": "BERT-Large", "mode": "bf16 autocast", "failed": "the reason"}]
+    assert "in turn FAILED: the reason" in capsys.readouterr().out
 
 
 def test_what_is_refused(run, capsys, tmp_path):
