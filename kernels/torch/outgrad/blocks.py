@@ -2,8 +2,8 @@
 
 After a Linear, BERT and its kin drop elements, add what went into the block, and normalise. From the output all of that is one backward pass, the Linear's
 included, and so is an activation with the Linear before it; a whole MLP of theirs is one node. Llama, GPT-2, ViT, BART and their kin add to the residual
-within a layer and normalise the sum. The bits are those of a block's parts, but where gradients are added: such a sum is then rounded once. Where a part has
-hooks or another class, or autocast would change a type between them, the parts run one by one.
+within a layer and normalise the sum, and their attention has several Linears of one input. The bits are those of a block's parts, but where gradients are
+added: such a sum is then rounded once. Where a part has hooks or another class, or autocast would change a type between them, the parts run one by one.
 """
 
 import ast
@@ -99,10 +99,10 @@ class Sequence(nn.Sequential):
         return input
 
 
-class _WithSumsInNorms:
-    """The common part of the classes that _with_sums_in_norms makes."""
+class _Rewritten:
+    """The common part of the classes that _rewritten makes."""
 
-    _outgrad_norms: frozenset[str]  # what _with_sums_in_norms was given
+    _outgrad_parts: tuple[frozenset[str], frozenset[str]]  # what _rewritten was given beside the class
 
     def _outgrad_norm_of(self, norm, x, residual):
         """norm(x + residual)."""
@@ -115,9 +115,14 @@ class _WithSumsInNorms:
         z = x + residual
         return norm(z), z
 
+    def _outgrad_linears_of(self, x, *linears):
+        """The results of several Linears for x."""
+        plain = isinstance(x, torch.Tensor) and x.dim() > 1 and all(_is_plain(one) and x.dtype == one.weight.dtype for one in linears)
+        return functional.linears_of(x, linears) if plain and _are_alone(*linears) else [one(x) for one in linears]
+
     def __reduce_ex__(self, protocol):
         _, _, *state = super().__reduce_ex__(protocol)
-        return _new, (self.__dict__["_outgrad_was"], self._outgrad_norms), *state
+        return _new, (self.__dict__["_outgrad_was"], *self._outgrad_parts), *state
 
 
 def _takes_sum(norm, x, residual):
@@ -129,9 +134,9 @@ def _takes_sum(norm, x, residual):
 
 
 @functools.cache
-def _with_sums_in_norms(kind, norms):
-    """(a class like this one whose forward gives the norms of these names the two parts of a sum where they normalise one, the names of the norms that it does
-    so for); None if there are none, or no source to be read."""
+def _rewritten(kind, norms, linears):
+    """(a class like this one whose forward gives the norms of these names the two parts of a sum where they normalise one, and what several of these Linears
+    read to all of them at once; the names of the norms that it does so for; whether it does so for Linears). None if there are none, or no source to be read."""
     *wrappers, forward = _unwrapped(kind.__dict__.get("forward"))
     if not inspect.isfunction(forward) or forward.__closure__:
         return None
@@ -151,20 +156,22 @@ def _with_sums_in_norms(kind, norms):
     # A file that was changed after it was imported holds another function than the one that runs.
     if _body_of(_function_of(definition, imports, forward)) != _body_of(forward):
         return None
-    sums = _Sums(definition.args.args[0].arg, norms)
+    own = definition.args.args[0].arg
+    sums, shared = _Sums(own, norms), _Shared(own, linears)
     sums.generic_visit(definition)
-    if not sums.found:
+    shared.generic_visit(definition)
+    if not (sums.found or shared.found):
         return None
     ours = _function_of(ast.fix_missing_locations(definition), imports, forward)
-    members = {"forward": ours, "_outgrad_norms": norms, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    made = type(kind.__name__, (_WithSumsInNorms, kind), members)
+    members = {"forward": ours, "_outgrad_parts": (norms, linears), "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    made = type(kind.__name__, (_Rewritten, kind), members)
     # What Hugging Face's layers wrap around a forward for checkpoints they wrap around that of a subclass, too.
     *again, _ = _unwrapped(made.forward)
-    return (made, frozenset(sums.found)) if [each.__code__ for each in wrappers] == [each.__code__ for each in again] else None
+    return (made, frozenset(sums.found), shared.found) if [each.__code__ for each in wrappers] == [each.__code__ for each in again] else None
 
 
-def _new(kind, norms):
-    ours, _ = _with_sums_in_norms(kind, norms)
+def _new(kind, norms, linears):
+    ours, *_ = _rewritten(kind, norms, linears)
     return ours.__new__(ours)
 
 
@@ -188,7 +195,23 @@ def _unwrapped(function):
     return functions
 
 
-class _Sums(ast.NodeTransformer):
+class _OfMethod(ast.NodeTransformer):
+    """Rewrites the statements of a method, branch by branch, but not what it defines."""
+
+    def generic_visit(self, node):
+        super().generic_visit(node)
+        for field in ("body", "orelse", "finalbody"):
+            if isinstance(statements := getattr(node, field, None), list):
+                self._join(statements)
+        return node
+
+    def visit_FunctionDef(self, node):
+        return node  # of its own names
+
+    visit_Lambda = visit_AsyncFunctionDef = visit_ClassDef = visit_FunctionDef
+
+
+class _Sums(_OfMethod):
     """Rewrites the sums that a method gives to norms of its object:
 
         z = x + r; kept = z; z = self.norm(z)     z, kept = self._outgrad_norm_and(self.norm, x, r)
@@ -199,13 +222,6 @@ class _Sums(ast.NodeTransformer):
 
     def __init__(self, own, norms):
         self.own, self.norms, self.found = own, norms, set()
-
-    def generic_visit(self, node):
-        super().generic_visit(node)
-        for field in ("body", "orelse", "finalbody"):
-            if isinstance(statements := getattr(node, field, None), list):
-                self._join(statements)
-        return node
 
     def _join(self, statements):
         for k in range(len(statements)):  # which become fewer
@@ -249,10 +265,71 @@ class _Sums(ast.NodeTransformer):
                 return ast.copy_location(self._call("_outgrad_norm_of", norm, x, residual), node)
         return node
 
-    def visit_FunctionDef(self, node):
-        return node  # of its own names
 
-    visit_Lambda = visit_AsyncFunctionDef = visit_ClassDef = visit_FunctionDef
+class _Shared(_OfMethod):
+    """Has Linears of its object that read the same in statements one after the other read it at once:
+
+        q = self.query(x).view(shape)      _outgrad_0, _outgrad_1 = self._outgrad_linears_of(x, self.query, self.key)
+        k = self.key(x).view(shape)        q = _outgrad_0.view(shape)
+                                           k = _outgrad_1.view(shape)
+
+    Behind a Linear may stand views of its result alone, whose arguments are names and constants. own: the object's name."""
+
+    VIEWS = frozenset({"view", "reshape", "transpose", "permute", "unflatten", "contiguous"})
+
+    def __init__(self, own, linears):
+        self.own, self.linears, self.found = own, linears, False
+
+    def _join(self, statements):
+        statements[:] = list(self._joined(statements))
+
+    def _joined(self, statements):
+        for x, run in itertools.groupby(statements, lambda statement: self._read_by(statement)):
+            run = list(run)
+            if x is None or len(run) == 1:
+                yield from run
+                continue
+            self.found = True
+            results, linears = [], []
+            for statement in run:
+                call = self._call_in(statement.value)
+                name = f"_outgrad_{len(results)}"
+                results.append(ast.Name(name, ast.Store()))
+                linears.append(call.func)
+                _replace(statement, call, ast.copy_location(ast.Name(name, ast.Load()), call))
+            method = ast.Attribute(ast.Name(self.own, ast.Load()), "_outgrad_linears_of", ast.Load())
+            call = ast.Call(method, [ast.Name(x, ast.Load()), *linears], [])
+            yield ast.copy_location(ast.Assign([ast.Tuple(results, ast.Store())], call), run[0])
+            yield from run
+
+    def _read_by(self, statement):
+        """What the Linear of a statement reads; None if it is another statement, or changes what is read."""
+        match statement:
+            case ast.Assign(targets=[ast.Name(result)], value=value) if (call := self._call_in(value)) is not None and result not in (call.args[0].id, self.own):
+                return call.args[0].id
+        return None
+
+    def _call_in(self, value):
+        """The call of a Linear, with views behind it."""
+        match value:
+            case ast.Call(func=ast.Attribute(ast.Name(self.own), name), args=[ast.Name()], keywords=[]) if name in self.linears:
+                return value
+            case ast.Call(func=ast.Attribute(of, view), args=arguments, keywords=[]) if view in self.VIEWS and all(map(_is_told, arguments)):
+                return self._call_in(of)
+        return None
+
+
+def _is_told(argument):
+    """Whether an argument is made of names and constants, so that it may be read before or after other statements."""
+    parts = (ast.Name, ast.Attribute, ast.Constant, ast.Starred, ast.UnaryOp, ast.USub, ast.Tuple, ast.Load)
+    return all(isinstance(node, parts) for node in ast.walk(argument))
+
+
+def _replace(statement, old, new):
+    for node in ast.walk(statement):
+        for field, value in ast.iter_fields(node):
+            if value is old:
+                setattr(node, field, new)
 
 
 def _reads_names_but(test, name):
@@ -365,8 +442,10 @@ def block_of(module: nn.Module, becomes_norm: Callable[[nn.Module], bool] = _is_
     if _feeds_forward(kind, module):
         return Block(_feeding_forward(kind), "Linear, activation, Linear, dropout, add and norm", frozenset())
     norms = frozenset(name for name, part in module._modules.items() if part is not None and becomes_norm(part))
-    if norms and (found := _with_sums_in_norms(kind, norms)) is not None:
-        return Block(found[0], "add and norm", found[1])
+    linears = frozenset(name for name, part in module._modules.items() if type(part) is nn.Linear)
+    if (norms or len(linears) > 1) and (found := _rewritten(kind, norms, linears)) is not None:
+        ours, in_sums, shared = found
+        return Block(ours, " and ".join(["add and norm"] * bool(in_sums) + ["Linears of one input"] * shared), in_sums)
     return None
 
 

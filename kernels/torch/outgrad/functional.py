@@ -498,6 +498,45 @@ def linear_activation(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
     return operation(x, weight, bias)
 
 
+def _linears_of(count):
+    """Several Linears of one x. The gradients of x are added as the products are made."""
+
+    def compute(x, *parameters):
+        return tuple(torch.nn.functional.linear(x, weight, bias) for weight, bias in zip(parameters[::2], parameters[1::2], strict=True))
+
+    def keep(ctx, inputs, outputs):
+        ctx.save_for_backward(inputs[0], *inputs[1::2])
+        if not torch.compiler.is_compiling():
+            ctx.set_materialize_grads(False)
+
+    def gradients(ctx, saved, *dys):
+        x, *weights = saved
+        for_x, *wanted = ctx.needs_input_grad
+        dx, found = None, []
+        for dy, weight, for_weight, for_bias in zip(dys, weights, wanted[::2], wanted[1::2], strict=True):
+            if dy is None:  # it does not reach the loss
+                found += [None, None]
+                continue
+            rows = dy.reshape(-1, weight.shape[0])
+            first, dweight, dbias = _linear_gradients(rows, x, weight, for_x and dx is None, for_weight, for_bias)
+            found += [dweight, dbias]
+            if for_x:
+                dx = first if dx is None else dx.addmm_(rows, weight)
+        return None if dx is None else dx.view(x.shape), *found
+
+    return _Operation("linears_of", compute, keep, gradients, results=count)
+
+
+_LINEARS = {count: _linears_of(count) for count in range(2, 9)}
+
+
+def linears_of(x, linears):
+    """What each of several Linears of PyTorch makes of x, which fits them, as one node."""
+    if len(linears) not in _LINEARS:
+        return [linear(x) for linear in linears]
+    return _LINEARS[len(linears)](x, *(parameter for linear in linears for parameter in (linear.weight, linear.bias)))
+
+
 # --- Norms -----------------------------------------------------------------------------------------------------------
 
 

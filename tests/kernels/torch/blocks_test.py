@@ -10,7 +10,7 @@ import transformers
 from torch import nn
 
 import outgrad
-from outgrad import blocks, patching
+from outgrad import blocks, functional, patching
 from patching_test import example_of, model_of
 
 
@@ -133,8 +133,10 @@ def test_a_step_of_bert_has_a_node_for_each_block(monkeypatch):
     outgrad.patch(model)
     whole, count = nodes(model), 2 * model.config.num_hidden_layers
     assert sum("linear_dropout_add_layer_norm" in name for name in whole) == sum("mlp_dropout_add_layer_norm" in name for name in whole) == count // 2
-    # Of each, dropout and add, and the Linear: addmm, its transposed weight, and the views to rows and back. Of each MLP also its first Linear and activation.
-    assert len(parts) - len(whole) == 6 * count + 5 * (count // 2)
+    assert sum("linears_of" in name for name in whole) == count // 2
+    # Of each, dropout and add, and the Linear: addmm, its transposed weight, and the views to rows and back. Of each MLP also its first Linear and activation,
+    # and of each attention the Linears of query, key and value, less the one node that they are.
+    assert len(parts) - len(whole) == 6 * count + (5 + 3 * 4 - 1) * (count // 2)
 
 
 def test_parts_that_are_not_alone_run_one_by_one(monkeypatch):
@@ -511,7 +513,7 @@ class Layer(nn.Module):
     file.write_text(text.replace("2.0", "3.0"))
     assert blocks.block_of(Layer()) is None
     file.write_text(text)
-    blocks._with_sums_in_norms.cache_clear()
+    blocks._rewritten.cache_clear()
     linecache.clearcache()
     assert blocks.block_of(Layer()) is not None
 
@@ -553,3 +555,87 @@ def test_blocks_that_others_have_changed():
     layer.output.dense = nn.Linear(96, 64).double()
     with pytest.raises(RuntimeError, match="same dtype"):
         layer.feed_forward_chunk(x)
+
+
+# --- Linears of one input ----------------------------------------------------------------------------------------------
+
+
+class Attends(nn.Module):
+    """As attentions begin: three Linears of one input, and what is none of them."""
+
+    def __init__(self, bias=True):
+        super().__init__()
+        self.query, self.key, self.value = nn.Linear(16, 24, bias=bias), nn.Linear(16, 8), nn.Linear(16, 8, bias=bias)
+        self.out = nn.Linear(8, 16)
+
+    def forward(self, x, reads=("q", "k", "v")):
+        shape = (*x.shape[:-1], -1, 8)
+        q = self.query(x).view(*shape).transpose(1, 2)
+        k = self.key(x).view(*shape).transpose(1, 2)
+        v = self.value(x)
+        y = self.out(v)
+        found = {"q": q, "k": k, "v": y}
+        return sum(found[name].float().square().sum() for name in reads)
+
+
+class Moves(Attends):
+    def forward(self, x):
+        """Each Linear reads something else."""
+        q = self.query(x)
+        x = self.out(self.key(x))
+        v = self.value(x)
+        k = self.key(x + 1)
+        return q.sum() + k.sum() + v.sum()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("reads", ["qkv", "qk", "v", "k"])
+def test_linears_of_one_input_are_one_node(reads, dtype, monkeypatch):
+    """With all of their results, or some of them, before the loss."""
+    torch.manual_seed(1)
+    model, x = Attends().to(dtype), torch.randn(2, 5, 16).to(dtype).requires_grad_()
+    parts = unfused(model, monkeypatch)
+    report = outgrad.patch(model)
+    assert report.fused == [("", "Attends", "Linears of one input")] and report.apart == []
+    calls = []
+    own = functional.linears_of
+    monkeypatch.setattr(functional, "linears_of", lambda *a: calls.append(len(a[1])) or own(*a))
+
+    def gradients(of):
+        loss = of(x, reads)
+        return loss, *torch.autograd.grad(loss, (x, *of.parameters()), allow_unused=True)
+
+    ours, theirs = gradients(model), gradients(parts)
+    assert calls == [3] and torch.equal(ours[0], theirs[0])
+    for a, b in zip(ours[2:], theirs[2:], strict=True):
+        assert (a is None) == (b is None) and (a is None or torch.equal(a, b))
+    exact = copy.deepcopy(parts).double()
+    want = torch.autograd.grad(exact(x.double(), reads), x)[0].double()
+    assert (ours[1] - want).norm() <= max(1.25 * (theirs[1] - want).norm(), 1e-7 * want.norm())
+    hook = model.key.register_forward_hook(lambda *_: None)
+    assert all(a is b or torch.equal(a, b) for a, b in zip(gradients(model), theirs, strict=True)) and calls == [3]
+    hook.remove()
+    model.value.weight.requires_grad_(False)
+    parts.value.weight.requires_grad_(False)
+    model.query = nn.Linear(16, 24, dtype=torch.float64)  # which x does not fit
+    with pytest.raises(RuntimeError, match="same dtype"):
+        model(x)
+    outgrad.unpatch(model)
+    assert type(model) is Attends
+
+
+def test_linears_that_read_something_else_stay_apart():
+    assert blocks.block_of(Moves()) is None
+    model = Attends(bias=False)
+    outgrad.patch(model)
+    x = torch.randn(2, 5, 16, requires_grad=True)
+    for p in (model.query.weight, model.key.bias):
+        p.requires_grad_(False)
+    model(x).backward()
+    assert model.query.weight.grad is None and model.key.bias.grad is None and model.key.weight.grad is not None and x.grad.isfinite().all()
+    torch._dynamo.reset()
+    assert torch.equal(torch.compile(model, fullgraph=True, backend="aot_eager")(x), model(x))
+    again = pickle.loads(pickle.dumps(model))
+    assert torch.equal(again(x), model(x)) and type(again) is type(model)
+    with pytest.raises(RuntimeError, match="outgrad.linears_of: the second derivative"):
+        torch.autograd.grad(torch.autograd.grad(model(x), x, create_graph=True)[0].sum(), x)
