@@ -160,7 +160,7 @@ expect 0 "results in" "${here[@]}" "$run" torch
 [[ $(left) == "summary.txt throughput.json" ]] || wrong "stage torch left $(left)"
 grep -q 'DOUTGRAD_TORCH_PYTHON=.*/python3 -DOUTGRAD_TORCH_TUNED=\( \|$\)' "$work/bin/cmake.log" || wrong "configured as $(< "$work/bin/cmake.log")"
 grep -q 'python -m pytest .*gpu_test.py; PYTHONPATH=.*/package/python:' "$work/out/summary.txt" || wrong "the package's tests did not run"
-few=$(sed -nE 's/.*throughput.py --modes pure bf16 --recipes eager \+ SDPA\|ours --out .* --seconds ([0-9]+);.*/\1/p' "$work/out/summary.txt")
+few=$(sed -nE 's/.*throughput.py --modes pure bf16 --recipes eager \+ SDPA\|ours\|eager \+ SDPA, graph\|ours, graph --out .* --seconds ([0-9]+);.*/\1/p' "$work/out/summary.txt")
 [[ $few -ge 100 && $few -le 120 ]] || wrong "the study has '$few' s, of 180 without the 60 that a last row may take: $(< "$work/out/summary.txt")"
 expect 0 "results in" "${here[@]}" "$run" torch --budget 777
 grep -q 'throughput.py --out .*/throughput.json --seconds 777;' "$work/out/summary.txt" || wrong "the study did not run for its budget"
