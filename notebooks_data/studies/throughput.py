@@ -60,6 +60,8 @@ RECIPES = {
     "ours": Recipe(SDPA, "fp32"),
     "eager + SDPA, graph": Recipe(SDPA, graph=True),
     "ours, graph": Recipe(SDPA, "fp32", graph=True),
+    "eager + SDPA with a mask, graph": Recipe("sdpa", graph=True),
+    "ours with a mask, graph": Recipe("sdpa", "fp32", graph=True),
     "eager": Recipe("eager"),
     "ours, norms in bf16": Recipe(SDPA, "autocast"),
     "compile": Recipe(SDPA, compiled="default"),
@@ -355,7 +357,7 @@ def line_of(rows, row, batches):
     passes = "".join(f"{cell(passes_at(batch, 'ms'), '.1f'):>15}" for batch in batches)
     on_gpu = "".join(f"{cell(passes_at(batch, 'kernels_ms'), '.1f'):>15}" for batch in batches)
     failed = f"  then FAILED: {row['failed']}" if "failed" in row else ""
-    return (f"{row['model']:15}{row['mode']:14}{row['recipe']:21}{bytes_of_each:>14}{largest:>16}{speed('at_largest_batch'):>18}{speed('at_common_batch'):>18}"
+    return (f"{row['model']:15}{row['mode']:14}{row['recipe']:33}{bytes_of_each:>14}{largest:>16}{speed('at_largest_batch'):>18}{speed('at_common_batch'):>18}"
             f"{passes}{on_gpu}{cell(passes_at(batches[1], 'launches'), 'd'):>13}{failed}")  # fmt: skip
 
 
@@ -368,7 +370,7 @@ def table(found):
     passes = "".join(f"{'ms at ' + str(batch):>15}" for batch in batches)
     on_gpu = "".join(f"{'GPU at ' + str(batch):>15}" for batch in batches)
     head = [f"{found['device']}, PyTorch {found['torch']}, transformers {found['transformers']}; (x) against eager + SDPA; ms, GPU, launches: of forward and backward",
-            f"{'':50}{'MiB/sequence':>14}{'largest batch':>16}{'seq/s there':>18}{'seq/s at ' + str(COMMON_BATCH):>18}{passes}{on_gpu}{'launches':>13}"]  # fmt: skip
+            f"{'':62}{'MiB/sequence':>14}{'largest batch':>16}{'seq/s there':>18}{'seq/s at ' + str(COMMON_BATCH):>18}{passes}{on_gpu}{'launches':>13}"]  # fmt: skip
     return head + [line_of(found["rows"], row, batches) for row in found["rows"]] + [line_in_turn(row) for row in found["in_turn"]]
 
 

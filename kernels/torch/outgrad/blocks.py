@@ -63,7 +63,7 @@ class _FeedsForward:
                 return norm.of_mlp(first, activation.activation, second, x, dropout.p if dropout.training else 0.0)
         return output(intermediate(x), x)
 
-    # Hugging Face's apply_chunking_to_forward asks for it in each call, which takes longer than all that is done here.
+    # Hugging Face's apply_chunking_to_forward asks for it in each call; Python need not find it each time.
     feed_forward_chunk.__signature__ = inspect.signature(feed_forward_chunk)
 
     def __reduce_ex__(self, protocol):

