@@ -67,6 +67,10 @@ float deployed_s(const BackwardHeader& h, float y, bool m) {
   return s;
 }
 
+std::pair<float, float> core_range(const BackwardHeader& h) {
+  return {!h.masked ? h.y_min : h.has_left ? deployed_s(h, h.left_y, false) : h.s_min, deployed_s(h, h.y_max, true)};
+}
+
 Selection deployed_selection(const BackwardHeader& h, float y, bool m) {
   y = h.y_max < y ? h.y_max : y;
   if (h.has_left && !m && !(y <= h.left_y)) {
@@ -160,7 +164,7 @@ float cell_index(float v, float scale, float bias) { return std::fma(v, scale, b
 
 std::vector<Cell> backward_cells(const BackwardHeader& h) {
   std::vector<Cell> cells;
-  const float low = !h.masked ? h.y_min : h.has_left ? deployed_s(h, h.left_y, false) : h.s_min, high = deployed_s(h, h.y_max, true);
+  const auto [low, high] = core_range(h);
   const auto key = [&](float v) { return h.has_breaks ? static_cast<float>(core_row(h, v)) : cell_index(v, h.index_scale, h.index_bias); };
   cut(cells, low, high, false, h.masked ? Coordinate::root : Coordinate::output, h.rows, key, [&](float v) { return core_row(h, v); });
   // A cell that holds both kinds of s becomes two.

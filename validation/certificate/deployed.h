@@ -15,6 +15,7 @@
 
 #include <array>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "validation/certificate/header_reader.h"
@@ -48,6 +49,8 @@ float float_at(std::int64_t order);
 bool in_right_segment(const BackwardHeader& h, float v);
 /// Masked: s, clamped. Unmasked: y, clamped.
 float deployed_s(const BackwardHeader& h, float y, bool m);
+/// The least and the greatest s (unmasked: y) that select rows outside the left segment.
+std::pair<float, float> core_range(const BackwardHeader& h);
 Selection deployed_selection(const BackwardHeader& h, float y, bool m);
 /// The polynomial of a row {centre, c0, ..., c_degree, ...}; the schemes are those of kScheme.
 inline constexpr int kHorner = 0, kEstrin = 1, kEvenOdd = 2;

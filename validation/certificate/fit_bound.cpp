@@ -432,11 +432,20 @@ AnalyticFunction error_of(const RoundedForwardHeader& h, const Cell& cell) {
   return ratio_error(number / static_cast<double>(h.index_scale), coefficients_of(h, cell.row));
 }
 
-// Whether a place lies in the cell, or so near that rounding can lead there.
-bool holds(const Cell& cell, double place) {
+// Whether a place lies in the cell, or so near that rounding can lead there. A fit lets neighbouring rows overlap by a share of the largest
+// coordinate, which is `scale`: next to 0 that is far more than the same share of a cell's own ends.
+bool holds(const Cell& cell, double place, double scale) {
   constexpr double kNear = 0x1p-21;
-  return place >= cell.low - kNear * std::fabs(cell.low) && place <= cell.high + kNear * std::fabs(cell.high);
+  return place >= cell.low - kNear * scale && place <= cell.high + kNear * scale;
 }
+
+double scale_of(const BackwardHeader& h, const Cell& cell) {
+  if (cell.left) return std::max(std::fabs(cell.low), std::fabs(cell.high));
+  const auto [low, high] = core_range(h);
+  return std::max(std::fabs(low), std::fabs(high));
+}
+
+double scale_of(const Cell& cell) { return std::max(std::fabs(cell.low), std::fabs(cell.high)); }
 
 }  // namespace
 
@@ -469,16 +478,16 @@ std::optional<Interval> fit_error_at(const BackwardHeader& h, const Cell& cell, 
   if (h.masked && !cell.left && cell.evaluated == Coordinate::output) {
     place = sqrt(maximum(d[0] - static_cast<double>(h.y_hi) - static_cast<double>(h.y_lo), 0)) * (right ? 1.0 : -1.0);
   }
-  if ((cell.left && right) || !holds(cell, place.middle())) return {};
+  if ((cell.left && right) || !holds(cell, place.middle(), scale_of(h, cell))) return {};
   return row_of(h, cell).error(h.masked && !cell.left && cell.evaluated == Coordinate::root ? root : d[0], d[1]);
 }
 
 std::optional<Interval> fit_error_at(const ForwardHeader& h, const Cell& cell, double x) {
-  return holds(cell, x) ? std::optional(error_of(h, cell).at(x)) : std::nullopt;
+  return holds(cell, x, scale_of(cell)) ? std::optional(error_of(h, cell).at(x)) : std::nullopt;
 }
 
 std::optional<Interval> fit_error_at(const RoundedForwardHeader& h, const Cell& cell, double x) {
-  return holds(cell, x) ? std::optional(error_of(h, cell).at(x)) : std::nullopt;
+  return holds(cell, x, scale_of(cell)) ? std::optional(error_of(h, cell).at(x)) : std::nullopt;
 }
 
 Finding prove_fit(const BackwardHeader& h, double claim, Findings wanted) {

@@ -26,7 +26,7 @@ SupNorm prove_cell(const BackwardHeader& h, const Cell& cell, double claim);
 SupNorm prove_cell(const ForwardHeader& h, const Cell& cell, double claim);
 SupNorm prove_cell(const RoundedForwardHeader& h, const Cell& cell, double claim);
 
-/// E at one x, if x asks for the cell's row; two cells that share an end both answer there.
+/// E at one x, if x asks for the cell's row; two cells that share an end both answer there, and within 2^-21 of the header's largest coordinate.
 std::optional<Interval> fit_error_at(const BackwardHeader& h, const Cell& cell, double x);
 std::optional<Interval> fit_error_at(const ForwardHeader& h, const Cell& cell, double x);
 std::optional<Interval> fit_error_at(const RoundedForwardHeader& h, const Cell& cell, double x);
