@@ -225,8 +225,7 @@ class Totals {
     while (!pending.empty()) {
       const Cell cell = pending.back();
       pending.pop_back();
-      Lengths over = lengths(shape, cell.from, cell.to, kEndRoom, true);
-      if (!holds(over)) over = lengths(shape, cell.from, cell.to, kEndRoom);
+      const Lengths over = near_lengths(shape, cell.from, cell.to);
       const double middle = cell.from + (cell.to - cell.from) / 2;
       if (!holds(over) && cell.to - cell.from > cell.to * kNarrowest) {
         pending.insert(pending.end(), {{cell.from, middle}, {middle, cell.to}});
@@ -235,7 +234,13 @@ class Totals {
       enter(shape, over, middle);
     }
   }
-  void see(const Shape& shape, double least, double most) { enter(shape, lengths(shape, least, most, kEndRoom), least); }
+  void see(const Shape& shape, double least, double most) { enter(shape, near_lengths(shape, least, most), least); }
+
+  // As roughly as the claims allow: an argument that is enclosed exactly takes a thousand times as long as one between two nodes.
+  Lengths near_lengths(const Shape& shape, double least, double most) const {
+    const Lengths rough = lengths(shape, least, most, kEndRoom, true);
+    return holds(rough) ? rough : lengths(shape, least, most, kEndRoom);
+  }
 
   double total(double length) const { return (Interval(length) / 2 + floor_).upper(); }
   // For the bits that no narrow cell has yet shown to exceed their claim.
