@@ -406,7 +406,7 @@ TEST_F(EvalOnDevice, EveryActivationGivesTheHostsBytes) {
   run(BF16{}, "bf16", OUTGRAD_SILU);
 }
 
-TEST_F(EvalOnDevice, GivesTheHostsBytesInEveryFormat) {
+TEST_F(EvalOnDevice, NightlyGivesTheHostsBytesInEveryFormat) {
   const auto run = [&]<class T>(T, const std::string& format) {
     constexpr std::size_t kElements = 20'011;
     std::vector<T> x;

@@ -45,7 +45,7 @@ TEST(TuneCommand, KernelsOfCodesAreTunedOnCpusAlone) {
 }
 
 // The second run begins with what the first one's budget was too short for.
-TEST(TuneCommand, GoesOnWithWhatTheBudgetWasTooShortFor) {
+TEST(TuneCommand, NightlyGoesOnWithWhatTheBudgetWasTooShortFor) {
   const kernels::ScratchFolder folder;
   // A compiler that takes longer than the budget on any machine.
   const std::string compiler = folder / "slow-compiler";
@@ -139,7 +139,7 @@ TEST(TuneCommand, AKilledRunLosesOneBatchAtMostAndIsResumed) {
 
 // A coarser fit that a caller brings is said to be one, and is tried, recorded and taken along only where any accuracy is asked for. The
 // records of that run choose nothing for the next one, which does not ask.
-TEST(TuneCommand, AccuracyIsAskedFor) {
+TEST(TuneCommand, NightlyAccuracyIsAskedFor) {
   const kernels::ScratchFolder folder;
   std::string header = kernels::read_file(OUTGRAD_SOURCE_DIR "/kernels/generated/gelu_bf16_fast.h");
   for (const auto& [from, to] : {std::pair<std::string, std::string>{"struct GeluBf16Fast ", "struct Mine "}, {"\"gelu_bf16_fast\"", "\"mine\""}})
@@ -182,7 +182,7 @@ TEST(TuneCommand, AccuracyIsAskedFor) {
 }
 
 // What a run by the earlier rule has left is neither known nor chosen.
-TEST(TuneCommand, SearchesAgainWhatTheEarlierRuleHasTuned) {
+TEST(TuneCommand, NightlySearchesAgainWhatTheEarlierRuleHasTuned) {
   const kernels::ScratchFolder folder;
   const std::string path = folder / "tune_cpu.jsonl";
   const auto tune = [&] {

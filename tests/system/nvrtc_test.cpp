@@ -46,7 +46,7 @@ class NvrtcTest : public testing::TestWithParam<std::string> {
   }
 };
 
-TEST_P(NvrtcTest, EveryKernelHeaderCompilesAlone) {
+TEST_P(NvrtcTest, NightlyEveryKernelHeaderCompilesAlone) {
   std::size_t count = 0;
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(kRoot / "kernels")) {
     const std::string header = fs::relative(entry.path(), kRoot).generic_string();
@@ -64,7 +64,7 @@ TEST_P(NvrtcTest, EveryKernelHeaderCompilesAlone) {
 }
 
 // Templates are compiled when they are instantiated: the kernels of every format.
-TEST_P(NvrtcTest, EveryKernelCompiles) {
+TEST_P(NvrtcTest, NightlyEveryKernelCompiles) {
   std::string source =
       "#include \"kernels/cuda/bias.cuh\"\n"
       "#include \"kernels/cuda/dropout.cuh\"\n"
@@ -133,7 +133,7 @@ TEST_P(NvrtcTest, EveryStoresKernelsCompile) {
 }
 
 // Every shape of a fit: schemes, break points, both ends in y, one row, no mask, direct tables in shared memory and beyond it, 8-bit y, alone and in blocks.
-TEST_P(NvrtcTest, EveryShapeOfAFitCompiles) {
+TEST_P(NvrtcTest, NightlyEveryShapeOfAFitCompiles) {
   std::string source = "#include \"kernels/cuda/elementwise.cuh\"\n" + text_of("tests/kernels/synthetic_fit.h") + text_of("tests/kernels/synthetic_format.h") +
                        "using namespace outgrad::kernels;\n"
                        "struct Long : synthetic::Direct<F16, F16> {\n"
@@ -179,7 +179,7 @@ TEST_P(NvrtcTest, EverySchedulesKernelsCompile) {
 }
 
 // The norms in every home of a row, wide and element by element, with a residual and with side channels.
-TEST_P(NvrtcTest, EveryNormKernelCompiles) {
+TEST_P(NvrtcTest, NightlyEveryNormKernelCompiles) {
   std::string source =
       "#include \"kernels/cuda/layernorm.cuh\"\n"
       "using namespace outgrad::kernels;\n"
@@ -225,7 +225,8 @@ TEST_P(NvrtcTest, ErrorsAreSeen) {
   EXPECT_NE(compile("#include \"kernels/absent.h\"\n", GetParam()), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Architectures, NvrtcTest, testing::Values("sm_80", "sm_90", "sm_100"), [](const auto& parameter) { return parameter.param; });
+INSTANTIATE_TEST_SUITE_P(Hopper, NvrtcTest, testing::Values("sm_90"), [](const auto& parameter) { return parameter.param; });
+INSTANTIATE_TEST_SUITE_P(NightlyArchitectures, NvrtcTest, testing::Values("sm_80", "sm_100"), [](const auto& parameter) { return parameter.param; });
 
 }  // namespace
 }  // namespace outgrad::tests

@@ -484,7 +484,8 @@ TEST_P(SassTest, NormKernelsKeepTheirLimits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Architectures, SassTest, testing::Values("sm_80", "sm_90", "sm_100"), [](const auto& parameter) { return parameter.param; });
+INSTANTIATE_TEST_SUITE_P(Hopper, SassTest, testing::Values("sm_90"), [](const auto& parameter) { return parameter.param; });
+INSTANTIATE_TEST_SUITE_P(NightlyArchitectures, SassTest, testing::Values("sm_80", "sm_100"), [](const auto& parameter) { return parameter.param; });
 
 }  // namespace
 }  // namespace outgrad::tests

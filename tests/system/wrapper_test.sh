@@ -63,7 +63,11 @@ else
 fi
 END
 stub ctest <<'END'
-echo "ctest $*"
+if [[ " $* " == *" -N "* ]]; then
+  [[ "$*" != *'-L nightly'* ]] || echo "  Test #1: system.rare"
+else
+  echo "ctest $*"
+fi
 END
 chmod -R a+rX "$sandbox"
 
@@ -109,6 +113,12 @@ environment=(ABSENT=gappa OUTGRAD_WORK_DIR="$sandbox/packages")
 if ((EUID == 0)); then
   wrapper 0 test
   [[ $(grep -c ' install .* gappa$' "$log") == 1 ]] || fail "one package is missing: $(<"$log")"
+  # What only the tests of the night need is installed for these.
+  environment=(ABSENT=coq OUTGRAD_WORK_DIR="$sandbox/packages")
+  wrapper 0 test
+  ! grep '^apt-get' "$log" || fail "a package of the night is installed by day"
+  wrapper 0 test -L nightly
+  [[ $(grep -c ' install .* coq$' "$log") == 1 ]] || fail "a package of the night is missing: $(<"$log")"
 else
   wrapper 3 test
   one_line "install: gappa"

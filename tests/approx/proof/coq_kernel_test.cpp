@@ -173,7 +173,7 @@ long double worst_error(const BackwardModel& model) {
   return worst;
 }
 
-TEST_F(CoqKernel, AcceptsOneBinadeAndNothingALittleWrong) {
+TEST_F(CoqKernel, NightlyAcceptsOneBinadeAndNothingALittleWrong) {
   compile_library();
   Fit fit = committed("gelu_bf16");
   const Fit forward = committed("gelu_forward_bf16");

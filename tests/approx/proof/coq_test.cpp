@@ -197,7 +197,7 @@ WitnessScript claiming(const Fit& fit, const Piece& piece, double claim) {
 }
 
 // The library takes 10 s, so that what needs it is one test.
-TEST_F(Coq, AcceptsRowsAndRefusesWhatIsFalse) {
+TEST_F(Coq, NightlyAcceptsRowsAndRefusesWhatIsFalse) {
   const Fit fit = committed("gelu_bf16"), fine = committed("gelu_f32");
   // A list of assumptions that lacks one.
   const std::string sources = place() + "/sources";

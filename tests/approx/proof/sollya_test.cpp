@@ -49,7 +49,8 @@ TEST_P(Sollya, ConfirmsEveryRow) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Committed, Sollya, testing::Values("gelu_f32", "gelu_f16", "gelu_bf16", "gelu_bf16_fast", "swish_f16", "sigmoid_f32", "elu_f32"),
+INSTANTIATE_TEST_SUITE_P(Committed, Sollya, testing::Values("gelu_bf16", "sigmoid_f32"), [](const auto& fit) { return fit.param; });
+INSTANTIATE_TEST_SUITE_P(NightlyCommitted, Sollya, testing::Values("gelu_f32", "gelu_f16", "gelu_bf16_fast", "swish_f16", "elu_f32"),
                          [](const auto& fit) { return fit.param; });
 
 /// The first rows of each kind.
@@ -137,7 +138,7 @@ TEST_F(Sollya, ReadsFunctionsAsWeMeanThem) {
   }
 }
 
-TEST_F(Sollya, ConfirmsRelativeErrorsToo) {
+TEST_F(Sollya, NightlyConfirmsRelativeErrorsToo) {
   // Rows of gelu's in f32 with c0 = 0 at s = 0 or c0 as it is, with the bounds that the fitter certifies for them in relative error.
   const Composite composite(find_activation("gelu"));
   const Fit fit = committed("gelu_f32");

@@ -79,7 +79,7 @@ TEST(Constants, DefaultsOfGeluAreWithinTwoPerCentOfTheOracleOverTheArgumentsOfTh
   EXPECT_LE(bf16_regret, 0x1p-9);
 }
 
-TEST(Constants, TheProgrammeStaysInItsTubeAndIsBetterThanConstantsAlone) {
+TEST(Constants, NightlyTheProgrammeStaysInItsTubeAndIsBetterThanConstantsAlone) {
   for (const char* name : {"gelu_f16", "gelu_bf16"}) {
     const Fit with = fit(parse_spec(spec_text(name), name), 1);
     const Fit without = fit(parse_spec(replaced(spec_text(name), ", \"programme\": true", ""), name), 1);

@@ -32,48 +32,61 @@ std::vector<std::string> committed_fits_of(const std::set<std::string>& kinds) {
   return names;
 }
 
-class CommittedFit : public testing::TestWithParam<std::string> {};
-/// With rows that are minimax: forward rows are chosen by ulp, direct tables and codes have none.
-class CommittedRows : public testing::TestWithParam<std::string> {};
-/// With a class of accuracy.
-class CommittedClass : public testing::TestWithParam<std::string> {};
+/// Each in one process: a process for each fit would take longer to start than to test.
+void for_each_fit(const std::vector<std::string>& names, const auto& expect) {
+  for (const std::string& name : names) {
+    SCOPED_TRACE(name);
+    expect(name);
+  }
+}
+
+/// "abs", "ulp", "stored", ... of its target.
+std::string class_of(const nlohmann::json& spec) {
+  const std::string target = spec.value("target", "");
+  return target.substr(0, target.find(':'));
+}
 
 /// What a specification asks of the fitter, whatever its activation and numbers: the kind, the format, the class of accuracy, and the options that it names.
 std::string way_of(const nlohmann::json& spec) {
-  const std::string target = spec.value("target", "");
-  std::string way = spec.at("kind").get<std::string>() + " " + spec.value("format", "") + " " + target.substr(0, target.find(':'));
+  std::string way = spec.at("kind").get<std::string>() + " " + spec.value("format", "") + " " + class_of(spec);
   for (const auto& [option, value] : spec.items())
     if (option != "parameters") way += " " + option;
   return way;
 }
 
-/// The fit in the smallest file of each way, and of each activation that is not among these.
-std::set<std::string> one_of_each_way() {
+/// The fit in the smallest file of each kind and class of accuracy; of each way, and of each activation that is not among these.
+struct Refitted {
+  std::set<std::string> kinds, ways;
+};
+Refitted one_of_each() {
   std::vector<std::string> names = committed_fits();
   const auto size = [](const std::string& name) { return std::filesystem::file_size(kRoot + "/notebooks_data/fits/" + name + ".json"); };
   std::sort(names.begin(), names.end(), [&](const auto& a, const auto& b) { return std::pair(size(a), a) < std::pair(size(b), b); });
-  std::set<std::string> chosen, ways, activations;
-  const auto choose = [&](std::set<std::string>& seen, const auto& property) {
+  Refitted chosen;
+  std::set<std::string> kinds, ways, activations;
+  const auto choose = [&](std::set<std::string>& into, std::set<std::string>& seen, const auto& property) {
     for (const std::string& name : names) {
       const auto spec = nlohmann::json::parse(kernels::read_file(kRoot + "/approx/specs/" + name + ".json"));
       if (!seen.insert(property(spec)).second) continue;
-      chosen.insert(name);
+      into.insert(name);
       activations.insert(spec.at("activation"));
     }
   };
-  choose(ways, way_of);
-  choose(activations, [](const nlohmann::json& spec) { return spec.at("activation").get<std::string>(); });
+  choose(chosen.kinds, kinds, [](const nlohmann::json& spec) { return spec.at("kind").get<std::string>() + class_of(spec); });
+  choose(chosen.ways, ways, way_of);
+  choose(chosen.ways, activations, [](const nlohmann::json& spec) { return spec.at("activation").get<std::string>(); });
+  for (const std::string& name : chosen.kinds) chosen.ways.erase(name);
   return chosen;
 }
 
 std::vector<std::string> all_others() {
-  const std::set<std::string> chosen = one_of_each_way();
+  const Refitted chosen = one_of_each();
   std::vector<std::string> others = committed_fits();
-  std::erase_if(others, [&](const std::string& name) { return chosen.contains(name); });
+  std::erase_if(others, [&](const std::string& name) { return chosen.kinds.contains(name) || chosen.ways.contains(name); });
   return others;
 }
 
-/// Fitted anew: one fit of each way in every run of the suite, the others in the exhaustive one.
+/// Fitted anew: one fit of each kind and class in every run of the suite, one of each way every night, the others in the exhaustive one.
 class Refit : public testing::TestWithParam<std::string> {};
 
 TEST_P(Refit, GivesTheCommittedFitByteForByte) {
@@ -81,18 +94,20 @@ TEST_P(Refit, GivesTheCommittedFitByteForByte) {
   EXPECT_EQ(to_json(fit(spec, 0)), kernels::read_file(kRoot + "/notebooks_data/fits/" + GetParam() + ".json"));
 }
 
-INSTANTIATE_TEST_SUITE_P(OneOfEachWay, Refit, testing::ValuesIn(one_of_each_way()), [](const auto& spec) { return spec.param; });
+INSTANTIATE_TEST_SUITE_P(OneOfEachKind, Refit, testing::ValuesIn(one_of_each().kinds), [](const auto& spec) { return spec.param; });
+INSTANTIATE_TEST_SUITE_P(NightlyOneOfEachWay, Refit, testing::ValuesIn(one_of_each().ways), [](const auto& spec) { return spec.param; });
 INSTANTIATE_TEST_SUITE_P(ExhaustiveOthers, Refit, testing::ValuesIn(all_others()), [](const auto& spec) { return spec.param; });
 
-TEST_P(CommittedFit, IsWhatItsSpecificationAsksForAndGivesItsHeaderByteForByte) {
-  const Fit result = committed(GetParam());
-  EXPECT_EQ(result.spec_sha256, read_spec(kRoot + "/approx/specs/" + GetParam() + ".json").sha256);
-  EXPECT_EQ(emit_header(result, "notebooks_data/fits/" + GetParam() + ".json"), kernels::read_file(kRoot + "/kernels/generated/" + GetParam() + ".h"));
+void expect_as_specified(const std::string& name) {
+  const Fit result = committed(name);
+  EXPECT_EQ(result.spec_sha256, read_spec(kRoot + "/approx/specs/" + name + ".json").sha256);
+  EXPECT_EQ(emit_header(result, "notebooks_data/fits/" + name + ".json"), kernels::read_file(kRoot + "/kernels/generated/" + name + ".h"));
 }
 
-/// Nearly optimal, row by row: what is certified against what no polynomial of the row's degree undercuts.
-TEST_P(CommittedRows, AreNearTheirLowerBounds) {
-  const Fit result = committed(GetParam());
+TEST(CommittedFits, AreWhatTheirSpecificationsAskForAndGiveTheirHeadersByteForByte) { for_each_fit(committed_fits(), expect_as_specified); }
+
+void expect_near_lower_bounds(const std::string& name) {
+  const Fit result = committed(name);
   ASSERT_TRUE(result.backward);
   constexpr double kEqual = 0x1p-48;  // a row that equals g has no ratio
   for (const Piece& p : result.backward->pieces) {
@@ -105,9 +120,12 @@ TEST_P(CommittedRows, AreNearTheirLowerBounds) {
   }
 }
 
-/// What was found is below what is proven, and of rows that follow g just below.
-TEST_P(CommittedFit, FoundErrorsAreBelowTheirBounds) {
-  const Fit result = committed(GetParam());
+/// Nearly optimal, row by row: what is certified against what no polynomial of the row's degree undercuts. Forward rows are chosen by ulp, and
+/// direct tables and codes have none.
+TEST(CommittedFits, RowsAreNearTheirLowerBounds) { for_each_fit(committed_fits_of({"backward"}), expect_near_lower_bounds); }
+
+void expect_found_below_bounds(const std::string& name) {
+  const Fit result = committed(name);
   const auto below = [](const FoundInputs& found, const char* bound, double proven) {
     ASSERT_TRUE(found.contains(bound)) << bound;
     EXPECT_LE(found.at(bound).error, proven) << bound;
@@ -139,8 +157,11 @@ TEST_P(CommittedFit, FoundErrorsAreBelowTheirBounds) {
   }
 }
 
-TEST_P(CommittedClass, IsKept) {
-  const Fit result = committed(GetParam());
+/// What was found is below what is proven, and of rows that follow g just below.
+TEST(CommittedFits, FoundErrorsAreBelowTheirBounds) { for_each_fit(committed_fits(), expect_found_below_bounds); }
+
+void expect_class_kept(const std::string& name) {
+  const Fit result = committed(name);
   if (result.table) {
     EXPECT_LE(result.table->kT, result.table->kO + 0.5 * ulp_of(result.table->entry_format, 1));
     return;
@@ -161,6 +182,8 @@ TEST_P(CommittedClass, IsKept) {
   }
 }
 
+TEST(CommittedFits, KeepTheirClasses) { for_each_fit(committed_fits_of({"backward", "table", "code"}), expect_class_kept); }
+
 TEST(Fit, F32GeluReachesItsGoal) {
   const BackwardModel m = *committed("gelu_f32").backward;
   EXPECT_LE(m.kAB, 0x1p-23);
@@ -168,12 +191,7 @@ TEST(Fit, F32GeluReachesItsGoal) {
   EXPECT_LE(cost_of(m).table_bytes, 1024);
 }
 
-INSTANTIATE_TEST_SUITE_P(Specs, CommittedFit, testing::ValuesIn(committed_fits()), [](const auto& spec) { return spec.param; });
-INSTANTIATE_TEST_SUITE_P(Specs, CommittedRows, testing::ValuesIn(committed_fits_of({"backward"})), [](const auto& spec) { return spec.param; });
-INSTANTIATE_TEST_SUITE_P(Specs, CommittedClass, testing::ValuesIn(committed_fits_of({"backward", "table", "code"})),
-                         [](const auto& spec) { return spec.param; });
-
-TEST(Fit, SameBytesWithOneAndTwoThreadsAndTwice) {
+TEST(Fit, NightlySameBytesWithOneAndTwoThreadsAndTwice) {
   const Spec spec = read_spec(kRoot + "/approx/specs/gelu_f16.json");
   const std::string once = to_json(fit(spec, 1));
   EXPECT_EQ(once, to_json(fit(spec, 2)));

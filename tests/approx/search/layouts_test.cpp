@@ -39,7 +39,7 @@ TEST(Layouts, TheOneThatIsFoundReachesTheTarget) {
   EXPECT_LE(found.backward->kA, 0x1p-10);
 }
 
-TEST(Layouts, ARefusalNamesWhatReachesTheTarget) {
+TEST(Layouts, NightlyARefusalNamesWhatReachesTheTarget) {
   // No polynomial of degree 1 on 8 cells reaches this: the line ends with members that do.
   const std::string tail = "; try ";
   const std::string coarse = refusal_of_fit(own_spec("log(1+exp(x))", "f32", R"("target": "abs:2^-10", "degree": 1, "cells": 8)"));

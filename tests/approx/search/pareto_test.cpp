@@ -142,7 +142,7 @@ const SmallFront& softplus() {
   return made;
 }
 
-TEST(Pareto, APointIsWhatItsSpecificationGives) {
+TEST(Pareto, NightlyAPointIsWhatItsSpecificationGives) {
   const SmallFront& s = softplus();
   ASSERT_GE(s.front.points.size(), 4u);
   for (size_t i = 0; i < s.front.points.size(); i += 2) {  // every second: a fit takes its half a second
@@ -158,7 +158,7 @@ TEST(Pareto, APointIsWhatItsSpecificationGives) {
   }
 }
 
-TEST(Pareto, CandidatesKnowTheirCostsAndAreNotFittedTwice) {
+TEST(Pareto, NightlyCandidatesKnowTheirCostsAndAreNotFittedTwice) {
   const SmallFront& s = softplus();
   EXPECT_GE(s.front.skipped, 1) << "the one given twice";
   EXPECT_EQ(s.front.skipped + s.front.unreachable + s.front.covered + (s.front.too_coarse - s.candidates.too_coarse) + static_cast<int>(s.front.points.size()),

@@ -207,7 +207,7 @@ TEST(Reach, RefutationsHoldForDeployedCoordinates) {
 }
 
 /// Constants of every size: a box holds them, or pairs that share a coordinate contradict each other.
-TEST(Reach, BoxesCoverAllConstants) {
+TEST(Reach, NightlyBoxesCoverAllConstants) {
   const ReachProblem problem = fast(3);
   const ReachDomain& d = problem.domain;
   const Proof& proof = of_degree_3();
@@ -270,7 +270,7 @@ TEST(Reach, BoxesNextToTheMinimumLeaveNoGap) {
 }
 
 /// Boxes wider than those of the proof: as soon as a corner is no longer refuted, `verify` must say no.
-TEST(Reach, VerifySeesWhatABoxHolds) {
+TEST(Reach, NightlyVerifySeesWhatABoxHolds) {
   const ReachProblem problem = fast(6);
   const ReachDomain& d = problem.domain;
   const Proof& proof = of_degree_6();

@@ -103,7 +103,7 @@ TEST(Comparison, ABusyMachineHasNoGain) {
   EXPECT_EQ(to_json(c)["discarded_rounds"], 15);
 }
 
-TEST_F(Compare, BothBuildsGiveTheSameBitsAndAnotherHeaderIsCompiledAnew) {
+TEST_F(Compare, NightlyBothBuildsGiveTheSameBitsAndAnotherHeaderIsCompiledAnew) {
   const EntryPoints before = entries("");
   EXPECT_EQ(before.choice(kGelu).variant, "default");
   EXPECT_EQ(before.choice(kGelu).rung, "default");

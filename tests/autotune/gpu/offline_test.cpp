@@ -45,7 +45,7 @@ Problem sized(const Problem& problem) {
 
 // Every point of a space is a program that the compiler takes, and whose machine code tells its cost: a random sample, every kernel, every
 // architecture that is compiled for; each kernel in one format, which takes its turn.
-TEST_F(OfflineTest, PointsOfTheSpaceCompile) {
+TEST_F(OfflineTest, NightlyPointsOfTheSpaceCompile) {
   constexpr int kPerProblem = 4;
   std::uint64_t seed = 7;
   std::size_t turn = 0;
@@ -113,7 +113,7 @@ TEST_F(OfflineTest, ProgramsHaveTheKernelsOfThePlan) {
 
 // The norms' defaults on an H200, by their machine code and the model: bytes in flight that hide DRAM's latency, no spill; a backward of 8192 rows
 // in two launches, its rows of sums a small part of the traffic.
-TEST_F(OfflineTest, NormsKeepTheirDistanceFromTheLimit) {
+TEST_F(OfflineTest, NightlyNormsKeepTheirDistanceFromTheLimit) {
   constexpr double kLeastInFlight = 32 * 1024, kMostOfSums = 0.08;
   const Architecture& architecture = architecture_of("sm_90");
   std::vector<GpuVariant> variants;
@@ -289,7 +289,7 @@ TEST_F(OfflineTest, PrunesWithReasons) {
 }
 
 // A compiler that never ends is stopped, and blamed on the program it had.
-TEST_F(OfflineTest, StopsACompilerThatHangs) {
+TEST_F(OfflineTest, NightlyStopsACompilerThatHangs) {
   FitChoice endless = *plain().fit;
   // Constant evaluation within NVRTC's own limits on steps, repeated by instantiation: minutes of work.
   endless.header =

@@ -130,7 +130,7 @@ TEST(SessionTest, PlantedFaultsAreSeen) {
 
 // Runs of the tuner with planted variants of every kind: each is a row with its reason, and the right winner is found. Of blocks beside those of
 // 256 threads the first variants that are tried are of 64 and of 128. The second run finds the programs that the first has compiled, and no record.
-TEST(DeviceCommandTest, SurvivesEveryPlantAndFindsTheWinner) {
+TEST(DeviceCommandTest, NightlySurvivesEveryPlantAndFindsTheWinner) {
   try {
     Nvrtc::instance();
   } catch (const kernels::EnvironmentError& error) {
@@ -179,7 +179,7 @@ TEST(DeviceCommandTest, SurvivesEveryPlantAndFindsTheWinner) {
 }
 
 // Nobody waits for the others where the default itself hangs.
-TEST(DeviceCommandTest, ADefaultThatHangsEndsTheSearch) {
+TEST(DeviceCommandTest, NightlyADefaultThatHangsEndsTheSearch) {
   try {
     Nvrtc::instance();
   } catch (const kernels::EnvironmentError& error) {
@@ -199,7 +199,7 @@ TEST(DeviceCommandTest, ADefaultThatHangsEndsTheSearch) {
 
 // Kernels of several launches go the same way: compiled, verified in every shape that their code takes, timed, recorded; a planted fault in
 // blocks that the default does not have is a row with its reason.
-TEST(DeviceCommandTest, KernelsOverRowsAreTuned) {
+TEST(DeviceCommandTest, NightlyKernelsOverRowsAreTuned) {
   try {
     Nvrtc::instance();
   } catch (const kernels::EnvironmentError& error) {

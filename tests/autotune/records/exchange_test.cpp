@@ -297,7 +297,7 @@ Output run(const std::string& command) {
   return output;
 }
 
-TEST(Exchange, TheRealKernelTunerSimulatesOurExport) {
+TEST(Exchange, NightlyTheRealKernelTunerSimulatesOurExport) {
   const std::string here = OUTGRAD_SOURCE_DIR "/tests/autotune/records/";
   Output package = run(here + "kernel_tuner.sh " OUTGRAD_BINARY_DIR "/tests 2>&1");
   while (!package.text.empty() && package.text.back() == '\n') package.text.pop_back();

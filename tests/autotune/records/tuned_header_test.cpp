@@ -155,7 +155,7 @@ TEST(TunedHeader, IsWhatABuildWithItRuns) {
 
 #if defined(__x86_64__)
 // On another instruction set the same processor is another device; what this unit cannot run is not compiled, and passed over.
-TEST(TunedHeader, UnitsOfANarrowerInstructionSetPassOverWiderVectors) {
+TEST(TunedHeader, NightlyUnitsOfANarrowerInstructionSetPassOverWiderVectors) {
   if (kernels::kBestVectorBits < 512) GTEST_SKIP() << "needs a build with AVX-512";
   const Problem gelu32{KernelId::kGeluBackward, FormatId::kF32}, gelu16{KernelId::kGeluBackward, FormatId::kBf16};
   const std::vector<TunedChoice> choices = {choice(gelu32, {}, "wide", cpu_parameters(3, "GeluF32", 512)),

@@ -31,6 +31,7 @@ def test_layers_of_bert_roberta_and_gpt2_keep_no_more_than_was_promised(mode, be
     assert (round(ours, 3), round(theirs, 3)) == (written["ours + flash"][mode], written["eager + flash"][mode])
 
 
+@pytest.mark.nightly
 @modes
 def test_a_compiled_layer_keeps_no_more_than_was_promised(mode):
     """Through AOTAutograd's min-cut partition, which could keep what the backward pass is to make again."""

@@ -606,6 +606,7 @@ def patched_after_it_was_sharded(rank, folder):
     dist.destroy_process_group()
 
 
+@pytest.mark.nightly
 def test_a_model_that_fsdp2_has_already_is_patched(tmp_path):
     torch.multiprocessing.spawn(patched_after_it_was_sharded, (str(tmp_path),), nprocs=WORLD)
     for rank in range(WORLD):
@@ -645,6 +646,7 @@ def listed(side):
     return [None if channels is None else channels.tolist() for channels in side]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("which, dtype", [("ddp", torch.float32), ("fsdp", torch.bfloat16)])
 @pytest.mark.parametrize("drifted", [False, True])
 def test_gradients_in_two_processes_are_those_of_one(by_processes, which, dtype, drifted):

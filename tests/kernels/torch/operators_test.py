@@ -86,7 +86,7 @@ def arguments(dtype, n):
     ]
 
 
-@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize("n", [33, *(pytest.param(n, marks=pytest.mark.nightly) for n in LENGTHS if n != 33)])
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_pytorchs_checker_has_no_objection(dtype, n):
     for operator, values in arguments(dtype, n):

@@ -517,7 +517,7 @@ def losses(name, steps, seed, autocast, ours=False, ulp=False):
 
 
 @pytest.mark.parametrize("steps", [40, pytest.param(300, marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize(("name", "autocast"), [("bert", False), ("gpt2", False), ("roberta", False), ("vit", False), ("bert", True)])
+@pytest.mark.parametrize(("name", "autocast"), [("bert", False), *(pytest.param(*case, marks=pytest.mark.nightly) for case in [("gpt2", False), ("roberta", False), ("vit", False), ("bert", True)])])
 def test_the_loss_drifts_no_further_than_by_one_ulp_of_a_weight(name, autocast, steps):
     """|loss - loss of the plain model|, mean over the steps: the median over three seeds is at most twice what a change of one weight
     by one ulp gives. So patching changes training as a difference does that nobody would see."""

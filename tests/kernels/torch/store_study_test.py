@@ -160,6 +160,7 @@ def test_parts_have_nothing_in_common_and_seeds_have_other_parts():
         assert len(rows[0] & rows[1]) <= repeated * len(rows[1])
 
 
+@pytest.mark.nightly
 def test_a_study_repeats_and_writes_what_it_shows(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(stores, "RESULT", tmp_path / "stores.json")
     few = ("exact", "control", "y+bit", "e4m3+bit", "code:4", "dither:2", "regelu2", "mesa", "actnn:shared:2")

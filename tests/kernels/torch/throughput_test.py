@@ -42,6 +42,7 @@ def test_the_largest_batch_is_bracketed(least, per_sequence, error):
     assert len(tried) <= throughput.TRIES + 2
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("backend", ["aot_eager_decomp_partition", pytest.param("inductor", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(
     "models, recipes", [("BERT-Large", "eager + SDPA|ours|eager|ours, norms in bf16|compile + flag"), ("GPT-2 medium|RoBERTa-Large", "eager|ours")]

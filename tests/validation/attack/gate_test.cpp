@@ -34,7 +34,7 @@ Options options_of(const std::string& only, size_t most = 0) {
 Answer accept_all(const std::string&, const std::string&) { return {true, ""}; }
 
 // The four defects the gate was made for, by hand: what `check` forgave must come out as survivors of a checker without the rule.
-TEST(Gate, WhatCheckOnceForgaveSurvivesACheckerThatAcceptsAll) {
+TEST(Gate, NightlyWhatCheckOnceForgaveSurvivesACheckerThatAcceptsAll) {
   struct Defect {
     const char *header, *place, *claim;
   };
@@ -63,7 +63,7 @@ TEST(Gate, WhatCheckOnceForgaveSurvivesACheckerThatAcceptsAll) {
 }
 
 // Every claim of a code header is seen where it is damaged, and the brute force sees most of it where it is true.
-TEST(Gate, TheClaimsOfCodesAreJudged) {
+TEST(Gate, NightlyTheClaimsOfCodesAreJudged) {
   const auto library = std::make_shared<Library>();
   for (const char* place : {"kLo", "kHi", "kG", "kT1", "kT4", "kT8", "kDithered2", "kDithered3", "kBias", "kClass", "kActivation", "kFunction"}) {
     Options options = options_of(place);
@@ -84,7 +84,7 @@ TEST(Gate, TheClaimsOfCodesAreJudged) {
 }
 
 // A comment that ends in a backslash and a blank: g++ and clang++ join it with the next line, a reader that does not sees a row that is not there.
-TEST(Gate, ACommentThatSwallowsARowIsFalse) {
+TEST(Gate, NightlyACommentThatSwallowsARowIsFalse) {
   const std::string text = committed("gelu_bf16");
   const std::vector<Site> sites = sites_of(text);
   Random random(1);
@@ -115,7 +115,7 @@ TEST(Gate, TrueClaimsAreNotCalledFalse) {
   }
 }
 
-TEST(Gate, AHeaderThatDoesNotCompileIsFalse) {
+TEST(Gate, NightlyAHeaderThatDoesNotCompileIsFalse) {
   Options options = options_of("kRows");
   options.checker = accept_all;
   const HeaderResult result = attack_header("gelu_bf16", committed("gelu_bf16"), {}, options);
@@ -253,7 +253,7 @@ std::string stand_in(const std::string& folder, const std::string& prints, const
 }
 
 // What is false is false whether the checker refuses it or not; "violated" of what is true is a fault, and so is a print that the header contradicts.
-TEST(Gate, FalsePrintsAndFalseRefutationsAreFaults) {
+TEST(Gate, NightlyFalsePrintsAndFalseRefutationsAreFaults) {
   const kernels::ScratchFolder folder;
   Options options = options_of("");
   const std::string truth = committed("gelu_e4m3_oracle");

@@ -26,7 +26,7 @@ TEST(AttackProcess, AHangEndsAtItsLimit) {
 }
 
 // As a suspended machine, or a job that gives way: the caller sleeps past the clock, the child ended long before.
-TEST(AttackProcess, WhoWasStoppedDoesNotCallTheOtherHung) {
+TEST(AttackProcess, NightlyWhoWasStoppedDoesNotCallTheOtherHung) {
   const kernels::Ending ending = run_program({"sh", "-c", "parent=$PPID; (sleep 4; kill -CONT $parent) >/dev/null 2>&1 & echo done >&2; kill -STOP $parent"},
                                              {1, std::uint64_t{1} << 30, 3});
   EXPECT_FALSE(ending.late);

@@ -156,7 +156,7 @@ TEST(CodeBound, ARangeIsViolatedByAWitnessAlone) {
 }
 
 // Violated means that an x is shown; a bound that is just not proven is Undecided.
-TEST(CodeBound, AnErrorOfTheCodedGradientIsShown) {
+TEST(CodeBound, NightlyAnErrorOfTheCodedGradientIsShown) {
   for (const char* activation : kernels::kActivationNames) {
     CodeHeader h = committed_code(activation);
     h.bound_g /= 32;

@@ -153,7 +153,7 @@ TEST(Found, AnEnclosureThatTellsTooLittleIsUndecided) {
 }
 
 // A y that the format cannot store is no input.
-TEST(Found, AnInputIsANumberOfTheFormat) {
+TEST(Found, NightlyAnInputIsANumberOfTheFormat) {
   const std::string text = committed("gelu_bf16");
   for (const Statement& s : statements_of(text)) {
     if (text.substr(s.input_at - 4, 4) != "y = ") continue;

@@ -214,7 +214,7 @@ TEST(HeaderReader, NamesFileLineColumnAndReason) {
 }
 
 // The header of `table` has a struct that hides the template it uses, that of `_` one without a name, that of `gelu_bf16` a struct of the library.
-TEST(HeaderReader, AcceptsNamesWhoseHeadersCompile) {
+TEST(HeaderReader, NightlyAcceptsNamesWhoseHeadersCompile) {
   const auto named = [](const std::string& name, const std::string& activation) {
     BackwardHeader h = unmasked_header();
     h.name = name, h.activation = activation;

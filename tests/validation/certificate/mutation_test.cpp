@@ -159,7 +159,7 @@ double largest_relative_error(const ForwardHeader& h, const Cell& cell) {
 }
 
 // Every eighth row, each coefficient, up and down, against the header's claim and the row's own.
-TEST(Mutation, ForwardCoefficientByOneUlp) {
+TEST(Mutation, NightlyForwardCoefficientByOneUlp) {
   const ForwardHeader& h = committed_forward();
   const std::vector<Cell> cells = forward_cells(h);
   int broken = 0;
@@ -215,7 +215,7 @@ RoundedForwardHeader committed_rounded(const char* format) {
   return std::get<RoundedForwardHeader>(read_header(std::string(OUTGRAD_SOURCE_DIR "/kernels/generated/gelu_forward_") + format + ".h"));
 }
 
-TEST(Mutation, RoundedForwardDamageFails) {
+TEST(Mutation, NightlyRoundedForwardDamageFails) {
   using Damage = std::function<void(RoundedForwardHeader&)>;
   for (const char* format : {"f16", "bf16"}) {
     EXPECT_EQ(check_header(committed_rounded(format)).verdict(), Verdict::Holds) << format;

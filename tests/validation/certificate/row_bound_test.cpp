@@ -61,7 +61,7 @@ TEST(RowBound, HoldsAtRandomOutputsAndIsNotLoose) {
 
 Verdict ulps(const BackwardHeader& h) { return prove_row_claims(h).back().verdict; }
 
-TEST(RowBound, AClaimBelowTheTruthFails) {
+TEST(RowBound, NightlyAClaimBelowTheTruthFails) {
   EXPECT_EQ(ulps(committed()), Verdict::Holds);
   BackwardHeader h = committed();
   h.bound_ulp = 0.55;

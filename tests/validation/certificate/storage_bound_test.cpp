@@ -103,7 +103,7 @@ std::map<std::pair<double, bool>, Range> sampled_by_parity(const std::vector<Sam
   return ranges;
 }
 
-TEST(Storage, ParityCoversAndMeetsDenseSamples) {
+TEST(Storage, NightlyParityCoversAndMeetsDenseSamples) {
   SampleShape shape;
   for (const auto& [format, digits, least] : {std::tuple{"bf16_parity", 7, -126}, {"f16_parity", 10, -14}}) {
     for (const char* name : {"gelu", "silu"}) {
@@ -130,7 +130,7 @@ TEST(Storage, ParityCoversAndMeetsDenseSamples) {
 }
 
 // A branch has half as many numbers, and so a larger O than beside a mask.
-TEST(Storage, AParityHeaderSaysNothingOfTheFormatThatCarriesIt) {
+TEST(Storage, NightlyAParityHeaderSaysNothingOfTheFormatThatCarriesIt) {
   for (const auto& [name, carrier] : {std::pair{"gelu", "bf16"}, {"mish", "f16"}}) {
     const BackwardHeader parity = committed(fmt::format("{}_{}_parity", name, carrier).c_str());
     EXPECT_EQ(failures_of(parity), "") << parity.name;
@@ -146,7 +146,7 @@ TEST(Storage, AParityHeaderSaysNothingOfTheFormatThatCarriesIt) {
 
 // The same y is in blocks of many scales. Where it is the largest number of a code, it stands for more x than elsewhere, and its largest error is the one
 // that a header states.
-TEST(Storage, AnInputOfABlockIsThatOfItsWorstScale) {
+TEST(Storage, NightlyAnInputOfABlockIsThatOfItsWorstScale) {
   SampleShape shape;
   shape.activation = "softplus", shape.format = "mxfp8";
   BackwardHeader h = make_sample(shape);
@@ -228,7 +228,7 @@ TEST(Storage, DirectTablesReachTheLimit) {
 }
 
 // A class that compares T with O is no stronger than what is known of O from below.
-TEST(Storage, ClaimsAboveTheTruthFail) {
+TEST(Storage, NightlyClaimsAboveTheTruthFail) {
   BackwardHeader h = committed("gelu_bf16_stored");
   EXPECT_EQ(failures_of(h), "");
   h.storage.oracle = h.storage.total;
@@ -249,7 +249,7 @@ TEST(Storage, ClaimsAboveTheTruthFail) {
 }
 
 // The last rows of the left segment, where an absolute bound has nothing to say.
-TEST(Storage, ClassInUlpsIsProven) {
+TEST(Storage, NightlyClassInUlpsIsProven) {
   for (const char* name : {"gelu_f16_ulp", "gelu_bf16_ulp"}) {
     BackwardHeader h = committed(name);
     EXPECT_EQ(failures_of(h), "") << name;

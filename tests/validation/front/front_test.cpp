@@ -45,7 +45,7 @@ TEST(Front, ReproducesTheErrorsOfPublishedQuantisers) {
   EXPECT_EQ(row_of(kGelu, published("actnn_2bit")).store.beyond, 2.125);
 }
 
-TEST(Front, FindsNoErrorBeyondAProvenBound) {
+TEST(Front, NightlyFindsNoErrorBeyondAProvenBound) {
   for (const SweptActivation* f : swept_activations()) {
     const std::vector<FrontRow> rows = front_of(*f, own_stores(*f), usual_distributions(), kSigma1);
     std::set<std::string> names;

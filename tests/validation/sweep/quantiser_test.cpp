@@ -273,7 +273,7 @@ TEST(Quantiser, TheAuditIsABruteForceIn16Bits) {
 }
 
 // Codes that are numbers of e4m3, of which the largest magnitude of the group becomes 448.
-TEST(Quantiser, TheAuditIsABruteForceOfE4m3) {
+TEST(Quantiser, NightlyTheAuditIsABruteForceOfE4m3) {
   for (const FloatFormat& format : {kF16, kBf16}) {
     for (const std::array<float, 2>& range : {std::array{-4.0f, 2.0f}, {-1.3f, 3.7f}, {-0.003f, 0.0025f}}) {
       for (const char* kept : {"same", "bf16"}) {

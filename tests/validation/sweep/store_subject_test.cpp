@@ -40,7 +40,7 @@ std::pair<double, double> found_over_claimed(const Subject& store, const DomainR
   return over;
 }
 
-TEST(StoreSubject, SixteenBitSweepsAreCountedAndWithinTheirClaims) {
+TEST(StoreSubject, NightlySixteenBitSweepsAreCountedAndWithinTheirClaims) {
   int swept = 0;
   for (const Shipped& one : shipped()) {
     if (!one.stores || one.format == "f32") continue;
