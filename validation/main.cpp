@@ -1,4 +1,4 @@
-// outgrad-check: the second witness. Subcommands check, validate, front, stability, report, attack.
+// outgrad-check: the second witness. Subcommands check, validate, front, stability, report.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -9,7 +9,6 @@
 
 #include "kernels/support/errors.h"
 #include "kernels/support/options.h"
-#include "validation/attack/attack_command.h"
 #include "validation/certificate/check.h"
 #include "validation/front/front_command.h"
 #include "validation/norms/stability_command.h"
@@ -51,9 +50,8 @@ int run(int argc, char** argv) {
   add_check(app, status);
   validation::add_validate(app, status);
   validation::add_front(app, status);
-  validation::add_stability(app, status);
+  validation::add_stability(app);
   validation::add_report(app, status);
-  validation::add_attack(app, status);
   kernels::parse(app, {argv + 1, argv + argc});
   return status;
 }

@@ -1,5 +1,4 @@
-// The command `outgrad stability`. It analyses norm layers of a checkpoint, or given parameters, by stability.h, and
-// attacks the bounds.
+// The command `outgrad stability`. It analyses norm layers of a checkpoint, or given parameters, by stability.h.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -7,7 +6,7 @@
 namespace outgrad::validation {
 
 // Adds the subcommand; its callback runs it. The callback throws SpecError or IoError for bad input. An unstable
-// channel is a result and not a failure. A bound that an attack breaks (--attack) sets `status` to kExitViolated.
-void add_stability(CLI::App& app, int& status);
+// channel is a result and not a failure.
+void add_stability(CLI::App& app);
 
 }  // namespace outgrad::validation

@@ -699,8 +699,7 @@ TEST(Stability, NoNormIsTakenForAnotherWithoutAWord) {
   const std::string file = folder / "model.safetensors", out = folder / "out.json";
   const auto run = [&](const std::vector<std::string>& options) {
     CLI::App app("test");
-    int status = kernels::kExitHolds;
-    add_stability(app, status);
+    add_stability(app);
     std::vector<std::string> arguments = {"stability", file, "--out", out};
     arguments.insert(arguments.end(), options.begin(), options.end());
     testing::internal::CaptureStderr();

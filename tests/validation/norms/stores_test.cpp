@@ -14,7 +14,7 @@
 #include "kernels/host/errors.h"
 #include "kernels/host/layernorm.h"
 #include "kernels/host/norm_store.h"
-#include "validation/norms/attack.h"
+#include "tests/attack/norms.h"
 #include "validation/norms/stability.h"
 
 namespace outgrad::validation {

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "validation/attack/formula.h"
-#include "validation/attack/probe_types.h"
+#include "tests/attack/formula.h"
+#include "tests/attack/probe_types.h"
 
 namespace outgrad::validation::gate {
 

@@ -17,9 +17,9 @@
 #include <string>
 #include <vector>
 
-#include "validation/attack/brute_force.h"
-#include "validation/attack/compiled.h"
-#include "validation/attack/specification.h"
+#include "tests/attack/brute_force.h"
+#include "tests/attack/compiled.h"
+#include "tests/attack/specification.h"
 
 namespace outgrad::validation::gate {
 

@@ -1,5 +1,5 @@
 // Limits, and a line for each piece of work.
-#include "validation/attack/process.h"
+#include "tests/attack/process.h"
 
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
 // One translation unit for each batch, in which the preprocessor renames the struct of each header.
-#include "validation/attack/compiled.h"
+#include "tests/attack/compiled.h"
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 #include <set>
 
 #include "kernels/support/errors.h"
-#include "validation/attack/process.h"
+#include "tests/attack/process.h"
 
 namespace outgrad::validation::gate {
 namespace {
@@ -80,7 +80,7 @@ void CompiledBatch::compile(const Toolchain& toolchain, const std::string& folde
   constexpr int kCompilerSeconds = 300;
   constexpr std::uint64_t kCompilerMemory = std::uint64_t{4} << 30;
   while (!members.empty()) {
-    std::string unit = "#include \"validation/attack/probe.h\"\n";
+    std::string unit = "#include \"tests/attack/probe.h\"\n";
     for (const size_t i : members) {
       unit +=
           fmt::format("#define {} Mutant_{}\n#include \"{}\"\n#undef {}\nOUTGRAD_ATTACK_PROBE({}, Mutant_{})\n", types_[i], i, header_name(i), types_[i], i, i);

@@ -1,5 +1,5 @@
 // The grammar, and layouts whose rows add up.
-#include "validation/attack/specification.h"
+#include "tests/attack/specification.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 
 #include "kernels/activations.h"
 #include "kernels/host/errors.h"
-#include "validation/attack/formula.h"
+#include "tests/attack/formula.h"
 
 namespace outgrad::validation::gate {
 

@@ -9,7 +9,7 @@
 
 #include "kernels/activation.h"
 #include "kernels/gelu.h"
-#include "validation/attack/probe_types.h"
+#include "tests/attack/probe_types.h"
 
 namespace outgrad::validation::gate {
 

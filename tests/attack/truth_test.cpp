@@ -6,7 +6,7 @@
 
 #include "kernels/formats.h"
 #include "kernels/support/random.h"
-#include "validation/attack/truth.h"
+#include "tests/attack/truth.h"
 
 namespace outgrad::validation::gate {
 namespace {

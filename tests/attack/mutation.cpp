@@ -1,5 +1,5 @@
 // Scans headers, and damages each kind of place.
-#include "validation/attack/mutation.h"
+#include "tests/attack/mutation.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // A parser by recursive descent into postfix steps, and the chain rule over them.
-#include "validation/attack/formula.h"
+#include "tests/attack/formula.h"
 
 #include <fmt/format.h>
 

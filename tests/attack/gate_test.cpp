@@ -9,13 +9,13 @@
 #include "kernels/host/errors.h"
 #include "kernels/support/files.h"
 #include "validation/certificate/header_reader.h"
-#include "tests/validation/attack/committed.h"
-#include "validation/attack/brute_force.h"
-#include "validation/attack/formula.h"
-#include "validation/attack/gate.h"
-#include "validation/attack/mutation.h"
-#include "validation/attack/process.h"
-#include "validation/attack/specification.h"
+#include "tests/attack/committed.h"
+#include "tests/attack/brute_force.h"
+#include "tests/attack/formula.h"
+#include "tests/attack/gate.h"
+#include "tests/attack/mutation.h"
+#include "tests/attack/process.h"
+#include "tests/attack/specification.h"
 
 namespace outgrad::validation::gate {
 

@@ -1,5 +1,5 @@
 // Suprema over the outcomes, compared with the claims.
-#include "validation/attack/brute_force.h"
+#include "tests/attack/brute_force.h"
 
 #include <fmt/format.h>
 

@@ -12,7 +12,7 @@
 #include <tuple>
 #include <vector>
 
-#include "validation/attack/truth.h"
+#include "tests/attack/truth.h"
 
 namespace outgrad::validation::gate {
 

@@ -1,5 +1,5 @@
 // Arguments of `outgrad attack`, its units of work, each of which is done only once, and its table.
-#include "validation/attack/attack_command.h"
+#include "tests/attack/attack_command.h"
 
 #include <fmt/format.h>
 
@@ -14,7 +14,7 @@
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "kernels/support/process.h"
-#include "validation/attack/gate.h"
+#include "tests/attack/gate.h"
 #include "validation/certificate/header_reader.h"
 #include "validation/shard.h"
 

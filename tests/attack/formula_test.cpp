@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "kernels/host/errors.h"
-#include "validation/attack/formula.h"
+#include "tests/attack/formula.h"
 
 namespace outgrad::validation::gate {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/support/errors.h"
-#include "validation/attack/process.h"
+#include "tests/attack/process.h"
 
 namespace outgrad::validation::gate {
 namespace {

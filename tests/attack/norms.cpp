@@ -1,5 +1,5 @@
 // The cases, moves and climbs of attack.h.
-#include "validation/norms/attack.h"
+#include "tests/attack/norms.h"
 
 #include <fmt/format.h>
 

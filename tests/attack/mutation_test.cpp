@@ -5,8 +5,8 @@
 #include <set>
 
 #include "kernels/host/errors.h"
-#include "tests/validation/attack/committed.h"
-#include "validation/attack/mutation.h"
+#include "tests/attack/committed.h"
+#include "tests/attack/mutation.h"
 #include "validation/certificate/header_reader.h"
 
 namespace outgrad::validation::gate {

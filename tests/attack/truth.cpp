@@ -1,5 +1,5 @@
 // Finds preimages by Newton's method, and makes tables of what they say about every stored output.
-#include "validation/attack/truth.h"
+#include "tests/attack/truth.h"
 
 #include <algorithm>
 #include <cmath>

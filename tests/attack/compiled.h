@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "validation/attack/probe_types.h"
+#include "tests/attack/probe_types.h"
 
 namespace outgrad::validation::gate {
 

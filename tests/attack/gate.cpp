@@ -1,5 +1,5 @@
 // Batches of mutants and blocks of specifications, each judged in a process of its own.
-#include "validation/attack/gate.h"
+#include "tests/attack/gate.h"
 
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -14,9 +14,9 @@
 
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
-#include "validation/attack/brute_force.h"
-#include "validation/attack/mutation.h"
-#include "validation/attack/process.h"
+#include "tests/attack/brute_force.h"
+#include "tests/attack/mutation.h"
+#include "tests/attack/process.h"
 #include "validation/certificate/check.h"
 #include "validation/json_node.h"
 

@@ -1,5 +1,5 @@
 // A reduced attack finds no violation and comes close to the bounds; one on kernels with a planted fault finds it.
-#include "validation/norms/attack.h"
+#include "tests/attack/norms.h"
 
 #include <gtest/gtest.h>
 
