@@ -9,10 +9,10 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels/c/outgrad.h"
 #include "kernels/formats.h"
 #include "kernels/host/errors.h"
-#include "kernels/host/layernorm.h"
-#include "kernels/host/norm_store.h"
+#include "kernels/norm_store.h"
 #include "validation/norms/stability.h"
 #include "validation/norms/stores.h"
 
@@ -31,8 +31,25 @@ static_assert(std::numeric_limits<long double>::digits >= 64, "the reference's e
 
 namespace {
 
-// The searches run one case per thread.
-constexpr kernels::CpuSchedule kSchedule{.threads = 1, .vector_bits = kernels::kBestVectorBits};
+template <class T>
+constexpr outgrad_format kFormat = std::is_same_v<T, float> ? OUTGRAD_F32
+                                   : std::is_same_v<T, F16> ? OUTGRAD_F16
+                                                            : OUTGRAD_BF16;
+template <class Store>
+constexpr outgrad_norm_store kStore = std::is_same_v<Store, kernels::NormE4m3>    ? OUTGRAD_NORM_E4M3
+                                      : std::is_same_v<Store, kernels::NormMxFp8> ? OUTGRAD_NORM_MXFP8
+                                                                                  : OUTGRAD_NORM_INT8;
+
+// The library's refusals are those of the layer's parameters.
+void require(outgrad_status status) {
+  if (status != OUTGRAD_OK) throw SpecError("norm kernels", "layer", outgrad_error_message());
+}
+
+std::size_t workspace_words(const NormLayer& layer) {
+  std::size_t bytes = 0;
+  require(outgrad_norm_backward_workspace(OUTGRAD_F32, layer.rows, layer.n, &bytes));
+  return bytes / sizeof(float);
+}
 
 float beta_of(const NormLayer& layer, size_t j) { return layer.beta.empty() ? 0.0f : layer.beta[j]; }
 
@@ -42,7 +59,7 @@ class NormKernelsOf : public NormKernels {
   explicit NormKernelsOf(const NormLayer& layer) : layer_(layer) {
     const size_t n = static_cast<size_t>(layer.n), size = static_cast<size_t>(layer.rows) * n;
     for (std::vector<T>* values : {&x_, &dy_, &y_, &dx_}) values->resize(size);
-    workspace_.resize(static_cast<size_t>(kernels::norm_backward_workspace(layer.rows, layer.n)));
+    workspace_.resize(workspace_words(layer));
     side_.resize(static_cast<size_t>(layer.rows) * layer.side.size());
     place_.assign(n, -1);
     for (size_t k = 0; k < layer.side.size(); ++k) place_[static_cast<size_t>(layer.side[k])] = static_cast<int>(k);
@@ -94,21 +111,23 @@ class NormKernelsOf : public NormKernels {
   // Sets y_, rstd and x^ of side channels from x_.
   virtual void forward(NormGradients& result, const kernels::SideBuffer<float>& side) {
     if (centred()) {
-      kernels::layernorm_forward<T, kSchedule>(x_.data(), layer_.gamma.data(), layer_.beta.data(), layer_.rows, layer_.n, layer_.eps, y_.data(),
-                                               result.rstd.data(), side);
+      require(outgrad_layernorm_forward(kFormat<T>, x_.data(), layer_.gamma.data(), layer_.beta.data(), layer_.rows, layer_.n, layer_.eps, y_.data(),
+                                        result.rstd.data(), side.channels, side.count, side.x_hat));
     } else {
-      kernels::rmsnorm_forward<T, kSchedule>(x_.data(), layer_.gamma.data(), layer_.rows, layer_.n, layer_.eps, y_.data(), result.rstd.data(), side);
+      require(outgrad_rmsnorm_forward(kFormat<T>, x_.data(), layer_.gamma.data(), layer_.rows, layer_.n, layer_.eps, y_.data(), result.rstd.data(),
+                                      side.channels, side.count, side.x_hat));
     }
   }
 
   // Sets dx_, dgamma and dbeta from dy_ and what was kept, and y_ to what was read of it.
   virtual void backward(NormGradients& result, const kernels::SideBuffer<const float>& side) {
     if (centred()) {
-      kernels::layernorm_backward<T, kSchedule>(dy_.data(), y_.data(), layer_.gamma.data(), layer_.beta.data(), result.rstd.data(), layer_.rows, layer_.n,
-                                                dx_.data(), result.dgamma.data(), result.dbeta.data(), side, workspace_);
+      require(outgrad_layernorm_backward(kFormat<T>, dy_.data(), y_.data(), layer_.gamma.data(), layer_.beta.data(), result.rstd.data(), layer_.rows, layer_.n,
+                                         dx_.data(), result.dgamma.data(), result.dbeta.data(), side.channels, side.count, side.x_hat, workspace_.data(),
+                                         workspace_.size() * sizeof(float)));
     } else {
-      kernels::rmsnorm_backward<T, kSchedule>(dy_.data(), y_.data(), layer_.gamma.data(), result.rstd.data(), layer_.rows, layer_.n, dx_.data(),
-                                              result.dgamma.data(), side, workspace_);
+      require(outgrad_rmsnorm_backward(kFormat<T>, dy_.data(), y_.data(), layer_.gamma.data(), result.rstd.data(), layer_.rows, layer_.n, dx_.data(),
+                                       result.dgamma.data(), side.channels, side.count, side.x_hat, workspace_.data(), workspace_.size() * sizeof(float)));
     }
   }
 
@@ -158,11 +177,13 @@ class NormKernelsFromCodes final : public NormKernelsFromStore {
  private:
   void forward(NormGradients& result, const kernels::SideBuffer<float>& side) override {
     if (centred()) {
-      kernels::layernorm_forward_8bit<Store, float, kSchedule>(x_.data(), layer_.gamma.data(), layer_.beta.data(), layer_.rows, layer_.n, layer_.eps, nullptr,
-                                                               y_.data(), codes_.data(), scales_.data(), result.rstd.data(), side);
+      require(outgrad_layernorm_forward_8bit(OUTGRAD_F32, kStore<Store>, x_.data(), layer_.gamma.data(), layer_.beta.data(), layer_.rows, layer_.n, layer_.eps,
+                                             nullptr, y_.data(), codes_.data(), codes_bytes(), scales_.data(), scales_bytes(), result.rstd.data(),
+                                             side.channels, side.count, side.x_hat));
     } else {
-      kernels::rmsnorm_forward_8bit<Store, float, kSchedule>(x_.data(), layer_.gamma.data(), layer_.rows, layer_.n, layer_.eps, nullptr, y_.data(),
-                                                             codes_.data(), scales_.data(), result.rstd.data(), side);
+      require(outgrad_rmsnorm_forward_8bit(OUTGRAD_F32, kStore<Store>, x_.data(), layer_.gamma.data(), layer_.rows, layer_.n, layer_.eps, nullptr, y_.data(),
+                                           codes_.data(), codes_bytes(), scales_.data(), scales_bytes(), result.rstd.data(), side.channels, side.count,
+                                           side.x_hat));
     }
   }
   void backward(NormGradients& result, const kernels::SideBuffer<const float>& side) override {
@@ -174,14 +195,19 @@ class NormKernelsFromCodes final : public NormKernelsFromStore {
       }
     }
     if (centred()) {
-      kernels::layernorm_backward_8bit<Store, float, kSchedule>(dy_.data(), codes_.data(), scales_.data(), layer_.gamma.data(), layer_.beta.data(),
-                                                                result.rstd.data(), layer_.rows, layer_.n, dx_.data(), result.dgamma.data(),
-                                                                result.dbeta.data(), side, workspace_);
+      require(outgrad_layernorm_backward_8bit(OUTGRAD_F32, kStore<Store>, dy_.data(), codes_.data(), codes_bytes(), scales_.data(), scales_bytes(),
+                                              layer_.gamma.data(), layer_.beta.data(), result.rstd.data(), layer_.rows, layer_.n, dx_.data(),
+                                              result.dgamma.data(), result.dbeta.data(), side.channels, side.count, side.x_hat, workspace_.data(),
+                                              workspace_.size() * sizeof(float)));
     } else {
-      kernels::rmsnorm_backward_8bit<Store, float, kSchedule>(dy_.data(), codes_.data(), scales_.data(), layer_.gamma.data(), result.rstd.data(), layer_.rows,
-                                                              layer_.n, dx_.data(), result.dgamma.data(), side, workspace_);
+      require(outgrad_rmsnorm_backward_8bit(OUTGRAD_F32, kStore<Store>, dy_.data(), codes_.data(), codes_bytes(), scales_.data(), scales_bytes(),
+                                            layer_.gamma.data(), result.rstd.data(), layer_.rows, layer_.n, dx_.data(), result.dgamma.data(), side.channels,
+                                            side.count, side.x_hat, workspace_.data(), workspace_.size() * sizeof(float)));
     }
   }
+
+  std::size_t codes_bytes() const { return codes_.size() * sizeof(typename Store::Code); }
+  std::size_t scales_bytes() const { return scales_.size() * sizeof(typename Store::Scale); }
 
   std::vector<typename Store::Code> codes_;
   std::vector<typename Store::Scale> scales_;

@@ -2,7 +2,7 @@
 // other libraries.
 //
 // All values are float; those of a 16-bit format are exactly representable in it. Where y is kept in 8 bits (stores.h), the
-// kernels of kernels/host/norm_store.h keep codes of the forward's y in fp32, and every run makes sure that these stand for the y
+// library's kernels keep codes of the forward's y in fp32, and every run makes sure that these stand for the y
 // of stores.h, bit for bit. int8_row has no kernel; there the backward in fp32 reads the y of stores.h.
 #pragma once
 
@@ -40,8 +40,7 @@ class NormTamper {
   virtual void after_backward(const NormLayer&, const NormBatch&, NormGradients&) const {}
 };
 
-// The forward pass, and the backward pass from the output, through the public host functions
-// (kernels/host/layernorm.h, norm_store.h).
+// The forward pass, and the backward pass from the output, through the compiled library (kernels/c/outgrad.h).
 class NormKernels {
  public:
   virtual ~NormKernels() = default;
