@@ -64,7 +64,7 @@ def main() -> int:
     try:
         results = Results(json.loads((folder / "report.json").read_text("utf-8")))
     except DamagedFile as damaged:
-        print(damaged, file=sys.stderr)
+        print(*str(damaged).splitlines(), file=sys.stderr)
         return 2
     render(sections.page(results), folder)
     return 0

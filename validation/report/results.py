@@ -1,158 +1,17 @@
-"""Reads report.json and the result files that it lists, through schemas; damage is refused with its place.
-
-A schema is a function of a JSON value and its place that gives what the page needs of it, or calls refuse().
-"""
+"""Reads report.json and the result files that it lists, through schemas; damage is refused with its place."""
 
 import json
 import math
-import re
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import NoReturn
 
-Read = Callable[[Any, str], Any]
-
-
-class Refusal(Exception):
-    """What is wrong with a file: the place in it, and why."""
-
-    def __init__(self, place: str, why: str):
-        super().__init__(f"{place or 'top level'}: {why}")
+from schema import (Read, Refusal, absent, amount, boolean, bound, count, every, finite, hex_bound, maybe,
+                    members_of, quoted, real, refuse, shape, text)
 
 
 class DamagedFile(Exception):
     """A refusal with the file before it: the one clear line that a reader of stderr gets."""
-
-
-def refuse(place: str, why: str) -> NoReturn:
-    raise Refusal(place, why)
-
-
-def quoted(text: str) -> str:
-    """A text of a file, without the marks of our own texts and without control characters."""
-    return re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]", " ", text.replace("`", "'"))
-
-
-# ---- values
-
-
-def text(value, place: str) -> str:
-    if not isinstance(value, str):
-        refuse(place, "is not a string")
-    return quoted(value)
-
-
-def boolean(value, place: str) -> bool:
-    if not isinstance(value, bool):
-        refuse(place, "is not true or false")
-    return value
-
-
-def count(value, place: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        refuse(place, "is not a count")
-    return value
-
-
-def real(value, place: str) -> float:
-    """A number; "inf", "-inf" and "nan" stand for what JSON has no word for."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
-    if value in ("inf", "-inf", "nan"):
-        return float(value)
-    refuse(place, "is not a number")
-
-
-def finite(value, place: str) -> float:
-    if not math.isfinite(found := real(value, place)):
-        refuse(place, "is not finite")
-    return found
-
-
-def amount(value, place: str) -> float:
-    """A figure that is finite and not negative."""
-    if not 0 <= (found := real(value, place)) < math.inf:
-        refuse(place, "is not a bound")
-    return found
-
-
-def bound(value, place: str) -> float:
-    """Null where nothing holds."""
-    return math.inf if value is None else real(value, place)
-
-
-def hex_bound(value, place: str) -> float:
-    """A finite hex float in a string that is not negative."""
-    if not re.fullmatch(r"0x(?=\.?[0-9a-fA-F])[0-9a-fA-F]*\.?[0-9a-fA-F]*(p[+-]?[0-9]+)?",
-                        text(value, place)):
-        refuse(place, "is not a finite hex float")
-    try:
-        return float.fromhex(value)
-    except OverflowError:
-        refuse(place, "is not a finite hex float")
-
-
-# ---- schemas of schemas
-
-
-def maybe(read: Read) -> Read:
-    """None for null."""
-    return lambda value, place: None if value is None else read(value, place)
-
-
-def absent(read: Read, default=None) -> Read:
-    """A member that may be missing."""
-
-    def read_if_there(value, place: str):
-        return read(value, place)
-
-    read_if_there.default = default
-    return read_if_there
-
-
-def every(read: Read, size: int | None = None, some: bool = False) -> Read:
-    """A list of such values: of a certain size, or of some at least."""
-
-    def read_all(value, place: str) -> list:
-        if not isinstance(value, list):
-            refuse(place, "is not an array")
-        if size is not None and len(value) != size:
-            refuse(place, f"has {len(value)} elements where {size} are expected")
-        if some and not value:
-            refuse(place, "is empty")
-        return [read(one, f"{place}[{i}]") for i, one in enumerate(value)]
-
-    return read_all
-
-
-def shape(**members: Read) -> Read:
-    """An object with these members; others are passed over. class_ is the key class."""
-
-    def read_members(value, place: str) -> SimpleNamespace:
-        found = SimpleNamespace()
-        for name, read in members.items():
-            key = name.rstrip("_")
-            if isinstance(value, dict) and key in value:
-                setattr(found, name, read(value[key], f"{place}.{key}" if place else key))
-            elif isinstance(value, dict) and hasattr(read, "default"):
-                setattr(found, name, read.default)
-            else:
-                refuse(place, f"'{key}' is missing")
-        return found
-
-    return read_members
-
-
-def members_of(read: Read) -> Read:
-    """An object with keys of any name, in the order of their names."""
-
-    def read_values(value, place: str) -> dict:
-        if not isinstance(value, dict):
-            refuse(place, "is not an object")
-        return {quoted(key): read(value[key], f"{place}.{key}") for key in sorted(value)}
-
-    return read_values
 
 
 # ---- fits, sweeps and stores
@@ -178,8 +37,7 @@ COUNTS = shape(patterns=count, finite=count, oracle_decisions=count, misrounded=
                wrong_special=count)
 DOMAIN = shape(
     x_format=text, counts=COUNTS, T=MAXIMUM, T_dx=MAXIMUM, O=MAXIMUM, R=MAXIMUM, C=maybe(MAXIMUM),
-    T_over_O=real,
-    rms_T=real, under=UNDER, from_x=absent(shape(T=shape(bound=real))),
+    T_over_O=real, rms_T=real, under=UNDER, from_x=absent(shape(T=shape(bound=real))),
     forward=maybe(shape(max_ulp=shape(near_minimum=ULP, left_tail=ULP, subnormal=ULP, elsewhere=ULP))),
     foreign=every(shape(forward=text, T=shape(bound=real))),
     curve=shape(bin_width=real, rows=every(every(real, size=4))))
@@ -208,8 +66,7 @@ def named_by_subject(read: Read) -> Read:
 SWEEP = named_by_subject(shape(activation=text, format=text, subject=text, foreign=absent(FOREIGN),
                                domains=every(domain, some=True)))
 STORE = shape(store=text, counts=shape(patterns=count), T=MAXIMUM, under=UNDER,
-              bias=absent(shape(bound=real)),
-              proven=shape(T=real, bias=absent(real)))
+              bias=absent(shape(bound=real)), proven=shape(T=real, bias=absent(real)))
 STORE_SWEEP = named_by_subject(shape(activation=text, format=text, subject=text, domains=every(STORE)))
 RANGE = shape(
     min=real, max=real, T=maybe(shape(bound=real)), T_wrapped=maybe(shape(bound=real)), O=real,
@@ -220,14 +77,15 @@ QUANTISER = shape(
     maximum_wraps=every(shape(mean=real, greatest=real)), running=maybe(shape(share_of_steps=real)))
 
 
+SPEED = shape(median=finite)
+FRONT_STORE = shape(
+    name=text, origin=text, bits_beyond=real, bits_all=real, proven=absent(real),
+    dominated_by=absent(text, ""), speed=absent(shape(forward=SPEED, backward=SPEED)),
+    under=every(shape(x=text, greatest=real, rms=real, bias=real, shrinkage=real), some=True))
+
+
 def front(value, place: str) -> SimpleNamespace:
-    speed = shape(median=finite)
-    errors = shape(x=text, greatest=real, rms=real, bias=real, shrinkage=real)
-    found = shape(activation=text, stores=every(shape(
-        name=text, origin=text, bits_beyond=real, bits_all=real, proven=absent(real),
-        dominated_by=absent(text, ""),
-        speed=absent(shape(forward=speed, backward=speed)), under=every(errors, some=True)),
-                                                some=True))(value, place)
+    found = shape(activation=text, stores=every(FRONT_STORE, some=True))(value, place)
     for i, store in enumerate(found.stores):
         if len(store.under) != len(found.stores[0].under):
             refuse(f"stores[{i}].under", "has not the distributions of the first store")
@@ -236,13 +94,13 @@ def front(value, place: str) -> SimpleNamespace:
 
 
 POINT = shape(name=text, class_=text, work=count, depth=count, table_bytes=count, operations=count,
-              a_plus_b=amount,
-              total=amount, regret=amount, oracle=amount, spec=shape(name=text))
+              a_plus_b=amount, total=amount, regret=amount, oracle=amount, spec=shape(name=text))
 
 
 def pareto(value, place: str) -> SimpleNamespace:
-    found = shape(activation=text, format=text, exact=boolean, tried=count,
-                  points=every(POINT, some=True))(value, place)
+    front_of_points = shape(activation=text, format=text, exact=boolean, tried=count,
+                            points=every(POINT, some=True))
+    found = front_of_points(value, place)
     for i, point in enumerate(found.points):
         if point.spec.name != point.name:
             refuse(f"points[{i}].spec.name", "is not the point's")
@@ -252,8 +110,6 @@ def pareto(value, place: str) -> SimpleNamespace:
 # ---- norms
 
 CLASSES = ("stable", "degraded", "unstable", "zero_gamma")
-
-
 WORST = shape(dx_rms_relative=shape(worst=bound))
 NORM = shape(
     name=text, norm=text, columns=count, classes=shape(**dict.fromkeys(CLASSES, count)),
@@ -359,12 +215,12 @@ def tuning(problem: dict, warnings: list[str]) -> SimpleNamespace:
             if one["speedup"]["median"] > known["speedup"]["median"]:
                 fastest[one["fit"]["name"]] = one
     found.fits = sorted(fastest.values(), key=lambda one: -one["speedup"]["median"])
-    for one in records:
-        if one.get("winner") and not all(key in one for key in ("speedup", "gb_per_s", "share_of_ceiling")):
-            warnings.append(f"{found.file}: {one['variant']} is called the winner without its figures, "
-                            "ignored")
-        elif one.get("winner"):
+    for one in (one for one in records if one.get("winner")):
+        if "confidence" in one.get("speedup", {}) and "gb_per_s" in one and "share_of_ceiling" in one:
             found.winner = one
+        else:
+            why = f"{one['variant']} is called the winner without its figures, ignored"
+            warnings.append(f"{found.file}: {why}")
     return found
 
 
@@ -439,11 +295,10 @@ class Results:
         facts, self.requirements = clean(report["facts"]), clean(report["requirements"])
         self.made_by, self.warnings, self.commands = facts["made_by"], facts["warnings"], facts["commands"]
         self.formats = facts["formats"]
-        self.headers = {kind: [SimpleNamespace(**one) for one in headers] for kind,
-                        headers in facts["headers"].items()}
+        self.headers = {kind: [SimpleNamespace(**one) for one in headers]
+                        for kind, headers in facts["headers"].items()}
         self.of_kind = {kind: [read_file(kind, entry, facts["stored_formats"])
-                               for entry in facts["files"].get(kind, ())]
-                        for kind in READERS}
+                               for entry in facts["files"].get(kind, ())] for kind in READERS}
         self.of_kind["tuned"] = [tuning(problem, self.warnings) for problem in facts["tuned"]]
 
     def __getattr__(self, kind: str) -> list[SimpleNamespace]:
@@ -454,8 +309,8 @@ class Results:
 
     def sweep_of(self, format_: str) -> SimpleNamespace | None:
         """The sweep of the deployed fit of erf-GELU."""
-        return next((one for one in self.sweeps if (one.activation, one.fit) == ("gelu", f"gelu_{format_}")),
-                    None)
+        wanted = ("gelu", f"gelu_{format_}")
+        return next((one for one in self.sweeps if (one.activation, one.fit) == wanted), None)
 
     def sweep_of_fit(self, name: str) -> SimpleNamespace | None:
         return next((one for one in self.sweeps if one.fit == name), None)

@@ -73,8 +73,8 @@ def attack() -> dict:
 def ledger() -> dict:
     kept = {"kept": 3 << 20, "batch": {"11": 3, "80": 44}}
     less = {"kept": 1 << 19, "batch": {"11": 30, "80": 440}}
-    return {"schema": "outgrad.ledger/1", "command": "python notebooks_data/studies/ledger.py --write",
-                                                     "length": 512,
+    return {"schema": "outgrad.ledger/1", "length": 512,
+            "command": "python notebooks_data/studies/ledger.py --write",
             "layers": {"a layer": {"ours": {"fp32": 20.285, "pure bf16": 10.285},
                                    "theirs": {"fp32": 69.008, "pure bf16": 37.008}}},
             "models": {"a model": {"ours": {"fp32": less, "pure bf16": less},

@@ -3,7 +3,8 @@
 from collections import Counter
 
 from blocks import paragraph, table
-from results import Results, quoted
+from results import Results
+from schema import quoted
 from sections.norms import shown_path
 
 # Kinds of files, what the table calls one, and what the sentence calls one and several.

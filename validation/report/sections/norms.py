@@ -10,8 +10,9 @@ from types import SimpleNamespace
 
 from blocks import NONE, Cell, figure, heading, nothing, paragraph, plot, table
 from figures import series
-from results import CLASSES, PEERS, Results, quoted
+from results import CLASSES, PEERS, Results
 from rounding import scientific
+from schema import quoted
 
 
 def shown_path(path: str) -> str:

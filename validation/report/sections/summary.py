@@ -120,8 +120,8 @@ def largest_errors(results: Results) -> list[dict]:
     if results.made_by:
         notes.append(", ".join(sorted({sweep.origin for _, sweep in swept})))
     first, figure = totals[0]
-    tiles = [tile(figure, f"largest error of GELU's gradient, y in {first}",
-                          "; ".join(notes), validate("FORMAT"))]
+    tiles = [tile(figure, f"largest error of GELU's gradient, y in {first}", "; ".join(notes),
+                  validate("FORMAT"))]
     worst, ratio = None, 0.0
     for _, sweep in swept:
         for domain in sweep.domains:
@@ -129,8 +129,8 @@ def largest_errors(results: Results) -> list[dict]:
                 worst, ratio = sweep, domain.T_over_O
     if worst:
         note = f"1 is the limit that storing y sets; worst in {worst.format}{stated(results, worst.origin)}"
-        tiles.append(tile(rounded_up(ratio, 4), "largest T / O of GELU's default fits",
-                                                note, validate("FORMAT")))
+        tiles.append(tile(rounded_up(ratio, 4), "largest T / O of GELU's default fits", note,
+                          validate("FORMAT")))
     return tiles
 
 
@@ -164,10 +164,9 @@ def worst_published(results: Results) -> list[dict]:
 def key_figures(results: Results) -> dict:
     tiles = largest_errors(results) + patterns_swept(results) + worst_published(results)
     for attack in results.attacks:
-        tiles.append(tile(f"{attack.violations:.0f}", f"norm bounds broken in {attack.evaluations / 1e9:.2g} "
-                                                      "× 10^9 attacks",
-                          f"median bound / error found {rounded_up(attack.median_tightness, 2)}"
-                          f"{stated(results, attack.origin)}",
+        what = f"norm bounds broken in {attack.evaluations / 1e9:.2g} × 10^9 attacks"
+        tightness = f"median bound / error found {rounded_up(attack.median_tightness, 2)}"
+        tiles.append(tile(f"{attack.violations:.0f}", what, tightness + stated(results, attack.origin),
                           results.commands["attack"], "bad" if attack.violations > 0 else ""))
     for training in results.training:
         ends = [one for one in training.summary
