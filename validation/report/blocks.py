@@ -16,6 +16,10 @@ class Cell(NamedTuple):
 NONE = Cell("-", "muted")
 
 
+def red_if(bad: bool, text: str | int) -> Cell:
+    return Cell(str(text), "bad" if bad else "")
+
+
 class Column(NamedTuple):
     name: str
     note: str  # below the name: the unit, or how the figures were established
@@ -28,9 +32,10 @@ def column(described: str) -> Column:
     return Column(name, note, described.startswith("<"))
 
 
-def table(caption: str, command: str, columns: Iterable[str], rows: Iterable[Iterable[str | Cell]]) -> dict:
+def table(caption: str, command: str, columns: Iterable[str],
+          rows: Iterable[Iterable[str | int | Cell]]) -> dict:
     """`command` makes every figure in it. A long table is folded on the screen, and complete on paper."""
-    cells = [[one if isinstance(one, Cell) else Cell(one) for one in row] for row in rows]
+    cells = [[one if isinstance(one, Cell) else Cell(str(one)) for one in row] for row in rows]
     return {"kind": "table", "caption": caption, "command": command, "columns": list(map(column, columns)),
             "rows": cells}
 

@@ -3,7 +3,7 @@
 import math
 from types import SimpleNamespace
 
-from blocks import Cell, figure, nothing, paragraph, plot, table
+from blocks import Cell, figure, nothing, paragraph, plot, red_if, table
 from figures import series
 from results import Results
 from rounding import power_of_two, rounded_up, three_digits_up
@@ -32,13 +32,12 @@ def pareto_plot(front: SimpleNamespace) -> dict:
                 {"label": "work, operations of all kinds"}, {"log": 2}, lines)
 
 
-def ends_of(front: SimpleNamespace) -> list[str]:
+def ends_of(front: SimpleNamespace) -> list:
     points = front.points
     ratios = [one.total / one.oracle for one in points if one.oracle > 0]
     works, sizes = [one.work for one in points], [one.table_bytes for one in points]
-    return [front.activation, front.format, str(front.tried), str(len(points)),
-            f"{min(works)} to {max(works)}", f"{min(sizes)} to {max(sizes)}",
-            power_of_two(min(one.a_plus_b for one in points)),
+    return [front.activation, front.format, front.tried, len(points), f"{min(works)} to {max(works)}",
+            f"{min(sizes)} to {max(sizes)}", power_of_two(min(one.a_plus_b for one in points)),
             rounded_up(min(ratios), 4) if ratios else "-",
             power_of_two(min(one.regret for one in points)) if ratios else "-",
             "g is a polynomial in y: one fit has no error of its own" if front.exact else ""]
@@ -48,8 +47,8 @@ def points_table(front: SimpleNamespace) -> dict:
     rows = []
     for one in front.points:
         enumerated = one.oracle > 0
-        rows.append([one.name, one.class_, str(one.work), str(one.depth), str(one.operations),
-                     str(one.table_bytes), power_of_two(one.a_plus_b),
+        rows.append([one.name, one.class_, one.work, one.depth, one.operations, one.table_bytes,
+                     power_of_two(one.a_plus_b),
                      rounded_up(one.total / one.oracle, 4) if enumerated else "-",
                      power_of_two(one.regret) if enumerated else "-"])
     return table(f"The front of gelu in {front.format}, out of {front.tried} candidates.",
@@ -91,12 +90,12 @@ def ratio_text(ratio: float) -> str:
     return rounded_up(ratio, 3) if ratio < 100 else three_digits_up(ratio)
 
 
-def distance_row(fit: SimpleNamespace) -> list[str]:
+def distance_row(fit: SimpleNamespace) -> list:
     """Of the piece with the greatest certified error."""
     worst = max(fit.pieces, key=lambda piece: piece.certified, default=None)
     certified, least = (worst.certified, worst.lower_bound) if worst and worst.certified > 0 else (0, 0)
     known = fit.kind == "backward" and least > 0
-    return [fit.name, str(len(fit.pieces)), fit.class_, power_of_two(certified),
+    return [fit.name, len(fit.pieces), fit.class_, power_of_two(certified),
             power_of_two(least) if known else "-", ratio_text(certified / least) if known else "-",
             f"`{fit.spec_sha256[:16]}`"]
 
@@ -106,21 +105,21 @@ def proof_row(proof: SimpleNamespace) -> list:
     for name in "ABT":
         files = [one for one in proof.bounds if one.bound == name]
         proven = sum(one.outcome == "proven" for one in files)
-        row += [Cell(f"{proven} of {len(files)}" if files else "-", "bad" if proven < len(files) else ""),
+        row += [red_if(proven < len(files), f"{proven} of {len(files)}" if files else "-"),
                 power_of_two(max(one.claim for one in files)) if files else "-"]
     assumed, unlisted = len(proof.assumptions.names), len(proof.assumptions.unlisted)
-    beyond = Cell(f"{assumed}, {unlisted} beyond the list", "bad") if unlisted else str(assumed)
+    beyond = Cell(f"{assumed}, {unlisted} beyond the list", "bad") if unlisted else assumed
     return [*row, beyond, f"{proof.cpu_s:.0f}", proof.coq]
 
 
-def cost_rows(results: Results) -> list[list[str]]:
+def cost_rows(results: Results) -> list[list]:
     headers = results.headers
-    rows = [[one.name, "backward", one.format, str(one.degree), str(one.rows), str(one.operations),
-             str(one.bytes), power_of_two(one.A)] for one in headers["backward"]]
+    rows = [[one.name, "backward", one.format, one.degree, one.rows, one.operations, one.bytes,
+             power_of_two(one.A)] for one in headers["backward"]]
     rows += [[one.name, "forward", "all", f"{one.degree} and {one.tail_degree}",
-              f"{one.rows} + {one.tail_rows}", "-", str(one.bytes), f"{power_of_two(one.A)} of f"]
+              f"{one.rows} + {one.tail_rows}", "-", one.bytes, f"{power_of_two(one.A)} of f"]
              for one in headers["forward"]]
-    return rows + [[one.name, "forward", one.format, "4", str(one.rows), "-", str(one.bytes),
+    return rows + [[one.name, "forward", one.format, "4", one.rows, "-", one.bytes,
                     f"{power_of_two(one.A)} of f, {power_of_two(one.A_core)} in the core"]
                    for one in headers["rounded"]]
 

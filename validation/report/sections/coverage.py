@@ -1,6 +1,6 @@
 """What was exhausted: for every fit, the inputs that were swept, or enumerated from every stored y."""
 
-from blocks import (VALIDATE_AND_CHECK, VALIDATE_ANY, Cell, figure, lines_axis, nothing, paragraph, plot,
+from blocks import (VALIDATE_AND_CHECK, VALIDATE_ANY, figure, lines_axis, nothing, paragraph, plot, red_if,
                     table, validate)
 from figures import series
 from results import Results
@@ -70,7 +70,7 @@ def coverage(results: Results) -> list[dict]:
             rows.append([sweep.fit, sweep.activation, sweep.format, domain.x_format, grouped(counts.patterns),
                          "2^32" if domain.x_format == "f32" else "2^16", grouped(counts.finite),
                          grouped(counts.patterns - counts.finite), grouped(counts.oracle_decisions),
-                         Cell(grouped(wrong), "bad" if wrong > 0 else "")])
+                         red_if(wrong > 0, grouped(wrong))])
     blocks.append(table(f"Patterns of x that were swept, counted. {grouped(patterns)} in all.", VALIDATE_ANY,
                         ["<coefficients", "<activation", "<y in", "<every x in", "patterns", "of", "finite",
                          "NaN, infinities", "left to MPFR\nroundings of y",

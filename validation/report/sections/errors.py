@@ -163,9 +163,9 @@ def kept_apart(results: Results) -> list[dict]:
             rows))
     else:
         blocks.append(nothing("Headers", "./outgrad emit"))
-    rows = [[sweep.fit, one.x_format, str(one.counts.patterns),
-             *map(place, (one.T.left, one.T.right, one.O.left, one.O.right)),
-             str(one.counts.oracle_decisions)] for sweep in results.sweeps for one in sweep.domains]
+    rows = [[sweep.fit, one.x_format, one.counts.patterns,
+             *map(place, (one.T.left, one.T.right, one.O.left, one.O.right)), one.counts.oracle_decisions]
+            for sweep in results.sweeps for one in sweep.domains]
     if rows:
         blocks.append(table(
             "Where they are attained: x of the largest T and O on either side of the minimum.", VALIDATE_ANY,
@@ -196,8 +196,7 @@ def forward(results: Results) -> list[dict]:
             rows.append([sweep.forward, sweep.format, one.x_format,
                          rounded_up(worst_ulp(one, "near_minimum"), 4),
                          rounded_up(worst_ulp(one, "left_tail", "subnormal", "elsewhere"), 4),
-                         str(counts.misrounded), str(counts.finite), str(counts.wrong_mask),
-                         str(counts.wrong_special)])
+                         counts.misrounded, counts.finite, counts.wrong_mask, counts.wrong_special])
             # The columns are those of the first sweep. A domain that has other forwards is left out.
             names = names or [f"{other.forward}\nT" for other in one.foreign]
             if len(one.foreign) == len(names):

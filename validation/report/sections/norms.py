@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
 
-from blocks import NONE, Cell, figure, heading, nothing, paragraph, plot, table
+from blocks import NONE, Cell, figure, heading, nothing, paragraph, plot, red_if, table
 from figures import series
 from results import CLASSES, PEERS, Results
 from rounding import scientific
@@ -60,7 +60,7 @@ def worst_channels(file: SimpleNamespace) -> dict:
     for one in heapq.nlargest(8, channels, key=lambda channel: channel.bits_lost):
         lost = f"{one.bits_lost:.1f}" if math.isfinite(one.bits_lost) else "all"
         tone = {"stable": "", "degraded": "muted"}.get(one.class_, "bad")
-        rows.append([one.layer, str(one.index), *map(scientific, (one.gamma, one.beta, one.rho)), lost,
+        rows.append([one.layer, one.index, *map(scientific, (one.gamma, one.beta, one.rho)), lost,
                      scientific(one.x_hat_conditional), scientific(one.dgamma_conditional),
                      Cell(one.class_, tone)])
     return table(f"The worst channels of {source_name(file)} with y in {file.options.format}: error bounds "
@@ -74,10 +74,10 @@ def layers_table(file: SimpleNamespace) -> dict:
     for norm in file.norms:
         bounds = [getattr(norm.bounds, which).dx_rms_relative.worst
                   for which in ("from_output", "recommended")]
-        rows.append([norm.name, str(norm.columns), *(str(getattr(norm.classes, name)) for name in CLASSES),
+        rows.append([norm.name, norm.columns, *(getattr(norm.classes, name) for name in CLASSES),
                      *map(scientific, (norm.rho.q50, norm.rho.max, *bounds)),
                      scientific(norm.estimates.dgamma_relative_l2), norm.policy.name,
-                     str(norm.policy.bytes_per_row)])
+                     norm.policy.bytes_per_row])
     return table(
         f"{source_name(file)}, y in {options.format}; rows with |mean| rstd up to {options.mean_ratio:g}, "
         f"|dy| up to {options.dy_max:g}, eps = {options.eps:g}, tau = {options.tau:g}. Error of dx: "
@@ -154,8 +154,7 @@ def group_rows(attack: SimpleNamespace, what: str, key: Callable[[SimpleNamespac
                 found = [getattr(case.gradients, gradient) for case in cases if case.format == format_]
                 tightness = [one.tightness for one in found if one and one.tightness is not None]
                 medians.append(scientific(median(tightness)) if tightness else NONE)
-        rows.append([what, name, str(len(cases)), Cell(f"{violations:.0f}", "bad" if violations > 0 else ""),
-                     *medians])
+        rows.append([what, name, len(cases), red_if(violations > 0, f"{violations:.0f}"), *medians])
     return rows
 
 
@@ -173,8 +172,7 @@ def ways_table(attack: SimpleNamespace, command: str) -> dict:
                          for way in PEERS]
                 errors += [max([0, *each]) for each in ([one.worst_over_bound for one in found], *peers)]
             if cases:  # every case has a dgamma
-                rows.append([name, format_,
-                             *(Cell(scientific(one), "bad" if one > 1 else "") for one in errors)])
+                rows.append([name, format_, *(red_if(one > 1, scientific(one)) for one in errors)])
     ways = ("ours", "from the input", "gamma clamped", "unguarded")
     return table(
         "Four ways to the same gradient on the rows that the search found, largest error in units of our "

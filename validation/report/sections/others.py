@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from types import SimpleNamespace
 
-from blocks import AUDIT, NONE, Cell, figure, nothing, paragraph, plot, table
+from blocks import AUDIT, NONE, Cell, figure, nothing, paragraph, plot, red_if, table
 from figures import series
 from results import Results
 from rounding import grouped, power_of_two, rounded_up, scientific, three_digits_up
@@ -58,7 +58,7 @@ def audit_table(results: Results) -> dict:
             rows.append([sweep.fit, sweep.activation, sweep.foreign.stored, sweep.format, one.x_format,
                          scientific(one.T.bound), worst_place(one.T), scientific(one.O.max),
                          scientific(one.R.bound), f"{one.T_over_O:.4g}", scientific(one.rms_T),
-                         str(one.counts.wrong_special), totals.get(one.x_format, Cell("not swept", "muted"))])
+                         one.counts.wrong_special, totals.get(one.x_format, Cell("not swept", "muted"))])
     return table(
         "Published coefficients, as published, through the same exhaustive sweep as ours: every bit pattern "
         "of x, the same exact derivative, the same T, O and R. O is the least T of any function of what the "
@@ -187,14 +187,14 @@ def store_row(sweep: SimpleNamespace, store: SimpleNamespace) -> list:
     """What a sweep of a store found, beside what its header proves."""
     found, proven = store.T.bound, store.proven.T
     row = [sweep.fit, store.store, sweep.format, grouped(store.counts.patterns), three_digits_up(proven),
-           scientific(store.T.max), Cell(rounded_up(found / proven, 6), "" if found <= proven else "bad"),
+           scientific(store.T.max), red_if(not found <= proven, rounded_up(found / proven, 6)),
            worst_place(store.T)]
     weighed = len(store.under) > 1
     row += [scientific(store.under[1].rms), f"{store.under[1].bias:+.2g}"] if weighed else 2 * [NONE]
     if not store.bias:
         return row + 2 * [NONE]
     bias, proven = store.bias.bound, store.proven.bias
-    return [*row, Cell(three_digits_up(bias), "" if bias <= proven else "bad"), three_digits_up(proven)]
+    return [*row, red_if(not bias <= proven, three_digits_up(bias)), three_digits_up(proven)]
 
 
 def bits(results: Results) -> list[dict]:

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from blocks import NONE, Cell, figure, lines_axis, nothing, paragraph, plot, table
+from blocks import NONE, Cell, figure, lines_axis, nothing, paragraph, plot, red_if, table
 from figures import series
 from results import Results
 from rounding import scientific
@@ -92,7 +92,7 @@ def summary_row(one: SimpleNamespace) -> list:
         return NONE if value is None else format(value, form)
 
     interval = f"[{one.difference.low:+.2g}, {one.difference.high:+.2g}]" if has_interval(one) else NONE
-    return [one.text, one.way, str(one.n), Cell(str(one.diverged), "bad" if one.diverged > 0 else ""),
+    return [one.text, one.way, one.n, red_if(one.diverged > 0, one.diverged),
             shown(one.validation_loss, "mean", ".4f"), shown(one.difference, "mean", "+.2g"), interval,
             shown(one.relative_l2, "median", ".3g"), shown(one.relative_l2, "greatest", ".3g")]
 

@@ -35,9 +35,9 @@ def figure_of(record: dict, key: str) -> float:
     return math.inf if record[key] is None else record[key]
 
 
-def winner_row(problem: SimpleNamespace) -> list[str]:
+def winner_row(problem: SimpleNamespace) -> list:
     row, winner = [problem.machine, problem.kernel, problem.format, problem.size], problem.winner
-    ends = [str(len(problem.timed)), str(len(problem.rejected))]
+    ends = [len(problem.timed), len(problem.rejected)]
     if not winner:
         return [*row, "none", *4 * ["-"], *ends]
     ratio = f"{interval(winner['speedup'])} at {100 * winner['speedup']['confidence']:g}%"
