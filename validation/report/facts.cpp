@@ -75,8 +75,19 @@ Json headers_of(const Results& results) {
   return headers;
 }
 
-/// Runs page.py on a folder.
-void render(const std::string& folder) {
+/// Whether a line begins with one of the report's files, as a refusal does. An interpreter that cannot find
+/// page.py ends with the status of bad input too.
+bool is_refusal(const std::string& line, const Json& report) {
+  for (const Json& entries : report["facts"]["files"]) {
+    for (const Json& entry : entries) {
+      if (line.starts_with(entry["file"].get<std::string>() + ": ")) return true;
+    }
+  }
+  return false;
+}
+
+/// Runs page.py on a folder that has the report as report.json.
+void render(const std::string& folder, const Json& report) {
   const char* const chosen = std::getenv("OUTGRAD_PYTHON");
   // The python3 in the PATH may be the user's own, whereas ./outgrad installs Debian's packages.
   std::vector<std::string> pythons{"python3", "/usr/bin/python3"};
@@ -95,7 +106,7 @@ void render(const std::string& folder) {
     }
     const std::string said = ending.text.substr(0, ending.text.find_last_not_of('\n') + 1);
     const std::string last = said.substr(said.rfind('\n') + 1);  // of a traceback, what went wrong
-    if (ending.status == kernels::kExitBadInput) throw kernels::SpecError(last);
+    if (ending.status == kernels::kExitBadInput && is_refusal(last, report)) throw kernels::SpecError(last);
     why = ending.late ? fmt::format("it was not done after {} s", kLimit_s) : last;
     if (ending.status != kernels::kExitEnvironment) break;
   }
@@ -138,7 +149,7 @@ void write_report(const Json& report, const std::string& folder) {
   const std::filesystem::path to(folder);
   kernels::write_file(scratch / "report.json",
                       report.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
-  render(scratch.path());
+  render(scratch.path(), report);
   for (const char* name : {"report.json", "index.html", "report.md"})
     kernels::write_file((to / name).string(), kernels::read_file(scratch / name));
 }

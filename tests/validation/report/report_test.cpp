@@ -597,7 +597,7 @@ TEST_F(Report, WhereThePageCannotBeRenderedNothingIsWritten) {
   const char* const chosen = std::getenv("OUTGRAD_PYTHON");
   const std::string before = chosen ? chosen : "", python = path("python");
   EXPECT_NE(refused("/nonexistent/python").find("/nonexistent/python: cannot be started"), std::string::npos);
-  for (const char* status : {"3", "1"}) {
+  for (const char* status : {"3", "2", "1"}) {
     write("python", std::string("#!/bin/sh\necho half >$3/index.html\necho Traceback >&2\necho 'No module named x' >&2\nexit ") + status + "\n");
     fs::permissions(python, fs::perms::owner_all);
     const std::string why = refused(python);
