@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
@@ -157,7 +158,7 @@ def ledger(value, place: str) -> SimpleNamespace:
                   models=members_of(members_of(members_of(MODEL))))(value, place)
     modes, memories = set(), set()
     for kind in ("layers", "models"):
-        if not getattr(found, kind):
+        if not any(getattr(found, kind).values()):
             refuse(kind, "is empty")
         for name, recipes in getattr(found, kind).items():
             for recipe, figures in recipes.items():
@@ -166,8 +167,8 @@ def ledger(value, place: str) -> SimpleNamespace:
                     refuse(f"{kind}.{name}.{recipe}", "has other modes than the recipes before it, or none")
                 for mode, figure in figures.items() if kind == "models" else ():
                     memories.add(tuple(figure.batch))
-                    if len(memories) > 1 or not all(map(str.isdecimal, figure.batch)):
-                        refuse(f"{kind}.{name}.{recipe}.{mode}.batch", "is for other memories, or for none")
+                    if len(memories) > 1 or not all(re.fullmatch("[1-9][0-9]*", gib) for gib in figure.batch):
+                        refuse(f"{kind}.{name}.{recipe}.{mode}.batch", "is for other memories than the ones before")
     found.modes, found.memories = list(modes.pop()), sorted(memories.pop(), key=int)
     return found
 

@@ -82,6 +82,7 @@ FAULTS = [
     ("studies/ledger.json", "layers/a~layer/ours/fp32", -1, "layers.a layer.ours.fp32"),
     ("studies/ledger.json", "models/a~model/ours/fp32/batch/eleven", 1, "batch"),
     ("studies/ledger.json", "layers", {}, "layers: is empty"),
+    ("studies/ledger.json", "models/a~model", {}, "models: is empty"),
     ("training/masked_lm.json", "runs/0/way", "of nobody", "runs[0].way"),
     ("training/masked_lm.json", "runs/0/loss", [1.0, 1.0, 1.0],
      "runs[0].loss: has 3 elements where 2 are expected"),
