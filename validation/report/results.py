@@ -168,7 +168,8 @@ def ledger(value, place: str) -> SimpleNamespace:
                 for mode, figure in figures.items() if kind == "models" else ():
                     memories.add(tuple(figure.batch))
                     if len(memories) > 1 or not all(re.fullmatch("[1-9][0-9]*", gib) for gib in figure.batch):
-                        refuse(f"{kind}.{name}.{recipe}.{mode}.batch", "is for other memories than the ones before")
+                        refuse(f"{kind}.{name}.{recipe}.{mode}.batch",
+                               "is for other memories than the ones before")
     found.modes, found.memories = list(modes.pop()), sorted(memories.pop(), key=int)
     return found
 

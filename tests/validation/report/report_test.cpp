@@ -359,7 +359,7 @@ TEST_F(Report, ReadsATuningLineAsTheTunerDoes) {
   EXPECT_NE(results.warnings[2].find("tune_cpu.jsonl:2: the first of 1 records of an earlier rule"), std::string::npos) << results.warnings[2];
 }
 
-TEST_F(Report, PublishedCoefficientsAreNotOursAndAreSweptAsExhaustively) {
+TEST_F(Report, PublishedCoefficientsAreNotOurs) {
   Json audit = sweep_json(kF32);
   audit["subject"] = "theirs+rounded";
   fs::create_directories(folder_ / "foreign" / "sweeps");
