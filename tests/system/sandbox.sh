@@ -11,9 +11,10 @@ fail() {
 }
 
 make_sandbox() {  # make_sandbox REPOSITORY
-  mkdir -p "$sandbox"/{build,approx/specs,kernels/generated,autotune,validation/report,notebooks_data/{activations,checkpoints}}
+  mkdir -p "$sandbox"/{build,approx/specs,kernels/generated,autotune,validation/report/sections,notebooks_data/{activations,checkpoints}}
   cp "$1/outgrad" "$1/.gitignore" "$sandbox"
   cp "$1"/validation/report/*.{py,css,j2} "$sandbox/validation/report"
+  cp "$1"/validation/report/sections/*.py "$sandbox/validation/report/sections"
   local name
   for name in fit check tune; do
     cp "$1/tests/system/stand_in.sh" "$sandbox/build/outgrad-$name"

@@ -90,10 +90,10 @@ def draw(axes, plot):
     return left, below
 
 
-def series(label, colour, mark, points):
+def series(label, colour, mark, points, **more):
     """A series of points (x, y)."""
-    x, y = zip(*points)
-    return {"label": label, "colour": colour, "mark": mark, "x": x, "y": y}
+    x, y = zip(*points) if (points := list(points)) else ((), ())
+    return {"label": label, "colour": colour, "mark": mark, "x": x, "y": y, **more}
 
 
 def svg(plot, name):

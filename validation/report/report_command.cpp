@@ -10,7 +10,8 @@
 #include <string>
 
 #include "kernels/support/errors.h"
-#include "validation/report/report.h"
+#include "validation/report/facts.h"
+#include "validation/report/requirements.h"
 
 namespace outgrad::validation {
 namespace {
@@ -24,9 +25,13 @@ struct Arguments {
 /// kernels/generated beside it.
 std::string headers_of(const std::filesystem::path& in) {
   namespace fs = std::filesystem;
-  const fs::path own = in / "generated", committed = fs::absolute(in).lexically_normal() / "../kernels/generated";
+  const fs::path own = in / "generated",
+                 committed = fs::absolute(in).lexically_normal() / "../kernels/generated";
   std::error_code ignored;
-  return (fs::is_directory(own, ignored) || !fs::is_directory(committed, ignored) ? own : committed.lexically_normal()).string();
+  return (fs::is_directory(own, ignored) || !fs::is_directory(committed, ignored)
+              ? own
+              : committed.lexically_normal())
+      .string();
 }
 
 /// Whether no requirement is violated.
@@ -38,31 +43,37 @@ bool report(const Arguments& arguments) {
   // The headers of a checkout, which stand beside any folder of it, are no results of that folder.
   const bool borrowed = arguments.headers.empty() && headers != (in / "generated").string();
   if (results.empty(borrowed))
-    throw kernels::SpecError(
-        arguments.in, "--in",
-        "holds no results (fits/, generated/, sweeps/, foreign/, stability/, attack/, pareto/, front/, proofs/, studies/, training/, tuned/)");
+    throw kernels::SpecError(arguments.in, "--in",
+                             "holds no results (fits/, generated/, sweeps/, foreign/, stability/, attack/, "
+                             "pareto/, front/, proofs/, studies/, training/, tuned/)");
   const std::vector<Requirement> rows = requirements(results);
-  nlohmann::ordered_json json = to_json(rows);
+  Json json = to_json(rows);
   const std::string shown = arguments.json ? json.dump(1) + "\n" : to_text(rows);
-  json["page"] = compose(results, rows);
-  page::write_report(json, out.string());
+  json["facts"] = facts(results);
+  write_report(json, out.string());
   fmt::print("{}", shown);
-  return std::none_of(rows.begin(), rows.end(), [](const Requirement& row) { return row.verdict() == RequirementVerdict::fail; });
+  return std::none_of(rows.begin(), rows.end(),
+                      [](const Requirement& row) { return row.verdict() == RequirementVerdict::fail; });
 }
 
 }  // namespace
 
 void add_report(CLI::App& app, int& status) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* const command = app.add_subcommand("report", "What was proved and measured, as HTML and Markdown, against what must be reached");
+  CLI::App* const command = app.add_subcommand(
+      "report", "What was proved and measured, as HTML and Markdown, against what must be reached");
   command
-      ->add_option(
-          "--in", arguments->in,
-          "Folder with fits/, generated/, sweeps/, foreign/, stability/, attack/, pareto/, front/, proofs/, studies/, training/, tuned/; what is missing is "
-          "taken from the same folders in committed/, or is not measured. provenance.json says of which run they are")
+      ->add_option("--in", arguments->in,
+                   "Folder with fits/, generated/, sweeps/, foreign/, stability/, attack/, pareto/, front/, "
+                   "proofs/, studies/, training/, tuned/; what is missing is "
+                   "taken from the same folders in committed/, or is not measured. provenance.json says of "
+                   "which run they are")
       ->capture_default_str();
-  command->add_option("--headers", arguments->headers, "Folder with the coefficient headers (default: IN/generated, else kernels/generated beside IN)");
-  command->add_option("--out", arguments->out, "Folder for index.html, report.md and report.json (default: IN/report)");
+  command->add_option(
+      "--headers", arguments->headers,
+      "Folder with the coefficient headers (default: IN/generated, else kernels/generated beside IN)");
+  command->add_option("--out", arguments->out,
+                      "Folder for index.html, report.md and report.json (default: IN/report)");
   command->add_flag("--json", arguments->json, "Print the requirements and their verdicts as JSON");
   command->callback([arguments, &status] {
     if (!report(*arguments)) status = kernels::kExitViolated;

@@ -8,6 +8,7 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -24,60 +25,70 @@ constexpr const char* kCounted = "counted";
 /// The sum of two bounds, rounded up.
 double sum_up(double a, double b) { return std::nextafter(a + b, std::numeric_limits<double>::infinity()); }
 
+/// The error of the header's fit and its evaluation.
+double fit_and_evaluation(const BackwardHeader& header) {
+  return header.bound_ab > 0 ? header.bound_ab : sum_up(header.bound_a, header.bound_b);
+}
+
 void add_format(const Results& results, const Targets& targets, std::vector<Requirement>& rows) {
   using Kind = Requirement::Kind;
   const std::string format = targets.format;
   const SweepResult* const sweep = results.sweep_of(format);
   const BackwardHeader* const header = results.backward_named("gelu_" + format);
-  const std::string check = header ? check_command(header->file) : "./outgrad emit", sweeping = validate_command(format);
-
-  const auto of_header = [&](const char* quantity, Kind kind, double limit, auto value, const char* how) {
-    rows.push_back(
-        {format, quantity, kind, limit, header ? std::optional<double>(value(*header)) : std::nullopt, how, check, header ? results.origin(header->file) : ""});
+  const auto of_header = [&](const char* quantity, Kind kind, double limit, auto value) {
+    std::optional<double> found;
+    if (header) found = std::invoke(value, *header);
+    rows.push_back({format, quantity, kind, limit, found, kind == Kind::count ? kCounted : kCertified,
+                    header ? check_command(header->file) : "./outgrad emit",
+                    header ? results.origin(header->file) : ""});
   };
-  const auto of_domain = [&](const std::string& x_format, const std::string& quantity, Kind kind, std::optional<double> limit, auto value, const char* how) {
+  const auto of_domain = [&](const std::string& x_format, const std::string& quantity, Kind kind,
+                             std::optional<double> limit, auto value) {
     std::optional<double> found;
     for (const SweptDomain& domain : sweep ? sweep->domains : std::vector<SweptDomain>{}) {
-      if (domain.x_format == x_format) found = value(domain);
+      if (domain.x_format == x_format) found = static_cast<double>(std::invoke(value, domain));
     }
-    rows.push_back({format, quantity, kind, limit, found, how, sweeping, found ? results.origin(sweep->file) : ""});
+    rows.push_back({format, quantity, kind, limit, found, kind == Kind::count ? kCounted : kExhaustive,
+                    validate_command(format), found ? results.origin(sweep->file) : ""});
   };
   std::vector<std::string> domains{format};
   if (format != "f32") domains.push_back("f32");  // a fused bias, or an accumulator wider than y
   for (const std::string& x : domains)
-    of_domain(x, "T, the whole gradient, all " + x + " x", Kind::number, {}, [](const SweptDomain& d) { return d.total.bound; }, kExhaustive);
+    of_domain(x, "T, the whole gradient, all " + x + " x", Kind::number, {}, &SweptDomain::total);
   // The x of any format are among those of f32, and PyTorch computes in f32 before it rounds dx.
   const SweepResult* const wide = results.sweep_of("f32");
-  const std::optional<double> from_x = wide ? wide->domains.back().from_x : std::nullopt;
-  if (from_x) {
-    rows.push_back({format, "the same of PyTorch, which keeps x", Kind::number, {}, from_x, kExhaustive, validate_command("f32"), results.origin(wide->file)});
+  if (const std::optional<double> from_x = wide ? wide->domains.back().from_x : std::nullopt) {
+    const std::string origin = results.origin(wide->file), command = validate_command("f32");
+    rows.push_back({format,
+                    "the same of PyTorch, which keeps x",
+                    Kind::number,
+                    {},
+                    from_x,
+                    kExhaustive,
+                    command,
+                    origin});
   }
-  of_header("A, fit", Kind::error, targets.a, [](const BackwardHeader& h) { return h.bound_a; }, kCertified);
-  of_header(
-      "A + B, fit and evaluation", Kind::error, targets.a_plus_b,
-      [](const BackwardHeader& h) { return h.bound_ab > 0 ? h.bound_ab : sum_up(h.bound_a, h.bound_b); }, kCertified);
-
+  of_header("A, fit", Kind::error, targets.a, &BackwardHeader::bound_a);
+  of_header("A + B, fit and evaluation", Kind::error, targets.a_plus_b, fit_and_evaluation);
   for (const std::string& x : domains) {
-    of_domain(x, "max T / max O, all " + x + " x", Kind::ratio, targets.ratio, [](const SweptDomain& d) { return d.ratio; }, kExhaustive);
-    of_domain(x, "R, all " + x + " x", Kind::error, targets.regret, [](const SweptDomain& d) { return d.regret.bound; }, kExhaustive);
+    of_domain(x, "max T / max O, all " + x + " x", Kind::ratio, targets.ratio, &SweptDomain::ratio);
+    of_domain(x, "R, all " + x + " x", Kind::error, targets.regret, &SweptDomain::regret);
   }
   if (targets.near_ulp) {
-    of_domain(format, "forward y, |x - x*| <= 0.1", Kind::ulp, targets.near_ulp, [](const SweptDomain& d) { return d.near_ulp; }, kExhaustive);
-    of_domain(format, "forward y, elsewhere", Kind::ulp, targets.far_ulp, [](const SweptDomain& d) { return d.far_ulp; }, kExhaustive);
+    of_domain(format, "forward y, |x - x*| <= 0.1", Kind::ulp, targets.near_ulp, &SweptDomain::near_ulp);
+    of_domain(format, "forward y, elsewhere", Kind::ulp, targets.far_ulp, &SweptDomain::far_ulp);
   }
   if (targets.misrounded) {
-    const auto misrounded = [](const SweptDomain& d) { return static_cast<double>(d.misrounded); };
-    of_domain(format, "forward y not correctly rounded, all " + format + " x", Kind::count, *targets.misrounded, misrounded, kCounted);
-    // For any other x, an f32 result that its own rounding puts on a tie of the format may go either way. No fp32
-    // forward can avoid that.
-    of_domain("f32", "forward y not correctly rounded, all f32 x", Kind::count, {}, misrounded, kCounted);
+    const std::string quantity = "forward y not correctly rounded, all ";
+    of_domain(format, quantity + format + " x", Kind::count, *targets.misrounded, &SweptDomain::misrounded);
+    // For any other x, an f32 result that its own rounding puts on a tie of the format may go either way. No
+    // fp32 forward can avoid that.
+    of_domain("f32", quantity + "f32 x", Kind::count, {}, &SweptDomain::misrounded);
   }
-  for (const std::string& x : domains) {
-    of_domain(
-        x, "wrong masks, NaN, infinities, all " + x + " x", Kind::count, 0.0,
-        [](const SweptDomain& d) { return static_cast<double>(d.wrong_mask + d.wrong_special); }, kCounted);
-  }
-  of_header("operations per element, backward", Kind::count, targets.operations, [](const BackwardHeader& h) { return h.operations; }, kCounted);
+  const auto wrong = [](const SweptDomain& domain) { return domain.wrong_mask + domain.wrong_special; };
+  for (const std::string& x : domains)
+    of_domain(x, "wrong masks, NaN, infinities, all " + x + " x", Kind::count, 0.0, wrong);
+  of_header("operations per element, backward", Kind::count, targets.operations, &BackwardHeader::operations);
 }
 
 /// Of which runs these files are, each named once.
@@ -97,15 +108,17 @@ void add_norms(const Results& results, std::vector<Requirement>& rows) {
   }
   using Kind = Requirement::Kind;
   const auto add = [&](const char* quantity, Kind kind, double limit, double value) {
-    rows.push_back(
-        {"norms", quantity, kind, limit, attack ? std::optional(value) : std::nullopt, "searched", kAttackCommand, attack ? results.origin(attack->file) : ""});
+    rows.push_back({"norms", quantity, kind, limit, attack ? std::optional(value) : std::nullopt, "searched",
+                    kAttackCommand, attack ? results.origin(attack->file) : ""});
   };
-  add("violated bounds of dx, dgamma, dbeta", Kind::count, kAttackTargets.violations, attack ? attack->violations : 0);
-  add("bound / largest error found, median", Kind::ratio, kAttackTargets.tightness, attack ? attack->median_tightness : 0);
+  add("violated bounds of dx, dgamma, dbeta", Kind::count, kAttackTargets.violations,
+      attack ? attack->violations : 0);
+  add("bound / largest error found, median", Kind::ratio, kAttackTargets.tightness,
+      attack ? attack->median_tightness : 0);
 }
 
-/// What was found of codes, and of y that carries its branch, over what their headers prove; and of y in 8 or 4 bits, whose x are all
-/// swept, but at some scales and in some blocks alone.
+/// What was found of codes, and of y that carries its branch, over what their headers prove; and of y in 8 or
+/// 4 bits, whose x are all swept, but at some scales and in some blocks alone.
 void add_stores(const Results& results, std::vector<Requirement>& rows) {
   if (results.store_sweeps.empty()) return;
   struct Found {
@@ -122,15 +135,21 @@ void add_stores(const Results& results, std::vector<Requirement>& rows) {
     Found& found = sweep.fit.find("_fp8") != std::string::npos ? scaled : whole;
     for (const SweptStore& store : sweep.stores) {
       ++found.stores, special += store.wrong_special;
-      found.see(store.total.bound / store.proven);
+      found.see(store.total / store.proven);
       if (store.bias) found.see(*store.bias / *store.proven_bias);
     }
   }
-  const auto add = [&](const std::string& quantity, Requirement::Kind kind, double limit, double value, const char* how) {
-    rows.push_back({"stores", quantity, kind, limit, value, how, kStoreCommand, origin_of(results, results.store_sweeps)});
+  const auto add = [&](const std::string& quantity, Requirement::Kind kind, double limit, double value,
+                       const char* how) {
+    rows.push_back({"stores", quantity, kind, limit, value, how, kStoreCommand,
+                    origin_of(results, results.store_sweeps)});
   };
-  if (whole.stores > 0) add(fmt::format("T, bias / proven, {} stores", whole.stores), Requirement::Kind::ratio, 1, whole.ratio, kExhaustive);
-  if (scaled.stores > 0) add(fmt::format("T / proven, {} at scales", scaled.stores), Requirement::Kind::ratio, 1, scaled.ratio, "searched");
+  if (whole.stores > 0)
+    add(fmt::format("T, bias / proven, {} stores", whole.stores), Requirement::Kind::ratio, 1, whole.ratio,
+        kExhaustive);
+  if (scaled.stores > 0)
+    add(fmt::format("T / proven, {} at scales", scaled.stores), Requirement::Kind::ratio, 1, scaled.ratio,
+        "searched");
   add("wrong NaN, infinities", Requirement::Kind::count, 0, static_cast<double>(special), kExhaustive);
 }
 
@@ -139,11 +158,13 @@ void add_certificates(const Results& results, std::vector<Requirement>& rows) {
   if (!results.certificates) return;
   const CertificateAttack& attack = *results.certificates;
   const auto add = [&](const std::string& quantity, std::int64_t value) {
-    rows.push_back({"certificates", quantity, Requirement::Kind::count, 0.0, static_cast<double>(value), "searched", kCertificateAttackCommand,
-                    results.origin(attack.file)});
+    rows.push_back({"certificates", quantity, Requirement::Kind::count, 0.0, static_cast<double>(value),
+                    "searched", kCertificateAttackCommand, results.origin(attack.file)});
   };
   add(fmt::format("false headers accepted, of {} mutants", attack.mutants), attack.survived);
-  if (attack.specifications > 0) add(fmt::format("false headers emitted, of {} random specifications", attack.specifications), attack.false_claims);
+  if (attack.specifications > 0)
+    add(fmt::format("false headers emitted, of {} random specifications", attack.specifications),
+        attack.false_claims);
   add("hangs, internal errors, false refutations", attack.broken);
 }
 
@@ -155,11 +176,13 @@ void add_proofs(const Results& results, std::vector<Requirement>& rows) {
     if (proof.unlisted > 0 || !proof.holds) ++open;
   }
   if (files > 0)
-    rows.push_back({"certificates", fmt::format("refused by Coq, of {} files", files), Requirement::Kind::count, 0.0, static_cast<double>(open), "proven",
-                    kProofCommand, origin_of(results, results.proofs)});
+    rows.push_back({"certificates", fmt::format("refused by Coq, of {} files", files),
+                    Requirement::Kind::count, 0.0, static_cast<double>(open), "proven", kProofCommand,
+                    origin_of(results, results.proofs)});
 }
 
-/// The bounds of functions that are the user's own. Nothing is required of them; what their headers claim, `check` proves.
+/// The bounds of functions that are the user's own. Nothing is required of them; what their headers claim,
+/// `check` proves.
 void add_own(const Results& results, std::vector<Requirement>& rows) {
   using Kind = Requirement::Kind;
   constexpr const char* kExpression = "expression";
@@ -181,7 +204,7 @@ void add_own(const Results& results, std::vector<Requirement>& rows) {
     if (!of_header(header)) continue;
     add_storage(header.name, header.storage);
     add(header.name, "A, fit", Kind::error, header.bound_a);
-    add(header.name, "A + B, fit and evaluation", Kind::error, header.bound_ab > 0 ? header.bound_ab : sum_up(header.bound_a, header.bound_b));
+    add(header.name, "A + B, fit and evaluation", Kind::error, fit_and_evaluation(header));
     if (header.masked) add(header.name, "K, coordinate", Kind::error, header.bound_k);
   }
   for (const TableHeader& header : results.tables) {
@@ -196,18 +219,23 @@ void add_own(const Results& results, std::vector<Requirement>& rows) {
   for (const CodeHeader& header : results.codes) {
     if (!of_header(header)) continue;
     for (std::size_t bits = 1; bits <= header.exact.size(); ++bits)
-      add(header.name, fmt::format("T, code of {} {}", bits, bits == 1 ? "bit" : "bits"), Kind::number, header.exact[bits - 1]);
+      add(header.name, fmt::format("T, code of {} {}", bits, bits == 1 ? "bit" : "bits"), Kind::number,
+          header.exact[bits - 1]);
   }
   for (const FitResult& fit : results.fits) {  // those without a header
     const std::string name = fit.name + ": ";
-    if (!fit.own || std::any_of(rows.begin(), rows.end(), [&](const Requirement& row) { return row.quantity.starts_with(name); })) continue;
+    if (!fit.own || std::any_of(rows.begin(), rows.end(),
+                                [&](const Requirement& row) { return row.quantity.starts_with(name); }))
+      continue;
     command = "./outgrad emit " + shown_path(fit.file), from = results.origin(fit.file);
     add(fit.name, "A, fit", Kind::error, fit.bound_a);
     if (fit.bound_ab > 0) add(fit.name, "A + B, fit and evaluation", Kind::error, fit.bound_ab);
   }
 }
 
-std::string figure(const std::optional<double>& value, Requirement::Kind kind) { return value ? figure(*value, kind) : "-"; }
+std::string figure(const std::optional<double>& value, Requirement::Kind kind) {
+  return value ? figure(*value, kind) : "-";
+}
 
 }  // namespace
 
@@ -240,46 +268,62 @@ std::vector<Requirement> requirements(const Results& results) {
 
 std::string to_text(const std::vector<Requirement>& rows) {
   constexpr const char* kLine = "{:<6} {:<44} {:>10} {:>12}  {:<12}  {:<29} {}\n";
-  std::string text = fmt::format(kLine, "format", "requirement", "at most", "found", "verdict", "of", "established, and made by");
+  std::string text = fmt::format(kLine, "format", "requirement", "at most", "found", "verdict", "of",
+                                 "established, and made by");
   std::array<int, 4> count{};
   for (const Requirement& row : rows) {
-    text += fmt::format(kLine, row.format, row.quantity, figure(row.limit, row.kind), figure(row.value, row.kind), to_string(row.verdict()), row.from,
-                        row.established + ": " + row.command);
+    text +=
+        fmt::format(kLine, row.format, row.quantity, figure(row.limit, row.kind), figure(row.value, row.kind),
+                    to_string(row.verdict()), row.from, row.established + ": " + row.command);
     ++count[static_cast<size_t>(row.verdict())];
   }
-  return text + fmt::format("{} pass, {} fail, {} reported, {} not measured\n", count[0], count[1], count[2], count[3]);
+  return text + fmt::format("{} pass, {} fail, {} reported, {} not measured\n", count[0], count[1], count[2],
+                            count[3]);
 }
 
-nlohmann::ordered_json to_json(const std::vector<Requirement>& rows) {
-  using Json = nlohmann::ordered_json;
+Json to_json(const std::vector<Requirement>& rows) {
+  constexpr std::array<const char*, 5> kKinds{"error", "number", "ratio", "ulp", "count"};
   const auto number = [](const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); };
+  const auto shown = [](const std::optional<double>& value, Requirement::Kind kind) {
+    return value ? Json(figure(*value, kind)) : Json(nullptr);
+  };
   Json listed = Json::array();
   for (const Requirement& row : rows) {
-    listed.push_back({{"format", row.format},
-                      {"requirement", row.quantity},
-                      {"at_most", number(row.limit)},
-                      {"found", number(row.value)},
-                      {"verdict", to_string(row.verdict())},
-                      {"established", row.established},
-                      {"command", row.command},
-                      {"from", row.from}});
+    listed.push_back(
+        {{"format", row.format},
+         {"requirement", row.quantity},
+         {"kind", kKinds.at(static_cast<size_t>(row.kind))},
+         {"at_most", number(row.limit)},
+         {"found", number(row.value)},
+         {"shown", {{"at_most", shown(row.limit, row.kind)}, {"found", shown(row.value, row.kind)}}},
+         {"verdict", to_string(row.verdict())},
+         {"established", row.established},
+         {"command", row.command},
+         {"from", row.from}});
   }
-  const bool holds = std::none_of(rows.begin(), rows.end(), [](const Requirement& row) { return row.verdict() == RequirementVerdict::fail; });
-  return {{"schema", "outgrad.report/1"}, {"holds", holds}, {"requirements", listed}};
+  const bool holds = std::none_of(rows.begin(), rows.end(), [](const Requirement& row) {
+    return row.verdict() == RequirementVerdict::fail;
+  });
+  return {{"schema", "outgrad.report/2"}, {"holds", holds}, {"requirements", listed}};
 }
 
 std::string rounded_up(double bound, int decimals) {
   if (!std::isfinite(bound)) return std::isnan(bound) ? "nan" : bound > 0 ? "inf" : "-inf";
   const double scale = std::pow(10.0, decimals);
-  // A decimal that is exact in binary64, or nearly so, such as 1.05, must not be shown as the next decimal above it.
+  // A decimal that is exact in binary64, or nearly so, such as 1.05, must not be shown as the next decimal
+  // above it.
   const double scaled = bound * scale, nearest = std::round(scaled);
-  return fmt::format("{:.{}f}", (std::abs(scaled - nearest) <= 1e-9 * std::abs(scaled) ? nearest : std::ceil(scaled)) / scale, decimals);
+  return fmt::format(
+      "{:.{}f}",
+      (std::abs(scaled - nearest) <= 1e-9 * std::abs(scaled) ? nearest : std::ceil(scaled)) / scale,
+      decimals);
 }
 
 std::string power_of_two(double bound) {
   if (!(bound > 0) || !std::isfinite(bound)) return bound == 0 ? "0" : rounded_up(bound, 0);
   const double exponent = std::log2(bound);
-  return exponent == std::round(exponent) ? fmt::format("2^{:.0f}", exponent) : "2^" + rounded_up(exponent, 2);
+  return exponent == std::round(exponent) ? fmt::format("2^{:.0f}", exponent)
+                                          : "2^" + rounded_up(exponent, 2);
 }
 
 std::string figure(double value, Requirement::Kind kind) {
@@ -296,17 +340,23 @@ std::string figure(double value, Requirement::Kind kind) {
 std::string three_digits_up(double bound) {
   if (!(bound > 0) || !std::isfinite(bound)) return bound == 0 ? "0" : rounded_up(bound, 0);
   const double step = std::pow(10.0, std::floor(std::log10(bound)) - 2);
-  return fmt::format("{:.3g}",
-                     step * std::ceil(bound / step * (1 - 1e-12)));  // 1e-12: the quotient for a figure of three digits must not be raised by one
+  return fmt::format(
+      "{:.3g}",
+      step * std::ceil(
+                 bound / step *
+                 (1 - 1e-12)));  // 1e-12: the quotient for a figure of three digits must not be raised by one
 }
 
 std::string shown_path(const std::string& path) {
-  const std::filesystem::path near = std::filesystem::path(path).lexically_proximate(std::filesystem::current_path());
+  const std::filesystem::path near =
+      std::filesystem::path(path).lexically_proximate(std::filesystem::current_path());
   return near.empty() || *near.begin() == ".." ? path : near.string();
 }
 
 std::string check_command(const std::string& header) { return "./outgrad check " + shown_path(header); }
 
-std::string validate_command(const std::string& format) { return "./outgrad validate --activation gelu --format " + format; }
+std::string validate_command(const std::string& format) {
+  return "./outgrad validate --activation gelu --format " + format;
+}
 
 }  // namespace outgrad::validation

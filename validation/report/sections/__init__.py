@@ -1,0 +1,35 @@
+"""The sections of the page in order: what each is called, what makes it, and the results that it shows."""
+
+from results import Results
+from sections import choice, coverage, curves, errors, inputs, norms, others, studies, summary, tuning
+
+SECTIONS = (
+    ("Error curves", curves.curves, ("sweeps",)),
+    ("T against O", errors.limits, ("sweeps", "backward", "tables")),
+    ("What to choose from", choice.pareto, ("pareto",)),
+    ("Channel stability", norms.channels, ("stability",)),
+    ("Norm bounds under attack", norms.attack, ("attacks",)),
+    ("Sweep coverage", coverage.coverage, ("sweeps", "foreign")),
+    ("Errors as x have them", errors.often, ("sweeps", "foreign")),
+    ("Beside others", others.others, ("foreign", "quantisers")),
+    ("Bits kept against the error of the gradient", others.bits, ("fronts", "store_sweeps")),
+    ("Bytes kept", studies.bytes_kept, ("ledgers",)),
+    ("Training", studies.training, ("training",)),
+    ("Requirements", summary.requirements, ()),
+    ("Errors, kept apart", errors.kept_apart, ("backward", "sweeps")),
+    ("Forward", errors.forward, ("sweeps",)),
+    ("Coefficients and cost", choice.coefficients, ("backward", "fits")),
+    ("Tuning", tuning.tuning, ()),
+    ("Inputs", inputs.inputs, ()))
+
+
+def page(results: Results) -> dict:
+    """Title, verdict, key figures and summary come first: on a desktop they fill the first screen."""
+    by = f" By {results.made_by}." if results.made_by else ""
+    return {"title": "outgrad: accuracy report",
+            "lead": "Gradients of GELU, LayerNorm and RMSNorm from their outputs, and how wrong they can "
+                    f"be.{by}",
+            "verdict": summary.verdict(results.requirements), "key_figures": summary.key_figures(results),
+            "summary": [summary.matrix(results)], "remarks": summary.remarks(results),
+            "sections": [{"title": title, "blocks": inputs.origins(results, kinds) + make(results)}
+                         for title, make, kinds in SECTIONS]}
