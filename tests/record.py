@@ -1,7 +1,7 @@
 """Records what a run of the tests that are not in every run came to, for the report: when, of what commit, on which machine, how many tests.
 
 usage: record.py JUNIT LABEL RECORD    JUNIT is what `ctest --output-junit` wrote of a run with `-L LABEL`. RECORD, by convention
-notebooks_data/nightly.json, has the last run of each label (schema outgrad.tests/1); a run of which a test failed is recorded as such.
+notebooks_data/tests/nightly.json, has the last run of each label (schema outgrad.tests/1); a run of which a test failed is recorded as such.
 """
 
 import json

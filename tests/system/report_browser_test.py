@@ -23,7 +23,7 @@ SECONDS = 1200  # for everything; a quiet machine needs 20
 LEAST_PLOTS = 40
 SECTIONS = ["Error curves", "T against O", "What to choose from", "Channel stability", "Norm bounds under attack", "Sweep coverage", "Errors as x have them",
             "Beside others", "Bits kept against the error of the gradient", "Bytes kept", "Training", "Requirements", "Errors, kept apart", "Forward",
-            "Coefficients and cost", "Tuning", "Inputs"]
+            "Coefficients and cost", "Tuning", "Tests beside the suite", "Inputs"]
 
 failures = []
 

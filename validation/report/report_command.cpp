@@ -45,7 +45,7 @@ bool report(const Arguments& arguments) {
   if (results.empty(borrowed))
     throw kernels::SpecError(arguments.in, "--in",
                              "holds no results (fits/, generated/, sweeps/, foreign/, stability/, attack/, "
-                             "pareto/, front/, proofs/, studies/, training/, tuned/)");
+                             "pareto/, front/, proofs/, studies/, training/, tests/, tuned/)");
   const std::vector<Requirement> rows = requirements(results);
   Json json = to_json(rows);
   const std::string shown = arguments.json ? json.dump(1) + "\n" : to_text(rows);
@@ -65,7 +65,7 @@ void add_report(CLI::App& app, int& status) {
   command
       ->add_option("--in", arguments->in,
                    "Folder with fits/, generated/, sweeps/, foreign/, stability/, attack/, pareto/, front/, "
-                   "proofs/, studies/, training/, tuned/; what is missing is "
+                   "proofs/, studies/, training/, tests/, tuned/; what is missing is "
                    "taken from the same folders in committed/, or is not measured. provenance.json says of "
                    "which run they are")
       ->capture_default_str();

@@ -436,6 +436,7 @@ Results read_results(const std::string& folder, const std::string& headers) {
   for (const std::string& file : files("training")) {
     if (is(file, "masked_lm.json")) list("training", file);
   }
+  for (const std::string& file : files("tests")) list("tests", file);
   for (const std::string& file : files("tuned", ".jsonl")) read_tuning(file, results);
   if (const fs::path file = in / "provenance.json"; fs::exists(file))
     results.provenance = read_provenance(file.string(), in);

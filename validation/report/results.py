@@ -196,6 +196,9 @@ def training(value, place: str) -> SimpleNamespace:
     return found
 
 
+RUN = shape(date=text, commit=text, processor=text, cores=count, seconds=count, passed=count, failed=every(text),
+            skipped=every(text))
+
 # ---- tuning
 
 
@@ -235,7 +238,7 @@ READERS = {  # by their kinds in report.json; certificates are judged, and only 
     "stability": ("outgrad.stability/1", STABILITY), "attacks": ("outgrad.norm_attack/1", ATTACK),
     "certificates": ("outgrad.certificate_attack/1", shape()), "proofs": ("outgrad.proofs/1", PROOF),
     "pareto": ("outgrad.pareto/2", pareto), "ledgers": ("outgrad.ledger/1", ledger),
-    "training": ("outgrad.training/2", training)}
+    "training": ("outgrad.training/2", training), "tests": ("outgrad.tests/1", shape(runs=members_of(RUN)))}
 
 
 def no_constant(name: str) -> NoReturn:

@@ -38,7 +38,7 @@ from samples import HOSTILE  # noqa: E402
 ORDER = ["Error curves", "T against O", "What to choose from", "Channel stability",
          "Norm bounds under attack", "Sweep coverage", "Errors as x have them", "Beside others",
          "Bits kept against the error of the gradient", "Bytes kept", "Training", "Requirements",
-         "Errors, kept apart", "Forward", "Coefficients and cost", "Tuning", "Inputs"]
+         "Errors, kept apart", "Forward", "Coefficients and cost", "Tuning", "Tests beside the suite", "Inputs"]
 # Every key on the way to a figure that Python reads, by file.
 KEYS = {
     "sweeps/gelu_f16.json": "schema activation format subject domains domains/0/x_format domains/1/counts "
@@ -65,6 +65,8 @@ KEYS = {
     "configuration/seeds configuration/texts configuration/ways loss_steps runs runs/0/text runs/0/way "
     "runs/0/loss probes probes/0/other_batch summary summary/0/n summary/1/difference "
     "summary/1/difference/low summary/1/relative_l2/median",
+    "tests/nightly.json": "schema runs runs/nightly/date runs/nightly/cores runs/nightly/passed "
+    "runs/nightly/failed runs/nightly/skipped",
     "foreign/sweeps/theirs_f16.json": "schema bits_per_element ranges groups maximum_wraps running foreign",
     "front/gelu.json": "schema activation stores stores/0/name stores/1/under stores/0/under/1/shrinkage"}
 # A place, what stands there instead, and what the refusal names.

@@ -141,6 +141,12 @@ def published(committed: Path) -> dict:
     return audit
 
 
+def tests() -> dict:
+    run = {"date": "2026-11-27", "commit": "0123abc", "processor": HOSTILE, "cores": 2, "seconds": 900,
+           "passed": 81, "failed": ["system.mpi_test"], "skipped": ["system.other_machines.avx2"]}
+    return {"schema": "outgrad.tests/1", "runs": {"nightly": run}}
+
+
 def write(repository: Path, folder: Path) -> None:
     """GELU's committed headers, fits and sweeps in three formats, a proof, stores, and the samples."""
     committed = repository / "notebooks_data"
@@ -155,6 +161,7 @@ def write(repository: Path, folder: Path) -> None:
     samples = {"stability/checkpoint.json": stability(), "pareto/gelu_bf16.json": pareto(),
                "attack/norms.json": attack(),
                "studies/ledger.json": ledger(), "training/masked_lm.json": training(),
+               "tests/nightly.json": tests(),
                "front/gelu.json": front(),
                "foreign/sweeps/theirs_f32.json": published(committed),
                "foreign/sweeps/theirs_f16.json": quantiser()}

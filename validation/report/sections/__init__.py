@@ -1,7 +1,7 @@
 """The sections of the page in order: what each is called, what makes it, and the results that it shows."""
 
 from results import Results
-from sections import choice, coverage, curves, errors, inputs, norms, others, studies, summary, tuning
+from sections import choice, coverage, curves, errors, inputs, norms, others, studies, summary, tests, tuning
 
 SECTIONS = (
     ("Error curves", curves.curves, ("sweeps",)),
@@ -20,6 +20,7 @@ SECTIONS = (
     ("Forward", errors.forward, ("sweeps",)),
     ("Coefficients and cost", choice.coefficients, ("backward", "fits")),
     ("Tuning", tuning.tuning, ()),
+    ("Tests beside the suite", tests.tests, ("tests",)),
     ("Inputs", inputs.inputs, ()))
 
 

@@ -23,6 +23,7 @@ KINDS = {
     "pareto": ("front", "front", "fronts"),
     "ledgers": ("ledger", "", ""),
     "training": ("training", "training study", "training studies"),
+    "tests": ("tests", "record of tests", "records of tests"),
     "tuned": ("tuning", "tuned problem", "tuned problems")}
 
 
