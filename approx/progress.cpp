@@ -1,3 +1,4 @@
+// Keeps the stages that are open, and the count of evaluations, for any thread to add to.
 #include "approx/progress.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Enclosures of g and of its coordinates over balls of x, and their Taylor series.
 #include "approx/function/composite.h"
 
 #include "kernels/host/errors.h"

@@ -1,3 +1,4 @@
+// Parses functions of x by recursive descent, and evaluates them over each scalar.
 #include "approx/function/expression.h"
 
 #include "approx/progress.h"

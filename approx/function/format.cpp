@@ -1,3 +1,4 @@
+// The numbers of the stored formats: their order, neighbours and spacing.
 #include "approx/function/format.h"
 
 #include "kernels/host/errors.h"

@@ -1,3 +1,4 @@
+// Isolates the minimum of f by bisection and interval Newton steps, or says by which x there is none.
 #include "approx/function/stationary.h"
 
 #include "kernels/host/errors.h"

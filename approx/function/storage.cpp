@@ -1,3 +1,4 @@
+// Lists the stored numbers of a format, and encloses f' over the x that round to each.
 #include "approx/function/storage.h"
 
 #include "approx/function/inverse.h"

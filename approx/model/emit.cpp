@@ -1,3 +1,4 @@
+// Writes each kind of fit as the text of its coefficient header.
 #include "approx/model/emit.h"
 
 #include "approx/function/activations.h"

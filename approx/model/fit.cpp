@@ -1,3 +1,4 @@
+// Writes fits as JSON and reads them back, with the place of whatever is wrong.
 #include "approx/model/fit.h"
 
 #include "approx/model/type_name.h"

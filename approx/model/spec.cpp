@@ -1,3 +1,4 @@
+// Reads specifications, and refuses what contradicts itself with the key and the reason.
 #include "approx/model/spec.h"
 
 #include "approx/model/type_name.h"

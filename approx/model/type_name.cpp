@@ -1,3 +1,4 @@
+// Says which names a fit may have, so that its header compiles.
 #include "approx/model/type_name.h"
 
 #include "approx/function/activations.h"

@@ -1,3 +1,4 @@
+// Proves A, K and B by Taylor models and rounding-tracking balls, row by row.
 #include "approx/proof/certificate.h"
 
 #include "approx/function/storage.h"

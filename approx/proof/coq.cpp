@@ -1,3 +1,4 @@
+// Writes the theorems of A and B as Coq files, a row each.
 #include "approx/proof/coq.h"
 
 #include "approx/function/composite.h"

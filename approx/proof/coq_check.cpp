@@ -1,3 +1,4 @@
+// Starts Coq and Gappa on these files, and reads which assumptions their theorems rest on.
 #include "approx/proof/coq_check.h"
 
 #include "approx/proof/witness.h"

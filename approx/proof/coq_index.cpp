@@ -1,3 +1,4 @@
+// Writes the theorems about the rows' ranges of x.
 #include "approx/proof/coq_index.h"
 
 #include "approx/function/composite.h"

@@ -1,3 +1,4 @@
+// Writes the kernel's operations and its table as terms of Coq.
 #include "approx/proof/coq_kernel.h"
 
 #include "approx/proof/coq_text.h"

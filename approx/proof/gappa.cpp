@@ -1,3 +1,4 @@
+// Runs the deployed evaluator over a scalar that writes down what it computes, as a Gappa script.
 #include "approx/proof/gappa.h"
 
 #include "kernels/eval.h"

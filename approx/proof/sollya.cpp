@@ -1,3 +1,4 @@
+// Writes the error of a row as Sollya commands, with a series of its own next to x*.
 #include "approx/proof/sollya.h"
 
 #include "approx/function/expression.h"

@@ -1,3 +1,4 @@
+// Starts a witness's program on a script under a limit of time, and judges what it printed.
 #include "approx/proof/witness.h"
 
 #include "approx/function/composite.h"

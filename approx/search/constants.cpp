@@ -1,3 +1,4 @@
+// Lists the storage intervals next to the minimum, and searches the constants by which rows reach the middles of these.
 #include "approx/search/constants.h"
 
 #include "approx/search/programme.h"

@@ -1,3 +1,4 @@
+// Makes direct tables: entries from the storage intervals, clamped ends, and the proven T, O and R.
 #include "approx/search/direct_table.h"
 
 #include "kernels/formats.h"

@@ -1,3 +1,4 @@
+// Takes a specification through partition, exchange, rounding and certificate to a fit.
 #include "approx/search/fitter.h"
 
 #include "approx/progress.h"

@@ -1,3 +1,4 @@
+// Lists layouts by their cost, and looks roughly, in double, how near to g each comes.
 #include "approx/search/layouts.h"
 
 #include "approx/search/constants.h"

@@ -1,3 +1,4 @@
+// Lists the candidates of a front with what each may reach, fits them, and keeps those that none covers.
 #include "approx/search/pareto.h"
 
 #include "approx/progress.h"

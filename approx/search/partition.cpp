@@ -1,3 +1,4 @@
+// Cuts the coordinate into the rows that the index arithmetic selects, and finds the limits of the tails.
 #include "approx/search/partition.h"
 
 #include "kernels/host/errors.h"

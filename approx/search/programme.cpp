@@ -1,3 +1,4 @@
+// Solves the programme of one row by exchange, and bounds it from below by its dual.
 #include "approx/search/programme.h"
 
 #include "approx/search/remez.h"

@@ -1,3 +1,4 @@
+// Covers the constants by boxes, and refutes each by a few storage intervals that no polynomial meets.
 #include "approx/search/reach.h"
 
 #include "approx/progress.h"

@@ -1,3 +1,4 @@
+// Collects the tube of p that each x of a row allows, and searches words of the row that stay in it.
 #include "approx/search/rounded_forward.h"
 
 #include "approx/proof/certificate.h"

@@ -1,3 +1,4 @@
+// Searches the neighbours of rounded coefficients, from the leading one on, and fits the others again.
 #include "approx/search/rounding.h"
 
 #include "approx/search/remez.h"

@@ -1,3 +1,4 @@
+// Fits rows to storage intervals by the programme of each, and rounds within what is left of the tube.
 #include "approx/search/storage_fit.h"
 
 #include "approx/search/partition.h"

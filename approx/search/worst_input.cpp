@@ -1,3 +1,4 @@
+// Evaluates the deployed sequence at stored y, of f32 at some of each row, and keeps the largest errors.
 #include "approx/search/worst_input.h"
 
 #include "approx/proof/certificate.h"

@@ -1,3 +1,4 @@
+// Draws one line over itself, as wide as the terminal.
 #include "kernels/support/progress.h"
 
 #include <sys/ioctl.h>

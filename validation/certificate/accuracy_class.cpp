@@ -1,3 +1,4 @@
+// Parses kClass and holds a header's figures to it.
 #include "validation/certificate/accuracy_class.h"
 
 #include <cmath>

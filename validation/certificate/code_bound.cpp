@@ -1,3 +1,4 @@
+// Tracks the roundings of the coded g over cells of x, and compares the errors of codes with the claims.
 #include "validation/certificate/code_bound.h"
 
 #include <fmt/format.h>

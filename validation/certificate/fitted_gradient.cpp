@@ -1,3 +1,4 @@
+// Enumerates the f32 x next to the minimum, and covers the others by cells of x.
 #include "validation/certificate/fitted_gradient.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Computes the error anew at each input that a header states, and compares two decimals.
 #include "validation/certificate/found.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Covers the scales by cells, and encloses f' over what a code and its bits stand for in each.
 #include "validation/certificate/fp8_bound.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Proves A of each row, and hands it to the proof of B, which adds the two at each y.
 #include "validation/certificate/row_bound.h"
 
 #include <algorithm>

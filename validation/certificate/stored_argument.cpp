@@ -1,3 +1,4 @@
+// Looks for an x that rounds to a stored y, by the inverse of f.
 #include "validation/certificate/stored_argument.h"
 
 #include <algorithm>

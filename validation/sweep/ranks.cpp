@@ -1,3 +1,4 @@
+// Hands tasks to the ranks by messages of MPI, and to the threads of one process where there is one rank.
 #include "validation/sweep/ranks.h"
 
 #include <omp.h>
