@@ -171,23 +171,6 @@ std::shared_ptr<const FitChoice> fit_among(const Fits& fits, const nlohmann::jso
   return *fit;
 }
 
-Variant variant_from(const Problem& problem, const Fits& fits, const nlohmann::json& parameters) {
-  try {
-    Variant variant = default_variant(problem);
-    if (problem.has_fit()) variant.fit = fit_among(fits, parameters);
-    std::visit(
-        [&](auto& s) {
-          each_field(s, [&](const char* name, auto& field) {
-            if (is_parameter(problem, name)) read_parameter(name, parameters.at(name), field);
-          });
-        },
-        variant.schedule);
-    return variant;
-  } catch (const std::exception& error) {
-    throw kernels::SpecError("tuning record", "parameters", error.what());
-  }
-}
-
 Variant default_variant(const Problem& problem) {
   return with_type(problem.format, [&](auto value) {
     using T = decltype(value);

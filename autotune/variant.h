@@ -129,8 +129,6 @@ Space cpu_space(const Problem& problem, const Fits& fits, int vector_bits, int t
 Variant variant_at(const Problem& problem, const Fits& fits, const Space& space, const Point& point);
 // The fit that parameters name. Throws SpecError where it is not among these, nlohmann's exceptions where they name none.
 std::shared_ptr<const FitChoice> fit_among(const Fits& fits, const nlohmann::json& parameters);
-// Reads back what parameters() wrote. Throws SpecError, also for a fit that is not among these.
-Variant variant_from(const Problem& problem, const Fits& fits, const nlohmann::json& parameters);
 
 // Where a fit's own header stands beside the tuned header that uses it.
 std::string header_path(const FitChoice& fit);  // "fits/gelu_bf16_d4_8.h"

@@ -1,4 +1,4 @@
-// How well a ranking that nothing was run for agrees with measurements: `tune --device replay:FILE --ranking cpu|sm_XX`.
+// How well a ranking that nothing was run for agrees with measurements: `tune --device replay:FILE --ranking sm_XX`.
 #pragma once
 
 #include <map>
@@ -17,8 +17,8 @@ namespace outgrad::autotune {
 struct PredictedPoints {
   std::vector<std::optional<double>> time;
   std::map<std::string, std::size_t> left_out;  // points by reason
-  std::string model;                            // "Zen 4"
-  std::size_t compiled = 0;                     // loops, or programs
+  std::string model;                            // "sm_90 as on H200 SXM"
+  std::size_t compiled = 0;                     // programs
 };
 
 struct RankingCheck {
