@@ -1,4 +1,4 @@
-// The command's ways: search on a device, offline, replay, record, study.
+// The command's ways: search on a device, offline, replay, record.
 #include "autotune/tune_command.h"
 
 #include <algorithm>
@@ -17,7 +17,6 @@
 #include "autotune/records/merge.h"
 #include "autotune/search/recorder.h"
 #include "autotune/search/replay.h"
-#include "autotune/search/study.h"
 #include "kernels/support/files.h"
 #include "kernels/support/numbers.h"
 #include "kernels/support/progress.h"
@@ -212,10 +211,10 @@ int tune_on(TuningDevice& device, const Options& options, const std::vector<Prob
 }
 
 int tune_command(const std::vector<std::string>& args) {
-  const Options options("tune", args, {"device",    "board",   "kernel",   "format",   "budget", "out",   "seed",   "evaluations",  "elements",
-                                       "shape",     "headers", "accuracy", "strategy", "shard",  "seeds", "shares", "kernel-tuner", "export-kernel-tuner",
-                                       "export-t4", "record",  "passes",   "ranking"},
-                        {"json", "fresh", "publish"}, {"study", "merge", "defaults"});
+  const Options options("tune", args,
+                        {"device", "board", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "headers", "accuracy", "strategy",
+                         "shard", "export-kernel-tuner", "export-t4", "record", "passes", "ranking"},
+                        {"json", "fresh", "publish"}, {"merge", "defaults"});
   if (options.has("merge")) {
     options.refuse_all_but("--merge", {"merge", "out", "accuracy", "publish", "json"});
     return merge_command(options);
@@ -223,10 +222,6 @@ int tune_command(const std::vector<std::string>& args) {
   if (options.has("defaults")) {
     options.refuse_all_but("--defaults", {"defaults", "out", "json"});
     return defaults_command(options);
-  }
-  if (options.has("study")) {
-    options.refuse_all_but("--study", {"study", "seeds", "shares", "strategy", "kernel-tuner", "out", "json"});
-    return study_command(options);
   }
   const std::string device = options.text("device", "cpu");
   if (device.rfind("replay:", 0) == 0) {

@@ -21,9 +21,7 @@ constexpr const char* kTuneUsage =
     "         search a recording: a database, a Kernel Tuner cache, T4 results; S: model, evolutionary, local, random, exhaustive\n"
     "       outgrad tune --device replay:FILE [--export-kernel-tuner FILE] [--export-t4 FILE]\n"
     "       outgrad tune --device replay:FILE --ranking sm_XX [--kernel K --format F] [--shape RxN] [--out DIR] [--seed N] [--json]\n"
-    "         how well predictions, for which nothing runs, agree with it\n"
-    "       outgrad tune --study FILE... [--seeds N] [--shares 1,2,5,10] [--strategy S] [--kernel-tuner all|none|A,B] [--out DIR] [--json]\n"
-    "         how near to a recording's best each strategy comes within a share of the space\n";
+    "         how well predictions, for which nothing runs, agree with it\n";
 
 constexpr outgrad::autotune::Command kCommands[] = {{"tune", kTuneUsage, outgrad::autotune::tune_command}};
 

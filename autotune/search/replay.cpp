@@ -78,7 +78,7 @@ int replay_command(const Options& options) {
                               " points left out: their fit is less accurate than the default's (--accuracy any searches them)");
   if (recording.points.empty()) throw kernels::SpecError(path, "fit", "every recorded point's is less accurate than the default's");
   const std::string name = options.one_of("strategy", strategy_names());
-  constexpr double kShare = 0.05;  // of the space: the budget at which strategies are compared (autotune/README.md)
+  constexpr double kShare = 0.05;  // of the space: the budget at which strategies are compared (notebooks_data/study)
   const auto usual = static_cast<std::int64_t>(std::max(1.0, kShare * static_cast<double>(recording.points.size())));
   const auto evaluations = static_cast<std::size_t>(options.integer("evaluations", usual, 1, INT64_MAX));
   const auto seed = static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX));

@@ -84,9 +84,6 @@ std::string layer_of(const std::string& file) {
   return file.substr(0, file.find('/'));
 }
 
-// The files of autotune/ that only a build with OUTGRAD_BENCHMARKS compiles, and what they may include.
-const std::map<std::string, std::string> kBenchmarks = {{"autotune/bench/bench_google.cpp", "benchmark/"}, {"autotune/bench/dispatch_highway.cpp", "hwy/"}};
-
 // C++ headers have no dot and no slash; of the rest only what the C library, the compiler or CUDA brings.
 bool is_platform_header(const std::string& target) {
   static const std::set<std::string> allowed = {"immintrin.h", "xmmintrin.h", "cpuid.h", "omp.h",   "pthread.h", "sched.h",  "fcntl.h",  "unistd.h",
@@ -110,8 +107,7 @@ std::vector<std::string> violations(const std::string& file, const std::string& 
     if (ours) {
       allowed = include.quoted && (layer.folders.contains(folder) || layer.headers.contains(include.target)) && !goes_up(file, include.target);
     } else {
-      allowed = third_party || is_platform_header(include.target) || (is_cuda_source(file) && is_cuda_header(include.target)) ||
-                (kBenchmarks.contains(file) && include.target.starts_with(kBenchmarks.at(file)));
+      allowed = third_party || is_platform_header(include.target) || (is_cuda_source(file) && is_cuda_header(include.target));
     }
     if (!allowed) found.push_back(file + ":" + std::to_string(include.line) + ": must not include " + include.target);
   }
