@@ -1,4 +1,4 @@
-// Reads every #include of the four folders and fails on an arrow that the architecture forbids:
+// Reads every #include of the four folders and of tests/gpu, which is built without the tests, too, and fails on an arrow that the architecture forbids:
 //   kernels <- kernels/support <- approx, validation, autotune, kernels/torch; tests see all, nothing sees tests or notebooks_data. validation/ is the
 //   second witness of what approx/ proves: it shares no code with it, nor its ball arithmetic.
 //   Within approx/: function <- model <- proof <- search <- commands.
@@ -64,6 +64,7 @@ const std::map<std::string, Layer> kLayers = {
       {"nlohmann/", "CLI/", "fmt/", "Eigen/", "boost/", "mpfr.h", "gmp.h", "zip.h", "mpi.h"},
       {"autotune/records/database.h", "autotune/records/record.h"}}},
     {"autotune", {{"kernels", "kernels/support", "autotune"}, {"nlohmann/json"}}},
+    {"tests/gpu", {{"kernels", "kernels/support", "tests/gpu", "tests"}, {"nlohmann/json", "gtest/"}}},
 };
 
 // The rooms of approx/, each of which sees those before it, and what stands beside them.
@@ -79,7 +80,7 @@ bool goes_up(const std::string& file, const std::string& target) {
 
 // The layer of a file, given by its path from the root.
 std::string layer_of(const std::string& file) {
-  for (const char* room : {"kernels/support", "kernels/torch"})
+  for (const char* room : {"kernels/support", "kernels/torch", "tests/gpu"})
     if (file.starts_with(std::string(room) + "/")) return room;
   return file.substr(0, file.find('/'));
 }
@@ -122,7 +123,7 @@ std::string read(const fs::path& path) {
 std::vector<std::string> sources() {
   static const std::set<std::string> extensions = {".h", ".cpp", ".cu", ".cuh"};
   std::vector<std::string> files;
-  for (const std::string folder : {"kernels", "approx", "validation", "autotune"}) {
+  for (const std::string folder : {"kernels", "approx", "validation", "autotune", "tests/gpu"}) {
     for (const fs::directory_entry& entry : fs::recursive_directory_iterator(kRoot / folder)) {
       if (extensions.contains(entry.path().extension())) files.push_back(fs::relative(entry.path(), kRoot).generic_string());
     }
@@ -153,10 +154,12 @@ TEST(Layering, OurIncludesAreRootedAndExist) {
 
 // A source that no list names is neither built nor tested; a header that no list names is neither compiled alone nor installed.
 TEST(Layering, EverySourceIsNamedInTheBuild) {
-  const std::string lists = read(kRoot / "CMakeLists.txt") + read(kRoot / "kernels/torch/CMakeLists.txt");
+  const std::string lists = read(kRoot / "CMakeLists.txt") + read(kRoot / "kernels/torch/CMakeLists.txt") + read(kRoot / "tests/gpu/CMakeLists.txt") +
+                            read(kRoot / "tests/CMakeLists.txt");
   for (const std::string& file : sources()) {
     if (file.starts_with("kernels/generated/")) continue;  // the fitter's, listed as they are
-    EXPECT_NE(lists.find(file), std::string::npos) << file << " is not named in CMakeLists.txt";
+    const std::string name = file.starts_with("tests/") ? file.substr(std::string_view("tests/").size()) : file;
+    EXPECT_NE(lists.find(name), std::string::npos) << file << " is not named in CMakeLists.txt";
   }
   const std::string test_list = read(kRoot / "tests/CMakeLists.txt");
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(kRoot / "tests")) {
