@@ -5,9 +5,9 @@
 
 #include <cmath>
 
+#include "autotune/commands/tune_command.h"
 #include "autotune/gpu/model.h"
 #include "autotune/gpu/variant.h"
-#include "autotune/tune_command.h"
 #include "kernels/support/files.h"
 #include "kernels/support/jit/nvrtc.h"
 #include "tests/autotune/search/synthetic_recording.h"

@@ -5,8 +5,8 @@
 
 #include <cmath>
 
-#include "autotune/tune_command.h"
-#include "autotune/variant.h"
+#include "autotune/commands/tune_command.h"
+#include "autotune/space/variant.h"
 #include "kernels/support/files.h"
 #include "tests/autotune/search/synthetic_recording.h"
 
