@@ -1,13 +1,14 @@
-// Reads every #include of the four folders and of tests/gpu, which is built without the tests, too, and fails on an arrow that the architecture forbids:
-//   kernels <- kernels/support <- approx, validation, autotune, kernels/torch; tests see all, nothing sees tests or notebooks_data. validation/ is the
-//   second witness of what approx/ proves: it shares no code with it, nor its ball arithmetic.
-//   Within approx/: function <- model <- proof <- search <- commands.
+// Reads every #include of the four folders, and of tests/gpu, which is built without the tests, too, and fails on an arrow
+// that the architecture forbids:
+//   kernels <- kernels/support <- approx, validation, autotune, kernels/torch; tests see all, nothing sees tests or
+//   notebooks_data. validation/ is the second witness of what approx/ proves: it shares no code with it, nor its ball
+//   arithmetic. approx/, autotune/ and validation/ have rooms, which see downwards only (kRooms).
 // One small part of autotune/, the records of the tuning database, is validation's as well, whose report reads them.
-// Third-party headers are confined too: none in kernels/, nlohmann/json alone in kernels/support/ and autotune/, and CLI11 in kernels/support/, PyTorch's in kernels/torch/, which nothing
+// Third-party headers are confined too: none in kernels/, nlohmann/json alone in kernels/support/ and autotune/, CLI11 in
+// kernels/support/ (of autotune/, only the commands include what has it), PyTorch's in kernels/torch/, which nothing
 // includes.
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -67,15 +68,37 @@ const std::map<std::string, Layer> kLayers = {
     {"tests/gpu", {{"kernels", "kernels/support", "tests/gpu", "tests"}, {"nlohmann/json", "gtest/"}}},
 };
 
-// The rooms of approx/, each of which sees those before it, and what stands beside them.
-constexpr std::array kRooms = {"approx/function/", "approx/model/", "approx/proof/", "approx/search/", "approx/commands/"};
+// The rooms of a folder. Each sees itself and those of the lines before its own; two rooms of one line do not see each other.
+using Rooms = std::vector<std::set<std::string>>;
+const std::map<std::string, Rooms> kRooms = {
+    {"approx", {{"function"}, {"model"}, {"proof"}, {"search"}, {"commands"}}},
+    {"autotune", {{"records"}, {"space"}, {"measure"}, {"cpu", "gpu"}, {"evidence"}, {"bench", "search"}, {"commands"}}},
+    {"validation", {{"exact", "norms"}, {"certificate", "sweep"}, {"attack", "softmax"}, {"front"}, {"report"}}},
+};
+// What stands beside the rooms is below all of them, but for a program's main file.
+const std::set<std::string> kMainFiles = {"validation/main.cpp"};
+
+// The room of a file, given by its path from the root; empty where it stands beside the rooms.
+std::string room_of(const std::string& file) {
+  const std::size_t first = file.find('/'), second = file.find('/', first + 1);
+  return second == std::string::npos ? "" : file.substr(first + 1, second - first - 1);
+}
 
 bool goes_up(const std::string& file, const std::string& target) {
-  const auto room = [](const std::string& path) {  // -1: in none
-    const auto found = std::ranges::find_if(kRooms, [&](const char* prefix) { return path.starts_with(prefix); });
-    return found == kRooms.end() ? -1 : static_cast<int>(found - kRooms.begin());
+  const std::string folder = file.substr(0, file.find('/'));
+  const auto rooms = kRooms.find(folder);
+  if (rooms == kRooms.end() || !target.starts_with(folder + "/") || kMainFiles.contains(file)) return false;
+  const auto line_of = [&](const std::string& room) {  // -1: beside the rooms
+    const auto found = std::ranges::find_if(rooms->second, [&](const auto& line) { return line.contains(room); });
+    return found == rooms->second.end() ? -1 : static_cast<int>(found - rooms->second.begin());
   };
-  return room(target) > room(file);
+  const std::string from = room_of(file), to = room_of(target);
+  return from != to && line_of(to) >= line_of(from);
+}
+
+// Options are read by commands alone.
+bool reads_options_elsewhere(const std::string& file, const std::string& target) {
+  return target == "kernels/support/options.h" && file.starts_with("autotune/") && room_of(file) != "commands";
 }
 
 // The layer of a file, given by its path from the root.
@@ -106,7 +129,8 @@ std::vector<std::string> violations(const std::string& file, const std::string& 
     const bool third_party = std::ranges::any_of(layer.third_party, [&](const std::string& prefix) { return include.target.starts_with(prefix); });
     bool allowed = false;
     if (ours) {
-      allowed = include.quoted && (layer.folders.contains(folder) || layer.headers.contains(include.target)) && !goes_up(file, include.target);
+      allowed = include.quoted && (layer.folders.contains(folder) || layer.headers.contains(include.target)) && !goes_up(file, include.target) &&
+                !reads_options_elsewhere(file, include.target);
     } else {
       allowed = third_party || is_platform_header(include.target) || (is_cuda_source(file) && is_cuda_header(include.target));
     }
@@ -139,6 +163,17 @@ TEST(Layering, NoForbiddenArrowInTheTree) {
   }
   for (const std::string& file : files) {
     for (const std::string& violation : violations(file, read(kRoot / file))) ADD_FAILURE() << violation;
+  }
+}
+
+// A folder that is no room would be one that everybody sees.
+TEST(Layering, EveryFolderOfTheToolsIsARoom) {
+  for (const auto& [folder, rooms] : kRooms) {
+    std::set<std::string> listed, there;
+    for (const std::set<std::string>& line : rooms) listed.insert(line.begin(), line.end());
+    for (const std::string& file : sources())
+      if (file.starts_with(folder + "/") && !room_of(file).empty()) there.insert(room_of(file));
+    EXPECT_EQ(there, listed) << folder;
   }
 }
 
@@ -203,11 +238,11 @@ TEST(Layering, EachForbiddenArrowIsFound) {
   const std::vector<Case> forbidden = {
       {"kernels/eval.h", "#include \"approx/model/fit.h\""},
       {"kernels/eval.h", "#include \"validation/certificate/check.h\""},
-      {"kernels/eval.h", "#include \"autotune/search/space.h\""},
+      {"kernels/eval.h", "#include \"autotune/space/space.h\""},
       {"kernels/eval.h", "#include <nlohmann/json.hpp>"},
       {"kernels/host/layernorm.h", "#include \"kernels/support/errors.h\""},
       {"kernels/support/files.h", "#include <fmt/core.h>"},
-      {"kernels/support/files.h", "#include \"autotune/search/space.h\""},
+      {"kernels/support/files.h", "#include \"autotune/space/space.h\""},
       {"kernels/eval.h", "#include <torch/csrc/stable/tensor.h>"},
       {"kernels/c/outgrad.cpp", "#include \"kernels/torch/operators.h\""},
       {"kernels/torch/operators.cpp", "#include \"autotune/gpu/driver.h\""},
@@ -216,21 +251,34 @@ TEST(Layering, EachForbiddenArrowIsFound) {
       {"kernels/eval.h", "#include <kernels/portable.h>"},
       {"kernels/eval.h", "  #  include  <cuda_fp16.h>"},
       {"approx/model/fit.cpp", "#include \"validation/certificate/check.h\""},
-      {"approx/model/fit.cpp", "#include \"autotune/search/space.h\""},
+      {"approx/model/fit.cpp", "#include \"autotune/space/space.h\""},
       {"approx/model/fit.cpp", "#include \"tests/approx/helper.h\""},
       {"approx/model/fit.cpp", "#include \"approx/search/fitter.h\""},
       {"approx/progress.cpp", "#include \"approx/function/scalars.h\""},
-      {"validation/certificate/check.cpp", "#include \"autotune/records/merge.h\""},
+      {"validation/certificate/check.cpp", "#include \"autotune/evidence/merge.h\""},
       {"kernels/eval.h", "#include \"autotune/records/record.h\""},
       {"approx/model/fit.cpp", "#include \"autotune/records/record.h\""},
       {"validation/exact/oracle.cpp", "#include \"approx/function/activations.h\""},
       {"validation/certificate/check.cpp", "#include <arb.h>"},
-      {"autotune/search/space.cpp", "#include \"approx/model/fit.h\""},
-      {"autotune/search/space.cpp", "#include \"validation/certificate/check.h\""},
-      {"autotune/search/space.cpp", "#include <fmt/core.h>"},
-      {"autotune/search/space.cpp", "#include <CLI/CLI.hpp>"},
-      {"autotune/search/space.cpp", "#include <mpfr.h>"},
-      {"autotune/search/space.cpp", "#include <cuda_runtime.h>"},
+      {"autotune/space/variant.h", "#include \"autotune/measure/candidate.h\""},
+      {"autotune/measure/tunable.h", "#include \"autotune/cpu/executor.h\""},
+      {"autotune/gpu/offline.cpp", "#include \"autotune/cpu/compile.h\""},
+      {"autotune/cpu/compile.cpp", "#include \"autotune/gpu/offline.h\""},
+      {"autotune/evidence/merge.h", "#include \"autotune/search/tuner.h\""},
+      {"autotune/search/search.cpp", "#include \"autotune/bench/compare.h\""},
+      {"autotune/search/search.cpp", "#include \"autotune/commands/search_command.h\""},
+      {"autotune/search/search.cpp", "#include \"kernels/support/options.h\""},
+      {"validation/exact/oracle.cpp", "#include \"validation/certificate/check.h\""},
+      {"validation/sweep/sweep.cpp", "#include \"validation/certificate/check.h\""},
+      {"validation/limits.h", "#include \"validation/exact/oracle.h\""},
+      {"validation/report/report.cpp", "#include \"approx/model/fit.h\""},
+      {"tests/gpu/checks.h", "#include \"autotune/gpu/driver.h\""},
+      {"autotune/space/space.cpp", "#include \"approx/model/fit.h\""},
+      {"autotune/space/space.cpp", "#include \"validation/certificate/check.h\""},
+      {"autotune/space/space.cpp", "#include <fmt/core.h>"},
+      {"autotune/space/space.cpp", "#include <CLI/CLI.hpp>"},
+      {"autotune/space/space.cpp", "#include <mpfr.h>"},
+      {"autotune/space/space.cpp", "#include <cuda_runtime.h>"},
   };
   for (const Case& arrow : forbidden) {
     EXPECT_EQ(violations(arrow.file, "#include <vector>\n" + arrow.include + "\n").size(), 1u) << arrow.file << ": " << arrow.include;
@@ -244,7 +292,13 @@ TEST(Layering, EachForbiddenArrowIsFound) {
       {"kernels/support/options.h", "#include <CLI/CLI.hpp>"},
       {"validation/certificate/check.cpp", "#include \"kernels/eval.h\""},
       {"validation/report/results.cpp", "#include \"autotune/records/database.h\""},
-      {"autotune/search/space.cpp", "#include <nlohmann/json.hpp>"},
+      {"validation/report/results.cpp", "#include \"validation/sweep/sweep.h\""},
+      {"validation/main.cpp", "#include \"validation/report/report_command.h\""},
+      {"validation/certificate/check.cpp", "#include \"validation/limits.h\""},
+      {"autotune/commands/merge_command.cpp", "#include \"kernels/support/options.h\""},
+      {"autotune/search/search.cpp", "#include \"autotune/measure/timing.h\""},
+      {"tests/gpu/gelu_checks.cuh", "#include \"tests/gpu/cases.cuh\""},
+      {"autotune/space/space.cpp", "#include <nlohmann/json.hpp>"},
       {"autotune/gpu/probe.cu", "#include <cuda_runtime.h>"},
       {"kernels/simd.h", "#include <immintrin.h>"},
       {"kernels/torch/operators.cpp", "#include <torch/csrc/stable/tensor.h>"},
