@@ -1,5 +1,5 @@
 # What autotune/ uses of others, headers both: outgrad_json is nlohmann/json, outgrad_cli is CLI11. They come from the folder OUTGRAD_PACK_DIR, which
-# `autotune/gpu_run.sh --pack` makes, or from their packages.
+# `tests/gpu/gpu_run.sh --pack` makes, or from their packages.
 function(outgrad_packed target header package imported debian)
   add_library(${target} INTERFACE)
   if(OUTGRAD_PACK_DIR)

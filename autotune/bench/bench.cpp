@@ -1,21 +1,15 @@
-// The cases, one timing path (timing.h), the table.
+// The cases, one timing path (timing.h).
 #include "autotune/bench/bench.h"
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <deque>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <string_view>
 
-#include "autotune/bench/compare.h"
+#include "autotune/bench/deployed.h"
 #include "autotune/bench/peer.h"
-#include "autotune/bench/stores.h"
-#include "autotune/deployed.h"
-#include "autotune/device.h"
-#include "autotune/options.h"
-#include "autotune/workload.h"
+#include "autotune/measure/workload.h"
 #include "kernels/host/parallel.h"
 #include "kernels/support/statistics.h"
 
@@ -23,7 +17,6 @@ namespace outgrad::autotune {
 namespace {
 
 using kernels::i64;
-using nlohmann::json;
 
 constexpr i64 kCols = 1024;        // a common hidden size; rows of 2 to 4 KiB stay in the first-level cache between passes
 constexpr i64 kRows = 16384;       // at most: a batch of 8 sequences of 2048, tensors of 32 to 64 MiB
@@ -158,33 +151,6 @@ BenchGroup run_bench(FormatId format, i64 elements, int rounds, std::uint64_t se
   measured.run_until(rounds, kPatience * rounds);
   for (std::size_t c = 0; c < plan.cases.size(); ++c) plan.cases[c].ns = measured.times_ns()[c];
   return {format, std::move(plan.cases), why};
-}
-
-int bench_command(const std::vector<std::string>& args) {
-  const Options options("bench", args, {"device", "format", "elements", "rounds", "seed", "tuned", "kernel", "shape", "out"}, {"json", "stores"});
-  require_cpu_device(options);
-  if (options.has("stores")) return stores_command(options);
-  if (options.has("tuned")) return compare_command(options);
-  options.refuse_all_but("bench without --tuned", {"device", "format", "elements", "rounds", "seed", "json"});
-  const std::vector<FormatId> formats = formats_of(options);
-  const i64 wanted = options.integer("elements", i64{1} << 26, kCols, i64{1} << 32);
-  const int rounds = static_cast<int>(options.integer("rounds", kLeastRounds, static_cast<int>(kFewestRounds), 10'000));
-  const auto seed = static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX));
-  const bool as_json = options.has("json");
-
-  const CpuIdentity cpu = identify_cpu();
-  json groups = json::array();
-  if (!as_json) std::printf("%s, %d threads\n", cpu.model.c_str(), cpu.threads);
-  for (const FormatId f : formats) {
-    const BenchGroup group = run_bench(f, bench_elements(f, wanted), rounds, seed);
-    if (as_json)
-      groups.push_back(to_json(group));
-    else
-      std::printf("%s", text_of(group).c_str());
-    std::fflush(stdout);
-  }
-  if (as_json) std::printf("%s\n", json{{"schema", "outgrad.bench/1"}, {"device", to_json(device_record(cpu))}, {"groups", groups}}.dump(2).c_str());
-  return kernels::kExitHolds;
 }
 
 }  // namespace outgrad::autotune

@@ -2,18 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <vector>
 
-#include "autotune/bench/compare.h"
 #include "autotune/bench/group.h"
 
 namespace outgrad::autotune {
 
 // Runs rounds until `rounds` are kept (three times as many at most). Throws std::bad_alloc.
 BenchGroup run_bench(FormatId format, kernels::i64 elements, int rounds, std::uint64_t seed);
-
-// Runs the `bench` command. Returns its exit status.
-int bench_command(const std::vector<std::string>& args);
 
 }  // namespace outgrad::autotune

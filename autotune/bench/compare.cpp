@@ -7,10 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "autotune/device.h"
-#include "autotune/executor.h"
-#include "autotune/records/tuned_header.h"
-#include "autotune/workload.h"
+#include "autotune/cpu/executor.h"
+#include "autotune/evidence/tuned_header.h"
+#include "autotune/measure/device.h"
+#include "autotune/measure/workload.h"
 #include "kernels/support/digest.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
@@ -28,13 +28,13 @@ std::string choice_symbol(const Problem& problem) { return std::string("outgrad_
 // The unit's text. It names by hash what it includes beyond what the toolchain's own hash covers: an object that a cache has for an earlier text
 // of one of those is another program.
 std::string source_of(const std::string& header, const std::string& root, FormatId format, const std::vector<Problem>& problems) {
-  std::vector<std::string> included = {root + "/autotune/entry_points.h", root + "/kernels/generated/tuned_default.h"};
+  std::vector<std::string> included = {root + "/autotune/bench/entry_points.h", root + "/kernels/generated/tuned_default.h"};
   if (!header.empty()) included.push_back(header);
   std::string text;
   for (const std::string& path : included) text += "// " + kernels::sha256(kernels::read_file(path)) + "\n";
   if (!header.empty()) text += "#define OUTGRAD_TUNED_HEADER \"" + header + "\"\n";
   text +=
-      "#include \"autotune/entry_points.h\"\nusing namespace outgrad::kernels;\nusing namespace outgrad::autotune;\n#define EXPORTED "
+      "#include \"autotune/bench/entry_points.h\"\nusing namespace outgrad::kernels;\nusing namespace outgrad::autotune;\n#define EXPORTED "
       "extern \"C\" __attribute__((visibility(\"default\")))\n";
   for (const Problem& problem : problems) {
     if (problem.format != format) continue;
@@ -175,42 +175,6 @@ i64 bench_elements(FormatId format, i64 wanted) {
   i64 elements = wanted;
   while (elements > kFloor && elements * bytes_of(format) * kArrays > available_memory_bytes() / 4) elements /= 2;
   return elements;
-}
-
-int compare_command(const Options& options) {
-  const std::string header = options.required("tuned");
-  const std::vector<Problem> tabled = tuned_problems(header);
-  const int rounds = static_cast<int>(options.integer("rounds", kLeastRounds, static_cast<int>(kFewestRounds), 10'000));
-  const auto seed = static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX));
-  const bool as_json = options.has("json");
-  constexpr i64 kElements = i64{1} << 26;  // as bench's
-  std::vector<Problem> problems;
-  for (const Problem& wanted : problems_of(options)) {
-    const bool has_table = std::any_of(tabled.begin(), tabled.end(), [&](const Problem& p) { return p.kernel == wanted.kernel && p.format == wanted.format; });
-    if (has_table) problems.push_back(sized_within(wanted, bench_elements(wanted.format, kElements)));
-  }
-  if (problems.empty()) throw options.bad("tuned", header + " has no table for what --kernel and --format leave");
-
-  CompileSettings settings;
-  settings.cache_folder = options.text("out", "out/tuned") + "/variants";
-  const Toolchain toolchain = find_toolchain();
-  const EntryPoints before("", problems, toolchain, settings), after(header, problems, toolchain, settings);
-  const CpuIdentity cpu = identify_cpu();
-  json results = json::array();
-  if (!as_json) std::printf("%s, %d threads; without and with %s, in the same rounds\n", cpu.model.c_str(), cpu.threads, header.c_str());
-  for (const Problem& problem : problems) {
-    const Comparison c = compare(problem, before, after, rounds, seed);
-    if (as_json) {
-      results.push_back(to_json(c));
-      continue;
-    }
-    std::printf("%s", text_of(c).c_str());
-    std::fflush(stdout);
-  }
-  if (as_json)
-    std::printf("%s\n",
-                json{{"schema", "outgrad.bench_tuned/1"}, {"device", to_json(device_record(cpu))}, {"header", header}, {"problems", results}}.dump(2).c_str());
-  return kernels::kExitHolds;
 }
 
 }  // namespace outgrad::autotune

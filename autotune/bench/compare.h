@@ -5,11 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "autotune/accuracy.h"
-#include "autotune/compile.h"
-#include "autotune/options.h"
-#include "autotune/problem.h"
-#include "autotune/timing.h"
+#include "autotune/cpu/compile.h"
+#include "autotune/measure/timing.h"
+#include "autotune/space/accuracy.h"
+#include "autotune/space/problem.h"
 
 namespace outgrad::autotune {
 
@@ -61,8 +60,5 @@ Comparison compare(const Problem& problem, const EntryPoints& before, const Entr
 
 // Elements for `wanted` per array, halved until the arrays fit a quarter of the free memory.
 kernels::i64 bench_elements(FormatId format, kernels::i64 wanted);
-
-// Returns the exit status.
-int compare_command(const Options& options);
 
 }  // namespace outgrad::autotune

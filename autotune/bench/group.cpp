@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "autotune/accuracy.h"
 #include "autotune/bench/compare.h"
+#include "autotune/space/accuracy.h"
 #include "kernels/support/statistics.h"
 
 namespace outgrad::autotune {

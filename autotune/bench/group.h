@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "autotune/problem.h"
-#include "autotune/timing.h"
+#include "autotune/measure/timing.h"
+#include "autotune/space/problem.h"
 #include "kernels/accuracy.h"
 
 namespace outgrad::autotune {

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <sstream>
 
-#include "autotune/compile.h"
+#include "autotune/space/sources.h"
 
 namespace outgrad::autotune {
 

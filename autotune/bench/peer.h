@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "autotune/variant.h"
+#include "autotune/space/variant.h"
 #include "kernels/support/process.h"
 
 namespace outgrad::autotune {

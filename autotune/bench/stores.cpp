@@ -7,8 +7,8 @@
 #include <type_traits>
 
 #include "autotune/bench/compare.h"
-#include "autotune/device.h"
-#include "autotune/workload.h"
+#include "autotune/measure/device.h"
+#include "autotune/measure/workload.h"
 #include "kernels/host/api.h"
 #include "kernels/host/code.h"
 #include "kernels/host/fp8.h"
@@ -178,48 +178,6 @@ std::vector<StoreSpeed> store_speeds(StoredLayer layer, FormatId format, i64 n, 
                       ratio_interval(ns[1], ns[2 * k + 1], kept_ones, seed), kept_ones});
   }
   return speeds;
-}
-
-int stores_command(const Options& options) {
-  options.refuse_all_but("bench --stores", {"device", "format", "elements", "rounds", "seed", "stores", "json"});
-  const i64 wanted = options.integer("elements", i64{1} << 26, 1024, i64{1} << 32);
-  const int rounds = static_cast<int>(options.integer("rounds", kLeastRounds, static_cast<int>(kFewestRounds), 10'000));
-  const auto seed = static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX));
-  const CpuIdentity cpu = identify_cpu();
-  json groups = json::array();
-  if (!options.has("json")) std::printf("%s, %d threads\n", cpu.model.c_str(), cpu.threads);
-  for (const FormatId format : formats_of(options)) {
-    for (const StoredLayer layer : {StoredLayer::gelu, StoredLayer::layernorm}) {
-      const char* const name = layer == StoredLayer::gelu ? "gelu" : "layernorm";
-      const i64 n = bench_elements(format, wanted) / NormArrays::kColumns * NormArrays::kColumns;
-      const std::vector<StoreSpeed> speeds = store_speeds(layer, format, n, rounds, seed);
-      json stores = json::array();
-      if (!options.has("json")) {
-        std::printf("%s, %s, %lld elements: speed over that of the plain kernels\n", name, name_of(format), static_cast<long long>(n));
-      }
-      for (const StoreSpeed& s : speeds) {
-        stores.push_back({{"store", s.store},
-                          {"forward_bytes", s.forward_bytes},
-                          {"backward_bytes", s.backward_bytes},
-                          {"forward", to_json(s.forward, s.kept)},
-                          {"backward", to_json(s.backward, s.kept)}});
-        if (!options.has("json")) {
-          const auto speed = [&](const Interval& i) {
-            char text[64];
-            std::snprintf(text, sizeof text, "%.2fx [%.2f, %.2f]", i.median, i.low, i.high);
-            return is_figure(i, count_of(s.kept)) ? std::string(text) : too_noisy(i, s.kept);
-          };
-          std::printf("  %-26s forward %6.3f bytes  %s   backward %6.3f bytes  %s\n", s.store.c_str(), s.forward_bytes, speed(s.forward).c_str(),
-                      s.backward_bytes, speed(s.backward).c_str());
-        }
-      }
-      groups.push_back({{"layer", name}, {"format", name_of(format)}, {"elements", n}, {"stores", stores}});
-    }
-  }
-  if (options.has("json")) {
-    std::printf("%s\n", json{{"schema", kStoreBenchSchema}, {"device", to_json(device_record(cpu))}, {"groups", groups}}.dump(2).c_str());
-  }
-  return kernels::kExitHolds;
 }
 
 }  // namespace outgrad::autotune

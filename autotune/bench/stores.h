@@ -5,9 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "autotune/options.h"
-#include "autotune/problem.h"
-#include "autotune/timing.h"
+#include "autotune/measure/timing.h"
+#include "autotune/space/problem.h"
 
 namespace outgrad::autotune {
 
@@ -25,8 +24,5 @@ struct StoreSpeed {
 
 // The first is the plain one, whose ratios are 1. n elements, for LayerNorm in rows of 1024; threads: all. Throws std::bad_alloc.
 std::vector<StoreSpeed> store_speeds(StoredLayer layer, FormatId format, kernels::i64 n, int rounds, std::uint64_t seed);
-
-// Returns the exit status.
-int stores_command(const Options& options);
 
 }  // namespace outgrad::autotune

@@ -1,4 +1,4 @@
-// Compilation in children, facts, ranking, the command.
+// Compilation in children, facts, predictions.
 #include "autotune/gpu/offline.h"
 
 #include <algorithm>
@@ -12,14 +12,10 @@
 #include <optional>
 #include <thread>
 
-#include "autotune/compile.h"
-#include "autotune/device.h"
 #include "autotune/gpu/sass.h"
-#include "autotune/isolate.h"
-#include "autotune/records/database.h"
-#include "autotune/records/tuned_header.h"
-#include "autotune/sources.h"
-#include "autotune/timing.h"
+#include "autotune/measure/isolate.h"
+#include "autotune/measure/timing.h"
+#include "autotune/space/sources.h"
 #include "kernels/support/digest.h"
 #include "kernels/support/files.h"
 #include "kernels/support/json.h"
@@ -158,51 +154,6 @@ class Worker {
   std::size_t done_ = 0;
 };
 
-DeviceRecord device_record(const Architecture& architecture) {
-  DeviceRecord record;
-  record.kind = "offline", record.architecture = architecture.name, record.board = architecture.board;
-  return record;
-}
-
-Record record_of(const Outcome& outcome, const Architecture& architecture) {
-  const GpuVariant& variant = outcome.variant;
-  Record record;
-  record.run.device = device_record(architecture), record.run.toolkit = Nvrtc::instance().version();
-  record.kernel = autotune::name_of(variant.problem.kernel), record.format = autotune::name_of(variant.problem.format);
-  record.variant = variant.name(), record.parameters = variant.parameters(), record.elements = variant.problem.elements();
-  if (variant.fit) record.fit = fit_record(variant.problem, *variant.fit);
-  if (variant.problem.over_rows()) record.rows = variant.problem.rows, record.cols = variant.problem.cols;
-  if (const auto* pruned = std::get_if<Pruned>(&outcome.result)) {
-    record.state = "rejected";
-    record.rejected = {"compile", autotune::name_of(pruned->reason), pruned->detail, {}};
-    return record;
-  }
-  const auto& [code, helpers, prediction, compiled] = std::get<Predicted>(outcome.result);
-  record.state = "predicted";
-  record.resources = {code.resources.registers, code.resources.shared_bytes, {}};
-  // Not counted: the machine code has not told (autotune/gpu/facts.h), and the prediction is of memory alone.
-  record.instructions_per_element = code.counted ? code.instructions_per_element : INFINITY;
-  record.predicted = {prediction.ns,        prediction.memory_ns,       prediction.issue_ns,           prediction.shared_ns,       prediction.others_ns,
-                      prediction.occupancy, prediction.bytes_in_flight, prediction.share_of_bandwidth, prediction.resident_blocks, {}};
-  return record;
-}
-
-// Faster first; equal predictions, which a model without a difference gives, by the smaller schedule's name.
-bool is_better(const Outcome* a, const Outcome* b) {
-  const double left = std::get<Predicted>(a->result).prediction.ns, right = std::get<Predicted>(b->result).prediction.ns;
-  return left != right ? left < right : a->variant.name() < b->variant.name();
-}
-
-// The best of a ranking as an entry of a tuned header; the gain is over the default as predicted, where that is among the outcomes.
-TunedChoice best_of(const std::vector<const Outcome*>& ranked, const Outcome& first, const Architecture& architecture) {
-  const Outcome& best = *ranked.front();
-  Interval gain;
-  const auto* standard = std::get_if<Predicted>(&first.result);
-  if (standard != nullptr && first.variant.name() == default_gpu_variant(first.variant.problem, architecture).name())
-    gain.median = gain.low = gain.high = standard->prediction.ns / std::get<Predicted>(best.result).prediction.ns;
-  return tuned_choice(best.variant, device_key(device_record(architecture)).value(), kernels::Evidence::predicted, gain);
-}
-
 // `helpers`: the second program, null where the variant has none.
 Outcome outcome_of(const GpuVariant& variant, const Program& program, const Program* helpers, const Architecture& architecture) {
   Predicted predicted;
@@ -267,7 +218,7 @@ SourceHashes hash_of_embedded() {
 std::vector<Outcome> evaluate(const std::vector<GpuVariant>& variants, const Architecture& architecture, const OfflineSettings& settings) {
   const Nvrtc& nvrtc = Nvrtc::instance();
   nvrtc.require(architecture.name);
-  create_folder(settings.cache_folder);
+  kernels::create_folder(settings.cache_folder);
   std::error_code error;
   const SourceHashes hashes = hash_of_embedded();
   const std::string key = hashes.kernels + hashes.coefficients + nvrtc.version() + architecture.name;
@@ -297,7 +248,7 @@ std::vector<Outcome> evaluate(const std::vector<GpuVariant>& variants, const Arc
   const auto jobs = static_cast<std::size_t>(std::max(1, settings.jobs));
   kernels::Failure failure;
   {
-    std::vector<std::jthread> threads;  // not OpenMP's, which outlive their work: this process forks (autotune/isolate.h)
+    std::vector<std::jthread> threads;  // not OpenMP's, which outlive their work: this process forks (autotune/measure/isolate.h)
     for (std::size_t job = 0; job < jobs; ++job) threads.emplace_back([&, job] { failure.guard([&] { worker.run(job, jobs); }, job); });
   }
   failure.rethrow();
@@ -310,90 +261,6 @@ std::vector<Outcome> evaluate(const std::vector<GpuVariant>& variants, const Arc
     if (program->facts && (helpers == nullptr || helpers->facts)) outcomes.push_back(outcome_of(variants[i], *program, helpers, architecture));
   }
   return outcomes;
-}
-
-int offline_command(const Options& options, const std::vector<Problem>& problems) {
-  constexpr int kShown = 5;
-  const std::string device = options.text("device", "");
-  Nvrtc::instance().require(device);
-  const Architecture& architecture = architecture_of(device, options.text("board", ""));
-  const std::string out = options.text("out", "out/tuned");
-  const auto evaluations = static_cast<std::size_t>(options.integer("evaluations", 200, 1, 1'000'000));
-  const auto seed = static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX));
-  OfflineSettings settings;
-  settings.cache_folder = out + "/" + device;
-  settings.jobs = identify_cpu().threads;
-  const double budget = options.number("budget", 60, 1, 1e6);
-  const Accuracy accuracy = accuracy_of(options);
-  const bool as_json = options.has("json");
-  const auto began = Clock::now();
-  kernels::ProgressLine line;
-  settings.progress = [&](std::size_t done, std::size_t programs) {
-    line.draw("compiling for " + device + ": " + std::to_string(done) + " of " + std::to_string(programs) + ", " +
-              std::to_string(std::lround(seconds_since(began))) + " s");
-  };
-  if (!as_json) std::printf("%s as on %s; nothing runs: all figures are predicted\n", device.c_str(), architecture.board.c_str());
-  json rankings = json::array();
-  std::vector<Record> records;
-  std::vector<TunedChoice> best;
-  for (std::size_t p = 0; p < problems.size(); ++p) {
-    constexpr kernels::i64 kElements = kernels::i64{1} << 26;  // far more than any last cache
-    const Problem problem = sized_within(problems[p], kElements);
-    const Fits fits = fits_within(problem, accuracy);
-    const Space space = gpu_space(problem, fits, architecture);
-    const Points points = space.construct();
-    settings.budget_seconds = (budget - seconds_since(began)) / static_cast<double>(problems.size() - p);
-    const std::vector<Outcome> outcomes = evaluate(choose_gpu_variants(problem, fits, architecture, space, points, evaluations, seed), architecture, settings);
-    line.erase();
-    std::vector<const Outcome*> ranked;
-    std::map<std::string, int> pruned;
-    for (const Outcome& outcome : outcomes) {
-      records.push_back(record_of(outcome, architecture));
-      if (const auto* why = std::get_if<Pruned>(&outcome.result))
-        ++pruned[autotune::name_of(why->reason)];
-      else
-        ranked.push_back(&outcome);
-    }
-    std::sort(ranked.begin(), ranked.end(), is_better);
-    if (!ranked.empty()) best.push_back(best_of(ranked, outcomes.front(), architecture));
-    if (as_json) {
-      json ranking = json::array();
-      for (const Outcome* outcome : ranked) ranking.push_back(autotune::to_json(record_of(*outcome, architecture)));
-      rankings.push_back({{"problem", autotune::name_of(problem.kernel)},
-                          {"format", autotune::name_of(problem.format)},
-                          {"rows", problem.rows},
-                          {"cols", problem.cols},
-                          {"pruned", pruned},
-                          {"ranking", ranking}});
-      continue;
-    }
-    std::printf("%s: space: %s\n", problem.sized_name().c_str(), size_report(points).c_str());
-    std::printf("  %zu compiled, %zu ranked", outcomes.size(), ranked.size());
-    for (const auto& [reason, count] : pruned) std::printf(", %d %s", count, reason.c_str());
-    std::printf("\n");
-    for (std::size_t i = 0; i < ranked.size() && i < kShown; ++i) {
-      const auto& [code, helpers, prediction, compiled] = std::get<Predicted>(ranked[i]->result);
-      std::printf("  predicted %5.1f%% of bandwidth  %5.1f instr/element  %3d registers  occupancy %3.0f%%  %s\n", 100 * prediction.share_of_bandwidth,
-                  code.instructions_per_element, code.resources.registers, 100 * prediction.occupancy, ranked[i]->variant.name().c_str());
-    }
-  }
-  const std::string database = out + "/tune_" + device + ".jsonl", tuned_path = out + "/tuned_" + device + ".h";
-  append_records(database, records);
-  kernels::write_file(tuned_path,
-                      tuned_header(best, Backend::kCuda, "predicted for " + device + " as on " + architecture.board + "; nothing was measured", accuracy));
-  if (as_json)
-    std::printf("%s\n", json{{"schema", "outgrad.tune_offline/1"},
-                             {"architecture", device},
-                             {"board", architecture.board},
-                             {"predicted", true},
-                             {"database", database},
-                             {"header", tuned_path},
-                             {"problems", rankings}}
-                            .dump(2)
-                            .c_str());
-  else
-    std::printf("%s and %s, in %.1f s\n", tuned_path.c_str(), database.c_str(), seconds_since(began));
-  return kernels::kExitHolds;
 }
 
 }  // namespace outgrad::autotune::gpu

@@ -8,13 +8,12 @@
 #include <variant>
 #include <vector>
 
-#include "autotune/candidate.h"
 #include "autotune/gpu/facts.h"
 #include "autotune/gpu/model.h"
 #include "autotune/gpu/variant.h"
-#include "autotune/isolate.h"
-#include "autotune/options.h"
-#include "autotune/sources.h"
+#include "autotune/measure/candidate.h"
+#include "autotune/measure/isolate.h"
+#include "autotune/space/sources.h"
 
 namespace outgrad::autotune::gpu {
 
@@ -57,8 +56,5 @@ std::vector<Outcome> evaluate(const std::vector<GpuVariant>& variants, const Arc
 
 // Of the embedded headers: what every compiled kernel depends on.
 SourceHashes hash_of_embedded();
-
-// `tune --device sm_XX`. Returns its exit status.
-int offline_command(const Options& options, const std::vector<Problem>& problems);
 
 }  // namespace outgrad::autotune::gpu

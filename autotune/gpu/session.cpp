@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "autotune/workload.h"
+#include "autotune/measure/workload.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "kernels/support/jit/nvrtc.h"

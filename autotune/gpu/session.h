@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "autotune/arguments.h"
-#include "autotune/executor.h"
 #include "autotune/gpu/driver.h"
 #include "autotune/gpu/variant.h"
+#include "autotune/measure/executor.h"
+#include "autotune/space/arguments.h"
 
 namespace outgrad::autotune::gpu {
 

@@ -5,7 +5,7 @@
 #include <stdexcept>
 
 #include "autotune/gpu/model.h"
-#include "autotune/schedule.h"
+#include "autotune/space/schedule.h"
 #include "kernels/cuda/gpu_ops.cuh"
 #include "kernels/cuda/plan.h"
 #include "kernels/fits.h"

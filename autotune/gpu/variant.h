@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "autotune/search/space.h"
-#include "autotune/variant.h"
+#include "autotune/space/space.h"
+#include "autotune/space/variant.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/params.h"
 #include "kernels/support/jit/nvrtc.h"

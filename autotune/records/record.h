@@ -12,13 +12,19 @@
 #include <string>
 #include <vector>
 
-#include "autotune/sources.h"
-#include "autotune/timing.h"
+#include "autotune/records/interval.h"
 #include "kernels/portable.h"
 
 namespace outgrad::autotune {
 
 inline constexpr const char* kSchema = "outgrad.tune/1";
+
+// The hashes of the sources that were measured (autotune/space/sources.h).
+struct SourceHashes {
+  std::string kernels, coefficients;
+
+  auto operator<=>(const SourceHashes&) const = default;
+};
 
 // Which device it was. What does not change from one driver or system to the next identifies it (identity.h).
 struct DeviceRecord {

@@ -2,25 +2,16 @@
 #include "autotune/search/ranking.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <cstdio>
-#include <sstream>
 
-#include "autotune/compile.h"
-#include "autotune/cpu/model.h"
-#include "autotune/device.h"
 #include "autotune/gpu/offline.h"
-#include "autotune/records/identity.h"
-#include "kernels/support/files.h"
-#include "kernels/support/progress.h"
+#include "autotune/measure/device.h"
+#include "kernels/support/errors.h"
 
 namespace outgrad::autotune {
 namespace {
 
-using kernels::i64;
 using nlohmann::json;
-using Clock = std::chrono::steady_clock;
 
 json parameters_of(const Recording& recording, std::size_t point) {
   json parameters = json::object();
@@ -29,13 +20,12 @@ json parameters_of(const Recording& recording, std::size_t point) {
   return parameters;
 }
 
-// The variants of a recording's points; of those that read() refuses, why is counted.
-template <class Kind, class Read>
-std::vector<std::optional<Kind>> variants_of(const Recording& recording, PredictedPoints& predicted, const Read& read) {
-  std::vector<std::optional<Kind>> variants;
+// The variants of a recording's points; of parameters that are no variant's, why is counted.
+std::vector<std::optional<gpu::GpuVariant>> variants_of(const Recording& recording, const Problem& problem, PredictedPoints& predicted) {
+  std::vector<std::optional<gpu::GpuVariant>> variants;
   for (std::size_t i = 0; i < recording.points.size(); ++i) {
     try {
-      variants.push_back(read(parameters_of(recording, i)));
+      variants.push_back(gpu::gpu_variant_from(problem, gpu::gpu_fits_of(problem), parameters_of(recording, i)));
     } catch (const kernels::SpecError& error) {
       variants.push_back(std::nullopt);
       ++predicted.left_out[error.what()];
@@ -44,92 +34,17 @@ std::vector<std::optional<Kind>> variants_of(const Recording& recording, Predict
   return variants;
 }
 
-PredictedPoints predicted_by_cpu(const Recording& recording, const Problem& problem, const std::string& path, const std::string& out) {
-  const CpuIdentity identity = identify_cpu();
-  if (const std::string here = cpu_key(identity.model, identity.threads, identity.vector_bits, identity.isa).device; recording.device != here)
-    throw kernels::SpecError(path, "device", "recorded on '" + recording.device + "', while --ranking cpu compiles for this machine, '" + here + "'");
-  const cpu::Core& core = cpu::this_core();
-  const cpu::Machine machine = cpu::this_machine();
-  PredictedPoints predicted;
-  predicted.model = core.name;
-  predicted.time.resize(recording.points.size());
-  std::vector<std::optional<Variant>> variants = variants_of<Variant>(recording, predicted, [&](const json& parameters) {
-    Variant variant = variant_from(problem, fits_of(problem), parameters);
-    if (const auto why = cpu::without_model(variant)) throw kernels::SpecError(*why);
-    return variant;
-  });
-  // Each loop is compiled once, alone: what the object holds is then its own.
-  std::map<std::string, Candidate> loops;
-  for (const auto& variant : variants)
-    if (variant) {
-      const Variant loop = cpu::loop_variant(*variant);
-      loops.try_emplace(loop.name(), Candidate(loop));
-    }
-  std::vector<Candidate*> candidates;
-  for (auto& [name, candidate] : loops) candidates.push_back(&candidate);
-  CompileSettings settings;
-  settings.cache_folder = out + "/variants";
-  settings.jobs = identity.threads;
-  settings.variants_per_unit = 1;
-  {
-    kernels::ProgressLine line;
-    settings.progress = [&](std::size_t done, std::size_t units) {
-      line.draw("compiling: " + std::to_string(done) + " of " + std::to_string(units) + " loops");
-    };
-    compile(candidates, find_toolchain(), settings);
-  }
-  predicted.compiled = candidates.size();
+}  // namespace
 
-  struct Costs {
-    std::optional<cpu::CodeCost> streaming, plain;
-    std::string why;  // there are none
-  };
-  std::map<std::string, Costs> costs;
-  for (const auto& [name, candidate] : loops) {
-    Costs& cost = costs[name];
-    if (candidate.code() == nullptr) {
-      cost.why = "does not compile";
-      continue;
-    }
-    const std::string& object = candidate.code()->library;
-    const std::vector<cpu::Function> functions = cpu::read_disassembly(cpu::disassembled(object), object);
-    if (const auto found = cpu::hot_loops(functions, true)) cost.streaming = cost_of(core, *found, problem.format);
-    if (const auto found = cpu::hot_loops(functions, false)) cost.plain = cost_of(core, *found, problem.format);
-  }
-  std::string csv = "point,predicted_ns,measured_ms,issue_ns,latency_ns,memory_ns,loop_ns,starts_ns,instructions,gathers,permutes,chain_clocks\n";
-  for (std::size_t i = 0; i < variants.size(); ++i) {
-    if (!variants[i]) continue;
-    const Costs& cost = costs.at(cpu::loop_variant(*variants[i]).name());
-    const auto& code = cpu::streams(*variants[i]) ? cost.streaming : cost.plain;
-    if (!code) {
-      ++predicted.left_out[cost.why.empty() ? "no loop that stores vectors in its machine code" : cost.why];
-      continue;
-    }
-    const cpu::Prediction p = predict(core, machine, *variants[i], *code);
-    predicted.time[i] = p.ns;
-    if (!recording.evaluations[i].time_ms) continue;
-    const cpu::TripCost& trip = code->main.trip;
-    std::ostringstream line;
-    line << variants[i]->name();
-    for (const double value : {p.ns, *recording.evaluations[i].time_ms, p.issue_ns, p.latency_ns, p.memory_ns, p.loop_ns, p.starts_ns}) line << ',' << value;
-    for (const int count : {trip.instructions, trip.gathers, trip.permutes}) line << ',' << count;
-    line << ',' << trip.chain_clocks;
-    csv += line.str() + "\n";
-  }
-  kernels::write_file(out + "/ranking_" + problem.name() + ".csv", csv);
-  return predicted;
-}
-
-PredictedPoints predicted_by_gpu(const std::string& architecture_name, const Recording& recording, const Problem& problem, const std::string& path,
-                                 const std::string& out) {
+PredictedPoints predicted_points(const std::string& architecture_name, const Recording& recording, const Problem& problem, const std::string& path,
+                                 const std::string& folder) {
   const gpu::Architecture& architecture = gpu::architecture_of(architecture_name);
   if (recording.device.find(", " + architecture_name + ",") == std::string::npos)
     throw kernels::SpecError(path, "device", "recorded on '" + recording.device + "', which is no " + architecture_name);
   PredictedPoints predicted;
   predicted.model = architecture.name + " as on " + architecture.board;
   predicted.time.resize(recording.points.size());
-  const auto variants = variants_of<gpu::GpuVariant>(
-      recording, predicted, [&](const json& parameters) { return gpu::gpu_variant_from(problem, gpu::gpu_fits_of(problem), parameters); });
+  const std::vector<std::optional<gpu::GpuVariant>> variants = variants_of(recording, problem, predicted);
   std::vector<gpu::GpuVariant> wanted;
   std::map<std::string, std::vector<std::size_t>> points;  // by the variant's name
   for (std::size_t i = 0; i < variants.size(); ++i) {
@@ -139,7 +54,7 @@ PredictedPoints predicted_by_gpu(const std::string& architecture_name, const Rec
     same.push_back(i);
   }
   gpu::OfflineSettings settings;
-  settings.cache_folder = out + "/" + architecture_name;
+  settings.cache_folder = folder + "/" + architecture_name;
   settings.jobs = identify_cpu().threads;
   for (const gpu::Outcome& outcome : gpu::evaluate(wanted, architecture, settings)) {
     const std::vector<std::size_t>& same = points.at(outcome.variant.name());
@@ -152,8 +67,6 @@ PredictedPoints predicted_by_gpu(const std::string& architecture_name, const Rec
   }
   return predicted;
 }
-
-}  // namespace
 
 RankingCheck check_ranking(const Recording& recording, const std::vector<std::optional<double>>& predicted, const std::string& path, std::uint64_t seed) {
   std::vector<double> model, measured;
@@ -187,70 +100,6 @@ RankingCheck check_ranking(const Recording& recording, const std::vector<std::op
   for (std::size_t i = 0; i < check.top; ++i)
     if (predicted[order[i]] && share_at(order[i]) <= kTopShare) ++check.top_found;
   return check;
-}
-
-Problem problem_of(const Recording& recording, const Options& options, const std::string& path) {
-  const std::optional<Problem> found = problem_named(recording.kernel);
-  if (!found) throw kernels::SpecError(path, "kernel", "'" + recording.kernel + "' is none of this program's, which a ranking is of");
-  const std::vector<Shape> shapes = options.shapes("shape");
-  if (!shapes.empty() && !found->over_rows()) throw options.bad("shape", recording.kernel + " has no rows");
-  if (shapes.size() > 1) throw options.bad("shape", "a recording is of one");
-  if (!shapes.empty()) return found->sized(shapes.front().rows, shapes.front().cols);
-  if (!recording.problem_size.is_number_integer() || recording.problem_size.get<i64>() < 1)
-    throw kernels::SpecError(path, "problem_size", "not a number of elements" + std::string(found->over_rows() ? " (--shape says rows and columns)" : ""));
-  return sized_within(*found, recording.problem_size.get<i64>());
-}
-
-int ranking_command(const Options& options, const Recording& recording, const std::string& path) {
-  const std::string ranking = options.required("ranking"), out = options.text("out", "out/tuned");
-  const auto seed = static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX));
-  const auto began = Clock::now();
-  const bool for_gpu = ranking.rfind("sm_", 0) == 0;
-  if (ranking != "cpu" && !for_gpu) throw options.bad("ranking", "'" + ranking + "' is neither cpu nor an architecture, sm_XX");
-  const Problem problem = problem_of(recording, options, path);
-  create_folder(out);
-  const PredictedPoints predicted = for_gpu ? predicted_by_gpu(ranking, recording, problem, path, out) : predicted_by_cpu(recording, problem, path, out);
-  if (std::none_of(predicted.time.begin(), predicted.time.end(), [](const auto& time) { return time.has_value(); }))
-    throw kernels::SpecError(path, "points", "none has a prediction: " + (predicted.left_out.empty() ? "there are none" : predicted.left_out.begin()->first));
-  const RankingCheck check = check_ranking(recording, predicted.time, path, seed);
-  const double seconds = std::chrono::duration<double>(Clock::now() - began).count();
-  const auto failed = std::count_if(recording.evaluations.begin(), recording.evaluations.end(), [](const Evaluation& e) { return !e.time_ms; });
-
-  if (options.has("json")) {
-    const Interval& spearman = check.spearman;
-    const json result = {{"schema", "outgrad.ranking/1"},
-                         {"file", path},
-                         {"device", recording.device},
-                         {"problem", problem.sized_name()},
-                         {"ranking", ranking},
-                         {"model", predicted.model},
-                         {"recorded", recording.points.size()},
-                         {"failed", failed},
-                         {"points", check.points},
-                         {"left_out", predicted.left_out},
-                         {"spearman", {{"value", spearman.median}, {"low", spearman.low}, {"high", spearman.high}, {"confidence", kConfidence}}},
-                         {"near_fastest", {{"points", check.near}, {"spearman", check.near_spearman}}},
-                         {"best", recording.name_of(check.best)},
-                         {"best_at", check.best_at ? json(*check.best_at) : json()},
-                         {"top", check.top},
-                         {"top_in_first_tenth", check.top_found},
-                         {"compiled", predicted.compiled},
-                         {"seconds", seconds}};
-    std::printf("%s\n", result.dump(2).c_str());
-    return kernels::kExitHolds;
-  }
-  std::printf("%s on %s: ranked by %s (%s), nothing run\n", problem.sized_name().c_str(), recording.device.c_str(), ranking.c_str(), predicted.model.c_str());
-  std::printf("  %zu of %zu points predicted and measured, %td failed when recorded\n", check.points, recording.points.size(), failed);
-  for (const auto& [why, count] : predicted.left_out) std::printf("  no prediction for %zu: %s\n", count, why.c_str());
-  std::printf("  Spearman's correlation of predicted and measured times: %.3f [%.3f, %.3f]\n", check.spearman.median, check.spearman.low, check.spearman.high);
-  std::printf("  of the %zu points that reach %.0f%% of the fastest's speed: %.2f\n", check.near, 100 * kNearShare, check.near_spearman);
-  if (check.best_at)
-    std::printf("  the fastest as measured is within the first %.1f%% as predicted: %s\n", 100 * *check.best_at, recording.name_of(check.best).c_str());
-  else
-    std::printf("  the fastest as measured has no prediction: %s\n", recording.name_of(check.best).c_str());
-  std::printf("  of the %zu fastest as measured, %zu are within the first %.0f%% as predicted\n", check.top, check.top_found, 100 * kTopShare);
-  std::printf("  %zu loops compiled or taken from the cache, in %.1f s\n", predicted.compiled, seconds);
-  return kernels::kExitHolds;
 }
 
 }  // namespace outgrad::autotune

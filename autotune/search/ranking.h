@@ -1,4 +1,4 @@
-// How well a ranking that nothing was run for agrees with measurements: `tune --device replay:FILE --ranking cpu|sm_XX`.
+// How well a ranking that nothing was run for agrees with measurements: `tune --device replay:FILE --ranking sm_XX`.
 #pragma once
 
 #include <map>
@@ -6,10 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "autotune/options.h"
-#include "autotune/problem.h"
-#include "autotune/records/exchange.h"
-#include "autotune/timing.h"
+#include "autotune/evidence/exchange.h"
+#include "autotune/measure/timing.h"
+#include "autotune/space/problem.h"
 
 namespace outgrad::autotune {
 
@@ -17,9 +16,14 @@ namespace outgrad::autotune {
 struct PredictedPoints {
   std::vector<std::optional<double>> time;
   std::map<std::string, std::size_t> left_out;  // points by reason
-  std::string model;                            // "Zen 4"
-  std::size_t compiled = 0;                     // loops, or programs
+  std::string model;                            // "sm_90 as on H200 SXM"
+  std::size_t compiled = 0;                     // programs
 };
+
+// By the model of this architecture (autotune/gpu/model.h), for whose GPUs the recording must be, of this problem.
+// `folder`: of the programs that are compiled. Throws SpecError(`path`, ...) for another device's recording.
+PredictedPoints predicted_points(const std::string& architecture, const Recording& recording, const Problem& problem, const std::string& path,
+                                 const std::string& folder);
 
 struct RankingCheck {
   std::size_t points = 0;  // with a prediction and a measured time
@@ -35,12 +39,5 @@ inline constexpr std::size_t kTop = 10;
 
 // Throws SpecError(`path`, ...) where fewer than two points have both.
 RankingCheck check_ranking(const Recording& recording, const std::vector<std::optional<double>>& predicted, const std::string& path, std::uint64_t seed);
-
-// The problem that a recording is of, with its size: `--shape` where it is given, else the recorded number of elements in the shape that the tuner gives
-// those. Throws SpecError(`path`, ...).
-Problem problem_of(const Recording& recording, const Options& options, const std::string& path);
-
-// The command for a recording read from `path`. Leaves predictions beside measurements, a line a point, in --out. Returns the exit status.
-int ranking_command(const Options& options, const Recording& recording, const std::string& path);
 
 }  // namespace outgrad::autotune

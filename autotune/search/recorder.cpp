@@ -8,10 +8,13 @@
 #include <map>
 #include <set>
 
+#include "autotune/cpu/cpu_device.h"
+#include "autotune/cpu/executor.h"
+#include "autotune/evidence/identity.h"
+#include "autotune/measure/timing.h"
 #include "autotune/records/database.h"
-#include "autotune/records/identity.h"
-#include "autotune/timing.h"
-#include "autotune/tuner.h"
+#include "autotune/search/tuner.h"
+#include "kernels/support/files.h"
 #include "kernels/support/random.h"
 
 namespace outgrad::autotune {
@@ -131,57 +134,64 @@ class Recorder {
   std::vector<Candidate> verified_;  // the default first
 };
 
+// What all problems of a run share.
+struct Here {
+  Toolchain toolchain;
+  CpuIdentity cpu;
+  RunIdentity run;
+  CompileSettings compiling;
+  MeasureSettings measure;
+};
+
+// Of one problem, in so many seconds.
+void record_space(const Problem& problem, const RecorderSettings& settings, const Here& here, double seconds, Clock::time_point began) {
+  const Fits fits = fits_within(problem, settings.accuracy);
+  const Space space = cpu_space(problem, fits, here.cpu.vector_bits, here.cpu.threads);
+  const Points points = space.construct();
+  const std::string path = settings.folder + "/" + problem.name() + ".jsonl";
+  const std::set<std::string> done = recorded(path, here.run, problem);
+  std::vector<Variant> waiting;
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    Variant variant = variant_at(problem, fits, space, points[i]);
+    if (!done.contains(variant.parameters().dump())) waiting.push_back(std::move(variant));
+  }
+  std::printf("%s: space: %s; %zu to record\n", problem.name().c_str(), size_report(points).c_str(), waiting.size());
+  std::uint64_t state = settings.seed;
+  shuffle(waiting, state);
+  const std::size_t all = waiting.size();
+  waiting.resize(std::min(settings.evaluations, all), default_variant(problem));
+  const std::size_t asked = waiting.size();
+  Recorder recorder(problem, here.measure, here.run, path);
+  const std::size_t left = recorder.prepare(std::move(waiting), here.toolchain, here.compiling, seconds);
+  std::printf("%s: timing %zu points, %d times\n", problem.name().c_str(), recorder.verified(), settings.passes);
+  std::fflush(stdout);
+  recorder.time(settings.passes);
+  std::error_code error;
+  std::filesystem::remove_all(here.compiling.cache_folder, error);  // thousands of objects that nobody asks for again
+  std::printf("%s: %zu of %zu points left, %.0f s\n", problem.name().c_str(), left + all - asked, points.size(), seconds_since(began));
+}
+
 }  // namespace
 
-int record_command(const Options& options, const std::vector<Problem>& problems) {
-  constexpr i64 kElements = i64{1} << 18;  // in the last cache level: in memory every schedule waits for the same bytes, and the space is flat
-  constexpr int kRounds = 5;               // of each pass
-  const std::string out = options.text("record", "");
-  const double budget = options.number("budget", 600, 1, 1e6);
-  const auto passes = static_cast<int>(options.integer("passes", 5, 1, 1000));
-  const auto most = static_cast<std::size_t>(options.integer("evaluations", INT64_MAX, 1, INT64_MAX));  // of each problem, in this run
-  MeasureSettings settings;
-  settings.seed = static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX));
-  settings.screening_rounds = kRounds;
-  settings.final_rounds = settings.finalists = 0;
-  const Accuracy accuracy = accuracy_of(options);
-  create_folder(out);
-  settings.log_path = out + "/record.log";
+void record_spaces(const std::vector<Problem>& problems, const RecorderSettings& settings) {
+  // In the last cache level: in memory every schedule waits for the same bytes, and the space is flat.
+  constexpr i64 kElements = i64{1} << 18;
+  constexpr int kRounds = 5;  // of each pass
+  kernels::create_folder(settings.folder);
   const auto began = Clock::now();
-  const Toolchain toolchain = find_toolchain();
-  const CpuIdentity cpu = identify_cpu();
-  const RunIdentity run = identify_run(toolchain, cpu, settings.seed);
-  CompileSettings compiling;
-  compiling.cache_folder = out + "/variants";
-  compiling.jobs = cpu.threads;
-
+  Here here{find_toolchain(), identify_cpu(), {}, {}, {}};
+  here.run = identify_run(here.toolchain, here.cpu, settings.seed);
+  here.compiling.cache_folder = settings.folder + "/variants";
+  here.compiling.jobs = here.cpu.threads;
+  here.measure.open = open_cpu;
+  here.measure.seed = settings.seed;
+  here.measure.screening_rounds = kRounds;
+  here.measure.final_rounds = here.measure.finalists = 0;
+  here.measure.log_path = settings.folder + "/record.log";
   for (std::size_t p = 0; p < problems.size(); ++p) {
-    const Problem problem = sized_within(problems[p], kElements);
-    const Fits fits = fits_within(problem, accuracy);
-    const Space space = cpu_space(problem, fits, cpu.vector_bits, cpu.threads);
-    const Points points = space.construct();
-    const std::string path = out + "/" + problem.name() + ".jsonl";
-    const std::set<std::string> done = recorded(path, run, problem);
-    std::vector<Variant> waiting;
-    for (std::size_t i = 0; i < points.size(); ++i)
-      if (Variant variant = variant_at(problem, fits, space, points[i]); done.count(variant.parameters().dump()) == 0) waiting.push_back(std::move(variant));
-    std::printf("%s: space: %s; %zu to record\n", problem.name().c_str(), size_report(points).c_str(), waiting.size());
-    std::uint64_t state = settings.seed;
-    shuffle(waiting, state);
-    const std::size_t all = waiting.size();
-    waiting.resize(std::min(most, all), default_variant(problem));
-    const std::size_t asked = waiting.size();
-    Recorder recorder(problem, settings, run, path);
-    const double seconds = (budget - seconds_since(began)) / static_cast<double>(problems.size() - p);
-    const std::size_t left = recorder.prepare(std::move(waiting), toolchain, compiling, seconds);
-    std::printf("%s: timing %zu points, %d times\n", problem.name().c_str(), recorder.verified(), passes);
-    std::fflush(stdout);
-    recorder.time(passes);
-    std::error_code error;
-    std::filesystem::remove_all(compiling.cache_folder, error);  // thousands of objects that nobody asks for again
-    std::printf("%s: %zu of %zu points left, %.0f s\n", problem.name().c_str(), left + all - asked, points.size(), seconds_since(began));
+    const double seconds = (settings.budget - seconds_since(began)) / static_cast<double>(problems.size() - p);
+    record_space(sized_within(problems[p], kElements), settings, here, seconds, began);
   }
-  return kernels::kExitHolds;
 }
 
 }  // namespace outgrad::autotune

@@ -1,14 +1,11 @@
-// The search against a recording, and its command.
+// The search against a recording.
 #include "autotune/search/replay.h"
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "autotune/search/ranking.h"
-#include "autotune/variant.h"
-#include "kernels/support/files.h"
+#include "autotune/space/variant.h"
 
 namespace outgrad::autotune {
 
@@ -52,69 +49,6 @@ Recording eligible_part(Recording recording, Accuracy accuracy) {
   recording.points = Points(parameters, std::move(ranks));
   recording.evaluations = std::move(evaluations);
   return recording;
-}
-
-int replay_command(const Options& options) {
-  const std::string path = options.text("device", "").substr(std::string("replay:").size());
-  const std::string kernel = options.text("kernel", ""), format = options.text("format", "");
-  if (kernel.empty() != format.empty()) throw options.bad(kernel.empty() ? "kernel" : "format", "a database's problem takes both, --kernel and --format");
-  Recording recording = read_recording(path, kernel.empty() ? "" : kernel + "." + format);
-
-  if (options.has("ranking")) return ranking_command(options, recording, path);
-
-  bool exported = false;
-  for (const auto& [option, text_of] : {std::pair("export-kernel-tuner", &kernel_tuner_cache), std::pair("export-t4", &t4_results)}) {
-    if (!options.has(option)) continue;
-    kernels::write_file(options.text(option, ""), text_of(recording));
-    std::printf("%s: %zu points of %s\n", options.text(option, "").c_str(), recording.points.size(), path.c_str());
-    exported = true;
-  }
-  if (exported) return kernels::kExitHolds;
-
-  const std::size_t recorded = recording.points.size();
-  recording = eligible_part(std::move(recording), accuracy_of(options));
-  if (const std::size_t left_out = recorded - recording.points.size(); left_out > 0)
-    kernels::print_error_line("warning: " + path + ": " + std::to_string(left_out) + " of " + std::to_string(recorded) +
-                              " points left out: their fit is less accurate than the default's (--accuracy any searches them)");
-  if (recording.points.empty()) throw kernels::SpecError(path, "fit", "every recorded point's is less accurate than the default's");
-  const std::string name = options.one_of("strategy", strategy_names());
-  constexpr double kShare = 0.05;  // of the space: the budget at which strategies are compared (autotune/README.md)
-  const auto usual = static_cast<std::int64_t>(std::max(1.0, kShare * static_cast<double>(recording.points.size())));
-  const auto evaluations = static_cast<std::size_t>(options.integer("evaluations", usual, 1, INT64_MAX));
-  const auto seed = static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX));
-  const auto strategy = make_strategy(name, recording.points, seed);
-  const Replay run = replay(recording, *strategy, evaluations);
-  const auto found = static_cast<std::size_t>(std::find(run.best_ms.begin(), run.best_ms.end(), run.best_ms.back()) - run.best_ms.begin()) + 1;
-  const double share = share_of_optimum(recording, run, run.best_ms.size());
-  if (options.has("json")) {
-    nlohmann::json result = {{"schema", "outgrad.replay/1"},
-                             {"file", path},
-                             {"device", recording.device},
-                             {"kernel", recording.kernel},
-                             {"points", recording.points.size()},
-                             {"raw_points", recording.points.raw_size()},
-                             {"strategy", name},
-                             {"seed", seed},
-                             {"evaluations", run.best_ms.size()},
-                             {"share_of_optimum", share},
-                             {"found_after", found},
-                             {"best", nullptr},
-                             {"best_ms", nullptr}};
-    if (run.best) {
-      result["best"] = recording.name_of(*run.best);
-      result["best_ms"] = run.best_ms.back();
-    }
-    std::printf("%s\n", result.dump(2).c_str());
-    return kernels::kExitHolds;
-  }
-  std::printf("%s: %s on %s, %.0f raw points, %zu recorded\n", path.c_str(), recording.kernel.c_str(), recording.device.c_str(), recording.points.raw_size(),
-              recording.points.size());
-  if (run.best)
-    std::printf("%s: %.6g ms, %.2f%% of the optimum (%.6g ms), found after %zu of %zu evaluations: %s\n", name.c_str(), run.best_ms.back(), 100 * share,
-                *recording.best_ms(), found, run.best_ms.size(), recording.name_of(*run.best).c_str());
-  else
-    std::printf("%s: all of %zu evaluations failed\n", name.c_str(), run.best_ms.size());
-  return kernels::kExitHolds;
 }
 
 }  // namespace outgrad::autotune

@@ -4,10 +4,9 @@
 #include <optional>
 #include <vector>
 
-#include "autotune/accuracy.h"
-#include "autotune/options.h"
-#include "autotune/records/exchange.h"
+#include "autotune/evidence/exchange.h"
 #include "autotune/search/strategy.h"
+#include "autotune/space/accuracy.h"
 
 namespace outgrad::autotune {
 
@@ -24,9 +23,5 @@ double share_of_optimum(const Recording& recording, const Replay& run, std::size
 
 // Without the points whose fit may not be chosen; of a kernel that is not this program's, all of them.
 Recording eligible_part(Recording recording, Accuracy accuracy);
-
-// `tune --device replay:FILE`: one search and how near to the recorded optimum it came; or, with --export-kernel-tuner and --export-t4,
-// the recording in another format; or, with --ranking, how well predictions agree with it (ranking.h). Returns the exit status.
-int replay_command(const Options& options);
 
 }  // namespace outgrad::autotune

@@ -9,7 +9,7 @@
 #include <optional>
 #include <unordered_map>
 
-#include "autotune/timing.h"
+#include "autotune/measure/timing.h"
 #include "kernels/support/digest.h"
 
 namespace outgrad::autotune {

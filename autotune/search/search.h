@@ -13,22 +13,9 @@
 #include <vector>
 
 #include "autotune/search/strategy.h"
-#include "autotune/tuner.h"
+#include "autotune/search/tuner.h"
 
 namespace outgrad::autotune {
-
-// One problem on one device, as its search sees it.
-class Tunable {
- public:
-  virtual ~Tunable() = default;
-  virtual const Points& points() const = 0;
-  virtual std::shared_ptr<const AnyVariant> variant(std::size_t point) const = 0;
-  virtual std::shared_ptr<const AnyVariant> baseline() const = 0;  // the default; whether it is a point does not matter
-  // Candidates of these variants, in their order: compiled or rejected; what could not be started within the seconds is still proposed.
-  virtual std::vector<Candidate> compile(const std::vector<std::shared_ptr<const AnyVariant>>& variants, double seconds) = 0;
-  // What to try first, best first: neighbours of the default, a ranking. Of all points no more than `evaluations` will be tried.
-  virtual std::vector<std::size_t> first(std::size_t evaluations, std::uint64_t seed, double seconds) = 0;
-};
 
 struct SearchSettings {
   std::string strategy;     // a name of strategy_names()

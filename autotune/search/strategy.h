@@ -11,12 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "autotune/search/space.h"
+#include "autotune/space/space.h"
 
 namespace outgrad::autotune {
-
-// What came of evaluating a point: its time (any unit, one for all), or nothing: it did not compile, crashed, hung or was wrong.
-using Outcome = std::optional<double>;
 
 class Strategy {
  public:

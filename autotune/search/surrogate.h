@@ -15,7 +15,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "autotune/search/space.h"
+#include "autotune/space/space.h"
 
 namespace outgrad::autotune {
 

@@ -79,6 +79,12 @@ void read_elements(const std::string& path, size_t element_bytes, i64 count, con
   }
 }
 
+void create_folder(const std::string& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) throw IoError(path, "create", error.value());
+}
+
 OutputFile::OutputFile(const std::string& path) : target_(path) {
   std::error_code ignored;
   const fs::file_status status = fs::status(path, ignored);

@@ -82,6 +82,9 @@ class OutputFile {
   Descriptor file_;
 };
 
+// Makes a folder, and those above it. Throws IoError.
+void create_folder(const std::string& path);
+
 // Replaces the file by `content`, or leaves it as it was and throws IoError.
 void write_file(const std::string& path, std::string_view content);
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What a GPU machine does with the committed files, on a machine of its own: a Debian of compilers, CMake, ninja and Python alone, with the CUDA toolkit outside the
-# loader's cache, no network and no development libraries; all stages of autotune/gpu_run.sh to their end, the tuner over the stand-in for the driver. Nothing but
+# loader's cache, no network and no development libraries; all stages of tests/gpu/gpu_run.sh to their end, the tuner over the stand-in for the driver. Nothing but
 # the GPU may be missing there. The root is kept in BUILD/bare-machine, 1 GB. usage: bare_machine_test.sh REPOSITORY BUILD
 set -euo pipefail
 root=$1 build=$2
@@ -40,7 +40,7 @@ for name in c++:g++ g++:g++ cc:gcc gcc:gcc; do ln -sf "/usr/bin/${name#*:}-13" "
 rm -rf "$bare/srv" "$bare/opt"
 mkdir -p "$bare"/srv/{outgrad,pack,out} "$bare/opt/cuda"
 (cd "$root" && git ls-files -z --cached --others --exclude-standard | xargs -0 ls -d 2> /dev/null | tar -cf - -T -) | tar -xf - -C "$bare/srv/outgrad"
-"$root/autotune/gpu_run.sh" --pack "$bare/srv/pack" > /dev/null || skip "no headers to pack here"
+"$root/tests/gpu/gpu_run.sh" --pack "$bare/srv/pack" > /dev/null || skip "no headers to pack here"
 cp "$driver" "$bare/srv/libcuda.so"
 cat > "$bare/usr/local/bin/nvidia-smi" << 'END'
 #!/usr/bin/env bash
@@ -66,7 +66,7 @@ said=$bare/srv/said
 run() {  # status, words of gpu_run.sh: what it says is in $said
   local want=$1 got=0
   shift
-  there bash /srv/outgrad/autotune/gpu_run.sh "$@" > "$said" 2>&1 || got=$?
+  there bash /srv/outgrad/tests/gpu/gpu_run.sh "$@" > "$said" 2>&1 || got=$?
   [[ $got == "$want" ]] || { tail -n 40 "$said"; cat "$out/failure.log" 2> /dev/null || true; fail "gpu_run.sh $*: status $got instead of $want"; }
 }
 # What failed, but for the lack of a device, which outgrad-gpu says in a line.

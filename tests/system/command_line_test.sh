@@ -133,7 +133,7 @@ refuses 2 tune --kernel frob
 refuses 2 tune --device sm_90 --kernel gelu_forward_code,gelu_backward_code
 refuses 2 tune --budget never
 echo '{"schema": ' >input.json
-refuses 2 tune --device replay:input.json --ranking cpu
+refuses 2 tune --device replay:input.json --ranking sm_90
 
 # Each executable alone speaks the same way.
 for name in "${executables[@]}"; do

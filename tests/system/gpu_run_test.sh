@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# autotune/gpu_run.sh on a machine without a GPU: what it refuses, and, with stand-ins for the build, for nvidia-smi, for the CUDA programs and
+# tests/gpu/gpu_run.sh on a machine without a GPU: what it refuses, and, with stand-ins for the build, for nvidia-smi, for the CUDA programs and
 # for the driver, what its stages do and leave, also when they are killed or the disk is full. The tuner in it is the real one, but for the kill.
 # usage: gpu_run_test.sh REPOSITORY BUILD
 set -euo pipefail
@@ -25,7 +25,7 @@ left() {  # what is in $OUT, sorted, in one line
   find "$work/out" -type f -printf '%f\n' | LC_ALL=C sort | paste -sd' '
 }
 has() { [[ " $(left) " == *" $1 "* ]] || wrong "no $1 among: $(left)"; }
-run=$root/autotune/gpu_run.sh
+run=$root/tests/gpu/gpu_run.sh
 
 refused 2 "unknown option '--nonsense'" "$run" --nonsense
 refused 2 "unknown option '--nonsense'" "$run" first --nonsense

@@ -1,13 +1,14 @@
-// Reads every #include of the four folders and fails on an arrow that the architecture forbids:
-//   kernels <- kernels/support <- approx, validation, autotune, kernels/torch; tests see all, nothing sees tests or notebooks_data. validation/ is the
-//   second witness of what approx/ proves: it shares no code with it, nor its ball arithmetic.
-//   Within approx/: function <- model <- proof <- search <- commands.
+// Reads every #include of the four folders, and of tests/gpu, which is built without the tests, too, and fails on an arrow
+// that the architecture forbids:
+//   kernels <- kernels/support <- approx, validation, autotune, kernels/torch; tests see all, nothing sees tests or
+//   notebooks_data. validation/ is the second witness of what approx/ proves: it shares no code with it, nor its ball
+//   arithmetic. approx/, autotune/ and validation/ have rooms, which see downwards only (kRooms).
 // One small part of autotune/, the records of the tuning database, is validation's as well, whose report reads them.
-// Third-party headers are confined too: none in kernels/, nlohmann/json alone in kernels/support/ and autotune/, and CLI11 in kernels/support/, PyTorch's in kernels/torch/, which nothing
+// Third-party headers are confined too: none in kernels/, nlohmann/json alone in kernels/support/ and autotune/, CLI11 in
+// kernels/support/ (of autotune/, only the commands include what has it), PyTorch's in kernels/torch/, which nothing
 // includes.
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -64,28 +65,48 @@ const std::map<std::string, Layer> kLayers = {
       {"nlohmann/", "CLI/", "fmt/", "Eigen/", "boost/", "mpfr.h", "gmp.h", "zip.h", "mpi.h"},
       {"autotune/records/database.h", "autotune/records/record.h"}}},
     {"autotune", {{"kernels", "kernels/support", "autotune"}, {"nlohmann/json"}}},
+    {"tests/gpu", {{"kernels", "kernels/support", "tests/gpu", "tests"}, {"nlohmann/json", "gtest/"}}},
 };
 
-// The rooms of approx/, each of which sees those before it, and what stands beside them.
-constexpr std::array kRooms = {"approx/function/", "approx/model/", "approx/proof/", "approx/search/", "approx/commands/"};
+// The rooms of a folder. Each sees itself and those of the lines before its own; two rooms of one line do not see each other.
+using Rooms = std::vector<std::set<std::string>>;
+const std::map<std::string, Rooms> kRooms = {
+    {"approx", {{"function"}, {"model"}, {"proof"}, {"search"}, {"commands"}}},
+    {"autotune", {{"records"}, {"space"}, {"measure"}, {"cpu", "gpu"}, {"evidence"}, {"bench", "search"}, {"commands"}}},
+    {"validation", {{"exact", "norms"}, {"certificate", "sweep"}, {"attack", "softmax"}, {"front"}, {"report"}}},
+};
+// What stands beside the rooms is below all of them, but for a program's main file.
+const std::set<std::string> kMainFiles = {"validation/main.cpp"};
+
+// The room of a file, given by its path from the root; empty where it stands beside the rooms.
+std::string room_of(const std::string& file) {
+  const std::size_t first = file.find('/'), second = file.find('/', first + 1);
+  return second == std::string::npos ? "" : file.substr(first + 1, second - first - 1);
+}
 
 bool goes_up(const std::string& file, const std::string& target) {
-  const auto room = [](const std::string& path) {  // -1: in none
-    const auto found = std::ranges::find_if(kRooms, [&](const char* prefix) { return path.starts_with(prefix); });
-    return found == kRooms.end() ? -1 : static_cast<int>(found - kRooms.begin());
+  const std::string folder = file.substr(0, file.find('/'));
+  const auto rooms = kRooms.find(folder);
+  if (rooms == kRooms.end() || !target.starts_with(folder + "/") || kMainFiles.contains(file)) return false;
+  const auto line_of = [&](const std::string& room) {  // -1: beside the rooms
+    const auto found = std::ranges::find_if(rooms->second, [&](const auto& line) { return line.contains(room); });
+    return found == rooms->second.end() ? -1 : static_cast<int>(found - rooms->second.begin());
   };
-  return room(target) > room(file);
+  const std::string from = room_of(file), to = room_of(target);
+  return from != to && line_of(to) >= line_of(from);
+}
+
+// Options are read by commands alone.
+bool reads_options_elsewhere(const std::string& file, const std::string& target) {
+  return target == "kernels/support/options.h" && file.starts_with("autotune/") && room_of(file) != "commands";
 }
 
 // The layer of a file, given by its path from the root.
 std::string layer_of(const std::string& file) {
-  for (const char* room : {"kernels/support", "kernels/torch"})
+  for (const char* room : {"kernels/support", "kernels/torch", "tests/gpu"})
     if (file.starts_with(std::string(room) + "/")) return room;
   return file.substr(0, file.find('/'));
 }
-
-// The files of autotune/ that only a build with OUTGRAD_BENCHMARKS compiles, and what they may include.
-const std::map<std::string, std::string> kBenchmarks = {{"autotune/bench/bench_google.cpp", "benchmark/"}, {"autotune/bench/dispatch_highway.cpp", "hwy/"}};
 
 // C++ headers have no dot and no slash; of the rest only what the C library, the compiler or CUDA brings.
 bool is_platform_header(const std::string& target) {
@@ -108,10 +129,10 @@ std::vector<std::string> violations(const std::string& file, const std::string& 
     const bool third_party = std::ranges::any_of(layer.third_party, [&](const std::string& prefix) { return include.target.starts_with(prefix); });
     bool allowed = false;
     if (ours) {
-      allowed = include.quoted && (layer.folders.contains(folder) || layer.headers.contains(include.target)) && !goes_up(file, include.target);
+      allowed = include.quoted && (layer.folders.contains(folder) || layer.headers.contains(include.target)) && !goes_up(file, include.target) &&
+                !reads_options_elsewhere(file, include.target);
     } else {
-      allowed = third_party || is_platform_header(include.target) || (is_cuda_source(file) && is_cuda_header(include.target)) ||
-                (kBenchmarks.contains(file) && include.target.starts_with(kBenchmarks.at(file)));
+      allowed = third_party || is_platform_header(include.target) || (is_cuda_source(file) && is_cuda_header(include.target));
     }
     if (!allowed) found.push_back(file + ":" + std::to_string(include.line) + ": must not include " + include.target);
   }
@@ -126,7 +147,7 @@ std::string read(const fs::path& path) {
 std::vector<std::string> sources() {
   static const std::set<std::string> extensions = {".h", ".cpp", ".cu", ".cuh"};
   std::vector<std::string> files;
-  for (const std::string folder : {"kernels", "approx", "validation", "autotune"}) {
+  for (const std::string folder : {"kernels", "approx", "validation", "autotune", "tests/gpu"}) {
     for (const fs::directory_entry& entry : fs::recursive_directory_iterator(kRoot / folder)) {
       if (extensions.contains(entry.path().extension())) files.push_back(fs::relative(entry.path(), kRoot).generic_string());
     }
@@ -145,6 +166,17 @@ TEST(Layering, NoForbiddenArrowInTheTree) {
   }
 }
 
+// A folder that is no room would be one that everybody sees.
+TEST(Layering, EveryFolderOfTheToolsIsARoom) {
+  for (const auto& [folder, rooms] : kRooms) {
+    std::set<std::string> listed, there;
+    for (const std::set<std::string>& line : rooms) listed.insert(line.begin(), line.end());
+    for (const std::string& file : sources())
+      if (file.starts_with(folder + "/") && !room_of(file).empty()) there.insert(room_of(file));
+    EXPECT_EQ(there, listed) << folder;
+  }
+}
+
 TEST(Layering, OurIncludesAreRootedAndExist) {
   for (const std::string& file : sources()) {
     for (const Include& include : includes_of(read(kRoot / file))) {
@@ -157,10 +189,12 @@ TEST(Layering, OurIncludesAreRootedAndExist) {
 
 // A source that no list names is neither built nor tested; a header that no list names is neither compiled alone nor installed.
 TEST(Layering, EverySourceIsNamedInTheBuild) {
-  const std::string lists = read(kRoot / "CMakeLists.txt") + read(kRoot / "kernels/torch/CMakeLists.txt");
+  const std::string lists = read(kRoot / "CMakeLists.txt") + read(kRoot / "kernels/torch/CMakeLists.txt") + read(kRoot / "tests/gpu/CMakeLists.txt") +
+                            read(kRoot / "tests/CMakeLists.txt");
   for (const std::string& file : sources()) {
     if (file.starts_with("kernels/generated/")) continue;  // the fitter's, listed as they are
-    EXPECT_NE(lists.find(file), std::string::npos) << file << " is not named in CMakeLists.txt";
+    const std::string name = file.starts_with("tests/") ? file.substr(std::string_view("tests/").size()) : file;
+    EXPECT_NE(lists.find(name), std::string::npos) << file << " is not named in CMakeLists.txt";
   }
   const std::string test_list = read(kRoot / "tests/CMakeLists.txt");
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(kRoot / "tests")) {
@@ -204,11 +238,11 @@ TEST(Layering, EachForbiddenArrowIsFound) {
   const std::vector<Case> forbidden = {
       {"kernels/eval.h", "#include \"approx/model/fit.h\""},
       {"kernels/eval.h", "#include \"validation/certificate/check.h\""},
-      {"kernels/eval.h", "#include \"autotune/search/space.h\""},
+      {"kernels/eval.h", "#include \"autotune/space/space.h\""},
       {"kernels/eval.h", "#include <nlohmann/json.hpp>"},
       {"kernels/host/layernorm.h", "#include \"kernels/support/errors.h\""},
       {"kernels/support/files.h", "#include <fmt/core.h>"},
-      {"kernels/support/files.h", "#include \"autotune/search/space.h\""},
+      {"kernels/support/files.h", "#include \"autotune/space/space.h\""},
       {"kernels/eval.h", "#include <torch/csrc/stable/tensor.h>"},
       {"kernels/c/outgrad.cpp", "#include \"kernels/torch/operators.h\""},
       {"kernels/torch/operators.cpp", "#include \"autotune/gpu/driver.h\""},
@@ -217,21 +251,34 @@ TEST(Layering, EachForbiddenArrowIsFound) {
       {"kernels/eval.h", "#include <kernels/portable.h>"},
       {"kernels/eval.h", "  #  include  <cuda_fp16.h>"},
       {"approx/model/fit.cpp", "#include \"validation/certificate/check.h\""},
-      {"approx/model/fit.cpp", "#include \"autotune/search/space.h\""},
+      {"approx/model/fit.cpp", "#include \"autotune/space/space.h\""},
       {"approx/model/fit.cpp", "#include \"tests/approx/helper.h\""},
       {"approx/model/fit.cpp", "#include \"approx/search/fitter.h\""},
       {"approx/progress.cpp", "#include \"approx/function/scalars.h\""},
-      {"validation/certificate/check.cpp", "#include \"autotune/records/merge.h\""},
+      {"validation/certificate/check.cpp", "#include \"autotune/evidence/merge.h\""},
       {"kernels/eval.h", "#include \"autotune/records/record.h\""},
       {"approx/model/fit.cpp", "#include \"autotune/records/record.h\""},
       {"validation/exact/oracle.cpp", "#include \"approx/function/activations.h\""},
       {"validation/certificate/check.cpp", "#include <arb.h>"},
-      {"autotune/search/space.cpp", "#include \"approx/model/fit.h\""},
-      {"autotune/search/space.cpp", "#include \"validation/certificate/check.h\""},
-      {"autotune/search/space.cpp", "#include <fmt/core.h>"},
-      {"autotune/search/space.cpp", "#include <CLI/CLI.hpp>"},
-      {"autotune/search/space.cpp", "#include <mpfr.h>"},
-      {"autotune/search/space.cpp", "#include <cuda_runtime.h>"},
+      {"autotune/space/variant.h", "#include \"autotune/measure/candidate.h\""},
+      {"autotune/measure/tunable.h", "#include \"autotune/cpu/executor.h\""},
+      {"autotune/gpu/offline.cpp", "#include \"autotune/cpu/compile.h\""},
+      {"autotune/cpu/compile.cpp", "#include \"autotune/gpu/offline.h\""},
+      {"autotune/evidence/merge.h", "#include \"autotune/search/tuner.h\""},
+      {"autotune/search/search.cpp", "#include \"autotune/bench/compare.h\""},
+      {"autotune/search/search.cpp", "#include \"autotune/commands/search_command.h\""},
+      {"autotune/search/search.cpp", "#include \"kernels/support/options.h\""},
+      {"validation/exact/oracle.cpp", "#include \"validation/certificate/check.h\""},
+      {"validation/sweep/sweep.cpp", "#include \"validation/certificate/check.h\""},
+      {"validation/limits.h", "#include \"validation/exact/oracle.h\""},
+      {"validation/report/report.cpp", "#include \"approx/model/fit.h\""},
+      {"tests/gpu/checks.h", "#include \"autotune/gpu/driver.h\""},
+      {"autotune/space/space.cpp", "#include \"approx/model/fit.h\""},
+      {"autotune/space/space.cpp", "#include \"validation/certificate/check.h\""},
+      {"autotune/space/space.cpp", "#include <fmt/core.h>"},
+      {"autotune/space/space.cpp", "#include <CLI/CLI.hpp>"},
+      {"autotune/space/space.cpp", "#include <mpfr.h>"},
+      {"autotune/space/space.cpp", "#include <cuda_runtime.h>"},
   };
   for (const Case& arrow : forbidden) {
     EXPECT_EQ(violations(arrow.file, "#include <vector>\n" + arrow.include + "\n").size(), 1u) << arrow.file << ": " << arrow.include;
@@ -245,7 +292,13 @@ TEST(Layering, EachForbiddenArrowIsFound) {
       {"kernels/support/options.h", "#include <CLI/CLI.hpp>"},
       {"validation/certificate/check.cpp", "#include \"kernels/eval.h\""},
       {"validation/report/results.cpp", "#include \"autotune/records/database.h\""},
-      {"autotune/search/space.cpp", "#include <nlohmann/json.hpp>"},
+      {"validation/report/results.cpp", "#include \"validation/sweep/sweep.h\""},
+      {"validation/main.cpp", "#include \"validation/report/report_command.h\""},
+      {"validation/certificate/check.cpp", "#include \"validation/limits.h\""},
+      {"autotune/commands/merge_command.cpp", "#include \"kernels/support/options.h\""},
+      {"autotune/search/search.cpp", "#include \"autotune/measure/timing.h\""},
+      {"tests/gpu/gelu_checks.cuh", "#include \"tests/gpu/cases.cuh\""},
+      {"autotune/space/space.cpp", "#include <nlohmann/json.hpp>"},
       {"autotune/gpu/probe.cu", "#include <cuda_runtime.h>"},
       {"kernels/simd.h", "#include <immintrin.h>"},
       {"kernels/torch/operators.cpp", "#include <torch/csrc/stable/tensor.h>"},

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # The suite on machines that this one is not: tests that read what the machine is run under each pretence, and pass or are skipped.
 #
-#   foreign   the four below that it can be at once; which of them a failure is of, each alone tells
-#     family    a CPU of which the tuner has no model
+#   foreign   the three below that it can be at once; which of them a failure is of, each alone tells
 #     cores_64  64 cores, as far as programs ask for their number
 #     locale    German, where numbers have commas, and India's time
 #     user      not root, the checkout on a read-only file system, the build outside it
@@ -68,8 +67,6 @@ readers='^(kernels|kernels_fuzz|autotune|validation|attack|approx|system)\.'  # 
 timed='^(autotune|attack)\.|^system\.(command_line|interrupt|own_function|wrapper)_test'  # of how long something takes
 
 # What a command is put behind, by the machine it is to see: the array of that name. Each function says what it lacks.
-family=(env "OUTGRAD_CPU_MODEL=26,2")
-
 see_cores_64() {
   # What C++ and OpenMP go by. Threads that wait give way: there are not as many cores as they take for granted.
   cc -shared -fPIC -O1 -o "$scratch/cores.so" -x c - <<'END'
@@ -113,9 +110,8 @@ see_user() {
 for machine in "$@"; do
   case $machine in
     foreign)
-      if see_cores_64 && see_locale && see_user; then suite "$build" "$readers" "${user[@]}" "${family[@]}" "${cores_64[@]}" "${locale[@]}"; fi
+      if see_cores_64 && see_locale && see_user; then suite "$build" "$readers" "${user[@]}" "${cores_64[@]}" "${locale[@]}"; fi
       ;;
-    family) suite "$build" '^autotune\.' "${family[@]}" ;;
     cores_1)
       core=$(taskset -cp $$ | sed -E 's/.*: ([0-9]+).*/\1/')  # one that this process may run on
       suite "$build" "$readers" taskset -c "$core"

@@ -11,7 +11,7 @@ fail() {
 }
 
 make_sandbox() {  # make_sandbox REPOSITORY
-  mkdir -p "$sandbox"/{build,approx/specs,kernels/generated,autotune,validation/report/sections,notebooks_data/{activations,checkpoints}}
+  mkdir -p "$sandbox"/{build,approx/specs,kernels/generated,autotune/commands,validation/report/sections,notebooks_data/{activations,checkpoints}}
   cp "$1/outgrad" "$1/.gitignore" "$sandbox"
   cp "$1"/validation/report/*.{py,css,j2} "$sandbox/validation/report"
   cp "$1"/validation/report/sections/*.py "$sandbox/validation/report/sections"
@@ -23,7 +23,7 @@ make_sandbox() {  # make_sandbox REPOSITORY
     echo "{\"name\": \"$name\"}" >"$sandbox/approx/specs/$name.json"
   done
   echo '#pragma once' >"$sandbox/kernels/eval.h"
-  echo 'int main() {}' >"$sandbox/autotune/tune_main.cpp"
+  echo 'int main() {}' >"$sandbox/autotune/commands/tune_main.cpp"
   echo weights >"$sandbox/notebooks_data/checkpoints/model.npz"
   echo histogram >"$sandbox/notebooks_data/activations/all-MiniLM-L6-v2.json"
   export OUTGRAD_BUILD_DIR=$sandbox/build STAND_IN_LOG=$sandbox/build/log

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""autotune/gpu/torch_peer.py without PyTorch: its arithmetic, its rows and its table over a stand-in for the module, on both of its devices; and what it
+"""tests/gpu/torch_peer.py without PyTorch: its arithmetic, its rows and its table over a stand-in for the module, on both of its devices; and what it
 refuses. Where PyTorch is importable, a look whether all of it runs. usage: torch_peer_test.py REPOSITORY BUILD"""
 import contextlib
 import importlib.util
@@ -14,7 +14,7 @@ import types
 import unittest
 import unittest.mock
 
-SCRIPT = pathlib.Path(sys.argv[1]) / "autotune/gpu/torch_peer.py"
+SCRIPT = pathlib.Path(sys.argv[1]) / "tests/gpu/torch_peer.py"
 spec = importlib.util.spec_from_file_location("torch_peer", SCRIPT)
 peer = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(peer)

@@ -6,10 +6,10 @@
 
 #include <cstring>
 
-#include "autotune/device.h"
-#include "autotune/isolate.h"
-#include "autotune/records/tuned_header.h"
-#include "autotune/workload.h"
+#include "autotune/evidence/tuned_header.h"
+#include "autotune/measure/device.h"
+#include "autotune/measure/isolate.h"
+#include "autotune/measure/workload.h"
 #include "kernels/fits.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"

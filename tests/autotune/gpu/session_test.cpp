@@ -14,11 +14,11 @@
 
 #include <gtest/gtest.h>
 
-#include "autotune/isolate.h"
+#include "autotune/commands/tune_command.h"
+#include "autotune/measure/isolate.h"
+#include "autotune/measure/verify.h"
+#include "autotune/measure/workload.h"
 #include "autotune/records/database.h"
-#include "autotune/tune_command.h"
-#include "autotune/verify.h"
-#include "autotune/workload.h"
 #include "kernels/fits.h"
 #include "kernels/host/functions.h"
 #include "kernels/support/errors.h"

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "autotune/records/merge.h"
+#include "autotune/evidence/merge.h"
 #include "kernels/host/errors.h"
 
 namespace {
@@ -59,7 +59,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 #include <fstream>
 #include <string_view>
 
-#include "autotune/records/exchange.h"
+#include "autotune/evidence/exchange.h"
 #include "kernels/support/files.h"
 #include "tests/autotune/records/tuning_records.h"
 #include "tests/mutator.h"

@@ -14,9 +14,9 @@
 #include <functional>
 #include <map>
 
-#include "autotune/records/exchange.h"
-#include "autotune/records/merge.h"
-#include "autotune/tune_command.h"
+#include "autotune/commands/tune_command.h"
+#include "autotune/evidence/exchange.h"
+#include "autotune/evidence/merge.h"
 #include "kernels/support/files.h"
 
 namespace outgrad::autotune {

@@ -5,9 +5,9 @@
 
 #include <filesystem>
 
-#include "autotune/problem.h"
+#include "autotune/evidence/merge.h"
 #include "autotune/records/database.h"
-#include "autotune/records/merge.h"
+#include "autotune/space/problem.h"
 #include "kernels/host/errors.h"
 #include "kernels/support/files.h"
 #include "tests/autotune/records/tuning_records.h"

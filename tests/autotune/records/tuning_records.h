@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "autotune/evidence/merge.h"
+#include "autotune/measure/timing.h"
 #include "autotune/records/database.h"
-#include "autotune/records/merge.h"
-#include "autotune/timing.h"
 
 namespace outgrad::autotune {
 

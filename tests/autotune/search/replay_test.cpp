@@ -5,8 +5,8 @@
 
 #include <cmath>
 
-#include "autotune/tune_command.h"
-#include "autotune/variant.h"
+#include "autotune/commands/tune_command.h"
+#include "autotune/space/variant.h"
 #include "kernels/support/files.h"
 #include "tests/autotune/search/synthetic_recording.h"
 
@@ -114,12 +114,8 @@ TEST(ReplayCommand, RefusesWhatDoesNotGoTogether) {
       {{"--device", device, "--evaluations", "0"}, "--evaluations"},
       {{"--device", device, "--kernel", "gelu_backward"}, "--format"},
       {{"--device", device, "--kernel", "gelu_backward", "--format", "f32"}, "only a database"},
-      {{"--device", "cpu", "--shares", "5"}, "--shares: does not go with"},
-      {{"--study", folder / "cache.json", "--device", "cpu"}, "--device: does not go with --study"},
-      {{"--study"}, "--study: 1 required VALUE missing"},
-      {{"--study", folder / "cache.json", "--shares", "5,x"}, "'x'"},
-      {{"--study", folder / "cache.json", "--shares", "101"}, "'101'"},
-      {{"--study", folder / "cache.json", folder / "cache.json"}, "two files"},
+      {{"--device", "cpu", "--passes", "5"}, "--passes: does not go with"},
+      {{"--merge"}, "--merge: 1 required VALUE missing"},
   };
   for (const auto& [args, expected] : wrong) {
     try {

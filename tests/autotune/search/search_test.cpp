@@ -10,7 +10,8 @@
 #include <map>
 #include <set>
 
-#include "autotune/executor.h"
+#include "autotune/measure/device.h"
+#include "autotune/measure/executor.h"
 #include "autotune/records/database.h"
 #include "kernels/support/files.h"
 

@@ -9,7 +9,7 @@
 #include <stdexcept>
 
 #include "autotune/search/replay.h"
-#include "autotune/search/study.h"
+#include "kernels/support/statistics.h"
 #include "tests/autotune/search/synthetic_recording.h"
 
 namespace outgrad::autotune {
@@ -108,7 +108,7 @@ double median_share(const std::string& name, const Recording& recording, std::si
     const auto strategy = make_strategy(name, recording.points, seed);
     shares.push_back(share_of_optimum(recording, replay(recording, *strategy, evaluations, batch), evaluations));
   }
-  return median_over_seeds(shares).median;
+  return kernels::median(std::move(shares));
 }
 
 TEST(Strategy, GuidedOnesBeatChanceAndTheDefaultReachesTheOptimum) {

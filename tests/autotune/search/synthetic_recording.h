@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "autotune/records/exchange.h"
+#include "autotune/evidence/exchange.h"
 
 namespace outgrad::autotune {
 

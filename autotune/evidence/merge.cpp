@@ -1,0 +1,535 @@
+// Union, meta-analysis, published files.
+#include "autotune/evidence/merge.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <tuple>
+
+#include "kernels/support/digest.h"
+#include "kernels/support/files.h"
+
+namespace outgrad::autotune {
+namespace {
+
+using kernels::i64;
+using nlohmann::json;
+
+// ---- records as published
+
+// Six significant digits, of which an interval of a ratio has three that mean something.
+double rounded(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.6g", value);
+  return std::strtod(text, nullptr);
+}
+
+void round_off(std::optional<double>& figure) {
+  if (figure) figure = std::isfinite(*figure) ? std::optional(rounded(*figure)) : std::nullopt;
+}
+
+// The words that are no paths.
+std::string without_paths(const std::string& words) {
+  std::istringstream text(words);
+  std::string kept;
+  for (std::string word; text >> word;)
+    if (word.find('/') == std::string::npos) kept += (kept.empty() ? "" : " ") + word;
+  return kept;
+}
+
+// Rounds that a record's interval rests on: of the final ones, less those that the ceiling disowns.
+i64 rounds_of(const Record& record) {
+  if (record.rounds) return *record.rounds;
+  const i64 all = record.final.ns ? static_cast<i64>(record.final.ns->size()) : 0;
+  return all - std::min(all, record.discarded_rounds.value_or(0));
+}
+
+// ---- the union
+
+// Where a record stands among others: by problem, then variant, then content.
+using Place = std::tuple<std::string, SourceHashes, ProblemRecord, std::string, std::string>;
+Place place_of(const Record& r, const std::string& line) { return {line_of(to_json(r.run.device)), r.run.hashes, r, r.variant, line}; }
+
+// ---- intervals
+
+// z such that a normal variable lies within z deviations of its mean with this probability, by bisection of erf.
+double normal_quantile(double confidence) {
+  double low = 0, high = 10;  // beyond any confidence below 1 that a double holds
+  for (int step = 0; step < 60; ++step) {
+    const double middle = (low + high) / 2;
+    (std::erf(middle / std::sqrt(2.0)) < confidence ? low : high) = middle;
+  }
+  return (low + high) / 2;
+}
+
+struct Estimate {
+  double median, low, high, deviation;  // of the logarithm
+  i64 rounds;
+};
+
+Estimate estimate_of(const Record& record) {
+  const SpeedupRecord& speedup = *record.speedup;
+  // Two runs of one binary differ by more than this, by where its pages lie: an interval cannot be trusted to be narrower.
+  constexpr double kLeastDeviation = 1e-3;
+  const double low = std::log(speedup.low), high = std::log(speedup.high);
+  // A bootstrap's interval need not hold the median of few rounds.
+  const double median = std::clamp(std::log(speedup.median), low, high);
+  const double z = normal_quantile(speedup.confidence.value_or(kConfidence));
+  return {median, low, high, std::max((high - low) / (2 * z), kLeastDeviation), rounds_of(record)};
+}
+
+Interval pooled(const std::vector<Estimate>& estimates) {
+  const auto& first = estimates.front();
+  if (estimates.size() == 1) return {std::exp(first.median), std::exp(first.low), std::exp(first.high)};
+  const auto mean = [&](double between) {  // and its variance
+    double weights = 0, sum = 0;
+    for (const Estimate& e : estimates) {
+      const double weight = 1 / (e.deviation * e.deviation + between);
+      weights += weight;
+      sum += weight * e.median;
+    }
+    return std::pair(sum / weights, 1 / weights);
+  };
+  const double fixed = mean(0).first;
+  double q = 0, weights = 0, squares = 0;
+  for (const Estimate& e : estimates) {
+    const double weight = 1 / (e.deviation * e.deviation);
+    q += weight * (e.median - fixed) * (e.median - fixed);
+    weights += weight;
+    squares += weight * weight;
+  }
+  const double between = std::max(0.0, (q - static_cast<double>(estimates.size() - 1)) / (weights - squares / weights));
+  const auto [centre, variance] = mean(between);
+  const double reach = normal_quantile(kConfidence) * std::sqrt(variance);
+  double least = first.low, most = first.high;
+  for (const Estimate& e : estimates) least = std::min(least, e.low), most = std::max(most, e.high);
+  const double low = std::max(centre - reach, least), high = std::min(centre + reach, most);
+  return {std::exp(std::clamp(centre, low, high)), std::exp(low), std::exp(high)};
+}
+
+bool exclude_each_other(const std::vector<Estimate>& estimates) {
+  double highest_low = -INFINITY, lowest_high = INFINITY;
+  for (const Estimate& e : estimates) highest_low = std::max(highest_low, e.low), lowest_high = std::min(lowest_high, e.high);
+  return highest_low > lowest_high;
+}
+
+// A variant of whatever device, fits of headers included, which have names of their own choice.
+std::string identity_of(const Record& record) { return record.variant + (record.fit.sha256.empty() ? "" : " " + record.fit.sha256); }
+
+// Whether a rejection says something of the variant itself, rather than of a compiler, a budget or the memory that was free that day.
+bool bars(const Record& record) {
+  const std::string& reason = record.rejected.reason;
+  return record.state == "rejected" && (reason == "wrong answer" || reason == "crashed" || reason == "hung");
+}
+
+// One problem's records, as published, and what is known of the runs they are of.
+ProblemEvidence weigh_problem(std::vector<Record> records) {
+  const Record& any = records.front();
+  ProblemEvidence problem;
+  static_cast<ProblemRecord&>(problem) = any;
+  problem.device = *device_key(any.run.device), problem.sources = any.run.hashes;
+  for (const Record& record : records) problem.elements = std::max(problem.elements, record.elements);  // rejected ones have none
+
+  std::map<std::string, std::vector<Record>> by_variant;
+  std::set<std::string> claimed;
+  std::string first;  // the default's identity
+  for (Record& record : records) {
+    const std::string identity = identity_of(record);
+    if (record.is_default == true) problem.baseline = record.variant, first = identity;
+    if (record.winner == true) claimed.insert(identity);
+    by_variant[identity].push_back(std::move(record));
+  }
+  for (auto& [identity, measurements] : by_variant) {
+    VariantEvidence evidence;
+    std::vector<Estimate> estimates;
+    i64 most = -1;
+    bool timed = false;
+    for (const Record& record : measurements) {
+      const bool measured = record.state == "timed" && record.speedup && rounds_of(record) > 0;
+      if (measured) estimates.push_back(estimate_of(record));
+      timed |= record.state == "timed";
+      if (bars(record)) evidence.barred = record.rejected.reason;
+      if (const i64 rounds = measured ? rounds_of(record) : 0; rounds > most) most = rounds, evidence.record = record;
+    }
+    if (!estimates.empty()) {
+      evidence.speedup = pooled(estimates);
+      evidence.heterogeneous = exclude_each_other(estimates);
+      evidence.runs = static_cast<int>(estimates.size());
+      for (const Estimate& estimate : estimates) evidence.rounds += static_cast<int>(estimate.rounds);
+    }
+    if (evidence.heterogeneous)
+      problem.conflicts.push_back(evidence.name() + ": " + std::to_string(evidence.runs) + " runs exclude each other: together " +
+                                  interval_text(evidence.speedup));
+    if (timed && !evidence.barred.empty())
+      problem.conflicts.push_back(evidence.name() + ": timed in one run, rejected in another (" + evidence.barred + "): barred");
+    const bool is_default = identity == first && !first.empty();
+    problem.variants.insert(is_default ? problem.variants.begin() : problem.variants.end(), std::move(evidence));
+  }
+
+  // Without a default there is nothing to be better than.
+  if (first.empty()) return problem;
+  const json& normal = problem.variants.front().record.parameters;
+  std::vector<Contender> contenders;
+  std::vector<std::size_t> index;
+  for (std::size_t i = 0; i < problem.variants.size(); ++i) {
+    const VariantEvidence& evidence = problem.variants[i];
+    if (i > 0 && (!evidence.barred.empty() || evidence.rounds < kLeastRounds)) continue;
+    contenders.push_back(
+        {evidence.speedup, error_order(bounds_from(evidence.record.fit)), changes_between(evidence.record.parameters, normal), evidence.name()});
+    index.push_back(i);
+  }
+  problem.winner = index[best(contenders)];
+  problem.gain = problem.winner > 0;
+  if (claimed.size() > 1)
+    problem.conflicts.push_back(std::to_string(claimed.size()) + " winners in as many runs: by evidence " +
+                                (problem.gain ? problem.variants[problem.winner].name() : std::string("the default stays")));
+  return problem;
+}
+
+// ---- published files
+
+// One of a variant's runs: the one with the most rounds first, the same choice whatever the order they come in.
+std::vector<Record> most_telling(std::vector<Record> records, std::size_t count) {
+  std::sort(records.begin(), records.end(), [](const Record& a, const Record& b) {
+    const i64 left = rounds_of(a), right = rounds_of(b);
+    return left != right ? left > right : line_of(a) < line_of(b);
+  });
+  if (records.size() > count) records.resize(count);
+  return records;
+}
+
+}  // namespace
+
+Record reviewable(const Record& record) {
+  Record kept;
+  kept.run = record.run;
+  kept.run.device.others = nullptr;
+  for (std::string* words : {&kept.run.compiler, &kept.run.flags}) *words = without_paths(*words);
+  static_cast<ProblemRecord&>(kept) = record;
+  kept.variant = record.variant, kept.state = record.state, kept.baseline = record.baseline, kept.parameters = record.parameters;
+  if (record.is_default == true) kept.is_default = true;
+  if (record.winner == true) kept.winner = true;
+  if (record.gain == true) kept.gain = true;
+  kept.fit = record.fit;
+  kept.fit.others = nullptr;
+  kept.rejected.stage = record.rejected.stage, kept.rejected.reason = record.rejected.reason;
+  kept.ceiling.name = record.ceiling.name;
+  if (const i64 rounds = rounds_of(record); rounds > 0) kept.rounds = rounds;
+  kept.gb_per_s = record.gb_per_s, kept.share_of_ceiling = record.share_of_ceiling;
+  for (std::optional<double>* figure : {&kept.gb_per_s, &kept.share_of_ceiling}) round_off(*figure);
+  if (const auto& speedup = record.speedup) {
+    kept.speedup = {{rounded(speedup->median), rounded(speedup->low), rounded(speedup->high)}, speedup->confidence};
+    round_off(kept.speedup->confidence);
+  }
+  return kept;
+}
+
+std::string published_text(const std::vector<Record>& records) {
+  constexpr std::size_t kNameDigits = 12;
+  std::map<std::string, std::vector<Record>> runs;  // by what they share
+  for (const Record& record : records) runs[line_of(to_json(record.run))].push_back(record);
+  std::string text;
+  for (const auto& [shared, own] : runs) {
+    const std::string name = kernels::sha256(shared).substr(0, kNameDigits);
+    text += line_of(run_line(own.front().run, name)) + '\n';
+    for (const Record& record : own) text += line_of(line_of_run(record, name)) + '\n';
+  }
+  return text;
+}
+
+std::vector<Record> united(std::vector<Record> records) {
+  std::map<Place, Record> all;
+  for (Record& record : records) {
+    const std::string line = line_of(record);
+    const Place place = place_of(record, line);
+    all.emplace(place, std::move(record));
+  }
+  std::set<std::string> whole;  // what lines that are more than published would be published as
+  std::vector<std::string> published;
+  for (const auto& [place, record] : all) {
+    published.push_back(record.is_of_a_variant() ? line_of(reviewable(record)) : std::string());
+    if (!published.back().empty() && published.back() != std::get<4>(place)) whole.insert(published.back());
+  }
+  std::vector<Record> kept;
+  std::size_t i = 0;
+  for (auto& [place, record] : all) {
+    const bool is_published = std::get<4>(place) == published[i];
+    if (!is_published || whole.count(published[i]) == 0) kept.push_back(std::move(record));
+    ++i;
+  }
+  return kept;
+}
+
+int changes_between(const json& parameters, const json& default_parameters) {
+  int changes = 0;
+  for (const auto& [key, value] : parameters.items()) {
+    const auto usual = default_parameters.find(key);
+    changes += usual == default_parameters.end() || *usual != value ? 1 : 0;
+  }
+  return changes;
+}
+
+std::size_t best(std::span<const Contender> contenders) {
+  std::size_t leader = 0;
+  for (std::size_t i = 1; i < contenders.size(); ++i)
+    if (const double low = contenders[i].speedup.low; low > 1 && (leader == 0 || low > contenders[leader].speedup.low)) leader = i;
+  if (leader == 0) return 0;
+  const auto merit = [&](std::size_t i) {
+    const Contender& c = contenders[i];
+    return std::tuple(c.error, c.changes, -c.speedup.low, std::string_view(c.name));
+  };
+  std::size_t chosen = leader;
+  for (std::size_t i = 1; i < contenders.size(); ++i) {
+    const bool ties = contenders[i].speedup.low > 1 && contenders[i].speedup.median >= contenders[leader].speedup.low;
+    if (ties && merit(i) < merit(chosen)) chosen = i;
+  }
+  return chosen;
+}
+
+std::string interval_text(const Interval& interval) {
+  char text[80];
+  std::snprintf(text, sizeof text, "%.3fx [%.3f, %.3f]", interval.median, interval.low, interval.high);
+  return text;
+}
+
+std::string VariantEvidence::name() const { return one_line(record.variant); }
+
+std::string ProblemEvidence::name() const {
+  const std::string size = rows > 0 && cols > 0 ? std::to_string(rows) + "x" + std::to_string(cols) : std::to_string(elements);
+  return one_line(kernel + "." + format + "." + size);
+}
+
+bool is_eligible(const Record& record, Accuracy accuracy) {
+  return !is_of_an_earlier_rule(record) && (accuracy == Accuracy::kAny || record.fit.as_accurate.value_or(true));
+}
+
+std::vector<ProblemEvidence> weigh(const std::vector<Record>& records, Accuracy accuracy) {
+  using Run = std::tuple<std::string, std::string, std::string, i64, i64>;  // and problem, whatever its length
+  struct Weighed {
+    Record record;
+    Run run;
+  };
+  std::set<std::string> seen;  // one measurement counts once, published or whole
+  std::vector<Weighed> all;
+  std::map<Run, std::string> baselines;  // the default's name, by run and problem
+  for (const Record& record : records) {
+    if (!record.is_of_a_variant() || record.state == "predicted" || !is_eligible(record, accuracy)) continue;
+    const auto key = device_key(record.run.device);
+    if (!key || key->predicted) continue;
+    Record kept = reviewable(record);
+    if (!seen.insert(line_of(kept)).second) continue;
+    const Run run{line_of(to_json(kept.run)), kept.kernel, kept.format, kept.rows, kept.cols};
+    if (kept.is_default == true) baselines[run] = kept.variant;
+    all.push_back({std::move(kept), run});
+  }
+  // A rejected variant has no array length: it is of every length that its run measured, and those of one run are the same.
+  std::map<Run, i64> lengths;
+  for (const Weighed& one : all)
+    if (one.record.elements > 0) lengths[one.run] = one.record.elements;
+
+  using Key = std::tuple<std::string, SourceHashes, ProblemRecord, std::string>;  // device, and the default
+  std::map<Key, std::vector<Record>> problems;
+  for (Weighed& one : all) {
+    const Record& r = one.record;
+    ProblemRecord sized = r;
+    if (sized.elements == 0) sized.elements = lengths[one.run];
+    const Key key{device_key(r.run.device)->device, r.run.hashes, sized, r.baseline.empty() ? baselines[one.run] : r.baseline};
+    problems[key].push_back(std::move(one.record));
+  }
+  // What a variant did in one length bars it in every one.
+  std::map<std::pair<Key, std::string>, Record> barred;
+  const auto any_length = [](const Key& key) {
+    const auto& [device, sources, problem, baseline] = key;
+    return Key{device, sources, {problem.kernel, problem.format}, ""};
+  };
+  for (const auto& [key, members] : problems)
+    for (const Record& record : members)
+      if (bars(record)) barred.emplace(std::pair(any_length(key), identity_of(record)), record);
+  std::vector<ProblemEvidence> weighed;
+  for (auto& [key, members] : problems) {
+    if (std::none_of(members.begin(), members.end(), [](const Record& r) { return r.state == "timed"; })) continue;
+    std::set<std::string> there;
+    for (const Record& record : members) there.insert(identity_of(record));
+    for (const std::string& identity : there)
+      if (const auto found = barred.find({any_length(key), identity}); found != barred.end()) members.push_back(found->second);
+    std::sort(members.begin(), members.end(), [](const Record& a, const Record& b) { return line_of(a) < line_of(b); });  // sums in one order
+    weighed.push_back(weigh_problem(std::move(members)));
+  }
+  return weighed;
+}
+
+std::vector<std::string> databases_in(const std::string& folder) {
+  std::vector<std::string> paths;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
+    if (entry->path().extension() == ".jsonl") paths.push_back(entry->path().string());
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+std::string published_folder() { return source_root() + "/notebooks_data/tuned"; }
+
+std::vector<Published> publish(const std::vector<Record>& records, const std::vector<SourceHashes>& present, const std::string& folder, Accuracy accuracy) {
+  kernels::create_folder(folder);
+  std::error_code error;
+  const kernels::Descriptor lock(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (lock.get() < 0) throw kernels::IoError(folder, "open", errno);
+  while (::flock(lock.get(), LOCK_EX) != 0)
+    if (errno != EINTR) throw kernels::IoError(folder, "lock", errno);
+
+  std::map<std::string, std::vector<Record>> devices;  // by slug
+  for (const Record& record : records) {
+    const auto key = record.is_of_a_variant() ? device_key(record.run.device) : std::nullopt;
+    if (key && !key->predicted) devices[key->slug()].push_back(reviewable(record));
+  }
+  std::vector<Published> files;
+  for (auto& [slug, own] : devices) {
+    Published file{folder + "/" + slug + ".jsonl"};
+    const std::string before = std::filesystem::exists(file.path, error) ? kernels::read_file(file.path) : "";
+    for (const Record& record : parse_database(file.path, before).records) own.push_back(reviewable(record));
+    const std::vector<Record> all = united(std::move(own));
+
+    // Of each shape the evidence of one version of the sources: the present one, else the one with the most rounds.
+    std::map<ProblemRecord, std::vector<ProblemEvidence>> shapes;
+    for (ProblemEvidence& problem : weigh(all, accuracy)) {
+      std::vector<ProblemEvidence>& chosen = shapes[problem];
+      const auto weight = [&](const ProblemEvidence& p) {
+        const bool is_present = std::find(present.begin(), present.end(), p.sources) != present.end();
+        int rounds = 0;
+        for (const VariantEvidence& evidence : p.variants) rounds += evidence.rounds;
+        return std::tuple(is_present, rounds, p.sources.kernels, p.sources.coefficients);
+      };
+      if (!chosen.empty() && chosen.front().sources != problem.sources) {
+        if (weight(problem) < weight(chosen.front())) continue;
+        chosen.clear();
+      }
+      chosen.push_back(std::move(problem));
+    }
+    const auto selection = [&](std::size_t variants, std::size_t runs) {
+      std::vector<Record> kept;
+      for (const auto& [shape, versions] : shapes) {
+        for (const ProblemEvidence& problem : versions) {
+          std::vector<std::pair<double, std::string>> ranked;  // by lower bound, highest first
+          std::set<std::string> wanted;
+          for (std::size_t i = 0; i < problem.variants.size(); ++i) {
+            const VariantEvidence& evidence = problem.variants[i];
+            const std::string identity = identity_of(evidence.record);
+            if (i == 0 || i == problem.winner || !evidence.barred.empty())
+              wanted.insert(identity);
+            else if (evidence.rounds > 0)
+              ranked.push_back({-evidence.speedup.low, identity});
+          }
+          std::sort(ranked.begin(), ranked.end());
+          for (std::size_t i = 0; i < ranked.size() && i < variants; ++i) wanted.insert(ranked[i].second);
+          std::map<std::string, std::vector<Record>> by_variant;
+          for (const Record& record : all) {
+            const bool here = record.kernel == problem.kernel && record.format == problem.format && record.rows == problem.rows &&
+                              record.cols == problem.cols && record.run.hashes == problem.sources;
+            const bool counts = bars(record) || (rounds_of(record) > 0 && record.elements == problem.elements);
+            if (const std::string identity = identity_of(record); here && counts && wanted.count(identity) != 0) by_variant[identity].push_back(record);
+          }
+          for (auto& [identity, measurements] : by_variant)
+            for (Record& record : most_telling(std::move(measurements), runs)) kept.push_back(std::move(record));
+        }
+      }
+      return united(std::move(kept));
+    };
+    constexpr std::size_t kMostVariants = 4, kMostRuns = 8;  // beside the default and the winner
+    std::string text;
+    for (std::size_t variants = kMostVariants, runs = kMostRuns;;) {
+      const std::vector<Record> kept = selection(variants, runs);
+      text = published_text(kept);
+      file.records = kept.size();
+      if (text.size() < kMostPublishedBytes || (variants == 0 && runs == 1)) break;
+      if (runs > 2 || variants == 0)
+        --runs;
+      else
+        --variants;
+    }
+    file.problems = shapes.size();
+    file.bytes = text.size();
+    file.changed = text != before;
+    if (file.changed) kernels::write_file(file.path, text);
+    files.push_back(std::move(file));
+  }
+  return files;
+}
+
+Database known_records(const DeviceKey& device, Rung farthest, const std::string& folder) {
+  Database known;
+  std::map<Rung, std::vector<Record>> rungs;
+  for (const std::string& path : databases_in(folder)) {
+    try {
+      Database file = load_database(path);
+      known.warnings.insert(known.warnings.end(), file.warnings.begin(), file.warnings.end());
+      for (Record& record : file.records) {
+        const auto key = device_key(record.run.device);
+        if (!key) continue;
+        if (const Rung rung = rung_of(device, *key); rung <= farthest) rungs[rung].push_back(std::move(record));
+      }
+    } catch (const kernels::SpecError& newer) {
+      known.warnings.push_back(newer.what());
+    } catch (const kernels::IoError& unreadable) {
+      known.warnings.push_back(unreadable.what());
+    }
+  }
+  for (auto& [rung, records] : rungs) std::move(records.begin(), records.end(), std::back_inserter(known.records));
+  return known;
+}
+
+Database known_records(const DeviceKey& device, Rung farthest) {
+  try {
+    return known_records(device, farthest, published_folder());
+  } catch (const kernels::EnvironmentError&) {  // a program away from its sources has nothing published
+    return {};
+  }
+}
+
+std::vector<json> seed_parameters(const std::vector<Record>& records, const DeviceKey& device, const SourceHashes& sources, const std::string& kernel,
+                                  const std::string& format, i64 elements, std::size_t count, Accuracy accuracy) {
+  struct Seed {
+    std::tuple<int, bool, bool, double, double, std::string> rank;  // rung, other sources, predicted, distance in size, slowness, text
+    json parameters;
+  };
+  const auto distance = [&](i64 size) {
+    return size > 0 && elements > 0 ? std::fabs(std::log2(static_cast<double>(size) / static_cast<double>(elements))) : 0.0;
+  };
+  std::vector<Seed> seeds;
+  for (const ProblemEvidence& problem : weigh(records, accuracy)) {
+    if (problem.kernel != kernel || problem.format != format) continue;
+    const bool others = problem.sources != sources;
+    const int rung = static_cast<int>(rung_of(device, problem.device));
+    for (std::size_t i = 0; i < problem.variants.size(); ++i) {
+      const VariantEvidence& evidence = problem.variants[i];
+      const json& parameters = evidence.record.parameters;
+      if (!evidence.barred.empty() || evidence.rounds == 0 || parameters.empty()) continue;
+      const double slowness = i == problem.winner && !problem.baseline.empty() ? -INFINITY : -evidence.speedup.low;
+      seeds.push_back({{rung, others, false, distance(problem.elements), slowness, line_of(parameters)}, parameters});
+    }
+  }
+  for (const Record& record : records) {
+    const auto key = device_key(record.run.device);
+    const auto& ns = record.predicted.ns_per_element;
+    if (!key || !key->predicted || record.parameters.empty() || !ns || record.kernel != kernel || record.format != format) continue;
+    seeds.push_back({{static_cast<int>(rung_of(device, *key)), false, true, 0, *ns, line_of(record.parameters)}, record.parameters});
+  }
+  std::sort(seeds.begin(), seeds.end(), [](const Seed& a, const Seed& b) { return a.rank < b.rank; });
+  std::vector<json> chosen;
+  std::set<std::string> there;
+  for (Seed& seed : seeds)
+    if (chosen.size() < count && there.insert(std::get<std::string>(seed.rank)).second) chosen.push_back(std::move(seed.parameters));
+  return chosen;
+}
+
+}  // namespace outgrad::autotune

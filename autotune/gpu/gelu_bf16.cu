@@ -1,4 +1,0 @@
-// GELU and bias + GELU in bf16.
-#include "autotune/gpu/gelu_checks.cuh"
-
-OUTGRAD_GELU_CHECKS(outgrad::kernels::BF16)

@@ -1,4 +1,0 @@
-// The norms in f16.
-#include "autotune/gpu/norm_checks.cuh"
-
-OUTGRAD_NORM_CHECKS(outgrad::kernels::F16)

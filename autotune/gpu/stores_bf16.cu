@@ -1,4 +1,0 @@
-// What is kept in fewer bits, in bf16.
-#include "autotune/gpu/stores.cuh"
-
-OUTGRAD_STORE_LAUNCHES(outgrad::kernels::BF16)

@@ -1,4 +1,0 @@
-// What is kept in fewer bits, in f16.
-#include "autotune/gpu/stores.cuh"
-
-OUTGRAD_STORE_LAUNCHES(outgrad::kernels::F16)

@@ -1,0 +1,333 @@
+// A tuned header is really what a build with it runs: by the name and the rung it reports, and by what it visibly does. Its text depends on
+// the choices alone.
+#include "autotune/evidence/tuned_header.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+
+#include "autotune/cpu/compile.h"
+#include "autotune/measure/device.h"
+#include "autotune/records/database.h"
+#include "kernels/host/errors.h"
+#include "kernels/host/identity.h"
+#include "kernels/support/files.h"
+#include "tests/autotune/records/tuning_records.h"
+
+namespace outgrad::autotune {
+namespace {
+
+using kernels::i64;
+using nlohmann::json;
+
+const DeviceKey kHere = device_key(device_record(identify_cpu())).value();
+
+// Of a norm's forward where there is no fit.
+json cpu_parameters(int threads, const char* fit, int vector_bits = kernels::kBestVectorBits) {
+  if (fit == nullptr) return {{"threads", threads}, {"vector_bits", vector_bits}, {"task_elements", 4096}, {"prefetch", "second_level"}};
+  json parameters = {{"threads", threads},         {"vector_bits", vector_bits}, {"unroll", 1},
+                     {"block_elements", 3 * 1024}, {"streaming_stores", false},  {"table", "memory"}};
+  parameters["fit"] = fit;
+  return parameters;
+}
+
+// Of 16-bit codes.
+json code_parameters(int threads) {
+  return {{"threads", threads}, {"vector_bits", kernels::kBestVectorBits}, {"block_elements", 2 * 1024}, {"streaming_stores", false}};
+}
+
+TunedChoice choice(const Problem& problem, const DeviceKey& device, const std::string& name, const json& parameters) {
+  return {problem, device, name, parameters, "", kernels::Evidence::measured, {1.5, 1.25, 2}, "", ""};
+}
+
+// For each size in turn, in a process of its own (threads that a smaller team leaves behind end when they like): the variant's name, the
+// rung, and how many threads the process has once the kernel has run.
+constexpr const char* kProgram = R"(
+#include <cstdio>
+#include <filesystem>
+#include <iterator>
+#include <vector>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "kernels/host/api.h"
+using namespace outgrad::kernels;
+
+int tasks() { const std::filesystem::directory_iterator all("/proc/self/task"); return static_cast<int>(std::distance(begin(all), end(all))); }
+
+template <class Table>
+void say(i64 rows, i64 n) {
+  const tuned::Tuning tuning = tuned::tuning_of<Table>(rows, n);
+  std::printf("%s, %s, %d\n", tuning.entry->variant, name_of(tuning.found.rung), tasks());
+}
+
+template <class T>
+void gelu(i64 n) {
+  std::vector<T> dy(static_cast<std::size_t>(n)), y(dy.size());
+  std::vector<u32> mask(static_cast<std::size_t>(n / 32));
+  gelu_backward<T>(dy.data(), y.data(), mask.data(), dy.data(), n);
+  say<tuned::GeluBackward<T>>(1, n);
+}
+
+constexpr i64 kRows = 512, kCols = 1024;
+void layernorm() {
+  std::vector<F16> x(kRows * kCols);
+  std::vector<float> rstd(kRows);
+  tuned::layernorm_forward<F16>(x.data(), nullptr, nullptr, kRows, kCols, 1e-5f, x.data(), rstd.data());
+  say<tuned::LayernormForward<F16>>(kRows, kCols);
+}
+
+void alone(void (*work)()) {
+  if (fork() == 0) {
+    work();
+    std::fflush(stdout);
+    _exit(0);
+  }
+  int status;
+  wait(&status);
+}
+
+int main() {
+  alone([] { gelu<float>(1 << 18); });
+  alone([] { gelu<float>(1 << 20); });
+  alone([] { gelu<BF16>(1 << 20); });
+  alone(layernorm);
+  alone([] { say<tuned::RmsnormForward<F16>>(kRows, kCols); });
+}
+)";
+
+std::string output_of(const std::string& command) {
+  std::string text;
+  FILE* pipe = ::popen(command.c_str(), "r");
+  std::array<char, 4096> block;
+  while (pipe != nullptr && std::fgets(block.data(), block.size(), pipe) != nullptr) text += block.data();
+  return pipe != nullptr && ::pclose(pipe) == 0 ? text : "failed: " + text;
+}
+
+class Program {
+ public:
+  explicit Program(const std::string& header, const char* text = kProgram) {
+    kernels::write_file(folder_ / "tuned.h", header);
+    kernels::write_file(folder_ / "program.cpp", text);
+  }
+  // What the compiler says.
+  std::string compile(const std::string& flags, bool tuned = true) const {
+    const Toolchain toolchain = find_toolchain();
+    std::string compile;
+    for (const std::string& word : toolchain.compiler) compile += word + " ";
+    compile += "-std=c++20 -O1 -fopenmp -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror -I" + toolchain.source_root + " " +
+               folder_ / "program.cpp" + " " + flags + " -o " + folder_ / "program";
+    if (tuned) compile += " -DOUTGRAD_TUNED_HEADER='\"" + folder_ / "tuned.h" + "\"'";
+    return output_of(compile + " 2>&1");
+  }
+  std::string run(const std::string& flags, bool tuned = true) const {
+    EXPECT_EQ(compile(flags, tuned), "");
+    return output_of("OMP_NUM_THREADS=2 " + folder_ / "program");
+  }
+
+ private:
+  kernels::ScratchFolder folder_;
+};
+
+// Schedules that nobody would choose, told apart by their threads; the last line is of a kernel that does not run.
+TEST(TunedHeader, IsWhatABuildWithItRuns) {
+  const Problem gelu32{KernelId::kGeluBackward, FormatId::kF32}, gelu16{KernelId::kGeluBackward, FormatId::kBf16},
+      norm{KernelId::kLayernormForward, FormatId::kF16};
+  DeviceKey relative = kHere, cousin = kHere, stranger = kHere;
+  relative.device = cousin.device = stranger.device = "cpu: another \"processor\" \\ with many threads";
+  cousin.architecture = stranger.architecture = "cpu: another instruction set";
+  stranger.family = "cpu: 64-bit vectors";
+  const std::vector<TunedChoice> choices = {choice(gelu32.sized(1, 1 << 17), kHere, "small", cpu_parameters(3, "GeluF32")),
+                                            choice(gelu32.sized(1, 1 << 21), kHere, "large", cpu_parameters(4, "GeluF32Ulp")),
+                                            choice(gelu32.sized(1, 1 << 20), relative, "not mine", cpu_parameters(2, "GeluF32")),
+                                            choice(gelu16.sized(1, 1 << 20), relative, "a relative's", cpu_parameters(5, "GeluBf16")),
+                                            choice(gelu16.sized(1, 1 << 20), stranger, "a stranger's", cpu_parameters(2, "GeluBf16")),
+                                            choice(norm.sized(16, 1024), cousin, "a cousin's", cpu_parameters(6, nullptr))};
+  const Program program(tuned_header(choices, Backend::kCpu, "for a test", Accuracy::kAsDefault));
+  EXPECT_EQ(program.run("-march=native"),
+            "small, exact device, 3\nlarge, exact device, 4\na relative's, same architecture, 5\na cousin's, same family, 6\ndefault, default, 1\n");
+  EXPECT_EQ(program.run("-march=native", /*tuned=*/false),
+            "default, default, 2\ndefault, default, 2\ndefault, default, 2\ndefault, default, 2\ndefault, default, 1\n");
+}
+
+#if defined(__x86_64__)
+// On another instruction set the same processor is another device; what this unit cannot run is not compiled, and passed over.
+TEST(TunedHeader, NightlyUnitsOfANarrowerInstructionSetPassOverWiderVectors) {
+  if (kernels::kBestVectorBits < 512) GTEST_SKIP() << "needs a build with AVX-512";
+  const Problem gelu32{KernelId::kGeluBackward, FormatId::kF32}, gelu16{KernelId::kGeluBackward, FormatId::kBf16};
+  const std::vector<TunedChoice> choices = {choice(gelu32, {}, "wide", cpu_parameters(3, "GeluF32", 512)),
+                                            choice(gelu16, {}, "narrow", cpu_parameters(4, "GeluBf16", 256))};
+  const Program program(tuned_header(choices, Backend::kCpu, "for a test", Accuracy::kAsDefault));
+  EXPECT_EQ(program.run("-mavx2 -mfma -mf16c"), "default, default, 2\ndefault, default, 2\nnarrow, default, 4\ndefault, default, 2\ndefault, default, 1\n");
+  EXPECT_EQ(program.run("-march=native"), "wide, default, 3\nwide, default, 3\nnarrow, default, 4\ndefault, default, 2\ndefault, default, 1\n");
+}
+#endif
+
+// Both kernels of codes, through their entry points and through the catalogue, in the schedule of the header; what the parameters do not have
+// keeps the schedule's own default.
+TEST(TunedHeader, KernelsOfCodesRunByItsTables) {
+  const Problem forward{KernelId::kGeluForwardCode, FormatId::kBf16}, backward{KernelId::kGeluBackwardCode, FormatId::kBf16};
+  const std::vector<TunedChoice> choices = {choice(forward.sized(1, 4096), kHere, "short", code_parameters(3)), choice(forward, {}, "long", code_parameters(1)),
+                                            choice(backward, {}, "back", code_parameters(4))};
+  const std::string header = tuned_header(choices, Backend::kCpu, "for a test", Accuracy::kAsDefault);
+  EXPECT_NE(header.find("Choices = kernels::Choices<GeluForwardCodeBf16Choice0, GeluForwardCodeBf16Choice1, DefaultCode>;"), std::string::npos) << header;
+  const Program program(header, R"(
+#include <cstdio>
+#include "kernels/host/functions.h"
+using namespace outgrad::kernels;
+template <KernelId K>
+void say(i64 n) {
+  using Table = typename HostKernel<K>::template Table<BF16>;
+  const tuned::Tuning tuning = tuned::tuning_of<Table>(1, n);
+  const int threads = tuned::run<Table>(1, n, []<class Choice>(Choice) { return Choice::kSchedule.threads; });
+  std::printf("%s, %s, %d\n", tuning.entry->variant, name_of(tuning.found.rung), threads);
+}
+int main() {
+  BF16 x[5]{{0x3f80}, {0xbf80}, {0x4000}, {0}, {0xc000}}, y[5], dx[5];
+  u8 codes[3] = {}, again[3] = {};
+  tuned::gelu_forward_code<BF16>({4, nullptr}, x, y, codes, 5);
+  Arguments a{{x, y, again}, 1, 5};
+  enter<KernelId::kGeluForwardCode, BF16>(a);
+  tuned::gelu_backward_code<BF16>({4, nullptr}, x, codes, dx, 5);
+  std::printf("%x %x %x %d\n", codes[0], codes[1], codes[2], codes[0] == again[0] && codes[1] == again[1] && codes[2] == again[2]);
+  say<KernelId::kGeluForwardCode>(4096);
+  say<KernelId::kGeluForwardCode>(1 << 20);
+  say<KernelId::kGeluBackwardCode>(4096);
+}
+)");
+  // f' is 1.083, -0.083, 1.085, 0.5 and -0.085, in 16 cells over [-0.129, 1.129].
+  EXPECT_EQ(program.run("-march=native"), "f 8f 0 1\nshort, exact device, 3\nshort, exact device, 3\nback, default, 4\n");
+}
+
+// The gate stands in the library: a header of whatever tuner, or of somebody's hand, that takes a coarser fit along does not compile.
+TEST(TunedHeader, OfALessAccurateFitCompilesOnlyWhereAnyAccuracyWasAskedFor) {
+  const std::vector<TunedChoice> choices = {choice({KernelId::kGeluBackward, FormatId::kBf16}, {}, "coarse", cpu_parameters(4, "GeluBf16Fast")),
+                                            choice({KernelId::kGeluForward, FormatId::kBf16}, {}, "forward", cpu_parameters(4, "GeluForwardBf16"))};
+  const auto text = [&](Accuracy accuracy) { return tuned_header(choices, Backend::kCpu, "for a test", accuracy); };
+  const auto asks = [](const std::string& header) {
+    std::size_t times = 0;
+    for (std::size_t at = header.find("kAnyAccuracy"); at != std::string::npos; at = header.find("kAnyAccuracy", at + 1)) ++times;
+    return times;
+  };
+  EXPECT_EQ(asks(text(Accuracy::kAsDefault)), 0u);
+  EXPECT_EQ(asks(text(Accuracy::kAny)), 1u) << "a forward has nothing to choose";
+  const std::string refusal = Program(text(Accuracy::kAsDefault)).compile("-march=native");
+  EXPECT_NE(refusal.find("is larger than the default's: tune again, or with --accuracy any"), std::string::npos) << refusal;
+  EXPECT_EQ(Program(text(Accuracy::kAny)).run("-march=native"),
+            "default, default, 2\ndefault, default, 2\ncoarse, default, 4\ndefault, default, 2\ndefault, default, 1\n");
+}
+
+TEST(TunedHeader, TextIsAFunctionOfTheChoicesWhateverTheirOrder) {
+  std::vector<TunedChoice> choices;
+  DeviceKey other = kHere;
+  other.device += " (2)";
+  for (const KernelId kernel : kAllKernels)
+    for (const i64 rows : {1, 64})
+      for (const DeviceKey& device : {kHere, other, DeviceKey{}}) {
+        const Problem problem{kernel, FormatId::kBf16};
+        const char* fit = !problem.has_fit() ? nullptr : is_backward(kernel) ? "GeluBf16" : "GeluForwardBf16";
+        json parameters = cpu_parameters(1, fit);
+        if (kernels::has_codes(kernel)) parameters = code_parameters(1);
+        if (is_norm(kernel) && is_backward(kernel)) parameters = {{"tasks", 16}, {"fold_columns", 512}};
+        choices.push_back(choice(problem.over_rows() ? problem.sized(rows, 1024) : problem.sized(1, 1024 * rows), device, "v", parameters));
+      }
+  const std::string text = tuned_header(choices, Backend::kCpu, "for a test", Accuracy::kAsDefault);
+  std::mt19937_64 random(1);
+  for (int trial = 0; trial < 20; ++trial) {
+    std::shuffle(choices.begin(), choices.end(), random);
+    ASSERT_EQ(tuned_header(choices, Backend::kCpu, "for a test", Accuracy::kAsDefault), text);
+  }
+  // One schedule, however many entries have it.
+  EXPECT_NE(text.find("struct LayernormBackwardBf16Choice0 {"), std::string::npos) << text;
+  EXPECT_EQ(text.find("Choice1"), std::string::npos) << text;
+}
+
+TEST(TunedHeader, RefusesWhatNoScheduleCanBe) {
+  const Problem problem = Problem{KernelId::kGeluBackward, FormatId::kF32}.sized(1, 1024),
+                norm = Problem{KernelId::kRmsnormForward, FormatId::kF32}.sized(4, 8);
+  const auto refusal = [](const Problem& of, json parameters, const json& change, Backend backend = Backend::kCpu) -> std::string {
+    if (parameters.is_object()) parameters.update(change);
+    try {
+      tuned_header({choice(of, kHere, "v", parameters)}, backend, "", Accuracy::kAsDefault);
+    } catch (const kernels::SpecError& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  const json good = cpu_parameters(1, "GeluF32");
+  EXPECT_EQ(refusal(problem, good, json::object()), "accepted");
+  EXPECT_EQ(refusal(problem, good, {{"table", "moon"}}), "tuned variant v: parameters: table: unknown value \"moon\"");
+  EXPECT_NE(refusal(problem, good, {{"table", 1}}).find("table: unknown value 1"), std::string::npos);
+  EXPECT_NE(refusal(problem, good, {{"threads", 1.5}}).find("threads: unknown value 1.5"), std::string::npos);
+  EXPECT_NE(refusal(problem, good, {{"warps", 4}}).find("has no member"), std::string::npos);
+  EXPECT_NE(refusal(problem, good, {{"fit", "GeluF99"}}).find("unknown fit 'GeluF99'"), std::string::npos);
+  EXPECT_NE(refusal(problem, {{"threads", 1}}, json::object()).find("no fit"), std::string::npos);
+  EXPECT_NE(refusal(problem, json(3), json::object()).find("no parameters"), std::string::npos);
+  EXPECT_EQ(refusal(norm, {{"row_warps", 2}, {"home", "shared"}, {"sums", "fused"}, {"loads", "streaming"}}, json::object(), Backend::kCuda), "accepted");
+  EXPECT_NE(refusal(norm, {{"row_warps", 2}}, json::object()).find("a CpuNormForwardSchedule has no member"), std::string::npos);
+}
+
+TEST(Winners, AreWhatTheEvidenceChoosesForEachDeviceAndSizeOfTheseSources) {
+  const DeviceRecord device = device_record(identify_cpu());
+  DeviceRecord elsewhere = device;
+  elsewhere.model = "another";
+  std::vector<Record> records;
+  const auto measured = [&](const std::string& variant, double speedup, const DeviceRecord& on, long long elements, const std::string& kernels) {
+    Measured m{variant, speedup, speedup - 0.05, speedup + 0.05};
+    m.device = on, m.elements = elements, m.kernels = kernels;
+    if (variant == "default") m.low = m.high = 1;
+    Record record = m.record();
+    record.parameters = cpu_parameters(1, "GeluBf16");
+    return record;
+  };
+  for (const DeviceRecord& on : {device, elsewhere})
+    for (const long long elements : {4096, 8192})
+      for (const std::string kernels : {"k1", "older"}) {
+        records.push_back(measured("default", 1, on, elements, kernels));
+        records.push_back(measured("fast", elements == 4096 ? 1.5 : 0.5, on, elements, kernels));
+      }
+  Record with_header = measured("brought", 3, device, 4096, "k1"), damaged = measured("damaged", 4, elsewhere, 8192, "k1");
+  with_header.fit.sha256 = "0123";
+  damaged.parameters["table"] = "moon";
+  const kernels::ScratchFolder folder;
+  const auto name_at = [&](const std::vector<TunedChoice>& found, const std::string& key, i64 elements) -> std::string {
+    for (const TunedChoice& choice : found)
+      if (choice.device.device == key && choice.problem.cols == elements) return choice.variant;
+    return "none";
+  };
+  std::vector<TunedChoice> found = winners_in(records, {"k1", "c1"}, folder.path(), Accuracy::kAsDefault);
+  const std::string there = device_key(elsewhere)->device;
+  ASSERT_EQ(found.size(), 4u);
+  EXPECT_EQ(name_at(found, kHere.device, 4096), "fast");
+  EXPECT_EQ(name_at(found, kHere.device, 8192), "default");
+  EXPECT_EQ(name_at(found, there, 4096), "fast");
+  for (const TunedChoice& choice : found) EXPECT_EQ(choice.evidence, kernels::Evidence::measured);
+  EXPECT_TRUE(winners_in(records, {"k2", "c1"}, folder.path(), Accuracy::kAsDefault).empty());
+
+  records.push_back(with_header);
+  records.push_back(damaged);
+  testing::internal::CaptureStderr();
+  found = winners_in(records, {"k1", "c1"}, folder.path(), Accuracy::kAsDefault);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("table: unknown value \"moon\": the default stays"), std::string::npos);
+  EXPECT_EQ(name_at(found, kHere.device, 4096), "none") << "its fit's header is not there";
+  EXPECT_EQ(name_at(found, there, 8192), "none");
+  EXPECT_EQ(found.size(), 2u);
+}
+
+TEST(Identity, OfARecordIsTheOneThatTheKernelsFind) {
+  const kernels::DeviceKey found = kernels::this_cpu();
+  EXPECT_EQ(kHere.device, found.device);
+  EXPECT_EQ(kHere.architecture, found.architecture);
+  EXPECT_EQ(kHere.family, found.family);
+}
+
+TEST(Identity, RungsHaveOneName) {
+  for (const Rung rung : {Rung::kDevice, Rung::kArchitecture, Rung::kFamily, Rung::kDefault})
+    EXPECT_STREQ(name_of(rung), name_of(static_cast<kernels::Rung>(rung)));
+}
+
+}  // namespace
+}  // namespace outgrad::autotune

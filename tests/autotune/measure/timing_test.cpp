@@ -1,0 +1,162 @@
+// Rounds, the discard rule, intervals, ceilings.
+#include "autotune/measure/timing.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <set>
+
+#include "autotune/measure/isolate.h"
+#include "kernels/support/random.h"
+
+namespace outgrad::autotune {
+namespace {
+
+TEST(Rounds, EachRunsEveryWorkloadOnceInChangingOrder) {
+  std::vector<int> order;
+  std::vector<Workload> workloads;
+  for (int i = 0; i < 5; ++i) workloads.push_back({std::to_string(i), 1, [&order, i] { order.push_back(i); }});
+  Rounds rounds(workloads, 0, 3);
+  rounds.run(/*warm_up=*/true);
+  order.clear();
+  std::set<std::vector<int>> orders;
+  for (int round = 0; round < 20; ++round) {
+    rounds.run();
+    EXPECT_EQ(std::set<int>(order.begin(), order.end()).size(), 5u);
+    EXPECT_EQ(order.size(), 5u);
+    orders.insert(order);
+    order.clear();
+  }
+  EXPECT_GT(orders.size(), 10u);                                                            // of 120
+  for (const std::vector<double>& times : rounds.times_ns()) EXPECT_EQ(times.size(), 20u);  // the warm-up left none
+}
+
+TEST(Rounds, StopAtTheLimitWhenTheCeilingIsNeverSteady) {
+  long long spin = 1000;
+  volatile long long sink = 0;
+  // Each call takes twice as long as the one before: all rounds but the first fall under the ceiling.
+  Rounds rounds({{"ceiling", 1,
+                  [&] {
+                    for (long long i = 0; i < spin; ++i) sink = sink + i;
+                    spin *= 2;
+                  }}},
+                0, 1);
+  rounds.run_until(10, 12);
+  EXPECT_EQ(rounds.times_ns()[0].size(), 12u);
+}
+
+TEST(KeptRounds, DiscardsUnderTheSharePreciselyAndKeepsAllAtZero) {
+  const std::vector<double> times = {90, 100, 100.1, 89, 1000};  // best 89: kept up to 98.88
+  EXPECT_EQ(kept_rounds(times), (std::vector<bool>{true, false, false, true, false}));
+  EXPECT_EQ(kept_rounds({9, 10}), (std::vector<bool>{true, true}));
+  EXPECT_EQ(kept_rounds(times, 0), std::vector<bool>(5, true));
+  EXPECT_TRUE(kept_rounds({}).empty());
+}
+
+// One lucky round in ten must not discard the nine that tell what the machine does.
+TEST(KeptRounds, ALuckyRoundDoesNotJudgeTheOthers) {
+  std::vector<double> times(20, 100);
+  times[3] = times[17] = 60;
+  times[5] = 130;
+  std::vector<bool> expected(20, true);
+  expected[5] = false;
+  EXPECT_EQ(kept_rounds(times), expected);
+  times[4] = 60;  // three of twenty: the machine can do it
+  EXPECT_EQ(std::ranges::count(kept_rounds(times), true), 3);
+}
+
+TEST(RatioInterval, CoversTheTruthAndSeesPastDrift) {
+  std::uint64_t random = 5;
+  const auto noise = [&] { return 0.97 + 0.06 * static_cast<double>(kernels::next_random(random) >> 11) * 0x1p-53; };
+  int covered = 0, false_winners = 0;
+  constexpr int kTrials = 200;
+  for (int trial = 0; trial < kTrials; ++trial) {
+    std::vector<double> slow, fast, same;
+    for (int round = 0; round < 24; ++round) {
+      const double drift = 1 + (round % 7);  // what plain means of times would drown in
+      slow.push_back(1.05 * drift * noise());
+      fast.push_back(drift * noise());
+      same.push_back(drift * noise());
+    }
+    const std::vector<bool> all(24, true);
+    const Interval speedup = ratio_interval(slow, fast, all, static_cast<std::uint64_t>(trial));
+    covered += speedup.low <= 1.05 && 1.05 <= speedup.high;
+    EXPECT_LE(speedup.low, speedup.median);
+    EXPECT_LE(speedup.median, speedup.high);
+    false_winners += ratio_interval(same, fast, all, static_cast<std::uint64_t>(trial)).low > 1;
+  }
+  // 99% intervals of a median of 24: the bootstrap is somewhat short of nominal.
+  EXPECT_GE(covered, kTrials * 95 / 100);
+  EXPECT_LE(false_winners, kTrials * 3 / 100);
+}
+
+TEST(RatioInterval, UsesKeptRoundsOnly) {
+  const Interval interval = ratio_interval({2, 100, 2}, {1, 1, 1}, {true, false, true}, 1);
+  EXPECT_EQ(interval.median, 2);
+  EXPECT_EQ(interval.high, 2);
+  EXPECT_EQ(ratio_interval({1}, {1}, {false}, 1).median, 1);
+}
+
+TEST(Spearman, IsOfRanksAndSharesThoseOfTies) {
+  EXPECT_DOUBLE_EQ(spearman({1, 2, 3, 4}, {10, 100, 1000, 1e9}), 1);
+  EXPECT_DOUBLE_EQ(spearman({1, 2, 3, 4}, {4, 3, 2, 1}), -1);
+  // Ranks 0, 1.5, 1.5, 3 against 0, 1, 2, 3: 4.5 / sqrt(4.5 x 5).
+  EXPECT_DOUBLE_EQ(spearman({1, 7, 7, 9}, {1, 2, 3, 4}), 4.5 / std::sqrt(4.5 * 5));
+  EXPECT_DOUBLE_EQ(spearman({9, 7, 1, 7}, {4, 2, 1, 3}), 4.5 / std::sqrt(4.5 * 5)) << "the order of pairs is nobody's";
+  // Without ties 1 - 6 sum d^2 / (n^3 - n): d = 1, 1, 1, 1, 0.
+  EXPECT_DOUBLE_EQ(spearman({1, 2, 3, 4, 5}, {2, 1, 4, 3, 5}), 1 - 6.0 * 4 / 120);
+  EXPECT_TRUE(std::isnan(spearman({1}, {1})));
+  EXPECT_TRUE(std::isnan(spearman({1, 2}, {3, 3})));
+  EXPECT_TRUE(std::isnan(spearman({1, 2}, {3, 4, 5})));
+}
+
+TEST(Spearman, HasAnIntervalThatNarrowsWithMorePairs) {
+  const auto width = [](std::size_t n) {
+    std::uint64_t state = 5;
+    std::vector<double> a, b;
+    for (std::size_t i = 0; i < n; ++i) {
+      a.push_back(static_cast<double>(kernels::next_random(state) % 1000));
+      b.push_back(a.back() + static_cast<double>(kernels::next_random(state) % 1000));
+    }
+    const Interval interval = spearman_interval(a, b, 3);
+    EXPECT_DOUBLE_EQ(interval.median, spearman(a, b));
+    EXPECT_LT(interval.low, interval.median);
+    EXPECT_GT(interval.high, interval.median);
+    return interval.high - interval.low;
+  };
+  EXPECT_LT(width(1000), 0.5 * width(50));
+  const Interval certain = spearman_interval({1, 2, 3, 4, 5, 6}, {1, 2, 3, 4, 5, 6}, 1);
+  EXPECT_DOUBLE_EQ(certain.low, 1);
+  EXPECT_TRUE(std::isnan(spearman_interval({1, 1}, {1, 2}, 1).median));
+}
+
+// In a child, like all code that enters OpenMP here (autotune/measure/isolate.h says why).
+TEST(Ceilings, ComputeWhatTheySayForAnyLength) {
+  const auto body = [](const Channel& channel) {
+    constexpr std::size_t kMost = 1024;
+    const auto array = [] { return static_cast<float*>(std::aligned_alloc(64, kMost * sizeof(float))); };
+    float *a = array(), *b = array(), *sum = array(), *same = array();
+    for (std::size_t i = 0; i < kMost; ++i) a[i] = static_cast<float>(i), b[i] = static_cast<float>(2 * i + 1);
+    int wrong = 0;
+    for (const long long n : {0, 1, 15, 16, 17, 1000, 1024}) {
+      std::fill(sum, sum + kMost, -1.0f);
+      std::fill(same, same + kMost, -1.0f);
+      triad(a, b, sum, n);
+      copy(a, same, n);
+      for (std::size_t i = 0; i < kMost; ++i) {
+        const bool inside = i < static_cast<std::size_t>(n);
+        wrong += sum[i] != (inside ? a[i] + 3 * b[i] : -1) || same[i] != (inside ? a[i] : -1);
+      }
+    }
+    channel.report({{"wrong", wrong}});
+  };
+  int wrong = -1;
+  const ChildEnd end = run_isolated(body, [&](const nlohmann::json& report) { wrong = report["wrong"].get<int>(); }, {});
+  EXPECT_EQ(end.kind, ChildEnd::Kind::kFinished) << end.detail;
+  EXPECT_EQ(wrong, 0);
+}
+
+}  // namespace
+}  // namespace outgrad::autotune

@@ -1,0 +1,4 @@
+// GELU and bias + GELU in f32.
+#include "tests/gpu/gelu_checks.cuh"
+
+OUTGRAD_GELU_CHECKS(float)

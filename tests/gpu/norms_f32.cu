@@ -1,0 +1,4 @@
+// The norms in f32.
+#include "tests/gpu/norm_checks.cuh"
+
+OUTGRAD_NORM_CHECKS(float)
