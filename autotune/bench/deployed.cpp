@@ -1,3 +1,4 @@
+// Instantiates the host kernels in the schedules that the tuned header chooses.
 #include "autotune/bench/deployed.h"
 
 #include "kernels/activations.h"

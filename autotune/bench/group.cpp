@@ -1,3 +1,4 @@
+// Bandwidths, shares and intervals from the rounds that were kept, and the rows that are printed of them.
 #include "autotune/bench/group.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Finds the command that the first word names, and runs it on the others.
 #include "autotune/commands/commands.h"
 
 #include <algorithm>

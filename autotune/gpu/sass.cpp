@@ -1,3 +1,4 @@
+// Reads machine code into instructions and edges, and counts along paths.
 #include "autotune/gpu/sass.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Calls the norms' launchers with arguments that they refuse.
 #include "tests/gpu/norm_arguments.h"
 
 #include <cuda_runtime.h>

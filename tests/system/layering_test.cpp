@@ -1,5 +1,5 @@
-// Reads every #include of the four folders, and of tests/gpu, which is built without the tests, too, and fails on an arrow
-// that the architecture forbids:
+// Reads every #include of the four folders, and of tests/attack and tests/gpu, which are built without the tests, too, and fails
+// on an arrow that the architecture forbids:
 //   kernels <- kernels/support <- approx, validation, autotune, kernels/torch; tests see all, nothing sees tests or
 //   notebooks_data. validation/ is the second witness of what approx/ proves: it shares no code with it, nor its ball
 //   arithmetic. approx/, autotune/ and validation/ have rooms, which see downwards only (kRooms).
@@ -65,7 +65,8 @@ const std::map<std::string, Layer> kLayers = {
       {"nlohmann/", "CLI/", "fmt/", "Eigen/", "boost/", "mpfr.h", "gmp.h", "zip.h", "mpi.h"},
       {"autotune/records/database.h", "autotune/records/record.h"}}},
     {"autotune", {{"kernels", "kernels/support", "autotune"}, {"nlohmann/json"}}},
-    {"tests/gpu", {{"kernels", "kernels/support", "tests/gpu", "tests"}, {"nlohmann/json", "gtest/"}}},
+    {"tests/attack", {{"kernels", "kernels/support", "validation", "tests/attack"}, {"nlohmann/", "CLI/", "fmt/", "boost/", "mpfr.h", "gmp.h"}}},
+    {"tests/gpu", {{"kernels", "kernels/support", "tests/gpu", "tests"}, {"nlohmann/json"}}},
 };
 
 // The rooms of a folder. Each sees itself and those of the lines before its own; two rooms of one line do not see each other.
@@ -73,7 +74,7 @@ using Rooms = std::vector<std::set<std::string>>;
 const std::map<std::string, Rooms> kRooms = {
     {"approx", {{"function"}, {"model"}, {"proof"}, {"search"}, {"commands"}}},
     {"autotune", {{"records"}, {"space"}, {"measure"}, {"cpu", "gpu"}, {"evidence"}, {"bench", "search"}, {"commands"}}},
-    {"validation", {{"exact", "norms"}, {"certificate", "sweep"}, {"attack", "softmax"}, {"front"}, {"report"}}},
+    {"validation", {{"exact", "norms"}, {"certificate", "sweep"}, {"softmax"}, {"front"}, {"report"}}},
 };
 // What stands beside the rooms is below all of them, but for a program's main file.
 const std::set<std::string> kMainFiles = {"validation/main.cpp"};
@@ -103,7 +104,7 @@ bool reads_options_elsewhere(const std::string& file, const std::string& target)
 
 // The layer of a file, given by its path from the root.
 std::string layer_of(const std::string& file) {
-  for (const char* room : {"kernels/support", "kernels/torch", "tests/gpu"})
+  for (const char* room : {"kernels/support", "kernels/torch", "tests/attack", "tests/gpu"})
     if (file.starts_with(std::string(room) + "/")) return room;
   return file.substr(0, file.find('/'));
 }
@@ -147,9 +148,10 @@ std::string read(const fs::path& path) {
 std::vector<std::string> sources() {
   static const std::set<std::string> extensions = {".h", ".cpp", ".cu", ".cuh"};
   std::vector<std::string> files;
-  for (const std::string folder : {"kernels", "approx", "validation", "autotune", "tests/gpu"}) {
+  for (const std::string folder : {"kernels", "approx", "validation", "autotune", "tests/attack", "tests/gpu"}) {
     for (const fs::directory_entry& entry : fs::recursive_directory_iterator(kRoot / folder)) {
-      if (extensions.contains(entry.path().extension())) files.push_back(fs::relative(entry.path(), kRoot).generic_string());
+      const bool is_test = entry.path().stem().string().ends_with("_test");
+      if (extensions.contains(entry.path().extension()) && !is_test) files.push_back(fs::relative(entry.path(), kRoot).generic_string());
     }
   }
   std::ranges::sort(files);
@@ -189,11 +191,13 @@ TEST(Layering, OurIncludesAreRootedAndExist) {
 
 // A source that no list names is neither built nor tested; a header that no list names is neither compiled alone nor installed.
 TEST(Layering, EverySourceIsNamedInTheBuild) {
-  const std::string lists = read(kRoot / "CMakeLists.txt") + read(kRoot / "kernels/torch/CMakeLists.txt") + read(kRoot / "tests/gpu/CMakeLists.txt") +
-                            read(kRoot / "tests/CMakeLists.txt");
+  std::string lists;
+  for (const char* folder : {"", "kernels/torch", "tests", "tests/attack", "tests/gpu"}) lists += read(kRoot / folder / "CMakeLists.txt");
   for (const std::string& file : sources()) {
     if (file.starts_with("kernels/generated/")) continue;  // the fitter's, listed as they are
-    const std::string name = file.starts_with("tests/") ? file.substr(std::string_view("tests/").size()) : file;
+    const std::string name = file.starts_with("tests/attack/") ? fs::path(file).filename().string()
+                             : file.starts_with("tests/")      ? file.substr(std::string_view("tests/").size())
+                                                               : file;
     EXPECT_NE(lists.find(name), std::string::npos) << file << " is not named in CMakeLists.txt";
   }
   const std::string test_list = read(kRoot / "tests/CMakeLists.txt");
@@ -213,6 +217,15 @@ TEST(Layering, EverySourceThatTheTestsNameExists) {
   for (std::sregex_iterator at(list.begin(), list.end(), pattern), end; at != end; ++at, ++names)
     EXPECT_TRUE(fs::is_regular_file(kRoot / "tests" / (*at)[1].str())) << (*at)[1] << " of tests/CMakeLists.txt";
   EXPECT_GT(names, 100);
+}
+
+// A reader learns from the first line what a file is for.
+TEST(Layering, EverySourceOpensWithItsPurpose) {
+  for (const std::string& file : sources()) {
+    if (file.starts_with("kernels/generated/")) continue;
+    const std::string text = read(kRoot / file);
+    EXPECT_TRUE(text.starts_with("// ") || text.starts_with("/// ") || text.starts_with("/* ")) << file;
+  }
 }
 
 // nlohmann's own parsers stop at a NUL without a word; kernels/support/json.h says where they may be called, and why.
@@ -272,6 +285,7 @@ TEST(Layering, EachForbiddenArrowIsFound) {
       {"validation/sweep/sweep.cpp", "#include \"validation/certificate/check.h\""},
       {"validation/limits.h", "#include \"validation/exact/oracle.h\""},
       {"validation/report/report.cpp", "#include \"approx/model/fit.h\""},
+      {"tests/attack/gate.cpp", "#include \"approx/model/fit.h\""},
       {"tests/gpu/checks.h", "#include \"autotune/gpu/driver.h\""},
       {"autotune/space/space.cpp", "#include \"approx/model/fit.h\""},
       {"autotune/space/space.cpp", "#include \"validation/certificate/check.h\""},
