@@ -13,7 +13,7 @@ namespace outgrad::kernels {
 
 enum class Rung { device, architecture, family, all_devices };
 
-// Texts are compared literally (autotune/records/identity.h says how they are made). A null text equals none.
+// Texts are compared literally (autotune/evidence/identity.h says how they are made). A null text equals none.
 struct DeviceKey {
   const char* device = nullptr;
   const char* architecture = nullptr;

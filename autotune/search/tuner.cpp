@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "autotune/cpu/compile.h"
 #include "autotune/evidence/merge.h"
 #include "autotune/measure/device.h"
 #include "autotune/measure/isolate.h"

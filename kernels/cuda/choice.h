@@ -25,7 +25,7 @@ constexpr bool runs_here(const GpuNormSchedule&) { return true; }
 namespace cuda {
 
 // The texts of a DeviceKey: "cuda: NVIDIA H200, sm_90, 132 SMs, 140 GiB", "cuda: sm_90", "cuda: sm_9x", the same as
-// those of autotune/records/identity.h.
+// those of autotune/evidence/identity.h.
 struct GpuKey {
   TextLine device, architecture, family;
 

@@ -85,7 +85,7 @@ struct CpuKey {
 };
 
 // "cpu: AMD EPYC, 2 threads, 512-bit vectors, avx2 ...", "cpu: 512-bit vectors, avx2 ...", "cpu: 512-bit vectors".
-// autotune/records/identity.h makes the same texts from a record of the same processor (a test compares them).
+// autotune/evidence/identity.h makes the same texts from a record of the same processor (a test compares them).
 // vector_bits is that of the build.
 inline CpuKey key_of(const CpuFacts& cpu, int vector_bits) {
   CpuKey key;

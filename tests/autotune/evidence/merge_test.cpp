@@ -13,6 +13,7 @@
 
 #include "autotune/commands/tune_command.h"
 #include "autotune/cpu/compile.h"
+#include "autotune/measure/device.h"
 #include "kernels/support/files.h"
 #include "tests/autotune/records/tuning_records.h"
 #include "tests/autotune/scoped_variable.h"
