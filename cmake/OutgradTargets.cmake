@@ -80,18 +80,13 @@ function(outgrad_executable target)
   set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
 endfunction()
 
-# The headers of a target. Those of an interface library are public: each is compiled alone in a build with tests (CMake's own
-# header-set verification).
+# The public headers of an interface library: each is compiled alone in a build with tests (CMake's own header-set verification), and installed. What only our
+# own targets include is in no list.
 function(outgrad_headers target)
-  get_target_property(type ${target} TYPE)
-  if(type STREQUAL "INTERFACE_LIBRARY")
-    target_sources(${target} INTERFACE FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}" FILES ${ARGN})
-    set_target_properties(${target} PROPERTIES
-      VERIFY_INTERFACE_HEADER_SETS ${OUTGRAD_TESTS}
-      INTERFACE_HEADER_SETS_TO_VERIFY HEADERS)
-  else()
-    target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}" FILES ${ARGN})
-  endif()
+  target_sources(${target} INTERFACE FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}" FILES ${ARGN})
+  set_target_properties(${target} PROPERTIES
+    VERIFY_INTERFACE_HEADER_SETS ${OUTGRAD_TESTS}
+    INTERFACE_HEADER_SETS_TO_VERIFY HEADERS)
 endfunction()
 
 # CUDA headers: installed with the others, compiled by nvcc (outgrad_cuda) and NVRTC (nvrtc_test), not by the host compiler.
