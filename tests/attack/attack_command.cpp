@@ -176,7 +176,7 @@ void run(const Arguments& arguments, int& status) {
 void add_attack(CLI::App& app, int& status) {
   const auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand("attack", "Damaged headers and random specifications against check, beside a brute force that shares nothing with it");
-  command->add_option("--size", arguments->size, "small (what the suite runs) or full (hours)")->capture_default_str();
+  command->add_option("--size", arguments->size, "small (minutes) or full (hours)")->capture_default_str();
   command->add_option("--headers", arguments->headers, "Generated headers to damage (default: all committed ones; small: one of each kind)");
   command->add_option("--mutations", arguments->mutations, "Mutants of each header, at most; 0: no headers");
   command->add_option("--passes", arguments->passes, "Kinds of damage that each coefficient and comment gets");

@@ -22,7 +22,7 @@ std::uint32_t code_of(const std::string& format, float y, bool m) {
                                     : kernels::narrow<kernels::F8E4M3>(y).bits;
 }
 
-TEST(Truth, TheRangeOfAnOutputHoldsEveryGradientBehindIt) {
+TEST(Truth, NightlyTheRangeOfAnOutputHoldsEveryGradientBehindIt) {
   for (const auto& [name, text, format] : {std::tuple{"gelu", "x*normal_cdf(x)", "bf16"},
                                            {"silu", "x*sigmoid(x)", "f16"},
                                            {"gelu", "x*normal_cdf(x)", "bf16_parity"},

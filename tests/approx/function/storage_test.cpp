@@ -62,7 +62,7 @@ std::uint32_t parity_code(Format format, double y, bool right) {
   return (1U << shape.sign_bit()) + (static_cast<std::uint32_t>(exponent - least) << shape.fraction_bits) + significand;
 }
 
-TEST(Storage, OfAParityFormatEveryArgumentFallsIntoTheIntervalOfItsBranchsCode) {
+TEST(Storage, NightlyOfAParityFormatEveryArgumentFallsIntoTheIntervalOfItsBranchsCode) {
   std::mt19937 random(29);
   for (const Format format : {Format::bf16_parity, Format::f16_parity}) {
     for (const char* name : {"gelu", "silu", "mish"}) {

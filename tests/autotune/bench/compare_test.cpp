@@ -47,7 +47,7 @@ class Compare : public testing::Test {
 };
 
 // A header of scalar code: what its build runs is named, and timed in the rounds of the default. That a loss is one, the arithmetic below shows.
-TEST_F(Compare, TheHeadersBuildIsTimedBesideTheDefaults) {
+TEST_F(Compare, NightlyTheHeadersBuildIsTimedBesideTheDefaults) {
   const EntryPoints before = entries(""), after = entries(header({choice(kGelu, "scalar", 0)}));
   Comparison c;
   in_child(

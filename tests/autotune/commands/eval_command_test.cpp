@@ -389,7 +389,7 @@ class EvalOnDevice : public Eval {
 };
 
 // Each activation in one of the formats, since every kernel is compiled.
-TEST_F(EvalOnDevice, EveryActivationGivesTheHostsBytes) {
+TEST_F(EvalOnDevice, NightlyEveryActivationGivesTheHostsBytes) {
   const auto run = [&]<class T>(T, const std::string& format, int first) {
     std::vector<T> x;
     for (const float value : uniform(4099, 53, -6, 6)) x.push_back(kernels::narrow<T>(value));
