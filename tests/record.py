@@ -40,8 +40,11 @@ def main():
     junit, label, record = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
     try:
         suite = xml.parse(junit).getroot()
+        seconds = round(float(suite.get("time", 0)))
         known = json.loads(record.read_text("utf-8")) if record.exists() else {"schema": SCHEMA, "runs": {}}
-    except (OSError, xml.ParseError, json.JSONDecodeError) as error:
+        if not isinstance(known, dict) or known.get("schema") != SCHEMA or not isinstance(known.get("runs"), dict):
+            raise ValueError(f"the record is not of schema {SCHEMA}")
+    except (OSError, xml.ParseError, ValueError, OverflowError) as error:
         print(f"outgrad: {junit}, {record}: {error}", file=sys.stderr)
         return 2
     names = {kind: [] for kind in ("passed", "failed", "skipped")}
@@ -55,7 +58,7 @@ def main():
         "commit": git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else ""),
         "processor": processor(),
         "cores": os.cpu_count(),
-        "seconds": round(float(suite.get("time", 0))),
+        "seconds": seconds,
         "passed": len(names["passed"]),
         "failed": sorted(names["failed"]),
         "skipped": sorted(names["skipped"]),

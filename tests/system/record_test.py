@@ -38,8 +38,11 @@ def main():
         assert list(runs) == ["nightly", "exhaustive"]
         found = {key: runs["nightly"][key] for key in ("date", "seconds", "passed", "failed", "skipped")}
         assert found == {"date": "2026-11-27", "seconds": 62, "passed": 1, "failed": ["c"], "skipped": ["d"]}, found
-        record.write_text("{")
-        assert run(JUNIT, "nightly").returncode == 2 and record.read_text() == "{"
+        assert run(JUNIT.replace("61.6", "long"), "nightly").returncode == 2
+        for damaged in ("{", "[]", '{"schema": "outgrad.tests/1"}'):
+            record.write_text(damaged)
+            refused = run(JUNIT, "nightly")
+            assert (refused.returncode, refused.stderr.count("\n")) == (2, 1) and record.read_text() == damaged, refused
     print("the record of a run is what ctest said of it")
     return 0
 

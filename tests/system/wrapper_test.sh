@@ -124,6 +124,28 @@ else
   one_line "install: gappa"
 fi
 
+# ---- PyTorch -------------------------------------------------------------------------------------------------------------------
+
+# Beside the build where all tests are run, and not at all where none of its own is.
+mkdir -p "$checkout/tests/kernels/torch"
+echo torch >"$checkout/tests/kernels/torch/requirements.txt"
+stub python3 <<'END'
+echo "python3 $*" >>"$LOG"
+[[ ${FAILS:-} != yes ]] || exit 1
+mkdir -p "$3/bin" && printf '#!/bin/sh\necho "pip $*" >>"$LOG"\n' >"$3/bin/python" && chmod +x "$3/bin/python"
+END
+environment=(ABSENT= OUTGRAD_TORCH= OUTGRAD_WORK_DIR="$sandbox/torch")
+wrapper 0 test -R name
+! grep -q 'python3 -m venv' "$log" || fail "PyTorch is installed for tests that do not need it"
+wrapper 0 test
+[[ $(grep -c '^python3 -m venv' "$log") == 1 && $(grep -c 'DOUTGRAD_TORCH=ON' "$log") == 1 ]] || fail "PyTorch beside the build: $(<"$log")"
+wrapper 0 test
+! grep -q 'python3 -m venv' "$log" || fail "PyTorch is installed again"
+environment=(ABSENT= FAILS=yes OUTGRAD_TORCH= OUTGRAD_WORK_DIR="$sandbox/no_torch")
+wrapper 3 test
+grep -q 'outgrad: PyTorch could not be installed' "$sandbox/errors" || fail "without PyPI: $(<"$sandbox/errors")"
+rm "$stubs/python3"
+
 # ---- A checkout that cannot be written ---------------------------------------------------------------------------------------
 
 environment=(ABSENT=)
