@@ -32,7 +32,8 @@ std::string describe_progress() {
   std::string text;
   for (const Stage* stage : open_stages) {
     const std::int64_t all = stage->all_.load(std::memory_order_relaxed);
-    text += fmt::format("{} {}{}, ", stage->what_, stage->done_.load(std::memory_order_relaxed), all > 0 ? fmt::format("/{}", all) : "");
+    text += fmt::format("{} {}{}, ", stage->what_, stage->done_.load(std::memory_order_relaxed),
+                        all > 0 ? fmt::format("/{}", all) : "");
   }
   return text + fmt::format("{} evaluations", evaluations.load(std::memory_order_relaxed));
 }

@@ -1,5 +1,6 @@
-/// How far a long job is, for whoever draws it: the stages that are open in this process, what they counted, and how many evaluations
-/// of the function were made since, which moves even where a stage's own steps are long.
+/// How far a long job is, for whoever draws it: the stages that are open in this process, what they counted,
+/// and how many evaluations of the function were made since, which moves even where a stage's own steps are
+/// long.
 #pragma once
 
 #include <atomic>

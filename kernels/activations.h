@@ -1,7 +1,7 @@
-// The catalogue of activations: their names and, for each, the fit that the library uses for y stored in a format. To
-// add an activation, add it at the end of each list here, and to outgrad_activation in kernels/c/outgrad.h. The
-// definition of f stands in three other places: approx/function/activations.cpp fits it,
-// validation/exact/activation.cpp checks fit and forward against it, and kernels/forwards.h computes y.
+// The catalogue of activations: their names and, for each, the fit that the library uses for y stored in a
+// format. To add an activation, add it at the end of each list here, and to outgrad_activation in
+// kernels/c/outgrad.h. The definition of f stands in three other places: approx/function/activations.cpp fits
+// it, validation/exact/activation.cpp checks fit and forward against it, and kernels/forwards.h computes y.
 #pragma once
 
 #include "kernels/direct.h"
@@ -49,7 +49,8 @@
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 // In the order of outgrad_activation.
-inline constexpr const char* kActivationNames[] = {"gelu", "gelu_tanh", "quick_gelu", "silu", "swish", "mish", "tanh", "sigmoid", "softplus", "elu"};
+inline constexpr const char* kActivationNames[] = {"gelu", "gelu_tanh", "quick_gelu", "silu",     "swish",
+                                                   "mish", "tanh",      "sigmoid",    "softplus", "elu"};
 inline constexpr int kActivations = sizeof(kActivationNames) / sizeof(*kActivationNames);
 
 namespace detail {
@@ -74,18 +75,21 @@ template <class T>
 struct ActivationFits;
 template <>
 struct ActivationFits<float> {
-  using Type = FitList<DefaultFit<float>::Type, generated::GeluTanhF32, generated::QuickGeluF32, generated::SiluF32, generated::SwishF32, generated::MishF32,
-                       generated::TanhF32, generated::SigmoidF32, generated::SoftplusF32, generated::EluF32>;
+  using Type = FitList<DefaultFit<float>::Type, generated::GeluTanhF32, generated::QuickGeluF32,
+                       generated::SiluF32, generated::SwishF32, generated::MishF32, generated::TanhF32,
+                       generated::SigmoidF32, generated::SoftplusF32, generated::EluF32>;
 };
 template <>
 struct ActivationFits<F16> {
-  using Type = FitList<DefaultFit<F16>::Type, generated::GeluTanhF16, generated::QuickGeluF16, generated::SiluF16, generated::SwishF16, generated::MishF16,
-                       generated::TanhF16, generated::SigmoidF16, generated::SoftplusF16, generated::EluF16>;
+  using Type = FitList<DefaultFit<F16>::Type, generated::GeluTanhF16, generated::QuickGeluF16,
+                       generated::SiluF16, generated::SwishF16, generated::MishF16, generated::TanhF16,
+                       generated::SigmoidF16, generated::SoftplusF16, generated::EluF16>;
 };
 template <>
 struct ActivationFits<BF16> {
-  using Type = FitList<DefaultFit<BF16>::Type, generated::GeluTanhBf16, generated::QuickGeluBf16, generated::SiluBf16, generated::SwishBf16,
-                       generated::MishBf16, generated::TanhBf16, generated::SigmoidBf16, generated::SoftplusBf16, generated::EluBf16>;
+  using Type = FitList<DefaultFit<BF16>::Type, generated::GeluTanhBf16, generated::QuickGeluBf16,
+                       generated::SiluBf16, generated::SwishBf16, generated::MishBf16, generated::TanhBf16,
+                       generated::SigmoidBf16, generated::SoftplusBf16, generated::EluBf16>;
 };
 
 // The fits for y in a parity format, of the activations with a minimum, in any order.
@@ -95,13 +99,15 @@ template <class Y>
 struct ParityFits;
 template <>
 struct ParityFits<ParityF16> {
-  using Type = ParityFitList<generated::GeluF16Parity, generated::GeluTanhF16Parity, generated::QuickGeluF16Parity, generated::SiluF16Parity,
-                             generated::SwishF16Parity, generated::MishF16Parity>;
+  using Type =
+      ParityFitList<generated::GeluF16Parity, generated::GeluTanhF16Parity, generated::QuickGeluF16Parity,
+                    generated::SiluF16Parity, generated::SwishF16Parity, generated::MishF16Parity>;
 };
 template <>
 struct ParityFits<ParityBf16> {
-  using Type = ParityFitList<generated::GeluBf16Parity, generated::GeluTanhBf16Parity, generated::QuickGeluBf16Parity, generated::SiluBf16Parity,
-                             generated::SwishBf16Parity, generated::MishBf16Parity>;
+  using Type =
+      ParityFitList<generated::GeluBf16Parity, generated::GeluTanhBf16Parity, generated::QuickGeluBf16Parity,
+                    generated::SiluBf16Parity, generated::SwishBf16Parity, generated::MishBf16Parity>;
 };
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

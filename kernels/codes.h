@@ -17,8 +17,10 @@
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 // The code headers of all activations, in the order of the names.
-using ActivationCodes = FitList<generated::GeluCode, generated::GeluTanhCode, generated::QuickGeluCode, generated::SiluCode, generated::SwishCode,
-                                generated::MishCode, generated::TanhCode, generated::SigmoidCode, generated::SoftplusCode, generated::EluCode>;
+using ActivationCodes =
+    FitList<generated::GeluCode, generated::GeluTanhCode, generated::QuickGeluCode, generated::SiluCode,
+            generated::SwishCode, generated::MishCode, generated::TanhCode, generated::SigmoidCode,
+            generated::SoftplusCode, generated::EluCode>;
 
 // An activation whose derivative is coded: its code header, and its forward for T.
 template <class CodeHeader, class Forwards>
@@ -46,7 +48,8 @@ namespace detail {
 
 template <class GeluCode, class... Code, class... F>
 OUTGRAD_HD constexpr auto coded_list(FitList<GeluCode, Code...>, ForwardList<F...>) {
-  return CodedList<CodedActivation<GeluCode, FittedForwards>, CodedActivation<Code, ComputedForwards<F>>...>{};
+  return CodedList<CodedActivation<GeluCode, FittedForwards>,
+                   CodedActivation<Code, ComputedForwards<F>>...>{};
 }
 
 }  // namespace detail
@@ -76,7 +79,8 @@ using CodedGelu = CodedActivationAt<0>;
 // The proven bound of |g - f'(x)| for what a code stands for; code_bits_hold(bits, dithered).
 template <class Code>
 OUTGRAD_HD constexpr double code_error(int bits, bool dithered) {
-  constexpr double kExact[] = {Code::kT1, Code::kT2, Code::kT3, Code::kT4, Code::kT5, Code::kT6, Code::kT7, Code::kT8};
+  constexpr double kExact[] = {Code::kT1, Code::kT2, Code::kT3, Code::kT4,
+                               Code::kT5, Code::kT6, Code::kT7, Code::kT8};
   constexpr double kDithered[] = {Code::kDithered2, Code::kDithered3};
   return dithered ? kDithered[bits - kLeastDitheredBits] : kExact[bits - 1];
 }

@@ -1,28 +1,31 @@
-// The evaluators compute an activation's derivative from its output, and the activation itself. Each is written once
-// for all kinds of scalar.
+// The evaluators compute an activation's derivative from its output, and the activation itself. Each is
+// written once for all kinds of scalar.
 //
-// The same template runs as the kernel (fp32 on host and device, SIMD lanes) and inside its own proof (balls that track
-// rounding), so what is proved is what runs. An operations object `ops` defines what a scalar is and does:
+// The same template runs as the kernel (fp32 on host and device, SIMD lanes) and inside its own proof (balls
+// that track rounding), so what is proved is what runs. An operations object `ops` defines what a scalar is
+// and does:
 //
 //   types   Value, Mask, Row
-//   Value   constant(float)   fma(a, b, c) = a b + c, rounded once   sub(a, b)   mul(a, b)   div(a, b)   sqrt(a)   negate(a)
+//   Value   constant(float)   negate(a)   sub(a, b)   mul(a, b)   div(a, b)   sqrt(a)
+//   Value   fma(a, b, c) = a b + c, rounded once
 //   Value   at_least(a, lo) = a < lo ? lo : a        at_most(a, hi) = hi < a ? hi : a
 //           a NaN a stays NaN in both; of two zeros, either may result
 //   Value   non_positive(a) = a > 0 ? -0 : a         keeps NaN and +0
 //   Value   select(mask, a, b) = mask ? a : b, without a branch; the same for Row
-//   Value   shifted(a, bits) = the float whose bits are those of a, shifted left        signed_as(a, b) = |a| with b's sign
+//   Value   shifted(a, bits) = the float whose bits are those of a, shifted left
+//   Value   signed_as(a, b) = |a| with b's sign
 //   Value   nudged(a, tie) = a + tie, for tie = 2^-149; equals a for |a| >= 2^-123; for a = 0 either a or tie
-//   Value   exponent(a), significand(a): a = 2^exponent significand, significand in [sqrt(1/2), sqrt(2)); a is positive and
-//           normal
-//   Value   where(mask, y, x, body) = mask ? body(ops, x) : y, skipping the work where no element needs it; body may
-//           be called with any x
+//   Value   exponent(a), significand(a): a = 2^exponent significand, significand in [sqrt(1/2), sqrt(2)); a
+//           is positive and normal
+//   Value   where(mask, y, x, body) = mask ? body(ops, x) : y, skipping the work where no element needs it;
+//           body may be called with any x
 //   Mask    less(a, b)   less_equal(a, b)   both false on NaN        neither(p, q) = !p and !q
 //   Row     first_row() = 0     next_row(row, mask) = mask ? row + 1 : row
 //   Row     row_index(q, rows) = bits(q) mod rows, rows a power of two
 //   Row     octave_row(z, bits, knee, base, first_row, rows) =
 //           (first_row + max(((h + max(h, knee)) >> 1) - base, 0)) mod rows,
-//           h = exponent and first `bits` fraction bits of z as one integer; from the knee on, each h has its own row,
-//           and below the knee two h share a row
+//           h = exponent and first `bits` fraction bits of z as one integer; from the knee on, each h has its
+//           own row, and below the knee two h share a row
 //   Value   lookup(table, row, word)
 //
 // An object may have faster forms, which equal these by definition:
@@ -32,12 +35,13 @@
 //   indexed_row(fit, v) = the row of v as given by its index
 //   take_left(fit, left, y, row, v): where `left` is set, row and v become those of the left segment
 //
-// Rows come from the fraction bits of q = fma(v, scale, 2^23 + offset). At that magnitude an fp32 ulp is 1, so q is the
-// index of v's cell, rounded to nearest. With `breaks`, rows come instead from counting the break points at or below v.
-// A row is {centre, c0, ..., c_degree}. Centred arguments keep u small, and with it the rounding errors of the steps.
-// With kTwoWord a last word follows, which is the low part of c0: the result is then c0 plus something small, and only
-// its last rounding matters. `fit` may be an object of a generated header's struct (all members static) or any object
-// with the same members. Members for parts that the fit lacks may be absent.
+// Rows come from the fraction bits of q = fma(v, scale, 2^23 + offset). At that magnitude an fp32 ulp is 1,
+// so q is the index of v's cell, rounded to nearest. With `breaks`, rows come instead from counting the break
+// points at or below v. A row is {centre, c0, ..., c_degree}. Centred arguments keep u small, and with it the
+// rounding errors of the steps. With kTwoWord a last word follows, which is the low part of c0: the result is
+// then c0 plus something small, and only its last rounding matters. `fit` may be an object of a generated
+// header's struct (all members static) or any object with the same members. Members for parts that the fit
+// lacks may be absent.
 #pragma once
 
 #include "kernels/formats.h"
@@ -48,8 +52,8 @@
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 // Orders of evaluation of a row's polynomial, kScheme of a fit.
-inline constexpr int kHorner = 0;   // fewest operations, one chain
-inline constexpr int kEstrin = 1;   // pairs of coefficients combined by u, u^2, u^4: the shortest chain
+inline constexpr int kHorner = 0;  // fewest operations, one chain
+inline constexpr int kEstrin = 1;  // pairs of coefficients combined by u, u^2, u^4: the shortest chain
 inline constexpr int kEvenOdd = 2;  // even and odd part by Horner in u^2: two chains, one operation more
 
 // No table here has a larger degree.
@@ -57,8 +61,9 @@ inline constexpr int kLargestDegree = 16;
 
 // p(u), the row's polynomial at u = v - centre, or at u = v if the fit is not centred.
 template <class Ops, class TableView>
-OUTGRAD_HD typename Ops::Value evaluate_row(const Ops& ops, const TableView& table, typename Ops::Row row, int degree, typename Ops::Value v,
-                                            int scheme = kHorner, bool centred = true, bool two_word = false) {
+OUTGRAD_HD typename Ops::Value evaluate_row(const Ops& ops, const TableView& table, typename Ops::Row row,
+                                            int degree, typename Ops::Value v, int scheme = kHorner,
+                                            bool centred = true, bool two_word = false) {
   using Value = typename Ops::Value;
   const Value u = centred ? ops.sub(v, ops.lookup(table, row, 0)) : v;
   if (two_word) {
@@ -104,7 +109,8 @@ OUTGRAD_HD typename Ops::Value evaluate_row(const Ops& ops, const TableView& tab
 
 // The coordinate that picks the row, for a y already clamped at kYMax: s, or y itself if f has no minimum.
 template <class Ops, class Fit>
-OUTGRAD_HD typename Ops::Value evaluate_coordinate(const Ops& ops, const Fit& fit, typename Ops::Value y, typename Ops::Mask m) {
+OUTGRAD_HD typename Ops::Value evaluate_coordinate(const Ops& ops, const Fit& fit, typename Ops::Value y,
+                                                   typename Ops::Mask m) {
   using Value = typename Ops::Value;
   Value v = y;
   if constexpr (requires { fit.kYMin; }) {
@@ -129,14 +135,14 @@ OUTGRAD_HD typename Ops::Value evaluate_coordinate(const Ops& ops, const Fit& fi
 
 // g = f'(x) from y = f(x) and, if f has a minimum (kMasked), m = [x >= x*].
 //
-// y is clamped at kYMax, from where on g has its limit. If kMasked, the coordinate is s = +-sqrt(y - y*), positive for
-// m. y* is split into two floats, and y - y_hi is exact near y*. Without a mask f is increasing and the coordinate is
-// y.
+// y is clamped at kYMax, from where on g has its limit. If kMasked, the coordinate is s = +-sqrt(y - y*),
+// positive for m. y* is split into two floats, and y - y_hi is exact near y*. Without a mask f is increasing
+// and the coordinate is y.
 //
-// With a left segment, the values with m = 0 and y > kLeftY are evaluated in y itself, which is exact. Their row is
-// taken from y's exponent, because that end is logarithmic. With a right segment, from s = kRightS on (with kRightBoth
-// from |s| = kRightS on), the row's polynomial is one in y, because s carries the rounding of a subtraction and of a
-// root.
+// With a left segment, the values with m = 0 and y > kLeftY are evaluated in y itself, which is exact. Their
+// row is taken from y's exponent, because that end is logarithmic. With a right segment, from s = kRightS on
+// (with kRightBoth from |s| = kRightS on), the row's polynomial is one in y, because s carries the rounding
+// of a subtraction and of a root.
 template <class Ops>
 struct Place {
   typename Ops::Row row;
@@ -144,7 +150,8 @@ struct Place {
 };
 
 template <class Ops, class Fit>
-OUTGRAD_HD Place<Ops> evaluate_place(const Ops& ops, const Fit& fit, typename Ops::Value y, typename Ops::Mask m) {
+OUTGRAD_HD Place<Ops> evaluate_place(const Ops& ops, const Fit& fit, typename Ops::Value y,
+                                     typename Ops::Mask m) {
   using Value = typename Ops::Value;
   using Row = typename Ops::Row;
   y = ops.at_most(y, ops.constant(fit.kYMax));
@@ -160,7 +167,8 @@ OUTGRAD_HD Place<Ops> evaluate_place(const Ops& ops, const Fit& fit, typename Op
   if constexpr (requires { fit.break_at(0); }) {
     if (fit.kHasBreaks) {
       OUTGRAD_UNROLL
-      for (int k = 0; k + 1 < fit.kRows; ++k) row = ops.next_row(row, ops.less_equal(ops.constant(fit.break_at(k)), v));
+      for (int k = 0; k + 1 < fit.kRows; ++k)
+        row = ops.next_row(row, ops.less_equal(ops.constant(fit.break_at(k)), v));
     }
   }
   if constexpr (requires { fit.kRightS; }) {
@@ -188,7 +196,9 @@ OUTGRAD_HD Place<Ops> evaluate_place(const Ops& ops, const Fit& fit, typename Op
         if constexpr (requires { ops.left_row(fit, y); }) {
           row = ops.select(left, ops.left_row(fit, y), row);
         } else {
-          row = ops.select(left, ops.octave_row(z, fit.kLeftBits, fit.kLeftKnee, fit.kLeftBase, fit.kLeftRow, fit.kRows), row);
+          row = ops.select(
+              left, ops.octave_row(z, fit.kLeftBits, fit.kLeftKnee, fit.kLeftBase, fit.kLeftRow, fit.kRows),
+              row);
         }
         v = ops.select(left, z, v);
       }
@@ -198,7 +208,8 @@ OUTGRAD_HD Place<Ops> evaluate_place(const Ops& ops, const Fit& fit, typename Op
 }
 
 template <class Ops, class Fit, class TableView>
-OUTGRAD_HD typename Ops::Value evaluate_backward(const Ops& ops, const Fit& fit, const TableView& table, typename Ops::Value y, typename Ops::Mask m) {
+OUTGRAD_HD typename Ops::Value evaluate_backward(const Ops& ops, const Fit& fit, const TableView& table,
+                                                 typename Ops::Value y, typename Ops::Mask m) {
   const Place<Ops> place = evaluate_place(ops, fit, y, m);
   bool two_word = false;
   if constexpr (requires { fit.kTwoWord; }) two_word = fit.kTwoWord;
@@ -207,14 +218,17 @@ OUTGRAD_HD typename Ops::Value evaluate_backward(const Ops& ops, const Fit& fit,
 
 // The same, given only a generated header.
 template <class Fit, class Ops>
-OUTGRAD_HD typename Ops::Value evaluate_backward(const Ops& ops, typename Ops::Value y, typename Ops::Mask m) {
+OUTGRAD_HD typename Ops::Value evaluate_backward(const Ops& ops, typename Ops::Value y,
+                                                 typename Ops::Mask m) {
   static constexpr auto kTable = Fit::table();
   return evaluate_backward(ops, Fit{}, kTable, y, m);
 }
 
-// p'(v - centre), where p is the polynomial of a centred row in Horner's scheme: p and its derivative by the same coefficients, side by side.
+// p'(v - centre), where p is the polynomial of a centred row in Horner's scheme: p and its derivative by the
+// same coefficients, side by side.
 template <class Ops, class TableView>
-OUTGRAD_HD typename Ops::Value evaluate_row_derivative(const Ops& ops, const TableView& table, const typename Ops::Row& row, int degree,
+OUTGRAD_HD typename Ops::Value evaluate_row_derivative(const Ops& ops, const TableView& table,
+                                                       const typename Ops::Row& row, int degree,
                                                        const typename Ops::Value& v) {
   using Value = typename Ops::Value;
   const Value u = ops.sub(v, ops.lookup(table, row, 0));
@@ -227,18 +241,21 @@ OUTGRAD_HD typename Ops::Value evaluate_row_derivative(const Ops& ops, const Tab
   return derivative;
 }
 
-// f(x) for x < kTailX. The last word of a tail row is a power-of-two factor, so a subnormal result is rounded once, by the last
-// multiplication.
+// f(x) for x < kTailX. The last word of a tail row is a power-of-two factor, so a subnormal result is rounded
+// once, by the last multiplication.
 template <class Ops, class Forward, class TailView>
-OUTGRAD_HD typename Ops::Value evaluate_tail(const Ops& ops, const Forward& fit, const TailView& tail, typename Ops::Value x) {
+OUTGRAD_HD typename Ops::Value evaluate_tail(const Ops& ops, const Forward& fit, const TailView& tail,
+                                             typename Ops::Value x) {
   const typename Ops::Value v = ops.at_least(x, ops.constant(fit.kXMin));
-  const typename Ops::Value q = ops.fma(v, ops.constant(fit.kTailIndexScale), ops.constant(fit.kTailIndexBias));
+  const typename Ops::Value q =
+      ops.fma(v, ops.constant(fit.kTailIndexScale), ops.constant(fit.kTailIndexBias));
   const typename Ops::Row row = ops.row_index(q, fit.kTailRows);
-  return ops.mul(evaluate_row(ops, tail, row, fit.kTailDegree, v), ops.lookup(tail, row, fit.kTailDegree + 2));
+  return ops.mul(evaluate_row(ops, tail, row, fit.kTailDegree, v),
+                 ops.lookup(tail, row, fit.kTailDegree + 2));
 }
 
-// The body of a `where`. It is not a lambda, because NVRTC takes the lambdas of a host-and-device template for host
-// code.
+// The body of a `where`. It is not a lambda, because NVRTC takes the lambdas of a host-and-device template
+// for host code.
 template <class Forward, class TailView>
 struct TailBody {
   const Forward& fit;
@@ -250,9 +267,11 @@ struct TailBody {
   }
 };
 
-// f(x) in fp32, with uniform cells in x except in the left tail, which has its own. From kXMax on, f(x) rounds to x.
+// f(x) in fp32, with uniform cells in x except in the left tail, which has its own. From kXMax on, f(x)
+// rounds to x.
 template <class Ops, class Forward, class CoreView, class TailView>
-OUTGRAD_HD typename Ops::Value evaluate_forward(const Ops& ops, const Forward& fit, const CoreView& core, const TailView& tail, typename Ops::Value x) {
+OUTGRAD_HD typename Ops::Value evaluate_forward(const Ops& ops, const Forward& fit, const CoreView& core,
+                                                const TailView& tail, typename Ops::Value x) {
   using Value = typename Ops::Value;
   const Value q = ops.fma(x, ops.constant(fit.kIndexScale), ops.constant(fit.kIndexBias));
   Value y = evaluate_row(ops, core, ops.row_index(q, fit.kRows), fit.kDegree, x);
@@ -267,8 +286,8 @@ OUTGRAD_HD typename Ops::Value evaluate_forward(const Ops& ops, typename Ops::Va
   return evaluate_forward(ops, Forward{}, kCore, kTail, x);
 }
 
-// f'(x) of GELU for |x| > -kTailX. Left of it by the derivative of the tail's polynomials; right of it as 1 - f'(-x), because
-// there the core's polynomials follow f itself within an ulp that says little of f'.
+// f'(x) of GELU for |x| > -kTailX. Left of it by the derivative of the tail's polynomials; right of it as 1 -
+// f'(-x), because there the core's polynomials follow f itself within an ulp that says little of f'.
 template <class Forward, class TailView>
 struct TailDerivativeBody {
   const Forward& fit;
@@ -280,25 +299,28 @@ struct TailDerivativeBody {
     const Value v = ops.at_least(ops.signed_as(x, ops.constant(-1.0f)), ops.constant(fit.kXMin));
     const Value q = ops.fma(v, ops.constant(fit.kTailIndexScale), ops.constant(fit.kTailIndexBias));
     const typename Ops::Row row = ops.row_index(q, fit.kTailRows);
-    const Value left = ops.mul(evaluate_row_derivative(ops, tail, row, fit.kTailDegree, v), ops.lookup(tail, row, fit.kTailDegree + 2));
+    const Value left = ops.mul(evaluate_row_derivative(ops, tail, row, fit.kTailDegree, v),
+                               ops.lookup(tail, row, fit.kTailDegree + 2));
     return ops.select(ops.less(x, ops.constant(0.0f)), left, ops.sub(ops.constant(1.0f), left));
   }
 };
 
 // f'(x) of GELU by the derivatives of evaluate_forward's polynomials.
 template <class Ops, class Forward, class CoreView, class TailView>
-OUTGRAD_HD typename Ops::Value evaluate_forward_derivative(const Ops& ops, const Forward& fit, const CoreView& core, const TailView& tail,
+OUTGRAD_HD typename Ops::Value evaluate_forward_derivative(const Ops& ops, const Forward& fit,
+                                                           const CoreView& core, const TailView& tail,
                                                            const typename Ops::Value& x) {
   using Value = typename Ops::Value;
   const Value q = ops.fma(x, ops.constant(fit.kIndexScale), ops.constant(fit.kIndexBias));
   const Value g = evaluate_row_derivative(ops, core, ops.row_index(q, fit.kRows), fit.kDegree, x);
   const Value left = ops.signed_as(x, ops.constant(-1.0f));
-  return ops.where(ops.less(left, ops.constant(fit.kTailX)), g, x, TailDerivativeBody<Forward, TailView>{fit, tail});
+  return ops.where(ops.less(left, ops.constant(fit.kTailX)), g, x,
+                   TailDerivativeBody<Forward, TailView>{fit, tail});
 }
 
-// Forward fits for one 16-bit format: f(x) = x p(u), where p approximates f(x)/x. A row is four words, {c0, c1, c2,
-// c3}. The bits of c3, shifted left by kQuarticShift, are those of c4, and the centre follows from the row's number.
-// kIsRoundedForward tells whether a fit is of this kind.
+// Forward fits for one 16-bit format: f(x) = x p(u), where p approximates f(x)/x. A row is four words, {c0,
+// c1, c2, c3}. The bits of c3, shifted left by kQuarticShift, are those of c4, and the centre follows from
+// the row's number. kIsRoundedForward tells whether a fit is of this kind.
 template <class Forward>
 inline constexpr bool kIsRoundedForward = requires { Forward::kQuarticShift; };
 
@@ -306,18 +328,20 @@ inline constexpr float kLeastNormal = 0x1p-126f;
 
 // q = 2^23 + the row of w.
 template <class Ops, class Forward>
-OUTGRAD_HD typename Ops::Value forward_index(const Ops& ops, const Forward& fit, const typename Ops::Value& w) {
+OUTGRAD_HD typename Ops::Value forward_index(const Ops& ops, const Forward& fit,
+                                             const typename Ops::Value& w) {
   return ops.fma(w, ops.constant(fit.kIndexScale), ops.constant(fit.kIndexBias));
 }
 
-// v p for v >= kXMin, where w is v or kXMax, and q = forward_index(w). The product is computed in two parts, v
-// c0 + kTie and the rest. At 0, where c0 is 1/2 and the first part is exact, the sum is therefore rounded once. kTie
-// lies far below every value of the format. It decides the ties x/2 where fp32 cannot hold the rest of f(x), which is
-// positive on both sides of 0. A subnormal kTie is added last, and only where it matters, because a subnormal operand
-// costs some CPUs a hundred cycles.
+// v p for v >= kXMin, where w is v or kXMax, and q = forward_index(w). The product is computed in two parts,
+// v c0 + kTie and the rest. At 0, where c0 is 1/2 and the first part is exact, the sum is therefore rounded
+// once. kTie lies far below every value of the format. It decides the ties x/2 where fp32 cannot hold the
+// rest of f(x), which is positive on both sides of 0. A subnormal kTie is added last, and only where it
+// matters, because a subnormal operand costs some CPUs a hundred cycles.
 template <class Ops, class Forward, class TableView>
-OUTGRAD_HD typename Ops::Value evaluate_product(const Ops& ops, const Forward& fit, const TableView& table, const typename Ops::Value& q,
-                                                const typename Ops::Value& w, const typename Ops::Value& v) {
+OUTGRAD_HD typename Ops::Value evaluate_product(const Ops& ops, const Forward& fit, const TableView& table,
+                                                const typename Ops::Value& q, const typename Ops::Value& w,
+                                                const typename Ops::Value& v) {
   using Value = typename Ops::Value;
   const typename Ops::Row row = ops.row_index(q, fit.kRows);
   // Three exact steps: the cell's number, its centre as a product, and w less that centre.
@@ -343,8 +367,8 @@ struct ProductBody {
   }
 };
 
-// A rounded forward's rows for vectors: the kCoreRows common rows from kCoreFirst on, which the low bits of the row
-// number find; all rows; and those of NearRows.
+// A rounded forward's rows for vectors: the kCoreRows common rows from kCoreFirst on, which the low bits of
+// the row number find; all rows; and those of NearRows.
 template <class Core, class All, class Near>
 struct SplitRows {
   Core core;
@@ -352,21 +376,27 @@ struct SplitRows {
   Near near;
 };
 
-// The 32 rows of a rounded forward about x = 0, as a fit whose q are 2^23 to 2^23 + 31. It serves x in their cells,
-// where nothing is clamped. kFirst is even, so that q rounds to even in the same cases as in the whole fit.
+// The 32 rows of a rounded forward about x = 0, as a fit whose q are 2^23 to 2^23 + 31. It serves x in their
+// cells, where nothing is clamped. kFirst is even, so that q rounds to even in the same cases as in the whole
+// fit.
 template <class Forward>
 struct NearRows : Forward {
   static constexpr int kRows = 32;
-  static constexpr int kMiddle = static_cast<int>(Forward::kIndexBias - 0x1p23f);             // the row of x = 0
-  static constexpr int kEnd = kMiddle + static_cast<int>(Forward::kXMax * Forward::kIndexScale);  // the row of kXMax, where x is clamped
+  // the row of x = 0
+  static constexpr int kMiddle = static_cast<int>(Forward::kIndexBias - 0x1p23f);
+  // the row of kXMax, where x is clamped
+  static constexpr int kEnd = kMiddle + static_cast<int>(Forward::kXMax * Forward::kIndexScale);
   static constexpr int kFirst = (kMiddle + kRows / 2 < kEnd ? kMiddle - kRows / 2 : kEnd - kRows) / 2 * 2;
   static constexpr float kIndexBias = Forward::kIndexBias - static_cast<float>(kFirst);
-  static_assert(kFirst >= 0 && (static_cast<float>(kFirst - kMiddle) - 0.5f) / Forward::kIndexScale >= Forward::kXMin);
+  static_assert(kFirst >= 0 &&
+                (static_cast<float>(kFirst - kMiddle) - 0.5f) / Forward::kIndexScale >= Forward::kXMin);
 };
 
-// f(x) in fp32, ready to be narrowed to the format. From kXMax on p is 1; at kXMin and below, the result narrows to -0.
+// f(x) in fp32, ready to be narrowed to the format. From kXMax on p is 1; at kXMin and below, the result
+// narrows to -0.
 template <class Ops, class Forward, class TableView>
-OUTGRAD_HD typename Ops::Value evaluate_forward(const Ops& ops, const Forward& fit, const TableView& table, const typename Ops::Value& x) {
+OUTGRAD_HD typename Ops::Value evaluate_forward(const Ops& ops, const Forward& fit, const TableView& table,
+                                                const typename Ops::Value& x) {
   using Value = typename Ops::Value;
   const Value v = ops.at_least(x, ops.constant(fit.kXMin));
   const Value w = ops.at_most(v, ops.constant(fit.kXMax));
@@ -384,7 +414,8 @@ OUTGRAD_HD typename Ops::Value evaluate_forward(const Ops& ops, const Forward& f
 
 // The same, for use where every x is in a cell of NearRows and q = forward_index(x).
 template <class Ops, class Forward, class TableView>
-OUTGRAD_HD typename Ops::Value evaluate_near(const Ops& ops, const NearRows<Forward>& fit, const TableView& table, const typename Ops::Value& q,
+OUTGRAD_HD typename Ops::Value evaluate_near(const Ops& ops, const NearRows<Forward>& fit,
+                                             const TableView& table, const typename Ops::Value& q,
                                              const typename Ops::Value& x) {
   return ops.signed_as(evaluate_product(ops, fit, table, q, x, x), x);
 }
@@ -398,11 +429,13 @@ OUTGRAD_HD typename Ops::Mask evaluate_mask(const Ops& ops, const Forward& fit, 
 // No bit of an exponent below that of 2^-123.
 inline constexpr u32 kNudgedExponents = 0x7e000000u;
 
-// How a positive normal number is split into 2^k and a significand in [sqrt(1/2), sqrt(2)). Once its bits are moved so that
-// those of sqrt(1/2) become those of 1, its exponent field holds k + 127, and its fraction is the distance from 2^k sqrt(1/2).
+// How a positive normal number is split into 2^k and a significand in [sqrt(1/2), sqrt(2)). Once its bits are
+// moved so that those of sqrt(1/2) become those of 1, its exponent field holds k + 127, and its fraction is
+// the distance from 2^k sqrt(1/2).
 inline constexpr u32 kRootHalfBits = 0x3f3504f3u;  // sqrt(1/2), rounded to nearest
 inline constexpr u32 kRootHalfToOne = 0x3f800000u - kRootHalfBits, kFractionBits = 0x007fffffu;
-inline constexpr float kIntegerBase = 0x1p23f;  // the integer in the fraction bits of a number from here on is what it is above this one
+// the integer in the fraction bits of a number from here on is what it is above this one
+inline constexpr float kIntegerBase = 0x1p23f;
 inline constexpr float kExponentBase = kIntegerBase + 127;
 
 // One fp32 value, on host and device.
@@ -443,7 +476,9 @@ struct FloatOps {
     return (bits_of(a) & kNudgedExponents) == 0 && a != 0.0f ? add_rn(a, tie) : a;
 #endif
   }
-  OUTGRAD_HD float signed_as(float a, float b) const { return float_of((bits_of(a) & 0x7fffffffu) | (bits_of(b) & 0x80000000u)); }
+  OUTGRAD_HD float signed_as(float a, float b) const {
+    return float_of((bits_of(a) & 0x7fffffffu) | (bits_of(b) & 0x80000000u));
+  }
   OUTGRAD_HD float select(bool mask, float a, float b) const { return mask ? a : b; }
   OUTGRAD_HD u32 select(bool mask, u32 a, u32 b) const { return mask ? a : b; }
   OUTGRAD_HD bool less(float a, float b) const { return a < b; }
@@ -466,8 +501,12 @@ struct FloatOps {
     return table.at(row, word);
   }
 
-  OUTGRAD_HD float exponent(float a) const { return sub_rn(float_of(((bits_of(a) + kRootHalfToOne) >> 23) + bits_of(kIntegerBase)), kExponentBase); }
-  OUTGRAD_HD float significand(float a) const { return float_of(((bits_of(a) + kRootHalfToOne) & kFractionBits) + kRootHalfBits); }
+  OUTGRAD_HD float exponent(float a) const {
+    return sub_rn(float_of(((bits_of(a) + kRootHalfToOne) >> 23) + bits_of(kIntegerBase)), kExponentBase);
+  }
+  OUTGRAD_HD float significand(float a) const {
+    return float_of(((bits_of(a) + kRootHalfToOne) & kFractionBits) + kRootHalfBits);
+  }
 
   // Direct tables (kernels/direct.h).
   template <class View>
@@ -481,7 +520,9 @@ struct FloatOps {
   OUTGRAD_HD u32 low_bits(u32 row, int bits) const { return row & static_cast<u32>(bits); }
   OUTGRAD_HD bool above(u32 row, int limit) const { return row > static_cast<u32>(limit); }
   OUTGRAD_HD u32 constant_row(int value) const { return static_cast<u32>(value); }
-  OUTGRAD_HD u32 row_in(u32 row, u32 first, u32 last, u32 shift) const { return (row < first ? first : row > last ? last : row) + shift; }
+  OUTGRAD_HD u32 row_in(u32 row, u32 first, u32 last, u32 shift) const {
+    return (row < first ? first : row > last ? last : row) + shift;
+  }
   template <class E, class TableView>
   OUTGRAD_HD float entry(const TableView& entries, u32 row) const {
     return widen(E{entries.at(row)});

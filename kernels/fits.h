@@ -1,4 +1,5 @@
-// The generated fits: which one a storage format uses by default, and all of them for tools that walk the list.
+// The generated fits: which one a storage format uses by default, and all of them for tools that walk the
+// list.
 #pragma once
 
 #include "kernels/formats.h"

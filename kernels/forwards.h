@@ -1,19 +1,22 @@
-// Forward bodies of the activations other than GELU, shared by the host, vectors and GPUs: x -> (f(x), mask bit).
+// Forward bodies of the activations other than GELU, shared by the host, vectors and GPUs: x -> (f(x), mask
+// bit).
 //
-// f is evaluated in double precision with a relative error of at most kForwardError, and then rounded once to the
-// format. In f16 and bf16, y is f(x) correctly rounded for every x (tests/kernels/forwards_test.cpp tries all of them).
-// In f32 it is correctly rounded except for at most 66 of the 2^32 x, where f(x) lies within that error of a midpoint
-// of two floats. The test's exhaustive form counts them.
+// f is evaluated in double precision with a relative error of at most kForwardError, and then rounded once to
+// the format. In f16 and bf16, y is f(x) correctly rounded for every x (tests/kernels/forwards_test.cpp tries
+// all of them). In f32 it is correctly rounded except for at most 66 of the 2^32 x, where f(x) lies within
+// that error of a midpoint of two floats. The test's exhaustive form counts them.
 //
-// The error, in units u = 2^-53 of a rounded operation: exp(v) = 2^k (1 + p), where v = k log 2 + r, |r| < 0.3466, and
-// p is the Taylor polynomial of degree 12 of exp(r) - 1, whose remainder is below 0.3466^12 / 13! |r| < 2^-50 |r|. The
-// reduction is exact for k = 0. For other k it moves r by less than 2 u, because k times the 42 bits of kLog2High is
-// exact within an fma. So 1 + p is within 16 u, and so is p for k = 0, and so is 2^k - 1 + 2^k p, which cancels one bit
-// at most (k = -1). What follows is a handful of operations without cancellation. In quick_gelu, swish and gelu_tanh
-// the argument v is itself rounded and off by at most 4 u |v|. There |v| < 109 wherever f(x) is not below half the
-// least subnormal float. The total is below 512 u = 2^-44.
+// The error, in units u = 2^-53 of a rounded operation: exp(v) = 2^k (1 + p), where v = k log 2 + r, |r| <
+// 0.3466, and p is the Taylor polynomial of degree 12 of exp(r) - 1, whose remainder is below 0.3466^12 / 13!
+// |r| < 2^-50 |r|. The reduction is exact for k = 0. For other k it moves r by less than 2 u, because k times
+// the 42 bits of kLog2High is exact within an fma. So 1 + p is within 16 u, and so is p for k = 0, and so is
+// 2^k - 1 + 2^k p, which cancels one bit at most (k = -1). What follows is a handful of operations without
+// cancellation. In quick_gelu, swish and gelu_tanh the argument v is itself rounded and off by at most 4 u
+// |v|. There |v| < 109 wherever f(x) is not below half the least subnormal float. The total is below 512 u =
+// 2^-44.
 //
-// Specified cases: NaN in gives NaN out, and m = 0; f(-0) = -0 where f(0) = 0; at the infinities the limits, -0 for those that have a minimum.
+// Specified cases: NaN in gives NaN out, and m = 0; f(-0) = -0 where f(0) = 0; at the infinities the limits,
+// -0 for those that have a minimum.
 #pragma once
 
 #include "kernels/activations.h"
@@ -24,7 +27,8 @@ namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 // Relative error of f in double precision, before it is rounded to the format.
 inline constexpr double kForwardError = 0x1p-44;
-// Absolute error of f' in double precision, for |x| <= kSlopeReach. `outgrad check` proves it of every code header.
+// Absolute error of f' in double precision, for |x| <= kSlopeReach. `outgrad check` proves it of every code
+// header.
 inline constexpr double kSlopeError = 0x1p-37;
 
 // One value in double precision, on host and device. Every operation rounds once, like those of portable.h.
@@ -70,12 +74,17 @@ struct DoubleOps {
   static OUTGRAD_HD double at_least(double a, double lo) { return a < lo ? lo : a; }
   static OUTGRAD_HD double at_most(double a, double hi) { return hi < a ? hi : a; }
   static OUTGRAD_HD double negate(double a) { return -a; }
-  static OUTGRAD_HD double magnitude(double a) { return __builtin_bit_cast(double, __builtin_bit_cast(u64, a) & ~kSign); }
+  static OUTGRAD_HD double magnitude(double a) {
+    return __builtin_bit_cast(double, __builtin_bit_cast(u64, a) & ~kSign);
+  }
   static OUTGRAD_HD double signed_as(double a, double b) {
-    return __builtin_bit_cast(double, (__builtin_bit_cast(u64, a) & ~kSign) | (__builtin_bit_cast(u64, b) & kSign));
+    return __builtin_bit_cast(double,
+                              (__builtin_bit_cast(u64, a) & ~kSign) | (__builtin_bit_cast(u64, b) & kSign));
   }
   // 2^k of t = 1.5 2^52 + k, |k| < 1023.
-  static OUTGRAD_HD double power_of_two(double t) { return __builtin_bit_cast(double, (__builtin_bit_cast(u64, t) << 52) + (u64{1023} << 52)); }
+  static OUTGRAD_HD double power_of_two(double t) {
+    return __builtin_bit_cast(double, (__builtin_bit_cast(u64, t) << 52) + (u64{1023} << 52));
+  }
 
  private:
   static constexpr u64 kSign = u64{1} << 63;
@@ -92,14 +101,16 @@ struct Exponential {
 template <class Ops>
 OUTGRAD_HD Exponential<typename Ops::Value> exponential(const Ops& ops, const typename Ops::Value& argument) {
   using Value = typename Ops::Value;
-  constexpr double kEnd = 700, kToInteger = 0x1.8p52, kLog2e = 0x1.71547652b82fep0, kLog2High = 0x1.62e42fefa38p-1, kLog2Low = 0x1.ef35793c7673p-45;
+  constexpr double kEnd = 700, kToInteger = 0x1.8p52, kLog2e = 0x1.71547652b82fep0,
+                   kLog2High = 0x1.62e42fefa38p-1, kLog2Low = 0x1.ef35793c7673p-45;
   const Value v = ops.at_most(ops.at_least(argument, ops.constant(-kEnd)), ops.constant(kEnd));
   const Value t = ops.fma(v, ops.constant(kLog2e), ops.constant(kToInteger));
   const Value k = ops.sub(t, ops.constant(kToInteger));
   const Value r = ops.fma(k, ops.constant(-kLog2Low), ops.fma(k, ops.constant(-kLog2High), v));
   constexpr int kDegree = 12;
-  constexpr double kOneOverFactorial[] = {1.0,        1.0,         1.0 / 2,      1.0 / 6,       1.0 / 24,       1.0 / 120,      1.0 / 720,
-                                          1.0 / 5040, 1.0 / 40320, 1.0 / 362880, 1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600};
+  constexpr double kOneOverFactorial[] = {
+      1.0,        1.0,         1.0 / 2,      1.0 / 6,       1.0 / 24,       1.0 / 120,      1.0 / 720,
+      1.0 / 5040, 1.0 / 40320, 1.0 / 362880, 1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600};
   Value q = ops.constant(kOneOverFactorial[kDegree]);
   OUTGRAD_UNROLL
   for (int n = kDegree - 1; n >= 2; --n) q = ops.fma(q, r, ops.constant(kOneOverFactorial[n]));
@@ -118,8 +129,8 @@ OUTGRAD_HD typename Ops::Value expm1_of(const Ops& ops, const typename Ops::Valu
   return ops.fma(e.s, e.p, ops.sub(e.s, ops.constant(1)));
 }
 
-// log(1 + t) for t in [0, 1]: 2 atanh(z), z = t / (2 + t) <= 1/3, by the odd powers of z up to the 27th. The rest of
-// the series is below 2^-48 of the sum.
+// log(1 + t) for t in [0, 1]: 2 atanh(z), z = t / (2 + t) <= 1/3, by the odd powers of z up to the 27th. The
+// rest of the series is below 2^-48 of the sum.
 template <class Ops>
 OUTGRAD_HD typename Ops::Value log1p_of(const Ops& ops, const typename Ops::Value& t) {
   using Value = typename Ops::Value;
@@ -132,22 +143,24 @@ OUTGRAD_HD typename Ops::Value log1p_of(const Ops& ops, const typename Ops::Valu
   return ops.mul(ops.add(z, z), sum);
 }
 
-// Below this x, every f that has a minimum is less than half the least subnormal float. An infinite x would make x
-// sigmoid(v) the product inf 0.
+// Below this x, every f that has a minimum is less than half the least subnormal float. An infinite x would
+// make x sigmoid(v) the product inf 0.
 inline constexpr double kLeastArgument = -1024;
 
-// x / (1 + exp(-v)), where v has x's sign. Where the quotient is as good as x / 2, it may be a midpoint for a subnormal
-// x, and f(x) lies above it. The divisor is then 2, and it is moved by the least amount that puts the quotient on the
-// right side.
+// x / (1 + exp(-v)), where v has x's sign. Where the quotient is as good as x / 2, it may be a midpoint for a
+// subnormal x, and f(x) lies above it. The divisor is then 2, and it is moved by the least amount that puts
+// the quotient on the right side.
 template <class Ops>
-OUTGRAD_HD typename Ops::Value times_sigmoid(const Ops& ops, const typename Ops::Value& x, const typename Ops::Value& v) {
+OUTGRAD_HD typename Ops::Value times_sigmoid(const Ops& ops, const typename Ops::Value& x,
+                                             const typename Ops::Value& v) {
   const auto divisor = ops.add(ops.constant(1), exp_of(ops, ops.negate(v)));
   return ops.div(x, ops.sub(divisor, ops.signed_as(ops.constant(0x1.8p-52), v)));
 }
 
 // s (1 + z (1 - s)), where s = 1 / (1 + exp(-v)): the derivative of x s if z = x dv/dx.
 template <class Ops>
-OUTGRAD_HD typename Ops::Value sigmoid_unit_slope(const Ops& ops, const typename Ops::Value& v, const typename Ops::Value& z) {
+OUTGRAD_HD typename Ops::Value sigmoid_unit_slope(const Ops& ops, const typename Ops::Value& v,
+                                                  const typename Ops::Value& z) {
   const auto one = ops.constant(1);
   const auto s = ops.div(one, ops.add(one, exp_of(ops, ops.negate(v))));
   return ops.mul(s, ops.fma(z, ops.sub(one, s), one));
@@ -159,9 +172,9 @@ OUTGRAD_HD typename Ops::Value within(const Ops& ops, const typename Ops::Value&
   return ops.at_most(ops.at_least(x, ops.constant(-reach)), ops.constant(reach));
 }
 
-// Each activation has kActivation, as in kActivationNames; kMasked and, if it is set, kXStar, the least float with m
-// = 1; value(ops, x), f in double; slope(ops, x), f' in double, for |x| <= kSlopeReach, beyond which f' is as good as
-// its limits.
+// Each activation has kActivation, as in kActivationNames; kMasked and, if it is set, kXStar, the least float
+// with m = 1; value(ops, x), f in double; slope(ops, x), f' in double, for |x| <= kSlopeReach, beyond which
+// f' is as good as its limits.
 
 struct WithMinimum {
   static constexpr bool kMasked = true;
@@ -176,17 +189,20 @@ struct GeluTanh : WithMinimum {
   static constexpr const char* kActivation = "gelu_tanh";
   static constexpr float kXStar = -0x1.81429ep-1f;
   static constexpr double kSlopeReach = 16;
-  static constexpr double kLinear = 0x1.9884533d43651p0, kCubic = 0x1.2444f2a4d8b4bp-4;  // 2 sqrt(2 / pi), and 0.044715 of it
+  // 2 sqrt(2 / pi), and 0.044715 of it
+  static constexpr double kLinear = 0x1.9884533d43651p0, kCubic = 0x1.2444f2a4d8b4bp-4;
   template <class Ops>
   static OUTGRAD_HD typename Ops::Value value(const Ops& ops, const typename Ops::Value& argument) {
     const auto x = ops.at_least(argument, ops.constant(kLeastArgument));
-    return times_sigmoid(ops, x, ops.mul(x, ops.fma(ops.mul(x, x), ops.constant(kCubic), ops.constant(kLinear))));
+    return times_sigmoid(ops, x,
+                         ops.mul(x, ops.fma(ops.mul(x, x), ops.constant(kCubic), ops.constant(kLinear))));
   }
   template <class Ops>
   static OUTGRAD_HD typename Ops::Value slope(const Ops& ops, const typename Ops::Value& x) {
     const auto square = ops.mul(x, x);
     const auto v = ops.mul(x, ops.fma(square, ops.constant(kCubic), ops.constant(kLinear)));
-    return sigmoid_unit_slope(ops, v, ops.mul(x, ops.fma(square, ops.constant(3 * kCubic), ops.constant(kLinear))));
+    return sigmoid_unit_slope(ops, v,
+                              ops.mul(x, ops.fma(square, ops.constant(3 * kCubic), ops.constant(kLinear))));
   }
 };
 
@@ -284,7 +300,8 @@ struct Softplus : Rising {
   static constexpr const char* kActivation = "softplus";
   template <class Ops>
   static OUTGRAD_HD typename Ops::Value value(const Ops& ops, const typename Ops::Value& x) {
-    return ops.add(ops.at_least(x, ops.constant(0)), log1p_of(ops, exp_of(ops, ops.negate(ops.magnitude(x)))));
+    return ops.add(ops.at_least(x, ops.constant(0)),
+                   log1p_of(ops, exp_of(ops, ops.negate(ops.magnitude(x)))));
   }
   template <class Ops>
   static OUTGRAD_HD typename Ops::Value slope(const Ops& ops, const typename Ops::Value& x) {
@@ -323,11 +340,12 @@ struct ForwardList {
   static_assert(1 + sizeof...(F) == kActivations, "a forward of each activation");
   static_assert(detail::forwards_follow_the_names<F...>(), "forwards in the order of the activations");
 };
-using ActivationForwards = ForwardList<forwards::GeluTanh, forwards::QuickGelu, forwards::Silu, forwards::Swish, forwards::Mish, forwards::Tanh,
-                                       forwards::Sigmoid, forwards::Softplus, forwards::Elu>;
+using ActivationForwards =
+    ForwardList<forwards::GeluTanh, forwards::QuickGelu, forwards::Silu, forwards::Swish, forwards::Mish,
+                forwards::Tanh, forwards::Sigmoid, forwards::Softplus, forwards::Elu>;
 
-// The float next to `value`, with its last bit set if `value` is inexact. Rounding it again, to fewer bits, gives
-// `value` rounded once.
+// The float next to `value`, with its last bit set if `value` is inexact. Rounding it again, to fewer bits,
+// gives `value` rounded once.
 OUTGRAD_HD float rounded_to_odd(double value) {
   const float nearest = static_cast<float>(value);
   const double wide = nearest;

@@ -1,16 +1,20 @@
-// y in 4 bits in blocks that share a scale, MXFP4 (OCP Microscaling Formats specification 1.0, sections 5.2 and 6.3) and NVFP4 (NVIDIA's, as its
-// libraries make it), and 0, 1 or 2 bits beside each code, as in kernels/fp8.h.
+// y in 4 bits in blocks that share a scale, MXFP4 (OCP Microscaling Formats specification 1.0, sections 5.2
+// and 6.3) and NVFP4 (NVIDIA's, as its libraries make it), and 0, 1 or 2 bits beside each code, as in
+// kernels/fp8.h.
 //
-// An element's code is y m rounded to nearest even in e2m1 and saturated, where m follows from its block's scale, and the scale from amax, the
-// largest |y| of the block:
-//   MXFP4  blocks of 32. scale = 2^(e - 2), where 2^e <= amax < 2^(e + 1), not below 2^-127, and m = 1 / scale.
-//   NVFP4  blocks of 16. With the tensor's scale t, scale = amax t/6 rounded to e4m3 and saturated, not below its least number 2^-9, and m = t / scale.
-//          t is 6 448 / (the tensor's largest |y|), so that no scale is saturated. Both quotients and the product are rounded to fp32.
-// A code of a block stands for code / m. The scale tells that no |y| of the block is larger than what leads to this scale. So its table is that of
-// kernels/fp8.h for the scale m, cut there: Fp4Tables has one for each scale, and everything that is said of kRoom there holds here.
+// An element's code is y m rounded to nearest even in e2m1 and saturated, where m follows from its block's
+// scale, and the scale from amax, the largest |y| of the block:
+//   MXFP4  blocks of 32. scale = 2^(e - 2), where 2^e <= amax < 2^(e + 1), not below 2^-127, and m = 1 /
+//          scale.
+//   NVFP4  blocks of 16. With the tensor's scale t, scale = amax t/6 rounded to e4m3 and saturated, not below
+//          its least number 2^-9, and m = t / scale. t is 6 448 / (the tensor's largest |y|), so that no
+//          scale is saturated. Both quotients and the product are rounded to fp32.
+// A code of a block stands for code / m. The scale tells that no |y| of the block is larger than what leads
+// to this scale. So its table is that of kernels/fp8.h for the scale m, cut there: Fp4Tables has one for each
+// scale, and everything that is said of kRoom there holds here.
 //
-// An infinity counts as the largest finite number in amax. e2m1 has no NaN: one in a block makes the scale NaN, and with it the gradients of the
-// block, so that it does not go unseen.
+// An infinity counts as the largest finite number in amax. e2m1 has no NaN: one in a block makes the scale
+// NaN, and with it the gradients of the block, so that it does not go unseen.
 #pragma once
 
 #include "kernels/fp8s.h"
@@ -22,13 +26,13 @@ inline constexpr int kFp4Bits = 4, kBlockScales = 256;
 
 struct Fp4Tables {
   int bits;
-  float tensor;                    // the tensor's scale
+  float tensor;  // the tensor's scale
   float multiplier[kBlockScales];  // m; 0 of a code that no block has for its scale
   Fp4Table of_scale[kBlockScales];
 };
 
-// A block's scale from amax as bits, m of a scale, and the largest amax that leads to it. B is MxFp4 or NvFp4, and `tensor` the tensor's scale, of
-// which MXFP4 has none: 1.
+// A block's scale from amax as bits, m of a scale, and the largest amax that leads to it. B is MxFp4 or
+// NvFp4, and `tensor` the tensor's scale, of which MXFP4 has none: 1.
 template <class B>
 struct BlockScale;
 
@@ -58,11 +62,16 @@ struct BlockScale<NvFp4> {
     const u8 code = fp8_code<F8E4M3>(float_of(amax), sixth(tensor)).bits;
     return code > 0 ? code : u8{1};
   }
-  OUTGRAD_HD static float multiplier(int scale, float tensor) { return div_rn(tensor, widen(F8E4M3{static_cast<u8>(scale)})); }
-  OUTGRAD_HD static u32 end(int scale, float tensor) { return scale == kLast ? kBeyondInfinity : detail::first_magnitude<F8E4M3>(scale + 1, sixth(tensor)); }
+  OUTGRAD_HD static float multiplier(int scale, float tensor) {
+    return div_rn(tensor, widen(F8E4M3{static_cast<u8>(scale)}));
+  }
+  OUTGRAD_HD static u32 end(int scale, float tensor) {
+    return scale == kLast ? kBeyondInfinity : detail::first_magnitude<F8E4M3>(scale + 1, sixth(tensor));
+  }
 };
 
-// The tables of S for the blocks of B; returns the largest error that is proven of a block whose amax, as bits, is at most `amax`.
+// The tables of S for the blocks of B; returns the largest error that is proven of a block whose amax, as
+// bits, is at most `amax`.
 template <class S, class B>
 OUTGRAD_HD double fill_fp4_tables(float tensor, int bits, u32 amax, Fp4Tables& tables) {
   using Scale = BlockScale<B>;
@@ -85,7 +94,8 @@ OUTGRAD_HD double fill_fp4_tables(float tensor, int bits, u32 amax, Fp4Tables& t
     const u32 end = Scale::end(scale, tensor);
     tables.multiplier[scale] = Scale::multiplier(scale, tensor);
     // An infinity is in the block with the scale of the largest finite number.
-    fill_fp8_table<S, F4E2M1>(tables.multiplier[scale], bits, table, end > kLargestFiniteBits ? kBeyondInfinity : end);
+    fill_fp8_table<S, F4E2M1>(tables.multiplier[scale], bits, table,
+                              end > kLargestFiniteBits ? kBeyondInfinity : end);
     if (scale <= most && error < fp8_error<S>(table)) error = fp8_error<S>(table);
   }
   return error;

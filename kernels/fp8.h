@@ -1,23 +1,28 @@
-// y in 8 bits with one scale a tensor, as today's FP8 and int8 products read it, and 0, 1 or 2 bits beside each code: what a layer may keep for its
-// backward pass where the next product keeps the code anyway.
+// y in 8 bits with one scale a tensor, as today's FP8 and int8 products read it, and 0, 1 or 2 bits beside
+// each code: what a layer may keep for its backward pass where the next product keeps the code anyway.
 //
-// For x in fp32, y is the library's fp32 forward of x, and the code is y s rounded to e4m3 or e5m2 (OFP8) or to
-// an integer (int8), where s is the tensor's scale and
-// what exceeds the largest number is saturated. The code stands for code / s. Many x share a code: those with f(x) in an interval of y, left
-// of f's minimum and right of it. Their f'(x) fill an interval on each side, and the bits beside the code say in which part of these f'(x)
-// lies. Fp8Table holds the parts of all codes at one scale:
-//   edges   part = number of the code's edges at or below g, g = the library's fp32 fit at y and the mask bit of x
+// For x in fp32, y is the library's fp32 forward of x, and the code is y s rounded to e4m3 or e5m2 (OFP8) or
+// to an integer (int8), where s is the tensor's scale and what exceeds the largest number is saturated. The
+// code stands for code / s. Many x share a code: those with f(x) in an interval of y, left of f's minimum and
+// right of it. Their f'(x) fill an interval on each side, and the bits beside the code say in which part of
+// these f'(x) lies. Fp8Table holds the parts of all codes at one scale:
+//   edges   part = number of the code's edges at or below g, g = the library's fp32 fit at y and the mask bit
+//           of x
 //   values  the middle of each part, which the code and the part stand for
-// int8 has one code for both zeros, so that this code has a y on either side of 0, the floating-point formats have two.
-// The parts are as short as 2^bits parts can be: the whole from the least to the greatest f'(x) in equal parts, or, where a gap is between
-// the two sides, each side in equal parts of its own. At the minimum the sides meet.
+// int8 has one code for both zeros, so that this code has a y on either side of 0, the floating-point formats
+// have two.
+// The parts are as short as 2^bits parts can be: the whole from the least to the greatest f'(x) in equal
+// parts, or, where a gap is between the two sides, each side in equal parts of its own. At the minimum the
+// sides meet.
 //
-// The table is made from s by the library's fp32 fit. The y of a code are exactly known, since y s and its rounding rise with y: they are
-// the floats from the least with that code on to the greatest. The fit at these two gives the ends of f' over the code, and the extrema of f'
-// are added where one lies between. So for E = sup |fit(y, m) - g(y, m)| over the stored y, and G = sup |g - f'(x)| over x,
+// The table is made from s by the library's fp32 fit. The y of a code are exactly known, since y s and its
+// rounding rise with y: they are the floats from the least with that code on to the greatest. The fit at
+// these two gives the ends of f' over the code, and the extrema of f' are added where one lies between. So
+// for E = sup |fit(y, m) - g(y, m)| over the stored y, and G = sup |g - f'(x)| over x,
 //   |what a code and a part stand for - f'(x)| <= table.widest / 2 + max(2 E, G) + G + rounding
-// for every finite x and every s that scale_holds: g is within max(2 E, G) of a part of its own number, whatever f' does. The generated
-// headers <activation>_fp8.h hold G, this last sum, kRoom, and the least upper bound kT over whole ranges of scales.
+// for every finite x and every s that scale_holds: g is within max(2 E, G) of a part of its own number,
+// whatever f' does. The generated headers <activation>_fp8.h hold G, this last sum, kRoom, and the least
+// upper bound kT over whole ranges of scales.
 #pragma once
 
 #include "kernels/code.h"
@@ -32,9 +37,10 @@ inline constexpr int kMostPartBits = 2, kMostParts = 1 << kMostPartBits, kFp8Cod
 template <int kCodes>
 struct PartTable {
   int bits;
-  float widest;                            // the longest part
+  float widest;  // the longest part
   float edges[kMostParts - 1][kCodes];  // ascending
-  float values[kMostParts][kCodes];     // NaN for a NaN and an infinity, which no x but a NaN has; 0 for codes below f's minimum, which none has
+  // NaN for a NaN and an infinity, which no x but a NaN has; 0 for codes below f's minimum, which none has
+  float values[kMostParts][kCodes];
 };
 using Fp8Table = PartTable<kFp8Codes>;
 using Fp4Table = PartTable<kFp4Codes>;  // kernels/fp4.h
@@ -49,7 +55,9 @@ inline constexpr u32 kBeyondInfinity = 0x7f800001u;
 OUTGRAD_HD constexpr bool part_bits_hold(int bits) { return bits >= 0 && bits <= kMostPartBits; }
 
 // Positive, finite and not subnormal.
-OUTGRAD_HD bool scale_holds(float scale) { return bits_of(scale) >= 0x00800000u && bits_of(scale) < 0x7f800000u; }
+OUTGRAD_HD bool scale_holds(float scale) {
+  return bits_of(scale) >= 0x00800000u && bits_of(scale) < 0x7f800000u;
+}
 
 // y of x: an activation's f32 forward. GELU's is a fit itself.
 template <class Forward>
@@ -65,7 +73,8 @@ OUTGRAD_HD float forward_at(float x) {
 // g of x, whose y forward_at gives.
 template <class Fit, class Forward>
 OUTGRAD_HD float fitted_gradient(float x, float y) {
-  static_assert(Fit::kMasked && same_text(Fit::kFormat, Format<float>::kName) && same_text(Fit::kActivation, Forward::kActivation));
+  static_assert(Fit::kMasked && same_text(Fit::kFormat, Format<float>::kName) &&
+                same_text(Fit::kActivation, Forward::kActivation));
   return evaluate_backward<Fit>(FloatOps{}, y, Forward::kXStar <= x);
 }
 
@@ -111,7 +120,8 @@ struct SlopeRange {
   }
 };
 
-// Over y from `first` to `last`. The forward is within 2 ulp of f(x), so no y is more than 4 ulp below the minimum's.
+// Over y from `first` to `last`. The forward is within 2 ulp of f(x), so no y is more than 4 ulp below the
+// minimum's.
 template <class S>
 OUTGRAD_HD SlopeRange slopes_of(float first, float last, bool m) {
   constexpr float kMinimum = S::Fit::kYHi, kLeast = kMinimum * (1 + 0x1p-21f);
@@ -144,7 +154,8 @@ OUTGRAD_HD double cut(PartTable<kCodes>& table, int code, const SlopeRange& left
   int on_left = 0;  // of a cut at the gap
   if (left.any && right.any && left.hi < right.lo) {
     for (int k = 1; k < parts; ++k) {
-      const double each = (static_cast<double>(left.hi) - lo) / k, other = (hi - right.lo) / (parts - k), longest = each < other ? other : each;
+      const double each = (static_cast<double>(left.hi) - lo) / k, other = (hi - right.lo) / (parts - k),
+                   longest = each < other ? other : each;
       if (longest < length) length = longest, on_left = k;
     }
   }
@@ -158,7 +169,8 @@ OUTGRAD_HD double cut(PartTable<kCodes>& table, int code, const SlopeRange& left
   return length;
 }
 
-// The least magnitude of y, as bits, whose code has at least the magnitude `code`; beyond the infinity's if there is none.
+// The least magnitude of y, as bits, whose code has at least the magnitude `code`; beyond the infinity's if
+// there is none.
 template <class F>
 OUTGRAD_HD u32 first_magnitude(int code, float scale) {
   u32 below = 0, at = kBeyondInfinity;  // below + 1 or more, and not above `at`
@@ -178,17 +190,19 @@ template <class F, int kCodes>
 OUTGRAD_HD void clear_code(PartTable<kCodes>& table, int code) {
   const float value = widen(F{static_cast<u8>(code)});
   for (int k = 0; k + 1 < kMostParts; ++k) table.edges[k][code] = float_of(0x7f800000u);
-  for (int k = 0; k < kMostParts; ++k) table.values[k][code] = value - value;  // NaN for a NaN and for an infinity, which is no code of a y
+  // NaN for a NaN and for an infinity, which is no code of a y
+  for (int k = 0; k < kMostParts; ++k) table.values[k][code] = value - value;
 }
 
-// Of the code of magnitudes from `first` to `last`, as bits, and of the code of their negatives, both cleared before. Returns the length of
-// their longest part.
+// Of the code of magnitudes from `first` to `last`, as bits, and of the code of their negatives, both cleared
+// before. Returns the length of their longest part.
 template <class S, class F, int kCodes>
 OUTGRAD_HD double fill_code(PartTable<kCodes>& table, int code, u32 first, u32 last) {
   const float near = float_of(first), far = float_of(last);
   const int negative = negated<F>(code);
   const double positive_length = negative != code ? cut(table, code, {}, slopes_of<S>(near, far, true)) : 0;
-  const double length = cut(table, negative, slopes_of<S>(-far, -near, false), slopes_of<S>(-far, negative != code ? -near : far, true));
+  const double length = cut(table, negative, slopes_of<S>(-far, -near, false),
+                            slopes_of<S>(-far, negative != code ? -near : far, true));
   return positive_length < length ? length : positive_length;
 }
 
@@ -200,8 +214,8 @@ OUTGRAD_HD int largest_code() {
   return narrow_saturated<F>(float_of(0x7f800000u)).bits;
 }
 
-// The table of S, an Fp8Activation of kernels/fp8s.h, for codes in F of the y whose magnitudes, as bits, are below `end`; part_bits_hold(bits) and
-// scale_holds(scale).
+// The table of S, an Fp8Activation of kernels/fp8s.h, for codes in F of the y whose magnitudes, as bits, are
+// below `end`; part_bits_hold(bits) and scale_holds(scale).
 template <class S, class F, int kCodes>
 OUTGRAD_HD void fill_fp8_table(float scale, int bits, PartTable<kCodes>& table, u32 end = kBeyondInfinity) {
   const int largest = largest_code<F>();
@@ -210,7 +224,8 @@ OUTGRAD_HD void fill_fp8_table(float scale, int bits, PartTable<kCodes>& table, 
   double widest = 0;
   u32 first = 0;
   for (int code = 0; code <= largest; ++code) {
-    const u32 first_of_next = code == largest ? end : detail::first_magnitude<F>(code + 1, scale), next = first_of_next < end ? first_of_next : end;
+    const u32 first_of_next = code == largest ? end : detail::first_magnitude<F>(code + 1, scale),
+              next = first_of_next < end ? first_of_next : end;
     if (next > first) {
       const double length = detail::fill_code<S, F>(table, code, first, next - 1);
       widest = widest < length ? length : widest;

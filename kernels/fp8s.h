@@ -1,4 +1,5 @@
-// The catalogue of activations whose y may be kept in 8 bits at a scale (kernels/fp8.h): those with a minimum.
+// The catalogue of activations whose y may be kept in 8 bits at a scale (kernels/fp8.h): those with a
+// minimum.
 #pragma once
 
 #include "kernels/codes.h"
@@ -38,7 +39,8 @@ OUTGRAD_HD constexpr auto fit_of(FitList<Fit...>) {
 
 }  // namespace detail
 
-// An activation whose y is kept in 8 bits: its header, and the codes, the f32 fit and the forward that this is made with.
+// An activation whose y is kept in 8 bits: its header, and the codes, the f32 fit and the forward that this
+// is made with.
 template <class Fp8Header>
 struct Fp8Activation : decltype(detail::coded_of<Fp8Header>(CodedActivations{})) {
   using Header = Fp8Header;
@@ -49,8 +51,9 @@ template <class... S>
 struct Fp8List {};
 
 // In the order of the names.
-using Fp8Activations = Fp8List<Fp8Activation<generated::GeluFp8>, Fp8Activation<generated::GeluTanhFp8>, Fp8Activation<generated::QuickGeluFp8>,
-                               Fp8Activation<generated::SiluFp8>, Fp8Activation<generated::SwishFp8>, Fp8Activation<generated::MishFp8>>;
+using Fp8Activations = Fp8List<Fp8Activation<generated::GeluFp8>, Fp8Activation<generated::GeluTanhFp8>,
+                               Fp8Activation<generated::QuickGeluFp8>, Fp8Activation<generated::SiluFp8>,
+                               Fp8Activation<generated::SwishFp8>, Fp8Activation<generated::MishFp8>>;
 
 // The scales of a format for which a header claims its kT, and kT of 0, 1 and 2 bits.
 struct Fp8Claims {

@@ -1,8 +1,8 @@
 // GELU's forward body, shared by the host, vectors and GPUs: x -> (y, mask bit). The backward is in
 // kernels/activation.h.
 //
-// Specified cases (m is the mask bit): NaN in gives NaN out, and m = 0 for x = NaN. x = -0 gives y = -0 and m = 1,
-// while (y = -0, m = 0) is the left tail, with g = 0. x = -inf gives y = -0; y = +inf gives g = 1.
+// Specified cases (m is the mask bit): NaN in gives NaN out, and m = 0 for x = NaN. x = -0 gives y = -0 and m
+// = 1, while (y = -0, m = 0) is the left tail, with g = 0. x = -inf gives y = -0; y = +inf gives g = 1.
 #pragma once
 
 #include "kernels/direct.h"
@@ -12,7 +12,8 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
-// The tables of a forward fit in one object: for f32 a core and a tail table, for a rounded forward one table.
+// The tables of a forward fit in one object: for f32 a core and a tail table, for a rounded forward one
+// table.
 template <class Core, class Tail>
 struct ForwardTables {
   Core core;
@@ -24,15 +25,18 @@ OUTGRAD_HD constexpr auto forward_tables() {
   if constexpr (kIsRoundedForward<Forward>) {
     return Forward::table();
   } else {
-    return ForwardTables<decltype(Forward::table()), decltype(Forward::tail())>{Forward::table(), Forward::tail()};
+    return ForwardTables<decltype(Forward::table()), decltype(Forward::tail())>{Forward::table(),
+                                                                                Forward::tail()};
   }
 }
 
 // f(x) in fp32, ready to be narrowed to T.
 template <class T, class Ops, class Forward, class Tables>
-OUTGRAD_HD typename Ops::Value gelu_forward_value(const Ops& ops, const Forward& fit, const Tables& tables, const typename Ops::Value& x) {
+OUTGRAD_HD typename Ops::Value gelu_forward_value(const Ops& ops, const Forward& fit, const Tables& tables,
+                                                  const typename Ops::Value& x) {
   if constexpr (kIsRoundedForward<Forward>) {
-    static_assert(same_text(Forward::kFormat, Format<T>::kName), "a rounded forward is for the one format of its header");
+    static_assert(same_text(Forward::kFormat, Format<T>::kName),
+                  "a rounded forward is for the one format of its header");
     return evaluate_forward(ops, fit, tables, x);
   } else {
     static_assert(sizeof(T) == 4, "a 16-bit format has a forward of its own");
@@ -49,7 +53,8 @@ struct GeluForwardElement {
 template <class T, class Forward, class Tables>
 OUTGRAD_HD GeluForwardElement<T> gelu_forward_element(const Forward& fit, const Tables& tables, T x) {
   const float wide = widen(x);
-  return {narrow<T>(gelu_forward_value<T>(FloatOps{}, fit, tables, wide)), evaluate_mask(FloatOps{}, fit, wide)};
+  return {narrow<T>(gelu_forward_value<T>(FloatOps{}, fit, tables, wide)),
+          evaluate_mask(FloatOps{}, fit, wide)};
 }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

@@ -1,6 +1,6 @@
-// The catalogue of kernels: their names, their arrays in order, and which output may overlap which input. To add a
-// kernel, add its row here and its value to outgrad_kernel in kernels/c/outgrad.h. What a kernel computes is described
-// in kernels/host/ and kernels/cuda/, at the functions with its name.
+// The catalogue of kernels: their names, their arrays in order, and which output may overlap which input. To
+// add a kernel, add its row here and its value to outgrad_kernel in kernels/c/outgrad.h. What a kernel
+// computes is described in kernels/host/ and kernels/cuda/, at the functions with its name.
 #pragma once
 
 #include "kernels/portable.h"
@@ -52,68 +52,84 @@ struct Operand {
   Extent extent = Extent::kElements;
   Role role = Role::kOutput;
   bool optional = false;                        // may be null
-  int may_alias[2] = {kNoOperand, kNoOperand};  // indices of the inputs that an output may be the same array as
+  // indices of the inputs that an output may be the same array as
+  int may_alias[2] = {kNoOperand, kNoOperand};
 };
 
-// Inputs come first, then outputs, then scratch. The function that has the kernel's name takes them in this order. The
-// shape stands between inputs and outputs; for an elementwise kernel, the number of elements follows the outputs. A
-// kernel of codes takes their choice before all (kernels/host/call.h).
+// Inputs come first, then outputs, then scratch. The function that has the kernel's name takes them in this
+// order. The shape stands between inputs and outputs; for an elementwise kernel, the number of elements
+// follows the outputs. A kernel of codes takes their choice before all (kernels/host/call.h).
 namespace catalogue {
 
-OUTGRAD_HD constexpr Operand matrix(const char* name, Content content) { return {name, content, Element::kFormat, Extent::kElements, Role::kInput}; }
+OUTGRAD_HD constexpr Operand matrix(const char* name, Content content) {
+  return {name, content, Element::kFormat, Extent::kElements, Role::kInput};
+}
 OUTGRAD_HD constexpr Operand result(const char* name, int over, int or_over = kNoOperand) {
   return {name, Content::kResult, Element::kFormat, Extent::kElements, Role::kOutput, false, {over, or_over}};
 }
-OUTGRAD_HD constexpr Operand reals(const char* name, Content content, Extent extent, Role role, bool optional) {
+OUTGRAD_HD constexpr Operand reals(const char* name, Content content, Extent extent, Role role,
+                                   bool optional) {
   return {name, content, Element::kF32, extent, role, optional};
 }
 constexpr bool kOptional = true, kRequired = false;
 
-inline constexpr Operand kX = matrix("x", Content::kX), kResidual = matrix("residual", Content::kResidual), kDy = matrix("dy", Content::kDy),
-                         kDzNext = matrix("dz_next", Content::kDzNext), kGeluY = matrix("y", Content::kActivation), kNormY = matrix("y", Content::kNormed),
+inline constexpr Operand kX = matrix("x", Content::kX), kResidual = matrix("residual", Content::kResidual),
+                         kDy = matrix("dy", Content::kDy), kDzNext = matrix("dz_next", Content::kDzNext),
+                         kGeluY = matrix("y", Content::kActivation), kNormY = matrix("y", Content::kNormed),
                          kGamma = reals("gamma", Content::kGamma, Extent::kColumns, Role::kInput, kOptional),
                          kBeta = reals("beta", Content::kBeta, Extent::kColumns, Role::kInput, kOptional),
                          kBias = reals("bias", Content::kBias, Extent::kColumns, Role::kInput, kRequired),
                          kRstd = reals("rstd", Content::kRstd, Extent::kRows, Role::kInput, kRequired),
                          kMask{"mask", Content::kMask, Element::kMaskWord, Extent::kMaskWords, Role::kInput},
                          kCodes{"codes", Content::kCodes, Element::kByte, Extent::kCodes, Role::kInput};
-inline constexpr Operand kDgamma = reals("dgamma", Content::kResult, Extent::kColumns, Role::kOutput, kOptional),
-                         kDbeta = reals("dbeta", Content::kResult, Extent::kColumns, Role::kOutput, kOptional),
-                         kDbias = reals("dbias", Content::kResult, Extent::kColumns, Role::kOutput, kRequired),
+inline constexpr Operand kDgamma =
+                             reals("dgamma", Content::kResult, Extent::kColumns, Role::kOutput, kOptional),
+                         kDbeta =
+                             reals("dbeta", Content::kResult, Extent::kColumns, Role::kOutput, kOptional),
+                         kDbias =
+                             reals("dbias", Content::kResult, Extent::kColumns, Role::kOutput, kRequired),
                          kNewRstd = reals("rstd", Content::kResult, Extent::kRows, Role::kOutput, kRequired),
-                         kNewMask{"mask", Content::kResult, Element::kMaskWord, Extent::kMaskWords, Role::kOutput},
+                         kNewMask{"mask", Content::kResult, Element::kMaskWord, Extent::kMaskWords,
+                                  Role::kOutput},
                          kNewCodes{"codes", Content::kResult, Element::kByte, Extent::kCodes, Role::kOutput};
-inline constexpr Operand kNormScratch = reals("workspace", Content::kResult, Extent::kNormWorkspace, Role::kScratch, kRequired),
-                         kBiasScratch = reals("workspace", Content::kResult, Extent::kBiasWorkspace, Role::kScratch, kRequired);
+inline constexpr Operand kNormScratch = reals("workspace", Content::kResult, Extent::kNormWorkspace,
+                                              Role::kScratch, kRequired),
+                         kBiasScratch = reals("workspace", Content::kResult, Extent::kBiasWorkspace,
+                                              Role::kScratch, kRequired);
 
 }  // namespace catalogue
 
-// row(type, function, value, default, operands...) for every kernel, in the order of the tuner's reports. Its KernelId
-// is k<type>, its table of tuned choices is <type>, its functions are called <function>, and its outgrad_kernel is
-// OUTGRAD_KERNEL_<value>. If nothing was tuned, it runs <default> of kernels/generated/tuned_default.h or
-// tuned_default_cuda.h. Operands are those of namespace catalogue.
+// row(type, function, value, default, operands...) for every kernel, in the order of the tuner's reports. Its
+// KernelId is k<type>, its table of tuned choices is <type>, its functions are called <function>, and its
+// outgrad_kernel is OUTGRAD_KERNEL_<value>. If nothing was tuned, it runs <default> of
+// kernels/generated/tuned_default.h or tuned_default_cuda.h. Operands are those of namespace catalogue.
 // clang-format off
-#define OUTGRAD_KERNELS(row)                                                                                                               \
-  row(GeluBackward, gelu_backward, GELU_BACKWARD, DefaultBackward<T>, kDy, kGeluY, kMask, result("dx", 0))                                 \
-  row(GeluForward, gelu_forward, GELU_FORWARD, DefaultForward<T>, kX, result("y", 0), kNewMask)                                            \
-  row(BiasGeluBackward, bias_gelu_backward, BIAS_GELU_BACKWARD, DefaultBackward<T>,                                                        \
-      kDy, kGeluY, kMask, result("dx", 0), kDbias, kBiasScratch)                                                                           \
-  row(BiasGeluForward, bias_gelu_forward, BIAS_GELU_FORWARD, DefaultForward<T>, kX, kBias, result("y", 0), kNewMask)                       \
-  row(LayernormBackward, layernorm_backward, LAYERNORM_BACKWARD, DefaultNormBackward,                                                      \
-      kDy, kNormY, kGamma, kBeta, kRstd, result("dx", 0), kDgamma, kDbeta, kNormScratch)                                                   \
-  row(LayernormForward, layernorm_forward, LAYERNORM_FORWARD, DefaultNormForward, kX, kGamma, kBeta, result("y", 0), kNewRstd)             \
-  row(RmsnormBackward, rmsnorm_backward, RMSNORM_BACKWARD, DefaultNormBackward,                                                            \
-      kDy, kNormY, kGamma, kRstd, result("dx", 0), kDgamma, kNormScratch)                                                                  \
-  row(RmsnormForward, rmsnorm_forward, RMSNORM_FORWARD, DefaultNormForward, kX, kGamma, result("y", 0), kNewRstd)                          \
-  row(ResidualLayernormBackward, residual_layernorm_backward, RESIDUAL_LAYERNORM_BACKWARD, DefaultNormBackward,                            \
-      kDy, kNormY, kDzNext, kGamma, kBeta, kRstd, result("dz", 0, 2), kDgamma, kDbeta, kNormScratch)                                       \
-  row(ResidualLayernormForward, residual_layernorm_forward, RESIDUAL_LAYERNORM_FORWARD, DefaultNormForward,                                \
-      kX, kResidual, kGamma, kBeta, result("z", 0, 1), result("y", 0, 1), kNewRstd)                                                        \
-  row(ResidualRmsnormBackward, residual_rmsnorm_backward, RESIDUAL_RMSNORM_BACKWARD, DefaultNormBackward,                                  \
-      kDy, kNormY, kDzNext, kGamma, kRstd, result("dz", 0, 2), kDgamma, kNormScratch)                                                      \
-  row(ResidualRmsnormForward, residual_rmsnorm_forward, RESIDUAL_RMSNORM_FORWARD, DefaultNormForward,                                      \
-      kX, kResidual, kGamma, result("z", 0, 1), result("y", 0, 1), kNewRstd)                                                               \
-  row(GeluBackwardCode, gelu_backward_code, GELU_BACKWARD_CODE, DefaultCode, kDy, kCodes, result("dx", 0))                                 \
+#define OUTGRAD_KERNELS(row)                                                                                \
+  row(GeluBackward, gelu_backward, GELU_BACKWARD, DefaultBackward<T>,                                       \
+      kDy, kGeluY, kMask, result("dx", 0))                                                                  \
+  row(GeluForward, gelu_forward, GELU_FORWARD, DefaultForward<T>, kX, result("y", 0), kNewMask)             \
+  row(BiasGeluBackward, bias_gelu_backward, BIAS_GELU_BACKWARD, DefaultBackward<T>,                         \
+      kDy, kGeluY, kMask, result("dx", 0), kDbias, kBiasScratch)                                            \
+  row(BiasGeluForward, bias_gelu_forward, BIAS_GELU_FORWARD, DefaultForward<T>,                             \
+      kX, kBias, result("y", 0), kNewMask)                                                                  \
+  row(LayernormBackward, layernorm_backward, LAYERNORM_BACKWARD, DefaultNormBackward,                       \
+      kDy, kNormY, kGamma, kBeta, kRstd, result("dx", 0), kDgamma, kDbeta, kNormScratch)                    \
+  row(LayernormForward, layernorm_forward, LAYERNORM_FORWARD, DefaultNormForward,                           \
+      kX, kGamma, kBeta, result("y", 0), kNewRstd)                                                          \
+  row(RmsnormBackward, rmsnorm_backward, RMSNORM_BACKWARD, DefaultNormBackward,                             \
+      kDy, kNormY, kGamma, kRstd, result("dx", 0), kDgamma, kNormScratch)                                   \
+  row(RmsnormForward, rmsnorm_forward, RMSNORM_FORWARD, DefaultNormForward,                                 \
+      kX, kGamma, result("y", 0), kNewRstd)                                                                 \
+  row(ResidualLayernormBackward, residual_layernorm_backward, RESIDUAL_LAYERNORM_BACKWARD,                  \
+      DefaultNormBackward,                                                                                  \
+      kDy, kNormY, kDzNext, kGamma, kBeta, kRstd, result("dz", 0, 2), kDgamma, kDbeta, kNormScratch)        \
+  row(ResidualLayernormForward, residual_layernorm_forward, RESIDUAL_LAYERNORM_FORWARD, DefaultNormForward, \
+      kX, kResidual, kGamma, kBeta, result("z", 0, 1), result("y", 0, 1), kNewRstd)                         \
+  row(ResidualRmsnormBackward, residual_rmsnorm_backward, RESIDUAL_RMSNORM_BACKWARD, DefaultNormBackward,   \
+      kDy, kNormY, kDzNext, kGamma, kRstd, result("dz", 0, 2), kDgamma, kNormScratch)                       \
+  row(ResidualRmsnormForward, residual_rmsnorm_forward, RESIDUAL_RMSNORM_FORWARD, DefaultNormForward,       \
+      kX, kResidual, kGamma, result("z", 0, 1), result("y", 0, 1), kNewRstd)                                \
+  row(GeluBackwardCode, gelu_backward_code, GELU_BACKWARD_CODE, DefaultCode, kDy, kCodes, result("dx", 0))  \
   row(GeluForwardCode, gelu_forward_code, GELU_FORWARD_CODE, DefaultCode, kX, result("y", 0), kNewCodes)
 // clang-format on
 
@@ -216,9 +232,12 @@ constexpr int count_of(KernelId kernel, Role role) {
 }
 
 constexpr bool is_backward(KernelId kernel) { return has_content(kernel, Content::kDy); }
-constexpr bool over_rows(KernelId kernel) { return has_extent(kernel, Extent::kRows) || has_extent(kernel, Extent::kColumns); }  // otherwise it is elementwise
-// A kernel is a norm's, or keeps codes of GELU's derivative, or else is GELU's with a mask. Of the last, the fit is a
-// parameter; there is one header of codes for all formats.
+// otherwise it is elementwise
+constexpr bool over_rows(KernelId kernel) {
+  return has_extent(kernel, Extent::kRows) || has_extent(kernel, Extent::kColumns);
+}
+// A kernel is a norm's, or keeps codes of GELU's derivative, or else is GELU's with a mask. Of the last, the
+// fit is a parameter; there is one header of codes for all formats.
 constexpr bool is_norm(KernelId kernel) { return has_extent(kernel, Extent::kRows); }
 constexpr bool has_codes(KernelId kernel) { return has_extent(kernel, Extent::kCodes); }
 constexpr bool has_fit(KernelId kernel) { return !is_norm(kernel) && !has_codes(kernel); }

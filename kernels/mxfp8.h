@@ -1,11 +1,12 @@
-// How MXFP8 stores a block: the shared scale, and elements in e4m3 (OCP Microscaling Formats specification 1.0, sections 5.2
-// and 6.3).
+// How MXFP8 stores a block: the shared scale, and elements in e4m3 (OCP Microscaling Formats specification
+// 1.0, sections 5.2 and 6.3).
 //
-// The scale is 2^(e - 8), where 2^e <= amax < 2^(e + 1), amax is the largest magnitude of the block, and 2^8 is the largest
-// power of two of e4m3; it is not below 2^-127, the least of E8M0, which a block of zeros has too. An element is y / scale
-// rounded to nearest even; beyond 448 it is saturated. The specification leaves open what an infinity and a NaN do: here an
-// infinity counts as the largest finite number and is saturated, while a NaN is left out of amax and stays a NaN, so that
-// neither takes the other elements of its block with it.
+// The scale is 2^(e - 8), where 2^e <= amax < 2^(e + 1), amax is the largest magnitude of the block, and 2^8
+// is the largest power of two of e4m3; it is not below 2^-127, the least of E8M0, which a block of zeros has
+// too. An element is y / scale rounded to nearest even; beyond 448 it is saturated. The specification leaves
+// open what an infinity and a NaN do: here an infinity counts as the largest finite number and is saturated,
+// while a NaN is left out of amax and stays a NaN, so that neither takes the other elements of its block with
+// it.
 #pragma once
 
 #include "kernels/formats.h"
@@ -33,6 +34,8 @@ OUTGRAD_HD E8M0 shared_scale(u32 amax) {
 OUTGRAD_HD float reciprocal_of(E8M0 scale) { return float_of((254u - scale.bits) << 23); }
 
 // The code of y in a block of that scale. The quotient is exact, or so small that e4m3 has 0 for it.
-OUTGRAD_HD F8E4M3 block_element(float y, E8M0 scale) { return narrow_saturated<F8E4M3>(mul_rn(y, reciprocal_of(scale))); }
+OUTGRAD_HD F8E4M3 block_element(float y, E8M0 scale) {
+  return narrow_saturated<F8E4M3>(mul_rn(y, reciprocal_of(scale)));
+}
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

@@ -1,17 +1,18 @@
-// y that carries its branch: in the formats ParityF16 and ParityBf16 the lowest bit of a negative y says on which side of
-// the minimum x lay, and a backward pass needs no mask.
+// y that carries its branch: in the formats ParityF16 and ParityBf16 the lowest bit of a negative y says on
+// which side of the minimum x lay, and a backward pass needs no mask.
 //
-// Of y < 0, the even codes stand right of the minimum (m = 1) and the odd ones left of it (m = 0); -0, whose code is even,
-// is right of it. Between two neighbours of a branch lies one code of the other. It parts them: f(x) goes to the neighbour
-// on its own side. So, from the magnitude of f(x) cut off to the format's codes,
+// Of y < 0, the even codes stand right of the minimum (m = 1) and the odd ones left of it (m = 0); -0, whose
+// code is even, is right of it. Between two neighbours of a branch lies one code of the other. It parts them:
+// f(x) goes to the neighbour on its own side. So, from the magnitude of f(x) cut off to the format's codes,
 //
-//   m = 0   the lowest bit is set. The last of these codes stands for all f(x) up to 0, and x = -inf gives it, 0x8001.
-//   m = 1   an odd code goes up to the even one where something was cut off, and down where f(x) is the odd code itself:
-//           f(x) = x / 2 + O(x^2) lies above such an x / 2 wherever fp32 cannot tell them apart.
+//   m = 0   the lowest bit is set. The last of these codes stands for all f(x) up to 0, and x = -inf gives
+//           it, 0x8001.
+//   m = 1   an odd code goes up to the even one where something was cut off, and down where f(x) is the odd
+//           code itself: f(x) = x / 2 + O(x^2) lies above such an x / 2 wherever fp32 cannot tell them apart.
 //
-// Hence y is less than one unit in the last place off f(x) left of the minimum, and at most one right of it. y >= 0 is
-// correctly rounded as ever. A NaN is the canonical one, which has m = 1. What backward passes make of it is proven in the
-// headers of the fits, over all real x.
+// Hence y is less than one unit in the last place off f(x) left of the minimum, and at most one right of it.
+// y >= 0 is correctly rounded as ever. A NaN is the canonical one, which has m = 1. What backward passes make
+// of it is proven in the headers of the fits, over all real x.
 #pragma once
 
 #include "kernels/activations.h"
@@ -23,7 +24,8 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
-// The magnitude of a number without its sign bit, cut off to the codes of a format, and whether that took anything off it.
+// The magnitude of a number without its sign bit, cut off to the codes of a format, and whether that took
+// anything off it.
 struct CutMagnitude {
   u32 code;
   bool inexact;
@@ -35,7 +37,8 @@ OUTGRAD_HD CutMagnitude cut_magnitude(F16, u32 bits) {
     const u32 rebiased = bits - (112u << 23);
     return {rebiased >> 13, (rebiased & 0x1fffu) != 0};
   }
-  // In units of 2^-24, f16's least: the significand moved right by 14 places at 2^-15, by one more in each binade below.
+  // In units of 2^-24, f16's least: the significand moved right by 14 places at 2^-15, by one more in each
+  // binade below.
   const u32 exponent = bits >> 23, significand = (bits & 0x7fffffu) | 0x800000u;
   const u32 places = 126u - exponent;
   const u32 code = exponent == 0 || places > 24u ? 0 : significand >> places;
@@ -56,9 +59,9 @@ OUTGRAD_HD Y narrow_to_branch(float value, bool m) {
   return {Carrier{static_cast<u16>(0x8000u | code)}};
 }
 
-// f(x) in fp32, such that narrowing it to a branch is narrowing f(x): tests/kernels/parity_test.cpp tries every x of the
-// format T. GELU's forward of T gives correctly rounded y, which is what y >= 0 takes; its forward of f32 is on f(x)'s side
-// of the codes, or on them, for every x < 0.
+// f(x) in fp32, such that narrowing it to a branch is narrowing f(x): tests/kernels/parity_test.cpp tries
+// every x of the format T. GELU's forward of T gives correctly rounded y, which is what y >= 0 takes; its
+// forward of f32 is on f(x)'s side of the codes, or on them, for every x < 0.
 //
 // gelu_parity_value is told how these two are computed, of_format(x) and of_f32(x).
 template <class OfFormat, class OfF32>

@@ -1,4 +1,5 @@
-// OFP8's saturating mode, and those of int8 and e2m1: beyond the largest finite value of such a format, infinities included, there is that value.
+// OFP8's saturating mode, and those of int8 and e2m1: beyond the largest finite value of such a format,
+// infinities included, there is that value.
 #pragma once
 
 #include "kernels/formats.h"
@@ -28,7 +29,8 @@ template <>
 OUTGRAD_HD F4E2M1 narrow_saturated<F4E2M1>(float value) {
   const float v = float_of(bits_of(value) & 0x7fffffffu);
   // Of two neighbours the even code has the number midway between them.
-  const int code = (0.25f < v) + (0.75f <= v) + (1.25f < v) + (1.75f <= v) + (2.5f < v) + (3.5f <= v) + (5.0f < v);
+  const int code =
+      (0.25f < v) + (0.75f <= v) + (1.25f < v) + (1.75f <= v) + (2.5f < v) + (3.5f <= v) + (5.0f < v);
   return F4E2M1{static_cast<u8>(static_cast<u32>(code) | (bits_of(value) >> 28 & 8u))};
 }
 

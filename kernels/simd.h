@@ -1,9 +1,12 @@
-// Vector lanes for the evaluators: one struct an instruction set (AVX2 + FMA + F16C, AVX-512), and the operations object over them.
+// Vector lanes for the evaluators: one struct an instruction set (AVX2 + FMA + F16C, AVX-512), and the
+// operations object over them.
 //
-// Every operation equals its scalar counterpart in portable.h and formats.h bit for bit (payloads of fp32 NaNs apart), so a vector
-// width is a matter of speed alone. Two points need care:
-//   - MAXPS and MINPS return their second operand when one is a NaN, so `at_least(a, lo)` is max(lo, a), in this order;
-//   - g++ fuses _mm512_mul_ps with a following add, as it does for plain products: mul hides its result (see mul_rn).
+// Every operation equals its scalar counterpart in portable.h and formats.h bit for bit (payloads of fp32
+// NaNs apart), so a vector width is a matter of speed alone. Two points need care:
+//   - MAXPS and MINPS return their second operand when one is a NaN, so `at_least(a, lo)` is max(lo, a), in
+//     this order;
+//   - g++ fuses _mm512_mul_ps with a following add, as it does for plain products: mul hides its result (see
+//     mul_rn).
 #pragma once
 
 #include "kernels/eval.h"
@@ -40,8 +43,8 @@ struct Avx2 {
   static constexpr bool kEvenOdd = false;
   using Float = __m256;
   using Int = __m256i;
-  using Mask = __m256;      // all bits of a lane set or clear
-  using MaskBits = u8;      // one bit a lane
+  using Mask = __m256;  // all bits of a lane set or clear
+  using MaskBits = u8;  // one bit a lane
 
   static OUTGRAD_HD Float splat(float value) { return _mm256_set1_ps(value); }
   static OUTGRAD_HD Float fma(Float a, Float b, Float c) { return _mm256_fmadd_ps(a, b, c); }
@@ -60,15 +63,22 @@ struct Avx2 {
 
   static OUTGRAD_HD Mask less(Float a, Float b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
   static OUTGRAD_HD Mask less_equal(Float a, Float b) { return _mm256_cmp_ps(a, b, _CMP_LE_OQ); }
-  static OUTGRAD_HD Mask neither(Mask p, Mask q) { return _mm256_andnot_ps(_mm256_or_ps(p, q), _mm256_castsi256_ps(_mm256_set1_epi32(-1))); }
+  static OUTGRAD_HD Mask neither(Mask p, Mask q) {
+    return _mm256_andnot_ps(_mm256_or_ps(p, q), _mm256_castsi256_ps(_mm256_set1_epi32(-1)));
+  }
   static OUTGRAD_HD bool any(Mask mask) { return _mm256_movemask_ps(mask) != 0; }
   static OUTGRAD_HD Float select(Mask mask, Float a, Float b) { return _mm256_blendv_ps(b, a, mask); }
-  static OUTGRAD_HD Int select(Mask mask, Int a, Int b) { return _mm256_blendv_epi8(b, a, _mm256_castps_si256(mask)); }
+  static OUTGRAD_HD Int select(Mask mask, Int a, Int b) {
+    return _mm256_blendv_epi8(b, a, _mm256_castps_si256(mask));
+  }
   static OUTGRAD_HD Mask mask_of(MaskBits bits) {
     const Int lane_bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-    return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(bits), lane_bit), lane_bit));
+    return _mm256_castsi256_ps(
+        _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(bits), lane_bit), lane_bit));
   }
-  static OUTGRAD_HD MaskBits bits_of_mask(Mask mask) { return static_cast<MaskBits>(_mm256_movemask_ps(mask)); }
+  static OUTGRAD_HD MaskBits bits_of_mask(Mask mask) {
+    return static_cast<MaskBits>(_mm256_movemask_ps(mask));
+  }
 
   static OUTGRAD_HD Int bits(Float a) { return _mm256_castps_si256(a); }
   static OUTGRAD_HD Int splat(int value) { return _mm256_set1_epi32(value); }
@@ -77,11 +87,14 @@ struct Avx2 {
   static OUTGRAD_HD Int sub(Int a, Int b) { return _mm256_sub_epi32(a, b); }
   static OUTGRAD_HD Int min(Int a, Int b) { return _mm256_min_epi32(a, b); }
   static OUTGRAD_HD Int max(Int a, Int b) { return _mm256_max_epi32(a, b); }
-  static OUTGRAD_HD Int increment(Int a, Mask mask) { return _mm256_sub_epi32(a, _mm256_castps_si256(mask)); }  // a set lane is -1
+  // a set lane is -1
+  static OUTGRAD_HD Int increment(Int a, Mask mask) { return _mm256_sub_epi32(a, _mm256_castps_si256(mask)); }
   static OUTGRAD_HD Mask greater(Int a, Int b) { return _mm256_castsi256_ps(_mm256_cmpgt_epi32(a, b)); }
   static OUTGRAD_HD Int shift_right(Int a, int count) { return _mm256_srli_epi32(a, count); }
 
-  static OUTGRAD_HD Float shifted(Float a, int count) { return _mm256_castsi256_ps(_mm256_slli_epi32(bits(a), count)); }
+  static OUTGRAD_HD Float shifted(Float a, int count) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(bits(a), count));
+  }
   static OUTGRAD_HD Float signed_as(Float a, Float b) {
     const Float sign = _mm256_set1_ps(-0.0f);
     return _mm256_or_ps(_mm256_andnot_ps(sign, a), _mm256_and_ps(sign, b));
@@ -95,37 +108,50 @@ struct Avx2 {
     return any(nudge) ? select(nudge, add(a, splat(tie)), a) : a;
   }
 
-  static OUTGRAD_HD Float gather(const float* column, Int row) { return _mm256_i32gather_ps(column, row, sizeof(float)); }
+  static OUTGRAD_HD Float gather(const float* column, Int row) {
+    return _mm256_i32gather_ps(column, row, sizeof(float));
+  }
   // column[row mod kRows] for a 32-byte aligned column of kRows >= 8 floats.
   template <int kRows>
   static OUTGRAD_HD Float permute(const float* column, Int row) {
     if constexpr (kRows <= 8) {
       return _mm256_permutevar8x32_ps(_mm256_load_ps(column), row);
     } else {
-      constexpr int kHalfBit = __builtin_ctz(kRows) - 1;  // the row bit that picks the half, moved to where blendv looks
+      // the row bit that picks the half, moved to where blendv looks
+      constexpr int kHalfBit = __builtin_ctz(kRows) - 1;
       const Mask upper = _mm256_castsi256_ps(_mm256_slli_epi32(row, 31 - kHalfBit));
-      return _mm256_blendv_ps(permute<kRows / 2>(column, row), permute<kRows / 2>(column + kRows / 2, row), upper);
+      return _mm256_blendv_ps(permute<kRows / 2>(column, row), permute<kRows / 2>(column + kRows / 2, row),
+                              upper);
     }
   }
 
   static OUTGRAD_HD Float load(const float* from) { return _mm256_loadu_ps(from); }
-  static OUTGRAD_HD Float load(const F16* from) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))); }
+  static OUTGRAD_HD Float load(const F16* from) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  }
   static OUTGRAD_HD Float load(const BF16* from) {
     const Int wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
   }
 
   // Of pairs of bf16, one to a word: the first or the second, widened.
-  static OUTGRAD_HD Float first_of_pairs(Float pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(bits(pairs), 16)); }
-  static OUTGRAD_HD Float second_of_pairs(Float pairs) { return _mm256_castsi256_ps(bit_and(bits(pairs), splat(static_cast<int>(0xffff0000u)))); }
+  static OUTGRAD_HD Float first_of_pairs(Float pairs) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(bits(pairs), 16));
+  }
+  static OUTGRAD_HD Float second_of_pairs(Float pairs) {
+    return _mm256_castsi256_ps(bit_and(bits(pairs), splat(static_cast<int>(0xffff0000u))));
+  }
 
   static OUTGRAD_HD Float load(const F8E5M2* from) { return _mm256_cvtph_ps(_mm_slli_epi16(octet(from), 8)); }
   static OUTGRAD_HD Float load(const F8E4M3* from) {
-    // As an f16 of the same fields, which is 2^-8 of the value, subnormals included; NaN is the largest magnitude.
+    // As an f16 of the same fields, which is 2^-8 of the value, subnormals included; NaN is the largest
+    // magnitude.
     const __m128i magnitude = _mm_and_si128(octet(from), _mm_set1_epi16(0x7f));
     const __m128i sign = _mm_slli_epi16(_mm_and_si128(octet(from), _mm_set1_epi16(0x80)), 8);
-    const __m128i nan = _mm_and_si128(_mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x7f)), _mm_set1_epi16(kCanonicalNanF16));
-    return mul(_mm256_cvtph_ps(_mm_or_si128(_mm_or_si128(sign, nan), _mm_slli_epi16(magnitude, 7))), splat(0x1p8f));
+    const __m128i nan =
+        _mm_and_si128(_mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x7f)), _mm_set1_epi16(kCanonicalNanF16));
+    return mul(_mm256_cvtph_ps(_mm_or_si128(_mm_or_si128(sign, nan), _mm_slli_epi16(magnitude, 7))),
+               splat(0x1p8f));
   }
   // The bits of stored values, one to a lane.
   template <class T>
@@ -139,7 +165,8 @@ struct Avx2 {
   // entries[index] as a stored E, widened. Reads 16 bits beyond the entry.
   template <class E>
   static OUTGRAD_HD Float gather_entries(const u16* entries, Int index) {
-    const Int pair = _mm256_i32gather_epi32(reinterpret_cast<const int*>(entries), index, sizeof(u16));  // the entry is the low half
+    // the entry is the low half
+    const Int pair = _mm256_i32gather_epi32(reinterpret_cast<const int*>(entries), index, sizeof(u16));
     if constexpr (Format<E>::kCanonicalNan == kCanonicalNanBf16) {
       return _mm256_castsi256_ps(_mm256_slli_epi32(pair, 16));
     } else {
@@ -168,14 +195,19 @@ struct Avx2 {
   static OUTGRAD_HD void store(BF16* to, Float value) {
     const Int wide = _mm256_castps_si256(value);
     const Int odd = _mm256_and_si256(_mm256_srli_epi32(wide, 16), _mm256_set1_epi32(1));
-    const Int rounded = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(wide, _mm256_set1_epi32(0x7fff)), odd), 16);
-    const Int result = select(_mm256_cmp_ps(value, value, _CMP_UNORD_Q), _mm256_set1_epi32(kCanonicalNanBf16), rounded);
-    store_half<kStreaming>(to, _mm_packus_epi32(_mm256_castsi256_si128(result), _mm256_extracti128_si256(result, 1)));
+    const Int rounded =
+        _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(wide, _mm256_set1_epi32(0x7fff)), odd), 16);
+    const Int result =
+        select(_mm256_cmp_ps(value, value, _CMP_UNORD_Q), _mm256_set1_epi32(kCanonicalNanBf16), rounded);
+    store_half<kStreaming>(
+        to, _mm_packus_epi32(_mm256_castsi256_si128(result), _mm256_extracti128_si256(result, 1)));
   }
 
  private:
   // 8 stored bytes, each in 16 bits.
-  static OUTGRAD_HD __m128i octet(const void* from) { return _mm_cvtepu8_epi16(_mm_loadl_epi64(static_cast<const __m128i*>(from))); }
+  static OUTGRAD_HD __m128i octet(const void* from) {
+    return _mm_cvtepu8_epi16(_mm_loadl_epi64(static_cast<const __m128i*>(from)));
+  }
   template <bool kStreaming, class T>
   static OUTGRAD_HD void store_half(T* to, __m128i value) {
     if constexpr (kStreaming) {
@@ -186,7 +218,8 @@ struct Avx2 {
   }
 };
 
-// Doubles, for the forwards of kernels/forwards.h: the operations of DoubleOps, bit for bit. The order of operands of max and min is as above.
+// Doubles, for the forwards of kernels/forwards.h: the operations of DoubleOps, bit for bit. The order of
+// operands of max and min is as above.
 struct Avx2Doubles {
   using Value = __m256d;
   static constexpr int kLanes = 4;
@@ -205,9 +238,12 @@ struct Avx2Doubles {
   static OUTGRAD_HD Value at_most(Value a, Value hi) { return _mm256_min_pd(hi, a); }
   static OUTGRAD_HD Value negate(Value a) { return _mm256_xor_pd(a, _mm256_set1_pd(-0.0)); }
   static OUTGRAD_HD Value magnitude(Value a) { return _mm256_andnot_pd(_mm256_set1_pd(-0.0), a); }
-  static OUTGRAD_HD Value signed_as(Value a, Value b) { return _mm256_or_pd(magnitude(a), _mm256_and_pd(_mm256_set1_pd(-0.0), b)); }
+  static OUTGRAD_HD Value signed_as(Value a, Value b) {
+    return _mm256_or_pd(magnitude(a), _mm256_and_pd(_mm256_set1_pd(-0.0), b));
+  }
   static OUTGRAD_HD Value power_of_two(Value t) {
-    return _mm256_castsi256_pd(_mm256_add_epi64(_mm256_slli_epi64(_mm256_castpd_si256(t), 52), _mm256_castpd_si256(_mm256_set1_pd(1))));
+    return _mm256_castsi256_pd(_mm256_add_epi64(_mm256_slli_epi64(_mm256_castpd_si256(t), 52),
+                                                _mm256_castpd_si256(_mm256_set1_pd(1))));
   }
 
   static OUTGRAD_HD Value load(const float* from) { return _mm256_cvtps_pd(_mm_loadu_ps(from)); }
@@ -218,12 +254,15 @@ struct Avx2Doubles {
 #ifdef OUTGRAD_AVX512
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // g++ 12 takes its own _mm512_undefined_ps() for a mistake (PR 105593)
+// g++ 12 takes its own _mm512_undefined_ps() for a mistake (PR 105593).
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 struct Avx512 {
   static constexpr int kLanes = 16;
-  static constexpr int kPermuteRows = 128;  // beyond, a gather costs less than the tree of permutes and blends
-  // Whether two vectors of T may be taken as the even and the odd elements of one line: of bf16 they are widened by one operation each.
+  // beyond, a gather costs less than the tree of permutes and blends
+  static constexpr int kPermuteRows = 128;
+  // Whether two vectors of T may be taken as the even and the odd elements of one line: of bf16 they are
+  // widened by one operation each.
   template <class T>
   static constexpr bool kEvenOdd = false;
   using Float = __m512;
@@ -243,14 +282,18 @@ struct Avx512 {
   static OUTGRAD_HD Float div(Float a, Float b) { return _mm512_div_ps(a, b); }
   static OUTGRAD_HD Float sqrt(Float a) { return _mm512_sqrt_ps(a); }
   static OUTGRAD_HD Float negate(Float a) { return _mm512_xor_ps(a, _mm512_set1_ps(-0.0f)); }
-  static OUTGRAD_HD Float signed_by(Mask mask, Float a) { return _mm512_mask_xor_ps(a, _knot_mask16(mask), a, splat(-0.0f)); }
+  static OUTGRAD_HD Float signed_by(Mask mask, Float a) {
+    return _mm512_mask_xor_ps(a, _knot_mask16(mask), a, splat(-0.0f));
+  }
   static OUTGRAD_HD Float at_least(Float a, Float lo) { return _mm512_max_ps(lo, a); }
   static OUTGRAD_HD Float at_most(Float a, Float hi) { return _mm512_min_ps(hi, a); }
 
   static OUTGRAD_HD Mask less(Float a, Float b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
   static OUTGRAD_HD Mask less_equal(Float a, Float b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }
   static OUTGRAD_HD Mask neither(Mask p, Mask q) { return _knot_mask16(_kor_mask16(p, q)); }
-  static OUTGRAD_HD Mask beyond(Mask m, Float a, Float limit) { return _mm512_mask_cmp_ps_mask(_knot_mask16(m), a, limit, _CMP_NLE_UQ); }
+  static OUTGRAD_HD Mask beyond(Mask m, Float a, Float limit) {
+    return _mm512_mask_cmp_ps_mask(_knot_mask16(m), a, limit, _CMP_NLE_UQ);
+  }
   static OUTGRAD_HD bool any(Mask mask) { return mask != 0; }
   static OUTGRAD_HD Float select(Mask mask, Float a, Float b) { return _mm512_mask_blend_ps(mask, b, a); }
   static OUTGRAD_HD Int select(Mask mask, Int a, Int b) { return _mm512_mask_blend_epi32(mask, b, a); }
@@ -266,9 +309,13 @@ struct Avx512 {
   static OUTGRAD_HD Int max(Int a, Int b) { return _mm512_max_epi32(a, b); }
   static OUTGRAD_HD Int increment(Int a, Mask mask) { return _mm512_mask_add_epi32(a, mask, a, splat(1)); }
   static OUTGRAD_HD Mask greater(Int a, Int b) { return _mm512_cmpgt_epi32_mask(a, b); }
-  static OUTGRAD_HD Int shift_right(Int a, int count) { return _mm512_srli_epi32(a, static_cast<unsigned>(count)); }
+  static OUTGRAD_HD Int shift_right(Int a, int count) {
+    return _mm512_srli_epi32(a, static_cast<unsigned>(count));
+  }
 
-  static OUTGRAD_HD Float shifted(Float a, int count) { return _mm512_castsi512_ps(_mm512_slli_epi32(bits(a), static_cast<unsigned>(count))); }
+  static OUTGRAD_HD Float shifted(Float a, int count) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(bits(a), static_cast<unsigned>(count)));
+  }
   static OUTGRAD_HD Float signed_as(Float a, Float b) {
     constexpr int kByMask = 0xca;  // mask ? a : b, bit by bit
     return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(splat(0x7fffffff), bits(a), bits(b), kByMask));
@@ -292,7 +339,9 @@ struct Avx512 {
     return _mm512_range_ps(a, b, kLeastMagnitude);
   }
 
-  static OUTGRAD_HD Float gather(const float* column, Int row) { return _mm512_i32gather_ps(row, column, sizeof(float)); }
+  static OUTGRAD_HD Float gather(const float* column, Int row) {
+    return _mm512_i32gather_ps(row, column, sizeof(float));
+  }
   // column[row mod kRows] for a 64-byte aligned column of kRows >= 16 floats.
   template <int kRows>
   static OUTGRAD_HD Float permute(const float* column, Int row) {
@@ -307,20 +356,28 @@ struct Avx512 {
   }
 
   // rows[index mod 16], rows[index mod 32]
-  static OUTGRAD_HD Int pick(const i32 (&rows)[16], Int index) { return _mm512_permutexvar_epi32(index, _mm512_load_si512(rows)); }
+  static OUTGRAD_HD Int pick(const i32 (&rows)[16], Int index) {
+    return _mm512_permutexvar_epi32(index, _mm512_load_si512(rows));
+  }
   static OUTGRAD_HD Int pick(const i32 (&rows)[32], Int index) {
     return _mm512_permutex2var_epi32(_mm512_load_si512(rows), index, _mm512_load_si512(rows + 16));
   }
 
   static OUTGRAD_HD Float load(const float* from) { return _mm512_loadu_ps(from); }
-  static OUTGRAD_HD Float load(const F16* from) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))); }
+  static OUTGRAD_HD Float load(const F16* from) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  }
   static OUTGRAD_HD Float load(const BF16* from) {
     const Int wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
   }
 
-  static OUTGRAD_HD Float first_of_pairs(Float pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(bits(pairs), 16)); }
-  static OUTGRAD_HD Float second_of_pairs(Float pairs) { return _mm512_castsi512_ps(bit_and(bits(pairs), splat(static_cast<int>(0xffff0000u)))); }
+  static OUTGRAD_HD Float first_of_pairs(Float pairs) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(bits(pairs), 16));
+  }
+  static OUTGRAD_HD Float second_of_pairs(Float pairs) {
+    return _mm512_castsi512_ps(bit_and(bits(pairs), splat(static_cast<int>(0xffff0000u))));
+  }
 
 #ifdef __BMI2__
   static OUTGRAD_HD void load_even_odd(const BF16* from, Float& even, Float& odd) {
@@ -333,12 +390,16 @@ struct Avx512 {
     odd = static_cast<Mask>(_pext_u32(bits, 0xaaaaaaaau));
   }
 #endif
-  static OUTGRAD_HD Float load(const F8E5M2* from) { return _mm512_cvtph_ps(_mm256_slli_epi16(sixteen(from), 8)); }
+  static OUTGRAD_HD Float load(const F8E5M2* from) {
+    return _mm512_cvtph_ps(_mm256_slli_epi16(sixteen(from), 8));
+  }
   static OUTGRAD_HD Float load(const F8E4M3* from) {
     const __m256i magnitude = _mm256_and_si256(sixteen(from), _mm256_set1_epi16(0x7f));  // as Avx2's
     const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(sixteen(from), _mm256_set1_epi16(0x80)), 8);
-    const __m256i nan = _mm256_and_si256(_mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x7f)), _mm256_set1_epi16(kCanonicalNanF16));
-    return mul(_mm512_cvtph_ps(_mm256_or_si256(_mm256_or_si256(sign, nan), _mm256_slli_epi16(magnitude, 7))), splat(0x1p8f));
+    const __m256i nan = _mm256_and_si256(_mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x7f)),
+                                         _mm256_set1_epi16(kCanonicalNanF16));
+    return mul(_mm512_cvtph_ps(_mm256_or_si256(_mm256_or_si256(sign, nan), _mm256_slli_epi16(magnitude, 7))),
+               splat(0x1p8f));
   }
   template <class T>
   static OUTGRAD_HD Int load_codes(const T* from) {
@@ -375,14 +436,16 @@ struct Avx512 {
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), narrowed(to, value));
     }
   }
-  // Two vectors of 16-bit elements, a first: one whole cache line to stream. kOrdinary: none is a NaN or subnormal in fp32.
+  // Two vectors of 16-bit elements, a first: one whole cache line to stream. kOrdinary: none is a NaN or
+  // subnormal in fp32.
   template <bool kStreaming, bool kOrdinary = false, class T>
   static OUTGRAD_HD void store_pair(T* to, Float a, Float b) {
     store_line<kStreaming>(to, narrowed_pair<kOrdinary>(to, a, b));
   }
   template <bool kStreaming, class T>
   static OUTGRAD_HD void store_even_odd(T* to, Float even, Float odd) {
-    const Int order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const Int order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7,
+                                       22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     store_line<kStreaming>(to, _mm512_permutexvar_epi16(order, narrowed_pair<false>(to, even, odd)));
   }
 
@@ -396,7 +459,9 @@ struct Avx512 {
     }
   }
   // 16 stored bytes, each in 16 bits.
-  static OUTGRAD_HD __m256i sixteen(const void* from) { return _mm256_cvtepu8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(from))); }
+  static OUTGRAD_HD __m256i sixteen(const void* from) {
+    return _mm256_cvtepu8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(from)));
+  }
   // The format is that of the pointer's element, which is not accessed.
   static OUTGRAD_HD __m256i narrowed(const F16*, Float value) {
     const __m256i halves = _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT);
@@ -414,16 +479,19 @@ struct Avx512 {
   static OUTGRAD_HD __m512i narrowed_pair(const T* format, Float a, Float b) {
 #ifdef __AVX512BF16__
     if constexpr (sizeof(T) == 2 && Format<T>::kCanonicalNan == kCanonicalNanBf16) {
-      // One instruction for both where it rounds to nearest even: it flushes subnormals and keeps NaN payloads, both rare.
+      // One instruction for both where it rounds to nearest even: it flushes subnormals and keeps NaN
+      // payloads, both rare.
       constexpr int kNanOrSubnormal = 0x01 | 0x80 | 0x20;
       const auto special = [](Float v) { return _mm512_fpclass_ps_mask(v, kNanOrSubnormal); };
-      if (kOrdinary || __builtin_expect(_kortestz_mask16_u8(special(a), special(b)), 1)) return __builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(b, a));
+      if (kOrdinary || __builtin_expect(_kortestz_mask16_u8(special(a), special(b)), 1))
+        return __builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(b, a));
     }
 #endif
     if constexpr (Format<T>::kCanonicalNan == kCanonicalNanF16) {
       // One comparison tells whether either has a NaN, which is rare.
       if (kOrdinary || __builtin_expect(_mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) == 0, 1)) {
-        const __m256i low = _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT), high = _mm512_cvtps_ph(b, _MM_FROUND_TO_NEAREST_INT);
+        const __m256i low = _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT),
+                      high = _mm512_cvtps_ph(b, _MM_FROUND_TO_NEAREST_INT);
         return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
       }
     }
@@ -454,13 +522,20 @@ struct Avx512Doubles {
   static OUTGRAD_HD Value at_most(Value a, Value hi) { return _mm512_maskz_min_pd(kAll, hi, a); }
   static OUTGRAD_HD Value negate(Value a) { return _mm512_xor_pd(a, _mm512_set1_pd(-0.0)); }
   static OUTGRAD_HD Value magnitude(Value a) { return _mm512_andnot_pd(_mm512_set1_pd(-0.0), a); }
-  static OUTGRAD_HD Value signed_as(Value a, Value b) { return _mm512_or_pd(magnitude(a), _mm512_and_pd(_mm512_set1_pd(-0.0), b)); }
+  static OUTGRAD_HD Value signed_as(Value a, Value b) {
+    return _mm512_or_pd(magnitude(a), _mm512_and_pd(_mm512_set1_pd(-0.0), b));
+  }
   static OUTGRAD_HD Value power_of_two(Value t) {
-    return _mm512_castsi512_pd(_mm512_add_epi64(_mm512_maskz_slli_epi64(kAll, _mm512_castpd_si512(t), 52), _mm512_castpd_si512(_mm512_set1_pd(1))));
+    return _mm512_castsi512_pd(_mm512_add_epi64(_mm512_maskz_slli_epi64(kAll, _mm512_castpd_si512(t), 52),
+                                                _mm512_castpd_si512(_mm512_set1_pd(1))));
   }
 
-  static OUTGRAD_HD Value load(const float* from) { return _mm512_maskz_cvtps_pd(kAll, _mm256_loadu_ps(from)); }
-  static OUTGRAD_HD void store(float* to, Value value) { _mm256_storeu_ps(to, _mm512_maskz_cvtpd_ps(kAll, value)); }
+  static OUTGRAD_HD Value load(const float* from) {
+    return _mm512_maskz_cvtps_pd(kAll, _mm256_loadu_ps(from));
+  }
+  static OUTGRAD_HD void store(float* to, Value value) {
+    _mm256_storeu_ps(to, _mm512_maskz_cvtpd_ps(kAll, value));
+  }
 };
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic pop
@@ -468,8 +543,9 @@ struct Avx512Doubles {
 #endif
 
 #ifdef OUTGRAD_AVX2
-// kCount vectors side by side. Each operation runs over all of them before the next one starts, which covers its latency, and a
-// column of the table is read once for all. Order names how elements lie in them where that is not as in memory.
+// kCount vectors side by side. Each operation runs over all of them before the next one starts, which covers
+// its latency, and a column of the table is read once for all. Order names how elements lie in them where
+// that is not as in memory.
 template <class Isa, int kCount, class Order = void>
 struct FloatPack {
   typename Isa::Float v[kCount];
@@ -483,15 +559,16 @@ struct MaskPack {
   typename Isa::Mask v[kCount];
 };
 
-// octave_row of a fit as a table: entry h mod kEntries is the row of h, for the kEntries h that end with that of kLeftY, beyond which the
-// left segment does not go. kHolds: all h below them have the first row, too.
+// octave_row of a fit as a table: entry h mod kEntries is the row of h, for the kEntries h that end with that
+// of kLeftY, beyond which the left segment does not go. kHolds: all h below them have the first row, too.
 template <class Fit, int kEntries>
 struct OctaveRows {
   static constexpr int row_of(int h) {
     const int above = ((h + (h > Fit::kLeftKnee ? h : Fit::kLeftKnee)) >> 1) - Fit::kLeftBase;
     return Fit::kLeftRow + (above > 0 ? above : 0);
   }
-  static constexpr int kHighest = static_cast<int>((__builtin_bit_cast(u32, Fit::kLeftY) & 0x7fffffffu) >> (23 - Fit::kLeftBits));
+  static constexpr int kHighest =
+      static_cast<int>((__builtin_bit_cast(u32, Fit::kLeftY) & 0x7fffffffu) >> (23 - Fit::kLeftBits));
   static constexpr int kLowest = kHighest > kEntries ? kHighest - kEntries + 1 : 1;
   static constexpr bool kHolds = row_of(kLowest) == Fit::kLeftRow;
   alignas(64) i32 row[kEntries];
@@ -503,8 +580,9 @@ struct OctaveRows {
 template <class Fit, int kEntries>
 inline constexpr OctaveRows<Fit, kEntries> kOctaveRows{};
 
-// The operations object of eval.h over kCount vectors of an instruction set. Stored, where it is not void, is the one format of all arrays
-// that are loaded and stored: the order of elements in the vectors of a pack may then be one of its own.
+// The operations object of eval.h over kCount vectors of an instruction set. Stored, where it is not void, is
+// the one format of all arrays that are loaded and stored: the order of elements in the vectors of a pack may
+// then be one of its own.
 template <class Isa, int kCount, TablePlacement kPlacement, class Stored = void>
 struct LaneOps {
   using Value = FloatPack<Isa, kCount>;
@@ -548,7 +626,8 @@ struct LaneOps {
   OUTGRAD_HD Value at_most(const Value& a, const Value& hi) const {
     return each<Value>([&](int i) { return Isa::at_most(a.v[i], hi.v[i]); });
   }
-  OUTGRAD_HD Value non_positive(const Value& a) const { return at_most(a, constant(-0.0f)); }  // MINPS: -0 < a ? -0 : a
+  // MINPS: -0 < a ? -0 : a
+  OUTGRAD_HD Value non_positive(const Value& a) const { return at_most(a, constant(-0.0f)); }
   OUTGRAD_HD Value shifted(const Value& a, int count) const {
     return each<Value>([&](int i) { return Isa::shifted(a.v[i], count); });
   }
@@ -561,12 +640,14 @@ struct LaneOps {
   OUTGRAD_HD Value exponent(const Value& a) const {
     return each<Value>([&](int i) {
       const typename Isa::Int field = Isa::shift_right(from_root_half(a.v[i]), 23);
-      return Isa::sub(floats(Isa::add(field, Isa::bits(Isa::splat(kIntegerBase)))), Isa::splat(kExponentBase));
+      return Isa::sub(floats(Isa::add(field, Isa::bits(Isa::splat(kIntegerBase)))),
+                      Isa::splat(kExponentBase));
     });
   }
   OUTGRAD_HD Value significand(const Value& a) const {
     return each<Value>([&](int i) {
-      const typename Isa::Int fraction = Isa::bit_and(from_root_half(a.v[i]), Isa::splat(static_cast<int>(kFractionBits)));
+      const typename Isa::Int fraction =
+          Isa::bit_and(from_root_half(a.v[i]), Isa::splat(static_cast<int>(kFractionBits)));
       return floats(Isa::add(fraction, Isa::splat(static_cast<int>(kRootHalfBits))));
     });
   }
@@ -623,9 +704,11 @@ struct LaneOps {
   }
   OUTGRAD_HD Row octave_row(const Value& z, int bits, int knee, int base, int first_row, int) const {
     return each<Row>([&](int i) {
-      const typename Isa::Int h = Isa::shift_right(Isa::bit_and(Isa::bits(z.v[i]), Isa::splat(0x7fffffff)), 23 - bits);
+      const typename Isa::Int h =
+          Isa::shift_right(Isa::bit_and(Isa::bits(z.v[i]), Isa::splat(0x7fffffff)), 23 - bits);
       const typename Isa::Int twice = Isa::add(h, Isa::max(h, Isa::splat(knee)));
-      const typename Isa::Int above = Isa::max(Isa::sub(Isa::shift_right(twice, 1), Isa::splat(base)), Isa::splat(0));
+      const typename Isa::Int above =
+          Isa::max(Isa::sub(Isa::shift_right(twice, 1), Isa::splat(base)), Isa::splat(0));
       return Isa::add(above, Isa::splat(first_row));
     });
   }
@@ -635,14 +718,17 @@ struct LaneOps {
   OUTGRAD_HD Row left_row(const Fit& fit, const Value& y) const {
     constexpr int kEntries = OctaveRows<Fit, 16>::kHolds ? 16 : 32;
     if constexpr (OctaveRows<Fit, kEntries>::kHolds) {
-      // The sign bit, which y <= -0 has above h, stays in; y >= +0, without it, is brought to the first row like all that is near 0.
+      // The sign bit, which y <= -0 has above h, stays in; y >= +0, without it, is brought to the first row
+      // like all that is near 0.
       constexpr int kLowest = (256 << Fit::kLeftBits) + OctaveRows<Fit, kEntries>::kLowest;
       return each<Row>([&](int i) {
-        const typename Isa::Int h = Isa::max(Isa::shift_right(Isa::bits(y.v[i]), 23 - Fit::kLeftBits), Isa::splat(kLowest));
+        const typename Isa::Int h =
+            Isa::max(Isa::shift_right(Isa::bits(y.v[i]), 23 - Fit::kLeftBits), Isa::splat(kLowest));
         return Isa::pick(kOctaveRows<Fit, kEntries>.row, h);
       });
     } else {
-      return octave_row(non_positive(y), fit.kLeftBits, fit.kLeftKnee, fit.kLeftBase, fit.kLeftRow, fit.kRows);
+      return octave_row(non_positive(y), fit.kLeftBits, fit.kLeftKnee, fit.kLeftBase, fit.kLeftRow,
+                        fit.kRows);
     }
   }
   template <int Words, int Rows>
@@ -653,7 +739,8 @@ struct LaneOps {
     } else if constexpr (kPlacement == TablePlacement::permute && kStored <= Isa::kPermuteRows) {
       return each<Value>([&](int i) { return Isa::template permute<kStored>(table.w[word], row.v[i]); });
     } else {
-      return each<Value>([&](int i) { return Isa::gather(table.w[word], Isa::bit_and(row.v[i], Isa::splat(kStored - 1))); });
+      return each<Value>(
+          [&](int i) { return Isa::gather(table.w[word], Isa::bit_and(row.v[i], Isa::splat(kStored - 1))); });
     }
   }
 
@@ -663,7 +750,8 @@ struct LaneOps {
   {
     typename Isa::Int different = Isa::splat(0);
     OUTGRAD_UNROLL
-    for (int i = 0; i < kCount; ++i) different = Isa::or_different(different, Isa::bits(q.v[i]), Isa::bits(Isa::splat(0x1p23f)));
+    for (int i = 0; i < kCount; ++i)
+      different = Isa::or_different(different, Isa::bits(q.v[i]), Isa::bits(Isa::splat(0x1p23f)));
     return !Isa::any_bit(different, Isa::splat(-rows));
   }
   // Whether no number is of a magnitude below `least`.
@@ -686,7 +774,8 @@ struct LaneOps {
     return each<Row>([&](int) { return Isa::splat(value); });
   }
   OUTGRAD_HD Row row_in(const Row& row, const Row& first, const Row& last, const Row& shift) const {
-    return each<Row>([&](int i) { return Isa::add(Isa::min(Isa::max(row.v[i], first.v[i]), last.v[i]), shift.v[i]); });
+    return each<Row>(
+        [&](int i) { return Isa::add(Isa::min(Isa::max(row.v[i], first.v[i]), last.v[i]), shift.v[i]); });
   }
   template <class E, int Count>
   OUTGRAD_HD Value entry(const PaddedEntries<Count>& entries, const Row& row) const {
@@ -698,7 +787,8 @@ struct LaneOps {
     if constexpr (kEvenOdd) {
       Value result;
       OUTGRAD_UNROLL
-      for (int i = 0; i < kCount; i += 2) Isa::load_even_odd(from + i * Isa::kLanes, result.v[i], result.v[i + 1]);
+      for (int i = 0; i < kCount; i += 2)
+        Isa::load_even_odd(from + i * Isa::kLanes, result.v[i], result.v[i + 1]);
       return result;
     } else {
       return each<Value>([&](int i) { return Isa::load(from + i * Isa::kLanes); });
@@ -721,10 +811,13 @@ struct LaneOps {
   OUTGRAD_HD void store(T* to, const Value& value) const {
     if constexpr (kEvenOdd) {
       OUTGRAD_UNROLL
-      for (int i = 0; i < kCount; i += 2) Isa::template store_even_odd<kStreaming>(to + i * Isa::kLanes, value.v[i], value.v[i + 1]);
-    } else if constexpr (sizeof(T) == 2 && kCount % 2 == 0 && requires { Isa::template store_pair<kStreaming>(to, value.v[0], value.v[1]); }) {
+      for (int i = 0; i < kCount; i += 2)
+        Isa::template store_even_odd<kStreaming>(to + i * Isa::kLanes, value.v[i], value.v[i + 1]);
+    } else if constexpr (sizeof(T) == 2 && kCount % 2 == 0 &&
+                         requires { Isa::template store_pair<kStreaming>(to, value.v[0], value.v[1]); }) {
       OUTGRAD_UNROLL
-      for (int i = 0; i < kCount; i += 2) Isa::template store_pair<kStreaming, kOrdinary>(to + i * Isa::kLanes, value.v[i], value.v[i + 1]);
+      for (int i = 0; i < kCount; i += 2)
+        Isa::template store_pair<kStreaming, kOrdinary>(to + i * Isa::kLanes, value.v[i], value.v[i + 1]);
     } else {
       OUTGRAD_UNROLL
       for (int i = 0; i < kCount; ++i) Isa::template store<kStreaming>(to + i * Isa::kLanes, value.v[i]);
@@ -766,8 +859,12 @@ struct LaneOps {
     for (int i = 0; i < kCount; ++i) result.v[i] = function(i);
     return result;
   }
-  static OUTGRAD_HD typename Isa::Float floats(typename Isa::Int bits) { return __builtin_bit_cast(typename Isa::Float, bits); }
-  static OUTGRAD_HD typename Isa::Int from_root_half(typename Isa::Float a) { return Isa::add(Isa::bits(a), Isa::splat(static_cast<int>(kRootHalfToOne))); }
+  static OUTGRAD_HD typename Isa::Float floats(typename Isa::Int bits) {
+    return __builtin_bit_cast(typename Isa::Float, bits);
+  }
+  static OUTGRAD_HD typename Isa::Int from_root_half(typename Isa::Float a) {
+    return Isa::add(Isa::bits(a), Isa::splat(static_cast<int>(kRootHalfToOne)));
+  }
 };
 #endif
 
@@ -779,7 +876,8 @@ OUTGRAD_HD void end_streaming() {
 #endif
 }
 
-// Lanes for values that are neither NaN nor subnormal nor so small that `nudged` would change them, nor will their results be.
+// Lanes for values that are neither NaN nor subnormal nor so small that `nudged` would change them, nor will
+// their results be.
 template <class Lanes>
 struct OrdinaryLanes : Lanes {
   using Value = typename Lanes::Value;

@@ -2,38 +2,42 @@
 //
 //   p_i = exp(s_i) / sum_j exp(s_j),   ds_i = p_i (dp_i - D),   D = sum_j p_j dp_j.
 //
-// The code. [2^-24, 1] is cut into 256 cells of 3/32 octave. Code c > 0 is the cell (2^(3 (c - 256) / 32), 2^(3 (c - 255) / 32)]
-// and stands for the harmonic mean p' of its ends a and b, 2 a b / (a + b): |p' - p| / p is largest at both ends and equal
-// there, (r - 1) / (r + 1) = 0.0324799 with r = 2^(3/32), and no other p' has a smaller maximum. As sum(p) = 1, cells of equal
-// ratio bound e1 = sum |p' - p| by this number, however p is spread. Code 0 stands for p' = 0 and is for what lies below
+// The code. [2^-24, 1] is cut into 256 cells of 3/32 octave. Code c > 0 is the cell (2^(3 (c - 256) / 32),
+// 2^(3 (c - 255) / 32)] and stands for the harmonic mean p' of its ends a and b, 2 a b / (a + b): |p' - p| /
+// p is largest at both ends and equal there, (r - 1) / (r + 1) = 0.0324799 with r = 2^(3/32), and no other p'
+// has a smaller maximum. As sum(p) = 1, cells of equal ratio bound e1 = sum |p' - p| by this number, however
+// p is spread. Code 0 stands for p' = 0 and is for what lies below
 // 2^(-24 + 3/32), a masked p = 0 among it.
 //
-// Which cell fp32 arithmetic gives a p next to a boundary does not follow from this. So the claims below (kSoftmaxCell,
-// kSoftmaxLeast) are about the codes as computed, for every fp32 number (validation/softmax/code.h).
+// Which cell fp32 arithmetic gives a p next to a boundary does not follow from this. So the claims below
+// (kSoftmaxCell, kSoftmaxLeast) are about the codes as computed, for every fp32 number
+// (validation/softmax/code.h).
 //
 // The gradient from codes, with P' = sum(p'):
 //
 //   ds'_i = p'_i (dp_i - D'),   D' = sum_j p'_j dp_j / P'.
 //
-// Without the division by P' the error would grow with |dp|, and a row with a single p = 1, whose gradient is 0, would get
-// another one. p'_i itself is not divided by P': that would double the bound of a single element. Let e_i = p'_i - p_i. Then
-// P' (D' - D) = sum_j e_j (dp_j - D), so
+// Without the division by P' the error would grow with |dp|, and a row with a single p = 1, whose gradient is
+// 0, would get another one. p'_i itself is not divided by P': that would double the bound of a single
+// element. Let e_i = p'_i - p_i. Then P' (D' - D) = sum_j e_j (dp_j - D), so
 //
 //   ds'_i - ds_i = e_i (dp_i - D) - p'_i (D' - D)   and   sum_i |ds'_i - ds_i| <= 2 sum_i |e_i| |dp_i - D|.
 //
-// Where |e_i| <= c p_i, the right side is 2 c sum |ds_i|: a relative error in the norm of sums, whatever dp is. The factor 2
-// cannot be less: let a small part q of p have dp = +-1, and all else dp = D = 0; let e_i be +-c p_i with the sign of dp_i in
-// that part and + elsewhere; the error tends to 2 c sum |ds_i| as q tends to 0. What has code 0 adds at most 2 p_i R, where R is
-// the range of dp (max - min). In terms of e1 alone the bound is 2 e1 R.
+// Where |e_i| <= c p_i, the right side is 2 c sum |ds_i|: a relative error in the norm of sums, whatever dp
+// is. The factor 2 cannot be less: let a small part q of p have dp = +-1, and all else dp = D = 0; let e_i be
+// +-c p_i with the sign of dp_i in that part and + elsewhere; the error tends to 2 c sum |ds_i| as q tends to
+// 0. What has code 0 adds at most 2 p_i R, where R is the range of dp (max - min). In terms of e1 alone the
+// bound is 2 e1 R.
 //
-// fp32. The forward evaluates exp(s_i - max(s)) in double and rounds it to fp32, sums by the tree of kernels/reduce.h, and
-// divides. These are at most depth + 3 roundings by u = 2^-24 and some of 2^-44, where depth is the tree's
-// (softmax_forward_error). An exp below 2^-126 is off by less than 2^-149 and has code 0. The sums of the backward make
-// depth + 1 and depth roundings, and the quotient, the difference and the product one each.
+// fp32. The forward evaluates exp(s_i - max(s)) in double and rounds it to fp32, sums by the tree of
+// kernels/reduce.h, and divides. These are at most depth + 3 roundings by u = 2^-24 and some of 2^-44, where
+// depth is the tree's (softmax_forward_error). An exp below 2^-126 is off by less than 2^-149 and has code 0.
+// The sums of the backward make depth + 1 and depth roundings, and the quotient, the difference and the
+// product one each.
 //
-// Specified cases. s = -inf gives p = 0 and ds = 0 (for finite dp). A row with a NaN, with +inf, or with nothing but -inf
-// has p = NaN. All its codes are 0, which no other row of at most kMostSoftmax elements has, because the largest p is at least
-// 1 / n. So P' = 0, and all its ds are NaN.
+// Specified cases. s = -inf gives p = 0 and ds = 0 (for finite dp). A row with a NaN, with +inf, or with
+// nothing but -inf has p = NaN. All its codes are 0, which no other row of at most kMostSoftmax elements has,
+// because the largest p is at least 1 / n. So P' = 0, and all its ds are NaN.
 #pragma once
 
 #include "kernels/code.h"
@@ -51,20 +55,22 @@ inline constexpr int kSoftmaxRows = 32, kSoftmaxOctaves = 3;
 // Code 0 without its exception: p' of the lowest cell.
 inline constexpr double kSoftmaxFirst = 0x1p-24, kSoftmaxRatio = 0x1.11301d0125b51p+0;  // 2^(3/32)
 
-// code = RN(log2(p) 32/3 + 255.5), clamped: half a cell above the middle of the cell's number, since its upper end belongs to it.
+// code = RN(log2(p) 32/3 + 255.5), clamped: half a cell above the middle of the cell's number, since its
+// upper end belongs to it.
 inline constexpr CodeRule kSoftmaxRule{32.0f / 3, 255.5f, 255.0f, 0, 0.0f, 0.0f};
 // What is smaller has code 0. Zeros, NaN and negative numbers take this way too.
 inline constexpr float kSoftmaxClamp = 0x1p-25f;
 
-// log2(p) of a positive normal number: k + log2(m), m in [sqrt(1/2), sqrt(2)), log2(m) = 2 / log(2) atanh((m - 1) / (m + 1)).
-// The series goes up to the fifth power, and its rest is below 2^-19.
+// log2(p) of a positive normal number: k + log2(m), m in [sqrt(1/2), sqrt(2)), log2(m) = 2 / log(2) atanh((m
+// - 1) / (m + 1)). The series goes up to the fifth power, and its rest is below 2^-19.
 template <class Ops>
 OUTGRAD_HD typename Ops::Value log2_of(const Ops& ops, const typename Ops::Value& p) {
   constexpr double kTwoOverLog2 = 0x1.71547652b82fep+1;
   const auto m = ops.significand(p);
   const auto z = ops.div(ops.sub(m, ops.constant(1.0f)), ops.sub(m, ops.constant(-1.0f)));
   const auto square = ops.mul(z, z);
-  auto q = ops.fma(ops.constant(static_cast<float>(kTwoOverLog2 / 5)), square, ops.constant(static_cast<float>(kTwoOverLog2 / 3)));
+  auto q = ops.fma(ops.constant(static_cast<float>(kTwoOverLog2 / 5)), square,
+                   ops.constant(static_cast<float>(kTwoOverLog2 / 3)));
   q = ops.fma(q, square, ops.constant(static_cast<float>(kTwoOverLog2)));
   return ops.fma(q, z, ops.exponent(p));
 }
@@ -72,7 +78,8 @@ OUTGRAD_HD typename Ops::Value log2_of(const Ops& ops, const typename Ops::Value
 // 2^23 + the code of p.
 template <class Ops>
 OUTGRAD_HD typename Ops::Value softmax_coded(const Ops& ops, const typename Ops::Value& p) {
-  constexpr CodeRule kRule = kSoftmaxRule;  // in nvcc's device code the reference takes an object of the function's own
+  // in nvcc's device code the reference takes an object of the function's own
+  constexpr CodeRule kRule = kSoftmaxRule;
   const auto least = ops.constant(kSoftmaxClamp);
   return coded(ops, kRule, in_cells(ops, kRule, log2_of(ops, ops.select(ops.less(least, p), p, least))));
 }
@@ -97,12 +104,14 @@ OUTGRAD_HD float softmax_of_code(u8 code) {
 
 // exp(s - greatest), rounded to fp32.
 OUTGRAD_HD float softmax_exp(float s, float greatest) {
-  return static_cast<float>(forwards::exp_of(DoubleOps{}, DoubleOps::sub(static_cast<double>(s), static_cast<double>(greatest))));
+  return static_cast<float>(
+      forwards::exp_of(DoubleOps{}, DoubleOps::sub(static_cast<double>(s), static_cast<double>(greatest))));
 }
 
-// --- Bounds ----------------------------------------------------------------------------------------------------------------------
+// --- Bounds --------------------------------------------------------------------------------------
 
-// For every fp32 p from 0 to 1: |p' - p| <= kSoftmaxCell p where its code is not 0, and p <= kSoftmaxLeast where it is.
+// For every fp32 p from 0 to 1: |p' - p| <= kSoftmaxCell p where its code is not 0, and p <= kSoftmaxLeast
+// where it is.
 inline constexpr double kSoftmaxCell = 0.032482, kSoftmaxLeast = 6.3607e-8;
 
 // Additions between a term of a row of n elements and its sum, at most (kernels/reduce.h).
@@ -114,39 +123,52 @@ OUTGRAD_HD constexpr int softmax_depth(i64 n) {
   return depth;
 }
 
-// Of the forward's fp32 p, relative to p, wherever p is not below 2^-126. One rounding more is counted than there are: it covers
-// products of errors, the double exp, and the sum's terms below 2^-126.
+// Of the forward's fp32 p, relative to p, wherever p is not below 2^-126. One rounding more is counted than
+// there are: it covers products of errors, the double exp, and the sum's terms below 2^-126.
 OUTGRAD_HD constexpr double softmax_forward_error(i64 n) { return (softmax_depth(n) + 4) * 0x1p-24; }
 
-// |p'_i - p_i| <= softmax_relative(n) p_i where code i is not 0, and p_i <= softmax_least(n) where it is, with p = softmax(s).
-OUTGRAD_HD constexpr double softmax_relative(i64 n) { return kSoftmaxCell + (1 + kSoftmaxCell) * softmax_forward_error(n); }
-OUTGRAD_HD constexpr double softmax_least(i64 n) { return kSoftmaxLeast * (1 + 2 * softmax_forward_error(n)); }
+// |p'_i - p_i| <= softmax_relative(n) p_i where code i is not 0, and p_i <= softmax_least(n) where it is,
+// with p = softmax(s).
+OUTGRAD_HD constexpr double softmax_relative(i64 n) {
+  return kSoftmaxCell + (1 + kSoftmaxCell) * softmax_forward_error(n);
+}
+OUTGRAD_HD constexpr double softmax_least(i64 n) {
+  return kSoftmaxLeast * (1 + 2 * softmax_forward_error(n));
+}
 
 // e1 = sum |p'_i - p_i| over a row of n elements.
-OUTGRAD_HD constexpr double softmax_e1(i64 n) { return softmax_relative(n) + static_cast<double>(n) * softmax_least(n); }
+OUTGRAD_HD constexpr double softmax_e1(i64 n) {
+  return softmax_relative(n) + static_cast<double>(n) * softmax_least(n);
+}
 
 // What the bounds of a row's gradient depend on.
 struct SoftmaxRow {
   i64 n;
-  double sum;       // of |ds_i|
-  double range;     // the largest less the smallest dp
+  double sum;  // of |ds_i|
+  double range;  // the largest less the smallest dp
   double greatest;  // of |dp_i|, at most 2^126
 };
 
 // How far ds' of a row can be off by its own fp32 arithmetic, over p'_i.
-OUTGRAD_HD constexpr double softmax_rounding(const SoftmaxRow& row) { return (2 * softmax_depth(row.n) + 8) * 0x1p-24 * row.greatest; }
+OUTGRAD_HD constexpr double softmax_rounding(const SoftmaxRow& row) {
+  return (2 * softmax_depth(row.n) + 8) * 0x1p-24 * row.greatest;
+}
 
 // sum |ds'_i - ds_i|, before ds' is narrowed to a format.
 OUTGRAD_HD constexpr double softmax_gradient_sum(const SoftmaxRow& row) {
   const auto n = static_cast<double>(row.n);
-  return 2 * (softmax_relative(row.n) * row.sum + n * softmax_least(row.n) * row.range) + (1 + softmax_e1(row.n)) * softmax_rounding(row) + n * 0x1p-149;
+  return 2 * (softmax_relative(row.n) * row.sum + n * softmax_least(row.n) * row.range) +
+         (1 + softmax_e1(row.n)) * softmax_rounding(row) + n * 0x1p-149;
 }
 
 // |ds'_i - ds_i| of an element with this p and ds.
 OUTGRAD_HD constexpr double softmax_gradient_element(const SoftmaxRow& row, double p, double ds) {
   const double c = softmax_relative(row.n), magnitude = ds < 0 ? -ds : ds;
-  const double mean = (c * row.sum + static_cast<double>(row.n) * softmax_least(row.n) * row.range) / (1 - softmax_e1(row.n));  // of |D' - D|
-  return (p <= softmax_least(row.n) ? magnitude : 0) + c * magnitude + (1 + c) * p * (mean + softmax_rounding(row)) + 0x1p-149;
+  // of |D' - D|
+  const double mean =
+      (c * row.sum + static_cast<double>(row.n) * softmax_least(row.n) * row.range) / (1 - softmax_e1(row.n));
+  return (p <= softmax_least(row.n) ? magnitude : 0) + c * magnitude +
+         (1 + c) * p * (mean + softmax_rounding(row)) + 0x1p-149;
 }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

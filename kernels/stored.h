@@ -1,10 +1,10 @@
 // How a kernel sees an array of stored elements: Stored<Y>.
 //
-// In most formats a code says its value alone. Such an array is seen through the pointer to its codes, so a kernel over
-// a view of it is the machine code of a kernel over the pointer. In a block format, such as those of the OCP
-// Microscaling Formats specification (MX) 1.0, consecutive elements share a scale: BlockScaled<Y> holds both arrays, and
-// an element stands for RN_f32(widen(code) widen(scale)). A block format is a type Y without values of its own, whose
-// Format<Y> has, beside the names that formats.h asks for,
+// In most formats a code says its value alone. Such an array is seen through the pointer to its codes, so a
+// kernel over a view of it is the machine code of a kernel over the pointer. In a block format, such as those
+// of the OCP Microscaling Formats specification (MX) 1.0, consecutive elements share a scale: BlockScaled<Y>
+// holds both arrays, and an element stands for RN_f32(widen(code) widen(scale)). A block format is a type Y
+// without values of its own, whose Format<Y> has, beside the names that formats.h asks for,
 //
 //   Element  the format of a code
 //   Scale    the format of a scale
@@ -19,17 +19,18 @@ namespace outgrad::kernels {
 template <class Y>
 concept ScaledInBlocks = requires { Format<Y>::kBlock; };
 
-// The elements from `first` on. No vector of a kernel crosses a block, since a block is whole vectors and kernels begin
-// vectors at multiples of their length.
+// The elements from `first` on. No vector of a kernel crosses a block, since a block is whole vectors and
+// kernels begin vectors at multiples of their length.
 template <class Y>
 struct BlockScaled {
   using Element = typename Format<Y>::Element;
   using Scale = typename Format<Y>::Scale;
   static constexpr int kBlock = Format<Y>::kBlock;
-  static_assert(kBlock >= 16 && (kBlock & (kBlock - 1)) == 0, "a block is whole vectors of every instruction set");
+  static_assert(kBlock >= 16 && (kBlock & (kBlock - 1)) == 0,
+                "a block is whole vectors of every instruction set");
 
   const Element* codes = nullptr;  // all of the array
-  const Scale* scales = nullptr;   // scales_of<Y>(n) of its n elements
+  const Scale* scales = nullptr;  // scales_of<Y>(n) of its n elements
   long long first = 0;
 };
 

@@ -1,5 +1,5 @@
-// Coefficient tables, stored by rows (one per piece) as the generated headers write them, and by columns for vector and
-// device lookups. Also the entries of direct tables.
+// Coefficient tables, stored by rows (one per piece) as the generated headers write them, and by columns for
+// vector and device lookups. Also the entries of direct tables.
 #pragma once
 
 #include "kernels/portable.h"
@@ -13,10 +13,10 @@ struct Table {
   OUTGRAD_HD constexpr float at(u32 row, int word) const { return w[row][word]; }
 };
 
-// The `Rows` values of one word stand side by side. A permute by row then picks that word for a whole vector, and on a
-// GPU the lanes of a warp that read different rows of a word touch different banks of shared memory. The rows are
-// repeated up to a power of two of at least 16 floats, which is the widest vector register. With a power of two of
-// rows, a row index may carry garbage above its own bits.
+// The `Rows` values of one word stand side by side. A permute by row then picks that word for a whole vector,
+// and on a GPU the lanes of a warp that read different rows of a word touch different banks of shared memory.
+// The rows are repeated up to a power of two of at least 16 floats, which is the widest vector register. With
+// a power of two of rows, a row index may carry garbage above its own bits.
 OUTGRAD_HD constexpr int stored_rows(int rows) {
   int stored = 16;
   while (stored < rows) stored *= 2;
@@ -35,7 +35,8 @@ template <int Rows, int Words>
 OUTGRAD_HD constexpr Columns<Words, Rows> columns_of(const Table<Rows, Words>& table) {
   Columns<Words, Rows> columns{};
   for (int word = 0; word < Words; ++word) {
-    for (int row = 0; row < Columns<Words, Rows>::kStored; ++row) columns.w[word][row] = table.w[row % Rows][word];
+    for (int row = 0; row < Columns<Words, Rows>::kStored; ++row)
+      columns.w[word][row] = table.w[row % Rows][word];
   }
   return columns;
 }

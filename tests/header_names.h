@@ -1,7 +1,8 @@
-// Names that a generated header may be given, and which of them the compiler takes, so that both readers of names are measured by it.
+// Names that a generated header may be given, and which of them the compiler takes, so that both readers of
+// names are measured by it.
 //
-// A header NAME.h defines a struct called after the name. Candidates are those that become any identifier or macro of the kernels' headers, the keywords of
-// C++, and malformed ones.
+// A header NAME.h defines a struct called after the name. Candidates are those that become any identifier or
+// macro of the kernels' headers, the keywords of C++, and malformed ones.
 #pragma once
 
 #include <fmt/format.h>
@@ -30,8 +31,9 @@ inline std::string output_of(const std::string& command) {
 }
 
 inline const std::vector<std::string>& malformed_names() {
-  static const std::vector<std::string> names{"",  "_",        "__",  "_x",  "x_",  "x__y",     "1x",     "_1x",
-                                              "X", "gelu_F32", "a-b", "a b", "a.b", "\xc3\xa9", "table_", "a\n"};
+  static const std::vector<std::string> names{"",    "_",        "__",     "_x",       "x_",  "x__y",
+                                              "1x",  "_1x",      "X",      "gelu_F32", "a-b", "a b",
+                                              "a.b", "\xc3\xa9", "table_", "a\n"};
   return names;
 }
 
@@ -40,8 +42,10 @@ class HeaderNames {
   // `header` prints one of a user's own function with a name.
   explicit HeaderNames(const std::function<std::string(const std::string& name)>& header) : header_(header) {
     for (const char* folder : {"kernels", "kernels/host"}) {
-      for (const auto& file : std::filesystem::directory_iterator(std::string(OUTGRAD_SOURCE_DIR "/") + folder)) {
-        if (file.path().extension() == ".h") kernels_ += fmt::format("#include \"{}/{}\"\n", folder, file.path().filename().string());
+      for (const auto& file :
+           std::filesystem::directory_iterator(std::string(OUTGRAD_SOURCE_DIR "/") + folder)) {
+        if (file.path().extension() == ".h")
+          kernels_ += fmt::format("#include \"{}/{}\"\n", folder, file.path().filename().string());
       }
     }
     for (const auto& file : std::filesystem::directory_iterator(OUTGRAD_SOURCE_DIR "/kernels/generated")) {
@@ -50,14 +54,18 @@ class HeaderNames {
     }
     const std::string source = write("kernels.cpp", kernels_);
     // The preprocessed text has every declaration, -dM every macro.
-    const std::string text = output_of(compiler() + " -E -P " + source) + output_of(compiler() + " -E -dM " + source);
+    const std::string text =
+        output_of(compiler() + " -E -P " + source) + output_of(compiler() + " -E -dM " + source);
     static const std::regex type("\\b[A-Z][A-Za-z0-9]*\\b");
     std::set<std::string> types;
-    for (auto at = std::sregex_iterator(text.begin(), text.end(), type); at != std::sregex_iterator(); ++at) types.insert(at->str());
-    std::set<std::string> names{"alignas", "and",  "asm",       "auto",  "bool",   "break",  "case",   "char",    "class", "concept", "const",
-                                "double",  "enum", "export",    "float", "for",    "if",     "inline", "int",     "long",  "main",    "new",
-                                "not",     "or",   "namespace", "short", "return", "signed", "static", "std",     "this",  "struct",  "switch",
-                                "typedef", "void", "union",     "using", "while",  "xor",    "delete", "template"};
+    for (auto at = std::sregex_iterator(text.begin(), text.end(), type); at != std::sregex_iterator(); ++at)
+      types.insert(at->str());
+    std::set<std::string> names{"alignas", "and",   "asm",     "auto",      "bool",   "break",   "case",
+                                "char",    "class", "concept", "const",     "double", "enum",    "export",
+                                "float",   "for",   "if",      "inline",    "int",    "long",    "main",
+                                "new",     "not",   "or",      "namespace", "short",  "return",  "signed",
+                                "static",  "std",   "this",    "struct",    "switch", "typedef", "void",
+                                "union",   "using", "while",   "xor",       "delete", "template"};
     for (const std::string& t : types) {
       std::string name;
       for (const char c : t) {
@@ -74,7 +82,8 @@ class HeaderNames {
 
   [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
 
-  // Those whose header does not compile behind all of the kernels' headers; each is in errors of its own lines.
+  // Those whose header does not compile behind all of the kernels' headers; each is in errors of its own
+  // lines.
   [[nodiscard]] std::set<std::string> that_do_not_compile() const {
     std::map<int, std::string> begins;
     std::string text = kernels_;
@@ -82,16 +91,19 @@ class HeaderNames {
       begins[static_cast<int>(std::count(text.begin(), text.end(), '\n')) + 1] = name;
       text += header_(name);
     }
-    const std::string source = write("behind.cpp", text), errors = output_of(compiler() + " -fsyntax-only -fmax-errors=0 " + source);
+    const std::string source = write("behind.cpp", text),
+                      errors = output_of(compiler() + " -fsyntax-only -fmax-errors=0 " + source);
     static const std::regex error("behind\\.cpp:([0-9]+):[0-9]+: error:");
     std::set<std::string> failed;
-    for (auto at = std::sregex_iterator(errors.begin(), errors.end(), error); at != std::sregex_iterator(); ++at) {
+    for (auto at = std::sregex_iterator(errors.begin(), errors.end(), error); at != std::sregex_iterator();
+         ++at) {
       failed.insert(std::prev(begins.upper_bound(std::stoi((*at)[1])))->second);
     }
     return failed;
   }
 
-  // What the compiler says of the headers of these names, included before all others: nothing if none hides a name that those need.
+  // What the compiler says of the headers of these names, included before all others: nothing if none hides a
+  // name that those need.
   [[nodiscard]] std::string errors_before_kernels(const std::vector<std::string>& names) const {
     std::string text = "#include \"kernels/table.h\"\n";
     for (const std::string& name : names) text += header_(name);
@@ -117,16 +129,20 @@ inline void expect_names_compile(const std::function<std::string(const std::stri
   const HeaderNames candidates(header);
   const std::set<std::string> failing = candidates.that_do_not_compile();
   // Of each kind: what the header uses, a macro, a header of the library.
-  for (const char* name : {"table", "n_a_n", "e_o_f", "gelu_bf16", "gelu_tanh_f32", "quick_gelu_code", "gelu_forward"}) {
+  for (const char* name :
+       {"table", "n_a_n", "e_o_f", "gelu_bf16", "gelu_tanh_f32", "quick_gelu_code", "gelu_forward"}) {
     EXPECT_TRUE(failing.contains(name)) << name;
   }
   std::vector<std::string> accepted;
   for (const std::string& name : candidates.names()) {
     const std::string why = refusal(name);
     if (why.empty()) accepted.push_back(name);
-    EXPECT_FALSE(failing.contains(name) && why.empty()) << name << " is accepted, and its header does not compile";
-    // Of names that compile here, those alone are refused that look like macros, that headers of another kind use, and that the library may take.
-    const bool kept = why.find("in capitals") != std::string::npos || why.find("library") != std::string::npos || name == "entries";
+    EXPECT_FALSE(failing.contains(name) && why.empty())
+        << name << " is accepted, and its header does not compile";
+    // Of names that compile here, those alone are refused that look like macros, that headers of another kind
+    // use, and that the library may take.
+    const bool kept = why.find("in capitals") != std::string::npos ||
+                      why.find("library") != std::string::npos || name == "entries";
     EXPECT_TRUE(kept || why.empty() || failing.contains(name)) << name << ": " << why;
   }
   EXPECT_GT(accepted.size(), 100U);

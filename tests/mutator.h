@@ -20,7 +20,8 @@ namespace outgrad {
 inline std::vector<std::string> texts_in(const std::vector<std::string>& folders) {
   std::vector<std::filesystem::path> paths;
   for (const std::string& folder : folders)
-    for (const auto& entry : std::filesystem::directory_iterator(std::string(OUTGRAD_SOURCE_DIR) + "/" + folder))
+    for (const auto& entry :
+         std::filesystem::directory_iterator(std::string(OUTGRAD_SOURCE_DIR) + "/" + folder))
       if (entry.is_regular_file()) paths.push_back(entry.path());
   std::sort(paths.begin(), paths.end());  // the order of a folder is its file system's
   std::vector<std::string> texts;
@@ -59,7 +60,8 @@ class Mutator {
       case 2: text.erase(at, 1 + below(8)); break;
       case 3: text.insert(at, donor.substr(below(donor.size() + 1), below(32))); break;
       case 4:  // of a number: a size, an offset, a coefficient
-        if (const std::size_t digit = text.find_first_of("0123456789", at); digit != std::string::npos) text[digit] = static_cast<char>('0' + below(10));
+        if (const std::size_t digit = text.find_first_of("0123456789", at); digit != std::string::npos)
+          text[digit] = static_cast<char>('0' + below(10));
         break;
       default: own_[kind - kCommon](*this, text, at);
     }

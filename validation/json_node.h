@@ -1,4 +1,5 @@
-// JSON read through its schema: every value knows its file and its place, and says both when it is not what is expected.
+// JSON read through its schema: every value knows its file and its place, and says both when it is not what
+// is expected.
 #pragma once
 
 #include <fmt/format.h>
@@ -22,12 +23,16 @@
 
 namespace outgrad::validation {
 
-/// A JSON value that knows where it stands. Refusals are kernels::SpecError "file: place: why". The value and the file's name must outlive it.
+/// A JSON value that knows where it stands. Refusals are kernels::SpecError "file: place: why". The value and
+/// the file's name must outlive it.
 class JsonNode {
  public:
-  JsonNode(const nlohmann::json& value, const std::string& file, std::string place) : value_(value), file_(file), place_(std::move(place)) {}
+  JsonNode(const nlohmann::json& value, const std::string& file, std::string place)
+      : value_(value), file_(file), place_(std::move(place)) {}
 
-  [[noreturn]] void fail(const std::string& why) const { throw kernels::SpecError(file_, place_.empty() ? "top level" : place_, why); }
+  [[noreturn]] void fail(const std::string& why) const {
+    throw kernels::SpecError(file_, place_.empty() ? "top level" : place_, why);
+  }
 
   bool has(const char* key) const { return value_.is_object() && value_.contains(key); }
   JsonNode operator[](const std::string& key) const {
@@ -38,12 +43,14 @@ class JsonNode {
     if (!value_.is_array()) fail("is not an array");
     std::vector<JsonNode> nodes;
     nodes.reserve(value_.size());
-    for (size_t i = 0; i < value_.size(); ++i) nodes.push_back({value_[i], file_, fmt::format("{}[{}]", place_, i)});
+    for (size_t i = 0; i < value_.size(); ++i)
+      nodes.push_back({value_[i], file_, fmt::format("{}[{}]", place_, i)});
     return nodes;
   }
   std::vector<JsonNode> items(size_t expected) const {
     auto nodes = items();
-    if (nodes.size() != expected) fail(fmt::format("has {} elements where {} are expected", nodes.size(), expected));
+    if (nodes.size() != expected)
+      fail(fmt::format("has {} elements where {} are expected", nodes.size(), expected));
     return nodes;
   }
   bool null() const { return value_.is_null(); }
@@ -67,7 +74,9 @@ class JsonNode {
   double real() const {
     if (value_.is_number()) return value_.get<double>();
     const std::string word = value_.is_string() ? value_.get<std::string>() : "";
-    if (word == "inf" || word == "-inf") return word == "inf" ? std::numeric_limits<double>::infinity() : -std::numeric_limits<double>::infinity();
+    if (word == "inf" || word == "-inf")
+      return word == "inf" ? std::numeric_limits<double>::infinity()
+                           : -std::numeric_limits<double>::infinity();
     if (word == "nan") return std::numeric_limits<double>::quiet_NaN();
     fail("is not a number");
   }
@@ -114,8 +123,10 @@ class JsonNode {
     double value = 0;
     const bool prefixed = digits.starts_with("0x");
     const char* const end = digits.data() + digits.size();
-    const auto [at, error] = std::from_chars(digits.data() + (prefixed ? 2 : 0), end, value, std::chars_format::hex);
-    if (!prefixed || error != std::errc() || at != end || !std::isfinite(value)) fail("is not a finite hex float");
+    const auto [at, error] =
+        std::from_chars(digits.data() + (prefixed ? 2 : 0), end, value, std::chars_format::hex);
+    if (!prefixed || error != std::errc() || at != end || !std::isfinite(value))
+      fail("is not a finite hex float");
     return negative ? -value : value;
   }
   /// An error bound: a hex float that is not negative.
@@ -148,6 +159,8 @@ Enum word_of(const JsonNode& node, const std::pair<std::string_view, Enum> (&wor
   node.fail("'" + text.substr(0, kShown) + "' is not one of " + known);
 }
 
-inline nlohmann::json read_json(const std::string& file) { return kernels::parse_json(kernels::read_file(file), file); }
+inline nlohmann::json read_json(const std::string& file) {
+  return kernels::parse_json(kernels::read_file(file), file);
+}
 
 }  // namespace outgrad::validation

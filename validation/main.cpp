@@ -26,7 +26,8 @@ void add_check(CLI::App& app, int& status) {
     bool json = false;
   };
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand("check", "Re-prove the certificates of generated coefficient headers from their text alone");
+  CLI::App* command = app.add_subcommand(
+      "check", "Re-prove the certificates of generated coefficient headers from their text alone");
   command->add_option("FILE", arguments->files, "generated headers")->required();
   command->add_flag("--json", arguments->json, "print the findings as JSON");
   command->callback([arguments, &status] {
@@ -39,7 +40,9 @@ void add_check(CLI::App& app, int& status) {
       if (!arguments->json) fmt::print("{}", validation::to_text(reports.back()));
       if (reports.back().verdict() != validation::Verdict::Holds) status = kernels::kExitViolated;
     }
-    if (arguments->json) fmt::print("{}\n", validation::to_json(reports).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    if (arguments->json)
+      fmt::print("{}\n",
+                 validation::to_json(reports).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   });
 }
 

@@ -19,8 +19,10 @@ struct Shard {
 inline Shard read_shard(const std::string& text, const char* command) {
   constexpr int kMostShards = 1024;  // a shard of a sweep has at least one chunk
   const auto part = kernels::numbers_in<int>(text, '/');
-  if (part && 1 <= part->first && part->first <= part->second && part->second <= kMostShards) return {part->first, part->second};
-  throw kernels::SpecError(command, "--shard", fmt::format("'{}' is not i/n with 1 <= i <= n <= {}", text, kMostShards));
+  if (part && 1 <= part->first && part->first <= part->second && part->second <= kMostShards)
+    return {part->first, part->second};
+  throw kernels::SpecError(command, "--shard",
+                           fmt::format("'{}' is not i/n with 1 <= i <= n <= {}", text, kMostShards));
 }
 
 }  // namespace outgrad::validation

@@ -1,4 +1,5 @@
-// `outgrad certify`: the bounds of a fit as scripts that Sollya and Gappa prove, or as theorems that Coq checks.
+// `outgrad certify`: the bounds of a fit as scripts that Sollya and Gappa prove, or as theorems that Coq
+// checks.
 
 #include "approx/commands/commands.h"
 #include "approx/function/composite.h"
@@ -29,28 +30,34 @@ namespace outgrad::approx {
 namespace {
 
 const std::string kCoqLibrary = OUTGRAD_SOURCES "/approx/proof/coq/";
-/// With --coq. Seconds, far above what a proof takes on a busy machine, and processes, each of which takes half a gigabyte.
+/// With --coq. Seconds, far above what a proof takes on a busy machine, and processes, each of which takes
+/// half a gigabyte.
 constexpr double kCoqLimit = 900;
 constexpr int kCoqThreads = 2;
 
 void require_programs(const std::vector<WitnessScript>& scripts) {
   for (const WitnessScript& script : scripts) {
     const std::string program = program_of(script);
-    if (!program_found(program)) throw kernels::EnvironmentError(program + " is not installed (Debian package " + program + ")");
+    if (!program_found(program))
+      throw kernels::EnvironmentError(program + " is not installed (Debian package " + program + ")");
   }
 }
 
 /// All scripts, written to `folder` and run, `threads` at a time; a line each, in order.
-std::vector<Witnessed> run_scripts(const std::vector<WitnessScript>& scripts, const std::string& folder, double limit_s, int threads) {
+std::vector<Witnessed> run_scripts(const std::vector<WitnessScript>& scripts, const std::string& folder,
+                                   double limit_s, int threads) {
   std::vector<Witnessed> results(scripts.size());
-  kernels::for_each_task(scripts.size(), threads, [&](size_t i) { results[i] = run_witness(scripts[i], folder + "/" + scripts[i].name, limit_s); });
+  kernels::for_each_task(scripts.size(), threads, [&](size_t i) {
+    results[i] = run_witness(scripts[i], folder + "/" + scripts[i].name, limit_s);
+  });
   return results;
 }
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 /// Runs the scripts of A and B, and says how each fared. @return exit status.
-int confirm(const Fit& fit, const std::vector<WitnessScript>& scripts, const std::string& folder, double limit_s, int threads) {
+int confirm(const Fit& fit, const std::vector<WitnessScript>& scripts, const std::string& folder,
+            double limit_s, int threads) {
   require_programs(scripts);
   const std::vector<Witnessed> results = run_scripts(scripts, folder, limit_s, threads);
   size_t proven_a = 0, proven_b = 0, all_a = 0, all_b = 0;
@@ -59,52 +66,74 @@ int confirm(const Fit& fit, const std::vector<WitnessScript>& scripts, const std
     ++(b ? all_b : all_a);
     if (results[i].proven) ++(b ? proven_b : proven_a);
     const char* outcome = results[i].proven ? "proven" : results[i].timed_out ? "OUT OF TIME" : "NOT PROVEN";
-    fmt::print("{:<11} {:7.2f} s  {} <= {}  {}\n", outcome, results[i].seconds, b ? 'B' : 'A', power_of_two(scripts[i].claim), scripts[i].name);
-    if (!results[i].proven && !results[i].timed_out) fmt::print("            {}\n", first_line(results[i].output));
+    fmt::print("{:<11} {:7.2f} s  {} <= {}  {}\n", outcome, results[i].seconds, b ? 'B' : 'A',
+               power_of_two(scripts[i].claim), scripts[i].name);
+    if (!results[i].proven && !results[i].timed_out)
+      fmt::print("            {}\n", first_line(results[i].output));
   }
-  fmt::print("{}: A <= {}: {} of {} Sollya scripts proven (tails apart); B <= {}: {} of {} Gappa scripts proven\n", fit.name, power_of_two(fit.backward->kA),
-             proven_a, all_a, power_of_two(fit.backward->kB), proven_b, all_b);
+  fmt::print(
+      "{}: A <= {}: {} of {} Sollya scripts proven (tails apart); B <= {}: {} of {} Gappa scripts proven\n",
+      fit.name, power_of_two(fit.backward->kA), proven_a, all_a, power_of_two(fit.backward->kB), proven_b,
+      all_b);
   return proven_a == all_a && proven_b == all_b ? kernels::kExitHolds : kernels::kExitViolated;
 }
 
-/// Has Coq check the bounds, and says how each fared; with `json`, the result goes to stdout and these lines to stderr. @return exit status.
-int confirm_by_coq(const Fit& fit, const coq::Groups& groups, const std::string& folder, double limit_s, int threads, bool json) {
+/// Has Coq check the bounds, and says how each fared; with `json`, the result goes to stdout and these lines
+/// to stderr. @return exit status.
+int confirm_by_coq(const Fit& fit, const coq::Groups& groups, const std::string& folder, double limit_s,
+                   int threads, bool json) {
   std::FILE* const lines = json ? stderr : stdout;
   const JobLine line(fit.name);
   Stage stage("files", std::ranges::distance(groups | std::views::join));
   const auto say = [&](const coq::Checked& file) {
     if (file.bound != ' ') stage.tick();
-    const char* const outcome = file.outcome == coq::Outcome::proven ? "proven" : file.outcome == coq::Outcome::refused ? "NOT PROVEN" : "UNDECIDED";
+    const char* const outcome = file.outcome == coq::Outcome::proven    ? "proven"
+                                : file.outcome == coq::Outcome::refused ? "NOT PROVEN"
+                                                                        : "UNDECIDED";
     const std::string claim = file.bound == ' '   ? "library"
                               : file.bound == 'x' ? "ranges"
-                              : file.claim > 0    ? fmt::format("{} <= {}", file.bound, power_of_two(file.claim))
-                                                  : "forward";
-    fmt::print(lines, "{:<11} {:7.2f} s {:5} MiB  {}  {}\n", outcome, file.cpu_s, file.peak_bytes >> 20, claim, file.file);
+                              : file.claim > 0 ? fmt::format("{} <= {}", file.bound, power_of_two(file.claim))
+                                               : "forward";
+    fmt::print(lines, "{:<11} {:7.2f} s {:5} MiB  {}  {}\n", outcome, file.cpu_s, file.peak_bytes >> 20,
+               claim, file.file);
     if (file.outcome != coq::Outcome::proven)
-      fmt::print(lines, "            {}\n", file.outcome == coq::Outcome::refused ? coq::error_in(file.output) : file.output);
+      fmt::print(lines, "            {}\n",
+                 file.outcome == coq::Outcome::refused ? coq::error_in(file.output) : file.output);
     std::fflush(lines);
   };
   const coq::CheckedFit checked = coq::check_all(groups, kCoqLibrary, folder, limit_s, threads, say);
-  if (!checked.unlisted.empty()) fmt::print(lines, "NOT PROVEN  what is assumed beyond {}assumptions: {}\n", kCoqLibrary, fmt::join(checked.unlisted, ", "));
-  if (checked.trust.outcome != coq::Outcome::proven) fmt::print(lines, "UNDECIDED   what the theorems assume\n");
+  if (!checked.unlisted.empty())
+    fmt::print(lines, "NOT PROVEN  what is assumed beyond {}assumptions: {}\n", kCoqLibrary,
+               fmt::join(checked.unlisted, ", "));
+  if (checked.trust.outcome != coq::Outcome::proven)
+    fmt::print(lines, "UNDECIDED   what the theorems assume\n");
   std::vector<std::string> accepted;
-  for (const auto& [bound, of] : {std::pair('A', "A of {} of {} rows"), std::pair('x', "the ranges in {} of {} files"), std::pair('B', "B in {} of {} cases"),
-                                  std::pair('T', "T in {} of {} files")}) {
+  for (const auto& [bound, of] :
+       {std::pair('A', "A of {} of {} rows"), std::pair('x', "the ranges in {} of {} files"),
+        std::pair('B', "B in {} of {} cases"), std::pair('T', "T in {} of {} files")}) {
     const auto asked = std::ranges::count(checked.bounds, bound, &coq::Checked::bound);
-    const auto proven = std::ranges::count_if(checked.bounds, [&](const coq::Checked& f) { return f.bound == bound && f.outcome == coq::Outcome::proven; });
+    const auto proven = std::ranges::count_if(checked.bounds, [&](const coq::Checked& f) {
+      return f.bound == bound && f.outcome == coq::Outcome::proven;
+    });
     if (asked > 0) accepted.push_back(fmt::format(fmt::runtime(of), proven, asked));
   }
-  fmt::print(lines, "{}: Coq {} accepts {}; {} axioms and machine operations assumed, {} beyond the list\n", fit.name, checked.coq, fmt::join(accepted, ", "),
-             checked.assumptions.size(), checked.unlisted.size());
-  const auto is = [](char bound, const char* end) { return [=](const coq::Checked& f) { return f.bound == bound && f.file.ends_with(end); }; };
-  if (std::ranges::any_of(checked.bounds, is('A', "")) && std::ranges::none_of(checked.bounds, is('x', "_index.v")))
-    fmt::print(lines, "{}: no theorem here says that the kernel asks each row only for x of its range ({})\n", fit.name,
+  fmt::print(lines, "{}: Coq {} accepts {}; {} axioms and machine operations assumed, {} beyond the list\n",
+             fit.name, checked.coq, fmt::join(accepted, ", "), checked.assumptions.size(),
+             checked.unlisted.size());
+  const auto is = [](char bound, const char* end) {
+    return [=](const coq::Checked& f) { return f.bound == bound && f.file.ends_with(end); };
+  };
+  if (std::ranges::any_of(checked.bounds, is('A', "")) &&
+      std::ranges::none_of(checked.bounds, is('x', "_index.v")))
+    fmt::print(lines, "{}: no theorem here says that the kernel asks each row only for x of its range ({})\n",
+               fit.name,
                coq::has_kernel(fit) ? "that one is for all rows" : "Coq's library has no such kernel");
   if (json) fmt::print("{}", coq::to_json(checked, fit));
   return checked.holds() ? kernels::kExitHolds : kernels::kExitViolated;
 }
 
-/// The same pieces fitted by Sollya's fpminimax, with certified norms, and by us; a measurement, with no verdict.
+/// The same pieces fitted by Sollya's fpminimax, with certified norms, and by us; a measurement, with no
+/// verdict.
 void beside_sollya(const std::string& spec_path, const std::string& folder, double limit_s) {
   const Spec spec = read_spec(spec_path);
   const auto start = std::chrono::steady_clock::now();
@@ -129,19 +158,25 @@ void beside_sollya(const std::string& spec_path, const std::string& folder, doub
     double bound = 0, fit_s = 0, norm_s = 0;
     const double ours = scripts[i].claim;
     const size_t line = result.output.find("BESIDE ");
-    if (line != std::string::npos && std::sscanf(result.output.c_str() + line, "BESIDE %lf %lf %lf", &bound, &fit_s, &norm_s) == 3) {
+    if (line != std::string::npos &&
+        std::sscanf(result.output.c_str() + line, "BESIDE %lf %lf %lf", &bound, &fit_s, &norm_s) == 3) {
       ++done;
       if (ours <= bound) ++no_worse;
       if (ours <= kLevel * bound) ++level;
-      fmt::print("{:3}   {:15.6e}   {:17.6e}   {:11.3f}   {:11.2f}   {:6.2f}\n", scripts[i].row, ours, bound, bound / ours, fit_s, norm_s);
+      fmt::print("{:3}   {:15.6e}   {:17.6e}   {:11.3f}   {:11.2f}   {:6.2f}\n", scripts[i].row, ours, bound,
+                 bound / ours, fit_s, norm_s);
     } else {
-      fmt::print("{:3}   {:15.6e}   {} after {:.1f} s: {}\n", scripts[i].row, ours, result.timed_out ? "out of time" : "failed", result.seconds,
-                 first_line(result.output));
+      fmt::print("{:3}   {:15.6e}   {} after {:.1f} s: {}\n", scripts[i].row, ours,
+                 result.timed_out ? "out of time" : "failed", result.seconds, first_line(result.output));
     }
   }
-  fmt::print("{}: {} rows in {:.2f} s by us (one thread; layout, constants, A, K and B included); ", fit.name, scripts.size(), ours_s);
-  fmt::print("Sollya: {} of them in {:.2f} s, limit {:.0f} s a row; ratio {:.1f}\n", done, sollya_s, limit_s, sollya_s / ours_s);
-  fmt::print("{}: our certified bound is at most Sollya's on {} of {} rows, at most {} times Sollya's on {}; ", fit.name, no_worse, done, kLevel, level);
+  fmt::print("{}: {} rows in {:.2f} s by us (one thread; layout, constants, A, K and B included); ", fit.name,
+             scripts.size(), ours_s);
+  fmt::print("Sollya: {} of them in {:.2f} s, limit {:.0f} s a row; ratio {:.1f}\n", done, sollya_s, limit_s,
+             sollya_s / ours_s);
+  fmt::print(
+      "{}: our certified bound is at most Sollya's on {} of {} rows, at most {} times Sollya's on {}; ",
+      fit.name, no_worse, done, kLevel, level);
   fmt::print("rows next to a limit of g have their centre and c0 pinned to it by us alone\n");
 }
 
@@ -156,24 +191,43 @@ void add_certify(CLI::App& app, int& status) {
     int threads = 0;
   };
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* const command =
-      app.add_subcommand("certify", "bounds A and B of a fit as scripts for Sollya and Gappa, or as theorems for Coq; --run has them proven");
+  CLI::App* const command = app.add_subcommand("certify",
+                                               "bounds A and B of a fit as scripts for Sollya and Gappa, or "
+                                               "as theorems for Coq; --run has them proven");
   command->add_option("FIT", arguments->fit, "fit, schema outgrad.fit/3; of a backward kind");
-  command->add_option("--out", arguments->out, "folder for the scripts, NAME.row_K.sollya and NAME.row_K.gappa (default: out/witness)");
+  command->add_option(
+      "--out", arguments->out,
+      "folder for the scripts, NAME.row_K.sollya and NAME.row_K.gappa (default: out/witness)");
   command->add_flag("--coq", arguments->in_coq,
-                    "a fit of GELU: theorems for Coq, NAME_row_K.v for A, and, with --run, NAME_row_K_B.v for B from Gappa's proofs");
+                    "a fit of GELU: theorems for Coq, NAME_row_K.v for A, and, with --run, NAME_row_K_B.v "
+                    "for B from Gappa's proofs");
   command->add_option("--rows", arguments->rows, "only these rows, as 0,3,12 (default: all)")->delimiter(',');
-  command->add_option("--bound", arguments->bound, "only A, only B, or only T (default: all)")->check(CLI::IsMember({"A", "B", "T"}));
+  command->add_option("--bound", arguments->bound, "only A, only B, or only T (default: all)")
+      ->check(CLI::IsMember({"A", "B", "T"}));
   command->add_option("--forward", arguments->forward,
-                      "with --coq: the rounded forward fit of the same 16-bit format: T too, proven by running both kernels at every number of the format");
-  command->add_flag("--run", arguments->prove, "have them proven: exit status 1 if one is not, 3 if a program is missing");
-  command->add_option("--limit", arguments->limit_s, "seconds that one script may take (default: 120; with --coq 900)")->check(kernels::in_range(1.0, 86400.0));
-  command->add_option("--threads", arguments->threads, "scripts at a time, 0 for one a processor, or with --coq for two")->check(kernels::in_range(0, 1024));
-  command->add_flag("--json", arguments->json, "with --coq --run: what was proven as JSON, schema outgrad.proofs/1, and the lines on stderr");
-  command->add_option("--beside", arguments->beside, "specification: fit its pieces by us and by Sollya's fpminimax, and print times and bounds");
+                      "with --coq: the rounded forward fit of the same 16-bit format: T too, proven by "
+                      "running both kernels at every number of the format");
+  command->add_flag("--run", arguments->prove,
+                    "have them proven: exit status 1 if one is not, 3 if a program is missing");
+  command
+      ->add_option("--limit", arguments->limit_s,
+                   "seconds that one script may take (default: 120; with --coq 900)")
+      ->check(kernels::in_range(1.0, 86400.0));
+  command
+      ->add_option("--threads", arguments->threads,
+                   "scripts at a time, 0 for one a processor, or with --coq for two")
+      ->check(kernels::in_range(0, 1024));
+  command->add_flag(
+      "--json", arguments->json,
+      "with --coq --run: what was proven as JSON, schema outgrad.proofs/1, and the lines on stderr");
+  command->add_option(
+      "--beside", arguments->beside,
+      "specification: fit its pieces by us and by Sollya's fpminimax, and print times and bounds");
   command->callback([arguments, &status] {
-    const auto& [input, folder, beside, bound, forward, prove, in_coq, json, rows, limit, threads] = *arguments;
-    if (input.empty() == beside.empty()) throw kernels::SpecError("certify: either a fit or --beside SPEC is needed");
+    const auto& [input, folder, beside, bound, forward, prove, in_coq, json, rows, limit, threads] =
+        *arguments;
+    if (input.empty() == beside.empty())
+      throw kernels::SpecError("certify: either a fit or --beside SPEC is needed");
     if (json && !(in_coq && prove)) throw kernels::SpecError("certify: --json needs --coq and --run");
     if (!forward.empty() && !in_coq) throw kernels::SpecError("certify: --forward needs --coq");
     if (bound == "T" && forward.empty()) throw kernels::SpecError("certify: --bound T needs --forward");
@@ -185,17 +239,20 @@ void add_certify(CLI::App& app, int& status) {
       if (std::ranges::find(subject.backward->pieces, row, &Piece::row) == subject.backward->pieces.end())
         throw kernels::SpecError(input, "pieces", fmt::format("there is no row {}", row));
     }
-    coq::Groups groups = in_coq ? coq::scripts(subject, input, rows) : coq::Groups{witness_scripts(subject, input)};
+    coq::Groups groups =
+        in_coq ? coq::scripts(subject, input, rows) : coq::Groups{witness_scripts(subject, input)};
     for (std::vector<WitnessScript>& group : groups) {
       std::erase_if(group, [&](const WitnessScript& s) {
         const char of = s.bound == 'x' ? 'A' : s.bound;  // A is over the ranges
-        return (!rows.empty() && s.bound != 'x' && std::ranges::find(rows, s.row) == rows.end()) || (!bound.empty() && bound[0] != of);
+        return (!rows.empty() && s.bound != 'x' && std::ranges::find(rows, s.row) == rows.end()) ||
+               (!bound.empty() && bound[0] != of);
       });
     }
     if (!forward.empty()) {
       const Fit delivers = fit_from_json(kernels::read_file(forward), forward);
       if (!delivers.rounded) throw kernels::SpecError(forward, "kind", "a rounded forward fit is needed");
-      if (delivers.rounded->format != subject.backward->format) throw kernels::SpecError(forward, "format", "differs from that of " + input);
+      if (delivers.rounded->format != subject.backward->format)
+        throw kernels::SpecError(forward, "format", "differs from that of " + input);
       const coq::Groups total = coq::exhaustion_scripts(delivers, subject, input);
       if (bound.empty() || bound == "T") coq::add(groups, total);
     }
@@ -203,11 +260,13 @@ void add_certify(CLI::App& app, int& status) {
       status = confirm_by_coq(subject, groups, folder, limit_s, threads == 0 ? kCoqThreads : threads, json);
       return;
     }
-    for (const WitnessScript& script : groups | std::views::join) kernels::write_file(folder + "/" + script.name, script.text);
+    for (const WitnessScript& script : groups | std::views::join)
+      kernels::write_file(folder + "/" + script.name, script.text);
     if (prove) {
       status = confirm(subject, groups.front(), folder, limit_s, threads);
     } else {
-      fmt::print("{}: {} scripts in {}\n", subject.name, std::ranges::distance(groups | std::views::join), folder);
+      fmt::print("{}: {} scripts in {}\n", subject.name, std::ranges::distance(groups | std::views::join),
+                 folder);
     }
   });
 }

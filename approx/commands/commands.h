@@ -1,5 +1,6 @@
-/// The commands of outgrad-fit. Each function adds one with its options; the callback runs it and sets `status` where something asked for does not hold.
-/// Callbacks throw SpecError or IoError for bad input, EnvironmentError where a program is missing.
+/// The commands of outgrad-fit. Each function adds one with its options; the callback runs it and sets
+/// `status` where something asked for does not hold. Callbacks throw SpecError or IoError for bad input,
+/// EnvironmentError where a program is missing.
 #pragma once
 
 #include <CLI/CLI.hpp>

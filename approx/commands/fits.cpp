@@ -1,4 +1,5 @@
-// `outgrad fit`, `outgrad emit`, `outgrad table`: from specifications to fits, and from fits to what is read of them.
+// `outgrad fit`, `outgrad emit`, `outgrad table`: from specifications to fits, and from fits to what is read
+// of them.
 
 #include "approx/commands/commands.h"
 #include "approx/model/emit.h"
@@ -24,7 +25,8 @@
 namespace outgrad::approx {
 namespace {
 
-/// How far the rows' certified bounds are from what no polynomial of their degree can undercut, before and after rounding.
+/// How far the rows' certified bounds are from what no polynomial of their degree can undercut, before and
+/// after rounding.
 std::string optimality(const BackwardModel& m) {
   double before = 0, after = 0, observed = 0;
   for (const Piece& p : m.pieces) {
@@ -33,37 +35,50 @@ std::string optimality(const BackwardModel& m) {
     after = std::max(after, p.certified / p.lower_bound);
     observed = std::max(observed, p.certified / p.observed);
   }
-  return fmt::format("certified/lower bound {:.4f} before, {:.4f} after rounding, certified/observed {:.4f}", before, after, observed);
+  return fmt::format("certified/lower bound {:.4f} before, {:.4f} after rounding, certified/observed {:.4f}",
+                     before, after, observed);
 }
 
 std::string summary(const Fit& fit) {
-  if (fit.forward) return fmt::format("{}: relative fit error <= {} (certified)", fit.name, power(fit.forward->kA));
+  if (fit.forward)
+    return fmt::format("{}: relative fit error <= {} (certified)", fit.name, power(fit.forward->kA));
   if (fit.rounded) {
-    return fmt::format("{}: every x of the format rounded correctly (exhaustive); relative fit error <= {}, right of x = {:.6g} <= {} (certified)", fit.name,
-                       power(fit.rounded->kA), fit.rounded->pieces[static_cast<size_t>(fit.rounded->kCoreFirst)].v_lo, power(fit.rounded->kCoreA));
+    return fmt::format(
+        "{}: every x of the format rounded correctly (exhaustive); relative fit error <= {}, right of x = "
+        "{:.6g} <= {} (certified)",
+        fit.name, power(fit.rounded->kA),
+        fit.rounded->pieces[static_cast<size_t>(fit.rounded->kCoreFirst)].v_lo, power(fit.rounded->kCoreA));
   }
   if (fit.code) {
     const CodeModel& c = *fit.code;
     return fmt::format(
-        "{}: f' in [{:.9g}, {:.9g}], g within {} of it; T of 4, 5, 6, 8 bits {:.6f}, {:.6f}, {:.6f}, {:.6f}, of 2 and 3 dithered {:.6f}, {:.6f} (certified{})",
-        fit.name, static_cast<double>(c.kLo), static_cast<double>(c.kHi), power(c.kG), c.kT[3], c.kT[4], c.kT[5], c.kT[7], c.kDithered[0], c.kDithered[1],
-        fit.activation == "expression" ? ", given g" : "");
+        "{}: f' in [{:.9g}, {:.9g}], g within {} of it; T of 4, 5, 6, 8 bits {:.6f}, {:.6f}, {:.6f}, {:.6f}, "
+        "of 2 and 3 dithered {:.6f}, {:.6f} (certified{})",
+        fit.name, static_cast<double>(c.kLo), static_cast<double>(c.kHi), power(c.kG), c.kT[3], c.kT[4],
+        c.kT[5], c.kT[7], c.kDithered[0], c.kDithered[1], fit.activation == "expression" ? ", given g" : "");
   }
   if (fit.fp8) {
     const Fp8Model& m = *fit.fp8;
     return fmt::format(
-        "{}: T of e4m3 with 0, 1, 2 bits {:.6f}, {:.6f}, {:.6f}, of e5m2 {:.6f}, {:.6f}, {:.6f} over all scales, of which {} beside the parts (certified)",
-        fit.name, m.e4m3.kT[0], m.e4m3.kT[1], m.e4m3.kT[2], m.e5m2.kT[0], m.e5m2.kT[1], m.e5m2.kT[2], power(m.kRoom));
+        "{}: T of e4m3 with 0, 1, 2 bits {:.6f}, {:.6f}, {:.6f}, of e5m2 {:.6f}, {:.6f}, {:.6f} over all "
+        "scales, of which {} beside the parts (certified)",
+        fit.name, m.e4m3.kT[0], m.e4m3.kT[1], m.e4m3.kT[2], m.e5m2.kT[0], m.e5m2.kT[1], m.e5m2.kT[2],
+        power(m.kRoom));
   }
   if (fit.table) {
     const TableModel& t = *fit.table;
-    return fmt::format("{}: T {:.6g}, O {:.6g}, T/O {:.5f}, R {} (enumerated); {} entries, {} bytes, {} integer operations", fit.name, t.kT, t.kO, t.kT / t.kO,
-                       power(t.kR), t.entries.size(), 2 * t.entries.size(), t.index_operations());
+    return fmt::format(
+        "{}: T {:.6g}, O {:.6g}, T/O {:.5f}, R {} (enumerated); {} entries, {} bytes, {} integer operations",
+        fit.name, t.kT, t.kO, t.kT / t.kO, power(t.kR), t.entries.size(), 2 * t.entries.size(),
+        t.index_operations());
   }
   const BackwardModel& m = *fit.backward;
   const Cost cost = cost_of(m);
-  std::string text = fmt::format("{}: A <= {}, B <= {}, A + B <= {}, K <= {:.3g} (certified); {} operations, {} rows of degree {}, {} bytes", fit.name,
-                                 power(m.kA), power(m.kB), power(m.kAB), m.kK, cost.arithmetic, m.kRows, m.kDegree, cost.table_bytes);
+  std::string text = fmt::format(
+      "{}: A <= {}, B <= {}, A + B <= {}, K <= {:.3g} (certified); {} operations, {} rows of degree {}, {} "
+      "bytes",
+      fit.name, power(m.kA), power(m.kB), power(m.kAB), m.kK, cost.arithmetic, m.kRows, m.kDegree,
+      cost.table_bytes);
   if (m.kO > 0) text += fmt::format("; T/O {:.4f}, R {}", m.kT / m.kO, power(m.kR));
   if (m.kTwoWord) {
     text += fmt::format(", A + B <= {:.3f} ulp(g) where |g| >= {}", m.kUlp, power(kUlpFrom));
@@ -83,8 +98,8 @@ std::string table_row(const Fit& fit) {
   if (fit.forward || fit.rounded || fit.code || fit.fp8) return "";
   if (fit.table) {
     const TableModel& t = *fit.table;
-    return fmt::format("| {} | {} | {} integer | {} | - | {:.4f} | {} | |\n", fit.name, fit.accuracy, t.index_operations(), 2 * t.entries.size(), t.kT / t.kO,
-                       power(t.kR));
+    return fmt::format("| {} | {} | {} integer | {} | - | {:.4f} | {} | |\n", fit.name, fit.accuracy,
+                       t.index_operations(), 2 * t.entries.size(), t.kT / t.kO, power(t.kR));
   }
   const BackwardModel& m = *fit.backward;
   const Cost cost = cost_of(m);
@@ -93,12 +108,13 @@ std::string table_row(const Fit& fit) {
     if (!p.storage_aware && p.lower_bound > 0x1p-55) after = std::max(after, p.certified / p.lower_bound);
   }
   const std::string ratio = m.kO > 0 ? fmt::format("{:.4f}", m.kT / m.kO) : "";
-  std::string near = fit.programme_dual > 0 ? fmt::format("{:.3f} of {:.3f}", fit.programme_reached, fit.programme_dual)
-                     : after > 0            ? fmt::format("{:.3f}", after)
-                                            : "exact";
+  std::string near = fit.programme_dual > 0
+                         ? fmt::format("{:.3f} of {:.3f}", fit.programme_reached, fit.programme_dual)
+                     : after > 0 ? fmt::format("{:.3f}", after)
+                                 : "exact";
   if (m.kTwoWord) near += fmt::format("; A + B <= {:.3f} ulp", m.kUlp);
-  return fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} |\n", fit.name, fit.accuracy, cost.arithmetic, cost.table_bytes, power(m.kAB), ratio,
-                     m.kO > 0 ? power(m.kR) : "", near);
+  return fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} |\n", fit.name, fit.accuracy, cost.arithmetic,
+                     cost.table_bytes, power(m.kAB), ratio, m.kO > 0 ? power(m.kR) : "", near);
 }
 
 /// The fit of a specification read from `path`; a refusal names the specification or the file.
@@ -111,16 +127,18 @@ Fit fit_of(const Spec& spec, const std::string& path, int threads) {
   }
 }
 
-/// What a banner calls a file: its place in the repository, where it stands among the committed results of `home`; elsewhere its name alone, so that
-/// a header says nothing of the folders of the machine on which it was made.
+/// What a banner calls a file: its place in the repository, where it stands among the committed results of
+/// `home`; elsewhere its name alone, so that a header says nothing of the folders of the machine on which it
+/// was made.
 std::string banner_path_of(const std::filesystem::path& file, const std::filesystem::path& home) {
   const std::filesystem::path folder = std::filesystem::absolute(file).lexically_normal().parent_path();
-  const bool committed = folder.filename() == home.filename() && folder.parent_path().filename() == home.parent_path();
+  const bool committed =
+      folder.filename() == home.filename() && folder.parent_path().filename() == home.parent_path();
   return (committed ? home / file.filename() : file.filename()).string();
 }
 
-/// What outgrad-check, the program beside this one, does not accept in the header of a fit; nothing if it proves every claim again.
-/// @throws kernels::EnvironmentError where it is missing or cannot do its work.
+/// What outgrad-check, the program beside this one, does not accept in the header of a fit; nothing if it
+/// proves every claim again. @throws kernels::EnvironmentError where it is missing or cannot do its work.
 std::string unproven(const Fit& fit) {
   const std::string checker = kernels::beside_this_program("outgrad-check");
   const kernels::ScratchFolder folder;
@@ -131,10 +149,12 @@ std::string unproven(const Fit& fit) {
   launch.out = launch.err = kernels::Launch::kCaptured;
   const kernels::Ending ending = kernels::run(launch);
   if (ending.status == kernels::Ending::kNotStarted) {
-    throw kernels::EnvironmentError(checker + " cannot be started: it has to prove the fit again (--no-check does without)");
+    throw kernels::EnvironmentError(
+        checker + " cannot be started: it has to prove the fit again (--no-check does without)");
   }
   if (ending.status == kernels::kExitHolds) return "";
-  if (ending.status == -1) throw kernels::EnvironmentError(fmt::format("{}: ended by signal {}", checker, ending.signal));
+  if (ending.status == -1)
+    throw kernels::EnvironmentError(fmt::format("{}: ended by signal {}", checker, ending.signal));
   std::istringstream lines(ending.text);
   const std::string file = header + ": ";
   for (std::string line; std::getline(lines, line);) {
@@ -147,7 +167,8 @@ std::string unproven(const Fit& fit) {
 }
 
 /// The headers of all points of a front: it is emitted whole or not at all.
-void emit_front(const std::string& text, const std::string& path, const std::string& folder, const std::string& banner_path) {
+void emit_front(const std::string& text, const std::string& path, const std::string& folder,
+                const std::string& banner_path) {
   const std::vector<Spec> specs = specs_of_front(text, path);
   const JobLine line(path);
   Stage points("points", static_cast<std::int64_t>(specs.size()));
@@ -156,7 +177,8 @@ void emit_front(const std::string& text, const std::string& path, const std::str
     headers.push_back(emit_header(fit_of(spec, path, 0), banner_path));
     points.tick();
   }
-  for (size_t i = 0; i < specs.size(); ++i) kernels::write_file(folder + "/" + specs[i].name + ".h", headers[i]);
+  for (size_t i = 0; i < specs.size(); ++i)
+    kernels::write_file(folder + "/" + specs[i].name + ".h", headers[i]);
 }
 
 }  // namespace
@@ -168,12 +190,15 @@ void add_fit(CLI::App& app, int& status) {
     bool json = false, unchecked = false;
   };
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* const command = app.add_subcommand("fit", "fit one specification; writes fit and certificate as JSON");
+  CLI::App* const command =
+      app.add_subcommand("fit", "fit one specification; writes fit and certificate as JSON");
   command->add_option("SPEC", arguments->spec, "specification, schema outgrad.spec/2")->required();
   command->add_option("--out", arguments->out, "where the fit goes (default: out/fits/NAME.json)");
-  command->add_option("--threads", arguments->threads, "threads, 0 for all; the result does not depend on it")->check(kernels::in_range(0, 1024));
+  command->add_option("--threads", arguments->threads, "threads, 0 for all; the result does not depend on it")
+      ->check(kernels::in_range(0, 1024));
   command->add_flag("--json", arguments->json, "print the fit on stdout too");
-  command->add_flag("--no-check", arguments->unchecked, "write the fit without having outgrad-check prove its claims again");
+  command->add_flag("--no-check", arguments->unchecked,
+                    "write the fit without having outgrad-check prove its claims again");
   command->callback([arguments, &status] {
     const auto& [spec, out, threads, json, unchecked] = *arguments;
     std::optional<JobLine> line(spec);
@@ -182,7 +207,9 @@ void add_fit(CLI::App& app, int& status) {
     const std::string refuted = unchecked ? "" : unproven(fit_from_json(text, spec));
     line.reset();
     if (!refuted.empty()) {
-      kernels::print_error_line(fmt::format("{}: the second witness does not confirm the fit, and nothing is written: {}", result.name, refuted));
+      kernels::print_error_line(
+          fmt::format("{}: the second witness does not confirm the fit, and nothing is written: {}",
+                      result.name, refuted));
       status = kernels::kExitViolated;
       return;
     }
@@ -196,11 +223,19 @@ void add_emit(CLI::App& app, int&) {
     std::string input, out, recorded;
   };
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* const command = app.add_subcommand("emit", "coefficient header from a fit, or those of every point of a front");
-  command->add_option("FILE", arguments->input, "fit, schema outgrad.fit/3, or front, schema outgrad.pareto/2, whose points are fitted first")->required();
-  command->add_option("--out", arguments->out, "where the header goes (default: out/generated/NAME.h); of a front the folder (default: out/generated/FRONT)");
+  CLI::App* const command =
+      app.add_subcommand("emit", "coefficient header from a fit, or those of every point of a front");
+  command
+      ->add_option(
+          "FILE", arguments->input,
+          "fit, schema outgrad.fit/3, or front, schema outgrad.pareto/2, whose points are fitted first")
+      ->required();
+  command->add_option("--out", arguments->out,
+                      "where the header goes (default: out/generated/NAME.h); of a front the folder "
+                      "(default: out/generated/FRONT)");
   command->add_option("--as", arguments->recorded,
-                      "path of FILE to name in the banner (default: its name; its path in the repository, if it is in notebooks_data/fits or pareto)");
+                      "path of FILE to name in the banner (default: its name; its path in the repository, if "
+                      "it is in notebooks_data/fits or pareto)");
   command->callback([arguments] {
     const auto& [input, out, recorded] = *arguments;
     const std::string text = kernels::read_file(input);
@@ -212,7 +247,8 @@ void add_emit(CLI::App& app, int&) {
     }
     const Fit subject = fit_from_json(text, input);
     const std::string banner_path = recorded.empty() ? banner_path_of(path, "notebooks_data/fits") : recorded;
-    kernels::write_file(out.empty() ? "out/generated/" + subject.name + ".h" : out, emit_header(subject, banner_path));
+    kernels::write_file(out.empty() ? "out/generated/" + subject.name + ".h" : out,
+                        emit_header(subject, banner_path));
   });
 }
 
@@ -221,7 +257,9 @@ void add_table(CLI::App& app, int&) {
   CLI::App* const command = app.add_subcommand("table", "the table of fits in approx/README.md, from fits");
   command->add_option("FIT", *files, "fits, schema outgrad.fit/3")->required();
   command->callback([files] {
-    fmt::print("| fit | class | operations | table bytes | A + B | T/O | R | near the bound |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n");
+    fmt::print(
+        "| fit | class | operations | table bytes | A + B | T/O | R | near the bound |\n| --- | --- | --- | "
+        "--- | --- | --- | --- | --- |\n");
     std::vector<std::string> others;
     for (const std::string& file : *files) {
       const Fit fit = fit_from_json(kernels::read_file(file), file);
@@ -229,7 +267,8 @@ void add_table(CLI::App& app, int&) {
       fmt::print("{}", row);
       if (row.empty()) others.push_back(fit.name);
     }
-    if (!others.empty()) fmt::print(stderr, "table: no rows for forwards and codes: {}\n", fmt::join(others, ", "));
+    if (!others.empty())
+      fmt::print(stderr, "table: no rows for forwards and codes: {}\n", fmt::join(others, ", "));
   });
 }
 

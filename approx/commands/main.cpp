@@ -1,5 +1,5 @@
-/// outgrad-fit: `fit` a specification, `emit` a header from a fit, `pareto` fronts, `reach`: what no fit can do, `certify` a fit by programs
-/// that are not ours.
+/// outgrad-fit: `fit` a specification, `emit` a header from a fit, `pareto` fronts, `reach`: what no fit can
+/// do, `certify` a fit by programs that are not ours.
 
 #include "approx/commands/commands.h"
 #include "approx/progress.h"
@@ -26,7 +26,8 @@ JobLine::JobLine(const std::string& label)
         std::condition_variable_any wake;
         std::unique_lock lock(guard);
         while (!wake.wait_for(lock, over, std::chrono::seconds(1), [&] { return over.stop_requested(); })) {
-          const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+          const double seconds =
+              std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
           line.draw(fmt::format("{}: {:.0f} s: {}", label, seconds, describe_progress()));
         }
       }) {}

@@ -27,18 +27,23 @@ struct ReachAnswer {
 std::string describe(const std::string& name, const ReachAnswer& answer) {
   const ReachQuestion& q = answer.problem.question;
   const ReachResult& r = answer.result;
-  const std::string asked = fmt::format("{}: degree {}, T <= {} O, R <= {}: {}", name, q.degree, q.ratio, power(q.regret), to_string(r.verdict));
+  const std::string asked = fmt::format("{}: degree {}, T <= {} O, R <= {}: {}", name, q.degree, q.ratio,
+                                        power(q.regret), to_string(r.verdict));
   if (r.verdict == ReachVerdict::out_of_reach) {
-    return fmt::format("{}: no y_c, t_min >= 0, s_min, y_max and no coefficients (proven, {} boxes)", asked, r.refuted);
+    return fmt::format("{}: no y_c, t_min >= 0, s_min, y_max and no coefficients (proven, {} boxes)", asked,
+                       r.refuted);
   }
   const char* at = r.verdict == ReachVerdict::in_reach ? " at " : "; nearest: ";
-  return fmt::format("{}{}y_c {:.9g}, t_min {:.6g}, s_min {:.6g}, y_max {:.6g} (level {:.4f}, {} boxes)", asked, at, r.best.y_c, r.best.t_min, r.best.s_min,
-                     r.best.y_max, r.least_level, r.boxes);
+  return fmt::format("{}{}y_c {:.9g}, t_min {:.6g}, s_min {:.6g}, y_max {:.6g} (level {:.4f}, {} boxes)",
+                     asked, at, r.best.y_c, r.best.t_min, r.best.s_min, r.best.y_max, r.least_level, r.boxes);
 }
 
-/// Answers the question; `least`: also for lower degrees until one is out of reach, which settles those below it too.
-/// @return exit status: 0 when the question is out of reach, proven; with `least`, when it is in reach, and out of reach with one degree less.
-int decide(const Spec& spec, ReachQuestion question, bool least, size_t most_boxes, int threads, const std::string& output, bool json) {
+/// Answers the question; `least`: also for lower degrees until one is out of reach, which settles those below
+/// it too.
+/// @return exit status: 0 when the question is out of reach, proven; with `least`, when it is in reach, and
+/// out of reach with one degree less.
+int decide(const Spec& spec, ReachQuestion question, bool least, size_t most_boxes, int threads,
+           const std::string& output, bool json) {
   const Composite composite(spec.activation);
   const std::vector<StorageInterval> intervals = storage_intervals(composite, question.format);
   const JobLine line(spec.name);
@@ -74,25 +79,35 @@ void add_reach(CLI::App& app, int& status) {
     bool least = false, json = false;
   };
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* const command =
-      app.add_subcommand("reach", "proof that no constants and no coefficients of a one-row fit reach a stored:RHO target; exit status 0 if so");
-  command->add_option("SPEC", arguments->spec, "specification with target stored:RHO, cells 1, storage.regret")->required();
-  command->add_option("--degree", arguments->degree, "this degree in place of the specification's")->check(kernels::in_range(1, kernels::kLargestDegree));
-  command->add_option("--regret", arguments->regret, "log2 of this regret in place of the specification's")->check(kernels::in_range(-40.0, 0.0));
-  command->add_option("--ratio", arguments->ratio, "this bound of T/O in place of the target's")->check(kernels::in_range(1.0, 1000.0));
+  CLI::App* const command = app.add_subcommand("reach",
+                                               "proof that no constants and no coefficients of a one-row fit "
+                                               "reach a stored:RHO target; exit status 0 if so");
+  command
+      ->add_option("SPEC", arguments->spec, "specification with target stored:RHO, cells 1, storage.regret")
+      ->required();
+  command->add_option("--degree", arguments->degree, "this degree in place of the specification's")
+      ->check(kernels::in_range(1, kernels::kLargestDegree));
+  command->add_option("--regret", arguments->regret, "log2 of this regret in place of the specification's")
+      ->check(kernels::in_range(-40.0, 0.0));
+  command->add_option("--ratio", arguments->ratio, "this bound of T/O in place of the target's")
+      ->check(kernels::in_range(1.0, 1000.0));
   command->add_flag("--least", arguments->least,
-                    "lower degrees too, until one is out of reach: exit status 0 if the specification's is the least that is in reach");
+                    "lower degrees too, until one is out of reach: exit status 0 if the specification's is "
+                    "the least that is in reach");
   command->add_option("--boxes", arguments->most_boxes, "give up, undecided, beyond so many boxes");
   command->add_option("--out", arguments->out, "where the results go as JSON (default: nowhere)");
-  command->add_option("--threads", arguments->threads, "threads, 0 for all; the result does not depend on it")->check(kernels::in_range(0, 1024));
+  command->add_option("--threads", arguments->threads, "threads, 0 for all; the result does not depend on it")
+      ->check(kernels::in_range(0, 1024));
   command->add_flag("--json", arguments->json, "print the results as JSON");
   command->callback([arguments, &status] {
     const Arguments& a = *arguments;
     const Spec spec = read_spec(a.spec);
     if (!spec.backward || spec.backward->accuracy != AccuracyClass::stored || spec.backward->cells != 1) {
-      throw kernels::SpecError(a.spec, "target", "a backward specification with target stored:RHO and cells 1 is needed");
+      throw kernels::SpecError(a.spec, "target",
+                               "a backward specification with target stored:RHO and cells 1 is needed");
     }
-    const ReachQuestion question{spec.backward->format, a.degree.value_or(spec.backward->degree), a.ratio.value_or(spec.target),
+    const ReachQuestion question{spec.backward->format, a.degree.value_or(spec.backward->degree),
+                                 a.ratio.value_or(spec.target),
                                  a.regret ? std::exp2(*a.regret) : spec.backward->storage.regret};
     status = decide(spec, question, a.least, a.most_boxes, a.threads, a.out, a.json);
   });

@@ -1,11 +1,16 @@
-// Tails of the built-in activations. Each settles like exp(-k |x|) or faster, k >= 1 in the variable u = slope x (slope = beta, 1.702 or 1),
-// and its reach is 128/slope, so that |f' - limit| there is below 1000 (2 + 3 |u|) e^-|u| < 2^-165:
-//   x sigmoid(b x)   u = b x: f' = sigma(u) + u sigma'(u), sigma(u), 1 - sigma(-u) < e^-|u| on their sides and sigma' < e^-|u|: (1 + |u|) e^-|u|
-//   mish             left: tanh(sp) + x sech^2(sp) sigma, each at most e^-|x| (1 + |x|); right: 1 - tanh(sp) < 2 e^-2x, x sech^2 < 4 x e^-2x
+// Tails of the built-in activations. Each settles like exp(-k |x|) or faster, k >= 1 in the variable u =
+// slope x (slope = beta, 1.702 or 1), and its reach is 128/slope, so that |f' - limit| there is below 1000 (2
+// + 3 |u|) e^-|u| < 2^-165:
+//   x sigmoid(b x)   u = b x: f' = sigma(u) + u sigma'(u), sigma(u), 1 - sigma(-u) < e^-|u| on their sides
+//                    and sigma' < e^-|u|: (1 + |u|) e^-|u|
+//   mish             left: tanh(sp) + x sech^2(sp) sigma, each at most e^-|x| (1 + |x|); right: 1 - tanh(sp)
+//                    < 2 e^-2x, x sech^2 < 4 x e^-2x
 //   tanh, sigmoid    sech^2(x) < 4 e^-2|x|;  sigma' < e^-|x|
-//   softplus, elu    sigma(x) and 1 - sigma(x) < e^-|x|;  alpha e^x left with alpha <= 1000, exact on the right
+//   softplus, elu    sigma(x) and 1 - sigma(x) < e^-|x|; alpha e^x left with alpha <= 1000, exact on the
+//                    right
 //   gelu             Mills: |f'| <= |x| phi(x), |f' - 1| <= x phi(x), below 2^-1000 at 128
-//   gelu_tanh        x sigmoid(w), w = 2 sqrt(2/pi) (x + 0.044715 x^3), |x w'| <= 3 |w|: (1 + 3 |w|) e^-|w|, |w| > 1000 at 128
+//   gelu_tanh        x sigmoid(w), w = 2 sqrt(2/pi) (x + 0.044715 x^3), |x w'| <= 3 |w|: (1 + 3 |w|) e^-|w|,
+//                    |w| > 1000 at 128
 #include "approx/function/activations.h"
 
 #include "approx/progress.h"
@@ -32,7 +37,8 @@ struct Definition {
 
 constexpr std::array<Definition, 10> kDefinitions{{
     {"gelu", "x*normal_cdf(x)", 0, 1},
-    {"gelu_tanh", "x*sigmoid(2*sqrt(2/pi)*(x+0.044715*x^3))", 0, 1},  // 1 + tanh(u) = 2 sigmoid(2 u), without its cancellation
+    // 1 + tanh(u) = 2 sigmoid(2 u), without its cancellation
+    {"gelu_tanh", "x*sigmoid(2*sqrt(2/pi)*(x+0.044715*x^3))", 0, 1},
     {"quick_gelu", "x*sigmoid(1.702*x)", 0, 1},
     {"silu", "x*sigmoid(x)", 0, 1},
     {"swish", "x*sigmoid({}*x)", 0, 1},
@@ -62,16 +68,19 @@ class GradientTails {
     // What is left of that cell, in parts fine enough for 1%.
     const double end = (cell + 1 - kCells) * step;
     for (int i = 0; i < kFineParts; ++i) {
-      include(worst, distance(f, start + (end - start) * i / kFineParts, start + (end - start) * (i + 1) / kFineParts, right));
+      include(worst, distance(f, start + (end - start) * i / kFineParts,
+                              start + (end - start) * (i + 1) / kFineParts, right));
     }
     return worst;
   }
 
  private:
-  static void include(Range& r, const Range& s) { r = {std::max(r.below, s.below), std::max(r.above, s.above)}; }
+  static void include(Range& r, const Range& s) {
+    r = {std::max(r.below, s.below), std::max(r.above, s.above)};
+  }
   static bool bounded(const Range& r) { return std::isfinite(r.below) && std::isfinite(r.above); }
-  /// Over [a, b] (mirrored for the left side), both ends widened by an ulp. An exponential that spans many octaves of its argument's ball has no enclosure: its
-  /// halves may have one.
+  /// Over [a, b] (mirrored for the left side), both ends widened by an ulp. An exponential that spans many
+  /// octaves of its argument's ball has no enclosure: its halves may have one.
   static Range distance(const Activation& f, double a, double b, bool right, int halvings = kHalvings) {
     const Range whole = undivided_distance(f, a, b, right);
     if (bounded(whole) || halvings == 0) return whole;
@@ -86,14 +95,19 @@ class GradientTails {
     if (right && f.linear_from_zero && a >= 0) return {0, 0};
     const Ball x = right ? Ball::hull(Ball(a), Ball(b)) : Ball::hull(Ball(-b), Ball(-a));
     const Ball middle = x.midpoint();
-    const Series wide = f.value_series(Series::variable(x, 3)), point = f.value_series(Series::variable(middle, 2));
+    const Series wide = f.value_series(Series::variable(x, 3)),
+                 point = f.value_series(Series::variable(middle, 2));
     const Ball limit(right ? f.right_limit_gradient : f.left_limit_gradient);
     // The mean value form: tighter than f' over the ball by an order of its width.
     const Ball direct = wide[1] - limit, mean = point[1] - limit + wide[2] * Ball(2.0) * (x - middle);
     const bool is_direct = arb_is_finite(direct.raw()) != 0, is_mean = arb_is_finite(mean.raw()) != 0;
     if (!is_direct && !is_mean) return {INFINITY, INFINITY};
-    const double low = is_direct && is_mean ? std::max(direct.lower(), mean.lower()) : is_mean ? mean.lower() : direct.lower();
-    const double high = is_direct && is_mean ? std::min(direct.upper(), mean.upper()) : is_mean ? mean.upper() : direct.upper();
+    const double low = is_direct && is_mean ? std::max(direct.lower(), mean.lower())
+                       : is_mean            ? mean.lower()
+                                            : direct.lower();
+    const double high = is_direct && is_mean ? std::min(direct.upper(), mean.upper())
+                        : is_mean            ? mean.upper()
+                                             : direct.upper();
     return {std::max(0.0, -low), std::max(0.0, high)};
   }
   void fill(const Activation& f, bool right) {
@@ -104,7 +118,8 @@ class GradientTails {
     for (int k = 2 * kCells; k-- > 0; stage.tick()) {
       Range worst = suffix[static_cast<size_t>(k) + 1];
       const double a = (k - kCells) * step;
-      for (int i = 0; i < kParts && bounded(worst); ++i) include(worst, distance(f, a + step * i / kParts, a + step * (i + 1) / kParts, right));
+      for (int i = 0; i < kParts && bounded(worst); ++i)
+        include(worst, distance(f, a + step * i / kParts, a + step * (i + 1) / kParts, right));
       suffix[static_cast<size_t>(k)] = worst;
     }
   }
@@ -165,7 +180,9 @@ Series Activation::expand(const Ball& x, slong length) const {
   }
   return plain;
 }
-Activation::TailRange Activation::gradient_tail_range(const Ball& x, bool right) const { return tails->bound(*this, x, right); }
+Activation::TailRange Activation::gradient_tail_range(const Ball& x, bool right) const {
+  return tails->bound(*this, x, right);
+}
 Ball Activation::left_gradient_tail(const Ball& x) const {
   const TailRange r = gradient_tail_range(x, false);
   return Ball(std::max(r.below, r.above));
@@ -191,7 +208,8 @@ Activation find_activation(const std::string& name, const Parameters& parameters
     a.name = name;
     const double parameter = name == "swish" ? parameters.beta : parameters.alpha;
     a.function = d.function;
-    if (const size_t at = a.function.find("{}"); at != std::string::npos) a.function.replace(at, 2, fmt::format("{:a}", parameter));
+    if (const size_t at = a.function.find("{}"); at != std::string::npos)
+      a.function.replace(at, 2, fmt::format("{:a}", parameter));
     a.left_limit_gradient = d.left;
     a.right_limit_gradient = d.right;
     a.reach = name == "swish" ? kReach / parameters.beta : kReach;
@@ -201,7 +219,8 @@ Activation find_activation(const std::string& name, const Parameters& parameters
     a.tails = std::make_shared<GradientTails>();
     return a;
   }
-  throw kernels::SpecError(fmt::format("activation '{}' is unknown; known: {}", name.substr(0, 40), fmt::join(activation_names(), ", ")));
+  throw kernels::SpecError(fmt::format("activation '{}' is unknown; known: {}", name.substr(0, 40),
+                                       fmt::join(activation_names(), ", ")));
 }
 
 Activation activation_from_expression(const std::string& text) {

@@ -1,4 +1,5 @@
-/// The activations, each defined once, as an expression, with the facts about its tails that no finite evaluation can prove.
+/// The activations, each defined once, as an expression, with the facts about its tails that no finite
+/// evaluation can prove.
 #pragma once
 
 #include "approx/function/expression.h"
@@ -26,7 +27,9 @@ struct Activation {
   std::string function;  ///< the definition, for which another program can prove the same
   double left_limit_gradient = 0, right_limit_gradient = 1;  ///< of f' at -inf and +inf: 0 or 1
   double reach = kExpressionDomain;     ///< |x| up to which tails are covered by balls
-  double beyond = 0;     ///< |f' - limit| for every |x| >= reach: proven for the built-in ones; a user's own is certified for |x| <= domain
+  /// |f' - limit| for every |x| >= reach: proven for the built-in ones; a user's own is certified for |x| <=
+  /// domain
+  double beyond = 0;
   double domain = std::numeric_limits<double>::infinity();
   bool linear_from_zero = false;  ///< f(x) = x for x >= 0; the expression holds below
 
@@ -36,8 +39,9 @@ struct Activation {
   [[nodiscard]] Real value_real(const Real& x) const;
   [[nodiscard]] Ball value_ball(const Ball& x) const;
   [[nodiscard]] Series value_series(const Series& x) const;
-  /// Taylor coefficients of f at every point of x. Of a user's own function, where plain evaluation leaves the sign of one open, all are enclosed by a
-  /// Taylor model about the middle too: log(1 + exp(x)) far to the right has an f'' that plain evaluation only finds in parts narrower than itself.
+  /// Taylor coefficients of f at every point of x. Of a user's own function, where plain evaluation leaves
+  /// the sign of one open, all are enclosed by a Taylor model about the middle too: log(1 + exp(x)) far to
+  /// the right has an f'' that plain evaluation only finds in parts narrower than itself.
   [[nodiscard]] Series expand(const Ball& x, slong length) const;
   /// sup |f' - limit| over (-domain, x] and over [x, domain).
   [[nodiscard]] Ball left_gradient_tail(const Ball& x) const;
@@ -55,7 +59,8 @@ struct Activation {
 /// @throws kernels::SpecError for a name that is none of the activations.
 Activation find_activation(const std::string& name, const Parameters& parameters = {});
 
-/// A user's own. @throws kernels::SpecError "column N: why", or when f' does not settle at 0 or 1 on both sides.
+/// A user's own. @throws kernels::SpecError "column N: why", or when f' does not settle at 0 or 1 on both
+/// sides.
 Activation activation_from_expression(const std::string& text);
 
 /// Names of the built-in activations.

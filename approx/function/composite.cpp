@@ -10,10 +10,11 @@
 namespace outgrad::approx {
 namespace {
 
-/// A ball this many times smaller than its distance from the root is divided plainly; nearer ones take the divided difference, whose hull
-/// with the root is then no more than as many times wider than the ball.
+/// A ball this many times smaller than its distance from the root is divided plainly; nearer ones take the
+/// divided difference, whose hull with the root is then no more than as many times wider than the ball.
 constexpr double kSmallBeside = 64;
-/// A point this far from the root may still be divided: 16 bits lost per order and per derivative leave over 100 of 320 at length 11.
+/// A point this far from the root may still be divided: 16 bits lost per order and per derivative leave over
+/// 100 of 320 at length 11.
 constexpr double kClosest = 0x1p-16;
 
 /// Beyond it every ball is divided plainly: f - f(root) is far from 0 there.
@@ -40,7 +41,9 @@ template <class Correction>
 std::pair<Real, bool> newton(Real x, int steps, const Correction& correction) {
   constexpr double kSettled = 0x1p-100, kDone = 0x1p-180;  // Real has 200 bits
   Real last = 0;
-  const auto is_below = [&](double bound) { return abs(last) <= bound * std::max(1.0, std::abs(static_cast<double>(x))); };
+  const auto is_below = [&](double bound) {
+    return abs(last) <= bound * std::max(1.0, std::abs(static_cast<double>(x)));
+  };
   for (int step = 0; step < steps; ++step) {
     last = correction(x);
     x -= last;
@@ -60,10 +63,12 @@ const char* to_string(Coordinate c) {
   return "";
 }
 
-Composite::Composite(Activation activation) : activation_(std::move(activation)), landscape_(survey(activation_)) {
+Composite::Composite(Activation activation)
+    : activation_(std::move(activation)), landscape_(survey(activation_)) {
   const auto limit = [&](double x, double gradient) {
     if (gradient != 0) return std::copysign(INFINITY, x);
-    // f has settled there: what is left of its change is below any number that matters, and 0 is told from it by size.
+    // f has settled there: what is left of its change is below any number that matters, and 0 is told from it
+    // by size.
     constexpr double kNothing = 0x1p-40;
     const double value = activation_.value_ball(Ball(x)).to_double();
     return std::abs(value) < kNothing ? 0.0 : static_cast<double>(static_cast<float>(value));
@@ -78,7 +83,9 @@ Composite::Composite(Activation activation) : activation_(std::move(activation))
   tail_start_ = far;
 }
 
-double Composite::spacing_at_minimum(int precision_bits) const { return std::ldexp(1.0, std::ilogb(y_star().to_double()) + 1 - precision_bits); }
+double Composite::spacing_at_minimum(int precision_bits) const {
+  return std::ldexp(1.0, std::ilogb(y_star().to_double()) + 1 - precision_bits);
+}
 
 Series Composite::value(const Ball& x, slong length) const { return activation_.expand(x, length); }
 
@@ -127,10 +134,15 @@ Real Composite::coordinate_at(Coordinate kind, const Real& x) const {
 
 template <class Correction>
 Real Composite::solved(double near, double far, double y, int steps, const Correction& correction) const {
-  // Double arithmetic is a tenth of the cost of balls, and where a user's own function cancels in it, Newton's method does not settle.
-  const auto [x, settled] = newton(Real(bisected(near, far, y, [&](double at) { return activation_.rough_value(at); })), steps, correction);
+  // Double arithmetic is a tenth of the cost of balls, and where a user's own function cancels in it,
+  // Newton's method does not settle.
+  const auto [x, settled] =
+      newton(Real(bisected(near, far, y, [&](double at) { return activation_.rough_value(at); })), steps,
+             correction);
   if (settled || activation_.name != "expression") return x;
-  return newton(Real(bisected(near, far, y, [&](double at) { return activation_.value(at); })), steps, correction).first;
+  return newton(Real(bisected(near, far, y, [&](double at) { return activation_.value(at); })), steps,
+                correction)
+      .first;
 }
 
 Real Composite::argument_of_root(const Real& s) const {
@@ -138,7 +150,8 @@ Real Composite::argument_of_root(const Real& s) const {
   // 2^-50 doubles each time; next to x* the slope's enclosure gains 13 bits a step.
   constexpr int kSteps = 7;
   const auto correction = [&](const Real& x) {
-    return Real((coordinate_at(Coordinate::signed_root, x) - s) / coordinate(Coordinate::signed_root, Ball(x), 2)[1].mid());
+    return Real((coordinate_at(Coordinate::signed_root, x) - s) /
+                coordinate(Coordinate::signed_root, Ball(x), 2)[1].mid());
   };
   // The local expansion starts Newton well only next to x*; elsewhere bisect in double first.
   constexpr double kLocal = 0x1p-5;
@@ -147,7 +160,8 @@ Real Composite::argument_of_root(const Real& s) const {
     return newton(x_star().mid() + s / sqrt(curvature), kSteps, correction).first;
   }
   const double y = static_cast<double>(y_star().mid() + s * s);
-  const double far = target > 0 ? std::max(activation_.reach, y + 1) : -activation_.reach;  // right of 0, f(x) > x - 1
+  // right of 0, f(x) > x - 1
+  const double far = target > 0 ? std::max(activation_.reach, y + 1) : -activation_.reach;
   return solved(x_star().to_double(), far, y, kSteps, correction);  // f grows away from x* on both sides
 }
 
@@ -168,7 +182,8 @@ Ball Composite::enclose_argument_of(const Ball& y, bool right) const {
   const Ball margin(0x1p-60);
   const Ball low = (x - margin).midpoint(), high = (x + margin).midpoint();
   const Ball below = activation_.value_ball(low) - y, above = activation_.value_ball(high) - y;
-  if (right || !masked() ? below.negative() && above.positive() : below.positive() && above.negative()) return Ball::hull(low, high);
+  if (right || !masked() ? below.negative() && above.positive() : below.positive() && above.negative())
+    return Ball::hull(low, high);
   throw kernels::SpecError("undecided: no enclosure of an argument");
 }
 

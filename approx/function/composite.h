@@ -1,9 +1,10 @@
-/// The composite derivative g = f' o f^-1 and its coordinates, always parametrised by x, so that nothing needs an inverse to be certified.
+/// The composite derivative g = f' o f^-1 and its coordinates, always parametrised by x, so that nothing
+/// needs an inverse to be certified.
 ///
-/// (f(x) - f(r))/(x - r)^k is analytic where f - f(r) vanishes to order k at r. With r = x*, k = 2 it is h, and
-/// s(x) = (x - x*) sqrt(h(x)) is the analytic signed root of y - y* on both branches. Its Taylor coefficients over a ball X next to r
-/// are enclosed by the mean value form of the divided difference: coefficient j of the quotient is f^(j+k)(xi)/(j+k)! for some xi
-/// between r and X.
+/// (f(x) - f(r))/(x - r)^k is analytic where f - f(r) vanishes to order k at r. With r = x*, k = 2 it is h,
+/// and s(x) = (x - x*) sqrt(h(x)) is the analytic signed root of y - y* on both branches. Its Taylor
+/// coefficients over a ball X next to r are enclosed by the mean value form of the divided difference:
+/// coefficient j of the quotient is f^(j+k)(xi)/(j+k)! for some xi between r and X.
 #pragma once
 
 #include "approx/function/activations.h"
@@ -49,15 +50,18 @@ class Composite {
   [[nodiscard]] Real value_at(const Real& x) const;
   [[nodiscard]] Real gradient_at(const Real& x) const;
   [[nodiscard]] Real coordinate_at(Coordinate kind, const Real& x) const;
-  /// x with s(x) = s, to about 2^-90: Newton's steps on s, which is regular also at x*. s must be attained within +-reach.
+  /// x with s(x) = s, to about 2^-90: Newton's steps on s, which is regular also at x*. s must be attained
+  /// within +-reach.
   [[nodiscard]] Real argument_of_root(const Real& s) const;
   /// x on the given side of x* with f(x) = y; without a minimum the one x there is.
   [[nodiscard]] Real argument_of(const Real& y, bool right) const;
-  /// The same as a ball that is proven to hold it. @throws kernels::SpecError (undecided) when 2^-60 is not enough.
+  /// The same as a ball that is proven to hold it. @throws kernels::SpecError (undecided) when 2^-60 is not
+  /// enough.
   [[nodiscard]] Ball enclose_argument_of(const Ball& y, bool right) const;
 
  private:
-  /// The x between near and far with f(x) = y, by bisection in double and then `steps` of Newton's method, whose steps `correction` gives.
+  /// The x between near and far with f(x) = y, by bisection in double and then `steps` of Newton's method,
+  /// whose steps `correction` gives.
   template <class Correction>
   [[nodiscard]] Real solved(double near, double far, double y, int steps, const Correction& correction) const;
 

@@ -20,7 +20,8 @@ namespace {
 
 enum class Kind { constant, x, add, subtract, multiply, divide, negate, power, call };
 
-constexpr std::array<std::string_view, 11> kFunctions{"exp", "log", "sqrt", "tanh", "sigmoid", "softplus", "erf", "normal_cdf", "abs", "sin", "cos"};
+constexpr std::array<std::string_view, 11> kFunctions{
+    "exp", "log", "sqrt", "tanh", "sigmoid", "softplus", "erf", "normal_cdf", "abs", "sin", "cos"};
 enum Function : size_t { kExp, kLog, kSqrt, kTanh, kSigmoid, kSoftplus, kErf, kNormalCdf, kAbs, kSin, kCos };
 
 /// A real constant over every scalar.
@@ -62,10 +63,13 @@ class Parser {
   }
 
  private:
-  [[noreturn]] static void fail(size_t at, const std::string& why) { throw kernels::SpecError(fmt::format("column {}: {}", at + 1, why)); }
+  [[noreturn]] static void fail(size_t at, const std::string& why) {
+    throw kernels::SpecError(fmt::format("column {}: {}", at + 1, why));
+  }
   [[noreturn]] void unexpected() const {
     const auto ch = static_cast<unsigned char>(text_[at_]);
-    fail(at_, ch > 0x20 && ch < 0x7f ? fmt::format("'{}' is not expected here", text_[at_]) : fmt::format("the byte 0x{:02x} is not expected here", ch));
+    fail(at_, ch > 0x20 && ch < 0x7f ? fmt::format("'{}' is not expected here", text_[at_])
+                                     : fmt::format("the byte 0x{:02x} is not expected here", ch));
   }
   void skip() {
     while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\t')) ++at_;
@@ -80,7 +84,8 @@ class Parser {
   size_t add(const Operation& node) {
     // A fit evaluates f some hundred thousand times: this many parts take minutes.
     constexpr size_t kMostParts = 256;
-    if (program_.nodes.size() == kMostParts) fail(at_, "an expression has at most 256 numbers, variables and operations");
+    if (program_.nodes.size() == kMostParts)
+      fail(at_, "an expression has at most 256 numbers, variables and operations");
     program_.nodes.push_back(node);
     return program_.nodes.size() - 1;
   }
@@ -154,7 +159,9 @@ class Parser {
     if (std::isdigit(static_cast<unsigned char>(ch)) != 0 || ch == '.') return number();
     if (std::isalpha(static_cast<unsigned char>(ch)) == 0) unexpected();
     const size_t begin = at_;
-    while (at_ < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[at_])) != 0 || text_[at_] == '_')) ++at_;
+    while (at_ < text_.size() &&
+           (std::isalnum(static_cast<unsigned char>(text_[at_])) != 0 || text_[at_] == '_'))
+      ++at_;
     const std::string_view name(text_.data() + begin, at_ - begin);
     if (name == "x") return add({.kind = Kind::x});
     if (name == "pi") return add(pi());
@@ -165,11 +172,13 @@ class Parser {
       if (!take(')')) fail(at_, "')' is missing");
       return add({.kind = Kind::call, .a = argument, .function = k});
     }
-    fail(begin, fmt::format("'{}' is unknown; known: x, pi, {}", name.substr(0, 40), fmt::join(kFunctions, ", ")));
+    fail(begin,
+         fmt::format("'{}' is unknown; known: x, pi, {}", name.substr(0, 40), fmt::join(kFunctions, ", ")));
   }
   size_t number() {
     const size_t begin = at_;
-    const bool hexadecimal = text_[at_] == '0' && at_ + 1 < text_.size() && (text_[at_ + 1] == 'x' || text_[at_ + 1] == 'X');
+    const bool hexadecimal =
+        text_[at_] == '0' && at_ + 1 < text_.size() && (text_[at_ + 1] == 'x' || text_[at_ + 1] == 'X');
     if (hexadecimal) at_ += 2;
     int digits = 0, points = 0;
     const auto digit = [&] {
@@ -180,9 +189,11 @@ class Parser {
       (text_[at_] == '.' ? points : digits)++;
       ++at_;
     }
-    // 13 hexadecimal digits are exact in a double, whatever the first is, and 14 behind a first 1; 60 decimal ones outdo any constant.
+    // 13 hexadecimal digits are exact in a double, whatever the first is, and 14 behind a first 1; 60 decimal
+    // ones outdo any constant.
     const bool leading_one = hexadecimal && text_[begin + 2] == '1';
-    if (points > 1 || digits == 0 || digits > (hexadecimal ? (leading_one ? 14 : 13) : 60)) fail(begin, "is not a number of reasonable length");
+    if (points > 1 || digits == 0 || digits > (hexadecimal ? (leading_one ? 14 : 13) : 60))
+      fail(begin, "is not a number of reasonable length");
     const char mark = hexadecimal ? 'p' : 'e';
     if (at_ < text_.size() && std::tolower(static_cast<unsigned char>(text_[at_])) == mark) {
       ++at_;
@@ -194,10 +205,12 @@ class Parser {
     const std::string digits_read = text_.substr(begin, at_ - begin);
     const double value = std::strtod(digits_read.c_str(), nullptr);
     // Far smaller and larger ones would only overflow, and a hexadecimal one must be exact.
-    if (value != 0 && !(std::abs(value) > 1e-280 && std::abs(value) < 1e280)) fail(begin, "is beyond 1e-280 .. 1e280");
+    if (value != 0 && !(std::abs(value) > 1e-280 && std::abs(value) < 1e280))
+      fail(begin, "is beyond 1e-280 .. 1e280");
     if (hexadecimal) return add({value, Real(value), Ball(value)});
     Constant constant{value, Real(digits_read), Ball()};
-    if (arb_set_str(constant.ball.raw(), digits_read.c_str(), kPrecisionBits) != 0) fail(begin, "is not a number");
+    if (arb_set_str(constant.ball.raw(), digits_read.c_str(), kPrecisionBits) != 0)
+      fail(begin, "is not a number");
     return add(std::move(constant));
   }
   static Constant pi() {
@@ -220,7 +233,9 @@ Series constant_as(const Constant& c, const Series& like) { return Series::const
 double integer_as(int n, double) { return n; }
 Real integer_as(int n, const Real&) { return n; }
 Ball integer_as(int n, const Ball&) { return {static_cast<double>(n)}; }
-Series integer_as(int n, const Series& like) { return Series::constant(Ball(static_cast<double>(n)), like.length()); }
+Series integer_as(int n, const Series& like) {
+  return Series::constant(Ball(static_cast<double>(n)), like.length());
+}
 
 template <class T>
 T call(size_t function, const T& a) {

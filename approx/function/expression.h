@@ -2,11 +2,12 @@
 ///
 ///   sum     = term { ("+" | "-") term }
 ///   term    = factor { ("*" | "/") factor }
-///   factor  = ("-" | "+") factor | power                 -x^2 is -(x^2)
-///   power   = atom [ "^" ["-"] digits ]                  integer exponents up to 64; a second "^" needs parentheses
+///   factor  = ("-" | "+") factor | power      -x^2 is -(x^2)
+///   power   = atom [ "^" ["-"] digits ]       integer exponents up to 64; a second "^" needs parentheses
 ///   atom    = number | "x" | "pi" | name "(" sum ")" | "(" sum ")"
 ///   name    = exp log sqrt tanh sigmoid softplus erf normal_cdf abs sin cos
-///   number  = decimal digits with point and exponent, or a C hexadecimal float; both stand for the real number written
+///   number  = decimal digits with point and exponent, or a C hexadecimal float; both stand for the real
+///           number written
 ///
 /// sigmoid(x) = 1/(1 + exp(-x)), softplus(x) = log(1 + exp(x)), normal_cdf(x) = erfc(-x/sqrt 2)/2.
 #pragma once
@@ -21,13 +22,15 @@ namespace outgrad::approx {
 
 class Expression {
  public:
-  /// @throws kernels::SpecError "column N: why". At most 4096 characters, 256 numbers, variables and operations, nested 64 deep.
+  /// @throws kernels::SpecError "column N: why". At most 4096 characters, 256 numbers, variables and
+  /// operations, nested 64 deep.
   explicit Expression(const std::string& text);
 
   [[nodiscard]] const std::string& text() const { return text_; }
   /// Operations that one evaluation takes.
   [[nodiscard]] size_t size() const;
-  /// Correctly enclosing for Ball and Series; a result that is not defined over the whole argument is not finite.
+  /// Correctly enclosing for Ball and Series; a result that is not defined over the whole argument is not
+  /// finite.
   [[nodiscard]] double operator()(double x) const;
   [[nodiscard]] Real operator()(const Real& x) const;
   [[nodiscard]] Ball operator()(const Ball& x) const;

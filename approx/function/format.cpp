@@ -37,7 +37,8 @@ Format format_of(const std::string& name) {
   for (const Format f : kFormats) {
     if (name == to_string(f)) return f;
   }
-  throw kernels::SpecError("format '" + name + "' is unknown; known: f32, f16, bf16, e4m3, e5m2, mxfp8, f16_parity, bf16_parity");
+  throw kernels::SpecError("format '" + name +
+                           "' is unknown; known: f32, f16, bf16, e4m3, e5m2, mxfp8, f16_parity, bf16_parity");
 }
 
 FormatShape shape_of(Format f) {
@@ -55,7 +56,8 @@ FormatShape shape_of(Format f) {
 }
 
 Scales scales_of(Format f) {
-  // From the least of E8M0 to the last at which e4m3 has a normal number next to the minimum of GELU: 2^(3 - 6) <= 0.17.
+  // From the least of E8M0 to the last at which e4m3 has a normal number next to the minimum of GELU: 2^(3 -
+  // 6) <= 0.17.
   return f == Format::mxfp8 ? Scales{-127, 3} : Scales{0, 0};
 }
 
@@ -65,14 +67,18 @@ int precision_bits(Format f) { return shape_of(f).fraction_bits + 1; }
 
 double decode(Format f, std::uint32_t code) {
   const FormatShape shape = shape_of(f);
-  const std::uint32_t fraction = code & ((1U << shape.fraction_bits) - 1), most = (1U << shape.exponent_bits) - 1;
+  const std::uint32_t fraction = code & ((1U << shape.fraction_bits) - 1),
+                      most = (1U << shape.exponent_bits) - 1;
   const std::uint32_t exponent = (code >> shape.fraction_bits) & most;
   const double sign = (code >> shape.sign_bit() & 1U) != 0 ? -1.0 : 1.0;
   const int bias = (1 << (shape.exponent_bits - 1)) - 1;
-  if (exponent == most && shape.has_infinity) return fraction == 0 ? sign * INFINITY : std::numeric_limits<double>::quiet_NaN();
-  if (exponent == most && fraction == (1U << shape.fraction_bits) - 1) return std::numeric_limits<double>::quiet_NaN();
+  if (exponent == most && shape.has_infinity)
+    return fraction == 0 ? sign * INFINITY : std::numeric_limits<double>::quiet_NaN();
+  if (exponent == most && fraction == (1U << shape.fraction_bits) - 1)
+    return std::numeric_limits<double>::quiet_NaN();
   const double significand = exponent == 0 ? fraction : fraction + (1U << shape.fraction_bits);
-  return sign * std::ldexp(significand, std::max<int>(static_cast<int>(exponent), 1) - bias - shape.fraction_bits);
+  return sign *
+         std::ldexp(significand, std::max<int>(static_cast<int>(exponent), 1) - bias - shape.fraction_bits);
 }
 
 bool carries_branch(Format f) { return f == Format::f16_parity || f == Format::bf16_parity; }
@@ -83,7 +89,8 @@ bool holds_branch(Format f, std::uint32_t code, bool right) {
 }
 
 bool holds_branch(Format f, double y, bool right) {
-  const bool odd = std::fmod(y / ulp_of(f, y), 2) != 0;  // the lowest bit of the significand is that of the code
+  // the lowest bit of the significand is that of the code
+  const bool odd = std::fmod(y / ulp_of(f, y), 2) != 0;
   return !carries_branch(f) || (y < 0 ? odd != right : right);
 }
 
@@ -93,7 +100,8 @@ double ulp_of(Format format, double g) { return scaled_ulp(shape_of(format), 0, 
 
 double overflow_of(Format format) {
   const FormatShape shape = shape_of(format);
-  const std::uint32_t end = 1U << shape.sign_bit(), beyond = shape.has_infinity ? end - (1U << shape.fraction_bits) : end - 1;
+  const std::uint32_t end = 1U << shape.sign_bit(),
+                      beyond = shape.has_infinity ? end - (1U << shape.fraction_bits) : end - 1;
   const double largest = decode(format, beyond - 1);
   return has_scales(format) ? std::exp2(std::ilogb(largest) + 1) : largest + 0.5 * ulp_of(format, largest);
 }

@@ -3,8 +3,8 @@
 
 namespace outgrad::approx {
 
-/// The largest error over the inputs that were looked at, and where it is. It proves nothing about other inputs: a bound does, and this says how near
-/// to the bound errors really come.
+/// The largest error over the inputs that were looked at, and where it is. It proves nothing about other
+/// inputs: a bound does, and this says how near to the bound errors really come.
 struct Found {
   double error = 0;
   double at = 0;   ///< x of an approximation error, else a stored y

@@ -1,4 +1,5 @@
-/// The inverse of f on one side of its minimum, for many neighbouring y in turn: double arithmetic finds x, balls prove it.
+/// The inverse of f on one side of its minimum, for many neighbouring y in turn: double arithmetic finds x,
+/// balls prove it.
 #pragma once
 
 #include "approx/function/composite.h"
@@ -14,25 +15,32 @@ namespace outgrad::approx {
 class Inverse {
  public:
   Inverse(const Composite& composite, bool right) : composite_(composite), right_(right) {
-    end_ = composite.masked() ? composite.x_star().to_double() : (right ? -composite.activation().reach : composite.activation().reach);
+    end_ = composite.masked() ? composite.x_star().to_double()
+                              : (right ? -composite.activation().reach : composite.activation().reach);
     far_ = right ? composite.activation().reach : -composite.activation().reach;
   }
-  /// Endpoints that enclose the x with f(x) = y; y is between f at the two ends of the branch. The last answer starts the next search:
-  /// neighbours of the grid are asked one after the other.
+  /// Endpoints that enclose the x with f(x) = y; y is between f at the two ends of the branch. The last
+  /// answer starts the next search: neighbours of the grid are asked one after the other.
   [[nodiscard]] Ball operator()(const Ball& y) {
     const auto& f = composite_.activation();
     // What double arithmetic finds costs a tenth, and the bracket proves it or does not.
     constexpr double kWidest = 0x1p-14;
-    const Values exact = f.name == "expression" ? Values::dear : Values::cheap;  // a user's own is evaluated by balls
+    // a user's own is evaluated by balls
+    const Values exact = f.name == "expression" ? Values::dear : Values::cheap;
     const double neighbour = last_;
-    if (const auto found = bracketed(y, root(y.to_double(), Values::cheap, [&](double x) { return f.rough_value(x); }), kBracket)) return *found;
+    if (const auto found = bracketed(
+            y, root(y.to_double(), Values::cheap, [&](double x) { return f.rough_value(x); }), kBracket))
+      return *found;
     last_ = neighbour;
-    if (const auto found = bracketed(y, root(y.to_double(), exact, [&](double x) { return f.value(x); }), kWidest)) return *found;
+    if (const auto found =
+            bracketed(y, root(y.to_double(), exact, [&](double x) { return f.value(x); }), kWidest))
+      return *found;
     // Next to x* the root is flat: the regular coordinate s resolves it.
     return composite_.enclose_argument_of(y, right_);
   }
 
-  /// Brackets of an argument are this wide, relative to max(|x|, 1): double Newton is within 2^-48, and so is f' where f'' |x| is about 1.
+  /// Brackets of an argument are this wide, relative to max(|x|, 1): double Newton is within 2^-48, and so is
+  /// f' where f'' |x| is about 1.
   static constexpr double kBracket = 0x1p-46;
 
  private:
@@ -53,7 +61,8 @@ class Inverse {
       const double value = value_at(x) - target;
       if (value == 0) break;
       ((value < 0) == rising() ? low : high) = x;
-      // The slope of the secant through a point 2^-20 away is good enough for Newton: bisection takes over where it is not.
+      // The slope of the secant through a point 2^-20 away is good enough for Newton: bisection takes over
+      // where it is not.
       const double h = 0x1p-20 * std::max(1.0, std::abs(x));
       if (values == Values::cheap || step == 0) {
         slope = (value_at(x + h) - value_at(x - h)) / (2 * h);

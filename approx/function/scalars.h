@@ -1,7 +1,9 @@
-/// The scalars an activation is evaluated over: double, multi-precision reals, Arb balls and truncated power series of balls.
+/// The scalars an activation is evaluated over: double, multi-precision reals, Arb balls and truncated power
+/// series of balls.
 ///
-/// Every operation on `Ball` and `Series` encloses the exact result (Johansson, "Arb: efficient arbitrary-precision
-/// midpoint-radius interval arithmetic", IEEE TC 2017); `Real` rounds to nearest and proves nothing by itself.
+/// Every operation on `Ball` and `Series` encloses the exact result (Johansson, "Arb: efficient
+/// arbitrary-precision midpoint-radius interval arithmetic", IEEE TC 2017); `Real` rounds to nearest and
+/// proves nothing by itself.
 #pragma once
 
 #include <arb.h>
@@ -16,9 +18,11 @@
 namespace outgrad::approx {
 
 /// 60 decimal digits: the linear systems of the exchange lose at most half of them at the degrees used here.
-using Real = boost::multiprecision::number<boost::multiprecision::mpfr_float_backend<60>, boost::multiprecision::et_off>;
+using Real = boost::multiprecision::number<boost::multiprecision::mpfr_float_backend<60>,
+                                           boost::multiprecision::et_off>;
 
-/// Working precision of balls. Next to x* the quotient (f - y*)/(x - x*)^2 and its derivatives cancel up to 208 bits; 320 leaves over 100.
+/// Working precision of balls. Next to x* the quotient (f - y*)/(x - x*)^2 and its derivatives cancel up to
+/// 208 bits; 320 leaves over 100.
 inline constexpr slong kPrecisionBits = 320;
 
 /// A real number known to lie in midpoint +- radius.
@@ -112,7 +116,8 @@ class Ball {
 /// f over a ball for an increasing f, from its values at the two ends: no dependency widens it.
 template <class Function>
 Ball increasing(const Ball& a, const Function& f) {
-  const bool narrow = arb_rel_accuracy_bits(a.raw()) > kPrecisionBits / 4 && mag_cmp_2exp_si(arb_radref(a.raw()), 0) < 0;
+  const bool narrow =
+      arb_rel_accuracy_bits(a.raw()) > kPrecisionBits / 4 && mag_cmp_2exp_si(arb_radref(a.raw()), 0) < 0;
   if (arb_is_exact(a.raw()) || narrow || !arb_is_finite(a.raw())) return f(a);
   Ball lo, hi;
   arb_get_lbound_arf(arb_midref(lo.raw()), a.raw(), kPrecisionBits);
@@ -164,10 +169,12 @@ inline Ball softplus(const Ball& a) {
   });
 }
 
-/// Power series in t truncated to `length` terms; coefficient k of f(X + t) encloses f^(k)(xi)/k! for every xi in X.
+/// Power series in t truncated to `length` terms; coefficient k of f(X + t) encloses f^(k)(xi)/k! for every
+/// xi in X.
 ///
-/// Where an operation is singular, or not differentiable, somewhere in X, what is not defined is indeterminate: undecided, never wrong. Arb
-/// cannot see that alone: x^2 at 0, truncated to two terms, is its empty polynomial, whose root, or quotient by x, would be 0.
+/// Where an operation is singular, or not differentiable, somewhere in X, what is not defined is
+/// indeterminate: undecided, never wrong. Arb cannot see that alone: x^2 at 0, truncated to two terms, is its
+/// empty polynomial, whose root, or quotient by x, would be 0.
 class Series {
  public:
   explicit Series(slong length) : length_(length) { arb_poly_init(p_); }
@@ -240,7 +247,8 @@ class Series {
   }
 
  private:
-  /// This = 0 b, 0/b or a 0: an exact zero makes Arb drop the other factor, of which some coefficients may be undecided.
+  /// This = 0 b, 0/b or a 0: an exact zero makes Arb drop the other factor, of which some coefficients may be
+  /// undecided.
   void keep_undecided(const Series& a, const Series& b) {
     if (arb_poly_length(a.p_) != 0 && arb_poly_length(b.p_) != 0) return;
     for (slong k = 0; k < length_; ++k) {
@@ -297,7 +305,8 @@ inline Series tanh(const Series& a) {
 }
 inline Series softplus(const Series& a) {
   const Series one = Series::constant(Ball(1.0), a.length());
-  if (a[0].positive()) return with_constant(a + log(one + exp(Series::constant(Ball(0.0), a.length()) - a)), softplus(a[0]));
+  if (a[0].positive())
+    return with_constant(a + log(one + exp(Series::constant(Ball(0.0), a.length()) - a)), softplus(a[0]));
   return with_constant(log(one + exp(a)), softplus(a[0]));
 }
 /// Not finite where the argument may vanish: there it has no derivative.
@@ -319,7 +328,8 @@ inline Real error_function(const Real& x) {
   return r;
 }
 
-/// Standard normal distribution function Phi(x) = erfc(-x/sqrt 2)/2, in relative accuracy on the left tail too.
+/// Standard normal distribution function Phi(x) = erfc(-x/sqrt 2)/2, in relative accuracy on the left tail
+/// too.
 inline double normal_cdf(double x) { return 0.5 * std::erfc(-x * 0x1.6a09e667f3bcdp-1); }
 inline Real normal_cdf(const Real& x) {
   Real r, a = -x / sqrt(Real(2));

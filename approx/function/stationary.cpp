@@ -20,8 +20,8 @@ namespace {
 constexpr double kFinest = 0x1p-20;
 /// No stored y but 0 is smaller: half the least subnormal of fp32.
 constexpr double kUnderflow = 0x1p-150;
-/// How near f' must be to 0 or 1 at both ends: x/sqrt(1 + x^2), which settles like a power, is 2^-18 from 0 at |x| = 64. What is left counts as a
-/// tail's error.
+/// How near f' must be to 0 or 1 at both ends: x/sqrt(1 + x^2), which settles like a power, is 2^-18 from 0
+/// at |x| = 64. What is left counts as a tail's error.
 constexpr double kSettled = 0x1p-17;
 
 Ball interval(double lo, double hi) { return Ball::hull(Ball(lo), Ball(hi)); }
@@ -35,49 +35,63 @@ Local local(const Series& f) { return {f[0], f[1], f[2] * Ball(2.0)}; }
 Local expand(const Activation& a, const Ball& x) { return local(a.value_series(Series::variable(x, 3))); }
 
 [[noreturn]] void refuse(const Activation& a, double lo, double hi, const std::string& why) {
-  throw kernels::SpecError(fmt::format("{}: [{:.10g}, {:.10g}]: {}", a.name == "expression" ? a.function.substr(0, 80) : a.name, lo, hi, why));
+  throw kernels::SpecError(fmt::format(
+      "{}: [{:.10g}, {:.10g}]: {}", a.name == "expression" ? a.function.substr(0, 80) : a.name, lo, hi, why));
 }
 
-/// What stands in the way on an interval that stays undecided however small it is. The proof has failed by then; these are samples.
+/// What stands in the way on an interval that stays undecided however small it is. The proof has failed by
+/// then; these are samples.
 std::string obstacle(const Activation& a, double lo, double hi) {
   constexpr double kFarWidths = 64;
   // Relative difference across a few 2^-20 that only a discontinuity explains.
   constexpr double kJump = 0x1p-10;
-  const double width = hi - lo, x_left = std::max(lo - width, -a.reach), x_right = std::min(hi + width, a.reach);
+  const double width = hi - lo, x_left = std::max(lo - width, -a.reach),
+               x_right = std::min(hi + width, a.reach);
   const Local left = expand(a, Ball(x_left)), right = expand(a, Ball(x_right));
   if (!a.value_ball(interval(lo, hi)).finite() || !a.value_ball(Ball(0.5 * (lo + hi))).finite()) {
-    if (!left.value.finite() || !right.value.finite()) return fmt::format("f is not defined at x = {:.10g}", left.value.finite() ? x_right : x_left);
-    const Ball far_left = a.value_ball(Ball(lo - kFarWidths * width)), far_right = a.value_ball(Ball(hi + kFarWidths * width));
+    if (!left.value.finite() || !right.value.finite())
+      return fmt::format("f is not defined at x = {:.10g}", left.value.finite() ? x_right : x_left);
+    const Ball far_left = a.value_ball(Ball(lo - kFarWidths * width)),
+               far_right = a.value_ball(Ball(hi + kFarWidths * width));
     // A logarithm grows by a quarter over six octaves at 2^-20; what is bounded does not.
     constexpr double kGrowth = 1.25;
-    const double near = std::max(left.value.magnitude(), right.value.magnitude()), far = std::max(far_left.magnitude(), far_right.magnitude());
+    const double near = std::max(left.value.magnitude(), right.value.magnitude()),
+                 far = std::max(far_left.magnitude(), far_right.magnitude());
     if (near > kGrowth * far) {
-      return fmt::format("a pole: |f| grows from {:.3g} to {:.3g} as the distance shrinks from {:.3g} to {:.3g}", far, near, kFarWidths * width, width);
+      return fmt::format(
+          "a pole: |f| grows from {:.3g} to {:.3g} as the distance shrinks from {:.3g} to {:.3g}", far, near,
+          kFarWidths * width, width);
     }
     const double step = std::abs(right.value.to_double() - left.value.to_double());
     const double slope = std::max(left.slope.magnitude(), right.slope.magnitude());
     // Neither rounding nor twice the way between the two samples at their slopes.
     if (step > kJump * near && !(step <= 2 * (x_right - x_left) * slope)) {
-      return fmt::format("a jump: f is {:.6g} left of it and {:.6g} right of it", left.value.to_double(), right.value.to_double());
+      return fmt::format("a jump: f is {:.6g} left of it and {:.6g} right of it", left.value.to_double(),
+                         right.value.to_double());
     }
   }
-  if (!left.slope.finite() || !right.slope.finite()) return "cannot be decided: f has no derivative next to it";
+  if (!left.slope.finite() || !right.slope.finite())
+    return "cannot be decided: f has no derivative next to it";
   if (!expand(a, interval(lo, hi)).slope.finite()) {
     const double before = left.slope.to_double(), after = right.slope.to_double();
     const double bend = std::max(left.curvature.magnitude(), right.curvature.magnitude());
     // As for the jump, one derivative on.
-    if (std::abs(after - before) > kJump * std::max(std::abs(before), std::abs(after)) && !(std::abs(after - before) <= 2 * (x_right - x_left) * bend)) {
+    if (std::abs(after - before) > kJump * std::max(std::abs(before), std::abs(after)) &&
+        !(std::abs(after - before) <= 2 * (x_right - x_left) * bend)) {
       return fmt::format("a kink: f' is {:.6g} left of it and {:.6g} right of it", before, after);
     }
-    return "cannot be decided: f or f' cannot be enclosed here, though samples show neither a pole nor a jump nor a kink";
+    return "cannot be decided: f or f' cannot be enclosed here, though samples show neither a pole nor a "
+           "jump nor a kink";
   }
   return fmt::format(
-      "cannot be decided: f' and f'' both come near 0 (f' is {:.3g} and {:.3g} on both sides): an inflection, or stationary points "
+      "cannot be decided: f' and f'' both come near 0 (f' is {:.3g} and {:.3g} on both sides): an "
+      "inflection, or stationary points "
       "that lie together",
       left.slope.to_double(), right.slope.to_double());
 }
 
-/// A place outside [lo, hi] where f' cannot be enclosed: what stands in the way there is the plainer reason why f is refused.
+/// A place outside [lo, hi] where f' cannot be enclosed: what stands in the way there is the plainer reason
+/// why f is refused.
 std::optional<std::pair<double, double>> rough_place(const Activation& a) {
   const auto rough = [&](double lo, double hi) { return !expand(a, interval(lo, hi)).slope.finite(); };
   constexpr int kCells = 1024;
@@ -114,12 +128,16 @@ std::optional<std::pair<double, double>> rough_place(const Activation& a) {
   refuse(a, from, to, obstacle(a, from, to));
 }
 
-/// -f(-x), which has the derivative of f at -x. The variable stands alone; the x of exp and of hexadecimal numbers do not.
+/// -f(-x), which has the derivative of f at -x. The variable stands alone; the x of exp and of hexadecimal
+/// numbers do not.
 std::string mirrored(const std::string& function) {
-  const auto in_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.'; };
+  const auto in_word = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.';
+  };
   std::string r = "-(";
   for (size_t k = 0; k < function.size(); ++k) {
-    const bool alone = function[k] == 'x' && (k == 0 || !in_word(function[k - 1])) && (k + 1 == function.size() || !in_word(function[k + 1]));
+    const bool alone = function[k] == 'x' && (k == 0 || !in_word(function[k - 1])) &&
+                       (k + 1 == function.size() || !in_word(function[k + 1]));
     r += alone ? "(-x)" : std::string(1, function[k]);
   }
   return r + ")";
@@ -132,7 +150,8 @@ void settle_limits(Activation& a) {
       if ((slope - Ball(l)).magnitude() < kSettled) return l;
     }
     refuse(a, std::min(x, 0.0), std::max(x, 0.0),
-           fmt::format("f' is {:.6g} at x = {}, where it should have settled at 0 or 1 on the {}", slope.to_double(), x, side));
+           fmt::format("f' is {:.6g} at x = {}, where it should have settled at 0 or 1 on the {}",
+                       slope.to_double(), x, side));
   };
   a.left_limit_gradient = limit(-a.reach, "left");
   a.right_limit_gradient = limit(a.reach, "right");
@@ -140,7 +159,8 @@ void settle_limits(Activation& a) {
     refuse(a, -a.reach, 0,
            a.right_limit_gradient != 0
                ? std::string("f' is 1 on both sides; on the left it must settle at 0")
-               : fmt::format("f' is 1 on the left and 0 on the right; fit its mirror image, \"expression\": \"{}\", and store -f(x) in place of f(x)",
+               : fmt::format("f' is 1 on the left and 0 on the right; fit its mirror image, \"expression\": "
+                             "\"{}\", and store -f(x) in place of f(x)",
                              mirrored(a.function)));
   }
   a.beyond = std::max((expand(a, Ball(-a.reach)).slope - Ball(a.left_limit_gradient)).magnitude(),
@@ -149,7 +169,8 @@ void settle_limits(Activation& a) {
 
 /// The zero of f' in [lo, hi], where f'' > 0 and f' goes from negative to positive.
 Minimum enclose(const Activation& activation, double lo, double hi) {
-  // Bisect until one ball decides f'' > 0 by a margin, then interval Newton: N(X) = m - f'(m)/f''(X) keeps every zero of f' in X.
+  // Bisect until one ball decides f'' > 0 by a margin, then interval Newton: N(X) = m - f'(m)/f''(X) keeps
+  // every zero of f' in X.
   constexpr double kNewtonWidth = 0x1p-10;
   while (hi - lo > kNewtonWidth || !expand(activation, interval(lo, hi)).curvature.positive()) {
     const double mid = 0.5 * (lo + hi);
@@ -157,7 +178,8 @@ Minimum enclose(const Activation& activation, double lo, double hi) {
     if (mid <= lo || mid >= hi) break;
     if (slope.holds_zero()) {  // the minimum itself, or too near it to tell: closed in on from both sides
       const double l = 0.5 * (lo + mid), h = 0.5 * (mid + hi);
-      if (!expand(activation, Ball(l)).slope.negative() || !expand(activation, Ball(h)).slope.positive()) break;
+      if (!expand(activation, Ball(l)).slope.negative() || !expand(activation, Ball(h)).slope.positive())
+        break;
       lo = l, hi = h;
       continue;
     }
@@ -169,7 +191,8 @@ Minimum enclose(const Activation& activation, double lo, double hi) {
     if (!curvature.positive()) refuse(activation, lo, hi, "f'' is not positive at the minimum");
     const Ball next = m - expand(activation, m).slope / curvature;
     Ball meet;
-    if (arb_intersection(meet.raw(), next.raw(), x.raw(), kPrecisionBits) == 0) refuse(activation, lo, hi, "no zero of f'");
+    if (arb_intersection(meet.raw(), next.raw(), x.raw(), kPrecisionBits) == 0)
+      refuse(activation, lo, hi, "no zero of f'");
     const bool settled = arb_rel_accuracy_bits(meet.raw()) <= arb_rel_accuracy_bits(x.raw());
     x = meet;
     if (settled) break;
@@ -202,8 +225,10 @@ std::vector<Subinterval> cover(const Activation& activation, size_t most_work) {
   // Parts over which exponentials keep their order of magnitude.
   constexpr int kStart = 128;
   const double unit = 2 * activation.reach / kStart;
-  for (int k = kStart; k-- > 0;) pending.push_back({-activation.reach + k * unit, -activation.reach + (k + 1) * unit, Shape::flat});
-  size_t work = 0, dear_work = 0;  // Taylor models have a budget of their own, so that what plain enclosures decide is decided as without them
+  for (int k = kStart; k-- > 0;)
+    pending.push_back({-activation.reach + k * unit, -activation.reach + (k + 1) * unit, Shape::flat});
+  // Taylor models have a budget of their own, so that what plain enclosures decide is decided as without them
+  size_t work = 0, dear_work = 0;
   while (!pending.empty()) {
     Subinterval p = pending.back();
     pending.pop_back();
@@ -237,7 +262,8 @@ std::vector<Subinterval> cover(const Activation& activation, size_t most_work) {
 
 bool stationary(const Subinterval& p) { return p.shape == Shape::minimum || p.shape == Shape::maximum; }
 
-/// f' is monotone on a convex or concave part: its signs at the ends say whether it has one zero there or none.
+/// f' is monotone on a convex or concave part: its signs at the ends say whether it has one zero there or
+/// none.
 void resolve(const Activation& activation, Subinterval& p) {
   if (p.shape != Shape::convex && p.shape != Shape::concave) return;
   const Ball lo = expand(activation, Ball(p.lo)).slope, hi = expand(activation, Ball(p.hi)).slope;
@@ -250,7 +276,8 @@ void resolve(const Activation& activation, Subinterval& p) {
   } else if (lo.positive() && hi.negative()) {
     p.shape = Shape::maximum;
   } else {
-    refuse(activation, p.lo, p.hi, "cannot be decided: f' is 0 or nearly so at an end, between falling and rising");
+    refuse(activation, p.lo, p.hi,
+           "cannot be decided: f' is 0 or nearly so at an end, between falling and rising");
   }
   // Near enough for a message, and for Newton's steps to start.
   constexpr double kPlace = 0x1p-10;
@@ -262,7 +289,10 @@ void resolve(const Activation& activation, Subinterval& p) {
   }
 }
 
-std::string described(const Subinterval& p) { return fmt::format("a {} in [{:.10g}, {:.10g}]", p.shape == Shape::minimum ? "minimum" : "maximum", p.lo, p.hi); }
+std::string described(const Subinterval& p) {
+  return fmt::format("a {} in [{:.10g}, {:.10g}]", p.shape == Shape::minimum ? "minimum" : "maximum", p.lo,
+                     p.hi);
+}
 
 }  // namespace
 
@@ -275,18 +305,24 @@ Landscape survey(Activation& activation, size_t most_work) {
     resolve(activation, p);
     const bool at_an_end = &p == &parts.front() || &p == &parts.back();
     if (p.shape == Shape::flat && !at_an_end) {
-      refuse(activation, p.lo, p.hi, "cannot be decided: |f| < 2^-150 inside the domain, where f' may be of either sign");
+      refuse(activation, p.lo, p.hi,
+             "cannot be decided: |f| < 2^-150 inside the domain, where f' may be of either sign");
     }
     rises = rises || p.shape == Shape::rising;
     if (p.shape == Shape::falling) falling = &p;
     if (!stationary(p)) continue;
-    if (turn != nullptr) refuse(activation, turn->lo, p.hi, "several stationary points: " + described(*turn) + ", " + described(p));
+    if (turn != nullptr)
+      refuse(activation, turn->lo, p.hi,
+             "several stationary points: " + described(*turn) + ", " + described(p));
     turn = &p;
   }
   if (turn != nullptr && turn->shape == Shape::maximum) {
-    refuse(activation, turn->lo, turn->hi, "a maximum: f rises before it and falls after it; one minimum, or none and f rising, is needed");
+    refuse(activation, turn->lo, turn->hi,
+           "a maximum: f rises before it and falls after it; one minimum, or none and f rising, is needed");
   }
-  if (turn == nullptr && falling != nullptr) refuse(activation, falling->lo, falling->hi, "f falls and no minimum follows; it must rise at the right end");
+  if (turn == nullptr && falling != nullptr)
+    refuse(activation, falling->lo, falling->hi,
+           "f falls and no minimum follows; it must rise at the right end");
   if (turn == nullptr && !rises) refuse(activation, parts.front().lo, parts.back().hi, "f rises nowhere");
   if (activation.name == "expression") settle_limits(activation);
   if (turn == nullptr) return {};

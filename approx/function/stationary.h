@@ -22,12 +22,13 @@ struct Landscape {
 /// Operations over series of balls that survey() takes before it gives up: some seconds.
 inline constexpr size_t kSurveyWork = size_t{1} << 19;
 
-/// Covers [-reach, reach] with balls on which f' has one sign, or f'' has and f' changes sign at most once; the minimum is then enclosed to
-/// over 200 bits. Beyond the reach only |f' - limit| <= beyond is used, never its sign. At its two ends, where |f| is below 2^-150, less
-/// than any stored y but 0, the sign of f' is not asked for either.
+/// Covers [-reach, reach] with balls on which f' has one sign, or f'' has and f' changes sign at most once;
+/// the minimum is then enclosed to over 200 bits. Beyond the reach only |f' - limit| <= beyond is used, never
+/// its sign. At its two ends, where |f| is below 2^-150, less than any stored y but 0, the sign of f' is not
+/// asked for either.
 /// A user's own activation also has its limits of f' settled here: 0 or 1 to 2^-20 at both ends.
-/// @throws kernels::SpecError "function: [lo, hi]: what was found there": several stationary points, a maximum, a kink or jump, a pole, or
-/// that it cannot be decided.
+/// @throws kernels::SpecError "function: [lo, hi]: what was found there": several stationary points, a
+/// maximum, a kink or jump, a pole, or that it cannot be decided.
 Landscape survey(Activation& activation, size_t most_work = kSurveyWork);
 
 }  // namespace outgrad::approx

@@ -1,8 +1,11 @@
-/// The storage intervals: for every value that a 16- or 8-bit format can store, the range of true gradients that it may stand for.
+/// The storage intervals: for every value that a 16- or 8-bit format can store, the range of true gradients
+/// that it may stand for.
 ///
-/// A stored y stands for the real x with RN_format(f(x)) = y on its branch (parity formats: see carries_branch); their f'(x) fill an interval [lo, hi]. No function of
-/// (y, mask bit) errs by less than half its length: the oracle O. Everything about a 16-bit kernel follows from these intervals by
-/// enumeration: its total error T, its regret R (distance to the middles), and which coefficients can reach a target at all. An x whose y is stored as a NaN
+/// A stored y stands for the real x with RN_format(f(x)) = y on its branch (parity formats: see
+/// carries_branch); their f'(x) fill an interval [lo, hi]. No function of (y, mask bit) errs by less than
+/// half its length: the oracle O. Everything about a 16-bit kernel follows from these intervals by
+/// enumeration: its total error T, its regret R (distance to the middles), and which coefficients can reach a
+/// target at all. An x whose y is stored as a NaN
 /// (see overflow_of) has no gradient, and no part in them.
 #pragma once
 
@@ -21,8 +24,10 @@ struct StorageInterval {
   float y;
   bool m;  ///< the branch: right of x*; true for an increasing f
   double lo, hi;  ///< encloses f' over the preimage
-  double slack = 0;  ///< either end may lie this much further out than f' comes, beside the brackets' 2^-45 times `scale`
-  double scale = 1;  ///< by how much f' is smaller or larger than usual: tolerances are multiplied by it (storage.cpp, scale_of)
+  /// either end may lie this much further out than f' comes, beside the brackets' 2^-45 times `scale`
+  double slack = 0;
+  /// by how much f' is smaller or larger than usual: tolerances are multiplied by it (storage.cpp, scale_of)
+  double scale = 1;
   [[nodiscard]] double middle() const { return 0.5 * (lo + hi); }
   [[nodiscard]] double half() const { return 0.5 * (hi - lo); }
 };
@@ -30,9 +35,10 @@ struct StorageInterval {
 /// f32: this many numbers from y* on have their intervals listed.
 inline constexpr int kNearMinimum = 2048;
 
-/// All pairs (y, bit) that some real x reaches, each branch in ascending y; zeros of both signs count apart. Of f32 only the first
-/// above y*. An infinity is listed where f comes to it within its reach; where it does so only beyond, the largest number stands for that too.
-/// The ends are proven: an argument is bracketed by the signs of f - boundary in balls, and f' is enclosed over the bracket.
+/// All pairs (y, bit) that some real x reaches, each branch in ascending y; zeros of both signs count apart.
+/// Of f32 only the first above y*. An infinity is listed where f comes to it within its reach; where it does
+/// so only beyond, the largest number stands for that too. The ends are proven: an argument is bracketed by
+/// the signs of f - boundary in balls, and f' is enclosed over the bracket.
 /// @throws kernels::SpecError for a range that cannot be enclosed, and where every f(x) is stored as a NaN.
 std::vector<StorageInterval> storage_intervals(const Composite& composite, Format format);
 
@@ -41,9 +47,12 @@ struct StorageErrors {
   double total = 0;  ///< T = max |g(y, m) - f'(x)|
   double oracle = 0;  ///< O
   double regret = 0;  ///< R = max |g(y, m) - middle|
-  double worst_ulp = 0;  ///< max over the pairs of regret in ulp of the format at the middle; (y = -0, m = 0), whose g is 0 by contract, left out
+  /// max over the pairs of regret in ulp of the format at the middle; (y = -0, m = 0), whose g is 0 by
+  /// contract, left out
+  double worst_ulp = 0;
   Found worst_total, worst_oracle, worst_regret;
 };
-StorageErrors measure_storage(const std::vector<StorageInterval>& intervals, Format format, const std::function<float(const StorageInterval&)>& gradient);
+StorageErrors measure_storage(const std::vector<StorageInterval>& intervals, Format format,
+                              const std::function<float(const StorageInterval&)>& gradient);
 
 }  // namespace outgrad::approx

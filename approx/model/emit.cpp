@@ -15,20 +15,30 @@ namespace {
 
 std::string literal(float f) { return fmt::format("{:a}f", static_cast<double>(f)); }
 
-std::string text_constant(const char* name, const std::string& value) { return fmt::format("  static constexpr const char* {} = \"{}\";\n", name, value); }
-std::string constant(const char* name, int value) { return fmt::format("  static constexpr int {} = {};\n", name, value); }
-std::string constant(const char* name, bool value) { return fmt::format("  static constexpr bool {} = {};\n", name, value); }
+std::string text_constant(const char* name, const std::string& value) {
+  return fmt::format("  static constexpr const char* {} = \"{}\";\n", name, value);
+}
+std::string constant(const char* name, int value) {
+  return fmt::format("  static constexpr int {} = {};\n", name, value);
+}
+std::string constant(const char* name, bool value) {
+  return fmt::format("  static constexpr bool {} = {};\n", name, value);
+}
 std::string constant(const char* name, float value, const char* note) {
-  return fmt::format("  static constexpr float {} = {};  // {:.9g}{}\n", name, literal(value), static_cast<double>(value), note);
+  return fmt::format("  static constexpr float {} = {};  // {:.9g}{}\n", name, literal(value),
+                     static_cast<double>(value), note);
 }
 std::string claim(const char* name, double value, const std::string& note) {
   if (value == 0) return fmt::format("  static constexpr double {} = 0;  // {}\n", name, note);
-  return fmt::format("  static constexpr double {} = {:a};  // 2^{:.2f}: {}\n", name, value, std::log2(value), note);
+  return fmt::format("  static constexpr double {} = {:a};  // 2^{:.2f}: {}\n", name, value, std::log2(value),
+                     note);
 }
 
-/// What stands behind a bound: how near to it errors were found to come, and where. `place` is what the input is called.
+/// What stands behind a bound: how near to it errors were found to come, and where. `place` is what the input
+/// is called.
 std::string found_text(const Found& found, const std::string& place) {
-  constexpr double kLeastFound = 0x1p-50;  // a polynomial that equals g, up to the rounding of its samples, has no worst input
+  // a polynomial that equals g, up to the rounding of its samples, has no worst input
+  constexpr double kLeastFound = 0x1p-50;
   if (found.error < kLeastFound) return "";
   return fmt::format("; found 2^{:.2f} at {}", std::log2(found.error), place);
 }
@@ -36,7 +46,8 @@ std::string found_at_x(const Found& found) { return found_text(found, fmt::forma
 std::string found_at_y(const FoundInputs& inputs, const char* bound, bool masked) {
   const auto input = inputs.find(bound);
   if (input == inputs.end()) return "";
-  return found_text(input->second, fmt::format("y = {:a}", input->second.at) + (masked ? fmt::format(", m = {:d}", input->second.m) : ""));
+  return found_text(input->second, fmt::format("y = {:a}", input->second.at) +
+                                       (masked ? fmt::format(", m = {:d}", input->second.m) : ""));
 }
 
 /// Of all rows.
@@ -59,14 +70,17 @@ std::string row_text(const Piece& p, bool with_scale) {
   }
   if (p.two_word) words += ", " + literal(p.c0_low);
   if (with_scale) words += ", " + literal(static_cast<float>(p.scale));
-  // Rounded up, as it is a claim; what is smaller than the least claim, 0 too, no proof by enclosures needs to reach.
+  // Rounded up, as it is a claim; what is smaller than the least claim, 0 too, no proof by enclosures needs
+  // to reach.
   constexpr double kHundredths = 100, kLeastClaim = 0x1p-60;
   const double bound = std::ceil(std::log2(std::max(p.certified, kLeastClaim)) * kHundredths) / kHundredths;
   return fmt::format("      {{{}}},  // row {}: A <= 2^{:.2f}{}\n", words, p.row, bound, found_at_x(p.found));
 }
 
-std::string table_text(const char* name, const char* rows, const std::string& words, const std::vector<Piece>& pieces, bool with_scale, int all_rows) {
-  std::string text = fmt::format("  static OUTGRAD_HD constexpr Table<{}, {}> {}() {{\n    return {{{{\n", rows, words, name);
+std::string table_text(const char* name, const char* rows, const std::string& words,
+                       const std::vector<Piece>& pieces, bool with_scale, int all_rows) {
+  std::string text = fmt::format("  static OUTGRAD_HD constexpr Table<{}, {}> {}() {{\n    return {{{{\n",
+                                 rows, words, name);
   for (const Piece& p : pieces) text += row_text(p, with_scale);
   if (static_cast<int>(pieces.size()) < all_rows) {
     text += fmt::format("      // rows {} to {} are never asked for\n", pieces.size(), all_rows - 1);
@@ -81,7 +95,8 @@ template <class Model>
 std::string storage_text(const Fit& fit, const Model& m) {
   const auto found = [&](const char* bound) { return found_at_y(m.found, bound, m.kMasked); };
   std::string t = fmt::format(
-      "  // over every stored y, both masks, and all {} that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)\n",
+      "  // over every stored y, both masks, and all {} that a y stands for (T total error, O the least any "
+      "function of (y, m) reaches, R regret)\n",
       limited(fit) ? "|x| <= kXLimit" : "real x");
   t += claim("kT", m.kT, "sup |g(y, m) - f'(x)|" + found("T"));
   t += claim("kO", m.kO, "half the longest range of f' over one (y, m)" + found("O"));
@@ -101,7 +116,8 @@ std::string backward_body(const Fit& fit) {
   t += constant("kExactLimits", m.kExactLimits);
   t += constant("kMasked", m.kMasked);
   if (m.kMasked) {
-    t += "  // coordinate: s = +-sqrt(max((y - kYHi) - kYLo, kTMin)), negative for m = 0; y_c = kYHi + kYLo and kTMin are chosen for the format\n";
+    t += "  // coordinate: s = +-sqrt(max((y - kYHi) - kYLo, kTMin)), negative for m = 0; y_c = kYHi + kYLo "
+         "and kTMin are chosen for the format\n";
     t += constant("kYHi", m.kYHi, "");
     t += constant("kYLo", m.kYLo, "");
     t += constant("kTMin", m.kTMin, "");
@@ -116,7 +132,10 @@ std::string backward_body(const Fit& fit) {
     std::string words;
     for (const float b : m.breaks) words += (words.empty() ? "" : ", ") + literal(b);
     t += "  // row = how many of these the coordinate has reached\n";
-    t += fmt::format("  static OUTGRAD_HD constexpr float break_at(int k) {{\n    constexpr float at[] = {{{}}};\n    return at[k];\n  }}\n", words);
+    t += fmt::format(
+        "  static OUTGRAD_HD constexpr float break_at(int k) {{\n    constexpr float at[] = {{{}}};\n    "
+        "return at[k];\n  }}\n",
+        words);
   }
   if (!m.kHasBreaks) {
     t += fmt::format("  // row = bits(fma({}, kIndexScale, kIndexBias)) mod kRows\n", m.kMasked ? "s" : "y");
@@ -125,7 +144,8 @@ std::string backward_body(const Fit& fit) {
   }
   t += constant("kHasLeft", m.kHasLeft);
   if (m.kHasLeft) {
-    t += "  // m = 0 and y > kLeftY: identity coordinate, row = kLeftRow + max(((h + max(h, kLeftKnee)) >> 1) - kLeftBase, 0), h = "
+    t += "  // m = 0 and y > kLeftY: identity coordinate, row = kLeftRow + max(((h + max(h, kLeftKnee)) >> "
+         "1) - kLeftBase, 0), h = "
          "exponent and first kLeftBits fraction bits of y\n";
     t += constant("kLeftY", m.kLeftY, "");
     t += constant("kLeftBits", m.kLeftBits);
@@ -135,18 +155,26 @@ std::string backward_body(const Fit& fit) {
   }
   t += constant("kHasRight", m.kHasRight);
   if (m.kHasRight) {
-    t += fmt::format("  // from {} = kRightS on a row's polynomial is one in y\n", m.kRightBoth ? "|s|" : "s");
+    t +=
+        fmt::format("  // from {} = kRightS on a row's polynomial is one in y\n", m.kRightBoth ? "|s|" : "s");
     t += constant("kRightS", m.kRightS, "");
     if (m.kRightBoth) t += constant("kRightBoth", true);
   }
-  if (m.kTwoWord) t += "  // the result is c0 plus the rest: a row's last word is the low part of c0\n" + constant("kTwoWord", true);
-  t += "  // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)\n";
-  const bool relative = std::any_of(m.pieces.begin(), m.pieces.end(), [](const Piece& p) { return p.target == Target::gradient_relative; });
+  if (m.kTwoWord)
+    t += "  // the result is c0 plus the rest: a row's last word is the low part of c0\n" +
+         constant("kTwoWord", true);
+  t += "  // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 "
+       "sequence)\n";
+  const bool relative = std::any_of(m.pieces.begin(), m.pieces.end(),
+                                    [](const Piece& p) { return p.target == Target::gradient_relative; });
   const auto found = [&](const char* bound) { return found_at_y(m.found, bound, m.kMasked); };
-  t += claim("kA", m.kA, (relative ? "sup |p/g - 1|; in the row next to y = 0-, sup |p - g|" : "sup |p - g|") + found_at_x(worst_input_of(m.pieces)));
+  t += claim("kA", m.kA,
+             (relative ? "sup |p/g - 1|; in the row next to y = 0-, sup |p - g|" : "sup |p - g|") +
+                 found_at_x(worst_input_of(m.pieces)));
   if (m.kMasked) t += claim("kK", m.kK, "sup |g(s_c(y)) - g(s(y))| over the stored y" + found("K"));
   t += claim("kB", m.kB, "sup |fp32 sequence - exact sequence|" + found("B"));
-  if (m.format == Format::f32 && !relative) t += claim("kAB", m.kAB, "sup over the rows of A + B" + found("AB"));
+  if (m.format == Format::f32 && !relative)
+    t += claim("kAB", m.kAB, "sup over the rows of A + B" + found("AB"));
   if (m.kTwoWord) {
     t += claim("kUlp", m.kUlp, "sup (A + B) / ulp(g) where |g| >= kUlpFrom" + found("ulp"));
     t += claim("kUlpFrom", kUlpFrom, "");
@@ -167,9 +195,11 @@ std::string table_body(const Fit& fit) {
   t += constant("kEntries", static_cast<int>(m.entries.size()));
   t += constant("kIndexOperations", m.index_operations());
   t += constant("kMasked", m.kMasked);
-  t += "  // entry = base + clamp(bits of |y|, first, last) - first; upper: y's sign bit clear, lower: set; left: m = 0\n";
+  t += "  // entry = base + clamp(bits of |y|, first, last) - first; upper: y's sign bit clear, lower: set; "
+       "left: m = 0\n";
   const auto segment = [&](const std::string& name, const TableModel::Segment& s) {
-    t += constant(("k" + name + "First").c_str(), s.first) + constant(("k" + name + "Last").c_str(), s.last) + constant(("k" + name + "Base").c_str(), s.base);
+    t += constant(("k" + name + "First").c_str(), s.first) + constant(("k" + name + "Last").c_str(), s.last) +
+         constant(("k" + name + "Base").c_str(), s.base);
   };
   segment("Upper", m.upper);
   segment("Lower", m.lower);
@@ -177,7 +207,12 @@ std::string table_body(const Fit& fit) {
   t += storage_text(fit, m);
   t += "  static OUTGRAD_HD constexpr Entries<kEntries> entries() {\n    return {{";
   constexpr size_t kPerLine = 16;
-  for (size_t k = 0; k < m.entries.size(); ++k) t += fmt::format("{}0x{:04x}", k % kPerLine != 0 ? ", " : k == 0 ? "\n      " : ",\n      ", m.entries[k]);
+  for (size_t k = 0; k < m.entries.size(); ++k)
+    t += fmt::format("{}0x{:04x}",
+                     k % kPerLine != 0 ? ", "
+                     : k == 0          ? "\n      "
+                                       : ",\n      ",
+                     m.entries[k]);
   return t + "\n    }};\n  }\n";
 }
 
@@ -215,7 +250,8 @@ std::string rounded_body(const Fit& fit) {
   t += constant("kXMin", m.kXMin, ": v = max(x, kXMin); f rounds to -0 here and below");
   t += constant("kXMax", m.kXMax, ": w = min(v, kXMax); f rounds to x from here on, and p is 1");
   t += constant("kTie", m.kTie, ": f = v p + kTie, with the sign of x");
-  t += "  // q = fma(w, kIndexScale, kIndexBias), row = bits(q) mod kRows, u = w - (q - kIndexBias)/kIndexScale\n";
+  t += "  // q = fma(w, kIndexScale, kIndexBias), row = bits(q) mod kRows, u = w - (q - "
+       "kIndexBias)/kIndexScale\n";
   t += constant("kRows", m.kRows);
   t += constant("kWords", RoundedForwardModel::kWords);
   t += constant("kCoreFirst", m.kCoreFirst);
@@ -224,8 +260,11 @@ std::string rounded_body(const Fit& fit) {
   t += constant("kIndexBias", m.kIndexBias, "");
   t += constant("kQuarticShift", m.kQuarticShift);
   t += claim("kA", m.kA, "sup |x p/f - 1| for x >= kXMin, proven" + found_at_x(worst_input_of(m.pieces)));
-  t += claim("kCoreA", m.kCoreA, "the same over the rows from kCoreFirst on" + found_at_x(worst_input_of(m.pieces, m.kCoreFirst)));
-  t += "  // a row: c0, c1, c2, c3; p(u), where the bits of c3, shifted left by kQuarticShift, are those of c4\n";
+  t +=
+      claim("kCoreA", m.kCoreA,
+            "the same over the rows from kCoreFirst on" + found_at_x(worst_input_of(m.pieces, m.kCoreFirst)));
+  t += "  // a row: c0, c1, c2, c3; p(u), where the bits of c3, shifted left by kQuarticShift, are those of "
+       "c4\n";
   t += table_text("table", "kRows", "kWords", m.pieces, false, m.kRows);
   return t;
 }
@@ -238,17 +277,20 @@ std::string code_body(const Fit& fit) {
   t += constant("kLo", m.kLo, "");
   t += constant("kHi", m.kHi, "");
   if (limited(fit)) {
-    t += "  // proven bounds over |x| <= kXLimit, given kG: g is the f'(x) that the caller computes in fp32 and has coded\n";
+    t += "  // proven bounds over |x| <= kXLimit, given kG: g is the f'(x) that the caller computes in fp32 "
+         "and has coded\n";
     t += claim("kG", m.kG, "what the caller promises: sup |g - f'(x)|");
   } else {
     t += "  // proven bounds over every finite f32 x; g is that of kernels/code.h\n";
     t += claim("kG", m.kG, "sup |g - f'(x)|");
   }
   t += "  // of an exact code of so many bits: sup |what the code of x stands for - f'(x)|\n";
-  for (size_t i = 0; i < m.kT.size(); ++i) t += claim(fmt::format("kT{}", i + 1).c_str(), m.kT[i], fmt::format("{:.6f}", m.kT[i]));
+  for (size_t i = 0; i < m.kT.size(); ++i)
+    t += claim(fmt::format("kT{}", i + 1).c_str(), m.kT[i], fmt::format("{:.6f}", m.kT[i]));
   t += "  // of a dithered code: the same, and sup |its mean over all dithers - f'(x)|\n";
   for (size_t i = 0; i < m.kDithered.size(); ++i) {
-    t += claim(fmt::format("kDithered{}", i + 2).c_str(), m.kDithered[i], fmt::format("{:.6f}", m.kDithered[i]));
+    t += claim(fmt::format("kDithered{}", i + 2).c_str(), m.kDithered[i],
+               fmt::format("{:.6f}", m.kDithered[i]));
   }
   return t + claim("kBias", m.kBias, "of 2 bits and of 3");
 }
@@ -264,16 +306,22 @@ std::string fp8_body(const Fit& fit) {
   t += constant("kGreatestAt", m.kGreatestAt, "");
   t += "  // proven over every finite x; g is that of kFit at the library's f32 y and mask bit of x\n";
   t += claim("kG", m.kG, "sup |g - f'(x)|");
-  t += "  // proven over every finite x at any scale: what is kept stands for f'(x) within half of the table's longest part and kRoom (kernels/fp8.h)\n";
+  t += "  // proven over every finite x at any scale: what is kept stands for f'(x) within half of the "
+       "table's longest part and kRoom (kernels/fp8.h)\n";
   t += claim("kRoom", m.kRoom, "the errors of g, and rounding");
   const auto totals = [&](const char* prefix, const std::array<double, 3>& bounds) {
-    for (size_t i = 0; i < bounds.size(); ++i) t += claim(fmt::format("{}T{}", prefix, i).c_str(), bounds[i], fmt::format("{:.6f}", bounds[i]));
+    for (size_t i = 0; i < bounds.size(); ++i)
+      t += claim(fmt::format("{}T{}", prefix, i).c_str(), bounds[i], fmt::format("{:.6f}", bounds[i]));
   };
-  t += "  // of y in any format with a -0, at any scale, with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x\n";
+  t += "  // of y in any format with a -0, at any scale, with so many bits beside it: sup |what is kept "
+       "stands for - f'(x)| over every finite x\n";
   totals("kSign", m.kSignT);
-  const auto scales = [&](const char* format, const char* prefix, const Fp8Model::Scales& s, const char* blocks = nullptr) {
+  const auto scales = [&](const char* format, const char* prefix, const Fp8Model::Scales& s,
+                          const char* blocks = nullptr) {
     t += fmt::format(
-        "  // of y in {} with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x and all scales from Least to Most\n", format);
+        "  // of y in {} with so many bits beside it: sup |what is kept stands for - f'(x)| over every "
+        "finite x and all scales from Least to Most\n",
+        format);
     if (blocks != nullptr) t += fmt::format("  // of blocks, as {} have\n", blocks);
     t += constant(fmt::format("{}Least", prefix).c_str(), s.least, "");
     t += constant(fmt::format("{}Most", prefix).c_str(), s.most, "");
@@ -291,9 +339,12 @@ std::string fp8_body(const Fit& fit) {
 
 std::string emit_header(const Fit& fit, const std::string& fit_path) {
   // A backslash at its end would make the next line part of the comment, with a blank behind it too.
-  const bool plain = std::all_of(fit_path.begin(), fit_path.end(), [](char c) { return c >= ' ' && c <= '~' && c != '\\' && c != '"' && c != '?'; });
+  const bool plain = std::all_of(fit_path.begin(), fit_path.end(), [](char c) {
+    return c >= ' ' && c <= '~' && c != '\\' && c != '"' && c != '?';
+  });
   if (fit_path.empty() || !plain || fit_path.back() == ' ')
-    throw kernels::SpecError(fmt::format("{}: this path cannot stand in a header: printable characters other than \\, \" and ?", fit_path));
+    throw kernels::SpecError(fmt::format(
+        "{}: this path cannot stand in a header: printable characters other than \\, \" and ?", fit_path));
   std::string t = "// GENERATED by outgrad emit. DO NOT EDIT.\n";
   t += fmt::format("// command: ./outgrad emit {}\n// spec sha256: {}\n", fit_path, fit.spec_sha256);
   t += "#pragma once\n\n#include \"kernels/table.h\"\n\nnamespace outgrad::kernels::generated {\n\n";
@@ -301,7 +352,8 @@ std::string emit_header(const Fit& fit, const std::string& fit_path) {
   t += text_constant("kName", fit.name);
   t += text_constant("kActivation", fit.activation);
   t += text_constant("kFunction", fit.function);
-  t += "  // found: the largest error among the inputs that were looked at, and where it is; it proves nothing of the other inputs\n";
+  t += "  // found: the largest error among the inputs that were looked at, and where it is; it proves "
+       "nothing of the other inputs\n";
   if (limited(fit)) t += claim("kXLimit", kExpressionDomain, "the claims are about |x| <= kXLimit alone");
   t += fit.backward  ? backward_body(fit)
        : fit.table   ? table_body(fit)

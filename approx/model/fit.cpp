@@ -25,8 +25,11 @@ json number(float f) { return fmt::format("{:a}", static_cast<double>(f)); }
 /// Access with the path of the file in every refusal.
 class Node {
  public:
-  Node(const json& value, const std::string& path, std::string place) : value_(value), path_(path), place_(std::move(place)) {}
-  [[noreturn]] void fail(const std::string& why) const { throw SpecError(path_, place_.empty() ? "top level" : place_, why); }
+  Node(const json& value, const std::string& path, std::string place)
+      : value_(value), path_(path), place_(std::move(place)) {}
+  [[noreturn]] void fail(const std::string& why) const {
+    throw SpecError(path_, place_.empty() ? "top level" : place_, why);
+  }
   [[nodiscard]] Node operator[](const std::string& key) const {
     if (!value_.is_object() || !value_.contains(key)) fail("'" + key + "' is missing");
     return {value_.at(key), path_, place_.empty() ? key : place_ + "." + key};
@@ -35,7 +38,8 @@ class Node {
   [[nodiscard]] std::vector<Node> items() const {
     if (!value_.is_array()) fail("must be an array");
     std::vector<Node> r;
-    for (size_t i = 0; i < value_.size(); ++i) r.emplace_back(value_[i], path_, fmt::format("{}[{}]", place_, i));
+    for (size_t i = 0; i < value_.size(); ++i)
+      r.emplace_back(value_[i], path_, fmt::format("{}[{}]", place_, i));
     return r;
   }
   [[nodiscard]] std::string text() const {
@@ -53,7 +57,8 @@ class Node {
     const std::string s = text();
     if (s.empty() || s.size() > 4096) fail("must be 1 to 4096 characters long");
     for (const char ch : s) {
-      if (ch < ' ' || ch > '~' || ch == '"' || ch == '\\') fail("holds a character other than printable ASCII, or a quote or backslash");
+      if (ch < ' ' || ch > '~' || ch == '"' || ch == '\\')
+        fail("holds a character other than printable ASCII, or a quote or backslash");
     }
     return s;
   }
@@ -61,7 +66,8 @@ class Node {
     const std::string s = text();
     char* end = nullptr;
     const double d = std::strtod(s.c_str(), &end);
-    if (s.empty() || end != s.c_str() + s.size() || !std::isfinite(d)) fail("'" + s.substr(0, 40) + "' is not a finite number");
+    if (s.empty() || end != s.c_str() + s.size() || !std::isfinite(d))
+      fail("'" + s.substr(0, 40) + "' is not a finite number");
     return d;
   }
   [[nodiscard]] float single() const {
@@ -71,7 +77,8 @@ class Node {
     return f;
   }
   [[nodiscard]] int integer(int lo, int hi) const {
-    if (!value_.is_number_integer() || value_.get<int64_t>() < lo || value_.get<int64_t>() > hi) fail(fmt::format("must be an integer in {} .. {}", lo, hi));
+    if (!value_.is_number_integer() || value_.get<int64_t>() < lo || value_.get<int64_t>() > hi)
+      fail(fmt::format("must be an integer in {} .. {}", lo, hi));
     return value_.get<int>();
   }
   [[nodiscard]] bool boolean() const {
@@ -86,7 +93,9 @@ class Node {
 };
 
 /// Rows of a forward have no evaluation bound, and no certified minimax.
-bool is_forward(Target target) { return target == Target::value_relative || target == Target::ratio_relative; }
+bool is_forward(Target target) {
+  return target == Target::value_relative || target == Target::ratio_relative;
+}
 
 json pieces_to_json(const std::vector<Piece>& pieces) {
   json rows = json::array();
@@ -121,7 +130,8 @@ json pieces_to_json(const std::vector<Piece>& pieces) {
   return rows;
 }
 
-std::vector<Piece> pieces_from_json(const Node& rows, Target target, int degree, int table_rows, bool two_word = false) {
+std::vector<Piece> pieces_from_json(const Node& rows, Target target, int degree, int table_rows,
+                                    bool two_word = false) {
   std::vector<Piece> pieces;
   for (const Node& node : rows.items()) {
     Piece p;
@@ -159,7 +169,8 @@ std::vector<Piece> pieces_from_json(const Node& rows, Target target, int degree,
     p.right_tail = node["right_tail"].boolean();
     p.centre = node["centre"].single();
     for (const Node& c : node["c"].items()) p.c.push_back(c.single());
-    if (static_cast<int>(p.c.size()) != degree + 1) node["c"].fail(fmt::format("must hold {} coefficients", degree + 1));
+    if (static_cast<int>(p.c.size()) != degree + 1)
+      node["c"].fail(fmt::format("must hold {} coefficients", degree + 1));
     if (target == Target::value_relative) p.scale = node["scale"].real();
     p.two_word = two_word;
     if (two_word) {
@@ -182,7 +193,8 @@ std::vector<Piece> pieces_from_json(const Node& rows, Target target, int degree,
 
 json found_to_json(const FoundInputs& found) {
   json inputs = json::object();
-  for (const auto& [bound, input] : found) inputs[bound] = {{"error", number(input.error)}, {"y", number(input.at)}, {"m", input.m}};
+  for (const auto& [bound, input] : found)
+    inputs[bound] = {{"error", number(input.error)}, {"y", number(input.at)}, {"m", input.m}};
   return inputs;
 }
 
@@ -285,9 +297,12 @@ std::string to_json(const Fit& fit) {
     j["entry_format"] = to_string(t.entry_format);
     j["masked"] = t.kMasked;
     j["cost"] = {{"integer", t.index_operations()}, {"loads", 1}, {"table_bytes", 2 * t.entries.size()}};
-    const auto segment = [](const TableModel::Segment& s) { return json{{"first", s.first}, {"last", s.last}, {"base", s.base}}; };
+    const auto segment = [](const TableModel::Segment& s) {
+      return json{{"first", s.first}, {"last", s.last}, {"base", s.base}};
+    };
     j["segments"] = {{"upper", segment(t.upper)}, {"lower", segment(t.lower)}, {"left", segment(t.left)}};
-    j["certificate"] = {{"T", number(t.kT)}, {"O", number(t.kO)}, {"R", number(t.kR)}, {"found", found_to_json(t.found)}};
+    j["certificate"] = {
+        {"T", number(t.kT)}, {"O", number(t.kO)}, {"R", number(t.kR)}, {"found", found_to_json(t.found)}};
     j["entries"] = t.entries;
   } else if (fit.rounded) {
     const RoundedForwardModel& m = *fit.rounded;
@@ -296,8 +311,12 @@ std::string to_json(const Fit& fit) {
     j["rows"] = m.kRows;
     j["core_rows"] = m.kCoreRows;
     j["quartic_shift"] = m.kQuarticShift;
-    j["constants"] = {{"x_star", number(m.kXStar)},           {"x_min", number(m.kXMin)},          {"x_max", number(m.kXMax)}, {"tie", number(m.kTie)},
-                      {"index_scale", number(m.kIndexScale)}, {"index_bias", number(m.kIndexBias)}};
+    j["constants"] = {{"x_star", number(m.kXStar)},
+                      {"x_min", number(m.kXMin)},
+                      {"x_max", number(m.kXMax)},
+                      {"tie", number(m.kTie)},
+                      {"index_scale", number(m.kIndexScale)},
+                      {"index_bias", number(m.kIndexBias)}};
     j["certificate"] = {{"A", number(m.kA)}, {"core_A", number(m.kCoreA)}};
     j["pieces"] = pieces_to_json(m.pieces);
   } else if (fit.code) {
@@ -307,7 +326,10 @@ std::string to_json(const Fit& fit) {
     json exact = json::array(), dithered = json::array();
     for (const double t : m.kT) exact.push_back(number(t));
     for (const double t : m.kDithered) dithered.push_back(number(t));
-    j["certificate"] = {{"G", number(m.kG)}, {"T", std::move(exact)}, {"dithered", std::move(dithered)}, {"bias", number(m.kBias)}};
+    j["certificate"] = {{"G", number(m.kG)},
+                        {"T", std::move(exact)},
+                        {"dithered", std::move(dithered)},
+                        {"bias", number(m.kBias)}};
   } else if (fit.fp8) {
     const Fp8Model& m = *fit.fp8;
     const auto totals = [](const std::array<double, 3>& of) {
@@ -315,17 +337,23 @@ std::string to_json(const Fit& fit) {
       for (const double t : of) bounds.push_back(number(t));
       return bounds;
     };
-    const auto scales = [&](const Fp8Model::Scales& s) { return json{{"least", number(s.least)}, {"most", number(s.most)}, {"T", totals(s.kT)}}; };
+    const auto scales = [&](const Fp8Model::Scales& s) {
+      return json{{"least", number(s.least)}, {"most", number(s.most)}, {"T", totals(s.kT)}};
+    };
     j["kind"] = "fp8";
     j["code"] = m.code;
     j["fit"] = m.fit;
     j["extrema"] = {{"least_at", number(m.kLeastAt)}, {"greatest_at", number(m.kGreatestAt)}};
-    j["certificate"] = {{"G", number(m.kG)},      {"room", number(m.kRoom)},  {"e4m3", scales(m.e4m3)},   {"e5m2", scales(m.e5m2)},
-                        {"int8", scales(m.int8)}, {"mxfp4", scales(m.mxfp4)}, {"nvfp4", scales(m.nvfp4)}, {"sign", totals(m.kSignT)}};
+    j["certificate"] = {{"G", number(m.kG)},        {"room", number(m.kRoom)}, {"e4m3", scales(m.e4m3)},
+                        {"e5m2", scales(m.e5m2)},   {"int8", scales(m.int8)},  {"mxfp4", scales(m.mxfp4)},
+                        {"nvfp4", scales(m.nvfp4)}, {"sign", totals(m.kSignT)}};
   } else {
     const ForwardModel& m = *fit.forward;
     j["kind"] = "forward";
-    j["constants"] = {{"x_star", number(m.kXStar)}, {"x_min", number(m.kXMin)}, {"x_max", number(m.kXMax)}, {"tail_x", number(m.kTailX)}};
+    j["constants"] = {{"x_star", number(m.kXStar)},
+                      {"x_min", number(m.kXMin)},
+                      {"x_max", number(m.kXMax)},
+                      {"tail_x", number(m.kTailX)}};
     j["certificate"] = {{"A", number(m.kA)}};
     j["core"] = {{"degree", m.kDegree},
                  {"rows", m.kRows},
@@ -348,11 +376,13 @@ Fit fit_from_json(const std::string& text, const std::string& path) {
   Fit fit;
   fit.name = j["name"].text();
   fit.activation = j["activation"].word();
-  if (const std::string why = refusal_of_name(fit.name, fit.activation == "expression"); !why.empty()) j["name"].fail(why);
+  if (const std::string why = refusal_of_name(fit.name, fit.activation == "expression"); !why.empty())
+    j["name"].fail(why);
   fit.function = j["function"].line();
   fit.accuracy = j["class"].line();
   fit.spec_sha256 = j["spec_sha256"].text();
-  if (!std::regex_match(fit.spec_sha256, std::regex("[0-9a-f]{64}"))) j["spec_sha256"].fail("must be 64 hexadecimal digits");
+  if (!std::regex_match(fit.spec_sha256, std::regex("[0-9a-f]{64}")))
+    j["spec_sha256"].fail("must be 64 hexadecimal digits");
   fit.target = j["target"].real();
   const std::string kind = j["kind"].text();
   const Node certificate = j["certificate"];
@@ -360,13 +390,17 @@ Fit fit_from_json(const std::string& text, const std::string& path) {
     TableModel t;
     t.format = format_from(j["format"]);
     t.entry_format = format_from(j["entry_format"]);
-    if (t.format == Format::f32 || (t.entry_format != Format::f16 && t.entry_format != Format::bf16)) j["format"].fail("is none of a direct table");
+    if (t.format == Format::f32 || (t.entry_format != Format::f16 && t.entry_format != Format::bf16))
+      j["format"].fail("is none of a direct table");
     t.kMasked = j["masked"].boolean();
-    for (const Node& e : j["entries"].items()) t.entries.push_back(static_cast<std::uint16_t>(e.integer(0, 0xffff)));
+    for (const Node& e : j["entries"].items())
+      t.entries.push_back(static_cast<std::uint16_t>(e.integer(0, 0xffff)));
     const auto segment = [&](const char* name) {
       const Node node = j["segments"][name];
-      TableModel::Segment s{node["first"].integer(0, 0x7fff), node["last"].integer(0, 0x7fff), node["base"].integer(0, 0x1ffff)};
-      if (s.last < s.first || static_cast<size_t>(s.base + s.last - s.first) >= t.entries.size()) node.fail("leaves the table");
+      TableModel::Segment s{node["first"].integer(0, 0x7fff), node["last"].integer(0, 0x7fff),
+                            node["base"].integer(0, 0x1ffff)};
+      if (s.last < s.first || static_cast<size_t>(s.base + s.last - s.first) >= t.entries.size())
+        node.fail("leaves the table");
       return s;
     };
     t.upper = segment("upper");
@@ -430,7 +464,8 @@ Fit fit_from_json(const std::string& text, const std::string& path) {
     m.kYMax = constants["y_max"].single();
     m.kHasBreaks = constants["has_breaks"].boolean();
     for (const Node& b : constants["breaks"].items()) m.breaks.push_back(b.single());
-    if (static_cast<int>(m.breaks.size()) != (m.kHasBreaks ? m.kRows - 1 : 0)) constants["breaks"].fail("must hold one break point less than there are rows");
+    if (static_cast<int>(m.breaks.size()) != (m.kHasBreaks ? m.kRows - 1 : 0))
+      constants["breaks"].fail("must hold one break point less than there are rows");
     m.kIndexScale = constants["index_scale"].single();
     m.kIndexBias = constants["index_bias"].single();
     m.kHasLeft = constants["has_left"].boolean();
@@ -458,9 +493,11 @@ Fit fit_from_json(const std::string& text, const std::string& path) {
     fit.expected_ratio = certificate["expected_ratio"].real();
     fit.expected_regret = certificate["expected_regret"].real();
     m.pieces = pieces_from_json(j["pieces"], Target::gradient, m.kDegree, m.kRows, m.kTwoWord);
-    // The last cell is left out where nothing asks for it: its row stays in the table, which has a power of two of them.
+    // The last cell is left out where nothing asks for it: its row stays in the table, which has a power of
+    // two of them.
     const int listed = static_cast<int>(m.pieces.size());
-    if (listed < m.kRows - (m.kHasBreaks ? 0 : 1) || static_cast<int>(deployed_place(m, m.kYMax, true).row) >= listed) {
+    if (listed < m.kRows - (m.kHasBreaks ? 0 : 1) ||
+        static_cast<int>(deployed_place(m, m.kYMax, true).row) >= listed) {
       j["pieces"].fail(fmt::format("must hold {} rows", m.kRows));
     }
     fit.backward = std::move(m);
@@ -471,7 +508,8 @@ Fit fit_from_json(const std::string& text, const std::string& path) {
     m.kXMax = constants["x_max"].single();
     m.kTailX = constants["tail_x"].single();
     m.kA = certificate["A"].real();
-    const auto part = [&](const char* name, int& degree, int& rows, float& scale, float& bias, std::vector<Piece>& pieces) {
+    const auto part = [&](const char* name, int& degree, int& rows, float& scale, float& bias,
+                          std::vector<Piece>& pieces) {
       const Node node = j[name];
       degree = node["degree"].integer(1, 16);
       rows = node["rows"].integer(1, kMostRowsRead);
@@ -500,7 +538,8 @@ Fit fit_from_json(const std::string& text, const std::string& path) {
     m.kCoreFirst = static_cast<int>(m.pieces.size()) - m.kCoreRows;
     if (m.kCoreFirst < 0) j["pieces"].fail(fmt::format("must hold the {} rows of the core", m.kCoreRows));
     for (const Piece& p : m.pieces) {
-      if (kernels::bits_of(p.c[3]) << m.kQuarticShift != kernels::bits_of(p.c[4])) j["pieces"].fail(fmt::format("row {}: c4 is not what c3 ends in", p.row));
+      if (kernels::bits_of(p.c[3]) << m.kQuarticShift != kernels::bits_of(p.c[4]))
+        j["pieces"].fail(fmt::format("row {}: c4 is not what c3 ends in", p.row));
     }
     fit.rounded = std::move(m);
   } else {

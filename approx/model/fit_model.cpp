@@ -1,4 +1,5 @@
-// What a model costs, by the evaluator of kernels/eval.h over a scalar that counts, and what it gives, by the same over floats.
+// What a model costs, by the evaluator of kernels/eval.h over a scalar that counts, and what it gives, by the
+// same over floats.
 #include "approx/model/fit_model.h"
 
 #include "kernels/direct.h"
@@ -29,7 +30,8 @@ struct CountingOps {
   [[nodiscard]] Chain sub(Chain a, Chain b) const { return count(cost.arithmetic, a, b); }
   [[nodiscard]] Chain mul(Chain a, Chain b) const { return count(cost.arithmetic, a, b); }
   [[nodiscard]] Chain sqrt(Chain a) const { return count(cost.roots, a); }
-  [[nodiscard]] Chain negate(Chain a) const { return a; }  // a sign bit, taken into the select or the next operation
+  // a sign bit, taken into the select or the next operation
+  [[nodiscard]] Chain negate(Chain a) const { return a; }
   [[nodiscard]] Chain at_least(Chain a, Chain b) const { return count(cost.selects, a, b); }
   [[nodiscard]] Chain at_most(Chain a, Chain b) const { return count(cost.selects, a, b); }
   [[nodiscard]] Chain non_positive(Chain a) const { return count(cost.selects, a); }
@@ -74,14 +76,17 @@ template <bool kIsMasked>
 struct DirectShape {
   static constexpr bool kMasked = kIsMasked;
   static constexpr const char* kEntryFormat = kernels::Format<kernels::F16>::kName;
-  int kUpperFirst = 0, kUpperLast = 0, kUpperBase = 0, kLowerFirst = 0, kLowerLast = 0, kLowerBase = 0, kLeftFirst = 0, kLeftLast = 0, kLeftBase = 0;
+  int kUpperFirst = 0, kUpperLast = 0, kUpperBase = 0, kLowerFirst = 0, kLowerLast = 0, kLowerBase = 0,
+      kLeftFirst = 0, kLeftLast = 0, kLeftBase = 0;
 };
 
 template <bool kMasked>
 Cost direct_cost() {
   Cost cost;
   constexpr int kNoTable = 0;
-  cost.depth = kernels::evaluate_direct<kernels::F16>(CountingOps{cost, false}, DirectShape<kMasked>{}, kNoTable, Chain{}, Chain{}, Chain{}).depth;
+  cost.depth = kernels::evaluate_direct<kernels::F16>(CountingOps{cost, false}, DirectShape<kMasked>{},
+                                                      kNoTable, Chain{}, Chain{}, Chain{})
+                   .depth;
   return cost;
 }
 
@@ -96,7 +101,9 @@ struct PieceOps : kernels::FloatOps {
 
 }  // namespace
 
-const char* to_string_scheme(int scheme) { return scheme == kernels::kEstrin ? "estrin" : scheme == kernels::kEvenOdd ? "even_odd" : "horner"; }
+const char* to_string_scheme(int scheme) {
+  return scheme == kernels::kEstrin ? "estrin" : scheme == kernels::kEvenOdd ? "even_odd" : "horner";
+}
 
 const char* to_string(Region r) {
   switch (r) {
@@ -111,7 +118,9 @@ const char* to_string(Region r) {
 Cost cost_of(const BackwardModel& model) {
   Cost cost;
   constexpr int kNoTable = 0;  // the counting lookup does not look at it
-  cost.depth = kernels::evaluate_backward(CountingOps{cost, model.kRows == 1}, model, kNoTable, Chain{}, Chain{}).depth;
+  cost.depth =
+      kernels::evaluate_backward(CountingOps{cost, model.kRows == 1}, model, kNoTable, Chain{}, Chain{})
+          .depth;
   const int words = model.words() - (model.kCentred ? 0 : 1);
   cost.table_bytes = model.kRows == 1 ? 0 : static_cast<int>(sizeof(float)) * model.kRows * words;
   return cost;
@@ -120,22 +129,27 @@ Cost cost_of(const BackwardModel& model) {
 Cost cost_of_direct(bool masked) { return masked ? direct_cost<true>() : direct_cost<false>(); }
 
 float deployed_coordinate(const BackwardModel& model, float y, bool m) {
-  return kernels::evaluate_coordinate(kernels::FloatOps{}, model, kernels::FloatOps{}.at_most(y, model.kYMax), m);
+  return kernels::evaluate_coordinate(kernels::FloatOps{}, model, kernels::FloatOps{}.at_most(y, model.kYMax),
+                                      m);
 }
 
 kernels::Place<kernels::FloatOps> deployed_place(const BackwardModel& model, float y, bool m) {
   return kernels::evaluate_place(kernels::FloatOps{}, model, y, m);
 }
 
-float deployed_gradient(const BackwardModel& model, float y, bool m) { return kernels::evaluate_backward(PieceOps{}, model, model.pieces, y, m); }
+float deployed_gradient(const BackwardModel& model, float y, bool m) {
+  return kernels::evaluate_backward(PieceOps{}, model, model.pieces, y, m);
+}
 
 float TableModel::at(std::uint32_t code, bool m) const {
   const int shift = shape_of(format).sign_bit();
   const bool negative = (code >> shift & 1U) != 0, is_left = kMasked && !m;
   const Segment& s = is_left ? left : negative ? lower : upper;
   const int magnitude = is_left && !negative ? 0 : static_cast<int>(code & ((1U << shift) - 1));
-  const std::uint16_t bits = entries[static_cast<size_t>(s.base + std::clamp(magnitude, s.first, s.last) - s.first)];
-  return entry_format == Format::f16 ? kernels::widen(kernels::F16{bits}) : kernels::widen(kernels::BF16{bits});
+  const std::uint16_t bits =
+      entries[static_cast<size_t>(s.base + std::clamp(magnitude, s.first, s.last) - s.first)];
+  return entry_format == Format::f16 ? kernels::widen(kernels::F16{bits})
+                                     : kernels::widen(kernels::BF16{bits});
 }
 
 }  // namespace outgrad::approx

@@ -1,4 +1,5 @@
-/// The numbers a fit deploys, in the shape that kernels/eval.h evaluates and that the emitted header will have.
+/// The numbers a fit deploys, in the shape that kernels/eval.h evaluates and that the emitted header will
+/// have.
 #pragma once
 
 #include "approx/function/format.h"
@@ -14,10 +15,12 @@
 
 namespace outgrad::approx {
 
-/// The worst inputs found for bounds over y, by what the certificate calls the bound: K, B, AB, ulp, T, O, R. Those for A are in the rows.
+/// The worst inputs found for bounds over y, by what the certificate calls the bound: K, B, AB, ulp, T, O, R.
+/// Those for A are in the rows.
 using FoundInputs = std::map<std::string, Found>;
 
-/// Constants and rows of a backward fit; the members have the names of the generated header, so that the one evaluator takes either.
+/// Constants and rows of a backward fit; the members have the names of the generated header, so that the one
+/// evaluator takes either.
 struct BackwardModel {
   Format format = Format::f32;
   int kDegree = 0;
@@ -27,9 +30,9 @@ struct BackwardModel {
   bool kExactLimits = true;  ///< g is exactly its limit at both ends of the range of y
   bool kMasked = true;
   float kYHi = 0, kYLo = 0, kTMin = 0;
-  float kSMin = 0;           ///< masked: least s, without a left segment
-  float kYMin = 0;           ///< not masked: least y
-  float kYMax = 0;           ///< g has its limit from here on
+  float kSMin = 0;  ///< masked: least s, without a left segment
+  float kYMin = 0;  ///< not masked: least y
+  float kYMax = 0;  ///< g has its limit from here on
   bool kHasBreaks = false;
   std::vector<float> breaks;
   float kIndexScale = 0, kIndexBias = 0;
@@ -38,10 +41,10 @@ struct BackwardModel {
   int kLeftBits = 1, kLeftRow = 0, kLeftKnee = 0, kLeftBase = 0;
   bool kHasRight = false, kRightBoth = false;
   float kRightS = 0;
-  bool kTwoWord = false;     ///< c0 has a low part, the row's last word
+  bool kTwoWord = false;  ///< c0 has a low part, the row's last word
   double kA = 0, kK = 0, kB = 0;
-  double kAB = 0;            ///< f32 but in the class rel: sup over the rows of A + B
-  double kUlp = 0;           ///< f32, class ulp: A + B in ulp of g wherever |g| >= kUlpFrom
+  double kAB = 0;  ///< f32 but in the class rel: sup over the rows of A + B
+  double kUlp = 0;  ///< f32, class ulp: A + B in ulp of g wherever |g| >= kUlpFrom
   double kT = 0, kO = 0, kR = 0;  ///< 16-bit formats, by enumeration
   FoundInputs found;
   std::vector<Piece> pieces;  ///< one a row, ascending by row
@@ -56,8 +59,9 @@ inline constexpr double kUlpFrom = 0x1p-6;
 
 const char* to_string_scheme(int scheme);
 
-/// What a fit costs, counted by running the evaluator on a scalar that counts. `arithmetic` is fma + add + mul from y to g; square roots,
-/// selects and comparisons, integer operations of the row index, and table loads are counted beside it.
+/// What a fit costs, counted by running the evaluator on a scalar that counts. `arithmetic` is fma + add +
+/// mul from y to g; square roots, selects and comparisons, integer operations of the row index, and table
+/// loads are counted beside it.
 struct Cost {
   int arithmetic = 0, roots = 0, selects = 0, integer = 0, loads = 0;
   int depth = 0;  ///< the most of all these that stand one behind the other from y to g
@@ -89,7 +93,8 @@ struct ForwardModel {
   std::vector<Piece> core, tail;
 };
 
-/// Constants and rows of a forward fit for one 16-bit format, which rounds f(x) correctly for every x of it: y = x p, p about f(x)/x.
+/// Constants and rows of a forward fit for one 16-bit format, which rounds f(x) correctly for every x of it:
+/// y = x p, p about f(x)/x.
 struct RoundedForwardModel {
   static constexpr int kDegree = 4, kWords = 4;
   Format format = Format::bf16;
@@ -97,14 +102,15 @@ struct RoundedForwardModel {
   int kRows = 0, kCoreFirst = 0, kCoreRows = 0, kQuarticShift = 0;
   float kIndexScale = 0, kIndexBias = 0;
   double kA = 0, kCoreA = 0;
-  std::vector<Piece> pieces;  ///< one a row, ascending by row; c_4 is the one that the low bits of c_3 stand for
+  /// one a row, ascending by row; c_4 is the one that the low bits of c_3 stand for
+  std::vector<Piece> pieces;
 };
 
 /// Codes for f'(x): members as in the emitted header.
 struct CodeModel {
   float kLo = 0, kHi = 0;
   double kG = 0;
-  std::array<double, 8> kT{};         ///< exact codes of 1 to 8 bits
+  std::array<double, 8> kT{};  ///< exact codes of 1 to 8 bits
   std::array<double, 2> kDithered{};  ///< dithered ones of 2 and 3
   double kBias = 0;
 };
@@ -112,7 +118,7 @@ struct CodeModel {
 /// y in 8 bits at a scale, with 0 to 2 bits beside it: members as in the emitted header.
 struct Fp8Model {
   std::string code;  ///< the code header whose range of f' the table is made with
-  std::string fit;   ///< the f32 fit that it is made with, and whose g is told apart
+  std::string fit;  ///< the f32 fit that it is made with, and whose g is told apart
   float kLeastAt = 0, kGreatestAt = 0;
   double kG = 0, kRoom = 0;
   /// The scales of a format whose T is claimed: the largest number over them is from 1 to 2^12, 2^26, and 8.
@@ -121,12 +127,14 @@ struct Fp8Model {
     std::array<double, 3> kT{};  ///< of 0, 1 and 2 bits
   };
   /// Of the 4-bit formats: m of a block (kernels/fp4.h) whose largest |y| is below 1.
-  Scales mxfp4{8, std::numeric_limits<float>::max(), {}}, nvfp4{5.625f, std::numeric_limits<float>::max(), {}};
+  Scales mxfp4{8, std::numeric_limits<float>::max(), {}},
+      nvfp4{5.625f, std::numeric_limits<float>::max(), {}};
   std::array<double, 3> kSignT{};  ///< of every format with a -0, at any scale
   Scales e4m3{0x1.cp-4f, 0x1.cp8f, {}}, e5m2{0x1.cp-11f, 0x1.cp15f, {}}, int8{127.0f / 8, 127.0f, {}};
 };
 
-/// A direct table; members as in the emitted header. Segments: m = 1 and y's sign clear (upper), m = 1 and set (lower), m = 0 (left).
+/// A direct table; members as in the emitted header. Segments: m = 1 and y's sign clear (upper), m = 1 and
+/// set (lower), m = 0 (left).
 struct TableModel {
   Format format = Format::bf16, entry_format = Format::f16;
   bool kMasked = true;
@@ -138,8 +146,8 @@ struct TableModel {
   double kT = 0, kO = 0, kR = 0;
   FoundInputs found;
 
-  /// As kernels/direct.h: sign and magnitude (2), the segment's three constants selected by the sign (3) and by the branch (3), the left
-  /// segment's end by the sign again (1), clamp and addition (3).
+  /// As kernels/direct.h: sign and magnitude (2), the segment's three constants selected by the sign (3) and
+  /// by the branch (3), the left segment's end by the sign again (1), clamp and addition (3).
   [[nodiscard]] int index_operations() const { return kMasked ? 12 : 8; }
   [[nodiscard]] float at(std::uint32_t code, bool m) const;
 };

@@ -1,4 +1,5 @@
-/// One row of a coefficient table while it is fitted: where it applies, what it approximates, what is known of its error.
+/// One row of a coefficient table while it is fitted: where it applies, what it approximates, what is known
+/// of its error.
 #pragma once
 
 #include "approx/function/composite.h"
@@ -13,56 +14,59 @@ namespace outgrad::approx {
 enum class Target {
   gradient,           ///< g, absolute error
   gradient_relative,  ///< g, relative error; where g vanishes, at s = 0, the row is centred there and c0 is 0
-  value_relative,     ///< f / scale, relative error
-  ratio_relative,     ///< f / x, relative error
+  value_relative,  ///< f / scale, relative error
+  ratio_relative,  ///< f / x, relative error
 };
 
 /// Where the deployed sequence decides that a row is asked for.
 enum class Region {
-  core,   ///< by cells or break points of the index coordinate (s, or y without a mask)
+  core,  ///< by cells or break points of the index coordinate (s, or y without a mask)
   right,  ///< the same rows, from kRightS on evaluated in y
   right_mirrored,  ///< likewise from -kRightS downwards, where kRightBoth
-  left,   ///< by the exponent of y
+  left,  ///< by the exponent of y
 };
 
 const char* to_string(Region r);
 
 struct Piece {
-  int row = 0;                ///< place in the table
+  int row = 0;  ///< place in the table
   Region region = Region::core;
   Coordinate coordinate = Coordinate::identity;
   Target target = Target::gradient;
-  Real x_lo, x_hi;            ///< arguments the row can be asked for; the fit and the certificate cover all of them
+  /// arguments the row can be asked for; the fit and the certificate cover all of them
+  Real x_lo, x_hi;
   double v_lo = 0, v_hi = 0;  ///< the same range in the piece's coordinate, rounded outward
-  bool left_tail = false;     ///< also every x < x_lo, by the activation's tail bound
-  bool right_tail = false;    ///< also every x > x_hi
+  bool left_tail = false;  ///< also every x < x_lo, by the activation's tail bound
+  bool right_tail = false;  ///< also every x > x_hi
   double nominal_centre = 0;  ///< the centre is searched for next to it, unless `anchor` pins it
-  bool centre_is_0 = false;   ///< the fit is not centred
+  bool centre_is_0 = false;  ///< the fit is not centred
   struct Anchor {
     float centre, c0;
   };
   std::optional<Anchor> anchor;  ///< exact value at the centre
-  double allowed = 0;            ///< error that the row may have
-  bool two_word = false;         ///< c_0 has a low part, so that only the others lose to rounding
-  bool constant = false;         ///< the anchor's value everywhere, which is exact: nothing to fit
-  double scale = 1;              ///< power of two; the polynomial approximates f/scale
+  double allowed = 0;  ///< error that the row may have
+  bool two_word = false;  ///< c_0 has a low part, so that only the others lose to rounding
+  bool constant = false;  ///< the anchor's value everywhere, which is exact: nothing to fit
+  double scale = 1;  ///< power of two; the polynomial approximates f/scale
 
   // results
-  double real_centre = 0;      ///< centre of `real`
-  std::vector<Real> real;      ///< the best real coefficients found, before rounding
-  int degree = 0;              ///< of the row; leading coefficients above it are 0
-  bool storage_aware = false;  ///< fitted to storage intervals, not to g: lower_bound and minimax, if any, are of its degree and not of it
+  double real_centre = 0;  ///< centre of `real`
+  std::vector<Real> real;  ///< the best real coefficients found, before rounding
+  int degree = 0;  ///< of the row; leading coefficients above it are 0
+  /// fitted to storage intervals, not to g: lower_bound and minimax, if any, are of its degree and not of it
+  bool storage_aware = false;
   float centre = 0;
-  std::vector<float> c;     ///< c_0 ... c_degree
-  float c0_low = 0;         ///< of a two-word row
-  double lower_bound = 0;   ///< de la Vallee-Poussin: no real coefficients of this degree do better
-  double minimax = 0;       ///< error of the best real coefficients found, on the samples
+  std::vector<float> c;  ///< c_0 ... c_degree
+  float c0_low = 0;  ///< of a two-word row
+  double lower_bound = 0;  ///< de la Vallee-Poussin: no real coefficients of this degree do better
+  double minimax = 0;  ///< error of the best real coefficients found, on the samples
   double minimax_certified = 0;  ///< proven bound of the error of `real`
-  double observed = 0;      ///< error of the rounded coefficients, max over the samples
-  Found found;              ///< the same over the samples that the deployed sequence asks the row for: a piece is a little wider
-  double certified = 0;     ///< proven bound of the same over the piece (A)
-  double ulp = 0;           ///< of a two-word row: proven bound of A + B in ulp of g, where |g| >= kUlpFrom
-  double evaluation = 0;    ///< proven bound on the rounding of the deployed sequence (B)
+  double observed = 0;  ///< error of the rounded coefficients, max over the samples
+  /// the same over the samples that the deployed sequence asks the row for: a piece is a little wider
+  Found found;
+  double certified = 0;  ///< proven bound of the same over the piece (A)
+  double ulp = 0;  ///< of a two-word row: proven bound of A + B in ulp of g, where |g| >= kUlpFrom
+  double evaluation = 0;  ///< proven bound on the rounding of the deployed sequence (B)
 };
 
 }  // namespace outgrad::approx

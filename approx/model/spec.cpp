@@ -28,7 +28,8 @@ std::string brief(const std::string& text) {
 /// One JSON object of the spec; says where a value is wrong and refuses keys it was not asked for.
 class Reader {
  public:
-  Reader(const nlohmann::json& object, std::string path, std::string place) : object_(object), path_(std::move(path)), place_(std::move(place)) {
+  Reader(const nlohmann::json& object, std::string path, std::string place)
+      : object_(object), path_(std::move(path)), place_(std::move(place)) {
     if (!object_.is_object()) fail("", "must be an object");
   }
   [[noreturn]] void fail(const std::string& key, const std::string& why) const {
@@ -72,7 +73,9 @@ class Reader {
     if (!std::regex_match(s, match, form)) fail(key, "'" + s + "' is not of the form 2^-N");
     return std::exp2(std::stod(match[1]));
   }
-  Reader object(const std::string& key) { return {at(key), path_, place_.empty() ? key : place_ + "." + key}; }
+  Reader object(const std::string& key) {
+    return {at(key), path_, place_.empty() ? key : place_ + "." + key};
+  }
   [[nodiscard]] bool has(const std::string& key) const { return object_.contains(key); }
   void finish() const {
     for (const auto& item : object_.items()) {
@@ -106,15 +109,19 @@ struct Accuracy {
 };
 
 Accuracy parse_accuracy(const Reader& r, const std::string& key, const std::string& text) {
-  static const std::regex power("(abs|rel):2\\^(-[0-9]{1,2}(\\.[0-9]{1,3})?)"), ratio("(ulp|stored):([0-9]{1,2}(\\.[0-9]{1,4})?)");
+  static const std::regex power("(abs|rel):2\\^(-[0-9]{1,2}(\\.[0-9]{1,3})?)"),
+      ratio("(ulp|stored):([0-9]{1,2}(\\.[0-9]{1,4})?)");
   std::smatch match;
   if (text == "oracle") return {AccuracyClass::oracle, 0};
   if (text == "rounded") return {AccuracyClass::rounded, 0};
-  if (std::regex_match(text, match, power)) return {match[1] == "abs" ? AccuracyClass::absolute : AccuracyClass::relative, std::exp2(std::stod(match[2]))};
+  if (std::regex_match(text, match, power))
+    return {match[1] == "abs" ? AccuracyClass::absolute : AccuracyClass::relative,
+            std::exp2(std::stod(match[2]))};
   if (std::regex_match(text, match, ratio)) {
     const double bound = std::stod(match[2]);
     const bool ulp = match[1] == "ulp";
-    if (bound < (ulp ? 0.25 : 1.0001)) r.fail(key, "'" + text + "' is out of reach of any function of the stored y");
+    if (bound < (ulp ? 0.25 : 1.0001))
+      r.fail(key, "'" + text + "' is out of reach of any function of the stored y");
     return {ulp ? AccuracyClass::ulp : AccuracyClass::stored, bound};
   }
   r.fail(key, "'" + text + "' is none of abs:2^-N, rel:2^-N, ulp:N, stored:RATIO, oracle, rounded");
@@ -132,9 +139,11 @@ int parse_scheme(Reader& r, const std::string& key) {
 LeftSegment parse_left_segment(Reader& r) {
   Reader left = r.object("left_segment");
   // 2^-149 is the least number of fp32.
-  LeftSegment segment{left.integer("edge_log2", -20, 6), left.integer("half_octaves", 0, 8), left.integer("merge_log2", -149, 5)};
+  LeftSegment segment{left.integer("edge_log2", -20, 6), left.integer("half_octaves", 0, 8),
+                      left.integer("merge_log2", -149, 5)};
   if (left.has("octave_bits")) segment.octave_bits = left.integer("octave_bits", 1, 4);
-  if (segment.merge_log2 > segment.edge_log2 - segment.half_octaves) left.fail("merge_log2", "lies above the undivided octaves");
+  if (segment.merge_log2 > segment.edge_log2 - segment.half_octaves)
+    left.fail("merge_log2", "lies above the undivided octaves");
   left.finish();
   return segment;
 }
@@ -149,24 +158,31 @@ BackwardSpec parse_backward(Reader& r, const Accuracy& accuracy) {
     r.fail("target", "counts the values of a 16- or 8-bit format; the format is f32");
   }
   if (b.accuracy == AccuracyClass::oracle) {
-    if (carries_branch(b.format)) r.fail("format", "a parity format has no direct table, whose entries are found by y and a mask");
-    if (b.format == Format::mxfp8) r.fail("format", "mxfp8 has no direct table: what a code stands for depends on the scale of its block");
+    if (carries_branch(b.format))
+      r.fail("format", "a parity format has no direct table, whose entries are found by y and a mask");
+    if (b.format == Format::mxfp8)
+      r.fail("format", "mxfp8 has no direct table: what a code stands for depends on the scale of its block");
     if (r.has("entries")) b.entries = parse_format(r, "entries");
     if (b.entries != Format::f16 && b.entries != Format::bf16) r.fail("entries", "must be f16 or bf16");
     return b;
   }
-  if (b.format == Format::e4m3 || b.format == Format::e5m2) r.fail("format", "8-bit formats have direct tables only (target oracle)");
+  if (b.format == Format::e4m3 || b.format == Format::e5m2)
+    r.fail("format", "8-bit formats have direct tables only (target oracle)");
   const bool finds_layout = !r.has("cells") && !r.has("split");
   if (finds_layout && b.accuracy != AccuracyClass::absolute)
-    r.fail("cells", "is missing (a layout is found for targets abs:2^-N alone): \"degree\": 3, \"cells\": 16 is a start");
+    r.fail(
+        "cells",
+        "is missing (a layout is found for targets abs:2^-N alone): \"degree\": 3, \"cells\": 16 is a start");
   if (!finds_layout || r.has("degree")) b.degree = r.integer("degree", 1, 12);
   b.scheme = parse_scheme(r, "scheme");
   b.centred = !r.has("centred") || r.boolean("centred");
   const bool in_ulps = b.accuracy == AccuracyClass::ulp && !small_format;
-  const bool storage_aware = b.accuracy == AccuracyClass::stored || (b.accuracy == AccuracyClass::ulp && small_format);
+  const bool storage_aware =
+      b.accuracy == AccuracyClass::stored || (b.accuracy == AccuracyClass::ulp && small_format);
   b.anchored = !storage_aware;
   if (in_ulps && accuracy.bound <= 0.5) r.fail("target", "the last rounding alone may cost half an ulp");
-  if (in_ulps && (b.scheme != kernels::kHorner || !b.centred)) r.fail("scheme", "a target in ulp of f32 takes centred rows by horner");
+  if (in_ulps && (b.scheme != kernels::kHorner || !b.centred))
+    r.fail("scheme", "a target in ulp of f32 takes centred rows by horner");
   if (r.has("split")) {
     const std::string split = r.text("split");
     if (split != "levelled") r.fail("split", "'" + split + "' is unknown; known: levelled (or give cells)");
@@ -177,9 +193,11 @@ BackwardSpec parse_backward(Reader& r, const Accuracy& accuracy) {
   } else {
     for (const char* key : {"left_segment", "right_from", "both_sides", "centred"}) {
       if (!r.has(key)) continue;
-      const int left_rows = r.has("left_segment") ? parse_left_segment(r).rows() : 0, all_rows = left_rows > 12 ? 2 * 16 : 16;
-      r.fail("cells",
-             fmt::format("is missing beside {}: give \"degree\": 3, \"cells\": {}, or leave {} out, and the layout is found", key, all_rows - left_rows, key));
+      const int left_rows = r.has("left_segment") ? parse_left_segment(r).rows() : 0,
+                all_rows = left_rows > 12 ? 2 * 16 : 16;
+      r.fail("cells", fmt::format("is missing beside {}: give \"degree\": 3, \"cells\": {}, or leave {} out, "
+                                  "and the layout is found",
+                                  key, all_rows - left_rows, key));
     }
   }
   if (r.has("y_max")) b.y_max = static_cast<float>(r.number("y_max", 0.01, 1e6));
@@ -196,13 +214,16 @@ BackwardSpec parse_backward(Reader& r, const Accuracy& accuracy) {
     if (b.both_sides && !b.left) r.fail("both_sides", "needs a left_segment, where m = 0 ends");
   }
   // A cell's index is taken modulo the number of rows.
-  if (b.split == Split::uniform && (!power_of_two_rows(rows) || rows > kMostRows) && (b.cells > 1 || b.left)) {
-    r.fail("cells", fmt::format("cells and rows of the left segment add up to {}, not to a power of two up to {}", rows, kMostRows));
+  if (b.split == Split::uniform && (!power_of_two_rows(rows) || rows > kMostRows) &&
+      (b.cells > 1 || b.left)) {
+    r.fail("cells",
+           fmt::format("cells and rows of the left segment add up to {}, not to a power of two up to {}",
+                       rows, kMostRows));
   }
   if (r.has("storage")) {
     Reader storage = r.object("storage");
-    b.storage = {storage_aware ? accuracy.bound : storage.number("ratio", 1.0001, 10), storage.power_of_two("regret"),
-                 storage.has("programme") && storage.boolean("programme")};
+    b.storage = {storage_aware ? accuracy.bound : storage.number("ratio", 1.0001, 10),
+                 storage.power_of_two("regret"), storage.has("programme") && storage.boolean("programme")};
     if (b.storage.programme && (b.accuracy != AccuracyClass::absolute || b.format == Format::f32)) {
       storage.fail("programme", "is for a 16-bit format with an abs target");
     }
@@ -224,11 +245,13 @@ Cells parse_cells(Reader r) {
 RoundedForwardSpec parse_rounded(Reader& r) {
   RoundedForwardSpec s{};
   s.format = parse_format(r, "format");
-  if (s.format != Format::f16 && s.format != Format::bf16) r.fail("format", "must be f16 or bf16: every x of the format is tried");
+  if (s.format != Format::f16 && s.format != Format::bf16)
+    r.fail("format", "must be f16 or bf16: every x of the format is tried");
   s.cells_per_unit = r.integer("cells_per_unit", 1, 64);
   s.rows = r.integer("rows", 1, kMostRows);
   s.core_rows = r.integer("core_rows", 1, s.rows);
-  for (const auto& [key, rows] : {std::pair{"cells_per_unit", s.cells_per_unit}, {"rows", s.rows}, {"core_rows", s.core_rows}}) {
+  for (const auto& [key, rows] :
+       {std::pair{"cells_per_unit", s.cells_per_unit}, {"rows", s.rows}, {"core_rows", s.core_rows}}) {
     if (!power_of_two_rows(rows)) r.fail(key, "must be a power of two");
   }
   s.quartic_shift = r.integer("quartic_shift", 16, 20);
@@ -241,7 +264,8 @@ RoundedForwardSpec parse_rounded(Reader& r) {
 Spec parse_spec(const std::string& text, const std::string& path) {
   const nlohmann::json document = kernels::parse_json(text, path);
   Reader r(document, path, "");
-  if (const std::string schema = r.text("schema"); schema != "outgrad.spec/2") r.fail("schema", "'" + schema + "' is unknown; known: outgrad.spec/2");
+  if (const std::string schema = r.text("schema"); schema != "outgrad.spec/2")
+    r.fail("schema", "'" + schema + "' is unknown; known: outgrad.spec/2");
   Spec spec;
   spec.name = r.text("name");
   Parameters parameters;
@@ -256,7 +280,8 @@ Spec parse_spec(const std::string& text, const std::string& path) {
   if (named == r.has("expression")) r.fail("activation", "give either it or an expression");
   const std::string key = named ? "activation" : "expression", definition = r.text(key);
   try {
-    spec.activation = named ? find_activation(definition, parameters) : activation_from_expression(definition);
+    spec.activation =
+        named ? find_activation(definition, parameters) : activation_from_expression(definition);
   } catch (const SpecError& error) {
     r.fail(key, error.what());
   }
@@ -276,10 +301,12 @@ Spec parse_spec(const std::string& text, const std::string& path) {
       spec.forward = ForwardSpec{parse_cells(r.object("core")), parse_cells(r.object("tail"))};
     }
   } else if (kind == "code") {
-    if (accuracy.kind != AccuracyClass::absolute) r.fail("target", "must be abs:2^-N, how near to f' the coded g is");
+    if (accuracy.kind != AccuracyClass::absolute)
+      r.fail("target", "must be abs:2^-N, how near to f' the coded g is");
     spec.code = true;
   } else if (kind == "fp8") {
-    if (accuracy.kind != AccuracyClass::absolute) r.fail("target", "must be abs:2^-N, what the fit and its rounding may add");
+    if (accuracy.kind != AccuracyClass::absolute)
+      r.fail("target", "must be abs:2^-N, what the fit and its rounding may add");
     spec.fp8 = Fp8Spec{r.text("code"), r.text("fit")};
   } else {
     r.fail("kind", "'" + kind + "' is unknown; known: backward, forward, code, fp8");

@@ -8,33 +8,38 @@
 
 namespace outgrad::approx {
 
-/// Left segment, in y: |y| < 2^edge_log2 in octaves, each cut into 2^(octave_bits - 1) rows, the `half_octaves` topmost into twice as many;
-/// everything below 2^merge_log2 in one row.
+/// Left segment, in y: |y| < 2^edge_log2 in octaves, each cut into 2^(octave_bits - 1) rows, the
+/// `half_octaves` topmost into twice as many; everything below 2^merge_log2 in one row.
 struct LeftSegment {
   int edge_log2, half_octaves, merge_log2, octave_bits = 1;
-  [[nodiscard]] int rows() const { return 1 + ((edge_log2 - merge_log2 + half_octaves) << (octave_bits - 1)); }
+  [[nodiscard]] int rows() const {
+    return 1 + ((edge_log2 - merge_log2 + half_octaves) << (octave_bits - 1));
+  }
 };
 
 enum class Split {
   uniform,   ///< cells of equal width in s (or y), found by one fused step
-  levelled,  ///< as few rows as the degree and target allow, with levelled errors, found by comparing with break points
+  /// as few rows as the degree and target allow, with levelled errors, found by comparing with break points
+  levelled,
 };
 
 /// What an accuracy class bounds.
 enum class AccuracyClass {
   absolute,  ///< "abs:2^-26": A
-  stored,    ///< "stored:1.05": T <= 1.05 O, by the storage intervals
-  ulp,       ///< "ulp:1": every |g - middle| <= 1 ulp of the format at the middle, tails included; f32: A + B in ulp of g >= kUlpFrom
+  stored,  ///< "stored:1.05": T <= 1.05 O, by the storage intervals
+  ulp,  ///< "ulp:1": every |g - middle| <= 1 ulp of the format at the middle, tails included; f32: A + B in ulp of g >= kUlpFrom
   relative,  ///< "rel:2^-10": |p/g - 1|
-  oracle,    ///< "oracle": a direct table of the middles
-  rounded,   ///< "rounded", of a forward: y is the correctly rounded f(x) for every x of the format
+  oracle,  ///< "oracle": a direct table of the middles
+  rounded,  ///< "rounded", of a forward: y is the correctly rounded f(x) for every x of the format
 };
 
-/// What the constants are chosen for. Both count alike: the largest of (T/O - 1)/(ratio - 1) and R/regret is minimised.
+/// What the constants are chosen for. Both count alike: the largest of (T/O - 1)/(ratio - 1) and R/regret is
+/// minimised.
 struct StorageGoal {
-  double ratio;    ///< of the total error T to the oracle O
-  double regret;   ///< distance R to the middle of the interval of true gradients
-  bool programme;  ///< the rows next to s = 0 are fitted to those intervals, inside the tube |p - g| <= A that the target names
+  double ratio;  ///< of the total error T to the oracle O
+  double regret;  ///< distance R to the middle of the interval of true gradients
+  /// the rows next to s = 0 are fitted to those intervals, inside the tube |p - g| <= A that the target names
+  bool programme;
 };
 
 struct BackwardSpec {
@@ -46,12 +51,14 @@ struct BackwardSpec {
   bool centred = true;
   bool anchored = true;  ///< g is exactly its limit at the ends
   Split split = Split::uniform;
-  int cells = 0;         ///< uniform cells in s (or y); 0 of a uniform split: the layout is to be found, and the degree too where it is 0
-  std::optional<float> y_max;        ///< where g has its limit; chosen from the target if absent
-  std::optional<float> s_min;        ///< clamp at the left end of s; the deployed s of y = -0 if absent
+  /// uniform cells in s (or y); 0 of a uniform split: the layout is to be found, and the degree too where it
+  /// is 0
+  int cells = 0;
+  std::optional<float> y_max;  ///< where g has its limit; chosen from the target if absent
+  std::optional<float> s_min;  ///< clamp at the left end of s; the deployed s of y = -0 if absent
   std::optional<LeftSegment> left;
   std::optional<double> right_from;  ///< s from which rows are polynomials in y
-  bool both_sides = false;           ///< and from -right_from downwards
+  bool both_sides = false;  ///< and from -right_from downwards
   StorageGoal storage{};
 };
 
@@ -67,25 +74,27 @@ struct RoundedForwardSpec {
   Format format;
   int cells_per_unit, rows, core_rows;
   int quartic_shift;  ///< by how many bits c_3 is shifted up to give c_4
-  float x_max;        ///< p is 1 over the cell that ends here, and beyond
+  float x_max;  ///< p is 1 over the cell that ends here, and beyond
 };
 
 struct Fp8Spec {
   std::string code;  ///< name of the code header whose range of f' is used
-  std::string fit;   ///< name of the f32 fit whose g is told apart
+  std::string fit;  ///< name of the f32 fit whose g is told apart
 };
 
 struct Spec {
   std::string name;
   Activation activation;
   std::string accuracy;  ///< class and bound as written, "abs:2^-26"
-  double target;  ///< the bound of the class: of A (of a code: of its g; of 8-bit y: what its parts may exceed), of the relative error, in ulp, or T/O
+  /// the bound of the class: of A (of a code: of its g; of 8-bit y: what its parts may exceed), of the
+  /// relative error, in ulp, or T/O
+  double target;
   std::optional<BackwardSpec> backward;
   std::optional<ForwardSpec> forward;
   std::optional<RoundedForwardSpec> rounded;
   bool code = false;  ///< codes of f'
   std::optional<Fp8Spec> fp8;
-  std::string text;    ///< the file as read
+  std::string text;  ///< the file as read
   std::string sha256;  ///< of the text
 };
 

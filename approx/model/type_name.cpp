@@ -28,11 +28,14 @@ std::string refusal_of_name(const std::string& name, bool own) {
   static const std::regex words("[a-z][a-z0-9]*(_[a-z0-9]+)*"), capitals("[A-Z][0-9]*[A-Z][A-Z0-9]*");
   constexpr size_t kLongest = 64;
   if (name.size() > kLongest || !std::regex_match(name, words)) {
-    return "must be words of lower-case letters and digits, joined by single underscores, of up to 64 characters; the first is a letter";
+    return "must be words of lower-case letters and digits, joined by single underscores, of up to 64 "
+           "characters; the first is a letter";
   }
   const std::string type = type_name(name);
-  if (type == "Table" || type == "Entries") return fmt::format("'{}' gives the type {}, which every header uses", name, type);
-  if (std::regex_match(type, capitals)) return fmt::format("'{}' gives the type {}, in capitals as macros are", name, type);
+  if (type == "Table" || type == "Entries")
+    return fmt::format("'{}' gives the type {}, which every header uses", name, type);
+  if (std::regex_match(type, capitals))
+    return fmt::format("'{}' gives the type {}, in capitals as macros are", name, type);
   if (!own) return "";
   for (const std::string& activation : activation_names()) {
     static const std::regex rest("(F32|F16|Bf16|E4m3|E5m2|Mxfp8|Code|Fp8|Forward)([A-Z].*)?");

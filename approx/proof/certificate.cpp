@@ -13,11 +13,14 @@
 namespace outgrad::approx {
 namespace {
 
-/// Terms of a Taylor model. At 10 a piece needs about 50 subintervals; fewer terms need more of them, more terms cost as much again.
+/// Terms of a Taylor model. At 10 a piece needs about 50 subintervals; fewer terms need more of them, more
+/// terms cost as much again.
 constexpr slong kTerms = 10;
-/// Relative excess of the certified over the observed maximum: the contract is 1%; the samples miss up to 0.1% of the maximum.
+/// Relative excess of the certified over the observed maximum: the contract is 1%; the samples miss up to
+/// 0.1% of the maximum.
 constexpr double kExcess = 1.008;
-/// A point closer than this to a removable singularity is moved away by twice as much before the quotient is expanded there.
+/// A point closer than this to a removable singularity is moved away by twice as much before the quotient is
+/// expanded there.
 constexpr double kGuard = 0x1p-15;
 
 /// Maximum of bounds. std::max would drop a NaN, the magnitude of a ball that could not decide.
@@ -40,27 +43,34 @@ Polynomial rounded_of(const Piece& piece) {
 }
 
 /// E(X + t).
-Series error_series(const Composite& composite, const Piece& piece, const Polynomial& polynomial, const Ball& x, slong length) {
+Series error_series(const Composite& composite, const Piece& piece, const Polynomial& polynomial,
+                    const Ball& x, slong length) {
   // A common zero of both sides, at the anchor with c0 = 0, is divided out: f(0) = 0 and g(s = 0) = 0.
-  const bool at_zero = piece.target != Target::gradient && piece.anchor && piece.anchor->c0 == 0 && piece.anchor->centre == 0;
-  const Series u = composite.coordinate(piece.coordinate, x, length) - Series::constant(polynomial.centre, length);
+  const bool at_zero =
+      piece.target != Target::gradient && piece.anchor && piece.anchor->c0 == 0 && piece.anchor->centre == 0;
+  const Series u =
+      composite.coordinate(piece.coordinate, x, length) - Series::constant(polynomial.centre, length);
   Series p = Series::constant(polynomial.c.back(), length);
-  for (size_t k = polynomial.c.size() - 1; k-- > (at_zero ? 1U : 0U);) p = p * u + Series::constant(polynomial.c[k], length);
+  for (size_t k = polynomial.c.size() - 1; k-- > (at_zero ? 1U : 0U);)
+    p = p * u + Series::constant(polynomial.c[k], length);
   if (piece.target == Target::gradient) return p - composite.gradient(x, length);
   if (piece.target == Target::gradient_relative) {
     // f = y* + s^2, so that f' = 2 s s' and g/s = 2 s'.
     const Series two = Series::constant(Ball(2.0), length);
-    const Series g = at_zero && piece.coordinate == Coordinate::signed_root ? composite.coordinate(piece.coordinate, x, length + 1).derivative() * two
-                                                                            : composite.gradient(x, length);
+    const Series g = at_zero && piece.coordinate == Coordinate::signed_root
+                         ? composite.coordinate(piece.coordinate, x, length + 1).derivative() * two
+                         : composite.gradient(x, length);
     return p / g - Series::constant(Ball(1.0), length);
   }
-  if (piece.target == Target::ratio_relative) return p / composite.quotient(x, Ball(0.0), 1, length) - Series::constant(Ball(1.0), length);
+  if (piece.target == Target::ratio_relative)
+    return p / composite.quotient(x, Ball(0.0), 1, length) - Series::constant(Ball(1.0), length);
   const Series f = at_zero ? composite.quotient(x, Ball(0.0), 1, length) : composite.value(x, length);
   return p * Series::constant(Ball(piece.scale), length) / f - Series::constant(Ball(1.0), length);
 }
 
 /// Bound of |E| over [a, b], not yet compared with anything.
-double model_bound(const Composite& composite, const Piece& piece, const Polynomial& polynomial, double a, double b) {
+double model_bound(const Composite& composite, const Piece& piece, const Polynomial& polynomial, double a,
+                   double b) {
   double x0 = 0.5 * (a + b);
   const bool root = piece.coordinate == Coordinate::signed_root;
   const double singular = root ? composite.x_star().to_double() : 0.0;
@@ -68,7 +78,8 @@ double model_bound(const Composite& composite, const Piece& piece, const Polynom
   if ((root || at_root_of_f) && std::abs(x0 - singular) < kGuard) x0 = singular + 2 * kGuard;
   const double r = std::max(std::abs(b - x0), std::abs(x0 - a)) * kUp;
   const Series at_point = error_series(composite, piece, polynomial, Ball(x0), kTerms);
-  const Series over_all = error_series(composite, piece, polynomial, Ball::hull(Ball::hull(Ball(a), Ball(b)), Ball(x0)), kTerms + 1);
+  const Series over_all = error_series(composite, piece, polynomial,
+                                       Ball::hull(Ball::hull(Ball(a), Ball(b)), Ball(x0)), kTerms + 1);
   double bound = over_all[kTerms].magnitude();
   for (slong k = kTerms; k-- > 0;) bound = (bound * r + at_point[k].magnitude()) * kUp;
   return bound;
@@ -102,7 +113,8 @@ struct TrackingOps {
 
   [[nodiscard]] Value constant(float c) const { return {Ball(static_cast<double>(c)), 0}; }
   [[nodiscard]] Value fma(const Value& a, const Value& b, const Value& c) const {
-    const double error = a.exact.magnitude() * b.error + b.exact.magnitude() * a.error + a.error * b.error + c.error;
+    const double error =
+        a.exact.magnitude() * b.error + b.exact.magnitude() * a.error + a.error * b.error + c.error;
     return rounded(a.exact * b.exact + c.exact, error * kUp);
   }
   [[nodiscard]] Value sub(const Value& a, const Value& b) const {
@@ -136,7 +148,9 @@ struct TrackingOps {
   }
   // The two comparisons that pick a region: y <= kLeftY, s < kRightS.
   [[nodiscard]] bool less_equal(const Value&, const Value&) const { return piece.region != Region::left; }
-  [[nodiscard]] bool less(const Value&, const Value&) const { return piece.region != Region::right && piece.region != Region::right_mirrored; }
+  [[nodiscard]] bool less(const Value&, const Value&) const {
+    return piece.region != Region::right && piece.region != Region::right_mirrored;
+  }
   [[nodiscard]] bool neither(bool p, bool q) const { return !p && !q; }
   [[nodiscard]] Row first_row() const { return piece.row; }
   [[nodiscard]] Row next_row(Row row, bool) const { return row; }
@@ -152,9 +166,11 @@ struct TrackingOps {
   static bool exact_difference(const Value& a, const Value& b) {
     const Ball &x = a.exact, &y = b.exact;
     if (arb_is_zero(y.raw())) return true;
-    const double lo = std::min(std::abs(x.lower()), std::abs(x.upper())) - a.error, hi = x.magnitude() + a.error;
+    const double lo = std::min(std::abs(x.lower()), std::abs(x.upper())) - a.error,
+                 hi = x.magnitude() + a.error;
     const bool same_sign = (x.positive() && y.positive()) || (x.negative() && y.negative());
-    return same_sign && a.error < lo && b.error == 0 && arb_is_exact(y.raw()) && 2 * lo >= y.magnitude() && hi <= 2 * y.magnitude();
+    return same_sign && a.error < lo && b.error == 0 && arb_is_exact(y.raw()) && 2 * lo >= y.magnitude() &&
+           hi <= 2 * y.magnitude();
   }
 };
 
@@ -169,12 +185,15 @@ namespace {
 
 double certify(const Composite& composite, const Piece& piece, const Polynomial& polynomial, double accept) {
   // Outward to doubles: the certificate covers a little more than the piece.
-  const double lo = std::nextafter(static_cast<double>(piece.x_lo), -INFINITY), hi = std::nextafter(static_cast<double>(piece.x_hi), INFINITY);
+  const double lo = std::nextafter(static_cast<double>(piece.x_lo), -INFINITY),
+               hi = std::nextafter(static_cast<double>(piece.x_hi), INFINITY);
   double worst = 0;
   constexpr int kStart = 16;
   int parts = 1 << 16;  // that are halved: those of a row whose bound comes to an end are some hundreds
   std::vector<std::pair<double, double>> pending;
-  for (int i = kStart; i-- > 0;) pending.emplace_back(lo + (hi - lo) * i / kStart, i + 1 == kStart ? hi : lo + (hi - lo) * (i + 1) / kStart);
+  for (int i = kStart; i-- > 0;)
+    pending.emplace_back(lo + (hi - lo) * i / kStart,
+                         i + 1 == kStart ? hi : lo + (hi - lo) * (i + 1) / kStart);
   while (!pending.empty()) {
     const auto [a, b] = pending.back();
     pending.pop_back();
@@ -185,35 +204,42 @@ double certify(const Composite& composite, const Piece& piece, const Polynomial&
     }
     const double mid = 0.5 * (a + b);
     if (--parts == 0 || !(b - a >= (hi - lo) * 0x1p-20))
-      throw kernels::SpecError(fmt::format("undecided: the bound of row {} does not come within 1% of its observed maximum {:.4g}: x in [{}, {}] gives {:.4g}",
-                                           piece.row, piece.observed, a, b, bound));
+      throw kernels::SpecError(
+          fmt::format("undecided: the bound of row {} does not come within 1% of its observed maximum "
+                      "{:.4g}: x in [{}, {}] gives {:.4g}",
+                      piece.row, piece.observed, a, b, bound));
     pending.emplace_back(mid, b);
     pending.emplace_back(a, mid);
   }
   // Between the coordinate of x and the end that the clamp leads to.
   const auto tail = [&](const Real& x, double end, double limit, const Ball& gradient_bound) {
-    const Ball u = Ball::hull(composite.coordinate(piece.coordinate, Ball(x), 1)[0], Ball(end)) - polynomial.centre;
+    const Ball u =
+        Ball::hull(composite.coordinate(piece.coordinate, Ball(x), 1)[0], Ball(end)) - polynomial.centre;
     Ball p = polynomial.c.back();
     for (size_t k = polynomial.c.size() - 1; k-- > 0;) p = p * u + polynomial.c[k];
     worst = larger_bound(worst, ((p - Ball(limit)).magnitude() + gradient_bound.magnitude()) * kUp);
   };
   const Activation& f = composite.activation();
-  // Beyond the tail's start a relative error has no meaning for stored y: they are below the least normal number, and the limit is 0.
+  // Beyond the tail's start a relative error has no meaning for stored y: they are below the least normal
+  // number, and the limit is 0.
   if (piece.left_tail && piece.target != Target::gradient_relative)
-    tail(piece.x_lo, piece.region == Region::left ? piece.v_hi : piece.v_lo, f.left_limit_gradient, f.left_gradient_tail(Ball(lo)));
+    tail(piece.x_lo, piece.region == Region::left ? piece.v_hi : piece.v_lo, f.left_limit_gradient,
+         f.left_gradient_tail(Ball(lo)));
   if (piece.right_tail) tail(piece.x_hi, piece.v_hi, f.right_limit_gradient, f.right_gradient_tail(Ball(hi)));
   return worst;
 }
 
 /// Bounds below it are not pursued: a polynomial that equals g has no larger error than its enclosure's.
 constexpr double kExact = 0x1p-60;
-/// Room for a second proof to reach the claim with its own tolerances: a bound taken at the end of a piece is the maximum to its last bits.
+/// Room for a second proof to reach the claim with its own tolerances: a bound taken at the end of a piece is
+/// the maximum to its last bits.
 constexpr double kWitnessRoom = 1 + 0x1p-12;
 
 }  // namespace
 
 double certify_approximation(const Composite& composite, const Piece& piece, double floor) {
-  return certify(composite, piece, rounded_of(piece), std::max({piece.observed * kExcess, floor, kExact})) * kWitnessRoom;
+  return certify(composite, piece, rounded_of(piece), std::max({piece.observed * kExcess, floor, kExact})) *
+         kWitnessRoom;
 }
 
 double certify_minimax(const Composite& composite, const Piece& piece) {
@@ -224,7 +250,8 @@ double certify_minimax(const Composite& composite, const Piece& piece) {
 
 namespace {
 
-/// Calls visitor(Tracked) for the value of the deployed sequence over parts of the piece that cover every y that can reach its row.
+/// Calls visitor(Tracked) for the value of the deployed sequence over parts of the piece that cover every y
+/// that can reach its row.
 template <class Visitor>
 void over_evaluations(const BackwardModel& model, const Piece& piece, Visitor&& visitor) {
   // Many rows are narrow ones.
@@ -232,19 +259,22 @@ void over_evaluations(const BackwardModel& model, const Piece& piece, Visitor&& 
   const auto visit = [&](const Ball& y, bool m) { visitor(tracked_evaluation(model, piece, y, m)); };
   if (piece.coordinate == Coordinate::identity) {
     for (int i = 0; i < kParts; ++i) {
-      const double a = piece.v_lo + (piece.v_hi - piece.v_lo) * i / kParts, b = piece.v_lo + (piece.v_hi - piece.v_lo) * (i + 1) / kParts;
+      const double a = piece.v_lo + (piece.v_hi - piece.v_lo) * i / kParts,
+                   b = piece.v_lo + (piece.v_hi - piece.v_lo) * (i + 1) / kParts;
       visit(Ball::hull(Ball(a), Ball(b)), piece.region == Region::right);
     }
     return;
   }
-  // Next to y_c every stored y by itself (fp32's grid holds the grids of the 16-bit formats), beyond it intervals of s.
+  // Next to y_c every stored y by itself (fp32's grid holds the grids of the 16-bit formats), beyond it
+  // intervals of s.
   constexpr int kPoints = 600, kBelow = 64;
   float lowest = model.kYHi, highest = model.kYHi;
   for (int j = 0; j < kBelow; ++j) lowest = std::nextafter(lowest, -INFINITY);
   for (int j = 0; j < kPoints; ++j) highest = std::nextafter(highest, INFINITY);
   const Ball y_c = Ball(static_cast<double>(model.kYHi)) + Ball(static_cast<double>(model.kYLo));
   // Intervals begin a number before the enumeration ends, so that none lies between the two.
-  const double enumerated = approx::sqrt(Ball(static_cast<double>(std::nextafter(highest, -INFINITY))) - y_c).lower();
+  const double enumerated =
+      approx::sqrt(Ball(static_cast<double>(std::nextafter(highest, -INFINITY))) - y_c).lower();
   if (!(enumerated > 0)) throw kernels::SpecError("undecided: kYLo is not small beside kYHi");
   if (piece.v_lo < enumerated && piece.v_hi > -enumerated) {
     for (float y = lowest; y <= highest; y = std::nextafter(y, INFINITY)) {
@@ -257,7 +287,8 @@ void over_evaluations(const BackwardModel& model, const Piece& piece, Visitor&& 
     visit(y_c + s * s, a > 0);
   };
   for (int i = 0; i < kParts; ++i) {
-    const double a = piece.v_lo + (piece.v_hi - piece.v_lo) * i / kParts, b = piece.v_lo + (piece.v_hi - piece.v_lo) * (i + 1) / kParts;
+    const double a = piece.v_lo + (piece.v_hi - piece.v_lo) * i / kParts,
+                 b = piece.v_lo + (piece.v_hi - piece.v_lo) * (i + 1) / kParts;
     visit_between(a, std::min(b, -enumerated));
     visit_between(std::max(a, enumerated), b);
   }
@@ -278,13 +309,17 @@ Ball exact_evaluation(const BackwardModel& model, const Piece& piece, float y, b
 }
 
 double certify_ulp(const BackwardModel& model, const Piece& piece) {
-  // With x the value before the last rounding, |x - g| <= e = A + inherited: if x and g share a binade, that rounding adds half an ulp of g
-  // at most; if not, either x is in the lower one, or RN(x) is the power of two between them, which is nearer to g than x is.
+  // With x the value before the last rounding, |x - g| <= e = A + inherited: if x and g share a binade, that
+  // rounding adds half an ulp of g at most; if not, either x is in the lower one, or RN(x) is the power of
+  // two between them, which is nearer to g than x is.
   double worst = 0;
   over_evaluations(model, piece, [&](const Tracked& p) {
-    if (p.exact.magnitude() + piece.certified < kUlpFrom) return;  // not a number is not skipped: it is undecided below
-    const double least = std::max({p.exact.lower() - piece.certified, -p.exact.upper() - piece.certified, kUlpFrom});
-    worst = larger_bound(worst, 0.5 + (piece.certified + p.inherited) * kUp / std::ldexp(1.0, std::ilogb(least) - 23));
+    // not a number is not skipped: it is undecided below
+    if (p.exact.magnitude() + piece.certified < kUlpFrom) return;
+    const double least =
+        std::max({p.exact.lower() - piece.certified, -p.exact.upper() - piece.certified, kUlpFrom});
+    worst = larger_bound(
+        worst, 0.5 + (piece.certified + p.inherited) * kUp / std::ldexp(1.0, std::ilogb(least) - 23));
   });
   constexpr double kRoom = 1 + 0x1p-12;  // of the second proof's, as for A
   return worst * kRoom;
@@ -292,23 +327,31 @@ double certify_ulp(const BackwardModel& model, const Piece& piece) {
 
 namespace {
 
-/// sup of |y* - y_c| |dg/dy| over the stored y from `last` on, dg/dy = f''/f'; with `storage` = 1 also half a spacing of y times that.
+/// sup of |y* - y_c| |dg/dy| over the stored y from `last` on, dg/dy = f''/f'; with `storage` = 1 also half a
+/// spacing of y times that.
 double certify_beyond(const Composite& composite, const BackwardModel& model, double last, double storage) {
   const Ball y_c = Ball(static_cast<double>(model.kYHi)) + Ball(static_cast<double>(model.kYLo));
   const double shift = (composite.y_star() - y_c).magnitude();
   double worst = 0;
   // s_c(y) = s(y + y* - y_c), so |g(s_c) - g(s)| <= |y* - y_c| sup |dg/dy| between the two.
   const auto change = [&](double y0, double y1, bool right) {
-    const double move = shift + storage * 0x1p-24 * std::ldexp(1.0, std::ilogb(std::max(std::abs(y0), std::abs(y1))) + 1);
-    const Ball x = Ball::hull(composite.enclose_argument_of(Ball(y0 - move), right), composite.enclose_argument_of(Ball(y1 + move), right));
+    const double move =
+        shift + storage * 0x1p-24 * std::ldexp(1.0, std::ilogb(std::max(std::abs(y0), std::abs(y1))) + 1);
+    const Ball x = Ball::hull(composite.enclose_argument_of(Ball(y0 - move), right),
+                              composite.enclose_argument_of(Ball(y1 + move), right));
     const Series g = composite.gradient(x, 2);
     return move * (abs(g[1]) / abs(g[0])).magnitude() * kUp;
   };
   const double y_star = composite.y_star().to_double();
-  constexpr double kRatio = 1.09;  // 8 cells an octave: the enclosures of f''/f' stay within a third of its range
-  const double reach = composite.activation().value(composite.activation().reach);  // beyond, the tail bound speaks
-  for (double t = last - y_star; t < reach; t *= kRatio) worst = larger_bound(worst, change(y_star + t, y_star + t * kRatio, true));
-  worst = larger_bound(worst, 2 * composite.activation().right_gradient_tail(Ball(composite.activation().reach * 0.99)).magnitude());
+  // 8 cells an octave: the enclosures of f''/f' stay within a third of its range
+  constexpr double kRatio = 1.09;
+  // beyond, the tail bound speaks
+  const double reach = composite.activation().value(composite.activation().reach);
+  for (double t = last - y_star; t < reach; t *= kRatio)
+    worst = larger_bound(worst, change(y_star + t, y_star + t * kRatio, true));
+  worst = larger_bound(
+      worst,
+      2 * composite.activation().right_gradient_tail(Ball(composite.activation().reach * 0.99)).magnitude());
   // Left: to the identity coordinate, or towards 0-, where |g| itself bounds the difference.
   const bool to_edge = model.kHasLeft && storage == 0;
   const double end = to_edge ? static_cast<double>(model.kLeftY) : -8 * std::max(shift, 0x1p-60);
@@ -336,17 +379,21 @@ CoordinateBound certify_coordinate(const Composite& composite, const BackwardMod
     const Ball x = composite.enclose_argument_of(composite.y_star() + t, right);
     return composite.gradient(x, 1)[0];
   };
-  // Next to y*, each stored y: x* itself stands for the exact coordinate of a y below y*. Where a power of two is crossed, the finer grid is followed.
-  // A branch of a parity format has every second number, parted by the other's.
-  constexpr double kPoints = 256, kShare = 0.25;  // of the left branch's height: near its end an argument has no enclosure
+  // Next to y*, each stored y: x* itself stands for the exact coordinate of a y below y*. Where a power of
+  // two is crossed, the finer grid is followed. A branch of a parity format has every second number, parted
+  // by the other's.
+  // of the left branch's height: near its end an argument has no enclosure
+  constexpr double kPoints = 256, kShare = 0.25;
   const bool carries = carries_branch(model.format);
   const double y_star = composite.y_star().to_double(), below = std::floor(y_star / h) * h;
-  const double lowest = carries ? below - ulp_of(model.format, below) : below;  // the grid is coarser from a power of two on
+  // the grid is coarser from a power of two on
+  const double lowest = carries ? below - ulp_of(model.format, below) : below;
   const double end = std::min(lowest + kPoints * h, y_star + kShare * (composite.left_limit() - y_star));
   double last = lowest;
   for (double y = lowest, above = 0; y <= end; y = above) {
     above = next_number(model.format, y);
-    if (!(Ball(carries ? above : 0.5 * (y + above)) - composite.y_star()).positive()) continue;  // no f(x) rounds to it, but y* may
+    // no f(x) rounds to it, but y* may
+    if (!(Ball(carries ? above : 0.5 * (y + above)) - composite.y_star()).positive()) continue;
     last = y;
     for (const bool right : {false, true}) {
       if (!holds_branch(model.format, y, right)) continue;
@@ -365,21 +412,26 @@ CoordinateBound certify_coordinate(const Composite& composite, const BackwardMod
 
 double certify_storage_beyond(const Composite& composite, const BackwardModel& model) {
   if (!model.kMasked) {
-    // f' changes by |f''| per unit of x, so by |f''|/f' per unit of y: with ulp(y) <= 2^-23 |y| and the tails' bounds beyond the reach.
+    // f' changes by |f''| per unit of x, so by |f''|/f' per unit of y: with ulp(y) <= 2^-23 |y| and the
+    // tails' bounds beyond the reach.
     double worst = 0;
     constexpr int kParts = 4096;
     const double reach = composite.activation().reach;
     for (int i = 0; i < kParts; ++i) {
-      const Ball x = Ball::hull(Ball(reach * (2.0 * i / kParts - 1)), Ball(reach * (2.0 * (i + 1) / kParts - 1)));
+      const Ball x =
+          Ball::hull(Ball(reach * (2.0 * i / kParts - 1)), Ball(reach * (2.0 * (i + 1) / kParts - 1)));
       const Series g = composite.gradient(x, 2);
       const double spacing = 0x1p-23 * composite.activation().value_ball(x).magnitude();
       // Either the change over half a spacing, or, where f has all but settled, the whole range of f' there.
-      worst = larger_bound(worst, std::min((abs(g[1]) / abs(g[0])).magnitude() * spacing, 2 * g[0].magnitude()));
+      worst =
+          larger_bound(worst, std::min((abs(g[1]) / abs(g[0])).magnitude() * spacing, 2 * g[0].magnitude()));
     }
     return worst;
   }
-  // A few numbers before the listed ones end, so that none lies between the two; the grid may have become finer on the way.
-  const double y_star = composite.y_star().to_double(), first = static_cast<double>(static_cast<float>(y_star));
+  // A few numbers before the listed ones end, so that none lies between the two; the grid may have become
+  // finer on the way.
+  const double y_star = composite.y_star().to_double(),
+               first = static_cast<double>(static_cast<float>(y_star));
   double listed = first;
   for (int k = 0; k < kNearMinimum - 8; ++k) listed = next_number(Format::f32, listed);
   const double last = y_star + (listed - first);

@@ -57,7 +57,8 @@ struct Near {
 };
 
 /// Interpolation at Chebyshev's points, of the least degree whose error is below `allowed`.
-Near near(const std::function<Real(const Real&)>& function, const Real& a, const Real& b, const Real& allowed, int bits) {
+Near near(const std::function<Real(const Real&)>& function, const Real& a, const Real& b, const Real& allowed,
+          int bits) {
   using Matrix = Eigen::Matrix<Real, Eigen::Dynamic, Eigen::Dynamic>;
   using Vector = Eigen::Matrix<Real, Eigen::Dynamic, 1>;
   const Real mid = (a + b) / 2, half = (b - a) / 2, pi = 4 * atan(Real(1));
@@ -102,7 +103,8 @@ struct Row {
   void say(fmt::format_string<Arguments...> form, Arguments&&... arguments) {
     text += fmt::format(form, std::forward<Arguments>(arguments)...) + "\n";
   }
-  void begin_bound(const char* keyword, const std::string& name, const std::string& where, const std::string& coordinate) {
+  void begin_bound(const char* keyword, const std::string& name, const std::string& where,
+                   const std::string& coordinate) {
     say("{} {} x : {} -> Rabs (p ({}) - f' x) <= A.", keyword, name, where, coordinate);
     say("Proof.");
   }
@@ -110,7 +112,9 @@ struct Row {
 
 Real phi(const Real& t) { return exp(-t * t / 2) / sqrt(8 * atan(Real(1))); }
 
-int model_degree(const Near& n) { return std::clamp(static_cast<int>(n.c.size()) - 2, kLeastModel, kMostModel); }
+int model_degree(const Near& n) {
+  return std::clamp(static_cast<int>(n.c.size()) - 2, kLeastModel, kMostModel);
+}
 
 /// The value of Phi at c within e, in Coq's notation, with its proof.
 struct PhiAt {
@@ -127,42 +131,55 @@ PhiAt add_anchor(Row& row, const Real& c, const std::string& name) {
 /// A cell away from the branch point.
 void add_cell(Row& row, const Real& lo, const Real& hi, const Real& x_star) {
   const Real c = nearest((lo + hi) / 2, kPlaceBits), a = lo - c, b = hi - c, reach = std::max(Real(-a), b);
-  const Near d = near([&](const Real& u) { return phi(c + u); }, a, b, power_of_2(-row.room - kRoomBits), row.bits());
+  const Near d =
+      near([&](const Real& u) { return phi(c + u); }, a, b, power_of_2(-row.room - kRoomBits), row.bits());
   const std::string density = row.part("density"), bound = operand(d.error);
   const PhiAt at = add_anchor(row, c, row.part("anchor"));
   row.say("Definition {} := {}.", density, list(d.c));
-  row.say("Lemma {}_near u : {} -> Rabs (phi ({} + u) - horner {} u) <= {}.", density, between(a, "u", b), at.c, density, bound);
-  row.say("Proof. intros Hu. unfold phi, {}. prove_bound u {}%nat {}%positive. Qed.\n", density, model_degree(d), row.near_bits());
+  row.say("Lemma {}_near u : {} -> Rabs (phi ({} + u) - horner {} u) <= {}.", density, between(a, "u", b),
+          at.c, density, bound);
+  row.say("Proof. intros Hu. unfold phi, {}. prove_bound u {}%nat {}%positive. Qed.\n", density,
+          model_degree(d), row.near_bits());
   row.begin_bound("Lemma", row.part("cell"), between(lo, "x", hi), coordinate_of(row.piece));
   row.say("  intros Hx.");
-  row.say("  apply ({}_cell p A {} {} {} {} {} {} {} {} ltac:(lra) {} {}_near ltac:(lra) ltac:(lra)); [{}|lra].",
-          !in_s(row.piece) ? "output"
-          : lo > x_star    ? "right"
-                           : "left",
-          density, at.c, at.v, at.e, bound, operand(above(power_of_2(-row.bits()) + d.error * reach, row.bits())), operand(a), operand(b), at.name, density,
-          in_s(row.piece) ? "unfold x_low, x_high; lra| " : "");
-  row.say("  intros u t r{} Hu Ht Hr{}. unfold p, A, {}. prove_bound u {}%nat {}%positive.\nQed.\n", in_s(row.piece) ? " y" : "",
-          in_s(row.piece) ? " Hy. unfold y_low, y_high in Hy" : "", density, model_degree(d), row.row_bits());
+  row.say(
+      "  apply ({}_cell p A {} {} {} {} {} {} {} {} ltac:(lra) {} {}_near ltac:(lra) ltac:(lra)); [{}|lra].",
+      !in_s(row.piece) ? "output"
+      : lo > x_star    ? "right"
+                       : "left",
+      density, at.c, at.v, at.e, bound, operand(above(power_of_2(-row.bits()) + d.error * reach, row.bits())),
+      operand(a), operand(b), at.name, density, in_s(row.piece) ? "unfold x_low, x_high; lra| " : "");
+  row.say("  intros u t r{} Hu Ht Hr{}. unfold p, A, {}. prove_bound u {}%nat {}%positive.\nQed.\n",
+          in_s(row.piece) ? " y" : "", in_s(row.piece) ? " Hy. unfold y_low, y_high in Hy" : "", density,
+          model_degree(d), row.row_bits());
   ++row.cells;
 }
 
 /// A cell around or next to the branch point, in u = x - x*.
 void add_near_cell(Row& row, const Real& lo, const Real& hi, const Real& x_star) {
   // The library's enclosure of x* is narrower than 2^-49.
-  const Real l = below(lo - x_star - power_of_2(-49), 50), h = above(hi - x_star + power_of_2(-49), 50), a = std::min(Real(0), l), b = std::max(Real(0), h);
+  const Real l = below(lo - x_star - power_of_2(-49), 50), h = above(hi - x_star + power_of_2(-49), 50),
+             a = std::min(Real(0), l), b = std::max(Real(0), h);
   const Near q =
-      near([&](const Real& u) { return Real(phi(x_star + u) * (2 - (x_star + u) * (x_star + u))); }, a, b, power_of_2(-row.room - kRoomBits), row.bits());
+      near([&](const Real& u) { return Real(phi(x_star + u) * (2 - (x_star + u) * (x_star + u))); }, a, b,
+           power_of_2(-row.room - kRoomBits), row.bits());
   // x* is not known but to lie in the enclosure, which widens what is left out.
   const std::string curve = row.part("curve"), bound = operand(q.error + power_of_2(-46));
   row.say("Definition {} := {}.", curve, list(q.c));
-  row.say("Lemma {}_near x u : x_low <= x <= x_high -> {} -> Rabs (f'' (x + u) - horner {} u) <= {}.", curve, between(a, "u", b), curve, bound);
-  row.say("Proof. intros Hx Hu. unfold x_low, x_high in Hx. unfold f'', phi, {}. prove_bound u {}%nat {}%positive. Qed.\n", curve, model_degree(q) + 1,
-          row.near_bits());
+  row.say("Lemma {}_near x u : x_low <= x <= x_high -> {} -> Rabs (f'' (x + u) - horner {} u) <= {}.", curve,
+          between(a, "u", b), curve, bound);
+  row.say(
+      "Proof. intros Hx Hu. unfold x_low, x_high in Hx. unfold f'', phi, {}. prove_bound u {}%nat "
+      "{}%positive. Qed.\n",
+      curve, model_degree(q) + 1, row.near_bits());
   row.begin_bound("Lemma", row.part("cell"), between(lo, "x", hi), coordinate_of(row.piece));
   row.say("  intros Hx.");
-  row.say("  apply (across_cell p A {} {} {} {} {} {} ltac:(lra) ltac:(lra) ltac:(lra) {}_near); [|unfold x_low, x_high; lra].", curve, bound, operand(a),
-          operand(b), operand(l), operand(h), curve);
-  row.say("  intros u e r Hu He Hr. unfold p, A, {}. prove_bound u {}%nat {}%positive.\nQed.\n", curve, model_degree(q), row.row_bits());
+  row.say(
+      "  apply (across_cell p A {} {} {} {} {} {} ltac:(lra) ltac:(lra) ltac:(lra) {}_near); [|unfold x_low, "
+      "x_high; lra].",
+      curve, bound, operand(a), operand(b), operand(l), operand(h), curve);
+  row.say("  intros u e r Hu He Hr. unfold p, A, {}. prove_bound u {}%nat {}%positive.\nQed.\n", curve,
+          model_degree(q), row.row_bits());
   ++row.cells;
 }
 
@@ -170,28 +187,34 @@ void add_near_cell(Row& row, const Real& lo, const Real& hi, const Real& x_star)
 void add_tail(Row& row, const Real& end, bool right, float y_max) {
   const PhiAt at = add_anchor(row, end, right ? "right_anchor" : "left_anchor");
   const int bits = row.bits();
-  const Real cdf = normal_cdf(end), slack = 2 * power_of_2(-bits) * (1 + abs(end)), gradient = cdf + end * phi(end);
+  const Real cdf = normal_cdf(end), slack = 2 * power_of_2(-bits) * (1 + abs(end)),
+             gradient = cdf + end * phi(end);
   const std::string low = operand(below(end * cdf - slack, bits));
   const std::string slope = operand(right ? above(gradient + slack, bits) : below(gradient - slack, bits));
   const std::string place = !in_s(row.piece) ? "(fun y => y)" : right ? "root_of" : "left_root_of";
-  const std::string values = fmt::format("intros P HP; unfold phi; split; interval with (i_prec {}%positive)", row.near_bits());
+  const std::string values =
+      fmt::format("intros P HP; unfold phi; split; interval with (i_prec {}%positive)", row.near_bits());
   if (right) {
     row.begin_bound("Theorem", "fit_error_far_right", at.c + " <= x", held_coordinate_of(row.piece, y_max));
-    row.say("  apply (right_tail_row p {} {} A {} {} {} {} {}); [lra|exact {}|{}|lra|].", place, operand(Real(static_cast<double>(y_max))), at.c, at.v, at.e,
-            low, slope, at.name, values);
+    row.say("  apply (right_tail_row p {} {} A {} {} {} {} {}); [lra|exact {}|{}|lra|].", place,
+            operand(Real(static_cast<double>(y_max))), at.c, at.v, at.e, low, slope, at.name, values);
   } else {
     row.begin_bound("Theorem", "fit_error_far_left", "x <= " + at.c, coordinate_of(row.piece));
     if (in_s(row.piece)) row.say("  intros Hx. rewrite coordinate_left by (unfold x_low; lra). revert x Hx.");
-    row.say("  apply (left_tail_row p {} A {} {} {} {} {}); [lra|exact {}|{}|].", place, at.c, at.v, at.e, low, slope, at.name, values);
+    row.say("  apply (left_tail_row p {} A {} {} {} {} {}); [lra|exact {}|{}|].", place, at.c, at.v, at.e,
+            low, slope, at.name, values);
   }
   row.say("  intros y g Hy Hg. unfold p, A.");
   if (in_s(row.piece))
-    row.say("  unfold root_of, left_root_of. pose proof y_star_between as Hs. unfold y_low, y_high in Hs. set (s := y_star) in *. clearbody s.");
+    row.say(
+        "  unfold root_of, left_root_of. pose proof y_star_between as Hs. unfold y_low, y_high in Hs. set (s "
+        ":= y_star) in *. clearbody s.");
   row.say("  prove_bound y {}%nat {}%positive.\nQed.\n", kLeastModel, row.row_bits());
 }
 
 /// The ends of the row's cells. `reaches_root`: those of cells in u = x - x* are among them.
-std::vector<Real> cell_ends(const Real& lo, const Real& hi, const Real& left, const Real& right, bool reaches_root) {
+std::vector<Real> cell_ends(const Real& lo, const Real& hi, const Real& left, const Real& right,
+                            bool reaches_root) {
   std::vector<Real> ends = {lo};
   const auto add_to = [&](const Real& end) {
     const Real from = ends.back();
@@ -213,24 +236,30 @@ std::vector<Real> cell_ends(const Real& lo, const Real& hi, const Real& left, co
 
 WitnessScript script(const Fit& fit, const Piece& piece, const std::string& path) {
   if (fit.function != kFunction || !fit.backward || piece.target != Target::gradient)
-    throw kernels::SpecError(path, "function", fmt::format("certify --coq is for backward fits of GELU, {}, in absolute error", kFunction));
+    throw kernels::SpecError(
+        path, "function",
+        fmt::format("certify --coq is for backward fits of GELU, {}, in absolute error", kFunction));
   const std::string place = fmt::format("pieces: row {}", piece.row);
   const double slack = piece.certified - piece.observed;
-  if (!(slack > 0)) throw kernels::SpecError(path, place, "the certified error is not above the observed one");
+  if (!(slack > 0))
+    throw kernels::SpecError(path, place, "the certified error is not above the observed one");
   const auto [lo, hi] = range_of(piece);
   if ((piece.left_tail && lo > -kTail) || (piece.right_tail && hi < kTail))
-    throw kernels::SpecError(path, place, fmt::format("certify --coq needs a tail to begin at |x| >= {}", kTail));
+    throw kernels::SpecError(path, place,
+                             fmt::format("certify --coq needs a tail to begin at |x| >= {}", kTail));
   static const Real x_star = Composite(activation_from_expression(kFunction)).x_star().mid();
 
   std::vector<Real> c;
   for (const float k : piece.c) c.emplace_back(static_cast<double>(k));
   c[0] += Real(static_cast<double>(piece.c0_low));
   Row row{piece, -std::ilogb(slack)};
-  row.say("(* {}, row {}: bound A = {}, for every real x of the row. Written by outgrad certify --coq. *)\n", fit.name, piece.row,
-          power_of_two(piece.certified));
+  row.say("(* {}, row {}: bound A = {}, for every real x of the row. Written by outgrad certify --coq. *)\n",
+          fit.name, piece.row, power_of_two(piece.certified));
   row.say(
-      "From Coq Require Import Reals Lra List.\nFrom Coquelicot Require Import Coquelicot.\nFrom Interval Require Import Tactic.\n"
-      "From Outgrad Require Import Gelu BranchPoint Series Row.\nImport ListNotations.\nOpen Scope R_scope.\n");
+      "From Coq Require Import Reals Lra List.\nFrom Coquelicot Require Import Coquelicot.\nFrom Interval "
+      "Require Import Tactic.\n"
+      "From Outgrad Require Import Gelu BranchPoint Series Row.\nImport ListNotations.\nOpen Scope "
+      "R_scope.\n");
   row.say("(* The row's polynomial in {}, with its centre. *)", in_s(row.piece) ? "s" : "y");
   row.say("Definition p v := horner {} (v - {}).", list(c), operand(Real(static_cast<double>(piece.centre))));
   row.say("Definition A := {}.\n", exact(Real(piece.certified)));
@@ -244,11 +273,13 @@ WitnessScript script(const Fit& fit, const Piece& piece, const std::string& path
   }
   row.begin_bound("Theorem", "fit_error", between(lo, "x", hi), coordinate_of(row.piece));
   row.say("  intros Hx.");
-  for (size_t i = 0; i + 2 < ends.size(); ++i) row.say("  destruct (Rle_dec x {}). apply cell_{}; lra.", operand(ends[i + 1]), i);
+  for (size_t i = 0; i + 2 < ends.size(); ++i)
+    row.say("  destruct (Rle_dec x {}). apply cell_{}; lra.", operand(ends[i + 1]), i);
   row.say("  apply cell_{}; lra.\nQed.\n", ends.size() - 2);
   if (piece.left_tail) add_tail(row, lo, false, 0);
   if (piece.right_tail) add_tail(row, hi, true, fit.backward->kYMax);
-  return {fmt::format("{}_row_{}.v", fit.name, piece.row), std::move(row.text), piece.row, piece.certified, 'A'};
+  return {fmt::format("{}_row_{}.v", fit.name, piece.row), std::move(row.text), piece.row, piece.certified,
+          'A'};
 }
 
 Groups scripts(const Fit& fit, const std::string& path, const std::vector<int>& rows) {
@@ -288,8 +319,10 @@ std::string numbers_in_coq(const std::string& text, bool as_operands) {
   auto end = text.begin();
   for (std::sregex_iterator i(text.begin(), text.end(), kNumber), none; i != none; ++i) {
     const std::smatch& m = *i;
-    const bool integer = m[3] == "0", enclosed = m.prefix().str().ends_with('(') && m.suffix().str().starts_with(')');
-    const std::string number = integer ? m[1].str() : fmt::format("{} {} 2 ^ {}", m[1].str(), m[2] == "-" ? "/" : "*", m[3].str());
+    const bool integer = m[3] == "0",
+               enclosed = m.prefix().str().ends_with('(') && m.suffix().str().starts_with(')');
+    const std::string number =
+        integer ? m[1].str() : fmt::format("{} {} 2 ^ {}", m[1].str(), m[2] == "-" ? "/" : "*", m[3].str());
     result.append(end, text.begin() + m.position());
     result += as_operands && !integer && !enclosed ? "(" + number + ")" : number;
     end = text.begin() + m.position() + m.length();
@@ -297,12 +330,15 @@ std::string numbers_in_coq(const std::string& text, bool as_operands) {
   return result.append(end, text.end());
 }
 
-std::string replaced(const std::string& text, const char* pattern, const char* by) { return std::regex_replace(text, std::regex(pattern), by); }
+std::string replaced(const std::string& text, const char* pattern, const char* by) {
+  return std::regex_replace(text, std::regex(pattern), by);
+}
 
 }  // namespace
 
 WitnessScript evaluation_script(const WitnessScript& script, const std::string& proof) {
-  // The lines that gappa_scripts() writes: comments, "@rnd = ...;", definitions, the goal in braces, and hints, which Gappa has used up.
+  // The lines that gappa_scripts() writes: comments, "@rnd = ...;", definitions, the goal in braces, and
+  // hints, which Gappa has used up.
   static const std::regex kDefinition(R"((\w+) (rnd)?= (.*);)");
   std::vector<std::pair<std::string, std::string>> definitions;
   std::string goal, comment;
@@ -322,23 +358,30 @@ WitnessScript evaluation_script(const WitnessScript& script, const std::string& 
   // What only the hints speak of is left out.
   std::string statement = "  " + goal + ".\n";
   for (auto d = definitions.rbegin(); d != definitions.rend(); ++d) {
-    if (std::regex_search(statement, std::regex("\\b" + d->first + "\\b"))) statement = fmt::format("  let {} := {} in\n", d->first, d->second) + statement;
+    if (std::regex_search(statement, std::regex("\\b" + d->first + "\\b")))
+      statement = fmt::format("  let {} := {} in\n", d->first, d->second) + statement;
   }
   std::string names;
   static const std::regex kName(R"(\nDefinition ([sif]\d+) :=)");
-  for (std::sregex_iterator i(proof.begin(), proof.end(), kName), none; i != none; ++i) names += " " + (*i)[1].str();
+  for (std::sregex_iterator i(proof.begin(), proof.end(), kName), none; i != none; ++i)
+    names += " " + (*i)[1].str();
 
   std::string module = script.name.substr(0, script.name.rfind('.')) + "_B";
   std::ranges::replace(module, '.', '_');
-  std::string text =
-      fmt::format("(* {} From here to the end of the section Gappa's proof, then what it says. Written by outgrad certify --coq. *)\n\n", comment);
+  std::string text = fmt::format(
+      "(* {} From here to the end of the section Gappa's proof, then what it says. Written by outgrad "
+      "certify --coq. *)\n\n",
+      comment);
   text += proof;
-  text += "\nFrom Coq Require Import Reals.\nFrom Outgrad Require Import Evaluation.\nOpen Scope R_scope.\n\n";
+  text +=
+      "\nFrom Coq Require Import Reals.\nFrom Outgrad Require Import Evaluation.\nOpen Scope R_scope.\n\n";
   // A constant has no y, there as here.
   const bool of_y = statement.find("fp32 y_") != std::string::npos;
-  text += fmt::format("Definition B := {}.\n\nTheorem evaluation_error{} :\n{}Proof.\n", exact(Real(script.claim)), of_y ? " y_" : "", statement);
-  text += fmt::format("  cbv zeta. unfold fp32, B. pose proof {} as H. cbv delta [{}] in H. conclude H.\nQed.\n", of_y ? "(l1 y_)" : "l1",
-                      names.empty() ? names : names.substr(1));
+  text += fmt::format("Definition B := {}.\n\nTheorem evaluation_error{} :\n{}Proof.\n",
+                      exact(Real(script.claim)), of_y ? " y_" : "", statement);
+  text +=
+      fmt::format("  cbv zeta. unfold fp32, B. pose proof {} as H. cbv delta [{}] in H. conclude H.\nQed.\n",
+                  of_y ? "(l1 y_)" : "l1", names.empty() ? names : names.substr(1));
   return {module + ".v", std::move(text), script.row, script.claim, 'B'};
 }
 
@@ -362,7 +405,8 @@ std::map<std::string, std::string> assumptions(const std::string& text) {
   return statements;
 }
 
-std::vector<std::string> unlisted(const std::map<std::string, std::string>& assumed, const std::map<std::string, std::string>& listed) {
+std::vector<std::string> unlisted(const std::map<std::string, std::string>& assumed,
+                                  const std::map<std::string, std::string>& listed) {
   std::vector<std::string> names;
   for (const auto& [name, statement] : assumed) {
     const auto known = listed.find(name);

@@ -23,9 +23,11 @@ namespace {
 
 /// What the proofs use of the installed libraries, in miniature.
 constexpr const char* kProbe =
-    "From Coq Require Import Reals.\nFrom Coquelicot Require Import Coquelicot.\nFrom Flocq Require Import Core.\nFrom Interval Require Import Tactic.\n"
+    "From Coq Require Import Reals.\nFrom Coquelicot Require Import Coquelicot.\nFrom Flocq Require Import "
+    "Core.\nFrom Interval Require Import Tactic.\n"
     "From Gappa Require Import Gappa_library.\nOpen Scope R_scope.\n"
-    "Goal Rabs (RInt exp 0 1 - 17 / 10) <= 1 / 2.\nProof. integral with (i_prec 30%positive, i_degree 5). Qed.\n"
+    "Goal Rabs (RInt exp 0 1 - 17 / 10) <= 1 / 2.\nProof. integral with (i_prec 30%positive, i_degree 5). "
+    "Qed.\n"
     "Goal forall u, 0 <= u <= 1 -> u - u * u <= 3 / 10.\n"
     "Proof. intros u Hu. interval with (i_bisect u, i_taylor u, i_degree 3%nat, i_prec 30%positive). Qed.\n";
 constexpr double kProbeLimit = 300;
@@ -38,7 +40,9 @@ std::string version_of(const std::string& program) {
   launch.out = launch.err = kernels::Launch::kCaptured;
   const std::string text = kernels::run(launch, kProbeLimit).text;
   const size_t begin = text.find_first_of("0123456789");
-  return begin == std::string::npos ? "unknown" : text.substr(begin, text.find_first_not_of("0123456789.", begin) - begin);
+  return begin == std::string::npos
+             ? "unknown"
+             : text.substr(begin, text.find_first_not_of("0123456789.", begin) - begin);
 }
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -52,17 +56,23 @@ std::string module_of(const std::string& file) { return file.substr(0, file.rfin
 
 void add(Checked& checked, const Witnessed& result) {
   const bool out_of_memory = !result.proven && result.output.find("Out of memory") != std::string::npos;
-  checked.outcome = result.proven ? Outcome::proven : result.timed_out || out_of_memory || result.killed ? Outcome::undecided : Outcome::refused;
+  checked.outcome = result.proven                                        ? Outcome::proven
+                    : result.timed_out || out_of_memory || result.killed ? Outcome::undecided
+                                                                         : Outcome::refused;
   checked.seconds += result.seconds;
   checked.cpu_s += result.cpu_s;
   checked.peak_bytes = std::max(checked.peak_bytes, result.peak_bytes);
-  if (!result.proven) checked.output = result.timed_out ? "out of time" : out_of_memory || result.killed ? "out of memory" : result.output;
+  if (!result.proven)
+    checked.output = result.timed_out                 ? "out of time"
+                     : out_of_memory || result.killed ? "out of memory"
+                                                      : result.output;
 }
 
 Checked compile(const WitnessScript& script, const std::string& folder, double limit_s) {
   Checked checked{script.name, ' ', script.row, script.claim};
   for (const std::string& line : lines_of(script.text)) {
-    if (line.starts_with("Theorem ")) checked.theorems.push_back(line.substr(8, line.find_first_of(" :", 8) - 8));
+    if (line.starts_with("Theorem "))
+      checked.theorems.push_back(line.substr(8, line.find_first_of(" :", 8) - 8));
   }
   const std::string path = folder + "/" + script.name;
   kernels::write_file(path, script.text);
@@ -70,8 +80,8 @@ Checked compile(const WitnessScript& script, const std::string& folder, double l
   return checked;
 }
 
-/// A library that says something else than the committed one proves something else: a definition of f' that is another function, for one.
-/// @throws kernels::SpecError
+/// A library that says something else than the committed one proves something else: a definition of f' that
+/// is another function, for one. @throws kernels::SpecError
 void require_digests(const std::string& sources) {
   const std::string path = sources + "/library.sha256";
   std::map<std::string, std::string> digests;
@@ -81,21 +91,28 @@ void require_digests(const std::string& sources) {
   }
   for (const std::string& line : lines_of(kernels::read_file(sources + "/_CoqProject"))) {
     if (line.ends_with(".v") && kernels::sha256(kernels::read_file(sources + "/" + line)) != digests[line])
-      throw kernels::SpecError(path, line, "the file has another digest: what is proven over it is not believed");
+      throw kernels::SpecError(path, line,
+                               "the file has another digest: what is proven over it is not believed");
   }
 }
 
-/// Has what the theorems of the accepted files assume printed, once for all, because each printing walks through all that they rest on.
-void look_at_assumptions(CheckedFit& checked, const std::string& listed, const std::string& folder, double limit_s) {
+/// Has what the theorems of the accepted files assume printed, once for all, because each printing walks
+/// through all that they rest on.
+void look_at_assumptions(CheckedFit& checked, const std::string& listed, const std::string& folder,
+                         double limit_s) {
   std::string modules, theorems;
   for (const Checked& file : checked.bounds) {
     if (file.outcome != Outcome::proven) continue;
     modules += " " + module_of(file.file);
-    for (const std::string& theorem : file.theorems) theorems += fmt::format("{}{}.{}", theorems.empty() ? "" : ", ", module_of(file.file), theorem);
+    for (const std::string& theorem : file.theorems)
+      theorems += fmt::format("{}{}.{}", theorems.empty() ? "" : ", ", module_of(file.file), theorem);
   }
   if (theorems.empty()) return;
-  const WitnessScript script{"assumptions.v",
-                             fmt::format("From Outgrad Require{}.\nDefinition all_theorems := ({}).\nPrint Assumptions all_theorems.\n", modules, theorems)};
+  const WitnessScript script{
+      "assumptions.v",
+      fmt::format(
+          "From Outgrad Require{}.\nDefinition all_theorems := ({}).\nPrint Assumptions all_theorems.\n",
+          modules, theorems)};
   const std::string path = folder + "/" + script.name;
   kernels::write_file(path, script.text);
   const Witnessed result = run_witness(script, path, limit_s);
@@ -105,8 +122,10 @@ void look_at_assumptions(CheckedFit& checked, const std::string& listed, const s
   const auto assumed = assumptions(result.output);
   checked.assumptions.assign(std::views::keys(assumed).begin(), std::views::keys(assumed).end());
   checked.unlisted = unlisted(assumed, assumptions(listed));
-  // Theorems about real numbers rest on axioms about them: if none is printed, the printing was not understood.
-  const bool understood = std::ranges::any_of(checked.assumptions, [](const std::string& name) { return name.ends_with("sig_forall_dec"); });
+  // Theorems about real numbers rest on axioms about them: if none is printed, the printing was not
+  // understood.
+  const bool understood = std::ranges::any_of(
+      checked.assumptions, [](const std::string& name) { return name.ends_with("sig_forall_dec"); });
   if (!understood) checked.trust.outcome = Outcome::refused;
 }
 
@@ -123,18 +142,22 @@ const char* to_string(Outcome outcome) {
 
 std::string error_in(const std::string& output) {
   std::string text;
-  for (const std::string& line : lines_of(output.substr(std::min(output.find("Error:"), output.size())))) text += (text.empty() ? "" : " ") + line;
+  for (const std::string& line : lines_of(output.substr(std::min(output.find("Error:"), output.size()))))
+    text += (text.empty() ? "" : " ") + line;
   return text;
 }
 
 bool CheckedFit::holds() const {
   const auto proven = [](const Checked& file) { return file.outcome == Outcome::proven; };
-  return std::ranges::all_of(library, proven) && std::ranges::all_of(bounds, proven) && trust.outcome == Outcome::proven && unlisted.empty();
+  return std::ranges::all_of(library, proven) && std::ranges::all_of(bounds, proven) &&
+         trust.outcome == Outcome::proven && unlisted.empty();
 }
 
 void find_programs(CheckedFit& checked, const std::string& folder) {
   for (const char* program : {"coqc", "gappa"}) {
-    if (!program_found(program)) throw kernels::EnvironmentError(fmt::format("{} is not installed (Debian packages {})", program, kCoqPackages));
+    if (!program_found(program))
+      throw kernels::EnvironmentError(
+          fmt::format("{} is not installed (Debian packages {})", program, kCoqPackages));
   }
   checked.coq = version_of("coqc");
   checked.gappa = version_of("gappa");
@@ -142,10 +165,12 @@ void find_programs(CheckedFit& checked, const std::string& folder) {
   const Checked result = compile(probe, folder, kProbeLimit);
   if (result.outcome != Outcome::proven)
     throw kernels::EnvironmentError(
-        fmt::format("coqc {} lacks something that the proofs use (Debian packages {}): {}", checked.coq, kCoqPackages, error_in(result.output)));
+        fmt::format("coqc {} lacks something that the proofs use (Debian packages {}): {}", checked.coq,
+                    kCoqPackages, error_in(result.output)));
 }
 
-std::vector<Checked> compile_library(const std::string& sources, const std::string& folder, double limit_s, bool total) {
+std::vector<Checked> compile_library(const std::string& sources, const std::string& folder, double limit_s,
+                                     bool total) {
   require_digests(sources);
   std::vector<Checked> files;
   for (const std::string& line : lines_of(kernels::read_file(sources + "/_CoqProject"))) {
@@ -175,11 +200,12 @@ Checked check(const WitnessScript& script, const std::string& folder, double lim
   return checked;
 }
 
-CheckedFit check_all(const Groups& groups, const std::string& sources, const std::string& folder, double limit_s, int threads,
-                     const std::function<void(const Checked&)>& said) {
+CheckedFit check_all(const Groups& groups, const std::string& sources, const std::string& folder,
+                     double limit_s, int threads, const std::function<void(const Checked&)>& said) {
   CheckedFit checked;
   find_programs(checked, folder);
-  const bool total = std::ranges::any_of(groups | std::views::join, [](const WitnessScript& script) { return script.bound == 'T'; });
+  const bool total = std::ranges::any_of(groups | std::views::join,
+                                         [](const WitnessScript& script) { return script.bound == 'T'; });
   checked.library = compile_library(sources, folder, limit_s, total);
   std::ranges::for_each(checked.library, said);
   if (checked.library.empty() || checked.library.back().outcome != Outcome::proven) return checked;
@@ -219,7 +245,8 @@ std::string to_json(const CheckedFit& checked, const Fit& fit) {
   };
   double cpu_s = checked.trust.cpu_s;
   json library = json::array(), bounds = json::array(), trust = entry(checked.trust);
-  for (const auto& [files, list] : {std::pair(&checked.library, &library), std::pair(&checked.bounds, &bounds)}) {
+  for (const auto& [files, list] :
+       {std::pair(&checked.library, &library), std::pair(&checked.bounds, &bounds)}) {
     for (const Checked& file : *files) {
       list->push_back(entry(file));
       cpu_s += file.cpu_s;

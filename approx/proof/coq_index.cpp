@@ -15,18 +15,23 @@ namespace {
 
 /// Phi at an end of a range is given to so many bits, and proven with so many.
 constexpr int kEndBits = 80, kEndProofBits = 100;
-/// Places of what is asked of a coordinate and of a y, and units in the last of them by which it is on the safe side. The ranges of the core are wider
-/// than the kernel needs by far more; those of the left segment end at powers of two, but a double outward from where f is one.
+/// Places of what is asked of a coordinate and of a y, and units in the last of them by which it is on the
+/// safe side. The ranges of the core are wider than the kernel needs by far more; those of the left segment
+/// end at powers of two, but a double outward from where f is one.
 constexpr int kCorePlaces = 50, kLeftPlaces = 70;
 constexpr int kCoreMargin = 64, kLeftMargin = 2;
 
 std::string range_text(const Piece& piece) {
   const auto [lo, hi] = range_of(piece);
   if (piece.left_tail && piece.right_tail) return "True";
-  return piece.left_tail ? "x <= " + exact(hi) : piece.right_tail ? exact(lo) + " <= x" : between(lo, "x", hi);
+  return piece.left_tail    ? "x <= " + exact(hi)
+         : piece.right_tail ? exact(lo) + " <= x"
+                            : between(lo, "x", hi);
 }
 
-std::string written_by(const std::string& what) { return fmt::format("(* {}. Written by outgrad certify --coq. *)\n\n", what); }
+std::string written_by(const std::string& what) {
+  return fmt::format("(* {}. Written by outgrad certify --coq. *)\n\n", what);
+}
 
 /// The lemmas end_0, end_1, ...: Phi at the ends of ranges.
 struct Ends {
@@ -37,21 +42,29 @@ struct Ends {
     const auto [entry, is_new] = places.emplace(x, static_cast<int>(places.size()));
     const std::string name = fmt::format("end_{}", entry->second);
     if (is_new)
-      text += fmt::format("Lemma {} : Rabs (Phi {} - {}) <= {}.\nProof. prove_anchor {}%positive. Qed.\n", name, operand(x),
-                          operand(nearest(normal_cdf(x), kEndBits)), operand(power_of_2(-kEndBits)), kEndProofBits);
+      text += fmt::format("Lemma {} : Rabs (Phi {} - {}) <= {}.\nProof. prove_anchor {}%positive. Qed.\n",
+                          name, operand(x), operand(nearest(normal_cdf(x), kEndBits)),
+                          operand(power_of_2(-kEndBits)), kEndProofBits);
     return name;
   }
 };
 
-/// What the kernel may ask the row for: what the coordinate, or y, is at the ends of the range, a little inward.
+/// What the kernel may ask the row for: what the coordinate, or y, is at the ends of the range, a little
+/// inward.
 struct Demand {
   std::string least = "None", greatest = "None";
   [[nodiscard]] std::string pair() const { return fmt::format("({}, {})", least, greatest); }
 };
 
-std::string places(const Real& r, int bits) { return fmt::format("Some (places {} ({}))", bits, exact(ldexp(r, bits))); }
-std::string least_of(const Real& r, int bits, int margin) { return places(above(r, bits) + margin * power_of_2(-bits), bits); }
-std::string greatest_of(const Real& r, int bits, int margin) { return places(below(r, bits) - margin * power_of_2(-bits), bits); }
+std::string places(const Real& r, int bits) {
+  return fmt::format("Some (places {} ({}))", bits, exact(ldexp(r, bits)));
+}
+std::string least_of(const Real& r, int bits, int margin) {
+  return places(above(r, bits) + margin * power_of_2(-bits), bits);
+}
+std::string greatest_of(const Real& r, int bits, int margin) {
+  return places(below(r, bits) - margin * power_of_2(-bits), bits);
+}
 
 Real f_at(const Real& x) { return x * normal_cdf(x); }
 
@@ -64,21 +77,29 @@ WitnessScript ranges_script(const Fit& fit) {
   for (const Piece* piece : rows) ranges += fmt::format("  | {}%nat => {}\n", piece->row, range_text(*piece));
   std::ranges::stable_sort(rows, {}, &Piece::x_lo);
   for (const Piece* piece : rows) {
-    const std::string chosen = fmt::format("exists {}%nat. cbv [range]. {}.", piece->row, piece->left_tail && piece->right_tail ? "trivial" : "lra");
-    cases += piece == rows.back() ? "  " + chosen + "\n" : fmt::format("  destruct (Rle_dec x {}). {{ {} }}\n", operand(range_of(*piece).second), chosen);
+    const std::string chosen = fmt::format("exists {}%nat. cbv [range]. {}.", piece->row,
+                                           piece->left_tail && piece->right_tail ? "trivial" : "lra");
+    cases += piece == rows.back() ? "  " + chosen + "\n"
+                                  : fmt::format("  destruct (Rle_dec x {}). {{ {} }}\n",
+                                                operand(range_of(*piece).second), chosen);
   }
-  return {fit.name + "_ranges.v",
-          written_by(fmt::format("The x of the rows of {}, tails included; they are the whole line", fit.name)) +
-              fmt::format("From Coq Require Import Reals Lra.\nOpen Scope R_scope.\n\n"
-                          "Definition range (row : nat) (x : R) : Prop :=\n  match row with\n{}  | _ => False\n  end.\n\n"
-                          "Theorem ranges_cover x : exists row, range row x.\nProof.\n{}Qed.\n",
-                          ranges, cases),
-          0, 0, 'x'};
+  return {
+      fit.name + "_ranges.v",
+      written_by(fmt::format("The x of the rows of {}, tails included; they are the whole line", fit.name)) +
+          fmt::format(
+              "From Coq Require Import Reals Lra.\nOpen Scope R_scope.\n\n"
+              "Definition range (row : nat) (x : R) : Prop :=\n  match row with\n{}  | _ => False\n  end.\n\n"
+              "Theorem ranges_cover x : exists row, range row x.\nProof.\n{}Qed.\n",
+              ranges, cases),
+      0, 0, 'x'};
 }
 
 WitnessScript index_script(const Fit& fit) {
-  const Real x_star = Composite(activation_from_expression(fit.function)).x_star().mid(), y_star = f_at(x_star);
-  const auto coordinate = [&](const Real& x) { return Real((x < x_star ? -1 : 1) * sqrt(abs(f_at(x) - y_star))); };
+  const Real x_star = Composite(activation_from_expression(fit.function)).x_star().mid(),
+             y_star = f_at(x_star);
+  const auto coordinate = [&](const Real& x) {
+    return Real((x < x_star ? -1 : 1) * sqrt(abs(f_at(x) - y_star)));
+  };
   const size_t count = static_cast<size_t>(fit.backward->kRows);
   std::vector<std::string> core(count, "nothing"), left = core;
   std::vector<std::string> core_cases(count, "now apply none in D"), left_cases = core_cases;
@@ -97,11 +118,13 @@ WitnessScript index_script(const Fit& fit) {
       const auto side = [&](const Real& x) { return x < x_star ? "left" : "right"; };
       if (!piece.left_tail) {
         demand.least = least_of(coordinate(lo), kCorePlaces, kCoreMargin);
-        proof += fmt::format("{}apply from_coordinate with (2 := L). apply {}_below; by_value {}.\n", split, side(lo), ends.at(lo));
+        proof += fmt::format("{}apply from_coordinate with (2 := L). apply {}_below; by_value {}.\n", split,
+                             side(lo), ends.at(lo));
       }
       if (!piece.right_tail) {
         demand.greatest = greatest_of(coordinate(hi), kCorePlaces, kCoreMargin);
-        proof += fmt::format("{}apply to_coordinate with (2 := U). apply {}_above; by_value {}.\n", piece.left_tail ? split : second, side(hi), ends.at(hi));
+        proof += fmt::format("{}apply to_coordinate with (2 := U). apply {}_above; by_value {}.\n",
+                             piece.left_tail ? split : second, side(hi), ends.at(hi));
       }
     } else {
       // y falls as x rises.
@@ -110,14 +133,17 @@ WitnessScript index_script(const Fit& fit) {
         proof += fmt::format("{}apply left_from with (3 := U); by_value {}.\n", split, ends.at(lo));
       }
       demand.least = least_of(f_at(hi), kLeftPlaces, kLeftMargin);
-      proof += fmt::format("{}apply left_to with (2 := L); [by_value {}|exact X].\n", piece.left_tail ? split : second, ends.at(hi));
+      proof += fmt::format("{}apply left_to with (2 := L); [by_value {}|exact X].\n",
+                           piece.left_tail ? split : second, ends.at(hi));
     }
     (in_core ? core : left).at(row) = demand.pair();
     (in_core ? core_cases : left_cases).at(row) = fmt::format("now apply row_{}", piece.row);
     const char* const list = in_core ? "core" : "left";
     lemmas += fmt::format(
-        "Lemma row_{0} x : {1}asked (nth {0} {2} nothing) ({3}) -> range {0} x.\nProof.\n  intros {4}[L U]. cbv [nth {2} fst snd] in L, U.\n{5}Qed.\n",
-        piece.row, in_core ? "" : "x < x_star -> ", list, in_core ? "coordinate x" : "f x", in_core ? "" : "X ", proof);
+        "Lemma row_{0} x : {1}asked (nth {0} {2} nothing) ({3}) -> range {0} x.\nProof.\n  intros {4}[L U]. "
+        "cbv [nth {2} fst snd] in L, U.\n{5}Qed.\n",
+        piece.row, in_core ? "" : "x < x_star -> ", list, in_core ? "coordinate x" : "f x",
+        in_core ? "" : "X ", proof);
   }
   const auto dispatch = [](const std::vector<std::string>& cases) {
     std::string text;
@@ -125,8 +151,11 @@ WitnessScript index_script(const Fit& fit) {
     return text + "  destruct row; now apply none in D.\n";
   };
   return {fit.name + "_index.v",
-          written_by(fmt::format("The row that the kernel of {} picks for y is one whose range holds the x that y is of", fit.name)) +
-              fmt::format(R"(From Coq Require Import Reals ZArith List SpecFloat Lra.
+          written_by(fmt::format(
+              "The row that the kernel of {} picks for y is one whose range holds the x that y is of",
+              fit.name)) +
+              fmt::format(
+                  R"(From Coq Require Import Reals ZArith List SpecFloat Lra.
 From Flocq Require Import Core IEEE754.BinarySingleNaN.
 From Coquelicot Require Import Coquelicot.
 From Interval Require Import Tactic.
@@ -164,40 +193,54 @@ Theorem index_in_range p m x : (0 <= p < 65536)%Z -> let y := of_pattern {format
   range (Z.to_nat (row_of kernel y m)) x.
 Proof. exact (picked kernel core left {format} range asked_for in_core in_left p m x). Qed.
 )",
-                          fmt::arg("name", fit.name), fmt::arg("format", Shape(fit.backward->format).arguments()), fmt::arg("core", fmt::join(core, ";\n  ")),
-                          fmt::arg("left", fmt::join(left, ";\n  ")), fmt::arg("ends", ends.text), fmt::arg("lemmas", lemmas),
-                          fmt::arg("core_cases", dispatch(core_cases)), fmt::arg("left_cases", dispatch(left_cases))),
+                  fmt::arg("name", fit.name), fmt::arg("format", Shape(fit.backward->format).arguments()),
+                  fmt::arg("core", fmt::join(core, ";\n  ")), fmt::arg("left", fmt::join(left, ";\n  ")),
+                  fmt::arg("ends", ends.text), fmt::arg("lemmas", lemmas),
+                  fmt::arg("core_cases", dispatch(core_cases)), fmt::arg("left_cases", dispatch(left_cases))),
           0, 0, 'x'};
 }
 
 WitnessScript rows_script(const Fit& fit, const std::vector<int>& rows) {
   std::string modules, within;
-  std::vector<std::string> cases(static_cast<size_t>(fit.backward->kRows), "easy.");  // of a row that is not asked for
+  // of a row that is not asked for
+  std::vector<std::string> cases(static_cast<size_t>(fit.backward->kRows), "easy.");
   for (const Piece& piece : fit.backward->pieces) {
     if (!rows.empty() && std::ranges::find(rows, piece.row) == rows.end()) continue;
     const auto [lo, hi] = range_of(piece);
     const std::string row = fmt::format("{}_row_{}", fit.name, piece.row);
-    const auto bound = [&](const std::string& coordinate) { return fmt::format("Rabs ({0}.p ({1}) - f' x) <= {0}.A", row, coordinate); };
+    const auto bound = [&](const std::string& coordinate) {
+      return fmt::format("Rabs ({0}.p ({1}) - f' x) <= {0}.A", row, coordinate);
+    };
     modules += " " + row;
     within += fmt::format("  | {}%nat => {}", piece.row, bound(coordinate_of(piece)));
-    if (piece.right_tail) within += fmt::format(" \\/ {} <= x /\\ {}", exact(hi), bound(held_coordinate_of(piece, fit.backward->kYMax)));
-    within += "\n";
-    std::string proof = piece.left_tail || piece.right_tail ? fmt::format("apply {}.fit_error; lra", row) : fmt::format("exact ({}.fit_error x H)", row);
     if (piece.right_tail)
-      proof = fmt::format("destruct (Rle_dec x {}); [left; {}|right; split; [lra|apply {}.fit_error_far_right; lra]]", operand(hi), proof, row);
+      within += fmt::format(" \\/ {} <= x /\\ {}", exact(hi),
+                            bound(held_coordinate_of(piece, fit.backward->kYMax)));
+    within += "\n";
+    std::string proof = piece.left_tail || piece.right_tail ? fmt::format("apply {}.fit_error; lra", row)
+                                                            : fmt::format("exact ({}.fit_error x H)", row);
+    if (piece.right_tail)
+      proof = fmt::format(
+          "destruct (Rle_dec x {}); [left; {}|right; split; [lra|apply {}.fit_error_far_right; lra]]",
+          operand(hi), proof, row);
     if (piece.left_tail)
-      proof = fmt::format("destruct (Rle_dec {} x); [{}|{}apply {}.fit_error_far_left; lra]", operand(lo), proof, piece.right_tail ? "left; " : "", row);
+      proof = fmt::format("destruct (Rle_dec {} x); [{}|{}apply {}.fit_error_far_left; lra]", operand(lo),
+                          proof, piece.right_tail ? "left; " : "", row);
     cases.at(static_cast<size_t>(piece.row)) = fmt::format("cbv [range within_A]; intros H. {}.", proof);
   }
   std::string proofs;
   for (const std::string& one : cases) proofs += fmt::format("  destruct row as [|row]. {{ {} }}\n", one);
-  return {fit.name + "_rows.v",
-          written_by(fmt::format("The rows of {} have errors within A over their ranges", fit.name)) +
-              fmt::format("From Coq Require Import Reals Lra.\nFrom Outgrad Require Import Gelu BranchPoint Row {}_ranges.\nFrom Outgrad Require{}.\n"
-                          "Open Scope R_scope.\n\nDefinition within_A (row : nat) (x : R) : Prop :=\n  match row with\n{}  | _ => {}\n  end.\n\n"
-                          "Theorem rows_within_A row x : range row x -> within_A row x.\nProof.\n{}  intros [].\nQed.\n",
-                          fit.name, modules, within, rows.empty() ? "False" : "True", proofs),
-          0, 0, 'x'};
+  return {
+      fit.name + "_rows.v",
+      written_by(fmt::format("The rows of {} have errors within A over their ranges", fit.name)) +
+          fmt::format(
+              "From Coq Require Import Reals Lra.\nFrom Outgrad Require Import Gelu BranchPoint Row "
+              "{}_ranges.\nFrom Outgrad Require{}.\n"
+              "Open Scope R_scope.\n\nDefinition within_A (row : nat) (x : R) : Prop :=\n  match row "
+              "with\n{}  | _ => {}\n  end.\n\n"
+              "Theorem rows_within_A row x : range row x -> within_A row x.\nProof.\n{}  intros [].\nQed.\n",
+              fit.name, modules, within, rows.empty() ? "False" : "True", proofs),
+      0, 0, 'x'};
 }
 
 }  // namespace outgrad::approx::coq

@@ -48,13 +48,17 @@ struct Enclosure {
 std::vector<Enclosure> enclosures(Format format) {
   const Shape shape(format);
   if (format == Format::f16) return {{"f16_all", shape.magnitudes()}};
-  return {{"bf16_least", shape.first_of(3 - shape.range)}, {"bf16_to_4", shape.first_of(2)}, {"bf16_from_4", shape.magnitudes()}};
+  return {{"bf16_least", shape.first_of(3 - shape.range)},
+          {"bf16_to_4", shape.first_of(2)},
+          {"bf16_from_4", shape.magnitudes()}};
 }
 
 std::string imports(const Fit& forward, const Fit& backward, const std::string& more) {
   return fmt::format(
-      "From Coq Require Import Reals ZArith Lia SpecFloat.\nFrom Flocq Require Import Core IEEE754.BinarySingleNaN.\n"
-      "From Outgrad Require Import Gelu BranchPoint Format Kernel Exhaustion Forward {}_kernel {}_kernel{}.\nOpen Scope Z_scope.\n",
+      "From Coq Require Import Reals ZArith Lia SpecFloat.\nFrom Flocq Require Import Core "
+      "IEEE754.BinarySingleNaN.\n"
+      "From Outgrad Require Import Gelu BranchPoint Format Kernel Exhaustion Forward {}_kernel "
+      "{}_kernel{}.\nOpen Scope Z_scope.\n",
       forward.name, backward.name, more);
 }
 
@@ -80,9 +84,10 @@ std::string backward_kernel(const Fit& fit) {
 (* {} *)
 Definition T : float radix2 := Float radix2 {} ({}).
 )",
-                     m.kRows, fp32_number(m.kYHi), fp32_number(m.kYLo), fp32_number(m.kTMin), fp32_number(m.kYMax), fp32_number(m.kIndexScale),
-                     fp32_number(m.kIndexBias), fp32_number(m.kLeftY), m.kLeftBits, m.kLeftRow, m.kLeftKnee, m.kLeftBase, fmt::join(rows, ";\n"),
-                     power_of_two(m.kT), integer, exponent);
+                     m.kRows, fp32_number(m.kYHi), fp32_number(m.kYLo), fp32_number(m.kTMin),
+                     fp32_number(m.kYMax), fp32_number(m.kIndexScale), fp32_number(m.kIndexBias),
+                     fp32_number(m.kLeftY), m.kLeftBits, m.kLeftRow, m.kLeftKnee, m.kLeftBase,
+                     fmt::join(rows, ";\n"), power_of_two(m.kT), integer, exponent);
 }
 
 std::string forward_kernel(const Fit& fit) {
@@ -98,8 +103,10 @@ std::string forward_kernel(const Fit& fit) {
   ]
 |}}.
 )",
-                     m.kRows, fp32_number(m.kXStar), fp32_number(m.kXMin), fp32_number(m.kXMax), fp32_number(m.kTie), m.kTie < kernels::kLeastNormal,
-                     fp32_number(m.kIndexScale), fp32_number(m.kIndexBias), fp32_number(-1.0f / m.kIndexScale), m.kQuarticShift, fmt::join(rows, ";\n"));
+                     m.kRows, fp32_number(m.kXStar), fp32_number(m.kXMin), fp32_number(m.kXMax),
+                     fp32_number(m.kTie), m.kTie < kernels::kLeastNormal, fp32_number(m.kIndexScale),
+                     fp32_number(m.kIndexBias), fp32_number(-1.0f / m.kIndexScale), m.kQuarticShift,
+                     fmt::join(rows, ";\n"));
 }
 
 /// The theorems, from covered_script() files whose ranges begin at these numbers.
@@ -109,7 +116,9 @@ WitnessScript theorems_script(const Fit& forward, const Fit& backward, const std
   for (std::size_t k = 0; k < firsts.size(); ++k) {
     files += fmt::format(" {}_all_{}", backward.name, k);
     const std::string use = fmt::format("apply {}_all_{}.covered. lia.", backward.name, k);
-    cases += k + 1 < firsts.size() ? fmt::format("  destruct (Z.lt_ge_cases n {}). {{ {} }}\n", firsts[k + 1], use) : fmt::format("  {}\n", use);
+    cases += k + 1 < firsts.size()
+                 ? fmt::format("  destruct (Z.lt_ge_cases n {}). {{ {} }}\n", firsts[k + 1], use)
+                 : fmt::format("  {}\n", use);
   }
   return {backward.name + "_all.v",
           fmt::format(R"((* {forward} and {backward} at every finite number x of their format. *)
@@ -139,43 +148,58 @@ Theorem {backward}_gradient : forall x, in_format {format} x -> forall x32, stan
   stands_for {format} y (nearest {format} (f x)) /\ is_finite_SF g = true /\ (Rabs (SF2R radix2 g - f' x) <= F2R T)%R.
 Proof. apply exhausted; [reflexivity|reflexivity|repeat split; discriminate|exact covered]. Qed.
 )",
-                      fmt::arg("forward", forward.name), fmt::arg("backward", backward.name), fmt::arg("imports", imports(forward, backward, files)),
-                      fmt::arg("format", shape.arguments()), fmt::arg("all", shape.magnitudes()), fmt::arg("cases", cases)),
+                      fmt::arg("forward", forward.name), fmt::arg("backward", backward.name),
+                      fmt::arg("imports", imports(forward, backward, files)),
+                      fmt::arg("format", shape.arguments()), fmt::arg("all", shape.magnitudes()),
+                      fmt::arg("cases", cases)),
           0, backward.backward->kT, 'T'};
 }
 
 }  // namespace
 
 bool has_kernel(const Fit& fit) {
-  if (fit.activation != "gelu" || !fit.backward || (fit.backward->format != Format::f16 && fit.backward->format != Format::bf16)) return false;
+  if (fit.activation != "gelu" || !fit.backward ||
+      (fit.backward->format != Format::f16 && fit.backward->format != Format::bf16))
+    return false;
   const BackwardModel& m = *fit.backward;
-  return m.kMasked && m.kHasLeft && !m.kHasRight && !m.kHasBreaks && m.kCentred && !m.kTwoWord && m.kScheme == kernels::kHorner;
+  return m.kMasked && m.kHasLeft && !m.kHasRight && !m.kHasBreaks && m.kCentred && !m.kTwoWord &&
+         m.kScheme == kernels::kHorner;
 }
 
 WitnessScript kernel_script(const Fit& fit, const std::string& path) {
   const Format format = fit.backward ? fit.backward->format : fit.rounded ? fit.rounded->format : Format::f32;
   if (fit.activation != "gelu" || (format != Format::f16 && format != Format::bf16))
-    throw kernels::SpecError(path, "kind", "a fit of gelu in f16 or bf16, backward or rounded forward, is needed: Coq's library has no other kernel");
-  if (fit.backward && !has_kernel(fit))
-    throw kernels::SpecError(path, "backward",
-                             "a mask, a left segment, cells of equal width, centred rows and Horner's scheme are needed: Coq's "
+    throw kernels::SpecError(path, "kind",
+                             "a fit of gelu in f16 or bf16, backward or rounded forward, is needed: Coq's "
                              "library has no other kernel");
+  if (fit.backward && !has_kernel(fit))
+    throw kernels::SpecError(
+        path, "backward",
+        "a mask, a left segment, cells of equal width, centred rows and Horner's scheme are needed: Coq's "
+        "library has no other kernel");
   return {fit.name + "_kernel.v",
-          fmt::format("(* The constants and rows of {}, as the kernel in Coq computes with them. *)\n\nFrom Coq Require Import ZArith List SpecFloat.\n"
-                      "From Flocq Require Import Core.\nFrom Outgrad Require Import Kernel{}.\nImport ListNotations.\nOpen Scope Z_scope.\n\n{}",
-                      fit.name, fit.backward ? "" : " Forward", fit.backward ? backward_kernel(fit) : forward_kernel(fit)),
+          fmt::format("(* The constants and rows of {}, as the kernel in Coq computes with them. *)\n\nFrom "
+                      "Coq Require Import ZArith List SpecFloat.\n"
+                      "From Flocq Require Import Core.\nFrom Outgrad Require Import Kernel{}.\nImport "
+                      "ListNotations.\nOpen Scope Z_scope.\n\n{}",
+                      fit.name, fit.backward ? "" : " Forward",
+                      fit.backward ? backward_kernel(fit) : forward_kernel(fit)),
           0, fit.backward ? fit.backward->kT : 0, 'T'};
 }
 
 WitnessScript covered_script(const Fit& forward, const Fit& backward, int k, int first, int last) {
   const Format format = backward.backward->format;
   const std::vector<Enclosure> all = enclosures(format);
-  const char* const enclosing = std::ranges::find_if(all, [=](const Enclosure& e) { return last <= e.last; })->name;
+  const char* const enclosing =
+      std::ranges::find_if(all, [=](const Enclosure& e) { return last <= e.last; })->name;
   return {fmt::format("{}_all_{}.v", backward.name, k),
-          fmt::format("(* {0} and {1} at the absolute values {2} to {3} of their format, for both signs. *)\n\n{4}\n"
-                      "Lemma covered : forall n, {2} <= n < {5} -> both_checked {6} forward kernel T n.\n"
-                      "Proof. apply both_checked_range with {7}. exact {7}_sound. vm_cast_no_check (eq_refl true). Qed.\n",
-                      forward.name, backward.name, first, last - 1, imports(forward, backward, ""), last, Shape(format).arguments(), enclosing),
+          fmt::format(
+              "(* {0} and {1} at the absolute values {2} to {3} of their format, for both signs. *)\n\n{4}\n"
+              "Lemma covered : forall n, {2} <= n < {5} -> both_checked {6} forward kernel T n.\n"
+              "Proof. apply both_checked_range with {7}. exact {7}_sound. vm_cast_no_check (eq_refl true). "
+              "Qed.\n",
+              forward.name, backward.name, first, last - 1, imports(forward, backward, ""), last,
+              Shape(format).arguments(), enclosing),
           0, backward.backward->kT, 'T'};
 }
 

@@ -32,11 +32,14 @@ inline std::string operand(const Real& r) {
   return text.find_first_of(" -") == std::string::npos ? text : "(" + text + ")";
 }
 
-inline std::string between(const Real& lo, const char* variable, const Real& hi) { return fmt::format("{} <= {} <= {}", exact(lo), variable, exact(hi)); }
+inline std::string between(const Real& lo, const char* variable, const Real& hi) {
+  return fmt::format("{} <= {} <= {}", exact(lo), variable, exact(hi));
+}
 
 /// The x of a row without its tails: outward to doubles, as the fitter's own certificate takes them.
 inline std::pair<Real, Real> range_of(const Piece& piece) {
-  return {std::nextafter(static_cast<double>(piece.x_lo), -INFINITY), std::nextafter(static_cast<double>(piece.x_hi), INFINITY)};
+  return {std::nextafter(static_cast<double>(piece.x_lo), -INFINITY),
+          std::nextafter(static_cast<double>(piece.x_hi), INFINITY)};
 }
 
 /// What a row's polynomial is of: the coordinate s, or y itself.
@@ -50,9 +53,11 @@ inline std::string held_coordinate_of(const Piece& piece, float y_max) {
 
 /// Precision and exponent range of a format as Format.v has them.
 struct Shape {
-  explicit Shape(Format format) : precision(precision_bits(format)), range(1 << (shape_of(format).exponent_bits - 1)) {}
+  explicit Shape(Format format)
+      : precision(precision_bits(format)), range(1 << (shape_of(format).exponent_bits - 1)) {}
   int precision, range;
-  [[nodiscard]] int first_of(int power) const { return (range - 1 + power) << (precision - 1); }  ///< the number of 2^power, a normal number
+  /// the number of 2^power, a normal number
+  [[nodiscard]] int first_of(int power) const { return (range - 1 + power) << (precision - 1); }
   [[nodiscard]] int magnitudes() const { return first_of(range); }
   [[nodiscard]] std::string arguments() const { return fmt::format("{} {}", precision, range); }
 };

@@ -27,10 +27,12 @@ constexpr double kFitReach = 0.25;
 /// Decimal exponents that numbers of a function may have.
 constexpr int kMostPlaces = 1000;
 
-/// The polynomial by Horner's rule, in x, Sollya's variable, or an expression of it; without its `first` coefficients.
+/// The polynomial by Horner's rule, in x, Sollya's variable, or an expression of it; without its `first`
+/// coefficients.
 std::string polynomial(const Piece& piece, size_t first = 0, const char* u = "x") {
   std::string p = fmt::format("({:a})", static_cast<double>(piece.c.back()));
-  for (size_t k = piece.c.size() - 1; k-- > first;) p = fmt::format("({:a}) + {} * ({})", static_cast<double>(piece.c[k]), u, p);
+  for (size_t k = piece.c.size() - 1; k-- > first;)
+    p = fmt::format("({:a}) + {} * ({})", static_cast<double>(piece.c[k]), u, p);
   if (piece.c0_low != 0) p = fmt::format("({:a}) + ({})", static_cast<double>(piece.c0_low), p);
   return p;
 }
@@ -68,8 +70,8 @@ h_error = 2 * h_error;  // covers the roundings of this sum
 h = horner(h);
 )";
 
-/// Walks over [a; b] from left to right with steps that adapt: a Taylor form of E, the norm of its polynomial by infnorm, and `extra`,
-/// a procedure that bounds what E leaves out on the same interval.
+/// Walks over [a; b] from left to right with steps that adapt: a Taylor form of E, the norm of its polynomial
+/// by infnorm, and `extra`, a procedure that bounds what E leaves out on the same interval.
 constexpr const char* kBound = R"(
 taylor_degree = 12;
 upper = 0;
@@ -172,8 +174,8 @@ std::vector<Part> parts_of(const Piece& piece, const Real& x_star) {
   if (lo < below) parts.push_back({Part::left, text(lo), text(std::min(hi, below))});
   // w lies within `radius` of x - x_mid; twice covers this expression's rounding.
   if (hi > below && lo < above) {
-    parts.push_back(
-        {Part::near, fmt::format("({} - x_mid - 2 * radius)", text(std::max(lo, below))), fmt::format("({} - x_mid + 2 * radius)", text(std::min(hi, above)))});
+    parts.push_back({Part::near, fmt::format("({} - x_mid - 2 * radius)", text(std::max(lo, below))),
+                     fmt::format("({} - x_mid + 2 * radius)", text(std::min(hi, above)))});
   }
   if (hi > above) parts.push_back({Part::right, text(std::max(lo, above)), text(hi)});
   return parts;
@@ -183,43 +185,56 @@ std::vector<Part> parts_of(const Piece& piece, const Real& x_star) {
 std::string head(const std::string& function, const Piece& piece, const Real& x_star, double near) {
   std::string text = fmt::format("prec = {}!;\n", kSollyaBits);
   text += kPrelude;
-  text += fmt::format("f = {};\nfp = diff(f);\ncentre = {:a};\n", sollya_function(function), static_cast<double>(piece.centre));
+  text += fmt::format("f = {};\nfp = diff(f);\ncentre = {:a};\n", sollya_function(function),
+                      static_cast<double>(piece.centre));
   if (piece.coordinate != Coordinate::signed_root) return text;
   text += fmt::format("x_mid = {};\nnear = {:a};\n", real_text(x_star), near);
   return text + kMinimum + kQuotient;
 }
 
-/// v as an expression in x (in w for `near`), and the bound on what it leaves out: of y* (dv <= y_radius/v), of h and x* next to it.
+/// v as an expression in x (in w for `near`), and the bound on what it leaves out: of y* (dv <= y_radius/v),
+/// of h and x* next to it.
 std::string coordinate(const Piece& piece, const Part& part) {
   switch (part.side) {
     case Part::plain:
       return std::string(piece.coordinate == Coordinate::argument ? "v = x;" : "v = f;") +
-             "\nslope = fp;\nprocedure coordinate_error(J) { return 0; };\nprocedure slope_error(J) { return 0; };\n";
+             "\nslope = fp;\nprocedure coordinate_error(J) { return 0; };\nprocedure slope_error(J) { return "
+             "0; };\n";
     case Part::left:
     case Part::right:
       return fmt::format(
-          "v = {}sqrt(f - y_mid);\nslope = fp;\nprocedure coordinate_error(J) {{ return sup(y_radius / abs(evaluate(v, J))); }};\n"
+          "v = {}sqrt(f - y_mid);\nslope = fp;\nprocedure coordinate_error(J) {{ return sup(y_radius / "
+          "abs(evaluate(v, J))); }};\n"
           "procedure slope_error(J) {{ return 0; }};\n",
           part.side == Part::left ? "-" : "");
     case Part::near: break;
   }
   return "v = x * sqrt(h);\nslope = fp(x_mid + x);\n"
          "procedure coordinate_error(J) { return sup(abs(J) * h_error / sqrt(evaluate(h, J))); };\n"
-         "procedure slope_error(J) { return sup(radius * abs(evaluate(diff(fp), x_mid + J + [-radius; radius]))); };\n";
+         "procedure slope_error(J) { return sup(radius * abs(evaluate(diff(fp), x_mid + J + [-radius; "
+         "radius]))); };\n";
 }
 
 }  // namespace
 
 std::string sollya_function(const std::string& function) {
-  static_cast<void>(Expression(function));  // the grammar; what is left to do is to write numbers and exponents Sollya's way
+  // the grammar; what is left to do is to write numbers and exponents Sollya's way
+  static_cast<void>(Expression(function));
   std::string text;
-  const auto digit = [&](size_t i) { return i < function.size() && std::isdigit(static_cast<unsigned char>(function[i])) != 0; };
-  const auto word = [&](size_t i) { return i < function.size() && (std::isalnum(static_cast<unsigned char>(function[i])) != 0 || function[i] == '_'); };
+  const auto digit = [&](size_t i) {
+    return i < function.size() && std::isdigit(static_cast<unsigned char>(function[i])) != 0;
+  };
+  const auto word = [&](size_t i) {
+    return i < function.size() &&
+           (std::isalnum(static_cast<unsigned char>(function[i])) != 0 || function[i] == '_');
+  };
   for (size_t i = 0; i < function.size();) {
     if (function[i] == '0' && i + 1 < function.size() && (function[i + 1] == 'x' || function[i + 1] == 'X')) {
       // A C hexadecimal float is the same in both, its exponent's sign included.
       const size_t start = i;
-      while (word(i) || function[i] == '.' || ((function[i] == '-' || function[i] == '+') && (function[i - 1] == 'p' || function[i - 1] == 'P'))) {
+      while (word(i) || function[i] == '.' ||
+             ((function[i] == '-' || function[i] == '+') &&
+              (function[i - 1] == 'p' || function[i - 1] == 'P'))) {
         if (++i == function.size()) break;
       }
       text += "(" + function.substr(start, i - start) + ")";
@@ -237,14 +252,18 @@ std::string sollya_function(const std::string& function) {
         for (; digit(i); ++i) exponent = std::min(10 * exponent + (function[i] - '0'), kMostPlaces + 1);
         places += negative ? exponent : -exponent;
       }
-      if (std::abs(places) > kMostPlaces) throw kernels::SpecError("function: a number has an exponent that Sollya is not given");
-      text += places > 0 ? fmt::format("({}/10^{})", digits, places) : places < 0 ? fmt::format("({}*10^{})", digits, -places) : digits;
+      if (std::abs(places) > kMostPlaces)
+        throw kernels::SpecError("function: a number has an exponent that Sollya is not given");
+      text += places > 0   ? fmt::format("({}/10^{})", digits, places)
+              : places < 0 ? fmt::format("({}*10^{})", digits, -places)
+                           : digits;
     } else if (word(i)) {
       while (word(i)) text += function[i++];
     } else if (function[i] == '^') {
       // Signed exponents in parentheses.
       text += "^(";
-      for (++i; i < function.size() && (digit(i) || function[i] == '-' || function[i] == ' '); ++i) text += function[i];
+      for (++i; i < function.size() && (digit(i) || function[i] == '-' || function[i] == ' '); ++i)
+        text += function[i];
       text += ")";
     } else {
       text += function[i++];
@@ -253,18 +272,25 @@ std::string sollya_function(const std::string& function) {
   return text;
 }
 
-WitnessScript sollya_script(const std::string& name, const std::string& function, const Piece& piece, const Real& x_star) {
+WitnessScript sollya_script(const std::string& name, const std::string& function, const Piece& piece,
+                            const Real& x_star) {
   const bool relative = piece.target == Target::gradient_relative;
-  std::string text = fmt::format("// {}, row {}: sup |{}| <= {:a} = {} (bound A of the row), x in [{:.9g}, {:.9g}].\n", name, piece.row,
-                                 relative ? "p(v(x) - centre)/f'(x) - 1" : "p(v(x) - centre) - f'(x)", piece.certified, power_of_two(piece.certified),
-                                 static_cast<double>(piece.x_lo), static_cast<double>(piece.x_hi));
-  if (piece.left_tail) text += "// Not in this script: x below that range, where the fit uses a bound on the activation's tail.\n";
-  if (piece.right_tail) text += "// Not in this script: x above that range, where the fit uses a bound on the activation's tail.\n";
+  std::string text = fmt::format(
+      "// {}, row {}: sup |{}| <= {:a} = {} (bound A of the row), x in [{:.9g}, {:.9g}].\n", name, piece.row,
+      relative ? "p(v(x) - centre)/f'(x) - 1" : "p(v(x) - centre) - f'(x)", piece.certified,
+      power_of_two(piece.certified), static_cast<double>(piece.x_lo), static_cast<double>(piece.x_hi));
+  if (piece.left_tail)
+    text +=
+        "// Not in this script: x below that range, where the fit uses a bound on the activation's tail.\n";
+  if (piece.right_tail)
+    text +=
+        "// Not in this script: x above that range, where the fit uses a bound on the activation's tail.\n";
   text += head(function, piece, x_star, kNearReach);
   text += fmt::format("claim = {:a};\np = {};\n", piece.certified, polynomial(piece));
   // f' and p vanish together at x*, so w is divided out of both.
   const std::vector<Part> parts = parts_of(piece, x_star);
-  const bool common_zero = relative && piece.coordinate == Coordinate::signed_root && piece.centre == 0 && piece.c[0] == 0;
+  const bool common_zero =
+      relative && piece.coordinate == Coordinate::signed_root && piece.centre == 0 && piece.c[0] == 0;
   if (common_zero) text += fmt::format("p_over_u = {};\n", polynomial(piece, 1)) + kGradientQuotient;
   text += kBound;
   for (const Part& part : parts) {
@@ -284,15 +310,19 @@ WitnessScript sollya_script(const std::string& name, const std::string& function
     text += left_out + fmt::format("cover({}, left_out, {}, {});\n", error, part.from, part.to);
   }
   text += fmt::format(
-      "if ((covered == {}) && (upper <= claim){}) then print(\"PROVEN {} row {}: sup |E| is in\", [lower; upper], \"claim\", claim)\n"
+      "if ((covered == {}) && (upper <= claim){}) then print(\"PROVEN {} row {}: sup |E| is in\", [lower; "
+      "upper], \"claim\", claim)\n"
       "else print(\"FAILED {} row {}: claim\", claim);\nquit;\n",
       parts.size(), relative ? " && (claim <= 1)" : "", name, piece.row, name, piece.row);
   return {fmt::format("{}.row_{}.sollya", name, piece.row), std::move(text), piece.row, piece.certified, 'A'};
 }
 
-WitnessScript sollya_fit_script(const std::string& name, const std::string& function, const Piece& piece, const Real& x_star) {
-  std::string text = fmt::format("// {}, row {}: Sollya's fpminimax on the piece's x in [{:.9g}, {:.9g}], in powers of v - centre, then a norm.\n", name,
-                                 piece.row, static_cast<double>(piece.x_lo), static_cast<double>(piece.x_hi));
+WitnessScript sollya_fit_script(const std::string& name, const std::string& function, const Piece& piece,
+                                const Real& x_star) {
+  std::string text = fmt::format(
+      "// {}, row {}: Sollya's fpminimax on the piece's x in [{:.9g}, {:.9g}], in powers of v - centre, then "
+      "a norm.\n",
+      name, piece.row, static_cast<double>(piece.x_lo), static_cast<double>(piece.x_hi));
   text += head(function, piece, x_star, kFitReach);
   text += kBound;
   // One expression has to do for the whole piece: a piece that reaches x* is taken in w, as far as h reaches.
@@ -300,7 +330,8 @@ WitnessScript sollya_fit_script(const std::string& name, const std::string& func
   const double lo = low_end(piece), hi = high_end(piece), x0 = static_cast<double>(x_star);
   if (piece.coordinate == Coordinate::signed_root && lo < x0 + kNearRoot && hi > x0 - kNearRoot) {
     part = {Part::near, fmt::format("(({:a}) - x_mid)", lo), fmt::format("(({:a}) - x_mid)", hi)};
-    if (std::max(hi - x0, x0 - lo) > kFitReach) text += "print(\"FAILED: the piece reaches too far beyond the minimum for one expression\");\nquit;\n";
+    if (std::max(hi - x0, x0 - lo) > kFitReach)
+      text += "print(\"FAILED: the piece reaches too far beyond the minimum for one expression\");\nquit;\n";
   } else if (part.side != Part::plain) {
     part.from = fmt::format("({:a})", lo);
     part.to = fmt::format("({:a})", hi);
@@ -313,9 +344,11 @@ WitnessScript sollya_fit_script(const std::string& name, const std::string& func
       "procedure nothing(J) {{ return 0; }};\n"
       "// The estimate only sets how tight the certified bound must be: 1%, as ours is.\n"
       "norm_s = time({{ claim = 1.01 * dirtyinfnorm(q - slope, I); cover(q - slope, nothing, {}, {}); }});\n"
-      "if (covered == 1) then print(\"BESIDE\", upper, fit_s, norm_s) else print(\"FAILED: no certified norm\", claim, fit_s, norm_s);\nquit;\n",
+      "if (covered == 1) then print(\"BESIDE\", upper, fit_s, norm_s) else print(\"FAILED: no certified "
+      "norm\", claim, fit_s, norm_s);\nquit;\n",
       piece.degree, part.from, part.to, part.from, part.to);
-  return {fmt::format("{}.row_{}.beside.sollya", name, piece.row), std::move(text), piece.row, piece.certified, 'A'};
+  return {fmt::format("{}.row_{}.beside.sollya", name, piece.row), std::move(text), piece.row,
+          piece.certified, 'A'};
 }
 
 }  // namespace outgrad::approx

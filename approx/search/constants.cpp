@@ -1,4 +1,5 @@
-// Lists the storage intervals next to the minimum, and searches the constants by which rows reach the middles of these.
+// Lists the storage intervals next to the minimum, and searches the constants by which rows reach the middles
+// of these.
 #include "approx/search/constants.h"
 
 #include "approx/search/programme.h"
@@ -18,10 +19,12 @@ namespace {
 /// Ranges are listed up to this share of |s| = sqrt(-y*), where the left branch ends.
 constexpr double kListedShare = 0.6;
 
-/// g up to there by barycentric interpolation in 33 Chebyshev points: error below 1e-12, nothing beside R >= 1e-6.
+/// g up to there by barycentric interpolation in 33 Chebyshev points: error below 1e-12, nothing beside R >=
+/// 1e-6.
 class LocalGradient {
  public:
-  explicit LocalGradient(const Composite& composite) : reach_(kListedShare * std::sqrt(-composite.y_star().to_double())) {
+  explicit LocalGradient(const Composite& composite)
+      : reach_(kListedShare * std::sqrt(-composite.y_star().to_double())) {
     for (int k = 0; k < kPoints; ++k) {
       const double node = reach_ * std::cos(std::numbers::pi * k / (kPoints - 1));
       s_.push_back(node);
@@ -32,7 +35,8 @@ class LocalGradient {
     double above = 0, below = 0;
     for (size_t k = 0; k < s_.size(); ++k) {
       if (s == s_[k]) return g_[k];
-      const double weight = (k % 2 == 0 ? 1.0 : -1.0) * (k == 0 || k + 1 == s_.size() ? 0.5 : 1.0) / (s - s_[k]);
+      const double weight =
+          (k % 2 == 0 ? 1.0 : -1.0) * (k == 0 || k + 1 == s_.size() ? 0.5 : 1.0) / (s - s_[k]);
       above += weight * g_[k];
       below += weight;
     }
@@ -50,14 +54,17 @@ class LocalGradient {
 constexpr int kHeights = 200;
 
 /// `lowest` has the heights that right and left branch begin with.
-std::vector<StoredRange> intervals_of_reals(const LocalGradient& g, const std::array<double, 2>& lowest, double spacing) {
+std::vector<StoredRange> intervals_of_reals(const LocalGradient& g, const std::array<double, 2>& lowest,
+                                            double spacing) {
   std::vector<StoredRange> r;
   for (int j = 0; j < kHeights; ++j) {
     for (const bool right : {true, false}) {
       const double height = lowest[right ? 0 : 1] + j;
       if (std::sqrt((height + 1) * spacing) > g.reach() || height <= -0.5) continue;
-      const double below = std::sqrt(std::max(0.0, height - 0.5) * spacing), above = std::sqrt((height + 0.5) * spacing);
-      r.push_back(right ? StoredRange{height, true, g(below), g(above)} : StoredRange{height, false, g(-above), g(-below)});
+      const double below = std::sqrt(std::max(0.0, height - 0.5) * spacing),
+                   above = std::sqrt((height + 0.5) * spacing);
+      r.push_back(right ? StoredRange{height, true, g(below), g(above)}
+                        : StoredRange{height, false, g(-above), g(-below)});
     }
   }
   return r;
@@ -76,11 +83,13 @@ double last_within(const Composite& composite, bool right, double height) {
   return far;
 }
 
-std::vector<StoredRange> intervals_of_format(const Composite& composite, Format format, double reach, double lowest, double spacing) {
+std::vector<StoredRange> intervals_of_format(const Composite& composite, Format format, double reach,
+                                             double lowest, double spacing) {
   const double x_star = composite.x_star().to_double(), y_star = composite.y_star().to_double();
   // A first look in double keeps those out that are far away.
   const double height_in_double = 1.01 * reach * reach;
-  const double first = last_within(composite, false, height_in_double), last = last_within(composite, true, height_in_double);
+  const double first = last_within(composite, false, height_in_double),
+               last = last_within(composite, true, height_in_double);
   const FormatShape shape = shape_of(format);
   std::map<std::pair<int, bool>, StoredRange> found;
   for (std::uint32_t code = 0; code < 2U << shape.sign_bit(); ++code) {
@@ -100,8 +109,8 @@ std::vector<StoredRange> intervals_of_format(const Composite& composite, Format 
   return r;
 }
 
-/// Samples of g that hold a row's polynomial in its tube: Chebyshev points, between 64 of which one of degree 4 leaves it by less than 1/100 of its
-/// width; the certificate has the last word.
+/// Samples of g that hold a row's polynomial in its tube: Chebyshev points, between 64 of which one of degree
+/// 4 leaves it by less than 1/100 of its width; the certificate has the last word.
 constexpr int kTubeSamples = 64;
 /// Share of the target that the tube leaves to what lies between its samples and to fp32 coefficients.
 constexpr double kTubeRoom = 0x1p-7;
@@ -125,10 +134,14 @@ double evaluate(const std::vector<double>& c, double u) {
 class NearMinimum::Data {
  public:
   Data(const Composite& of, Format y_format)
-      : composite(of), format(y_format), g(of), spacing(of.spacing_at_minimum(precision_bits(y_format)) * (carries_branch(y_format) ? 2 : 1)) {
+      : composite(of), format(y_format), g(of),
+        spacing(of.spacing_at_minimum(precision_bits(y_format)) * (carries_branch(y_format) ? 2 : 1)) {
     const double y_star = composite.y_star().to_double();
-    // Each second number of a parity format belongs to a branch: even ones are multiples of the spacing, odd ones lie midway.
-    const auto first = [&](double offset) { return std::floor(y_star / spacing - offset) + offset - y_star / spacing; };
+    // Each second number of a parity format belongs to a branch: even ones are multiples of the spacing, odd
+    // ones lie midway.
+    const auto first = [&](double offset) {
+      return std::floor(y_star / spacing - offset) + offset - y_star / spacing;
+    };
     const std::array lowest{first(0), first(carries_branch(format) ? 0.5 : 0)};
     const auto add = [&](std::vector<StoredRange> ranges) {
       double oracle = 0;
@@ -137,7 +150,8 @@ class NearMinimum::Data {
     };
     add(intervals_of_reals(g, lowest, spacing));
     // An x is stored in 16 bits or more, whatever y is stored in.
-    if (format == Format::f16 || format == Format::bf16) add(intervals_of_format(composite, format, g.reach(), lowest[0], spacing));
+    if (format == Format::f16 || format == Format::bf16)
+      add(intervals_of_format(composite, format, g.reach(), lowest[0], spacing));
   }
 
   /// The coordinate of a stored y with constants in units of the spacing.
@@ -150,14 +164,17 @@ class NearMinimum::Data {
     const double centre = p.centre_is_0 ? 0 : static_cast<double>(static_cast<float>(p.nominal_centre));
     ProgrammedRow row{p.v_lo, p.v_hi, centre, static_cast<int>(p.c.size()) - 1, {}};
     for (int k = 0; k < kTubeSamples; ++k) {
-      const double v = 0.5 * (p.v_lo + p.v_hi) - 0.5 * (p.v_hi - p.v_lo) * std::cos(std::numbers::pi * k / (kTubeSamples - 1));
-      row.tube.push_back({v, static_cast<double>(composite.gradient_at(composite.argument_of_root(Real(v)))), p.allowed * (1 - kTubeRoom)});
+      const double v = 0.5 * (p.v_lo + p.v_hi) -
+                       0.5 * (p.v_hi - p.v_lo) * std::cos(std::numbers::pi * k / (kTubeSamples - 1));
+      row.tube.push_back({v, static_cast<double>(composite.gradient_at(composite.argument_of_root(Real(v)))),
+                          p.allowed * (1 - kTubeRoom)});
     }
     return row;
   }
 
   /// The best polynomial of a row when the goal is stretched: T/O - 1 and R by that factor.
-  [[nodiscard]] std::optional<ProgrammeSolution> solve(const ProgrammedRow& row, const StorageGoal& goal, double stretch, double shift, double floor) const {
+  [[nodiscard]] std::optional<ProgrammeSolution> solve(const ProgrammedRow& row, const StorageGoal& goal,
+                                                       double stretch, double shift, double floor) const {
     std::vector<Range> ranges = row.tube;
     for (const Domain& domain : domains) {
       for (const StoredRange& i : domain.ranges) {
@@ -173,10 +190,13 @@ class NearMinimum::Data {
     std::vector<StoredRange> ranges;
     double oracle;
   };
-  static double tolerance(const StorageGoal& goal, double stretch, const Domain& domain, const StoredRange& i) {
+  static double tolerance(const StorageGoal& goal, double stretch, const Domain& domain,
+                          const StoredRange& i) {
     const double regret = stretch * goal.regret;
     // Where no two x share a (y, bit), T is R: there is no O to compare it with.
-    return (domain.oracle > 0 ? std::min((1 + stretch * (goal.ratio - 1)) * domain.oracle - i.half(), regret) : regret) - kRoundingRoom;
+    return (domain.oracle > 0 ? std::min((1 + stretch * (goal.ratio - 1)) * domain.oracle - i.half(), regret)
+                              : regret) -
+           kRoundingRoom;
   }
 
   const Composite& composite;
@@ -186,7 +206,8 @@ class NearMinimum::Data {
   std::vector<Domain> domains;
 };
 
-NearMinimum::NearMinimum(const Composite& composite, Format format) : data_(std::make_unique<const Data>(composite, format)) {}
+NearMinimum::NearMinimum(const Composite& composite, Format format)
+    : data_(std::make_unique<const Data>(composite, format)) {}
 NearMinimum::~NearMinimum() = default;
 
 double NearMinimum::reach() const { return data_->g.reach(); }
@@ -198,7 +219,8 @@ double NearMinimum::least_ratio() const {
       for (const StoredRange& i : a.ranges) {
         for (const StoredRange& j : b.ranges) {
           // A value within ratio O of both ends: hi - ratio O_a <= lo + ratio O_b.
-          if (i.height == j.height && i.right == j.right && a.oracle + b.oracle > 0) least = std::max(least, (i.hi - j.lo) / (a.oracle + b.oracle));
+          if (i.height == j.height && i.right == j.right && a.oracle + b.oracle > 0)
+            least = std::max(least, (i.hi - j.lo) / (a.oracle + b.oracle));
         }
       }
     }
@@ -206,7 +228,8 @@ double NearMinimum::least_ratio() const {
   return least;
 }
 
-CoordinateConstants NearMinimum::choose_constants(const StorageGoal& goal, const std::vector<Piece>& rows) const {
+CoordinateConstants NearMinimum::choose_constants(const StorageGoal& goal,
+                                                  const std::vector<Piece>& rows) const {
   const Data& d = *data_;
   std::vector<ProgrammedRow> programmed;
   for (const Piece& row : rows) {
@@ -259,10 +282,12 @@ CoordinateConstants NearMinimum::choose_constants(const StorageGoal& goal, const
       c.regret = std::max(c.regret, regret);
     }
     // What a programme leaves unused of a goal it has reached is not for sale.
-    if (programmed.empty() || c.cost < 1) c.cost = std::max({c.cost, (c.ratio - 1) / (goal.ratio - 1), c.regret / goal.regret});
+    if (programmed.empty() || c.cost < 1)
+      c.cost = std::max({c.cost, (c.ratio - 1) / (goal.ratio - 1), c.regret / goal.regret});
     if (c.cost < best.cost) best = c;
   };
-  // In units of the spacing: the optimum lies within half a spacing of y*; 1/50 first, then 1/1000 around the best.
+  // In units of the spacing: the optimum lies within half a spacing of y*; 1/50 first, then 1/1000 around the
+  // best.
   constexpr double kLeast = 1.0 / 1024;  // the floor stays positive: the square root is of a normal number
   const auto consider_all = [&] {
     for (int i = -15; i <= 25; ++i) {
@@ -270,8 +295,8 @@ CoordinateConstants NearMinimum::choose_constants(const StorageGoal& goal, const
     }
     return best.cost < INFINITY;
   };
-  // A goal that asks one (y, bit) for two gradients is stretched until it does not, in small steps and then in large ones. Where that does not help, no row is
-  // fitted to it: the constants are chosen for g.
+  // A goal that asks one (y, bit) for two gradients is stretched until it does not, in small steps and then
+  // in large ones. Where that does not help, no row is fitted to it: the constants are chosen for g.
   constexpr double kStretch = 1 + 0x1p-5;
   constexpr int kSmallSteps = 64, kSteps = kSmallSteps + 10;
   for (int step = 0; !consider_all(); ++step) {
@@ -280,13 +305,15 @@ CoordinateConstants NearMinimum::choose_constants(const StorageGoal& goal, const
     } else if (!programmed.empty()) {
       programmed.clear();
     } else {
-      throw kernels::SpecError("undecided: next to the minimum no y_c and t_min that were tried give a finite error");
+      throw kernels::SpecError(
+          "undecided: next to the minimum no y_c and t_min that were tried give a finite error");
     }
   }
   for (double width : {1 / 250.0, 1 / 1000.0}) {
     const Choice around = best;
     for (int i = -5; i <= 5; ++i) {
-      for (int k = -5; k <= 5; ++k) consider(around.shift + i * width, std::max(kLeast, around.floor + k * width));
+      for (int k = -5; k <= 5; ++k)
+        consider(around.shift + i * width, std::max(kLeast, around.floor + k * width));
     }
   }
   const double y_c_offset = best.shift * d.spacing;
@@ -299,14 +326,17 @@ CoordinateConstants NearMinimum::choose_constants(const StorageGoal& goal, const
 
 bool NearMinimum::fit(const StorageGoal& goal, const CoordinateConstants& constants, Piece& row) const {
   const Data& d = *data_;
-  const double shift = static_cast<double>(Real(constants.y_hi) + Real(constants.y_lo) - d.composite.y_star().mid()) / d.spacing;
+  const double shift =
+      static_cast<double>(Real(constants.y_hi) + Real(constants.y_lo) - d.composite.y_star().mid()) /
+      d.spacing;
   const double floor = static_cast<double>(constants.t_min) / d.spacing;
   const ProgrammedRow programmed = d.programmed(row);
   const auto at = [&](double stretch) { return d.solve(programmed, goal, stretch, shift, floor); };
   const auto serves = [](const std::optional<ProgrammeSolution>& s) { return s && s->error <= 1; };
   auto found = at(1);
   if (!serves(found)) {
-    constexpr double kMost = 1024, kStep = 0x1p-10;  // ranges that long ask for nothing: only the tube is left
+    // ranges that long ask for nothing: only the tube is left
+    constexpr double kMost = 1024, kStep = 0x1p-10;
     double lo = 1, hi = 1;
     while (!serves(found) && hi < kMost) {
       lo = hi;

@@ -1,7 +1,9 @@
-/// The constants of the coordinate, y_c in place of y* and the floor t_min, chosen against the proven storage intervals.
+/// The constants of the coordinate, y_c in place of y* and the floor t_min, chosen against the proven storage
+/// intervals.
 ///
-/// Even the exact g, evaluated at a rounded y, misses the least possible error O: the preimages of the lowest stored y fold at the
-/// minimum, so the middle of the gradients they stand for is not g(y). Two constants repair nearly all of it.
+/// Even the exact g, evaluated at a rounded y, misses the least possible error O: the preimages of the lowest
+/// stored y fold at the minimum, so the middle of the gradients they stand for is not g(y). Two constants
+/// repair nearly all of it.
 #pragma once
 
 #include "approx/model/spec.h"
@@ -13,7 +15,8 @@ namespace outgrad::approx {
 
 struct CoordinateConstants {
   float y_hi, y_lo, t_min;
-  double expected_ratio, expected_regret;  ///< with these constants, near y*; the sweep proves the whole. A ratio of 0: no two x share a (y, bit)
+  /// with these constants, near y*; the sweep proves the whole. A ratio of 0: no two x share a (y, bit)
+  double expected_ratio, expected_regret;
   int considered = 0;  ///< constants that the search has looked at
 };
 
@@ -26,8 +29,9 @@ struct StoredRange {
   [[nodiscard]] double half() const { return 0.5 * (hi - lo); }
 };
 
-/// The storage ranges next to y*, for real x (taken as continuous: over 1000 fp32 numbers share a stored y there) and, of 16-bit formats, for
-/// the x of the format too; and what constants and coefficients make of them.
+/// The storage ranges next to y*, for real x (taken as continuous: over 1000 fp32 numbers share a stored y
+/// there) and, of 16-bit formats, for the x of the format too; and what constants and coefficients make of
+/// them.
 class NearMinimum {
  public:
   NearMinimum(const Composite& composite, Format format);
@@ -37,17 +41,21 @@ class NearMinimum {
 
   /// |s| up to which there are ranges.
   [[nodiscard]] double reach() const;
-  /// No function of (y, bit) has T <= ratio O over the real x and over the x of the format at once, next to y*, with a ratio below this: where one pair's
-  /// two ranges lie apart, what serves one costs the other. At least 1. In double, of ranges within 1e-12.
+  /// No function of (y, bit) has T <= ratio O over the real x and over the x of the format at once, next to
+  /// y*, with a ratio below this: where one pair's two ranges lie apart, what serves one costs the other. At
+  /// least 1. In double, of ranges within 1e-12.
   [[nodiscard]] double least_ratio() const;
 
-  /// Of `rows` in s, those that are `storage_aware` are taken to be the best that their programmes allow. Where others have coefficients, these are what
-  /// is deployed: their own error, up to a twentieth of O, may be for or against the constants. Elsewhere it is g. Ends after some 110,000 constants at the
-  /// most. @throws kernels::SpecError when none has a finite error.
-  [[nodiscard]] CoordinateConstants choose_constants(const StorageGoal& goal, const std::vector<Piece>& rows = {}) const;
+  /// Of `rows` in s, those that are `storage_aware` are taken to be the best that their programmes allow.
+  /// Where others have coefficients, these are what is deployed: their own error, up to a twentieth of O, may
+  /// be for or against the constants. Elsewhere it is g. Ends after some 110,000 constants at the most.
+  /// @throws kernels::SpecError when none has a finite error.
+  [[nodiscard]] CoordinateConstants choose_constants(const StorageGoal& goal,
+                                                     const std::vector<Piece>& rows = {}) const;
 
-  /// Coefficients of a row in s by its programme: the ranges of the goal and, whatever becomes of these, |p - g| <= allowed. A goal that is out of reach
-  /// is stretched until a polynomial of the degree that c has room for serves it. Fills centre, degree and c, rounded to fp32; false: none stays in the tube.
+  /// Coefficients of a row in s by its programme: the ranges of the goal and, whatever becomes of these, |p -
+  /// g| <= allowed. A goal that is out of reach is stretched until a polynomial of the degree that c has room
+  /// for serves it. Fills centre, degree and c, rounded to fp32; false: none stays in the tube.
   bool fit(const StorageGoal& goal, const CoordinateConstants& constants, Piece& row) const;
 
  private:

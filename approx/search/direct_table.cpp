@@ -13,17 +13,20 @@ namespace {
 /// The 16 bits of an entry, rounded to nearest even.
 std::uint16_t entry_bits(Format format, double g) {
   const auto f = static_cast<float>(g);
-  return format == Format::f16 ? kernels::narrow<kernels::F16>(f).bits : kernels::narrow<kernels::BF16>(f).bits;
+  return format == Format::f16 ? kernels::narrow<kernels::F16>(f).bits
+                               : kernels::narrow<kernels::BF16>(f).bits;
 }
 
-/// One segment: intervals by magnitude, gaps (numbers that no x reaches) filled from their neighbour towards 0.
+/// One segment: intervals by magnitude, gaps (numbers that no x reaches) filled from their neighbour towards
+/// 0.
 struct Column {
   std::map<int, const StorageInterval*> by_magnitude;
 };
 
 }  // namespace
 
-TableModel direct_table(const Composite& composite, const BackwardSpec& spec, const std::vector<StorageInterval>& intervals) {
+TableModel direct_table(const Composite& composite, const BackwardSpec& spec,
+                        const std::vector<StorageInterval>& intervals) {
   TableModel t;
   t.format = spec.format;
   t.entry_format = spec.entries;
@@ -37,14 +40,16 @@ TableModel direct_table(const Composite& composite, const BackwardSpec& spec, co
     Column& column = t.kMasked && !i.m ? left : negative ? lower : upper;
     column.by_magnitude[static_cast<int>(i.code & ((1U << shift) - 1))] = &i;
   }
-  // An entry may stand for a neighbour's interval if it serves it as well as the neighbour's own entry has to: within O and half an ulp.
+  // An entry may stand for a neighbour's interval if it serves it as well as the neighbour's own entry has
+  // to: within O and half an ulp.
   const auto serves = [&](double g, const StorageInterval& i) {
     const double own = i.middle(), rounded = 0.5 * ulp_of(t.entry_format, own);
     return std::max(g - i.lo, i.hi - g) <= std::max(i.half(), std::min(oracle, i.half() + rounded)) + rounded;
   };
   const auto rounded = [&](double g) {
     const std::uint16_t bits = entry_bits(t.entry_format, g);
-    return static_cast<double>(t.entry_format == Format::f16 ? kernels::widen(kernels::F16{bits}) : kernels::widen(kernels::BF16{bits}));
+    return static_cast<double>(t.entry_format == Format::f16 ? kernels::widen(kernels::F16{bits})
+                                                             : kernels::widen(kernels::BF16{bits}));
   };
   const auto place = [&](const Column& column, TableModel::Segment& segment) {
     segment.base = static_cast<int>(t.entries.size());
@@ -52,19 +57,22 @@ TableModel direct_table(const Composite& composite, const BackwardSpec& spec, co
       t.entries.push_back(0);
       return;
     }
-    std::vector<std::pair<int, const StorageInterval*>> all(column.by_magnitude.begin(), column.by_magnitude.end());
+    std::vector<std::pair<int, const StorageInterval*>> all(column.by_magnitude.begin(),
+                                                            column.by_magnitude.end());
     // From both ends inwards: the run that one entry serves.
     const auto run = [&](auto begin, auto end) {
       double lo = -INFINITY, hi = INFINITY, pick = 0;
       auto last = begin;
       for (auto at = begin; at != end; ++at) {
         const StorageInterval& i = *at->second;
-        const double slack = std::max(i.half(), std::min(oracle, i.half() + 0.5 * ulp_of(t.entry_format, i.middle())));
+        const double slack =
+            std::max(i.half(), std::min(oracle, i.half() + 0.5 * ulp_of(t.entry_format, i.middle())));
         lo = std::max(lo, i.hi - slack);
         hi = std::min(hi, i.lo + slack);
         const double middle = rounded(0.5 * (lo + hi));
         bool all_served = true;
-        for (auto k = begin; k != at + 1 && all_served; ++k) all_served = (at - begin) % 16 != 0 || serves(middle, *k->second);
+        for (auto k = begin; k != at + 1 && all_served; ++k)
+          all_served = (at - begin) % 16 != 0 || serves(middle, *k->second);
         // What serves the first alone is its own middle, even if a rounding has left no room around it.
         if (at == begin) {
           pick = rounded(i.middle());
@@ -93,7 +101,8 @@ TableModel direct_table(const Composite& composite, const BackwardSpec& spec, co
   place(upper, t.upper);
   place(lower, t.lower);
   if (t.kMasked) place(left, t.left);
-  const StorageErrors e = measure_storage(intervals, spec.format, [&](const StorageInterval& i) { return t.at(i.code, i.m); });
+  const StorageErrors e =
+      measure_storage(intervals, spec.format, [&](const StorageInterval& i) { return t.at(i.code, i.m); });
   t.kT = e.total;
   t.kO = e.oracle;
   t.kR = e.regret;

@@ -1,8 +1,9 @@
-// Next to x* every f32 x is tried as deployed. Elsewhere y is within kForwardUlps of f(x), so g is that of a y' that differs from f(x) by no
-// more than
+// Next to x* every f32 x is tried as deployed. Elsewhere y is within kForwardUlps of f(x), so g is that of a
+// y' that differs from f(x) by no more than
 //   move = kForwardUlps ulp(f(x)) + |y* - y_c|,
-// up to the fit's proven A + B. y' = f(x') for an x' on the same branch, and f'(x') - f'(x) is bounded over a neighbourhood of x that is
-// proven to hold x'; or, in a tail, by the range of f' from a point on that x' cannot pass.
+// up to the fit's proven A + B. y' = f(x') for an x' on the same branch, and f'(x') - f'(x) is bounded over a
+// neighbourhood of x that is proven to hold x'; or, in a tail, by the range of f' from a point on that x'
+// cannot pass.
 #include "approx/search/fitted_gradient.h"
 
 #include "kernels/host/errors.h"
@@ -15,8 +16,8 @@
 namespace outgrad::approx {
 namespace {
 
-/// How far the library's f32 forward is from f(x) at most, in ulp of f(x): `outgrad validate` tries every x. Of GELU it is 2 away from x*, of
-/// the others 0.5 + 2^-20.
+/// How far the library's f32 forward is from f(x) at most, in ulp of f(x): `outgrad validate` tries every x.
+/// Of GELU it is 2 away from x*, of the others 0.5 + 2^-20.
 constexpr double kForwardUlps = 2;
 /// Where every x is tried: |x - x*| up to here.
 constexpr double kTried = 0x1p-8;
@@ -35,7 +36,8 @@ double error_near_minimum(const Composite& composite, float (*gradient)(float x)
       x = std::nextafter(x, INFINITY);
     }
     const Ball middle(0.5 * (static_cast<double>(block[0]) + static_cast<double>(block[kBlock - 1])));
-    const Ball slope = composite.gradient(Ball::hull(Ball(static_cast<double>(block[0])), Ball(static_cast<double>(block[kBlock - 1]))), 2)[1];
+    const Ball slope = composite.gradient(
+        Ball::hull(Ball(static_cast<double>(block[0])), Ball(static_cast<double>(block[kBlock - 1]))), 2)[1];
     const Ball value = composite.gradient(middle, 1)[0];
     for (const float each : block) {
       const Ball truth = value + slope * (Ball(static_cast<double>(each)) - middle);
@@ -50,16 +52,21 @@ double change_from(const Composite& composite, double start, bool right, double 
   const Activation& f = composite.activation();
   const double out = right ? 1 : -1;
   // Of all x of a part, whose |f| is at most `size`.
-  const auto move_of = [&](double size) { return (kForwardUlps * std::max(0x1p-23 * size, 0x1p-149) + shift) * kFittedRoomUp; };
-  // In the tail from `at` on, reached from `step` further in: f moves more between the two than y' is off f(x). Where f grows without end, f'
-  // is above 1/2 there: f moves by 2^-4 over 1/8, enough for x up to 2^17, and by x/4 over x/2, enough for all others.
+  const auto move_of = [&](double size) {
+    return (kForwardUlps * std::max(0x1p-23 * size, 0x1p-149) + shift) * kFittedRoomUp;
+  };
+  // In the tail from `at` on, reached from `step` further in: f moves more between the two than y' is off
+  // f(x). Where f grows without end, f' is above 1/2 there: f moves by 2^-4 over 1/8, enough for x up to
+  // 2^17, and by x/4 over x/2, enough for all others.
   const auto tail_reached = [&](double at, double step) {
     const Ball inner(at - out * step);
     const Activation::TailRange range = f.gradient_tail_range(inner, right);
     const double limit = right ? f.right_limit_gradient : f.left_limit_gradient;
     const bool grows = limit != 0 && std::max(range.below, range.above) < 0.5 && std::abs(at) >= 4;
-    const double size = std::max(f.value_ball(Ball(at)).magnitude(), std::abs(right ? composite.right_limit() : composite.left_limit()));
-    const bool holds = grows ? shift < 0x1p-10 : (abs(f.value_ball(Ball(at)) - f.value_ball(inner))).lower() > move_of(size);
+    const double size = std::max(f.value_ball(Ball(at)).magnitude(),
+                                 std::abs(right ? composite.right_limit() : composite.left_limit()));
+    const bool holds =
+        grows ? shift < 0x1p-10 : (abs(f.value_ball(Ball(at)) - f.value_ball(inner))).lower() > move_of(size);
     return holds ? (range.below + range.above) * kFittedRoomUp : INFINITY;
   };
   const auto tail = [&](double at) {
@@ -75,7 +82,8 @@ double change_from(const Composite& composite, double start, bool right, double 
     const double width = std::min(kWidest, kGrowth * std::abs(at - composite.x_star().to_double()));
     const double next = at + out * width;
     const Ball x = Ball::hull(Ball(at), Ball(next));
-    const double move = move_of(f.value_ball(x).magnitude()), least = abs(composite.gradient(x, 1)[0]).lower();
+    const double move = move_of(f.value_ball(x).magnitude()),
+                 least = abs(composite.gradient(x, 1)[0]).lower();
     const double radius = least > 0 ? 2 * move / least : 0;
     const Ball around = Ball::hull(Ball(std::min(at, next) - radius), Ball(std::max(at, next) + radius));
     const Series g = composite.gradient(around, 2);
@@ -93,9 +101,12 @@ double change_from(const Composite& composite, double start, bool right, double 
 }  // namespace
 
 double fitted_gradient_error(const Composite& composite, const FittedGradient& deployed) {
-  const double x_star = composite.x_star().to_double(), shift = (composite.y_star() - Ball(deployed.y_c)).magnitude();
-  const double left = change_from(composite, x_star - kTried, false, shift), right = change_from(composite, x_star + kTried, true, shift);
-  return std::max(deployed.error + std::max(left, right), error_near_minimum(composite, deployed.gradient)) * kFittedRoomUp;
+  const double x_star = composite.x_star().to_double(),
+               shift = (composite.y_star() - Ball(deployed.y_c)).magnitude();
+  const double left = change_from(composite, x_star - kTried, false, shift),
+               right = change_from(composite, x_star + kTried, true, shift);
+  return std::max(deployed.error + std::max(left, right), error_near_minimum(composite, deployed.gradient)) *
+         kFittedRoomUp;
 }
 
 }  // namespace outgrad::approx

@@ -52,8 +52,8 @@ float deployed_value(const RoundedFit& fit, double scale, float x) {
   return scale == 1 ? p : kernels::mul_rn(p, static_cast<float>(scale));
 }
 
-/// The stored values of a 16-bit format that lie in a piece, with the exact f: probes of which fit rounds best. Those formats have forwards of
-/// their own; what is chosen by them stays what it was.
+/// The stored values of a 16-bit format that lie in a piece, with the exact f: probes of which fit rounds
+/// best. Those formats have forwards of their own; what is chosen by them stays what it was.
 template <class T>
 struct StoredArguments {
   static constexpr double kLeastProbe = 0x1p-9;  // f is all but x/2 below it, on a tie of the format
@@ -62,7 +62,8 @@ struct StoredArguments {
     for (unsigned bits = 0; bits < 0x10000; ++bits) {
       const float x = kernels::widen(T{static_cast<kernels::u16>(bits)});
       const auto d = static_cast<double>(x);
-      if (std::abs(d) >= kLeastProbe && d >= piece.v_lo && d <= piece.v_hi) values.emplace_back(x, composite.activation().value_ball(Ball(d)));
+      if (std::abs(d) >= kLeastProbe && d >= piece.v_lo && d <= piece.v_hi)
+        values.emplace_back(x, composite.activation().value_ball(Ball(d)));
     }
   }
   /// x whose narrowed value is not the correctly rounded f(x); no f(x) of these lies on a rounding boundary.
@@ -76,7 +77,9 @@ struct StoredArguments {
         return static_cast<double>(kernels::widen(T{static_cast<kernels::u16>(bits + step)}));
       };
       const double y_d = static_cast<double>(y);
-      const double gap_out = std::abs(neighbour(+1) - y_d), gap_in = (kernels::narrow<T>(y).bits & 0x7fffU) == 0 ? gap_out : std::abs(neighbour(-1) - y_d);
+      const double gap_out = std::abs(neighbour(+1) - y_d),
+                   gap_in =
+                       (kernels::narrow<T>(y).bits & 0x7fffU) == 0 ? gap_out : std::abs(neighbour(-1) - y_d);
       const bool outward = (exact - Ball(y_d)).negative() == std::signbit(y);  // |exact| > |y|
       if (off.upper() > 0.5 * (outward ? gap_out : gap_in)) ++count;
     }
@@ -84,8 +87,8 @@ struct StoredArguments {
   }
 };
 
-/// Largest error in ulp over some arguments of the piece, those next to the minimum counted fourfold: there, within 0.1 of x*, an
-/// error of y is magnified into the gradient (0.51 ulp are allowed, 2 elsewhere).
+/// Largest error in ulp over some arguments of the piece, those next to the minimum counted fourfold: there,
+/// within 0.1 of x*, an error of y is magnified into the gradient (0.51 ulp are allowed, 2 elsewhere).
 struct UlpProbe {
   struct Value {
     float x;
@@ -102,21 +105,24 @@ struct UlpProbe {
       if (x == 0) continue;
       const bool weighted = std::abs(static_cast<double>(x) - x_star) <= kNearMinimum;
       // 2^-50 relative, 2^-27 ulp: libm's erfc is good enough to choose by.
-      values.push_back({x, composite.activation().value(static_cast<double>(x)), weighted ? kNearWeight : 1.0});
+      values.push_back(
+          {x, composite.activation().value(static_cast<double>(x)), weighted ? kNearWeight : 1.0});
     }
   }
   [[nodiscard]] double worst(const RoundedFit& fit, double scale) const {
     double worst = 0;
     for (const auto& [x, exact, weight] : values) {
       const double ulp = std::ldexp(1.0, std::max(std::ilogb(exact), -126) - 23);
-      worst = std::max(worst, weight * std::abs(static_cast<double>(deployed_value(fit, scale, x)) - exact) / ulp);
+      worst = std::max(worst,
+                       weight * std::abs(static_cast<double>(deployed_value(fit, scale, x)) - exact) / ulp);
     }
     return worst;
   }
 };
 
 /// Among rounded fits: first those that round the 16-bit formats correctly, then the least error in ulp.
-const RoundedFit& choose_forward(const Composite& composite, const Piece& piece, const std::vector<RoundedFit>& fits, double target) {
+const RoundedFit& choose_forward(const Composite& composite, const Piece& piece,
+                                 const std::vector<RoundedFit>& fits, double target) {
   const StoredArguments<kernels::F16> f16(composite, piece);
   const StoredArguments<kernels::BF16> bf16(composite, piece);
   const UlpProbe probe(composite, piece);
@@ -124,7 +130,8 @@ const RoundedFit& choose_forward(const Composite& composite, const Piece& piece,
   std::pair<int, double> least{};
   for (const RoundedFit& fit : fits) {
     if (best != nullptr && fit.error > target) continue;
-    const std::pair cost{f16.misrounded(fit, piece.scale) + bf16.misrounded(fit, piece.scale), probe.worst(fit, piece.scale)};
+    const std::pair cost{f16.misrounded(fit, piece.scale) + bf16.misrounded(fit, piece.scale),
+                         probe.worst(fit, piece.scale)};
     if (best == nullptr || cost < least) {
       best = &fit;
       least = cost;
@@ -133,8 +140,8 @@ const RoundedFit& choose_forward(const Composite& composite, const Piece& piece,
   return *best;
 }
 
-/// The coefficients of one row, of the lowest degree that leaves room for rounding: a row that needs no more has zeros in front, and a fit as
-/// near to its bound.
+/// The coefficients of one row, of the lowest degree that leaves room for rounding: a row that needs no more
+/// has zeros in front, and a fit as near to its bound.
 /// Of a forward all samples count.
 std::function<bool(double)> asked_for(const BackwardModel* model, const Piece& p) {
   if (model == nullptr) return nullptr;
@@ -149,7 +156,8 @@ RoundedFit fit_row(const Composite& composite, Piece& p, int degree, const Backw
     while (p.degree > 1 && minimax_level(samples, p, p.degree - 1) <= room * p.allowed) --p.degree;
   }
   const std::vector<RoundedFit> fits = fit_piece(samples, p, p.degree);
-  RoundedFit chosen = p.target != Target::value_relative ? fits.front() : choose_forward(composite, p, fits, p.allowed);
+  RoundedFit chosen =
+      p.target != Target::value_relative ? fits.front() : choose_forward(composite, p, fits, p.allowed);
   p.centre = chosen.centre;
   p.c = chosen.c;
   p.c0_low = chosen.c0_low;
@@ -168,8 +176,10 @@ void fit_piece(const Composite& composite, Piece& p, int degree, const BackwardM
   }
   if (!p.storage_aware) fit_row(composite, p, degree, model);
   if (!std::all_of(p.c.begin(), p.c.end(), [](float c) { return std::isfinite(c); })) {
-    throw SpecError(fmt::format("row {} (v in [{:.4g}, {:.4g}]) needs coefficients of degree {} beyond fp32: lower the degree, or merge the left end earlier",
-                                p.row, p.v_lo, p.v_hi, p.degree));
+    throw SpecError(
+        fmt::format("row {} (v in [{:.4g}, {:.4g}]) needs coefficients of degree {} beyond fp32: lower the "
+                    "degree, or merge the left end earlier",
+                    p.row, p.v_lo, p.v_hi, p.degree));
   }
   if (p.lower_bound > p.allowed) return;  // reported for all pieces together
   p.certified = certify_approximation(composite, p, 0);
@@ -178,7 +188,8 @@ void fit_piece(const Composite& composite, Piece& p, int degree, const BackwardM
   if (p.two_word) p.ulp = certify_ulp(*model, p);
 }
 
-void fit_pieces(const Composite& composite, std::vector<Piece>& pieces, int degree, const BackwardModel* model, Stage& rows) {
+void fit_pieces(const Composite& composite, std::vector<Piece>& pieces, int degree,
+                const BackwardModel* model, Stage& rows) {
   kernels::for_each_task(pieces.size(), 0, [&](size_t i) {
     fit_piece(composite, pieces[i], degree, model);
     rows.tick();
@@ -217,18 +228,21 @@ void require_target(const std::string& name, const std::vector<Piece>& pieces) {
   for (const Piece& p : pieces) {
     if (p.lower_bound > p.allowed) {
       throw SpecError(
-          fmt::format("{}: target 2^{:.2f} is out of reach: on row {} (x in [{:.4f}, {:.4f}]) no polynomial of degree {} errs by less than "
+          fmt::format("{}: target 2^{:.2f} is out of reach: on row {} (x in [{:.4f}, {:.4f}]) no polynomial "
+                      "of degree {} errs by less than "
                       "2^{:.2f} (proven)",
-                      name, std::log2(p.allowed), p.row, static_cast<double>(p.x_lo), static_cast<double>(p.x_hi), p.c.size() - 1, std::log2(p.lower_bound)));
+                      name, std::log2(p.allowed), p.row, static_cast<double>(p.x_lo),
+                      static_cast<double>(p.x_hi), p.c.size() - 1, std::log2(p.lower_bound)));
     }
   }
   for (const Piece& p : pieces) {
     if (p.certified > p.allowed) {
-      throw SpecError(
-          fmt::format("{}: target 2^{:.2f} is not reached: row {} (x in [{:.4f}, {:.4f}]) is certified to 2^{:.2f}; no polynomial of "
-                      "degree {} errs by less than 2^{:.2f} (proven)",
-                      name, std::log2(p.allowed), p.row, static_cast<double>(p.x_lo), static_cast<double>(p.x_hi), std::log2(p.certified), p.c.size() - 1,
-                      std::log2(p.lower_bound)));
+      throw SpecError(fmt::format(
+          "{}: target 2^{:.2f} is not reached: row {} (x in [{:.4f}, {:.4f}]) is certified to 2^{:.2f}; no "
+          "polynomial of "
+          "degree {} errs by less than 2^{:.2f} (proven)",
+          name, std::log2(p.allowed), p.row, static_cast<double>(p.x_lo), static_cast<double>(p.x_hi),
+          std::log2(p.certified), p.c.size() - 1, std::log2(p.lower_bound)));
     }
   }
 }
@@ -237,22 +251,29 @@ void require_target(const std::string& name, const std::vector<Piece>& pieces) {
 /// @throws kernels::SpecError
 void require_shape(const Composite& composite, const BackwardSpec& spec) {
   if (!composite.masked()) {
-    if (carries_branch(spec.format)) throw SpecError(fmt::format("format {}: f rises: there is no branch for y to carry", to_string(spec.format)));
+    if (carries_branch(spec.format))
+      throw SpecError(
+          fmt::format("format {}: f rises: there is no branch for y to carry", to_string(spec.format)));
     if (spec.left) throw SpecError("left_segment: f rises: it has no branch left of a minimum");
     if (spec.right_from) throw SpecError("right_from: f rises: every row is a polynomial in y already");
     return;
   }
-  // The branch m = 0 ends at y = -0, which kernels take for y > 0 there too. Beside the depth of the minimum a smaller limit moves that end by nothing.
+  // The branch m = 0 ends at y = -0, which kernels take for y > 0 there too. Beside the depth of the minimum
+  // a smaller limit moves that end by nothing.
   constexpr double kSettledShare = 0x1p-10;
   const double y_star = composite.y_star().to_double(), limit = composite.left_limit();
   if (!(y_star < 0) || std::fabs(limit) > -y_star * kSettledShare) {
-    throw SpecError(fmt::format("f tends to {:.6g} at the left, from a minimum of {:.6g}: with a minimum f must tend to 0 there", limit, y_star));
+    throw SpecError(fmt::format(
+        "f tends to {:.6g} at the left, from a minimum of {:.6g}: with a minimum f must tend to 0 there",
+        limit, y_star));
   }
 }
 
-/// @throws kernels::SpecError for another activation than the one that the tables of a forward, and the second witness, are for.
+/// @throws kernels::SpecError for another activation than the one that the tables of a forward, and the
+/// second witness, are for.
 void require_forward_of_gelu(const Composite& composite) {
-  if (composite.activation().name != "gelu") throw SpecError("kind forward: is for the activation gelu alone");
+  if (composite.activation().name != "gelu")
+    throw SpecError("kind forward: is for the activation gelu alone");
 }
 
 ForwardModel fit_forward(const Composite& composite, const Spec& spec, Stage& rows) {
@@ -273,7 +294,8 @@ ForwardModel fit_forward(const Composite& composite, const Spec& spec, Stage& ro
 class BackwardFitter {
  public:
   BackwardFitter(const Composite& composite, const Spec& spec, const std::vector<StorageInterval>& intervals)
-      : composite_(composite), name_(spec.name), accuracy_(spec.accuracy), target_(spec.target), spec_(*spec.backward), layout_(spec_), intervals_(intervals) {}
+      : composite_(composite), name_(spec.name), accuracy_(spec.accuracy), target_(spec.target),
+        spec_(*spec.backward), layout_(spec_), intervals_(intervals) {}
 
   void fit(Fit& result, Stage& rows) {
     choose_constants();
@@ -297,14 +319,17 @@ class BackwardFitter {
 
  private:
   /// Ulps of an f32 gradient are bounded by A and B; those of a 16-bit format by enumeration.
-  [[nodiscard]] bool in_ulps() const { return spec_.accuracy == AccuracyClass::ulp && spec_.format == Format::f32; }
+  [[nodiscard]] bool in_ulps() const {
+    return spec_.accuracy == AccuracyClass::ulp && spec_.format == Format::f32;
+  }
   [[nodiscard]] bool storage_aware() const {
-    return spec_.accuracy == AccuracyClass::stored || (spec_.accuracy == AccuracyClass::ulp && spec_.format != Format::f32);
+    return spec_.accuracy == AccuracyClass::stored ||
+           (spec_.accuracy == AccuracyClass::ulp && spec_.format != Format::f32);
   }
   [[nodiscard]] bool follows_g() const { return !storage_aware() && !in_ulps(); }
 
-  /// What g may be off by where it is taken to have reached its limit. Storage-aware fits have no A to reach: the clamp lies where g is within a quarter of
-  /// what the class allows of its limit.
+  /// What g may be off by where it is taken to have reached its limit. Storage-aware fits have no A to reach:
+  /// the clamp lies where g is within a quarter of what the class allows of its limit.
   [[nodiscard]] double budget() const {
     if (in_ulps()) return allowed_error(1);
     if (spec_.accuracy == AccuracyClass::ulp) return target_ * ulp_of(spec_.format, 1);
@@ -329,8 +354,8 @@ class BackwardFitter {
     model_ = lay_out(composite_, layout_, constants_, budget(), breaks_);
   }
 
-  /// The row that holds s = 0 is the one that the folded preimages of the lowest stored y can bend. Not in ulps: errors that are small beside O cannot
-  /// tell constants apart.
+  /// The row that holds s = 0 is the one that the folded preimages of the lowest stored y can bend. Not in
+  /// ulps: errors that are small beside O cannot tell constants apart.
   void bend_rows_near_minimum() {
     fit_rows_within(minimum_->reach());
     constants_ = minimum_->choose_constants(spec_.storage, model_.pieces);
@@ -351,7 +376,8 @@ class BackwardFitter {
   void fit_rows_within(double reach) {
     for (Piece& p : model_.pieces) {
       p.allowed = target_;
-      if (p.coordinate != Coordinate::signed_root || p.constant || p.v_lo >= reach || p.v_hi <= -reach) continue;
+      if (p.coordinate != Coordinate::signed_root || p.constant || p.v_lo >= reach || p.v_hi <= -reach)
+        continue;
       fit_row(composite_, p, spec_.degree, &model_);
       const bool holds_0 = p.v_lo < 0 && p.v_hi > 0 && !p.left_tail && !p.right_tail && !p.anchor;
       p.storage_aware = spec_.storage.programme && holds_0 && p.lower_bound <= p.allowed;
@@ -363,7 +389,8 @@ class BackwardFitter {
       p.allowed = target_;
       if (!in_ulps()) continue;
       p.two_word = true;
-      const double a = static_cast<double>(composite_.gradient_at(p.x_lo)), b = static_cast<double>(composite_.gradient_at(p.x_hi));
+      const double a = static_cast<double>(composite_.gradient_at(p.x_lo)),
+                   b = static_cast<double>(composite_.gradient_at(p.x_hi));
       p.allowed = allowed_error(a * b > 0 ? std::min(std::abs(a), std::abs(b)) : 0);
     }
     fit_pieces(composite_, model_.pieces, spec_.degree, &model_, rows);
@@ -374,11 +401,14 @@ class BackwardFitter {
   void require_ulps() {
     model_.kUlp = worst_of(model_.pieces, &Piece::ulp);
     if (model_.kUlp <= target_) return;
-    const auto worst = std::max_element(model_.pieces.begin(), model_.pieces.end(), [](const Piece& a, const Piece& b) { return a.ulp < b.ulp; });
+    const auto worst = std::max_element(model_.pieces.begin(), model_.pieces.end(),
+                                        [](const Piece& a, const Piece& b) { return a.ulp < b.ulp; });
     throw SpecError(
-        fmt::format("{}: target {} is not reached: row {} (x in [{:.4f}, {:.4f}]) is certified to {:.4f} ulp: more rows make what is added to c0 "
+        fmt::format("{}: target {} is not reached: row {} (x in [{:.4f}, {:.4f}]) is certified to {:.4f} "
+                    "ulp: more rows make what is added to c0 "
                     "smaller",
-                    name_, accuracy_, worst->row, static_cast<double>(worst->x_lo), static_cast<double>(worst->x_hi), worst->ulp));
+                    name_, accuracy_, worst->row, static_cast<double>(worst->x_lo),
+                    static_cast<double>(worst->x_hi), worst->ulp));
   }
 
   /// A, B, K and the limits of the whole.
@@ -392,28 +422,36 @@ class BackwardFitter {
     if (m.kMasked) m.found["K"] = coordinate.found;
     find_worst_inputs(composite_, m, intervals_);
     const Activation& f = composite_.activation();
-    m.kExactLimits = deployed_gradient(m, INFINITY, true) == static_cast<float>(f.right_limit_gradient) &&
-                     deployed_gradient(m, static_cast<float>(composite_.left_limit()) * (composite_.masked() ? -1.0f : 1.0f), false) ==
-                         static_cast<float>(f.left_limit_gradient);
+    m.kExactLimits =
+        deployed_gradient(m, INFINITY, true) == static_cast<float>(f.right_limit_gradient) &&
+        deployed_gradient(m,
+                          static_cast<float>(composite_.left_limit()) * (composite_.masked() ? -1.0f : 1.0f),
+                          false) == static_cast<float>(f.left_limit_gradient);
   }
 
-  /// T, O and R by enumeration. @return the regret in ulp of a 16-bit format at worst; the intervals of f32 are those next to the minimum, and say nothing of it.
+  /// T, O and R by enumeration. @return the regret in ulp of a 16-bit format at worst; the intervals of f32
+  /// are those next to the minimum, and say nothing of it.
   double bound_storage() {
     BackwardModel& m = model_;
-    const StorageErrors e = measure_storage(intervals_, spec_.format, [&](const StorageInterval& i) { return deployed_gradient(m, i.y, i.m); });
+    const StorageErrors e = measure_storage(
+        intervals_, spec_.format, [&](const StorageInterval& i) { return deployed_gradient(m, i.y, i.m); });
     m.kT = e.total;
     m.kO = e.oracle;
     m.kR = e.regret;
-    if (m.format != Format::f32) m.found.insert({{"T", e.worst_total}, {"O", e.worst_oracle}, {"R", e.worst_regret}});
+    if (m.format != Format::f32)
+      m.found.insert({{"T", e.worst_total}, {"O", e.worst_oracle}, {"R", e.worst_regret}});
     if (spec_.format == Format::f32) {
       const double beyond = (m.kA + m.kB + certify_storage_beyond(composite_, m)) * kUp;
       m.kT = std::max(m.kT, beyond);
       m.kR = std::max(m.kR, beyond);
     }
-    const bool kept = spec_.accuracy == AccuracyClass::ulp ? e.worst_ulp <= target_ * (1 + 0x1p-16) : e.total <= target_ * e.oracle;
+    const bool kept = spec_.accuracy == AccuracyClass::ulp ? e.worst_ulp <= target_ * (1 + 0x1p-16)
+                                                           : e.total <= target_ * e.oracle;
     if (storage_aware() && !(kept && e.regret <= spec_.storage.regret)) {
-      throw SpecError(fmt::format("{}: as deployed T/O is {:.5f}, R 2^{:.2f}, {:.4f} ulp: rounding the coefficients lost the target {}", name_,
-                                  e.total / e.oracle, std::log2(e.regret), e.worst_ulp, accuracy_));
+      throw SpecError(
+          fmt::format("{}: as deployed T/O is {:.5f}, R 2^{:.2f}, {:.4f} ulp: rounding the coefficients lost "
+                      "the target {}",
+                      name_, e.total / e.oracle, std::log2(e.regret), e.worst_ulp, accuracy_));
     }
     return spec_.format == Format::f32 ? 0 : e.worst_ulp;
   }
@@ -432,7 +470,8 @@ class BackwardFitter {
 };
 
 /// By the cheapest layout that reaches the target.
-void fit_found_layout(const Composite& composite, const Spec& spec, const std::vector<StorageInterval>& intervals, Fit& result, Stage& rows) {
+void fit_found_layout(const Composite& composite, const Spec& spec,
+                      const std::vector<StorageInterval>& intervals, Fit& result, Stage& rows) {
   const std::vector<std::string> layouts = layouts_within(composite, spec);
   // Quick looks are off by some percent: where the cheapest misses the target, the next does not.
   for (size_t k = 0; k < layouts.size(); ++k) {
@@ -446,7 +485,8 @@ void fit_found_layout(const Composite& composite, const Spec& spec, const std::v
 }
 
 /// What a user may write in place of a layout that does not reach the target, after a semicolon.
-std::string remedy(const Composite& composite, const Spec& spec, const std::vector<StorageInterval>& intervals) {
+std::string remedy(const Composite& composite, const Spec& spec,
+                   const std::vector<StorageInterval>& intervals) {
   constexpr size_t kMostTried = 3;  // each is a whole fit
   Spec free = spec;
   free.backward->degree = 0;
@@ -501,7 +541,9 @@ Fit fit(const Spec& spec, int threads, bool advises) {
       try {
         BackwardFitter(composite, spec, intervals).fit(result, rows);
       } catch (const SpecError& error) {
-        if (!advises || spec.activation.name != "expression" || spec.backward->accuracy != AccuracyClass::absolute) throw;
+        if (!advises || spec.activation.name != "expression" ||
+            spec.backward->accuracy != AccuracyClass::absolute)
+          throw;
         const std::string advice = remedy(composite, spec, intervals);
         throw SpecError(advice == fmt::format("; {}", error.what()) ? error.what() : error.what() + advice);
       }

@@ -1,4 +1,5 @@
-/// Layouts of a backward fit's rows: those worth trying, how near to g each comes by a quick look, and which reaches a target at the least cost.
+/// Layouts of a backward fit's rows: those worth trying, how near to g each comes by a quick look, and which
+/// reaches a target at the least cost.
 #pragma once
 
 #include "approx/model/spec.h"
@@ -30,7 +31,8 @@ inline constexpr double kRoomOfTarget = 1.2;
 /// No target lies below: nothing there counts, and the sampled level of an exact polynomial is noise.
 inline constexpr double kNoise = 0x1p-45;
 
-/// A few samples of g in each row of a model, by which the least A that a degree reaches is told to within some percent.
+/// A few samples of g in each row of a model, by which the least A that a degree reaches is told to within
+/// some percent.
 class LayoutSamples {
  public:
   LayoutSamples(const Composite& composite, const BackwardModel& model);
@@ -42,15 +44,17 @@ class LayoutSamples {
   std::vector<Samples> samples_;  ///< of each row; none of a constant one
 };
 
-/// The layouts by which a target abs:2^-N can be reached, cheapest first, of the specification's degree where it names one: as texts of members,
-/// "degree": 3, "cells": 16. Quick looks tell; a fit has the last word.
-/// @throws kernels::SpecError "target: why" with a target that one of the layouts reaches, where none reaches this one.
+/// The layouts by which a target abs:2^-N can be reached, cheapest first, of the specification's degree where
+/// it names one: as texts of members, "degree": 3, "cells": 16. Quick looks tell; a fit has the last word.
+/// @throws kernels::SpecError "target: why" with a target that one of the layouts reaches, where none reaches
+/// this one.
 std::vector<std::string> layouts_within(const Composite& composite, const Spec& spec);
 
 /// A specification with this layout in place of its own, if it has one.
 Spec with_layout(const Spec& spec, const std::string& layout);
 
-/// What turns a specification into with_layout's, in words: the members to write and, after "without", the keys that must go.
+/// What turns a specification into with_layout's, in words: the members to write and, after "without", the
+/// keys that must go.
 std::string layout_in_place(const Spec& spec, const std::string& layout);
 
 }  // namespace outgrad::approx

@@ -15,8 +15,9 @@ namespace {
 constexpr double kOverlap = 0x1p-22;
 /// y is exact; this covers the double arithmetic on the cells' ends.
 constexpr double kExactOverlap = 0x1p-48;
-/// 2^23 + k, 0 <= k < 2^23: the fraction bits of such a float are the integer k, and sums are rounded to integers. A multiple of the
-/// number of rows is added to every index, so that no sum falls below 2^23, where halves would be kept.
+/// 2^23 + k, 0 <= k < 2^23: the fraction bits of such a float are the integer k, and sums are rounded to
+/// integers. A multiple of the number of rows is added to every index, so that no sum falls below 2^23, where
+/// halves would be kept.
 constexpr float kMagic = 0x1p23f;
 
 double outward_lo(const Real& r) { return std::nextafter(static_cast<double>(r), -INFINITY); }
@@ -40,7 +41,9 @@ float float_above(double d) {
 /// Builds a model's rows one after the other.
 class RowBuilder {
  public:
-  RowBuilder(const Composite& composite, const BackwardSpec& spec, const CoordinateConstants& constants, double target) : composite_(composite), spec_(spec) {
+  RowBuilder(const Composite& composite, const BackwardSpec& spec, const CoordinateConstants& constants,
+             double target)
+      : composite_(composite), spec_(spec) {
     m.format = spec.format;
     m.kDegree = spec.degree;
     m.kScheme = spec.scheme;
@@ -64,10 +67,14 @@ class RowBuilder {
     if (spec.y_max) {
       m.kYMax = *spec.y_max;
       const auto largest = static_cast<float>(composite.right_limit());
-      const double least = m.kMasked ? std::max(0.0, static_cast<double>(composite.y_star().mid())) : composite.left_limit();
-      if (m.kYMax > largest) throw kernels::SpecError(fmt::format("y_max: {} is beyond f's largest value; {} is not", m.kYMax, largest));
+      const double least =
+          m.kMasked ? std::max(0.0, static_cast<double>(composite.y_star().mid())) : composite.left_limit();
+      if (m.kYMax > largest)
+        throw kernels::SpecError(
+            fmt::format("y_max: {} is beyond f's largest value; {} is not", m.kYMax, largest));
       if (!(static_cast<double>(m.kYMax) > least))
-        throw kernels::SpecError(fmt::format("y_max: {} is not above {:.9g}: no y is left to be fitted", m.kYMax, least));
+        throw kernels::SpecError(
+            fmt::format("y_max: {} is not above {:.9g}: no y is left to be fitted", m.kYMax, least));
     } else if (bounded_right_) {
       m.kYMax = static_cast<float>(composite.right_limit());
     } else {
@@ -75,7 +82,8 @@ class RowBuilder {
     }
     // Deeper than any target, so that the tail of a bounded f is nothing beside it.
     constexpr double kNothing = 0x1p-50;
-    x_end_ = bounded_right_ ? Real(right_tail_start(composite, kNothing)) : composite.argument_of(Real(m.kYMax), true);
+    x_end_ = bounded_right_ ? Real(right_tail_start(composite, kNothing))
+                            : composite.argument_of(Real(m.kYMax), true);
     if (m.kMasked) {
       const Real y_c = Real(m.kYHi) + Real(m.kYLo), y_star = composite.y_star().mid();
       lower_ = y_c < y_star ? y_c : y_star;
@@ -83,8 +91,9 @@ class RowBuilder {
       if (spec.left) {
         m.kLeftY = -std::ldexp(1.0f, spec.left->edge_log2);
         if (!(Real(m.kLeftY) > lower_)) {
-          throw kernels::SpecError(fmt::format("left_segment.edge_log2: -2^{} is not above the minimum {:.4f}; {} is", spec.left->edge_log2,
-                                               static_cast<double>(lower_), greatest_edge_log2(composite)));
+          throw kernels::SpecError(
+              fmt::format("left_segment.edge_log2: -2^{} is not above the minimum {:.4f}; {} is",
+                          spec.left->edge_log2, static_cast<double>(lower_), greatest_edge_log2(composite)));
         }
         v_begin_ = outward_lo(-sqrt(Real(m.kLeftY) - lower_));
       }
@@ -109,7 +118,8 @@ class RowBuilder {
   void uniform_core() {
     const int cells = spec_.cells;
     m.kRows = cells + left_rows();
-    // Choose how many lie left of 0 so that w is least; without numbers of both signs the cells start at v = 0.
+    // Choose how many lie left of 0 so that w is least; without numbers of both signs the cells start at v =
+    // 0.
     double width = INFINITY;
     int left_cells = 0;
     for (int a = 0; a < cells; ++a) {
@@ -119,11 +129,13 @@ class RowBuilder {
         left_cells = a;
       }
     }
-    // Where both sides are as long, as tanh's are, half a cell more than is needed lies at either end: the last one begins where the coordinate ends, and
-    // would have nothing to be fitted to. It is left out then, and its row is never asked for.
+    // Where both sides are as long, as tanh's are, half a cell more than is needed lies at either end: the
+    // last one begins where the coordinate ends, and would have nothing to be fitted to. It is left out then,
+    // and its row is never asked for.
     constexpr double kNearlyEmpty = 1 + 0x1p-12;
     int used = cells;
-    if (const double inner = cells - 1 - left_cells - 0.5; inner > 0 && v_end_ <= inner * width * kNearlyEmpty) {
+    if (const double inner = cells - 1 - left_cells - 0.5;
+        inner > 0 && v_end_ <= inner * width * kNearlyEmpty) {
       width = std::max(width, v_end_ / inner);
       --used;
     }
@@ -199,20 +211,29 @@ class RowBuilder {
     const bool anchored = spec_.anchored && spec_.centred && cells > 1;
     if (row == 0 && !spec_.left) {
       p.left_tail = true;
-      if (anchored) p.anchor = Piece::Anchor{static_cast<float>(v_begin_), static_cast<float>(composite_.activation().left_limit_gradient)};
+      if (anchored)
+        p.anchor = Piece::Anchor{static_cast<float>(v_begin_),
+                                 static_cast<float>(composite_.activation().left_limit_gradient)};
     }
     if (row + 1 == cells) {
       p.right_tail = true;
-      if (anchored) p.anchor = Piece::Anchor{static_cast<float>(v_end_), static_cast<float>(composite_.activation().right_limit_gradient)};
+      if (anchored)
+        p.anchor = Piece::Anchor{static_cast<float>(v_end_),
+                                 static_cast<float>(composite_.activation().right_limit_gradient)};
     }
     p.target = target_;
     // The zero of g at s = 0 is met exactly, or its relative error would be infinite.
-    if (target_ == Target::gradient_relative && m.kMasked && p.v_lo < 0 && p.v_hi > 0) p.anchor = Piece::Anchor{0.0f, 0.0f};
-    const auto argument = [&](double v) { return m.kMasked ? composite_.argument_of_root(Real(v)) : composite_.argument_of(Real(v), true); };
-    // Next to the limit 1 g is flatter than fp32 is fine: 1 at the end as c0, and the rest by the others, says more than any c0 can.
+    if (target_ == Target::gradient_relative && m.kMasked && p.v_lo < 0 && p.v_hi > 0)
+      p.anchor = Piece::Anchor{0.0f, 0.0f};
+    const auto argument = [&](double v) {
+      return m.kMasked ? composite_.argument_of_root(Real(v)) : composite_.argument_of(Real(v), true);
+    };
+    // Next to the limit 1 g is flatter than fp32 is fine: 1 at the end as c0, and the rest by the others,
+    // says more than any c0 can.
     constexpr double kFlat = 0x1p-18;
     const auto& f = composite_.activation();
-    if (anchored && !p.anchor && p.v_lo > 0 && f.right_limit_gradient == 1 && f.right_gradient_tail(Ball(argument(p.v_lo))).magnitude() < kFlat) {
+    if (anchored && !p.anchor && p.v_lo > 0 && f.right_limit_gradient == 1 &&
+        f.right_gradient_tail(Ball(argument(p.v_lo))).magnitude() < kFlat) {
       p.anchor = Piece::Anchor{static_cast<float>(v_end_), 1.0f};
     }
     p.x_lo = p.left_tail ? Real(composite_.tail_start()) : argument(p.v_lo);
@@ -220,10 +241,12 @@ class RowBuilder {
     return p;
   }
 
-  /// The rows from `right_from` on become polynomials in y, which is exact where s carries the rounding of a difference and a root.
+  /// The rows from `right_from` on become polynomials in y, which is exact where s carries the rounding of a
+  /// difference and a root.
   void continue_in_y(int left_cells) {
     const auto scale = static_cast<double>(m.kIndexScale);
-    const Real y_c = Real(m.kYHi) + Real(m.kYLo), higher = y_c > composite_.y_star().mid() ? y_c : composite_.y_star().mid();
+    const Real y_c = Real(m.kYHi) + Real(m.kYLo),
+               higher = y_c > composite_.y_star().mid() ? y_c : composite_.y_star().mid();
     int first = -1;
     for (Piece& p : m.pieces) {
       const int j = p.row - left_cells;
@@ -251,7 +274,9 @@ class RowBuilder {
     if (first < 0) return;
     // The least float that the index arithmetic takes to that row.
     float lo = 0, hi = static_cast<float>(v_end_);
-    const auto reaches = [&](float s) { return static_cast<int>(std::fma(s, m.kIndexScale, m.kIndexBias) - kMagic) - m.kRows >= first; };
+    const auto reaches = [&](float s) {
+      return static_cast<int>(std::fma(s, m.kIndexScale, m.kIndexBias) - kMagic) - m.kRows >= first;
+    };
     while (std::nextafter(lo, hi) < hi) {
       const float mid = lo + 0.5f * (hi - lo);
       (reaches(mid) ? hi : lo) = mid;
@@ -276,7 +301,9 @@ class RowBuilder {
     p.x_hi = composite_.argument_of(Real(y_lo), false);
     // y falls from 0- to y* as x grows to x*. A row may lie in the tail as a whole.
     const Real beyond = p.x_hi - Real(0.5);
-    p.x_lo = !p.left_tail ? composite_.argument_of(Real(y_hi), false) : beyond < composite_.tail_start() ? beyond : Real(composite_.tail_start());
+    p.x_lo = !p.left_tail                       ? composite_.argument_of(Real(y_hi), false)
+             : beyond < composite_.tail_start() ? beyond
+                                                : Real(composite_.tail_start());
     // The last row runs into the limit 0, where only an absolute error has a meaning.
     p.target = p.left_tail ? Target::gradient : target_;
     m.pieces.push_back(p);
@@ -292,17 +319,20 @@ class RowBuilder {
 
 }  // namespace
 
-std::pair<double, double> core_range(const Composite& composite, const BackwardSpec& spec, const CoordinateConstants& constants, double target) {
+std::pair<double, double> core_range(const Composite& composite, const BackwardSpec& spec,
+                                     const CoordinateConstants& constants, double target) {
   const RowBuilder layout(composite, spec, constants, target);
   return {layout.begin(), layout.end()};
 }
 
-BackwardModel lay_out(const Composite& composite, const BackwardSpec& spec, const CoordinateConstants& constants, double target,
-                      const std::vector<float>& breaks) {
+BackwardModel lay_out(const Composite& composite, const BackwardSpec& spec,
+                      const CoordinateConstants& constants, double target, const std::vector<float>& breaks) {
   RowBuilder layout(composite, spec, constants, target);
   if (composite.activation().linear_from_zero) {
     layout.linear_core();
-  } else if (spec.split == Split::uniform && (spec.cells > 1 || spec.left)) {  // break points would be counted through the left segment's rows
+  } else if (spec.split == Split::uniform &&
+             (spec.cells > 1 ||
+              spec.left)) {  // break points would be counted through the left segment's rows
     layout.uniform_core();
   } else {
     layout.broken_core(breaks);
@@ -311,11 +341,14 @@ BackwardModel lay_out(const Composite& composite, const BackwardSpec& spec, cons
   return std::move(layout.m);
 }
 
-int greatest_edge_log2(const Composite& composite) { return static_cast<int>(std::ceil(std::log2(-composite.y_star().to_double()))) - 1; }
+int greatest_edge_log2(const Composite& composite) {
+  return static_cast<int>(std::ceil(std::log2(-composite.y_star().to_double()))) - 1;
+}
 
 float least_with_bit(const Composite& composite) {
   const float least = std::nextafter(static_cast<float>(composite.x_star().lower()), INFINITY);
-  return Ball(static_cast<double>(least)).mid() < composite.x_star().mid() ? std::nextafter(least, INFINITY) : least;
+  return Ball(static_cast<double>(least)).mid() < composite.x_star().mid() ? std::nextafter(least, INFINITY)
+                                                                           : least;
 }
 
 ForwardModel lay_out(const Composite& composite, const ForwardSpec& spec) {
@@ -325,11 +358,14 @@ ForwardModel lay_out(const Composite& composite, const ForwardSpec& spec) {
   m.kTailDegree = spec.tail.degree;
   m.kTailRows = spec.tail.rows;
   m.kXStar = least_with_bit(composite);
-  // Right: x stands for f(x) as soon as the relative difference is at most half an ulp at the top of a binade.
+  // Right: x stands for f(x) as soon as the relative difference is at most half an ulp at the top of a
+  // binade.
   const int per_unit = spec.core.cells_per_unit;
   int end = 2 * per_unit;
   while (end < spec.core.rows &&
-         (Ball(1.0) - composite.activation().value_ball(Ball(end / double(per_unit))) / Ball(end / double(per_unit))).magnitude() > 0x1p-25)
+         (Ball(1.0) -
+          composite.activation().value_ball(Ball(end / double(per_unit))) / Ball(end / double(per_unit)))
+                 .magnitude() > 0x1p-25)
     ++end;
   m.kXMax = static_cast<float>(end) / static_cast<float>(per_unit);
   // Left: |f| < 2^-150 rounds to -0. |f| falls towards -inf there (f' < 0 left of x*).
@@ -340,7 +376,8 @@ ForwardModel lay_out(const Composite& composite, const ForwardSpec& spec) {
   }
   m.kXMin = std::nextafter(static_cast<float>(lo), -INFINITY);
 
-  const auto cells = [&](const Cells& c, int first, int last, double from, double to, std::vector<Piece>& pieces, bool scaled) {
+  const auto cells = [&](const Cells& c, int first, int last, double from, double to,
+                         std::vector<Piece>& pieces, bool scaled) {
     for (int j = first; j <= last; ++j) {
       Piece p;
       p.row = j - first;
@@ -353,7 +390,8 @@ ForwardModel lay_out(const Composite& composite, const ForwardSpec& spec) {
       p.nominal_centre = 0.5 * (p.v_lo + p.v_hi);
       if (j == 0) p.anchor = Piece::Anchor{0.0f, -0.0f};  // f(-0) = -0
       if (scaled) {
-        // p = f/scale has a normal leading coefficient; a subnormal y is rounded once, by the product with the scale.
+        // p = f/scale has a normal leading coefficient; a subnormal y is rounded once, by the product with
+        // the scale.
         const int e = std::ilogb(static_cast<double>(composite.value_at(Real(p.nominal_centre))));
         p.scale = std::ldexp(1.0, std::max(e, -149));
       }
@@ -362,7 +400,9 @@ ForwardModel lay_out(const Composite& composite, const ForwardSpec& spec) {
   };
   const auto magic = [](int first, int rows) { return kMagic + static_cast<float>(rows - first); };
   const int first = end - spec.core.rows + 1;
-  if (first >= 0) throw kernels::SpecError(fmt::format("core: {} rows of 1/{} do not reach from {} to below 0", spec.core.rows, per_unit, m.kXMax));
+  if (first >= 0)
+    throw kernels::SpecError(fmt::format("core: {} rows of 1/{} do not reach from {} to below 0",
+                                         spec.core.rows, per_unit, m.kXMax));
   m.kTailX = static_cast<float>((first - 0.5) / per_unit);
   m.kIndexScale = static_cast<float>(per_unit);
   m.kIndexBias = magic(first, m.kRows);
@@ -371,11 +411,13 @@ ForwardModel lay_out(const Composite& composite, const ForwardSpec& spec) {
   const int tail_first = static_cast<int>(std::nearbyint(static_cast<double>(m.kXMin) * tail_per_unit));
   const int tail_last = static_cast<int>(std::nearbyint(static_cast<double>(m.kTailX) * tail_per_unit));
   if (tail_last - tail_first + 1 > spec.tail.rows) {
-    throw kernels::SpecError(fmt::format("tail: {} rows of 1/{} do not reach from {} to {}", spec.tail.rows, tail_per_unit, m.kXMin, m.kTailX));
+    throw kernels::SpecError(fmt::format("tail: {} rows of 1/{} do not reach from {} to {}", spec.tail.rows,
+                                         tail_per_unit, m.kXMin, m.kTailX));
   }
   m.kTailIndexScale = static_cast<float>(tail_per_unit);
   m.kTailIndexBias = magic(tail_first, m.kTailRows);
-  cells(spec.tail, tail_first, tail_last, static_cast<double>(m.kXMin), static_cast<double>(m.kTailX), m.tail, true);
+  cells(spec.tail, tail_first, tail_last, static_cast<double>(m.kXMin), static_cast<double>(m.kTailX), m.tail,
+        true);
   return m;
 }
 

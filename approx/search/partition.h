@@ -1,4 +1,5 @@
-/// The pieces of a fit: which row the deployed index arithmetic picks where, and so what each row must be good for.
+/// The pieces of a fit: which row the deployed index arithmetic picks where, and so what each row must be
+/// good for.
 #pragma once
 
 #include "approx/search/constants.h"
@@ -8,14 +9,16 @@
 
 namespace outgrad::approx {
 
-/// Fills every constant of the model and lays out its pieces, not yet fitted. A piece's interval holds every coordinate value that can
-/// reach its row, the rounding of s and of the index included.
+/// Fills every constant of the model and lays out its pieces, not yet fitted. A piece's interval holds every
+/// coordinate value that can reach its row, the rounding of s and of the index included.
 /// `breaks` cut the core where the spec does not ask for uniform cells; none: one row.
-BackwardModel lay_out(const Composite& composite, const BackwardSpec& spec, const CoordinateConstants& constants, double target,
+BackwardModel lay_out(const Composite& composite, const BackwardSpec& spec,
+                      const CoordinateConstants& constants, double target,
                       const std::vector<float>& breaks = {});
 
 /// The ends of the core's coordinate.
-std::pair<double, double> core_range(const Composite& composite, const BackwardSpec& spec, const CoordinateConstants& constants, double target);
+std::pair<double, double> core_range(const Composite& composite, const BackwardSpec& spec,
+                                     const CoordinateConstants& constants, double target);
 
 /// Of a left segment: the largest power of two below |y*|.
 int greatest_edge_log2(const Composite& composite);

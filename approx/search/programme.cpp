@@ -11,7 +11,8 @@ namespace outgrad::approx {
 using LongMatrix = Eigen::Matrix<long double, Eigen::Dynamic, Eigen::Dynamic>;
 using LongVector = Eigen::Matrix<long double, Eigen::Dynamic, 1>;
 
-std::optional<ProgrammeSolution> solve_programme(const std::vector<Range>& ranges, int degree, double centre) {
+std::optional<ProgrammeSolution> solve_programme(const std::vector<Range>& ranges, int degree,
+                                                 double centre) {
   // One value of p serves all that share a v.
   std::vector<double> v, middle, w;
   for (size_t k = 0; k < ranges.size();) {

@@ -1,4 +1,5 @@
-/// The programme of one row: a polynomial that passes through a range at each of finitely many coordinates, as well as any can.
+/// The programme of one row: a polynomial that passes through a range at each of finitely many coordinates,
+/// as well as any can.
 #pragma once
 
 #include <optional>
@@ -11,16 +12,18 @@ struct Range {
   double v, middle, tolerance;
 };
 
-/// Coefficients are rounded to fp32 after the fit: tolerances are held this much below what is asked for, which is more than fp32 Horner
-/// steps on |p| < 2 can lose.
+/// Coefficients are rounded to fp32 after the fit: tolerances are held this much below what is asked for,
+/// which is more than fp32 Horner steps on |p| < 2 can lose.
 inline constexpr double kRoundingRoom = 0x1p-21;
 
 struct ProgrammeSolution {
   std::vector<double> c;  ///< in powers of v - centre
-  double level, error;    ///< of the weighted problem: error <= 1 serves every range, level > 1 proves that nothing does
+  /// of the weighted problem: error <= 1 serves every range, level > 1 proves that nothing does
+  double level, error;
 };
 
-/// Least max |p(v) - middle| / tolerance. Ranges that share a v count as their intersection; nothing is returned where one is empty. Ranges are in ascending v.
+/// Least max |p(v) - middle| / tolerance. Ranges that share a v count as their intersection; nothing is
+/// returned where one is empty. Ranges are in ascending v.
 std::optional<ProgrammeSolution> solve_programme(const std::vector<Range>& ranges, int degree, double centre);
 
 }  // namespace outgrad::approx

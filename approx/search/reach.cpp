@@ -20,25 +20,29 @@ namespace {
 using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic>;
 using Vector = Eigen::Matrix<double, Eigen::Dynamic, 1>;
 
-/// Candidates: this many pairs next to y* on each branch, and from there on one every so much of s, closer where g bends, at y = 0-.
+/// Candidates: this many pairs next to y* on each branch, and from there on one every so much of s, closer
+/// where g bends, at y = 0-.
 constexpr size_t kDenseAtMinimum = 16;
 constexpr double kStep = 0x1p-6, kFineStep = 0x1p-10, kFineFrom = -0x1p-6;
 
 double infinity() { return std::numeric_limits<double>::infinity(); }
 
 double larger(double a, double b) { return std::max(a, b); }
-Ball larger(const Ball& a, const Ball& b) { return (a - b).positive() ? a : (b - a).positive() ? b : Ball::hull(a, b); }
+Ball larger(const Ball& a, const Ball& b) {
+  return (a - b).positive() ? a : (b - a).positive() ? b : Ball::hull(a, b);
+}
 
 /// Of the range of |v|.
 enum class End { least, most };
 
-/// |v| at an end of its range over the box, over doubles or balls, without the rounding of the coordinate: it rises with floor and clamps
-/// and falls as y_c (or 1/(y_first - y_c)) rises.
+/// |v| at an end of its range over the box, over doubles or balls, without the rounding of the coordinate: it
+/// rises with floor and clamps and falls as y_c (or 1/(y_first - y_c)) rises.
 template <class Scalar>
 Scalar magnitude_at(const ReachDomain& domain, const ReachPair& pair, const ReachBox& box, End end) {
   using std::sqrt;
   const auto& most = end == End::most ? box.hi : box.lo;
-  const double a = (end == End::most ? box.lo : box.hi)[kCentreAxis], clamped = std::min(pair.y, most[pair.m ? kRightAxis : kLeftAxis]);
+  const double a = (end == End::most ? box.lo : box.hi)[kCentreAxis],
+               clamped = std::min(pair.y, most[pair.m ? kRightAxis : kLeftAxis]);
   const auto root = [&](double e) { return e <= a ? Scalar(0.0) : sqrt(Scalar(e) - Scalar(a)); };
   switch (box.region) {
     case ReachRegion::near: return larger(root(clamped), Scalar(most[kFloorAxis]));
@@ -49,7 +53,8 @@ Scalar magnitude_at(const ReachDomain& domain, const ReachPair& pair, const Reac
   return Scalar(2.0) * z / (Scalar(1.0) + sqrt(Scalar(1.0) + Scalar(a) * z));
 }
 
-/// Whether the box says where the pair's coordinate is: not beyond a y_max without bound; the far region is for the right branch alone.
+/// Whether the box says where the pair's coordinate is: not beyond a y_max without bound; the far region is
+/// for the right branch alone.
 bool usable(const ReachPair& pair, const ReachBox& box) {
   if (!pair.m) return box.region != ReachRegion::far;
   return std::isfinite(box.hi[kRightAxis]) || pair.y <= box.lo[kRightAxis];
@@ -63,7 +68,8 @@ struct CoordinateRange {
 
 /// In double, for the search alone.
 CoordinateRange range_of(const ReachProblem& problem, const ReachPair& pair, const ReachBox& box) {
-  double lo = magnitude_at<double>(problem.domain, pair, box, End::least), hi = magnitude_at<double>(problem.domain, pair, box, End::most);
+  double lo = magnitude_at<double>(problem.domain, pair, box, End::least),
+         hi = magnitude_at<double>(problem.domain, pair, box, End::most);
   if (box.region != ReachRegion::far) {
     lo *= 1 - kCoordinateRounding;
     hi *= 1 + kCoordinateRounding;
@@ -72,12 +78,15 @@ CoordinateRange range_of(const ReachProblem& problem, const ReachPair& pair, con
 }
 
 Ball ball_of(const ReachProblem& problem, const ReachPair& pair, const ReachBox& box) {
-  Ball v = Ball::hull(magnitude_at<Ball>(problem.domain, pair, box, End::least), magnitude_at<Ball>(problem.domain, pair, box, End::most));
-  if (box.region != ReachRegion::far) v = v * Ball::hull(Ball(1 - kCoordinateRounding), Ball(1 + kCoordinateRounding));
+  Ball v = Ball::hull(magnitude_at<Ball>(problem.domain, pair, box, End::least),
+                      magnitude_at<Ball>(problem.domain, pair, box, End::most));
+  if (box.region != ReachRegion::far)
+    v = v * Ball::hull(Ball(1 - kCoordinateRounding), Ball(1 + kCoordinateRounding));
   return pair.m ? v : -v;
 }
 
-/// q over v, as its Taylor polynomial about the middle of v: the ball v enters with the small factor v - middle only.
+/// q over v, as its Taylor polynomial about the middle of v: the ball v enters with the small factor v -
+/// middle only.
 Ball value_over(const std::vector<double>& q, const Ball& v) {
   std::vector<Ball> c(q.begin(), q.end());
   const Ball middle = v.midpoint(), off = v - middle;
@@ -105,18 +114,22 @@ Spread spread_of(const std::vector<double>& q, const CoordinateRange& range) {
   return {c[0], most};
 }
 
-/// Where a side is cut. y_c: in the ratio of its distances from the lowest stored y, which its effect falls with.
+/// Where a side is cut. y_c: in the ratio of its distances from the lowest stored y, which its effect falls
+/// with.
 double cut(const ReachProblem& problem, const ReachBox& box, int axis) {
   const auto k = static_cast<size_t>(axis);
-  if (axis != kCentreAxis || box.region == ReachRegion::far) return std::isfinite(box.hi[k]) ? 0.5 * (box.lo[k] + box.hi[k]) : box.lo[k];
-  const double unit = problem.domain.floor_end - problem.domain.y_first, from = problem.domain.floor_end + unit;
+  if (axis != kCentreAxis || box.region == ReachRegion::far)
+    return std::isfinite(box.hi[k]) ? 0.5 * (box.lo[k] + box.hi[k]) : box.lo[k];
+  const double unit = problem.domain.floor_end - problem.domain.y_first,
+               from = problem.domain.floor_end + unit;
   return from - std::sqrt((from - box.lo[k]) * (from - box.hi[k]));
 }
 
 /// The constants in the middle; where y_max is not bounded, its least.
 ReachBox middle_of(const ReachProblem& problem, const ReachBox& box) {
   ReachBox middle = box;
-  for (int axis = 0; axis < kReachAxes; ++axis) middle.lo[static_cast<size_t>(axis)] = middle.hi[static_cast<size_t>(axis)] = cut(problem, box, axis);
+  for (int axis = 0; axis < kReachAxes; ++axis)
+    middle.lo[static_cast<size_t>(axis)] = middle.hi[static_cast<size_t>(axis)] = cut(problem, box, axis);
   return middle;
 }
 
@@ -163,7 +176,8 @@ std::vector<double> to_doubles(const Vector& c) {
 }
 
 /// Samples at the middle of the box; weights grow by what the polynomials may move over the box.
-std::vector<Sample> samples_of(const ReachProblem& problem, const ReachBox& box, const std::vector<size_t>& among,
+std::vector<Sample> samples_of(const ReachProblem& problem, const ReachBox& box,
+                               const std::vector<size_t>& among,
                                const std::vector<std::vector<double>>& movers = {}) {
   const ReachBox middle = middle_of(problem, box);
   std::vector<Sample> samples;
@@ -189,7 +203,8 @@ double reach_of(const std::vector<Sample>& samples) {
 }
 
 /// The longest chain of pairs that q beats by turns, in double.
-std::optional<Refutation> chain_of(const ReachProblem& problem, const ReachBox& box, const std::vector<double>& q) {
+std::optional<Refutation> chain_of(const ReachProblem& problem, const ReachBox& box,
+                                   const std::vector<double>& q) {
   struct Link {
     size_t pair;
     int side;
@@ -231,8 +246,10 @@ std::optional<Refutation> chain_of(const ReachProblem& problem, const ReachBox& 
   return r;
 }
 
-/// The axis to cut: the one without whose width the programme, its weights grown by what the movers move, would have the highest level.
-int axis_to_cut(const ReachProblem& problem, const ReachBox& box, const std::vector<std::vector<double>>& movers, double reach) {
+/// The axis to cut: the one without whose width the programme, its weights grown by what the movers move,
+/// would have the highest level.
+int axis_to_cut(const ReachProblem& problem, const ReachBox& box,
+                const std::vector<std::vector<double>>& movers, double reach) {
   int widest = -1;
   double highest = -1;
   for (int axis = 0; axis < kReachAxes; ++axis) {
@@ -242,7 +259,8 @@ int axis_to_cut(const ReachProblem& problem, const ReachBox& box, const std::vec
     if (!(box.lo[k] < at && at < box.hi[k])) continue;
     ReachBox flat = box;
     flat.lo[k] = flat.hi[k] = at;
-    const auto best = programme(samples_of(problem, flat, problem.candidates, movers), problem.question.degree, reach);
+    const auto best =
+        programme(samples_of(problem, flat, problem.candidates, movers), problem.question.degree, reach);
     if (best && best->level > highest) {
       highest = best->level;
       widest = axis;
@@ -251,15 +269,17 @@ int axis_to_cut(const ReachProblem& problem, const ReachBox& box, const std::vec
   return widest;
 }
 
-/// No constants that are not in another box too: a floor at or above floor_end, y_c above the floor (t_min >= 0), or a floor so low that
-/// raising it to the lowest stored y changes nothing. Decided with room for the rounding of these comparisons.
+/// No constants that are not in another box too: a floor at or above floor_end, y_c above the floor (t_min >=
+/// 0), or a floor so low that raising it to the lowest stored y changes nothing. Decided with room for the
+/// rounding of these comparisons.
 bool is_void(const ReachDomain& d, const ReachBox& box) {
   constexpr double kRoom = 0x1p-40;
   if (box.region == ReachRegion::far) return false;
   const double floor = box.hi[kFloorAxis];
   if (box.region == ReachRegion::middle) return box.lo[kCentreAxis] > floor;
   const double lowest = box.lo[kFloorAxis];
-  return box.lo[kCentreAxis] + lowest * lowest > d.floor_end + kRoom || floor * floor + kRoom < d.y_first - box.hi[kCentreAxis];
+  return box.lo[kCentreAxis] + lowest * lowest > d.floor_end + kRoom ||
+         floor * floor + kRoom < d.y_first - box.hi[kCentreAxis];
 }
 
 }  // namespace
@@ -273,17 +293,22 @@ const char* to_string(ReachVerdict v) {
   return "?";
 }
 
-ReachProblem reach_problem(const Composite& composite, const std::vector<StorageInterval>& intervals, const ReachQuestion& question) {
-  if (question.format == Format::f32) throw kernels::SpecError("reach: f32 has too many stored values to be listed");
-  if (!composite.masked()) throw kernels::SpecError("reach: the function has no minimum, so no signed coordinate");
+ReachProblem reach_problem(const Composite& composite, const std::vector<StorageInterval>& intervals,
+                           const ReachQuestion& question) {
+  if (question.format == Format::f32)
+    throw kernels::SpecError("reach: f32 has too many stored values to be listed");
+  if (!composite.masked())
+    throw kernels::SpecError("reach: the function has no minimum, so no signed coordinate");
   if (question.degree < 0 || question.degree > kernels::kLargestDegree) {
-    throw kernels::SpecError(fmt::format("reach: degree {} is not in [0, {}]", question.degree, kernels::kLargestDegree));
+    throw kernels::SpecError(
+        fmt::format("reach: degree {} is not in [0, {}]", question.degree, kernels::kLargestDegree));
   }
   ReachProblem problem{question, 0, {}, {}, {}};
   for (const StorageInterval& i : intervals) problem.oracle = std::max(problem.oracle, i.half());
   const auto add = [&](const StorageInterval& i) {
     const double w = std::min(question.ratio * problem.oracle - i.half(), question.regret);
-    problem.pairs.push_back({static_cast<double>(i.y), i.m, i.middle() - w - kEvaluationRoom, i.middle() + w + kEvaluationRoom});
+    problem.pairs.push_back(
+        {static_cast<double>(i.y), i.m, i.middle() - w - kEvaluationRoom, i.middle() + w + kEvaluationRoom});
   };
   // Each branch comes in ascending y: in the order of v the left one is turned round.
   for (size_t k = intervals.size(); k-- > 0;) {
@@ -294,9 +319,11 @@ ReachProblem reach_problem(const Composite& composite, const std::vector<Storage
     if (i.m) add(i);
   }
   const std::vector<ReachPair>& pairs = problem.pairs;
-  if (left == 0 || left == pairs.size()) throw kernels::SpecError("reach: no stored pairs on one of the branches");
+  if (left == 0 || left == pairs.size())
+    throw kernels::SpecError("reach: no stored pairs on one of the branches");
 
-  // The ends of the domain: as soon as pairs that share a coordinate have nothing in common. All of a branch never have.
+  // The ends of the domain: as soon as pairs that share a coordinate have nothing in common. All of a branch
+  // never have.
   const auto meet_until_empty = [&](auto from, auto to, auto step) {
     double lo = -infinity(), hi = infinity();
     for (auto k = from; k != to; k += step) {
@@ -310,13 +337,16 @@ ReachProblem reach_problem(const Composite& composite, const std::vector<Storage
   ReachDomain& d = problem.domain;
   d.y_first = std::min(pairs[left].y, pairs[left - 1].y);
   d.left_last = pairs.front().y;
-  d.floor_end = std::min(meet_until_empty(first_right, n, std::ptrdiff_t{1}), meet_until_empty(first_right - 1, std::ptrdiff_t{-1}, std::ptrdiff_t{-1}));
+  d.floor_end = std::min(meet_until_empty(first_right, n, std::ptrdiff_t{1}),
+                         meet_until_empty(first_right - 1, std::ptrdiff_t{-1}, std::ptrdiff_t{-1}));
   d.left_first = meet_until_empty(std::ptrdiff_t{0}, first_right, std::ptrdiff_t{1});
   d.right_first = meet_until_empty(n - 1, first_right - 1, std::ptrdiff_t{-1});
   d.right_far = 2 * d.right_first;
-  if (!(d.y_first <= d.floor_end && d.floor_end < d.left_first && d.left_first <= d.left_last && d.left_last < d.right_first)) {
-    throw kernels::SpecError(
-        fmt::format("reach: floor below {}, left clamp above {}, right clamp above {}: not a case that is treated", d.floor_end, d.left_first, d.right_first));
+  if (!(d.y_first <= d.floor_end && d.floor_end < d.left_first && d.left_first <= d.left_last &&
+        d.left_last < d.right_first)) {
+    throw kernels::SpecError(fmt::format(
+        "reach: floor below {}, left clamp above {}, right clamp above {}: not a case that is treated",
+        d.floor_end, d.left_first, d.right_first));
   }
 
   const double y_star = composite.y_star().to_double();
@@ -349,13 +379,15 @@ bool verify(const ReachProblem& problem, const ReachBox& box, const Refutation& 
     const ReachPair& pair = problem.pairs[r.chain[k]];
     if (!usable(pair, box)) return false;
     const Ball value = value_over(r.q, ball_of(problem, pair, box));
-    const bool beaten = r.side[k] > 0 ? (Ball(pair.lo) - value).positive() : (value - Ball(pair.hi)).positive();
+    const bool beaten =
+        r.side[k] > 0 ? (Ball(pair.lo) - value).positive() : (value - Ball(pair.hi)).positive();
     if (!beaten) return false;
   }
   return true;
 }
 
-std::optional<Refutation> refute(const ReachProblem& problem, const ReachBox& box, std::vector<double>& guess, double& level, int& axis) {
+std::optional<Refutation> refute(const ReachProblem& problem, const ReachBox& box, std::vector<double>& guess,
+                                 double& level, int& axis) {
   level = infinity();
   axis = -1;
   const int degree = problem.question.degree;
@@ -386,7 +418,8 @@ std::optional<Refutation> refute(const ReachProblem& problem, const ReachBox& bo
   return std::nullopt;
 }
 
-ReachResult decide_reach(const ReachProblem& problem, size_t most_boxes, int threads, const std::function<void(const ReachBox&, const Refutation&)>& visit) {
+ReachResult decide_reach(const ReachProblem& problem, size_t most_boxes, int threads,
+                         const std::function<void(const ReachBox&, const Refutation&)>& visit) {
   const ReachDomain& d = problem.domain;
   struct Node {
     ReachBox box;
@@ -398,7 +431,8 @@ ReachResult decide_reach(const ReachProblem& problem, size_t most_boxes, int thr
     for (const bool unbounded : {false, true}) {
       ReachBox box;
       box.region = region;
-      const double right = unbounded ? d.right_far : d.right_first, right_end = unbounded ? infinity() : d.right_far;
+      const double right = unbounded ? d.right_far : d.right_first,
+                   right_end = unbounded ? infinity() : d.right_far;
       switch (region) {
         case ReachRegion::near:
           box.lo = {near, 0, d.left_first, right};
@@ -426,9 +460,12 @@ ReachResult decide_reach(const ReachProblem& problem, size_t most_boxes, int thr
   };
   const auto constants_of = [&](const ReachBox& box) {
     const ReachBox middle = middle_of(problem, box);
-    const double c = box.region == ReachRegion::far ? d.y_first - 1 / middle.lo[kCentreAxis] : middle.lo[kCentreAxis], floor = middle.lo[kFloorAxis];
+    const double c = box.region == ReachRegion::far ? d.y_first - 1 / middle.lo[kCentreAxis]
+                                                    : middle.lo[kCentreAxis],
+                 floor = middle.lo[kFloorAxis];
     const double t_min = box.region == ReachRegion::near ? floor * floor : std::max(floor - c, 0.0);
-    return ReachResult::Constants{c, t_min, -std::sqrt(std::max(middle.lo[kLeftAxis] - c, 0.0)), middle.lo[kRightAxis]};
+    return ReachResult::Constants{c, t_min, -std::sqrt(std::max(middle.lo[kLeftAxis] - c, 0.0)),
+                                  middle.lo[kRightAxis]};
   };
   Stage stage("boxes");
   for (int depth = 0; !open.empty(); ++depth) {
@@ -501,12 +538,17 @@ std::string to_json(const ReachProblem& problem, const ReachResult& result, cons
   j["verdict"] = to_string(result.verdict);
   j["boxes"] = {{"examined", result.boxes}, {"refuted", result.refuted}, {"deepest", result.deepest}};
   j["least_level_cut"] = result.least_level;  // of the boxes that had to be cut; null where none had
-  j["least_level_at"] = {{"y_c", result.best.y_c}, {"t_min", result.best.t_min}, {"s_min", result.best.s_min}, {"y_max", result.best.y_max}};
+  j["least_level_at"] = {{"y_c", result.best.y_c},
+                         {"t_min", result.best.t_min},
+                         {"s_min", result.best.s_min},
+                         {"y_max", result.best.y_max}};
   j["domain"] = {{"y_c", "all"},
                  {"floor", {{"from", d.y_first}, {"to", d.floor_end}}},
                  {"left_clamp", {{"from", d.left_first}, {"to", d.left_last}}},
                  {"right_clamp", {{"from", d.right_first}, {"to", "infinity"}}}};
-  j["room"] = {{"evaluation", kEvaluationRoom}, {"coordinate", kCoordinateRounding}, {"rounded_for_y_c_from", d.y_first - kFarthestCentre}};
+  j["room"] = {{"evaluation", kEvaluationRoom},
+               {"coordinate", kCoordinateRounding},
+               {"rounded_for_y_c_from", d.y_first - kFarthestCentre}};
   if (!result.coefficients.empty()) j["coefficients"] = result.coefficients;
   return j.dump(1) + "\n";
 }

@@ -1,8 +1,10 @@
-/// Best uniform approximation of samples by a linear combination of columns, by the single-exchange algorithm.
+/// Best uniform approximation of samples by a linear combination of columns, by the single-exchange
+/// algorithm.
 ///
-/// First algorithm of Remez in Stiefel's form (E. Stiefel, "Ueber diskrete und lineare Tschebyscheff-Approximationen", Numer. Math. 1,
-/// 1959): the level of the reference grows at every exchange, with no Haar condition, so weights that vanish and missing powers are
-/// allowed. By de la Vallee-Poussin the level of any reference is a lower bound of the error that any coefficients can reach.
+/// First algorithm of Remez in Stiefel's form (E. Stiefel, "Ueber diskrete und lineare
+/// Tschebyscheff-Approximationen", Numer. Math. 1, 1959): the level of the reference grows at every exchange,
+/// with no Haar condition, so weights that vanish and missing powers are allowed. By de la Vallee-Poussin the
+/// level of any reference is a lower bound of the error that any coefficients can reach.
 #pragma once
 
 #include <Eigen/Dense>
@@ -21,13 +23,15 @@ struct Minimax {
   bool settled;  ///< error and level agree to the tolerance asked for
 };
 
-/// Minimises max_i |b_i - (A c)_i|. `columns` is samples x coefficients, with more samples than coefficients. Where rows of `columns`
-/// all but vanish the optimum is degenerate and the exchange may cycle: after `rounds` exchanges the best of them is returned, not
-/// settled; its level is a lower bound all the same. An error up to `nothing` is as good as none: where the target is such a combination, what is left is
-/// noise, which has no level to settle at.
+/// Minimises max_i |b_i - (A c)_i|. `columns` is samples x coefficients, with more samples than coefficients.
+/// Where rows of `columns` all but vanish the optimum is degenerate and the exchange may cycle: after
+/// `rounds` exchanges the best of them is returned, not settled; its level is a lower bound all the same. An
+/// error up to `nothing` is as good as none: where the target is such a combination, what is left is noise,
+/// which has no level to settle at.
 template <class Scalar>
-Minimax<Scalar> exchange(const Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic>& columns, const Eigen::Matrix<Scalar, Eigen::Dynamic, 1>& target,
-                         double tolerance = 1e-6, int rounds = 1000, double nothing = 0) {
+Minimax<Scalar> exchange(const Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic>& columns,
+                         const Eigen::Matrix<Scalar, Eigen::Dynamic, 1>& target, double tolerance = 1e-6,
+                         int rounds = 1000, double nothing = 0) {
   using Matrix = Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic>;
   using Vector = Eigen::Matrix<Scalar, Eigen::Dynamic, 1>;
   using std::abs;
@@ -36,9 +40,14 @@ Minimax<Scalar> exchange(const Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dyna
   // Start from the extrema of a Chebyshev polynomial, in sample order.
   std::vector<Eigen::Index> reference(static_cast<size_t>(n + 1));
   for (Eigen::Index j = 0; j <= n; ++j) {
-    const double place = n == 0 ? 0.5 : 0.5 * (1 - std::cos(3.141592653589793 * static_cast<double>(j) / static_cast<double>(n)));
-    const Eigen::Index least = j == 0 ? 0 : reference[static_cast<size_t>(j) - 1] + 1, most = samples - 1 - (n - j);  // all different
-    reference[static_cast<size_t>(j)] = std::clamp(static_cast<Eigen::Index>(place * static_cast<double>(samples - 1) + 0.5), least, most);
+    const double place =
+        n == 0 ? 0.5
+               : 0.5 * (1 - std::cos(3.141592653589793 * static_cast<double>(j) / static_cast<double>(n)));
+    // all different
+    const Eigen::Index least = j == 0 ? 0 : reference[static_cast<size_t>(j) - 1] + 1,
+                       most = samples - 1 - (n - j);
+    reference[static_cast<size_t>(j)] =
+        std::clamp(static_cast<Eigen::Index>(place * static_cast<double>(samples - 1) + 0.5), least, most);
   }
   Vector sign(n + 1);
   for (Eigen::Index j = 0; j <= n; ++j) sign[j] = j % 2 == 0 ? Scalar(1) : Scalar(-1);
@@ -51,7 +60,8 @@ Minimax<Scalar> exchange(const Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dyna
       system.row(j).head(n) = columns.row(i);
       side[j] = target[i];
     }
-    // lambda: the one linear relation between the reference's rows; its signs are those of the levelled residuals.
+    // lambda: the one linear relation between the reference's rows; its signs are those of the levelled
+    // residuals.
     if (n > 0) {
       system.col(n) = sign;
       Vector last = Vector::Zero(n + 1);

@@ -22,7 +22,8 @@ namespace {
 
 using kernels::SpecError;
 
-/// Samples of a row's tube, at the extrema of a Chebyshev polynomial; 80 resolve the maxima of a degree-4 error to 1/1000 of their height.
+/// Samples of a row's tube, at the extrema of a Chebyshev polynomial; 80 resolve the maxima of a degree-4
+/// error to 1/1000 of their height.
 constexpr int kChebyshevSamples = 80;
 /// The least tube tried: half of fp32's last rounding.
 constexpr double kLeastTube = 0x1p-25;
@@ -31,7 +32,8 @@ constexpr double kWiden = 1.15;
 constexpr int kWidenings = 40;
 /// Below it the rest beside x/2 hardly counts: such x are only measured.
 constexpr double kSmall = 0x1p-20;
-/// Neighbours of the best c4 tried on either side: its last bit moves p by up to 2^-27, and c3's grid with it.
+/// Neighbours of the best c4 tried on either side: its last bit moves p by up to 2^-27, and c3's grid with
+/// it.
 constexpr int kQuartics = 6;
 /// Width of the search after c3, c2 and c1.
 constexpr size_t kKeptCandidates = 60;
@@ -46,7 +48,8 @@ struct StoredFormat {
     return format == Format::f16 ? kernels::widen(kernels::F16{bits}) : kernels::widen(kernels::BF16{bits});
   }
   [[nodiscard]] unsigned code(float value) const {
-    return format == Format::f16 ? kernels::narrow<kernels::F16>(value).bits : kernels::narrow<kernels::BF16>(value).bits;
+    return format == Format::f16 ? kernels::narrow<kernels::F16>(value).bits
+                                 : kernels::narrow<kernels::BF16>(value).bits;
   }
   [[nodiscard]] float rounded(float value) const { return at(code(value)); }
   [[nodiscard]] double least_subnormal() const { return static_cast<double>(at(1)); }
@@ -62,7 +65,9 @@ struct OneRow {
 /// c0 ... c4.
 using Coefficients = std::array<double, RoundedForwardModel::kDegree + 1>;
 
-float deployed(const RoundedForwardModel& m, const OneRow& row, float x) { return kernels::evaluate_forward(kernels::FloatOps{}, m, row, x); }
+float deployed(const RoundedForwardModel& m, const OneRow& row, float x) {
+  return kernels::evaluate_forward(kernels::FloatOps{}, m, row, x);
+}
 
 /// Code of the correctly rounded f(x) of an x whose f(x) is on no tie.
 unsigned correct_code(const Composite& composite, const StoredFormat& stored, float x) {
@@ -71,10 +76,13 @@ unsigned correct_code(const Composite& composite, const StoredFormat& stored, fl
   unsigned magnitude = stored.code(static_cast<float>(f.mid())) & (kSign - 1);
   // |f| against the middles between neighbours; the float may lie on one that f does not.
   const Ball size = abs(f);
-  const auto middle = [&](unsigned below) { return Ball(0.5 * (static_cast<double>(stored.at(below)) + static_cast<double>(stored.at(below + 1)))); };
+  const auto middle = [&](unsigned below) {
+    return Ball(0.5 * (static_cast<double>(stored.at(below)) + static_cast<double>(stored.at(below + 1))));
+  };
   const auto above = [&](unsigned below) {
     const Ball difference = size - middle(below);
-    if (!difference.positive() && !difference.negative()) throw SpecError(fmt::format("undecided: f({:a}) on a tie", static_cast<double>(x)));
+    if (!difference.positive() && !difference.negative())
+      throw SpecError(fmt::format("undecided: f({:a}) on a tie", static_cast<double>(x)));
     return difference.positive();
   };
   if (above(magnitude)) {
@@ -92,7 +100,9 @@ int misrounded_where_constant(const Composite& composite, const RoundedForwardMo
   int wrong = 0;
   for (unsigned code = stored.code(static_cast<float>(piece.v_lo)); std::isfinite(stored.at(code)); ++code) {
     const float x = stored.at(code);
-    if (x < m.kXMax && kernels::forward_index(kernels::FloatOps{}, m, x) != 0x1p23f + static_cast<float>(piece.row)) continue;
+    if (x < m.kXMax &&
+        kernels::forward_index(kernels::FloatOps{}, m, x) != 0x1p23f + static_cast<float>(piece.row))
+      continue;
     wrong += stored.code(deployed(m, row, x)) != correct_code(composite, stored, x);
   }
   return wrong;
@@ -114,13 +124,15 @@ class RowFitter {
     collect();
     sample();
     const auto free = solve(samples_, {}, kTop);
-    if (!free) throw SpecError(fmt::format("undecided: the samples of row {} contradict each other", piece_.row));
+    if (!free)
+      throw SpecError(fmt::format("undecided: the samples of row {} contradict each other", piece_.row));
     piece_.lower_bound = std::nextafter(free->level, 0.0);
     piece_.minimax = free->error;
     constexpr double kRoom = 1.03;
     double tube = std::max(kRoom * free->error, kLeastTube);
     for (int k = 0; k < kWidenings && misrounded_ > 0; ++k, tube *= kWiden) search(tube);
-    if (misrounded_ == std::numeric_limits<int>::max()) throw SpecError(fmt::format("row {}: no polynomial passes through the ranges", piece_.row));
+    if (misrounded_ == std::numeric_limits<int>::max())
+      throw SpecError(fmt::format("row {}: no polynomial passes through the ranges", piece_.row));
     piece_.c.assign(best_.begin(), best_.end());
     for (const Range& s : samples_) piece_.found.see(std::abs(exact_error(s)), s.v);
     piece_.observed = piece_.found.error;
@@ -130,10 +142,14 @@ class RowFitter {
  private:
   static constexpr int kTop = RoundedForwardModel::kDegree + 1;
 
-  [[nodiscard]] double ratio_at(double x) const { return composite_.quotient(Ball(x), Ball(0.0), 1, 1)[0].to_double(); }
+  [[nodiscard]] double ratio_at(double x) const {
+    return composite_.quotient(Ball(x), Ball(0.0), 1, 1)[0].to_double();
+  }
 
   /// An end of the cell may be the next one's.
-  [[nodiscard]] bool is_mine(float x) const { return kernels::forward_index(kernels::FloatOps{}, m_, x) == 0x1p23f + static_cast<float>(piece_.row); }
+  [[nodiscard]] bool is_mine(float x) const {
+    return kernels::forward_index(kernels::FloatOps{}, m_, x) == 0x1p23f + static_cast<float>(piece_.row);
+  }
 
   void collect() {
     for (unsigned code = 0; code < kCodes; ++code) {
@@ -146,13 +162,16 @@ class RowFitter {
     }
   }
 
-  /// p for which the exact product rounds to a float that narrows to y: the last rounding, which is the one there is next to 0.
+  /// p for which the exact product rounds to a float that narrows to y: the last rounding, which is the one
+  /// there is next to 0.
   void range(Point& p) const {
     const unsigned magnitude = p.y & (kSign - 1);
     const auto size = [&](unsigned code) { return static_cast<double>(stored_.at(code)); };
     const double x = std::abs(static_cast<double>(p.x));
-    const auto end = [&](unsigned below, bool low) {  // of the range, next to the middle between `below` and the code after it
-      const float towards = low ? INFINITY : -INFINITY, middle = static_cast<float>(0.5 * (size(below) + size(below + 1)));
+    // of the range, next to the middle between `below` and the code after it
+    const auto end = [&](unsigned below, bool low) {
+      const float towards = low ? INFINITY : -INFINITY,
+                  middle = static_cast<float>(0.5 * (size(below) + size(below + 1)));
       const float inside = stored_.code(middle) == magnitude ? middle : std::nextafter(middle, towards);
       return 0.5 * (static_cast<double>(inside) + static_cast<double>(std::nextafter(inside, -towards))) / x;
     };
@@ -179,14 +198,16 @@ class RowFitter {
   }
 
   /// The coefficients below c_top, with those from it on as in `fixed`; with an anchor c0 is known, too.
-  [[nodiscard]] std::optional<ProgrammeSolution> solve(const std::vector<Range>& ranges, const Coefficients& fixed, int top) const {
+  [[nodiscard]] std::optional<ProgrammeSolution> solve(const std::vector<Range>& ranges,
+                                                       const Coefficients& fixed, int top) const {
     const int lowest = piece_.anchor ? 1 : 0;
     std::vector<Range> rest;
     rest.reserve(ranges.size());
     for (const Range& r : ranges) {
       const double u = u_of(r.v);
       double known = 0;
-      for (int k = RoundedForwardModel::kDegree; k >= top; --k) known = known * u + fixed[static_cast<size_t>(k)];
+      for (int k = RoundedForwardModel::kDegree; k >= top; --k)
+        known = known * u + fixed[static_cast<size_t>(k)];
       known *= std::pow(u, top);
       if (lowest == 1) {
         if (u == 0) continue;
@@ -196,7 +217,8 @@ class RowFitter {
       rest.push_back({r.v, (r.middle - known) / scale, r.tolerance / std::abs(scale)});
     }
     auto solution = solve_programme(rest, top - 1 - lowest, static_cast<double>(piece_.centre));
-    if (solution && lowest == 1) solution->c.insert(solution->c.begin(), static_cast<double>(piece_.anchor->c0));
+    if (solution && lowest == 1)
+      solution->c.insert(solution->c.begin(), static_cast<double>(piece_.anchor->c0));
     return solution;
   }
 
@@ -223,7 +245,8 @@ class RowFitter {
     double error;
   };
   static void keep_best(std::vector<Candidate>& beam) {
-    std::stable_sort(beam.begin(), beam.end(), [](const Candidate& a, const Candidate& b) { return a.error < b.error; });
+    std::stable_sort(beam.begin(), beam.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.error < b.error; });
     if (beam.size() > kKeptCandidates) beam.resize(kKeptCandidates);
   }
 
@@ -238,7 +261,8 @@ class RowFitter {
       std::vector<Candidate> next;
       for (const Candidate& from : beam) {
         const auto nearest = static_cast<float>(from.c[static_cast<size_t>(k)]);
-        for (const float choice : {nearest, std::nextafter(nearest, -INFINITY), std::nextafter(nearest, INFINITY)}) {
+        for (const float choice :
+             {nearest, std::nextafter(nearest, -INFINITY), std::nextafter(nearest, INFINITY)}) {
           Candidate to = from;
           to.c[static_cast<size_t>(k)] = static_cast<double>(choice);
           to.error = complete(ranges, to.c, k);
@@ -269,12 +293,14 @@ class RowFitter {
     return worst;
   }
 
-  std::vector<Candidate> quartics_and_cubics(const std::vector<Range>& ranges, const ProgrammeSolution& real) const {
+  std::vector<Candidate> quartics_and_cubics(const std::vector<Range>& ranges,
+                                             const ProgrammeSolution& real) const {
     const int shift = m_.kQuarticShift;
     const kernels::u32 step = 1U << shift, cubic_step = 1U << (32 - shift);
     std::vector<float> quartics;
     const kernels::u32 nearest = kernels::bits_of(static_cast<float>(real.c[4])) / step * step;
-    for (int d = -kQuartics; d <= kQuartics; ++d) quartics.push_back(kernels::float_of(nearest + static_cast<kernels::u32>(d) * step));
+    for (int d = -kQuartics; d <= kQuartics; ++d)
+      quartics.push_back(kernels::float_of(nearest + static_cast<kernels::u32>(d) * step));
     // Where p - c0 is odd, c4 is next to nothing, and its exponent is free to give c3 its low bits.
     if (piece_.anchor) {
       for (int e = -60; e <= -8; ++e) {
@@ -293,7 +319,8 @@ class RowFitter {
       if (!wanted) continue;
       const kernels::u32 cubic = kernels::bits_of(static_cast<float>(wanted->c[3])) / cubic_step * cubic_step;
       for (int d = -1; d <= 1; ++d) {
-        const float c3 = kernels::float_of((cubic + static_cast<kernels::u32>(d) * cubic_step) | kernels::bits_of(c4) >> shift);
+        const float c3 = kernels::float_of((cubic + static_cast<kernels::u32>(d) * cubic_step) |
+                                           kernels::bits_of(c4) >> shift);
         if (!std::isfinite(c3)) continue;
         Candidate candidate{c, 0};
         candidate.c[3] = static_cast<double>(c3);
@@ -315,7 +342,8 @@ class RowFitter {
       const auto x = static_cast<float>(piece_.v_lo + (piece_.v_hi - piece_.v_lo) * (i + 0.37) / kProbes);
       const auto d = static_cast<double>(x);
       if (std::abs(d) < kSmall) continue;
-      worst = std::max(worst, std::abs(static_cast<double>(deployed(m_, row, x)) / composite_.activation().value(d) - 1));
+      worst = std::max(
+          worst, std::abs(static_cast<double>(deployed(m_, row, x)) / composite_.activation().value(d) - 1));
     }
     if (misrounded == misrounded_ && worst >= worst_) return;
     misrounded_ = misrounded;
@@ -347,7 +375,9 @@ RoundedForwardModel laid_out(const Composite& composite, const RoundedForwardSpe
   // |f| <= half the least subnormal narrows to -0; further left f falls towards -inf.
   const double half = 0.5 * stored.least_subnormal();
   unsigned code = stored.code(-2.0f);
-  while (std::isfinite(stored.at(code)) && !(Ball(half) - abs(composite.activation().value_ball(Ball(static_cast<double>(stored.at(code)))))).positive())
+  while (std::isfinite(stored.at(code)) &&
+         !(Ball(half) - abs(composite.activation().value_ball(Ball(static_cast<double>(stored.at(code))))))
+              .positive())
     ++code;
   m.kXMin = stored.at(code);
   m.kTie = static_cast<float>(std::ldexp(1.0, std::max(std::ilogb(half) - 23, -149)));
@@ -356,8 +386,8 @@ RoundedForwardModel laid_out(const Composite& composite, const RoundedForwardSpe
             last = static_cast<int>(std::nearbyint(static_cast<double>(m.kXMax) * cells));
   const int used = last - first + 1;
   if (used > spec.rows || used < spec.core_rows) {
-    throw SpecError(fmt::format("rows: cells of 1/{} from {} to {} are {} rows, of {} with {} in the core", spec.cells_per_unit, m.kXMin, m.kXMax, used,
-                                spec.rows, spec.core_rows));
+    throw SpecError(fmt::format("rows: cells of 1/{} from {} to {} are {} rows, of {} with {} in the core",
+                                spec.cells_per_unit, m.kXMin, m.kXMax, used, spec.rows, spec.core_rows));
   }
   m.kCoreFirst = used - spec.core_rows;
   m.kIndexScale = static_cast<float>(spec.cells_per_unit);
@@ -383,7 +413,8 @@ RoundedForwardModel laid_out(const Composite& composite, const RoundedForwardSpe
 
 }  // namespace
 
-RoundedForwardModel fit_rounded_forward(const Composite& composite, const RoundedForwardSpec& spec, const std::string& name, Stage& rows) {
+RoundedForwardModel fit_rounded_forward(const Composite& composite, const RoundedForwardSpec& spec,
+                                        const std::string& name, Stage& rows) {
   RoundedForwardModel m = laid_out(composite, spec);
   rows.expect(static_cast<std::int64_t>(m.pieces.size()));
   kernels::for_each_task(m.pieces.size(), 0, [&](size_t i) {
@@ -393,14 +424,18 @@ RoundedForwardModel fit_rounded_forward(const Composite& composite, const Rounde
       p.observed = std::abs(1 / composite.quotient(Ball(p.v_lo), Ball(0.0), 1, 1)[0].to_double() - 1);
       p.found = {p.observed, p.v_lo};
       if (const int wrong = misrounded_where_constant(composite, m, p); wrong > 0) {
-        throw SpecError(fmt::format("{}: x_max: {} x of the format from {:.4f} on are not their own rounded f(x): a larger x_max", name, wrong, p.v_lo));
+        throw SpecError(fmt::format(
+            "{}: x_max: {} x of the format from {:.4f} on are not their own rounded f(x): a larger x_max",
+            name, wrong, p.v_lo));
       }
     } else {
       RowFitter fitter(composite, m, p);
       fitter.fit();
       if (fitter.misrounded() > 0) {
-        throw SpecError(fmt::format("{}: row {} (x in [{:.4f}, {:.4f}]) rounds {} x of the format wrongly: more cells, or another quartic_shift", name, p.row,
-                                    p.v_lo, p.v_hi, fitter.misrounded()));
+        throw SpecError(
+            fmt::format("{}: row {} (x in [{:.4f}, {:.4f}]) rounds {} x of the format wrongly: more cells, "
+                        "or another quartic_shift",
+                        name, p.row, p.v_lo, p.v_hi, fitter.misrounded()));
       }
     }
     p.certified = certify_approximation(composite, p, 0);

@@ -19,21 +19,24 @@
 namespace outgrad::approx {
 namespace {
 
-/// Centres tried around the nominal one, and how many of them are searched in depth. Among 2^17 some leave the residuals of c0 and c1
-/// both below about 1/350 ulp.
+/// Centres tried around the nominal one, and how many of them are searched in depth. Among 2^17 some leave
+/// the residuals of c0 and c1 both below about 1/350 ulp.
 constexpr int kCentres = 1 << 17;
 constexpr int kDeepCentres = 12;
 /// Of a two-word row: the residual of c1 alone has to be small, and rows are many.
 constexpr int kTwoWordCentres = 1 << 14, kTwoWordDeepCentres = 3;
 /// Width of the beam: more changed no fit by over 1%.
 constexpr size_t kBeam = 4;
-/// Fits returned for a centre: a forward fit also has to round the 16-bit formats correctly, which takes some choice.
+/// Fits returned for a centre: a forward fit also has to round the 16-bit formats correctly, which takes some
+/// choice.
 constexpr size_t kReturned = 8;
-/// The centre may move by this share of the piece's half-width: further out, |u| grows and with it the rounding of Horner's steps.
+/// The centre may move by this share of the piece's half-width: further out, |u| grows and with it the
+/// rounding of Horner's steps.
 constexpr double kCentreReach = 0.15;
 /// Samples of the residual on which the search works; the exchange's result is measured on all.
 constexpr size_t kSearchSamples = 128;
-/// The search compares levels; 1/1000 is finer than what a neighbouring float changes. Settled cases need under 30 exchanges.
+/// The search compares levels; 1/1000 is finer than what a neighbouring float changes. Settled cases need
+/// under 30 exchanges.
 constexpr double kSearchTolerance = 1e-3;
 constexpr int kSearchRounds = 60;
 /// Share of the half-width next to an anchor that is left to the final measurement and the certificate.
@@ -56,12 +59,14 @@ std::vector<Real> shifted(std::vector<Real> c, const Real& shift) {
 struct Candidate {
   std::vector<float> c;
   Eigen::VectorXd residual;  ///< weighted target minus what is fixed and the real minimax of the rest
-  Eigen::VectorXd pending;   ///< corrections of the still real coefficients
+  Eigen::VectorXd pending;  ///< corrections of the still real coefficients
   double level = 0;
 };
 
-/// Rounds the polynomial `real` about `centre`; `residual` is its weighted error at `u`. The best few, best first.
-std::vector<RoundedFit> round_coefficients(const std::vector<Real>& real, float centre, const std::vector<double>& u, const std::vector<double>& weight,
+/// Rounds the polynomial `real` about `centre`; `residual` is its weighted error at `u`. The best few, best
+/// first.
+std::vector<RoundedFit> round_coefficients(const std::vector<Real>& real, float centre,
+                                           const std::vector<double>& u, const std::vector<double>& weight,
                                            const Eigen::VectorXd& residual, const std::optional<float>& c0) {
   const Eigen::Index rows = residual.size(), n = static_cast<Eigen::Index>(real.size());
   Eigen::MatrixXd columns(rows, n);
@@ -77,7 +82,8 @@ std::vector<RoundedFit> round_coefficients(const std::vector<Real>& real, float 
     for (const Candidate& from : beam) {
       const Real wanted = real[static_cast<size_t>(k)] + Real(from.pending[k]);
       const float nearest = static_cast<float>(wanted);
-      std::array<float, 3> choices{nearest, std::nextafter(nearest, -INFINITY), std::nextafter(nearest, INFINITY)};
+      std::array<float, 3> choices{nearest, std::nextafter(nearest, -INFINITY),
+                                   std::nextafter(nearest, INFINITY)};
       const size_t count = k == 0 && c0 ? 1 : choices.size();
       if (count == 1) choices[0] = *c0;
       for (size_t choice = 0; choice < count; ++choice) {
@@ -97,7 +103,8 @@ std::vector<RoundedFit> round_coefficients(const std::vector<Real>& real, float 
         next.push_back(std::move(to));
       }
     }
-    std::stable_sort(next.begin(), next.end(), [](const Candidate& a, const Candidate& b) { return a.level < b.level; });
+    std::stable_sort(next.begin(), next.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.level < b.level; });
     const size_t kept = k + 1 == n ? kReturned : kBeam;
     if (next.size() > kept) next.resize(kept);
     beam = std::move(next);
@@ -113,9 +120,10 @@ struct Centre {
   double loss;
 };
 
-/// Centres whose leading coefficients are almost floats, best first; of two-word rows only c1 has to be. Extended precision leaves 40 bits
-/// below an ulp of fp32.
-std::vector<Centre> best_centres(const std::vector<Real>& real, double nominal, double half_width, bool two_word) {
+/// Centres whose leading coefficients are almost floats, best first; of two-word rows only c1 has to be.
+/// Extended precision leaves 40 bits below an ulp of fp32.
+std::vector<Centre> best_centres(const std::vector<Real>& real, double nominal, double half_width,
+                                 bool two_word) {
   const int tried = two_word ? kTwoWordCentres : kCentres;
   std::vector<long double> c;
   for (const Real& r : real) c.push_back(r.convert_to<long double>());
@@ -131,12 +139,16 @@ std::vector<Centre> best_centres(const std::vector<Real>& real, double nominal, 
       slope = slope * u + value;
       value = value * u + c[k];
     }
-    const long double loss = (two_word ? 0 : std::abs(value - to_float(value))) + half_width * std::abs(slope - to_float(slope));
+    const long double loss =
+        (two_word ? 0 : std::abs(value - to_float(value))) + half_width * std::abs(slope - to_float(slope));
     centres.push_back({at, static_cast<double>(loss)});
   }
-  const auto cheaper = [](const Centre& a, const Centre& b) { return a.loss < b.loss || (a.loss == b.loss && a.at < b.at); };
+  const auto cheaper = [](const Centre& a, const Centre& b) {
+    return a.loss < b.loss || (a.loss == b.loss && a.at < b.at);
+  };
   const size_t kept = std::min<size_t>(two_word ? kTwoWordDeepCentres : kDeepCentres, centres.size());
-  std::partial_sort(centres.begin(), centres.begin() + static_cast<std::ptrdiff_t>(kept), centres.end(), cheaper);
+  std::partial_sort(centres.begin(), centres.begin() + static_cast<std::ptrdiff_t>(kept), centres.end(),
+                    cheaper);
   centres.resize(kept);
   return centres;
 }
@@ -144,17 +156,24 @@ std::vector<Centre> best_centres(const std::vector<Real>& real, double nominal, 
 }  // namespace
 
 Samples sample(const Composite& composite, const Piece& piece, int count) {
-  // Chebyshev points of the second kind in x; an even count avoids the exact middle, where a relative error may be 0/0.
+  // Chebyshev points of the second kind in x; an even count avoids the exact middle, where a relative error
+  // may be 0/0.
   std::vector<Real> arguments;
-  const auto place = [&](int i) { return Real(0.5) - Real(0.5) * cos(boost::math::constants::pi<Real>() * i / (count - 1)); };
+  const auto place = [&](int i) {
+    return Real(0.5) - Real(0.5) * cos(boost::math::constants::pi<Real>() * i / (count - 1));
+  };
   for (int i = 0; i < count; ++i) arguments.push_back(piece.x_lo + (piece.x_hi - piece.x_lo) * place(i));
-  // A tail is long in x and short in the coordinate: there the maxima lie between points that are even in the coordinate.
+  // A tail is long in x and short in the coordinate: there the maxima lie between points that are even in the
+  // coordinate.
   if ((piece.left_tail || piece.right_tail) && piece.coordinate != Coordinate::argument) {
-    const Real v_lo = composite.coordinate_at(piece.coordinate, piece.x_lo), v_hi = composite.coordinate_at(piece.coordinate, piece.x_hi);
+    const Real v_lo = composite.coordinate_at(piece.coordinate, piece.x_lo),
+               v_hi = composite.coordinate_at(piece.coordinate, piece.x_hi);
     for (int i = 1; i + 1 < count; ++i) {
       const Real v = v_lo + (v_hi - v_lo) * place(i);
-      const Real x = piece.coordinate == Coordinate::signed_root ? composite.argument_of_root(v)
-                                                                 : composite.argument_of(v, piece.region == Region::core || piece.region == Region::right);
+      const Real x =
+          piece.coordinate == Coordinate::signed_root
+              ? composite.argument_of_root(v)
+              : composite.argument_of(v, piece.region == Region::core || piece.region == Region::right);
       if (x > piece.x_lo && x < piece.x_hi) arguments.push_back(x);
     }
     std::sort(arguments.begin(), arguments.end());
@@ -173,8 +192,9 @@ Samples sample(const Composite& composite, const Piece& piece, int count) {
       s.weight.push_back(1 / abs(f));
     }
     const auto v = static_cast<long double>(s.v.back());
-    s.extended.push_back(
-        {v, static_cast<long double>(Real(s.v.back() - Real(v))), static_cast<long double>(s.target.back()), static_cast<long double>(s.weight.back())});
+    s.extended.push_back({v, static_cast<long double>(Real(s.v.back() - Real(v))),
+                          static_cast<long double>(s.target.back()),
+                          static_cast<long double>(s.weight.back())});
   }
   return s;
 }
@@ -187,9 +207,10 @@ Found measure(const Samples& s, const RoundedFit& fit, const std::function<bool(
     p += Real(fit.c0_low);
     return Real(abs(p - s.target[i]) * s.weight[i]);
   };
-  // Extended precision tells which samples may have the largest error: only these few are worth the full one. Each of Horner's steps rounds twice,
-  // and u to the power k is wrong by k times the three roundings of u.
-  const long double unsure = static_cast<long double>(5 * fit.c.size() + 8) * std::numeric_limits<long double>::epsilon();
+  // Extended precision tells which samples may have the largest error: only these few are worth the full one.
+  // Each of Horner's steps rounds twice, and u to the power k is wrong by k times the three roundings of u.
+  const long double unsure =
+      static_cast<long double>(5 * fit.c.size() + 8) * std::numeric_limits<long double>::epsilon();
   std::vector<std::pair<size_t, long double>> most;
   long double largest = 0;  // at least
   for (size_t i = 0; i < s.v.size(); ++i) {
@@ -202,7 +223,8 @@ Found measure(const Samples& s, const RoundedFit& fit, const std::function<bool(
       size = size * std::abs(u) + std::abs(static_cast<long double>(fit.c[k]));
     }
     const long double c0_low = fit.c0_low;
-    const long double error = std::abs(p + c0_low - target) * weight, margin = unsure * (size + std::abs(c0_low) + std::abs(target)) * weight;
+    const long double error = std::abs(p + c0_low - target) * weight,
+                      margin = unsure * (size + std::abs(c0_low) + std::abs(target)) * weight;
     largest = std::max(largest, error - margin);
     most.emplace_back(i, error + margin);
   }
@@ -232,7 +254,9 @@ RealProblem real_problem(const Samples& s, const Piece& piece, int degree) {
   const size_t count = s.v.size();
   const auto [low, high] = std::minmax_element(s.v.begin(), s.v.end());
   r.half_width = (*high - *low) / 2;
-  r.nominal = piece.anchor ? static_cast<double>(piece.anchor->centre) : piece.centre_is_0 ? 0 : piece.nominal_centre;
+  r.nominal = piece.anchor        ? static_cast<double>(piece.anchor->centre)
+              : piece.centre_is_0 ? 0
+                                  : piece.nominal_centre;
   r.first = piece.anchor ? 1 : 0;
   // No coefficient moves the error next to an anchor: samples there would only make the exchange degenerate.
   for (size_t i = 0; i < count; ++i) {
@@ -247,11 +271,16 @@ RealProblem real_problem(const Samples& s, const Piece& piece, int degree) {
     for (int k = 0; k <= degree - r.first; ++k, power *= u) r.columns(row, k) = power;
     r.target[row] = (s.target[i] - (piece.anchor ? Real(piece.anchor->c0) : Real(0))) * s.weight[i];
   }
-  // A value of f so large that fp32 does not tell the row's ends apart, or one beyond numbers: the exchange needs more samples than unknowns.
-  const auto finite = [](const auto& m) { return std::all_of(m.data(), m.data() + m.size(), [](const Real& v) { return isfinite(v); }); };
+  // A value of f so large that fp32 does not tell the row's ends apart, or one beyond numbers: the exchange
+  // needs more samples than unknowns.
+  const auto finite = [](const auto& m) {
+    return std::all_of(m.data(), m.data() + m.size(), [](const Real& v) { return isfinite(v); });
+  };
   if (r.columns.rows() <= r.columns.cols() || !finite(r.columns) || !finite(r.target)) {
-    throw kernels::SpecError(fmt::format("row {} (v in [{:.9g}, {:.9g}]) has no values that can be told apart: f is too large or too flat there to be fitted",
-                                         piece.row, piece.v_lo, piece.v_hi));
+    throw kernels::SpecError(
+        fmt::format("row {} (v in [{:.9g}, {:.9g}]) has no values that can be told apart: f is too large or "
+                    "too flat there to be fitted",
+                    piece.row, piece.v_lo, piece.v_hi));
   }
   return r;
 }
@@ -262,7 +291,8 @@ double minimax_level(const Samples& samples, const Piece& piece, int degree) {
   const RealProblem problem = real_problem(samples, piece, degree);
   constexpr double kRough = 1e-2;
   constexpr int kRounds = 1000;
-  return static_cast<double>(exchange<Real>(problem.columns, problem.target, kRough, kRounds, kNothing).error);
+  return static_cast<double>(
+      exchange<Real>(problem.columns, problem.target, kRough, kRounds, kNothing).error);
 }
 
 std::vector<RoundedFit> fit_piece(const Samples& s, Piece& piece, int degree) {
@@ -275,7 +305,8 @@ std::vector<RoundedFit> fit_piece(const Samples& s, Piece& piece, int degree) {
   const RealVector& target = problem.target;
   const auto best = exchange<Real>(columns, target);
   if (!best.settled && best.error > kNothing)
-    throw kernels::SpecError("undecided: the minimax exchange of row " + std::to_string(piece.row) + " did not settle");
+    throw kernels::SpecError("undecided: the minimax exchange of row " + std::to_string(piece.row) +
+                             " did not settle");
   piece.lower_bound = std::nextafter(static_cast<double>(best.level), 0.0);
   piece.minimax = static_cast<double>(best.error);
   std::vector<Real> real(static_cast<size_t>(degree) + 1);
@@ -287,9 +318,10 @@ std::vector<RoundedFit> fit_piece(const Samples& s, Piece& piece, int degree) {
   piece.real_centre = nominal;
   piece.real = real;
 
-  const std::vector<Centre> centres = piece.anchor        ? std::vector<Centre>{{piece.anchor->centre, 0}}
-                                      : piece.centre_is_0 ? std::vector<Centre>{{0.0f, 0}}
-                                                          : best_centres(real, nominal, static_cast<double>(half_width), piece.two_word);
+  const std::vector<Centre> centres =
+      piece.anchor        ? std::vector<Centre>{{piece.anchor->centre, 0}}
+      : piece.centre_is_0 ? std::vector<Centre>{{0.0f, 0}}
+                          : best_centres(real, nominal, static_cast<double>(half_width), piece.two_word);
 
   // The residual of the real fit, once; a centre only changes the columns. All samples of the ends are kept.
   const size_t stride = std::max<size_t>(1, used.size() / kSearchSamples);
@@ -302,7 +334,8 @@ std::vector<RoundedFit> fit_piece(const Samples& s, Piece& piece, int degree) {
     Eigen::VectorXd residual(static_cast<Eigen::Index>(picked.size()));
     std::vector<double> u, weight;
     for (size_t i = 0; i < picked.size(); ++i) {
-      residual[static_cast<Eigen::Index>(i)] = static_cast<double>(error[static_cast<Eigen::Index>(picked[i])]);
+      residual[static_cast<Eigen::Index>(i)] =
+          static_cast<double>(error[static_cast<Eigen::Index>(picked[i])]);
       u.push_back(static_cast<double>(s.v[used[picked[i]]] - Real(centre.at)));
       weight.push_back(static_cast<double>(s.weight[used[picked[i]]]));
     }
@@ -326,7 +359,8 @@ std::vector<RoundedFit> fit_piece(const Samples& s, Piece& piece, int degree) {
     fits.push_back(std::move(plain));
   }
   for (RoundedFit& fit : fits) fit.error = measure(s, fit).error;
-  std::stable_sort(fits.begin(), fits.end(), [](const RoundedFit& a, const RoundedFit& b) { return a.error < b.error; });
+  std::stable_sort(fits.begin(), fits.end(),
+                   [](const RoundedFit& a, const RoundedFit& b) { return a.error < b.error; });
   return fits;
 }
 

@@ -1,5 +1,6 @@
-// The error of the best polynomial grows with its interval, so rows taken as long as the level allows, from left to right, are as few as
-// can be; the least level at which that number still suffices makes their errors equal.
+// The error of the best polynomial grows with its interval, so rows taken as long as the level allows, from
+// left to right, are as few as can be; the least level at which that number still suffices makes their errors
+// equal.
 #include "approx/search/splitting.h"
 
 #include "approx/search/partition.h"
@@ -42,7 +43,9 @@ Curve sample_curve(const Composite& composite, double begin, double end) {
       x = v <= least * (1 - 0x1p-30) ? Real(composite.tail_start()) : composite.argument_of_root(Real(v));
     } else {
       const bool low = v <= composite.left_limit(), high = v >= composite.right_limit();
-      x = low ? Real(composite.tail_start()) : high ? Real(composite.activation().reach) : composite.argument_of(Real(v), true);
+      x = low    ? Real(composite.tail_start())
+          : high ? Real(composite.activation().reach)
+                 : composite.argument_of(Real(v), true);
     }
     c.g[at] = static_cast<double>(composite.gradient_at(x));
   }
@@ -50,18 +53,21 @@ Curve sample_curve(const Composite& composite, double begin, double end) {
   return c;
 }
 
-/// Error of the best polynomial on points [from, to], at most 64 of them: those missed change a degree-12 maximum by less than 1%.
+/// Error of the best polynomial on points [from, to], at most 64 of them: those missed change a degree-12
+/// maximum by less than 1%.
 double best_error(const Curve& curve, size_t from, size_t to, int degree) {
   const size_t count = to - from + 1;
   constexpr size_t kUsed = 64;
   const size_t used = std::min(count, kUsed);
   if (used <= static_cast<size_t>(degree) + 1) return 0;
-  Eigen::Matrix<long double, Eigen::Dynamic, Eigen::Dynamic> columns(static_cast<Eigen::Index>(used), degree + 1);
+  Eigen::Matrix<long double, Eigen::Dynamic, Eigen::Dynamic> columns(static_cast<Eigen::Index>(used),
+                                                                     degree + 1);
   Eigen::Matrix<long double, Eigen::Dynamic, 1> target(static_cast<Eigen::Index>(used));
   const double middle = 0.5 * (curve.v[from] + curve.v[to]), half = 0.5 * (curve.v[to] - curve.v[from]);
   for (size_t i = 0; i < used; ++i) {
     // Chebyshev points, snapped to the curve's: the ends carry maxima.
-    const double place = 0.5 - 0.5 * std::cos(3.141592653589793 * static_cast<double>(i) / static_cast<double>(used - 1));
+    const double place =
+        0.5 - 0.5 * std::cos(3.141592653589793 * static_cast<double>(i) / static_cast<double>(used - 1));
     const size_t k = from + static_cast<size_t>(std::lround(place * static_cast<double>(count - 1)));
     const long double u = (static_cast<long double>(curve.v[k]) - middle) / half;
     long double power = 1;
@@ -94,12 +100,14 @@ std::vector<size_t> greedy(const Curve& curve, int degree, double level, size_t 
 
 }  // namespace
 
-std::vector<float> levelled_breaks(const Composite& composite, const BackwardSpec& spec, const CoordinateConstants& constants, double target) {
+std::vector<float> levelled_breaks(const Composite& composite, const BackwardSpec& spec,
+                                   const CoordinateConstants& constants, double target) {
   const auto [begin, end] = core_range(composite, spec, constants, target);
   const Curve curve = sample_curve(composite, begin, end);
   std::vector<size_t> ends = greedy(curve, spec.degree, kRoom * target, kMostLevelledRows);
   if (ends.size() > kMostLevelledRows) {
-    throw kernels::SpecError(fmt::format("split: degree {} needs more than {} rows for 2^{:.2f}", spec.degree, kMostLevelledRows, std::log2(target)));
+    throw kernels::SpecError(fmt::format("split: degree {} needs more than {} rows for 2^{:.2f}", spec.degree,
+                                         kMostLevelledRows, std::log2(target)));
   }
   // Level: the least error at which as many rows still reach from end to end.
   double lo = 0, hi = kRoom * target;

@@ -22,9 +22,12 @@ struct RowPoints {
   std::vector<double> v, middle, half, ulp;
 };
 
-bool is_left_tail(const BackwardModel& model, const StorageInterval& i) { return model.kMasked && !i.m && i.y == 0; }
+bool is_left_tail(const BackwardModel& model, const StorageInterval& i) {
+  return model.kMasked && !i.m && i.y == 0;
+}
 
-std::vector<RowPoints> points_of(const BackwardModel& model, const std::vector<StorageInterval>& intervals, double thinning) {
+std::vector<RowPoints> points_of(const BackwardModel& model, const std::vector<StorageInterval>& intervals,
+                                 double thinning) {
   std::vector<RowPoints> rows(static_cast<size_t>(model.kRows));
   std::vector<std::vector<std::pair<double, const StorageInterval*>>> found(rows.size());
   for (const StorageInterval& i : intervals) {
@@ -32,14 +35,17 @@ std::vector<RowPoints> points_of(const BackwardModel& model, const std::vector<S
     found[place.row].emplace_back(static_cast<double>(place.v), &i);
   }
   for (size_t row = 0; row < rows.size(); ++row) {
-    std::stable_sort(found[row].begin(), found[row].end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::stable_sort(found[row].begin(), found[row].end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
     double last = -INFINITY;
     const StorageInterval* previous = nullptr;
     for (size_t k = 0; k < found[row].size(); ++k) {
       const auto& [v, i] = found[row][k];
       // Thinned: neighbours that stand closer than `thinning` and for as long an interval say the same.
-      const bool alone = (k == 0 || found[row][k - 1].first != v) && (k + 1 == found[row].size() || found[row][k + 1].first != v);
-      const bool same = previous != nullptr && alone && v - last < thinning && previous->m == i->m && i->half() <= previous->half() * 1.0001;
+      const bool alone = (k == 0 || found[row][k - 1].first != v) &&
+                         (k + 1 == found[row].size() || found[row][k + 1].first != v);
+      const bool same = previous != nullptr && alone && v - last < thinning && previous->m == i->m &&
+                        i->half() <= previous->half() * 1.0001;
       if (same) continue;
       last = v;
       previous = i;
@@ -54,17 +60,24 @@ std::vector<RowPoints> points_of(const BackwardModel& model, const std::vector<S
 }
 
 /// Least max |p(v) - middle| / tolerance. No tolerance: infeasible.
-std::optional<ProgrammeSolution> solve(const RowPoints& points, const std::vector<double>& tolerance, int degree, double centre) {
+std::optional<ProgrammeSolution> solve(const RowPoints& points, const std::vector<double>& tolerance,
+                                       int degree, double centre) {
   std::vector<Range> ranges;
-  for (size_t k = 0; k < points.v.size(); ++k) ranges.push_back({points.v[k], points.middle[k], tolerance[k]});
+  for (size_t k = 0; k < points.v.size(); ++k)
+    ranges.push_back({points.v[k], points.middle[k], tolerance[k]});
   return solve_programme(ranges, degree, centre);
 }
 
-std::vector<double> tolerances(const RowPoints& points, const BackwardSpec& spec, double oracle, double bound) {
+std::vector<double> tolerances(const RowPoints& points, const BackwardSpec& spec, double oracle,
+                               double bound) {
   std::vector<double> w(points.v.size());
   for (size_t k = 0; k < w.size(); ++k) {
-    w[k] = spec.accuracy == AccuracyClass::ulp ? bound * points.ulp[k] : std::min(bound * oracle - points.half[k], spec.storage.regret);
-    w[k] -= kRoundingRoom * std::max(std::abs(points.middle[k]), 0x1p-4 * (spec.accuracy == AccuracyClass::ulp ? std::abs(points.middle[k]) : 1.0));
+    w[k] = spec.accuracy == AccuracyClass::ulp
+               ? bound * points.ulp[k]
+               : std::min(bound * oracle - points.half[k], spec.storage.regret);
+    w[k] -= kRoundingRoom *
+            std::max(std::abs(points.middle[k]),
+                     0x1p-4 * (spec.accuracy == AccuracyClass::ulp ? std::abs(points.middle[k]) : 1.0));
   }
   return w;
 }
@@ -81,13 +94,16 @@ struct RowBounds {
   ProgrammeSolution solution;
 };
 
-std::optional<RowBounds> least_bound(const RowPoints& points, const BackwardSpec& spec, double oracle, int degree, double centre, double least, double most) {
+std::optional<RowBounds> least_bound(const RowPoints& points, const BackwardSpec& spec, double oracle,
+                                     int degree, double centre, double least, double most) {
   if (spec.accuracy == AccuracyClass::ulp) {  // tolerances are proportional to the bound: one problem
     const auto one = solve(points, tolerances(points, spec, oracle, 1), degree, centre);
     if (!one || one->error > most) return std::nullopt;
     return RowBounds{one->error, one->level, *one};
   }
-  const auto at = [&](double bound) { return solve(points, tolerances(points, spec, oracle, bound), degree, centre); };
+  const auto at = [&](double bound) {
+    return solve(points, tolerances(points, spec, oracle, bound), degree, centre);
+  };
   auto best = at(most);
   if (!best || best->error > 1) return std::nullopt;
   double hi = most, lo = least, dual = least;
@@ -114,7 +130,8 @@ constexpr double kLeastRatio = 1.001;
 
 }  // namespace
 
-StorageProgramme fit_to_storage(BackwardModel& model, const std::vector<StorageInterval>& intervals, const BackwardSpec& spec, double target) {
+StorageProgramme fit_to_storage(BackwardModel& model, const std::vector<StorageInterval>& intervals,
+                                const BackwardSpec& spec, double target) {
   const double oracle = oracle_of(intervals);
   const std::vector<RowPoints> rows = points_of(model, intervals, 0);
   StorageProgramme programme;
@@ -126,7 +143,8 @@ StorageProgramme fit_to_storage(BackwardModel& model, const std::vector<StorageI
     };
     auto bounds = with_degree(model.kDegree, target);
     piece.degree = model.kDegree;
-    // Few points leave high coefficients free to do as they like between them: the lowest degree that serves the class is taken instead.
+    // Few points leave high coefficients free to do as they like between them: the lowest degree that serves
+    // the class is taken instead.
     if (bounds && spec.accuracy == AccuracyClass::ulp) {
       const double enough = std::max(bounds->reached, kEnough * target);
       for (int degree = 0; degree < model.kDegree; ++degree) {
@@ -139,12 +157,15 @@ StorageProgramme fit_to_storage(BackwardModel& model, const std::vector<StorageI
       }
     }
     if (!bounds) {
-      const auto s = solve(points, tolerances(points, spec, oracle, target), model.kDegree, static_cast<double>(piece.centre));
-      throw kernels::SpecError(
-          fmt::format("target {}:{} is out of reach: on row {} (v in [{:.4g}, {:.4g}]) {}", spec.accuracy == AccuracyClass::ulp ? "ulp" : "stored", target,
-                      piece.row, piece.v_lo, piece.v_hi,
-                      !s ? "two stored y share a coordinate and ask for different gradients"
-                         : fmt::format("no polynomial of degree {} errs by less than {:.4g} times what it allows (proven)", model.kDegree, s->level)));
+      const auto s = solve(points, tolerances(points, spec, oracle, target), model.kDegree,
+                           static_cast<double>(piece.centre));
+      throw kernels::SpecError(fmt::format(
+          "target {}:{} is out of reach: on row {} (v in [{:.4g}, {:.4g}]) {}",
+          spec.accuracy == AccuracyClass::ulp ? "ulp" : "stored", target, piece.row, piece.v_lo, piece.v_hi,
+          !s ? "two stored y share a coordinate and ask for different gradients"
+             : fmt::format(
+                   "no polynomial of degree {} errs by less than {:.4g} times what it allows (proven)",
+                   model.kDegree, s->level)));
     }
     programme.reached = std::max(programme.reached, bounds->reached);
     programme.dual = std::max(programme.dual, bounds->dual);
@@ -155,13 +176,15 @@ StorageProgramme fit_to_storage(BackwardModel& model, const std::vector<StorageI
   return programme;
 }
 
-ClampedConstants search_constants(const Composite& composite, const std::vector<StorageInterval>& intervals, const BackwardSpec& spec, double target) {
+ClampedConstants search_constants(const Composite& composite, const std::vector<StorageInterval>& intervals,
+                                  const BackwardSpec& spec, double target) {
   const double spacing = composite.spacing_at_minimum(precision_bits(spec.format));
   const double oracle = oracle_of(intervals);
   struct Choice {
     double shift = 0, floor = 0.25, end = 0, begin = 1, cost = INFINITY;
   };
-  // Points of the search: thinned to 1/256 of a unit in s, which moves g by less than a tenth of any 16-bit tolerance.
+  // Points of the search: thinned to 1/256 of a unit in s, which moves g by less than a tenth of any 16-bit
+  // tolerance.
   constexpr double kThinning = 0x1p-8;
   const double left_end = std::sqrt(-composite.y_star().to_double());
   const auto made = [&](const Choice& c) {
@@ -180,7 +203,8 @@ ClampedConstants search_constants(const Composite& composite, const std::vector<
     const auto rows = points_of(model, intervals, kThinning);
     c.cost = 0;
     for (size_t row = 0; row < rows.size(); ++row) {
-      const double centre = model.kCentred ? static_cast<double>(static_cast<float>(model.pieces[row].nominal_centre)) : 0.0;
+      const double centre =
+          model.kCentred ? static_cast<double>(static_cast<float>(model.pieces[row].nominal_centre)) : 0.0;
       const auto s = solve(rows[row], tolerances(rows[row], spec, oracle, target), spec.degree, centre);
       c.cost = std::max(c.cost, s ? s->error : INFINITY);
     }
@@ -210,9 +234,12 @@ ClampedConstants search_constants(const Composite& composite, const std::vector<
       const Choice from = best;
       for (const double sign : {-1.0, 1.0}) {
         consider({from.shift + sign * 0.2 * step, from.floor, from.end, from.begin}, best);
-        consider({from.shift, std::max(1.0 / 1024, from.floor * std::exp2(sign * 2 * step)), from.end, from.begin}, best);
+        consider(
+            {from.shift, std::max(1.0 / 1024, from.floor * std::exp2(sign * 2 * step)), from.end, from.begin},
+            best);
         consider({from.shift, from.floor, from.end * (1 + sign * 0.2 * step), from.begin}, best);
-        consider({from.shift, from.floor, from.end, std::min(1.0, from.begin * (1 + sign * 0.02 * step))}, best);
+        consider({from.shift, from.floor, from.end, std::min(1.0, from.begin * (1 + sign * 0.02 * step))},
+                 best);
       }
       moved = best.cost < from.cost * (1 - 1e-4);
     }

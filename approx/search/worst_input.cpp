@@ -21,11 +21,13 @@ struct Extremes {
   Found above, below;
 };
 
-/// The sequence in double arithmetic, which is exact beside fp32. A row's polynomial is that of kernels/eval.h.
+/// The sequence in double arithmetic, which is exact beside fp32. A row's polynomial is that of
+/// kernels/eval.h.
 double evaluate(const BackwardModel& m, const Piece& piece, float y, bool right) {
   double v = static_cast<double>(std::min(y, m.kYMax));
   if (piece.coordinate == Coordinate::signed_root) {
-    const double root = std::sqrt(std::max(v - static_cast<double>(m.kYHi) - static_cast<double>(m.kYLo), static_cast<double>(m.kTMin)));
+    const double root = std::sqrt(std::max(v - static_cast<double>(m.kYHi) - static_cast<double>(m.kYLo),
+                                           static_cast<double>(m.kTMin)));
     v = right ? root : m.kHasLeft ? -root : std::max(-root, static_cast<double>(m.kSMin));
   } else if (!m.kMasked) {
     v = std::max(v, static_cast<double>(m.kYMin));
@@ -43,7 +45,8 @@ struct StoredY {
 
 /// The float whose deployed coordinate is about v.
 StoredY stored_at(const BackwardModel& m, const Piece& piece, double v) {
-  if (piece.coordinate != Coordinate::signed_root) return {static_cast<float>(v), !m.kMasked || piece.region == Region::right};
+  if (piece.coordinate != Coordinate::signed_root)
+    return {static_cast<float>(v), !m.kMasked || piece.region == Region::right};
   return {static_cast<float>(static_cast<double>(m.kYHi) + static_cast<double>(m.kYLo) + v * v), v > 0};
 }
 
@@ -56,11 +59,13 @@ bool asks_for(const BackwardModel& m, const Piece& piece, const StoredY& stored)
 
 void look(const BackwardModel& m, const Piece& piece, const StoredY& stored, Extremes& seen) {
   if (!asks_for(m, piece, stored)) return;
-  const double off = static_cast<double>(deployed_gradient(m, stored.y, stored.m)) - evaluate(m, piece, stored.y, stored.m);
+  const double off =
+      static_cast<double>(deployed_gradient(m, stored.y, stored.m)) - evaluate(m, piece, stored.y, stored.m);
   (off > 0 ? seen.above : seen.below).see(std::abs(off), static_cast<double>(stored.y), stored.m);
 }
 
-/// Multiples of the golden ratio modulo 1 are evenly spread, and no row has them on a coarse grid of floats, where sums would be exact.
+/// Multiples of the golden ratio modulo 1 are evenly spread, and no row has them on a coarse grid of floats,
+/// where sums would be exact.
 void look_at_row(const BackwardModel& m, const Piece& piece, Extremes& seen) {
   const size_t looks = kLooks / m.pieces.size();
   for (size_t i = 1; i <= looks; ++i) {
@@ -69,8 +74,10 @@ void look_at_row(const BackwardModel& m, const Piece& piece, Extremes& seen) {
   }
 }
 
-/// g at the coordinate that the constants make of y; nothing where that leaves no enclosure of x, far in a tail.
-std::optional<Ball> gradient_of(const Composite& composite, const BackwardModel& m, const Piece& piece, float y, bool right) {
+/// g at the coordinate that the constants make of y; nothing where that leaves no enclosure of x, far in a
+/// tail.
+std::optional<Ball> gradient_of(const Composite& composite, const BackwardModel& m, const Piece& piece,
+                                float y, bool right) {
   Ball value(static_cast<double>(y));
   if (piece.coordinate == Coordinate::signed_root) {
     Ball t = value - Ball(static_cast<double>(m.kYHi)) - Ball(static_cast<double>(m.kYLo));
@@ -92,7 +99,8 @@ struct Errors {
     if (candidate.error == 0) return;
     const auto y = static_cast<float>(candidate.at);
     const Ball deployed(static_cast<double>(deployed_gradient(m, y, candidate.m)));
-    evaluation.see(std::abs((deployed - exact_evaluation(m, piece, y, candidate.m)).to_double()), candidate.at, candidate.m);
+    evaluation.see(std::abs((deployed - exact_evaluation(m, piece, y, candidate.m)).to_double()),
+                   candidate.at, candidate.m);
     if (m.format != Format::f32) return;
     const std::optional<Ball> g = gradient_of(composite, m, piece, y, candidate.m);
     if (!g) return;
@@ -100,7 +108,9 @@ struct Errors {
     both.see(off, candidate.at, candidate.m);
     if (size >= kUlpFrom) ulps.see(off / std::ldexp(1.0, std::ilogb(size) - 23), candidate.at, candidate.m);
   }
-  void see(const Errors& other) { evaluation.see(other.evaluation), both.see(other.both), ulps.see(other.ulps); }
+  void see(const Errors& other) {
+    evaluation.see(other.evaluation), both.see(other.both), ulps.see(other.ulps);
+  }
 };
 
 }  // namespace
@@ -109,10 +119,12 @@ bool asks_for(const BackwardModel& model, const Piece& piece, double v) {
   if (v < piece.v_lo || v > piece.v_hi) return false;
   // The floats on both sides of the real y.
   const auto [y, m] = stored_at(model, piece, v);
-  return asks_for(model, piece, {std::nextafter(y, -INFINITY), m}) && asks_for(model, piece, {std::nextafter(y, INFINITY), m});
+  return asks_for(model, piece, {std::nextafter(y, -INFINITY), m}) &&
+         asks_for(model, piece, {std::nextafter(y, INFINITY), m});
 }
 
-void find_worst_inputs(const Composite& composite, BackwardModel& model, const std::vector<StorageInterval>& intervals) {
+void find_worst_inputs(const Composite& composite, BackwardModel& model,
+                       const std::vector<StorageInterval>& intervals) {
   std::vector<Extremes> extremes(model.pieces.size());
   if (model.format == Format::f32) {
     for (size_t row = 0; row < extremes.size(); ++row) look_at_row(model, model.pieces[row], extremes[row]);
@@ -124,7 +136,8 @@ void find_worst_inputs(const Composite& composite, BackwardModel& model, const s
   }
   std::vector<Errors> rows(model.pieces.size());
   kernels::for_each_task(rows.size(), 0, [&](size_t i) {
-    for (const Found& candidate : {extremes[i].above, extremes[i].below}) rows[i].see(composite, model, model.pieces[i], candidate);
+    for (const Found& candidate : {extremes[i].above, extremes[i].below})
+      rows[i].see(composite, model, model.pieces[i], candidate);
   });
   flint_cleanup();
   Errors worst;

@@ -18,9 +18,11 @@ namespace {
 
 using kernels::i64;
 
-constexpr i64 kCols = 1024;        // a common hidden size; rows of 2 to 4 KiB stay in the first-level cache between passes
+// a common hidden size; rows of 2 to 4 KiB stay in the first-level cache between passes
+constexpr i64 kCols = 1024;
 constexpr i64 kRows = 16384;       // at most: a batch of 8 sequences of 2048, tensors of 32 to 64 MiB
-constexpr i64 kPeerFraction = 16;  // libm is an order slower: it gets so many times fewer elements, still beyond the caches
+// libm is an order slower: it gets so many times fewer elements, still beyond the caches
+constexpr i64 kPeerFraction = 16;
 
 // The same functions from x with libm, as a loop that a user would write.
 void libm_backward(const float* dy, const float* x, float* dx, i64 n) {
@@ -45,7 +47,13 @@ struct Plan {
   }
   void add(std::string name, Deployed chosen, i64 elements, double bytes, std::function<void()> run) {
     workloads.push_back({name, bytes, std::move(run)});
-    cases.push_back({std::move(name), std::move(chosen.variant), std::move(chosen.rung), chosen.fit, static_cast<double>(elements), bytes, {}});
+    cases.push_back({std::move(name),
+                     std::move(chosen.variant),
+                     std::move(chosen.rung),
+                     chosen.fit,
+                     static_cast<double>(elements),
+                     bytes,
+                     {}});
   }
 };
 
@@ -56,11 +64,15 @@ i64 norm_rows(i64 elements) { return std::min(kRows, elements / kCols); }
 class SharedArrays {
  public:
   SharedArrays(FormatId format, i64 elements, std::uint64_t seed)
-      : x(filled(Content::kX, Element::kFormat, format, elements, seed)), dy(filled(Content::kDy, Element::kFormat, format, elements, seed)),
-        y(filled(Content::kActivation, Element::kFormat, format, elements, seed)), out(filled(Content::kResult, Element::kFormat, format, elements, seed)),
+      : x(filled(Content::kX, Element::kFormat, format, elements, seed)),
+        dy(filled(Content::kDy, Element::kFormat, format, elements, seed)),
+        y(filled(Content::kActivation, Element::kFormat, format, elements, seed)),
+        out(filled(Content::kResult, Element::kFormat, format, elements, seed)),
         mask_(filled(Content::kMask, Element::kMaskWord, format, (elements + 31) / 32, seed)),
-        codes_(filled(Content::kCodes, Element::kByte, format, Problem{}.sized(1, elements).count_of(kernels::catalogue::kCodes), seed)),
-        z_(filled(Content::kResult, Element::kFormat, format, elements, seed)), rstd_(static_cast<std::size_t>(norm_rows(elements)), 1.0f) {}
+        codes_(filled(Content::kCodes, Element::kByte, format,
+                      Problem{}.sized(1, elements).count_of(kernels::catalogue::kCodes), seed)),
+        z_(filled(Content::kResult, Element::kFormat, format, elements, seed)),
+        rstd_(static_cast<std::size_t>(norm_rows(elements)), 1.0f) {}
 
   Arguments arguments(const Problem& problem) {
     Arguments a = problem.arguments();
@@ -99,15 +111,23 @@ class SharedArrays {
   }
 
   Array mask_, codes_, z_;
-  std::vector<float> gamma_ = std::vector<float>(kCols, 0.75f), beta_ = std::vector<float>(kCols, 0.25f), dgamma_ = std::vector<float>(kCols),
-                     dbeta_ = std::vector<float>(kCols), rstd_;
+  std::vector<float> gamma_ = std::vector<float>(kCols, 0.75f), beta_ = std::vector<float>(kCols, 0.25f),
+                     dgamma_ = std::vector<float>(kCols), dbeta_ = std::vector<float>(kCols), rstd_;
   std::deque<std::vector<float>> workspaces_;
 };
 
-constexpr KernelId kTimed[] = {
-    KernelId::kGeluBackward,    KernelId::kGeluForward,      KernelId::kLayernormForward,         KernelId::kLayernormBackward,
-    KernelId::kRmsnormForward,  KernelId::kRmsnormBackward,  KernelId::kResidualLayernormForward, KernelId::kResidualLayernormBackward,
-    KernelId::kBiasGeluForward, KernelId::kBiasGeluBackward, KernelId::kGeluForwardCode,          KernelId::kGeluBackwardCode};
+constexpr KernelId kTimed[] = {KernelId::kGeluBackward,
+                               KernelId::kGeluForward,
+                               KernelId::kLayernormForward,
+                               KernelId::kLayernormBackward,
+                               KernelId::kRmsnormForward,
+                               KernelId::kRmsnormBackward,
+                               KernelId::kResidualLayernormForward,
+                               KernelId::kResidualLayernormBackward,
+                               KernelId::kBiasGeluForward,
+                               KernelId::kBiasGeluBackward,
+                               KernelId::kGeluForwardCode,
+                               KernelId::kGeluBackwardCode};
 
 }  // namespace
 
@@ -117,7 +137,8 @@ BenchGroup run_bench(FormatId format, i64 elements, int rounds, std::uint64_t se
   const auto torch = TorchPeer::start(format, elements, rows, kCols, kernels::thread_count(0), why);
   SharedArrays arrays(format, elements, seed);
   const auto floats_of = [](const Array& array) { return reinterpret_cast<float*>(array.get()); };
-  float *const x = floats_of(arrays.x), *const dy = floats_of(arrays.dy), *const y = floats_of(arrays.y), *const out = floats_of(arrays.out);
+  float *const x = floats_of(arrays.x), *const dy = floats_of(arrays.dy), *const y = floats_of(arrays.y),
+               *const out = floats_of(arrays.out);
   const double n = static_cast<double>(elements), size = bytes_of(format);
   const i64 floats = elements * bytes_of(format) / static_cast<i64>(sizeof(float));
 
@@ -125,23 +146,29 @@ BenchGroup run_bench(FormatId format, i64 elements, int rounds, std::uint64_t se
   plan.add("triad", "", floats, 3 * size * n, [=] { triad(dy, y, out, floats); });
   plan.add("copy", "", floats, 2 * size * n, [=] { copy(x, out, floats); });
   for (const KernelId kernel : kTimed) {
-    const Problem plain{kernel, format}, problem = plain.over_rows() ? plain.sized(rows, kCols) : plain.sized(1, elements);
+    const Problem plain{kernel, format},
+        problem = plain.over_rows() ? plain.sized(rows, kCols) : plain.sized(1, elements);
     if (problem.rows == 0) continue;
-    plan.add(name_of(kernel), deployed(problem), problem.elements(), problem.bytes_per_element() * static_cast<double>(problem.elements()),
+    plan.add(name_of(kernel), deployed(problem), problem.elements(),
+             problem.bytes_per_element() * static_cast<double>(problem.elements()),
              [problem, arguments = arrays.arguments(problem)] { run_deployed(problem, arguments); });
   }
   if (format == FormatId::kF32) {
     const i64 few = elements / kPeerFraction;
-    plan.add("libm_gelu_backward", "", few, 3 * size * static_cast<double>(few), [=] { libm_backward(dy, x, out, few); });
-    plan.add("libm_gelu_forward", "", few, 2 * size * static_cast<double>(few), [=] { libm_forward(x, out, few); });
+    plan.add("libm_gelu_backward", "", few, 3 * size * static_cast<double>(few),
+             [=] { libm_backward(dy, x, out, few); });
+    plan.add("libm_gelu_forward", "", few, 2 * size * static_cast<double>(few),
+             [=] { libm_forward(x, out, few); });
   }
 
   if (torch) {
     for (const std::string& kernel : torch->kernels()) {
-      const auto ours = std::find_if(plan.cases.begin(), plan.cases.end(), [&](const BenchCase& c) { return c.name == kernel; });
+      const auto ours = std::find_if(plan.cases.begin(), plan.cases.end(),
+                                     [&](const BenchCase& c) { return c.name == kernel; });
       if (ours == plan.cases.end()) continue;
       const double streams = kernel.ends_with("backward") ? 3 : 2;
-      plan.add("torch_" + kernel, torch->version(), static_cast<i64>(ours->elements), streams * size * ours->elements, [&, kernel] { torch->run(kernel); });
+      plan.add("torch_" + kernel, torch->version(), static_cast<i64>(ours->elements),
+               streams * size * ours->elements, [&, kernel] { torch->run(kernel); });
     }
   }
 

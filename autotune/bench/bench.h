@@ -1,4 +1,5 @@
-// Measured bandwidth of the kernels that this program runs, against the machine's ceiling and peers, interleaved in one run.
+// Measured bandwidth of the kernels that this program runs, against the machine's ceiling and peers,
+// interleaved in one run.
 #pragma once
 
 #include <cstdint>

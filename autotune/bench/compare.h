@@ -38,10 +38,12 @@ nlohmann::json to_json(const Comparison& comparison);
 // {"status": "ok", "median", "low", "high", "confidence"}; without a figure "too noisy" and null.
 nlohmann::json to_json(const Interval& interval, const std::vector<bool>& kept);
 
-// The entry points of `problems`, compiled without a header (empty path) or with it: those of one format are one unit. Throws as compile_source does.
+// The entry points of `problems`, compiled without a header (empty path) or with it: those of one format are
+// one unit. Throws as compile_source does.
 class EntryPoints {
  public:
-  EntryPoints(const std::string& header, const std::vector<Problem>& problems, const Toolchain& toolchain, const CompileSettings& settings);
+  EntryPoints(const std::string& header, const std::vector<Problem>& problems, const Toolchain& toolchain,
+              const CompileSettings& settings);
 
   VariantFunction function(const Problem& problem) const;
   Choice choice(const Problem& problem) const;
@@ -52,11 +54,14 @@ class EntryPoints {
   std::vector<std::pair<FormatId, Compiled>> units_;
 };
 
-// The problems that a tuned header has a table for. Throws SpecError when it has none, or is no tuned header for a CPU; IoError.
+// The problems that a tuned header has a table for. Throws SpecError when it has none, or is no tuned header
+// for a CPU; IoError.
 std::vector<Problem> tuned_problems(const std::string& header);
 
-// Runs rounds until `rounds` are kept (three times as many at most). The problem is sized. Throws std::bad_alloc.
-Comparison compare(const Problem& problem, const EntryPoints& before, const EntryPoints& after, int rounds, std::uint64_t seed);
+// Runs rounds until `rounds` are kept (three times as many at most). The problem is sized. Throws
+// std::bad_alloc.
+Comparison compare(const Problem& problem, const EntryPoints& before, const EntryPoints& after, int rounds,
+                   std::uint64_t seed);
 
 // Elements for `wanted` per array, halved until the arrays fit a quarter of the free memory.
 kernels::i64 bench_elements(FormatId format, kernels::i64 wanted);

@@ -13,7 +13,9 @@ namespace {
 // action(kernel, T{}) for the problem's kernel, as a constant, and its format's type.
 template <class Action>
 auto with_problem(const Problem& problem, const Action& action) {
-  return with_type(problem.format, [&]<class T>(T) { return kernels::with_kernel(problem.kernel, [&](auto kernel) { return action(kernel, T{}); }); });
+  return with_type(problem.format, [&]<class T>(T) {
+    return kernels::with_kernel(problem.kernel, [&](auto kernel) { return action(kernel, T{}); });
+  });
 }
 
 }  // namespace
@@ -34,30 +36,38 @@ namespace {
 
 template <class... Fit>
 DeployedActivation fit_at(int activation, kernels::FitList<Fit...>) {
-  const DeployedActivation all[] = {{Fit::kMasked, kernels::cuda::has_rows<Fit>(), kernels::claims_of<Fit>()}...};
+  const DeployedActivation all[] = {
+      {Fit::kMasked, kernels::cuda::has_rows<Fit>(), kernels::claims_of<Fit>()}...};
   return all[activation];
 }
 
 }  // namespace
 
 DeployedActivation deployed_activation(int activation, FormatId format) {
-  return with_type(format, [&]<class T>(T) { return fit_at(activation, typename kernels::ActivationFits<T>::Type{}); });
+  return with_type(
+      format, [&]<class T>(T) { return fit_at(activation, typename kernels::ActivationFits<T>::Type{}); });
 }
 
 #ifdef OUTGRAD_WITH_LIBRARY
 std::string run_deployed_activation(int activation, const Problem& problem, const Arguments& a) {
-  const outgrad_format format = problem.format == FormatId::kF32 ? OUTGRAD_F32 : problem.format == FormatId::kF16 ? OUTGRAD_F16 : OUTGRAD_BF16;
+  const outgrad_format format = problem.format == FormatId::kF32   ? OUTGRAD_F32
+                                : problem.format == FormatId::kF16 ? OUTGRAD_F16
+                                                                   : OUTGRAD_BF16;
   const outgrad_status status =
       is_backward(problem.kernel)
-          ? outgrad_activation_backward(activation, format, a.array[0], a.array[1], static_cast<const kernels::u32*>(a.array[2]), a.array[3], problem.cols)
-          : outgrad_activation_forward(activation, format, a.array[0], a.array[1], static_cast<kernels::u32*>(a.array[2]), problem.cols);
+          ? outgrad_activation_backward(activation, format, a.array[0], a.array[1],
+                                        static_cast<const kernels::u32*>(a.array[2]), a.array[3],
+                                        problem.cols)
+          : outgrad_activation_forward(activation, format, a.array[0], a.array[1],
+                                       static_cast<kernels::u32*>(a.array[2]), problem.cols);
   if (status == OUTGRAD_ERROR_ENVIRONMENT) throw kernels::EnvironmentError(outgrad_error_message());
   if (status != OUTGRAD_OK) throw kernels::SpecError(outgrad_error_message());
   return outgrad_instruction_set();
 }
 #else
 std::string run_deployed_activation(int, const Problem&, const Arguments&) {
-  throw kernels::EnvironmentError("this build has gelu alone on the CPU: the other activations take OUTGRAD_LIBRARY=ON");
+  throw kernels::EnvironmentError(
+      "this build has gelu alone on the CPU: the other activations take OUTGRAD_LIBRARY=ON");
 }
 #endif
 

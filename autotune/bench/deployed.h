@@ -1,4 +1,5 @@
-// The host kernels as this build deploys them: in the schedule, and GELU in the fit, that the tuned header chooses.
+// The host kernels as this build deploys them: in the schedule, and GELU in the fit, that the tuned header
+// chooses.
 //
 // Only deployed.cpp instantiates them, because compiling all of them takes half a minute.
 #pragma once
@@ -11,7 +12,8 @@
 
 namespace outgrad::autotune {
 
-// What was chosen for a problem, and on which rung of the tuner's ladder it was found; `fit` is empty for a norm.
+// What was chosen for a problem, and on which rung of the tuner's ladder it was found; `fit` is empty for a
+// norm.
 struct Deployed {
   std::string variant, rung;
   kernels::FitClaims fit{};
@@ -21,15 +23,17 @@ Deployed deployed(const Problem& problem);
 // Runs the chosen kernel. Throws what the kernel throws.
 void run_deployed(const Problem& problem, const Arguments& arguments);
 
-// An activation of the catalogue (kernels/activations.h) beside GELU, by its place there: whether it needs a mask, and its backward's fit.
+// An activation of the catalogue (kernels/activations.h) beside GELU, by its place there: whether it needs a
+// mask, and its backward's fit.
 struct DeployedActivation {
   bool masked, has_rows;
   kernels::FitClaims fit;
 };
 DeployedActivation deployed_activation(int activation, FormatId format);
-// Runs the problem's forward or backward of it and returns the instruction set. The mask of an activation that rises is not used. It comes from the compiled
-// library (kernels/c/): EnvironmentError in an OUTGRAD_LIBRARY=OFF build, and with the library's message where OUTGRAD_ISA asks for
-// what there is not; SpecError with it otherwise.
+// Runs the problem's forward or backward of it and returns the instruction set. The mask of an activation
+// that rises is not used. It comes from the compiled library (kernels/c/): EnvironmentError in an
+// OUTGRAD_LIBRARY=OFF build, and with the library's message where OUTGRAD_ISA asks for what there is not;
+// SpecError with it otherwise.
 std::string run_deployed_activation(int activation, const Problem& problem, const Arguments& arguments);
 
 }  // namespace outgrad::autotune

@@ -12,7 +12,9 @@ namespace outgrad::autotune {
 
 using nlohmann::json;
 
-double BenchGroup::gb_per_s(const BenchCase& which) const { return which.bytes / kernels::median(kept_of(which.ns, kept())); }
+double BenchGroup::gb_per_s(const BenchCase& which) const {
+  return which.bytes / kernels::median(kept_of(which.ns, kept()));
+}
 
 Interval BenchGroup::share_of_triad(const BenchCase& which) const {
   const Interval ratio = ratio_interval(cases.front().ns, which.ns, kept(), /*seed=*/1);
@@ -21,7 +23,8 @@ Interval BenchGroup::share_of_triad(const BenchCase& which) const {
 }
 
 Interval BenchGroup::speed_against(const BenchCase& which, const std::string& peer) const {
-  const auto other = std::find_if(cases.begin(), cases.end(), [&](const BenchCase& c) { return c.name == peer; });
+  const auto other =
+      std::find_if(cases.begin(), cases.end(), [&](const BenchCase& c) { return c.name == peer; });
   if (other == cases.end()) return {0, 0, 0};
   const Interval ratio = ratio_interval(other->ns, which.ns, kept(), /*seed=*/1);
   const double scale = which.elements / other->elements;
@@ -43,9 +46,12 @@ json to_json(const BenchGroup& group) {
                      {"gb_per_s", share["median"].is_null() ? json() : json(group.gb_per_s(which))},
                      {"share_of_triad", share}});
     cases.back().update(claims_json(which.fit));
-    if (const Interval speed = group.speed_against(which, "torch_" + which.name); speed.median > 0) cases.back()["against_torch"] = to_json(speed, kept);
+    if (const Interval speed = group.speed_against(which, "torch_" + which.name); speed.median > 0)
+      cases.back()["against_torch"] = to_json(speed, kept);
   }
-  return {{"format", name_of(group.format)}, {"discarded_rounds", kept.size() - count_of(kept)}, {"cases", cases}};
+  return {{"format", name_of(group.format)},
+          {"discarded_rounds", kept.size() - count_of(kept)},
+          {"cases", cases}};
 }
 
 namespace {
@@ -61,26 +67,29 @@ std::string printed(const char* format, Value... values) {
 
 std::string text_of(const BenchGroup& group) {
   const std::vector<bool> kept = group.kept();
-  std::string text = printed("%s, %.0f elements, %zu rounds, %zu of them discarded", name_of(group.format), group.cases[2].elements, kept.size(),
-                             kept.size() - count_of(kept));
+  std::string text = printed("%s, %.0f elements, %zu rounds, %zu of them discarded", name_of(group.format),
+                             group.cases[2].elements, kept.size(), kept.size() - count_of(kept));
   text += (group.no_torch.empty() ? "" : "; no PyTorch: " + group.no_torch) + "\n";
   for (const BenchCase& which : group.cases) {
     const Interval share = group.share_of_triad(which);
     text += printed("  %-27s ", which.name.c_str());
     if (is_figure(share, count_of(kept))) {
       const double bandwidth = group.gb_per_s(which);
-      text += printed("%7.2f GB/s  %5.1f%% of triad [%.1f, %.1f]  %6.3f G elements/s  ", bandwidth, 100 * share.median, 100 * share.low, 100 * share.high,
+      text += printed("%7.2f GB/s  %5.1f%% of triad [%.1f, %.1f]  %6.3f G elements/s  ", bandwidth,
+                      100 * share.median, 100 * share.low, 100 * share.high,
                       bandwidth * which.elements / which.bytes);
     } else {
       text += too_noisy(share, kept, 100) + "% of triad  ";
     }
-    text += which.rung.empty() || which.variant == which.rung ? which.variant : which.variant + " (" + which.rung + ")";
+    text += which.rung.empty() || which.variant == which.rung ? which.variant
+                                                              : which.variant + " (" + which.rung + ")";
     if (which.fit.name != nullptr) text += "; " + claims_text(which.fit);
     for (const char* peer : {"torch", "libm"}) {
       const Interval speed = group.speed_against(which, std::string(peer) + "_" + which.name);
       if (!(speed.median > 0)) continue;
-      text += is_figure(speed, count_of(kept)) ? printed("  %.2fx [%.2f, %.2f] %s", speed.median, speed.low, speed.high, peer)
-                                               : printed("  too noisy [%.2f, %.2f]x %s", speed.low, speed.high, peer);
+      text += is_figure(speed, count_of(kept))
+                  ? printed("  %.2fx [%.2f, %.2f] %s", speed.median, speed.low, speed.high, peer)
+                  : printed("  too noisy [%.2f, %.2f]x %s", speed.low, speed.high, peer);
     }
     text += "\n";
   }

@@ -12,15 +12,20 @@
 
 namespace outgrad::autotune {
 
-std::unique_ptr<TorchPeer> TorchPeer::start(FormatId format, kernels::i64 elements, kernels::i64 rows, kernels::i64 cols, int threads, std::string& why) {
+std::unique_ptr<TorchPeer> TorchPeer::start(FormatId format, kernels::i64 elements, kernels::i64 rows,
+                                            kernels::i64 cols, int threads, std::string& why) {
   const char* chosen = std::getenv("OUTGRAD_PYTHON");
-  const std::string python = chosen != nullptr && *chosen != '\0' ? chosen : "python3", script = source_root() + "/autotune/bench/torch_peer.py";
+  const std::string python = chosen != nullptr && *chosen != '\0' ? chosen : "python3",
+                    script = source_root() + "/autotune/bench/torch_peer.py";
   kernels::Pipe to, from;
-  kernels::Launch launch{{python, script, name_of(format), std::to_string(elements), std::to_string(rows), std::to_string(cols), std::to_string(threads)}};
+  kernels::Launch launch{{python, script, name_of(format), std::to_string(elements), std::to_string(rows),
+                          std::to_string(cols), std::to_string(threads)}};
   launch.in = to.from.get();
   launch.out = from.to.get();  // what goes to stderr is lost: a missing module is said below, in one line
-  // Its threads sleep between runs, and freed results are kept for the next ones: nobody pays for pages twice.
-  launch.environment = {"OMP_WAIT_POLICY=passive", "MALLOC_MMAP_THRESHOLD_=1099511627776", "MALLOC_TRIM_THRESHOLD_=1099511627776"};
+  // Its threads sleep between runs, and freed results are kept for the next ones: nobody pays for pages
+  // twice.
+  launch.environment = {"OMP_WAIT_POLICY=passive", "MALLOC_MMAP_THRESHOLD_=1099511627776",
+                        "MALLOC_TRIM_THRESHOLD_=1099511627776"};
   std::unique_ptr<TorchPeer> peer(new TorchPeer);
   peer->process_ = kernels::start(launch);
   peer->in_ = std::move(to.to);
@@ -59,7 +64,8 @@ void TorchPeer::run(const std::string& kernel) {
   const std::string word = kernel + "\n";
   const bool sent = ::write(in_.get(), word.data(), word.size()) == static_cast<ssize_t>(word.size());
   ::sigaction(SIGPIPE, &before, nullptr);
-  if (!sent || line().empty()) throw kernels::EnvironmentError("bench: PyTorch's " + kernel + " did not come back: its process ended");
+  if (!sent || line().empty())
+    throw kernels::EnvironmentError("bench: PyTorch's " + kernel + " did not come back: its process ended");
 }
 
 }  // namespace outgrad::autotune

@@ -1,4 +1,5 @@
-// `bench --stores`: forwards and backwards of GELU and LayerNorm that keep less, beside the plain ones, in the same rounds.
+// `bench --stores`: forwards and backwards of GELU and LayerNorm that keep less, beside the plain ones, in
+// the same rounds.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,8 @@ inline constexpr const char* kStoreBenchSchema = "outgrad.store_bench/2";  // re
 
 enum class StoredLayer { gelu, layernorm };
 
-// One store, GELU's by the name that it has in `front`: its speed over that of the plain kernels, which keep y and for GELU a bit, by rounds.
+// One store, GELU's by the name that it has in `front`: its speed over that of the plain kernels, which keep
+// y and for GELU a bit, by rounds.
 struct StoreSpeed {
   std::string store;
   double forward_bytes = 0, backward_bytes = 0;  // an element, read and written
@@ -22,7 +24,9 @@ struct StoreSpeed {
   std::vector<bool> kept{};  // which rounds were quiet enough to count
 };
 
-// The first is the plain one, whose ratios are 1. n elements, for LayerNorm in rows of 1024; threads: all. Throws std::bad_alloc.
-std::vector<StoreSpeed> store_speeds(StoredLayer layer, FormatId format, kernels::i64 n, int rounds, std::uint64_t seed);
+// The first is the plain one, whose ratios are 1. n elements, for LayerNorm in rows of 1024; threads: all.
+// Throws std::bad_alloc.
+std::vector<StoreSpeed> store_speeds(StoredLayer layer, FormatId format, kernels::i64 n, int rounds,
+                                     std::uint64_t seed);
 
 }  // namespace outgrad::autotune

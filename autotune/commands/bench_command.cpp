@@ -30,8 +30,9 @@ struct BenchOptions {
 };
 
 Mode bench_mode(const char* name) {
-  static constexpr std::string_view kOptions[] = {"--device", "--elements", "--format", "--json",   "--kernel", "--out",
-                                                  "--rounds", "--seed",     "--shape",  "--stores", "--tuned"};
+  static constexpr std::string_view kOptions[] = {"--device", "--elements", "--format", "--json",
+                                                  "--kernel", "--out",      "--rounds", "--seed",
+                                                  "--shape",  "--stores",   "--tuned"};
   return {"bench", name, kOptions};
 }
 
@@ -58,14 +59,16 @@ int kernels_mode(const Words& words) {
   json groups = json::array();
   if (!options.json) std::printf("%s, %d threads\n", cpu.model.c_str(), cpu.threads);
   for (const FormatId format : options.formats) {
-    const BenchGroup group = run_bench(format, bench_elements(format, options.elements), options.rounds, options.seed);
+    const BenchGroup group =
+        run_bench(format, bench_elements(format, options.elements), options.rounds, options.seed);
     if (options.json)
       groups.push_back(to_json(group));
     else
       std::printf("%s", text_of(group).c_str());
     std::fflush(stdout);
   }
-  const json result = {{"schema", "outgrad.bench/1"}, {"device", to_json(device_record(cpu))}, {"groups", groups}};
+  const json result = {
+      {"schema", "outgrad.bench/1"}, {"device", to_json(device_record(cpu))}, {"groups", groups}};
   if (options.json) std::printf("%s\n", result.dump(2).c_str());
   return kernels::kExitHolds;
 }
@@ -76,10 +79,15 @@ std::vector<Problem> tabled(const std::string& header, const ProblemChoice& choi
   const std::vector<Problem> tables = tuned_problems(header);
   std::vector<Problem> problems;
   for (const Problem& wanted : problems_of("bench", choice)) {
-    const auto is_it = [&](const Problem& p) { return p.kernel == wanted.kernel && p.format == wanted.format; };
-    if (std::ranges::any_of(tables, is_it)) problems.push_back(sized_within(wanted, bench_elements(wanted.format, kElements)));
+    const auto is_it = [&](const Problem& p) {
+      return p.kernel == wanted.kernel && p.format == wanted.format;
+    };
+    if (std::ranges::any_of(tables, is_it))
+      problems.push_back(sized_within(wanted, bench_elements(wanted.format, kElements)));
   }
-  if (problems.empty()) throw kernels::SpecError("bench", "--tuned", header + " has no table for what --kernel and --format leave");
+  if (problems.empty())
+    throw kernels::SpecError("bench", "--tuned",
+                             header + " has no table for what --kernel and --format leave");
   return problems;
 }
 
@@ -101,7 +109,9 @@ int tuned_mode(const Words& words) {
   const EntryPoints before("", problems, toolchain, settings), after(header, problems, toolchain, settings);
   const CpuIdentity cpu = identify_cpu();
   json results = json::array();
-  if (!options.json) std::printf("%s, %d threads; without and with %s, in the same rounds\n", cpu.model.c_str(), cpu.threads, header.c_str());
+  if (!options.json)
+    std::printf("%s, %d threads; without and with %s, in the same rounds\n", cpu.model.c_str(), cpu.threads,
+                header.c_str());
   for (const Problem& problem : problems) {
     const Comparison c = compare(problem, before, after, options.rounds, options.seed);
     if (options.json)
@@ -110,7 +120,10 @@ int tuned_mode(const Words& words) {
       std::printf("%s", text_of(c).c_str());
     std::fflush(stdout);
   }
-  const json result = {{"schema", "outgrad.bench_tuned/1"}, {"device", to_json(device_record(cpu))}, {"header", header}, {"problems", results}};
+  const json result = {{"schema", "outgrad.bench_tuned/1"},
+                       {"device", to_json(device_record(cpu))},
+                       {"header", header},
+                       {"problems", results}};
   if (options.json) std::printf("%s\n", result.dump(2).c_str());
   return kernels::kExitHolds;
 }
@@ -133,8 +146,8 @@ void print_stores(const std::vector<StoreSpeed>& speeds) {
       std::snprintf(text, sizeof text, "%.2fx [%.2f, %.2f]", i.median, i.low, i.high);
       return is_figure(i, count_of(s.kept)) ? std::string(text) : too_noisy(i, s.kept);
     };
-    std::printf("  %-26s forward %6.3f bytes  %s   backward %6.3f bytes  %s\n", s.store.c_str(), s.forward_bytes, speed(s.forward).c_str(), s.backward_bytes,
-                speed(s.backward).c_str());
+    std::printf("  %-26s forward %6.3f bytes  %s   backward %6.3f bytes  %s\n", s.store.c_str(),
+                s.forward_bytes, speed(s.forward).c_str(), s.backward_bytes, speed(s.backward).c_str());
   }
 }
 
@@ -155,13 +168,16 @@ int stores_mode(const Words& words) {
       const char* const name = layer == StoredLayer::gelu ? "gelu" : "layernorm";
       const i64 n = bench_elements(format, options.elements) / kLeastElements * kLeastElements;
       const std::vector<StoreSpeed> speeds = store_speeds(layer, format, n, options.rounds, options.seed);
-      groups.push_back({{"layer", name}, {"format", name_of(format)}, {"elements", n}, {"stores", stores_json(speeds)}});
+      groups.push_back(
+          {{"layer", name}, {"format", name_of(format)}, {"elements", n}, {"stores", stores_json(speeds)}});
       if (options.json) continue;
-      std::printf("%s, %s, %lld elements: speed over that of the plain kernels\n", name, name_of(format), static_cast<long long>(n));
+      std::printf("%s, %s, %lld elements: speed over that of the plain kernels\n", name, name_of(format),
+                  static_cast<long long>(n));
       print_stores(speeds);
     }
   }
-  const json result = {{"schema", kStoreBenchSchema}, {"device", to_json(device_record(cpu))}, {"groups", groups}};
+  const json result = {
+      {"schema", kStoreBenchSchema}, {"device", to_json(device_record(cpu))}, {"groups", groups}};
   if (options.json) std::printf("%s\n", result.dump(2).c_str());
   return kernels::kExitHolds;
 }

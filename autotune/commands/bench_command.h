@@ -1,5 +1,5 @@
-// `bench`: the kernels that this program runs beside the machine's ceiling and peers, with a tuned header and without one, or
-// with stores that keep less.
+// `bench`: the kernels that this program runs beside the machine's ceiling and peers, with a tuned header and
+// without one, or with stores that keep less.
 #pragma once
 
 #include <string>

@@ -19,14 +19,18 @@ std::string names_of(std::span<const Command> commands) {
 
 }  // namespace
 
-int run_command(std::string_view program, std::span<const Command> commands, const std::vector<std::string>& words) {
-  if (words.empty()) throw kernels::SpecError(std::string(program) + ": no command (" + names_of(commands) + ")");
+int run_command(std::string_view program, std::span<const Command> commands,
+                const std::vector<std::string>& words) {
+  if (words.empty())
+    throw kernels::SpecError(std::string(program) + ": no command (" + names_of(commands) + ")");
   if (asks_for_help(words.front()) || words.front() == "help") {
     for (const Command& command : commands) std::fputs(command.usage, stdout);
     return kernels::kExitHolds;
   }
   const auto command = std::ranges::find(commands, std::string_view(words.front()), &Command::name);
-  if (command == commands.end()) throw kernels::SpecError(std::string(program) + ": unknown command '" + words.front() + "' (" + names_of(commands) + ")");
+  if (command == commands.end())
+    throw kernels::SpecError(std::string(program) + ": unknown command '" + words.front() + "' (" +
+                             names_of(commands) + ")");
   const std::vector<std::string> options(words.begin() + 1, words.end());
   if (std::ranges::none_of(options, asks_for_help)) return command->run(options);
   std::fputs(command->usage, stdout);

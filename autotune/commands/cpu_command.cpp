@@ -21,9 +21,12 @@ int cpu_command(const Words& words) {
   choices.accuracy = options.accuracy;
   if (given(words, "--headers")) choices.headers = read_generated_headers(headers);
   for (const GeneratedHeader& header : choices.headers) {
-    const auto takes = [&](const Problem& p) { return p.kernel == KernelId::kGeluBackward && header.format == name_of(p.format); };
+    const auto takes = [&](const Problem& p) {
+      return p.kernel == KernelId::kGeluBackward && header.format == name_of(p.format);
+    };
     if (std::none_of(problems.begin(), problems.end(), takes))
-      throw kernels::SpecError(header.path, "kFormat", "'" + header.format + "': --kernel and --format leave no problem that has it");
+      throw kernels::SpecError(header.path, "kFormat",
+                               "'" + header.format + "': --kernel and --format leave no problem that has it");
   }
   return search_on(*open_cpu_device(choices, options.seed), options, problems, shard_of(options.shard));
 }

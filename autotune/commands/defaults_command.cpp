@@ -33,19 +33,29 @@ DefaultsOptions defaults_options(const Words& words) {
 json choice_json(const DefaultChoice& choice) {
   json table = json::array();
   for (const Loss& loss : choice.table)
-    table.push_back({{"variant", loss.variant}, {"parameters", loss.parameters}, {"losses", loss.losses}, {"worst", loss.worst}, {"changes", loss.changes}});
-  return {{"problem", choice.problem.name()}, {"places", choice.places}, {"table", table}, {"chosen", choice.choice().variant}};
+    table.push_back({{"variant", loss.variant},
+                     {"parameters", loss.parameters},
+                     {"losses", loss.losses},
+                     {"worst", loss.worst},
+                     {"changes", loss.changes}});
+  return {{"problem", choice.problem.name()},
+          {"places", choice.places},
+          {"table", table},
+          {"chosen", choice.choice().variant}};
 }
 
 void print_choice(const DefaultChoice& choice) {
   constexpr std::size_t kShown = 6;
-  std::printf("%s: %zu variants were measured in all of %zu places\n", choice.problem.name().c_str(), choice.table.size(), choice.places.size());
-  for (std::size_t place = 0; place < choice.places.size(); ++place) std::printf("  (%zu) %s\n", place + 1, choice.places[place].c_str());
+  std::printf("%s: %zu variants were measured in all of %zu places\n", choice.problem.name().c_str(),
+              choice.table.size(), choice.places.size());
+  for (std::size_t place = 0; place < choice.places.size(); ++place)
+    std::printf("  (%zu) %s\n", place + 1, choice.places[place].c_str());
   for (std::size_t i = 0; i < choice.table.size(); ++i) {
     const Loss& loss = choice.table[i];
     if (i >= kShown && i != choice.chosen && loss.variant != kDefaultName) continue;
     std::printf("  %s worst %6.2f%%  ", i == choice.chosen ? "->" : "  ", 100 * loss.worst);
-    for (std::size_t place = 0; place < loss.losses.size(); ++place) std::printf(" (%zu) %6.2f%%", place + 1, 100 * loss.losses[place]);
+    for (std::size_t place = 0; place < loss.losses.size(); ++place)
+      std::printf(" (%zu) %6.2f%%", place + 1, 100 * loss.losses[place]);
     std::printf("  %s\n", loss.variant.c_str());
   }
 }
@@ -58,14 +68,18 @@ int defaults_command(const Words& words) {
   for (const std::string& path : options.inputs) {
     Database database = load_database(path);
     for (const std::string& warning : database.warnings) kernels::print_error_line("warning: " + warning);
-    if (database.records.empty()) throw kernels::SpecError(path, "records", "none: the file is missing or empty");
-    records.insert(records.end(), std::make_move_iterator(database.records.begin()), std::make_move_iterator(database.records.end()));
+    if (database.records.empty())
+      throw kernels::SpecError(path, "records", "none: the file is missing or empty");
+    records.insert(records.end(), std::make_move_iterator(database.records.begin()),
+                   std::make_move_iterator(database.records.end()));
   }
   const SourceHashes on_cpu = hash_sources(source_root()), on_gpu = gpu::hash_of_embedded();
   std::vector<DefaultChoice> choices = choose_defaults(records, on_cpu);
   const bool cpu = !choices.empty();
   if (!cpu) choices = choose_defaults(records, on_gpu);
-  if (choices.empty()) throw kernels::SpecError("tune: --defaults: no record was measured with these sources (kernels_sha256, coefficients_sha256)");
+  if (choices.empty())
+    throw kernels::SpecError(
+        "tune: --defaults: no record was measured with these sources (kernels_sha256, coefficients_sha256)");
   json results = json::array();
   for (const DefaultChoice& choice : choices) {
     if (options.json)
@@ -75,13 +89,21 @@ int defaults_command(const Words& words) {
   }
   const std::string& header = options.out;
   if (!header.empty()) {
-    std::vector<TunedChoice> entries = winners_in(records, cpu ? on_cpu : on_gpu, std::filesystem::path(header).parent_path().string(), Accuracy::kAsDefault);
+    std::vector<TunedChoice> entries =
+        winners_in(records, cpu ? on_cpu : on_gpu, std::filesystem::path(header).parent_path().string(),
+                   Accuracy::kAsDefault);
     const std::vector<TunedChoice> defaults = default_entries(choices);
     entries.insert(entries.end(), defaults.begin(), defaults.end());
-    kernels::write_file(header, tuned_header(std::move(entries), cpu ? Backend::kCpu : Backend::kCuda, "from the records of several runs, with their default",
-                                             Accuracy::kAsDefault));
+    kernels::write_file(
+        header, tuned_header(std::move(entries), cpu ? Backend::kCpu : Backend::kCuda,
+                             "from the records of several runs, with their default", Accuracy::kAsDefault));
   }
-  if (options.json) std::printf("%s\n", json{{"schema", "outgrad.defaults/1"}, {"tie", kLossTie}, {"problems", results}, {"header", header}}.dump(2).c_str());
+  if (options.json)
+    std::printf(
+        "%s\n",
+        json{{"schema", "outgrad.defaults/1"}, {"tie", kLossTie}, {"problems", results}, {"header", header}}
+            .dump(2)
+            .c_str());
   return kernels::kExitHolds;
 }
 

@@ -16,26 +16,34 @@ namespace {
 
 using nlohmann::json;
 
-int on_gpu(int index, const SearchOptions& options, const std::vector<Problem>& problems, const Shard& shard) {
-  return search_on(*gpu::open_gpu_device(index, options.out, options.seed, options.accuracy), options, problems, shard);
+int on_gpu(int index, const SearchOptions& options, const std::vector<Problem>& problems,
+           const Shard& shard) {
+  return search_on(*gpu::open_gpu_device(index, options.out, options.seed, options.accuracy), options,
+                   problems, shard);
 }
 
-// All GPUs of this machine side by side, a process each: those that are the same device share its space, and its database.
+// All GPUs of this machine side by side, a process each: those that are the same device share its space, and
+// its database.
 int on_all_gpus(const SearchOptions& options, const std::vector<Problem>& problems, const Shard& shard) {
   const int count = gpu::count_gpus();
   if (count == 0) throw kernels::CudaError("--device cuda:all: the driver has no device");
   kernels::create_folder(options.out);
   std::vector<std::string> keys;
-  for (int index = 0; index < count; ++index) keys.push_back(device_key(gpu::device_record(gpu::identify_gpu(index))).value_or(DeviceKey{}).device);
+  for (int index = 0; index < count; ++index)
+    keys.push_back(device_key(gpu::device_record(gpu::identify_gpu(index))).value_or(DeviceKey{}).device);
   std::vector<pid_t> children;
-  const auto said_by = [&](int index) { return options.out + "/tune_cuda_" + std::to_string(index) + ".txt"; };
+  const auto said_by = [&](int index) {
+    return options.out + "/tune_cuda_" + std::to_string(index) + ".txt";
+  };
   for (int index = 0; index < count; ++index) {
     const std::string& key = keys[static_cast<std::size_t>(index)];
     const auto alike = static_cast<std::size_t>(std::count(keys.begin(), keys.end(), key));
     const auto before = static_cast<std::size_t>(std::count(keys.begin(), keys.begin() + index, key));
     children.push_back(kernels::start_copy([&] {
       if (std::freopen(said_by(index).c_str(), "w", stdout) == nullptr) return kernels::kExitEnvironment;
-      return kernels::run_main([&] { return on_gpu(index, options, problems, {shard.index * alike + before, shard.count * alike}); });
+      return kernels::run_main([&] {
+        return on_gpu(index, options, problems, {shard.index * alike + before, shard.count * alike});
+      });
     }));
   }
   int worst = kernels::kExitHolds;

@@ -1,4 +1,5 @@
-// `tune --merge FILE... --out FILE`: databases of several runs and machines as one, and what their measurements say together.
+// `tune --merge FILE... --out FILE`: databases of several runs and machines as one, and what their
+// measurements say together.
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -45,7 +46,8 @@ struct Read {
   }
 };
 
-// Writes the union of all into --out, whose writers wait meanwhile, and then find the merged file in its place.
+// Writes the union of all into --out, whose writers wait meanwhile, and then find the merged file in its
+// place.
 Read merge_into(const MergeOptions& options) {
   const std::string& out = options.out;
   std::error_code error;
@@ -56,7 +58,8 @@ Read merge_into(const MergeOptions& options) {
   }
   if (read.records.empty())
     throw kernels::SpecError("tune", "--merge",
-                             "no record of " + std::string(kSchema) + " in " + (options.inputs.size() == 1 ? options.inputs.front() : "any of the files"));
+                             "no record of " + std::string(kSchema) + " in " +
+                                 (options.inputs.size() == 1 ? options.inputs.front() : "any of the files"));
   const bool regular = !std::filesystem::exists(out, error) || std::filesystem::is_regular_file(out, error);
   std::optional<DatabaseLock> lock;
   if (regular) {
@@ -100,17 +103,22 @@ json evidence_json(const std::vector<ProblemEvidence>& problems) {
 void print_evidence(const std::vector<ProblemEvidence>& problems) {
   std::string device, sources;
   for (const ProblemEvidence& problem : problems) {
-    const std::string of = problem.sources.kernels.substr(0, 8) + "/" + problem.sources.coefficients.substr(0, 8);
-    if (problem.device.device != device || of != sources) std::printf("%s; sources %s\n", problem.device.device.c_str(), one_line(of).c_str());
+    const std::string of =
+        problem.sources.kernels.substr(0, 8) + "/" + problem.sources.coefficients.substr(0, 8);
+    if (problem.device.device != device || of != sources)
+      std::printf("%s; sources %s\n", problem.device.device.c_str(), one_line(of).c_str());
     device = problem.device.device, sources = of;
     const VariantEvidence& winner = problem.variants[problem.winner];
     if (problem.baseline.empty())
-      std::printf("  %-42s no default among %zu variants: nothing to compare with\n", problem.name().c_str(), problem.variants.size());
+      std::printf("  %-42s no default among %zu variants: nothing to compare with\n", problem.name().c_str(),
+                  problem.variants.size());
     else if (problem.gain)
-      std::printf("  %-42s %-28s %s  %d run%s, %d rounds\n", problem.name().c_str(), interval_text(winner.speedup).c_str(), winner.name().c_str(), winner.runs,
+      std::printf("  %-42s %-28s %s  %d run%s, %d rounds\n", problem.name().c_str(),
+                  interval_text(winner.speedup).c_str(), winner.name().c_str(), winner.runs,
                   winner.runs == 1 ? "" : "s", winner.rounds);
     else
-      std::printf("  %-42s %-28s %s  of %zu variants\n", problem.name().c_str(), "the default stays", winner.name().c_str(), problem.variants.size());
+      std::printf("  %-42s %-28s %s  of %zu variants\n", problem.name().c_str(), "the default stays",
+                  winner.name().c_str(), problem.variants.size());
     for (const std::string& conflict : problem.conflicts) std::printf("    conflict: %s\n", conflict.c_str());
   }
 }
@@ -121,7 +129,8 @@ int merge_command(const Words& words) {
   const MergeOptions options = merge_options(words);
   std::error_code error;
   if (std::filesystem::is_directory(options.out, error))
-    throw kernels::SpecError("tune", "--out", "'" + options.out + "' is a folder: a merge goes into one file");
+    throw kernels::SpecError("tune", "--out",
+                             "'" + options.out + "' is a folder: a merge goes into one file");
   const Read merged = merge_into(options);
   if (options.publish) publish_records(merged.records, options.accuracy);
   const std::vector<ProblemEvidence> problems = weigh(merged.records, options.accuracy);
@@ -134,7 +143,8 @@ int merge_command(const Words& words) {
     std::printf("%s\n", line_of(summary).c_str());
     return kernels::kExitHolds;
   }
-  std::printf("%s: %zu records of %zu read, %zu problems\n", options.out.c_str(), merged.records.size(), merged.lines, problems.size());
+  std::printf("%s: %zu records of %zu read, %zu problems\n", options.out.c_str(), merged.records.size(),
+              merged.lines, problems.size());
   print_evidence(problems);
   return kernels::kExitHolds;
 }

@@ -1,5 +1,5 @@
-// Options that several commands have, and how a mode of a command reads its own into its struct. CLI11 takes seconds to
-// compile: for the sources of this folder, no other header.
+// Options that several commands have, and how a mode of a command reads its own into its struct. CLI11 takes
+// seconds to compile: for the sources of this folder, no other header.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,9 @@ namespace outgrad::autotune {
 
 using Words = std::vector<std::string>;  // of a command line, behind the command
 
-// The value of `--option value` or `--option=value` among the words, as it stands there; empty where it has none. Nothing:
-// the option is not given. What tells the modes of a command apart is asked for in this way, before any is read.
+// The value of `--option value` or `--option=value` among the words, as it stands there; empty where it has
+// none. Nothing: the option is not given. What tells the modes of a command apart is asked for in this way,
+// before any is read.
 std::optional<std::string> given(const Words& words, std::string_view option);
 
 // One of the ways in which a command is used.
@@ -31,26 +32,30 @@ struct Mode {
 };
 
 // Reads the words into what the options are bound to that `declare` adds to the application. Throws SpecError
-// ("tune: --seed: why") for a value that is none, an option that is given twice, is unknown or is another mode's, and for
-// a word that belongs to no option.
+// ("tune: --seed: why") for a value that is none, an option that is given twice, is unknown or is another
+// mode's, and for a word that belongs to no option.
 void read_options(const Mode& mode, const Words& words, const std::function<void(CLI::App&)>& declare);
 
 // ---- what `declare` adds
 
 // read(text) takes the value, or throws CLI::ValidationError(name, why).
-CLI::Option* add_value(CLI::App& app, const std::string& name, const std::function<void(const std::string&)>& read);
+CLI::Option* add_value(CLI::App& app, const std::string& name,
+                       const std::function<void(const std::string&)>& read);
 CLI::Option* add_text(CLI::App& app, const std::string& name, std::string& text);
-CLI::Option* add_list(CLI::App& app, const std::string& name, Words& list);  // at least one, up to the next option
+// at least one, up to the next option
+CLI::Option* add_list(CLI::App& app, const std::string& name, Words& list);
 CLI::Option* add_flag(CLI::App& app, const std::string& name, bool& flag);
 CLI::Option* add_choice(CLI::App& app, const std::string& name, std::string& chosen, const Words& allowed);
 CLI::Option* add_accuracy(CLI::App& app, Accuracy& accuracy);  // --accuracy default|any
 
 template <class Number, class Member>
 CLI::Option* add_number(CLI::App& app, const std::string& name, Member& number, Number least, Number most) {
-  return add_value(app, name, [&number, name, range = kernels::in_range(least, most)](const std::string& text) {
-    if (const std::string why = range(text); !why.empty()) throw CLI::ValidationError(name, why);
-    number = static_cast<Member>(*kernels::number_in<Number>(text));
-  });
+  return add_value(app, name,
+                   [&number, name, range = kernels::in_range(least, most)](const std::string& text) {
+                     if (const std::string why = range(text); !why.empty())
+                       throw CLI::ValidationError(name, why);
+                     number = static_cast<Member>(*kernels::number_in<Number>(text));
+                   });
 }
 inline constexpr std::uint64_t kSeed = 1;  // where --seed says nothing
 CLI::Option* add_seed(CLI::App& app, std::uint64_t& seed);
@@ -79,8 +84,8 @@ std::vector<Problem> problems_of(const char* command, const ProblemChoice& choic
 
 // N of "cuda:N"; nothing of another device. Throws SpecError for "cuda:" with no number of a device.
 std::optional<int> cuda_device(const char* command, const std::string& device);
-// "cpu", or "auto", which is the CPU in this build, pass; a form that belongs to another command or machine is refused with
-// the reason: SpecError, or CudaError for cuda:N where the driver library cannot be loaded.
+// "cpu", or "auto", which is the CPU in this build, pass; a form that belongs to another command or machine
+// is refused with the reason: SpecError, or CudaError for cuda:N where the driver library cannot be loaded.
 void require_cpu_device(const char* command, const std::string& device);
 
 }  // namespace outgrad::autotune

@@ -1,5 +1,5 @@
-// `tune --device sm_XX`: variants compiled for a GPU that is not there, ranked by predictions. Nothing runs, so nothing is
-// measured: every figure is marked predicted.
+// `tune --device sm_XX`: variants compiled for a GPU that is not there, ranked by predictions. Nothing runs,
+// so nothing is measured: every figure is marked predicted.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -56,9 +56,11 @@ DeviceRecord absent_device(const gpu::Architecture& architecture) {
 Record predicted_record(const gpu::Outcome& outcome, const gpu::Architecture& architecture) {
   const gpu::GpuVariant& variant = outcome.variant;
   Record record;
-  record.run.device = absent_device(architecture), record.run.toolkit = kernels::jit::Nvrtc::instance().version();
+  record.run.device = absent_device(architecture),
+  record.run.toolkit = kernels::jit::Nvrtc::instance().version();
   record.kernel = name_of(variant.problem.kernel), record.format = name_of(variant.problem.format);
-  record.variant = variant.name(), record.parameters = variant.parameters(), record.elements = variant.problem.elements();
+  record.variant = variant.name(), record.parameters = variant.parameters(),
+  record.elements = variant.problem.elements();
   if (variant.fit) record.fit = fit_record(variant.problem, *variant.fit);
   if (variant.problem.over_rows()) record.rows = variant.problem.rows, record.cols = variant.problem.cols;
   if (const auto* pruned = std::get_if<gpu::Pruned>(&outcome.result)) {
@@ -71,31 +73,45 @@ Record predicted_record(const gpu::Outcome& outcome, const gpu::Architecture& ar
   record.resources = {code.resources.registers, code.resources.shared_bytes, {}};
   // Not counted: the machine code has not told (autotune/gpu/facts.h), and the prediction is of memory alone.
   record.instructions_per_element = code.counted ? code.instructions_per_element : INFINITY;
-  record.predicted = {prediction.ns,        prediction.memory_ns,       prediction.issue_ns,           prediction.shared_ns,       prediction.others_ns,
-                      prediction.occupancy, prediction.bytes_in_flight, prediction.share_of_bandwidth, prediction.resident_blocks, {}};
+  record.predicted = {prediction.ns,
+                      prediction.memory_ns,
+                      prediction.issue_ns,
+                      prediction.shared_ns,
+                      prediction.others_ns,
+                      prediction.occupancy,
+                      prediction.bytes_in_flight,
+                      prediction.share_of_bandwidth,
+                      prediction.resident_blocks,
+                      {}};
   return record;
 }
 
 // Faster first; equal predictions, which a model without a difference gives, by the smaller schedule's name.
 bool is_predicted_faster(const gpu::Outcome* a, const gpu::Outcome* b) {
-  const double left = std::get<gpu::Predicted>(a->result).prediction.ns, right = std::get<gpu::Predicted>(b->result).prediction.ns;
+  const double left = std::get<gpu::Predicted>(a->result).prediction.ns,
+               right = std::get<gpu::Predicted>(b->result).prediction.ns;
   return left != right ? left < right : a->variant.name() < b->variant.name();
 }
 
-// The best of a ranking as an entry of a tuned header; the gain is over the default as predicted, where that is among the outcomes.
-TunedChoice best_of(const std::vector<const gpu::Outcome*>& ranked, const gpu::Outcome& first, const gpu::Architecture& architecture) {
+// The best of a ranking as an entry of a tuned header; the gain is over the default as predicted, where that
+// is among the outcomes.
+TunedChoice best_of(const std::vector<const gpu::Outcome*>& ranked, const gpu::Outcome& first,
+                    const gpu::Architecture& architecture) {
   const gpu::Outcome& best = *ranked.front();
   Interval gain;
   const auto* standard = std::get_if<gpu::Predicted>(&first.result);
-  if (standard != nullptr && first.variant.name() == gpu::default_gpu_variant(first.variant.problem, architecture).name())
-    gain.median = gain.low = gain.high = standard->prediction.ns / std::get<gpu::Predicted>(best.result).prediction.ns;
-  return tuned_choice(best.variant, device_key(absent_device(architecture)).value(), kernels::Evidence::predicted, gain);
+  if (standard != nullptr &&
+      first.variant.name() == gpu::default_gpu_variant(first.variant.problem, architecture).name())
+    gain.median = gain.low = gain.high =
+        standard->prediction.ns / std::get<gpu::Predicted>(best.result).prediction.ns;
+  return tuned_choice(best.variant, device_key(absent_device(architecture)).value(),
+                      kernels::Evidence::predicted, gain);
 }
 
 // What came of one problem's variants.
 struct ProblemRanking {
   std::vector<const gpu::Outcome*> ranked;  // the fastest first
-  std::map<std::string, int> pruned;        // how many, by reason
+  std::map<std::string, int> pruned;  // how many, by reason
 };
 
 ProblemRanking ranking_of(const std::vector<gpu::Outcome>& outcomes) {
@@ -110,9 +126,11 @@ ProblemRanking ranking_of(const std::vector<gpu::Outcome>& outcomes) {
   return ranking;
 }
 
-json predictions_json(const Problem& problem, const ProblemRanking& ranking, const gpu::Architecture& architecture) {
+json predictions_json(const Problem& problem, const ProblemRanking& ranking,
+                      const gpu::Architecture& architecture) {
   json ranked = json::array();
-  for (const gpu::Outcome* outcome : ranking.ranked) ranked.push_back(to_json(predicted_record(*outcome, architecture)));
+  for (const gpu::Outcome* outcome : ranking.ranked)
+    ranked.push_back(to_json(predicted_record(*outcome, architecture)));
   return {{"problem", name_of(problem.kernel)},
           {"format", name_of(problem.format)},
           {"rows", problem.rows},
@@ -121,7 +139,8 @@ json predictions_json(const Problem& problem, const ProblemRanking& ranking, con
           {"ranking", ranked}};
 }
 
-void print_predictions(const Problem& problem, const Points& points, std::size_t compiled, const ProblemRanking& ranking) {
+void print_predictions(const Problem& problem, const Points& points, std::size_t compiled,
+                       const ProblemRanking& ranking) {
   constexpr std::size_t kShown = 5;
   std::printf("%s: space: %s\n", problem.sized_name().c_str(), size_report(points).c_str());
   std::printf("  %zu compiled, %zu ranked", compiled, ranking.ranked.size());
@@ -129,8 +148,10 @@ void print_predictions(const Problem& problem, const Points& points, std::size_t
   std::printf("\n");
   for (std::size_t i = 0; i < ranking.ranked.size() && i < kShown; ++i) {
     const gpu::Predicted& of = std::get<gpu::Predicted>(ranking.ranked[i]->result);
-    std::printf("  predicted %5.1f%% of bandwidth  %5.1f instr/element  %3d registers  occupancy %3.0f%%  %s\n", 100 * of.prediction.share_of_bandwidth,
-                of.code.instructions_per_element, of.code.resources.registers, 100 * of.prediction.occupancy, ranking.ranked[i]->variant.name().c_str());
+    std::printf(
+        "  predicted %5.1f%% of bandwidth  %5.1f instr/element  %3d registers  occupancy %3.0f%%  %s\n",
+        100 * of.prediction.share_of_bandwidth, of.code.instructions_per_element, of.code.resources.registers,
+        100 * of.prediction.occupancy, ranking.ranked[i]->variant.name().c_str());
   }
 }
 
@@ -148,10 +169,12 @@ int predict_command(const Words& words) {
   const auto began = std::chrono::steady_clock::now();
   kernels::ProgressLine line;
   settings.progress = [&](std::size_t done, std::size_t programs) {
-    line.draw("compiling for " + device + ": " + std::to_string(done) + " of " + std::to_string(programs) + ", " +
-              std::to_string(std::lround(seconds_since(began))) + " s");
+    line.draw("compiling for " + device + ": " + std::to_string(done) + " of " + std::to_string(programs) +
+              ", " + std::to_string(std::lround(seconds_since(began))) + " s");
   };
-  if (!options.json) std::printf("%s as on %s; nothing runs: all figures are predicted\n", device.c_str(), architecture.board.c_str());
+  if (!options.json)
+    std::printf("%s as on %s; nothing runs: all figures are predicted\n", device.c_str(),
+                architecture.board.c_str());
   json rankings = json::array();
   std::vector<Record> records;
   std::vector<TunedChoice> best;
@@ -161,9 +184,11 @@ int predict_command(const Words& words) {
     const Fits fits = fits_within(problem, options.accuracy);
     const Space space = gpu::gpu_space(problem, fits, architecture);
     const Points points = space.construct();
-    settings.budget_seconds = (options.budget - seconds_since(began)) / static_cast<double>(problems.size() - p);
+    settings.budget_seconds =
+        (options.budget - seconds_since(began)) / static_cast<double>(problems.size() - p);
     const std::vector<gpu::GpuVariant> chosen =
-        gpu::choose_gpu_variants(problem, fits, architecture, space, points, static_cast<std::size_t>(options.evaluations), options.seed);
+        gpu::choose_gpu_variants(problem, fits, architecture, space, points,
+                                 static_cast<std::size_t>(options.evaluations), options.seed);
     const std::vector<gpu::Outcome> outcomes = gpu::evaluate(chosen, architecture, settings);
     line.erase();
     for (const gpu::Outcome& outcome : outcomes) records.push_back(predicted_record(outcome, architecture));
@@ -174,9 +199,11 @@ int predict_command(const Words& words) {
     else
       print_predictions(problem, points, outcomes.size(), ranking);
   }
-  const std::string database = options.out + "/tune_" + device + ".jsonl", tuned = options.out + "/tuned_" + device + ".h";
+  const std::string database = options.out + "/tune_" + device + ".jsonl",
+                    tuned = options.out + "/tuned_" + device + ".h";
   append_records(database, records);
-  const std::string origin = "predicted for " + device + " as on " + architecture.board + "; nothing was measured";
+  const std::string origin =
+      "predicted for " + device + " as on " + architecture.board + "; nothing was measured";
   kernels::write_file(tuned, tuned_header(best, Backend::kCuda, origin, options.accuracy));
   if (options.json)
     std::printf("%s\n", json{{"schema", "outgrad.tune_offline/1"},

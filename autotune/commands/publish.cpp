@@ -12,7 +12,8 @@ namespace outgrad::autotune {
 void publish_records(const std::vector<Record>& records, Accuracy accuracy) {
   const std::vector<SourceHashes> present = {hash_sources(source_root()), gpu::hash_of_embedded()};
   for (const Published& file : publish(records, present, published_folder(), accuracy))
-    std::fprintf(stderr, "outgrad: published: %s: %zu records of %zu problems, %zu bytes%s\n", file.path.c_str(), file.records, file.problems, file.bytes,
+    std::fprintf(stderr, "outgrad: published: %s: %zu records of %zu problems, %zu bytes%s\n",
+                 file.path.c_str(), file.records, file.problems, file.bytes,
                  file.changed ? "" : ", as it was");
 }
 

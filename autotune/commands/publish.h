@@ -8,8 +8,8 @@
 
 namespace outgrad::autotune {
 
-// Publishes the records, or those of all databases of the folder `out`, and says what of it changed on stderr. Throws as
-// publish().
+// Publishes the records, or those of all databases of the folder `out`, and says what of it changed on
+// stderr. Throws as publish().
 void publish_records(const std::vector<Record>& records, Accuracy accuracy);
 void publish_folder(const std::string& out, Accuracy accuracy);
 

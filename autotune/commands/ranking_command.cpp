@@ -1,4 +1,5 @@
-// `tune --device replay:FILE --ranking sm_XX`: how well predictions, for which nothing runs, agree with a recording.
+// `tune --device replay:FILE --ranking sm_XX`: how well predictions, for which nothing runs, agree with a
+// recording.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -32,12 +33,15 @@ RankingOptions ranking_options(const Words& words) {
   return o;
 }
 
-// The problem that a recording is of, with its size: --shape where it is given, else the recorded number of elements in the
-// shape that the tuner gives those.
+// The problem that a recording is of, with its size: --shape where it is given, else the recorded number of
+// elements in the shape that the tuner gives those.
 Problem problem_of(const Recording& recording, const std::vector<Shape>& shapes, const std::string& path) {
   const std::optional<Problem> found = problem_named(recording.kernel);
-  if (!found) throw kernels::SpecError(path, "kernel", "'" + recording.kernel + "' is none of this program's, which a ranking is of");
-  if (!shapes.empty() && !found->over_rows()) throw kernels::SpecError("tune", "--shape", recording.kernel + " has no rows");
+  if (!found)
+    throw kernels::SpecError(path, "kernel",
+                             "'" + recording.kernel + "' is none of this program's, which a ranking is of");
+  if (!shapes.empty() && !found->over_rows())
+    throw kernels::SpecError("tune", "--shape", recording.kernel + " has no rows");
   if (shapes.size() > 1) throw kernels::SpecError("tune", "--shape", "a recording is of one");
   if (!shapes.empty()) return found->sized(shapes.front().rows, shapes.front().cols);
   if (!recording.problem_size.is_number_integer() || recording.problem_size.get<std::int64_t>() < 1) {
@@ -60,16 +64,23 @@ RankingResult rank(const Recording& recording, const RankingOptions& options, co
   RankingResult result;
   result.problem = problem_of(recording, options.shapes, path);
   kernels::create_folder(options.out);
-  const PredictedPoints& predicted = result.predicted = predicted_points(options.ranking, recording, result.problem, path, options.out);
-  if (std::none_of(predicted.time.begin(), predicted.time.end(), [](const auto& time) { return time.has_value(); }))
-    throw kernels::SpecError(path, "points", "none has a prediction: " + (predicted.left_out.empty() ? "there are none" : predicted.left_out.begin()->first));
+  const PredictedPoints& predicted = result.predicted =
+      predicted_points(options.ranking, recording, result.problem, path, options.out);
+  if (std::none_of(predicted.time.begin(), predicted.time.end(),
+                   [](const auto& time) { return time.has_value(); }))
+    throw kernels::SpecError(
+        path, "points",
+        "none has a prediction: " +
+            (predicted.left_out.empty() ? "there are none" : predicted.left_out.begin()->first));
   result.check = check_ranking(recording, predicted.time, path, options.seed);
-  result.failed = std::count_if(recording.evaluations.begin(), recording.evaluations.end(), [](const Evaluation& e) { return !e.time_ms; });
+  result.failed = std::count_if(recording.evaluations.begin(), recording.evaluations.end(),
+                                [](const Evaluation& e) { return !e.time_ms; });
   result.seconds = seconds_since(began);
   return result;
 }
 
-json ranking_json(const RankingResult& r, const Recording& recording, const RankingOptions& options, const std::string& path) {
+json ranking_json(const RankingResult& r, const Recording& recording, const RankingOptions& options,
+                  const std::string& path) {
   const Interval& spearman = r.check.spearman;
   return {{"schema", "outgrad.ranking/1"},
           {"file", path},
@@ -81,7 +92,11 @@ json ranking_json(const RankingResult& r, const Recording& recording, const Rank
           {"failed", r.failed},
           {"points", r.check.points},
           {"left_out", r.predicted.left_out},
-          {"spearman", {{"value", spearman.median}, {"low", spearman.low}, {"high", spearman.high}, {"confidence", kConfidence}}},
+          {"spearman",
+           {{"value", spearman.median},
+            {"low", spearman.low},
+            {"high", spearman.high},
+            {"confidence", kConfidence}}},
           {"near_fastest", {{"points", r.check.near}, {"spearman", r.check.near_spearman}}},
           {"best", recording.name_of(r.check.best)},
           {"best_at", r.check.best_at ? json(*r.check.best_at) : json()},
@@ -92,19 +107,25 @@ json ranking_json(const RankingResult& r, const Recording& recording, const Rank
 }
 
 void print_ranking(const RankingResult& r, const Recording& recording, const RankingOptions& options) {
-  std::printf("%s on %s: ranked by %s (%s), nothing run\n", r.problem.sized_name().c_str(), recording.device.c_str(), options.ranking.c_str(),
-              r.predicted.model.c_str());
-  std::printf("  %zu of %zu points predicted and measured, %td failed when recorded\n", r.check.points, recording.points.size(), r.failed);
-  for (const auto& [why, count] : r.predicted.left_out) std::printf("  no prediction for %zu: %s\n", count, why.c_str());
-  std::printf("  Spearman's correlation of predicted and measured times: %.3f [%.3f, %.3f]\n", r.check.spearman.median, r.check.spearman.low,
-              r.check.spearman.high);
-  std::printf("  of the %zu points that reach %.0f%% of the fastest's speed: %.2f\n", r.check.near, 100 * kNearShare, r.check.near_spearman);
+  std::printf("%s on %s: ranked by %s (%s), nothing run\n", r.problem.sized_name().c_str(),
+              recording.device.c_str(), options.ranking.c_str(), r.predicted.model.c_str());
+  std::printf("  %zu of %zu points predicted and measured, %td failed when recorded\n", r.check.points,
+              recording.points.size(), r.failed);
+  for (const auto& [why, count] : r.predicted.left_out)
+    std::printf("  no prediction for %zu: %s\n", count, why.c_str());
+  std::printf("  Spearman's correlation of predicted and measured times: %.3f [%.3f, %.3f]\n",
+              r.check.spearman.median, r.check.spearman.low, r.check.spearman.high);
+  std::printf("  of the %zu points that reach %.0f%% of the fastest's speed: %.2f\n", r.check.near,
+              100 * kNearShare, r.check.near_spearman);
   if (r.check.best_at)
-    std::printf("  the fastest as measured is within the first %.1f%% as predicted: %s\n", 100 * *r.check.best_at, recording.name_of(r.check.best).c_str());
+    std::printf("  the fastest as measured is within the first %.1f%% as predicted: %s\n",
+                100 * *r.check.best_at, recording.name_of(r.check.best).c_str());
   else
     std::printf("  the fastest as measured has no prediction: %s\n", recording.name_of(r.check.best).c_str());
-  std::printf("  of the %zu fastest as measured, %zu are within the first %.0f%% as predicted\n", r.check.top, r.check.top_found, 100 * kTopShare);
-  std::printf("  %zu programs compiled or taken from the cache, in %.1f s\n", r.predicted.compiled, r.seconds);
+  std::printf("  of the %zu fastest as measured, %zu are within the first %.0f%% as predicted\n", r.check.top,
+              r.check.top_found, 100 * kTopShare);
+  std::printf("  %zu programs compiled or taken from the cache, in %.1f s\n", r.predicted.compiled,
+              r.seconds);
 }
 
 }  // namespace
@@ -112,7 +133,8 @@ void print_ranking(const RankingResult& r, const Recording& recording, const Ran
 int ranking_command(const Words& words) {
   const RankingOptions options = ranking_options(words);
   const std::string path = recorded_path(options.device);
-  if (!options.ranking.starts_with("sm_")) throw kernels::SpecError("tune", "--ranking", "'" + options.ranking + "' is no architecture, sm_XX");
+  if (!options.ranking.starts_with("sm_"))
+    throw kernels::SpecError("tune", "--ranking", "'" + options.ranking + "' is no architecture, sm_XX");
   const Recording recording = recording_of(options.device, options.kernel, options.format);
   const RankingResult result = rank(recording, options, path);
   if (options.json)

@@ -1,5 +1,5 @@
-// `tune --device replay:FILE`: one search of a recording and how near to the recorded optimum it came; or the recording in
-// another format.
+// `tune --device replay:FILE`: one search of a recording and how near to the recorded optimum it came; or the
+// recording in another format.
 #include <algorithm>
 #include <cstdio>
 
@@ -40,21 +40,26 @@ Recording eligible_of(Recording recording, const std::string& path, Accuracy acc
   const std::size_t recorded = recording.points.size();
   recording = eligible_part(std::move(recording), accuracy);
   if (const std::size_t left_out = recorded - recording.points.size(); left_out > 0)
-    kernels::print_error_line("warning: " + path + ": " + std::to_string(left_out) + " of " + std::to_string(recorded) +
-                              " points left out: their fit is less accurate than the default's (--accuracy any searches them)");
-  if (recording.points.empty()) throw kernels::SpecError(path, "fit", "every recorded point's is less accurate than the default's");
+    kernels::print_error_line(
+        "warning: " + path + ": " + std::to_string(left_out) + " of " + std::to_string(recorded) +
+        " points left out: their fit is less accurate than the default's (--accuracy any searches them)");
+  if (recording.points.empty())
+    throw kernels::SpecError(path, "fit", "every recorded point's is less accurate than the default's");
   return recording;
 }
 
-void export_to(const std::string& file, const std::string& text, const Recording& recording, const std::string& path) {
+void export_to(const std::string& file, const std::string& text, const Recording& recording,
+               const std::string& path) {
   kernels::write_file(file, text);
   std::printf("%s: %zu points of %s\n", file.c_str(), recording.points.size(), path.c_str());
 }
 
-// The search: --strategy, --seed, --evaluations or the share at which strategies are compared (notebooks_data/study).
+// The search: --strategy, --seed, --evaluations or the share at which strategies are compared
+// (notebooks_data/study).
 void search_recording(const Recording& recording, const std::string& path, const ReplayOptions& options) {
   constexpr double kShare = 0.05;
-  const auto usual = static_cast<std::int64_t>(std::max(1.0, kShare * static_cast<double>(recording.points.size())));
+  const auto usual =
+      static_cast<std::int64_t>(std::max(1.0, kShare * static_cast<double>(recording.points.size())));
   const auto evaluations = static_cast<std::size_t>(options.evaluations > 0 ? options.evaluations : usual);
   const std::string& name = options.strategy;
   const auto strategy = make_strategy(name, recording.points, options.seed);
@@ -83,11 +88,12 @@ void search_recording(const Recording& recording, const std::string& path, const
     std::printf("%s\n", result.dump(2).c_str());
     return;
   }
-  std::printf("%s: %s on %s, %.0f raw points, %zu recorded\n", path.c_str(), recording.kernel.c_str(), recording.device.c_str(), recording.points.raw_size(),
-              recording.points.size());
+  std::printf("%s: %s on %s, %.0f raw points, %zu recorded\n", path.c_str(), recording.kernel.c_str(),
+              recording.device.c_str(), recording.points.raw_size(), recording.points.size());
   if (run.best)
-    std::printf("%s: %.6g ms, %.2f%% of the optimum (%.6g ms), found after %zu of %zu evaluations: %s\n", name.c_str(), run.best_ms.back(), 100 * share,
-                *recording.best_ms(), found, run.best_ms.size(), recording.name_of(*run.best).c_str());
+    std::printf("%s: %.6g ms, %.2f%% of the optimum (%.6g ms), found after %zu of %zu evaluations: %s\n",
+                name.c_str(), run.best_ms.back(), 100 * share, *recording.best_ms(), found,
+                run.best_ms.size(), recording.name_of(*run.best).c_str());
   else
     std::printf("%s: all of %zu evaluations failed\n", name.c_str(), run.best_ms.size());
 }
@@ -100,11 +106,14 @@ void add_recording(CLI::App& app, std::string& device, std::string& kernel, std:
   add_text(app, "--format", format);
 }
 
-std::string recorded_path(const std::string& device) { return device.substr(std::string_view("replay:").size()); }
+std::string recorded_path(const std::string& device) {
+  return device.substr(std::string_view("replay:").size());
+}
 
 Recording recording_of(const std::string& device, const std::string& kernel, const std::string& format) {
   if (kernel.empty() != format.empty())
-    throw kernels::SpecError("tune", kernel.empty() ? "--kernel" : "--format", "a database's problem takes both, --kernel and --format");
+    throw kernels::SpecError("tune", kernel.empty() ? "--kernel" : "--format",
+                             "a database's problem takes both, --kernel and --format");
   return read_recording(recorded_path(device), kernel.empty() ? "" : kernel + "." + format);
 }
 
@@ -112,9 +121,11 @@ int replay_command(const Words& words) {
   const ReplayOptions options = replay_options(words);
   const std::string path = recorded_path(options.device);
   Recording recording = recording_of(options.device, options.kernel, options.format);
-  if (!options.kernel_tuner.empty()) export_to(options.kernel_tuner, kernel_tuner_cache(recording), recording, path);
+  if (!options.kernel_tuner.empty())
+    export_to(options.kernel_tuner, kernel_tuner_cache(recording), recording, path);
   if (!options.t4.empty()) export_to(options.t4, t4_results(recording), recording, path);
-  if (options.kernel_tuner.empty() && options.t4.empty()) search_recording(eligible_of(std::move(recording), path, options.accuracy), path, options);
+  if (options.kernel_tuner.empty() && options.t4.empty())
+    search_recording(eligible_of(std::move(recording), path, options.accuracy), path, options);
   return kernels::kExitHolds;
 }
 

@@ -27,7 +27,8 @@ std::vector<Record> known_of(const Database& database, const RunIdentity& run, c
     if (record.kernel != name_of(problem.kernel) || record.format != name_of(problem.format)) continue;
     if (const auto other = device_key(record.run.device); !other || other != device_key(run.device)) continue;
     if (record.run.hashes != run.hashes || record.run.compiler != run.compiler) continue;
-    const bool same_size = record.elements == problem.elements() && (!problem.over_rows() || record.cols == problem.cols);
+    const bool same_size =
+        record.elements == problem.elements() && (!problem.over_rows() || record.cols == problem.cols);
     if (record.state == "rejected" || same_size) known.push_back(record);
   }
   return known;
@@ -39,27 +40,37 @@ json summary_of(const Problem& problem, const SearchResult& result) {
           {"known", result.known},
           {"rejected", result.rejected},
           {"seconds",
-           {{"compile", result.seconds.compile}, {"verify", result.seconds.verify}, {"measure", result.seconds.measure}, {"total", result.total_seconds}}},
+           {{"compile", result.seconds.compile},
+            {"verify", result.seconds.verify},
+            {"measure", result.seconds.measure},
+            {"total", result.total_seconds}}},
           {"overhead", result.overhead()}};
 }
 
 void print(const SearchResult& result) {
   print_problem(result.finalists, result.final);
-  std::printf("  %zu evaluated, %zu known before, %zu rejected; %.1f s: compile %.1f, verify %.1f, measure %.1f, else %.1f%%\n", result.evaluated, result.known,
-              result.rejected, result.total_seconds, result.seconds.compile, result.seconds.verify, result.seconds.measure, 100 * result.overhead());
+  std::printf(
+      "  %zu evaluated, %zu known before, %zu rejected; %.1f s: compile %.1f, verify %.1f, measure %.1f, "
+      "else %.1f%%\n",
+      result.evaluated, result.known, result.rejected, result.total_seconds, result.seconds.compile,
+      result.seconds.verify, result.seconds.measure, 100 * result.overhead());
   for (const Candidate& candidate : result.failures)
     if (const auto* why = candidate.as<Rejected>())
-      std::printf("  rejected: %s at %s: %s: %s\n", candidate.variant().name().c_str(), name_of(why->stage), name_of(why->reason), why->detail.c_str());
+      std::printf("  rejected: %s at %s: %s: %s\n", candidate.variant().name().c_str(), name_of(why->stage),
+                  name_of(why->reason), why->detail.c_str());
   std::fflush(stdout);
 }
 
-// How accurate is what runs here from now on, of each backward of GELU: by the header's entries for this device, else the default's fit.
-void print_accuracy(const std::vector<Problem>& problems, const std::vector<TunedChoice>& chosen, const std::optional<DeviceKey>& device) {
+// How accurate is what runs here from now on, of each backward of GELU: by the header's entries for this
+// device, else the default's fit.
+void print_accuracy(const std::vector<Problem>& problems, const std::vector<TunedChoice>& chosen,
+                    const std::optional<DeviceKey>& device) {
   for (const Problem& problem : problems) {
     if (!problem.has_fit() || !is_backward(problem.kernel)) continue;
     std::set<std::string> fits;
     for (const TunedChoice& choice : chosen)
-      if (choice.problem.name() == problem.name() && choice.device == device) fits.insert(choice.fit + ": " + choice.claims);
+      if (choice.problem.name() == problem.name() && choice.device == device)
+        fits.insert(choice.fit + ": " + choice.claims);
     const FitChoice& standard = *fits_of(problem).front();
     if (fits.empty()) fits.insert(standard.name + ": " + claims_text(standard.accuracy, standard.bounds));
     for (const std::string& fit : fits) std::printf("%s runs %s\n", problem.name().c_str(), fit.c_str());
@@ -75,9 +86,12 @@ struct Part {
 // One run of the command.
 class SearchRun {
  public:
-  SearchRun(TuningDevice& device, const SearchOptions& options, const std::vector<Problem>& problems, const Shard& shard)
-      : device_(device), options_(options), problems_(problems), shard_(shard), key_(device_key(device.run().device)),
-        database_path_(options.out + "/tune_" + device.slug() + ".jsonl"), tuned_path_(options.out + "/tuned_" + device.slug() + ".h") {
+  SearchRun(TuningDevice& device, const SearchOptions& options, const std::vector<Problem>& problems,
+            const Shard& shard)
+      : device_(device), options_(options), problems_(problems), shard_(shard),
+        key_(device_key(device.run().device)),
+        database_path_(options.out + "/tune_" + device.slug() + ".jsonl"),
+        tuned_path_(options.out + "/tuned_" + device.slug() + ".h") {
     constexpr double kSecondsEach = 10;  // a few dozen points of a space, on two cores
     budget_ = options.budget.value_or(kSecondsEach * static_cast<double>(problems.size()));
     settings_.strategy = options.strategy;
@@ -105,14 +119,16 @@ class SearchRun {
       search_part(part);
     }
     for (std::size_t p = begun_; p < parts.size(); ++p)
-      kernels::print_error_line("warning: tune: " + parts[p].problem.name() + ": not tuned, the budget is spent");
+      kernels::print_error_line("warning: tune: " + parts[p].problem.name() +
+                                ": not tuned, the budget is spent");
     finish(parts.size());
   }
 
  private:
   double elapsed() const { return seconds_since(began_); }
 
-  // What is to be searched, what nobody has searched before first: a run whose budget was short of some goes on with them.
+  // What is to be searched, what nobody has searched before first: a run whose budget was short of some goes
+  // on with them.
   std::vector<Part> parts_of_run() {
     const int calls = calls_of_search(device_.batch(), device_.measure());
     std::vector<Part> parts;
@@ -123,7 +139,8 @@ class SearchRun {
       Part& part = parts.emplace_back(Part{problem, {}});
       if (options_.fresh) continue;
       for (const Database* source : {&database_, &published_})
-        for (Record& record : known_of(*source, device_.run(), problem)) part.known.push_back(std::move(record));
+        for (Record& record : known_of(*source, device_.run(), problem))
+          part.known.push_back(std::move(record));
     }
     std::stable_partition(parts.begin(), parts.end(), [](const Part& part) { return part.known.empty(); });
     return parts;
@@ -133,19 +150,20 @@ class SearchRun {
     constexpr std::size_t kSeeds = 4;  // of a problem, from other devices and sizes
     const Problem& problem = part.problem;
     const std::unique_ptr<Tunable> space = device_.space_of(problem, shard_.index, shard_.count);
-    if (!options_.json) std::printf("%s: space: %s\n", problem.sized_name().c_str(), size_report(space->points()).c_str());
+    if (!options_.json)
+      std::printf("%s: space: %s\n", problem.sized_name().c_str(), size_report(space->points()).c_str());
     Known known{std::move(part.known), {}};
     if (key_)
-      known.seeds = seed_parameters(published_.records, *key_, device_.run().hashes, name_of(problem.kernel), name_of(problem.format), problem.elements(),
-                                    kSeeds, options_.accuracy);
+      known.seeds = seed_parameters(published_.records, *key_, device_.run().hashes, name_of(problem.kernel),
+                                    name_of(problem.format), problem.elements(), kSeeds, options_.accuracy);
     const SearchResult result = search(*space, settings_, known, device_.run(), database_path_, winners_);
     line_.erase();
     if (!options_.json) print(result);
     summaries_.push_back(summary_of(problem, result));
   }
 
-  // What the evidence chooses of this run's and earlier ones', and of what is published of other devices: the header is for
-  // whoever it is given to.
+  // What the evidence chooses of this run's and earlier ones', and of what is published of other devices: the
+  // header is for whoever it is given to.
   void finish(std::size_t parts) {
     if (options_.publish) publish_folder(options_.out, options_.accuracy);
     std::vector<Record> records = load_database(database_path_).records;
@@ -153,14 +171,18 @@ class SearchRun {
       const std::vector<Record> all = known_records(*key_, Rung::kDefault).records;
       records.insert(records.end(), all.begin(), all.end());
     }
-    const std::vector<TunedChoice> chosen = winners_in(records, device_.run().hashes, options_.out, options_.accuracy);
-    kernels::write_file(tuned_path_, tuned_header(chosen, device_.backend(), "for " + device_.description(), options_.accuracy));
+    const std::vector<TunedChoice> chosen =
+        winners_in(records, device_.run().hashes, options_.out, options_.accuracy);
+    kernels::write_file(tuned_path_, tuned_header(chosen, device_.backend(), "for " + device_.description(),
+                                                  options_.accuracy));
     if (options_.json) return print_json();
     std::printf("%s and %s, in %.1f s\n", tuned_path_.c_str(), database_path_.c_str(), elapsed());
     print_accuracy(problems_, chosen, key_);
     if (begun_ < parts)
-      std::printf("%zu of %zu problems were searched in the budget of %.0f s; the same command again%s goes on with the others\n", begun_, parts, budget_,
-                  options_.fresh ? ", without --fresh," : "");
+      std::printf(
+          "%zu of %zu problems were searched in the budget of %.0f s; the same command again%s goes on with "
+          "the others\n",
+          begun_, parts, budget_, options_.fresh ? ", without --fresh," : "");
   }
 
   void print_json() const {
@@ -213,15 +235,19 @@ Shard shard_of(std::string text) {
   const bool by_mpi = text == "mpi";
   if (by_mpi) {
     // Open MPI says these to what it starts (Open MPI 4 manual, mpirun, "Environment").
-    const char *const rank = std::getenv("OMPI_COMM_WORLD_RANK"), *const size = std::getenv("OMPI_COMM_WORLD_SIZE");
+    const char *const rank = std::getenv("OMPI_COMM_WORLD_RANK"), *const size =
+                                                                      std::getenv("OMPI_COMM_WORLD_SIZE");
     text = std::string(rank != nullptr ? rank : "") + "/" + (size != nullptr ? size : "");
   }
   const auto part = kernels::numbers_in<std::size_t>(text, '/');
   if (part && part->first < part->second) return {part->first, part->second};
-  throw kernels::SpecError("tune", "--shard", by_mpi ? "mpi: not started by Open MPI's mpirun" : "'" + text + "' is not i/n with 0 <= i < n, nor mpi");
+  throw kernels::SpecError("tune", "--shard",
+                           by_mpi ? "mpi: not started by Open MPI's mpirun"
+                                  : "'" + text + "' is not i/n with 0 <= i < n, nor mpi");
 }
 
-int search_on(TuningDevice& device, const SearchOptions& options, const std::vector<Problem>& problems, const Shard& shard) {
+int search_on(TuningDevice& device, const SearchOptions& options, const std::vector<Problem>& problems,
+              const Shard& shard) {
   SearchRun(device, options, problems, shard).run();
   return kernels::kExitHolds;
 }

@@ -1,5 +1,5 @@
-// `tune` on a device whose kernels run, the CPU or a GPU: a search of every problem, the database it leaves, the header of
-// the winners.
+// `tune` on a device whose kernels run, the CPU or a GPU: a search of every problem, the database it leaves,
+// the header of the winners.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +31,7 @@ struct Shard {
 Shard shard_of(std::string text);
 
 // Returns the exit status.
-int search_on(TuningDevice& device, const SearchOptions& options, const std::vector<Problem>& problems, const Shard& shard);
+int search_on(TuningDevice& device, const SearchOptions& options, const std::vector<Problem>& problems,
+              const Shard& shard);
 
 }  // namespace outgrad::autotune

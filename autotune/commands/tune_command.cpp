@@ -7,9 +7,12 @@ namespace outgrad::autotune {
 
 Mode tune_mode(const char* name) {
   static constexpr std::string_view kOptions[] = {
-      "--accuracy",  "--board",   "--budget",  "--defaults", "--device", "--elements", "--evaluations", "--export-kernel-tuner",
-      "--export-t4", "--format",  "--fresh",   "--headers",  "--json",   "--kernel",   "--merge",       "--out",
-      "--passes",    "--publish", "--ranking", "--record",   "--seed",   "--shape",    "--shard",       "--strategy"};
+      "--accuracy",  "--board",    "--budget",      "--defaults",
+      "--device",    "--elements", "--evaluations", "--export-kernel-tuner",
+      "--export-t4", "--format",   "--fresh",       "--headers",
+      "--json",      "--kernel",   "--merge",       "--out",
+      "--passes",    "--publish",  "--ranking",     "--record",
+      "--seed",      "--shape",    "--shard",       "--strategy"};
   return {"tune", name, kOptions};
 }
 
@@ -17,7 +20,8 @@ int tune_command(const std::vector<std::string>& words) {
   if (given(words, "--merge")) return merge_command(words);
   if (given(words, "--defaults")) return defaults_command(words);
   const std::string device = given(words, "--device").value_or("cpu");
-  if (device.starts_with("replay:")) return given(words, "--ranking") ? ranking_command(words) : replay_command(words);
+  if (device.starts_with("replay:"))
+    return given(words, "--ranking") ? ranking_command(words) : replay_command(words);
   if (given(words, "--record")) return record_command(words);
   if (device.starts_with("sm_")) return predict_command(words);
   if (device.starts_with("cuda:")) return gpu_command(words);

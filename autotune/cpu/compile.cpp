@@ -62,14 +62,17 @@ std::string unit_source(const std::vector<Candidate*>& unit) {
                              : kernels::has_codes(problem.kernel) ? "code"
                              : problem.over_rows()                ? "bias"
                                                                   : "elementwise";
-  text += std::string("#include \"autotune/space/arguments.h\"\n#include \"kernels/host/") + header + ".h\"\n";
+  text +=
+      std::string("#include \"autotune/space/arguments.h\"\n#include \"kernels/host/") + header + ".h\"\n";
   if (problem.has_fit()) text += "#include \"kernels/fits.h\"\n";
   std::set<const FitChoice*> foreign;
   for (const Candidate* candidate : unit)
-    if (const FitChoice* fit = candidate->variant().fit.get(); fit != nullptr && !fit->header.empty() && foreign.insert(fit).second)
+    if (const FitChoice* fit = candidate->variant().fit.get();
+        fit != nullptr && !fit->header.empty() && foreign.insert(fit).second)
       text += included_text(fit->header, fit->name);
   for (std::size_t i = 0; i < unit.size(); ++i) {
-    text += "\n// " + unit[i]->variant().name() + "\nextern \"C\" __attribute__((visibility(\"default\"))) void " + symbol_of(i) +
+    text += "\n// " + unit[i]->variant().name() +
+            "\nextern \"C\" __attribute__((visibility(\"default\"))) void " + symbol_of(i) +
             "(const outgrad::autotune::Arguments& a) {\n  " + unit[i]->body() + "\n}\n";
   }
   return text;
@@ -94,7 +97,8 @@ std::string key_of(const Toolchain& toolchain) {
   return key;
 }
 
-std::vector<std::string> command_of(const Toolchain& toolchain, const std::string& source, const std::string& output) {
+std::vector<std::string> command_of(const Toolchain& toolchain, const std::string& source,
+                                    const std::string& output) {
   std::vector<std::string> command = toolchain.compiler;
   command.insert(command.end(), toolchain.flags.begin(), toolchain.flags.end());
   command.insert(command.end(), {source, "-o", output});
@@ -103,7 +107,8 @@ std::vector<std::string> command_of(const Toolchain& toolchain, const std::strin
 
 // What is wrong by a compiler's log, unless that is that the cache is full.
 std::string complaint(const std::string& log, const std::string& cache_folder) {
-  if (log.find("No space left on device") != std::string::npos) throw kernels::IoError(cache_folder, "write", ENOSPC);
+  if (log.find("No space left on device") != std::string::npos)
+    throw kernels::IoError(cache_folder, "write", ENOSPC);
   return first_error(log);
 }
 
@@ -117,14 +122,16 @@ struct Unit {
 
 void take(const Unit& unit, double milliseconds) {
   for (std::size_t i = 0; i < unit.candidates.size(); ++i)
-    unit.candidates[i]->compiled({unit.base + ".so", symbol_of(i), milliseconds / static_cast<double>(unit.candidates.size())});
+    unit.candidates[i]->compiled(
+        {unit.base + ".so", symbol_of(i), milliseconds / static_cast<double>(unit.candidates.size())});
 }
 
 }  // namespace
 
 std::string included_text(std::string header, const std::string& path) {
   const std::string once = "#pragma once";  // a warning in what is the main file here
-  if (const std::size_t at = header.find(once); at != std::string::npos) header.replace(at, once.size(), once.size(), ' ');
+  if (const std::size_t at = header.find(once); at != std::string::npos)
+    header.replace(at, once.size(), once.size(), ' ');
   std::string name;
   for (const char c : path) name += c == '"' || c == '\\' ? std::string("\\") + c : std::string(1, c);
   return "#line 1 \"" + name + "\"\n" + header + "\n#line 1 \"the tuner's source\"\n";
@@ -141,9 +148,12 @@ Toolchain find_toolchain() {
     if (!toolchain.version.empty()) break;
   }
   if (toolchain.version.empty())
-    throw kernels::EnvironmentError(tried.size() == 1 ? "the C++ compiler in CXX does not run: " + tried.front() : "no C++ compiler (tried CXX, c++, g++)");
+    throw kernels::EnvironmentError(tried.size() == 1
+                                        ? "the C++ compiler in CXX does not run: " + tried.front()
+                                        : "no C++ compiler (tried CXX, c++, g++)");
   toolchain.source_root = source_root();
-  // The kernels' own flags (cmake/OutgradTargets.cmake); unique symbols would tie two variants of one template together.
+  // The kernels' own flags (cmake/OutgradTargets.cmake); unique symbols would tie two variants of one
+  // template together.
   toolchain.flags = {"-std=c++20",
                      "-O3",
                      "-march=native",
@@ -156,23 +166,28 @@ Toolchain find_toolchain() {
                      "-I" + toolchain.source_root};
   if (toolchain.version.find("clang") == std::string::npos) toolchain.flags.push_back("-fno-gnu-unique");
   const SourceHashes hashes = hash_sources(toolchain.source_root);
-  toolchain.headers_hash =
-      kernels::sha256(hashes.kernels + hashes.coefficients + kernels::sha256(kernels::read_file(toolchain.source_root + "/autotune/space/arguments.h")));
+  toolchain.headers_hash = kernels::sha256(
+      hashes.kernels + hashes.coefficients +
+      kernels::sha256(kernels::read_file(toolchain.source_root + "/autotune/space/arguments.h")));
   return toolchain;
 }
 
-void compile(const std::vector<Candidate*>& candidates, const Toolchain& toolchain, const CompileSettings& settings) {
+void compile(const std::vector<Candidate*>& candidates, const Toolchain& toolchain,
+             const CompileSettings& settings) {
   kernels::create_folder(settings.cache_folder);
   std::error_code error;
 
-  // Units in the order of their rank within the problem: the first unit of every problem comes before anyone's second.
+  // Units in the order of their rank within the problem: the first unit of every problem comes before
+  // anyone's second.
   std::vector<std::vector<Candidate*>> ranked;
   std::vector<std::pair<Problem, std::size_t>> last_unit;  // problem, index into ranked
   std::vector<std::size_t> rank;
   for (Candidate* candidate : candidates) {
     const Problem problem = candidate->variant().problem;
-    auto open = std::find_if(last_unit.begin(), last_unit.end(), [&](const auto& entry) { return entry.first == problem; });
-    if (open == last_unit.end() || ranked[open->second].size() == static_cast<std::size_t>(settings.variants_per_unit)) {
+    auto open = std::find_if(last_unit.begin(), last_unit.end(),
+                             [&](const auto& entry) { return entry.first == problem; });
+    if (open == last_unit.end() ||
+        ranked[open->second].size() == static_cast<std::size_t>(settings.variants_per_unit)) {
       rank.push_back(open == last_unit.end() ? 0 : rank[open->second] + 1);
       ranked.emplace_back();
       if (open == last_unit.end()) open = last_unit.insert(last_unit.end(), {problem, 0});
@@ -182,7 +197,8 @@ void compile(const std::vector<Candidate*>& candidates, const Toolchain& toolcha
   }
   std::vector<std::size_t> order(ranked.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return rank[a] < rank[b]; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return rank[a] < rank[b]; });
   std::deque<Unit> waiting;
   for (const std::size_t i : order) waiting.push_back({ranked[i], {}, {}, -1, {}});
 
@@ -208,9 +224,11 @@ void compile(const std::vector<Candidate*>& candidates, const Toolchain& toolcha
       kernels::write_file(unit.base + ".cpp", source);
       unit.temporary = unit.base + "." + std::to_string(::getpid()) + ".tmp";
       unit.started = Clock::now();
-      const kernels::Descriptor log(::open((unit.base + ".log").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+      const kernels::Descriptor log(
+          ::open((unit.base + ".log").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
       if (log.get() < 0) throw kernels::IoError(unit.base + ".log", "write", errno);
-      unit.process = kernels::start(launch_of(command_of(toolchain, unit.base + ".cpp", unit.temporary), log.get()));
+      unit.process =
+          kernels::start(launch_of(command_of(toolchain, unit.base + ".cpp", unit.temporary), log.get()));
       running.push_back(std::move(unit));
     }
     for (std::size_t i = 0; i < running.size();) {
@@ -222,7 +240,8 @@ void compile(const std::vector<Candidate*>& candidates, const Toolchain& toolcha
         ++i;
         continue;
       }
-      if (!overdue && ending->status == 0 && ::rename(unit.temporary.c_str(), (unit.base + ".so").c_str()) == 0) {
+      if (!overdue && ending->status == 0 &&
+          ::rename(unit.temporary.c_str(), (unit.base + ".so").c_str()) == 0) {
         const double seconds = seconds_since(unit.started);
         if (!settings.patience->knows_baseline()) settings.patience->baseline_took(seconds);
         take(unit, 1e3 * seconds);
@@ -233,7 +252,8 @@ void compile(const std::vector<Candidate*>& candidates, const Toolchain& toolcha
           for (Candidate* candidate : unit.candidates) waiting.push_front({{candidate}, {}, {}, -1, {}});
           units += unit.candidates.size();
         } else {
-          unit.candidates.front()->reject(Stage::kCompile, overdue ? Reason::kCompilerTimeout : Reason::kCompilerError,
+          unit.candidates.front()->reject(Stage::kCompile,
+                                          overdue ? Reason::kCompilerTimeout : Reason::kCompilerError,
                                           overdue ? "over " + settings.patience->text() : why);
         }
       }
@@ -241,12 +261,13 @@ void compile(const std::vector<Candidate*>& candidates, const Toolchain& toolcha
       running.erase(running.begin() + static_cast<std::ptrdiff_t>(i));
       if (settings.progress) settings.progress(done, units);
     }
-    if (!running.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));  // far below a unit's seconds
+    // far below a unit's seconds
+    if (!running.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 }
 
-Compiled compile_source(const std::string& source, const std::string& symbol, const std::string& origin, const Toolchain& toolchain,
-                        const CompileSettings& settings) {
+Compiled compile_source(const std::string& source, const std::string& symbol, const std::string& origin,
+                        const Toolchain& toolchain, const CompileSettings& settings) {
   kernels::create_folder(settings.cache_folder);
   std::error_code error;
   const std::string base = settings.cache_folder + "/" + kernels::sha256(key_of(toolchain) + source);
@@ -254,16 +275,21 @@ Compiled compile_source(const std::string& source, const std::string& symbol, co
   if (fs::exists(library, error)) return {library, symbol, 0};
   kernels::write_file(base + ".cpp", source);
   const auto started = Clock::now();
-  const kernels::Ending ending = kernels::run(launch_of(command_of(toolchain, base + ".cpp", temporary)), settings.patience->seconds());
-  if (ending.status == 0 && ::rename(temporary.c_str(), library.c_str()) == 0) return {library, symbol, 1e3 * seconds_since(started)};
+  const kernels::Ending ending =
+      kernels::run(launch_of(command_of(toolchain, base + ".cpp", temporary)), settings.patience->seconds());
+  if (ending.status == 0 && ::rename(temporary.c_str(), library.c_str()) == 0)
+    return {library, symbol, 1e3 * seconds_since(started)};
   fs::remove(temporary, error);
-  if (ending.late) throw kernels::EnvironmentError(origin + ": the compiler did not end within " + settings.patience->text());
+  if (ending.late)
+    throw kernels::EnvironmentError(origin + ": the compiler did not end within " +
+                                    settings.patience->text());
   throw kernels::SpecError(origin, "does not compile", complaint(ending.text, settings.cache_folder));
 }
 
 VariantFunction load(const Compiled& compiled) {
   void* library = ::dlopen(compiled.library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) throw kernels::EnvironmentError(std::string("cannot load a compiled variant: ") + ::dlerror());
+  if (library == nullptr)
+    throw kernels::EnvironmentError(std::string("cannot load a compiled variant: ") + ::dlerror());
   void* symbol = ::dlsym(library, compiled.symbol.c_str());
   if (symbol == nullptr) throw kernels::EnvironmentError(compiled.library + " lacks " + compiled.symbol);
   return reinterpret_cast<VariantFunction>(symbol);

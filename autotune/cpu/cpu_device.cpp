@@ -18,18 +18,26 @@ using nlohmann::json;
 
 class CpuTunable : public Tunable {
  public:
-  CpuTunable(const Problem& problem, Fits fits, const CpuIdentity& cpu, const Toolchain& toolchain, CompileSettings compiling, std::size_t shard,
-             std::size_t shards)
-      : problem_(problem), fits_(std::move(fits)), space_(cpu_space(problem, fits_, cpu.vector_bits, cpu.threads)),
-        points_(space_.construct().part(shard, shards)), toolchain_(toolchain), compiling_(std::move(compiling)) {}
+  CpuTunable(const Problem& problem, Fits fits, const CpuIdentity& cpu, const Toolchain& toolchain,
+             CompileSettings compiling, std::size_t shard, std::size_t shards)
+      : problem_(problem), fits_(std::move(fits)),
+        space_(cpu_space(problem, fits_, cpu.vector_bits, cpu.threads)),
+        points_(space_.construct().part(shard, shards)), toolchain_(toolchain),
+        compiling_(std::move(compiling)) {}
 
   const Points& points() const override { return points_; }
-  std::shared_ptr<const AnyVariant> variant(std::size_t point) const override { return std::make_shared<const Variant>(at(point)); }
-  std::shared_ptr<const AnyVariant> baseline() const override { return std::make_shared<const Variant>(default_variant(problem_)); }
+  std::shared_ptr<const AnyVariant> variant(std::size_t point) const override {
+    return std::make_shared<const Variant>(at(point));
+  }
+  std::shared_ptr<const AnyVariant> baseline() const override {
+    return std::make_shared<const Variant>(default_variant(problem_));
+  }
 
-  std::vector<Candidate> compile(const std::vector<std::shared_ptr<const AnyVariant>>& variants, double seconds) override {
+  std::vector<Candidate> compile(const std::vector<std::shared_ptr<const AnyVariant>>& variants,
+                                 double seconds) override {
     std::vector<Candidate> candidates;
-    for (const auto& variant : variants) candidates.emplace_back(variant, dynamic_cast<const Variant&>(*variant).body());
+    for (const auto& variant : variants)
+      candidates.emplace_back(variant, dynamic_cast<const Variant&>(*variant).body());
     std::vector<Candidate*> fresh;
     for (Candidate& candidate : candidates) {
       if (const auto known = objects_.find(candidate.variant().name()); known != objects_.end())
@@ -40,14 +48,16 @@ class CpuTunable : public Tunable {
     CompileSettings settings = compiling_;
     settings.budget_seconds = seconds;
     // As many units as compilers, but the default, which comes first and once, by itself.
-    settings.variants_per_unit = std::max(1, (static_cast<int>(fresh.size()) + settings.jobs - 1) / settings.jobs);
+    settings.variants_per_unit =
+        std::max(1, (static_cast<int>(fresh.size()) + settings.jobs - 1) / settings.jobs);
     autotune::compile(fresh, toolchain_, settings);
     for (const Candidate* candidate : fresh)
       if (const Compiled* code = candidate->code()) objects_.emplace(candidate->variant().name(), *code);
     return candidates;
   }
 
-  // The other fits in the default's schedule, the caller's own before all, then points that differ from it in one parameter: a few, at random.
+  // The other fits in the default's schedule, the caller's own before all, then points that differ from it in
+  // one parameter: a few, at random.
   std::vector<std::size_t> first(std::size_t, std::uint64_t seed, double) override {
     constexpr std::size_t kNeighbours = 8;
     const Variant origin = default_variant(problem_);
@@ -56,11 +66,17 @@ class CpuTunable : public Tunable {
     for (std::size_t i = 0; i < points_.size(); ++i) {
       const Variant variant = at(i);
       const json parameters = variant.parameters();
-      const auto differing = std::count_if(parameters.items().begin(), parameters.items().end(), [&](const auto& item) {
-        // Where the fit leaves no choice of the placement, that is no difference.
-        return wanted.at(item.key()) != item.value() && (item.key() != "table" || variant.fit == nullptr || variant.fit->has_rows);
-      });
-      if (differing == 1) (variant.fit == origin.fit ? neighbours : variant.fit->header.empty() ? fits : own).push_back({kernels::next_random(seed), i});
+      const auto differing =
+          std::count_if(parameters.items().begin(), parameters.items().end(), [&](const auto& item) {
+            // Where the fit leaves no choice of the placement, that is no difference.
+            return wanted.at(item.key()) != item.value() &&
+                   (item.key() != "table" || variant.fit == nullptr || variant.fit->has_rows);
+          });
+      if (differing == 1)
+        (variant.fit == origin.fit     ? neighbours
+         : variant.fit->header.empty() ? fits
+                                       : own)
+            .push_back({kernels::next_random(seed), i});
     }
     std::sort(neighbours.begin(), neighbours.end());
     neighbours.resize(std::min(neighbours.size(), kNeighbours));
@@ -85,13 +101,16 @@ class CpuTunable : public Tunable {
 class CpuDevice : public TuningDevice {
  public:
   CpuDevice(const CpuChoices& choices, std::uint64_t seed)
-      : choices_(choices), toolchain_(find_toolchain()), cpu_(identify_cpu()), run_(identify_run(toolchain_, cpu_, seed)) {
+      : choices_(choices), toolchain_(find_toolchain()), cpu_(identify_cpu()),
+        run_(identify_run(toolchain_, cpu_, seed)) {
     compiling_.cache_folder = choices.out + "/variants";
     compiling_.jobs = cpu_.threads;
   }
 
   std::string slug() const override { return "cpu"; }
-  std::string description() const override { return cpu_.model + ", " + std::to_string(cpu_.threads) + " threads"; }
+  std::string description() const override {
+    return cpu_.model + ", " + std::to_string(cpu_.threads) + " threads";
+  }
   Backend backend() const override { return Backend::kCpu; }
   const RunIdentity& run() const override { return run_; }
   MeasureSettings measure() const override {
@@ -99,7 +118,9 @@ class CpuDevice : public TuningDevice {
     settings.open = open_cpu;
     return settings;
   }
-  i64 elements_for(const Problem& problem, double seconds, int calls) const override { return autotune::elements_for(problem, cpu_, seconds, calls); }
+  i64 elements_for(const Problem& problem, double seconds, int calls) const override {
+    return autotune::elements_for(problem, cpu_, seconds, calls);
+  }
 
   std::unique_ptr<Tunable> space_of(const Problem& problem, std::size_t shard, std::size_t shards) override {
     Fits fits = fits_within(problem, choices_.accuracy);  // a norm's are none
@@ -109,16 +130,19 @@ class CpuDevice : public TuningDevice {
       for (const GeneratedHeader& header : choices_.headers) {
         if (header.format != name_of(problem.format)) continue;
         if (const auto why = why_too_coarse(problem, header.bounds, choices_.accuracy))
-          kernels::print_error_line("warning: " + header.path + ": not tried: its " + *why + " (--accuracy any tries it)");
+          kernels::print_error_line("warning: " + header.path + ": not tried: its " + *why +
+                                    " (--accuracy any tries it)");
         else
           headers.push_back(header);
       }
       for (const auto& fit : header_fits(headers, problem.format, toolchain_, compiling_)) {
-        kernels::write_file(choices_.out + "/" + header_path(*fit), fit->header);  // where the tuned header finds it
+        // where the tuned header finds it
+        kernels::write_file(choices_.out + "/" + header_path(*fit), fit->header);
         fits.push_back(fit);
       }
     }
-    return std::make_unique<CpuTunable>(problem, std::move(fits), cpu_, toolchain_, compiling_, shard, shards);
+    return std::make_unique<CpuTunable>(problem, std::move(fits), cpu_, toolchain_, compiling_, shard,
+                                        shards);
   }
 
  private:
@@ -132,9 +156,15 @@ class CpuDevice : public TuningDevice {
 }  // namespace
 
 RunIdentity identify_run(const Toolchain& toolchain, const CpuIdentity& cpu, std::uint64_t seed) {
-  RunIdentity run{device_record(cpu), hash_sources(toolchain.source_root), toolchain.version.substr(0, toolchain.version.find('\n')), "", utc_now(), seed};
+  RunIdentity run{device_record(cpu),
+                  hash_sources(toolchain.source_root),
+                  toolchain.version.substr(0, toolchain.version.find('\n')),
+                  "",
+                  utc_now(),
+                  seed};
   for (const std::string& flag : toolchain.flags)
-    if (flag.rfind("-I", 0) != 0) run.flags += (run.flags.empty() ? "" : " ") + flag;  // a path would tie the record to a folder
+    // a path would tie the record to a folder
+    if (flag.rfind("-I", 0) != 0) run.flags += (run.flags.empty() ? "" : " ") + flag;
   return run;
 }
 
@@ -152,6 +182,8 @@ i64 elements_for(const Problem& problem, const CpuIdentity& cpu, double seconds,
   return elements;
 }
 
-std::unique_ptr<TuningDevice> open_cpu_device(const CpuChoices& choices, std::uint64_t seed) { return std::make_unique<CpuDevice>(choices, seed); }
+std::unique_ptr<TuningDevice> open_cpu_device(const CpuChoices& choices, std::uint64_t seed) {
+  return std::make_unique<CpuDevice>(choices, seed);
+}
 
 }  // namespace outgrad::autotune

@@ -14,8 +14,9 @@
 
 namespace outgrad::autotune {
 
-// Elements per array so that what one call touches is four times the last cache level; within a quarter of the free memory, and so few that `calls`
-// calls take half of the seconds at most, at 10 GB/s a thread. A virtual machine of a few threads may name the cache of a machine of a hundred.
+// Elements per array so that what one call touches is four times the last cache level; within a quarter of
+// the free memory, and so few that `calls` calls take half of the seconds at most, at 10 GB/s a thread. A
+// virtual machine of a few threads may name the cache of a machine of a hundred.
 kernels::i64 elements_for(const Problem& problem, const CpuIdentity& cpu, double seconds, int calls);
 
 RunIdentity identify_run(const Toolchain& toolchain, const CpuIdentity& cpu, std::uint64_t seed);

@@ -11,7 +11,9 @@ namespace {
 
 class CpuExecutor : public Executor {
  public:
-  std::function<void(const Arguments&)> function(const Candidate& candidate) override { return load(*candidate.code()); }
+  std::function<void(const Arguments&)> function(const Candidate& candidate) override {
+    return load(*candidate.code());
+  }
 
   void allocate(const Problem& problem, std::uint64_t seed) override {
     problem_ = problem;
@@ -31,12 +33,16 @@ class CpuExecutor : public Executor {
         written = static_cast<float*>(a.array[k]);
     }
     const double bytes = static_cast<double>(problem_.elements()) * bytes_of(problem_.format);
-    const auto floats = problem_.elements() * bytes_of(problem_.format) / static_cast<long long>(sizeof(float));
-    if (read.size() > 1) return {"triad", 3 * bytes, [=, first = read[0], second = read[1]] { triad(first, second, written, floats); }};
+    const auto floats =
+        problem_.elements() * bytes_of(problem_.format) / static_cast<long long>(sizeof(float));
+    if (read.size() > 1)
+      return {"triad", 3 * bytes,
+              [=, first = read[0], second = read[1]] { triad(first, second, written, floats); }};
     return {"copy", 2 * bytes, [=, first = read[0]] { copy(first, written, floats); }};
   }
   Workload workload(const Candidate& candidate) override {
-    return {candidate.variant().name(), problem_.bytes(), [function = load(*candidate.code()), a = arrays_->arguments()] { function(a); }};
+    return {candidate.variant().name(), problem_.bytes(),
+            [function = load(*candidate.code()), a = arrays_->arguments()] { function(a); }};
   }
 
  private:

@@ -36,17 +36,20 @@ struct Constant {
   int line;
 };
 // `static constexpr TYPE name = value;`; nothing when the header has no such line.
-std::optional<Constant> constant_of(const std::string& text, const std::string& type, const std::string& name) {
+std::optional<Constant> constant_of(const std::string& text, const std::string& type,
+                                    const std::string& name) {
   const std::string start = "  static constexpr " + type + name + " = ";
   std::istringstream lines(text);
   int number = 0;
   for (std::string line; std::getline(lines, line);) {
     ++number;
-    if (line.rfind(start, 0) == 0) return Constant{line.substr(start.size(), line.find(';', start.size()) - start.size()), number};
+    if (line.rfind(start, 0) == 0)
+      return Constant{line.substr(start.size(), line.find(';', start.size()) - start.size()), number};
   }
   return std::nullopt;
 }
-std::optional<std::string> value_of(const std::string& text, const std::string& type, const std::string& name) {
+std::optional<std::string> value_of(const std::string& text, const std::string& type,
+                                    const std::string& name) {
   const std::optional<Constant> constant = constant_of(text, type, name);
   return constant ? std::optional(constant->value) : std::nullopt;
 }
@@ -56,24 +59,32 @@ const std::map<std::string, std::string>& types() {
   static const std::map<std::string, std::string> kTypes = [] {
     using kernels::StoredFormats;
     std::map<std::string, std::string> all;
-    for (std::size_t k = 0; k < std::size(StoredFormats::kNames); ++k) all[StoredFormats::kNames[k]] = StoredFormats::kTypes[k];
+    for (std::size_t k = 0; k < std::size(StoredFormats::kNames); ++k)
+      all[StoredFormats::kNames[k]] = StoredFormats::kTypes[k];
     return all;
   }();
   return kTypes;
 }
 
-const std::string kIncluded = "#include \"autotune/space/arguments.h\"\n#include \"kernels/host/elementwise.h\"\n";
+const std::string kIncluded =
+    "#include \"autotune/space/arguments.h\"\n#include \"kernels/host/elementwise.h\"\n";
 
-// The header under its own name for the compiler's messages, then the one function. Another header of the same struct's name may be
-// among the committed ones: none of them is included.
+// The header under its own name for the compiler's messages, then the one function. Another header of the
+// same struct's name may be among the committed ones: none of them is included.
 std::string source_of(const GeneratedHeader& header, FormatId format) {
   const std::string t = types().at(name_of(format)), y = types().at(header.format);
-  const std::string run = header.forward ? "call<KernelId::kGeluForward, " + t + ">(a, [](auto... x) { gelu_forward<Fit, " + t + ", kSchedule>(x...); });"
-                                         : "call<KernelId::kGeluBackward, " + t + ", " + y + ">(a, [](auto... x) { activation_backward<Fit, " + t +
-                                               ", kSchedule, " + y + ">(x...); });";
-  return kIncluded + included_text(header.text, header.path) + "extern \"C\" __attribute__((visibility(\"default\"))) void " + kSymbol +
-         "(const outgrad::autotune::Arguments& a) {\n  using namespace outgrad::kernels;\n  using Fit = generated::" + header.type +
-         ";\n  constexpr CpuSchedule kSchedule{.vector_bits = kBestVectorBits};\n  " + run + "\n}\n";
+  const std::string run = header.forward
+                              ? "call<KernelId::kGeluForward, " + t +
+                                    ">(a, [](auto... x) { gelu_forward<Fit, " + t + ", kSchedule>(x...); });"
+                              : "call<KernelId::kGeluBackward, " + t + ", " + y +
+                                    ">(a, [](auto... x) { activation_backward<Fit, " + t + ", kSchedule, " +
+                                    y + ">(x...); });";
+  return kIncluded + included_text(header.text, header.path) +
+         "extern \"C\" __attribute__((visibility(\"default\"))) void " + kSymbol +
+         "(const outgrad::autotune::Arguments& a) {\n  using namespace outgrad::kernels;\n  using Fit = "
+         "generated::" +
+         header.type + ";\n  constexpr CpuSchedule kSchedule{.vector_bits = kBestVectorBits};\n  " + run +
+         "\n}\n";
 }
 
 }  // namespace
@@ -82,9 +93,13 @@ GeneratedHeader read_generated_header(const std::string& path) {
   GeneratedHeader header;
   header.path = path;
   header.text = kernels::read_file(path);
-  const auto bad = [&](int line, const std::string& why) { return kernels::SpecError(path, "line " + std::to_string(line), why); };
-  if (header.text.rfind(std::string(kBanner) + "\n", 0) != 0) throw bad(1, std::string("not a generated header: the first line is not '") + kBanner + "'");
-  if (header.text.find('\0') != std::string::npos) throw kernels::SpecError(path, "text", "holds a zero byte");
+  const auto bad = [&](int line, const std::string& why) {
+    return kernels::SpecError(path, "line " + std::to_string(line), why);
+  };
+  if (header.text.rfind(std::string(kBanner) + "\n", 0) != 0)
+    throw bad(1, std::string("not a generated header: the first line is not '") + kBanner + "'");
+  if (header.text.find('\0') != std::string::npos)
+    throw kernels::SpecError(path, "text", "holds a zero byte");
   std::istringstream lines(header.text);
   int number = 0, struct_line = 0;
   for (std::string line; std::getline(lines, line);) {
@@ -94,34 +109,44 @@ GeneratedHeader read_generated_header(const std::string& path) {
     if (text.find("/*") != std::string::npos || (!text.empty() && text.back() == '\\'))
       throw bad(number, "a comment or a line's end that no generated header has");
     if (text.rfind("#", 0) == 0 || text.rfind("%:", 0) == 0) {
-      if (text != "#pragma once" && text != "#include \"kernels/table.h\"") throw bad(number, "a directive that no generated header has");
+      if (text != "#pragma once" && text != "#include \"kernels/table.h\"")
+        throw bad(number, "a directive that no generated header has");
     } else if (text.rfind("struct ", 0) == 0) {
       if (!header.type.empty()) throw bad(number, "a second struct: one header at a time");
       struct_line = number;
       header.type = text.substr(7, text.find_first_not_of(kIdentifier, 7) - 7);
-      if (header.type.empty() || text != "struct " + header.type + " {") throw bad(number, "expected 'struct NAME {'");
+      if (header.type.empty() || text != "struct " + header.type + " {")
+        throw bad(number, "expected 'struct NAME {'");
     }
   }
   if (header.type.empty()) throw bad(number, "no struct");
 
   const auto text_constant = [&](const char* name) {
     const std::string value = value_of(header.text, "const char* ", name).value_or("");
-    if (value.size() < 3 || value.front() != '"' || value.back() != '"') throw kernels::SpecError(path, name, "missing");
+    if (value.size() < 3 || value.front() != '"' || value.back() != '"')
+      throw kernels::SpecError(path, name, "missing");
     return value.substr(1, value.size() - 2);
   };
   header.name = text_constant("kName");
-  if (header.name.find_first_not_of(kIdentifier) != std::string::npos) throw kernels::SpecError(path, "kName", "'" + header.name + "' is no name");
+  if (header.name.find_first_not_of(kIdentifier) != std::string::npos)
+    throw kernels::SpecError(path, "kName", "'" + header.name + "' is no name");
   header.activation = text_constant("kActivation");
-  if (value_of(header.text, "double ", "kBias")) throw kernels::SpecError(path, "kBias", "a code header: the library has its kernels, and takes no other's");
+  if (value_of(header.text, "double ", "kBias"))
+    throw kernels::SpecError(path, "kBias",
+                             "a code header: the library has its kernels, and takes no other's");
   if (value_of(header.text, "const char* ", "kCode"))
-    throw kernels::SpecError(path, "kCode", "a header of y in 8 bits at a scale: it has no coefficients to run");
+    throw kernels::SpecError(path, "kCode",
+                             "a header of y in 8 bits at a scale: it has no coefficients to run");
   header.forward = value_of(header.text, "float ", "kXStar").has_value();
   // A forward without a format is f32's.
-  header.format = header.forward && !value_of(header.text, "const char* ", "kFormat") ? "f32" : text_constant("kFormat");
+  header.format =
+      header.forward && !value_of(header.text, "const char* ", "kFormat") ? "f32" : text_constant("kFormat");
   if (value_of(header.text, "const char* ", "kClass")) header.accuracy = text_constant("kClass");
   if (types().find(header.format) == types().end())
-    throw kernels::SpecError(path, "kFormat", "unknown format '" + header.format + "' (f32, f16, bf16, e4m3, e5m2, mxfp8)");
-  if (header.forward && header.y_bytes() == 1) throw kernels::SpecError(path, "kFormat", "there is no forward in '" + header.format + "'");
+    throw kernels::SpecError(path, "kFormat",
+                             "unknown format '" + header.format + "' (f32, f16, bf16, e4m3, e5m2, mxfp8)");
+  if (header.forward && header.y_bytes() == 1)
+    throw kernels::SpecError(path, "kFormat", "there is no forward in '" + header.format + "'");
   if (header.forward) return header;
   header.bounds.direct = value_of(header.text, "const char* ", "kEntryFormat").has_value();
   const auto bound = [&](const char* name, bool needed) {
@@ -131,7 +156,8 @@ GeneratedHeader read_generated_header(const std::string& path) {
     char* end = nullptr;
     const double value = std::strtod(constant->value.c_str(), &end);  // hexadecimal
     if (constant->value.empty() || *end != '\0' || !(value >= 0 && std::isfinite(value)))
-      throw bad(constant->line, std::string(name) + ": '" + constant->value + "' is not a finite number of 0 or more");
+      throw bad(constant->line,
+                std::string(name) + ": '" + constant->value + "' is not a finite number of 0 or more");
     return value;
   };
   const bool enumerated = header.format != "f32";  // over every stored y
@@ -140,7 +166,8 @@ GeneratedHeader read_generated_header(const std::string& path) {
   header.bounds.t = bound("kT", enumerated);
   header.bounds.r = bound("kR", enumerated);
   const std::string masked = value_of(header.text, "bool ", "kMasked").value_or("missing");
-  if (masked != "true" && masked != "false") throw kernels::SpecError(path, "kMasked", masked == "missing" ? masked : "neither true nor false");
+  if (masked != "true" && masked != "false")
+    throw kernels::SpecError(path, "kMasked", masked == "missing" ? masked : "neither true nor false");
   header.masked = masked == "true" && header.carrier() == header.format;
   header.has_rows = !header.bounds.direct && value_of(header.text, "int ", "kRows").value_or("1") != "1";
   return header;
@@ -157,34 +184,49 @@ std::vector<GeneratedHeader> read_generated_headers(const std::string& folder) {
   std::vector<GeneratedHeader> headers;
   for (const std::string& path : paths) {
     const GeneratedHeader& header = headers.emplace_back(read_generated_header(path));
-    if (header.forward) throw kernels::SpecError(path, "kind", "a forward header; backward fits are chosen among");
+    if (header.forward)
+      throw kernels::SpecError(path, "kind", "a forward header; backward fits are chosen among");
     if (header.accuracy.empty()) throw kernels::SpecError(path, "kClass", "missing");
     if (header.activation != kActivation)
-      throw kernels::SpecError(path, "kActivation", "'" + header.activation + "': the tuned kernels are " + kActivation + "'s");
+      throw kernels::SpecError(path, "kActivation",
+                               "'" + header.activation + "': the tuned kernels are " + kActivation + "'s");
     const std::optional<FormatId> format = format_named(header.format);
-    if (!format) throw kernels::SpecError(path, "kFormat", "'" + header.format + "': the tuned kernels take y in f32, f16 or bf16");
+    if (!format)
+      throw kernels::SpecError(path, "kFormat",
+                               "'" + header.format + "': the tuned kernels take y in f32, f16 or bf16");
     const Problem backward{KernelId::kGeluBackward, *format};
     for (const auto& known : fits_of(backward))
-      if (known->type == header.type) throw kernels::SpecError(path, "struct " + header.type, "is the name of a fit of kernels/fits.h");
+      if (known->type == header.type)
+        throw kernels::SpecError(path, "struct " + header.type, "is the name of a fit of kernels/fits.h");
     for (const GeneratedHeader& other : headers)
-      if (&other != &header && other.type == header.type) throw kernels::SpecError(path, "struct " + header.type, "is also in " + other.path);
+      if (&other != &header && other.type == header.type)
+        throw kernels::SpecError(path, "struct " + header.type, "is also in " + other.path);
   }
   return headers;
 }
 
 FitChoice choice_from(const GeneratedHeader& header) {
-  return {.type = header.type, .name = header.name, .accuracy = header.accuracy, .bounds = header.bounds, .has_rows = header.has_rows, .header = header.text};
+  return {.type = header.type,
+          .name = header.name,
+          .accuracy = header.accuracy,
+          .bounds = header.bounds,
+          .has_rows = header.has_rows,
+          .header = header.text};
 }
 
-Fits header_fits(const std::vector<GeneratedHeader>& headers, FormatId format, const Toolchain& toolchain, const CompileSettings& settings) {
+Fits header_fits(const std::vector<GeneratedHeader>& headers, FormatId format, const Toolchain& toolchain,
+                 const CompileSettings& settings) {
   std::vector<FitChoice> choices;
   std::string source = kIncluded, origin;
   for (const GeneratedHeader& header : headers) {
     if (header.format != name_of(format)) continue;
-    source += included_text(header.text, header.path) + "extern \"C\" __attribute__((visibility(\"default\"))) void " + kSymbol + "_" + header.type +
-              "(const outgrad::autotune::Arguments& a) {\n  using namespace outgrad::kernels;\n  call<KernelId::kGeluBackward, " + types().at(header.format) +
-              ">(a, [](auto... x) { activation_backward<generated::" + header.type + ", " + types().at(header.format) +
-              ", CpuSchedule{.threads = 1}>(x...); });\n}\n";
+    source += included_text(header.text, header.path) +
+              "extern \"C\" __attribute__((visibility(\"default\"))) void " + kSymbol + "_" + header.type +
+              "(const outgrad::autotune::Arguments& a) {\n  using namespace outgrad::kernels;\n  "
+              "call<KernelId::kGeluBackward, " +
+              types().at(header.format) +
+              ">(a, [](auto... x) { activation_backward<generated::" + header.type + ", " +
+              types().at(header.format) + ", CpuSchedule{.threads = 1}>(x...); });\n}\n";
     choices.push_back(choice_from(header));
     if (origin.empty()) origin = fs::path(header.path).parent_path().string();
   }
@@ -202,11 +244,14 @@ void run_generated_header(const GeneratedHeader& header, FormatId format, const 
   const kernels::ScratchFolder scratch;
   CompileSettings settings;
   settings.cache_folder = scratch.path();
-  const Compiled compiled = compile_source(source_of(header, format), kSymbol, header.path, find_toolchain(), settings);
+  const Compiled compiled =
+      compile_source(source_of(header, format), kSymbol, header.path, find_toolchain(), settings);
   constexpr double kSeconds = 60, kLeastElementsPerSecond = 1e6;  // a hundredth of what one slow core does
   constexpr long long kRoom = 8LL << 30;                          // thread stacks and the program itself
-  const IsolationLimits limits{kSeconds + static_cast<double>(arguments.elements()) / kLeastElementsPerSecond, available_memory_bytes() + kRoom};
-  const ChildEnd end = run_isolated([&](const Channel&) { load(compiled)(arguments); }, [](const nlohmann::json&) {}, limits);
+  const IsolationLimits limits{kSeconds + static_cast<double>(arguments.elements()) / kLeastElementsPerSecond,
+                               available_memory_bytes() + kRoom};
+  const ChildEnd end =
+      run_isolated([&](const Channel&) { load(compiled)(arguments); }, [](const nlohmann::json&) {}, limits);
   if (end.kind != ChildEnd::Kind::kFinished) throw kernels::SpecError(header.path, "its kernel", end.detail);
 }
 

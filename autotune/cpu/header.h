@@ -1,4 +1,5 @@
-// Generated headers that this program was not built with: reads them, runs the kernel of one, makes them choices of the tuner.
+// Generated headers that this program was not built with: reads them, runs the kernel of one, makes them
+// choices of the tuner.
 #pragma once
 
 #include <string>
@@ -16,9 +17,10 @@ struct GeneratedHeader {
   std::string accuracy;    // kClass: "abs:2^-26"; empty where there is none, as in a forward header
   kernels::FitBounds bounds{};
   std::string activation;  // "gelu"
-  std::string format;      // kFormat: "f32", "f16", "bf16", "e4m3", "e5m2", "mxfp8", or a parity format; a forward header without it is f32's
+  std::string
+      format;  // kFormat: "f32", "f16", "bf16", "e4m3", "e5m2", "mxfp8", or a parity format; a forward header without it is f32's
   bool forward = false;
-  bool masked = true;     // reads a mask: f has a minimum, and y does not carry the branch
+  bool masked = true;  // reads a mask: f has a minimum, and y does not carry the branch
   bool has_rows = false;  // a polynomial of more than one row
 
   bool in_blocks() const { return format == kernels::Format<kernels::MxFp8>::kName; }
@@ -27,23 +29,27 @@ struct GeneratedHeader {
   int y_bytes() const { return format == "f32" ? 4 : carrier() == "f16" || carrier() == "bf16" ? 2 : 1; }
 };
 
-// Reads a header as `outgrad emit` writes them: its banner, no directive but the expected ones, one struct, the constants above.
-// Throws SpecError (file, place, why), IoError.
+// Reads a header as `outgrad emit` writes them: its banner, no directive but the expected ones, one struct,
+// the constants above. Throws SpecError (file, place, why), IoError.
 GeneratedHeader read_generated_header(const std::string& path);
 
-// The *.h files of a folder as fits to choose among, by name. Throws SpecError also for a folder without any, a header that no tuned
-// kernel can use (forward, of another activation, y in 8 bits), and a struct that kernels/fits.h or another file has too.
+// The *.h files of a folder as fits to choose among, by name. Throws SpecError also for a folder without any,
+// a header that no tuned kernel can use (forward, of another activation, y in 8 bits), and a struct that
+// kernels/fits.h or another file has too.
 std::vector<GeneratedHeader> read_generated_headers(const std::string& folder);
 
 // The header as a choice; its reference is not compiled.
 FitChoice choice_from(const GeneratedHeader& header);
 
-// The choices for a y stored in `format`, their scalar kernels compiled. Throws SpecError when a header does not compile.
-Fits header_fits(const std::vector<GeneratedHeader>& headers, FormatId format, const Toolchain& toolchain, const CompileSettings& settings);
+// The choices for a y stored in `format`, their scalar kernels compiled. Throws SpecError when a header does
+// not compile.
+Fits header_fits(const std::vector<GeneratedHeader>& headers, FormatId format, const Toolchain& toolchain,
+                 const CompileSettings& settings);
 
-// The header's kernel on the arrays of `arguments`, whose outputs (dx; of a forward header y and mask) must be shared with child processes
-// (SharedArray). `format` is that of dy and dx, or of x and y. Throws SpecError when the header does not compile or its code does
-// not survive the call, EnvironmentError when there is no compiler.
+// The header's kernel on the arrays of `arguments`, whose outputs (dx; of a forward header y and mask) must
+// be shared with child processes (SharedArray). `format` is that of dy and dx, or of x and y. Throws
+// SpecError when the header does not compile or its code does not survive the call, EnvironmentError when
+// there is no compiler.
 void run_generated_header(const GeneratedHeader& header, FormatId format, const Arguments& arguments);
 
 // Zeros that a child process can fill for its parent. Throws IoError when there is no memory for them.

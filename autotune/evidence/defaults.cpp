@@ -22,22 +22,29 @@ using nlohmann::json;
 bool is_measured(const VariantEvidence& evidence) { return evidence.runs > 0 && evidence.barred.empty(); }
 
 // Another fit is another function: nobody's default is made faster by what it computes.
-bool has_fit_of(const Record& record, const json& of_default) { return record.parameters.value("fit", "") == of_default.value("fit", ""); }
+bool has_fit_of(const Record& record, const json& of_default) {
+  return record.parameters.value("fit", "") == of_default.value("fit", "");
+}
 
 // The losses of one place, by variant; the default by its own name and by its role.
 std::map<std::string, Loss> losses_in(const ProblemEvidence& place) {
-  const auto standard = std::find_if(place.variants.begin(), place.variants.end(), [&](const VariantEvidence& e) { return e.name() == place.baseline; });
+  const auto standard = std::find_if(place.variants.begin(), place.variants.end(),
+                                     [&](const VariantEvidence& e) { return e.name() == place.baseline; });
   const json of_default = standard != place.variants.end() ? standard->record.parameters : json::object();
   double best = 1;  // the default's own
   for (const VariantEvidence& evidence : place.variants)
-    if (is_measured(evidence) && has_fit_of(evidence.record, of_default)) best = std::max(best, evidence.speedup.median);
+    if (is_measured(evidence) && has_fit_of(evidence.record, of_default))
+      best = std::max(best, evidence.speedup.median);
   std::map<std::string, Loss> losses;
   const auto add = [&](const std::string& name, const json& parameters, const Interval& speedup) {
     const int changes = parameters.is_null() ? 0 : changes_between(parameters, of_default);
-    losses.insert_or_assign(name, Loss{name, parameters, {best / speedup.median - 1}, best / speedup.median - 1, changes, speedup});
+    losses.insert_or_assign(
+        name,
+        Loss{name, parameters, {best / speedup.median - 1}, best / speedup.median - 1, changes, speedup});
   };
   for (const VariantEvidence& evidence : place.variants)
-    if (is_measured(evidence) && has_fit_of(evidence.record, of_default)) add(evidence.name(), evidence.record.parameters, evidence.speedup);
+    if (is_measured(evidence) && has_fit_of(evidence.record, of_default))
+      add(evidence.name(), evidence.record.parameters, evidence.speedup);
   add(kDefaultName, nullptr, {});
   return losses;
 }
@@ -48,7 +55,8 @@ Loss joined(const Loss& a, const Loss& b) {
   both.losses.insert(both.losses.end(), b.losses.begin(), b.losses.end());
   both.worst = std::max(a.worst, b.worst);
   both.changes = std::max(a.changes, b.changes);
-  both.speedup = {std::min(a.speedup.median, b.speedup.median), std::min(a.speedup.low, b.speedup.low), std::min(a.speedup.high, b.speedup.high)};
+  both.speedup = {std::min(a.speedup.median, b.speedup.median), std::min(a.speedup.low, b.speedup.low),
+                  std::min(a.speedup.high, b.speedup.high)};
   return both;
 }
 
@@ -63,11 +71,14 @@ std::vector<DefaultChoice> choose_defaults(const std::vector<Record>& records, c
     kinds.insert(evidence.device.family.substr(0, evidence.device.family.find(':')));
     places[evidence.kernel + "." + evidence.format].push_back(std::move(evidence));
   }
-  if (kinds.size() > 1) throw kernels::SpecError("tune: --defaults: there are records of CPUs and of GPUs: a header has schedules of one of them");
+  if (kinds.size() > 1)
+    throw kernels::SpecError(
+        "tune: --defaults: there are records of CPUs and of GPUs: a header has schedules of one of them");
   std::vector<DefaultChoice> choices;
   for (auto& [name, all] : places) {
     std::sort(all.begin(), all.end(), [](const ProblemEvidence& a, const ProblemEvidence& b) {
-      return std::tuple(a.device.device, a.elements, a.cols, a.baseline) < std::tuple(b.device.device, b.elements, b.cols, b.baseline);
+      return std::tuple(a.device.device, a.elements, a.cols, a.baseline) <
+             std::tuple(b.device.device, b.elements, b.cols, b.baseline);
     });
     DefaultChoice choice{problem_named(name).value(), {}, {}, 0};
     std::map<std::string, Loss> everywhere;
@@ -85,12 +96,17 @@ std::vector<DefaultChoice> choose_defaults(const std::vector<Record>& records, c
       choice.places.push_back(place.name() + " on " + place.device.device);
     }
     for (auto& [variant, loss] : everywhere) choice.table.push_back(std::move(loss));
-    std::sort(choice.table.begin(), choice.table.end(),
-              [](const Loss& a, const Loss& b) { return std::tuple(a.worst, a.changes, a.variant) < std::tuple(b.worst, b.changes, b.variant); });
+    std::sort(choice.table.begin(), choice.table.end(), [](const Loss& a, const Loss& b) {
+      return std::tuple(a.worst, a.changes, a.variant) < std::tuple(b.worst, b.changes, b.variant);
+    });
     // The default by its role goes before the same variant by its name.
-    const auto simplicity = [](const Loss& loss) { return std::tuple(loss.variant != kDefaultName, loss.changes, loss.worst, loss.variant); };
+    const auto simplicity = [](const Loss& loss) {
+      return std::tuple(loss.variant != kDefaultName, loss.changes, loss.worst, loss.variant);
+    };
     for (std::size_t i = 1; i < choice.table.size(); ++i)
-      if (choice.table[i].worst <= choice.table.front().worst + kLossTie && simplicity(choice.table[i]) < simplicity(choice.choice())) choice.chosen = i;
+      if (choice.table[i].worst <= choice.table.front().worst + kLossTie &&
+          simplicity(choice.table[i]) < simplicity(choice.choice()))
+        choice.chosen = i;
     choices.push_back(std::move(choice));
   }
   return choices;
@@ -100,7 +116,13 @@ std::vector<TunedChoice> default_entries(const std::vector<DefaultChoice>& choic
   std::vector<TunedChoice> entries;
   for (const DefaultChoice& choice : choices)
     if (!choice.is_default())
-      entries.push_back({choice.problem, {}, choice.choice().variant, choice.choice().parameters, "", kernels::Evidence::measured, choice.choice().speedup});
+      entries.push_back({choice.problem,
+                         {},
+                         choice.choice().variant,
+                         choice.choice().parameters,
+                         "",
+                         kernels::Evidence::measured,
+                         choice.choice().speedup});
   return entries;
 }
 

@@ -23,12 +23,14 @@ using nlohmann::ordered_json;
 
 constexpr const char* kT4Version = "1.0.0";
 
-// Kernel Tuner's word for a failure, and T4's. T4 knows more than Kernel Tuner: those without a word of their own fail at run time.
+// Kernel Tuner's word for a failure, and T4's. T4 knows more than Kernel Tuner: those without a word of their
+// own fail at run time.
 struct FailureName {
   const char *kernel_tuner, *t4;
 };
 constexpr FailureName kFailures[] = {
-    {"CompilationFailedConfig", "compile"}, {"RuntimeFailedConfig", "runtime"},     {"InvalidConfig", "constraints"}, {"ErrorConfig", "runtime"},
+    {"CompilationFailedConfig", "compile"}, {"RuntimeFailedConfig", "runtime"},
+    {"InvalidConfig", "constraints"},       {"ErrorConfig", "runtime"},
     {"RuntimeFailedConfig", "timeout"},     {"RuntimeFailedConfig", "correctness"},
 };
 
@@ -39,13 +41,15 @@ Json parse(const std::string& path, const std::string& text) {
   } catch (const json::parse_error& error) {
     const std::size_t end = std::min(error.byte, text.size());
     const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), '\n');
-    throw kernels::SpecError(path, "line " + std::to_string(line), end == text.size() ? "the file ends early" : "not JSON");
+    throw kernels::SpecError(path, "line " + std::to_string(line),
+                             end == text.size() ? "the file ends early" : "not JSON");
   } catch (const json::out_of_range&) {  // whose text quotes all of the number
     throw kernels::SpecError(path, "JSON", "a number is beyond double's range");
   }
 }
 
-// Python's json module, with which Kernel Tuner writes, spells three values that JSON has no number for. Here they become texts: no number, as they are.
+// Python's json module, with which Kernel Tuner writes, spells three values that JSON has no number for. Here
+// they become texts: no number, as they are.
 std::string with_quoted_words(std::string text) {
   if (text.find("NaN") == text.npos && text.find("Infinity") == text.npos) return text;
   std::string quoted;
@@ -67,10 +71,12 @@ std::string with_quoted_words(std::string text) {
   return quoted;
 }
 
-bool is_no_number(std::string_view text) { return text == "NaN" || text == "Infinity" || text == "-Infinity"; }
+bool is_no_number(std::string_view text) {
+  return text == "NaN" || text == "Infinity" || text == "-Infinity";
+}
 
-// A Kernel Tuner cache that was not closed: its two last braces are missing, and a comma may follow the last entry, or not. Closed as Kernel Tuner
-// closes it; any other text as it is.
+// A Kernel Tuner cache that was not closed: its two last braces are missing, and a comma may follow the last
+// entry, or not. Closed as Kernel Tuner closes it; any other text as it is.
 std::string closed_cache(std::string text) {
   if (text.find("\"tune_params_keys\"") == text.npos) return text;
   while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back())) != 0) text.pop_back();
@@ -79,7 +85,8 @@ std::string closed_cache(std::string text) {
   else if (!kernels::parse_json_line(text).is_discarded())
     return text;
   std::string closed = text + "}\n}";
-  return kernels::parse_json_line(closed).is_discarded() ? text : closed;  // else the place of its damage is the file's own
+  // else the place of its damage is the file's own
+  return kernels::parse_json_line(closed).is_discarded() ? text : closed;
 }
 
 // The text at a key; empty where there is none.
@@ -97,7 +104,9 @@ std::string python_text(const json& value) {
   if (!value.is_array()) return value.dump();
   std::string list;
   for (const json& item : value) {
-    const std::string text = python_text(item), quote = !item.is_string() ? "" : text.find('\'') == text.npos ? "'" : "\"";
+    const std::string text = python_text(item), quote = !item.is_string()              ? ""
+                                                        : text.find('\'') == text.npos ? "'"
+                                                                                       : "\"";
     list += (list.empty() ? "" : ", ") + quote + text + quote;
   }
   return "[" + list + "]";
@@ -112,20 +121,30 @@ bool is_value(const json& value) {
 // Collects entries into a recording, checking each.
 class Collector {
  public:
-  Collector(std::string path, std::vector<std::string> names, std::vector<std::vector<json>> labels) : path_(std::move(path)) {
+  Collector(std::string path, std::vector<std::string> names, std::vector<std::vector<json>> labels)
+      : path_(std::move(path)) {
     recording_.labels = std::move(labels);
     std::vector<Parameter> parameters;
     for (std::size_t p = 0; p < names.size(); ++p) {
       const auto& list = recording_.labels[p];
-      const bool integers = std::all_of(list.begin(), list.end(), [](const json& v) { return v.is_number_integer() || v.is_boolean(); });
-      Parameter parameter{names[p], {}, std::any_of(list.begin(), list.end(), [](const json& v) { return !v.is_number() && !v.is_boolean(); })};
+      const bool integers = std::all_of(
+          list.begin(), list.end(), [](const json& v) { return v.is_number_integer() || v.is_boolean(); });
+      Parameter parameter{names[p], {}, std::any_of(list.begin(), list.end(), [](const json& v) {
+                            return !v.is_number() && !v.is_boolean();
+                          })};
       for (std::size_t i = 0; i < list.size(); ++i) {
-        if (!is_value(list[i])) throw bad("parameter " + names[p], "a value that is neither a number nor a text, None or a list of these");
+        if (!is_value(list[i]))
+          throw bad("parameter " + names[p],
+                    "a value that is neither a number nor a text, None or a list of these");
         for (std::size_t j = 0; j < i; ++j)
-          if (list[i] == list[j]) throw bad("parameter " + names[p], "the value " + list[i].dump() + " occurs twice");
-        parameter.values.push_back(!integers ? static_cast<std::int64_t>(i) : list[i].is_boolean() ? list[i].get<bool>() : list[i].get<std::int64_t>());
+          if (list[i] == list[j])
+            throw bad("parameter " + names[p], "the value " + list[i].dump() + " occurs twice");
+        parameter.values.push_back(!integers              ? static_cast<std::int64_t>(i)
+                                   : list[i].is_boolean() ? list[i].get<bool>()
+                                                          : list[i].get<std::int64_t>());
       }
-      if (std::set<std::int64_t>(parameter.values.begin(), parameter.values.end()).size() != list.size())  // true beside 1
+      // true beside 1
+      if (std::set<std::int64_t>(parameter.values.begin(), parameter.values.end()).size() != list.size())
         std::iota(parameter.values.begin(), parameter.values.end(), std::int64_t{0});
       parameters.push_back(std::move(parameter));
     }
@@ -137,7 +156,9 @@ class Collector {
   }
 
   Recording& recording() { return recording_; }
-  kernels::SpecError bad(const std::string& place, const std::string& why) const { return {path_, place, why}; }
+  kernels::SpecError bad(const std::string& place, const std::string& why) const {
+    return {path_, place, why};
+  }
 
   // `values`: an object that holds each parameter's value.
   template <class Json>
@@ -149,12 +170,14 @@ class Collector {
       if (found == values.end()) throw bad(place, "has no value of parameter " + parameter.name);
       const auto& list = recording_.labels[p];
       const auto at = std::find(list.begin(), list.end(), json(*found));
-      if (at == list.end()) throw bad(place, "parameter " + parameter.name + ": " + found->dump() + " is not in its list");
+      if (at == list.end())
+        throw bad(place, "parameter " + parameter.name + ": " + found->dump() + " is not in its list");
       rank = rank * list.size() + static_cast<std::uint64_t>(at - list.begin());
     }
     if (evaluation.time_ms && !(*evaluation.time_ms > 0 && std::isfinite(*evaluation.time_ms)))
       throw bad(place, "the time " + std::to_string(*evaluation.time_ms) + " is not positive");
-    if (!entries_.emplace(rank, std::move(evaluation)).second) throw bad(place, "this configuration occurs twice");
+    if (!entries_.emplace(rank, std::move(evaluation)).second)
+      throw bad(place, "this configuration occurs twice");
   }
 
   Recording finish() && {
@@ -200,9 +223,13 @@ void require_time(const Json& objective, const Collector& collector, const std::
 }
 
 Recording read_kernel_tuner(const std::string& path, const json& root) {
-  const auto bad = [&](const std::string& place, const std::string& why) { return kernels::SpecError(path, place, why); };
-  const auto keys = root.find("tune_params_keys"), lists = root.find("tune_params"), cache = root.find("cache");
-  if (keys == root.end() || !keys->is_array() || keys->empty()) throw bad("tune_params_keys", "not a list of names");
+  const auto bad = [&](const std::string& place, const std::string& why) {
+    return kernels::SpecError(path, place, why);
+  };
+  const auto keys = root.find("tune_params_keys"), lists = root.find("tune_params"),
+             cache = root.find("cache");
+  if (keys == root.end() || !keys->is_array() || keys->empty())
+    throw bad("tune_params_keys", "not a list of names");
   if (lists == root.end() || !lists->is_object()) throw bad("tune_params", "not an object of lists");
   if (!cache->is_object()) throw bad("cache", "not an object");
   std::vector<std::string> names;
@@ -210,26 +237,32 @@ Recording read_kernel_tuner(const std::string& path, const json& root) {
   for (const json& key : *keys) {
     if (!key.is_string()) throw bad("tune_params_keys", key.dump() + " is not a name");
     names.push_back(key.get<std::string>());
-    if (std::count(names.begin(), names.end(), names.back()) > 1) throw bad("tune_params_keys", "'" + names.back() + "' occurs twice");
+    if (std::count(names.begin(), names.end(), names.back()) > 1)
+      throw bad("tune_params_keys", "'" + names.back() + "' occurs twice");
     const auto list = lists->find(names.back());
-    if (list == lists->end() || !list->is_array() || list->empty()) throw bad("tune_params", "'" + names.back() + "' has no list of values");
+    if (list == lists->end() || !list->is_array() || list->empty())
+      throw bad("tune_params", "'" + names.back() + "' has no list of values");
     labels.emplace_back(list->begin(), list->end());
   }
   Collector collector(path, names, labels);
-  if (const auto objective = root.find("objective"); objective != root.end()) require_time(*objective, collector, "objective");
+  if (const auto objective = root.find("objective"); objective != root.end())
+    require_time(*objective, collector, "objective");
   collector.recording().device = text_at(root, "device_name");
   collector.recording().kernel = text_at(root, "kernel_name");
-  if (const auto size = root.find("problem_size"); size != root.end()) collector.recording().problem_size = *size;
+  if (const auto size = root.find("problem_size"); size != root.end())
+    collector.recording().problem_size = *size;
   for (const auto& [key, entry] : cache->items()) {
     const std::string place = "cache: \"" + key + "\"";
     if (!entry.is_object()) throw bad(place, "not an object");
     Evaluation evaluation;
     const auto time = entry.find("time");
-    const std::string failure = time != entry.end() && time->is_string() ? time->get<std::string>() : text_at(entry, "__error__");
+    const std::string failure =
+        time != entry.end() && time->is_string() ? time->get<std::string>() : text_at(entry, "__error__");
     if (is_no_number(failure)) {
       evaluation.failure = "runtime";  // it ran, and its time is none
     } else if (!failure.empty()) {
-      const auto* known = std::find_if(std::begin(kFailures), std::end(kFailures), [&](const auto& f) { return failure == f.kernel_tuner; });
+      const auto* known = std::find_if(std::begin(kFailures), std::end(kFailures),
+                                       [&](const auto& f) { return failure == f.kernel_tuner; });
       if (known == std::end(kFailures)) throw bad(place, "unknown failure '" + failure + "'");
       evaluation.failure = known->t4;
     } else if (time != entry.end() && time->is_number()) {
@@ -249,11 +282,13 @@ Recording read_kernel_tuner(const std::string& path, const json& root) {
   return std::move(collector).finish();
 }
 
-// Milliseconds in a unit of time as writers of T4 spell it (Kernel Tuner wrongly, once). T4's schema has any text there.
+// Milliseconds in a unit of time as writers of T4 spell it (Kernel Tuner wrongly, once). T4's schema has any
+// text there.
 double milliseconds_of(const kernels::SpecError& refusal, const std::string& unit) {
   static const std::vector<std::pair<double, std::set<std::string>>> known = {
       {1e-6, {"ns", "nsec", "nanosecond", "nanoseconds"}},
-      {1e-3, {"us", "\u00b5s", "\u03bcs", "usec", "microsecond", "microseconds"}},  // the micro sign, and the Greek letter
+      // the micro sign, and the Greek letter
+      {1e-3, {"us", "\u00b5s", "\u03bcs", "usec", "microsecond", "microseconds"}},
       {1, {"ms", "msec", "millisecond", "milliseconds", "miliseconds"}},
       {1e3, {"s", "sec", "second", "seconds"}}};
   for (const auto& [milliseconds, spellings] : known)
@@ -262,62 +297,79 @@ double milliseconds_of(const kernels::SpecError& refusal, const std::string& uni
 }
 
 Recording read_t4(const std::string& path, const ordered_json& root) {
-  const auto bad = [&](const std::string& place, const std::string& why) { return kernels::SpecError(path, place, why); };
+  const auto bad = [&](const std::string& place, const std::string& why) {
+    return kernels::SpecError(path, place, why);
+  };
   const ordered_json& results = root["results"];
   if (!results.is_array() || results.empty()) throw bad("results", "not a list of results");
-  if (const std::string version = text_at(root, "schema_version"); version != kT4Version) throw bad("schema_version", "'" + version + "' is not " + kT4Version);
+  if (const std::string version = text_at(root, "schema_version"); version != kT4Version)
+    throw bad("schema_version", "'" + version + "' is not " + kT4Version);
   const auto metadata = root.find("metadata");
   const bool described = metadata != root.end() && metadata->is_object();
-  // The unit of all times of the file; where it names none, a result's `time` has its own, which is that of its samples too.
+  // The unit of all times of the file; where it names none, a result's `time` has its own, which is that of
+  // its samples too.
   const auto unit_of = [&](const std::string& place, const ordered_json& unit, double otherwise) {
     if (unit.is_null() || unit == "") return otherwise;
     const std::string text = unit.is_string() ? unit.get<std::string>() : unit.dump();
     constexpr std::size_t kShown = 40;
-    return milliseconds_of(bad(place, "unknown unit of time '" + text.substr(0, kShown) + "'; known: ns, us, ms, s"), text);
+    return milliseconds_of(
+        bad(place, "unknown unit of time '" + text.substr(0, kShown) + "'; known: ns, us, ms, s"), text);
   };
-  const double named = unit_of("metadata: timeunit", described && metadata->contains("timeunit") ? metadata->at("timeunit") : ordered_json(), 0);
+  const double named =
+      unit_of("metadata: timeunit",
+              described && metadata->contains("timeunit") ? metadata->at("timeunit") : ordered_json(), 0);
   const double unit = named > 0 ? named : 1;
   const auto place_of = [](std::size_t i) { return "results[" + std::to_string(i) + "]"; };
 
-  // Parameters in the order of the first configuration; values in ascending order, texts in the order in which they occur.
+  // Parameters in the order of the first configuration; values in ascending order, texts in the order in
+  // which they occur.
   std::vector<std::string> names;
   std::vector<std::vector<json>> labels;
   for (std::size_t i = 0; i < results.size(); ++i) {
     const auto configuration = results[i].is_object() ? results[i].find("configuration") : results[i].end();
-    if (!results[i].is_object() || configuration == results[i].end() || !configuration->is_object() || configuration->empty())
+    if (!results[i].is_object() || configuration == results[i].end() || !configuration->is_object() ||
+        configuration->empty())
       throw bad(place_of(i), "has no configuration");
     if (i == 0)
       for (const auto& item : configuration->items()) names.push_back(item.key()), labels.emplace_back();
     for (std::size_t p = 0; p < names.size(); ++p) {
       const auto value = configuration->find(names[p]);
       if (value == configuration->end()) throw bad(place_of(i), "has no value of parameter " + names[p]);
-      if (std::find(labels[p].begin(), labels[p].end(), json(*value)) == labels[p].end()) labels[p].push_back(json(*value));
+      if (std::find(labels[p].begin(), labels[p].end(), json(*value)) == labels[p].end())
+        labels[p].push_back(json(*value));
     }
   }
   for (auto& list : labels)
-    if (std::all_of(list.begin(), list.end(), [](const json& v) { return v.is_number(); })) std::sort(list.begin(), list.end());
+    if (std::all_of(list.begin(), list.end(), [](const json& v) { return v.is_number(); }))
+      std::sort(list.begin(), list.end());
 
   Collector collector(path, names, labels);
   if (described) {
     collector.recording().device = text_at(*metadata, "device_name");
     collector.recording().kernel = text_at(*metadata, "kernel_name");
-    if (const auto size = metadata->find("problem_size"); size != metadata->end()) collector.recording().problem_size = json(*size);
+    if (const auto size = metadata->find("problem_size"); size != metadata->end())
+      collector.recording().problem_size = json(*size);
   }
   for (std::size_t i = 0; i < results.size(); ++i) {
     const ordered_json& result = results[i];
-    if (const auto objectives = result.find("objectives"); objectives != result.end()) require_time(*objectives, collector, place_of(i) + ": objectives");
+    if (const auto objectives = result.find("objectives"); objectives != result.end())
+      require_time(*objectives, collector, place_of(i) + ": objectives");
     Evaluation evaluation;
     const std::string invalidity = text_at(result, "invalidity");
     if (invalidity != "correct") {
-      const auto* known = std::find_if(std::begin(kFailures), std::end(kFailures), [&](const auto& f) { return invalidity == f.t4; });
+      const auto* known = std::find_if(std::begin(kFailures), std::end(kFailures),
+                                       [&](const auto& f) { return invalidity == f.t4; });
       if (known == std::end(kFailures)) throw bad(place_of(i), "unknown invalidity '" + invalidity + "'");
       evaluation.failure = invalidity;
     }
     double sample_unit = unit;
-    if (const auto measurements = result.find("measurements"); measurements != result.end() && measurements->is_array())
+    if (const auto measurements = result.find("measurements");
+        measurements != result.end() && measurements->is_array())
       for (const auto& measurement : *measurements) {
         if (!measurement.is_object() || text_at(measurement, "name") != "time") continue;
-        const double own = measurement.contains("unit") ? unit_of(place_of(i) + ": measurements", measurement["unit"], unit) : unit;
+        const double own = measurement.contains("unit")
+                               ? unit_of(place_of(i) + ": measurements", measurement["unit"], unit)
+                               : unit;
         if (named == 0) sample_unit = own;
         if (evaluation.failure.empty() && measurement.contains("value") && measurement["value"].is_number())
           evaluation.time_ms = own * measurement["value"].get<double>();
@@ -326,7 +378,9 @@ Recording read_t4(const std::string& path, const ordered_json& root) {
       evaluation.times_ms = numbers_at(*times, "runtimes");
       for (double& sample : evaluation.times_ms) sample *= sample_unit;
       // The schema's key, and the one that Kernel Tuner writes.
-      evaluation.compile_ms = unit * (times->contains("compilation_time") ? number_at(*times, "compilation_time") : number_at(*times, "compilation"));
+      evaluation.compile_ms =
+          unit * (times->contains("compilation_time") ? number_at(*times, "compilation_time")
+                                                      : number_at(*times, "compilation"));
       evaluation.verify_ms = unit * number_at(*times, "validation");
       evaluation.benchmark_ms = unit * number_at(*times, "benchmark");
       evaluation.search_ms = unit * number_at(*times, "search_algorithm");
@@ -334,7 +388,8 @@ Recording read_t4(const std::string& path, const ordered_json& root) {
     }
     evaluation.timestamp = text_at(result, "timestamp");
     if (evaluation.failure.empty()) {
-      if (!evaluation.time_ms && !evaluation.times_ms.empty()) evaluation.time_ms = kernels::median(evaluation.times_ms);
+      if (!evaluation.time_ms && !evaluation.times_ms.empty())
+        evaluation.time_ms = kernels::median(evaluation.times_ms);
       if (!evaluation.time_ms) throw bad(place_of(i), "correct, but without a time");
     }
     collector.add(place_of(i), result["configuration"], std::move(evaluation));
@@ -360,9 +415,12 @@ Recording read_database(const std::string& path, std::string_view problem) {
   if (problems.count(wanted) == 0) {
     std::string known;
     for (const std::string& name : problems) known += (known.empty() ? "" : ", ") + name;
-    if (known.empty()) throw kernels::SpecError(path, "line 1", database.warnings.empty() ? "no records" : database.warnings.front());
+    if (known.empty())
+      throw kernels::SpecError(path, "line 1",
+                               database.warnings.empty() ? "no records" : database.warnings.front());
     throw kernels::SpecError(path, "records",
-                             (wanted.empty() ? "of several problems" : "none of " + wanted) + " (--kernel and --format pick one of: " + known + ")");
+                             (wanted.empty() ? "of several problems" : "none of " + wanted) +
+                                 " (--kernel and --format pick one of: " + known + ")");
   }
   std::map<std::string, Rows> points;
   std::vector<double> default_ms;
@@ -373,24 +431,33 @@ Recording read_database(const std::string& path, std::string_view problem) {
     const auto key = device_key(record.run.device);
     const std::string own = key ? key->device : record.run.device.model.value_or("");
     if (device.empty()) device = own;
-    if (own != device) throw kernels::SpecError(path, "records", "of two devices, '" + device + "' and '" + own + "': replay wants one");
+    if (own != device)
+      throw kernels::SpecError(path, "records",
+                               "of two devices, '" + device + "' and '" + own + "': replay wants one");
     Rows& rows = points[record.parameters.dump()];
     rows.parameters = record.parameters;
     rows.timestamp = record.run.time;
     rows.compile_ms = std::max(rows.compile_ms, record.compile_ms.value_or(0));
     if (record.elements > 0) {
       if (elements > 0 && elements != record.elements)
-        throw kernels::SpecError(path, "records", "of several sizes, " + std::to_string(elements) + " and " + std::to_string(record.elements) + " elements");
+        throw kernels::SpecError(path, "records",
+                                 "of several sizes, " + std::to_string(elements) + " and " +
+                                     std::to_string(record.elements) + " elements");
       elements = record.elements;
     }
     if (record.state == "rejected") {
       const auto& [stage, reason, detail, others] = record.rejected;
-      rows.failure = stage == "compile" ? "compile" : reason == "wrong answer" ? "correctness" : reason == "hung" ? "timeout" : "runtime";
+      rows.failure = stage == "compile"         ? "compile"
+                     : reason == "wrong answer" ? "correctness"
+                     : reason == "hung"         ? "timeout"
+                                                : "runtime";
     }
     if (record.state != "timed") continue;
     if (record.speedup) rows.relative.push_back(1 / record.speedup->median);
-    for (const double ns : record.screening.ns.value_or(std::vector<double>{})) rows.samples_ms.push_back(ns * 1e-6);
-    if (record.is_default == true) default_ms.insert(default_ms.end(), rows.samples_ms.begin(), rows.samples_ms.end());
+    for (const double ns : record.screening.ns.value_or(std::vector<double>{}))
+      rows.samples_ms.push_back(ns * 1e-6);
+    if (record.is_default == true)
+      default_ms.insert(default_ms.end(), rows.samples_ms.begin(), rows.samples_ms.end());
   }
   const double unit = default_ms.empty() ? 1 : kernels::median(default_ms);
   std::vector<std::string> names;
@@ -399,7 +466,8 @@ Recording read_database(const std::string& path, std::string_view problem) {
     for (const auto& [name, value] : rows.parameters.items()) {
       const auto at = static_cast<std::size_t>(std::find(names.begin(), names.end(), name) - names.begin());
       if (at == names.size()) names.push_back(name), labels.emplace_back();
-      if (std::find(labels[at].begin(), labels[at].end(), value) == labels[at].end()) labels[at].push_back(value);
+      if (std::find(labels[at].begin(), labels[at].end(), value) == labels[at].end())
+        labels[at].push_back(value);
     }
   for (auto& list : labels) std::sort(list.begin(), list.end());
   Collector collector(path, names, labels);
@@ -425,7 +493,8 @@ Recording read_database(const std::string& path, std::string_view problem) {
 ordered_json configuration_of(const Recording& recording, std::size_t point) {
   ordered_json configuration = ordered_json::object();
   for (std::size_t p = 0; p < recording.labels.size(); ++p)
-    configuration[recording.points.parameters()[p].name] = recording.labels[p][recording.points.position(point, p)];
+    configuration[recording.points.parameters()[p].name] =
+        recording.labels[p][recording.points.position(point, p)];
   return configuration;
 }
 
@@ -441,7 +510,9 @@ Outcome Recording::best_ms() const {
 std::string Recording::name_of(std::size_t point) const {
   std::string name;
   for (std::size_t p = 0; p < labels.size(); ++p)
-    if (labels[p].size() > 1) name += (name.empty() ? "" : ",") + points.parameters()[p].name + "=" + python_text(labels[p][points.position(point, p)]);
+    if (labels[p].size() > 1)
+      name += (name.empty() ? "" : ",") + points.parameters()[p].name + "=" +
+              python_text(labels[p][points.position(point, p)]);
   return name;
 }
 
@@ -457,11 +528,15 @@ Recording read_recording(const std::string& path, std::string_view problem) {
   const json root = parse<json>(path, whole);
   if (root.is_object() && root.contains("cache")) return read_kernel_tuner(path, root);
   if (root.is_object() && root.contains("results")) return read_t4(path, parse<ordered_json>(path, whole));
-  throw kernels::SpecError(path, "line 1", "neither a tuning database, nor a Kernel Tuner cache (\"cache\"), nor T4 results (\"results\")");
+  throw kernels::SpecError(
+      path, "line 1",
+      "neither a tuning database, nor a Kernel Tuner cache (\"cache\"), nor T4 results (\"results\")");
 }
 
 std::string kernel_tuner_cache(const Recording& recording) {
-  ordered_json header = {{"device_name", recording.device}, {"kernel_name", recording.kernel}, {"problem_size", recording.problem_size}};
+  ordered_json header = {{"device_name", recording.device},
+                         {"kernel_name", recording.kernel},
+                         {"problem_size", recording.problem_size}};
   if (recording.problem_size.is_null()) header["problem_size"] = 1;  // Kernel Tuner wants one
   ordered_json keys = ordered_json::array(), lists = ordered_json::object();
   for (std::size_t p = 0; p < recording.labels.size(); ++p) {
@@ -477,12 +552,14 @@ std::string kernel_tuner_cache(const Recording& recording) {
   for (std::size_t i = 0; i < recording.points.size(); ++i) {
     const Evaluation& evaluation = recording.evaluations[i];
     std::string key;
-    for (std::size_t p = 0; p < recording.labels.size(); ++p) key += (p == 0 ? "" : ",") + python_text(recording.labels[p][recording.points.position(i, p)]);
+    for (std::size_t p = 0; p < recording.labels.size(); ++p)
+      key += (p == 0 ? "" : ",") + python_text(recording.labels[p][recording.points.position(i, p)]);
     ordered_json entry = configuration_of(recording, i);
     if (evaluation.time_ms) {
       entry["time"] = *evaluation.time_ms;
     } else {
-      const auto* known = std::find_if(std::begin(kFailures), std::end(kFailures), [&](const auto& f) { return evaluation.failure == f.t4; });
+      const auto* known = std::find_if(std::begin(kFailures), std::end(kFailures),
+                                       [&](const auto& f) { return evaluation.failure == f.t4; });
       entry["time"] = entry["__error__"] = known->kernel_tuner;
     }
     if (!evaluation.times_ms.empty()) entry["times"] = evaluation.times_ms;
@@ -515,13 +592,17 @@ std::string t4_results(const Recording& recording) {
                        {"invalidity", evaluation.time_ms ? "correct" : evaluation.failure},
                        {"correctness", evaluation.failure == "correctness" ? 0 : 1},
                        {"measurements", ordered_json::array()}});
-    if (evaluation.time_ms) results.back()["measurements"].push_back({{"name", "time"}, {"value", *evaluation.time_ms}, {"unit", "ms"}});
+    if (evaluation.time_ms)
+      results.back()["measurements"].push_back(
+          {{"name", "time"}, {"value", *evaluation.time_ms}, {"unit", "ms"}});
   }
-  const ordered_json root = {
-      {"schema_version", kT4Version},
-      {"metadata",
-       {{"timeunit", "milliseconds"}, {"device_name", recording.device}, {"kernel_name", recording.kernel}, {"problem_size", recording.problem_size}}},
-      {"results", results}};
+  const ordered_json root = {{"schema_version", kT4Version},
+                             {"metadata",
+                              {{"timeunit", "milliseconds"},
+                               {"device_name", recording.device},
+                               {"kernel_name", recording.kernel},
+                               {"problem_size", recording.problem_size}}},
+                             {"results", results}};
   return root.dump(1) + "\n";
 }
 

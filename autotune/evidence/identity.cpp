@@ -30,7 +30,9 @@ std::string family_of(const std::string& architecture) {
 }  // namespace
 
 std::string DeviceKey::slug() const {
-  constexpr std::size_t kReadable = 71, kHash = 8;  // 80 with the underscore between: a file name leaves room for ".jsonl" and a folder
+  constexpr std::size_t
+      kReadable = 71,
+      kHash = 8;  // 80 with the underscore between: a file name leaves room for ".jsonl" and a folder
   // The name of a device ends at the first comma: counts and extensions are the hash's to tell apart.
   std::string slug;
   for (const char c : device.substr(0, device.find(','))) {
@@ -45,23 +47,31 @@ std::string DeviceKey::slug() const {
 }
 
 DeviceKey cpu_key(const std::string& model, int threads, int vector_bits, const std::string& isa) {
-  const std::string vectors = std::to_string(vector_bits) + "-bit vectors", code = vectors + ", " + one_line(sorted_words(isa));
-  return {"cpu: " + one_line(model) + ", " + std::to_string(threads) + (threads == 1 ? " thread, " : " threads, ") + code, "cpu: " + code, "cpu: " + vectors};
+  const std::string vectors = std::to_string(vector_bits) + "-bit vectors",
+                    code = vectors + ", " + one_line(sorted_words(isa));
+  return {"cpu: " + one_line(model) + ", " + std::to_string(threads) +
+              (threads == 1 ? " thread, " : " threads, ") + code,
+          "cpu: " + code, "cpu: " + vectors};
 }
 
-DeviceKey cuda_key(const std::string& name, const std::string& architecture, int sms, long long memory_bytes) {
+DeviceKey cuda_key(const std::string& name, const std::string& architecture, int sms,
+                   long long memory_bytes) {
   const std::string arch = one_line(architecture);
   const long long gib = (memory_bytes >> 30) + (memory_bytes >> 29 & 1);  // to nearest
-  return {"cuda: " + one_line(name) + ", " + arch + ", " + std::to_string(sms) + " SMs, " + std::to_string(gib) + " GiB", "cuda: " + arch,
-          "cuda: " + family_of(arch)};
+  return {"cuda: " + one_line(name) + ", " + arch + ", " + std::to_string(sms) + " SMs, " +
+              std::to_string(gib) + " GiB",
+          "cuda: " + arch, "cuda: " + family_of(arch)};
 }
 
 std::optional<DeviceKey> device_key(const DeviceRecord& d) {
-  if (d.kind == "cpu" && d.model && d.isa && d.threads && d.vector_bits) return cpu_key(*d.model, *d.threads, *d.vector_bits, *d.isa);
-  if (d.kind == "cuda" && d.name && d.architecture && d.sms && d.memory_bytes) return cuda_key(*d.name, *d.architecture, *d.sms, *d.memory_bytes);
+  if (d.kind == "cpu" && d.model && d.isa && d.threads && d.vector_bits)
+    return cpu_key(*d.model, *d.threads, *d.vector_bits, *d.isa);
+  if (d.kind == "cuda" && d.name && d.architecture && d.sms && d.memory_bytes)
+    return cuda_key(*d.name, *d.architecture, *d.sms, *d.memory_bytes);
   if (d.kind != "offline" || !d.board || !d.architecture) return std::nullopt;
   const std::string arch = one_line(*d.architecture);
-  return DeviceKey{"predicted: " + arch + " as on " + one_line(*d.board), "cuda: " + arch, "cuda: " + family_of(arch), /*predicted=*/true};
+  return DeviceKey{"predicted: " + arch + " as on " + one_line(*d.board), "cuda: " + arch,
+                   "cuda: " + family_of(arch), /*predicted=*/true};
 }
 
 std::string one_line(std::string text) {

@@ -59,11 +59,14 @@ i64 rounds_of(const Record& record) {
 
 // Where a record stands among others: by problem, then variant, then content.
 using Place = std::tuple<std::string, SourceHashes, ProblemRecord, std::string, std::string>;
-Place place_of(const Record& r, const std::string& line) { return {line_of(to_json(r.run.device)), r.run.hashes, r, r.variant, line}; }
+Place place_of(const Record& r, const std::string& line) {
+  return {line_of(to_json(r.run.device)), r.run.hashes, r, r.variant, line};
+}
 
 // ---- intervals
 
-// z such that a normal variable lies within z deviations of its mean with this probability, by bisection of erf.
+// z such that a normal variable lies within z deviations of its mean with this probability, by bisection of
+// erf.
 double normal_quantile(double confidence) {
   double low = 0, high = 10;  // beyond any confidence below 1 that a double holds
   for (int step = 0; step < 60; ++step) {
@@ -80,7 +83,8 @@ struct Estimate {
 
 Estimate estimate_of(const Record& record) {
   const SpeedupRecord& speedup = *record.speedup;
-  // Two runs of one binary differ by more than this, by where its pages lie: an interval cannot be trusted to be narrower.
+  // Two runs of one binary differ by more than this, by where its pages lie: an interval cannot be trusted to
+  // be narrower.
   constexpr double kLeastDeviation = 1e-3;
   const double low = std::log(speedup.low), high = std::log(speedup.high);
   // A bootstrap's interval need not hold the median of few rounds.
@@ -109,7 +113,8 @@ Interval pooled(const std::vector<Estimate>& estimates) {
     weights += weight;
     squares += weight * weight;
   }
-  const double between = std::max(0.0, (q - static_cast<double>(estimates.size() - 1)) / (weights - squares / weights));
+  const double between =
+      std::max(0.0, (q - static_cast<double>(estimates.size() - 1)) / (weights - squares / weights));
   const auto [centre, variance] = mean(between);
   const double reach = normal_quantile(kConfidence) * std::sqrt(variance);
   double least = first.low, most = first.high;
@@ -120,14 +125,18 @@ Interval pooled(const std::vector<Estimate>& estimates) {
 
 bool exclude_each_other(const std::vector<Estimate>& estimates) {
   double highest_low = -INFINITY, lowest_high = INFINITY;
-  for (const Estimate& e : estimates) highest_low = std::max(highest_low, e.low), lowest_high = std::min(lowest_high, e.high);
+  for (const Estimate& e : estimates)
+    highest_low = std::max(highest_low, e.low), lowest_high = std::min(lowest_high, e.high);
   return highest_low > lowest_high;
 }
 
 // A variant of whatever device, fits of headers included, which have names of their own choice.
-std::string identity_of(const Record& record) { return record.variant + (record.fit.sha256.empty() ? "" : " " + record.fit.sha256); }
+std::string identity_of(const Record& record) {
+  return record.variant + (record.fit.sha256.empty() ? "" : " " + record.fit.sha256);
+}
 
-// Whether a rejection says something of the variant itself, rather than of a compiler, a budget or the memory that was free that day.
+// Whether a rejection says something of the variant itself, rather than of a compiler, a budget or the memory
+// that was free that day.
 bool bars(const Record& record) {
   const std::string& reason = record.rejected.reason;
   return record.state == "rejected" && (reason == "wrong answer" || reason == "crashed" || reason == "hung");
@@ -139,7 +148,8 @@ ProblemEvidence weigh_problem(std::vector<Record> records) {
   ProblemEvidence problem;
   static_cast<ProblemRecord&>(problem) = any;
   problem.device = *device_key(any.run.device), problem.sources = any.run.hashes;
-  for (const Record& record : records) problem.elements = std::max(problem.elements, record.elements);  // rejected ones have none
+  // rejected ones have none
+  for (const Record& record : records) problem.elements = std::max(problem.elements, record.elements);
 
   std::map<std::string, std::vector<Record>> by_variant;
   std::set<std::string> claimed;
@@ -160,7 +170,8 @@ ProblemEvidence weigh_problem(std::vector<Record> records) {
       if (measured) estimates.push_back(estimate_of(record));
       timed |= record.state == "timed";
       if (bars(record)) evidence.barred = record.rejected.reason;
-      if (const i64 rounds = measured ? rounds_of(record) : 0; rounds > most) most = rounds, evidence.record = record;
+      if (const i64 rounds = measured ? rounds_of(record) : 0; rounds > most)
+        most = rounds, evidence.record = record;
     }
     if (!estimates.empty()) {
       evidence.speedup = pooled(estimates);
@@ -169,12 +180,14 @@ ProblemEvidence weigh_problem(std::vector<Record> records) {
       for (const Estimate& estimate : estimates) evidence.rounds += static_cast<int>(estimate.rounds);
     }
     if (evidence.heterogeneous)
-      problem.conflicts.push_back(evidence.name() + ": " + std::to_string(evidence.runs) + " runs exclude each other: together " +
-                                  interval_text(evidence.speedup));
+      problem.conflicts.push_back(evidence.name() + ": " + std::to_string(evidence.runs) +
+                                  " runs exclude each other: together " + interval_text(evidence.speedup));
     if (timed && !evidence.barred.empty())
-      problem.conflicts.push_back(evidence.name() + ": timed in one run, rejected in another (" + evidence.barred + "): barred");
+      problem.conflicts.push_back(evidence.name() + ": timed in one run, rejected in another (" +
+                                  evidence.barred + "): barred");
     const bool is_default = identity == first && !first.empty();
-    problem.variants.insert(is_default ? problem.variants.begin() : problem.variants.end(), std::move(evidence));
+    problem.variants.insert(is_default ? problem.variants.begin() : problem.variants.end(),
+                            std::move(evidence));
   }
 
   // Without a default there is nothing to be better than.
@@ -185,21 +198,23 @@ ProblemEvidence weigh_problem(std::vector<Record> records) {
   for (std::size_t i = 0; i < problem.variants.size(); ++i) {
     const VariantEvidence& evidence = problem.variants[i];
     if (i > 0 && (!evidence.barred.empty() || evidence.rounds < kLeastRounds)) continue;
-    contenders.push_back(
-        {evidence.speedup, error_order(bounds_from(evidence.record.fit)), changes_between(evidence.record.parameters, normal), evidence.name()});
+    contenders.push_back({evidence.speedup, error_order(bounds_from(evidence.record.fit)),
+                          changes_between(evidence.record.parameters, normal), evidence.name()});
     index.push_back(i);
   }
   problem.winner = index[best(contenders)];
   problem.gain = problem.winner > 0;
   if (claimed.size() > 1)
-    problem.conflicts.push_back(std::to_string(claimed.size()) + " winners in as many runs: by evidence " +
-                                (problem.gain ? problem.variants[problem.winner].name() : std::string("the default stays")));
+    problem.conflicts.push_back(
+        std::to_string(claimed.size()) + " winners in as many runs: by evidence " +
+        (problem.gain ? problem.variants[problem.winner].name() : std::string("the default stays")));
   return problem;
 }
 
 // ---- published files
 
-// One of a variant's runs: the one with the most rounds first, the same choice whatever the order they come in.
+// One of a variant's runs: the one with the most rounds first, the same choice whatever the order they come
+// in.
 std::vector<Record> most_telling(std::vector<Record> records, std::size_t count) {
   std::sort(records.begin(), records.end(), [](const Record& a, const Record& b) {
     const i64 left = rounds_of(a), right = rounds_of(b);
@@ -217,7 +232,8 @@ Record reviewable(const Record& record) {
   kept.run.device.others = nullptr;
   for (std::string* words : {&kept.run.compiler, &kept.run.flags}) *words = without_paths(*words);
   static_cast<ProblemRecord&>(kept) = record;
-  kept.variant = record.variant, kept.state = record.state, kept.baseline = record.baseline, kept.parameters = record.parameters;
+  kept.variant = record.variant, kept.state = record.state, kept.baseline = record.baseline,
+  kept.parameters = record.parameters;
   if (record.is_default == true) kept.is_default = true;
   if (record.winner == true) kept.winner = true;
   if (record.gain == true) kept.gain = true;
@@ -229,7 +245,8 @@ Record reviewable(const Record& record) {
   kept.gb_per_s = record.gb_per_s, kept.share_of_ceiling = record.share_of_ceiling;
   for (std::optional<double>* figure : {&kept.gb_per_s, &kept.share_of_ceiling}) round_off(*figure);
   if (const auto& speedup = record.speedup) {
-    kept.speedup = {{rounded(speedup->median), rounded(speedup->low), rounded(speedup->high)}, speedup->confidence};
+    kept.speedup = {{rounded(speedup->median), rounded(speedup->low), rounded(speedup->high)},
+                    speedup->confidence};
     round_off(kept.speedup->confidence);
   }
   return kept;
@@ -283,7 +300,9 @@ int changes_between(const json& parameters, const json& default_parameters) {
 std::size_t best(std::span<const Contender> contenders) {
   std::size_t leader = 0;
   for (std::size_t i = 1; i < contenders.size(); ++i)
-    if (const double low = contenders[i].speedup.low; low > 1 && (leader == 0 || low > contenders[leader].speedup.low)) leader = i;
+    if (const double low = contenders[i].speedup.low;
+        low > 1 && (leader == 0 || low > contenders[leader].speedup.low))
+      leader = i;
   if (leader == 0) return 0;
   const auto merit = [&](std::size_t i) {
     const Contender& c = contenders[i];
@@ -291,7 +310,8 @@ std::size_t best(std::span<const Contender> contenders) {
   };
   std::size_t chosen = leader;
   for (std::size_t i = 1; i < contenders.size(); ++i) {
-    const bool ties = contenders[i].speedup.low > 1 && contenders[i].speedup.median >= contenders[leader].speedup.low;
+    const bool ties =
+        contenders[i].speedup.low > 1 && contenders[i].speedup.median >= contenders[leader].speedup.low;
     if (ties && merit(i) < merit(chosen)) chosen = i;
   }
   return chosen;
@@ -306,16 +326,19 @@ std::string interval_text(const Interval& interval) {
 std::string VariantEvidence::name() const { return one_line(record.variant); }
 
 std::string ProblemEvidence::name() const {
-  const std::string size = rows > 0 && cols > 0 ? std::to_string(rows) + "x" + std::to_string(cols) : std::to_string(elements);
+  const std::string size =
+      rows > 0 && cols > 0 ? std::to_string(rows) + "x" + std::to_string(cols) : std::to_string(elements);
   return one_line(kernel + "." + format + "." + size);
 }
 
 bool is_eligible(const Record& record, Accuracy accuracy) {
-  return !is_of_an_earlier_rule(record) && (accuracy == Accuracy::kAny || record.fit.as_accurate.value_or(true));
+  return !is_of_an_earlier_rule(record) &&
+         (accuracy == Accuracy::kAny || record.fit.as_accurate.value_or(true));
 }
 
 std::vector<ProblemEvidence> weigh(const std::vector<Record>& records, Accuracy accuracy) {
-  using Run = std::tuple<std::string, std::string, std::string, i64, i64>;  // and problem, whatever its length
+  // and problem, whatever its length
+  using Run = std::tuple<std::string, std::string, std::string, i64, i64>;
   struct Weighed {
     Record record;
     Run run;
@@ -333,7 +356,8 @@ std::vector<ProblemEvidence> weigh(const std::vector<Record>& records, Accuracy 
     if (kept.is_default == true) baselines[run] = kept.variant;
     all.push_back({std::move(kept), run});
   }
-  // A rejected variant has no array length: it is of every length that its run measured, and those of one run are the same.
+  // A rejected variant has no array length: it is of every length that its run measured, and those of one run
+  // are the same.
   std::map<Run, i64> lengths;
   for (const Weighed& one : all)
     if (one.record.elements > 0) lengths[one.run] = one.record.elements;
@@ -344,7 +368,8 @@ std::vector<ProblemEvidence> weigh(const std::vector<Record>& records, Accuracy 
     const Record& r = one.record;
     ProblemRecord sized = r;
     if (sized.elements == 0) sized.elements = lengths[one.run];
-    const Key key{device_key(r.run.device)->device, r.run.hashes, sized, r.baseline.empty() ? baselines[one.run] : r.baseline};
+    const Key key{device_key(r.run.device)->device, r.run.hashes, sized,
+                  r.baseline.empty() ? baselines[one.run] : r.baseline};
     problems[key].push_back(std::move(one.record));
   }
   // What a variant did in one length bars it in every one.
@@ -358,12 +383,16 @@ std::vector<ProblemEvidence> weigh(const std::vector<Record>& records, Accuracy 
       if (bars(record)) barred.emplace(std::pair(any_length(key), identity_of(record)), record);
   std::vector<ProblemEvidence> weighed;
   for (auto& [key, members] : problems) {
-    if (std::none_of(members.begin(), members.end(), [](const Record& r) { return r.state == "timed"; })) continue;
+    if (std::none_of(members.begin(), members.end(), [](const Record& r) { return r.state == "timed"; }))
+      continue;
     std::set<std::string> there;
     for (const Record& record : members) there.insert(identity_of(record));
     for (const std::string& identity : there)
-      if (const auto found = barred.find({any_length(key), identity}); found != barred.end()) members.push_back(found->second);
-    std::sort(members.begin(), members.end(), [](const Record& a, const Record& b) { return line_of(a) < line_of(b); });  // sums in one order
+      if (const auto found = barred.find({any_length(key), identity}); found != barred.end())
+        members.push_back(found->second);
+    // sums in one order
+    std::sort(members.begin(), members.end(),
+              [](const Record& a, const Record& b) { return line_of(a) < line_of(b); });
     weighed.push_back(weigh_problem(std::move(members)));
   }
   return weighed;
@@ -372,7 +401,8 @@ std::vector<ProblemEvidence> weigh(const std::vector<Record>& records, Accuracy 
 std::vector<std::string> databases_in(const std::string& folder) {
   std::vector<std::string> paths;
   std::error_code error;
-  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error))
     if (entry->path().extension() == ".jsonl") paths.push_back(entry->path().string());
   std::sort(paths.begin(), paths.end());
   return paths;
@@ -380,7 +410,8 @@ std::vector<std::string> databases_in(const std::string& folder) {
 
 std::string published_folder() { return source_root() + "/notebooks_data/tuned"; }
 
-std::vector<Published> publish(const std::vector<Record>& records, const std::vector<SourceHashes>& present, const std::string& folder, Accuracy accuracy) {
+std::vector<Published> publish(const std::vector<Record>& records, const std::vector<SourceHashes>& present,
+                               const std::string& folder, Accuracy accuracy) {
   kernels::create_folder(folder);
   std::error_code error;
   const kernels::Descriptor lock(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -400,7 +431,8 @@ std::vector<Published> publish(const std::vector<Record>& records, const std::ve
     for (const Record& record : parse_database(file.path, before).records) own.push_back(reviewable(record));
     const std::vector<Record> all = united(std::move(own));
 
-    // Of each shape the evidence of one version of the sources: the present one, else the one with the most rounds.
+    // Of each shape the evidence of one version of the sources: the present one, else the one with the most
+    // rounds.
     std::map<ProblemRecord, std::vector<ProblemEvidence>> shapes;
     for (ProblemEvidence& problem : weigh(all, accuracy)) {
       std::vector<ProblemEvidence>& chosen = shapes[problem];
@@ -434,13 +466,18 @@ std::vector<Published> publish(const std::vector<Record>& records, const std::ve
           for (std::size_t i = 0; i < ranked.size() && i < variants; ++i) wanted.insert(ranked[i].second);
           std::map<std::string, std::vector<Record>> by_variant;
           for (const Record& record : all) {
-            const bool here = record.kernel == problem.kernel && record.format == problem.format && record.rows == problem.rows &&
-                              record.cols == problem.cols && record.run.hashes == problem.sources;
-            const bool counts = bars(record) || (rounds_of(record) > 0 && record.elements == problem.elements);
-            if (const std::string identity = identity_of(record); here && counts && wanted.count(identity) != 0) by_variant[identity].push_back(record);
+            const bool here = record.kernel == problem.kernel && record.format == problem.format &&
+                              record.rows == problem.rows && record.cols == problem.cols &&
+                              record.run.hashes == problem.sources;
+            const bool counts =
+                bars(record) || (rounds_of(record) > 0 && record.elements == problem.elements);
+            if (const std::string identity = identity_of(record);
+                here && counts && wanted.count(identity) != 0)
+              by_variant[identity].push_back(record);
           }
           for (auto& [identity, measurements] : by_variant)
-            for (Record& record : most_telling(std::move(measurements), runs)) kept.push_back(std::move(record));
+            for (Record& record : most_telling(std::move(measurements), runs))
+              kept.push_back(std::move(record));
         }
       }
       return united(std::move(kept));
@@ -476,7 +513,8 @@ Database known_records(const DeviceKey& device, Rung farthest, const std::string
       for (Record& record : file.records) {
         const auto key = device_key(record.run.device);
         if (!key) continue;
-        if (const Rung rung = rung_of(device, *key); rung <= farthest) rungs[rung].push_back(std::move(record));
+        if (const Rung rung = rung_of(device, *key); rung <= farthest)
+          rungs[rung].push_back(std::move(record));
       }
     } catch (const kernels::SpecError& newer) {
       known.warnings.push_back(newer.what());
@@ -484,7 +522,8 @@ Database known_records(const DeviceKey& device, Rung farthest, const std::string
       known.warnings.push_back(unreadable.what());
     }
   }
-  for (auto& [rung, records] : rungs) std::move(records.begin(), records.end(), std::back_inserter(known.records));
+  for (auto& [rung, records] : rungs)
+    std::move(records.begin(), records.end(), std::back_inserter(known.records));
   return known;
 }
 
@@ -496,14 +535,19 @@ Database known_records(const DeviceKey& device, Rung farthest) {
   }
 }
 
-std::vector<json> seed_parameters(const std::vector<Record>& records, const DeviceKey& device, const SourceHashes& sources, const std::string& kernel,
-                                  const std::string& format, i64 elements, std::size_t count, Accuracy accuracy) {
+std::vector<json> seed_parameters(const std::vector<Record>& records, const DeviceKey& device,
+                                  const SourceHashes& sources, const std::string& kernel,
+                                  const std::string& format, i64 elements, std::size_t count,
+                                  Accuracy accuracy) {
   struct Seed {
-    std::tuple<int, bool, bool, double, double, std::string> rank;  // rung, other sources, predicted, distance in size, slowness, text
+    // rung, other sources, predicted, distance in size, slowness, text
+    std::tuple<int, bool, bool, double, double, std::string> rank;
     json parameters;
   };
   const auto distance = [&](i64 size) {
-    return size > 0 && elements > 0 ? std::fabs(std::log2(static_cast<double>(size) / static_cast<double>(elements))) : 0.0;
+    return size > 0 && elements > 0
+               ? std::fabs(std::log2(static_cast<double>(size) / static_cast<double>(elements)))
+               : 0.0;
   };
   std::vector<Seed> seeds;
   for (const ProblemEvidence& problem : weigh(records, accuracy)) {
@@ -514,21 +558,28 @@ std::vector<json> seed_parameters(const std::vector<Record>& records, const Devi
       const VariantEvidence& evidence = problem.variants[i];
       const json& parameters = evidence.record.parameters;
       if (!evidence.barred.empty() || evidence.rounds == 0 || parameters.empty()) continue;
-      const double slowness = i == problem.winner && !problem.baseline.empty() ? -INFINITY : -evidence.speedup.low;
-      seeds.push_back({{rung, others, false, distance(problem.elements), slowness, line_of(parameters)}, parameters});
+      const double slowness =
+          i == problem.winner && !problem.baseline.empty() ? -INFINITY : -evidence.speedup.low;
+      seeds.push_back(
+          {{rung, others, false, distance(problem.elements), slowness, line_of(parameters)}, parameters});
     }
   }
   for (const Record& record : records) {
     const auto key = device_key(record.run.device);
     const auto& ns = record.predicted.ns_per_element;
-    if (!key || !key->predicted || record.parameters.empty() || !ns || record.kernel != kernel || record.format != format) continue;
-    seeds.push_back({{static_cast<int>(rung_of(device, *key)), false, true, 0, *ns, line_of(record.parameters)}, record.parameters});
+    if (!key || !key->predicted || record.parameters.empty() || !ns || record.kernel != kernel ||
+        record.format != format)
+      continue;
+    seeds.push_back(
+        {{static_cast<int>(rung_of(device, *key)), false, true, 0, *ns, line_of(record.parameters)},
+         record.parameters});
   }
   std::sort(seeds.begin(), seeds.end(), [](const Seed& a, const Seed& b) { return a.rank < b.rank; });
   std::vector<json> chosen;
   std::set<std::string> there;
   for (Seed& seed : seeds)
-    if (chosen.size() < count && there.insert(std::get<std::string>(seed.rank)).second) chosen.push_back(std::move(seed.parameters));
+    if (chosen.size() < count && there.insert(std::get<std::string>(seed.rank)).second)
+      chosen.push_back(std::move(seed.parameters));
   return chosen;
 }
 

@@ -20,20 +20,25 @@ namespace {
 using kernels::SpecError;
 using nlohmann::json;
 
-// --- Schedules as text -----------------------------------------------------------------------------------------------------------
+// --- Schedules as text ---------------------------------------------------------------------------
 
 // Calls action with a schedule of the type that the problem's kernel takes.
 template <class Action>
 decltype(auto) with_schedule(Backend backend, const Problem& problem, const Action& action) {
   const bool norm = kernels::is_norm(problem.kernel);
-  if (backend == Backend::kCuda) return norm ? action(kernels::GpuNormSchedule{}) : action(kernels::GpuSchedule{});
+  if (backend == Backend::kCuda)
+    return norm ? action(kernels::GpuNormSchedule{}) : action(kernels::GpuSchedule{});
   if (!norm) return action(kernels::CpuSchedule{});
-  return is_backward(problem.kernel) ? action(kernels::CpuNormBackwardSchedule{}) : action(kernels::CpuNormForwardSchedule{});
+  return is_backward(problem.kernel) ? action(kernels::CpuNormBackwardSchedule{})
+                                     : action(kernels::CpuNormForwardSchedule{});
 }
 
-SpecError bad_parameter(const TunedChoice& choice, const std::string& why) { return SpecError("tuned variant " + choice.variant, "parameters", why); }
+SpecError bad_parameter(const TunedChoice& choice, const std::string& why) {
+  return SpecError("tuned variant " + choice.variant, "parameters", why);
+}
 
-// "CpuSchedule kSchedule{.threads = 0, .vector_bits = 512, ...}". A member that the parameters leave out keeps its own default.
+// "CpuSchedule kSchedule{.threads = 0, .vector_bits = 512, ...}". A member that the parameters leave out
+// keeps its own default.
 std::string schedule_text(const TunedChoice& choice, Backend backend) {
   return with_schedule(backend, choice.problem, [&](auto schedule) {
     const json& parameters = choice.parameters;
@@ -47,7 +52,8 @@ std::string schedule_text(const TunedChoice& choice, Backend backend) {
       throw bad_parameter(choice, error.what());
     }
     const std::string type = type_name_of(schedule);
-    if (known != parameters.size()) throw bad_parameter(choice, "a " + type + " has no member for one of " + parameters.dump());
+    if (known != parameters.size())
+      throw bad_parameter(choice, "a " + type + " has no member for one of " + parameters.dump());
     return type + " kSchedule" + initialiser(schedule, has);
   });
 }
@@ -60,13 +66,16 @@ std::string fit_of(const TunedChoice& choice) {
   if (fit == choice.parameters.end() || !fit->is_string()) throw bad_parameter(choice, "no fit");
   const std::string type = fit->get<std::string>();
   const Fits& fits = fits_of(choice.problem);
-  const bool listed = std::any_of(fits.begin(), fits.end(), [&](const auto& each) { return each->type == type; });
+  const bool listed =
+      std::any_of(fits.begin(), fits.end(), [&](const auto& each) { return each->type == type; });
   if (!listed && choice.fit_header.empty()) throw bad_parameter(choice, "unknown fit '" + type + "'");
   return type;
 }
 
 // Whose schedule it is shows in the device that it was measured on.
-Backend backend_of(const DeviceKey& device) { return device.family.rfind("cpu:", 0) == 0 ? Backend::kCpu : Backend::kCuda; }
+Backend backend_of(const DeviceKey& device) {
+  return device.family.rfind("cpu:", 0) == 0 ? Backend::kCpu : Backend::kCuda;
+}
 
 // Throws SpecError for what no header can say.
 void choice_holds(const TunedChoice& choice) {
@@ -74,7 +83,7 @@ void choice_holds(const TunedChoice& choice) {
   schedule_text(choice, backend_of(choice.device));
 }
 
-// --- The rest of the text --------------------------------------------------------------------------------------------------------
+// --- The rest of the text ------------------------------------------------------------------------
 
 // A C++ string literal. What is not printable ASCII is a question mark: keys are lines (identity.h).
 std::string literal(const std::string& text) {
@@ -93,20 +102,27 @@ std::string float_text(double value) {
 }
 
 const char* evidence_text(kernels::Evidence evidence) {
-  return evidence == kernels::Evidence::measured ? "Evidence::measured" : evidence == kernels::Evidence::predicted ? "Evidence::predicted" : "Evidence::none";
+  return evidence == kernels::Evidence::measured    ? "Evidence::measured"
+         : evidence == kernels::Evidence::predicted ? "Evidence::predicted"
+                                                    : "Evidence::none";
 }
 
-bool is_for_every_device(const DeviceKey& key) { return key.device.empty() && key.architecture.empty() && key.family.empty(); }
+bool is_for_every_device(const DeviceKey& key) {
+  return key.device.empty() && key.architecture.empty() && key.family.empty();
+}
 
 std::string key_text(const DeviceKey& key) {
   const auto text = [](const std::string& line) { return line.empty() ? "nullptr" : literal(line); };
   // Nothing ran on the device of a prediction: it is nobody's exact device.
-  return "{" + std::string(key.predicted ? "nullptr" : text(key.device)) + ", " + text(key.architecture) + ", " + text(key.family) + "}";
+  return "{" + std::string(key.predicted ? "nullptr" : text(key.device)) + ", " + text(key.architecture) +
+         ", " + text(key.family) + "}";
 }
 
-// Everything that an entry says, as an order: large problems first, so that the members of a table are those of the largest.
+// Everything that an entry says, as an order: large problems first, so that the members of a table are those
+// of the largest.
 auto order_of(const TunedChoice& c) {
-  return std::tuple(c.problem.kernel, c.problem.format, -c.problem.elements(), -c.problem.cols, key_text(c.device), c.variant, c.evidence, -c.speedup.low);
+  return std::tuple(c.problem.kernel, c.problem.format, -c.problem.elements(), -c.problem.cols,
+                    key_text(c.device), c.variant, c.evidence, -c.speedup.low);
 }
 
 struct Instance {
@@ -114,7 +130,8 @@ struct Instance {
   bool operator==(const Instance&) const = default;
 };
 
-std::string table_text(std::span<const TunedChoice> choices, Backend backend, const std::vector<std::string>& devices, Accuracy accuracy) {
+std::string table_text(std::span<const TunedChoice> choices, Backend backend,
+                       const std::vector<std::string>& devices, Accuracy accuracy) {
   const Problem& problem = choices.front().problem;
   const std::string base = type_name(problem.name().replace(problem.name().find('.'), 1, "_"));
   std::vector<Instance> instances;
@@ -125,10 +142,13 @@ std::string table_text(std::span<const TunedChoice> choices, Backend backend, co
     const auto index = found - instances.begin();
     if (found == instances.end()) instances.push_back(instance);
     const auto device = std::find(devices.begin(), devices.end(), key_text(choice.device)) - devices.begin();
-    entries += "      {" + (is_for_every_device(choice.device) ? "{}" : "kTunedDevices[" + std::to_string(device) + "]") + ", " +
-               std::to_string(choice.problem.cols == 0 ? 0 : choice.problem.rows) + ", " + std::to_string(choice.problem.cols) + ", " + std::to_string(index) +
-               ", " + literal(choice.variant) + ",\n       " + evidence_text(choice.evidence) + ", {" + float_text(choice.speedup.median) + ", " +
-               float_text(choice.speedup.low) + ", " + float_text(choice.speedup.high) + "}},\n";
+    entries += "      {" +
+               (is_for_every_device(choice.device) ? "{}" : "kTunedDevices[" + std::to_string(device) + "]") +
+               ", " + std::to_string(choice.problem.cols == 0 ? 0 : choice.problem.rows) + ", " +
+               std::to_string(choice.problem.cols) + ", " + std::to_string(index) + ", " +
+               literal(choice.variant) + ",\n       " + evidence_text(choice.evidence) + ", {" +
+               float_text(choice.speedup.median) + ", " + float_text(choice.speedup.low) + ", " +
+               float_text(choice.speedup.high) + "}},\n";
   }
   std::string text, list;
   for (std::size_t i = 0; i < instances.size(); ++i) {
@@ -138,55 +158,68 @@ std::string table_text(std::span<const TunedChoice> choices, Backend backend, co
     text += "  static constexpr " + instances[i].schedule + ";\n};\n";
     list += name + ", ";
   }
-  const std::string standard = problem.has_fit()
-                                   ? std::string(is_backward(problem.kernel) ? "DefaultBackward<" : "DefaultForward<") + type_of(problem.format) + ">"
-                               : kernels::has_codes(problem.kernel) ? "DefaultCode"
-                               : is_backward(problem.kernel)        ? "DefaultNormBackward"
-                                                                    : "DefaultNormForward";
+  const std::string standard =
+      problem.has_fit() ? std::string(is_backward(problem.kernel) ? "DefaultBackward<" : "DefaultForward<") +
+                              type_of(problem.format) + ">"
+      : kernels::has_codes(problem.kernel) ? "DefaultCode"
+      : is_backward(problem.kernel)        ? "DefaultNormBackward"
+                                           : "DefaultNormForward";
   const bool any = accuracy == Accuracy::kAny && problem.has_fit() && is_backward(problem.kernel);
-  return text + "template <>\nstruct " + table_name(problem) + " : " + base + "Choice0 {\n  using Choices = kernels::Choices<" + list + standard + ">;\n" +
-         (any ? "  static constexpr bool kAnyAccuracy = true;  // tune --accuracy any\n" : "") + "  static constexpr TunedEntry kEntries[] = {\n" + entries +
-         "      {{}, 0, 0, " + std::to_string(instances.size()) + "}};\n};\n\n";
+  return text + "template <>\nstruct " + table_name(problem) + " : " + base +
+         "Choice0 {\n  using Choices = kernels::Choices<" + list + standard + ">;\n" +
+         (any ? "  static constexpr bool kAnyAccuracy = true;  // tune --accuracy any\n" : "") +
+         "  static constexpr TunedEntry kEntries[] = {\n" + entries + "      {{}, 0, 0, " +
+         std::to_string(instances.size()) + "}};\n};\n\n";
 }
 
-// --- Records ---------------------------------------------------------------------------------------------------------------------
+// --- Records -------------------------------------------------------------------------------------
 
 std::optional<Problem> problem_of(const ProblemEvidence& evidence) {
   for (const KernelId kernel : kAllKernels)
     for (const FormatId format : kAllFormats) {
       if (evidence.kernel != name_of(kernel) || evidence.format != name_of(format)) continue;
       const Problem problem{kernel, format};
-      const Problem sized = problem.over_rows() ? problem.sized(evidence.rows, evidence.cols) : problem.sized(1, evidence.elements);
+      const Problem sized = problem.over_rows() ? problem.sized(evidence.rows, evidence.cols)
+                                                : problem.sized(1, evidence.elements);
       if (sized.rows > 0 && sized.cols > 0) return sized;
     }
   return std::nullopt;
 }
 
 // Nothing where the variant's fit has a header that is not in `folder`.
-std::optional<TunedChoice> choice_of(const Problem& problem, const DeviceKey& device, const Record& record, const Interval& speedup,
-                                     const std::string& folder) {
+std::optional<TunedChoice> choice_of(const Problem& problem, const DeviceKey& device, const Record& record,
+                                     const Interval& speedup, const std::string& folder) {
   if (record.parameters.empty()) return std::nullopt;
-  TunedChoice choice{problem, device, record.variant, record.parameters, "", kernels::Evidence::measured, speedup, record.fit.name, ""};
+  TunedChoice choice{
+      problem,         device, record.variant, record.parameters, "", kernels::Evidence::measured, speedup,
+      record.fit.name, ""};
   if (choice.fit.empty()) return choice;
   choice.claims = claims_text(record.fit.accuracy.value_or(""), bounds_from(record.fit));
   if (!record.fit.sha256.empty()) {
     choice.fit_header = "fits/" + choice.fit + ".h";
     const std::string path = folder + "/" + choice.fit_header;
-    if (!std::filesystem::exists(path) || kernels::sha256(kernels::read_file(path)) != record.fit.sha256) return std::nullopt;
+    if (!std::filesystem::exists(path) || kernels::sha256(kernels::read_file(path)) != record.fit.sha256)
+      return std::nullopt;
   }
   return choice;
 }
 
 }  // namespace
 
-std::string table_name(const Problem& problem) { return type_name(name_of(problem.kernel)) + "<" + type_of(problem.format) + ">"; }
-
-TunedChoice tuned_choice(const AnyVariant& variant, const DeviceKey& device, kernels::Evidence evidence, const Interval& speedup) {
-  const bool brought = variant.fit != nullptr && !variant.fit->header.empty();
-  return {variant.problem, device, variant.name(), variant.parameters(), brought ? header_path(*variant.fit) : "", evidence, speedup};
+std::string table_name(const Problem& problem) {
+  return type_name(name_of(problem.kernel)) + "<" + type_of(problem.format) + ">";
 }
 
-std::vector<TunedChoice> winners_in(const std::vector<Record>& records, const SourceHashes& sources, const std::string& folder, Accuracy accuracy) {
+TunedChoice tuned_choice(const AnyVariant& variant, const DeviceKey& device, kernels::Evidence evidence,
+                         const Interval& speedup) {
+  const bool brought = variant.fit != nullptr && !variant.fit->header.empty();
+  return {
+      variant.problem, device, variant.name(), variant.parameters(), brought ? header_path(*variant.fit) : "",
+      evidence,        speedup};
+}
+
+std::vector<TunedChoice> winners_in(const std::vector<Record>& records, const SourceHashes& sources,
+                                    const std::string& folder, Accuracy accuracy) {
   std::vector<TunedChoice> winners;
   for (const ProblemEvidence& evidence : weigh(records, accuracy)) {
     if (evidence.sources != sources) continue;
@@ -205,8 +238,10 @@ std::vector<TunedChoice> winners_in(const std::vector<Record>& records, const So
   return winners;
 }
 
-std::string tuned_header(std::vector<TunedChoice> choices, Backend backend, const std::string& origin, Accuracy accuracy) {
-  std::sort(choices.begin(), choices.end(), [](const TunedChoice& a, const TunedChoice& b) { return order_of(a) < order_of(b); });
+std::string tuned_header(std::vector<TunedChoice> choices, Backend backend, const std::string& origin,
+                         Accuracy accuracy) {
+  std::sort(choices.begin(), choices.end(),
+            [](const TunedChoice& a, const TunedChoice& b) { return order_of(a) < order_of(b); });
   std::vector<std::string> devices, headers;
   for (const TunedChoice& choice : choices) {
     if (!is_for_every_device(choice.device)) devices.push_back(key_text(choice.device));
@@ -220,7 +255,8 @@ std::string tuned_header(std::vector<TunedChoice> choices, Backend backend, cons
   const bool cpu = backend == Backend::kCpu;
   const std::string space = cpu ? "tuned" : "cuda::tuned";
   std::string text = "// GENERATED by outgrad tune. DO NOT EDIT.\n// " + origin +
-                     "\n// An entry: device, rows, columns (of elementwise kernels the elements), its choice, the variant's name, "
+                     "\n// An entry: device, rows, columns (of elementwise kernels the elements), its "
+                     "choice, the variant's name, "
                      "evidence, and the default's time\n"
                      "// over its own: median, low, high.\n#pragma once\n\n#include \"kernels/generated/" +
                      (cpu ? "tuned_default.h" : "tuned_default_cuda.h") + "\"\n";
@@ -232,7 +268,9 @@ std::string tuned_header(std::vector<TunedChoice> choices, Backend backend, cons
     text += "};\n\n";
   }
   for (auto first = choices.begin(); first != choices.end();) {
-    const auto last = std::find_if(first, choices.end(), [&](const TunedChoice& c) { return c.problem.name() != first->problem.name(); });
+    const auto last = std::find_if(first, choices.end(), [&](const TunedChoice& c) {
+      return c.problem.name() != first->problem.name();
+    });
     text += table_text({first, last}, backend, devices, accuracy);
     first = last;
   }

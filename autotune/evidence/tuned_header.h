@@ -1,5 +1,6 @@
-// What the tuner found, as a header that the library runs by (kernels/ladder.h): a table for each kernel and format, one entry for each
-// device and size. The text is a function of the choices alone, whatever their order.
+// What the tuner found, as a header that the library runs by (kernels/ladder.h): a table for each kernel and
+// format, one entry for each device and size. The text is a function of the choices alone, whatever their
+// order.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -19,23 +20,30 @@ struct TunedChoice {
   Problem problem;  // cols = 0: for every size
   DeviceKey device{};  // no texts: for every device
   std::string variant;
-  nlohmann::json parameters;  // as AnyVariant has them: the members of the schedule, and the fit's type where the kernel has one
-  std::string fit_header{};   // of a fit that kernels/fits.h does not list: its path from the tuned header's folder
+  // as AnyVariant has them: the members of the schedule, and the fit's type where the kernel has one
+  nlohmann::json parameters;
+  // of a fit that kernels/fits.h does not list: its path from the tuned header's folder
+  std::string fit_header{};
   kernels::Evidence evidence = kernels::Evidence::measured;
   Interval speedup{};
   std::string fit{}, claims{};  // of a backward the fit's name, and claims_text()
 };
 
-TunedChoice tuned_choice(const AnyVariant& variant, const DeviceKey& device, kernels::Evidence evidence, const Interval& speedup);
+TunedChoice tuned_choice(const AnyVariant& variant, const DeviceKey& device, kernels::Evidence evidence,
+                         const Interval& speedup);
 
-// What the evidence in the records chooses (merge.h) for each device and size that these sources were measured on. `folder`: of the header to be; a
-// winner whose fit has a header that is not there is left out, and so is, with a warning, one whose parameters are no schedule's.
-std::vector<TunedChoice> winners_in(const std::vector<Record>& records, const SourceHashes& sources, const std::string& folder, Accuracy accuracy);
+// What the evidence in the records chooses (merge.h) for each device and size that these sources were
+// measured on. `folder`: of the header to be; a winner whose fit has a header that is not there is left out,
+// and so is, with a warning, one whose parameters are no schedule's.
+std::vector<TunedChoice> winners_in(const std::vector<Record>& records, const SourceHashes& sources,
+                                    const std::string& folder, Accuracy accuracy);
 
-// The header's text. `origin` is a comment line on where it comes from. Kernels and formats that no choice is for keep the default's table; so does
-// every device that no entry is for. A table of fits says where any accuracy was asked for: without that, one that takes a fit along which is less
-// accurate than the default compiles nowhere (kernels/accuracy.h). Throws SpecError for parameters that are no schedule's.
-std::string tuned_header(std::vector<TunedChoice> choices, Backend backend, const std::string& origin, Accuracy accuracy);
+// The header's text. `origin` is a comment line on where it comes from. Kernels and formats that no choice is
+// for keep the default's table; so does every device that no entry is for. A table of fits says where any
+// accuracy was asked for: without that, one that takes a fit along which is less accurate than the default
+// compiles nowhere (kernels/accuracy.h). Throws SpecError for parameters that are no schedule's.
+std::string tuned_header(std::vector<TunedChoice> choices, Backend backend, const std::string& origin,
+                         Accuracy accuracy);
 
 // "LayernormBackward<BF16>": the table of a problem.
 std::string table_name(const Problem& problem);

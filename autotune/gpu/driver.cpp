@@ -20,17 +20,21 @@ const Driver& driver() { return Driver::instance(); }
 DeviceRecord device_record(const DeviceIdentity& device) {
   const Architecture& limits = device.limits;
   DeviceRecord record;
-  record.kind = "cuda", record.name = device.name, record.architecture = limits.name, record.driver = device.driver;
-  record.sms = limits.sms, record.threads_per_sm = limits.threads_per_sm, record.blocks_per_sm = limits.blocks_per_sm;
+  record.kind = "cuda", record.name = device.name, record.architecture = limits.name,
+  record.driver = device.driver;
+  record.sms = limits.sms, record.threads_per_sm = limits.threads_per_sm,
+  record.blocks_per_sm = limits.blocks_per_sm;
   record.shared_per_sm = limits.shared_per_sm, record.shared_per_block = limits.shared_per_block;
-  record.clock_ghz = limits.clock_ghz, record.memory_clock_ghz = device.memory_clock_ghz, record.dram_gb_per_s = limits.dram_gb_per_s;
+  record.clock_ghz = limits.clock_ghz, record.memory_clock_ghz = device.memory_clock_ghz,
+  record.dram_gb_per_s = limits.dram_gb_per_s;
   record.memory_bytes = device.memory_bytes, record.l2_bytes = device.l2_bytes;
   return record;
 }
 
 DeviceIdentity device_from(const DeviceRecord& r) {
-  const Architecture limits{*r.architecture,   *r.name,          *r.sms,           *r.clock_ghz,       *r.dram_gb_per_s,
-                            *r.threads_per_sm, *r.blocks_per_sm, *r.shared_per_sm, *r.shared_per_block};
+  const Architecture limits{*r.architecture,  *r.name,          *r.sms,
+                            *r.clock_ghz,     *r.dram_gb_per_s, *r.threads_per_sm,
+                            *r.blocks_per_sm, *r.shared_per_sm, *r.shared_per_block};
   return {*r.name, limits, *r.memory_bytes, *r.l2_bytes, *r.driver, *r.memory_clock_ghz};
 }
 
@@ -43,7 +47,8 @@ int device_count() {
 Device::Device(int index) {
   const Driver& d = driver();
   if (const int count = device_count(); index >= count)
-    throw kernels::CudaError("cuda:" + std::to_string(index) + ": this machine has " + std::to_string(count) + " devices");
+    throw kernels::CudaError("cuda:" + std::to_string(index) + ": this machine has " + std::to_string(count) +
+                             " devices");
   d.check(d.get(&handle_, index), "cuDeviceGet");
   constexpr int kNameBytes = 256;
   char name[kNameBytes] = {};
@@ -58,11 +63,13 @@ Device::Device(int index) {
   identity_.l2_bytes = attribute(DeviceAttribute::kL2Bytes);
   identity_.memory_clock_ghz = attribute(DeviceAttribute::kMemoryClockKhz) / kKhzPerGhz;
   Architecture& limits = identity_.limits;
-  limits.name = "sm_" + std::to_string(10 * attribute(DeviceAttribute::kMajor) + attribute(DeviceAttribute::kMinor));
+  limits.name =
+      "sm_" + std::to_string(10 * attribute(DeviceAttribute::kMajor) + attribute(DeviceAttribute::kMinor));
   limits.board = identity_.name;
   limits.sms = attribute(DeviceAttribute::kMultiprocessors);
   limits.clock_ghz = attribute(DeviceAttribute::kClockKhz) / kKhzPerGhz;
-  limits.dram_gb_per_s = identity_.memory_clock_ghz * kTransfersPerClock * attribute(DeviceAttribute::kMemoryBusBits) / kBitsPerByte;
+  limits.dram_gb_per_s = identity_.memory_clock_ghz * kTransfersPerClock *
+                         attribute(DeviceAttribute::kMemoryBusBits) / kBitsPerByte;
   limits.threads_per_sm = attribute(DeviceAttribute::kThreadsPerSm);
   limits.blocks_per_sm = attribute(DeviceAttribute::kBlocksPerSm);
   limits.shared_per_sm = attribute(DeviceAttribute::kSharedPerSm);
@@ -114,7 +121,8 @@ void Device::fill(std::uint64_t to, unsigned char byte, std::size_t bytes) const
   if (bytes > 0) driver().check(driver().fill(to, byte, bytes, nullptr), "cuMemsetD8Async");
 }
 
-std::vector<Device::Kernel> Device::load(const std::string& cubin, const std::vector<std::string>& names) const {
+std::vector<Device::Kernel> Device::load(const std::string& cubin,
+                                         const std::vector<std::string>& names) const {
   Handle module = nullptr;
   driver().check(driver().load(&module, cubin.data()), "cuModuleLoadData");
   std::vector<Kernel> kernels;
@@ -127,11 +135,16 @@ std::vector<Device::Kernel> Device::load(const std::string& cubin, const std::ve
 
 void Device::allow_shared(Kernel kernel, std::int64_t bytes) const { driver().allow_shared(kernel, bytes); }
 
-int Device::resident_blocks(Kernel kernel, int threads, std::size_t shared_bytes) const { return driver().resident_blocks(kernel, threads, shared_bytes); }
+int Device::resident_blocks(Kernel kernel, int threads, std::size_t shared_bytes) const {
+  return driver().resident_blocks(kernel, threads, shared_bytes);
+}
 
-void Device::launch(Kernel kernel, unsigned blocks, unsigned threads, unsigned shared_bytes, const std::vector<void*>& parameters) const {
+void Device::launch(Kernel kernel, unsigned blocks, unsigned threads, unsigned shared_bytes,
+                    const std::vector<void*>& parameters) const {
   std::vector<void*> pointers = parameters;
-  driver().check(driver().launch(kernel, blocks, 1, 1, threads, 1, 1, shared_bytes, nullptr, pointers.data(), nullptr), "cuLaunchKernel");
+  driver().check(
+      driver().launch(kernel, blocks, 1, 1, threads, 1, 1, shared_bytes, nullptr, pointers.data(), nullptr),
+      "cuLaunchKernel");
 }
 
 void Device::synchronise() const { driver().check(driver().synchronise(), "cuCtxSynchronize"); }

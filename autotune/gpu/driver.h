@@ -1,8 +1,9 @@
 // The devices of this machine, through the CUDA driver.
 //
-// A process that has opened a device must not fork and go on with it in the child, so a tuner opens devices in child processes only.
-// Every failure is a CudaError that names the call, but for memory that the device has not: DeviceOutOfMemory; a kernel that faulted leaves
-// its context unusable, and with it the process.
+// A process that has opened a device must not fork and go on with it in the child, so a tuner opens devices
+// in child processes only.
+// Every failure is a CudaError that names the call, but for memory that the device has not:
+// DeviceOutOfMemory; a kernel that faulted leaves its context unusable, and with it the process.
 #pragma once
 
 #include <cstddef>
@@ -77,7 +78,8 @@ class Device {
   // Blocks of a kernel that an SM holds at once.
   int resident_blocks(Kernel kernel, int threads, std::size_t shared_bytes) const;
   // `parameters` point to the arguments, in order.
-  void launch(Kernel kernel, unsigned blocks, unsigned threads, unsigned shared_bytes, const std::vector<void*>& parameters) const;
+  void launch(Kernel kernel, unsigned blocks, unsigned threads, unsigned shared_bytes,
+              const std::vector<void*>& parameters) const;
   // Waits for all that was enqueued; throws what it ended in.
   void synchronise() const;
 

@@ -8,14 +8,15 @@
 
 namespace outgrad::autotune::gpu {
 
-// Of the one kernel of variant.source(). Throws std::runtime_error where the hot path of an elementwise kernel is not found; a norm's for which that
-// happens is not `counted`.
+// Of the one kernel of variant.source(). Throws std::runtime_error where the hot path of an elementwise
+// kernel is not found; a norm's for which that happens is not `counted`.
 //
-// Elementwise kernels, bias + GELU: the loop around the stores of one trip (autotune/gpu/sass.h). Norms whose rows lie in registers: the shortest way
-// through one row that has all loads and stores of the thread's octets, hence no side channels, no absent gamma and no slow path of a division. Norms that
-// loop over a row's octets: the same way, on which an instruction of an innermost loop is issued once for each octet, and of a loop around others once for
-// every two passes of those (fold_steps in kernels/reduce.h); what is in the loop over rows alone, once a row. Rows that come element by element are not
-// counted.
+// Elementwise kernels, bias + GELU: the loop around the stores of one trip (autotune/gpu/sass.h). Norms whose
+// rows lie in registers: the shortest way through one row that has all loads and stores of the thread's
+// octets, hence no side channels, no absent gamma and no slow path of a division. Norms that loop over a
+// row's octets: the same way, on which an instruction of an innermost loop is issued once for each octet, and
+// of a loop around others once for every two passes of those (fold_steps in kernels/reduce.h); what is in the
+// loop over rows alone, once a row. Rows that come element by element are not counted.
 CodeFacts facts_of(const GpuVariant& variant, const GpuCode& code, const Architecture& architecture);
 
 // Of the kernels of variant.helper_source(): their symbols and resources alone.

@@ -20,7 +20,8 @@ namespace {
 using kernels::i64;
 using nlohmann::json;
 
-// What the driver answers to a question, in a child: this process compiles and forks, which no process with an open device may.
+// What the driver answers to a question, in a child: this process compiles and forks, which no process with
+// an open device may.
 json asked(const std::string& device, const std::function<json()>& question) {
   json answer;
   std::string refusal;
@@ -54,17 +55,20 @@ std::string slug_of(const std::string& name) {
       slug += '_';
   }
   while (!slug.empty() && slug.back() == '_') slug.pop_back();
-  return slug.empty() || std::isdigit(static_cast<unsigned char>(slug.front())) != 0 ? "device_" + slug : slug;
+  return slug.empty() || std::isdigit(static_cast<unsigned char>(slug.front())) != 0 ? "device_" + slug
+                                                                                     : slug;
 }
 
 // Elements per array so that one call touches far more than the last cache, within a quarter of the memory.
 i64 elements_for(const Problem& problem, const DeviceIdentity& device) {
   constexpr i64 kLeast = i64{1} << 20, kMost = i64{1} << 28;
   constexpr double kCaches = 8;
-  const double bytes = problem.bytes_per_element(), wanted = kCaches * static_cast<double>(device.l2_bytes) / bytes;
+  const double bytes = problem.bytes_per_element(),
+               wanted = kCaches * static_cast<double>(device.l2_bytes) / bytes;
   const double affordable = static_cast<double>(device.memory_bytes) / 4 / bytes;
   i64 elements = kLeast;
-  while (elements < kMost && (static_cast<double>(elements) < wanted || elements < (i64{1} << 26)) && 2.0 * static_cast<double>(elements) <= affordable)
+  while (elements < kMost && (static_cast<double>(elements) < wanted || elements < (i64{1} << 26)) &&
+         2.0 * static_cast<double>(elements) <= affordable)
     elements *= 2;
   return elements;
 }
@@ -80,17 +84,21 @@ Candidate candidate_of(const Outcome& outcome) {
 
 class GpuTunable : public Tunable {
  public:
-  GpuTunable(const Problem& problem, Accuracy accuracy, const Architecture& limits, OfflineSettings compiling, std::size_t shard, std::size_t shards)
-      : problem_(problem), fits_(fits_within(problem, accuracy)), space_(gpu_space(problem, fits_, limits)), points_(space_.construct().part(shard, shards)),
-        limits_(limits), compiling_(std::move(compiling)) {}
+  GpuTunable(const Problem& problem, Accuracy accuracy, const Architecture& limits, OfflineSettings compiling,
+             std::size_t shard, std::size_t shards)
+      : problem_(problem), fits_(fits_within(problem, accuracy)), space_(gpu_space(problem, fits_, limits)),
+        points_(space_.construct().part(shard, shards)), limits_(limits), compiling_(std::move(compiling)) {}
 
   const Points& points() const override { return points_; }
   std::shared_ptr<const AnyVariant> variant(std::size_t point) const override {
     return std::make_shared<const GpuVariant>(gpu_variant_at(problem_, fits_, space_, points_[point]));
   }
-  std::shared_ptr<const AnyVariant> baseline() const override { return std::make_shared<const GpuVariant>(default_gpu_variant(problem_, limits_)); }
+  std::shared_ptr<const AnyVariant> baseline() const override {
+    return std::make_shared<const GpuVariant>(default_gpu_variant(problem_, limits_));
+  }
 
-  std::vector<Candidate> compile(const std::vector<std::shared_ptr<const AnyVariant>>& variants, double seconds) override {
+  std::vector<Candidate> compile(const std::vector<std::shared_ptr<const AnyVariant>>& variants,
+                                 double seconds) override {
     std::vector<GpuVariant> wanted;
     for (const auto& variant : variants) wanted.push_back(dynamic_cast<const GpuVariant&>(*variant));
     OfflineSettings settings = compiling_;
@@ -109,8 +117,8 @@ class GpuTunable : public Tunable {
     return candidates;
   }
 
-  // Points near the default, compiled and ranked by the model: several for each that is tried, and not many more, since compiling one takes longer than
-  // running it.
+  // Points near the default, compiled and ranked by the model: several for each that is tried, and not many
+  // more, since compiling one takes longer than running it.
   std::vector<std::size_t> first(std::size_t evaluations, std::uint64_t seed, double seconds) override {
     constexpr std::size_t kCompiled = 96, kForOne = 4;
     constexpr double kShare = 0.3;  // of the time, at most
@@ -125,7 +133,8 @@ class GpuTunable : public Tunable {
     }
     std::vector<std::pair<double, std::size_t>> ranked;
     for (const Outcome& outcome : evaluate(chosen, limits_, settings))
-      if (const auto* predicted = std::get_if<Predicted>(&outcome.result)) ranked.push_back({predicted->prediction.ns, numbers.at(outcome.variant.name())});
+      if (const auto* predicted = std::get_if<Predicted>(&outcome.result))
+        ranked.push_back({predicted->prediction.ns, numbers.at(outcome.variant.name())});
     std::sort(ranked.begin(), ranked.end());
     std::vector<std::size_t> first;
     for (const auto& [ns, point] : ranked) first.push_back(point);
@@ -143,19 +152,21 @@ class GpuTunable : public Tunable {
 
 class GpuDevice : public TuningDevice {
  public:
-  GpuDevice(int index, const std::string& out, std::uint64_t seed, Accuracy accuracy) : index_(index), device_(identify_gpu(index)), accuracy_(accuracy) {
+  GpuDevice(int index, const std::string& out, std::uint64_t seed, Accuracy accuracy)
+      : index_(index), device_(identify_gpu(index)), accuracy_(accuracy) {
     const Nvrtc& nvrtc = Nvrtc::instance();
     nvrtc.require(device_.limits.name);
     compiling_.cache_folder = out + "/" + device_.limits.name;
     compiling_.jobs = identify_cpu().threads;
-    run_ = {device_record(device_), hash_of_embedded(), "NVRTC " + nvrtc.version(), "--std=c++20", utc_now(), seed};
+    run_ = {device_record(device_), hash_of_embedded(), "NVRTC " + nvrtc.version(),
+            "--std=c++20",          utc_now(),          seed};
   }
 
   std::string slug() const override { return slug_of(device_.name); }
   std::string description() const override {
     char text[256];
-    std::snprintf(text, sizeof text, "%s, %s, %d SMs, %.0f GB/s by its clocks", device_.name.c_str(), device_.limits.name.c_str(), device_.limits.sms,
-                  device_.limits.dram_gb_per_s);
+    std::snprintf(text, sizeof text, "%s, %s, %d SMs, %.0f GB/s by its clocks", device_.name.c_str(),
+                  device_.limits.name.c_str(), device_.limits.sms, device_.limits.dram_gb_per_s);
     return text;
   }
   Backend backend() const override { return Backend::kCuda; }
@@ -163,11 +174,14 @@ class GpuDevice : public TuningDevice {
   MeasureSettings measure() const override {
     MeasureSettings settings;
     settings.open = [index = index_] { return open_device(index); };
-    settings.memory_bytes = IsolationLimits::kNoLimit;  // a driver reserves more addresses than there is memory
+    // a driver reserves more addresses than there is memory
+    settings.memory_bytes = IsolationLimits::kNoLimit;
     return settings;
   }
-  std::size_t batch() const override { return 16; }  // runs are short, and a process with an open device costs a second
-  i64 elements_for(const Problem& problem, double /*seconds: a call takes milliseconds at most*/, int /*calls*/) const override {
+  // runs are short, and a process with an open device costs a second
+  std::size_t batch() const override { return 16; }
+  i64 elements_for(const Problem& problem, double /*seconds: a call takes milliseconds at most*/,
+                   int /*calls*/) const override {
     return gpu::elements_for(problem, device_);
   }
   std::unique_ptr<Tunable> space_of(const Problem& problem, std::size_t shard, std::size_t shards) override {
@@ -189,11 +203,13 @@ int count_gpus() {
 }
 
 DeviceIdentity identify_gpu(int index) {
-  const json answer = asked("cuda:" + std::to_string(index), [index] { return to_json(device_record(Device(index).identity())); });
+  const json answer = asked("cuda:" + std::to_string(index),
+                            [index] { return to_json(device_record(Device(index).identity())); });
   return device_from(device_record_from(answer));
 }
 
-std::unique_ptr<TuningDevice> open_gpu_device(int index, const std::string& out, std::uint64_t seed, Accuracy accuracy) {
+std::unique_ptr<TuningDevice> open_gpu_device(int index, const std::string& out, std::uint64_t seed,
+                                              Accuracy accuracy) {
   return std::make_unique<GpuDevice>(index, out, seed, accuracy);
 }
 

@@ -1,5 +1,5 @@
-// A GPU as a device of the tuner. Every question to the driver is asked in a child: this process compiles and forks, which
-// no process with an open device may.
+// A GPU as a device of the tuner. Every question to the driver is asked in a child: this process compiles and
+// forks, which no process with an open device may.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@ int count_gpus();
 DeviceIdentity identify_gpu(int index);
 
 // `out`: folder of the programs that are compiled. Throws CudaError as above, EnvironmentError without NVRTC.
-std::unique_ptr<TuningDevice> open_gpu_device(int index, const std::string& out, std::uint64_t seed, Accuracy accuracy);
+std::unique_ptr<TuningDevice> open_gpu_device(int index, const std::string& out, std::uint64_t seed,
+                                              Accuracy accuracy);
 
 }  // namespace outgrad::autotune::gpu

@@ -28,19 +28,22 @@ const std::vector<Architecture>& architectures() {
 
 // Granularities of allocation (CUDA occupancy calculator; the same for every architecture of the table).
 constexpr int kRegistersPerSm = 65536, kRegisterUnit = 256;  // per warp
-constexpr int kBlockBarriers = 16;  // of a block; an SM has two for each block that it holds (cuda_occupancy.h)
-constexpr int kSharedUnit = 128, kSharedReserved = 1024;     // bytes per block; the second is the system's own
-// DRAM latency under load. An assumption, the same for all, until a device's measurements replace it: idle latencies are some hundred ns
-// on these boards, and a streaming kernel's requests queue.
+// of a block; an SM has two for each block that it holds (cuda_occupancy.h)
+constexpr int kBlockBarriers = 16;
+// bytes per block; the second is the system's own
+constexpr int kSharedUnit = 128, kSharedReserved = 1024;
+// DRAM latency under load. An assumption, the same for all, until a device's measurements replace it: idle
+// latencies are some hundred ns on these boards, and a streaming kernel's requests queue.
 constexpr double kLatencyNs = 800;
 constexpr double kSharedBytesPerClock = 128;
-// Latencies of a dependent shuffle and of a barrier with what goes through shared memory before and behind it; and what passes between two
-// kernels of one stream. Assumptions of the same kind: no device has measured them yet.
+// Latencies of a dependent shuffle and of a barrier with what goes through shared memory before and behind
+// it; and what passes between two kernels of one stream. Assumptions of the same kind: no device has measured
+// them yet.
 constexpr double kShuffleClocks = 25, kBarrierClocks = 60;
 constexpr double kLaunchNs = 1500;
 constexpr double kOverlap = 4;
-// Lanes of a warp that read different rows of a table `rows` collide: 8 lanes at a time on 8 groups of banks, of which a random
-// assignment has 2.6 on the fullest (the expected maximum load of 8 balls in 8 bins).
+// Lanes of a warp that read different rows of a table `rows` collide: 8 lanes at a time on 8 groups of banks,
+// of which a random assignment has 2.6 on the fullest (the expected maximum load of 8 balls in 8 bins).
 constexpr double kRowConflicts = 2.6;
 
 int up_to(int value, int unit) { return (value + unit - 1) / unit * unit; }
@@ -80,8 +83,9 @@ using kernels::cuda::PlannedLaunch;
 
 // `resident`: blocks of the schedule's kernel that an SM holds; a norm's plan does not ask.
 LaunchPlan plan_of(const Architecture& architecture, const GpuVariant& variant, int resident = 0) {
-  return variant.plan(variant.problem.rows, variant.problem.cols,
-                      {.sms = architecture.sms, .shared_bytes = architecture.shared_per_block, .resident_blocks = resident});
+  return variant.plan(
+      variant.problem.rows, variant.problem.cols,
+      {.sms = architecture.sms, .shared_bytes = architecture.shared_per_block, .resident_blocks = resident});
 }
 
 PlannedLaunch main_launch(const LaunchPlan& plan, const GpuVariant& variant) {
@@ -96,12 +100,17 @@ double bytes_of_helper(const PlannedLaunch& launch, const Problem& problem) {
   const double n = static_cast<double>(problem.cols), rows = static_cast<double>(problem.rows);
   const i64 slots = kernels::slot_count(problem.rows, problem.cols);
   const bool norm = is_norm(problem.kernel);
-  const double sums = norm ? kernels::cuda::column_sums(norm_kind(problem.kernel).norm) : 1, left = static_cast<double>(launch.left);
+  const double sums = norm ? kernels::cuda::column_sums(norm_kind(problem.kernel).norm) : 1,
+               left = static_cast<double>(launch.left);
   switch (launch.kernel) {
-    case DeviceKernel::norm_prepare: return kFloat * (2 * n + (kernels::kColumnArrays + 1) * static_cast<double>(kernels::cuda::padded_columns(problem.cols)));
+    case DeviceKernel::norm_prepare:
+      return kFloat * (2 * n + (kernels::kColumnArrays + 1) *
+                                   static_cast<double>(kernels::cuda::padded_columns(problem.cols)));
     case DeviceKernel::norm_slot_sums:
-      return 2 * rows * n * autotune::bytes_of(problem.format) + kFloat * sums * n * static_cast<double>(kernels::cuda::most_sum_rows(slots));
-    case DeviceKernel::add_slots: return kFloat * sums * n * (left + std::ceil(left / kernels::cuda::kSlotFan));
+      return 2 * rows * n * autotune::bytes_of(problem.format) +
+             kFloat * sums * n * static_cast<double>(kernels::cuda::most_sum_rows(slots));
+    case DeviceKernel::add_slots:
+      return kFloat * sums * n * (left + std::ceil(left / kernels::cuda::kSlotFan));
     default:  // norm_finish: the rows of sums that are left, gamma, the results
       return kFloat * n * (sums * left + 1 + sums);
   }
@@ -110,16 +119,21 @@ double bytes_of_helper(const PlannedLaunch& launch, const Problem& problem) {
 double ns_of_others(const Architecture& architecture, const GpuVariant& variant, const LaunchPlan& plan) {
   double ns = 0;
   for (int i = 0; i < plan.launches; ++i)
-    if (plan.launch[i].kernel != variant.main_kernel()) ns += kLaunchNs + bytes_of_helper(plan.launch[i], variant.problem) / architecture.dram_gb_per_s;
+    if (plan.launch[i].kernel != variant.main_kernel())
+      ns += kLaunchNs + bytes_of_helper(plan.launch[i], variant.problem) / architecture.dram_gb_per_s;
   return ns;
 }
 
 double overlapped(const Prediction& p) {
-  return std::pow(std::pow(p.memory_ns, kOverlap) + std::pow(p.issue_ns, kOverlap) + std::pow(p.shared_ns, kOverlap), 1 / kOverlap);
+  return std::pow(
+      std::pow(p.memory_ns, kOverlap) + std::pow(p.issue_ns, kOverlap) + std::pow(p.shared_ns, kOverlap),
+      1 / kOverlap);
 }
 
 // Whole rounds of resident blocks, over the part of them that is filled.
-double rounding(double blocks, int places) { return blocks > places ? std::ceil(blocks / places) * places / blocks : 1; }
+double rounding(double blocks, int places) {
+  return blocks > places ? std::ceil(blocks / places) * places / blocks : 1;
+}
 
 // The kernel of the schedule, on one SM; ns of the others is not in it.
 Prediction of_trips(const Architecture& architecture, const GpuVariant& variant, const CodeFacts& code) {
@@ -129,7 +143,8 @@ Prediction of_trips(const Architecture& architecture, const GpuVariant& variant,
   const double elements_per_trip = (columns && !is_wide(variant.problem) ? 1 : kOctet) * schedule.octets;
   Prediction p;
   p.resident_blocks = resident_blocks(architecture, code.resources, schedule.threads);
-  double launched = schedule.blocks_per_sm > 0 ? std::min(p.resident_blocks, schedule.blocks_per_sm) : p.resident_blocks;
+  double launched =
+      schedule.blocks_per_sm > 0 ? std::min(p.resident_blocks, schedule.blocks_per_sm) : p.resident_blocks;
   if (variant.problem.cols > 0) {
     const PlannedLaunch main = main_launch(plan_of(architecture, variant, p.resident_blocks), variant);
     launched = std::min(launched, static_cast<double>(main.blocks) / architecture.sms);
@@ -141,17 +156,20 @@ Prediction of_trips(const Architecture& architecture, const GpuVariant& variant,
   p.needed_in_flight = kLatencyNs * bandwidth * traffic.read / (traffic.read + traffic.written);
   const double bytes = traffic.read + traffic.written;
   p.memory_ns = bytes / (bandwidth * std::min(1.0, p.bytes_in_flight / p.needed_in_flight));
-  // A thread has its prologue once for all its trips: for one where the grid has no loop, for as many as to be without weight where no size is
-  // known. A thread of bias's backward has it for a slot's rows.
+  // A thread has its prologue once for all its trips: for one where the grid has no loop, for as many as to
+  // be without weight where no size is known. A thread of bias's backward has it for a slot's rows.
   double instructions = code.instructions_per_element;
   if (columns && variant.problem.cols > 0) {
     const i64 slots = kernels::slot_count(variant.problem.rows, variant.problem.cols);
-    instructions += code.prologue_instructions / (elements_per_trip / schedule.octets * static_cast<double>(variant.problem.rows) / static_cast<double>(slots));
+    instructions +=
+        code.prologue_instructions / (elements_per_trip / schedule.octets *
+                                      static_cast<double>(variant.problem.rows) / static_cast<double>(slots));
   } else if (schedule.blocks_per_sm == 0) {
     instructions += code.prologue_instructions / elements_per_trip;
   } else if (variant.problem.cols > 0) {
     const PlannedLaunch main = main_launch(plan_of(architecture, variant, p.resident_blocks), variant);
-    instructions += code.prologue_instructions * static_cast<double>(main.blocks * main.threads) / static_cast<double>(variant.problem.elements());
+    instructions += code.prologue_instructions * static_cast<double>(main.blocks * main.threads) /
+                    static_cast<double>(variant.problem.elements());
   }
   p.issue_ns = instructions / (kWarp * kSchedulers * architecture.clock_ghz);
   const double conflicts = schedule.table == kernels::TableHome::rows ? kRowConflicts : 1;
@@ -161,40 +179,56 @@ Prediction of_trips(const Architecture& architecture, const GpuVariant& variant,
   return p;
 }
 
-Prediction of_rows(const Architecture& architecture, const GpuVariant& variant, const CodeFacts& code, const LaunchPlan& plan) {
+Prediction of_rows(const Architecture& architecture, const GpuVariant& variant, const CodeFacts& code,
+                   const LaunchPlan& plan) {
   const kernels::GpuNormSchedule& s = variant.norm;
   const Problem& problem = variant.problem;
   const NormKind kind = norm_kind(problem.kernel);
   const PlannedLaunch main = main_launch(plan, variant);
-  const bool fused = main.kernel == DeviceKernel::norm_backward_slots, registers = s.home == kernels::RowHome::registers;
+  const bool fused = main.kernel == DeviceKernel::norm_backward_slots,
+             registers = s.home == kernels::RowHome::registers;
   Prediction p;
-  p.resident_blocks = resident_blocks(architecture, resources_of(architecture, variant, code.resources), main.threads);
+  p.resident_blocks =
+      resident_blocks(architecture, resources_of(architecture, variant, code.resources), main.threads);
   // Rows side by side that do not wait for one another: kernels/cuda/rows.cuh.
-  if (fused && s.row_warps > 1 && s.block_rows > 1) p.resident_blocks = std::min(p.resident_blocks, 2 * architecture.blocks_per_sm / kBlockBarriers);
+  if (fused && s.row_warps > 1 && s.block_rows > 1)
+    p.resident_blocks = std::min(p.resident_blocks, 2 * architecture.blocks_per_sm / kBlockBarriers);
   const double blocks = static_cast<double>(main.blocks), per_sm = blocks / architecture.sms;
   const double threads = std::min<double>(p.resident_blocks, per_sm) * main.threads;
   p.occupancy = threads / architecture.threads_per_sm;
-  const double own = static_cast<double>(problem.cols) / (s.row_warps * kWarp);  // elements of a row that a thread has, on average
-  const double rows = static_cast<double>(problem.rows) / (blocks * s.block_rows);  // that a thread has a part of
-  const double slots = fused ? static_cast<double>(main.own_slots) : 1;            // and the slots they are of
+  // elements of a row that a thread has, on average
+  const double own = static_cast<double>(problem.cols) / (s.row_warps * kWarp);
+  // that a thread has a part of
+  const double rows = static_cast<double>(problem.rows) / (blocks * s.block_rows);
+  // and the slots they are of
+  const double slots = fused ? static_cast<double>(main.own_slots) : 1;
   Traffic traffic = traffic_of(problem);
-  if (fused) traffic.written += sizeof(float) * kernels::cuda::column_sums(kind.norm) * blocks / static_cast<double>(problem.rows);
-  const double bytes = traffic.read + traffic.written, bandwidth = architecture.dram_gb_per_s / architecture.sms;
+  if (fused)
+    traffic.written +=
+        sizeof(float) * kernels::cuda::column_sums(kind.norm) * blocks / static_cast<double>(problem.rows);
+  const double bytes = traffic.read + traffic.written,
+               bandwidth = architecture.dram_gb_per_s / architecture.sms;
   const int reductions = kind.forward && kind.norm == kernels::Norm::layer ? 2 : 1;
   constexpr int kShuffles = 5;  // from 32 lanes to one
-  const double reduce_ns = reductions * (kShuffles * kShuffleClocks + (s.row_warps > 1 ? kBarrierClocks : 0)) / architecture.clock_ghz;
+  const double reduce_ns = reductions *
+                           (kShuffles * kShuffleClocks + (s.row_warps > 1 ? kBarrierClocks : 0)) /
+                           architecture.clock_ghz;
   const double waiting = s.rows_ahead > 0 ? 1 : kLatencyNs / (kLatencyNs + reduce_ns);
-  p.bytes_in_flight = threads * (registers ? own * std::max(1, s.rows_ahead) : std::min<double>(own, kOctet)) * traffic.read * waiting;
+  p.bytes_in_flight = threads *
+                      (registers ? own * std::max(1, s.rows_ahead) : std::min<double>(own, kOctet)) *
+                      traffic.read * waiting;
   p.needed_in_flight = kLatencyNs * bandwidth * traffic.read / bytes;
   p.memory_ns = bytes / (bandwidth * std::min(1.0, p.bytes_in_flight / p.needed_in_flight));
   if (code.counted) {
     // Octets that are not there are issued for as well, where registers hold the row.
     const double row_elements = registers ? kOctet * s.octets : own;
-    const double instructions = (code.instructions_per_element * row_elements + code.row_instructions +
-                                 (code.slot_instructions * slots + code.prologue_instructions) / std::max(1.0, rows)) /
-                                own;
+    const double instructions =
+        (code.instructions_per_element * row_elements + code.row_instructions +
+         (code.slot_instructions * slots + code.prologue_instructions) / std::max(1.0, rows)) /
+        own;
     p.issue_ns = instructions / (kWarp * kSchedulers * architecture.clock_ghz);
-    p.shared_ns = code.shared_loads_per_element * row_elements / own / (kSharedBytesPerClock * architecture.clock_ghz);
+    p.shared_ns =
+        code.shared_loads_per_element * row_elements / own / (kSharedBytesPerClock * architecture.clock_ghz);
   }
   p.ns = overlapped(p) * rounding(per_sm, p.resident_blocks);
   return p;
@@ -203,22 +237,29 @@ Prediction of_rows(const Architecture& architecture, const GpuVariant& variant, 
 }  // namespace
 
 int block_threads(const GpuVariant& variant) {
-  return is_norm(variant.problem.kernel) ? kWarp * variant.norm.row_warps * variant.norm.block_rows : variant.schedule.threads;
+  return is_norm(variant.problem.kernel) ? kWarp * variant.norm.row_warps * variant.norm.block_rows
+                                         : variant.schedule.threads;
 }
 
-KernelResources resources_of(const Architecture& architecture, const GpuVariant& variant, const KernelResources& compiled) {
+KernelResources resources_of(const Architecture& architecture, const GpuVariant& variant,
+                             const KernelResources& compiled) {
   KernelResources resources = compiled;
-  if (is_norm(variant.problem.kernel)) resources.shared_bytes += static_cast<int>(main_launch(plan_of(architecture, variant), variant).shared_bytes);
+  if (is_norm(variant.problem.kernel))
+    resources.shared_bytes +=
+        static_cast<int>(main_launch(plan_of(architecture, variant), variant).shared_bytes);
   return resources;
 }
 
 Prediction predict(const Architecture& architecture, const GpuVariant& variant, const CodeFacts& code) {
   const bool norm = is_norm(variant.problem.kernel), sized = variant.problem.cols > 0;
   const LaunchPlan plan =
-      sized ? plan_of(architecture, variant, norm ? 0 : resident_blocks(architecture, code.resources, variant.schedule.threads)) : LaunchPlan{};
+      sized ? plan_of(architecture, variant,
+                      norm ? 0 : resident_blocks(architecture, code.resources, variant.schedule.threads))
+            : LaunchPlan{};
   Prediction p = norm ? of_rows(architecture, variant, code, plan) : of_trips(architecture, variant, code);
   for (double* each : {&p.memory_ns, &p.issue_ns, &p.shared_ns, &p.ns}) *each /= architecture.sms;
-  if (sized) p.others_ns = ns_of_others(architecture, variant, plan) / static_cast<double>(variant.problem.elements());
+  if (sized)
+    p.others_ns = ns_of_others(architecture, variant, plan) / static_cast<double>(variant.problem.elements());
   p.ns += p.others_ns;
   const Traffic traffic = traffic_of(variant.problem);
   p.share_of_bandwidth = (traffic.read + traffic.written) / p.ns / architecture.dram_gb_per_s;

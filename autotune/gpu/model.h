@@ -1,20 +1,25 @@
-// What is known of a kernel's speed on an architecture without running it: occupancy, and the time per element that its memory traffic,
-// its issued instructions and its table reads leave possible. Results are predictions, and are marked so wherever they are shown.
+// What is known of a kernel's speed on an architecture without running it: occupancy, and the time per
+// element that its memory traffic, its issued instructions and its table reads leave possible. Results are
+// predictions, and are marked so wherever they are shown.
 //
 // The model, per element on one SM (n large, so prologues count by their share):
-//   memory   bytes / (B min(1, F / F*)): B the SM's share of the DRAM bandwidth; F the bytes that resident warps have requested and wait
-//            for (a trip's loads, for every resident thread); F* = latency B (Little's law, as in V. Volkov, "Understanding latency hiding
-//            on GPUs", PhD thesis, UC Berkeley 2016, ch. 4)
-//   issue    I / (32 schedulers clock): I the instructions that a thread issues for an element, from the machine code of the hot path
-//   shared   S / (128 clock): S the bytes of shared memory that an element's table reads occupy, conflicts included
-// These overlap imperfectly: their p-norm, p = kOverlap, is taken for the time. A grid whose blocks do not fill whole rounds of resident
-// blocks pays for the empty places.
+//   memory   bytes / (B min(1, F / F*)): B the SM's share of the DRAM bandwidth; F the bytes that resident
+//            warps have requested and wait for (a trip's loads, for every resident thread); F* = latency B
+//            (Little's law, as in V. Volkov, "Understanding latency hiding on GPUs", PhD thesis, UC Berkeley
+//            2016, ch. 4)
+//   issue    I / (32 schedulers clock): I the instructions that a thread issues for an element, from the
+//            machine code of the hot path
+//   shared   S / (128 clock): S the bytes of shared memory that an element's table reads occupy, conflicts
+//            included
+// These overlap imperfectly: their p-norm, p = kOverlap, is taken for the time. A grid whose blocks do not
+// fill whole rounds of resident blocks pays for the empty places.
 //
-// Rows of a norm: a thread requests its part of a row (one octet at a time where registers do not hold it) and waits for it and for the sums of the
-// row: F then counts for L / (L + R) of the time, L the latency, R what the reductions take (shuffles and barriers, kShuffleClocks and
-// kBarrierClocks each: assumptions). Where rows are requested ahead, F is that of all of them, all of the time. What a thread does once a row, once
-// a slot of rows, or once, is spread over its elements. The other kernels of a plan follow one another: each takes its bytes' time at full
-// bandwidth and kLaunchNs.
+// Rows of a norm: a thread requests its part of a row (one octet at a time where registers do not hold it)
+// and waits for it and for the sums of the row: F then counts for L / (L + R) of the time, L the latency, R
+// what the reductions take (shuffles and barriers, kShuffleClocks and kBarrierClocks each: assumptions).
+// Where rows are requested ahead, F is that of all of them, all of the time. What a thread does once a row,
+// once a slot of rows, or once, is spread over its elements. The other kernels of a plan follow one another:
+// each takes its bytes' time at full bandwidth and kLaunchNs.
 #pragma once
 
 #include <string>
@@ -23,8 +28,8 @@
 
 namespace outgrad::autotune::gpu {
 
-// One SM's limits (CUDA C++ Programming Guide, "Compute capabilities") and the figures of a board with it (NVIDIA's data sheets). A device
-// that is there says these of itself.
+// One SM's limits (CUDA C++ Programming Guide, "Compute capabilities") and the figures of a board with it
+// (NVIDIA's data sheets). A device that is there says these of itself.
 struct Architecture {
   std::string name;   // "sm_90"
   std::string board;  // "H200 SXM"
@@ -36,7 +41,8 @@ struct Architecture {
   int shared_per_sm = 0;       // bytes, at the largest carve-out
   int shared_per_block = 0;    // bytes, with opt-in
 };
-// On this board, or on the one that the architecture is known by. Throws SpecError for what is not in the table.
+// On this board, or on the one that the architecture is known by. Throws SpecError for what is not in the
+// table.
 const Architecture& architecture_of(const std::string& name, const std::string& board = "");
 
 inline constexpr int kWarp = 32;
@@ -49,7 +55,9 @@ int resident_blocks(const Architecture& architecture, const KernelResources& res
 struct CodeFacts {
   std::string symbol;  // mangled
   KernelResources resources;
-  double instructions_per_element = 0;  // issued on the hot path of one trip, x ~ N(0, 1), without what comes before the loop; of a row that fills its threads
+  // issued on the hot path of one trip, x ~ N(0, 1), without what comes before the loop; of a row that fills
+  // its threads
+  double instructions_per_element = 0;
   double prologue_instructions = 0;  // per thread
   double shared_loads_per_element = 0;  // of any width, in bytes
   double row_instructions = 0;  // per thread and row, beside those of its elements
@@ -67,10 +75,13 @@ struct Prediction {
   double ns = 0;  // per element, of all
   double share_of_bandwidth = 0;
 };
-// What a block takes of an SM: what the compiler says, and the launch's dynamic shared memory for the problem.
-KernelResources resources_of(const Architecture& architecture, const GpuVariant& variant, const KernelResources& compiled);
+// What a block takes of an SM: what the compiler says, and the launch's dynamic shared memory for the
+// problem.
+KernelResources resources_of(const Architecture& architecture, const GpuVariant& variant,
+                             const KernelResources& compiled);
 int block_threads(const GpuVariant& variant);
-// Of a kernel of which resident_blocks() is not 0. A norm's problem is sized; any other one without a size is as large as it takes.
+// Of a kernel of which resident_blocks() is not 0. A norm's problem is sized; any other one without a size is
+// as large as it takes.
 Prediction predict(const Architecture& architecture, const GpuVariant& variant, const CodeFacts& code);
 
 }  // namespace outgrad::autotune::gpu

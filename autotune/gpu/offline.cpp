@@ -44,15 +44,19 @@ struct Program {
 };
 
 void each_fact(auto& code, const auto& visit) {
-  visit("symbol", code.symbol), visit("registers", code.resources.registers), visit("stack_bytes", code.resources.stack_bytes);
+  visit("symbol", code.symbol), visit("registers", code.resources.registers),
+      visit("stack_bytes", code.resources.stack_bytes);
   visit("spill_bytes", code.resources.spill_bytes), visit("shared_bytes", code.resources.shared_bytes);
-  visit("instructions_per_element", code.instructions_per_element), visit("prologue_instructions", code.prologue_instructions);
-  visit("shared_loads_per_element", code.shared_loads_per_element), visit("row_instructions", code.row_instructions);
+  visit("instructions_per_element", code.instructions_per_element),
+      visit("prologue_instructions", code.prologue_instructions);
+  visit("shared_loads_per_element", code.shared_loads_per_element),
+      visit("row_instructions", code.row_instructions);
   visit("slot_instructions", code.slot_instructions), visit("counted", code.counted);
 }
 
 json to_json(const Facts& facts) {
-  if (const auto* pruned = std::get_if<Pruned>(&facts)) return {{"schema", kCacheSchema}, {"reason", pruned->reason}, {"detail", pruned->detail}};
+  if (const auto* pruned = std::get_if<Pruned>(&facts))
+    return {{"schema", kCacheSchema}, {"reason", pruned->reason}, {"detail", pruned->detail}};
   json kernels = json::array();
   for (const CodeFacts& code : std::get<std::vector<CodeFacts>>(facts)) {
     json& kernel = kernels.emplace_back();
@@ -66,9 +70,11 @@ std::optional<Facts> facts_from(const std::string& text) {
   try {
     const json facts = kernels::parse_json(text);
     if (facts.at("schema") != kCacheSchema) return std::nullopt;
-    if (facts.contains("reason")) return Pruned{facts.at("reason").get<Reason>(), facts.at("detail").get<std::string>()};
+    if (facts.contains("reason"))
+      return Pruned{facts.at("reason").get<Reason>(), facts.at("detail").get<std::string>()};
     std::vector<CodeFacts> kernels;
-    for (const json& kernel : facts.at("kernels")) each_fact(kernels.emplace_back(), [&](const char* name, auto& fact) { kernel.at(name).get_to(fact); });
+    for (const json& kernel : facts.at("kernels"))
+      each_fact(kernels.emplace_back(), [&](const char* name, auto& fact) { kernel.at(name).get_to(fact); });
     if (kernels.empty()) return std::nullopt;
     return kernels;
   } catch (const json::exception&) {
@@ -79,7 +85,8 @@ std::optional<Facts> facts_from(const std::string& text) {
 // In the child.
 Facts compiled(const GpuVariant& variant, const Program& program, const Architecture& architecture) {
   const auto result = Nvrtc::instance().compile(program.source, architecture.name);
-  if (const auto* error = std::get_if<CompileError>(&result)) return Pruned{Reason::kCompilerError, error->message};
+  if (const auto* error = std::get_if<CompileError>(&result))
+    return Pruned{Reason::kCompilerError, error->message};
   const auto& code = std::get<GpuCode>(result);
   kernels::write_file(program.base + ".cubin", code.cubin);
   try {
@@ -93,10 +100,12 @@ Facts compiled(const GpuVariant& variant, const Program& program, const Architec
 // Compiles programs[next], programs[next + 1], .. until there are no more: one thread of several.
 class Worker {
  public:
-  Worker(std::vector<Program*>& programs, const std::vector<GpuVariant>& variants, const Architecture& architecture, const OfflineSettings& settings)
+  Worker(std::vector<Program*>& programs, const std::vector<GpuVariant>& variants,
+         const Architecture& architecture, const OfflineSettings& settings)
       : programs_(programs), variants_(variants), architecture_(architecture), settings_(settings) {}
 
-  // Share `index` of `count`: every count-th program. A child that dies is blamed on the program it had announced; another goes on.
+  // Share `index` of `count`: every count-th program. A child that dies is blamed on the program it had
+  // announced; another goes on.
   void run(std::size_t index, std::size_t count) {
     std::vector<std::size_t> waiting;
     for (std::size_t i = index; i < programs_.size(); i += count) waiting.push_back(i);
@@ -126,12 +135,17 @@ class Worker {
         waiting.erase(std::find(waiting.begin(), waiting.end(), item));
         tick();
       };
-      const ChildEnd end = run_isolated(body, on_report, {settings_.patience->seconds(), kCompilerMemory, settings_.patience.get()});
+      const ChildEnd end = run_isolated(
+          body, on_report, {settings_.patience->seconds(), kCompilerMemory, settings_.patience.get()});
       if (!refusal.empty()) throw kernels::EnvironmentError(refusal);
       if (end.kind == ChildEnd::Kind::kFinished) return;
-      const auto blamed = std::find(waiting.begin(), waiting.end(), static_cast<std::size_t>(end.last_launched));
-      if (end.last_launched < 0 || blamed == waiting.end()) throw kernels::EnvironmentError("tune: the compiler's process ended early: " + end.detail);
-      programs_[*blamed]->facts = Pruned{end.kind == ChildEnd::Kind::kHung ? Reason::kCompilerTimeout : Reason::kCompilerCrashed, end.detail};
+      const auto blamed =
+          std::find(waiting.begin(), waiting.end(), static_cast<std::size_t>(end.last_launched));
+      if (end.last_launched < 0 || blamed == waiting.end())
+        throw kernels::EnvironmentError("tune: the compiler's process ended early: " + end.detail);
+      programs_[*blamed]->facts =
+          Pruned{end.kind == ChildEnd::Kind::kHung ? Reason::kCompilerTimeout : Reason::kCompilerCrashed,
+                 end.detail};
       waiting.erase(blamed);
       tick();
     }
@@ -155,7 +169,8 @@ class Worker {
 };
 
 // `helpers`: the second program, null where the variant has none.
-Outcome outcome_of(const GpuVariant& variant, const Program& program, const Program* helpers, const Architecture& architecture) {
+Outcome outcome_of(const GpuVariant& variant, const Program& program, const Program* helpers,
+                   const Architecture& architecture) {
   Predicted predicted;
   for (const Program* each : {&program, helpers}) {
     if (each == nullptr) continue;
@@ -165,34 +180,41 @@ Outcome outcome_of(const GpuVariant& variant, const Program& program, const Prog
     predicted.compiled.symbol += line;
     for (const CodeFacts& code : std::get<std::vector<CodeFacts>>(*each->facts)) {
       if (each == helpers) predicted.helpers.push_back(code);
-      predicted.compiled.symbol += (predicted.compiled.symbol.empty() || predicted.compiled.symbol.back() == '\n' ? "" : " ") + code.symbol;
+      predicted.compiled.symbol +=
+          (predicted.compiled.symbol.empty() || predicted.compiled.symbol.back() == '\n' ? "" : " ") +
+          code.symbol;
     }
   }
   const CodeFacts& code = predicted.code = std::get<std::vector<CodeFacts>>(*program.facts).front();
   const KernelResources use = resources_of(architecture, variant, code.resources);
   if (use.spill_bytes > 0 || use.stack_bytes > 0)
-    return {variant, Pruned{Reason::kSpills, std::to_string(use.spill_bytes) + " bytes of registers spilled, " + std::to_string(use.stack_bytes) +
-                                                 " bytes of stack, per thread"}};
+    return {variant,
+            Pruned{Reason::kSpills, std::to_string(use.spill_bytes) + " bytes of registers spilled, " +
+                                        std::to_string(use.stack_bytes) + " bytes of stack, per thread"}};
   if (resident_blocks(architecture, use, block_threads(variant)) == 0)
     return {variant,
-            Pruned{Reason::kNoBlockFits, std::to_string(use.registers) + " registers and " + std::to_string(use.shared_bytes) +
-                                             " bytes of shared memory leave no room for a block of " + std::to_string(block_threads(variant)) + " threads"}};
+            Pruned{Reason::kNoBlockFits, std::to_string(use.registers) + " registers and " +
+                                             std::to_string(use.shared_bytes) +
+                                             " bytes of shared memory leave no room for a block of " +
+                                             std::to_string(block_threads(variant)) + " threads"}};
   predicted.prediction = predict(architecture, variant, code);
   return {variant, std::move(predicted)};
 }
 
 }  // namespace
 
-std::vector<std::size_t> near_default(const Problem& problem, const Fits& fits, const Architecture& architecture, const Space& space, const Points& valid,
-                                      std::size_t count, std::uint64_t seed) {
+std::vector<std::size_t> near_default(const Problem& problem, const Fits& fits,
+                                      const Architecture& architecture, const Space& space,
+                                      const Points& valid, std::size_t count, std::uint64_t seed) {
   const json wanted = default_gpu_variant(problem, architecture).parameters();
   std::vector<std::pair<std::pair<long, std::uint64_t>, std::size_t>> ranked;
   for (std::size_t i = 0; i < valid.size(); ++i) {
     const json parameters = gpu_variant_at(problem, fits, space, valid[i]).parameters();
     if (parameters == wanted) continue;
     // Where the table lies is the kernel's own choice in the default, and in no point: any place is as near.
-    const auto differing = std::count_if(parameters.items().begin(), parameters.items().end(),
-                                         [&](const auto& item) { return item.key() != "table" && wanted.at(item.key()) != item.value(); });
+    const auto differing = std::count_if(
+        parameters.items().begin(), parameters.items().end(),
+        [&](const auto& item) { return item.key() != "table" && wanted.at(item.key()) != item.value(); });
     ranked.push_back({{static_cast<long>(differing), kernels::next_random(seed)}, i});
   }
   std::sort(ranked.begin(), ranked.end());
@@ -201,8 +223,9 @@ std::vector<std::size_t> near_default(const Problem& problem, const Fits& fits, 
   return chosen;
 }
 
-std::vector<GpuVariant> choose_gpu_variants(const Problem& problem, const Fits& fits, const Architecture& architecture, const Space& space, const Points& valid,
-                                            std::size_t count, std::uint64_t seed) {
+std::vector<GpuVariant> choose_gpu_variants(const Problem& problem, const Fits& fits,
+                                            const Architecture& architecture, const Space& space,
+                                            const Points& valid, std::size_t count, std::uint64_t seed) {
   std::vector<GpuVariant> chosen = {default_gpu_variant(problem, architecture)};
   for (const std::size_t point : near_default(problem, fits, architecture, space, valid, count - 1, seed))
     chosen.push_back(gpu_variant_at(problem, fits, space, valid[point]));
@@ -211,11 +234,13 @@ std::vector<GpuVariant> choose_gpu_variants(const Problem& problem, const Fits& 
 
 SourceHashes hash_of_embedded() {
   std::vector<std::pair<std::string, std::string>> sources;
-  for (const kernels::jit::EmbeddedSource& source : kernels::jit::embedded_kernels()) sources.emplace_back(source.name, source.text);
+  for (const kernels::jit::EmbeddedSource& source : kernels::jit::embedded_kernels())
+    sources.emplace_back(source.name, source.text);
   return hash_of(std::move(sources));
 }
 
-std::vector<Outcome> evaluate(const std::vector<GpuVariant>& variants, const Architecture& architecture, const OfflineSettings& settings) {
+std::vector<Outcome> evaluate(const std::vector<GpuVariant>& variants, const Architecture& architecture,
+                              const OfflineSettings& settings) {
   const Nvrtc& nvrtc = Nvrtc::instance();
   nvrtc.require(architecture.name);
   kernels::create_folder(settings.cache_folder);
@@ -239,17 +264,21 @@ std::vector<Outcome> evaluate(const std::vector<GpuVariant>& variants, const Arc
   std::vector<Program*> waiting;
   for (auto& [source, program] : programs) {
     program.base = settings.cache_folder + "/" + kernels::sha256(key + source);
-    if (std::filesystem::exists(program.base + ".json", error)) program.facts = facts_from(kernels::read_file(program.base + ".json"));
+    if (std::filesystem::exists(program.base + ".json", error))
+      program.facts = facts_from(kernels::read_file(program.base + ".json"));
     if (!program.facts) waiting.push_back(&program);
   }
   // In the order in which they were asked for, so that a budget leaves out the last.
-  std::sort(waiting.begin(), waiting.end(), [](const Program* a, const Program* b) { return a->variants.front() < b->variants.front(); });
+  std::sort(waiting.begin(), waiting.end(),
+            [](const Program* a, const Program* b) { return a->variants.front() < b->variants.front(); });
   Worker worker(waiting, variants, architecture, settings);
   const auto jobs = static_cast<std::size_t>(std::max(1, settings.jobs));
   kernels::Failure failure;
   {
-    std::vector<std::jthread> threads;  // not OpenMP's, which outlive their work: this process forks (autotune/measure/isolate.h)
-    for (std::size_t job = 0; job < jobs; ++job) threads.emplace_back([&, job] { failure.guard([&] { worker.run(job, jobs); }, job); });
+    // not OpenMP's, which outlive their work: this process forks (autotune/measure/isolate.h)
+    std::vector<std::jthread> threads;
+    for (std::size_t job = 0; job < jobs; ++job)
+      threads.emplace_back([&, job] { failure.guard([&] { worker.run(job, jobs); }, job); });
   }
   failure.rethrow();
   for (const Program* program : waiting)
@@ -258,7 +287,8 @@ std::vector<Outcome> evaluate(const std::vector<GpuVariant>& variants, const Arc
   std::vector<Outcome> outcomes;
   for (std::size_t i = 0; i < variants.size(); ++i) {
     const auto [program, helpers] = programs_of[i];
-    if (program->facts && (helpers == nullptr || helpers->facts)) outcomes.push_back(outcome_of(variants[i], *program, helpers, architecture));
+    if (program->facts && (helpers == nullptr || helpers->facts))
+      outcomes.push_back(outcome_of(variants[i], *program, helpers, architecture));
   }
   return outcomes;
 }

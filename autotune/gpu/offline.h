@@ -1,5 +1,6 @@
-// Tuning for a GPU that is not there: variants are compiled for its architecture, pruned by what the compiler says of them, and ranked by
-// the model. Nothing runs, so nothing is measured: every figure is marked predicted.
+// Tuning for a GPU that is not there: variants are compiled for its architecture, pruned by what the compiler
+// says of them, and ranked by the model. Nothing runs, so nothing is measured: every figure is marked
+// predicted.
 #pragma once
 
 #include <functional>
@@ -23,36 +24,43 @@ struct Pruned {
   std::string detail;
 };
 struct Predicted {
-  CodeFacts code;                  // of the kernel of the schedule
+  CodeFacts code;  // of the kernel of the schedule
   std::vector<CodeFacts> helpers;  // of the others: what they take, and their symbols
   Prediction prediction;
-  Compiled compiled;  // paths of the cubins, and of each the symbols of its kernels: a line for each cubin, words for symbols
+  // paths of the cubins, and of each the symbols of its kernels: a line for each cubin, words for symbols
+  Compiled compiled;
 };
 struct Outcome {
   GpuVariant variant;
   std::variant<Pruned, Predicted> result;
 };
 
-// At most `count` points for a first look: those that differ from the kernel's own default in few parameters, in a random order that the
-// seed fixes.
-std::vector<std::size_t> near_default(const Problem& problem, const Fits& fits, const Architecture& architecture, const Space& space, const Points& valid,
-                                      std::size_t count, std::uint64_t seed);
+// At most `count` points for a first look: those that differ from the kernel's own default in few parameters,
+// in a random order that the seed fixes.
+std::vector<std::size_t> near_default(const Problem& problem, const Fits& fits,
+                                      const Architecture& architecture, const Space& space,
+                                      const Points& valid, std::size_t count, std::uint64_t seed);
 // The default itself and these points' variants, `count` in all.
-std::vector<GpuVariant> choose_gpu_variants(const Problem& problem, const Fits& fits, const Architecture& architecture, const Space& space, const Points& valid,
-                                            std::size_t count, std::uint64_t seed);
+std::vector<GpuVariant> choose_gpu_variants(const Problem& problem, const Fits& fits,
+                                            const Architecture& architecture, const Space& space,
+                                            const Points& valid, std::size_t count, std::uint64_t seed);
 
 struct OfflineSettings {
   std::string cache_folder;
-  int jobs = 1;                  // compilers side by side
-  // With a compiler that says nothing. The first program of all, the default's where that is not cached, is the baseline.
-  std::shared_ptr<Patience> patience = std::make_shared<Patience>(/*times=*/10, /*least_seconds=*/30, /*most_seconds=*/60);
-  double budget_seconds = 1e9;   // no compilation starts later than this; what it leaves out is not in the outcomes
+  int jobs = 1;  // compilers side by side
+  // With a compiler that says nothing. The first program of all, the default's where that is not cached, is
+  // the baseline.
+  std::shared_ptr<Patience> patience =
+      std::make_shared<Patience>(/*times=*/10, /*least_seconds=*/30, /*most_seconds=*/60);
+  // no compilation starts later than this; what it leaves out is not in the outcomes
+  double budget_seconds = 1e9;
   std::function<void(std::size_t done, std::size_t programs)> progress;
 };
 
-// The outcomes in the order of the variants. Throws EnvironmentError without a CUDA run-time compiler for the architecture, IoError when
-// the cache cannot be written.
-std::vector<Outcome> evaluate(const std::vector<GpuVariant>& variants, const Architecture& architecture, const OfflineSettings& settings);
+// The outcomes in the order of the variants. Throws EnvironmentError without a CUDA run-time compiler for the
+// architecture, IoError when the cache cannot be written.
+std::vector<Outcome> evaluate(const std::vector<GpuVariant>& variants, const Architecture& architecture,
+                              const OfflineSettings& settings);
 
 // Of the embedded headers: what every compiled kernel depends on.
 SourceHashes hash_of_embedded();

@@ -22,17 +22,22 @@ Edges edges_of(const SassFunction& function) {
   for (std::size_t i = 0; i < size; ++i) {
     const Instruction& instruction = function.instructions[i];
     bool falls_through = true;
-    if (is_instruction(instruction.opcode, "BRX") || is_instruction(instruction.opcode, "JMX") || is_instruction(instruction.opcode, "JMP")) {
+    if (is_instruction(instruction.opcode, "BRX") || is_instruction(instruction.opcode, "JMX") ||
+        is_instruction(instruction.opcode, "JMP")) {
       throw std::runtime_error(function.name + ": indirect branch " + instruction.opcode);
     }
-    // ptxas writes some jumps as calls that never return; where there is a RET, the way through it ends there and is no path to an EXIT.
+    // ptxas writes some jumps as calls that never return; where there is a RET, the way through it ends there
+    // and is no path to an EXIT.
     const bool call = is_instruction(instruction.opcode, "CALL", ".NOINC");
-    if (is_instruction(instruction.opcode, "CALL") && !call) throw std::runtime_error(function.name + ": " + instruction.opcode);
+    if (is_instruction(instruction.opcode, "CALL") && !call)
+      throw std::runtime_error(function.name + ": " + instruction.opcode);
     if (call || is_instruction(instruction.opcode, "BRA") || is_instruction(instruction.opcode, "UBRA")) {
       const std::size_t open = instruction.operands.find("`("), close = instruction.operands.find(')');
-      if (open == std::string::npos || close == std::string::npos) throw std::runtime_error(function.name + ": branch " + instruction.operands);
+      if (open == std::string::npos || close == std::string::npos)
+        throw std::runtime_error(function.name + ": branch " + instruction.operands);
       const auto label = function.labels.find(instruction.operands.substr(open + 2, close - open - 2));
-      if (label == function.labels.end() || label->second >= size) throw std::runtime_error(function.name + ": branch to nowhere");
+      if (label == function.labels.end() || label->second >= size)
+        throw std::runtime_error(function.name + ": branch to nowhere");
       edges[i].push_back(label->second);
       falls_through = !instruction.guard.empty() || open != 0;  // a condition may stand before the label
     } else if (is_instruction(instruction.opcode, "EXIT") || is_instruction(instruction.opcode, "RET")) {
@@ -43,7 +48,8 @@ Edges edges_of(const SassFunction& function) {
   return edges;
 }
 
-// Takes out the edges that close a loop, and returns the instructions that the entry reaches, each before those that follow it.
+// Takes out the edges that close a loop, and returns the instructions that the entry reaches, each before
+// those that follow it.
 std::vector<std::size_t> one_trip(Edges& edges) {
   enum class State { unseen, open, closed };
   std::vector<State> state(edges.size(), State::unseen);
@@ -78,18 +84,23 @@ constexpr std::size_t kInstructionBytes = 16;
 
 // Bits [first, first + count) of an instruction, count <= 64.
 std::uint64_t bits_of(std::uint64_t low, std::uint64_t high, int first, int count) {
-  std::uint64_t value = first >= 64 ? high >> (first - 64) : first == 0 ? low : low >> first | high << (64 - first);
+  std::uint64_t value = first >= 64  ? high >> (first - 64)
+                        : first == 0 ? low
+                                     : low >> first | high << (64 - first);
   return count == 64 ? value : value & ((std::uint64_t{1} << count) - 1);
 }
 
 // The name of a predicate register, negated or not; nothing for the one that is always true.
 std::string predicate_of(std::uint64_t number, bool negated) {
   constexpr std::uint64_t kTrue = 7;
-  return number == kTrue && !negated ? "" : (negated ? "!P" : "P") + (number == kTrue ? "T" : std::to_string(number));
+  return number == kTrue && !negated
+             ? ""
+             : (negated ? "!P" : "P") + (number == kTrue ? "T" : std::to_string(number));
 }
 
 // `offset` is the instruction's own, `size` the function's, in bytes; a branch's target becomes a label.
-Instruction decoded(std::uint64_t low, std::uint64_t high, int architecture, std::size_t offset, std::size_t size, std::map<std::string, std::size_t>& labels) {
+Instruction decoded(std::uint64_t low, std::uint64_t high, int architecture, std::size_t offset,
+                    std::size_t size, std::map<std::string, std::size_t>& labels) {
   constexpr int kOpcodeBits = 12, kWidthBit = 73;
   struct Known {
     std::uint64_t opcode;
@@ -97,16 +108,21 @@ Instruction decoded(std::uint64_t low, std::uint64_t high, int architecture, std
     bool access, branch;
   };
   static constexpr Known kKnown[] = {
-      {0x981, "LDG", true, false},  {0x986, "STG", true, false},        {0x386, "STG", true, false},   {0x983, "LDL", true, false},
-      {0x987, "STL", true, false},  {0x387, "STL", true, false},        {0x984, "LDS", true, false},   {0x988, "STS", true, false},
-      {0x388, "STS", true, false},  {0x308, "MUFU", false, false},      {0xb1d, "BAR", false, false},  {0x947, "BRA", false, true},
-      {0x547, "BRA", false, true},  {0x944, "CALL.NOINC", false, true}, {0x94d, "EXIT", false, false}, {0x950, "RET", false, false},
-      {0x918, "NOP", false, false}, {0x949, "BRX", false, false},       {0x94a, "JMP", false, false},  {0x94c, "JMX", false, false}};
+      {0x981, "LDG", true, false},   {0x986, "STG", true, false},        {0x386, "STG", true, false},
+      {0x983, "LDL", true, false},   {0x987, "STL", true, false},        {0x387, "STL", true, false},
+      {0x984, "LDS", true, false},   {0x988, "STS", true, false},        {0x388, "STS", true, false},
+      {0x308, "MUFU", false, false}, {0xb1d, "BAR", false, false},       {0x947, "BRA", false, true},
+      {0x547, "BRA", false, true},   {0x944, "CALL.NOINC", false, true}, {0x94d, "EXIT", false, false},
+      {0x950, "RET", false, false},  {0x918, "NOP", false, false},       {0x949, "BRX", false, false},
+      {0x94a, "JMP", false, false},  {0x94c, "JMX", false, false}};
   static constexpr const char* kWidths[] = {".U8", ".S8", ".U16", ".S16", ".32", ".64", ".128", ".INVALID"};
   Instruction instruction;
-  if (const std::string guard = predicate_of(bits_of(low, high, 12, 3), bits_of(low, high, 15, 1) != 0); !guard.empty()) instruction.guard = "@" + guard;
+  if (const std::string guard = predicate_of(bits_of(low, high, 12, 3), bits_of(low, high, 15, 1) != 0);
+      !guard.empty())
+    instruction.guard = "@" + guard;
   const std::uint64_t opcode = bits_of(low, high, 0, kOpcodeBits);
-  const auto* const known = std::find_if(std::begin(kKnown), std::end(kKnown), [&](const Known& each) { return each.opcode == opcode; });
+  const auto* const known = std::find_if(std::begin(kKnown), std::end(kKnown),
+                                         [&](const Known& each) { return each.opcode == opcode; });
   if (known == std::end(kKnown)) {
     instruction.opcode = "OTHER";
     return instruction;
@@ -114,22 +130,27 @@ Instruction decoded(std::uint64_t low, std::uint64_t high, int architecture, std
   instruction.opcode = known->name;
   if (known->access) instruction.opcode += kWidths[bits_of(low, high, kWidthBit, 3)];
   if (known->branch) {
-    // The distance from the next instruction in words of 4 bytes, signed: bits 34 to 81; from sm_90 on these count 256 words, and bits 16 to
-    // 23 the words below.
+    // The distance from the next instruction in words of 4 bytes, signed: bits 34 to 81; from sm_90 on these
+    // count 256 words, and bits 16 to 23 the words below.
     constexpr int kFirst = 34, kCount = 48, kLowFirst = 16, kLowCount = 8, kSplitSince = 90;
-    auto words = static_cast<std::int64_t>(bits_of(low, high, kFirst, kCount) << (64 - kCount)) >> (64 - kCount);
-    if (architecture >= kSplitSince) words = words * (1 << kLowCount) + static_cast<std::int64_t>(bits_of(low, high, kLowFirst, kLowCount));
+    auto words =
+        static_cast<std::int64_t>(bits_of(low, high, kFirst, kCount) << (64 - kCount)) >> (64 - kCount);
+    if (architecture >= kSplitSince)
+      words = words * (1 << kLowCount) + static_cast<std::int64_t>(bits_of(low, high, kLowFirst, kLowCount));
     const std::int64_t target = static_cast<std::int64_t>(offset + kInstructionBytes) + 4 * words;
-    if (target < 0 || target >= static_cast<std::int64_t>(size) || target % static_cast<std::int64_t>(kInstructionBytes) != 0)
+    if (target < 0 || target >= static_cast<std::int64_t>(size) ||
+        target % static_cast<std::int64_t>(kInstructionBytes) != 0)
       throw std::runtime_error("branch at " + std::to_string(offset) + " to " + std::to_string(target));
     const std::string label = ".L_" + std::to_string(target);
     labels[label] = static_cast<std::size_t>(target) / kInstructionBytes;
-    // The second form branches on a uniform predicate, bit 91 of the first (.DIV) where lanes of a uniform register's mask have parted: nobody here
-    // needs these by their numbers.
+    // The second form branches on a uniform predicate, bit 91 of the first (.DIV) where lanes of a uniform
+    // register's mask have parted: nobody here needs these by their numbers.
     constexpr int kParted = 91;
-    const std::string condition = opcode == 0x547                       ? "UP"
-                                  : bits_of(low, high, kParted, 1) != 0 ? "UR"
-                                                                        : predicate_of(bits_of(low, high, 87, 3), bits_of(low, high, 90, 1) != 0);
+    const std::string condition =
+        opcode == 0x547 ? "UP"
+        : bits_of(low, high, kParted, 1) != 0
+            ? "UR"
+            : predicate_of(bits_of(low, high, 87, 3), bits_of(low, high, 90, 1) != 0);
     instruction.operands = (condition.empty() ? "" : condition + ", ") + "`(" + label + ")";
   }
   return instruction;
@@ -138,13 +159,16 @@ Instruction decoded(std::uint64_t low, std::uint64_t high, int architecture, std
 }  // namespace
 
 bool is_instruction(const std::string& opcode, const std::string& name, const std::string& modifier) {
-  if (opcode.compare(0, name.size(), name) != 0 || (opcode.size() > name.size() && opcode[name.size()] != '.')) return false;
+  if (opcode.compare(0, name.size(), name) != 0 ||
+      (opcode.size() > name.size() && opcode[name.size()] != '.'))
+    return false;
   return (opcode + ".").find(modifier + ".") != std::string::npos || modifier.empty();
 }
 
 std::vector<SassFunction> read_sass(const std::string& text) {
   static const std::regex section(R"(^\.text\.([^:\s]+):\s*$)"), label(R"(^([.$\w]+):\s*$)"),
-      instruction(R"(^\s*/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+\s+)?([A-Z][\w.]*)\s*(.*?)\s*;\s*(/\*.*\*/)?\s*$)"), address(R"(^\s*/\*[0-9a-f]{4,}\*/\s+[^0\s].*$)");
+      instruction(R"(^\s*/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+\s+)?([A-Z][\w.]*)\s*(.*?)\s*;\s*(/\*.*\*/)?\s*$)"),
+      address(R"(^\s*/\*[0-9a-f]{4,}\*/\s+[^0\s].*$)");
   std::vector<SassFunction> functions;
   std::istringstream lines(text);
   int number = 0;
@@ -156,12 +180,14 @@ std::vector<SassFunction> read_sass(const std::string& text) {
     } else if (!functions.empty() && std::regex_match(line, match, label)) {
       functions.back().labels[match[1]] = functions.back().instructions.size();
     } else if (std::regex_match(line, match, instruction)) {
-      if (functions.empty()) throw std::runtime_error("line " + std::to_string(number) + ": an instruction outside any function");
+      if (functions.empty())
+        throw std::runtime_error("line " + std::to_string(number) + ": an instruction outside any function");
       std::string guard = match[2];
       while (!guard.empty() && guard.back() == ' ') guard.pop_back();
       functions.back().instructions.push_back({guard, match[3], match[4]});
     } else if (std::regex_match(line, address)) {
-      throw std::runtime_error("line " + std::to_string(number) + ": cannot be read as an instruction: " + line);
+      throw std::runtime_error("line " + std::to_string(number) +
+                               ": cannot be read as an instruction: " + line);
     }
   }
   if (functions.empty()) throw std::runtime_error("no function in the disassembly");
@@ -171,9 +197,11 @@ std::vector<SassFunction> read_sass(const std::string& text) {
 std::vector<SassFunction> decode_cubin(const std::string& cubin, int architecture) {
   // ELF-64, little endian (System V ABI, "Object files").
   const auto at = [&](std::size_t offset, std::size_t bytes) {
-    if (offset > cubin.size() || bytes > cubin.size() - offset) throw std::runtime_error("cubin: cut short at byte " + std::to_string(offset));
+    if (offset > cubin.size() || bytes > cubin.size() - offset)
+      throw std::runtime_error("cubin: cut short at byte " + std::to_string(offset));
     std::uint64_t value = 0;
-    for (std::size_t k = 0; k < bytes; ++k) value |= std::uint64_t{static_cast<unsigned char>(cubin[offset + k])} << (8 * k);
+    for (std::size_t k = 0; k < bytes; ++k)
+      value |= std::uint64_t{static_cast<unsigned char>(cubin[offset + k])} << (8 * k);
     return value;
   };
   if (cubin.compare(0, 6,
@@ -193,10 +221,12 @@ std::vector<SassFunction> decode_cubin(const std::string& cubin, int architectur
     constexpr const char* kText = ".text.";
     if (name.compare(0, 6, kText) != 0) continue;
     const std::size_t begin = at(header(index) + 24, 8), size = at(header(index) + 32, 8);
-    if (size % kInstructionBytes != 0) throw std::runtime_error(name + ": " + std::to_string(size) + " bytes are no whole instructions");
+    if (size % kInstructionBytes != 0)
+      throw std::runtime_error(name + ": " + std::to_string(size) + " bytes are no whole instructions");
     SassFunction function{name.substr(6), {}, {}};
     for (std::size_t offset = 0; offset < size; offset += kInstructionBytes)
-      function.instructions.push_back(decoded(at(begin + offset, 8), at(begin + offset + 8, 8), architecture, offset, size, function.labels));
+      function.instructions.push_back(decoded(at(begin + offset, 8), at(begin + offset + 8, 8), architecture,
+                                              offset, size, function.labels));
     functions.push_back(std::move(function));
   }
   if (functions.empty()) throw std::runtime_error("cubin: no function");
@@ -211,16 +241,19 @@ HotPaths hot_paths(const SassFunction& function, const PathRules& rules) {
   Edges edges = edges_of(function);
   const std::vector<std::size_t> order = one_trip(edges);
   const auto stores = static_cast<std::size_t>(rules.wide_stores);
-  const auto is_wide = [&](std::size_t at) { return is_instruction(function.instructions[at].opcode, "STG", rules.wide_store); };
+  const auto is_wide = [&](std::size_t at) {
+    return is_instruction(function.instructions[at].opcode, "STG", rules.wide_store);
+  };
   const auto is_counted = [&](std::size_t at) {
     const Instruction& instruction = function.instructions[at];
-    return is_wide(at) || (rules.also_counted.count(instruction.opcode) > 0 && (rules.count_guarded || instruction.guard.empty()));
+    return is_wide(at) || (rules.also_counted.count(instruction.opcode) > 0 &&
+                           (rules.count_guarded || instruction.guard.empty()));
   };
   const auto is_cold = [&](std::size_t at) {
     const std::string& opcode = function.instructions[at].opcode;
-    return is_instruction(opcode, "STG") && !is_wide(at) && std::none_of(rules.also_stores.begin(), rules.also_stores.end(), [&](const std::string& modifier) {
-             return is_instruction(opcode, "STG", modifier);
-           });
+    return is_instruction(opcode, "STG") && !is_wide(at) &&
+           std::none_of(rules.also_stores.begin(), rules.also_stores.end(),
+                        [&](const std::string& modifier) { return is_instruction(opcode, "STG", modifier); });
   };
   // The shortest way from an instruction, itself included, to an EXIT without anything that counts.
   std::vector<int> to_exit(function.instructions.size(), 0);
@@ -250,12 +283,15 @@ HotPaths hot_paths(const SassFunction& function, const PathRules& rules) {
       for (const std::size_t to : edges[at]) {
         if (more == 1 && before + 1 == stores) {
           if (to_exit[to] == 0) continue;
-          if (found.shortest == 0 || found.shortest > length.shortest + to_exit[to]) found.shortest = length.shortest + to_exit[to], shortest = {at, to};
-          if (found.longest < length.longest + to_exit[to]) found.longest = length.longest + to_exit[to], longest = {at, to};
+          if (found.shortest == 0 || found.shortest > length.shortest + to_exit[to])
+            found.shortest = length.shortest + to_exit[to], shortest = {at, to};
+          if (found.longest < length.longest + to_exit[to])
+            found.longest = length.longest + to_exit[to], longest = {at, to};
           continue;
         }
         Length& next = lengths[to][before + more];
-        if (next.shortest == 0 || next.shortest > length.shortest + 1) next.shortest = length.shortest + 1, next.from_shortest = at;
+        if (next.shortest == 0 || next.shortest > length.shortest + 1)
+          next.shortest = length.shortest + 1, next.from_shortest = at;
         if (next.longest < length.longest + 1) next.longest = length.longest + 1, next.from = at;
       }
     }
@@ -289,23 +325,29 @@ std::vector<LoopExtent> loops_of(const SassFunction& function) {
     if (open == std::string::npos || close == std::string::npos) continue;
     const auto label = function.labels.find(operands.substr(open + 2, close - open - 2));
     // A branch to itself is what ptxas fills a function's end with.
-    if (label != function.labels.end() && label->second < at) last_of[label->second] = std::max(last_of[label->second], at);
+    if (label != function.labels.end() && label->second < at)
+      last_of[label->second] = std::max(last_of[label->second], at);
   }
   std::vector<LoopExtent> loops;
   for (const auto& [first, last] : last_of) loops.push_back({first, last});
   return loops;
 }
 
-LoopExtent loop_around(const SassFunction& function, const HotPaths& paths, const PathRules& rules, std::size_t stores) {
+LoopExtent loop_around(const SassFunction& function, const HotPaths& paths, const PathRules& rules,
+                       std::size_t stores) {
   LoopExtent extent, stored{kNowhere, 0};
   std::size_t count = 0;
   for (const std::size_t at : paths.path) {
-    if (!is_instruction(function.instructions[at].opcode, "STG", rules.wide_store) || (stores > 0 && count == stores)) continue;
+    if (!is_instruction(function.instructions[at].opcode, "STG", rules.wide_store) ||
+        (stores > 0 && count == stores))
+      continue;
     ++count;
     stored = {std::min(stored.first, at), std::max(stored.last, at)};
   }
   for (const LoopExtent& loop : loops_of(function))
-    if (loop.first <= stored.first && stored.last <= loop.last && (extent.last == 0 || extent.first < loop.first)) extent = loop;
+    if (loop.first <= stored.first && stored.last <= loop.last &&
+        (extent.last == 0 || extent.first < loop.first))
+      extent = loop;
   return extent;
 }
 

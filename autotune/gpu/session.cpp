@@ -22,7 +22,8 @@ using kernels::i64;
 using kernels::cuda::DeviceKernel;
 using kernels::cuda::PlannedLaunch;
 
-// What every allocation is aligned to (CUDA C++ Programming Guide, "Device memory accesses"), and the bytes that are watched around an array.
+// What every allocation is aligned to (CUDA C++ Programming Guide, "Device memory accesses"), and the bytes
+// that are watched around an array.
 constexpr std::size_t kAlignment = 256;
 constexpr unsigned char kUntouched = 0xa5;
 
@@ -30,7 +31,9 @@ constexpr unsigned char kUntouched = 0xa5;
 class Mirror {
  public:
   Mirror(const Device& device, const void* host, std::size_t bytes)
-      : device_(device), bytes_(bytes), begin_(kAlignment + reinterpret_cast<std::uintptr_t>(host) % kAlignment), memory_(device, begin_ + bytes + kAlignment) {
+      : device_(device), bytes_(bytes),
+        begin_(kAlignment + reinterpret_cast<std::uintptr_t>(host) % kAlignment),
+        memory_(device, begin_ + bytes + kAlignment) {
     device_.fill(memory_.address(), kUntouched, memory_.bytes());
   }
   void upload(const void* host) { device_.upload(address(), host, bytes_); }
@@ -40,7 +43,8 @@ class Mirror {
     std::vector<unsigned char> all(memory_.bytes());
     device_.download(all.data(), memory_.address(), all.size());
     const auto touched = [](unsigned char byte) { return byte != kUntouched; };
-    const auto first = all.begin() + static_cast<std::ptrdiff_t>(begin_), last = first + static_cast<std::ptrdiff_t>(bytes_);
+    const auto first = all.begin() + static_cast<std::ptrdiff_t>(begin_),
+               last = first + static_cast<std::ptrdiff_t>(bytes_);
     if (std::any_of(all.begin(), first, touched)) throw WroteOutside("wrote before the start of an array");
     if (std::any_of(last, all.end(), touched)) throw WroteOutside("wrote past the end of an array");
     return {first, last};
@@ -56,13 +60,15 @@ class Mirror {
 
 std::size_t LoadedVariant::bytes(const Operand& operand, i64 rows, i64 cols) const {
   if (operand.role != Role::kScratch) return variant.problem.sized(rows, cols).array_bytes(operand);
-  const i64 words = is_norm(variant.problem.kernel) ? kernels::cuda::norm_backward_workspace(rows, cols) : kernels::cuda::bias_backward_workspace(rows, cols);
+  const i64 words = is_norm(variant.problem.kernel) ? kernels::cuda::norm_backward_workspace(rows, cols)
+                                                    : kernels::cuda::bias_backward_workspace(rows, cols);
   return static_cast<std::size_t>(words) * sizeof(float);
 }
 
 void LoadedVariant::launch(const Device& device, const Addresses& addresses, i64 rows, i64 cols) const {
   const Problem& problem = variant.problem;
-  if (!variant.takes(cols)) throw std::logic_error(variant.name() + " does not take rows of " + std::to_string(cols) + " columns");
+  if (!variant.takes(cols))
+    throw std::logic_error(variant.name() + " does not take rows of " + std::to_string(cols) + " columns");
   const bool empty = rows * cols == 0;
   if (empty && problem.kernel == KernelId::kBiasGeluBackward) {  // as its launcher does
     const std::span<const Operand> all = operands(problem.kernel);
@@ -73,15 +79,16 @@ void LoadedVariant::launch(const Device& device, const Addresses& addresses, i64
   Arguments arrays;
   for (std::size_t k = 0; k < addresses.size(); ++k) arrays.array[k] = reinterpret_cast<void*>(addresses[k]);
   arrays.rows = rows, arrays.cols = cols, arrays.eps = eps;
-  const kernels::cuda::LaunchPlan plan = variant.plan(rows, cols, limits, kernels::jit::writes_sums(problem.kernel, arrays));
+  const kernels::cuda::LaunchPlan plan =
+      variant.plan(rows, cols, limits, kernels::jit::writes_sums(problem.kernel, arrays));
   kernels::jit::PlanArguments arguments(problem.kernel, arrays);
   for (int i = 0; i < plan.launches; ++i) {
     const PlannedLaunch& planned = plan.launch[i];
     const Device::Kernel kernel = kernels.at(planned.kernel);
     if (planned.most_shared_bytes > 0) device.allow_shared(kernel, planned.most_shared_bytes);
     arguments.with(plan, planned, [&](const std::vector<void*>& parameters) {
-      device.launch(kernel, static_cast<unsigned>(planned.blocks), static_cast<unsigned>(planned.threads), static_cast<unsigned>(planned.shared_bytes),
-                    parameters);
+      device.launch(kernel, static_cast<unsigned>(planned.blocks), static_cast<unsigned>(planned.threads),
+                    static_cast<unsigned>(planned.shared_bytes), parameters);
     });
   }
 }
@@ -93,11 +100,14 @@ LoadedVariant load(const Device& device, const GpuVariant& variant, const std::v
     const std::vector<Device::Kernel> handles = device.load(cubin.content, cubin.symbols);
     for (std::size_t i = 0; i < handles.size(); ++i)
       for (std::size_t k = 0; k < std::size(kernels::cuda::kDeviceKernelNames); ++k)
-        if (const auto kernel = static_cast<DeviceKernel>(k); is_symbol_of(cubin.symbols[i], kernel)) loaded.kernels[kernel] = handles[i];
+        if (const auto kernel = static_cast<DeviceKernel>(k); is_symbol_of(cubin.symbols[i], kernel))
+          loaded.kernels[kernel] = handles[i];
   }
-  if (loaded.kernels.count(variant.main_kernel()) == 0) throw std::logic_error(variant.name() + ": no " + name_of(variant.main_kernel()) + " in its code");
+  if (loaded.kernels.count(variant.main_kernel()) == 0)
+    throw std::logic_error(variant.name() + ": no " + name_of(variant.main_kernel()) + " in its code");
   if (!is_norm(variant.problem.kernel) && variant.schedule.blocks_per_sm == kernels::kAllResident)
-    loaded.limits.resident_blocks = device.resident_blocks(loaded.kernels.at(variant.main_kernel()), variant.schedule.threads, 0);
+    loaded.limits.resident_blocks =
+        device.resident_blocks(loaded.kernels.at(variant.main_kernel()), variant.schedule.threads, 0);
   return loaded;
 }
 
@@ -112,7 +122,8 @@ std::vector<Cubin> read_cubins(const Compiled& code) {
   return cubins;
 }
 
-std::function<void(const Arguments&)> on_host_arrays(const Device& device, const LoadedVariant& loaded, Placement placement) {
+std::function<void(const Arguments&)> on_host_arrays(const Device& device, const LoadedVariant& loaded,
+                                                     Placement placement) {
   return [&device, loaded, placement](const Arguments& a) {
     const std::span<const Operand> all = operands(loaded.variant.problem.kernel);
     std::vector<std::unique_ptr<Mirror>> mirrors(all.size());
@@ -128,7 +139,9 @@ std::function<void(const Arguments&)> on_host_arrays(const Device& device, const
         written[static_cast<std::size_t>(input)] = true;
       }
       if (addresses[k] != 0) continue;
-      mirrors[k] = std::make_unique<Mirror>(device, scratch || placement == Placement::kAligned ? nullptr : a.array[k], loaded.bytes(all[k], a.rows, a.cols));
+      mirrors[k] =
+          std::make_unique<Mirror>(device, scratch || placement == Placement::kAligned ? nullptr : a.array[k],
+                                   loaded.bytes(all[k], a.rows, a.cols));
       // What is written holds what the host's array holds: elements that the kernel leaves out are seen.
       if (!scratch) mirrors[k]->upload(a.array[k]);
       addresses[k] = mirrors[k]->address();
@@ -147,7 +160,8 @@ std::function<void(const Arguments&)> on_host_arrays(const Device& device, const
   };
 }
 
-std::string run_on_device(int index, const Problem& problem, const Arguments& arguments, float eps, std::shared_ptr<const FitChoice> fit) {
+std::string run_on_device(int index, const Problem& problem, const Arguments& arguments, float eps,
+                          std::shared_ptr<const FitChoice> fit) {
   const Device device(index);
   const Architecture& limits = device.identity().limits;
   const Nvrtc& nvrtc = Nvrtc::instance();
@@ -157,7 +171,8 @@ std::string run_on_device(int index, const Problem& problem, const Arguments& ar
   for (const std::string& source : {variant.source(), variant.helper_source()}) {
     if (source.empty()) continue;
     auto result = nvrtc.compile(source, limits.name);
-    if (const auto* error = std::get_if<CompileError>(&result)) throw kernels::EnvironmentError(variant.name() + ": NVRTC: " + error->message);
+    if (const auto* error = std::get_if<CompileError>(&result))
+      throw kernels::EnvironmentError(variant.name() + ": NVRTC: " + error->message);
     auto& code = std::get<GpuCode>(result);
     cubins.push_back({std::move(code.cubin), {}});
     for (const auto& [symbol, resources] : code.kernels) cubins.back().symbols.push_back(symbol);
@@ -174,7 +189,9 @@ class GpuExecutor : public Executor {
  public:
   explicit GpuExecutor(int index) : device_(index) {}
 
-  std::function<void(const Arguments&)> function(const Candidate& candidate) override { return on_host_arrays(device_, loaded(candidate)); }
+  std::function<void(const Arguments&)> function(const Candidate& candidate) override {
+    return on_host_arrays(device_, loaded(candidate));
+  }
 
   // Values repeat on the device as the host's Workspace repeats them.
   void allocate(const Problem& problem, std::uint64_t seed) override {
@@ -189,12 +206,15 @@ class GpuExecutor : public Executor {
       arrays_[k] = Device::Memory(device_, problem.array_bytes(operand));
       addresses_[k] = arrays_[k].address();
       if (operand.role == Role::kOutput) continue;
-      const i64 period = operand.element == Element::kMaskWord ? kWorkspacePeriod / 32 : kWorkspacePeriod, count = problem.count_of(operand),
-                own = std::min(count, period);
+      const i64 period = operand.element == Element::kMaskWord ? kWorkspacePeriod / 32 : kWorkspacePeriod,
+                count = problem.count_of(operand), own = std::min(count, period);
       const Array values = filled(operand.content, operand.element, problem.format, own, seed);
-      const std::size_t bytes = arrays_[k].bytes(), own_bytes = static_cast<std::size_t>(own) * static_cast<std::size_t>(problem.element_bytes(operand));
+      const std::size_t bytes = arrays_[k].bytes(),
+                        own_bytes = static_cast<std::size_t>(own) *
+                                    static_cast<std::size_t>(problem.element_bytes(operand));
       device_.upload(addresses_[k], values.get(), own_bytes);
-      for (std::size_t done = own_bytes; done < bytes; done *= 2) device_.copy(addresses_[k] + done, addresses_[k], std::min(done, bytes - done));
+      for (std::size_t done = own_bytes; done < bytes; done *= 2)
+        device_.copy(addresses_[k] + done, addresses_[k], std::min(done, bytes - done));
     }
     device_.synchronise();
   }
@@ -206,22 +226,28 @@ class GpuExecutor : public Executor {
     for (std::size_t k = all.size(); k-- > 0;)
       if (all[k].extent == Extent::kElements) (all[k].role == Role::kInput ? from : to) = k;
     const std::size_t bytes = arrays_.at(to).bytes();
-    return {"copy", 2.0 * static_cast<double>(bytes), [this, from, to, bytes] { device_.copy(addresses_[to], addresses_[from], bytes); }};
+    return {"copy", 2.0 * static_cast<double>(bytes),
+            [this, from, to, bytes] { device_.copy(addresses_[to], addresses_[from], bytes); }};
   }
   Workload workload(const Candidate& candidate) override {
     LoadedVariant code = loaded(candidate);
     if (scratch_ < kMostOperands && addresses_[scratch_] == 0) {
-      arrays_[scratch_] = Device::Memory(device_, code.bytes(operands(problem_.kernel)[scratch_], problem_.rows, problem_.cols));
+      arrays_[scratch_] = Device::Memory(
+          device_, code.bytes(operands(problem_.kernel)[scratch_], problem_.rows, problem_.cols));
       addresses_[scratch_] = arrays_[scratch_].address();
     }
-    return {candidate.variant().name(), problem_.bytes(), [this, code = std::move(code)] { code.launch(device_, addresses_, problem_.rows, problem_.cols); }};
+    return {candidate.variant().name(), problem_.bytes(), [this, code = std::move(code)] {
+              code.launch(device_, addresses_, problem_.rows, problem_.cols);
+            }};
   }
   Stopwatch stopwatch() const override {
     return [this](const std::function<void()>& run) { return device_.timed_ns(run); };
   }
 
  private:
-  LoadedVariant loaded(const Candidate& candidate) const { return load(device_, candidate.variant_as<GpuVariant>(), read_cubins(*candidate.code())); }
+  LoadedVariant loaded(const Candidate& candidate) const {
+    return load(device_, candidate.variant_as<GpuVariant>(), read_cubins(*candidate.code()));
+  }
 
   Device device_;
   Problem problem_;

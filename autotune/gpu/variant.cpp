@@ -32,7 +32,8 @@ using kernels::cuda::SideChannels;
 
 const char* short_name(CacheHint hint) { return hint == CacheHint::streaming ? "cs" : "wb"; }
 
-// What a fit's tables take of shared memory in each home, in bytes, laid out as in kernels/cuda/tables.cuh; 0 for a home that it has not.
+// What a fit's tables take of shared memory in each home, in bytes, laid out as in kernels/cuda/tables.cuh; 0
+// for a home that it has not.
 struct TableBytes {
   bool direct = false, one_row = false;
   std::int64_t columns = 0, rows = 0, spread = 0, entries = 0;
@@ -63,7 +64,8 @@ TableBytes bytes_of(const Problem& problem, const FitChoice& choice) {
     const auto add = [&](auto forward) {
       using Forward = decltype(forward);
       add_table(bytes, Forward::kRows, sizeof(Forward::table().w[0]));
-      if constexpr (!kernels::kIsRoundedForward<Forward>) add_table(bytes, Forward::kTailRows, sizeof(Forward::tail().w[0]));
+      if constexpr (!kernels::kIsRoundedForward<Forward>)
+        add_table(bytes, Forward::kTailRows, sizeof(Forward::tail().w[0]));
     };
     if (problem.format == FormatId::kF32) add(kernels::ForwardFit<float>::Type{});
     if (problem.format == FormatId::kF16) add(kernels::ForwardFit<kernels::F16>::Type{});
@@ -78,21 +80,28 @@ TableBytes bytes_of(const Problem& problem, const FitChoice& choice) {
       bytes.one_row = false;
       // The widened form, if it is small enough to be the one that is kept (kernels/cuda/gpu_ops.cuh).
       const bool half = problem.format == FormatId::kF16;
-      const int entries = half ? kernels::cuda::DeviceFit<Fit, kernels::F16>::kEntries : kernels::cuda::DeviceFit<Fit, kernels::BF16>::kEntries;
+      const int entries = half ? kernels::cuda::DeviceFit<Fit, kernels::F16>::kEntries
+                               : kernels::cuda::DeviceFit<Fit, kernels::BF16>::kEntries;
       bytes.entries = static_cast<std::int64_t>(sizeof(kernels::u16)) * entries;
     } else {
-      add_table(bytes, kernels::cuda::DeviceFit<Fit, float>::kRows, sizeof(Fit::table().w[0]));  // whatever y is stored as
+      // whatever y is stored as
+      add_table(bytes, kernels::cuda::DeviceFit<Fit, float>::kRows, sizeof(Fit::table().w[0]));
     }
   });
   return bytes;
 }
 
-bool is_fused(const GpuNormSchedule& schedule) { return schedule.home == RowHome::registers && schedule.sums != ColumnSums::separate; }
+bool is_fused(const GpuNormSchedule& schedule) {
+  return schedule.home == RowHome::registers && schedule.sums != ColumnSums::separate;
+}
 
-LaunchPlan plan_of(const Problem& problem, const GpuNormSchedule& schedule, i64 rows, i64 cols, const PlanLimits& limits, bool sums) {
+LaunchPlan plan_of(const Problem& problem, const GpuNormSchedule& schedule, i64 rows, i64 cols,
+                   const PlanLimits& limits, bool sums) {
   const NormKind kind = norm_kind(problem.kernel);
-  const kernels::cuda::NormTask task = {kind.norm, bytes_of(problem.format), kind.residual, rows, cols, is_wide(problem), false, sums};
-  return kind.forward ? kernels::cuda::norm_forward_plan(schedule, task, limits) : kernels::cuda::norm_backward_plan(schedule, task, limits);
+  const kernels::cuda::NormTask task = {kind.norm, bytes_of(problem.format), kind.residual, rows,
+                                        cols,      is_wide(problem),         false,         sums};
+  return kind.forward ? kernels::cuda::norm_forward_plan(schedule, task, limits)
+                      : kernels::cuda::norm_backward_plan(schedule, task, limits);
 }
 
 }  // namespace
@@ -100,7 +109,8 @@ LaunchPlan plan_of(const Problem& problem, const GpuNormSchedule& schedule, i64 
 NormKind norm_kind(KernelId kernel) {
   if (!is_norm(kernel)) throw std::logic_error(std::string(autotune::name_of(kernel)) + " is no norm");
   return {kernels::has_content(kernel, Content::kBeta) ? Norm::layer : Norm::rms,
-          kernels::has_content(kernel, Content::kResidual) || kernels::has_content(kernel, Content::kDzNext), !is_backward(kernel)};
+          kernels::has_content(kernel, Content::kResidual) || kernels::has_content(kernel, Content::kDzNext),
+          !is_backward(kernel)};
 }
 
 bool is_wide(const Problem& problem) { return problem.cols % kOctet == 0; }
@@ -111,37 +121,46 @@ const Fits& gpu_fits_of(const Problem& problem) {
 }
 
 DeviceKernel GpuVariant::main_kernel() const {
-  return fit && !fit->forward.empty() ? DeviceKernel::activation_forward : kernels::jit::main_kernel(problem.kernel, norm);
+  return fit && !fit->forward.empty() ? DeviceKernel::activation_forward
+                                      : kernels::jit::main_kernel(problem.kernel, norm);
 }
 
 bool GpuVariant::takes(i64 cols) const {
   if (problem.over_rows() && is_wide(problem) && cols % kOctet != 0) return false;
   if (!is_norm(problem.kernel)) return true;
   if (norm.home == RowHome::registers) return kernels::row_steps(cols) <= norm.octets * norm.row_warps;
-  return norm.home == RowHome::memory || cols <= problem.cols;  // as much shared memory as the device is known to have
+  // as much shared memory as the device is known to have
+  return norm.home == RowHome::memory || cols <= problem.cols;
 }
 
 LaunchPlan GpuVariant::plan(i64 rows, i64 cols, const PlanLimits& limits, bool sums) const {
   if (is_norm(problem.kernel)) return plan_of(problem, norm, rows, cols, limits, sums);
   const bool wide = is_wide(problem);
-  if (problem.kernel == KernelId::kBiasGeluBackward) return kernels::cuda::bias_backward_plan(schedule, rows, cols, wide, limits);
-  if (problem.kernel == KernelId::kBiasGeluForward) return kernels::cuda::bias_forward_plan(schedule, rows * cols, wide, limits);
+  if (problem.kernel == KernelId::kBiasGeluBackward)
+    return kernels::cuda::bias_backward_plan(schedule, rows, cols, wide, limits);
+  if (problem.kernel == KernelId::kBiasGeluForward)
+    return kernels::cuda::bias_forward_plan(schedule, rows * cols, wide, limits);
   return kernels::cuda::elementwise_plan(main_kernel(), schedule, rows * cols, limits);
 }
 
 std::string GpuVariant::name() const {
   const std::string format = autotune::name_of(problem.format);
   if (is_norm(problem.kernel)) {
-    std::string text = format + ".n" + std::to_string(problem.cols) + ".wpr_" + std::to_string(norm.row_warps) + ".oct_" + std::to_string(norm.octets) +
-                       ".rpb_" + std::to_string(norm.block_rows) + ".vec_" + std::to_string(norm.access_bytes) + ".home_" + name_of_value(norm.home);
+    std::string text = format + ".n" + std::to_string(problem.cols) + ".wpr_" +
+                       std::to_string(norm.row_warps) + ".oct_" + std::to_string(norm.octets) + ".rpb_" +
+                       std::to_string(norm.block_rows) + ".vec_" + std::to_string(norm.access_bytes) +
+                       ".home_" + name_of_value(norm.home);
     if (!is_forward(problem.kernel)) text += std::string(".sums_") + name_of_value(norm.sums);
-    return text + ".grid_" + std::to_string(norm.blocks_per_sm) + ".occ_" + std::to_string(norm.resident_blocks) + ".ahead_" + std::to_string(norm.rows_ahead) +
-           ".ld_" + short_name(norm.loads) + ".st_" + short_name(norm.stores);
+    return text + ".grid_" + std::to_string(norm.blocks_per_sm) + ".occ_" +
+           std::to_string(norm.resident_blocks) + ".ahead_" + std::to_string(norm.rows_ahead) + ".ld_" +
+           short_name(norm.loads) + ".st_" + short_name(norm.stores);
   }
-  return std::string(autotune::name_of(problem.format)) + "." + fit->name + ".ipt_" + std::to_string(kOctet * schedule.octets) + ".tpb_" +
-         std::to_string(schedule.threads) + ".vec_" + std::to_string(schedule.access_bytes) + ".tab_" + name_of_value(schedule.table) + ".grid_" +
-         (schedule.blocks_per_sm == kernels::kAllResident ? "all" : std::to_string(schedule.blocks_per_sm)) + ".occ_" +
-         std::to_string(schedule.resident_blocks) + ".ld_" + short_name(schedule.loads) + ".st_" + short_name(schedule.stores);
+  return std::string(autotune::name_of(problem.format)) + "." + fit->name + ".ipt_" +
+         std::to_string(kOctet * schedule.octets) + ".tpb_" + std::to_string(schedule.threads) + ".vec_" +
+         std::to_string(schedule.access_bytes) + ".tab_" + name_of_value(schedule.table) + ".grid_" +
+         (schedule.blocks_per_sm == kernels::kAllResident ? "all" : std::to_string(schedule.blocks_per_sm)) +
+         ".occ_" + std::to_string(schedule.resident_blocks) + ".ld_" + short_name(schedule.loads) + ".st_" +
+         short_name(schedule.stores);
 }
 
 nlohmann::json GpuVariant::parameters() const {
@@ -161,19 +180,24 @@ std::string GpuVariant::source() const {
   if (is_norm(problem.kernel)) {
     const NormKind kind = norm_kind(problem.kernel);
     const SideChannels side = norm.home == RowHome::registers ? SideChannels::none : SideChannels::either;
-    return kernels::jit::source(kernels::jit::NormInstance{main_kernel(), kind.norm, kind.residual, type, is_wide(problem), side, norm});
+    return kernels::jit::source(kernels::jit::NormInstance{main_kernel(), kind.norm, kind.residual, type,
+                                                           is_wide(problem), side, norm});
   }
-  if (!fit->forward.empty()) return kernels::jit::source(kernels::jit::ElementwiseInstance{main_kernel(), type, fit->forward, "", false, schedule});
+  if (!fit->forward.empty())
+    return kernels::jit::source(
+        kernels::jit::ElementwiseInstance{main_kernel(), type, fit->forward, "", false, schedule});
   // A header of the caller's own stands in the program, one of ours is embedded.
-  const std::string declaration = fit->header.empty() ? kernels::jit::fit_include(fit->name) : fit->header + "\n";
-  return kernels::jit::source(
-      kernels::jit::ElementwiseInstance{main_kernel(), type, kernels::jit::fit_type(fit->name), declaration, is_wide(problem), schedule});
+  const std::string declaration =
+      fit->header.empty() ? kernels::jit::fit_include(fit->name) : fit->header + "\n";
+  return kernels::jit::source(kernels::jit::ElementwiseInstance{
+      main_kernel(), type, kernels::jit::fit_type(fit->name), declaration, is_wide(problem), schedule});
 }
 
 std::string GpuVariant::helper_source() const {
   if (problem.kernel == KernelId::kGeluBackward || is_forward(problem.kernel)) return "";
   if (!is_norm(problem.kernel)) return kernels::jit::bias_helper_source();
-  return kernels::jit::norm_helper_source(norm_kind(problem.kernel).norm, type_of(problem.format), !is_fused(norm));
+  return kernels::jit::norm_helper_source(norm_kind(problem.kernel).norm, type_of(problem.format),
+                                          !is_fused(norm));
 }
 
 int GpuVariant::block_elements() const {
@@ -181,26 +205,35 @@ int GpuVariant::block_elements() const {
   return schedule.threads * schedule.octets * kOctet;
 }
 
-GpuVariant default_gpu_variant(const Problem& problem, const Architecture& architecture, std::shared_ptr<const FitChoice> fit) {
+GpuVariant default_gpu_variant(const Problem& problem, const Architecture& architecture,
+                               std::shared_ptr<const FitChoice> fit) {
   if (is_norm(problem.kernel)) {
-    // What the launchers choose depends on the columns, and where a block has little shared memory also on the slots that it adds up.
+    // What the launchers choose depends on the columns, and where a block has little shared memory also on
+    // the slots that it adds up.
     GpuNormSchedule schedule =
-        plan_of(problem, {}, std::max<i64>(1, problem.rows), problem.cols, {.sms = architecture.sms, .shared_bytes = architecture.shared_per_block}, true).norm;
-    if (!is_forward(problem.kernel)) schedule.sums = schedule.home == RowHome::registers ? ColumnSums::fused : ColumnSums::separate;
+        plan_of(problem, {}, std::max<i64>(1, problem.rows), problem.cols,
+                {.sms = architecture.sms, .shared_bytes = architecture.shared_per_block}, true)
+            .norm;
+    if (!is_forward(problem.kernel))
+      schedule.sums = schedule.home == RowHome::registers ? ColumnSums::fused : ColumnSums::separate;
     return {problem, schedule};
   }
   if (!fit) fit = gpu_fits_of(problem).front();
-  return {
-      problem, fit,
-      kernels::cuda::completed(
-          fit->forward.empty() ? kernels::GpuSchedule{} : kernels::cuda::ForwardsSchedule::kSchedule,
-          {.forward = is_forward(problem.kernel), .bias = problem.over_rows(), .element_bytes = autotune::bytes_of(problem.format), .rows = fit->has_rows})};
+  return {problem, fit,
+          kernels::cuda::completed(
+              fit->forward.empty() ? kernels::GpuSchedule{} : kernels::cuda::ForwardsSchedule::kSchedule,
+              {.forward = is_forward(problem.kernel),
+               .bias = problem.over_rows(),
+               .element_bytes = autotune::bytes_of(problem.format),
+               .rows = fit->has_rows})};
 }
 
 Traffic traffic_of(const Problem& problem) {
   Traffic traffic;
   for (const Operand& operand : operands(problem.kernel)) {
-    const double bytes = operand.extent == Extent::kElements ? problem.element_bytes(operand) : operand.extent == Extent::kMaskWords ? 0.125 : 0;
+    const double bytes = operand.extent == Extent::kElements    ? problem.element_bytes(operand)
+                         : operand.extent == Extent::kMaskWords ? 0.125
+                                                                : 0;
     (operand.role == Role::kInput ? traffic.read : traffic.written) += bytes;
   }
   return traffic;
@@ -212,16 +245,21 @@ Space norm_space(const Problem& problem, const Architecture& architecture) {
   const NormKind kind = norm_kind(problem.kernel);
   const bool wide = is_wide(problem);
   const auto number = [](auto value) { return static_cast<std::int64_t>(value); };
-  const std::int64_t registers = number(RowHome::registers), fused = number(ColumnSums::fused), separate = number(ColumnSums::separate);
-  std::vector<std::int64_t> homes = {registers, number(RowHome::shared), number(RowHome::memory)}, sums = {fused, separate};
+  const std::int64_t registers = number(RowHome::registers), fused = number(ColumnSums::fused),
+                     separate = number(ColumnSums::separate);
+  std::vector<std::int64_t> homes = {registers, number(RowHome::shared), number(RowHome::memory)},
+                            sums = {fused, separate};
   if (!wide) homes.erase(homes.begin());
   if (kind.forward)
     sums = {number(ColumnSums::automatic)};
   else if (!wide)
     sums = {separate};
-  // Tensors are aligned when they are tuned, so that narrower accesses have no use; what is no whole octet comes element by element, without hints.
-  const std::vector<std::int64_t> accesses = wide ? std::vector<std::int64_t>{8, 16} : std::vector<std::int64_t>{16};
-  const std::vector<std::int64_t> hints = wide ? std::vector<std::int64_t>{0, 1} : std::vector<std::int64_t>{0};
+  // Tensors are aligned when they are tuned, so that narrower accesses have no use; what is no whole octet
+  // comes element by element, without hints.
+  const std::vector<std::int64_t> accesses =
+      wide ? std::vector<std::int64_t>{8, 16} : std::vector<std::int64_t>{16};
+  const std::vector<std::int64_t> hints =
+      wide ? std::vector<std::int64_t>{0, 1} : std::vector<std::int64_t>{0};
   Space space;
   space.parameter("row_warps", {1, 2, 4, 8, 16, 32})
       .parameter("octets", {1, 2, 4, 8})
@@ -229,51 +267,72 @@ Space norm_space(const Problem& problem, const Architecture& architecture) {
       .parameter("access_bytes", accesses)
       .parameter("blocks_per_sm", {0, 1, 2, 4, 8, 16, 32})
       .parameter("resident_blocks", {1, 2, 3, 4, 6, 8, 12, 16, 24, 32})
-      .parameter("rows_ahead", kind.forward ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{0, 1, 2, 3, 4})
+      .parameter("rows_ahead",
+                 kind.forward ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{0, 1, 2, 3, 4})
       .parameter("home", homes)
       .parameter("sums", sums)
       .parameter("loads", hints)
       .parameter("stores", hints);
   const i64 steps = kernels::row_steps(problem.cols);
   space.constraint("registers hold a row, of one group of the tree at most", {"home", "row_warps", "octets"},
-                   [=](const Point& p) { return p[0] != registers || (p[1] * p[2] >= steps && p[1] * p[2] <= kernels::cuda::kMostRegisterSteps); });
-  space.constraint("most threads have a part of the row", {"row_warps", "octets"}, [=](const Point& p) { return p[0] * p[1] < 2 * steps; });
-  space.constraint("rows that do not lie in registers come one at a time, octet by octet, without sums over rows",
-                   {"home", "octets", "block_rows", "rows_ahead", "sums"},
-                   [=](const Point& p) { return p[0] == registers || (p[1] == 1 && p[2] == 1 && p[3] == 0 && p[4] != fused); });
-  space.constraint("a block has at most 1024 threads", {"row_warps", "block_rows"}, [](const Point& p) { return p[0] * p[1] <= kernels::kTreeLanes; });
-  const int max_threads = architecture.threads_per_sm, max_blocks = architecture.blocks_per_sm;
-  space.constraint("registers are kept for blocks that an SM can hold", {"row_warps", "block_rows", "resident_blocks"},
-                   [=](const Point& p) { return p[0] * p[1] * p[2] * kernels::kTreeLanes <= max_threads && p[2] <= max_blocks; });
-  const int tensor_words = kernels::cuda::detail::octet_words(bytes_of(problem.format)) * ((kind.forward ? 1 : 2) + (kind.residual ? 1 : 0)),
-            sum_words = kOctet * kernels::cuda::column_sums(kind.norm);
-  space.constraint("what a thread keeps of its rows leaves it registers for more", {"home", "row_warps", "octets", "block_rows", "resident_blocks", "sums"},
                    [=](const Point& p) {
-                     constexpr std::int64_t kPerSm = 65536, kPerThread = 255;
-                     const std::int64_t there = std::min(kPerThread, kPerSm / (kernels::kTreeLanes * p[1] * p[3] * p[4]));
-                     return p[0] != registers || p[2] * (tensor_words + (p[5] == fused ? sum_words : 0)) < there;
+                     return p[0] != registers ||
+                            (p[1] * p[2] >= steps && p[1] * p[2] <= kernels::cuda::kMostRegisterSteps);
                    });
+  space.constraint("most threads have a part of the row", {"row_warps", "octets"},
+                   [=](const Point& p) { return p[0] * p[1] < 2 * steps; });
+  space.constraint(
+      "rows that do not lie in registers come one at a time, octet by octet, without sums over rows",
+      {"home", "octets", "block_rows", "rows_ahead", "sums"}, [=](const Point& p) {
+        return p[0] == registers || (p[1] == 1 && p[2] == 1 && p[3] == 0 && p[4] != fused);
+      });
+  space.constraint("a block has at most 1024 threads", {"row_warps", "block_rows"},
+                   [](const Point& p) { return p[0] * p[1] <= kernels::kTreeLanes; });
+  const int max_threads = architecture.threads_per_sm, max_blocks = architecture.blocks_per_sm;
+  space.constraint("registers are kept for blocks that an SM can hold",
+                   {"row_warps", "block_rows", "resident_blocks"}, [=](const Point& p) {
+                     return p[0] * p[1] * p[2] * kernels::kTreeLanes <= max_threads && p[2] <= max_blocks;
+                   });
+  const int tensor_words = kernels::cuda::detail::octet_words(bytes_of(problem.format)) *
+                           ((kind.forward ? 1 : 2) + (kind.residual ? 1 : 0)),
+            sum_words = kOctet * kernels::cuda::column_sums(kind.norm);
+  space.constraint(
+      "what a thread keeps of its rows leaves it registers for more",
+      {"home", "row_warps", "octets", "block_rows", "resident_blocks", "sums"}, [=](const Point& p) {
+        constexpr std::int64_t kPerSm = 65536, kPerThread = 255;
+        const std::int64_t there = std::min(kPerThread, kPerSm / (kernels::kTreeLanes * p[1] * p[3] * p[4]));
+        return p[0] != registers || p[2] * (tensor_words + (p[5] == fused ? sum_words : 0)) < there;
+      });
   const i64 slots = kernels::slot_count(problem.rows, problem.cols);
   const i64 most_shared = architecture.shared_per_block;
-  space.constraint("a block's shared memory holds the rows ahead and the sums put aside", {"row_warps", "octets", "block_rows", "rows_ahead", "sums"},
-                   [=](const Point& p) {
+  space.constraint("a block's shared memory holds the rows ahead and the sums put aside",
+                   {"row_warps", "octets", "block_rows", "rows_ahead", "sums"}, [=](const Point& p) {
                      if (p[4] != fused) return true;
                      GpuNormSchedule s;
-                     s.row_warps = static_cast<int>(p[0]), s.octets = static_cast<int>(p[1]), s.block_rows = static_cast<int>(p[2]);
+                     s.row_warps = static_cast<int>(p[0]), s.octets = static_cast<int>(p[1]),
+                     s.block_rows = static_cast<int>(p[2]);
                      s.rows_ahead = static_cast<int>(p[3]);
                      const i64 own_slots = kernels::cuda::slots_together(slots, s.block_rows) / s.block_rows,
-                               bytes = kernels::cuda::detail::slots_block_bytes(s, kind.norm, bytes_of(problem.format), kind.residual, false, own_slots);
+                               bytes = kernels::cuda::detail::slots_block_bytes(
+                                   s, kind.norm, bytes_of(problem.format), kind.residual, false, own_slots);
                      return bytes + kernels::cuda::detail::declared_bytes(s) <= most_shared;
                    });
-  space.constraint("copies of rows ahead have no hint", {"rows_ahead", "loads"}, [](const Point& p) { return p[0] == 0 || p[1] == 0; });
-  space.constraint("rows are loaded ahead where they come in turn", {"rows_ahead", "sums"}, [=](const Point& p) { return p[0] == 0 || p[1] == fused; });
-  space.constraint("fused sums have a block for each of their slots", {"blocks_per_sm", "sums"}, [=](const Point& p) { return p[0] == 0 || p[1] != fused; });
-  space.constraint("the grid has at least the blocks that registers are kept for", {"blocks_per_sm", "resident_blocks"},
+  space.constraint("copies of rows ahead have no hint", {"rows_ahead", "loads"},
+                   [](const Point& p) { return p[0] == 0 || p[1] == 0; });
+  space.constraint("rows are loaded ahead where they come in turn", {"rows_ahead", "sums"},
+                   [=](const Point& p) { return p[0] == 0 || p[1] == fused; });
+  space.constraint("fused sums have a block for each of their slots", {"blocks_per_sm", "sums"},
+                   [=](const Point& p) { return p[0] == 0 || p[1] != fused; });
+  space.constraint("the grid has at least the blocks that registers are kept for",
+                   {"blocks_per_sm", "resident_blocks"},
                    [](const Point& p) { return p[0] == 0 || p[0] >= p[1]; });
   const int tensors = kind.forward ? 1 : 2;  // that are kept: kernels/cuda/plan.h
-  const i64 row_bytes = tensors * kernels::cuda::detail::shared_row_bytes(problem.cols, bytes_of(problem.format));
-  const i64 memory = kernels::cuda::detail::row_memory({.shared_bytes = architecture.shared_per_block}, tensors);
-  space.constraint("a block's shared memory holds a row", {"home"}, [=](const Point& p) { return p[0] != number(RowHome::shared) || row_bytes <= memory; });
+  const i64 row_bytes =
+      tensors * kernels::cuda::detail::shared_row_bytes(problem.cols, bytes_of(problem.format));
+  const i64 memory =
+      kernels::cuda::detail::row_memory({.shared_bytes = architecture.shared_per_block}, tensors);
+  space.constraint("a block's shared memory holds a row", {"home"},
+                   [=](const Point& p) { return p[0] != number(RowHome::shared) || row_bytes <= memory; });
   return space;
 }
 
@@ -298,31 +357,41 @@ Space gpu_space(const Problem& problem, const Fits& fits, const Architecture& ar
       .parameter("resident_blocks", {1, 2, 3, 4, 6, 8})
       .parameter("loads", {0, 1})
       .parameter("stores", {0, 1})
-      .nominal_parameter("table",
-                         {home(TableHome::caches), home(TableHome::columns), home(TableHome::rows), home(TableHome::spread), home(TableHome::entries)});
+      .nominal_parameter("table", {home(TableHome::caches), home(TableHome::columns), home(TableHome::rows),
+                                   home(TableHome::spread), home(TableHome::entries)});
   space.constraint("registers are kept for blocks that an SM can hold", {"threads", "resident_blocks"},
                    [max_threads](const Point& p) { return p[0] * p[1] <= max_threads; });
-  space.constraint("the grid has at least the blocks that registers are kept for", {"blocks_per_sm", "resident_blocks"},
+  space.constraint("the grid has at least the blocks that registers are kept for",
+                   {"blocks_per_sm", "resident_blocks"},
                    [](const Point& p) { return p[0] <= 0 || p[0] >= p[1]; });
   const std::int64_t octet_bytes = kOctet * autotune::bytes_of(problem.format);
-  space.constraint("an access is no wider than an octet", {"access_bytes"}, [octet_bytes](const Point& p) { return p[0] <= octet_bytes; });
+  space.constraint("an access is no wider than an octet", {"access_bytes"},
+                   [octet_bytes](const Point& p) { return p[0] <= octet_bytes; });
   // 8 octets of f32, twice, are 128 registers before anything is computed.
   const std::int64_t most_octets = problem.format == FormatId::kF32 ? 4 : 8;
-  space.constraint("a trip's elements fit into the registers of a thread", {"octets"}, [most_octets](const Point& p) { return p[0] <= most_octets; });
+  space.constraint("a trip's elements fit into the registers of a thread", {"octets"},
+                   [most_octets](const Point& p) { return p[0] <= most_octets; });
   const auto table = [tables](const Point& p) { return tables[static_cast<std::size_t>(p[0])]; };
   space.constraint("a direct table's entries lie in the caches or as they are", {"fit", "table"},
-                   [table, home](const Point& p) { return p[1] == home(TableHome::caches) || table(p).direct == (p[1] == home(TableHome::entries)); });
-  space.constraint("a single row needs no table in shared memory", {"fit", "table"},
-                   [table, home](const Point& p) { return !table(p).one_row || p[1] == home(TableHome::caches); });
-  space.constraint("a block declares 48 KiB of shared memory at most", {"fit", "table"}, [table](const Point& p) {
-    constexpr std::int64_t kMost = 48 * 1024;
-    return table(p).in(static_cast<TableHome>(p[1])) <= kMost;
-  });
+                   [table, home](const Point& p) {
+                     return p[1] == home(TableHome::caches) ||
+                            table(p).direct == (p[1] == home(TableHome::entries));
+                   });
+  space.constraint(
+      "a single row needs no table in shared memory", {"fit", "table"},
+      [table, home](const Point& p) { return !table(p).one_row || p[1] == home(TableHome::caches); });
+  space.constraint("a block declares 48 KiB of shared memory at most", {"fit", "table"},
+                   [table](const Point& p) {
+                     constexpr std::int64_t kMost = 48 * 1024;
+                     return table(p).in(static_cast<TableHome>(p[1])) <= kMost;
+                   });
   return space;
 }
 
 GpuVariant gpu_variant_at(const Problem& problem, const Fits& fits, const Space& space, const Point& point) {
-  const auto take = [&](const char* name, auto& field) { field = static_cast<std::remove_reference_t<decltype(field)>>(point[space.index_of(name)]); };
+  const auto take = [&](const char* name, auto& field) {
+    field = static_cast<std::remove_reference_t<decltype(field)>>(point[space.index_of(name)]);
+  };
   GpuNormSchedule norm;
   GpuSchedule schedule;
   if (is_norm(problem.kernel)) return each_field(norm, take), GpuVariant{problem, norm};
@@ -332,10 +401,13 @@ GpuVariant gpu_variant_at(const Problem& problem, const Fits& fits, const Space&
 
 GpuVariant gpu_variant_from(const Problem& problem, const Fits& fits, const nlohmann::json& parameters) {
   try {
-    const auto take = [&](const char* name, auto& field) { read_parameter(name, parameters.at(name), field); };
+    const auto take = [&](const char* name, auto& field) {
+      read_parameter(name, parameters.at(name), field);
+    };
     GpuNormSchedule norm;
     GpuSchedule schedule;
-    if (!is_norm(problem.kernel)) return each_field(schedule, take), GpuVariant{problem, fit_among(fits, parameters), schedule};
+    if (!is_norm(problem.kernel))
+      return each_field(schedule, take), GpuVariant{problem, fit_among(fits, parameters), schedule};
     each_field(norm, take);
     if (norm.home == RowHome::automatic) throw kernels::SpecError("home: left open");
     return {problem, norm};

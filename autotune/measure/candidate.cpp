@@ -45,7 +45,8 @@ const Compiled* Candidate::code() const {
 }
 
 const char* Candidate::state_name() const {
-  constexpr const char* kNames[] = {"proposed", "compiled", "verified", "timed", "rejected"};  // the order of State
+  // the order of State
+  constexpr const char* kNames[] = {"proposed", "compiled", "verified", "timed", "rejected"};
   return kNames[state_.index()];
 }
 
@@ -54,10 +55,13 @@ void Candidate::compiled(Compiled result) {
   state_ = std::move(result);
 }
 
-void Candidate::verified(long long checked) { state_ = Verified{std::move(require<Compiled>(state_, *variant_, "verified")), checked}; }
+void Candidate::verified(long long checked) {
+  state_ = Verified{std::move(require<Compiled>(state_, *variant_, "verified")), checked};
+}
 
 void Candidate::timed(std::vector<double> screening_ns, std::vector<double> final_ns) {
-  state_ = Timed{std::move(require<Verified>(state_, *variant_, "timed")), std::move(screening_ns), std::move(final_ns)};
+  state_ = Timed{std::move(require<Verified>(state_, *variant_, "timed")), std::move(screening_ns),
+                 std::move(final_ns)};
 }
 
 void Candidate::reject(Stage stage, Reason reason, std::string detail) {

@@ -1,7 +1,8 @@
-// One variant on its way through the tuner: proposed, compiled, verified, timed, or rejected on the way with stage and reason.
+// One variant on its way through the tuner: proposed, compiled, verified, timed, or rejected on the way with
+// stage and reason.
 //
-// The states are values and the only way forward is one step: a candidate that was not verified cannot be timed, and a rejected one
-// goes nowhere. Rejection is an outcome, kept and stored like any other.
+// The states are values and the only way forward is one step: a candidate that was not verified cannot be
+// timed, and a rejected one goes nowhere. Rejection is an outcome, kept and stored like any other.
 #pragma once
 
 #include <memory>
@@ -52,9 +53,12 @@ class Candidate {
  public:
   using State = std::variant<Proposed, Compiled, Verified, Timed, Rejected>;
 
-  // `body`: of the CPU's, the C++ text of the function's body, over `const outgrad::autotune::Arguments& a`; else what its compiler takes.
-  Candidate(std::shared_ptr<const AnyVariant> variant, std::string body) : variant_(std::move(variant)), body_(std::move(body)) {}
-  Candidate(const Variant& variant, std::string body) : Candidate(std::make_shared<const Variant>(variant), std::move(body)) {}
+  // `body`: of the CPU's, the C++ text of the function's body, over `const outgrad::autotune::Arguments& a`;
+  // else what its compiler takes.
+  Candidate(std::shared_ptr<const AnyVariant> variant, std::string body)
+      : variant_(std::move(variant)), body_(std::move(body)) {}
+  Candidate(const Variant& variant, std::string body)
+      : Candidate(std::make_shared<const Variant>(variant), std::move(body)) {}
   explicit Candidate(const Variant& variant) : Candidate(variant, variant.body()) {}
 
   const AnyVariant& variant() const { return *variant_; }
@@ -76,10 +80,11 @@ class Candidate {
   const char* state_name() const;
 
   // One step forward, from the state named. Throw std::logic_error from any other.
-  void compiled(Compiled result);                                              // from Proposed
-  void verified(long long checked);                                            // from Compiled
+  void compiled(Compiled result);  // from Proposed
+  void verified(long long checked);  // from Compiled
   void timed(std::vector<double> screening_ns, std::vector<double> final_ns);  // from Verified
-  void reject(Stage stage, Reason reason, std::string detail);                 // from the state that enters `stage`
+  // from the state that enters `stage`
+  void reject(Stage stage, Reason reason, std::string detail);
 
  private:
   std::shared_ptr<const AnyVariant> variant_;

@@ -43,7 +43,8 @@ CpuIdentity identify_cpu() {
   cpu.vector_bits = kernels::kBestVectorBits;
   for (const char* extension : {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_bf16", "avx512_fp16"})
     for (int i = 0; i < kernels::kKeyExtensionCount; ++i)
-      if (facts.has[i] && extension == std::string_view(kernels::kKeyExtensions[i])) cpu.isa += (cpu.isa.empty() ? "" : " ") + std::string(extension);
+      if (facts.has[i] && extension == std::string_view(kernels::kKeyExtensions[i]))
+        cpu.isa += (cpu.isa.empty() ? "" : " ") + std::string(extension);
 
   std::ifstream info("/proc/cpuinfo");
   std::set<std::string> sockets;

@@ -29,7 +29,8 @@ class Executor {
 // Opens one in the child process that calls it.
 using OpenExecutor = std::function<std::unique_ptr<Executor>()>;
 
-// A kernel changed memory that is not its own to write: a wrong answer, found by whoever keeps watch over the arrays.
+// A kernel changed memory that is not its own to write: a wrong answer, found by whoever keeps watch over the
+// arrays.
 struct WroteOutside : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

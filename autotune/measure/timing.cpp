@@ -19,7 +19,8 @@ namespace {
 
 template <class Swap>
 void shuffle(std::size_t size, std::uint64_t& state, Swap&& swap) {
-  for (std::size_t i = size; i > 1; --i) swap(i - 1, static_cast<std::size_t>(kernels::next_random(state) % i));
+  for (std::size_t i = size; i > 1; --i)
+    swap(i - 1, static_cast<std::size_t>(kernels::next_random(state) % i));
 }
 
 }  // namespace
@@ -30,10 +31,13 @@ double steady_ns(const std::function<void()>& run) {
   return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();
 }
 
-double seconds_since(std::chrono::steady_clock::time_point start) { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); }
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
 
 Rounds::Rounds(std::vector<Workload> workloads, std::size_t ceiling, std::uint64_t seed, Stopwatch stopwatch)
-    : workloads_(std::move(workloads)), ceiling_(ceiling), state_(seed), stopwatch_(std::move(stopwatch)), times_ns_(workloads_.size()) {}
+    : workloads_(std::move(workloads)), ceiling_(ceiling), state_(seed), stopwatch_(std::move(stopwatch)),
+      times_ns_(workloads_.size()) {}
 
 void Rounds::run(bool warm_up, const std::function<void(std::size_t)>& before_each) {
   std::vector<std::size_t> order(workloads_.size());
@@ -70,7 +74,8 @@ std::vector<double> kept_of(const std::vector<double>& values, const std::vector
   return chosen;
 }
 
-Interval ratio_interval(const std::vector<double>& numerator, const std::vector<double>& denominator, const std::vector<bool>& kept, std::uint64_t seed) {
+Interval ratio_interval(const std::vector<double>& numerator, const std::vector<double>& denominator,
+                        const std::vector<bool>& kept, std::uint64_t seed) {
   const std::vector<double> above = kept_of(numerator, kept), below = kept_of(denominator, kept);
   const std::size_t n = std::min(above.size(), below.size());
   if (n == 0) return {};
@@ -88,7 +93,9 @@ Interval ratio_interval(const std::vector<double>& numerator, const std::vector<
   return {kernels::median(ratios), medians[tail], medians[kResamples - 1 - tail]};
 }
 
-std::size_t count_of(const std::vector<bool>& kept) { return static_cast<std::size_t>(std::count(kept.begin(), kept.end(), true)); }
+std::size_t count_of(const std::vector<bool>& kept) {
+  return static_cast<std::size_t>(std::count(kept.begin(), kept.end(), true));
+}
 
 bool is_figure(const Interval& interval, std::size_t rounds) {
   return rounds >= kFewestRounds && interval.low > 0 && interval.high <= kWidestInterval * interval.low;
@@ -96,8 +103,8 @@ bool is_figure(const Interval& interval, std::size_t rounds) {
 
 std::string too_noisy(const Interval& interval, const std::vector<bool>& kept, double scale) {
   char text[128];
-  std::snprintf(text, sizeof text, "too noisy: %zu of %zu rounds usable, interval [%.2f, %.2f]", count_of(kept), kept.size(), scale * interval.low,
-                scale * interval.high);
+  std::snprintf(text, sizeof text, "too noisy: %zu of %zu rounds usable, interval [%.2f, %.2f]",
+                count_of(kept), kept.size(), scale * interval.low, scale * interval.high);
   return text;
 }
 
@@ -164,7 +171,8 @@ inline void fence() { _mm_sfence(); }
 #elif defined(__AVX__)
 constexpr int kLane = 8;
 inline void stream_sum(const float* a, const float* b, float* out) {
-  _mm256_stream_ps(out, _mm256_add_ps(_mm256_load_ps(a), _mm256_mul_ps(_mm256_set1_ps(3), _mm256_load_ps(b))));
+  _mm256_stream_ps(out,
+                   _mm256_add_ps(_mm256_load_ps(a), _mm256_mul_ps(_mm256_set1_ps(3), _mm256_load_ps(b))));
 }
 inline void stream_copy(const float* a, float* out) { _mm256_stream_ps(out, _mm256_load_ps(a)); }
 inline void fence() { _mm_sfence(); }

@@ -28,7 +28,8 @@ using kernels::u16;
 using kernels::u32;
 using kernels::u64;
 
-// Bytes that end where an unmapped page begins. The bytes before them hold a pattern that a stray write would destroy.
+// Bytes that end where an unmapped page begins. The bytes before them hold a pattern that a stray write would
+// destroy.
 class GuardedArray {
  public:
   explicit GuardedArray(std::size_t size) : size_(size) {
@@ -37,7 +38,8 @@ class GuardedArray {
     void* memory = ::mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw kernels::IoError("verification arrays", "map", errno);
     base_ = static_cast<std::byte*>(memory);
-    if (::mprotect(base_ + mapped_ - page, page, PROT_NONE) != 0) throw kernels::IoError("verification arrays", "protect", errno);
+    if (::mprotect(base_ + mapped_ - page, page, PROT_NONE) != 0)
+      throw kernels::IoError("verification arrays", "protect", errno);
     data_ = base_ + mapped_ - page - size;
     std::fill(data_ - kFront, data_, kPattern);
   }
@@ -98,10 +100,12 @@ u32 canonical_at(const Operand& operand, FormatId format, const std::byte* array
     return word;
   }
   if (operand.element == Element::kByte) return std::to_integer<u32>(array[i]);
-  return with_type(operand.element == Element::kF32 ? FormatId::kF32 : format, [&]<class T>(T) { return bits_at<T>(array, i); });
+  return with_type(operand.element == Element::kF32 ? FormatId::kF32 : format,
+                   [&]<class T>(T) { return bits_at<T>(array, i); });
 }
 
-// The patterns of the argument (y or x) that a format is tried on; a power of two of them, so that arrays come out aligned.
+// The patterns of the argument (y or x) that a format is tried on; a power of two of them, so that arrays
+// come out aligned.
 std::vector<u32> argument_patterns(FormatId format, std::uint64_t& random) {
   std::vector<u32> patterns;
   if (format != FormatId::kF32) {
@@ -111,9 +115,11 @@ std::vector<u32> argument_patterns(FormatId format, std::uint64_t& random) {
     for (u32 exponent = 0; exponent < 0x200u; ++exponent) {  // sign and exponent
       const u32 base = exponent << 23;
       patterns.insert(patterns.end(), {base, base | 1u, base | 0x7fffffu, base | 0x400000u});
-      for (int i = 0; i < 44; ++i) patterns.push_back(base | static_cast<u32>(kernels::next_random(random) & 0x7fffffu));
+      for (int i = 0; i < 44; ++i)
+        patterns.push_back(base | static_cast<u32>(kernels::next_random(random) & 0x7fffffu));
     }
-    // The branch point is the hard place: 4096 neighbours on each side of GELU's minimum in y and of its abscissa in x.
+    // The branch point is the hard place: 4096 neighbours on each side of GELU's minimum in y and of its
+    // abscissa in x.
     for (const float centre : {-0.16997121f, -0.75179154f})
       for (int i = -4096; i < 4096; ++i) patterns.push_back(kernels::bits_of(centre) + static_cast<u32>(i));
     while (patterns.size() < kPatterns) {  // where the polynomials are: uniform in value
@@ -122,23 +128,28 @@ std::vector<u32> argument_patterns(FormatId format, std::uint64_t& random) {
     }
   }
   // Neighbouring lanes must differ, or a lookup that mixes lanes up would pass.
-  for (std::size_t i = patterns.size(); i > 1; --i) std::swap(patterns[i - 1], patterns[kernels::next_random(random) % i]);
+  for (std::size_t i = patterns.size(); i > 1; --i)
+    std::swap(patterns[i - 1], patterns[kernels::next_random(random) % i]);
   return patterns;
 }
 
 u32 narrowed(FormatId format, float value) {
   if (format == FormatId::kF32) return kernels::bits_of(value);
-  return format == FormatId::kF16 ? kernels::narrow<kernels::F16>(value).bits : kernels::narrow<kernels::BF16>(value).bits;
+  return format == FormatId::kF16 ? kernels::narrow<kernels::F16>(value).bits
+                                  : kernels::narrow<kernels::BF16>(value).bits;
 }
 
-double uniform(std::uint64_t& random) { return static_cast<double>(kernels::next_random(random) >> 11) * 0x1p-53; }
+double uniform(std::uint64_t& random) {
+  return static_cast<double>(kernels::next_random(random) >> 11) * 0x1p-53;
+}
 double normal(std::uint64_t& random) {  // near enough: four uniform terms, of variance 1/12 each
   return (uniform(random) + uniform(random) + uniform(random) + uniform(random) - 2) * 1.7320508075688772;
 }
 
 // The first `begin` bytes again and again.
 void repeat(std::vector<std::byte>& array, std::size_t begin) {
-  for (std::size_t done = begin; done < array.size(); done += begin) std::memcpy(array.data() + done, array.data(), std::min(begin, array.size() - done));
+  for (std::size_t done = begin; done < array.size(); done += begin)
+    std::memcpy(array.data() + done, array.data(), std::min(begin, array.size() - done));
 }
 
 // What makes a row special, one kind after the other.
@@ -157,7 +168,8 @@ float special_value(int kind, bool chosen, float plain, FormatId format) {
   }
 }
 constexpr int kSpecialKinds = 6;
-// How many rows on the next special one is: plain rows lie between them, and yet all kinds are to be had where there is room.
+// How many rows on the next special one is: plain rows lie between them, and yet all kinds are to be had
+// where there is room.
 i64 special_every(i64 rows) { return rows < 4 * kSpecialKinds ? 2 : 4; }
 
 // Of a column: both signs; a few so small that their reciprocal is barely finite.
@@ -193,32 +205,38 @@ bool is_argument(Content content) { return content == Content::kX || content == 
 
 }  // namespace
 
-Verifier::Verifier(const Problem& problem, VariantFunction reference, std::uint64_t seed) : problem_(problem), reference_(reference), seed_(seed) {
+Verifier::Verifier(const Problem& problem, VariantFunction reference, std::uint64_t seed)
+    : problem_(problem), reference_(reference), seed_(seed) {
   if (!kernels::is_norm(problem.kernel)) patterns_ = argument_patterns(problem.format, seed_);
   const auto count = static_cast<i64>(patterns_.size());
   // With both mask values, where the mask is given.
-  const bool masked =
-      std::any_of(operands(problem.kernel).begin(), operands(problem.kernel).end(), [](const Operand& o) { return o.content == Content::kMask; });
+  const bool masked = std::any_of(operands(problem.kernel).begin(), operands(problem.kernel).end(),
+                                  [](const Operand& o) { return o.content == Content::kMask; });
   const i64 all = masked ? 2 * count : count;
   constexpr i64 kStreamedBytes = i64{2} << 20;  // outputs as large are streamed (kernels/host)
   const i64 streamed = kStreamedBytes / bytes_of(problem.format);
   const auto everywhere = [](Case& c) { c.aliased = c.flushed = true; };
   if (!problem.over_rows()) {
     for (const Problem& kind : with_codes()) {
-      const auto add = [&](i64 length) -> Case& { return cases_.emplace_back(case_of(kind.sized(1, length), Fill::kPatterns)); };
-      for (const i64 length : {0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 129, 255, 1000, 1023, 1025, 4099}) add(length);
+      const auto add = [&](i64 length) -> Case& {
+        return cases_.emplace_back(case_of(kind.sized(1, length), Fill::kPatterns));
+      };
+      for (const i64 length :
+           {0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 129, 255, 1000, 1023, 1025, 4099})
+        add(length);
       add(all - 1);
       everywhere(add(all));
       // With codes of 3 bits too, exact and dithered: they lie across the bounds of bytes.
-      if (kind.code_bits == problem.code_bits || (kind.code_bits == 3 && kind.code_seed != u64{0})) add(streamed).aliased = true;
+      if (kind.code_bits == problem.code_bits || (kind.code_bits == 3 && kind.code_seed != u64{0}))
+        add(streamed).aliased = true;
     }
     return;
   }
   const auto add = [&](i64 rows, i64 cols, Fill fill, Absent absent = Absent::kNone) -> Case& {
     return cases_.emplace_back(case_of(problem_.sized(rows, cols), fill, absent));
   };
-  // Shorter and longer than a vector, and than a chunk (8), a step (256) and a group (16384) of the sums over a row (kernels/reduce.h); whole and
-  // broken vectors and cache lines.
+  // Shorter and longer than a vector, and than a chunk (8), a step (256) and a group (16384) of the sums over
+  // a row (kernels/reduce.h); whole and broken vectors and cache lines.
   add(0, 8, Fill::kPlain);
   add(1, 1, Fill::kPlain);
   add(3, 7, Fill::kPlain);
@@ -256,11 +274,13 @@ Verifier::Bytes Verifier::filled(const Operand& operand, const Problem& problem,
   const auto half = static_cast<i64>(patterns_.size());
   // Large arrays repeat themselves, at places that no row, vector or task knows: a prime.
   constexpr i64 kPeriod = 10'007;
-  const i64 count = problem.count_of(operand), drawn_count = fill == Fill::kPlain && matrix ? std::min(count, kPeriod) : count;
+  const i64 count = problem.count_of(operand),
+            drawn_count = fill == Fill::kPlain && matrix ? std::min(count, kPeriod) : count;
   for (i64 i = 0; i < drawn_count; ++i) {
     u32 bits;
     if (operand.content == Content::kMask) {
-      const i64 words = std::max<i64>(half / 32, 1);  // after them the patterns come again, with the opposite bits
+      // after them the patterns come again, with the opposite bits
+      const i64 words = std::max<i64>(half / 32, 1);
       std::uint64_t drawn = random + static_cast<std::uint64_t>(i % words);
       bits = static_cast<u32>(kernels::next_random(drawn) >> 32);
       if (i / words % 2 == 1) bits = ~bits;
@@ -272,19 +292,25 @@ Verifier::Bytes Verifier::filled(const Operand& operand, const Problem& problem,
       const std::uint64_t drawn = kernels::next_random(random);
       bits = (drawn & 1) != 0 ? narrowed(format, 1) : static_cast<u32>(drawn >> 32) >> (32 - 8 * size);
     } else {
-      float value = operand.content == Content::kGamma ? gamma_of(i, random) : plain_value(operand.content, random);
+      float value =
+          operand.content == Content::kGamma ? gamma_of(i, random) : plain_value(operand.content, random);
       const i64 row = matrix ? i / problem.cols : operand.extent == Extent::kRows ? i : 0;
       const i64 every = special_every(problem.rows);
       if (fill == Fill::kSpecial && operand.extent != Extent::kColumns && row % every == every - 1) {
         // Other contents are special in the same rows in other ways.
         const int kind = static_cast<int>((row / every + static_cast<i64>(operand.content)) % kSpecialKinds);
-        value = special_value(kind, !matrix || i % problem.cols == (3 * row + static_cast<i64>(operand.content)) % problem.cols, value, format);
+        value = special_value(
+            kind, !matrix || i % problem.cols == (3 * row + static_cast<i64>(operand.content)) % problem.cols,
+            value, format);
       }
       bits = narrowed(format, value);
     }
-    std::memcpy(array.data() + static_cast<std::size_t>(i) * static_cast<std::size_t>(size), &bits, static_cast<std::size_t>(size));  // little-endian
+    // little-endian
+    std::memcpy(array.data() + static_cast<std::size_t>(i) * static_cast<std::size_t>(size), &bits,
+                static_cast<std::size_t>(size));
   }
-  if (drawn_count < count) repeat(array, static_cast<std::size_t>(drawn_count) * static_cast<std::size_t>(size));
+  if (drawn_count < count)
+    repeat(array, static_cast<std::size_t>(drawn_count) * static_cast<std::size_t>(size));
   return array;
 }
 
@@ -321,7 +347,8 @@ Verifier::Case Verifier::case_of(const Problem& problem, Fill fill, Absent absen
     int& seen = all[k].role == Role::kInput ? optional_inputs : optional_outputs;
     if (all[k].optional) ++seen;
     c.absent.push_back(all[k].optional && ((absent == Absent::kInputs && all[k].role == Role::kInput) ||
-                                           (absent == Absent::kOutputs && all[k].role == Role::kOutput) || (absent == Absent::kSecond && seen == 2)));
+                                           (absent == Absent::kOutputs && all[k].role == Role::kOutput) ||
+                                           (absent == Absent::kSecond && seen == 2)));
     if (all[k].role == Role::kScratch) {
       c.arrays.emplace_back();
       scratch[k].resize(problem.array_bytes(all[k]));
@@ -338,12 +365,15 @@ Verifier::Case Verifier::case_of(const Problem& problem, Fill fill, Absent absen
 std::vector<Problem> Verifier::block_problems(int block_elements) const {
   std::vector<Problem> list;
   if (!problem_.over_rows()) {
-    // Dithered codes of 3 bits too: codes lie across the bounds of bytes, and a dither goes by the element's number.
+    // Dithered codes of 3 bits too: codes lie across the bounds of bytes, and a dither goes by the element's
+    // number.
     std::vector<Problem> kinds = {problem_};
     if (kernels::has_codes(problem_.kernel)) kinds.push_back(coded(problem_, 3, seed_));
     for (const Problem& kind : kinds)
-      for (const i64 length : {block_elements - i64{1}, block_elements + i64{1}, 2 * i64{block_elements} + 33})
-        if (length > 0 && length < 2 * static_cast<i64>(patterns_.size())) list.push_back(kind.sized(1, length));
+      for (const i64 length :
+           {block_elements - i64{1}, block_elements + i64{1}, 2 * i64{block_elements} + 33})
+        if (length > 0 && length < 2 * static_cast<i64>(patterns_.size()))
+          list.push_back(kind.sized(1, length));
     return list;
   }
   constexpr i64 kCols = 40, kMostRows = 8192;  // broken vectors of every width
@@ -375,7 +405,8 @@ long long Verifier::checked(int block_elements, const Takes& takes) const {
     if (!taken(c.problem)) continue;
     long long outputs = compared(c.problem);
     for (std::size_t k = 0; k < c.absent.size(); ++k)
-      if (const Operand& operand = operands(problem_.kernel)[k]; c.absent[k] && operand.role == Role::kOutput) outputs -= c.problem.count_of(operand);
+      if (const Operand& operand = operands(problem_.kernel)[k]; c.absent[k] && operand.role == Role::kOutput)
+        outputs -= c.problem.count_of(operand);
     sum += outputs * (1 + (c.flushed ? 1 : 0) + (c.aliased ? static_cast<long long>(aliases().size()) : 0));
   }
   for (const Problem& problem : block_problems(block_elements))
@@ -383,7 +414,8 @@ long long Verifier::checked(int block_elements, const Takes& takes) const {
   return sum;
 }
 
-std::optional<std::string> Verifier::mismatch(const std::function<void(const Arguments&)>& function, int block_elements, const Takes& takes) const {
+std::optional<std::string> Verifier::mismatch(const std::function<void(const Arguments&)>& function,
+                                              int block_elements, const Takes& takes) const {
   const auto taken = [&](const Problem& problem) { return !takes || takes(problem.cols); };
   for (const Case& c : cases_) {
     if (!taken(c.problem)) continue;
@@ -391,12 +423,15 @@ std::optional<std::string> Verifier::mismatch(const std::function<void(const Arg
   }
   for (const Problem& problem : block_problems(block_elements)) {
     if (!taken(problem)) continue;
-    if (auto difference = run_all(function, case_of(problem, problem_.over_rows() ? Fill::kPlain : Fill::kPatterns))) return difference;
+    if (auto difference =
+            run_all(function, case_of(problem, problem_.over_rows() ? Fill::kPlain : Fill::kPatterns)))
+      return difference;
   }
   return std::nullopt;
 }
 
-std::optional<std::string> Verifier::run_all(const std::function<void(const Arguments&)>& function, const Case& c) const {
+std::optional<std::string> Verifier::run_all(const std::function<void(const Arguments&)>& function,
+                                             const Case& c) const {
   if (auto difference = run(function, c, {}, false)) return difference;
   if (c.flushed)
     if (auto difference = run(function, c, {}, true)) return difference;
@@ -406,8 +441,10 @@ std::optional<std::string> Verifier::run_all(const std::function<void(const Argu
   return std::nullopt;
 }
 
-std::optional<std::string> Verifier::run(const std::function<void(const Arguments&)>& function, const Case& c, const Alias& alias, bool flush_to_zero) const {
-  constexpr std::byte kUnwritten{0xa5}, kNanByte{0xff};  // of outputs; of scratch, whose content may not matter
+std::optional<std::string> Verifier::run(const std::function<void(const Arguments&)>& function, const Case& c,
+                                         const Alias& alias, bool flush_to_zero) const {
+  // of outputs; of scratch, whose content may not matter
+  constexpr std::byte kUnwritten{0xa5}, kNanByte{0xff};
   const std::span<const Operand> all = operands(problem_.kernel);
   std::vector<std::unique_ptr<GuardedArray>> arrays;
   Arguments arguments = c.problem.arguments();
@@ -424,13 +461,16 @@ std::optional<std::string> Verifier::run(const std::function<void(const Argument
   const auto at = [](int k) { return static_cast<std::size_t>(k); };
   if (alias.output != kNoOperand) arguments.array[alias.output] = arrays[at(alias.input)]->data();
 
-  std::string place = problem_.over_rows() ? " (" + std::to_string(c.problem.rows) + " x " + std::to_string(c.problem.cols) + " elements"
+  std::string place = problem_.over_rows() ? " (" + std::to_string(c.problem.rows) + " x " +
+                                                 std::to_string(c.problem.cols) + " elements"
                                            : " (" + std::to_string(c.problem.cols) + " elements";
   if (kernels::has_codes(problem_.kernel)) {
-    place += ", codes of " + std::to_string(c.problem.code_bits) + (c.problem.code_bits == 1 ? " bit" : " bits");
+    place +=
+        ", codes of " + std::to_string(c.problem.code_bits) + (c.problem.code_bits == 1 ? " bit" : " bits");
     if (c.problem.code_seed) place += ", dithered by " + std::to_string(*c.problem.code_seed);
   }
-  if (alias.output != kNoOperand) place += std::string(", ") + all[at(alias.output)].name + " over " + all[at(alias.input)].name;
+  if (alias.output != kNoOperand)
+    place += std::string(", ") + all[at(alias.output)].name + " over " + all[at(alias.input)].name;
   for (std::size_t k = 0; k < all.size(); ++k)
     if (c.absent[k]) place += std::string(", no ") + all[k].name;
   place += flush_to_zero ? ", caller flushes to zero)" : ")";
@@ -442,7 +482,8 @@ std::optional<std::string> Verifier::run(const std::function<void(const Argument
   for (std::size_t k = 0; k < all.size(); ++k)
     if (!arrays[k]->front_intact()) return std::string("wrote before the start of ") + all[k].name + place;
   for (std::size_t k = 0; k < all.size(); ++k)
-    if (all[k].role == Role::kInput && !c.absent[k] && static_cast<int>(k) != alias.input && !arrays[k]->equals(c.arrays[k].data()))
+    if (all[k].role == Role::kInput && !c.absent[k] && static_cast<int>(k) != alias.input &&
+        !arrays[k]->equals(c.arrays[k].data()))
       return std::string("wrote to the input ") + all[k].name + place;
 
   for (std::size_t k = 0; k < all.size(); ++k) {
@@ -451,14 +492,19 @@ std::optional<std::string> Verifier::run(const std::function<void(const Argument
     const std::byte* const want = c.arrays[k].data();
     if (c.arrays[k].empty() || std::memcmp(got, want, c.arrays[k].size()) == 0) continue;
     for (i64 i = 0; i < c.problem.count_of(all[k]); ++i) {
-      const u32 have = canonical_at(all[k], c.problem.format, got, i), wanted = canonical_at(all[k], c.problem.format, want, i);
+      const u32 have = canonical_at(all[k], c.problem.format, got, i),
+                wanted = canonical_at(all[k], c.problem.format, want, i);
       if (have == wanted) continue;
       char text[96];
-      std::snprintf(text, sizeof text, "%s[%lld]: got 0x%x, want 0x%x", all[k].name, static_cast<long long>(i), have, wanted);
+      std::snprintf(text, sizeof text, "%s[%lld]: got 0x%x, want 0x%x", all[k].name,
+                    static_cast<long long>(i), have, wanted);
       std::string difference = text;
       for (std::size_t in = 0; in < all.size(); ++in) {
-        if (all[k].extent != Extent::kElements || all[in].extent != Extent::kElements || all[in].role != Role::kInput) continue;
-        std::snprintf(text, sizeof text, ", %s 0x%x", all[in].name, canonical_at(all[in], c.problem.format, c.arrays[in].data(), i));
+        if (all[k].extent != Extent::kElements || all[in].extent != Extent::kElements ||
+            all[in].role != Role::kInput)
+          continue;
+        std::snprintf(text, sizeof text, ", %s 0x%x", all[in].name,
+                      canonical_at(all[in], c.problem.format, c.arrays[in].data(), i));
         difference += text;
       }
       return difference + place;

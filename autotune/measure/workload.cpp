@@ -17,7 +17,8 @@ using kernels::i64;
 
 Array allocate(std::size_t size) {
   constexpr std::size_t kHugePage = 2 << 20;  // aligned so that the system can back arrays with huge pages
-  void* memory = std::aligned_alloc(kHugePage, std::max<std::size_t>(1, (size + kHugePage - 1) / kHugePage) * kHugePage);
+  void* memory =
+      std::aligned_alloc(kHugePage, std::max<std::size_t>(1, (size + kHugePage - 1) / kHugePage) * kHugePage);
   if (memory == nullptr) throw std::bad_alloc();
   return Array(static_cast<std::byte*>(memory));
 }
@@ -29,7 +30,8 @@ void store_as(std::vector<std::byte>& to, std::size_t i, double value) {
 }
 
 void store(Element element, FormatId format, std::vector<std::byte>& to, std::size_t i, double value) {
-  with_type(element == Element::kF32 ? FormatId::kF32 : format, [&]<class T>(T) { store_as<T>(to, i, value); });
+  with_type(element == Element::kF32 ? FormatId::kF32 : format,
+            [&]<class T>(T) { store_as<T>(to, i, value); });
 }
 
 // `normal` is normal(0, 1), `uniform` uniform in (0, 1].
@@ -49,13 +51,17 @@ double value_of(Content content, double normal, double uniform) {
 }
 
 // The first `count` values of a content.
-std::vector<std::byte> drawn(Content content, Element element, FormatId format, i64 count, std::uint64_t seed) {
+std::vector<std::byte> drawn(Content content, Element element, FormatId format, i64 count,
+                             std::uint64_t seed) {
   const auto width = static_cast<std::size_t>(bytes_of(element, format));
   std::vector<std::byte> block(static_cast<std::size_t>(count) * width);
   if (content != Content::kX && content != Content::kDy) seed += 1 + static_cast<std::uint64_t>(content);
   if (content == Content::kResult) return block;
   for (i64 i = 0; i < count; ++i) {
-    const auto uniform = [&] { return (static_cast<double>(kernels::next_random(seed) >> 11) + 1) * 0x1p-53; };  // in (0, 1]
+    // in (0, 1]
+    const auto uniform = [&] {
+      return (static_cast<double>(kernels::next_random(seed) >> 11) + 1) * 0x1p-53;
+    };
     const double radius = std::sqrt(-2 * std::log(uniform()));
     const double normal = radius * std::cos(6.283185307179586 * uniform());  // Box and Muller
     store(element, format, block, static_cast<std::size_t>(i), value_of(content, normal, uniform()));
@@ -84,11 +90,15 @@ std::vector<std::byte> activated(Content content, FormatId format, i64 count, st
 Array filled(Content content, Element element, FormatId format, i64 count, std::uint64_t seed) {
   // Mask words and bytes of codes are counted, their elements are drawn.
   const i64 values = std::min(kWorkspacePeriod, element == Element::kMaskWord ? 32 * count
-                                                : element == Element::kByte   ? 8 / Problem{}.code_bits * count
-                                                                              : count);
-  const bool made = content == Content::kActivation || content == Content::kMask || content == Content::kCodes;
-  const std::vector<std::byte> block = made ? activated(content, format, values, seed) : drawn(content, element, format, values, seed);
-  const std::size_t bytes = static_cast<std::size_t>(count) * static_cast<std::size_t>(bytes_of(element, format)), period = block.size();
+                                                : element == Element::kByte ? 8 / Problem{}.code_bits * count
+                                                                            : count);
+  const bool made =
+      content == Content::kActivation || content == Content::kMask || content == Content::kCodes;
+  const std::vector<std::byte> block =
+      made ? activated(content, format, values, seed) : drawn(content, element, format, values, seed);
+  const std::size_t bytes =
+                        static_cast<std::size_t>(count) * static_cast<std::size_t>(bytes_of(element, format)),
+                    period = block.size();
   Array array = allocate(bytes);
 #pragma omp parallel for schedule(static)
   for (i64 begin = 0; begin < static_cast<i64>(bytes); begin += static_cast<i64>(period)) {
@@ -100,7 +110,8 @@ Array filled(Content content, Element element, FormatId format, i64 count, std::
 
 Workspace::Workspace(const Problem& problem, std::uint64_t seed) : problem_(problem) {
   for (const Operand& operand : operands(problem.kernel))
-    arrays_.push_back(filled(operand.content, operand.element, problem.format, problem.count_of(operand), seed));
+    arrays_.push_back(
+        filled(operand.content, operand.element, problem.format, problem.count_of(operand), seed));
 }
 
 Arguments Workspace::arguments() const {

@@ -22,7 +22,8 @@ using nlohmann::json;
 
 constexpr std::string_view kFamily = "outgrad.tune/";
 constexpr unsigned kVersion = 1;
-// A record nests three deep. The library's parser copes with any depth, but copying, comparing and writing such a value recurse.
+// A record nests three deep. The library's parser copes with any depth, but copying, comparing and writing
+// such a value recurse.
 constexpr int kDeepest = 32;
 
 bool nests_too_deep(std::string_view line) {
@@ -44,19 +45,22 @@ bool nests_too_deep(std::string_view line) {
   return false;
 }
 
-// Whether a schema's name is of this family and of a later version: "outgrad.tune/2", "outgrad.tune/1.1", "outgrad.tune/10-rc".
+// Whether a schema's name is of this family and of a later version: "outgrad.tune/2", "outgrad.tune/1.1",
+// "outgrad.tune/10-rc".
 bool is_newer(std::string_view schema) {
   if (schema.substr(0, kFamily.size()) != kFamily) return false;
   schema.remove_prefix(kFamily.size());
   unsigned version = 0;
   const auto [end, error] = std::from_chars(schema.data(), schema.data() + schema.size(), version);
   if (error == std::errc::result_out_of_range) return true;
-  return error == std::errc() && (version > kVersion || (version == kVersion && end != schema.data() + schema.size() && *end == '.'));
+  return error == std::errc() &&
+         (version > kVersion || (version == kVersion && end != schema.data() + schema.size() && *end == '.'));
 }
 
 kernels::SpecError newer(const std::string& path, long long line, const std::string& schema) {
   return {path + ":" + std::to_string(line), "schema",
-          "'" + schema.substr(0, 40) + "' is newer than this program's " + kSchema + ": use the program that wrote it, or give another file"};
+          "'" + schema.substr(0, 40) + "' is newer than this program's " + kSchema +
+              ": use the program that wrote it, or give another file"};
 }
 
 // The value of a line, null where it is none of ours or too deep for the library.
@@ -68,20 +72,25 @@ json value_of(std::string_view line) {
 
 // Throws when a line of `text` is of a newer schema; quicker than parsing all of it.
 void refuse_newer(const std::string& path, std::string_view text) {
-  const std::string_view family = kFamily.substr(0, kFamily.size() - 1), ours = std::string_view(kSchema).substr(family.size());
+  const std::string_view family = kFamily.substr(0, kFamily.size() - 1),
+                         ours = std::string_view(kSchema).substr(family.size());
   for (std::size_t at = text.find(family); at != text.npos; at = text.find(family, at + family.size())) {
     const std::string_view rest = text.substr(at + family.size(), ours.size() + 1);
     if (rest.substr(0, ours.size()) == ours && rest.back() == '"') continue;
     const std::size_t begin = text.rfind('\n', at) + 1;  // npos + 1 is 0
     const json record = value_of(text.substr(begin, text.find('\n', at) - begin));
-    if (const auto schema = record.find("schema"); record.is_object() && schema != record.end() && schema->is_string() && is_newer(schema->get<std::string>()))
-      throw newer(path, 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(begin), '\n'), schema->get<std::string>());
+    if (const auto schema = record.find("schema"); record.is_object() && schema != record.end() &&
+                                                   schema->is_string() &&
+                                                   is_newer(schema->get<std::string>()))
+      throw newer(path, 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(begin), '\n'),
+                  schema->get<std::string>());
   }
 }
 
 bool same_file(int descriptor, const std::string& path) {
   struct stat held{}, named{};
-  return ::fstat(descriptor, &held) == 0 && ::stat(path.c_str(), &named) == 0 && held.st_dev == named.st_dev && held.st_ino == named.st_ino;
+  return ::fstat(descriptor, &held) == 0 && ::stat(path.c_str(), &named) == 0 &&
+         held.st_dev == named.st_dev && held.st_ino == named.st_ino;
 }
 
 std::string content_of(int descriptor, off_t size, const std::string& path) {
@@ -99,7 +108,8 @@ std::string content_of(int descriptor, off_t size, const std::string& path) {
 }  // namespace
 
 bool is_of_an_earlier_rule(const Record& record) {
-  return (record.kernel == "gelu_backward" || record.kernel == "bias_gelu_backward") && !record.fit.as_accurate;
+  return (record.kernel == "gelu_backward" || record.kernel == "bias_gelu_backward") &&
+         !record.fit.as_accurate;
 }
 
 Database parse_database(const std::string& path, std::string_view text) {
@@ -112,7 +122,9 @@ Database parse_database(const std::string& path, std::string_view text) {
     begin = end + 1;
     ++number;
     if (line.empty()) continue;
-    const auto warn = [&](const std::string& why) { database.warnings.push_back(path + ":" + std::to_string(number) + ": " + why + ", ignored"); };
+    const auto warn = [&](const std::string& why) {
+      database.warnings.push_back(path + ":" + std::to_string(number) + ": " + why + ", ignored");
+    };
     if (nests_too_deep(line)) {
       warn("nested deeper than " + std::to_string(kDeepest));
       continue;
@@ -124,9 +136,12 @@ Database parse_database(const std::string& path, std::string_view text) {
     }
     const auto schema = record.find("schema");
     if (schema == record.end() || *schema != kSchema) {
-      if (schema != record.end() && schema->is_string() && is_newer(schema->get<std::string>())) throw newer(path, number, schema->get<std::string>());
+      if (schema != record.end() && schema->is_string() && is_newer(schema->get<std::string>()))
+        throw newer(path, number, schema->get<std::string>());
       constexpr std::size_t kShown = 60;
-      warn("schema is " + (schema == record.end() ? std::string("missing") : line_of(*schema).substr(0, kShown)) + ", not \"" + kSchema + "\"");
+      warn("schema is " +
+           (schema == record.end() ? std::string("missing") : line_of(*schema).substr(0, kShown)) +
+           ", not \"" + kSchema + "\"");
       continue;
     }
     try {
@@ -155,8 +170,10 @@ Database parse_database(const std::string& path, std::string_view text) {
     }
   }
   if (earlier > 0)
-    database.warnings.push_back(path + ":" + std::to_string(first_earlier) + ": the first of " + std::to_string(earlier) +
-                                " records of an earlier rule of accuracy (no \"as_accurate\" in \"fit\"), ignored: their problems are searched again");
+    database.warnings.push_back(path + ":" + std::to_string(first_earlier) + ": the first of " +
+                                std::to_string(earlier) +
+                                " records of an earlier rule of accuracy (no \"as_accurate\" in \"fit\"), "
+                                "ignored: their problems are searched again");
   return database;
 }
 
@@ -168,7 +185,8 @@ Database load_database(const std::string& path) {
 
 DatabaseLock::DatabaseLock(const std::string& path, bool create) {
   while (true) {
-    file_ = kernels::Descriptor(::open(path.c_str(), O_RDWR | O_APPEND | O_CLOEXEC | (create ? O_CREAT : 0), 0666));
+    file_ = kernels::Descriptor(
+        ::open(path.c_str(), O_RDWR | O_APPEND | O_CLOEXEC | (create ? O_CREAT : 0), 0666));
     if (file_.get() < 0 && !create && errno == ENOENT) return;
     if (file_.get() < 0) throw kernels::IoError(path, "open", errno);
     while (::flock(file_.get(), LOCK_EX) != 0)  // released when the file is closed
@@ -198,7 +216,8 @@ void append_records(const std::string& path, const std::vector<Record>& records)
     }
     done += static_cast<std::size_t>(put);
   }
-  if (::fsync(file.descriptor()) != 0 && errno != EINVAL) throw kernels::IoError(path, "sync", errno);  // EINVAL: a device, not a file
+  // EINVAL: a device, not a file
+  if (::fsync(file.descriptor()) != 0 && errno != EINVAL) throw kernels::IoError(path, "sync", errno);
 }
 
 }  // namespace outgrad::autotune

@@ -22,50 +22,74 @@ concept IsObject = requires(T t) { t.others; };
 // ---- the keys
 
 void each_member(Is<DeviceRecord> auto& d, const auto& visit) {
-  visit("kind", d.kind), visit("model", d.model), visit("isa", d.isa), visit("threads", d.threads), visit("sockets", d.sockets);
-  visit("vector_bits", d.vector_bits), visit("l1d_bytes", d.l1d_bytes), visit("l2_bytes", d.l2_bytes), visit("l3_bytes", d.l3_bytes);
-  visit("name", d.name), visit("architecture", d.architecture), visit("board", d.board), visit("sms", d.sms), visit("driver", d.driver);
-  visit("threads_per_sm", d.threads_per_sm), visit("blocks_per_sm", d.blocks_per_sm), visit("shared_per_sm", d.shared_per_sm);
-  visit("shared_per_block", d.shared_per_block), visit("clock_ghz", d.clock_ghz), visit("memory_clock_ghz", d.memory_clock_ghz);
+  visit("kind", d.kind), visit("model", d.model), visit("isa", d.isa), visit("threads", d.threads),
+      visit("sockets", d.sockets);
+  visit("vector_bits", d.vector_bits), visit("l1d_bytes", d.l1d_bytes), visit("l2_bytes", d.l2_bytes),
+      visit("l3_bytes", d.l3_bytes);
+  visit("name", d.name), visit("architecture", d.architecture), visit("board", d.board), visit("sms", d.sms),
+      visit("driver", d.driver);
+  visit("threads_per_sm", d.threads_per_sm), visit("blocks_per_sm", d.blocks_per_sm),
+      visit("shared_per_sm", d.shared_per_sm);
+  visit("shared_per_block", d.shared_per_block), visit("clock_ghz", d.clock_ghz),
+      visit("memory_clock_ghz", d.memory_clock_ghz);
   visit("dram_gb_per_s", d.dram_gb_per_s), visit("memory_bytes", d.memory_bytes);
 }
 
 void each_member(Is<RunIdentity> auto& r, const auto& visit) {
-  visit("device", r.device), visit("kernels_sha256", r.hashes.kernels), visit("coefficients_sha256", r.hashes.coefficients);
-  visit("compiler", r.compiler), visit("flags", r.flags), visit("time", r.time), visit("seed", r.seed), visit("toolkit", r.toolkit);
+  visit("device", r.device), visit("kernels_sha256", r.hashes.kernels),
+      visit("coefficients_sha256", r.hashes.coefficients);
+  visit("compiler", r.compiler), visit("flags", r.flags), visit("time", r.time), visit("seed", r.seed),
+      visit("toolkit", r.toolkit);
 }
 
 void each_member(Is<FitRecord> auto& f, const auto& visit) {
-  visit("name", f.name), visit("class", f.accuracy), visit("a_plus_b", f.a_plus_b), visit("t", f.t), visit("r", f.r);
+  visit("name", f.name), visit("class", f.accuracy), visit("a_plus_b", f.a_plus_b), visit("t", f.t),
+      visit("r", f.r);
   visit("as_accurate", f.as_accurate), visit("sha256", f.sha256);
 }
 
-void each_member(Is<Record::Rejection> auto& r, const auto& visit) { visit("stage", r.stage), visit("reason", r.reason), visit("detail", r.detail); }
+void each_member(Is<Record::Rejection> auto& r, const auto& visit) {
+  visit("stage", r.stage), visit("reason", r.reason), visit("detail", r.detail);
+}
 
-void each_member(Is<Record::Ceiling> auto& c, const auto& visit) { visit("name", c.name), visit("bytes", c.bytes); }
+void each_member(Is<Record::Ceiling> auto& c, const auto& visit) {
+  visit("name", c.name), visit("bytes", c.bytes);
+}
 
-void each_member(Is<Record::Rounds> auto& r, const auto& visit) { visit("ns", r.ns), visit("default_ns", r.default_ns), visit("ceiling_ns", r.ceiling_ns); }
+void each_member(Is<Record::Rounds> auto& r, const auto& visit) {
+  visit("ns", r.ns), visit("default_ns", r.default_ns), visit("ceiling_ns", r.ceiling_ns);
+}
 
 void each_member(Is<SpeedupRecord> auto& s, const auto& visit) {
   visit("median", s.median), visit("low", s.low), visit("high", s.high), visit("confidence", s.confidence);
 }
 
-void each_member(Is<Record::Resources> auto& r, const auto& visit) { visit("registers", r.registers), visit("shared_bytes", r.shared_bytes); }
+void each_member(Is<Record::Resources> auto& r, const auto& visit) {
+  visit("registers", r.registers), visit("shared_bytes", r.shared_bytes);
+}
 
 void each_member(Is<Record::Predicted> auto& p, const auto& visit) {
-  visit("ns_per_element", p.ns_per_element), visit("memory_ns", p.memory_ns), visit("issue_ns", p.issue_ns), visit("shared_ns", p.shared_ns);
-  visit("others_ns", p.others_ns), visit("occupancy", p.occupancy), visit("bytes_in_flight_per_sm", p.bytes_in_flight_per_sm);
+  visit("ns_per_element", p.ns_per_element), visit("memory_ns", p.memory_ns), visit("issue_ns", p.issue_ns),
+      visit("shared_ns", p.shared_ns);
+  visit("others_ns", p.others_ns), visit("occupancy", p.occupancy),
+      visit("bytes_in_flight_per_sm", p.bytes_in_flight_per_sm);
   visit("share_of_bandwidth", p.share_of_bandwidth), visit("resident_blocks", p.resident_blocks);
 }
 
 void each_member(Is<Record> auto& r, const auto& visit) {
   each_member(r.run, visit);
-  visit("kernel", r.kernel), visit("format", r.format), visit("variant", r.variant), visit("state", r.state), visit("baseline", r.baseline);
-  visit("parameters", r.parameters), visit("fit", r.fit), visit("default", r.is_default), visit("finalist", r.finalist), visit("winner", r.winner);
-  visit("gain", r.gain), visit("rows", r.rows), visit("cols", r.cols), visit("elements", r.elements), visit("rejected", r.rejected);
-  visit("ceiling", r.ceiling), visit("screening", r.screening), visit("final", r.final), visit("speedup", r.speedup), visit("compile_ms", r.compile_ms);
-  visit("bytes", r.bytes), visit("bytes_per_element", r.bytes_per_element), visit("gb_per_s", r.gb_per_s), visit("share_of_ceiling", r.share_of_ceiling);
-  visit("checked", r.checked), visit("discarded_rounds", r.discarded_rounds), visit("rounds", r.rounds), visit("resources", r.resources);
+  visit("kernel", r.kernel), visit("format", r.format), visit("variant", r.variant), visit("state", r.state),
+      visit("baseline", r.baseline);
+  visit("parameters", r.parameters), visit("fit", r.fit), visit("default", r.is_default),
+      visit("finalist", r.finalist), visit("winner", r.winner);
+  visit("gain", r.gain), visit("rows", r.rows), visit("cols", r.cols), visit("elements", r.elements),
+      visit("rejected", r.rejected);
+  visit("ceiling", r.ceiling), visit("screening", r.screening), visit("final", r.final),
+      visit("speedup", r.speedup), visit("compile_ms", r.compile_ms);
+  visit("bytes", r.bytes), visit("bytes_per_element", r.bytes_per_element), visit("gb_per_s", r.gb_per_s),
+      visit("share_of_ceiling", r.share_of_ceiling);
+  visit("checked", r.checked), visit("discarded_rounds", r.discarded_rounds), visit("rounds", r.rounds),
+      visit("resources", r.resources);
   visit("instructions_per_element", r.instructions_per_element), visit("predicted", r.predicted);
 }
 
@@ -76,7 +100,9 @@ struct Fault {
   const char* what;   // it is not
 };
 
-bool is_positive(const json& value) { return value.is_number() && value.get<double>() > 0 && std::isfinite(value.get<double>()); }
+bool is_positive(const json& value) {
+  return value.is_number() && value.get<double>() > 0 && std::isfinite(value.get<double>());
+}
 
 void read(const json& value, std::string& text) {
   if (!value.is_string()) throw Fault{"", "a text"};
@@ -95,19 +121,23 @@ void read(const json& value, double& figure) {
 
 template <std::integral T>
 void read(const json& value, T& count) {
-  const bool is_count = value.is_number_integer() && (value.is_number_unsigned() || value.get<std::int64_t>() >= 0);
-  if (!is_count || value.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<T>::max())) throw Fault{"", "a count"};
+  const bool is_count =
+      value.is_number_integer() && (value.is_number_unsigned() || value.get<std::int64_t>() >= 0);
+  if (!is_count || value.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<T>::max()))
+    throw Fault{"", "a count"};
   count = value.get<T>();
 }
 
 void read(const json& value, std::vector<double>& list) {
-  if (!value.is_array() || !std::all_of(value.begin(), value.end(), is_positive)) throw Fault{"", "a list of positive numbers"};
+  if (!value.is_array() || !std::all_of(value.begin(), value.end(), is_positive))
+    throw Fault{"", "a list of positive numbers"};
   list = value.get<std::vector<double>>();
 }
 
 void read(const json& value, json& parameters) {
   const auto fits = [](const json& one) { return one.is_number() || one.is_boolean() || one.is_string(); };
-  if (!value.is_object() || !std::all_of(value.begin(), value.end(), fits)) throw Fault{"", "an object of numbers, truths and texts"};
+  if (!value.is_object() || !std::all_of(value.begin(), value.end(), fits))
+    throw Fault{"", "an object of numbers, truths and texts"};
   parameters = value;
 }
 
@@ -118,8 +148,10 @@ void check(const FitRecord& fit) {
 }
 
 void check(const SpeedupRecord& s) {
-  const bool is_interval = s.low > 0 && s.median > 0 && s.low <= s.high && std::isfinite(s.median) && std::isfinite(s.high);
-  if (!is_interval || !(s.confidence.value_or(0.5) > 0 && s.confidence.value_or(0.5) < 1)) throw Fault{"", "an interval of positive numbers"};
+  const bool is_interval =
+      s.low > 0 && s.median > 0 && s.low <= s.high && std::isfinite(s.median) && std::isfinite(s.high);
+  if (!is_interval || !(s.confidence.value_or(0.5) > 0 && s.confidence.value_or(0.5) < 1))
+    throw Fault{"", "an interval of positive numbers"};
 }
 
 template <IsObject T>
@@ -134,7 +166,8 @@ template <IsObject T>
 void read(const json& value, T& object) {
   if (!value.is_object()) throw Fault{"", "an object"};
   json others = value;
-  if constexpr (std::same_as<T, SpeedupRecord>) object.median = object.low = object.high = 0;  // all three have to be there
+  // all three have to be there
+  if constexpr (std::same_as<T, SpeedupRecord>) object.median = object.low = object.high = 0;
   each_member(object, [&](const char* key, auto& member) {
     const auto found = others.find(key);
     if (found == others.end()) return;
@@ -156,7 +189,8 @@ T read_whole(const json& value) {
     read(value, object);
     return object;
   } catch (const Fault& fault) {
-    throw kernels::SpecError((fault.place.empty() ? "it" : "\"" + fault.place + "\"") + " is not " + fault.what);
+    throw kernels::SpecError((fault.place.empty() ? "it" : "\"" + fault.place + "\"") + " is not " +
+                             fault.what);
   }
 }
 

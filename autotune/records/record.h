@@ -1,8 +1,9 @@
-// A line of the tuning database as a value, and the one codec between the two. The schema is `outgrad.tune/1` (autotune/README.md lists its keys).
+// A line of the tuning database as a value, and the one codec between the two. The schema is `outgrad.tune/1`
+// (autotune/README.md lists its keys).
 //
-// No key has to be there. A member that a line does not have is nothing, an empty text or zero, and such a member is not written. What a line has
-// beside the schema's keys is kept in `others` and written again. A figure that is null in a line is infinite: a bound that its header does not
-// state, a quotient by zero.
+// No key has to be there. A member that a line does not have is nothing, an empty text or zero, and such a
+// member is not written. What a line has beside the schema's keys is kept in `others` and written again. A
+// figure that is null in a line is infinite: a bound that its header does not state, a quotient by zero.
 #pragma once
 
 #include <compare>
@@ -28,7 +29,7 @@ struct SourceHashes {
 
 // Which device it was. What does not change from one driver or system to the next identifies it (identity.h).
 struct DeviceRecord {
-  std::string kind;                       // "cpu"; "cuda"; "offline": a GPU that is not there
+  std::string kind;  // "cpu"; "cuda"; "offline": a GPU that is not there
   std::optional<std::string> model, isa;  // of a CPU, as are sockets, caches and vectors
   std::optional<int> threads, sockets, vector_bits;
   std::optional<kernels::i64> l1d_bytes, l2_bytes, l3_bytes;
@@ -61,7 +62,7 @@ struct FitRecord {
   std::optional<std::string> accuracy;  // the key "class"; empty of a forward
   std::optional<double> a_plus_b, t, r;
   std::optional<bool> as_accurate;  // as the default
-  std::string sha256;               // of the header, where the caller brought it
+  std::string sha256;  // of the header, where the caller brought it
   nlohmann::json others;
 };
 
@@ -92,13 +93,14 @@ struct Record : ProblemRecord {
     nlohmann::json others;
   };
   struct Predicted {  // gpu::Prediction
-    std::optional<double> ns_per_element, memory_ns, issue_ns, shared_ns, others_ns, occupancy, bytes_in_flight_per_sm, share_of_bandwidth;
+    std::optional<double> ns_per_element, memory_ns, issue_ns, shared_ns, others_ns, occupancy,
+        bytes_in_flight_per_sm, share_of_bandwidth;
     std::optional<int> resident_blocks;
     nlohmann::json others;
   };
 
   RunIdentity run;
-  std::string variant, state, baseline;                  // baseline: the default's name
+  std::string variant, state, baseline;  // baseline: the default's name
   nlohmann::json parameters = nlohmann::json::object();  // of the variant: numbers, truths and texts
   FitRecord fit;
   std::optional<bool> is_default, finalist, winner, gain;
@@ -107,7 +109,8 @@ struct Record : ProblemRecord {
   Rounds screening, final;
   std::optional<SpeedupRecord> speedup;
   std::optional<double> compile_ms, bytes, bytes_per_element, gb_per_s, share_of_ceiling;
-  std::optional<kernels::i64> checked, discarded_rounds, rounds;  // rounds: of a published line, those that its interval rests on
+  // rounds: of a published line, those that its interval rests on
+  std::optional<kernels::i64> checked, discarded_rounds, rounds;
   Resources resources;
   std::optional<double> instructions_per_element;
   Predicted predicted;
@@ -117,7 +120,8 @@ struct Record : ProblemRecord {
   bool is_of_a_variant() const { return !kernel.empty() && !variant.empty() && !state.empty(); }
 };
 
-// Throw SpecError with what is wrong: "\"fit.name\" is not a text". The schema itself is the database's to check.
+// Throw SpecError with what is wrong: "\"fit.name\" is not a text". The schema itself is the database's to
+// check.
 Record record_from(nlohmann::json line);
 DeviceRecord device_record_from(nlohmann::json object);
 
@@ -127,7 +131,8 @@ nlohmann::json to_json(const RunIdentity& run);
 nlohmann::json to_json(const FitRecord& fit);
 nlohmann::json to_json(const SpeedupRecord& speedup);
 
-// The two kinds of lines of a published file: what the lines of a run share, under a name, and a record of that run without it.
+// The two kinds of lines of a published file: what the lines of a run share, under a name, and a record of
+// that run without it.
 nlohmann::json run_line(const RunIdentity& run, const std::string& name);
 nlohmann::json line_of_run(Record record, const std::string& name);
 

@@ -16,16 +16,19 @@ using nlohmann::json;
 json parameters_of(const Recording& recording, std::size_t point) {
   json parameters = json::object();
   for (std::size_t p = 0; p < recording.labels.size(); ++p)
-    parameters[recording.points.parameters()[p].name] = recording.labels[p][recording.points.position(point, p)];
+    parameters[recording.points.parameters()[p].name] =
+        recording.labels[p][recording.points.position(point, p)];
   return parameters;
 }
 
 // The variants of a recording's points; of parameters that are no variant's, why is counted.
-std::vector<std::optional<gpu::GpuVariant>> variants_of(const Recording& recording, const Problem& problem, PredictedPoints& predicted) {
+std::vector<std::optional<gpu::GpuVariant>> variants_of(const Recording& recording, const Problem& problem,
+                                                        PredictedPoints& predicted) {
   std::vector<std::optional<gpu::GpuVariant>> variants;
   for (std::size_t i = 0; i < recording.points.size(); ++i) {
     try {
-      variants.push_back(gpu::gpu_variant_from(problem, gpu::gpu_fits_of(problem), parameters_of(recording, i)));
+      variants.push_back(
+          gpu::gpu_variant_from(problem, gpu::gpu_fits_of(problem), parameters_of(recording, i)));
     } catch (const kernels::SpecError& error) {
       variants.push_back(std::nullopt);
       ++predicted.left_out[error.what()];
@@ -36,11 +39,12 @@ std::vector<std::optional<gpu::GpuVariant>> variants_of(const Recording& recordi
 
 }  // namespace
 
-PredictedPoints predicted_points(const std::string& architecture_name, const Recording& recording, const Problem& problem, const std::string& path,
-                                 const std::string& folder) {
+PredictedPoints predicted_points(const std::string& architecture_name, const Recording& recording,
+                                 const Problem& problem, const std::string& path, const std::string& folder) {
   const gpu::Architecture& architecture = gpu::architecture_of(architecture_name);
   if (recording.device.find(", " + architecture_name + ",") == std::string::npos)
-    throw kernels::SpecError(path, "device", "recorded on '" + recording.device + "', which is no " + architecture_name);
+    throw kernels::SpecError(path, "device",
+                             "recorded on '" + recording.device + "', which is no " + architecture_name);
   PredictedPoints predicted;
   predicted.model = architecture.name + " as on " + architecture.board;
   predicted.time.resize(recording.points.size());
@@ -63,12 +67,14 @@ PredictedPoints predicted_points(const std::string& architecture_name, const Rec
       continue;
     }
     ++predicted.compiled;
-    for (const std::size_t point : same) predicted.time[point] = std::get<gpu::Predicted>(outcome.result).prediction.ns;
+    for (const std::size_t point : same)
+      predicted.time[point] = std::get<gpu::Predicted>(outcome.result).prediction.ns;
   }
   return predicted;
 }
 
-RankingCheck check_ranking(const Recording& recording, const std::vector<std::optional<double>>& predicted, const std::string& path, std::uint64_t seed) {
+RankingCheck check_ranking(const Recording& recording, const std::vector<std::optional<double>>& predicted,
+                           const std::string& path, std::uint64_t seed) {
   std::vector<double> model, measured;
   std::vector<std::size_t> order;  // points that did not fail, as measured
   for (std::size_t i = 0; i < recording.evaluations.size(); ++i) {
@@ -78,8 +84,11 @@ RankingCheck check_ranking(const Recording& recording, const std::vector<std::op
     model.push_back(*predicted[i]);
     measured.push_back(*recording.evaluations[i].time_ms);
   }
-  if (model.size() < 2) throw kernels::SpecError(path, "points", "fewer than two have both a measured time and a prediction");
-  const auto is_faster = [&](std::size_t a, std::size_t b) { return *recording.evaluations[a].time_ms < *recording.evaluations[b].time_ms; };
+  if (model.size() < 2)
+    throw kernels::SpecError(path, "points", "fewer than two have both a measured time and a prediction");
+  const auto is_faster = [&](std::size_t a, std::size_t b) {
+    return *recording.evaluations[a].time_ms < *recording.evaluations[b].time_ms;
+  };
   std::stable_sort(order.begin(), order.end(), is_faster);
   RankingCheck check;
   check.points = model.size();
@@ -87,11 +96,13 @@ RankingCheck check_ranking(const Recording& recording, const std::vector<std::op
   const double least = *recording.evaluations[order.front()].time_ms;
   std::vector<double> near_model, near_measured;
   for (std::size_t i = 0; i < model.size(); ++i)
-    if (least >= kNearShare * measured[i]) near_model.push_back(model[i]), near_measured.push_back(measured[i]);
+    if (least >= kNearShare * measured[i])
+      near_model.push_back(model[i]), near_measured.push_back(measured[i]);
   check.near = near_model.size();
   check.near_spearman = spearman(near_model, near_measured);
   const auto share_at = [&](std::size_t point) {
-    const auto before = std::count_if(model.begin(), model.end(), [&](double time) { return time <= *predicted[point]; });
+    const auto before =
+        std::count_if(model.begin(), model.end(), [&](double time) { return time <= *predicted[point]; });
     return static_cast<double>(before) / static_cast<double>(model.size());
   };
   check.best = order.front();

@@ -27,35 +27,45 @@ using Clock = std::chrono::steady_clock;
 std::set<std::string> recorded(const std::string& path, const RunIdentity& run, const Problem& problem) {
   std::set<std::string> done;
   for (const Record& record : load_database(path).records) {
-    const bool ended = record.state == "rejected" ||
-                       (record.state == "timed" && record.elements == problem.elements() && (!problem.over_rows() || record.cols == problem.cols));
-    if (ended && device_key(record.run.device) == device_key(run.device) && record.run.hashes == run.hashes) done.insert(record.parameters.dump());
+    const bool ended =
+        record.state == "rejected" || (record.state == "timed" && record.elements == problem.elements() &&
+                                       (!problem.over_rows() || record.cols == problem.cols));
+    if (ended && device_key(record.run.device) == device_key(run.device) && record.run.hashes == run.hashes)
+      done.insert(record.parameters.dump());
   }
   return done;
 }
 
 template <class Item>
 void shuffle(std::vector<Item>& items, std::uint64_t& state) {
-  for (std::size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[kernels::next_random(state) % i]);
+  for (std::size_t i = items.size(); i > 1; --i)
+    std::swap(items[i - 1], items[kernels::next_random(state) % i]);
 }
 
-void append(std::vector<double>& all, const std::vector<double>& more) { all.insert(all.end(), more.begin(), more.end()); }
+void append(std::vector<double>& all, const std::vector<double>& more) {
+  all.insert(all.end(), more.begin(), more.end());
+}
 
 class Recorder {
  public:
   Recorder(const Problem& problem, const MeasureSettings& settings, const RunIdentity& run, std::string path)
       : problem_(problem), settings_(settings), run_(run), path_(std::move(path)), random_(settings.seed) {}
 
-  // Compiles and verifies the default and the variants until the seconds are spent; rejected ones are recorded at once. How many variants
-  // it left out.
-  std::size_t prepare(std::vector<Variant> variants, const Toolchain& toolchain, CompileSettings compiling, double seconds) {
+  // Compiles and verifies the default and the variants until the seconds are spent; rejected ones are
+  // recorded at once. How many variants it left out.
+  std::size_t prepare(std::vector<Variant> variants, const Toolchain& toolchain, CompileSettings compiling,
+                      double seconds) {
     constexpr std::size_t kChunk = 48;
     const auto began = Clock::now();
     compiling.variants_per_unit = static_cast<int>(kChunk) / compiling.jobs;
-    // In a random order, but points that share a loop side by side: together they cost little more to compile than one.
+    // In a random order, but points that share a loop side by side: together they cost little more to compile
+    // than one.
     std::map<std::string, std::uint64_t> order;
-    for (const Variant& variant : variants) order.try_emplace(variant.loop_name(), kernels::next_random(random_));
-    std::stable_sort(variants.begin(), variants.end(), [&](const Variant& a, const Variant& b) { return order.at(a.loop_name()) < order.at(b.loop_name()); });
+    for (const Variant& variant : variants)
+      order.try_emplace(variant.loop_name(), kernels::next_random(random_));
+    std::stable_sort(variants.begin(), variants.end(), [&](const Variant& a, const Variant& b) {
+      return order.at(a.loop_name()) < order.at(b.loop_name());
+    });
     std::vector<Candidate> chunk = {Candidate(default_variant(problem_))};
     auto next = variants.begin();
     do {
@@ -69,7 +79,8 @@ class Recorder {
         if (chunk[i].as<Verified>() != nullptr) {
           verified_.push_back(std::move(chunk[i]));
         } else {
-          if (verified_.empty()) throw kernels::EnvironmentError("tune: the default of " + problem_.name() + " does not run here");
+          if (verified_.empty())
+            throw kernels::EnvironmentError("tune: the default of " + problem_.name() + " does not run here");
           records.push_back(record_of(chunk[i], verified_.size(), nullptr, run_));
         }
       }
@@ -81,18 +92,20 @@ class Recorder {
 
   std::size_t verified() const { return verified_.size() - 1; }
 
-  // In every pass each point runs beside the default and other points, drawn anew. One disturbance, of a core or of where the
-  // system has put the arrays, lasts for a batch: the median over passes outlives it.
+  // In every pass each point runs beside the default and other points, drawn anew. One disturbance, of a core
+  // or of where the system has put the arrays, lasts for a batch: the median over passes outlives it.
   void time(int passes) {
     constexpr std::size_t kBatch = 48;
-    std::vector<RoundSamples> pooled(verified_.size(), RoundSamples(2));  // of all passes: the default beside the point, and the point
+    // of all passes: the default beside the point, and the point
+    std::vector<RoundSamples> pooled(verified_.size(), RoundSamples(2));
     std::vector<std::size_t> order;
     for (std::size_t i = 1; i < verified_.size(); ++i) order.push_back(i);
     for (int pass = 0; pass < passes; ++pass) {
       shuffle(order, random_);
       for (std::size_t begin = 0; begin < order.size(); begin += kBatch) {
-        const std::vector<std::size_t> members(order.begin() + static_cast<std::ptrdiff_t>(begin),
-                                               order.begin() + static_cast<std::ptrdiff_t>(std::min(begin + kBatch, order.size())));
+        const std::vector<std::size_t> members(
+            order.begin() + static_cast<std::ptrdiff_t>(begin),
+            order.begin() + static_cast<std::ptrdiff_t>(std::min(begin + kBatch, order.size())));
         std::vector<Candidate> batch = {verified_.front()};
         for (const std::size_t i : members) batch.push_back(verified_[i]);
         const Measurement m = measure(batch, settings_);
@@ -144,7 +157,8 @@ struct Here {
 };
 
 // Of one problem, in so many seconds.
-void record_space(const Problem& problem, const RecorderSettings& settings, const Here& here, double seconds, Clock::time_point began) {
+void record_space(const Problem& problem, const RecorderSettings& settings, const Here& here, double seconds,
+                  Clock::time_point began) {
   const Fits fits = fits_within(problem, settings.accuracy);
   const Space space = cpu_space(problem, fits, here.cpu.vector_bits, here.cpu.threads);
   const Points points = space.construct();
@@ -155,7 +169,8 @@ void record_space(const Problem& problem, const RecorderSettings& settings, cons
     Variant variant = variant_at(problem, fits, space, points[i]);
     if (!done.contains(variant.parameters().dump())) waiting.push_back(std::move(variant));
   }
-  std::printf("%s: space: %s; %zu to record\n", problem.name().c_str(), size_report(points).c_str(), waiting.size());
+  std::printf("%s: space: %s; %zu to record\n", problem.name().c_str(), size_report(points).c_str(),
+              waiting.size());
   std::uint64_t state = settings.seed;
   shuffle(waiting, state);
   const std::size_t all = waiting.size();
@@ -163,12 +178,15 @@ void record_space(const Problem& problem, const RecorderSettings& settings, cons
   const std::size_t asked = waiting.size();
   Recorder recorder(problem, here.measure, here.run, path);
   const std::size_t left = recorder.prepare(std::move(waiting), here.toolchain, here.compiling, seconds);
-  std::printf("%s: timing %zu points, %d times\n", problem.name().c_str(), recorder.verified(), settings.passes);
+  std::printf("%s: timing %zu points, %d times\n", problem.name().c_str(), recorder.verified(),
+              settings.passes);
   std::fflush(stdout);
   recorder.time(settings.passes);
   std::error_code error;
-  std::filesystem::remove_all(here.compiling.cache_folder, error);  // thousands of objects that nobody asks for again
-  std::printf("%s: %zu of %zu points left, %.0f s\n", problem.name().c_str(), left + all - asked, points.size(), seconds_since(began));
+  // thousands of objects that nobody asks for again
+  std::filesystem::remove_all(here.compiling.cache_folder, error);
+  std::printf("%s: %zu of %zu points left, %.0f s\n", problem.name().c_str(), left + all - asked,
+              points.size(), seconds_since(began));
 }
 
 }  // namespace
@@ -189,7 +207,8 @@ void record_spaces(const std::vector<Problem>& problems, const RecorderSettings&
   here.measure.final_rounds = here.measure.finalists = 0;
   here.measure.log_path = settings.folder + "/record.log";
   for (std::size_t p = 0; p < problems.size(); ++p) {
-    const double seconds = (settings.budget - seconds_since(began)) / static_cast<double>(problems.size() - p);
+    const double seconds =
+        (settings.budget - seconds_since(began)) / static_cast<double>(problems.size() - p);
     record_space(sized_within(problems[p], kElements), settings, here, seconds, began);
   }
 }

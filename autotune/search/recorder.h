@@ -1,5 +1,5 @@
-// Exhaustive recordings: the time of every point of a space, for strategies to be compared on (`tune --record`,
-// `--device replay:`).
+// Exhaustive recordings: the time of every point of a space, for strategies to be compared on (`tune
+// --record`, `--device replay:`).
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,10 @@ struct RecorderSettings {
   Accuracy accuracy = Accuracy::kAsDefault;
 };
 
-// Every point of the fine space of each problem into FOLDER/PROBLEM.jsonl, a database. First all are compiled and verified,
-// until the budget is spent; then those that passed are timed, several times over, each time in other company. A recording
-// may take several runs: points that it has for this device, these sources and this array length are not run again.
+// Every point of the fine space of each problem into FOLDER/PROBLEM.jsonl, a database. First all are compiled
+// and verified, until the budget is spent; then those that passed are timed, several times over, each time in
+// other company. A recording may take several runs: points that it has for this device, these sources and
+// this array length are not run again.
 void record_spaces(const std::vector<Problem>& problems, const RecorderSettings& settings);
 
 }  // namespace outgrad::autotune

@@ -33,16 +33,19 @@ double share_of_optimum(const Recording& recording, const Replay& run, std::size
 
 Recording eligible_part(Recording recording, Accuracy accuracy) {
   const auto& parameters = recording.points.parameters();
-  const auto fit =
-      static_cast<std::size_t>(std::find_if(parameters.begin(), parameters.end(), [](const Parameter& p) { return p.name == "fit"; }) - parameters.begin());
+  const auto fit = static_cast<std::size_t>(
+      std::find_if(parameters.begin(), parameters.end(), [](const Parameter& p) { return p.name == "fit"; }) -
+      parameters.begin());
   const std::optional<Problem> problem = problem_named(recording.kernel);
-  if (accuracy == Accuracy::kAny || fit == parameters.size() || !problem || !problem->has_fit()) return recording;
+  if (accuracy == Accuracy::kAny || fit == parameters.size() || !problem || !problem->has_fit())
+    return recording;
   const Fits eligible = fits_within(*problem, accuracy);
   std::vector<std::uint64_t> ranks;
   std::vector<Evaluation> evaluations;
   for (std::size_t i = 0; i < recording.points.size(); ++i) {
     const nlohmann::json& label = recording.labels[fit][recording.points.position(i, fit)];
-    if (std::none_of(eligible.begin(), eligible.end(), [&](const auto& each) { return label == each->type; })) continue;
+    if (std::none_of(eligible.begin(), eligible.end(), [&](const auto& each) { return label == each->type; }))
+      continue;
     ranks.push_back(recording.points.rank(i));
     evaluations.push_back(std::move(recording.evaluations[i]));
   }

@@ -15,7 +15,8 @@ struct Replay {
   std::optional<std::size_t> best;  // the point
 };
 
-// Lets the strategy, which is over the recording's points, evaluate so many of them (fewer when there are no more), `batch` at a time.
+// Lets the strategy, which is over the recording's points, evaluate so many of them (fewer when there are no
+// more), `batch` at a time.
 Replay replay(const Recording& recording, Strategy& strategy, std::size_t evaluations, std::size_t batch = 1);
 
 // Share of the recorded optimum that the best of the first n evaluations reaches, 0 where all of them failed.

@@ -19,15 +19,21 @@ using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 // What ties a record to a point: its parameters, and the text of a fit that is not the program's own.
-std::string key_of(const json& parameters, const std::string& header_sha256) { return parameters.dump() + header_sha256; }
+std::string key_of(const json& parameters, const std::string& header_sha256) {
+  return parameters.dump() + header_sha256;
+}
 std::string key_of(const AnyVariant& variant) {
-  return key_of(variant.parameters(), variant.fit == nullptr || variant.fit->header.empty() ? "" : kernels::sha256(variant.fit->header));
+  return key_of(variant.parameters(), variant.fit == nullptr || variant.fit->header.empty()
+                                          ? ""
+                                          : kernels::sha256(variant.fit->header));
 }
 
 class Search {
  public:
-  Search(Tunable& space, const SearchSettings& settings, const Known& known, const RunIdentity& run, const std::string& database_path)
-      : space_(space), settings_(settings), run_(run), database_path_(database_path), baseline_(space.baseline()) {
+  Search(Tunable& space, const SearchSettings& settings, const Known& known, const RunIdentity& run,
+         const std::string& database_path)
+      : space_(space), settings_(settings), run_(run), database_path_(database_path),
+        baseline_(space.baseline()) {
     for (std::size_t i = 0; i < space.points().size(); ++i) points_.emplace(key_of(*space.variant(i)), i);
     const std::optional<std::size_t> origin = find(key_of(*baseline_));
     std::map<std::size_t, Outcome> earlier;
@@ -41,12 +47,14 @@ class Search {
     const std::size_t wanted = settings.evaluations - std::min(settings.evaluations, result_.known);
     if (wanted > 0) {
       const auto began = Clock::now();
-      for (const std::size_t point : space.first(wanted, settings.measure.seed, settings.seconds)) first.push_back(point);
+      for (const std::size_t point : space.first(wanted, settings.measure.seed, settings.seconds))
+        first.push_back(point);
       result_.seconds.compile += seconds_since(began);  // a ranking is made of machine code
     }
     std::vector<std::size_t> fresh;  // each once, and none that is known
     for (const std::size_t point : first)
-      if (earlier.count(point) == 0 && std::find(fresh.begin(), fresh.end(), point) == fresh.end()) fresh.push_back(point);
+      if (earlier.count(point) == 0 && std::find(fresh.begin(), fresh.end(), point) == fresh.end())
+        fresh.push_back(point);
     strategy_ = make_strategy(settings.strategy, space.points(), settings.measure.seed, fresh);
     for (const auto& [point, outcome] : earlier) {
       strategy_->tell(point, outcome);
@@ -86,11 +94,14 @@ class Search {
       earlier.try_emplace(*point, std::nullopt);
   }
 
-  // Of the default and these, in at least so many seconds; else in half of those that are left, as what is compiled has to be run, too.
-  std::vector<Candidate> compiled(std::vector<std::shared_ptr<const AnyVariant>> variants, double least_seconds) {
+  // Of the default and these, in at least so many seconds; else in half of those that are left, as what is
+  // compiled has to be run, too.
+  std::vector<Candidate> compiled(std::vector<std::shared_ptr<const AnyVariant>> variants,
+                                  double least_seconds) {
     const auto began = Clock::now();
     variants.insert(variants.begin(), baseline_);
-    std::vector<Candidate> candidates = space_.compile(variants, std::max(least_seconds, (settings_.seconds - seconds_since(began_)) / 2));
+    std::vector<Candidate> candidates =
+        space_.compile(variants, std::max(least_seconds, (settings_.seconds - seconds_since(began_)) / 2));
     result_.seconds.compile += seconds_since(began);
     return candidates;
   }
@@ -99,17 +110,20 @@ class Search {
     if (!settings_.progress) return;
     char text[256];
     const auto best = std::min_element(ranked_.begin(), ranked_.end());
-    std::snprintf(text, sizeof text, "%s: %zu evaluated, best %.3fx the default, %.0f s: %s", baseline_->problem.name().c_str(),
-                  result_.evaluated + result_.known, best == ranked_.end() ? 1.0 : std::max(1.0, 1 / best->first), seconds_since(began_), what.c_str());
+    std::snprintf(text, sizeof text, "%s: %zu evaluated, best %.3fx the default, %.0f s: %s",
+                  baseline_->problem.name().c_str(), result_.evaluated + result_.known,
+                  best == ranked_.end() ? 1.0 : std::max(1.0, 1 / best->first), seconds_since(began_),
+                  what.c_str());
     settings_.progress(text);
   }
 
-  // Points of a batch: fewer where the seconds are few, so that a kernel that takes long to compile is searched all the same. Eight points of a norm
-  // take 8 to 12 s on two cores.
+  // Points of a batch: fewer where the seconds are few, so that a kernel that takes long to compile is
+  // searched all the same. Eight points of a norm take 8 to 12 s on two cores.
   std::size_t most_at_once() const {
     constexpr double kWholeBatchSeconds = 12;
     constexpr std::size_t kLeast = 2;
-    const double share = static_cast<double>(settings_.batch) * std::min(1.0, settings_.seconds / kWholeBatchSeconds);
+    const double share =
+        static_cast<double>(settings_.batch) * std::min(1.0, settings_.seconds / kWholeBatchSeconds);
     return std::max(kLeast, static_cast<std::size_t>(share));
   }
 
@@ -159,9 +173,11 @@ class Search {
   void finals(std::vector<Record>& winners) {
     std::sort(ranked_.begin(), ranked_.end());
     std::vector<std::shared_ptr<const AnyVariant>> variants;
-    for (std::size_t i = 0; i < ranked_.size() && i < static_cast<std::size_t>(settings_.measure.finalists); ++i)
+    for (std::size_t i = 0; i < ranked_.size() && i < static_cast<std::size_t>(settings_.measure.finalists);
+         ++i)
       variants.push_back(space_.variant(ranked_[i].second));
-    result_.finalists = compiled(std::move(variants), kLeastFinalSeconds);  // those of an earlier run have no code yet
+    // those of an earlier run have no code yet
+    result_.finalists = compiled(std::move(variants), kLeastFinalSeconds);
     say("finals");
     MeasureSettings deciding = settings_.measure;
     deciding.screening_rounds = 0;
@@ -171,7 +187,8 @@ class Search {
 
   // A problem's rounds take about two on a quiet machine.
   static constexpr double kLeastFinalSeconds = 4;
-  static constexpr double kLeastBatchSeconds = 1;  // no compilation starts later: of a first batch at least the default has to
+  // no compilation starts later: of a first batch at least the default has to
+  static constexpr double kLeastBatchSeconds = 1;
 
   Tunable& space_;
   const SearchSettings& settings_;
@@ -190,11 +207,12 @@ class Search {
 }  // namespace
 
 int calls_of_search(std::size_t batch, const MeasureSettings& measure) {
-  return static_cast<int>(batch + 2) * measure.screening_rounds + (measure.finalists + 2) * measure.final_rounds;
+  return static_cast<int>(batch + 2) * measure.screening_rounds +
+         (measure.finalists + 2) * measure.final_rounds;
 }
 
-SearchResult search(Tunable& space, const SearchSettings& settings, const Known& known, const RunIdentity& run, const std::string& database_path,
-                    std::vector<Record>& winners) {
+SearchResult search(Tunable& space, const SearchSettings& settings, const Known& known,
+                    const RunIdentity& run, const std::string& database_path, std::vector<Record>& winners) {
   return Search(space, settings, known, run, database_path).run(winners);
 }
 

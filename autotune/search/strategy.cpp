@@ -12,8 +12,8 @@
 namespace outgrad::autotune {
 
 Strategy::Strategy(const Points& points, std::uint64_t seed, std::vector<std::size_t> first)
-    : points_(points), random_(seed), first_(first.begin(), first.end()), state_(points.size(), State::kUnseen), unseen_(points.size()),
-      shuffled_(points.size()) {
+    : points_(points), random_(seed), first_(first.begin(), first.end()),
+      state_(points.size(), State::kUnseen), unseen_(points.size()), shuffled_(points.size()) {
   std::iota(shuffled_.begin(), shuffled_.end(), 0U);
 }
 
@@ -37,7 +37,8 @@ std::vector<std::size_t> Strategy::ask(std::size_t most) {
 
 void Strategy::tell(std::size_t point, Outcome outcome) {
   if (state_.at(point) == State::kTold) throw std::logic_error("a point was told twice");
-  if (outcome && !(*outcome > 0 && std::isfinite(*outcome))) throw std::logic_error("a time that is not positive and finite");
+  if (outcome && !(*outcome > 0 && std::isfinite(*outcome)))
+    throw std::logic_error("a time that is not positive and finite");
   if (!seen(point)) --unseen_;
   state_[point] = State::kTold;
   std::erase(pending_, point);
@@ -68,7 +69,8 @@ namespace {
 
 class Exhaustive final : public Strategy {
  public:
-  Exhaustive(const Points& points, std::uint64_t seed, std::vector<std::size_t> first) : Strategy(points, seed, std::move(first)) {}
+  Exhaustive(const Points& points, std::uint64_t seed, std::vector<std::size_t> first)
+      : Strategy(points, seed, std::move(first)) {}
 
  private:
   std::optional<std::size_t> choose() override {
@@ -80,7 +82,8 @@ class Exhaustive final : public Strategy {
 
 class Random final : public Strategy {
  public:
-  Random(const Points& points, std::uint64_t seed, std::vector<std::size_t> first) : Strategy(points, seed, std::move(first)) {}
+  Random(const Points& points, std::uint64_t seed, std::vector<std::size_t> first)
+      : Strategy(points, seed, std::move(first)) {}
 
  private:
   std::optional<std::size_t> choose() override { return random_unseen(); }
@@ -88,7 +91,8 @@ class Random final : public Strategy {
 
 class Local final : public Strategy {
  public:
-  Local(const Points& points, std::uint64_t seed, std::vector<std::size_t> first) : Strategy(points, seed, std::move(first)) {}
+  Local(const Points& points, std::uint64_t seed, std::vector<std::size_t> first)
+      : Strategy(points, seed, std::move(first)) {}
 
  private:
   std::optional<std::size_t> choose() override {
@@ -112,7 +116,8 @@ class Local final : public Strategy {
 
 class Evolutionary final : public Strategy {
  public:
-  Evolutionary(const Points& points, std::uint64_t seed, std::vector<std::size_t> first) : Strategy(points, seed, std::move(first)) {}
+  Evolutionary(const Points& points, std::uint64_t seed, std::vector<std::size_t> first)
+      : Strategy(points, seed, std::move(first)) {}
 
  private:
   static constexpr std::size_t kPopulation = 20;  // the customary size for spaces of thousands of points
@@ -136,29 +141,38 @@ class Evolutionary final : public Strategy {
   }
   void learn(std::size_t point, Outcome outcome) override {
     if (!outcome) return;
-    population_.insert(std::lower_bound(population_.begin(), population_.end(), std::pair(*outcome, point)), {*outcome, point});
+    population_.insert(std::lower_bound(population_.begin(), population_.end(), std::pair(*outcome, point)),
+                       {*outcome, point});
     if (population_.size() > kPopulation) population_.pop_back();
   }
-  std::size_t winner() { return population_[std::min(below(population_.size()), below(population_.size()))].second; }
+  std::size_t winner() {
+    return population_[std::min(below(population_.size()), below(population_.size()))].second;
+  }
 
   std::size_t born_ = 0;
   std::vector<std::pair<double, std::size_t>> population_;  // fastest first
 };
 
-// Expected improvement over the best time seen, by a Gaussian process on the logarithms of times. Two of three proposals are confined to
-// the neighbours of the fastest point that has untried ones: a cliff that the process smooths over lies next to what is fast already.
+// Expected improvement over the best time seen, by a Gaussian process on the logarithms of times. Two of
+// three proposals are confined to the neighbours of the fastest point that has untried ones: a cliff that the
+// process smooths over lies next to what is fast already.
 //
-// A failed point counts as one of the slowest tenth: the process keeps away from where points fail, but a failure beside the best does not
-// outweigh it. Pending points are held at their predicted means until they are told, so that a batch spreads.
+// A failed point counts as one of the slowest tenth: the process keeps away from where points fail, but a
+// failure beside the best does not outweigh it. Pending points are held at their predicted means until they
+// are told, so that a batch spreads.
 class ModelGuided final : public Strategy {
  public:
-  ModelGuided(const Points& points, std::uint64_t seed, std::vector<std::size_t> first) : Strategy(points, seed, std::move(first)), features_(points) {}
+  ModelGuided(const Points& points, std::uint64_t seed, std::vector<std::size_t> first)
+      : Strategy(points, seed, std::move(first)), features_(points) {}
 
  private:
-  static constexpr std::size_t kPool = 12'000;        // points that are candidates; a larger space is sampled at each fit
-  static constexpr std::size_t kObservations = 1500;  // that a fit starts from, and half as many again until the next: with kPool, 110 MB
-  static constexpr std::size_t kLikelihood = 160;     // that hyperparameters are fitted to: a few milliseconds a step
-  static constexpr double kGrowth = 1.4;              // of the number of observations between two fits
+  // points that are candidates; a larger space is sampled at each fit
+  static constexpr std::size_t kPool = 12'000;
+  // that a fit starts from, and half as many again until the next: with kPool, 110 MB
+  static constexpr std::size_t kObservations = 1500;
+  // that hyperparameters are fitted to: a few milliseconds a step
+  static constexpr std::size_t kLikelihood = 160;
+  static constexpr double kGrowth = 1.4;  // of the number of observations between two fits
   static constexpr int kTurns = 3, kLocalTurns = 2;
 
   using Observation = std::pair<std::size_t, Outcome>;
@@ -167,18 +181,24 @@ class ModelGuided final : public Strategy {
   double value_of(const Outcome& outcome) const { return outcome ? std::log(*outcome) - centre_ : failed_; }
 
   std::optional<std::size_t> choose() override {
-    const std::size_t design = std::min(points().size() / 4 + 2, 2 * features_.dimensions() + 4);  // before that a model says little
+    // before that a model says little
+    const std::size_t design = std::min(points().size() / 4 + 2, 2 * features_.dimensions() + 4);
     if (observed_.size() + pending().size() < design) return spread_out();
     if (fastest_.empty()) return std::nullopt;
-    const std::size_t grown = std::min(static_cast<std::size_t>(kGrowth * static_cast<double>(fitted_)), fitted_ + kObservations / 2);
+    const std::size_t grown = std::min(static_cast<std::size_t>(kGrowth * static_cast<double>(fitted_)),
+                                       fitted_ + kObservations / 2);
     if (process_ == nullptr || observed_.size() > grown) fit();
-    for (; believed_ < pending().size(); ++believed_) process_->observe(pending()[believed_], process_->predict(pending()[believed_]).mean);
+    for (; believed_ < pending().size(); ++believed_)
+      process_->observe(pending()[believed_], process_->predict(pending()[believed_]).mean);
 
-    const double deviation = std::sqrt(std::max(process_->scale(), 1e-12)), least = std::log(fastest_.front().first) - centre_;
+    const double deviation = std::sqrt(std::max(process_->scale(), 1e-12)),
+                 least = std::log(fastest_.front().first) - centre_;
     std::optional<std::size_t> best;
     double most = -INFINITY;
     const auto consider = [&](std::size_t point, GaussianProcess::Prediction prediction) {
-      const double gain = improvement(least - prediction.mean, deviation * std::sqrt(std::max(prediction.variance, 0.0) + process_->noise()));
+      const double gain =
+          improvement(least - prediction.mean,
+                      deviation * std::sqrt(std::max(prediction.variance, 0.0) + process_->noise()));
       if (gain > most) most = gain, best = point;
     };
     if (++turn_ % kTurns < kLocalTurns)
@@ -192,16 +212,20 @@ class ModelGuided final : public Strategy {
   void learn(std::size_t point, Outcome outcome) override {
     for (; believed_ > 0; --believed_) process_->forget_last();
     observed_.push_back({point, outcome});
-    if (outcome) fastest_.insert(std::lower_bound(fastest_.begin(), fastest_.end(), std::pair(*outcome, point)), {*outcome, point});
+    if (outcome)
+      fastest_.insert(std::lower_bound(fastest_.begin(), fastest_.end(), std::pair(*outcome, point)),
+                      {*outcome, point});
     if (process_ != nullptr) process_->observe(point, value_of(outcome));
   }
 
-  // E max(0, lead + deviation z) for normal z; where that underflows, an order by how many deviations are missing.
+  // E max(0, lead + deviation z) for normal z; where that underflows, an order by how many deviations are
+  // missing.
   static double improvement(double lead, double deviation) {
     constexpr double kHopeless = -8;
     const double z = lead / deviation;
     if (z < kHopeless) return z;
-    return deviation * (0.5 * z * std::erfc(-z * M_SQRT1_2) + std::exp(-0.5 * z * z) * 0.5 * M_2_SQRTPI * M_SQRT1_2);
+    return deviation *
+           (0.5 * z * std::erfc(-z * M_SQRT1_2) + std::exp(-0.5 * z * z) * 0.5 * M_2_SQRTPI * M_SQRT1_2);
   }
 
   // Of the fastest point that has any.
@@ -223,19 +247,23 @@ class ModelGuided final : public Strategy {
       const std::size_t point = below(points().size());
       if (seen(point)) continue;
       double nearest = INFINITY;
-      for (const auto& [other, outcome] : observed_) nearest = std::min(nearest, features_.square_distance(point, other));
-      for (const std::size_t other : pending()) nearest = std::min(nearest, features_.square_distance(point, other));
+      for (const auto& [other, outcome] : observed_)
+        nearest = std::min(nearest, features_.square_distance(point, other));
+      for (const std::size_t other : pending())
+        nearest = std::min(nearest, features_.square_distance(point, other));
       if (nearest > farthest) farthest = nearest, best = point;
     }
     return best;
   }
 
-  // At most `most` observations: the fastest half of them, and others evenly spread over the rest: what matters most, and the contrast to it.
+  // At most `most` observations: the fastest half of them, and others evenly spread over the rest: what
+  // matters most, and the contrast to it.
   std::vector<Observation> subset(std::size_t most) const {
     std::vector<Observation> all = observed_;
     if (all.size() <= most) return all;
-    std::sort(all.begin(), all.end(),
-              [&](const Observation& a, const Observation& b) { return std::pair(value_of(a.second), a.first) < std::pair(value_of(b.second), b.first); });
+    std::sort(all.begin(), all.end(), [&](const Observation& a, const Observation& b) {
+      return std::pair(value_of(a.second), a.first) < std::pair(value_of(b.second), b.first);
+    });
     const std::size_t half = most / 2, rest = all.size() - half;
     std::vector<Observation> chosen(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(half));
     for (std::size_t i = 0; i < most - half; ++i) chosen.push_back(all[half + i * rest / (most - half)]);
@@ -244,11 +272,13 @@ class ModelGuided final : public Strategy {
 
   void fit() {
     centre_ = 0;
-    for (const auto& [time, point] : fastest_) centre_ += std::log(time) / static_cast<double>(fastest_.size());
+    for (const auto& [time, point] : fastest_)
+      centre_ += std::log(time) / static_cast<double>(fastest_.size());
     failed_ = std::log(fastest_[fastest_.size() * 9 / 10].first) - centre_;
     std::vector<std::size_t> at;
     std::vector<double> y;
-    for (const auto& [point, outcome] : subset(kLikelihood)) at.push_back(point), y.push_back(value_of(outcome));
+    for (const auto& [point, outcome] : subset(kLikelihood))
+      at.push_back(point), y.push_back(value_of(outcome));
     const double mean = std::accumulate(y.begin(), y.end(), 0.0) / static_cast<double>(y.size());
     for (double& value : y) value -= mean;
     hyperparameters_ = fit_hyperparameters(features_, at, y, hyperparameters_);
@@ -272,8 +302,9 @@ class ModelGuided final : public Strategy {
   double centre_ = 0, failed_ = 0;
   Hyperparameters hyperparameters_;
   std::unique_ptr<GaussianProcess> process_;
-  std::size_t fitted_ = 0;    // observations at the latest fit
-  std::size_t believed_ = 0;  // pending points that the process holds at their predicted mean, its latest observations
+  std::size_t fitted_ = 0;  // observations at the latest fit
+  // pending points that the process holds at their predicted mean, its latest observations
+  std::size_t believed_ = 0;
   int turn_ = 0;
 };
 
@@ -284,7 +315,8 @@ const std::vector<std::string>& strategy_names() {
   return kNames;
 }
 
-std::unique_ptr<Strategy> make_strategy(const std::string& name, const Points& points, std::uint64_t seed, std::vector<std::size_t> first) {
+std::unique_ptr<Strategy> make_strategy(const std::string& name, const Points& points, std::uint64_t seed,
+                                        std::vector<std::size_t> first) {
   if (name == "model") return std::make_unique<ModelGuided>(points, seed, std::move(first));
   if (name == "evolutionary") return std::make_unique<Evolutionary>(points, seed, std::move(first));
   if (name == "local") return std::make_unique<Local>(points, seed, std::move(first));

@@ -16,8 +16,8 @@ float matern(float square) {
 }
 
 // Lower Cholesky factor in place, by rows; false where the matrix is not positive definite.
-// Not Eigen's: its sums follow the vector width, while a seed proposes the same points on every machine; and its headers, 2.2 MB, would more than double
-// what is carried to a GPU machine.
+// Not Eigen's: its sums follow the vector width, while a seed proposes the same points on every machine; and
+// its headers, 2.2 MB, would more than double what is carried to a GPU machine.
 bool factorise(std::vector<double>& a, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i)
     for (std::size_t j = 0; j <= i; ++j) {
@@ -46,24 +46,35 @@ Features::Features(const Points& points) : points_(&points) {
       const auto [least, most] = std::minmax_element(raw.begin(), raw.end());
       if (*least == *most) return;
       Coordinate added{p, {}};
-      for (const double at : raw) added.scaled.push_back(static_cast<float>((at - *least) / (*most - *least)));
+      for (const double at : raw)
+        added.scaled.push_back(static_cast<float>((at - *least) / (*most - *least)));
       coordinates_.push_back(std::move(added));
     };
-    // As many coordinates as there are things, each with a length of its own: a fit may stand alone, or be like another.
+    // As many coordinates as there are things, each with a length of its own: a fit may stand alone, or be
+    // like another.
     static constexpr std::size_t kMostThings = 40;
     if (points.parameters()[p].nominal && values.size() > 2 && values.size() <= kMostThings) {
-      for (const std::int64_t thing : values) add([thing](std::int64_t value) { return value == thing ? 1 : 0; });
+      for (const std::int64_t thing : values)
+        add([thing](std::int64_t value) { return value == thing ? 1 : 0; });
       continue;
     }
     const auto [least, most] = std::minmax_element(values.begin(), values.end());
-    const bool logarithmic = *least > 0 && static_cast<double>(*most) >= kFactor * static_cast<double>(*least);
-    add([&](std::int64_t value) { return logarithmic ? std::log2(static_cast<double>(value)) : static_cast<double>(value); });
+    const bool logarithmic =
+        *least > 0 && static_cast<double>(*most) >= kFactor * static_cast<double>(*least);
+    add([&](std::int64_t value) {
+      return logarithmic ? std::log2(static_cast<double>(value)) : static_cast<double>(value);
+    });
 
-    static constexpr int kMostTwos = 6;   // 64 divides: as aligned as anything asks for
+    static constexpr int kMostTwos = 6;  // 64 divides: as aligned as anything asks for
     constexpr std::size_t kFew = 3;  // so many values are told apart by one coordinate
-    const auto power_of_two = [](std::int64_t value) { return value >= 0 && (value & (value - 1)) == 0; };  // 0 passes: "off"
+    const auto power_of_two = [](std::int64_t value) {
+      return value >= 0 && (value & (value - 1)) == 0;
+    };  // 0 passes: "off"
     if (values.size() > kFew && !std::all_of(values.begin(), values.end(), power_of_two))
-      add([](std::int64_t value) { return value == 0 ? kMostTwos : std::min(kMostTwos, std::countr_zero(static_cast<std::uint64_t>(value))); });
+      add([](std::int64_t value) {
+        return value == 0 ? kMostTwos
+                          : std::min(kMostTwos, std::countr_zero(static_cast<std::uint64_t>(value)));
+      });
   }
 }
 
@@ -76,10 +87,12 @@ double Features::square_distance(std::size_t a, std::size_t b) const {
   return sum;
 }
 
-Hyperparameters fit_hyperparameters(const Features& features, const std::vector<std::size_t>& points, const std::vector<double>& y, Hyperparameters start) {
+Hyperparameters fit_hyperparameters(const Features& features, const std::vector<std::size_t>& points,
+                                    const std::vector<double>& y, Hyperparameters start) {
   const std::size_t n = points.size(), dimensions = features.dimensions(), unknowns = dimensions + 1;
   start.log_length.resize(dimensions, 0.0);
-  std::vector<std::vector<double>> squares(dimensions, std::vector<double>(n * n));  // of coordinate differences
+  // of coordinate differences
+  std::vector<std::vector<double>> squares(dimensions, std::vector<double>(n * n));
   for (std::size_t d = 0; d < dimensions; ++d)
     for (std::size_t i = 0; i < n; ++i)
       for (std::size_t j = 0; j < i; ++j) {
@@ -87,7 +100,8 @@ Hyperparameters fit_hyperparameters(const Features& features, const std::vector<
         squares[d][i * n + j] = difference * difference;
       }
   std::vector<double> covariance(n * n), slope(n * n), inverse(n * n), alpha(n), gradient(unknowns);
-  // Log density of y and of the prior, up to a constant, and its gradient; -infinity where the covariance is singular.
+  // Log density of y and of the prior, up to a constant, and its gradient; -infinity where the covariance is
+  // singular.
   const auto value_at = [&](const Hyperparameters& h) -> double {
     const double noise = std::exp(h.log_noise);
     std::vector<double> inverse_square(dimensions);
@@ -98,7 +112,8 @@ Hyperparameters fit_hyperparameters(const Features& features, const std::vector<
         for (std::size_t d = 0; d < dimensions; ++d) square += squares[d][i * n + j] * inverse_square[d];
         const double r = kRoot5 * std::sqrt(square), decay = std::exp(-r);
         covariance[i * n + j] = (1 + r + r * r / 3) * decay;
-        slope[i * n + j] = 5.0 / 3 * (1 + r) * decay;  // -2 dm/d(r^2), the derivative by log length d being slope x square_d
+        // -2 dm/d(r^2), the derivative by log length d being slope x square_d
+        slope[i * n + j] = 5.0 / 3 * (1 + r) * decay;
       }
       covariance[i * n + i] = 1 + noise;
     }
@@ -136,11 +151,13 @@ Hyperparameters fit_hyperparameters(const Features& features, const std::vector<
       gradient[dimensions] += 0.5 * noise * (alpha[i] * alpha[i] / v - product[i * n + i]);
       for (std::size_t j = 0; j < i; ++j) {
         const double factor = slope[i * n + j] * (alpha[i] * alpha[j] / v - product[i * n + j]);
-        for (std::size_t d = 0; d < dimensions; ++d) gradient[d] += factor * squares[d][i * n + j] * inverse_square[d];
+        for (std::size_t d = 0; d < dimensions; ++d)
+          gradient[d] += factor * squares[d][i * n + j] * inverse_square[d];
       }
     }
     double density = -0.5 * static_cast<double>(n) * std::log(v) - 0.5 * log_determinant;
-    // Lengths log-normal about 1 (the whole range), noise about exp(-6) of the variance: wide, so that few observations do not mislead.
+    // Lengths log-normal about 1 (the whole range), noise about exp(-6) of the variance: wide, so that few
+    // observations do not mislead.
     constexpr double kLengthSpread = 1.5, kNoiseCentre = -6, kNoiseSpread = 2;
     for (std::size_t d = 0; d < dimensions; ++d) {
       const double z = h.log_length[d] / kLengthSpread;
@@ -151,7 +168,8 @@ Hyperparameters fit_hyperparameters(const Features& features, const std::vector<
     gradient[dimensions] -= z / kNoiseSpread;
     return density - 0.5 * z * z;
   };
-  // Resilient propagation (Riedmiller and Braun 1993): steps by sign, longer while the sign lasts. Needs no scale and no line search.
+  // Resilient propagation (Riedmiller and Braun 1993): steps by sign, longer while the sign lasts. Needs no
+  // scale and no line search.
   constexpr int kSteps = 30;
   std::vector<double> step(unknowns, 0.3), before(unknowns, 0.0);
   Hyperparameters best = start, now = start;
@@ -176,9 +194,10 @@ Hyperparameters fit_hyperparameters(const Features& features, const std::vector<
   return best;
 }
 
-GaussianProcess::GaussianProcess(const Features& features, std::vector<std::size_t> candidates, const Hyperparameters& hyperparameters)
-    : features_(&features), candidates_(std::move(candidates)), noise_(std::exp(hyperparameters.log_noise)), mean_(candidates_.size(), 0.0F),
-      variance_(candidates_.size(), 1.0F) {
+GaussianProcess::GaussianProcess(const Features& features, std::vector<std::size_t> candidates,
+                                 const Hyperparameters& hyperparameters)
+    : features_(&features), candidates_(std::move(candidates)), noise_(std::exp(hyperparameters.log_noise)),
+      mean_(candidates_.size(), 0.0F), variance_(candidates_.size(), 1.0F) {
   for (std::size_t d = 0; d < features.dimensions(); ++d) {
     inverse_length_.push_back(static_cast<float>(std::exp(-hyperparameters.log_length[d])));
     std::vector<float> row;
@@ -189,7 +208,8 @@ GaussianProcess::GaussianProcess(const Features& features, std::vector<std::size
 
 std::vector<float> GaussianProcess::coordinates_of(std::size_t point) const {
   std::vector<float> here;
-  for (std::size_t d = 0; d < inverse_length_.size(); ++d) here.push_back(features_->at(d, point) * inverse_length_[d]);
+  for (std::size_t d = 0; d < inverse_length_.size(); ++d)
+    here.push_back(features_->at(d, point) * inverse_length_[d]);
   return here;
 }
 
@@ -213,11 +233,13 @@ void GaussianProcess::observe(std::size_t point, double y) {
     diagonal -= static_cast<double>(row.l[i]) * row.l[i];
     rest -= static_cast<double>(row.l[i]) * rows_[i].weight;
   }
-  row.pivot = static_cast<float>(std::sqrt(std::max(diagonal, 1e-6)));  // rounding may leave less than the noise
+  // rounding may leave less than the noise
+  row.pivot = static_cast<float>(std::sqrt(std::max(diagonal, 1e-6)));
   row.weight = static_cast<float>(rest / row.pivot);
 
   for (std::size_t d = 0; d < row.here.size(); ++d)
-    for (std::size_t c = 0; c < row.v.size(); ++c) row.v[c] += (coordinates_[d][c] - row.here[d]) * (coordinates_[d][c] - row.here[d]);
+    for (std::size_t c = 0; c < row.v.size(); ++c)
+      row.v[c] += (coordinates_[d][c] - row.here[d]) * (coordinates_[d][c] - row.here[d]);
   for (float& v : row.v) v = matern(v);
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     const float factor = row.l[i];

@@ -28,12 +28,15 @@ using nlohmann::json;
 // Names the variant in the log file before it runs: what a machine that froze leaves behind.
 class LaunchLog {
  public:
-  explicit LaunchLog(const std::string& path) : file_(path.empty() ? -1 : ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) {
+  explicit LaunchLog(const std::string& path)
+      : file_(path.empty() ? -1 : ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) {
     if (!path.empty() && file_.get() < 0) throw kernels::IoError(path, "open", errno);
   }
   void launching(const char* step, const AnyVariant& variant) const {
-    const std::string line = std::string(step) + " " + name_of(variant.problem.kernel) + " " + variant.name() + "\n";
-    if (file_.get() >= 0 && ::write(file_.get(), line.data(), line.size()) < 0) return;  // a full disk must not stop the tuning
+    const std::string line =
+        std::string(step) + " " + name_of(variant.problem.kernel) + " " + variant.name() + "\n";
+    // a full disk must not stop the tuning
+    if (file_.get() >= 0 && ::write(file_.get(), line.data(), line.size()) < 0) return;
   }
 
  private:
@@ -42,7 +45,8 @@ class LaunchLog {
 
 IsolationLimits limits_of(const MeasureSettings& settings, Patience& patience) {
   constexpr long long kRoom = 8LL << 30;
-  return {settings.silence_seconds, settings.memory_bytes != 0 ? settings.memory_bytes : available_memory_bytes() + kRoom, &patience};
+  return {settings.silence_seconds,
+          settings.memory_bytes != 0 ? settings.memory_bytes : available_memory_bytes() + kRoom, &patience};
 }
 // With candidates other than the default, which is the baseline.
 Patience patience_of(const MeasureSettings& settings) {
@@ -52,18 +56,23 @@ Patience patience_of(const MeasureSettings& settings) {
 
 // Rejects whom a failed child blames. Throws EnvironmentError when that is nobody.
 void blame(std::vector<Candidate>& candidates, const ChildEnd& end, Stage stage) {
-  const bool known = end.last_launched >= 0 && static_cast<std::size_t>(end.last_launched) < candidates.size();
+  const bool known =
+      end.last_launched >= 0 && static_cast<std::size_t>(end.last_launched) < candidates.size();
   Candidate* candidate = known ? &candidates[static_cast<std::size_t>(end.last_launched)] : nullptr;
   if (candidate == nullptr || candidate->code() == nullptr)
-    throw kernels::EnvironmentError("tune: the " + std::string(name_of(stage)) + " process ended early: " + end.detail);
-  const Reason reason = end.kind == ChildEnd::Kind::kHung ? Reason::kHung : end.kind == ChildEnd::Kind::kOutOfMemory ? Reason::kOutOfMemory : Reason::kCrashed;
+    throw kernels::EnvironmentError("tune: the " + std::string(name_of(stage)) +
+                                    " process ended early: " + end.detail);
+  const Reason reason = end.kind == ChildEnd::Kind::kHung          ? Reason::kHung
+                        : end.kind == ChildEnd::Kind::kOutOfMemory ? Reason::kOutOfMemory
+                                                                   : Reason::kCrashed;
   candidate->reject(stage, reason, end.detail);
 }
 
 // The body of a timing child: warm-up, screening of all, then fresh rounds of the finalists and the default.
 class TimingSession {
  public:
-  TimingSession(const std::vector<Candidate>& candidates, const MeasureSettings& settings, const Channel& channel)
+  TimingSession(const std::vector<Candidate>& candidates, const MeasureSettings& settings,
+                const Channel& channel)
       : candidates_(candidates), settings_(settings), channel_(channel), executor_(settings.open()) {
     executor_->allocate(candidates.front().variant().problem, settings.seed);
   }
@@ -75,19 +84,26 @@ class TimingSession {
     const LaunchLog log(settings_.log_path);
     for (const std::size_t i : all) log.launching("time", candidates_[i].variant());
 
-    const std::vector<std::size_t> finalists = pick(all, rounds("screening", all, settings_.screening_rounds, settings_.seed));
+    const std::vector<std::size_t> finalists =
+        pick(all, rounds("screening", all, settings_.screening_rounds, settings_.seed));
     rounds("final", finalists, settings_.final_rounds, settings_.seed + 1);
   }
 
  private:
-  bool in_time() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count() < settings_.seconds; }
+  bool in_time() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count() <
+           settings_.seconds;
+  }
 
   Rounds rounds(const char* phase, const std::vector<std::size_t>& items, int wanted, std::uint64_t seed) {
     std::vector<Workload> workloads = {executor_->ceiling()};
-    channel_.report({{"phase", phase}, {"ceiling", workloads.front().name}, {"ceiling_bytes", workloads.front().bytes}});
+    channel_.report(
+        {{"phase", phase}, {"ceiling", workloads.front().name}, {"ceiling_bytes", workloads.front().bytes}});
     for (const std::size_t i : items) workloads.push_back(executor_->workload(candidates_[i]));
     Rounds measured(std::move(workloads), 0, seed, executor_->stopwatch());
-    const auto announce = [&](std::size_t workload) { channel_.launching(workload == 0 ? -1 : static_cast<int>(items[workload - 1])); };
+    const auto announce = [&](std::size_t workload) {
+      channel_.launching(workload == 0 ? -1 : static_cast<int>(items[workload - 1]));
+    };
     measured.run(/*warm_up=*/true, announce);
     // Disturbed rounds are made up for, within reason: a machine that is never quiet yields no winner.
     constexpr int kPatience = 3;
@@ -108,10 +124,13 @@ class TimingSession {
     const std::vector<bool> keep = kept_rounds(screening.times_ns()[0], settings_.ceiling_share);
     std::vector<std::pair<double, std::size_t>> ranked;
     for (std::size_t i = 1; i < items.size(); ++i)  // items[0] is the default
-      ranked.push_back({ratio_interval(screening.times_ns()[i + 1], screening.times_ns()[1], keep, settings_.seed).median, items[i]});
+      ranked.push_back(
+          {ratio_interval(screening.times_ns()[i + 1], screening.times_ns()[1], keep, settings_.seed).median,
+           items[i]});
     std::sort(ranked.begin(), ranked.end());
     std::vector<std::size_t> finalists = {items.front()};
-    for (std::size_t i = 0; i < ranked.size() && i < static_cast<std::size_t>(settings_.finalists); ++i) finalists.push_back(ranked[i].second);
+    for (std::size_t i = 0; i < ranked.size() && i < static_cast<std::size_t>(settings_.finalists); ++i)
+      finalists.push_back(ranked[i].second);
     return finalists;
   }
 
@@ -130,10 +149,12 @@ void RoundSamples::add(const json& report) {
     return;
   }
   ceiling_ns.push_back(report["ceiling_ns"].get<double>());
-  for (const auto& [item, time] : report["ns"].items()) ns[static_cast<std::size_t>(std::stoul(item))].push_back(time.get<double>());
+  for (const auto& [item, time] : report["ns"].items())
+    ns[static_cast<std::size_t>(std::stoul(item))].push_back(time.get<double>());
 }
 
-Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening, RoundSamples finals, const MeasureSettings& settings) {
+Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening, RoundSamples finals,
+                     const MeasureSettings& settings) {
   const Problem problem = candidates.front().variant().problem;
   Measurement m;
   m.ceiling_share = settings.ceiling_share;
@@ -153,11 +174,13 @@ Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening,
     const RoundSamples& source = final ? finals : screening;
     const std::vector<bool>& keep = final ? keep_final : keep_screening;
     m.speedup[i] = ratio_interval(source.ns[0], source.ns[i], keep, settings.seed + i);
-    m.share_of_ceiling[i] = ratio_interval(source.ceiling_ns, source.ns[i], keep, settings.seed).median * bytes / finals.ceiling.bytes.value_or(0);
+    m.share_of_ceiling[i] = ratio_interval(source.ceiling_ns, source.ns[i], keep, settings.seed).median *
+                            bytes / finals.ceiling.bytes.value_or(0);
     if (i > 0 && (!final || kept_final < kLeastRounds)) continue;
     const AnyVariant& variant = candidates[i].variant();
-    contenders.push_back({m.speedup[i], variant.fit != nullptr ? error_order(variant.fit->bounds) : ErrorOrder{},
-                          changes_between(variant.parameters(), candidates.front().variant().parameters()), variant.name()});
+    contenders.push_back(
+        {m.speedup[i], variant.fit != nullptr ? error_order(variant.fit->bounds) : ErrorOrder{},
+         changes_between(variant.parameters(), candidates.front().variant().parameters()), variant.name()});
     index.push_back(i);
   }
   m.winner = index[best(contenders)];
@@ -169,22 +192,27 @@ Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening,
   return m;
 }
 
-Record record_of(const Candidate& candidate, std::size_t index, const Measurement* m, const RunIdentity& run) {
+Record record_of(const Candidate& candidate, std::size_t index, const Measurement* m,
+                 const RunIdentity& run) {
   const AnyVariant& variant = candidate.variant();
   const Problem& problem = variant.problem;
   Record record;
   record.run = run;
-  record.kernel = name_of(problem.kernel), record.format = name_of(problem.format), record.elements = problem.elements();
+  record.kernel = name_of(problem.kernel), record.format = name_of(problem.format),
+  record.elements = problem.elements();
   if (problem.over_rows()) record.rows = problem.rows, record.cols = problem.cols;
-  record.variant = variant.name(), record.parameters = variant.parameters(), record.is_default = index == 0, record.state = candidate.state_name();
+  record.variant = variant.name(), record.parameters = variant.parameters(), record.is_default = index == 0,
+  record.state = candidate.state_name();
   if (variant.fit) record.fit = fit_record(problem, *variant.fit);
   if (const Compiled* code = candidate.code()) record.compile_ms = code->compile_ms;
-  if (const auto* rejected = candidate.as<Rejected>()) record.rejected = {name_of(rejected->stage), name_of(rejected->reason), rejected->detail, {}};
+  if (const auto* rejected = candidate.as<Rejected>())
+    record.rejected = {name_of(rejected->stage), name_of(rejected->reason), rejected->detail, {}};
   const auto* timed = candidate.as<Timed>();
   if (timed == nullptr || m == nullptr) return record;
   record.finalist = !timed->final_ns.empty();
   const std::vector<double>& ns = *record.finalist ? timed->final_ns : timed->screening_ns;
-  const std::vector<bool> keep = kept_rounds((*record.finalist ? m->finals : m->screening).ceiling_ns, m->ceiling_share);
+  const std::vector<bool> keep =
+      kept_rounds((*record.finalist ? m->finals : m->screening).ceiling_ns, m->ceiling_share);
   record.checked = timed->verified.checked;
   record.bytes = problem.bytes();
   if (!problem.over_rows()) record.bytes_per_element = problem.bytes_per_element();
@@ -202,21 +230,26 @@ Record record_of(const Candidate& candidate, std::size_t index, const Measuremen
 
 void print_problem(const std::vector<Candidate>& candidates, const Measurement& m) {
   const AnyVariant &best = candidates[m.winner].variant(), &normal = candidates[0].variant();
-  const auto rejected = std::count_if(candidates.begin(), candidates.end(), [](const Candidate& c) { return c.as<Rejected>() != nullptr; });
-  const auto timed = std::count_if(candidates.begin(), candidates.end(), [](const Candidate& c) { return c.as<Timed>() != nullptr; });
+  const auto rejected = std::count_if(candidates.begin(), candidates.end(),
+                                      [](const Candidate& c) { return c.as<Rejected>() != nullptr; });
+  const auto timed = std::count_if(candidates.begin(), candidates.end(),
+                                   [](const Candidate& c) { return c.as<Timed>() != nullptr; });
   const Interval& speedup = m.speedup[m.winner];
-  std::printf("%-13s %-34s %4.0f%% of %-5s ", name_of(best.problem.kernel), best.name().c_str(), 100 * m.share_of_ceiling[m.winner],
-              m.finals.ceiling.name.c_str());
+  std::printf("%-13s %-34s %4.0f%% of %-5s ", name_of(best.problem.kernel), best.name().c_str(),
+              100 * m.share_of_ceiling[m.winner], m.finals.ceiling.name.c_str());
   if (m.gain)
-    std::printf("%.3fx [%.3f, %.3f] the default %s", speedup.median, speedup.low, speedup.high, normal.name().c_str());
+    std::printf("%.3fx [%.3f, %.3f] the default %s", speedup.median, speedup.low, speedup.high,
+                normal.name().c_str());
   else if (static_cast<int>(m.finals.ceiling_ns.size()) - m.discarded_rounds < kLeastRounds)
     std::printf("kept the default: too noisy");
   else
     std::printf("no gain over the default");
-  std::printf("  (%td timed, %td rejected, %d of %zu rounds discarded)\n", timed, rejected, m.discarded_rounds, m.finals.ceiling_ns.size());
+  std::printf("  (%td timed, %td rejected, %d of %zu rounds discarded)\n", timed, rejected,
+              m.discarded_rounds, m.finals.ceiling_ns.size());
   for (const Candidate& candidate : candidates)
     if (const auto* why = candidate.as<Rejected>())
-      std::printf("  rejected: %s at %s: %s: %s\n", candidate.variant().name().c_str(), name_of(why->stage), name_of(why->reason), why->detail.c_str());
+      std::printf("  rejected: %s at %s: %s: %s\n", candidate.variant().name().c_str(), name_of(why->stage),
+                  name_of(why->reason), why->detail.c_str());
 }
 
 namespace {
@@ -256,7 +289,9 @@ void verify(std::vector<Candidate>& candidates, const MeasureSettings& settings)
         } catch (const WroteOutside& wrote) {
           difference = wrote.what();
         }
-        channel.report({{"item", item}, {"mismatch", difference.value_or("")}, {"checked", verifier->checked(variant.block_elements(), takes)}});
+        channel.report({{"item", item},
+                        {"mismatch", difference.value_or("")},
+                        {"checked", verifier->checked(variant.block_elements(), takes)}});
       }
     };
     const auto on_report = [&](const json& report) {
@@ -267,7 +302,8 @@ void verify(std::vector<Candidate>& candidates, const MeasureSettings& settings)
       if (!difference.empty())
         candidate.reject(Stage::kVerify, Reason::kWrongAnswer, difference);
       else if (checked == 0)  // a comparison of nothing proves nothing
-        candidate.reject(Stage::kVerify, Reason::kNotUnderstood, "takes none of the shapes that it would be verified on");
+        candidate.reject(Stage::kVerify, Reason::kNotUnderstood,
+                         "takes none of the shapes that it would be verified on");
       else
         candidate.verified(checked);
       waiting.erase(std::find(waiting.begin(), waiting.end(), item));
@@ -280,7 +316,8 @@ void verify(std::vector<Candidate>& candidates, const MeasureSettings& settings)
   }
 }
 
-Measurement tune_problem(std::vector<Candidate>& candidates, const MeasureSettings& settings, const RunIdentity& run, const std::string& database_path,
+Measurement tune_problem(std::vector<Candidate>& candidates, const MeasureSettings& settings,
+                         const RunIdentity& run, const std::string& database_path,
                          std::vector<Record>& winners, PhaseSeconds& spent) {
   const auto seconds_of = [](double& sum, const auto& phase) {
     const auto began = std::chrono::steady_clock::now();
@@ -311,14 +348,19 @@ Measurement measure(std::vector<Candidate>& candidates, const MeasureSettings& s
   while (true) {
     if (candidates.front().as<Verified>() == nullptr) {
       const auto* why = candidates.front().as<Rejected>();
-      throw kernels::EnvironmentError("tune: the default variant of " + candidates.front().variant().problem.name() + " does not run here: " +
-                                      (why != nullptr ? std::string(name_of(why->reason)) + ": " + why->detail : candidates.front().state_name()));
+      throw kernels::EnvironmentError("tune: the default variant of " +
+                                      candidates.front().variant().problem.name() + " does not run here: " +
+                                      (why != nullptr ? std::string(name_of(why->reason)) + ": " + why->detail
+                                                      : candidates.front().state_name()));
     }
     RoundSamples screening(candidates.size()), finals(candidates.size());
     const auto body = [&](const Channel& channel) { TimingSession(candidates, settings, channel).run(); };
-    const auto on_report = [&](const json& report) { (report["phase"] == "final" ? finals : screening).add(report); };
+    const auto on_report = [&](const json& report) {
+      (report["phase"] == "final" ? finals : screening).add(report);
+    };
     const ChildEnd end = run_isolated(body, on_report, limits_of(settings, patience));
-    if (end.kind == ChildEnd::Kind::kFinished) return evaluate(candidates, std::move(screening), std::move(finals), settings);
+    if (end.kind == ChildEnd::Kind::kFinished)
+      return evaluate(candidates, std::move(screening), std::move(finals), settings);
     blame(candidates, end, Stage::kTime);  // and once more without it: rounds that had it are not comparable
   }
 }

@@ -34,15 +34,21 @@ json claims_json(const kernels::FitClaims& claims) {
 }
 
 std::string claims_text(const std::string& accuracy, const kernels::FitBounds& bounds) {
-  return accuracy + ", A + B " + (bounds.direct ? "none" : power_text(bounds.a_plus_b)) + ", R " + power_text(bounds.r);
+  return accuracy + ", A + B " + (bounds.direct ? "none" : power_text(bounds.a_plus_b)) + ", R " +
+         power_text(bounds.r);
 }
 
-std::string claims_text(const kernels::FitClaims& claims) { return claims.name == nullptr ? "" : claims_text(claims.accuracy, claims.bounds); }
+std::string claims_text(const kernels::FitClaims& claims) {
+  return claims.name == nullptr ? "" : claims_text(claims.accuracy, claims.bounds);
+}
 
-std::optional<std::string> why_less_accurate(const kernels::FitBounds& fit, const kernels::FitBounds& standard) {
+std::optional<std::string> why_less_accurate(const kernels::FitBounds& fit,
+                                             const kernels::FitBounds& standard) {
   if (kernels::is_as_accurate(fit, standard)) return std::nullopt;
   const auto words = [](const char* name, double bound, double most) {
-    return std::string(name) + " " + power_text(bound) + (std::isfinite(bound) ? " is larger than the default's " : ", the default's is ") + power_text(most);
+    return std::string(name) + " " + power_text(bound) +
+           (std::isfinite(bound) ? " is larger than the default's " : ", the default's is ") +
+           power_text(most);
   };
   if (!fit.direct && fit.a_plus_b > standard.a_plus_b) return words("A + B", fit.a_plus_b, standard.a_plus_b);
   if (fit.t > standard.t) return words("T", fit.t, standard.t);

@@ -33,7 +33,8 @@ int bytes_of(Element element, FormatId format) {
 }
 
 std::optional<FormatId> format_named(std::string_view name) {
-  const auto found = std::find_if(std::begin(kAllFormats), std::end(kAllFormats), [&](FormatId format) { return name == name_of(format); });
+  const auto found = std::find_if(std::begin(kAllFormats), std::end(kAllFormats),
+                                  [&](FormatId format) { return name == name_of(format); });
   return found == std::end(kAllFormats) ? std::nullopt : std::optional(*found);
 }
 
@@ -55,7 +56,9 @@ Arguments Problem::arguments() const {
   return a;
 }
 
-std::string Problem::sized_name() const { return name() + "." + (over_rows() ? std::to_string(rows) + "x" : "") + std::to_string(cols); }
+std::string Problem::sized_name() const {
+  return name() + "." + (over_rows() ? std::to_string(rows) + "x" : "") + std::to_string(cols);
+}
 
 double Problem::bytes() const {
   double sum = 0;

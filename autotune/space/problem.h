@@ -1,5 +1,5 @@
-// What is tuned: a kernel of the catalogue (kernels/kernels.h) in one storage format, at one size. Its arrays are made,
-// verified and timed by the catalogue's operands.
+// What is tuned: a kernel of the catalogue (kernels/kernels.h) in one storage format, at one size. Its arrays
+// are made, verified and timed by the catalogue's operands.
 #pragma once
 
 #include <array>
@@ -33,14 +33,17 @@ inline constexpr auto kAllKernels = [] {
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<KernelId>(i);
   return all;
 }();
-inline constexpr KernelId kGeluKernels[] = {KernelId::kGeluBackward, KernelId::kGeluForward};  // the elementwise ones
+// the elementwise ones
+inline constexpr KernelId kGeluKernels[] = {KernelId::kGeluBackward, KernelId::kGeluForward};
 inline constexpr FormatId kAllFormats[] = {FormatId::kF32, FormatId::kBf16, FormatId::kF16};
 
 const char* name_of(FormatId format);  // "f32", ...
 const char* type_of(FormatId format);  // "float", "F16", ..., of namespace kernels
 int bytes_of(FormatId format);
 std::optional<FormatId> format_named(std::string_view name);
-inline std::vector<std::string> format_names() { return {std::begin(kernels::ActivationFormats::kNames), std::end(kernels::ActivationFormats::kNames)}; }
+inline std::vector<std::string> format_names() {
+  return {std::begin(kernels::ActivationFormats::kNames), std::end(kernels::ActivationFormats::kNames)};
+}
 
 // action(T{}) for the format's type T.
 template <class Action>
@@ -58,23 +61,28 @@ struct Problem {
   KernelId kernel = KernelId::kGeluBackward;
   FormatId format = FormatId::kF32;
   kernels::i64 rows = 1, cols = 0;  // of an elementwise kernel 1 and its elements; cols = 0: not sized yet
-  // Of a kernel of codes. Exact codes of 4 bits are what is timed, and the schedule that wins serves all codes; the verifier tries them all.
+  // Of a kernel of codes. Exact codes of 4 bits are what is timed, and the schedule that wins serves all
+  // codes; the verifier tries them all.
   int code_bits = Arguments{}.code.bits;
   std::optional<kernels::u64> code_seed{};
 
   std::string name() const { return std::string(name_of(kernel)) + "." + name_of(format); }
   std::string sized_name() const;  // "layernorm_backward.bf16.16384x1024", "gelu_backward.bf16.67108864"
   kernels::i64 elements() const { return rows * cols; }
-  Problem sized(kernels::i64 new_rows, kernels::i64 new_cols) const { return {kernel, format, new_rows, new_cols, code_bits, code_seed}; }
+  Problem sized(kernels::i64 new_rows, kernels::i64 new_cols) const {
+    return {kernel, format, new_rows, new_cols, code_bits, code_seed};
+  }
   // A call without its arrays. It points into this problem.
   Arguments arguments() const;
   // Of one call: each input and each output once, scratch not.
   double bytes() const;
-  // The part of it that grows with elements(), per element: dy, y, dx and an eighth of a byte of mask, or half a byte of codes; not vectors of rows
-  // and columns.
+  // The part of it that grows with elements(), per element: dy, y, dx and an eighth of a byte of mask, or
+  // half a byte of codes; not vectors of rows and columns.
   double bytes_per_element() const;
-  bool over_rows() const { return kernels::over_rows(kernel); }  // the kernel has rows: everything but plain GELU
-  bool has_fit() const { return kernels::has_fit(kernel); }      // a fit is a parameter: of GELU's kernels with a mask
+  // the kernel has rows: everything but plain GELU
+  bool over_rows() const { return kernels::over_rows(kernel); }
+  // a fit is a parameter: of GELU's kernels with a mask
+  bool has_fit() const { return kernels::has_fit(kernel); }
   // Of an array: its elements, bytes of one, and of all.
   kernels::i64 count_of(const Operand& operand) const;
   int element_bytes(const Operand& operand) const { return bytes_of(operand.element, format); }
@@ -86,8 +94,8 @@ struct Problem {
 
 // Of Problem::name(), not sized; nothing of another name.
 std::optional<Problem> problem_named(std::string_view name);
-// The problem at its own size, else at the default one: `elements` of an elementwise kernel; rows of 1024 columns, at most 16384 and at least one,
-// within `elements`.
+// The problem at its own size, else at the default one: `elements` of an elementwise kernel; rows of 1024
+// columns, at most 16384 and at least one, within `elements`.
 Problem sized_within(const Problem& problem, kernels::i64 elements);
 
 }  // namespace outgrad::autotune

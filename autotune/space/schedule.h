@@ -31,7 +31,8 @@ template <class Value>
 void read_parameter(const char* name, const nlohmann::json& parameter, Value& value) {
   if constexpr (std::is_enum_v<Value>) {
     const auto words = kernels::jit::names_of<Value>().values;
-    const auto found = std::find_if(words.begin(), words.end(), [&](const char* word) { return parameter == word; });
+    const auto found =
+        std::find_if(words.begin(), words.end(), [&](const char* word) { return parameter == word; });
     value = static_cast<Value>(found - words.begin());
     if (found != words.end()) return;
   } else if (std::same_as<Value, bool> ? parameter.is_boolean() : parameter.is_number_integer()) {

@@ -14,7 +14,9 @@ namespace {
 
 // Where the literal that begins at `at` ends; `at` itself where none begins there.
 std::size_t end_of_literal(std::string_view text, std::size_t at) {
-  const auto is_word = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
+  const auto is_word = [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+  };
   const char quote = text[at];
   if (quote != '"' && quote != '\'') return at;
   if (quote == '"' && at > 0 && text[at - 1] == 'R') {
@@ -23,7 +25,9 @@ std::size_t end_of_literal(std::string_view text, std::size_t at) {
     const std::size_t close = text.find(")" + std::string(text.substr(at + 1, open - at - 1)) + "\"", open);
     return close == std::string_view::npos ? text.size() : close + 2 + (open - at - 1);
   }
-  if (quote == '\'' && at > 0 && is_word(text[at - 1]) && at + 1 < text.size() && is_word(text[at + 1])) return at;  // 16'384, but u'c' too: harmless
+  // 16'384, but u'c' too: harmless
+  if (quote == '\'' && at > 0 && is_word(text[at - 1]) && at + 1 < text.size() && is_word(text[at + 1]))
+    return at;
   std::size_t end = at + 1;
   while (end < text.size() && text[end] != quote && text[end] != '\n') end += text[end] == '\\' ? 2 : 1;
   return std::min(end + 1, text.size());
@@ -63,8 +67,11 @@ SourceHashes hash_of(std::vector<std::pair<std::string, std::string>> sources) {
   std::string code, coefficients;
   for (const auto& [name, text] : sources) {
     const std::size_t folder = name.rfind('/');
-    if (name.compare(folder + 1, 6, "tuned_") == 0 || name.starts_with("kernels/support/") || name.starts_with("kernels/torch/")) continue;
-    (name.find("/generated/") != std::string::npos ? coefficients : code) += kernels::sha256(name + "\n" + code_of(text));
+    if (name.compare(folder + 1, 6, "tuned_") == 0 || name.starts_with("kernels/support/") ||
+        name.starts_with("kernels/torch/"))
+      continue;
+    (name.find("/generated/") != std::string::npos ? coefficients : code) +=
+        kernels::sha256(name + "\n" + code_of(text));
   }
   return {kernels::sha256(code), kernels::sha256(coefficients)};
 }
@@ -74,8 +81,11 @@ SourceHashes hash_sources(const std::string& include_root) {
   const fs::path root = fs::path(include_root) / "kernels";
   std::error_code error;
   std::vector<std::pair<std::string, std::string>> sources;
-  for (fs::recursive_directory_iterator entry(root, error), end; !error && entry != end; entry.increment(error))
-    if (entry->path().extension() == ".h") sources.emplace_back(fs::relative(entry->path(), include_root).string(), kernels::read_file(entry->path().string()));
+  for (fs::recursive_directory_iterator entry(root, error), end; !error && entry != end;
+       entry.increment(error))
+    if (entry->path().extension() == ".h")
+      sources.emplace_back(fs::relative(entry->path(), include_root).string(),
+                           kernels::read_file(entry->path().string()));
   if (error) throw kernels::IoError(root.string(), "read", error.value());
   return hash_of(std::move(sources));
 }
@@ -85,7 +95,8 @@ std::string source_root() {
   const std::filesystem::path root = given != nullptr ? given : OUTGRAD_SOURCES;
   std::error_code error;
   if (!std::filesystem::exists(root / "kernels" / "params.h", error))
-    throw kernels::EnvironmentError("the kernels' headers are not in " + root.string() + " (OUTGRAD_SOURCE_DIR names their folder)");
+    throw kernels::EnvironmentError("the kernels' headers are not in " + root.string() +
+                                    " (OUTGRAD_SOURCE_DIR names their folder)");
   return std::filesystem::absolute(root, error).lexically_normal().string();
 }
 

@@ -18,7 +18,8 @@ std::vector<std::uint64_t> strides_of(const std::vector<Parameter>& parameters) 
   std::uint64_t product = 1;
   for (std::size_t p = parameters.size(); p-- > 0;) {
     strides[p] = product;
-    if (__builtin_mul_overflow(product, parameters[p].values.size(), &product)) throw std::length_error("the space has more than 2^64 raw points");
+    if (__builtin_mul_overflow(product, parameters[p].values.size(), &product))
+      throw std::length_error("the space has more than 2^64 raw points");
   }
   return strides;
 }
@@ -29,10 +30,13 @@ std::size_t words_of(std::size_t bits) { return (bits + kWord - 1) / kWord; }
 }  // namespace
 
 Points::Points(std::vector<Parameter> parameters, std::vector<std::uint64_t> ranks, std::vector<Cut> cuts)
-    : parameters_(std::move(parameters)), strides_(strides_of(parameters_)), ranks_(std::move(ranks)), cuts_(std::move(cuts)) {
+    : parameters_(std::move(parameters)), strides_(strides_of(parameters_)), ranks_(std::move(ranks)),
+      cuts_(std::move(cuts)) {
   std::sort(ranks_.begin(), ranks_.end());
-  if (std::adjacent_find(ranks_.begin(), ranks_.end()) != ranks_.end()) throw std::invalid_argument("a point occurs twice");
-  if (!ranks_.empty() && static_cast<double>(ranks_.back()) >= raw_size()) throw std::invalid_argument("a rank lies outside the product");
+  if (std::adjacent_find(ranks_.begin(), ranks_.end()) != ranks_.end())
+    throw std::invalid_argument("a point occurs twice");
+  if (!ranks_.empty() && static_cast<double>(ranks_.back()) >= raw_size())
+    throw std::invalid_argument("a rank lies outside the product");
 }
 
 double Points::raw_size() const {
@@ -84,7 +88,8 @@ std::vector<std::size_t> Points::neighbours(std::size_t index, Reach reach) cons
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     const std::size_t here = position(index, p), length = parameters_[p].values.size();
     const auto visit = [&](std::size_t to) {
-      const std::optional<std::size_t> neighbour = find_rank(ranks_[index] - strides_[p] * here + strides_[p] * to);
+      const std::optional<std::size_t> neighbour =
+          find_rank(ranks_[index] - strides_[p] * here + strides_[p] * to);
       if (neighbour) found.push_back(*neighbour);
       return neighbour.has_value();
     };
@@ -103,7 +108,8 @@ std::vector<std::size_t> Points::neighbours(std::size_t index, Reach reach) cons
 
 Space& Space::parameter(std::string name, std::vector<std::int64_t> values) {
   if (values.empty()) throw std::invalid_argument("parameter " + name + " has no values");
-  if (std::set<std::int64_t>(values.begin(), values.end()).size() != values.size()) throw std::invalid_argument("parameter " + name + " repeats a value");
+  if (std::set<std::int64_t>(values.begin(), values.end()).size() != values.size())
+    throw std::invalid_argument("parameter " + name + " repeats a value");
   for (const Parameter& known : parameters_)
     if (known.name == name) throw std::invalid_argument("parameter " + name + " is declared twice");
   parameters_.push_back({std::move(name), std::move(values)});
@@ -135,7 +141,8 @@ std::size_t Space::index_of(const std::string& name) const {
 class Space::Solver {
  public:
   Solver(const Space& space, std::size_t most)
-      : parameters_(space.parameters_), constraints_(space.constraints_), most_(most), strides_(strides_of(parameters_)) {
+      : parameters_(space.parameters_), constraints_(space.constraints_), most_(most),
+        strides_(strides_of(parameters_)) {
     for (const Constraint& constraint : constraints_) {
       cuts_.push_back({constraint.why, 0});
       tables_.push_back(table_of(constraint));
@@ -155,10 +162,12 @@ class Space::Solver {
   }
 
  private:
-  // Up to so many combinations a constraint is tabulated: a few milliseconds of calls. A wider one is asked at its last parameter.
+  // Up to so many combinations a constraint is tabulated: a few milliseconds of calls. A wider one is asked
+  // at its last parameter.
   static constexpr double kTableCombinations = 1 << 20;
 
-  // A constraint's verdict over all combinations of its parameters, the last named one fastest; empty: too many.
+  // A constraint's verdict over all combinations of its parameters, the last named one fastest; empty: too
+  // many.
   struct Table {
     std::vector<char> holds;
     double share = 1;  // of combinations that hold
@@ -166,8 +175,10 @@ class Space::Solver {
   // What a constraint says of one parameter when those of its parameters that come before it are assigned.
   struct Filter {
     std::size_t constraint = 0;
-    std::vector<std::pair<std::size_t, std::size_t>> before;  // (depth, factor): the row is the sum of position x factor
-    std::vector<std::uint64_t> rows;                          // bits of the values that can be completed; empty: ask the predicate
+    // (depth, factor): the row is the sum of position x factor
+    std::vector<std::pair<std::size_t, std::size_t>> before;
+    // bits of the values that can be completed; empty: ask the predicate
+    std::vector<std::uint64_t> rows;
   };
 
   std::size_t length(std::size_t parameter) const { return parameters_[parameter].values.size(); }
@@ -185,7 +196,8 @@ class Space::Solver {
     for (std::size_t n = 0; n < count; ++n) {
       std::uint64_t rest = n;
       for (std::size_t i = values.size(); i-- > 0;) {
-        if (!whole) rest = scrambled = scrambled * 6364136223846793005u + 1442695040888963407u;  // Knuth's MMIX generator
+        // Knuth's MMIX generator
+        if (!whole) rest = scrambled = scrambled * 6364136223846793005u + 1442695040888963407u;
         const auto& list = parameters_[constraint.over[i]].values;
         values[i] = list[(whole ? rest : rest >> 33) % list.size()];
         rest /= list.size();
@@ -198,8 +210,8 @@ class Space::Solver {
     return table;
   }
 
-  // Greedy: next comes the parameter whose constraints, weighted by how many of their parameters are then assigned, cut most for its
-  // length. Parameters that no constraint names come last: they only multiply.
+  // Greedy: next comes the parameter whose constraints, weighted by how many of their parameters are then
+  // assigned, cut most for its length. Parameters that no constraint names come last: they only multiply.
   void choose_order() {
     std::vector<bool> assigned(parameters_.size());
     depth_of_.resize(parameters_.size());
@@ -214,8 +226,10 @@ class Space::Solver {
           const auto& over = constraints_[c].over;
           if (std::find(over.begin(), over.end(), p) == over.end()) continue;
           constrained = true;
-          const auto known = std::count_if(over.begin(), over.end(), [&](std::size_t q) { return assigned[q]; });
-          score += std::log(tables_[c].share) * static_cast<double>(known + 1) / static_cast<double>(over.size());
+          const auto known =
+              std::count_if(over.begin(), over.end(), [&](std::size_t q) { return assigned[q]; });
+          score +=
+              std::log(tables_[c].share) * static_cast<double>(known + 1) / static_cast<double>(over.size());
         }
         if (!constrained) score += 1e9;
         if (best == parameters_.size() || score < best_score) best = p, best_score = score;
@@ -233,12 +247,14 @@ class Space::Solver {
     for (std::size_t i = over.size(); i-- > 0;) factor[i] = product, product *= length(over[i]);
     std::vector<std::size_t> turn(over.size());  // its parameters by depth
     for (std::size_t i = 0; i < turn.size(); ++i) turn[i] = i;
-    std::sort(turn.begin(), turn.end(), [&](std::size_t a, std::size_t b) { return depth_of_[over[a]] < depth_of_[over[b]]; });
+    std::sort(turn.begin(), turn.end(),
+              [&](std::size_t a, std::size_t b) { return depth_of_[over[a]] < depth_of_[over[b]]; });
     if (tables_[c].holds.empty()) {
       filters_[depth_of_[over[turn.back()]]].push_back({c, {}, {}});
       return;
     }
-    // possible[row]: whether the combination of the first k + 1 parameters (by depth) can be completed; k from the last down.
+    // possible[row]: whether the combination of the first k + 1 parameters (by depth) can be completed; k
+    // from the last down.
     std::vector<char> possible(product);
     for (std::size_t n = 0; n < product; ++n) {
       std::size_t rest = n, at = 0;
@@ -249,7 +265,8 @@ class Space::Solver {
       possible[n] = tables_[c].holds[at];
     }
     for (std::size_t k = turn.size(); k-- > 0;) {
-      const std::size_t values = length(over[turn[k]]), words = words_of(values), rows = possible.size() / values;
+      const std::size_t values = length(over[turn[k]]), words = words_of(values),
+                        rows = possible.size() / values;
       Filter filter{c, {}, std::vector<std::uint64_t>(rows * words)};
       std::vector<char> shorter(rows);
       for (std::size_t n = 0; n < possible.size(); ++n) {
@@ -285,10 +302,12 @@ class Space::Solver {
         const std::size_t known = depth_of_[over[i]];
         if (known != depth) seen_[i] = parameters_[over[i]].values[at_[known]];
       }
-      const auto self = static_cast<std::size_t>(std::find(over.begin(), over.end(), order_[depth]) - over.begin());
+      const auto self =
+          static_cast<std::size_t>(std::find(over.begin(), over.end(), order_[depth]) - over.begin());
       for (std::size_t w = 0; w < mask.size(); ++w)
         for (std::uint64_t left = mask[w]; left != 0; left &= left - 1) {
-          seen_[self] = parameters_[order_[depth]].values[w * kWord + static_cast<std::size_t>(std::countr_zero(left))];
+          seen_[self] =
+              parameters_[order_[depth]].values[w * kWord + static_cast<std::size_t>(std::countr_zero(left))];
           if (constraints_[filter.constraint].holds(seen_)) continue;
           mask[w] &= ~(left & (~left + 1));
           ++cut;
@@ -311,7 +330,8 @@ class Space::Solver {
         if (depth + 1 < order_.size()) {
           assign(depth + 1, next);
         } else {
-          if (ranks_.size() == most_) throw std::length_error("the space has more than " + std::to_string(most_) + " points");
+          if (ranks_.size() == most_)
+            throw std::length_error("the space has more than " + std::to_string(most_) + " points");
           ranks_.push_back(next);
         }
       }
@@ -322,10 +342,10 @@ class Space::Solver {
   std::size_t most_;
   std::vector<std::uint64_t> strides_;
   std::vector<Table> tables_;
-  std::vector<std::size_t> order_, depth_of_;     // parameter at each depth, depth of each parameter
-  std::vector<std::vector<Filter>> filters_;      // by depth
+  std::vector<std::size_t> order_, depth_of_;  // parameter at each depth, depth of each parameter
+  std::vector<std::vector<Filter>> filters_;  // by depth
   std::vector<std::vector<std::uint64_t>> masks_;  // by depth: values still possible
-  std::vector<std::size_t> at_;                   // by depth: position of the value assigned
+  std::vector<std::size_t> at_;  // by depth: position of the value assigned
   Point seen_;
   std::vector<std::uint64_t> ranks_;
   std::vector<Points::Cut> cuts_;
@@ -334,11 +354,13 @@ class Space::Solver {
 Points Space::construct(std::size_t most) const { return Solver(*this, most).solve(); }
 
 std::string size_report(const Points& points) {
-  std::string text = std::to_string(static_cast<long long>(points.raw_size())) + " raw points, " + std::to_string(points.size()) +
+  std::string text = std::to_string(static_cast<long long>(points.raw_size())) + " raw points, " +
+                     std::to_string(points.size()) +
                      (points.empty() ? " valid: contradictory constraints" : " valid");
   std::string cuts;
   for (const Points::Cut& cut : points.cuts())
-    if (cut.partial_points > 0) cuts += (cuts.empty() ? "" : "; ") + cut.why + " (" + std::to_string(cut.partial_points) + ")";
+    if (cut.partial_points > 0)
+      cuts += (cuts.empty() ? "" : "; ") + cut.why + " (" + std::to_string(cut.partial_points) + ")";
   return cuts.empty() ? text : text + "; partial points cut by: " + cuts;
 }
 

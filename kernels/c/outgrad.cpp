@@ -41,12 +41,13 @@ using kernels::Role;
 namespace catalogue = kernels::catalogue;
 using u64 = kernels::u64;
 
-// --- Errors ----------------------------------------------------------------------------------------------------------------------
+// --- Errors --------------------------------------------------------------------------------------
 
 constexpr std::size_t kMessageBytes = 512;  // one line; longer lines are cut off
 thread_local char message[kMessageBytes] = "";
 
-__attribute__((format(printf, 3, 4))) outgrad_status fail(outgrad_status status, const char* function, const char* format, ...) {
+__attribute__((format(printf, 3, 4))) outgrad_status fail(outgrad_status status, const char* function,
+                                                          const char* format, ...) {
   const int begin = std::snprintf(message, sizeof message, "%s: ", function);
   va_list arguments;
   va_start(arguments, format);
@@ -55,7 +56,7 @@ __attribute__((format(printf, 3, 4))) outgrad_status fail(outgrad_status status,
   return status;
 }
 
-// --- What runs -------------------------------------------------------------------------------------------------------------------
+// --- What runs -----------------------------------------------------------------------------------
 
 enum class Isa { baseline, avx2, avx512, avx512_bf16 };
 constexpr const char* kIsaNames[] = {"baseline", "avx2", "avx512", "avx512_bf16"};
@@ -64,9 +65,11 @@ Isa supported_isa() {
 #if defined(OUTGRAD_C_X86)
   __builtin_cpu_init();
   unsigned a, b, c, d;
-  const bool f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;  // older compilers' __builtin_cpu_supports lacks it
+  // older compilers' __builtin_cpu_supports lacks it
+  const bool f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
   if (!(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c)) return Isa::baseline;
-  if (!(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+  if (!(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("bmi2"))) {
     return Isa::avx2;
   }
@@ -130,7 +133,8 @@ template <class T, class... Fit>
 constexpr FormatInfo info_of(FitList<Fit...>) {
   return {sizeof(T), {{Fit::kName, Fit::kMasked}...}};
 }
-constexpr FormatInfo kInfo[kFormats] = {info_of<float>(ActivationFits<float>::Type{}), info_of<kernels::F16>(ActivationFits<kernels::F16>::Type{}),
+constexpr FormatInfo kInfo[kFormats] = {info_of<float>(ActivationFits<float>::Type{}),
+                                        info_of<kernels::F16>(ActivationFits<kernels::F16>::Type{}),
                                         info_of<kernels::BF16>(ActivationFits<kernels::BF16>::Type{})};
 
 bool is_format(outgrad_format format) { return format >= 0 && format < kFormats; }
@@ -143,12 +147,12 @@ const char* digest_of(const char* fit) {
   return nullptr;
 }
 
-// --- Threads ---------------------------------------------------------------------------------------------------------------------
+// --- Threads -------------------------------------------------------------------------------------
 
 std::atomic<std::int32_t> wanted_threads{0};
 
-// While this object exists, parallel regions that this thread starts have the wanted number of threads. It is a setting
-// of this thread only.
+// While this object exists, parallel regions that this thread starts have the wanted number of threads. It is
+// a setting of this thread only.
 class ThreadLimit {
  public:
   ThreadLimit() : wanted_(wanted_threads.load(std::memory_order_relaxed)), saved_(omp_get_max_threads()) {
@@ -165,10 +169,10 @@ class ThreadLimit {
   int saved_;
 };
 
-// --- Arguments -------------------------------------------------------------------------------------------------------------------
+// --- Arguments -----------------------------------------------------------------------------------
 
-// No address space can hold an array of more bytes (57 bits with five levels of pages). With this bound, no sum or
-// product below overflows.
+// No address space can hold an array of more bytes (57 bits with five levels of pages). With this bound, no
+// sum or product below overflows.
 constexpr i64 kMostElements = i64{1} << 54;
 
 // An array of a call. Its operand's may_alias are positions in the list in which it is checked.
@@ -181,8 +185,8 @@ struct Array {
 
 bool overlap(const Array& a, const Array& b) {
   const auto begin = [](const Array& o) { return reinterpret_cast<std::uintptr_t>(o.pointer); };
-  return a.pointer != nullptr && b.pointer != nullptr && a.bytes > 0 && b.bytes > 0 && begin(a) < begin(b) + static_cast<u64>(b.bytes) &&
-         begin(b) < begin(a) + static_cast<u64>(a.bytes);
+  return a.pointer != nullptr && b.pointer != nullptr && a.bytes > 0 && b.bytes > 0 &&
+         begin(a) < begin(b) + static_cast<u64>(b.bytes) && begin(b) < begin(a) + static_cast<u64>(a.bytes);
 }
 
 // The pointer of an array of no bytes may be anything.
@@ -195,10 +199,12 @@ outgrad_status check_arrays(const char* function, std::span<const Array> arrays)
     }
     const auto address = reinterpret_cast<std::uintptr_t>(array.pointer);
     if (address % static_cast<u64>(array.alignment) != 0) {
-      return fail(OUTGRAD_ERROR_ALIGNMENT, function, "%s is not aligned to its elements of %lld bytes", array.of.name, static_cast<long long>(array.alignment));
+      return fail(OUTGRAD_ERROR_ALIGNMENT, function, "%s is not aligned to its elements of %lld bytes",
+                  array.of.name, static_cast<long long>(array.alignment));
     }
     if (static_cast<u64>(array.bytes) > UINTPTR_MAX - address) {
-      return fail(OUTGRAD_ERROR_SIZE, function, "%lld bytes from the address of %s on do not exist", static_cast<long long>(array.bytes), array.of.name);
+      return fail(OUTGRAD_ERROR_SIZE, function, "%lld bytes from the address of %s on do not exist",
+                  static_cast<long long>(array.bytes), array.of.name);
     }
   }
   for (const Array& written : arrays) {
@@ -206,7 +212,8 @@ outgrad_status check_arrays(const char* function, std::span<const Array> arrays)
     for (const Array& other : arrays) {
       if (&other == &written || !overlap(written, other)) continue;
       bool allowed = false;
-      for (const int place : written.of.may_alias) allowed |= place != kernels::kNoOperand && &other == &arrays[static_cast<std::size_t>(place)];
+      for (const int place : written.of.may_alias)
+        allowed |= place != kernels::kNoOperand && &other == &arrays[static_cast<std::size_t>(place)];
       if (allowed && written.pointer == other.pointer) continue;
       return fail(OUTGRAD_ERROR_OVERLAP, function, "%s overlaps %s", written.of.name, other.of.name);
     }
@@ -216,23 +223,31 @@ outgrad_status check_arrays(const char* function, std::span<const Array> arrays)
 
 outgrad_status check_format(const char* function, outgrad_format format) {
   if (!choice().environment_holds) {
-    return fail(OUTGRAD_ERROR_ENVIRONMENT, function, "the environment variable OUTGRAD_ISA is none of baseline, avx2, avx512, avx512_bf16");
+    return fail(OUTGRAD_ERROR_ENVIRONMENT, function,
+                "the environment variable OUTGRAD_ISA is none of baseline, avx2, avx512, avx512_bf16");
   }
-  if (!is_format(format)) return fail(OUTGRAD_ERROR_FORMAT, function, "format %d is unknown", static_cast<int>(format));
+  if (!is_format(format))
+    return fail(OUTGRAD_ERROR_FORMAT, function, "format %d is unknown", static_cast<int>(format));
   return OUTGRAD_OK;
 }
 
 outgrad_status check_length(const char* function, i64 n) {
   if (n < 0) return fail(OUTGRAD_ERROR_SIZE, function, "n = %lld is negative", static_cast<long long>(n));
-  if (n > kMostElements) return fail(OUTGRAD_ERROR_SIZE, function, "n = %lld is more than can be addressed", static_cast<long long>(n));
+  if (n > kMostElements)
+    return fail(OUTGRAD_ERROR_SIZE, function, "n = %lld is more than can be addressed",
+                static_cast<long long>(n));
   return OUTGRAD_OK;
 }
 
 outgrad_status check_shape(const char* function, i64 rows, i64 n) {
-  if (rows < 0) return fail(OUTGRAD_ERROR_SIZE, function, "rows = %lld is negative", static_cast<long long>(rows));
-  if (n < 1) return fail(OUTGRAD_ERROR_SIZE, function, "n = %lld: a row needs at least one element", static_cast<long long>(n));
+  if (rows < 0)
+    return fail(OUTGRAD_ERROR_SIZE, function, "rows = %lld is negative", static_cast<long long>(rows));
+  if (n < 1)
+    return fail(OUTGRAD_ERROR_SIZE, function, "n = %lld: a row needs at least one element",
+                static_cast<long long>(n));
   if (n > kMostElements || rows > kMostElements / n) {
-    return fail(OUTGRAD_ERROR_SIZE, function, "[%lld, %lld] is more than can be addressed", static_cast<long long>(rows), static_cast<long long>(n));
+    return fail(OUTGRAD_ERROR_SIZE, function, "[%lld, %lld] is more than can be addressed",
+                static_cast<long long>(rows), static_cast<long long>(n));
   }
   return OUTGRAD_OK;
 }
@@ -243,22 +258,27 @@ outgrad_status check_elements(const char* function, outgrad_format format, i64 n
 }
 
 // An array of bytes that is no operand of the catalogue.
-constexpr Operand byte_array(const char* name, Role role) { return {name, kernels::Content::kResult, kernels::Element::kFormat, Extent::kElements, role}; }
+constexpr Operand byte_array(const char* name, Role role) {
+  return {name, kernels::Content::kResult, kernels::Element::kFormat, Extent::kElements, role};
+}
 
 // A side array. It is not an operand of the catalogue, because a norm may do without it.
-constexpr Operand side_array(const char* name, Role role) { return {name, kernels::Content::kResult, kernels::Element::kF32, Extent::kRows, role}; }
+constexpr Operand side_array(const char* name, Role role) {
+  return {name, kernels::Content::kResult, kernels::Element::kF32, Extent::kRows, role};
+}
 
 outgrad_status check_side(const char* function, const std::int32_t* channels, i64 count, i64 n) {
   if (count < 0 || count > n) {
-    return fail(OUTGRAD_ERROR_VALUE, function, "side_count = %lld of %lld channels", static_cast<long long>(count), static_cast<long long>(n));
+    return fail(OUTGRAD_ERROR_VALUE, function, "side_count = %lld of %lld channels",
+                static_cast<long long>(count), static_cast<long long>(n));
   }
   if (count == 0) return OUTGRAD_OK;
   const Array array{side_array("side_channels", Role::kInput), channels, count * 4, 4};
   if (const outgrad_status status = check_arrays(function, {&array, 1})) return status;
   for (i64 k = 0; k < count; ++k) {
     if (channels[k] < (k > 0 ? i64{channels[k - 1]} + 1 : 0) || channels[k] >= n) {
-      return fail(OUTGRAD_ERROR_VALUE, function, "side_channels[%lld] = %d: channels ascend within [0, %lld)", static_cast<long long>(k),
-                  static_cast<int>(channels[k]), static_cast<long long>(n));
+      return fail(OUTGRAD_ERROR_VALUE, function, "side_channels[%lld] = %d: channels ascend within [0, %lld)",
+                  static_cast<long long>(k), static_cast<int>(channels[k]), static_cast<long long>(n));
     }
   }
   return OUTGRAD_OK;
@@ -267,11 +287,12 @@ outgrad_status check_side(const char* function, const std::int32_t* channels, i6
 outgrad_status check_workspace(const char* function, const void* workspace, std::size_t bytes, i64 words) {
   if (workspace != nullptr && bytes / 4 >= static_cast<u64>(words)) return OUTGRAD_OK;
   return fail(OUTGRAD_ERROR_WORKSPACE, function, "the workspace holds %llu of the %lld bytes that it needs",
-              workspace == nullptr ? 0ull : static_cast<unsigned long long>(bytes), static_cast<long long>(words * 4));
+              workspace == nullptr ? 0ull : static_cast<unsigned long long>(bytes),
+              static_cast<long long>(words * 4));
 }
 
-// Runs the kernel. If the kernel itself throws (which it does before it writes anything), it was given a value that it
-// does not accept.
+// Runs the kernel. If the kernel itself throws (which it does before it writes anything), it was given a
+// value that it does not accept.
 template <class Body>
 outgrad_status run(const char* function, const Body& body) noexcept {
   try {
@@ -291,12 +312,15 @@ i64 mask_bytes(i64 n) { return (n + 31) / 32 * 4; }
 i64 mxfp8_scales(i64 n) { return kernels::scales_of<kernels::MxFp8>(n); }
 
 i64 workspace_words(KernelId kernel, outgrad_format format, i64 rows, i64 n) {
-  if (kernels::has_extent(kernel, Extent::kNormWorkspace)) return choice().kernels[format]->norm_workspace(rows, n);
-  return kernels::has_extent(kernel, Extent::kBiasWorkspace) ? choice().kernels[format]->bias_workspace(rows, n) : 0;
+  if (kernels::has_extent(kernel, Extent::kNormWorkspace))
+    return choice().kernels[format]->norm_workspace(rows, n);
+  return kernels::has_extent(kernel, Extent::kBiasWorkspace)
+             ? choice().kernels[format]->bias_workspace(rows, n)
+             : 0;
 }
 
-// The arrays of a call in the catalogue's order. Only z, which a norm has only with a residual, comes after all others:
-// it is y that overlaps z.
+// The arrays of a call in the catalogue's order. Only z, which a norm has only with a residual, comes after
+// all others: it is y that overlaps z.
 class Arrays {
  public:
   Arrays(KernelId kernel, outgrad_format format, bool masked, i64 workspace_words, const Arguments& a) {
@@ -308,12 +332,18 @@ class Arrays {
       switch (of.extent) {
         case Extent::kElements: bytes = a.elements() * size; break;
         case Extent::kRows: bytes = a.rows * 4; break;
-        case Extent::kColumns: bytes = of.content == kernels::Content::kBias && a.rows == 0 ? 0 : a.cols * 4; break;  // there is nothing to add it to
+        // there is nothing to add it to
+        case Extent::kColumns:
+          bytes = of.content == kernels::Content::kBias && a.rows == 0 ? 0 : a.cols * 4;
+          break;
         case Extent::kCodes: bytes = kernels::code_bytes(a.code.bits, a.elements()); break;
         case Extent::kMaskWords: bytes = masked ? mask_bytes(a.elements()) : 0; break;
         default: bytes = workspace_words * 4;
       }
-      const Array array{of, a.array[place++], bytes, of.element == kernels::Element::kFormat ? size : of.element == kernels::Element::kByte ? 1 : 4};
+      const Array array{of, a.array[place++], bytes,
+                        of.element == kernels::Element::kFormat ? size
+                        : of.element == kernels::Element::kByte ? 1
+                                                                : 4};
       if (std::strcmp(of.name, "z") == 0) {
         z = array;
       } else {
@@ -322,7 +352,8 @@ class Arrays {
     }
     if (is_norm(kernel)) {
       add({side_array("side_channels", Role::kInput), a.side.channels, a.side.count * 4, 4});
-      add({side_array("side_x_hat", is_backward(kernel) ? Role::kInput : Role::kOutput), a.side.x_hat, a.rows * a.side.count * 4, 4});
+      add({side_array("side_x_hat", is_backward(kernel) ? Role::kInput : Role::kOutput), a.side.x_hat,
+           a.rows * a.side.count * 4, 4});
     }
     if (z.of.name != nullptr) add(z);
   }
@@ -342,33 +373,41 @@ Arguments arguments(std::initializer_list<const void*> arrays, i64 rows, i64 n) 
   for (const void* array : arrays) *to++ = const_cast<void*>(array);
   return a;
 }
-Arguments norm_arguments(std::initializer_list<const void*> arrays, i64 rows, i64 n, float eps, const std::int32_t* channels, i64 count, const float* x_hat) {
+Arguments norm_arguments(std::initializer_list<const void*> arrays, i64 rows, i64 n, float eps,
+                         const std::int32_t* channels, i64 count, const float* x_hat) {
   Arguments a = arguments(arrays, rows, n);
   a.eps = eps;
   a.side = {channels, count, const_cast<float*>(x_hat)};
   return a;
 }
 
-// Every call of a kernel goes through this function. `activation` matters for GELU's forward and backward, which stand
-// for those of all activations.
-outgrad_status enter(const char* function, KernelId kernel, outgrad_format format, const Arguments& a, std::size_t workspace_bytes = 0,
-                     outgrad_activation activation = OUTGRAD_GELU) {
+// Every call of a kernel goes through this function. `activation` matters for GELU's forward and backward,
+// which stand for those of all activations.
+outgrad_status enter(const char* function, KernelId kernel, outgrad_format format, const Arguments& a,
+                     std::size_t workspace_bytes = 0, outgrad_activation activation = OUTGRAD_GELU) {
   if (const outgrad_status status = check_format(function, format)) return status;
-  if (!is_activation(activation)) return fail(OUTGRAD_ERROR_ACTIVATION, function, "activation %d is unknown", static_cast<int>(activation));
-  if (const outgrad_status status = over_rows(kernel) ? check_shape(function, a.rows, a.cols) : check_length(function, a.cols)) return status;
+  if (!is_activation(activation))
+    return fail(OUTGRAD_ERROR_ACTIVATION, function, "activation %d is unknown", static_cast<int>(activation));
+  if (const outgrad_status status =
+          over_rows(kernel) ? check_shape(function, a.rows, a.cols) : check_length(function, a.cols))
+    return status;
   if (a.cols == 0) return OUTGRAD_OK;
   if (is_norm(kernel)) {
-    if (!kernels::eps_holds(a.eps)) return fail(OUTGRAD_ERROR_VALUE, function, "eps = %g: it is at least 0", static_cast<double>(a.eps));
-    if (const outgrad_status status = check_side(function, a.side.channels, a.side.count, a.cols)) return status;
+    if (!kernels::eps_holds(a.eps))
+      return fail(OUTGRAD_ERROR_VALUE, function, "eps = %g: it is at least 0", static_cast<double>(a.eps));
+    if (const outgrad_status status = check_side(function, a.side.channels, a.side.count, a.cols))
+      return status;
   }
   const i64 words = workspace_words(kernel, format, a.rows, a.cols);
   if (words > 0) {
     const void* const workspace = a.array[operands(kernel).size() - 1];
-    if (const outgrad_status status = check_workspace(function, workspace, workspace_bytes, words)) return status;
+    if (const outgrad_status status = check_workspace(function, workspace, workspace_bytes, words))
+      return status;
   }
   const Arrays arrays(kernel, format, kInfo[format].fits[activation].masked, words, a);
   const outgrad_status status = check_arrays(function, arrays.all());
-  if (status || (a.rows == 0 && !is_backward(kernel))) return status;  // a backward with no rows still writes its sums
+  // a backward with no rows still writes its sums
+  if (status || (a.rows == 0 && !is_backward(kernel))) return status;
   const FormatKernels& kernels = *choice().kernels[format];
   return run(function, [&] {
     switch (kernel) {
@@ -381,20 +420,26 @@ outgrad_status enter(const char* function, KernelId kernel, outgrad_format forma
 
 // A call whose arrays are not those of a kernel of the catalogue: they are checked in the given order.
 template <class Body>
-outgrad_status enter(const char* function, outgrad_format format, std::initializer_list<Array> arrays, const Body& body) {
+outgrad_status enter(const char* function, outgrad_format format, std::initializer_list<Array> arrays,
+                     const Body& body) {
   if (const outgrad_status status = check_arrays(function, {arrays.begin(), arrays.size()})) return status;
   return run(function, [&] { body(*choice().kernels[format]); });
 }
 
 // A call with a y that carries its branch: the arrays of GELU's kernels, without a mask.
-outgrad_status enter_parity(const char* function, KernelId kernel, outgrad_format format, const Arguments& a, outgrad_activation activation) {
+outgrad_status enter_parity(const char* function, KernelId kernel, outgrad_format format, const Arguments& a,
+                            outgrad_activation activation) {
   if (const outgrad_status status = check_format(function, format)) return status;
-  if (format == OUTGRAD_F32) return fail(OUTGRAD_ERROR_FORMAT, function, "y carries its branch in f16 and bf16, not in f32");
-  if (!is_activation(activation)) return fail(OUTGRAD_ERROR_ACTIVATION, function, "activation %d is unknown", static_cast<int>(activation));
+  if (format == OUTGRAD_F32)
+    return fail(OUTGRAD_ERROR_FORMAT, function, "y carries its branch in f16 and bf16, not in f32");
+  if (!is_activation(activation))
+    return fail(OUTGRAD_ERROR_ACTIVATION, function, "activation %d is unknown", static_cast<int>(activation));
   const FormatKernels& kernels = *choice().kernels[format];
-  FormatKernels::Run* const body = (is_backward(kernel) ? kernels.backward_parity : kernels.forward_parity)[activation];
+  FormatKernels::Run* const body =
+      (is_backward(kernel) ? kernels.backward_parity : kernels.forward_parity)[activation];
   if (body == nullptr) {
-    return fail(OUTGRAD_ERROR_ACTIVATION, function, "%s rises: there is no branch for y to carry", kernels::kActivationNames[activation]);
+    return fail(OUTGRAD_ERROR_ACTIVATION, function, "%s rises: there is no branch for y to carry",
+                kernels::kActivationNames[activation]);
   }
   if (const outgrad_status status = check_length(function, a.cols)) return status;
   const Arrays arrays(kernel, format, false, 0, a);
@@ -402,7 +447,7 @@ outgrad_status enter_parity(const char* function, KernelId kernel, outgrad_forma
   return run(function, [&] { body(a); });
 }
 
-// --- Codes -----------------------------------------------------------------------------------------------------------------------
+// --- Codes ---------------------------------------------------------------------------------------
 
 struct CodeInfo {
   const char* name;
@@ -417,51 +462,63 @@ constexpr std::array<CodeInfo, kActivations> kCodeInfo = code_info_of(kernels::A
 
 outgrad_status check_code_bits(const char* function, std::int32_t bits, bool dithered) {
   if (kernels::code_bits_hold(bits, dithered)) return OUTGRAD_OK;
-  return fail(OUTGRAD_ERROR_VALUE, function, dithered ? "bits = %d: a dithered code has 2 or 3" : "bits = %d: a code without a seed has 1 to 8",
-              static_cast<int>(bits));
+  return fail(
+      OUTGRAD_ERROR_VALUE, function,
+      dithered ? "bits = %d: a dithered code has 2 or 3" : "bits = %d: a code without a seed has 1 to 8",
+      static_cast<int>(bits));
 }
 
-outgrad_status check_codes_bytes(const char* function, std::size_t codes_bytes, i64 needed, i64 codes, int bits) {
+outgrad_status check_codes_bytes(const char* function, std::size_t codes_bytes, i64 needed, i64 codes,
+                                 int bits) {
   if (codes_bytes >= static_cast<u64>(needed)) return OUTGRAD_OK;
-  return fail(OUTGRAD_ERROR_SIZE, function, "codes_bytes = %llu: %lld codes of %d bits take %lld", static_cast<unsigned long long>(codes_bytes),
-              static_cast<long long>(codes), bits, static_cast<long long>(needed));
+  return fail(OUTGRAD_ERROR_SIZE, function, "codes_bytes = %llu: %lld codes of %d bits take %lld",
+              static_cast<unsigned long long>(codes_bytes), static_cast<long long>(codes), bits,
+              static_cast<long long>(needed));
 }
 
 constexpr Array plain_array(const char* name, Role role, const void* pointer, i64 elements, i64 size) {
   return {byte_array(name, role), pointer, elements * size, size};
 }
 
-// Runs a call with codes, of the arrays input, codes and output in this order; the output may be the input itself, and is absent if its
-// name is null.
+// Runs a call with codes, of the arrays input, codes and output in this order; the output may be the input
+// itself, and is absent if its name is null.
 template <class Call, class Body>
-outgrad_status enter_with_codes(const char* function, outgrad_format format, const char* input, Role codes, const char* output, i64 elements, i64 code_bytes,
-                                const Call& a, const Body& body) {
+outgrad_status enter_with_codes(const char* function, outgrad_format format, const char* input, Role codes,
+                                const char* output, i64 elements, i64 code_bytes, const Call& a,
+                                const Body& body) {
   const i64 size = kInfo[format].bytes;
   Operand result = byte_array(output, Role::kOutput);
   result.may_alias[0] = 0;
-  const Array from = plain_array(input, Role::kInput, a.input, elements, size), kept = plain_array("codes", codes, a.codes, code_bytes, 1);
+  const Array from = plain_array(input, Role::kInput, a.input, elements, size),
+              kept = plain_array("codes", codes, a.codes, code_bytes, 1);
   if (output == nullptr) return enter(function, format, {from, kept}, body);
   return enter(function, format, {from, kept, {result, a.output, elements * size, size}}, body);
 }
 
-// Every call with codes of f'(x) goes through this function. `output` is null for one that writes codes alone.
+// Every call with codes of f'(x) goes through this function. `output` is null for one that writes codes
+// alone.
 template <class Body>
-outgrad_status enter_code(const char* function, outgrad_format format, const char* input, Role codes, const char* output, std::size_t codes_bytes,
-                          const CodeArguments& a, const Body& body) {
+outgrad_status enter_code(const char* function, outgrad_format format, const char* input, Role codes,
+                          const char* output, std::size_t codes_bytes, const CodeArguments& a,
+                          const Body& body) {
   if (const outgrad_status status = check_length(function, a.n)) return status;
   if (const outgrad_status status = check_code_bits(function, a.bits, a.seed != nullptr)) return status;
   const i64 needed = kernels::code_bytes(a.bits, a.n);
-  if (const outgrad_status status = check_codes_bytes(function, codes_bytes, needed, a.n, a.bits)) return status;
+  if (const outgrad_status status = check_codes_bytes(function, codes_bytes, needed, a.n, a.bits))
+    return status;
   if (a.n == 0) return OUTGRAD_OK;
-  return enter_with_codes(function, format, input, codes, output, a.n, needed, a, [&](const FormatKernels& kernels) { body(kernels, a); });
+  return enter_with_codes(function, format, input, codes, output, a.n, needed, a,
+                          [&](const FormatKernels& kernels) { body(kernels, a); });
 }
 
 // Those of the library's activations.
 template <class Body>
-outgrad_status enter_activation_code(const char* function, outgrad_activation activation, outgrad_format format, const char* input, Role codes,
-                                     const char* output, std::size_t codes_bytes, CodeArguments a, const Body& body) {
+outgrad_status enter_activation_code(const char* function, outgrad_activation activation,
+                                     outgrad_format format, const char* input, Role codes, const char* output,
+                                     std::size_t codes_bytes, CodeArguments a, const Body& body) {
   if (const outgrad_status status = check_format(function, format)) return status;
-  if (!is_activation(activation)) return fail(OUTGRAD_ERROR_ACTIVATION, function, "activation %d is unknown", static_cast<int>(activation));
+  if (!is_activation(activation))
+    return fail(OUTGRAD_ERROR_ACTIVATION, function, "activation %d is unknown", static_cast<int>(activation));
   a.lo = kCodeInfo[static_cast<std::size_t>(activation)].lo;
   a.hi = kCodeInfo[static_cast<std::size_t>(activation)].hi;
   return enter_code(function, format, input, codes, output, codes_bytes, a, body);
@@ -471,34 +528,42 @@ void run_backward_code(const FormatKernels& kernels, const CodeArguments& a) { k
 
 // Those of a range that the caller gives.
 template <class Body>
-outgrad_status enter_range_code(const char* function, outgrad_format format, const char* input, Role codes, const char* output, std::size_t codes_bytes,
-                                const CodeArguments& a, const Body& body) {
+outgrad_status enter_range_code(const char* function, outgrad_format format, const char* input, Role codes,
+                                const char* output, std::size_t codes_bytes, const CodeArguments& a,
+                                const Body& body) {
   if (const outgrad_status status = check_format(function, format)) return status;
   if (!kernels::code_range_holds({a.lo, a.hi})) {
-    return fail(OUTGRAD_ERROR_VALUE, function, "[%g, %g] is no range of f' that codes are proven for: within +-%g and wider than %g", static_cast<double>(a.lo),
-                static_cast<double>(a.hi), static_cast<double>(kernels::kLargestGradient), static_cast<double>(kernels::kLeastWidth));
+    return fail(OUTGRAD_ERROR_VALUE, function,
+                "[%g, %g] is no range of f' that codes are proven for: within +-%g and wider than %g",
+                static_cast<double>(a.lo), static_cast<double>(a.hi),
+                static_cast<double>(kernels::kLargestGradient), static_cast<double>(kernels::kLeastWidth));
   }
   return enter_code(function, format, input, codes, output, codes_bytes, a, body);
 }
 
-// --- Softmax ---------------------------------------------------------------------------------------------------------------------
+// --- Softmax -------------------------------------------------------------------------------------
 
-// Every call of softmax goes through this function. The arrays are in the order input, codes, output; the output may be
-// the input itself, and is absent if its name is null.
-outgrad_status enter_softmax(const char* function, FormatKernels::RunSoftmax* FormatKernels::* body, outgrad_format format, const char* input, Role codes,
-                             const char* output, std::size_t codes_bytes, const SoftmaxArguments& a) {
+// Every call of softmax goes through this function. The arrays are in the order input, codes, output; the
+// output may be the input itself, and is absent if its name is null.
+outgrad_status enter_softmax(const char* function, FormatKernels::RunSoftmax* FormatKernels::* body,
+                             outgrad_format format, const char* input, Role codes, const char* output,
+                             std::size_t codes_bytes, const SoftmaxArguments& a) {
   if (const outgrad_status status = check_format(function, format)) return status;
   if (const outgrad_status status = check_shape(function, a.rows, a.n)) return status;
   if (a.n > kernels::kMostSoftmax) {
-    return fail(OUTGRAD_ERROR_SIZE, function, "n = %lld: in a row of more than %lld elements, all of p may be too small for a code",
+    return fail(OUTGRAD_ERROR_SIZE, function,
+                "n = %lld: in a row of more than %lld elements, all of p may be too small for a code",
                 static_cast<long long>(a.n), static_cast<long long>(kernels::kMostSoftmax));
   }
   const i64 elements = a.rows * a.n;
-  if (const outgrad_status status = check_codes_bytes(function, codes_bytes, elements, elements, kernels::kMostCodeBits)) return status;
-  return enter_with_codes(function, format, input, codes, output, elements, elements, a, [&](const FormatKernels& kernels) { (kernels.*body)(a); });
+  if (const outgrad_status status =
+          check_codes_bytes(function, codes_bytes, elements, elements, kernels::kMostCodeBits))
+    return status;
+  return enter_with_codes(function, format, input, codes, output, elements, elements, a,
+                          [&](const FormatKernels& kernels) { (kernels.*body)(a); });
 }
 
-// --- y in 8 bits at a scale ------------------------------------------------------------------------------------------------------
+// --- y in 8 bits at a scale ----------------------------------------------------------------------
 
 // What makes a table and says how far what is kept can be from f'(x).
 using MakeTable = double(float scale, int bits, kernels::Fp8Table& table);
@@ -517,36 +582,48 @@ constexpr bool is_of(int activation) {
 template <class F, class... A>
 constexpr std::array<MakeTable*, kActivations> table_makers(kernels::Fp8List<A...>) {
   std::array<MakeTable*, kActivations> makers{};
-  for (int i = 0; i < kActivations; ++i) ((is_of<A>(i) ? void(makers[static_cast<std::size_t>(i)] = make_table<A, F>) : void()), ...);
+  for (int i = 0; i < kActivations; ++i)
+    ((is_of<A>(i) ? void(makers[static_cast<std::size_t>(i)] = make_table<A, F>) : void()), ...);
   return makers;
 }
-constexpr std::array<MakeTable*, kActivations> kMakeTable[kFp8Formats] = {table_makers<kernels::F8E4M3>(kernels::Fp8Activations{}),
-                                                                          table_makers<kernels::F8E5M2>(kernels::Fp8Activations{}),
-                                                                          table_makers<kernels::I8>(kernels::Fp8Activations{})};
+constexpr std::array<MakeTable*, kActivations> kMakeTable[kFp8Formats] = {
+    table_makers<kernels::F8E4M3>(kernels::Fp8Activations{}),
+    table_makers<kernels::F8E5M2>(kernels::Fp8Activations{}),
+    table_makers<kernels::I8>(kernels::Fp8Activations{})};
 
-outgrad_status check_fp8(const char* function, outgrad_activation activation, outgrad_fp8 fp8, float scale, std::int32_t bits) {
-  if (!is_activation(activation)) return fail(OUTGRAD_ERROR_ACTIVATION, function, "activation %d is unknown", static_cast<int>(activation));
-  if (fp8 < 0 || fp8 >= kFp8Formats) return fail(OUTGRAD_ERROR_FORMAT, function, "8-bit format %d is unknown", static_cast<int>(fp8));
+outgrad_status check_fp8(const char* function, outgrad_activation activation, outgrad_fp8 fp8, float scale,
+                         std::int32_t bits) {
+  if (!is_activation(activation))
+    return fail(OUTGRAD_ERROR_ACTIVATION, function, "activation %d is unknown", static_cast<int>(activation));
+  if (fp8 < 0 || fp8 >= kFp8Formats)
+    return fail(OUTGRAD_ERROR_FORMAT, function, "8-bit format %d is unknown", static_cast<int>(fp8));
   if (kMakeTable[fp8][static_cast<std::size_t>(activation)] == nullptr) {
-    return fail(OUTGRAD_ERROR_ACTIVATION, function, "%s rises: y in 8 bits is for activations with a minimum", kernels::kActivationNames[activation]);
+    return fail(OUTGRAD_ERROR_ACTIVATION, function, "%s rises: y in 8 bits is for activations with a minimum",
+                kernels::kActivationNames[activation]);
   }
   if (!kernels::scale_holds(scale)) {
-    return fail(OUTGRAD_ERROR_VALUE, function, "scale = %g: it is positive, finite and not subnormal", static_cast<double>(scale));
+    return fail(OUTGRAD_ERROR_VALUE, function, "scale = %g: it is positive, finite and not subnormal",
+                static_cast<double>(scale));
   }
-  if (!kernels::part_bits_hold(bits)) return fail(OUTGRAD_ERROR_VALUE, function, "bits = %d: beside y in 8 bits are 0, 1 or 2", static_cast<int>(bits));
+  if (!kernels::part_bits_hold(bits))
+    return fail(OUTGRAD_ERROR_VALUE, function, "bits = %d: beside y in 8 bits are 0, 1 or 2",
+                static_cast<int>(bits));
   return OUTGRAD_OK;
 }
 
 // Every call with y in 8 bits goes through this function.
-outgrad_status enter_fp8(const char* function, bool backward, outgrad_activation activation, outgrad_format format, outgrad_fp8 fp8, float scale,
-                         const void* input, const void* codes, const void* parts, std::size_t parts_bytes, void* output, std::int32_t bits, i64 n) {
+outgrad_status enter_fp8(const char* function, bool backward, outgrad_activation activation,
+                         outgrad_format format, outgrad_fp8 fp8, float scale, const void* input,
+                         const void* codes, const void* parts, std::size_t parts_bytes, void* output,
+                         std::int32_t bits, i64 n) {
   if (const outgrad_status status = check_format(function, format)) return status;
   if (const outgrad_status status = check_fp8(function, activation, fp8, scale, bits)) return status;
   if (const outgrad_status status = check_length(function, n)) return status;
   const i64 needed = kernels::code_bytes(bits, n), bytes = n * kInfo[format].bytes;
   if (parts_bytes < static_cast<u64>(needed)) {
-    return fail(OUTGRAD_ERROR_SIZE, function, "parts_bytes = %llu: %lld parts of %d bits take %lld", static_cast<unsigned long long>(parts_bytes),
-                static_cast<long long>(n), static_cast<int>(bits), static_cast<long long>(needed));
+    return fail(OUTGRAD_ERROR_SIZE, function, "parts_bytes = %llu: %lld parts of %d bits take %lld",
+                static_cast<unsigned long long>(parts_bytes), static_cast<long long>(n),
+                static_cast<int>(bits), static_cast<long long>(needed));
   }
   if (n == 0) return OUTGRAD_OK;
   kernels::Fp8Table table;
@@ -558,10 +635,12 @@ outgrad_status enter_fp8(const char* function, bool backward, outgrad_activation
                 {byte_array("codes", kept), codes, n, 1},
                 {byte_array("parts", kept), parts, needed, 1},
                 {catalogue::result("dx", 0), output, backward ? bytes : 0, kInfo[format].bytes}},
-               [&](const FormatKernels& kernels) { backward ? kernels.backward_fp8(a) : kernels.forward_fp8[fp8][activation](a); });
+               [&](const FormatKernels& kernels) {
+                 backward ? kernels.backward_fp8(a) : kernels.forward_fp8[fp8][activation](a);
+               });
 }
 
-// --- Norms with y in 8 bits ------------------------------------------------------------------------------------------------------
+// --- Norms with y in 8 bits ----------------------------------------------------------------------
 
 struct NormStoreInfo {
   const char* name;
@@ -576,39 +655,50 @@ constexpr std::array<NormStoreInfo, kNormStores> store_info_of(kernels::NormStor
 constexpr std::array<NormStoreInfo, kNormStores> kNormStoreInfo = store_info_of(kernels::NormStores{});
 
 // Of [rows, n]; scale_bytes is set to what its scales take.
-outgrad_status check_norm_store(const char* function, outgrad_norm_store store, i64 rows, i64 n, i64& scale_bytes) {
-  if (store < 0 || store >= kNormStores) return fail(OUTGRAD_ERROR_FORMAT, function, "store %d is unknown", static_cast<int>(store));
+outgrad_status check_norm_store(const char* function, outgrad_norm_store store, i64 rows, i64 n,
+                                i64& scale_bytes) {
+  if (store < 0 || store >= kNormStores)
+    return fail(OUTGRAD_ERROR_FORMAT, function, "store %d is unknown", static_cast<int>(store));
   if (const outgrad_status status = check_shape(function, rows, n)) return status;
   const NormStoreInfo& info = kNormStoreInfo[static_cast<std::size_t>(store)];
   if (info.group > 0 && n % info.group != 0) {
-    return fail(OUTGRAD_ERROR_SIZE, function, "n = %lld is no whole number of groups of %lld, which share a scale in %s", static_cast<long long>(n),
-                static_cast<long long>(info.group), info.name);
+    return fail(OUTGRAD_ERROR_SIZE, function,
+                "n = %lld is no whole number of groups of %lld, which share a scale in %s",
+                static_cast<long long>(n), static_cast<long long>(info.group), info.name);
   }
   scale_bytes = (info.group == 0 ? 1 : rows * (n / info.group)) * info.scale_bytes;
   return OUTGRAD_OK;
 }
 
 // Every call of a norm with y in 8 bits goes through this function. RMSNorm has neither beta nor dbeta.
-outgrad_status enter_norm8(const char* function, kernels::Norm norm, bool backward, outgrad_format format, outgrad_norm_store store, std::size_t codes_bytes,
-                           std::size_t scales_bytes, std::size_t workspace_bytes, const Norm8Arguments& a) {
+outgrad_status enter_norm8(const char* function, kernels::Norm norm, bool backward, outgrad_format format,
+                           outgrad_norm_store store, std::size_t codes_bytes, std::size_t scales_bytes,
+                           std::size_t workspace_bytes, const Norm8Arguments& a) {
   if (const outgrad_status status = check_format(function, format)) return status;
   i64 scale_bytes = 0;
-  if (const outgrad_status status = check_norm_store(function, store, a.rows, a.n, scale_bytes)) return status;
+  if (const outgrad_status status = check_norm_store(function, store, a.rows, a.n, scale_bytes))
+    return status;
   const NormStoreInfo& info = kNormStoreInfo[static_cast<std::size_t>(store)];
   const i64 elements = a.rows * a.n, size = kInfo[format].bytes;
-  if (const outgrad_status status = check_codes_bytes(function, codes_bytes, elements, elements, 8)) return status;
+  if (const outgrad_status status = check_codes_bytes(function, codes_bytes, elements, elements, 8))
+    return status;
   if (scales_bytes < static_cast<u64>(scale_bytes)) {
-    return fail(OUTGRAD_ERROR_SIZE, function, "scales_bytes = %llu: the scales of [%lld, %lld] take %lld", static_cast<unsigned long long>(scales_bytes),
-                static_cast<long long>(a.rows), static_cast<long long>(a.n), static_cast<long long>(scale_bytes));
+    return fail(OUTGRAD_ERROR_SIZE, function, "scales_bytes = %llu: the scales of [%lld, %lld] take %lld",
+                static_cast<unsigned long long>(scales_bytes), static_cast<long long>(a.rows),
+                static_cast<long long>(a.n), static_cast<long long>(scale_bytes));
   }
-  if (!kernels::eps_holds(a.eps)) return fail(OUTGRAD_ERROR_VALUE, function, "eps = %g: it is at least 0", static_cast<double>(a.eps));
+  if (!kernels::eps_holds(a.eps))
+    return fail(OUTGRAD_ERROR_VALUE, function, "eps = %g: it is at least 0", static_cast<double>(a.eps));
   if (const outgrad_status status = check_side(function, a.side.channels, a.side.count, a.n)) return status;
   const i64 words = backward ? choice().kernels[format]->norm_workspace(a.rows, a.n) : 0;
   if (backward) {
-    if (const outgrad_status status = check_workspace(function, a.workspace, workspace_bytes, words)) return status;
+    if (const outgrad_status status = check_workspace(function, a.workspace, workspace_bytes, words))
+      return status;
   }
   const Role kept = backward ? Role::kInput : Role::kOutput;
-  const auto floats = [](Operand of, const void* pointer, i64 count) { return Array{of, pointer, count * 4, 4}; };
+  const auto floats = [](Operand of, const void* pointer, i64 count) {
+    return Array{of, pointer, count * 4, 4};
+  };
   Operand output = catalogue::result(backward ? "dx" : "y", 0);
   output.optional = !backward;
   Operand scale = side_array("scale", Role::kInput);
@@ -627,18 +717,23 @@ outgrad_status enter_norm8(const char* function, kernels::Norm norm, bool backwa
                 floats(catalogue::kDgamma, a.dgamma, a.n),
                 floats(catalogue::kDbeta, a.dbeta, a.n),
                 floats(catalogue::kNormScratch, a.workspace, words)},
-               [&](const FormatKernels& kernels) { (backward ? kernels.norm_backward : kernels.norm_forward)[static_cast<int>(norm)][store](a); });
+               [&](const FormatKernels& kernels) {
+                 (backward ? kernels.norm_backward : kernels.norm_forward)[static_cast<int>(norm)][store](a);
+               });
 }
 
-// --- y in 4 bits by blocks -------------------------------------------------------------------------------------------------------
+// --- y in 4 bits by blocks -----------------------------------------------------------------------
 
-// What makes the tables and says how far what is kept can be from f'(x) in blocks up to an amax, which is given as bits.
+// What makes the tables and says how far what is kept can be from f'(x) in blocks up to an amax, which is
+// given as bits.
 using MakeTables = double(float scale, int bits, kernels::u32 amax, kernels::Fp4Tables& tables);
 
 template <class B, class... A>
 constexpr std::array<MakeTables*, kActivations> tables_makers(kernels::Fp8List<A...>) {
   std::array<MakeTables*, kActivations> makers{};
-  for (int i = 0; i < kActivations; ++i) ((is_of<A>(i) ? void(makers[static_cast<std::size_t>(i)] = kernels::fill_fp4_tables<A, B>) : void()), ...);
+  for (int i = 0; i < kActivations; ++i)
+    ((is_of<A>(i) ? void(makers[static_cast<std::size_t>(i)] = kernels::fill_fp4_tables<A, B>) : void()),
+     ...);
   return makers;
 }
 
@@ -650,45 +745,61 @@ struct Fp4Info {
 };
 template <class B>
 constexpr Fp4Info fp4_info(const char* scale_rule) {
-  return {kernels::Format<B>::kBlock, kernels::BlockScale<B>::tensor_scale_holds, scale_rule, tables_makers<B>(kernels::Fp8Activations{})};
+  return {kernels::Format<B>::kBlock, kernels::BlockScale<B>::tensor_scale_holds, scale_rule,
+          tables_makers<B>(kernels::Fp8Activations{})};
 }
-constexpr Fp4Info kFp4Info[kFp4Formats] = {fp4_info<kernels::MxFp4>("MXFP4 has no scale of the tensor; it is 1"),
-                                           fp4_info<kernels::NvFp4>("it is from 2^-117 up to 2^118")};
+constexpr Fp4Info kFp4Info[kFp4Formats] = {
+    fp4_info<kernels::MxFp4>("MXFP4 has no scale of the tensor; it is 1"),
+    fp4_info<kernels::NvFp4>("it is from 2^-117 up to 2^118")};
 
-outgrad_status check_fp4(const char* function, outgrad_activation activation, outgrad_fp4 fp4, float scale, std::int32_t bits) {
-  if (!is_activation(activation)) return fail(OUTGRAD_ERROR_ACTIVATION, function, "activation %d is unknown", static_cast<int>(activation));
-  if (fp4 < 0 || fp4 >= kFp4Formats) return fail(OUTGRAD_ERROR_FORMAT, function, "4-bit format %d is unknown", static_cast<int>(fp4));
+outgrad_status check_fp4(const char* function, outgrad_activation activation, outgrad_fp4 fp4, float scale,
+                         std::int32_t bits) {
+  if (!is_activation(activation))
+    return fail(OUTGRAD_ERROR_ACTIVATION, function, "activation %d is unknown", static_cast<int>(activation));
+  if (fp4 < 0 || fp4 >= kFp4Formats)
+    return fail(OUTGRAD_ERROR_FORMAT, function, "4-bit format %d is unknown", static_cast<int>(fp4));
   const Fp4Info& info = kFp4Info[fp4];
   if (info.make_tables[static_cast<std::size_t>(activation)] == nullptr) {
-    return fail(OUTGRAD_ERROR_ACTIVATION, function, "%s rises: y in 4 bits is for activations with a minimum", kernels::kActivationNames[activation]);
+    return fail(OUTGRAD_ERROR_ACTIVATION, function, "%s rises: y in 4 bits is for activations with a minimum",
+                kernels::kActivationNames[activation]);
   }
-  if (!info.scale_holds(scale)) return fail(OUTGRAD_ERROR_VALUE, function, "scale = %g: %s", static_cast<double>(scale), info.scale_rule);
-  if (!kernels::part_bits_hold(bits)) return fail(OUTGRAD_ERROR_VALUE, function, "bits = %d: beside y in 4 bits are 0, 1 or 2", static_cast<int>(bits));
+  if (!info.scale_holds(scale))
+    return fail(OUTGRAD_ERROR_VALUE, function, "scale = %g: %s", static_cast<double>(scale), info.scale_rule);
+  if (!kernels::part_bits_hold(bits))
+    return fail(OUTGRAD_ERROR_VALUE, function, "bits = %d: beside y in 4 bits are 0, 1 or 2",
+                static_cast<int>(bits));
   return OUTGRAD_OK;
 }
 
-// For one call, and null without memory. Too large for a stack, and for the storage that every thread of a program would have to set aside for it.
-std::unique_ptr<kernels::Fp4Tables> fp4_tables() { return std::unique_ptr<kernels::Fp4Tables>(new (std::nothrow) kernels::Fp4Tables); }
+// For one call, and null without memory. Too large for a stack, and for the storage that every thread of a
+// program would have to set aside for it.
+std::unique_ptr<kernels::Fp4Tables> fp4_tables() {
+  return std::unique_ptr<kernels::Fp4Tables>(new (std::nothrow) kernels::Fp4Tables);
+}
 constexpr const char* kNoTables = "no memory for its tables";
 
 // Every call with y in 4 bits goes through this function.
-outgrad_status enter_fp4(const char* function, bool backward, outgrad_activation activation, outgrad_format format, outgrad_fp4 fp4, float scale,
-                         const void* input, const void* codes, const void* scales, const void* parts, std::size_t parts_bytes, void* output, std::int32_t bits,
-                         i64 n) {
+outgrad_status enter_fp4(const char* function, bool backward, outgrad_activation activation,
+                         outgrad_format format, outgrad_fp4 fp4, float scale, const void* input,
+                         const void* codes, const void* scales, const void* parts, std::size_t parts_bytes,
+                         void* output, std::int32_t bits, i64 n) {
   if (const outgrad_status status = check_format(function, format)) return status;
   if (const outgrad_status status = check_fp4(function, activation, fp4, scale, bits)) return status;
   if (const outgrad_status status = check_length(function, n)) return status;
   const i64 needed = kernels::code_bytes(bits, n), bytes = n * kInfo[format].bytes;
   if (parts_bytes < static_cast<u64>(needed)) {
-    return fail(OUTGRAD_ERROR_SIZE, function, "parts_bytes = %llu: %lld parts of %d bits take %lld", static_cast<unsigned long long>(parts_bytes),
-                static_cast<long long>(n), static_cast<int>(bits), static_cast<long long>(needed));
+    return fail(OUTGRAD_ERROR_SIZE, function, "parts_bytes = %llu: %lld parts of %d bits take %lld",
+                static_cast<unsigned long long>(parts_bytes), static_cast<long long>(n),
+                static_cast<int>(bits), static_cast<long long>(needed));
   }
   if (n == 0) return OUTGRAD_OK;
   const Fp4Info& info = kFp4Info[fp4];
   const std::unique_ptr<kernels::Fp4Tables> tables = fp4_tables();
   if (!tables) return fail(OUTGRAD_ERROR_MEMORY, function, kNoTables);
   info.make_tables[static_cast<std::size_t>(activation)](scale, bits, 0, *tables);
-  const Fp4Arguments a{input, const_cast<void*>(codes), const_cast<void*>(scales), const_cast<void*>(parts), output, n, tables.get()};
+  const Fp4Arguments a{
+      input,       const_cast<void*>(codes), const_cast<void*>(scales), const_cast<void*>(parts), output, n,
+      tables.get()};
   const Role kept = backward ? Role::kInput : Role::kOutput;
   return enter(function, format,
                {{backward ? catalogue::kDy : catalogue::kX, input, bytes, kInfo[format].bytes},
@@ -696,10 +807,13 @@ outgrad_status enter_fp4(const char* function, bool backward, outgrad_activation
                 {byte_array("scales", kept), scales, (n - 1) / info.block + 1, 1},
                 {byte_array("parts", kept), parts, needed, 1},
                 {catalogue::result("dx", 0), output, backward ? bytes : 0, kInfo[format].bytes}},
-               [&](const FormatKernels& kernels) { backward ? kernels.backward_fp4[fp4](a) : kernels.forward_fp4[fp4][activation](a); });
+               [&](const FormatKernels& kernels) {
+                 backward ? kernels.backward_fp4[fp4](a) : kernels.forward_fp4[fp4][activation](a);
+               });
 }
 
-outgrad_status workspace_bytes_of(const char* function, KernelId kernel, outgrad_format format, i64 rows, i64 n, std::size_t* bytes) {
+outgrad_status workspace_bytes_of(const char* function, KernelId kernel, outgrad_format format, i64 rows,
+                                  i64 n, std::size_t* bytes) {
   if (const outgrad_status status = check_format(function, format)) return status;
   if (const outgrad_status status = check_shape(function, rows, n)) return status;
   if (bytes == nullptr) return fail(OUTGRAD_ERROR_NULL_POINTER, function, "bytes is null");
@@ -723,7 +837,8 @@ const KernelId* kernel_of(outgrad_kernel kernel) {
 
 ChosenSchedule chosen_of(outgrad_kernel kernel, outgrad_format format, i64 rows, i64 n) {
   const KernelId* const known = kernel_of(kernel);
-  return known && is_format(format) ? choice().kernels[format]->chosen[static_cast<int>(*known)](rows, n) : ChosenSchedule{};
+  return known && is_format(format) ? choice().kernels[format]->chosen[static_cast<int>(*known)](rows, n)
+                                    : ChosenSchedule{};
 }
 
 }  // namespace
@@ -731,25 +846,31 @@ ChosenSchedule chosen_of(outgrad_kernel kernel, outgrad_format format, i64 rows,
 
 using namespace outgrad::c;
 
-outgrad_status outgrad_gelu_forward(outgrad_format format, const void* x, void* y, std::uint32_t* mask, std::int64_t n) {
+outgrad_status outgrad_gelu_forward(outgrad_format format, const void* x, void* y, std::uint32_t* mask,
+                                    std::int64_t n) {
   return enter("outgrad_gelu_forward", KernelId::kGeluForward, format, arguments({x, y, mask}, 1, n));
 }
 
-outgrad_status outgrad_activation_forward(outgrad_activation activation, outgrad_format format, const void* x, void* y, std::uint32_t* mask, std::int64_t n) {
-  return enter("outgrad_activation_forward", KernelId::kGeluForward, format, arguments({x, y, mask}, 1, n), 0, activation);
+outgrad_status outgrad_activation_forward(outgrad_activation activation, outgrad_format format, const void* x,
+                                          void* y, std::uint32_t* mask, std::int64_t n) {
+  return enter("outgrad_activation_forward", KernelId::kGeluForward, format, arguments({x, y, mask}, 1, n), 0,
+               activation);
 }
 
-outgrad_status outgrad_activation_backward(outgrad_activation activation, outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask,
-                                           void* dx, std::int64_t n) {
-  return enter("outgrad_activation_backward", KernelId::kGeluBackward, format, arguments({dy, y, mask, dx}, 1, n), 0, activation);
+outgrad_status outgrad_activation_backward(outgrad_activation activation, outgrad_format format,
+                                           const void* dy, const void* y, const std::uint32_t* mask, void* dx,
+                                           std::int64_t n) {
+  return enter("outgrad_activation_backward", KernelId::kGeluBackward, format,
+               arguments({dy, y, mask, dx}, 1, n), 0, activation);
 }
 
-outgrad_status outgrad_gelu_backward(outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask, void* dx, std::int64_t n) {
+outgrad_status outgrad_gelu_backward(outgrad_format format, const void* dy, const void* y,
+                                     const std::uint32_t* mask, void* dx, std::int64_t n) {
   return enter("outgrad_gelu_backward", KernelId::kGeluBackward, format, arguments({dy, y, mask, dx}, 1, n));
 }
 
-outgrad_status outgrad_gelu_forward_mxfp8(outgrad_format format, const void* x, std::uint8_t* codes, std::uint8_t* scales, std::uint32_t* mask,
-                                          std::int64_t n) {
+outgrad_status outgrad_gelu_forward_mxfp8(outgrad_format format, const void* x, std::uint8_t* codes,
+                                          std::uint8_t* scales, std::uint32_t* mask, std::int64_t n) {
   constexpr const char* kName = "outgrad_gelu_forward_mxfp8";
   if (const outgrad_status status = check_elements(kName, format, n)) return status;
   if (n == 0) return OUTGRAD_OK;
@@ -763,8 +884,9 @@ outgrad_status outgrad_gelu_forward_mxfp8(outgrad_format format, const void* x, 
                [&](const FormatKernels& kernels) { kernels.forward_mxfp8(a); });
 }
 
-outgrad_status outgrad_gelu_backward_mxfp8(outgrad_format format, const void* dy, const std::uint8_t* codes, const std::uint8_t* scales,
-                                           const std::uint32_t* mask, void* dx, std::int64_t n) {
+outgrad_status outgrad_gelu_backward_mxfp8(outgrad_format format, const void* dy, const std::uint8_t* codes,
+                                           const std::uint8_t* scales, const std::uint32_t* mask, void* dx,
+                                           std::int64_t n) {
   constexpr const char* kName = "outgrad_gelu_backward_mxfp8";
   if (const outgrad_status status = check_elements(kName, format, n)) return status;
   if (n == 0) return OUTGRAD_OK;
@@ -779,88 +901,128 @@ outgrad_status outgrad_gelu_backward_mxfp8(outgrad_format format, const void* dy
                [&](const FormatKernels& kernels) { kernels.backward_mxfp8(a); });
 }
 
-outgrad_status outgrad_activation_forward_parity(outgrad_activation activation, outgrad_format format, const void* x, void* y, std::int64_t n) {
-  return enter_parity("outgrad_activation_forward_parity", KernelId::kGeluForward, format, arguments({x, y, nullptr}, 1, n), activation);
+outgrad_status outgrad_activation_forward_parity(outgrad_activation activation, outgrad_format format,
+                                                 const void* x, void* y, std::int64_t n) {
+  return enter_parity("outgrad_activation_forward_parity", KernelId::kGeluForward, format,
+                      arguments({x, y, nullptr}, 1, n), activation);
 }
 
-outgrad_status outgrad_activation_backward_parity(outgrad_activation activation, outgrad_format format, const void* dy, const void* y, void* dx,
-                                                  std::int64_t n) {
-  return enter_parity("outgrad_activation_backward_parity", KernelId::kGeluBackward, format, arguments({dy, y, nullptr, dx}, 1, n), activation);
+outgrad_status outgrad_activation_backward_parity(outgrad_activation activation, outgrad_format format,
+                                                  const void* dy, const void* y, void* dx, std::int64_t n) {
+  return enter_parity("outgrad_activation_backward_parity", KernelId::kGeluBackward, format,
+                      arguments({dy, y, nullptr, dx}, 1, n), activation);
 }
 
-outgrad_status outgrad_layernorm_forward(outgrad_format format, const void* x, const float* gamma, const float* beta, std::int64_t rows, std::int64_t n,
-                                         float eps, void* y, float* rstd, const std::int32_t* side_channels, std::int64_t side_count, float* side_x_hat) {
-  return enter("outgrad_layernorm_forward", KernelId::kLayernormForward, format,
-               norm_arguments({x, gamma, beta, y, rstd}, rows, n, eps, side_channels, side_count, side_x_hat));
+outgrad_status outgrad_layernorm_forward(outgrad_format format, const void* x, const float* gamma,
+                                         const float* beta, std::int64_t rows, std::int64_t n, float eps,
+                                         void* y, float* rstd, const std::int32_t* side_channels,
+                                         std::int64_t side_count, float* side_x_hat) {
+  return enter(
+      "outgrad_layernorm_forward", KernelId::kLayernormForward, format,
+      norm_arguments({x, gamma, beta, y, rstd}, rows, n, eps, side_channels, side_count, side_x_hat));
 }
 
-outgrad_status outgrad_rmsnorm_forward(outgrad_format format, const void* x, const float* gamma, std::int64_t rows, std::int64_t n, float eps, void* y,
-                                       float* rstd, const std::int32_t* side_channels, std::int64_t side_count, float* side_x_hat) {
+outgrad_status outgrad_rmsnorm_forward(outgrad_format format, const void* x, const float* gamma,
+                                       std::int64_t rows, std::int64_t n, float eps, void* y, float* rstd,
+                                       const std::int32_t* side_channels, std::int64_t side_count,
+                                       float* side_x_hat) {
   return enter("outgrad_rmsnorm_forward", KernelId::kRmsnormForward, format,
                norm_arguments({x, gamma, y, rstd}, rows, n, eps, side_channels, side_count, side_x_hat));
 }
 
-outgrad_status outgrad_norm_backward_workspace(outgrad_format format, std::int64_t rows, std::int64_t n, std::size_t* bytes) {
-  return workspace_bytes_of("outgrad_norm_backward_workspace", KernelId::kLayernormBackward, format, rows, n, bytes);
+outgrad_status outgrad_norm_backward_workspace(outgrad_format format, std::int64_t rows, std::int64_t n,
+                                               std::size_t* bytes) {
+  return workspace_bytes_of("outgrad_norm_backward_workspace", KernelId::kLayernormBackward, format, rows, n,
+                            bytes);
 }
 
-outgrad_status outgrad_layernorm_backward(outgrad_format format, const void* dy, const void* y, const float* gamma, const float* beta, const float* rstd,
-                                          std::int64_t rows, std::int64_t n, void* dx, float* dgamma, float* dbeta, const std::int32_t* side_channels,
-                                          std::int64_t side_count, const float* side_x_hat, void* workspace, std::size_t workspace_bytes) {
+outgrad_status outgrad_layernorm_backward(outgrad_format format, const void* dy, const void* y,
+                                          const float* gamma, const float* beta, const float* rstd,
+                                          std::int64_t rows, std::int64_t n, void* dx, float* dgamma,
+                                          float* dbeta, const std::int32_t* side_channels,
+                                          std::int64_t side_count, const float* side_x_hat, void* workspace,
+                                          std::size_t workspace_bytes) {
   return enter("outgrad_layernorm_backward", KernelId::kLayernormBackward, format,
-               norm_arguments({dy, y, gamma, beta, rstd, dx, dgamma, dbeta, workspace}, rows, n, 0, side_channels, side_count, side_x_hat), workspace_bytes);
-}
-
-outgrad_status outgrad_rmsnorm_backward(outgrad_format format, const void* dy, const void* y, const float* gamma, const float* rstd, std::int64_t rows,
-                                        std::int64_t n, void* dx, float* dgamma, const std::int32_t* side_channels, std::int64_t side_count,
-                                        const float* side_x_hat, void* workspace, std::size_t workspace_bytes) {
-  return enter("outgrad_rmsnorm_backward", KernelId::kRmsnormBackward, format,
-               norm_arguments({dy, y, gamma, rstd, dx, dgamma, workspace}, rows, n, 0, side_channels, side_count, side_x_hat), workspace_bytes);
-}
-
-outgrad_status outgrad_residual_layernorm_forward(outgrad_format format, const void* x, const void* residual, const float* gamma, const float* beta,
-                                                  std::int64_t rows, std::int64_t n, float eps, void* z, void* y, float* rstd,
-                                                  const std::int32_t* side_channels, std::int64_t side_count, float* side_x_hat) {
-  return enter("outgrad_residual_layernorm_forward", KernelId::kResidualLayernormForward, format,
-               norm_arguments({x, residual, gamma, beta, z, y, rstd}, rows, n, eps, side_channels, side_count, side_x_hat));
-}
-
-outgrad_status outgrad_residual_rmsnorm_forward(outgrad_format format, const void* x, const void* residual, const float* gamma, std::int64_t rows,
-                                                std::int64_t n, float eps, void* z, void* y, float* rstd, const std::int32_t* side_channels,
-                                                std::int64_t side_count, float* side_x_hat) {
-  return enter("outgrad_residual_rmsnorm_forward", KernelId::kResidualRmsnormForward, format,
-               norm_arguments({x, residual, gamma, z, y, rstd}, rows, n, eps, side_channels, side_count, side_x_hat));
-}
-
-outgrad_status outgrad_residual_layernorm_backward(outgrad_format format, const void* dy, const void* y, const void* dz_next, const float* gamma,
-                                                   const float* beta, const float* rstd, std::int64_t rows, std::int64_t n, void* dz, float* dgamma,
-                                                   float* dbeta, const std::int32_t* side_channels, std::int64_t side_count, const float* side_x_hat,
-                                                   void* workspace, std::size_t workspace_bytes) {
-  return enter("outgrad_residual_layernorm_backward", KernelId::kResidualLayernormBackward, format,
-               norm_arguments({dy, y, dz_next, gamma, beta, rstd, dz, dgamma, dbeta, workspace}, rows, n, 0, side_channels, side_count, side_x_hat),
+               norm_arguments({dy, y, gamma, beta, rstd, dx, dgamma, dbeta, workspace}, rows, n, 0,
+                              side_channels, side_count, side_x_hat),
                workspace_bytes);
 }
 
-outgrad_status outgrad_residual_rmsnorm_backward(outgrad_format format, const void* dy, const void* y, const void* dz_next, const float* gamma,
-                                                 const float* rstd, std::int64_t rows, std::int64_t n, void* dz, float* dgamma,
-                                                 const std::int32_t* side_channels, std::int64_t side_count, const float* side_x_hat, void* workspace,
+outgrad_status outgrad_rmsnorm_backward(outgrad_format format, const void* dy, const void* y,
+                                        const float* gamma, const float* rstd, std::int64_t rows,
+                                        std::int64_t n, void* dx, float* dgamma,
+                                        const std::int32_t* side_channels, std::int64_t side_count,
+                                        const float* side_x_hat, void* workspace,
+                                        std::size_t workspace_bytes) {
+  return enter("outgrad_rmsnorm_backward", KernelId::kRmsnormBackward, format,
+               norm_arguments({dy, y, gamma, rstd, dx, dgamma, workspace}, rows, n, 0, side_channels,
+                              side_count, side_x_hat),
+               workspace_bytes);
+}
+
+outgrad_status outgrad_residual_layernorm_forward(outgrad_format format, const void* x, const void* residual,
+                                                  const float* gamma, const float* beta, std::int64_t rows,
+                                                  std::int64_t n, float eps, void* z, void* y, float* rstd,
+                                                  const std::int32_t* side_channels, std::int64_t side_count,
+                                                  float* side_x_hat) {
+  return enter("outgrad_residual_layernorm_forward", KernelId::kResidualLayernormForward, format,
+               norm_arguments({x, residual, gamma, beta, z, y, rstd}, rows, n, eps, side_channels, side_count,
+                              side_x_hat));
+}
+
+outgrad_status outgrad_residual_rmsnorm_forward(outgrad_format format, const void* x, const void* residual,
+                                                const float* gamma, std::int64_t rows, std::int64_t n,
+                                                float eps, void* z, void* y, float* rstd,
+                                                const std::int32_t* side_channels, std::int64_t side_count,
+                                                float* side_x_hat) {
+  return enter(
+      "outgrad_residual_rmsnorm_forward", KernelId::kResidualRmsnormForward, format,
+      norm_arguments({x, residual, gamma, z, y, rstd}, rows, n, eps, side_channels, side_count, side_x_hat));
+}
+
+outgrad_status outgrad_residual_layernorm_backward(outgrad_format format, const void* dy, const void* y,
+                                                   const void* dz_next, const float* gamma, const float* beta,
+                                                   const float* rstd, std::int64_t rows, std::int64_t n,
+                                                   void* dz, float* dgamma, float* dbeta,
+                                                   const std::int32_t* side_channels, std::int64_t side_count,
+                                                   const float* side_x_hat, void* workspace,
+                                                   std::size_t workspace_bytes) {
+  return enter("outgrad_residual_layernorm_backward", KernelId::kResidualLayernormBackward, format,
+               norm_arguments({dy, y, dz_next, gamma, beta, rstd, dz, dgamma, dbeta, workspace}, rows, n, 0,
+                              side_channels, side_count, side_x_hat),
+               workspace_bytes);
+}
+
+outgrad_status outgrad_residual_rmsnorm_backward(outgrad_format format, const void* dy, const void* y,
+                                                 const void* dz_next, const float* gamma, const float* rstd,
+                                                 std::int64_t rows, std::int64_t n, void* dz, float* dgamma,
+                                                 const std::int32_t* side_channels, std::int64_t side_count,
+                                                 const float* side_x_hat, void* workspace,
                                                  std::size_t workspace_bytes) {
   return enter("outgrad_residual_rmsnorm_backward", KernelId::kResidualRmsnormBackward, format,
-               norm_arguments({dy, y, dz_next, gamma, rstd, dz, dgamma, workspace}, rows, n, 0, side_channels, side_count, side_x_hat), workspace_bytes);
+               norm_arguments({dy, y, dz_next, gamma, rstd, dz, dgamma, workspace}, rows, n, 0, side_channels,
+                              side_count, side_x_hat),
+               workspace_bytes);
 }
 
-outgrad_status outgrad_bias_gelu_forward(outgrad_format format, const void* x, const float* bias, std::int64_t rows, std::int64_t n, void* y,
-                                         std::uint32_t* mask) {
-  return enter("outgrad_bias_gelu_forward", KernelId::kBiasGeluForward, format, arguments({x, bias, y, mask}, rows, n));
+outgrad_status outgrad_bias_gelu_forward(outgrad_format format, const void* x, const float* bias,
+                                         std::int64_t rows, std::int64_t n, void* y, std::uint32_t* mask) {
+  return enter("outgrad_bias_gelu_forward", KernelId::kBiasGeluForward, format,
+               arguments({x, bias, y, mask}, rows, n));
 }
 
-outgrad_status outgrad_bias_backward_workspace(outgrad_format format, std::int64_t rows, std::int64_t n, std::size_t* bytes) {
-  return workspace_bytes_of("outgrad_bias_backward_workspace", KernelId::kBiasGeluBackward, format, rows, n, bytes);
+outgrad_status outgrad_bias_backward_workspace(outgrad_format format, std::int64_t rows, std::int64_t n,
+                                               std::size_t* bytes) {
+  return workspace_bytes_of("outgrad_bias_backward_workspace", KernelId::kBiasGeluBackward, format, rows, n,
+                            bytes);
 }
 
-outgrad_status outgrad_bias_gelu_backward(outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask, std::int64_t rows, std::int64_t n,
-                                          void* dx, float* dbias, void* workspace, std::size_t workspace_bytes) {
-  return enter("outgrad_bias_gelu_backward", KernelId::kBiasGeluBackward, format, arguments({dy, y, mask, dx, dbias, workspace}, rows, n), workspace_bytes);
+outgrad_status outgrad_bias_gelu_backward(outgrad_format format, const void* dy, const void* y,
+                                          const std::uint32_t* mask, std::int64_t rows, std::int64_t n,
+                                          void* dx, float* dbias, void* workspace,
+                                          std::size_t workspace_bytes) {
+  return enter("outgrad_bias_gelu_backward", KernelId::kBiasGeluBackward, format,
+               arguments({dy, y, mask, dx, dbias, workspace}, rows, n), workspace_bytes);
 }
 
 outgrad_status outgrad_code_bytes(std::int32_t bits, std::int64_t n, std::size_t* bytes) {
@@ -872,59 +1034,78 @@ outgrad_status outgrad_code_bytes(std::int32_t bits, std::int64_t n, std::size_t
   return OUTGRAD_OK;
 }
 
-outgrad_status outgrad_activation_forward_code(outgrad_activation activation, outgrad_format format, const void* x, void* y, void* codes,
-                                               std::size_t codes_bytes, std::int32_t bits, const std::uint64_t* seed, std::int64_t n) {
+outgrad_status outgrad_activation_forward_code(outgrad_activation activation, outgrad_format format,
+                                               const void* x, void* y, void* codes, std::size_t codes_bytes,
+                                               std::int32_t bits, const std::uint64_t* seed, std::int64_t n) {
   const CodeArguments a{x, y, codes, n, bits, seed, 0, 0};
-  return enter_activation_code("outgrad_activation_forward_code", activation, format, "x", Role::kOutput, "y", codes_bytes, a,
-                               [&](const FormatKernels& kernels, const CodeArguments& all) { kernels.forward_code[activation](all); });
+  return enter_activation_code(
+      "outgrad_activation_forward_code", activation, format, "x", Role::kOutput, "y", codes_bytes, a,
+      [&](const FormatKernels& kernels, const CodeArguments& all) { kernels.forward_code[activation](all); });
 }
 
-outgrad_status outgrad_activation_backward_code(outgrad_activation activation, outgrad_format format, const void* dy, const void* codes,
-                                                std::size_t codes_bytes, void* dx, std::int32_t bits, const std::uint64_t* seed, std::int64_t n) {
-  return enter_activation_code("outgrad_activation_backward_code", activation, format, "dy", Role::kInput, "dx", codes_bytes,
-                               {dy, dx, const_cast<void*>(codes), n, bits, seed, 0, 0}, run_backward_code);
+outgrad_status outgrad_activation_backward_code(outgrad_activation activation, outgrad_format format,
+                                                const void* dy, const void* codes, std::size_t codes_bytes,
+                                                void* dx, std::int32_t bits, const std::uint64_t* seed,
+                                                std::int64_t n) {
+  return enter_activation_code("outgrad_activation_backward_code", activation, format, "dy", Role::kInput,
+                               "dx", codes_bytes, {dy, dx, const_cast<void*>(codes), n, bits, seed, 0, 0},
+                               run_backward_code);
 }
 
-outgrad_status outgrad_encode_gradients(float lo, float hi, outgrad_format format, const void* g, void* codes, std::size_t codes_bytes, std::int32_t bits,
-                                        const std::uint64_t* seed, std::int64_t n) {
-  return enter_range_code("outgrad_encode_gradients", format, "g", Role::kOutput, nullptr, codes_bytes, {g, nullptr, codes, n, bits, seed, lo, hi},
-                          [](const FormatKernels& kernels, const CodeArguments& a) { kernels.encode_gradients(a); });
+outgrad_status outgrad_encode_gradients(float lo, float hi, outgrad_format format, const void* g, void* codes,
+                                        std::size_t codes_bytes, std::int32_t bits, const std::uint64_t* seed,
+                                        std::int64_t n) {
+  return enter_range_code(
+      "outgrad_encode_gradients", format, "g", Role::kOutput, nullptr, codes_bytes,
+      {g, nullptr, codes, n, bits, seed, lo, hi},
+      [](const FormatKernels& kernels, const CodeArguments& a) { kernels.encode_gradients(a); });
 }
 
-outgrad_status outgrad_backward_encoded(float lo, float hi, outgrad_format format, const void* dy, const void* codes, std::size_t codes_bytes, void* dx,
+outgrad_status outgrad_backward_encoded(float lo, float hi, outgrad_format format, const void* dy,
+                                        const void* codes, std::size_t codes_bytes, void* dx,
                                         std::int32_t bits, const std::uint64_t* seed, std::int64_t n) {
-  return enter_range_code("outgrad_backward_encoded", format, "dy", Role::kInput, "dx", codes_bytes, {dy, dx, const_cast<void*>(codes), n, bits, seed, lo, hi},
-                          run_backward_code);
+  return enter_range_code("outgrad_backward_encoded", format, "dy", Role::kInput, "dx", codes_bytes,
+                          {dy, dx, const_cast<void*>(codes), n, bits, seed, lo, hi}, run_backward_code);
 }
 
-outgrad_status outgrad_softmax_forward_code(outgrad_format format, const void* x, std::int64_t rows, std::int64_t n, void* y, void* codes,
-                                            std::size_t codes_bytes) {
-  return enter_softmax("outgrad_softmax_forward_code", &FormatKernels::softmax_forward, format, "x", Role::kOutput, "y", codes_bytes, {x, y, codes, rows, n});
+outgrad_status outgrad_softmax_forward_code(outgrad_format format, const void* x, std::int64_t rows,
+                                            std::int64_t n, void* y, void* codes, std::size_t codes_bytes) {
+  return enter_softmax("outgrad_softmax_forward_code", &FormatKernels::softmax_forward, format, "x",
+                       Role::kOutput, "y", codes_bytes, {x, y, codes, rows, n});
 }
 
-outgrad_status outgrad_softmax_encode(outgrad_format format, const void* p, std::int64_t rows, std::int64_t n, void* codes, std::size_t codes_bytes) {
-  return enter_softmax("outgrad_softmax_encode", &FormatKernels::softmax_encode, format, "p", Role::kOutput, nullptr, codes_bytes,
-                       {p, nullptr, codes, rows, n});
+outgrad_status outgrad_softmax_encode(outgrad_format format, const void* p, std::int64_t rows, std::int64_t n,
+                                      void* codes, std::size_t codes_bytes) {
+  return enter_softmax("outgrad_softmax_encode", &FormatKernels::softmax_encode, format, "p", Role::kOutput,
+                       nullptr, codes_bytes, {p, nullptr, codes, rows, n});
 }
 
-outgrad_status outgrad_softmax_backward_code(outgrad_format format, const void* dy, const void* codes, std::size_t codes_bytes, std::int64_t rows,
-                                             std::int64_t n, void* dx) {
-  return enter_softmax("outgrad_softmax_backward_code", &FormatKernels::softmax_backward, format, "dy", Role::kInput, "dx", codes_bytes,
-                       {dy, dx, const_cast<void*>(codes), rows, n});
+outgrad_status outgrad_softmax_backward_code(outgrad_format format, const void* dy, const void* codes,
+                                             std::size_t codes_bytes, std::int64_t rows, std::int64_t n,
+                                             void* dx) {
+  return enter_softmax("outgrad_softmax_backward_code", &FormatKernels::softmax_backward, format, "dy",
+                       Role::kInput, "dx", codes_bytes, {dy, dx, const_cast<void*>(codes), rows, n});
 }
 
-outgrad_status outgrad_activation_forward_fp8(outgrad_activation activation, outgrad_format format, const void* x, outgrad_fp8 fp8, float scale,
-                                              std::uint8_t* codes, void* parts, std::size_t parts_bytes, std::int32_t bits, std::int64_t n) {
-  return enter_fp8("outgrad_activation_forward_fp8", false, activation, format, fp8, scale, x, codes, parts, parts_bytes, nullptr, bits, n);
+outgrad_status outgrad_activation_forward_fp8(outgrad_activation activation, outgrad_format format,
+                                              const void* x, outgrad_fp8 fp8, float scale,
+                                              std::uint8_t* codes, void* parts, std::size_t parts_bytes,
+                                              std::int32_t bits, std::int64_t n) {
+  return enter_fp8("outgrad_activation_forward_fp8", false, activation, format, fp8, scale, x, codes, parts,
+                   parts_bytes, nullptr, bits, n);
 }
 
-outgrad_status outgrad_activation_backward_fp8(outgrad_activation activation, outgrad_format format, const void* dy, outgrad_fp8 fp8, float scale,
-                                               const std::uint8_t* codes, const void* parts, std::size_t parts_bytes, void* dx, std::int32_t bits,
+outgrad_status outgrad_activation_backward_fp8(outgrad_activation activation, outgrad_format format,
+                                               const void* dy, outgrad_fp8 fp8, float scale,
+                                               const std::uint8_t* codes, const void* parts,
+                                               std::size_t parts_bytes, void* dx, std::int32_t bits,
                                                std::int64_t n) {
-  return enter_fp8("outgrad_activation_backward_fp8", true, activation, format, fp8, scale, dy, codes, parts, parts_bytes, dx, bits, n);
+  return enter_fp8("outgrad_activation_backward_fp8", true, activation, format, fp8, scale, dy, codes, parts,
+                   parts_bytes, dx, bits, n);
 }
 
-outgrad_status outgrad_fp8_error(outgrad_activation activation, outgrad_fp8 fp8, float scale, std::int32_t bits, double* error) {
+outgrad_status outgrad_fp8_error(outgrad_activation activation, outgrad_fp8 fp8, float scale,
+                                 std::int32_t bits, double* error) {
   constexpr const char* kFunction = "outgrad_fp8_error";
   if (const outgrad_status status = check_fp8(kFunction, activation, fp8, scale, bits)) return status;
   if (error == nullptr) return fail(OUTGRAD_ERROR_NULL_POINTER, kFunction, "error is null");
@@ -933,7 +1114,8 @@ outgrad_status outgrad_fp8_error(outgrad_activation activation, outgrad_fp8 fp8,
   return OUTGRAD_OK;
 }
 
-outgrad_status outgrad_norm_scale_bytes(outgrad_norm_store store, std::int64_t rows, std::int64_t n, std::size_t* bytes) {
+outgrad_status outgrad_norm_scale_bytes(outgrad_norm_store store, std::int64_t rows, std::int64_t n,
+                                        std::size_t* bytes) {
   constexpr const char* kFunction = "outgrad_norm_scale_bytes";
   outgrad::kernels::i64 needed = 0;
   if (const outgrad_status status = check_norm_store(kFunction, store, rows, n, needed)) return status;
@@ -942,27 +1124,67 @@ outgrad_status outgrad_norm_scale_bytes(outgrad_norm_store store, std::int64_t r
   return OUTGRAD_OK;
 }
 
-outgrad_status outgrad_layernorm_forward_8bit(outgrad_format format, outgrad_norm_store store, const void* x, const float* gamma, const float* beta,
-                                              std::int64_t rows, std::int64_t n, float eps, const float* scale, void* y, void* codes, std::size_t codes_bytes,
-                                              void* scales, std::size_t scales_bytes, float* rstd, const std::int32_t* side_channels, std::int64_t side_count,
+outgrad_status outgrad_layernorm_forward_8bit(outgrad_format format, outgrad_norm_store store, const void* x,
+                                              const float* gamma, const float* beta, std::int64_t rows,
+                                              std::int64_t n, float eps, const float* scale, void* y,
+                                              void* codes, std::size_t codes_bytes, void* scales,
+                                              std::size_t scales_bytes, float* rstd,
+                                              const std::int32_t* side_channels, std::int64_t side_count,
                                               float* side_x_hat) {
-  return enter_norm8("outgrad_layernorm_forward_8bit", outgrad::kernels::Norm::layer, false, format, store, codes_bytes, scales_bytes, 0,
-                     {x, gamma, beta, rows, n, eps, scale, y, codes, scales, rstd, {side_channels, side_count, side_x_hat}, nullptr, nullptr, nullptr});
+  return enter_norm8("outgrad_layernorm_forward_8bit", outgrad::kernels::Norm::layer, false, format, store,
+                     codes_bytes, scales_bytes, 0,
+                     {x,
+                      gamma,
+                      beta,
+                      rows,
+                      n,
+                      eps,
+                      scale,
+                      y,
+                      codes,
+                      scales,
+                      rstd,
+                      {side_channels, side_count, side_x_hat},
+                      nullptr,
+                      nullptr,
+                      nullptr});
 }
 
-outgrad_status outgrad_rmsnorm_forward_8bit(outgrad_format format, outgrad_norm_store store, const void* x, const float* gamma, std::int64_t rows,
-                                            std::int64_t n, float eps, const float* scale, void* y, void* codes, std::size_t codes_bytes, void* scales,
-                                            std::size_t scales_bytes, float* rstd, const std::int32_t* side_channels, std::int64_t side_count,
+outgrad_status outgrad_rmsnorm_forward_8bit(outgrad_format format, outgrad_norm_store store, const void* x,
+                                            const float* gamma, std::int64_t rows, std::int64_t n, float eps,
+                                            const float* scale, void* y, void* codes, std::size_t codes_bytes,
+                                            void* scales, std::size_t scales_bytes, float* rstd,
+                                            const std::int32_t* side_channels, std::int64_t side_count,
                                             float* side_x_hat) {
-  return enter_norm8("outgrad_rmsnorm_forward_8bit", outgrad::kernels::Norm::rms, false, format, store, codes_bytes, scales_bytes, 0,
-                     {x, gamma, nullptr, rows, n, eps, scale, y, codes, scales, rstd, {side_channels, side_count, side_x_hat}, nullptr, nullptr, nullptr});
+  return enter_norm8("outgrad_rmsnorm_forward_8bit", outgrad::kernels::Norm::rms, false, format, store,
+                     codes_bytes, scales_bytes, 0,
+                     {x,
+                      gamma,
+                      nullptr,
+                      rows,
+                      n,
+                      eps,
+                      scale,
+                      y,
+                      codes,
+                      scales,
+                      rstd,
+                      {side_channels, side_count, side_x_hat},
+                      nullptr,
+                      nullptr,
+                      nullptr});
 }
 
-outgrad_status outgrad_layernorm_backward_8bit(outgrad_format format, outgrad_norm_store store, const void* dy, const void* codes, std::size_t codes_bytes,
-                                               const void* scales, std::size_t scales_bytes, const float* gamma, const float* beta, const float* rstd,
-                                               std::int64_t rows, std::int64_t n, void* dx, float* dgamma, float* dbeta, const std::int32_t* side_channels,
-                                               std::int64_t side_count, const float* side_x_hat, void* workspace, std::size_t workspace_bytes) {
-  return enter_norm8("outgrad_layernorm_backward_8bit", outgrad::kernels::Norm::layer, true, format, store, codes_bytes, scales_bytes, workspace_bytes,
+outgrad_status outgrad_layernorm_backward_8bit(outgrad_format format, outgrad_norm_store store,
+                                               const void* dy, const void* codes, std::size_t codes_bytes,
+                                               const void* scales, std::size_t scales_bytes,
+                                               const float* gamma, const float* beta, const float* rstd,
+                                               std::int64_t rows, std::int64_t n, void* dx, float* dgamma,
+                                               float* dbeta, const std::int32_t* side_channels,
+                                               std::int64_t side_count, const float* side_x_hat,
+                                               void* workspace, std::size_t workspace_bytes) {
+  return enter_norm8("outgrad_layernorm_backward_8bit", outgrad::kernels::Norm::layer, true, format, store,
+                     codes_bytes, scales_bytes, workspace_bytes,
                      {dy,
                       gamma,
                       beta,
@@ -980,11 +1202,15 @@ outgrad_status outgrad_layernorm_backward_8bit(outgrad_format format, outgrad_no
                       static_cast<float*>(workspace)});
 }
 
-outgrad_status outgrad_rmsnorm_backward_8bit(outgrad_format format, outgrad_norm_store store, const void* dy, const void* codes, std::size_t codes_bytes,
-                                             const void* scales, std::size_t scales_bytes, const float* gamma, const float* rstd, std::int64_t rows,
-                                             std::int64_t n, void* dx, float* dgamma, const std::int32_t* side_channels, std::int64_t side_count,
-                                             const float* side_x_hat, void* workspace, std::size_t workspace_bytes) {
-  return enter_norm8("outgrad_rmsnorm_backward_8bit", outgrad::kernels::Norm::rms, true, format, store, codes_bytes, scales_bytes, workspace_bytes,
+outgrad_status outgrad_rmsnorm_backward_8bit(outgrad_format format, outgrad_norm_store store, const void* dy,
+                                             const void* codes, std::size_t codes_bytes, const void* scales,
+                                             std::size_t scales_bytes, const float* gamma, const float* rstd,
+                                             std::int64_t rows, std::int64_t n, void* dx, float* dgamma,
+                                             const std::int32_t* side_channels, std::int64_t side_count,
+                                             const float* side_x_hat, void* workspace,
+                                             std::size_t workspace_bytes) {
+  return enter_norm8("outgrad_rmsnorm_backward_8bit", outgrad::kernels::Norm::rms, true, format, store,
+                     codes_bytes, scales_bytes, workspace_bytes,
                      {dy,
                       gamma,
                       nullptr,
@@ -1002,26 +1228,34 @@ outgrad_status outgrad_rmsnorm_backward_8bit(outgrad_format format, outgrad_norm
                       static_cast<float*>(workspace)});
 }
 
-outgrad_status outgrad_activation_forward_fp4(outgrad_activation activation, outgrad_format format, const void* x, outgrad_fp4 fp4, float scale,
-                                              std::uint8_t* codes, std::uint8_t* scales, void* parts, std::size_t parts_bytes, std::int32_t bits,
-                                              std::int64_t n) {
-  return enter_fp4("outgrad_activation_forward_fp4", false, activation, format, fp4, scale, x, codes, scales, parts, parts_bytes, nullptr, bits, n);
+outgrad_status outgrad_activation_forward_fp4(outgrad_activation activation, outgrad_format format,
+                                              const void* x, outgrad_fp4 fp4, float scale,
+                                              std::uint8_t* codes, std::uint8_t* scales, void* parts,
+                                              std::size_t parts_bytes, std::int32_t bits, std::int64_t n) {
+  return enter_fp4("outgrad_activation_forward_fp4", false, activation, format, fp4, scale, x, codes, scales,
+                   parts, parts_bytes, nullptr, bits, n);
 }
 
-outgrad_status outgrad_activation_backward_fp4(outgrad_activation activation, outgrad_format format, const void* dy, outgrad_fp4 fp4, float scale,
-                                               const std::uint8_t* codes, const std::uint8_t* scales, const void* parts, std::size_t parts_bytes, void* dx,
+outgrad_status outgrad_activation_backward_fp4(outgrad_activation activation, outgrad_format format,
+                                               const void* dy, outgrad_fp4 fp4, float scale,
+                                               const std::uint8_t* codes, const std::uint8_t* scales,
+                                               const void* parts, std::size_t parts_bytes, void* dx,
                                                std::int32_t bits, std::int64_t n) {
-  return enter_fp4("outgrad_activation_backward_fp4", true, activation, format, fp4, scale, dy, codes, scales, parts, parts_bytes, dx, bits, n);
+  return enter_fp4("outgrad_activation_backward_fp4", true, activation, format, fp4, scale, dy, codes, scales,
+                   parts, parts_bytes, dx, bits, n);
 }
 
-outgrad_status outgrad_fp4_error(outgrad_activation activation, outgrad_fp4 fp4, float scale, float amax, std::int32_t bits, double* error) {
+outgrad_status outgrad_fp4_error(outgrad_activation activation, outgrad_fp4 fp4, float scale, float amax,
+                                 std::int32_t bits, double* error) {
   constexpr const char* kFunction = "outgrad_fp4_error";
   if (const outgrad_status status = check_fp4(kFunction, activation, fp4, scale, bits)) return status;
-  if (!(amax >= 0)) return fail(OUTGRAD_ERROR_VALUE, kFunction, "amax = %g: it is not negative", static_cast<double>(amax));
+  if (!(amax >= 0))
+    return fail(OUTGRAD_ERROR_VALUE, kFunction, "amax = %g: it is not negative", static_cast<double>(amax));
   if (error == nullptr) return fail(OUTGRAD_ERROR_NULL_POINTER, kFunction, "error is null");
   const std::unique_ptr<outgrad::kernels::Fp4Tables> tables = fp4_tables();
   if (!tables) return fail(OUTGRAD_ERROR_MEMORY, kFunction, kNoTables);
-  *error = kFp4Info[fp4].make_tables[static_cast<std::size_t>(activation)](scale, bits, outgrad::kernels::bits_of(amax) & 0x7fffffffu, *tables);
+  *error = kFp4Info[fp4].make_tables[static_cast<std::size_t>(activation)](
+      scale, bits, *outgrad::kernels::bits_of(amax) & 0x7fffffffu, *tables);
   return OUTGRAD_OK;
 }
 
@@ -1054,7 +1288,9 @@ const char* outgrad_status_name(outgrad_status status) {
 }
 
 outgrad_status outgrad_set_threads(std::int32_t threads) {
-  if (threads < 0) return fail(OUTGRAD_ERROR_VALUE, "outgrad_set_threads", "threads = %d is negative", static_cast<int>(threads));
+  if (threads < 0)
+    return fail(OUTGRAD_ERROR_VALUE, "outgrad_set_threads", "threads = %d is negative",
+                static_cast<int>(threads));
   wanted_threads.store(threads, std::memory_order_relaxed);
   return OUTGRAD_OK;
 }
@@ -1070,19 +1306,26 @@ const char* outgrad_fit_name(outgrad_activation activation, outgrad_format forma
 }
 
 const char* outgrad_coefficients_sha256(outgrad_activation activation, outgrad_format format) {
-  return is_activation(activation) && is_format(format) ? digest_of(kInfo[format].fits[activation].name) : nullptr;
+  return is_activation(activation) && is_format(format) ? digest_of(kInfo[format].fits[activation].name)
+                                                        : nullptr;
 }
 
 const char* outgrad_forward_coefficients_sha256(void) { return digest_of("gelu_forward"); }
 
-const char* outgrad_forward_variant(outgrad_format format) { return outgrad_tuned_variant(OUTGRAD_KERNEL_GELU_FORWARD, format, 1, kMostElements); }
+const char* outgrad_forward_variant(outgrad_format format) {
+  return outgrad_tuned_variant(OUTGRAD_KERNEL_GELU_FORWARD, format, 1, kMostElements);
+}
 
-const char* outgrad_backward_variant(outgrad_format format) { return outgrad_tuned_variant(OUTGRAD_KERNEL_GELU_BACKWARD, format, 1, kMostElements); }
+const char* outgrad_backward_variant(outgrad_format format) {
+  return outgrad_tuned_variant(OUTGRAD_KERNEL_GELU_BACKWARD, format, 1, kMostElements);
+}
 
-const char* outgrad_tuned_variant(outgrad_kernel kernel, outgrad_format format, std::int64_t rows, std::int64_t n) {
+const char* outgrad_tuned_variant(outgrad_kernel kernel, outgrad_format format, std::int64_t rows,
+                                  std::int64_t n) {
   return chosen_of(kernel, format, rows, n).variant;
 }
 
-const char* outgrad_tuned_rung(outgrad_kernel kernel, outgrad_format format, std::int64_t rows, std::int64_t n) {
+const char* outgrad_tuned_rung(outgrad_kernel kernel, outgrad_format format, std::int64_t rows,
+                               std::int64_t n) {
   return chosen_of(kernel, format, rows, n).rung;
 }

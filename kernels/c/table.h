@@ -1,7 +1,7 @@
 // What each instruction set adds to the C library: the kernels of a format behind plain function pointers.
 //
-// kernels/c/variant.h is compiled once for every instruction set and format. Its objects share only these types and the
-// constants at the end with the rest of the program.
+// kernels/c/variant.h is compiled once for every instruction set and format. Its objects share only these
+// types and the constants at the end with the rest of the program.
 #pragma once
 
 #include "kernels/activations.h"
@@ -33,7 +33,8 @@ struct ChosenSchedule {
   const char* rung = nullptr;
 };
 
-// A call with codes for f'(x) (kernels/host/code.h): from x, y and codes; from g, codes; from dy and codes, dx.
+// A call with codes for f'(x) (kernels/host/code.h): from x, y and codes; from g, codes; from dy and codes,
+// dx.
 struct CodeArguments {
   const void* input;
   void* output;  // unused if codes are all that is written
@@ -44,7 +45,8 @@ struct CodeArguments {
   float lo, hi;  // the range of f'; a forward has that of its activation
 };
 
-// A call of softmax with codes (kernels/host/softmax.h): from x, y and codes; from p, codes; from dy and codes, dx.
+// A call of softmax with codes (kernels/host/softmax.h): from x, y and codes; from p, codes; from dy and
+// codes, dx.
 struct SoftmaxArguments {
   const void* input;
   void* output;  // unused if codes are all that is written
@@ -52,7 +54,8 @@ struct SoftmaxArguments {
   i64 rows, n;
 };
 
-// A call with y in 8 bits at a scale (kernels/host/fp8.h): from x, codes and parts; from dy, codes and parts, dx.
+// A call with y in 8 bits at a scale (kernels/host/fp8.h): from x, codes and parts; from dy, codes and parts,
+// dx.
 struct Fp8Arguments {
   const void* input;
   void* codes;  // codes and parts are only read by a backward
@@ -63,13 +66,13 @@ struct Fp8Arguments {
   const kernels::Fp8Table* table;
 };
 
-// A call of a norm with y in 8 bits (kernels/host/norm_store.h): from x, y, codes, scales, rstd and x^; from dy and these, dx, dgamma
-// and dbeta. RMSNorm has neither beta nor dbeta.
+// A call of a norm with y in 8 bits (kernels/host/norm_store.h): from x, y, codes, scales, rstd and x^; from
+// dy and these, dx, dgamma and dbeta. RMSNorm has neither beta nor dbeta.
 struct Norm8Arguments {
   const void* input;
   const float *gamma, *beta;
   i64 rows, n;
-  float eps;           // of a forward
+  float eps;  // of a forward
   const float* given;  // a forward's scale, if it is given
   void* output;
   void* codes;  // codes, scales, rstd and x^ are only read by a backward
@@ -79,7 +82,8 @@ struct Norm8Arguments {
   float *dgamma, *dbeta, *workspace;  // of a backward
 };
 
-// A call with y in 4 bits by blocks (kernels/host/fp4.h): from x, codes, scales and parts; from dy and these, dx.
+// A call with y in 4 bits by blocks (kernels/host/fp4.h): from x, codes, scales and parts; from dy and these,
+// dx.
 struct Fp4Arguments {
   const void* input;
   void* codes;  // codes, scales and parts are only read by a backward
@@ -90,7 +94,8 @@ struct Fp4Arguments {
   const kernels::Fp4Tables* tables;
 };
 
-// The contracts are in kernels/host/elementwise.h, forwards.h, mxfp8.h, bias.h, layernorm.h, norm_store.h, code.h, softmax.h, fp8.h and fp4.h.
+// The contracts are in kernels/host/elementwise.h, forwards.h, mxfp8.h, bias.h, layernorm.h, norm_store.h,
+// code.h, softmax.h, fp8.h and fp4.h.
 struct FormatKernels {
   using Run = void(const kernels::Arguments& a);
   using RunCode = void(const CodeArguments& a);
@@ -102,14 +107,14 @@ struct FormatKernels {
   Run* run[kKernels];  // by kernels::KernelId
   Run* forward[kActivations];
   Run* backward[kActivations];
-  Run* forward_mxfp8;   // x, codes, mask; scales
+  Run* forward_mxfp8;  // x, codes, mask; scales
   Run* backward_mxfp8;  // dy, codes, mask, dx; scales
   ChosenSchedule (*chosen[kKernels])(i64 rows, i64 n);  // by kernels::KernelId
   i64 (*norm_workspace)(i64 rows, i64 n);  // words
   i64 (*bias_workspace)(i64 rows, i64 n);  // words
 
-  // Of a y that carries its branch (kernels/host/parity.h), with the arrays of GELU's kernels, the mask among them unused.
-  // Null in f32 and for activations without a minimum.
+  // Of a y that carries its branch (kernels/host/parity.h), with the arrays of GELU's kernels, the mask among
+  // them unused. Null in f32 and for activations without a minimum.
   Run* forward_parity[kActivations] = {};
   Run* backward_parity[kActivations] = {};
 

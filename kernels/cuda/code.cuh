@@ -1,10 +1,11 @@
-// Codes for f'(x) on a GPU (kernels/code.h): the forward that writes y and the codes, the codes of gradients that the caller
-// has computed, and the backward that reads the codes alone. Codes are packed as kernels/host/code.h says, and every bit is the host's.
+// Codes for f'(x) on a GPU (kernels/code.h): the forward that writes y and the codes, the codes of gradients
+// that the caller has computed, and the backward that reads the codes alone. Codes are packed as
+// kernels/host/code.h says, and every bit is the host's.
 //
-// The codes of an octet are as many bytes as a code has bits, so that octets share no byte. 1, 2, 4 or 8 of them are a
-// word, which its thread stores. Other numbers are no word; the lanes of a warp, whose octets fill whole words of 4
-// bytes, then pass their codes on, and each stores words. Where the arrays are not aligned, and at a ragged end, a
-// thread moves its octet's codes byte by byte.
+// The codes of an octet are as many bytes as a code has bits, so that octets share no byte. 1, 2, 4 or 8 of
+// them are a word, which its thread stores. Other numbers are no word; the lanes of a warp, whose octets fill
+// whole words of 4 bytes, then pass their codes on, and each stores words. Where the arrays are not aligned,
+// and at a ragged end, a thread moves its octet's codes byte by byte.
 #pragma once
 
 #include "kernels/codes.h"
@@ -23,9 +24,11 @@ __device__ __forceinline__ bool codes_aligned(const u8* codes) {
   return reinterpret_cast<u64>(codes) % (kCodesAreWord<Bits> ? Bits : 4) == 0;
 }
 
-// The schedule of the kernels below that evaluate no function, with nothing left open: they have no table, so no rows to pick.
+// The schedule of the kernels below that evaluate no function, with nothing left open: they have no table, so
+// no rows to pick.
 template <class Schedule, class T>
-inline constexpr GpuSchedule kPlainCodeSchedule = completed(Schedule::kSchedule, {.forward = false, .bias = false, .element_bytes = sizeof(T), .rows = false});
+inline constexpr GpuSchedule kPlainCodeSchedule = completed(
+    Schedule::kSchedule, {.forward = false, .bias = false, .element_bytes = sizeof(T), .rows = false});
 
 // The word of Bytes bytes, in the low bits of a u64.
 template <int Bytes>
@@ -60,14 +63,16 @@ __device__ __forceinline__ void store_codes(u8* codes, u64 octet, u64 own) {
   if constexpr (kCodesAreWord<Bits>) {
     store_bytes<Bits>(codes + octet * Bits, own);
   } else {
-    // Word w of the warp begins with octet 4 w / Bits, of which the first bytes may belong to the word before. Two octets
-    // are enough for a word: where a code has three bits, the first has at least one byte of it and the second three.
+    // Word w of the warp begins with octet 4 w / Bits, of which the first bytes may belong to the word
+    // before. Two octets are enough for a word: where a code has three bits, the first has at least one byte
+    // of it and the second three.
     constexpr u32 kWarp = 32, kWordBytes = 4, kWords = kWarp * Bits / kWordBytes;
     const u32 lane = threadIdx.x % kWarp;
     auto* const words = reinterpret_cast<u32*>(codes + (octet - lane) * Bits);
     OUTGRAD_UNROLL
     for (u32 trip = 0; trip * kWarp < kWords; ++trip) {
-      const u32 word = trip * kWarp + lane, source = kWordBytes * word / Bits, gone = 8 * (kWordBytes * word % Bits);
+      const u32 word = trip * kWarp + lane, source = kWordBytes * word / Bits,
+                gone = 8 * (kWordBytes * word % Bits);
       u64 first, second;
       if constexpr (8 * Bits <= 32) {
         first = __shfl_sync(0xffffffffu, static_cast<u32>(own), static_cast<int>(source));
@@ -114,7 +119,8 @@ __device__ __forceinline__ u64 load_codes_apart(const u8* codes, u64 octet, u32 
   return own;
 }
 
-// Dithers of an octet and of an element (kernels/dropout.h says which words these have); 0 for exact codes. key: the seed.
+// Dithers of an octet and of an element (kernels/dropout.h says which words these have); 0 for exact codes.
+// key: the seed.
 template <bool Dithered>
 __device__ __forceinline__ void octet_dithers(u64 octet, u64 key, float (&d)[kOctet]) {
   constexpr int kWords = 4;  // of one counter
@@ -130,7 +136,8 @@ template <bool Dithered>
 __device__ __forceinline__ float dither_at(u64 i, u64 key) {
   if constexpr (Dithered) {
     const PhiloxWords words = philox(i / 4, key);
-    const u32 even = i % 4 < 2 ? words.word[0] : words.word[2], odd = i % 4 < 2 ? words.word[1] : words.word[3];
+    const u32 even = i % 4 < 2 ? words.word[0] : words.word[2],
+              odd = i % 4 < 2 ? words.word[1] : words.word[3];
     return dither_of(i % 2 == 0 ? even : odd);
   } else {
     return 0.0f;
@@ -148,9 +155,11 @@ struct ValueAndGradient {
   float value, gradient;
 };
 
-// The codes of n elements of `from`: whole(octet, elements, g) leaves the gradients of an octet in g, and one(i) is that of one element.
+// The codes of n elements of `from`: whole(octet, elements, g) leaves the gradients of an octet in g, and
+// one(i) is that of one element.
 template <GpuSchedule S, int Bits, bool Dithered, class T, class Whole, class One>
-__device__ __forceinline__ void codes_over_octets(const CodeRule& rule, const T* from, bool aligned, u8* codes, i64 n, const u64* seed, const Whole& whole,
+__device__ __forceinline__ void codes_over_octets(const CodeRule& rule, const T* from, bool aligned,
+                                                  u8* codes, i64 n, const u64* seed, const Whole& whole,
                                                   const One& one) {
   static_assert(schedule_holds<S>());
   const u64 key = Dithered ? *seed : 0;
@@ -162,7 +171,8 @@ __device__ __forceinline__ void codes_over_octets(const CodeRule& rule, const T*
         octet_dithers<Dithered>(octet, key, d);
         whole(octet, input, g);
         OUTGRAD_UNROLL
-        for (int k = 0; k < kOctet; ++k) own |= static_cast<u64>(coded_gradient(rule, g[k], d[k])) << Bits * k;
+        for (int k = 0; k < kOctet; ++k)
+          own |= static_cast<u64>(coded_gradient(rule, g[k], d[k])) << Bits * k;
         store_codes<Bits>(codes, octet, own);
       },
       [&](u64 octet, u32 count) {
@@ -178,7 +188,8 @@ __device__ __forceinline__ void codes_over_octets(const CodeRule& rule, const T*
 
 // y and codes of n elements x: evaluated(x) of each, widened.
 template <GpuSchedule S, int Bits, bool Dithered, class T, class Evaluated>
-__device__ __forceinline__ void values_and_codes(const CodeRule& rule, const T* x, T* y, u8* codes, i64 n, const u64* seed, const Evaluated& evaluated) {
+__device__ __forceinline__ void values_and_codes(const CodeRule& rule, const T* x, T* y, u8* codes, i64 n,
+                                                 const u64* seed, const Evaluated& evaluated) {
   codes_over_octets<S, Bits, Dithered>(
       rule, x, is_aligned<S, T, T>(x, x, y), codes, n, seed,
       [&](u64 octet, const Octet<T>& input, float (&g)[kOctet]) {
@@ -208,11 +219,13 @@ __device__ __forceinline__ decltype(auto) resident_beside(const Wide& wide) {
   }
 }
 
-// Sets y[i] = f(x[i]) and code i to that of x[i], for i in [0, n). y may be x; codes, of code_bytes(Bits, n) bytes,
-// overlaps neither. A is a CodedActivation of kernels/codes.h. The seed of dithered codes lies in device memory, as that
-// of dropout does; for exact ones it is null. The contract is that of kernels/host/code.h.
+// Sets y[i] = f(x[i]) and code i to that of x[i], for i in [0, n). y may be x; codes, of code_bytes(Bits, n)
+// bytes, overlaps neither. A is a CodedActivation of kernels/codes.h. The seed of dithered codes lies in
+// device memory, as that of dropout does; for exact ones it is null. The contract is that of
+// kernels/host/code.h.
 template <class A, class T, int Bits, bool Dithered = false, class Schedule = StoreSchedule>
-__global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwardSchedule<Schedule, T>.resident_blocks)
+__global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads,
+                                  kForwardSchedule<Schedule, T>.resident_blocks)
     activation_forward_code(const T* x, T* y, u8* codes, i64 n, const u64* seed) {
   using Wide = typename A::template Forward<float>;
   constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T>;
@@ -221,18 +234,21 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwar
     using Narrow = typename A::template Forward<T>;
     const auto& wide = resident_forward<Wide, kSchedule.table, kSchedule.threads>();
     const auto& own = resident_beside<Narrow, T, kSchedule>(wide);
-    values_and_codes<kSchedule, Bits, Dithered>(
-        kRule, x, y, codes, n, seed, [&](float each) { return ValueAndGradient{forward_value<T, Narrow, false>(own, each), gradient_at<Wide>(wide, each)}; });
+    values_and_codes<kSchedule, Bits, Dithered>(kRule, x, y, codes, n, seed, [&](float each) {
+      return ValueAndGradient{forward_value<T, Narrow, false>(own, each), gradient_at<Wide>(wide, each)};
+    });
   } else {
-    values_and_codes<kSchedule, Bits, Dithered>(kRule, x, y, codes, n, seed,
-                                                [&](float each) { return ValueAndGradient{forward_in_f32<Wide, T>(each), gradient_at<Wide>(each)}; });
+    values_and_codes<kSchedule, Bits, Dithered>(kRule, x, y, codes, n, seed, [&](float each) {
+      return ValueAndGradient{forward_in_f32<Wide, T>(each), gradient_at<Wide>(each)};
+    });
   }
 }
 
-// Sets code i to that of g[i], a gradient that the caller has computed. The contract is that of kernels/host/code.h, and the rule is that of
-// the range. The seed is as above.
+// Sets code i to that of g[i], a gradient that the caller has computed. The contract is that of
+// kernels/host/code.h, and the rule is that of the range. The seed is as above.
 template <class T, int Bits, bool Dithered = false, class Schedule = DefaultGpuSchedule>
-__global__ void __launch_bounds__(kPlainCodeSchedule<Schedule, T>.threads, kPlainCodeSchedule<Schedule, T>.resident_blocks)
+__global__ void __launch_bounds__(kPlainCodeSchedule<Schedule, T>.threads,
+                                  kPlainCodeSchedule<Schedule, T>.resident_blocks)
     encode_gradients(const T* g, u8* codes, i64 n, const u64* seed, CodeRule rule) {
   constexpr GpuSchedule kSchedule = kPlainCodeSchedule<Schedule, T>;
   static_assert(code_bits_hold(Bits, Dithered));
@@ -245,10 +261,11 @@ __global__ void __launch_bounds__(kPlainCodeSchedule<Schedule, T>.threads, kPlai
       [&](u64 i) { return widen(g[i]); });
 }
 
-// Sets dx[i] = dy[i] g, where g is what code i stands for, as dx = RN_T(RN_f32(dy g)). The rule is that of the forward's
-// range. dx may be dy, and overlaps nothing otherwise. The seed is the forward's.
+// Sets dx[i] = dy[i] g, where g is what code i stands for, as dx = RN_T(RN_f32(dy g)). The rule is that of
+// the forward's range. dx may be dy, and overlaps nothing otherwise. The seed is the forward's.
 template <class T, int Bits, bool Dithered = false, class Schedule = DefaultGpuSchedule>
-__global__ void __launch_bounds__(kPlainCodeSchedule<Schedule, T>.threads, kPlainCodeSchedule<Schedule, T>.resident_blocks)
+__global__ void __launch_bounds__(kPlainCodeSchedule<Schedule, T>.threads,
+                                  kPlainCodeSchedule<Schedule, T>.resident_blocks)
     activation_backward_code(const T* dy, const u8* codes, T* dx, i64 n, const u64* seed, CodeRule rule) {
   constexpr GpuSchedule kSchedule = kPlainCodeSchedule<Schedule, T>;
   static_assert(schedule_holds<kSchedule>() && code_bits_hold(Bits, Dithered));
@@ -291,8 +308,8 @@ __global__ void __launch_bounds__(kPlainCodeSchedule<Schedule, T>.threads, kPlai
 #ifndef __CUDACC_RTC__
 namespace detail {
 
-// Whether a call has its arrays: `from` is x or dy, `to` is y or dx, which may be `from`. The codes, which a forward
-// writes, overlap neither, and what is written overlaps no seed.
+// Whether a call has its arrays: `from` is x or dy, `to` is y or dx, which may be `from`. The codes, which a
+// forward writes, overlap neither, and what is written overlaps no seed.
 template <int Bits, bool Dithered, bool Forward, class T>
 bool code_arrays_hold(const T* from, const u8* codes, const T* to, const u64* seed, i64 n) {
   const i64 bytes = code_bytes(Bits, n);
@@ -300,45 +317,55 @@ bool code_arrays_hold(const T* from, const u8* codes, const T* to, const u64* se
   const Extent in = extent_of(from, n), out = extent_of(to, n), code = extent_of(codes, bytes);
   if ((to != from && overlap(out, in)) || overlap(out, code) || (Forward && overlap(code, in))) return false;
   if constexpr (Dithered) {
-    if (!is_array(seed, 1) || overlap(out, extent_of(seed, 1)) || (Forward && overlap(code, extent_of(seed, 1)))) return false;
+    if (!is_array(seed, 1) || overlap(out, extent_of(seed, 1)) ||
+        (Forward && overlap(code, extent_of(seed, 1))))
+      return false;
   }
   return true;
 }
 
 }  // namespace detail
 
-// Takes device pointers, aligned to their element; the seed of exact codes is not read. n = 0 launches nothing. y may be
-// x. The result is cudaErrorInvalidValue for any other overlap, a null pointer, and a negative or overflowing n.
+// Takes device pointers, aligned to their element; the seed of exact codes is not read. n = 0 launches
+// nothing. y may be x. The result is cudaErrorInvalidValue for any other overlap, a null pointer, and a
+// negative or overflowing n.
 template <class A, class T, int Bits, bool Dithered = false, class Schedule = StoreSchedule>
-cudaError_t launch_activation_forward_code(const T* x, T* y, u8* codes, i64 n, const u64* seed, cudaStream_t stream) {
+cudaError_t launch_activation_forward_code(const T* x, T* y, u8* codes, i64 n, const u64* seed,
+                                           cudaStream_t stream) {
   if (n < 0 || n > kMostElements) return cudaErrorInvalidValue;
   if (n == 0) return cudaSuccess;
   if (!detail::code_arrays_hold<Bits, Dithered, true>(x, codes, y, seed, n)) return cudaErrorInvalidValue;
   static constinit ResidentBlocks resident;
-  return launch_octets<kForwardSchedule<Schedule, T>>(activation_forward_code<A, T, Bits, Dithered, Schedule>, DeviceKernel::activation_forward_code, resident,
-                                                      n, stream, x, y, codes, n, seed);
+  return launch_octets<kForwardSchedule<Schedule, T>>(activation_forward_code<A, T, Bits, Dithered, Schedule>,
+                                                      DeviceKernel::activation_forward_code, resident, n,
+                                                      stream, x, y, codes, n, seed);
 }
 
-// The same of gradients g and their codes. range: one for which code_range_holds, else the result is cudaErrorInvalidValue too.
+// The same of gradients g and their codes. range: one for which code_range_holds, else the result is
+// cudaErrorInvalidValue too.
 template <class T, int Bits, bool Dithered = false, class Schedule = DefaultGpuSchedule>
-cudaError_t launch_encode_gradients(const CodeRange& range, const T* g, u8* codes, i64 n, const u64* seed, cudaStream_t stream) {
+cudaError_t launch_encode_gradients(const CodeRange& range, const T* g, u8* codes, i64 n, const u64* seed,
+                                    cudaStream_t stream) {
   if (n < 0 || n > kMostElements || !code_range_holds(range)) return cudaErrorInvalidValue;
   if (n == 0) return cudaSuccess;
   if (!detail::code_arrays_hold<Bits, Dithered, true>(g, codes, g, seed, n)) return cudaErrorInvalidValue;
   static constinit ResidentBlocks resident;
-  return launch_octets<kPlainCodeSchedule<Schedule, T>>(encode_gradients<T, Bits, Dithered, Schedule>, DeviceKernel::encode_gradients, resident, n, stream, g,
-                                                        codes, n, seed, code_rule<Bits, Dithered>(range));
+  return launch_octets<kPlainCodeSchedule<Schedule, T>>(encode_gradients<T, Bits, Dithered, Schedule>,
+                                                        DeviceKernel::encode_gradients, resident, n, stream,
+                                                        g, codes, n, seed, code_rule<Bits, Dithered>(range));
 }
 
 // The same of dy, dx and codes that are read. range: of the forward's A::Code, or of the codes' own g.
 template <class T, int Bits, bool Dithered = false, class Schedule = DefaultGpuSchedule>
-cudaError_t launch_activation_backward_code(const CodeRange& range, const T* dy, const u8* codes, T* dx, i64 n, const u64* seed, cudaStream_t stream) {
+cudaError_t launch_activation_backward_code(const CodeRange& range, const T* dy, const u8* codes, T* dx,
+                                            i64 n, const u64* seed, cudaStream_t stream) {
   if (n < 0 || n > kMostElements) return cudaErrorInvalidValue;
   if (n == 0) return cudaSuccess;
   if (!detail::code_arrays_hold<Bits, Dithered, false>(dy, codes, dx, seed, n)) return cudaErrorInvalidValue;
   static constinit ResidentBlocks resident;
-  return launch_octets<kPlainCodeSchedule<Schedule, T>>(activation_backward_code<T, Bits, Dithered, Schedule>, DeviceKernel::activation_backward_code, resident,
-                                                        n, stream, dy, codes, dx, n, seed, code_rule<Bits, Dithered>(range));
+  return launch_octets<kPlainCodeSchedule<Schedule, T>>(
+      activation_backward_code<T, Bits, Dithered, Schedule>, DeviceKernel::activation_backward_code, resident,
+      n, stream, dy, codes, dx, n, seed, code_rule<Bits, Dithered>(range));
 }
 #endif
 

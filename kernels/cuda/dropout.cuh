@@ -1,7 +1,8 @@
-// Dropout by counter on a GPU: kernels/dropout.h element by element, and hence with the host's bits. An octet uses the
-// words of two counters.
+// Dropout by counter on a GPU: kernels/dropout.h element by element, and hence with the host's bits. An octet
+// uses the words of two counters.
 //
-// A seed in device memory, where a generator put it, is read by each launch, a graph's included. A seed that the host knows saves that generator's launch.
+// A seed in device memory, where a generator put it, is read by each launch, a graph's included. A seed that
+// the host knows saves that generator's launch.
 #pragma once
 
 #include "kernels/cuda/dropped.cuh"
@@ -12,7 +13,8 @@ namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
 // The contract is that of kernels/host/dropout.h, with rule = dropout_rule(p). y may equal x.
 template <class T, class Schedule = DropoutSchedule>
-__global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwardSchedule<Schedule, T>.resident_blocks)
+__global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads,
+                                  kForwardSchedule<Schedule, T>.resident_blocks)
     dropout(const T* x, T* y, i64 n, Seed seed, DropoutRule rule) {
   constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T>;
   static_assert(schedule_holds<kSchedule>());
@@ -24,11 +26,13 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwar
         constexpr u64 kApart = kSchedule.threads;
         Octet<T> input[kSchedule.octets];
         OUTGRAD_UNROLL
-        for (int u = 0; u < kSchedule.octets; ++u) input[u] = load_octet<kSchedule, Own::kApart>(x + Own::element(first) + u * kApart * kOctet);
+        for (int u = 0; u < kSchedule.octets; ++u)
+          input[u] = load_octet<kSchedule, Own::kApart>(x + Own::element(first) + u * kApart * kOctet);
         OUTGRAD_UNROLL
         for (int u = 0; u < kSchedule.octets; ++u) {
           const u64 begin = Own::element(first) + u * kApart * kOctet;
-          store_octet<kSchedule, false, Own::kApart>(y + begin, dropping.octet(input[u], begin / Dropping::kWords, Own::kApart));
+          store_octet<kSchedule, false, Own::kApart>(
+              y + begin, dropping.octet(input[u], begin / Dropping::kWords, Own::kApart));
         }
       },
       [&](u64 octet, u32 count) {
@@ -45,17 +49,19 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwar
 
 #ifndef __CUDACC_RTC__
 // Takes device pointers, aligned to their element. n = 0 launches nothing. y may equal x. The result is
-// cudaErrorInvalidValue for any other overlap, a null pointer, a negative or overflowing n, and a p that is NaN or
-// outside [0, 1].
+// cudaErrorInvalidValue for any other overlap, a null pointer, a negative or overflowing n, and a p that is
+// NaN or outside [0, 1].
 template <class T, class Schedule = DropoutSchedule>
 cudaError_t launch_dropout(const T* x, T* y, i64 n, const u64* seed, double p, cudaStream_t stream) {
   if (n < 0 || n > kMostElements || !dropout_holds(p)) return cudaErrorInvalidValue;
   if (n == 0) return cudaSuccess;
   if (!is_array(x, n) || !is_array(y, n) || !is_array(seed, 1)) return cudaErrorInvalidValue;
   const Extent out = extent_of(y, n);
-  if ((y != x && overlap(out, extent_of(x, n))) || overlap(out, extent_of(seed, 1))) return cudaErrorInvalidValue;
+  if ((y != x && overlap(out, extent_of(x, n))) || overlap(out, extent_of(seed, 1)))
+    return cudaErrorInvalidValue;
   static constinit ResidentBlocks resident;
-  return launch_octets<kForwardSchedule<Schedule, T>>(dropout<T, Schedule>, DeviceKernel::dropout, resident, n, stream, x, y, n, Seed{seed}, dropout_rule(p));
+  return launch_octets<kForwardSchedule<Schedule, T>>(dropout<T, Schedule>, DeviceKernel::dropout, resident,
+                                                      n, stream, x, y, n, Seed{seed}, dropout_rule(p));
 }
 #endif
 

@@ -1,5 +1,5 @@
-// Dropout by counter (kernels/dropout.h) of octets and elements in registers, for the kernel that does nothing else and
-// for those that drop on the way.
+// Dropout by counter (kernels/dropout.h) of octets and elements in registers, for the kernel that does
+// nothing else and for those that drop on the way.
 #pragma once
 
 #include "kernels/cuda/octets.cuh"
@@ -32,7 +32,8 @@ struct Dropping {
   template <class T>
   __device__ __forceinline__ T element(T x, u64 i) const {
     const PhiloxWords words = philox(i / kWords, key);
-    const u32 low = i % 2 != 0 ? words.word[1] : words.word[0], high = i % 2 != 0 ? words.word[3] : words.word[2];
+    const u32 low = i % 2 != 0 ? words.word[1] : words.word[0],
+              high = i % 2 != 0 ? words.word[3] : words.word[2];
     return dropout_element(rule, i % kWords >= 2 ? high : low, x);
   }
   // An octet that begins at any element of the array.
@@ -49,7 +50,8 @@ struct Dropping {
     float result[kOctet];
     OUTGRAD_UNROLL
     for (int k = 0; k < kOctet; ++k) {
-      const u32 even = first % 2 != 0 ? word[k + 1] : word[k], odd = first % 2 != 0 ? word[k + 3] : word[k + 2];
+      const u32 even = first % 2 != 0 ? word[k + 1] : word[k],
+                odd = first % 2 != 0 ? word[k + 3] : word[k + 2];
       const float product = mul_rn(widened(from, k), rule.scale);
       result[k] = dropout_keeps(rule, first % kWords >= 2 ? odd : even) ? product : 0.0f;
     }

@@ -1,11 +1,13 @@
 // Activations on a GPU: thin __global__ wrappers over the bodies that the host runs, hence the host's bits.
 //
-// A thread takes octets of 8 consecutive elements, one byte of the mask each: aligned tensors move in 16-byte loads and stores, and no bit
-// is shared between threads. It loads all octets of a trip before it works on the first. A ragged end and tensors that are not aligned
-// take a second loop, element by element. Where coefficients lie: kernels/cuda/tables.cuh; what differs from the host's instructions,
-// though not from its bits: kernels/cuda/gpu_ops.cuh; what may be varied: GpuSchedule in kernels/params.h.
-// Launchers take a stream, allocate nothing, never synchronise, and return what the launch returned, or cudaErrorInvalidValue for
-// arguments that break the contract: then nothing is launched. NVRTC sees the kernels alone.
+// A thread takes octets of 8 consecutive elements, one byte of the mask each: aligned tensors move in 16-byte
+// loads and stores, and no bit is shared between threads. It loads all octets of a trip before it works on
+// the first. A ragged end and tensors that are not aligned take a second loop, element by element. Where
+// coefficients lie: kernels/cuda/tables.cuh; what differs from the host's instructions, though not from its
+// bits: kernels/cuda/gpu_ops.cuh; what may be varied: GpuSchedule in kernels/params.h.
+// Launchers take a stream, allocate nothing, never synchronise, and return what the launch returned, or
+// cudaErrorInvalidValue for arguments that break the contract: then nothing is launched. NVRTC sees the
+// kernels alone.
 #pragma once
 
 #ifndef __CUDACC_RTC__
@@ -32,21 +34,26 @@ namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 // The schedules of the kernels below, and of those with a bias, with nothing left open.
 template <class Schedule, class Fit, class T, bool Bias = false>
 inline constexpr GpuSchedule kBackwardSchedule =
-    completed(Schedule::kSchedule, {.forward = false, .bias = Bias, .element_bytes = sizeof(T), .rows = has_rows<Fit>()});
+    completed(Schedule::kSchedule,
+              {.forward = false, .bias = Bias, .element_bytes = sizeof(T), .rows = has_rows<Fit>()});
 template <class Schedule, class T, bool Bias = false>
-inline constexpr GpuSchedule kForwardSchedule = completed(Schedule::kSchedule, {.forward = true, .bias = Bias, .element_bytes = sizeof(T), .rows = true});
+inline constexpr GpuSchedule kForwardSchedule =
+    completed(Schedule::kSchedule, {.forward = true, .bias = Bias, .element_bytes = sizeof(T), .rows = true});
 
 template <GpuSchedule S>
 OUTGRAD_HD constexpr bool schedule_holds() {
-  static_assert(S.threads > 0 && S.threads <= 1024 && S.threads % 32 == 0, "a block has 32 to 1024 threads, whole warps");
+  static_assert(S.threads > 0 && S.threads <= 1024 && S.threads % 32 == 0,
+                "a block has 32 to 1024 threads, whole warps");
   static_assert(S.octets >= 1 && S.octets <= 8, "a thread takes 1 to 8 octets a trip");
-  static_assert(is_power_of_two(S.access_bytes) && S.access_bytes >= 4 && S.access_bytes <= 16, "an access is 4, 8 or 16 bytes");
+  static_assert(is_power_of_two(S.access_bytes) && S.access_bytes >= 4 && S.access_bytes <= 16,
+                "an access is 4, 8 or 16 bytes");
   static_assert(S.blocks_per_sm >= kAllResident && S.resident_blocks >= 1);
   return true;
 }
 
-// whole(octets) for the trips of this thread's warp in which all octets are whole ones (none if not `aligned`), then part(octet, count) for each
-// octet that is left, count <= 8 elements. Octet u of a trip is the u-th of S.octets octets that lie a block's threads apart.
+// whole(octets) for the trips of this thread's warp in which all octets are whole ones (none if not
+// `aligned`), then part(octet, count) for each octet that is left, count <= 8 elements. Octet u of a trip is
+// the u-th of S.octets octets that lie a block's threads apart.
 template <GpuSchedule S, class Whole, class Part>
 __device__ __forceinline__ void over_octets(i64 n, bool aligned, const Whole& whole, const Part& part) {
   constexpr u64 kApart = S.threads;
@@ -69,7 +76,8 @@ __device__ __forceinline__ void over_octets(i64 n, bool aligned, const Whole& wh
 
 // The same for kernels that read x: whole(octet, its elements), after all octets of the trip are loaded.
 template <GpuSchedule S, class T, class Whole, class Part>
-__device__ __forceinline__ void over_input_octets(const T* x, i64 n, bool aligned, const Whole& whole, const Part& part) {
+__device__ __forceinline__ void over_input_octets(const T* x, i64 n, bool aligned, const Whole& whole,
+                                                  const Part& part) {
   over_octets<S>(
       n, aligned,
       [&](u64 first) {
@@ -95,7 +103,8 @@ OUTGRAD_HD bool branch_of(const Ops& ops, u32 code, bool m) {
 
 // dx[i] = dy[i] g(y[i], m[i]); contract of kernels/host/elementwise.h. dx may equal dy.
 template <class Fit, class T, class Y = T, class Schedule = DefaultGpuSchedule>
-__global__ void __launch_bounds__(kBackwardSchedule<Schedule, Fit, T>.threads, kBackwardSchedule<Schedule, Fit, T>.resident_blocks)
+__global__ void __launch_bounds__(kBackwardSchedule<Schedule, Fit, T>.threads,
+                                  kBackwardSchedule<Schedule, Fit, T>.resident_blocks)
     activation_backward(const T* dy, Stored<Y> y, const u32* mask, T* dx, i64 n) {
   static_assert(sizeof(T) > 1, "dy and dx are f32, f16 or bf16");
   static_assert(fit_holds<Fit, Y>());
@@ -116,7 +125,8 @@ __global__ void __launch_bounds__(kBackwardSchedule<Schedule, Fit, T>.threads, k
         OUTGRAD_UNROLL
         for (int u = 0; u < kSchedule.octets; ++u) {
           gradient[u] = load_octet<kSchedule, Own::kApart>(dy + Own::element(first) + u * kApart * kOctet);
-          output[u] = load_octet<kSchedule, Own::kApart>(codes_of(y + Own::element(first) + u * kApart * kOctet));
+          output[u] =
+              load_octet<kSchedule, Own::kApart>(codes_of(y + Own::element(first) + u * kApart * kOctet));
           if constexpr (kReadsMask<Fit, Y>) bits[u] = Own::load_bits(bytes, first + u * kApart);
         }
         OUTGRAD_UNROLL
@@ -130,7 +140,8 @@ __global__ void __launch_bounds__(kBackwardSchedule<Schedule, Fit, T>.threads, k
             const float stored_y = scaled(octet, widened(output[u], k));
             result[k] = ops.mul(widened(gradient[u], k), derivative<Fit, Y>(ops, table, code, stored_y, m));
           }
-          store_octet<kSchedule, false, Own::kApart>(dx + Own::element(first) + u * kApart * kOctet, packed<T>(result));
+          store_octet<kSchedule, false, Own::kApart>(dx + Own::element(first) + u * kApart * kOctet,
+                                                     packed<T>(result));
         }
       },
       [&](u64 octet, u32 count) {
@@ -141,7 +152,8 @@ __global__ void __launch_bounds__(kBackwardSchedule<Schedule, Fit, T>.threads, k
           const u64 i = octet * kOctet + k;
           const u32 code = code_of(*codes_of(y + i));
           const bool m = branch_of<Y>(ops, code, is_set(bits, static_cast<int>(k)));
-          dx[i] = narrow<T>(ops.mul(widen(dy[i]), derivative<Fit, Y>(ops, table, code, first_value(y + i), m)));
+          dx[i] =
+              narrow<T>(ops.mul(widen(dy[i]), derivative<Fit, Y>(ops, table, code, first_value(y + i), m)));
         }
       });
 }
@@ -154,9 +166,11 @@ __device__ __forceinline__ void clear_mask_end(u8* bytes, i64 n) {
   }
 }
 
-// y and, where Masked, the mask of n elements x: of_octet(octet, bits) of whole octets, of_element(x) = {y, m} of those that are left.
+// y and, where Masked, the mask of n elements x: of_octet(octet, bits) of whole octets, of_element(x) = {y,
+// m} of those that are left.
 template <GpuSchedule S, bool Masked, class T, class OfOctet, class OfElement>
-__device__ __forceinline__ void forward_over_octets(const T* x, T* y, u32* mask, i64 n, const OfOctet& of_octet, const OfElement& of_element) {
+__device__ __forceinline__ void forward_over_octets(const T* x, T* y, u32* mask, i64 n,
+                                                    const OfOctet& of_octet, const OfElement& of_element) {
   static_assert(schedule_holds<S>());
   auto* const bytes = reinterpret_cast<u8*>(mask);
   const bool aligned = is_aligned<S, T, T>(x, x, y);
@@ -167,11 +181,13 @@ __device__ __forceinline__ void forward_over_octets(const T* x, T* y, u32* mask,
         constexpr u64 kApart = S.threads;
         Octet<T> input[S.octets];
         OUTGRAD_UNROLL
-        for (int u = 0; u < S.octets; ++u) input[u] = load_octet<S, Own::kApart>(x + Own::element(first) + u * kApart * kOctet);
+        for (int u = 0; u < S.octets; ++u)
+          input[u] = load_octet<S, Own::kApart>(x + Own::element(first) + u * kApart * kOctet);
         OUTGRAD_UNROLL
         for (int u = 0; u < S.octets; ++u) {
           u32 bits = 0;
-          store_octet<S, false, Own::kApart>(y + Own::element(first) + u * kApart * kOctet, of_octet(input[u], bits));
+          store_octet<S, false, Own::kApart>(y + Own::element(first) + u * kApart * kOctet,
+                                             of_octet(input[u], bits));
           if constexpr (Masked) Own::store_bits(bytes, first + u * kApart, bits);
         }
       },
@@ -191,12 +207,14 @@ __device__ __forceinline__ void forward_over_octets(const T* x, T* y, u32* mask,
 
 // y[i] = GELU(x[i]) and the mask; contract of kernels/host/elementwise.h. y may equal x.
 template <class Forward, class T, class Schedule = DefaultGpuSchedule>
-__global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwardSchedule<Schedule, T>.resident_blocks)
+__global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads,
+                                  kForwardSchedule<Schedule, T>.resident_blocks)
     gelu_forward(const T* x, T* y, u32* mask, i64 n) {
   constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T>;
   const auto& tables = resident_forward<Forward, kSchedule.table, kSchedule.threads>();
   forward_over_octets<kSchedule, true>(
-      x, y, mask, n, [&](const Octet<T>& input, u32& bits) { return forward_octet<Forward>(tables, input, bits); },
+      x, y, mask, n,
+      [&](const Octet<T>& input, u32& bits) { return forward_octet<Forward>(tables, input, bits); },
       [&](T value) { return forward_element<T, Forward>(tables, widen(value)); });
 }
 
@@ -238,13 +256,14 @@ bool overlaps_stored(const Extent& written, const Y* view, i64 n) {
 }
 template <class Y>
 bool overlaps_stored(const Extent& written, const BlockScaled<Y>& view, i64 n) {
-  return overlap(written, extent_of(codes_of(view), n)) || overlap(written, extent_of(view.scales, scales_of<Y>(n)));
+  return overlap(written, extent_of(codes_of(view), n)) ||
+         overlap(written, extent_of(view.scales, scales_of<Y>(n)));
 }
 
 inline i64 mask_words(i64 n) { return (n + 31) / 32; }
 
-// Blocks of a kernel that an SM holds at once, by device: asked at the first launch there, then kept. Threads that ask at once keep the same
-// answer. Nothing is enqueued, so that a launch may be captured in a graph.
+// Blocks of a kernel that an SM holds at once, by device: asked at the first launch there, then kept. Threads
+// that ask at once keep the same answer. Nothing is enqueued, so that a launch may be captured in a graph.
 class ResidentBlocks {
  public:
   template <class... Parameters>
@@ -252,7 +271,9 @@ class ResidentBlocks {
     std::atomic<int>* const kept = device >= 0 && device < kMostDevices ? &kept_[device] : nullptr;
     blocks = kept != nullptr ? kept->load(std::memory_order_relaxed) : 0;
     if (blocks > 0) return cudaSuccess;
-    if (const cudaError_t status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, 0); status != cudaSuccess) return status;
+    if (const cudaError_t status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, 0);
+        status != cudaSuccess)
+      return status;
     if (blocks < 1) return cudaErrorInvalidConfiguration;  // an SM has no room for even one
     if (kept != nullptr) kept->store(blocks, std::memory_order_relaxed);
     return cudaSuccess;
@@ -270,47 +291,57 @@ cudaError_t limits_for(void (*kernel)(Parameters...), ResidentBlocks& resident, 
   int device = 0;
   if (const cudaError_t status = cudaGetDevice(&device); status != cudaSuccess) return status;
   if constexpr (S.blocks_per_sm == kAllResident) {
-    if (const cudaError_t status = resident.of(kernel, S.threads, device, limits.resident_blocks); status != cudaSuccess) return status;
+    if (const cudaError_t status = resident.of(kernel, S.threads, device, limits.resident_blocks);
+        status != cudaSuccess)
+      return status;
   }
   return cudaDeviceGetAttribute(&limits.sms, cudaDevAttrMultiProcessorCount, device);
 }
 
 // Enqueues an elementwise kernel over n > 0 elements with its schedule's grid.
 template <GpuSchedule S, class... Parameters, class... Arguments>
-cudaError_t launch_octets(void (*kernel)(Parameters...), DeviceKernel which, ResidentBlocks& resident, i64 n, cudaStream_t stream,
-                          const Arguments&... arguments) {
+cudaError_t launch_octets(void (*kernel)(Parameters...), DeviceKernel which, ResidentBlocks& resident, i64 n,
+                          cudaStream_t stream, const Arguments&... arguments) {
   PlanLimits limits;
-  if (const cudaError_t status = limits_for<S>(kernel, resident, limits); status != cudaSuccess) return status;
+  if (const cudaError_t status = limits_for<S>(kernel, resident, limits); status != cudaSuccess)
+    return status;
   const PlannedLaunch planned = elementwise_plan(which, S, n, limits).launch[0];
   return launch(kernel, static_cast<unsigned>(planned.blocks), planned.threads, 0, stream, arguments...);
 }
 
-// Device pointers, aligned to their element. n = 0 launches nothing, whatever the pointers. dx may equal dy; any other overlap of dx, a
-// null pointer (but a mask that the fit does not read), a negative or overflowing n is cudaErrorInvalidValue.
+// Device pointers, aligned to their element. n = 0 launches nothing, whatever the pointers. dx may equal dy;
+// any other overlap of dx, a null pointer (but a mask that the fit does not read), a negative or overflowing
+// n is cudaErrorInvalidValue.
 template <class Fit, class T, class Y = T, class Schedule = DefaultGpuSchedule>
-cudaError_t launch_activation_backward(const T* dy, Stored<Y> y, const u32* mask, T* dx, i64 n, cudaStream_t stream) {
+cudaError_t launch_activation_backward(const T* dy, Stored<Y> y, const u32* mask, T* dx, i64 n,
+                                       cudaStream_t stream) {
   if (n < 0 || n > kMostElements) return cudaErrorInvalidValue;
   if (n == 0) return cudaSuccess;
   if (!is_array(dy, n) || !is_stored(y, n) || !is_array(dx, n)) return cudaErrorInvalidValue;
   const Extent out = extent_of(dx, n);
-  if ((dx != dy && overlap(out, extent_of(dy, n))) || overlaps_stored(out, y, n)) return cudaErrorInvalidValue;
+  if ((dx != dy && overlap(out, extent_of(dy, n))) || overlaps_stored(out, y, n))
+    return cudaErrorInvalidValue;
   if constexpr (kReadsMask<Fit, Y>) {
-    if (!is_array(mask, mask_words(n)) || overlap(out, extent_of(mask, mask_words(n)))) return cudaErrorInvalidValue;
+    if (!is_array(mask, mask_words(n)) || overlap(out, extent_of(mask, mask_words(n))))
+      return cudaErrorInvalidValue;
   }
   static constinit ResidentBlocks resident;
-  return launch_octets<kBackwardSchedule<Schedule, Fit, T>>(activation_backward<Fit, T, Y, Schedule>, DeviceKernel::activation_backward, resident, n, stream,
-                                                            dy, y, mask, dx, n);
+  return launch_octets<kBackwardSchedule<Schedule, Fit, T>>(activation_backward<Fit, T, Y, Schedule>,
+                                                            DeviceKernel::activation_backward, resident, n,
+                                                            stream, dy, y, mask, dx, n);
 }
 
 // The same under GELU's name.
 template <class Fit, class T, class Y = T, class Schedule = DefaultGpuSchedule>
-cudaError_t launch_gelu_backward(const T* dy, Stored<Y> y, const u32* mask, T* dx, i64 n, cudaStream_t stream) {
+cudaError_t launch_gelu_backward(const T* dy, Stored<Y> y, const u32* mask, T* dx, i64 n,
+                                 cudaStream_t stream) {
   return launch_activation_backward<Fit, T, Y, Schedule>(dy, y, mask, dx, n, stream);
 }
 
 // Of a kernel from x to y and, where Masked, the mask: what launch_gelu_forward says of its arguments.
 template <GpuSchedule S, bool Masked, class T>
-cudaError_t launch_forward(void (*kernel)(const T*, T*, u32*, i64), DeviceKernel which, ResidentBlocks& resident, const T* x, T* y, u32* mask, i64 n,
+cudaError_t launch_forward(void (*kernel)(const T*, T*, u32*, i64), DeviceKernel which,
+                           ResidentBlocks& resident, const T* x, T* y, u32* mask, i64 n,
                            cudaStream_t stream) {
   if (n < 0 || n > kMostElements) return cudaErrorInvalidValue;
   if (n == 0) return cudaSuccess;
@@ -329,7 +360,8 @@ cudaError_t launch_forward(void (*kernel)(const T*, T*, u32*, i64), DeviceKernel
 template <class Forward, class T, class Schedule = DefaultGpuSchedule>
 cudaError_t launch_gelu_forward(const T* x, T* y, u32* mask, i64 n, cudaStream_t stream) {
   static constinit ResidentBlocks resident;
-  return launch_forward<kForwardSchedule<Schedule, T>, true>(gelu_forward<Forward, T, Schedule>, DeviceKernel::gelu_forward, resident, x, y, mask, n, stream);
+  return launch_forward<kForwardSchedule<Schedule, T>, true>(
+      gelu_forward<Forward, T, Schedule>, DeviceKernel::gelu_forward, resident, x, y, mask, n, stream);
 }
 #endif
 

@@ -1,5 +1,5 @@
-// GELU's forward on a GPU for the elements of one thread: the evaluators of kernels/eval.h, an octet's mask bits and,
-// for 16-bit formats, operations on two elements at once.
+// GELU's forward on a GPU for the elements of one thread: the evaluators of kernels/eval.h, an octet's mask
+// bits and, for 16-bit formats, operations on two elements at once.
 #pragma once
 
 #include "kernels/cuda/gpu_ops.cuh"
@@ -25,8 +25,8 @@ struct TailOf {
   static OUTGRAD_HD constexpr auto table() { return Forward::tail(); }
 };
 
-// A forward's tables, in the place where the kernel reads them. The rows of a rounded forward are numbered by the bits
-// of an index, which begin with those of 2^23.
+// A forward's tables, in the place where the kernel reads them. The rows of a rounded forward are numbered by
+// the bits of an index, which begin with those of 2^23.
 template <class Forward, TableHome Wanted, int Threads>
 __device__ __forceinline__ decltype(auto) resident_forward() {
   if constexpr (kIsRoundedForward<Forward>) {
@@ -37,12 +37,13 @@ __device__ __forceinline__ decltype(auto) resident_forward() {
   } else {
     using Core = decltype(resident_table<CoreOf<Forward>, Wanted, Threads>());
     using Tail = decltype(resident_table<TailOf<Forward>, Wanted, Threads>());
-    return ForwardTables<Core, Tail>{resident_table<CoreOf<Forward>, Wanted, Threads>(), resident_table<TailOf<Forward>, Wanted, Threads>()};
+    return ForwardTables<Core, Tail>{resident_table<CoreOf<Forward>, Wanted, Threads>(),
+                                     resident_table<TailOf<Forward>, Wanted, Threads>()};
   }
 }
 
-// The operations of a rounded forward. v may be a NaN, but w, which alone picks a row, is always a number. Packed: x is
-// already clamped, and its sign is put back later.
+// The operations of a rounded forward. v may be a NaN, but w, which alone picks a row, is always a number.
+// Packed: x is already clamped, and its sign is put back later.
 template <bool Packed>
 struct RoundedOps : FloatOps {
   OUTGRAD_HD float at_least(float a, float lo) const { return Packed ? a : FloatOps::at_least(a, lo); }
@@ -69,9 +70,9 @@ __device__ __forceinline__ float forward_value(const Tables& tables, float x) {
   }
 }
 
-// Shifts the bits up by one and puts m = [x >= x*] below them, as evaluate_mask would. m is the sign of the difference
-// between the float next below x* and x, which no rounding changes. A NaN gives m = 0, because the device makes every
-// NaN the positive one (PTX ISA, "Floating point instructions": 7fffffff).
+// Shifts the bits up by one and puts m = [x >= x*] below them, as evaluate_mask would. m is the sign of the
+// difference between the float next below x* and x, which no rounding changes. A NaN gives m = 0, because the
+// device makes every NaN the positive one (PTX ISA, "Floating point instructions": 7fffffff).
 template <class Forward>
 __device__ __forceinline__ u32 with_mask_bit(u32 bits, float x) {
 #ifdef __CUDA_ARCH__
@@ -85,7 +86,8 @@ __device__ __forceinline__ u32 with_mask_bit(u32 bits, float x) {
 
 // f(x) in fp32, ready to be narrowed to T, of 8 values x, and their mask byte.
 template <class T, class Forward, class Tables>
-__device__ __forceinline__ void forward_values(const Tables& tables, const float (&x)[kOctet], float (&result)[kOctet], u32& bits) {
+__device__ __forceinline__ void forward_values(const Tables& tables, const float (&x)[kOctet],
+                                               float (&result)[kOctet], u32& bits) {
   bits = 0;
   OUTGRAD_UNROLL
   for (int k = kOctet - 1; k >= 0; --k) {
@@ -121,8 +123,8 @@ OUTGRAD_HD constexpr u32 code_towards_zero(float value) {
 #define OUTGRAD_PAIR_COMPARES 1
 #endif
 
-// For two values x of T in one word: x, or the limit if that is greater; a NaN stays a NaN. The limit's code stands in
-// both halves.
+// For two values x of T in one word: x, or the limit if that is greater; a NaN stays a NaN. The limit's code
+// stands in both halves.
 template <class T>
 __device__ __forceinline__ u32 pair_at_least(u32 pair, u32 limit) {
 #ifdef __CUDA_ARCH__
@@ -133,7 +135,9 @@ __device__ __forceinline__ u32 pair_at_least(u32 pair, u32 limit) {
   }
   return pair;
 #else
-  const auto half = [](u32 x, u32 lo) { return widen(T{static_cast<u16>(x)}) < widen(T{static_cast<u16>(lo)}) ? lo & 0xffffu : x & 0xffffu; };
+  const auto half = [](u32 x, u32 lo) {
+    return widen(T{static_cast<u16>(x)}) < widen(T{static_cast<u16>(lo)}) ? lo & 0xffffu : x & 0xffffu;
+  };
   return half(pair, limit) | half(pair >> 16, limit >> 16) << 16;
 #endif
 }
@@ -149,7 +153,9 @@ __device__ __forceinline__ u32 pair_at_least_mask(u32 pair, u32 limit) {
   if constexpr (!kIsBf16<T>) asm("set.ge.u32.f16x2 %0, %1, %2;" : "=r"(mask) : "r"(pair), "r"(limit));
   return mask;
 #else
-  const auto half = [](u32 x, u32 lo) { return widen(T{static_cast<u16>(x)}) >= widen(T{static_cast<u16>(lo)}) ? 0xffffu : 0u; };
+  const auto half = [](u32 x, u32 lo) {
+    return widen(T{static_cast<u16>(x)}) >= widen(T{static_cast<u16>(lo)}) ? 0xffffu : 0u;
+  };
   return half(pair, limit) | half(pair >> 16, limit >> 16) << 16;
 #endif
 }
@@ -166,7 +172,8 @@ __device__ __forceinline__ Octet<T> forward_octet(const Tables& tables, const Oc
   }();
   if constexpr (kPacked) {
     // x* is negative, so the values of T that are at least x* begin with x* rounded towards zero.
-    constexpr u32 kBoth = 0x10001u, kLeast = code_towards_zero<T>(Forward::kXMin) * kBoth, kStar = code_towards_zero<T>(Forward::kXStar) * kBoth;
+    constexpr u32 kBoth = 0x10001u, kLeast = code_towards_zero<T>(Forward::kXMin) * kBoth,
+                  kStar = code_towards_zero<T>(Forward::kXStar) * kBoth;
     static_assert(Forward::kXStar < 0);
     Octet<T> clamped;
     u32 masks = 0;  // elements 0, 2, 4, 6 have bits 0, 2, 4, 6; elements 1, 3, 5, 7 have bits 17, 19, 21, 23

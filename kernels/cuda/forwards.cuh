@@ -1,8 +1,8 @@
-// The forwards of kernels/forwards.h on a GPU: computed in double precision and rounded once, and hence with the host's
-// bits.
+// The forwards of kernels/forwards.h on a GPU: computed in double precision and rounded once, and hence with
+// the host's bits.
 //
-// Consumer GPUs run double precision at a 64th of the rate of single precision, and that rate limits these kernels
-// there. Data-centre GPUs (half the rate) come within a few times of their memory's speed.
+// Consumer GPUs run double precision at a 64th of the rate of single precision, and that rate limits these
+// kernels there. Data-centre GPUs (half the rate) come within a few times of their memory's speed.
 #pragma once
 
 #include "kernels/cuda/elementwise.cuh"
@@ -13,7 +13,8 @@ namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 // y[i] = f(x[i]) and, if f has a minimum, the mask; otherwise the mask is null. The contract is that of
 // kernels/host/forwards.h. y may equal x.
 template <class F, class T, class Schedule = ForwardsSchedule>
-__global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwardSchedule<Schedule, T>.resident_blocks)
+__global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads,
+                                  kForwardSchedule<Schedule, T>.resident_blocks)
     activation_forward(const T* x, T* y, u32* mask, i64 n) {
   const auto is_right = [](float value) {
     if constexpr (F::kMasked) {
@@ -43,8 +44,8 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwar
 template <class F, class T, class Schedule = ForwardsSchedule>
 cudaError_t launch_activation_forward(const T* x, T* y, u32* mask, i64 n, cudaStream_t stream) {
   static constinit ResidentBlocks resident;
-  return launch_forward<kForwardSchedule<Schedule, T>, F::kMasked>(activation_forward<F, T, Schedule>, DeviceKernel::activation_forward, resident, x, y, mask,
-                                                                   n, stream);
+  return launch_forward<kForwardSchedule<Schedule, T>, F::kMasked>(
+      activation_forward<F, T, Schedule>, DeviceKernel::activation_forward, resident, x, y, mask, n, stream);
 }
 #endif
 

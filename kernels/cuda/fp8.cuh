@@ -1,8 +1,9 @@
-// y in 8 bits at a scale with 0 to 2 bits beside it, on a GPU (kernels/fp8.h): the table of a scale, the forward that writes
-// codes and parts, and the backward that reads them. Every bit is the host's.
+// y in 8 bits at a scale with 0 to 2 bits beside it, on a GPU (kernels/fp8.h): the table of a scale, the
+// forward that writes codes and parts, and the backward that reads them. Every bit is the host's.
 //
-// The scale is read from device memory, so that nobody waits for it: one block makes the table, a thread for each code,
-// and the kernels over the elements copy what they use of it into shared memory. Lanes whose codes differ may collide there.
+// The scale is read from device memory, so that nobody waits for it: one block makes the table, a thread for
+// each code, and the kernels over the elements copy what they use of it into shared memory. Lanes whose codes
+// differ may collide there.
 #pragma once
 
 #ifndef __CUDACC_RTC__
@@ -14,8 +15,8 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
-// The table that fill_fp8_table of kernels/fp8.h makes for S, an Fp8Activation of kernels/fp8s.h, and codes in F. One
-// block of kFp8Codes threads. *scale is a scale that holds; of any other the table is of no use.
+// The table that fill_fp8_table of kernels/fp8.h makes for S, an Fp8Activation of kernels/fp8s.h, and codes
+// in F. One block of kFp8Codes threads. *scale is a scale that holds; of any other the table is of no use.
 template <class S, class F>
 __global__ void __launch_bounds__(kFp8Codes) fp8_table(const float* scale, int bits, Fp8Table* table) {
   __shared__ float lengths[kFp8Codes];
@@ -27,7 +28,8 @@ __global__ void __launch_bounds__(kFp8Codes) fp8_table(const float* scale, int b
   const int largest = largest_code<F>();
   double length = 0;
   if (code <= largest) {
-    const u32 next = code == largest ? kBeyondInfinity : kernels::detail::first_magnitude<F>(code + 1, *scale);
+    const u32 next =
+        code == largest ? kBeyondInfinity : kernels::detail::first_magnitude<F>(code + 1, *scale);
     if (next > first) length = kernels::detail::fill_code<S, F>(*table, code, first, next - 1);
   }
   lengths[code] = static_cast<float>(length);
@@ -52,7 +54,8 @@ __device__ __forceinline__ bool parts_aligned(const u8* parts) {
 // Copies kRows of the table's rows into shared memory; all threads of the block call it.
 template <int kRows>
 __device__ __forceinline__ void copy_rows(const float (*from)[kFp8Codes], float (&to)[kRows][kFp8Codes]) {
-  for (unsigned i = threadIdx.x; i < kRows * kFp8Codes; i += blockDim.x) to[i / kFp8Codes][i % kFp8Codes] = from[i / kFp8Codes][i % kFp8Codes];
+  for (unsigned i = threadIdx.x; i < kRows * kFp8Codes; i += blockDim.x)
+    to[i / kFp8Codes][i % kFp8Codes] = from[i / kFp8Codes][i % kFp8Codes];
   __syncthreads();
 }
 
@@ -112,19 +115,23 @@ __device__ __forceinline__ void fp8_over_octets(const T* x, F* codes, u8* parts,
       });
 }
 
-// codes[i] and part i of f(x[i]), for i in [0, n), at *scale and by the table that fp8_table<S, F> made for it with Bits.
-// parts has code_bytes(Bits, n) bytes and is not written without bits. No array overlaps another. The contract is that of
-// kernels/host/fp8.h.
+// codes[i] and part i of f(x[i]), for i in [0, n), at *scale and by the table that fp8_table<S, F> made for
+// it with Bits. parts has code_bytes(Bits, n) bytes and is not written without bits. No array overlaps
+// another. The contract is that of kernels/host/fp8.h.
 template <class S, class F, class T, int Bits, class Schedule = StoreSchedule>
-__global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwardSchedule<Schedule, T>.resident_blocks)
-    activation_forward_fp8(const Fp8Table* table, const float* scale, const T* x, F* codes, u8* parts, i64 n) {
+__global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads,
+                                  kForwardSchedule<Schedule, T>.resident_blocks)
+    activation_forward_fp8(const Fp8Table* table, const float* scale, const T* x, F* codes, u8* parts,
+                           i64 n) {
   using Forward = typename S::template Forward<float>;
   using Fit = typename S::Fit;
   constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T>;
   const auto& tables = resident_if_fitted<Forward, kSchedule>();
   const float by = *scale;
   if constexpr (Bits == 0) {
-    fp8_over_octets<kSchedule, Bits>(x, codes, parts, n, [&](float each) { return CodeAndPart{fp8_code<F>(value_at<Forward>(tables, each), by).bits, 0}; });
+    fp8_over_octets<kSchedule, Bits>(x, codes, parts, n, [&](float each) {
+      return CodeAndPart{fp8_code<F>(value_at<Forward>(tables, each), by).bits, 0};
+    });
   } else {
     constexpr int kEdges = (1 << Bits) - 1;
     __shared__ float edges[kEdges][kFp8Codes];
@@ -132,7 +139,8 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwar
     const auto& rows = resident_table<DeviceFit<Fit, float>, kSchedule.table, kSchedule.threads>();
     const auto ops = ops_for<Fit, float>(rows);
     fp8_over_octets<kSchedule, Bits>(x, codes, parts, n, [&](float each) {
-      const float y = value_at<Forward>(tables, each), g = derivative<Fit, float>(ops, rows, bits_of(y), y, Forward::kXStar <= each);
+      const float y = value_at<Forward>(tables, each),
+                  g = derivative<Fit, float>(ops, rows, bits_of(y), y, Forward::kXStar <= each);
       CodeAndPart at{fp8_code<F>(y, by).bits, 0};
       OUTGRAD_UNROLL
       for (int k = 0; k < kEdges; ++k) at.part += edges[k][at.code] <= g;
@@ -141,17 +149,21 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwar
   }
 }
 
-// dx[i] = dy[i] g, where g is what code i and part i stand for, as dx = RN_T(RN_f32(dy g)). dx may be dy, and overlaps
-// nothing otherwise.
+// dx[i] = dy[i] g, where g is what code i and part i stand for, as dx = RN_T(RN_f32(dy g)). dx may be dy, and
+// overlaps nothing otherwise.
 template <class T, int Bits, class Schedule = DefaultGpuSchedule>
-__global__ void __launch_bounds__(kPlainCodeSchedule<Schedule, T>.threads, kPlainCodeSchedule<Schedule, T>.resident_blocks)
-    activation_backward_fp8(const Fp8Table* table, const T* dy, const u8* codes, const u8* parts, T* dx, i64 n) {
+__global__ void __launch_bounds__(kPlainCodeSchedule<Schedule, T>.threads,
+                                  kPlainCodeSchedule<Schedule, T>.resident_blocks)
+    activation_backward_fp8(const Fp8Table* table, const T* dy, const u8* codes, const u8* parts, T* dx,
+                            i64 n) {
   constexpr GpuSchedule kSchedule = kPlainCodeSchedule<Schedule, T>;
   static_assert(schedule_holds<kSchedule>() && part_bits_hold(Bits));
   constexpr u32 kField = (1u << Bits) - 1;
   __shared__ float values[1 << Bits][kFp8Codes];
   copy_rows(table->values, values);
-  const auto product = [&](float gradient, u32 code, u64 own, int k) { return mul_rn(gradient, values[own >> Bits * k & kField][code]); };
+  const auto product = [&](float gradient, u32 code, u64 own, int k) {
+    return mul_rn(gradient, values[own >> Bits * k & kField][code]);
+  };
   over_octets<kSchedule>(
       n, is_aligned<kSchedule, T, u8>(dy, codes, dx) && parts_aligned<Bits>(parts),
       [&](u64 first) {
@@ -170,7 +182,8 @@ __global__ void __launch_bounds__(kPlainCodeSchedule<Schedule, T>.threads, kPlai
         for (int u = 0; u < kSchedule.octets; ++u) {
           float result[kOctet];
           OUTGRAD_UNROLL
-          for (int k = 0; k < kOctet; ++k) result[k] = product(widened(gradient[u], k), code[u].w[k / 4] >> 8 * (k % 4) & 0xffu, own[u], k);
+          for (int k = 0; k < kOctet; ++k)
+            result[k] = product(widened(gradient[u], k), code[u].w[k / 4] >> 8 * (k % 4) & 0xffu, own[u], k);
           store_octet<kSchedule>(dx + (first + u * kApart) * kOctet, packed<T>(result));
         }
       },
@@ -189,7 +202,9 @@ __global__ void __launch_bounds__(kPlainCodeSchedule<Schedule, T>.threads, kPlai
 // Device pointers. cudaErrorInvalidValue for a null or misaligned one, and for bits that are not 0 to 2.
 template <class S, class F>
 cudaError_t launch_fp8_table(const float* scale, int bits, Fp8Table* table, cudaStream_t stream) {
-  if (!part_bits_hold(bits) || !is_array(scale, 1) || !is_array(table, 1) || overlap(extent_of(scale, 1), extent_of(table, 1))) return cudaErrorInvalidValue;
+  if (!part_bits_hold(bits) || !is_array(scale, 1) || !is_array(table, 1) ||
+      overlap(extent_of(scale, 1), extent_of(table, 1)))
+    return cudaErrorInvalidValue;
   return launch(fp8_table<S, F>, 1u, static_cast<unsigned>(kFp8Codes), 0, stream, scale, bits, table);
 }
 
@@ -205,35 +220,48 @@ inline bool stands_apart(const Extent& written, std::initializer_list<Extent> ot
 
 }  // namespace detail
 
-// Takes device pointers, aligned to their element; without bits `parts` is not looked at. n = 0 launches nothing. The result
-// is cudaErrorInvalidValue if what is written overlaps anything, for a null pointer, and a negative or overflowing n.
+// Takes device pointers, aligned to their element; without bits `parts` is not looked at. n = 0 launches
+// nothing. The result is cudaErrorInvalidValue if what is written overlaps anything, for a null pointer, and
+// a negative or overflowing n.
 template <class S, class F, class T, int Bits, class Schedule = StoreSchedule>
-cudaError_t launch_activation_forward_fp8(const Fp8Table* table, const float* scale, const T* x, F* codes, u8* parts, i64 n, cudaStream_t stream) {
+cudaError_t launch_activation_forward_fp8(const Fp8Table* table, const float* scale, const T* x, F* codes,
+                                          u8* parts, i64 n, cudaStream_t stream) {
   if (n < 0 || n > kMostElements) return cudaErrorInvalidValue;
   if (n == 0) return cudaSuccess;
   const i64 bytes = code_bytes(Bits, n);
-  if (!is_array(table, 1) || !is_array(scale, 1) || !is_array(x, n) || !is_array(codes, n) || (Bits > 0 && !is_array(parts, bytes)))
+  if (!is_array(table, 1) || !is_array(scale, 1) || !is_array(x, n) || !is_array(codes, n) ||
+      (Bits > 0 && !is_array(parts, bytes)))
     return cudaErrorInvalidValue;
-  const Extent made = extent_of(table, 1), by = extent_of(scale, 1), in = extent_of(x, n), out = extent_of(codes, n), beside = extent_of(parts, bytes);
-  if (!detail::stands_apart(out, {made, by, in}) || (Bits > 0 && !detail::stands_apart(beside, {made, by, in, out}))) return cudaErrorInvalidValue;
+  const Extent made = extent_of(table, 1), by = extent_of(scale, 1), in = extent_of(x, n),
+               out = extent_of(codes, n), beside = extent_of(parts, bytes);
+  if (!detail::stands_apart(out, {made, by, in}) ||
+      (Bits > 0 && !detail::stands_apart(beside, {made, by, in, out})))
+    return cudaErrorInvalidValue;
   static constinit ResidentBlocks resident;
-  return launch_octets<kForwardSchedule<Schedule, T>>(activation_forward_fp8<S, F, T, Bits, Schedule>, DeviceKernel::activation_forward_fp8, resident, n,
+  return launch_octets<kForwardSchedule<Schedule, T>>(activation_forward_fp8<S, F, T, Bits, Schedule>,
+                                                      DeviceKernel::activation_forward_fp8, resident, n,
                                                       stream, table, scale, x, codes, parts, n);
 }
 
 // The same of the arrays that the backward reads; dx may be dy.
 template <class T, int Bits, class Schedule = DefaultGpuSchedule>
-cudaError_t launch_activation_backward_fp8(const Fp8Table* table, const T* dy, const u8* codes, const u8* parts, T* dx, i64 n, cudaStream_t stream) {
+cudaError_t launch_activation_backward_fp8(const Fp8Table* table, const T* dy, const u8* codes,
+                                           const u8* parts, T* dx, i64 n, cudaStream_t stream) {
   if (n < 0 || n > kMostElements) return cudaErrorInvalidValue;
   if (n == 0) return cudaSuccess;
   const i64 bytes = code_bytes(Bits, n);
-  if (!is_array(table, 1) || !is_array(dy, n) || !is_array(dx, n) || !is_array(codes, n) || (Bits > 0 && !is_array(parts, bytes))) return cudaErrorInvalidValue;
+  if (!is_array(table, 1) || !is_array(dy, n) || !is_array(dx, n) || !is_array(codes, n) ||
+      (Bits > 0 && !is_array(parts, bytes)))
+    return cudaErrorInvalidValue;
   const Extent out = extent_of(dx, n), in = extent_of(dy, n);
-  if ((dx != dy && overlap(out, in)) || !detail::stands_apart(out, {extent_of(table, 1), extent_of(codes, n)})) return cudaErrorInvalidValue;
+  if ((dx != dy && overlap(out, in)) ||
+      !detail::stands_apart(out, {extent_of(table, 1), extent_of(codes, n)}))
+    return cudaErrorInvalidValue;
   if (Bits > 0 && overlap(out, extent_of(parts, bytes))) return cudaErrorInvalidValue;
   static constinit ResidentBlocks resident;
-  return launch_octets<kPlainCodeSchedule<Schedule, T>>(activation_backward_fp8<T, Bits, Schedule>, DeviceKernel::activation_backward_fp8, resident, n, stream,
-                                                        table, dy, codes, parts, dx, n);
+  return launch_octets<kPlainCodeSchedule<Schedule, T>>(activation_backward_fp8<T, Bits, Schedule>,
+                                                        DeviceKernel::activation_backward_fp8, resident, n,
+                                                        stream, table, dy, codes, parts, dx, n);
 }
 #endif
 

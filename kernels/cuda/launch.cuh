@@ -1,5 +1,5 @@
-// How host code starts a kernel, and how a kernel reaches its block's dynamic shared memory. Both are only here, so
-// that the kernels' sources also compile for the host, where tests run a grid thread by thread.
+// How host code starts a kernel, and how a kernel reaches its block's dynamic shared memory. Both are only
+// here, so that the kernels' sources also compile for the host, where tests run a grid thread by thread.
 #pragma once
 
 #ifndef __CUDACC_RTC__
@@ -27,10 +27,11 @@ __device__ __forceinline__ T* dynamic_shared() {
 #endif
 
 #ifndef __CUDACC_RTC__
-// Enqueues kernel(arguments...) on a one-dimensional grid. The result is that of this launch only: errors left behind
-// by earlier calls are not reported here.
+// Enqueues kernel(arguments...) on a one-dimensional grid. The result is that of this launch only: errors
+// left behind by earlier calls are not reported here.
 template <class... Parameters, class... Arguments>
-cudaError_t launch(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, size_t shared_bytes, cudaStream_t stream, const Arguments&... arguments) {
+cudaError_t launch(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, size_t shared_bytes,
+                   cudaStream_t stream, const Arguments&... arguments) {
   std::tuple<Parameters...> values(arguments...);
   return std::apply(
       [&](auto&... value) {

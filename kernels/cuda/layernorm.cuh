@@ -1,14 +1,14 @@
 // Launchers of LayerNorm and RMSNorm on a GPU, alone and of x + residual. The kernels are in
 // kernels/cuda/norm_kernels.cuh.
 //
-// Arguments are those of kernels/host/layernorm.h, in device memory. Values there are not checked: side channels must
-// ascend within [0, n), and a gamma without a finite reciprocal outside the side buffer gives infinities and NaNs. The
-// launchers take a stream, allocate nothing and never synchronise. They return what the launches returned, or
-// cudaErrorInvalidValue for arguments that break the contract; then nothing is launched. Such arguments are: a negative
-// number of rows, n < 1, more than 2^48 elements; an eps that is negative or NaN; pointers that are null, misaligned to
-// their element, or overlap where the host's may not; beta or dbeta of RMSNorm; more side channels than n; a workspace
-// that is too small. Any `Schedule` (GpuNormSchedule in kernels/params.h) gives the same bits. NVRTC sees only the
-// kernels.
+// Arguments are those of kernels/host/layernorm.h, in device memory. Values there are not checked: side
+// channels must ascend within [0, n), and a gamma without a finite reciprocal outside the side buffer gives
+// infinities and NaNs. The launchers take a stream, allocate nothing and never synchronise. They return what
+// the launches returned, or cudaErrorInvalidValue for arguments that break the contract; then nothing is
+// launched. Such arguments are: a negative number of rows, n < 1, more than 2^48 elements; an eps that is
+// negative or NaN; pointers that are null, misaligned to their element, or overlap where the host's may not;
+// beta or dbeta of RMSNorm; more side channels than n; a workspace that is too small. Any `Schedule`
+// (GpuNormSchedule in kernels/params.h) gives the same bits. NVRTC sees only the kernels.
 #pragma once
 
 #include "kernels/cuda/columns.cuh"
@@ -27,47 +27,56 @@ namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
 // y and rstd from x; x^ of the side channels. y may equal x.
 template <Norm N, class T, class Schedule = DefaultGpuNormSchedule>
-cudaError_t launch_norm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd, SideBuffer<float> side,
-                                cudaStream_t stream);
+cudaError_t launch_norm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps,
+                                T* y, float* rstd, SideBuffer<float> side, cudaStream_t stream);
 
-// z = x + residual, rounded to T, and the norm of z. z may equal x or residual. y may also equal one of them, but not
-// z.
+// z = x + residual, rounded to T, and the norm of z. z may equal x or residual. y may also equal one of them,
+// but not z.
 template <Norm N, class T, class Schedule = DefaultGpuNormSchedule>
-cudaError_t launch_residual_norm_forward(const T* x, const T* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* z, T* y,
-                                         float* rstd, SideBuffer<float> side, cudaStream_t stream);
+cudaError_t launch_residual_norm_forward(const T* x, const T* residual, const float* gamma, const float* beta,
+                                         i64 rows, i64 n, float eps, T* z, T* y, float* rstd,
+                                         SideBuffer<float> side, cudaStream_t stream);
 
-// dx, dgamma and dbeta from dy and the output y. dgamma and dbeta may be null if they are not wanted. dx may equal dy.
-// `workspace` is at least norm_backward_workspace(rows, n) words of device memory, whose content does not matter.
+// dx, dgamma and dbeta from dy and the output y. dgamma and dbeta may be null if they are not wanted. dx may
+// equal dy. `workspace` is at least norm_backward_workspace(rows, n) words of device memory, whose content
+// does not matter.
 template <Norm N, class T, class Schedule = DefaultGpuNormSchedule>
-cudaError_t launch_norm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma,
-                                 float* dbeta, SideBuffer<const float> side, float* workspace, i64 workspace_words, cudaStream_t stream);
+cudaError_t launch_norm_backward(const T* dy, const T* y, const float* gamma, const float* beta,
+                                 const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
+                                 SideBuffer<const float> side, float* workspace, i64 workspace_words,
+                                 cudaStream_t stream);
 
 // dz = the norm's gradient + dz_next, rounded once to T. dz may equal dy or dz_next.
 template <Norm N, class T, class Schedule = DefaultGpuNormSchedule>
-cudaError_t launch_residual_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n,
-                                          T* dz, float* dgamma, float* dbeta, SideBuffer<const float> side, float* workspace, i64 workspace_words,
-                                          cudaStream_t stream);
+cudaError_t launch_residual_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma,
+                                          const float* beta, const float* rstd, i64 rows, i64 n, T* dz,
+                                          float* dgamma, float* dbeta, SideBuffer<const float> side,
+                                          float* workspace, i64 workspace_words, cudaStream_t stream);
 
-// z = dropout(x) + residual, each rounded to T, and the norm of z in the same pass. The seed lies in device memory, and
-// the contract of p is that of kernels/cuda/dropout.cuh; with a null seed nothing is dropped. z may be null: it is then
-// not stored. z and y may equal x or residual, but not each other.
+// z = dropout(x) + residual, each rounded to T, and the norm of z in the same pass. The seed lies in device
+// memory, and the contract of p is that of kernels/cuda/dropout.cuh; with a null seed nothing is dropped. z
+// may be null: it is then not stored. z and y may equal x or residual, but not each other.
 template <Norm N, class T, class Schedule = DefaultGpuNormSchedule>
-cudaError_t launch_dropout_add_norm_forward(const T* x, const T* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, const u64* seed,
-                                            double p, T* z, T* y, float* rstd, SideBuffer<float> side, cudaStream_t stream);
+cudaError_t launch_dropout_add_norm_forward(const T* x, const T* residual, const float* gamma,
+                                            const float* beta, i64 rows, i64 n, float eps, const u64* seed,
+                                            double p, T* z, T* y, float* rstd, SideBuffer<float> side,
+                                            cudaStream_t stream);
 
-// dz as launch_residual_norm_backward computes it or, if dz_next is null, launch_norm_backward; and dx = dropout(dz) in
-// the same pass. With a null seed nothing is dropped: dx would be dz, and must be null.
+// dz as launch_residual_norm_backward computes it or, if dz_next is null, launch_norm_backward; and dx =
+// dropout(dz) in the same pass. With a null seed nothing is dropped: dx would be dz, and must be null.
 template <Norm N, class T, class Schedule = DefaultGpuNormSchedule>
-cudaError_t launch_dropout_add_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows,
-                                             i64 n, const u64* seed, double p, T* dz, T* dx, float* dgamma, float* dbeta, SideBuffer<const float> side,
-                                             float* workspace, i64 workspace_words, cudaStream_t stream);
+cudaError_t launch_dropout_add_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma,
+                                             const float* beta, const float* rstd, i64 rows, i64 n,
+                                             const u64* seed, double p, T* dz, T* dx, float* dgamma,
+                                             float* dbeta, SideBuffer<const float> side, float* workspace,
+                                             i64 workspace_words, cudaStream_t stream);
 
-// --- Arguments -------------------------------------------------------------------------------------------------------------------
+// --- Arguments -----------------------------------------------------------------------------------
 
 namespace detail {
 
-// The most elements of a matrix: a petabyte of fp32, more than any device has. Sums and products of such sizes do not
-// overflow here, nor do the kernels' counts.
+// The most elements of a matrix: a petabyte of fp32, more than any device has. Sums and products of such
+// sizes do not overflow here, nor do the kernels' counts.
 inline constexpr i64 kMostMatrixElements = i64{1} << 48;
 
 // An array that a launcher was given. If it has 0 bytes, its pointer may be anything.
@@ -107,14 +116,18 @@ inline Operand optional(Operand result) {
 inline bool operands_hold(std::initializer_list<Operand> operands) {
   for (const Operand& each : operands) {
     if (each.bytes == 0 || (each.optional && each.address == 0)) continue;
-    if (each.address == 0 || each.address % each.alignment != 0 || each.address + static_cast<u64>(each.bytes) < each.address) return false;
+    if (each.address == 0 || each.address % each.alignment != 0 ||
+        each.address + static_cast<u64>(each.bytes) < each.address)
+      return false;
   }
   for (const Operand& target : operands) {
     if (!target.written || target.address == 0) continue;
     for (const Operand& other : operands) {
       if (&other == &target || other.address == 0 || other.bytes == 0 || target.bytes == 0) continue;
-      const bool apart = target.address + static_cast<u64>(target.bytes) <= other.address || other.address + static_cast<u64>(other.bytes) <= target.address;
-      const bool same = target.address == other.address && (other.address == target.may_equal[0] || other.address == target.may_equal[1]);
+      const bool apart = target.address + static_cast<u64>(target.bytes) <= other.address ||
+                         other.address + static_cast<u64>(other.bytes) <= target.address;
+      const bool same = target.address == other.address &&
+                        (other.address == target.may_equal[0] || other.address == target.may_equal[1]);
       if (!apart && (!same || other.written)) return false;
     }
   }
@@ -123,17 +136,19 @@ inline bool operands_hold(std::initializer_list<Operand> operands) {
 
 template <class Float>
 bool shape_holds(i64 rows, i64 n, const SideBuffer<Float>& side) {
-  return rows >= 0 && n >= 1 && n <= kMostMatrixElements && rows <= kMostMatrixElements / n && side.count >= 0 && side.count <= n;
+  return rows >= 0 && n >= 1 && n <= kMostMatrixElements && rows <= kMostMatrixElements / n &&
+         side.count >= 0 && side.count <= n;
 }
 
-// --- Choices ---------------------------------------------------------------------------------------------------------------------
+// --- Choices -------------------------------------------------------------------------------------
 
-// A schedule with nothing left open. The plan (kernels/cuda/plan.h) decides which one a row uses at run time; here are
-// its instances.
+// A schedule with nothing left open. The plan (kernels/cuda/plan.h) decides which one a row uses at run time;
+// here are its instances.
 template <class Schedule, int Warps, int Octets, RowHome Home, RowUse Use>
 struct ChosenNormSchedule {
   static constexpr GpuNormSchedule kOpen = Schedule::kSchedule;
-  static_assert(kOpen.row_warps >= 0 && kOpen.octets >= 0 && kOpen.block_rows >= 0 && kOpen.resident_blocks >= 0 && kOpen.rows_ahead >= -1,
+  static_assert(kOpen.row_warps >= 0 && kOpen.octets >= 0 && kOpen.block_rows >= 0 &&
+                    kOpen.resident_blocks >= 0 && kOpen.rows_ahead >= -1,
                 "0, or -1 rows ahead, leaves a member open");
   static constexpr GpuNormSchedule kSchedule = chosen(kOpen, Warps, Octets, Home, Use);
 };
@@ -149,7 +164,8 @@ OUTGRAD_HD constexpr RowUse backward_use() {
 template <class Schedule>
 struct Choice {};
 
-// Calls body(Choice<..>{}) with the instance of a plan's schedule, which is one of those offered for rows in registers.
+// Calls body(Choice<..>{}) with the instance of a plan's schedule, which is one of those offered for rows in
+// registers.
 template <class Schedule, RowUse Use, int MostWarps, int Warps = 1, int Own = 1, class Body>
 cudaError_t with_registers(const GpuNormSchedule& planned, const Body& body) {
   constexpr GpuNormSchedule S = Schedule::kSchedule;
@@ -157,7 +173,8 @@ cudaError_t with_registers(const GpuNormSchedule& planned, const Body& body) {
     return cudaErrorInvalidValue;
   } else {
     if constexpr (is_offered(S, Use, Warps, Own)) {
-      if (planned.row_warps == Warps && planned.octets == Own) return body(Choice<ChosenNormSchedule<Schedule, Warps, Own, RowHome::registers, Use>>{});
+      if (planned.row_warps == Warps && planned.octets == Own)
+        return body(Choice<ChosenNormSchedule<Schedule, Warps, Own, RowHome::registers, Use>>{});
     }
     if constexpr (Own < most_octets(S, Use)) {
       return with_registers<Schedule, Use, MostWarps, Warps, 2 * Own>(planned, body);
@@ -174,7 +191,8 @@ cudaError_t with_loops(const GpuNormSchedule& planned, const Body& body) {
   constexpr int kWarps = loop_warps(S);
   const auto with_warps = [&]<RowHome Home>() -> cudaError_t {
     if constexpr (loops_take_short_rows(Schedule::kSchedule, Wide)) {
-      if (planned.row_warps == kShortRowWarps) return body(Choice<ChosenNormSchedule<Schedule, kShortRowWarps, 1, Home, Use>>{});
+      if (planned.row_warps == kShortRowWarps)
+        return body(Choice<ChosenNormSchedule<Schedule, kShortRowWarps, 1, Home, Use>>{});
     }
     return body(Choice<ChosenNormSchedule<Schedule, kWarps, 1, Home, Use>>{});
   };
@@ -186,7 +204,7 @@ cudaError_t with_loops(const GpuNormSchedule& planned, const Body& body) {
   }
 }
 
-// --- Launches --------------------------------------------------------------------------------------------------------------------
+// --- Launches ------------------------------------------------------------------------------------
 
 inline cudaError_t device_attribute(cudaDeviceAttr attribute, int& value) {
   int device = 0;
@@ -198,7 +216,9 @@ inline cudaError_t device_attribute(cudaDeviceAttr attribute, int& value) {
 template <GpuNormSchedule S>
 cudaError_t limits_for(bool in_registers, PlanLimits& limits) {
   if constexpr (S.blocks_per_sm > 0) {
-    if (const cudaError_t status = device_attribute(cudaDevAttrMultiProcessorCount, limits.sms); status != cudaSuccess) return status;
+    if (const cudaError_t status = device_attribute(cudaDevAttrMultiProcessorCount, limits.sms);
+        status != cudaSuccess)
+      return status;
   }
   if (in_registers) return cudaSuccess;
   int bytes = 0;
@@ -208,19 +228,25 @@ cudaError_t limits_for(bool in_registers, PlanLimits& limits) {
 }
 
 template <class Kernel, class Arrays>
-cudaError_t launch_rows(Kernel kernel, const PlannedLaunch& planned, cudaStream_t stream, const Arrays& arrays) {
+cudaError_t launch_rows(Kernel kernel, const PlannedLaunch& planned, cudaStream_t stream,
+                        const Arrays& arrays) {
   if (planned.most_shared_bytes > 0) {
-    const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(planned.most_shared_bytes));
+    const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                    static_cast<int>(planned.most_shared_bytes));
     if (status != cudaSuccess) return status;
   }
-  return launch(kernel, static_cast<unsigned>(planned.blocks), planned.threads, static_cast<size_t>(planned.shared_bytes), stream, arrays);
+  return launch(kernel, static_cast<unsigned>(planned.blocks), planned.threads,
+                static_cast<size_t>(planned.shared_bytes), stream, arrays);
 }
 
-inline bool is_aligned_to(const void* pointer, int bytes) { return reinterpret_cast<u64>(pointer) % static_cast<u64>(bytes) == 0; }
+inline bool is_aligned_to(const void* pointer, int bytes) {
+  return reinterpret_cast<u64>(pointer) % static_cast<u64>(bytes) == 0;
+}
 
 inline constexpr int kQuad = 16;  // bytes of the accesses to gamma and beta
 
-// Whether rows of these tensors consist of whole octets that wide accesses can reach. Null tensors do not matter.
+// Whether rows of these tensors consist of whole octets that wide accesses can reach. Null tensors do not
+// matter.
 template <GpuNormSchedule S, class T>
 bool rows_are_wide(i64 n, std::initializer_list<const T*> tensors) {
   if (n % kOctet != 0) return false;
@@ -232,44 +258,58 @@ bool rows_are_wide(i64 n, std::initializer_list<const T*> tensors) {
 
 template <Norm N, class T, class Schedule, bool Residual, bool Drops = false, bool StoresZ = Residual>
 cudaError_t launch_forward(const NormForwardArrays<T>& a, cudaStream_t stream) {
-  const auto *const gamma = static_cast<const float*>(a.gamma), *const beta = static_cast<const float*>(a.beta);
+  const auto *const gamma = static_cast<const float*>(a.gamma), *const beta =
+                                                                    static_cast<const float*>(a.beta);
   constexpr GpuNormSchedule S = Schedule::kSchedule;
-  if (!shape_holds(a.rows, a.n, a.side) || !(a.eps >= 0.0f) || (N == Norm::rms && a.beta)) return cudaErrorInvalidValue;
+  if (!shape_holds(a.rows, a.n, a.side) || !(a.eps >= 0.0f) || (N == Norm::rms && a.beta))
+    return cudaErrorInvalidValue;
   const i64 size = a.rows * a.n;
-  if (!operands_hold({operand(a.x, size), operand(a.residual, Residual ? size : 0), optional(gamma, a.n), optional(beta, a.n),
-                      written(a.z, StoresZ ? size : 0, a.x, a.residual), written(a.y, size, a.x, a.residual), written(a.rstd, a.rows),
-                      operand(a.dropout.seed.at, Drops ? 1 : 0), operand(a.side.channels, a.side.count), written(a.side.x_hat, a.rows * a.side.count)})) {
+  if (!operands_hold({operand(a.x, size), operand(a.residual, Residual ? size : 0), optional(gamma, a.n),
+                      optional(beta, a.n), written(a.z, StoresZ ? size : 0, a.x, a.residual),
+                      written(a.y, size, a.x, a.residual), written(a.rstd, a.rows),
+                      operand(a.dropout.seed.at, Drops ? 1 : 0), operand(a.side.channels, a.side.count),
+                      written(a.side.x_hat, a.rows * a.side.count)})) {
     return cudaErrorInvalidValue;
   }
   if (a.rows == 0) return cudaSuccess;
-  const bool wide = rows_are_wide<S, T>(a.n, {a.x, a.residual, a.z, a.y}) && is_aligned_to(a.gamma, kQuad) && is_aligned_to(a.beta, kQuad);
+  const bool wide = rows_are_wide<S, T>(a.n, {a.x, a.residual, a.z, a.y}) && is_aligned_to(a.gamma, kQuad) &&
+                    is_aligned_to(a.beta, kQuad);
   const NormTask task = {N, sizeof(T), Residual, a.rows, a.n, wide, a.side.count > 0, false};
   PlanLimits limits;
-  if (const cudaError_t status = limits_for<S>(rows_in_registers(S, true, task), limits); status != cudaSuccess) return status;
+  if (const cudaError_t status = limits_for<S>(rows_in_registers(S, true, task), limits);
+      status != cudaSuccess)
+    return status;
   const LaunchPlan plan = norm_forward_plan(S, task, limits);
   const auto wide_instance = [&]<class Chosen>(Choice<Chosen>) {
-    return launch_rows(norm_forward<N, T, Chosen, true, Residual, ParameterFormat::f32, Drops, StoresZ>, plan.launch[0], stream, a);
+    return launch_rows(norm_forward<N, T, Chosen, true, Residual, ParameterFormat::f32, Drops, StoresZ>,
+                       plan.launch[0], stream, a);
   };
   const auto narrow_instance = [&]<class Chosen>(Choice<Chosen>) {
-    return launch_rows(norm_forward<N, T, Chosen, false, Residual, ParameterFormat::f32, Drops, StoresZ>, plan.launch[0], stream, a);
+    return launch_rows(norm_forward<N, T, Chosen, false, Residual, ParameterFormat::f32, Drops, StoresZ>,
+                       plan.launch[0], stream, a);
   };
   constexpr RowUse kUse = kForwardUse<T, Residual>;
-  if (plan.norm.home == RowHome::registers) return with_registers<Schedule, kUse, kTreeLanes>(plan.norm, wide_instance);
-  return wide ? with_loops<Schedule, kUse, true>(plan.norm, wide_instance) : with_loops<Schedule, kUse, false>(plan.norm, narrow_instance);
+  if (plan.norm.home == RowHome::registers)
+    return with_registers<Schedule, kUse, kTreeLanes>(plan.norm, wide_instance);
+  return wide ? with_loops<Schedule, kUse, true>(plan.norm, wide_instance)
+              : with_loops<Schedule, kUse, false>(plan.norm, narrow_instance);
 }
 
 template <Norm N, class T, class Schedule, bool Residual, bool Drops = false>
-cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const float* beta, float* dgamma, float* dbeta, float* workspace, i64 workspace_words,
-                            cudaStream_t stream) {
+cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const float* beta, float* dgamma,
+                            float* dbeta, float* workspace, i64 workspace_words, cudaStream_t stream) {
   constexpr GpuNormSchedule S = Schedule::kSchedule;
   if (!shape_holds(a.rows, a.n, a.side) || (N == Norm::rms && (beta || dbeta))) return cudaErrorInvalidValue;
   const i64 words = norm_backward_workspace(a.rows, a.n);
   if (workspace_words < words) return cudaErrorInvalidValue;
   const i64 size = a.rows * a.n;
-  if (!operands_hold({operand(a.dy, size), operand(a.y, size), operand(a.dz_next, Residual ? size : 0), optional(gamma, a.n), optional(beta, a.n),
-                      operand(a.rstd, a.rows), written(a.dx, size, a.dy, a.dz_next), operand(a.dropout.seed.at, Drops ? 1 : 0),
-                      written(static_cast<T*>(a.dropout.dx), Drops ? size : 0), optional(written(dgamma, a.n)), optional(written(dbeta, a.n)),
-                      operand(a.side.channels, a.side.count), operand(a.side.x_hat, a.rows * a.side.count), written(workspace, words)})) {
+  if (!operands_hold({operand(a.dy, size), operand(a.y, size), operand(a.dz_next, Residual ? size : 0),
+                      optional(gamma, a.n), optional(beta, a.n), operand(a.rstd, a.rows),
+                      written(a.dx, size, a.dy, a.dz_next), operand(a.dropout.seed.at, Drops ? 1 : 0),
+                      written(static_cast<T*>(a.dropout.dx), Drops ? size : 0),
+                      optional(written(dgamma, a.n)), optional(written(dbeta, a.n)),
+                      operand(a.side.channels, a.side.count), operand(a.side.x_hat, a.rows * a.side.count),
+                      written(workspace, words)})) {
     return cudaErrorInvalidValue;
   }
   const NormWorkspace parts = norm_workspace_at(reinterpret_cast<u64>(workspace), a.n);
@@ -282,8 +322,17 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const f
   a.slot_rows = slot_rows(a.rows, a.slots);
   const bool wants_sums = dgamma || dbeta;
   a.sums = wants_sums ? parts.sums : nullptr;
-  const bool wide = rows_are_wide<S, T>(a.n, {a.dy, a.y, a.dz_next, a.dx, static_cast<const T*>(a.dropout.dx)});
-  const NormTask task = {N,    sizeof(T), Residual, a.rows, a.n, wide, a.side.count > 0, wants_sums, is_aligned_to(gamma, kQuad) && is_aligned_to(beta, kQuad),
+  const bool wide =
+      rows_are_wide<S, T>(a.n, {a.dy, a.y, a.dz_next, a.dx, static_cast<const T*>(a.dropout.dx)});
+  const NormTask task = {N,
+                         sizeof(T),
+                         Residual,
+                         a.rows,
+                         a.n,
+                         wide,
+                         a.side.count > 0,
+                         wants_sums,
+                         is_aligned_to(gamma, kQuad) && is_aligned_to(beta, kQuad),
                          Drops};
   PlanLimits limits;
   if (const cudaError_t status = limits_for<S>(false, limits); status != cudaSuccess) return status;
@@ -291,42 +340,54 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const f
   const auto launch_planned_rows = [&](const PlannedLaunch& planned) -> cudaError_t {
     constexpr bool kFused = S.sums != ColumnSums::separate;
     const auto in_registers = [&]<SideChannels Side>() {
-      return with_registers<Schedule, backward_use<N, T, Residual, kFused, Side == SideChannels::some, Drops>(), most_backward_warps(S)>(
-          plan.norm, [&]<class Chosen>(Choice<Chosen>) {
-            if constexpr (kFused) {
-              return launch_rows(norm_backward_slots<N, T, Chosen, Residual, Side, ParameterFormat::f32, Drops>, planned, stream, a);
-            } else {
-              return launch_rows(norm_backward<N, T, Chosen, true, Residual, Side, Drops>, planned, stream, a);
-            }
-          });
+      return with_registers<Schedule,
+                            backward_use<N, T, Residual, kFused, Side == SideChannels::some, Drops>(),
+                            most_backward_warps(S)>(plan.norm, [&]<class Chosen>(Choice<Chosen>) {
+        if constexpr (kFused) {
+          return launch_rows(norm_backward_slots<N, T, Chosen, Residual, Side, ParameterFormat::f32, Drops>,
+                             planned, stream, a);
+        } else {
+          return launch_rows(norm_backward<N, T, Chosen, true, Residual, Side, Drops>, planned, stream, a);
+        }
+      });
     };
     if (plan.norm.home == RowHome::registers)
-      return plan.side == SideChannels::some ? in_registers.template operator()<SideChannels::some>() : in_registers.template operator()<SideChannels::none>();
+      return plan.side == SideChannels::some ? in_registers.template operator()<SideChannels::some>()
+                                             : in_registers.template operator()<SideChannels::none>();
     constexpr RowUse kLoopUse = backward_use<N, T, Residual, false, true>();
     if (wide) {
       return with_loops<Schedule, kLoopUse, true>(plan.norm, [&]<class Chosen>(Choice<Chosen>) {
-        return launch_rows(norm_backward<N, T, Chosen, true, Residual, SideChannels::either, Drops>, planned, stream, a);
+        return launch_rows(norm_backward<N, T, Chosen, true, Residual, SideChannels::either, Drops>, planned,
+                           stream, a);
       });
     }
     return with_loops<Schedule, kLoopUse, false>(plan.norm, [&]<class Chosen>(Choice<Chosen>) {
-      return launch_rows(norm_backward<N, T, Chosen, false, Residual, SideChannels::either, Drops>, planned, stream, a);
+      return launch_rows(norm_backward<N, T, Chosen, false, Residual, SideChannels::either, Drops>, planned,
+                         stream, a);
     });
   };
   for (int i = 0; i < plan.launches; ++i) {
     const PlannedLaunch& planned = plan.launch[i];
-    if (planned.blocks > kGridLimit) return cudaErrorInvalidValue;  // 2^39 columns: no device has the workspace
+    // 2^39 columns: no device has the workspace
+    if (planned.blocks > kGridLimit) return cudaErrorInvalidValue;
     const auto blocks = static_cast<unsigned>(planned.blocks);
     cudaError_t status = cudaSuccess;
     a.own_slots = planned.own_slots;
     switch (planned.kernel) {
       case DeviceKernel::norm_prepare:
-        status = launch(norm_prepare<>, blocks, planned.threads, 0, stream, a.columns, parts.place, gamma, beta, a.n, padded_columns(a.n), a.side, a.guard);
+        status = launch(norm_prepare<>, blocks, planned.threads, 0, stream, a.columns, parts.place, gamma,
+                        beta, a.n, padded_columns(a.n), a.side, a.guard);
         break;
-      case DeviceKernel::norm_slot_sums: status = launch(norm_slot_sums<N, T>, blocks, planned.threads, 0, stream, a); break;
-      case DeviceKernel::add_slots: status = launch_add_slots(planned, parts.sums, kColumnSums<N> * a.stride, stream, nullptr); break;
+      case DeviceKernel::norm_slot_sums:
+        status = launch(norm_slot_sums<N, T>, blocks, planned.threads, 0, stream, a);
+        break;
+      case DeviceKernel::add_slots:
+        status = launch_add_slots(planned, parts.sums, kColumnSums<N> * a.stride, stream, nullptr);
+        break;
       case DeviceKernel::norm_finish:
-        status = launch(norm_finish<>, blocks, planned.threads, 0, stream, parts.sums, plan.side == SideChannels::none ? nullptr : a.columns.divisor, gamma,
-                        a.n, a.stride, kColumnSums<N> * a.stride, planned.left, planned.apart, dgamma, dbeta);
+        status = launch(norm_finish<>, blocks, planned.threads, 0, stream, parts.sums,
+                        plan.side == SideChannels::none ? nullptr : a.columns.divisor, gamma, a.n, a.stride,
+                        kColumnSums<N> * a.stride, planned.left, planned.apart, dgamma, dbeta);
         break;
       default: status = launch_planned_rows(planned);
     }
@@ -338,36 +399,48 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const f
 }  // namespace detail
 
 template <Norm N, class T, class Schedule>
-cudaError_t launch_norm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd, SideBuffer<float> side,
-                                cudaStream_t stream) {
-  return detail::launch_forward<N, T, Schedule, false>({x, nullptr, gamma, beta, rows, n, eps, nullptr, y, rstd, side}, stream);
+cudaError_t launch_norm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps,
+                                T* y, float* rstd, SideBuffer<float> side, cudaStream_t stream) {
+  return detail::launch_forward<N, T, Schedule, false>(
+      {x, nullptr, gamma, beta, rows, n, eps, nullptr, y, rstd, side}, stream);
 }
 
 template <Norm N, class T, class Schedule>
-cudaError_t launch_residual_norm_forward(const T* x, const T* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* z, T* y,
-                                         float* rstd, SideBuffer<float> side, cudaStream_t stream) {
-  return detail::launch_forward<N, T, Schedule, true>({x, residual, gamma, beta, rows, n, eps, z, y, rstd, side}, stream);
+cudaError_t launch_residual_norm_forward(const T* x, const T* residual, const float* gamma, const float* beta,
+                                         i64 rows, i64 n, float eps, T* z, T* y, float* rstd,
+                                         SideBuffer<float> side, cudaStream_t stream) {
+  return detail::launch_forward<N, T, Schedule, true>(
+      {x, residual, gamma, beta, rows, n, eps, z, y, rstd, side}, stream);
 }
 
 template <Norm N, class T, class Schedule>
-cudaError_t launch_norm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma,
-                                 float* dbeta, SideBuffer<const float> side, float* workspace, i64 workspace_words, cudaStream_t stream) {
-  return detail::launch_backward<N, T, Schedule, false>({dy, y, nullptr, nullptr, nullptr, {}, nullptr, rstd, rows, n, side, dx, nullptr, 0, {}, 0, 0}, gamma,
-                                                        beta, dgamma, dbeta, workspace, workspace_words, stream);
+cudaError_t launch_norm_backward(const T* dy, const T* y, const float* gamma, const float* beta,
+                                 const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
+                                 SideBuffer<const float> side, float* workspace, i64 workspace_words,
+                                 cudaStream_t stream) {
+  return detail::launch_backward<N, T, Schedule, false>(
+      {dy, y, nullptr, nullptr, nullptr, {}, nullptr, rstd, rows, n, side, dx, nullptr, 0, {}, 0, 0}, gamma,
+      beta, dgamma, dbeta, workspace, workspace_words, stream);
 }
 
 template <Norm N, class T, class Schedule>
-cudaError_t launch_residual_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n,
-                                          T* dz, float* dgamma, float* dbeta, SideBuffer<const float> side, float* workspace, i64 workspace_words,
-                                          cudaStream_t stream) {
-  return detail::launch_backward<N, T, Schedule, true>({dy, y, dz_next, nullptr, nullptr, {}, nullptr, rstd, rows, n, side, dz, nullptr, 0, {}, 0, 0}, gamma,
-                                                       beta, dgamma, dbeta, workspace, workspace_words, stream);
+cudaError_t launch_residual_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma,
+                                          const float* beta, const float* rstd, i64 rows, i64 n, T* dz,
+                                          float* dgamma, float* dbeta, SideBuffer<const float> side,
+                                          float* workspace, i64 workspace_words, cudaStream_t stream) {
+  return detail::launch_backward<N, T, Schedule, true>(
+      {dy, y, dz_next, nullptr, nullptr, {}, nullptr, rstd, rows, n, side, dz, nullptr, 0, {}, 0, 0}, gamma,
+      beta, dgamma, dbeta, workspace, workspace_words, stream);
 }
 
 template <Norm N, class T, class Schedule>
-cudaError_t launch_dropout_add_norm_forward(const T* x, const T* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, const u64* seed,
-                                            double p, T* z, T* y, float* rstd, SideBuffer<float> side, cudaStream_t stream) {
-  if (seed == nullptr && z != nullptr) return launch_residual_norm_forward<N, T, Schedule>(x, residual, gamma, beta, rows, n, eps, z, y, rstd, side, stream);
+cudaError_t launch_dropout_add_norm_forward(const T* x, const T* residual, const float* gamma,
+                                            const float* beta, i64 rows, i64 n, float eps, const u64* seed,
+                                            double p, T* z, T* y, float* rstd, SideBuffer<float> side,
+                                            cudaStream_t stream) {
+  if (seed == nullptr && z != nullptr)
+    return launch_residual_norm_forward<N, T, Schedule>(x, residual, gamma, beta, rows, n, eps, z, y, rstd,
+                                                        side, stream);
   if (seed != nullptr && !dropout_holds(p)) return cudaErrorInvalidValue;
   NormForwardArrays<T> a = {x, residual, gamma, beta, rows, n, eps, z, y, rstd, side};
   if (seed == nullptr) return detail::launch_forward<N, T, Schedule, true, false, false>(a, stream);
@@ -377,20 +450,30 @@ cudaError_t launch_dropout_add_norm_forward(const T* x, const T* residual, const
 }
 
 template <Norm N, class T, class Schedule>
-cudaError_t launch_dropout_add_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows,
-                                             i64 n, const u64* seed, double p, T* dz, T* dx, float* dgamma, float* dbeta, SideBuffer<const float> side,
-                                             float* workspace, i64 workspace_words, cudaStream_t stream) {
-  NormBackwardArrays<T> a = {dy, y, dz_next, nullptr, nullptr, {}, nullptr, rstd, rows, n, side, dz, nullptr, 0, {}, 0, 0};
-  // nvcc 13.0 repeats this template's default argument where the body has a template of its own: the four are written out.
+cudaError_t launch_dropout_add_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma,
+                                             const float* beta, const float* rstd, i64 rows, i64 n,
+                                             const u64* seed, double p, T* dz, T* dx, float* dgamma,
+                                             float* dbeta, SideBuffer<const float> side, float* workspace,
+                                             i64 workspace_words, cudaStream_t stream) {
+  NormBackwardArrays<T> a = {dy, y,    dz_next, nullptr, nullptr, {}, nullptr, rstd, rows,
+                             n,  side, dz,      nullptr, 0,       {}, 0,       0};
+  // nvcc 13.0 repeats this template's default argument where the body has a template of its own: the four are
+  // written out.
   if (seed == nullptr) {
     if (dx != nullptr) return cudaErrorInvalidValue;
-    if (dz_next == nullptr) return detail::launch_backward<N, T, Schedule, false>(a, gamma, beta, dgamma, dbeta, workspace, workspace_words, stream);
-    return detail::launch_backward<N, T, Schedule, true>(a, gamma, beta, dgamma, dbeta, workspace, workspace_words, stream);
+    if (dz_next == nullptr)
+      return detail::launch_backward<N, T, Schedule, false>(a, gamma, beta, dgamma, dbeta, workspace,
+                                                            workspace_words, stream);
+    return detail::launch_backward<N, T, Schedule, true>(a, gamma, beta, dgamma, dbeta, workspace,
+                                                         workspace_words, stream);
   }
   if (!dropout_holds(p)) return cudaErrorInvalidValue;
   a.dropout = {{seed}, dropout_rule(p), dx};
-  if (dz_next == nullptr) return detail::launch_backward<N, T, Schedule, false, true>(a, gamma, beta, dgamma, dbeta, workspace, workspace_words, stream);
-  return detail::launch_backward<N, T, Schedule, true, true>(a, gamma, beta, dgamma, dbeta, workspace, workspace_words, stream);
+  if (dz_next == nullptr)
+    return detail::launch_backward<N, T, Schedule, false, true>(a, gamma, beta, dgamma, dbeta, workspace,
+                                                                workspace_words, stream);
+  return detail::launch_backward<N, T, Schedule, true, true>(a, gamma, beta, dgamma, dbeta, workspace,
+                                                             workspace_words, stream);
 }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI::cuda

@@ -1,8 +1,8 @@
-// GELU's forward that stores y in MXFP8 alone (kernels/mxfp8.h), on a GPU. The backward is activation_backward of
-// kernels/cuda/elementwise.cuh with Y = MxFp8 and generated::GeluMxfp8.
+// GELU's forward that stores y in MXFP8 alone (kernels/mxfp8.h), on a GPU. The backward is
+// activation_backward of kernels/cuda/elementwise.cuh with Y = MxFp8 and generated::GeluMxfp8.
 //
-// A block of 32 elements is four octets, which four neighbouring lanes have: two shuffles give each of them the block's
-// largest magnitude.
+// A block of 32 elements is four octets, which four neighbouring lanes have: two shuffles give each of them
+// the block's largest magnitude.
 #pragma once
 
 #include "kernels/cuda/elementwise.cuh"
@@ -13,8 +13,9 @@ namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 inline constexpr int kBlockOctets = Format<MxFp8>::kBlock / kOctet;
 static_assert(is_power_of_two(kBlockOctets), "the lanes of a block find its largest magnitude by halving");
 
-// The codes of 8 values of a block with this scale. The instruction, which sm_89 was the first to have, rounds to
-// nearest even, saturates, and has the one NaN of e4m3 for every NaN (PTX ISA, "cvt"), as block_element does.
+// The codes of 8 values of a block with this scale. The instruction, which sm_89 was the first to have,
+// rounds to nearest even, saturates, and has the one NaN of e4m3 for every NaN (PTX ISA, "cvt"), as
+// block_element does.
 __device__ __forceinline__ Octet<F8E4M3> block_octet(const float (&value)[kOctet], E8M0 scale) {
   constexpr int kPerWord = 4;
   Octet<F8E4M3> octet;
@@ -24,13 +25,18 @@ __device__ __forceinline__ Octet<F8E4M3> block_octet(const float (&value)[kOctet
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
     const float factor = reciprocal_of(scale);
     u16 low, high;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(mul_rn(own[1], factor)), "f"(mul_rn(own[0], factor)));
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(mul_rn(own[3], factor)), "f"(mul_rn(own[2], factor)));
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
+        : "=h"(low)
+        : "f"(mul_rn(own[1], factor)), "f"(mul_rn(own[0], factor)));
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
+        : "=h"(high)
+        : "f"(mul_rn(own[3], factor)), "f"(mul_rn(own[2], factor)));
     octet.w[word] = low | static_cast<u32>(high) << 16;
 #else
     octet.w[word] = 0;
     OUTGRAD_UNROLL
-    for (int k = 0; k < kPerWord; ++k) octet.w[word] |= static_cast<u32>(block_element(own[k], scale).bits) << 8 * k;
+    for (int k = 0; k < kPerWord; ++k)
+      octet.w[word] |= static_cast<u32>(block_element(own[k], scale).bits) << 8 * k;
 #endif
   }
   return octet;
@@ -41,7 +47,8 @@ __device__ __forceinline__ u32 larger_magnitude(u32 a, u32 b) { return a > b ? a
 // codes[i], scales[i / 32]: GELU(x[i]) in MXFP8, for i in [0, n), and the mask; the contract is that of
 // kernels/host/mxfp8.h. scales has scales_of<MxFp8>(n) elements, and no array overlaps another.
 template <class Forward, class T, class Schedule = DefaultGpuSchedule>
-__global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwardSchedule<Schedule, T>.resident_blocks)
+__global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads,
+                                  kForwardSchedule<Schedule, T>.resident_blocks)
     gelu_forward_mxfp8(const T* x, F8E4M3* codes, E8M0* scales, u32* mask, i64 n) {
   constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T>;
   static_assert(schedule_holds<kSchedule>());
@@ -59,7 +66,8 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwar
         OUTGRAD_UNROLL
         for (int k = 0; k < kOctet; ++k) amax = larger_magnitude(amax, magnitude_in_block(value[k]));
         OUTGRAD_UNROLL
-        for (int lanes = 1; lanes < kBlockOctets; lanes *= 2) amax = larger_magnitude(amax, __shfl_xor_sync(0xffffffffu, amax, lanes));
+        for (int lanes = 1; lanes < kBlockOctets; lanes *= 2)
+          amax = larger_magnitude(amax, __shfl_xor_sync(0xffffffffu, amax, lanes));
         const E8M0 scale = shared_scale(amax);
         store_octet<kSchedule>(codes + octet * kOctet, block_octet(value, scale));
         bytes[octet] = static_cast<u8>(bits);
@@ -71,7 +79,8 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwar
         u32 bits = 0, amax = 0;
 #pragma unroll 1
         for (u64 i = begin; i < end && i < static_cast<u64>(n); ++i) {
-          amax = larger_magnitude(amax, magnitude_in_block(forward_value<T, Forward, false>(tables, widen(x[i]))));
+          amax = larger_magnitude(amax,
+                                  magnitude_in_block(forward_value<T, Forward, false>(tables, widen(x[i]))));
         }
         const E8M0 scale = shared_scale(amax);
 #pragma unroll 1
@@ -87,23 +96,27 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwar
 }
 
 #ifndef __CUDACC_RTC__
-// Takes device pointers, aligned to their element. n = 0 launches nothing. The result is cudaErrorInvalidValue if any
-// arrays overlap, for a null pointer, and a negative or overflowing n.
+// Takes device pointers, aligned to their element. n = 0 launches nothing. The result is
+// cudaErrorInvalidValue if any arrays overlap, for a null pointer, and a negative or overflowing n.
 template <class Forward, class T, class Schedule = DefaultGpuSchedule>
-cudaError_t launch_gelu_forward_mxfp8(const T* x, F8E4M3* codes, E8M0* scales, u32* mask, i64 n, cudaStream_t stream) {
+cudaError_t launch_gelu_forward_mxfp8(const T* x, F8E4M3* codes, E8M0* scales, u32* mask, i64 n,
+                                      cudaStream_t stream) {
   if (n < 0 || n > kMostElements) return cudaErrorInvalidValue;
   if (n == 0) return cudaSuccess;
   const i64 blocks = scales_of<MxFp8>(n), words = mask_words(n);
-  if (!is_array(x, n) || !is_array(codes, n) || !is_array(scales, blocks) || !is_array(mask, words)) return cudaErrorInvalidValue;
-  const Extent all[] = {extent_of(x, n), extent_of(codes, n), extent_of(scales, blocks), extent_of(mask, words)};
+  if (!is_array(x, n) || !is_array(codes, n) || !is_array(scales, blocks) || !is_array(mask, words))
+    return cudaErrorInvalidValue;
+  const Extent all[] = {extent_of(x, n), extent_of(codes, n), extent_of(scales, blocks),
+                        extent_of(mask, words)};
   for (const Extent& a : all) {
     for (const Extent* b = all; b != &a; ++b) {
       if (overlap(a, *b)) return cudaErrorInvalidValue;
     }
   }
   static constinit ResidentBlocks resident;
-  return launch_octets<kForwardSchedule<Schedule, T>>(gelu_forward_mxfp8<Forward, T, Schedule>, DeviceKernel::gelu_forward_mxfp8, resident, n, stream, x, codes,
-                                                      scales, mask, n);
+  return launch_octets<kForwardSchedule<Schedule, T>>(gelu_forward_mxfp8<Forward, T, Schedule>,
+                                                      DeviceKernel::gelu_forward_mxfp8, resident, n, stream,
+                                                      x, codes, scales, mask, n);
 }
 #endif
 

@@ -1,12 +1,14 @@
-// LayerNorm and RMSNorm on a GPU, alone and of x + residual: the __global__ wrappers over the bodies and trees that the
-// host also runs, and hence with the host's bits. The launchers and their contract are in kernels/cuda/layernorm.cuh.
+// LayerNorm and RMSNorm on a GPU, alone and of x + residual: the __global__ wrappers over the bodies and
+// trees that the host also runs, and hence with the host's bits. The launchers and their contract are in
+// kernels/cuda/layernorm.cuh.
 //
-// Each element of x, or of dy and y, is read once: between its sums and the pass that writes y or dx, a row stays in
-// registers or in shared memory (kernels/cuda/rows.cuh), as long as the device has room for it. The backward's sums
-// over rows are computed in the same pass. The warps that own a slot process its rows one after the other, and each
-// thread keeps the sums of its own columns in registers. Meanwhile the next rows are copied into shared memory. A block
-// has consecutive slots, some one after the other and some side by side. It adds them up in the tree's order and then
-// writes one row of sums. GpuNormSchedule in kernels/params.h says what may be varied.
+// Each element of x, or of dy and y, is read once: between its sums and the pass that writes y or dx, a row
+// stays in registers or in shared memory (kernels/cuda/rows.cuh), as long as the device has room for it. The
+// backward's sums over rows are computed in the same pass. The warps that own a slot process its rows one
+// after the other, and each thread keeps the sums of its own columns in registers. Meanwhile the next rows
+// are copied into shared memory. A block has consecutive slots, some one after the other and some side by
+// side. It adds them up in the tree's order and then writes one row of sums. GpuNormSchedule in
+// kernels/params.h says what may be varied.
 #pragma once
 
 #include "kernels/cuda/columns.cuh"
@@ -22,7 +24,8 @@ namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
 // 8 elements of gamma or beta, as shared_words reads those in fp32.
 template <ParameterFormat P, bool Whole>
-__device__ __forceinline__ Tuple<float, kOctet> parameter_words(const void* parameters, i64 at, int count, float missing) {
+__device__ __forceinline__ Tuple<float, kOctet> parameter_words(const void* parameters, i64 at, int count,
+                                                                float missing) {
   using Element = typename ParameterIn<P>::Type;
   const Element* const from = static_cast<const Element*>(parameters) + at;
   if constexpr (P == ParameterFormat::f32) {
@@ -45,7 +48,8 @@ __device__ __forceinline__ Tuple<float, kOctet> parameter_words(const void* para
 // One element of gamma or beta, or `absent` where there is none.
 template <ParameterFormat P>
 __device__ __forceinline__ float parameter_at(const void* parameters, i64 j, float absent) {
-  return parameters == nullptr ? absent : widen(static_cast<const typename ParameterIn<P>::Type*>(parameters)[j]);
+  return parameters == nullptr ? absent
+                               : widen(static_cast<const typename ParameterIn<P>::Type*>(parameters)[j]);
 }
 
 // The index of column j among the side channels, or -1.
@@ -64,7 +68,8 @@ __device__ __forceinline__ i32 side_place(const SideBuffer<Float>& side, i64 j) 
   return low < side.count && side.channels[low] == j ? static_cast<i32>(low) : -1;
 }
 
-// Blocks that share the channels to test: all channels of a row of 8192 at once. With more of them the step would be a wide number.
+// Blocks that share the channels to test: all channels of a row of 8192 at once. With more of them the step
+// would be a wide number.
 inline constexpr u32 kWatchingBlocks = 64;
 
 // Tests every channel once, each by another thread.
@@ -83,16 +88,19 @@ __device__ __forceinline__ void watch_channels(const NormForwardArrays<T>& a) {
 }
 
 template <class Schedule>
-inline constexpr int kNormThreads = kTreeLanes * Schedule::kSchedule.row_warps * Schedule::kSchedule.block_rows;
+inline constexpr int kNormThreads =
+    kTreeLanes * Schedule::kSchedule.row_warps * Schedule::kSchedule.block_rows;
 
-// --- Forward ---------------------------------------------------------------------------------------------------------------------
+// --- Forward -------------------------------------------------------------------------------------
 
 // The dropout that a kernel is an instance with, or nothing.
 template <bool Drops>
 __device__ __forceinline__ Dropping dropping_of(const NormDropout& dropout) {
   if constexpr (!Drops) return {};
   const u64* seed = dropout.seed.at;
-  forget(seed);  // read where it is needed, in a backward for each row: kept meanwhile, it would take registers that the sums need
+  // read where it is needed, in a backward for each row: kept meanwhile, it would take registers that the
+  // sums need
+  forget(seed);
   return {seed != nullptr ? __ldg(seed) : dropout.seed.value, dropout.rule};
 }
 
@@ -106,8 +114,8 @@ __device__ __forceinline__ Octet<T> dropped_part(const Dropping& dropping, const
   }
 }
 
-// A row of x, or of z = x + residual, where x is dropped first if Drops. z is stored on the way if Stores: in its own
-// place or, where nobody wants it but the row is read again, in that of y.
+// A row of x, or of z = x + residual, where x is dropped first if Drops. z is stored on the way if Stores: in
+// its own place or, where nobody wants it but the row is read again, in that of y.
 template <class T, bool Residual, bool Drops = false, bool Stores = Residual, bool InY = false>
 struct ForwardInput {
   static_assert(Residual || (!Drops && !Stores));
@@ -119,7 +127,8 @@ struct ForwardInput {
   [[maybe_unused]] const Dropping& dropping;
   [[maybe_unused]] u64 first;  // the index of the row's first element
 
-  __device__ __forceinline__ ForwardInput(const NormForwardArrays<T>& a, i64 row, const Dropping& dropping_of_x)
+  __device__ __forceinline__ ForwardInput(const NormForwardArrays<T>& a, i64 row,
+                                          const Dropping& dropping_of_x)
       : z((InY ? a.y : a.z) + row * a.n), dropping(dropping_of_x), first(static_cast<u64>(row * a.n)) {
     source[0] = a.x + row * a.n;
     if constexpr (Residual) source[1] = a.residual + row * a.n;
@@ -151,11 +160,13 @@ struct ForwardInput {
   }
 };
 
-// Wide: rows consist of whole octets and are aligned to the schedule's accesses, and gamma and beta are aligned to 16
-// bytes. y may alias x, as on the host. With a residual: Drops x before it is added, and StoresZ where z is wanted.
-template <Norm N, class T, class Schedule, bool Wide = true, bool Residual = false, ParameterFormat P = ParameterFormat::f32, bool Drops = false,
-          bool StoresZ = Residual>
-__global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.resident_blocks) norm_forward(NormForwardArrays<T> a) {
+// Wide: rows consist of whole octets and are aligned to the schedule's accesses, and gamma and beta are
+// aligned to 16 bytes. y may alias x, as on the host. With a residual: Drops x before it is added, and
+// StoresZ where z is wanted.
+template <Norm N, class T, class Schedule, bool Wide = true, bool Residual = false,
+          ParameterFormat P = ParameterFormat::f32, bool Drops = false, bool StoresZ = Residual>
+__global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.resident_blocks)
+    norm_forward(NormForwardArrays<T> a) {
   constexpr GpuNormSchedule S = Schedule::kSchedule;
   static_assert(norm_schedule_holds<S>());
   constexpr bool kInY = Residual && !StoresZ && S.home == RowHome::memory, kStored = StoresZ || kInY;
@@ -165,7 +176,8 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
   const Dropping dropping = dropping_of<Drops>(a.dropout);
   RowThread<S.row_warps, S.block_rows> thread;
 #pragma unroll 1
-  for (i64 first = static_cast<i64>(blockIdx.x) * S.block_rows; first < a.rows; first += static_cast<i64>(gridDim.x) * S.block_rows) {
+  for (i64 first = static_cast<i64>(blockIdx.x) * S.block_rows; first < a.rows;
+       first += static_cast<i64>(gridDim.x) * S.block_rows) {
     const bool present = S.block_rows == 1 || first + thread.row < a.rows;
     const i64 row = present ? first + thread.row : first;  // every thread of the block reaches every barrier
     Row home;
@@ -179,7 +191,8 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
             Tuple<float, 1> operands[kOctet];
             OUTGRAD_UNROLL
             for (int k = 0; k < kOctet; ++k) {
-              operands[k] = Row::kWhole || k < count ? Tuple<float, 1>{{widened(octet[0], k)}} : MeanTerms<T>::missing();
+              operands[k] = Row::kWhole || k < count ? Tuple<float, 1>{{widened(octet[0], k)}}
+                                                     : MeanTerms<T>::missing();
             }
             return chunk_of<MeanTerms<T>>(operands);
           },
@@ -192,7 +205,8 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
           Tuple<float, 1> operands[kOctet];
           OUTGRAD_UNROLL
           for (int k = 0; k < kOctet; ++k) {
-            operands[k] = Row::kWhole || k < count ? Tuple<float, 1>{{sub_rn(widened(octet[0], k), mean)}} : VarianceTerms<T>::missing();
+            operands[k] = Row::kWhole || k < count ? Tuple<float, 1>{{sub_rn(widened(octet[0], k), mean)}}
+                                                   : VarianceTerms<T>::missing();
           }
           return chunk_of<VarianceTerms<T>>(operands);
         },
@@ -204,7 +218,8 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
       if constexpr (kStored) thread.barrier();  // z has been written
       if (present) {
         for (i64 k = thread.first(); k < a.side.count; k += thread.kApart) {
-          a.side.x_hat[row * a.side.count + k] = normalised(widen(input.element(a.side.channels[k])), mean, rstd);
+          a.side.x_hat[row * a.side.count + k] =
+              normalised(widen(input.element(a.side.channels[k])), mean, rstd);
         }
       }
       thread.barrier();  // x, which may be y, has been read wherever y is about to be written
@@ -219,14 +234,15 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
       if (a.beta) beta = parameter_words<P, Wide>(a.beta, column, count, kMissingTerm);
       float result[kOctet];
       OUTGRAD_UNROLL
-      for (int k = 0; k < kOctet; ++k) result[k] = fma_rn(normalised(widened(octet[0], k), mean, rstd), gamma.v[k], beta.v[k]);
+      for (int k = 0; k < kOctet; ++k)
+        result[k] = fma_rn(normalised(widened(octet[0], k), mean, rstd), gamma.v[k], beta.v[k]);
       if (there) home.put(thread, y, packed<T>(result), at, count);
     });
     home.finish(thread, y, a.n);
   }
 }
 
-// --- Backward --------------------------------------------------------------------------------------------------------------------
+// --- Backward ------------------------------------------------------------------------------------
 
 template <Norm N>
 inline constexpr int kColumnSums = column_sums(N);
@@ -234,7 +250,8 @@ inline constexpr int kColumnSums = column_sums(N);
 // One thread for each of `padded` columns. The c of a lost channel is NaN, and with it m2 and dgamma.
 template <ParameterFormat P = ParameterFormat::f32>
 __global__ void __launch_bounds__(kColumnThreads)
-    norm_prepare(NormColumns columns, i32* place, const void* gamma, const void* beta, i64 n, i64 padded, SideBuffer<const float> side, SideGuard guard) {
+    norm_prepare(NormColumns columns, i32* place, const void* gamma, const void* beta, i64 n, i64 padded,
+                 SideBuffer<const float> side, SideGuard guard) {
   const i64 j = static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (j >= padded) return;
   if (j >= n) {
@@ -247,7 +264,8 @@ __global__ void __launch_bounds__(kColumnThreads)
   const float g = parameter_at<P>(gamma, j, 1.0f), b = parameter_at<P>(beta, j, 0.0f);
   const bool lost = guard.tests != 0 && !is_side && !is_told(guard.lost, g, b);
   const float kept = lost ? float_of(kCanonicalNanF32) : b;
-  const NormColumns own = {columns.gamma + j, columns.beta + j, columns.reciprocal + j, columns.divisor + j, columns.weight + j};
+  const NormColumns own = {columns.gamma + j, columns.beta + j, columns.reciprocal + j, columns.divisor + j,
+                           columns.weight + j};
   prepare_column(own, &g, &kept, 0, is_side);
 }
 
@@ -262,9 +280,14 @@ struct PreparedColumns {
   const NormBackwardArrays<T>& a;
   NormColumns columns;
 
-  __device__ __forceinline__ explicit PreparedColumns(const NormBackwardArrays<T>& of) : a(of), columns(of.columns) {}
-  __device__ __forceinline__ Tuple<float, kOctet> gamma(int, i64 at) const { return shared_words<true>(columns.gamma + at, kOctet, 1.0f); }
-  __device__ __forceinline__ Tuple<float, kOctet> reciprocal(int, i64 at) const { return shared_words<true>(columns.reciprocal + at, kOctet, 1.0f); }
+  __device__ __forceinline__ explicit PreparedColumns(const NormBackwardArrays<T>& of)
+      : a(of), columns(of.columns) {}
+  __device__ __forceinline__ Tuple<float, kOctet> gamma(int, i64 at) const {
+    return shared_words<true>(columns.gamma + at, kOctet, 1.0f);
+  }
+  __device__ __forceinline__ Tuple<float, kOctet> reciprocal(int, i64 at) const {
+    return shared_words<true>(columns.reciprocal + at, kOctet, 1.0f);
+  }
   // c of an octet: computed from y, or for side channels the kept values.
   __device__ __forceinline__ Tuple<float, kOctet> centred(int, const Octet<T>& y, i64 row, i64 at) const {
     Tuple<float, kOctet> c = shared_words<true>(columns.beta + at, kOctet, 0.0f);
@@ -301,7 +324,8 @@ struct PreparedColumns {
   }
 };
 
-// A tuple in shared memory, where quads of neighbouring threads are neighbours. `at` and `apart` are in quads.
+// A tuple in shared memory, where quads of neighbouring threads are neighbours. `at` and `apart` are in
+// quads.
 __device__ __forceinline__ void put_tuple(float4* at, int apart, const Tuple<float, kOctet>& tuple) {
   OUTGRAD_UNROLL
   for (int q = 0; q < kOctet / 4; ++q) {
@@ -313,16 +337,20 @@ __device__ __forceinline__ Tuple<float, kOctet> taken_tuple(const float4* at, in
   OUTGRAD_UNROLL
   for (int q = 0; q < kOctet / 4; ++q) {
     const float4 quad = at[q * apart];
-    tuple.v[4 * q] = quad.x, tuple.v[4 * q + 1] = quad.y, tuple.v[4 * q + 2] = quad.z, tuple.v[4 * q + 3] = quad.w;
+    tuple.v[4 * q] = quad.x, tuple.v[4 * q + 1] = quad.y, tuple.v[4 * q + 2] = quad.z,
+                tuple.v[4 * q + 3] = quad.w;
   }
   return tuple;
 }
 
 // Octets that stand in for an absent gamma and an absent beta.
 [[maybe_unused]] alignas(16) static __device__ const float kAbsentGamma[kOctet] = {1, 1, 1, 1, 1, 1, 1, 1};
-[[maybe_unused]] alignas(16) static __device__ const u32 kAbsentGammaF16[kOctet / 2] = {0x3c003c00, 0x3c003c00, 0x3c003c00, 0x3c003c00};
-[[maybe_unused]] alignas(16) static __device__ const u32 kAbsentGammaBf16[kOctet / 2] = {0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80};
-[[maybe_unused]] alignas(16) static __device__ const float kAbsentBeta[kOctet] = {0, 0, 0, 0, 0, 0, 0, 0};  // in every format
+[[maybe_unused]] alignas(16) static __device__ const u32 kAbsentGammaF16[kOctet / 2] = {
+    0x3c003c00, 0x3c003c00, 0x3c003c00, 0x3c003c00};
+[[maybe_unused]] alignas(16) static __device__ const u32 kAbsentGammaBf16[kOctet / 2] = {
+    0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80};
+// in every format
+[[maybe_unused]] alignas(16) static __device__ const float kAbsentBeta[kOctet] = {0, 0, 0, 0, 0, 0, 0, 0};
 
 template <ParameterFormat P>
 __device__ __forceinline__ const void* absent_gamma() {
@@ -331,10 +359,10 @@ __device__ __forceinline__ const void* absent_gamma() {
   return kAbsentGammaBf16;
 }
 
-// The constants of a thread's own columns, which the thread computes itself if there are no side channels. A thread's
-// reciprocals stay in its registers or, if Aside, in shared memory. If the thread has a single octet, its gamma and
-// beta are kept, too. With more octets they would take what the sums need, so they are looked up in L1. Where a channel
-// of the block is lost, all of its reciprocals are NaN.
+// The constants of a thread's own columns, which the thread computes itself if there are no side channels. A
+// thread's reciprocals stay in its registers or, if Aside, in shared memory. If the thread has a single
+// octet, its gamma and beta are kept, too. With more octets they would take what the sums need, so they are
+// looked up in L1. Where a channel of the block is lost, all of its reciprocals are NaN.
 template <Norm N, GpuNormSchedule S, class T, class Thread, bool Aside, ParameterFormat P>
 struct OwnColumns {
   static constexpr bool kKept = S.octets == 1;
@@ -343,15 +371,20 @@ struct OwnColumns {
   const void *from_gamma[S.octets], *from_beta[S.octets];
   Tuple<float, kOctet> reciprocals[S.octets], kept_gamma, kept_beta;
 
-  __device__ __forceinline__ OwnColumns(const NormBackwardArrays<T>& a, const Thread& thread, float4* room, bool poisoned) : aside(room) {
+  __device__ __forceinline__ OwnColumns(const NormBackwardArrays<T>& a, const Thread& thread, float4* room,
+                                        bool poisoned)
+      : aside(room) {
     using Element = typename ParameterIn<P>::Type;
-    // With a lost channel, m2 and so every dx are wrong: they are NaN with all reciprocals of the block, which takes no register that the rows need.
+    // With a lost channel, m2 and so every dx are wrong: they are NaN with all reciprocals of the block,
+    // which takes no register that the rows need.
     OUTGRAD_UNROLL
     for (int k = 0; k < S.octets; ++k) {
       const u32 octet = thread.first() + k * Thread::kApart;
       const bool there = octet < static_cast<u32>(a.n) / kOctet;
-      from_gamma[k] = there && a.gamma != nullptr ? static_cast<const Element*>(a.gamma) + octet * kOctet : absent_gamma<P>();
-      from_beta[k] = there && a.beta != nullptr ? static_cast<const Element*>(a.beta) + octet * kOctet : static_cast<const void*>(kAbsentBeta);
+      from_gamma[k] = there && a.gamma != nullptr ? static_cast<const Element*>(a.gamma) + octet * kOctet
+                                                  : absent_gamma<P>();
+      from_beta[k] = there && a.beta != nullptr ? static_cast<const Element*>(a.beta) + octet * kOctet
+                                                : static_cast<const void*>(kAbsentBeta);
       const Tuple<float, kOctet> g = read(from_gamma[k]);
       OUTGRAD_UNROLL
       for (int i = 0; i < kOctet; ++i) reciprocals[k].v[i] = div_rn(1.0f, g.v[i]);
@@ -394,7 +427,9 @@ struct OwnColumns {
     }
     return c;
   }
-  __device__ __forceinline__ Tuple<float, kOctet> weighted(int, const Tuple<float, kOctet>& c, i64) const { return c; }
+  __device__ __forceinline__ Tuple<float, kOctet> weighted(int, const Tuple<float, kOctet>& c, i64) const {
+    return c;
+  }
   __device__ __forceinline__ void forget_values() {
     OUTGRAD_UNROLL
     for (int k = 0; k < S.octets && !kKept; ++k) {
@@ -409,7 +444,9 @@ struct OwnColumns {
   }
 
  private:
-  static __device__ __forceinline__ Tuple<float, kOctet> read(const void* from) { return parameter_words<P, true>(from, 0, kOctet, 0.0f); }
+  static __device__ __forceinline__ Tuple<float, kOctet> read(const void* from) {
+    return parameter_words<P, true>(from, 0, kOctet, 0.0f);
+  }
   static __device__ __forceinline__ Tuple<float, kOctet> poison() {
     Tuple<float, kOctet> nan;
     OUTGRAD_UNROLL
@@ -421,7 +458,8 @@ struct OwnColumns {
     bool lost = false;
 #pragma unroll 4
     for (u32 j = threadIdx.x; j < static_cast<u32>(a.n); j += blockDim.x)
-      lost = lost || !is_told(a.guard.lost, parameter_at<P>(a.gamma, j, 1.0f), parameter_at<P>(a.beta, j, 0.0f));
+      lost =
+          lost || !is_told(a.guard.lost, parameter_at<P>(a.gamma, j, 1.0f), parameter_at<P>(a.beta, j, 0.0f));
     return lost;
   }
 };
@@ -453,20 +491,23 @@ struct BackwardHome {
   float rstd;
 
   template <class Thread>
-  __device__ __forceinline__ void fetch(const NormBackwardArrays<T>& a, const Thread& thread, i64 index, bool present) {
+  __device__ __forceinline__ void fetch(const NormBackwardArrays<T>& a, const Thread& thread, i64 index,
+                                        bool present) {
     Input input(a, index * a.n);
     row.fetch(thread, input, a.n, present);
     rstd = present ? a.rstd[index] : 0.0f;
   }
 };
 
-// dx of a row that was fetched. add(k, i, dy, c) receives what the sums over rows need of element i of the thread's
-// k-th octet. dx may alias dy and dz_next. `at_row` is row n, or the place where dx and dz_next have the row's first
-// element. next_of(octets, at, count, k) is what is added to the gradient. Drops: what is stored is dz, and dx =
-// dropout(dz) goes to a place of its own.
-template <Norm N, class T, GpuNormSchedule S, bool Residual, bool Drops, class Thread, class Home, class Columns, class Next, class Add>
-__device__ __forceinline__ void backward_row(const NormBackwardArrays<T>& a, Thread& thread, i64 row, i64 at_row, Home& fetched, Columns& columns,
-                                             const Next& next_of, const Add& add) {
+// dx of a row that was fetched. add(k, i, dy, c) receives what the sums over rows need of element i of the
+// thread's k-th octet. dx may alias dy and dz_next. `at_row` is row n, or the place where dx and dz_next have
+// the row's first element. next_of(octets, at, count, k) is what is added to the gradient. Drops: what is
+// stored is dz, and dx = dropout(dz) goes to a place of its own.
+template <Norm N, class T, GpuNormSchedule S, bool Residual, bool Drops, class Thread, class Home,
+          class Columns, class Next, class Add>
+__device__ __forceinline__ void backward_row(const NormBackwardArrays<T>& a, Thread& thread, i64 row,
+                                             i64 at_row, Home& fetched, Columns& columns, const Next& next_of,
+                                             const Add& add) {
   using Row = typename Home::Row;
   using Terms = GradientTerms<N, T, CentredOutput<T>>;
   Row& home = fetched.row;
@@ -479,7 +520,8 @@ __device__ __forceinline__ void backward_row(const NormBackwardArrays<T>& a, Thr
         Tuple<float, 3> operands[kOctet];
         OUTGRAD_UNROLL
         for (int k = 0; k < kOctet; ++k) {
-          operands[k] = Row::kWhole || k < count ? Tuple<float, 3>{{widened(octet[0], k), gamma.v[k], c.v[k]}} : Terms::missing();
+          operands[k] = Row::kWhole || k < count ? Tuple<float, 3>{{widened(octet[0], k), gamma.v[k], c.v[k]}}
+                                                 : Terms::missing();
         }
         return chunk_of<Terms>(operands);
       },
@@ -507,24 +549,29 @@ __device__ __forceinline__ void backward_row(const NormBackwardArrays<T>& a, Thr
     const Octet<T> stored = packed<T>(result);
     home.put(thread, dx, stored, at, count);
     if constexpr (Drops && !Row::kStaged) {
-      store_part<S, Row::kWhole>(dropped + at, dropped_part<Row::kWhole>(dropping, stored, static_cast<u64>(at_row + at)), count);
+      store_part<S, Row::kWhole>(
+          dropped + at, dropped_part<Row::kWhole>(dropping, stored, static_cast<u64>(at_row + at)), count);
     }
   });
   home.finish(thread, dx, a.n);
   if constexpr (Drops && Row::kStaged) {
     // Each thread takes the elements that it has just written.
-    for (i64 j = thread.first(); j < a.n; j += Thread::kApart) dropped[j] = dropping.element(dx[j], static_cast<u64>(at_row + j));
+    for (i64 j = thread.first(); j < a.n; j += Thread::kApart)
+      dropped[j] = dropping.element(dx[j], static_cast<u64>(at_row + j));
   }
 }
 
 // dx. Each of the block's rows of threads processes one row after the other.
-template <Norm N, class T, class Schedule, bool Wide = true, bool Residual = false, SideChannels Side = SideChannels::none, bool Drops = false>
-__global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.resident_blocks) norm_backward(NormBackwardArrays<T> a) {
+template <Norm N, class T, class Schedule, bool Wide = true, bool Residual = false,
+          SideChannels Side = SideChannels::none, bool Drops = false>
+__global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.resident_blocks)
+    norm_backward(NormBackwardArrays<T> a) {
   constexpr GpuNormSchedule S = Schedule::kSchedule;
   static_assert(norm_schedule_holds<S>());
   RowThread<S.row_warps, S.block_rows> thread;
 #pragma unroll 1
-  for (i64 first = static_cast<i64>(blockIdx.x) * S.block_rows; first < a.rows; first += static_cast<i64>(gridDim.x) * S.block_rows) {
+  for (i64 first = static_cast<i64>(blockIdx.x) * S.block_rows; first < a.rows;
+       first += static_cast<i64>(gridDim.x) * S.block_rows) {
     const bool present = S.block_rows == 1 || first + thread.row < a.rows;
     const i64 row = present ? first + thread.row : first;
     BackwardHome<T, S, Wide, Residual> home;
@@ -538,7 +585,8 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
         return load_part<S, Home::Row::kWhole>(a.dz_next + row * a.n + at, count);
       }
     };
-    backward_row<N, T, S, Residual, Drops>(a, thread, row, row * a.n, home, columns, next_of, [](int, int, float, float) {});
+    backward_row<N, T, S, Residual, Drops>(a, thread, row, row * a.n, home, columns, next_of,
+                                           [](int, int, float, float) {});
   }
 }
 
@@ -557,27 +605,32 @@ struct ColumnSumsOf {
   }
 };
 
-// dx and the sums over rows. The warps that own slots process a.own_slots consecutive slots one after the other, and as
-// many slots side by side as a block has rows. Each block writes one row of sums. Every element of dy and y is read
-// once.
-template <Norm N, class T, class Schedule, bool Residual = false, SideChannels Side = SideChannels::none, ParameterFormat P = ParameterFormat::f32,
-          bool Drops = false>
-__global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.resident_blocks) norm_backward_slots(NormBackwardArrays<T> a) {
+// dx and the sums over rows. The warps that own slots process a.own_slots consecutive slots one after the
+// other, and as many slots side by side as a block has rows. Each block writes one row of sums. Every element
+// of dy and y is read once.
+template <Norm N, class T, class Schedule, bool Residual = false, SideChannels Side = SideChannels::none,
+          ParameterFormat P = ParameterFormat::f32, bool Drops = false>
+__global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.resident_blocks)
+    norm_backward_slots(NormBackwardArrays<T> a) {
   constexpr GpuNormSchedule S = Schedule::kSchedule;
   static_assert(norm_schedule_holds<S>());
   static_assert(S.home == RowHome::registers, "columns stay with a thread as long as a row's octets do");
-  // If registers are few, values that are needed later wait in shared memory: the columns' reciprocals, and what is
-  // added to the gradient.
+  // If registers are few, values that are needed later wait in shared memory: the columns' reciprocals, and
+  // what is added to the gradient.
   constexpr bool kAside =
-      Side == SideChannels::none && detail::has_reciprocals_aside(S, detail::backward_use(N, sizeof(T), Residual, true, Side != SideChannels::none, Drops));
+      Side == SideChannels::none &&
+      detail::has_reciprocals_aside(
+          S, detail::backward_use(N, sizeof(T), Residual, true, Side != SideChannels::none, Drops));
   using Home = BackwardHome<T, S, true, Residual, kAside && S.rows_ahead != 0>;
   using Thread = RowThread<S.row_warps, S.block_rows, true>;
   using Sums = ColumnSumsOf<N, S.octets>;
   constexpr int kThreads = kNormThreads<Schedule>;
   [[maybe_unused]] bool poisoned = false;
-  if constexpr (Side == SideChannels::none) poisoned = OwnColumns<N, S, T, Thread, kAside, P>::block_has_lost(a);
+  if constexpr (Side == SideChannels::none)
+    poisoned = OwnColumns<N, S, T, Thread, kAside, P>::block_has_lost(a);
   Thread thread;
-  const u32 own_slots = static_cast<u32>(a.own_slots), first_slot = (blockIdx.x * S.block_rows + thread.row) * own_slots;
+  const u32 own_slots = static_cast<u32>(a.own_slots),
+            first_slot = (blockIdx.x * S.block_rows + thread.row) * own_slots;
   const bool owns = S.block_rows == 1 || first_slot < a.slots;
   i64 row = owns ? a.slot_rows.begin(first_slot) : 0;
   // Below 2^32: there are at most 2^48 elements, and at least 2^20 / n slots, or as many as half the rows.
@@ -592,7 +645,9 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
     ring.template fetch<0, Ring::kTaken>(thread, Input(a, at_row + rows * a.n + own_at), octets, present);
   };
   [[maybe_unused]] const auto fetch_rest = [&](u32 rows, bool present) {
-    if constexpr (Ring::kBatches > 1) ring.template fetch<Ring::kTaken, Input::kSources>(thread, Input(a, at_row + rows * a.n + own_at), octets, present);
+    if constexpr (Ring::kBatches > 1)
+      ring.template fetch<Ring::kTaken, Input::kSources>(thread, Input(a, at_row + rows * a.n + own_at),
+                                                         octets, present);
     ring.move_on();
   };
   [[maybe_unused]] float next_rstd = 0.0f;
@@ -618,7 +673,9 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
   sums.set(owns ? 0.0f : kMissingTerm);
 #pragma unroll 1
   for (u32 slot = 0; slot < own_slots; ++slot) {
-    u32 turns = owns ? static_cast<u32>(a.slot_rows.begin(first_slot + slot + 1) - a.slot_rows.begin(first_slot + slot)) : 0;
+    u32 turns = owns ? static_cast<u32>(a.slot_rows.begin(first_slot + slot + 1) -
+                                        a.slot_rows.begin(first_slot + slot))
+                     : 0;
     left -= turns;  // the rows behind this slot
 #pragma unroll 1
     for (; turns > 0; --turns, ++row, at_row += a.n) {
@@ -627,8 +684,8 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
         home.row.octets = octets;
         home.rstd = next_rstd;
         ring.take(home.row);
-        // This row is another one than that of dx, so it may be fetched before dx, which may be dy or dz_next, is
-        // written.
+        // This row is another one than that of dx, so it may be fetched before dx, which may be dy or
+        // dz_next, is written.
         fetch_ahead(S.rows_ahead, left + turns > S.rows_ahead);
         if (left + turns > 1) next_rstd = a.rstd[row + 1];
       } else {
@@ -641,25 +698,27 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
           return ring.rest(k);
         }
       };
-      backward_row<N, T, S, Residual, Drops>(a, thread, row, at_row, home, columns, next_of, [&](int k, int i, float dy, float c) {
-        float& dgamma = sums.v[k * kColumnSums<N>].v[i];
-        dgamma = fma_rn(dy, c, dgamma);
-        if constexpr (N == Norm::layer) {
-          float& dbeta = sums.v[k * kColumnSums<N> + 1].v[i];
-          dbeta = add_rn(dbeta, dy);
-        }
-      });
+      backward_row<N, T, S, Residual, Drops>(a, thread, row, at_row, home, columns, next_of,
+                                             [&](int k, int i, float dy, float c) {
+                                               float& dgamma = sums.v[k * kColumnSums<N>].v[i];
+                                               dgamma = fma_rn(dy, c, dgamma);
+                                               if constexpr (N == Norm::layer) {
+                                                 float& dbeta = sums.v[k * kColumnSums<N> + 1].v[i];
+                                                 dbeta = add_rn(dbeta, dy);
+                                               }
+                                             });
       if constexpr (S.rows_ahead > 0) fetch_rest(S.rows_ahead, left + turns > S.rows_ahead);
     }
     if (!a.sums || own_slots == 1 || !owns) continue;
-    // Neighbours are added first: the number of sums put aside that are added now is the number of ones at the end of
-    // the slot's number.
+    // Neighbours are added first: the number of sums put aside that are added now is the number of ones at
+    // the end of the slot's number.
     float4* at = aside;
     constexpr int kLevel = Sums::kTuples * Sums::kQuads * kThreads;
 #pragma unroll 1
     for (u32 ones = slot; (ones & 1) != 0; ones >>= 1, at += kLevel) {
       OUTGRAD_UNROLL
-      for (int t = 0; t < Sums::kTuples; ++t) sums.v[t] = add_rn(taken_tuple(at + t * Sums::kQuads * kThreads, kThreads), sums.v[t]);
+      for (int t = 0; t < Sums::kTuples; ++t)
+        sums.v[t] = add_rn(taken_tuple(at + t * Sums::kQuads * kThreads, kThreads), sums.v[t]);
     }
     if (slot + 1 == own_slots) continue;
     OUTGRAD_UNROLL
@@ -668,7 +727,9 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
   }
   if (!a.sums) return;
   if constexpr (Side == SideChannels::none) {
-    if (a.guard.tests != 0) columns.each_lost(a, [&](int k, int i) { sums.v[k * kColumnSums<N>].v[i] = float_of(kCanonicalNanF32); });
+    if (a.guard.tests != 0)
+      columns.each_lost(a,
+                        [&](int k, int i) { sums.v[k * kColumnSums<N>].v[i] = float_of(kCanonicalNanF32); });
   }
   float* const to = a.sums + kColumnSums<N> * static_cast<i64>(blockIdx.x) * a.stride;
   const auto write = [&](int t, const Tuple<float, kOctet>& tuple) {
@@ -683,22 +744,25 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
     float4* const side = dynamic_shared<float4>();
     __syncthreads();  // the content of the shared memory is no longer needed
     OUTGRAD_UNROLL
-    for (int t = 0; t < Sums::kTuples; ++t) put_tuple(side + t * Sums::kQuads * kThreads + threadIdx.x, kThreads, sums.v[t]);
+    for (int t = 0; t < Sums::kTuples; ++t)
+      put_tuple(side + t * Sums::kQuads * kThreads + threadIdx.x, kThreads, sums.v[t]);
     __syncthreads();
 #pragma unroll 1
     for (int t = static_cast<int>(thread.row); t < Sums::kTuples; t += S.block_rows) {
       Tuple<float, kOctet> values[S.block_rows];
       OUTGRAD_UNROLL
       for (int r = 0; r < S.block_rows; ++r) {
-        values[r] = taken_tuple(side + t * Sums::kQuads * kThreads + r * static_cast<int>(Thread::kApart) + thread.first(), kThreads);
+        values[r] = taken_tuple(
+            side + t * Sums::kQuads * kThreads + r * static_cast<int>(Thread::kApart) + thread.first(),
+            kThreads);
       }
       write(t, fold_neighbours(values));
     }
   }
 }
 
-// The sums over the rows of `slots` slots from `first` on: slots are added in pairs, then pairs of these, for at most
-// Levels levels of the tree.
+// The sums over the rows of `slots` slots from `first` on: slots are added in pairs, then pairs of these, for
+// at most Levels levels of the tree.
 template <int Levels, class Slot>
 __device__ __forceinline__ Tuple<float, 2> slots_sum(i64 first, i64 slots, const Slot& slot_sum) {
   if constexpr (Levels == 0) {
@@ -708,14 +772,15 @@ __device__ __forceinline__ Tuple<float, 2> slots_sum(i64 first, i64 slots, const
     constexpr i64 kHalf = i64{1} << (Levels - 1);
     const i64 end = first + (slots < 2 * kHalf ? slots : 2 * kHalf);
 #pragma unroll 1
-    for (i64 slot = first; slot < end; slot += kHalf) sum = add_rn(sum, slots_sum<Levels - 1>(slot, slots, slot_sum));
+    for (i64 slot = first; slot < end; slot += kHalf)
+      sum = add_rn(sum, slots_sum<Levels - 1>(slot, slots, slot_sum));
     return sum;
   }
 }
 
 // Only the sums over rows, for rows that do not fit in registers. Block b has columns kColumnThreads (b %
-// blocks_across) + threadIdx.x of the a.own_slots slots of row b / blocks_across of sums. It runs before norm_backward,
-// because norm_backward's dx may overwrite dy.
+// blocks_across) + threadIdx.x of the a.own_slots slots of row b / blocks_across of sums. It runs before
+// norm_backward, because norm_backward's dx may overwrite dy.
 template <Norm N, class T>
 __global__ void __launch_bounds__(kColumnThreads) norm_slot_sums(NormBackwardArrays<T> a) {
   constexpr int kLevels = 4;
@@ -731,7 +796,8 @@ __global__ void __launch_bounds__(kColumnThreads) norm_slot_sums(NormBackwardArr
 #pragma unroll 4
     for (i64 row = a.slot_rows.begin(slot); row < a.slot_rows.begin(slot + 1); ++row) {
       const float dy = widen(a.dy[row * a.n + j]);
-      const float c = place < 0 ? sub_rn(widen(a.y[row * a.n + j]), beta) : a.side.x_hat[row * a.side.count + place];
+      const float c =
+          place < 0 ? sub_rn(widen(a.y[row * a.n + j]), beta) : a.side.x_hat[row * a.side.count + place];
       sum.v[0] = fma_rn(dy, c, sum.v[0]);
       if constexpr (N == Norm::layer) sum.v[1] = add_rn(sum.v[1], dy);
     }

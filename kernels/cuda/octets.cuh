@@ -41,8 +41,8 @@ __device__ __forceinline__ Word load_word(const Word* from) {
   }
 }
 
-// InOne: uses an instruction that the compiler cannot split. Otherwise, in loops over rows, nvcc (13.0) makes 4-byte
-// stores from a word.
+// InOne: uses an instruction that the compiler cannot split. Otherwise, in loops over rows, nvcc (13.0) makes
+// 4-byte stores from a word.
 template <CacheHint Hint, bool InOne, class Word>
 __device__ __forceinline__ void store_word(Word* to, Word word) {
   if constexpr (Hint == CacheHint::streaming) {
@@ -60,13 +60,14 @@ inline constexpr int kAccessBytes = smaller(S.access_bytes, kOctet* static_cast<
 // Whether octets of all three arrays can be moved in words of the schedule's width.
 template <GpuSchedule S, class T, class Y>
 __device__ __forceinline__ bool is_aligned(const T* a, const Y* b, const T* c) {
-  const u32 by_a = static_cast<u32>(reinterpret_cast<u64>(a)), by_b = static_cast<u32>(reinterpret_cast<u64>(b)),
+  const u32 by_a = static_cast<u32>(reinterpret_cast<u64>(a)),
+            by_b = static_cast<u32>(reinterpret_cast<u64>(b)),
             by_c = static_cast<u32>(reinterpret_cast<u64>(c));
   return (((by_a | by_c) & (kAccessBytes<S, T> - 1)) | (by_b & (kAccessBytes<S, Y> - 1))) == 0;
 }
 
-// Bit k. The AND is written out: for a shift and a mask the compiler uses two instructions, and one more to test the
-// result.
+// Bit k. The AND is written out: for a shift and a mask the compiler uses two instructions, and one more to
+// test the result.
 __device__ __forceinline__ bool is_set(u32 bits, int k) {
 #ifdef __CUDA_ARCH__
   u32 bit;
@@ -96,13 +97,14 @@ __device__ __forceinline__ void store_octet(T* to, const Octet<T>& octet) {
   using Word = typename WordOf<kBytes>::Type;
   OUTGRAD_UNROLL
   for (int k = 0; k < static_cast<int>(sizeof(octet)) / kBytes; ++k) {
-    store_word<S.stores, InOne>(reinterpret_cast<Word*>(to) + k * Apart, reinterpret_cast<const Word*>(octet.w)[k]);
+    store_word<S.stores, InOne>(reinterpret_cast<Word*>(to) + k * Apart,
+                                reinterpret_cast<const Word*>(octet.w)[k]);
   }
 }
 
-// Which elements of its 32 octets the threads of a warp take. Normally each takes its own octet. If an octet takes two
-// 16-byte accesses, a thread instead takes one quad of the first half and one of the second, so that each access of the
-// warp covers 512 contiguous bytes. In the mask, a quad's bits are half a byte.
+// Which elements of its 32 octets the threads of a warp take. Normally each takes its own octet. If an octet
+// takes two 16-byte accesses, a thread instead takes one quad of the first half and one of the second, so
+// that each access of the warp covers 512 contiguous bytes. In the mask, a quad's bits are half a byte.
 template <bool Quads>
 struct Share {
   static constexpr int kWarp = 32, kQuad = kOctet / 2;
@@ -110,9 +112,14 @@ struct Share {
   static __device__ __forceinline__ u32 lane() { return threadIdx.x % kWarp; }
 
   // The first element of the thread whose own octet this is.
-  static __device__ __forceinline__ u64 element(u64 octet) { return Quads ? octet * kOctet - lane() * kQuad : octet * kOctet; }
-  // The byte with the bits of the thread's first quad. The byte of its second quad lies half a warp behind it.
-  static __device__ __forceinline__ u64 byte(u64 octet) { return Quads ? octet - lane() + lane() / 2 : octet; }
+  static __device__ __forceinline__ u64 element(u64 octet) {
+    return Quads ? octet * kOctet - lane() * kQuad : octet * kOctet;
+  }
+  // The byte with the bits of the thread's first quad. The byte of its second quad lies half a warp behind
+  // it.
+  static __device__ __forceinline__ u64 byte(u64 octet) {
+    return Quads ? octet - lane() + lane() / 2 : octet;
+  }
 
   // Element k's mask bit is bit `place(k)` of what this loads.
   static OUTGRAD_HD constexpr int place(int k) { return Quads && k >= kQuad ? k + kQuad : k; }
@@ -124,8 +131,8 @@ struct Share {
       return *own;
     }
   }
-  // Bit k of `bits` is element k's. Two neighbours together have the halves of two bytes, and each thread completes one
-  // of the bytes.
+  // Bit k of `bits` is element k's. Two neighbours together have the halves of two bytes, and each thread
+  // completes one of the bytes.
   static __device__ __forceinline__ void store_bits(u8* mask, u64 octet, u32 bits) {
     if constexpr (Quads) {
       const bool odd = lane() % 2 != 0;
@@ -165,8 +172,8 @@ inline constexpr bool kIsBf16 = false;
 template <>
 inline constexpr bool kIsBf16<BF16> = true;
 
-// The values rounded to nearest even, two at a time. The instructions keep subnormals, as narrow<T> does. They give a
-// NaN of their own for every NaN, which is allowed because payloads are outside the contract.
+// The values rounded to nearest even, two at a time. The instructions keep subnormals, as narrow<T> does.
+// They give a NaN of their own for every NaN, which is allowed because payloads are outside the contract.
 template <class T>
 __device__ __forceinline__ Octet<T> packed(const float (&value)[kOctet]) {
   Octet<T> octet;

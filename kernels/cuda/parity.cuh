@@ -1,5 +1,6 @@
-// The forwards of activations with a minimum whose 16-bit y carries its branch (kernels/parity.h), on a GPU. The
-// backward is activation_backward of kernels/cuda/elementwise.cuh with Y = ParityF16 or ParityBf16 and no mask.
+// The forwards of activations with a minimum whose 16-bit y carries its branch (kernels/parity.h), on a GPU.
+// The backward is activation_backward of kernels/cuda/elementwise.cuh with Y = ParityF16 or ParityBf16 and no
+// mask.
 #pragma once
 
 #include "kernels/cuda/elementwise.cuh"
@@ -9,9 +10,11 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
-// y of n elements x: value(x) of each, widened, is f(x) in fp32, such that narrowing it to a branch is narrowing f(x).
+// y of n elements x: value(x) of each, widened, is f(x) in fp32, such that narrowing it to a branch is
+// narrowing f(x).
 template <GpuSchedule S, class F, class Y, class Value>
-__device__ __forceinline__ void parity_over_octets(const typename Format<Y>::Carrier* x, Y* y, i64 n, const Value& value) {
+__device__ __forceinline__ void parity_over_octets(const typename Format<Y>::Carrier* x, Y* y, i64 n,
+                                                   const Value& value) {
   using T = typename Format<Y>::Carrier;
   const auto code_at = [&](float wide) { return narrow_to_branch<Y>(value(wide), F::kXStar <= wide).bits; };
   forward_over_octets<S, false, T>(
@@ -20,18 +23,20 @@ __device__ __forceinline__ void parity_over_octets(const typename Format<Y>::Car
         Octet<T> output;
         OUTGRAD_UNROLL
         for (int k = 0; k < kOctet / 2; ++k) {
-          output.w[k] = code_at(widened(input, 2 * k)) | static_cast<u32>(code_at(widened(input, 2 * k + 1))) << 16;
+          output.w[k] = code_at(widened(input, 2 * k)) | static_cast<u32>(code_at(widened(input, 2 * k + 1)))
+                                                             << 16;
         }
         return output;
       },
       [&](T each) { return GeluForwardElement<T>{T{code_at(widen(each))}, false}; });
 }
 
-// y[i] = f(x[i]) on its branch, for i in [0, n); x is in the format that carries Y's codes, and y may be x itself. F is
-// ForwardFit<float>::Type for GELU, otherwise a forward of kernels/forwards.h that has a minimum. The contract is that
-// of kernels/host/parity.h.
+// y[i] = f(x[i]) on its branch, for i in [0, n); x is in the format that carries Y's codes, and y may be x
+// itself. F is ForwardFit<float>::Type for GELU, otherwise a forward of kernels/forwards.h that has a
+// minimum. The contract is that of kernels/host/parity.h.
 template <class F, CarriesBranch Y, class Schedule = StoreSchedule>
-__global__ void __launch_bounds__(kForwardSchedule<Schedule, Y>.threads, kForwardSchedule<Schedule, Y>.resident_blocks)
+__global__ void __launch_bounds__(kForwardSchedule<Schedule, Y>.threads,
+                                  kForwardSchedule<Schedule, Y>.resident_blocks)
     activation_forward_parity(const typename Format<Y>::Carrier* x, Y* y, i64 n) {
   using T = typename Format<Y>::Carrier;
   constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, Y>;
@@ -53,14 +58,16 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, Y>.threads, kForwar
 // Takes device pointers, aligned to their element. n = 0 launches nothing. y may be x. The result is
 // cudaErrorInvalidValue for any other overlap, a null pointer, and a negative or overflowing n.
 template <class F, CarriesBranch Y, class Schedule = StoreSchedule>
-cudaError_t launch_activation_forward_parity(const typename Format<Y>::Carrier* x, Y* y, i64 n, cudaStream_t stream) {
+cudaError_t launch_activation_forward_parity(const typename Format<Y>::Carrier* x, Y* y, i64 n,
+                                             cudaStream_t stream) {
   if (n < 0 || n > kMostElements) return cudaErrorInvalidValue;
   if (n == 0) return cudaSuccess;
   if (!is_array(x, n) || !is_array(y, n)) return cudaErrorInvalidValue;
   if (y != x && overlap(extent_of(y, n), extent_of(x, n))) return cudaErrorInvalidValue;
   static constinit ResidentBlocks resident;
-  return launch_octets<kForwardSchedule<Schedule, Y>>(activation_forward_parity<F, Y, Schedule>, DeviceKernel::activation_forward_parity, resident, n, stream,
-                                                      x, y, n);
+  return launch_octets<kForwardSchedule<Schedule, Y>>(activation_forward_parity<F, Y, Schedule>,
+                                                      DeviceKernel::activation_forward_parity, resident, n,
+                                                      stream, x, y, n);
 }
 #endif
 

@@ -1,6 +1,6 @@
-// What is launched for a kernel with a schedule and a shape: which instances, on what grids, in what order. These are
-// plain functions of values and need no CUDA. So launchers, which know a schedule at compile time, and the tuner, which
-// knows it only at run time, do the same.
+// What is launched for a kernel with a schedule and a shape: which instances, on what grids, in what order.
+// These are plain functions of values and need no CUDA. So launchers, which know a schedule at compile time,
+// and the tuner, which knows it only at run time, do the same.
 //
 // The arguments of the kernels are also here, for code that launches the kernels without their source.
 #pragma once
@@ -27,26 +27,27 @@ using kernels::SideChannels;
 inline constexpr int kOctet = 8;
 static_assert(kOctet == kChunkTerms, "a chunk of the summation tree is an octet");
 
-// Threads per block in the kernels that work by column: enough for full occupancy at any register count that these
-// kernels need.
+// Threads per block in the kernels that work by column: enough for full occupancy at any register count that
+// these kernels need.
 inline constexpr int kColumnThreads = 256;
-// The number of slots that one thread adds up. It leads to two launches for up to 4096 slots, and to four for 2^21.
+// The number of slots that one thread adds up. It leads to two launches for up to 4096 slots, and to four for
+// 2^21.
 inline constexpr int kSlotFan = 64;
 
 // The widest rows that registers hold: one group of the tree.
 inline constexpr int kMostRegisterSteps = kGroupSteps;
-// Rows side by side make blocks of this many warps, enough that an SM's limit on blocks does not matter. Blocks that
-// sum over rows have more warps, because a block adds up its slots before it writes them.
+// Rows side by side make blocks of this many warps, enough that an SM's limit on blocks does not matter.
+// Blocks that sum over rows have more warps, because a block adds up its slots before it writes them.
 inline constexpr int kBlockWarps = 4, kSumBlockWarps = 8;
 
-// The last kernel of a norm's backward adds up at most this many rows of sums, with this many columns per block. Each
-// thread loads 32 rows together: 256 KiB in flight for each 1024 columns.
+// The last kernel of a norm's backward adds up at most this many rows of sums, with this many columns per
+// block. Each thread loads 32 rows together: 256 KiB in flight for each 1024 columns.
 inline constexpr int kFinishFan = 256, kFinishColumns = 32;
-// The most slots that a block adds up, unless more of them lie side by side. The sums that it puts aside meanwhile take
-// shared memory.
+// The most slots that a block adds up, unless more of them lie side by side. The sums that it puts aside
+// meanwhile take shared memory.
 inline constexpr int kMostBlockSlots = 16;
 
-// --- Arguments of kernels --------------------------------------------------------------------------------------------------------
+// --- Arguments of kernels ------------------------------------------------------------------------
 
 // The rows of slots as in slot_begin, but without a division. The host makes this for kernels.
 struct SlotRows {
@@ -82,15 +83,16 @@ struct Seed {
   u64 value = 0;
 };
 
-// For a norm's kernels that are instances with dropout: of x before the residual is added, and of dz, which gives dx.
+// For a norm's kernels that are instances with dropout: of x before the residual is added, and of dz, which
+// gives dx.
 struct NormDropout {
   Seed seed = {};
   DropoutRule rule = {};
   void* dx = nullptr;  // of a backward, in the format of dz
 };
 
-// residual is null if there is none. z is null if it is not stored. gamma and beta are in the format that the kernel is
-// an instance for.
+// residual is null if there is none. z is null if it is not stored. gamma and beta are in the format that the
+// kernel is an instance for.
 template <class T>
 struct NormForwardArrays {
   const T* x;
@@ -108,17 +110,18 @@ struct NormForwardArrays {
   NormDropout dropout{};
 };
 
-// The workspace holds three things. The columns' constants are there if there are side channels, or if kernels do not
-// make the constants themselves; each has `padded` words, and those beyond n are harmless, so that octets beyond the
-// end may be looked up. place[j] is column j's index among the side channels, or -1. The rows of sums are
-// sums[row][0][j] of dgamma (before its division) and, for LayerNorm, sums[row][1][j] of dbeta, with `stride` words
-// each.
+// The workspace holds three things. The columns' constants are there if there are side channels, or if
+// kernels do not make the constants themselves; each has `padded` words, and those beyond n are harmless, so
+// that octets beyond the end may be looked up. place[j] is column j's index among the side channels, or -1.
+// The rows of sums are sums[row][0][j] of dgamma (before its division) and, for LayerNorm, sums[row][1][j] of
+// dbeta, with `stride` words each.
 template <class T>
 struct NormBackwardArrays {
   const T* dy;
   const T* y;
-  const T* dz_next;    // null if nothing is added to the gradient
-  const void* gamma;   // for kernels that make the columns' constants themselves: aligned to 16 bytes, or null
+  const T* dz_next;  // null if nothing is added to the gradient
+  // for kernels that make the columns' constants themselves: aligned to 16 bytes, or null
+  const void* gamma;
   const void* beta;
   NormColumns columns;  // for the other kernels
   const i32* place;
@@ -139,7 +142,8 @@ struct NormBackwardArrays {
 // The number of sums that a slot has for each column: those of dgamma and, for LayerNorm, those of dbeta.
 OUTGRAD_HD constexpr int column_sums(Norm norm) { return norm == Norm::layer ? 2 : 1; }
 
-// The most rows of sums that a norm's backward leaves to its last kernel: a power of two, like the number of slots.
+// The most rows of sums that a norm's backward leaves to its last kernel: a power of two, like the number of
+// slots.
 OUTGRAD_HD constexpr i64 most_sum_rows(i64 slots) {
   const i64 few = slots < kFinishFan ? slots : kFinishFan;
   return slots / kMostBlockSlots < few ? few : slots / kMostBlockSlots;
@@ -150,20 +154,23 @@ OUTGRAD_HD constexpr i64 slots_together(i64 slots, int side_by_side) {
   return together < side_by_side ? side_by_side : together;
 }
 
-// Arrays of the workspace are whole lines of 128 bytes, so that wide accesses reach all of them. Arrays that are looked
-// up for rows in registers have all the words that any schedule may look up.
+// Arrays of the workspace are whole lines of 128 bytes, so that wide accesses reach all of them. Arrays that
+// are looked up for rows in registers have all the words that any schedule may look up.
 inline constexpr i64 kWorkspaceLine = 32;
-OUTGRAD_HD constexpr i64 sums_stride(i64 n) { return (n + kWorkspaceLine - 1) / kWorkspaceLine * kWorkspaceLine; }
+OUTGRAD_HD constexpr i64 sums_stride(i64 n) {
+  return (n + kWorkspaceLine - 1) / kWorkspaceLine * kWorkspaceLine;
+}
 OUTGRAD_HD constexpr i64 padded_columns(i64 n) {
   constexpr i64 kMostInRegisters = i64{kMostRegisterSteps} * kStepTerms;
   return n <= kMostInRegisters ? kMostInRegisters : sums_stride(n);
 }
 
 #ifndef __CUDACC_RTC__
-// fp32 words of scratch for a norm's backward of this shape: the columns' constants, their places, and rows of sums. It
-// depends only on the shape.
+// fp32 words of scratch for a norm's backward of this shape: the columns' constants, their places, and rows
+// of sums. It depends only on the shape.
 inline i64 norm_backward_workspace(i64 rows, i64 n) {
-  return kWorkspaceLine - 1 + (kColumnArrays + 1) * padded_columns(n) + 2 * most_sum_rows(slot_count(rows, n)) * sums_stride(n);
+  return kWorkspaceLine - 1 + (kColumnArrays + 1) * padded_columns(n) +
+         2 * most_sum_rows(slot_count(rows, n)) * sums_stride(n);
 }
 
 // The parts of the same workspace.
@@ -176,12 +183,16 @@ inline NormWorkspace norm_workspace_at(u64 address, i64 n) {
   constexpr u64 kLineBytes = kWorkspaceLine * sizeof(float);
   float* const aligned = reinterpret_cast<float*>((address + kLineBytes - 1) / kLineBytes * kLineBytes);
   const i64 padded = padded_columns(n);
-  return {columns_at(aligned, padded), reinterpret_cast<i32*>(aligned + kColumnArrays * padded), aligned + (kColumnArrays + 1) * padded};
+  return {columns_at(aligned, padded), reinterpret_cast<i32*>(aligned + kColumnArrays * padded),
+          aligned + (kColumnArrays + 1) * padded};
 }
 
-// rows times n, or -1 for an impossible shape. The limit is an address space: 2^59 elements of 8 bytes are 2^62 bytes.
+// rows times n, or -1 for an impossible shape. The limit is an address space: 2^59 elements of 8 bytes are
+// 2^62 bytes.
 inline constexpr i64 kMostElements = i64{1} << 59;
-inline i64 matrix_elements(i64 rows, i64 n) { return rows < 0 || n <= 0 || rows > kMostElements / n ? -1 : rows * n; }
+inline i64 matrix_elements(i64 rows, i64 n) {
+  return rows < 0 || n <= 0 || rows > kMostElements / n ? -1 : rows * n;
+}
 
 // fp32 words of scratch for the backward of GELU of x + bias: the slots' sums, unless there is only one slot.
 inline i64 bias_backward_workspace(i64 rows, i64 n) {
@@ -193,28 +204,38 @@ inline i64 bias_backward_workspace(i64 rows, i64 n) {
 
 namespace detail {
 
-// --- Schedules of norms with nothing left open -----------------------------------------------------------------------------------
+// --- Schedules of norms with nothing left open ---------------------------------------------------
 
 // What a kernel does with rows, as far as the choice of a schedule depends on it.
 struct RowUse {
-  int octet_words;     // registers that an octet of the row takes, together with everything that goes with it
+  int octet_words;  // registers that an octet of the row takes, together with everything that goes with it
   int resident_warps;  // with an SM's 2^16 registers, this leaves 2048 / resident_warps to a thread
-  int most_words;      // how many of those may be kept for rows; the rest is for everything else
-  bool in_turn;        // whether rows go one after the other through the warps that sum over them
-  int ahead_bytes;     // bytes of an octet of a row that is loaded ahead; 0: no row is, if the schedule leaves it open
-  bool aside = false;  // whether the columns' reciprocals, which kernels without side channels make themselves, lie in shared memory
+  int most_words;  // how many of those may be kept for rows; the rest is for everything else
+  bool in_turn;  // whether rows go one after the other through the warps that sum over them
+  // bytes of an octet of a row that is loaded ahead; 0: no row is, if the schedule leaves it open
+  int ahead_bytes;
+  // whether the columns' reciprocals, which kernels without side channels make themselves, lie in shared
+  // memory
+  bool aside = false;
 };
 
-OUTGRAD_HD constexpr int octet_words(int element_bytes) { return kOctet * element_bytes / static_cast<int>(sizeof(u32)); }
+OUTGRAD_HD constexpr int octet_words(int element_bytes) {
+  return kOctet * element_bytes / static_cast<int>(sizeof(u32));
+}
 
 // A forward keeps a row of each tensor it reads.
 OUTGRAD_HD constexpr RowUse forward_use(int element_bytes, bool residual) {
-  return {.octet_words = octet_words(element_bytes) * (residual ? 2 : 1), .resident_warps = 24, .most_words = 32, .in_turn = false, .ahead_bytes = 0};
+  return {.octet_words = octet_words(element_bytes) * (residual ? 2 : 1),
+          .resident_warps = 24,
+          .most_words = 32,
+          .in_turn = false,
+          .ahead_bytes = 0};
 }
 
-// A backward keeps rows of dy, of y and of what is added. If it sums over rows, it also keeps the sums and what it
-// computed from gamma. Looking up side channels takes further registers, and so does dropout.
-OUTGRAD_HD constexpr RowUse backward_use(Norm norm, int element_bytes, bool residual, bool sums, bool side, bool drops = false) {
+// A backward keeps rows of dy, of y and of what is added. If it sums over rows, it also keeps the sums and
+// what it computed from gamma. Looking up side channels takes further registers, and so does dropout.
+OUTGRAD_HD constexpr RowUse backward_use(Norm norm, int element_bytes, bool residual, bool sums, bool side,
+                                         bool drops = false) {
   constexpr int kSideWords = 2 * kOctet, kDropWords = kOctet / 2;
   const int tensors = residual ? 3 : 2;
   RowUse use = {.octet_words = octet_words(element_bytes) * tensors,
@@ -233,8 +254,8 @@ OUTGRAD_HD constexpr RowUse backward_use(Norm norm, int element_bytes, bool resi
   return use;
 }
 
-// The number of rows that are loaded ahead if the schedule leaves it open: as many as keep 64 KiB of an SM's 16 warps
-// in flight, but at least one.
+// The number of rows that are loaded ahead if the schedule leaves it open: as many as keep 64 KiB of an SM's
+// 16 warps in flight, but at least one.
 OUTGRAD_HD constexpr int default_rows_ahead(RowUse use, int octets) {
   constexpr int kThreadBytes = 128, kMost = 4;
   return use.ahead_bytes == 0 ? 0 : smaller(kMost, larger(1, kThreadBytes / (octets * use.ahead_bytes)));
@@ -248,14 +269,17 @@ OUTGRAD_HD constexpr int default_octets(RowUse use) {
 }
 
 // `schedule` with nothing left open, for rows in this home.
-OUTGRAD_HD constexpr GpuNormSchedule chosen(GpuNormSchedule schedule, int warps, int octets, RowHome home, RowUse use) {
+OUTGRAD_HD constexpr GpuNormSchedule chosen(GpuNormSchedule schedule, int warps, int octets, RowHome home,
+                                            RowUse use) {
   schedule.row_warps = warps;
   schedule.octets = octets;
   schedule.home = home;
   if (home != RowHome::registers) schedule.block_rows = 1;  // one row at a time
-  if (schedule.block_rows == 0) schedule.block_rows = larger(1, (use.in_turn ? kSumBlockWarps : kBlockWarps) / warps);
+  if (schedule.block_rows == 0)
+    schedule.block_rows = larger(1, (use.in_turn ? kSumBlockWarps : kBlockWarps) / warps);
   schedule.block_rows = smaller(schedule.block_rows, kTreeLanes / warps);
-  if (schedule.resident_blocks == 0) schedule.resident_blocks = larger(1, use.resident_warps / (warps * schedule.block_rows));
+  if (schedule.resident_blocks == 0)
+    schedule.resident_blocks = larger(1, use.resident_warps / (warps * schedule.block_rows));
   if (schedule.rows_ahead < 0) schedule.rows_ahead = default_rows_ahead(use, octets);
   return schedule;
 }
@@ -265,27 +289,33 @@ OUTGRAD_HD constexpr bool wants_registers(const GpuNormSchedule& schedule) {
 }
 
 // The most octets per thread.
-OUTGRAD_HD constexpr int most_octets(const GpuNormSchedule& schedule, RowUse use) { return schedule.octets != 0 ? schedule.octets : default_octets(use); }
-
-// Whether a schedule is offered with this many warps per row and octets per thread. Fewer octets than the most are only
-// offered for rows that one warp takes, or the fixed number of warps.
-OUTGRAD_HD constexpr bool is_offered(const GpuNormSchedule& schedule, RowUse use, int warps, int octets) {
-  return wants_registers(schedule) && (schedule.row_warps == 0 || schedule.row_warps == warps) && (schedule.octets == 0 || schedule.octets == octets) &&
-         (octets == most_octets(schedule, use) || warps == larger(1, schedule.row_warps)) && octets * warps <= kMostRegisterSteps;
+OUTGRAD_HD constexpr int most_octets(const GpuNormSchedule& schedule, RowUse use) {
+  return schedule.octets != 0 ? schedule.octets : default_octets(use);
 }
 
-// The most warps per row of a backward. With 32 warps, each has too few registers for sums over rows, so 32 are used
-// only if they are asked for.
+// Whether a schedule is offered with this many warps per row and octets per thread. Fewer octets than the
+// most are only offered for rows that one warp takes, or the fixed number of warps.
+OUTGRAD_HD constexpr bool is_offered(const GpuNormSchedule& schedule, RowUse use, int warps, int octets) {
+  return wants_registers(schedule) && (schedule.row_warps == 0 || schedule.row_warps == warps) &&
+         (schedule.octets == 0 || schedule.octets == octets) &&
+         (octets == most_octets(schedule, use) || warps == larger(1, schedule.row_warps)) &&
+         octets * warps <= kMostRegisterSteps;
+}
+
+// The most warps per row of a backward. With 32 warps, each has too few registers for sums over rows, so 32
+// are used only if they are asked for.
 OUTGRAD_HD constexpr int most_backward_warps(const GpuNormSchedule& schedule) {
   return schedule.row_warps != 0 || schedule.sums == ColumnSums::separate ? kTreeLanes : kTreeLanes / 2;
 }
 
-// The first offered schedule (fewest warps per row, then fewest octets per thread) whose registers hold a row of
-// `steps` steps of the tree. If there is none, a schedule with no warps.
-OUTGRAD_HD constexpr GpuNormSchedule in_registers(const GpuNormSchedule& schedule, RowUse use, int most_warps, i64 steps) {
+// The first offered schedule (fewest warps per row, then fewest octets per thread) whose registers hold a row
+// of `steps` steps of the tree. If there is none, a schedule with no warps.
+OUTGRAD_HD constexpr GpuNormSchedule in_registers(const GpuNormSchedule& schedule, RowUse use, int most_warps,
+                                                  i64 steps) {
   for (int warps = 1; warps <= most_warps; warps *= 2) {
     for (int octets = 1; octets <= most_octets(schedule, use); octets *= 2) {
-      if (is_offered(schedule, use, warps, octets) && steps <= octets * warps) return chosen(schedule, warps, octets, RowHome::registers, use);
+      if (is_offered(schedule, use, warps, octets) && steps <= octets * warps)
+        return chosen(schedule, warps, octets, RowHome::registers, use);
     }
   }
   GpuNormSchedule none = schedule;
@@ -297,40 +327,54 @@ OUTGRAD_HD constexpr GpuNormSchedule in_registers(const GpuNormSchedule& schedul
 inline constexpr int kShortRowWarps = 4, kLongRowWarps = 16;
 inline constexpr i64 kShortRowSteps = 4 * kShortRowWarps;
 
-// Whether short rows may come to the loops. With `wide`, only long rows come here unless the schedule asks otherwise,
-// because registers hold the others.
+// Whether short rows may come to the loops. With `wide`, only long rows come here unless the schedule asks
+// otherwise, because registers hold the others.
 OUTGRAD_HD constexpr bool loops_take_short_rows(const GpuNormSchedule& schedule, bool wide) {
   return schedule.row_warps == 0 && !(wide && wants_registers(schedule));
 }
-OUTGRAD_HD constexpr int loop_warps(const GpuNormSchedule& schedule) { return schedule.row_warps != 0 ? schedule.row_warps : kLongRowWarps; }
+OUTGRAD_HD constexpr int loop_warps(const GpuNormSchedule& schedule) {
+  return schedule.row_warps != 0 ? schedule.row_warps : kLongRowWarps;
+}
 
-// Bytes of shared memory per thread for one row ahead, of `tensors` tensors, and for the sums of the thread's columns.
-OUTGRAD_HD constexpr int ring_bytes(int octets, int tensors, int element_bytes) { return octets * tensors * kOctet * element_bytes; }
-OUTGRAD_HD constexpr int thread_sums_bytes(Norm norm, int octets) { return octets * column_sums(norm) * kOctet * static_cast<int>(sizeof(float)); }
+// Bytes of shared memory per thread for one row ahead, of `tensors` tensors, and for the sums of the thread's
+// columns.
+OUTGRAD_HD constexpr int ring_bytes(int octets, int tensors, int element_bytes) {
+  return octets * tensors * kOctet * element_bytes;
+}
+OUTGRAD_HD constexpr int thread_sums_bytes(Norm norm, int octets) {
+  return octets * column_sums(norm) * kOctet * static_cast<int>(sizeof(float));
+}
 
 // Whether a thread's reciprocals lie in shared memory. For a single octet they never do.
-OUTGRAD_HD constexpr bool has_reciprocals_aside(const GpuNormSchedule& schedule, RowUse use) { return use.aside && schedule.octets > 1; }
+OUTGRAD_HD constexpr bool has_reciprocals_aside(const GpuNormSchedule& schedule, RowUse use) {
+  return use.aside && schedule.octets > 1;
+}
 
-// Shared memory of a block of a fused backward: the rows ahead, then the reciprocals, then the sums that are put aside
-// for the slots that a thread processes one after the other, level by level of the tree. At the end, the sums of slots
-// side by side take the same place.
-OUTGRAD_HD constexpr i64 slots_block_bytes(const GpuNormSchedule& schedule, Norm norm, int element_bytes, bool residual, bool side, i64 own_slots,
-                                           bool drops = false) {
-  const int sums = thread_sums_bytes(norm, schedule.octets), side_by_side = schedule.block_rows > 1 ? sums : 0;
+// Shared memory of a block of a fused backward: the rows ahead, then the reciprocals, then the sums that are
+// put aside for the slots that a thread processes one after the other, level by level of the tree. At the
+// end, the sums of slots side by side take the same place.
+OUTGRAD_HD constexpr i64 slots_block_bytes(const GpuNormSchedule& schedule, Norm norm, int element_bytes,
+                                           bool residual, bool side, i64 own_slots, bool drops = false) {
+  const int sums = thread_sums_bytes(norm, schedule.octets),
+            side_by_side = schedule.block_rows > 1 ? sums : 0;
   int bytes = schedule.rows_ahead * ring_bytes(schedule.octets, residual ? 3 : 2, element_bytes);
   if (has_reciprocals_aside(schedule, backward_use(norm, element_bytes, residual, true, side, drops))) {
     bytes += schedule.octets * kOctet * static_cast<int>(sizeof(float));
   }
   for (i64 slots = own_slots; slots > 1; slots /= 2) bytes += sums;
-  return static_cast<i64>(larger(bytes, side_by_side)) * kTreeLanes * schedule.row_warps * schedule.block_rows;
+  return static_cast<i64>(larger(bytes, side_by_side)) * kTreeLanes * schedule.row_warps *
+         schedule.block_rows;
 }
 
 // Bytes of shared memory for one tensor's row.
-OUTGRAD_HD constexpr i64 shared_row_bytes(i64 n, int element_bytes) { return (n + kOctet - 1) / kOctet * kOctet * element_bytes; }
+OUTGRAD_HD constexpr i64 shared_row_bytes(i64 n, int element_bytes) {
+  return (n + kOctet - 1) / kOctet * kOctet * element_bytes;
+}
 
 // For rows that lie in shared memory or, if `limit` bytes do not hold `tensors` of them, in memory.
 #ifndef __CUDACC_RTC__
-inline GpuNormSchedule in_loops(const GpuNormSchedule& schedule, RowUse use, i64 n, int element_bytes, int tensors, bool wide, i64 limit) {
+inline GpuNormSchedule in_loops(const GpuNormSchedule& schedule, RowUse use, i64 n, int element_bytes,
+                                int tensors, bool wide, i64 limit) {
   const bool is_short = loops_take_short_rows(schedule, wide) && row_steps(n) <= kShortRowSteps;
   if (schedule.home != RowHome::memory) {
     if (n <= limit && tensors * shared_row_bytes(n, element_bytes) <= limit)
@@ -343,14 +387,14 @@ inline GpuNormSchedule in_loops(const GpuNormSchedule& schedule, RowUse use, i64
 
 }  // namespace detail
 
-// --- Schedules of elementwise kernels with nothing left open ---------------------------------------------------------------------
+// --- Schedules of elementwise kernels with nothing left open -------------------------------------
 
 // What an elementwise kernel does, as far as the choice of a schedule depends on it.
 struct ElementWork {
   bool forward;
   bool bias;
   int element_bytes;  // of x, or of dy and dx
-  bool rows;          // has_rows of the fit
+  bool rows;  // has_rows of the fit
 };
 
 // Whether a fit has rows to pick, that is, neither a single row nor a direct table.
@@ -363,41 +407,44 @@ OUTGRAD_HD constexpr bool has_rows() {
   }
 }
 
-// The forwards of kernels/forwards.h use one octet per thread, whose 8 evaluations are enough code, and enough work for
-// one trip.
+// The forwards of kernels/forwards.h use one octet per thread, whose 8 evaluations are enough code, and
+// enough work for one trip.
 struct ForwardsSchedule {
   static constexpr GpuSchedule kSchedule{.octets = 1, .table = TableHome::caches};
 };
 struct DropoutSchedule {
   static constexpr GpuSchedule kSchedule{.octets = 2, .table = TableHome::caches};
 };
-// The forwards that evaluate several fits for an element (a y with its branch, a code for f'(x)): the code of one octet is
-// long enough, and the tables of all fits share a block's memory.
+// The forwards that evaluate several fits for an element (a y with its branch, a code for f'(x)): the code of
+// one octet is long enough, and the tables of all fits share a block's memory.
 struct StoreSchedule {
   static constexpr GpuSchedule kSchedule{.octets = 1, .table = TableHome::rows};
 };
 
-// Fills in what a schedule leaves open: the octets, and enough blocks beside them that their threads' outstanding loads
-// hide the memory's latency. The limit is the number of registers that a thread then has (65536 of an SM, shared by
-// `threads`; tests/system/sass_test.cpp checks that nothing spills): 128, or 80 for a 16-bit forward and with a bias's
-// sums in 16 bits. A schedule that asks for more octets than these gets no second block.
+// Fills in what a schedule leaves open: the octets, and enough blocks beside them that their threads'
+// outstanding loads hide the memory's latency. The limit is the number of registers that a thread then has
+// (65536 of an SM, shared by `threads`; tests/system/sass_test.cpp checks that nothing spills): 128, or 80
+// for a 16-bit forward and with a bias's sums in 16 bits. A schedule that asks for more octets than these
+// gets no second block.
 OUTGRAD_HD constexpr GpuSchedule completed(GpuSchedule schedule, const ElementWork& work) {
   const bool f32 = work.element_bytes == 4, sums = work.bias && !work.forward;
   const int octets = !work.rows ? 4 : sums ? 2 : f32 ? 3 : work.bias ? 6 : 4;
   const int threads = !f32 && (work.forward || (sums && work.rows)) ? 768 : 512;
   if (schedule.octets == 0) schedule.octets = octets;
-  if (schedule.resident_blocks == 0) schedule.resident_blocks = schedule.octets > octets ? 1 : larger(1, threads / schedule.threads);
+  if (schedule.resident_blocks == 0)
+    schedule.resident_blocks = schedule.octets > octets ? 1 : larger(1, threads / schedule.threads);
   return schedule;
 }
 
-// --- Softmax ---------------------------------------------------------------------------------------------------------------------
+// --- Softmax -------------------------------------------------------------------------------------
 
-// Warps that share a row of n elements: few enough that each thread has an octet or more of it. And rows side by side in a block.
+// Warps that share a row of n elements: few enough that each thread has an octet or more of it. And rows side
+// by side in a block.
 OUTGRAD_HD constexpr int softmax_warps(i64 n) { return n <= 1024 ? 1 : n <= 8192 ? 4 : 16; }
 OUTGRAD_HD constexpr int softmax_block_rows(int warps) { return warps == 1 ? 4 : 1; }
 
 #ifndef __CUDACC_RTC__
-// --- Plans -----------------------------------------------------------------------------------------------------------------------
+// --- Plans ---------------------------------------------------------------------------------------
 
 inline constexpr i64 kGridLimit = 0x7fffffff;  // gridDim.x
 // The most columns for which a bias is read by octets: twice this number is counted in 32 bits.
@@ -407,36 +454,38 @@ struct PlannedLaunch {
   DeviceKernel kernel;
   i64 blocks;
   int threads;
-  i64 shared_bytes = 0;       // dynamic
+  i64 shared_bytes = 0;  // dynamic
   i64 most_shared_bytes = 0;  // if not 0: the kernel must first be allowed this many dynamic bytes
-  i64 left = 0, apart = 0;    // for add_slots and norm_finish
-  i64 own_slots = 0;          // for a norm's sums over rows
+  i64 left = 0, apart = 0;  // for add_slots and norm_finish
+  i64 own_slots = 0;  // for a norm's sums over rows
 };
 
 // The launches, in their order.
 struct LaunchPlan {
-  // The most launches. A norm's backward: prepare, slot sums, rows, two of add_slots (for at most 2^17 rows of sums),
-  // finish. Bias + GELU: rows, four of add_slots (64^4 > 2^21).
+  // The most launches. A norm's backward: prepare, slot sums, rows, two of add_slots (for at most 2^17 rows
+  // of sums), finish. Bias + GELU: rows, four of add_slots (64^4 > 2^21).
   static constexpr int kMost = 8;
   int launches = 0;
   PlannedLaunch launch[kMost] = {};
-  bool wide = true;                         // for bias + GELU and norms: which instance
+  bool wide = true;  // for bias + GELU and norms: which instance
   SideChannels side = SideChannels::none;  // for a norm's backward
-  GpuNormSchedule norm = {};               // for norms: with nothing left open
+  GpuNormSchedule norm = {};  // for norms: with nothing left open
 
   void add(const PlannedLaunch& next) { launch[launches++] = next; }
 };
 
 // What a plan needs to know about a device.
 struct PlanLimits {
-  int sms = 0;              // needed if blocks_per_sm is not 0
-  i64 shared_bytes = 0;     // per block with opt-in; needed if registers do not hold a norm's rows
-  int resident_blocks = 0;  // blocks of the schedule's kernel that an SM holds at once; needed if blocks_per_sm is kAllResident
+  int sms = 0;  // needed if blocks_per_sm is not 0
+  i64 shared_bytes = 0;  // per block with opt-in; needed if registers do not hold a norm's rows
+  // blocks of the schedule's kernel that an SM holds at once; needed if blocks_per_sm is kAllResident
+  int resident_blocks = 0;
 };
 
 inline i64 column_blocks(i64 words) { return (words + kColumnThreads - 1) / kColumnThreads; }
 
-// The number of blocks that loop over the work of `wanted` blocks: no more than the schedule allows for all SMs.
+// The number of blocks that loop over the work of `wanted` blocks: no more than the schedule allows for all
+// SMs.
 inline i64 looping_blocks(i64 wanted, int blocks_per_sm, int sms) {
   const i64 most = blocks_per_sm > 0 ? i64{sms} * blocks_per_sm : kGridLimit;
   return wanted < most ? wanted : most;
@@ -449,11 +498,15 @@ inline int grid_blocks_per_sm(const GpuSchedule& schedule, const PlanLimits& lim
 
 // The following take a GpuSchedule with nothing left open (completed).
 
-inline LaunchPlan elementwise_plan(DeviceKernel kernel, const GpuSchedule& schedule, i64 elements, const PlanLimits& limits) {
+inline LaunchPlan elementwise_plan(DeviceKernel kernel, const GpuSchedule& schedule, i64 elements,
+                                   const PlanLimits& limits) {
   const i64 per_block = i64{schedule.threads} * schedule.octets * kOctet;
   LaunchPlan plan;
   if (elements > 0)
-    plan.add({kernel, looping_blocks((elements + per_block - 1) / per_block, grid_blocks_per_sm(schedule, limits), limits.sms), schedule.threads});
+    plan.add({kernel,
+              looping_blocks((elements + per_block - 1) / per_block, grid_blocks_per_sm(schedule, limits),
+                             limits.sms),
+              schedule.threads});
   return plan;
 }
 
@@ -463,30 +516,40 @@ inline PlannedLaunch softmax_launch(DeviceKernel kernel, i64 rows, int warps) {
 }
 
 // Wide: the bias is read by octets.
-inline LaunchPlan bias_forward_plan(const GpuSchedule& schedule, i64 elements, bool wide, const PlanLimits& limits) {
+inline LaunchPlan bias_forward_plan(const GpuSchedule& schedule, i64 elements, bool wide,
+                                    const PlanLimits& limits) {
   LaunchPlan plan = elementwise_plan(DeviceKernel::bias_gelu_forward, schedule, elements, limits);
   plan.wide = wide;
   return plan;
 }
 
-// Adds up neighbours, `apart` slots from each other, of `left` that are left: kSlotFan times `words` sums to each that remain.
+// Adds up neighbours, `apart` slots from each other, of `left` that are left: kSlotFan times `words` sums to
+// each that remain.
 inline void add_slots_once(LaunchPlan& plan, i64 words, i64 left, i64 apart) {
   const i64 targets = (left + kSlotFan - 1) / kSlotFan;
-  plan.add({.kernel = DeviceKernel::add_slots, .blocks = column_blocks(words * targets), .threads = kColumnThreads, .left = left, .apart = apart});
+  plan.add({.kernel = DeviceKernel::add_slots,
+            .blocks = column_blocks(words * targets),
+            .threads = kColumnThreads,
+            .left = left,
+            .apart = apart});
 }
 // Adds up `slots` (a power of two) times `words` sums in the tree's order.
 inline void add_up_slots(LaunchPlan& plan, i64 words, i64 slots) {
   i64 apart = 1;
-  for (i64 left = slots; left > 1; left = (left + kSlotFan - 1) / kSlotFan, apart *= kSlotFan) add_slots_once(plan, words, left, apart);
+  for (i64 left = slots; left > 1; left = (left + kSlotFan - 1) / kSlotFan, apart *= kSlotFan)
+    add_slots_once(plan, words, left, apart);
 }
 
 // Wide: a row consists of whole octets, and dy, y, dx and the sums are aligned for the schedule's accesses.
-inline LaunchPlan bias_backward_plan(const GpuSchedule& schedule, i64 rows, i64 n, bool wide, const PlanLimits& limits) {
+inline LaunchPlan bias_backward_plan(const GpuSchedule& schedule, i64 rows, i64 n, bool wide,
+                                     const PlanLimits& limits) {
   const i64 slots = slot_count(rows, n), threads = n / (wide ? kOctet : 1) * slots;
   LaunchPlan plan;
   plan.wide = wide;
   plan.add({DeviceKernel::bias_gelu_backward,
-            looping_blocks((threads + schedule.threads - 1) / schedule.threads, grid_blocks_per_sm(schedule, limits), limits.sms), schedule.threads});
+            looping_blocks((threads + schedule.threads - 1) / schedule.threads,
+                           grid_blocks_per_sm(schedule, limits), limits.sms),
+            schedule.threads});
   add_up_slots(plan, n, slots);
   return plan;
 }
@@ -498,11 +561,14 @@ struct NormTask {
   bool residual;
   i64 rows;
   i64 n;
-  bool wide;  // rows consist of whole octets, and tensors are aligned for the schedule's accesses; a forward's gamma and beta to 16 bytes
+  // rows consist of whole octets, and tensors are aligned for the schedule's accesses; a forward's gamma and
+  // beta to 16 bytes
+  bool wide;
   bool side;  // there are side channels
   bool sums;  // a backward's dgamma or dbeta is wanted
-  bool aligned = true;  // in a backward: gamma and beta are, to 16 bytes, so that its kernel may make the columns' constants itself
-  bool drops = false;   // dropout of dz, in a backward
+  // in a backward: gamma and beta are, to 16 bytes, so that its kernel may make the columns' constants itself
+  bool aligned = true;
+  bool drops = false;  // dropout of dz, in a backward
 
   bool prepared() const { return side || !aligned; }
 };
@@ -513,22 +579,31 @@ namespace detail {
 inline constexpr i64 kUnaskedSharedBytes = 48 * 1024;
 
 // The dynamic shared memory that one block may have, less what exchanges of `sums` sums between warps take.
-inline i64 row_memory(const PlanLimits& limits, int sums) { return limits.shared_bytes - 2 * kTreeLanes * kTreeLanes * sums * static_cast<i64>(sizeof(float)); }
+inline i64 row_memory(const PlanLimits& limits, int sums) {
+  return limits.shared_bytes - 2 * kTreeLanes * kTreeLanes * sums * static_cast<i64>(sizeof(float));
+}
 
 // The most shared memory that a kernel declares for exchanges between the warps of a row.
-inline i64 declared_bytes(const GpuNormSchedule& s) { return i64{2} * s.block_rows * s.row_warps * kTreeLanes * static_cast<i64>(sizeof(Tuple<float, 2>)); }
+inline i64 declared_bytes(const GpuNormSchedule& s) {
+  return i64{2} * s.block_rows * s.row_warps * kTreeLanes * static_cast<i64>(sizeof(Tuple<float, 2>));
+}
 
 // Whether registers hold the rows. If not, the plan depends on the device's shared memory.
 inline bool rows_in_registers(const GpuNormSchedule& schedule, bool forward, const NormTask& task) {
-  const RowUse use = forward ? forward_use(task.element_bytes, task.residual)
-                             : backward_use(task.norm, task.element_bytes, task.residual, schedule.sums != ColumnSums::separate, task.prepared(), task.drops);
-  return task.wide && in_registers(schedule, use, forward ? kTreeLanes : most_backward_warps(schedule), row_steps(task.n)).row_warps != 0;
+  const RowUse use = forward
+                         ? forward_use(task.element_bytes, task.residual)
+                         : backward_use(task.norm, task.element_bytes, task.residual,
+                                        schedule.sums != ColumnSums::separate, task.prepared(), task.drops);
+  return task.wide &&
+         in_registers(schedule, use, forward ? kTreeLanes : most_backward_warps(schedule), row_steps(task.n))
+                 .row_warps != 0;
 }
 
-// A kernel that works by rows: block_rows of them side by side, the rest in a loop. The kernel is allowed all the
-// shared memory there is, whatever this launch needs, because the permission belongs to the kernel, and launches of all
-// threads share it.
-inline PlannedLaunch rows_launch(DeviceKernel kernel, const GpuNormSchedule& s, i64 rows, i64 shared_bytes, i64 most_shared_bytes, const PlanLimits& limits) {
+// A kernel that works by rows: block_rows of them side by side, the rest in a loop. The kernel is allowed all
+// the shared memory there is, whatever this launch needs, because the permission belongs to the kernel, and
+// launches of all threads share it.
+inline PlannedLaunch rows_launch(DeviceKernel kernel, const GpuNormSchedule& s, i64 rows, i64 shared_bytes,
+                                 i64 most_shared_bytes, const PlanLimits& limits) {
   const bool asks = shared_bytes > 0 && shared_bytes + declared_bytes(s) > kUnaskedSharedBytes;
   return {.kernel = kernel,
           .blocks = looping_blocks((rows + s.block_rows - 1) / s.block_rows, s.blocks_per_sm, limits.sms),
@@ -539,7 +614,8 @@ inline PlannedLaunch rows_launch(DeviceKernel kernel, const GpuNormSchedule& s, 
 
 }  // namespace detail
 
-inline LaunchPlan norm_forward_plan(const GpuNormSchedule& schedule, const NormTask& task, const PlanLimits& limits) {
+inline LaunchPlan norm_forward_plan(const GpuNormSchedule& schedule, const NormTask& task,
+                                    const PlanLimits& limits) {
   const detail::RowUse use = detail::forward_use(task.element_bytes, task.residual);
   LaunchPlan plan;
   plan.wide = task.wide;
@@ -550,42 +626,52 @@ inline LaunchPlan norm_forward_plan(const GpuNormSchedule& schedule, const NormT
   } else {
     most_shared_bytes = detail::row_memory(limits, 1);
     plan.norm = detail::in_loops(schedule, use, task.n, task.element_bytes, 1, task.wide, most_shared_bytes);
-    if (plan.norm.home == RowHome::shared) shared_bytes = detail::shared_row_bytes(task.n, task.element_bytes);
+    if (plan.norm.home == RowHome::shared)
+      shared_bytes = detail::shared_row_bytes(task.n, task.element_bytes);
   }
-  plan.add(detail::rows_launch(DeviceKernel::norm_forward, plan.norm, task.rows, shared_bytes, most_shared_bytes, limits));
+  plan.add(detail::rows_launch(DeviceKernel::norm_forward, plan.norm, task.rows, shared_bytes,
+                               most_shared_bytes, limits));
   return plan;
 }
 
-inline LaunchPlan norm_backward_plan(const GpuNormSchedule& schedule, const NormTask& task, const PlanLimits& limits) {
+inline LaunchPlan norm_backward_plan(const GpuNormSchedule& schedule, const NormTask& task,
+                                     const PlanLimits& limits) {
   constexpr int kTensors = 2;  // dy and y, which are kept if registers do not hold the rows
   const i64 slots = slot_count(task.rows, task.n);
-  bool fused = schedule.sums != ColumnSums::separate, registers = detail::rows_in_registers(schedule, false, task);
+  bool fused = schedule.sums != ColumnSums::separate,
+       registers = detail::rows_in_registers(schedule, false, task);
   LaunchPlan plan;
   plan.wide = task.wide;
   PlannedLaunch rows = {};
   if (registers) {
-    const detail::RowUse use = detail::backward_use(task.norm, task.element_bytes, task.residual, fused, task.prepared(), task.drops);
+    const detail::RowUse use = detail::backward_use(task.norm, task.element_bytes, task.residual, fused,
+                                                    task.prepared(), task.drops);
     plan.norm = detail::in_registers(schedule, use, detail::most_backward_warps(schedule), row_steps(task.n));
   }
   if (registers && fused) {
     GpuNormSchedule s = plan.norm;
     s.blocks_per_sm = 0;  // each block has its own slots
     const i64 own_slots = slots_together(slots, s.block_rows) / s.block_rows,
-              bytes = detail::slots_block_bytes(s, task.norm, task.element_bytes, task.residual, task.prepared(), own_slots, task.drops);
+              bytes = detail::slots_block_bytes(s, task.norm, task.element_bytes, task.residual,
+                                                task.prepared(), own_slots, task.drops);
     registers = bytes + detail::declared_bytes(s) <= limits.shared_bytes;
-    rows = detail::rows_launch(DeviceKernel::norm_backward_slots, s, slots / own_slots > 1 ? slots / own_slots : 1, bytes,
+    rows = detail::rows_launch(DeviceKernel::norm_backward_slots, s,
+                               slots / own_slots > 1 ? slots / own_slots : 1, bytes,
                                limits.shared_bytes - detail::declared_bytes(s), {});
     rows.own_slots = own_slots;
   }
   fused = fused && registers;
   plan.side = !registers ? SideChannels::either : task.prepared() ? SideChannels::some : SideChannels::none;
   // Rows whose sums come from a separate pass need the columns' constants ready-made.
-  if (!fused || plan.side != SideChannels::none) plan.add({DeviceKernel::norm_prepare, column_blocks(padded_columns(task.n)), kColumnThreads});
+  if (!fused || plan.side != SideChannels::none)
+    plan.add({DeviceKernel::norm_prepare, column_blocks(padded_columns(task.n)), kColumnThreads});
   const i64 sum_rows = fused ? rows.blocks : most_sum_rows(slots);
   // Runs before dx, which may be dy, is written.
   if (task.sums && !fused) {
-    plan.add(
-        {.kernel = DeviceKernel::norm_slot_sums, .blocks = column_blocks(task.n) * sum_rows, .threads = kColumnThreads, .own_slots = slots_together(slots, 1)});
+    plan.add({.kernel = DeviceKernel::norm_slot_sums,
+              .blocks = column_blocks(task.n) * sum_rows,
+              .threads = kColumnThreads,
+              .own_slots = slots_together(slots, 1)});
   }
   if (fused) {
     plan.add(rows);
@@ -593,15 +679,20 @@ inline LaunchPlan norm_backward_plan(const GpuNormSchedule& schedule, const Norm
     plan.add(detail::rows_launch(DeviceKernel::norm_backward, plan.norm, task.rows, 0, 0, limits));
   } else if (task.rows > 0) {
     const i64 limit = detail::row_memory(limits, 2);
-    plan.norm = detail::in_loops(schedule, detail::backward_use(task.norm, task.element_bytes, task.residual, false, true), task.n, task.element_bytes,
-                                 kTensors, task.wide, limit);
-    const i64 shared_bytes = plan.norm.home == RowHome::shared ? kTensors * detail::shared_row_bytes(task.n, task.element_bytes) : 0;
-    plan.add(detail::rows_launch(DeviceKernel::norm_backward, plan.norm, task.rows, shared_bytes, limit, limits));
+    plan.norm = detail::in_loops(
+        schedule, detail::backward_use(task.norm, task.element_bytes, task.residual, false, true), task.n,
+        task.element_bytes, kTensors, task.wide, limit);
+    const i64 shared_bytes = plan.norm.home == RowHome::shared
+                                 ? kTensors * detail::shared_row_bytes(task.n, task.element_bytes)
+                                 : 0;
+    plan.add(
+        detail::rows_launch(DeviceKernel::norm_backward, plan.norm, task.rows, shared_bytes, limit, limits));
   }
   if (task.sums) {
     const i64 words = column_sums(task.norm) * sums_stride(task.n);
     i64 left = sum_rows, apart = 1;
-    for (; left > kFinishFan; left = (left + kSlotFan - 1) / kSlotFan, apart *= kSlotFan) add_slots_once(plan, words, left, apart);
+    for (; left > kFinishFan; left = (left + kSlotFan - 1) / kSlotFan, apart *= kSlotFan)
+      add_slots_once(plan, words, left, apart);
     plan.add({.kernel = DeviceKernel::norm_finish,
               .blocks = column_sums(task.norm) * ((task.n + kFinishColumns - 1) / kFinishColumns),
               .threads = kColumnThreads,

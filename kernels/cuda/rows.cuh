@@ -1,14 +1,16 @@
-// Rows of a matrix for kernels that sum a row and then write it: where a row is held meanwhile, and its sums by the
-// tree of kernels/reduce.h.
+// Rows of a matrix for kernels that sum a row and then write it: where a row is held meanwhile, and its sums
+// by the tree of kernels/reduce.h.
 //
-// A chunk of the tree is an octet, which is 16 bytes of a 16-bit format. In the W warps that share a row, the thread
-// (warp w, lane l) has the octets 32 q + l of the steps q = w, w + W, .. It folds its own chunks itself. The warps'
-// sums are folded through shared memory, and the lanes' sums by shuffles. This is the order of the tree for any W. A
-// row's octets stay with the thread that loaded them, so a row that overwrites the row it was made from needs no
-// barrier.
-//   RegisterRow  the octets in registers, every index a constant; whole octets in wide loads, or through a RowRing from rows that are on
-//                their way while others are worked on
-//   SharedRow    in dynamic shared memory; rows that are not aligned come and go element by element, neighbours by neighbours
+// A chunk of the tree is an octet, which is 16 bytes of a 16-bit format. In the W warps that share a row, the
+// thread
+// (warp w, lane l) has the octets 32 q + l of the steps q = w, w + W, .. It folds its own chunks itself. The
+// warps' sums are folded through shared memory, and the lanes' sums by shuffles. This is the order of the
+// tree for any W. A row's octets stay with the thread that loaded them, so a row that overwrites the row it
+// was made from needs no barrier.
+//   RegisterRow  the octets in registers, every index a constant; whole octets in wide loads, or through a
+//                RowRing from rows that are on their way while others are worked on
+//   SharedRow    in dynamic shared memory; rows that are not aligned come and go element by element,
+//                neighbours by neighbours
 //   MemoryRow    read again for each use
 #pragma once
 
@@ -25,7 +27,8 @@ namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
 // The part of a norm's schedule that matters for an octet's load and store.
 template <GpuNormSchedule S>
-inline constexpr GpuSchedule kAccessOf = {.access_bytes = S.access_bytes, .loads = S.loads, .stores = S.stores};
+inline constexpr GpuSchedule kAccessOf = {
+    .access_bytes = S.access_bytes, .loads = S.loads, .stores = S.stores};
 
 // A schedule all of whose members are set.
 template <GpuNormSchedule S>
@@ -33,8 +36,10 @@ OUTGRAD_HD constexpr bool norm_schedule_holds() {
   constexpr auto is_power = [](int a, int most) { return a >= 1 && a <= most && (a & (a - 1)) == 0; };
   static_assert(is_power(S.row_warps, kTreeLanes), "1, 2, 4, 8, 16 or 32 warps share a row");
   static_assert(S.home != RowHome::automatic, "the launcher chooses a home");
-  static_assert(S.home != RowHome::registers || is_power(S.octets, 8), "a thread keeps 1, 2, 4 or 8 octets of a row");
-  static_assert(S.home != RowHome::registers || S.octets * S.row_warps <= kMostRegisterSteps, "registers hold one group of the tree, 2^14 elements");
+  static_assert(S.home != RowHome::registers || is_power(S.octets, 8),
+                "a thread keeps 1, 2, 4 or 8 octets of a row");
+  static_assert(S.home != RowHome::registers || S.octets * S.row_warps <= kMostRegisterSteps,
+                "registers hold one group of the tree, 2^14 elements");
   static_assert(is_power(S.block_rows, 8), "a block has 1, 2, 4 or 8 rows side by side");
   static_assert(S.row_warps * S.block_rows <= 32, "a block has at most 1024 threads");
   static_assert(is_power(S.access_bytes, 16) && S.access_bytes >= 4, "an access is 4, 8 or 16 bytes");
@@ -43,11 +48,11 @@ OUTGRAD_HD constexpr bool norm_schedule_holds() {
   return true;
 }
 
-// --- Threads and their sums ------------------------------------------------------------------------------------------------------
+// --- Threads and their sums ----------------------------------------------------------------------
 
-// A thread's place in a block of `Rows` rows side by side, with `Warps` warps each. Apart: no row waits for the threads
-// of another row. A block then takes all 16 of its barriers from an SM's 64 (for 32 blocks), because compilers do not
-// know which barriers it uses. So at most 4 blocks are resident.
+// A thread's place in a block of `Rows` rows side by side, with `Warps` warps each. Apart: no row waits for
+// the threads of another row. A block then takes all 16 of its barriers from an SM's 64 (for 32 blocks),
+// because compilers do not know which barriers it uses. So at most 4 blocks are resident.
 template <int Warps, int Rows, bool Apart = false>
 struct RowThread {
   static constexpr int kWarps = Warps, kRows = Rows;
@@ -59,8 +64,8 @@ struct RowThread {
 
   __device__ __forceinline__ u32 first() const { return warp * kTreeLanes + lane; }
 
-  // Orders the memory accesses of the threads that share a row. All of these threads take part or, unless rows are
-  // apart, every thread of the block. Of a block's barriers, __syncthreads uses number 0.
+  // Orders the memory accesses of the threads that share a row. All of these threads take part or, unless
+  // rows are apart, every thread of the block. Of a block's barriers, __syncthreads uses number 0.
   __device__ __forceinline__ void barrier() const {
     if constexpr (Warps == 1) {
       __syncwarp();
@@ -75,8 +80,8 @@ struct RowThread {
     }
   }
 
-  // Folds the warps' sums of each lane. There are two buffers: a thread that writes one of them for the second time has
-  // passed a barrier that every warp reached after reading it.
+  // Folds the warps' sums of each lane. There are two buffers: a thread that writes one of them for the
+  // second time has passed a barrier that every warp reached after reading it.
   template <int Sums>
   __device__ __forceinline__ Tuple<float, Sums> fold_warps(const Tuple<float, Sums>& own) {
     if constexpr (Warps == 1) {
@@ -91,10 +96,11 @@ struct RowThread {
     }
   }
 
-  // finish(sum) of the lanes' sums. If there are two sums, each half of the warp folds one and finishes it for both
-  // halves.
+  // finish(sum) of the lanes' sums. If there are two sums, each half of the warp folds one and finishes it
+  // for both halves.
   template <int Sums, class Finish>
-  __device__ __forceinline__ Tuple<float, Sums> fold_lanes(const Tuple<float, Sums>& sum, const Finish& finish) const {
+  __device__ __forceinline__ Tuple<float, Sums> fold_lanes(const Tuple<float, Sums>& sum,
+                                                           const Finish& finish) const {
     static_assert(Sums <= 2);
     constexpr unsigned kAll = 0xffffffffu;
     constexpr int kHalf = kTreeLanes / 2;
@@ -113,10 +119,11 @@ struct RowThread {
   }
 };
 
-// The sums over a row, where chunk(octet) is the chunk of this thread's octet `octet`. For rows of any length;
-// fold_steps folds the steps of a group.
+// The sums over a row, where chunk(octet) is the chunk of this thread's octet `octet`. For rows of any
+// length; fold_steps folds the steps of a group.
 template <int Sums, class Thread, class Chunk, class Finish>
-__device__ __forceinline__ Tuple<float, Sums> looped_sums(Thread& thread, i64 n, const Chunk& chunk, const Finish& finish) {
+__device__ __forceinline__ Tuple<float, Sums> looped_sums(Thread& thread, i64 n, const Chunk& chunk,
+                                                          const Finish& finish) {
   const auto neutral = neutral_sums<Sums>();
   const auto step = [&](i64 q) {
     const i64 octet = q * kTreeLanes + thread.lane;
@@ -134,17 +141,18 @@ __device__ __forceinline__ Tuple<float, Sums> looped_sums(Thread& thread, i64 n,
 
 // A chunk from its operands.
 template <class Terms>
-__device__ __forceinline__ Tuple<float, Terms::kSums> chunk_of(const Tuple<float, Terms::kOperands> (&operands)[kOctet]) {
+__device__ __forceinline__ Tuple<float, Terms::kSums> chunk_of(
+    const Tuple<float, Terms::kOperands> (&operands)[kOctet]) {
   Tuple<float, Terms::kSums> sums[kOctet / 2];
   OUTGRAD_UNROLL
   for (int k = 0; k < kOctet / 2; ++k) sums[k] = Terms::first_fold(operands[k], operands[k + kOctet / 2]);
   return fold<kOctet / 2>(sums);
 }
 
-// --- Octets ----------------------------------------------------------------------------------------------------------------------
+// --- Octets --------------------------------------------------------------------------------------
 
-// 8 words of an array that all rows share and that nobody writes meanwhile. Whole: it is aligned to 16 bytes; otherwise
-// `count` words are read, and the others are `missing`.
+// 8 words of an array that all rows share and that nobody writes meanwhile. Whole: it is aligned to 16 bytes;
+// otherwise `count` words are read, and the others are `missing`.
 template <bool Whole>
 __device__ __forceinline__ Tuple<float, kOctet> shared_words(const float* from, int count, float missing) {
   Tuple<float, kOctet> words;
@@ -153,7 +161,8 @@ __device__ __forceinline__ Tuple<float, kOctet> shared_words(const float* from, 
     OUTGRAD_UNROLL
     for (int k = 0; k < kOctet / 4; ++k) {
       const float4 quad = __ldg(quads + k);
-      words.v[4 * k] = quad.x, words.v[4 * k + 1] = quad.y, words.v[4 * k + 2] = quad.z, words.v[4 * k + 3] = quad.w;
+      words.v[4 * k] = quad.x, words.v[4 * k + 1] = quad.y, words.v[4 * k + 2] = quad.z,
+                  words.v[4 * k + 3] = quad.w;
     }
   } else {
     OUTGRAD_UNROLL
@@ -166,7 +175,8 @@ __device__ __forceinline__ Tuple<float, kOctet> shared_words(const float* from, 
 __device__ __forceinline__ void store_words(float* to, const Tuple<float, kOctet>& words) {
   float4* const quads = reinterpret_cast<float4*>(to);
   OUTGRAD_UNROLL
-  for (int k = 0; k < kOctet / 4; ++k) quads[k] = make_float4(words.v[4 * k], words.v[4 * k + 1], words.v[4 * k + 2], words.v[4 * k + 3]);
+  for (int k = 0; k < kOctet / 4; ++k)
+    quads[k] = make_float4(words.v[4 * k], words.v[4 * k + 1], words.v[4 * k + 2], words.v[4 * k + 3]);
 }
 
 template <class T>
@@ -177,13 +187,14 @@ __device__ __forceinline__ Octet<T> octet_of(const T (&element)[kOctet]) {
     for (int k = 0; k < kOctet; ++k) octet.w[k] = bits_of(element[k]);
   } else {
     OUTGRAD_UNROLL
-    for (int k = 0; k < kOctet / 2; ++k) octet.w[k] = element[2 * k].bits | static_cast<u32>(element[2 * k + 1].bits) << 16;
+    for (int k = 0; k < kOctet / 2; ++k)
+      octet.w[k] = element[2 * k].bits | static_cast<u32>(element[2 * k + 1].bits) << 16;
   }
   return octet;
 }
 
-// Returns the same value, but hides this from the compiler, so that what was computed from it before is computed again
-// rather than kept in registers.
+// Returns the same value, but hides this from the compiler, so that what was computed from it before is
+// computed again rather than kept in registers.
 __device__ __forceinline__ void forget([[maybe_unused]] u32& word) {
 #ifdef __CUDA_ARCH__
   asm volatile("" : "+r"(word));
@@ -230,22 +241,23 @@ __device__ __forceinline__ void store_part(T* to, const Octet<T>& octet, int cou
   }
 }
 
-// --- Homes -----------------------------------------------------------------------------------------------------------------------
+// --- Homes ---------------------------------------------------------------------------------------
 //
 // `Input` describes what a row is made of:
-//   kSources, kKept                              tensors that are read, and how many of them, the first ones, are kept
-//   source[kSources]                             their rows
-//   kCombines                                    whether `combine` does anything
-//   combine<S, Whole>(octets, at, count)         what becomes of the octets of all sources at element `at`, before they are kept
-//   combine(elements, at)                        the same for an element
-//   again[kKept]                                 where what was kept can be read once more
-// A home fetches a row from its Input. It gives the tree's sums of it by sum<Sums>(thread, chunk, finish) with
-// chunk(octets, at, count, k) and finish(sum). It visits its octets by each(thread, body) with body(octets, at, count,
-// k, present), where octets has the type Octets. k is the octet's number among the thread's own octets, and chunk gets
-// it as well. kWhole: count is 8. kStaged: put only prepares what finish then writes, each thread every kApart-th
-// element.
-// Octets beyond the row's end are visited with present = false and must have no effect (only in RegisterRow, and fewer
-// than 2^14 elements).
+//   kSources, kKept         tensors that are read, and how many of them, the first ones, are kept
+//   source[kSources]        their rows
+//   kCombines               whether `combine` does anything
+//   combine<S, Whole>(octets, at, count)
+//                           what becomes of the octets of all sources at element `at`, before they are kept
+//   combine(elements, at)   the same for an element
+//   again[kKept]            where what was kept can be read once more
+// A home fetches a row from its Input. It gives the tree's sums of it by sum<Sums>(thread, chunk, finish)
+// with chunk(octets, at, count, k) and finish(sum). It visits its octets by each(thread, body) with
+// body(octets, at, count, k, present), where octets has the type Octets. k is the octet's number among the
+// thread's own octets, and chunk gets it as well. kWhole: count is 8. kStaged: put only prepares what finish
+// then writes, each thread every kApart-th element.
+// Octets beyond the row's end are visited with present = false and must have no effect (only in RegisterRow,
+// and fewer than 2^14 elements).
 
 template <GpuNormSchedule S, class T, class Input>
 struct RegisterRow {
@@ -273,7 +285,8 @@ struct RegisterRow {
     for (int k = 0; k < kOctets; ++k) {
       OUTGRAD_UNROLL
       for (int c = 0; c < Input::kSources; ++c) {
-        octet[k][c] = is_there(thread, k) ? load_octet<kAccessOf<S>>(input.source[c] + at(thread, k)) : zero_octet<T>();
+        octet[k][c] =
+            is_there(thread, k) ? load_octet<kAccessOf<S>>(input.source[c] + at(thread, k)) : zero_octet<T>();
       }
     }
     if constexpr (Input::kCombines) {
@@ -285,7 +298,8 @@ struct RegisterRow {
   }
 
   template <int Sums, class Thread, class Chunk, class Finish>
-  __device__ __forceinline__ Tuple<float, Sums> sum(Thread& thread, i64, const Chunk& chunk, const Finish& finish) const {
+  __device__ __forceinline__ Tuple<float, Sums> sum(Thread& thread, i64, const Chunk& chunk,
+                                                    const Finish& finish) const {
     const auto neutral = neutral_sums<Sums>();
     Tuple<float, Sums> chunks[kOctets];
     OUTGRAD_UNROLL
@@ -303,7 +317,8 @@ struct RegisterRow {
     for (int k = 0; k < kOctets; ++k) body(octet[k], at(thread, k), kOctet, k, is_there(thread, k));
   }
 
-  // Between the sums and the pass that writes: what was widened for them would fill as many registers as the row itself, twice over.
+  // Between the sums and the pass that writes: what was widened for them would fill as many registers as the
+  // row itself, twice over.
   __device__ __forceinline__ void forget_values() {
     OUTGRAD_UNROLL
     for (int k = 0; k < kOctets; ++k) {
@@ -330,7 +345,9 @@ struct SharedRow {
   static constexpr int kKept = Input::kKept;
   using Octets = Octet<T>[kKept];
 
-  static __device__ __forceinline__ Octet<T>* row(i64 n, int c) { return dynamic_shared<Octet<T>>() + c * ((n + kOctet - 1) / kOctet); }
+  static __device__ __forceinline__ Octet<T>* row(i64 n, int c) {
+    return dynamic_shared<Octet<T>>() + c * ((n + kOctet - 1) / kOctet);
+  }
 
   template <class Thread>
   __device__ __forceinline__ void fetch(const Thread& thread, Input& input, i64 n, bool) {
@@ -339,7 +356,8 @@ struct SharedRow {
       for (i64 octet = thread.first(); octet * kOctet < n; octet += Thread::kApart) {
         Octet<T> all[Input::kSources];
         OUTGRAD_UNROLL
-        for (int c = 0; c < Input::kSources; ++c) all[c] = load_octet<kAccessOf<S>>(input.source[c] + octet * kOctet);
+        for (int c = 0; c < Input::kSources; ++c)
+          all[c] = load_octet<kAccessOf<S>>(input.source[c] + octet * kOctet);
         if constexpr (Input::kCombines) input.template combine<S, true>(all, octet * kOctet, kOctet);
         OUTGRAD_UNROLL
         for (int c = 0; c < kKept; ++c) row(n, c)[octet] = all[c];
@@ -360,7 +378,8 @@ struct SharedRow {
   }
 
   template <int Sums, class Thread, class Chunk, class Finish>
-  __device__ __forceinline__ Tuple<float, Sums> sum(Thread& thread, i64 n, const Chunk& chunk, const Finish& finish) const {
+  __device__ __forceinline__ Tuple<float, Sums> sum(Thread& thread, i64 n, const Chunk& chunk,
+                                                    const Finish& finish) const {
     return looped_sums<Sums>(
         thread, n,
         [&](i64 index) {
@@ -399,12 +418,15 @@ struct SharedRow {
     if constexpr (!Whole) {
       __syncthreads();
 #pragma unroll 4
-      for (i64 j = thread.first(); j < n; j += Thread::kApart) to[j] = reinterpret_cast<const T*>(row(n, 0))[j];
+      for (i64 j = thread.first(); j < n; j += Thread::kApart)
+        to[j] = reinterpret_cast<const T*>(row(n, 0))[j];
     }
   }
 
  private:
-  static __device__ __forceinline__ int left(i64 n, i64 index) { return Whole || n - index * kOctet >= kOctet ? kOctet : static_cast<int>(n - index * kOctet); }
+  static __device__ __forceinline__ int left(i64 n, i64 index) {
+    return Whole || n - index * kOctet >= kOctet ? kOctet : static_cast<int>(n - index * kOctet);
+  }
 };
 
 template <GpuNormSchedule S, class T, class Input, bool Whole>
@@ -421,7 +443,8 @@ struct MemoryRow {
       for (i64 octet = thread.first(); octet * kOctet < n; octet += Thread::kApart) {
         Octet<T> all[Input::kSources];
         OUTGRAD_UNROLL
-        for (int c = 0; c < Input::kSources; ++c) all[c] = load_part<S, Whole>(input.source[c] + octet * kOctet, left(n, octet));
+        for (int c = 0; c < Input::kSources; ++c)
+          all[c] = load_part<S, Whole>(input.source[c] + octet * kOctet, left(n, octet));
         input.template combine<S, Whole>(all, octet * kOctet, left(n, octet));
       }
     }
@@ -430,13 +453,15 @@ struct MemoryRow {
   }
 
   template <int Sums, class Thread, class Chunk, class Finish>
-  __device__ __forceinline__ Tuple<float, Sums> sum(Thread& thread, i64 n, const Chunk& chunk, const Finish& finish) const {
+  __device__ __forceinline__ Tuple<float, Sums> sum(Thread& thread, i64 n, const Chunk& chunk,
+                                                    const Finish& finish) const {
     return looped_sums<Sums>(
         thread, n,
         [&](i64 index) {
           Octets all;
           OUTGRAD_UNROLL
-          for (int c = 0; c < kKept; ++c) all[c] = load_part<S, Whole>(again[c] + index * kOctet, left(n, index));
+          for (int c = 0; c < kKept; ++c)
+            all[c] = load_part<S, Whole>(again[c] + index * kOctet, left(n, index));
           return chunk(all, index * kOctet, left(n, index), 0);
         },
         finish);
@@ -463,21 +488,29 @@ struct MemoryRow {
   __device__ __forceinline__ void finish(const Thread&, T*, i64) {}
 
  private:
-  static __device__ __forceinline__ int left(i64 n, i64 index) { return Whole || n - index * kOctet >= kOctet ? kOctet : static_cast<int>(n - index * kOctet); }
+  static __device__ __forceinline__ int left(i64 n, i64 index) {
+    return Whole || n - index * kOctet >= kOctet ? kOctet : static_cast<int>(n - index * kOctet);
+  }
 };
 
-// --- Rows on their way -----------------------------------------------------------------------------------------------------------
+// --- Rows on their way ---------------------------------------------------------------------------
 
-// Copies 4, 8 or 16 bytes from global to shared memory while the thread continues. Streaming: bypasses L1 where that is
-// possible.
+// Copies 4, 8 or 16 bytes from global to shared memory while the thread continues. Streaming: bypasses L1
+// where that is possible.
 template <int Bytes, bool Streaming>
 __device__ __forceinline__ void copy_async([[maybe_unused]] void* to, [[maybe_unused]] const void* from) {
 #ifdef __CUDA_ARCH__
   const u32 address = static_cast<u32>(__cvta_generic_to_shared(to));
   if constexpr (Streaming && Bytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], %2;" : : "r"(address), "l"(from), "n"(Bytes) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], %2;"
+                 :
+                 : "r"(address), "l"(from), "n"(Bytes)
+                 : "memory");
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" : : "r"(address), "l"(from), "n"(Bytes) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
+                 :
+                 : "r"(address), "l"(from), "n"(Bytes)
+                 : "memory");
   }
 #elif defined(OUTGRAD_GPU_STAND_IN)
   __pipeline_memcpy_async(to, from, Bytes);
@@ -491,7 +524,8 @@ __device__ __forceinline__ void commit_copies() {
   __pipeline_commit();
 #endif
 }
-// Waits for all of the thread's batches except the last `Left`. This thread then sees the data that they brought.
+// Waits for all of the thread's batches except the last `Left`. This thread then sees the data that they
+// brought.
 template <int Left>
 __device__ __forceinline__ void await_copies() {
 #ifdef __CUDA_ARCH__
@@ -501,31 +535,37 @@ __device__ __forceinline__ void await_copies() {
 #endif
 }
 
-// S.rows_ahead rows that are being copied into the block's dynamic shared memory. Each thread copies its own octets and
-// is the only one to read them, so it waits only for its own copies and for no other thread. In every row's part,
-// 16-byte quads of neighbouring threads are neighbours. A row's first `Taken` tensors are taken into registers, and
-// their places are at once filled from a later row. If there is one more tensor, it is read where it is needed, and its
-// place is filled after that.
+// S.rows_ahead rows that are being copied into the block's dynamic shared memory. Each thread copies its own
+// octets and is the only one to read them, so it waits only for its own copies and for no other thread. In
+// every row's part, 16-byte quads of neighbouring threads are neighbours. A row's first `Taken` tensors are
+// taken into registers, and their places are at once filled from a later row. If there is one more tensor, it
+// is read where it is needed, and its place is filled after that.
 template <GpuNormSchedule S, class T, class Input, int Taken = Input::kSources>
 struct RowRing {
   static constexpr int kRows = S.rows_ahead, kThreads = kTreeLanes * S.row_warps * S.block_rows;
   static constexpr int kAccess = kAccessBytes<kAccessOf<S>, T>;
-  static constexpr int kOctetQuads = static_cast<int>(sizeof(Octet<T>) / sizeof(uint4)), kRowQuads = S.octets * Input::kSources * kOctetQuads;
+  static constexpr int kOctetQuads = static_cast<int>(sizeof(Octet<T>) / sizeof(uint4)),
+                       kRowQuads = S.octets * Input::kSources * kOctetQuads;
   // In rows of f32, lanes have a stride of 32 bytes, so the second half of a sector is then found in L1.
   static constexpr bool kPastL1 = sizeof(T) < sizeof(float);
-  static_assert(kRowQuads * static_cast<int>(sizeof(uint4)) == detail::ring_bytes(S.octets, Input::kSources, sizeof(T)));
-  static constexpr int kTaken = Taken, kBatches = Input::kSources > Taken ? 2 : 1;  // batches of copies per row
+  static_assert(kRowQuads * static_cast<int>(sizeof(uint4)) ==
+                detail::ring_bytes(S.octets, Input::kSources, sizeof(T)));
+  // batches of copies per row
+  static constexpr int kTaken = Taken, kBatches = Input::kSources > Taken ? 2 : 1;
   u32 place = 0;  // the place of the next row that is taken or fetched
 
   __device__ __forceinline__ uint4* quad(int octet, int source, int part) const {
-    return dynamic_shared<uint4>() + (place * kRowQuads + (octet * Input::kSources + source) * kOctetQuads + part) * kThreads + threadIdx.x;
+    return dynamic_shared<uint4>() +
+           (place * kRowQuads + (octet * Input::kSources + source) * kOctetQuads + part) * kThreads +
+           threadIdx.x;
   }
   __device__ __forceinline__ void move_on() { place = place + 1 == kRows ? 0 : place + 1; }
 
-  // Copies sources Begin to End - 1 to the current place, after they have been read there. If not `present`, copies
-  // nothing, but counts a batch. `input` points at the thread's first octet.
+  // Copies sources Begin to End - 1 to the current place, after they have been read there. If not `present`,
+  // copies nothing, but counts a batch. `input` points at the thread's first octet.
   template <int Begin, int End, class Thread>
-  __device__ __forceinline__ void fetch(const Thread& thread, const Input& input, u32 octets, bool present) const {
+  __device__ __forceinline__ void fetch(const Thread& thread, const Input& input, u32 octets,
+                                        bool present) const {
     OUTGRAD_UNROLL
     for (int k = 0; k < S.octets; ++k) {
       if (!present || thread.first() + k * Thread::kApart >= octets) continue;
@@ -544,7 +584,8 @@ struct RowRing {
     }
     commit_copies();
   }
-  // Takes the first tensors of the oldest row that was fetched. Octets beyond the row's end may have any value.
+  // Takes the first tensors of the oldest row that was fetched. Octets beyond the row's end may have any
+  // value.
   template <class Row>
   __device__ __forceinline__ void take(Row& row) const {
     await();
@@ -566,7 +607,8 @@ struct RowRing {
   __device__ __forceinline__ Octet<T> octet(int k, int c) const {
     Octet<T> result;
     OUTGRAD_UNROLL
-    for (int part = 0; part < kOctetQuads; ++part) reinterpret_cast<uint4*>(result.w)[part] = *quad(k, c, part);
+    for (int part = 0; part < kOctetQuads; ++part)
+      reinterpret_cast<uint4*>(result.w)[part] = *quad(k, c, part);
     return result;
   }
 };

@@ -1,9 +1,9 @@
-// Softmax over rows with a code of 8 bits for each p, and its backward from these codes alone, on a GPU (kernels/softmax.h).
-// Every bit is the host's.
+// Softmax over rows with a code of 8 bits for each p, and its backward from these codes alone, on a GPU
+// (kernels/softmax.h). Every bit is the host's.
 //
-// The warps that share a row read it again for each use: for its largest element, for the sum and for p. What a row of
-// attention takes stays in the first-level cache between these. A row's octets are always the same thread's, so that y may
-// be x.
+// The warps that share a row read it again for each use: for its largest element, for the sum and for p. What
+// a row of attention takes stays in the first-level cache between these. A row's octets are always the same
+// thread's, so that y may be x.
 #pragma once
 
 #ifndef __CUDACC_RTC__
@@ -24,7 +24,8 @@ template <int Warps>
 __device__ __forceinline__ float greatest_in_row(const SoftmaxThread<Warps>& thread, float own) {
   const auto larger = [](float a, float b) { return a < b ? b : a; };
   OUTGRAD_UNROLL
-  for (int lanes = kTreeLanes / 2; lanes > 0; lanes /= 2) own = larger(own, __shfl_xor_sync(0xffffffffu, own, lanes));
+  for (int lanes = kTreeLanes / 2; lanes > 0; lanes /= 2)
+    own = larger(own, __shfl_xor_sync(0xffffffffu, own, lanes));
   if constexpr (Warps > 1) {
     // Before it is written again for the next row, every thread has passed the barrier of the row's sum.
     __shared__ float of_warp[SoftmaxThread<Warps>::kRows][Warps];
@@ -60,7 +61,10 @@ struct ExponentialTerms {
     return {{softmax_exp(widen(x[j]), greatest)}};
   }
   static __device__ __forceinline__ Tuple<float, 1> missing() { return {{kMissingTerm}}; }
-  static __device__ __forceinline__ Tuple<float, 1> first_fold(const Tuple<float, 1>& low, const Tuple<float, 1>& high) { return add_rn(low, high); }
+  static __device__ __forceinline__ Tuple<float, 1> first_fold(const Tuple<float, 1>& low,
+                                                               const Tuple<float, 1>& high) {
+    return add_rn(low, high);
+  }
 };
 template <class T>
 struct GradientTerms {
@@ -72,24 +76,30 @@ struct GradientTerms {
   __device__ __forceinline__ Tuple<float, 2> operands(i64 j) const {
     return {{softmax_of_code(codes[j]), widen(dy[j])}};
   }
-  static __device__ __forceinline__ Tuple<float, 2> missing() { return {{kMissingTerm, 0.0f}}; }  // neutral in both sums: -0 * 0 = -0
-  static __device__ __forceinline__ Tuple<float, 2> first_fold(const Tuple<float, 2>& low, const Tuple<float, 2>& high) {
+  // neutral in both sums: -0 * 0 = -0
+  static __device__ __forceinline__ Tuple<float, 2> missing() { return {{kMissingTerm, 0.0f}}; }
+  static __device__ __forceinline__ Tuple<float, 2> first_fold(const Tuple<float, 2>& low,
+                                                               const Tuple<float, 2>& high) {
     return {{add_rn(low.v[0], high.v[0]), fma_rn(low.v[0], low.v[1], mul_rn(high.v[0], high.v[1]))}};
   }
 };
 
 template <int Warps, class Terms>
-__device__ __forceinline__ Tuple<float, Terms::kSums> sums_of_row(SoftmaxThread<Warps>& thread, i64 n, const Terms& terms) {
-  return looped_sums<Terms::kSums>(thread, n, [&](i64 octet) { return chunk_sum(terms, octet, n); }, [](float sum) { return sum; });
+__device__ __forceinline__ Tuple<float, Terms::kSums> sums_of_row(SoftmaxThread<Warps>& thread, i64 n,
+                                                                  const Terms& terms) {
+  return looped_sums<Terms::kSums>(
+      thread, n, [&](i64 octet) { return chunk_sum(terms, octet, n); }, [](float sum) { return sum; });
 }
 
-// Sets y = softmax(x) and the codes of y before it is rounded to T, for [rows, n]. y may be x; codes overlaps neither. The
-// contract is that of kernels/host/softmax.h.
+// Sets y = softmax(x) and the codes of y before it is rounded to T, for [rows, n]. y may be x; codes overlaps
+// neither. The contract is that of kernels/host/softmax.h.
 template <class T, int Warps>
-__global__ void __launch_bounds__(kTreeLanes* Warps* softmax_block_rows(Warps)) softmax_forward_code(const T* x, T* y, u8* codes, i64 rows, i64 n) {
+__global__ void __launch_bounds__(kTreeLanes* Warps* softmax_block_rows(Warps))
+    softmax_forward_code(const T* x, T* y, u8* codes, i64 rows, i64 n) {
   SoftmaxThread<Warps> thread;
 #pragma unroll 1
-  for (i64 row = static_cast<i64>(blockIdx.x) * thread.kRows + thread.row; row < rows; row += static_cast<i64>(gridDim.x) * thread.kRows) {
+  for (i64 row = static_cast<i64>(blockIdx.x) * thread.kRows + thread.row; row < rows;
+       row += static_cast<i64>(gridDim.x) * thread.kRows) {
     const T* const from = x + row * n;
     T* const to = y + row * n;
     u8* const coded = codes + row * n;
@@ -108,33 +118,45 @@ __global__ void __launch_bounds__(kTreeLanes* Warps* softmax_block_rows(Warps)) 
   }
 }
 
-// Sets dx = p' (dy - sum(p' dy) / sum(p')), row by row, with p' from the codes. dx may be dy and overlaps nothing otherwise.
+// Sets dx = p' (dy - sum(p' dy) / sum(p')), row by row, with p' from the codes. dx may be dy and overlaps
+// nothing otherwise.
 template <class T, int Warps>
-__global__ void __launch_bounds__(kTreeLanes* Warps* softmax_block_rows(Warps)) softmax_backward_code(const T* dy, const u8* codes, T* dx, i64 rows, i64 n) {
+__global__ void __launch_bounds__(kTreeLanes* Warps* softmax_block_rows(Warps))
+    softmax_backward_code(const T* dy, const u8* codes, T* dx, i64 rows, i64 n) {
   SoftmaxThread<Warps> thread;
 #pragma unroll 1
-  for (i64 row = static_cast<i64>(blockIdx.x) * thread.kRows + thread.row; row < rows; row += static_cast<i64>(gridDim.x) * thread.kRows) {
+  for (i64 row = static_cast<i64>(blockIdx.x) * thread.kRows + thread.row; row < rows;
+       row += static_cast<i64>(gridDim.x) * thread.kRows) {
     const T* const from = dy + row * n;
     T* const to = dx + row * n;
     const u8* const coded = codes + row * n;
     const Tuple<float, 2> sums = sums_of_row<Warps>(thread, n, GradientTerms<T>{coded, from});
     const float mean = div_rn(sums.v[1], sums.v[0]);
-    over_own<Warps>(thread, n, [&](i64 j) { to[j] = narrow<T>(mul_rn(softmax_of_code(coded[j]), sub_rn(widen(from[j]), mean))); });
+    over_own<Warps>(thread, n, [&](i64 j) {
+      to[j] = narrow<T>(mul_rn(softmax_of_code(coded[j]), sub_rn(widen(from[j]), mean)));
+    });
   }
 }
 
 #ifndef __CUDACC_RTC__
 namespace detail {
 
-// A launch over rows, whose arrays hold: `from` is x or dy, `to` is y or dx. What is written overlaps nothing but, in full, `from`.
+// A launch over rows, whose arrays hold: `from` is x or dy, `to` is y or dx. What is written overlaps nothing
+// but, in full, `from`.
 template <bool Forward, class T, class... Arguments, class Kernel>
-cudaError_t launch_softmax(const T* from, const u8* codes, T* to, i64 rows, i64 n, int warps, Kernel kernel, cudaStream_t stream, Arguments... arguments) {
+cudaError_t launch_softmax(const T* from, const u8* codes, T* to, i64 rows, i64 n, int warps, Kernel kernel,
+                           cudaStream_t stream, Arguments... arguments) {
   const i64 elements = rows * n;
-  if (!is_array(from, elements) || !is_array(to, elements) || !is_array(codes, elements)) return cudaErrorInvalidValue;
-  const Extent in = extent_of(from, elements), out = extent_of(to, elements), coded = extent_of(codes, elements);
-  if ((to != from && overlap(out, in)) || overlap(out, coded) || (Forward && overlap(coded, in))) return cudaErrorInvalidValue;
-  const PlannedLaunch planned = softmax_launch(Forward ? DeviceKernel::softmax_forward_code : DeviceKernel::softmax_backward_code, rows, warps);
-  return launch(kernel, static_cast<unsigned>(planned.blocks), static_cast<unsigned>(planned.threads), 0, stream, arguments..., rows, n);
+  if (!is_array(from, elements) || !is_array(to, elements) || !is_array(codes, elements))
+    return cudaErrorInvalidValue;
+  const Extent in = extent_of(from, elements), out = extent_of(to, elements),
+               coded = extent_of(codes, elements);
+  if ((to != from && overlap(out, in)) || overlap(out, coded) || (Forward && overlap(coded, in)))
+    return cudaErrorInvalidValue;
+  const PlannedLaunch planned = softmax_launch(
+      Forward ? DeviceKernel::softmax_forward_code : DeviceKernel::softmax_backward_code, rows, warps);
+  return launch(kernel, static_cast<unsigned>(planned.blocks), static_cast<unsigned>(planned.threads), 0,
+                stream, arguments..., rows, n);
 }
 
 template <class Action>
@@ -146,27 +168,33 @@ cudaError_t with_softmax_warps(i64 n, const Action& action) {
   }
 }
 
-inline bool softmax_shape_holds(i64 rows, i64 n) { return rows >= 0 && n >= 1 && n <= kMostSoftmax && rows <= kMostElements / n; }
+inline bool softmax_shape_holds(i64 rows, i64 n) {
+  return rows >= 0 && n >= 1 && n <= kMostSoftmax && rows <= kMostElements / n;
+}
 
 }  // namespace detail
 
-// Takes device pointers, aligned to their element. rows = 0 launches nothing. The result is cudaErrorInvalidValue for an
-// overlap that is not allowed, for a null pointer, and for a shape with n < 1, n > kMostSoftmax or too many elements.
+// Takes device pointers, aligned to their element. rows = 0 launches nothing. The result is
+// cudaErrorInvalidValue for an overlap that is not allowed, for a null pointer, and for a shape with n < 1, n
+// > kMostSoftmax or too many elements.
 template <class T>
 cudaError_t launch_softmax_forward_code(const T* x, T* y, u8* codes, i64 rows, i64 n, cudaStream_t stream) {
   if (!detail::softmax_shape_holds(rows, n)) return cudaErrorInvalidValue;
   if (rows == 0) return cudaSuccess;
   return detail::with_softmax_warps(n, [&]<int Warps>(std::integral_constant<int, Warps>) {
-    return detail::launch_softmax<true>(x, codes, y, rows, n, Warps, &softmax_forward_code<T, Warps>, stream, x, y, codes);
+    return detail::launch_softmax<true>(x, codes, y, rows, n, Warps, &softmax_forward_code<T, Warps>, stream,
+                                        x, y, codes);
   });
 }
 
 template <class T>
-cudaError_t launch_softmax_backward_code(const T* dy, const u8* codes, T* dx, i64 rows, i64 n, cudaStream_t stream) {
+cudaError_t launch_softmax_backward_code(const T* dy, const u8* codes, T* dx, i64 rows, i64 n,
+                                         cudaStream_t stream) {
   if (!detail::softmax_shape_holds(rows, n)) return cudaErrorInvalidValue;
   if (rows == 0) return cudaSuccess;
   return detail::with_softmax_warps(n, [&]<int Warps>(std::integral_constant<int, Warps>) {
-    return detail::launch_softmax<false>(dy, codes, dx, rows, n, Warps, &softmax_backward_code<T, Warps>, stream, dy, codes, dx);
+    return detail::launch_softmax<false>(dy, codes, dx, rows, n, Warps, &softmax_backward_code<T, Warps>,
+                                         stream, dy, codes, dx);
   });
 }
 #endif

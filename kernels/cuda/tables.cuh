@@ -1,10 +1,10 @@
-// Where a kernel's coefficients live. All forms give the same values at(row, word): from shared memory in several
-// layouts, or through the caches.
+// Where a kernel's coefficients live. All forms give the same values at(row, word): from shared memory in
+// several layouts, or through the caches.
 //
-// The lanes of a warp read 32 different rows. Word by word (columns), up to 32 rows lie in 32 banks, so no two lanes
-// collide, but every word needs a load. Row by row, one load reads four words and serves 8 lanes at a time; two of
-// these lanes collide if their rows differ and share banks. `spread` gives each of the 8 lanes a copy in banks of its
-// own.
+// The lanes of a warp read 32 different rows. Word by word (columns), up to 32 rows lie in 32 banks, so no
+// two lanes collide, but every word needs a load. Row by row, one load reads four words and serves 8 lanes at
+// a time; two of these lanes collide if their rows differ and share banks. `spread` gives each of the 8 lanes
+// a copy in banks of its own.
 #pragma once
 
 #include "kernels/activation.h"
@@ -38,7 +38,8 @@ template <int Rows, int Words>
 OUTGRAD_HD constexpr QuadTable<Rows, Words> quad_table(const Table<Rows, Words>& table) {
   QuadTable<Rows, Words> quads{};
   for (int row = 0; row < Rows; ++row) {
-    for (int word = 0; word < Words; ++word) quads.q[word / kQuadWords][row].v[word % kQuadWords] = table.w[row][word];
+    for (int word = 0; word < Words; ++word)
+      quads.q[word / kQuadWords][row].v[word % kQuadWords] = table.w[row][word];
   }
   return quads;
 }
@@ -70,16 +71,18 @@ __device__ __forceinline__ u32 joined(u32 a, u32 bits, u32 b) {
 #endif
 }
 
-// The quad that lies Apart quads times `which` behind a shared address; `which` is a constant once this is inlined. The
-// table is never written after it is filled, so equal loads are merged. The distance is part of the instruction,
-// because a compiler that added it first would add it for each row.
+// The quad that lies Apart quads times `which` behind a shared address; `which` is a constant once this is
+// inlined. The table is never written after it is filled, so equal loads are merged. The distance is part of
+// the instruction, because a compiler that added it first would add it for each row.
 template <int Apart>
 __device__ __forceinline__ Quad load_shared(u32 address, int which) {
 #ifdef __CUDA_ARCH__
   constexpr int kBytes = Apart * static_cast<int>(sizeof(Quad));
   Quad quad;
-#define OUTGRAD_LOAD_QUAD(bytes) \
-  asm("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4+%5];" : "=f"(quad.v[0]), "=f"(quad.v[1]), "=f"(quad.v[2]), "=f"(quad.v[3]) : "r"(address), "n"(bytes))
+#define OUTGRAD_LOAD_QUAD(bytes)                                           \
+  asm("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4+%5];"                        \
+      : "=f"(quad.v[0]), "=f"(quad.v[1]), "=f"(quad.v[2]), "=f"(quad.v[3]) \
+      : "r"(address), "n"(bytes))
   if (which == 0) {
     OUTGRAD_LOAD_QUAD(0);
   } else if (which == 1) {
@@ -123,28 +126,35 @@ struct SharedColumns {
 // Quads of a row, in `Copies` copies (1 or kQuadBanks).
 template <class Fit, int Threads, int Copies>
 struct SharedQuads {
-  static constexpr int kRows = Fit::kRows, kWords = sizeof(Fit::table().w[0]) / sizeof(float), kQuads = quads_of(kWords);
+  static constexpr int kRows = Fit::kRows, kWords = sizeof(Fit::table().w[0]) / sizeof(float),
+                       kQuads = quads_of(kWords);
   static constexpr int kRowBytes = Copies * static_cast<int>(sizeof(Quad));
   Quad quads[kQuads][kRows][Copies];
 
-  // Shared addresses: the table's, which all threads have in common; the offset of this thread's copy of the first row;
-  // and the sum of the two.
+  // Shared addresses: the table's, which all threads have in common; the offset of this thread's copy of the
+  // first row; and the sum of the two.
   struct View {
     static constexpr int kPlace = is_power_of_two(kRows) ? log_of(kRowBytes) : 0;
     u32 table, copy, first;
     __device__ __forceinline__ float at(u32 row, int word) const {
-      return load_shared<kRows * Copies>(first + row * static_cast<u32>(kRowBytes), word / kQuadWords).v[word % kQuadWords];
+      return load_shared<kRows * Copies>(first + row * static_cast<u32>(kRowBytes), word / kQuadWords)
+          .v[word % kQuadWords];
     }
-    // The row is in the bits of `place` from kPlace on; all other bits are dropped. The load adds the table's address.
+    // The row is in the bits of `place` from kPlace on; all other bits are dropped. The load adds the table's
+    // address.
     __device__ __forceinline__ float at_place(u32 place, int word) const {
-      return load_shared<kRows * Copies>(table + joined(place, (kRows - 1) << kPlace, copy), word / kQuadWords).v[word % kQuadWords];
+      return load_shared<kRows * Copies>(table + joined(place, (kRows - 1) << kPlace, copy),
+                                         word / kQuadWords)
+          .v[word % kQuadWords];
     }
     // The same view, with rows numbered from this number on.
-    __device__ __forceinline__ View from(u32 row) const { return {table, copy, first - row * static_cast<u32>(kRowBytes)}; }
+    __device__ __forceinline__ View from(u32 row) const {
+      return {table, copy, first - row * static_cast<u32>(kRowBytes)};
+    }
   };
-  // To be called after the block has filled the table. The addresses come from a volatile statement, which stays behind
-  // the barrier, and all loads depend on it. They are also opaque: otherwise the compiler would add the copy to the row
-  // before it scales both.
+  // To be called after the block has filled the table. The addresses come from a volatile statement, which
+  // stays behind the barrier, and all loads depend on it. They are also opaque: otherwise the compiler would
+  // add the copy to the row before it scales both.
   __device__ __forceinline__ View view() const {
     const u32 own = Copies == 1 ? 0 : threadIdx.x % Copies * static_cast<u32>(sizeof(Quad));
     u32 table = static_cast<u32>(__cvta_generic_to_shared(&quads[0][0][0])), first = table + own;
@@ -155,14 +165,16 @@ struct SharedQuads {
   }
   __device__ __forceinline__ void fill() {
     static constexpr auto kInOrder = quad_table(Fit::table());
-    by_block<Threads, kQuads * kRows * Copies>([&](u32 i) { (&quads[0][0][0])[i] = (&kInOrder.q[0][0])[i / Copies]; });
+    by_block<Threads, kQuads * kRows * Copies>(
+        [&](u32 i) { (&quads[0][0][0])[i] = (&kInOrder.q[0][0])[i / Copies]; });
   }
 };
 
 // The entries of a direct table, filled as 16-byte words.
 template <class Fit, int Threads>
 struct SharedEntries {
-  static constexpr int kPerQuad = sizeof(Quad) / sizeof(u16), kQuads = (Fit::kEntries + kPerQuad - 1) / kPerQuad;
+  static constexpr int kPerQuad = sizeof(Quad) / sizeof(u16),
+                       kQuads = (Fit::kEntries + kPerQuad - 1) / kPerQuad;
   struct alignas(16) Padded {
     u16 w[kQuads * kPerQuad];
   };
@@ -178,25 +190,29 @@ struct SharedEntries {
   __device__ __forceinline__ const SharedEntries& view() const { return *this; }
   __device__ __forceinline__ void fill() {
     static constexpr Padded kInOrder = padded();
-    by_block<Threads, kQuads>([&](u32 i) { reinterpret_cast<Quad*>(entries.w)[i] = reinterpret_cast<const Quad*>(kInOrder.w)[i]; });
+    by_block<Threads, kQuads>(
+        [&](u32 i) { reinterpret_cast<Quad*>(entries.w)[i] = reinterpret_cast<const Quad*>(kInOrder.w)[i]; });
   }
 };
 
 // Part of the 48 KiB that a block may declare. Three such blocks fit an SM of the smallest kind (100 KiB).
 inline constexpr int kMostSharedBytes = 32768;
 
-// The home that `automatic` means: shared memory for direct tables and rows, if it suffices for several blocks; then
-// `spread` if the copies are small, and `rows` otherwise.
+// The home that `automatic` means: shared memory for direct tables and rows, if it suffices for several
+// blocks; then `spread` if the copies are small, and `rows` otherwise.
 template <class Fit>
 OUTGRAD_HD constexpr TableHome home_of(TableHome wanted) {
   if (wanted != TableHome::automatic) return wanted;
   if constexpr (kIsDirect<Fit>) {
-    return Fit::kEntries * static_cast<int>(sizeof(u16)) <= kMostSharedBytes ? TableHome::entries : TableHome::caches;
+    return Fit::kEntries * static_cast<int>(sizeof(u16)) <= kMostSharedBytes ? TableHome::entries
+                                                                             : TableHome::caches;
   } else {
     constexpr int kQuads = quads_of(sizeof(Fit::table().w[0]) / sizeof(float));
     constexpr int kBytes = kQuads * Fit::kRows * static_cast<int>(sizeof(Quad));
     if (Fit::kRows == 1) return TableHome::caches;
-    return kBytes * kQuadBanks <= kMostSpreadBytes ? TableHome::spread : kBytes <= kMostSharedBytes ? TableHome::rows : TableHome::caches;
+    return kBytes * kQuadBanks <= kMostSpreadBytes ? TableHome::spread
+           : kBytes <= kMostSharedBytes            ? TableHome::rows
+                                                   : TableHome::caches;
   }
 }
 

@@ -1,7 +1,8 @@
-// The launchers with the schedule, and for GELU the fit, that a tuned header's tables have for the current device and
-// the problem's size. The header is the one that OUTGRAD_TUNED_CUDA_HEADER names, or the default header. The device is
-// asked for its name once. A launch then compares texts and sizes, and otherwise behaves like the launcher of that
-// schedule: it allocates nothing, never synchronises, and may be captured in a graph.
+// The launchers with the schedule, and for GELU the fit, that a tuned header's tables have for the current
+// device and the problem's size. The header is the one that OUTGRAD_TUNED_CUDA_HEADER names, or the default
+// header. The device is asked for its name once. A launch then compares texts and sizes, and otherwise
+// behaves like the launcher of that schedule: it allocates nothing, never synchronises, and may be captured
+// in a graph.
 #pragma once
 
 #include "kernels/cuda/bias.cuh"
@@ -19,8 +20,8 @@ namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 namespace cuda {
 
-// The current device, read by the first call for that device and then kept. The number of devices that are kept is
-// limited. For other devices all texts of the key are null, so that they run the default.
+// The current device, read by the first call for that device and then kept. The number of devices that are
+// kept is limited. For other devices all texts of the key are null, so that they run the default.
 inline cudaError_t this_device(DeviceKey& key) {
   constexpr int kMostDevices = 64;
   struct Kept {
@@ -36,10 +37,12 @@ inline cudaError_t this_device(DeviceKey& key) {
   Kept& own = kept[device];
   if (!own.known.load(std::memory_order_acquire)) {
     cudaDeviceProp properties;
-    if (const cudaError_t status = cudaGetDeviceProperties(&properties, device); status != cudaSuccess) return status;
+    if (const cudaError_t status = cudaGetDeviceProperties(&properties, device); status != cudaSuccess)
+      return status;
     const std::lock_guard lock(writing);
     if (!own.known.load(std::memory_order_relaxed)) {
-      own.key = key_of(properties.name, properties.major, properties.minor, properties.multiProcessorCount, properties.totalGlobalMem);
+      own.key = key_of(properties.name, properties.major, properties.minor, properties.multiProcessorCount,
+                       properties.totalGlobalMem);
       own.known.store(true, std::memory_order_release);
     }
   }
@@ -74,62 +77,80 @@ cudaError_t run(i64 rows, i64 cols, const Body& body) {
 
 template <class T>
 cudaError_t launch_gelu_forward(const T* x, T* y, u32* mask, i64 n, cudaStream_t stream) {
-  return run<GeluForward<T>>(1, n, [&]<class Choice>(Choice) { return cuda::launch_gelu_forward<typename Choice::Fit, T, Choice>(x, y, mask, n, stream); });
+  return run<GeluForward<T>>(1, n, [&]<class Choice>(Choice) {
+    return cuda::launch_gelu_forward<typename Choice::Fit, T, Choice>(x, y, mask, n, stream);
+  });
 }
 
 template <class T>
-cudaError_t launch_gelu_backward(const T* dy, const T* y, const u32* mask, T* dx, i64 n, cudaStream_t stream) {
-  return run<GeluBackward<T>>(1, n,
-                              [&]<class Choice>(Choice) { return cuda::launch_gelu_backward<typename Choice::Fit, T, T, Choice>(dy, y, mask, dx, n, stream); });
+cudaError_t launch_gelu_backward(const T* dy, const T* y, const u32* mask, T* dx, i64 n,
+                                 cudaStream_t stream) {
+  return run<GeluBackward<T>>(1, n, [&]<class Choice>(Choice) {
+    return cuda::launch_gelu_backward<typename Choice::Fit, T, T, Choice>(dy, y, mask, dx, n, stream);
+  });
 }
 
 template <class T>
-cudaError_t launch_bias_gelu_forward(const T* x, const float* bias, i64 rows, i64 n, T* y, u32* mask, cudaStream_t stream) {
-  return run<BiasGeluForward<T>>(
-      rows, n, [&]<class Choice>(Choice) { return cuda::launch_bias_gelu_forward<typename Choice::Fit, T, float, Choice>(x, bias, rows, n, y, mask, stream); });
+cudaError_t launch_bias_gelu_forward(const T* x, const float* bias, i64 rows, i64 n, T* y, u32* mask,
+                                     cudaStream_t stream) {
+  return run<BiasGeluForward<T>>(rows, n, [&]<class Choice>(Choice) {
+    return cuda::launch_bias_gelu_forward<typename Choice::Fit, T, float, Choice>(x, bias, rows, n, y, mask,
+                                                                                  stream);
+  });
 }
 
 template <class T>
-cudaError_t launch_bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 n, T* dx, float* dbias, float* workspace, i64 workspace_words,
+cudaError_t launch_bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 n, T* dx,
+                                      float* dbias, float* workspace, i64 workspace_words,
                                       cudaStream_t stream) {
   return run<BiasGeluBackward<T>>(rows, n, [&]<class Choice>(Choice) {
-    return cuda::launch_bias_gelu_backward<typename Choice::Fit, T, Choice>(dy, y, mask, rows, n, dx, dbias, workspace, workspace_words, stream);
+    return cuda::launch_bias_gelu_backward<typename Choice::Fit, T, Choice>(
+        dy, y, mask, rows, n, dx, dbias, workspace, workspace_words, stream);
   });
 }
 
 template <Norm N, class T>
-cudaError_t launch_norm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd, SideBuffer<float> side,
-                                cudaStream_t stream) {
+cudaError_t launch_norm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps,
+                                T* y, float* rstd, SideBuffer<float> side, cudaStream_t stream) {
   using Table = std::conditional_t<N == Norm::layer, LayernormForward<T>, RmsnormForward<T>>;
-  return run<Table>(rows, n,
-                    [&]<class Choice>(Choice) { return cuda::launch_norm_forward<N, T, Choice>(x, gamma, beta, rows, n, eps, y, rstd, side, stream); });
+  return run<Table>(rows, n, [&]<class Choice>(Choice) {
+    return cuda::launch_norm_forward<N, T, Choice>(x, gamma, beta, rows, n, eps, y, rstd, side, stream);
+  });
 }
 
 template <Norm N, class T>
-cudaError_t launch_residual_norm_forward(const T* x, const T* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* z, T* y,
-                                         float* rstd, SideBuffer<float> side, cudaStream_t stream) {
+cudaError_t launch_residual_norm_forward(const T* x, const T* residual, const float* gamma, const float* beta,
+                                         i64 rows, i64 n, float eps, T* z, T* y, float* rstd,
+                                         SideBuffer<float> side, cudaStream_t stream) {
   using Table = std::conditional_t<N == Norm::layer, ResidualLayernormForward<T>, ResidualRmsnormForward<T>>;
   return run<Table>(rows, n, [&]<class Choice>(Choice) {
-    return cuda::launch_residual_norm_forward<N, T, Choice>(x, residual, gamma, beta, rows, n, eps, z, y, rstd, side, stream);
+    return cuda::launch_residual_norm_forward<N, T, Choice>(x, residual, gamma, beta, rows, n, eps, z, y,
+                                                            rstd, side, stream);
   });
 }
 
 template <Norm N, class T>
-cudaError_t launch_norm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma,
-                                 float* dbeta, SideBuffer<const float> side, float* workspace, i64 workspace_words, cudaStream_t stream) {
+cudaError_t launch_norm_backward(const T* dy, const T* y, const float* gamma, const float* beta,
+                                 const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
+                                 SideBuffer<const float> side, float* workspace, i64 workspace_words,
+                                 cudaStream_t stream) {
   using Table = std::conditional_t<N == Norm::layer, LayernormBackward<T>, RmsnormBackward<T>>;
   return run<Table>(rows, n, [&]<class Choice>(Choice) {
-    return cuda::launch_norm_backward<N, T, Choice>(dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side, workspace, workspace_words, stream);
+    return cuda::launch_norm_backward<N, T, Choice>(dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta,
+                                                    side, workspace, workspace_words, stream);
   });
 }
 
 template <Norm N, class T>
-cudaError_t launch_residual_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n,
-                                          T* dz, float* dgamma, float* dbeta, SideBuffer<const float> side, float* workspace, i64 workspace_words,
-                                          cudaStream_t stream) {
-  using Table = std::conditional_t<N == Norm::layer, ResidualLayernormBackward<T>, ResidualRmsnormBackward<T>>;
+cudaError_t launch_residual_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma,
+                                          const float* beta, const float* rstd, i64 rows, i64 n, T* dz,
+                                          float* dgamma, float* dbeta, SideBuffer<const float> side,
+                                          float* workspace, i64 workspace_words, cudaStream_t stream) {
+  using Table =
+      std::conditional_t<N == Norm::layer, ResidualLayernormBackward<T>, ResidualRmsnormBackward<T>>;
   return run<Table>(rows, n, [&]<class Choice>(Choice) {
-    return cuda::launch_residual_norm_backward<N, T, Choice>(dy, y, dz_next, gamma, beta, rstd, rows, n, dz, dgamma, dbeta, side, workspace, workspace_words,
+    return cuda::launch_residual_norm_backward<N, T, Choice>(dy, y, dz_next, gamma, beta, rstd, rows, n, dz,
+                                                             dgamma, dbeta, side, workspace, workspace_words,
                                                              stream);
   });
 }

@@ -1,9 +1,9 @@
-// The plain entry points on the CPU: outgrad's kernels with the schedule, and for GELU the fit, that kernels/tuned.h
-// chooses for this processor and the problem's size.
+// The plain entry points on the CPU: outgrad's kernels with the schedule, and for GELU the fit, that
+// kernels/tuned.h chooses for this processor and the problem's size.
 //
-// T is float, F16 or BF16. The LayerNorm and RMSNorm functions of kernels/host/layernorm.h are entry points themselves,
-// with the default schedule; the functions of the same names in tuned:: use the tables' choice. Contracts and
-// exceptions are those of the functions called here.
+// T is float, F16 or BF16. The LayerNorm and RMSNorm functions of kernels/host/layernorm.h are entry points
+// themselves, with the default schedule; the functions of the same names in tuned:: use the tables' choice.
+// Contracts and exceptions are those of the functions called here.
 #pragma once
 
 #include <span>
@@ -17,20 +17,25 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
-// Sets y[i] = GELU(x[i]), and bit i % 32 of mask[i / 32] to [x[i] >= x*], for i in [0, n). mask has ceil(n / 32) words;
-// its bits beyond n are set to 0. y may equal x.
+// Sets y[i] = GELU(x[i]), and bit i % 32 of mask[i / 32] to [x[i] >= x*], for i in [0, n). mask has ceil(n /
+// 32) words; its bits beyond n are set to 0. y may equal x.
 template <class T>
 void gelu_forward(const T* x, T* y, u32* mask, i64 n) {
-  tuned::run<tuned::GeluForward<T>>(1, n, [=]<class Choice>(Choice) { gelu_forward<typename Choice::Fit, T, Choice::kSchedule>(x, y, mask, n); });
+  tuned::run<tuned::GeluForward<T>>(1, n, [=]<class Choice>(Choice) {
+    gelu_forward<typename Choice::Fit, T, Choice::kSchedule>(x, y, mask, n);
+  });
 }
 
 // Sets dx[i] = dy[i] GELU'(x[i]), from the outputs of gelu_forward. dx may equal dy.
 template <class T>
 void gelu_backward(const T* dy, const T* y, const u32* mask, T* dx, i64 n) {
-  tuned::run<tuned::GeluBackward<T>>(1, n, [=]<class Choice>(Choice) { gelu_backward<typename Choice::Fit, T, Choice::kSchedule>(dy, y, mask, dx, n); });
+  tuned::run<tuned::GeluBackward<T>>(1, n, [=]<class Choice>(Choice) {
+    gelu_backward<typename Choice::Fit, T, Choice::kSchedule>(dy, y, mask, dx, n);
+  });
 }
 
-// The names of the variants that the two functions run for n elements, as given by the tuner; "default" without tuning.
+// The names of the variants that the two functions run for n elements, as given by the tuner; "default"
+// without tuning.
 template <class T>
 const char* gelu_forward_variant_name(i64 n) {
   return tuned::tuning_of<tuned::GeluForward<T>>(1, n).entry->variant;
@@ -49,82 +54,105 @@ using kernels::gelu_forward;
 
 template <class T>
 void bias_gelu_forward(const T* x, const float* bias, i64 rows, i64 n, T* y, u32* mask) {
-  run<BiasGeluForward<T>>(rows, n,
-                          [=]<class Choice>(Choice) { kernels::bias_gelu_forward<typename Choice::Fit, T, Choice::kSchedule>(x, bias, rows, n, y, mask); });
-}
-
-template <class T>
-void bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 n, T* dx, float* dbias, std::span<float> workspace) {
-  run<BiasGeluBackward<T>>(rows, n, [=]<class Choice>(Choice) {
-    kernels::bias_gelu_backward<typename Choice::Fit, T, Choice::kSchedule>(dy, y, mask, rows, n, dx, dbias, workspace);
+  run<BiasGeluForward<T>>(rows, n, [=]<class Choice>(Choice) {
+    kernels::bias_gelu_forward<typename Choice::Fit, T, Choice::kSchedule>(x, bias, rows, n, y, mask);
   });
 }
 
 template <class T>
-void layernorm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd, SideBuffer<float> side = {}) {
-  run<LayernormForward<T>>(rows, n,
-                           [=]<class Choice>(Choice) { kernels::layernorm_forward<T, Choice::kSchedule>(x, gamma, beta, rows, n, eps, y, rstd, side); });
+void bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 n, T* dx, float* dbias,
+                        std::span<float> workspace) {
+  run<BiasGeluBackward<T>>(rows, n, [=]<class Choice>(Choice) {
+    kernels::bias_gelu_backward<typename Choice::Fit, T, Choice::kSchedule>(dy, y, mask, rows, n, dx, dbias,
+                                                                            workspace);
+  });
 }
 
 template <class T>
-void rmsnorm_forward(const T* x, const float* gamma, i64 rows, i64 n, float eps, T* y, float* rstd, SideBuffer<float> side = {}) {
-  run<RmsnormForward<T>>(rows, n, [=]<class Choice>(Choice) { kernels::rmsnorm_forward<T, Choice::kSchedule>(x, gamma, rows, n, eps, y, rstd, side); });
+void layernorm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y,
+                       float* rstd, SideBuffer<float> side = {}) {
+  run<LayernormForward<T>>(rows, n, [=]<class Choice>(Choice) {
+    kernels::layernorm_forward<T, Choice::kSchedule>(x, gamma, beta, rows, n, eps, y, rstd, side);
+  });
 }
 
 template <class T>
-void residual_layernorm_forward(const T* x, const T* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* z, T* y, float* rstd,
+void rmsnorm_forward(const T* x, const float* gamma, i64 rows, i64 n, float eps, T* y, float* rstd,
+                     SideBuffer<float> side = {}) {
+  run<RmsnormForward<T>>(rows, n, [=]<class Choice>(Choice) {
+    kernels::rmsnorm_forward<T, Choice::kSchedule>(x, gamma, rows, n, eps, y, rstd, side);
+  });
+}
+
+template <class T>
+void residual_layernorm_forward(const T* x, const T* residual, const float* gamma, const float* beta,
+                                i64 rows, i64 n, float eps, T* z, T* y, float* rstd,
                                 SideBuffer<float> side = {}) {
   run<ResidualLayernormForward<T>>(rows, n, [=]<class Choice>(Choice) {
-    kernels::residual_layernorm_forward<T, Choice::kSchedule>(x, residual, gamma, beta, rows, n, eps, z, y, rstd, side);
+    kernels::residual_layernorm_forward<T, Choice::kSchedule>(x, residual, gamma, beta, rows, n, eps, z, y,
+                                                              rstd, side);
   });
 }
 
 template <class T>
-void residual_rmsnorm_forward(const T* x, const T* residual, const float* gamma, i64 rows, i64 n, float eps, T* z, T* y, float* rstd,
-                              SideBuffer<float> side = {}) {
-  run<ResidualRmsnormForward<T>>(
-      rows, n, [=]<class Choice>(Choice) { kernels::residual_rmsnorm_forward<T, Choice::kSchedule>(x, residual, gamma, rows, n, eps, z, y, rstd, side); });
+void residual_rmsnorm_forward(const T* x, const T* residual, const float* gamma, i64 rows, i64 n, float eps,
+                              T* z, T* y, float* rstd, SideBuffer<float> side = {}) {
+  run<ResidualRmsnormForward<T>>(rows, n, [=]<class Choice>(Choice) {
+    kernels::residual_rmsnorm_forward<T, Choice::kSchedule>(x, residual, gamma, rows, n, eps, z, y, rstd,
+                                                            side);
+  });
 }
 
 template <class T>
-void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
-                        SideBuffer<const float> side, std::span<float> workspace) {
+void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd,
+                        i64 rows, i64 n, T* dx, float* dgamma, float* dbeta, SideBuffer<const float> side,
+                        std::span<float> workspace) {
   run<LayernormBackward<T>>(rows, n, [=]<class Choice>(Choice) {
-    kernels::layernorm_backward<T, Choice::kSchedule>(dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side, workspace);
+    kernels::layernorm_backward<T, Choice::kSchedule>(dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta,
+                                                      side, workspace);
   });
 }
 
 template <class T>
-void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, SideBuffer<const float> side,
-                      std::span<float> workspace) {
-  run<RmsnormBackward<T>>(
-      rows, n, [=]<class Choice>(Choice) { kernels::rmsnorm_backward<T, Choice::kSchedule>(dy, y, gamma, rstd, rows, n, dx, dgamma, side, workspace); });
+void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx,
+                      float* dgamma, SideBuffer<const float> side, std::span<float> workspace) {
+  run<RmsnormBackward<T>>(rows, n, [=]<class Choice>(Choice) {
+    kernels::rmsnorm_backward<T, Choice::kSchedule>(dy, y, gamma, rstd, rows, n, dx, dgamma, side, workspace);
+  });
 }
 
 template <class T>
-void residual_layernorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dz,
-                                 float* dgamma, float* dbeta, SideBuffer<const float> side, std::span<float> workspace) {
+void residual_layernorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma,
+                                 const float* beta, const float* rstd, i64 rows, i64 n, T* dz, float* dgamma,
+                                 float* dbeta, SideBuffer<const float> side, std::span<float> workspace) {
   run<ResidualLayernormBackward<T>>(rows, n, [=]<class Choice>(Choice) {
-    kernels::residual_layernorm_backward<T, Choice::kSchedule>(dy, y, dz_next, gamma, beta, rstd, rows, n, dz, dgamma, dbeta, side, workspace);
+    kernels::residual_layernorm_backward<T, Choice::kSchedule>(dy, y, dz_next, gamma, beta, rstd, rows, n, dz,
+                                                               dgamma, dbeta, side, workspace);
   });
 }
 
 template <class T>
-void residual_rmsnorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* rstd, i64 rows, i64 n, T* dz, float* dgamma,
+void residual_rmsnorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma,
+                               const float* rstd, i64 rows, i64 n, T* dz, float* dgamma,
                                SideBuffer<const float> side, std::span<float> workspace) {
   run<ResidualRmsnormBackward<T>>(rows, n, [=]<class Choice>(Choice) {
-    kernels::residual_rmsnorm_backward<T, Choice::kSchedule>(dy, y, dz_next, gamma, rstd, rows, n, dz, dgamma, side, workspace);
+    kernels::residual_rmsnorm_backward<T, Choice::kSchedule>(dy, y, dz_next, gamma, rstd, rows, n, dz, dgamma,
+                                                             side, workspace);
   });
 }
 
 template <class T>
 void gelu_forward_code(const CodeChoice& choice, const T* x, T* y, u8* codes, i64 n) {
-  run<GeluForwardCode<T>>(1, n, [=]<class Choice>(Choice) { kernels::gelu_forward_code<T, Choice::kSchedule>(choice, x, y, codes, n); });
+  run<GeluForwardCode<T>>(1, n, [=]<class Choice>(Choice) {
+    kernels::gelu_forward_code<T, Choice::kSchedule>(choice, x, y, codes, n);
+  });
 }
 
 template <class T>
 void gelu_backward_code(const CodeChoice& choice, const T* dy, const u8* codes, T* dx, i64 n) {
-  run<GeluBackwardCode<T>>(1, n, [=]<class Choice>(Choice) { kernels::gelu_backward_code<T, Choice::kSchedule>(choice, dy, codes, dx, n); });
+  run<GeluBackwardCode<T>>(1, n, [=]<class Choice>(Choice) {
+    kernels::gelu_backward_code<T, Choice::kSchedule>(choice, dy, codes, dx, n);
+  });
 }
 
 }  // namespace tuned

@@ -1,12 +1,13 @@
-// GELU of x + bias on the host, forward and backward from the output: the step after a linear layer, in one pass.
+// GELU of x + bias on the host, forward and backward from the output: the step after a linear layer, in one
+// pass.
 //
-// x, y, dy, dx are [rows, n], row-major, in format T. bias [n] is fp32 or T, and dbias [n] is fp32. Mask bit i belongs
-// to element i of the whole matrix, as without a bias. z = RN_f32(x + bias) is never stored: y = RN_T(GELU(z)), m = [z
-// >= x*].
-// Errors: an fp32 z is an f32 argument, so everything that holds for y and g over every f32 x (T, O and R of the sweeps
-// over all 2^32 of them) holds here. A 16-bit y is then GELU(z) rounded twice, through fp32, and those figures include
-// this. dbias is the sum of the fp32 products dy g before they are rounded to T, in the order of the fixed tree over
-// rows, so its bits are equal for every schedule and thread count.
+// x, y, dy, dx are [rows, n], row-major, in format T. bias [n] is fp32 or T, and dbias [n] is fp32. Mask bit
+// i belongs to element i of the whole matrix, as without a bias. z = RN_f32(x + bias) is never stored: y =
+// RN_T(GELU(z)), m = [z >= x*].
+// Errors: an fp32 z is an f32 argument, so everything that holds for y and g over every f32 x (T, O and R of
+// the sweeps over all 2^32 of them) holds here. A 16-bit y is then GELU(z) rounded twice, through fp32, and
+// those figures include this. dbias is the sum of the fp32 products dy g before they are rounded to T, in the
+// order of the fixed tree over rows, so its bits are equal for every schedule and thread count.
 #pragma once
 
 #include <memory>
@@ -21,26 +22,30 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
-// y may equal x; nothing else may overlap. mask has ceil(rows n / 32) words, and its bits beyond rows n are set to
+// y may equal x; nothing else may overlap. mask has ceil(rows n / 32) words, and its bits beyond rows n are
+// set to
 // 0. If rows n = 0, nothing is done.
 // Throws SpecError for a negative shape and for one whose size overflows.
 template <class Forward, class T, CpuSchedule S, class B = float>
 void bias_gelu_forward(const T* x, const B* bias, i64 rows, i64 n, T* y, u32* mask);
 
 // Number of fp32 words of scratch that bias_gelu_backward needs.
-inline i64 bias_backward_workspace(i64 rows, i64 n) { return rows > 0 && n > 0 ? detail::column_words(rows, n) : 0; }
+inline i64 bias_backward_workspace(i64 rows, i64 n) {
+  return rows > 0 && n > 0 ? detail::column_words(rows, n) : 0;
+}
 
-// dx = RN_T(dy g(y, m)), and dbias[j] = the sum of dy g over column j. dx may equal dy. Allocates nothing: `workspace`
-// holds bias_backward_workspace(rows, n) words. rows = 0 sets dbias to 0. Throws SpecError as above, and for a
-// workspace that is too small, before anything is written.
+// dx = RN_T(dy g(y, m)), and dbias[j] = the sum of dy g over column j. dx may equal dy. Allocates nothing:
+// `workspace` holds bias_backward_workspace(rows, n) words. rows = 0 sets dbias to 0. Throws SpecError as
+// above, and for a workspace that is too small, before anything is written.
 template <class Fit, class T, CpuSchedule S>
-void bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 n, T* dx, float* dbias, std::span<float> workspace);
+void bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 n, T* dx, float* dbias,
+                        std::span<float> workspace);
 
 // The same, with a workspace that the function allocates itself.
 template <class Fit, class T, CpuSchedule S>
 void bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 n, T* dx, float* dbias);
 
-// ---------------------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 namespace detail {
 
@@ -48,7 +53,8 @@ inline void require_matrix(const char* function, i64 rows, i64 n) {
   const auto shape = [&] { return "[" + std::to_string(rows) + ", " + std::to_string(n) + "]"; };
   if (rows < 0 || n < 0) refuse(refusal(function) + "a negative shape, " + shape());
   i64 size = 0;
-  if (__builtin_mul_overflow(rows, n, &size) || size > INT64_MAX / 4) refuse(refusal(function) + shape() + " overflows");
+  if (__builtin_mul_overflow(rows, n, &size) || size > INT64_MAX / 4)
+    refuse(refusal(function) + shape() + " overflows");
 }
 
 // A vector of columns of sums, for column_sums.
@@ -64,8 +70,12 @@ template <class Isa>
 struct IsaColumnIo {
   static constexpr int kWidth = Isa::kLanes;
   static OUTGRAD_HD typename Isa::Float load(const float* from) { return Isa::load(from); }
-  static OUTGRAD_HD void store(float* to, typename Isa::Float value) { Isa::template store<false>(to, value); }
-  static OUTGRAD_HD typename Isa::Float add(typename Isa::Float a, typename Isa::Float b) { return Isa::add(a, b); }
+  static OUTGRAD_HD void store(float* to, typename Isa::Float value) {
+    Isa::template store<false>(to, value);
+  }
+  static OUTGRAD_HD typename Isa::Float add(typename Isa::Float a, typename Isa::Float b) {
+    return Isa::add(a, b);
+  }
 };
 template <CpuSchedule S>
   requires(S.vector_bits == 256)
@@ -77,25 +87,28 @@ template <CpuSchedule S>
 struct ColumnIo<S> : IsaColumnIo<Avx512> {};
 #endif
 
-// The elements from i on, in column j, where i begins a byte of the mask. Processes whole packs of kCount vectors and
-// returns where it stopped.
+// The elements from i on, in column j, where i begins a byte of the mask. Processes whole packs of kCount
+// vectors and returns where it stopped.
 template <class Forward, class T, CpuSchedule S, int kCount, bool kStreaming, class B>
 OUTGRAD_HD i64 bias_forward_packs(const T* x, const B* bias, i64 i, i64 j, i64 end, T* y, u8* mask) {
   constexpr LanesOf<S, kCount> kOps{};
   for (; i + kOps.kElements <= end; i += kOps.kElements, j += kOps.kElements) {
     fetch_ahead<kStreaming>(x + i, kOps.kElements);
-    forward_pack<Forward, T, kStreaming>(kOps, kOps.add(kOps.load(x + i), kOps.load(bias + j)), y + i, mask + i / 8);
+    forward_pack<Forward, T, kStreaming>(kOps, kOps.add(kOps.load(x + i), kOps.load(bias + j)), y + i,
+                                         mask + i / 8);
   }
   return i;
 }
 
 template <class Fit, class T, CpuSchedule S, int kCount, bool kStreaming>
-OUTGRAD_HD i64 bias_backward_packs(const T* dy, const T* y, const u8* mask, i64 i, i64 end, T* dx, float*& sums) {
+OUTGRAD_HD i64 bias_backward_packs(const T* dy, const T* y, const u8* mask, i64 i, i64 end, T* dx,
+                                   float*& sums) {
   constexpr LanesOf<S, kCount> kOps{};
   for (; i + kOps.kElements <= end; i += kOps.kElements, sums += kOps.kElements) {
     fetch_ahead<kStreaming>(y + i, kOps.kElements);
     fetch_ahead<kStreaming>(dy + i, kOps.kElements);
-    const auto product = activation_backward_value<Fit>(kOps, kVectorTable<Fit>, dy + i, y + i, kOps.load_mask(mask + i / 8));
+    const auto product =
+        activation_backward_value<Fit>(kOps, kVectorTable<Fit>, dy + i, y + i, kOps.load_mask(mask + i / 8));
     kOps.template store<false>(sums, kOps.add(kOps.load(sums), product));
     kOps.template store<kStreaming>(dx + i, product);
   }
@@ -109,14 +122,16 @@ void bias_forward_run(const T* x, const B* bias, i64 i, i64 j, i64 end, T* y, u8
     if (i % 8 == 0) {  // otherwise a byte has bits of two runs
       const i64 shift = j - i;
       i = bias_forward_packs<Forward, T, S, S.unroll, kStreaming>(x, bias, i, j, end, y, mask);
-      if constexpr (S.unroll > 1) i = bias_forward_packs<Forward, T, S, 1, kStreaming>(x, bias, i, i + shift, end, y, mask);
+      if constexpr (S.unroll > 1)
+        i = bias_forward_packs<Forward, T, S, 1, kStreaming>(x, bias, i, i + shift, end, y, mask);
       j = i + shift;
     }
   }
   for (; i < end; ++i, ++j) {
     const float z = add_rn(widen(x[i]), widen(bias[j]));
     const u32 earlier = i % 8 == 0 ? 0 : mask[i / 8];
-    mask[i / 8] = static_cast<u8>(earlier | static_cast<u32>(evaluate_mask(FloatOps{}, Forward{}, z)) << (i % 8));
+    mask[i / 8] =
+        static_cast<u8>(earlier | static_cast<u32>(evaluate_mask(FloatOps{}, Forward{}, z)) << (i % 8));
     y[i] = narrow<T>(gelu_forward_value<T>(FloatOps{}, Forward{}, kForwardTables<Forward>, z));
   }
 }
@@ -148,11 +163,13 @@ void bias_backward_row(const T* dy, const T* y, const u8* mask, i64 i, i64 end, 
   if constexpr (S.vector_bits > 0) {
     if (i % 8 == 0) {
       i = bias_backward_packs<Fit, T, S, S.unroll, kStreaming>(dy, y, mask, i, end, dx, sums);
-      if constexpr (S.unroll > 1) i = bias_backward_packs<Fit, T, S, 1, kStreaming>(dy, y, mask, i, end, dx, sums);
+      if constexpr (S.unroll > 1)
+        i = bias_backward_packs<Fit, T, S, 1, kStreaming>(dy, y, mask, i, end, dx, sums);
     }
   }
   for (; i < end; ++i, ++sums) {
-    const float product = activation_backward_value<Fit>(FloatOps{}, kRowTable<Fit>, dy + i, y + i, (mask[i / 8] >> (i % 8) & 1) != 0);
+    const float product = activation_backward_value<Fit>(FloatOps{}, kRowTable<Fit>, dy + i, y + i,
+                                                         (mask[i / 8] >> (i % 8) & 1) != 0);
     *sums = add_rn(*sums, product);
     dx[i] = narrow<T>(product);
   }
@@ -167,27 +184,31 @@ void bias_gelu_forward(const T* x, const B* bias, i64 rows, i64 n, T* y, u32* ma
   if (rows * n == 0) return;
   u8* const bytes = reinterpret_cast<u8*>(mask);
   if constexpr (S.streaming_stores && S.vector_bits > 0) {
-    if (detail::streams_rows<S>(y, rows, n)) return detail::bias_forward<Forward, T, S, true>(x, bias, rows * n, n, y, bytes);
+    if (detail::streams_rows<S>(y, rows, n))
+      return detail::bias_forward<Forward, T, S, true>(x, bias, rows * n, n, y, bytes);
   }
   detail::bias_forward<Forward, T, S, false>(x, bias, rows * n, n, y, bytes);
 }
 
 template <class Fit, class T, CpuSchedule S>
-void bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 n, T* dx, float* dbias, std::span<float> workspace) {
+void bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 n, T* dx, float* dbias,
+                        std::span<float> workspace) {
   static_assert(detail::schedule_holds<S>() && Fit::kMasked);
   detail::require_matrix("bias_gelu_backward", rows, n);
   const i64 words = bias_backward_workspace(rows, n);
   if (static_cast<i64>(workspace.size()) < words) {
-    detail::refuse(detail::refusal("bias_gelu_backward") + "the workspace holds " + std::to_string(workspace.size()) + " of the " + std::to_string(words) +
-                   " words it needs");
+    detail::refuse(detail::refusal("bias_gelu_backward") + "the workspace holds " +
+                   std::to_string(workspace.size()) + " of the " + std::to_string(words) + " words it needs");
   }
   if (rows == 0) std::fill(dbias, dbias + n, 0.0f);
   if (rows * n == 0) return;
   const u8* const bytes = reinterpret_cast<const u8*>(mask);
   const auto row_of = [=]<bool kStreaming>(std::bool_constant<kStreaming>) {
-    detail::column_sums<detail::ColumnIo<S>, kStreaming>(rows, n, S.threads, workspace.data(), dbias, [=](i64 row, float* sums) {
-      detail::bias_backward_row<Fit, T, detail::kLoopOf<S>, kStreaming>(dy, y, bytes, row * n, row * n + n, dx, sums);
-    });
+    detail::column_sums<detail::ColumnIo<S>, kStreaming>(
+        rows, n, S.threads, workspace.data(), dbias, [=](i64 row, float* sums) {
+          detail::bias_backward_row<Fit, T, detail::kLoopOf<S>, kStreaming>(dy, y, bytes, row * n,
+                                                                            row * n + n, dx, sums);
+        });
   };
   if constexpr (S.streaming_stores && S.vector_bits > 0) {
     if (detail::streams_rows<S>(dx, rows, n)) return row_of(std::true_type{});

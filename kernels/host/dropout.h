@@ -1,5 +1,5 @@
-// Dropout by counter over arrays on the CPU. kernels/dropout.h says what it computes, and why nothing is kept for a
-// backward pass.
+// Dropout by counter over arrays on the CPU. kernels/dropout.h says what it computes, and why nothing is kept
+// for a backward pass.
 #pragma once
 
 #include <algorithm>
@@ -17,21 +17,22 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
-// y[i] = x[i] scaled, or +0 if this seed drops element i, for i in [0, n). The same function of dy is the backward
-// pass. Pointers are aligned to their element type. y may equal x but must not overlap it otherwise. Bits depend
-// neither on the number of threads (0 = all) nor on the instruction set. Allocates nothing. Throws SpecError, before
-// anything is written, if n is negative, or if p is NaN or outside [0, 1].
+// y[i] = x[i] scaled, or +0 if this seed drops element i, for i in [0, n). The same function of dy is the
+// backward pass. Pointers are aligned to their element type. y may equal x but must not overlap it otherwise.
+// Bits depend neither on the number of threads (0 = all) nor on the instruction set. Allocates nothing.
+// Throws SpecError, before anything is written, if n is negative, or if p is NaN or outside [0, 1].
 template <class T>
 void dropout(const T* x, T* y, i64 n, u64 seed, double p, int threads = 0);
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 namespace detail {
 
-// The operations of philox_rounds on vectors. One x86 instruction multiplies the lower halves of 64-bit lanes. g++ 12
-// does not use it for a product of its own vector types. For a loop over arrays of words it does so only by moving
-// every word there and back: such a loop takes 1.6 times as long in the baseline, and 2.5 to 3 times with AVX2 or
-// AVX-512. even_lanes gives the even lanes of a and of b in turn, and odd_lanes the odd ones.
+// The operations of philox_rounds on vectors. One x86 instruction multiplies the lower halves of 64-bit
+// lanes. g++ 12 does not use it for a product of its own vector types. For a loop over arrays of words it
+// does so only by moving every word there and back: such a loop takes 1.6 times as long in the baseline, and
+// 2.5 to 3 times with AVX2 or AVX-512. even_lanes gives the even lanes of a and of b in turn, and odd_lanes
+// the odd ones.
 #if defined(__SSE2__) && !defined(__CUDACC__)
 #if defined(OUTGRAD_AVX512)
 #if defined(__GNUC__) && !defined(__clang__)
@@ -41,13 +42,19 @@ namespace detail {
 #endif
 struct PhiloxVectors {
   using Lanes = u64 __attribute__((vector_size(64)));
-  static OUTGRAD_HD Lanes product(Lanes a, u32 b) { return reinterpret_cast<Lanes>(_mm512_mul_epu32(reinterpret_cast<__m512i>(a), _mm512_set1_epi64(b))); }
-  static OUTGRAD_HD Lanes splat(u64 value) { return reinterpret_cast<Lanes>(_mm512_set1_epi64(static_cast<i64>(value))); }
+  static OUTGRAD_HD Lanes product(Lanes a, u32 b) {
+    return reinterpret_cast<Lanes>(_mm512_mul_epu32(reinterpret_cast<__m512i>(a), _mm512_set1_epi64(b)));
+  }
+  static OUTGRAD_HD Lanes splat(u64 value) {
+    return reinterpret_cast<Lanes>(_mm512_set1_epi64(static_cast<i64>(value)));
+  }
   static OUTGRAD_HD Lanes even_lanes(Lanes a, Lanes b) {
-    return reinterpret_cast<Lanes>(_mm512_unpacklo_epi64(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+    return reinterpret_cast<Lanes>(
+        _mm512_unpacklo_epi64(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
   }
   static OUTGRAD_HD Lanes odd_lanes(Lanes a, Lanes b) {
-    return reinterpret_cast<Lanes>(_mm512_unpackhi_epi64(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+    return reinterpret_cast<Lanes>(
+        _mm512_unpackhi_epi64(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
   }
 };
 #if defined(__GNUC__) && !defined(__clang__)
@@ -56,20 +63,27 @@ struct PhiloxVectors {
 #elif defined(OUTGRAD_AVX2)
 struct PhiloxVectors {
   using Lanes = u64 __attribute__((vector_size(32)));
-  static OUTGRAD_HD Lanes product(Lanes a, u32 b) { return reinterpret_cast<Lanes>(_mm256_mul_epu32(reinterpret_cast<__m256i>(a), _mm256_set1_epi64x(b))); }
-  static OUTGRAD_HD Lanes splat(u64 value) { return reinterpret_cast<Lanes>(_mm256_set1_epi64x(static_cast<i64>(value))); }
+  static OUTGRAD_HD Lanes product(Lanes a, u32 b) {
+    return reinterpret_cast<Lanes>(_mm256_mul_epu32(reinterpret_cast<__m256i>(a), _mm256_set1_epi64x(b)));
+  }
+  static OUTGRAD_HD Lanes splat(u64 value) {
+    return reinterpret_cast<Lanes>(_mm256_set1_epi64x(static_cast<i64>(value)));
+  }
   static OUTGRAD_HD Lanes even_lanes(Lanes a, Lanes b) {
-    return reinterpret_cast<Lanes>(_mm256_unpacklo_epi64(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+    return reinterpret_cast<Lanes>(
+        _mm256_unpacklo_epi64(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
   }
   static OUTGRAD_HD Lanes odd_lanes(Lanes a, Lanes b) {
-    return reinterpret_cast<Lanes>(_mm256_unpackhi_epi64(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+    return reinterpret_cast<Lanes>(
+        _mm256_unpackhi_epi64(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
   }
 };
 #else
 struct PhiloxVectors {
   using Lanes = u64 __attribute__((vector_size(16)));
   static OUTGRAD_HD Lanes product(Lanes a, u32 b) {
-    return reinterpret_cast<Lanes>(_mm_mul_epu32(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(splat(b))));
+    return reinterpret_cast<Lanes>(
+        _mm_mul_epu32(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(splat(b))));
   }
   static OUTGRAD_HD Lanes splat(u64 value) { return Lanes{value, value}; }
   static OUTGRAD_HD Lanes even_lanes(Lanes a, Lanes b) { return Lanes{a[0], b[0]}; }
@@ -77,22 +91,25 @@ struct PhiloxVectors {
 };
 #endif
 
-// The number of elements whose words are computed together. Four vectors of counters cover the latency of products that
-// depend on each other. On Zen 4, two vectors are a seventh to a fifth slower; eight are slower in the baseline and
-// hardly faster elsewhere.
+// The number of elements whose words are computed together. Four vectors of counters cover the latency of
+// products that depend on each other. On Zen 4, two vectors are a seventh to a fifth slower; eight are slower
+// in the baseline and hardly faster elsewhere.
 inline constexpr int kDropoutVectors = 4;
-inline constexpr int kDropoutCounters = static_cast<int>(sizeof(PhiloxVectors::Lanes) / sizeof(u64));  // in one vector
+// in one vector
+inline constexpr int kDropoutCounters = static_cast<int>(sizeof(PhiloxVectors::Lanes) / sizeof(u64));
 inline constexpr int kDropoutPack = kDropoutVectors * kDropoutCounters * 4;
 
-// Sets results[k] to what `of` makes of the word of element 4 counter + k. `of` takes vectors of words as it takes vectors of
-// lanes: a function of each word by itself. counter is a multiple of kDropoutPack / 4, so that all counters of the pack have the same upper half.
+// Sets results[k] to what `of` makes of the word of element 4 counter + k. `of` takes vectors of words as it
+// takes vectors of lanes: a function of each word by itself. counter is a multiple of kDropoutPack / 4, so
+// that all counters of the pack have the same upper half.
 template <class Of>
 OUTGRAD_HD void philox_pack(u64 counter, u64 seed, u32 (&results)[kDropoutPack], const Of& of) {
   using Lanes = PhiloxVectors::Lanes;
   using Words = u32 __attribute__((vector_size(sizeof(Lanes))));
   constexpr int kHalf = kDropoutCounters / 2;
   Lanes order{};  // even_lanes, then odd_lanes give the elements in order
-  for (int lane = 0; lane < kDropoutCounters; ++lane) order[lane] = static_cast<u64>(lane / 2 + lane % 2 * kHalf);
+  for (int lane = 0; lane < kDropoutCounters; ++lane)
+    order[lane] = static_cast<u64>(lane / 2 + lane % 2 * kHalf);
   Lanes c[kDropoutVectors][4];
   OUTGRAD_UNROLL
   for (int k = 0; k < kDropoutVectors; ++k) {
@@ -104,7 +121,8 @@ OUTGRAD_HD void philox_pack(u64 counter, u64 seed, u32 (&results)[kDropoutPack],
   OUTGRAD_UNROLL
   for (int k = 0; k < kDropoutVectors; ++k) {
     const Lanes lower_words = PhiloxVectors::splat(0xffffffffu);
-    const Lanes first = (c[k][0] & lower_words) | c[k][1] << 32, second = (c[k][2] & lower_words) | c[k][3] << 32;
+    const Lanes first = (c[k][0] & lower_words) | c[k][1] << 32,
+                second = (c[k][2] & lower_words) | c[k][3] << 32;
     const Words low = of(reinterpret_cast<Words>(PhiloxVectors::even_lanes(first, second))),
                 high = of(reinterpret_cast<Words>(PhiloxVectors::odd_lanes(first, second)));
     std::memcpy(results + k * 4 * kDropoutCounters, &low, sizeof low);
@@ -115,9 +133,13 @@ OUTGRAD_HD void philox_pack(u64 counter, u64 seed, u32 (&results)[kDropoutPack],
 // Sets kept[k] to ~0 if element 4 counter + k is kept, and to 0 otherwise.
 OUTGRAD_HD void dropout_masks(const DropoutRule& rule, u64 counter, u64 seed, u32 (&kept)[kDropoutPack]) {
   using Words = u32 __attribute__((vector_size(sizeof(PhiloxVectors::Lanes))));
-  // No word reaches a threshold of 2^32, whose lower half is 0. In that case `some` lets no bit of a mask through.
-  const Words threshold = Words{} + static_cast<u32>(rule.threshold), some = Words{} + (rule.threshold >> 32 == 0 ? ~0u : 0u);
-  philox_pack(counter, seed, kept, [&](Words words) __attribute__((always_inline)) { return reinterpret_cast<Words>(words >= threshold) & some; });
+  // No word reaches a threshold of 2^32, whose lower half is 0. In that case `some` lets no bit of a mask
+  // through.
+  const Words threshold = Words{} + static_cast<u32>(rule.threshold),
+              some = Words{} + (rule.threshold >> 32 == 0 ? ~0u : 0u);
+  philox_pack(counter, seed, kept, [&](Words words) __attribute__((always_inline)) {
+    return reinterpret_cast<Words>(words >= threshold) & some;
+  });
 }
 
 #else
@@ -137,8 +159,8 @@ OUTGRAD_HD void dropout_masks(const DropoutRule& rule, u64 counter, u64 seed, u3
 }
 #endif
 
-// dropout_element for the elements of a pack. The product is masked before it is narrowed, which is the same because +0
-// narrows to +0.
+// dropout_element for the elements of a pack. The product is masked before it is narrowed, which is the same
+// because +0 narrows to +0.
 template <class T>
 OUTGRAD_HD void dropout_pack(const u32 (&kept)[kDropoutPack], float scale, const T* x, T* y) {
 #ifdef OUTGRAD_AVX2
@@ -155,12 +177,13 @@ OUTGRAD_HD void dropout_pack(const u32 (&kept)[kDropoutPack], float scale, const
     Isa::template store<false>(y + k, __builtin_bit_cast(typename Isa::Float, Isa::bit_and(product, mask)));
   }
 #else
-  // The loop runs over local arrays, none of which overlaps another, so that it is vectorised (except for f16, because
-  // of its branches). With mul_rn's barrier it would not be. The barrier is not needed, because only the bits of the
-  // product are used.
+  // The loop runs over local arrays, none of which overlaps another, so that it is vectorised (except for
+  // f16, because of its branches). With mul_rn's barrier it would not be. The barrier is not needed, because
+  // only the bits of the product are used.
   T from[kDropoutPack], to[kDropoutPack];
   std::memcpy(from, x, sizeof from);
-  for (int k = 0; k < kDropoutPack; ++k) to[k] = narrow<T>(float_of(bits_of(widen(from[k]) * scale) & kept[k]));
+  for (int k = 0; k < kDropoutPack; ++k)
+    to[k] = narrow<T>(float_of(bits_of(widen(from[k]) * scale) & kept[k]));
   std::memcpy(y, to, sizeof to);
 #endif
 }
@@ -174,7 +197,8 @@ void dropout_range(const T* x, T* y, i64 begin, i64 end, u64 seed, const Dropout
     if (end - i >= kDropoutPack) {
       dropout_pack(kept, rule.scale, x + i, y + i);
     } else {
-      for (i64 k = 0; k < end - i; ++k) y[i + k] = kept[k] != 0 ? narrow<T>(mul_rn(widen(x[i + k]), rule.scale)) : T{};
+      for (i64 k = 0; k < end - i; ++k)
+        y[i + k] = kept[k] != 0 ? narrow<T>(mul_rn(widen(x[i + k]), rule.scale)) : T{};
     }
   }
 }
@@ -189,8 +213,10 @@ void dropout(const T* x, T* y, i64 n, u64 seed, double p, int threads) {
   const DropoutRule rule = dropout_rule(p);
   constexpr i64 kBlock = i64{1} << 14;  // a task takes some microseconds and has whole packs
   static_assert(kBlock % detail::kDropoutPack == 0);
-  parallel_for(n / kBlock + (n % kBlock != 0), threads,
-               [=](i64 block) { detail::dropout_range(x, y, block * kBlock, std::min(n - block * kBlock, kBlock) + block * kBlock, seed, rule); });
+  parallel_for(n / kBlock + (n % kBlock != 0), threads, [=](i64 block) {
+    detail::dropout_range(x, y, block * kBlock, std::min(n - block * kBlock, kBlock) + block * kBlock, seed,
+                          rule);
+  });
 }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

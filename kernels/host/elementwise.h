@@ -1,4 +1,5 @@
-// Activations over arrays on the CPU: all cores, vectors, streaming stores, as a schedule says; every schedule gives the same bits.
+// Activations over arrays on the CPU: all cores, vectors, streaming stores, as a schedule says; every
+// schedule gives the same bits.
 #pragma once
 
 #include <algorithm>
@@ -19,10 +20,12 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
-// dx[i] = dy[i] g(y[i], m[i]) for i in [0, n). Bit i % 32 of mask[i / 32] is m[i]. Pointers are aligned to their element; dx may
-// equal dy, and overlaps no input otherwise. Allocates nothing. Source of g: the Fit's header, a polynomial or a direct table of any
-// activation; the mask of a fit without one (kMasked is false) is not read and may be null. Y is the format y is stored in: e4m3 and
-// e5m2 too, while dy and dx are f32, f16 or bf16. Of a y that carries its branch (ParityF16, ParityBf16) no mask is read either. A direct table takes y in the one format it was made for.
+// dx[i] = dy[i] g(y[i], m[i]) for i in [0, n). Bit i % 32 of mask[i / 32] is m[i]. Pointers are aligned to
+// their element; dx may equal dy, and overlaps no input otherwise. Allocates nothing. Source of g: the Fit's
+// header, a polynomial or a direct table of any activation; the mask of a fit without one (kMasked is false)
+// is not read and may be null. Y is the format y is stored in: e4m3 and e5m2 too, while dy and dx are f32,
+// f16 or bf16. Of a y that carries its branch (ParityF16, ParityBf16) no mask is read either. A direct table
+// takes y in the one format it was made for.
 template <class Fit, class T, CpuSchedule S, class Y = T>
 void activation_backward(const T* dy, Stored<Y> y, const u32* mask, T* dx, i64 n);
 
@@ -32,8 +35,9 @@ void gelu_backward(const T* dy, Stored<Y> y, const u32* mask, T* dx, i64 n) {
   activation_backward<Fit, T, S, Y>(dy, y, mask, dx, n);
 }
 
-// y[i] = GELU(x[i]), mask as above with m = [x >= x*]; bits of the last word beyond n are written 0. y may equal x. In vectors of 256 bits the
-// first call with a 16-bit T and n >= 2^16 fills a table of static storage, 128 KiB, which later ones read.
+// y[i] = GELU(x[i]), mask as above with m = [x >= x*]; bits of the last word beyond n are written 0. y may
+// equal x. In vectors of 256 bits the first call with a 16-bit T and n >= 2^16 fills a table of static
+// storage, 128 KiB, which later ones read.
 template <class Forward, class T, CpuSchedule S>
 void gelu_forward(const T* x, T* y, u32* mask, i64 n);
 
@@ -73,10 +77,11 @@ constexpr auto forward_columns() {
     for (int row = 0; row < Near::kRows; ++row) {
       for (int word = 0; word < 4; ++word) near.w[row][word] = kAll.w[Near::kFirst + row][word];
     }
-    return SplitRows<decltype(columns_of(core)), decltype(columns_of(kAll)), decltype(columns_of(near))>{columns_of(core), columns_of(kAll), columns_of(near)};
+    return SplitRows<decltype(columns_of(core)), decltype(columns_of(kAll)), decltype(columns_of(near))>{
+        columns_of(core), columns_of(kAll), columns_of(near)};
   } else {
-    return ForwardTables<decltype(columns_of(Forward::table())), decltype(columns_of(Forward::tail()))>{columns_of(Forward::table()),
-                                                                                                        columns_of(Forward::tail())};
+    return ForwardTables<decltype(columns_of(Forward::table())), decltype(columns_of(Forward::tail()))>{
+        columns_of(Forward::table()), columns_of(Forward::tail())};
   }
 }
 template <class Forward>
@@ -84,16 +89,21 @@ inline constexpr auto kForwardColumns = forward_columns<Forward>();
 
 template <CpuSchedule S>
 constexpr bool schedule_holds() {
-  static_assert(S.vector_bits == 0 || S.vector_bits == 256 || S.vector_bits == 512, "vector_bits is 0, 256 or 512");
-  static_assert(S.vector_bits <= kBestVectorBits, "vector_bits is wider than the instruction set compiled for (-march)");
-  static_assert(S.unroll >= 1 && S.unroll <= 8, "8 vectors in flight already exceed the registers of any width");
+  static_assert(S.vector_bits == 0 || S.vector_bits == 256 || S.vector_bits == 512,
+                "vector_bits is 0, 256 or 512");
+  static_assert(S.vector_bits <= kBestVectorBits,
+                "vector_bits is wider than the instruction set compiled for (-march)");
+  static_assert(S.unroll >= 1 && S.unroll <= 8,
+                "8 vectors in flight already exceed the registers of any width");
   // Whole mask words, whole cache lines and whole loop bodies per task.
-  static_assert(S.block_elements > 0 && S.block_elements % 1024 == 0, "block_elements is a positive multiple of 1024");
+  static_assert(S.block_elements > 0 && S.block_elements % 1024 == 0,
+                "block_elements is a positive multiple of 1024");
   static_assert(S.threads >= 0, "threads is 0 (all) or positive");
   return true;
 }
 
-// The part of a schedule that the loop over a block is compiled for: schedules that differ in the rest share that loop.
+// The part of a schedule that the loop over a block is compiled for: schedules that differ in the rest share
+// that loop.
 template <CpuSchedule S>
 inline constexpr CpuSchedule kLoopOf = {.vector_bits = S.vector_bits, .unroll = S.unroll, .table = S.table};
 
@@ -110,10 +120,11 @@ template <CpuSchedule S, int kCount, class Stored>
 struct LanesOf<S, kCount, Stored> : LaneOps<Avx512, kCount, S.table, Stored> {};
 #endif
 
-// Of an input that is read in packs of `elements`: what comes later, beyond the page that the hardware's own fetching ends with. For streaming stores
-// alone, which wait for a core's few buffers of whole lines together with the loads that miss. Measured with pages of 4 KiB on Zen 4, forward: 4 KiB
-// ahead about the same, 1 KiB a little worse, 6 KiB clearly; on Sapphire Rapids, backward: 1 to 4 KiB about the same, without it two fifths to three quarters
-// of the speed.
+// Of an input that is read in packs of `elements`: what comes later, beyond the page that the hardware's own
+// fetching ends with. For streaming stores alone, which wait for a core's few buffers of whole lines together
+// with the loads that miss. Measured with pages of 4 KiB on Zen 4, forward: 4 KiB ahead about the same, 1 KiB
+// a little worse, 6 KiB clearly; on Sapphire Rapids, backward: 1 to 4 KiB about the same, without it two
+// fifths to three quarters of the speed.
 template <bool kStreaming, class T>
 OUTGRAD_HD void fetch_ahead(const T* input, i64 elements) {
   constexpr i64 kAheadBytes = 2048, kLine = 64;
@@ -143,11 +154,14 @@ struct BackwardPack {
     }
   }
   // Of a polynomial, in two steps: where to evaluate which row, and the rest.
-  static OUTGRAD_HD Place<Lanes> place_at(Stored<Y> y, const u8* mask, i64 i) { return evaluate_place(kOps, Fit{}, kOps.load(y + i), mask_at(y, mask, i)); }
+  static OUTGRAD_HD Place<Lanes> place_at(Stored<Y> y, const u8* mask, i64 i) {
+    return evaluate_place(kOps, Fit{}, kOps.load(y + i), mask_at(y, mask, i));
+  }
   static OUTGRAD_HD typename Lanes::Value product_at(const T* dy, i64 i, const Place<Lanes>& place) {
     bool two_word = false;
     if constexpr (requires { Fit::kTwoWord; }) two_word = Fit::kTwoWord;
-    return kOps.mul(kOps.load(dy + i), evaluate_row(kOps, kVectorTable<Fit>, place.row, Fit::kDegree, place.v, Fit::kScheme, Fit::kCentred, two_word));
+    return kOps.mul(kOps.load(dy + i), evaluate_row(kOps, kVectorTable<Fit>, place.row, Fit::kDegree, place.v,
+                                                    Fit::kScheme, Fit::kCentred, two_word));
   }
   static OUTGRAD_HD typename Lanes::Value product_at(const T* dy, Stored<Y> y, const u8* mask, i64 i) {
     return activation_backward_value<Fit>(kOps, kVectorTable<Fit>, dy + i, y + i, mask_at(y, mask, i));
@@ -167,8 +181,9 @@ OUTGRAD_HD i64 backward_packs(const T* dy, Stored<Y> y, const u8* mask, T* dx, i
   return i;
 }
 
-// The same for runs of kDepth packs of a polynomial. While a pack is finished, the places of the one kDepth further on are found: an
-// element's two chains, the root's and the polynomial's, one behind the other are longer than a core looks ahead.
+// The same for runs of kDepth packs of a polynomial. While a pack is finished, the places of the one kDepth
+// further on are found: an element's two chains, the root's and the polynomial's, one behind the other are
+// longer than a core looks ahead.
 template <class Fit, class T, class Y, CpuSchedule S, int kCount, int kDepth, bool kStreaming>
 OUTGRAD_HD i64 backward_runs(const T* dy, Stored<Y> y, const u8* mask, T* dx, i64 begin, i64 end) {
   using Pack = BackwardPack<Fit, T, Y, S, kCount>;
@@ -178,8 +193,9 @@ OUTGRAD_HD i64 backward_runs(const T* dy, Stored<Y> y, const u8* mask, T* dx, i6
   Place<typename Pack::Lanes> places[kDepth];
   OUTGRAD_UNROLL
   for (int k = 0; k < kDepth; ++k) places[k] = Pack::place_at(y, mask, i + k * Pack::kElements);
-  const auto finish = [=](i64 at, const Place<typename Pack::Lanes>& place)
-                          __attribute__((always_inline)) { Pack::kOps.template store<kStreaming>(dx + at, Pack::product_at(dy, at, place)); };
+  const auto finish = [=](i64 at, const Place<typename Pack::Lanes>& place) __attribute__((always_inline)) {
+    Pack::kOps.template store<kStreaming>(dx + at, Pack::product_at(dy, at, place));
+  };
   for (; i + 2 * kRun <= end; i += kRun) {
     OUTGRAD_UNROLL
     for (int k = 0; k < kDepth; ++k) {
@@ -220,17 +236,21 @@ void backward_range(const T* dy, Stored<Y> y, const u8* mask, T* dx, i64 begin, 
   end_streaming<kStreaming>();
 }
 
-// What becomes of a pack's z: the mask bits, and finish(ops, y), where y is in fp32, ready to be narrowed to T. Where all of them are near, as almost
-// always, nothing is to be clamped, no row to be fetched from elsewhere, no value to be rounded in another way than most.
+// What becomes of a pack's z: the mask bits, and finish(ops, y), where y is in fp32, ready to be narrowed to
+// T. Where all of them are near, as almost always, nothing is to be clamped, no row to be fetched from
+// elsewhere, no value to be rounded in another way than most.
 template <class Forward, class T, class Lanes, class Finish>
-OUTGRAD_HD void forward_pack(const Lanes& ops, const typename Lanes::Value& z, u8* mask, const Finish& finish) {
+OUTGRAD_HD void forward_pack(const Lanes& ops, const typename Lanes::Value& z, u8* mask,
+                             const Finish& finish) {
   ops.store_mask(mask, evaluate_mask(ops, Forward{}, z));
   if constexpr (kIsRoundedForward<Forward> && requires { ops.all_rows(z, 1); }) {
     using Near = NearRows<Forward>;
     // Far above what kTie decides and, by as much as p is below 1 in a near row, above the subnormals.
     constexpr float kLeast = 0x1p-100f;
     const auto q = forward_index(ops, Near{}, z);
-    if (__builtin_expect(ops.all_rows(q, Near::kRows) && (Forward::kTie >= kLeastNormal || ops.none_below(z, kLeast)), 1)) {
+    if (__builtin_expect(
+            ops.all_rows(q, Near::kRows) && (Forward::kTie >= kLeastNormal || ops.none_below(z, kLeast)),
+            1)) {
       constexpr OrdinaryLanes<Lanes> kOrdinary{};
       return finish(kOrdinary, evaluate_near(kOrdinary, Near{}, kForwardColumns<Forward>.near, q, z));
     }
@@ -242,7 +262,9 @@ OUTGRAD_HD void forward_pack(const Lanes& ops, const typename Lanes::Value& z, u
 template <class Forward, class T, bool kStreaming, class Lanes, class Y>
 OUTGRAD_HD void forward_pack(const Lanes& ops, const typename Lanes::Value& z, Y* y, u8* mask) {
   forward_pack<Forward, T>(ops, z, mask,
-                           [=](const auto& lanes, const auto& value) __attribute__((always_inline)) { lanes.template store<kStreaming>(y, value); });
+                           [=](const auto& lanes, const auto& value) __attribute__((always_inline)) {
+                             lanes.template store<kStreaming>(y, value);
+                           });
 }
 
 template <class Forward, class T, CpuSchedule S, int kCount, bool kStreaming>
@@ -276,8 +298,9 @@ void forward_range(const T* x, T* y, u8* mask, i64 begin, i64 end) {
   end_streaming<kStreaming>();
 }
 
-// A 16-bit x has so few values that AVX2 has a large array for less by the table of all their outputs, which stays in a core's own cache: two
-// loads an element where the polynomial takes more than two cycles. That of AVX-512 takes less than one.
+// A 16-bit x has so few values that AVX2 has a large array for less by the table of all their outputs, which
+// stays in a core's own cache: two loads an element where the polynomial takes more than two cycles. That of
+// AVX-512 takes less than one.
 inline constexpr i64 kCodes = 1 << 16;
 template <class T, CpuSchedule S>
 inline constexpr bool kGoesByCode = sizeof(T) == 2 && S.vector_bits == 256;
@@ -352,8 +375,10 @@ void forward_range_by_code(const u16* table, const T* x, T* y, u8* mask, i64 beg
 // entries[code] for the codes of 16 x. An entry has 32 bits.
 template <class Entry, class T>
 OUTGRAD_HD __m512i entries_at(const Entry* entries, const T* x) {
-  constexpr __mmask16 kAll = 0xffff;  // g++ 12 takes the forms without a mask for a mistake, as in kernels/simd.h
-  const __m512i code = _mm512_maskz_cvtepu16_epi32(kAll, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
+  // g++ 12 takes the forms without a mask for a mistake, as in kernels/simd.h
+  constexpr __mmask16 kAll = 0xffff;
+  const __m512i code =
+      _mm512_maskz_cvtepu16_epi32(kAll, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
   return _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), kAll, code, entries, sizeof(Entry));
 }
 #if defined(__GNUC__) && !defined(__clang__)
@@ -361,12 +386,13 @@ OUTGRAD_HD __m512i entries_at(const Entry* entries, const T* x) {
 #endif
 #endif
 
-// Streaming needs aligned vectors, and pays once the output would not stay in a core's own cache until it is read again: 2 MiB is
-// the largest private L2 in common use.
+// Streaming needs aligned vectors, and pays once the output would not stay in a core's own cache until it is
+// read again: 2 MiB is the largest private L2 in common use.
 template <CpuSchedule S, class T>
 bool streams(const T* output, i64 n) {
   constexpr i64 kPrivateCacheBytes = i64{2} << 20;
-  return S.streaming_stores && S.vector_bits > 0 && reinterpret_cast<std::uintptr_t>(output) % 64 == 0 && n * static_cast<i64>(sizeof(T)) >= kPrivateCacheBytes;
+  return S.streaming_stores && S.vector_bits > 0 && reinterpret_cast<std::uintptr_t>(output) % 64 == 0 &&
+         n * static_cast<i64>(sizeof(T)) >= kPrivateCacheBytes;
 }
 
 // range(begin, end) over blocks of the schedule's size.
@@ -388,11 +414,15 @@ void activation_backward(const T* dy, Stored<Y> y, const u32* mask, T* dx, i64 n
   const u8* const bytes = reinterpret_cast<const u8*>(mask);
   if (detail::streams<S>(dx, n)) {
     if constexpr (S.streaming_stores && S.vector_bits > 0) {
-      detail::over_blocks<S>(n, [=](i64 begin, i64 end) { detail::backward_range<Fit, T, Y, detail::kLoopOf<S>, true>(dy, y, bytes, dx, begin, end); });
+      detail::over_blocks<S>(n, [=](i64 begin, i64 end) {
+        detail::backward_range<Fit, T, Y, detail::kLoopOf<S>, true>(dy, y, bytes, dx, begin, end);
+      });
       return;
     }
   }
-  detail::over_blocks<S>(n, [=](i64 begin, i64 end) { detail::backward_range<Fit, T, Y, detail::kLoopOf<S>, false>(dy, y, bytes, dx, begin, end); });
+  detail::over_blocks<S>(n, [=](i64 begin, i64 end) {
+    detail::backward_range<Fit, T, Y, detail::kLoopOf<S>, false>(dy, y, bytes, dx, begin, end);
+  });
 }
 
 namespace detail {
@@ -403,12 +433,16 @@ void forward_all(const T* x, T* y, u8* mask, i64 n) {
   if constexpr (kGoesByCode<T, S>) {
     if (n >= kCodes) {
       const u16* const table = outputs_by_code<Forward, T>(forward_range<Forward, T, kLoopOf<S>, false>);
-      over_blocks<S>(n, [=](i64 begin, i64 end) { forward_range_by_code<Forward, T, kLoopOf<S>, kStreaming>(table, x, y, mask, begin, end); });
+      over_blocks<S>(n, [=](i64 begin, i64 end) {
+        forward_range_by_code<Forward, T, kLoopOf<S>, kStreaming>(table, x, y, mask, begin, end);
+      });
       return;
     }
   }
 #endif
-  over_blocks<S>(n, [=](i64 begin, i64 end) { forward_range<Forward, T, kLoopOf<S>, kStreaming>(x, y, mask, begin, end); });
+  over_blocks<S>(n, [=](i64 begin, i64 end) {
+    forward_range<Forward, T, kLoopOf<S>, kStreaming>(x, y, mask, begin, end);
+  });
 }
 
 }  // namespace detail

@@ -1,5 +1,5 @@
-// The forwards of kernels/forwards.h over arrays on the CPU, on all cores and in vectors of doubles. Every schedule
-// gives the same bits.
+// The forwards of kernels/forwards.h over arrays on the CPU, on all cores and in vectors of doubles. Every
+// schedule gives the same bits.
 #pragma once
 
 #include "kernels/forwards.h"
@@ -8,9 +8,9 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
-// Sets y[i] = f(x[i]), and bit i % 32 of mask[i / 32] to [x[i] >= x*], for i in [0, n). Bits of the last word beyond n
-// are set to 0. y may equal x. If f has no minimum, the mask is not written and may be null. For a 16-bit T, the first
-// call fills a static table of 128 KiB, which later calls read.
+// Sets y[i] = f(x[i]), and bit i % 32 of mask[i / 32] to [x[i] >= x*], for i in [0, n). Bits of the last word
+// beyond n are set to 0. y may equal x. If f has no minimum, the mask is not written and may be null. For a
+// 16-bit T, the first call fills a static table of 128 KiB, which later calls read.
 template <class F, class T, CpuSchedule S>
 void activation_forward(const T* x, T* y, u32* mask, i64 n);
 
@@ -49,7 +49,8 @@ OUTGRAD_HD void forward_word(const u16* outputs, const T* x, T* y) {
     for (int k = 0; k < kWordBits; ++k) y[k].bits = outputs[x[k].bits];
   } else if constexpr (kVectorBits > 0) {
     using Doubles = DoublesOf<kVectorBits>;
-    for (int k = 0; k < kWordBits; k += Doubles::kLanes) Doubles::store(y + k, F::value(Doubles{}, Doubles::load(x + k)));
+    for (int k = 0; k < kWordBits; k += Doubles::kLanes)
+      Doubles::store(y + k, F::value(Doubles{}, Doubles::load(x + k)));
   } else {
     forward_elements<F>(x, y, nullptr, 0, kWordBits);
   }

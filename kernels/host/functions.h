@@ -6,9 +6,9 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
-// HostKernel<K>::run<kSchedule, Of...>(arguments...) is the kernel of kernels/host/ in one schedule, where Of is its
-// format, preceded by the fit if the kernel is GELU's. ::enter<T> is its plain entry point. ::Table<T> is what the
-// tuner chose for it.
+// HostKernel<K>::run<kSchedule, Of...>(arguments...) is the kernel of kernels/host/ in one schedule, where Of
+// is its format, preceded by the fit if the kernel is GELU's. ::enter<T> is its plain entry point. ::Table<T>
+// is what the tuner chose for it.
 template <KernelId K>
 struct HostKernel;
 

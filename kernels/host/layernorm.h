@@ -1,10 +1,10 @@
 // LayerNorm and RMSNorm on the host: forward, and backward from the output, on all cores.
 //
-// x, y, dy, dx are [rows, n], row-major, in format T; gamma, beta, dgamma, dbeta [n] and rstd [rows] are fp32. gamma
-// and beta may be null, which means 1 and 0. Pointers need only be aligned to their element. rows may be 0, and n is at
-// least 1. y may alias x in the forward, and dx may alias dy in the backward; nothing else may overlap. Every schedule
-// gives the same bits, those of the formulas in kernels/layernorm.h summed by the trees of kernels/reduce.h. The
-// caller's floating-point environment is neither used nor changed.
+// x, y, dy, dx are [rows, n], row-major, in format T; gamma, beta, dgamma, dbeta [n] and rstd [rows] are
+// fp32. gamma and beta may be null, which means 1 and 0. Pointers need only be aligned to their element. rows
+// may be 0, and n is at least 1. y may alias x in the forward, and dx may alias dy in the backward; nothing
+// else may overlap. Every schedule gives the same bits, those of the formulas in kernels/layernorm.h summed
+// by the trees of kernels/reduce.h. The caller's floating-point environment is neither used nor changed.
 #pragma once
 
 #include <algorithm>
@@ -30,60 +30,68 @@ namespace outgrad::kernels::inline OUTGRAD_ABI {
 inline constexpr CpuSchedule kWidestSchedule{.vector_bits = kBestVectorBits, .streaming_stores = true};
 
 // y and rstd from x. With a side buffer, x^ of its channels is also written there.
-// Throws SpecError if the shape is negative, n = 0, eps is negative or NaN, or the channels do not ascend within [0,
-// n).
+// Throws SpecError if the shape is negative, n = 0, eps is negative or NaN, or the channels do not ascend
+// within [0, n).
 template <class T, CpuNormForwardSchedule S = kWidestSchedule>
-void layernorm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd, SideBuffer<float> side = {});
+void layernorm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y,
+                       float* rstd, SideBuffer<float> side = {});
 
 template <class T, CpuNormForwardSchedule S = kWidestSchedule>
-void rmsnorm_forward(const T* x, const float* gamma, i64 rows, i64 n, float eps, T* y, float* rstd, SideBuffer<float> side = {});
+void rmsnorm_forward(const T* x, const float* gamma, i64 rows, i64 n, float eps, T* y, float* rstd,
+                     SideBuffer<float> side = {});
 
-// Residual forms: z = RN_T(RN_f32(x + residual)), to which the next block adds, and then the norm of z. One pass gives
-// the bits of the two steps. z may equal x or residual. y may also equal one of them, but not z.
+// Residual forms: z = RN_T(RN_f32(x + residual)), to which the next block adds, and then the norm of z. One
+// pass gives the bits of the two steps. z may equal x or residual. y may also equal one of them, but not z.
 template <class T, CpuNormForwardSchedule S = kWidestSchedule>
-void residual_layernorm_forward(const T* x, const T* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* z, T* y, float* rstd,
+void residual_layernorm_forward(const T* x, const T* residual, const float* gamma, const float* beta,
+                                i64 rows, i64 n, float eps, T* z, T* y, float* rstd,
                                 SideBuffer<float> side = {});
 
 template <class T, CpuNormForwardSchedule S = kWidestSchedule>
-void residual_rmsnorm_forward(const T* x, const T* residual, const float* gamma, i64 rows, i64 n, float eps, T* z, T* y, float* rstd,
-                              SideBuffer<float> side = {});
+void residual_rmsnorm_forward(const T* x, const T* residual, const float* gamma, i64 rows, i64 n, float eps,
+                              T* z, T* y, float* rstd, SideBuffer<float> side = {});
 
 // Number of fp32 words of scratch that a backward of this shape needs.
 i64 norm_backward_workspace(i64 rows, i64 n);
 
-// dx, dgamma and dbeta from dy and the output y. dgamma and dbeta may be null if they are not wanted. Allocates
-// nothing: `workspace` holds norm_backward_workspace(rows, n) words, whose content does not matter.
-// Throws SpecError, before anything is written, for the same reasons as the forward, for a workspace that is too small,
-// and for a gamma outside the side buffer whose reciprocal is infinite (0, or below 2^-128 in magnitude); the error
-// names its channel.
+// dx, dgamma and dbeta from dy and the output y. dgamma and dbeta may be null if they are not wanted.
+// Allocates nothing: `workspace` holds norm_backward_workspace(rows, n) words, whose content does not matter.
+// Throws SpecError, before anything is written, for the same reasons as the forward, for a workspace that is
+// too small, and for a gamma outside the side buffer whose reciprocal is infinite (0, or below 2^-128 in
+// magnitude); the error names its channel.
 template <class T, CpuNormBackwardSchedule S = kWidestSchedule>
-void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
-                        SideBuffer<const float> side, std::span<float> workspace);
+void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd,
+                        i64 rows, i64 n, T* dx, float* dgamma, float* dbeta, SideBuffer<const float> side,
+                        std::span<float> workspace);
 
 template <class T, CpuNormBackwardSchedule S = kWidestSchedule>
-void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, SideBuffer<const float> side,
-                      std::span<float> workspace);
+void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx,
+                      float* dgamma, SideBuffer<const float> side, std::span<float> workspace);
 
-// dz = RN_T(RN_f32(g + dz_next)), where g is the norm's gradient before it is rounded to T, and dz_next is the gradient
-// from z's other use. dz is the gradient of both x and residual. dz may equal dy or dz_next. What is said above of
-// dgamma, dbeta, the workspace and errors holds here.
+// dz = RN_T(RN_f32(g + dz_next)), where g is the norm's gradient before it is rounded to T, and dz_next is
+// the gradient from z's other use. dz is the gradient of both x and residual. dz may equal dy or dz_next.
+// What is said above of dgamma, dbeta, the workspace and errors holds here.
 template <class T, CpuNormBackwardSchedule S = kWidestSchedule>
-void residual_layernorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dz,
-                                 float* dgamma, float* dbeta, SideBuffer<const float> side, std::span<float> workspace);
+void residual_layernorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma,
+                                 const float* beta, const float* rstd, i64 rows, i64 n, T* dz, float* dgamma,
+                                 float* dbeta, SideBuffer<const float> side, std::span<float> workspace);
 
 template <class T, CpuNormBackwardSchedule S = kWidestSchedule>
-void residual_rmsnorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* rstd, i64 rows, i64 n, T* dz, float* dgamma,
+void residual_rmsnorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma,
+                               const float* rstd, i64 rows, i64 n, T* dz, float* dgamma,
                                SideBuffer<const float> side, std::span<float> workspace);
 
 // layernorm_backward and rmsnorm_backward, with a workspace that they allocate themselves.
 template <class T, CpuNormBackwardSchedule S = kWidestSchedule>
-void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
+void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd,
+                        i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
                         SideBuffer<const float> side = {});
 
 template <class T, CpuNormBackwardSchedule S = kWidestSchedule>
-void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, SideBuffer<const float> side = {});
+void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx,
+                      float* dgamma, SideBuffer<const float> side = {});
 
-// ---------------------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 #ifdef OUTGRAD_AVX2
 template <class Isa>
@@ -97,20 +105,24 @@ OUTGRAD_HD FloatPack<Isa, kCount, Order> each_vector(const Operation& operation)
   return result;
 }
 template <class Isa, int kCount, class Order>
-OUTGRAD_HD FloatPack<Isa, kCount, Order> fma_rn(const FloatPack<Isa, kCount, Order>& a, const FloatPack<Isa, kCount, Order>& b,
+OUTGRAD_HD FloatPack<Isa, kCount, Order> fma_rn(const FloatPack<Isa, kCount, Order>& a,
+                                                const FloatPack<Isa, kCount, Order>& b,
                                                 const FloatPack<Isa, kCount, Order>& c) {
   return each_vector<Isa, kCount, Order>([&](int i) { return Isa::fma(a.v[i], b.v[i], c.v[i]); });
 }
 template <class Isa, int kCount, class Order>
-OUTGRAD_HD FloatPack<Isa, kCount, Order> add_rn(const FloatPack<Isa, kCount, Order>& a, const FloatPack<Isa, kCount, Order>& b) {
+OUTGRAD_HD FloatPack<Isa, kCount, Order> add_rn(const FloatPack<Isa, kCount, Order>& a,
+                                                const FloatPack<Isa, kCount, Order>& b) {
   return each_vector<Isa, kCount, Order>([&](int i) { return Isa::add(a.v[i], b.v[i]); });
 }
 template <class Isa, int kCount, class Order>
-OUTGRAD_HD FloatPack<Isa, kCount, Order> sub_rn(const FloatPack<Isa, kCount, Order>& a, const FloatPack<Isa, kCount, Order>& b) {
+OUTGRAD_HD FloatPack<Isa, kCount, Order> sub_rn(const FloatPack<Isa, kCount, Order>& a,
+                                                const FloatPack<Isa, kCount, Order>& b) {
   return each_vector<Isa, kCount, Order>([&](int i) { return Isa::sub(a.v[i], b.v[i]); });
 }
 template <class Isa, int kCount, class Order>
-OUTGRAD_HD FloatPack<Isa, kCount, Order> mul_rn(const FloatPack<Isa, kCount, Order>& a, const FloatPack<Isa, kCount, Order>& b) {
+OUTGRAD_HD FloatPack<Isa, kCount, Order> mul_rn(const FloatPack<Isa, kCount, Order>& a,
+                                                const FloatPack<Isa, kCount, Order>& b) {
   return each_vector<Isa, kCount, Order>([&](int i) { return Isa::mul(a.v[i], b.v[i]); });
 }
 
@@ -128,9 +140,11 @@ struct LaneIo<FloatPack<Isa, kCount>> {
   // With kStreaming, `target` is aligned to the number of bytes stored, and the store bypasses the cache.
   template <bool kStreaming, class T>
   static OUTGRAD_HD void store_as(T* target, const Value& value) {
-    if constexpr (sizeof(T) == 2 && kCount % 2 == 0 && requires { Isa::template store_pair<kStreaming>(target, value.v[0], value.v[0]); }) {
+    if constexpr (sizeof(T) == 2 && kCount % 2 == 0 &&
+                  requires { Isa::template store_pair<kStreaming>(target, value.v[0], value.v[0]); }) {
       OUTGRAD_UNROLL
-      for (int i = 0; i < kCount; i += 2) Isa::template store_pair<kStreaming>(target + i * Isa::kLanes, value.v[i], value.v[i + 1]);
+      for (int i = 0; i < kCount; i += 2)
+        Isa::template store_pair<kStreaming>(target + i * Isa::kLanes, value.v[i], value.v[i + 1]);
     } else {
       OUTGRAD_UNROLL
       for (int i = 0; i < kCount; ++i) Isa::template store<kStreaming>(target + i * Isa::kLanes, value.v[i]);
@@ -141,7 +155,8 @@ struct LaneIo<FloatPack<Isa, kCount>> {
     store_as<false>(target, value);
   }
   template <class Pick, int... Words>
-  static OUTGRAD_HD Value shuffled(const Value& a, const Value& b, Pick, std::integer_sequence<int, Words...>) {
+  static OUTGRAD_HD Value shuffled(const Value& a, const Value& b, Pick,
+                                   std::integer_sequence<int, Words...>) {
     static_assert(kCount == 1, "words move within one vector or a pair");
     return {{__builtin_shufflevector(a.v[0], b.v[0], Pick{}(Words)...)}};
   }
@@ -150,10 +165,10 @@ struct LaneIo<FloatPack<Isa, kCount>> {
 
 namespace detail {
 
-// --- The tree in vectors ---------------------------------------------------------------------------------------------------------
+// --- The tree in vectors -------------------------------------------------------------------------
 
-// The parameters for which the loops over a row are compiled. Schedules that differ only in other members share these
-// loops.
+// The parameters for which the loops over a row are compiled. Schedules that differ only in other members
+// share these loops.
 struct RowLoops {
   int vector_bits;
   int vectors;
@@ -165,9 +180,12 @@ inline constexpr RowLoops kRowLoops{S.vector_bits, S.vectors, S.rows, S.prefetch
 
 template <auto S>
 constexpr bool norm_schedule_holds() {
-  static_assert(S.vector_bits == 0 || S.vector_bits == 256 || S.vector_bits == 512, "vector_bits is 0, 256 or 512");
-  static_assert(S.vector_bits <= kBestVectorBits, "vector_bits is wider than the instruction set compiled for (-march)");
-  static_assert(S.vectors >= 1 && S.vectors <= 8, "8 vectors of each tensor already exceed the registers of any width");
+  static_assert(S.vector_bits == 0 || S.vector_bits == 256 || S.vector_bits == 512,
+                "vector_bits is 0, 256 or 512");
+  static_assert(S.vector_bits <= kBestVectorBits,
+                "vector_bits is wider than the instruction set compiled for (-march)");
+  static_assert(S.vectors >= 1 && S.vectors <= 8,
+                "8 vectors of each tensor already exceed the registers of any width");
   static_assert(S.rows >= 1 && S.rows <= 8, "8 rows keep most of the registers that there are busy");
   static_assert(S.threads >= 0, "threads is 0 (all) or positive");
   static_assert(S.rows_ahead >= 1, "rows ahead of this one");
@@ -211,16 +229,20 @@ struct HalfChunks {
 // The first two words (with Second, the other two) of each 128-bit part of a, then of b.
 template <int Width, bool Second>
 struct Pairs {
-  constexpr int operator()(int i) const { return i / 4 * 4 + i % 2 + (i % 4 < 2 ? 0 : Width) + (Second ? 2 : 0); }
+  constexpr int operator()(int i) const {
+    return i / 4 * 4 + i % 2 + (i % 4 < 2 ? 0 : Width) + (Second ? 2 : 0);
+  }
 };
 // The even words (with Second, the odd ones) of each 128-bit part of a, then of b.
 template <int Width, bool Second>
 struct Alternate {
-  constexpr int operator()(int i) const { return i / 4 * 4 + i % 2 * 2 + (i % 4 < 2 ? 0 : Width) + (Second ? 1 : 0); }
+  constexpr int operator()(int i) const {
+    return i / 4 * 4 + i % 2 * 2 + (i % 4 < 2 ? 0 : Width) + (Second ? 1 : 0);
+  }
 };
 
-// The folds below leave chunk c of a vector of kWidth chunk sums in word ChunkWord<Width>{}(c). It permutes the bits of
-// c, so chunks whose numbers differ in one bit lie in words whose numbers also differ in one bit.
+// The folds below leave chunk c of a vector of kWidth chunk sums in word ChunkWord<Width>{}(c). It permutes
+// the bits of c, so chunks whose numbers differ in one bit lie in words whose numbers also differ in one bit.
 template <int Width>
 struct ChunkWord {
   constexpr int operator()(int chunk) const {
@@ -237,10 +259,11 @@ struct Across {
   constexpr int operator()(int i) const { return i ^ Distance; }
 };
 
-// The sums over a row of T hold whole chunks, as many as a vector has words, in eight vectors. Vector k + 4 has the
-// elements that the first fold adds to those of vector k, at the same places. For bf16, vector k holds element k of
-// every chunk. This takes eight shuffles of words, each word a pair of elements, and makes the other folds additions of
-// whole vectors. For other formats, a vector holds four elements of each of a few chunks.
+// The sums over a row of T hold whole chunks, as many as a vector has words, in eight vectors. Vector k + 4
+// has the elements that the first fold adds to those of vector k, at the same places. For bf16, vector k
+// holds element k of every chunk. This takes eight shuffles of words, each word a pair of elements, and makes
+// the other folds additions of whole vectors. For other formats, a vector holds four elements of each of a
+// few chunks.
 template <class T>
 struct ByChunks {
   static constexpr bool kTransposed = sizeof(T) == 2 && Format<T>::kCanonicalNan == kCanonicalNanBf16;
@@ -268,8 +291,9 @@ struct ChunkPartOf;
 // body(std::integral_constant<int, part>) for each of the four parts.
 template <class Body>
 OUTGRAD_HD void for_parts(const Body& body) {
-  [&]<int... kParts>(std::integer_sequence<int, kParts...>)
-      __attribute__((always_inline)) { (body(std::integral_constant<int, kParts>{}), ...); }(std::make_integer_sequence<int, kChunkTerms / 2>{});
+  [&]<int... kParts>(std::integer_sequence<int, kParts...>) __attribute__((always_inline)) {
+    (body(std::integral_constant<int, kParts>{}), ...);
+  }(std::make_integer_sequence<int, kChunkTerms / 2>{});
 }
 
 #ifdef OUTGRAD_AVX2
@@ -294,7 +318,8 @@ struct LaneIo<FloatPack<Isa, 2, detail::ChunkPart<T, kPart>>> {
   static OUTGRAD_HD Value load(const float* ordered)
     requires(!std::is_same_v<T, float>)
   {
-    return each_vector<Isa, 2, Order>([&](int i) { return Isa::load(ordered + kPart * kLanes + i * kApart); });
+    return each_vector<Isa, 2, Order>(
+        [&](int i) { return Isa::load(ordered + kPart * kLanes + i * kApart); });
   }
   static OUTGRAD_HD void store(float* ordered, const Value& value) {
     OUTGRAD_UNROLL
@@ -309,14 +334,17 @@ struct LaneIo<FloatPack<Isa, 2, detail::ChunkPart<T, kPart>>> {
     } else {
       const Vector<Isa> a{{Isa::load(row + 2 * kPart * kLanes)}};
       const Vector<Isa> b{{Isa::load(row + (2 * kPart + 1) * kLanes)}};
-      return {{detail::shuffled<detail::HalfChunks<kLanes, false>>(a, b).v[0], detail::shuffled<detail::HalfChunks<kLanes, true>>(a, b).v[0]}};
+      return {{detail::shuffled<detail::HalfChunks<kLanes, false>>(a, b).v[0],
+               detail::shuffled<detail::HalfChunks<kLanes, true>>(a, b).v[0]}};
     }
   }
 
  private:
-  static OUTGRAD_HD Vector<Isa> pairs(const T* row, int line) { return {{Isa::load(reinterpret_cast<const float*>(row + 2 * line * kLanes))}}; }
-  // Element kPart (with kSecond, kPart + 4) of every chunk. The parts use the same loads and shuffles, which the
-  // compiler can share.
+  static OUTGRAD_HD Vector<Isa> pairs(const T* row, int line) {
+    return {{Isa::load(reinterpret_cast<const float*>(row + 2 * line * kLanes))}};
+  }
+  // Element kPart (with kSecond, kPart + 4) of every chunk. The parts use the same loads and shuffles, which
+  // the compiler can share.
   template <bool kSecond>
   static OUTGRAD_HD typename Isa::Float element(const T* row) {
     const Vector<Isa> a = detail::shuffled<detail::Pairs<kLanes, kSecond>>(pairs(row, 0), pairs(row, 1));
@@ -350,8 +378,10 @@ OUTGRAD_HD Tuple<Lane, Terms::kSums> whole_chunk_sums(const Terms& terms, i64 fi
     Tuple<Lane, Terms::kSums> sums;
     OUTGRAD_UNROLL
     for (int s = 0; s < Terms::kSums; ++s) {
-      const Lane c = add_rn(shuffled<Pairs<kWidth, false>>(p[0].v[s], p[1].v[s]), shuffled<Pairs<kWidth, true>>(p[0].v[s], p[1].v[s]));
-      const Lane d = add_rn(shuffled<Pairs<kWidth, false>>(p[2].v[s], p[3].v[s]), shuffled<Pairs<kWidth, true>>(p[2].v[s], p[3].v[s]));
+      const Lane c = add_rn(shuffled<Pairs<kWidth, false>>(p[0].v[s], p[1].v[s]),
+                            shuffled<Pairs<kWidth, true>>(p[0].v[s], p[1].v[s]));
+      const Lane d = add_rn(shuffled<Pairs<kWidth, false>>(p[2].v[s], p[3].v[s]),
+                            shuffled<Pairs<kWidth, true>>(p[2].v[s], p[3].v[s]));
       sums.v[s] = add_rn(shuffled<Alternate<kWidth, false>>(c, d), shuffled<Alternate<kWidth, true>>(c, d));
     }
     return sums;
@@ -359,10 +389,11 @@ OUTGRAD_HD Tuple<Lane, Terms::kSums> whole_chunk_sums(const Terms& terms, i64 fi
 }
 #endif
 
-// Chunks [begin, kTreeLanes) of a step, one by one. Each sum goes to the place where vectors of kWidth keep it. `sums`
-// is [kSums, kTreeLanes].
+// Chunks [begin, kTreeLanes) of a step, one by one. Each sum goes to the place where vectors of kWidth keep
+// it. `sums` is [kSums, kTreeLanes].
 template <int kWidth, class Terms>
-__attribute__((noinline)) void single_chunk_sums(const Terms& terms, i64 n, i64 step, int begin, float* sums) {
+__attribute__((noinline)) void single_chunk_sums(const Terms& terms, i64 n, i64 step, int begin,
+                                                 float* sums) {
   for (int lane = begin; lane < kTreeLanes; ++lane) {
     const Tuple<float, Terms::kSums> chunk = chunk_sum(terms, step * kTreeLanes + lane, n);
     const int word = lane / kWidth * kWidth + ChunkWord<kWidth>{}(lane % kWidth);
@@ -389,7 +420,8 @@ OUTGRAD_HD void step_sums(const Terms& terms, i64 n, i64 step, float* sums) {
 template <class Lane, int kWords>
 OUTGRAD_HD void add_words(float* sum, const float* term) {
   using Io = LaneIo<Lane>;
-  for (int i = 0; i < kWords; i += Io::kWidth) Io::store(sum + i, add_rn(Io::load(sum + i), Io::load(term + i)));
+  for (int i = 0; i < kWords; i += Io::kWidth)
+    Io::store(sum + i, add_rn(Io::load(sum + i), Io::load(term + i)));
 }
 
 // Word 0 of the fold over chunks, which folds those that are kHalf apart first.
@@ -398,7 +430,8 @@ OUTGRAD_HD Lane fold_words(const Lane& values) {
   if constexpr (kHalf == 0) {
     return values;
   } else {
-    return fold_words<kHalf / 2>(add_rn(values, shuffled<Across<ChunkWord<LaneIo<Lane>::kWidth>{}(kHalf)>>(values, values)));
+    return fold_words<kHalf / 2>(
+        add_rn(values, shuffled<Across<ChunkWord<LaneIo<Lane>::kWidth>{}(kHalf)>>(values, values)));
   }
 }
 
@@ -422,10 +455,12 @@ OUTGRAD_HD void prefetch(Io, const T* source) {
   constexpr int kLine = 64;
   constexpr int kBytes = Io::kWidth * static_cast<int>(sizeof(T));
   constexpr int kRead = 0;
-  constexpr int kLocality = kPrefetch == Prefetch::first_level ? 3 : 2;  // the argument of __builtin_prefetch: the first level or the second
+  // the argument of __builtin_prefetch: the first level or the second
+  constexpr int kLocality = kPrefetch == Prefetch::first_level ? 3 : 2;
   if constexpr (kPrefetch != Prefetch::none && Io::kWidth > 1) {
     OUTGRAD_UNROLL
-    for (int byte = 0; byte < kBytes; byte += kLine) __builtin_prefetch(reinterpret_cast<const char*>(source) + byte, kRead, kLocality);
+    for (int byte = 0; byte < kBytes; byte += kLine)
+      __builtin_prefetch(reinterpret_cast<const char*>(source) + byte, kRead, kLocality);
   }
 }
 
@@ -433,11 +468,11 @@ struct Nothing {
   OUTGRAD_HD void operator()() const {}
 };
 
-// The tree's sums over one row of n elements of T. The steps of a group are stored and then folded in place. This needs
-// at most 16 KiB, all of it at the function's own level, because g++ 12 lets arrays of inlined inner scopes share stack
-// while both are in use.
-// meanwhile() is called during the sums, because they read only from the caches and would leave memory idle. It is
-// called after each step, because its first action may wait for the end of the previous sums.
+// The tree's sums over one row of n elements of T. The steps of a group are stored and then folded in place.
+// This needs at most 16 KiB, all of it at the function's own level, because g++ 12 lets arrays of inlined
+// inner scopes share stack while both are in use. meanwhile() is called during the sums, because they read
+// only from the caches and would leave memory idle. It is called after each step, because its first action
+// may wait for the end of the previous sums.
 template <class Lane, class T = float, class Terms, class Meanwhile = Nothing>
 Tuple<float, Terms::kSums> row_sums(const Terms& terms, i64 n, Meanwhile&& meanwhile = {}) {
   constexpr int kWords = Terms::kSums * kTreeLanes;
@@ -451,7 +486,8 @@ Tuple<float, Terms::kSums> row_sums(const Terms& terms, i64 n, Meanwhile&& meanw
       meanwhile();
     }
     for (int half = static_cast<int>(std::bit_ceil(static_cast<unsigned>(count)) / 2); half > 0; half /= 2) {
-      for (int q = 0; q + half < count; ++q) add_words<Lane, kWords>(values + q * kWords, values + (q + half) * kWords);
+      for (int q = 0; q + half < count; ++q)
+        add_words<Lane, kWords>(values + q * kWords, values + (q + half) * kWords);
       count = half;
     }
     if (group > 0) {
@@ -462,7 +498,8 @@ Tuple<float, Terms::kSums> row_sums(const Terms& terms, i64 n, Meanwhile&& meanw
   }
   Tuple<float, Terms::kSums> result;
   OUTGRAD_UNROLL
-  for (int s = 0; s < Terms::kSums; ++s) result.v[s] = fold_lanes<Lane>((steps > kGroupSteps ? sums : values) + s * kTreeLanes);
+  for (int s = 0; s < Terms::kSums; ++s)
+    result.v[s] = fold_lanes<Lane>((steps > kGroupSteps ? sums : values) + s * kTreeLanes);
   return result;
 }
 
@@ -483,8 +520,8 @@ __attribute__((noinline)) void for_single_columns(i64 begin, i64 end, const Body
   for (i64 j = begin; j < end; ++j) body(LaneIo<float>{}, j);
 }
 
-// Calls body(LaneIo<...>, j) over the columns [j, end): for strips of kCount vectors, then for vectors, then for single
-// elements.
+// Calls body(LaneIo<...>, j) over the columns [j, end): for strips of kCount vectors, then for vectors, then
+// for single elements.
 template <class Lane, int kCount, class Body>
 OUTGRAD_HD void for_columns(i64 j, i64 end, const Body& body) {
   using Strip = typename StripOf<Lane, kCount>::Strip;
@@ -497,15 +534,15 @@ OUTGRAD_HD void for_columns(i64 j, i64 end, const Body& body) {
   }
 }
 
-// Whether rows are written while the sums over the next rows are taken. This is done where stores wait for memory. For
-// single rows, and from cache to cache, measurements showed that it costs more than it saves.
+// Whether rows are written while the sums over the next rows are taken. This is done where stores wait for
+// memory. For single rows, and from cache to cache, measurements showed that it costs more than it saves.
 template <bool kStreaming, int kRows>
 inline constexpr bool kWritesMeanwhile = kStreaming && kRows > 1;
 
-// Writes groups of kRows rows whose sums are complete: at once, or a part of their columns at each call. The calls come
-// with the steps of the next group's sums, kRows calls for every 256 columns, so that memory and arithmetic work at the
-// same time. Rows::write(from, to) writes columns [from, to), where `from` is a whole number of strips of kCount
-// vectors.
+// Writes groups of kRows rows whose sums are complete: at once, or a part of their columns at each call. The
+// calls come with the steps of the next group's sums, kRows calls for every 256 columns, so that memory and
+// arithmetic work at the same time. Rows::write(from, to) writes columns [from, to), where `from` is a whole
+// number of strips of kCount vectors.
 template <class Rows, class Lane, int kCount, bool kStreaming, int kRows>
 class RowWriter {
  public:
@@ -538,9 +575,9 @@ class RowWriter {
   i64 next_;
 };
 
-// While kRows rows are read, another kRows rows are prefetched. This is how far ahead of row r and column j the
-// corresponding share lies. Reading two rows of one 4 KiB page side by side confuses the hardware prefetcher (Sapphire
-// Rapids), so rows that short are prefetched in their order in memory.
+// While kRows rows are read, another kRows rows are prefetched. This is how far ahead of row r and column j
+// the corresponding share lies. Reading two rows of one 4 KiB page side by side confuses the hardware
+// prefetcher (Sapphire Rapids), so rows that short are prefetched in their order in memory.
 template <int kRows, class T, class Io>
 OUTGRAD_HD i64 place_ahead(Io, int r, i64 j, i64 n) {
   constexpr i64 kPageBytes = 4096;
@@ -556,30 +593,32 @@ OUTGRAD_HD void store_as(Io, T* target, const typename Io::Value& value) {
   }
 }
 
-// Whether rows of `output` are written past the cache. They must start on cache lines, and streaming pays only if the
-// output would not stay in a core's own cache until it is read again. The limit is 2 MiB, the largest private L2 in
-// common use.
+// Whether rows of `output` are written past the cache. They must start on cache lines, and streaming pays
+// only if the output would not stay in a core's own cache until it is read again. The limit is 2 MiB, the
+// largest private L2 in common use.
 template <auto S, class T>
 bool rows_stream(const T* output, i64 rows, i64 n) {
   constexpr i64 kLine = 64;
   constexpr i64 kPrivateCacheBytes = i64{2} << 20;
   const i64 row_bytes = n * static_cast<i64>(sizeof(T));
-  return S.streaming_stores && S.vector_bits > 0 && reinterpret_cast<std::uintptr_t>(output) % kLine == 0 && row_bytes % kLine == 0 &&
-         rows * row_bytes >= kPrivateCacheBytes;
+  return S.streaming_stores && S.vector_bits > 0 && reinterpret_cast<std::uintptr_t>(output) % kLine == 0 &&
+         row_bytes % kLine == 0 && rows * row_bytes >= kPrivateCacheBytes;
 }
 
-// --- Contracts -------------------------------------------------------------------------------------------------------------------
+// --- Contracts -----------------------------------------------------------------------------------
 
 template <class Float>
 void require_shape(const char* function, i64 rows, i64 n, const SideBuffer<Float>& side) {
   const auto fail = [&](const std::string& why) { refuse(refusal(function) + why); };
   if (rows < 0) fail("rows = " + std::to_string(rows) + " is negative");
   if (n < 1) fail("n = " + std::to_string(n) + ": a row needs at least one element");
-  if (side.count < 0 || side.count > n) fail("side buffer: " + std::to_string(side.count) + " channels of " + std::to_string(n));
+  if (side.count < 0 || side.count > n)
+    fail("side buffer: " + std::to_string(side.count) + " channels of " + std::to_string(n));
   for (i64 k = 0; k < side.count; ++k) {
     const i64 channel = side.channels[k];
     if (channel < (k > 0 ? i64{side.channels[k - 1]} + 1 : 0) || channel >= n) {
-      fail("side buffer: channel " + std::to_string(channel) + ": channels must ascend within [0, " + std::to_string(n) + ")");
+      fail("side buffer: channel " + std::to_string(channel) + ": channels must ascend within [0, " +
+           std::to_string(n) + ")");
     }
   }
 }
@@ -589,20 +628,23 @@ inline void require_forward(const char* function, i64 rows, i64 n, float eps, co
   if (!eps_holds(eps)) refuse(refusal(function) + "eps must be at least 0");
 }
 
-inline void require_reciprocals(const char* function, const float* gamma, i64 n, const SideBuffer<const float>& side) {
+inline void require_reciprocals(const char* function, const float* gamma, i64 n,
+                                const SideBuffer<const float>& side) {
   if (!gamma) return;
   i64 next = 0;
   for (i64 j = 0; j < n; ++j) {
     if (next < side.count && side.channels[next] == j) {
       ++next;
     } else if (std::isinf(div_rn(1.0f, gamma[j]))) {
-      refuse(refusal(function) + "channel " + std::to_string(j) + ": gamma = " + (gamma[j] == 0.0f ? "0" : "about 0") +
-             " has no finite reciprocal, so the output does not hold its x^: keep the channel in the side buffer");
+      refuse(refusal(function) + "channel " + std::to_string(j) +
+             ": gamma = " + (gamma[j] == 0.0f ? "0" : "about 0") +
+             " has no finite reciprocal, so the output does not hold its x^: keep the channel in the side "
+             "buffer");
     }
   }
 }
 
-// --- Forward ---------------------------------------------------------------------------------------------------------------------
+// --- Forward -------------------------------------------------------------------------------------
 
 // What is added to x before its norm, and where the sum goes. Null pointers mean that nothing is added.
 template <class T>
@@ -646,7 +688,7 @@ struct NormedRows {
   const ForwardArrays<T>* a;
   const T* x;  // the input of the norm; in a residual form this is z
   T* y;
-  i64 ahead;   // from the arrays' first element to the first of the rows that are prefetched meanwhile
+  i64 ahead;  // from the arrays' first element to the first of the rows that are prefetched meanwhile
   float mean[kRows];
   float rstd[kRows];
 
@@ -666,27 +708,32 @@ struct NormedRows {
         const i64 place = place_ahead<kRows, T>(io, r, j, n);
         prefetch<L.prefetch>(io, x_ahead + place);
         if (residual_ahead) prefetch<L.prefetch>(io, residual_ahead + place);
-        store_as<kStreaming>(io, rows.y + r * n + j, forward_output<Value>(io.load(rows.x + r * n + j), io.splat(rows.mean[r]), io.splat(rows.rstd[r]), g, b));
+        store_as<kStreaming>(io, rows.y + r * n + j,
+                             forward_output<Value>(io.load(rows.x + r * n + j), io.splat(rows.mean[r]),
+                                                   io.splat(rows.rstd[r]), g, b));
       }
     });
   }
 };
 
-// Computes the sums over rows row .. row + kRows - 1, and those results that are not written column by column. Each
-// step is done for all rows before the next step. So the end of one row's sum (a chain of folds, a division and a root)
-// overlaps with work on the other rows.
+// Computes the sums over rows row .. row + kRows - 1, and those results that are not written column by
+// column. Each step is done for all rows before the next step. So the end of one row's sum (a chain of folds,
+// a division and a root) overlaps with work on the other rows.
 template <Norm N, class T, RowLoops L, bool kStreaming, int kRows, class Meanwhile>
 NormedRows<T, L, kStreaming, kRows> norm_rows(const ForwardArrays<T>& a, i64 row, Meanwhile& meanwhile) {
   using Lane = LaneOf<L>;
   const i64 n = a.n;
   const i64 at = row * n;
   const Residual<T> added = a.added;
-  NormedRows<T, L, kStreaming, kRows> rows{&a, (added.residual ? added.z : a.x) + at, a.y + at, rows_to_fetch<kStreaming, kRows>(a, row) * n, {}, {}};
+  NormedRows<T, L, kStreaming, kRows> rows{&a,       (added.residual ? added.z : a.x) + at,
+                                           a.y + at, rows_to_fetch<kStreaming, kRows>(a, row) * n,
+                                           {},       {}};
   for (int r = 0; r < kRows; ++r) {
     const T* const x = rows.x + r * n;
     if (added.residual) {
       const i64 first = at + r * n;
-      for_columns<Lane, L.vectors>(0, n, [=, from = a.x](auto io, i64 j) __attribute__((always_inline)) {  // stored through the caches: it is read at once
+      // stored through the caches: it is read at once
+      for_columns<Lane, L.vectors>(0, n, [=, from = a.x](auto io, i64 j) __attribute__((always_inline)) {
         io.store(added.z + first + j, add_rn(io.load(from + first + j), io.load(added.residual + first + j)));
       });
     }
@@ -698,7 +745,8 @@ NormedRows<T, L, kStreaming, kRows> norm_rows(const ForwardArrays<T>& a, i64 row
   }
   for (int r = 0; r < kRows; ++r) {
     for (i64 k = 0; k < a.side.count; ++k) {
-      a.side.x_hat[(row + r) * a.side.count + k] = normalised(widen(rows.x[r * n + a.side.channels[k]]), rows.mean[r], rows.rstd[r]);
+      a.side.x_hat[(row + r) * a.side.count + k] =
+          normalised(widen(rows.x[r * n + a.side.channels[k]]), rows.mean[r], rows.rstd[r]);
     }
   }
   return rows;
@@ -730,26 +778,30 @@ void forward_of_rows(const RowTasks& how, const ForwardArrays<T>& a) {
 }
 
 template <Norm N, class T, CpuNormForwardSchedule S>
-void norm_forward(const char* function, const T* x, const Residual<T>& added, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y,
-                  float* rstd, const SideBuffer<float>& side) {
+void norm_forward(const char* function, const T* x, const Residual<T>& added, const float* gamma,
+                  const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd,
+                  const SideBuffer<float>& side) {
   static_assert(norm_schedule_holds<S>() && S.task_elements > 0, "task_elements is positive");
   require_forward(function, rows, n, eps, side);
   const RowTasks how{S.threads, std::max<i64>(S.task_elements / n, 1)};
   const ForwardArrays<T> arrays{x, added, gamma, beta, rows, n, eps, y, rstd, side, S.rows_ahead};
   if (rows_stream<S>(y, rows, n)) {
-    if constexpr (S.streaming_stores && S.vector_bits > 0) forward_of_rows<N, T, kRowLoops<S>, true>(how, arrays);
+    if constexpr (S.streaming_stores && S.vector_bits > 0)
+      forward_of_rows<N, T, kRowLoops<S>, true>(how, arrays);
   } else {
     forward_of_rows<N, T, kRowLoops<S>, false>(how, arrays);
   }
 }
 
-// --- Backward --------------------------------------------------------------------------------------------------------------------
+// --- Backward ------------------------------------------------------------------------------------
 
-inline constexpr i64 kHostColumnArrays = kColumnArrays + 2;  // gamma and beta are stored a second time, in the order of the sums
-inline constexpr i64 kMostTasks = 128;  // the most that a schedule may have; the workspace is large enough for them
+// gamma and beta are stored a second time, in the order of the sums
+inline constexpr i64 kHostColumnArrays = kColumnArrays + 2;
+// the most that a schedule may have; the workspace is large enough for them
+inline constexpr i64 kMostTasks = 128;
 
-// A task's scratch, if `tasks` share the slots: the pending sums of complete subtrees of its slots, at most one per
-// level, the sum that is growing, and two rows of c. More tasks need more scratch in total.
+// A task's scratch, if `tasks` share the slots: the pending sums of complete subtrees of its slots, at most
+// one per level, the sum that is growing, and two rows of c. More tasks need more scratch in total.
 inline i64 backward_task_words(i64 slots, i64 tasks, i64 n) {
   const i64 pending = std::bit_width(static_cast<u64>(slots / tasks));
   return (pending * 2 + 2) * column_stride(n);
@@ -766,13 +818,14 @@ struct GradientRow {
 // Sums over rows, one per column: those of dgamma, [n], and `stride` words further on those of dbeta.
 struct ColumnSums {
   const float* from;  // the sums before these rows; null: +0
-  const float* onto;  // complete sums of the slot's even neighbour if these rows complete an odd slot; null otherwise
-  float* to;          // where the result goes: may be `from` or `onto`
+  // complete sums of the slot's even neighbour if these rows complete an odd slot; null otherwise
+  const float* onto;
+  float* to;  // where the result goes: may be `from` or `onto`
   i64 stride;
 };
 
-// The y that a backward reads: here in the format of dy. Another Output has the same members, and its rows are staged
-// whether there are side channels or not (kernels/host/norm_store.h).
+// The y that a backward reads: here in the format of dy. Another Output has the same members, and its rows
+// are staged whether there are side channels or not (kernels/host/norm_store.h).
 template <class T>
 struct PlainOutput {
   using Order = T;  // the sums over a row are in the order of ByChunks<Order>
@@ -804,25 +857,26 @@ struct BackwardArrays {
   i64 rows_ahead;
 };
 
-// Whether the factors of a row in its sums are stored in an order of their own. In fp32's order they are not: they are
-// put in order as they are read, like the row itself.
+// Whether the factors of a row in its sums are stored in an order of their own. In fp32's order they are not:
+// they are put in order as they are read, like the row itself.
 template <class Lane, class Order>
 inline constexpr bool kOrdered = LaneIo<Lane>::kWidth > 1 && !std::is_same_v<Order, float>;
 
-// The place of element j of n in the order in which the sums over a row read it. Whole chunks, as many as a vector has
-// words, have the order of ByChunks.
+// The place of element j of n in the order in which the sums over a row read it. Whole chunks, as many as a
+// vector has words, have the order of ByChunks.
 template <class Lane, class Order>
 i64 ordered_place(i64 j, i64 n) {
   if constexpr (kOrdered<Lane, Order>) {
     constexpr int kWidth = LaneIo<Lane>::kWidth;
     constexpr int kBlock = kChunkTerms * kWidth;
-    if (j < n - n % kBlock) return j - j % kBlock + ByChunks<Order>::template place<kWidth>(static_cast<int>(j % kBlock));
+    if (j < n - n % kBlock)
+      return j - j % kBlock + ByChunks<Order>::template place<kWidth>(static_cast<int>(j % kBlock));
   }
   return j;
 }
 
-// The rows of c that are needed if there are side channels: one in the columns' order, and one with their weights in
-// the order of the sums.
+// The rows of c that are needed if there are side channels: one in the columns' order, and one with their
+// weights in the order of the sums.
 struct StagedRow {
   float* c;
   float* weighted;
@@ -831,15 +885,18 @@ struct StagedRow {
 template <class Lane, class T>
 void stage_output(const BackwardArrays<T, PlainOutput<T>>& a, i64 row, const StagedRow& staged) {
   const T* const y = a.y.y + row * a.n;
-  const auto stage = [=](auto io, i64 j, const float* beta, float* to)
-                         __attribute__((always_inline)) { io.store(to + j, CentredOutput<T>{y, beta}.template centred<typename decltype(io)::Value>(j)); };
-  for_columns<Lane, 1>(0, a.n, [=](auto io, i64 j) __attribute__((always_inline)) { stage(io, j, a.columns.beta, staged.c); });
+  const auto stage = [=](auto io, i64 j, const float* beta, float* to) __attribute__((always_inline)) {
+    io.store(to + j, CentredOutput<T>{y, beta}.template centred<typename decltype(io)::Value>(j));
+  };
+  for_columns<Lane, 1>(
+      0, a.n, [=](auto io, i64 j) __attribute__((always_inline)) { stage(io, j, a.columns.beta, staged.c); });
   i64 begin = 0;
   if constexpr (kOrdered<Lane, T>) {
     constexpr int kBlock = kChunkTerms * LaneIo<Lane>::kWidth;
     for (; a.n - begin >= kBlock; begin += kBlock) {
-      for_parts([&](auto part)
-                    __attribute__((always_inline)) { stage(LaneIo<typename ChunkPartOf<Lane, T, part>::Pack>{}, begin, a.ordered_beta, staged.weighted); });
+      for_parts([&](auto part) __attribute__((always_inline)) {
+        stage(LaneIo<typename ChunkPartOf<Lane, T, part>::Pack>{}, begin, a.ordered_beta, staged.weighted);
+      });
     }
   }
   std::copy(staged.c + begin, staged.c + a.n, staged.weighted + begin);
@@ -852,19 +909,24 @@ void stage_row(const BackwardArrays<T, Output>& a, i64 row, const StagedRow& sta
     const i32 channel = a.side.channels[s];
     const float x_hat = a.side.x_hat[row * a.side.count + s];
     staged.c[channel] = x_hat;
-    staged.weighted[ordered_place<Lane, typename Output::Order>(channel, a.n)] = mul_rn(a.columns.weight[channel], x_hat);
+    staged.weighted[ordered_place<Lane, typename Output::Order>(channel, a.n)] =
+        mul_rn(a.columns.weight[channel], x_hat);
   }
 }
 
 // sum[j] += term[j] for j < n, over words of scratch.
 template <class Lane>
 OUTGRAD_HD void add_columns(float* sum, const float* term, i64 n) {
-  for_columns<Lane, 1>(0, n, [=](auto io, i64 j) __attribute__((always_inline)) { io.store(sum + j, add_rn(io.load(sum + j), io.load(term + j))); });
+  for_columns<Lane, 1>(0, n, [=](auto io, i64 j) __attribute__((always_inline)) {
+    io.store(sum + j, add_rn(io.load(sum + j), io.load(term + j)));
+  });
 }
 
-// Rows `first` .. first + kRows - 1 of a backward, whose sums are complete. Writes their dx, and adds their terms to
-// the sums over rows, one row after the other. All elements of a column are loaded before any is stored.
-template <Norm N, class T, class Output, RowLoops L, class Centred, bool kStreaming, bool kResidual, int kRows>
+// Rows `first` .. first + kRows - 1 of a backward, whose sums are complete. Writes their dx, and adds their
+// terms to the sums over rows, one row after the other. All elements of a column are loaded before any is
+// stored.
+template <Norm N, class T, class Output, RowLoops L, class Centred, bool kStreaming, bool kResidual,
+          int kRows>
 struct GradientRows {
   const BackwardArrays<T, Output>* a;
   i64 first;
@@ -904,7 +966,8 @@ struct GradientRows {
         const Value c = row.output.template centred<Value>(j);
         dgamma = fma_rn(d, c, dgamma);
         if constexpr (kShift) dbeta = add_rn(dbeta, d);
-        Value gradient = input_gradient(d, c, gamma, reciprocal, Io::splat(row.means.m1), Io::splat(row.means.m2), Io::splat(row.rstd));
+        Value gradient = input_gradient(d, c, gamma, reciprocal, Io::splat(row.means.m1),
+                                        Io::splat(row.means.m2), Io::splat(row.rstd));
         if constexpr (kResidual) gradient = add_rn(gradient, Io::load(dz_next + r * n + j));
         store_as<kStreaming>(io, dx + r * n + j, gradient);
       }
@@ -920,7 +983,8 @@ struct GradientRows {
 
 // What the pass that writes a row needs to know about it, including its sums.
 template <Norm N, class Lane, class Centred, class T, class Output, class Meanwhile>
-GradientRow<Centred> gradient_row(const BackwardArrays<T, Output>& a, i64 row, const StagedRow& staged, Meanwhile& meanwhile) {
+GradientRow<Centred> gradient_row(const BackwardArrays<T, Output>& a, i64 row, const StagedRow& staged,
+                                  Meanwhile& meanwhile) {
   const i64 at = row * a.n;
   GradientRow<Centred> result{{}, {}, a.rstd[row]};
   Centred summed;
@@ -946,7 +1010,8 @@ void backward_passes(const BackwardArrays<T, Output>& a) {
   const i64 task_slots = slots / a.tasks;
   const i64 task_words = backward_task_words(slots, a.tasks, n);
   parallel_for(a.tasks, a.threads, [&](i64 task) {
-    float* const pending = a.scratch + task * task_words;  // a stack of pairs of arrays: dgamma's sums, dbeta's sums
+    // a stack of pairs of arrays: dgamma's sums, dbeta's sums
+    float* const pending = a.scratch + task * task_words;
     float* const staged = pending + task_words - 2 * stride;
     float* top = pending;
     for (i64 k = 0; k < task_slots; ++k) {
@@ -956,23 +1021,32 @@ void backward_passes(const BackwardArrays<T, Output>& a) {
       float* const before = top - 2 * stride;  // for an odd slot: the sums of its even neighbour
       if (begin == end) std::fill(top, top + 2 * stride, 0.0f);
       const auto take_rows = [&]<int kRows>(std::integral_constant<int, kRows>, i64 row) {
-        RowWriter<GradientRows<N, T, Output, L, Centred, kStreaming, kResidual, kRows>, Lane, L.vectors, kStreaming, kRows> writer(n);
+        RowWriter<GradientRows<N, T, Output, L, Centred, kStreaming, kResidual, kRows>, Lane, L.vectors,
+                  kStreaming, kRows>
+            writer(n);
         for (; end - row >= kRows; row += kRows) {
           const bool completes_pair = k % 2 == 1 && row + kRows == end;
           GradientRows<N, T, Output, L, Centred, kStreaming, kResidual, kRows> rows{
-              &a, row, {row > begin ? top : nullptr, completes_pair ? before : nullptr, completes_pair ? before : top, stride}, {}};
-          for (int r = 0; r < kRows; ++r) rows.of[r] = gradient_row<N, Lane, Centred>(a, row + r, {staged, staged + stride}, writer);
+              &a,
+              row,
+              {row > begin ? top : nullptr, completes_pair ? before : nullptr, completes_pair ? before : top,
+               stride},
+              {}};
+          for (int r = 0; r < kRows; ++r)
+            rows.of[r] = gradient_row<N, Lane, Centred>(a, row + r, {staged, staged + stride}, writer);
           writer.rest();
           writer.begin(rows);
         }
         writer.rest();
         return row;
       };
-      constexpr int kTogether = std::is_same_v<Centred, CentredStaged> ? 1 : kRowsTogether<L, T>;  // there is room for only one staged row
+      // there is room for only one staged row
+      constexpr int kTogether = std::is_same_v<Centred, CentredStaged> ? 1 : kRowsTogether<L, T>;
       const i64 row = take_rows(std::integral_constant<int, kTogether>{}, begin);
       if constexpr (kTogether > 1) take_rows(std::integral_constant<int, 1>{}, row);
       if (k % 2 == 0) top += 2 * stride;
-      for (i64 complete = (k + 1) / 2; k % 2 == 1 && complete % 2 == 0; complete /= 2) {  // two neighbours of equal size are complete
+      // two neighbours of equal size are complete
+      for (i64 complete = (k + 1) / 2; k % 2 == 1 && complete % 2 == 0; complete /= 2) {
         top -= 2 * stride;
         add_columns<Lane>(top - 2 * stride, top, n);
         if constexpr (N == Norm::layer) add_columns<Lane>(top - stride, top + stride, n);
@@ -1000,7 +1074,8 @@ struct TaskFold {
 
 // The upper levels of the slots' tree, with a block of columns for each task, and then dgamma and dbeta.
 template <Norm N, class Lane>
-void fold_tasks(const TaskFold& how, i64 n, float* scratch, const NormColumns& columns, float* dgamma, float* dbeta) {
+void fold_tasks(const TaskFold& how, i64 n, float* scratch, const NormColumns& columns, float* dgamma,
+                float* dbeta) {
   const i64 stride = column_stride(n);
   parallel_for((n + how.columns - 1) / how.columns, how.threads, [=](i64 block) {
     const i64 begin = block * how.columns;
@@ -1021,16 +1096,19 @@ void fold_tasks(const TaskFold& how, i64 n, float* scratch, const NormColumns& c
 }
 
 template <Norm N, class T, CpuNormBackwardSchedule S, bool kResidual, class Output>
-void norm_backward(const char* function, const T* dy, const Output& y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows,
-                   i64 n, T* dx, float* dgamma, float* dbeta, const SideBuffer<const float>& side, std::span<float> workspace) {
-  static_assert(norm_schedule_holds<S>() && S.fold_columns > 0 && S.fold_columns % kLineWords == 0, "fold_columns is whole cache lines");
-  static_assert(S.tasks > 0 && S.tasks <= kMostTasks && std::has_single_bit(static_cast<unsigned>(S.tasks)), "tasks is a power of two up to 128");
+void norm_backward(const char* function, const T* dy, const Output& y, const T* dz_next, const float* gamma,
+                   const float* beta, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
+                   const SideBuffer<const float>& side, std::span<float> workspace) {
+  static_assert(norm_schedule_holds<S>() && S.fold_columns > 0 && S.fold_columns % kLineWords == 0,
+                "fold_columns is whole cache lines");
+  static_assert(S.tasks > 0 && S.tasks <= kMostTasks && std::has_single_bit(static_cast<unsigned>(S.tasks)),
+                "tasks is a power of two up to 128");
   constexpr RowLoops kLoops = kRowLoops<S>;
   using Lane = LaneOf<kLoops>;
   require_shape(function, rows, n, side);
   if (static_cast<i64>(workspace.size()) < norm_backward_workspace(rows, n)) {
-    refuse(refusal(function) + "the workspace holds " + std::to_string(workspace.size()) + " of the " + std::to_string(norm_backward_workspace(rows, n)) +
-           " words it needs");
+    refuse(refusal(function) + "the workspace holds " + std::to_string(workspace.size()) + " of the " +
+           std::to_string(norm_backward_workspace(rows, n)) + " words it needs");
   }
   const i64 stride = column_stride(n);
   float* const aligned = workspace.data() + line_offset(workspace.data());
@@ -1055,82 +1133,101 @@ void norm_backward(const char* function, const T* dy, const Output& y, const T* 
   float* const scratch = aligned + kHostColumnArrays * stride;
   const i64 slots = slot_count(rows, n);
   const i64 tasks = std::min<i64>(slots, S.tasks);
-  const BackwardArrays<T, Output> arrays{dy,           y,    rstd,    dz_next,   dx,    rows,  n,           columns, ordered_gamma,
-                                         ordered_beta, side, scratch, S.threads, slots, tasks, S.rows_ahead};
+  const BackwardArrays<T, Output> arrays{dy,        y,       rstd,          dz_next,      dx,   rows,
+                                         n,         columns, ordered_gamma, ordered_beta, side, scratch,
+                                         S.threads, slots,   tasks,         S.rows_ahead};
   if (rows_stream<S>(dx, rows, n)) {
-    if constexpr (S.streaming_stores && S.vector_bits > 0) backward_of_rows<N, T, kLoops, true, kResidual>(arrays);
+    if constexpr (S.streaming_stores && S.vector_bits > 0)
+      backward_of_rows<N, T, kLoops, true, kResidual>(arrays);
   } else {
     backward_of_rows<N, T, kLoops, false, kResidual>(arrays);
   }
 
-  fold_tasks<N, Lane>({S.threads, S.fold_columns, tasks, backward_task_words(slots, tasks, n)}, n, scratch, columns, dgamma, dbeta);
+  fold_tasks<N, Lane>({S.threads, S.fold_columns, tasks, backward_task_words(slots, tasks, n)}, n, scratch,
+                      columns, dgamma, dbeta);
 }
 
 }  // namespace detail
 
 template <class T, CpuNormForwardSchedule S>
-void layernorm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd, SideBuffer<float> side) {
-  detail::norm_forward<Norm::layer, T, S>("layernorm_forward", x, {}, gamma, beta, rows, n, eps, y, rstd, side);
+void layernorm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y,
+                       float* rstd, SideBuffer<float> side) {
+  detail::norm_forward<Norm::layer, T, S>("layernorm_forward", x, {}, gamma, beta, rows, n, eps, y, rstd,
+                                          side);
 }
 
 template <class T, CpuNormForwardSchedule S>
-void rmsnorm_forward(const T* x, const float* gamma, i64 rows, i64 n, float eps, T* y, float* rstd, SideBuffer<float> side) {
-  detail::norm_forward<Norm::rms, T, S>("rmsnorm_forward", x, {}, gamma, nullptr, rows, n, eps, y, rstd, side);
+void rmsnorm_forward(const T* x, const float* gamma, i64 rows, i64 n, float eps, T* y, float* rstd,
+                     SideBuffer<float> side) {
+  detail::norm_forward<Norm::rms, T, S>("rmsnorm_forward", x, {}, gamma, nullptr, rows, n, eps, y, rstd,
+                                        side);
 }
 
 template <class T, CpuNormForwardSchedule S>
-void residual_layernorm_forward(const T* x, const T* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* z, T* y, float* rstd,
-                                SideBuffer<float> side) {
-  detail::norm_forward<Norm::layer, T, S>("residual_layernorm_forward", x, {residual, z}, gamma, beta, rows, n, eps, y, rstd, side);
+void residual_layernorm_forward(const T* x, const T* residual, const float* gamma, const float* beta,
+                                i64 rows, i64 n, float eps, T* z, T* y, float* rstd, SideBuffer<float> side) {
+  detail::norm_forward<Norm::layer, T, S>("residual_layernorm_forward", x, {residual, z}, gamma, beta, rows,
+                                          n, eps, y, rstd, side);
 }
 
 template <class T, CpuNormForwardSchedule S>
-void residual_rmsnorm_forward(const T* x, const T* residual, const float* gamma, i64 rows, i64 n, float eps, T* z, T* y, float* rstd, SideBuffer<float> side) {
-  detail::norm_forward<Norm::rms, T, S>("residual_rmsnorm_forward", x, {residual, z}, gamma, nullptr, rows, n, eps, y, rstd, side);
+void residual_rmsnorm_forward(const T* x, const T* residual, const float* gamma, i64 rows, i64 n, float eps,
+                              T* z, T* y, float* rstd, SideBuffer<float> side) {
+  detail::norm_forward<Norm::rms, T, S>("residual_rmsnorm_forward", x, {residual, z}, gamma, nullptr, rows, n,
+                                        eps, y, rstd, side);
 }
 
 inline i64 norm_backward_workspace(i64 rows, i64 n) {
   const i64 slots = slot_count(rows, n);
   const i64 tasks = std::min(slots, detail::kMostTasks);
-  return detail::kLineWords - 1 + detail::kHostColumnArrays * detail::column_stride(n) + tasks * detail::backward_task_words(slots, tasks, n);
+  return detail::kLineWords - 1 + detail::kHostColumnArrays * detail::column_stride(n) +
+         tasks * detail::backward_task_words(slots, tasks, n);
 }
 
 template <class T, CpuNormBackwardSchedule S>
-void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
-                        SideBuffer<const float> side, std::span<float> workspace) {
-  detail::norm_backward<Norm::layer, T, S, false>("layernorm_backward", dy, detail::PlainOutput<T>{y}, nullptr, gamma, beta, rstd, rows, n, dx, dgamma, dbeta,
+void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd,
+                        i64 rows, i64 n, T* dx, float* dgamma, float* dbeta, SideBuffer<const float> side,
+                        std::span<float> workspace) {
+  detail::norm_backward<Norm::layer, T, S, false>("layernorm_backward", dy, detail::PlainOutput<T>{y},
+                                                  nullptr, gamma, beta, rstd, rows, n, dx, dgamma, dbeta,
                                                   side, workspace);
 }
 
 template <class T, CpuNormBackwardSchedule S>
-void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, SideBuffer<const float> side,
-                      std::span<float> workspace) {
-  detail::norm_backward<Norm::rms, T, S, false>("rmsnorm_backward", dy, detail::PlainOutput<T>{y}, nullptr, gamma, nullptr, rstd, rows, n, dx, dgamma, nullptr,
-                                                side, workspace);
+void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx,
+                      float* dgamma, SideBuffer<const float> side, std::span<float> workspace) {
+  detail::norm_backward<Norm::rms, T, S, false>("rmsnorm_backward", dy, detail::PlainOutput<T>{y}, nullptr,
+                                                gamma, nullptr, rstd, rows, n, dx, dgamma, nullptr, side,
+                                                workspace);
 }
 
 template <class T, CpuNormBackwardSchedule S>
-void residual_layernorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dz,
-                                 float* dgamma, float* dbeta, SideBuffer<const float> side, std::span<float> workspace) {
-  detail::norm_backward<Norm::layer, T, S, true>("residual_layernorm_backward", dy, detail::PlainOutput<T>{y}, dz_next, gamma, beta, rstd, rows, n, dz, dgamma,
-                                                 dbeta, side, workspace);
+void residual_layernorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma,
+                                 const float* beta, const float* rstd, i64 rows, i64 n, T* dz, float* dgamma,
+                                 float* dbeta, SideBuffer<const float> side, std::span<float> workspace) {
+  detail::norm_backward<Norm::layer, T, S, true>("residual_layernorm_backward", dy, detail::PlainOutput<T>{y},
+                                                 dz_next, gamma, beta, rstd, rows, n, dz, dgamma, dbeta, side,
+                                                 workspace);
 }
 
 template <class T, CpuNormBackwardSchedule S>
-void residual_rmsnorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* rstd, i64 rows, i64 n, T* dz, float* dgamma,
+void residual_rmsnorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma,
+                               const float* rstd, i64 rows, i64 n, T* dz, float* dgamma,
                                SideBuffer<const float> side, std::span<float> workspace) {
-  detail::norm_backward<Norm::rms, T, S, true>("residual_rmsnorm_backward", dy, detail::PlainOutput<T>{y}, dz_next, gamma, nullptr, rstd, rows, n, dz, dgamma,
-                                               nullptr, side, workspace);
+  detail::norm_backward<Norm::rms, T, S, true>("residual_rmsnorm_backward", dy, detail::PlainOutput<T>{y},
+                                               dz_next, gamma, nullptr, rstd, rows, n, dz, dgamma, nullptr,
+                                               side, workspace);
 }
 
 namespace detail {
 
-// Words that need no initialisation. For an impossible shape there are none, and the core function then reports the
-// shape.
+// Words that need no initialisation. For an impossible shape there are none, and the core function then
+// reports the shape.
 class BackwardWorkspace {
  public:
   BackwardWorkspace(i64 rows, i64 n)
-      : size_(rows < 0 || n < 1 ? 0 : static_cast<size_t>(norm_backward_workspace(rows, n))), words_(std::make_unique_for_overwrite<float[]>(size_)) {}
+      : size_(rows < 0 || n < 1 ? 0 : static_cast<size_t>(norm_backward_workspace(rows, n))),
+        words_(std::make_unique_for_overwrite<float[]>(size_)) {}
   std::span<float> words() const { return {words_.get(), size_}; }
 
  private:
@@ -1141,14 +1238,15 @@ class BackwardWorkspace {
 }  // namespace detail
 
 template <class T, CpuNormBackwardSchedule S>
-void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
-                        SideBuffer<const float> side) {
+void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd,
+                        i64 rows, i64 n, T* dx, float* dgamma, float* dbeta, SideBuffer<const float> side) {
   const detail::BackwardWorkspace workspace(rows, n);
   layernorm_backward<T, S>(dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side, workspace.words());
 }
 
 template <class T, CpuNormBackwardSchedule S>
-void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, SideBuffer<const float> side) {
+void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx,
+                      float* dgamma, SideBuffer<const float> side) {
   const detail::BackwardWorkspace workspace(rows, n);
   rmsnorm_backward<T, S>(dy, y, gamma, rstd, rows, n, dx, dgamma, side, workspace.words());
 }

@@ -1,6 +1,7 @@
 // GELU's forward that stores y in MXFP8 alone, for a next product that reads MXFP8, on the CPU.
 //
-// The backward is activation_backward<generated::GeluMxfp8, T, schedule, MxFp8> of kernels/host/elementwise.h.
+// The backward is activation_backward<generated::GeluMxfp8, T, schedule, MxFp8> of
+// kernels/host/elementwise.h.
 #pragma once
 
 #include <algorithm>
@@ -12,13 +13,14 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
-// codes[i], scales[i / 32]: GELU(x[i]) in MXFP8; mask as gelu_forward's. The number that is stored is the forward's before it is
-// narrowed to T, so it is rounded once. scales has scales_of<MxFp8>(n) elements. No array overlaps another. Allocates nothing. In vectors of 512 bits the
-// first call with a 16-bit T and n >= 2^16 fills a table of static storage, 256 KiB, which later ones read.
+// codes[i], scales[i / 32]: GELU(x[i]) in MXFP8; mask as gelu_forward's. The number that is stored is the
+// forward's before it is narrowed to T, so it is rounded once. scales has scales_of<MxFp8>(n) elements. No
+// array overlaps another. Allocates nothing. In vectors of 512 bits the first call with a 16-bit T and n >=
+// 2^16 fills a table of static storage, 256 KiB, which later ones read.
 template <class Forward, class T, CpuSchedule S>
 void gelu_forward_mxfp8(const T* x, F8E4M3* codes, E8M0* scales, u32* mask, i64 n);
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 namespace detail {
 
@@ -40,10 +42,11 @@ void mxfp8_block(const T* x, F8E4M3* codes, E8M0* scale, u8* mask, i64 count) {
   for (i64 k = 0; k < count; ++k) codes[k] = block_element(y[k], *scale);
 }
 
-// What vectors do with four at once, which are whole blocks: the operations of kernels/mxfp8.h for finite y below 2^126.
+// What vectors do with four at once, which are whole blocks: the operations of kernels/mxfp8.h for finite y
+// below 2^126.
 //
-//   largest(a, b, c, d)      in every lane of the result, the bits of the largest magnitude of a block; of a NaN they are beyond an
-//                            infinity's. As many blocks, one behind the other, as the four vectors are
+//   largest(a, b, c, d) in every lane of the result, the bits of the largest magnitude of a block; of a NaN
+//   they are beyond an infinity's. As many blocks, one behind the other, as the four vectors are
 //   of_vector(factors, k)    the lanes of `factors` that belong to the block of vector k, in every lane
 //   signed_code(code, y)     the lowest seven bits of code, and above them the sign of y
 //   store(to, a, b, c, d)    the lowest bytes of words that are below 2^8
@@ -66,10 +69,13 @@ struct BlockVectors<Avx2> {
   static OUTGRAD_HD Float of_vector(Float factors, int) { return factors; }
   static OUTGRAD_HD Int rounded(Float v) { return _mm256_cvtps_epi32(v); }
   static OUTGRAD_HD Int signed_code(Int code, Float y) {
-    return _mm256_or_si256(_mm256_and_si256(code, _mm256_set1_epi32(0x7f)),
-                           _mm256_and_si256(_mm256_srli_epi32(_mm256_castps_si256(y), 24), _mm256_set1_epi32(0x80)));
+    return _mm256_or_si256(
+        _mm256_and_si256(code, _mm256_set1_epi32(0x7f)),
+        _mm256_and_si256(_mm256_srli_epi32(_mm256_castps_si256(y), 24), _mm256_set1_epi32(0x80)));
   }
-  static OUTGRAD_HD void store_scales(E8M0* to, Int scales) { to->bits = static_cast<u8>(_mm256_cvtsi256_si32(scales)); }
+  static OUTGRAD_HD void store_scales(E8M0* to, Int scales) {
+    to->bits = static_cast<u8>(_mm256_cvtsi256_si32(scales));
+  }
   template <bool kStreaming>
   static OUTGRAD_HD void store(F8E4M3* to, Int a, Int b, Int c, Int d) {
     // Packing goes by halves of a vector: four codes of a, b, c and d in turn, twice.
@@ -95,18 +101,21 @@ struct BlockVectors<Avx512> {
 
   static OUTGRAD_HD Int largest(Int a, Int b, Int c, Int d) {
     const Int first = _mm512_max_epi32(a, b), second = _mm512_max_epi32(c, d);
-    Int most = _mm512_max_epi32(_mm512_shuffle_i64x2(first, second, _MM_SHUFFLE(1, 0, 1, 0)), _mm512_shuffle_i64x2(first, second, _MM_SHUFFLE(3, 2, 3, 2)));
+    Int most = _mm512_max_epi32(_mm512_shuffle_i64x2(first, second, _MM_SHUFFLE(1, 0, 1, 0)),
+                                _mm512_shuffle_i64x2(first, second, _MM_SHUFFLE(3, 2, 3, 2)));
     most = _mm512_max_epi32(most, _mm512_shuffle_i64x2(most, most, _MM_SHUFFLE(2, 3, 0, 1)));
     most = _mm512_max_epi32(most, _mm512_shuffle_epi32(most, _MM_PERM_BADC));
     return _mm512_max_epi32(most, _mm512_shuffle_epi32(most, _MM_PERM_CDAB));
   }
   static OUTGRAD_HD Int rounded(Float v) { return _mm512_cvtps_epi32(v); }
   static OUTGRAD_HD Float of_vector(Float factors, int k) {
-    return k < 2 ? _mm512_shuffle_f32x4(factors, factors, 0) : _mm512_shuffle_f32x4(factors, factors, _MM_SHUFFLE(3, 3, 3, 3));
+    return k < 2 ? _mm512_shuffle_f32x4(factors, factors, 0)
+                 : _mm512_shuffle_f32x4(factors, factors, _MM_SHUFFLE(3, 3, 3, 3));
   }
   static OUTGRAD_HD Int signed_code(Int code, Float y) {
     constexpr int kByMask = 0xca;  // mask ? a : b, bit by bit
-    return _mm512_ternarylogic_epi32(_mm512_set1_epi32(0x7f), code, _mm512_srli_epi32(_mm512_castps_si512(y), 24), kByMask);
+    return _mm512_ternarylogic_epi32(_mm512_set1_epi32(0x7f), code,
+                                     _mm512_srli_epi32(_mm512_castps_si512(y), 24), kByMask);
   }
   static OUTGRAD_HD void store_scales(E8M0* to, Int scales) {
     to[0].bits = static_cast<u8>(_mm_cvtsi128_si32(_mm512_castsi512_si128(scales)));
@@ -116,7 +125,8 @@ struct BlockVectors<Avx512> {
   static OUTGRAD_HD void store(F8E4M3* to, Int a, Int b, Int c, Int d) {
     // Packing goes by quarters of a vector: four codes of a, b, c and d in turn, four times.
     const Int order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    const Int line = _mm512_permutexvar_epi32(order, _mm512_packus_epi16(_mm512_packus_epi32(a, b), _mm512_packus_epi32(c, d)));
+    const Int line = _mm512_permutexvar_epi32(
+        order, _mm512_packus_epi16(_mm512_packus_epi32(a, b), _mm512_packus_epi32(c, d)));
     if constexpr (kStreaming) {
       _mm512_stream_si512(reinterpret_cast<__m512i*>(to), line);
     } else {
@@ -129,25 +139,28 @@ struct BlockVectors<Avx512> {
 #endif
 #endif
 
-// The code of y in a block, in the lowest seven bits; factor is 2^-9 / scale. 2^-9 |y| / scale, saturated, is rounded by adding a grid whose ulp is
-// the distance of e4m3's numbers there, and the number n of its ulps is left in the lowest byte. The code is n + 8 (E - 112) for the exponent E of
-// 2^-9 |y| / scale, as it is stored; and 112, the least of e4m3, is a multiple of 16.
+// The code of y in a block, in the lowest seven bits; factor is 2^-9 / scale. 2^-9 |y| / scale, saturated, is
+// rounded by adding a grid whose ulp is the distance of e4m3's numbers there, and the number n of its ulps is
+// left in the lowest byte. The code is n + 8 (E - 112) for the exponent E of 2^-9 |y| / scale, as it is
+// stored; and 112, the least of e4m3, is a multiple of 16.
 template <class Isa>
 OUTGRAD_HD typename Isa::Int e4m3_magnitude(typename Isa::Float magnitude, typename Isa::Float factor) {
   constexpr int kLeastNormal = 112 << 23;
   constexpr float kLargest = kLargestOf<F8E4M3> * 0x1p-9f;
   const auto v = Isa::at_most(Isa::mul(magnitude, factor), Isa::splat(kLargest));
-  const auto exponent = Isa::max(Isa::bit_and(Isa::bits(v), Isa::splat(0x7f800000)), Isa::splat(kLeastNormal));
+  const auto exponent =
+      Isa::max(Isa::bit_and(Isa::bits(v), Isa::splat(0x7f800000)), Isa::splat(kLeastNormal));
   const auto on_grid = Isa::fma(std::bit_cast<typename Isa::Float>(exponent), Isa::splat(0x1p20f), v);
   return Isa::add(Isa::bits(on_grid), Isa::shift_right(exponent, 20));
 }
 
-// Codes and scales of the blocks in four vectors. Where a block has a NaN, an infinity or a y beyond 2^126, nothing is written, and the
-// result is false.
+// Codes and scales of the blocks in four vectors. Where a block has a NaN, an infinity or a y beyond 2^126,
+// nothing is written, and the result is false.
 template <class Isa, bool kStreaming>
 OUTGRAD_HD bool mxfp8_blocks(const typename Isa::Float (&y)[4], F8E4M3* codes, E8M0* scales) {
   using Vectors = BlockVectors<Isa>;
-  constexpr int kMost = 0x7e7fffff;  // the bits of the last below 2^126: up to there 2^-9 / scale is a normal number
+  // the bits of the last below 2^126: up to there 2^-9 / scale is a normal number
+  constexpr int kMost = 0x7e7fffff;
   typename Isa::Int magnitude[4], code[4];
   OUTGRAD_UNROLL
   for (int k = 0; k < 4; ++k) magnitude[k] = Isa::bit_and(Isa::bits(y[k]), Isa::splat(0x7fffffff));
@@ -155,7 +168,8 @@ OUTGRAD_HD bool mxfp8_blocks(const typename Isa::Float (&y)[4], F8E4M3* codes, E
   if (__builtin_expect(Isa::any(Isa::greater(amax, Isa::splat(kMost))), 0)) return false;
   const auto exponent = Isa::max(Isa::shift_right(amax, 23), Isa::splat(8));
   Vectors::store_scales(scales, Isa::sub(exponent, Isa::splat(8)));
-  const auto factors = Isa::shifted(std::bit_cast<typename Isa::Float>(Isa::sub(Isa::splat(253), exponent)), 23);
+  const auto factors =
+      Isa::shifted(std::bit_cast<typename Isa::Float>(Isa::sub(Isa::splat(253), exponent)), 23);
   OUTGRAD_UNROLL
   for (int k = 0; k < 4; ++k) {
     const auto wide = std::bit_cast<typename Isa::Float>(magnitude[k]);
@@ -165,7 +179,8 @@ OUTGRAD_HD bool mxfp8_blocks(const typename Isa::Float (&y)[4], F8E4M3* codes, E
   return true;
 }
 
-// A 16-bit x has so few y that a gather from the table of them all is less work than the polynomial, where an instruction gathers a vector of 16.
+// A 16-bit x has so few y that a gather from the table of them all is less work than the polynomial, where an
+// instruction gathers a vector of 16.
 template <class T, CpuSchedule S>
 inline constexpr bool kValuesByCode = sizeof(T) == 2 && S.vector_bits == 512;
 
@@ -176,7 +191,8 @@ struct ValuesByCode {
   ValuesByCode() {
     const DefaultFloatEnvironment environment;
     for (i64 code = 0; code < kCodes; ++code) {
-      y[code] = gelu_forward_value<T>(FloatOps{}, Forward{}, kForwardTables<Forward>, widen(T{static_cast<u16>(code)}));
+      y[code] = gelu_forward_value<T>(FloatOps{}, Forward{}, kForwardTables<Forward>,
+                                      widen(T{static_cast<u16>(code)}));
     }
   }
 };
@@ -189,14 +205,16 @@ const float* values_by_code() {
 
 // Packs of whole blocks from `begin` on; returns where it stopped. `values`: of values_by_code, or null.
 template <class Forward, class T, class Isa, CpuSchedule S, bool kStreaming>
-i64 mxfp8_packs([[maybe_unused]] const float* values, const T* x, F8E4M3* codes, E8M0* scales, u8* mask, i64 begin, i64 end) {
+i64 mxfp8_packs([[maybe_unused]] const float* values, const T* x, F8E4M3* codes, E8M0* scales, u8* mask,
+                i64 begin, i64 end) {
   constexpr LanesOf<S, 4> kOps{};
   i64 i = begin;
   for (; i + kOps.kElements <= end; i += kOps.kElements) {
     fetch_ahead<kStreaming>(x + i, kOps.kElements);
     const auto store = [=](const auto&, auto y) __attribute__((always_inline)) {
       if (mxfp8_blocks<Isa, kStreaming>(y.v, codes + i, scales + i / kBlock)) return;
-      for (i64 at = i; at < i + kOps.kElements; at += kBlock) mxfp8_block<Forward>(x + at, codes + at, scales + at / kBlock, mask + at / 8, kBlock);
+      for (i64 at = i; at < i + kOps.kElements; at += kBlock)
+        mxfp8_block<Forward>(x + at, codes + at, scales + at / kBlock, mask + at / 8, kBlock);
     };
     const auto z = kOps.load(x + i);
 #ifdef OUTGRAD_AVX512
@@ -217,13 +235,16 @@ i64 mxfp8_packs([[maybe_unused]] const float* values, const T* x, F8E4M3* codes,
 }
 
 template <class Forward, class T, CpuSchedule S, bool kStreaming>
-void mxfp8_range([[maybe_unused]] const float* values, const T* x, F8E4M3* codes, E8M0* scales, u8* mask, i64 begin, i64 end) {
+void mxfp8_range([[maybe_unused]] const float* values, const T* x, F8E4M3* codes, E8M0* scales, u8* mask,
+                 i64 begin, i64 end) {
   i64 i = begin;
 #ifdef OUTGRAD_AVX2
-  if constexpr (S.vector_bits == 256) i = mxfp8_packs<Forward, T, Avx2, S, kStreaming>(values, x, codes, scales, mask, i, end);
+  if constexpr (S.vector_bits == 256)
+    i = mxfp8_packs<Forward, T, Avx2, S, kStreaming>(values, x, codes, scales, mask, i, end);
 #endif
 #ifdef OUTGRAD_AVX512
-  if constexpr (S.vector_bits == 512) i = mxfp8_packs<Forward, T, Avx512, S, kStreaming>(values, x, codes, scales, mask, i, end);
+  if constexpr (S.vector_bits == 512)
+    i = mxfp8_packs<Forward, T, Avx512, S, kStreaming>(values, x, codes, scales, mask, i, end);
 #endif
   for (; i < end; i += kBlock) {
     mxfp8_block<Forward>(x + i, codes + i, scales + i / kBlock, mask + i / 8, std::min(kBlock, end - i));
@@ -243,12 +264,15 @@ void gelu_forward_mxfp8(const T* x, F8E4M3* codes, E8M0* scales, u32* mask, i64 
   }
   if constexpr (S.streaming_stores && S.vector_bits > 0) {
     if (detail::streams<S>(codes, n)) {
-      return detail::over_blocks<S>(
-          n, [=](i64 begin, i64 end) { detail::mxfp8_range<Forward, T, detail::kLoopOf<S>, true>(values, x, codes, scales, bytes, begin, end); });
+      return detail::over_blocks<S>(n, [=](i64 begin, i64 end) {
+        detail::mxfp8_range<Forward, T, detail::kLoopOf<S>, true>(values, x, codes, scales, bytes, begin,
+                                                                  end);
+      });
     }
   }
-  detail::over_blocks<S>(n,
-                         [=](i64 begin, i64 end) { detail::mxfp8_range<Forward, T, detail::kLoopOf<S>, false>(values, x, codes, scales, bytes, begin, end); });
+  detail::over_blocks<S>(n, [=](i64 begin, i64 end) {
+    detail::mxfp8_range<Forward, T, detail::kLoopOf<S>, false>(values, x, codes, scales, bytes, begin, end);
+  });
 }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

@@ -1,10 +1,10 @@
-// LayerNorm and RMSNorm on the host whose backward reads y in 8 bits (kernels/norm_store.h): the forward that writes codes and
-// scales, and the backward from them. Every schedule gives the same bits.
+// LayerNorm and RMSNorm on the host whose backward reads y in 8 bits (kernels/norm_store.h): the forward that
+// writes codes and scales, and the backward from them. Every schedule gives the same bits.
 //
-// Shapes, null gamma and beta, side channels, workspaces and errors are those of kernels/host/layernorm.h. codes are [rows, n];
-// scales are one number for NormE4m3, and [rows, n / kGroup] for the other stores, whose kGroup must divide n. T is the format
-// of x, y, dy and dx. Side channels are stored in codes too, because the next product reads them; the backward takes their x^
-// from the side buffer.
+// Shapes, null gamma and beta, side channels, workspaces and errors are those of kernels/host/layernorm.h.
+// codes are [rows, n]; scales are one number for NormE4m3, and [rows, n / kGroup] for the other stores, whose
+// kGroup must divide n. T is the format of x, y, dy and dx. Side channels are stored in codes too, because
+// the next product reads them; the backward takes their x^ from the side buffer.
 #pragma once
 
 #include <algorithm>
@@ -19,32 +19,40 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
-// y and rstd as layernorm_forward gives them, codes and scales. y may be null, if only the codes are wanted, or equal x. For
-// NormE4m3 `given` may name the tensor's scale, and codes beyond it saturate. If it is null, the scale follows from the
-// tensor, which takes the sums over each row twice. Allocates nothing.
-// Throws SpecError, before anything is written, for the same reasons as layernorm_forward; for an n that is no whole number of
-// groups; and for a given scale that is not positive, finite and normal, or that belongs to another store.
+// y and rstd as layernorm_forward gives them, codes and scales. y may be null, if only the codes are wanted,
+// or equal x. For NormE4m3 `given` may name the tensor's scale, and codes beyond it saturate. If it is null,
+// the scale follows from the tensor, which takes the sums over each row twice. Allocates nothing.
+// Throws SpecError, before anything is written, for the same reasons as layernorm_forward; for an n that is
+// no whole number of groups; and for a given scale that is not positive, finite and normal, or that belongs
+// to another store.
 template <class Store, class T, CpuNormForwardSchedule S = kWidestSchedule>
-void layernorm_forward_8bit(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, const float* given, T* y,
-                            typename Store::Code* codes, typename Store::Scale* scales, float* rstd, SideBuffer<float> side = {});
+void layernorm_forward_8bit(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps,
+                            const float* given, T* y, typename Store::Code* codes,
+                            typename Store::Scale* scales, float* rstd, SideBuffer<float> side = {});
 
 template <class Store, class T, CpuNormForwardSchedule S = kWidestSchedule>
-void rmsnorm_forward_8bit(const T* x, const float* gamma, i64 rows, i64 n, float eps, const float* given, T* y, typename Store::Code* codes,
-                          typename Store::Scale* scales, float* rstd, SideBuffer<float> side = {});
+void rmsnorm_forward_8bit(const T* x, const float* gamma, i64 rows, i64 n, float eps, const float* given,
+                          T* y, typename Store::Code* codes, typename Store::Scale* scales, float* rstd,
+                          SideBuffer<float> side = {});
 
-// dx, dgamma and dbeta of layernorm_backward, with what the codes stand for in place of y, to the bit of that backward in fp32
-// if dx is rounded to T. dx may equal dy. Allocates nothing.
-// Throws SpecError, before anything is written, for the same reasons as layernorm_backward, for an n that is no whole number of
-// groups, and for a scale that is zero, negative, subnormal, infinite or (but for an int8 group's zero point) NaN.
+// dx, dgamma and dbeta of layernorm_backward, with what the codes stand for in place of y, to the bit of that
+// backward in fp32 if dx is rounded to T. dx may equal dy. Allocates nothing.
+// Throws SpecError, before anything is written, for the same reasons as layernorm_backward, for an n that is
+// no whole number of groups, and for a scale that is zero, negative, subnormal, infinite or (but for an int8
+// group's zero point) NaN.
 template <class Store, class T, CpuNormBackwardSchedule S = kWidestSchedule>
-void layernorm_backward_8bit(const T* dy, const typename Store::Code* codes, const typename Store::Scale* scales, const float* gamma, const float* beta,
-                             const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, float* dbeta, SideBuffer<const float> side, std::span<float> workspace);
+void layernorm_backward_8bit(const T* dy, const typename Store::Code* codes,
+                             const typename Store::Scale* scales, const float* gamma, const float* beta,
+                             const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
+                             SideBuffer<const float> side, std::span<float> workspace);
 
 template <class Store, class T, CpuNormBackwardSchedule S = kWidestSchedule>
-void rmsnorm_backward_8bit(const T* dy, const typename Store::Code* codes, const typename Store::Scale* scales, const float* gamma, const float* rstd, i64 rows,
-                           i64 n, T* dx, float* dgamma, SideBuffer<const float> side, std::span<float> workspace);
+void rmsnorm_backward_8bit(const T* dy, const typename Store::Code* codes,
+                           const typename Store::Scale* scales, const float* gamma, const float* rstd,
+                           i64 rows, i64 n, T* dx, float* dgamma, SideBuffer<const float> side,
+                           std::span<float> workspace);
 
-// ---------------------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 namespace detail {
 
@@ -62,7 +70,8 @@ template <class Isa>
 OUTGRAD_HD typename Isa::Float norm_values(const u8* codes, Int8Scale scale) {
   constexpr float kUnits = 0x1p23f;  // code + 2^23 has the bits of 2^23 plus the code
   const auto raised = Isa::add(Isa::load_codes(codes), Isa::splat(static_cast<int>(0x4b000000)));
-  return Isa::fma(Isa::sub(std::bit_cast<typename Isa::Float>(raised), Isa::splat(kUnits)), Isa::splat(scale.step), Isa::splat(scale.zero));
+  return Isa::fma(Isa::sub(std::bit_cast<typename Isa::Float>(raised), Isa::splat(kUnits)),
+                  Isa::splat(scale.step), Isa::splat(scale.zero));
 }
 #endif
 
@@ -84,10 +93,14 @@ struct StoredOutput {
     }
   }
   // The y of one element, and of a vector of them, which lies within one group.
-  static OUTGRAD_HD float read(LaneIo<float>, const typename Store::Code* from, const typename Store::Scale& scale) { return norm_value(*from, scale); }
+  static OUTGRAD_HD float read(LaneIo<float>, const typename Store::Code* from,
+                               const typename Store::Scale& scale) {
+    return norm_value(*from, scale);
+  }
 #ifdef OUTGRAD_AVX2
   template <class Isa>
-  static OUTGRAD_HD Vector<Isa> read(LaneIo<Vector<Isa>>, const typename Store::Code* from, const typename Store::Scale& scale) {
+  static OUTGRAD_HD Vector<Isa> read(LaneIo<Vector<Isa>>, const typename Store::Code* from,
+                                     const typename Store::Scale& scale) {
     static_assert(Store::kGroup % Isa::kLanes == 0);
     return {{norm_values<Isa>(from, scale)}};
   }
@@ -110,7 +123,8 @@ template <class Store>
 void require_groups(const char* function, i64 n) {
   if constexpr (Store::kGroup > 0) {
     if (n % Store::kGroup != 0) {
-      refuse(refusal(function) + "n = " + std::to_string(n) + " is no whole number of groups of " + std::to_string(Store::kGroup) + ", which share a scale");
+      refuse(refusal(function) + "n = " + std::to_string(n) + " is no whole number of groups of " +
+             std::to_string(Store::kGroup) + ", which share a scale");
     }
   }
 }
@@ -119,7 +133,8 @@ template <class Store>
 void require_scales(const char* function, const typename Store::Scale* scales, i64 count) {
   for (i64 k = 0; k < count; ++k) {
     if (norm_scale_holds(scales[k])) continue;
-    refuse(refusal(function) + "scale " + std::to_string(k) + " is zero, negative, subnormal, infinite or NaN");
+    refuse(refusal(function) + "scale " + std::to_string(k) +
+           " is zero, negative, subnormal, infinite or NaN");
   }
 }
 
@@ -141,12 +156,14 @@ struct OutputBlocks {
       using Value = typename decltype(io)::Value;
       const Value g = gamma ? io.load(gamma + k) : io.splat(1.0f);
       const Value b = beta ? io.load(beta + k) : io.splat(kMissingTerm);
-      io.store(y + (k - j), forward_output<Value>(io.load(row.x + k), io.splat(row.mean), io.splat(row.rstd), g, b));
+      io.store(y + (k - j),
+               forward_output<Value>(io.load(row.x + k), io.splat(row.mean), io.splat(row.rstd), g, b));
     });
   }
 };
 
-// amax of a block, as bits. Here and below the number of elements is known where the loop is compiled, so that it becomes vectors.
+// amax of a block, as bits. Here and below the number of elements is known where the loop is compiled, so
+// that it becomes vectors.
 template <i64 kCount>
 u32 largest_in_block(const float (&y)[kCount]) {
   u32 magnitudes[kCount];
@@ -170,7 +187,8 @@ void block_scale(const float (&y)[kCount], Int8Scale& scale) {
 
 // The codes and, but for e4m3, the scales of a block of columns, whole groups of them.
 template <class Store, i64 kCount>
-__attribute__((noinline)) void encode_block(const float (&y)[kCount], typename Store::Code* codes, typename Store::Scale* scales) {
+__attribute__((noinline)) void encode_block(const float (&y)[kCount], typename Store::Code* codes,
+                                            typename Store::Scale* scales) {
   constexpr i64 kGroup = Store::kGroup == 0 ? kCount : Store::kGroup;
   for (i64 first = 0; first < kCount; first += kGroup) {
     const auto& group = *reinterpret_cast<const float (*)[kGroup]>(y + first);
@@ -200,7 +218,8 @@ OUTGRAD_HD bool e4m3_vectors(const typename Isa::Float (&y)[4], const Divisor& b
   if (__builtin_expect(Isa::any(Isa::greater(most, Isa::splat(kInfinity))), 0)) return false;
   OUTGRAD_UNROLL
   for (int k = 0; k < 4; ++k) {
-    const auto v = Isa::at_most(std::bit_cast<typename Isa::Float>(magnitude[k]), Isa::splat(Divisor::kMostQuotient * by.scale));
+    const auto v = Isa::at_most(std::bit_cast<typename Isa::Float>(magnitude[k]),
+                                Isa::splat(Divisor::kMostQuotient * by.scale));
     const auto quotient = quotients<Isa>(v, by);
     code[k] = BlockVectors<Isa>::signed_code(e4m3_magnitude<Isa>(quotient, Isa::splat(0x1p-9f)), y[k]);
   }
@@ -211,21 +230,26 @@ OUTGRAD_HD bool e4m3_vectors(const typename Isa::Float (&y)[4], const Divisor& b
 // The first (with kSecond, the second) halves of a and b.
 template <int kWidth, bool kSecond>
 struct Halves {
-  constexpr int operator()(int i) const { return i % (kWidth / 2) + (i < kWidth / 2 ? 0 : kWidth) + (kSecond ? kWidth / 2 : 0); }
+  constexpr int operator()(int i) const {
+    return i % (kWidth / 2) + (i < kWidth / 2 ? 0 : kWidth) + (kSecond ? kWidth / 2 : 0);
+  }
 };
 
 // The least lane of a in every lane of the first half, that of b in the second.
 template <class Isa>
 OUTGRAD_HD Vector<Isa> least_of_halves(const Vector<Isa>& a, const Vector<Isa>& b) {
   constexpr int kWidth = Isa::kLanes;
-  const auto least = [](const Vector<Isa>& p, const Vector<Isa>& q) __attribute__((always_inline)) { return Vector<Isa>{{Isa::at_most(p.v[0], q.v[0])}}; };
+  const auto least = [](const Vector<Isa>& p, const Vector<Isa>& q) __attribute__((always_inline)) {
+    return Vector<Isa>{{Isa::at_most(p.v[0], q.v[0])}};
+  };
   Vector<Isa> v = least(shuffled<Halves<kWidth, false>>(a, b), shuffled<Halves<kWidth, true>>(a, b));
   if constexpr (kWidth == 16) v = least(v, shuffled<Across<4>>(v, v));
   v = least(v, shuffled<Across<2>>(v, v));
   return least(v, shuffled<Across<1>>(v, v));
 }
 
-// A group of int8. Where one of its y is NaN or infinite, or its step is small, nothing is written, and the result is false.
+// A group of int8. Where one of its y is NaN or infinite, or its step is small, nothing is written, and the
+// result is false.
 template <class Isa, bool kStreaming, int kVectors>
 OUTGRAD_HD bool int8_vectors(const typename Isa::Float (&y)[kVectors], u8* codes, Int8Scale& scale) {
   auto least = y[0], most = y[0];
@@ -234,7 +258,8 @@ OUTGRAD_HD bool int8_vectors(const typename Isa::Float (&y)[kVectors], u8* codes
   const Vector<Isa> ends = least_of_halves<Isa>({{least}}, {{Isa::negate(most)}});
   const Int8Scale found = int8_scale(ends.v[0][0], -ends.v[0][Isa::kLanes / 2]);
   const Divisor by = Divisor::of(found.step);
-  if (__builtin_expect(!by.is_usual() || found.zero != found.zero, 0)) return false;  // of an infinity zero is NaN
+  // of an infinity zero is NaN
+  if (__builtin_expect(!by.is_usual() || found.zero != found.zero, 0)) return false;
   typename Isa::Int code[kVectors], least_code = Isa::splat(0);
   OUTGRAD_UNROLL
   for (int k = 0; k < kVectors; ++k) {
@@ -254,7 +279,8 @@ OUTGRAD_HD bool int8_vectors(const typename Isa::Float (&y)[kVectors], u8* codes
 
 // encode_block by vectors, to the bit; y are the vectors of a block.
 template <class Store, class Isa, bool kStreaming, int kVectors>
-OUTGRAD_HD void encode_vectors(const typename Isa::Float (&y)[kVectors], const Divisor& tensor, typename Store::Code* codes, typename Store::Scale* scales) {
+OUTGRAD_HD void encode_vectors(const typename Isa::Float (&y)[kVectors], const Divisor& tensor,
+                               typename Store::Code* codes, typename Store::Scale* scales) {
   constexpr int kTogether = std::is_same_v<Store, NormInt8> ? NormInt8::kGroup / Isa::kLanes : 4;
   using Together = typename Isa::Float[kTogether];
   OUTGRAD_UNROLL
@@ -279,15 +305,16 @@ OUTGRAD_HD void encode_vectors(const typename Isa::Float (&y)[kVectors], const D
 }
 #endif
 
-// Rows whose sums are complete, as NormedRows: writes y, if it is wanted, its codes and, but for e4m3, the scales. y is computed
-// once, a block of columns after the other.
+// Rows whose sums are complete, as NormedRows: writes y, if it is wanted, its codes and, but for e4m3, the
+// scales. y is computed once, a block of columns after the other.
 template <class Store, class T, RowLoops L, bool kStreaming, int kRows>
 struct StoredRows {
-  static constexpr i64 kBlock = OutputBlocks<L, T>::kElements, kGroup = Store::kGroup == 0 ? kBlock : Store::kGroup;
+  static constexpr i64 kBlock = OutputBlocks<L, T>::kElements,
+                       kGroup = Store::kGroup == 0 ? kBlock : Store::kGroup;
   NormedRows<T, L, kStreaming, kRows> rows;
-  typename Store::Code* codes;    // of these rows
+  typename Store::Code* codes;  // of these rows
   typename Store::Scale* scales;  // of these rows, or of the tensor
-  Divisor tensor;                 // the tensor's scale
+  Divisor tensor;  // the tensor's scale
 
   // `from` is a whole number of blocks.
   void write(i64 from, i64 to) const {
@@ -297,7 +324,9 @@ struct StoredRows {
   }
 
  private:
-  typename Store::Scale* scales_of(int r, i64 j) const { return Store::kGroup == 0 ? scales : scales + norm_scales_of<Store>(r, rows.a->n) + j / kGroup; }
+  typename Store::Scale* scales_of(int r, i64 j) const {
+    return Store::kGroup == 0 ? scales : scales + norm_scales_of<Store>(r, rows.a->n) + j / kGroup;
+  }
   // y of the columns from j on, which is also stored.
   template <class Io>
   OUTGRAD_HD typename Io::Value output(Io io, int r, i64 j) const {
@@ -306,7 +335,8 @@ struct StoredRows {
     prefetch<L.prefetch>(io, rows.a->x + rows.ahead + place_ahead<kRows, T>(io, r, j, n));
     const Value g = rows.a->gamma ? io.load(rows.a->gamma + j) : io.splat(1.0f);
     const Value b = rows.a->beta ? io.load(rows.a->beta + j) : io.splat(kMissingTerm);
-    const Value y = forward_output<Value>(io.load(rows.x + r * n + j), io.splat(rows.mean[r]), io.splat(rows.rstd[r]), g, b);
+    const Value y = forward_output<Value>(io.load(rows.x + r * n + j), io.splat(rows.mean[r]),
+                                          io.splat(rows.rstd[r]), g, b);
     if (rows.a->y) store_as<kStreaming>(io, rows.y + r * n + j, y);
     return y;
   }
@@ -320,7 +350,9 @@ struct StoredRows {
     if constexpr (Store::kGroup == 0) {
       encode_block<Store>(y, block, scales);
     } else {  // whole groups
-      for (i64 g = 0; g < count; g += kGroup) encode_block<Store>(*reinterpret_cast<const float (*)[kGroup]>(y + g), block + g, scales_of(r, j + g));
+      for (i64 g = 0; g < count; g += kGroup)
+        encode_block<Store>(*reinterpret_cast<const float (*)[kGroup]>(y + g), block + g,
+                            scales_of(r, j + g));
     }
     std::copy_n(block, count, to);
   }
@@ -343,23 +375,27 @@ struct StoredRows {
 
 // Processes rows [row, end) in whole groups of kRows, and returns where it stopped.
 template <Norm N, class Store, class T, RowLoops L, bool kStreaming, int kRows>
-i64 store_rows(const ForwardArrays<T>& a, typename Store::Code* codes, typename Store::Scale* scales, i64 row, i64 end) {
+i64 store_rows(const ForwardArrays<T>& a, typename Store::Code* codes, typename Store::Scale* scales, i64 row,
+               i64 end) {
   using Rows = StoredRows<Store, T, L, kStreaming, kRows>;
-  constexpr int kVectors = static_cast<int>(Rows::kBlock / LaneIo<LaneOf<L>>::kWidth);  // of a block, by which the writer goes
+  // of a block, by which the writer goes
+  constexpr int kVectors = static_cast<int>(Rows::kBlock / LaneIo<LaneOf<L>>::kWidth);
   RowWriter<Rows, LaneOf<L>, kVectors, kStreaming, kRows> writer(a.n);
   Divisor tensor{};
   if constexpr (Store::kGroup == 0) tensor = Divisor::of(*scales);
   for (; end - row >= kRows; row += kRows) {
     const auto rows = norm_rows<N, T, L, kStreaming, kRows>(a, row, writer);
     writer.rest();
-    writer.begin(Rows{rows, codes + row * a.n, Store::kGroup == 0 ? scales : scales + norm_scales_of<Store>(row, a.n), tensor});
+    writer.begin(Rows{rows, codes + row * a.n,
+                      Store::kGroup == 0 ? scales : scales + norm_scales_of<Store>(row, a.n), tensor});
   }
   writer.rest();
   return row;
 }
 
 template <Norm N, class Store, class T, RowLoops L, bool kStreaming>
-void store_all_rows(const RowTasks& how, const ForwardArrays<T>& a, typename Store::Code* codes, typename Store::Scale* scales) {
+void store_all_rows(const RowTasks& how, const ForwardArrays<T>& a, typename Store::Code* codes,
+                    typename Store::Scale* scales) {
   parallel_for((a.rows + how.task_rows - 1) / how.task_rows, how.threads, [&](i64 task) {
     i64 row = task * how.task_rows;
     const i64 end = std::min(a.rows, row + how.task_rows);
@@ -397,13 +433,16 @@ u32 largest_output(const RowTasks& how, const ForwardArrays<T>& a) {
 }
 
 template <Norm N, class Store, class T, CpuNormForwardSchedule S>
-void norm_forward_8bit(const char* function, const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, const float* given, T* y,
-                       typename Store::Code* codes, typename Store::Scale* scales, float* rstd, const SideBuffer<float>& side) {
+void norm_forward_8bit(const char* function, const T* x, const float* gamma, const float* beta, i64 rows,
+                       i64 n, float eps, const float* given, T* y, typename Store::Code* codes,
+                       typename Store::Scale* scales, float* rstd, const SideBuffer<float>& side) {
   static_assert(norm_schedule_holds<S>() && S.task_elements > 0, "task_elements is positive");
   require_forward(function, rows, n, eps, side);
   require_groups<Store>(function, n);
-  if (given && Store::kGroup > 0) refuse(refusal(function) + "a scale is given, but " + Store::kName + " finds those of its groups itself");
-  if (given && !scale_holds(*given)) refuse(refusal(function) + "the given scale is zero, negative, subnormal, infinite or NaN");
+  if (given && Store::kGroup > 0)
+    refuse(refusal(function) + "a scale is given, but " + Store::kName + " finds those of its groups itself");
+  if (given && !scale_holds(*given))
+    refuse(refusal(function) + "the given scale is zero, negative, subnormal, infinite or NaN");
   constexpr RowLoops kLoops = kRowLoops<S>;
   const RowTasks how{S.threads, std::max<i64>(S.task_elements / n, 1)};
   const ForwardArrays<T> arrays{x, {}, gamma, beta, rows, n, eps, y, rstd, side, S.rows_ahead};
@@ -417,46 +456,59 @@ void norm_forward_8bit(const char* function, const T* x, const float* gamma, con
     }
   }
   if constexpr (S.streaming_stores && S.vector_bits > 0) {
-    if (rows_stream<S>(codes, rows, n) && (!y || rows_stream<S>(y, rows, n))) return store_all_rows<N, Store, T, kLoops, true>(how, arrays, codes, scales);
+    if (rows_stream<S>(codes, rows, n) && (!y || rows_stream<S>(y, rows, n)))
+      return store_all_rows<N, Store, T, kLoops, true>(how, arrays, codes, scales);
   }
   store_all_rows<N, Store, T, kLoops, false>(how, arrays, codes, scales);
 }
 
 template <Norm N, class Store, class T, CpuNormBackwardSchedule S>
-void norm_backward_8bit(const char* function, const T* dy, const typename Store::Code* codes, const typename Store::Scale* scales, const float* gamma,
-                        const float* beta, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, float* dbeta, const SideBuffer<const float>& side,
-                        std::span<float> workspace) {
+void norm_backward_8bit(const char* function, const T* dy, const typename Store::Code* codes,
+                        const typename Store::Scale* scales, const float* gamma, const float* beta,
+                        const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
+                        const SideBuffer<const float>& side, std::span<float> workspace) {
   require_shape(function, rows, n, side);
   require_groups<Store>(function, n);
   if (rows > 0) require_scales<Store>(function, scales, norm_scales_of<Store>(rows, n));
-  norm_backward<N, T, S, false>(function, dy, StoredOutput<Store>{codes, scales}, nullptr, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side, workspace);
+  norm_backward<N, T, S, false>(function, dy, StoredOutput<Store>{codes, scales}, nullptr, gamma, beta, rstd,
+                                rows, n, dx, dgamma, dbeta, side, workspace);
 }
 
 }  // namespace detail
 
 template <class Store, class T, CpuNormForwardSchedule S>
-void layernorm_forward_8bit(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, const float* given, T* y,
-                            typename Store::Code* codes, typename Store::Scale* scales, float* rstd, SideBuffer<float> side) {
-  detail::norm_forward_8bit<Norm::layer, Store, T, S>("layernorm_forward_8bit", x, gamma, beta, rows, n, eps, given, y, codes, scales, rstd, side);
+void layernorm_forward_8bit(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps,
+                            const float* given, T* y, typename Store::Code* codes,
+                            typename Store::Scale* scales, float* rstd, SideBuffer<float> side) {
+  detail::norm_forward_8bit<Norm::layer, Store, T, S>("layernorm_forward_8bit", x, gamma, beta, rows, n, eps,
+                                                      given, y, codes, scales, rstd, side);
 }
 
 template <class Store, class T, CpuNormForwardSchedule S>
-void rmsnorm_forward_8bit(const T* x, const float* gamma, i64 rows, i64 n, float eps, const float* given, T* y, typename Store::Code* codes,
-                          typename Store::Scale* scales, float* rstd, SideBuffer<float> side) {
-  detail::norm_forward_8bit<Norm::rms, Store, T, S>("rmsnorm_forward_8bit", x, gamma, nullptr, rows, n, eps, given, y, codes, scales, rstd, side);
+void rmsnorm_forward_8bit(const T* x, const float* gamma, i64 rows, i64 n, float eps, const float* given,
+                          T* y, typename Store::Code* codes, typename Store::Scale* scales, float* rstd,
+                          SideBuffer<float> side) {
+  detail::norm_forward_8bit<Norm::rms, Store, T, S>("rmsnorm_forward_8bit", x, gamma, nullptr, rows, n, eps,
+                                                    given, y, codes, scales, rstd, side);
 }
 
 template <class Store, class T, CpuNormBackwardSchedule S>
-void layernorm_backward_8bit(const T* dy, const typename Store::Code* codes, const typename Store::Scale* scales, const float* gamma, const float* beta,
-                             const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, float* dbeta, SideBuffer<const float> side, std::span<float> workspace) {
-  detail::norm_backward_8bit<Norm::layer, Store, T, S>("layernorm_backward_8bit", dy, codes, scales, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side,
+void layernorm_backward_8bit(const T* dy, const typename Store::Code* codes,
+                             const typename Store::Scale* scales, const float* gamma, const float* beta,
+                             const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
+                             SideBuffer<const float> side, std::span<float> workspace) {
+  detail::norm_backward_8bit<Norm::layer, Store, T, S>("layernorm_backward_8bit", dy, codes, scales, gamma,
+                                                       beta, rstd, rows, n, dx, dgamma, dbeta, side,
                                                        workspace);
 }
 
 template <class Store, class T, CpuNormBackwardSchedule S>
-void rmsnorm_backward_8bit(const T* dy, const typename Store::Code* codes, const typename Store::Scale* scales, const float* gamma, const float* rstd, i64 rows,
-                           i64 n, T* dx, float* dgamma, SideBuffer<const float> side, std::span<float> workspace) {
-  detail::norm_backward_8bit<Norm::rms, Store, T, S>("rmsnorm_backward_8bit", dy, codes, scales, gamma, nullptr, rstd, rows, n, dx, dgamma, nullptr, side,
+void rmsnorm_backward_8bit(const T* dy, const typename Store::Code* codes,
+                           const typename Store::Scale* scales, const float* gamma, const float* rstd,
+                           i64 rows, i64 n, T* dx, float* dgamma, SideBuffer<const float> side,
+                           std::span<float> workspace) {
+  detail::norm_backward_8bit<Norm::rms, Store, T, S>("rmsnorm_backward_8bit", dy, codes, scales, gamma,
+                                                     nullptr, rstd, rows, n, dx, dgamma, nullptr, side,
                                                      workspace);
 }
 

@@ -1,4 +1,5 @@
-// Runs work on all cores, each in the floating-point environment that the proofs assume, whatever the caller has set.
+// Runs work on all cores, each in the floating-point environment that the proofs assume, whatever the caller
+// has set.
 #pragma once
 
 #include <algorithm>
@@ -18,13 +19,14 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
-// While alive, this thread rounds to nearest even, keeps subnormals (no flush-to-zero, no denormals-are-zero) and traps nothing;
-// the caller's environment is put back at the end of the scope.
+// While alive, this thread rounds to nearest even, keeps subnormals (no flush-to-zero, no denormals-are-zero)
+// and traps nothing; the caller's environment is put back at the end of the scope.
 class DefaultFloatEnvironment {
  public:
 #if defined(__SSE2__)
   DefaultFloatEnvironment() : saved_(_mm_getcsr()) {
-    constexpr unsigned kDefaultMxcsr = 0x1f80;  // every exception masked, round to nearest, FTZ and DAZ clear: the reset value
+    // every exception masked, round to nearest, FTZ and DAZ clear: the reset value
+    constexpr unsigned kDefaultMxcsr = 0x1f80;
     _mm_setcsr(kDefaultMxcsr);
     asm volatile("" ::: "memory");  // no operand may be loaded, and so no operation done, before the switch
   }
@@ -61,17 +63,18 @@ inline int thread_count(int threads) {
 }
 
 #ifdef _OPENMP
-// Whether this process was forked from one that had come here before. OpenMP's threads stayed behind in the parent, and
-// GNU's run-time would wait for them for ever.
+// Whether this process was forked from one that had come here before. OpenMP's threads stayed behind in the
+// parent, and GNU's run-time would wait for them for ever.
 inline bool has_lost_threads() {
   [[maybe_unused]] static const int registered = pthread_atfork(nullptr, nullptr, [] { after_fork = true; });
   return after_fork;
 }
 #endif
 
-// Calls body(task) once for every task in [0, tasks), on at most `threads` threads (0 = all). Each thread gets a
-// contiguous range of tasks. Returns when all are done. `body` must not throw. The caller must make sure that results
-// do not depend on which thread runs a task. A process that was forked after a call on several threads uses one.
+// Calls body(task) once for every task in [0, tasks), on at most `threads` threads (0 = all). Each thread
+// gets a contiguous range of tasks. Returns when all are done. `body` must not throw. The caller must make
+// sure that results do not depend on which thread runs a task. A process that was forked after a call on
+// several threads uses one.
 template <class Body>
 void parallel_for(i64 tasks, int threads, Body&& body) {
   i64 workers = std::min<i64>(thread_count(threads), tasks);

@@ -1,5 +1,6 @@
-// Activations with a minimum whose 16-bit y carries its branch (kernels/parity.h), over arrays on the CPU. The backward is
-// activation_backward of kernels/host/elementwise.h with Y = ParityF16 or ParityBf16, whose mask may be null.
+// Activations with a minimum whose 16-bit y carries its branch (kernels/parity.h), over arrays on the CPU.
+// The backward is activation_backward of kernels/host/elementwise.h with Y = ParityF16 or ParityBf16, whose
+// mask may be null.
 #pragma once
 
 #include <type_traits>
@@ -17,7 +18,9 @@ namespace detail {
 template <class Fit, class... F>
 struct ForwardNamed;
 template <class Fit, class F, class... More>
-struct ForwardNamed<Fit, F, More...> : std::conditional_t<same_text(Fit::kActivation, F::kActivation), std::type_identity<F>, ForwardNamed<Fit, More...>> {};
+struct ForwardNamed<Fit, F, More...> : std::conditional_t<same_text(Fit::kActivation, F::kActivation),
+                                                          std::type_identity<F>, ForwardNamed<Fit, More...>> {
+};
 
 template <class Fit, class... F>
 ForwardNamed<Fit, ForwardFit<float>::Type, F...> forward_named(ForwardList<F...>);
@@ -28,8 +31,9 @@ ForwardNamed<Fit, ForwardFit<float>::Type, F...> forward_named(ForwardList<F...>
 template <class Fit>
 using ParityForward = typename decltype(detail::forward_named<Fit>(ActivationForwards{}))::type;
 
-// y[i] = f(x[i]) on its branch, for i in [0, n); x is in the format that carries Y's codes. y may be x itself. Every schedule
-// gives the same bits: the first call fills a static table of 128 KiB with y for every x, which later calls read.
+// y[i] = f(x[i]) on its branch, for i in [0, n); x is in the format that carries Y's codes. y may be x
+// itself. Every schedule gives the same bits: the first call fills a static table of 128 KiB with y for every
+// x, which later calls read.
 template <class F, CarriesBranch Y, CpuSchedule S>
 void activation_forward_parity(const typename Format<Y>::Carrier* x, Y* y, i64 n);
 
@@ -43,7 +47,8 @@ struct BranchesByCode {
   BranchesByCode() {
     using Carrier = typename Format<Y>::Carrier;
     const DefaultFloatEnvironment environment;
-    for (i64 code = 0; code < kCodes; ++code) y[code] = forward_to_branch<F, Y>(Carrier{static_cast<u16>(code)}).bits;
+    for (i64 code = 0; code < kCodes; ++code)
+      y[code] = forward_to_branch<F, Y>(Carrier{static_cast<u16>(code)}).bits;
   }
 };
 template <class F, class Y>
@@ -57,12 +62,15 @@ void forward_range_to_branch(const u16* outputs, const T* x, Y* y, i64 begin, i6
   i64 i = begin;
 #ifdef OUTGRAD_AVX512
   if constexpr (S.vector_bits == 512) {
-    constexpr __mmask16 kAll = 0xffff;  // what is masked starts from a defined value, unlike g++ 12's other intrinsics
+    // what is masked starts from a defined value, unlike g++ 12's other intrinsics
+    constexpr __mmask16 kAll = 0xffff;
     constexpr i64 kStep = 16;
     for (; i + kStep <= end; i += kStep) {
       fetch_ahead<kStreaming>(x + i, kStep);
-      const __m512i code = _mm512_maskz_cvtepu16_epi32(kAll, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i)));
-      const __m512i pair = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), kAll, code, outputs, sizeof(u16));
+      const __m512i code =
+          _mm512_maskz_cvtepu16_epi32(kAll, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i)));
+      const __m512i pair =
+          _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), kAll, code, outputs, sizeof(u16));
       const __m256i found = _mm512_maskz_cvtepi32_epi16(kAll, pair);  // the lower halves
       __m256i* const to = reinterpret_cast<__m256i*>(y + i);
       if constexpr (kStreaming) {
@@ -87,11 +95,15 @@ void activation_forward_parity(const typename Format<Y>::Carrier* x, Y* y, i64 n
   const u16* const outputs = detail::branches_by_code<F, Y>();
   if constexpr (S.streaming_stores && S.vector_bits > 0) {
     if (detail::streams<S>(y, n)) {
-      detail::over_blocks<S>(n, [=](i64 begin, i64 end) { detail::forward_range_to_branch<T, Y, detail::kLoopOf<S>, true>(outputs, x, y, begin, end); });
+      detail::over_blocks<S>(n, [=](i64 begin, i64 end) {
+        detail::forward_range_to_branch<T, Y, detail::kLoopOf<S>, true>(outputs, x, y, begin, end);
+      });
       return;
     }
   }
-  detail::over_blocks<S>(n, [=](i64 begin, i64 end) { detail::forward_range_to_branch<T, Y, detail::kLoopOf<S>, false>(outputs, x, y, begin, end); });
+  detail::over_blocks<S>(n, [=](i64 begin, i64 end) {
+    detail::forward_range_to_branch<T, Y, detail::kLoopOf<S>, false>(outputs, x, y, begin, end);
+  });
 }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

@@ -1,4 +1,5 @@
-// How a kernel refuses what it is given, in the namespace of the instruction set: see OUTGRAD_ABI in kernels/portable.h.
+// How a kernel refuses what it is given, in the namespace of the instruction set: see OUTGRAD_ABI in
+// kernels/portable.h.
 #pragma once
 
 #include <string>
@@ -14,16 +15,17 @@
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 namespace detail {
 
-// "function: ". The text is appended by a function that the standard library holds compiled. std::string(const char*)
-// would leave its inline code in objects that are compiled for more than the baseline, and the linker might keep that
-// copy for all.
+// "function: ". The text is appended by a function that the standard library holds compiled.
+// std::string(const char*) would leave its inline code in objects that are compiled for more than the
+// baseline, and the linker might keep that copy for all.
 inline std::string refusal(const char* function) {
   std::string text;
   text.append(function).append(": ");
   return text;
 }
 
-// Throws SpecError. In a unit without exceptions (-fno-exceptions), the program ends with the message on stderr.
+// Throws SpecError. In a unit without exceptions (-fno-exceptions), the program ends with the message on
+// stderr.
 [[noreturn]] inline void refuse(const std::string& why) {
 #ifdef __cpp_exceptions
   throw SpecError(why);

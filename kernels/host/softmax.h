@@ -1,8 +1,8 @@
 // Softmax over rows on the CPU, with a code of 8 bits for each p, and its backward from these codes alone
 // (kernels/softmax.h). Every schedule gives the same bits.
 //
-// Arrays are [rows, n], row-major, with 1 <= n <= kMostSoftmax; rows may be 0. Pointers need only be aligned to their element.
-// Nothing is allocated: exp is evaluated once for the sum and once more for p.
+// Arrays are [rows, n], row-major, with 1 <= n <= kMostSoftmax; rows may be 0. Pointers need only be aligned
+// to their element. Nothing is allocated: exp is evaluated once for the sum and once more for p.
 #pragma once
 
 #include <algorithm>
@@ -25,16 +25,17 @@ void softmax_forward_code(const T* x, T* y, u8* codes, i64 rows, i64 n);
 template <class T, CpuSchedule S>
 void softmax_encode(const T* p, u8* codes, i64 n);
 
-// Sets dx = p' (dy - sum(p' dy) / sum(p')), row by row, with p' from the codes. dx may equal dy and overlaps nothing otherwise.
+// Sets dx = p' (dy - sum(p' dy) / sum(p')), row by row, with p' from the codes. dx may equal dy and overlaps
+// nothing otherwise.
 template <class T, CpuSchedule S>
 void softmax_backward_code(const T* dy, const u8* codes, T* dx, i64 rows, i64 n);
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 namespace detail {
 
-// What a vector's worth of elements is, from its first element on: the elements of an array in fp32, p' of codes, or
-// exp(x - greatest).
+// What a vector's worth of elements is, from its first element on: the elements of an array in fp32, p' of
+// codes, or exp(x - greatest).
 template <class T>
 struct WidenedElements {
   const T* from;
@@ -60,7 +61,8 @@ struct DecodedElements {
     const auto triples = Isa::shift_right(code, std::countr_zero(static_cast<unsigned>(kSoftmaxRows)));
     const auto octaves = Isa::add(Isa::add(triples, triples), triples);
     static_assert(kSoftmaxOctaves == 3);
-    const auto raised = Isa::add(Isa::bits(Isa::template permute<kSoftmaxRows>(kTable.w, code)), Isa::bits(Isa::shifted(floats<Isa>(octaves), 23)));
+    const auto raised = Isa::add(Isa::bits(Isa::template permute<kSoftmaxRows>(kTable.w, code)),
+                                 Isa::bits(Isa::shifted(floats<Isa>(octaves), 23)));
     return Isa::select(Isa::greater(code, Isa::splat(0)), floats<Isa>(raised), Isa::splat(0.0f));
   }
 
@@ -86,7 +88,10 @@ struct ExponentialElements {
     Isa::template store<false>(wide, Isa::load(x + j));
     OUTGRAD_UNROLL
     for (int k = 0; k < Isa::kLanes; k += Doubles::kLanes) {
-      Doubles::store(wide + k, forwards::exp_of(Doubles{}, Doubles::sub(Doubles::load(wide + k), Doubles::constant(static_cast<double>(greatest)))));
+      Doubles::store(
+          wide + k,
+          forwards::exp_of(Doubles{}, Doubles::sub(Doubles::load(wide + k),
+                                                   Doubles::constant(static_cast<double>(greatest)))));
     }
     return Isa::load(wide);
   }
@@ -108,7 +113,8 @@ struct InTreeOrder<FloatPack<Isa, 2, ChunkPart<float, kPart>>> {
   static OUTGRAD_HD FloatPack<Isa, 2, ChunkPart<float, kPart>> read(const Elements& elements, i64 j) {
     const Vector<Isa> a{{elements.template vector<Isa>(j + 2 * kPart * Isa::kLanes)}};
     const Vector<Isa> b{{elements.template vector<Isa>(j + (2 * kPart + 1) * Isa::kLanes)}};
-    return {{shuffled<HalfChunks<Isa::kLanes, false>>(a, b).v[0], shuffled<HalfChunks<Isa::kLanes, true>>(a, b).v[0]}};
+    return {{shuffled<HalfChunks<Isa::kLanes, false>>(a, b).v[0],
+             shuffled<HalfChunks<Isa::kLanes, true>>(a, b).v[0]}};
   }
 };
 #endif
@@ -141,7 +147,8 @@ struct GradientTerms {
   OUTGRAD_HD Tuple<Lane, 2> operands(i64 j) const {
     return {{InTreeOrder<Lane>::read(p, j), InTreeOrder<Lane>::read(dy, j)}};
   }
-  static OUTGRAD_HD Tuple<float, 2> missing() { return {{kMissingTerm, 0.0f}}; }  // -0 is neutral in both sums: -0 * 0 = -0
+  // -0 is neutral in both sums: -0 * 0 = -0
+  static OUTGRAD_HD Tuple<float, 2> missing() { return {{kMissingTerm, 0.0f}}; }
   template <class Lane>
   static OUTGRAD_HD Tuple<Lane, 2> first_fold(const Tuple<Lane, 2>& low, const Tuple<Lane, 2>& high) {
     return {{add_rn(low.v[0], high.v[0]), fma_rn(low.v[0], low.v[1], mul_rn(high.v[0], high.v[1]))}};
@@ -155,7 +162,8 @@ OUTGRAD_HD float elements_at(const FloatOps&, const Elements& elements, i64 j) {
 }
 #ifdef OUTGRAD_AVX2
 template <class Isa, int kCount, TablePlacement kPlacement, class Elements>
-OUTGRAD_HD FloatPack<Isa, kCount> elements_at(const LaneOps<Isa, kCount, kPlacement>&, const Elements& elements, i64 j) {
+OUTGRAD_HD FloatPack<Isa, kCount> elements_at(const LaneOps<Isa, kCount, kPlacement>&,
+                                              const Elements& elements, i64 j) {
   return each_vector<Isa, kCount>([&](int i) { return elements.template vector<Isa>(j + i * Isa::kLanes); });
 }
 #endif
@@ -217,7 +225,9 @@ void softmax_backward_row(const T* dy, const u8* codes, T* dx, i64 n) {
   const auto sums = row_sums<SoftmaxLane<S>>(GradientTerms<T>{p, gradient}, n);
   const float mean = div_rn(sums.v[1], sums.v[0]);
   over_row<S>(n, [&](const auto& ops, i64 j) __attribute__((always_inline)) {
-    store_value<false>(ops, dx + j, ops.mul(elements_at(ops, p, j), ops.sub(elements_at(ops, gradient, j), ops.constant(mean))));
+    store_value<false>(
+        ops, dx + j,
+        ops.mul(elements_at(ops, p, j), ops.sub(elements_at(ops, gradient, j), ops.constant(mean))));
   });
 }
 
@@ -226,23 +236,29 @@ void softmax_backward_row(const T* dy, const u8* codes, T* dx, i64 n) {
 template <class T, CpuSchedule S>
 void softmax_forward_code(const T* x, T* y, u8* codes, i64 rows, i64 n) {
   static_assert(detail::schedule_holds<S>());
-  parallel_for(rows, S.threads, [=](i64 row) { detail::softmax_forward_row<T, detail::kLoopOf<S>>(x + row * n, y + row * n, codes + row * n, n); });
+  parallel_for(rows, S.threads, [=](i64 row) {
+    detail::softmax_forward_row<T, detail::kLoopOf<S>>(x + row * n, y + row * n, codes + row * n, n);
+  });
 }
 
 template <class T, CpuSchedule S>
 void softmax_encode(const T* p, u8* codes, i64 n) {
   static_assert(detail::schedule_holds<S>());
   detail::over_blocks<S>(n, [=](i64 begin, i64 end) {
-    detail::over_row<detail::kLoopOf<S>>(end - begin, [=](const auto& ops, i64 j) __attribute__((always_inline)) {
-      detail::store_codes(ops, codes + begin + j, detail::elements_at(ops, detail::WidenedElements<T>{p + begin}, j));
-    });
+    detail::over_row<detail::kLoopOf<S>>(
+        end - begin, [=](const auto& ops, i64 j) __attribute__((always_inline)) {
+          detail::store_codes(ops, codes + begin + j,
+                              detail::elements_at(ops, detail::WidenedElements<T>{p + begin}, j));
+        });
   });
 }
 
 template <class T, CpuSchedule S>
 void softmax_backward_code(const T* dy, const u8* codes, T* dx, i64 rows, i64 n) {
   static_assert(detail::schedule_holds<S>());
-  parallel_for(rows, S.threads, [=](i64 row) { detail::softmax_backward_row<T, detail::kLoopOf<S>>(dy + row * n, codes + row * n, dx + row * n, n); });
+  parallel_for(rows, S.threads, [=](i64 row) {
+    detail::softmax_backward_row<T, detail::kLoopOf<S>>(dy + row * n, codes + row * n, dx + row * n, n);
+  });
 }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

@@ -20,7 +20,8 @@ class TextLine {
     char digits[24];
     int at = sizeof digits;
     digits[--at] = '\0';
-    unsigned long long left = number < 0 ? 0ull - static_cast<unsigned long long>(number) : static_cast<unsigned long long>(number);
+    unsigned long long left =
+        number < 0 ? 0ull - static_cast<unsigned long long>(number) : static_cast<unsigned long long>(number);
     do digits[--at] = static_cast<char>('0' + left % 10);
     while ((left /= 10) > 0);
     if (number < 0) digits[--at] = '-';

@@ -13,7 +13,8 @@ class Sha256 {
  public:
   static constexpr std::size_t kDigestBytes = 32;
 
-  // By the processor's own instructions where it has them, or by portable code, which tests compare with them.
+  // By the processor's own instructions where it has them, or by portable code, which tests compare with
+  // them.
   enum class Way { kFastest, kPortable };
   explicit Sha256(Way way = Way::kFastest);
 

@@ -9,7 +9,8 @@
 namespace outgrad::kernels {
 
 IoError::IoError(const std::string& path, const std::string& action, int error_number)
-    : std::runtime_error(path + ": " + action + ": " + std::strerror(error_number)), error_number_(error_number) {}
+    : std::runtime_error(path + ": " + action + ": " + std::strerror(error_number)),
+      error_number_(error_number) {}
 
 int IoError::exit_status() const {
   switch (error_number_) {

@@ -63,16 +63,20 @@ std::string read_file(const std::string& path) {
   return content;
 }
 
-void read_elements(const std::string& path, size_t element_bytes, i64 count, const std::function<void*(size_t elements)>& room) {
+void read_elements(const std::string& path, size_t element_bytes, i64 count,
+                   const std::function<void*(size_t elements)>& room) {
   struct stat status{};
   const Descriptor file = open_for_reading(path, status);
   if (!S_ISREG(status.st_mode)) throw SpecError(path, "size", "an array is read from a regular file");
   const u64 size = static_cast<u64>(status.st_size), elements = size / element_bytes;
   if (size % element_bytes != 0) {
-    throw SpecError(path, "size", std::to_string(size) + " bytes is not a whole number of " + std::to_string(element_bytes) + "-byte elements");
+    throw SpecError(path, "size",
+                    std::to_string(size) + " bytes is not a whole number of " +
+                        std::to_string(element_bytes) + "-byte elements");
   }
   if (count >= 0 && elements != static_cast<u64>(count)) {
-    throw SpecError(path, "size", std::to_string(elements) + " elements where " + std::to_string(count) + " are needed");
+    throw SpecError(path, "size",
+                    std::to_string(elements) + " elements where " + std::to_string(count) + " are needed");
   }
   if (read_fully(file, std::span(static_cast<std::byte*>(room(elements)), size), path) != size) {
     throw SpecError(path, "size", "the file shrank while it was read");
@@ -96,7 +100,8 @@ OutputFile::OutputFile(const std::string& path) : target_(path) {
   }
   const fs::path resolved = fs::weakly_canonical(path, ignored);
   target_ = ignored ? path : resolved.string();
-  fs::create_directories(folder_of(target_), ignored);  // a failure shows, with its reason, when the file is opened
+  // a failure shows, with its reason, when the file is opened
+  fs::create_directories(folder_of(target_), ignored);
   open_temporary();
 }
 
@@ -118,7 +123,8 @@ void OutputFile::commit() {
   if (::close(file_.release()) != 0) fail("write");
   if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail("rename");
   temporary_.clear();
-  // The new name is durable once its folder is synced; some file systems cannot do that, and the content is safe either way.
+  // The new name is durable once its folder is synced; some file systems cannot do that, and the content is
+  // safe either way.
   const Descriptor folder(::open(folder_of(target_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.get() >= 0) static_cast<void>(::fsync(folder.get()));
 }
@@ -129,7 +135,8 @@ void OutputFile::open_temporary() {
   constexpr size_t kNameKept = 200;
   const std::string name = fs::path(target_).filename().string().substr(0, kNameKept);
   do {
-    temporary_ = folder_of(target_) + "/." + name + "." + std::to_string(::getpid()) + "-" + std::to_string(counter++) + ".tmp";
+    temporary_ = folder_of(target_) + "/." + name + "." + std::to_string(::getpid()) + "-" +
+                 std::to_string(counter++) + ".tmp";
     file_ = Descriptor(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   } while (file_.get() < 0 && errno == EEXIST);  // a killed run of the same process id left one behind
   if (file_.get() < 0) {

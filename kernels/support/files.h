@@ -1,9 +1,10 @@
 // Whole-file input, all-or-nothing output, and raw little-endian arrays.
 //
-// An output is written under a temporary name in the folder of its target, synced, then renamed over the target: readers see the old
-// file or the whole new one, also after a crash. A symbolic link is followed, so the link itself survives; a device or pipe
-// (/dev/stdout, /dev/null) is written directly, because renaming over it would replace the device. A folder that is not there is made:
-// what took an hour to compute is not lost for want of one.
+// An output is written under a temporary name in the folder of its target, synced, then renamed over the
+// target: readers see the old file or the whole new one, also after a crash. A symbolic link is followed, so
+// the link itself survives; a device or pipe (/dev/stdout, /dev/null) is written directly, because renaming
+// over it would replace the device. A folder that is not there is made: what took an hour to compute is not
+// lost for want of one.
 #pragma once
 
 #include <bit>
@@ -45,10 +46,11 @@ class Descriptor {
 std::string read_file(const std::string& path);
 
 // What read_array() does for any type: `room` is told the number of elements, and gives the place for them.
-void read_elements(const std::string& path, size_t element_bytes, i64 count, const std::function<void*(size_t elements)>& room);
+void read_elements(const std::string& path, size_t element_bytes, i64 count,
+                   const std::function<void*(size_t elements)>& room);
 
-// Raw little-endian elements of a regular file. Throws SpecError if the size is not a whole number of elements, or not `count` of
-// them where one is given; IoError if it cannot be read.
+// Raw little-endian elements of a regular file. Throws SpecError if the size is not a whole number of
+// elements, or not `count` of them where one is given; IoError if it cannot be read.
 template <class T>
 std::vector<T> read_array(const std::string& path, i64 count = -1) {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -111,8 +113,9 @@ class ScratchFolder {
   std::string path_;
 };
 
-// Throws what writing the file would throw, where that can be told beforehand: before an hour of work, not after it. Makes the folder. Pipes and
-// devices are not asked: a pipe's reader would take the question for the end.
+// Throws what writing the file would throw, where that can be told beforehand: before an hour of work, not
+// after it. Makes the folder. Pipes and devices are not asked: a pipe's reader would take the question for
+// the end.
 void require_writable(const std::string& path);
 
 }  // namespace outgrad::kernels

@@ -1,7 +1,8 @@
 // JSON texts, read to their last byte.
 //
-// nlohmann's lexer takes a NUL for the end of its input, so that anything may stand after one, and the reader of a file sees another
-// document than the person who looks at it. No JSON text has a NUL. All of our readers parse through this file (a test makes sure).
+// nlohmann's lexer takes a NUL for the end of its input, so that anything may stand after one, and the reader
+// of a file sees another document than the person who looks at it. No JSON text has a NUL. All of our readers
+// parse through this file (a test makes sure).
 #pragma once
 
 #include <algorithm>
@@ -15,7 +16,8 @@
 
 namespace outgrad::kernels {
 
-/// Calls `use` with the text, in which a byte that no JSON text has either stands for each NUL: the parser stops there, and says where.
+/// Calls `use` with the text, in which a byte that no JSON text has either stands for each NUL: the parser
+/// stops there, and says where.
 template <class Use>
 decltype(auto) with_json_text(std::string_view text, const Use& use) {
   if (text.find('\0') == text.npos) return use(text);
@@ -44,13 +46,17 @@ Json parse_json(std::string_view text, const std::string& file) {
 
 /// A discarded value where the text is no JSON: of a line that may be damaged.
 inline nlohmann::json parse_json_line(std::string_view line) {
-  return with_json_text(line, [](std::string_view visible) { return nlohmann::json::parse(visible, nullptr, /*allow_exceptions=*/false); });
+  return with_json_text(line, [](std::string_view visible) {
+    return nlohmann::json::parse(visible, nullptr, /*allow_exceptions=*/false);
+  });
 }
 
-/// Tells `events`, a nlohmann::json_sax, what stands in the text; false where one of them, or the parser, stops.
+/// Tells `events`, a nlohmann::json_sax, what stands in the text; false where one of them, or the parser,
+/// stops.
 template <class Events>
 bool scan_json(std::string_view text, Events& events) {
-  return with_json_text(text, [&](std::string_view visible) { return nlohmann::json::sax_parse(visible, &events); });
+  return with_json_text(
+      text, [&](std::string_view visible) { return nlohmann::json::sax_parse(visible, &events); });
 }
 
 }  // namespace outgrad::kernels

@@ -9,7 +9,8 @@
 
 namespace outgrad::kernels {
 
-// The number that the text is, nothing of it left over; no blank before it, no plus sign, no other base. Floating point may be inf or nan.
+// The number that the text is, nothing of it left over; no blank before it, no plus sign, no other base.
+// Floating point may be inf or nan.
 template <class Number>
 std::optional<Number> number_in(std::string_view text) {
   Number value{};
@@ -23,7 +24,8 @@ template <class Number>
 std::optional<std::pair<Number, Number>> numbers_in(std::string_view text, char between) {
   const std::size_t place = text.find(between);
   if (place == std::string_view::npos) return std::nullopt;
-  const auto first = number_in<Number>(text.substr(0, place)), second = number_in<Number>(text.substr(place + 1));
+  const auto first = number_in<Number>(text.substr(0, place)),
+             second = number_in<Number>(text.substr(place + 1));
   if (!first || !second) return std::nullopt;
   return std::pair(*first, *second);
 }

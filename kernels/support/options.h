@@ -1,4 +1,5 @@
-// What the command lines of all programs have in common, on CLI11. It takes seconds to compile: for the sources that declare options, no header.
+// What the command lines of all programs have in common, on CLI11. It takes seconds to compile: for the
+// sources that declare options, no header.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -26,8 +27,8 @@ CLI::Validator in_range(Number least, Number most) {
   return CLI::Validator(refusal, range);
 }
 
-// Has the application read the words, a command and its options, and run the command; or prints its help where they ask for that. Throws SpecError for what
-// it refuses: "command: --option: why".
+// Has the application read the words, a command and its options, and run the command; or prints its help
+// where they ask for that. Throws SpecError for what it refuses: "command: --option: why".
 inline void parse(CLI::App& app, std::vector<std::string> words) {
   std::ranges::reverse(words);  // CLI11 takes them from the back
   try {

@@ -12,7 +12,8 @@
 
 namespace outgrad::kernels {
 
-// Of what the steps of a parallel loop throw, the exception of the least step, so that what a user reads does not depend on timing.
+// Of what the steps of a parallel loop throw, the exception of the least step, so that what a user reads does
+// not depend on timing.
 class Failure {
  public:
   template <class Body>
@@ -39,12 +40,14 @@ class Failure {
   std::exception_ptr exception_;
 };
 
-// Calls body(task) once for every task in [0, tasks), on at most `threads` threads of OpenMP (0: all); who is free takes the next one.
-// Returns when all are done. Where one throws, those after it may be left out, and the least task's exception is thrown again.
+// Calls body(task) once for every task in [0, tasks), on at most `threads` threads of OpenMP (0: all); who is
+// free takes the next one. Returns when all are done. Where one throws, those after it may be left out, and
+// the least task's exception is thrown again.
 template <class Body>
 void for_each_task(std::size_t tasks, int threads, Body&& body) {
   Failure failure;
-  [[maybe_unused]] const int workers = static_cast<int>(std::clamp<std::size_t>(tasks, 1, static_cast<std::size_t>(thread_count(threads))));
+  [[maybe_unused]] const int workers =
+      static_cast<int>(std::clamp<std::size_t>(tasks, 1, static_cast<std::size_t>(thread_count(threads))));
 #ifdef _OPENMP
 #pragma omp parallel for schedule(dynamic, 1) num_threads(workers)
 #endif

@@ -19,7 +19,9 @@
 namespace outgrad::kernels {
 namespace {
 
-double seconds(const timeval& t) { return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec); }
+double seconds(const timeval& t) {
+  return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+}
 
 Ending ending_of(int status, const rusage& usage) {
   Ending ending;
@@ -41,7 +43,9 @@ pid_t start_copy(const std::function<int()>& body) {
   return child;
 }
 
-std::string beside_this_program(const std::string& name) { return std::filesystem::read_symlink("/proc/self/exe").replace_filename(name).string(); }
+std::string beside_this_program(const std::string& name) {
+  return std::filesystem::read_symlink("/proc/self/exe").replace_filename(name).string();
+}
 
 pid_t start(const Launch& launch) {
   std::vector<char*> words;
@@ -50,7 +54,9 @@ pid_t start(const Launch& launch) {
   const pid_t child = start_copy([&] {
     if (launch.leads_group) ::setpgid(0, 0);
     const int nowhere = ::open("/dev/null", O_RDWR | O_CLOEXEC);
-    for (const auto& [given, stream] : {std::pair(launch.in, STDIN_FILENO), std::pair(launch.out, STDOUT_FILENO), std::pair(launch.err, STDERR_FILENO)})
+    for (const auto& [given, stream] :
+         {std::pair(launch.in, STDIN_FILENO), std::pair(launch.out, STDOUT_FILENO),
+          std::pair(launch.err, STDERR_FILENO)})
       ::dup2(given == Launch::kNowhere ? nowhere : given, stream);
     for (const std::string& variable : launch.environment) ::putenv(const_cast<char*>(variable.c_str()));
     for (const auto& [resource, most] : launch.limits) limit_resource(resource, most);
@@ -68,7 +74,9 @@ Ending run(Launch launch, double limit_s, std::size_t most_bytes) {
   const pid_t child = start(launch);
   pipe.to.close();
   std::string text;
-  const bool read = read_to_end(pipe.from, limit_s, [&](std::string_view part) { text += part.substr(0, most_bytes - std::min(most_bytes, text.size())); });
+  const bool read = read_to_end(pipe.from, limit_s, [&](std::string_view part) {
+    text += part.substr(0, most_bytes - std::min(most_bytes, text.size()));
+  });
   if (!read) ::kill(launch.leads_group ? -child : child, SIGKILL);
   Ending ending = wait_for(child);
   ending.late |= !read;
@@ -94,7 +102,8 @@ std::optional<Ending> ended(pid_t child) {
 
 Pipe::Pipe() {
   std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw EnvironmentError(std::string("pipe: ") + std::strerror(errno));
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0)
+    throw EnvironmentError(std::string("pipe: ") + std::strerror(errno));
   from = Descriptor(ends[0]);
   to = Descriptor(ends[1]);
 }

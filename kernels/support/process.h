@@ -19,7 +19,8 @@ namespace outgrad::kernels {
 
 // How a child ended.
 struct Ending {
-  static constexpr int kNotStarted = 127;  // as a shell has it: the program is not there, or cannot be executed
+  // as a shell has it: the program is not there, or cannot be executed
+  static constexpr int kNotStarted = 127;
 
   int status = 0;     // exit status; -1: a signal ended it
   int signal = 0;
@@ -39,7 +40,8 @@ struct Launch {
   std::string folder = {};                          // to work in
   std::vector<std::string> environment = {};        // "NAME=value"
   std::vector<std::pair<int, rlim_t>> limits = {};  // as of limit_resource()
-  bool leads_group = false;                         // of processes, so that what it starts can be killed with it; Ctrl-C does not reach it then
+  // of processes, so that what it starts can be killed with it; Ctrl-C does not reach it then
+  bool leads_group = false;
 };
 
 // The path of a program that is in the folder of this one.
@@ -48,10 +50,13 @@ std::string beside_this_program(const std::string& name);
 // Starts a program and returns at once. Throws EnvironmentError where there can be no more processes.
 pid_t start(const Launch& launch);
 
-// Runs a program to its end. Keeps the first `most_bytes` of what it writes to streams that are kCaptured, and kills it where these do not end within `limit_s`.
-Ending run(Launch launch, double limit_s = std::numeric_limits<double>::infinity(), std::size_t most_bytes = std::string::npos);
+// Runs a program to its end. Keeps the first `most_bytes` of what it writes to streams that are kCaptured,
+// and kills it where these do not end within `limit_s`.
+Ending run(Launch launch, double limit_s = std::numeric_limits<double>::infinity(),
+           std::size_t most_bytes = std::string::npos);
 
-// This program once more, to run `body` and leave with the status that it returns; what is buffered is written before. Throws EnvironmentError.
+// This program once more, to run `body` and leave with the status that it returns; what is buffered is
+// written before. Throws EnvironmentError.
 pid_t start_copy(const std::function<int()>& body);
 
 Ending wait_for(pid_t child);
@@ -62,11 +67,13 @@ struct Pipe {
   Descriptor from, to;
 };
 
-// Hands on what comes until the writers are gone; false where `limit_s` is up before. Only the time spent waiting counts, and of each wait no more than
-// was asked for: a job that was stopped and goes on has lost nothing.
+// Hands on what comes until the writers are gone; false where `limit_s` is up before. Only the time spent
+// waiting counts, and of each wait no more than was asked for: a job that was stopped and goes on has lost
+// nothing.
 bool read_to_end(const Descriptor& from, double limit_s, const std::function<void(std::string_view)>& take);
 
-// Sets the soft limit of a resource (RLIMIT_...) of this process and those it starts, as far as the hard one lets it.
+// Sets the soft limit of a resource (RLIMIT_...) of this process and those it starts, as far as the hard one
+// lets it.
 void limit_resource(int resource, rlim_t most);
 
 }  // namespace outgrad::kernels

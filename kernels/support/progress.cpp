@@ -11,7 +11,8 @@ namespace {
 
 constexpr const char* kBlankLine = "\r\033[K";  // ECMA-48: back to the first column, and erased from there
 
-// Characters that a line of stderr's terminal has room for. A longer line would go on in the next, where nothing erases it.
+// Characters that a line of stderr's terminal has room for. A longer line would go on in the next, where
+// nothing erases it.
 int width() {
   constexpr int kUsual = 80;
   winsize size{};

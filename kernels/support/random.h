@@ -31,7 +31,8 @@ class Random {
   bool chance(double probability) { return uniform() < probability; }
   // Of mean 0 and variance 1 (Box, Muller 1958).
   double normal() {
-    const double radius = std::sqrt(-2 * std::log(1 - uniform()));  // drawn before the angle: operands have no order
+    // drawn before the angle: operands have no order
+    const double radius = std::sqrt(-2 * std::log(1 - uniform()));
     return radius * std::cos(2 * std::numbers::pi * uniform());
   }
 

@@ -1,5 +1,5 @@
-// A kernel is found by the template instance that it is. The first call of a kernel compiles it, or reads the result of
-// an earlier process.
+// A kernel is found by the template instance that it is. The first call of a kernel compiles it, or reads the
+// result of an earlier process.
 #include "kernels/torch/cuda.h"
 
 #include <array>
@@ -70,7 +70,7 @@ const char* type_of(outgrad_format format) {
   return with_type(format, []<class T>(T) { return kernels::Format<T>::kType; });
 }
 
-// ---- Compiled programs ----------------------------------------------------------------------------------------------
+// ---- Compiled programs --------------------------------------------------------------------------
 
 // A cubin and the mangled names of its kernels.
 struct Program {
@@ -100,7 +100,8 @@ std::string embedded_digest() {
   return kernels::hex(digest.digest());
 }
 
-// The content of a file: the digest of all that follows, a line of symbols, the cubin. A damaged file gives nothing.
+// The content of a file: the digest of all that follows, a line of symbols, the cubin. A damaged file gives
+// nothing.
 std::string file_of(const Program& program) {
   std::string content;
   for (const std::string& symbol : program.symbols) content += (content.empty() ? "" : " ") + symbol;
@@ -109,7 +110,9 @@ std::string file_of(const Program& program) {
 }
 std::optional<Program> program_in(const std::string& file) {
   const std::size_t end = file.find('\n');
-  if (end == std::string::npos || kernels::sha256(std::string_view(file).substr(end + 1)) != file.substr(0, end)) return {};
+  if (end == std::string::npos ||
+      kernels::sha256(std::string_view(file).substr(end + 1)) != file.substr(0, end))
+    return {};
   const std::size_t line = file.find('\n', end + 1);
   if (line == std::string::npos) return {};
   Program program{file.substr(line + 1), {}};
@@ -124,8 +127,10 @@ std::optional<Program> program_in(const std::string& file) {
 Program compiled(const std::string& source, const std::string& architecture) {
   const jit::Nvrtc& nvrtc = jit::Nvrtc::instance();
   static const std::string kEmbedded = embedded_digest();
-  const std::string folder = cache_folder(),
-                    path = folder + "/" + kernels::sha256(source + "\n" + architecture + "\n" + nvrtc.version() + "\n" + kEmbedded) + ".cubin";
+  const std::string folder = cache_folder(), path = folder + "/" +
+                                                    kernels::sha256(source + "\n" + architecture + "\n" +
+                                                                    nvrtc.version() + "\n" + kEmbedded) +
+                                                    ".cubin";
   if (!folder.empty()) {
     try {
       if (std::optional<Program> kept = program_in(kernels::read_file(path))) return *std::move(kept);
@@ -134,7 +139,8 @@ Program compiled(const std::string& source, const std::string& architecture) {
   }
   nvrtc.require(architecture);
   auto result = nvrtc.compile(source, architecture);
-  if (const auto* error = std::get_if<jit::CompileError>(&result)) throw kernels::EnvironmentError("outgrad: NVRTC " + nvrtc.version() + ": " + error->message);
+  if (const auto* error = std::get_if<jit::CompileError>(&result))
+    throw kernels::EnvironmentError("outgrad: NVRTC " + nvrtc.version() + ": " + error->message);
   auto& code = std::get<jit::GpuCode>(result);
   Program program{std::move(code.cubin), {}};
   for (const auto& kernel : code.kernels) program.symbols.push_back(kernel.first);
@@ -147,17 +153,18 @@ Program compiled(const std::string& source, const std::string& architecture) {
   return program;
 }
 
-// ---- A device and the kernels that are loaded there -----------------------------------------------------------------
+// ---- A device and the kernels that are loaded there ---------------------------------------------
 
 struct Kernel {
   Driver::Handle handle = nullptr;
   int resident_blocks = 0;  // for an elementwise kernel: blocks that an SM holds at once
-  mutable std::int64_t allowed_shared = 0;  // bytes of dynamic shared memory that it may be launched with; read and written atomically
+  // bytes of dynamic shared memory that it may be launched with; read and written atomically
+  mutable std::int64_t allowed_shared = 0;
 };
 using Kernels = std::map<DeviceKernel, Kernel>;
 
-// While this object exists, calls that allocate memory are not an error during a capture on another stream, or on this
-// one (CUDA driver API, "Stream management").
+// While this object exists, calls that allocate memory are not an error during a capture on another stream,
+// or on this one (CUDA driver API, "Stream management").
 class RelaxedCapture {
  public:
   RelaxedCapture() { exchange(); }
@@ -204,17 +211,19 @@ class Gpu {
   kernels::DeviceKey key() const { return key_.key(); }
   const kernels::cuda::PlanLimits& limits() const { return limits_; }
 
-  // The kernels of the program that source() returns, found by its key. threads: those of a block of an elementwise
-  // kernel, otherwise 0. Must be called in the device's context.
+  // The kernels of the program that source() returns, found by its key. threads: those of a block of an
+  // elementwise kernel, otherwise 0. Must be called in the device's context.
   template <class Source>
-  const Kernels& kernels_of(std::string key, int threads, Source source) {  // by value: the result refers to none of them
+  // by value: the result refers to none of them
+  const Kernels& kernels_of(std::string key, int threads, Source source) {
     {
       const std::shared_lock lock(mutex_);
       if (const auto found = loaded_.find(key); found != loaded_.end()) return found->second;
     }
     const std::unique_lock lock(mutex_);
     if (const auto found = loaded_.find(key); found != loaded_.end()) return found->second;
-    return loaded_.emplace(std::move(key), load(compiled(source(), architecture_), threads)).first->second;  // its address never changes
+    // its address never changes
+    return loaded_.emplace(std::move(key), load(compiled(source(), architecture_), threads)).first->second;
   }
 
  private:
@@ -232,7 +241,8 @@ class Gpu {
     driver.check(driver.name(name, sizeof name - 1, device), "cuDeviceGetName");
     driver.check(driver.total(&memory, device), "cuDeviceTotalMem");
     key_ = kernels::cuda::key_of(name, major, minor, limits_.sms, memory);
-    driver.check(driver.retain(&context_, device), "cuDevicePrimaryCtxRetain");  // PyTorch's own context; kept until the process ends
+    // PyTorch's own context; kept until the process ends
+    driver.check(driver.retain(&context_, device), "cuDevicePrimaryCtxRetain");
   }
 
   static Kernels load(const Program& program, int threads) {
@@ -246,7 +256,8 @@ class Gpu {
       driver.check(driver.function(&kernel.handle, module, symbol.c_str()), "cuModuleGetFunction");
       if (threads > 0) kernel.resident_blocks = driver.resident_blocks(kernel.handle, threads, 0);
       for (std::size_t k = 0; k < std::size(kernels::cuda::kDeviceKernelNames); ++k)
-        if (const auto which = static_cast<DeviceKernel>(k); jit::is_symbol_of(symbol, which)) kernels[which] = kernel;
+        if (const auto which = static_cast<DeviceKernel>(k); jit::is_symbol_of(symbol, which))
+          kernels[which] = kernel;
     }
     return kernels;
   }
@@ -259,12 +270,14 @@ class Gpu {
   std::unordered_map<std::string, Kernels> loaded_;
 };
 
-// The key of an instance, which distinguishes it from all others without its source: any values of fixed size, and
-// text.
+// The key of an instance, which distinguishes it from all others without its source: any values of fixed
+// size, and text.
 template <class Schedule, class... Values>
 std::string key_of(std::string_view function, Schedule schedule, Values... values) {
   std::string key(function);
-  const auto add = [&](const auto& value) { key.append(reinterpret_cast<const char*>(&value), sizeof value); };
+  const auto add = [&](const auto& value) {
+    key.append(reinterpret_cast<const char*>(&value), sizeof value);
+  };
   key += '\0';
   (add(static_cast<int>(values)), ...);
   jit::each_field(schedule, [&](const char*, const auto& field) { add(static_cast<int>(field)); });
@@ -290,21 +303,28 @@ class At {
     Driver::instance().pop_context(&popped);
   }
 
-  void launch(const Kernel& kernel, const PlannedLaunch& planned, const std::vector<void*>& parameters) const {
+  void launch(const Kernel& kernel, const PlannedLaunch& planned,
+              const std::vector<void*>& parameters) const {
     const Driver& driver = Driver::instance();
-    require(planned.blocks <= kernels::cuda::kGridLimit, jit::name_of(planned.kernel), "the arrays are larger than a device's grid");
+    require(planned.blocks <= kernels::cuda::kGridLimit, jit::name_of(planned.kernel),
+            "the arrays are larger than a device's grid");
     if (planned.most_shared_bytes > 0) gpu.allow_shared(kernel, planned.most_shared_bytes);
-    driver.check(driver.launch(kernel.handle, static_cast<unsigned>(planned.blocks), 1, 1, static_cast<unsigned>(planned.threads), 1, 1,
-                               static_cast<unsigned>(planned.shared_bytes), stream_, const_cast<void**>(parameters.data()), nullptr),
+    driver.check(driver.launch(kernel.handle, static_cast<unsigned>(planned.blocks), 1, 1,
+                               static_cast<unsigned>(planned.threads), 1, 1,
+                               static_cast<unsigned>(planned.shared_bytes), stream_,
+                               const_cast<void**>(parameters.data()), nullptr),
                  "cuLaunchKernel");
   }
   // Launches the plan's kernels in their order; kernel(planned) finds each.
   template <class Find>
-  void launch(KernelId kernel, const LaunchPlan& plan, const Arguments& arguments, const Find& find, const kernels::SideWatch& watch = {},
-              const kernels::SideGuard& guard = {}, const kernels::cuda::NormDropout& dropout = {}) const {
+  void launch(KernelId kernel, const LaunchPlan& plan, const Arguments& arguments, const Find& find,
+              const kernels::SideWatch& watch = {}, const kernels::SideGuard& guard = {},
+              const kernels::cuda::NormDropout& dropout = {}) const {
     jit::PlanArguments own(kernel, arguments, watch, guard, dropout);
     for (int i = 0; i < plan.launches; ++i) {
-      own.with(plan, plan.launch[i], [&](const std::vector<void*>& parameters) { launch(find(plan.launch[i]), plan.launch[i], parameters); });
+      own.with(plan, plan.launch[i], [&](const std::vector<void*>& parameters) {
+        launch(find(plan.launch[i]), plan.launch[i], parameters);
+      });
     }
   }
   void fill_with_zeros(void* array, std::size_t bytes) const {
@@ -319,12 +339,14 @@ class At {
   bool pushed_ = false;
 };
 
-bool is_aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }  // for the widest access
+// for the widest access
+bool is_aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }
 
-// The pointers of inputs are not used for writing. They are not const because a row of arguments has one type.
+// The pointers of inputs are not used for writing. They are not const because a row of arguments has one
+// type.
 void* input(const void* pointer) { return const_cast<void*>(pointer); }
 
-// ---- Elementwise kernels --------------------------------------------------------------------------------------------
+// ---- Elementwise kernels ------------------------------------------------------------------------
 
 // What a launch needs to know about a fit.
 struct FitFacts {
@@ -348,9 +370,10 @@ struct Store {
   const char* bias = "float";  // the bias's format
 };
 
-// The main kernel of a program, made from a fit, from an activation's name, for codes from its place among the names, and
-// for y in 8 bits at a scale from the type of its activation.
-const Kernel& elementwise_kernel(Gpu& gpu, DeviceKernel kernel, outgrad_format format, std::string_view function, bool wide, const GpuSchedule& schedule,
+// The main kernel of a program, made from a fit, from an activation's name, for codes from its place among
+// the names, and for y in 8 bits at a scale from the type of its activation.
+const Kernel& elementwise_kernel(Gpu& gpu, DeviceKernel kernel, outgrad_format format,
+                                 std::string_view function, bool wide, const GpuSchedule& schedule,
                                  const Store& store = {}) {
   const auto source = [&] {
     jit::ElementwiseInstance instance{.kernel = kernel,
@@ -368,7 +391,9 @@ const Kernel& elementwise_kernel(Gpu& gpu, DeviceKernel kernel, outgrad_format f
       case DeviceKernel::activation_backward_code: break;
       case DeviceKernel::fp8_table:
       case DeviceKernel::activation_forward_fp8: instance.function = function; break;
-      case DeviceKernel::activation_forward_code: instance.function = "CodedActivationAt<" + std::string(function) + ">"; break;
+      case DeviceKernel::activation_forward_code:
+        instance.function = "CodedActivationAt<" + std::string(function) + ">";
+        break;
       case DeviceKernel::activation_forward:
       case DeviceKernel::activation_forward_parity:
         if (function != kernels::kActivationNames[OUTGRAD_GELU]) {
@@ -382,7 +407,10 @@ const Kernel& elementwise_kernel(Gpu& gpu, DeviceKernel kernel, outgrad_format f
     return jit::source(instance);
   };
   const std::string of = std::string(function) + '\0' + store.type + '\0' + store.bias;
-  return gpu.kernels_of(key_of(of, schedule, kernel, format, wide, store.code_bits, store.dithered), schedule.threads, source).at(kernel);
+  return gpu
+      .kernels_of(key_of(of, schedule, kernel, format, wide, store.code_bits, store.dithered),
+                  schedule.threads, source)
+      .at(kernel);
 }
 
 kernels::cuda::PlanLimits limits_with(const Gpu& gpu, const Kernel& kernel) {
@@ -398,38 +426,44 @@ void with_tuned(const Gpu& gpu, i64 rows, i64 cols, const Body& body) {
   kernels::with_choice(typename Table::Choices{}, Table::kEntries[found.entry].choice, body);
 }
 
-void launch_elementwise(const At& at, KernelId id, DeviceKernel kernel, outgrad_format format, std::string_view function, const GpuSchedule& schedule,
-                        const Arguments& arguments) {
+void launch_elementwise(const At& at, KernelId id, DeviceKernel kernel, outgrad_format format,
+                        std::string_view function, const GpuSchedule& schedule, const Arguments& arguments) {
   const Kernel& code = elementwise_kernel(at.gpu, kernel, format, function, false, schedule);
-  at.launch(id, kernels::cuda::elementwise_plan(kernel, schedule, arguments.elements(), limits_with(at.gpu, code)), arguments,
-            [&](const PlannedLaunch&) -> const Kernel& { return code; });
+  at.launch(
+      id, kernels::cuda::elementwise_plan(kernel, schedule, arguments.elements(), limits_with(at.gpu, code)),
+      arguments, [&](const PlannedLaunch&) -> const Kernel& { return code; });
 }
 
 void require_activation(outgrad_activation activation) {
-  if (activation < 0 || activation >= kernels::kActivations) throw SpecError("outgrad: activation " + std::to_string(activation) + " is unknown");
+  if (activation < 0 || activation >= kernels::kActivations)
+    throw SpecError("outgrad: activation " + std::to_string(activation) + " is unknown");
 }
 
 }  // namespace
 
-void Cuda::activation_forward(outgrad_activation activation, outgrad_format format, const void* x, void* y, std::uint32_t* mask, i64 n) const {
+void Cuda::activation_forward(outgrad_activation activation, outgrad_format format, const void* x, void* y,
+                              std::uint32_t* mask, i64 n) const {
   require_activation(activation);
   if (n == 0) return;
   const At at(device_, stream_);
   const Arguments arguments{{input(x), y, mask}, 1, n};
   with_type(format, [&]<class T>(T) {
-    const kernels::cuda::ElementWork work{.forward = true, .bias = false, .element_bytes = sizeof(T), .rows = true};
+    const kernels::cuda::ElementWork work{
+        .forward = true, .bias = false, .element_bytes = sizeof(T), .rows = true};
     if (activation != OUTGRAD_GELU) {
-      return launch_elementwise(at, KernelId::kGeluForward, DeviceKernel::activation_forward, format, kernels::kActivationNames[activation],
+      return launch_elementwise(at, KernelId::kGeluForward, DeviceKernel::activation_forward, format,
+                                kernels::kActivationNames[activation],
                                 completed(kernels::cuda::ForwardsSchedule::kSchedule, work), arguments);
     }
     with_tuned<kernels::cuda::tuned::GeluForward<T>>(at.gpu, 1, n, [&]<class Choice>(Choice) {
-      launch_elementwise(at, KernelId::kGeluForward, DeviceKernel::gelu_forward, format, Choice::Fit::kName, completed(Choice::kSchedule, work), arguments);
+      launch_elementwise(at, KernelId::kGeluForward, DeviceKernel::gelu_forward, format, Choice::Fit::kName,
+                         completed(Choice::kSchedule, work), arguments);
     });
   });
 }
 
-void Cuda::activation_backward(outgrad_activation activation, outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask, void* dx,
-                               i64 n) const {
+void Cuda::activation_backward(outgrad_activation activation, outgrad_format format, const void* dy,
+                               const void* y, const std::uint32_t* mask, void* dx, i64 n) const {
   require_activation(activation);
   if (n == 0) return;
   const At at(device_, stream_);
@@ -437,32 +471,42 @@ void Cuda::activation_backward(outgrad_activation activation, outgrad_format for
   with_type(format, [&]<class T>(T) {
     const auto launch = [&](const FitFacts& fit, const GpuSchedule& schedule) {
       require(mask != nullptr || !fit.masked, "activation_backward", "mask is null");
-      const kernels::cuda::ElementWork work{.forward = false, .bias = false, .element_bytes = sizeof(T), .rows = fit.rows};
-      launch_elementwise(at, KernelId::kGeluBackward, DeviceKernel::activation_backward, format, fit.name, completed(schedule, work), arguments);
+      const kernels::cuda::ElementWork work{
+          .forward = false, .bias = false, .element_bytes = sizeof(T), .rows = fit.rows};
+      launch_elementwise(at, KernelId::kGeluBackward, DeviceKernel::activation_backward, format, fit.name,
+                         completed(schedule, work), arguments);
     };
     static constexpr auto kFits = facts_of(typename kernels::ActivationFits<T>::Type{});
-    if (activation != OUTGRAD_GELU) return launch(kFits[static_cast<std::size_t>(activation)], kernels::DefaultGpuSchedule::kSchedule);
-    with_tuned<kernels::cuda::tuned::GeluBackward<T>>(at.gpu, 1, n, [&]<class Choice>(Choice) { launch(facts_of<typename Choice::Fit>(), Choice::kSchedule); });
+    if (activation != OUTGRAD_GELU)
+      return launch(kFits[static_cast<std::size_t>(activation)], kernels::DefaultGpuSchedule::kSchedule);
+    with_tuned<kernels::cuda::tuned::GeluBackward<T>>(at.gpu, 1, n, [&]<class Choice>(Choice) {
+      launch(facts_of<typename Choice::Fit>(), Choice::kSchedule);
+    });
   });
 }
 
-// ---- Activations that keep something else than y and mask ------------------------------------------------------------
+// ---- Activations that keep something else than y and mask ---------------------------------------
 
 namespace {
 
 // Launches a kernel over n > 0 elements, with pointers to its parameters.
-void launch_over(const At& at, DeviceKernel kernel, const Kernel& code, const GpuSchedule& schedule, i64 n, const std::vector<void*>& parameters) {
-  at.launch(code, kernels::cuda::elementwise_plan(kernel, schedule, n, limits_with(at.gpu, code)).launch[0], parameters);
+void launch_over(const At& at, DeviceKernel kernel, const Kernel& code, const GpuSchedule& schedule, i64 n,
+                 const std::vector<void*>& parameters) {
+  at.launch(code, kernels::cuda::elementwise_plan(kernel, schedule, n, limits_with(at.gpu, code)).launch[0],
+            parameters);
 }
 
 int element_bytes_of(outgrad_format format) {
   return with_type(format, []<class T>(T) { return static_cast<int>(sizeof(T)); });
 }
 GpuSchedule forward_schedule(const GpuSchedule& schedule, outgrad_format format) {
-  return completed(schedule, {.forward = true, .bias = false, .element_bytes = element_bytes_of(format), .rows = true});
+  return completed(schedule,
+                   {.forward = true, .bias = false, .element_bytes = element_bytes_of(format), .rows = true});
 }
 GpuSchedule backward_schedule(outgrad_format format, bool rows) {
-  return completed(kernels::DefaultGpuSchedule::kSchedule, {.forward = false, .bias = false, .element_bytes = element_bytes_of(format), .rows = rows});
+  return completed(
+      kernels::DefaultGpuSchedule::kSchedule,
+      {.forward = false, .bias = false, .element_bytes = element_bytes_of(format), .rows = rows});
 }
 
 // The fit for a y that carries its branch.
@@ -481,30 +525,39 @@ ParityOf parity_of(outgrad_activation activation, outgrad_format format, const c
   require_activation(activation);
   require(format != OUTGRAD_F32, kernel, "y carries its branch in f16 and bf16, not in f32");
   const char* const name = kernels::kActivationNames[activation];
-  const auto of = [&]<class Y>(Y) { return ParityOf{parity_fit(typename kernels::ParityFits<Y>::Type{}, name), kernels::Format<Y>::kType}; };
+  const auto of = [&]<class Y>(Y) {
+    return ParityOf{parity_fit(typename kernels::ParityFits<Y>::Type{}, name), kernels::Format<Y>::kType};
+  };
   const ParityOf found = format == OUTGRAD_F16 ? of(kernels::ParityF16{}) : of(kernels::ParityBf16{});
-  require(found.fit.name != nullptr, kernel, (std::string(name) + " rises: there is no branch for y to carry").c_str());
+  require(found.fit.name != nullptr, kernel,
+          (std::string(name) + " rises: there is no branch for y to carry").c_str());
   return found;
 }
 
 void require_codes(const CodesOf& of, i64 n, const char* kernel) {
-  require(kernels::code_bits_hold(of.bits, of.seed != nullptr), kernel, "a code has 1 to 8 bits, and a dithered one 2 or 3");
-  require(of.bytes >= static_cast<std::size_t>(kernels::code_bytes(of.bits, n)), kernel, "the codes' array is too small");
+  require(kernels::code_bits_hold(of.bits, of.seed != nullptr), kernel,
+          "a code has 1 to 8 bits, and a dithered one 2 or 3");
+  require(of.bytes >= static_cast<std::size_t>(kernels::code_bytes(of.bits, n)), kernel,
+          "the codes' array is too small");
 }
 
 // Codes of a range: pointers are those to the arrays, and n, the seed and the rule follow.
-void launch_coded(const At& at, DeviceKernel kernel, const CodesOf& of, outgrad_format format, i64 n, std::vector<void*> pointers) {
+void launch_coded(const At& at, DeviceKernel kernel, const CodesOf& of, outgrad_format format, i64 n,
+                  std::vector<void*> pointers) {
   const bool dithered = of.seed != nullptr;
   const GpuSchedule schedule = backward_schedule(format, false);
-  const Kernel& code = elementwise_kernel(at.gpu, kernel, format, "", false, schedule, {.code_bits = of.bits, .dithered = dithered});
+  const Kernel& code = elementwise_kernel(at.gpu, kernel, format, "", false, schedule,
+                                          {.code_bits = of.bits, .dithered = dithered});
   const std::uint64_t* seed = of.seed;
-  kernels::CodeRule rule = dithered ? kernels::dithered_code({of.lo, of.hi}, of.bits) : kernels::exact_code({of.lo, of.hi}, of.bits);
+  kernels::CodeRule rule = dithered ? kernels::dithered_code({of.lo, of.hi}, of.bits)
+                                    : kernels::exact_code({of.lo, of.hi}, of.bits);
   pointers.insert(pointers.end(), {&n, &seed, &rule});
   launch_over(at, kernel, code, schedule, n, pointers);
 }
 
 void require_range(const CodesOf& of, const char* kernel) {
-  require(kernels::code_range_holds({of.lo, of.hi}), kernel, "this is no range of f' that codes are proven for");
+  require(kernels::code_range_holds({of.lo, of.hi}), kernel,
+          "this is no range of f' that codes are proven for");
 }
 
 template <class... Code>
@@ -515,81 +568,97 @@ kernels::CodeRange range_of(kernels::FitList<Code...>, outgrad_activation activa
 
 }  // namespace
 
-void Cuda::activation_forward_parity(outgrad_activation activation, outgrad_format format, const void* x, void* y, i64 n) const {
+void Cuda::activation_forward_parity(outgrad_activation activation, outgrad_format format, const void* x,
+                                     void* y, i64 n) const {
   constexpr DeviceKernel kKernel = DeviceKernel::activation_forward_parity;
   const ParityOf parity = parity_of(activation, format, "activation_forward_parity");
   if (n == 0) return;
   const At at(device_, stream_);
   const GpuSchedule schedule = forward_schedule(kernels::cuda::StoreSchedule::kSchedule, format);
-  const Kernel& code = elementwise_kernel(at.gpu, kKernel, format, kernels::kActivationNames[activation], false, schedule, {.type = parity.type});
+  const Kernel& code = elementwise_kernel(at.gpu, kKernel, format, kernels::kActivationNames[activation],
+                                          false, schedule, {.type = parity.type});
   launch_over(at, kKernel, code, schedule, n, {&x, &y, &n});
 }
 
-void Cuda::activation_backward_parity(outgrad_activation activation, outgrad_format format, const void* dy, const void* y, void* dx, i64 n) const {
+void Cuda::activation_backward_parity(outgrad_activation activation, outgrad_format format, const void* dy,
+                                      const void* y, void* dx, i64 n) const {
   constexpr DeviceKernel kKernel = DeviceKernel::activation_backward;
   const ParityOf parity = parity_of(activation, format, "activation_backward_parity");
   if (n == 0) return;
   const At at(device_, stream_);
   const GpuSchedule schedule = backward_schedule(format, parity.fit.rows);
-  const Kernel& code = elementwise_kernel(at.gpu, kKernel, format, parity.fit.name, false, schedule, {.type = parity.type});
+  const Kernel& code =
+      elementwise_kernel(at.gpu, kKernel, format, parity.fit.name, false, schedule, {.type = parity.type});
   const std::uint32_t* mask = nullptr;
   launch_over(at, kKernel, code, schedule, n, {&dy, &y, &mask, &dx, &n});
 }
 
-void Cuda::activation_forward_code(const CodesOf& of, outgrad_format format, const void* x, void* y, void* codes, i64 n) const {
+void Cuda::activation_forward_code(const CodesOf& of, outgrad_format format, const void* x, void* y,
+                                   void* codes, i64 n) const {
   constexpr DeviceKernel kKernel = DeviceKernel::activation_forward_code;
   require_activation(of.activation);
   require_codes(of, n, "activation_forward_code");
   if (n == 0) return;
   const At at(device_, stream_);
   const GpuSchedule schedule = forward_schedule(kernels::cuda::StoreSchedule::kSchedule, format);
-  const Kernel& code =
-      elementwise_kernel(at.gpu, kKernel, format, std::to_string(of.activation), false, schedule, {.code_bits = of.bits, .dithered = of.seed != nullptr});
+  const Kernel& code = elementwise_kernel(at.gpu, kKernel, format, std::to_string(of.activation), false,
+                                          schedule, {.code_bits = of.bits, .dithered = of.seed != nullptr});
   const std::uint64_t* seed = of.seed;
   launch_over(at, kKernel, code, schedule, n, {&x, &y, &codes, &n, &seed});
 }
 
-void Cuda::activation_backward_code(const CodesOf& of, outgrad_format format, const void* dy, const void* codes, void* dx, i64 n) const {
+void Cuda::activation_backward_code(const CodesOf& of, outgrad_format format, const void* dy,
+                                    const void* codes, void* dx, i64 n) const {
   require_activation(of.activation);
   require_codes(of, n, "activation_backward_code");
   const kernels::CodeRange range = range_of(kernels::ActivationCodes{}, of.activation);
   CodesOf ranged = of;
   ranged.lo = range.lo;
   ranged.hi = range.hi;
-  if (n > 0) launch_coded({device_, stream_}, DeviceKernel::activation_backward_code, ranged, format, n, {&dy, &codes, &dx});
+  if (n > 0)
+    launch_coded({device_, stream_}, DeviceKernel::activation_backward_code, ranged, format, n,
+                 {&dy, &codes, &dx});
 }
 
-void Cuda::encode_gradients(const CodesOf& of, outgrad_format format, const void* g, void* codes, i64 n) const {
+void Cuda::encode_gradients(const CodesOf& of, outgrad_format format, const void* g, void* codes,
+                            i64 n) const {
   require_codes(of, n, "encode_gradients");
   require_range(of, "encode_gradients");
   if (n > 0) launch_coded({device_, stream_}, DeviceKernel::encode_gradients, of, format, n, {&g, &codes});
 }
 
-void Cuda::backward_encoded(const CodesOf& of, outgrad_format format, const void* dy, const void* codes, void* dx, i64 n) const {
+void Cuda::backward_encoded(const CodesOf& of, outgrad_format format, const void* dy, const void* codes,
+                            void* dx, i64 n) const {
   require_codes(of, n, "backward_encoded");
   require_range(of, "backward_encoded");
-  if (n > 0) launch_coded({device_, stream_}, DeviceKernel::activation_backward_code, of, format, n, {&dy, &codes, &dx});
+  if (n > 0)
+    launch_coded({device_, stream_}, DeviceKernel::activation_backward_code, of, format, n,
+                 {&dy, &codes, &dx});
 }
 
-void Cuda::gelu_forward_mxfp8(outgrad_format format, const void* x, std::uint8_t* codes, std::uint8_t* scales, std::uint32_t* mask, i64 n) const {
+void Cuda::gelu_forward_mxfp8(outgrad_format format, const void* x, std::uint8_t* codes, std::uint8_t* scales,
+                              std::uint32_t* mask, i64 n) const {
   constexpr DeviceKernel kKernel = DeviceKernel::gelu_forward_mxfp8;
   if (n == 0) return;
   const At at(device_, stream_);
   const GpuSchedule schedule = forward_schedule(kernels::DefaultGpuSchedule::kSchedule, format);
-  const char* const forward = with_type(format, []<class T>(T) { return kernels::ForwardFit<T>::Type::kName; });
+  const char* const forward =
+      with_type(format, []<class T>(T) { return kernels::ForwardFit<T>::Type::kName; });
   const Kernel& code = elementwise_kernel(at.gpu, kKernel, format, forward, false, schedule);
   launch_over(at, kKernel, code, schedule, n, {&x, &codes, &scales, &mask, &n});
 }
 
-void Cuda::gelu_backward_mxfp8(outgrad_format format, const void* dy, const std::uint8_t* codes, const std::uint8_t* scales, const std::uint32_t* mask,
-                               void* dx, i64 n) const {
+void Cuda::gelu_backward_mxfp8(outgrad_format format, const void* dy, const std::uint8_t* codes,
+                               const std::uint8_t* scales, const std::uint32_t* mask, void* dx, i64 n) const {
   constexpr DeviceKernel kKernel = DeviceKernel::activation_backward;
   constexpr FitFacts kFit = facts_of<kernels::generated::GeluMxfp8>();
   if (n == 0) return;
   const At at(device_, stream_);
   const GpuSchedule schedule = backward_schedule(format, kFit.rows);
-  const Kernel& code = elementwise_kernel(at.gpu, kKernel, format, kFit.name, false, schedule, {.type = kernels::Format<kernels::MxFp8>::kType});
-  kernels::BlockScaled<kernels::MxFp8> y{reinterpret_cast<const kernels::F8E4M3*>(codes), reinterpret_cast<const kernels::E8M0*>(scales)};
+  const Kernel& code = elementwise_kernel(at.gpu, kKernel, format, kFit.name, false, schedule,
+                                          {.type = kernels::Format<kernels::MxFp8>::kType});
+  kernels::BlockScaled<kernels::MxFp8> y{reinterpret_cast<const kernels::F8E4M3*>(codes),
+                                         reinterpret_cast<const kernels::E8M0*>(scales)};
   launch_over(at, kKernel, code, schedule, n, {&dy, &y, &mask, &dx, &n});
 }
 
@@ -601,22 +670,30 @@ struct Fp8Kernels {
   std::string activation;
 };
 Fp8Kernels fp8_kernels(const Fp8Of& of, i64 n, const char* kernel) {
-  constexpr const char* kFormats[] = {kernels::Format<kernels::F8E4M3>::kType, kernels::Format<kernels::F8E5M2>::kType, kernels::Format<kernels::I8>::kType};
+  constexpr const char* kFormats[] = {kernels::Format<kernels::F8E4M3>::kType,
+                                      kernels::Format<kernels::F8E5M2>::kType,
+                                      kernels::Format<kernels::I8>::kType};
   static_assert(OUTGRAD_E4M3 == 0 && OUTGRAD_E5M2 == 1 && OUTGRAD_INT8 == 2);
   require_activation(of.activation);
-  require(of.fp8 >= 0 && of.fp8 < static_cast<outgrad_fp8>(std::size(kFormats)), kernel, "no such format of 8 bits");
+  require(of.fp8 >= 0 && of.fp8 < static_cast<outgrad_fp8>(std::size(kFormats)), kernel,
+          "no such format of 8 bits");
   require(kernels::part_bits_hold(of.bits), kernel, "beside y are 0 to 2 bits");
-  require(of.bytes >= static_cast<std::size_t>(kernels::code_bytes(of.bits, n)), kernel, "the parts' array is too small");
+  require(of.bytes >= static_cast<std::size_t>(kernels::code_bytes(of.bits, n)), kernel,
+          "the parts' array is too small");
   const std::string name = kernels::kActivationNames[of.activation];
-  const auto is_kept = []<class... S>(kernels::Fp8List<S...>, std::string_view activation) { return ((S::Header::kActivation == activation) || ...); };
-  require(is_kept(kernels::Fp8Activations{}, name), kernel, (name + " rises: y alone gives its derivative").c_str());
+  const auto is_kept = []<class... S>(kernels::Fp8List<S...>, std::string_view activation) {
+    return ((S::Header::kActivation == activation) || ...);
+  };
+  require(is_kept(kernels::Fp8Activations{}, name), kernel,
+          (name + " rises: y alone gives its derivative").c_str());
   return {kFormats[of.fp8], "Fp8Activation<" + jit::fit_type(name + "_fp8") + ">"};
 }
 
 // Enqueues the making of the table of the scale.
 void make_fp8_table(const At& at, const Fp8Kernels& kernels_of, const Fp8Of& of, void* table) {
   constexpr DeviceKernel kKernel = DeviceKernel::fp8_table;
-  const Kernel& code = elementwise_kernel(at.gpu, kKernel, OUTGRAD_F32, kernels_of.activation, false, {}, {.type = kernels_of.format});
+  const Kernel& code = elementwise_kernel(at.gpu, kKernel, OUTGRAD_F32, kernels_of.activation, false, {},
+                                          {.type = kernels_of.format});
   const float* scale = of.scale;
   int bits = of.bits;
   at.launch(code, {.kernel = kKernel, .blocks = 1, .threads = kernels::kFp8Codes}, {&scale, &bits, &table});
@@ -626,19 +703,22 @@ void make_fp8_table(const At& at, const Fp8Kernels& kernels_of, const Fp8Of& of,
 
 std::size_t Cuda::fp8_workspace_bytes() const { return sizeof(kernels::Fp8Table); }
 
-void Cuda::activation_forward_fp8(const Fp8Of& of, outgrad_format format, const void* x, std::uint8_t* codes, void* parts, i64 n, void* workspace) const {
+void Cuda::activation_forward_fp8(const Fp8Of& of, outgrad_format format, const void* x, std::uint8_t* codes,
+                                  void* parts, i64 n, void* workspace) const {
   constexpr DeviceKernel kKernel = DeviceKernel::activation_forward_fp8;
   const Fp8Kernels kernels_of = fp8_kernels(of, n, "activation_forward_fp8");
   if (n == 0) return;
   const At at(device_, stream_);
   make_fp8_table(at, kernels_of, of, workspace);
   const GpuSchedule schedule = forward_schedule(kernels::cuda::StoreSchedule::kSchedule, format);
-  const Kernel& code = elementwise_kernel(at.gpu, kKernel, format, kernels_of.activation, false, schedule, {.type = kernels_of.format, .code_bits = of.bits});
+  const Kernel& code = elementwise_kernel(at.gpu, kKernel, format, kernels_of.activation, false, schedule,
+                                          {.type = kernels_of.format, .code_bits = of.bits});
   const float* scale = of.scale;
   launch_over(at, kKernel, code, schedule, n, {&workspace, &scale, &x, &codes, &parts, &n});
 }
 
-void Cuda::activation_backward_fp8(const Fp8Of& of, outgrad_format format, const void* dy, const std::uint8_t* codes, const void* parts, void* dx, i64 n,
+void Cuda::activation_backward_fp8(const Fp8Of& of, outgrad_format format, const void* dy,
+                                   const std::uint8_t* codes, const void* parts, void* dx, i64 n,
                                    void* workspace) const {
   constexpr DeviceKernel kKernel = DeviceKernel::activation_backward_fp8;
   const Fp8Kernels kernels_of = fp8_kernels(of, n, "activation_backward_fp8");
@@ -646,44 +726,55 @@ void Cuda::activation_backward_fp8(const Fp8Of& of, outgrad_format format, const
   const At at(device_, stream_);
   make_fp8_table(at, kernels_of, of, workspace);
   const GpuSchedule schedule = backward_schedule(format, false);
-  const Kernel& code = elementwise_kernel(at.gpu, kKernel, format, "", false, schedule, {.code_bits = of.bits});
+  const Kernel& code =
+      elementwise_kernel(at.gpu, kKernel, format, "", false, schedule, {.code_bits = of.bits});
   launch_over(at, kKernel, code, schedule, n, {&workspace, &dy, &codes, &parts, &dx, &n});
 }
 
-// ---- Softmax --------------------------------------------------------------------------------------------------------
+// ---- Softmax ------------------------------------------------------------------------------------
 
 namespace {
 
 // parameters: the kernel's pointers.
-void launch_softmax(const At& at, DeviceKernel kernel, outgrad_format format, i64 rows, i64 n, std::vector<void*> parameters) {
+void launch_softmax(const At& at, DeviceKernel kernel, outgrad_format format, i64 rows, i64 n,
+                    std::vector<void*> parameters) {
   const int warps = kernels::cuda::softmax_warps(n);
   const std::string key = key_of(type_of(format), GpuSchedule{}, kernel, warps);
-  const Kernel& code = at.gpu.kernels_of(key, 0, [&] { return jit::softmax_source(kernel, type_of(format), warps); }).at(kernel);
+  const Kernel& code =
+      at.gpu.kernels_of(key, 0, [&] { return jit::softmax_source(kernel, type_of(format), warps); })
+          .at(kernel);
   parameters.insert(parameters.end(), {&rows, &n});
   at.launch(code, kernels::cuda::softmax_launch(kernel, rows, warps), parameters);
 }
 
-void require_softmax(i64 n, const char* kernel) { require(n >= 1 && n <= kernels::kMostSoftmax, kernel, "a row has 1 to 2^23 elements"); }
+void require_softmax(i64 n, const char* kernel) {
+  require(n >= 1 && n <= kernels::kMostSoftmax, kernel, "a row has 1 to 2^23 elements");
+}
 
 }  // namespace
 
-void Cuda::softmax_forward_code(outgrad_format format, const void* x, i64 rows, i64 n, void* y, void* codes) const {
+void Cuda::softmax_forward_code(outgrad_format format, const void* x, i64 rows, i64 n, void* y,
+                                void* codes) const {
   require_softmax(n, "softmax_forward_code");
   if (rows == 0) return;
   launch_softmax(At(device_, stream_), DeviceKernel::softmax_forward_code, format, rows, n, {&x, &y, &codes});
 }
 
-void Cuda::softmax_backward_code(outgrad_format format, const void* dy, const void* codes, i64 rows, i64 n, void* dx) const {
+void Cuda::softmax_backward_code(outgrad_format format, const void* dy, const void* codes, i64 rows, i64 n,
+                                 void* dx) const {
   require_softmax(n, "softmax_backward_code");
   if (rows == 0) return;
-  launch_softmax(At(device_, stream_), DeviceKernel::softmax_backward_code, format, rows, n, {&dy, &codes, &dx});
+  launch_softmax(At(device_, stream_), DeviceKernel::softmax_backward_code, format, rows, n,
+                 {&dy, &codes, &dx});
 }
 
-// ---- Dropout --------------------------------------------------------------------------------------------------------
+// ---- Dropout ------------------------------------------------------------------------------------
 
 namespace {
 
-kernels::cuda::Seed device_seed(const SeedOf& seed) { return seed.on_host ? kernels::cuda::Seed{nullptr, *seed.at} : kernels::cuda::Seed{seed.at}; }
+kernels::cuda::Seed device_seed(const SeedOf& seed) {
+  return seed.on_host ? kernels::cuda::Seed{nullptr, *seed.at} : kernels::cuda::Seed{seed.at};
+}
 
 }  // namespace
 
@@ -698,72 +789,96 @@ void Cuda::dropout(outgrad_format format, const void* x, void* y, i64 n, const S
   launch_over(at, DeviceKernel::dropout, code, schedule, n, {&x, &y, &n, &own, &rule});
 }
 
-// ---- Bias + GELU ----------------------------------------------------------------------------------------------------
+// ---- Bias + GELU --------------------------------------------------------------------------------
 
 namespace {
 
 // What comes before and after a norm's main kernels, for parameters in a format.
 const Kernels& norm_helpers(Gpu& gpu, kernels::Norm norm, outgrad_format format, outgrad_format parameters) {
   static_assert(OUTGRAD_F32 == 0 && OUTGRAD_F16 == 1 && OUTGRAD_BF16 == 2, "in the order of ParameterFormat");
-  return gpu.kernels_of(key_of("norm helpers", GpuNormSchedule{}, format, norm, parameters), 0,
-                        [&] { return jit::norm_helper_source(norm, type_of(format), true, static_cast<kernels::ParameterFormat>(parameters)); });
+  return gpu.kernels_of(key_of("norm helpers", GpuNormSchedule{}, format, norm, parameters), 0, [&] {
+    return jit::norm_helper_source(norm, type_of(format), true,
+                                   static_cast<kernels::ParameterFormat>(parameters));
+  });
 }
 
 }  // namespace
 
-void Cuda::bias_gelu_forward(outgrad_format format, const void* x, const void* bias, outgrad_format bias_format, i64 rows, i64 n, void* y,
+void Cuda::bias_gelu_forward(outgrad_format format, const void* x, const void* bias,
+                             outgrad_format bias_format, i64 rows, i64 n, void* y,
                              std::uint32_t* mask) const {
   require(kernels::cuda::matrix_elements(rows, n) >= 0, "bias_gelu_forward", "the shape is none of a matrix");
   if (rows == 0) return;
   const At at(device_, stream_);
   const Arguments arguments{{input(x), input(bias), y, mask}, rows, n};
-  const bool wide = n % kernels::cuda::kOctet == 0 && n <= kernels::cuda::kMostWideColumns && is_aligned(bias);
+  const bool wide =
+      n % kernels::cuda::kOctet == 0 && n <= kernels::cuda::kMostWideColumns && is_aligned(bias);
   with_type(format, [&]<class T>(T) {
     with_tuned<kernels::cuda::tuned::BiasGeluForward<T>>(at.gpu, rows, n, [&]<class Choice>(Choice) {
-      const GpuSchedule schedule = completed(Choice::kSchedule, {.forward = true, .bias = true, .element_bytes = sizeof(T), .rows = true});
+      const GpuSchedule schedule = completed(
+          Choice::kSchedule, {.forward = true, .bias = true, .element_bytes = sizeof(T), .rows = true});
       const Kernel& code =
-          elementwise_kernel(at.gpu, DeviceKernel::bias_gelu_forward, format, Choice::Fit::kName, wide, schedule, {.bias = type_of(bias_format)});
-      at.launch(KernelId::kBiasGeluForward, kernels::cuda::bias_forward_plan(schedule, arguments.elements(), wide, limits_with(at.gpu, code)), arguments,
-                [&](const PlannedLaunch&) -> const Kernel& { return code; });
+          elementwise_kernel(at.gpu, DeviceKernel::bias_gelu_forward, format, Choice::Fit::kName, wide,
+                             schedule, {.bias = type_of(bias_format)});
+      at.launch(
+          KernelId::kBiasGeluForward,
+          kernels::cuda::bias_forward_plan(schedule, arguments.elements(), wide, limits_with(at.gpu, code)),
+          arguments, [&](const PlannedLaunch&) -> const Kernel& { return code; });
     });
   });
 }
 
 std::size_t Cuda::bias_workspace_bytes(outgrad_format, i64 rows, i64 n) const {
-  return static_cast<std::size_t>(kernels::cuda::matrix_elements(rows, n) > 0 ? kernels::slot_count(rows, n) * n : 0) * sizeof(float);
+  return static_cast<std::size_t>(
+             kernels::cuda::matrix_elements(rows, n) > 0 ? kernels::slot_count(rows, n) * n : 0) *
+         sizeof(float);
 }
 
 // The sums over rows end in the kernel in which a norm's end, which writes them in the bias's format.
-void Cuda::bias_gelu_backward(outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask, i64 rows, i64 n, void* dx, void* dbias,
-                              outgrad_format bias_format, void* workspace, std::size_t bytes) const {
-  require(kernels::cuda::matrix_elements(rows, n) >= 0, "bias_gelu_backward", "the shape is none of a matrix");
+void Cuda::bias_gelu_backward(outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask,
+                              i64 rows, i64 n, void* dx, void* dbias, outgrad_format bias_format,
+                              void* workspace, std::size_t bytes) const {
+  require(kernels::cuda::matrix_elements(rows, n) >= 0, "bias_gelu_backward",
+          "the shape is none of a matrix");
   require(bytes >= bias_workspace_bytes(format, rows, n), "bias_gelu_backward", "the workspace is too small");
   const At at(device_, stream_);
-  if (rows == 0) return at.fill_with_zeros(dbias, static_cast<std::size_t>(n) * static_cast<std::size_t>(element_bytes_of(bias_format)));
+  if (rows == 0)
+    return at.fill_with_zeros(
+        dbias, static_cast<std::size_t>(n) * static_cast<std::size_t>(element_bytes_of(bias_format)));
   const Arguments arguments{{input(dy), input(y), input(mask), dx, workspace, workspace}, rows, n};
-  const bool wide = n % kernels::cuda::kOctet == 0 && is_aligned(dy) && is_aligned(y) && is_aligned(dx) && is_aligned(workspace);
+  const bool wide = n % kernels::cuda::kOctet == 0 && is_aligned(dy) && is_aligned(y) && is_aligned(dx) &&
+                    is_aligned(workspace);
   with_type(format, [&]<class T>(T) {
     with_tuned<kernels::cuda::tuned::BiasGeluBackward<T>>(at.gpu, rows, n, [&]<class Choice>(Choice) {
       constexpr FitFacts kFit = facts_of<typename Choice::Fit>();
-      const GpuSchedule schedule = completed(Choice::kSchedule, {.forward = false, .bias = true, .element_bytes = sizeof(T), .rows = kFit.rows});
-      const Kernel& code = elementwise_kernel(at.gpu, DeviceKernel::bias_gelu_backward, format, kFit.name, wide, schedule);
+      const GpuSchedule schedule = completed(
+          Choice::kSchedule, {.forward = false, .bias = true, .element_bytes = sizeof(T), .rows = kFit.rows});
+      const Kernel& code =
+          elementwise_kernel(at.gpu, DeviceKernel::bias_gelu_backward, format, kFit.name, wide, schedule);
       const Kernels& helpers = norm_helpers(at.gpu, kernels::Norm::layer, format, bias_format);
       i64 left = kernels::slot_count(rows, n), apart = 1;
       LaunchPlan plan = kernels::cuda::bias_backward_plan(schedule, rows, n, wide, limits_with(at.gpu, code));
       plan.launches = 1;
-      for (; left > kernels::cuda::kFinishFan; left = (left + kernels::cuda::kSlotFan - 1) / kernels::cuda::kSlotFan, apart *= kernels::cuda::kSlotFan)
+      for (; left > kernels::cuda::kFinishFan;
+           left = (left + kernels::cuda::kSlotFan - 1) / kernels::cuda::kSlotFan,
+           apart *= kernels::cuda::kSlotFan)
         ++plan.launches;
       at.launch(KernelId::kBiasGeluBackward, plan, arguments,
-                [&](const PlannedLaunch& planned) -> const Kernel& { return planned.kernel == DeviceKernel::add_slots ? helpers.at(planned.kernel) : code; });
+                [&](const PlannedLaunch& planned) -> const Kernel& {
+                  return planned.kernel == DeviceKernel::add_slots ? helpers.at(planned.kernel) : code;
+                });
       constexpr i64 kColumns = kernels::cuda::kFinishColumns;
-      const PlannedLaunch finish{.kernel = DeviceKernel::norm_finish, .blocks = (n + kColumns - 1) / kColumns, .threads = kernels::cuda::kColumnThreads};
+      const PlannedLaunch finish{.kernel = DeviceKernel::norm_finish,
+                                 .blocks = (n + kColumns - 1) / kColumns,
+                                 .threads = kernels::cuda::kColumnThreads};
       const void* none = nullptr;
-      at.launch(helpers.at(DeviceKernel::norm_finish), finish, {&workspace, &none, &none, &n, &n, &n, &left, &apart, &dbias, &none});
+      at.launch(helpers.at(DeviceKernel::norm_finish), finish,
+                {&workspace, &none, &none, &n, &n, &n, &left, &apart, &dbias, &none});
     });
   });
 }
 
-// ---- Norms ----------------------------------------------------------------------------------------------------------
+// ---- Norms --------------------------------------------------------------------------------------
 
 namespace {
 
@@ -773,7 +888,8 @@ void require_norm(const NormOf& of, const SumOf& sum, const char* kernel) {
   require(sum.seed.at == nullptr || kernels::dropout_holds(sum.p), kernel, "p must lie in [0, 1]");
 }
 
-void launch_norm(const At& at, KernelId id, outgrad_format format, const NormOf& of, const SumOf& sum, const LaunchPlan& plan, const Arguments& arguments) {
+void launch_norm(const At& at, KernelId id, outgrad_format format, const NormOf& of, const SumOf& sum,
+                 const LaunchPlan& plan, const Arguments& arguments) {
   const kernels::Norm norm = of.rms ? kernels::Norm::rms : kernels::Norm::layer;
   kernels::SideWatch watch;
   kernels::SideGuard guard;
@@ -783,21 +899,25 @@ void launch_norm(const At& at, KernelId id, outgrad_format format, const NormOf&
       guard = {watch.lost, 1};
     });
   }
-  const bool residual = has_content(id, kernels::Content::kResidual) || has_content(id, kernels::Content::kDzNext), drops = sum.seed.at != nullptr,
-             unstored = !is_backward(id) && residual && sum.z == nullptr;
+  const bool residual =
+                 has_content(id, kernels::Content::kResidual) || has_content(id, kernels::Content::kDzNext),
+             drops = sum.seed.at != nullptr, unstored = !is_backward(id) && residual && sum.z == nullptr;
   kernels::cuda::NormDropout dropout;
   if (drops) dropout = {device_seed(sum.seed), kernels::dropout_rule(sum.p), sum.dx};
   const auto find = [&](const PlannedLaunch& planned) -> const Kernel& {
     const auto parameters = static_cast<kernels::ParameterFormat>(of.parameters);
     const auto of_rows = [&] {
-      return jit::source(jit::NormInstance{planned.kernel, norm, residual, type_of(format), plan.wide, plan.side, plan.norm, parameters, drops, unstored});
+      return jit::source(jit::NormInstance{planned.kernel, norm, residual, type_of(format), plan.wide,
+                                           plan.side, plan.norm, parameters, drops, unstored});
     };
     switch (planned.kernel) {
       case DeviceKernel::norm_forward:
       case DeviceKernel::norm_backward:
       case DeviceKernel::norm_backward_slots: {
-        const int read = planned.kernel == DeviceKernel::norm_backward ? OUTGRAD_F32 : of.parameters;  // that kernel reads no parameters
-        const std::string key = key_of("norm", plan.norm, planned.kernel, format, norm, plan.wide, plan.side, read, residual, drops, unstored);
+        // that kernel reads no parameters
+        const int read = planned.kernel == DeviceKernel::norm_backward ? OUTGRAD_F32 : of.parameters;
+        const std::string key = key_of("norm", plan.norm, planned.kernel, format, norm, plan.wide, plan.side,
+                                       read, residual, drops, unstored);
         return at.gpu.kernels_of(key, 0, of_rows).at(planned.kernel);
       }
       default: return norm_helpers(at.gpu, norm, format, of.parameters).at(planned.kernel);
@@ -810,25 +930,39 @@ template <class LayerTable, class RmsTable, class SumLayerTable, class SumRmsTab
 void with_tuned_norm(const Gpu& gpu, const NormOf& of, bool residual, const Body& body) {
   const auto choose = [&]<class Choice>(Choice) { body(GpuNormSchedule(Choice::kSchedule)); };
   if (residual) {
-    of.rms ? with_tuned<SumRmsTable>(gpu, of.rows, of.n, choose) : with_tuned<SumLayerTable>(gpu, of.rows, of.n, choose);
+    of.rms ? with_tuned<SumRmsTable>(gpu, of.rows, of.n, choose)
+           : with_tuned<SumLayerTable>(gpu, of.rows, of.n, choose);
   } else {
-    of.rms ? with_tuned<RmsTable>(gpu, of.rows, of.n, choose) : with_tuned<LayerTable>(gpu, of.rows, of.n, choose);
+    of.rms ? with_tuned<RmsTable>(gpu, of.rows, of.n, choose)
+           : with_tuned<LayerTable>(gpu, of.rows, of.n, choose);
   }
 }
 KernelId id_of(const NormOf& of, bool residual, bool backward) {
-  if (backward && residual) return of.rms ? KernelId::kResidualRmsnormBackward : KernelId::kResidualLayernormBackward;
+  if (backward && residual)
+    return of.rms ? KernelId::kResidualRmsnormBackward : KernelId::kResidualLayernormBackward;
   if (backward) return of.rms ? KernelId::kRmsnormBackward : KernelId::kLayernormBackward;
   if (residual) return of.rms ? KernelId::kResidualRmsnormForward : KernelId::kResidualLayernormForward;
   return of.rms ? KernelId::kRmsnormForward : KernelId::kLayernormForward;
 }
 
-kernels::cuda::NormTask task_of(const NormOf& of, int element_bytes, bool residual, bool wide, bool sums, bool aligned, bool drops) {
-  return {of.rms ? kernels::Norm::rms : kernels::Norm::layer, element_bytes, residual, of.rows, of.n, wide, of.side_count > 0, sums, aligned, drops};
+kernels::cuda::NormTask task_of(const NormOf& of, int element_bytes, bool residual, bool wide, bool sums,
+                                bool aligned, bool drops) {
+  return {of.rms ? kernels::Norm::rms : kernels::Norm::layer,
+          element_bytes,
+          residual,
+          of.rows,
+          of.n,
+          wide,
+          of.side_count > 0,
+          sums,
+          aligned,
+          drops};
 }
 
 }  // namespace
 
-void Cuda::norm_forward(outgrad_format format, const NormOf& of, const void* x, float eps, void* y, float* rstd, float* side_x_hat, const SumOf& sum) const {
+void Cuda::norm_forward(outgrad_format format, const NormOf& of, const void* x, float eps, void* y,
+                        float* rstd, float* side_x_hat, const SumOf& sum) const {
   require_norm(of, sum, "norm_forward");
   require(eps >= 0.0f, "norm_forward", "eps must be at least 0");
   if (of.rows == 0) return;
@@ -843,12 +977,16 @@ void Cuda::norm_forward(outgrad_format format, const NormOf& of, const void* x, 
   if (residual) arguments.array[k++] = sum.z;
   for (void* array : {y, static_cast<void*>(rstd)}) arguments.array[k++] = array;
   bool wide = of.n % kernels::cuda::kOctet == 0;
-  for (const void* array : {x, sum.residual, of.gamma, of.beta, const_cast<const void*>(sum.z), const_cast<const void*>(y)}) wide = wide && is_aligned(array);
+  for (const void* array :
+       {x, sum.residual, of.gamma, of.beta, const_cast<const void*>(sum.z), const_cast<const void*>(y)})
+    wide = wide && is_aligned(array);
   with_type(format, [&]<class T>(T) {
     namespace tuned = kernels::cuda::tuned;
-    with_tuned_norm<tuned::LayernormForward<T>, tuned::RmsnormForward<T>, tuned::ResidualLayernormForward<T>, tuned::ResidualRmsnormForward<T>>(
+    with_tuned_norm<tuned::LayernormForward<T>, tuned::RmsnormForward<T>, tuned::ResidualLayernormForward<T>,
+                    tuned::ResidualRmsnormForward<T>>(
         at.gpu, of, residual, [&](const GpuNormSchedule& schedule) {
-          const LaunchPlan plan = kernels::cuda::norm_forward_plan(schedule, task_of(of, sizeof(T), residual, wide, false, true, drops), at.gpu.limits());
+          const LaunchPlan plan = kernels::cuda::norm_forward_plan(
+              schedule, task_of(of, sizeof(T), residual, wide, false, true, drops), at.gpu.limits());
           launch_norm(at, id_of(of, residual, false), format, of, sum, plan, arguments);
         });
   });
@@ -858,10 +996,12 @@ std::size_t Cuda::norm_workspace_bytes(outgrad_format, i64 rows, i64 n) const {
   return static_cast<std::size_t>(kernels::cuda::norm_backward_workspace(rows, n)) * sizeof(float);
 }
 
-void Cuda::norm_backward(outgrad_format format, const NormOf& of, const void* dy, const void* y, const float* rstd, const float* side_x_hat, void* dx,
-                         void* dgamma, void* dbeta, void* workspace, std::size_t bytes, const SumOf& sum) const {
+void Cuda::norm_backward(outgrad_format format, const NormOf& of, const void* dy, const void* y,
+                         const float* rstd, const float* side_x_hat, void* dx, void* dgamma, void* dbeta,
+                         void* workspace, std::size_t bytes, const SumOf& sum) const {
   require_norm(of, sum, "norm_backward");
-  require(bytes >= norm_workspace_bytes(format, of.rows, of.n), "norm_backward", "the workspace is too small");
+  require(bytes >= norm_workspace_bytes(format, of.rows, of.n), "norm_backward",
+          "the workspace is too small");
   const At at(device_, stream_);
   Arguments arguments{{}, of.rows, of.n, 0, {of.side, of.side_count, const_cast<float*>(side_x_hat)}};
   std::size_t k = 0;
@@ -874,13 +1014,17 @@ void Cuda::norm_backward(outgrad_format format, const NormOf& of, const void* dy
   if (!of.rms) arguments.array[k++] = dbeta;
   arguments.array[k] = workspace;
   bool wide = of.n % kernels::cuda::kOctet == 0;
-  for (const void* array : {dy, y, sum.dz_next, const_cast<const void*>(dx), const_cast<const void*>(sum.dx)}) wide = wide && is_aligned(array);
-  const bool sums = dgamma != nullptr || dbeta != nullptr, aligned = is_aligned(of.gamma) && is_aligned(of.beta);
+  for (const void* array : {dy, y, sum.dz_next, const_cast<const void*>(dx), const_cast<const void*>(sum.dx)})
+    wide = wide && is_aligned(array);
+  const bool sums = dgamma != nullptr || dbeta != nullptr,
+             aligned = is_aligned(of.gamma) && is_aligned(of.beta);
   with_type(format, [&]<class T>(T) {
     namespace tuned = kernels::cuda::tuned;
-    with_tuned_norm<tuned::LayernormBackward<T>, tuned::RmsnormBackward<T>, tuned::ResidualLayernormBackward<T>, tuned::ResidualRmsnormBackward<T>>(
+    with_tuned_norm<tuned::LayernormBackward<T>, tuned::RmsnormBackward<T>,
+                    tuned::ResidualLayernormBackward<T>, tuned::ResidualRmsnormBackward<T>>(
         at.gpu, of, added, [&](const GpuNormSchedule& schedule) {
-          const LaunchPlan plan = kernels::cuda::norm_backward_plan(schedule, task_of(of, sizeof(T), added, wide, sums, aligned, drops), at.gpu.limits());
+          const LaunchPlan plan = kernels::cuda::norm_backward_plan(
+              schedule, task_of(of, sizeof(T), added, wide, sums, aligned, drops), at.gpu.limits());
           launch_norm(at, id_of(of, added, true), format, of, sum, plan, arguments);
         });
   });

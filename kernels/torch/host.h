@@ -1,4 +1,5 @@
-// The kernels on the CPU, from the compiled library. The calls are the same as those of Cuda (kernels/torch/cuda.h).
+// The kernels on the CPU, from the compiled library. The calls are the same as those of Cuda
+// (kernels/torch/cuda.h).
 #pragma once
 
 #include <algorithm>
@@ -25,57 +26,75 @@ auto by_type(outgrad_format format, const Action& action) {
 
 class Host {
  public:
-  void activation_forward(outgrad_activation activation, outgrad_format format, const void* x, void* y, std::uint32_t* mask, std::int64_t n) const {
+  void activation_forward(outgrad_activation activation, outgrad_format format, const void* x, void* y,
+                          std::uint32_t* mask, std::int64_t n) const {
     require(outgrad_activation_forward(activation, format, x, y, mask, n));
   }
-  void activation_backward(outgrad_activation activation, outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask, void* dx,
-                           std::int64_t n) const {
+  void activation_backward(outgrad_activation activation, outgrad_format format, const void* dy,
+                           const void* y, const std::uint32_t* mask, void* dx, std::int64_t n) const {
     require(outgrad_activation_backward(activation, format, dy, y, mask, dx, n));
   }
 
-  void activation_forward_parity(outgrad_activation activation, outgrad_format format, const void* x, void* y, std::int64_t n) const {
+  void activation_forward_parity(outgrad_activation activation, outgrad_format format, const void* x, void* y,
+                                 std::int64_t n) const {
     require(outgrad_activation_forward_parity(activation, format, x, y, n));
   }
-  void activation_backward_parity(outgrad_activation activation, outgrad_format format, const void* dy, const void* y, void* dx, std::int64_t n) const {
+  void activation_backward_parity(outgrad_activation activation, outgrad_format format, const void* dy,
+                                  const void* y, void* dx, std::int64_t n) const {
     require(outgrad_activation_backward_parity(activation, format, dy, y, dx, n));
   }
-  void activation_forward_code(const CodesOf& of, outgrad_format format, const void* x, void* y, void* codes, std::int64_t n) const {
-    require(outgrad_activation_forward_code(of.activation, format, x, y, codes, of.bytes, of.bits, of.seed, n));
+  void activation_forward_code(const CodesOf& of, outgrad_format format, const void* x, void* y, void* codes,
+                               std::int64_t n) const {
+    require(
+        outgrad_activation_forward_code(of.activation, format, x, y, codes, of.bytes, of.bits, of.seed, n));
   }
-  void activation_backward_code(const CodesOf& of, outgrad_format format, const void* dy, const void* codes, void* dx, std::int64_t n) const {
-    require(outgrad_activation_backward_code(of.activation, format, dy, codes, of.bytes, dx, of.bits, of.seed, n));
+  void activation_backward_code(const CodesOf& of, outgrad_format format, const void* dy, const void* codes,
+                                void* dx, std::int64_t n) const {
+    require(outgrad_activation_backward_code(of.activation, format, dy, codes, of.bytes, dx, of.bits, of.seed,
+                                             n));
   }
-  void encode_gradients(const CodesOf& of, outgrad_format format, const void* g, void* codes, std::int64_t n) const {
+  void encode_gradients(const CodesOf& of, outgrad_format format, const void* g, void* codes,
+                        std::int64_t n) const {
     require(outgrad_encode_gradients(of.lo, of.hi, format, g, codes, of.bytes, of.bits, of.seed, n));
   }
-  void backward_encoded(const CodesOf& of, outgrad_format format, const void* dy, const void* codes, void* dx, std::int64_t n) const {
+  void backward_encoded(const CodesOf& of, outgrad_format format, const void* dy, const void* codes, void* dx,
+                        std::int64_t n) const {
     require(outgrad_backward_encoded(of.lo, of.hi, format, dy, codes, of.bytes, dx, of.bits, of.seed, n));
   }
-  void gelu_forward_mxfp8(outgrad_format format, const void* x, std::uint8_t* codes, std::uint8_t* scales, std::uint32_t* mask, std::int64_t n) const {
+  void gelu_forward_mxfp8(outgrad_format format, const void* x, std::uint8_t* codes, std::uint8_t* scales,
+                          std::uint32_t* mask, std::int64_t n) const {
     require(outgrad_gelu_forward_mxfp8(format, x, codes, scales, mask, n));
   }
-  void gelu_backward_mxfp8(outgrad_format format, const void* dy, const std::uint8_t* codes, const std::uint8_t* scales, const std::uint32_t* mask, void* dx,
+  void gelu_backward_mxfp8(outgrad_format format, const void* dy, const std::uint8_t* codes,
+                           const std::uint8_t* scales, const std::uint32_t* mask, void* dx,
                            std::int64_t n) const {
     require(outgrad_gelu_backward_mxfp8(format, dy, codes, scales, mask, dx, n));
   }
   std::size_t fp8_workspace_bytes() const { return 0; }
-  void activation_forward_fp8(const Fp8Of& of, outgrad_format format, const void* x, std::uint8_t* codes, void* parts, std::int64_t n, void*) const {
-    require(outgrad_activation_forward_fp8(of.activation, format, x, of.fp8, *of.scale, codes, parts, of.bytes, of.bits, n));
+  void activation_forward_fp8(const Fp8Of& of, outgrad_format format, const void* x, std::uint8_t* codes,
+                              void* parts, std::int64_t n, void*) const {
+    require(outgrad_activation_forward_fp8(of.activation, format, x, of.fp8, *of.scale, codes, parts,
+                                           of.bytes, of.bits, n));
   }
-  void activation_backward_fp8(const Fp8Of& of, outgrad_format format, const void* dy, const std::uint8_t* codes, const void* parts, void* dx, std::int64_t n,
+  void activation_backward_fp8(const Fp8Of& of, outgrad_format format, const void* dy,
+                               const std::uint8_t* codes, const void* parts, void* dx, std::int64_t n,
                                void*) const {
-    require(outgrad_activation_backward_fp8(of.activation, format, dy, of.fp8, *of.scale, codes, parts, of.bytes, dx, of.bits, n));
+    require(outgrad_activation_backward_fp8(of.activation, format, dy, of.fp8, *of.scale, codes, parts,
+                                            of.bytes, dx, of.bits, n));
   }
   // A code of softmax is a byte.
-  void softmax_forward_code(outgrad_format format, const void* x, std::int64_t rows, std::int64_t n, void* y, void* codes) const {
+  void softmax_forward_code(outgrad_format format, const void* x, std::int64_t rows, std::int64_t n, void* y,
+                            void* codes) const {
     require(outgrad_softmax_forward_code(format, x, rows, n, y, codes, static_cast<std::size_t>(rows * n)));
   }
-  void softmax_backward_code(outgrad_format format, const void* dy, const void* codes, std::int64_t rows, std::int64_t n, void* dx) const {
-    require(outgrad_softmax_backward_code(format, dy, codes, static_cast<std::size_t>(rows * n), rows, n, dx));
+  void softmax_backward_code(outgrad_format format, const void* dy, const void* codes, std::int64_t rows,
+                             std::int64_t n, void* dx) const {
+    require(
+        outgrad_softmax_backward_code(format, dy, codes, static_cast<std::size_t>(rows * n), rows, n, dx));
   }
 
-  void bias_gelu_forward(outgrad_format format, const void* x, const void* bias, outgrad_format bias_format, std::int64_t rows, std::int64_t n, void* y,
-                         std::uint32_t* mask) const {
+  void bias_gelu_forward(outgrad_format format, const void* x, const void* bias, outgrad_format bias_format,
+                         std::int64_t rows, std::int64_t n, void* y, std::uint32_t* mask) const {
     require(outgrad_bias_gelu_forward(format, x, InFp32(bias, bias_format, n).data(), rows, n, y, mask));
   }
   std::size_t bias_workspace_bytes(outgrad_format format, std::int64_t rows, std::int64_t n) const {
@@ -83,25 +102,32 @@ class Host {
     require(outgrad_bias_backward_workspace(format, rows, n, &bytes));
     return bytes;
   }
-  void bias_gelu_backward(outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask, std::int64_t rows, std::int64_t n, void* dx,
-                          void* dbias, outgrad_format bias_format, void* workspace, std::size_t bytes) const {
-    require(outgrad_bias_gelu_backward(format, dy, y, mask, rows, n, dx, OutOfFp32(dbias, bias_format, n).data(), workspace, bytes));
+  void bias_gelu_backward(outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask,
+                          std::int64_t rows, std::int64_t n, void* dx, void* dbias,
+                          outgrad_format bias_format, void* workspace, std::size_t bytes) const {
+    require(outgrad_bias_gelu_backward(format, dy, y, mask, rows, n, dx,
+                                       OutOfFp32(dbias, bias_format, n).data(), workspace, bytes));
   }
 
   // The sum needs a place: what is dropped first goes there, too.
   static constexpr bool kNeedsZ = true;
-  void norm_forward(outgrad_format format, const NormOf& of, const void* x, float eps, void* y, float* rstd, float* side_x_hat, const SumOf& sum = {}) const {
+  void norm_forward(outgrad_format format, const NormOf& of, const void* x, float eps, void* y, float* rstd,
+                    float* side_x_hat, const SumOf& sum = {}) const {
     const InFp32 gamma(of.gamma, of.parameters, of.n), beta(of.beta, of.parameters, of.n);
     if (sum.residual == nullptr) {
-      require(of.rms ? outgrad_rmsnorm_forward(format, x, gamma.data(), of.rows, of.n, eps, y, rstd, of.side, of.side_count, side_x_hat)
-                     : outgrad_layernorm_forward(format, x, gamma.data(), beta.data(), of.rows, of.n, eps, y, rstd, of.side, of.side_count, side_x_hat));
+      require(of.rms ? outgrad_rmsnorm_forward(format, x, gamma.data(), of.rows, of.n, eps, y, rstd, of.side,
+                                               of.side_count, side_x_hat)
+                     : outgrad_layernorm_forward(format, x, gamma.data(), beta.data(), of.rows, of.n, eps, y,
+                                                 rstd, of.side, of.side_count, side_x_hat));
     } else {
       if (sum.seed.at != nullptr) dropout(format, x, sum.z, of.rows * of.n, sum.seed, sum.p);
       const void* const added = sum.seed.at != nullptr ? sum.z : x;
-      require(of.rms ? outgrad_residual_rmsnorm_forward(format, added, sum.residual, gamma.data(), of.rows, of.n, eps, sum.z, y, rstd, of.side, of.side_count,
-                                                        side_x_hat)
-                     : outgrad_residual_layernorm_forward(format, added, sum.residual, gamma.data(), beta.data(), of.rows, of.n, eps, sum.z, y, rstd, of.side,
-                                                          of.side_count, side_x_hat));
+      require(of.rms
+                  ? outgrad_residual_rmsnorm_forward(format, added, sum.residual, gamma.data(), of.rows, of.n,
+                                                     eps, sum.z, y, rstd, of.side, of.side_count, side_x_hat)
+                  : outgrad_residual_layernorm_forward(format, added, sum.residual, gamma.data(), beta.data(),
+                                                       of.rows, of.n, eps, sum.z, y, rstd, of.side,
+                                                       of.side_count, side_x_hat));
     }
     if (of.seen == nullptr) return;
     if (!beyond(of, gamma, beta, limits_of(format, of.tau, false)).empty()) of.seen[0] = 1;
@@ -112,30 +138,38 @@ class Host {
     require(outgrad_norm_backward_workspace(format, rows, n, &bytes));
     return bytes;
   }
-  void norm_backward(outgrad_format format, const NormOf& of, const void* dy, const void* y, const float* rstd, const float* side_x_hat, void* dx, void* dgamma,
-                     void* dbeta, void* workspace, std::size_t bytes, const SumOf& sum = {}) const {
+  void norm_backward(outgrad_format format, const NormOf& of, const void* dy, const void* y,
+                     const float* rstd, const float* side_x_hat, void* dx, void* dgamma, void* dbeta,
+                     void* workspace, std::size_t bytes, const SumOf& sum = {}) const {
     InFp32 gamma(of.gamma, of.parameters, of.n);
     const InFp32 beta(of.beta, of.parameters, of.n);
     const OutOfFp32 dgammas(dgamma, of.parameters, of.n), dbetas(dbeta, of.parameters, of.n);
     std::vector<std::int64_t> lost;
     if (of.tau > 0) lost = beyond(of, gamma, beta, limits_of(format, of.tau, true));
-    for (const std::int64_t j : lost) gamma.own()[j] = 1.0f;  // with a reciprocal: what comes of it is written over
+    // with a reciprocal: what comes of it is written over
+    for (const std::int64_t j : lost) gamma.own()[j] = 1.0f;
     if (sum.dz_next == nullptr) {
-      require_backward_of_norm(of.rms ? outgrad_rmsnorm_backward(format, dy, y, gamma.data(), rstd, of.rows, of.n, dx, dgammas.data(), of.side, of.side_count,
-                                                                 side_x_hat, workspace, bytes)
-                                      : outgrad_layernorm_backward(format, dy, y, gamma.data(), beta.data(), rstd, of.rows, of.n, dx, dgammas.data(),
-                                                                   dbetas.data(), of.side, of.side_count, side_x_hat, workspace, bytes));
+      require_backward_of_norm(
+          of.rms
+              ? outgrad_rmsnorm_backward(format, dy, y, gamma.data(), rstd, of.rows, of.n, dx, dgammas.data(),
+                                         of.side, of.side_count, side_x_hat, workspace, bytes)
+              : outgrad_layernorm_backward(format, dy, y, gamma.data(), beta.data(), rstd, of.rows, of.n, dx,
+                                           dgammas.data(), dbetas.data(), of.side, of.side_count, side_x_hat,
+                                           workspace, bytes));
     } else {
-      require_backward_of_norm(of.rms
-                                   ? outgrad_residual_rmsnorm_backward(format, dy, y, sum.dz_next, gamma.data(), rstd, of.rows, of.n, dx, dgammas.data(),
-                                                                       of.side, of.side_count, side_x_hat, workspace, bytes)
-                                   : outgrad_residual_layernorm_backward(format, dy, y, sum.dz_next, gamma.data(), beta.data(), rstd, of.rows, of.n, dx,
-                                                                         dgammas.data(), dbetas.data(), of.side, of.side_count, side_x_hat, workspace, bytes));
+      require_backward_of_norm(
+          of.rms ? outgrad_residual_rmsnorm_backward(format, dy, y, sum.dz_next, gamma.data(), rstd, of.rows,
+                                                     of.n, dx, dgammas.data(), of.side, of.side_count,
+                                                     side_x_hat, workspace, bytes)
+                 : outgrad_residual_layernorm_backward(format, dy, y, sum.dz_next, gamma.data(), beta.data(),
+                                                       rstd, of.rows, of.n, dx, dgammas.data(), dbetas.data(),
+                                                       of.side, of.side_count, side_x_hat, workspace, bytes));
     }
     if (!lost.empty()) {
       // m2 and so every dx are wrong with a lost channel.
       const float nan = kernels::float_of(kernels::kCanonicalNanF32);
-      by_type(format, [&]<class T>(T) { std::fill_n(static_cast<T*>(dx), of.rows * of.n, kernels::narrow<T>(nan)); });
+      by_type(format,
+              [&]<class T>(T) { std::fill_n(static_cast<T*>(dx), of.rows * of.n, kernels::narrow<T>(nan)); });
       for (const std::int64_t j : lost)
         if (dgamma != nullptr) dgammas.data()[j] = nan;
     }
@@ -147,37 +181,48 @@ class Host {
     require(outgrad_norm_scale_bytes(store, rows, n, &bytes));
     return bytes;
   }
-  void norm_forward_8bit(outgrad_format format, outgrad_norm_store store, const NormOf& of, const void* x, float eps, void* y, void* codes, void* scales,
-                         std::size_t scale_bytes, float* rstd, float* side_x_hat) const {
+  void norm_forward_8bit(outgrad_format format, outgrad_norm_store store, const NormOf& of, const void* x,
+                         float eps, void* y, void* codes, void* scales, std::size_t scale_bytes, float* rstd,
+                         float* side_x_hat) const {
     const auto code_bytes = static_cast<std::size_t>(of.rows * of.n);
     const InFp32 gamma(of.gamma, of.parameters, of.n), beta(of.beta, of.parameters, of.n);
-    require(of.rms ? outgrad_rmsnorm_forward_8bit(format, store, x, gamma.data(), of.rows, of.n, eps, nullptr, y, codes, code_bytes, scales, scale_bytes, rstd,
-                                                  of.side, of.side_count, side_x_hat)
-                   : outgrad_layernorm_forward_8bit(format, store, x, gamma.data(), beta.data(), of.rows, of.n, eps, nullptr, y, codes, code_bytes, scales,
+    require(of.rms ? outgrad_rmsnorm_forward_8bit(format, store, x, gamma.data(), of.rows, of.n, eps, nullptr,
+                                                  y, codes, code_bytes, scales, scale_bytes, rstd, of.side,
+                                                  of.side_count, side_x_hat)
+                   : outgrad_layernorm_forward_8bit(format, store, x, gamma.data(), beta.data(), of.rows,
+                                                    of.n, eps, nullptr, y, codes, code_bytes, scales,
                                                     scale_bytes, rstd, of.side, of.side_count, side_x_hat));
   }
-  void norm_backward_8bit(outgrad_format format, outgrad_norm_store store, const NormOf& of, const void* dy, const void* codes, const void* scales,
-                          std::size_t scale_bytes, const float* rstd, const float* side_x_hat, void* dx, void* dgamma, void* dbeta, void* workspace,
+  void norm_backward_8bit(outgrad_format format, outgrad_norm_store store, const NormOf& of, const void* dy,
+                          const void* codes, const void* scales, std::size_t scale_bytes, const float* rstd,
+                          const float* side_x_hat, void* dx, void* dgamma, void* dbeta, void* workspace,
                           std::size_t bytes) const {
     const auto code_bytes = static_cast<std::size_t>(of.rows * of.n);
     const InFp32 gamma(of.gamma, of.parameters, of.n), beta(of.beta, of.parameters, of.n);
     const OutOfFp32 dgammas(dgamma, of.parameters, of.n), dbetas(dbeta, of.parameters, of.n);
-    require_backward_of_norm(of.rms ? outgrad_rmsnorm_backward_8bit(format, store, dy, codes, code_bytes, scales, scale_bytes, gamma.data(), rstd, of.rows,
-                                                                    of.n, dx, dgammas.data(), of.side, of.side_count, side_x_hat, workspace, bytes)
-                                    : outgrad_layernorm_backward_8bit(format, store, dy, codes, code_bytes, scales, scale_bytes, gamma.data(), beta.data(),
-                                                                      rstd, of.rows, of.n, dx, dgammas.data(), dbetas.data(), of.side, of.side_count,
-                                                                      side_x_hat, workspace, bytes));
+    require_backward_of_norm(
+        of.rms ? outgrad_rmsnorm_backward_8bit(format, store, dy, codes, code_bytes, scales, scale_bytes,
+                                               gamma.data(), rstd, of.rows, of.n, dx, dgammas.data(), of.side,
+                                               of.side_count, side_x_hat, workspace, bytes)
+               : outgrad_layernorm_backward_8bit(format, store, dy, codes, code_bytes, scales, scale_bytes,
+                                                 gamma.data(), beta.data(), rstd, of.rows, of.n, dx,
+                                                 dgammas.data(), dbetas.data(), of.side, of.side_count,
+                                                 side_x_hat, workspace, bytes));
   }
 
-  void dropout(outgrad_format format, const void* x, void* y, std::int64_t n, const SeedOf& seed, double p) const {
-    by_type(format, [&]<class T>(T) { kernels::dropout(static_cast<const T*>(x), static_cast<T*>(y), n, *seed.at, p); });
+  void dropout(outgrad_format format, const void* x, void* y, std::int64_t n, const SeedOf& seed,
+               double p) const {
+    by_type(format, [&]<class T>(T) {
+      kernels::dropout(static_cast<const T*>(x), static_cast<T*>(y), n, *seed.at, p);
+    });
   }
 
  private:
   // gamma, beta or a bias in fp32, as the library reads them: where they are, or a copy.
   class InFp32 {
    public:
-    InFp32(const void* values, outgrad_format format, std::int64_t n) : at_(static_cast<const float*>(values)), n_(n) {
+    InFp32(const void* values, outgrad_format format, std::int64_t n)
+        : at_(static_cast<const float*>(values)), n_(n) {
       if (values == nullptr || format == OUTGRAD_F32) return;
       own_.resize(static_cast<std::size_t>(n));
       by_type(format, [&]<class T>(T) {
@@ -201,7 +246,8 @@ class Host {
     std::int64_t n_;
   };
 
-  // Where the library puts dgamma or dbeta in fp32. At the end they are rounded to their format. Null if they are not wanted.
+  // Where the library puts dgamma or dbeta in fp32. At the end they are rounded to their format. Null if they
+  // are not wanted.
   class OutOfFp32 {
    public:
     OutOfFp32(void* values, outgrad_format format, std::int64_t n) : values_(values), format_(format) {
@@ -211,10 +257,14 @@ class Host {
     OutOfFp32& operator=(const OutOfFp32&) = delete;
     ~OutOfFp32() {
       if (own_.empty()) return;
-      by_type(format_,
-              [&]<class T>(T) { std::transform(own_.begin(), own_.end(), static_cast<T*>(values_), [](float value) { return kernels::narrow<T>(value); }); });
+      by_type(format_, [&]<class T>(T) {
+        std::transform(own_.begin(), own_.end(), static_cast<T*>(values_),
+                       [](float value) { return kernels::narrow<T>(value); });
+      });
     }
-    float* data() const { return own_.empty() ? static_cast<float*>(values_) : const_cast<float*>(own_.data()); }
+    float* data() const {
+      return own_.empty() ? static_cast<float*>(values_) : const_cast<float*>(own_.data());
+    }
 
    private:
     void* values_;
@@ -223,10 +273,13 @@ class Host {
   };
 
   static kernels::SideLimits limits_of(outgrad_format format, double tau, bool lost) {
-    return by_type(format, [&]<class T>(T) { return lost ? kernels::lost_limits<T>(tau) : kernels::near_limits<T>(tau); });
+    return by_type(format, [&]<class T>(T) {
+      return lost ? kernels::lost_limits<T>(tau) : kernels::near_limits<T>(tau);
+    });
   }
   // The channels without a side buffer that are beyond these limits.
-  static std::vector<std::int64_t> beyond(const NormOf& of, const InFp32& gamma, const InFp32& beta, const kernels::SideLimits& limits) {
+  static std::vector<std::int64_t> beyond(const NormOf& of, const InFp32& gamma, const InFp32& beta,
+                                          const kernels::SideLimits& limits) {
     std::vector<std::int64_t> found;
     if (gamma.data() == nullptr) return found;
     const std::int32_t *side = of.side, *const end = of.side + of.side_count;
@@ -250,7 +303,8 @@ class Host {
     }
     require(status);
   }
-  // The library's message without the names of C functions before it, since the caller has called none of them.
+  // The library's message without the names of C functions before it, since the caller has called none of
+  // them.
   static std::string_view said() {
     std::string_view message = outgrad_error_message();
     for (;;) {

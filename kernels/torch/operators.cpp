@@ -17,10 +17,14 @@
 #include "kernels/support/jit/nvrtc.h"
 
 STABLE_TORCH_LIBRARY(outgrad, m) { outgrad::torch_operators::define(m); }
-STABLE_TORCH_LIBRARY_IMPL(outgrad, CPU, m) { outgrad::torch_operators::implement<outgrad::torch_operators::Host>(m); }
-STABLE_TORCH_LIBRARY_IMPL(outgrad, CUDA, m) { outgrad::torch_operators::implement<outgrad::torch_operators::Cuda>(m); }
+STABLE_TORCH_LIBRARY_IMPL(outgrad, CPU, m) {
+  outgrad::torch_operators::implement<outgrad::torch_operators::Host>(m);
+}
+STABLE_TORCH_LIBRARY_IMPL(outgrad, CUDA, m) {
+  outgrad::torch_operators::implement<outgrad::torch_operators::Cuda>(m);
+}
 
-// --- What the package says of its fits, by ctypes --------------------------------------------------------------------
+// --- What the package says of its fits, by ctypes ------------------------------------------------
 
 namespace outgrad::torch_operators {
 namespace {
@@ -62,8 +66,10 @@ Stated stated_by(kernels::ParityFitList<Fit...>, std::string_view activation) {
 
 template <class... Code>
 Stated stated_by(kernels::FitList<Code...>, int activation, int bits, bool dithered) {
-  const Stated all[] = {
-      {Code::kName, {.t = kernels::code_error<Code>(bits, dithered)}, kernels::FitBounds::kNone, dithered ? Code::kBias : kernels::FitBounds::kNone}...};
+  const Stated all[] = {{Code::kName,
+                         {.t = kernels::code_error<Code>(bits, dithered)},
+                         kernels::FitBounds::kNone,
+                         dithered ? Code::kBias : kernels::FitBounds::kNone}...};
   return all[activation];
 }
 
@@ -71,7 +77,8 @@ template <class F, class... S>
 Stated stated_by(kernels::Fp8List<S...>, std::string_view activation, int bits) {
   Stated found;
   const auto state = [&]<class Of>(Of) {
-    if (activation == Of::Header::kActivation) found = {Of::Header::kName, {.t = kernels::fp8_claims<typename Of::Header, F>().total[bits]}};
+    if (activation == Of::Header::kActivation)
+      found = {Of::Header::kName, {.t = kernels::fp8_claims<typename Of::Header, F>().total[bits]}};
   };
   (state(S{}), ...);
   return found;
@@ -85,24 +92,35 @@ const char* digest_of(std::string_view fit) {
 }  // namespace
 }  // namespace outgrad::torch_operators
 
-// What a backward pass runs for a store (kinds as in outgrad/stores.py; bits: of a code), the SHA-256 of its coefficient
-// header, and the proven bounds that the header states: {kA + kB, kK, kT, kR, kBias}, infinite where it states none.
-// Returns 0, or 1 if there is no such store of this activation in this format.
-extern "C" OUTGRAD_API std::int32_t outgrad_torch_fit(outgrad_activation activation, outgrad_format format, std::int32_t kind, std::int32_t bits,
-                                                      const char** name, const char** sha256, double* bounds) {
+// What a backward pass runs for a store (kinds as in outgrad/stores.py; bits: of a code), the SHA-256 of its
+// coefficient header, and the proven bounds that the header states: {kA + kB, kK, kT, kR, kBias}, infinite
+// where it states none. Returns 0, or 1 if there is no such store of this activation in this format.
+extern "C" OUTGRAD_API std::int32_t outgrad_torch_fit(outgrad_activation activation, outgrad_format format,
+                                                      std::int32_t kind, std::int32_t bits, const char** name,
+                                                      const char** sha256, double* bounds) {
   using namespace outgrad;
   using namespace outgrad::torch_operators;
-  if (activation < 0 || activation >= kernels::kActivations || format < OUTGRAD_F32 || format > OUTGRAD_BF16) return 1;
+  if (activation < 0 || activation >= kernels::kActivations || format < OUTGRAD_F32 || format > OUTGRAD_BF16)
+    return 1;
   Stated found;
   switch (kind) {
-    case 0: found = by_type(format, [&]<class T>(T) { return stated_by(typename kernels::ActivationFits<T>::Type{}, activation); }); break;
+    case 0:
+      found = by_type(format, [&]<class T>(T) {
+        return stated_by(typename kernels::ActivationFits<T>::Type{}, activation);
+      });
+      break;
     case 1:
-      if (format == OUTGRAD_F16) found = stated_by(kernels::ParityFits<kernels::ParityF16>::Type{}, kernels::kActivationNames[activation]);
-      if (format == OUTGRAD_BF16) found = stated_by(kernels::ParityFits<kernels::ParityBf16>::Type{}, kernels::kActivationNames[activation]);
+      if (format == OUTGRAD_F16)
+        found =
+            stated_by(kernels::ParityFits<kernels::ParityF16>::Type{}, kernels::kActivationNames[activation]);
+      if (format == OUTGRAD_BF16)
+        found = stated_by(kernels::ParityFits<kernels::ParityBf16>::Type{},
+                          kernels::kActivationNames[activation]);
       break;
     case 2:
     case 3:
-      if (kernels::code_bits_hold(bits, kind == 3)) found = stated_by(kernels::ActivationCodes{}, activation, bits, kind == 3);
+      if (kernels::code_bits_hold(bits, kind == 3))
+        found = stated_by(kernels::ActivationCodes{}, activation, bits, kind == 3);
       break;
     case 4:
       if (activation == OUTGRAD_GELU) found = stated_by<kernels::generated::GeluMxfp8>();
@@ -110,8 +128,10 @@ extern "C" OUTGRAD_API std::int32_t outgrad_torch_fit(outgrad_activation activat
     case 5:
     case 6:
       if (!kernels::part_bits_hold(bits)) break;
-      found = kind == 5 ? stated_by<kernels::F8E4M3>(kernels::Fp8Activations{}, kernels::kActivationNames[activation], bits)
-                        : stated_by<kernels::F8E5M2>(kernels::Fp8Activations{}, kernels::kActivationNames[activation], bits);
+      found = kind == 5 ? stated_by<kernels::F8E4M3>(kernels::Fp8Activations{},
+                                                     kernels::kActivationNames[activation], bits)
+                        : stated_by<kernels::F8E5M2>(kernels::Fp8Activations{},
+                                                     kernels::kActivationNames[activation], bits);
       break;
     default: break;
   }
@@ -123,14 +143,18 @@ extern "C" OUTGRAD_API std::int32_t outgrad_torch_fit(outgrad_activation activat
   return 0;
 }
 
-// outgrad_fp8_error: the proven bound for y in 8 bits at one scale. Returns 0, or 1 if there is no such store or scale.
-extern "C" OUTGRAD_API std::int32_t outgrad_torch_fp8_error(outgrad_activation activation, outgrad_fp8 fp8, float scale, std::int32_t bits, double* error) {
+// outgrad_fp8_error: the proven bound for y in 8 bits at one scale. Returns 0, or 1 if there is no such store
+// or scale.
+extern "C" OUTGRAD_API std::int32_t outgrad_torch_fp8_error(outgrad_activation activation, outgrad_fp8 fp8,
+                                                            float scale, std::int32_t bits, double* error) {
   return outgrad_fp8_error(activation, fp8, scale, bits, error) == OUTGRAD_OK ? 0 : 1;
 }
 
-// Of softmax's codes for rows of n (kernels/softmax.h): the relative error of p', the largest p with code 0, and the bound of
-// sum |dx - ds| over a row, where `sum` is that of |ds|, `range` of dy and `greatest` of |dy|. Returns 0, or 1 for a row that there is not.
-extern "C" OUTGRAD_API std::int32_t outgrad_torch_softmax(std::int64_t n, double sum, double range, double greatest, double* relative, double* least,
+// Of softmax's codes for rows of n (kernels/softmax.h): the relative error of p', the largest p with code 0,
+// and the bound of sum |dx - ds| over a row, where `sum` is that of |ds|, `range` of dy and `greatest` of
+// |dy|. Returns 0, or 1 for a row that there is not.
+extern "C" OUTGRAD_API std::int32_t outgrad_torch_softmax(std::int64_t n, double sum, double range,
+                                                          double greatest, double* relative, double* least,
                                                           double* gradient) {
   using namespace outgrad::kernels;
   if (n < 1 || n > kMostSoftmax) return 1;
@@ -142,21 +166,26 @@ extern "C" OUTGRAD_API std::int32_t outgrad_torch_softmax(std::int64_t n, double
 
 // What the 256 codes of softmax stand for.
 extern "C" OUTGRAD_API void outgrad_torch_softmax_values(float* values) {
-  for (int code = 0; code < 256; ++code) values[code] = outgrad::kernels::softmax_of_code(static_cast<outgrad::kernels::u8>(code));
+  for (int code = 0; code < 256; ++code)
+    values[code] = outgrad::kernels::softmax_of_code(static_cast<outgrad::kernels::u8>(code));
 }
 
-// What torch.randint(0, 2^62, (1,)) draws on a CUDA device whose generator has this seed and stands at this offset, a multiple of 4: the low bits of the first
-// two words of Philox4x32-10 at that place (PyTorch, aten/src/ATen/native/cuda/DistributionTemplates.h; cuRAND's curand4).
+// What torch.randint(0, 2^62, (1,)) draws on a CUDA device whose generator has this seed and stands at this
+// offset, a multiple of 4: the low bits of the first two words of Philox4x32-10 at that place (PyTorch,
+// aten/src/ATen/native/cuda/DistributionTemplates.h; cuRAND's curand4).
 extern "C" OUTGRAD_API std::int64_t outgrad_torch_seed(std::uint64_t seed, std::uint64_t offset) {
   const outgrad::kernels::PhiloxWords words = outgrad::kernels::philox(offset / 4, seed);
-  return static_cast<std::int64_t>((std::uint64_t{words.word[0]} << 32 | words.word[1]) & ((std::uint64_t{1} << 62) - 1));
+  return static_cast<std::int64_t>((std::uint64_t{words.word[0]} << 32 | words.word[1]) &
+                                   ((std::uint64_t{1} << 62) - 1));
 }
 
 extern "C" OUTGRAD_API const char* outgrad_torch_version() { return outgrad_version(); }
 
 // The name of an activation, in the order of outgrad_activation; null for an unknown one.
 extern "C" OUTGRAD_API const char* outgrad_torch_activation(std::int32_t activation) {
-  return activation >= 0 && activation < outgrad::kernels::kActivations ? outgrad::kernels::kActivationNames[activation] : nullptr;
+  return activation >= 0 && activation < outgrad::kernels::kActivations
+             ? outgrad::kernels::kActivationNames[activation]
+             : nullptr;
 }
 
 // 1 for an activation with a minimum, whose gradient needs a mask; 0 for one without; -1 for an unknown one.
@@ -166,8 +195,8 @@ extern "C" OUTGRAD_API std::int32_t outgrad_torch_masked(outgrad_activation acti
   return torch_operators::is_masked(activation) ? 1 : 0;
 }
 
-// A list of folders that may have the CUDA run-time compiler that came with PyTorch. The compiler is loaded with the
-// first kernel.
+// A list of folders that may have the CUDA run-time compiler that came with PyTorch. The compiler is loaded
+// with the first kernel.
 extern "C" OUTGRAD_API void outgrad_torch_nvrtc_folders(const char* const* folders, std::int32_t count) {
   outgrad::kernels::jit::Nvrtc::look_first_in({folders, folders + count});
 }

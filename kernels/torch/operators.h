@@ -1,9 +1,9 @@
-// outgrad's kernels as PyTorch operators over LibTorch's stable ABI: one binary for every release from 2.10 on. Each
-// operator is written once here, as a template over the backend that computes it: Host or Cuda.
+// outgrad's kernels as PyTorch operators over LibTorch's stable ABI: one binary for every release from 2.10
+// on. Each operator is written once here, as a template over the backend that computes it: Host or Cuda.
 //
-// Operators are plain functions of tensors; autograd is outside, in Python (outgrad/functional.py). They take dense
-// tensors on one device. The Python side makes sure of that, and gives messages that name the caller's argument. Results
-// are contiguous.
+// Operators are plain functions of tensors; autograd is outside, in Python (outgrad/functional.py). They take
+// dense tensors on one device. The Python side makes sure of that, and gives messages that name the caller's
+// argument. Results are contiguous.
 #pragma once
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
@@ -51,7 +51,8 @@ inline outgrad_format format_of(const Tensor& tensor) {
 }
 
 inline void require_like(const Tensor& tensor, const Tensor& model, const char* name) {
-  require(tensor.scalar_type() == model.scalar_type() && tensor.numel() == model.numel(), name, " is not of the type and number of elements of the others");
+  require(tensor.scalar_type() == model.scalar_type() && tensor.numel() == model.numel(), name,
+          " is not of the type and number of elements of the others");
 }
 
 inline void require_elements(const Tensor& tensor, ScalarType type, std::int64_t count, const char* name) {
@@ -64,7 +65,7 @@ T* result(const Tensor& tensor) {
   return static_cast<T*>(tensor.mutable_data_ptr());
 }
 
-// --- Where an operator computes --------------------------------------------------------------------------------------
+// --- Where an operator computes ------------------------------------------------------------------
 
 struct Place {
   std::int32_t type = 0, index = 0;
@@ -77,7 +78,8 @@ inline Place place_of(const Tensor& tensor) {
   return place;
 }
 
-// PyTorch's current stream of a device. The function that returns it is in a library that only PyTorch for CUDA has.
+// PyTorch's current stream of a device. The function that returns it is in a library that only PyTorch for
+// CUDA has.
 inline void* current_stream([[maybe_unused]] const Place& place) {
   void* stream = nullptr;
 #ifdef __linux__
@@ -85,7 +87,8 @@ inline void* current_stream([[maybe_unused]] const Place& place) {
   using Function = AOTITorchError (*)(std::int32_t, void**);
   static const auto function = [] {
     void* const library = ::dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
-    return reinterpret_cast<Function>(library != nullptr ? ::dlsym(library, "aoti_torch_get_current_cuda_stream") : nullptr);
+    return reinterpret_cast<Function>(
+        library != nullptr ? ::dlsym(library, "aoti_torch_get_current_cuda_stream") : nullptr);
   }();
   require(function != nullptr, "this PyTorch does not tell its CUDA stream");
   succeed(function(place.index, &stream), "tell its CUDA stream");
@@ -115,11 +118,12 @@ class Call {
     return backend_at<Backend>(place_);
   }
 
-  // Its elements in the order of its indices. Where they lie in another one they are copied, for as long as the call lasts. Asking for that here and not
-  // in Python spares a call from there for each tensor.
+  // Its elements in the order of its indices. Where they lie in another one they are copied, for as long as
+  // the call lasts. Asking for that here and not in Python spares a call from there for each tensor.
   const void* data(const Tensor& tensor) const {
     require(holds(tensor), "an operator takes tensors on one device");
-    return (tensor.is_contiguous() ? tensor : copies_.emplace_back(torch::stable::contiguous(tensor))).const_data_ptr();
+    return (tensor.is_contiguous() ? tensor : copies_.emplace_back(torch::stable::contiguous(tensor)))
+        .const_data_ptr();
   }
   template <class T>
   const T* data(const Tensor& tensor) const {
@@ -128,13 +132,18 @@ class Call {
   // A parameter, in any of the three formats; null if there is no tensor.
   const void* parameter(const OptionalTensor& tensor, std::int64_t count, const char* name) const {
     if (!tensor) return nullptr;
-    require(tensor->numel() == count, name, " has ", tensor->numel(), " elements, where ", count, " are needed");
+    require(tensor->numel() == count, name, " has ", tensor->numel(), " elements, where ", count,
+            " are needed");
     return data(*tensor);
   }
 
-  Tensor floats_of(std::initializer_list<std::int64_t> size) const { return made({size.begin(), size.size()}, aoti_torch_dtype_float32()); }
+  Tensor floats_of(std::initializer_list<std::int64_t> size) const {
+    return made({size.begin(), size.size()}, aoti_torch_dtype_float32());
+  }
   // In the type of a parameter; of float32 if there is none.
-  Tensor reals_of(std::int64_t count, const OptionalTensor& model) const { return made({&count, 1}, model ? type_of(*model) : aoti_torch_dtype_float32()); }
+  Tensor reals_of(std::int64_t count, const OptionalTensor& model) const {
+    return made({&count, 1}, model ? type_of(*model) : aoti_torch_dtype_float32());
+  }
   Tensor words_of(std::int64_t count) const { return made({&count, 1}, aoti_torch_dtype_int32()); }
   Tensor octets_of(std::int64_t count) const { return made({&count, 1}, aoti_torch_dtype_uint8()); }
   Tensor bytes_of(std::size_t count) const { return floats_of({static_cast<std::int64_t>((count + 3) / 4)}); }
@@ -154,33 +163,38 @@ class Call {
     return type;
   }
 
-  // Asks for huge pages for an array that malloc has just mapped. From 32 MiB on (the most to which M_MMAP_THRESHOLD
-  // grows by itself), glibc maps every array anew. The first touch of 2^24 floats, in pages of 4 KiB, takes four times
-  // as long as GELU.
-  static void ask_for_huge_pages([[maybe_unused]] const Tensor& tensor, [[maybe_unused]] std::int64_t elements) {
+  // Asks for huge pages for an array that malloc has just mapped. From 32 MiB on (the most to which
+  // M_MMAP_THRESHOLD grows by itself), glibc maps every array anew. The first touch of 2^24 floats, in pages
+  // of 4 KiB, takes four times as long as GELU.
+  static void ask_for_huge_pages([[maybe_unused]] const Tensor& tensor,
+                                 [[maybe_unused]] std::int64_t elements) {
 #ifdef __linux__
     constexpr std::uintptr_t kHugePage = std::uintptr_t{1} << 21, kMapped = std::uintptr_t{1} << 25;
     const std::uintptr_t bytes = static_cast<std::uintptr_t>(elements) * tensor.element_size();
     if (bytes < kMapped) return;
-    const auto begin = (reinterpret_cast<std::uintptr_t>(tensor.mutable_data_ptr()) + kHugePage - 1) & ~(kHugePage - 1);
+    const auto begin =
+        (reinterpret_cast<std::uintptr_t>(tensor.mutable_data_ptr()) + kHugePage - 1) & ~(kHugePage - 1);
     const auto end = (reinterpret_cast<std::uintptr_t>(tensor.mutable_data_ptr()) + bytes) & ~(kHugePage - 1);
     // If the system has no huge pages, the call reports that, and nothing changes.
     (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 #endif
   }
 
-  // Not torch::stable::empty_like and new_empty, because these go through the dispatcher, which is a third of a call
-  // for small tensors.
+  // Not torch::stable::empty_like and new_empty, because these go through the dispatcher, which is a third of
+  // a call for small tensors.
   Tensor made(std::span<const std::int64_t> size, std::int32_t type) const {
     constexpr std::size_t kMostDimensions = 64;
     require(size.size() <= kMostDimensions, "a tensor has more than 64 dimensions");
     std::int64_t strides[kMostDimensions], stride = 1;
-    for (std::size_t k = size.size(); k-- > 0; stride *= std::max<std::int64_t>(size[k], 1)) strides[k] = stride;
+    for (std::size_t k = size.size(); k-- > 0; stride *= std::max<std::int64_t>(size[k], 1))
+      strides[k] = stride;
     AtenTensorHandle handle = nullptr;
-    succeed(aoti_torch_empty_strided(static_cast<std::int64_t>(size.size()), size.data(), strides, type, place_.type, place_.index, &handle),
+    succeed(aoti_torch_empty_strided(static_cast<std::int64_t>(size.size()), size.data(), strides, type,
+                                     place_.type, place_.index, &handle),
             "make a tensor: memory may have run out");
     const Tensor tensor(handle);
-    if (place_.type == aoti_torch_device_type_cpu()) ask_for_huge_pages(tensor, size.empty() ? 1 : strides[0] * size[0]);
+    if (place_.type == aoti_torch_device_type_cpu())
+      ask_for_huge_pages(tensor, size.empty() ? 1 : strides[0] * size[0]);
     return tensor;
   }
 
@@ -191,7 +205,7 @@ class Call {
 inline std::int64_t mask_words(std::int64_t n) { return (n + 31) / 32; }
 inline std::int64_t mxfp8_scales(std::int64_t n) { return (n + 31) / 32; }
 
-// --- Activations ---------------------------------------------------------------------------------------------------
+// --- Activations ---------------------------------------------------------------------------------
 
 template <class... Fit>
 constexpr std::array<bool, kernels::kActivations> masked_of(kernels::FitList<Fit...>) {
@@ -201,7 +215,8 @@ inline constexpr auto kMasked = masked_of(kernels::ActivationFits<float>::Type{}
 
 // Also for an unknown one, which a backend refuses.
 inline bool is_masked(std::int64_t activation) {
-  return activation < 0 || activation >= kernels::kActivations || kMasked[static_cast<std::size_t>(activation)];
+  return activation < 0 || activation >= kernels::kActivations ||
+         kMasked[static_cast<std::size_t>(activation)];
 }
 
 // The mask of an activation without a minimum has no words.
@@ -210,31 +225,35 @@ std::tuple<Tensor, Tensor> activation_forward(const Tensor& x, std::int64_t acti
   const Call call(x);
   const std::int64_t n = x.numel();
   const Tensor y = call.made_like(x), mask = call.words_of(is_masked(activation) ? mask_words(n) : 0);
-  call.backend<Backend>().activation_forward(static_cast<outgrad_activation>(activation), format_of(x), call.data(x), y.mutable_data_ptr(),
-                                             result<std::uint32_t>(mask), n);
+  call.backend<Backend>().activation_forward(static_cast<outgrad_activation>(activation), format_of(x),
+                                             call.data(x), y.mutable_data_ptr(), result<std::uint32_t>(mask),
+                                             n);
   return {y, mask};
 }
 
 template <class Backend>
-Tensor activation_backward(const Tensor& dy, const Tensor& y, const OptionalTensor& mask, std::int64_t activation) {
+Tensor activation_backward(const Tensor& dy, const Tensor& y, const OptionalTensor& mask,
+                           std::int64_t activation) {
   const Call call(y);
   const std::int64_t n = y.numel();
   require_like(dy, y, "dy");
   const bool masked = mask && is_masked(activation);
   if (masked) require_elements(*mask, ScalarType::Int, mask_words(n), "mask");
   const Tensor dx = call.made_like(dy);
-  call.backend<Backend>().activation_backward(static_cast<outgrad_activation>(activation), format_of(y), call.data(dy), call.data(y),
-                                              masked ? call.data<std::uint32_t>(*mask) : nullptr, dx.mutable_data_ptr(), n);
+  call.backend<Backend>().activation_backward(
+      static_cast<outgrad_activation>(activation), format_of(y), call.data(dy), call.data(y),
+      masked ? call.data<std::uint32_t>(*mask) : nullptr, dx.mutable_data_ptr(), n);
   return dx;
 }
 
-// --- Activations that keep something else than y and mask ---------------------------------------------------------
+// --- Activations that keep something else than y and mask ----------------------------------------
 
 template <class Backend>
 Tensor activation_forward_parity(const Tensor& x, std::int64_t activation) {
   const Call call(x);
   const Tensor y = call.made_like(x);
-  call.backend<Backend>().activation_forward_parity(static_cast<outgrad_activation>(activation), format_of(x), call.data(x), y.mutable_data_ptr(), x.numel());
+  call.backend<Backend>().activation_forward_parity(static_cast<outgrad_activation>(activation), format_of(x),
+                                                    call.data(x), y.mutable_data_ptr(), x.numel());
   return y;
 }
 
@@ -243,16 +262,22 @@ Tensor activation_backward_parity(const Tensor& dy, const Tensor& y, std::int64_
   const Call call(y);
   require_like(dy, y, "dy");
   const Tensor dx = call.made_like(dy);
-  call.backend<Backend>().activation_backward_parity(static_cast<outgrad_activation>(activation), format_of(y), call.data(dy), call.data(y),
+  call.backend<Backend>().activation_backward_parity(static_cast<outgrad_activation>(activation),
+                                                     format_of(y), call.data(dy), call.data(y),
                                                      dx.mutable_data_ptr(), y.numel());
   return dx;
 }
 
-// What forward and backward with codes have in common. The seed of a dither is an int64 tensor of one element beside x.
-inline CodesOf codes_of(const Call& call, std::int64_t activation, std::int64_t bits, const OptionalTensor& seed, std::int64_t n) {
-  require(bits >= 1 && bits <= kernels::kMostCodeBits, "a code of ", bits, " bits, where 1 to ", kernels::kMostCodeBits, " are possible");
+// What forward and backward with codes have in common. The seed of a dither is an int64 tensor of one element
+// beside x.
+inline CodesOf codes_of(const Call& call, std::int64_t activation, std::int64_t bits,
+                        const OptionalTensor& seed, std::int64_t n) {
+  require(bits >= 1 && bits <= kernels::kMostCodeBits, "a code of ", bits, " bits, where 1 to ",
+          kernels::kMostCodeBits, " are possible");
   const int width = static_cast<int>(bits);
-  CodesOf codes{.activation = static_cast<outgrad_activation>(activation), .bits = width, .bytes = static_cast<std::size_t>(kernels::code_bytes(width, n))};
+  CodesOf codes{.activation = static_cast<outgrad_activation>(activation),
+                .bits = width,
+                .bytes = static_cast<std::size_t>(kernels::code_bytes(width, n))};
   if (seed) {
     require_elements(*seed, ScalarType::Long, 1, "seed");
     codes.seed = call.data<std::uint64_t>(*seed);
@@ -261,26 +286,31 @@ inline CodesOf codes_of(const Call& call, std::int64_t activation, std::int64_t 
 }
 
 template <class Backend>
-std::tuple<Tensor, Tensor> activation_forward_code(const Tensor& x, std::int64_t activation, std::int64_t bits, const OptionalTensor& seed) {
+std::tuple<Tensor, Tensor> activation_forward_code(const Tensor& x, std::int64_t activation,
+                                                   std::int64_t bits, const OptionalTensor& seed) {
   const Call call(x);
   const CodesOf of = codes_of(call, activation, bits, seed, x.numel());
   const Tensor y = call.made_like(x), codes = call.octets_of(static_cast<std::int64_t>(of.bytes));
-  call.backend<Backend>().activation_forward_code(of, format_of(x), call.data(x), y.mutable_data_ptr(), codes.mutable_data_ptr(), x.numel());
+  call.backend<Backend>().activation_forward_code(of, format_of(x), call.data(x), y.mutable_data_ptr(),
+                                                  codes.mutable_data_ptr(), x.numel());
   return {y, codes};
 }
 
 template <class Backend>
-Tensor activation_backward_code(const Tensor& dy, const Tensor& codes, std::int64_t activation, std::int64_t bits, const OptionalTensor& seed) {
+Tensor activation_backward_code(const Tensor& dy, const Tensor& codes, std::int64_t activation,
+                                std::int64_t bits, const OptionalTensor& seed) {
   const Call call(dy);
   const CodesOf of = codes_of(call, activation, bits, seed, dy.numel());
   require_elements(codes, ScalarType::Byte, static_cast<std::int64_t>(of.bytes), "codes");
   const Tensor dx = call.made_like(dy);
-  call.backend<Backend>().activation_backward_code(of, format_of(dy), call.data(dy), call.data(codes), dx.mutable_data_ptr(), dy.numel());
+  call.backend<Backend>().activation_backward_code(of, format_of(dy), call.data(dy), call.data(codes),
+                                                   dx.mutable_data_ptr(), dy.numel());
   return dx;
 }
 
 // The same of codes for gradients that the caller has computed, which all lie in a range.
-inline CodesOf codes_of(const Call& call, double lo, double hi, std::int64_t bits, const OptionalTensor& seed, std::int64_t n) {
+inline CodesOf codes_of(const Call& call, double lo, double hi, std::int64_t bits, const OptionalTensor& seed,
+                        std::int64_t n) {
   CodesOf codes = codes_of(call, 0, bits, seed, n);
   codes.lo = static_cast<float>(lo);
   codes.hi = static_cast<float>(hi);
@@ -288,21 +318,25 @@ inline CodesOf codes_of(const Call& call, double lo, double hi, std::int64_t bit
 }
 
 template <class Backend>
-Tensor encode_gradients(const Tensor& g, double lo, double hi, std::int64_t bits, const OptionalTensor& seed) {
+Tensor encode_gradients(const Tensor& g, double lo, double hi, std::int64_t bits,
+                        const OptionalTensor& seed) {
   const Call call(g);
   const CodesOf of = codes_of(call, lo, hi, bits, seed, g.numel());
   const Tensor codes = call.octets_of(static_cast<std::int64_t>(of.bytes));
-  call.backend<Backend>().encode_gradients(of, format_of(g), call.data(g), codes.mutable_data_ptr(), g.numel());
+  call.backend<Backend>().encode_gradients(of, format_of(g), call.data(g), codes.mutable_data_ptr(),
+                                           g.numel());
   return codes;
 }
 
 template <class Backend>
-Tensor backward_encoded(const Tensor& dy, const Tensor& codes, double lo, double hi, std::int64_t bits, const OptionalTensor& seed) {
+Tensor backward_encoded(const Tensor& dy, const Tensor& codes, double lo, double hi, std::int64_t bits,
+                        const OptionalTensor& seed) {
   const Call call(dy);
   const CodesOf of = codes_of(call, lo, hi, bits, seed, dy.numel());
   require_elements(codes, ScalarType::Byte, static_cast<std::int64_t>(of.bytes), "codes");
   const Tensor dx = call.made_like(dy);
-  call.backend<Backend>().backward_encoded(of, format_of(dy), call.data(dy), call.data(codes), dx.mutable_data_ptr(), dy.numel());
+  call.backend<Backend>().backward_encoded(of, format_of(dy), call.data(dy), call.data(codes),
+                                           dx.mutable_data_ptr(), dy.numel());
   return dx;
 }
 
@@ -311,9 +345,10 @@ template <class Backend>
 std::tuple<Tensor, Tensor, Tensor> gelu_forward_mxfp8(const Tensor& x) {
   const Call call(x);
   const std::int64_t n = x.numel();
-  const Tensor codes = call.octets_of(n), scales = call.octets_of(mxfp8_scales(n)), mask = call.words_of(mask_words(n));
-  call.backend<Backend>().gelu_forward_mxfp8(format_of(x), call.data(x), result<std::uint8_t>(codes), result<std::uint8_t>(scales), result<std::uint32_t>(mask),
-                                             n);
+  const Tensor codes = call.octets_of(n), scales = call.octets_of(mxfp8_scales(n)),
+               mask = call.words_of(mask_words(n));
+  call.backend<Backend>().gelu_forward_mxfp8(format_of(x), call.data(x), result<std::uint8_t>(codes),
+                                             result<std::uint8_t>(scales), result<std::uint32_t>(mask), n);
   return {codes, scales, mask};
 }
 
@@ -325,34 +360,41 @@ Tensor gelu_backward_mxfp8(const Tensor& dy, const Tensor& codes, const Tensor& 
   require_elements(scales, ScalarType::Byte, mxfp8_scales(n), "scales");
   require_elements(mask, ScalarType::Int, mask_words(n), "mask");
   const Tensor dx = call.made_like(dy);
-  call.backend<Backend>().gelu_backward_mxfp8(format_of(dy), call.data(dy), call.data<std::uint8_t>(codes), call.data<std::uint8_t>(scales),
-                                              call.data<std::uint32_t>(mask), dx.mutable_data_ptr(), n);
+  call.backend<Backend>().gelu_backward_mxfp8(format_of(dy), call.data(dy), call.data<std::uint8_t>(codes),
+                                              call.data<std::uint8_t>(scales), call.data<std::uint32_t>(mask),
+                                              dx.mutable_data_ptr(), n);
   return dx;
 }
 
 // The scale is a float32 tensor of one element beside x. y itself is activation_forward's.
-inline Fp8Of fp8_of(const Call& call, const Tensor& scale, std::int64_t activation, std::int64_t fp8, std::int64_t bits, std::int64_t n) {
-  require(bits >= 0 && bits <= kernels::kMostPartBits, "parts of ", bits, " bits, where 0 to ", kernels::kMostPartBits, " are possible");
+inline Fp8Of fp8_of(const Call& call, const Tensor& scale, std::int64_t activation, std::int64_t fp8,
+                    std::int64_t bits, std::int64_t n) {
+  require(bits >= 0 && bits <= kernels::kMostPartBits, "parts of ", bits, " bits, where 0 to ",
+          kernels::kMostPartBits, " are possible");
   require_elements(scale, ScalarType::Float, 1, "scale");
   const int width = static_cast<int>(bits);
-  return {static_cast<outgrad_activation>(activation), static_cast<outgrad_fp8>(fp8), width, call.data<float>(scale),
-          static_cast<std::size_t>(kernels::code_bytes(width, n))};
+  return {static_cast<outgrad_activation>(activation), static_cast<outgrad_fp8>(fp8), width,
+          call.data<float>(scale), static_cast<std::size_t>(kernels::code_bytes(width, n))};
 }
 
 template <class Backend>
-std::tuple<Tensor, Tensor> activation_forward_fp8(const Tensor& x, const Tensor& scale, std::int64_t activation, std::int64_t fp8, std::int64_t bits) {
+std::tuple<Tensor, Tensor> activation_forward_fp8(const Tensor& x, const Tensor& scale,
+                                                  std::int64_t activation, std::int64_t fp8,
+                                                  std::int64_t bits) {
   const Call call(x);
   const std::int64_t n = x.numel();
   const Fp8Of of = fp8_of(call, scale, activation, fp8, bits, n);
   const Tensor codes = call.octets_of(n), parts = call.octets_of(static_cast<std::int64_t>(of.bytes));
   const auto backend = call.backend<Backend>();
   const Tensor workspace = call.bytes_of(backend.fp8_workspace_bytes());
-  backend.activation_forward_fp8(of, format_of(x), call.data(x), result<std::uint8_t>(codes), parts.mutable_data_ptr(), n, workspace.mutable_data_ptr());
+  backend.activation_forward_fp8(of, format_of(x), call.data(x), result<std::uint8_t>(codes),
+                                 parts.mutable_data_ptr(), n, workspace.mutable_data_ptr());
   return {codes, parts};
 }
 
 template <class Backend>
-Tensor activation_backward_fp8(const Tensor& dy, const Tensor& codes, const Tensor& parts, const Tensor& scale, std::int64_t activation, std::int64_t fp8,
+Tensor activation_backward_fp8(const Tensor& dy, const Tensor& codes, const Tensor& parts,
+                               const Tensor& scale, std::int64_t activation, std::int64_t fp8,
                                std::int64_t bits) {
   const Call call(dy);
   const std::int64_t n = dy.numel();
@@ -362,12 +404,12 @@ Tensor activation_backward_fp8(const Tensor& dy, const Tensor& codes, const Tens
   const Tensor dx = call.made_like(dy);
   const auto backend = call.backend<Backend>();
   const Tensor workspace = call.bytes_of(backend.fp8_workspace_bytes());
-  backend.activation_backward_fp8(of, format_of(dy), call.data(dy), call.data<std::uint8_t>(codes), call.data(parts), dx.mutable_data_ptr(), n,
-                                  workspace.mutable_data_ptr());
+  backend.activation_backward_fp8(of, format_of(dy), call.data(dy), call.data<std::uint8_t>(codes),
+                                  call.data(parts), dx.mutable_data_ptr(), n, workspace.mutable_data_ptr());
   return dx;
 }
 
-// --- GELU and a bias -------------------------------------------------------------------------------------------------
+// --- GELU and a bias -----------------------------------------------------------------------------
 
 // GELU of what a linear layer gives before its bias is added, over rows of n = the bias's length.
 inline std::int64_t rows_of(const Tensor& matrix, std::int64_t n) {
@@ -381,33 +423,38 @@ std::tuple<Tensor, Tensor> bias_gelu_forward(const Tensor& x, const Tensor& bias
   const Call call(x);
   const std::int64_t n = bias.numel(), rows = rows_of(x, n);
   const Tensor y = call.made_like(x), mask = call.words_of(mask_words(x.numel()));
-  call.backend<Backend>().bias_gelu_forward(format_of(x), call.data(x), call.data(bias), format_of(bias), rows, n, y.mutable_data_ptr(),
-                                            result<std::uint32_t>(mask));
+  call.backend<Backend>().bias_gelu_forward(format_of(x), call.data(x), call.data(bias), format_of(bias),
+                                            rows, n, y.mutable_data_ptr(), result<std::uint32_t>(mask));
   return {y, mask};
 }
 
 template <class Backend>
-std::tuple<Tensor, Tensor> bias_gelu_backward(const Tensor& dy, const Tensor& y, const Tensor& mask, std::int64_t columns, const OptionalTensor& like) {
+std::tuple<Tensor, Tensor> bias_gelu_backward(const Tensor& dy, const Tensor& y, const Tensor& mask,
+                                              std::int64_t columns, const OptionalTensor& like) {
   const Call call(y);
   const std::int64_t rows = rows_of(y, columns);
   require_like(dy, y, "dy");
   require_elements(mask, ScalarType::Int, mask_words(y.numel()), "mask");
   const auto backend = call.backend<Backend>();
   const std::size_t bytes = backend.bias_workspace_bytes(format_of(y), rows, columns);
-  const Tensor dx = call.made_like(dy), dbias = call.reals_of(columns, like), workspace = call.bytes_of(bytes);
-  backend.bias_gelu_backward(format_of(y), call.data(dy), call.data(y), call.data<std::uint32_t>(mask), rows, columns, dx.mutable_data_ptr(),
-                             dbias.mutable_data_ptr(), format_of(dbias), workspace.mutable_data_ptr(), bytes);
+  const Tensor dx = call.made_like(dy), dbias = call.reals_of(columns, like),
+               workspace = call.bytes_of(bytes);
+  backend.bias_gelu_backward(format_of(y), call.data(dy), call.data(y), call.data<std::uint32_t>(mask), rows,
+                             columns, dx.mutable_data_ptr(), dbias.mutable_data_ptr(), format_of(dbias),
+                             workspace.mutable_data_ptr(), bytes);
   return {dx, dbias};
 }
 
-// --- Softmax over rows of n ----------------------------------------------------------------------------------------
+// --- Softmax over rows of n ----------------------------------------------------------------------
 
 template <class Backend>
 std::tuple<Tensor, Tensor> softmax_forward_code(const Tensor& x, std::int64_t columns) {
   const Call call(x);
   const std::int64_t rows = rows_of(x, columns);
   const Tensor y = call.made_like(x), codes = call.octets_of(x.numel());
-  if (rows > 0) call.backend<Backend>().softmax_forward_code(format_of(x), call.data(x), rows, columns, y.mutable_data_ptr(), codes.mutable_data_ptr());
+  if (rows > 0)
+    call.backend<Backend>().softmax_forward_code(format_of(x), call.data(x), rows, columns,
+                                                 y.mutable_data_ptr(), codes.mutable_data_ptr());
   return {y, codes};
 }
 
@@ -417,14 +464,17 @@ Tensor softmax_backward_code(const Tensor& dy, const Tensor& codes, std::int64_t
   const std::int64_t rows = rows_of(dy, columns);
   require_elements(codes, ScalarType::Byte, dy.numel(), "codes");
   const Tensor dx = call.made_like(dy);
-  if (rows > 0) call.backend<Backend>().softmax_backward_code(format_of(dy), call.data(dy), call.data(codes), rows, columns, dx.mutable_data_ptr());
+  if (rows > 0)
+    call.backend<Backend>().softmax_backward_code(format_of(dy), call.data(dy), call.data(codes), rows,
+                                                  columns, dx.mutable_data_ptr());
   return dx;
 }
 
-// --- Norms over rows of n ------------------------------------------------------------------------------------------
+// --- Norms over rows of n ------------------------------------------------------------------------
 
 // What forward and backward have in common.
-inline NormOf norm_of(const Call& call, const Tensor& matrix, std::int64_t columns, const OptionalTensor& gamma, const OptionalTensor& beta, bool rms,
+inline NormOf norm_of(const Call& call, const Tensor& matrix, std::int64_t columns,
+                      const OptionalTensor& gamma, const OptionalTensor& beta, bool rms,
                       const OptionalTensor& channels, double tau = 0) {
   NormOf norm{.rms = rms,
               .rows = rows_of(matrix, columns),
@@ -450,22 +500,29 @@ inline std::int32_t* seen_of(const Call& call, const OptionalTensor& seen) {
 }
 
 template <class Backend>
-std::tuple<Tensor, Tensor, Tensor> norm_forward(const Tensor& x, std::int64_t columns, const OptionalTensor& gamma, const OptionalTensor& beta, double eps,
-                                                bool rms, const OptionalTensor& side_channels, const OptionalTensor& seen, double tau) {
+std::tuple<Tensor, Tensor, Tensor> norm_forward(const Tensor& x, std::int64_t columns,
+                                                const OptionalTensor& gamma, const OptionalTensor& beta,
+                                                double eps, bool rms, const OptionalTensor& side_channels,
+                                                const OptionalTensor& seen, double tau) {
   const Call call(x);
   NormOf norm = norm_of(call, x, columns, gamma, beta, rms, side_channels, tau);
   norm.seen = seen_of(call, seen);
-  const Tensor y = call.made_like(x), rstd = call.floats_of({norm.rows}), x_hat = call.floats_of({norm.rows, norm.side_count});
-  call.backend<Backend>().norm_forward(format_of(x), norm, call.data(x), static_cast<float>(eps), y.mutable_data_ptr(), result<float>(rstd),
+  const Tensor y = call.made_like(x), rstd = call.floats_of({norm.rows}),
+               x_hat = call.floats_of({norm.rows, norm.side_count});
+  call.backend<Backend>().norm_forward(format_of(x), norm, call.data(x), static_cast<float>(eps),
+                                       y.mutable_data_ptr(), result<float>(rstd),
                                        norm.side_count > 0 ? result<float>(x_hat) : nullptr);
   return {y, rstd, x_hat};
 }
 
 // dgamma and dbeta have no elements if they are not wanted.
 template <class Backend>
-std::tuple<Tensor, Tensor, Tensor> norm_backward(const Tensor& dy, const Tensor& y, std::int64_t columns, const OptionalTensor& gamma,
-                                                 const OptionalTensor& beta, const Tensor& rstd, bool rms, const OptionalTensor& side_channels,
-                                                 const Tensor& side_x_hat, bool with_dgamma, bool with_dbeta, double tau) {
+std::tuple<Tensor, Tensor, Tensor> norm_backward(const Tensor& dy, const Tensor& y, std::int64_t columns,
+                                                 const OptionalTensor& gamma, const OptionalTensor& beta,
+                                                 const Tensor& rstd, bool rms,
+                                                 const OptionalTensor& side_channels,
+                                                 const Tensor& side_x_hat, bool with_dgamma, bool with_dbeta,
+                                                 double tau) {
   const Call call(y);
   const NormOf norm = norm_of(call, y, columns, gamma, beta, rms, side_channels, tau);
   require_like(dy, y, "dy");
@@ -474,10 +531,12 @@ std::tuple<Tensor, Tensor, Tensor> norm_backward(const Tensor& dy, const Tensor&
   const auto backend = call.backend<Backend>();
   const std::size_t bytes = backend.norm_workspace_bytes(format_of(y), norm.rows, norm.n);
   const Tensor dx = call.made_like(dy), workspace = call.bytes_of(bytes);
-  const Tensor dgamma = call.reals_of(with_dgamma ? norm.n : 0, gamma ? gamma : beta), dbeta = call.reals_of(with_dbeta ? norm.n : 0, gamma ? gamma : beta);
-  backend.norm_backward(format_of(y), norm, call.data(dy), call.data(y), call.data<float>(rstd), norm.side_count > 0 ? call.data<float>(side_x_hat) : nullptr,
-                        dx.mutable_data_ptr(), with_dgamma ? dgamma.mutable_data_ptr() : nullptr, with_dbeta ? dbeta.mutable_data_ptr() : nullptr,
-                        workspace.mutable_data_ptr(), bytes);
+  const Tensor dgamma = call.reals_of(with_dgamma ? norm.n : 0, gamma ? gamma : beta),
+               dbeta = call.reals_of(with_dbeta ? norm.n : 0, gamma ? gamma : beta);
+  backend.norm_backward(format_of(y), norm, call.data(dy), call.data(y), call.data<float>(rstd),
+                        norm.side_count > 0 ? call.data<float>(side_x_hat) : nullptr, dx.mutable_data_ptr(),
+                        with_dgamma ? dgamma.mutable_data_ptr() : nullptr,
+                        with_dbeta ? dbeta.mutable_data_ptr() : nullptr, workspace.mutable_data_ptr(), bytes);
   return {dx, dgamma, dbeta};
 }
 
@@ -493,28 +552,36 @@ inline SeedOf seed_of(const Call& call, const OptionalTensor& seed) {
 }
 
 template <class Backend>
-std::tuple<Tensor, Tensor, Tensor, Tensor> norm_forward_of_sum(const Tensor& x, const Tensor& residual, std::int64_t columns, const OptionalTensor& gamma,
-                                                               const OptionalTensor& beta, double eps, bool rms, const OptionalTensor& side_channels,
-                                                               const OptionalTensor& seed, double p, bool with_z, const OptionalTensor& seen, double tau) {
+std::tuple<Tensor, Tensor, Tensor, Tensor> norm_forward_of_sum(
+    const Tensor& x, const Tensor& residual, std::int64_t columns, const OptionalTensor& gamma,
+    const OptionalTensor& beta, double eps, bool rms, const OptionalTensor& side_channels,
+    const OptionalTensor& seed, double p, bool with_z, const OptionalTensor& seen, double tau) {
   const Call call(x);
   NormOf norm = norm_of(call, x, columns, gamma, beta, rms, side_channels, tau);
   norm.seen = seen_of(call, seen);
   require_like(residual, x, "residual");
-  const Tensor y = call.made_like(x), rstd = call.floats_of({norm.rows}), x_hat = call.floats_of({norm.rows, norm.side_count});
+  const Tensor y = call.made_like(x), rstd = call.floats_of({norm.rows}),
+               x_hat = call.floats_of({norm.rows, norm.side_count});
   const bool has_z = with_z || Backend::kNeedsZ;
   const Tensor z = has_z ? call.made_like(x) : call.none_like(x);
-  const SumOf sum{.residual = call.data(residual), .z = has_z ? z.mutable_data_ptr() : nullptr, .seed = seed_of(call, seed), .p = p};
-  call.backend<Backend>().norm_forward(format_of(x), norm, call.data(x), static_cast<float>(eps), y.mutable_data_ptr(), result<float>(rstd),
+  const SumOf sum{.residual = call.data(residual),
+                  .z = has_z ? z.mutable_data_ptr() : nullptr,
+                  .seed = seed_of(call, seed),
+                  .p = p};
+  call.backend<Backend>().norm_forward(format_of(x), norm, call.data(x), static_cast<float>(eps),
+                                       y.mutable_data_ptr(), result<float>(rstd),
                                        norm.side_count > 0 ? result<float>(x_hat) : nullptr, sum);
   return {y, rstd, x_hat, with_z || !has_z ? z : call.none_like(x)};
 }
 
-// dz, and dx = dropout(dz), which has no elements without a seed: it is then dz. dz_next is what reaches z itself.
+// dz, and dx = dropout(dz), which has no elements without a seed: it is then dz. dz_next is what reaches z
+// itself.
 template <class Backend>
-std::tuple<Tensor, Tensor, Tensor, Tensor> norm_backward_of_sum(const Tensor& dy, const Tensor& y, const OptionalTensor& dz_next, std::int64_t columns,
-                                                                const OptionalTensor& gamma, const OptionalTensor& beta, const Tensor& rstd, bool rms,
-                                                                const OptionalTensor& side_channels, const Tensor& side_x_hat, bool with_dgamma,
-                                                                bool with_dbeta, const OptionalTensor& seed, double p, double tau) {
+std::tuple<Tensor, Tensor, Tensor, Tensor> norm_backward_of_sum(
+    const Tensor& dy, const Tensor& y, const OptionalTensor& dz_next, std::int64_t columns,
+    const OptionalTensor& gamma, const OptionalTensor& beta, const Tensor& rstd, bool rms,
+    const OptionalTensor& side_channels, const Tensor& side_x_hat, bool with_dgamma, bool with_dbeta,
+    const OptionalTensor& seed, double p, double tau) {
   const Call call(y);
   const NormOf norm = norm_of(call, y, columns, gamma, beta, rms, side_channels, tau);
   require_like(dy, y, "dy");
@@ -523,12 +590,19 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> norm_backward_of_sum(const Tensor& dy
   require_elements(side_x_hat, ScalarType::Float, norm.rows * norm.side_count, "side_x_hat");
   const auto backend = call.backend<Backend>();
   const std::size_t bytes = backend.norm_workspace_bytes(format_of(y), norm.rows, norm.n);
-  const Tensor dz = call.made_like(dy), dx = seed ? call.made_like(dy) : call.none_like(dy), workspace = call.bytes_of(bytes);
-  const Tensor dgamma = call.reals_of(with_dgamma ? norm.n : 0, gamma ? gamma : beta), dbeta = call.reals_of(with_dbeta ? norm.n : 0, gamma ? gamma : beta);
-  const SumOf sum{.dz_next = dz_next ? call.data(*dz_next) : nullptr, .dx = seed ? dx.mutable_data_ptr() : nullptr, .seed = seed_of(call, seed), .p = p};
-  backend.norm_backward(format_of(y), norm, call.data(dy), call.data(y), call.data<float>(rstd), norm.side_count > 0 ? call.data<float>(side_x_hat) : nullptr,
-                        dz.mutable_data_ptr(), with_dgamma ? dgamma.mutable_data_ptr() : nullptr, with_dbeta ? dbeta.mutable_data_ptr() : nullptr,
-                        workspace.mutable_data_ptr(), bytes, sum);
+  const Tensor dz = call.made_like(dy), dx = seed ? call.made_like(dy) : call.none_like(dy),
+               workspace = call.bytes_of(bytes);
+  const Tensor dgamma = call.reals_of(with_dgamma ? norm.n : 0, gamma ? gamma : beta),
+               dbeta = call.reals_of(with_dbeta ? norm.n : 0, gamma ? gamma : beta);
+  const SumOf sum{.dz_next = dz_next ? call.data(*dz_next) : nullptr,
+                  .dx = seed ? dx.mutable_data_ptr() : nullptr,
+                  .seed = seed_of(call, seed),
+                  .p = p};
+  backend.norm_backward(format_of(y), norm, call.data(dy), call.data(y), call.data<float>(rstd),
+                        norm.side_count > 0 ? call.data<float>(side_x_hat) : nullptr, dz.mutable_data_ptr(),
+                        with_dgamma ? dgamma.mutable_data_ptr() : nullptr,
+                        with_dbeta ? dbeta.mutable_data_ptr() : nullptr, workspace.mutable_data_ptr(), bytes,
+                        sum);
   return {dz, dx, dgamma, dbeta};
 }
 
@@ -539,24 +613,28 @@ inline std::tuple<outgrad_norm_store, std::int64_t> norm_store_of(std::int64_t s
   return {known, static_cast<std::int64_t>(Host().norm_scale_bytes(known, norm.rows, norm.n))};
 }
 
-inline std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> norm_forward_8bit(const Tensor& x, std::int64_t columns, const OptionalTensor& gamma,
-                                                                            const OptionalTensor& beta, double eps, bool rms,
-                                                                            const OptionalTensor& side_channels, std::int64_t store) {
+inline std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> norm_forward_8bit(
+    const Tensor& x, std::int64_t columns, const OptionalTensor& gamma, const OptionalTensor& beta,
+    double eps, bool rms, const OptionalTensor& side_channels, std::int64_t store) {
   const Call call(x);
   const NormOf norm = norm_of(call, x, columns, gamma, beta, rms, side_channels);
   const auto [known, scale_bytes] = norm_store_of(store, norm);
   const Tensor y = call.made_like(x), codes = call.octets_of(x.numel()), scales = call.octets_of(scale_bytes);
   const Tensor rstd = call.floats_of({norm.rows}), x_hat = call.floats_of({norm.rows, norm.side_count});
-  call.backend<Host>().norm_forward_8bit(format_of(x), known, norm, call.data(x), static_cast<float>(eps), y.mutable_data_ptr(), codes.mutable_data_ptr(),
-                                         scales.mutable_data_ptr(), static_cast<std::size_t>(scale_bytes), result<float>(rstd),
-                                         norm.side_count > 0 ? result<float>(x_hat) : nullptr);
+  call.backend<Host>().norm_forward_8bit(
+      format_of(x), known, norm, call.data(x), static_cast<float>(eps), y.mutable_data_ptr(),
+      codes.mutable_data_ptr(), scales.mutable_data_ptr(), static_cast<std::size_t>(scale_bytes),
+      result<float>(rstd), norm.side_count > 0 ? result<float>(x_hat) : nullptr);
   return {y, codes, scales, rstd, x_hat};
 }
 
-inline std::tuple<Tensor, Tensor, Tensor> norm_backward_8bit(const Tensor& dy, const Tensor& codes, const Tensor& scales, std::int64_t columns,
-                                                             const OptionalTensor& gamma, const OptionalTensor& beta, const Tensor& rstd, bool rms,
-                                                             const OptionalTensor& side_channels, const Tensor& side_x_hat, bool with_dgamma, bool with_dbeta,
-                                                             std::int64_t store) {
+inline std::tuple<Tensor, Tensor, Tensor> norm_backward_8bit(const Tensor& dy, const Tensor& codes,
+                                                             const Tensor& scales, std::int64_t columns,
+                                                             const OptionalTensor& gamma,
+                                                             const OptionalTensor& beta, const Tensor& rstd,
+                                                             bool rms, const OptionalTensor& side_channels,
+                                                             const Tensor& side_x_hat, bool with_dgamma,
+                                                             bool with_dbeta, std::int64_t store) {
   const Call call(dy);
   const NormOf norm = norm_of(call, dy, columns, gamma, beta, rms, side_channels);
   const auto [known, scale_bytes] = norm_store_of(store, norm);
@@ -567,26 +645,30 @@ inline std::tuple<Tensor, Tensor, Tensor> norm_backward_8bit(const Tensor& dy, c
   const Host backend = call.backend<Host>();
   const std::size_t bytes = backend.norm_workspace_bytes(format_of(dy), norm.rows, norm.n);
   const Tensor dx = call.made_like(dy), workspace = call.bytes_of(bytes);
-  const Tensor dgamma = call.reals_of(with_dgamma ? norm.n : 0, gamma ? gamma : beta), dbeta = call.reals_of(with_dbeta ? norm.n : 0, gamma ? gamma : beta);
-  backend.norm_backward_8bit(format_of(dy), known, norm, call.data(dy), call.data(codes), call.data(scales), static_cast<std::size_t>(scale_bytes),
-                             call.data<float>(rstd), norm.side_count > 0 ? call.data<float>(side_x_hat) : nullptr, dx.mutable_data_ptr(),
-                             with_dgamma ? dgamma.mutable_data_ptr() : nullptr, with_dbeta ? dbeta.mutable_data_ptr() : nullptr, workspace.mutable_data_ptr(),
+  const Tensor dgamma = call.reals_of(with_dgamma ? norm.n : 0, gamma ? gamma : beta),
+               dbeta = call.reals_of(with_dbeta ? norm.n : 0, gamma ? gamma : beta);
+  backend.norm_backward_8bit(format_of(dy), known, norm, call.data(dy), call.data(codes), call.data(scales),
+                             static_cast<std::size_t>(scale_bytes), call.data<float>(rstd),
+                             norm.side_count > 0 ? call.data<float>(side_x_hat) : nullptr,
+                             dx.mutable_data_ptr(), with_dgamma ? dgamma.mutable_data_ptr() : nullptr,
+                             with_dbeta ? dbeta.mutable_data_ptr() : nullptr, workspace.mutable_data_ptr(),
                              bytes);
   return {dx, dgamma, dbeta};
 }
 
-// --- Dropout -------------------------------------------------------------------------------------------------------
+// --- Dropout -------------------------------------------------------------------------------------
 
 // Applied to dy with the same seed, this is its own backward.
 template <class Backend>
 Tensor dropout(const Tensor& x, const Tensor& seed, double p) {
   const Call call(x);
   const Tensor y = call.made_like(x);
-  call.backend<Backend>().dropout(format_of(x), call.data(x), y.mutable_data_ptr(), x.numel(), seed_of(call, seed), p);
+  call.backend<Backend>().dropout(format_of(x), call.data(x), y.mutable_data_ptr(), x.numel(),
+                                  seed_of(call, seed), p);
   return y;
 }
 
-// --- Their names ---------------------------------------------------------------------------------------------------
+// --- Their names ---------------------------------------------------------------------------------
 
 inline constexpr const char* kSchemas[] = {
     "activation_forward(Tensor x, int activation) -> (Tensor, Tensor)",
@@ -600,22 +682,31 @@ inline constexpr const char* kSchemas[] = {
     "gelu_forward_mxfp8(Tensor x) -> (Tensor, Tensor, Tensor)",
     "gelu_backward_mxfp8(Tensor dy, Tensor codes, Tensor scales, Tensor mask) -> Tensor",
     "activation_forward_fp8(Tensor x, Tensor scale, int activation, int fp8, int bits) -> (Tensor, Tensor)",
-    "activation_backward_fp8(Tensor dy, Tensor codes, Tensor parts, Tensor scale, int activation, int fp8, int bits) -> Tensor",
+    "activation_backward_fp8(Tensor dy, Tensor codes, Tensor parts, Tensor scale, int activation, int fp8, "
+    "int bits) -> Tensor",
     "bias_gelu_forward(Tensor x, Tensor bias) -> (Tensor, Tensor)",
-    "bias_gelu_backward(Tensor dy, Tensor y, Tensor mask, SymInt columns, Tensor? like=None) -> (Tensor, Tensor)",
+    "bias_gelu_backward(Tensor dy, Tensor y, Tensor mask, SymInt columns, Tensor? like=None) -> (Tensor, "
+    "Tensor)",
     "softmax_forward_code(Tensor x, SymInt columns) -> (Tensor, Tensor)",
     "softmax_backward_code(Tensor dy, Tensor codes, SymInt columns) -> Tensor",
-    "norm_forward(Tensor x, SymInt columns, Tensor? gamma, Tensor? beta, float eps, bool rms, Tensor? side_channels, "
+    "norm_forward(Tensor x, SymInt columns, Tensor? gamma, Tensor? beta, float eps, bool rms, Tensor? "
+    "side_channels, "
     "Tensor(a!)? seen=None, float tau=0.0) -> (Tensor, Tensor, Tensor)",
-    "norm_backward(Tensor dy, Tensor y, SymInt columns, Tensor? gamma, Tensor? beta, Tensor rstd, bool rms, Tensor? side_channels, Tensor side_x_hat, "
+    "norm_backward(Tensor dy, Tensor y, SymInt columns, Tensor? gamma, Tensor? beta, Tensor rstd, bool rms, "
+    "Tensor? side_channels, Tensor side_x_hat, "
     "bool with_dgamma, bool with_dbeta, float tau=0.0) -> (Tensor, Tensor, Tensor)",
-    "norm_forward_of_sum(Tensor x, Tensor residual, SymInt columns, Tensor? gamma, Tensor? beta, float eps, bool rms, Tensor? side_channels, Tensor? seed, "
+    "norm_forward_of_sum(Tensor x, Tensor residual, SymInt columns, Tensor? gamma, Tensor? beta, float eps, "
+    "bool rms, Tensor? side_channels, Tensor? seed, "
     "float p, bool with_z, Tensor(a!)? seen=None, float tau=0.0) -> (Tensor, Tensor, Tensor, Tensor)",
-    "norm_backward_of_sum(Tensor dy, Tensor y, Tensor? dz_next, SymInt columns, Tensor? gamma, Tensor? beta, Tensor rstd, bool rms, Tensor? side_channels, "
-    "Tensor side_x_hat, bool with_dgamma, bool with_dbeta, Tensor? seed, float p, float tau=0.0) -> (Tensor, Tensor, Tensor, Tensor)",
-    "norm_forward_8bit(Tensor x, SymInt columns, Tensor? gamma, Tensor? beta, float eps, bool rms, Tensor? side_channels, int store) -> (Tensor, Tensor, "
+    "norm_backward_of_sum(Tensor dy, Tensor y, Tensor? dz_next, SymInt columns, Tensor? gamma, Tensor? beta, "
+    "Tensor rstd, bool rms, Tensor? side_channels, "
+    "Tensor side_x_hat, bool with_dgamma, bool with_dbeta, Tensor? seed, float p, float tau=0.0) -> (Tensor, "
     "Tensor, Tensor, Tensor)",
-    "norm_backward_8bit(Tensor dy, Tensor codes, Tensor scales, SymInt columns, Tensor? gamma, Tensor? beta, Tensor rstd, bool rms, Tensor? side_channels, "
+    "norm_forward_8bit(Tensor x, SymInt columns, Tensor? gamma, Tensor? beta, float eps, bool rms, Tensor? "
+    "side_channels, int store) -> (Tensor, Tensor, "
+    "Tensor, Tensor, Tensor)",
+    "norm_backward_8bit(Tensor dy, Tensor codes, Tensor scales, SymInt columns, Tensor? gamma, Tensor? beta, "
+    "Tensor rstd, bool rms, Tensor? side_channels, "
     "Tensor side_x_hat, bool with_dgamma, bool with_dbeta, int store) -> (Tensor, Tensor, Tensor)",
     "dropout(Tensor x, Tensor seed, float p) -> Tensor"};
 

@@ -1,5 +1,5 @@
-// The errors of the operators, in their own words alone. PyTorch's STD_TORCH_CHECK and TORCH_ERROR_CODE_CHECK would put a
-// function's name before them, and the path that the sources had where they were compiled.
+// The errors of the operators, in their own words alone. PyTorch's STD_TORCH_CHECK and TORCH_ERROR_CODE_CHECK
+// would put a function's name before them, and the path that the sources had where they were compiled.
 #pragma once
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
@@ -23,6 +23,8 @@ void require(bool holds, const Words&... words) {
 }
 
 // For what a function of PyTorch returns. PyTorch has written its own reason to stderr.
-inline void succeed(AOTITorchError code, const char* what) { require(code == AOTI_TORCH_SUCCESS, "PyTorch could not ", what); }
+inline void succeed(AOTITorchError code, const char* what) {
+  require(code == AOTI_TORCH_SUCCESS, "PyTorch could not ", what);
+}
 
 }  // namespace outgrad::torch_operators

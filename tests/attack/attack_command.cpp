@@ -37,13 +37,15 @@ struct Size {
   size_t mutations, passes, specifications, stores;
 };
 // One header of each kind and format, chosen for a truth that is quickly found.
-constexpr std::array kSmallHeaders{"elu_bf16", "gelu_bf16_parity", "gelu_code",         "gelu_e4m3_oracle", "gelu_f16",
-                                   "gelu_fp8", "gelu_f32",         "gelu_forward_bf16", "gelu_mxfp8",       "tanh_f16"};
-// Full: over 20,000 mutants of the committed headers, and 2,400 specifications. Tables with a thousand rows, or with
-// entries by the thousand, are thinned.
+constexpr std::array kSmallHeaders{"elu_bf16",   "gelu_bf16_parity", "gelu_code", "gelu_e4m3_oracle",
+                                   "gelu_f16",   "gelu_fp8",         "gelu_f32",  "gelu_forward_bf16",
+                                   "gelu_mxfp8", "tanh_f16"};
+// Full: over 20,000 mutants of the committed headers, and 2,400 specifications. Tables with a thousand rows,
+// or with entries by the thousand, are thinned.
 constexpr Size kFull{900, 1, 2000, 400}, kSmall{14, 1, 2, 2};
 
-// A digest of everything on which a unit's result depends, with as many digits as are needed to distinguish units.
+// A digest of everything on which a unit's result depends, with as many digits as are needed to distinguish
+// units.
 std::string key_of(const std::string& text) {
   constexpr size_t kDigits = 16;
   return kernels::sha256(text).substr(0, kDigits);
@@ -67,33 +69,41 @@ void print(const nlohmann::json& document) {
   const auto& mutations = document.at("mutations");
   const auto& specifications = document.at("specifications");
   const auto row = [](const std::string& name, const nlohmann::json& tally) {
-    fmt::print("{:<46} {:>7} {:>7} {:>8} {:>8} {:>8}\n", name, tally.at("tried").get<std::int64_t>(), tally.at("killed").get<std::int64_t>(),
-               tally.at("harmless").get<std::int64_t>(), tally.at("survived").get<std::int64_t>(), tally.at("internal").get<std::int64_t>());
+    fmt::print("{:<46} {:>7} {:>7} {:>8} {:>8} {:>8}\n", name, tally.at("tried").get<std::int64_t>(),
+               tally.at("killed").get<std::int64_t>(), tally.at("harmless").get<std::int64_t>(),
+               tally.at("survived").get<std::int64_t>(), tally.at("internal").get<std::int64_t>());
   };
   if (mutations.at("tried") > 0) {
-    fmt::print("{:<46} {:>7} {:>7} {:>8} {:>8} {:>8}\n", "headers", "tried", "killed", "harmless", "survived", "internal");
+    fmt::print("{:<46} {:>7} {:>7} {:>8} {:>8} {:>8}\n", "headers", "tried", "killed", "harmless", "survived",
+               "internal");
     for (const auto& [header, tally] : mutations.at("by_header").items()) row(header, tally);
     fmt::print("by damage\n");
     for (const auto& [kind, tally] : mutations.at("by_kind").items()) row("  " + kind, tally);
     row("all", mutations);
-    for (const auto& [header, why] : mutations.at("false_headers").items()) fmt::print("FALSE AS IT IS {}: {}\n", header, why.get<std::string>());
+    for (const auto& [header, why] : mutations.at("false_headers").items())
+      fmt::print("FALSE AS IT IS {}: {}\n", header, why.get<std::string>());
     for (const auto& failure : mutations.at("failures")) {
-      fmt::print("{}: {}, {}: {}\n", failure.at("header").get<std::string>(), failure.at("place").get<std::string>(), failure.at("kind").get<std::string>(),
+      fmt::print("{}: {}, {}: {}\n", failure.at("header").get<std::string>(),
+                 failure.at("place").get<std::string>(), failure.at("kind").get<std::string>(),
                  failure.at("why").get<std::string>());
     }
   }
   if (specifications.at("tried") > 0) {
     fmt::print(
-        "specifications: {} tried, {} fitted and true, {} refused, {} undecided, {} false ({} of them accepted by check), {} contested, {} hung, {} out of "
+        "specifications: {} tried, {} fitted and true, {} refused, {} undecided, {} false ({} of them "
+        "accepted by check), {} contested, {} hung, {} out of "
         "memory, {} internal errors; longest fit {:.1f} s\n",
-        specifications.at("tried").get<std::int64_t>(), specifications.at("fitted").get<std::int64_t>(), specifications.at("refused").get<std::int64_t>(),
-        specifications.at("undecided").get<std::int64_t>(), specifications.at("false").get<std::int64_t>(), specifications.at("survived").get<std::int64_t>(),
-        specifications.at("contested").get<std::int64_t>(), specifications.at("hung").get<std::int64_t>(), specifications.at("memory").get<std::int64_t>(),
-        specifications.at("internal").get<std::int64_t>(), specifications.at("longest_cpu_s").get<double>());
-    for (const auto& [reason, times] : specifications.at("reasons").items()) fmt::print("  {:>5} {}\n", times.get<std::int64_t>(), reason);
+        specifications.at("tried").get<std::int64_t>(), specifications.at("fitted").get<std::int64_t>(),
+        specifications.at("refused").get<std::int64_t>(), specifications.at("undecided").get<std::int64_t>(),
+        specifications.at("false").get<std::int64_t>(), specifications.at("survived").get<std::int64_t>(),
+        specifications.at("contested").get<std::int64_t>(), specifications.at("hung").get<std::int64_t>(),
+        specifications.at("memory").get<std::int64_t>(), specifications.at("internal").get<std::int64_t>(),
+        specifications.at("longest_cpu_s").get<double>());
+    for (const auto& [reason, times] : specifications.at("reasons").items())
+      fmt::print("  {:>5} {}\n", times.get<std::int64_t>(), reason);
     for (const auto& failure : specifications.at("failures")) {
-      fmt::print("{}: {}\n  {}", failure.at("outcome").get<std::string>(), failure.at("why").get<std::string>(),
-                 failure.at("specification").get<std::string>());
+      fmt::print("{}: {}\n  {}", failure.at("outcome").get<std::string>(),
+                 failure.at("why").get<std::string>(), failure.at("specification").get<std::string>());
     }
   }
 }
@@ -104,48 +114,62 @@ void run(const Arguments& arguments, int& status) {
     for (const std::string& file : arguments.merge) {
       for (auto& [name, unit] : gate::read_units(file, arguments.seed)) {
         const auto [known, is_new] = units.emplace(name, unit);
-        if (!is_new && known->second != unit) throw SpecError(file, name, "is in another file too, with other results");
+        if (!is_new && known->second != unit)
+          throw SpecError(file, name, "is in another file too, with other results");
       }
     }
   } else {
-    if (arguments.size != "small" && arguments.size != "full") throw SpecError("attack", "--size", "'" + arguments.size + "' is not small or full");
+    if (arguments.size != "small" && arguments.size != "full")
+      throw SpecError("attack", "--size", "'" + arguments.size + "' is not small or full");
     const Size size = arguments.size == "full" ? kFull : kSmall;
     gate::Options options;
     options.toolchain = gate::default_toolchain();
     options.seed = arguments.seed, options.only = arguments.only;
-    options.most = arguments.mutations.value_or(size.mutations), options.passes = arguments.passes.value_or(size.passes);
+    options.most = arguments.mutations.value_or(size.mutations),
+    options.passes = arguments.passes.value_or(size.passes);
     options.specifications = arguments.specifications.value_or(size.specifications);
     options.stores = arguments.stores.value_or(options.specifications > 0 ? size.stores : 0);
-    options.fitter = arguments.fitter.empty() ? kernels::beside_this_program("outgrad-fit") : arguments.fitter;
+    options.fitter =
+        arguments.fitter.empty() ? kernels::beside_this_program("outgrad-fit") : arguments.fitter;
     const Shard shard = arguments.shard.empty() ? Shard{} : read_shard(arguments.shard, "attack");
-    const auto ours = [&](size_t number) { return number % static_cast<size_t>(shard.count) == static_cast<size_t>(shard.index - 1); };
+    const auto ours = [&](size_t number) {
+      return number % static_cast<size_t>(shard.count) == static_cast<size_t>(shard.index - 1);
+    };
     if (options.specifications + options.stores > 0 && !std::filesystem::exists(options.fitter))
       throw kernels::EnvironmentError(options.fitter + ": the fitter is not there");
     const std::vector<std::string> files =
-        arguments.headers.empty() ? committed_headers(options.toolchain.sources, arguments.size == "full") : arguments.headers;
-    std::vector<std::string> texts, donors;  // what is taken from other headers comes from the same ones, whichever are damaged
-    for (const std::string& file : committed_headers(options.toolchain.sources, true)) donors.push_back(kernels::read_file(file));
+        arguments.headers.empty() ? committed_headers(options.toolchain.sources, arguments.size == "full")
+                                  : arguments.headers;
+    // what is taken from other headers comes from the same ones, whichever are damaged
+    std::vector<std::string> texts, donors;
+    for (const std::string& file : committed_headers(options.toolchain.sources, true))
+      donors.push_back(kernels::read_file(file));
     for (const std::string& file : files) {
       texts.push_back(kernels::read_file(file));
       if (!arguments.headers.empty()) parse_header(texts.back(), file);  // only headers can be damaged
     }
     if (!arguments.out.empty()) kernels::require_writable(arguments.out);
     // Results of another run are kept, except for units that now depend on something else.
-    if (!arguments.out.empty() && !arguments.fresh && std::filesystem::exists(arguments.out)) units = gate::read_units(arguments.out, arguments.seed);
+    if (!arguments.out.empty() && !arguments.fresh && std::filesystem::exists(arguments.out))
+      units = gate::read_units(arguments.out, arguments.seed);
     const auto done = [&](const std::string& name, const std::string& key, auto&& work) {
       if (const auto old = units.find(name); old != units.end() && old->second.at("key") == key) return;
       const auto begin = std::chrono::steady_clock::now();
       nlohmann::json unit = work();
       unit["key"] = key;
       units[name] = std::move(unit);
-      fmt::print(stderr, "{}: {:.0f} s\n", name, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-      if (!arguments.out.empty()) kernels::write_file(arguments.out, gate::document(units, arguments.seed).dump(1) + "\n");
+      fmt::print(stderr, "{}: {:.0f} s\n", name,
+                 std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+      if (!arguments.out.empty())
+        kernels::write_file(arguments.out, gate::document(units, arguments.seed).dump(1) + "\n");
     };
     if (options.most > 0) {
       for (size_t i = 0; i < files.size(); ++i) {
         if (!ours(i)) continue;
         const std::string name = std::filesystem::path(files[i]).stem().string();
-        done("header " + name, key_of(fmt::format("{} {} {} {} {}", options.seed, options.passes, options.most, options.only, texts[i])),
+        done("header " + name,
+             key_of(fmt::format("{} {} {} {} {}", options.seed, options.passes, options.most, options.only,
+                                texts[i])),
              [&] { return gate::to_json(gate::attack_header(name, texts[i], donors, options)); });
       }
     }
@@ -155,7 +179,8 @@ void run(const Arguments& arguments, int& status) {
         const std::vector<gate::Specification> specs = block_of(block, options);
         std::string text;
         for (const gate::Specification& spec : specs) text += spec.json;
-        done(fmt::format("{} {}", what, block), key_of(text), [&] { return gate::to_json(gate::attack_specifications(specs, options)); });
+        done(fmt::format("{} {}", what, block), key_of(text),
+             [&] { return gate::to_json(gate::attack_specifications(specs, options)); });
       }
     };
     judge_all("specifications", options.specifications, gate::specifications_of);
@@ -175,19 +200,30 @@ void run(const Arguments& arguments, int& status) {
 
 void add_attack(CLI::App& app, int& status) {
   const auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand("attack", "Damaged headers and random specifications against check, beside a brute force that shares nothing with it");
+  CLI::App* command = app.add_subcommand("attack",
+                                         "Damaged headers and random specifications against check, beside a "
+                                         "brute force that shares nothing with it");
   command->add_option("--size", arguments->size, "small (minutes) or full (hours)")->capture_default_str();
-  command->add_option("--headers", arguments->headers, "Generated headers to damage (default: all committed ones; small: one of each kind)");
+  command->add_option("--headers", arguments->headers,
+                      "Generated headers to damage (default: all committed ones; small: one of each kind)");
   command->add_option("--mutations", arguments->mutations, "Mutants of each header, at most; 0: no headers");
-  command->add_option("--passes", arguments->passes, "Kinds of damage that each coefficient and comment gets");
-  command->add_option("--only", arguments->only, "Damage at places of this name or kind alone: kO, strings, comments, ...");
-  command->add_option("--specifications", arguments->specifications, "Random specifications of fits for y and a bit");
-  command->add_option("--stores", arguments->stores, "Random specifications of parity formats, MXFP8 and codes; none by default with --specifications 0");
+  command->add_option("--passes", arguments->passes,
+                      "Kinds of damage that each coefficient and comment gets");
+  command->add_option("--only", arguments->only,
+                      "Damage at places of this name or kind alone: kO, strings, comments, ...");
+  command->add_option("--specifications", arguments->specifications,
+                      "Random specifications of fits for y and a bit");
+  command->add_option(
+      "--stores", arguments->stores,
+      "Random specifications of parity formats, MXFP8 and codes; none by default with --specifications 0");
   command->add_option("--seed", arguments->seed, "The same seed, the same damage")->capture_default_str();
-  command->add_option("--shard", arguments->shard, "Only part i of n, written as i/n, for --merge: every n-th header and block of specifications");
+  command->add_option(
+      "--shard", arguments->shard,
+      "Only part i of n, written as i/n, for --merge: every n-th header and block of specifications");
   command->add_option("--merge", arguments->merge, "Results of shards to put together instead of working");
   command->add_option("--fitter", arguments->fitter, "outgrad-fit, if not the one beside this program");
-  command->add_option("--out", arguments->out, "Where the results go; units that are there already are kept, and not done again");
+  command->add_option("--out", arguments->out,
+                      "Where the results go; units that are there already are kept, and not done again");
   command->add_flag("--fresh", arguments->fresh, "Do everything again");
   command->add_flag("--json", arguments->json, "Print the results as JSON");
   command->callback([arguments, &status] { run(*arguments, status); });

@@ -6,8 +6,8 @@
 namespace outgrad::validation {
 
 // Adds the subcommand; its callback runs it. The callback throws SpecError or IoError for bad input, and
-// EnvironmentError if there is no compiler or no fitter. A survivor, a false claim, a hang or an internal error sets
-// `status` to kExitViolated.
+// EnvironmentError if there is no compiler or no fitter. A survivor, a false claim, a hang or an internal
+// error sets `status` to kExitViolated.
 void add_attack(CLI::App& app, int& status);
 
 }  // namespace outgrad::validation

@@ -18,11 +18,11 @@
 namespace outgrad::validation::gate {
 namespace {
 
-// A claim is printed to 53 bits and rounded up, and a figure that was seen carries the rounding of long double. A
-// figure that exceeds a claim by less than this does not make the claim false.
+// A claim is printed to 53 bits and rounded up, and a figure that was seen carries the rounding of long
+// double. A figure that exceeds a claim by less than this does not make the claim false.
 constexpr double kRelativeRoom = 0x1p-40, kAbsoluteRoom = 0x1p-60;
-// How much kO may exceed the least error that any function reaches. It is quoted to five digits, and T/O is judged at
-// 1.01.
+// How much kO may exceed the least error that any function reaches. It is quoted to five digits, and T/O is
+// judged at 1.01.
 constexpr double kOracleRoom = 0x1p-20;
 // The domain on which a user's expression is claimed, unless its header says otherwise.
 constexpr double kExpressionEnd = 64;
@@ -34,7 +34,8 @@ struct Peak {
   double value = 0, at = 0;
   bool m = true;
   void raise(double seen, const Point& point) {
-    if (seen > value || std::isnan(seen)) value = std::isnan(seen) ? std::numeric_limits<double>::infinity() : seen, at = point.at, m = point.m;
+    if (seen > value || std::isnan(seen))
+      value = std::isnan(seen) ? std::numeric_limits<double>::infinity() : seen, at = point.at, m = point.m;
   }
 };
 
@@ -52,7 +53,8 @@ bool read_class(const std::string& accuracy, std::string& kind, double& bound) {
   char* end = nullptr;
   bound = std::strtod(number.c_str(), &end);
   if (power) bound = std::exp2(bound);
-  return !number.empty() && *end == '\0' && bound > 0 && std::isfinite(bound) && (kind == "abs" || kind == "rel" || kind == "ulp" || kind == "stored");
+  return !number.empty() && *end == '\0' && bound > 0 && std::isfinite(bound) &&
+         (kind == "abs" || kind == "rel" || kind == "ulp" || kind == "stored");
 }
 
 class Judgement {
@@ -114,10 +116,13 @@ class Judgement {
         // By contract g = 0 at (y = -0, m = 0).
         if (point.m || point.at != 0) ulps.raise(std::fabs(g - middle) / ulp_of(format, middle), point);
         // "oracle": T <= O + half an ulp of the entry.
-        if (direct) entry_error.raise(std::max(known.high - g, g - known.low) - ulp_of(text_of(claims_.entry_format), g) / 2, point);
+        if (direct)
+          entry_error.raise(
+              std::max(known.high - g, g - known.low) - ulp_of(text_of(claims_.entry_format), g) / 2, point);
       }
       if (!point.traced) continue;
-      if (point.traced && claims_.operations >= 0 && outcome.operations != claims_.operations && falsehoods.size() < 8) {
+      if (point.traced && claims_.operations >= 0 && outcome.operations != claims_.operations &&
+          falsehoods.size() < 8) {
         require(false, "kOperations", outcome.operations, claims_.operations, point);
       }
       auto& [row_fit, row_rounding] = rows[outcome.row];
@@ -128,12 +133,16 @@ class Judgement {
       }
       if (!known.sloped) continue;
       const bool by_ratio = relative && outcome.row != end_row;
-      const double error = static_cast<double>(std::fabs(by_ratio ? outcome.star / known.slope - 1 : outcome.star - known.slope));
+      const double error = static_cast<double>(
+          std::fabs(by_ratio ? outcome.star / known.slope - 1 : outcome.star - known.slope));
       fit.raise(error, point);
       row_fit = std::max(row_fit, error);
       // If a row is evaluated at y itself, only A and B separate g from f'.
-      if (!std::isnan(claims_.ulp) && std::fabs(g) >= claims_.ulp_from && claims_.right_both && static_cast<double>(point.root) >= 2 * claims_.right_s) {
-        sharp.raise(static_cast<double>(std::fabs(static_cast<long double>(outcome.got) - known.slope)) / ulp_of("f32", g), point);
+      if (!std::isnan(claims_.ulp) && std::fabs(g) >= claims_.ulp_from && claims_.right_both &&
+          static_cast<double>(point.root) >= 2 * claims_.right_s) {
+        sharp.raise(static_cast<double>(std::fabs(static_cast<long double>(outcome.got) - known.slope)) /
+                        ulp_of("f32", g),
+                    point);
       }
     }
     if (!direct) {
@@ -144,7 +153,8 @@ class Judgement {
       if (relative) require(!exceeds(fit.value, bound), "kClass", fit.value, bound);
       if (!std::isnan(claims_.ab)) {
         Peak both;
-        for (const auto& [row, errors] : rows) both.value = std::max(both.value, errors.first + errors.second);
+        for (const auto& [row, errors] : rows)
+          both.value = std::max(both.value, errors.first + errors.second);
         // The two maxima were not seen at the same point, while the header's claim bounds their sum.
         claim("kAB", both, claims_.ab);
       }
@@ -161,8 +171,10 @@ class Judgement {
       }
     } else {
       const int operations = claims_.masked ? 12 : 8;  // kernels/direct.h
-      require(claims_.index_operations == operations, "kIndexOperations", operations, claims_.index_operations);
-      if (kind == "oracle") require(!exceeds(entry_error.value, truth_.oracle), "kClass", entry_error.value, truth_.oracle);
+      require(claims_.index_operations == operations, "kIndexOperations", operations,
+              claims_.index_operations);
+      if (kind == "oracle")
+        require(!exceeds(entry_error.value, truth_.oracle), "kClass", entry_error.value, truth_.oracle);
     }
     if (format == "f32") return;
     claim("kT", total, claims_.t);
@@ -171,8 +183,11 @@ class Judgement {
     oracle.value = truth_.oracle;
     claim("kO", oracle, claims_.o);
     require(!(claims_.o > truth_.oracle * (1 + kOracleRoom)), "kO", truth_.oracle, claims_.o);
-    if (kind == "stored") require(!exceeds(total.value, bound * truth_.oracle), "kClass", total.value / truth_.oracle, bound);
-    if (kind == "ulp" && !direct) require(!exceeds(ulps.value, bound), "kClass", ulps.value, bound, {static_cast<float>(ulps.at), 0, ulps.m});
+    if (kind == "stored")
+      require(!exceeds(total.value, bound * truth_.oracle), "kClass", total.value / truth_.oracle, bound);
+    if (kind == "ulp" && !direct)
+      require(!exceeds(ulps.value, bound), "kClass", ulps.value, bound,
+              {static_cast<float>(ulps.at), 0, ulps.m});
   }
 
   void limit(const Point& point, const Known& known, double g) {
@@ -181,7 +196,8 @@ class Judgement {
     if (claims_.exact_limits) {
       require(static_cast<float>(g) == static_cast<float>(want), "kExactLimits", g, want, point);
     } else {
-      require(!exceeds(std::fabs(g - want), claims_.a + claims_.b), "kA + kB at a limit", std::fabs(g - want), claims_.a + claims_.b, point);
+      require(!exceeds(std::fabs(g - want), claims_.a + claims_.b), "kA + kB at a limit", std::fabs(g - want),
+              claims_.a + claims_.b, point);
     }
   }
 
@@ -191,7 +207,8 @@ class Judgement {
     const Curve& curve = library_.curve(text_of(claims_.activation), text_of(claims_.function));
     Peak fit, core;
     const double star = static_cast<double>(curve.x_star());
-    const auto x_star = static_cast<float>(star), least = x_star < star ? std::nextafter(x_star, 1e9f) : x_star;
+    const auto x_star = static_cast<float>(star),
+               least = x_star < star ? std::nextafter(x_star, 1e9f) : x_star;
     require(claims_.x_star == least, "kXStar", least, claims_.x_star);
     if (small) require(text_of(claims_.accuracy) == "rounded", "kClass", 0, 0);
     for (size_t i = 0; i < outcomes_.size(); ++i) {
@@ -202,19 +219,23 @@ class Judgement {
       if (falsehoods.size() > 8) break;
       require(outcome.bit == (x >= star), "the mask bit", outcome.bit, x >= star, point);
       if (small) {
-        const float y =
-            format == "f16" ? kernels::widen(kernels::narrow<kernels::F16>(outcome.got)) : kernels::widen(kernels::narrow<kernels::BF16>(outcome.got));
+        const float y = format == "f16" ? kernels::widen(kernels::narrow<kernels::F16>(outcome.got))
+                                        : kernels::widen(kernels::narrow<kernels::BF16>(outcome.got));
         require(y == known.low && std::signbit(y) == std::signbit(x), "rounded", y, known.low, point);
         if (x <= claims_.x_min) require(known.low == 0, "kXMin", known.low, 0, point);
         if (x >= claims_.x_max) require(known.low == x, "kXMax", known.low, x, point);
       } else {
         // f(x) < x rounds to x if the difference is at most half the gap to the next float below.
         const long double gap = x - static_cast<long double>(std::nextafter(point.at, -1e9f));
-        if (x >= claims_.x_max) require(outcome.got == point.at && x - known.slope <= gap / 2, "kXMax", static_cast<double>(known.slope), x, point);
-        if (x < claims_.x_min) require(outcome.got == 0 && std::signbit(outcome.got) && std::fabs(known.slope) <= 0x1p-150L, "kXMin", outcome.got, 0, point);
+        if (x >= claims_.x_max)
+          require(outcome.got == point.at && x - known.slope <= gap / 2, "kXMax",
+                  static_cast<double>(known.slope), x, point);
+        if (x < claims_.x_min)
+          require(outcome.got == 0 && std::signbit(outcome.got) && std::fabs(known.slope) <= 0x1p-150L,
+                  "kXMin", outcome.got, 0, point);
       }
-      // Beyond its ends a forward is not p. Next to 0 the exact product leaves the range in which ratios of long
-      // doubles are normal.
+      // Beyond its ends a forward is not p. Next to 0 the exact product leaves the range in which ratios of
+      // long doubles are normal.
       if (!point.traced || x < claims_.x_min || x >= claims_.x_max || std::fabs(x) < 0x1p-100) continue;
       const auto error = static_cast<double>(std::fabs(outcome.star / known.slope - 1));
       fit.raise(error, point);
@@ -224,7 +245,8 @@ class Judgement {
     if (small) claim("kCoreA", core, claims_.core_a);
   }
 
-  // What is coded at a point: the library's g, or the two ends of what the caller of an expression's codes promises, where a float is so near.
+  // What is coded at a point: the library's g, or the two ends of what the caller of an expression's codes
+  // promises, where a float is so near.
   std::vector<float> coded_at(size_t i) const {
     const Known& known = truth_.known[i];
     if (text_of(claims_.activation) != "expression") return {known.gradient};
@@ -242,14 +264,18 @@ class Judgement {
     std::string kind;
     double bound = 0;
     require(read_class(text_of(claims_.accuracy), kind, bound) && kind == "abs", "kClass", 0, 0);
-    if (text_of(claims_.activation) == "expression") require(std::fabs(claims_.g - bound) <= 1e-9 * bound, "kG is not what kClass promises", claims_.g, bound);
+    if (text_of(claims_.activation) == "expression")
+      require(std::fabs(claims_.g - bound) <= 1e-9 * bound, "kG is not what kClass promises", claims_.g,
+              bound);
     const kernels::CodeRange range{static_cast<float>(claims_.lo), static_cast<float>(claims_.hi)};
     Peak below, above, gradient, bias;
     std::array<Peak, kernels::kMostCodeBits> exact;
     std::array<Peak, kernels::kMostDitheredBits - kernels::kLeastDitheredBits + 1> dithered;
     size_t worst = 0;
     float worst_gradient = 0;
-    const auto off = [&](float value, size_t i) { return static_cast<double>(std::fabs(static_cast<long double>(value) - truth_.known[i].slope)); };
+    const auto off = [&](float value, size_t i) {
+      return static_cast<double>(std::fabs(static_cast<long double>(value) - truth_.known[i].slope));
+    };
     const auto off_dithered = [&](const kernels::CodeRule& rule, float g, size_t i, kernels::u32 word) {
       const float d = kernels::dither_of(word);
       return off(kernels::gradient_of_code(rule, kernels::coded_gradient(rule, g, d), d), i);
@@ -266,7 +292,8 @@ class Judgement {
           exact[k].raise(off(kernels::gradient_of_code(rule, kernels::coded_gradient(rule, g)), i), point);
         }
         for (size_t k = 0; k < dithered.size(); ++k) {
-          const kernels::CodeRule rule = kernels::dithered_code(range, static_cast<int>(k) + kernels::kLeastDitheredBits);
+          const kernels::CodeRule rule =
+              kernels::dithered_code(range, static_cast<int>(k) + kernels::kLeastDitheredBits);
           constexpr kernels::u32 kSpread = 0x9e3779b9u;  // neighbours get dithers far apart
           dithered[k].raise(off_dithered(rule, g, i, static_cast<kernels::u32>(i) * kSpread), point);
         }
@@ -274,30 +301,39 @@ class Judgement {
     }
     // The mean over all dithers, where g itself is furthest from f'.
     for (size_t k = 0; k < dithered.size(); ++k) {
-      const kernels::CodeRule rule = kernels::dithered_code(range, static_cast<int>(k) + kernels::kLeastDitheredBits);
+      const kernels::CodeRule rule =
+          kernels::dithered_code(range, static_cast<int>(k) + kernels::kLeastDitheredBits);
       constexpr kernels::u32 kDithers = 1u << 23;
       double sum = 0;
       for (kernels::u32 r = 0; r < kDithers; ++r) {
         const float d = kernels::dither_of(r << 9);
-        sum += static_cast<double>(kernels::gradient_of_code(rule, kernels::coded_gradient(rule, worst_gradient, d), d));
+        sum += static_cast<double>(
+            kernels::gradient_of_code(rule, kernels::coded_gradient(rule, worst_gradient, d), d));
       }
-      bias.raise(std::fabs(sum / kDithers - static_cast<double>(truth_.known[worst].slope)), truth_.points[worst]);
+      bias.raise(std::fabs(sum / kDithers - static_cast<double>(truth_.known[worst].slope)),
+                 truth_.points[worst]);
     }
-    require(!exceeds(below.value, 0), "kLo", claims_.lo - below.value, claims_.lo, {static_cast<float>(below.at)});
-    require(!exceeds(above.value, 0), "kHi", claims_.hi + above.value, claims_.hi, {static_cast<float>(above.at)});
-    require(!exceeds(gradient.value, bound), "kClass", gradient.value, bound, {static_cast<float>(gradient.at)});
+    require(!exceeds(below.value, 0), "kLo", claims_.lo - below.value, claims_.lo,
+            {static_cast<float>(below.at)});
+    require(!exceeds(above.value, 0), "kHi", claims_.hi + above.value, claims_.hi,
+            {static_cast<float>(above.at)});
+    require(!exceeds(gradient.value, bound), "kClass", gradient.value, bound,
+            {static_cast<float>(gradient.at)});
     claim("kG", gradient, claims_.g);
     for (size_t k = 0; k < exact.size(); ++k) claim(fmt::format("kT{}", k + 1), exact[k], claims_.exact[k]);
-    for (size_t k = 0; k < dithered.size(); ++k) claim(fmt::format("kDithered{}", k + 2), dithered[k], claims_.dithered[k]);
+    for (size_t k = 0; k < dithered.size(); ++k)
+      claim(fmt::format("kDithered{}", k + 2), dithered[k], claims_.dithered[k]);
     claim("kBias", bias, claims_.bias);
   }
 
-  // The tables of the library for the activation, at scales that nearly need the claims and at the ends of the claimed ranges.
+  // The tables of the library for the activation, at scales that nearly need the claims and at the ends of
+  // the claimed ranges.
   template <class... A>
   void eight_bits(kernels::Fp8List<A...>) {
     std::string kind;
     double bound = 0;
-    require(read_class(text_of(claims_.accuracy), kind, bound) && kind == "abs" && claims_.room <= bound, "kClass", claims_.room, bound);
+    require(read_class(text_of(claims_.accuracy), kind, bound) && kind == "abs" && claims_.room <= bound,
+            "kClass", claims_.room, bound);
     extrema();
     Peak gradient, room;
     const auto look = [&]<class Each>() {
@@ -308,15 +344,19 @@ class Judgement {
       for (size_t i = 0; i < truth_.points.size(); ++i) {
         const float x = truth_.points[i].at;
         y.push_back(kernels::forward_at<typename Each::template Forward<float>>(x));
-        g.push_back(kernels::fitted_gradient<typename Each::Fit, typename Each::template Forward<float>>(x, y.back()));
-        gradient.raise(static_cast<double>(std::fabs(static_cast<long double>(g.back()) - truth_.known[i].slope)), truth_.points[i]);
+        g.push_back(kernels::fitted_gradient<typename Each::Fit, typename Each::template Forward<float>>(
+            x, y.back()));
+        gradient.raise(
+            static_cast<double>(std::fabs(static_cast<long double>(g.back()) - truth_.known[i].slope)),
+            truth_.points[i]);
       }
       at_scales<Each, kernels::F8E4M3>("kE4m3", claims_.e4m3, y, g, room);
       at_scales<Each, kernels::F8E5M2>("kE5m2", claims_.e5m2, y, g, room);
       at_scales<Each, kernels::I8>("kInt8", claims_.int8, y, g, room);
       in_blocks<Each>("kMxfp4", claims_.mxfp4, 8, true, y, g, room);
       in_blocks<Each>("kNvfp4", claims_.nvfp4, 6.375, false, y, g, room);
-      in_blocks<Each>("kSign", {0x1p-8, 1, {claims_.sign[0], claims_.sign[1], claims_.sign[2]}}, INFINITY, true, y, g, room);
+      in_blocks<Each>("kSign", {0x1p-8, 1, {claims_.sign[0], claims_.sign[1], claims_.sign[2]}}, INFINITY,
+                      true, y, g, room);
     };
     (look.template operator()<A>(), ...);
     claim("kG", gradient, claims_.g);
@@ -332,14 +372,18 @@ class Judgement {
       const double y = right ? claims_.greatest_at : claims_.least_at;
       double near = curve.first_guess(y, right);
       const Curve::Preimage there = curve.preimage(Real(y), right, near);
-      const auto off = static_cast<double>(std::fabs(there.slope - static_cast<long double>(curve.formula().at(x).slope)));
-      require(!there.before && !there.beyond && off <= kExtremumRoom, right ? "kGreatestAt" : "kLeastAt", off, kExtremumRoom, {static_cast<float>(y)});
+      const auto off =
+          static_cast<double>(std::fabs(there.slope - static_cast<long double>(curve.formula().at(x).slope)));
+      require(!there.before && !there.beyond && off <= kExtremumRoom, right ? "kGreatestAt" : "kLeastAt", off,
+              kExtremumRoom, {static_cast<float>(y)});
     }
   }
 
   template <class A, class F>
-  void at_scales(const std::string& prefix, const Claims::Scales& claimed, const std::vector<float>& y, const std::vector<float>& gradients, Peak& room) {
-    require(claimed.least > 0 && claimed.least < claimed.most && std::isfinite(claimed.most), prefix + "Least", claimed.least, claimed.most);
+  void at_scales(const std::string& prefix, const Claims::Scales& claimed, const std::vector<float>& y,
+                 const std::vector<float>& gradients, Peak& room) {
+    require(claimed.least > 0 && claimed.least < claimed.most && std::isfinite(claimed.most),
+            prefix + "Least", claimed.least, claimed.most);
     if (!(claimed.least > 0 && claimed.least < claimed.most && std::isfinite(claimed.most))) return;
     std::vector<float> scales{static_cast<float>(claimed.least), static_cast<float>(claimed.most)};
     // By these a code's interval ends at the minimum.
@@ -349,7 +393,8 @@ class Judgement {
         if (claimed.least <= scale && scale <= claimed.most) scales.push_back(static_cast<float>(scale));
       }
     } else {
-      constexpr int kFractionBits = std::is_same_v<F, kernels::F8E4M3> ? 3 : 2, kCodesOfBinade = 1 << kFractionBits;
+      constexpr int kFractionBits = std::is_same_v<F, kernels::F8E4M3> ? 3 : 2,
+                    kCodesOfBinade = 1 << kFractionBits;
       for (int code = 0; code < kCodesOfBinade; ++code) {
         double scale = (1 + (code + 0.5) / kCodesOfBinade) / -static_cast<double>(A::Fit::kYHi);
         while (scale < claimed.least) scale *= 2;
@@ -369,29 +414,33 @@ class Judgement {
         for (size_t i = 0; i < truth_.points.size(); ++i) {
           const kernels::u8 code = kernels::fp8_code<F>(y[i], scale).bits;
           const float g = table.values[kernels::part_of(table, code, gradients[i])][code];
-          const auto error = static_cast<double>(std::fabs(static_cast<long double>(g) - truth_.known[i].slope));
+          const auto error =
+              static_cast<double>(std::fabs(static_cast<long double>(g) - truth_.known[i].slope));
           total[static_cast<size_t>(bits)].raise(error, truth_.points[i]);
           room.raise(error - static_cast<double>(table.widest) / 2, truth_.points[i]);
         }
       }
     }
-    for (size_t bits = 0; bits < total.size(); ++bits) claim(fmt::format("{}T{}", prefix, bits), total[bits], claimed.total[bits]);
+    for (size_t bits = 0; bits < total.size(); ++bits)
+      claim(fmt::format("{}T{}", prefix, bits), total[bits], claimed.total[bits]);
   }
 
-  // y in e2m1 where |y| m is below `end`, m from 1 to 2^8 times the least that is claimed: powers of 2 times it, or such by which a code's interval
-  // ends at the minimum.
+  // y in e2m1 where |y| m is below `end`, m from 1 to 2^8 times the least that is claimed: powers of 2 times
+  // it, or such by which a code's interval ends at the minimum.
   template <class A>
-  void in_blocks(const std::string& prefix, const Claims::Scales& claimed, double end, bool powers_of_2, const std::vector<float>& y,
-                 const std::vector<float>& gradients, Peak& room) {
+  void in_blocks(const std::string& prefix, const Claims::Scales& claimed, double end, bool powers_of_2,
+                 const std::vector<float>& y, const std::vector<float>& gradients, Peak& room) {
     constexpr int kDoublings = 8;
-    const bool sound = claimed.least > 0x1p-100 && claimed.least < claimed.most && std::isfinite(claimed.most);
+    const bool sound =
+        claimed.least > 0x1p-100 && claimed.least < claimed.most && std::isfinite(claimed.most);
     require(sound && claimed.least < 0x1p100, prefix + "Least", claimed.least, claimed.most);
     if (!sound || claimed.least >= 0x1p100) return;
     std::vector<float> scales;
     for (int k = 0; k <= kDoublings; ++k) scales.push_back(static_cast<float>(std::ldexp(claimed.least, k)));
     for (int code = 0; code < 7 && !powers_of_2; ++code) {
-      const double middle = 0.5 * (static_cast<double>(kernels::widen(kernels::F4E2M1{static_cast<kernels::u8>(code)})) +
-                                   static_cast<double>(kernels::widen(kernels::F4E2M1{static_cast<kernels::u8>(code + 1)})));
+      const double middle =
+          0.5 * (static_cast<double>(kernels::widen(kernels::F4E2M1{static_cast<kernels::u8>(code)})) +
+                 static_cast<double>(kernels::widen(kernels::F4E2M1{static_cast<kernels::u8>(code + 1)})));
       const double scale = middle / -static_cast<double>(A::Fit::kYHi);
       if (scale >= claimed.least) scales.push_back(static_cast<float>(scale));
     }
@@ -407,13 +456,15 @@ class Judgement {
           if ((kernels::bits_of(y[i]) & 0x7fffffffu) >= end_bits) continue;
           const kernels::u8 code = kernels::fp8_code<kernels::F4E2M1>(y[i], scale).bits;
           const float g = table.values[kernels::part_of(table, code, gradients[i])][code];
-          const auto error = static_cast<double>(std::fabs(static_cast<long double>(g) - truth_.known[i].slope));
+          const auto error =
+              static_cast<double>(std::fabs(static_cast<long double>(g) - truth_.known[i].slope));
           total[static_cast<size_t>(bits)].raise(error, truth_.points[i]);
           room.raise(error - static_cast<double>(table.widest) / 2, truth_.points[i]);
         }
       }
     }
-    for (size_t bits = 0; bits < total.size(); ++bits) claim(fmt::format("{}T{}", prefix, bits), total[bits], claimed.total[bits]);
+    for (size_t bits = 0; bits < total.size(); ++bits)
+      claim(fmt::format("{}T{}", prefix, bits), total[bits], claimed.total[bits]);
   }
 
   Library& library_;
@@ -424,11 +475,16 @@ class Judgement {
 
 }  // namespace
 
-std::string Falsehood::text() const { return fmt::format("{}: {:.9g} seen at {:.9g}{}, claimed {:.9g}", claim, seen, at, m ? "" : ", m = 0", claimed); }
+std::string Falsehood::text() const {
+  return fmt::format("{}: {:.9g} seen at {:.9g}{}, claimed {:.9g}", claim, seen, at, m ? "" : ", m = 0",
+                     claimed);
+}
 
 const Curve& Library::curve(const std::string& activation, const std::string& function) {
   auto& curve = curves_[{activation, function}];
-  if (!curve) curve = std::make_unique<Curve>(formula_of(activation, function), activation == "expression" ? kExpressionEnd : kEndOfLine);
+  if (!curve)
+    curve = std::make_unique<Curve>(formula_of(activation, function),
+                                    activation == "expression" ? kExpressionEnd : kEndOfLine);
   return *curve;
 }
 
@@ -436,7 +492,9 @@ const Truth& Library::truth(const Claims& claims) {
   const bool backward = claims.kind == Claims::Kind::backward || claims.kind == Claims::Kind::table,
              code = claims.kind == Claims::Kind::code || claims.kind == Claims::Kind::fp8;
   const std::string activation = text_of(claims.activation), function = text_of(claims.function);
-  const std::string format = code ? "code" : claims.kind == Claims::Kind::forward ? "f32" : text_of(claims.format);
+  const std::string format = code                                   ? "code"
+                             : claims.kind == Claims::Kind::forward ? "f32"
+                                                                    : text_of(claims.format);
   auto& truth = truths_[{activation, function, format, backward}];
   if (!truth)
     truth = std::make_unique<Truth>(backward ? backward_truth(curve(activation, function), format)
@@ -456,25 +514,32 @@ double Library::coordinate_error(const Claims& c, float& at) {
                                       double(c.has_left),
                                       double(c.has_right),
                                       double(c.right_both)};
-  const auto [entry, fresh] = coordinates_.try_emplace({text_of(c.activation), text_of(c.function), text_of(c.format), constants});
-  if (fresh) entry->second.first = gate::coordinate_error(curve(text_of(c.activation), text_of(c.function)), truth(c), c, entry->second.second);
+  const auto [entry, fresh] =
+      coordinates_.try_emplace({text_of(c.activation), text_of(c.function), text_of(c.format), constants});
+  if (fresh)
+    entry->second.first = gate::coordinate_error(curve(text_of(c.activation), text_of(c.function)), truth(c),
+                                                 c, entry->second.second);
   at = entry->second.second;
   return entry->second.first;
 }
 
 std::vector<Falsehood> judge_subject(Library& library, const Claims& claims) {
-  const std::string activation = text_of(claims.activation), function = text_of(claims.function), format = text_of(claims.format);
+  const std::string activation = text_of(claims.activation), function = text_of(claims.function),
+                    format = text_of(claims.format);
   const bool forward = claims.kind == Claims::Kind::forward, eight_bits = claims.kind == Claims::Kind::fp8,
              code = claims.kind == Claims::Kind::code || eight_bits;
   const bool known_format =
-      forward || code || format == "f16" || format == "bf16" || (claims.kind == Claims::Kind::table && (format == "e4m3" || format == "e5m2")) ||
-      (claims.kind == Claims::Kind::backward && (format == "f32" || format == "mxfp8" || format == "f16_parity" || format == "bf16_parity"));
+      forward || code || format == "f16" || format == "bf16" ||
+      (claims.kind == Claims::Kind::table && (format == "e4m3" || format == "e5m2")) ||
+      (claims.kind == Claims::Kind::backward &&
+       (format == "f32" || format == "mxfp8" || format == "f16_parity" || format == "bf16_parity"));
   if (!known_format) return {{"kFormat", 0, 0, 0, true}};
   try {
     const Curve& curve = library.curve(activation, function);
     if (!name_fits(activation, curve.formula())) return {{"kActivation", 0, 0, 0, true}};
     if (!curve.problem().empty()) return {{"kFunction: " + curve.problem(), 0, 0, 0, true}};
-    if (code && (eight_bits || activation != "expression") && code_name(activation).empty()) return {{"kActivation: no codes", 0, 0, 0, true}};
+    if (code && (eight_bits || activation != "expression") && code_name(activation).empty())
+      return {{"kActivation: no codes", 0, 0, 0, true}};
     if (eight_bits && !curve.masked()) return {{"kActivation: no minimum", 0, 0, 0, true}};
     if (!code && curve.masked() != (claims.masked || forward)) return {{"kMasked", 0, 0, 0, true}};
   } catch (const kernels::SpecError& error) {

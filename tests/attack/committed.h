@@ -7,6 +7,8 @@
 
 namespace outgrad::validation::gate {
 
-inline std::string committed(const std::string& name) { return kernels::read_file(std::string(OUTGRAD_SOURCE_DIR "/kernels/generated/") + name + ".h"); }
+inline std::string committed(const std::string& name) {
+  return kernels::read_file(std::string(OUTGRAD_SOURCE_DIR "/kernels/generated/") + name + ".h");
+}
 
 }  // namespace outgrad::validation::gate

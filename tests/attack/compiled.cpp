@@ -30,7 +30,8 @@ std::string type_of(const std::string& text) {
   const size_t begin = text.find("\n" + word);
   if (begin == std::string::npos) return {};
   size_t end = begin + 1 + word.size();
-  while (end < text.size() && (std::isalnum(static_cast<unsigned char>(text[end])) || text[end] == '_')) ++end;
+  while (end < text.size() && (std::isalnum(static_cast<unsigned char>(text[end])) || text[end] == '_'))
+    ++end;
   return text.substr(begin + 1 + word.size(), end - begin - 1 - word.size());
 }
 
@@ -60,7 +61,8 @@ Toolchain default_toolchain() {
   return toolchain;
 }
 
-CompiledBatch::CompiledBatch(const Toolchain& toolchain, const std::string& folder, const std::vector<std::string>& headers)
+CompiledBatch::CompiledBatch(const Toolchain& toolchain, const std::string& folder,
+                             const std::vector<std::string>& headers)
     : libraries_(headers.size()), complaints_(headers.size()) {
   std::vector<size_t> members;
   for (size_t i = 0; i < headers.size(); ++i) {
@@ -76,21 +78,25 @@ CompiledBatch::CompiledBatch(const Toolchain& toolchain, const std::string& fold
   compile(toolchain, folder, members);
 }
 
-void CompiledBatch::compile(const Toolchain& toolchain, const std::string& folder, std::vector<size_t> members) {
+void CompiledBatch::compile(const Toolchain& toolchain, const std::string& folder,
+                            std::vector<size_t> members) {
   constexpr int kCompilerSeconds = 300;
   constexpr std::uint64_t kCompilerMemory = std::uint64_t{4} << 30;
   while (!members.empty()) {
     std::string unit = "#include \"tests/attack/probe.h\"\n";
     for (const size_t i : members) {
-      unit +=
-          fmt::format("#define {} Mutant_{}\n#include \"{}\"\n#undef {}\nOUTGRAD_ATTACK_PROBE({}, Mutant_{})\n", types_[i], i, header_name(i), types_[i], i, i);
+      unit += fmt::format(
+          "#define {} Mutant_{}\n#include \"{}\"\n#undef {}\nOUTGRAD_ATTACK_PROBE({}, Mutant_{})\n",
+          types_[i], i, header_name(i), types_[i], i, i);
     }
     const std::string base = fmt::format("{}/unit_{}", folder, units_++), library = base + ".so";
     write_text(base + ".cpp", unit);
     // Warnings are caused by the mutants. -O1 takes half as long as -O2, and every operation is the same.
-    const kernels::Ending ending = run_program({toolchain.compiler, "-std=c++20", "-O1", "-w", "-march=native", "-shared", "-fPIC", "-fvisibility=hidden",
-                                                "-fmax-errors=0", "-I" + toolchain.sources, "-I" + folder, base + ".cpp", "-o", library},
-                                               {kCompilerSeconds, kCompilerMemory});
+    const kernels::Ending ending =
+        run_program({toolchain.compiler, "-std=c++20", "-O1", "-w", "-march=native", "-shared", "-fPIC",
+                     "-fvisibility=hidden", "-fmax-errors=0", "-I" + toolchain.sources, "-I" + folder,
+                     base + ".cpp", "-o", library},
+                    {kCompilerSeconds, kCompilerMemory});
     if (ending.status == 0) {
       for (const size_t i : members) libraries_[i] = library;
       return;
@@ -109,14 +115,15 @@ void CompiledBatch::compile(const Toolchain& toolchain, const std::string& folde
       return;
     }
     if (rest.size() == members.size() || ending.late) {
-      const std::vector<size_t> front(members.begin(), members.begin() + static_cast<std::ptrdiff_t>(members.size() / 2)),
+      const std::vector<size_t> front(members.begin(),
+                                      members.begin() + static_cast<std::ptrdiff_t>(members.size() / 2)),
           back(members.begin() + static_cast<std::ptrdiff_t>(members.size() / 2), members.end());
       compile(toolchain, folder, front);
       compile(toolchain, folder, back);
       return;
     }
-    // The compiler may name a header because of something before it. Therefore the headers that were named are tried
-    // once more, one by one.
+    // The compiler may name a header because of something before it. Therefore the headers that were named
+    // are tried once more, one by one.
     for (const size_t i : members) {
       if (named.contains(i) && members.size() > 1) compile(toolchain, folder, {i});
     }

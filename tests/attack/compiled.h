@@ -1,5 +1,5 @@
-// Headers as the C++ compiler reads them: many mutants in one shared library, which is asked for the claims and the
-// outputs of each.
+// Headers as the C++ compiler reads them: many mutants in one shared library, which is asked for the claims
+// and the outputs of each.
 #pragma once
 
 #include <map>
@@ -24,9 +24,10 @@ Toolchain default_toolchain();
 /// A shared library with the headers that compile.
 class CompiledBatch {
  public:
-  /// Headers that the compiler names in an error are left out until the rest compiles. If it names none, the batch is
-  /// halved.
-  CompiledBatch(const Toolchain& toolchain, const std::string& folder, const std::vector<std::string>& headers);
+  /// Headers that the compiler names in an error are left out until the rest compiles. If it names none, the
+  /// batch is halved.
+  CompiledBatch(const Toolchain& toolchain, const std::string& folder,
+                const std::vector<std::string>& headers);
 
   ~CompiledBatch();
   CompiledBatch(const CompiledBatch&) = delete;
@@ -35,7 +36,8 @@ class CompiledBatch {
   bool compiles(size_t index) const { return !libraries_[index].empty(); }
   /// What the compiler said about a header that does not compile.
   const std::string& complaint(size_t index) const { return complaints_[index]; }
-  /// These two load the library into this process until the batch ends. A claim's texts belong to the library.
+  /// These two load the library into this process until the batch ends. A claim's texts belong to the
+  /// library.
   Claims claims(size_t index) const;
   std::vector<Outcome> run(size_t index, std::span<const Point> points) const;
 
@@ -44,8 +46,8 @@ class CompiledBatch {
   void* symbol(size_t index, const char* what) const;
 
   std::vector<std::string> types_, libraries_, complaints_;
-  // The library is unloaded before its file is removed: the next file may get the same inode, by which the loader
-  // recognises a library.
+  // The library is unloaded before its file is removed: the next file may get the same inode, by which the
+  // loader recognises a library.
   mutable std::map<std::string, void*> handles_;
   int units_ = 0;
 };

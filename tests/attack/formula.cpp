@@ -69,7 +69,9 @@ class FormulaParser {
  private:
   using Op = Formula::Op;
 
-  [[noreturn]] void fail(const char* why) const { throw kernels::SpecError(fmt::format("column {}: {}", at_ + 1, why)); }
+  [[noreturn]] void fail(const char* why) const {
+    throw kernels::SpecError(fmt::format("column {}: {}", at_ + 1, why));
+  }
   char peek() {
     while (at_ < text_.size() && text_[at_] == ' ') ++at_;
     return at_ < text_.size() ? text_[at_] : '\0';
@@ -121,7 +123,9 @@ class FormulaParser {
     peek();
     int n = 0;
     const size_t begin = at_;
-    while (at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_])) && n <= kLargestExponent) n = 10 * n + (text_[at_++] - '0');
+    while (at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_])) &&
+           n <= kLargestExponent)
+      n = 10 * n + (text_[at_++] - '0');
     if (at_ == begin || n > kLargestExponent) fail("an integer exponent up to 64 is missing");
     return negative ? -n : n;
   }
@@ -145,7 +149,8 @@ class FormulaParser {
     const auto inside = [&](char c) {
       const char before = at_ > begin ? text_[at_ - 1] : '\0';
       if (c == '+' || c == '-') return hex ? before == 'p' : before == 'e' || before == 'E';
-      return c == '.' || std::isdigit(static_cast<unsigned char>(c)) || (hex ? std::isxdigit(static_cast<unsigned char>(c)) || c == 'p' : c == 'e' || c == 'E');
+      return c == '.' || std::isdigit(static_cast<unsigned char>(c)) ||
+             (hex ? std::isxdigit(static_cast<unsigned char>(c)) || c == 'p' : c == 'e' || c == 'E');
     };
     while (at_ < text_.size() && inside(text_[at_])) ++at_;
     const std::string digits(text_.substr(begin, at_ - begin));
@@ -158,7 +163,8 @@ class FormulaParser {
   }
   void name(int depth) {
     const size_t begin = at_;
-    while (at_ < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[at_])) || text_[at_] == '_')) ++at_;
+    while (at_ < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[at_])) || text_[at_] == '_'))
+      ++at_;
     const std::string_view word = text_.substr(begin, at_ - begin);
     if (word == "x") return add(Op::x);
     if (word == "pi") return add({Op::literal, 0, pi<double>(), pi<Real>()});
@@ -279,7 +285,8 @@ Jet<T> Formula::evaluate(const T& x) const {
       case Op::power: {
         Jet<T>& a = stack.back();
         const int n = step.exponent;
-        const T first = n == 0 ? T(0) : T(n * power(a.value, n - 1)), second = n == 0 || n == 1 ? T(0) : T(n * (n - 1) * power(a.value, n - 2));
+        const T first = n == 0 ? T(0) : T(n * power(a.value, n - 1)),
+                second = n == 0 || n == 1 ? T(0) : T(n * (n - 1) * power(a.value, n - 2));
         a = {power(a.value, n), first * a.slope, second * a.slope * a.slope + first * a.bend};
         continue;
       }
@@ -297,7 +304,8 @@ Jet<T> Formula::evaluate(const T& x) const {
     } else if (step.op == Op::subtract) {
       a = {a.value - b.value, a.slope - b.slope, a.bend - b.bend};
     } else if (step.op == Op::multiply) {
-      a = {a.value * b.value, a.slope * b.value + a.value * b.slope, a.bend * b.value + T(2) * a.slope * b.slope + a.value * b.bend};
+      a = {a.value * b.value, a.slope * b.value + a.value * b.slope,
+           a.bend * b.value + T(2) * a.slope * b.slope + a.value * b.bend};
     } else {
       const T q = a.value / b.value, q1 = (a.slope - q * b.slope) / b.value;
       a = {q, q1, (a.bend - T(2) * q1 * b.slope - q * b.bend) / b.value};
@@ -321,7 +329,8 @@ namespace {
 double named_value(const std::string& name, double x, double parameter) {
   const auto cdf = [](double v) { return std::erfc(-v / std::sqrt(2.0)) / 2; };
   if (name == "gelu") return x * cdf(x);
-  if (name == "gelu_tanh") return x * sigmoid(2 * std::sqrt(2 / pi<double>()) * (x + 0.044715 * x * x * x));  // (1 + tanh v)/2
+  // (1 + tanh v)/2
+  if (name == "gelu_tanh") return x * sigmoid(2 * std::sqrt(2 / pi<double>()) * (x + 0.044715 * x * x * x));
   if (name == "quick_gelu") return x * sigmoid(1.702 * x);
   if (name == "silu") return x * sigmoid(x);
   if (name == "swish") return x * sigmoid(parameter * x);

@@ -1,10 +1,10 @@
-// Functions of x for the brute force: its own parser of their text, and values with two derivatives, in double and in
-// MPFR.
+// Functions of x for the brute force: its own parser of their text, and values with two derivatives, in
+// double and in MPFR.
 //
-// Nothing here is proven, and nothing is shared with the checker or the fitter. Numbers have 200 bits, derivatives
-// follow from the chain rule, and the results are compared with claims that are ten orders of magnitude coarser. The
-// language is that of kFunction: sums, products, quotients, integer powers, decimal and hexadecimal literals, pi, x,
-// and exp log sqrt tanh sigmoid softplus erf normal_cdf abs sin cos.
+// Nothing here is proven, and nothing is shared with the checker or the fitter. Numbers have 200 bits,
+// derivatives follow from the chain rule, and the results are compared with claims that are ten orders of
+// magnitude coarser. The language is that of kFunction: sums, products, quotients, integer powers, decimal
+// and hexadecimal literals, pi, x, and exp log sqrt tanh sigmoid softplus erf normal_cdf abs sin cos.
 #pragma once
 
 #include <boost/multiprecision/mpfr.hpp>
@@ -14,9 +14,11 @@
 
 namespace outgrad::validation::gate {
 
-/// 60 decimal digits. For the least subnormal output of a 16-bit format, exp(x) - 1 cancels 134 bits, and this leaves
-/// more than a double holds.
-using Real = boost::multiprecision::number<boost::multiprecision::mpfr_float_backend<60, boost::multiprecision::allocate_stack>, boost::multiprecision::et_off>;
+/// 60 decimal digits. For the least subnormal output of a 16-bit format, exp(x) - 1 cancels 134 bits, and
+/// this leaves more than a double holds.
+using Real = boost::multiprecision::number<
+    boost::multiprecision::mpfr_float_backend<60, boost::multiprecision::allocate_stack>,
+    boost::multiprecision::et_off>;
 
 /// f(x), f'(x), f''(x).
 template <class T>
@@ -37,7 +39,27 @@ class Formula {
   void set_identity_from_zero() { identity_from_zero_ = true; }
 
  private:
-  enum class Op { x, literal, add, subtract, multiply, divide, negate, power, exp, log, sqrt, tanh, sigmoid, softplus, erf, normal_cdf, abs, sin, cos };
+  enum class Op {
+    x,
+    literal,
+    add,
+    subtract,
+    multiply,
+    divide,
+    negate,
+    power,
+    exp,
+    log,
+    sqrt,
+    tanh,
+    sigmoid,
+    softplus,
+    erf,
+    normal_cdf,
+    abs,
+    sin,
+    cos
+  };
   struct Step {
     Op op;
     int exponent = 0;
@@ -58,8 +80,9 @@ class Formula {
 /// The function that a header names: kFunction's text, which for "elu" ends at zero.
 Formula formula_of(const std::string& activation, const std::string& function);
 
-/// Whether kActivation and kFunction are the same function. The definition of the named activation is compared at
-/// points on both sides of zero. A name without a definition ("expression") agrees with every function.
+/// Whether kActivation and kFunction are the same function. The definition of the named activation is
+/// compared at points on both sides of zero. A name without a definition ("expression") agrees with every
+/// function.
 bool name_fits(const std::string& activation, const Formula& f);
 
 }  // namespace outgrad::validation::gate

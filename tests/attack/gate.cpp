@@ -26,14 +26,17 @@ namespace {
 constexpr const char* kSchema = "outgrad.certificate_attack/1";
 // What one specification may take on one core, and bad input of any kind.
 constexpr Limits kLimits{60, std::uint64_t{2} << 30};
-// So many mutants share a translation unit: what is included costs little beside them, and the compiler stays small.
+// So many mutants share a translation unit: what is included costs little beside them, and the compiler stays
+// small.
 constexpr size_t kBatch = 48;
 
 // Which part of a judgement a process was at when it fell, in memory that outlives it.
 class Stage {
  public:
   enum Name : int { brute_force, check };
-  Stage() : at_(static_cast<int*>(mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
+  Stage()
+      : at_(static_cast<int*>(
+            mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
     if (at_ == MAP_FAILED) throw kernels::EnvironmentError("attack: no shared memory");
   }
   ~Stage() { munmap(at_, sizeof(int)); }
@@ -70,10 +73,12 @@ std::string falsehoods_of(const CompiledBatch& batch, size_t index, Library& lib
 }
 
 // One word for the outcome, then why.
-std::string verdict_of_checker(const Checker& checker, const std::string& text, const std::string& name, const std::string& falsehood) {
+std::string verdict_of_checker(const Checker& checker, const std::string& text, const std::string& name,
+                               const std::string& falsehood) {
   try {
     const Answer answer = checker(text, name);
-    return answer.holds ? "survived\t" + falsehood : (answer.violated ? "killed\t" : "undecided\t") + answer.why;
+    return answer.holds ? "survived\t" + falsehood
+                        : (answer.violated ? "killed\t" : "undecided\t") + answer.why;
   } catch (const kernels::SpecError& error) {
     return std::string("killed\t") + error.what();
   } catch (const std::exception& error) {
@@ -83,7 +88,8 @@ std::string verdict_of_checker(const Checker& checker, const std::string& text, 
 
 std::pair<std::string, std::string> split(const std::string& line) {
   const size_t tab = line.find('\t');
-  return tab == std::string::npos ? std::pair{line, std::string()} : std::pair{line.substr(0, tab), line.substr(tab + 1)};
+  return tab == std::string::npos ? std::pair{line, std::string()}
+                                  : std::pair{line.substr(0, tab), line.substr(tab + 1)};
 }
 
 void count(HeaderResult& result, const Mutant& mutant, const std::string& line) {
@@ -96,12 +102,15 @@ void count(HeaderResult& result, const Mutant& mutant, const std::string& line) 
     ++tally.harmless;
   } else {
     ++(outcome == "survived" ? tally.survived : tally.internal);
-    result.failures.push_back({result.header, mutant.site.name, mutant.kind, outcome + ": " + why.substr(0, 400)});
+    result.failures.push_back(
+        {result.header, mutant.site.name, mutant.kind, outcome + ": " + why.substr(0, 400)});
   }
 }
 
-// What the brute force has against the header as it is, and the state that all judgements of its mutants share: made here, before processes fork.
-std::map<int, double> look_at(const std::string& text, const Options& options, Library& library, HeaderResult& result) {
+// What the brute force has against the header as it is, and the state that all judgements of its mutants
+// share: made here, before processes fork.
+std::map<int, double> look_at(const std::string& text, const Options& options, Library& library,
+                              HeaderResult& result) {
   const kernels::ScratchFolder folder;
   const CompiledBatch batch(options.toolchain, folder.path(), {text});
   result.baseline = falsehoods_of(batch, 0, library);
@@ -121,12 +130,15 @@ Answer check_text(const std::string& text, const std::string& name) {
   const Verdict verdict = report.verdict();
   if (verdict == Verdict::Holds) return {true, ""};
   // One proof has several findings: the first of those that decide.
-  const auto decides = std::find_if(report.findings.begin(), report.findings.end(), [&](const Finding& finding) { return finding.verdict == verdict; });
-  return {false, fmt::format("{} {}: {}", decides->name, to_string(verdict), decides->why), verdict == Verdict::Violated};
+  const auto decides = std::find_if(report.findings.begin(), report.findings.end(),
+                                    [&](const Finding& finding) { return finding.verdict == verdict; });
+  return {false, fmt::format("{} {}: {}", decides->name, to_string(verdict), decides->why),
+          verdict == Verdict::Violated};
 }
 
 void MutantTally::add(const MutantTally& other) {
-  tried += other.tried, killed += other.killed, harmless += other.harmless, survived += other.survived, internal += other.internal;
+  tried += other.tried, killed += other.killed, harmless += other.harmless, survived += other.survived,
+      internal += other.internal;
 }
 
 MutantTally HeaderResult::total() const {
@@ -135,7 +147,8 @@ MutantTally HeaderResult::total() const {
   return sum;
 }
 
-HeaderResult attack_header(const std::string& name, const std::string& text, const std::vector<std::string>& donors, const Options& options) {
+HeaderResult attack_header(const std::string& name, const std::string& text,
+                           const std::vector<std::string>& donors, const Options& options) {
   HeaderResult result;
   result.header = name;
   Library own;
@@ -146,11 +159,15 @@ HeaderResult attack_header(const std::string& name, const std::string& text, con
   for (const char c : name) seed = seed * 0x100000001b3u ^ static_cast<unsigned char>(c);
   kernels::Random random(seed);
   std::vector<Site> sites = sites_of(text);
-  if (!options.only.empty()) std::erase_if(sites, [&](const Site& site) { return site.name != options.only && to_string(site.kind) != options.only; });
+  if (!options.only.empty())
+    std::erase_if(sites, [&](const Site& site) {
+      return site.name != options.only && to_string(site.kind) != options.only;
+    });
   std::vector<Mutant> mutants;
   std::set<std::string> known{text};
   for (const auto& [site, damage] : plan(sites, options.passes, options.most, random)) {
-    Mutant mutant = mutant_of(text, sites, site, damage, donors.empty() ? text : donors[random.below(donors.size())], random);
+    Mutant mutant = mutant_of(text, sites, site, damage,
+                              donors.empty() ? text : donors[random.below(donors.size())], random);
     if (known.insert(mutant.text).second) mutants.push_back(std::move(mutant));
   }
   for (size_t begin = 0; begin < mutants.size(); begin += kBatch) {
@@ -178,7 +195,8 @@ HeaderResult attack_header(const std::string& name, const std::string& text, con
             const auto seen = row_fits.find(mutant.row_claim->row);
             const double claimed = std::exp2(mutant.row_claim->log2);
             if (seen == row_fits.end() || seen->second <= claimed) return std::string("harmless");
-            return checked(i, fmt::format("row {}: A of {:.9g} seen, {:.9g} claimed", seen->first, seen->second, claimed));
+            return checked(i, fmt::format("row {}: A of {:.9g} seen, {:.9g} claimed", seen->first,
+                                          seen->second, claimed));
           }
           stage.set(Stage::brute_force);
           const std::string falsehood = falsehoods_of(batch, place[i], library);
@@ -191,11 +209,16 @@ HeaderResult attack_header(const std::string& name, const std::string& text, con
           return "crashed\t" + ending_text(ending);
         });
     const std::vector<std::string> after = run_guarded(
-        crashed.size(), [&](size_t k) { return checked(crashed[k], "the compiled header breaks down: " + split(lines[crashed[k]]).second); }, kLimits,
+        crashed.size(),
+        [&](size_t k) {
+          return checked(crashed[k], "the compiled header breaks down: " + split(lines[crashed[k]]).second);
+        },
+        kLimits,
         [&](size_t, const kernels::Ending& ending) { return "internal\tcheck: " + ending_text(ending); });
     for (size_t i = 0; i < batch_of.size(); ++i) {
       const auto fell = std::find(crashed.begin(), crashed.end(), i);
-      count(result, batch_of[i], fell == crashed.end() ? lines[i] : after[static_cast<size_t>(fell - crashed.begin())]);
+      count(result, batch_of[i],
+            fell == crashed.end() ? lines[i] : after[static_cast<size_t>(fell - crashed.begin())]);
     }
   }
   return result;
@@ -208,7 +231,8 @@ std::string reason_of(std::string message) {
   if (const size_t line = message.find('\n'); line != std::string::npos) message.resize(line);
   // "outgrad: FUNCTION: [PLACE]: WHY"
   if (const size_t place = message.find("]: "); place != std::string::npos) message.erase(0, place + 3);
-  static const std::regex quoted("'[^']*'"), number("[-+]?(0x)?[0-9][0-9a-fA-F.]*([ep][-+]?[0-9]+)?"), path("[^ ]*/[^ :]*: "), lists("\\[[^\\]]*\\]");
+  static const std::regex quoted("'[^']*'"), number("[-+]?(0x)?[0-9][0-9a-fA-F.]*([ep][-+]?[0-9]+)?"),
+      path("[^ ]*/[^ :]*: "), lists("\\[[^\\]]*\\]");
   message = std::regex_replace(message, quoted, "'..'");
   message = std::regex_replace(message, path, "");
   message = std::regex_replace(message, lists, "[..]");
@@ -216,9 +240,11 @@ std::string reason_of(std::string message) {
   return message.substr(0, 160);
 }
 
-// What a fit prints of T, O and R ("T 144.5", "R 2^-1.18") against what its header claims: in words, if they are not one number.
+// What a fit prints of T, O and R ("T 144.5", "R 2^-1.18") against what its header claims: in words, if they
+// are not one number.
 std::string false_print(const std::string& printed, const Claims& claims) {
-  for (const auto& [name, claimed] : {std::pair{"T", claims.t}, {"O", claims.o}, {"R", claims.r}, {"T/O", claims.t / claims.o}}) {
+  for (const auto& [name, claimed] :
+       {std::pair{"T", claims.t}, {"O", claims.o}, {"R", claims.r}, {"T/O", claims.t / claims.o}}) {
     const std::regex pattern(fmt::format("(^|[ ,;]){} (<= )?(2\\^)?([-+.0-9e]+)", name));
     std::smatch found;
     if (!std::isfinite(claimed) || !std::regex_search(printed, found, pattern)) continue;
@@ -226,25 +252,33 @@ std::string false_print(const std::string& printed, const Claims& claims) {
     const bool power = found[3].matched;
     // Two decimals of a logarithm, four of a ratio, or six digits, rounded either way.
     const double off = std::string_view(name) == "T/O" ? 1.1e-4 : number * 1.1e-5;
-    const double least = power ? std::exp2(number - 0.0101) : number - off, most = power ? std::exp2(number + 0.0101) : number + off;
-    if (!(least <= claimed && claimed <= most)) return fmt::format("fit prints{}, the header claims {:.9g}", found[0].str(), claimed);
+    const double least = power ? std::exp2(number - 0.0101) : number - off,
+                 most = power ? std::exp2(number + 0.0101) : number + off;
+    if (!(least <= claimed && claimed <= most))
+      return fmt::format("fit prints{}, the header claims {:.9g}", found[0].str(), claimed);
   }
   return {};
 }
 
 // One specification from fit to verdict: "OUTCOME\tcpu seconds\twhy".
 std::string judged(const Specification& spec, const std::string& folder, const Options& options) {
-  const std::string input = folder + "/attacked.json", fit = folder + "/fit.json", header = folder + "/attacked.h";
+  const std::string input = folder + "/attacked.json", fit = folder + "/fit.json",
+                    header = folder + "/attacked.h";
   for (const std::string& old : {fit, header}) std::filesystem::remove(old);
   std::ofstream(input) << spec.json;
-  const kernels::Ending fitted = run_program({options.fitter, "fit", input, "--out", fit, "--threads", "1", "--no-check"}, kLimits);
-  const auto line = [&](const char* outcome, const std::string& why) { return fmt::format("{}\t{:.1f}\t{}", outcome, fitted.cpu_s, why); };
-  // The statuses of the contract are 0, 1 and 2; 3 would be this machine's fault, and a limit of memory is ours.
+  const kernels::Ending fitted =
+      run_program({options.fitter, "fit", input, "--out", fit, "--threads", "1", "--no-check"}, kLimits);
+  const auto line = [&](const char* outcome, const std::string& why) {
+    return fmt::format("{}\t{:.1f}\t{}", outcome, fitted.cpu_s, why);
+  };
+  // The statuses of the contract are 0, 1 and 2; 3 would be this machine's fault, and a limit of memory is
+  // ours.
   const auto broken = [&](const kernels::Ending& ending, const char* step) -> std::string {
     if (ending.late) return line("hung", step);
     if (ending.text.find("out of memory") != std::string::npos) return line("memory", step);
     if (ending.signal != 0 || ending.status > 2 || ending.text.find("internal error") != std::string::npos) {
-      return line("internal", fmt::format("{}: {} {}", step, ending_text(ending), ending.text.substr(0, 300)));
+      return line("internal",
+                  fmt::format("{}: {} {}", step, ending_text(ending), ending.text.substr(0, 300)));
     }
     return {};
   };
@@ -252,7 +286,8 @@ std::string judged(const Specification& spec, const std::string& folder, const O
   if (fitted.status != 0) return line("refused", reason_of(fitted.text));
   const kernels::Ending emitted = run_program({options.fitter, "emit", fit, "--out", header}, kLimits);
   if (const std::string why = broken(emitted, "emit"); !why.empty()) return why;
-  if (emitted.status != 0) return line("internal", "emit refuses what fit wrote: " + emitted.text.substr(0, 300));
+  if (emitted.status != 0)
+    return line("internal", "emit refuses what fit wrote: " + emitted.text.substr(0, 300));
   const std::string text = kernels::read_file(header);
   Library library;
   const CompiledBatch batch(options.toolchain, folder, {text});
@@ -274,8 +309,10 @@ std::vector<Specification> drawn(size_t block, size_t all, const auto& draw) {
 }  // namespace
 
 void SpecificationResult::add(const SpecificationResult& other) {
-  tried += other.tried, fitted += other.fitted, refused += other.refused, undecided += other.undecided, false_claims += other.false_claims, hung += other.hung;
-  internal += other.internal, memory += other.memory, survived += other.survived, contested += other.contested;
+  tried += other.tried, fitted += other.fitted, refused += other.refused, undecided += other.undecided,
+      false_claims += other.false_claims, hung += other.hung;
+  internal += other.internal, memory += other.memory, survived += other.survived,
+      contested += other.contested;
   longest_cpu_s = std::max(longest_cpu_s, other.longest_cpu_s);
   seconds.insert(seconds.end(), other.seconds.begin(), other.seconds.end());
   for (const auto& [reason, times] : other.reasons) reasons[reason] += times;
@@ -297,7 +334,9 @@ SpecificationResult attack_specifications(const std::vector<Specification>& spec
   const kernels::ScratchFolder folder;
   const std::vector<std::string> lines = run_guarded(
       specs.size(), [&](size_t i) { return judged(specs[i], folder.path(), options); }, kLimits,
-      [&](size_t, const kernels::Ending& ending) { return "internal\t0\tthe judgement itself: " + ending_text(ending); });
+      [&](size_t, const kernels::Ending& ending) {
+        return "internal\t0\tthe judgement itself: " + ending_text(ending);
+      });
   SpecificationResult result;
   for (size_t i = 0; i < specs.size(); ++i) {
     const auto [outcome, rest] = split(lines[i]);
@@ -331,16 +370,21 @@ SpecificationResult attack_specifications(const std::vector<Specification>& spec
   return result;
 }
 
-// ---- results ----------------------------------------------------------------------------------------------------------
+// ---- results ------------------------------------------------------------------------------------
 
 namespace {
 
 nlohmann::json to_json(const MutantTally& tally) {
-  return {{"tried", tally.tried}, {"killed", tally.killed}, {"harmless", tally.harmless}, {"survived", tally.survived}, {"internal", tally.internal}};
+  return {{"tried", tally.tried},
+          {"killed", tally.killed},
+          {"harmless", tally.harmless},
+          {"survived", tally.survived},
+          {"internal", tally.internal}};
 }
 
 MutantTally tally_of(const JsonNode& node) {
-  return {node["tried"].count(), node["killed"].count(), node["harmless"].count(), node["survived"].count(), node["internal"].count()};
+  return {node["tried"].count(), node["killed"].count(), node["harmless"].count(), node["survived"].count(),
+          node["internal"].count()};
 }
 
 }  // namespace
@@ -348,14 +392,20 @@ MutantTally tally_of(const JsonNode& node) {
 nlohmann::json to_json(const HeaderResult& result) {
   nlohmann::json kinds = nlohmann::json::object(), failures = nlohmann::json::array();
   for (const auto& [kind, tally] : result.kinds) kinds[kind] = to_json(tally);
-  for (const MutantFailure& failure : result.failures) failures.push_back({{"place", failure.place}, {"kind", failure.kind}, {"why", failure.why}});
-  return {{"header", result.header}, {"baseline", result.baseline}, {"shares", result.shares}, {"kinds", std::move(kinds)}, {"failures", std::move(failures)}};
+  for (const MutantFailure& failure : result.failures)
+    failures.push_back({{"place", failure.place}, {"kind", failure.kind}, {"why", failure.why}});
+  return {{"header", result.header},
+          {"baseline", result.baseline},
+          {"shares", result.shares},
+          {"kinds", std::move(kinds)},
+          {"failures", std::move(failures)}};
 }
 
 nlohmann::json to_json(const SpecificationResult& result) {
   nlohmann::json failures = nlohmann::json::array();
   for (const SpecificationFailure& failure : result.failures)
-    failures.push_back({{"specification", failure.specification}, {"outcome", failure.outcome}, {"why", failure.why}});
+    failures.push_back(
+        {{"specification", failure.specification}, {"outcome", failure.outcome}, {"why", failure.why}});
   return {{"tried", result.tried},
           {"fitted", result.fitted},
           {"refused", result.refused},
@@ -376,19 +426,21 @@ namespace {
 
 SpecificationResult specifications_from(const JsonNode& node) {
   SpecificationResult block;
-  block.tried = node["tried"].count(), block.fitted = node["fitted"].count(), block.refused = node["refused"].count(),
-  block.undecided = node["undecided"].count();
-  block.false_claims = node["false"].count(), block.survived = node["survived"].count(), block.hung = node["hung"].count(),
-  block.memory = node["memory"].count();
+  block.tried = node["tried"].count(), block.fitted = node["fitted"].count(),
+  block.refused = node["refused"].count(), block.undecided = node["undecided"].count();
+  block.false_claims = node["false"].count(), block.survived = node["survived"].count(),
+  block.hung = node["hung"].count(), block.memory = node["memory"].count();
   block.internal = node["internal"].count();
   block.longest_cpu_s = node["longest_cpu_s"].finite();
   if (node.has("contested")) block.contested = node["contested"].count();
   if (node.has("seconds")) {
     for (const JsonNode& seconds : node["seconds"].items()) block.seconds.push_back(seconds.finite());
   }
-  for (const std::string& reason : node["reasons"].keys()) block.reasons[reason] = node["reasons"][reason].count();
+  for (const std::string& reason : node["reasons"].keys())
+    block.reasons[reason] = node["reasons"][reason].count();
   for (const JsonNode& failure : node["failures"].items())
-    block.failures.push_back({failure["specification"].text(), failure["outcome"].text(), failure["why"].text()});
+    block.failures.push_back(
+        {failure["specification"].text(), failure["outcome"].text(), failure["why"].text()});
   return block;
 }
 
@@ -396,9 +448,11 @@ HeaderResult header_from(const JsonNode& node) {
   HeaderResult result;
   result.header = node["header"].text(), result.baseline = node["baseline"].text();
   for (const std::string& kind : node["kinds"].keys()) result.kinds[kind] = tally_of(node["kinds"][kind]);
-  for (const std::string& claim : node["shares"].keys()) result.shares[claim] = node["shares"][claim].bound();  // of a claim of 0
+  // of a claim of 0
+  for (const std::string& claim : node["shares"].keys()) result.shares[claim] = node["shares"][claim].bound();
   for (const JsonNode& failure : node["failures"].items()) {
-    result.failures.push_back({result.header, failure["place"].text(), failure["kind"].text(), failure["why"].text()});
+    result.failures.push_back(
+        {result.header, failure["place"].text(), failure["kind"].text(), failure["why"].text()});
   }
   return result;
 }
@@ -408,7 +462,8 @@ HeaderResult header_from(const JsonNode& node) {
 nlohmann::json document(const Units& units, std::uint64_t seed) {
   MutantTally all;
   std::map<std::string, MutantTally> kinds;
-  nlohmann::json headers = nlohmann::json::object(), survivors = nlohmann::json::array(), baselines = nlohmann::json::object();
+  nlohmann::json headers = nlohmann::json::object(), survivors = nlohmann::json::array(),
+                 baselines = nlohmann::json::object();
   SpecificationResult specifications;
   const std::string file = "units";
   for (const auto& [name, unit] : units) {
@@ -423,15 +478,23 @@ nlohmann::json document(const Units& units, std::uint64_t seed) {
     headers[header.header] = to_json(header.total());
     if (!header.baseline.empty()) baselines[header.header] = header.baseline;
     for (const MutantFailure& failure : header.failures) {
-      survivors.push_back({{"header", failure.header}, {"place", failure.place}, {"kind", failure.kind}, {"why", failure.why}});
+      survivors.push_back({{"header", failure.header},
+                           {"place", failure.place},
+                           {"kind", failure.kind},
+                           {"why", failure.why}});
     }
   }
   nlohmann::json by_kind = nlohmann::json::object();
   for (const auto& [kind, tally] : kinds) by_kind[kind] = to_json(tally);
   nlohmann::json mutations = to_json(all);
-  mutations["by_header"] = std::move(headers), mutations["by_kind"] = std::move(by_kind), mutations["failures"] = std::move(survivors);
+  mutations["by_header"] = std::move(headers), mutations["by_kind"] = std::move(by_kind),
+  mutations["failures"] = std::move(survivors);
   mutations["false_headers"] = std::move(baselines);
-  return {{"schema", kSchema}, {"seed", seed}, {"mutations", std::move(mutations)}, {"specifications", to_json(specifications)}, {"units", units}};
+  return {{"schema", kSchema},
+          {"seed", seed},
+          {"mutations", std::move(mutations)},
+          {"specifications", to_json(specifications)},
+          {"units", units}};
 }
 
 Units read_units(const std::string& file, std::uint64_t seed) {
@@ -456,9 +519,13 @@ Units read_units(const std::string& file, std::uint64_t seed) {
 
 bool holds(const nlohmann::json& document) {
   const nlohmann::json &mutations = document.at("mutations"), &specifications = document.at("specifications");
-  const auto none = [](const nlohmann::json& of, const char* key) { return of.at(key).get<std::int64_t>() == 0; };
-  return none(mutations, "survived") && none(mutations, "internal") && mutations.at("false_headers").empty() && none(specifications, "false") &&
-         none(specifications, "contested") && none(specifications, "hung") && none(specifications, "memory") && none(specifications, "internal");
+  const auto none = [](const nlohmann::json& of, const char* key) {
+    return of.at(key).get<std::int64_t>() == 0;
+  };
+  return none(mutations, "survived") && none(mutations, "internal") &&
+         mutations.at("false_headers").empty() && none(specifications, "false") &&
+         none(specifications, "contested") && none(specifications, "hung") &&
+         none(specifications, "memory") && none(specifications, "internal");
 }
 
 }  // namespace outgrad::validation::gate

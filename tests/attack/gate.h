@@ -1,11 +1,12 @@
-// The gate against false certificates: damaged headers and random specifications are given to `check`, and its verdicts
-// are compared with a brute force that shares nothing with it.
+// The gate against false certificates: damaged headers and random specifications are given to `check`, and
+// its verdicts are compared with a brute force that shares nothing with it.
 //
-// The checker must refuse a mutant that the brute force finds false, or whose text is not what `outgrad emit` would
-// have written. A mutant that it accepts has SURVIVED, and the gate fails. A mutant in which the brute force finds no
-// falsehood is harmless and does not count against the checker. A random specification may be refused or fitted, but a
-// header that results from a fit must be true, whatever `check` says of it, and so must be what the fit prints. A header that `check`
-// calls violated although the brute force finds nothing false is CONTESTED: one of the two is wrong, and the gate fails.
+// The checker must refuse a mutant that the brute force finds false, or whose text is not what `outgrad emit`
+// would have written. A mutant that it accepts has SURVIVED, and the gate fails. A mutant in which the brute
+// force finds no falsehood is harmless and does not count against the checker. A random specification may be
+// refused or fitted, but a header that results from a fit must be true, whatever `check` says of it, and so
+// must be what the fit prints. A header that `check` calls violated although the brute force finds nothing
+// false is CONTESTED: one of the two is wrong, and the gate fails.
 // All work is done in processes with limits of time and memory.
 #pragma once
 
@@ -38,13 +39,15 @@ struct Options {
   std::uint64_t seed = 1;
   size_t passes = 1;  ///< the number of kinds of damage tried on each coefficient
   size_t most = 0;  ///< mutants of one header, 0 for no limit
-  std::string only;  ///< damage is done only at places of this name or kind ("kO", "comments"); empty: everywhere
+  std::string
+      only;  ///< damage is done only at places of this name or kind ("kO", "comments"); empty: everywhere
   size_t specifications = 0;
   size_t stores = 0;  ///< specifications of parity formats, MXFP8 and codes
   std::string fitter;  ///< the executable outgrad-fit
   Toolchain toolchain;
   Checker checker = check_text;
-  std::shared_ptr<Library> library;  ///< what is true of the functions, for several headers about the same function
+  /// what is true of the functions, for several headers about the same function
+  std::shared_ptr<Library> library;
 };
 
 /// Counts of mutants; tried is the sum of the other four.
@@ -67,7 +70,8 @@ struct HeaderResult {
   MutantTally total() const;
 };
 
-HeaderResult attack_header(const std::string& name, const std::string& text, const std::vector<std::string>& donors, const Options& options);
+HeaderResult attack_header(const std::string& name, const std::string& text,
+                           const std::vector<std::string>& donors, const Options& options);
 
 struct SpecificationFailure {
   std::string specification, outcome, why;
@@ -75,11 +79,13 @@ struct SpecificationFailure {
 
 /// The results for a block of specifications; tried is the sum of the next eight.
 struct SpecificationResult {
-  std::int64_t tried = 0, fitted = 0, refused = 0, undecided = 0, false_claims = 0, contested = 0, hung = 0, internal = 0, memory = 0;
+  std::int64_t tried = 0, fitted = 0, refused = 0, undecided = 0, false_claims = 0, contested = 0, hung = 0,
+               internal = 0, memory = 0;
   std::int64_t survived = 0;  ///< those of the false claims that `check` accepted
   double longest_cpu_s = 0;
   std::vector<double> seconds;  ///< processor time of each fit, in the order of the specifications
-  std::map<std::string, std::int64_t> reasons;  ///< of refusals and of undecided cases, without numbers and names
+  /// of refusals and of undecided cases, without numbers and names
+  std::map<std::string, std::int64_t> reasons;
   std::vector<SpecificationFailure> failures;
   void add(const SpecificationResult& other);
 };
@@ -96,10 +102,11 @@ using Units = std::map<std::string, nlohmann::json>;
 nlohmann::json to_json(const HeaderResult& result);
 nlohmann::json to_json(const SpecificationResult& result);
 
-/// Schema "outgrad.certificate_attack/1": totals, by header and by kind of damage, and the units from which they are
-/// made.
+/// Schema "outgrad.certificate_attack/1": totals, by header and by kind of damage, and the units from which
+/// they are made.
 nlohmann::json document(const Units& units, std::uint64_t seed);
-/// The units of a result file. Throws kernels::SpecError "file: place: why" if it is not one, or has another seed.
+/// The units of a result file. Throws kernels::SpecError "file: place: why" if it is not one, or has another
+/// seed.
 Units read_units(const std::string& file, std::uint64_t seed);
 /// Whether nothing survived, was false, hung or failed.
 bool holds(const nlohmann::json& document);

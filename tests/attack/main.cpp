@@ -1,4 +1,5 @@
-// outgrad-attack: searches for what the proofs miss. Subcommands attack (false headers) and stability --attack (rows that break a norm's bounds).
+// outgrad-attack: searches for what the proofs miss. Subcommands attack (false headers) and stability
+// --attack (rows that break a norm's bounds).
 #include <CLI/CLI.hpp>
 
 #include "kernels/support/errors.h"

@@ -16,7 +16,8 @@ using kernels::Random;
 namespace {
 
 size_t count(const std::vector<Site>& sites, Site::Kind kind) {
-  return static_cast<size_t>(std::count_if(sites.begin(), sites.end(), [&](const Site& site) { return site.kind == kind; }));
+  return static_cast<size_t>(
+      std::count_if(sites.begin(), sites.end(), [&](const Site& site) { return site.kind == kind; }));
 }
 
 // The reader of `check` has its own idea of what a header holds.
@@ -29,11 +30,15 @@ TEST(AttackMutation, EveryNumberIsAPlace) {
     EXPECT_EQ(count(sites, Site::Kind::string), 5u) << name;
     // The includes' and banner's comments aside, every comment of the text.
     size_t comments = 0;
-    for (size_t at = text.find("//"); at != std::string::npos; at = text.find("//", text.find('\n', at))) ++comments;
+    for (size_t at = text.find("//"); at != std::string::npos; at = text.find("//", text.find('\n', at)))
+      ++comments;
     EXPECT_EQ(count(sites, Site::Kind::comment), comments) << name;
     size_t constants = 0;
-    for (size_t at = text.find("static constexpr "); at != std::string::npos; at = text.find("static constexpr ", at + 1)) ++constants;
-    EXPECT_EQ(count(sites, Site::Kind::real) + count(sites, Site::Kind::integer) + count(sites, Site::Kind::boolean) + count(sites, Site::Kind::string),
+    for (size_t at = text.find("static constexpr "); at != std::string::npos;
+         at = text.find("static constexpr ", at + 1))
+      ++constants;
+    EXPECT_EQ(count(sites, Site::Kind::real) + count(sites, Site::Kind::integer) +
+                  count(sites, Site::Kind::boolean) + count(sites, Site::Kind::string),
               constants)
         << name;
   }
@@ -48,7 +53,8 @@ TEST(AttackMutation, AnUlpIsAnUlpOfTheConstantsType) {
   Random random(1);
   for (size_t i = 0; i < sites.size(); ++i) {
     if (sites[i].name != "kO" && sites[i].name != "kTMin") continue;
-    const auto changed = std::get<BackwardHeader>(parse_header(mutant_of(text, sites, i, 0, text, random).text, "changed"));
+    const auto changed =
+        std::get<BackwardHeader>(parse_header(mutant_of(text, sites, i, 0, text, random).text, "changed"));
     if (sites[i].name == "kO") {
       EXPECT_EQ(changed.storage.oracle, std::nextafter(old.storage.oracle, 1.0));
     } else {
@@ -57,14 +63,15 @@ TEST(AttackMutation, AnUlpIsAnUlpOfTheConstantsType) {
   }
 }
 
-// Three of the defects that the gate was made for, each by the hand of its own generator: a K too small, rows of the class ulp times 1.5, kO raised, a
-// comment that swallows the next line.
+// Three of the defects that the gate was made for, each by the hand of its own generator: a K too small, rows
+// of the class ulp times 1.5, kO raised, a comment that swallows the next line.
 TEST(AttackMutation, TheDefectsItWasMadeForAreWithinItsReach) {
   const std::string text = committed("gelu_bf16_ulp");
   const std::vector<Site> sites = sites_of(text);
   std::set<std::string> made;
   for (size_t i = 0; i < sites.size(); ++i)
-    for (size_t damage = 0; damage < damages_of(sites[i].kind); ++damage) made.insert(sites[i].name + ": " + damage_name(sites[i].kind, damage));
+    for (size_t damage = 0; damage < damages_of(sites[i].kind); ++damage)
+      made.insert(sites[i].name + ": " + damage_name(sites[i].kind, damage));
   EXPECT_TRUE(made.contains("kK: a large factor"));
   EXPECT_TRUE(made.contains("row 140, word 2: a factor up"));
   EXPECT_TRUE(made.contains("kO: a factor up"));
@@ -76,7 +83,8 @@ TEST(AttackMutation, TheDefectsItWasMadeForAreWithinItsReach) {
   }
 }
 
-// Beside the same input another figure is wrong. Another input may be as bad a one, so it is `check` that has to look; a text that is no input is refused.
+// Beside the same input another figure is wrong. Another input may be as bad a one, so it is `check` that has
+// to look; a text that is no input is refused.
 TEST(AttackMutation, OfWhatWasFoundAnotherFigureIsWrong) {
   const std::string text = committed("gelu_bf16");
   const std::vector<Site> sites = sites_of(text);
@@ -89,7 +97,8 @@ TEST(AttackMutation, OfWhatWasFoundAnotherFigureIsWrong) {
     if (figure > sites[i].begin + sites[i].length) continue;
     for (int round = 0; round < 20; ++round) {
       const Mutant mutant = mutant_of(text, sites, i, kAnotherNumber, text, random);
-      const auto changed = static_cast<size_t>(std::mismatch(text.begin(), text.end(), mutant.text.begin()).first - text.begin());
+      const auto changed = static_cast<size_t>(
+          std::mismatch(text.begin(), text.end(), mutant.text.begin()).first - text.begin());
       if (changed > figure && changed < input) {
         ++figures;
         EXPECT_TRUE(mutant.refused_by_definition) << mutant.text.substr(figure, 50);

@@ -29,9 +29,10 @@ using kernels::SpecError;
 namespace {
 
 constexpr NormPeer kPeerKinds[kPeers] = {NormPeer::kFromInput, NormPeer::kClampedGamma, NormPeer::kUnguarded};
-constexpr double kUp = 1 + 0x1p-40;  // covers more than the roundings of the few double operations it is applied to
+// covers more than the roundings of the few double operations it is applied to
+constexpr double kUp = 1 + 0x1p-40;
 
-// --- Cases -----------------------------------------------------------------------------------------------------------------------
+// --- Cases ---------------------------------------------------------------------------------------
 
 enum class Rows { kCentred, kOutlier, kLargeMean, kConstant, kHuge, kSubnormal };
 
@@ -42,8 +43,9 @@ struct RowsKind {
   double x_hat_max;   // that of the class, unless the row's length gives a smaller one
 };
 constexpr RowsKind kRowsKinds[] = {
-    {"centred", Rows::kCentred, 1, 6},          {"outlier", Rows::kOutlier, 1, kInfinity}, {"mean/std 1e3", Rows::kLargeMean, 1e3, 6},
-    {"mean/std 1e5", Rows::kLargeMean, 1e5, 6}, {"constant", Rows::kConstant, 0, 0x1p-30}, {"huge", Rows::kHuge, 1, 6},
+    {"centred", Rows::kCentred, 1, 6},          {"outlier", Rows::kOutlier, 1, kInfinity},
+    {"mean/std 1e3", Rows::kLargeMean, 1e3, 6}, {"mean/std 1e5", Rows::kLargeMean, 1e5, 6},
+    {"constant", Rows::kConstant, 0, 0x1p-30},  {"huge", Rows::kHuge, 1, 6},
     {"subnormal", Rows::kSubnormal, 1, 0x1p-8},
 };
 const RowsKind& rows_kind(const std::string& name) {
@@ -57,55 +59,68 @@ struct Parameters {
   std::function<float(size_t, Random&)> gamma, beta;
 };
 
-// Near the lower end of a binade, and nearly half an ulp off the lattices of bf16 (ulp 8) and f16 (ulp 1), so that it
-// rounds about as badly as possible.
+// Near the lower end of a binade, and nearly half an ulp off the lattices of bf16 (ulp 8) and f16 (ulp 1), so
+// that it rounds about as badly as possible.
 constexpr double kWorstBeta = 1024 + 3.4999;
-// For y in 8 bits, |beta| for which y errs the most where the largest is 1024: midway between codes in e4m3 (272 of 448) and
-// int8 (the group reaches from -1024 to 1024), and saturated in mxfp8.
+// For y in 8 bits, |beta| for which y errs the most where the largest is 1024: midway between codes in e4m3
+// (272 of 448) and int8 (the group reaches from -1024 to 1024), and saturated in mxfp8.
 double worst_beta(const std::string& format, size_t j, Random& random) {
   constexpr size_t kBlock = 32;
   switch (storage_format(format).store.kind) {
     case NormStoreKind::kPlain: return random.sign() * kWorstBeta;
     case NormStoreKind::kE4m3: return random.sign() * (j % kBlock == 0 ? 1024 : 1024 * 272 / 448.0);
     case NormStoreKind::kMxFp8: return random.sign() * 1023;
-    case NormStoreKind::kInt8: return j % kBlock < 2 ? (j % 2 ? -1024 : 1024) : 2048 / 255.0 * (static_cast<double>(random.below(255)) + 0.5) - 1024;
+    case NormStoreKind::kInt8:
+      return j % kBlock < 2 ? (j % 2 ? -1024 : 1024)
+                            : 2048 / 255.0 * (static_cast<double>(random.below(255)) + 0.5) - 1024;
   }
   return 0;
 }
 
-float power(double low, double high, Random& random) { return static_cast<float>(random.sign() * std::exp2(random.uniform(low, high))); }
+float power(double low, double high, Random& random) {
+  return static_cast<float>(random.sign() * std::exp2(random.uniform(low, high)));
+}
 
 std::vector<Parameters> parameter_kinds(const std::string& format) {
-  const auto worst = [format](size_t j, Random& random) { return static_cast<float>(worst_beta(format, j, random)); };
+  const auto worst = [format](size_t j, Random& random) {
+    return static_cast<float>(worst_beta(format, j, random));
+  };
   const auto constant = [](float value) { return [value](size_t, Random&) { return value; }; };
   const auto normal = [](size_t, Random& random) { return static_cast<float>(random.normal()); };
-  const auto third = [](float first, float second, float other) { return [=](size_t j, Random&) { return j % 3 == 0 ? (j % 2 ? first : second) : other; }; };
+  const auto third = [](float first, float second, float other) {
+    return [=](size_t j, Random&) { return j % 3 == 0 ? (j % 2 ? first : second) : other; };
+  };
   return {
       {"gamma 1", false, false, constant(1), constant(0)},
-      {"mixed signs", false, false, [](size_t, Random& random) { return power(-10, 3, random); }, [](size_t, Random&) { return 0.0f; }},
+      {"mixed signs", false, false, [](size_t, Random& random) { return power(-10, 3, random); },
+       [](size_t, Random&) { return 0.0f; }},
       {"mixed signs, beta", true, false, [](size_t, Random& random) { return power(-3, 3, random); }, normal},
-      {"|beta/gamma| 10", true, false, constant(0.5f), [](size_t, Random& random) { return static_cast<float>(5 * random.sign()); }},
+      {"|beta/gamma| 10", true, false, constant(0.5f),
+       [](size_t, Random& random) { return static_cast<float>(5 * random.sign()); }},
       {"|beta/gamma| 1e6, from y", true, true, constant(1e-3f), worst},
       {"|beta/gamma| 1e6", true, false, constant(1e-3f), worst},
       {"gamma 0 among them", true, false, third(0.0f, -0.0f, 1.0f), normal},
       {"gamma 0 among them", false, false, third(0.0f, -0.0f, 1.0f), constant(0)},
       {"gamma subnormal among them", true, false, third(1e-39f, -3e-42f, -1.0f), normal},
       {"gamma subnormal among them", false, false, third(1e-39f, -3e-42f, -1.0f), constant(0)},
-      {"gamma 1e-8", false, false, [](size_t, Random& random) { return static_cast<float>(1e-8 * random.sign()); }, constant(0)},
-      {"gamma 1e-8, beta 1e-8", true, false, [](size_t, Random& random) { return static_cast<float>(1e-8 * random.sign()); },
+      {"gamma 1e-8", false, false,
+       [](size_t, Random& random) { return static_cast<float>(1e-8 * random.sign()); }, constant(0)},
+      {"gamma 1e-8, beta 1e-8", true, false,
+       [](size_t, Random& random) { return static_cast<float>(1e-8 * random.sign()); },
        [](size_t, Random& random) { return static_cast<float>(1e-8 * random.normal()); }},
   };
 }
 
 double format_largest(const std::string& format) { return format == "f16" ? 65504 : kInfinity; }
 
-// --- One case --------------------------------------------------------------------------------------------------------------------
+// --- One case ------------------------------------------------------------------------------------
 
 class CaseAttack {
  public:
   CaseAttack(const AttackCase& subject, std::uint64_t seed, const NormTamper* tamper)
-      : subject_(subject), layer_(subject.layer), kind_(rows_kind(subject.rows_kind)), tamper_(tamper), store_(subject.options.format.store),
-        kernels_(norm_kernels(layer_)), random_(seed), n_(static_cast<size_t>(layer_.n)), rows_(static_cast<size_t>(layer_.rows)) {
+      : subject_(subject), layer_(subject.layer), kind_(rows_kind(subject.rows_kind)), tamper_(tamper),
+        store_(subject.options.format.store), kernels_(norm_kernels(layer_)), random_(seed),
+        n_(static_cast<size_t>(layer_.n)), rows_(static_cast<size_t>(layer_.rows)) {
     const StabilityResult stability = analyse_stability(layer_.gamma, layer_.beta, subject.options);
     bounds_ = subject.from_output ? stability.from_output : stability.recommended;
     reference_bounds_ = reference_bounds(stability);
@@ -113,15 +128,18 @@ class CaseAttack {
     result_.subject = subject;
     for (size_t j = 0; j < n_; ++j) {
       for (const auto member : {&ChannelBounds::dx, &ChannelBounds::dgamma}) {
-        const double own = (reference_bounds_.channels[j].*member).conditional, whole = (bounds_.channels[j].*member).conditional;
-        if (whole > 0 && std::isfinite(whole)) result_.reference_share = std::max(result_.reference_share, own / (own + whole));
+        const double own = (reference_bounds_.channels[j].*member).conditional,
+                     whole = (bounds_.channels[j].*member).conditional;
+        if (whole > 0 && std::isfinite(whole))
+          result_.reference_share = std::max(result_.reference_share, own / (own + whole));
       }
     }
   }
 
   AttackResult run(double evaluations) {
     // dx has the most elements and the most ways to go wrong.
-    const std::pair<Gradient, double> phases[] = {{Gradient::kDx, 0.55}, {Gradient::kDgamma, 0.75}, {Gradient::kDbeta, 0.85}, {Gradient::kRstd, 1.0}};
+    const std::pair<Gradient, double> phases[] = {
+        {Gradient::kDx, 0.55}, {Gradient::kDgamma, 0.75}, {Gradient::kDbeta, 0.85}, {Gradient::kRstd, 1.0}};
     // Cases without a bound would never end if only evaluations counted.
     const double most_batches = 16 + 4 * evaluations / static_cast<double>(rows_ * n_);
     double batches = 0;
@@ -157,16 +175,22 @@ class CaseAttack {
   const GradientTally& tally(Gradient g) const { return result_.tally[static_cast<int>(g)]; }
 
   double gamma(size_t j) const { return layer_.gamma[j]; }
-  // For N = 1 no bound depends on the mean, and in e4m3 a row outside of the class would take the others with it.
+  // For N = 1 no bound depends on the mean, and in e4m3 a row outside of the class would take the others with
+  // it.
   bool no_mean() const { return n_ == 1 && !store_.plain(); }
   bool centred() const { return layer_.norm == Norm::layer; }
 
-  float bounded_x(double x) const { return kernels_->rounded(std::clamp(x, -subject_.x_max, subject_.x_max)); }
-  float bounded_dy(double dy) const { return kernels_->rounded(std::clamp(dy, -subject_.options.dy_max, subject_.options.dy_max)); }
+  float bounded_x(double x) const {
+    return kernels_->rounded(std::clamp(x, -subject_.x_max, subject_.x_max));
+  }
+  float bounded_dy(double dy) const {
+    return kernels_->rounded(std::clamp(dy, -subject_.options.dy_max, subject_.options.dy_max));
+  }
 
   // --- Constructions ---
 
-  // Rows of unit size about 0, in the shapes that the error's terms call for. x^ of the element `outlier` is `height`.
+  // Rows of unit size about 0, in the shapes that the error's terms call for. x^ of the element `outlier` is
+  // `height`.
   std::vector<double> shape(size_t outlier, double height) {
     std::vector<double> z(n_);
     const double noise = random_.chance(0.5) ? 0 : random_.uniform(0, 0.3);
@@ -196,8 +220,8 @@ class CaseAttack {
       construct(row);
       if (fits(row)) return;
     }
-    // x^ = 0, or 1 for RMSNorm. Such rows are in every class except that of a subnormal x, which the constructions do
-    // not leave.
+    // x^ = 0, or 1 for RMSNorm. Such rows are in every class except that of a subnormal x, which the
+    // constructions do not leave.
     if (kind_.rows != Rows::kSubnormal) std::ranges::fill(row.x, 1.0f);
   }
 
@@ -209,7 +233,8 @@ class CaseAttack {
       largest = std::max(largest, std::abs(x - mean));
     }
     const double rstd = 1 / std::sqrt(squares / static_cast<double>(n_) + static_cast<double>(layer_.eps));
-    return (no_mean() || std::abs(mean) * rstd <= subject_.options.mean_ratio) && largest * rstd <= subject_.options.x_hat_max;
+    return (no_mean() || std::abs(mean) * rstd <= subject_.options.mean_ratio) &&
+           largest * rstd <= subject_.options.x_hat_max;
   }
 
   void construct(RowState& row) {
@@ -221,7 +246,9 @@ class CaseAttack {
     const size_t outlier = goal_ == Gradient::kDgamma ? column_ : random_.below(n_);
     const double widest = std::min(subject_.options.x_hat_max, largest_x_hat(layer_.norm, layer_.n));
     // For dx the product xh m2 is largest at xh^2 = N / 2; for dgamma the error is largest at the largest xh.
-    const double height = std::min(widest * (1 - 0x1p-12), goal_ == Gradient::kDx && random_.chance(0.7) ? std::sqrt(static_cast<double>(n_) / 2) : kInfinity);
+    const double height = std::min(widest * (1 - 0x1p-12), goal_ == Gradient::kDx && random_.chance(0.7)
+                                                               ? std::sqrt(static_cast<double>(n_) / 2)
+                                                               : kInfinity);
     if (aims() && random_.chance(0.7)) {
       double body = aim_body_ * random_.uniform(0.97, 1);
       for (int k = 0; k < 3; ++k, body *= 0.93) {
@@ -236,7 +263,8 @@ class CaseAttack {
       case Rows::kLargeMean: {
         shift = subject_.options.mean_ratio * scale * random_.uniform(0.9, 0.998);
         // The sizes stay within f16, and reach its lattice at every height.
-        const double size = std::exp2(-std::floor(random_.uniform(0, 4)) - std::log2(subject_.options.mean_ratio));
+        const double size =
+            std::exp2(-std::floor(random_.uniform(0, 4)) - std::log2(subject_.options.mean_ratio));
         scale *= size, shift *= size;
         const double largest = format_largest(layer_.format);
         if (random_.chance(0.5) && shift * 1024 < largest / 2) scale *= 1024, shift *= 1024;
@@ -247,7 +275,8 @@ class CaseAttack {
       case Rows::kSubnormal: scale = subject_.x_max * random_.uniform(0.01, 0.3); break;
     }
     const double constant = random_.sign() * random_.uniform(0.5, 2);
-    for (size_t j = 0; j < n_; ++j) row.x[j] = bounded_x(kind_.rows == Rows::kConstant ? constant : shift + scale * z[j]);
+    for (size_t j = 0; j < n_; ++j)
+      row.x[j] = bounded_x(kind_.rows == Rows::kConstant ? constant : shift + scale * z[j]);
     set_dy(row, z, outlier);
   }
 
@@ -261,21 +290,26 @@ class CaseAttack {
     if (style == 0) row.dy[outlier] = -row.dy[outlier];
   }
 
-  // Whether rows are also built for a store in 8 bits: where only the class's limits on |mean| rstd and |xh| restrict them.
+  // Whether rows are also built for a store in 8 bits: where only the class's limits on |mean| rstd and |xh|
+  // restrict them.
   bool aims() const {
     constexpr size_t kLeast = 8;
     return !store_.plain() && n_ >= kLeast && kind_.x_hat_max > 1 &&
            (kind_.rows == Rows::kCentred || kind_.rows == Rows::kOutlier || kind_.rows == Rows::kLargeMean);
   }
 
-  // A row whose y lie, all in one direction, where the store errs the most. The scales come from a first choice of x^ (z),
-  // whose largest elements then stay; each other element is the worst of some nearby numbers. Any z of mean 0 (LayerNorm) and
-  // mean square q < 1 is the x^ of a row: eps gives the rest, since var rstd^2 = q if var = eps q / (1 - q). False if z fails.
+  // A row whose y lie, all in one direction, where the store errs the most. The scales come from a first
+  // choice of x^ (z), whose largest elements then stay; each other element is the worst of some nearby
+  // numbers. Any z of mean 0 (LayerNorm) and mean square q < 1 is the x^ of a row: eps gives the rest, since
+  // var rstd^2 = q if var = eps q / (1 - q). False if z fails.
   bool aim(RowState& row, size_t target, double body) {
-    const double n = static_cast<double>(n_), widest = std::min(subject_.options.x_hat_max, largest_x_hat(layer_.norm, layer_.n)) * (1 - 0x1p-10);
+    const double n = static_cast<double>(n_),
+                 widest = std::min(subject_.options.x_hat_max, largest_x_hat(layer_.norm, layer_.n)) *
+                          (1 - 0x1p-10);
     const size_t group = static_cast<size_t>(store_.group_of(layer_.n));
     std::vector<double> z(n_);
-    for (size_t j = 0; j < n_; ++j) z[j] = body * (j % 2 ? 1 : -1) * (aim_mixed_ ? random_.uniform(0.3, 1) : 1);
+    for (size_t j = 0; j < n_; ++j)
+      z[j] = body * (j % 2 ? 1 : -1) * (aim_mixed_ ? random_.uniform(0.3, 1) : 1);
     std::vector<bool> fixed(n_, false);
     double rest = 0.96 * n;
     const auto fix = [&](size_t j, double value) {
@@ -309,7 +343,8 @@ class CaseAttack {
       if (store_.kind == NormStoreKind::kMxFp8 && gamma(target) != 0) {  // just below a power of two
         const double beta = beta_of(target), y = std::abs(z[target] * gamma(target) + beta),
                      power = std::ldexp(1.0, std::ilogb(y) + static_cast<int>(random_.below(2)));
-        const double top = (std::copysign(power * (1 - 0x1p-8), z[target] * gamma(target) + beta) - beta) / gamma(target);
+        const double top =
+            (std::copysign(power * (1 - 0x1p-8), z[target] * gamma(target) + beta) - beta) / gamma(target);
         if (std::abs(top) <= widest) z[target] = top;
       }
       rest -= z[target] * z[target];
@@ -327,7 +362,9 @@ class CaseAttack {
       if (!fixed[j] && j != target) z[j] *= shrink;
     }
     std::vector<float> y(n_);
-    const auto y_of = [&](size_t j, double value) { return static_cast<float>(value * gamma(j) + beta_of(j)); };
+    const auto y_of = [&](size_t j, double value) {
+      return static_cast<float>(value * gamma(j) + beta_of(j));
+    };
     for (size_t j = 0; j < n_; ++j) y[j] = y_of(j, z[j]);
     KeptOutput kept(store_, 1, layer_.n);
     kept.keep(y);
@@ -346,8 +383,10 @@ class CaseAttack {
           const double candidate = z[j] * random_.uniform(0.8, 1.05) + step * random_.uniform(-1, 1);
           const float y_candidate = y_of(j, candidate);
           if (std::abs(candidate) > widest || !kept.same_scale(y_candidate, 0, j)) continue;
-          const double error = (static_cast<double>(kept.read_as(y_candidate, 0, j)) - y_candidate) / gamma(j);
-          const double gain = std::abs(candidate) < step ? std::abs(error) : direction * std::copysign(1.0, candidate) * error;
+          const double error =
+              (static_cast<double>(kept.read_as(y_candidate, 0, j)) - y_candidate) / gamma(j);
+          const double gain = std::abs(candidate) < step ? std::abs(error)
+                                                         : direction * std::copysign(1.0, candidate) * error;
           if (gain > most) most = gain, best = candidate;
         }
         z[j] = best;
@@ -365,8 +404,10 @@ class CaseAttack {
     }
     if (!(q < 1 - 0x1p-12)) return false;
     const double rstd = std::sqrt((1 - q) / static_cast<double>(layer_.eps));
-    const double ratio =
-        !centred() ? 0 : subject_.options.mean_ratio * (kind_.rows == Rows::kLargeMean ? random_.uniform(0.9, 0.998) : random_.uniform(0, 0.9));
+    const double ratio = !centred() ? 0
+                                    : subject_.options.mean_ratio * (kind_.rows == Rows::kLargeMean
+                                                                         ? random_.uniform(0.9, 0.998)
+                                                                         : random_.uniform(0, 0.9));
     for (size_t j = 0; j < n_; ++j) row.x[j] = bounded_x((z[j] + ratio) / rstd);
     set_dy(row, z, target);
     return true;
@@ -389,7 +430,8 @@ class CaseAttack {
   }
 
   void choose_aim() {
-    const double widest = std::min(subject_.options.x_hat_max, largest_x_hat(layer_.norm, layer_.n)) * (1 - 0x1p-10);
+    const double widest =
+        std::min(subject_.options.x_hat_max, largest_x_hat(layer_.norm, layer_.n)) * (1 - 0x1p-10);
     aim_height_ = random_.chance(0.5) ? widest : widest * std::exp2(-random_.uniform(0, 3));
     aim_body_ = random_.chance(0.7) ? random_.uniform(0.9, 1) : random_.uniform(0.1, 1);
     aim_mixed_ = random_.chance(0.3);
@@ -401,15 +443,21 @@ class CaseAttack {
   size_t some() {  // how many elements a move touches, of any order of magnitude
     return std::min<size_t>(n_, size_t{1} << random_.below(static_cast<size_t>(std::bit_width(n_))));
   }
-  int ulps() { return static_cast<int>(random_.sign()) * static_cast<int>(1 + random_.below(random_.chance(0.7) ? 2 : 16)); }
+  int ulps() {
+    return static_cast<int>(random_.sign()) *
+           static_cast<int>(1 + random_.below(random_.chance(0.7) ? 2 : 16));
+  }
 
   void move_x(RowState& row) {
     if (kind_.rows == Rows::kConstant && centred()) {
-      const float constant = random_.chance(0.5) ? kernels_->stepped(row.x[0], ulps()) : kernels_->rounded(random_.sign() * random_.uniform(0.5, 2));
+      const float constant = random_.chance(0.5)
+                                 ? kernels_->stepped(row.x[0], ulps())
+                                 : kernels_->rounded(random_.sign() * random_.uniform(0.5, 2));
       std::ranges::fill(row.x, bounded_x(constant));
       return;
     }
-    switch (store_.plain() || random_.chance(0.5) ? random_.below(9) : 8) {  // steps of a few ulp of x seldom reach another code of 8 bits
+    // steps of a few ulp of x seldom reach another code of 8 bits
+    switch (store_.plain() || random_.chance(0.5) ? random_.below(9) : 8) {
       case 0:
       case 1:
       case 2:
@@ -464,7 +512,8 @@ class CaseAttack {
         break;
       case 2: {
         float& dy = row.dy[random_.below(n_)];
-        dy = bounded_dy(random_.sign() * std::exp2(-std::floor(random_.uniform(0, random_.chance(0.5) ? 3 : 40))));
+        dy = bounded_dy(random_.sign() *
+                        std::exp2(-std::floor(random_.uniform(0, random_.chance(0.5) ? 3 : 40))));
         break;
       }
       case 3: {
@@ -476,18 +525,21 @@ class CaseAttack {
     }
   }
 
-  // The first-order error of dx at the target, divided by rstd, is delta_t m2 + xh_t D2 + r p_t, up to its sign. It is
-  // linear in dy.
+  // The first-order error of dx at the target, divided by rstd, is delta_t m2 + xh_t D2 + r p_t, up to its
+  // sign. It is linear in dy.
   void ascend_dy(RowState& row) {
     if (row.delta.empty()) return;
     const size_t t = row.target;
     const double n = static_cast<double>(n_), xh_t = row.x_hat[t], delta_t = row.delta[t];
-    const double rounding = std::max(subject_.options.format.unit_roundoff, 0x1p-24) * (static_cast<double>(random_.below(3)) - 1);
+    const double rounding = std::max(subject_.options.format.unit_roundoff, 0x1p-24) *
+                            (static_cast<double>(random_.below(3)) - 1);
     const double r = row.rstd_error + rounding, direction = random_.sign();
-    const double size = random_.chance(0.7) ? subject_.options.dy_max : random_.uniform(0.9, 1) * subject_.options.dy_max;
+    const double size =
+        random_.chance(0.7) ? subject_.options.dy_max : random_.uniform(0.9, 1) * subject_.options.dy_max;
     for (size_t i = 0; i < n_; ++i) {
       const double p = (i == t ? 1 : 0) - (centred() ? 1 / n : 0) - xh_t * row.x_hat[i] / n;
-      const double slope = direction * gamma(i) * (r * p - (delta_t * row.x_hat[i] + xh_t * row.delta[i]) / n);
+      const double slope =
+          direction * gamma(i) * (r * p - (delta_t * row.x_hat[i] + xh_t * row.delta[i]) / n);
       if (slope != 0) row.dy[i] = bounded_dy(std::copysign(size, slope));
     }
   }
@@ -508,7 +560,8 @@ class CaseAttack {
     double largest = 0;
     for (size_t i = 0; i < n_; ++i) {
       const double a = gamma(i) * static_cast<double>(row.dy[i]);
-      slope[i] = row.delta[t] * (a - m1 - row.x_hat[i] * m2) + d2 * ((i == t ? n : 0) - (centred() ? 1 : 0) - row.x_hat[i] * row.x_hat[t]);
+      slope[i] = row.delta[t] * (a - m1 - row.x_hat[i] * m2) +
+                 d2 * ((i == t ? n : 0) - (centred() ? 1 : 0) - row.x_hat[i] * row.x_hat[t]);
       largest = std::max(largest, std::abs(slope[i]));
     }
     if (!(largest > 0)) return;
@@ -516,7 +569,8 @@ class CaseAttack {
     for (size_t i = 0; i < n_; ++i) row.x[i] = bounded_x(row.x[i] + step * slope[i]);
   }
 
-  // For each x, picks from the nearby values the one whose stored y errs the most away from beta (or towards it).
+  // For each x, picks from the nearby values the one whose stored y errs the most away from beta (or towards
+  // it).
   void sweep(RowState& row) {
     if (row.delta.empty()) return;
     constexpr size_t kCandidates = 8, kMost = 4096;
@@ -532,7 +586,8 @@ class CaseAttack {
       double most = direction * std::copysign(1.0, row.x_hat[i]) * row.delta[i];
       for (size_t c = 0; c < kCandidates; ++c) {
         const double offset = row.x[i] - row.mean;
-        const float x = bounded_x(near ? kernels_->stepped(row.x[i], ulps()) : row.mean + offset * random_.uniform(0.8, 1.25));
+        const float x = bounded_x(near ? kernels_->stepped(row.x[i], ulps())
+                                       : row.mean + offset * random_.uniform(0.8, 1.25));
         const double x_hat = (x - row.mean) * row.rstd;
         const double y = kernels_->read_as(static_cast<float>(x_hat * gamma(i) + beta), row.index, i);
         const double error = direction * std::copysign(1.0, x_hat) * ((y - beta) / gamma(i) - x_hat);
@@ -555,7 +610,8 @@ class CaseAttack {
 
   void step() {
     std::vector<RowState> next = current_;
-    const bool again = !fresh_ && aims() && (goal_ == Gradient::kDx || goal_ == Gradient::kDgamma) && random_.chance(0.2);
+    const bool again =
+        !fresh_ && aims() && (goal_ == Gradient::kDx || goal_ == Gradient::kDgamma) && random_.chance(0.2);
     const bool whole = !again && goal_ == Gradient::kDgamma && random_.chance(0.5);
     if (again) {
       choose_aim();
@@ -567,7 +623,9 @@ class CaseAttack {
         // For the sum over rows: sets dy of the target column along the errors, or a little off them.
         for (RowState& row : next) {
           float& dy = row.dy[column_];
-          if (random_.chance(0.5)) dy = bounded_dy(std::copysign(subject_.options.dy_max, row.delta.empty() ? 1 : row.delta[column_]));
+          if (random_.chance(0.5))
+            dy = bounded_dy(
+                std::copysign(subject_.options.dy_max, row.delta.empty() ? 1 : row.delta[column_]));
           if (random_.chance(0.5)) dy = bounded_dy(kernels_->stepped(dy, ulps()));
         }
       } else {
@@ -584,7 +642,8 @@ class CaseAttack {
     if (again) {
       // In e4m3 all rows share a scale, so they are replaced together.
       double before = -1, after = -1;
-      for (size_t i = 0; i < rows_; ++i) before = std::max(before, current_[i].score), after = std::max(after, row_score(i));
+      for (size_t i = 0; i < rows_; ++i)
+        before = std::max(before, current_[i].score), after = std::max(after, row_score(i));
       if (after < before) return;
       for (size_t i = 0; i < rows_; ++i) {
         current_[i] = next[i];
@@ -627,7 +686,9 @@ class CaseAttack {
     switch (goal_) {
       case Gradient::kDx: return dx_ratio_[i];
       case Gradient::kRstd: return rstd_ratio_[i];
-      default: return std::abs(static_cast<double>(gradients_.x_hat[i * n_ + column_] - reference_.x_hat[i * n_ + column_]));
+      default:
+        return std::abs(
+            static_cast<double>(gradients_.x_hat[i * n_ + column_] - reference_.x_hat[i * n_ + column_]));
     }
   }
 
@@ -652,7 +713,10 @@ class CaseAttack {
         switch (random_.below(4)) {
           case 0: dy = bounded_dy(kernels_->stepped(dy, ulps())); break;
           case 1: dy = -dy; break;
-          case 2: dy = bounded_dy(random_.sign() * random_.uniform(0.5, 1) * std::exp2(-std::floor(random_.uniform(0, 26)))); break;
+          case 2:
+            dy = bounded_dy(random_.sign() * random_.uniform(0.5, 1) *
+                            std::exp2(-std::floor(random_.uniform(0, 26))));
+            break;
           default: dy = bounded_dy(random_.sign() * random_.uniform(0.5, 1)); break;
         }
       }
@@ -685,12 +749,15 @@ class CaseAttack {
     const bool known = n_ == 1 || kind_.rows == Rows::kConstant || kind_.rows == Rows::kSubnormal;
     for (size_t i = 0; i < rows_; ++i) {
       const double slack = reference_bounds_.channels[0].x_hat.worst;
-      const double k = (reference_.mean_ratio[i] + (known ? 0 : slack)) * (1 + 2 * reference_bounds_.rstd) * kUp;
+      const double k =
+          (reference_.mean_ratio[i] + (known ? 0 : slack)) * (1 + 2 * reference_bounds_.rstd) * kUp;
       const double t = (reference_.x_hat_max[i] + (known ? 0 : slack)) * kUp;
       const double dy =
-          std::abs(*std::max_element(batch_.dy.begin() + static_cast<std::ptrdiff_t>(i * n_), batch_.dy.begin() + static_cast<std::ptrdiff_t>((i + 1) * n_),
+          std::abs(*std::max_element(batch_.dy.begin() + static_cast<std::ptrdiff_t>(i * n_),
+                                     batch_.dy.begin() + static_cast<std::ptrdiff_t>((i + 1) * n_),
                                      [](float a, float b) { return std::abs(a) < std::abs(b); }));
-      in_class_[i] = (!centred() || no_mean() || k <= limits.mean_ratio) && (t <= limits.x_hat_max || limits.x_hat_max >= widest()) && dy <= limits.dy_max;
+      in_class_[i] = (!centred() || no_mean() || k <= limits.mean_ratio) &&
+                     (t <= limits.x_hat_max || limits.x_hat_max >= widest()) && dy <= limits.dy_max;
       all = all && in_class_[i];
       if (!in_class_[i]) ++result_.rejected;
     }
@@ -714,14 +781,19 @@ class CaseAttack {
   // The bound of dx[i, j], including the reference's own error; infinite where the bound does not apply.
   double dx_limit(size_t i, size_t j) const {
     const double rstd = static_cast<double>(reference_.rstd[i]) * (1 + 2 * reference_bounds_.rstd) * kUp;
-    const double limit = (bounds_.channels[j].dx.conditional + reference_bounds_.channels[j].dx.conditional) * rstd * kUp + bounds_.dx_absolute;
+    const double limit =
+        (bounds_.channels[j].dx.conditional + reference_bounds_.channels[j].dx.conditional) * rstd * kUp +
+        bounds_.dx_absolute;
     const double largest = std::abs(static_cast<double>(reference_.dx[i * n_ + j])) + limit;
     return largest < overflow_ ? limit : kInfinity;
   }
   double dgamma_limit(size_t j) const {
-    return static_cast<double>(rows_) * (bounds_.channels[j].dgamma.conditional + reference_bounds_.channels[j].dgamma.conditional) * kUp;
+    return static_cast<double>(rows_) *
+           (bounds_.channels[j].dgamma.conditional + reference_bounds_.channels[j].dgamma.conditional) * kUp;
   }
-  double dbeta_limit() const { return static_cast<double>(rows_) * (bounds_.dbeta + reference_bounds_.dbeta) * kUp; }
+  double dbeta_limit() const {
+    return static_cast<double>(rows_) * (bounds_.dbeta + reference_bounds_.dbeta) * kUp;
+  }
 
   // error / limit. A NaN counts as the largest error. If the limit is 0, the error must also be 0.
   static double ratio(double got, long double want, double limit) {
@@ -747,7 +819,8 @@ class CaseAttack {
         if (share > dx_ratio_[i]) dx_ratio_[i] = share, dx_target_[i] = j;
         record(Gradient::kDx, share, i, j, gradients_.dx[i * n_ + j], reference_.dx[i * n_ + j], limit);
       }
-      const double limit = (bounds_.rstd + 2 * reference_bounds_.rstd) * static_cast<double>(reference_.rstd[i]) * kUp;
+      const double limit =
+          (bounds_.rstd + 2 * reference_bounds_.rstd) * static_cast<double>(reference_.rstd[i]) * kUp;
       rstd_ratio_[i] = ratio(gradients_.rstd[i], reference_.rstd[i], limit);
       record(Gradient::kRstd, rstd_ratio_[i], i, 0, gradients_.rstd[i], reference_.rstd[i], limit);
     }
@@ -765,7 +838,8 @@ class CaseAttack {
       }
       if (!centred()) continue;
       dbeta_ratio_[j] = ratio(gradients_.dbeta[j], reference_.dbeta[j], dbeta_limit());
-      record(Gradient::kDbeta, dbeta_ratio_[j], 0, j, gradients_.dbeta[j], reference_.dbeta[j], dbeta_limit());
+      record(Gradient::kDbeta, dbeta_ratio_[j], 0, j, gradients_.dbeta[j], reference_.dbeta[j],
+             dbeta_limit());
     }
   }
 
@@ -782,24 +856,30 @@ class CaseAttack {
       const auto begin = values.begin() + static_cast<std::ptrdiff_t>(i * n_);
       return std::vector<float>(begin, begin + static_cast<std::ptrdiff_t>(n_));
     };
-    t.witness = {static_cast<i64>(i), static_cast<i64>(j), got, static_cast<double>(want), limit, part(batch_.x), part(batch_.dy)};
+    t.witness = {static_cast<i64>(i), static_cast<i64>(j), got, static_cast<double>(want), limit,
+                 part(batch_.x),      part(batch_.dy)};
   }
 
   void compare_peers(bool all) {
     for (int peer = 0; peer < kPeers; ++peer) {
       peer_gradients(layer_, batch_, kPeerKinds[peer], peer_);
-      const auto note_worst = [&](Gradient g, double share) { tally(g).peer_worst[peer] = std::max(tally(g).peer_worst[peer], share); };
+      const auto note_worst = [&](Gradient g, double share) {
+        tally(g).peer_worst[peer] = std::max(tally(g).peer_worst[peer], share);
+      };
       for (size_t i = 0; i < rows_; ++i) {
         if (!in_class_[i]) continue;
         for (size_t j = 0; j < n_; ++j) {
           const double limit = dx_limit(i, j);
-          if (!std::isinf(limit)) note_worst(Gradient::kDx, ratio(peer_.dx[i * n_ + j], reference_.dx[i * n_ + j], limit));
+          if (!std::isinf(limit))
+            note_worst(Gradient::kDx, ratio(peer_.dx[i * n_ + j], reference_.dx[i * n_ + j], limit));
         }
       }
       if (!all) continue;
       for (size_t j = 0; j < n_; ++j) {
-        if (!std::isinf(dgamma_limit(j))) note_worst(Gradient::kDgamma, ratio(peer_.dgamma[j], reference_.dgamma[j], dgamma_limit(j)));
-        if (centred()) note_worst(Gradient::kDbeta, ratio(peer_.dbeta[j], reference_.dbeta[j], dbeta_limit()));
+        if (!std::isinf(dgamma_limit(j)))
+          note_worst(Gradient::kDgamma, ratio(peer_.dgamma[j], reference_.dgamma[j], dgamma_limit(j)));
+        if (centred())
+          note_worst(Gradient::kDbeta, ratio(peer_.dbeta[j], reference_.dbeta[j], dbeta_limit()));
       }
     }
   }
@@ -881,13 +961,19 @@ std::vector<AttackCase> attack_cases(const AttackOptions& options) {
         if (norm == Norm::rms && parameters.with_beta) continue;
         for (const RowsKind& kind : kRowsKinds) {
           const bool plain = std::string(parameters.name) == "gamma 1";
-          // Every kind of rows is combined with plain parameters. The other parameters are combined with ordinary rows
-          // and with rows of a large mean.
-          if (!plain && kind.rows != Rows::kCentred && !(kind.rows == Rows::kLargeMean && kind.mean_ratio < 1e4)) continue;
+          // Every kind of rows is combined with plain parameters. The other parameters are combined with
+          // ordinary rows and with rows of a large mean.
+          if (!plain && kind.rows != Rows::kCentred &&
+              !(kind.rows == Rows::kLargeMean && kind.mean_ratio < 1e4))
+            continue;
           if (norm == Norm::rms && kind.rows == Rows::kLargeMean) continue;  // its rows have no mean
-          if (kind.mean_ratio > 1e4 && (format == "f16" || format == "bf16")) continue;  // no lattice of a 16-bit format holds such rows
-          for (const i64 n : storage_format(format).store.group > 0 ? std::span<const i64>(kGroupedColumns) : std::span<const i64>(kColumns)) {
-            if (n > options.max_columns || (storage_format(format).store.group > 0 && n % storage_format(format).store.group != 0)) continue;
+          // no lattice of a 16-bit format holds such rows
+          if (kind.mean_ratio > 1e4 && (format == "f16" || format == "bf16")) continue;
+          for (const i64 n : storage_format(format).store.group > 0 ? std::span<const i64>(kGroupedColumns)
+                                                                    : std::span<const i64>(kColumns)) {
+            if (n > options.max_columns ||
+                (storage_format(format).store.group > 0 && n % storage_format(format).store.group != 0))
+              continue;
             if (kind.rows == Rows::kOutlier && n <= 36) continue;  // this is the same class as kCentred
             AttackCase c;
             c.parameters = parameters.name;
@@ -898,7 +984,8 @@ std::vector<AttackCase> attack_cases(const AttackOptions& options) {
             layer.norm = norm;
             layer.format = format;
             layer.n = n;
-            constexpr i64 kBatch = 1024, kMostRows = 4;  // elements of a batch; enough rows for a tree over them
+            // elements of a batch; enough rows for a tree over them
+            constexpr i64 kBatch = 1024, kMostRows = 4;
             layer.rows = std::clamp<i64>(kBatch / n, 1, kMostRows);
             for (size_t j = 0; j < static_cast<size_t>(n); ++j) {
               layer.gamma.push_back(parameters.gamma(j, random));
@@ -923,7 +1010,8 @@ std::vector<AttackCase> attack_cases(const AttackOptions& options) {
               o.mean_ratio = o.x_hat_max;
             }
             if (!c.from_output) {
-              for (const size_t j : side_channels(layer.gamma, layer.beta, o)) layer.side.push_back(static_cast<i32>(j));
+              for (const size_t j : side_channels(layer.gamma, layer.beta, o))
+                layer.side.push_back(static_cast<i32>(j));
             }
             cases.push_back(std::move(c));
           }
@@ -934,22 +1022,26 @@ std::vector<AttackCase> attack_cases(const AttackOptions& options) {
   return cases;
 }
 
-AttackResult attack(const AttackCase& subject, double evaluations, std::uint64_t seed, const NormTamper* tamper) {
+AttackResult attack(const AttackCase& subject, double evaluations, std::uint64_t seed,
+                    const NormTamper* tamper) {
   return CaseAttack(subject, seed, tamper).run(evaluations);
 }
 
 std::vector<AttackResult> attack_all(const AttackOptions& options) {
   const std::vector<AttackCase> cases = attack_cases(options);
   std::vector<AttackResult> results(cases.size());
-  // The longer the rows are, the more moves a climb takes, and the more elements each move has. Beyond kLong the search
-  // relies on the constructions and ascents.
+  // The longer the rows are, the more moves a climb takes, and the more elements each move has. Beyond kLong
+  // the search relies on the constructions and ascents.
   constexpr double kShort = 16, kLong = 1024;
-  const auto weight = [&](const AttackCase& c) { return std::sqrt(std::clamp(static_cast<double>(c.layer.n), kShort, kLong) / kShort); };
+  const auto weight = [&](const AttackCase& c) {
+    return std::sqrt(std::clamp(static_cast<double>(c.layer.n), kShort, kLong) / kShort);
+  };
   double weights = 0;
   for (const AttackCase& c : cases) weights += weight(c);
   kernels::for_each_task(cases.size(), 0, [&](size_t k) {
     constexpr std::uint64_t kStride = 0x9e3779b97f4a7c15u;
-    results[k] = attack(cases[k], options.evaluations * weight(cases[k]) / weights, options.seed + kStride * (k + 1), options.tamper);
+    results[k] = attack(cases[k], options.evaluations * weight(cases[k]) / weights,
+                        options.seed + kStride * (k + 1), options.tamper);
   });
   return results;
 }
@@ -974,12 +1066,14 @@ AttackSummary summarise(const std::vector<AttackResult>& results) {
       if (!is_gradient) continue;
       all.push_back(tally.tightness());
       of_format[result.subject.layer.format].push_back(tally.tightness());
-      if (static_cast<Gradient>(g) == Gradient::kDx) dx_of[result.subject.layer.format].push_back(tally.tightness());
+      if (static_cast<Gradient>(g) == Gradient::kDx)
+        dx_of[result.subject.layer.format].push_back(tally.tightness());
       summary.largest_tightness = std::max(summary.largest_tightness, tally.tightness());
     }
   }
   for (int g = 0; g < kGradients; ++g) summary.median_tightness[g] = kernels::median(each[g]);
-  for (const auto& [format, tightness] : dx_of) summary.median_dx_by_format[format] = kernels::median(tightness);
+  for (const auto& [format, tightness] : dx_of)
+    summary.median_dx_by_format[format] = kernels::median(tightness);
   for (auto& [format, found] : summary.by_format) found.median_tightness = kernels::median(of_format[format]);
   constexpr double kAsked = 4;
   const auto within = std::ranges::count_if(all, [](double tightness) { return tightness <= kAsked; });
@@ -1003,10 +1097,12 @@ nlohmann::json to_json(const AttackOptions& options, const std::vector<AttackRes
                     {"worst_over_bound", tally.worst},
                     {"tightness", tally.worst > 0 ? json(tally.tightness()) : json()}};
       if (static_cast<Gradient>(g) != Gradient::kRstd) {
-        for (int peer = 0; peer < kPeers; ++peer) entry["peers_over_bound"][to_string(kPeerKinds[peer])] = tally.peer_worst[peer];
+        for (int peer = 0; peer < kPeers; ++peer)
+          entry["peers_over_bound"][to_string(kPeerKinds[peer])] = tally.peer_worst[peer];
       }
       constexpr i64 kShortRow = 7;
-      const bool shown = tally.violations > 0 || (static_cast<Gradient>(g) == Gradient::kDx && c.layer.n <= kShortRow && tally.worst > 0);
+      const bool shown = tally.violations > 0 || (static_cast<Gradient>(g) == Gradient::kDx &&
+                                                  c.layer.n <= kShortRow && tally.worst > 0);
       if (shown) entry["witness"] = witness_json(result, static_cast<Gradient>(g));
       gradients[to_string(static_cast<Gradient>(g))] = std::move(entry);
     }
@@ -1021,7 +1117,11 @@ nlohmann::json to_json(const AttackOptions& options, const std::vector<AttackRes
                                 : c.layer.side.empty() ? "from_output"
                                                        : "side_buffer"},
                      {"side_channels", c.layer.side.size()},
-                     {"class", {{"mean_ratio", c.options.mean_ratio}, {"x_hat_max", c.options.x_hat_max}, {"dy_max", c.options.dy_max}, {"x_max", c.x_max}}},
+                     {"class",
+                      {{"mean_ratio", c.options.mean_ratio},
+                       {"x_hat_max", c.options.x_hat_max},
+                       {"dy_max", c.options.dy_max},
+                       {"x_max", c.x_max}}},
                      {"gradients", gradients},
                      {"excluded", result.excluded},
                      {"rows_rejected", result.rejected},
@@ -1029,10 +1129,13 @@ nlohmann::json to_json(const AttackOptions& options, const std::vector<AttackRes
   }
   json formats;
   for (const auto& [format, found] : summary.by_format) {
-    formats[format] = {{"evaluations", found.evaluations}, {"violations", found.violations}, {"median_tightness", found.median_tightness}};
+    formats[format] = {{"evaluations", found.evaluations},
+                       {"violations", found.violations},
+                       {"median_tightness", found.median_tightness}};
   }
   json medians;
-  for (int g = 0; g < kGradients; ++g) medians[to_string(static_cast<Gradient>(g))] = summary.median_tightness[g];
+  for (int g = 0; g < kGradients; ++g)
+    medians[to_string(static_cast<Gradient>(g))] = summary.median_tightness[g];
   return {{"schema", "outgrad.norm_attack/1"},
           {"seed", options.seed},
           {"evaluations", summary.evaluations},

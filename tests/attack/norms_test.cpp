@@ -1,4 +1,5 @@
-// A reduced attack finds no violation and comes close to the bounds; one on kernels with a planted fault finds it.
+// A reduced attack finds no violation and comes close to the bounds; one on kernels with a planted fault
+// finds it.
 #include "tests/attack/norms.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +34,8 @@ TEST(NormAttack, BreaksNoBoundAndComesClose) {
   for (const AttackResult& r : results) {
     double compared = 0;
     for (const GradientTally& t : r.tally) compared += t.evaluations;
-    EXPECT_GT(compared, 0) << r.subject.parameters << ", " << r.subject.rows_kind << ", " << r.subject.layer.format << ", N = " << r.subject.layer.n;
+    EXPECT_GT(compared, 0) << r.subject.parameters << ", " << r.subject.rows_kind << ", "
+                           << r.subject.layer.format << ", N = " << r.subject.layer.n;
   }
   // The policies that others have for gamma near 0 leave our bounds by orders of magnitude, or to infinity.
   double clamp = 0;
@@ -69,7 +71,8 @@ TEST(NormAttack, BoundsOfOtherStoresAreBroken) {
       if (c.parameters != "gamma 1" || c.rows_kind != "centred" || c.layer.n != 64) continue;
       c.options.format = storage_format(bounds_of);
       const AttackResult result = attack(c, 3e4, 5);
-      violations += result.tally[static_cast<int>(Gradient::kDx)].violations + result.tally[static_cast<int>(Gradient::kDgamma)].violations;
+      violations += result.tally[static_cast<int>(Gradient::kDx)].violations +
+                    result.tally[static_cast<int>(Gradient::kDgamma)].violations;
     }
     return violations;
   };
@@ -90,21 +93,29 @@ TEST(NormAttack, IsDeterministicInTheSeed) {
 
 TEST(NormAttack, CasesCoverWhatIsPromised) {
   const std::vector<AttackCase> cases = attack_cases({});
-  const auto any = [&](const std::function<bool(const AttackCase&)>& holds) { return std::ranges::any_of(cases, holds); };
+  const auto any = [&](const std::function<bool(const AttackCase&)>& holds) {
+    return std::ranges::any_of(cases, holds);
+  };
   for (const char* format : {"f32", "f16", "bf16"}) {
     for (const Norm norm : {Norm::layer, Norm::rms}) {
       const auto of = [&](const AttackCase& c) { return c.layer.format == format && c.layer.norm == norm; };
       EXPECT_TRUE(any([&](const AttackCase& c) { return of(c) && c.layer.n == 1; }));
       EXPECT_TRUE(any([&](const AttackCase& c) { return of(c) && c.layer.n == 65536; }));
-      for (const char* rows : {"constant", "huge", "subnormal"}) EXPECT_TRUE(any([&](const AttackCase& c) { return of(c) && c.rows_kind == rows; })) << rows;
-      EXPECT_TRUE(any([&](const AttackCase& c) { return of(c) && c.layer.gamma[0] == 0 && !c.layer.side.empty(); }));
-      EXPECT_TRUE(any([&](const AttackCase& c) { return of(c) && std::fpclassify(c.layer.gamma[0]) == FP_SUBNORMAL; }));
+      for (const char* rows : {"constant", "huge", "subnormal"})
+        EXPECT_TRUE(any([&](const AttackCase& c) { return of(c) && c.rows_kind == rows; })) << rows;
+      EXPECT_TRUE(
+          any([&](const AttackCase& c) { return of(c) && c.layer.gamma[0] == 0 && !c.layer.side.empty(); }));
+      EXPECT_TRUE(any(
+          [&](const AttackCase& c) { return of(c) && std::fpclassify(c.layer.gamma[0]) == FP_SUBNORMAL; }));
       EXPECT_TRUE(any([&](const AttackCase& c) { return of(c) && std::abs(c.layer.gamma[0]) == 1e-8f; }));
     }
     EXPECT_TRUE(any([&](const AttackCase& c) {
-      return c.layer.format == format && !c.layer.beta.empty() && std::abs(c.layer.beta[0] / c.layer.gamma[0]) >= 1e6f && c.from_output;
+      return c.layer.format == format && !c.layer.beta.empty() &&
+             std::abs(c.layer.beta[0] / c.layer.gamma[0]) >= 1e6f && c.from_output;
     }));
-    EXPECT_TRUE(any([&](const AttackCase& c) { return c.layer.format == format && c.options.mean_ratio >= 1e3 && c.rows_kind == "mean/std 1e3"; }));
+    EXPECT_TRUE(any([&](const AttackCase& c) {
+      return c.layer.format == format && c.options.mean_ratio >= 1e3 && c.rows_kind == "mean/std 1e3";
+    }));
   }
 }
 
@@ -114,7 +125,8 @@ class Fault : public NormTamper {
   std::function<void(const NormLayer&, const NormBatch&, std::vector<float>&)> forward;
   std::function<void(const NormLayer&, const NormBatch&, NormGradients&)> backward;
 
-  void after_forward(const NormLayer& layer, const NormBatch& batch, std::vector<float>& rstd) const override {
+  void after_forward(const NormLayer& layer, const NormBatch& batch,
+                     std::vector<float>& rstd) const override {
     if (forward) forward(layer, batch, rstd);
   }
   void after_backward(const NormLayer& layer, const NormBatch& batch, NormGradients& result) const override {
@@ -169,7 +181,8 @@ std::vector<Planted> faults() {
     const size_t n = static_cast<size_t>(layer.n);
     for (size_t e = 0; e < result.dx.size(); ++e) {
       const float* const dy = batch.dy.data() + e / n * n;
-      result.dx[e] += static_cast<float>(static_cast<double>(result.rstd[e / n]) * mean_of(layer, [&](size_t j) { return dy[j] * layer.gamma[j]; }));
+      result.dx[e] += static_cast<float>(static_cast<double>(result.rstd[e / n]) *
+                                         mean_of(layer, [&](size_t j) { return dy[j] * layer.gamma[j]; }));
     }
   };
   all[4].name = "no product with x^";
@@ -178,7 +191,8 @@ std::vector<Planted> faults() {
     const size_t n = static_cast<size_t>(layer.n);
     for (size_t e = 0; e < result.dx.size(); ++e) {
       const size_t first = e / n * n;
-      const double m2 = mean_of(layer, [&](size_t j) { return batch.dy[first + j] * layer.gamma[j] * result.x_hat[first + j]; });
+      const double m2 = mean_of(
+          layer, [&](size_t j) { return batch.dy[first + j] * layer.gamma[j] * result.x_hat[first + j]; });
       result.dx[e] += static_cast<float>(static_cast<double>(result.rstd[e / n] * result.x_hat[e]) * m2);
     }
   };
@@ -190,7 +204,8 @@ std::vector<Planted> faults() {
   all[6].name = "gamma = 0 frozen";
   all[6].seen = Gradient::kDgamma;
   all[6].fault.backward = [](const NormLayer& layer, const NormBatch&, NormGradients& result) {
-    for (size_t j = 0; j < result.dgamma.size(); ++j) result.dgamma[j] = layer.gamma[j] == 0 ? 0 : result.dgamma[j];
+    for (size_t j = 0; j < result.dgamma.size(); ++j)
+      result.dgamma[j] = layer.gamma[j] == 0 ? 0 : result.dgamma[j];
   };
   all[7].name = "dbeta without the last row";
   all[7].seen = Gradient::kDbeta;
@@ -200,14 +215,17 @@ std::vector<Planted> faults() {
   };
   all[8].name = "NaN";
   all[8].seen = Gradient::kDx;
-  all[8].fault.backward = [](const NormLayer&, const NormBatch&, NormGradients& result) { result.dx[0] = std::numeric_limits<float>::quiet_NaN(); };
+  all[8].fault.backward = [](const NormLayer&, const NormBatch&, NormGradients& result) {
+    result.dx[0] = std::numeric_limits<float>::quiet_NaN();
+  };
   return all;
 }
 
 TEST(NormAttack, PlantedFaultsAreFound) {
   for (const Planted& planted : faults()) {
     for (const char* format : {"f32", "f16", "bf16"}) {
-      EXPECT_GT(violations(planted.fault, planted.seen, format, Norm::layer), 0) << planted.name << ", " << format;
+      EXPECT_GT(violations(planted.fault, planted.seen, format, Norm::layer), 0)
+          << planted.name << ", " << format;
     }
   }
   EXPECT_EQ(violations(Fault(), Gradient::kDx, "bf16", Norm::layer), 0);

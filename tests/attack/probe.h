@@ -1,10 +1,10 @@
-// Compiled together with every mutant: the kernels' own templates run its header in fp32 and, at the traced points,
-// also in exact arithmetic.
+// Compiled together with every mutant: the kernels' own templates run its header in fp32 and, at the traced
+// points, also in exact arithmetic.
 //
-// The trace is kernels/eval.h over pairs: the fp32 value, which alone decides comparisons and rows, and the same
-// operations without rounding (long double, 2^-64). The difference between the two is what the header calls B. A second
-// trace uses the root of y - y* itself for every square root, in both parts. Its unrounded part is the row's polynomial
-// at the true coordinate, and its difference from f' is what the header calls A.
+// The trace is kernels/eval.h over pairs: the fp32 value, which alone decides comparisons and rows, and the
+// same operations without rounding (long double, 2^-64). The difference between the two is what the header
+// calls B. A second trace uses the root of y - y* itself for every square root, in both parts. Its unrounded
+// part is the row's polynomial at the true coordinate, and its difference from f' is what the header calls A.
 #pragma once
 
 #include "kernels/activation.h"
@@ -33,7 +33,9 @@ struct TracedOps {
   mutable int operations = 0;
   mutable Row last_row = 0;
 
-  Value constant(float value) const { return {value, at_truth && value == tie ? 0 : static_cast<long double>(value)}; }
+  Value constant(float value) const {
+    return {value, at_truth && value == tie ? 0 : static_cast<long double>(value)};
+  }
   Value fma(const Value& a, const Value& b, const Value& c) const {
     ++operations;
     const float v = fp32.fma(a.v, b.v, c.v);
@@ -53,12 +55,20 @@ struct TracedOps {
     return {fp32.sqrt(a.v), __builtin_sqrtl(a.exact)};
   }
   Value negate(const Value& a) const { return {-a.v, -a.exact}; }
-  Value at_least(const Value& a, const Value& lo) const { return {fp32.at_least(a.v, lo.v), a.exact < lo.exact ? lo.exact : a.exact}; }
-  Value at_most(const Value& a, const Value& hi) const { return {fp32.at_most(a.v, hi.v), hi.exact < a.exact ? hi.exact : a.exact}; }
+  Value at_least(const Value& a, const Value& lo) const {
+    return {fp32.at_least(a.v, lo.v), a.exact < lo.exact ? lo.exact : a.exact};
+  }
+  Value at_most(const Value& a, const Value& hi) const {
+    return {fp32.at_most(a.v, hi.v), hi.exact < a.exact ? hi.exact : a.exact};
+  }
   Value non_positive(const Value& a) const { return a.v > 0 ? Value{-0.0f, 0} : a; }
   Value shifted(const Value& a, int bits) const { return constant(fp32.shifted(a.v, bits)); }
-  Value nudged(const Value& a, float by) const { return {fp32.nudged(a.v, by), at_truth ? a.exact : a.exact + by}; }
-  Value signed_as(const Value& a, const Value& b) const { return {fp32.signed_as(a.v, b.v), __builtin_copysignl(a.exact, b.exact)}; }
+  Value nudged(const Value& a, float by) const {
+    return {fp32.nudged(a.v, by), at_truth ? a.exact : a.exact + by};
+  }
+  Value signed_as(const Value& a, const Value& b) const {
+    return {fp32.signed_as(a.v, b.v), __builtin_copysignl(a.exact, b.exact)};
+  }
   Value select(bool mask, const Value& a, const Value& b) const { return mask ? a : b; }
   Row select(bool mask, Row a, Row b) const { return mask ? a : b; }
   bool less(const Value& a, const Value& b) const { return a.v < b.v; }
@@ -71,7 +81,9 @@ struct TracedOps {
   Row first_row() const { return 0; }
   Row next_row(Row row, bool mask) const { return fp32.next_row(row, mask); }
   Row row_index(const Value& q, int rows) const { return fp32.row_index(q.v, rows); }
-  Row octave_row(const Value& z, int bits, int knee, int base, int first, int rows) const { return fp32.octave_row(z.v, bits, knee, base, first, rows); }
+  Row octave_row(const Value& z, int bits, int knee, int base, int first, int rows) const {
+    return fp32.octave_row(z.v, bits, knee, base, first, rows);
+  }
   template <class TableView>
   Value lookup(const TableView& table, Row row, int word) const {
     last_row = row;
@@ -193,8 +205,9 @@ void trace(TracedOps ops, Outcome& outcome, Evaluate&& evaluate) {
   outcome.row = ops.last_row;
 }
 
-// The true root, except at the ends of the rows in s, which the header's own constants decide. Arguments beyond kYMax
-// are clamped. Next to the left segment, the true root may lie an ulp beyond the last one that chooses a row.
+// The true root, except at the ends of the rows in s, which the header's own constants decide. Arguments
+// beyond kYMax are clamped. Next to the left segment, the true root may lie an ulp beyond the last one that
+// chooses a row.
 template <class Fit>
 void set_root(TracedOps& ops, const Point& point) {
   ops.root = point.root, ops.row_root = static_cast<float>(point.root);
@@ -217,7 +230,8 @@ void probe(const Point* points, std::size_t count, Outcome* outcomes) {
     TracedOps ops;
     const Traced at{point.at, point.at};
     if constexpr (requires { Fit::kBias; } || requires { Fit::kCode; }) {
-      // A header of codes or of 8-bit y has no arithmetic of its own: what it claims is judged with the library's kernels.
+      // A header of codes or of 8-bit y has no arithmetic of its own: what it claims is judged with the
+      // library's kernels.
     } else if constexpr (k::kIsDirect<Fit>) {
       static constexpr auto kTable = k::table_of<Fit>();
       if constexpr (k::same_text(Fit::kFormat, "f16")) {
@@ -234,18 +248,26 @@ void probe(const Point* points, std::size_t count, Outcome* outcomes) {
       outcome.got = k::evaluate_forward(k::FloatOps{}, Fit{}, kTable, point.at);
       outcome.bit = k::evaluate_mask(k::FloatOps{}, Fit{}, point.at);
       ops.tie = Fit::kTie;
-      if (point.traced) trace(ops, outcome, [&](const TracedOps& traced) { return k::evaluate_forward(traced, Fit{}, kTable, at); });
+      if (point.traced)
+        trace(ops, outcome,
+              [&](const TracedOps& traced) { return k::evaluate_forward(traced, Fit{}, kTable, at); });
     } else if constexpr (requires { Fit::tail(); }) {
       static constexpr auto kTables = k::forward_tables<Fit>();
       outcome.got = k::gelu_forward_value<float>(k::FloatOps{}, Fit{}, kTables, point.at);
       outcome.bit = k::evaluate_mask(k::FloatOps{}, Fit{}, point.at);
-      if (point.traced) trace(ops, outcome, [&](const TracedOps& traced) { return k::gelu_forward_value<float>(traced, Fit{}, kTables, at); });
+      if (point.traced)
+        trace(ops, outcome, [&](const TracedOps& traced) {
+          return k::gelu_forward_value<float>(traced, Fit{}, kTables, at);
+        });
     } else {
       static constexpr auto kTable = k::table_of<Fit>();
       const float one = 1;
       outcome.got = k::activation_backward_value<Fit>(k::FloatOps{}, kTable, &one, &point.at, point.m);
       set_root<Fit>(ops, point);
-      if (point.traced) trace(ops, outcome, [&](const TracedOps& traced) { return k::evaluate_backward(traced, Fit{}, kTable, at, point.m); });
+      if (point.traced)
+        trace(ops, outcome, [&](const TracedOps& traced) {
+          return k::evaluate_backward(traced, Fit{}, kTable, at, point.m);
+        });
     }
   }
 }
@@ -253,11 +275,13 @@ void probe(const Point* points, std::size_t count, Outcome* outcomes) {
 }  // namespace outgrad::validation::gate
 
 // All other symbols are hidden: a symbol that other libraries could share would keep this library loaded.
-#define OUTGRAD_ATTACK_PROBE(number, Fit)                                                                                                                 \
-  extern "C" __attribute__((visibility("default"))) void outgrad_attack_claims_##number(outgrad::validation::gate::Claims* claims) {                      \
-    outgrad::validation::gate::claims_of<outgrad::kernels::generated::Fit>(claims);                                                                       \
-  }                                                                                                                                                       \
-  extern "C" __attribute__((visibility("default"))) void outgrad_attack_probe_##number(const outgrad::validation::gate::Point* points, std::size_t count, \
-                                                                                       outgrad::validation::gate::Outcome* outcomes) {                    \
-    outgrad::validation::gate::probe<outgrad::kernels::generated::Fit>(points, count, outcomes);                                                          \
+#define OUTGRAD_ATTACK_PROBE(number, Fit)                                                        \
+  extern "C" __attribute__((visibility("default"))) void outgrad_attack_claims_##number(         \
+      outgrad::validation::gate::Claims* claims) {                                               \
+    outgrad::validation::gate::claims_of<outgrad::kernels::generated::Fit>(claims);              \
+  }                                                                                              \
+  extern "C" __attribute__((visibility("default"))) void outgrad_attack_probe_##number(          \
+      const outgrad::validation::gate::Point* points, std::size_t count,                         \
+      outgrad::validation::gate::Outcome* outcomes) {                                            \
+    outgrad::validation::gate::probe<outgrad::kernels::generated::Fit>(points, count, outcomes); \
   }

@@ -1,5 +1,5 @@
-// What the brute force asks a compiled header, and the answers. Shared by the gate and by the shared libraries that it
-// compiles.
+// What the brute force asks a compiled header, and the answers. Shared by the gate and by the shared
+// libraries that it compiles.
 //
 // Plain data without dependencies, because it is included together with every mutant.
 #pragma once
@@ -33,15 +33,19 @@ inline constexpr double kAbsent = std::numeric_limits<double>::quiet_NaN();
 /// A header's constants as the compiler sees them; NaN, -1 or null if it has no constant of the name.
 struct Claims {
   enum class Kind { backward, table, forward, rounded, code, fp8 } kind = Kind::backward;
-  const char *name = nullptr, *activation = nullptr, *function = nullptr, *format = nullptr, *accuracy = nullptr, *entry_format = nullptr, *fit = nullptr,
-             *code = nullptr;
+  const char *name = nullptr, *activation = nullptr, *function = nullptr, *format = nullptr,
+             *accuracy = nullptr, *entry_format = nullptr, *fit = nullptr, *code = nullptr;
   bool masked = true, exact_limits = false, has_left = false, has_right = false, right_both = false;
   int operations = -1, index_operations = -1, core_first = -1;
-  double y_hi = kAbsent, y_lo = kAbsent, t_min = kAbsent, s_min = kAbsent, y_max = kAbsent, left_y = kAbsent, right_s = kAbsent;
+  double y_hi = kAbsent, y_lo = kAbsent, t_min = kAbsent, s_min = kAbsent, y_max = kAbsent, left_y = kAbsent,
+         right_s = kAbsent;
   double x_star = kAbsent, x_min = kAbsent, x_max = kAbsent;
-  double a = kAbsent, k = kAbsent, b = kAbsent, ab = kAbsent, t = kAbsent, o = kAbsent, r = kAbsent, ulp = kAbsent, ulp_from = kAbsent, core_a = kAbsent;
+  double a = kAbsent, k = kAbsent, b = kAbsent, ab = kAbsent, t = kAbsent, o = kAbsent, r = kAbsent,
+         ulp = kAbsent, ulp_from = kAbsent, core_a = kAbsent;
   double lo = kAbsent, hi = kAbsent, g = kAbsent, bias = kAbsent;
-  double exact[8] = {kAbsent, kAbsent, kAbsent, kAbsent, kAbsent, kAbsent, kAbsent, kAbsent}, dithered[2] = {kAbsent, kAbsent};  // of codes
+  // of codes
+  double exact[8] = {kAbsent, kAbsent, kAbsent, kAbsent, kAbsent, kAbsent, kAbsent, kAbsent},
+         dithered[2] = {kAbsent, kAbsent};
   /// Of y in few bits: the range of scales, and T by bits.
   struct Scales {
     double least = kAbsent, most = kAbsent, total[3] = {kAbsent, kAbsent, kAbsent};

@@ -39,14 +39,17 @@ std::uint64_t address_space() {
 kernels::Ending run_program(const std::vector<std::string>& words, const Limits& limits) {
   kernels::Launch launch{words};
   launch.out = launch.err = kernels::Launch::kCaptured;
-  launch.limits = {{RLIMIT_CORE, 0}, {RLIMIT_CPU, static_cast<rlim_t>(limits.cpu_s)}, {RLIMIT_AS, limits.memory_bytes}};
+  launch.limits = {
+      {RLIMIT_CORE, 0}, {RLIMIT_CPU, static_cast<rlim_t>(limits.cpu_s)}, {RLIMIT_AS, limits.memory_bytes}};
   kernels::Ending ending = kernels::run(launch, limits.clock_factor * limits.cpu_s, kMostText);
-  if (ending.status == kernels::Ending::kNotStarted && ending.text.empty()) throw kernels::EnvironmentError(words.front() + ": cannot be started");
+  if (ending.status == kernels::Ending::kNotStarted && ending.text.empty())
+    throw kernels::EnvironmentError(words.front() + ": cannot be started");
   return ending;
 }
 
-std::vector<std::string> run_guarded(size_t count, const std::function<std::string(size_t)>& body, const Limits& limits,
-                                     const std::function<std::string(size_t, const kernels::Ending&)>& fallen) {
+std::vector<std::string> run_guarded(
+    size_t count, const std::function<std::string(size_t)>& body, const Limits& limits,
+    const std::function<std::string(size_t, const kernels::Ending&)>& fallen) {
   std::vector<std::string> lines;
   while (lines.size() < count) {
     kernels::Pipe pipe;
@@ -76,7 +79,8 @@ std::vector<std::string> run_guarded(size_t count, const std::function<std::stri
     });
     pipe.to.close();
     std::string pending;
-    const double clock_s = static_cast<double>(limits.clock_factor * limits.cpu_s) * static_cast<double>(count - first);
+    const double clock_s =
+        static_cast<double>(limits.clock_factor * limits.cpu_s) * static_cast<double>(count - first);
     const bool read = kernels::read_to_end(pipe.from, clock_s, [&](std::string_view part) {
       pending += part;
       for (size_t end = pending.find('\n'); end != std::string::npos; end = pending.find('\n')) {

@@ -59,7 +59,8 @@ std::string gated(Random& random) {
   const std::string second = gate(random);
   if (kind == 0) return fmt::format("x*{}*{}", first, second);
   const int percent = 10 + static_cast<int>(random.below(81));
-  return fmt::format("x*({}*{}+{}*{})", number(percent / 100.0, 2), first, number((100 - percent) / 100.0, 2), second);
+  return fmt::format("x*({}*{}+{}*{})", number(percent / 100.0, 2), first, number((100 - percent) / 100.0, 2),
+                     second);
 }
 
 // Functions without a minimum whose slopes also settle at 0 or 1.
@@ -101,12 +102,16 @@ std::string placed(const std::string& formula, const std::string& with) {
   return text;
 }
 
-std::string stretched(const std::string& formula, double by) { return placed(formula, by == 1 ? "x" : "(" + number(by, 7) + "*x)"); }
+std::string stretched(const std::string& formula, double by) {
+  return placed(formula, by == 1 ? "x" : "(" + number(by, 7) + "*x)");
+}
 
 // Any function, by depth.
 std::string anything(Random& random, int depth) {
   if (depth == 0) return random.chance(0.7) ? "x" : number(random.uniform(-3, 3), 3);
-  const auto part = [&] { return anything(random, depth - 1 - static_cast<int>(random.below(2) & static_cast<size_t>(depth > 1))); };
+  const auto part = [&] {
+    return anything(random, depth - 1 - static_cast<int>(random.below(2) & static_cast<size_t>(depth > 1)));
+  };
   const size_t kind = random.below(8);
   const std::string first = part();  // because operands are evaluated in no fixed order
   if (kind < 4) {
@@ -114,7 +119,8 @@ std::string anything(Random& random, int depth) {
     return fmt::format(fmt::runtime(kPatterns[kind]), first, part());
   }
   if (kind == 4) return fmt::format("({})^{}", first, 1 + random.below(4));
-  constexpr std::array<const char*, 11> kFunctions{"exp", "log", "sqrt", "tanh", "sigmoid", "softplus", "erf", "normal_cdf", "abs", "sin", "cos"};
+  constexpr std::array<const char*, 11> kFunctions{"exp", "log",        "sqrt", "tanh", "sigmoid", "softplus",
+                                                   "erf", "normal_cdf", "abs",  "sin",  "cos"};
   return fmt::format("{}({})", one_of(kFunctions, random), first);
 }
 
@@ -143,8 +149,8 @@ std::optional<double> minimum_of(const std::string& function) {
   return std::isfinite(value) && value <= least + 1e-6 ? std::optional(value) : std::nullopt;
 }
 
-// Puts |y*| next to a power of two, a few ulps of a 16-bit format to one side or the other: |y*| of x G(b x) is |y*| of
-// x G(x) divided by b.
+// Puts |y*| next to a power of two, a few ulps of a 16-bit format to one side or the other: |y*| of x G(b x)
+// is |y*| of x G(x) divided by b.
 std::string beside_a_power(const std::string& formula, Random& random) {
   const std::string plain = stretched(formula, 1);
   const std::optional<double> minimum = minimum_of(plain);
@@ -154,7 +160,9 @@ std::string beside_a_power(const std::string& formula, Random& random) {
 }
 
 // From 2^low to 2^high, evenly in octaves.
-std::string octaves(double low, double high, Random& random) { return number(std::exp2(random.uniform(low, high)), 4); }
+std::string octaves(double low, double high, Random& random) {
+  return number(std::exp2(random.uniform(low, high)), 4);
+}
 
 // x - c, also from beyond where most functions end.
 std::string shifted(Random& random) {
@@ -165,7 +173,8 @@ std::string shifted(Random& random) {
 // What most functions are not: far from 0, large or small, steep, or lifted.
 std::string moved(Random& random) {
   constexpr double kSteepest = 8.228;  // 2^this is 300
-  const std::string height = octaves(-14, 10, random), slope = octaves(-3, kSteepest, random), at = random.chance(0.6) ? shifted(random) : "x";
+  const std::string height = octaves(-14, 10, random), slope = octaves(-3, kSteepest, random),
+                    at = random.chance(0.6) ? shifted(random) : "x";
   std::string f;
   switch (random.below(8)) {
     case 0:
@@ -178,12 +187,15 @@ std::string moved(Random& random) {
     default: f = "softplus(X)"; break;
   }
   f = placed(f, at);
-  if (random.chance(0.3)) f += random.chance(0.5) ? fmt::format("{:+}", std::round(random.uniform(-40, 40))) : fmt::format("{:+.4g}", random.uniform(-40, 40));
+  if (random.chance(0.3))
+    f += random.chance(0.5) ? fmt::format("{:+}", std::round(random.uniform(-40, 40)))
+                            : fmt::format("{:+.4g}", random.uniform(-40, 40));
   return f;
 }
 
 std::string function_of(Random& random) {
-  constexpr size_t kLongest = 200;  // a minute is promised only for specifications whose function is no longer
+  // a minute is promised only for specifications whose function is no longer
+  constexpr size_t kLongest = 200;
   if (random.chance(0.4)) return moved(random).substr(0, kLongest);
   const double drawn = random.uniform();
   std::string f;
@@ -203,11 +215,14 @@ std::string function_of(Random& random) {
   return f.substr(0, kLongest);
 }
 
-// The bits that this many rows of this degree can be expected to reach, within a few bits, over the few units in which
-// f' moves.
+// The bits that this many rows of this degree can be expected to reach, within a few bits, over the few units
+// in which f' moves.
 int reachable_bits(const std::string& format, int degree, int rows, Random& random) {
   const double bits = (degree + 1) * (0.5 + std::log2(static_cast<double>(rows))) + random.uniform(-7, 1);
-  return static_cast<int>(std::lround(std::clamp(bits, 3.0, format == "f32" ? 22.0 : format == "mxfp8" ? 7.0 : 12.0)));
+  return static_cast<int>(std::lround(std::clamp(bits, 3.0,
+                                                 format == "f32"     ? 22.0
+                                                 : format == "mxfp8" ? 7.0
+                                                                     : 12.0)));
 }
 
 struct Layout {
@@ -230,8 +245,9 @@ Layout layout_of(const std::string& format, const std::string& kind, Random& ran
     const int cells = random.chance(0.9) ? rows - left_rows : 1 + static_cast<int>(random.below(40));
     if (cells > 0) {
       left = true;
-      keys += fmt::format(R"(, "cells": {}, "left_segment": {{"edge_log2": {}, "half_octaves": {}, "merge_log2": {}{}}})", cells, edge, halves, merge,
-                          bits > 1 ? fmt::format(R"(, "octave_bits": {})", bits) : "");
+      keys += fmt::format(
+          R"(, "cells": {}, "left_segment": {{"edge_log2": {}, "half_octaves": {}, "merge_log2": {}{}}})",
+          cells, edge, halves, merge, bits > 1 ? fmt::format(R"(, "octave_bits": {})", bits) : "");
     }
   }
   if (!left) {
@@ -243,8 +259,10 @@ Layout layout_of(const std::string& format, const std::string& kind, Random& ran
     keys += fmt::format(", \"right_from\": {}", number(random.uniform(0.1, 2), 3));
     if (random.chance(left ? 0.3 : 0.05)) keys += ", \"both_sides\": true";
   }
-  if (random.chance(0.15)) keys += fmt::format(", \"y_max\": {}", number(std::exp2(random.uniform(-1, 4)), 4));
-  if (random.chance(0.2)) keys += fmt::format(", \"scheme\": \"{}\"", random.chance(0.5) ? "estrin" : "even_odd");
+  if (random.chance(0.15))
+    keys += fmt::format(", \"y_max\": {}", number(std::exp2(random.uniform(-1, 4)), 4));
+  if (random.chance(0.2))
+    keys += fmt::format(", \"scheme\": \"{}\"", random.chance(0.5) ? "estrin" : "even_odd");
   if (random.chance(0.1)) keys += ", \"centred\": false";
   return {degree, rows, keys};
 }
@@ -264,7 +282,8 @@ Subject subject_of(double named, Random& random) {
   Subject subject{name, fmt::format(R"("activation": "{}")", name)};
   // Swish's y* is -0.278/beta: this beta puts it next to a power of two.
   if (name == "swish") {
-    const double octaves = static_cast<double>(random.below(4)), beta = 0.27846454276107 * std::exp2(octaves) * beside_one(random);
+    const double octaves = static_cast<double>(random.below(4)),
+                 beta = 0.27846454276107 * std::exp2(octaves) * beside_one(random);
     subject.keys += fmt::format(R"(, "parameters": {{"beta": {:.7g}}})", beta);
     subject.function += fmt::format(" {:.7g}", beta);
   }
@@ -272,17 +291,21 @@ Subject subject_of(double named, Random& random) {
 }
 
 std::string specified(const std::string& kind, const Subject& subject, const std::string& rest) {
-  return fmt::format(R"({{"schema": "outgrad.spec/2", "name": "attacked", "kind": "{}", {}{}}})", kind, subject.keys, rest) + "\n";
+  return fmt::format(R"({{"schema": "outgrad.spec/2", "name": "attacked", "kind": "{}", {}{}}})", kind,
+                     subject.keys, rest) +
+         "\n";
 }
 
-Specification backward_specification(const std::string& format, const std::string& kind, const Subject& subject, Random& random) {
+Specification backward_specification(const std::string& format, const std::string& kind,
+                                     const Subject& subject, Random& random) {
   const bool wide = format == "f32";
   const Layout layout = layout_of(format, kind, random);
   const int bits = reachable_bits(format, layout.degree, layout.rows, random);
-  const std::string target = kind == "oracle"   ? "oracle"
-                             : kind == "stored" ? fmt::format("stored:{}", number(1.005 + random.uniform() * 0.3, 4))
-                             : kind == "ulp"    ? fmt::format("ulp:{}", number(random.uniform(0.6, 3), 2))
-                                                : fmt::format("{}:2^-{}", kind, bits);
+  const std::string target = kind == "oracle" ? "oracle"
+                             : kind == "stored"
+                                 ? fmt::format("stored:{}", number(1.005 + random.uniform() * 0.3, 4))
+                             : kind == "ulp" ? fmt::format("ulp:{}", number(random.uniform(0.6, 3), 2))
+                                             : fmt::format("{}:2^-{}", kind, bits);
   std::string keys = fmt::format(R"(, "format": "{}", "target": "{}")", format, target);
   if (kind != "oracle") {
     keys += layout.keys;
@@ -292,7 +315,8 @@ Specification backward_specification(const std::string& format, const std::strin
       const std::string ratio = number(1.01 + random.uniform(), 4);
       const size_t regret = 3 + random.below(8);
       const bool programme = !wide && kind == "abs" && random.chance(0.4);
-      keys += fmt::format(R"(, "storage": {{"ratio": {}, "regret": "2^-{}"{}}})", ratio, regret, programme ? R"(, "programme": true)" : "");
+      keys += fmt::format(R"(, "storage": {{"ratio": {}, "regret": "2^-{}"{}}})", ratio, regret,
+                          programme ? R"(, "programme": true)" : "");
     }
   } else if (random.chance(0.3)) {
     keys += R"(, "entries": "bf16")";
@@ -300,11 +324,14 @@ Specification backward_specification(const std::string& format, const std::strin
   return {subject.function, specified("backward", subject, keys)};
 }
 
-// Codes are of the library's own activations, or of expressions; some are asked for of activations with other parameters.
+// Codes are of the library's own activations, or of expressions; some are asked for of activations with other
+// parameters.
 Specification code_specification(Random& random) {
   const double drawn = random.uniform();
   Subject subject = subject_of(drawn < 0.2 ? 0 : 1, random);
-  if (subject.function.starts_with("swish") && drawn >= 0.4) subject.keys = R"("activation": "swish", "parameters": {"beta": 1.5})";  // the library's
+  // the library's
+  if (subject.function.starts_with("swish") && drawn >= 0.4)
+    subject.keys = R"("activation": "swish", "parameters": {"beta": 1.5})";
   const std::string bits = number(random.uniform(10, drawn < 0.9 ? 21.9 : 26), 4);
   return {subject.function, specified("code", subject, fmt::format(R"(, "target": "abs:2^-{}")", bits))};
 }
@@ -330,7 +357,11 @@ Specification random_store(size_t number, Random& random) {
   const std::string store = kStores[number % kStores.size()];
   if (store == "code") return code_specification(random);
   const double drawn = random.uniform();
-  const std::string kind = drawn < 0.6 ? "abs" : drawn < 0.8 ? "stored" : drawn < 0.9 ? "ulp" : drawn < 0.96 ? "rel" : "oracle";
+  const std::string kind = drawn < 0.6    ? "abs"
+                           : drawn < 0.8  ? "stored"
+                           : drawn < 0.9  ? "ulp"
+                           : drawn < 0.96 ? "rel"
+                                          : "oracle";
   return backward_specification(store, kind, subject_of(0.25, random), random);
 }
 

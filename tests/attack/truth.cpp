@@ -12,23 +12,27 @@
 namespace outgrad::validation::gate {
 namespace {
 
-// The scan begins off the grid of simple fractions, where symmetric functions have their zeros. A sign change at a grid
-// point would not be seen.
+// The scan begins off the grid of simple fractions, where symmetric functions have their zeros. A sign change
+// at a grid point would not be seen.
 constexpr double kScanStep = 1.0 / 32, kScanEnd = 64, kScanOffset = 0.01237;
 
-// A step is halved, down to 2^-14 of itself, as long as f or f' at its middle is not what the cubic through its ends has there: a steep function
-// has its minimum and its inflections within one step.
+// A step is halved, down to 2^-14 of itself, as long as f or f' at its middle is not what the cubic through
+// its ends has there: a steep function has its minimum and its inflections within one step.
 constexpr int kDeepestScan = 14;
-constexpr size_t kMostScanned = size_t{1} << 18;  // an oscillation on all of the line is not followed to the end
+// an oscillation on all of the line is not followed to the end
+constexpr size_t kMostScanned = size_t{1} << 18;
 constexpr double kFollows = 0x1p-12;  // of the greatest slope at the steps
 
-void refine(const Formula& f, double a, const Jet<double>& at_a, double b, const Jet<double>& at_b, double scale, int depth, std::vector<double>& points) {
+void refine(const Formula& f, double a, const Jet<double>& at_a, double b, const Jet<double>& at_b,
+            double scale, int depth, std::vector<double>& points) {
   const double h = b - a, middle = a + h / 2;
   const Jet<double> at = f.at(middle);
-  const double slope = (at_a.slope + at_b.slope) / 2 + h / 8 * (at_a.bend - at_b.bend), rise = h / 6 * (at_a.slope + 4 * at.slope + at_b.slope);
+  const double slope = (at_a.slope + at_b.slope) / 2 + h / 8 * (at_a.bend - at_b.bend),
+               rise = h / 6 * (at_a.slope + 4 * at.slope + at_b.slope);
   // What is not a number in double is left as it is.
   if (depth > 0 && points.size() < kMostScanned &&
-      (std::fabs(at.slope - slope) > kFollows * scale || std::fabs(at_b.value - at_a.value - rise) > kFollows * scale * h)) {
+      (std::fabs(at.slope - slope) > kFollows * scale ||
+       std::fabs(at_b.value - at_a.value - rise) > kFollows * scale * h)) {
     refine(f, a, at_a, middle, at, scale, depth - 1, points);
     refine(f, middle, at, b, at_b, scale, depth - 1, points);
     return;
@@ -45,7 +49,8 @@ std::vector<double> scan_points(const Formula& f, double from, double to) {
     if (std::isfinite(jets.back().slope)) scale = std::max(scale, std::fabs(jets.back().slope));
   }
   std::vector<double> points{from};
-  for (size_t i = 0; i + 1 < steps.size(); ++i) refine(f, steps[i], jets[i], steps[i + 1], jets[i + 1], scale, kDeepestScan, points);
+  for (size_t i = 0; i + 1 < steps.size(); ++i)
+    refine(f, steps[i], jets[i], steps[i + 1], jets[i + 1], scale, kDeepestScan, points);
   return points;
 }
 
@@ -63,8 +68,8 @@ Real root_of(const Formula& f, Real low, Real high, bool of_bend) {
   return (low + high) / 2;
 }
 
-// One search, over double or Real. It stops when a step is below `tolerance`, relative to 1 + |x|. `direction` is the
-// sign of f' on the branch.
+// One search, over double or Real. It stops when a step is below `tolerance`, relative to 1 + |x|.
+// `direction` is the sign of f' on the branch.
 template <class T>
 Jet<T> newton(const Formula& f, const T& y, T low, T high, int direction, const T& tolerance, T& x) {
   using std::abs;
@@ -106,7 +111,8 @@ void range_between(const Curve& curve, const Curve::Preimage& a, const Curve::Pr
 bool is_parity(const std::string& format) { return format == "bf16_parity" || format == "f16_parity"; }
 std::string without_parity(const std::string& format) { return format.substr(0, format.find("_parity")); }
 
-// The stored numbers of a format with their codes, in numeric order; -0 appears only for m = 0. In a parity format, those of a branch.
+// The stored numbers of a format with their codes, in numeric order; -0 appears only for m = 0. In a parity
+// format, those of a branch.
 struct Stored {
   float value;
   std::uint32_t code;
@@ -120,13 +126,15 @@ std::vector<Stored> numbers_of(const std::string& format, int exponent, bool m) 
     const bool other = is_parity(format) && (std::signbit(value) ? (code % 2 == 0) != m : !m);
     if (!std::isnan(value) && !other) numbers.push_back({value, code});
   }
-  std::stable_sort(numbers.begin(), numbers.end(),
-                   [](const Stored& a, const Stored& b) { return a.value != b.value ? a.value < b.value : std::signbit(a.value) && !std::signbit(b.value); });
+  std::stable_sort(numbers.begin(), numbers.end(), [](const Stored& a, const Stored& b) {
+    return a.value != b.value ? a.value < b.value : std::signbit(a.value) && !std::signbit(b.value);
+  });
   return numbers;
 }
 
-// The midpoint between neighbours, where rounding to nearest changes from one to the other. Towards infinity, the
-// format is continued. Between two negative numbers of a branch it is the number of the other branch instead.
+// The midpoint between neighbours, where rounding to nearest changes from one to the other. Towards infinity,
+// the format is continued. Between two negative numbers of a branch it is the number of the other branch
+// instead.
 double midpoint(const std::string& format, const Stored& lower, const Stored& upper) {
   const float a = lower.value, b = upper.value;
   if (is_parity(format) && a < 0) return widened(format, lower.code - 1);
@@ -137,13 +145,16 @@ double midpoint(const std::string& format, const Stored& lower, const Stored& up
 
 }  // namespace
 
-std::uint32_t codes_of(const std::string& format) { return format == "e4m3" || format == "e5m2" || format == "mxfp8" ? 1u << 8 : 1u << 16; }
+std::uint32_t codes_of(const std::string& format) {
+  return format == "e4m3" || format == "e5m2" || format == "mxfp8" ? 1u << 8 : 1u << 16;
+}
 
 float widened(const std::string& stored, std::uint32_t code) {
   const std::string format = without_parity(stored);
   if (format == "bf16") return kernels::widen(kernels::BF16{static_cast<kernels::u16>(code)});
   if (format == "f16") return kernels::widen(kernels::F16{static_cast<kernels::u16>(code)});
-  if (format == "e4m3" || format == "mxfp8") return kernels::widen(kernels::F8E4M3{static_cast<kernels::u8>(code)});
+  if (format == "e4m3" || format == "mxfp8")
+    return kernels::widen(kernels::F8E4M3{static_cast<kernels::u8>(code)});
   if (format == "e5m2") return kernels::widen(kernels::F8E5M2{static_cast<kernels::u8>(code)});
   throw std::invalid_argument("no stored format of this name: " + format);
 }
@@ -174,8 +185,10 @@ Curve::Curve(Formula f, double end) : f_(std::move(f)), end_(end) {
     const Real from(points[i - 1]), to(points[i]);
     const Jet<Real> here = f_.at(to);
     if (first == 0) first = sign(here.slope);
-    if ((before.slope < 0) != (here.slope < 0) && before.slope != 0 && here.slope != 0) stationary.push_back(root_of(f_, from, to, false));
-    if ((before.bend < 0) != (here.bend < 0) && before.bend != 0 && here.bend != 0) inflections_.push_back(root_of(f_, from, to, true));
+    if ((before.slope < 0) != (here.slope < 0) && before.slope != 0 && here.slope != 0)
+      stationary.push_back(root_of(f_, from, to, false));
+    if ((before.bend < 0) != (here.bend < 0) && before.bend != 0 && here.bend != 0)
+      inflections_.push_back(root_of(f_, from, to, true));
     before = here;
   }
   low_ = {f_.at(Real(-end)), -end}, high_ = {f_.at(Real(end)), end};
@@ -188,7 +201,8 @@ Curve::Curve(Formula f, double end) : f_(std::move(f)), end_(end) {
 
 double Curve::first_guess(double y, bool m) const {
   if (!masked_) return 0;
-  const double bend = static_cast<double>(f_.at(x_star_).bend), above = y - static_cast<double>(y_star_), star = static_cast<double>(x_star_);
+  const double bend = static_cast<double>(f_.at(x_star_).bend), above = y - static_cast<double>(y_star_),
+               star = static_cast<double>(x_star_);
   const double away = std::sqrt(std::max(above, 0x1p-100) * 2 / std::max(bend, 1e-9));
   return m ? star + std::min(away, 4.0) : star - std::min(away, 4.0);
 }
@@ -198,12 +212,15 @@ Curve::Preimage Curve::preimage(const Real& y, bool m, double& near) const {
   const End& far = rises ? high_ : low_;
   if (y >= far.jet.value) return {true, false, Real(far.x), static_cast<long double>(far.jet.slope)};
   if (masked_ && y <= y_star_) return {false, true, x_star_, 0};
-  if (!masked_ && y <= low_.jet.value) return {false, true, Real(low_.x), static_cast<long double>(low_.jet.slope)};
-  const Real low = rises ? (masked_ ? x_star_ : Real(low_.x)) : Real(low_.x), high = rises ? Real(high_.x) : x_star_;
+  if (!masked_ && y <= low_.jet.value)
+    return {false, true, Real(low_.x), static_cast<long double>(low_.jet.slope)};
+  const Real low = rises ? (masked_ ? x_star_ : Real(low_.x)) : Real(low_.x),
+             high = rises ? Real(high_.x) : x_star_;
   const int direction = rises ? 1 : -1;
   double rough = near;
   const auto wanted = static_cast<double>(y);
-  const Jet<double> reached = newton<double>(f_, wanted, static_cast<double>(low), static_cast<double>(high), direction, 0x1p-46, rough);
+  const Jet<double> reached = newton<double>(f_, wanted, static_cast<double>(low), static_cast<double>(high),
+                                             direction, 0x1p-46, rough);
   Preimage found;
   // Where terms cancel, a double has no correct digit of f. Then the neighbour is a better starting point.
   found.x = Real(std::fabs(reached.value - wanted) <= 0x1p-30 * std::fabs(wanted) ? rough : near);
@@ -218,7 +235,8 @@ Curve::Preimage Curve::preimage(const Real& y, bool m, double& near) const {
 
 namespace {
 
-// The exponents of the scales that mxfp8's blocks have for amax below 2^12, at whose last the numbers about GELU's minimum are still normal.
+// The exponents of the scales that mxfp8's blocks have for amax below 2^12, at whose last the numbers about
+// GELU's minimum are still normal.
 constexpr int kLeastScale = -127, kMostScale = 3, kBeyondLargest = 9;
 
 // The points of one branch of a format whose numbers are all enumerated; in mxfp8 those of one scale.
@@ -226,20 +244,26 @@ void add_stored(const Curve& curve, const std::string& format, bool m, int expon
   const std::vector<Stored> numbers = numbers_of(format, exponent, m);
   const bool in_blocks = format == "mxfp8";
   // No element of a block reaches the power of two that follows its largest number.
-  const double end = in_blocks ? std::ldexp(1.0, kBeyondLargest + exponent) : format == "e4m3" ? 464.0 : std::numeric_limits<double>::infinity();
+  const double end = in_blocks          ? std::ldexp(1.0, kBeyondLargest + exponent)
+                     : format == "e4m3" ? 464.0
+                                        : std::numeric_limits<double>::infinity();
   const bool limited = curve.end() < kEndOfLine;
   double near = curve.first_guess(0, m);
   bool first = true, flat = false;
   Curve::Preimage below;
   long double flat_slope = 0;
   const bool tiny = codes_of(format) < 1u << 16 && !in_blocks;  // only a direct table is for such a format
-  const long double far_slope = static_cast<long double>(curve.formula().at(Real(m ? curve.end() : -curve.end())).slope);
+  const long double far_slope =
+      static_cast<long double>(curve.formula().at(Real(m ? curve.end() : -curve.end())).slope);
   for (size_t i = 0; i < numbers.size(); ++i) {
     const Stored& y = numbers[i];
     if (std::isinf(y.value) && y.value < 0) continue;
     // +0 and -0 are two codes of one number. What rounds to -0 ends at 0, and what rounds to +0 begins there.
-    const bool next_is_twin = i + 1 < numbers.size() && numbers[i + 1].value == y.value, last_is_twin = i > 0 && numbers[i - 1].value == y.value;
-    const double upper = next_is_twin ? 0.0 : i + 1 < numbers.size() ? midpoint(format, y, numbers[i + 1]) : end;
+    const bool next_is_twin = i + 1 < numbers.size() && numbers[i + 1].value == y.value,
+               last_is_twin = i > 0 && numbers[i - 1].value == y.value;
+    const double upper = next_is_twin             ? 0.0
+                         : i + 1 < numbers.size() ? midpoint(format, y, numbers[i + 1])
+                                                  : end;
     if (curve.masked() && Real(upper) <= curve.y_star()) continue;
     if (first) {
       const double lower = last_is_twin ? 0.0 : i > 0 ? midpoint(format, numbers[i - 1], y) : -end;
@@ -259,18 +283,21 @@ void add_stored(const Curve& curve, const std::string& format, bool m, int expon
       continue;
     }
     // f' no longer changes, and x differs from y by a constant, so nothing further out needs a search.
-    if (!flat && m && upper > 64 && std::fabs(above.slope - far_slope) < 0x1p-70L) flat = true, flat_slope = far_slope;
+    if (!flat && m && upper > 64 && std::fabs(above.slope - far_slope) < 0x1p-70L)
+      flat = true, flat_slope = far_slope;
     if (below.beyond && above.beyond && !flat) break;  // the function has ended
     Known known;
     known.stored = true;
     range_between(curve, below, above, known);
     Point point;
-    point.at = y.value, point.code = y.code, point.m = m, point.root = curve.masked() ? true_root(curve, std::isinf(y.value) ? 0x1p127 : y.value) : 0;
+    point.at = y.value, point.code = y.code, point.m = m,
+    point.root = curve.masked() ? true_root(curve, std::isinf(y.value) ? 0x1p127 : y.value) : 0;
     point.traced = !tiny && std::isfinite(y.value);
     truth.points.push_back(point);
     truth.known.push_back(known);
     truth.oracle = std::max(truth.oracle, (known.high - known.low) / 2);
-    if (!tiny && std::isfinite(upper) && !above.beyond && static_cast<double>(static_cast<float>(upper)) == upper) {
+    if (!tiny && std::isfinite(upper) && !above.beyond &&
+        static_cast<double>(static_cast<float>(upper)) == upper) {
       Point between;
       between.at = static_cast<float>(upper), between.m = m, between.traced = true;
       between.root = curve.masked() ? true_root(curve, upper) : 0;
@@ -288,7 +315,9 @@ double settled_value(const Curve& curve, bool right) {
   constexpr double kSettled = 0x1p-24, kEnd = 60, kStep = 0.25;
   const double sign = right ? 1 : -1, last = curve.formula().at(sign * kEnd).slope;
   double x = kEnd;
-  while (x > -kEnd && !(std::fabs(curve.formula().at(sign * (x - kStep)).slope - last) > kSettled * std::max(1.0, std::fabs(last)))) x -= kStep;
+  while (x > -kEnd && !(std::fabs(curve.formula().at(sign * (x - kStep)).slope - last) >
+                        kSettled * std::max(1.0, std::fabs(last))))
+    x -= kStep;
   return curve.formula().at(sign * x).value;
 }
 
@@ -301,8 +330,10 @@ std::vector<float> strata(const Curve& curve, bool m) {
   constexpr int kUniform = 3000, kPerOctave = 6;
   if (curve.masked()) {
     const double star = static_cast<double>(curve.y_star());
-    const double s_end = m ? std::sqrt(std::max(settled_value(curve, true) - star, 0x1p-20))
-                           : std::sqrt(std::max(static_cast<double>(curve.formula().at(Real(-curve.end())).value) - star, 0x1p-20));
+    const double s_end =
+        m ? std::sqrt(std::max(settled_value(curve, true) - star, 0x1p-20))
+          : std::sqrt(
+                std::max(static_cast<double>(curve.formula().at(Real(-curve.end())).value) - star, 0x1p-20));
     for (int i = 0; i <= kUniform; ++i) add(star + std::pow(s_end * i / kUniform, 2));
     for (double t = 1; t > 0x1p-40; t *= 0.75) add(star + t);
     float lowest = static_cast<float>(star);
@@ -381,7 +412,8 @@ namespace {
 // The number of a 16-bit format nearest to v, ties to even.
 float rounded(const std::string& format, const Real& v) {
   float guess = static_cast<float>(v);
-  std::uint32_t code = format == "bf16" ? kernels::narrow<kernels::BF16>(guess).bits : kernels::narrow<kernels::F16>(guess).bits;
+  std::uint32_t code = format == "bf16" ? kernels::narrow<kernels::BF16>(guess).bits
+                                        : kernels::narrow<kernels::F16>(guess).bits;
   const std::uint32_t sign = code & 0x8000u;
   // The first rounding may have moved v across a midpoint, so a neighbour may be nearer.
   for (int turn = 0; turn < 2; ++turn) {
@@ -389,7 +421,10 @@ float rounded(const std::string& format, const Real& v) {
     const Real size = abs(v);
     const double here = std::fabs(static_cast<double>(widened(format, code)));
     if (std::isinf(here)) break;
-    const double up = here + ulp_of(format, here) / 2, down = magnitude == 0 ? -1 : (here + std::fabs(static_cast<double>(widened(format, code - 1)))) / 2;
+    const double up = here + ulp_of(format, here) / 2,
+                 down = magnitude == 0
+                            ? -1
+                            : (here + std::fabs(static_cast<double>(widened(format, code - 1)))) / 2;
     if (size > Real(up) || (size == Real(up) && magnitude % 2 == 1)) {
       code = sign | (magnitude + 1);
     } else if (size < Real(down) || (size == Real(down) && magnitude % 2 == 1)) {
@@ -423,7 +458,8 @@ Truth forward_truth(const Curve& curve, const std::string& format) {
   constexpr int kUniform = 12000;
   constexpr double kLow = -15, kHigh = 8;
   for (int i = 0; i <= kUniform; ++i) add(static_cast<float>(kLow + (kHigh - kLow) * i / kUniform), false);
-  for (double x = 0.5; x >= 0x1p-126; x *= 0.75) add(static_cast<float>(x), false), add(static_cast<float>(-x), false);
+  for (double x = 0.5; x >= 0x1p-126; x *= 0.75)
+    add(static_cast<float>(x), false), add(static_cast<float>(-x), false);
   return truth;
 }
 
@@ -438,7 +474,8 @@ template <class... A>
 const Coded* coded(const std::string& activation, kernels::CodedList<A...>) {
   const Coded* found = nullptr;
   const auto look = [&]<class Each>() {
-    static constexpr Coded kCoded{Each::Code::kName, kernels::gradient_at<typename Each::template Forward<float>>};
+    static constexpr Coded kCoded{Each::Code::kName,
+                                  kernels::gradient_at<typename Each::template Forward<float>>};
     if (activation == Each::Code::kActivation) found = &kCoded;
   };
   (look.template operator()<A>(), ...);
@@ -480,7 +517,8 @@ Truth code_truth(const Curve& curve, const std::string& activation) {
   };
   if (curve.masked()) add_near(curve.x_star());
   for (const Real& x : curve.inflections()) add_near(x);
-  // Far from 0 neighbouring x of bf16 lie so far apart that f' changes much between them: x of fp32 around each inflection as well.
+  // Far from 0 neighbouring x of bf16 lie so far apart that f' changes much between them: x of fp32 around
+  // each inflection as well.
   constexpr double kAround = 24, kLeastAround = 0x1p-12;
   for (const Real& centre : curve.inflections()) {
     for (double away = kAround; library == nullptr && away > kLeastAround; away *= 0.98) {
@@ -496,16 +534,20 @@ double coordinate_error(const Curve& curve, const Truth& truth, const Claims& cl
   double largest = 0;
   const double star = static_cast<double>(curve.y_star());
   for (const bool m : {true, false}) {
-    double near_true = curve.first_guess(star, m), near_moved = near_true, last = 0, before = -std::numeric_limits<double>::infinity();
+    double near_true = curve.first_guess(star, m), near_moved = near_true, last = 0,
+           before = -std::numeric_limits<double>::infinity();
     int taken = 0;
     for (size_t i = 0; i < truth.points.size(); ++i) {
       const Point& point = truth.points[i];
       const Known& known = truth.known[i];
       if (point.m != m || !(known.stored || known.sloped) || !std::isfinite(point.at)) continue;
-      if (claims.kind == Claims::Kind::backward && !known.stored && std::string(claims.format) != "f32") continue;  // midpoints are not stored numbers
+      // midpoints are not stored numbers
+      if (claims.kind == Claims::Kind::backward && !known.stored && std::string(claims.format) != "f32")
+        continue;
       const double y = point.at, above = y - star;
       constexpr int kAll = 200;
-      if (y < before) taken = 0, last = 0, near_true = near_moved = curve.first_guess(star, m);  // the numbers of the next scale
+      // the numbers of the next scale
+      if (y < before) taken = 0, last = 0, near_true = near_moved = curve.first_guess(star, m);
       before = y;
       if (taken > kAll && above < last * 1.05) continue;
       ++taken, last = above;

@@ -1,10 +1,11 @@
-// What is true of a function and a format: the f' behind every stored output, found with MPFR and without the checker's
-// enclosures.
+// What is true of a function and a format: the f' behind every stored output, found with MPFR and without the
+// checker's enclosures.
 //
-// A stored (y, bit) stands for the x between the preimages of the midpoints to its neighbours. Newton's method finds
-// each preimage in a bracket, first in double and then in 200 bits. f' over the x between two preimages is extreme at
-// an end or at a zero of f''. A scan in steps of 1/32, halved where f is steep, isolates these zeros; if it missed one, the range would be too
-// small, never too large. So everything here errs to one side: an error that is seen does exist.
+// A stored (y, bit) stands for the x between the preimages of the midpoints to its neighbours. Newton's
+// method finds each preimage in a bracket, first in double and then in 200 bits. f' over the x between two
+// preimages is extreme at an end or at a zero of f''. A scan in steps of 1/32, halved where f is steep,
+// isolates these zeros; if it missed one, the range would be too small, never too large. So everything here
+// errs to one side: an error that is seen does exist.
 #pragma once
 
 #include <optional>
@@ -17,8 +18,8 @@
 
 namespace outgrad::validation::gate {
 
-/// A named activation is proven on the whole line. Beyond this point its f' equals its limit to more than the accuracy
-/// of a double.
+/// A named activation is proven on the whole line. Beyond this point its f' equals its limit to more than the
+/// accuracy of a double.
 inline constexpr double kEndOfLine = 1000;
 
 /// f, cut at its minimum if it has one.
@@ -27,8 +28,8 @@ class Curve {
   /// end: f is evaluated only for |x| <= end.
   Curve(Formula f, double end);
 
-  /// Empty, or the reason why no derivative from the output can be claimed: several stationary points, or f falls where
-  /// it should rise.
+  /// Empty, or the reason why no derivative from the output can be claimed: several stationary points, or f
+  /// falls where it should rise.
   const std::string& problem() const { return problem_; }
   bool masked() const { return masked_; }
   double end() const { return end_; }
@@ -71,7 +72,9 @@ struct Known {
   enum class Limit { none, left, right, nan } limit = Limit::none;
   bool sloped = false;  ///< whether f^-1 of exactly this number is known
   long double slope = 0;  ///< f' there; for a forward header f(x)
-  float gradient = 0;     ///< of a code header's x: the g of the library's own kernels, which is what is coded; 0 of an expression, which it has not
+  /// of a code header's x: the g of the library's own kernels, which is what is coded; 0 of an expression,
+  /// which it has not
+  float gradient = 0;
 };
 
 struct Truth {
@@ -81,16 +84,16 @@ struct Truth {
   double left_limit = 0, right_limit = 0;  ///< of f'
 };
 
-/// For a backward header: every stored y of f16, bf16, e4m3, e5m2 or mxfp8 with either bit, and the midpoints between them;
-/// for f32, strata. Throws std::invalid_argument for another format.
+/// For a backward header: every stored y of f16, bf16, e4m3, e5m2 or mxfp8 with either bit, and the midpoints
+/// between them; for f32, strata. Throws std::invalid_argument for another format.
 Truth backward_truth(const Curve& curve, const std::string& format);
 
-/// For a forward header: every x of a 16-bit format; for f32, strata. `slope` is f(x), and `low` and `high` are the
-/// rounded value in the format.
+/// For a forward header: every x of a 16-bit format; for f32, strata. `slope` is f(x), and `low` and `high`
+/// are the rounded value in the format.
 Truth forward_truth(const Curve& curve, const std::string& format);
 
-/// For a code header: every finite x of bf16 that the curve has, and the fp32 numbers next to the minimum of f and to the extrema of f'.
-/// `slope` is f'(x).
+/// For a code header: every finite x of bf16 that the curve has, and the fp32 numbers next to the minimum of
+/// f and to the extrema of f'. `slope` is f'(x).
 Truth code_truth(const Curve& curve, const std::string& activation);
 
 /// The name of the library's header of codes; empty if the activation has no codes.
@@ -102,8 +105,8 @@ std::uint32_t codes_of(const std::string& format);
 /// The distance between neighbouring numbers of a format at |v|, down to its subnormals.
 double ulp_of(const std::string& format, double v);
 
-/// sup |g(s_c(y)) - g(s(y))|, as seen at stored y next to y* and, more and more sparsely, away from it. This is the
-/// error of the constants in the exact g.
+/// sup |g(s_c(y)) - g(s(y))|, as seen at stored y next to y* and, more and more sparsely, away from it. This
+/// is the error of the constants in the exact g.
 double coordinate_error(const Curve& curve, const Truth& truth, const Claims& claims, float& at);
 
 }  // namespace outgrad::validation::gate

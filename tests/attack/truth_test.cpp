@@ -1,4 +1,5 @@
-// What the brute force holds to be true, beside f' at single x: nothing it says of a stored output may leave out an x that rounds to it.
+// What the brute force holds to be true, beside f' at single x: nothing it says of a stored output may leave
+// out an x that rounds to it.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,7 +12,8 @@
 namespace outgrad::validation::gate {
 namespace {
 
-// In a parity format, what the magnitude is cut off to: of y < 0 left of the minimum with its lowest bit set, right of it the even code on y's side.
+// In a parity format, what the magnitude is cut off to: of y < 0 left of the minimum with its lowest bit set,
+// right of it the even code on y's side.
 std::uint32_t code_of(const std::string& format, float y, bool m) {
   if (format == "bf16_parity" && y < 0) {
     const std::uint32_t bits = kernels::bits_of(y), code = bits >> 16;
@@ -38,7 +40,8 @@ TEST(Truth, NightlyTheRangeOfAnOutputHoldsEveryGradientBehindIt) {
     kernels::Random random(7);
     int at_ends = 0;
     for (int i = 0; i < 4000; ++i) {
-      const double x = random.chance(0.3) ? static_cast<double>(curve.x_star()) + random.uniform(-0.3, 0.3) : random.uniform(-12, 12);
+      const double x = random.chance(0.3) ? static_cast<double>(curve.x_star()) + random.uniform(-0.3, 0.3)
+                                          : random.uniform(-12, 12);
       const Jet<Real> jet = curve.formula().at(Real(x));
       const bool m = !curve.masked() || Real(x) >= curve.x_star();
       // Rounded twice, by way of fp32: a neighbour is as good where that matters.
@@ -62,7 +65,8 @@ TEST(Truth, ASlopeIsThatOfItsOwnOutput) {
     for (const double y : {-0.16997, -0.1, -1e-3, -1e-30}) {
       const Curve::Preimage x = curve.preimage(Real(y), m, near);
       const Jet<Real> jet = curve.formula().at(x.x);
-      EXPECT_LT(static_cast<double>(abs(jet.value / Real(y) - 1)), 1e-14) << y;  // f' is wanted to double's precision
+      // f' is wanted to double's precision
+      EXPECT_LT(static_cast<double>(abs(jet.value / Real(y) - 1)), 1e-14) << y;
       EXPECT_LT(std::fabs(static_cast<double>(jet.slope) - static_cast<double>(x.slope)), 1e-15) << y;
       EXPECT_EQ(m, x.x > curve.x_star());
     }
@@ -71,13 +75,14 @@ TEST(Truth, ASlopeIsThatOfItsOwnOutput) {
 
 Known known_of(const Truth& truth, std::uint32_t code, bool m) {
   for (size_t i = 0; i < truth.points.size(); ++i) {
-    if (truth.known[i].stored && truth.points[i].code == code && truth.points[i].m == m) return truth.known[i];
+    if (truth.known[i].stored && truth.points[i].code == code && truth.points[i].m == m)
+      return truth.known[i];
   }
   return {};
 }
 
-// The minimum and the inflections of a steep function lie between two steps of a coarse scan: x* = -1.2784645 / 300, and f' is least where
-// x sigmoid(x)' is, -0.0998393.
+// The minimum and the inflections of a steep function lie between two steps of a coarse scan: x* = -1.2784645
+// / 300, and f' is least where x sigmoid(x)' is, -0.0998393.
 TEST(Truth, SteepFunctionsAreSeen) {
   for (const std::string at : {"x", "(x-40.3)"}) {
     const Curve curve(Formula(at + "*sigmoid(300*" + at + ")"), 64);
@@ -85,13 +90,15 @@ TEST(Truth, SteepFunctionsAreSeen) {
     EXPECT_EQ(curve.problem(), "");
     EXPECT_NEAR(static_cast<double>(curve.x_star()) - shift, -1.2784645427610738 / 300, 1e-12);
     EXPECT_EQ(curve.inflections().size(), 2u);
-    const Known left = known_of(backward_truth(curve, "e4m3"), 0x80, false);  // -0 stands for all of the left branch
+    // -0 stands for all of the left branch
+    const Known left = known_of(backward_truth(curve, "e4m3"), 0x80, false);
     EXPECT_NEAR(left.low, -0.0998393201, 1e-9);
     EXPECT_NEAR(left.high, 0, 1e-9);
   }
 }
 
-// What e4m3 stores as a NaN belongs to no number: 448 stands for [432, 464] on both sides, f' = 600 (1 - (f / 600)^2).
+// What e4m3 stores as a NaN belongs to no number: 448 stands for [432, 464] on both sides, f' = 600 (1 - (f /
+// 600)^2).
 TEST(Truth, TheLargestNumberOfE4m3EndsWhereNanBegins) {
   const Truth truth = backward_truth(Curve(Formula("600*tanh(x)"), 64), "e4m3");
   for (const std::uint32_t code : {0x7eu, 0xfeu}) {

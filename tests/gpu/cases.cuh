@@ -1,4 +1,5 @@
-// How a case of several launches is compared, in place and on streams; what a case is: BiasCase (gelu_checks.cuh) is one.
+// How a case of several launches is compared, in place and on streams; what a case is: BiasCase
+// (gelu_checks.cuh) is one.
 #pragma once
 
 #include "tests/gpu/checks.h"
@@ -26,7 +27,8 @@ void stream_equality(Report& report, const Case& work) {
     stream.synchronise(how);
     u64 hash = 0;
     const std::string wrong = work.wrong(Place::own, hash);
-    report.add(work.name() + ", " + how, kernels::Format<T>::kName, static_cast<u64>(work.outputs()), hash, wrong);
+    report.add(work.name() + ", " + how, kernels::Format<T>::kName, static_cast<u64>(work.outputs()), hash,
+               wrong);
   };
   work.spoil();
   work.enqueue(Place::own, stream.get());

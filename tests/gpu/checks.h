@@ -1,5 +1,5 @@
-// What outgrad-gpu compares with the host, a family of kernels and a format to a unit each (gelu_FORMAT.cu, norms_FORMAT.cu): 16 cores compile them
-// side by side.
+// What outgrad-gpu compares with the host, a family of kernels and a format to a unit each (gelu_FORMAT.cu,
+// norms_FORMAT.cu): 16 cores compile them side by side.
 #pragma once
 
 #include "tests/gpu/report.h"
@@ -7,10 +7,12 @@
 
 namespace outgrad::tests::gpu {
 
-// Every bit pattern with both mask values, schedules beside the default over a prefix; reduced: the prefix alone.
+// Every bit pattern with both mask values, schedules beside the default over a prefix; reduced: the prefix
+// alone.
 template <class T>
 void gelu_equality(Report& report, bool reduced);
-// In place: the other activations' forwards, of f32 2^26 patterns, some of each binade; dropout of several probabilities. Reduced: fewer patterns of f32.
+// In place: the other activations' forwards, of f32 2^26 patterns, some of each binade; dropout of several
+// probabilities. Reduced: fewer patterns of f32.
 template <class T>
 void forwards_equality(Report& report, bool reduced);
 // In place, on the default stream.

@@ -1,5 +1,5 @@
-// Outputs of the device on their way to the host's hashes: each thread has a stream, arrays and pinned memory of its own, so that the device computes
-// and copies chunks of some threads while others hash theirs.
+// Outputs of the device on their way to the host's hashes: each thread has a stream, arrays and pinned memory
+// of its own, so that the device computes and copies chunks of some threads while others hash theirs.
 #include "tests/gpu/device_digests.h"
 
 #include <thread>
@@ -13,7 +13,10 @@ namespace {
 template <class T>
 class Pinned {
  public:
-  explicit Pinned(i64 n) { check(cudaMallocHost(reinterpret_cast<void**>(&data_), static_cast<size_t>(n) * sizeof(T)), "pinned memory"); }
+  explicit Pinned(i64 n) {
+    check(cudaMallocHost(reinterpret_cast<void**>(&data_), static_cast<size_t>(n) * sizeof(T)),
+          "pinned memory");
+  }
   Pinned(const Pinned&) = delete;
   Pinned& operator=(const Pinned&) = delete;
   ~Pinned() { cudaFreeHost(data_); }
@@ -28,7 +31,8 @@ class DeviceOutputs : public SweptOutputs<T> {
  public:
   static constexpr i64 kMost = std::min<i64>(kSweepChunk, i64{1} << std::min<size_t>(8 * sizeof(T), 32));
 
-  DeviceOutputs() : y_(kMost), dx_(kMost), mask_(kMost / 32), host_y_(kMost), host_dx_(kMost), host_mask_(kMost / 32) {}
+  DeviceOutputs()
+      : y_(kMost), dx_(kMost), mask_(kMost / 32), host_y_(kMost), host_dx_(kMost), host_mask_(kMost / 32) {}
 
   typename SweptOutputs<T>::Chunk compute(u64 begin, i64 n) override {
     const cudaStream_t stream = stream_.get();
@@ -36,8 +40,11 @@ class DeviceOutputs : public SweptOutputs<T> {
     fill(dx_.get(), n, OneAt<T>{}, stream);
     check(launches::gelu_forward(y_.get(), y_.get(), mask_.get(), n, stream), "gelu_forward");
     check(launches::gelu_backward(dx_.get(), y_.get(), mask_.get(), dx_.get(), n, stream), "gelu_backward");
-    const auto to_host = [&]<class Element>(const Pinned<Element>& to, const Array<Element>& from, i64 count) {
-      check(cudaMemcpyAsync(to.get(), from.get(), static_cast<size_t>(count) * sizeof(Element), cudaMemcpyDeviceToHost, stream), "copy to the host");
+    const auto to_host = [&]<class Element>(const Pinned<Element>& to, const Array<Element>& from,
+                                            i64 count) {
+      check(cudaMemcpyAsync(to.get(), from.get(), static_cast<size_t>(count) * sizeof(Element),
+                            cudaMemcpyDeviceToHost, stream),
+            "copy to the host");
     };
     to_host(host_y_, y_, n);
     to_host(host_mask_, mask_, (n + 31) / 32);
@@ -58,7 +65,8 @@ class DeviceOutputs : public SweptOutputs<T> {
 
 template <class T>
 OutputDigests device_digests() {
-  return digests_of<T>([] { return std::make_unique<DeviceOutputs<T>>(); }, static_cast<int>(std::thread::hardware_concurrency()));
+  return digests_of<T>([] { return std::make_unique<DeviceOutputs<T>>(); },
+                       static_cast<int>(std::thread::hardware_concurrency()));
 }
 template OutputDigests device_digests<float>();
 template OutputDigests device_digests<kernels::F16>();

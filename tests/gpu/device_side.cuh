@@ -1,4 +1,5 @@
-// What every command of outgrad-gpu does on the device: memory, stimuli made in place, hashes, and the difference from the host's arrays.
+// What every command of outgrad-gpu does on the device: memory, stimuli made in place, hashes, and the
+// difference from the host's arrays.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -24,8 +25,11 @@ template <class T>
 class Array {
  public:
   Array() = default;
-  explicit Array(i64 n) : size_(n) { check(cudaMalloc(&data_, static_cast<size_t>(std::max<i64>(n, 1)) * sizeof(T)), "device memory"); }
-  Array(Array&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  explicit Array(i64 n) : size_(n) {
+    check(cudaMalloc(&data_, static_cast<size_t>(std::max<i64>(n, 1)) * sizeof(T)), "device memory");
+  }
+  Array(Array&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
   Array& operator=(Array&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
@@ -36,7 +40,8 @@ class Array {
   i64 size() const { return size_; }
   std::vector<T> to_host() const {
     std::vector<T> host(static_cast<size_t>(size_));
-    check(cudaMemcpy(host.data(), data_, host.size() * sizeof(T), cudaMemcpyDeviceToHost), "copy to the host");
+    check(cudaMemcpy(host.data(), data_, host.size() * sizeof(T), cudaMemcpyDeviceToHost),
+          "copy to the host");
     return host;
   }
 
@@ -59,8 +64,8 @@ class Stream {
   cudaStream_t stream_ = nullptr;
 };
 
-// What `enqueue` enqueues on a stream, to be launched as often as wanted. While it is captured, a launch on the default stream is an error, and so
-// is an allocation or a wait.
+// What `enqueue` enqueues on a stream, to be launched as often as wanted. While it is captured, a launch on
+// the default stream is an error, and so is an allocation or a wait.
 class Graph {
  public:
   template <class Enqueue>
@@ -84,7 +89,8 @@ class Graph {
   cudaGraphExec_t instance_ = nullptr;
 };
 
-// Elements by their index: the functions of stimulus.h, as objects that host and device call. Instances are in device_side.cu.
+// Elements by their index: the functions of stimulus.h, as objects that host and device call. Instances are
+// in device_side.cu.
 template <class T, class Value>
 void fill(T* array, i64 n, Value value, cudaStream_t stream = nullptr);
 template <class T, class Value>
@@ -127,7 +133,8 @@ struct NormalAt {
   u64 stream;
   OUTGRAD_HD T operator()(u64 i) const {
     const u64 bits = mix(stream * 0x2545f4914f6cdd1du + i);
-    const float in_0_1 = (static_cast<float>(bits >> 40) + 1.0f) * 0x1p-24f, turn = static_cast<float>(bits & 0xffffffu) * 0x1p-24f;
+    const float in_0_1 = (static_cast<float>(bits >> 40) + 1.0f) * 0x1p-24f,
+                turn = static_cast<float>(bits & 0xffffffu) * 0x1p-24f;
     return kernels::narrow<T>(sqrtf(-2.0f * logf(in_0_1)) * cosf(6.2831853f * turn));
   }
 };
@@ -135,7 +142,8 @@ struct GammaAt {
   OUTGRAD_HD float operator()(u64 i) const { return gamma_at(i); }
 };
 
-// Each element by a factor, in place: beside a copy the least that a kernel over these arrays can do. `array` is aligned to 16 bytes.
+// Each element by a factor, in place: beside a copy the least that a kernel over these arrays can do. `array`
+// is aligned to 16 bytes.
 template <class T>
 void scale_in_place(T* array, i64 n, float factor, cudaStream_t stream);
 
@@ -147,13 +155,16 @@ u64 device_hash(const Array<T>& array, u64 begin);
 template <class... Arrays>
 void spoil_all(const Arrays&... arrays) {
   constexpr int kByte = 0xcb;
-  (check(cudaMemset(arrays.get(), kByte, static_cast<size_t>(arrays.size()) * sizeof(*arrays.get())), "spoil"), ...);
+  (check(cudaMemset(arrays.get(), kByte, static_cast<size_t>(arrays.size()) * sizeof(*arrays.get())),
+         "spoil"),
+   ...);
   check(cudaDeviceSynchronize(), "spoil");
 }
 
 // Empty when device and host agree, else the first element that differs.
 template <class T>
-std::string difference(const char* name, const Array<T>& device, const std::vector<T>& host, u64 begin, u64& hash) {
+std::string difference(const char* name, const Array<T>& device, const std::vector<T>& host, u64 begin,
+                       u64& hash) {
   const u64 got = device_hash(device, begin), want = host_hash(host, begin);
   hash += got;
   if (got == want) return {};
@@ -161,8 +172,8 @@ std::string difference(const char* name, const Array<T>& device, const std::vect
   for (size_t i = 0; i < host.size(); ++i) {
     if (hash_bits(copied[i]) == hash_bits(host[i])) continue;
     char text[96];
-    std::snprintf(text, sizeof text, "%s[%llu]: device 0x%x, host 0x%x", name, static_cast<unsigned long long>(begin + i), hash_bits(copied[i]),
-                  hash_bits(host[i]));
+    std::snprintf(text, sizeof text, "%s[%llu]: device 0x%x, host 0x%x", name,
+                  static_cast<unsigned long long>(begin + i), hash_bits(copied[i]), hash_bits(host[i]));
     return text;
   }
   return std::string(name) + ": hashes differ though all elements agree";

@@ -1,9 +1,11 @@
-// Times by CUDA graphs: a sample is one launch of a graph of at least 20 calls, so that what a launch costs the host is hidden, and these calls go
-// round as many sets of arrays as exceed the second-level cache threefold, so that small arrays come from memory too.
+// Times by CUDA graphs: a sample is one launch of a graph of at least 20 calls, so that what a launch costs
+// the host is hidden, and these calls go round as many sets of arrays as exceed the second-level cache
+// threefold, so that small arrays come from memory too.
 //
-// Of each size all kernels, a device copy and a scale in place are run in interleaved rounds: shares are of the same run's copy. x is N(0, 1), y and
-// mask are what our own forward makes of it, and no kernel that is timed changes an input of another: what a store keeps, its forward writes for its
-// backward, the same bits in each call.
+// Of each size all kernels, a device copy and a scale in place are run in interleaved rounds: shares are of
+// the same run's copy. x is N(0, 1), y and mask are what our own forward makes of it, and no kernel that is
+// timed changes an input of another: what a store keeps, its forward writes for its backward, the same bits
+// in each call.
 #include "tests/gpu/device_times.h"
 
 #include <chrono>
@@ -24,7 +26,9 @@ using kernels::F16;
 using kernels::Norm;
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 constexpr int kCallsPerGraph = 20;         // the fewest
 constexpr int kRounds = 25, kFewest = 5;   // of a size; the median of 5 survives two disturbed ones
@@ -55,8 +59,9 @@ struct Size {
 template <class T>
 struct Pool {
   explicit Pool(i64 elements)
-      : x(elements), y(elements), dy(elements), out(elements), z(elements), mask(elements / 32), mask_out(elements / 32), gamma(kMostColumns),
-        beta(kMostColumns), bias(kBiasColumns), dgamma(kMostColumns), dbeta(kMostColumns), dbias(kBiasColumns), scale(1), seed(1),
+      : x(elements), y(elements), dy(elements), out(elements), z(elements), mask(elements / 32),
+        mask_out(elements / 32), gamma(kMostColumns), beta(kMostColumns), bias(kBiasColumns),
+        dgamma(kMostColumns), dbeta(kMostColumns), dbias(kBiasColumns), scale(1), seed(1),
         tables(kernels::kMostPartBits + 1) {
     fill(x, NormalAt<T>{kXStream});
     fill(dy, UniformAt<T>{kDyStream});
@@ -67,7 +72,8 @@ struct Pool {
     check(cudaMemset(seed.get(), 1, sizeof(u64)), "seed");
     constexpr float kScale = kernels::kLargestOf<kernels::F8E4M3> / 8;  // the largest y is below 8
     check(cudaMemcpy(scale.get(), &kScale, sizeof kScale, cudaMemcpyHostToDevice), "scale");
-    for (int bits = 0; bits <= kernels::kMostPartBits; ++bits) check(launches::fp8_table(scale.get(), bits, tables.get() + bits, nullptr), "fp8_table");
+    for (int bits = 0; bits <= kernels::kMostPartBits; ++bits)
+      check(launches::fp8_table(scale.get(), bits, tables.get() + bits, nullptr), "fp8_table");
   }
   static constexpr i64 kMostColumns = 8192;
   Array<T> x, y, dy, out, z;
@@ -82,12 +88,15 @@ template <class T>
 struct Kept {
   explicit Kept(i64 sets, i64 n) : stores(launches::stores<T>()), elements(n) {
     for (const launches::Store<T>& store : stores) {
-      bytes.push_back((static_cast<i64>(store.kept_bytes * static_cast<double>(n)) + kAlignment - 1) / kAlignment * kAlignment);
+      bytes.push_back((static_cast<i64>(store.kept_bytes * static_cast<double>(n)) + kAlignment - 1) /
+                      kAlignment * kAlignment);
       arrays.emplace_back(sets * bytes.back());
     }
   }
   // Of a set that begins with element `first`.
-  kernels::u8* of(size_t store, i64 first) const { return arrays[store].get() + first / elements * bytes[store]; }
+  kernels::u8* of(size_t store, i64 first) const {
+    return arrays[store].get() + first / elements * bytes[store];
+  }
   // Of an element, all stores together.
   static double most_bytes() {
     double sum = 0;
@@ -139,7 +148,8 @@ class Timer {
 
 class Times {
  public:
-  Times(const TimeSettings& settings, const std::function<void(const std::string&)>& keep) : settings_(settings), keep_(keep) {
+  Times(const TimeSettings& settings, const std::function<void(const std::string&)>& keep)
+      : settings_(settings), keep_(keep) {
     int bytes = 0;
     check(cudaDeviceGetAttribute(&bytes, cudaDevAttrL2CacheSize, 0), "size of the second-level cache");
     l2_bytes_ = bytes;
@@ -156,7 +166,8 @@ class Times {
     for (const Size& size : elementwise_sizes()) most = std::max(most, size.elements());
     constexpr double kShare = 0.8;  // of the free memory
     const double bytes = 5 * sizeof(T) + 2 * kMaskBytes + Kept<T>::most_bytes();  // x, y, dy, out, z
-    while (most > 2 * kBiasColumns && static_cast<double>(most) * bytes > kShare * static_cast<double>(free)) most /= 2;
+    while (most > 2 * kBiasColumns && static_cast<double>(most) * bytes > kShare * static_cast<double>(free))
+      most /= 2;
     Pool<T> pool(most);
     check(launches::gelu_forward(pool.x.get(), pool.y.get(), pool.mask.get(), most, nullptr), "gelu_forward");
     check(cudaDeviceSynchronize(), "gelu_forward");
@@ -181,28 +192,37 @@ class Times {
   }
   // The scale touches least: one array of each set.
   i64 sets_of(const Size& size, size_t element_bytes) const {
-    return std::max<i64>(1, static_cast<i64>(std::ceil(kCaches * l2_bytes_ / (static_cast<double>(size.elements()) * static_cast<double>(element_bytes)))));
+    return std::max<i64>(1, static_cast<i64>(std::ceil(kCaches * l2_bytes_ /
+                                                       (static_cast<double>(size.elements()) *
+                                                        static_cast<double>(element_bytes)))));
   }
-  static i64 calls_of(i64 sets) { return (kCallsPerGraph + sets - 1) / sets * sets; }  // each set as often as the others
+  // each set as often as the others
+  static i64 calls_of(i64 sets) { return (kCallsPerGraph + sets - 1) / sets * sets; }
   // A size's part of the budget: by the elements of a round.
   double weight_of(const Size& size, size_t element_bytes) const {
     const double kernels = size.rows == 1 ? kElementwiseKernels : 1;
-    return kernels * static_cast<double>(calls_of(sets_of(size, element_bytes)) * size.elements()) * static_cast<double>(element_bytes);
+    return kernels * static_cast<double>(calls_of(sets_of(size, element_bytes)) * size.elements()) *
+           static_cast<double>(element_bytes);
   }
 
   template <class T>
   void ceilings(std::vector<Timed>& cases, const Pool<T>& pool, i64 n) const {
     const double bytes = 2.0 * sizeof(T) * static_cast<double>(n);
-    cases.push_back(
-        {"copy", bytes, [&pool, n](i64 first, cudaStream_t stream) {
-           check(cudaMemcpyAsync(pool.out.get() + first, pool.dy.get() + first, static_cast<size_t>(n) * sizeof(T), cudaMemcpyDeviceToDevice, stream), "copy");
-         }});
-    cases.push_back({"scale", bytes, [&pool, n](i64 first, cudaStream_t stream) { scale_in_place(pool.out.get() + first, n, 1.0f, stream); }});
+    cases.push_back({"copy", bytes, [&pool, n](i64 first, cudaStream_t stream) {
+                       check(cudaMemcpyAsync(pool.out.get() + first, pool.dy.get() + first,
+                                             static_cast<size_t>(n) * sizeof(T), cudaMemcpyDeviceToDevice,
+                                             stream),
+                             "copy");
+                     }});
+    cases.push_back({"scale", bytes, [&pool, n](i64 first, cudaStream_t stream) {
+                       scale_in_place(pool.out.get() + first, n, 1.0f, stream);
+                     }});
   }
 
   template <class T>
   void elementwise(const Pool<T>& pool, const Size& size) {
-    const i64 n = size.elements(), rows = n / kBiasColumns, sets = std::min(sets_of(size, sizeof(T)), pool.x.size() / n);
+    const i64 n = size.elements(), rows = n / kBiasColumns,
+              sets = std::min(sets_of(size, sizeof(T)), pool.x.size() / n);
     const double of_array = sizeof(T) * static_cast<double>(n), of_mask = kMaskBytes * static_cast<double>(n);
     const double backward = 3 * of_array + of_mask, forward = 2 * of_array + of_mask;
     const Array<float> workspace(kernels::cuda::bias_backward_workspace(rows, kBiasColumns));
@@ -210,51 +230,63 @@ class Times {
     std::vector<Timed> cases;
     ceilings(cases, pool, n);
     cases.push_back({"gelu_forward", forward, [&](i64 first, cudaStream_t stream) {
-                       check(launches::gelu_forward(pool.x.get() + first, pool.out.get() + first, pool.mask_out.get() + first / 32, n, stream), "gelu_forward");
+                       check(launches::gelu_forward(pool.x.get() + first, pool.out.get() + first,
+                                                    pool.mask_out.get() + first / 32, n, stream),
+                             "gelu_forward");
                      }});
-    cases.push_back(
-        {"gelu_backward", backward, [&](i64 first, cudaStream_t stream) {
-           check(launches::gelu_backward(pool.dy.get() + first, pool.y.get() + first, pool.mask.get() + first / 32, pool.out.get() + first, n, stream),
-                 "gelu_backward");
-         }});
+    cases.push_back({"gelu_backward", backward, [&](i64 first, cudaStream_t stream) {
+                       check(launches::gelu_backward(pool.dy.get() + first, pool.y.get() + first,
+                                                     pool.mask.get() + first / 32, pool.out.get() + first, n,
+                                                     stream),
+                             "gelu_backward");
+                     }});
     for (int activation = 1; activation < kernels::kActivations; ++activation) {
       const std::string name = std::string(kernels::kActivationNames[activation]) + "_forward";
       const bool masked = masks(kernels::ActivationForwards{}, activation);
-      cases.push_back({name, 2 * of_array + (masked ? of_mask : 0), [=, &pool](i64 first, cudaStream_t stream) {
-                         u32* const mask = masked ? pool.mask_out.get() + first / 32 : nullptr;
-                         check(launches::activation_forward(activation, pool.x.get() + first, pool.out.get() + first, mask, n, stream), name.c_str());
-                       }});
+      cases.push_back(
+          {name, 2 * of_array + (masked ? of_mask : 0), [=, &pool](i64 first, cudaStream_t stream) {
+             u32* const mask = masked ? pool.mask_out.get() + first / 32 : nullptr;
+             check(launches::activation_forward(activation, pool.x.get() + first, pool.out.get() + first,
+                                                mask, n, stream),
+                   name.c_str());
+           }});
     }
     cases.push_back({"dropout", 2 * of_array, [&](i64 first, cudaStream_t stream) {
-                       check(launches::dropout(pool.x.get() + first, pool.out.get() + first, n, pool.seed.get(), 0.1, stream), "dropout");
+                       check(launches::dropout(pool.x.get() + first, pool.out.get() + first, n,
+                                               pool.seed.get(), 0.1, stream),
+                             "dropout");
                      }});
     cases.push_back({"bias_gelu_forward", forward, [&](i64 first, cudaStream_t stream) {
-                       check(launches::bias_gelu_forward(pool.x.get() + first, pool.bias.get(), rows, kBiasColumns, pool.out.get() + first,
+                       check(launches::bias_gelu_forward(pool.x.get() + first, pool.bias.get(), rows,
+                                                         kBiasColumns, pool.out.get() + first,
                                                          pool.mask_out.get() + first / 32, stream),
                              "bias_gelu_forward");
                      }});
     cases.push_back({"bias_gelu_backward", backward, [&](i64 first, cudaStream_t stream) {
-                       check(launches::bias_gelu_backward(pool.dy.get() + first, pool.y.get() + first, pool.mask.get() + first / 32, rows, kBiasColumns,
-                                                          pool.out.get() + first, pool.dbias.get(), workspace.get(), workspace.size(), stream),
+                       check(launches::bias_gelu_backward(pool.dy.get() + first, pool.y.get() + first,
+                                                          pool.mask.get() + first / 32, rows, kBiasColumns,
+                                                          pool.out.get() + first, pool.dbias.get(),
+                                                          workspace.get(), workspace.size(), stream),
                              "bias_gelu_backward");
                      }});
     for (size_t k = 0; k < kept.stores.size(); ++k) {
       const launches::Store<T>& store = kept.stores[k];
       const auto add = [&](const char* name, double bytes, const auto& kernel) {
-        cases.push_back(
-            {name, bytes + store.kept_bytes * static_cast<double>(n) + (store.masked ? of_mask : 0), [=, &pool, &kept](i64 first, cudaStream_t stream) {
-               check(kernel({.x = pool.x.get() + first,
-                             .dy = pool.dy.get() + first,
-                             .out = pool.out.get() + first,
-                             .kept = kept.of(k, first),
-                             .mask_out = pool.mask_out.get() + first / 32,
-                             .mask = pool.mask.get() + first / 32,
-                             .seed = pool.seed.get(),
-                             .scale = pool.scale.get(),
-                             .tables = pool.tables.get()},
-                            n, stream),
-                     name);
-             }});
+        cases.push_back({name,
+                         bytes + store.kept_bytes * static_cast<double>(n) + (store.masked ? of_mask : 0),
+                         [=, &pool, &kept](i64 first, cudaStream_t stream) {
+                           check(kernel({.x = pool.x.get() + first,
+                                         .dy = pool.dy.get() + first,
+                                         .out = pool.out.get() + first,
+                                         .kept = kept.of(k, first),
+                                         .mask_out = pool.mask_out.get() + first / 32,
+                                         .mask = pool.mask.get() + first / 32,
+                                         .seed = pool.seed.get(),
+                                         .scale = pool.scale.get(),
+                                         .tables = pool.tables.get()},
+                                        n, stream),
+                                 name);
+                         }});
       };
       add(store.forward_name, (store.writes_y ? 2 : 1) * of_array, store.forward);
       if (store.backward != nullptr) add(store.backward_name, 2 * of_array, store.backward);
@@ -264,41 +296,58 @@ class Times {
 
   template <class T>
   void norms(const Pool<T>& pool, const Size& size) {
-    const i64 rows = size.rows, n = size.columns, sets = std::min(sets_of(size, sizeof(T)), pool.x.size() / size.elements());
+    const i64 rows = size.rows, n = size.columns,
+              sets = std::min(sets_of(size, sizeof(T)), pool.x.size() / size.elements());
     const double matrix = sizeof(T) * static_cast<double>(size.elements());
-    const Array<float> rstd(sets * rows), rstd_out(sets * rows), workspace(kernels::cuda::norm_backward_workspace(rows, n));
+    const Array<float> rstd(sets * rows), rstd_out(sets * rows),
+        workspace(kernels::cuda::norm_backward_workspace(rows, n));
     std::vector<Timed> cases;
     ceilings(cases, pool, size.elements());
     const auto add = [&]<Norm N>(const std::string& name) {
       const float* const beta = N == Norm::layer ? pool.beta.get() : nullptr;
       float* const dbeta = N == Norm::layer ? pool.dbeta.get() : nullptr;
-      const double gradients = (N == Norm::layer ? 2 : 1) * sizeof(float) * static_cast<double>(n);      // dgamma and dbeta, or gamma and beta
-      const double vectors = sizeof(float) * static_cast<double>(rows) + gradients;                       // rstd beside them
+      // dgamma and dbeta, or gamma and beta
+      const double gradients = (N == Norm::layer ? 2 : 1) * sizeof(float) * static_cast<double>(n);
+      // rstd beside them
+      const double vectors = sizeof(float) * static_cast<double>(rows) + gradients;
       const auto forward = [=, &pool](T* to, float* rstd_to, i64 first, cudaStream_t stream) {
-        check(launches::norm_forward<N>(pool.x.get() + first, pool.gamma.get(), beta, rows, n, kEps, to + first, rstd_to + first / n, {}, stream),
+        check(launches::norm_forward<N>(pool.x.get() + first, pool.gamma.get(), beta, rows, n, kEps,
+                                        to + first, rstd_to + first / n, {}, stream),
               "norm forward");
       };
-      cases.push_back({name + "_forward", 2 * matrix + vectors,
-                       [=, &pool, &rstd_out](i64 first, cudaStream_t stream) { forward(pool.out.get(), rstd_out.get(), first, stream); }});
-      cases.push_back({name + "_backward", 3 * matrix + vectors + gradients, [=, &pool, &rstd, &workspace](i64 first, cudaStream_t stream) {
-                         check(launches::norm_backward<N>(pool.dy.get() + first, pool.y.get() + first, pool.gamma.get(), beta, rstd.get() + first / n, rows, n,
-                                                          pool.out.get() + first, pool.dgamma.get(), dbeta, {}, workspace.get(), workspace.size(), stream),
+      cases.push_back(
+          {name + "_forward", 2 * matrix + vectors, [=, &pool, &rstd_out](i64 first, cudaStream_t stream) {
+             forward(pool.out.get(), rstd_out.get(), first, stream);
+           }});
+      cases.push_back({name + "_backward", 3 * matrix + vectors + gradients,
+                       [=, &pool, &rstd, &workspace](i64 first, cudaStream_t stream) {
+                         check(launches::norm_backward<N>(
+                                   pool.dy.get() + first, pool.y.get() + first, pool.gamma.get(), beta,
+                                   rstd.get() + first / n, rows, n, pool.out.get() + first, pool.dgamma.get(),
+                                   dbeta, {}, workspace.get(), workspace.size(), stream),
                                "norm backward");
                        }});
       // z = x + dy, and the norm's gradient plus x.
-      cases.push_back({"residual_" + name + "_forward", 4 * matrix + vectors, [=, &pool, &rstd_out](i64 first, cudaStream_t stream) {
-                         check(launches::residual_norm_forward<N>(pool.x.get() + first, pool.dy.get() + first, pool.gamma.get(), beta, rows, n, kEps,
-                                                                  pool.z.get() + first, pool.out.get() + first, rstd_out.get() + first / n, stream),
+      cases.push_back({"residual_" + name + "_forward", 4 * matrix + vectors,
+                       [=, &pool, &rstd_out](i64 first, cudaStream_t stream) {
+                         check(launches::residual_norm_forward<N>(
+                                   pool.x.get() + first, pool.dy.get() + first, pool.gamma.get(), beta, rows,
+                                   n, kEps, pool.z.get() + first, pool.out.get() + first,
+                                   rstd_out.get() + first / n, stream),
                                "residual norm forward");
                        }});
-      cases.push_back({"residual_" + name + "_backward", 4 * matrix + vectors + gradients, [=, &pool, &rstd, &workspace](i64 first, cudaStream_t stream) {
-                         check(launches::residual_norm_backward<N>(pool.dy.get() + first, pool.y.get() + first, pool.x.get() + first, pool.gamma.get(), beta,
-                                                                   rstd.get() + first / n, rows, n, pool.out.get() + first, pool.dgamma.get(), dbeta,
-                                                                   workspace.get(), workspace.size(), stream),
+      cases.push_back({"residual_" + name + "_backward", 4 * matrix + vectors + gradients,
+                       [=, &pool, &rstd, &workspace](i64 first, cudaStream_t stream) {
+                         check(launches::residual_norm_backward<N>(
+                                   pool.dy.get() + first, pool.y.get() + first, pool.x.get() + first,
+                                   pool.gamma.get(), beta, rstd.get() + first / n, rows, n,
+                                   pool.out.get() + first, pool.dgamma.get(), dbeta, workspace.get(),
+                                   workspace.size(), stream),
                                "residual norm backward");
                        }});
       if (N == Norm::layer) {  // y and rstd are its; RMSNorm's backward takes the same bytes
-        for (i64 set = 0; set < sets; ++set) forward(pool.y.get(), rstd.get(), set * size.elements(), nullptr);
+        for (i64 set = 0; set < sets; ++set)
+          forward(pool.y.get(), rstd.get(), set * size.elements(), nullptr);
         check(cudaDeviceSynchronize(), "norm forward");
       }
     };
@@ -307,22 +356,28 @@ class Times {
     time(cases, pool.x.size(), size, sizeof(T), kernels::Format<T>::kName);
   }
 
-  void time(std::vector<Timed>& cases, i64 pool_elements, const Size& size, size_t element_bytes, const char* format) {
+  void time(std::vector<Timed>& cases, i64 pool_elements, const Size& size, size_t element_bytes,
+            const char* format) {
     const Clock::time_point begun = Clock::now();
-    const i64 sets = std::min(sets_of(size, element_bytes), pool_elements / size.elements()), calls = calls_of(sets);
+    const i64 sets = std::min(sets_of(size, element_bytes), pool_elements / size.elements()),
+              calls = calls_of(sets);
     std::vector<Graph> graphs;
     for (const Timed& each : cases)
       graphs.emplace_back(timer_.stream, [&] {
-        for (i64 call = 0; call < calls; ++call) each.call(call % sets * size.elements(), timer_.stream.get());
+        for (i64 call = 0; call < calls; ++call)
+          each.call(call % sets * size.elements(), timer_.stream.get());
       });
     do {
       for (size_t k = 0; k < cases.size(); ++k) timer_.ms(graphs[k], cases[k].name.c_str());
     } while (!warm_ && seconds_since(begun) < (settings_.reduced ? 0 : kWarmUpSeconds));
     warm_ = true;
-    const double weight = weight_of(size, element_bytes), budget = weight / weight_to_go_ * (settings_.budget_seconds - seconds_since(begun_));
+    const double weight = weight_of(size, element_bytes),
+                 budget = weight / weight_to_go_ * (settings_.budget_seconds - seconds_since(begun_));
     weight_to_go_ -= weight;
     u64 order = 1;
-    for (int round = 0; round < (settings_.reduced ? kReducedRounds : kRounds) && (round < kFewest || seconds_since(begun) < budget); ++round) {
+    for (int round = 0; round < (settings_.reduced ? kReducedRounds : kRounds) &&
+                        (round < kFewest || seconds_since(begun) < budget);
+         ++round) {
       order = mix(order);  // another first kernel each round
       for (size_t i = 0; i < cases.size(); ++i) {
         const size_t k = (i + order) % cases.size();
@@ -342,8 +397,12 @@ class Times {
         if (best >= kCopyShareFloor * copies[r]) kept.push_back(which.us[r]);
       return std::pair(kernels::median(kept), kept.size());
     };
-    const std::string shape = size.rows == 1 ? std::to_string(size.columns) : std::to_string(size.rows) + " x " + std::to_string(size.columns);
-    const auto gb_per_s_of = [&](const Timed& which) { return 1e-3 * which.bytes / median_of_kept(which).first; };
+    const std::string shape = size.rows == 1
+                                  ? std::to_string(size.columns)
+                                  : std::to_string(size.rows) + " x " + std::to_string(size.columns);
+    const auto gb_per_s_of = [&](const Timed& which) {
+      return 1e-3 * which.bytes / median_of_kept(which).first;
+    };
     // A copy by the driver moves less than kernels do where arrays are large.
     double ceiling = 0;
     for (const Timed& which : cases)
@@ -351,14 +410,17 @@ class Times {
     for (const Timed& which : cases) {
       const auto [us, kept] = median_of_kept(which);
       const double gb_per_s = gb_per_s_of(which);
-      std::printf("%-30s %-4s %12s %10.2f us %8.1f GB/s %6.1f%% of the ceiling  (%zu of %zu rounds)\n", which.name.c_str(), format, shape.c_str(), us, gb_per_s,
-                  100 * gb_per_s / ceiling, kept, which.us.size());
+      std::printf("%-30s %-4s %12s %10.2f us %8.1f GB/s %6.1f%% of the ceiling  (%zu of %zu rounds)\n",
+                  which.name.c_str(), format, shape.c_str(), us, gb_per_s, 100 * gb_per_s / ceiling, kept,
+                  which.us.size());
       std::string samples;
       for (const double sample : which.us) samples += (samples.empty() ? "" : ", ") + number(sample);
-      rows_ += (rows_.empty() ? "" : ",\n    ") + ("{\"name\": \"" + which.name) + "\", \"format\": \"" + format +
-               "\", \"rows\": " + std::to_string(size.rows) + ", \"columns\": " + std::to_string(size.columns) +
-               ", \"bytes\": " + std::to_string(static_cast<u64>(which.bytes)) + ", \"sets\": " + std::to_string(sets) +
-               ", \"calls\": " + std::to_string(calls) + ", \"kept_rounds\": " + std::to_string(kept) + ", \"us_median\": " + number(us) +
+      rows_ += (rows_.empty() ? "" : ",\n    ") + ("{\"name\": \"" + which.name) + "\", \"format\": \"" +
+               format + "\", \"rows\": " + std::to_string(size.rows) +
+               ", \"columns\": " + std::to_string(size.columns) +
+               ", \"bytes\": " + std::to_string(static_cast<u64>(which.bytes)) +
+               ", \"sets\": " + std::to_string(sets) + ", \"calls\": " + std::to_string(calls) +
+               ", \"kept_rounds\": " + std::to_string(kept) + ", \"us_median\": " + number(us) +
                ", \"gb_per_s\": " + number(gb_per_s) + ", \"us\": [" + samples + "]}";
     }
     std::fflush(stdout);

@@ -45,20 +45,24 @@ OutputDigests digests_of(const std::function<std::unique_ptr<SweptOutputs<T>>()>
     std::string y, mask, dx;
   };
   std::vector<Digests> digests(kChunks);
-  std::vector<std::unique_ptr<SweptOutputs<T>>> sources(static_cast<std::size_t>(std::max(threads, 1)));  // of each thread
+  // of each thread
+  std::vector<std::unique_ptr<SweptOutputs<T>>> sources(static_cast<std::size_t>(std::max(threads, 1)));
   kernels::for_each_task(kChunks, static_cast<int>(sources.size()), [&](std::size_t chunk) {
     auto& own = sources[static_cast<std::size_t>(omp_get_thread_num())];
     if (own == nullptr) own = source();
     const auto outputs = own->compute(chunk * static_cast<u64>(kChunk), kChunk);
-    digests[chunk] = {digest_of_values(outputs.y, kChunk), digest_of_mask(outputs.mask, kChunk), digest_of_values(outputs.dx, kChunk)};
+    digests[chunk] = {digest_of_values(outputs.y, kChunk), digest_of_mask(outputs.mask, kChunk),
+                      digest_of_values(outputs.dx, kChunk)};
   });
   std::string y, mask, dx;
   for (const Digests& of : digests) y += of.y, mask += of.mask, dx += of.dx;
   return {kernels::sha256(y), kernels::sha256(mask), kernels::sha256(dx)};
 }
 template OutputDigests digests_of<float>(const std::function<std::unique_ptr<SweptOutputs<float>>()>&, int);
-template OutputDigests digests_of<kernels::F16>(const std::function<std::unique_ptr<SweptOutputs<kernels::F16>>()>&, int);
-template OutputDigests digests_of<kernels::BF16>(const std::function<std::unique_ptr<SweptOutputs<kernels::BF16>>()>&, int);
+template OutputDigests digests_of<kernels::F16>(
+    const std::function<std::unique_ptr<SweptOutputs<kernels::F16>>()>&, int);
+template OutputDigests digests_of<kernels::BF16>(
+    const std::function<std::unique_ptr<SweptOutputs<kernels::BF16>>()>&, int);
 
 OutputDigests digests_of_sweep(const std::string& folder, const std::string& format) {
   using nlohmann::json;
@@ -68,7 +72,8 @@ OutputDigests digests_of_sweep(const std::string& folder, const std::string& for
     for (const json& domain : sweep.at("domains")) {
       if (domain.at("x_format") != format) continue;
       const json& digests = domain.at("sha256");
-      return {digests.at("y").get<std::string>(), digests.at("mask").get<std::string>(), digests.at("dx").get<std::string>()};
+      return {digests.at("y").get<std::string>(), digests.at("mask").get<std::string>(),
+              digests.at("dx").get<std::string>()};
     }
   } catch (const json::exception&) {
   }
@@ -79,8 +84,12 @@ void DigestReport::add(const std::string& format, const OutputDigests& got, cons
   const auto compare = [&](const char* array, const std::string& own, const std::string& swept) {
     const bool same = own == swept;
     equal = equal && same;
-    std::printf("%-4s %-4s %s %s\n", format.c_str(), array, own.c_str(), same ? "as the sweep" : ("DIFFERS from " + swept).c_str());
-    json += (json.empty() ? "" : ",\n    ") + nlohmann::json({{"format", format}, {"array", array}, {"sha256", own}, {"sweep", swept}, {"equal", same}}).dump();
+    std::printf("%-4s %-4s %s %s\n", format.c_str(), array, own.c_str(),
+                same ? "as the sweep" : ("DIFFERS from " + swept).c_str());
+    json += (json.empty() ? "" : ",\n    ") +
+            nlohmann::json(
+                {{"format", format}, {"array", array}, {"sha256", own}, {"sweep", swept}, {"equal", same}})
+                .dump();
   };
   compare("y", got.y, want.y);
   compare("mask", got.mask, want.mask);

@@ -1,8 +1,9 @@
-// SHA-256 of GELU's outputs over every bit pattern of a format, as the exhaustive sweeps have it (validation/sweep/sweep.h): what ties a device's
-// bits to the sweeps' proofs.
+// SHA-256 of GELU's outputs over every bit pattern of a format, as the exhaustive sweeps have it
+// (validation/sweep/sweep.h): what ties a device's bits to the sweeps' proofs.
 //
-// Outputs are y, the mask and dx of a forward and a backward pass at dy = 1 over the patterns in the sweeps' order (stimulus.h: swept), NaNs as the
-// canonical one. The digest of an array is that of its chunks' digests, so chunks are hashed side by side, a thread to each.
+// Outputs are y, the mask and dx of a forward and a backward pass at dy = 1 over the patterns in the sweeps'
+// order (stimulus.h: swept), NaNs as the canonical one. The digest of an array is that of its chunks'
+// digests, so chunks are hashed side by side, a thread to each.
 #pragma once
 
 #include <functional>

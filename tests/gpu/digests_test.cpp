@@ -1,5 +1,5 @@
-// The host kernels' outputs over every 16-bit pattern have the digests of the committed sweeps, by code that shares nothing with the sweep but the order
-// of the patterns; and what is refused.
+// The host kernels' outputs over every 16-bit pattern have the digests of the committed sweeps, by code that
+// shares nothing with the sweep but the order of the patterns; and what is refused.
 #include "tests/gpu/digests.h"
 
 #include <gtest/gtest.h>
@@ -59,8 +59,9 @@ TEST(Digests, TheOrderHasEveryPatternOnce) {
   std::vector<int> seen(1 << 16);
   for (u64 i = 0; i < seen.size(); ++i) ++seen[swept<F16>(i).bits];
   EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), 1 << 16);
-  const std::pair<u64, u32> places[] = {{0, 0xff7fffff},          {0x7f7fffff, 0x80000000}, {0x7f800000, 0},          {0xfeffffff, 0x7f7fffff},
-                                        {0xff000000, 0x7f800000}, {0xff7fffff, 0x7fffffff}, {0xff800000, 0xff800000}, {0xffffffff, 0xffffffff}};
+  const std::pair<u64, u32> places[] = {
+      {0, 0xff7fffff},          {0x7f7fffff, 0x80000000}, {0x7f800000, 0},          {0xfeffffff, 0x7f7fffff},
+      {0xff000000, 0x7f800000}, {0xff7fffff, 0x7fffffff}, {0xff800000, 0xff800000}, {0xffffffff, 0xffffffff}};
   for (const auto& [place, bits] : places) EXPECT_EQ(kernels::bits_of(swept<float>(place)), bits) << place;
 }
 
@@ -89,7 +90,9 @@ class OtherNans : public HostOutputs<F16> {
       if ((value.bits & 0x7fff) > 0x7c00) value.bits = 0xfd55;
   }
 };
-TEST(Digests, NansAreOnePattern) { EXPECT_EQ((by_host<F16, OtherNans>().y), digests_of_sweep(kSweeps, "f16").y); }
+TEST(Digests, NansAreOnePattern) {
+  EXPECT_EQ((by_host<F16, OtherNans>().y), digests_of_sweep(kSweeps, "f16").y);
+}
 
 class Failing : public HostOutputs<float> {
   void spoil(u64) override { throw kernels::CudaError("a device that is gone"); }
@@ -100,13 +103,16 @@ TEST(Digests, AMissingOrDamagedSweepIsOneLine) {
   const kernels::ScratchFolder folder;
   EXPECT_THROW(digests_of_sweep(folder.path(), "bf16"), kernels::IoError);
   for (const char* damage : {"", "{", "[]", "{\"domains\": []}", "{\"domains\": [{\"x_format\": \"bf16\"}]}",
-                             "{\"domains\": [{\"x_format\": \"bf16\", \"sha256\": 1}]}", "{\"domains\": [{\"x_format\": \"f16\", \"sha256\": {}}]}"}) {
+                             "{\"domains\": [{\"x_format\": \"bf16\", \"sha256\": 1}]}",
+                             "{\"domains\": [{\"x_format\": \"f16\", \"sha256\": {}}]}"}) {
     kernels::write_file(folder / "gelu_bf16.json", damage);
     try {
       digests_of_sweep(folder.path(), "bf16");
       ADD_FAILURE() << damage;
     } catch (const kernels::SpecError& error) {
-      EXPECT_NE(std::string(error.what()).find("gelu_bf16.json: sha256: no digests of x in bf16"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("gelu_bf16.json: sha256: no digests of x in bf16"),
+                std::string::npos)
+          << error.what();
     }
   }
 }

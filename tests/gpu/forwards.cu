@@ -24,7 +24,9 @@ void forward_equality(Report& report, int activation, bool reduced) {
   u64 hash = 0, outputs = 0;
   for (u64 begin = first; begin < end && wrong.empty(); begin += kStep) {
     fill(x, ArgumentAt<T>{begin});
-    check(kernels::cuda::launch_activation_forward<F, T>(x.get(), x.get(), F::kMasked ? mask.get() : nullptr, kElements, nullptr), F::kActivation);
+    check(kernels::cuda::launch_activation_forward<F, T>(x.get(), x.get(), F::kMasked ? mask.get() : nullptr,
+                                                         kElements, nullptr),
+          F::kActivation);
     host_activation_forward(activation, begin, kElements, host);
     wrong = difference("y", x, host.y, begin, hash);
     if (F::kMasked && wrong.empty()) wrong = difference("mask", mask, host.mask, begin / 32, hash);
@@ -40,10 +42,13 @@ void each_forward(kernels::ForwardList<F...>, Report& report, bool reduced) {
 }
 
 template <class T, class... F>
-cudaError_t forward_at(kernels::ForwardList<F...>, int activation, const T* x, T* y, u32* mask, i64 n, cudaStream_t stream) {
+cudaError_t forward_at(kernels::ForwardList<F...>, int activation, const T* x, T* y, u32* mask, i64 n,
+                       cudaStream_t stream) {
   int each = 1;  // after GELU
   cudaError_t status = cudaErrorInvalidValue;
-  ((each++ == activation ? void(status = kernels::cuda::launch_activation_forward<F>(x, y, mask, n, stream)) : void()), ...);
+  ((each++ == activation ? void(status = kernels::cuda::launch_activation_forward<F>(x, y, mask, n, stream))
+                         : void()),
+   ...);
   return status;
 }
 
@@ -73,7 +78,8 @@ void forwards_equality(Report& report, bool reduced) {
 }
 
 template <class T>
-cudaError_t launches::activation_forward(int activation, const T* x, T* y, u32* mask, i64 n, cudaStream_t stream) {
+cudaError_t launches::activation_forward(int activation, const T* x, T* y, u32* mask, i64 n,
+                                         cudaStream_t stream) {
   return forward_at(kernels::ActivationForwards{}, activation, x, y, mask, n, stream);
 }
 

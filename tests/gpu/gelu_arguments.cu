@@ -19,8 +19,12 @@ int refused_gelu_arguments() {
   const auto bits_at = [](u64 address) { return reinterpret_cast<u32*>(address); };
   float *const dy = at(0x10000), *const y = at(0x20000), *const dx = at(0x30000);
   u32* const mask = bits_at(0x40000);
-  const auto backward = [](const float* g, const float* o, const u32* m, float* d, i64 n) { return launches::gelu_backward(g, o, m, d, n, nullptr); };
-  const auto forward = [](const float* x, float* o, u32* m, i64 n) { return launches::gelu_forward(x, o, m, n, nullptr); };
+  const auto backward = [](const float* g, const float* o, const u32* m, float* d, i64 n) {
+    return launches::gelu_backward(g, o, m, d, n, nullptr);
+  };
+  const auto forward = [](const float* x, float* o, u32* m, i64 n) {
+    return launches::gelu_forward(x, o, m, n, nullptr);
+  };
   struct Case {
     const char* what;
     cudaError_t got, want;
@@ -40,7 +44,8 @@ int refused_gelu_arguments() {
       {"backward, mask not aligned to a word", backward(dy, y, bits_at(0x40001), dx, kN), kRefused},
       {"backward, dx one element into dy", backward(dy, y, mask, dy + 1, kN), kRefused},
       {"backward, dx over y", backward(dy, y, mask, y, kN), kRefused},
-      {"backward, dx over the last word of the mask", backward(dy, y, bits_at(0x30000 - 4 * ((kN + 31) / 32 - 1)), dx, kN), kRefused},
+      {"backward, dx over the last word of the mask",
+       backward(dy, y, bits_at(0x30000 - 4 * ((kN + 31) / 32 - 1)), dx, kN), kRefused},
       {"forward, n = 0", forward(nullptr, nullptr, nullptr, 0), cudaSuccess},
       {"forward, n = -1", forward(y, dx, mask, -1), kRefused},
       {"forward, x null", forward(nullptr, dx, mask, kN), kRefused},

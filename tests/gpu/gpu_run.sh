@@ -74,7 +74,7 @@ if [[ ${1:-} == --budget ]]; then
 fi
 [[ $# -eq 0 ]] || fail 2 "unknown option '$1' (first, torch, tune, check; --pack DIR, --budget SECONDS)"
 
-# ---- The machine ------------------------------------------------------------------------------------------------------
+# ---- The machine ---------------------------------------------------------------------------------
 
 out=${OUT:-$root/out/gpu}
 build=${OUTGRAD_GPU_BUILD:-$root/build-gpu}
@@ -127,7 +127,7 @@ others=$(timeout 60 nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name --
 if [[ $mode == Prohibited ]]; then fail 3 "$name: its compute mode is Prohibited"; fi
 if [[ $mode == Exclusive* && -n $others ]]; then fail 3 "$name is in exclusive mode, and another process has it:$others"; fi
 
-# ---- Results ----------------------------------------------------------------------------------------------------------
+# ---- Results -------------------------------------------------------------------------------------
 
 # Results of the stages before stay, those of `first` only until it is run again.
 if [[ ${stages[0]} == first ]]; then rm -rf "$work"; fi
@@ -287,7 +287,7 @@ built() {
   fi
   [[ ${ready[$1]} == yes ]]
 }
-# ---- Stages -----------------------------------------------------------------------------------------------------------
+# ---- Stages --------------------------------------------------------------------------------------
 
 python=$(command -v python3 || true)
 has_torch() {

@@ -8,7 +8,9 @@ template <class T>
 NormResult<T> host_norm(bool layer, bool residual, i64 rows, i64 n) {
   const std::vector<float> gamma = generated<float>(n, [](u64 j) { return gamma_at(j); });
   const std::vector<float> beta = generated<float>(n, [](u64 j) { return uniform(kBetaStream, j); });
-  const auto tensor = [=](u64 stream) { return generated<T>(rows * n, [=](u64 i) { return kernels::narrow<T>(uniform(stream, i)); }); };
+  const auto tensor = [=](u64 stream) {
+    return generated<T>(rows * n, [=](u64 i) { return kernels::narrow<T>(uniform(stream, i)); });
+  };
   NormResult<T> result;
   result.y = tensor(kXStream);
   result.dx = tensor(kDyStream);
@@ -17,7 +19,8 @@ NormResult<T> host_norm(bool layer, bool residual, i64 rows, i64 n) {
   if (layer) result.dbeta.resize(static_cast<std::size_t>(n));
   T *const y = result.y.data(), *const dx = result.dx.data();
   const float *const g = gamma.data(), *const b = beta.data();
-  float *const rstd = result.rstd.data(), *const dgamma = result.dgamma.data(), *const dbeta = result.dbeta.data();
+  float *const rstd = result.rstd.data(), *const dgamma = result.dgamma.data(),
+               *const dbeta = result.dbeta.data();
   if (residual) {
     result.z = tensor(kResidualStream);
     T* const z = result.z.data();
@@ -25,7 +28,8 @@ NormResult<T> host_norm(bool layer, bool residual, i64 rows, i64 n) {
     std::vector<float> workspace(static_cast<std::size_t>(kernels::norm_backward_workspace(rows, n)));
     if (layer) {
       kernels::residual_layernorm_forward<T>(y, z, g, b, rows, n, kEps, z, y, rstd);
-      kernels::residual_layernorm_backward<T>(dx, y, next.data(), g, b, rstd, rows, n, dx, dgamma, dbeta, {}, workspace);
+      kernels::residual_layernorm_backward<T>(dx, y, next.data(), g, b, rstd, rows, n, dx, dgamma, dbeta, {},
+                                              workspace);
     } else {
       kernels::residual_rmsnorm_forward<T>(y, z, g, rows, n, kEps, z, y, rstd);
       kernels::residual_rmsnorm_backward<T>(dx, y, next.data(), g, rstd, rows, n, dx, dgamma, {}, workspace);

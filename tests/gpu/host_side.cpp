@@ -29,7 +29,10 @@ namespace {
 template <class T, class... F>
 void run_forward(kernels::ForwardList<F...>, int activation, T* y, u32* mask, i64 n) {
   int number = 1;  // after GELU
-  ((number++ == activation ? kernels::activation_forward<F, T, kernels::tuned::kDefaultSchedule>(y, y, mask, n) : void()), ...);
+  ((number++ == activation
+        ? kernels::activation_forward<F, T, kernels::tuned::kDefaultSchedule>(y, y, mask, n)
+        : void()),
+   ...);
 }
 
 }  // namespace
@@ -57,10 +60,12 @@ BiasResult<T> host_bias(i64 rows, i64 n) {
   result.mask.resize(static_cast<std::size_t>(rows * n + 31) / 32);
   result.dbias.resize(static_cast<std::size_t>(n));
   T *y = result.y.data(), *dx = result.dx.data();
-  kernels::bias_gelu_forward<typename kernels::ForwardFit<T>::Type, T, kernels::tuned::GeluForward<T>::kSchedule>(y, bias.data(), rows, n, y,
-                                                                                                                  result.mask.data());
-  kernels::bias_gelu_backward<typename kernels::DefaultFit<T>::Type, T, kernels::tuned::GeluBackward<T>::kSchedule>(dx, y, result.mask.data(), rows, n, dx,
-                                                                                                                    result.dbias.data());
+  kernels::bias_gelu_forward<typename kernels::ForwardFit<T>::Type, T,
+                             kernels::tuned::GeluForward<T>::kSchedule>(y, bias.data(), rows, n, y,
+                                                                        result.mask.data());
+  kernels::bias_gelu_backward<typename kernels::DefaultFit<T>::Type, T,
+                              kernels::tuned::GeluBackward<T>::kSchedule>(dx, y, result.mask.data(), rows, n,
+                                                                          dx, result.dbias.data());
   return result;
 }
 

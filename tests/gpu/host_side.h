@@ -8,7 +8,8 @@
 
 namespace outgrad::tests::gpu {
 
-// n elements, each made from its index. Arrays that have the size already are not made anew: one thread would touch all of them first.
+// n elements, each made from its index. Arrays that have the size already are not made anew: one thread would
+// touch all of them first.
 template <class T, class Value>
 void generate(std::vector<T>& array, i64 n, Value&& value) {
   array.resize(static_cast<std::size_t>(n));
@@ -34,7 +35,8 @@ void host_gelu_backward(u64 begin, i64 n, bool complement, GeluArrays<T>& arrays
 // y and mask.
 template <class T>
 void host_gelu_forward(u64 begin, i64 n, GeluArrays<T>& arrays);
-// The same of another activation, by its number in kernels/activations.h; the mask of one without a minimum is left alone.
+// The same of another activation, by its number in kernels/activations.h; the mask of one without a minimum
+// is left alone.
 template <class T>
 void host_activation_forward(int activation, u64 begin, i64 n, GeluArrays<T>& arrays);
 // Dropout of elements [0, n).
@@ -51,10 +53,11 @@ struct BiasResult {
 template <class T>
 BiasResult<T> host_bias(i64 rows, i64 n);
 
-// LayerNorm (layer) or RMSNorm of [rows, n], forward then backward from the forward's own y; or of z = x + residual, dx then with dz_next added.
+// LayerNorm (layer) or RMSNorm of [rows, n], forward then backward from the forward's own y; or of z = x +
+// residual, dx then with dz_next added.
 template <class T>
 struct NormResult {
-  std::vector<T> z, y, dx;                 // z is empty without a residual
+  std::vector<T> z, y, dx;  // z is empty without a residual
   std::vector<float> rstd, dgamma, dbeta;  // dbeta is empty for RMSNorm
 };
 template <class T>

@@ -1,5 +1,6 @@
-// The library's CUDA launchers in their default schedules, as functions of units of their own: kernels are compiled once, format beside format, and
-// what only launches them needs no device code. Parameters are the launchers' (kernels/cuda/).
+// The library's CUDA launchers in their default schedules, as functions of units of their own: kernels are
+// compiled once, format beside format, and what only launches them needs no device code. Parameters are the
+// launchers' (kernels/cuda/).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -23,10 +24,11 @@ cudaError_t gelu_backward(const T* dy, const T* y, const u32* mask, T* dx, i64 n
 template <class T>
 cudaError_t gelu_forward(const T* x, T* y, u32* mask, i64 n, cudaStream_t stream);
 template <class T>
-cudaError_t bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 n, T* dx, float* dbias, float* workspace, i64 words,
-                               cudaStream_t stream);
+cudaError_t bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 n, T* dx, float* dbias,
+                               float* workspace, i64 words, cudaStream_t stream);
 template <class T>
-cudaError_t bias_gelu_forward(const T* x, const float* bias, i64 rows, i64 n, T* y, u32* mask, cudaStream_t stream);
+cudaError_t bias_gelu_forward(const T* x, const float* bias, i64 rows, i64 n, T* y, u32* mask,
+                              cudaStream_t stream);
 // Of an activation after GELU, by its place in kActivationNames.
 template <class T>
 cudaError_t activation_forward(int activation, const T* x, T* y, u32* mask, i64 n, cudaStream_t stream);
@@ -34,18 +36,22 @@ template <class T>
 cudaError_t dropout(const T* x, T* y, i64 n, const u64* seed, double p, cudaStream_t stream);
 
 template <Norm N, class T>
-cudaError_t norm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd,
-                         const kernels::SideBuffer<float>& side, cudaStream_t stream);
+cudaError_t norm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y,
+                         float* rstd, const kernels::SideBuffer<float>& side, cudaStream_t stream);
 template <Norm N, class T>
-cudaError_t norm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma,
-                          float* dbeta, const kernels::SideBuffer<const float>& side, float* workspace, i64 words, cudaStream_t stream);
+cudaError_t norm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd,
+                          i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
+                          const kernels::SideBuffer<const float>& side, float* workspace, i64 words,
+                          cudaStream_t stream);
 // Of z = x + residual, without side channels.
 template <Norm N, class T>
-cudaError_t residual_norm_forward(const T* x, const T* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* z, T* y, float* rstd,
-                                  cudaStream_t stream);
+cudaError_t residual_norm_forward(const T* x, const T* residual, const float* gamma, const float* beta,
+                                  i64 rows, i64 n, float eps, T* z, T* y, float* rstd, cudaStream_t stream);
 template <Norm N, class T>
-cudaError_t residual_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dz,
-                                   float* dgamma, float* dbeta, float* workspace, i64 words, cudaStream_t stream);
+cudaError_t residual_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma,
+                                   const float* beta, const float* rstd, i64 rows, i64 n, T* dz,
+                                   float* dgamma, float* dbeta, float* workspace, i64 words,
+                                   cudaStream_t stream);
 
 // The arrays of a store's kernels: `kept` is what the forward writes for the backward, `out` is y or dx.
 template <class T>
@@ -60,7 +66,8 @@ struct StoreArrays {
   const kernels::Fp8Table* tables;   // at this scale, by their bits
 };
 
-// Something kept in fewer bits. An element of a forward is x, what is kept and, where the forward writes it, y; one of a backward is dy, what is kept and dx.
+// Something kept in fewer bits. An element of a forward is x, what is kept and, where the forward writes it,
+// y; one of a backward is dy, what is kept and dx.
 template <class T>
 struct Store {
   const char* forward_name;

@@ -24,10 +24,13 @@ T* at(u64 address) {
   return reinterpret_cast<T*>(address);
 }
 
-// Arguments that hold; each case spoils one. Addresses are enough, as nothing is launched; they lie 2^20 bytes apart.
+// Arguments that hold; each case spoils one. Addresses are enough, as nothing is launched; they lie 2^20
+// bytes apart.
 struct Forward {
-  float *x = at<float>(0x100000), *residual = at<float>(0x200000), *z = at<float>(0x300000), *y = at<float>(0x400000);
-  float *gamma = at<float>(0x500000), *beta = at<float>(0x600000), *rstd = at<float>(0x700000), *x_hat = at<float>(0x800000);
+  float *x = at<float>(0x100000), *residual = at<float>(0x200000), *z = at<float>(0x300000),
+        *y = at<float>(0x400000);
+  float *gamma = at<float>(0x500000), *beta = at<float>(0x600000), *rstd = at<float>(0x700000),
+        *x_hat = at<float>(0x800000);
   i32* channels = at<i32>(0x900000);
   i64 rows = kRows, n = kN, count = kCount;
   float eps = 1e-5f;
@@ -35,14 +38,18 @@ struct Forward {
   cudaError_t operator()(bool with_residual, bool rms) const {
     const SideBuffer<float> side{channels, count, x_hat};
     if (rms) return launches::norm_forward<Norm::rms>(x, gamma, beta, rows, n, eps, y, rstd, side, nullptr);
-    return with_residual ? cuda::launch_residual_norm_forward<Norm::layer, float>(x, residual, gamma, beta, rows, n, eps, z, y, rstd, side, nullptr)
-                         : launches::norm_forward<Norm::layer>(x, gamma, beta, rows, n, eps, y, rstd, side, nullptr);
+    return with_residual
+               ? cuda::launch_residual_norm_forward<Norm::layer, float>(x, residual, gamma, beta, rows, n,
+                                                                        eps, z, y, rstd, side, nullptr)
+               : launches::norm_forward<Norm::layer>(x, gamma, beta, rows, n, eps, y, rstd, side, nullptr);
   }
 };
 
 struct Backward {
-  float *dy = at<float>(0x100000), *y = at<float>(0x200000), *next = at<float>(0x300000), *dx = at<float>(0x400000);
-  float *gamma = at<float>(0x500000), *beta = at<float>(0x600000), *rstd = at<float>(0x700000), *x_hat = at<float>(0x800000);
+  float *dy = at<float>(0x100000), *y = at<float>(0x200000), *next = at<float>(0x300000),
+        *dx = at<float>(0x400000);
+  float *gamma = at<float>(0x500000), *beta = at<float>(0x600000), *rstd = at<float>(0x700000),
+        *x_hat = at<float>(0x800000);
   float *dgamma = at<float>(0xa00000), *dbeta = at<float>(0xb00000), *workspace = at<float>(0x10000000);
   i32* channels = at<i32>(0x900000);
   i64 rows = kRows, n = kN, count = kCount, words = cuda::norm_backward_workspace(kRows, kN);
@@ -50,11 +57,14 @@ struct Backward {
   cudaError_t operator()(bool with_residual, bool rms) const {
     const SideBuffer<const float> side{channels, count, x_hat};
     if (rms) {
-      return launches::norm_backward<Norm::rms>(dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side, workspace, words, nullptr);
+      return launches::norm_backward<Norm::rms>(dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side,
+                                                workspace, words, nullptr);
     }
-    return with_residual ? cuda::launch_residual_norm_backward<Norm::layer, float>(dy, y, next, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side, workspace,
-                                                                                   words, nullptr)
-                         : launches::norm_backward<Norm::layer>(dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side, workspace, words, nullptr);
+    return with_residual ? cuda::launch_residual_norm_backward<Norm::layer, float>(
+                               dy, y, next, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side, workspace,
+                               words, nullptr)
+                         : launches::norm_backward<Norm::layer>(dy, y, gamma, beta, rstd, rows, n, dx, dgamma,
+                                                                dbeta, side, workspace, words, nullptr);
   }
 };
 
@@ -77,9 +87,8 @@ void refuses(const std::string& what, const std::function<void(Arguments&)>& spo
 }
 
 void forwards() {
-  const auto refuse = [](const std::string& what, const std::function<void(Forward&)>& spoil, bool rms = false) {
-    refuses<Forward>("norm forward, " + what, spoil, rms);
-  };
+  const auto refuse = [](const std::string& what, const std::function<void(Forward&)>& spoil,
+                         bool rms = false) { refuses<Forward>("norm forward, " + what, spoil, rms); };
   const auto refuse_residual = [](const std::string& what, const std::function<void(Forward&)>& spoil) {
     refuses<Forward>("residual norm forward, " + what, spoil);
   };
@@ -125,9 +134,8 @@ void forwards() {
 }
 
 void backwards() {
-  const auto refuse = [](const std::string& what, const std::function<void(Backward&)>& spoil, bool rms = false) {
-    refuses<Backward>("norm backward, " + what, spoil, rms);
-  };
+  const auto refuse = [](const std::string& what, const std::function<void(Backward&)>& spoil,
+                         bool rms = false) { refuses<Backward>("norm backward, " + what, spoil, rms); };
   refuse("rows = -1", [](Backward& b) { b.rows = -1; });
   refuse("n = 0", [](Backward& b) { b.n = 0; });
   refuse("rows n = 2^63", [](Backward& b) { b.rows = i64{1} << 32, b.n = i64{1} << 31; });
@@ -150,11 +158,13 @@ void backwards() {
   refuse("dbeta over dy", [](Backward& b) { b.dbeta = b.dy + 7; });
   refuse("dx over the workspace's last word", [](Backward& b) { b.dx = b.workspace + b.words - 1; });
   refuse("workspace over dy", [](Backward& b) { b.workspace = b.dy - b.words + 1; });
-  refuse("workspace over the side channels", [](Backward& b) { b.workspace = at<float>(0x900000) - b.words + 1; });
+  refuse("workspace over the side channels",
+         [](Backward& b) { b.workspace = at<float>(0x900000) - b.words + 1; });
   refuse("of RMSNorm, beta", [](Backward& b) { b.dbeta = nullptr; }, true);
   refuse("of RMSNorm, dbeta", [](Backward& b) { b.beta = nullptr; }, true);
   refuses<Backward>("residual norm backward, dz_next null", [](Backward& b) { b.next = nullptr; });
-  refuses<Backward>("residual norm backward, dz one element into dz_next", [](Backward& b) { b.dx = b.next + 1; });
+  refuses<Backward>("residual norm backward, dz one element into dz_next",
+                    [](Backward& b) { b.dx = b.next + 1; });
 }
 
 }  // namespace

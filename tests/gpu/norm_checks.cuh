@@ -12,27 +12,34 @@ using kernels::Norm;
 namespace launches {
 
 template <Norm N, class T>
-cudaError_t norm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd,
-                         const kernels::SideBuffer<float>& side, cudaStream_t stream) {
+cudaError_t norm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y,
+                         float* rstd, const kernels::SideBuffer<float>& side, cudaStream_t stream) {
   return kernels::cuda::launch_norm_forward<N, T>(x, gamma, beta, rows, n, eps, y, rstd, side, stream);
 }
 
 template <Norm N, class T>
-cudaError_t norm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma,
-                          float* dbeta, const kernels::SideBuffer<const float>& side, float* workspace, i64 words, cudaStream_t stream) {
-  return kernels::cuda::launch_norm_backward<N, T>(dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side, workspace, words, stream);
+cudaError_t norm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd,
+                          i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
+                          const kernels::SideBuffer<const float>& side, float* workspace, i64 words,
+                          cudaStream_t stream) {
+  return kernels::cuda::launch_norm_backward<N, T>(dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side,
+                                                   workspace, words, stream);
 }
 
 template <Norm N, class T>
-cudaError_t residual_norm_forward(const T* x, const T* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* z, T* y, float* rstd,
-                                  cudaStream_t stream) {
-  return kernels::cuda::launch_residual_norm_forward<N, T>(x, residual, gamma, beta, rows, n, eps, z, y, rstd, {}, stream);
+cudaError_t residual_norm_forward(const T* x, const T* residual, const float* gamma, const float* beta,
+                                  i64 rows, i64 n, float eps, T* z, T* y, float* rstd, cudaStream_t stream) {
+  return kernels::cuda::launch_residual_norm_forward<N, T>(x, residual, gamma, beta, rows, n, eps, z, y, rstd,
+                                                           {}, stream);
 }
 
 template <Norm N, class T>
-cudaError_t residual_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dz,
-                                   float* dgamma, float* dbeta, float* workspace, i64 words, cudaStream_t stream) {
-  return kernels::cuda::launch_residual_norm_backward<N, T>(dy, y, dz_next, gamma, beta, rstd, rows, n, dz, dgamma, dbeta, {}, workspace, words, stream);
+cudaError_t residual_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma,
+                                   const float* beta, const float* rstd, i64 rows, i64 n, T* dz,
+                                   float* dgamma, float* dbeta, float* workspace, i64 words,
+                                   cudaStream_t stream) {
+  return kernels::cuda::launch_residual_norm_backward<N, T>(dy, y, dz_next, gamma, beta, rstd, rows, n, dz,
+                                                            dgamma, dbeta, {}, workspace, words, stream);
 }
 
 }  // namespace launches
@@ -42,8 +49,9 @@ struct NormCase {
   static constexpr bool kLayer = N == Norm::layer;
 
   NormCase(i64 rows_, i64 n_)
-      : rows(rows_), n(n_), host(host_norm<T>(kLayer, Residual, rows, n)), x(rows * n), y(rows * n), dy(rows * n), dx(rows * n),
-        residual(Residual ? rows * n : 0), z(residual.size()), next(residual.size()), gamma(n), beta(n), rstd(rows), dgamma(n), dbeta(n),
+      : rows(rows_), n(n_), host(host_norm<T>(kLayer, Residual, rows, n)), x(rows * n), y(rows * n),
+        dy(rows * n), dx(rows * n), residual(Residual ? rows * n : 0), z(residual.size()),
+        next(residual.size()), gamma(n), beta(n), rstd(rows), dgamma(n), dbeta(n),
         workspace(kernels::cuda::norm_backward_workspace(rows, n)) {
     fill(x, UniformAt<T>{kXStream});
     fill(dy, UniformAt<T>{kDyStream});
@@ -59,16 +67,21 @@ struct NormCase {
     const float* const offset = kLayer ? beta.get() : nullptr;
     float* const to_dbeta = kLayer ? dbeta.get() : nullptr;
     if constexpr (Residual) {
-      check(kernels::cuda::launch_residual_norm_forward<N, T, Schedule>(x.get(), residual.get(), gamma.get(), offset, rows, n, kEps, z_at(place).get(), to,
-                                                                        rstd.get(), {}, stream),
+      check(kernels::cuda::launch_residual_norm_forward<N, T, Schedule>(
+                x.get(), residual.get(), gamma.get(), offset, rows, n, kEps, z_at(place).get(), to,
+                rstd.get(), {}, stream),
             "norm forward");
-      check(kernels::cuda::launch_residual_norm_backward<N, T, Schedule>(dy.get(), to, next.get(), gamma.get(), offset, rstd.get(), rows, n, gradient_to,
-                                                                         dgamma.get(), to_dbeta, {}, workspace.get(), workspace.size(), stream),
+      check(kernels::cuda::launch_residual_norm_backward<N, T, Schedule>(
+                dy.get(), to, next.get(), gamma.get(), offset, rstd.get(), rows, n, gradient_to, dgamma.get(),
+                to_dbeta, {}, workspace.get(), workspace.size(), stream),
             "norm backward");
     } else {
-      check(kernels::cuda::launch_norm_forward<N, T, Schedule>(x.get(), gamma.get(), offset, rows, n, kEps, to, rstd.get(), {}, stream), "norm forward");
-      check(kernels::cuda::launch_norm_backward<N, T, Schedule>(dy.get(), to, gamma.get(), offset, rstd.get(), rows, n, gradient_to, dgamma.get(), to_dbeta, {},
-                                                                workspace.get(), workspace.size(), stream),
+      check(kernels::cuda::launch_norm_forward<N, T, Schedule>(x.get(), gamma.get(), offset, rows, n, kEps,
+                                                               to, rstd.get(), {}, stream),
+            "norm forward");
+      check(kernels::cuda::launch_norm_backward<N, T, Schedule>(
+                dy.get(), to, gamma.get(), offset, rstd.get(), rows, n, gradient_to, dgamma.get(), to_dbeta,
+                {}, workspace.get(), workspace.size(), stream),
             "norm backward");
     }
   }
@@ -83,7 +96,8 @@ struct NormCase {
     return wrong;
   }
   std::string name() const {
-    std::string text = std::string(Residual ? "residual " : "") + (kLayer ? "layernorm" : "rmsnorm") + " " + std::to_string(rows) + " x " + std::to_string(n);
+    std::string text = std::string(Residual ? "residual " : "") + (kLayer ? "layernorm" : "rmsnorm") + " " +
+                       std::to_string(rows) + " x " + std::to_string(n);
     if constexpr (requires { Schedule::kName; }) text += Schedule::kName;
     return text;
   }
@@ -121,14 +135,17 @@ void norm_streams(Report& report, i64 rows, i64 n) {
 
 }  // namespace outgrad::tests::gpu
 
-#define OUTGRAD_NORM_LAUNCHES(N, T)                                                                                                                    \
-  template cudaError_t launches::norm_forward<N>(const T*, const float*, const float*, i64, i64, float, T*, float*, const kernels::SideBuffer<float>&, \
-                                                 cudaStream_t);                                                                                        \
-  template cudaError_t launches::norm_backward<N>(const T*, const T*, const float*, const float*, const float*, i64, i64, T*, float*, float*,          \
-                                                  const kernels::SideBuffer<const float>&, float*, i64, cudaStream_t);
-#define OUTGRAD_RESIDUAL_NORM_LAUNCHES(N, T)                                                                                                              \
-  template cudaError_t launches::residual_norm_forward<N>(const T*, const T*, const float*, const float*, i64, i64, float, T*, T*, float*, cudaStream_t); \
-  template cudaError_t launches::residual_norm_backward<N>(const T*, const T*, const T*, const float*, const float*, const float*, i64, i64, T*, float*,  \
+#define OUTGRAD_NORM_LAUNCHES(N, T)                                                                         \
+  template cudaError_t launches::norm_forward<N>(const T*, const float*, const float*, i64, i64, float, T*, \
+                                                 float*, const kernels::SideBuffer<float>&, cudaStream_t);  \
+  template cudaError_t launches::norm_backward<N>(                                                          \
+      const T*, const T*, const float*, const float*, const float*, i64, i64, T*, float*, float*,           \
+      const kernels::SideBuffer<const float>&, float*, i64, cudaStream_t);
+#define OUTGRAD_RESIDUAL_NORM_LAUNCHES(N, T)                                                                 \
+  template cudaError_t launches::residual_norm_forward<N>(const T*, const T*, const float*, const float*,    \
+                                                          i64, i64, float, T*, T*, float*, cudaStream_t);    \
+  template cudaError_t launches::residual_norm_backward<N>(const T*, const T*, const T*, const float*,       \
+                                                           const float*, const float*, i64, i64, T*, float*, \
                                                            float*, float*, i64, cudaStream_t);
 #define OUTGRAD_NORM_CHECKS(T)                           \
   namespace outgrad::tests::gpu {                        \

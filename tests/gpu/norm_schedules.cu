@@ -9,16 +9,20 @@ using kernels::BF16;
 // The other homes of a row, sums apart, warps that share a row, slots side by side.
 struct NormsShared {
   static constexpr const char* kName = ", rows in shared memory";
-  static constexpr kernels::GpuNormSchedule kSchedule = {.row_warps = 4, .blocks_per_sm = 2, .home = kernels::RowHome::shared};
+  static constexpr kernels::GpuNormSchedule kSchedule = {
+      .row_warps = 4, .blocks_per_sm = 2, .home = kernels::RowHome::shared};
 };
 struct NormsInMemory {
   static constexpr const char* kName = ", rows read again";
-  static constexpr kernels::GpuNormSchedule kSchedule = {.row_warps = 32, .access_bytes = 8, .home = kernels::RowHome::memory};
+  static constexpr kernels::GpuNormSchedule kSchedule = {
+      .row_warps = 32, .access_bytes = 8, .home = kernels::RowHome::memory};
 };
 struct NormsApart {
   static constexpr const char* kName = ", sums apart";
-  static constexpr kernels::GpuNormSchedule kSchedule = {
-      .octets = 2, .blocks_per_sm = 4, .sums = kernels::ColumnSums::separate, .loads = kernels::CacheHint::streaming};
+  static constexpr kernels::GpuNormSchedule kSchedule = {.octets = 2,
+                                                         .blocks_per_sm = 4,
+                                                         .sums = kernels::ColumnSums::separate,
+                                                         .loads = kernels::CacheHint::streaming};
 };
 struct NormsSideBySide {
   static constexpr const char* kName = ", slots side by side";

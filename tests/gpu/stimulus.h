@@ -1,7 +1,8 @@
 // Inputs and hashes that host and device make alike from an index, so that equality needs no transfer.
 //
-// The hash of an array is the sum, modulo 2^64, of one well-mixed term per (index, bits): any order of summation gives it, and a
-// wrong bit, a swapped pair or a missing element changes it. NaNs enter as one pattern.
+// The hash of an array is the sum, modulo 2^64, of one well-mixed term per (index, bits): any order of
+// summation gives it, and a wrong bit, a swapped pair or a missing element changes it. NaNs enter as one
+// pattern.
 #pragma once
 
 #include "kernels/formats.h"
@@ -44,12 +45,14 @@ OUTGRAD_HD T argument(u64 index) {
   return from_bits<T>(static_cast<u32>(index));
 }
 
-// The argument at a place of the exhaustive sweeps' order: -largest ... -0, +0 ... largest, then +inf and its NaNs, -inf and its NaNs.
+// The argument at a place of the exhaustive sweeps' order: -largest ... -0, +0 ... largest, then +inf and its
+// NaNs, -inf and its NaNs.
 template <class T>
 OUTGRAD_HD T swept(u64 index) {
   // The canonical NaN has one bit of the fraction, the one below the exponent.
   constexpr u32 kNan = kernels::Format<T>::kCanonicalNan;
-  constexpr u64 kSign = u64{1} << (8 * sizeof(T) - 1), kInfinity = kNan & kNan << 1, kSpecial = kSign - kInfinity;
+  constexpr u64 kSign = u64{1} << (8 * sizeof(T) - 1), kInfinity = kNan & kNan << 1,
+                kSpecial = kSign - kInfinity;
   if (index < kInfinity) return argument<T>(kSign + kInfinity - 1 - index);
   if (index < 2 * kInfinity) return argument<T>(index - kInfinity);
   const u64 special = index - 2 * kInfinity;
@@ -70,9 +73,11 @@ OUTGRAD_HD u32 mask_word(u64 word, bool complement) {
 
 // Uniform in [-2, 2) on a grid of 2^-22: exact in fp32. `stream` keeps arrays apart.
 OUTGRAD_HD float uniform(u64 stream, u64 index) {
-  return kernels::sub_rn(kernels::mul_rn(static_cast<float>(mix(stream * 0x2545f4914f6cdd1du + index) >> 40), 0x1p-22f), 2.0f);
+  return kernels::sub_rn(
+      kernels::mul_rn(static_cast<float>(mix(stream * 0x2545f4914f6cdd1du + index) >> 40), 0x1p-22f), 2.0f);
 }
-inline constexpr u64 kXStream = 1, kDyStream = 2, kGammaStream = 3, kBetaStream = 4, kResidualStream = 5, kNextStream = 6;
+inline constexpr u64 kXStream = 1, kDyStream = 2, kGammaStream = 3, kBetaStream = 4, kResidualStream = 5,
+                     kNextStream = 6;
 
 // Away from zero, of both signs: its reciprocal is finite, which the kernels require.
 OUTGRAD_HD float gamma_at(u64 column) {

@@ -1,4 +1,5 @@
-// No tuned table takes a fit along that is less accurate than the default unless it says so: the rule, each of its bounds, and the committed tables.
+// No tuned table takes a fit along that is less accurate than the default unless it says so: the rule, each
+// of its bounds, and the committed tables.
 #include "kernels/accuracy.h"
 
 #include <gtest/gtest.h>
@@ -43,7 +44,8 @@ TEST(FitAccuracy, ATableIsJudgedByTAndR) {
 }
 
 TEST(FitAccuracy, IsWhatTheHeadersState) {
-  constexpr FitClaims bf16 = claims_of<generated::GeluBf16>(), table = claims_of<generated::GeluBf16Oracle>(), f32 = claims_of<generated::GeluF32>();
+  constexpr FitClaims bf16 = claims_of<generated::GeluBf16>(), table = claims_of<generated::GeluBf16Oracle>(),
+                      f32 = claims_of<generated::GeluF32>();
   EXPECT_EQ(std::string(bf16.name), generated::GeluBf16::kName);
   EXPECT_EQ(std::string(bf16.accuracy), generated::GeluBf16::kClass);
   EXPECT_EQ(bf16.bounds.a_plus_b, generated::GeluBf16::kA + generated::GeluBf16::kB);
@@ -62,11 +64,13 @@ TEST(FitAccuracy, IsWhatTheHeadersState) {
 // T alone let these two pass: theirs is smaller than the default's.
 TEST(FitAccuracy, ASmallerTIsNotEnough) {
   constexpr FitBounds standard = claims_of<generated::GeluBf16>().bounds;
-  for (const FitBounds& coarse : {claims_of<generated::GeluBf16Fast>().bounds, claims_of<generated::GeluBf16Stored>().bounds}) {
+  for (const FitBounds& coarse :
+       {claims_of<generated::GeluBf16Fast>().bounds, claims_of<generated::GeluBf16Stored>().bounds}) {
     EXPECT_LT(coarse.t, standard.t);
     EXPECT_FALSE(is_as_accurate(coarse, standard));
   }
-  EXPECT_TRUE(is_as_accurate(claims_of<generated::GeluF32Ulp>().bounds, claims_of<generated::GeluF32>().bounds));
+  EXPECT_TRUE(
+      is_as_accurate(claims_of<generated::GeluF32Ulp>().bounds, claims_of<generated::GeluF32>().bounds));
 }
 
 template <class F>
@@ -92,7 +96,8 @@ TEST(TunedTables, TakeNoLessAccurateFitAlongUnasked) {
   EXPECT_TRUE(table_is_as_accurate<Asked>());
 }
 
-// Whether a table keeps the rule without asking for any accuracy, and its last choice is the library's own default.
+// Whether a table keeps the rule without asking for any accuracy, and its last choice is the library's own
+// default.
 template <class Table, class Default>
 int keeps() {
   const bool asks = requires { Table::kAnyAccuracy; };
@@ -111,7 +116,8 @@ TEST(TunedTables, TheCommittedOnesKeepTheRule) {
   const auto of_format = [&]<class T>(T) {
     using Default = typename DefaultFit<T>::Type;
     tables += keeps<tuned::GeluBackward<T>, Default>() + keeps<tuned::BiasGeluBackward<T>, Default>();
-    tables += keeps<cuda::tuned::GeluBackward<T>, Default>() + keeps<cuda::tuned::BiasGeluBackward<T>, Default>();
+    tables +=
+        keeps<cuda::tuned::GeluBackward<T>, Default>() + keeps<cuda::tuned::BiasGeluBackward<T>, Default>();
   };
   of_format(float{});
   of_format(F16{});

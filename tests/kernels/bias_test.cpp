@@ -1,4 +1,5 @@
-// Bias and GELU in one pass: the bits of the separate steps, for any shape, alignment of rows to the mask's bytes, schedule and thread count.
+// Bias and GELU in one pass: the bits of the separate steps, for any shape, alignment of rows to the mask's
+// bytes, schedule and thread count.
 #include "kernels/host/bias.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +28,8 @@ constexpr CpuSchedule widest(int unroll, int threads) {
 struct Shape {
   i64 rows, n;
 };
-// Rows that are whole vectors, bytes of the mask, neither; one row; one column; more slots than tasks (2^8 rows and more).
+// Rows that are whole vectors, bytes of the mask, neither; one row; one column; more slots than tasks (2^8
+// rows and more).
 constexpr Shape kShapes[] = {{3, 128}, {5, 72}, {7, 13}, {1, 1000}, {1000, 1}, {700, 40}, {2, 2048}};
 
 template <class T>
@@ -39,7 +41,8 @@ class Bias : public testing::Test {
     std::vector<T> v;
     for (i64 i = 0; i < count; ++i) {
       const int exponent = static_cast<int>(random.next() % 24) - 20;
-      const float value = __builtin_ldexpf(static_cast<float>(static_cast<i32>(random.next())) * 0x1p-31f, exponent);
+      const float value =
+          __builtin_ldexpf(static_cast<float>(static_cast<i32>(random.next())) * 0x1p-31f, exponent);
       v.push_back(i % 997 == 996 ? narrow<T>(__builtin_nanf("")) : narrow<T>(value));
     }
     return v;
@@ -62,7 +65,8 @@ void expect_forward(const Shape& shape, const std::vector<T>& x, const std::vect
     expected_mask[k / 32] |= static_cast<u32>(z >= Forward::kXStar) << (i % 32);
   }
   bias_gelu_forward<Forward, T, S>(y.data(), bias.data(), shape.rows, shape.n, y.data(), mask.data());
-  EXPECT_EQ(patterns::first_difference(y, expected), -1) << shape.rows << " x " << shape.n << ' ' << Format<T>::kName << " unroll " << S.unroll;
+  EXPECT_EQ(patterns::first_difference(y, expected), -1)
+      << shape.rows << " x " << shape.n << ' ' << Format<T>::kName << " unroll " << S.unroll;
   EXPECT_EQ(mask, expected_mask) << shape.rows << " x " << shape.n;
 }
 
@@ -78,16 +82,28 @@ TYPED_TEST(Bias, ForwardIsTheSumThenGelu) {
   }
 }
 
-// The vectors' short way is for packs whose every z lies in the rows about 0: z on the edges of all cells and one float beside them, and among 63
-// that lie there one, at any place, that does not or is rounded in another way.
+// The vectors' short way is for packs whose every z lies in the rows about 0: z on the edges of all cells and
+// one float beside them, and among 63 that lie there one, at any place, that does not or is rounded in
+// another way.
 TYPED_TEST(Bias, PacksOfAnyCompanyAreTheSame) {
-  const auto beside = [](float z, int steps) { return __builtin_bit_cast(float, __builtin_bit_cast(u32, z) + static_cast<u32>(steps)); };
+  const auto beside = [](float z, int steps) {
+    return __builtin_bit_cast(float, __builtin_bit_cast(u32, z) + static_cast<u32>(steps));
+  };
   std::vector<float> z;
   for (int eighths = -80; eighths <= 80; ++eighths) {
-    for (const int steps : {-1, 0, 1}) z.push_back(eighths == 0 ? 0x1p-99f : beside(0.125f * static_cast<float>(eighths), steps));
+    for (const int steps : {-1, 0, 1})
+      z.push_back(eighths == 0 ? 0x1p-99f : beside(0.125f * static_cast<float>(eighths), steps));
   }
   z.resize(z.size() / 64 * 64);
-  std::vector<float> guests = {0.0f, -0.0f, __builtin_nanf(""), -__builtin_nanf(""), __builtin_inff(), -__builtin_inff(), 0x1p21f, -0x1p21f, 0x1p127f};
+  std::vector<float> guests = {0.0f,
+                               -0.0f,
+                               __builtin_nanf(""),
+                               -__builtin_nanf(""),
+                               __builtin_inff(),
+                               -__builtin_inff(),
+                               0x1p21f,
+                               -0x1p21f,
+                               0x1p127f};
   for (int exponent = -149; exponent <= -20; ++exponent) {
     for (const float sign : {1.0f, -1.0f}) guests.push_back(sign * __builtin_ldexpf(1.37f, exponent));
   }
@@ -95,7 +111,8 @@ TYPED_TEST(Bias, PacksOfAnyCompanyAreTheSame) {
     for (const float sign : {1.0f, -1.0f}) guests.push_back(sign * 0.25f * static_cast<float>(quarters));
   }
   for (size_t guest = 0; guest < guests.size(); ++guest) {
-    for (size_t i = 0; i < 64; ++i) z.push_back(i == guest * 7 % 64 ? guests[guest] : 0.1f * static_cast<float>(i) - 3.0f);
+    for (size_t i = 0; i < 64; ++i)
+      z.push_back(i == guest * 7 % 64 ? guests[guest] : 0.1f * static_cast<float>(i) - 3.0f);
   }
   const std::vector<TypeParam> zeros(z.size(), narrow<TypeParam>(-0.0f));  // -0 + z is z
   const Shape one_row{1, static_cast<i64>(z.size())};
@@ -121,7 +138,8 @@ float column_sum(const std::vector<float>& terms, i64 n) {
   std::vector<float> sums;
   for (i64 slot = 0; slot < slots; ++slot) {
     float sum = 0;
-    for (i64 row = slot_begin(rows, slots, slot); row < slot_begin(rows, slots, slot + 1); ++row) sum = add_rn(sum, terms[static_cast<size_t>(row)]);
+    for (i64 row = slot_begin(rows, slots, slot); row < slot_begin(rows, slots, slot + 1); ++row)
+      sum = add_rn(sum, terms[static_cast<size_t>(row)]);
     sums.push_back(sum);
   }
   for (; sums.size() > 1; sums.resize(sums.size() / 2))
@@ -140,17 +158,22 @@ void expect_backward(const Shape& shape, const std::vector<T>& dy, const std::ve
   std::vector<T> expected(dy.size()), dx = dy;  // in place
   std::vector<float> products(dy.size()), dbias(static_cast<size_t>(shape.n), -1.0f), expected_bias;
   for (size_t i = 0; i < dy.size(); ++i) {
-    products[i] = activation_backward_value<Fit>(FloatOps{}, kTable, &dy[i], &y[i], (mask[i / 32] >> (i % 32) & 1) != 0);
+    products[i] = activation_backward_value<Fit>(FloatOps{}, kTable, &dy[i], &y[i],
+                                                 (mask[i / 32] >> (i % 32) & 1) != 0);
     expected[i] = narrow<T>(products[i]);
   }
   for (i64 j = 0; j < shape.n; ++j) {
     std::vector<float> column;
-    for (i64 row = 0; row < shape.rows; ++row) column.push_back(products[static_cast<size_t>(row * shape.n + j)]);
+    for (i64 row = 0; row < shape.rows; ++row)
+      column.push_back(products[static_cast<size_t>(row * shape.n + j)]);
     expected_bias.push_back(column_sum(column, shape.n));
   }
-  bias_gelu_backward<Fit, T, S>(dx.data(), y.data(), mask.data(), shape.rows, shape.n, dx.data(), dbias.data());
-  EXPECT_EQ(patterns::first_difference(dx, expected), -1) << shape.rows << " x " << shape.n << ' ' << Format<T>::kName << " unroll " << S.unroll;
-  EXPECT_EQ(patterns::first_difference(dbias, expected_bias), -1) << shape.rows << " x " << shape.n << ' ' << Format<T>::kName << " unroll " << S.unroll;
+  bias_gelu_backward<Fit, T, S>(dx.data(), y.data(), mask.data(), shape.rows, shape.n, dx.data(),
+                                dbias.data());
+  EXPECT_EQ(patterns::first_difference(dx, expected), -1)
+      << shape.rows << " x " << shape.n << ' ' << Format<T>::kName << " unroll " << S.unroll;
+  EXPECT_EQ(patterns::first_difference(dbias, expected_bias), -1)
+      << shape.rows << " x " << shape.n << ' ' << Format<T>::kName << " unroll " << S.unroll;
 }
 
 TYPED_TEST(Bias, BackwardIsTheProductsAndTheirTreeOverRows) {
@@ -162,34 +185,45 @@ TYPED_TEST(Bias, BackwardIsTheProductsAndTheirTreeOverRows) {
   }
 }
 
-// Wherever in a cache line it begins, a workspace is enough, to its last word and not beyond, and the sums are the same.
+// Wherever in a cache line it begins, a workspace is enough, to its last word and not beyond, and the sums
+// are the same.
 TEST(BiasContract, AWorkspaceBeginsAtAnyWord) {
   using Fit = DefaultFit<float>::Type;
   constexpr float kGuard = 7.0f;
   for (const Shape& shape : kShapes) {
-    const auto elements = static_cast<size_t>(shape.rows * shape.n), words = static_cast<size_t>(bias_backward_workspace(shape.rows, shape.n));
+    const auto elements = static_cast<size_t>(shape.rows * shape.n),
+               words = static_cast<size_t>(bias_backward_workspace(shape.rows, shape.n));
     const std::vector<float> dy(elements, 1.5f), y(elements, 0.75f);
     std::vector<u32> mask((elements + 31) / 32);
     std::vector<float> dx(elements), sums(static_cast<size_t>(shape.n)), expected;
     for (size_t begin = 0; begin <= 16; ++begin) {
       std::vector<float> storage(begin + words + 1, kGuard);
-      bias_gelu_backward<Fit, float, widest(4, 2)>(dy.data(), y.data(), mask.data(), shape.rows, shape.n, dx.data(), sums.data(),
+      bias_gelu_backward<Fit, float, widest(4, 2)>(dy.data(), y.data(), mask.data(), shape.rows, shape.n,
+                                                   dx.data(), sums.data(),
                                                    std::span<float>(storage).subspan(begin, words));
       if (begin == 0) expected = sums;
       EXPECT_EQ(sums, expected) << shape.rows << " x " << shape.n << ", word " << begin;
       EXPECT_EQ(storage.back(), kGuard) << shape.rows << " x " << shape.n << ", word " << begin;
-      EXPECT_EQ(std::count(storage.begin(), storage.begin() + static_cast<std::ptrdiff_t>(begin), kGuard), begin);
+      EXPECT_EQ(std::count(storage.begin(), storage.begin() + static_cast<std::ptrdiff_t>(begin), kGuard),
+                begin);
     }
   }
 }
 
 TEST(BiasContract, RefusesBeforeAnythingIsWritten) {
   using Fit = DefaultFit<float>::Type;
-  std::vector<float> x(64, 1.0f), dx(64, 7.0f), sums(8, 7.0f), workspace(static_cast<size_t>(bias_backward_workspace(8, 8)) - 1);
+  std::vector<float> x(64, 1.0f), dx(64, 7.0f), sums(8, 7.0f),
+      workspace(static_cast<size_t>(bias_backward_workspace(8, 8)) - 1);
   u32 mask[2] = {};
-  EXPECT_THROW((bias_gelu_backward<Fit, float, kPlain>(x.data(), x.data(), mask, 8, 8, dx.data(), sums.data(), workspace)), SpecError);
-  EXPECT_THROW((bias_gelu_backward<Fit, float, kPlain>(x.data(), x.data(), mask, -1, 8, dx.data(), sums.data())), SpecError);
-  EXPECT_THROW((bias_gelu_forward<ForwardFit<float>::Type, float, kPlain>(x.data(), x.data(), i64{1} << 40, i64{1} << 40, dx.data(), mask)), SpecError);
+  EXPECT_THROW((bias_gelu_backward<Fit, float, kPlain>(x.data(), x.data(), mask, 8, 8, dx.data(), sums.data(),
+                                                       workspace)),
+               SpecError);
+  EXPECT_THROW(
+      (bias_gelu_backward<Fit, float, kPlain>(x.data(), x.data(), mask, -1, 8, dx.data(), sums.data())),
+      SpecError);
+  EXPECT_THROW((bias_gelu_forward<ForwardFit<float>::Type, float, kPlain>(x.data(), x.data(), i64{1} << 40,
+                                                                          i64{1} << 40, dx.data(), mask)),
+               SpecError);
   EXPECT_EQ(dx, std::vector<float>(64, 7.0f));
   EXPECT_EQ(sums, std::vector<float>(8, 7.0f));
   bias_gelu_forward<ForwardFit<float>::Type, float, kPlain>(nullptr, x.data(), 0, 8, nullptr, nullptr);

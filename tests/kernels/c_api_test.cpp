@@ -1,4 +1,5 @@
-// The compiled library behind the C interface: the header-only kernels' bits under every instruction set, every refusal without a write.
+// The compiled library behind the C interface: the header-only kernels' bits under every instruction set,
+// every refusal without a write.
 #include <gtest/gtest.h>
 
 #include <omp.h>
@@ -57,30 +58,34 @@ Output hash_program(const std::string& isa) {
   if (pipe == nullptr) return output;
   std::string text;
   std::array<char, 4096> buffer;
-  while (const size_t got = std::fread(buffer.data(), 1, buffer.size(), pipe)) text.append(buffer.data(), got);
+  while (const size_t got = std::fread(buffer.data(), 1, buffer.size(), pipe))
+    text.append(buffer.data(), got);
   output.status = pclose(pipe);
   std::istringstream stream(text);
   for (std::string line; std::getline(stream, line);) output.lines.push_back(line);
   return output;
 }
 
-// --- Bits ------------------------------------------------------------------------------------------------------------------------
+// --- Bits ----------------------------------------------------------------------------------------
 
 TEST(CInterface, EveryInstructionSetGivesTheSameBits) {
   const std::vector<std::string> names = {"baseline", "avx2", "avx512", "avx512_bf16"};
   const Output expected = hash_program(names.front());
   ASSERT_EQ(expected.status, 0) << (expected.lines.empty() ? "" : expected.lines.back());
-  // 3 formats: 10 forwards and the 6 masks, 10 backwards, 4 arrays in and from MXFP8, 10 codes and one of the caller's own, y in 3 formats of 8 bits and 2 of 4, 4 arrays of
-  // softmax, two shapes of 11 arrays of the norms and of 9 of the fused forms, 3 arrays of both norms in each of 3 stores of 8 bits; and the two
+  // 3 formats: 10 forwards and the 6 masks, 10 backwards, 4 arrays in and from MXFP8, 10 codes and one of the
+  // caller's own, y in 3 formats of 8 bits and 2 of 4, 4 arrays of softmax, two shapes of 11 arrays of the
+  // norms and of 9 of the fused forms, 3 arrays of both norms in each of 3 stores of 8 bits; and the two
   // lines that say what ran. In 2 formats y carries the mask: 6 forwards and backwards.
-  ASSERT_EQ(expected.lines.size(), 2 + 3 * (16 + 10 + 4 + 11 + 5 + 4 + 2 * 11 + 2 * 9 + 3 * 2 * 3) + 2 * (6 + 6));
+  ASSERT_EQ(expected.lines.size(),
+            2 + 3 * (16 + 10 + 4 + 11 + 5 + 4 + 2 * 11 + 2 * 9 + 3 * 2 * 3) + 2 * (6 + 6));
   EXPECT_EQ(expected.lines[1], "instruction_set baseline");
   int ran = 1;
   for (const std::string& name : names) {
     const Output output = hash_program(name);
     ASSERT_EQ(output.status, 0) << name;
     ASSERT_EQ(output.lines.size(), expected.lines.size()) << name;
-    if (output.lines[1] != "instruction_set " + name) continue;  // this machine lacks it: OUTGRAD_ISA never raises the choice
+    // this machine lacks it: OUTGRAD_ISA never raises the choice
+    if (output.lines[1] != "instruction_set " + name) continue;
     ran += name != names.front();
     for (size_t i = 2; i < expected.lines.size(); ++i) EXPECT_EQ(output.lines[i], expected.lines[i]) << name;
   }
@@ -92,25 +97,37 @@ TEST(CInterface, UnknownInstructionSetIsRefused) {
   EXPECT_EQ(output.status, 2 << 8);
   std::string text;  // stderr and stdout, in either order
   for (const std::string& line : output.lines) text += line + "\n";
-  EXPECT_NE(text.find("OUTGRAD_ERROR_ENVIRONMENT: outgrad_activation_forward: the environment variable OUTGRAD_ISA"), std::string::npos) << text;
+  EXPECT_NE(
+      text.find(
+          "OUTGRAD_ERROR_ENVIRONMENT: outgrad_activation_forward: the environment variable OUTGRAD_ISA"),
+      std::string::npos)
+      << text;
 }
 
 template <class T>
 void expect_activation_bits() {
   const auto a = patterns::backward<T>();
   std::vector<T> expected(a.y.size()), actual(a.y.size());
-  activation_backward<typename DefaultFit<T>::Type, T, kScalar>(a.dy.data(), a.y.data(), a.mask.data(), expected.data(), a.size());
-  ASSERT_EQ(outgrad_gelu_backward(kFormatOf<T>, a.dy.data(), a.y.data(), a.mask.data(), actual.data(), a.size()), OUTGRAD_OK);
+  activation_backward<typename DefaultFit<T>::Type, T, kScalar>(a.dy.data(), a.y.data(), a.mask.data(),
+                                                                expected.data(), a.size());
+  ASSERT_EQ(
+      outgrad_gelu_backward(kFormatOf<T>, a.dy.data(), a.y.data(), a.mask.data(), actual.data(), a.size()),
+      OUTGRAD_OK);
   EXPECT_EQ(patterns::first_difference(expected, actual), -1);
   std::vector<T> in_place = a.dy;
-  ASSERT_EQ(outgrad_gelu_backward(kFormatOf<T>, in_place.data(), a.y.data(), a.mask.data(), in_place.data(), a.size()), OUTGRAD_OK);
+  ASSERT_EQ(outgrad_gelu_backward(kFormatOf<T>, in_place.data(), a.y.data(), a.mask.data(), in_place.data(),
+                                  a.size()),
+            OUTGRAD_OK);
   EXPECT_EQ(patterns::first_difference(expected, in_place), -1);
 
   const std::vector<T> x = patterns::all<T>();
   std::vector<T> y(x.size()), c_y = x;
   std::vector<u32> mask((x.size() + 31) / 32), c_mask((x.size() + 31) / 32, ~0u);
-  gelu_forward<typename ForwardFit<T>::Type, T, kScalar>(x.data(), y.data(), mask.data(), static_cast<i64>(x.size()));
-  ASSERT_EQ(outgrad_gelu_forward(kFormatOf<T>, c_y.data(), c_y.data(), c_mask.data(), static_cast<i64>(x.size())), OUTGRAD_OK);
+  gelu_forward<typename ForwardFit<T>::Type, T, kScalar>(x.data(), y.data(), mask.data(),
+                                                         static_cast<i64>(x.size()));
+  ASSERT_EQ(
+      outgrad_gelu_forward(kFormatOf<T>, c_y.data(), c_y.data(), c_mask.data(), static_cast<i64>(x.size())),
+      OUTGRAD_OK);
   EXPECT_EQ(patterns::first_difference(y, c_y), -1);
   EXPECT_EQ(mask, c_mask);
 }
@@ -129,7 +146,9 @@ void expect_fit(int activation) {
   const auto a = patterns::backward<T>();
   std::vector<T> expected(a.y.size()), actual(a.y.size());
   activation_backward<Fit, T, kScalar>(a.dy.data(), a.y.data(), a.mask.data(), expected.data(), a.size());
-  ASSERT_EQ(outgrad_activation_backward(activation, kFormatOf<T>, a.dy.data(), a.y.data(), a.mask.data(), actual.data(), a.size()), OUTGRAD_OK);
+  ASSERT_EQ(outgrad_activation_backward(activation, kFormatOf<T>, a.dy.data(), a.y.data(), a.mask.data(),
+                                        actual.data(), a.size()),
+            OUTGRAD_OK);
   EXPECT_EQ(patterns::first_difference(expected, actual), -1) << name;
 }
 
@@ -152,7 +171,9 @@ void expect_forward(outgrad_activation activation) {
   std::vector<T> expected(x.size()), y = x;
   std::vector<u32> expected_mask((x.size() + 31) / 32), mask = expected_mask;
   activation_forward<F, T, kScalar>(x.data(), expected.data(), expected_mask.data(), n);
-  ASSERT_EQ(outgrad_activation_forward(activation, kFormatOf<T>, y.data(), y.data(), F::kMasked ? mask.data() : nullptr, n), OUTGRAD_OK);
+  ASSERT_EQ(outgrad_activation_forward(activation, kFormatOf<T>, y.data(), y.data(),
+                                       F::kMasked ? mask.data() : nullptr, n),
+            OUTGRAD_OK);
   EXPECT_EQ(patterns::first_difference(expected, y), -1) << F::kActivation;
   EXPECT_EQ(mask, expected_mask) << F::kActivation;
 }
@@ -160,7 +181,9 @@ void expect_forward(outgrad_activation activation) {
 template <class... F>
 void expect_forwards(ForwardList<F...>) {
   outgrad_activation activation = OUTGRAD_GELU;
-  ((++activation, expect_forward<F, float>(activation), expect_forward<F, F16>(activation), expect_forward<F, BF16>(activation)), ...);
+  ((++activation, expect_forward<F, float>(activation), expect_forward<F, F16>(activation),
+    expect_forward<F, BF16>(activation)),
+   ...);
   EXPECT_EQ(activation, OUTGRAD_ELU);
 }
 
@@ -169,8 +192,12 @@ TEST(CInterface, EveryForwardIsItsHeadersBits) {
   const std::vector<float> x = patterns::all<float>();
   std::vector<float> expected(x.size()), y(x.size());
   std::vector<u32> expected_mask((x.size() + 31) / 32), mask = expected_mask;
-  ASSERT_EQ(outgrad_gelu_forward(OUTGRAD_F32, x.data(), expected.data(), expected_mask.data(), static_cast<i64>(x.size())), OUTGRAD_OK);
-  ASSERT_EQ(outgrad_activation_forward(OUTGRAD_GELU, OUTGRAD_F32, x.data(), y.data(), mask.data(), static_cast<i64>(x.size())), OUTGRAD_OK);
+  ASSERT_EQ(outgrad_gelu_forward(OUTGRAD_F32, x.data(), expected.data(), expected_mask.data(),
+                                 static_cast<i64>(x.size())),
+            OUTGRAD_OK);
+  ASSERT_EQ(outgrad_activation_forward(OUTGRAD_GELU, OUTGRAD_F32, x.data(), y.data(), mask.data(),
+                                       static_cast<i64>(x.size())),
+            OUTGRAD_OK);
   EXPECT_EQ(patterns::first_difference(expected, y), -1);
   EXPECT_EQ(mask, expected_mask);
 }
@@ -184,17 +211,22 @@ void expect_mxfp8_bits() {
     std::vector<u32> mask;
   };
   const size_t blocks = (x.size() + 31) / 32;
-  Kept expected{std::vector<u8>(x.size()), std::vector<u8>(blocks), std::vector<u32>(blocks)}, actual = expected;
-  gelu_forward_mxfp8<typename ForwardFit<T>::Type, T, kScalar>(x.data(), reinterpret_cast<F8E4M3*>(expected.codes.data()),
-                                                               reinterpret_cast<E8M0*>(expected.scales.data()), expected.mask.data(), n);
-  ASSERT_EQ(outgrad_gelu_forward_mxfp8(kFormatOf<T>, x.data(), actual.codes.data(), actual.scales.data(), actual.mask.data(), n), OUTGRAD_OK);
+  Kept expected{std::vector<u8>(x.size()), std::vector<u8>(blocks), std::vector<u32>(blocks)},
+      actual = expected;
+  gelu_forward_mxfp8<typename ForwardFit<T>::Type, T, kScalar>(
+      x.data(), reinterpret_cast<F8E4M3*>(expected.codes.data()),
+      reinterpret_cast<E8M0*>(expected.scales.data()), expected.mask.data(), n);
+  ASSERT_EQ(outgrad_gelu_forward_mxfp8(kFormatOf<T>, x.data(), actual.codes.data(), actual.scales.data(),
+                                       actual.mask.data(), n),
+            OUTGRAD_OK);
   EXPECT_EQ(expected.codes, actual.codes);
   EXPECT_EQ(expected.scales, actual.scales);
   EXPECT_EQ(expected.mask, actual.mask);
   std::vector<T> dx(x.size()), in_place = x;
-  activation_backward<generated::GeluMxfp8, T, kScalar, MxFp8>(x.data(), stored<MxFp8>(actual.codes.data(), actual.scales.data()), actual.mask.data(),
-                                                               dx.data(), n);
-  ASSERT_EQ(outgrad_gelu_backward_mxfp8(kFormatOf<T>, in_place.data(), actual.codes.data(), actual.scales.data(), actual.mask.data(), in_place.data(), n),
+  activation_backward<generated::GeluMxfp8, T, kScalar, MxFp8>(
+      x.data(), stored<MxFp8>(actual.codes.data(), actual.scales.data()), actual.mask.data(), dx.data(), n);
+  ASSERT_EQ(outgrad_gelu_backward_mxfp8(kFormatOf<T>, in_place.data(), actual.codes.data(),
+                                        actual.scales.data(), actual.mask.data(), in_place.data(), n),
             OUTGRAD_OK);
   EXPECT_EQ(patterns::first_difference(dx, in_place), -1);
 }
@@ -216,13 +248,19 @@ void expect_softmax_bits() {
   softmax_forward_code<T, kScalar>(x.data(), y.data(), codes.data(), rows, n);
   softmax_backward_code<T, kScalar>(dy.data(), codes.data(), dx.data(), rows, n);
   softmax_encode<T, kScalar>(y.data(), encoded.data(), rows * n);
-  ASSERT_EQ(outgrad_softmax_forward_code(kFormatOf<T>, x.data(), rows, n, x.data(), actual.data(), actual.size()), OUTGRAD_OK);
+  ASSERT_EQ(
+      outgrad_softmax_forward_code(kFormatOf<T>, x.data(), rows, n, x.data(), actual.data(), actual.size()),
+      OUTGRAD_OK);
   EXPECT_EQ(patterns::first_difference(y, x), -1);
   EXPECT_TRUE(std::equal(codes.begin(), codes.end(), actual.begin()));
   EXPECT_EQ(actual.back(), 0xa5);  // what lies beyond the codes is left alone
-  ASSERT_EQ(outgrad_softmax_backward_code(kFormatOf<T>, dy.data(), codes.data(), codes.size(), rows, n, dy.data()), OUTGRAD_OK);
+  ASSERT_EQ(
+      outgrad_softmax_backward_code(kFormatOf<T>, dy.data(), codes.data(), codes.size(), rows, n, dy.data()),
+      OUTGRAD_OK);
   EXPECT_EQ(patterns::first_difference(dx, dy), -1);
-  ASSERT_EQ(outgrad_softmax_encode(kFormatOf<T>, y.data(), rows, n, actual_encoded.data(), actual_encoded.size()), OUTGRAD_OK);
+  ASSERT_EQ(
+      outgrad_softmax_encode(kFormatOf<T>, y.data(), rows, n, actual_encoded.data(), actual_encoded.size()),
+      OUTGRAD_OK);
   EXPECT_EQ(actual_encoded, encoded);
 }
 
@@ -235,8 +273,9 @@ TEST(CInterface, SoftmaxIsTheHeadersBits) {
 template <class Fit, class Y>
 void expect_parity_fit() {
   using T = typename Format<Y>::Carrier;
-  const auto activation =
-      static_cast<outgrad_activation>(std::find(kActivationNames, kActivationNames + kActivations, std::string(Fit::kActivation)) - kActivationNames);
+  const auto activation = static_cast<outgrad_activation>(
+      std::find(kActivationNames, kActivationNames + kActivations, std::string(Fit::kActivation)) -
+      kActivationNames);
   EXPECT_EQ(Fit::kName, std::string(Fit::kActivation) + "_" + Format<Y>::kName);
   const std::vector<T> x = patterns::all<T>();
   const auto n = static_cast<i64>(x.size());
@@ -251,7 +290,9 @@ void expect_parity_fit() {
   for (const T& each : a.y) carrying.push_back(Y{each});
   std::vector<T> dx(a.y.size()), actual = a.dy;
   activation_backward<Fit, T, kScalar, Y>(a.dy.data(), carrying.data(), nullptr, dx.data(), a.size());
-  ASSERT_EQ(outgrad_activation_backward_parity(activation, kFormatOf<T>, actual.data(), a.y.data(), actual.data(), a.size()), OUTGRAD_OK);
+  ASSERT_EQ(outgrad_activation_backward_parity(activation, kFormatOf<T>, actual.data(), a.y.data(),
+                                               actual.data(), a.size()),
+            OUTGRAD_OK);
   EXPECT_EQ(patterns::first_difference(dx, actual), -1) << Fit::kName;
 }
 
@@ -268,7 +309,9 @@ TEST(CInterface, AYThatCarriesItsBranchIsTheHeadersBits) {
 TEST(CInterface, IncreasingActivationsNeedNoMask) {
   const std::vector<float> y(100, 0.25f), dy(100, 2.0f);
   std::vector<float> dx(100);
-  ASSERT_EQ(outgrad_activation_backward(OUTGRAD_TANH, OUTGRAD_F32, dy.data(), y.data(), nullptr, dx.data(), 100), OUTGRAD_OK);
+  ASSERT_EQ(
+      outgrad_activation_backward(OUTGRAD_TANH, OUTGRAD_F32, dy.data(), y.data(), nullptr, dx.data(), 100),
+      OUTGRAD_OK);
   for (const float value : dx) EXPECT_EQ(value, 2.0f * (1.0f - 0.25f * 0.25f));  // exact in fp32
 }
 
@@ -282,12 +325,18 @@ void expect_code(outgrad_activation activation, const CodeChoice& choice) {
   ASSERT_EQ(static_cast<i64>(bytes), code_bytes(choice.bits, n));
   std::vector<u8> expected(bytes), codes(bytes + 1, 0x5e);
   activation_forward_code<A, T, kScalar>(choice, x.data(), expected_y.data(), expected.data(), n);
-  ASSERT_EQ(outgrad_activation_forward_code(activation, kFormatOf<T>, y.data(), y.data(), codes.data(), bytes, choice.bits, choice.seed, n), OUTGRAD_OK);
+  ASSERT_EQ(outgrad_activation_forward_code(activation, kFormatOf<T>, y.data(), y.data(), codes.data(), bytes,
+                                            choice.bits, choice.seed, n),
+            OUTGRAD_OK);
   EXPECT_EQ(patterns::first_difference(expected_y, y), -1) << A::Code::kName;
-  EXPECT_TRUE(std::equal(expected.begin(), expected.end(), codes.begin())) << A::Code::kName << " " << choice.bits;
+  EXPECT_TRUE(std::equal(expected.begin(), expected.end(), codes.begin()))
+      << A::Code::kName << " " << choice.bits;
   EXPECT_EQ(codes.back(), 0x5e);
-  activation_backward_code<T, kScalar>({A::Code::kLo, A::Code::kHi}, choice, x.data(), expected.data(), expected_dx.data(), n);
-  ASSERT_EQ(outgrad_activation_backward_code(activation, kFormatOf<T>, dx.data(), codes.data(), bytes, dx.data(), choice.bits, choice.seed, n), OUTGRAD_OK);
+  activation_backward_code<T, kScalar>({A::Code::kLo, A::Code::kHi}, choice, x.data(), expected.data(),
+                                       expected_dx.data(), n);
+  ASSERT_EQ(outgrad_activation_backward_code(activation, kFormatOf<T>, dx.data(), codes.data(), bytes,
+                                             dx.data(), choice.bits, choice.seed, n),
+            OUTGRAD_OK);
   EXPECT_EQ(patterns::first_difference(expected_dx, dx), -1) << A::Code::kName << " " << choice.bits;
 }
 
@@ -300,10 +349,14 @@ void expect_encoded(const CodeRange& range, const CodeChoice& choice) {
   std::vector<T> expected_dx(g.size()), dx = g;
   std::vector<u8> expected(bytes + 1, 0x5e), codes(bytes + 1, 0x5e);
   encode_gradients<T, kScalar>(range, choice, g.data(), expected.data(), n);
-  ASSERT_EQ(outgrad_encode_gradients(range.lo, range.hi, kFormatOf<T>, g.data(), codes.data(), bytes, choice.bits, choice.seed, n), OUTGRAD_OK);
+  ASSERT_EQ(outgrad_encode_gradients(range.lo, range.hi, kFormatOf<T>, g.data(), codes.data(), bytes,
+                                     choice.bits, choice.seed, n),
+            OUTGRAD_OK);
   EXPECT_EQ(expected, codes) << choice.bits;
   activation_backward_code<T, kScalar>(range, choice, g.data(), expected.data(), expected_dx.data(), n);
-  ASSERT_EQ(outgrad_backward_encoded(range.lo, range.hi, kFormatOf<T>, dx.data(), codes.data(), bytes, dx.data(), choice.bits, choice.seed, n), OUTGRAD_OK);
+  ASSERT_EQ(outgrad_backward_encoded(range.lo, range.hi, kFormatOf<T>, dx.data(), codes.data(), bytes,
+                                     dx.data(), choice.bits, choice.seed, n),
+            OUTGRAD_OK);
   EXPECT_EQ(patterns::first_difference(expected_dx, dx), -1) << choice.bits;
 }
 
@@ -321,12 +374,14 @@ void expect_fp8(outgrad_activation activation, outgrad_fp8 fp8, float scale, std
   std::vector<u8> codes(x.size()), expected(bytes + 1, 0x5e), parts(bytes + 1, 0x5e);
   std::vector<T> expected_dx(x.size()), dx = x;
   activation_forward_fp8<A, F, T, kScalar>(table, scale, x.data(), expected_codes.data(), expected.data(), n);
-  ASSERT_EQ(outgrad_activation_forward_fp8(activation, kFormatOf<T>, x.data(), fp8, scale, codes.data(), bits == 0 ? nullptr : parts.data(), bytes, bits, n),
+  ASSERT_EQ(outgrad_activation_forward_fp8(activation, kFormatOf<T>, x.data(), fp8, scale, codes.data(),
+                                           bits == 0 ? nullptr : parts.data(), bytes, bits, n),
             OUTGRAD_OK);
   EXPECT_EQ(std::memcmp(expected_codes.data(), codes.data(), codes.size()), 0) << A::Header::kName;
   EXPECT_EQ(expected, parts) << A::Header::kName << " " << bits;
   activation_backward_fp8<T, kScalar>(table, x.data(), codes.data(), expected.data(), expected_dx.data(), n);
-  ASSERT_EQ(outgrad_activation_backward_fp8(activation, kFormatOf<T>, dx.data(), fp8, scale, codes.data(), parts.data(), bytes, dx.data(), bits, n),
+  ASSERT_EQ(outgrad_activation_backward_fp8(activation, kFormatOf<T>, dx.data(), fp8, scale, codes.data(),
+                                            parts.data(), bytes, dx.data(), bits, n),
             OUTGRAD_OK);
   EXPECT_EQ(patterns::first_difference(expected_dx, dx), -1) << A::Header::kName << " " << bits;
 }
@@ -334,9 +389,10 @@ void expect_fp8(outgrad_activation activation, outgrad_fp8 fp8, float scale, std
 template <class T, class... A>
 void expect_fp8s(Fp8List<A...>) {
   const auto one = [&]<class Each>() {
-    const auto activation = static_cast<outgrad_activation>(std::find_if(std::begin(kActivationNames), std::end(kActivationNames),
-                                                                         [](const char* name) { return std::string_view(name) == Each::Header::kActivation; }) -
-                                                            std::begin(kActivationNames));
+    const auto activation = static_cast<outgrad_activation>(
+        std::find_if(std::begin(kActivationNames), std::end(kActivationNames),
+                     [](const char* name) { return std::string_view(name) == Each::Header::kActivation; }) -
+        std::begin(kActivationNames));
     for (std::int32_t bits = 0; bits <= 2; ++bits) {
       expect_fp8<Each, F8E4M3, T>(activation, OUTGRAD_E4M3, 0x1.23p6f, bits);
       expect_fp8<Each, F8E5M2, T>(activation, OUTGRAD_E5M2, 0x1.7p11f, bits);
@@ -348,7 +404,9 @@ void expect_fp8s(Fp8List<A...>) {
 
 TEST(CInterface, YIn8BitsIsTheHeadersF16) { expect_fp8s<F16>(Fp8Activations{}); }
 TEST(CInterface, YIn8BitsIsTheHeadersBf16) { expect_fp8s<BF16>(Fp8Activations{}); }
-TEST(CInterface, YIn8BitsIsTheHeadersF32) { expect_fp8<Fp8Activation<generated::GeluFp8>, F8E4M3, float>(OUTGRAD_GELU, OUTGRAD_E4M3, 0x1.23p6f, 2); }
+TEST(CInterface, YIn8BitsIsTheHeadersF32) {
+  expect_fp8<Fp8Activation<generated::GeluFp8>, F8E4M3, float>(OUTGRAD_GELU, OUTGRAD_E4M3, 0x1.23p6f, 2);
+}
 
 template <class A, class B, class T>
 void expect_fp4(outgrad_activation activation, outgrad_fp4 fp4, float scale, std::int32_t bits) {
@@ -358,21 +416,25 @@ void expect_fp4(outgrad_activation activation, outgrad_fp4 fp4, float scale, std
   double error = 0;
   ASSERT_EQ(outgrad_fp4_error(activation, fp4, scale, 3.0f, bits, &error), OUTGRAD_OK);
   EXPECT_EQ(error, (fill_fp4_tables<A, B>(scale, bits, bits_of(3.0f), *tables)));
-  const auto bytes = static_cast<size_t>(code_bytes(bits, n)), code_count = static_cast<size_t>(code_bytes(kFp4Bits, n)),
+  const auto bytes = static_cast<size_t>(code_bytes(bits, n)),
+             code_count = static_cast<size_t>(code_bytes(kFp4Bits, n)),
              blocks = static_cast<size_t>(blocks_of<B>(n));
-  std::vector<u8> expected_codes(code_count), codes(code_count), expected_scales(blocks), scales(blocks), expected(bytes + 1, 0x5e), parts(bytes + 1, 0x5e);
+  std::vector<u8> expected_codes(code_count), codes(code_count), expected_scales(blocks), scales(blocks),
+      expected(bytes + 1, 0x5e), parts(bytes + 1, 0x5e);
   std::vector<T> expected_dx(x.size()), dx = x;
-  activation_forward_fp4<A, B, T, kScalar>(*tables, x.data(), expected_codes.data(), expected_scales.data(), expected.data(), n);
-  ASSERT_EQ(outgrad_activation_forward_fp4(activation, kFormatOf<T>, x.data(), fp4, scale, codes.data(), scales.data(), bits == 0 ? nullptr : parts.data(),
-                                           bytes, bits, n),
+  activation_forward_fp4<A, B, T, kScalar>(*tables, x.data(), expected_codes.data(), expected_scales.data(),
+                                           expected.data(), n);
+  ASSERT_EQ(outgrad_activation_forward_fp4(activation, kFormatOf<T>, x.data(), fp4, scale, codes.data(),
+                                           scales.data(), bits == 0 ? nullptr : parts.data(), bytes, bits, n),
             OUTGRAD_OK);
   EXPECT_EQ(expected_codes, codes) << A::Header::kName;
   EXPECT_EQ(expected_scales, scales) << A::Header::kName;
   EXPECT_EQ(expected, parts) << A::Header::kName << " " << bits;
-  activation_backward_fp4<B, T, kScalar>(*tables, x.data(), codes.data(), scales.data(), expected.data(), expected_dx.data(), n);
-  ASSERT_EQ(
-      outgrad_activation_backward_fp4(activation, kFormatOf<T>, dx.data(), fp4, scale, codes.data(), scales.data(), parts.data(), bytes, dx.data(), bits, n),
-      OUTGRAD_OK);
+  activation_backward_fp4<B, T, kScalar>(*tables, x.data(), codes.data(), scales.data(), expected.data(),
+                                         expected_dx.data(), n);
+  ASSERT_EQ(outgrad_activation_backward_fp4(activation, kFormatOf<T>, dx.data(), fp4, scale, codes.data(),
+                                            scales.data(), parts.data(), bytes, dx.data(), bits, n),
+            OUTGRAD_OK);
   EXPECT_EQ(patterns::first_difference(expected_dx, dx), -1) << A::Header::kName << " " << bits;
 }
 
@@ -443,14 +505,17 @@ void expect_norm_bits() {
   NormCase<T> c, e;
   const auto rows = c.kRows, n = c.kN;
   const outgrad_format format = kFormatOf<T>;
-  ASSERT_EQ(
-      outgrad_layernorm_forward(format, c.x.data(), c.gamma.data(), c.beta.data(), rows, n, 1e-5f, c.y.data(), c.rstd.data(), c.side.data(), 2, c.x_hat.data()),
-      OUTGRAD_OK);
-  ASSERT_EQ(outgrad_layernorm_backward(format, c.dy.data(), c.y.data(), c.gamma.data(), c.beta.data(), c.rstd.data(), rows, n, c.dx.data(), c.dgamma.data(),
-                                       c.dbeta.data(), c.side.data(), 2, c.x_hat.data(), c.workspace.data(), c.bytes),
+  ASSERT_EQ(outgrad_layernorm_forward(format, c.x.data(), c.gamma.data(), c.beta.data(), rows, n, 1e-5f,
+                                      c.y.data(), c.rstd.data(), c.side.data(), 2, c.x_hat.data()),
             OUTGRAD_OK);
-  layernorm_forward<T, kScalar>(e.x.data(), e.gamma.data(), e.beta.data(), rows, n, 1e-5f, e.y.data(), e.rstd.data(), {e.side.data(), 2, e.x_hat.data()});
-  layernorm_backward<T, kScalar>(e.dy.data(), e.y.data(), e.gamma.data(), e.beta.data(), e.rstd.data(), rows, n, e.dx.data(), e.dgamma.data(), e.dbeta.data(),
+  ASSERT_EQ(outgrad_layernorm_backward(format, c.dy.data(), c.y.data(), c.gamma.data(), c.beta.data(),
+                                       c.rstd.data(), rows, n, c.dx.data(), c.dgamma.data(), c.dbeta.data(),
+                                       c.side.data(), 2, c.x_hat.data(), c.workspace.data(), c.bytes),
+            OUTGRAD_OK);
+  layernorm_forward<T, kScalar>(e.x.data(), e.gamma.data(), e.beta.data(), rows, n, 1e-5f, e.y.data(),
+                                e.rstd.data(), {e.side.data(), 2, e.x_hat.data()});
+  layernorm_backward<T, kScalar>(e.dy.data(), e.y.data(), e.gamma.data(), e.beta.data(), e.rstd.data(), rows,
+                                 n, e.dx.data(), e.dgamma.data(), e.dbeta.data(),
                                  {e.side.data(), 2, e.x_hat.data()});
   EXPECT_EQ(patterns::first_difference(e.y, c.y), -1);
   EXPECT_EQ(patterns::first_difference(e.dx, c.dx), -1);
@@ -458,14 +523,17 @@ void expect_norm_bits() {
   EXPECT_EQ(e.x_hat, c.x_hat);
   EXPECT_EQ(e.dgamma, c.dgamma);
   EXPECT_EQ(e.dbeta, c.dbeta);
-  ASSERT_EQ(outgrad_rmsnorm_forward(format, c.x.data(), c.gamma.data(), rows, n, 1e-5f, c.y.data(), c.rstd.data(), c.side.data(), 2, c.x_hat.data()),
+  ASSERT_EQ(outgrad_rmsnorm_forward(format, c.x.data(), c.gamma.data(), rows, n, 1e-5f, c.y.data(),
+                                    c.rstd.data(), c.side.data(), 2, c.x_hat.data()),
             OUTGRAD_OK);
-  ASSERT_EQ(outgrad_rmsnorm_backward(format, c.dy.data(), c.y.data(), c.gamma.data(), c.rstd.data(), rows, n, c.dx.data(), c.dgamma.data(), c.side.data(), 2,
-                                     c.x_hat.data(), c.workspace.data(), c.bytes),
+  ASSERT_EQ(outgrad_rmsnorm_backward(format, c.dy.data(), c.y.data(), c.gamma.data(), c.rstd.data(), rows, n,
+                                     c.dx.data(), c.dgamma.data(), c.side.data(), 2, c.x_hat.data(),
+                                     c.workspace.data(), c.bytes),
             OUTGRAD_OK);
-  rmsnorm_forward<T, kScalar>(e.x.data(), e.gamma.data(), rows, n, 1e-5f, e.y.data(), e.rstd.data(), {e.side.data(), 2, e.x_hat.data()});
-  rmsnorm_backward<T, kScalar>(e.dy.data(), e.y.data(), e.gamma.data(), e.rstd.data(), rows, n, e.dx.data(), e.dgamma.data(),
-                               {e.side.data(), 2, e.x_hat.data()});
+  rmsnorm_forward<T, kScalar>(e.x.data(), e.gamma.data(), rows, n, 1e-5f, e.y.data(), e.rstd.data(),
+                              {e.side.data(), 2, e.x_hat.data()});
+  rmsnorm_backward<T, kScalar>(e.dy.data(), e.y.data(), e.gamma.data(), e.rstd.data(), rows, n, e.dx.data(),
+                               e.dgamma.data(), {e.side.data(), 2, e.x_hat.data()});
   EXPECT_EQ(patterns::first_difference(e.y, c.y), -1);
   EXPECT_EQ(patterns::first_difference(e.dx, c.dx), -1);
   EXPECT_EQ(e.dgamma, c.dgamma);
@@ -483,7 +551,8 @@ void expect_norm_bits_from(outgrad_norm_store store) {
   patterns::Random random(11);
   const auto draw = [&] { return static_cast<float>(static_cast<i32>(random.next())) * 0x1p-30f; };
   std::vector<T> x, dy, y(rows * n), dx(rows * n), c_y(rows * n), c_dx(rows * n);
-  std::vector<float> gamma, beta, rstd(rows), x_hat(2 * rows), dgamma(n), dbeta(n), c_rstd(rows), c_x_hat(2 * rows), c_dgamma(n), c_dbeta(n);
+  std::vector<float> gamma, beta, rstd(rows), x_hat(2 * rows), dgamma(n), dbeta(n), c_rstd(rows),
+      c_x_hat(2 * rows), c_dgamma(n), c_dbeta(n);
   for (i64 i = 0; i < rows * n; ++i) x.push_back(narrow<T>(draw())), dy.push_back(narrow<T>(draw()));
   for (i64 j = 0; j < n; ++j) gamma.push_back(1 + 0.25f * draw()), beta.push_back(draw());
   gamma[3] = gamma[190] = 0;
@@ -501,28 +570,40 @@ void expect_norm_bits_from(outgrad_norm_store store) {
     for (const float* scale : {static_cast<const float*>(nullptr), &given}) {
       if (scale && store != OUTGRAD_NORM_E4M3) continue;
       if (rms) {
-        ASSERT_EQ(outgrad_rmsnorm_forward_8bit(kFormatOf<T>, store, x.data(), gamma.data(), rows, n, 1e-5f, scale, c_y.data(), c_codes.data(), c_codes.size(),
-                                               c_scales.data(), scale_bytes, c_rstd.data(), side.data(), 2, c_x_hat.data()),
+        ASSERT_EQ(
+            outgrad_rmsnorm_forward_8bit(kFormatOf<T>, store, x.data(), gamma.data(), rows, n, 1e-5f, scale,
+                                         c_y.data(), c_codes.data(), c_codes.size(), c_scales.data(),
+                                         scale_bytes, c_rstd.data(), side.data(), 2, c_x_hat.data()),
+            OUTGRAD_OK);
+        ASSERT_EQ(outgrad_rmsnorm_backward_8bit(kFormatOf<T>, store, dy.data(), c_codes.data(),
+                                                c_codes.size(), c_scales.data(), scale_bytes, gamma.data(),
+                                                c_rstd.data(), rows, n, c_dx.data(), c_dgamma.data(),
+                                                side.data(), 2, c_x_hat.data(), workspace.data(), bytes),
                   OUTGRAD_OK);
-        ASSERT_EQ(outgrad_rmsnorm_backward_8bit(kFormatOf<T>, store, dy.data(), c_codes.data(), c_codes.size(), c_scales.data(), scale_bytes, gamma.data(),
-                                                c_rstd.data(), rows, n, c_dx.data(), c_dgamma.data(), side.data(), 2, c_x_hat.data(), workspace.data(), bytes),
-                  OUTGRAD_OK);
-        rmsnorm_forward_8bit<Store, T, kScalar>(x.data(), gamma.data(), rows, n, 1e-5f, scale, y.data(), codes.data(), scales.data(), rstd.data(),
+        rmsnorm_forward_8bit<Store, T, kScalar>(x.data(), gamma.data(), rows, n, 1e-5f, scale, y.data(),
+                                                codes.data(), scales.data(), rstd.data(),
                                                 {side.data(), 2, x_hat.data()});
-        rmsnorm_backward_8bit<Store, T, kScalar>(dy.data(), codes.data(), scales.data(), gamma.data(), rstd.data(), rows, n, dx.data(), dgamma.data(),
+        rmsnorm_backward_8bit<Store, T, kScalar>(dy.data(), codes.data(), scales.data(), gamma.data(),
+                                                 rstd.data(), rows, n, dx.data(), dgamma.data(),
                                                  {side.data(), 2, x_hat.data()}, workspace);
       } else {
-        ASSERT_EQ(outgrad_layernorm_forward_8bit(kFormatOf<T>, store, x.data(), gamma.data(), beta.data(), rows, n, 1e-5f, scale, c_y.data(), c_codes.data(),
-                                                 c_codes.size(), c_scales.data(), scale_bytes, c_rstd.data(), side.data(), 2, c_x_hat.data()),
+        ASSERT_EQ(outgrad_layernorm_forward_8bit(kFormatOf<T>, store, x.data(), gamma.data(), beta.data(),
+                                                 rows, n, 1e-5f, scale, c_y.data(), c_codes.data(),
+                                                 c_codes.size(), c_scales.data(), scale_bytes, c_rstd.data(),
+                                                 side.data(), 2, c_x_hat.data()),
                   OUTGRAD_OK);
-        ASSERT_EQ(outgrad_layernorm_backward_8bit(kFormatOf<T>, store, dy.data(), c_codes.data(), c_codes.size(), c_scales.data(), scale_bytes, gamma.data(),
-                                                  beta.data(), c_rstd.data(), rows, n, c_dx.data(), c_dgamma.data(), c_dbeta.data(), side.data(), 2,
+        ASSERT_EQ(outgrad_layernorm_backward_8bit(kFormatOf<T>, store, dy.data(), c_codes.data(),
+                                                  c_codes.size(), c_scales.data(), scale_bytes, gamma.data(),
+                                                  beta.data(), c_rstd.data(), rows, n, c_dx.data(),
+                                                  c_dgamma.data(), c_dbeta.data(), side.data(), 2,
                                                   c_x_hat.data(), workspace.data(), bytes),
                   OUTGRAD_OK);
-        layernorm_forward_8bit<Store, T, kScalar>(x.data(), gamma.data(), beta.data(), rows, n, 1e-5f, scale, y.data(), codes.data(), scales.data(),
-                                                  rstd.data(), {side.data(), 2, x_hat.data()});
-        layernorm_backward_8bit<Store, T, kScalar>(dy.data(), codes.data(), scales.data(), gamma.data(), beta.data(), rstd.data(), rows, n, dx.data(),
-                                                   dgamma.data(), dbeta.data(), {side.data(), 2, x_hat.data()}, workspace);
+        layernorm_forward_8bit<Store, T, kScalar>(x.data(), gamma.data(), beta.data(), rows, n, 1e-5f, scale,
+                                                  y.data(), codes.data(), scales.data(), rstd.data(),
+                                                  {side.data(), 2, x_hat.data()});
+        layernorm_backward_8bit<Store, T, kScalar>(
+            dy.data(), codes.data(), scales.data(), gamma.data(), beta.data(), rstd.data(), rows, n,
+            dx.data(), dgamma.data(), dbeta.data(), {side.data(), 2, x_hat.data()}, workspace);
         EXPECT_EQ(dbeta, c_dbeta);
       }
       EXPECT_EQ(std::memcmp(codes.data(), c_codes.data(), codes.size()), 0) << Store::kName;
@@ -557,15 +638,19 @@ void expect_fused_bits() {
   using Fit = typename DefaultFit<T>::Type;
   std::vector<u32> mask(static_cast<size_t>((rows * n + 31) / 32), ~0u), expected_mask(mask.size());
   size_t bytes = 0;
-  ASSERT_EQ(outgrad_bias_gelu_forward(format, c.x.data(), c.beta.data(), rows, n, c.y.data(), mask.data()), OUTGRAD_OK);
-  bias_gelu_forward<typename ForwardFit<T>::Type, T, kScalar>(e.x.data(), e.beta.data(), rows, n, e.y.data(), expected_mask.data());
+  ASSERT_EQ(outgrad_bias_gelu_forward(format, c.x.data(), c.beta.data(), rows, n, c.y.data(), mask.data()),
+            OUTGRAD_OK);
+  bias_gelu_forward<typename ForwardFit<T>::Type, T, kScalar>(e.x.data(), e.beta.data(), rows, n, e.y.data(),
+                                                              expected_mask.data());
   EXPECT_EQ(patterns::first_difference(e.y, c.y), -1);
   EXPECT_EQ(mask, expected_mask);
   ASSERT_EQ(outgrad_bias_backward_workspace(format, rows, n, &bytes), OUTGRAD_OK);
   std::vector<float> workspace(bytes / 4);
-  ASSERT_EQ(outgrad_bias_gelu_backward(format, c.dy.data(), c.y.data(), mask.data(), rows, n, c.dx.data(), c.dbeta.data(), workspace.data(), bytes),
+  ASSERT_EQ(outgrad_bias_gelu_backward(format, c.dy.data(), c.y.data(), mask.data(), rows, n, c.dx.data(),
+                                       c.dbeta.data(), workspace.data(), bytes),
             OUTGRAD_OK);
-  bias_gelu_backward<Fit, T, kScalar>(e.dy.data(), e.y.data(), mask.data(), rows, n, e.dx.data(), e.dbeta.data());
+  bias_gelu_backward<Fit, T, kScalar>(e.dy.data(), e.y.data(), mask.data(), rows, n, e.dx.data(),
+                                      e.dbeta.data());
   EXPECT_EQ(patterns::first_difference(e.dx, c.dx), -1);
   EXPECT_EQ(e.dbeta, c.dbeta);
 
@@ -575,26 +660,34 @@ void expect_fused_bits() {
     const std::vector<T> residual = c.dx;  // any values
     const SideBuffer<float> side{e.side.data(), 2, e.x_hat.data()};
     if (layer) {
-      ASSERT_EQ(outgrad_residual_layernorm_forward(format, c.x.data(), residual.data(), c.gamma.data(), c.beta.data(), rows, n, 1e-5f, z.data(), c.y.data(),
+      ASSERT_EQ(outgrad_residual_layernorm_forward(format, c.x.data(), residual.data(), c.gamma.data(),
+                                                   c.beta.data(), rows, n, 1e-5f, z.data(), c.y.data(),
                                                    c.rstd.data(), c.side.data(), 2, c.x_hat.data()),
                 OUTGRAD_OK);
-      ASSERT_EQ(
-          outgrad_residual_layernorm_backward(format, c.dy.data(), c.y.data(), c.x.data(), c.gamma.data(), c.beta.data(), c.rstd.data(), rows, n, c.dx.data(),
-                                              c.dgamma.data(), c.dbeta.data(), c.side.data(), 2, c.x_hat.data(), c.workspace.data(), c.bytes),
-          OUTGRAD_OK);
-      residual_layernorm_forward<T, kScalar>(e.x.data(), residual.data(), e.gamma.data(), e.beta.data(), rows, n, 1e-5f, expected_z.data(), e.y.data(),
-                                             e.rstd.data(), side);
-      residual_layernorm_backward<T, kScalar>(e.dy.data(), e.y.data(), e.x.data(), e.gamma.data(), e.beta.data(), e.rstd.data(), rows, n, e.dx.data(),
-                                              e.dgamma.data(), e.dbeta.data(), {e.side.data(), 2, e.x_hat.data()}, scratch);
+      ASSERT_EQ(outgrad_residual_layernorm_backward(
+                    format, c.dy.data(), c.y.data(), c.x.data(), c.gamma.data(), c.beta.data(), c.rstd.data(),
+                    rows, n, c.dx.data(), c.dgamma.data(), c.dbeta.data(), c.side.data(), 2, c.x_hat.data(),
+                    c.workspace.data(), c.bytes),
+                OUTGRAD_OK);
+      residual_layernorm_forward<T, kScalar>(e.x.data(), residual.data(), e.gamma.data(), e.beta.data(), rows,
+                                             n, 1e-5f, expected_z.data(), e.y.data(), e.rstd.data(), side);
+      residual_layernorm_backward<T, kScalar>(
+          e.dy.data(), e.y.data(), e.x.data(), e.gamma.data(), e.beta.data(), e.rstd.data(), rows, n,
+          e.dx.data(), e.dgamma.data(), e.dbeta.data(), {e.side.data(), 2, e.x_hat.data()}, scratch);
     } else {
-      ASSERT_EQ(outgrad_residual_rmsnorm_forward(format, c.x.data(), residual.data(), c.gamma.data(), rows, n, 1e-5f, z.data(), c.y.data(), c.rstd.data(),
-                                                 c.side.data(), 2, c.x_hat.data()),
+      ASSERT_EQ(outgrad_residual_rmsnorm_forward(format, c.x.data(), residual.data(), c.gamma.data(), rows, n,
+                                                 1e-5f, z.data(), c.y.data(), c.rstd.data(), c.side.data(), 2,
+                                                 c.x_hat.data()),
                 OUTGRAD_OK);
-      ASSERT_EQ(outgrad_residual_rmsnorm_backward(format, c.dy.data(), c.y.data(), c.x.data(), c.gamma.data(), c.rstd.data(), rows, n, c.dx.data(),
-                                                  c.dgamma.data(), c.side.data(), 2, c.x_hat.data(), c.workspace.data(), c.bytes),
-                OUTGRAD_OK);
-      residual_rmsnorm_forward<T, kScalar>(e.x.data(), residual.data(), e.gamma.data(), rows, n, 1e-5f, expected_z.data(), e.y.data(), e.rstd.data(), side);
-      residual_rmsnorm_backward<T, kScalar>(e.dy.data(), e.y.data(), e.x.data(), e.gamma.data(), e.rstd.data(), rows, n, e.dx.data(), e.dgamma.data(),
+      ASSERT_EQ(
+          outgrad_residual_rmsnorm_backward(format, c.dy.data(), c.y.data(), c.x.data(), c.gamma.data(),
+                                            c.rstd.data(), rows, n, c.dx.data(), c.dgamma.data(),
+                                            c.side.data(), 2, c.x_hat.data(), c.workspace.data(), c.bytes),
+          OUTGRAD_OK);
+      residual_rmsnorm_forward<T, kScalar>(e.x.data(), residual.data(), e.gamma.data(), rows, n, 1e-5f,
+                                           expected_z.data(), e.y.data(), e.rstd.data(), side);
+      residual_rmsnorm_backward<T, kScalar>(e.dy.data(), e.y.data(), e.x.data(), e.gamma.data(),
+                                            e.rstd.data(), rows, n, e.dx.data(), e.dgamma.data(),
                                             {e.side.data(), 2, e.x_hat.data()}, scratch);
     }
     EXPECT_EQ(patterns::first_difference(expected_z, z), -1);
@@ -613,14 +706,16 @@ TEST(CInterface, FusedFormsAreTheHeadersBits) {
   expect_fused_bits<BF16>();
 }
 
-// --- Refusals --------------------------------------------------------------------------------------------------------------------
+// --- Refusals ------------------------------------------------------------------------------------
 
 constexpr i64 kMax = std::numeric_limits<i64>::max();
 constexpr u32 kGuard = 0x5eedca5eu;
 
-// A refusal: the status, a message that names the function and holds `words`, and not one byte of `memory` changed.
+// A refusal: the status, a message that names the function and holds `words`, and not one byte of `memory`
+// changed.
 template <class Call>
-void expect_refused(outgrad_status expected, const std::string& words, std::vector<u32>& memory, const Call& call) {
+void expect_refused(outgrad_status expected, const std::string& words, std::vector<u32>& memory,
+                    const Call& call) {
   const std::vector<u32> before = memory;
   const outgrad_status status = call();
   EXPECT_STREQ(outgrad_status_name(status), outgrad_status_name(expected)) << words;
@@ -638,10 +733,13 @@ TEST(CInterface, ActivationRefusesWithoutWriting) {
   u32* const y = dy + n;
   u32* const dx = y + n;
   u32* const mask = dx + n;
-  const auto backward = [&](const void* p, const void* q, const u32* m, void* r, i64 count, int format = OUTGRAD_F32, int activation = OUTGRAD_GELU) {
+  const auto backward = [&](const void* p, const void* q, const u32* m, void* r, i64 count,
+                            int format = OUTGRAD_F32, int activation = OUTGRAD_GELU) {
     return [=] { return outgrad_activation_backward(activation, format, p, q, m, r, count); };
   };
-  const auto offset = [](void* pointer, int bytes) { return static_cast<void*>(static_cast<char*>(pointer) + bytes); };
+  const auto offset = [](void* pointer, int bytes) {
+    return static_cast<void*>(static_cast<char*>(pointer) + bytes);
+  };
   expect_refused(OUTGRAD_ERROR_NULL_POINTER, "dy is null", memory, backward(nullptr, y, mask, dx, n));
   expect_refused(OUTGRAD_ERROR_NULL_POINTER, "y is null", memory, backward(dy, nullptr, mask, dx, n));
   expect_refused(OUTGRAD_ERROR_NULL_POINTER, "mask is null", memory, backward(dy, y, nullptr, dx, n));
@@ -654,13 +752,17 @@ TEST(CInterface, ActivationRefusesWithoutWriting) {
   expect_refused(OUTGRAD_ERROR_OVERLAP, "dx overlaps y", memory, backward(dy, dy, mask, dy, n));
   expect_refused(OUTGRAD_ERROR_OVERLAP, "dx overlaps mask", memory, backward(dy, y, dx + n - 1, dx, n));
   expect_refused(OUTGRAD_ERROR_ALIGNMENT, "y", memory, backward(dy, offset(y, 2), mask, dx, n));
-  expect_refused(OUTGRAD_ERROR_ALIGNMENT, "dx", memory, backward(dy, y, mask, offset(dx, 1), n, OUTGRAD_BF16));
+  expect_refused(OUTGRAD_ERROR_ALIGNMENT, "dx", memory,
+                 backward(dy, y, mask, offset(dx, 1), n, OUTGRAD_BF16));
   expect_refused(OUTGRAD_ERROR_FORMAT, "format 3", memory, backward(dy, y, mask, dx, n, 3));
   expect_refused(OUTGRAD_ERROR_FORMAT, "format -1", memory, backward(dy, y, mask, dx, n, -1));
-  expect_refused(OUTGRAD_ERROR_ACTIVATION, "activation 10", memory, backward(dy, y, mask, dx, n, OUTGRAD_F16, 10));
-  expect_refused(OUTGRAD_ERROR_ACTIVATION, "activation -1", memory, backward(dy, y, mask, dx, n, OUTGRAD_F16, -1));
+  expect_refused(OUTGRAD_ERROR_ACTIVATION, "activation 10", memory,
+                 backward(dy, y, mask, dx, n, OUTGRAD_F16, 10));
+  expect_refused(OUTGRAD_ERROR_ACTIVATION, "activation -1", memory,
+                 backward(dy, y, mask, dx, n, OUTGRAD_F16, -1));
   expect_refused(OUTGRAD_ERROR_SIZE, "do not exist", memory,
-                 backward(dy, reinterpret_cast<const void*>(std::numeric_limits<std::uintptr_t>::max() - 7), mask, dx, n));
+                 backward(dy, reinterpret_cast<const void*>(std::numeric_limits<std::uintptr_t>::max() - 7),
+                          mask, dx, n));
 
   const auto forward = [&](const void* x, void* out, u32* m, i64 count, int format = OUTGRAD_F32) {
     return [=] { return outgrad_gelu_forward(format, x, out, m, count); };
@@ -681,10 +783,12 @@ TEST(CInterface, ActivationRefusesWithoutWriting) {
   expect_refused(OUTGRAD_ERROR_NULL_POINTER, "mask is null", memory, any_forward(OUTGRAD_SILU, nullptr));
   expect_refused(OUTGRAD_ERROR_OVERLAP, "overlaps", memory, any_forward(OUTGRAD_SILU, y + 2));
 
-  const auto parity = [&](const void* x, void* out, i64 count, outgrad_format format = OUTGRAD_BF16, outgrad_activation activation = OUTGRAD_SILU) {
+  const auto parity = [&](const void* x, void* out, i64 count, outgrad_format format = OUTGRAD_BF16,
+                          outgrad_activation activation = OUTGRAD_SILU) {
     return [=] { return outgrad_activation_forward_parity(activation, format, x, out, count); };
   };
-  const auto parity_back = [&](const void* p, const void* q, void* r, i64 count, outgrad_format format = OUTGRAD_F16,
+  const auto parity_back = [&](const void* p, const void* q, void* r, i64 count,
+                               outgrad_format format = OUTGRAD_F16,
                                outgrad_activation activation = OUTGRAD_GELU) {
     return [=] { return outgrad_activation_backward_parity(activation, format, p, q, r, count); };
   };
@@ -692,11 +796,14 @@ TEST(CInterface, ActivationRefusesWithoutWriting) {
   expect_refused(OUTGRAD_ERROR_FORMAT, "not in f32", memory, parity_back(dy, y, dx, n, OUTGRAD_F32));
   expect_refused(OUTGRAD_ERROR_FORMAT, "format 3", memory, parity(dy, y, n, 3));
   for (const outgrad_activation rising : {OUTGRAD_TANH, OUTGRAD_SIGMOID, OUTGRAD_SOFTPLUS, OUTGRAD_ELU}) {
-    expect_refused(OUTGRAD_ERROR_ACTIVATION, std::string(kActivationNames[rising]) + " rises", memory, parity(dy, y, n, OUTGRAD_F16, rising));
-    expect_refused(OUTGRAD_ERROR_ACTIVATION, std::string(kActivationNames[rising]) + " rises", memory, parity_back(dy, y, dx, n, OUTGRAD_BF16, rising));
+    expect_refused(OUTGRAD_ERROR_ACTIVATION, std::string(kActivationNames[rising]) + " rises", memory,
+                   parity(dy, y, n, OUTGRAD_F16, rising));
+    expect_refused(OUTGRAD_ERROR_ACTIVATION, std::string(kActivationNames[rising]) + " rises", memory,
+                   parity_back(dy, y, dx, n, OUTGRAD_BF16, rising));
   }
   expect_refused(OUTGRAD_ERROR_ACTIVATION, "activation 10", memory, parity(dy, y, n, OUTGRAD_F16, 10));
-  expect_refused(OUTGRAD_ERROR_ACTIVATION, "activation -1", memory, parity_back(dy, y, dx, n, OUTGRAD_F16, -1));
+  expect_refused(OUTGRAD_ERROR_ACTIVATION, "activation -1", memory,
+                 parity_back(dy, y, dx, n, OUTGRAD_F16, -1));
   expect_refused(OUTGRAD_ERROR_SIZE, "n = -1", memory, parity(dy, y, -1));
   expect_refused(OUTGRAD_ERROR_NULL_POINTER, "x is null", memory, parity(nullptr, y, n));
   expect_refused(OUTGRAD_ERROR_NULL_POINTER, "y is null", memory, parity_back(dy, nullptr, dx, n));
@@ -707,7 +814,8 @@ TEST(CInterface, ActivationRefusesWithoutWriting) {
   // Nothing to do is no error, and writes nothing, whatever the pointers are.
   const std::vector<u32> before = memory;
   EXPECT_EQ(outgrad_activation_forward_parity(OUTGRAD_GELU, OUTGRAD_F16, nullptr, nullptr, 0), OUTGRAD_OK);
-  EXPECT_EQ(outgrad_activation_backward_parity(OUTGRAD_MISH, OUTGRAD_BF16, nullptr, nullptr, nullptr, 0), OUTGRAD_OK);
+  EXPECT_EQ(outgrad_activation_backward_parity(OUTGRAD_MISH, OUTGRAD_BF16, nullptr, nullptr, nullptr, 0),
+            OUTGRAD_OK);
   EXPECT_EQ(outgrad_gelu_forward(OUTGRAD_F16, nullptr, nullptr, nullptr, 0), OUTGRAD_OK);
   EXPECT_EQ(outgrad_gelu_forward(OUTGRAD_F16, y, y, mask, 0), OUTGRAD_OK);
   EXPECT_EQ(outgrad_gelu_backward(OUTGRAD_BF16, nullptr, nullptr, nullptr, nullptr, 0), OUTGRAD_OK);
@@ -726,26 +834,38 @@ TEST(CInterface, Mxfp8RefusesWithoutWriting) {
   expect_refused(OUTGRAD_ERROR_NULL_POINTER, "codes is null", memory, forward(x, nullptr, scales, mask, n));
   expect_refused(OUTGRAD_ERROR_NULL_POINTER, "scales is null", memory, forward(x, codes, nullptr, mask, n));
   expect_refused(OUTGRAD_ERROR_NULL_POINTER, "mask is null", memory, forward(x, codes, scales, nullptr, n));
-  expect_refused(OUTGRAD_ERROR_OVERLAP, "codes overlaps x", memory, forward(x, reinterpret_cast<u8*>(x), scales, mask, n));
-  expect_refused(OUTGRAD_ERROR_OVERLAP, "codes overlaps scales", memory, forward(x, codes, codes + n - 1, mask, n));
-  expect_refused(OUTGRAD_ERROR_OVERLAP, "codes overlaps mask", memory, forward(x, reinterpret_cast<u8*>(mask) + 7, scales, mask, n));
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "codes overlaps x", memory,
+                 forward(x, reinterpret_cast<u8*>(x), scales, mask, n));
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "codes overlaps scales", memory,
+                 forward(x, codes, codes + n - 1, mask, n));
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "codes overlaps mask", memory,
+                 forward(x, reinterpret_cast<u8*>(mask) + 7, scales, mask, n));
   expect_refused(OUTGRAD_ERROR_SIZE, "n = -1", memory, forward(x, codes, scales, mask, -1));
   expect_refused(OUTGRAD_ERROR_SIZE, "addressed", memory, forward(x, codes, scales, mask, kMax));
   expect_refused(OUTGRAD_ERROR_FORMAT, "format 3", memory, forward(x, codes, scales, mask, n, 3));
-  const auto backward = [&](const void* p, const u8* c, const u8* s, const u32* m, void* d, i64 count, int format = OUTGRAD_F32) {
+  const auto backward = [&](const void* p, const u8* c, const u8* s, const u32* m, void* d, i64 count,
+                            int format = OUTGRAD_F32) {
     return [=] { return outgrad_gelu_backward_mxfp8(format, p, c, s, m, d, count); };
   };
-  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "dy is null", memory, backward(nullptr, codes, scales, mask, dx, n));
-  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "codes is null", memory, backward(x, nullptr, scales, mask, dx, n));
-  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "scales is null", memory, backward(x, codes, nullptr, mask, dx, n));
-  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "mask is null", memory, backward(x, codes, scales, nullptr, dx, n));
-  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "dx is null", memory, backward(x, codes, scales, mask, nullptr, n));
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "dy is null", memory,
+                 backward(nullptr, codes, scales, mask, dx, n));
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "codes is null", memory,
+                 backward(x, nullptr, scales, mask, dx, n));
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "scales is null", memory,
+                 backward(x, codes, nullptr, mask, dx, n));
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "mask is null", memory,
+                 backward(x, codes, scales, nullptr, dx, n));
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "dx is null", memory,
+                 backward(x, codes, scales, mask, nullptr, n));
   expect_refused(OUTGRAD_ERROR_OVERLAP, "dx overlaps dy", memory, backward(x, codes, scales, mask, x + 1, n));
-  expect_refused(OUTGRAD_ERROR_OVERLAP, "dx overlaps scales", memory, backward(x, codes, reinterpret_cast<u8*>(dx) + 5, mask, dx, n));
-  expect_refused(OUTGRAD_ERROR_ALIGNMENT, "dx", memory, backward(x, codes, scales, mask, reinterpret_cast<u8*>(dx) + 1, n, OUTGRAD_BF16));
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "dx overlaps scales", memory,
+                 backward(x, codes, reinterpret_cast<u8*>(dx) + 5, mask, dx, n));
+  expect_refused(OUTGRAD_ERROR_ALIGNMENT, "dx", memory,
+                 backward(x, codes, scales, mask, reinterpret_cast<u8*>(dx) + 1, n, OUTGRAD_BF16));
   expect_refused(OUTGRAD_ERROR_FORMAT, "format -1", memory, backward(x, codes, scales, mask, dx, n, -1));
   EXPECT_EQ(outgrad_gelu_forward_mxfp8(OUTGRAD_F16, nullptr, nullptr, nullptr, nullptr, 0), OUTGRAD_OK);
-  EXPECT_EQ(outgrad_gelu_backward_mxfp8(OUTGRAD_BF16, nullptr, nullptr, nullptr, nullptr, nullptr, 0), OUTGRAD_OK);
+  EXPECT_EQ(outgrad_gelu_backward_mxfp8(OUTGRAD_BF16, nullptr, nullptr, nullptr, nullptr, nullptr, 0),
+            OUTGRAD_OK);
 }
 
 TEST(CInterface, CodesRefuseWithoutWriting) {
@@ -769,10 +889,14 @@ TEST(CInterface, CodesRefuseWithoutWriting) {
   const auto both = [&](outgrad_status status, const std::string& words, const auto& spoil) {
     A a = good;
     spoil(a);
-    expect_refused(status, words, memory,
-                   [&] { return outgrad_activation_forward_code(a.activation, a.format, a.in, a.out, a.codes, a.bytes, a.bits, a.seed, a.n); });
-    expect_refused(status, words, memory,
-                   [&] { return outgrad_activation_backward_code(a.activation, a.format, a.in, a.codes, a.bytes, a.out, a.bits, a.seed, a.n); });
+    expect_refused(status, words, memory, [&] {
+      return outgrad_activation_forward_code(a.activation, a.format, a.in, a.out, a.codes, a.bytes, a.bits,
+                                             a.seed, a.n);
+    });
+    expect_refused(status, words, memory, [&] {
+      return outgrad_activation_backward_code(a.activation, a.format, a.in, a.codes, a.bytes, a.out, a.bits,
+                                              a.seed, a.n);
+    });
   };
   both(OUTGRAD_ERROR_NULL_POINTER, " is null", [](A& a) { a.in = nullptr; });
   both(OUTGRAD_ERROR_NULL_POINTER, " is null", [](A& a) { a.out = nullptr; });
@@ -790,30 +914,43 @@ TEST(CInterface, CodesRefuseWithoutWriting) {
   }
   both(OUTGRAD_ERROR_OVERLAP, "overlaps", [&](A& a) { a.out = x + 1; });
   both(OUTGRAD_ERROR_OVERLAP, "overlaps", [&](A& a) { a.codes = reinterpret_cast<u8*>(y) + 4 * n - 1; });
-  expect_refused(OUTGRAD_ERROR_OVERLAP, "codes overlaps x", memory,
-                 [&] { return outgrad_activation_forward_code(OUTGRAD_GELU, OUTGRAD_F32, x, y, x + n - 1, kBytes, 5, nullptr, n); });
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "codes overlaps x", memory, [&] {
+    return outgrad_activation_forward_code(OUTGRAD_GELU, OUTGRAD_F32, x, y, x + n - 1, kBytes, 5, nullptr, n);
+  });
   both(OUTGRAD_ERROR_ALIGNMENT, "is not aligned", [&](A& a) { a.out = reinterpret_cast<u8*>(y) + 2; });
   both(OUTGRAD_ERROR_FORMAT, "format 3", [](A& a) { a.format = 3; });
   both(OUTGRAD_ERROR_ACTIVATION, "activation 10", [](A& a) { a.activation = 10; });
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  for (const CodeRange& range : {CodeRange{kNan, 1}, {0, kNan}, {1, 0}, {0, 0.125f}, {0.25f, 1}, {0, 3}, {-3, 0}}) {
+  for (const CodeRange& range :
+       {CodeRange{kNan, 1}, {0, kNan}, {1, 0}, {0, 0.125f}, {0.25f, 1}, {0, 3}, {-3, 0}}) {
     const std::string words = "is no range of f' that codes are proven for";
-    expect_refused(OUTGRAD_ERROR_VALUE, words, memory,
-                   [&] { return outgrad_encode_gradients(range.lo, range.hi, OUTGRAD_F32, x, codes, kBytes, 5, nullptr, n); });
-    expect_refused(OUTGRAD_ERROR_VALUE, words, memory,
-                   [&] { return outgrad_backward_encoded(range.lo, range.hi, OUTGRAD_F32, x, codes, kBytes, y, 5, nullptr, n); });
+    expect_refused(OUTGRAD_ERROR_VALUE, words, memory, [&] {
+      return outgrad_encode_gradients(range.lo, range.hi, OUTGRAD_F32, x, codes, kBytes, 5, nullptr, n);
+    });
+    expect_refused(OUTGRAD_ERROR_VALUE, words, memory, [&] {
+      return outgrad_backward_encoded(range.lo, range.hi, OUTGRAD_F32, x, codes, kBytes, y, 5, nullptr, n);
+    });
   }
-  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "g is null", memory,
-                 [&] { return outgrad_encode_gradients(0, 1, OUTGRAD_F32, nullptr, codes, kBytes, 5, nullptr, n); });
-  expect_refused(OUTGRAD_ERROR_OVERLAP, "codes overlaps g", memory,
-                 [&] { return outgrad_encode_gradients(0, 1, OUTGRAD_F32, x, x + n - 1, kBytes, 5, nullptr, n); });
-  expect_refused(OUTGRAD_ERROR_SIZE, "take 40", memory, [&] { return outgrad_encode_gradients(0, 1, OUTGRAD_F32, x, codes, 39, 5, nullptr, n); });
-  expect_refused(OUTGRAD_ERROR_FORMAT, "format 3", memory, [&] { return outgrad_backward_encoded(0, 1, 3, x, codes, kBytes, y, 5, nullptr, n); });
-  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "bytes is null", memory, [] { return outgrad_code_bytes(4, 1, nullptr); });
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "g is null", memory, [&] {
+    return outgrad_encode_gradients(0, 1, OUTGRAD_F32, nullptr, codes, kBytes, 5, nullptr, n);
+  });
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "codes overlaps g", memory, [&] {
+    return outgrad_encode_gradients(0, 1, OUTGRAD_F32, x, x + n - 1, kBytes, 5, nullptr, n);
+  });
+  expect_refused(OUTGRAD_ERROR_SIZE, "take 40", memory,
+                 [&] { return outgrad_encode_gradients(0, 1, OUTGRAD_F32, x, codes, 39, 5, nullptr, n); });
+  expect_refused(OUTGRAD_ERROR_FORMAT, "format 3", memory,
+                 [&] { return outgrad_backward_encoded(0, 1, 3, x, codes, kBytes, y, 5, nullptr, n); });
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "bytes is null", memory,
+                 [] { return outgrad_code_bytes(4, 1, nullptr); });
   expect_refused(OUTGRAD_ERROR_SIZE, "n = -1", memory, [] { return outgrad_code_bytes(4, -1, nullptr); });
-  EXPECT_EQ(outgrad_activation_forward_code(OUTGRAD_GELU, OUTGRAD_BF16, nullptr, nullptr, nullptr, 0, 4, nullptr, 0), OUTGRAD_OK);
+  EXPECT_EQ(outgrad_activation_forward_code(OUTGRAD_GELU, OUTGRAD_BF16, nullptr, nullptr, nullptr, 0, 4,
+                                            nullptr, 0),
+            OUTGRAD_OK);
   // Codes lie anywhere, a backward reads what it may not write, and nothing beyond the codes is written.
-  EXPECT_EQ(outgrad_activation_forward_code(OUTGRAD_GELU, OUTGRAD_F32, x, y, reinterpret_cast<u8*>(codes) + 1, kBytes, 5, nullptr, n), OUTGRAD_OK);
+  EXPECT_EQ(outgrad_activation_forward_code(OUTGRAD_GELU, OUTGRAD_F32, x, y, reinterpret_cast<u8*>(codes) + 1,
+                                            kBytes, 5, nullptr, n),
+            OUTGRAD_OK);
   EXPECT_EQ(reinterpret_cast<u8*>(codes)[0], kGuard & 0xff);
   EXPECT_EQ(reinterpret_cast<u8*>(codes)[kBytes + 1], kGuard >> 8 & 0xff);
 }
@@ -834,13 +971,18 @@ TEST(CInterface, SoftmaxRefusesWithoutWriting) {
   const auto encoder = [&](outgrad_status status, const std::string& words, const auto& spoil) {
     A a = good;
     spoil(a);
-    expect_refused(status, words, memory, [&] { return outgrad_softmax_encode(a.format, a.in, a.rows, a.n, a.codes, a.bytes); });
+    expect_refused(status, words, memory,
+                   [&] { return outgrad_softmax_encode(a.format, a.in, a.rows, a.n, a.codes, a.bytes); });
   };
   const auto both = [&](outgrad_status status, const std::string& words, const auto& spoil) {
     A a = good;
     spoil(a);
-    expect_refused(status, words, memory, [&] { return outgrad_softmax_forward_code(a.format, a.in, a.rows, a.n, a.out, a.codes, a.bytes); });
-    expect_refused(status, words, memory, [&] { return outgrad_softmax_backward_code(a.format, a.in, a.codes, a.bytes, a.rows, a.n, a.out); });
+    expect_refused(status, words, memory, [&] {
+      return outgrad_softmax_forward_code(a.format, a.in, a.rows, a.n, a.out, a.codes, a.bytes);
+    });
+    expect_refused(status, words, memory, [&] {
+      return outgrad_softmax_backward_code(a.format, a.in, a.codes, a.bytes, a.rows, a.n, a.out);
+    });
   };
   const auto all = [&](outgrad_status status, const std::string& words, const auto& spoil) {
     both(status, words, spoil);
@@ -854,7 +996,9 @@ TEST(CInterface, SoftmaxRefusesWithoutWriting) {
   all(OUTGRAD_ERROR_SIZE, "n = -1", [](A& a) { a.n = -1; });
   all(OUTGRAD_ERROR_SIZE, "rows = -1 is negative", [](A& a) { a.rows = -1; });
   all(OUTGRAD_ERROR_SIZE, "addressed", [](A& a) { a.rows = kMax; });
-  all(OUTGRAD_ERROR_SIZE, "n = 8388609: in a row of more than 8388608 elements, all of p may be too small for a code", [](A& a) { a.n = kMostSoftmax + 1; });
+  all(OUTGRAD_ERROR_SIZE,
+      "n = 8388609: in a row of more than 8388608 elements, all of p may be too small for a code",
+      [](A& a) { a.n = kMostSoftmax + 1; });
   both(OUTGRAD_ERROR_OVERLAP, "overlaps", [](A& a) { a.out = static_cast<u32*>(a.out) - 1; });
   both(OUTGRAD_ERROR_OVERLAP, "overlaps", [](A& a) { a.codes = static_cast<u8*>(a.codes) - 1; });
   encoder(OUTGRAD_ERROR_OVERLAP, "codes overlaps p", [&](A& a) { a.codes = x + 1; });
@@ -884,28 +1028,36 @@ TEST(CInterface, YIn8BitsRefusesWithoutWriting) {
   };
   const A good{in, out, codes + n, codes, kBytes, 2, 100.0f, n, OUTGRAD_F32, OUTGRAD_GELU, OUTGRAD_E4M3};
   const auto forward = [](const A& a) {
-    return outgrad_activation_forward_fp8(a.activation, a.format, a.in, a.fp8, a.scale, a.codes, a.parts, a.bytes, a.bits, a.n);
+    return outgrad_activation_forward_fp8(a.activation, a.format, a.in, a.fp8, a.scale, a.codes, a.parts,
+                                          a.bytes, a.bits, a.n);
   };
   const auto backward = [](const A& a) {
-    return outgrad_activation_backward_fp8(a.activation, a.format, a.in, a.fp8, a.scale, a.codes, a.parts, a.bytes, a.out, a.bits, a.n);
+    return outgrad_activation_backward_fp8(a.activation, a.format, a.in, a.fp8, a.scale, a.codes, a.parts,
+                                           a.bytes, a.out, a.bits, a.n);
   };
   double error = 7;
-  const auto refused = [&](outgrad_status status, const std::string& words, bool by_error, const auto& spoil) {
+  const auto refused = [&](outgrad_status status, const std::string& words, bool by_error,
+                           const auto& spoil) {
     A a = good;
     spoil(a);
     expect_refused(status, words, memory, [&] { return forward(a); });
     expect_refused(status, words, memory, [&] { return backward(a); });
-    if (by_error) expect_refused(status, words, memory, [&] { return outgrad_fp8_error(a.activation, a.fp8, a.scale, a.bits, &error); });
+    if (by_error)
+      expect_refused(status, words, memory,
+                     [&] { return outgrad_fp8_error(a.activation, a.fp8, a.scale, a.bits, &error); });
   };
   refused(OUTGRAD_ERROR_NULL_POINTER, " is null", false, [](A& a) { a.in = nullptr; });
   refused(OUTGRAD_ERROR_NULL_POINTER, "codes is null", false, [](A& a) { a.codes = nullptr; });
   refused(OUTGRAD_ERROR_NULL_POINTER, "parts is null", false, [](A& a) { a.parts = nullptr; });
-  refused(OUTGRAD_ERROR_SIZE, "parts_bytes = 15: 64 parts of 2 bits take 16", false, [](A& a) { a.bytes = 15; });
+  refused(OUTGRAD_ERROR_SIZE, "parts_bytes = 15: 64 parts of 2 bits take 16", false,
+          [](A& a) { a.bytes = 15; });
   refused(OUTGRAD_ERROR_SIZE, "n = -1", false, [](A& a) { a.n = -1; });
   refused(OUTGRAD_ERROR_SIZE, "addressed", false, [](A& a) { a.n = kMax; });
-  for (const std::int32_t bits : {-1, 3, 1 << 30}) refused(OUTGRAD_ERROR_VALUE, "bits = " + std::to_string(bits), true, [&](A& a) { a.bits = bits; });
+  for (const std::int32_t bits : {-1, 3, 1 << 30})
+    refused(OUTGRAD_ERROR_VALUE, "bits = " + std::to_string(bits), true, [&](A& a) { a.bits = bits; });
   for (const float scale : {0.0f, -0.0f, -1.0f, 0x1p-127f, INFINITY, -INFINITY, NAN}) {
-    refused(OUTGRAD_ERROR_VALUE, "it is positive, finite and not subnormal", true, [&](A& a) { a.scale = scale; });
+    refused(OUTGRAD_ERROR_VALUE, "it is positive, finite and not subnormal", true,
+            [&](A& a) { a.scale = scale; });
   }
   refused(OUTGRAD_ERROR_FORMAT, "format 3", false, [](A& a) { a.format = 3; });
   refused(OUTGRAD_ERROR_FORMAT, "8-bit format 3", true, [](A& a) { a.fp8 = 3; });
@@ -916,7 +1068,8 @@ TEST(CInterface, YIn8BitsRefusesWithoutWriting) {
   expect_refused(OUTGRAD_ERROR_OVERLAP, "codes overlaps parts", memory, [&] { return forward(over); });
   over = good, over.out = out + 1;
   expect_refused(OUTGRAD_ERROR_OVERLAP, "dx overlaps codes", memory, [&] { return backward(over); });
-  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "error is null", memory, [] { return outgrad_fp8_error(OUTGRAD_GELU, OUTGRAD_E4M3, 1.0f, 1, nullptr); });
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "error is null", memory,
+                 [] { return outgrad_fp8_error(OUTGRAD_GELU, OUTGRAD_E4M3, 1.0f, 1, nullptr); });
   EXPECT_EQ(error, 7);
   A none = good;
   none.n = 0, none.in = none.out = none.parts = nullptr, none.codes = nullptr, none.bytes = 0;
@@ -928,7 +1081,8 @@ TEST(CInterface, NormsFrom8BitsRefuseWithoutWriting) {
   constexpr i64 rows = 2, n = 64, size = rows * n;
   size_t bytes = 0;
   ASSERT_EQ(outgrad_norm_backward_workspace(OUTGRAD_F32, rows, n, &bytes), OUTGRAD_OK);
-  std::vector<u32> memory(static_cast<size_t>(2 * size + size / 4 + 4 + n + rows) + bytes / 4, 0x3f800000u);  // 1, as scales are
+  // 1, as scales are
+  std::vector<u32> memory(static_cast<size_t>(2 * size + size / 4 + 4 + n + rows) + bytes / 4, 0x3f800000u);
   float* const base = reinterpret_cast<float*>(memory.data());
   struct A {
     int format = OUTGRAD_F32, store = OUTGRAD_NORM_INT8;
@@ -947,12 +1101,14 @@ TEST(CInterface, NormsFrom8BitsRefuseWithoutWriting) {
   good.workspace = good.rstd + rows;
   good.workspace_bytes = bytes;
   const auto forward = [](const A& a) {
-    return outgrad_layernorm_forward_8bit(a.format, a.store, a.in, nullptr, nullptr, a.rows, a.n, a.eps, a.scale, a.out, a.codes, a.codes_bytes, a.scales,
-                                          a.scales_bytes, a.rstd, nullptr, 0, nullptr);
+    return outgrad_layernorm_forward_8bit(a.format, a.store, a.in, nullptr, nullptr, a.rows, a.n, a.eps,
+                                          a.scale, a.out, a.codes, a.codes_bytes, a.scales, a.scales_bytes,
+                                          a.rstd, nullptr, 0, nullptr);
   };
   const auto backward = [](const A& a) {
-    return outgrad_rmsnorm_backward_8bit(a.format, a.store, a.in, a.codes, a.codes_bytes, a.scales, a.scales_bytes, nullptr, a.rstd, a.rows, a.n, a.out,
-                                         a.dgamma, nullptr, 0, nullptr, a.workspace, a.workspace_bytes);
+    return outgrad_rmsnorm_backward_8bit(a.format, a.store, a.in, a.codes, a.codes_bytes, a.scales,
+                                         a.scales_bytes, nullptr, a.rstd, a.rows, a.n, a.out, a.dgamma,
+                                         nullptr, 0, nullptr, a.workspace, a.workspace_bytes);
   };
   const auto one = [&](bool is_backward, outgrad_status status, const std::string& words, const auto& spoil) {
     A a = good;
@@ -971,10 +1127,14 @@ TEST(CInterface, NormsFrom8BitsRefuseWithoutWriting) {
   both(OUTGRAD_ERROR_NULL_POINTER, "scales is null", [](A& a) { a.scales = nullptr; });
   both(OUTGRAD_ERROR_NULL_POINTER, "rstd is null", [](A& a) { a.rstd = nullptr; });
   one(true, OUTGRAD_ERROR_NULL_POINTER, "dx is null", [](A& a) { a.out = nullptr; });
-  both(OUTGRAD_ERROR_SIZE, "codes_bytes = 127: 128 codes of 8 bits take 128", [](A& a) { a.codes_bytes = 127; });
-  both(OUTGRAD_ERROR_SIZE, "scales_bytes = 15: the scales of [2, 64] take 16", [](A& a) { a.scales_bytes = 15; });
-  both(OUTGRAD_ERROR_SIZE, "n = 32 is no whole number of groups of 64, which share a scale in int8", [](A& a) { a.n = 32; });
-  both(OUTGRAD_ERROR_SIZE, "n = 48 is no whole number of groups of 32, which share a scale in mxfp8", [](A& a) { a.n = 48, a.store = OUTGRAD_NORM_MXFP8; });
+  both(OUTGRAD_ERROR_SIZE, "codes_bytes = 127: 128 codes of 8 bits take 128",
+       [](A& a) { a.codes_bytes = 127; });
+  both(OUTGRAD_ERROR_SIZE, "scales_bytes = 15: the scales of [2, 64] take 16",
+       [](A& a) { a.scales_bytes = 15; });
+  both(OUTGRAD_ERROR_SIZE, "n = 32 is no whole number of groups of 64, which share a scale in int8",
+       [](A& a) { a.n = 32; });
+  both(OUTGRAD_ERROR_SIZE, "n = 48 is no whole number of groups of 32, which share a scale in mxfp8",
+       [](A& a) { a.n = 48, a.store = OUTGRAD_NORM_MXFP8; });
   both(OUTGRAD_ERROR_SIZE, "rows = -1 is negative", [](A& a) { a.rows = -1; });
   both(OUTGRAD_ERROR_SIZE, "a row needs at least one element", [](A& a) { a.n = 0; });
   both(OUTGRAD_ERROR_SIZE, "addressed", [](A& a) { a.rows = kMax; });
@@ -983,10 +1143,13 @@ TEST(CInterface, NormsFrom8BitsRefuseWithoutWriting) {
   both(OUTGRAD_ERROR_ALIGNMENT, "scales is not aligned to its elements of 4 bytes",
        [](A& a) { a.scales = static_cast<u8*>(a.scales) + 1, a.scales_bytes = 17; });
   both(OUTGRAD_ERROR_OVERLAP, "overlaps", [](A& a) { a.out = static_cast<float*>(a.out) + 1; });
-  one(false, OUTGRAD_ERROR_OVERLAP, "y overlaps codes", [](A& a) { a.codes = static_cast<u8*>(a.codes) - 1; });
-  one(true, OUTGRAD_ERROR_OVERLAP, "dx overlaps codes", [](A& a) { a.codes = static_cast<u8*>(a.codes) - 1; });
+  one(false, OUTGRAD_ERROR_OVERLAP, "y overlaps codes",
+      [](A& a) { a.codes = static_cast<u8*>(a.codes) - 1; });
+  one(true, OUTGRAD_ERROR_OVERLAP, "dx overlaps codes",
+      [](A& a) { a.codes = static_cast<u8*>(a.codes) - 1; });
   const float one_scale = 1;
-  one(false, OUTGRAD_ERROR_VALUE, "a scale is given, but int8 finds those of its groups itself", [&](A& a) { a.scale = &one_scale; });
+  one(false, OUTGRAD_ERROR_VALUE, "a scale is given, but int8 finds those of its groups itself",
+      [&](A& a) { a.scale = &one_scale; });
   for (const float bad : {0.0f, -0.0f, -1.0f, 0x1p-127f, INFINITY, -INFINITY, NAN}) {
     one(false, OUTGRAD_ERROR_VALUE, "the given scale is zero, negative, subnormal, infinite or NaN",
         [&](A& a) { a.store = OUTGRAD_NORM_E4M3, a.scale = &bad; });
@@ -995,14 +1158,18 @@ TEST(CInterface, NormsFrom8BitsRefuseWithoutWriting) {
     static_cast<float*>(good.scales)[3] = 1;
   }
   size_t untouched = 7;
-  expect_refused(OUTGRAD_ERROR_FORMAT, "store 9 is unknown", memory, [&] { return outgrad_norm_scale_bytes(9, rows, n, &untouched); });
-  expect_refused(OUTGRAD_ERROR_SIZE, "n = 33", memory, [&] { return outgrad_norm_scale_bytes(OUTGRAD_NORM_MXFP8, rows, 33, &untouched); });
-  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "bytes is null", memory, [&] { return outgrad_norm_scale_bytes(OUTGRAD_NORM_E4M3, rows, 33, nullptr); });
+  expect_refused(OUTGRAD_ERROR_FORMAT, "store 9 is unknown", memory,
+                 [&] { return outgrad_norm_scale_bytes(9, rows, n, &untouched); });
+  expect_refused(OUTGRAD_ERROR_SIZE, "n = 33", memory,
+                 [&] { return outgrad_norm_scale_bytes(OUTGRAD_NORM_MXFP8, rows, 33, &untouched); });
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "bytes is null", memory,
+                 [&] { return outgrad_norm_scale_bytes(OUTGRAD_NORM_E4M3, rows, 33, nullptr); });
   EXPECT_EQ(untouched, 7u);
   EXPECT_EQ(outgrad_norm_scale_bytes(OUTGRAD_NORM_E4M3, rows, 33, &untouched), OUTGRAD_OK);
   EXPECT_EQ(untouched, 4u);
   A none = good;
-  none.rows = 0, none.in = none.out = none.codes = none.scales = none.rstd = nullptr, none.codes_bytes = none.scales_bytes = 0;
+  none.rows = 0, none.in = none.out = none.codes = none.scales = none.rstd = nullptr,
+  none.codes_bytes = none.scales_bytes = 0;
   EXPECT_EQ(forward(none), OUTGRAD_OK);
   EXPECT_EQ(backward(none), OUTGRAD_OK);
   EXPECT_EQ(forward(good), OUTGRAD_OK);
@@ -1026,29 +1193,37 @@ TEST(CInterface, YIn4BitsRefusesWithoutWriting) {
     i64 n;
     int format, activation, fp4;
   };
-  const A good{in, out, codes + n, codes, codes + 2 * n, kBytes, 2, 100.0f, n, OUTGRAD_F32, OUTGRAD_GELU, OUTGRAD_NVFP4};
+  const A good{in, out,    codes + n, codes,       codes + 2 * n, kBytes,
+               2,  100.0f, n,         OUTGRAD_F32, OUTGRAD_GELU,  OUTGRAD_NVFP4};
   const auto forward = [](const A& a) {
-    return outgrad_activation_forward_fp4(a.activation, a.format, a.in, a.fp4, a.scale, a.codes, a.scales, a.parts, a.bytes, a.bits, a.n);
+    return outgrad_activation_forward_fp4(a.activation, a.format, a.in, a.fp4, a.scale, a.codes, a.scales,
+                                          a.parts, a.bytes, a.bits, a.n);
   };
   const auto backward = [](const A& a) {
-    return outgrad_activation_backward_fp4(a.activation, a.format, a.in, a.fp4, a.scale, a.codes, a.scales, a.parts, a.bytes, a.out, a.bits, a.n);
+    return outgrad_activation_backward_fp4(a.activation, a.format, a.in, a.fp4, a.scale, a.codes, a.scales,
+                                           a.parts, a.bytes, a.out, a.bits, a.n);
   };
   double error = 7;
-  const auto refused = [&](outgrad_status status, const std::string& words, bool by_error, const auto& spoil) {
+  const auto refused = [&](outgrad_status status, const std::string& words, bool by_error,
+                           const auto& spoil) {
     A a = good;
     spoil(a);
     expect_refused(status, words, memory, [&] { return forward(a); });
     expect_refused(status, words, memory, [&] { return backward(a); });
-    if (by_error) expect_refused(status, words, memory, [&] { return outgrad_fp4_error(a.activation, a.fp4, a.scale, 1, a.bits, &error); });
+    if (by_error)
+      expect_refused(status, words, memory,
+                     [&] { return outgrad_fp4_error(a.activation, a.fp4, a.scale, 1, a.bits, &error); });
   };
   refused(OUTGRAD_ERROR_NULL_POINTER, " is null", false, [](A& a) { a.in = nullptr; });
   refused(OUTGRAD_ERROR_NULL_POINTER, "codes is null", false, [](A& a) { a.codes = nullptr; });
   refused(OUTGRAD_ERROR_NULL_POINTER, "scales is null", false, [](A& a) { a.scales = nullptr; });
   refused(OUTGRAD_ERROR_NULL_POINTER, "parts is null", false, [](A& a) { a.parts = nullptr; });
-  refused(OUTGRAD_ERROR_SIZE, "parts_bytes = 15: 64 parts of 2 bits take 16", false, [](A& a) { a.bytes = 15; });
+  refused(OUTGRAD_ERROR_SIZE, "parts_bytes = 15: 64 parts of 2 bits take 16", false,
+          [](A& a) { a.bytes = 15; });
   refused(OUTGRAD_ERROR_SIZE, "n = -1", false, [](A& a) { a.n = -1; });
   refused(OUTGRAD_ERROR_SIZE, "addressed", false, [](A& a) { a.n = kMax; });
-  for (const std::int32_t bits : {-1, 3}) refused(OUTGRAD_ERROR_VALUE, "bits = " + std::to_string(bits), true, [&](A& a) { a.bits = bits; });
+  for (const std::int32_t bits : {-1, 3})
+    refused(OUTGRAD_ERROR_VALUE, "bits = " + std::to_string(bits), true, [&](A& a) { a.bits = bits; });
   for (const float scale : {0.0f, -1.0f, 0x1.fffffep-118f, 0x1p118f, INFINITY, NAN}) {
     refused(OUTGRAD_ERROR_VALUE, "it is from 2^-117 up to 2^118", true, [&](A& a) { a.scale = scale; });
   }
@@ -1063,9 +1238,11 @@ TEST(CInterface, YIn4BitsRefusesWithoutWriting) {
   over = good, over.out = out + 1;
   expect_refused(OUTGRAD_ERROR_OVERLAP, "dx overlaps codes", memory, [&] { return backward(over); });
   for (const float amax : {-1.0f, NAN}) {
-    expect_refused(OUTGRAD_ERROR_VALUE, "amax = ", memory, [&] { return outgrad_fp4_error(OUTGRAD_GELU, OUTGRAD_MXFP4, 1.0f, amax, 1, &error); });
+    expect_refused(OUTGRAD_ERROR_VALUE, "amax = ", memory,
+                   [&] { return outgrad_fp4_error(OUTGRAD_GELU, OUTGRAD_MXFP4, 1.0f, amax, 1, &error); });
   }
-  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "error is null", memory, [] { return outgrad_fp4_error(OUTGRAD_GELU, OUTGRAD_MXFP4, 1.0f, 1, 1, nullptr); });
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "error is null", memory,
+                 [] { return outgrad_fp4_error(OUTGRAD_GELU, OUTGRAD_MXFP4, 1.0f, 1, 1, nullptr); });
   EXPECT_EQ(error, 7);
   A none = good;
   none.n = 0, none.in = none.out = none.parts = nullptr, none.codes = none.scales = nullptr, none.bytes = 0;
@@ -1104,19 +1281,23 @@ TEST(CInterface, NormsRefuseWithoutWriting) {
   good.side[1] = 9;
   for (i64 j = 0; j < n; ++j) good.gamma[j] = 1.0f;
   const auto forward = [](const Arguments& a) {
-    return outgrad_layernorm_forward(a.format, a.x, a.gamma, a.beta, a.rows, a.n, a.eps, a.y, a.rstd, a.side, a.count, a.x_hat);
+    return outgrad_layernorm_forward(a.format, a.x, a.gamma, a.beta, a.rows, a.n, a.eps, a.y, a.rstd, a.side,
+                                     a.count, a.x_hat);
   };
   const auto backward = [](const Arguments& a) {
-    return outgrad_layernorm_backward(a.format, a.dy, a.y, a.gamma, a.beta, a.rstd, a.rows, a.n, a.dx, a.dgamma, a.dbeta, a.side, a.count, a.x_hat, a.workspace,
-                                      a.bytes);
+    return outgrad_layernorm_backward(a.format, a.dy, a.y, a.gamma, a.beta, a.rstd, a.rows, a.n, a.dx,
+                                      a.dgamma, a.dbeta, a.side, a.count, a.x_hat, a.workspace, a.bytes);
   };
   const auto rms_forward = [](const Arguments& a) {
-    return outgrad_rmsnorm_forward(a.format, a.x, a.gamma, a.rows, a.n, a.eps, a.y, a.rstd, a.side, a.count, a.x_hat);
+    return outgrad_rmsnorm_forward(a.format, a.x, a.gamma, a.rows, a.n, a.eps, a.y, a.rstd, a.side, a.count,
+                                   a.x_hat);
   };
   const auto rms_backward = [](const Arguments& a) {
-    return outgrad_rmsnorm_backward(a.format, a.dy, a.y, a.gamma, a.rstd, a.rows, a.n, a.dx, a.dgamma, a.side, a.count, a.x_hat, a.workspace, a.bytes);
+    return outgrad_rmsnorm_backward(a.format, a.dy, a.y, a.gamma, a.rstd, a.rows, a.n, a.dx, a.dgamma, a.side,
+                                    a.count, a.x_hat, a.workspace, a.bytes);
   };
-  const auto refused = [&](outgrad_status status, const std::string& words, const auto& call, const auto& spoil) {
+  const auto refused = [&](outgrad_status status, const std::string& words, const auto& call,
+                           const auto& spoil) {
     Arguments a = good;
     spoil(a);
     expect_refused(status, words, memory, [&] { return call(a); });
@@ -1142,7 +1323,8 @@ TEST(CInterface, NormsRefuseWithoutWriting) {
   all(OUTGRAD_ERROR_SIZE, "n = -3", [](A& a) { a.n = -3; });
   all(OUTGRAD_ERROR_SIZE, "addressed", [](A& a) { a.rows = kMax; });
   all(OUTGRAD_ERROR_SIZE, "addressed", [](A& a) { a.n = kMax; });
-  all(OUTGRAD_ERROR_SIZE, "addressed", [](A& a) { a.rows = a.n = i64{1} << 32; });  // the product is 0 modulo 2^64
+  // the product is 0 modulo 2^64
+  all(OUTGRAD_ERROR_SIZE, "addressed", [](A& a) { a.rows = a.n = i64{1} << 32; });
   all(OUTGRAD_ERROR_VALUE, "side_count", [](A& a) { a.count = -1; });
   all(OUTGRAD_ERROR_VALUE, "side_count", [](A& a) { a.count = 17; });
   all(OUTGRAD_ERROR_NULL_POINTER, "side_channels", [](A& a) { a.side = nullptr; });
@@ -1153,7 +1335,8 @@ TEST(CInterface, NormsRefuseWithoutWriting) {
   all(OUTGRAD_ERROR_VALUE, "side_channels[0]", [&](A& a) { a.side = negative.data(); });
   all(OUTGRAD_ERROR_NULL_POINTER, "y is null", [](A& a) { a.y = nullptr; });
   all(OUTGRAD_ERROR_NULL_POINTER, "rstd is null", [](A& a) { a.rstd = nullptr; });
-  all(OUTGRAD_ERROR_ALIGNMENT, "gamma", [](A& a) { a.gamma = reinterpret_cast<float*>(reinterpret_cast<char*>(a.gamma) + 2); });
+  all(OUTGRAD_ERROR_ALIGNMENT, "gamma",
+      [](A& a) { a.gamma = reinterpret_cast<float*>(reinterpret_cast<char*>(a.gamma) + 2); });
   both_forwards(OUTGRAD_ERROR_VALUE, "eps", [](A& a) { a.eps = -1e-9f; });
   both_forwards(OUTGRAD_ERROR_VALUE, "eps", [](A& a) { a.eps = std::numeric_limits<float>::quiet_NaN(); });
   both_forwards(OUTGRAD_ERROR_NULL_POINTER, "x is null", [](A& a) { a.x = nullptr; });
@@ -1171,14 +1354,16 @@ TEST(CInterface, NormsRefuseWithoutWriting) {
   good.gamma[5] = 0.0f;
   both_backwards(OUTGRAD_ERROR_VALUE, "channel 5", [](A&) {});
   good.gamma[5] = 1.0f;
-  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "bytes is null", memory, [] { return outgrad_norm_backward_workspace(OUTGRAD_F32, 1, 1, nullptr); });
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "bytes is null", memory,
+                 [] { return outgrad_norm_backward_workspace(OUTGRAD_F32, 1, 1, nullptr); });
   size_t untouched = 77;
   EXPECT_EQ(outgrad_norm_backward_workspace(OUTGRAD_F32, 1, 0, &untouched), OUTGRAD_ERROR_SIZE);
   EXPECT_EQ(outgrad_norm_backward_workspace(OUTGRAD_F32, kMax, kMax, &untouched), OUTGRAD_ERROR_SIZE);
   EXPECT_EQ(untouched, 77u);
 
   // The arguments as they were meant are taken, and so is the backward of no rows: sums of nothing.
-  for (i64 i = 0; i < size; ++i) static_cast<float*>(good.x)[i] = static_cast<float*>(good.dy)[i] = static_cast<float>(i % 7);
+  for (i64 i = 0; i < size; ++i)
+    static_cast<float*>(good.x)[i] = static_cast<float*>(good.dy)[i] = static_cast<float>(i % 7);
   for (i64 j = 0; j < n; ++j) good.beta[j] = 0.5f;
   EXPECT_EQ(forward(good), OUTGRAD_OK);
   EXPECT_EQ(backward(good), OUTGRAD_OK);
@@ -1192,28 +1377,38 @@ TEST(CInterface, FusedFormsRefuseWithoutWriting) {
   size_t bytes = 0, norm_bytes = 0;
   ASSERT_EQ(outgrad_bias_backward_workspace(OUTGRAD_F32, rows, n, &bytes), OUTGRAD_OK);
   ASSERT_EQ(outgrad_norm_backward_workspace(OUTGRAD_F32, rows, n, &norm_bytes), OUTGRAD_OK);
-  std::vector<u32> memory(static_cast<size_t>(4 * size + n + rows + 2) + std::max(bytes, norm_bytes) / 4, kGuard);
+  std::vector<u32> memory(static_cast<size_t>(4 * size + n + rows + 2) + std::max(bytes, norm_bytes) / 4,
+                          kGuard);
   float* const x = reinterpret_cast<float*>(memory.data());
-  float *const residual = x + size, *const z = residual + size, *const y = z + size, *const bias = y + size, *const rstd = bias + n;
+  float *const residual = x + size, *const z = residual + size, *const y = z + size, *const bias = y + size,
+               *const rstd = bias + n;
   u32* const mask = reinterpret_cast<u32*>(rstd + rows);
   float* const workspace = rstd + rows + 2;
   const auto bias_forward = [=](const void* a, const float* b, i64 r, i64 c, void* out, u32* m) {
     return [=] { return outgrad_bias_gelu_forward(OUTGRAD_F32, a, b, r, c, out, m); };
   };
-  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "bias is null", memory, bias_forward(x, nullptr, rows, n, y, mask));
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "bias is null", memory,
+                 bias_forward(x, nullptr, rows, n, y, mask));
   expect_refused(OUTGRAD_ERROR_OVERLAP, "y overlaps bias", memory, bias_forward(x, y, rows, n, y, mask));
-  expect_refused(OUTGRAD_ERROR_OVERLAP, "mask overlaps", memory, bias_forward(x, bias, rows, n, y, reinterpret_cast<u32*>(bias)));
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "mask overlaps", memory,
+                 bias_forward(x, bias, rows, n, y, reinterpret_cast<u32*>(bias)));
   expect_refused(OUTGRAD_ERROR_SIZE, "n = 0", memory, bias_forward(x, bias, rows, 0, y, mask));
-  expect_refused(OUTGRAD_ERROR_SIZE, "addressed", memory, bias_forward(x, bias, i64{1} << 40, i64{1} << 40, y, mask));
+  expect_refused(OUTGRAD_ERROR_SIZE, "addressed", memory,
+                 bias_forward(x, bias, i64{1} << 40, i64{1} << 40, y, mask));
   const auto bias_backward = [=](void* dx, float* sums, void* scratch, size_t room) {
-    return [=] { return outgrad_bias_gelu_backward(OUTGRAD_F32, x, y, mask, rows, n, dx, sums, scratch, room); };
+    return
+        [=] { return outgrad_bias_gelu_backward(OUTGRAD_F32, x, y, mask, rows, n, dx, sums, scratch, room); };
   };
   expect_refused(OUTGRAD_ERROR_WORKSPACE, "workspace", memory, bias_backward(z, bias, workspace, bytes - 1));
   expect_refused(OUTGRAD_ERROR_WORKSPACE, "0 of the", memory, bias_backward(z, bias, nullptr, bytes));
-  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "dbias is null", memory, bias_backward(z, nullptr, workspace, bytes));
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "dbias is null", memory,
+                 bias_backward(z, nullptr, workspace, bytes));
   expect_refused(OUTGRAD_ERROR_OVERLAP, "dx overlaps y", memory, bias_backward(y, bias, workspace, bytes));
   const auto forward = [=](void* sum, void* out, const void* added) {
-    return [=] { return outgrad_residual_layernorm_forward(OUTGRAD_F32, x, added, nullptr, nullptr, rows, n, 1e-5f, sum, out, rstd, nullptr, 0, nullptr); };
+    return [=] {
+      return outgrad_residual_layernorm_forward(OUTGRAD_F32, x, added, nullptr, nullptr, rows, n, 1e-5f, sum,
+                                                out, rstd, nullptr, 0, nullptr);
+    };
   };
   expect_refused(OUTGRAD_ERROR_NULL_POINTER, "residual is null", memory, forward(z, y, nullptr));
   expect_refused(OUTGRAD_ERROR_NULL_POINTER, "z is null", memory, forward(nullptr, y, residual));
@@ -1221,7 +1416,8 @@ TEST(CInterface, FusedFormsRefuseWithoutWriting) {
   expect_refused(OUTGRAD_ERROR_OVERLAP, "z overlaps residual", memory, forward(residual + 1, y, residual));
   const auto backward = [=](const void* next, void* dz) {
     return [=] {
-      return outgrad_residual_rmsnorm_backward(OUTGRAD_F32, x, y, next, nullptr, rstd, rows, n, dz, nullptr, nullptr, 0, nullptr, workspace, norm_bytes);
+      return outgrad_residual_rmsnorm_backward(OUTGRAD_F32, x, y, next, nullptr, rstd, rows, n, dz, nullptr,
+                                               nullptr, 0, nullptr, workspace, norm_bytes);
     };
   };
   expect_refused(OUTGRAD_ERROR_NULL_POINTER, "dz_next is null", memory, backward(nullptr, z));
@@ -1232,7 +1428,7 @@ TEST(CInterface, FusedFormsRefuseWithoutWriting) {
   EXPECT_EQ(bias_backward(x, bias, workspace, bytes)(), OUTGRAD_OK);
 }
 
-// --- What runs -------------------------------------------------------------------------------------------------------------------
+// --- What runs -----------------------------------------------------------------------------------
 
 TEST(CInterface, SaysWhatItRuns) {
   EXPECT_STREQ(outgrad_version(), "0.2.0");
@@ -1246,7 +1442,8 @@ TEST(CInterface, SaysWhatItRuns) {
       const char* const digest = outgrad_coefficients_sha256(activation, format);
       ASSERT_NE(name, nullptr);
       ASSERT_NE(digest, nullptr) << name;
-      const std::string command = std::string("sha256sum '") + OUTGRAD_SOURCE_DIR + "/kernels/generated/" + name + ".h'";
+      const std::string command =
+          std::string("sha256sum '") + OUTGRAD_SOURCE_DIR + "/kernels/generated/" + name + ".h'";
       std::array<char, 64> text{};
       FILE* pipe = popen(command.c_str(), "r");
       ASSERT_NE(pipe, nullptr);
@@ -1264,7 +1461,8 @@ TEST(CInterface, SaysWhatItRuns) {
   EXPECT_STREQ(outgrad_forward_variant(OUTGRAD_F32), "default");
   EXPECT_STREQ(outgrad_backward_variant(OUTGRAD_BF16), "default");
   EXPECT_EQ(outgrad_backward_variant(-1), nullptr);
-  for (outgrad_kernel kernel = OUTGRAD_KERNEL_GELU_FORWARD; kernel <= OUTGRAD_KERNEL_GELU_BACKWARD_CODE; ++kernel) {
+  for (outgrad_kernel kernel = OUTGRAD_KERNEL_GELU_FORWARD; kernel <= OUTGRAD_KERNEL_GELU_BACKWARD_CODE;
+       ++kernel) {
     for (const outgrad_format format : {OUTGRAD_F32, OUTGRAD_F16, OUTGRAD_BF16}) {
       EXPECT_STREQ(outgrad_tuned_variant(kernel, format, 16, 1024), "default");
       EXPECT_STREQ(outgrad_tuned_rung(kernel, format, 16, 1024), "default");
@@ -1305,14 +1503,20 @@ TEST(CInterface, ThreadCountIsSetAndTheCallersKept) {
     EXPECT_EQ(y, expected) << threads;
     EXPECT_EQ(omp_get_max_threads(), callers) << threads;
   }
-  // More threads than the machine has processors, so that they can be told from those of other calls. OpenMP keeps them for later.
-  const auto running = [] { return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator{}); };
+  // More threads than the machine has processors, so that they can be told from those of other calls. OpenMP
+  // keeps them for later.
+  const auto running = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/task"),
+                         std::filesystem::directory_iterator{});
+  };
   const int many = static_cast<int>(running()) + 5;
   const std::vector<float> long_x(static_cast<size_t>(many) << 16, 0.5f);
   std::vector<float> long_y(long_x.size());
   std::vector<u32> long_mask(long_x.size() / 32);
   ASSERT_EQ(outgrad_set_threads(many), OUTGRAD_OK);
-  ASSERT_EQ(outgrad_gelu_forward(OUTGRAD_F32, long_x.data(), long_y.data(), long_mask.data(), static_cast<i64>(long_x.size())), OUTGRAD_OK);
+  ASSERT_EQ(outgrad_gelu_forward(OUTGRAD_F32, long_x.data(), long_y.data(), long_mask.data(),
+                                 static_cast<i64>(long_x.size())),
+            OUTGRAD_OK);
   EXPECT_GE(running(), many);
   EXPECT_EQ(omp_get_max_threads(), callers);
   outgrad_set_threads(0);
@@ -1325,10 +1529,14 @@ TEST(CInterface, CallsAtOnce) {
     workers.emplace_back([] {
       const auto a = patterns::backward<F16>();
       std::vector<F16> first(a.y.size()), dx(a.y.size());
-      ASSERT_EQ(outgrad_gelu_backward(OUTGRAD_F16, a.dy.data(), a.y.data(), a.mask.data(), first.data(), a.size()), OUTGRAD_OK);
+      ASSERT_EQ(
+          outgrad_gelu_backward(OUTGRAD_F16, a.dy.data(), a.y.data(), a.mask.data(), first.data(), a.size()),
+          OUTGRAD_OK);
       for (int repeat = 0; repeat < 20; ++repeat) {
         outgrad_set_threads(repeat % 3);
-        ASSERT_EQ(outgrad_gelu_backward(OUTGRAD_F16, a.dy.data(), a.y.data(), a.mask.data(), dx.data(), a.size()), OUTGRAD_OK);
+        ASSERT_EQ(
+            outgrad_gelu_backward(OUTGRAD_F16, a.dy.data(), a.y.data(), a.mask.data(), dx.data(), a.size()),
+            OUTGRAD_OK);
         ASSERT_EQ(patterns::first_difference(first, dx), -1);
       }
     });

@@ -1,7 +1,7 @@
-/* Strict C99 against the C interface, every function of it: prints a hash of every entry point's results over fixed inputs, one a line. The
- * first two lines say what ran. c_api_test runs it under each instruction set, hash_test builds of it for other machines, and compares what
- * follows.
- * f16 and bf16: every bit pattern, with both mask bits; f32: the edges of every binade and a sample of each. */
+/* Strict C99 against the C interface, every function of it: prints a hash of every entry point's results over
+ * fixed inputs, one a line. The first two lines say what ran. c_api_test runs it under each instruction set,
+ * hash_test builds of it for other machines, and compares what follows. f16 and bf16: every bit pattern, with
+ * both mask bits; f32: the edges of every binade and a sample of each. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +28,9 @@ static void* allocate(size_t bytes) {
   return memory;
 }
 
-static uint32_t bits_at(int format, const void* array, int64_t i) { return format == OUTGRAD_F32 ? ((const uint32_t*)array)[i] : ((const uint16_t*)array)[i]; }
+static uint32_t bits_at(int format, const void* array, int64_t i) {
+  return format == OUTGRAD_F32 ? ((const uint32_t*)array)[i] : ((const uint16_t*)array)[i];
+}
 
 static void set_bits(int format, void* array, int64_t i, uint32_t bits) {
   if (format == OUTGRAD_F32) {
@@ -77,18 +79,23 @@ static void queries(void) {
   expect(strlen(outgrad_forward_coefficients_sha256()) == 64, "outgrad_forward_coefficients_sha256");
   for (format = OUTGRAD_F32; format <= OUTGRAD_BF16; ++format) {
     expect(strlen(outgrad_coefficients_sha256(OUTGRAD_GELU, format)) == 64, "outgrad_coefficients_sha256");
-    expect(*outgrad_forward_variant(format) != 0 && *outgrad_backward_variant(format) != 0, "the names of the variants");
-    expect(*outgrad_tuned_variant(OUTGRAD_KERNEL_GELU_BACKWARD, format, 1, 4096) != 0, "outgrad_tuned_variant");
+    expect(*outgrad_forward_variant(format) != 0 && *outgrad_backward_variant(format) != 0,
+           "the names of the variants");
+    expect(*outgrad_tuned_variant(OUTGRAD_KERNEL_GELU_BACKWARD, format, 1, 4096) != 0,
+           "outgrad_tuned_variant");
     expect(*outgrad_tuned_rung(OUTGRAD_KERNEL_GELU_BACKWARD, format, 1, 4096) != 0, "outgrad_tuned_rung");
   }
   expect(*outgrad_error_message() == 0, "a message before any error");
-  expect(strcmp(outgrad_status_name(outgrad_set_threads(-1)), "OUTGRAD_ERROR_VALUE") == 0, "outgrad_set_threads takes -1");
+  expect(strcmp(outgrad_status_name(outgrad_set_threads(-1)), "OUTGRAD_ERROR_VALUE") == 0,
+         "outgrad_set_threads takes -1");
   expect(outgrad_get_threads() == 0 && *outgrad_error_message() != 0, "no message of an error");
   check(outgrad_set_threads(2));
   expect(outgrad_get_threads() == 2, "outgrad_get_threads");
 }
 
-static void print(const char* what, int format, uint64_t hash) { printf("%s %s %016" PRIx64 "\n", what, kFormatNames[format], hash); }
+static void print(const char* what, int format, uint64_t hash) {
+  printf("%s %s %016" PRIx64 "\n", what, kFormatNames[format], hash);
+}
 
 /* All patterns of a 16-bit format; of f32 for each sign and exponent the edges and 60 others. */
 static int64_t patterns(int format, void** result) {
@@ -129,7 +136,8 @@ static void activations(int format) {
     if (activation == OUTGRAD_GELU) { /* under its own name */
       const uint64_t expected = hash_of(format, y, count - 1);
       check(outgrad_gelu_forward(format, values, y, mask, count - 1));
-      expect(hash_of(format, y, count - 1) == expected, "outgrad_gelu_forward differs from outgrad_activation_forward");
+      expect(hash_of(format, y, count - 1) == expected,
+             "outgrad_gelu_forward differs from outgrad_activation_forward");
     }
   }
   for (i = 0; i < n; ++i) {
@@ -149,10 +157,12 @@ static void activations(int format) {
       const uint64_t expected = hash_of(format, dx, n);
       memcpy(dx, dy, (size_t)n * kBytes[format]);
       check(outgrad_gelu_backward(format, dx, y, mask, dx, n));
-      expect(hash_of(format, dx, n) == expected, "outgrad_gelu_backward differs from outgrad_activation_backward");
+      expect(hash_of(format, dx, n) == expected,
+             "outgrad_gelu_backward differs from outgrad_activation_backward");
     }
   }
-  for (activation = OUTGRAD_GELU; activation < OUTGRAD_TANH && format != OUTGRAD_F32; ++activation) { /* y carries the mask */
+  for (activation = OUTGRAD_GELU; activation < OUTGRAD_TANH && format != OUTGRAD_F32;
+       ++activation) { /* y carries the mask */
     check(outgrad_activation_backward_parity(activation, format, dy, y, dx, n));
     printf("parity ");
     print(outgrad_fit_name(activation, format), format, hash_of(format, dx, n));
@@ -218,13 +228,20 @@ static void codes(int format) {
       int64_t element;
       check(outgrad_code_bytes(widths[i], n, &bytes));
       memset(packed, 0, (size_t)n + 4);
-      check(outgrad_activation_forward_code(activation, format, values, y, packed, bytes, widths[i], dither, n));
-      if (i == 0) expect(hash_of(format, y, n) == hash_of(format, dx, n), "the y beside a code differs from outgrad_activation_forward's");
+      check(outgrad_activation_forward_code(activation, format, values, y, packed, bytes, widths[i], dither,
+                                            n));
+      if (i == 0)
+        expect(hash_of(format, y, n) == hash_of(format, dx, n),
+               "the y beside a code differs from outgrad_activation_forward's");
       hash = (hash ^ hash_of(OUTGRAD_F32, packed, (int64_t)(bytes + 3) / 4)) * UINT64_C(0x100000001b3);
       for (element = 0; element < n; ++element) {
-        set_bits(format, dx, element, (format == OUTGRAD_F32 ? 0x3fa00000u : format == OUTGRAD_F16 ? 0x3d00u : 0x3fa0u));
+        set_bits(format, dx, element,
+                 (format == OUTGRAD_F32   ? 0x3fa00000u
+                  : format == OUTGRAD_F16 ? 0x3d00u
+                                          : 0x3fa0u));
       }
-      check(outgrad_activation_backward_code(activation, format, dx, packed, bytes, dx, widths[i], dither, n));
+      check(
+          outgrad_activation_backward_code(activation, format, dx, packed, bytes, dx, widths[i], dither, n));
       hash = (hash ^ hash_of(format, dx, n)) * UINT64_C(0x100000001b3);
     }
     print(outgrad_code_name(activation), format, hash);
@@ -260,7 +277,8 @@ static void encoded(int format) {
   free(packed);
 }
 
-/* Of the activations that have it in one line for each 8-bit format: codes and parts of y at a scale, dx from them, and the bound. */
+/* Of the activations that have it in one line for each 8-bit format: codes and parts of y at a scale, dx from
+ * them, and the bound. */
 static void eight_bits(int format) {
   static const char* const names[] = {"e4m3_at_a_scale", "e5m2_at_a_scale", "int8_at_a_scale"};
   const float scale = 100.3f;
@@ -279,14 +297,21 @@ static void eight_bits(int format) {
         uint8_t of_error[sizeof error];
         if (outgrad_fp8_error(activation, fp8, scale, bits, &error) == OUTGRAD_ERROR_ACTIVATION) continue;
         if (bits > 0) check(outgrad_code_bytes(bits, n, &bytes));
-        check(outgrad_activation_forward_fp8(activation, format, values, fp8, scale, kept, parts, bytes, bits, n));
-        hash = (hash ^ hash_of_bytes(kept, n) ^ hash_of_bytes(parts, (int64_t)bytes)) * UINT64_C(0x100000001b3);
+        check(outgrad_activation_forward_fp8(activation, format, values, fp8, scale, kept, parts, bytes, bits,
+                                             n));
+        hash =
+            (hash ^ hash_of_bytes(kept, n) ^ hash_of_bytes(parts, (int64_t)bytes)) * UINT64_C(0x100000001b3);
         for (element = 0; element < n; ++element) {
-          set_bits(format, dx, element, (format == OUTGRAD_F32 ? 0x3fa00000u : format == OUTGRAD_F16 ? 0x3d00u : 0x3fa0u));
+          set_bits(format, dx, element,
+                   (format == OUTGRAD_F32   ? 0x3fa00000u
+                    : format == OUTGRAD_F16 ? 0x3d00u
+                                            : 0x3fa0u));
         }
-        check(outgrad_activation_backward_fp8(activation, format, dx, fp8, scale, kept, parts, bytes, dx, bits, n));
+        check(outgrad_activation_backward_fp8(activation, format, dx, fp8, scale, kept, parts, bytes, dx,
+                                              bits, n));
         memcpy(of_error, &error, sizeof error);
-        hash = (hash ^ hash_of(format, dx, n) ^ hash_of_bytes(of_error, sizeof error)) * UINT64_C(0x100000001b3);
+        hash =
+            (hash ^ hash_of(format, dx, n) ^ hash_of_bytes(of_error, sizeof error)) * UINT64_C(0x100000001b3);
       }
     }
     print(names[fp8], format, hash);
@@ -297,13 +322,15 @@ static void eight_bits(int format) {
   free(dx);
 }
 
-/* Of the activations that have it in one line for each 4-bit format: codes, scales and parts of y in blocks, dx from them, and the bound. */
+/* Of the activations that have it in one line for each 4-bit format: codes, scales and parts of y in blocks,
+ * dx from them, and the bound. */
 static void four_bits(int format) {
   static const char* const names[] = {"mxfp4", "nvfp4"};
   static const float tensor[] = {1, 100.3f};
   void* values;
   const int64_t n = patterns(format, &values) - 3; /* a tail */
-  uint8_t *const kept = allocate((size_t)n), *const scales = allocate((size_t)n), *const parts = allocate((size_t)n);
+  uint8_t *const kept = allocate((size_t)n), *const scales = allocate((size_t)n),
+                 *const parts = allocate((size_t)n);
   void* const dx = allocate((size_t)n * kBytes[format]);
   int fp4, activation, bits;
   for (fp4 = OUTGRAD_MXFP4; fp4 <= OUTGRAD_NVFP4; ++fp4) {
@@ -315,17 +342,25 @@ static void four_bits(int format) {
         int64_t element;
         double error = 0;
         uint8_t of_error[sizeof error];
-        if (outgrad_fp4_error(activation, fp4, tensor[fp4], 0.9f, bits, &error) == OUTGRAD_ERROR_ACTIVATION) continue;
+        if (outgrad_fp4_error(activation, fp4, tensor[fp4], 0.9f, bits, &error) == OUTGRAD_ERROR_ACTIVATION)
+          continue;
         if (bits > 0) check(outgrad_code_bytes(bits, n, &bytes));
-        check(outgrad_activation_forward_fp4(activation, format, values, fp4, tensor[fp4], kept, scales, parts, bytes, bits, n));
-        hash = (hash ^ hash_of_bytes(kept, (n + 1) / 2) ^ hash_of_bytes(scales, (n - 1) / block + 1) ^ hash_of_bytes(parts, (int64_t)bytes)) *
+        check(outgrad_activation_forward_fp4(activation, format, values, fp4, tensor[fp4], kept, scales,
+                                             parts, bytes, bits, n));
+        hash = (hash ^ hash_of_bytes(kept, (n + 1) / 2) ^ hash_of_bytes(scales, (n - 1) / block + 1) ^
+                hash_of_bytes(parts, (int64_t)bytes)) *
                UINT64_C(0x100000001b3);
         for (element = 0; element < n; ++element) {
-          set_bits(format, dx, element, (format == OUTGRAD_F32 ? 0x3fa00000u : format == OUTGRAD_F16 ? 0x3d00u : 0x3fa0u));
+          set_bits(format, dx, element,
+                   (format == OUTGRAD_F32   ? 0x3fa00000u
+                    : format == OUTGRAD_F16 ? 0x3d00u
+                                            : 0x3fa0u));
         }
-        check(outgrad_activation_backward_fp4(activation, format, dx, fp4, tensor[fp4], kept, scales, parts, bytes, dx, bits, n));
+        check(outgrad_activation_backward_fp4(activation, format, dx, fp4, tensor[fp4], kept, scales, parts,
+                                              bytes, dx, bits, n));
         memcpy(of_error, &error, sizeof error);
-        hash = (hash ^ hash_of(format, dx, n) ^ hash_of_bytes(of_error, sizeof error)) * UINT64_C(0x100000001b3);
+        hash =
+            (hash ^ hash_of(format, dx, n) ^ hash_of_bytes(of_error, sizeof error)) * UINT64_C(0x100000001b3);
       }
     }
     print(names[fp4], format, hash);
@@ -400,10 +435,12 @@ static void norms(int format, int64_t rows, int64_t n) {
   for (rms = 0; rms < 2; ++rms) {
     if (rms) {
       check(outgrad_rmsnorm_forward(format, x, gamma, rows, n, 1e-5f, y, rstd, side, 2, x_hat));
-      check(outgrad_rmsnorm_backward(format, dy, y, gamma, rstd, rows, n, dx, dgamma, side, 2, x_hat, workspace, bytes));
+      check(outgrad_rmsnorm_backward(format, dy, y, gamma, rstd, rows, n, dx, dgamma, side, 2, x_hat,
+                                     workspace, bytes));
     } else {
       check(outgrad_layernorm_forward(format, x, gamma, beta, rows, n, 1e-5f, y, rstd, side, 2, x_hat));
-      check(outgrad_layernorm_backward(format, dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side, 2, x_hat, workspace, bytes));
+      check(outgrad_layernorm_backward(format, dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side, 2,
+                                       x_hat, workspace, bytes));
       print("layernorm_dbeta", OUTGRAD_F32, hash_of(OUTGRAD_F32, dbeta, n));
     }
     print(rms ? "rmsnorm_y" : "layernorm_y", format, hash_of(format, y, size));
@@ -436,7 +473,8 @@ static void norms_in_8_bits(int format, int64_t rows, int64_t n) {
   void* const y = allocate((size_t)size * kBytes[format]);
   void* const dx = allocate((size_t)size * kBytes[format]);
   unsigned char* const codes = allocate((size_t)size);
-  float *const gamma = allocate((size_t)n * 4), *const dgamma = allocate((size_t)n * 4), *const dbeta = allocate((size_t)n * 4);
+  float *const gamma = allocate((size_t)n * 4), *const dgamma = allocate((size_t)n * 4),
+               *const dbeta = allocate((size_t)n * 4);
   float *const rstd = allocate((size_t)rows * 4), *const x_hat = allocate((size_t)rows * 8);
   size_t bytes, scale_bytes;
   void* workspace;
@@ -444,7 +482,8 @@ static void norms_in_8_bits(int format, int64_t rows, int64_t n) {
   int64_t i;
   int store, rms;
   for (i = 0; i < size; ++i) set_bits(format, x, i, moderate(format));
-  for (i = 0; i < n; ++i) gamma[i] = i == 1 || i == 70 ? 0.0f : 0.5f + (float)(next_random() >> 8) * 5.9604644775390625e-8f;
+  for (i = 0; i < n; ++i)
+    gamma[i] = i == 1 || i == 70 ? 0.0f : 0.5f + (float)(next_random() >> 8) * 5.9604644775390625e-8f;
   check(outgrad_norm_backward_workspace(format, rows, n, &bytes));
   workspace = allocate(bytes);
   for (store = OUTGRAD_NORM_E4M3; store <= OUTGRAD_NORM_INT8; ++store) {
@@ -452,14 +491,16 @@ static void norms_in_8_bits(int format, int64_t rows, int64_t n) {
     scales = allocate(scale_bytes);
     for (rms = 0; rms < 2; ++rms) {
       if (rms) {
-        check(outgrad_rmsnorm_forward_8bit(format, store, x, gamma, rows, n, 1e-5f, NULL, y, codes, (size_t)size, scales, scale_bytes, rstd, side, 2, x_hat));
-        check(outgrad_rmsnorm_backward_8bit(format, store, x, codes, (size_t)size, scales, scale_bytes, gamma, rstd, rows, n, dx, dgamma, side, 2, x_hat,
-                                            workspace, bytes));
+        check(outgrad_rmsnorm_forward_8bit(format, store, x, gamma, rows, n, 1e-5f, NULL, y, codes,
+                                           (size_t)size, scales, scale_bytes, rstd, side, 2, x_hat));
+        check(outgrad_rmsnorm_backward_8bit(format, store, x, codes, (size_t)size, scales, scale_bytes, gamma,
+                                            rstd, rows, n, dx, dgamma, side, 2, x_hat, workspace, bytes));
       } else {
-        check(outgrad_layernorm_forward_8bit(format, store, x, gamma, gamma, rows, n, 1e-5f, NULL, y, codes, (size_t)size, scales, scale_bytes, rstd, side, 2,
-                                             x_hat));
-        check(outgrad_layernorm_backward_8bit(format, store, x, codes, (size_t)size, scales, scale_bytes, gamma, gamma, rstd, rows, n, dx, dgamma, dbeta, side,
-                                              2, x_hat, workspace, bytes));
+        check(outgrad_layernorm_forward_8bit(format, store, x, gamma, gamma, rows, n, 1e-5f, NULL, y, codes,
+                                             (size_t)size, scales, scale_bytes, rstd, side, 2, x_hat));
+        check(outgrad_layernorm_backward_8bit(format, store, x, codes, (size_t)size, scales, scale_bytes,
+                                              gamma, gamma, rstd, rows, n, dx, dgamma, dbeta, side, 2, x_hat,
+                                              workspace, bytes));
       }
       print(names[store][0], format, hash_of_bytes(codes, size));
       print(names[store][1], format, hash_of(format, dx, size));
@@ -483,9 +524,11 @@ static void norms_in_8_bits(int format, int64_t rows, int64_t n) {
 static void fused(int format, int64_t rows, int64_t n) {
   const int64_t size = rows * n;
   void *const x = allocate((size_t)size * kBytes[format]), *const y = allocate((size_t)size * kBytes[format]);
-  void *const z = allocate((size_t)size * kBytes[format]), *const dx = allocate((size_t)size * kBytes[format]);
+  void *const z = allocate((size_t)size * kBytes[format]), *const dx =
+                                                               allocate((size_t)size * kBytes[format]);
   void *const dy = allocate((size_t)size * kBytes[format]), *workspace;
-  float *const bias = allocate((size_t)n * 4), *const dbias = allocate((size_t)n * 4), *const rstd = allocate((size_t)rows * 4);
+  float *const bias = allocate((size_t)n * 4), *const dbias = allocate((size_t)n * 4),
+               *const rstd = allocate((size_t)rows * 4);
   float* const dgamma = allocate((size_t)n * 4);
   uint32_t* const mask = allocate((size_t)(size + 31) / 32 * 4);
   size_t bytes, norm_bytes;
@@ -504,14 +547,17 @@ static void fused(int format, int64_t rows, int64_t n) {
   check(outgrad_bias_gelu_backward(format, dy, y, mask, rows, n, dx, dbias, workspace, bytes));
   print("bias_gelu_dx", format, hash_of(format, dx, size));
   print("bias_gelu_dbias", OUTGRAD_F32, hash_of(OUTGRAD_F32, dbias, n));
-  check(outgrad_residual_layernorm_forward(format, x, dy, NULL, bias, rows, n, 1e-5f, z, y, rstd, NULL, 0, NULL));
+  check(outgrad_residual_layernorm_forward(format, x, dy, NULL, bias, rows, n, 1e-5f, z, y, rstd, NULL, 0,
+                                           NULL));
   print("residual_layernorm_z", format, hash_of(format, z, size));
   print("residual_layernorm_y", format, hash_of(format, y, size));
-  check(outgrad_residual_layernorm_backward(format, dy, y, x, NULL, bias, rstd, rows, n, dx, dgamma, dbias, NULL, 0, NULL, workspace, norm_bytes));
+  check(outgrad_residual_layernorm_backward(format, dy, y, x, NULL, bias, rstd, rows, n, dx, dgamma, dbias,
+                                            NULL, 0, NULL, workspace, norm_bytes));
   print("residual_layernorm_dz", format, hash_of(format, dx, size));
   check(outgrad_residual_rmsnorm_forward(format, x, dy, NULL, rows, n, 1e-5f, z, y, rstd, NULL, 0, NULL));
   print("residual_rmsnorm_y", format, hash_of(format, y, size));
-  check(outgrad_residual_rmsnorm_backward(format, dy, y, x, NULL, rstd, rows, n, dx, dgamma, NULL, 0, NULL, workspace, norm_bytes));
+  check(outgrad_residual_rmsnorm_backward(format, dy, y, x, NULL, rstd, rows, n, dx, dgamma, NULL, 0, NULL,
+                                          workspace, norm_bytes));
   print("residual_rmsnorm_dz", format, hash_of(format, dx, size));
   free(x);
   free(y);

@@ -1,5 +1,5 @@
-/* The library among threads and processes: threads with the smallest stacks start in a program that links it, and a child that was forked after
- * calls on several threads gets its parent's bits. Prints what fails. */
+/* The library among threads and processes: threads with the smallest stacks start in a program that links it,
+ * and a child that was forked after calls on several threads gets its parent's bits. Prints what fails. */
 #define _GNU_SOURCE
 #include <limits.h>
 #include <pthread.h>
@@ -32,7 +32,8 @@ static void small_stacks(void) {
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, (size_t)bytes);
     const int status = pthread_create(&thread, &attributes, nothing, NULL);
-    if (status != 0) printf("FAILED: a thread with a stack of %ld bytes: %s\n", bytes, strerror(status)), ++failures;
+    if (status != 0)
+      printf("FAILED: a thread with a stack of %ld bytes: %s\n", bytes, strerror(status)), ++failures;
     if (status == 0) pthread_join(thread, NULL);
     pthread_attr_destroy(&attributes);
   }
@@ -49,8 +50,10 @@ typedef struct {
 static Arrays allocate(void) {
   Arrays a;
   const size_t bytes = kElements * sizeof(float);
-  a.x = malloc(bytes), a.y = calloc(1, bytes), a.dx = calloc(1, bytes), a.rstd = calloc(kRows, 4), a.dgamma = calloc(kCols, 4);
-  a.mask = calloc(kElements / 32, 4), a.codes = calloc(1, kElements / 2), a.scales = calloc(1, kElements / 32);
+  a.x = malloc(bytes), a.y = calloc(1, bytes), a.dx = calloc(1, bytes), a.rstd = calloc(kRows, 4),
+  a.dgamma = calloc(kCols, 4);
+  a.mask = calloc(kElements / 32, 4), a.codes = calloc(1, kElements / 2),
+  a.scales = calloc(1, kElements / 32);
   for (int i = 0; i < kElements; ++i) a.x[i] = (float)((i * 7919) % 4001 - 2000) / 256;
   outgrad_norm_backward_workspace(OUTGRAD_F32, kRows, kCols, &a.workspace_bytes);
   a.workspace = malloc(a.workspace_bytes);
@@ -63,17 +66,22 @@ static uint64_t results(Arrays* a) {
 #define ADD(array, count) \
   for (size_t i = 0; i < (count); ++i) hash = (hash ^ ((const unsigned char*)(array))[i]) * 1099511628211u
   expect(outgrad_gelu_forward(OUTGRAD_F32, a->x, a->y, a->mask, kElements) == OUTGRAD_OK, "a forward");
-  expect(outgrad_gelu_backward(OUTGRAD_F32, a->x, a->y, a->mask, a->dx, kElements) == OUTGRAD_OK, "a backward");
+  expect(outgrad_gelu_backward(OUTGRAD_F32, a->x, a->y, a->mask, a->dx, kElements) == OUTGRAD_OK,
+         "a backward");
   ADD(a->y, kElements * sizeof(float));
   ADD(a->dx, kElements * sizeof(float));
-  expect(outgrad_rmsnorm_forward(OUTGRAD_F32, a->x, NULL, kRows, kCols, 1e-5f, a->y, a->rstd, NULL, 0, NULL) == OUTGRAD_OK, "a norm's forward");
-  expect(outgrad_rmsnorm_backward(OUTGRAD_F32, a->x, a->y, NULL, a->rstd, kRows, kCols, a->dx, a->dgamma, NULL, 0, NULL, a->workspace, a->workspace_bytes) ==
-             OUTGRAD_OK,
+  expect(outgrad_rmsnorm_forward(OUTGRAD_F32, a->x, NULL, kRows, kCols, 1e-5f, a->y, a->rstd, NULL, 0,
+                                 NULL) == OUTGRAD_OK,
+         "a norm's forward");
+  expect(outgrad_rmsnorm_backward(OUTGRAD_F32, a->x, a->y, NULL, a->rstd, kRows, kCols, a->dx, a->dgamma,
+                                  NULL, 0, NULL, a->workspace, a->workspace_bytes) == OUTGRAD_OK,
          "a norm's backward");
   ADD(a->dx, kElements * sizeof(float));
-  expect(outgrad_activation_forward_fp4(OUTGRAD_SILU, OUTGRAD_F32, a->x, 0, 1, a->codes, a->scales, NULL, 0, 0, kElements) == OUTGRAD_OK,
+  expect(outgrad_activation_forward_fp4(OUTGRAD_SILU, OUTGRAD_F32, a->x, 0, 1, a->codes, a->scales, NULL, 0,
+                                        0, kElements) == OUTGRAD_OK,
          "a forward in 4 bits");
-  expect(outgrad_activation_backward_fp4(OUTGRAD_SILU, OUTGRAD_F32, a->x, 0, 1, a->codes, a->scales, NULL, 0, a->dx, 0, kElements) == OUTGRAD_OK,
+  expect(outgrad_activation_backward_fp4(OUTGRAD_SILU, OUTGRAD_F32, a->x, 0, 1, a->codes, a->scales, NULL, 0,
+                                         a->dx, 0, kElements) == OUTGRAD_OK,
          "a backward in 4 bits");
   ADD(a->codes, kElements / 2);
   ADD(a->dx, kElements * sizeof(float));
@@ -92,10 +100,14 @@ static void children(Arrays* a, uint64_t expected, int depth, const char* when) 
   }
   int status = 0;
   waitpid(child, &status, 0);
-  if (WIFSIGNALED(status)) printf("FAILED: a child %s %s\n", when, WTERMSIG(status) == SIGALRM ? "hangs" : "crashes"), ++failures;
-  if (WIFEXITED(status) && WEXITSTATUS(status) > 2) printf("FAILED: a child %s ends with %d\n", when, WEXITSTATUS(status)), ++failures;
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 2) printf("FAILED: a child %s has other bits than its parent\n", when), ++failures;
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 1) printf("FAILED: a call in a child %s\n", when), ++failures;
+  if (WIFSIGNALED(status))
+    printf("FAILED: a child %s %s\n", when, WTERMSIG(status) == SIGALRM ? "hangs" : "crashes"), ++failures;
+  if (WIFEXITED(status) && WEXITSTATUS(status) > 2)
+    printf("FAILED: a child %s ends with %d\n", when, WEXITSTATUS(status)), ++failures;
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 2)
+    printf("FAILED: a child %s has other bits than its parent\n", when), ++failures;
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 1)
+    printf("FAILED: a call in a child %s\n", when), ++failures;
 }
 
 static pthread_barrier_t barrier;

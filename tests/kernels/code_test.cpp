@@ -1,5 +1,6 @@
-// Codes for f'(x) against the second witness and against their definition, worded once more here: every x of a 16-bit format and samples of
-// every binade of f32 within the header's bounds, the packing, the dither, and every way to run them against the scalar one.
+// Codes for f'(x) against the second witness and against their definition, worded once more here: every x of
+// a 16-bit format and samples of every binade of f32 within the header's bounds, the packing, the dither, and
+// every way to run them against the scalar one.
 #include "kernels/host/code.h"
 
 #include <gtest/gtest.h>
@@ -56,11 +57,12 @@ std::vector<double> slopes(const std::vector<float>& x) {
   const validation::SweptActivation* const witness = validation::swept_activation(A::Code::kActivation);
   if (witness == nullptr) throw std::runtime_error(A::Code::kActivation);
   std::vector<double> value(x.size()), low(x.size()), high(x.size()), slope(x.size());
-  witness->reference().evaluate(x.data(), value.data(), low.data(), high.data(), slope.data(), static_cast<i64>(x.size()));
+  witness->reference().evaluate(x.data(), value.data(), low.data(), high.data(), slope.data(),
+                                static_cast<i64>(x.size()));
   return slope;
 }
 
-// --- Errors ----------------------------------------------------------------------------------------------------------------------
+// --- Errors --------------------------------------------------------------------------------------
 
 template <class T>
 std::vector<float> finite_values(int random_per_binade) {
@@ -109,7 +111,9 @@ TYPED_TEST(Codes, EveryXOf16BitsIsWithinTheHeadersBounds) {
   expect_within_bounds<TypeParam>(finite_values<F16>(0), 0.5);
 }
 
-TYPED_TEST(Codes, XInEveryBinadeOfF32AreWithinTheHeadersBounds) { expect_within_bounds<TypeParam>(finite_values<float>(300), 0.9); }
+TYPED_TEST(Codes, XInEveryBinadeOfF32AreWithinTheHeadersBounds) {
+  expect_within_bounds<TypeParam>(finite_values<float>(300), 0.9);
+}
 
 // Next to x*, and over the cells in between.
 TYPED_TEST(Codes, XAboutTheMinimumAreWithinTheHeadersBounds) {
@@ -124,16 +128,19 @@ TYPED_TEST(Codes, XAboutTheMinimumAreWithinTheHeadersBounds) {
 }
 
 TYPED_TEST(Codes, InfinitiesHaveTheLimitsAndNansCode0) {
-  constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity(),
+                  kNan = std::numeric_limits<float>::quiet_NaN();
   const validation::SweptActivation& witness = *validation::swept_activation(TypeParam::Code::kActivation);
   for (int bits = 1; bits <= kMostCodeBits; ++bits) {
     for (const bool dithered : {false, true}) {
       if (!code_bits_hold(bits, dithered)) continue;
-      const CodeRule rule = dithered ? dithered_code(kRangeOf<TypeParam>, bits) : exact_code(kRangeOf<TypeParam>, bits);
+      const CodeRule rule =
+          dithered ? dithered_code(kRangeOf<TypeParam>, bits) : exact_code(kRangeOf<TypeParam>, bits);
       const float d = dithered ? dither_of(0x12345678u) : 0.0f;
       for (const bool right : {false, true}) {
         const float g = gradient<TypeParam>(right ? kInfinity : -kInfinity);
-        EXPECT_LE(std::fabs(double{gradient_of_code(rule, coded_gradient(rule, g, d), d)} - witness.slope_limit(right)),
+        EXPECT_LE(std::fabs(double{gradient_of_code(rule, coded_gradient(rule, g, d), d)} -
+                            witness.slope_limit(right)),
                   code_error<typename TypeParam::Code>(bits, dithered));
       }
       for (const float nan : {kNan, -kNan, float_of(0x7fffffffu), float_of(0xff800001u)}) {
@@ -143,7 +150,7 @@ TYPED_TEST(Codes, InfinitiesHaveTheLimitsAndNansCode0) {
   }
 }
 
-// --- Dither ----------------------------------------------------------------------------------------------------------------------
+// --- Dither --------------------------------------------------------------------------------------
 
 TEST(Dither, IsSymmetricAndWithinHalfAStep) {
   EXPECT_EQ(dither_of(0u), -0.5f + 0x1p-24f);
@@ -156,35 +163,39 @@ TEST(Dither, IsSymmetricAndWithinHalfAStep) {
   }
 }
 
-// Over a million counters: the error is uniform over +-w/2, so a mean of n of them is within 5 w / sqrt(12 n) of the true one in all but one
-// of two million cases (which is one of none with these seeds).
+// Over a million counters: the error is uniform over +-w/2, so a mean of n of them is within 5 w / sqrt(12 n)
+// of the true one in all but one of two million cases (which is one of none with these seeds).
 TEST(Dither, TheMeanIsTheGradientAndTheErrorUniform) {
   using Gelu = CodedGelu;
   constexpr i64 kCount = i64{1} << 20;
   const std::vector<float> points = {-3.0f, -1.5f, -0.75179f, -0.3f, 0.0f, 0.4f, 1.0f, 1.414f, 2.5f, 8.0f};
   const std::vector<double> want = slopes<Gelu>(points);
   for (int bits = kLeastDitheredBits; bits <= kMostDitheredBits; ++bits) {
-    const double width = (double{generated::GeluCode::kHi} - double{generated::GeluCode::kLo}) / ((1 << bits) - 1);
+    const double width =
+        (double{generated::GeluCode::kHi} - double{generated::GeluCode::kLo}) / ((1 << bits) - 1);
     for (size_t p = 0; p < points.size(); ++p) {
       const u64 seed = 1000 * static_cast<u64>(bits) + p;
       const CodeChoice choice{bits, &seed};
       std::vector<float> x(kCount, points[p]), y(kCount), dx(kCount, 1.0f);
       std::vector<u8> codes(static_cast<size_t>(code_bytes(bits, kCount)));
-      activation_forward_code<Gelu, float, tuned::kDefaultSchedule>(choice, x.data(), y.data(), codes.data(), kCount);
-      activation_backward_code<float, tuned::kDefaultSchedule>(kRangeOf<Gelu>, choice, dx.data(), codes.data(), dx.data(), kCount);
+      activation_forward_code<Gelu, float, tuned::kDefaultSchedule>(choice, x.data(), y.data(), codes.data(),
+                                                                    kCount);
+      activation_backward_code<float, tuned::kDefaultSchedule>(kRangeOf<Gelu>, choice, dx.data(),
+                                                               codes.data(), dx.data(), kCount);
       double sum = 0, squares = 0;
       for (const float g : dx) {
         const double error = double{g} - want[p];
         ASSERT_LE(std::fabs(error), code_error<generated::GeluCode>(bits, true));
         sum += error, squares += error * error;
       }
-      EXPECT_LE(std::fabs(sum / kCount), generated::GeluCode::kBias + 5 * width / std::sqrt(12.0 * kCount)) << points[p];
+      EXPECT_LE(std::fabs(sum / kCount), generated::GeluCode::kBias + 5 * width / std::sqrt(12.0 * kCount))
+          << points[p];
       EXPECT_NEAR(std::sqrt(squares / kCount), width / std::sqrt(12.0), 0.01 * width) << points[p];
     }
   }
 }
 
-// --- Arrays ----------------------------------------------------------------------------------------------------------------------
+// --- Arrays --------------------------------------------------------------------------------------
 
 // Bit by bit.
 std::vector<u8> packed(const std::vector<u8>& numbers, int bits) {
@@ -219,7 +230,8 @@ void expect_definition(const std::vector<T>& x, const std::vector<T>& dy, const 
   std::vector<u8> numbers;
   for (i64 i = 0; i < n; ++i) {
     const auto k = static_cast<size_t>(i);
-    const float d = choice.seed == nullptr ? 0.0f : dither_of(philox(static_cast<u64>(i / 4), *choice.seed).word[i % 4]);
+    const float d =
+        choice.seed == nullptr ? 0.0f : dither_of(philox(static_cast<u64>(i / 4), *choice.seed).word[i % 4]);
     numbers.push_back(coded_gradient(rule, gradient<A>(widen(x[k])), d));
     want_y.push_back(plain_forward<A>(x[k]));
     want_dx.push_back(narrow<T>(mul_rn(widen(dy[k]), gradient_of_code(rule, numbers.back(), d))));
@@ -227,7 +239,8 @@ void expect_definition(const std::vector<T>& x, const std::vector<T>& dy, const 
   std::vector<u8> want = packed(numbers, choice.bits);
   ASSERT_EQ(static_cast<i64>(want.size()), code_bytes(choice.bits, n));
   want.push_back(kCanary);
-  const std::string where = std::string(A::Code::kName) + " " + std::to_string(n) + " " + std::to_string(choice.bits) + (choice.seed ? " dithered" : "");
+  const std::string where = std::string(A::Code::kName) + " " + std::to_string(n) + " " +
+                            std::to_string(choice.bits) + (choice.seed ? " dithered" : "");
   for (const bool in_place : {false, true}) {
     std::vector<T> y = x;
     std::vector<u8> codes(want.size(), kCanary);
@@ -237,7 +250,8 @@ void expect_definition(const std::vector<T>& x, const std::vector<T>& dy, const 
     codes.pop_back();
     const PageEnd last(codes);
     std::vector<T> dx = dy;
-    activation_backward_code<T, S>(kRangeOf<A>, choice, in_place ? dx.data() : dy.data(), last.data(), dx.data(), n);
+    activation_backward_code<T, S>(kRangeOf<A>, choice, in_place ? dx.data() : dy.data(), last.data(),
+                                   dx.data(), n);
     ASSERT_EQ(patterns::first_difference(want_dx, dx), -1) << where;
   }
 }
@@ -253,7 +267,8 @@ void expect_definition_for_all() {
   }
   const u64 seed = 0x123456789abcdef0u;
   const auto check = [&](size_t size, const CodeChoice& choice) {
-    const std::vector<T> x(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(size)), by(dy.begin(), dy.begin() + static_cast<std::ptrdiff_t>(size));
+    const std::vector<T> x(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(size)),
+        by(dy.begin(), dy.begin() + static_cast<std::ptrdiff_t>(size));
     expect_definition<A, T, kSchedule>(x, by, choice);
   };
   for (int bits = 1; bits <= kMostCodeBits; ++bits) {
@@ -277,7 +292,7 @@ TYPED_TEST(Codes, EveryScheduleGivesTheDefinition) {
   expect_definition_for_all<TypeParam, BF16, kBestVectorBits>();
 }
 
-// --- Gradients of the caller's own -----------------------------------------------------------------------------------------------
+// --- Gradients of the caller's own ---------------------------------------------------------------
 
 template <class T, int kVectorBits>
 void expect_encoded_as_defined(const CodeRange& range) {
@@ -298,12 +313,14 @@ void expect_encoded_as_defined(const CodeRange& range) {
     ASSERT_EQ(codes, want) << size << " " << choice.bits << (choice.seed ? " dithered" : "");
   };
   for (int bits = 1; bits <= kMostCodeBits; ++bits) {
-    for (const size_t size : {size_t{0}, size_t{7}, size_t{1024}, size_t{3333}, all.size()}) check(size, {bits, nullptr});
+    for (const size_t size : {size_t{0}, size_t{7}, size_t{1024}, size_t{3333}, all.size()})
+      check(size, {bits, nullptr});
     if (code_bits_hold(bits, true)) check(all.size(), {bits, &seed});
   }
 }
 
-// Every bit pattern of 16 bits and those of f32's binades, NaNs among them, in a range of a user's own and in the widest one.
+// Every bit pattern of 16 bits and those of f32's binades, NaNs among them, in a range of a user's own and in
+// the widest one.
 TEST(EncodedGradients, AreThoseOfTheDefinition) {
   for (const CodeRange& range : {CodeRange{-0.10001f, 1.0873f}, CodeRange{-2, 2}}) {
     expect_encoded_as_defined<float, 0>(range);
@@ -317,7 +334,8 @@ TEST(EncodedGradients, RangesWithoutAProofDoNotHold) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   EXPECT_TRUE(code_range_holds({-2, 2}));
   EXPECT_TRUE(code_range_holds({0, 1}));
-  for (const CodeRange& range : {CodeRange{kNan, 1}, {0, kNan}, {1, 0}, {0, 0.125f}, {0.25f, 1}, {0, 2.0001f}, {-2.0001f, 1}}) {
+  for (const CodeRange& range :
+       {CodeRange{kNan, 1}, {0, kNan}, {1, 0}, {0, 0.125f}, {0.25f, 1}, {0, 2.0001f}, {-2.0001f, 1}}) {
     EXPECT_FALSE(code_range_holds(range)) << range.lo << " " << range.hi;
   }
 }
@@ -325,7 +343,9 @@ TEST(EncodedGradients, RangesWithoutAProofDoNotHold) {
 // Arrays large enough for stores past the cache, aligned and not, against the same elements in small calls.
 template <class T, int kUnroll>
 void expect_streaming_to_change_no_bit() {
-  constexpr CpuSchedule kStreaming{.vector_bits = kBestVectorBits, .unroll = kUnroll, .streaming_stores = true}, kPlain{};
+  constexpr CpuSchedule kStreaming{
+      .vector_bits = kBestVectorBits, .unroll = kUnroll, .streaming_stores = true},
+      kPlain{};
   constexpr i64 kCount = (i64{1} << 20) + 777;
   patterns::Random random(11);
   std::vector<T> store(kCount + 64), want_y(kCount), out(kCount + 64), want_dx(kCount);
@@ -333,23 +353,28 @@ void expect_streaming_to_change_no_bit() {
   for (const int offset : {0, 1}) {
     // Elements from a cache line's begin on, or one later.
     const auto aligned = [&](std::vector<T>& v) {
-      return v.data() + (64 - reinterpret_cast<std::uintptr_t>(v.data()) % 64) % 64 / sizeof(T) + static_cast<size_t>(offset);
+      return v.data() + (64 - reinterpret_cast<std::uintptr_t>(v.data()) % 64) % 64 / sizeof(T) +
+             static_cast<size_t>(offset);
     };
     for (const int bits : {4, 5}) {
       const CodeChoice choice{bits, nullptr};
       const i64 bytes = code_bytes(bits, kCount);
       std::vector<u8> codes(static_cast<size_t>(bytes) + 64), want(static_cast<size_t>(bytes));
       u8* const to = codes.data() + (64 - reinterpret_cast<std::uintptr_t>(codes.data()) % 64) % 64;
-      activation_forward_code<CodedGelu, T, kPlain>(choice, aligned(store), want_y.data(), want.data(), kCount);
+      activation_forward_code<CodedGelu, T, kPlain>(choice, aligned(store), want_y.data(), want.data(),
+                                                    kCount);
       activation_forward_code<CodedGelu, T, kStreaming>(choice, aligned(store), aligned(out), to, kCount);
       EXPECT_EQ(patterns::first_difference(want_y, std::vector<T>(aligned(out), aligned(out) + kCount)), -1);
       EXPECT_TRUE(std::equal(want.begin(), want.end(), to));
-      activation_backward_code<T, kPlain>(kRangeOf<CodedGelu>, choice, aligned(store), want.data(), want_dx.data(), kCount);
-      activation_backward_code<T, kStreaming>(kRangeOf<CodedGelu>, choice, aligned(store), to, aligned(out), kCount);
+      activation_backward_code<T, kPlain>(kRangeOf<CodedGelu>, choice, aligned(store), want.data(),
+                                          want_dx.data(), kCount);
+      activation_backward_code<T, kStreaming>(kRangeOf<CodedGelu>, choice, aligned(store), to, aligned(out),
+                                              kCount);
       EXPECT_EQ(patterns::first_difference(want_dx, std::vector<T>(aligned(out), aligned(out) + kCount)), -1);
       std::copy_n(aligned(store), kCount, aligned(out));
       activation_forward_code<CodedGelu, T, kStreaming>(choice, aligned(out), aligned(out), to, kCount);
-      EXPECT_EQ(patterns::first_difference(want_y, std::vector<T>(aligned(out), aligned(out) + kCount)), -1) << "in place";
+      EXPECT_EQ(patterns::first_difference(want_y, std::vector<T>(aligned(out), aligned(out) + kCount)), -1)
+          << "in place";
       EXPECT_TRUE(std::equal(want.begin(), want.end(), to)) << "in place";
     }
   }

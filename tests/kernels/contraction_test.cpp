@@ -1,4 +1,5 @@
-// The same source gives the same bits whatever the compiler may contract and whichever instruction set it has.
+// The same source gives the same bits whatever the compiler may contract and whichever instruction set it
+// has.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -18,7 +19,8 @@ std::string output_of(const std::string& program) {
   FILE* pipe = popen(("'" + program + "'").c_str(), "r");
   if (pipe == nullptr) return text;
   std::array<char, 4096> buffer;
-  while (const size_t got = std::fread(buffer.data(), 1, buffer.size(), pipe)) text.append(buffer.data(), got);
+  while (const size_t got = std::fread(buffer.data(), 1, buffer.size(), pipe))
+    text.append(buffer.data(), got);
   return pclose(pipe) == 0 ? text : "";
 }
 

@@ -1,4 +1,5 @@
-// Direct tables: every code of every format with both mask bits against the plain definition, under every way to run them.
+// Direct tables: every code of every format with both mask bits against the plain definition, under every way
+// to run them.
 #include "kernels/direct.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +21,8 @@
 namespace outgrad::kernels {
 namespace {
 
-// The definition in words: NaN gives NaN; m = 0 reads the left segment, at magnitude 0 for y > 0; else the sign of y chooses.
+// The definition in words: NaN gives NaN; m = 0 reads the left segment, at magnitude 0 for y > 0; else the
+// sign of y chooses.
 template <class Fit, class Y>
 float derivative(Y y, bool m) {
   if (std::isnan(widen(y))) return std::nanf("");
@@ -39,7 +41,8 @@ float derivative(Y y, bool m) {
 template <class Fit, class Y, class T, CpuSchedule S>
 void expect_definition() {
   if constexpr (S.vector_bits <= kBestVectorBits) {
-    // Every code, and in the second half the other mask bit; an odd number of repetitions moves codes to other lanes and to the tail.
+    // Every code, and in the second half the other mask bit; an odd number of repetitions moves codes to
+    // other lanes and to the tail.
     const std::vector<Y> codes = patterns::all<Y>();
     const size_t n = 2 * codes.size() + 13;
     patterns::Random random(5);
@@ -52,7 +55,8 @@ void expect_definition() {
       mask[i / 32] |= m << (i % 32);
       if (i % 2 == 1) dy[i] = narrow<T>(static_cast<float>(static_cast<i32>(random.next())) * 0x1p-29f);
     }
-    activation_backward<Fit, T, S, Y>(dy.data(), y.data(), Fit::kMasked ? mask.data() : nullptr, dx.data(), static_cast<i64>(n));
+    activation_backward<Fit, T, S, Y>(dy.data(), y.data(), Fit::kMasked ? mask.data() : nullptr, dx.data(),
+                                      static_cast<i64>(n));
     for (size_t i = 0; i < n; ++i) {
       const bool m = (mask[i / 32] >> (i % 32) & 1) != 0;
       const float g = derivative<Fit>(y[i], m);
@@ -65,9 +69,11 @@ void expect_definition() {
 template <class Fit, class Y, class T>
 void expect_definition_everywhere() {
   expect_definition<Fit, Y, T, CpuSchedule{.threads = 1}>();
-  expect_definition<Fit, Y, T, CpuSchedule{.threads = 1, .vector_bits = 256, .table = TablePlacement::memory}>();
+  expect_definition<Fit, Y, T,
+                    CpuSchedule{.threads = 1, .vector_bits = 256, .table = TablePlacement::memory}>();
   expect_definition<Fit, Y, T, CpuSchedule{.vector_bits = 256, .unroll = 4, .block_elements = 1024}>();
-  expect_definition<Fit, Y, T, CpuSchedule{.threads = 2, .vector_bits = 512, .unroll = 4, .block_elements = 2048}>();
+  expect_definition<Fit, Y, T,
+                    CpuSchedule{.threads = 2, .vector_bits = 512, .unroll = 4, .block_elements = 2048}>();
 }
 
 TEST(Direct, EveryCodeOfTheSixteenBitFormats) {
@@ -96,10 +102,12 @@ void expect_polynomial() {
     std::vector<T> dy(y.size(), narrow<T>(1.0f)), dx(y.size());
     std::vector<u32> mask((y.size() + 31) / 32);
     for (size_t i = 0; i < mask.size(); ++i) mask[i] = i < 8 ? ~0u : i < 16 ? 0u : 0x5a5a5a5au;
-    activation_backward<Fit, T, S, Y>(dy.data(), y.data(), mask.data(), dx.data(), static_cast<i64>(y.size()));
+    activation_backward<Fit, T, S, Y>(dy.data(), y.data(), mask.data(), dx.data(),
+                                      static_cast<i64>(y.size()));
     for (size_t i = 0; i < y.size(); ++i) {
       const float g = evaluate_backward<Fit>(FloatOps{}, widen(y[i]), (mask[i / 32] >> (i % 32) & 1) != 0);
-      ASSERT_EQ(canonical_bits(dx[i]), canonical_bits(narrow<T>(g))) << code_of(y[i]) << " vector_bits=" << S.vector_bits;
+      ASSERT_EQ(canonical_bits(dx[i]), canonical_bits(narrow<T>(g)))
+          << code_of(y[i]) << " vector_bits=" << S.vector_bits;
     }
   }
 }

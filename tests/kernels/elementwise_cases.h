@@ -1,5 +1,6 @@
-// Every schedule of the host loops gives the bits of the plain one, for any length, alignment, aliasing and floating-point mode: cases over a format.
-// A unit for each: all three together take minutes and gigabytes to compile with sanitizers.
+// Every schedule of the host loops gives the bits of the plain one, for any length, alignment, aliasing and
+// floating-point mode: cases over a format. A unit for each: all three together take minutes and gigabytes to
+// compile with sanitizers.
 #pragma once
 
 #include "kernels/host/elementwise.h"
@@ -24,8 +25,14 @@ constexpr CpuSchedule kPlain{.threads = 1};
 template <int kBits>
 constexpr bool kAvailable = kBits <= kBestVectorBits;
 
-constexpr CpuSchedule vectors(int bits, int unroll, TablePlacement table = TablePlacement::permute, int threads = 1) {
-  return {.threads = threads, .vector_bits = bits, .unroll = unroll, .block_elements = 1024, .streaming_stores = true, .table = table};
+constexpr CpuSchedule vectors(int bits, int unroll, TablePlacement table = TablePlacement::permute,
+                              int threads = 1) {
+  return {.threads = threads,
+          .vector_bits = bits,
+          .unroll = unroll,
+          .block_elements = 1024,
+          .streaming_stores = true,
+          .table = table};
 }
 
 template <CpuSchedule S, class Fit, class T>
@@ -34,14 +41,17 @@ void expect_backward(const patterns::Backward<T>& a, const std::vector<T>& expec
     std::vector<T> dx(a.y.size());
     gelu_backward<Fit, T, S>(a.dy.data(), a.y.data(), a.mask.data(), dx.data(), a.size());
     const i64 at = patterns::first_difference(dx, expected);
-    EXPECT_EQ(at, -1) << Fit::kName << ' ' << Format<T>::kName << " vector_bits=" << S.vector_bits << " unroll=" << S.unroll
+    EXPECT_EQ(at, -1) << Fit::kName << ' ' << Format<T>::kName << " vector_bits=" << S.vector_bits
+                      << " unroll=" << S.unroll
                       << " y=" << widen(a.y[static_cast<size_t>(std::max<i64>(at, 0))]);
   }
 }
 
-// At once, and in parts: AVX2 has a large array of 16-bit elements by the table of all outputs, a small one not.
+// At once, and in parts: AVX2 has a large array of 16-bit elements by the table of all outputs, a small one
+// not.
 template <CpuSchedule S, class Forward, class T>
-void expect_forward(const std::vector<T>& x, const std::vector<T>& expected, const std::vector<u32>& expected_mask) {
+void expect_forward(const std::vector<T>& x, const std::vector<T>& expected,
+                    const std::vector<u32>& expected_mask) {
   if constexpr (kAvailable<S.vector_bits>) {
     constexpr i64 kPart = i64{1} << 15;
     static_assert(kPart < detail::kCodes);
@@ -51,14 +61,16 @@ void expect_forward(const std::vector<T>& x, const std::vector<T>& expected, con
       for (i64 i = 0; i < n; i += kPart) {
         gelu_forward<Forward, T, S>(x.data() + i, y.data() + i, mask.data() + i / 32, std::min(kPart, n - i));
       }
-      EXPECT_EQ(patterns::first_difference(y, expected), -1) << Forward::kName << " in parts, vector_bits=" << S.vector_bits;
+      EXPECT_EQ(patterns::first_difference(y, expected), -1)
+          << Forward::kName << " in parts, vector_bits=" << S.vector_bits;
       EXPECT_EQ(mask, expected_mask);
     }
     std::vector<T> y(x.size());
     std::vector<u32> mask(expected_mask.size(), ~0u);
     gelu_forward<Forward, T, S>(x.data(), y.data(), mask.data(), static_cast<i64>(x.size()));
     const i64 at = patterns::first_difference(y, expected);
-    EXPECT_EQ(at, -1) << Forward::kName << ' ' << Format<T>::kName << " vector_bits=" << S.vector_bits << " unroll=" << S.unroll
+    EXPECT_EQ(at, -1) << Forward::kName << ' ' << Format<T>::kName << " vector_bits=" << S.vector_bits
+                      << " unroll=" << S.unroll
                       << " x=" << widen(x[static_cast<size_t>(std::max<i64>(at, 0))]);
     EXPECT_EQ(mask, expected_mask);
   }
@@ -69,7 +81,8 @@ template <class Fit, class T>
 std::vector<T> reference_backward(const patterns::Backward<T>& a) {
   std::vector<T> dx(a.y.size());
   for (size_t i = 0; i < dx.size(); ++i) {
-    dx[i] = activation_backward_element<Fit>(table_of<Fit>(), a.dy[i], &a.y[i], (a.mask[i / 32] >> (i % 32) & 1) != 0);
+    dx[i] = activation_backward_element<Fit>(table_of<Fit>(), a.dy[i], &a.y[i],
+                                             (a.mask[i / 32] >> (i % 32) & 1) != 0);
   }
   return dx;
 }
@@ -129,22 +142,27 @@ TYPED_TEST_P(Elementwise, ForwardIsTheSameUnderEverySchedule) {
   expect_every_forward_schedule<synthetic::ForwardOf<TypeParam, 128>, TypeParam>(200);
 }
 
-// A vector with few elements in the left tail takes another path than one with many: from none to all of sixteen neighbours.
+// A vector with few elements in the left tail takes another path than one with many: from none to all of
+// sixteen neighbours.
 TYPED_TEST_P(Elementwise, AnyShareOfTheLeftTailIsTheSameUnderEverySchedule) {
   using T = TypeParam;
   std::vector<T> x;
   for (int tail = 0; tail <= 16; ++tail) {
     for (int i = 0; i < 1024; ++i) {
       const bool left = i * 7 % 16 < tail;
-      x.push_back(narrow<T>(left ? -2.5f - 0.0117f * static_cast<float>(i) : 0.003f * static_cast<float>(i) - 1.0f));
+      x.push_back(
+          narrow<T>(left ? -2.5f - 0.0117f * static_cast<float>(i) : 0.003f * static_cast<float>(i) - 1.0f));
     }
   }
   expect_every_forward_schedule<typename ForwardFit<T>::Type>(x);
 }
 
 // Widest vectors, small blocks; arrays with guards on both sides that must stay as they are.
-constexpr CpuSchedule kWidest{
-    .threads = 2, .vector_bits = kBestVectorBits, .unroll = kBestVectorBits > 0 ? 2 : 1, .block_elements = 1024, .streaming_stores = kBestVectorBits > 0};
+constexpr CpuSchedule kWidest{.threads = 2,
+                              .vector_bits = kBestVectorBits,
+                              .unroll = kBestVectorBits > 0 ? 2 : 1,
+                              .block_elements = 1024,
+                              .streaming_stores = kBestVectorBits > 0};
 
 template <class T>
 std::vector<T> guarded(size_t count, typename Format<T>::Bits guard) {
@@ -159,17 +177,20 @@ TYPED_TEST_P(Elementwise, EveryLengthAndAlignmentBackward) {
   const std::vector<T> expected = reference_backward<Fit, T>(a);
   for (i64 n = 0; n <= 100; ++n) {
     for (const i64 shift : {0, 1, 3}) {
-      // Element `start + i` sits at place shift + i: the mask stays word-aligned, the tensors need not be more than element-aligned.
+      // Element `start + i` sits at place shift + i: the mask stays word-aligned, the tensors need not be
+      // more than element-aligned.
       const i64 start = 32 * (n + 57 * shift);
       auto dy = guarded<T>(128, kGuard), y = guarded<T>(128, kGuard), dx = guarded<T>(128, kGuard);
       std::copy_n(a.dy.begin() + start, n, dy.begin() + shift);
       std::copy_n(a.y.begin() + start, n, y.begin() + shift);
-      gelu_backward<Fit, T, kWidest>(dy.data() + shift, y.data() + shift, a.mask.data() + start / 32, dx.data() + shift, n);
+      gelu_backward<Fit, T, kWidest>(dy.data() + shift, y.data() + shift, a.mask.data() + start / 32,
+                                     dx.data() + shift, n);
       auto want = guarded<T>(128, kGuard);
       std::copy_n(expected.begin() + start, n, want.begin() + shift);
       ASSERT_EQ(patterns::first_difference(dx, want), -1) << "n=" << n << " shift=" << shift;
 
-      gelu_backward<Fit, T, kWidest>(dy.data() + shift, y.data() + shift, a.mask.data() + start / 32, dy.data() + shift, n);
+      gelu_backward<Fit, T, kWidest>(dy.data() + shift, y.data() + shift, a.mask.data() + start / 32,
+                                     dy.data() + shift, n);
       ASSERT_EQ(patterns::first_difference(dy, want), -1) << "in place, n=" << n << " shift=" << shift;
     }
   }
@@ -188,7 +209,8 @@ TYPED_TEST_P(Elementwise, EveryLengthAndAlignmentForward) {
       std::vector<u32> mask(8, 0xdeadbeefu), want_mask = mask;
       std::fill_n(want_mask.begin(), words, 0u);
       for (i64 i = 0; i < n; ++i) {
-        const T value = values[static_cast<size_t>((n * 7919 + shift * 104729 + i * 613) % static_cast<i64>(values.size()))];
+        const T value = values[static_cast<size_t>((n * 7919 + shift * 104729 + i * 613) %
+                                                   static_cast<i64>(values.size()))];
         const auto element = gelu_forward_element(Forward{}, kTables, value);
         x[static_cast<size_t>(i + shift)] = value;
         want[static_cast<size_t>(i + shift)] = element.y;
@@ -196,7 +218,8 @@ TYPED_TEST_P(Elementwise, EveryLengthAndAlignmentForward) {
       }
       gelu_forward<Forward, T, kWidest>(x.data() + shift, y.data() + shift, mask.data(), n);
       ASSERT_EQ(patterns::first_difference(y, want), -1) << "n=" << n << " shift=" << shift;
-      ASSERT_EQ(mask, want_mask) << "n=" << n << " shift=" << shift;  // bits beyond n are 0, words beyond are untouched
+      // bits beyond n are 0, words beyond are untouched
+      ASSERT_EQ(mask, want_mask) << "n=" << n << " shift=" << shift;
 
       gelu_forward<Forward, T, kWidest>(x.data() + shift, x.data() + shift, mask.data(), n);
       ASSERT_EQ(patterns::first_difference(x, want), -1) << "in place, n=" << n << " shift=" << shift;
@@ -208,8 +231,11 @@ TYPED_TEST_P(Elementwise, EveryLengthAndAlignmentForward) {
 TYPED_TEST_P(Elementwise, StreamedBlocksAreTheSame) {
   using T = TypeParam;
   using Fit = typename DefaultFit<T>::Type;
-  constexpr CpuSchedule kStreamed{
-      .threads = 3, .vector_bits = kBestVectorBits, .unroll = kBestVectorBits > 0 ? 4 : 1, .block_elements = 1 << 14, .streaming_stores = kBestVectorBits > 0};
+  constexpr CpuSchedule kStreamed{.threads = 3,
+                                  .vector_bits = kBestVectorBits,
+                                  .unroll = kBestVectorBits > 0 ? 4 : 1,
+                                  .block_elements = 1 << 14,
+                                  .streaming_stores = kBestVectorBits > 0};
   const auto a = patterns::backward<T>(20);
   const std::vector<T> expected = reference_backward<Fit, T>(a);
   // Whole mask words of the pattern set, repeated until 2 MiB and a bit are full.
@@ -222,7 +248,8 @@ TYPED_TEST_P(Elementwise, StreamedBlocksAreTheSame) {
     y[static_cast<size_t>(i)] = a.y[static_cast<size_t>(i % period)];
     mask[static_cast<size_t>(i / 32)] = a.mask[static_cast<size_t>(i % period / 32)];
   }
-  const std::unique_ptr<T, decltype(&std::free)> dx(static_cast<T*>(std::aligned_alloc(64, (dy.size() * sizeof(T) + 63) / 64 * 64)), &std::free);
+  const std::unique_ptr<T, decltype(&std::free)> dx(
+      static_cast<T*>(std::aligned_alloc(64, (dy.size() * sizeof(T) + 63) / 64 * 64)), &std::free);
   ASSERT_EQ((detail::streams<kStreamed>(dx.get(), n)), kBestVectorBits > 0);
   gelu_backward<Fit, T, kStreamed>(dy.data(), y.data(), mask.data(), dx.get(), n);
   for (i64 i = 0; i < n; ++i) {
@@ -243,7 +270,8 @@ TYPED_TEST_P(Elementwise, CallersFloatingPointModeIsNeitherUsedNorChanged) {
   const std::vector<T> expected = reference_backward<Fit, T>(a);
   std::vector<T> dx(a.y.size());
   const unsigned saved = _mm_getcsr();
-  const unsigned hostile = 0x1f80 | 0x8000 | 0x0040 | 0x6000;  // flush to zero, denormals are zero, round toward zero
+  // flush to zero, denormals are zero, round toward zero
+  const unsigned hostile = 0x1f80 | 0x8000 | 0x0040 | 0x6000;
   _mm_setcsr(hostile);
   gelu_backward<Fit, T, kThreads>(a.dy.data(), a.y.data(), a.mask.data(), dx.data(), a.size());
   const unsigned after = _mm_getcsr();
@@ -253,9 +281,11 @@ TYPED_TEST_P(Elementwise, CallersFloatingPointModeIsNeitherUsedNorChanged) {
 #endif
 }
 
-REGISTER_TYPED_TEST_SUITE_P(Elementwise, BackwardIsTheSameUnderEverySchedule, ForwardIsTheSameUnderEverySchedule,
-                            AnyShareOfTheLeftTailIsTheSameUnderEverySchedule, EveryLengthAndAlignmentBackward, EveryLengthAndAlignmentForward,
-                            StreamedBlocksAreTheSame, CallersFloatingPointModeIsNeitherUsedNorChanged);
+REGISTER_TYPED_TEST_SUITE_P(Elementwise, BackwardIsTheSameUnderEverySchedule,
+                            ForwardIsTheSameUnderEverySchedule,
+                            AnyShareOfTheLeftTailIsTheSameUnderEverySchedule, EveryLengthAndAlignmentBackward,
+                            EveryLengthAndAlignmentForward, StreamedBlocksAreTheSame,
+                            CallersFloatingPointModeIsNeitherUsedNorChanged);
 
 }  // namespace
 }  // namespace outgrad::kernels

@@ -1,4 +1,5 @@
-// The evaluators against a plain transcription of their definition, and each table entry's part in the result.
+// The evaluators against a plain transcription of their definition, and each table entry's part in the
+// result.
 #include "kernels/eval.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +21,8 @@ float polynomial(const float* c, int degree, float u, int scheme) {
     std::vector<float> terms(c, c + degree + 1);
     for (float power = u; terms.size() > 1; power = power * power) {
       std::vector<float> joined;
-      for (size_t k = 0; k < terms.size(); k += 2) joined.push_back(k + 1 < terms.size() ? std::fma(terms[k + 1], power, terms[k]) : terms[k]);
+      for (size_t k = 0; k < terms.size(); k += 2)
+        joined.push_back(k + 1 < terms.size() ? std::fma(terms[k + 1], power, terms[k]) : terms[k]);
       terms = joined;
     }
     return terms[0];
@@ -70,7 +72,9 @@ float derivative(float y, bool m, const Rows& table) {
     if (!m && !(y <= Fit::kLeftY)) {
       v = y > 0 ? -0.0f : y;
       const int h = static_cast<int>((bits_of(v) & 0x7fffffffu) >> (23 - Fit::kLeftBits));
-      row = static_cast<u32>(Fit::kLeftRow + std::max((h + std::max(h, Fit::kLeftKnee)) / 2 - Fit::kLeftBase, 0)) % Fit::kRows;
+      row = static_cast<u32>(Fit::kLeftRow +
+                             std::max((h + std::max(h, Fit::kLeftKnee)) / 2 - Fit::kLeftBase, 0)) %
+            Fit::kRows;
     }
   }
   const float* words = table.w[row];
@@ -87,21 +91,26 @@ float derivative(float y, bool m, const Rows& table) {
 template <class Fit>
 class Backward : public testing::Test {};
 using Fits =
-    testing::Types<synthetic::WithLeft, synthetic::WithLeftAndRight, synthetic::TwoWord, synthetic::WithoutLeft<8, 4>, synthetic::WithoutLeft<16, 5>,
-                   synthetic::WithoutLeft<64, 6, kEstrin>, synthetic::WithoutLeft<8, 7, kEvenOdd>, synthetic::WithoutLeft<8, 1, kEvenOdd>,
-                   synthetic::WithoutLeft<16, 16, kEstrin, false>, synthetic::WithBreaks<5, 4>, synthetic::WithBreaks<20, 8, kEvenOdd>,
-                   synthetic::WithBreaks<2, 9, kEstrin>, synthetic::OneRow<6>, synthetic::OneRow<7, kEstrin>, synthetic::OneRow<0>, synthetic::Unmasked<16, 4>,
-                   synthetic::Unmasked<8, 5, kEstrin>, generated::GeluF32, generated::GeluF16, generated::GeluBf16, generated::GeluBf16Stored>;
+    testing::Types<synthetic::WithLeft, synthetic::WithLeftAndRight, synthetic::TwoWord,
+                   synthetic::WithoutLeft<8, 4>, synthetic::WithoutLeft<16, 5>,
+                   synthetic::WithoutLeft<64, 6, kEstrin>, synthetic::WithoutLeft<8, 7, kEvenOdd>,
+                   synthetic::WithoutLeft<8, 1, kEvenOdd>, synthetic::WithoutLeft<16, 16, kEstrin, false>,
+                   synthetic::WithBreaks<5, 4>, synthetic::WithBreaks<20, 8, kEvenOdd>,
+                   synthetic::WithBreaks<2, 9, kEstrin>, synthetic::OneRow<6>, synthetic::OneRow<7, kEstrin>,
+                   synthetic::OneRow<0>, synthetic::Unmasked<16, 4>, synthetic::Unmasked<8, 5, kEstrin>,
+                   generated::GeluF32, generated::GeluF16, generated::GeluBf16, generated::GeluBf16Stored>;
 TYPED_TEST_SUITE(Backward, Fits);
 
-// Patterns, and the floats about each of `thresholds`: where a comparison's two sides are equal a random argument does not come by.
+// Patterns, and the floats about each of `thresholds`: where a comparison's two sides are equal a random
+// argument does not come by.
 std::vector<float> patterns_and(const std::vector<float>& thresholds) {
   constexpr int kEachSide = 16;  // a root has as many arguments as round to one value of it, or more
   std::vector<float> values = patterns::f32_patterns(1000);
   for (const float threshold : thresholds) {
     float value = threshold;
     for (int k = 0; k < kEachSide; ++k) value = std::nextafterf(value, -INFINITY);
-    for (int k = 0; k <= 2 * kEachSide; ++k, value = std::nextafterf(value, INFINITY)) values.push_back(value);
+    for (int k = 0; k <= 2 * kEachSide; ++k, value = std::nextafterf(value, INFINITY))
+      values.push_back(value);
   }
   return values;
 }
@@ -129,13 +138,15 @@ TYPED_TEST(Backward, FollowsItsDefinition) {
   constexpr auto kTable = TypeParam::table();
   for (const float y : patterns_and(thresholds_of<TypeParam>())) {
     for (const bool m : {false, true}) {
-      ASSERT_EQ(canonical_bits(evaluate_backward<TypeParam>(FloatOps{}, y, m)), canonical_bits(derivative<TypeParam>(y, m, kTable)))
+      ASSERT_EQ(canonical_bits(evaluate_backward<TypeParam>(FloatOps{}, y, m)),
+                canonical_bits(derivative<TypeParam>(y, m, kTable)))
           << std::hexfloat << y << " m=" << m;
     }
   }
 }
 
-// Every row that some y reaches depends on every one of its words (an infinite one shows at any u); many rows are reached.
+// Every row that some y reaches depends on every one of its words (an infinite one shows at any u); many rows
+// are reached.
 TYPED_TEST(Backward, EveryWordOfAReachedRowCounts) {
   std::vector<float> ys;
   for (const float y : patterns::f32_patterns(300)) {
@@ -166,10 +177,12 @@ TYPED_TEST(Backward, EveryWordOfAReachedRowCounts) {
 }
 
 TYPED_TEST(Backward, BranchIsChosenByTheMaskAlone) {
-  // In the middle of the range the two branches differ; a flipped sign must not go unnoticed. Without a mask there is one branch.
+  // In the middle of the range the two branches differ; a flipped sign must not go unnoticed. Without a mask
+  // there is one branch.
   int differing = 0;
   for (const float y : {-0.16f, -0.15f, -0.13f, -0.1f, -0.05f}) {
-    differing += evaluate_backward<TypeParam>(FloatOps{}, y, false) != evaluate_backward<TypeParam>(FloatOps{}, y, true);
+    differing += evaluate_backward<TypeParam>(FloatOps{}, y, false) !=
+                 evaluate_backward<TypeParam>(FloatOps{}, y, true);
   }
   EXPECT_EQ(differing, TypeParam::kMasked && TypeParam::kDegree > 0 ? 5 : 0);
 }
@@ -182,24 +195,29 @@ TYPED_TEST_SUITE(Forwards, ForwardFits);
 TYPED_TEST(Forwards, FollowsItsDefinition) {
   constexpr auto kCore = TypeParam::table();
   constexpr auto kTail = TypeParam::tail();
-  for (const float x : patterns_and({TypeParam::kXStar, TypeParam::kXMin, TypeParam::kTailX, TypeParam::kXMax})) {
+  for (const float x :
+       patterns_and({TypeParam::kXStar, TypeParam::kXMin, TypeParam::kTailX, TypeParam::kXMax})) {
     float expected;
     if (x < TypeParam::kTailX) {
       const float v = x < TypeParam::kXMin ? TypeParam::kXMin : x;
-      const float* words = kTail.w[bits_of(std::fma(v, TypeParam::kTailIndexScale, TypeParam::kTailIndexBias)) % TypeParam::kTailRows];
+      const float* words =
+          kTail.w[bits_of(std::fma(v, TypeParam::kTailIndexScale, TypeParam::kTailIndexBias)) %
+                  TypeParam::kTailRows];
       const float u = v - words[0];
       float p = words[TypeParam::kTailDegree + 1];
       for (int k = TypeParam::kTailDegree; k >= 1; --k) p = std::fma(p, u, words[k]);
       expected = p * words[TypeParam::kTailDegree + 2];
     } else if (x < TypeParam::kXMax) {
-      const float* words = kCore.w[bits_of(std::fma(x, TypeParam::kIndexScale, TypeParam::kIndexBias)) % TypeParam::kRows];
+      const float* words =
+          kCore.w[bits_of(std::fma(x, TypeParam::kIndexScale, TypeParam::kIndexBias)) % TypeParam::kRows];
       const float u = x - words[0];
       expected = words[TypeParam::kDegree + 1];
       for (int k = TypeParam::kDegree; k >= 1; --k) expected = std::fma(expected, u, words[k]);
     } else {
       expected = x;
     }
-    ASSERT_EQ(canonical_bits(evaluate_forward<TypeParam>(FloatOps{}, x)), canonical_bits(expected)) << std::hexfloat << x;
+    ASSERT_EQ(canonical_bits(evaluate_forward<TypeParam>(FloatOps{}, x)), canonical_bits(expected))
+        << std::hexfloat << x;
     EXPECT_EQ(evaluate_mask(FloatOps{}, TypeParam{}, x), x >= TypeParam::kXStar);
   }
 }
@@ -207,13 +225,15 @@ TYPED_TEST(Forwards, FollowsItsDefinition) {
 template <class Forward>
 class RoundedForwards : public testing::Test {};
 using RoundedForwardFits =
-    testing::Types<synthetic::RoundedForward<F16, 64, 32>, synthetic::RoundedForward<BF16, 128, 16>, generated::GeluForwardF16, generated::GeluForwardBf16>;
+    testing::Types<synthetic::RoundedForward<F16, 64, 32>, synthetic::RoundedForward<BF16, 128, 16>,
+                   generated::GeluForwardF16, generated::GeluForwardBf16>;
 TYPED_TEST_SUITE(RoundedForwards, RoundedForwardFits);
 
 TYPED_TEST(RoundedForwards, FollowItsDefinition) {
   constexpr auto kRows = TypeParam::table();
   for (const float x : patterns_and({TypeParam::kXStar, TypeParam::kXMin, TypeParam::kXMax, 0.0f, -0.0f})) {
-    const float v = x < TypeParam::kXMin ? TypeParam::kXMin : x, w = TypeParam::kXMax < v ? TypeParam::kXMax : v;
+    const float v = x < TypeParam::kXMin ? TypeParam::kXMin : x,
+                w = TypeParam::kXMax < v ? TypeParam::kXMax : v;
     const float q = std::fma(w, TypeParam::kIndexScale, TypeParam::kIndexBias);
     const float u = w - (q - TypeParam::kIndexBias) / TypeParam::kIndexScale;
     const float* c = kRows.w[bits_of(q) % TypeParam::kRows];
@@ -223,7 +243,9 @@ TYPED_TEST(RoundedForwards, FollowItsDefinition) {
     const volatile float vc = v * c[0];
     float y = std::fma(wu, t, TypeParam::kTie < kLeastNormal ? vc : std::fma(v, c[0], TypeParam::kTie));
     if (TypeParam::kTie < kLeastNormal && y != 0) y += TypeParam::kTie;
-    ASSERT_EQ(canonical_bits(evaluate_forward(FloatOps{}, TypeParam{}, kRows, x)), canonical_bits(std::copysign(y, x))) << std::hexfloat << x;
+    ASSERT_EQ(canonical_bits(evaluate_forward(FloatOps{}, TypeParam{}, kRows, x)),
+              canonical_bits(std::copysign(y, x)))
+        << std::hexfloat << x;
     EXPECT_EQ(evaluate_mask(FloatOps{}, TypeParam{}, x), x >= TypeParam::kXStar);
   }
 }

@@ -1,5 +1,5 @@
-// Prints one hash of what GELU, an activation in doubles and LayerNorm compute over a few thousand inputs; tests/system/fast_math_test.sh compares compilers
-// and flags by it.
+// Prints one hash of what GELU, an activation in doubles and LayerNorm compute over a few thousand inputs;
+// tests/system/fast_math_test.sh compares compilers and flags by it.
 #include <cstdio>
 #include <vector>
 
@@ -20,7 +20,8 @@ void add(const std::vector<float>& values) {
 }
 
 constexpr CpuSchedule kScalar{.threads = 1};
-constexpr CpuSchedule kVectors{.threads = 1, .vector_bits = kBestVectorBits, .unroll = kBestVectorBits > 0 ? 4 : 1};
+constexpr CpuSchedule kVectors{
+    .threads = 1, .vector_bits = kBestVectorBits, .unroll = kBestVectorBits > 0 ? 4 : 1};
 
 template <CpuSchedule S>
 void elementwise(const std::vector<float>& x) {
@@ -39,7 +40,8 @@ void elementwise(const std::vector<float>& x) {
 
 int main() {
   std::vector<float> x;
-  for (u32 bits = 0; bits < 0x41800000u; bits += 0x40961) x.push_back(float_of(bits)), x.push_back(float_of(bits | 0x80000000u));
+  for (u32 bits = 0; bits < 0x41800000u; bits += 0x40961)
+    x.push_back(float_of(bits)), x.push_back(float_of(bits | 0x80000000u));
   for (const u32 bits : {0x7f800000u, 0xff800000u, 0x7fc00000u, 1u, 0x80000001u}) x.push_back(float_of(bits));
   elementwise<kScalar>(x);
   elementwise<kVectors>(x);
@@ -47,10 +49,13 @@ int main() {
   const i64 rows = static_cast<i64>(x.size() - 5) / kCols, n = rows * kCols;
   std::vector<float> y(n), dx(n), rstd(rows), gamma(kCols), beta(kCols), dgamma(kCols), dbeta(kCols);
   // Exact, fused or not.
-  for (i64 j = 0; j < kCols; ++j) gamma[j] = 0.5f + 0.0078125f * static_cast<float>(j), beta[j] = 0.125f * static_cast<float>(j % 5);
-  layernorm_forward<float, CpuNormForwardSchedule{.threads = 1}>(x.data(), gamma.data(), beta.data(), rows, kCols, 1e-5f, y.data(), rstd.data());
-  layernorm_backward<float, CpuNormBackwardSchedule{.threads = 1}>(x.data(), y.data(), gamma.data(), beta.data(), rstd.data(), rows, kCols, dx.data(),
-                                                                   dgamma.data(), dbeta.data());
+  for (i64 j = 0; j < kCols; ++j)
+    gamma[j] = 0.5f + 0.0078125f * static_cast<float>(j), beta[j] = 0.125f * static_cast<float>(j % 5);
+  layernorm_forward<float, CpuNormForwardSchedule{.threads = 1}>(x.data(), gamma.data(), beta.data(), rows,
+                                                                 kCols, 1e-5f, y.data(), rstd.data());
+  layernorm_backward<float, CpuNormBackwardSchedule{.threads = 1}>(x.data(), y.data(), gamma.data(),
+                                                                   beta.data(), rstd.data(), rows, kCols,
+                                                                   dx.data(), dgamma.data(), dbeta.data());
   add(y), add(rstd), add(dx), add(dgamma), add(dbeta);
   std::printf("%016llx\n", static_cast<unsigned long long>(hash));
 }

@@ -1,4 +1,5 @@
-// Widening and narrowing against an independent reference in double, exhaustively over the 16-bit and 8-bit patterns.
+// Widening and narrowing against an independent reference in double, exhaustively over the 16-bit and 8-bit
+// patterns.
 #include "kernels/formats.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +32,8 @@ double value_of(T stored) {
   const int fraction = stored.bits & ((1 << S::kFraction) - 1);
   const double sign = stored.bits & 0x8000 ? -1 : 1;
   if (exponent == S::kMaxExponent - S::kMinExponent + 2) {
-    return fraction != 0 ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
+    return fraction != 0 ? std::numeric_limits<double>::quiet_NaN()
+                         : sign * std::numeric_limits<double>::infinity();
   }
   const int one = exponent > 0 ? 1 << S::kFraction : 0;
   return sign * std::ldexp(one + fraction, std::max(exponent, 1) - 1 + S::kMinExponent - S::kFraction);
@@ -48,8 +50,10 @@ u16 narrowed(float value) {
   if (std::isinf(magnitude)) return sign | infinity;
   const int exponent = magnitude == 0 ? S::kMinExponent : std::max(std::ilogb(magnitude), S::kMinExponent);
   const double steps = std::nearbyint(std::ldexp(magnitude, S::kFraction - exponent));
-  if (std::ldexp(steps, exponent - S::kFraction) >= std::ldexp(1.0, S::kMaxExponent + 1)) return sign | infinity;
-  // Normal numbers count their steps from 2^kFraction; a carry into the next binade comes out right by itself.
+  if (std::ldexp(steps, exponent - S::kFraction) >= std::ldexp(1.0, S::kMaxExponent + 1))
+    return sign | infinity;
+  // Normal numbers count their steps from 2^kFraction; a carry into the next binade comes out right by
+  // itself.
   return static_cast<u16>(sign | (((exponent - S::kMinExponent) << S::kFraction) + static_cast<int>(steps)));
 }
 
@@ -88,7 +92,8 @@ TYPED_TEST(Formats16, NarrowRoundsEveryMidpoint) {
     const double high = value_of(TypeParam{static_cast<u16>(bits + 1)});
     if (!std::isfinite(low) || !std::isfinite(high)) continue;
     const float midpoint = static_cast<float>((low + high) / 2);
-    for (const float value : {midpoint, std::nextafterf(midpoint, 0.0f), std::nextafterf(midpoint, INFINITY)}) {
+    for (const float value :
+         {midpoint, std::nextafterf(midpoint, 0.0f), std::nextafterf(midpoint, INFINITY)}) {
       ASSERT_EQ(narrow<TypeParam>(value).bits, narrowed<TypeParam>(value)) << std::hexfloat << value;
       ASSERT_EQ(narrow<TypeParam>(-value).bits, narrowed<TypeParam>(-value)) << std::hexfloat << value;
     }
@@ -119,7 +124,8 @@ double value_of8(T stored) {
   return sign * std::ldexp(significand, std::max(exponent, 1) - s.bias);
 }
 
-// The nearest code by search over all of them, ties to the even one; the value after the largest stands for what overflows.
+// The nearest code by search over all of them, ties to the even one; the value after the largest stands for
+// what overflows.
 template <class T>
 u8 narrowed8(float value) {
   constexpr Shape8 s = kShape8<T>;
@@ -175,7 +181,8 @@ TEST(Formats, KnownValuesOfEightBits) {
 
 TYPED_TEST(Formats8, NarrowRoundsToNearestEven) {
   for (const float value : patterns::f32_patterns(500)) {
-    ASSERT_EQ(canonical_bits(narrow<TypeParam>(value)), narrowed8<TypeParam>(value)) << std::hexfloat << value;
+    ASSERT_EQ(canonical_bits(narrow<TypeParam>(value)), narrowed8<TypeParam>(value))
+        << std::hexfloat << value;
   }
 }
 
@@ -183,11 +190,15 @@ TYPED_TEST(Formats8, NarrowRoundsEveryMidpointAndItsNeighbours) {
   constexpr Shape8 s = kShape8<TypeParam>;
   for (int code = 0; code <= s.largest; ++code) {
     const double low = value_of8(TypeParam{static_cast<u8>(code)});
-    const double high = code < s.largest ? value_of8(TypeParam{static_cast<u8>(code + 1)}) : 2 * low - value_of8(TypeParam{static_cast<u8>(code - 1)});
+    const double high = code < s.largest ? value_of8(TypeParam{static_cast<u8>(code + 1)})
+                                         : 2 * low - value_of8(TypeParam{static_cast<u8>(code - 1)});
     const float midpoint = static_cast<float>((low + high) / 2);
-    for (const float value : {midpoint, std::nextafterf(midpoint, 0.0f), std::nextafterf(midpoint, INFINITY)}) {
-      ASSERT_EQ(canonical_bits(narrow<TypeParam>(value)), narrowed8<TypeParam>(value)) << std::hexfloat << value;
-      ASSERT_EQ(canonical_bits(narrow<TypeParam>(-value)), narrowed8<TypeParam>(-value)) << std::hexfloat << value;
+    for (const float value :
+         {midpoint, std::nextafterf(midpoint, 0.0f), std::nextafterf(midpoint, INFINITY)}) {
+      ASSERT_EQ(canonical_bits(narrow<TypeParam>(value)), narrowed8<TypeParam>(value))
+          << std::hexfloat << value;
+      ASSERT_EQ(canonical_bits(narrow<TypeParam>(-value)), narrowed8<TypeParam>(-value))
+          << std::hexfloat << value;
     }
   }
 }
@@ -199,7 +210,8 @@ void expect_vector_widening() {
   float wide[Isa::kLanes];
   for (size_t i = 0; i < all.size(); i += Isa::kLanes) {
     Isa::template store<false>(wide, Isa::load(&all[i]));
-    for (size_t k = 0; k < Isa::kLanes; ++k) ASSERT_EQ(canonical_bits(wide[k]), canonical_bits(widen(all[i + k]))) << int{all[i + k].bits};
+    for (size_t k = 0; k < Isa::kLanes; ++k)
+      ASSERT_EQ(canonical_bits(wide[k]), canonical_bits(widen(all[i + k]))) << int{all[i + k].bits};
   }
 }
 
@@ -230,13 +242,15 @@ void expect_vector_conversions() {
   alignas(64) T stored[Isa::kLanes];
   for (size_t i = 0; i + Isa::kLanes <= values.size(); i += Isa::kLanes) {
     Isa::template store<false>(stored, Isa::load(&values[i]));
-    for (size_t k = 0; k < Isa::kLanes; ++k) ASSERT_EQ(stored[k].bits, narrow<T>(values[i + k]).bits) << std::hexfloat << values[i + k];
+    for (size_t k = 0; k < Isa::kLanes; ++k)
+      ASSERT_EQ(stored[k].bits, narrow<T>(values[i + k]).bits) << std::hexfloat << values[i + k];
   }
   const std::vector<T> all = patterns::all<T>();
   alignas(64) float wide[Isa::kLanes];
   for (size_t i = 0; i < all.size(); i += Isa::kLanes) {
     Isa::template store<true>(wide, Isa::load(&all[i]));
-    for (size_t k = 0; k < Isa::kLanes; ++k) ASSERT_EQ(canonical_bits(wide[k]), canonical_bits(widen(all[i + k]))) << all[i + k].bits;
+    for (size_t k = 0; k < Isa::kLanes; ++k)
+      ASSERT_EQ(canonical_bits(wide[k]), canonical_bits(widen(all[i + k]))) << all[i + k].bits;
   }
 }
 

@@ -1,5 +1,5 @@
-// The forwards of kernels/forwards.h against the second witness: every x of a 16-bit format, samples of f32 (all of it in the exhaustive form),
-// and every way to run them against the scalar one.
+// The forwards of kernels/forwards.h against the second witness: every x of a 16-bit format, samples of f32
+// (all of it in the exhaustive form), and every way to run them against the scalar one.
 #include "kernels/host/forwards.h"
 
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ struct Names {
 };
 TYPED_TEST_SUITE(Forwards, TypesOf<ActivationForwards>::Type, Names);
 
-// --- Values ----------------------------------------------------------------------------------------------------------------------
+// --- Values --------------------------------------------------------------------------------------
 
 TYPED_TEST(Forwards, TheMaskTurnsAtTheMinimum) {
   const validation::SweptActivation& of = witness(TypeParam::kActivation);
@@ -69,7 +69,8 @@ void expect_correctly_rounded() {
     const double wide = widen(x);
     if (!std::isfinite(wide)) continue;
     const double want = oracle->value(wide, kFormat<T>), got = widen(forward_of<F>(x));
-    ASSERT_TRUE(got == want && std::signbit(got) == std::signbit(want)) << F::kActivation << "(" << wide << ") is " << want << ", not " << got;
+    ASSERT_TRUE(got == want && std::signbit(got) == std::signbit(want))
+        << F::kActivation << "(" << wide << ") is " << want << ", not " << got;
     ++count;
   }
   EXPECT_GT(count, 60'000);
@@ -84,10 +85,12 @@ TYPED_TEST(Forwards, LimitsAndNans) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const validation::SweptActivation& of = witness(TypeParam::kActivation);
   const auto bits = [](float value) { return bits_of(value); };
-  const float left = static_cast<float>(of.value_limit(false)), right = static_cast<float>(of.value_limit(true));
+  const float left = static_cast<float>(of.value_limit(false)),
+              right = static_cast<float>(of.value_limit(true));
   EXPECT_EQ(bits(forward_of<TypeParam>(-kInfinity)), bits(TypeParam::kMasked ? -0.0f : left));
   EXPECT_EQ(forward_of<TypeParam>(kInfinity), right);
-  EXPECT_EQ(bits(forward_of<TypeParam>(-std::numeric_limits<float>::max())), bits(TypeParam::kMasked ? -0.0f : left));
+  EXPECT_EQ(bits(forward_of<TypeParam>(-std::numeric_limits<float>::max())),
+            bits(TypeParam::kMasked ? -0.0f : left));
   EXPECT_TRUE(std::isnan(forward_of<TypeParam>(std::numeric_limits<float>::quiet_NaN())));
   EXPECT_EQ(forward_of<TypeParam>(BF16{0xffc1}).bits, kCanonicalNanBf16);
   EXPECT_EQ(forward_of<TypeParam>(F16{0x7c00}).bits, narrow<F16>(right).bits);
@@ -105,7 +108,8 @@ TYPED_TEST(Forwards, DoublesKeepTheDerivedError) {
   double largest = 0;
   for (size_t i = 0; i < n; ++i) {
     if (std::fabs(value[i]) < 0x1p-150) continue;  // rounds to zero
-    largest = std::max(largest, std::fabs(TypeParam::value(DoubleOps{}, double{x[i]}) - value[i]) / std::fabs(value[i]));
+    largest = std::max(
+        largest, std::fabs(TypeParam::value(DoubleOps{}, double{x[i]}) - value[i]) / std::fabs(value[i]));
   }
   EXPECT_LE(largest, kForwardError + validation::Reference::kValueBound);
   EXPECT_GT(largest, 0);
@@ -120,7 +124,8 @@ bool near_a_midpoint(double value) {
   return std::fabs(units - std::floor(units) - 0.5) <= 2 * kForwardError * units;
 }
 
-// How many of the floats with these bits are not correctly rounded. Where no midpoint is near the value, the error that was derived decides.
+// How many of the floats with these bits are not correctly rounded. Where no midpoint is near the value, the
+// error that was derived decides.
 template <class F>
 i64 misrounded(u64 begin, u64 end) {
   const auto oracle = witness(F::kActivation).oracle();
@@ -139,18 +144,21 @@ template <class F>
 class ForwardsExhaustive : public testing::Test {};
 TYPED_TEST_SUITE(ForwardsExhaustive, TypesOf<ActivationForwards>::Type, Names);
 
-// Of all 2^32 floats. The counts are what was found, by activation, in the catalogue's order; gelu has its sweeps.
+// Of all 2^32 floats. The counts are what was found, by activation, in the catalogue's order; gelu has its
+// sweeps.
 TYPED_TEST(ForwardsExhaustive, FloatsThatAreNotCorrectlyRounded) {
   constexpr i64 kFound[] = {0, 2, 2, 15, 10, 1, 0, 66, 9, 0};
   const size_t index = static_cast<size_t>(
-      std::find_if(std::begin(kActivationNames), std::end(kActivationNames), [](const char* name) { return name == std::string(TypeParam::kActivation); }) -
+      std::find_if(std::begin(kActivationNames), std::end(kActivationNames),
+                   [](const char* name) { return name == std::string(TypeParam::kActivation); }) -
       std::begin(kActivationNames));
   const u64 threads = std::max(1u, std::thread::hardware_concurrency());
   std::vector<i64> counts(threads);
   {
     std::vector<std::jthread> workers;
     for (u64 k = 0; k < threads; ++k) {
-      workers.emplace_back([&, k] { counts[k] = misrounded<TypeParam>((k << 32) / threads, ((k + 1) << 32) / threads); });
+      workers.emplace_back(
+          [&, k] { counts[k] = misrounded<TypeParam>((k << 32) / threads, ((k + 1) << 32) / threads); });
     }
   }
   i64 count = 0;
@@ -158,7 +166,7 @@ TYPED_TEST(ForwardsExhaustive, FloatsThatAreNotCorrectlyRounded) {
   EXPECT_EQ(count, kFound[index]) << TypeParam::kActivation;
 }
 
-// --- Arrays ----------------------------------------------------------------------------------------------------------------------
+// --- Arrays --------------------------------------------------------------------------------------
 
 template <class F, class T, int kVectorBits>
 void expect_scalar_bits() {
@@ -172,16 +180,20 @@ void expect_scalar_bits() {
       if constexpr (F::kMasked) want_mask[i / 32] |= static_cast<u32>(widen(x[i]) >= F::kXStar) << (i % 32);
     }
     u32* const words = F::kMasked ? mask.data() : nullptr;
-    activation_forward<F, T, CpuSchedule{.vector_bits = kVectorBits, .block_elements = 1024}>(x.data(), y.data(), words, static_cast<i64>(size));
+    activation_forward<F, T, CpuSchedule{.vector_bits = kVectorBits, .block_elements = 1024}>(
+        x.data(), y.data(), words, static_cast<i64>(size));
     EXPECT_EQ(patterns::first_difference(want, y), -1) << F::kActivation << " " << size;
     if constexpr (F::kMasked) {
-      EXPECT_TRUE(std::equal(want_mask.begin(), want_mask.end(), mask.begin())) << F::kActivation << " " << size;
+      EXPECT_TRUE(std::equal(want_mask.begin(), want_mask.end(), mask.begin()))
+          << F::kActivation << " " << size;
     }
     EXPECT_EQ(mask.back(), 0x5eedca5eu);
-    activation_forward<F, T, CpuSchedule{.vector_bits = kVectorBits, .block_elements = 1024}>(in_place.data(), in_place.data(), words, static_cast<i64>(size));
+    activation_forward<F, T, CpuSchedule{.vector_bits = kVectorBits, .block_elements = 1024}>(
+        in_place.data(), in_place.data(), words, static_cast<i64>(size));
     EXPECT_EQ(patterns::first_difference(want, in_place), -1) << F::kActivation << " in place";
     if constexpr (F::kMasked) {
-      EXPECT_TRUE(std::equal(want_mask.begin(), want_mask.end(), mask.begin())) << F::kActivation << " in place";
+      EXPECT_TRUE(std::equal(want_mask.begin(), want_mask.end(), mask.begin()))
+          << F::kActivation << " in place";
     }
   }
 }

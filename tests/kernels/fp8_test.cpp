@@ -1,6 +1,6 @@
-// y in 8 bits at a scale against the second witness: every x of the 16-bit formats at scales of many mantissas within the header's bounds and
-// within the bound of each table, scales that nearly need the bounds, the codes against their definition, and every way to run them against
-// the scalar one.
+// y in 8 bits at a scale against the second witness: every x of the 16-bit formats at scales of many
+// mantissas within the header's bounds and within the bound of each table, scales that nearly need the
+// bounds, the codes against their definition, and every way to run them against the scalar one.
 #include "kernels/host/fp8.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +46,8 @@ struct Fp8Names {
 };
 TYPED_TEST_SUITE(Fp8, Fp8Cases<Fp8Activations>::Type, Fp8Names);
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity(),
+                kNan = std::numeric_limits<float>::quiet_NaN();
 
 template <class Case>
 Fp8Table table_at(float scale, int bits) {
@@ -82,7 +83,8 @@ Sample sample_of(const std::vector<float>& x) {
   if (witness == nullptr) throw std::runtime_error(A::Header::kActivation);
   std::vector<double> value(x.size()), low(x.size()), high(x.size());
   Sample sample{{}, {}, std::vector<double>(x.size())};
-  witness->reference().evaluate(x.data(), value.data(), low.data(), high.data(), sample.slope.data(), static_cast<i64>(x.size()));
+  witness->reference().evaluate(x.data(), value.data(), low.data(), high.data(), sample.slope.data(),
+                                static_cast<i64>(x.size()));
   for (const float each : x) {
     sample.y.push_back(forward<A>(each));
     sample.g.push_back(gradient<A>(each));
@@ -95,7 +97,8 @@ double largest_error(const Fp8Table& table, float scale, const Sample& sample) {
   double largest = 0;
   for (size_t i = 0; i < sample.y.size(); ++i) {
     const u8 code = fp8_code<F>(sample.y[i], scale).bits;
-    largest = std::max(largest, std::fabs(double{table.values[part_of(table, code, sample.g[i])][code]} - sample.slope[i]));
+    largest = std::max(
+        largest, std::fabs(double{table.values[part_of(table, code, sample.g[i])][code]} - sample.slope[i]));
   }
   return largest;
 }
@@ -108,11 +111,14 @@ std::array<double, kMostPartBits + 1> expect_within_bounds_at(float scale, const
   std::array<double, kMostPartBits + 1> largest{};
   for (int bits = 0; bits <= kMostPartBits; ++bits) {
     const Fp8Table table = table_at<Case>(scale, bits);
-    double& error = largest[static_cast<size_t>(bits)] = largest_error<typename Case::Code>(table, scale, sample);
-    EXPECT_LE(error, fp8_error<typename Case::Kept>(table) + kMargin) << bits << " bits at scale " << std::hexfloat << scale;
+    double& error = largest[static_cast<size_t>(bits)] =
+        largest_error<typename Case::Code>(table, scale, sample);
+    EXPECT_LE(error, fp8_error<typename Case::Kept>(table) + kMargin)
+        << bits << " bits at scale " << std::hexfloat << scale;
     if (scale < kClaims.least || scale > kClaims.most) continue;
     EXPECT_LE(error, kClaims.total[bits] + kMargin) << bits << " bits at scale " << std::hexfloat << scale;
-    EXPECT_LE(fp8_error<typename Case::Kept>(table), kClaims.total[bits]) << bits << " bits at scale " << std::hexfloat << scale;
+    EXPECT_LE(fp8_error<typename Case::Kept>(table), kClaims.total[bits])
+        << bits << " bits at scale " << std::hexfloat << scale;
   }
   return largest;
 }
@@ -124,7 +130,8 @@ void add_finite(std::vector<float>& x) {
   }
 }
 
-// By exhaustion over x, with a reference whose error is proven. The last scales are outside the header's range.
+// By exhaustion over x, with a reference whose error is proven. The last scales are outside the header's
+// range.
 TYPED_TEST(Fp8, EveryXOf16BitsIsWithinTheBoundsAtScalesOfManyMantissas) {
   std::vector<float> x;
   add_finite<BF16>(x);
@@ -133,13 +140,17 @@ TYPED_TEST(Fp8, EveryXOf16BitsIsWithinTheBoundsAtScalesOfManyMantissas) {
   patterns::Random random(7);
   std::vector<float> scales{1.0f, kClaims.least, kClaims.most};
   const double binades = std::log2(static_cast<double>(kClaims.most) / static_cast<double>(kClaims.least));
-  for (int k = 0; k < 16; ++k) scales.push_back(static_cast<float>(kClaims.least * std::exp2(binades * (k + random.next() * 0x1p-32) / 16)));
-  for (const float outside : {kClaims.least * 0x1.3p-3f, kClaims.most * 0x1.7p4f, 0x1p-126f, 0x1.fffffep127f}) scales.push_back(outside);
+  for (int k = 0; k < 16; ++k)
+    scales.push_back(
+        static_cast<float>(kClaims.least * std::exp2(binades * (k + random.next() * 0x1p-32) / 16)));
+  for (const float outside : {kClaims.least * 0x1.3p-3f, kClaims.most * 0x1.7p4f, 0x1p-126f, 0x1.fffffep127f})
+    scales.push_back(outside);
   for (const float scale : scales) expect_within_bounds_at<TypeParam>(scale, sample);
 }
 
-// Where the end of a code's interval lies at the minimum or just above it, f' fills the longest ranges; at the least scale 0's interval is
-// widest, which needs most without bits, and at the largest scale the largest code's. There the bounds are nearly reached.
+// Where the end of a code's interval lies at the minimum or just above it, f' fills the longest ranges; at
+// the least scale 0's interval is widest, which needs most without bits, and at the largest scale the largest
+// code's. There the bounds are nearly reached.
 TYPED_TEST(Fp8, TheBoundsAreNearlyReached) {
   using F = typename TypeParam::Code;
   std::vector<float> x;
@@ -149,7 +160,8 @@ TYPED_TEST(Fp8, TheBoundsAreNearlyReached) {
   for (int i = 0; i < 4'000; ++i) x.push_back(near = std::nextafter(near, 10.0f));
   const Sample sample = sample_of<typename TypeParam::Kept>(x);
   constexpr Fp8Claims kClaims = claims_of<TypeParam>();
-  // The magnitudes of a binade; of int8 all whose intervals end at the minimum at a scale for which there is a claim.
+  // The magnitudes of a binade; of int8 all whose intervals end at the minimum at a scale for which there is
+  // a claim.
   constexpr bool kUniform = std::is_same_v<F, I8>;
   constexpr int kFractionBits = std::is_same_v<F, F8E4M3> ? 3 : 2, kFirst = kUniform ? 0 : 7 << kFractionBits,
                 kLast = kUniform ? 126 : kFirst + (1 << kFractionBits) - 1;
@@ -161,15 +173,17 @@ TYPED_TEST(Fp8, TheBoundsAreNearlyReached) {
   see(kClaims.least);
   see(kClaims.most);
   for (int code = kFirst; code <= kLast; ++code) {
-    const double end = 0.5 * (static_cast<double>(widen(F{static_cast<u8>(code)})) + static_cast<double>(widen(F{static_cast<u8>(code + 1)})));
+    const double end = 0.5 * (static_cast<double>(widen(F{static_cast<u8>(code)})) +
+                              static_cast<double>(widen(F{static_cast<u8>(code + 1)})));
     const double scale = end / -static_cast<double>(TypeParam::Kept::Fit::kYHi);
-    if (kUniform && (scale < static_cast<double>(kClaims.least) || scale > static_cast<double>(kClaims.most))) continue;
+    if (kUniform && (scale < static_cast<double>(kClaims.least) || scale > static_cast<double>(kClaims.most)))
+      continue;
     for (int step = 0; step < 6; ++step) see(static_cast<float>((1 + 0.004 * step) * scale));
   }
   for (size_t b = 0; b < reached.size(); ++b) EXPECT_GE(reached[b], 0.97 * kClaims.total[b]) << b << " bits";
 }
 
-// --- Codes and tables ------------------------------------------------------------------------------------------------------------
+// --- Codes and tables ----------------------------------------------------------------------------
 
 // The magnitude whose value is nearest to that of y s, ties to the even one.
 template <class F>
@@ -235,7 +249,9 @@ TEST(Fp8Code, ChangesAtItsFirstMagnitude) {
 
 TEST(Fp8Scale, IsPositiveFiniteAndNormal) {
   for (const float scale : {1.0f, 0x1p-126f, 0x1.fffffep127f}) EXPECT_TRUE(scale_holds(scale));
-  for (const float scale : {0.0f, -0.0f, -1.0f, 0x1.fffffcp-127f, 0x1p-149f, kInfinity, -kInfinity, kNan, -kNan}) EXPECT_FALSE(scale_holds(scale));
+  for (const float scale :
+       {0.0f, -0.0f, -1.0f, 0x1.fffffcp-127f, 0x1p-149f, kInfinity, -kInfinity, kNan, -kNan})
+    EXPECT_FALSE(scale_holds(scale));
 }
 
 TYPED_TEST(Fp8, NumbersThatAreNoneGoWhereTheyShould) {
@@ -252,12 +268,14 @@ TYPED_TEST(Fp8, NumbersThatAreNoneGoWhereTheyShould) {
     EXPECT_TRUE(std::isnan(kept(kNan)));
     EXPECT_TRUE(std::isnan(kept(-kNan)));
     for (int code = 0; code < kFp8Codes; ++code) {
-      for (int part = 0; part < 1 << bits; ++part) EXPECT_EQ(std::isfinite(table.values[part][code]), std::isfinite(widen(F{static_cast<u8>(code)}))) << code;
+      for (int part = 0; part < 1 << bits; ++part)
+        EXPECT_EQ(std::isfinite(table.values[part][code]), std::isfinite(widen(F{static_cast<u8>(code)})))
+            << code;
     }
   }
 }
 
-// --- Arrays ----------------------------------------------------------------------------------------------------------------------
+// --- Arrays --------------------------------------------------------------------------------------
 
 template <class A, class F, class T, CpuSchedule S>
 void expect_definition(int bits) {
@@ -270,26 +288,32 @@ void expect_definition(int bits) {
       const auto bytes = static_cast<size_t>(code_bytes(bits == 0 ? 1 : bits, static_cast<i64>(n)));
       std::vector<F> codes(n + 1, F{0x55});
       std::vector<u8> parts(bytes + 1, 0x55);
-      activation_forward_fp8<A, F, T, S>(table, kScale, x.data(), codes.data(), parts.data(), static_cast<i64>(n));
+      activation_forward_fp8<A, F, T, S>(table, kScale, x.data(), codes.data(), parts.data(),
+                                         static_cast<i64>(n));
       ASSERT_EQ(codes[n].bits, 0x55);
       ASSERT_EQ(parts[bytes], 0x55);
       parts.pop_back();
       const PageEnd last(parts);
       std::vector<T> dy(n), dx(n);
       for (size_t i = 0; i < n; ++i) dy[i] = narrow<T>(1.5f - 0.01f * static_cast<float>(i % 300));
-      activation_backward_fp8<T, S>(table, dy.data(), reinterpret_cast<const u8*>(codes.data()), bits == 0 ? nullptr : last.data(), dx.data(),
-                                    static_cast<i64>(n));
+      activation_backward_fp8<T, S>(table, dy.data(), reinterpret_cast<const u8*>(codes.data()),
+                                    bits == 0 ? nullptr : last.data(), dx.data(), static_cast<i64>(n));
       for (size_t i = 0; i < n; ++i) {
         const float wide = widen(x[i]);
         const F code = fp8_code<F>(forward<A>(wide), kScale);
         ASSERT_EQ(codes[i].bits, code.bits) << wide;
         const int part = part_of(table, code.bits, gradient<A>(wide));
         if (bits > 0) {
-          ASSERT_EQ(parts[i * static_cast<size_t>(bits) / 8] >> i * static_cast<size_t>(bits) % 8 & ((1 << bits) - 1), part) << wide;
+          ASSERT_EQ(parts[i * static_cast<size_t>(bits) / 8] >> i * static_cast<size_t>(bits) % 8 &
+                        ((1 << bits) - 1),
+                    part)
+              << wide;
         } else {
           ASSERT_EQ(part, 0);
         }
-        ASSERT_EQ(canonical_bits(dx[i]), canonical_bits(narrow<T>(mul_rn(widen(dy[i]), table.values[part][code.bits])))) << wide;
+        ASSERT_EQ(canonical_bits(dx[i]),
+                  canonical_bits(narrow<T>(mul_rn(widen(dy[i]), table.values[part][code.bits]))))
+            << wide;
       }
       if (n > 0 && bits > 0 && n * static_cast<size_t>(bits) % 8 != 0) {
         EXPECT_EQ(parts[bytes - 1] >> n * static_cast<size_t>(bits) % 8, 0);
@@ -305,7 +329,11 @@ void expect_definition_everywhere() {
   for (int bits = 0; bits <= kMostPartBits; ++bits) {
     expect_definition<Gelu, F, T, CpuSchedule{.threads = 1}>(bits);
     expect_definition<Gelu, F, T, CpuSchedule{.vector_bits = 256, .unroll = 1, .block_elements = 1024}>(bits);
-    expect_definition<Gelu, F, T, CpuSchedule{.threads = 2, .vector_bits = 512, .unroll = 4, .block_elements = 1024, .streaming_stores = true}>(bits);
+    expect_definition<
+        Gelu, F, T,
+        CpuSchedule{
+            .threads = 2, .vector_bits = 512, .unroll = 4, .block_elements = 1024, .streaming_stores = true}>(
+        bits);
     expect_definition<Silu, F, T, tuned::kDefaultSchedule>(bits);
   }
 }
@@ -323,12 +351,14 @@ void expect_large_array_is_its_parts(int bits) {
   Fp8Table table;
   fill_fp8_table<Gelu, F8E4M3>(scale, bits, table);
   std::vector<T> x(n);
-  for (i64 i = 0; i < n; ++i) x[static_cast<size_t>(i)].bits = static_cast<u16>(i * 40503);  // every x, in another order
+  // every x, in another order
+  for (i64 i = 0; i < n; ++i) x[static_cast<size_t>(i)].bits = static_cast<u16>(i * 40503);
   std::vector<F8E4M3> codes(n), of_parts(n);
   std::vector<u8> beside(static_cast<size_t>(code_bytes(bits, n))), beside_parts(beside.size());
   activation_forward_fp8<Gelu, F8E4M3, T, S>(table, scale, x.data(), codes.data(), beside.data(), n);
   for (i64 i = 0; i < n; i += kPart) {
-    activation_forward_fp8<Gelu, F8E4M3, T, S>(table, scale, x.data() + i, of_parts.data() + i, beside_parts.data() + i / 8 * bits, std::min(kPart, n - i));
+    activation_forward_fp8<Gelu, F8E4M3, T, S>(table, scale, x.data() + i, of_parts.data() + i,
+                                               beside_parts.data() + i / 8 * bits, std::min(kPart, n - i));
   }
   EXPECT_EQ(std::memcmp(codes.data(), of_parts.data(), codes.size()), 0) << bits;
   EXPECT_EQ(beside, beside_parts) << bits;

@@ -41,7 +41,8 @@ class Gelu : public testing::Test {
     const std::vector<T> gradient(kSize, narrow<T>(dy)), output(kSize, narrow<T>(y));
     const std::vector<u32> mask(2, m ? ~0u : 0u);
     std::vector<T> dx(kSize);
-    gelu_backward<typename Case::Fit, T, Case::kSchedule>(gradient.data(), output.data(), mask.data(), dx.data(), kSize);
+    gelu_backward<typename Case::Fit, T, Case::kSchedule>(gradient.data(), output.data(), mask.data(),
+                                                          dx.data(), kSize);
     for (const T& value : dx) EXPECT_EQ(canonical_bits(value), canonical_bits(dx[0]));
     return dx[0];
   }
@@ -62,10 +63,11 @@ class Gelu : public testing::Test {
 
 template <class T, int kBits>
 using Real = Case<T, typename DefaultFit<T>::Type, typename ForwardFit<T>::Type, kBits>;
-using Cases =
-    testing::Types<Real<float, 0>, Real<F16, 0>, Real<BF16, 0>, Real<float, kBestVectorBits>, Real<F16, kBestVectorBits>, Real<BF16, kBestVectorBits>,
-                   Case<float, synthetic::WithLeft, synthetic::Forward<64>, 0>, Case<F16, synthetic::WithLeft, synthetic::ForwardOf<F16, 64>, kBestVectorBits>,
-                   Case<BF16, synthetic::WithoutLeft<16, 4>, synthetic::ForwardOf<BF16, 128>, kBestVectorBits>>;
+using Cases = testing::Types<
+    Real<float, 0>, Real<F16, 0>, Real<BF16, 0>, Real<float, kBestVectorBits>, Real<F16, kBestVectorBits>,
+    Real<BF16, kBestVectorBits>, Case<float, synthetic::WithLeft, synthetic::Forward<64>, 0>,
+    Case<F16, synthetic::WithLeft, synthetic::ForwardOf<F16, 64>, kBestVectorBits>,
+    Case<BF16, synthetic::WithoutLeft<16, 4>, synthetic::ForwardOf<BF16, 128>, kBestVectorBits>>;
 TYPED_TEST_SUITE(Gelu, Cases);
 
 TYPED_TEST(Gelu, NanGivesNan) {
@@ -131,7 +133,8 @@ TYPED_TEST(Gelu, ProductIsRoundedToFp32ThenStored) {
 // A tie of the 16-bit format is decided by f(x) > x/2, not by evenness.
 TYPED_TEST(Gelu, TinyTiesRoundAsTheExactValue) {
   using Stored = typename TypeParam::T;
-  if constexpr (sizeof(Stored) == 2 && std::is_same_v<typename TypeParam::Forward, typename ForwardFit<Stored>::Type>) {
+  if constexpr (sizeof(Stored) == 2 &&
+                std::is_same_v<typename TypeParam::Forward, typename ForwardFit<Stored>::Type>) {
     const float least = widen(Stored{1});
     EXPECT_EQ(this->forward_of(least).y.bits, 1u);            // f = least/2 + more, rounds up
     EXPECT_EQ(this->forward_of(-least).y.bits, 0x8000u);      // -least/2 + more, rounds towards 0
@@ -147,23 +150,30 @@ double value_at(int k) {
   return k < 0 ? -magnitude : magnitude;
 }
 
-// Where abs(x) <= 2^-5 the series of f ends soon: f(x) - x/2 = (x^2 - x^4/6 + x^6/40 - x^8/336) / sqrt(2 pi), the next term less than 2^-51 of
-// it. x/2 and the midpoints of the format are short, so which side of a midpoint f lies on is decided without a rounding that matters.
+// Where abs(x) <= 2^-5 the series of f ends soon: f(x) - x/2 = (x^2 - x^4/6 + x^6/40 - x^8/336) / sqrt(2 pi),
+// the next term less than 2^-51 of it. x/2 and the midpoints of the format are short, so which side of a
+// midpoint f lies on is decided without a rounding that matters.
 TYPED_TEST(Gelu, SmallArgumentsAreRoundedCorrectly) {
   using Stored = typename TypeParam::T;
-  if constexpr (sizeof(Stored) == 2 && std::is_same_v<typename TypeParam::Forward, typename ForwardFit<Stored>::Type>) {
+  if constexpr (sizeof(Stored) == 2 &&
+                std::is_same_v<typename TypeParam::Forward, typename ForwardFit<Stored>::Type>) {
     std::vector<Stored> x;
     for (int k = 0; value_at<Stored>(k) <= 0x1p-5; ++k) {
       for (const int sign : {0, 0x8000}) x.push_back(Stored{static_cast<u16>(k | sign)});
     }
     std::vector<Stored> y(x.size());
     std::vector<u32> mask(x.size() / 32 + 1);
-    gelu_forward<typename TypeParam::Forward, Stored, TypeParam::kSchedule>(x.data(), y.data(), mask.data(), static_cast<i64>(x.size()));
+    gelu_forward<typename TypeParam::Forward, Stored, TypeParam::kSchedule>(x.data(), y.data(), mask.data(),
+                                                                            static_cast<i64>(x.size()));
     for (size_t i = 0; i < x.size(); ++i) {
       const double v = widen(x[i]), square = v * v;
-      const double above_half = square * (1 - square / 6 + square * square / 40 - square * square * square / 336) / std::sqrt(2 * std::numbers::pi);
+      const double above_half = square *
+                                (1 - square / 6 + square * square / 40 - square * square * square / 336) /
+                                std::sqrt(2 * std::numbers::pi);
       const int magnitude = y[i].bits & 0x7fff, k = y[i].bits == magnitude ? magnitude : -magnitude;
-      const auto midpoint_less_half = [&](int neighbour) { return (value_at<Stored>(k) + value_at<Stored>(neighbour)) / 2 - v / 2; };
+      const auto midpoint_less_half = [&](int neighbour) {
+        return (value_at<Stored>(k) + value_at<Stored>(neighbour)) / 2 - v / 2;
+      };
       ASSERT_LE(midpoint_less_half(k - 1), above_half) << std::hexfloat << v;
       ASSERT_LE(above_half, midpoint_less_half(k + 1)) << std::hexfloat << v;
     }

@@ -1,5 +1,5 @@
-// Bias + GELU on a GPU, run thread by thread on the host (tests/kernels/gpu_stand_in/), has the bits of kernels/host/bias.h: any shape,
-// alignment, schedule and order of threads.
+// Bias + GELU on a GPU, run thread by thread on the host (tests/kernels/gpu_stand_in/), has the bits of
+// kernels/host/bias.h: any shape, alignment, schedule and order of threads.
 #include "kernels/cuda/bias.cuh"
 
 #include <gtest/gtest.h>
@@ -25,15 +25,22 @@ template <GpuSchedule S>
 struct Schedule {
   static constexpr GpuSchedule kSchedule = S;
 };
-using Small = Schedule<GpuSchedule{.threads = 32, .octets = 1, .access_bytes = 8, .blocks_per_sm = 1, .table = TableHome::columns}>;
-using Streaming = Schedule<GpuSchedule{
-    .threads = 64, .octets = 3, .blocks_per_sm = 2, .loads = CacheHint::streaming, .stores = CacheHint::streaming, .table = TableHome::rows}>;
+using Small = Schedule<GpuSchedule{
+    .threads = 32, .octets = 1, .access_bytes = 8, .blocks_per_sm = 1, .table = TableHome::columns}>;
+using Streaming = Schedule<GpuSchedule{.threads = 64,
+                                       .octets = 3,
+                                       .blocks_per_sm = 2,
+                                       .loads = CacheHint::streaming,
+                                       .stores = CacheHint::streaming,
+                                       .table = TableHome::rows}>;
 
 struct Shape {
   i64 rows, n;
 };
-// Rows that are whole octets or not, one row, one column, fewer columns than an octet, ragged slots, slots of several rows.
-constexpr Shape kShapes[] = {{1, 1}, {1, 8}, {3, 128}, {5, 72}, {7, 13}, {1, 1000}, {300, 1}, {37, 3}, {41, 40}, {2, 2048}, {65, 88}, {9, 7}, {1025, 8}};
+// Rows that are whole octets or not, one row, one column, fewer columns than an octet, ragged slots, slots of
+// several rows.
+constexpr Shape kShapes[] = {{1, 1},  {1, 8},   {3, 128},  {5, 72},  {7, 13}, {1, 1000}, {300, 1},
+                             {37, 3}, {41, 40}, {2, 2048}, {65, 88}, {9, 7},  {1025, 8}};
 
 // Offsets from a multiple of 16 bytes, in elements.
 struct Layout {
@@ -43,9 +50,12 @@ struct Layout {
   bool in_place;
 };
 constexpr Layout kLayouts[] = {
-    {"aligned, guards behind", Edge::end, 0, 0, 0, false},        {"aligned, guards before", Edge::begin, 0, 0, 0, false},
-    {"bias off by one element", Edge::end, 0, 1, 0, false},       {"x off by one element", Edge::end, 1, 0, 0, false},
-    {"y off by one element", Edge::end, 0, 0, 1, false},          {"in place", Edge::end, 0, 0, 0, true},
+    {"aligned, guards behind", Edge::end, 0, 0, 0, false},
+    {"aligned, guards before", Edge::begin, 0, 0, 0, false},
+    {"bias off by one element", Edge::end, 0, 1, 0, false},
+    {"x off by one element", Edge::end, 1, 0, 0, false},
+    {"y off by one element", Edge::end, 0, 0, 1, false},
+    {"in place", Edge::end, 0, 0, 0, true},
     {"in place, off by one element", Edge::begin, 1, 1, 1, true},
 };
 
@@ -54,7 +64,9 @@ Placement place(const Layout& layout, int elements, const char* name) {
   return {layout.edge, elements * static_cast<int>(sizeof(T)), name};
 }
 
-std::string text_of(const Shape& shape, const Layout& layout) { return std::to_string(shape.rows) + " x " + std::to_string(shape.n) + ", " + layout.name; }
+std::string text_of(const Shape& shape, const Layout& layout) {
+  return std::to_string(shape.rows) + " x " + std::to_string(shape.n) + ", " + layout.name;
+}
 
 template <class T, class B, class Schedule>
 void expect_forward(const Shape& shape, const Layout& layout) {
@@ -64,7 +76,8 @@ void expect_forward(const Shape& shape, const Layout& layout) {
   const std::vector<B> bias = Values<B>(static_cast<u64>(shape.n) + 99).next(shape.n);
   std::vector<T> expected(x.size());
   std::vector<u32> expected_mask(static_cast<std::size_t>(elements + 31) / 32);
-  bias_gelu_forward<typename ForwardFit<T>::Type, T, kPlain>(x.data(), bias.data(), shape.rows, shape.n, expected.data(), expected_mask.data());
+  bias_gelu_forward<typename ForwardFit<T>::Type, T, kPlain>(x.data(), bias.data(), shape.rows, shape.n,
+                                                             expected.data(), expected_mask.data());
   auto device_x = GuardedArray<T>::with(x, place<T>(layout, layout.x, "x"));
   auto device_bias = GuardedArray<B>::with(bias, place<B>(layout, layout.bias, "bias"));
   const GuardedArray<T> y(elements, place<T>(layout, layout.y, "y"));
@@ -73,8 +86,8 @@ void expect_forward(const Shape& shape, const Layout& layout) {
   if (!layout.in_place) device_x.make_read_only();
   const GuardedArray<T>& out = layout.in_place ? device_x : y;
   next_order();
-  expect_success(cuda::launch_bias_gelu_forward<typename ForwardFit<T>::Type, T, B, Schedule>(device_x.get(), device_bias.get(), shape.rows, shape.n, out.get(),
-                                                                                              mask.get(), nullptr));
+  expect_success(cuda::launch_bias_gelu_forward<typename ForwardFit<T>::Type, T, B, Schedule>(
+      device_x.get(), device_bias.get(), shape.rows, shape.n, out.get(), mask.get(), nullptr));
   expect_equal("y", out, expected);
   expect_equal("mask", mask, expected_mask);
 }
@@ -98,20 +111,23 @@ void expect_backward(const Shape& shape, const Layout& layout) {
   const std::vector<u32> mask = random_words(7, (elements + 31) / 32);
   std::vector<T> expected(dy.size());
   std::vector<float> expected_dbias(static_cast<std::size_t>(shape.n));
-  bias_gelu_backward<Fit, T, kPlain>(dy.data(), y.data(), mask.data(), shape.rows, shape.n, expected.data(), expected_dbias.data());
+  bias_gelu_backward<Fit, T, kPlain>(dy.data(), y.data(), mask.data(), shape.rows, shape.n, expected.data(),
+                                     expected_dbias.data());
   auto device_dy = GuardedArray<T>::with(dy, place<T>(layout, layout.x, "dy"));
   auto device_y = GuardedArray<T>::with(y, place<T>(layout, layout.bias, "y"));
   auto device_mask = GuardedArray<u32>::with(mask, {layout.edge, 0, "mask"});
   const GuardedArray<T> dx(elements, place<T>(layout, layout.y, "dx"));
   const GuardedArray<float> dbias(shape.n, place<float>(layout, layout.bias, "dbias"));
-  const GuardedArray<float> workspace(cuda::bias_backward_workspace(shape.rows, shape.n), place<float>(layout, layout.bias, "workspace"));
+  const GuardedArray<float> workspace(cuda::bias_backward_workspace(shape.rows, shape.n),
+                                      place<float>(layout, layout.bias, "workspace"));
   device_y.make_read_only();
   device_mask.make_read_only();
   if (!layout.in_place) device_dy.make_read_only();
   const GuardedArray<T>& out = layout.in_place ? device_dy : dx;
   next_order();
-  expect_success(cuda::launch_bias_gelu_backward<Fit, T, Schedule>(device_dy.get(), device_y.get(), device_mask.get(), shape.rows, shape.n, out.get(),
-                                                                   dbias.get(), workspace.size() > 0 ? workspace.get() : nullptr, workspace.size(), nullptr));
+  expect_success(cuda::launch_bias_gelu_backward<Fit, T, Schedule>(
+      device_dy.get(), device_y.get(), device_mask.get(), shape.rows, shape.n, out.get(), dbias.get(),
+      workspace.size() > 0 ? workspace.get() : nullptr, workspace.size(), nullptr));
   expect_equal("dx", out, expected);
   expect_equal("dbias", dbias, expected_dbias);
   EXPECT_TRUE(workspace.untouched_outside());
@@ -151,8 +167,8 @@ TEST(StandInBiasShapes, ManySlotsAndADirectTableAreTheHosts) {
   expect_backward<generated::GeluBf16Oracle, BF16, DefaultGpuSchedule>({1000, 16}, kLayouts[0]);
 }
 
-// Slots of more rows than are loaded together, which shapes alone give to large matrices only: the kernel with fewer slots, against the
-// sums by definition.
+// Slots of more rows than are loaded together, which shapes alone give to large matrices only: the kernel
+// with fewer slots, against the sums by definition.
 template <bool Wide, class Schedule>
 void expect_slots(i64 rows, i64 slots, i64 n) {
   SCOPED_TRACE(std::to_string(slots) + " slots of " + std::to_string(rows) + " x " + std::to_string(n));
@@ -178,8 +194,10 @@ void expect_slots(i64 rows, i64 slots, i64 n) {
   const GuardedArray<BF16> device_dx(elements);
   const GuardedArray<float> device_sums(slots * n);
   next_order();
-  expect_success(cuda::launch(cuda::bias_gelu_backward<Fit, BF16, Wide, Schedule>, 2, Schedule::kSchedule.threads, 0, nullptr, device_dy.get(), device_y.get(),
-                              device_mask.get(), cuda::slot_rows(rows, slots), n, device_dx.get(), device_sums.get()));
+  expect_success(cuda::launch(cuda::bias_gelu_backward<Fit, BF16, Wide, Schedule>, 2,
+                              Schedule::kSchedule.threads, 0, nullptr, device_dy.get(), device_y.get(),
+                              device_mask.get(), cuda::slot_rows(rows, slots), n, device_dx.get(),
+                              device_sums.get()));
   expect_equal("dx", device_dx, dx);
   expect_equal("sums", device_sums, sums);
 }
@@ -200,16 +218,20 @@ TEST(StandInBiasShapes, EveryLaunchIsOnTheStream) {
   constexpr i64 kRows = 5000, kN = 3;  // several launches to the sums
   const auto stream = reinterpret_cast<cudaStream_t>(0x10);
   const std::set<cudaStream_t> alone = {stream};
-  const GuardedArray<float> x(kRows * kN), bias(kN), y(kRows * kN), workspace(cuda::bias_backward_workspace(kRows, kN));
+  const GuardedArray<float> x(kRows * kN), bias(kN), y(kRows * kN),
+      workspace(cuda::bias_backward_workspace(kRows, kN));
   const GuardedArray<u32> mask((kRows * kN + 31) / 32);
   take_streams();
-  expect_success(cuda::launch_bias_gelu_forward<generated::GeluForward>(x.get(), bias.get(), kRows, kN, y.get(), mask.get(), stream));
+  expect_success(cuda::launch_bias_gelu_forward<generated::GeluForward>(x.get(), bias.get(), kRows, kN,
+                                                                        y.get(), mask.get(), stream));
   EXPECT_EQ(take_streams(), alone);
   const i64 before = launches();
-  expect_success(cuda::launch_bias_gelu_backward<Fit>(x.get(), y.get(), mask.get(), kRows, kN, x.get(), bias.get(), workspace.get(), workspace.size(), stream));
+  expect_success(cuda::launch_bias_gelu_backward<Fit>(x.get(), y.get(), mask.get(), kRows, kN, x.get(),
+                                                      bias.get(), workspace.get(), workspace.size(), stream));
   EXPECT_EQ(launches(), before + 3);
   EXPECT_EQ(take_streams(), alone);
-  expect_success(cuda::launch_bias_gelu_backward<Fit>(x.get(), y.get(), mask.get(), 0, kN, x.get(), bias.get(), workspace.get(), 0, stream));
+  expect_success(cuda::launch_bias_gelu_backward<Fit>(x.get(), y.get(), mask.get(), 0, kN, x.get(),
+                                                      bias.get(), workspace.get(), 0, stream));
   EXPECT_EQ(take_streams(), alone);
 }
 
@@ -217,24 +239,30 @@ TEST(StandInBiasShapes, NoRowsGiveZeroSumsAndNothingElse) {
   using Fit = generated::GeluF32;
   const i64 before = launches();
   const GuardedArray<float> dbias(5);
-  expect_success((cuda::launch_bias_gelu_backward<Fit, float>(nullptr, nullptr, nullptr, 0, 5, nullptr, dbias.get(), nullptr, 0, nullptr)));
+  expect_success((cuda::launch_bias_gelu_backward<Fit, float>(nullptr, nullptr, nullptr, 0, 5, nullptr,
+                                                              dbias.get(), nullptr, 0, nullptr)));
   expect_equal("dbias", dbias, std::vector<float>(5, 0.0f));
-  expect_success((cuda::launch_bias_gelu_forward<generated::GeluForward, float, float>(nullptr, nullptr, 0, 5, nullptr, nullptr, nullptr)));
+  expect_success((cuda::launch_bias_gelu_forward<generated::GeluForward, float, float>(
+      nullptr, nullptr, 0, 5, nullptr, nullptr, nullptr)));
   EXPECT_EQ(launches(), before);
 }
 
-// Each refused call differs from one that is taken in what is named; nothing is launched, so addresses are enough.
+// Each refused call differs from one that is taken in what is named; nothing is launched, so addresses are
+// enough.
 TEST(StandInBiasShapes, BadArgumentsAreRefused) {
   using Fit = generated::GeluF32;
   constexpr i64 kRows = 100, kN = 24, kMost = i64{1} << 59;
   const i64 before = launches();
   const auto at = [](u64 address) { return reinterpret_cast<float*>(address); };
-  float *const x = at(0x10000), *const y = at(0x20000), *const dx = at(0x30000), *const bias = at(0x40000), *const work = at(0x50000);
+  float *const x = at(0x10000), *const y = at(0x20000), *const dx = at(0x30000), *const bias = at(0x40000),
+               *const work = at(0x50000);
   u32* const mask = reinterpret_cast<u32*>(0x60000);
   const auto forward = [](const float* a, const float* b, i64 rows, i64 n, float* c, u32* m) {
     return cuda::launch_bias_gelu_forward<generated::GeluForward, float, float>(a, b, rows, n, c, m, nullptr);
   };
-  const auto refused = [&](const char* what, cudaError_t status) { EXPECT_EQ(status, cudaErrorInvalidValue) << what; };
+  const auto refused = [&](const char* what, cudaError_t status) {
+    EXPECT_EQ(status, cudaErrorInvalidValue) << what;
+  };
   refused("x null", forward(nullptr, bias, kRows, kN, y, mask));
   refused("bias null", forward(x, nullptr, kRows, kN, y, mask));
   refused("y null", forward(x, bias, kRows, kN, nullptr, mask));
@@ -253,7 +281,8 @@ TEST(StandInBiasShapes, BadArgumentsAreRefused) {
   const i64 words = cuda::bias_backward_workspace(kRows, kN);
   EXPECT_EQ(words, 64 * kN);
   EXPECT_EQ(cuda::bias_backward_workspace(1, kN), 0);
-  const auto backward = [](const float* a, const float* b, const u32* m, i64 rows, i64 n, float* c, float* d, float* w, i64 count) {
+  const auto backward = [](const float* a, const float* b, const u32* m, i64 rows, i64 n, float* c, float* d,
+                           float* w, i64 count) {
     return cuda::launch_bias_gelu_backward<Fit, float>(a, b, m, rows, n, c, d, w, count, nullptr);
   };
   refused("dy null", backward(nullptr, y, mask, kRows, kN, dx, bias, work, words));
@@ -277,7 +306,8 @@ TEST(StandInBiasShapes, BadArgumentsAreRefused) {
   refused("workspace over y", backward(x, y, mask, kRows, kN, dx, bias, y + 1, words));
   refused("workspace over dx", backward(x, y, mask, kRows, kN, dx, bias, dx + 1, words));
   refused("workspace over dy", backward(x, y, mask, kRows, kN, dx, bias, x + 1, words));
-  refused("workspace over mask", backward(x, y, reinterpret_cast<const u32*>(work), kRows, kN, dx, bias, work, words));
+  refused("workspace over mask",
+          backward(x, y, reinterpret_cast<const u32*>(work), kRows, kN, dx, bias, work, words));
   EXPECT_EQ(launches(), before);
 }
 

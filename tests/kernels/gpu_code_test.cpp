@@ -1,4 +1,5 @@
-// The CUDA kernels of codes for f'(x), run thread by thread on the host (tests/kernels/gpu_stand_in/), give the host kernels' bits.
+// The CUDA kernels of codes for f'(x), run thread by thread on the host (tests/kernels/gpu_stand_in/), give
+// the host kernels' bits.
 #include "kernels/cuda/code.cuh"
 
 #include <gtest/gtest.h>
@@ -20,7 +21,8 @@ constexpr CpuSchedule kOneThread{.threads = 1};
 constexpr u64 kSeed = 0x0123456789abcdefu;
 
 struct LoopingCode {
-  static constexpr GpuSchedule kSchedule{.threads = 64, .octets = 2, .access_bytes = 8, .blocks_per_sm = 1, .table = TableHome::rows};
+  static constexpr GpuSchedule kSchedule{
+      .threads = 64, .octets = 2, .access_bytes = 8, .blocks_per_sm = 1, .table = TableHome::rows};
 };
 
 template <class A>
@@ -34,9 +36,13 @@ void expect_codes(const std::vector<T>& x, const std::vector<T>& dy, const Layou
   std::vector<T> expected_y(x.size()), expected_dx(x.size());
   std::vector<u8> expected(static_cast<std::size_t>(bytes));
   activation_forward_code<A, T, kOneThread>(choice, x.data(), expected_y.data(), expected.data(), n);
-  activation_backward_code<T, kOneThread>(kRange<A>, choice, dy.data(), expected.data(), expected_dx.data(), n);
-  const auto at = [&](int elements, const char* name) { return Placement{layout.edge, elements * static_cast<int>(sizeof(T)), name}; };
-  auto device_x = GuardedArray<T>::with(x, at(layout.dy, "x")), device_dy = GuardedArray<T>::with(dy, at(layout.dy, "dy"));
+  activation_backward_code<T, kOneThread>(kRange<A>, choice, dy.data(), expected.data(), expected_dx.data(),
+                                          n);
+  const auto at = [&](int elements, const char* name) {
+    return Placement{layout.edge, elements * static_cast<int>(sizeof(T)), name};
+  };
+  auto device_x = GuardedArray<T>::with(x, at(layout.dy, "x")),
+       device_dy = GuardedArray<T>::with(dy, at(layout.dy, "dy"));
   auto codes = GuardedArray<u8>(bytes, {layout.edge, layout.y, "codes"});
   auto seed = GuardedArray<u64>::with({kSeed}, {layout.edge, 0, "seed"});
   const GuardedArray<T> y(n, at(layout.dx, "y")), dx(n, at(layout.dx, "dx"));
@@ -44,14 +50,16 @@ void expect_codes(const std::vector<T>& x, const std::vector<T>& dy, const Layou
   if (!layout.in_place) device_x.make_read_only(), device_dy.make_read_only();
   const GuardedArray<T>&y_out = layout.in_place ? device_x : y, &dx_out = layout.in_place ? device_dy : dx;
   const u64* const key = Dithered ? seed.get() : nullptr;
-  SCOPED_TRACE(std::string(A::Code::kName) + " " + Format<T>::kName + ", " + std::to_string(Bits) + " bits" + (Dithered ? " dithered" : "") + ", " +
-               layout.name + ", n = " + std::to_string(n));
+  SCOPED_TRACE(std::string(A::Code::kName) + " " + Format<T>::kName + ", " + std::to_string(Bits) + " bits" +
+               (Dithered ? " dithered" : "") + ", " + layout.name + ", n = " + std::to_string(n));
   next_order();
-  expect_success(cuda::launch_activation_forward_code<A, T, Bits, Dithered, Forward>(device_x.get(), y_out.get(), codes.get(), n, key, nullptr));
+  expect_success(cuda::launch_activation_forward_code<A, T, Bits, Dithered, Forward>(
+      device_x.get(), y_out.get(), codes.get(), n, key, nullptr));
   expect_equal("y", y_out, expected_y);
   expect_equal("codes", codes, expected);
   codes.make_read_only();
-  expect_success(cuda::launch_activation_backward_code<T, Bits, Dithered, Backward>(kRange<A>, device_dy.get(), codes.get(), dx_out.get(), n, key, nullptr));
+  expect_success(cuda::launch_activation_backward_code<T, Bits, Dithered, Backward>(
+      kRange<A>, device_dy.get(), codes.get(), dx_out.get(), n, key, nullptr));
   expect_equal("dx", dx_out, expected_dx);
 }
 
@@ -71,7 +79,8 @@ template <class A, class T, int Bits, bool Dithered, class Forward, class Backwa
 void expect_every_layout() {
   Values<T> values(Bits);
   for (const i64 n : kSizes) {
-    for (const Layout& layout : kLayouts) expect_codes<A, T, Bits, Dithered, Forward, Backward>(values.next(n), values.next(n), layout);
+    for (const Layout& layout : kLayouts)
+      expect_codes<A, T, Bits, Dithered, Forward, Backward>(values.next(n), values.next(n), layout);
   }
 }
 
@@ -123,15 +132,17 @@ void expect_encoded() {
     for (const Layout& layout : kLayouts) {
       const std::vector<T> g = values.next(n);
       std::vector<u8> expected(static_cast<std::size_t>(code_bytes(Bits, n)));
-      encode_gradients<T, kOneThread>(kOwn, {Bits, Dithered ? &kSeed : nullptr}, g.data(), expected.data(), n);
+      encode_gradients<T, kOneThread>(kOwn, {Bits, Dithered ? &kSeed : nullptr}, g.data(), expected.data(),
+                                      n);
       auto device_g = GuardedArray<T>::with(g, {layout.edge, layout.dy * static_cast<int>(sizeof(T)), "g"});
       const GuardedArray<u8> codes(code_bytes(Bits, n), {layout.edge, layout.y, "codes"});
       auto seed = GuardedArray<u64>::with({kSeed}, {layout.edge, 0, "seed"});
       device_g.make_read_only(), seed.make_read_only();
-      SCOPED_TRACE(std::string(Format<T>::kName) + ", " + std::to_string(Bits) + " bits, " + layout.name + ", n = " + std::to_string(n));
+      SCOPED_TRACE(std::string(Format<T>::kName) + ", " + std::to_string(Bits) + " bits, " + layout.name +
+                   ", n = " + std::to_string(n));
       next_order();
-      expect_success(
-          cuda::launch_encode_gradients<T, Bits, Dithered, Schedule>(kOwn, device_g.get(), codes.get(), n, Dithered ? seed.get() : nullptr, nullptr));
+      expect_success(cuda::launch_encode_gradients<T, Bits, Dithered, Schedule>(
+          kOwn, device_g.get(), codes.get(), n, Dithered ? seed.get() : nullptr, nullptr));
       expect_equal("codes", codes, expected);
     }
   }
@@ -153,7 +164,8 @@ TEST(StandInCode, WhatBreaksTheContractLaunchesNothing) {
     return cuda::launch_activation_forward_code<Silu, float, 5>(from, to, coded, n, nullptr, nullptr);
   };
   const auto backward = [](const float* from, const u8* coded, float* to, const u64* key, i64 n) {
-    return cuda::launch_activation_backward_code<float, 2, true>(kRange<Silu>, from, coded, to, n, key, nullptr);
+    return cuda::launch_activation_backward_code<float, 2, true>(kRange<Silu>, from, coded, to, n, key,
+                                                                 nullptr);
   };
   const i64 before = launches();
   EXPECT_EQ(forward(nullptr, y.get(), codes.get(), 100), cudaErrorInvalidValue);
@@ -164,7 +176,8 @@ TEST(StandInCode, WhatBreaksTheContractLaunchesNothing) {
   EXPECT_EQ(forward(x.get(), y.get(), over, 100), cudaErrorInvalidValue);
   EXPECT_EQ(forward(x.get(), y.get(), reinterpret_cast<u8*>(y.get()) + 399, 100), cudaErrorInvalidValue);
   EXPECT_EQ(backward(x.get(), codes.get(), y.get(), nullptr, 100), cudaErrorInvalidValue);
-  EXPECT_EQ(backward(x.get(), codes.get(), reinterpret_cast<float*>(seed.get()), seed.get(), 2), cudaErrorInvalidValue);
+  EXPECT_EQ(backward(x.get(), codes.get(), reinterpret_cast<float*>(seed.get()), seed.get(), 2),
+            cudaErrorInvalidValue);
   EXPECT_EQ(backward(x.get(), over, x.get(), seed.get(), 100), cudaErrorInvalidValue);
   const auto encode = [](const CodeRange& range, const float* g, u8* coded, i64 n) {
     return cuda::launch_encode_gradients<float, 5>(range, g, coded, n, nullptr, nullptr);
@@ -178,7 +191,8 @@ TEST(StandInCode, WhatBreaksTheContractLaunchesNothing) {
   expect_success(forward(nullptr, nullptr, nullptr, 0));
   expect_success(backward(nullptr, nullptr, nullptr, nullptr, 0));
   EXPECT_EQ(launches(), before);
-  expect_success(backward(x.get(), over, y.get(), seed.get(), 100));  // who only reads may read one thing as two
+  // who only reads may read one thing as two
+  expect_success(backward(x.get(), over, y.get(), seed.get(), 100));
 }
 
 }  // namespace

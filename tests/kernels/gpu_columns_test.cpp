@@ -1,4 +1,5 @@
-// The sums of columns that CUDA kernels add up are the tree's of kernels/reduce.h, for every number of slots and words.
+// The sums of columns that CUDA kernels add up are the tree's of kernels/reduce.h, for every number of slots
+// and words.
 #include "kernels/cuda/columns.cuh"
 
 #include <gtest/gtest.h>
@@ -30,7 +31,8 @@ TEST(StandInColumns, SlotRowsAreSlotBegins) {
   for (const i64 rows : {1, 2, 3, 7, 8, 9, 1000, 1023, 1024, 100'003}) {
     for (i64 slots = 1; slots <= rows; slots *= 2) {
       const cuda::SlotRows slot_rows = cuda::slot_rows(rows, slots);
-      for (i64 slot = 0; slot <= slots; ++slot) ASSERT_EQ(slot_rows.begin(slot), slot_begin(rows, slots, slot)) << rows << ' ' << slots;
+      for (i64 slot = 0; slot <= slots; ++slot)
+        ASSERT_EQ(slot_rows.begin(slot), slot_begin(rows, slots, slot)) << rows << ' ' << slots;
     }
   }
 }
@@ -47,7 +49,8 @@ TEST(StandInColumns, SlotsAreAddedAsTheTreeOrders) {
         const auto sums = GuardedArray<float>::with(terms, {.name = "sums"});
         const GuardedArray<float> result(words, {.name = "result"});
         next_order();
-        expect_success(cuda::launch_add_slots(sums.get(), words, slots, nullptr, elsewhere ? result.get() : nullptr));
+        expect_success(
+            cuda::launch_add_slots(sums.get(), words, slots, nullptr, elsewhere ? result.get() : nullptr));
         std::vector<float> first = elsewhere && slots > 1 ? result.values() : sums.values();
         first.resize(static_cast<std::size_t>(words));
         EXPECT_EQ(patterns::first_difference(first, expected), -1);
@@ -64,10 +67,13 @@ TEST(StandInColumns, FinishAddsAndDivides) {
     for (const i64 left : {1, 2, 16, 32, 64, 256}) {
       for (const i64 apart : {1, 3}) {
         const i64 stride = n + 3, words = 2 * stride;
-        SCOPED_TRACE(std::to_string(left) + " rows of sums of " + std::to_string(n) + " columns, apart by " + std::to_string(apart));
+        SCOPED_TRACE(std::to_string(left) + " rows of sums of " + std::to_string(n) + " columns, apart by " +
+                     std::to_string(apart));
         const std::vector<float> terms = values.moderate(left * apart * words), divisor = values.moderate(n);
         std::vector<float> together;
-        for (i64 row = 0; row < left; ++row) together.insert(together.end(), terms.begin() + row * apart * words, terms.begin() + (row * apart + 1) * words);
+        for (i64 row = 0; row < left; ++row)
+          together.insert(together.end(), terms.begin() + row * apart * words,
+                          terms.begin() + (row * apart + 1) * words);
         const std::vector<float> sums = added(together, words, left);
         for (int which = 1; which < 8; ++which) {
           const bool gamma = (which & 1) != 0, beta = (which & 2) != 0, divides = (which & 4) != 0;
@@ -75,13 +81,17 @@ TEST(StandInColumns, FinishAddsAndDivides) {
           const auto by = GuardedArray<float>::with(divisor, {.name = "divisor"});
           const GuardedArray<float> dgamma(n, {.name = "dgamma"}), dbeta(n, {.name = "dbeta"});
           next_order();
-          const auto blocks = static_cast<unsigned>(2 * ((n + cuda::kFinishColumns - 1) / cuda::kFinishColumns));
-          expect_success(cuda::launch(cuda::norm_finish<>, blocks, cuda::kColumnThreads, 0, nullptr, static_cast<const float*>(from.get()),
-                                      divides ? static_cast<const float*>(by.get()) : nullptr, static_cast<const void*>(nullptr), n, stride, words, left, apart,
+          const auto blocks =
+              static_cast<unsigned>(2 * ((n + cuda::kFinishColumns - 1) / cuda::kFinishColumns));
+          expect_success(cuda::launch(cuda::norm_finish<>, blocks, cuda::kColumnThreads, 0, nullptr,
+                                      static_cast<const float*>(from.get()),
+                                      divides ? static_cast<const float*>(by.get()) : nullptr,
+                                      static_cast<const void*>(nullptr), n, stride, words, left, apart,
                                       gamma ? dgamma.get() : nullptr, beta ? dbeta.get() : nullptr));
           std::vector<float> quotients(sums.begin(), sums.begin() + n);
           for (i64 j = 0; divides && j < n; ++j)
-            quotients[static_cast<std::size_t>(j)] = div_rn(sums[static_cast<std::size_t>(j)], divisor[static_cast<std::size_t>(j)]);
+            quotients[static_cast<std::size_t>(j)] =
+                div_rn(sums[static_cast<std::size_t>(j)], divisor[static_cast<std::size_t>(j)]);
           if (gamma) expect_equal("dgamma", dgamma, quotients);
           if (beta) expect_equal("dbeta", dbeta, {sums.begin() + stride, sums.begin() + stride + n});
           EXPECT_TRUE(from.untouched_outside() && dgamma.untouched_outside() && dbeta.untouched_outside());

@@ -1,4 +1,5 @@
-// Dropout's CUDA kernel, run thread by thread on the host (tests/kernels/gpu_stand_in/), gives the host kernel's bits.
+// Dropout's CUDA kernel, run thread by thread on the host (tests/kernels/gpu_stand_in/), gives the host
+// kernel's bits.
 #include "kernels/cuda/dropout.cuh"
 
 #include <gtest/gtest.h>
@@ -29,7 +30,8 @@ void expect_dropout(const std::vector<T>& x, u64 seed, double p, const Layout& l
   const GuardedArray<T>& out = layout.in_place ? device_x : y;
   SCOPED_TRACE(std::string(layout.name) + ", n = " + std::to_string(n) + ", p = " + std::to_string(p));
   next_order();
-  expect_success(cuda::launch_dropout<T, Schedule>(device_x.get(), out.get(), n, device_seed.get(), p, nullptr));
+  expect_success(
+      cuda::launch_dropout<T, Schedule>(device_x.get(), out.get(), n, device_seed.get(), p, nullptr));
   expect_equal("y", out, expected);
 }
 
@@ -56,7 +58,8 @@ TYPED_TEST(StandInDropout, EveryLengthAndLayoutIsTheHosts) {
 
 TYPED_TEST(StandInDropout, EveryPatternAndProbabilityIsTheHosts) {
   using T = TypeParam;
-  for (const double p : {0.0, 0x1p-33, 0.3, 1 - 0x1p-33, 1.0}) expect_dropout<T, cuda::DropoutSchedule>(patterns::all<T>(50), ~u64{0}, p, kLayouts[0]);
+  for (const double p : {0.0, 0x1p-33, 0.3, 1 - 0x1p-33, 1.0})
+    expect_dropout<T, cuda::DropoutSchedule>(patterns::all<T>(50), ~u64{0}, p, kLayouts[0]);
 }
 
 TEST(StandInDropoutArguments, WhatBreaksTheContractLaunchesNothing) {
@@ -64,9 +67,11 @@ TEST(StandInDropoutArguments, WhatBreaksTheContractLaunchesNothing) {
   const GuardedArray<u64> seed(1);
   const i64 before = launches();
   for (const double p : {-0x1p-1074, 1 + 0x1p-52, std::nan(""), HUGE_VAL})
-    EXPECT_EQ(cuda::launch_dropout(x.get(), y.get(), 100, seed.get(), p, nullptr), cudaErrorInvalidValue) << p;
+    EXPECT_EQ(cuda::launch_dropout(x.get(), y.get(), 100, seed.get(), p, nullptr), cudaErrorInvalidValue)
+        << p;
   EXPECT_EQ(cuda::launch_dropout(x.get(), y.get(), -1, seed.get(), 0.5, nullptr), cudaErrorInvalidValue);
-  EXPECT_EQ(cuda::launch_dropout(x.get(), y.get(), 100, static_cast<const u64*>(nullptr), 0.5, nullptr), cudaErrorInvalidValue);
+  EXPECT_EQ(cuda::launch_dropout(x.get(), y.get(), 100, static_cast<const u64*>(nullptr), 0.5, nullptr),
+            cudaErrorInvalidValue);
   EXPECT_EQ(cuda::launch_dropout(x.get(), x.get() + 4, 50, seed.get(), 0.5, nullptr), cudaErrorInvalidValue);
   expect_success(cuda::launch_dropout<float>(nullptr, nullptr, 0, nullptr, 0.5, nullptr));
   EXPECT_EQ(launches(), before);

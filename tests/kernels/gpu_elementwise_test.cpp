@@ -1,5 +1,5 @@
-// The elementwise CUDA kernels, run thread by thread on the host (tests/kernels/gpu_stand_in/), give the host kernels' bits: every
-// schedule, length, alignment and aliasing, under several orders of threads.
+// The elementwise CUDA kernels, run thread by thread on the host (tests/kernels/gpu_stand_in/), give the host
+// kernels' bits: every schedule, length, alignment and aliasing, under several orders of threads.
 #include "kernels/cuda/elementwise.cuh"
 
 #include <gtest/gtest.h>
@@ -23,12 +23,14 @@ using namespace tests::gpu_stand_in;
 
 constexpr CpuSchedule kPlain{.threads = 1};
 
-// Every home of a table, width of access, number of octets, hint and shape of a grid; small grids, so that they loop.
+// Every home of a table, width of access, number of octets, hint and shape of a grid; small grids, so that
+// they loop.
 template <GpuSchedule S>
 struct Schedule {
   static constexpr GpuSchedule kSchedule = S;
 };
-using ByColumns = Schedule<GpuSchedule{.threads = 32, .octets = 1, .blocks_per_sm = 1, .table = TableHome::columns}>;
+using ByColumns =
+    Schedule<GpuSchedule{.threads = 32, .octets = 1, .blocks_per_sm = 1, .table = TableHome::columns}>;
 using ByRows = Schedule<GpuSchedule{.threads = 64,
                                     .octets = 2,
                                     .access_bytes = 8,
@@ -36,14 +38,23 @@ using ByRows = Schedule<GpuSchedule{.threads = 64,
                                     .loads = CacheHint::streaming,
                                     .stores = CacheHint::streaming,
                                     .table = TableHome::rows}>;
-using BySpread = Schedule<GpuSchedule{.threads = 512, .octets = 4, .access_bytes = 4, .blocks_per_sm = 0, .table = TableHome::spread}>;
-using ByCaches = Schedule<GpuSchedule{.threads = 96, .octets = 3, .blocks_per_sm = 1, .loads = CacheHint::streaming, .table = TableHome::caches}>;
-using ByEntries = Schedule<GpuSchedule{.threads = 32, .octets = 1, .access_bytes = 8, .blocks_per_sm = 1, .table = TableHome::entries}>;
+using BySpread = Schedule<GpuSchedule{
+    .threads = 512, .octets = 4, .access_bytes = 4, .blocks_per_sm = 0, .table = TableHome::spread}>;
+using ByCaches = Schedule<GpuSchedule{.threads = 96,
+                                      .octets = 3,
+                                      .blocks_per_sm = 1,
+                                      .loads = CacheHint::streaming,
+                                      .table = TableHome::caches}>;
+using ByEntries = Schedule<GpuSchedule{
+    .threads = 32, .octets = 1, .access_bytes = 8, .blocks_per_sm = 1, .table = TableHome::entries}>;
 
 template <class Fit, class T, class Y, class Schedule>
-void expect_backward(const std::vector<T>& dy, const std::vector<Y>& y, const std::vector<u32>& mask, const Layout& layout) {
+void expect_backward(const std::vector<T>& dy, const std::vector<Y>& y, const std::vector<u32>& mask,
+                     const Layout& layout) {
   const i64 n = static_cast<i64>(y.size());
-  const auto at = [&](int elements, std::size_t size, const char* name) { return Placement{layout.edge, elements * static_cast<int>(size), name}; };
+  const auto at = [&](int elements, std::size_t size, const char* name) {
+    return Placement{layout.edge, elements * static_cast<int>(size), name};
+  };
   std::vector<T> expected(dy.size());
   activation_backward<Fit, T, kPlain, Y>(dy.data(), y.data(), mask.data(), expected.data(), n);
   auto device_dy = GuardedArray<T>::with(dy, at(layout.dy, sizeof(T), "dy"));
@@ -56,8 +67,9 @@ void expect_backward(const std::vector<T>& dy, const std::vector<Y>& y, const st
   const GuardedArray<T>& out = layout.in_place ? device_dy : dx;
   SCOPED_TRACE(std::string(layout.name) + ", n = " + std::to_string(n));
   next_order();
-  expect_success(cuda::launch_activation_backward<Fit, T, Y, Schedule>(device_dy.get(), device_y.get(), kReadsMask<Fit, Y> ? device_mask.get() : nullptr,
-                                                                       out.get(), n, nullptr));
+  expect_success(cuda::launch_activation_backward<Fit, T, Y, Schedule>(
+      device_dy.get(), device_y.get(), kReadsMask<Fit, Y> ? device_mask.get() : nullptr, out.get(), n,
+      nullptr));
   expect_equal("dx", out, expected);
 }
 
@@ -85,7 +97,8 @@ void expect_backward() {
   for (const i64 n : kSizes) {
     for (const Layout& layout : kLayouts) {
       if (n > 1000 && layout.edge == Edge::begin) continue;
-      expect_backward<Fit, T, Y, Schedule>(gradients.next(n), outputs.next(n), random_words(static_cast<u64>(n), (n + 31) / 32), layout);
+      expect_backward<Fit, T, Y, Schedule>(gradients.next(n), outputs.next(n),
+                                           random_words(static_cast<u64>(n), (n + 31) / 32), layout);
     }
   }
 }
@@ -155,7 +168,8 @@ void expect_backward_of_blocks(i64 n) {
   const std::vector<T> dy = Values<T>(4).next(n);
   const std::vector<u32> mask = random_words(static_cast<u64>(n), (n + 31) / 32);
   std::vector<T> expected(dy.size());
-  activation_backward<Fit, T, kPlain, Y>(dy.data(), {codes.data(), scales.data()}, mask.data(), expected.data(), n);
+  activation_backward<Fit, T, kPlain, Y>(dy.data(), {codes.data(), scales.data()}, mask.data(),
+                                         expected.data(), n);
   auto device_dy = GuardedArray<T>::with(dy, {Edge::end, 0, "dy"});
   auto device_codes = GuardedArray<Code>::with(codes, {Edge::end, 0, "codes"});
   auto device_scales = GuardedArray<Scale>::with(scales, {Edge::end, 0, "scales"});
@@ -163,10 +177,13 @@ void expect_backward_of_blocks(i64 n) {
   const GuardedArray<T> dx(n, {Edge::end, 0, "dx"});
   next_order();
   const Stored<Y> y{device_codes.get(), device_scales.get()};
-  expect_success(cuda::launch_activation_backward<Fit, T, Y, Schedule>(device_dy.get(), y, device_mask.get(), dx.get(), n, nullptr));
+  expect_success(cuda::launch_activation_backward<Fit, T, Y, Schedule>(device_dy.get(), y, device_mask.get(),
+                                                                       dx.get(), n, nullptr));
   expect_equal("dx", dx, expected);
   const Stored<Y> without{device_codes.get(), nullptr};
-  EXPECT_EQ((cuda::launch_activation_backward<Fit, T, Y, Schedule>(device_dy.get(), without, device_mask.get(), dx.get(), n, nullptr)), cudaErrorInvalidValue);
+  EXPECT_EQ((cuda::launch_activation_backward<Fit, T, Y, Schedule>(device_dy.get(), without,
+                                                                   device_mask.get(), dx.get(), n, nullptr)),
+            cudaErrorInvalidValue);
 }
 
 TEST(StandInElementwiseShapes, BlocksWithAScaleAreTheHosts) {
@@ -190,7 +207,8 @@ void expect_forward(const std::vector<T>& x, const Layout& layout) {
   const GuardedArray<T>& out = layout.in_place ? device_x : y;
   SCOPED_TRACE(std::string(layout.name) + ", n = " + std::to_string(n));
   next_order();
-  expect_success(cuda::launch_gelu_forward<Forward, T, Schedule>(device_x.get(), out.get(), mask.get(), n, nullptr));
+  expect_success(
+      cuda::launch_gelu_forward<Forward, T, Schedule>(device_x.get(), out.get(), mask.get(), n, nullptr));
   expect_equal("y", out, expected);
   expect_equal("mask", mask, expected_mask);
 }
@@ -224,19 +242,23 @@ TEST(StandInElementwiseShapes, EveryLaunchIsOnTheStream) {
   const GuardedArray<float> x(100), y(100);
   const GuardedArray<u32> mask(4);
   take_streams();
-  expect_success(cuda::launch_gelu_forward<generated::GeluForward>(x.get(), y.get(), mask.get(), 100, stream));
+  expect_success(
+      cuda::launch_gelu_forward<generated::GeluForward>(x.get(), y.get(), mask.get(), 100, stream));
   EXPECT_EQ(take_streams(), alone);
-  expect_success(cuda::launch_gelu_backward<generated::GeluF32>(x.get(), y.get(), mask.get(), x.get(), 100, stream));
+  expect_success(
+      cuda::launch_gelu_backward<generated::GeluF32>(x.get(), y.get(), mask.get(), x.get(), 100, stream));
   EXPECT_EQ(take_streams(), alone);
 }
 
-// The grid is what the device holds at once, or what the trips need, and the device is asked once for each kernel.
+// The grid is what the device holds at once, or what the trips need, and the device is asked once for each
+// kernel.
 TEST(StandInElementwiseShapes, TheDeviceIsAskedOnceHowManyBlocksItHolds) {
   using Own = Schedule<GpuSchedule{.threads = 160}>;  // of this test alone
   const auto launch = [](i64 n) {
     const GuardedArray<float> x(n), y(n);
     const GuardedArray<u32> mask((n + 31) / 32);
-    expect_success(cuda::launch_gelu_forward<generated::GeluForward, float, Own>(x.get(), y.get(), mask.get(), n, nullptr));
+    expect_success(cuda::launch_gelu_forward<generated::GeluForward, float, Own>(x.get(), y.get(), mask.get(),
+                                                                                 n, nullptr));
   };
   const i64 before = occupancy_questions();
   launch(100);
@@ -254,8 +276,10 @@ TEST(StandInElementwiseShapes, TheDeviceIsAskedOnceHowManyBlocksItHolds) {
 
 TEST(StandInElementwiseShapes, NoElementsLaunchNothing) {
   const i64 before = launches();
-  expect_success((cuda::launch_activation_backward<generated::GeluF32, float, float>(nullptr, nullptr, nullptr, nullptr, 0, nullptr)));
-  expect_success((cuda::launch_gelu_forward<generated::GeluForward, float>(nullptr, nullptr, nullptr, 0, nullptr)));
+  expect_success((cuda::launch_activation_backward<generated::GeluF32, float, float>(
+      nullptr, nullptr, nullptr, nullptr, 0, nullptr)));
+  expect_success(
+      (cuda::launch_gelu_forward<generated::GeluForward, float>(nullptr, nullptr, nullptr, 0, nullptr)));
   EXPECT_EQ(launches(), before);
 }
 

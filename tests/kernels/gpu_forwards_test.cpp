@@ -1,4 +1,5 @@
-// The forwards of the activations other than GELU as CUDA kernels, run thread by thread on the host (tests/kernels/gpu_stand_in/), give the host kernels' bits.
+// The forwards of the activations other than GELU as CUDA kernels, run thread by thread on the host
+// (tests/kernels/gpu_stand_in/), give the host kernels' bits.
 #include "kernels/cuda/forwards.cuh"
 
 #include <gtest/gtest.h>
@@ -18,7 +19,8 @@ using namespace tests::gpu_stand_in;
 constexpr CpuSchedule kPlain{.threads = 1};
 
 struct Looping {
-  static constexpr GpuSchedule kSchedule{.threads = 32, .octets = 2, .access_bytes = 8, .blocks_per_sm = 1, .loads = CacheHint::streaming};
+  static constexpr GpuSchedule kSchedule{
+      .threads = 32, .octets = 2, .access_bytes = 8, .blocks_per_sm = 1, .loads = CacheHint::streaming};
 };
 
 template <class F, class T, class Schedule>
@@ -34,7 +36,8 @@ void expect_forward(const std::vector<T>& x, const Layout& layout) {
   const GuardedArray<T>& out = layout.in_place ? device_x : y;
   SCOPED_TRACE(std::string(F::kActivation) + ", " + layout.name + ", n = " + std::to_string(n));
   next_order();
-  expect_success(cuda::launch_activation_forward<F, T, Schedule>(device_x.get(), out.get(), F::kMasked ? mask.get() : nullptr, n, nullptr));
+  expect_success(cuda::launch_activation_forward<F, T, Schedule>(
+      device_x.get(), out.get(), F::kMasked ? mask.get() : nullptr, n, nullptr));
   expect_equal("y", out, expected);
   if constexpr (F::kMasked) expect_equal("mask", mask, expected_mask);
 }
@@ -52,7 +55,9 @@ TYPED_TEST_SUITE(StandInForwards, Stored);
 // All 2^16 patterns of the 16-bit formats, every binade of f32.
 TYPED_TEST(StandInForwards, EveryPatternIsTheHosts) {
   using T = TypeParam;
-  for_each_forward(ActivationForwards{}, []<class F>() { expect_forward<F, T, cuda::ForwardsSchedule>(patterns::all<T>(50), kLayouts[0]); });
+  for_each_forward(ActivationForwards{}, []<class F>() {
+    expect_forward<F, T, cuda::ForwardsSchedule>(patterns::all<T>(50), kLayouts[0]);
+  });
 }
 
 TYPED_TEST(StandInForwards, EveryLengthAndLayoutIsTheHosts) {
@@ -70,13 +75,16 @@ TEST(StandInForwardsArguments, AMaskIsNeededWhereThereIsAMinimum) {
   const GuardedArray<float> x(100), y(100);
   const GuardedArray<u32> mask(4);
   const i64 before = launches();
-  const auto silu = [](const float* from, float* to, u32* bits, i64 n) { return cuda::launch_activation_forward<forwards::Silu>(from, to, bits, n, nullptr); };
+  const auto silu = [](const float* from, float* to, u32* bits, i64 n) {
+    return cuda::launch_activation_forward<forwards::Silu>(from, to, bits, n, nullptr);
+  };
   EXPECT_EQ(silu(x.get(), y.get(), nullptr, 100), cudaErrorInvalidValue);
   EXPECT_EQ(silu(x.get(), x.get() + 1, mask.get(), 50), cudaErrorInvalidValue);
   EXPECT_EQ(silu(x.get(), y.get(), mask.get(), -1), cudaErrorInvalidValue);
   EXPECT_EQ(silu(nullptr, nullptr, nullptr, 0), cudaSuccess);
   EXPECT_EQ(launches(), before);
-  expect_success(cuda::launch_activation_forward<forwards::Elu>(x.get(), y.get(), static_cast<u32*>(nullptr), 100, nullptr));
+  expect_success(cuda::launch_activation_forward<forwards::Elu>(x.get(), y.get(), static_cast<u32*>(nullptr),
+                                                                100, nullptr));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// The CUDA kernels of y in 8 bits at a scale, run thread by thread on the host (tests/kernels/gpu_stand_in/), give the host's bits.
+// The CUDA kernels of y in 8 bits at a scale, run thread by thread on the host (tests/kernels/gpu_stand_in/),
+// give the host's bits.
 #include "kernels/cuda/fp8.cuh"
 
 #include <gtest/gtest.h>
@@ -22,7 +23,8 @@ using Gelu = Fp8Activation<generated::GeluFp8>;
 using Mish = Fp8Activation<generated::MishFp8>;
 
 struct LoopingFp8 {
-  static constexpr GpuSchedule kSchedule{.threads = 64, .octets = 2, .access_bytes = 8, .blocks_per_sm = 1, .table = TableHome::rows};
+  static constexpr GpuSchedule kSchedule{
+      .threads = 64, .octets = 2, .access_bytes = 8, .blocks_per_sm = 1, .table = TableHome::rows};
 };
 
 template <class S, class F>
@@ -34,7 +36,8 @@ Fp8Table host_table(float scale, int bits) {
 
 template <class S, class F>
 void expect_table(float scale, int bits) {
-  SCOPED_TRACE(std::string(S::Header::kName) + " " + Format<F>::kName + ", " + std::to_string(bits) + " bits, scale " + std::to_string(scale));
+  SCOPED_TRACE(std::string(S::Header::kName) + " " + Format<F>::kName + ", " + std::to_string(bits) +
+               " bits, scale " + std::to_string(scale));
   const Fp8Table expected = host_table<S, F>(scale, bits);
   auto device_scale = GuardedArray<float>::with({scale}, {Edge::end, 0, "scale"});
   device_scale.make_read_only();
@@ -48,7 +51,8 @@ void expect_table(float scale, int bits) {
   EXPECT_EQ(std::memcmp(made.values, expected.values, sizeof made.values), 0);
 }
 
-// Scales at which codes are above f's minimum or all below, some that are no powers of two, and the least and greatest that hold.
+// Scales at which codes are above f's minimum or all below, some that are no powers of two, and the least and
+// greatest that hold.
 TEST(StandInFp8, TablesAreTheHosts) {
   for (const float scale : {0x1p-126f, 0.109375f, 1.0f, 3.7f, 448.0f, 0x1.fffffep127f}) {
     for (int bits = 0; bits <= kMostPartBits; ++bits) {
@@ -66,26 +70,34 @@ void expect_fp8(float scale, const std::vector<T>& x, const std::vector<T>& dy, 
   const Fp8Table host = host_table<S, F>(scale, Bits);
   std::vector<u8> expected(x.size()), expected_parts(static_cast<std::size_t>(bytes));
   std::vector<T> expected_dx(x.size());
-  activation_forward_fp8<S, F, T, kOneThread>(host, scale, x.data(), reinterpret_cast<F*>(expected.data()), expected_parts.data(), n);
-  activation_backward_fp8<T, kOneThread>(host, dy.data(), expected.data(), expected_parts.data(), expected_dx.data(), n);
-  const auto at = [&](int elements, const char* name) { return Placement{layout.edge, elements * static_cast<int>(sizeof(T)), name}; };
-  auto device_x = GuardedArray<T>::with(x, at(layout.dy, "x")), device_dy = GuardedArray<T>::with(dy, at(layout.dy, "dy"));
-  auto codes = GuardedArray<u8>(n, {layout.edge, layout.y, "codes"}), parts = GuardedArray<u8>(bytes, {layout.edge, layout.y, "parts"});
+  activation_forward_fp8<S, F, T, kOneThread>(host, scale, x.data(), reinterpret_cast<F*>(expected.data()),
+                                              expected_parts.data(), n);
+  activation_backward_fp8<T, kOneThread>(host, dy.data(), expected.data(), expected_parts.data(),
+                                         expected_dx.data(), n);
+  const auto at = [&](int elements, const char* name) {
+    return Placement{layout.edge, elements * static_cast<int>(sizeof(T)), name};
+  };
+  auto device_x = GuardedArray<T>::with(x, at(layout.dy, "x")),
+       device_dy = GuardedArray<T>::with(dy, at(layout.dy, "dy"));
+  auto codes = GuardedArray<u8>(n, {layout.edge, layout.y, "codes"}),
+       parts = GuardedArray<u8>(bytes, {layout.edge, layout.y, "parts"});
   auto table = GuardedArray<Fp8Table>::with({host}, {Edge::end, 0, "table"});
   auto device_scale = GuardedArray<float>::with({scale}, {Edge::end, 0, "scale"});
   const GuardedArray<T> dx(n, at(layout.dx, "dx"));
   device_x.make_read_only(), table.make_read_only(), device_scale.make_read_only();
   if (!layout.in_place) device_dy.make_read_only();
   const GuardedArray<T>& dx_out = layout.in_place ? device_dy : dx;
-  SCOPED_TRACE(std::string(S::Header::kName) + " " + Format<F>::kName + " of " + Format<T>::kName + ", " + std::to_string(Bits) + " bits, " + layout.name +
-               ", n = " + std::to_string(n));
+  SCOPED_TRACE(std::string(S::Header::kName) + " " + Format<F>::kName + " of " + Format<T>::kName + ", " +
+               std::to_string(Bits) + " bits, " + layout.name + ", n = " + std::to_string(n));
   next_order();
-  expect_success(cuda::launch_activation_forward_fp8<S, F, T, Bits, Forward>(table.get(), device_scale.get(), device_x.get(), reinterpret_cast<F*>(codes.get()),
-                                                                             parts.get(), n, nullptr));
+  expect_success(cuda::launch_activation_forward_fp8<S, F, T, Bits, Forward>(
+      table.get(), device_scale.get(), device_x.get(), reinterpret_cast<F*>(codes.get()), parts.get(), n,
+      nullptr));
   expect_equal("codes", codes, expected);
   expect_equal("parts", parts, expected_parts);
   codes.make_read_only(), parts.make_read_only();
-  expect_success(cuda::launch_activation_backward_fp8<T, Bits, Backward>(table.get(), device_dy.get(), codes.get(), parts.get(), dx_out.get(), n, nullptr));
+  expect_success(cuda::launch_activation_backward_fp8<T, Bits, Backward>(
+      table.get(), device_dy.get(), codes.get(), parts.get(), dx_out.get(), n, nullptr));
   expect_equal("dx", dx_out, expected_dx);
 }
 
@@ -114,7 +126,8 @@ template <class S, class F, class T, int Bits, class Forward, class Backward>
 void expect_every_layout(float scale) {
   Values<T> values(Bits);
   for (const i64 n : kSizes) {
-    for (const Layout& layout : kLayouts) expect_fp8<S, F, T, Bits, Forward, Backward>(scale, values.next(n), values.next(n), layout);
+    for (const Layout& layout : kLayouts)
+      expect_fp8<S, F, T, Bits, Forward, Backward>(scale, values.next(n), values.next(n), layout);
   }
 }
 
@@ -132,10 +145,12 @@ TEST(StandInFp8, CallsThatBreakTheContractLaunchNothing) {
   Fp8Table table = host_table<Gelu, F8E4M3>(1, 1);
   const float scale = 1;
   auto* const to = reinterpret_cast<F8E4M3*>(codes.data());
-  const auto forward = [&](const Fp8Table* t, const float* s, const float* in, F8E4M3* out, u8* beside, i64 n) {
+  const auto forward = [&](const Fp8Table* t, const float* s, const float* in, F8E4M3* out, u8* beside,
+                           i64 n) {
     return launch_activation_forward_fp8<Gelu, F8E4M3, float, 1>(t, s, in, out, beside, n, nullptr);
   };
-  const auto backward = [&](const Fp8Table* t, const float* in, const u8* coded, const u8* beside, float* out, i64 n) {
+  const auto backward = [&](const Fp8Table* t, const float* in, const u8* coded, const u8* beside, float* out,
+                            i64 n) {
     return launch_activation_backward_fp8<float, 1>(t, in, coded, beside, out, n, nullptr);
   };
   EXPECT_EQ((launch_fp8_table<Gelu, F8E4M3>(&scale, 3, &table, nullptr)), cudaErrorInvalidValue);
@@ -146,14 +161,21 @@ TEST(StandInFp8, CallsThatBreakTheContractLaunchNothing) {
   EXPECT_EQ(forward(&table, &scale, nullptr, to, parts.data(), kCount), cudaErrorInvalidValue);
   EXPECT_EQ(forward(&table, &scale, x.data(), to, nullptr, kCount), cudaErrorInvalidValue);
   EXPECT_EQ(forward(&table, &scale, x.data(), to, codes.data() + kCount - 1, kCount), cudaErrorInvalidValue);
-  EXPECT_EQ(forward(&table, &scale, x.data(), reinterpret_cast<F8E4M3*>(x.data()), parts.data(), kCount), cudaErrorInvalidValue);
+  EXPECT_EQ(forward(&table, &scale, x.data(), reinterpret_cast<F8E4M3*>(x.data()), parts.data(), kCount),
+            cudaErrorInvalidValue);
   EXPECT_EQ(forward(&table, &scale, x.data(), to, parts.data(), -1), cudaErrorInvalidValue);
   EXPECT_EQ(forward(nullptr, nullptr, nullptr, nullptr, nullptr, 0), cudaSuccess);
-  EXPECT_EQ(backward(nullptr, x.data(), codes.data(), parts.data(), dx.data(), kCount), cudaErrorInvalidValue);
+  EXPECT_EQ(backward(nullptr, x.data(), codes.data(), parts.data(), dx.data(), kCount),
+            cudaErrorInvalidValue);
   EXPECT_EQ(backward(&table, x.data(), codes.data(), nullptr, dx.data(), kCount), cudaErrorInvalidValue);
-  EXPECT_EQ(backward(&table, x.data(), codes.data(), parts.data(), x.data() + 1, kCount - 1), cudaErrorInvalidValue);
-  EXPECT_EQ(backward(&table, x.data(), reinterpret_cast<const u8*>(dx.data()), parts.data(), dx.data(), kCount), cudaErrorInvalidValue);
-  EXPECT_EQ(backward(&table, x.data(), codes.data(), reinterpret_cast<const u8*>(dx.data()), dx.data(), kCount), cudaErrorInvalidValue);
+  EXPECT_EQ(backward(&table, x.data(), codes.data(), parts.data(), x.data() + 1, kCount - 1),
+            cudaErrorInvalidValue);
+  EXPECT_EQ(
+      backward(&table, x.data(), reinterpret_cast<const u8*>(dx.data()), parts.data(), dx.data(), kCount),
+      cudaErrorInvalidValue);
+  EXPECT_EQ(
+      backward(&table, x.data(), codes.data(), reinterpret_cast<const u8*>(dx.data()), dx.data(), kCount),
+      cudaErrorInvalidValue);
   EXPECT_EQ(backward(nullptr, nullptr, nullptr, nullptr, nullptr, 0), cudaSuccess);
 }
 

@@ -1,4 +1,5 @@
-// Cases of the norms' CUDA kernels: both directions of one shape under one schedule on the host's stand-in, against the host kernels.
+// Cases of the norms' CUDA kernels: both directions of one shape under one schedule on the host's stand-in,
+// against the host kernels.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,7 +25,8 @@ template <class T>
 std::vector<T> tensor(u64 seed, i64 rows, i64 n, float scale) {
   patterns::Random random(seed);
   std::vector<T> v;
-  for (i64 i = 0; i < rows * n; ++i) v.push_back(narrow<T>(scale * static_cast<float>(static_cast<i32>(random.next())) * 0x1p-31f));
+  for (i64 i = 0; i < rows * n; ++i)
+    v.push_back(narrow<T>(scale * static_cast<float>(static_cast<i32>(random.next())) * 0x1p-31f));
   for (i64 row = 0; row < rows; ++row) {
     T* const at = v.data() + row * n;
     const i64 j = random.next() % n;
@@ -37,13 +39,16 @@ std::vector<T> tensor(u64 seed, i64 rows, i64 n, float scale) {
   return v;
 }
 
-inline std::vector<float> reals(u64 seed, i64 n, float scale) { return tensor<float>(seed, n == 0 ? 0 : 1, n, scale); }
+inline std::vector<float> reals(u64 seed, i64 n, float scale) {
+  return tensor<float>(seed, n == 0 ? 0 : 1, n, scale);
+}
 
 struct Case {
   i64 rows, n;
   Edge edge = Edge::end;
   int first_off = 0, second_off = 0, out_off = 0;  // elements off a multiple of 16 bytes
-  int over = -1;                                   // the input that the result is written over: 0, 1 (residual forms), or none
+  // the input that the result is written over: 0, 1 (residual forms), or none
+  int over = -1;
   bool affine = true;                              // gamma and beta are there
   bool side = false;
   bool sums = true;        // dgamma and dbeta are wanted
@@ -52,10 +57,12 @@ struct Case {
 };
 
 inline std::string name_of(const Case& c) {
-  return std::to_string(c.rows) + " x " + std::to_string(c.n) + (c.edge == Edge::begin ? ", guards before" : "") + ", off by " + std::to_string(c.first_off) +
-         " " + std::to_string(c.second_off) + " " + std::to_string(c.out_off) + (c.over >= 0 ? ", over input " + std::to_string(c.over) : "") +
-         (c.affine ? "" : ", no gamma") + (c.side ? ", side channels" : "") + (c.sums ? "" : ", no sums") + (c.words_off != 0 ? ", words off" : "") +
-         (c.infinite ? ", infinite beta" : "");
+  return std::to_string(c.rows) + " x " + std::to_string(c.n) +
+         (c.edge == Edge::begin ? ", guards before" : "") + ", off by " + std::to_string(c.first_off) + " " +
+         std::to_string(c.second_off) + " " + std::to_string(c.out_off) +
+         (c.over >= 0 ? ", over input " + std::to_string(c.over) : "") + (c.affine ? "" : ", no gamma") +
+         (c.side ? ", side channels" : "") + (c.sums ? "" : ", no sums") +
+         (c.words_off != 0 ? ", words off" : "") + (c.infinite ? ", infinite beta" : "");
 }
 
 // Ascending channels, at octets' and chunks' ends too.
@@ -100,9 +107,11 @@ void expect_forward(const Case& c) {
   const SideBuffer<float> side{channels.data(), static_cast<i64>(channels.size()), x_hat.data()};
   const float *g = c.affine ? gamma.data() : nullptr, *b = c.affine ? beta.data() : nullptr;
   if constexpr (Residual && kLayer) {
-    residual_layernorm_forward<T, kPlain>(x.data(), residual.data(), g, b, c.rows, c.n, kEps, z.data(), y.data(), rstd.data(), side);
+    residual_layernorm_forward<T, kPlain>(x.data(), residual.data(), g, b, c.rows, c.n, kEps, z.data(),
+                                          y.data(), rstd.data(), side);
   } else if constexpr (Residual) {
-    residual_rmsnorm_forward<T, kPlain>(x.data(), residual.data(), g, c.rows, c.n, kEps, z.data(), y.data(), rstd.data(), side);
+    residual_rmsnorm_forward<T, kPlain>(x.data(), residual.data(), g, c.rows, c.n, kEps, z.data(), y.data(),
+                                        rstd.data(), side);
   } else if constexpr (kLayer) {
     layernorm_forward<T, kPlain>(x.data(), g, b, c.rows, c.n, kEps, y.data(), rstd.data(), side);
   } else {
@@ -110,7 +119,8 @@ void expect_forward(const Case& c) {
   }
   auto device_x = GuardedArray<T>::with(x, at<T>(c, c.first_off, "x"));
   auto device_residual = GuardedArray<T>::with(residual, at<T>(c, c.second_off, "residual"));
-  const GuardedArray<T> device_z(c.rows * c.n, at<T>(c, c.second_off, "z")), device_y(c.rows * c.n, at<T>(c, c.out_off, "y"));
+  const GuardedArray<T> device_z(c.rows * c.n, at<T>(c, c.second_off, "z")),
+      device_y(c.rows * c.n, at<T>(c, c.out_off, "y"));
   auto device_gamma = GuardedArray<float>::with(gamma, at<float>(c, c.words_off, "gamma"));
   auto device_beta = GuardedArray<float>::with(beta, at<float>(c, c.words_off, "beta"));
   auto device_channels = GuardedArray<i32>::with(channels);
@@ -121,14 +131,17 @@ void expect_forward(const Case& c) {
   if (c.over < 0) device_x.make_read_only(), device_residual.make_read_only();
   device_gamma.make_read_only(), device_beta.make_read_only(), device_channels.make_read_only();
   const SideBuffer<float> device_side{device_channels.get(), side.count, device_x_hat.get()};
-  const float *dg = c.affine ? device_gamma.get() : nullptr, *db = c.affine && kLayer ? device_beta.get() : nullptr;
+  const float *dg = c.affine ? device_gamma.get() : nullptr,
+              *db = c.affine && kLayer ? device_beta.get() : nullptr;
   next_order();
   if constexpr (Residual) {
-    expect_success(cuda::launch_residual_norm_forward<N, T, S>(device_x.get(), device_residual.get(), dg, db, c.rows, c.n, kEps, out_z.get(), out_y.get(),
+    expect_success(cuda::launch_residual_norm_forward<N, T, S>(device_x.get(), device_residual.get(), dg, db,
+                                                               c.rows, c.n, kEps, out_z.get(), out_y.get(),
                                                                device_rstd.get(), device_side, nullptr));
     expect_equal("z", out_z, z);
   } else {
-    expect_success(cuda::launch_norm_forward<N, T, S>(device_x.get(), dg, db, c.rows, c.n, kEps, out_y.get(), device_rstd.get(), device_side, nullptr));
+    expect_success(cuda::launch_norm_forward<N, T, S>(device_x.get(), dg, db, c.rows, c.n, kEps, out_y.get(),
+                                                      device_rstd.get(), device_side, nullptr));
   }
   expect_equal("y", out_y, y);
   expect_equal("rstd", device_rstd, rstd);
@@ -141,25 +154,31 @@ void expect_backward(const Case& c) {
   constexpr bool kLayer = N == Norm::layer;
   const std::vector<i32> channels = c.side ? side_channels(c.n) : std::vector<i32>{};
   std::vector<T> dy = tensor<T>(1, c.rows, c.n, 3.0f);
-  // Terms of one sign: their sum is infinite, and a product of the infinite c with a zero that is no term would show.
-  for (i64 row = 0; c.infinite && row < c.rows; ++row) dy[static_cast<size_t>((row + 1) * c.n - 1)] = narrow<T>(1.0f);
+  // Terms of one sign: their sum is infinite, and a product of the infinite c with a zero that is no term
+  // would show.
+  for (i64 row = 0; c.infinite && row < c.rows; ++row)
+    dy[static_cast<size_t>((row + 1) * c.n - 1)] = narrow<T>(1.0f);
   const std::vector<T> y = tensor<T>(2, c.rows, c.n, 2.0f), next = tensor<T>(3, c.rows, c.n, 1.0f);
   const std::vector<float> gamma = gammas(c, channels), beta = betas(c), rstd = reals(13, c.rows, 2.0f);
   const std::vector<float> x_hat = tensor<float>(14, c.rows, static_cast<i64>(channels.size()) + 1, 2.0f);
   const size_t n = static_cast<size_t>(c.n);
   std::vector<T> dx(dy.size());
-  std::vector<float> dgamma(n), dbeta(n), workspace(static_cast<size_t>(norm_backward_workspace(c.rows, c.n)));
+  std::vector<float> dgamma(n), dbeta(n),
+      workspace(static_cast<size_t>(norm_backward_workspace(c.rows, c.n)));
   const SideBuffer<const float> side{channels.data(), static_cast<i64>(channels.size()), x_hat.data()};
   const float *g = c.affine || c.side ? gamma.data() : nullptr, *b = c.affine ? beta.data() : nullptr;
   if constexpr (Residual && kLayer) {
-    residual_layernorm_backward<T, kPlain>(dy.data(), y.data(), next.data(), g, b, rstd.data(), c.rows, c.n, dx.data(), dgamma.data(), dbeta.data(), side,
-                                           workspace);
+    residual_layernorm_backward<T, kPlain>(dy.data(), y.data(), next.data(), g, b, rstd.data(), c.rows, c.n,
+                                           dx.data(), dgamma.data(), dbeta.data(), side, workspace);
   } else if constexpr (Residual) {
-    residual_rmsnorm_backward<T, kPlain>(dy.data(), y.data(), next.data(), g, rstd.data(), c.rows, c.n, dx.data(), dgamma.data(), side, workspace);
+    residual_rmsnorm_backward<T, kPlain>(dy.data(), y.data(), next.data(), g, rstd.data(), c.rows, c.n,
+                                         dx.data(), dgamma.data(), side, workspace);
   } else if constexpr (kLayer) {
-    layernorm_backward<T, kPlain>(dy.data(), y.data(), g, b, rstd.data(), c.rows, c.n, dx.data(), dgamma.data(), dbeta.data(), side, workspace);
+    layernorm_backward<T, kPlain>(dy.data(), y.data(), g, b, rstd.data(), c.rows, c.n, dx.data(),
+                                  dgamma.data(), dbeta.data(), side, workspace);
   } else {
-    rmsnorm_backward<T, kPlain>(dy.data(), y.data(), g, rstd.data(), c.rows, c.n, dx.data(), dgamma.data(), side, workspace);
+    rmsnorm_backward<T, kPlain>(dy.data(), y.data(), g, rstd.data(), c.rows, c.n, dx.data(), dgamma.data(),
+                                side, workspace);
   }
   auto device_dy = GuardedArray<T>::with(dy, at<T>(c, c.first_off, "dy"));
   auto device_y = GuardedArray<T>::with(y, at<T>(c, c.second_off, "y"));
@@ -179,14 +198,18 @@ void expect_backward(const Case& c) {
   device_y.make_read_only(), device_rstd.make_read_only(), device_x_hat.make_read_only();
   const SideBuffer<const float> device_side{device_channels.get(), side.count, device_x_hat.get()};
   const float *dg = g ? device_gamma.get() : nullptr, *db = b && kLayer ? device_beta.get() : nullptr;
-  float *const to_dgamma = c.sums ? device_dgamma.get() : nullptr, *const to_dbeta = c.sums && kLayer ? device_dbeta.get() : nullptr;
+  float *const to_dgamma = c.sums ? device_dgamma.get() : nullptr, *const to_dbeta = c.sums && kLayer
+                                                                                         ? device_dbeta.get()
+                                                                                         : nullptr;
   next_order();
   if constexpr (Residual) {
-    expect_success(cuda::launch_residual_norm_backward<N, T, S>(device_dy.get(), device_y.get(), device_next.get(), dg, db, device_rstd.get(), c.rows, c.n,
-                                                                out.get(), to_dgamma, to_dbeta, device_side, device_workspace.get(), words, nullptr));
+    expect_success(cuda::launch_residual_norm_backward<N, T, S>(
+        device_dy.get(), device_y.get(), device_next.get(), dg, db, device_rstd.get(), c.rows, c.n, out.get(),
+        to_dgamma, to_dbeta, device_side, device_workspace.get(), words, nullptr));
   } else {
-    expect_success(cuda::launch_norm_backward<N, T, S>(device_dy.get(), device_y.get(), dg, db, device_rstd.get(), c.rows, c.n, out.get(), to_dgamma, to_dbeta,
-                                                       device_side, device_workspace.get(), words, nullptr));
+    expect_success(cuda::launch_norm_backward<N, T, S>(
+        device_dy.get(), device_y.get(), dg, db, device_rstd.get(), c.rows, c.n, out.get(), to_dgamma,
+        to_dbeta, device_side, device_workspace.get(), words, nullptr));
   }
   expect_equal("dx", out, dx);
   if (c.sums) expect_equal("dgamma", device_dgamma, dgamma);
@@ -220,7 +243,8 @@ inline std::vector<Case> small_cases() {
   for (const i64 n : {8, 257, 1024}) {
     for (int which = 0; which < 5; ++which) {
       Case c{.rows = 3, .n = n, .edge = which % 2 == 0 ? Edge::end : Edge::begin};
-      c.first_off = which == 0 || which >= 3, c.second_off = which == 1 || which >= 3, c.out_off = which == 2 || which >= 3;
+      c.first_off = which == 0 || which >= 3, c.second_off = which == 1 || which >= 3,
+      c.out_off = which == 2 || which >= 3;
       c.over = which == 4 ? 0 : -1;
       c.side = which == 3;
       cases.push_back(c);
@@ -235,7 +259,8 @@ inline std::vector<Case> small_cases() {
 
 template <Norm N, class T, class S, bool Residual>
 void expect_all(const std::vector<Case>& cases) {
-  SCOPED_TRACE(std::string(N == Norm::layer ? "layer " : "rms ") + Format<T>::kName + (Residual ? " with residual" : ""));
+  SCOPED_TRACE(std::string(N == Norm::layer ? "layer " : "rms ") + Format<T>::kName +
+               (Residual ? " with residual" : ""));
   for (const Case& c : cases) {
     Case forward = c;
     if (!Residual && forward.over == 1) forward.over = 0;

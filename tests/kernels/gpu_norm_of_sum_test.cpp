@@ -1,5 +1,6 @@
-// The norms' CUDA kernels of dropout(x) + residual, run thread by thread on the host (tests/kernels/gpu_stand_in/), give the bits of the host's
-// dropout, of its norm of a sum, and of its dropout of dz: in every home of a row, with z stored or not, with dz_next or without.
+// The norms' CUDA kernels of dropout(x) + residual, run thread by thread on the host
+// (tests/kernels/gpu_stand_in/), give the bits of the host's dropout, of its norm of a sum, and of its
+// dropout of dz: in every home of a row, with z stored or not, with dz_next or without.
 #include "kernels/host/dropout.h"
 #include "tests/kernels/gpu_norm_cases.h"
 
@@ -20,7 +21,8 @@ struct Form {
 
 template <Norm N, class T, class S>
 void expect_forward(const Case& c, const Form& form) {
-  SCOPED_TRACE("forward " + name_of(c) + (form.drops ? ", p = " + std::to_string(form.p) : "") + (form.stores ? ", z" : ""));
+  SCOPED_TRACE("forward " + name_of(c) + (form.drops ? ", p = " + std::to_string(form.p) : "") +
+               (form.stores ? ", z" : ""));
   constexpr bool kLayer = N == Norm::layer;
   const std::vector<i32> channels = c.side ? side_channels(c.n) : std::vector<i32>{};
   const std::vector<T> x = tensor<T>(1, c.rows, c.n, 3.0f), residual = tensor<T>(2, c.rows, c.n, 2.0f);
@@ -31,12 +33,16 @@ void expect_forward(const Case& c, const Form& form) {
   const float *g = c.affine ? gamma.data() : nullptr, *b = c.affine ? beta.data() : nullptr;
   if (form.drops) dropout(x.data(), z.data(), c.rows * c.n, kSeed, form.p, 1);
   if constexpr (kLayer) {
-    residual_layernorm_forward<T, kPlain>(z.data(), residual.data(), g, b, c.rows, c.n, kEps, z.data(), y.data(), rstd.data(), side);
+    residual_layernorm_forward<T, kPlain>(z.data(), residual.data(), g, b, c.rows, c.n, kEps, z.data(),
+                                          y.data(), rstd.data(), side);
   } else {
-    residual_rmsnorm_forward<T, kPlain>(z.data(), residual.data(), g, c.rows, c.n, kEps, z.data(), y.data(), rstd.data(), side);
+    residual_rmsnorm_forward<T, kPlain>(z.data(), residual.data(), g, c.rows, c.n, kEps, z.data(), y.data(),
+                                        rstd.data(), side);
   }
-  auto device_x = GuardedArray<T>::with(x, at<T>(c, c.first_off, "x")), device_residual = GuardedArray<T>::with(residual, at<T>(c, c.second_off, "residual"));
-  const GuardedArray<T> device_z(c.rows * c.n, at<T>(c, c.second_off, "z")), device_y(c.rows * c.n, at<T>(c, c.out_off, "y"));
+  auto device_x = GuardedArray<T>::with(x, at<T>(c, c.first_off, "x")),
+       device_residual = GuardedArray<T>::with(residual, at<T>(c, c.second_off, "residual"));
+  const GuardedArray<T> device_z(c.rows * c.n, at<T>(c, c.second_off, "z")),
+      device_y(c.rows * c.n, at<T>(c, c.out_off, "y"));
   auto device_gamma = GuardedArray<float>::with(gamma, at<float>(c, c.words_off, "gamma"));
   auto device_beta = GuardedArray<float>::with(beta, at<float>(c, c.words_off, "beta"));
   auto device_channels = GuardedArray<i32>::with(channels);
@@ -45,12 +51,15 @@ void expect_forward(const Case& c, const Form& form) {
   const GuardedArray<T>& out_y = c.over == 0 ? device_x : c.over == 1 ? device_residual : device_y;
   if (c.over != 0) device_x.make_read_only();
   if (c.over != 1) device_residual.make_read_only();
-  device_gamma.make_read_only(), device_beta.make_read_only(), device_channels.make_read_only(), device_seed.make_read_only();
+  device_gamma.make_read_only(), device_beta.make_read_only(), device_channels.make_read_only(),
+      device_seed.make_read_only();
   const SideBuffer<float> device_side{device_channels.get(), side.count, device_x_hat.get()};
   next_order();
   expect_success(cuda::launch_dropout_add_norm_forward<N, T, S>(
-      device_x.get(), device_residual.get(), c.affine ? device_gamma.get() : nullptr, c.affine && kLayer ? device_beta.get() : nullptr, c.rows, c.n, kEps,
-      form.drops ? device_seed.get() : nullptr, form.p, form.stores ? device_z.get() : nullptr, out_y.get(), device_rstd.get(), device_side, nullptr));
+      device_x.get(), device_residual.get(), c.affine ? device_gamma.get() : nullptr,
+      c.affine && kLayer ? device_beta.get() : nullptr, c.rows, c.n, kEps,
+      form.drops ? device_seed.get() : nullptr, form.p, form.stores ? device_z.get() : nullptr, out_y.get(),
+      device_rstd.get(), device_side, nullptr));
   expect_equal("y", out_y, y);
   if (form.stores) expect_equal("z", device_z, z);
   expect_equal("rstd", device_rstd, rstd);
@@ -59,32 +68,40 @@ void expect_forward(const Case& c, const Form& form) {
 
 template <Norm N, class T, class S>
 void expect_backward(const Case& c, const Form& form) {
-  SCOPED_TRACE("backward " + name_of(c) + (form.drops ? ", p = " + std::to_string(form.p) : "") + (form.next ? ", dz_next" : ""));
+  SCOPED_TRACE("backward " + name_of(c) + (form.drops ? ", p = " + std::to_string(form.p) : "") +
+               (form.next ? ", dz_next" : ""));
   constexpr bool kLayer = N == Norm::layer;
   const std::vector<i32> channels = c.side ? side_channels(c.n) : std::vector<i32>{};
-  const std::vector<T> dy = tensor<T>(1, c.rows, c.n, 3.0f), y = tensor<T>(2, c.rows, c.n, 2.0f), next = tensor<T>(3, c.rows, c.n, 1.0f);
+  const std::vector<T> dy = tensor<T>(1, c.rows, c.n, 3.0f), y = tensor<T>(2, c.rows, c.n, 2.0f),
+                       next = tensor<T>(3, c.rows, c.n, 1.0f);
   const std::vector<float> gamma = gammas(c, channels), beta = betas(c), rstd = reals(13, c.rows, 2.0f);
   const std::vector<float> x_hat = tensor<float>(14, c.rows, static_cast<i64>(channels.size()) + 1, 2.0f);
   std::vector<T> dz(dy.size()), dx(dy.size());
-  std::vector<float> dgamma(static_cast<size_t>(c.n)), dbeta(dgamma), workspace(static_cast<size_t>(norm_backward_workspace(c.rows, c.n)));
+  std::vector<float> dgamma(static_cast<size_t>(c.n)), dbeta(dgamma),
+      workspace(static_cast<size_t>(norm_backward_workspace(c.rows, c.n)));
   const SideBuffer<const float> side{channels.data(), static_cast<i64>(channels.size()), x_hat.data()};
   const float *g = c.affine || c.side ? gamma.data() : nullptr, *b = c.affine ? beta.data() : nullptr;
   if constexpr (kLayer) {
     if (form.next) {
-      residual_layernorm_backward<T, kPlain>(dy.data(), y.data(), next.data(), g, b, rstd.data(), c.rows, c.n, dz.data(), dgamma.data(), dbeta.data(), side,
-                                             workspace);
+      residual_layernorm_backward<T, kPlain>(dy.data(), y.data(), next.data(), g, b, rstd.data(), c.rows, c.n,
+                                             dz.data(), dgamma.data(), dbeta.data(), side, workspace);
     } else {
-      layernorm_backward<T, kPlain>(dy.data(), y.data(), g, b, rstd.data(), c.rows, c.n, dz.data(), dgamma.data(), dbeta.data(), side, workspace);
+      layernorm_backward<T, kPlain>(dy.data(), y.data(), g, b, rstd.data(), c.rows, c.n, dz.data(),
+                                    dgamma.data(), dbeta.data(), side, workspace);
     }
   } else if (form.next) {
-    residual_rmsnorm_backward<T, kPlain>(dy.data(), y.data(), next.data(), g, rstd.data(), c.rows, c.n, dz.data(), dgamma.data(), side, workspace);
+    residual_rmsnorm_backward<T, kPlain>(dy.data(), y.data(), next.data(), g, rstd.data(), c.rows, c.n,
+                                         dz.data(), dgamma.data(), side, workspace);
   } else {
-    rmsnorm_backward<T, kPlain>(dy.data(), y.data(), g, rstd.data(), c.rows, c.n, dz.data(), dgamma.data(), side, workspace);
+    rmsnorm_backward<T, kPlain>(dy.data(), y.data(), g, rstd.data(), c.rows, c.n, dz.data(), dgamma.data(),
+                                side, workspace);
   }
   dropout(dz.data(), dx.data(), c.rows * c.n, kSeed, form.p, 1);
-  auto device_dy = GuardedArray<T>::with(dy, at<T>(c, c.first_off, "dy")), device_y = GuardedArray<T>::with(y, at<T>(c, c.second_off, "y"));
+  auto device_dy = GuardedArray<T>::with(dy, at<T>(c, c.first_off, "dy")),
+       device_y = GuardedArray<T>::with(y, at<T>(c, c.second_off, "y"));
   auto device_next = GuardedArray<T>::with(next, at<T>(c, c.out_off, "dz_next"));
-  const GuardedArray<T> device_dz(c.rows * c.n, at<T>(c, c.out_off, "dz")), device_dx(c.rows * c.n, at<T>(c, c.second_off, "dx"));
+  const GuardedArray<T> device_dz(c.rows * c.n, at<T>(c, c.out_off, "dz")),
+      device_dx(c.rows * c.n, at<T>(c, c.second_off, "dx"));
   auto device_gamma = GuardedArray<float>::with(gamma, at<float>(c, c.words_off, "gamma"));
   auto device_beta = GuardedArray<float>::with(beta, at<float>(c, c.words_off, "beta"));
   auto device_rstd = GuardedArray<float>::with(rstd);
@@ -97,13 +114,16 @@ void expect_backward(const Case& c, const Form& form) {
   const GuardedArray<T>& out = c.over == 0 ? device_dy : c.over == 1 && form.next ? device_next : device_dz;
   if (c.over != 0) device_dy.make_read_only();
   if (c.over != 1) device_next.make_read_only();
-  device_y.make_read_only(), device_rstd.make_read_only(), device_x_hat.make_read_only(), device_seed.make_read_only();
+  device_y.make_read_only(), device_rstd.make_read_only(), device_x_hat.make_read_only(),
+      device_seed.make_read_only();
   const SideBuffer<const float> device_side{device_channels.get(), side.count, device_x_hat.get()};
   next_order();
   expect_success(cuda::launch_dropout_add_norm_backward<N, T, S>(
-      device_dy.get(), device_y.get(), form.next ? device_next.get() : nullptr, g ? device_gamma.get() : nullptr, b && kLayer ? device_beta.get() : nullptr,
-      device_rstd.get(), c.rows, c.n, form.drops ? device_seed.get() : nullptr, form.p, out.get(), form.drops ? device_dx.get() : nullptr,
-      c.sums ? device_dgamma.get() : nullptr, c.sums && kLayer ? device_dbeta.get() : nullptr, device_side, device_workspace.get(), words, nullptr));
+      device_dy.get(), device_y.get(), form.next ? device_next.get() : nullptr,
+      g ? device_gamma.get() : nullptr, b && kLayer ? device_beta.get() : nullptr, device_rstd.get(), c.rows,
+      c.n, form.drops ? device_seed.get() : nullptr, form.p, out.get(),
+      form.drops ? device_dx.get() : nullptr, c.sums ? device_dgamma.get() : nullptr,
+      c.sums && kLayer ? device_dbeta.get() : nullptr, device_side, device_workspace.get(), words, nullptr));
   expect_equal("dz", out, dz);
   if (form.drops) expect_equal("dx", device_dx, dx);
   if (c.sums) expect_equal("dgamma", device_dgamma, dgamma);
@@ -115,7 +135,11 @@ void expect_backward(const Case& c, const Form& form) {
 template <Norm N, class T, class S>
 void expect_all(const std::vector<Case>& cases) {
   SCOPED_TRACE(std::string(N == Norm::layer ? "layer " : "rms ") + Format<T>::kName);
-  constexpr Form kForms[] = {{.stores = false, .next = true}, {.p = 0.5, .stores = true}, {.drops = false, .next = true}, {.p = 1.0, .next = true}, {.p = 0.0},
+  constexpr Form kForms[] = {{.stores = false, .next = true},
+                             {.p = 0.5, .stores = true},
+                             {.drops = false, .next = true},
+                             {.p = 1.0, .next = true},
+                             {.p = 0.0},
                              {.stores = true, .next = true}};
   size_t count = 0;
   for (const Case& c : cases) {
@@ -135,16 +159,20 @@ struct Schedule {
 };
 // Of few instances each: all those of the default would take the compiler minutes.
 using TwoWarps = Schedule<GpuNormSchedule{.row_warps = 2, .octets = 4, .block_rows = 4, .rows_ahead = 0}>;
-using FourWarps = Schedule<GpuNormSchedule{.row_warps = 4, .octets = 1, .block_rows = 2, .blocks_per_sm = 1, .rows_ahead = 4}>;
-using SlotsInTurn = Schedule<GpuNormSchedule{.row_warps = 1, .octets = 1, .block_rows = 1, .access_bytes = 4, .rows_ahead = 2}>;
-using SeparateSums = Schedule<GpuNormSchedule{.row_warps = 2, .octets = 1, .block_rows = 8, .blocks_per_sm = 1, .sums = ColumnSums::separate}>;
+using FourWarps = Schedule<GpuNormSchedule{
+    .row_warps = 4, .octets = 1, .block_rows = 2, .blocks_per_sm = 1, .rows_ahead = 4}>;
+using SlotsInTurn = Schedule<GpuNormSchedule{
+    .row_warps = 1, .octets = 1, .block_rows = 1, .access_bytes = 4, .rows_ahead = 2}>;
+using SeparateSums = Schedule<GpuNormSchedule{
+    .row_warps = 2, .octets = 1, .block_rows = 8, .blocks_per_sm = 1, .sums = ColumnSums::separate}>;
 using InShared = Schedule<GpuNormSchedule{.row_warps = 2, .blocks_per_sm = 1, .home = RowHome::shared}>;
 using InMemory = Schedule<GpuNormSchedule{.row_warps = 8, .blocks_per_sm = 1, .home = RowHome::memory}>;
 
 TEST(StandInNormOfSum, RegistersOfTwoWarps) { expect_all<Norm::rms, float, TwoWarps>(small_cases()); }
 TEST(StandInNormOfSum, RegistersOfFourWarps) { expect_all<Norm::layer, BF16, FourWarps>(small_cases()); }
 TEST(StandInNormOfSum, SlotsInTurn) {
-  expect_all<Norm::layer, F16, SlotsInTurn>({{.rows = 2048 + 77, .n = 8, .over = 0}, {.rows = 3000, .n = 24, .side = true}});
+  expect_all<Norm::layer, F16, SlotsInTurn>(
+      {{.rows = 2048 + 77, .n = 8, .over = 0}, {.rows = 3000, .n = 24, .side = true}});
 }
 TEST(StandInNormOfSum, SeparateSums) { expect_all<Norm::layer, BF16, SeparateSums>(small_cases()); }
 TEST(StandInNormOfSum, Shared) { expect_all<Norm::layer, F16, InShared>(small_cases()); }
@@ -163,16 +191,17 @@ TEST(StandInNormOfSum, WhatIsRefused) {
   std::vector<float> x(16), y(16), z(16), other(16), rstd(2);
   const u64 seed = 1;
   const auto forward = [&](const u64* of, double p, float* to_z, float* to_y) {
-    return cuda::launch_dropout_add_norm_forward<Norm::rms, float, TwoWarps>(x.data(), z.data(), nullptr, nullptr, 2, 8, kEps, of, p, to_z, to_y, rstd.data(),
-                                                                             {}, nullptr);
+    return cuda::launch_dropout_add_norm_forward<Norm::rms, float, TwoWarps>(
+        x.data(), z.data(), nullptr, nullptr, 2, 8, kEps, of, p, to_z, to_y, rstd.data(), {}, nullptr);
   };
   EXPECT_EQ(forward(&seed, 1.5, nullptr, y.data()), cudaErrorInvalidValue);
   EXPECT_EQ(forward(&seed, 0.5, y.data(), y.data()), cudaErrorInvalidValue) << "z over y";
   const i64 words = cuda::norm_backward_workspace(2, 8);
   std::vector<float> workspace(static_cast<size_t>(words));
   const auto backward = [&](const u64* of, double p, float* dz, float* dx) {
-    return cuda::launch_dropout_add_norm_backward<Norm::rms, float, TwoWarps>(x.data(), y.data(), nullptr, nullptr, nullptr, rstd.data(), 2, 8, of, p, dz, dx,
-                                                                              nullptr, nullptr, {}, workspace.data(), words, nullptr);
+    return cuda::launch_dropout_add_norm_backward<Norm::rms, float, TwoWarps>(
+        x.data(), y.data(), nullptr, nullptr, nullptr, rstd.data(), 2, 8, of, p, dz, dx, nullptr, nullptr, {},
+        workspace.data(), words, nullptr);
   };
   EXPECT_EQ(backward(&seed, -0.1, z.data(), other.data()), cudaErrorInvalidValue);
   EXPECT_EQ(backward(&seed, 0.1, z.data(), z.data()), cudaErrorInvalidValue) << "dx over dz";

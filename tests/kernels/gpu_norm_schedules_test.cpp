@@ -1,5 +1,6 @@
-// Every schedule of the norms' CUDA kernels gives the host kernels' bits: homes of a row, warps that share it, rows side by side, sums over
-// rows fused and separate. Run thread by thread on the host (tests/kernels/gpu_stand_in/).
+// Every schedule of the norms' CUDA kernels gives the host kernels' bits: homes of a row, warps that share
+// it, rows side by side, sums over rows fused and separate. Run thread by thread on the host
+// (tests/kernels/gpu_stand_in/).
 #include "tests/kernels/gpu_norm_cases.h"
 
 namespace outgrad::kernels {
@@ -12,35 +13,77 @@ struct Schedule {
   static constexpr GpuNormSchedule kSchedule = S;
 };
 constexpr CacheHint kStreaming = CacheHint::streaming;
-// Homes that are asked for, rows ahead of their turn, and what follows where a row does not suit them; slots side by side that meet at barriers; grids that loop.
-using OneWarp = Schedule<GpuNormSchedule{.row_warps = 1, .octets = 8, .block_rows = 2, .access_bytes = 8, .blocks_per_sm = 1, .loads = kStreaming}>;
-using TwoWarps = Schedule<GpuNormSchedule{.row_warps = 2, .octets = 4, .block_rows = 4, .rows_ahead = 0, .stores = kStreaming}>;
-using FourWarps = Schedule<GpuNormSchedule{.row_warps = 4, .octets = 1, .block_rows = 2, .blocks_per_sm = 1, .rows_ahead = 4, .home = RowHome::registers}>;
-using EightWarps = Schedule<GpuNormSchedule{.row_warps = 8, .octets = 2, .block_rows = 1, .access_bytes = 8, .rows_ahead = 3, .sums = ColumnSums::fused}>;
-using AllWarps = Schedule<GpuNormSchedule{.row_warps = 32, .octets = 2, .access_bytes = 4, .rows_ahead = 0, .sums = ColumnSums::separate}>;
-using SeparateSums = Schedule<GpuNormSchedule{.octets = 4, .block_rows = 8, .blocks_per_sm = 1, .sums = ColumnSums::separate}>;
+// Homes that are asked for, rows ahead of their turn, and what follows where a row does not suit them; slots
+// side by side that meet at barriers; grids that loop.
+using OneWarp = Schedule<GpuNormSchedule{.row_warps = 1,
+                                         .octets = 8,
+                                         .block_rows = 2,
+                                         .access_bytes = 8,
+                                         .blocks_per_sm = 1,
+                                         .loads = kStreaming}>;
+using TwoWarps = Schedule<GpuNormSchedule{
+    .row_warps = 2, .octets = 4, .block_rows = 4, .rows_ahead = 0, .stores = kStreaming}>;
+using FourWarps = Schedule<GpuNormSchedule{.row_warps = 4,
+                                           .octets = 1,
+                                           .block_rows = 2,
+                                           .blocks_per_sm = 1,
+                                           .rows_ahead = 4,
+                                           .home = RowHome::registers}>;
+using EightWarps = Schedule<GpuNormSchedule{.row_warps = 8,
+                                            .octets = 2,
+                                            .block_rows = 1,
+                                            .access_bytes = 8,
+                                            .rows_ahead = 3,
+                                            .sums = ColumnSums::fused}>;
+using AllWarps = Schedule<GpuNormSchedule{
+    .row_warps = 32, .octets = 2, .access_bytes = 4, .rows_ahead = 0, .sums = ColumnSums::separate}>;
+using SeparateSums =
+    Schedule<GpuNormSchedule{.octets = 4, .block_rows = 8, .blocks_per_sm = 1, .sums = ColumnSums::separate}>;
 using InShared = Schedule<GpuNormSchedule{.row_warps = 2, .blocks_per_sm = 1, .home = RowHome::shared}>;
-using InSharedWide = Schedule<GpuNormSchedule{.row_warps = 16, .access_bytes = 8, .home = RowHome::shared, .loads = kStreaming, .stores = kStreaming}>;
+using InSharedWide = Schedule<GpuNormSchedule{
+    .row_warps = 16, .access_bytes = 8, .home = RowHome::shared, .loads = kStreaming, .stores = kStreaming}>;
 using InMemory = Schedule<GpuNormSchedule{.row_warps = 8, .blocks_per_sm = 1, .home = RowHome::memory}>;
-using SlotsInTurn = Schedule<GpuNormSchedule{.row_warps = 1, .octets = 1, .block_rows = 1, .access_bytes = 4, .rows_ahead = 2}>;
+using SlotsInTurn = Schedule<GpuNormSchedule{
+    .row_warps = 1, .octets = 1, .block_rows = 1, .access_bytes = 4, .rows_ahead = 2}>;
 using InMemoryOneWarp = Schedule<GpuNormSchedule{.row_warps = 1, .access_bytes = 4, .home = RowHome::memory}>;
 
-// As few slots to a block as side by side there are, or as many one after the other as it takes: levels of the tree that are put aside.
+// As few slots to a block as side by side there are, or as many one after the other as it takes: levels of
+// the tree that are put aside.
 const std::vector<Case> kManySlots = {{.rows = 2048 + 77, .n = 8}, {.rows = 4500, .n = 8, .over = 0}};
 
-TEST(StandInNormSchedules, RegistersOfOneWarp) { expect_all<Norm::layer, BF16, OneWarp, false>(small_cases()); }
-TEST(StandInNormSchedules, RegistersOfTwoWarps) { expect_all<Norm::layer, float, TwoWarps, false>(small_cases()); }
-TEST(StandInNormSchedules, RegistersOfFourWarps) { expect_all<Norm::layer, F16, FourWarps, true>(small_cases()); }
-TEST(StandInNormSchedules, RegistersOfEightWarps) { expect_all<Norm::rms, BF16, EightWarps, true>(small_cases()); }
-TEST(StandInNormSchedules, RegistersOfAllWarps) { expect_all<Norm::layer, float, AllWarps, true>(small_cases()); }
-TEST(StandInNormSchedules, SeparateSums) { expect_all<Norm::layer, BF16, SeparateSums, false>(small_cases()); }
+TEST(StandInNormSchedules, RegistersOfOneWarp) {
+  expect_all<Norm::layer, BF16, OneWarp, false>(small_cases());
+}
+TEST(StandInNormSchedules, RegistersOfTwoWarps) {
+  expect_all<Norm::layer, float, TwoWarps, false>(small_cases());
+}
+TEST(StandInNormSchedules, RegistersOfFourWarps) {
+  expect_all<Norm::layer, F16, FourWarps, true>(small_cases());
+}
+TEST(StandInNormSchedules, RegistersOfEightWarps) {
+  expect_all<Norm::rms, BF16, EightWarps, true>(small_cases());
+}
+TEST(StandInNormSchedules, RegistersOfAllWarps) {
+  expect_all<Norm::layer, float, AllWarps, true>(small_cases());
+}
+TEST(StandInNormSchedules, SeparateSums) {
+  expect_all<Norm::layer, BF16, SeparateSums, false>(small_cases());
+}
 TEST(StandInNormSchedules, Shared) { expect_all<Norm::layer, BF16, InShared, true>(small_cases()); }
-TEST(StandInNormSchedules, SharedInWideBlocks) { expect_all<Norm::rms, float, InSharedWide, true>(small_cases()); }
+TEST(StandInNormSchedules, SharedInWideBlocks) {
+  expect_all<Norm::rms, float, InSharedWide, true>(small_cases());
+}
 TEST(StandInNormSchedules, Memory) { expect_all<Norm::rms, F16, InMemory, false>(small_cases()); }
 TEST(StandInNormSchedules, SlotsInTurn) { expect_all<Norm::layer, F16, SlotsInTurn, true>(kManySlots); }
-TEST(StandInNormSchedules, SlotsInTurnAndSideBySide) { expect_all<Norm::layer, float, TwoWarps, false>({kManySlots[0]}); }
-TEST(StandInNormSchedules, SeparateSumsOfManySlots) { expect_all<Norm::layer, BF16, SeparateSums, false>(kManySlots); }
-TEST(StandInNormSchedules, MemoryOfOneWarp) { expect_all<Norm::layer, BF16, InMemoryOneWarp, true>(small_cases()); }
+TEST(StandInNormSchedules, SlotsInTurnAndSideBySide) {
+  expect_all<Norm::layer, float, TwoWarps, false>({kManySlots[0]});
+}
+TEST(StandInNormSchedules, SeparateSumsOfManySlots) {
+  expect_all<Norm::layer, BF16, SeparateSums, false>(kManySlots);
+}
+TEST(StandInNormSchedules, MemoryOfOneWarp) {
+  expect_all<Norm::layer, BF16, InMemoryOneWarp, true>(small_cases());
+}
 
 }  // namespace
 }  // namespace outgrad::kernels

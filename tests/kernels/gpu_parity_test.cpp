@@ -1,4 +1,5 @@
-// The CUDA kernels of a y that carries its branch, run thread by thread on the host (tests/kernels/gpu_stand_in/), give the host kernels' bits.
+// The CUDA kernels of a y that carries its branch, run thread by thread on the host
+// (tests/kernels/gpu_stand_in/), give the host kernels' bits.
 #include "kernels/cuda/parity.cuh"
 
 #include <gtest/gtest.h>
@@ -16,7 +17,8 @@ namespace {
 using namespace tests::gpu_stand_in;
 
 struct LoopingParity {
-  static constexpr GpuSchedule kSchedule{.threads = 64, .octets = 2, .access_bytes = 8, .blocks_per_sm = 1, .loads = CacheHint::streaming};
+  static constexpr GpuSchedule kSchedule{
+      .threads = 64, .octets = 2, .access_bytes = 8, .blocks_per_sm = 1, .loads = CacheHint::streaming};
 };
 
 template <class F, class Y, class Schedule>
@@ -28,7 +30,8 @@ void expect_parity(const std::vector<typename Format<Y>::Carrier>& x, const Layo
   auto device_x = GuardedArray<T>::with(x, {layout.edge, layout.dy * static_cast<int>(sizeof(T)), "x"});
   const GuardedArray<Y> y(n, {layout.edge, layout.dx * static_cast<int>(sizeof(T)), "y"});
   if (!layout.in_place) device_x.make_read_only();
-  SCOPED_TRACE(std::string(F::kActivation) + " " + Format<Y>::kName + ", " + layout.name + ", n = " + std::to_string(n));
+  SCOPED_TRACE(std::string(F::kActivation) + " " + Format<Y>::kName + ", " + layout.name +
+               ", n = " + std::to_string(n));
   next_order();
   Y* const out = layout.in_place ? reinterpret_cast<Y*>(device_x.get()) : y.get();
   expect_success(cuda::launch_activation_forward_parity<F, Y, Schedule>(device_x.get(), out, n, nullptr));
@@ -38,7 +41,9 @@ void expect_parity(const std::vector<typename Format<Y>::Carrier>& x, const Layo
 
 template <class Y, class... Fit>
 void expect_every_pattern(ParityFitList<Fit...>) {
-  (expect_parity<ParityForward<Fit>, Y, cuda::StoreSchedule>(patterns::all<typename Format<Y>::Carrier>(), kLayouts[0]), ...);
+  (expect_parity<ParityForward<Fit>, Y, cuda::StoreSchedule>(patterns::all<typename Format<Y>::Carrier>(),
+                                                             kLayouts[0]),
+   ...);
 }
 
 // Of every activation with a minimum.
@@ -62,7 +67,9 @@ TEST(StandInParity, WhatBreaksTheContractLaunchesNothing) {
   const GuardedArray<BF16> x(100);
   const GuardedArray<ParityBf16> y(100);
   const i64 before = launches();
-  const auto silu = [](const BF16* from, ParityBf16* to, i64 n) { return cuda::launch_activation_forward_parity<forwards::Silu>(from, to, n, nullptr); };
+  const auto silu = [](const BF16* from, ParityBf16* to, i64 n) {
+    return cuda::launch_activation_forward_parity<forwards::Silu>(from, to, n, nullptr);
+  };
   EXPECT_EQ(silu(nullptr, y.get(), 100), cudaErrorInvalidValue);
   EXPECT_EQ(silu(x.get(), nullptr, 100), cudaErrorInvalidValue);
   EXPECT_EQ(silu(x.get(), y.get(), -1), cudaErrorInvalidValue);

@@ -1,5 +1,6 @@
-// The tuned launchers, run thread by thread on the host: which choice of a table runs, by device and size, told apart by fits that differ in
-// bits; norms, whose choices differ in nothing but speed, give the host's bits.
+// The tuned launchers, run thread by thread on the host: which choice of a table runs, by device and size,
+// told apart by fits that differ in bits; norms, whose choices differ in nothing but speed, give the host's
+// bits.
 #include "kernels/cuda/tuned.cuh"
 
 #include <gtest/gtest.h>
@@ -45,7 +46,8 @@ struct NormChoice {
 template <>
 struct LayernormForward<F16> : NormChoice {
   using Choices = kernels::Choices<NormChoice, DefaultNormForward>;
-  static constexpr TunedEntry kEntries[] = {{kCousin, 4, 100, 0, "cousin", Evidence::predicted}, {{}, 0, 0, 1}};
+  static constexpr TunedEntry kEntries[] = {{kCousin, 4, 100, 0, "cousin", Evidence::predicted},
+                                            {{}, 0, 0, 1}};
 };
 
 }  // namespace cuda::tuned
@@ -58,7 +60,8 @@ using namespace tests::gpu_stand_in;
 constexpr CpuSchedule kPlain{.threads = 1};
 
 template <class Fit>
-std::vector<u16> on_host(const std::vector<BF16>& dy, const std::vector<BF16>& y, const std::vector<u32>& mask) {
+std::vector<u16> on_host(const std::vector<BF16>& dy, const std::vector<BF16>& y,
+                         const std::vector<u32>& mask) {
   std::vector<BF16> dx(dy.size());
   gelu_backward<Fit, BF16, kPlain>(dy.data(), y.data(), mask.data(), dx.data(), static_cast<i64>(dy.size()));
   std::vector<u16> bits;
@@ -71,17 +74,22 @@ TEST(GpuStandInTuned, DeviceAndSizeChoose) {
     const std::vector<BF16> dy = Values<BF16>(1).moderate(n), y = Values<BF16>(2).moderate(n);
     std::vector<u32> mask(static_cast<std::size_t>(n + 31) / 32, 0xa5a5a5a5u);
     std::vector<BF16> dx(dy.size());
-    ASSERT_EQ(cuda::tuned::launch_gelu_backward<BF16>(dy.data(), y.data(), mask.data(), dx.data(), n, nullptr), cudaSuccess) << failure();
+    ASSERT_EQ(
+        cuda::tuned::launch_gelu_backward<BF16>(dy.data(), y.data(), mask.data(), dx.data(), n, nullptr),
+        cudaSuccess)
+        << failure();
     std::vector<u16> bits;
     for (const BF16 value : dx) bits.push_back(value.bits);
-    const std::vector<u16> fast = on_host<generated::GeluBf16Fast>(dy, y, mask), ulp = on_host<generated::GeluBf16Ulp>(dy, y, mask);
+    const std::vector<u16> fast = on_host<generated::GeluBf16Fast>(dy, y, mask),
+                           ulp = on_host<generated::GeluBf16Ulp>(dy, y, mask);
     ASSERT_NE(fast, ulp);
     const bool is_small = n * n < i64{1000} * 20000;  // nearer to 1000 than to 20000 by ratio
     EXPECT_EQ(bits, is_small ? fast : ulp) << n;
     Found found;
     ASSERT_EQ(cuda::tuned::find<cuda::tuned::GeluBackward<BF16>>(1, n, found), cudaSuccess);
     EXPECT_EQ(found.rung, Rung::device);
-    EXPECT_STREQ(cuda::tuned::GeluBackward<BF16>::kEntries[found.entry].variant, is_small ? "small" : "large");
+    EXPECT_STREQ(cuda::tuned::GeluBackward<BF16>::kEntries[found.entry].variant,
+                 is_small ? "small" : "large");
   }
 }
 
@@ -94,9 +102,11 @@ TEST(GpuStandInTuned, NormsRunTheirFamilysChoiceWithTheHostsBits) {
   ASSERT_EQ(cuda::tuned::find<cuda::tuned::LayernormForward<F16>>(kRows, kCols, found), cudaSuccess);
   EXPECT_EQ(found.rung, Rung::family);
   EXPECT_EQ(cuda::tuned::LayernormForward<F16>::kEntries[found.entry].evidence, Evidence::predicted);
-  const auto status = cuda::tuned::launch_norm_forward<Norm::layer, F16>(x.data(), nullptr, nullptr, kRows, kCols, 1e-5f, y.data(), rstd.data(), {}, nullptr);
+  const auto status = cuda::tuned::launch_norm_forward<Norm::layer, F16>(
+      x.data(), nullptr, nullptr, kRows, kCols, 1e-5f, y.data(), rstd.data(), {}, nullptr);
   ASSERT_EQ(status, cudaSuccess) << failure();
-  layernorm_forward<F16>(x.data(), nullptr, nullptr, kRows, kCols, 1e-5f, expected.data(), expected_rstd.data());
+  layernorm_forward<F16>(x.data(), nullptr, nullptr, kRows, kCols, 1e-5f, expected.data(),
+                         expected_rstd.data());
   for (std::size_t i = 0; i < y.size(); ++i) ASSERT_EQ(y[i].bits, expected[i].bits);
   EXPECT_EQ(rstd, expected_rstd);
 }
@@ -108,7 +118,8 @@ TEST(GpuStandInTuned, WithoutATableTheDefaultRuns) {
   EXPECT_EQ(found.entry, 0);
   const std::int64_t before = launches();
   EXPECT_EQ(cuda::tuned::launch_gelu_forward<float>(nullptr, nullptr, nullptr, 0, nullptr), cudaSuccess);
-  EXPECT_EQ(cuda::tuned::launch_gelu_backward<BF16>(nullptr, nullptr, nullptr, nullptr, -1, nullptr), cudaErrorInvalidValue);
+  EXPECT_EQ(cuda::tuned::launch_gelu_backward<BF16>(nullptr, nullptr, nullptr, nullptr, -1, nullptr),
+            cudaErrorInvalidValue);
   EXPECT_EQ(launches(), before);
 }
 

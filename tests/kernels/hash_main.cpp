@@ -1,4 +1,5 @@
-// Prints hashes of the kernels' outputs over fixed inputs; built with several sets of compiler flags, whose outputs must agree.
+// Prints hashes of the kernels' outputs over fixed inputs; built with several sets of compiler flags, whose
+// outputs must agree.
 #include <cstdio>
 #include <vector>
 
@@ -19,7 +20,8 @@ template <class T>
 void print(const char* what, const char* fit, const std::vector<T>& values) {
   patterns::Hash hash;
   for (const T value : values) hash.add(canonical_bits(value));
-  std::printf("%s %s %s %016llx\n", what, fit, Format<T>::kName, static_cast<unsigned long long>(hash.value()));
+  std::printf("%s %s %s %016llx\n", what, fit, Format<T>::kName,
+              static_cast<unsigned long long>(hash.value()));
 }
 
 template <class Fit, class T>
@@ -44,9 +46,11 @@ void backward_of_8_bits() {
   std::vector<u32> mask(y.size() / 32 + 1, 0x3c96a5f0u);
   for (size_t i = 0; i < mask.size() / 2; ++i) mask[i] = ~mask[i];
   std::vector<BF16> dx(y.size());
-  activation_backward<Fit, BF16, kScalar, Y>(dy.data(), y.data(), mask.data(), dx.data(), static_cast<i64>(y.size()));
+  activation_backward<Fit, BF16, kScalar, Y>(dy.data(), y.data(), mask.data(), dx.data(),
+                                             static_cast<i64>(y.size()));
   print("backward", Fit::kName, dx);
-  activation_backward<Fit, BF16, kWidest, Y>(dy.data(), y.data(), mask.data(), dx.data(), static_cast<i64>(y.size()));
+  activation_backward<Fit, BF16, kWidest, Y>(dy.data(), y.data(), mask.data(), dx.data(),
+                                             static_cast<i64>(y.size()));
   print("backward", Fit::kName, dx);
 }
 
@@ -61,7 +65,8 @@ void forward() {
   print("forward", Forward::kName, y);
   patterns::Hash hash;
   for (const u32 word : mask) hash.add(word);
-  std::printf("mask %s %s %016llx\n", Forward::kName, Format<T>::kName, static_cast<unsigned long long>(hash.value()));
+  std::printf("mask %s %s %016llx\n", Forward::kName, Format<T>::kName,
+              static_cast<unsigned long long>(hash.value()));
 }
 
 // What contraction changes first: a product that meets a sum, in plain code and in vectors.
@@ -77,7 +82,8 @@ void product_sums() {
   using Isa = Avx2;
 #endif
   for (size_t i = 0; i + Isa::kLanes <= a.y.size(); i += Isa::kLanes) {
-    Isa::store<false>(&sums[i], Isa::add(Isa::mul(Isa::load(&a.dy[i]), Isa::load(&a.y[i])), Isa::splat(0.1f)));
+    Isa::store<false>(&sums[i],
+                      Isa::add(Isa::mul(Isa::load(&a.dy[i]), Isa::load(&a.y[i])), Isa::splat(0.1f)));
   }
 #endif
   print("product_sum", "vector", sums);

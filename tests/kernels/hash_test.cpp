@@ -19,7 +19,8 @@ std::vector<std::string> lines_of(const std::string& command) {
   if (pipe == nullptr) return {};
   std::string text;
   std::array<char, 4096> buffer;
-  while (const size_t got = std::fread(buffer.data(), 1, buffer.size(), pipe)) text.append(buffer.data(), got);
+  while (const size_t got = std::fread(buffer.data(), 1, buffer.size(), pipe))
+    text.append(buffer.data(), got);
   if (pclose(pipe) != 0) return {};
   std::vector<std::string> lines;
   std::istringstream stream(text);
@@ -33,7 +34,9 @@ void expect_the_librarys_bits(const std::string& machine) {
   for (std::string entry; std::getline(all, entry, ':');) {
     if (entry.rfind(machine + "=", 0) == 0) command = entry.substr(machine.size() + 1);
   }
-  if (command.empty()) GTEST_SKIP() << "this build has no compiler or no emulator for " << machine << ": tests/kernels/hash_programs.cmake";
+  if (command.empty())
+    GTEST_SKIP() << "this build has no compiler or no emulator for " << machine
+                 << ": tests/kernels/hash_programs.cmake";
   const auto expected = lines_of("'" OUTGRAD_C_HASH "'"), actual = lines_of(command);
   ASSERT_GT(expected.size(), 150u);  // c_api_test.cpp counts them
   ASSERT_EQ(actual.size(), expected.size());

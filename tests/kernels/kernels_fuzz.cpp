@@ -1,5 +1,5 @@
-// As a test (kernels_fuzz_test.cpp) it runs a fixed number of cases from fixed seeds. With -DOUTGRAD_LIBFUZZER it is a libFuzzer target:
-// `-DOUTGRAD_FUZZ=ON`, target outgrad-kernels-fuzz.
+// As a test (kernels_fuzz_test.cpp) it runs a fixed number of cases from fixed seeds. With
+// -DOUTGRAD_LIBFUZZER it is a libFuzzer target: `-DOUTGRAD_FUZZ=ON`, target outgrad-kernels-fuzz.
 #include "tests/kernels/kernels_fuzz.h"
 
 #include <omp.h>
@@ -90,7 +90,7 @@ enum Function {
 constexpr CpuSchedule kScalar{};
 constexpr i64 kFormatBytes[] = {4, 2, 2};
 
-// --- Choices ---------------------------------------------------------------------------------------------------------------------
+// --- Choices -------------------------------------------------------------------------------------
 
 // Numbers from the bytes; once they are used up, from a generator that they seed.
 class Choices {
@@ -125,14 +125,15 @@ class Choices {
   patterns::Random random_;
 };
 
-// --- Memory ----------------------------------------------------------------------------------------------------------------------
+// --- Memory --------------------------------------------------------------------------------------
 
 // `bytes` bytes at an address that is `offset` modulo a cache line, with guards before and behind.
 class Region {
  public:
   static constexpr size_t kLine = 64;
 
-  Region(i64 bytes, size_t offset) : begin_(kLine + offset), size_(kLine + offset + static_cast<size_t>(bytes) + kLine) {
+  Region(i64 bytes, size_t offset)
+      : begin_(kLine + offset), size_(kLine + offset + static_cast<size_t>(bytes) + kLine) {
     memory_.reset(static_cast<u8*>(::operator new(size_, std::align_val_t{kLine})));
     std::fill_n(memory_.get(), size_, u8{0xa5});
     end_ = begin_ + static_cast<size_t>(bytes);
@@ -171,7 +172,7 @@ class Region {
   std::vector<u8> saved_;
 };
 
-// --- The call --------------------------------------------------------------------------------------------------------------------
+// --- The call ------------------------------------------------------------------------------------
 
 enum Role {
   kX,
@@ -192,8 +193,9 @@ enum Role {
   kWorkspace,
   kRoles
 };
-constexpr const char* kRoleNames[kRoles] = {"x",    "residual", "z",      "y",     "mask",          "dy",         "dx",       "dz_next", "gamma",
-                                            "beta", "rstd",     "dgamma", "dbeta", "side_channels", "side_x_hat", "workspace"};
+constexpr const char* kRoleNames[kRoles] = {
+    "x",    "residual", "z",      "y",     "mask",          "dy",         "dx",       "dz_next", "gamma",
+    "beta", "rstd",     "dgamma", "dbeta", "side_channels", "side_x_hat", "workspace"};
 
 enum class Element { stored, f32, word };
 
@@ -224,14 +226,20 @@ struct Call {
   bool norm_forward() const { return is(kLayernormForward, kResidualRmsnormForward); }
   bool norm_backward() const { return is(kLayernormBackward, kResidualRmsnormBackward); }
   bool layer() const {
-    return function == kLayernormForward || function == kLayernormBackward || function == kResidualLayernormForward || function == kResidualLayernormBackward;
+    return function == kLayernormForward || function == kLayernormBackward ||
+           function == kResidualLayernormForward || function == kResidualLayernormBackward;
   }
-  bool residual() const { return is(kResidualLayernormForward, kResidualRmsnormForward) || is(kResidualLayernormBackward, kResidualRmsnormBackward); }
+  bool residual() const {
+    return is(kResidualLayernormForward, kResidualRmsnormForward) ||
+           is(kResidualLayernormBackward, kResidualRmsnormBackward);
+  }
   bool any_activation() const { return is(kActivationForward, kActivationBackward); }
   bool needs_mask() const { return !any_activation() || activation < OUTGRAD_TANH; }
 
   i64 element_bytes(const Operand& o) const {
-    return o.element == Element::stored && format >= OUTGRAD_F32 && format <= OUTGRAD_BF16 ? kFormatBytes[format] : 4;
+    return o.element == Element::stored && format >= OUTGRAD_F32 && format <= OUTGRAD_BF16
+               ? kFormatBytes[format]
+               : 4;
   }
   i64 bytes(const Operand& o) const { return o.count * element_bytes(o); }
   template <class T = void>
@@ -249,7 +257,9 @@ void declare(Call& call) {
   const auto fp32 = [&](Role role, i64 count, bool written, bool optional, bool per_column = false) {
     call.operands[role] = {true, Element::f32, count, written, optional, per_column, {}, nullptr};
   };
-  const auto words = [&](Role role, i64 count, bool written) { call.operands[role] = {true, Element::word, count, written, false, false, {}, nullptr}; };
+  const auto words = [&](Role role, i64 count, bool written) {
+    call.operands[role] = {true, Element::word, count, written, false, false, {}, nullptr};
+  };
   const i64 mask_words = (size + 31) / 32;
   if (call.is(kGeluForward, kActivationForward) || call.function == kBiasForward) {
     stored(kX, false);
@@ -289,7 +299,8 @@ void declare(Call& call) {
   }
   if (call.function == kBiasBackward || call.norm_backward()) {
     size_t bytes = 0;
-    const auto query = call.function == kBiasBackward ? outgrad_bias_backward_workspace : outgrad_norm_backward_workspace;
+    const auto query =
+        call.function == kBiasBackward ? outgrad_bias_backward_workspace : outgrad_norm_backward_workspace;
     if (query(call.format, call.rows, call.n, &bytes) != OUTGRAD_OK) std::abort();
     call.workspace_bytes = bytes;
     words(kWorkspace, static_cast<i64>(bytes / 4), true);
@@ -300,39 +311,57 @@ void declare(Call& call) {
 outgrad_status call_library(const Call& c) {
   const auto* const side = c.at<const std::int32_t>(kSide);
   switch (c.function) {
-    case kGeluForward: return outgrad_gelu_forward(c.format, c.at(kX), c.at(kY), c.at<std::uint32_t>(kMask), c.n);
-    case kActivationForward: return outgrad_activation_forward(c.activation, c.format, c.at(kX), c.at(kY), c.at<std::uint32_t>(kMask), c.n);
-    case kActivationBackward: return outgrad_activation_backward(c.activation, c.format, c.at(kDy), c.at(kY), c.at<std::uint32_t>(kMask), c.at(kDx), c.n);
-    case kGeluBackward: return outgrad_gelu_backward(c.format, c.at(kDy), c.at(kY), c.at<std::uint32_t>(kMask), c.at(kDx), c.n);
-    case kBiasForward: return outgrad_bias_gelu_forward(c.format, c.at(kX), c.at<float>(kBeta), c.rows, c.n, c.at(kY), c.at<std::uint32_t>(kMask));
+    case kGeluForward:
+      return outgrad_gelu_forward(c.format, c.at(kX), c.at(kY), c.at<std::uint32_t>(kMask), c.n);
+    case kActivationForward:
+      return outgrad_activation_forward(c.activation, c.format, c.at(kX), c.at(kY),
+                                        c.at<std::uint32_t>(kMask), c.n);
+    case kActivationBackward:
+      return outgrad_activation_backward(c.activation, c.format, c.at(kDy), c.at(kY),
+                                         c.at<std::uint32_t>(kMask), c.at(kDx), c.n);
+    case kGeluBackward:
+      return outgrad_gelu_backward(c.format, c.at(kDy), c.at(kY), c.at<std::uint32_t>(kMask), c.at(kDx), c.n);
+    case kBiasForward:
+      return outgrad_bias_gelu_forward(c.format, c.at(kX), c.at<float>(kBeta), c.rows, c.n, c.at(kY),
+                                       c.at<std::uint32_t>(kMask));
     case kBiasBackward:
-      return outgrad_bias_gelu_backward(c.format, c.at(kDy), c.at(kY), c.at<std::uint32_t>(kMask), c.rows, c.n, c.at(kDx), c.at<float>(kDbeta),
-                                        c.at(kWorkspace), c.workspace_bytes);
+      return outgrad_bias_gelu_backward(c.format, c.at(kDy), c.at(kY), c.at<std::uint32_t>(kMask), c.rows,
+                                        c.n, c.at(kDx), c.at<float>(kDbeta), c.at(kWorkspace),
+                                        c.workspace_bytes);
     case kLayernormForward:
-      return outgrad_layernorm_forward(c.format, c.at(kX), c.at<float>(kGamma), c.at<float>(kBeta), c.rows, c.n, c.eps, c.at(kY), c.at<float>(kRstd), side,
-                                       c.side_count, c.at<float>(kXHat));
+      return outgrad_layernorm_forward(c.format, c.at(kX), c.at<float>(kGamma), c.at<float>(kBeta), c.rows,
+                                       c.n, c.eps, c.at(kY), c.at<float>(kRstd), side, c.side_count,
+                                       c.at<float>(kXHat));
     case kRmsnormForward:
-      return outgrad_rmsnorm_forward(c.format, c.at(kX), c.at<float>(kGamma), c.rows, c.n, c.eps, c.at(kY), c.at<float>(kRstd), side, c.side_count,
-                                     c.at<float>(kXHat));
+      return outgrad_rmsnorm_forward(c.format, c.at(kX), c.at<float>(kGamma), c.rows, c.n, c.eps, c.at(kY),
+                                     c.at<float>(kRstd), side, c.side_count, c.at<float>(kXHat));
     case kResidualLayernormForward:
-      return outgrad_residual_layernorm_forward(c.format, c.at(kX), c.at(kResidual), c.at<float>(kGamma), c.at<float>(kBeta), c.rows, c.n, c.eps, c.at(kZ),
-                                                c.at(kY), c.at<float>(kRstd), side, c.side_count, c.at<float>(kXHat));
+      return outgrad_residual_layernorm_forward(c.format, c.at(kX), c.at(kResidual), c.at<float>(kGamma),
+                                                c.at<float>(kBeta), c.rows, c.n, c.eps, c.at(kZ), c.at(kY),
+                                                c.at<float>(kRstd), side, c.side_count, c.at<float>(kXHat));
     case kResidualRmsnormForward:
-      return outgrad_residual_rmsnorm_forward(c.format, c.at(kX), c.at(kResidual), c.at<float>(kGamma), c.rows, c.n, c.eps, c.at(kZ), c.at(kY),
-                                              c.at<float>(kRstd), side, c.side_count, c.at<float>(kXHat));
+      return outgrad_residual_rmsnorm_forward(c.format, c.at(kX), c.at(kResidual), c.at<float>(kGamma),
+                                              c.rows, c.n, c.eps, c.at(kZ), c.at(kY), c.at<float>(kRstd),
+                                              side, c.side_count, c.at<float>(kXHat));
     case kLayernormBackward:
-      return outgrad_layernorm_backward(c.format, c.at(kDy), c.at(kY), c.at<float>(kGamma), c.at<float>(kBeta), c.at<float>(kRstd), c.rows, c.n, c.at(kDx),
-                                        c.at<float>(kDgamma), c.at<float>(kDbeta), side, c.side_count, c.at<float>(kXHat), c.at(kWorkspace), c.workspace_bytes);
+      return outgrad_layernorm_backward(c.format, c.at(kDy), c.at(kY), c.at<float>(kGamma),
+                                        c.at<float>(kBeta), c.at<float>(kRstd), c.rows, c.n, c.at(kDx),
+                                        c.at<float>(kDgamma), c.at<float>(kDbeta), side, c.side_count,
+                                        c.at<float>(kXHat), c.at(kWorkspace), c.workspace_bytes);
     case kRmsnormBackward:
-      return outgrad_rmsnorm_backward(c.format, c.at(kDy), c.at(kY), c.at<float>(kGamma), c.at<float>(kRstd), c.rows, c.n, c.at(kDx), c.at<float>(kDgamma),
-                                      side, c.side_count, c.at<float>(kXHat), c.at(kWorkspace), c.workspace_bytes);
+      return outgrad_rmsnorm_backward(c.format, c.at(kDy), c.at(kY), c.at<float>(kGamma), c.at<float>(kRstd),
+                                      c.rows, c.n, c.at(kDx), c.at<float>(kDgamma), side, c.side_count,
+                                      c.at<float>(kXHat), c.at(kWorkspace), c.workspace_bytes);
     case kResidualLayernormBackward:
-      return outgrad_residual_layernorm_backward(c.format, c.at(kDy), c.at(kY), c.at(kDzNext), c.at<float>(kGamma), c.at<float>(kBeta), c.at<float>(kRstd),
-                                                 c.rows, c.n, c.at(kDx), c.at<float>(kDgamma), c.at<float>(kDbeta), side, c.side_count, c.at<float>(kXHat),
-                                                 c.at(kWorkspace), c.workspace_bytes);
+      return outgrad_residual_layernorm_backward(
+          c.format, c.at(kDy), c.at(kY), c.at(kDzNext), c.at<float>(kGamma), c.at<float>(kBeta),
+          c.at<float>(kRstd), c.rows, c.n, c.at(kDx), c.at<float>(kDgamma), c.at<float>(kDbeta), side,
+          c.side_count, c.at<float>(kXHat), c.at(kWorkspace), c.workspace_bytes);
     case kResidualRmsnormBackward:
-      return outgrad_residual_rmsnorm_backward(c.format, c.at(kDy), c.at(kY), c.at(kDzNext), c.at<float>(kGamma), c.at<float>(kRstd), c.rows, c.n, c.at(kDx),
-                                               c.at<float>(kDgamma), side, c.side_count, c.at<float>(kXHat), c.at(kWorkspace), c.workspace_bytes);
+      return outgrad_residual_rmsnorm_backward(c.format, c.at(kDy), c.at(kY), c.at(kDzNext),
+                                               c.at<float>(kGamma), c.at<float>(kRstd), c.rows, c.n,
+                                               c.at(kDx), c.at<float>(kDgamma), side, c.side_count,
+                                               c.at<float>(kXHat), c.at(kWorkspace), c.workspace_bytes);
     default: std::abort();
   }
 }
@@ -381,9 +410,13 @@ void* array_of(const Call& c, std::string_view name) {
 // The same through the kernels of one instruction set.
 void call_kernels(const Call& c, const c::FormatKernels& kernels) {
   const KernelId kernel = kernel_of(c);
-  Arguments a{.rows = c.elementwise() ? 1 : c.rows, .cols = c.n, .eps = c.eps, .side = {c.at<const i32>(kSide), c.side_count, c.at<float>(kXHat)}};
+  Arguments a{.rows = c.elementwise() ? 1 : c.rows,
+              .cols = c.n,
+              .eps = c.eps,
+              .side = {c.at<const i32>(kSide), c.side_count, c.at<float>(kXHat)}};
   for (size_t k = 0; k < operands(kernel).size(); ++k) a.array[k] = array_of(c, operands(kernel)[k].name);
-  if (c.elementwise()) return (kernel == KernelId::kGeluForward ? kernels.forward : kernels.backward)[c.activation](a);
+  if (c.elementwise())
+    return (kernel == KernelId::kGeluForward ? kernels.forward : kernels.backward)[c.activation](a);
   kernels.run[static_cast<int>(kernel)](a);
 }
 
@@ -401,11 +434,12 @@ std::vector<const c::FormatKernels*> kernels_of(outgrad_format format) {
   return all;
 }
 
-// --- The scalar code of kernels/host/ ----------------------------------------------------------------------------------------------
+// --- The scalar code of kernels/host/ ------------------------------------------------------------
 
 template <class Fit, class T>
 void scalar_backward(const Call& c) {
-  activation_backward<Fit, T, kScalar>(c.at<const T>(kDy), c.at<const T>(kY), c.at<u32>(kMask), c.at<T>(kDx), c.n);
+  activation_backward<Fit, T, kScalar>(c.at<const T>(kDy), c.at<const T>(kY), c.at<u32>(kMask), c.at<T>(kDx),
+                                       c.n);
 }
 
 template <class T, class... Fit>
@@ -421,7 +455,8 @@ void scalar_forward(const Call& c) {
 
 template <class T>
 void scalar_gelu_forward(const Call& c) {
-  gelu_forward<typename ForwardFit<T>::Type, T, kScalar>(c.at<const T>(kX), c.at<T>(kY), c.at<u32>(kMask), c.n);
+  gelu_forward<typename ForwardFit<T>::Type, T, kScalar>(c.at<const T>(kX), c.at<T>(kY), c.at<u32>(kMask),
+                                                         c.n);
 }
 
 template <class T, class... F>
@@ -440,38 +475,55 @@ struct FirstFit<c::FitList<Fit, Others...>> {
 template <class T>
 void call_scalar(const Call& c) {
   using Gelu = typename FirstFit<typename c::ActivationFits<T>::Type>::Type;
-  const T *const x = c.at<T>(kX), *const dy = c.at<T>(kDy), *const residual = c.at<T>(kResidual), *const dz_next = c.at<T>(kDzNext);
+  const T *const x = c.at<T>(kX), *const dy = c.at<T>(kDy), *const residual = c.at<T>(kResidual),
+                 *const dz_next = c.at<T>(kDzNext);
   T *const y = c.at<T>(kY), *const z = c.at<T>(kZ), *const dx = c.at<T>(kDx);
-  float *const gamma = c.at<float>(kGamma), *const beta = c.at<float>(kBeta), *const rstd = c.at<float>(kRstd);
+  float *const gamma = c.at<float>(kGamma), *const beta = c.at<float>(kBeta),
+               *const rstd = c.at<float>(kRstd);
   float *const dgamma = c.at<float>(kDgamma), *const dbeta = c.at<float>(kDbeta);
   const SideBuffer<float> side{c.at<const i32>(kSide), c.side_count, c.at<float>(kXHat)};
   const SideBuffer<const float> kept{c.at<const i32>(kSide), c.side_count, c.at<float>(kXHat)};
-  const std::span<float> workspace(c.at<float>(kWorkspace), static_cast<size_t>(c.operands[kWorkspace].count));
+  const std::span<float> workspace(c.at<float>(kWorkspace),
+                                   static_cast<size_t>(c.operands[kWorkspace].count));
   switch (c.function) {
     case kGeluForward:
     case kActivationForward: return scalar_forward_of<T>(ActivationForwards{}, c);
     case kActivationBackward:
     case kGeluBackward: return scalar_backward_of<T>(typename c::ActivationFits<T>::Type{}, c);
-    case kBiasForward: return bias_gelu_forward<typename ForwardFit<T>::Type, T, kScalar>(x, beta, c.rows, c.n, y, c.at<u32>(kMask));
-    case kBiasBackward: return bias_gelu_backward<Gelu, T, kScalar>(dy, y, c.at<u32>(kMask), c.rows, c.n, dx, dbeta, workspace);
-    case kLayernormForward: return layernorm_forward<T, kScalar>(x, gamma, beta, c.rows, c.n, c.eps, y, rstd, side);
+    case kBiasForward:
+      return bias_gelu_forward<typename ForwardFit<T>::Type, T, kScalar>(x, beta, c.rows, c.n, y,
+                                                                         c.at<u32>(kMask));
+    case kBiasBackward:
+      return bias_gelu_backward<Gelu, T, kScalar>(dy, y, c.at<u32>(kMask), c.rows, c.n, dx, dbeta, workspace);
+    case kLayernormForward:
+      return layernorm_forward<T, kScalar>(x, gamma, beta, c.rows, c.n, c.eps, y, rstd, side);
     case kRmsnormForward: return rmsnorm_forward<T, kScalar>(x, gamma, c.rows, c.n, c.eps, y, rstd, side);
-    case kResidualLayernormForward: return residual_layernorm_forward<T, kScalar>(x, residual, gamma, beta, c.rows, c.n, c.eps, z, y, rstd, side);
-    case kResidualRmsnormForward: return residual_rmsnorm_forward<T, kScalar>(x, residual, gamma, c.rows, c.n, c.eps, z, y, rstd, side);
-    case kLayernormBackward: return layernorm_backward<T, kScalar>(dy, y, gamma, beta, rstd, c.rows, c.n, dx, dgamma, dbeta, kept, workspace);
-    case kRmsnormBackward: return rmsnorm_backward<T, kScalar>(dy, y, gamma, rstd, c.rows, c.n, dx, dgamma, kept, workspace);
+    case kResidualLayernormForward:
+      return residual_layernorm_forward<T, kScalar>(x, residual, gamma, beta, c.rows, c.n, c.eps, z, y, rstd,
+                                                    side);
+    case kResidualRmsnormForward:
+      return residual_rmsnorm_forward<T, kScalar>(x, residual, gamma, c.rows, c.n, c.eps, z, y, rstd, side);
+    case kLayernormBackward:
+      return layernorm_backward<T, kScalar>(dy, y, gamma, beta, rstd, c.rows, c.n, dx, dgamma, dbeta, kept,
+                                            workspace);
+    case kRmsnormBackward:
+      return rmsnorm_backward<T, kScalar>(dy, y, gamma, rstd, c.rows, c.n, dx, dgamma, kept, workspace);
     case kResidualLayernormBackward:
-      return residual_layernorm_backward<T, kScalar>(dy, y, dz_next, gamma, beta, rstd, c.rows, c.n, dx, dgamma, dbeta, kept, workspace);
-    case kResidualRmsnormBackward: return residual_rmsnorm_backward<T, kScalar>(dy, y, dz_next, gamma, rstd, c.rows, c.n, dx, dgamma, kept, workspace);
+      return residual_layernorm_backward<T, kScalar>(dy, y, dz_next, gamma, beta, rstd, c.rows, c.n, dx,
+                                                     dgamma, dbeta, kept, workspace);
+    case kResidualRmsnormBackward:
+      return residual_rmsnorm_backward<T, kScalar>(dy, y, dz_next, gamma, rstd, c.rows, c.n, dx, dgamma, kept,
+                                                   workspace);
     default: std::abort();
   }
 }
 
-// --- The contract ----------------------------------------------------------------------------------------------------------------
+// --- The contract --------------------------------------------------------------------------------
 
 struct Violations {
   std::set<outgrad_status> certain;  // one of these is the status, if there is any
-  std::set<outgrad_status> open;     // the header leaves it open whether these count: arrays that a call of no rows would not read
+  // the header leaves it open whether these count: arrays that a call of no rows would not read
+  std::set<outgrad_status> open;
 };
 
 bool shape_holds(const Call& call) {
@@ -486,7 +538,8 @@ Violations violations(const Call& call) {
   if (call.any_activation() && (call.activation < OUTGRAD_GELU || call.activation > OUTGRAD_ELU)) {
     found.certain.insert(OUTGRAD_ERROR_ACTIVATION);
   }
-  if (call.norm_forward() && (std::isnan(call.eps) || (std::signbit(call.eps) && bits_of(call.eps) != bits_of(-0.0f)))) {
+  if (call.norm_forward() &&
+      (std::isnan(call.eps) || (std::signbit(call.eps) && bits_of(call.eps) != bits_of(-0.0f)))) {
     found.certain.insert(OUTGRAD_ERROR_VALUE);
   }
   const bool side_holds = call.side_count >= 0 && (!shape_holds(call) || call.side_count <= call.n);
@@ -495,12 +548,15 @@ Violations violations(const Call& call) {
   if (!found.certain.empty()) return found;  // then how long the arrays should be is not known
 
   const bool no_rows = call.rows == 0;
-  const auto add = [&](bool open, outgrad_status status) { (open ? found.open : found.certain).insert(status); };
+  const auto add = [&](bool open, outgrad_status status) {
+    (open ? found.open : found.certain).insert(status);
+  };
   for (int role = 0; role < kRoles; ++role) {
     const Operand& o = call.operands[role];
     const bool open = no_rows && o.per_column && !o.written;
     if (!o.used || o.count == 0) continue;
-    if (role == kWorkspace && (o.pointer == nullptr || call.workspace_bytes < static_cast<size_t>(call.bytes(o)))) {
+    if (role == kWorkspace &&
+        (o.pointer == nullptr || call.workspace_bytes < static_cast<size_t>(call.bytes(o)))) {
       found.certain.insert(OUTGRAD_ERROR_WORKSPACE);
     }
     if (o.pointer == nullptr) {
@@ -514,27 +570,33 @@ Violations violations(const Call& call) {
       const Operand& other = call.operands[other_role];
       if (other_role == role || !other.used || other.count == 0 || other.pointer == nullptr) continue;
       const auto other_address = reinterpret_cast<std::uintptr_t>(other.pointer);
-      const bool apart = address + static_cast<u64>(call.bytes(o)) <= other_address || other_address + static_cast<u64>(call.bytes(other)) <= address;
-      const bool allowed = address == other_address && std::count(o.may_be.begin(), o.may_be.end(), other_role) != 0;
+      const bool apart = address + static_cast<u64>(call.bytes(o)) <= other_address ||
+                         other_address + static_cast<u64>(call.bytes(other)) <= address;
+      const bool allowed =
+          address == other_address && std::count(o.may_be.begin(), o.may_be.end(), other_role) != 0;
       if (!apart && !allowed) add(no_rows && other.per_column && !other.written, OUTGRAD_ERROR_OVERLAP);
     }
   }
-  const auto readable = [&](Role role) { return call.at(role) != nullptr && reinterpret_cast<std::uintptr_t>(call.at(role)) % 4 == 0; };
+  const auto readable = [&](Role role) {
+    return call.at(role) != nullptr && reinterpret_cast<std::uintptr_t>(call.at(role)) % 4 == 0;
+  };
   if (call.side_count > 0 && !readable(kSide)) return found;
   const auto* const side = call.at<const std::int32_t>(kSide);
   for (i64 k = 0; k < call.side_count; ++k) {
-    if (side[k] < 0 || side[k] >= call.n || (k > 0 && side[k] <= side[k - 1])) found.certain.insert(OUTGRAD_ERROR_VALUE);
+    if (side[k] < 0 || side[k] >= call.n || (k > 0 && side[k] <= side[k - 1]))
+      found.certain.insert(OUTGRAD_ERROR_VALUE);
   }
   if (call.norm_backward() && readable(kGamma)) {
     const std::set<i64> kept(side, side + call.side_count);
     for (i64 j = 0; j < call.n; ++j) {
-      if (!kept.contains(j) && std::isinf(1.0f / call.at<float>(kGamma)[j])) found.certain.insert(OUTGRAD_ERROR_VALUE);
+      if (!kept.contains(j) && std::isinf(1.0f / call.at<float>(kGamma)[j]))
+        found.certain.insert(OUTGRAD_ERROR_VALUE);
     }
   }
   return found;
 }
 
-// --- Values ----------------------------------------------------------------------------------------------------------------------
+// --- Values --------------------------------------------------------------------------------------
 
 float widened(outgrad_format format, const u8* array, i64 i) {
   if (format == OUTGRAD_F32) {
@@ -565,34 +627,26 @@ std::vector<float> widened_all(outgrad_format format, const u8* array, i64 first
 enum class Kind { moderate, any_bits, specials, equal, minute };
 
 // Uniform in (-4, 4).
-float moderate(patterns::Random& random) { return static_cast<float>(static_cast<i32>(random.next())) * 0x1p-29f; }
+float moderate(patterns::Random& random) {
+  return static_cast<float>(static_cast<i32>(random.next())) * 0x1p-29f;
+}
 
 float special(patterns::Random& random) {
-  static constexpr float kValues[] = {0.0f,
-                                      -0.0f,
-                                      1.0f,
-                                      -1.0f,
-                                      std::numeric_limits<float>::infinity(),
-                                      -std::numeric_limits<float>::infinity(),
-                                      std::numeric_limits<float>::quiet_NaN(),
-                                      std::numeric_limits<float>::denorm_min(),
-                                      -std::numeric_limits<float>::denorm_min(),
-                                      0x1p-24f,  // f16's least
-                                      -0x1p-133f,  // bf16's least
-                                      0x1p-126f,
-                                      0x1.fffffep+127f,
-                                      -0x1.fffffep+127f,
-                                      65504.0f,
-                                      -65520.0f,  // rounds to f16's infinity
-                                      -0x1.5c1efcp-3f,  // GELU's minimum and its neighbour, which no forward makes
-                                      -0x1.5c2p-3f,
-                                      -0.75179154f,
-                                      20.0f,
-                                      -20.0f};
+  static constexpr float kValues[] = {
+      0.0f, -0.0f, 1.0f, -1.0f, std::numeric_limits<float>::infinity(),
+      -std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(),
+      std::numeric_limits<float>::denorm_min(), -std::numeric_limits<float>::denorm_min(),
+      0x1p-24f,  // f16's least
+      -0x1p-133f,  // bf16's least
+      0x1p-126f, 0x1.fffffep+127f, -0x1.fffffep+127f, 65504.0f,
+      -65520.0f,  // rounds to f16's infinity
+                                      // GELU's minimum and its neighbour, which no forward makes
+      -0x1.5c1efcp-3f, -0x1.5c2p-3f, -0.75179154f, 20.0f, -20.0f};
   return kValues[random.next() % std::size(kValues)];
 }
 
-void fill_values(Element element, outgrad_format format, u8* array, i64 count, Kind kind, patterns::Random& random) {
+void fill_values(Element element, outgrad_format format, u8* array, i64 count, Kind kind,
+                 patterns::Random& random) {
   const outgrad_format as = element == Element::stored ? format : OUTGRAD_F32;
   const float equal = moderate(random);
   for (i64 i = 0; i < count; ++i) {
@@ -603,14 +657,16 @@ void fill_values(Element element, outgrad_format format, u8* array, i64 count, K
         std::memcpy(array + i * (as == OUTGRAD_F32 ? 4 : 2), &bits, as == OUTGRAD_F32 ? 4 : 2);
         break;
       }
-      case Kind::specials: store(as, array, i, random.next() % 8 == 0 ? special(random) : moderate(random)); break;
+      case Kind::specials:
+        store(as, array, i, random.next() % 8 == 0 ? special(random) : moderate(random));
+        break;
       case Kind::equal: store(as, array, i, equal); break;
       case Kind::minute: store(as, array, i, moderate(random) * 0x1p-126f); break;
     }
   }
 }
 
-// --- A case ----------------------------------------------------------------------------------------------------------------------
+// --- A case --------------------------------------------------------------------------------------
 
 const Activation& activation_of(int number) {
   static const std::vector<Activation> all = [] {
@@ -641,11 +697,13 @@ constexpr std::array<FitBounds, c::kActivations> all_bounds(c::FitList<Fit...>) 
 }
 
 constexpr std::array<std::array<FitBounds, c::kActivations>, 3> kBounds = {
-    all_bounds(c::ActivationFits<float>::Type{}), all_bounds(c::ActivationFits<F16>::Type{}), all_bounds(c::ActivationFits<BF16>::Type{})};
+    all_bounds(c::ActivationFits<float>::Type{}), all_bounds(c::ActivationFits<F16>::Type{}),
+    all_bounds(c::ActivationFits<BF16>::Type{})};
 
 class Case {
  public:
-  Case(std::span<const std::uint8_t> bytes, Tally& tally) : choose_(bytes), tally_(tally), random_(choose_.seed()) {}
+  Case(std::span<const std::uint8_t> bytes, Tally& tally)
+      : choose_(bytes), tally_(tally), random_(choose_.seed()) {}
 
   std::string run() {
     call_.function = static_cast<Function>(choose_.below(kFunctions));
@@ -677,7 +735,8 @@ class Case {
  private:
   // --- Making it ---
 
-  // Lengths around those at which the loops change: vectors, mask words, unrolled bodies, steps of the tree, blocks.
+  // Lengths around those at which the loops change: vectors, mask words, unrolled bodies, steps of the tree,
+  // blocks.
   i64 length() {
     static constexpr i64 kEdges[] = {0, 1, 8, 16, 24, 32, 64, 96, 128, 192, 256, 512, 1024, 2048};
     if (choose_.one_in(4)) return choose_.below(3000);
@@ -713,7 +772,10 @@ class Case {
       Operand& o = call_.operands[role];
       if (!o.used) continue;
       const i64 unit = call_.element_bytes(o);
-      const size_t offset = choose_.one_in(3) ? 0 : choose_.below(static_cast<u32>(Region::kLine / static_cast<size_t>(unit))) * static_cast<size_t>(unit);
+      const size_t offset = choose_.one_in(3)
+                                ? 0
+                                : choose_.below(static_cast<u32>(Region::kLine / static_cast<size_t>(unit))) *
+                                      static_cast<size_t>(unit);
       regions_.push_back(std::make_unique<Region>(call_.bytes(o), offset));
       o.pointer = regions_.back()->data();
     }
@@ -731,7 +793,8 @@ class Case {
     i64 channel = -1;
     for (i64 k = 0; k < call_.side_count; ++k) {
       const i64 left = call_.side_count - k - 1;
-      channel += 1 + static_cast<i64>(random_.next() % static_cast<u32>(std::max<i64>(1, (call_.n - left - channel - 1) / (left + 1))));
+      channel += 1 + static_cast<i64>(random_.next() % static_cast<u32>(std::max<i64>(
+                                                           1, (call_.n - left - channel - 1) / (left + 1))));
       side_.push_back(static_cast<std::int32_t>(channel));
     }
     if (call_.side_count > 0) std::memcpy(call_.operands[kSide].pointer, side_.data(), side_.size() * 4);
@@ -739,14 +802,17 @@ class Case {
       const std::set<std::int32_t> kept(side_.begin(), side_.end());
       for (i64 j = 0; j < call_.n; ++j) {
         const float near_one = 1 + 0.2f * moderate(random_);  // in (0.2, 1.8)
-        store(OUTGRAD_F32, call_.operands[kGamma].pointer, j, kept.contains(static_cast<std::int32_t>(j)) && random_.next() % 2 ? 0.0f : near_one);
+        store(OUTGRAD_F32, call_.operands[kGamma].pointer, j,
+              kept.contains(static_cast<std::int32_t>(j)) && random_.next() % 2 ? 0.0f : near_one);
       }
       if (call_.norm_backward()) {
-        for (i64 row = 0; row < call_.rows; ++row) store(OUTGRAD_F32, call_.operands[kRstd].pointer, row, 1 + 0.2f * moderate(random_));
+        for (i64 row = 0; row < call_.rows; ++row)
+          store(OUTGRAD_F32, call_.operands[kRstd].pointer, row, 1 + 0.2f * moderate(random_));
       }
     }
     // y and mask as a forward makes them.
-    if ((call_.function == kActivationBackward || call_.function == kGeluBackward) && call_.n <= 4096 && choose_.one_in(2)) {
+    if ((call_.function == kActivationBackward || call_.function == kGeluBackward) && call_.n <= 4096 &&
+        choose_.one_in(2)) {
       const Activation& f = activation_of(call_.activation);
       const float scale = choose_.one_in(4) ? 8.0f : 1.0f;
       std::fill_n(call_.operands[kMask].pointer, call_.bytes(call_.operands[kMask]), u8{0});
@@ -755,7 +821,8 @@ class Case {
         const float y = f.rounded_value(static_cast<Stored>(call_.format), x_.back());
         if (std::isnan(y)) x_.back() = std::numeric_limits<float>::quiet_NaN();  // undecided
         store(call_.format, call_.operands[kY].pointer, i, y);
-        if (f.masked() && x_.back() >= f.x_star()) call_.at<u8>(kMask)[i / 8] = static_cast<u8>(call_.at<u8>(kMask)[i / 8] | 1 << (i % 8));
+        if (f.masked() && x_.back() >= f.x_star())
+          call_.at<u8>(kMask)[i / 8] = static_cast<u8>(call_.at<u8>(kMask)[i / 8] | 1 << (i % 8));
       }
     }
   }
@@ -793,13 +860,17 @@ class Case {
   }
 
   void spoil() {
-    static constexpr i64 kSizes[] = {-1, std::numeric_limits<i64>::min(), std::numeric_limits<i64>::max(), i64{1} << 62, (i64{1} << 55) + 1};
+    static constexpr i64 kSizes[] = {-1, std::numeric_limits<i64>::min(), std::numeric_limits<i64>::max(),
+                                     i64{1} << 62, (i64{1} << 55) + 1};
     switch (choose_.below(9)) {
       case 0: call_.operands[any_used()].pointer = nullptr; break;
       case 1: {
         Operand& o = call_.operands[any_used()];
-        const bool whole = reinterpret_cast<std::uintptr_t>(o.pointer) % static_cast<u64>(call_.element_bytes(o)) == 0;  // twice might be none
-        if (o.pointer != nullptr && whole) o.pointer += 1 + choose_.below(static_cast<u32>(call_.element_bytes(o) - 1));
+        // twice might be none
+        const bool whole =
+            reinterpret_cast<std::uintptr_t>(o.pointer) % static_cast<u64>(call_.element_bytes(o)) == 0;
+        if (o.pointer != nullptr && whole)
+          o.pointer += 1 + choose_.below(static_cast<u32>(call_.element_bytes(o) - 1));
         break;
       }
       case 2:
@@ -816,32 +887,39 @@ class Case {
         }
         break;
       case 5: {
-        static constexpr outgrad_format kFormats[] = {-1, 3, 7, std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max()};
+        static constexpr outgrad_format kFormats[] = {-1, 3, 7, std::numeric_limits<std::int32_t>::min(),
+                                                      std::numeric_limits<std::int32_t>::max()};
         call_.format = choose_.of(kFormats);
         break;
       }
       case 6:
         if (call_.any_activation()) {
-          static constexpr int kActivations[] = {-1, 10, std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max()};
+          static constexpr int kActivations[] = {-1, 10, std::numeric_limits<std::int32_t>::min(),
+                                                 std::numeric_limits<std::int32_t>::max()};
           call_.activation = choose_.of(kActivations);
         } else if (call_.norm_forward()) {
-          static constexpr float kEps[] = {-1e-9f, -1.0f, -0x1p-149f, -std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()};
+          static constexpr float kEps[] = {-1e-9f, -1.0f, -0x1p-149f, -std::numeric_limits<float>::infinity(),
+                                           std::numeric_limits<float>::quiet_NaN()};
           call_.eps = choose_.of(kEps);
         } else if (call_.norm_backward() && call_.operands[kGamma].count == call_.n && addressable(kGamma)) {
-          static constexpr float kGammas[] = {0.0f, -0.0f, 0x1p-129f, -0x1p-149f, 0x1p-128f, 0x1.000004p-128f};
+          static constexpr float kGammas[] = {0.0f,       -0.0f,     0x1p-129f,
+                                              -0x1p-149f, 0x1p-128f, 0x1.000004p-128f};
           call_.at<float>(kGamma)[choose_.below(static_cast<u32>(call_.n))] = choose_.of(kGammas);
         }
         break;
       case 7:
         if (call_.norm()) {
-          static constexpr i64 kCounts[] = {-1, std::numeric_limits<i64>::min(), std::numeric_limits<i64>::max()};
+          static constexpr i64 kCounts[] = {-1, std::numeric_limits<i64>::min(),
+                                            std::numeric_limits<i64>::max()};
           if (call_.side_count <= 0 || !addressable(kSide) || choose_.one_in(3)) {
-            call_.side_count = choose_.one_in(2) && call_.n < kLargestSize ? std::max<i64>(call_.n, 0) + 1 : choose_.of(kCounts);
+            call_.side_count = choose_.one_in(2) && call_.n < kLargestSize ? std::max<i64>(call_.n, 0) + 1
+                                                                           : choose_.of(kCounts);
           } else if (call_.side_count <= call_.operands[kSide].count) {
             auto* const side = call_.at<std::int32_t>(kSide);
             const auto k = choose_.below(static_cast<u32>(call_.side_count));
-            const std::int32_t wrong[] = {-1, static_cast<std::int32_t>(std::min<i64>(call_.n, kLargestSize)), k > 0 ? side[k - 1] : -5,
-                                          std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max()};
+            const std::int32_t wrong[] = {-1, static_cast<std::int32_t>(std::min<i64>(call_.n, kLargestSize)),
+                                          k > 0 ? side[k - 1] : -5, std::numeric_limits<std::int32_t>::min(),
+                                          std::numeric_limits<std::int32_t>::max()};
             side[k] = choose_.of(wrong);
           }
         }
@@ -851,7 +929,8 @@ class Case {
           if (choose_.one_in(3)) {
             call_.operands[kWorkspace].pointer = nullptr;
           } else {
-            call_.workspace_bytes -= std::min<size_t>(call_.workspace_bytes, choose_.one_in(2) ? 1 : 1 + choose_.below(1 << 12));
+            call_.workspace_bytes -=
+                std::min<size_t>(call_.workspace_bytes, choose_.one_in(2) ? 1 : 1 + choose_.below(1 << 12));
           }
         }
         break;
@@ -861,17 +940,22 @@ class Case {
   // Whether the operand's words may be read and written: another way to spoil it may have moved it.
   bool addressable(Role role) const {
     const Operand& o = call_.operands[role];
-    return o.pointer != nullptr && reinterpret_cast<std::uintptr_t>(o.pointer) % 4 == 0 && within_a_region(o.pointer, call_.bytes(o));
+    return o.pointer != nullptr && reinterpret_cast<std::uintptr_t>(o.pointer) % 4 == 0 &&
+           within_a_region(o.pointer, call_.bytes(o));
   }
   bool within_a_region(const u8* pointer, i64 bytes) const {
-    return std::any_of(regions_.begin(), regions_.end(), [&](const auto& region) { return pointer >= region->data() && pointer + bytes <= region->end(); });
+    return std::any_of(regions_.begin(), regions_.end(), [&](const auto& region) {
+      return pointer >= region->data() && pointer + bytes <= region->end();
+    });
   }
 
-  // Whether a call that is not refused keeps to memory that there is: of two ways to spoil it the second may undo what the first broke, an overlap, and
-  // leave an array where it was moved to, beyond the end of its region.
+  // Whether a call that is not refused keeps to memory that there is: of two ways to spoil it the second may
+  // undo what the first broke, an overlap, and leave an array where it was moved to, beyond the end of its
+  // region.
   bool stays_within() const {
-    return std::all_of(call_.operands.begin(), call_.operands.end(),
-                       [&](const Operand& o) { return !o.used || o.pointer == nullptr || o.count == 0 || within_a_region(o.pointer, call_.bytes(o)); });
+    return std::all_of(call_.operands.begin(), call_.operands.end(), [&](const Operand& o) {
+      return !o.used || o.pointer == nullptr || o.count == 0 || within_a_region(o.pointer, call_.bytes(o));
+    });
   }
 
   // Two arrays share bytes. Where both are read only, which is allowed, the one lies within the other.
@@ -879,7 +963,9 @@ class Case {
     const Role a = any_used(), b = any_used();
     Operand& moved = call_.operands[a];
     const Operand& other = call_.operands[b];
-    if (a == b || moved.pointer == nullptr || other.pointer == nullptr || moved.count == 0 || other.count == 0) return;
+    if (a == b || moved.pointer == nullptr || other.pointer == nullptr || moved.count == 0 ||
+        other.count == 0)
+      return;
     const i64 bytes = call_.bytes(moved), other_bytes = call_.bytes(other), unit = call_.element_bytes(moved);
     if (!moved.written && !other.written) {
       if (bytes <= other_bytes) moved.pointer = other.pointer;
@@ -889,7 +975,8 @@ class Case {
     switch (choose_.below(4)) {
       case 0: break;
       case 1:
-        shift = other_bytes - std::min<i64>(unit, other_bytes);  // the first of `moved` is the last of `other`
+        // the first of `moved` is the last of `other`
+        shift = other_bytes - std::min<i64>(unit, other_bytes);
         break;
       case 2:
         shift = -(bytes - 1) / unit * unit;  // the last of `moved` is the first of `other`
@@ -904,15 +991,18 @@ class Case {
   // --- Judging it ---
 
   std::string describe() const {
-    std::string text = std::string(kFunctionNames[call_.function]) + " format " + std::to_string(call_.format) + " activation " +
-                       std::to_string(call_.activation) + " [" + std::to_string(call_.rows) + ", " + std::to_string(call_.n) + "] side " +
+    std::string text = std::string(kFunctionNames[call_.function]) + " format " +
+                       std::to_string(call_.format) + " activation " + std::to_string(call_.activation) +
+                       " [" + std::to_string(call_.rows) + ", " + std::to_string(call_.n) + "] side " +
                        std::to_string(call_.side_count);
     char line[96];
-    std::snprintf(line, sizeof line, " eps %a workspace %zu threads %d", static_cast<double>(call_.eps), call_.workspace_bytes, threads_);
+    std::snprintf(line, sizeof line, " eps %a workspace %zu threads %d", static_cast<double>(call_.eps),
+                  call_.workspace_bytes, threads_);
     text += line;
     for (int role = 0; role < kRoles; ++role) {
       if (!call_.operands[role].used) continue;
-      std::snprintf(line, sizeof line, " %s %p+%lld", kRoleNames[role], static_cast<const void*>(call_.operands[role].pointer),
+      std::snprintf(line, sizeof line, " %s %p+%lld", kRoleNames[role],
+                    static_cast<const void*>(call_.operands[role].pointer),
                     static_cast<long long>(call_.bytes(call_.operands[role])));
       text += line;
     }
@@ -937,7 +1027,8 @@ class Case {
 #endif
     for (const auto& region : regions_) region->open();
 #if defined(__SSE2__)
-    if ((after & ~kStickyFlags) != (control_ & ~kStickyFlags)) return "the caller's floating-point control register was changed";
+    if ((after & ~kStickyFlags) != (control_ & ~kStickyFlags))
+      return "the caller's floating-point control register was changed";
 #endif
     return {};
   }
@@ -945,7 +1036,8 @@ class Case {
   std::string library(outgrad_status& status) {
     static constexpr int kThreads[] = {0, 2, 3, 5};
     threads_ = several_threads() ? choose_.of(kThreads) : 1;
-    if (outgrad_set_threads(threads_) != OUTGRAD_OK || outgrad_get_threads() != threads_) return "the number of threads was not taken";
+    if (outgrad_set_threads(threads_) != OUTGRAD_OK || outgrad_get_threads() != threads_)
+      return "the number of threads was not taken";
 #if defined(__SSE2__)
     // The reset value; flush-to-zero with denormals-are-zero; downwards; towards zero with flush-to-zero.
     static constexpr unsigned kControls[] = {0x1f80, 0x1f80, 0x9fc0, 0x3f80, 0xff80};
@@ -961,21 +1053,27 @@ class Case {
     if (!expected.certain.contains(status) && !expected.open.contains(status)) {
       std::string names;
       for (const outgrad_status one : expected.certain) names += std::string(" ") + outgrad_status_name(one);
-      for (const outgrad_status one : expected.open) names += std::string(" (") + outgrad_status_name(one) + ")";
-      return std::string(outgrad_status_name(status)) + " (" + (status == OUTGRAD_OK ? "" : outgrad_error_message()) + ") instead of" + names;
+      for (const outgrad_status one : expected.open)
+        names += std::string(" (") + outgrad_status_name(one) + ")";
+      return std::string(outgrad_status_name(status)) + " (" +
+             (status == OUTGRAD_OK ? "" : outgrad_error_message()) + ") instead of" + names;
     }
     ++tally_.refused[call_.function][static_cast<size_t>(status)];
-    const std::string message = outgrad_error_message(), begin = std::string(kFunctionNames[call_.function]) + ": ";
-    if (!message.starts_with(begin) || message.size() <= begin.size() || message.find('\n') != std::string::npos) {
+    const std::string message = outgrad_error_message(),
+                      begin = std::string(kFunctionNames[call_.function]) + ": ";
+    if (!message.starts_with(begin) || message.size() <= begin.size() ||
+        message.find('\n') != std::string::npos) {
       return "the message is \"" + message + "\"";
     }
     for (const auto& region : regions_) {
-      if (std::memcmp(region->all(), region->saved().data(), region->size()) != 0) return std::string("refused (") + message + ") and yet written";
+      if (std::memcmp(region->all(), region->saved().data(), region->size()) != 0)
+        return std::string("refused (") + message + ") and yet written";
     }
     return {};
   }
 
-  // A call with the inputs' values in arrays of its own, which do not coincide, and the results of the scalar code in others.
+  // A call with the inputs' values in arrays of its own, which do not coincide, and the results of the scalar
+  // code in others.
   Call scalar_results(std::vector<std::vector<u32>>& memory) const {
     Call reference = call_;
     memory.resize(kRoles);
@@ -1002,14 +1100,16 @@ class Case {
     for (const auto& region : regions_) {
       std::vector<u8> now(region->all(), region->all() + region->size());
       for (const Operand& o : call_.operands) {
-        if (!o.used || !o.written || o.pointer < region->all() || o.pointer >= region->all() + region->size()) continue;
+        if (!o.used || !o.written || o.pointer < region->all() || o.pointer >= region->all() + region->size())
+          continue;
         const auto at = o.pointer - region->all();
         std::copy_n(region->saved().begin() + at, call_.bytes(o), now.begin() + at);
       }
       if (now != region->saved()) {
         const auto at = std::mismatch(now.begin(), now.end(), region->saved().begin()).first - now.begin();
         char line[96];
-        std::snprintf(line, sizeof line, "%p was written, which is no result", static_cast<const void*>(region->all() + at));
+        std::snprintf(line, sizeof line, "%p was written, which is no result",
+                      static_cast<const void*>(region->all() + at));
         return line;
       }
     }
@@ -1028,7 +1128,8 @@ class Case {
         const u32 actual = bits(o.pointer), expected = bits(reference.operands[role].pointer);
         if (actual != expected) {
           char line[128];
-          std::snprintf(line, sizeof line, "%s[%lld] is %08x, %08x by the scalar code", kRoleNames[role], static_cast<long long>(i), actual, expected);
+          std::snprintf(line, sizeof line, "%s[%lld] is %08x, %08x by the scalar code", kRoleNames[role],
+                        static_cast<long long>(i), actual, expected);
           return line;
         }
       }
@@ -1044,12 +1145,14 @@ class Case {
     omp_set_num_threads(callers_threads);
     outgrad_status status = OUTGRAD_OK;
     if (std::string wrong = library(status); !wrong.empty()) return wrong;
-    if (status != OUTGRAD_OK) return std::string(outgrad_status_name(status)) + " (" + outgrad_error_message() + ") for a good call";
+    if (status != OUTGRAD_OK)
+      return std::string(outgrad_status_name(status)) + " (" + outgrad_error_message() + ") for a good call";
     ++tally_.accepted[call_.function][static_cast<size_t>(call_.format)];
     tally_.aliased += aliased_;
     if (std::string wrong = compare(reference); !wrong.empty()) return wrong;
     if (std::string wrong = judge(reference); !wrong.empty()) return wrong;
-    if (call_.rows == 0 || (call_.elementwise() && call_.n == 0)) return {};  // the interface answers these itself
+    // the interface answers these itself
+    if (call_.rows == 0 || (call_.elementwise() && call_.n == 0)) return {};
     auto kernels = kernels_of(call_.format);
     kernels.pop_back();
     for (size_t i = 0; i < kernels.size(); ++i) {
@@ -1070,46 +1173,62 @@ class Case {
   std::vector<i64> some(i64 count, i64 most) {
     std::vector<i64> chosen;
     for (i64 k = 0; k < std::min(count, most); ++k) {
-      chosen.push_back(count <= most ? k : k == 0 ? 0 : k == 1 ? count - 1 : static_cast<i64>(random_.next()) % count);
+      chosen.push_back(count <= most ? k
+                       : k == 0      ? 0
+                       : k == 1      ? count - 1
+                                     : static_cast<i64>(random_.next()) % count);
     }
     return chosen;
   }
 
   std::string judge(const Call& c) {
     const auto stored = static_cast<Stored>(c.format);
-    const auto value = [&](Role role, i64 i) { return widened(c.operands[role].element == Element::stored ? c.format : OUTGRAD_F32, c.at<u8>(role), i); };
-    const auto bit = [&](i64 i) { return c.operands[kMask].count > 0 && (c.at<u32>(kMask)[i / 32] >> (i % 32) & 1) != 0; };
-    const auto where = [](const char* what, i64 i, const std::string& wrong) { return what + (" " + std::to_string(i)) + ": " + wrong; };
+    const auto value = [&](Role role, i64 i) {
+      return widened(c.operands[role].element == Element::stored ? c.format : OUTGRAD_F32, c.at<u8>(role), i);
+    };
+    const auto bit = [&](i64 i) {
+      return c.operands[kMask].count > 0 && (c.at<u32>(kMask)[i / 32] >> (i % 32) & 1) != 0;
+    };
+    const auto where = [](const char* what, i64 i, const std::string& wrong) {
+      return what + (" " + std::to_string(i)) + ": " + wrong;
+    };
     i64& judged = tally_.judged[c.function];
     if (c.is(kGeluForward, kActivationForward) || c.function == kBiasForward) {
       for (const i64 i : some(c.rows * c.n, 48)) {
         const bool bias = c.function == kBiasForward;
         const float z = bias ? value(kX, i) + value(kBeta, i % c.n) : value(kX, i);
         const Activation& f = activation_of(c.activation);
-        const std::string wrong =
-            c.activation == OUTGRAD_GELU ? judge_gelu(f, stored, z, bias, value(kY, i), bit(i)) : judge_forward(f, stored, z, value(kY, i), bit(i));
+        const std::string wrong = c.activation == OUTGRAD_GELU
+                                      ? judge_gelu(f, stored, z, bias, value(kY, i), bit(i))
+                                      : judge_forward(f, stored, z, value(kY, i), bit(i));
         if (!wrong.empty()) return where("element", i, wrong);
         ++judged;
       }
-      if (c.needs_mask() && (c.rows * c.n) % 32 != 0 && c.at<u32>(kMask)[c.rows * c.n / 32] >> (c.rows * c.n % 32) != 0)
+      if (c.needs_mask() && (c.rows * c.n) % 32 != 0 &&
+          c.at<u32>(kMask)[c.rows * c.n / 32] >> (c.rows * c.n % 32) != 0)
         return "mask bits beyond the last are not 0";
     } else if (c.function <= kBiasBackward) {
       const FitBounds& bounds = kBounds[static_cast<size_t>(c.format)][static_cast<size_t>(c.activation)];
       const Activation& f = activation_of(c.activation);
       // x_ tells of y as it was made, not of what came to coincide with it.
-      const bool of_forward = !x_.empty() && call_.operands[kY].pointer == made_y() && call_.operands[kMask].pointer == made_mask();
+      const bool of_forward = !x_.empty() && call_.operands[kY].pointer == made_y() &&
+                              call_.operands[kMask].pointer == made_mask();
       for (const i64 i : some(c.rows * c.n, 16)) {
-        const float* const x = of_forward && !std::isnan(x_[static_cast<size_t>(i)]) ? &x_[static_cast<size_t>(i)] : nullptr;
-        std::string wrong = judge_backward(f, bounds, stored, value(kDy, i), value(kY, i), bit(i), value(kDx, i), x);
+        const float* const x =
+            of_forward && !std::isnan(x_[static_cast<size_t>(i)]) ? &x_[static_cast<size_t>(i)] : nullptr;
+        std::string wrong =
+            judge_backward(f, bounds, stored, value(kDy, i), value(kY, i), bit(i), value(kDx, i), x);
         if (!wrong.empty()) return where("element", i, wrong);
         ++judged;
       }
       if (c.function == kBiasBackward && c.rows <= 64) {
         for (const i64 j : some(c.n, 1)) {
-          const auto dy = widened_all(c.format, c.at<u8>(kDy), j, c.rows, c.n), y = widened_all(c.format, c.at<u8>(kY), j, c.rows, c.n);
+          const auto dy = widened_all(c.format, c.at<u8>(kDy), j, c.rows, c.n),
+                     y = widened_all(c.format, c.at<u8>(kY), j, c.rows, c.n);
           const auto m = std::make_unique<bool[]>(static_cast<size_t>(c.rows));
           for (i64 row = 0; row < c.rows; ++row) m[static_cast<size_t>(row)] = bit(row * c.n + j);
-          std::string wrong = judge_bias_gradient(f, bounds, dy, y, {m.get(), static_cast<size_t>(c.rows)}, value(kDbeta, j));
+          std::string wrong =
+              judge_bias_gradient(f, bounds, dy, y, {m.get(), static_cast<size_t>(c.rows)}, value(kDbeta, j));
           if (!wrong.empty()) return where("column", j, wrong);
         }
       }
@@ -1121,7 +1240,9 @@ class Case {
 
   std::string judge_norm(const Call& c) {
     const auto stored = static_cast<Stored>(c.format);
-    const auto where = [](const char* what, i64 i, const std::string& wrong) { return what + (" " + std::to_string(i)) + ": " + wrong; };
+    const auto where = [](const char* what, i64 i, const std::string& wrong) {
+      return what + (" " + std::to_string(i)) + ": " + wrong;
+    };
     const auto n = static_cast<size_t>(c.n);
     const auto* const channels = c.at<const std::int32_t>(kSide);
     const auto is_side = std::make_unique<bool[]>(n);
@@ -1137,20 +1258,27 @@ class Case {
             u32 rounded = 0;
             store(c.format, reinterpret_cast<u8*>(&rounded), 0, z);
             z = widened(c.format, reinterpret_cast<const u8*>(&rounded), 0);
-            if (canonical_bits(z) != canonical_bits(widened(c.format, c.at<u8>(kZ), at))) return where("z of row", row, std::to_string(j));
+            if (canonical_bits(z) != canonical_bits(widened(c.format, c.at<u8>(kZ), at)))
+              return where("z of row", row, std::to_string(j));
             x[j] = z;
           }
         }
         const auto y = widened_all(c.format, c.at<u8>(kY), row * c.n, c.n);
-        wrong = judge_norm_forward({stored, c.layer(), x, c.at<float>(kGamma), c.layer() ? c.at<float>(kBeta) : nullptr, c.eps, y, c.at<float>(kRstd)[row]});
+        wrong =
+            judge_norm_forward({stored, c.layer(), x, c.at<float>(kGamma),
+                                c.layer() ? c.at<float>(kBeta) : nullptr, c.eps, y, c.at<float>(kRstd)[row]});
       } else {
-        const auto dy = widened_all(c.format, c.at<u8>(kDy), row * c.n, c.n), y = widened_all(c.format, c.at<u8>(kY), row * c.n, c.n);
+        const auto dy = widened_all(c.format, c.at<u8>(kDy), row * c.n, c.n),
+                   y = widened_all(c.format, c.at<u8>(kY), row * c.n, c.n);
         const auto dx = widened_all(c.format, c.at<u8>(kDx), row * c.n, c.n);
-        const auto next = c.residual() ? widened_all(c.format, c.at<u8>(kDzNext), row * c.n, c.n) : std::vector<float>{};
+        const auto next =
+            c.residual() ? widened_all(c.format, c.at<u8>(kDzNext), row * c.n, c.n) : std::vector<float>{};
         std::vector<float> x_hat(n);
-        for (i64 k = 0; k < c.side_count; ++k) x_hat[static_cast<size_t>(channels[k])] = c.at<float>(kXHat)[row * c.side_count + k];
-        wrong = judge_norm_backward({stored, c.layer(), dy, y, c.residual() ? next.data() : nullptr, c.at<float>(kGamma),
-                                     c.layer() ? c.at<float>(kBeta) : nullptr, x_hat.data(), is_side.get(), c.at<float>(kRstd)[row], dx});
+        for (i64 k = 0; k < c.side_count; ++k)
+          x_hat[static_cast<size_t>(channels[k])] = c.at<float>(kXHat)[row * c.side_count + k];
+        wrong = judge_norm_backward({stored, c.layer(), dy, y, c.residual() ? next.data() : nullptr,
+                                     c.at<float>(kGamma), c.layer() ? c.at<float>(kBeta) : nullptr,
+                                     x_hat.data(), is_side.get(), c.at<float>(kRstd)[row], dx});
       }
       if (!wrong.empty()) return where("row", row, wrong);
       ++tally_.judged[c.function];
@@ -1161,17 +1289,22 @@ class Case {
       const auto dy = widened_all(c.format, c.at<u8>(kDy), j, c.rows, c.n);
       auto from = widened_all(c.format, c.at<u8>(kY), j, c.rows, c.n);
       const auto k = std::find(channels, channels + c.side_count, j) - channels;
-      for (i64 row = 0; side && row < c.rows; ++row) from[static_cast<size_t>(row)] = c.at<float>(kXHat)[row * c.side_count + k];
-      const float gamma = c.at(kGamma) ? c.at<float>(kGamma)[j] : 1.0f, beta = c.layer() && c.at(kBeta) ? c.at<float>(kBeta)[j] : 0.0f;
+      for (i64 row = 0; side && row < c.rows; ++row)
+        from[static_cast<size_t>(row)] = c.at<float>(kXHat)[row * c.side_count + k];
+      const float gamma = c.at(kGamma) ? c.at<float>(kGamma)[j] : 1.0f,
+                  beta = c.layer() && c.at(kBeta) ? c.at<float>(kBeta)[j] : 0.0f;
       std::string wrong;
-      if (c.at(kDgamma)) wrong = judge_column(dy, from.data(), beta, side, side ? 1.0f : gamma, c.at<float>(kDgamma)[j]);
-      if (wrong.empty() && c.at(kDbeta)) wrong = judge_column(dy, nullptr, 0, false, 1.0f, c.at<float>(kDbeta)[j]);
+      if (c.at(kDgamma))
+        wrong = judge_column(dy, from.data(), beta, side, side ? 1.0f : gamma, c.at<float>(kDgamma)[j]);
+      if (wrong.empty() && c.at(kDbeta))
+        wrong = judge_column(dy, nullptr, 0, false, 1.0f, c.at<float>(kDbeta)[j]);
       if (!wrong.empty()) return where("column", j, wrong);
     }
     return {};
   }
 
-  // Where y and mask of a backward were made: regions are in the order of roles, and before y and mask comes no other array of a backward.
+  // Where y and mask of a backward were made: regions are in the order of roles, and before y and mask comes
+  // no other array of a backward.
   const u8* made_y() { return regions_[0]->data(); }
   const u8* made_mask() { return regions_[1]->data(); }
 
@@ -1181,7 +1314,9 @@ class Case {
     choose_shape();
     const bool norm = call_.function == kNormWorkspace;
     if (choose_.one_in(3)) {
-      static constexpr i64 kSizes[] = {-1, 0, std::numeric_limits<i64>::min(), std::numeric_limits<i64>::max(), i64{1} << 32, i64{1} << 50};
+      static constexpr i64 kSizes[] = {
+          -1,           0,           std::numeric_limits<i64>::min(), std::numeric_limits<i64>::max(),
+          i64{1} << 32, i64{1} << 50};
       (choose_.one_in(2) ? call_.n : call_.rows) = choose_.of(kSizes);
       if (choose_.one_in(3)) call_.rows = call_.n = i64{1} << 32;
     }
@@ -1193,29 +1328,40 @@ class Case {
     if (call_.format == 3) expected.insert(OUTGRAD_ERROR_FORMAT);
     if (!shape_holds(call_)) expected.insert(OUTGRAD_ERROR_SIZE);
     if (out == nullptr) expected.insert(OUTGRAD_ERROR_NULL_POINTER);
-    const outgrad_status status = (norm ? outgrad_norm_backward_workspace : outgrad_bias_backward_workspace)(call_.format, call_.rows, call_.n, out);
-    if (expected.empty() ? status != OUTGRAD_OK : !expected.contains(status)) return describe() + ": " + outgrad_status_name(status);
+    const outgrad_status status = (norm ? outgrad_norm_backward_workspace : outgrad_bias_backward_workspace)(
+        call_.format, call_.rows, call_.n, out);
+    if (expected.empty() ? status != OUTGRAD_OK : !expected.contains(status))
+      return describe() + ": " + outgrad_status_name(status);
     if (status != OUTGRAD_OK) {
       ++tally_.refused[call_.function][static_cast<size_t>(status)];
-      if (!std::string(outgrad_error_message()).starts_with(kFunctionNames[call_.function])) return describe() + ": " + outgrad_error_message();
+      if (!std::string(outgrad_error_message()).starts_with(kFunctionNames[call_.function]))
+        return describe() + ": " + outgrad_error_message();
       return bytes == kUntouched ? "" : describe() + ": refused and yet written";
     }
     ++tally_.accepted[call_.function][static_cast<size_t>(call_.format)];
     for (const c::FormatKernels* kernels : kernels_of(call_.format)) {
       const i64 words = (norm ? kernels->norm_workspace : kernels->bias_workspace)(call_.rows, call_.n);
-      if (words < 0 || static_cast<size_t>(words) * 4 != bytes) return describe() + ": " + std::to_string(bytes) + " bytes of workspace";
+      if (words < 0 || static_cast<size_t>(words) * 4 != bytes)
+        return describe() + ": " + std::to_string(bytes) + " bytes of workspace";
     }
     return {};
   }
 
   std::string queries() {
-    const auto any = [&] { return choose_.one_in(4) ? static_cast<std::int32_t>(random_.next()) : static_cast<std::int32_t>(choose_.below(14)) - 2; };
+    const auto any = [&] {
+      return choose_.one_in(4) ? static_cast<std::int32_t>(random_.next())
+                               : static_cast<std::int32_t>(choose_.below(14)) - 2;
+    };
     const std::int32_t activation = any(), format = any(), status = any(), threads = any();
-    const bool known_format = format >= OUTGRAD_F32 && format <= OUTGRAD_BF16, known = known_format && activation >= 0 && activation <= OUTGRAD_ELU;
-    const auto given = [](const char* text, bool expected) { return (text != nullptr && *text != '\0') == expected; };
+    const bool known_format = format >= OUTGRAD_F32 && format <= OUTGRAD_BF16,
+               known = known_format && activation >= 0 && activation <= OUTGRAD_ELU;
+    const auto given = [](const char* text, bool expected) {
+      return (text != nullptr && *text != '\0') == expected;
+    };
     if (!given(outgrad_fit_name(activation, format), known)) return "outgrad_fit_name";
     const char* const digest = outgrad_coefficients_sha256(activation, format);
-    if (!given(digest, known) || (digest && std::strspn(digest, "0123456789abcdef") != 64)) return "outgrad_coefficients_sha256";
+    if (!given(digest, known) || (digest && std::strspn(digest, "0123456789abcdef") != 64))
+      return "outgrad_coefficients_sha256";
     if (!given(outgrad_forward_coefficients_sha256(), true)) return "outgrad_forward_coefficients_sha256";
     if (!given(outgrad_forward_variant(format), known_format)) return "outgrad_forward_variant";
     if (!given(outgrad_backward_variant(format), known_format)) return "outgrad_backward_variant";
@@ -1226,7 +1372,8 @@ class Case {
     if (taken != (threads < 0 ? OUTGRAD_ERROR_VALUE : OUTGRAD_OK)) return "outgrad_set_threads";
     if (outgrad_get_threads() != (threads < 0 ? before : threads)) return "outgrad_get_threads";
     outgrad_set_threads(0);
-    ++(taken == OUTGRAD_OK ? tally_.accepted[kQueries][static_cast<size_t>(call_.format)] : tally_.refused[kQueries][static_cast<size_t>(taken)]);
+    ++(taken == OUTGRAD_OK ? tally_.accepted[kQueries][static_cast<size_t>(call_.format)]
+                           : tally_.refused[kQueries][static_cast<size_t>(taken)]);
     return {};
   }
 

@@ -16,9 +16,11 @@ static_assert(LDBL_MANT_DIG >= 64, "the allowances below are for a long double o
 
 using Real = long double;
 
-// Of the values in long double: libm's functions are within a few of its ulps, 2^-63, and an exponent of up to 200 costs another 2^8.
+// Of the values in long double: libm's functions are within a few of its ulps, 2^-63, and an exponent of up
+// to 200 costs another 2^8.
 constexpr Real kValueError = 0x1p-53L;  // relative, of f
-// Of the derivatives: far below every bound of a header (the least is 2^-24), far above long double's rounding.
+// Of the derivatives: far below every bound of a header (the least is 2^-24), far above long double's
+// rounding.
 constexpr Real kDerivativeError = 0x1p-40L;
 constexpr Real kU = 0x1p-24L;      // fp32 rounding to nearest: relative
 constexpr Real kTiny = 0x1p-150L;  // half the least fp32 subnormal: what a rounding errs by there
@@ -26,13 +28,16 @@ constexpr Real kTiny = 0x1p-150L;  // half the least fp32 subnormal: what a roun
 struct FormatFacts {
   Real unit, quantum, largest;
 };
-constexpr FormatFacts kFacts[] = {{0x1p-24L, 0x1p-149L, 0x1.fffffep+127L}, {0x1p-11L, 0x1p-24L, 65504.0L}, {0x1p-8L, 0x1p-133L, 0x1.fep+127L}};
+constexpr FormatFacts kFacts[] = {{0x1p-24L, 0x1p-149L, 0x1.fffffep+127L},
+                                  {0x1p-11L, 0x1p-24L, 65504.0L},
+                                  {0x1p-8L, 0x1p-133L, 0x1.fep+127L}};
 
 const FormatFacts& facts(Stored format) { return kFacts[static_cast<int>(format)]; }
 
 std::string text(const char* what, Real actual, Real expected, Real allowed) {
   char line[256];
-  std::snprintf(line, sizeof line, "%s is %La, expected %La, off by %.3Lg of the %.3Lg allowed", what, actual, expected, std::fabs(actual - expected), allowed);
+  std::snprintf(line, sizeof line, "%s is %La, expected %La, off by %.3Lg of the %.3Lg allowed", what, actual,
+                expected, std::fabs(actual - expected), allowed);
   return line;
 }
 
@@ -52,7 +57,9 @@ std::pair<Real, Real> gated(Real x, Real v, Real dv) {
 
 }  // namespace
 
-long double rounding_error(Stored format, long double magnitude) { return std::max(facts(format).unit * magnitude, facts(format).quantum / 2); }
+long double rounding_error(Stored format, long double magnitude) {
+  return std::max(facts(format).unit * magnitude, facts(format).quantum / 2);
+}
 
 long double largest(Stored format) { return facts(format).largest; }
 
@@ -75,7 +82,8 @@ Activation::Point Activation::evaluate(long double x) const {
     }
     case 1: {
       const Real k = 2 * 0.797884560802865355879892119868763737L;
-      const auto [value, derivative] = gated(x, k * (x + 0.044715L * x * x * x), k * (1 + 3 * 0.044715L * x * x));
+      const auto [value, derivative] =
+          gated(x, k * (x + 0.044715L * x * x * x), k * (1 + 3 * 0.044715L * x * x));
       return {value, derivative};
     }
     case 2:
@@ -104,9 +112,12 @@ float Activation::rounded_value(Stored format, float x) const {
   if (x == 0 && value(0) == 0) return x;
   const Real v = value(x);
   const auto rounded = [&](Real real) -> Real {
-    const Real quantum = std::max<Real>(facts(format).quantum, std::scalbn(facts(format).unit * 2, std::ilogb(real)));
+    const Real quantum =
+        std::max<Real>(facts(format).quantum, std::scalbn(facts(format).unit * 2, std::ilogb(real)));
     const Real result = std::nearbyint(real / quantum) * quantum;
-    return std::fabs(result) > facts(format).largest ? std::copysign(std::numeric_limits<Real>::infinity(), real) : result;
+    return std::fabs(result) > facts(format).largest
+               ? std::copysign(std::numeric_limits<Real>::infinity(), real)
+               : result;
   };
   if (v == 0) return std::copysign(0.0f, static_cast<float>(x));
   const Real low = rounded(v - std::fabs(v) * kValueError), high = rounded(v + std::fabs(v) * kValueError);
@@ -132,8 +143,8 @@ Activation::Interval Activation::derivative_at_value(long double y, bool right) 
     if (y <= least || (bounded && y >= 1)) return nothing;
     if (!bounded && y > 100) return one;
   }
-  // f rises from low to high, or falls on the left branch. Bisection for the value to the left of y's x, then from there on for the one to
-  // its right, in a bracket that grows until it holds it.
+  // f rises from low to high, or falls on the left branch. Bisection for the value to the left of y's x, then
+  // from there on for the one to its right, in a bracket that grows until it holds it.
   const bool rises = !masked_ || right;
   const Real slack = std::fabs(y) * kValueError;
   const auto beyond = [&](Real x, Real target) { return (value(x) >= target) == rises; };
@@ -153,7 +164,8 @@ Activation::Interval Activation::derivative_at_value(long double y, bool right) 
 
 namespace {
 
-// g of a y that no forward makes: below the minimum it may be anything from there to the end that the kernels go to.
+// g of a y that no forward makes: below the minimum it may be anything from there to the end that the kernels
+// go to.
 Activation::Interval deployed(const Activation& f, const FitBounds& bounds, float y, bool m) {
   if (!f.masked() || !(y < f.value(f.x_star()))) return f.derivative_at_value(y, m);
   const auto end = f.derivative_at_value(bounds.least_y, m);
@@ -162,34 +174,41 @@ Activation::Interval deployed(const Activation& f, const FitBounds& bounds, floa
 
 }  // namespace
 
-std::string judge_backward(const Activation& f, const FitBounds& bounds, Stored format, float dy, float y, bool m, float dx, const float* of_x) {
+std::string judge_backward(const Activation& f, const FitBounds& bounds, Stored format, float dy, float y,
+                           bool m, float dx, const float* of_x) {
   if (std::isnan(dy) || std::isnan(y)) return std::isnan(dx) ? "" : "a NaN was lost";
   if (std::isinf(dy)) return {};
   const auto judge = [&](const char* what, const Activation::Interval& g, Real bound) -> std::string {
     const Real error = bound + kDerivativeError;
-    const Real size = std::fabs(static_cast<Real>(dy)) * (std::max(std::fabs(g.low), std::fabs(g.high)) + error);
+    const Real size =
+        std::fabs(static_cast<Real>(dy)) * (std::max(std::fabs(g.low), std::fabs(g.high)) + error);
     if (size > 0.99L * largest(format)) return {};
-    const Real allowed = std::fabs(static_cast<Real>(dy)) * error + size * kU + kTiny + rounding_error(format, size * (1 + 2 * kU));
+    const Real allowed = std::fabs(static_cast<Real>(dy)) * error + size * kU + kTiny +
+                         rounding_error(format, size * (1 + 2 * kU));
     const Real a = dy * g.low, b = dy * g.high;
     return within(what, dx, std::min(a, b), std::max(a, b), allowed);
   };
-  if (std::string wrong = judge("dy g(y, m)", deployed(f, bounds, y, m), bounds.evaluation); !wrong.empty()) return wrong;
+  if (std::string wrong = judge("dy g(y, m)", deployed(f, bounds, y, m), bounds.evaluation); !wrong.empty())
+    return wrong;
   if (of_x == nullptr || bounds.total == 0) return {};
   const Real derivative = f.derivative(*of_x);
   return judge("dy f'(x)", {derivative, derivative}, bounds.total);
 }
 
-// What the header of a 16-bit forward claims of p at x: sup |x p/f - 1| over the rows of the core, or over all.
+// What the header of a 16-bit forward claims of p at x: sup |x p/f - 1| over the rows of the core, or over
+// all.
 template <class Forward>
 Real forward_error(float x) {
-  const float core = (static_cast<float>(Forward::kCoreFirst) - 0.5f - (Forward::kIndexBias - 0x1p23f)) / Forward::kIndexScale;
+  const float core = (static_cast<float>(Forward::kCoreFirst) - 0.5f - (Forward::kIndexBias - 0x1p23f)) /
+                     Forward::kIndexScale;
   return x > core ? Forward::kCoreA : Forward::kA;
 }
 
 std::string judge_gelu(const Activation& gelu, Stored format, float z, bool wide, float y, bool m) {
   if (m != (z >= ForwardFit<float>::Type::kXStar)) return "the mask bit is not [x >= x*]";
   if (std::isnan(z)) return std::isnan(y) ? "" : "a NaN was lost";
-  if (std::isinf(z)) return y == (z > 0 ? z : 0.0f) && std::signbit(y) == (z < 0) ? "" : "the limit at infinity";
+  if (std::isinf(z))
+    return y == (z > 0 ? z : 0.0f) && std::signbit(y) == (z < 0) ? "" : "the limit at infinity";
   if (z == 0) return y == 0 && std::signbit(y) == std::signbit(z) ? "" : "zero does not keep its sign";
   if (format != Stored::f32 && !wide) {
     // Correctly rounded, as kernels/gelu.h says.
@@ -202,8 +221,10 @@ std::string judge_gelu(const Activation& gelu, Stored format, float z, bool wide
   // An ulp is at most twice the rounding error of what lies in its binade.
   const Real fp32 = *validation::kTargets[0].far_ulp * 2 * rounding_error(Stored::f32, size);
   Real stored = 0;
-  if (format == Stored::f16) stored = rounding_error(format, size) + forward_error<ForwardFit<F16>::Type>(z) * std::fabs(value);
-  if (format == Stored::bf16) stored = rounding_error(format, size) + forward_error<ForwardFit<BF16>::Type>(z) * std::fabs(value);
+  if (format == Stored::f16)
+    stored = rounding_error(format, size) + forward_error<ForwardFit<F16>::Type>(z) * std::fabs(value);
+  if (format == Stored::bf16)
+    stored = rounding_error(format, size) + forward_error<ForwardFit<BF16>::Type>(z) * std::fabs(value);
   return within("GELU(x)", y, value, value, fp32 + stored + std::fabs(value) * kValueError);
 }
 
@@ -212,13 +233,15 @@ std::string judge_forward(const Activation& f, Stored format, float x, float y, 
   if (std::isnan(x)) return std::isnan(y) ? "" : "a NaN was lost";
   if (std::isinf(x)) return std::isnan(y) ? "no limit at infinity" : "";
   const Real value = f.value(x);
-  if (format == Stored::f32) return within("f(x)", y, value, value, rounding_error(format, std::fabs(value)) * (1 + 0x1p-18L) + std::fabs(value) * kValueError);
+  if (format == Stored::f32)
+    return within("f(x)", y, value, value,
+                  rounding_error(format, std::fabs(value)) * (1 + 0x1p-18L) + std::fabs(value) * kValueError);
   const float expected = f.rounded_value(format, x);
   return std::isnan(expected) || expected == y ? "" : text("f(x)", y, expected, 0);
 }
 
-std::string judge_bias_gradient(const Activation& gelu, const FitBounds& bounds, std::span<const float> dy, std::span<const float> y, std::span<const bool> m,
-                                float dbias) {
+std::string judge_bias_gradient(const Activation& gelu, const FitBounds& bounds, std::span<const float> dy,
+                                std::span<const float> y, std::span<const bool> m, float dbias) {
   Real low = 0, high = 0, size = 0, error = 0;
   for (size_t i = 0; i < dy.size(); ++i) {
     if (!std::isfinite(dy[i]) || std::isnan(y[i]) || std::fabs(dy[i]) > 0x1p60f) return {};
@@ -246,14 +269,16 @@ bool moderate(std::span<const float> values) {
 }
 bool divisible(float v) { return std::fabs(v) <= kModerate && std::fabs(v) >= 1 / kModerate; }
 
-// Additions that a term of a row's tree passes through: 3 in its chunk, 6 in its group of 64 steps, 5 over the lanes, one a group.
+// Additions that a term of a row's tree passes through: 3 in its chunk, 6 in its group of 64 steps, 5 over
+// the lanes, one a group.
 Real depth(size_t n) { return 14 + std::ceil(static_cast<Real>(n) / 16384); }
 
 }  // namespace
 
-// With h = depth and d(.) for errors: d(mean) <= (h + 1) u mean|x|. The variance about a mean that is off by dm is var + dm^2, its terms err by
-// 2 u + u each and by h u in the sum. rstd = v^(-1/2) with v = var + eps: a relative error r of v <= 1/10 is at most 0.56 r of rstd, and the
-// root and the quotient add 2 u. x^ = (x - mean) rstd: d <= (dm + 2 u |x - mean|) rstd + |x^| d(rstd)/rstd. y: gamma d(x^) + u |y|.
+// With h = depth and d(.) for errors: d(mean) <= (h + 1) u mean|x|. The variance about a mean that is off by
+// dm is var + dm^2, its terms err by 2 u + u each and by h u in the sum. rstd = v^(-1/2) with v = var + eps:
+// a relative error r of v <= 1/10 is at most 0.56 r of rstd, and the root and the quotient add 2 u. x^ = (x -
+// mean) rstd: d <= (dm + 2 u |x - mean|) rstd + |x^| d(rstd)/rstd. y: gamma d(x^) + u |y|.
 std::string judge_norm_forward(const ForwardRow& row) {
   const size_t n = row.x.size();
   if (!moderate(row.x) || !(row.eps <= kModerate)) return {};
@@ -264,7 +289,8 @@ std::string judge_norm_forward(const ForwardRow& row) {
     sum += x;
     absolute += std::fabs(static_cast<Real>(x));
   }
-  const Real mean = row.layer ? sum / count : 0, mean_error = row.layer ? (h + 1) * kU * absolute / count + kAbsolute : 0;
+  const Real mean = row.layer ? sum / count : 0,
+             mean_error = row.layer ? (h + 1) * kU * absolute / count + kAbsolute : 0;
   Real variance = 0;
   for (const float x : row.x) variance += (x - mean) * (x - mean);
   variance /= count;
@@ -273,32 +299,40 @@ std::string judge_norm_forward(const ForwardRow& row) {
   if (v == 0 || v_error > v / 10) return {};
   const Real relative = 0.56L * v_error / v + 2 * kU;
   const Real rstd = 1 / std::sqrt(v);
-  if (std::string wrong = within("rstd", row.rstd, rstd, rstd, 1.1L * rstd * relative); !wrong.empty()) return wrong;
+  if (std::string wrong = within("rstd", row.rstd, rstd, rstd, 1.1L * rstd * relative); !wrong.empty())
+    return wrong;
   for (size_t j = 0; j < n; ++j) {
     const Real x_hat = (row.x[j] - mean) * rstd, gamma = row.gamma ? row.gamma[j] : 1;
-    const Real x_hat_error = (mean_error + 2 * kU * std::fabs(row.x[j] - mean)) * rstd + std::fabs(x_hat) * relative;
+    const Real x_hat_error =
+        (mean_error + 2 * kU * std::fabs(row.x[j] - mean)) * rstd + std::fabs(x_hat) * relative;
     const Real y = x_hat * gamma + (row.beta ? row.beta[j] : 0);
     const Real before = 1.2L * std::fabs(gamma) * x_hat_error + kU * std::fabs(y) + kAbsolute;
     const Real size = std::fabs(y) + before;
     if (size > 0.99L * largest(row.format)) continue;
-    if (std::string wrong = within("y", row.y[j], y, y, before + rounding_error(row.format, size)); !wrong.empty()) {
+    if (std::string wrong = within("y", row.y[j], y, y, before + rounding_error(row.format, size));
+        !wrong.empty()) {
       return "column " + std::to_string(j) + ": " + wrong;
     }
   }
   return {};
 }
 
-// a = dy gamma, c and w as in kernels/layernorm.h: m1 = mean(a), m2 = mean(dy w c), dx = rstd (a - m1 - c (1 / gamma) m2). With h = depth and
-// errors relative to u: c and w c 2, so m2 h + 4 of mean|dy w c|; m1 h + 2 of mean|a|; x^ 3 of itself; the two fmas and the product with
-// rstd 1 each of a magnitude below |a| + |m1| + |x^ m2|. All of it is below (h + 10) u rstd (|a| + mean|a| + |x^| mean|dy w c|).
+// a = dy gamma, c and w as in kernels/layernorm.h: m1 = mean(a), m2 = mean(dy w c), dx = rstd (a - m1 - c (1
+// / gamma) m2). With h = depth and errors relative to u: c and w c 2, so m2 h + 4 of mean|dy w c|; m1 h + 2
+// of mean|a|; x^ 3 of itself; the two fmas and the product with rstd 1 each of a magnitude below |a| + |m1| +
+// |x^ m2|. All of it is below (h + 10) u rstd (|a| + mean|a| + |x^| mean|dy w c|).
 std::string judge_norm_backward(const BackwardRow& row) {
   const size_t n = row.dy.size();
-  if (!moderate(row.dy) || !moderate(row.y) || !divisible(row.rstd) || (row.dz_next && !moderate({row.dz_next, n}))) return {};
+  if (!moderate(row.dy) || !moderate(row.y) || !divisible(row.rstd) ||
+      (row.dz_next && !moderate({row.dz_next, n})))
+    return {};
   const Real count = static_cast<Real>(n);
   Real m1 = 0, m2 = 0, absolute_m1 = 0, absolute_m2 = 0;
   for (size_t j = 0; j < n; ++j) {
     const float gamma = row.gamma ? row.gamma[j] : 1.0f, beta = row.beta ? row.beta[j] : 0.0f;
-    if (!(std::fabs(gamma) <= kModerate) || !(std::fabs(beta) <= kModerate) || (!row.side[j] && !divisible(gamma))) return {};
+    if (!(std::fabs(gamma) <= kModerate) || !(std::fabs(beta) <= kModerate) ||
+        (!row.side[j] && !divisible(gamma)))
+      return {};
     if (row.side[j] && !(std::fabs(row.x_hat[j]) <= kModerate)) return {};
     const Real a = static_cast<Real>(row.dy[j]) * gamma;
     const Real c = row.side[j] ? static_cast<Real>(row.x_hat[j]) * gamma : static_cast<Real>(row.y[j]) - beta;
@@ -310,24 +344,29 @@ std::string judge_norm_backward(const BackwardRow& row) {
   if (!row.layer) m1 = absolute_m1 = 0;
   for (size_t j = 0; j < n; ++j) {
     const Real gamma = row.gamma ? row.gamma[j] : 1, a = row.dy[j] * gamma;
-    const Real x_hat = row.side[j] ? static_cast<Real>(row.x_hat[j]) : (static_cast<Real>(row.y[j]) - (row.beta ? row.beta[j] : 0)) / gamma;
+    const Real x_hat = row.side[j] ? static_cast<Real>(row.x_hat[j])
+                                   : (static_cast<Real>(row.y[j]) - (row.beta ? row.beta[j] : 0)) / gamma;
     const Real rstd = row.rstd;
     Real dx = rstd * (a - m1 - x_hat * m2);
-    Real before = 1.01L * (depth(n) + 10) * kU * std::fabs(rstd) * (std::fabs(a) + absolute_m1 + std::fabs(x_hat) * absolute_m2) + kAbsolute;
+    Real before = 1.01L * (depth(n) + 10) * kU * std::fabs(rstd) *
+                      (std::fabs(a) + absolute_m1 + std::fabs(x_hat) * absolute_m2) +
+                  kAbsolute;
     if (row.dz_next) {
       dx += row.dz_next[j];
       before += kU * (std::fabs(dx) + before);
     }
     const Real size = std::fabs(dx) + before;
     if (size > 0.99L * largest(row.format)) continue;
-    if (std::string wrong = within("dx", row.dx[j], dx, dx, before + rounding_error(row.format, size)); !wrong.empty()) {
+    if (std::string wrong = within("dx", row.dx[j], dx, dx, before + rounding_error(row.format, size));
+        !wrong.empty()) {
       return "column " + std::to_string(j) + ": " + wrong;
     }
   }
   return {};
 }
 
-std::string judge_column(std::span<const float> dy, const float* c_of_y, float beta, bool side, float divisor, float sum) {
+std::string judge_column(std::span<const float> dy, const float* c_of_y, float beta, bool side, float divisor,
+                         float sum) {
   if (!moderate(dy) || !divisible(divisor) || !(std::fabs(beta) <= kModerate)) return {};
   if (c_of_y && !moderate({c_of_y, dy.size()})) return {};
   Real expected = 0, size = 0;
@@ -336,8 +375,10 @@ std::string judge_column(std::span<const float> dy, const float* c_of_y, float b
     expected += dy[i] * c;
     size += std::fabs(dy[i] * c);
   }
-  // c rounds once, each product goes into a sum by an fma, and fewer than rows + 24 additions follow (slots: at most 2^21); then the quotient.
-  const Real allowed = 1.01L * (static_cast<Real>(dy.size()) + 27) * kU * size / std::fabs(divisor) + kAbsolute;
+  // c rounds once, each product goes into a sum by an fma, and fewer than rows + 24 additions follow (slots:
+  // at most 2^21); then the quotient.
+  const Real allowed =
+      1.01L * (static_cast<Real>(dy.size()) + 27) * kU * size / std::fabs(divisor) + kAbsolute;
   return within(c_of_y ? "dgamma" : "dbeta", sum, expected / divisor, expected / divisor, allowed);
 }
 

@@ -1,7 +1,8 @@
 // What the kernels should give, from the definitions alone, in long double: the oracle of kernels_fuzz.cpp.
 //
-// It shares no code with kernels/, approx/ or validation/: activations are libm's functions, their inverses bisection, the norms' sums plain
-// loops. Every judgement has an allowance that is derived here; the bounds of the fits are those of their headers.
+// It shares no code with kernels/, approx/ or validation/: activations are libm's functions, their inverses
+// bisection, the norms' sums plain loops. Every judgement has an allowance that is derived here; the bounds
+// of the fits are those of their headers.
 #pragma once
 
 #include <span>
@@ -14,7 +15,8 @@ namespace outgrad::kernels::fuzz {
 // In the order of outgrad_format.
 enum class Stored { f32, f16, bf16 };
 
-// Largest error of rounding a value of this magnitude to nearest in the format: half an ulp, half a quantum among the subnormals.
+// Largest error of rounding a value of this magnitude to nearest in the format: half an ulp, half a quantum
+// among the subnormals.
 long double rounding_error(Stored format, long double magnitude);
 long double largest(Stored format);
 
@@ -48,7 +50,8 @@ class Activation {
   long double x_star_ = 0;
 };
 
-// What the header of a fit claims: |g - f'(x)| at the x that y stands for exactly, and over all x whose f(x) rounds to y (0: no claim).
+// What the header of a fit claims: |g - f'(x)| at the x that y stands for exactly, and over all x whose f(x)
+// rounds to y (0: no claim).
 struct FitBounds {
   bool masked;
   double evaluation;
@@ -58,8 +61,10 @@ struct FitBounds {
 
 // Each returns what is wrong, "" if nothing is or nothing can be said (infinities, overflow).
 
-// dx = dy g(y, m). `of_x`: y is f(*x) rounded and m = [*x >= x*], so that the claim on T is put to the test too.
-std::string judge_backward(const Activation& f, const FitBounds& bounds, Stored format, float dy, float y, bool m, float dx, const float* of_x);
+// dx = dy g(y, m). `of_x`: y is f(*x) rounded and m = [*x >= x*], so that the claim on T is put to the test
+// too.
+std::string judge_backward(const Activation& f, const FitBounds& bounds, Stored format, float dy, float y,
+                           bool m, float dx, const float* of_x);
 
 // y = f(x) of an activation other than GELU.
 std::string judge_forward(const Activation& f, Stored format, float x, float y, bool m);
@@ -68,8 +73,8 @@ std::string judge_forward(const Activation& f, Stored format, float x, float y, 
 std::string judge_gelu(const Activation& gelu, Stored format, float z, bool wide, float y, bool m);
 
 // One column of dbias over its rows.
-std::string judge_bias_gradient(const Activation& gelu, const FitBounds& bounds, std::span<const float> dy, std::span<const float> y, std::span<const bool> m,
-                                float dbias);
+std::string judge_bias_gradient(const Activation& gelu, const FitBounds& bounds, std::span<const float> dy,
+                                std::span<const float> y, std::span<const bool> m, float dbias);
 
 // A row of a norm's forward. Null gamma and beta: 1 and 0.
 struct ForwardRow {
@@ -84,7 +89,8 @@ struct ForwardRow {
 };
 std::string judge_norm_forward(const ForwardRow& row);
 
-// A row of a norm's backward: c[j] is y - beta, or x^ of a side channel, for which side[j] holds. dz_next null: not a residual form.
+// A row of a norm's backward: c[j] is y - beta, or x^ of a side channel, for which side[j] holds. dz_next
+// null: not a residual form.
 struct BackwardRow {
   Stored format;
   bool layer;
@@ -101,6 +107,7 @@ struct BackwardRow {
 std::string judge_norm_backward(const BackwardRow& row);
 
 // A column of dgamma (terms dy c, divided) or dbeta (terms dy, divisor 1).
-std::string judge_column(std::span<const float> dy, const float* c_of_y, float beta, bool side, float divisor, float sum);
+std::string judge_column(std::span<const float> dy, const float* c_of_y, float beta, bool side, float divisor,
+                         float sum);
 
 }  // namespace outgrad::kernels::fuzz

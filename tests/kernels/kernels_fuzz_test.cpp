@@ -32,11 +32,15 @@ TEST(KernelsFuzz, SeededCasesHold) {
   if (failures > 0) return;
   // All kinds were drawn.
   for (int function = 0; function < kFunctions; ++function) {
-    const bool queries = function + 1 == kFunctions, workspace = function + 3 == kFunctions || function + 2 == kFunctions;
-    for (const i64 count : tally.accepted[static_cast<size_t>(function)]) EXPECT_GT(count, 50) << kFunctionNames[static_cast<size_t>(function)];
+    const bool queries = function + 1 == kFunctions,
+               workspace = function + 3 == kFunctions || function + 2 == kFunctions;
+    for (const i64 count : tally.accepted[static_cast<size_t>(function)])
+      EXPECT_GT(count, 50) << kFunctionNames[static_cast<size_t>(function)];
     if (queries || workspace) continue;
-    EXPECT_GT(tally.judged[static_cast<size_t>(function)], 300) << kFunctionNames[static_cast<size_t>(function)];
-    for (const int status : {OUTGRAD_ERROR_NULL_POINTER, OUTGRAD_ERROR_SIZE, OUTGRAD_ERROR_OVERLAP, OUTGRAD_ERROR_ALIGNMENT, OUTGRAD_ERROR_FORMAT}) {
+    EXPECT_GT(tally.judged[static_cast<size_t>(function)], 300)
+        << kFunctionNames[static_cast<size_t>(function)];
+    for (const int status : {OUTGRAD_ERROR_NULL_POINTER, OUTGRAD_ERROR_SIZE, OUTGRAD_ERROR_OVERLAP,
+                             OUTGRAD_ERROR_ALIGNMENT, OUTGRAD_ERROR_FORMAT}) {
       EXPECT_GT(tally.refused[static_cast<size_t>(function)][static_cast<size_t>(status)], 3)
           << kFunctionNames[static_cast<size_t>(function)] << ' ' << outgrad_status_name(status);
     }
@@ -58,15 +62,18 @@ TEST(KernelsFuzz, SeededCasesHold) {
 }
 
 #if defined(__SSE2__)
-// A finding: with denormals-are-zero set by the caller, a negative subnormal eps compared equal to 0 and was taken.
+// A finding: with denormals-are-zero set by the caller, a negative subnormal eps compared equal to 0 and was
+// taken.
 TEST(KernelsFuzz, NegativeSubnormalEpsIsRefusedWhateverTheCallersFlags) {
   const float x = 1.0f;
   float y = 7.0f, rstd = 7.0f;
   const unsigned before = _mm_getcsr();
   for (const unsigned flags : {0u, 0x8040u}) {  // flush-to-zero and denormals-are-zero
     _mm_setcsr(before | flags);
-    const outgrad_status layer = outgrad_layernorm_forward(OUTGRAD_F32, &x, nullptr, nullptr, 1, 1, -0x1p-149f, &y, &rstd, nullptr, 0, nullptr);
-    const outgrad_status zero = outgrad_rmsnorm_forward(OUTGRAD_F32, &x, nullptr, 0, 1, -0.0f, &y, &rstd, nullptr, 0, nullptr);
+    const outgrad_status layer = outgrad_layernorm_forward(OUTGRAD_F32, &x, nullptr, nullptr, 1, 1,
+                                                           -0x1p-149f, &y, &rstd, nullptr, 0, nullptr);
+    const outgrad_status zero =
+        outgrad_rmsnorm_forward(OUTGRAD_F32, &x, nullptr, 0, 1, -0.0f, &y, &rstd, nullptr, 0, nullptr);
     _mm_setcsr(before);
     EXPECT_EQ(layer, OUTGRAD_ERROR_VALUE) << flags;
     EXPECT_EQ(zero, OUTGRAD_OK) << flags;
@@ -75,7 +82,8 @@ TEST(KernelsFuzz, NegativeSubnormalEpsIsRefusedWhateverTheCallersFlags) {
 }
 #endif
 
-// Against identities that do not go by the oracle's own code: f' as a difference quotient, g = f' at the x that y came from, x* as GELU's.
+// Against identities that do not go by the oracle's own code: f' as a difference quotient, g = f' at the x
+// that y came from, x* as GELU's.
 TEST(KernelsFuzz, OracleAgreesWithItself) {
   for (int number = 0; number <= OUTGRAD_ELU; ++number) {
     const Activation f(number);
@@ -85,7 +93,8 @@ TEST(KernelsFuzz, OracleAgreesWithItself) {
     for (const float x : {-9.0f, -3.25f, -1.5f, -0.6f, -0.125f, 0.3f, 1.75f, 6.0f}) {
       const long double step = 0x1p-20L;
       const long double slope = (f.value(x + step) - f.value(x - step)) / (2 * step);
-      EXPECT_NEAR(static_cast<double>(slope), static_cast<double>(f.derivative(x)), 0x1p-36) << number << " at " << x;
+      EXPECT_NEAR(static_cast<double>(slope), static_cast<double>(f.derivative(x)), 0x1p-36)
+          << number << " at " << x;
       const auto g = f.derivative_at_value(f.value(x), f.masked() && x >= f.x_star());
       EXPECT_LE(g.low - 0x1p-36L, f.derivative(x)) << number << " at " << x;
       EXPECT_GE(g.high + 0x1p-36L, f.derivative(x)) << number << " at " << x;

@@ -1,5 +1,6 @@
-// The lookup over random tables: total, deterministic, indifferent to the table's order, never on a farther rung than it has to be, and the
-// nearest size of its rung. An oracle that shares no code with it says what is nearest.
+// The lookup over random tables: total, deterministic, indifferent to the table's order, never on a farther
+// rung than it has to be, and the nearest size of its rung. An oracle that shares no code with it says what
+// is nearest.
 #include "kernels/ladder.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +30,9 @@ std::vector<Device> devices() {
   std::vector<Device> all;
   for (const char family : {'f', 'g'})
     for (const char architecture : {'a', 'b'})
-      for (const char device : {'1', '2'}) all.push_back({std::string{family, architecture, device}, std::string{family, architecture}, std::string{family}});
+      for (const char device : {'1', '2'})
+        all.push_back({std::string{family, architecture, device}, std::string{family, architecture},
+                       std::string{family}});
   return all;
 }
 const std::vector<Device> kDevices = devices();
@@ -43,7 +46,8 @@ void fill(Table& table, std::mt19937_64& random) {
   for (int i = 0; i + 1 < kEntries; ++i) {
     TunedEntry& entry = table[i];
     const int owner = (first + below(3)) % static_cast<int>(kDevices.size() + 1);
-    entry.device = owner < static_cast<int>(kDevices.size()) ? kDevices[static_cast<std::size_t>(owner)].key() : DeviceKey{};
+    entry.device = owner < static_cast<int>(kDevices.size()) ? kDevices[static_cast<std::size_t>(owner)].key()
+                                                             : DeviceKey{};
     if (below(4) == 0) entry.device.device = nullptr;  // as of a prediction
     entry.rows = i64{1} << below(5);
     entry.cols = below(8) == 0 ? 0 : i64{1} << below(5);
@@ -62,10 +66,15 @@ int rung_by_text(const TunedEntry& entry, const Device& device) {
   if (is(entry.device.device, device.device)) return 0;
   if (is(entry.device.architecture, device.architecture)) return 1;
   if (is(entry.device.family, device.family)) return 2;
-  return entry.device.device == nullptr && entry.device.architecture == nullptr && entry.device.family == nullptr ? 3 : 9;
+  return entry.device.device == nullptr && entry.device.architecture == nullptr &&
+                 entry.device.family == nullptr
+             ? 3
+             : 9;
 }
 
-double distance(i64 asked, i64 tuned) { return std::abs(std::log2(static_cast<double>(asked)) - std::log2(static_cast<double>(tuned))); }
+double distance(i64 asked, i64 tuned) {
+  return std::abs(std::log2(static_cast<double>(asked)) - std::log2(static_cast<double>(tuned)));
+}
 
 TEST(Ladder, FindsTheNearestEntryOfTheNearestRung) {
   std::mt19937_64 random(1);
@@ -116,7 +125,8 @@ TEST(Ladder, OrderOfEntriesMeansNothing) {
     for (int i = 0; i < kEntries; ++i) shuffled[i] = table[order[static_cast<std::size_t>(i)]];
     const Device& device = kDevices[random() % kDevices.size()];
     const i64 rows = i64{1} << random() % 6, cols = i64{1} << random() % 6;
-    const Found one = look_up(table, device.key(), rows, cols, kAll), other = look_up(shuffled, device.key(), rows, cols, kAll);
+    const Found one = look_up(table, device.key(), rows, cols, kAll),
+                other = look_up(shuffled, device.key(), rows, cols, kAll);
     ASSERT_EQ(order[static_cast<std::size_t>(other.entry)], one.entry);
     ASSERT_EQ(other.rung, one.rung);
     ASSERT_EQ(other.cols_ratio, one.cols_ratio);
@@ -141,7 +151,8 @@ TEST(Ladder, PassesOverWhatTheBuildCannotRun) {
 }
 
 TEST(Ladder, SizesOfNothingAndOfEverythingAreFound) {
-  constexpr TunedEntry kTable[] = {{{"d", "a", "f"}, 1, 4096, 1, "small"}, {{"d", "a", "f"}, 1, i64{1} << 40, 1, "large"}, {}};
+  constexpr TunedEntry kTable[] = {
+      {{"d", "a", "f"}, 1, 4096, 1, "small"}, {{"d", "a", "f"}, 1, i64{1} << 40, 1, "large"}, {}};
   const DeviceKey device{"d", "a", "f"};
   EXPECT_EQ(look_up(kTable, device, 0, 0, kAll).entry, 0);
   EXPECT_EQ(look_up(kTable, device, -5, -5, kAll).entry, 0);

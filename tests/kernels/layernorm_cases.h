@@ -1,5 +1,6 @@
-// LayerNorm and RMSNorm on the host: the formulas bit for bit, the exact gradients within a bound, schedules, odd inputs: cases over a format.
-// A unit for each: all three together take minutes and gigabytes to compile with sanitizers.
+// LayerNorm and RMSNorm on the host: the formulas bit for bit, the exact gradients within a bound, schedules,
+// odd inputs: cases over a format. A unit for each: all three together take minutes and gigabytes to compile
+// with sanitizers.
 #pragma once
 
 #include "kernels/layernorm.h"
@@ -81,7 +82,8 @@ Result<T> forward_of(const Problem<T>& p) {
   r.side.resize(size_of(p.rows) * p.side.size());
   const SideBuffer<float> side{p.side.data(), static_cast<i64>(p.side.size()), r.side.data()};
   if (p.norm == Norm::layer) {
-    layernorm_forward<T, S>(p.x.data(), p.gamma_data(), p.beta_data(), p.rows, p.n, kEps, r.y.data(), r.rstd.data(), side);
+    layernorm_forward<T, S>(p.x.data(), p.gamma_data(), p.beta_data(), p.rows, p.n, kEps, r.y.data(),
+                            r.rstd.data(), side);
   } else {
     rmsnorm_forward<T, S>(p.x.data(), p.gamma_data(), p.rows, p.n, kEps, r.y.data(), r.rstd.data(), side);
   }
@@ -96,10 +98,11 @@ void backward_of(const Problem<T>& p, Result<T>& r) {
   const SideBuffer<const float> side{p.side.data(), static_cast<i64>(p.side.size()), r.side.data()};
   if (p.norm == Norm::layer) {
     r.dbeta.assign(size_of(p.n), -1.0f);
-    layernorm_backward<T, S>(p.dy.data(), r.y.data(), p.gamma_data(), p.beta_data(), r.rstd.data(), p.rows, p.n, r.dx.data(), r.dgamma.data(), r.dbeta.data(),
-                             side);
+    layernorm_backward<T, S>(p.dy.data(), r.y.data(), p.gamma_data(), p.beta_data(), r.rstd.data(), p.rows,
+                             p.n, r.dx.data(), r.dgamma.data(), r.dbeta.data(), side);
   } else {
-    rmsnorm_backward<T, S>(p.dy.data(), r.y.data(), p.gamma_data(), r.rstd.data(), p.rows, p.n, r.dx.data(), r.dgamma.data(), side);
+    rmsnorm_backward<T, S>(p.dy.data(), r.y.data(), p.gamma_data(), r.rstd.data(), p.rows, p.n, r.dx.data(),
+                           r.dgamma.data(), side);
   }
 }
 
@@ -110,7 +113,7 @@ Result<T> run(const Problem<T>& p) {
   return r;
 }
 
-// --- The formulas of kernels/layernorm.h, written again without its code -----------------------------------------------------------
+// --- The formulas of kernels/layernorm.h, written again without its code -------------------------
 
 // Rounded for itself: a store to memory, which no compiler may leave out, ends any fusing with a sum.
 float product(float a, float b) {
@@ -118,7 +121,8 @@ float product(float a, float b) {
   return result;
 }
 
-// The row tree over pair(i, j), the sum of terms i and j, where a term beyond n is skipped. In place, level by level.
+// The row tree over pair(i, j), the sum of terms i and j, where a term beyond n is skipped. In place, level
+// by level.
 template <class Pair>
 float tree_sum(i64 n, const Pair& pair) {
   const i64 steps = (n + 255) / 256;
@@ -171,7 +175,9 @@ Result<T> formulas(const Problem<T>& p) {
   const bool layer = p.norm == Norm::layer;
   const std::vector<float> gamma = p.gamma.empty() ? std::vector<float>(columns, 1.0f) : p.gamma;
   const std::vector<float> beta = p.beta.empty() ? std::vector<float>(columns, 0.0f) : p.beta;
-  const auto is_side = [&](size_t j) { return std::count(p.side.begin(), p.side.end(), static_cast<i32>(j)) > 0; };
+  const auto is_side = [&](size_t j) {
+    return std::count(p.side.begin(), p.side.end(), static_cast<i32>(j)) > 0;
+  };
   r.dx.resize(p.x.size());
   i64 slots = 1;
   while (2 * slots <= p.rows && 2 * slots * p.n <= (1 << 21)) slots *= 2;
@@ -185,7 +191,9 @@ Result<T> formulas(const Problem<T>& p) {
     for (size_t j = 0; j < columns; ++j) x[j] = widen(p.x[base + j]);
     float mean = 0.0f;
     if (layer) {
-      mean = tree_sum(p.n, [&](i64 i, i64 j) { return j < p.n ? x[size_of(i)] + x[size_of(j)] : x[size_of(i)]; }) / n;
+      mean = tree_sum(p.n,
+                      [&](i64 i, i64 j) { return j < p.n ? x[size_of(i)] + x[size_of(j)] : x[size_of(i)]; }) /
+             n;
     }
     std::vector<float> d = x;
     for (float& value : d) value -= mean;
@@ -194,7 +202,8 @@ Result<T> formulas(const Problem<T>& p) {
     std::vector<float> c(columns), factor(columns), dy(columns);
     for (size_t j = 0; j < columns; ++j) {
       const float x_hat = product(d[j], rstd);
-      r.y.push_back(narrow<T>(p.beta.empty() ? product(x_hat, gamma[j]) : std::fma(x_hat, gamma[j], beta[j])));
+      r.y.push_back(
+          narrow<T>(p.beta.empty() ? product(x_hat, gamma[j]) : std::fma(x_hat, gamma[j], beta[j])));
       if (is_side(j)) r.side.push_back(x_hat);
       c[j] = is_side(j) ? x_hat : widen(r.y.back()) - beta[j];
       factor[j] = is_side(j) ? product(gamma[j], x_hat) : c[j];
@@ -221,8 +230,9 @@ class NormTest : public ::testing::Test {};
 TYPED_TEST_SUITE_P(NormTest);
 
 // {1100, 9}: 1024 slots, eight to a task of the backward.
-const std::vector<std::tuple<i64, i64>> kShapes = {{1, 1},   {3, 2},   {2, 7},    {5, 8},    {4, 17},   {3, 31},   {7, 100},  {9, 255},  {6, 256},
-                                                   {5, 257}, {4, 384}, {300, 40}, {1100, 9}, {3, 1000}, {2, 4096}, {2, 4099}, {1, 16385}};
+const std::vector<std::tuple<i64, i64>> kShapes = {
+    {1, 1},   {3, 2},   {2, 7},    {5, 8},    {4, 17},   {3, 31},   {7, 100},  {9, 255},  {6, 256},
+    {5, 257}, {4, 384}, {300, 40}, {1100, 9}, {3, 1000}, {2, 4096}, {2, 4099}, {1, 16385}};
 
 // Absent gamma and beta, and side channels at both ends and inside, by seed.
 template <class T>
@@ -244,7 +254,8 @@ TYPED_TEST_P(NormTest, ScalarIsTheFormulasBitForBit) {
     for (const auto& [rows, n] : kShapes) {
       for (unsigned variant = 0; variant < 4; ++variant) {
         const auto p = varied_problem<TypeParam>(norm, rows, n, variant);
-        ASSERT_EQ(run<kScalar>(p).bits(), formulas(p).bits()) << rows << " x " << n << ", variant " << variant;
+        ASSERT_EQ(run<kScalar>(p).bits(), formulas(p).bits())
+            << rows << " x " << n << ", variant " << variant;
       }
     }
   }
@@ -252,7 +263,8 @@ TYPED_TEST_P(NormTest, ScalarIsTheFormulasBitForBit) {
 
 template <CpuSchedule S, class T>
 void expect_same_bits(const Problem<T>& p, const std::vector<u32>& expected) {
-  ASSERT_EQ(run<S>(p).bits(), expected) << p.rows << " x " << p.n << ", " << S.vector_bits << " bits, " << S.threads << " threads";
+  ASSERT_EQ(run<S>(p).bits(), expected)
+      << p.rows << " x " << p.n << ", " << S.vector_bits << " bits, " << S.threads << " threads";
 }
 
 TYPED_TEST_P(NormTest, EveryScheduleGivesTheSameBits) {
@@ -262,9 +274,11 @@ TYPED_TEST_P(NormTest, EveryScheduleGivesTheSameBits) {
         const auto p = varied_problem<TypeParam>(norm, rows, n, variant);
         const std::vector<u32> expected = run<kScalar>(p).bits();
         expect_same_bits<CpuSchedule{.threads = 3, .block_elements = 1024}>(p, expected);
-        expect_same_bits<CpuSchedule{.threads = 2, .vector_bits = std::min(256, kBestVectorBits)}>(p, expected);
+        expect_same_bits<CpuSchedule{.threads = 2, .vector_bits = std::min(256, kBestVectorBits)}>(p,
+                                                                                                   expected);
         expect_same_bits<CpuSchedule{.threads = 1, .vector_bits = kBestVectorBits}>(p, expected);
-        expect_same_bits<CpuSchedule{.threads = 5, .vector_bits = kBestVectorBits, .block_elements = 1024}>(p, expected);
+        expect_same_bits<CpuSchedule{.threads = 5, .vector_bits = kBestVectorBits, .block_elements = 1024}>(
+            p, expected);
         expect_same_bits<kWidestSchedule>(p, expected);
       }
     }
@@ -281,7 +295,8 @@ constexpr CpuNormForwardSchedule forward_with(int vectors, int rows, Prefetch pr
           .prefetch = prefetch,
           .rows_ahead = rows_ahead};
 }
-constexpr CpuNormBackwardSchedule backward_with(int vectors, int rows, Prefetch prefetch, int rows_ahead = 1, int tasks = 4, int fold_columns = 16) {
+constexpr CpuNormBackwardSchedule backward_with(int vectors, int rows, Prefetch prefetch, int rows_ahead = 1,
+                                                int tasks = 4, int fold_columns = 16) {
   return {.threads = 2,
           .vector_bits = kBestVectorBits,
           .vectors = vectors,
@@ -297,7 +312,8 @@ template <CpuNormForwardSchedule F, CpuNormBackwardSchedule B, class T>
 void expect_bits_with(const Problem<T>& p, const std::vector<u32>& expected) {
   Result<T> r = forward_of<F>(p);
   backward_of<B>(p, r);
-  ASSERT_EQ(r.bits(), expected) << p.rows << " x " << p.n << ", " << F.vectors << " and " << B.vectors << " vectors, " << B.tasks << " tasks";
+  ASSERT_EQ(r.bits(), expected) << p.rows << " x " << p.n << ", " << F.vectors << " and " << B.vectors
+                                << " vectors, " << B.tasks << " tasks";
 }
 
 // What a norm's own schedules have beyond CpuSchedule.
@@ -307,9 +323,12 @@ TYPED_TEST_P(NormTest, OwnSchedulesGiveTheSameBits) {
       for (const unsigned variant : {0u, 3u}) {
         const auto p = varied_problem<TypeParam>(norm, rows, n, variant);
         const std::vector<u32> expected = run<kScalar>(p).bits();
-        expect_bits_with<forward_with(1, 4, Prefetch::first_level), backward_with(1, 1, Prefetch::none)>(p, expected);
-        expect_bits_with<forward_with(3, 1, Prefetch::second_level, 2), backward_with(6, 3, Prefetch::first_level, 3, 1, 4096)>(p, expected);
-        expect_bits_with<forward_with(8, 3, Prefetch::none), backward_with(8, 2, Prefetch::second_level, 2, 32, 48)>(p, expected);
+        expect_bits_with<forward_with(1, 4, Prefetch::first_level), backward_with(1, 1, Prefetch::none)>(
+            p, expected);
+        expect_bits_with<forward_with(3, 1, Prefetch::second_level, 2),
+                         backward_with(6, 3, Prefetch::first_level, 3, 1, 4096)>(p, expected);
+        expect_bits_with<forward_with(8, 3, Prefetch::none),
+                         backward_with(8, 2, Prefetch::second_level, 2, 32, 48)>(p, expected);
       }
     }
   }
@@ -322,7 +341,8 @@ TYPED_TEST_P(NormTest, RowsTakenTogetherGiveTheSameBits) {
   const auto p = random_problem<TypeParam>(Norm::layer, kRows, kN, 17);
   const std::vector<u32> expected = run<kScalar>(p).bits();
   expect_bits_with<forward_with(1, 4, Prefetch::none), backward_with(1, 1, Prefetch::none)>(p, expected);
-  expect_bits_with<forward_with(2, 2, Prefetch::second_level), backward_with(2, 4, Prefetch::second_level)>(p, expected);
+  expect_bits_with<forward_with(2, 2, Prefetch::second_level), backward_with(2, 4, Prefetch::second_level)>(
+      p, expected);
   expect_bits_with<forward_with(8, 3, Prefetch::none), backward_with(3, 3, Prefetch::none)>(p, expected);
 }
 
@@ -330,7 +350,8 @@ TYPED_TEST_P(NormTest, RowsTakenTogetherGiveTheSameBits) {
 template <class T>
 struct LineAligned {
   explicit LineAligned(const std::vector<T>& values)
-      : storage(values.size() + 64 / sizeof(T)), data(storage.data() + (64 - reinterpret_cast<std::uintptr_t>(storage.data()) % 64) / sizeof(T)) {
+      : storage(values.size() + 64 / sizeof(T)),
+        data(storage.data() + (64 - reinterpret_cast<std::uintptr_t>(storage.data()) % 64) / sizeof(T)) {
     std::copy(values.begin(), values.end(), data);
   }
   std::vector<T> storage;
@@ -342,9 +363,11 @@ void expect_streamed_bits(const Problem<T>& p, const Result<T>& expected) {
   LineAligned<T> y(p.x), dx(p.dy);
   auto r = expected;
   const SideBuffer<float> side{p.side.data(), static_cast<i64>(p.side.size()), r.side.data()};
-  layernorm_forward<T, F>(y.data, p.gamma_data(), p.beta_data(), p.rows, p.n, kEps, y.data, r.rstd.data(), side);
+  layernorm_forward<T, F>(y.data, p.gamma_data(), p.beta_data(), p.rows, p.n, kEps, y.data, r.rstd.data(),
+                          side);
   r.y.assign(y.data, y.data + p.x.size());
-  layernorm_backward<T, B>(dx.data, y.data, p.gamma_data(), p.beta_data(), r.rstd.data(), p.rows, p.n, dx.data, r.dgamma.data(), r.dbeta.data(),
+  layernorm_backward<T, B>(dx.data, y.data, p.gamma_data(), p.beta_data(), r.rstd.data(), p.rows, p.n,
+                           dx.data, r.dgamma.data(), r.dbeta.data(),
                            {p.side.data(), static_cast<i64>(p.side.size()), r.side.data()});
   r.dx.assign(dx.data, dx.data + p.x.size());
   const bool streams = detail::rows_stream<B>(dx.data, p.rows, p.n);
@@ -354,24 +377,29 @@ void expect_streamed_bits(const Problem<T>& p, const Result<T>& expected) {
 
 TYPED_TEST_P(NormTest, StreamedRowsHaveTheSameBitsInPlaceToo) {
   constexpr int kNarrower = std::min(256, kBestVectorBits);
-  constexpr i64 kColumns = 1120;  // whole cache lines, no whole number of the tree's steps or of the widest strips of 16-bit elements
+  // whole cache lines, no whole number of the tree's steps or of the widest strips of 16-bit elements
+  constexpr i64 kColumns = 1120;
   for (const unsigned variant : {0u, 3u}) {
-    const auto p = varied_problem<TypeParam>(Norm::layer, (i64{2} << 20) / i64{sizeof(TypeParam)} / kColumns + 1, kColumns, variant);
+    const auto p = varied_problem<TypeParam>(
+        Norm::layer, (i64{2} << 20) / i64{sizeof(TypeParam)} / kColumns + 1, kColumns, variant);
     const auto expected = run<kScalar>(p);
     expect_streamed_bits<kWidestSchedule, kWidestSchedule>(p, expected);
-    constexpr CpuSchedule kNarrow{.threads = 3, .vector_bits = kNarrower, .streaming_stores = true}, kCached{.threads = 2, .vector_bits = kBestVectorBits};
+    constexpr CpuSchedule kNarrow{.threads = 3, .vector_bits = kNarrower, .streaming_stores = true},
+        kCached{.threads = 2, .vector_bits = kBestVectorBits};
     expect_streamed_bits<kNarrow, kNarrow>(p, expected);
     expect_streamed_bits<kCached, kCached>(p, expected);
-    expect_streamed_bits<forward_with(3, 1, Prefetch::second_level), backward_with(3, 2, Prefetch::none)>(p, expected);
+    expect_streamed_bits<forward_with(3, 1, Prefetch::second_level), backward_with(3, 2, Prefetch::none)>(
+        p, expected);
   }
 }
 
-// --- The exact gradients ------------------------------------------------------------------------------------------------------------
+// --- The exact gradients -------------------------------------------------------------------------
 
 constexpr double kUnit = 0x1p-24;  // fp32's unit roundoff
-// Roundings on the way from one element to a row's mean: the product, 3 additions in a chunk, 6 in a group and up to 4 groups here,
-// 5 across lanes, the division; then c, the reciprocal and x^ of the outer factor, two fused steps and the product by rstd. The
-// neutral additions are exact. Second-order terms are covered by rounding 28 up.
+// Roundings on the way from one element to a row's mean: the product, 3 additions in a chunk, 6 in a group
+// and up to 4 groups here, 5 across lanes, the division; then c, the reciprocal and x^ of the outer factor,
+// two fused steps and the product by rstd. The neutral additions are exact. Second-order terms are covered by
+// rounding 28 up.
 constexpr double kRowRoundings = 32;
 
 template <class T>
@@ -379,7 +407,8 @@ constexpr double kStorageUnit = std::is_same_v<T, float> ? 0x1p-24
                                 : std::is_same_v<T, F16> ? 0x1p-11
                                                          : 0x1p-8;
 template <class T>
-constexpr double kLeastHalf = std::is_same_v<T, F16> ? 0x1p-25 : 0x1p-134;  // half the least subnormal, f16's and bf16's (fp32's is less)
+// half the least subnormal, f16's and bf16's (fp32's is less)
+constexpr double kLeastHalf = std::is_same_v<T, F16> ? 0x1p-25 : 0x1p-134;
 
 // The real gradients of the stored dy, y, rstd; long double keeps 64 bits, 2^-40 of the bounds.
 template <class T>
@@ -394,9 +423,11 @@ void expect_gradients(const Problem<T>& p, const Result<T>& r) {
     for (size_t j = 0; j < columns; ++j) {
       const Real gamma = p.gamma.empty() ? 1.0f : p.gamma[j];
       const Real dy = widen(p.dy[row * columns + j]);
-      const auto place = static_cast<size_t>(std::find(p.side.begin(), p.side.end(), static_cast<i32>(j)) - p.side.begin());
-      x_hat[j] =
-          place < p.side.size() ? Real{r.side[row * p.side.size() + place]} : (widen(r.y[row * columns + j]) - Real{p.beta.empty() ? 0.0f : p.beta[j]}) / gamma;
+      const auto place =
+          static_cast<size_t>(std::find(p.side.begin(), p.side.end(), static_cast<i32>(j)) - p.side.begin());
+      x_hat[j] = place < p.side.size()
+                     ? Real{r.side[row * p.side.size() + place]}
+                     : (widen(r.y[row * columns + j]) - Real{p.beta.empty() ? 0.0f : p.beta[j]}) / gamma;
       a[j] = dy * gamma;
       m1 += a[j] / static_cast<Real>(p.n);
       m1_scale += std::fabs(a[j]) / static_cast<Real>(p.n);
@@ -409,17 +440,22 @@ void expect_gradients(const Problem<T>& p, const Result<T>& r) {
     }
     for (size_t j = 0; j < columns; ++j) {
       const Real exact = r.rstd[row] * (a[j] - (layer ? m1 : 0) - x_hat[j] * m2);
-      const Real scale = r.rstd[row] * (std::fabs(a[j]) + (layer ? m1_scale : 0) + std::fabs(x_hat[j]) * m2_scale);
+      const Real scale =
+          r.rstd[row] * (std::fabs(a[j]) + (layer ? m1_scale : 0) + std::fabs(x_hat[j]) * m2_scale);
       const Real bound = kRowRoundings * kUnit * scale + kStorageUnit<T> * std::fabs(exact) + kLeastHalf<T>;
-      ASSERT_LE(std::fabs(widen(r.dx[row * columns + j]) - exact), bound) << p.rows << " x " << p.n << ", row " << row << ", column " << j;
+      ASSERT_LE(std::fabs(widen(r.dx[row * columns + j]) - exact), bound)
+          << p.rows << " x " << p.n << ", row " << row << ", column " << j;
     }
   }
   const i64 slots = slot_count(p.rows, p.n);
-  const double column_roundings = static_cast<double>(p.rows / slots + 1) + std::log2(static_cast<double>(slots)) + 4;
+  const double column_roundings =
+      static_cast<double>(p.rows / slots + 1) + std::log2(static_cast<double>(slots)) + 4;
   for (size_t j = 0; j < columns; ++j) {
-    ASSERT_LE(std::fabs(r.dgamma[j] - dgamma[j]), column_roundings * kUnit * dgamma_scale[j]) << "dgamma of column " << j;
+    ASSERT_LE(std::fabs(r.dgamma[j] - dgamma[j]), column_roundings * kUnit * dgamma_scale[j])
+        << "dgamma of column " << j;
     if (!layer) continue;
-    ASSERT_LE(std::fabs(r.dbeta[j] - dbeta[j]), column_roundings * kUnit * dbeta_scale[j]) << "dbeta of column " << j;
+    ASSERT_LE(std::fabs(r.dbeta[j] - dbeta[j]), column_roundings * kUnit * dbeta_scale[j])
+        << "dbeta of column " << j;
   }
 }
 
@@ -444,21 +480,23 @@ TYPED_TEST_P(NormTest, ForwardIsTheExactOutputWithinItsRoundings) {
       for (size_t j = 0; j < 1000; ++j) mean += widen(p.x[row * 1000 + j]) / Real{1000};
       for (size_t j = 0; j < 1000; ++j) mean_scale += std::fabs(widen(p.x[row * 1000 + j])) / Real{1000};
       if (norm == Norm::rms) mean = mean_scale = 0;
-      for (size_t j = 0; j < 1000; ++j) variance += std::pow(widen(p.x[row * 1000 + j]) - mean, Real{2}) / 1000;
+      for (size_t j = 0; j < 1000; ++j)
+        variance += std::pow(widen(p.x[row * 1000 + j]) - mean, Real{2}) / 1000;
       const Real rstd = 1 / std::sqrt(variance + kEps);
       ASSERT_LE(std::fabs(r.rstd[row] - rstd), kRowRoundings * kUnit * rstd);
       for (size_t j = 0; j < 1000; ++j) {
         const Real d = widen(p.x[row * 1000 + j]) - mean;
         const Real exact = d * rstd * p.gamma[j] + (norm == Norm::layer ? p.beta[j] : 0.0f);
         const Real scale = (std::fabs(d) + mean_scale) * rstd * std::fabs(p.gamma[j]) + std::fabs(exact);
-        ASSERT_LE(std::fabs(widen(r.y[row * 1000 + j]) - exact), kRowRoundings * kUnit * scale + kStorageUnit<TypeParam> * std::fabs(exact))
+        ASSERT_LE(std::fabs(widen(r.y[row * 1000 + j]) - exact),
+                  kRowRoundings * kUnit * scale + kStorageUnit<TypeParam> * std::fabs(exact))
             << row << ", " << j;
       }
     }
   }
 }
 
-// --- Memory -------------------------------------------------------------------------------------------------------------------------
+// --- Memory --------------------------------------------------------------------------------------
 
 TYPED_TEST_P(NormTest, GradientsMayReplaceTheirInputAndPointersNeedOnlyElementAlignment) {
   for (unsigned variant : {0u, 3u}) {
@@ -472,10 +510,13 @@ TYPED_TEST_P(NormTest, GradientsMayReplaceTheirInputAndPointersNeedOnlyElementAl
       std::vector<float> columns(2 * size_of(p.n) + shift);
       std::vector<float> words(size_of(norm_backward_workspace(p.rows, p.n)) + shift, std::nanf(""));
       auto r = expected;
-      layernorm_backward<TypeParam>(dy.data() + shift, y.data() + 2 * shift, p.gamma_data(), p.beta_data(), r.rstd.data(), p.rows, p.n, dy.data() + shift,
-                                    columns.data() + shift, columns.data() + size_of(p.n) + shift, side, std::span(words).subspan(shift));
+      layernorm_backward<TypeParam>(dy.data() + shift, y.data() + 2 * shift, p.gamma_data(), p.beta_data(),
+                                    r.rstd.data(), p.rows, p.n, dy.data() + shift, columns.data() + shift,
+                                    columns.data() + size_of(p.n) + shift, side,
+                                    std::span(words).subspan(shift));
       r.dx.assign(dy.begin() + static_cast<std::ptrdiff_t>(shift), dy.end());
-      r.dgamma.assign(columns.begin() + static_cast<std::ptrdiff_t>(shift), columns.end() - static_cast<std::ptrdiff_t>(p.n));
+      r.dgamma.assign(columns.begin() + static_cast<std::ptrdiff_t>(shift),
+                      columns.end() - static_cast<std::ptrdiff_t>(p.n));
       r.dbeta.assign(columns.end() - static_cast<std::ptrdiff_t>(p.n), columns.end());
       EXPECT_EQ(r.bits(), expected.bits()) << "shift " << shift;
     }
@@ -487,7 +528,8 @@ TYPED_TEST_P(NormTest, OutputMayReplaceItsInput) {
   auto expected = forward_of<kScalar>(p);
   auto r = expected;
   r.y = p.x;
-  layernorm_forward<TypeParam>(r.y.data(), p.gamma_data(), p.beta_data(), p.rows, p.n, kEps, r.y.data(), r.rstd.data(),
+  layernorm_forward<TypeParam>(r.y.data(), p.gamma_data(), p.beta_data(), p.rows, p.n, kEps, r.y.data(),
+                               r.rstd.data(),
                                {p.side.data(), static_cast<i64>(p.side.size()), r.side.data()});
   EXPECT_EQ(r.bits(), expected.bits());
 }
@@ -504,11 +546,12 @@ TYPED_TEST_P(NormTest, UnwantedColumnGradientsMayBeNull) {
   const auto expected = run<kScalar>(p);
   auto r = expected;
   std::fill(r.dx.begin(), r.dx.end(), TypeParam{});
-  layernorm_backward<TypeParam>(p.dy.data(), r.y.data(), p.gamma_data(), p.beta_data(), r.rstd.data(), p.rows, p.n, r.dx.data(), nullptr, nullptr);
+  layernorm_backward<TypeParam>(p.dy.data(), r.y.data(), p.gamma_data(), p.beta_data(), r.rstd.data(), p.rows,
+                                p.n, r.dx.data(), nullptr, nullptr);
   EXPECT_EQ(r.bits(), expected.bits());
 }
 
-// --- Odd inputs ---------------------------------------------------------------------------------------------------------------------
+// --- Odd inputs ----------------------------------------------------------------------------------
 
 template <class Call>
 std::string spec_error_of(const Call& call) {
@@ -546,11 +589,14 @@ TYPED_TEST_P(NormTest, NanReachesEveryOutputThatDependsOnIt) {
   }
 }
 
-REGISTER_TYPED_TEST_SUITE_P(NormTest, ScalarIsTheFormulasBitForBit, EveryScheduleGivesTheSameBits, OwnSchedulesGiveTheSameBits,
-                            RowsTakenTogetherGiveTheSameBits, StreamedRowsHaveTheSameBitsInPlaceToo, BackwardIsTheExactGradientWithinItsRoundings,
-                            ForwardIsTheExactOutputWithinItsRoundings, GradientsMayReplaceTheirInputAndPointersNeedOnlyElementAlignment,
-                            OutputMayReplaceItsInput, NoRowsGiveZeroColumnGradientsAndTouchNothingElse, UnwantedColumnGradientsMayBeNull,
-                            NanReachesEveryOutputThatDependsOnIt);
+REGISTER_TYPED_TEST_SUITE_P(NormTest, ScalarIsTheFormulasBitForBit, EveryScheduleGivesTheSameBits,
+                            OwnSchedulesGiveTheSameBits, RowsTakenTogetherGiveTheSameBits,
+                            StreamedRowsHaveTheSameBitsInPlaceToo,
+                            BackwardIsTheExactGradientWithinItsRoundings,
+                            ForwardIsTheExactOutputWithinItsRoundings,
+                            GradientsMayReplaceTheirInputAndPointersNeedOnlyElementAlignment,
+                            OutputMayReplaceItsInput, NoRowsGiveZeroColumnGradientsAndTouchNothingElse,
+                            UnwantedColumnGradientsMayBeNull, NanReachesEveryOutputThatDependsOnIt);
 
 }  // namespace
 }  // namespace outgrad::kernels

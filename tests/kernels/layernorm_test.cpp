@@ -9,7 +9,8 @@ TEST(NormSchedules, NoNumberOfTasksNeedsMoreScratch) {
   for (const i64 slots : {1, 2, 64, 128, 256, 4096, 1 << 20})
     for (i64 tasks = 1; tasks <= std::min(slots, detail::kMostTasks); tasks *= 2)
       EXPECT_LE(tasks * detail::backward_task_words(slots, tasks, 40),
-                std::min(slots, detail::kMostTasks) * detail::backward_task_words(slots, std::min(slots, detail::kMostTasks), 40))
+                std::min(slots, detail::kMostTasks) *
+                    detail::backward_task_words(slots, std::min(slots, detail::kMostTasks), 40))
           << slots << " slots, " << tasks << " tasks";
 }
 
@@ -41,7 +42,9 @@ TEST(NormContract, BadShapesWorkspacesAndChannelsAreRefused) {
   auto p = random_problem<float>(Norm::layer, 2, 10, 1);
   auto r = run<kWidestSchedule>(p);
   const auto forward = [&](i64 rows, i64 n, float eps) {
-    return spec_error_of([&] { layernorm_forward<float>(p.x.data(), nullptr, nullptr, rows, n, eps, r.y.data(), r.rstd.data()); });
+    return spec_error_of([&] {
+      layernorm_forward<float>(p.x.data(), nullptr, nullptr, rows, n, eps, r.y.data(), r.rstd.data());
+    });
   };
   EXPECT_NE(forward(-1, 10, kEps).find("rows"), std::string::npos);
   EXPECT_NE(forward(2, 0, kEps).find("n = 0"), std::string::npos);
@@ -49,11 +52,15 @@ TEST(NormContract, BadShapesWorkspacesAndChannelsAreRefused) {
   EXPECT_NE(forward(2, 10, std::nanf("")).find("eps"), std::string::npos);
   const auto backward = [&](i64 rows, i64 n, size_t words) {
     std::vector<float> workspace(words);
-    return spec_error_of([&] { rmsnorm_backward<float>(p.dy.data(), r.y.data(), nullptr, r.rstd.data(), rows, n, r.dx.data(), nullptr, {}, workspace); });
+    return spec_error_of([&] {
+      rmsnorm_backward<float>(p.dy.data(), r.y.data(), nullptr, r.rstd.data(), rows, n, r.dx.data(), nullptr,
+                              {}, workspace);
+    });
   };
   EXPECT_NE(backward(-1, 10, 1000).find("rows"), std::string::npos);
   EXPECT_NE(backward(2, 0, 1000).find("n = 0"), std::string::npos);
-  EXPECT_NE(backward(2, 10, size_of(norm_backward_workspace(2, 10)) - 1).find("workspace"), std::string::npos);
+  EXPECT_NE(backward(2, 10, size_of(norm_backward_workspace(2, 10)) - 1).find("workspace"),
+            std::string::npos);
   for (const std::vector<i32>& channels : {std::vector<i32>{-1}, {10}, {3, 3}, {4, 2}}) {
     p.side = channels;
     EXPECT_NE(spec_error_of([&] { forward_of<kWidestSchedule>(p); }).find("channel"), std::string::npos);
@@ -71,13 +78,15 @@ TEST(NormContract, OverflowOfAStored16BitOutputIsNotHidden) {
 }
 
 TEST(NormContract, ConstantRowsAndTheLargestFloats) {
-  Problem<float> p{Norm::layer, 2, 512, std::vector<float>(1024, 3.0f), std::vector<float>(1024, 1.0f), {}, {}, {}};
+  Problem<float> p{Norm::layer, 2,  512, std::vector<float>(1024, 3.0f), std::vector<float>(1024, 1.0f),
+                   {},          {}, {}};
   const auto r = run<kWidestSchedule>(p);
   EXPECT_EQ(r.rstd[0], 1.0f / std::sqrt(kEps));
   for (const float y : r.y) EXPECT_EQ(y, 0.0f);
   for (const float dx : r.dx) EXPECT_EQ(dx, 0.0f);
   for (const float dbeta : r.dbeta) EXPECT_EQ(dbeta, 2.0f);
-  std::fill(p.x.begin(), p.x.end(), 0x1.fffffep127f);  // the sum overflows: visible, and the same at every width
+  // the sum overflows: visible, and the same at every width
+  std::fill(p.x.begin(), p.x.end(), 0x1.fffffep127f);
   const auto overflowed = forward_of<kWidestSchedule>(p);
   EXPECT_TRUE(std::isnan(overflowed.y[0]));
   EXPECT_EQ(overflowed.bits(), forward_of<kScalar>(p).bits());
@@ -89,7 +98,8 @@ TEST(NormContract, CallersFlushToZeroIsIgnoredAndRestored) {
   for (float& dy : p.dy) dy *= 0x1p-130f;  // gradients are subnormal
   for (float& gamma : p.gamma) gamma *= 0x1p-20f;
   const auto expected = run<kWidestSchedule>(p);
-  EXPECT_TRUE(std::any_of(expected.dx.begin(), expected.dx.end(), [](float dx) { return std::fpclassify(dx) == FP_SUBNORMAL; }));
+  EXPECT_TRUE(std::any_of(expected.dx.begin(), expected.dx.end(),
+                          [](float dx) { return std::fpclassify(dx) == FP_SUBNORMAL; }));
   const unsigned saved = _mm_getcsr();
   const unsigned flushing = saved | 0x8040u;  // FTZ, DAZ
   _mm_setcsr(flushing);

@@ -1,5 +1,5 @@
-// MXFP8 as what GELU's forward stores: scales and codes against the specification's words, every schedule against the
-// definition, and the header's T for every x of f16 and bf16 at every scale that its y can have.
+// MXFP8 as what GELU's forward stores: scales and codes against the specification's words, every schedule
+// against the definition, and the header's T for every x of f16 and bf16 at every scale that its y can have.
 #include "kernels/mxfp8.h"
 
 #include <gtest/gtest.h>
@@ -50,9 +50,13 @@ TEST(Mxfp8, AnElementIsTheNearestCodeAndSaturates) {
     const E8M0 stored{static_cast<u8>(exponent + 127)};
     for (int k = 0; k < 20000; ++k) {
       // From far below e4m3's least number to the power of two beyond its largest.
-      float y = float_of((random.next() & 0x807fffffu) | static_cast<u32>(std::max(1, 127 + exponent - 14 + static_cast<int>(random.next() % 23))) << 23);
-      if (k % 3 == 0) y = float_of(bits_of(y) & 0xfff80000u);  // a number of e4m3's grid, or midway between two
-      ASSERT_EQ(block_element(y, stored).bits, nearest_code(static_cast<double>(y), scale)) << std::hexfloat << y << " / 2^" << exponent;
+      float y = float_of(
+          (random.next() & 0x807fffffu) |
+          static_cast<u32>(std::max(1, 127 + exponent - 14 + static_cast<int>(random.next() % 23))) << 23);
+      // a number of e4m3's grid, or midway between two
+      if (k % 3 == 0) y = float_of(bits_of(y) & 0xfff80000u);
+      ASSERT_EQ(block_element(y, stored).bits, nearest_code(static_cast<double>(y), scale))
+          << std::hexfloat << y << " / 2^" << exponent;
     }
   }
   const E8M0 one{127};
@@ -70,8 +74,11 @@ std::vector<T> blocks() {
   patterns::Random random(11);
   for (int row = 0; row < 400; ++row) {
     for (int k = 0; k < kBlock; ++k) {
-      const float value = std::ldexp(static_cast<float>(static_cast<i32>(random.next())) * 0x1p-31f, row % 2 == 0 ? 3 : row % 140 - 130);
-      x.push_back(narrow<T>(row % 19 == 0 && k == row % kBlock ? (row % 2 == 0 ? std::numeric_limits<float>::quiet_NaN() : INFINITY) : value));
+      const float value = std::ldexp(static_cast<float>(static_cast<i32>(random.next())) * 0x1p-31f,
+                                     row % 2 == 0 ? 3 : row % 140 - 130);
+      x.push_back(narrow<T>(row % 19 == 0 && k == row % kBlock
+                                ? (row % 2 == 0 ? std::numeric_limits<float>::quiet_NaN() : INFINITY)
+                                : value));
     }
   }
   for (int k = 0; k < kBlock; ++k) x.push_back(T{});  // a block of zeros
@@ -96,13 +103,15 @@ void expect_forward() {
     const std::vector<T> x = blocks<T>();
     Kept<T> kept(x.size()), in_parts(x.size());
     const auto run = [&](Kept<T>& to, size_t first, size_t end) {
-      gelu_forward_mxfp8<Forward, T, S>(x.data() + first, to.codes.data() + first, to.scales.data() + first / kBlock, to.mask.data() + first / 32,
+      gelu_forward_mxfp8<Forward, T, S>(x.data() + first, to.codes.data() + first,
+                                        to.scales.data() + first / kBlock, to.mask.data() + first / 32,
                                         static_cast<i64>(end - first));
     };
     run(kept, 0, x.size());
     // Parts that are too short for a table of all codes, where a schedule takes one.
     constexpr size_t kPart = 0x8000;
-    for (size_t first = 0; first < x.size(); first += kPart) run(in_parts, first, std::min(first + kPart, x.size()));
+    for (size_t first = 0; first < x.size(); first += kPart)
+      run(in_parts, first, std::min(first + kPart, x.size()));
     EXPECT_EQ(std::memcmp(in_parts.codes.data(), kept.codes.data(), x.size()), 0);
     EXPECT_EQ(std::memcmp(in_parts.scales.data(), kept.scales.data(), kept.scales.size()), 0);
     EXPECT_EQ(in_parts.mask, kept.mask);
@@ -119,7 +128,8 @@ void expect_forward() {
       ASSERT_EQ(kept.scales[first / kBlock].bits, scale.bits) << first;
       ASSERT_EQ(kept.mask[first / kBlock], mask) << first;
       for (size_t i = first; i < end; ++i) {
-        ASSERT_EQ(canonical_bits(kept.codes[i]), canonical_bits(block_element(y[i - first], scale))) << Format<T>::kName << " x[" << i << "] = " << widen(x[i]);
+        ASSERT_EQ(canonical_bits(kept.codes[i]), canonical_bits(block_element(y[i - first], scale)))
+            << Format<T>::kName << " x[" << i << "] = " << widen(x[i]);
       }
     }
   }
@@ -144,11 +154,13 @@ TEST(Mxfp8, StreamingStoresGiveTheSameBits) {
     patterns::Random random(3);
     for (BF16& each : x) each = narrow<BF16>(static_cast<float>(static_cast<i32>(random.next())) * 0x1p-29f);
     Kept<BF16> plain(n), streamed(n + 64);
-    auto* const aligned = reinterpret_cast<F8E4M3*>((reinterpret_cast<std::uintptr_t>(streamed.codes.data()) + 63) / 64 * 64);
+    auto* const aligned =
+        reinterpret_cast<F8E4M3*>((reinterpret_cast<std::uintptr_t>(streamed.codes.data()) + 63) / 64 * 64);
     using Forward = ForwardFit<BF16>::Type;
-    gelu_forward_mxfp8<Forward, BF16, CpuSchedule{.vector_bits = kBestVectorBits}>(x.data(), plain.codes.data(), plain.scales.data(), plain.mask.data(), n);
-    gelu_forward_mxfp8<Forward, BF16, CpuSchedule{.vector_bits = kBestVectorBits, .streaming_stores = true}>(x.data(), aligned, streamed.scales.data(),
-                                                                                                             streamed.mask.data(), n);
+    gelu_forward_mxfp8<Forward, BF16, CpuSchedule{.vector_bits = kBestVectorBits}>(
+        x.data(), plain.codes.data(), plain.scales.data(), plain.mask.data(), n);
+    gelu_forward_mxfp8<Forward, BF16, CpuSchedule{.vector_bits = kBestVectorBits, .streaming_stores = true}>(
+        x.data(), aligned, streamed.scales.data(), streamed.mask.data(), n);
     EXPECT_EQ(std::memcmp(plain.codes.data(), aligned, n), 0);
     EXPECT_EQ(std::memcmp(plain.scales.data(), streamed.scales.data(), plain.scales.size()), 0);
     EXPECT_EQ(std::memcmp(plain.mask.data(), streamed.mask.data(), plain.mask.size() * 4), 0);
@@ -162,12 +174,14 @@ TEST(Mxfp8, AnElementThatIsNoNumberLeavesItsBlockAlone) {
     std::vector<float> x(kBlock, 1.5f);
     Kept<float> without(kBlock), with(kBlock);
     using Forward = ForwardFit<float>::Type;
-    gelu_forward_mxfp8<Forward, float, CpuSchedule{}>(x.data(), without.codes.data(), without.scales.data(), without.mask.data(), kBlock);
+    gelu_forward_mxfp8<Forward, float, CpuSchedule{}>(x.data(), without.codes.data(), without.scales.data(),
+                                                      without.mask.data(), kBlock);
     x[7] = odd;
-    gelu_forward_mxfp8<Forward, float, CpuSchedule{}>(x.data(), with.codes.data(), with.scales.data(), with.mask.data(), kBlock);
+    gelu_forward_mxfp8<Forward, float, CpuSchedule{}>(x.data(), with.codes.data(), with.scales.data(),
+                                                      with.mask.data(), kBlock);
     std::vector<float> dy(kBlock, 1.0f), dx(kBlock);
-    activation_backward<generated::GeluMxfp8, float, CpuSchedule{}, MxFp8>(dy.data(), stored<MxFp8>(with.codes.data(), with.scales.data()), with.mask.data(),
-                                                                           dx.data(), kBlock);
+    activation_backward<generated::GeluMxfp8, float, CpuSchedule{}, MxFp8>(
+        dy.data(), stored<MxFp8>(with.codes.data(), with.scales.data()), with.mask.data(), dx.data(), kBlock);
     if (std::isnan(odd)) {
       EXPECT_TRUE(std::isnan(dx[7]));
     } else {
@@ -189,7 +203,8 @@ std::map<int, double> errors_by_scale(int first, int last) {
   for (u32 bits = 0; bits < 0x10000; ++bits) {
     const float x = widen(T{static_cast<u16>(bits)});
     if (!std::isfinite(x)) continue;
-    const double wide = x, slope = 0.5 * std::erfc(-wide * M_SQRT1_2) + wide * std::exp(-wide * wide / 2) * (0.5 * M_2_SQRTPI * M_SQRT1_2);
+    const double wide = x, slope = 0.5 * std::erfc(-wide * M_SQRT1_2) +
+                                   wide * std::exp(-wide * wide / 2) * (0.5 * M_2_SQRTPI * M_SQRT1_2);
     const float y = gelu_forward_value<T>(FloatOps{}, Forward{}, kTables, x);
     const bool m = evaluate_mask(FloatOps{}, Forward{}, x);
     for (int exponent = first; exponent <= last; ++exponent) {
@@ -197,14 +212,16 @@ std::map<int, double> errors_by_scale(int first, int last) {
       const E8M0 scale{static_cast<u8>(exponent + 127)};
       const float kept = mul_rn(widen(block_element(y, scale)), widen(scale));
       double& error = worst[exponent];
-      error = std::max(error, std::abs(static_cast<double>(evaluate_backward<generated::GeluMxfp8>(FloatOps{}, kept, m)) - slope));
+      error = std::max(
+          error, std::abs(static_cast<double>(evaluate_backward<generated::GeluMxfp8>(FloatOps{}, kept, m)) -
+                          slope));
     }
   }
   return worst;
 }
 
-// The claim is over all real x whose y is rounded once. The forward rounds f(x) before, to fp32 or less: so every x of
-// a 16-bit format is looked at, at every scale of a block below 2^12 that holds its y.
+// The claim is over all real x whose y is rounded once. The forward rounds f(x) before, to fp32 or less: so
+// every x of a 16-bit format is looked at, at every scale of a block below 2^12 that holds its y.
 template <class T>
 void expect_total_error() {
   const std::map<int, double> errors = errors_by_scale<T>(-127, 3);
@@ -218,7 +235,8 @@ void expect_total_error() {
 TEST(Mxfp8, TheTotalErrorHoldsForEveryF16AtEveryScale) { expect_total_error<F16>(); }
 TEST(Mxfp8, TheTotalErrorHoldsForEveryBf16AtEveryScale) { expect_total_error<BF16>(); }
 
-// Blocks whose largest |y| is 2^12 or more are not claimed, and need not be: the error leaves the bound at once. docs/how_few_bits.md has these figures.
+// Blocks whose largest |y| is 2^12 or more are not claimed, and need not be: the error leaves the bound at
+// once. docs/how_few_bits.md has these figures.
 TEST(Mxfp8, BeyondTheClaimTheErrorIsLarger) {
   const std::map<int, double> errors = errors_by_scale<BF16>(4, 13);
   EXPECT_GT(errors.at(4), 2 * generated::GeluMxfp8::kT);

@@ -1,5 +1,6 @@
-// y of a norm in 8 bits: codes and scales against their definition, worded once more here, and the backward from them against the
-// backward in fp32 from what they stand for, bit for bit, in every schedule; odd inputs; refusals.
+// y of a norm in 8 bits: codes and scales against their definition, worded once more here, and the backward
+// from them against the backward in fp32 from what they stand for, bit for bit, in every schedule; odd
+// inputs; refusals.
 #include "kernels/host/norm_store.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +22,8 @@
 namespace outgrad::kernels {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity(),
+                kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr CpuSchedule kScalar{.threads = 1, .vector_bits = 0};
 constexpr float kEps = 1e-5f;
 
@@ -68,10 +70,12 @@ void forward(const Problem<T>& p, Kept<Store, T>& k, const float* given = nullpt
   k.x_hat.resize(p.side.size() * static_cast<size_t>(p.rows));
   const SideBuffer<float> side{p.side.data(), static_cast<i64>(p.side.size()), k.x_hat.data()};
   if (p.norm == Norm::layer) {
-    layernorm_forward_8bit<Store, T, S>(p.x.data(), data_of(p.gamma), data_of(p.beta), p.rows, p.n, kEps, given, k.y.data(), k.codes.data(), k.scales.data(),
-                                        k.rstd.data(), side);
+    layernorm_forward_8bit<Store, T, S>(p.x.data(), data_of(p.gamma), data_of(p.beta), p.rows, p.n, kEps,
+                                        given, k.y.data(), k.codes.data(), k.scales.data(), k.rstd.data(),
+                                        side);
   } else {
-    rmsnorm_forward_8bit<Store, T, S>(p.x.data(), data_of(p.gamma), p.rows, p.n, kEps, given, k.y.data(), k.codes.data(), k.scales.data(), k.rstd.data(), side);
+    rmsnorm_forward_8bit<Store, T, S>(p.x.data(), data_of(p.gamma), p.rows, p.n, kEps, given, k.y.data(),
+                                      k.codes.data(), k.scales.data(), k.rstd.data(), side);
   }
 }
 
@@ -83,15 +87,17 @@ void backward(const Problem<T>& p, Kept<Store, T>& k) {
   std::vector<float> workspace(static_cast<size_t>(norm_backward_workspace(p.rows, p.n)));
   const SideBuffer<const float> side{p.side.data(), static_cast<i64>(p.side.size()), k.x_hat.data()};
   if (p.norm == Norm::layer) {
-    layernorm_backward_8bit<Store, T, S>(p.dy.data(), k.codes.data(), k.scales.data(), data_of(p.gamma), data_of(p.beta), k.rstd.data(), p.rows, p.n,
-                                         k.dx.data(), k.dgamma.data(), k.dbeta.data(), side, workspace);
+    layernorm_backward_8bit<Store, T, S>(p.dy.data(), k.codes.data(), k.scales.data(), data_of(p.gamma),
+                                         data_of(p.beta), k.rstd.data(), p.rows, p.n, k.dx.data(),
+                                         k.dgamma.data(), k.dbeta.data(), side, workspace);
   } else {
-    rmsnorm_backward_8bit<Store, T, S>(p.dy.data(), k.codes.data(), k.scales.data(), data_of(p.gamma), k.rstd.data(), p.rows, p.n, k.dx.data(), k.dgamma.data(),
-                                       side, workspace);
+    rmsnorm_backward_8bit<Store, T, S>(p.dy.data(), k.codes.data(), k.scales.data(), data_of(p.gamma),
+                                       k.rstd.data(), p.rows, p.n, k.dx.data(), k.dgamma.data(), side,
+                                       workspace);
   }
 }
 
-// --- The definition --------------------------------------------------------------------------------------------------------------
+// --- The definition ------------------------------------------------------------------------------
 
 // The code of e4m3 nearest to v, of two the even one; what is larger than all numbers has the largest.
 u8 nearest_e4m3(float v) {
@@ -129,17 +135,22 @@ Definition defined(const std::vector<float>& y, const float* given) {
     bool finite = true;
     for (size_t e = g; e < g + group; ++e) {
       finite = finite && std::isfinite(y[e]);
-      if (!std::isnan(y[e])) amax = std::max(amax, std::min(std::abs(y[e]), std::numeric_limits<float>::max()));
+      if (!std::isnan(y[e]))
+        amax = std::max(amax, std::min(std::abs(y[e]), std::numeric_limits<float>::max()));
     }
     if constexpr (std::is_same_v<Store, NormInt8>) {
-      const float z = *std::min_element(y.begin() + static_cast<std::ptrdiff_t>(g), y.begin() + static_cast<std::ptrdiff_t>(g + group));
-      const float most = *std::max_element(y.begin() + static_cast<std::ptrdiff_t>(g), y.begin() + static_cast<std::ptrdiff_t>(g + group));
+      const float z = *std::min_element(y.begin() + static_cast<std::ptrdiff_t>(g),
+                                        y.begin() + static_cast<std::ptrdiff_t>(g + group));
+      const float most = *std::max_element(y.begin() + static_cast<std::ptrdiff_t>(g),
+                                           y.begin() + static_cast<std::ptrdiff_t>(g + group));
       finite = finite && std::isfinite(most - z);
-      const float least_step = std::numeric_limits<float>::min(), step = finite ? std::max((most - z) / 255.0f, least_step) : least_step;
+      const float least_step = std::numeric_limits<float>::min(),
+                  step = finite ? std::max((most - z) / 255.0f, least_step) : least_step;
       const float kept[2] = {finite ? (z == 0 ? 0.0f : z) : kNan, step};
       add(kept, sizeof kept);
       for (size_t e = g; e < g + group; ++e) {
-        const int code = finite ? static_cast<int>(std::nearbyint((y[e] - z) / step)) : -1;  // not compared if the group reads as NaN
+        // not compared if the group reads as NaN
+        const int code = finite ? static_cast<int>(std::nearbyint((y[e] - z) / step)) : -1;
         EXPECT_LE(code, 255);
         d.codes.push_back(static_cast<u8>(code));
         d.read.push_back(finite ? std::fma(static_cast<float>(code), step, z) : kNan);
@@ -150,7 +161,8 @@ Definition defined(const std::vector<float>& y, const float* given) {
         scale = given ? *given : std::max(amax / 448.0f, std::numeric_limits<float>::min());
         add(&scale, sizeof scale);
       } else {
-        const int exponent = amax >= std::numeric_limits<float>::min() ? std::max(std::ilogb(amax) - 8, -127) : -127;
+        const int exponent =
+            amax >= std::numeric_limits<float>::min() ? std::max(std::ilogb(amax) - 8, -127) : -127;
         scale = std::ldexp(1.0f, exponent);
         const u8 kept = static_cast<u8>(exponent + 127);
         add(&kept, sizeof kept);
@@ -164,7 +176,7 @@ Definition defined(const std::vector<float>& y, const float* given) {
   return d;
 }
 
-// --- Problems --------------------------------------------------------------------------------------------------------------------
+// --- Problems ------------------------------------------------------------------------------------
 
 enum class Rows { usual, odd };
 
@@ -214,7 +226,8 @@ std::vector<float> wide_output(const Problem<T>& p) {
   std::vector<float> x, y(p.x.size()), rstd(static_cast<size_t>(p.rows));
   for (const T& value : p.x) x.push_back(widen(value));
   if (p.norm == Norm::layer) {
-    layernorm_forward<float, kScalar>(x.data(), data_of(p.gamma), data_of(p.beta), p.rows, p.n, kEps, y.data(), rstd.data());
+    layernorm_forward<float, kScalar>(x.data(), data_of(p.gamma), data_of(p.beta), p.rows, p.n, kEps,
+                                      y.data(), rstd.data());
   } else {
     rmsnorm_forward<float, kScalar>(x.data(), data_of(p.gamma), p.rows, p.n, kEps, y.data(), rstd.data());
   }
@@ -232,7 +245,8 @@ void expect_codes(const Kept<Store, T>& k, const Definition& d, const std::strin
 }
 
 template <class Store, CpuSchedule S, class T>
-void expect_schedule(const Problem<T>& p, const Kept<Store, T>& expected, const float* given, const std::string& where) {
+void expect_schedule(const Problem<T>& p, const Kept<Store, T>& expected, const float* given,
+                     const std::string& where) {
   if constexpr (S.vector_bits <= kBestVectorBits) {
     Kept<Store, T> k;
     forward<Store, S>(p, k, given);
@@ -266,12 +280,15 @@ void expect_definition(const Problem<T>& p, const float* given, const std::strin
   dgamma.resize(static_cast<size_t>(p.n)), dbeta.assign(static_cast<size_t>(p.n), 0);
   const bool layer = p.norm == Norm::layer;
   if (layer) {
-    layernorm_forward<T, kScalar>(p.x.data(), data_of(p.gamma), data_of(p.beta), p.rows, p.n, kEps, y.data(), rstd.data(), side);
-    layernorm_backward<float, kScalar>(f.dy.data(), d.read.data(), data_of(p.gamma), data_of(p.beta), rstd.data(), p.rows, p.n, dx.data(), dgamma.data(),
-                                       dbeta.data(), kept_side);
+    layernorm_forward<T, kScalar>(p.x.data(), data_of(p.gamma), data_of(p.beta), p.rows, p.n, kEps, y.data(),
+                                  rstd.data(), side);
+    layernorm_backward<float, kScalar>(f.dy.data(), d.read.data(), data_of(p.gamma), data_of(p.beta),
+                                       rstd.data(), p.rows, p.n, dx.data(), dgamma.data(), dbeta.data(),
+                                       kept_side);
   } else {
     rmsnorm_forward<T, kScalar>(p.x.data(), data_of(p.gamma), p.rows, p.n, kEps, y.data(), rstd.data(), side);
-    rmsnorm_backward<float, kScalar>(f.dy.data(), d.read.data(), data_of(p.gamma), rstd.data(), p.rows, p.n, dx.data(), dgamma.data(), kept_side);
+    rmsnorm_backward<float, kScalar>(f.dy.data(), d.read.data(), data_of(p.gamma), rstd.data(), p.rows, p.n,
+                                     dx.data(), dgamma.data(), kept_side);
   }
   ASSERT_EQ(canonical(k.y), canonical(y)) << where;
   ASSERT_EQ(canonical(k.rstd), canonical(rstd)) << where;
@@ -284,8 +301,10 @@ void expect_definition(const Problem<T>& p, const float* given, const std::strin
   ASSERT_EQ(canonical(k.dgamma), canonical(dgamma)) << where;
   ASSERT_EQ(canonical(k.dbeta), canonical(dbeta)) << where;
 
-  expect_schedule<Store, CpuSchedule{.threads = 3, .vector_bits = 256, .block_elements = 1024}>(p, k, given, where + ", 256 bits");
-  expect_schedule<Store, CpuSchedule{.threads = 2, .vector_bits = 512, .streaming_stores = true}>(p, k, given, where + ", 512 bits");
+  expect_schedule<Store, CpuSchedule{.threads = 3, .vector_bits = 256, .block_elements = 1024}>(
+      p, k, given, where + ", 256 bits");
+  expect_schedule<Store, CpuSchedule{.threads = 2, .vector_bits = 512, .streaming_stores = true}>(
+      p, k, given, where + ", 512 bits");
 }
 
 template <class Store, class T>
@@ -298,7 +317,8 @@ void expect_definitions() {
       for (const Rows kind : {Rows::usual, Rows::odd}) {
         for (unsigned variant = 0; variant < (n < 1024 ? 4u : 1u); ++variant) {
           const auto p = problem<T>(norm, n == 64 ? 40 : 7, n, kind, variant);
-          const std::string where = std::string(Store::kName) + " " + Format<T>::kName + ", n = " + std::to_string(n) + ", variant " + std::to_string(variant);
+          const std::string where = std::string(Store::kName) + " " + Format<T>::kName +
+                                    ", n = " + std::to_string(n) + ", variant " + std::to_string(variant);
           expect_definition<Store>(p, nullptr, where);
           if (::testing::Test::HasFatalFailure()) return;
           const float scale = 0.001f;  // some y of most rows exceed 448 of it
@@ -328,7 +348,7 @@ TEST(NormStore, Int8IsTheDefinition) {
   expect_definitions<NormInt8, BF16>();
 }
 
-// --- Elements --------------------------------------------------------------------------------------------------------------------
+// --- Elements ------------------------------------------------------------------------------------
 
 TEST(NormStore, AGroupThatInt8HasNoCodesForReadsAsNan) {
   const auto reads_nan = [](std::vector<float> y) {
@@ -356,8 +376,9 @@ struct Fraction {
   float v, s;
 };
 
-// v / s next to the middle of two floats, where a quotient that is not quite right rounds to the wrong one: for an odd S of 24 bits and a
-// small odd d there is an M of 25 bits with S M = d mod 2^25, and T = (S M - d) / 2^25 has 24 bits. So T 2^25 / S = M (1 - d / (S M)).
+// v / s next to the middle of two floats, where a quotient that is not quite right rounds to the wrong one:
+// for an odd S of 24 bits and a small odd d there is an M of 25 bits with S M = d mod 2^25, and T = (S M - d)
+// / 2^25 has 24 bits. So T 2^25 / S = M (1 - d / (S M)).
 std::vector<Fraction> hard_fractions(patterns::Random& random, size_t count) {
   std::vector<Fraction> hard;
   while (hard.size() < count) {
@@ -368,8 +389,11 @@ std::vector<Fraction> hard_fractions(patterns::Random& random, size_t count) {
     const u64 middle = (above ? d * inverse : -d * inverse) & 0x1ffffffu;
     if (middle < 0x1000000u) continue;
     const u64 dividend = (odd * middle + (above ? -d : d)) >> 25;
-    const int power = static_cast<int>(random.next() % 170u) - 110, down = 15 + static_cast<int>(random.next() % 20u);  // M 2^-down from 2^-10 to 2^10
-    const Fraction f{std::ldexp(static_cast<float>(dividend), power + 25 - down), std::ldexp(static_cast<float>(odd), power)};
+    // M 2^-down from 2^-10 to 2^10
+    const int power = static_cast<int>(random.next() % 170u) - 110,
+              down = 15 + static_cast<int>(random.next() % 20u);
+    const Fraction f{std::ldexp(static_cast<float>(dividend), power + 25 - down),
+                     std::ldexp(static_cast<float>(odd), power)};
     if (f.v <= Divisor::kMostQuotient * f.s) hard.push_back(f);
   }
   return hard;
@@ -380,8 +404,10 @@ void expect_quotients() {
   patterns::Random random(7);
   std::vector<Fraction> fractions = hard_fractions(random, 100'000);
   while (fractions.size() < 300'000) {  // of all usual scales; any, and halves of whole numbers
-    const float s = float_of((35u + static_cast<u32>(random.next()) % 188u) << 23 | (static_cast<u32>(random.next()) & 0x7fffffu));
-    const float any = std::ldexp(1.0f + static_cast<float>(random.next() & 0xffffffu) * 0x1p-24f, static_cast<int>(random.next() % 24u) - 14);
+    const float s = float_of((35u + static_cast<u32>(random.next()) % 188u) << 23 |
+                             (static_cast<u32>(random.next()) & 0x7fffffu));
+    const float any = std::ldexp(1.0f + static_cast<float>(random.next() & 0xffffffu) * 0x1p-24f,
+                                 static_cast<int>(random.next() % 24u) - 14);
     const float quotient = fractions.size() % 2 == 0 ? any : std::nearbyint(std::min(any, 255.0f)) + 0.5f;
     fractions.push_back({std::min(quotient * s, Divisor::kMostQuotient * s), s});
   }
@@ -412,7 +438,8 @@ TEST(NormStore, CodesWithoutBranchesAreThoseOfTheFormat) {
     ASSERT_EQ(e4m3_code(y).bits, narrow_saturated<F8E4M3>(y).bits) << std::hexfloat << y;
     for (const int scale : {0, 1, 100, 119, 127, 200, 246}) {
       const E8M0 shared{static_cast<u8>(scale)};
-      ASSERT_EQ(norm_code(y, shared).bits, block_element(y, shared).bits) << std::hexfloat << y << " at " << scale;
+      ASSERT_EQ(norm_code(y, shared).bits, block_element(y, shared).bits)
+          << std::hexfloat << y << " at " << scale;
     }
   }
 }
@@ -421,7 +448,9 @@ TEST(NormStore, CodesWithoutBranchesAreThoseOfTheFormat) {
 TEST(NormStore, Int8NeverWraps) {
   patterns::Random random(5);
   for (int trial = 0; trial < 200'000; ++trial) {
-    const auto any = [&] { return float_of((random.next() & 0x80ffffffu) | (static_cast<u32>(random.next()) % 0x7eu << 24)); };
+    const auto any = [&] {
+      return float_of((random.next() & 0x80ffffffu) | (static_cast<u32>(random.next()) % 0x7eu << 24));
+    };
     const float a = any(), b = trial % 2 == 0 ? any() : std::nextafter(a, kInfinity);
     OutputRange range;
     range.include(a), range.include(b);
@@ -440,7 +469,7 @@ TEST(NormStore, ScalesAreAtLeastNormal) {
   EXPECT_EQ(int8_scale({}).step, 0x1p-126f);
 }
 
-// --- In place, and without y -----------------------------------------------------------------------------------------------------
+// --- In place, and without y ---------------------------------------------------------------------
 
 TEST(NormStore, OutputsMayLieOverInputsAndYMayBeAbsent) {
   auto p = problem<BF16>(Norm::layer, 9, 256, Rows::usual, 0);
@@ -451,16 +480,17 @@ TEST(NormStore, OutputsMayLieOverInputsAndYMayBeAbsent) {
     again = k;
     std::fill(again.codes.begin(), again.codes.end(), typename Store::Code{});
     std::vector<BF16> x = p.x, dy = p.dy;
-    layernorm_forward_8bit<Store>(p.x.data(), p.gamma.data(), p.beta.data(), p.rows, p.n, kEps, nullptr, static_cast<BF16*>(nullptr), again.codes.data(),
-                                  again.scales.data(), again.rstd.data());
-    EXPECT_EQ(bytes_of(again.codes), bytes_of(k.codes));
-    layernorm_forward_8bit<Store>(x.data(), p.gamma.data(), p.beta.data(), p.rows, p.n, kEps, nullptr, x.data(), again.codes.data(), again.scales.data(),
+    layernorm_forward_8bit<Store>(p.x.data(), p.gamma.data(), p.beta.data(), p.rows, p.n, kEps, nullptr,
+                                  static_cast<BF16*>(nullptr), again.codes.data(), again.scales.data(),
                                   again.rstd.data());
+    EXPECT_EQ(bytes_of(again.codes), bytes_of(k.codes));
+    layernorm_forward_8bit<Store>(x.data(), p.gamma.data(), p.beta.data(), p.rows, p.n, kEps, nullptr,
+                                  x.data(), again.codes.data(), again.scales.data(), again.rstd.data());
     EXPECT_EQ(bytes_of(again.codes), bytes_of(k.codes));
     EXPECT_EQ(canonical(x), canonical(k.y));
     std::vector<float> workspace(static_cast<size_t>(norm_backward_workspace(p.rows, p.n)));
-    layernorm_backward_8bit<Store>(dy.data(), k.codes.data(), k.scales.data(), p.gamma.data(), p.beta.data(), k.rstd.data(), p.rows, p.n, dy.data(), nullptr,
-                                   nullptr, {}, workspace);
+    layernorm_backward_8bit<Store>(dy.data(), k.codes.data(), k.scales.data(), p.gamma.data(), p.beta.data(),
+                                   k.rstd.data(), p.rows, p.n, dy.data(), nullptr, nullptr, {}, workspace);
     EXPECT_EQ(canonical(dy), canonical(k.dx));
   };
   expect_same(NormE4m3{});
@@ -468,7 +498,7 @@ TEST(NormStore, OutputsMayLieOverInputsAndYMayBeAbsent) {
   expect_same(NormInt8{});
 }
 
-// --- Refusals --------------------------------------------------------------------------------------------------------------------
+// --- Refusals ------------------------------------------------------------------------------------
 
 std::string refusal_of(const std::function<void()>& action) {
   try {
@@ -483,10 +513,14 @@ std::string refusal_of(const std::function<void()>& action) {
 TEST(NormStore, StreamedRowsAreThoseThroughTheCaches) {
   constexpr i64 kRows = 4103, kColumns = 576;
   const size_t count = kRows * kColumns;
-  const auto lines = [](size_t bytes) { return std::unique_ptr<void, decltype(&std::free)>(std::aligned_alloc(64, (bytes + 63) / 64 * 64), std::free); };
+  const auto lines = [](size_t bytes) {
+    return std::unique_ptr<void, decltype(&std::free)>(std::aligned_alloc(64, (bytes + 63) / 64 * 64),
+                                                       std::free);
+  };
   const auto of = [&]<class Store, class T>(Store, T) {
     auto p = problem<T>(Norm::layer, 7, kColumns, Rows::odd, 0);
-    const auto x = lines(count * sizeof(T)), y = lines(count * sizeof(T)), codes = lines(count * sizeof(typename Store::Code));
+    const auto x = lines(count * sizeof(T)), y = lines(count * sizeof(T)),
+               codes = lines(count * sizeof(typename Store::Code));
     T* const from = static_cast<T*>(x.get());
     for (size_t i = 0; i < count; ++i) from[i] = p.x[i % p.x.size()];
     const auto scale_count = static_cast<size_t>(norm_scales_of<Store>(kRows, kColumns));
@@ -497,11 +531,14 @@ TEST(NormStore, StreamedRowsAreThoseThroughTheCaches) {
     T* const to = static_cast<T*>(y.get());
     auto* const kept = static_cast<typename Store::Code*>(codes.get());
     ASSERT_TRUE(detail::rows_stream<kWidestSchedule>(kept, kRows, kColumns));
-    layernorm_forward_8bit<Store, T>(from, p.gamma.data(), p.beta.data(), kRows, kColumns, kEps, nullptr, to, kept, scales.data(), rstd.data());
-    layernorm_forward_8bit<Store, T, kScalar>(from, p.gamma.data(), p.beta.data(), kRows, kColumns, kEps, nullptr, expected.data(), expected_codes.data(),
+    layernorm_forward_8bit<Store, T>(from, p.gamma.data(), p.beta.data(), kRows, kColumns, kEps, nullptr, to,
+                                     kept, scales.data(), rstd.data());
+    layernorm_forward_8bit<Store, T, kScalar>(from, p.gamma.data(), p.beta.data(), kRows, kColumns, kEps,
+                                              nullptr, expected.data(), expected_codes.data(),
                                               expected_scales.data(), rstd.data());
     for (size_t i = 0; i < count; ++i) {
-      ASSERT_EQ(std::memcmp(kept + i, expected_codes.data() + i, sizeof *kept), 0) << Store::kName << ' ' << i;
+      ASSERT_EQ(std::memcmp(kept + i, expected_codes.data() + i, sizeof *kept), 0)
+          << Store::kName << ' ' << i;
       ASSERT_EQ(canonical_bits(to[i]), canonical_bits(expected[i])) << Store::kName << ' ' << i;
     }
     ASSERT_EQ(bytes_of(scales), bytes_of(expected_scales)) << Store::kName;
@@ -512,47 +549,73 @@ TEST(NormStore, StreamedRowsAreThoseThroughTheCaches) {
 }
 
 TEST(NormStore, BadInputIsNamed) {
-  std::vector<float> x(192, 1.0f), y(192), rstd(2), workspace(static_cast<size_t>(std::max(norm_backward_workspace(2, 96), norm_backward_workspace(1, 192))));
+  std::vector<float> x(192, 1.0f), y(192), rstd(2),
+      workspace(
+          static_cast<size_t>(std::max(norm_backward_workspace(2, 96), norm_backward_workspace(1, 192))));
   std::vector<F8E4M3> e4m3(192);
   std::vector<u8> codes(192);
   std::vector<E8M0> shared(6);
   std::vector<Int8Scale> groups(3, {0, 1});
   float scale = 1;
   const auto e4m3_forward = [&](float given) {
-    return refusal_of([&] { rmsnorm_forward_8bit<NormE4m3>(x.data(), nullptr, 2, 96, kEps, &given, y.data(), e4m3.data(), &scale, rstd.data()); });
+    return refusal_of([&] {
+      rmsnorm_forward_8bit<NormE4m3>(x.data(), nullptr, 2, 96, kEps, &given, y.data(), e4m3.data(), &scale,
+                                     rstd.data());
+    });
   };
   const auto e4m3_backward = [&](float kept) {
-    return refusal_of([&] { rmsnorm_backward_8bit<NormE4m3>(x.data(), e4m3.data(), &kept, nullptr, rstd.data(), 2, 96, y.data(), nullptr, {}, workspace); });
+    return refusal_of([&] {
+      rmsnorm_backward_8bit<NormE4m3>(x.data(), e4m3.data(), &kept, nullptr, rstd.data(), 2, 96, y.data(),
+                                      nullptr, {}, workspace);
+    });
   };
   for (const float bad : {0.0f, -0.0f, -1.0f, 0x1p-127f, kInfinity, -kInfinity, kNan}) {
-    EXPECT_EQ(e4m3_forward(bad), "rmsnorm_forward_8bit: the given scale is zero, negative, subnormal, infinite or NaN") << bad;
-    EXPECT_EQ(e4m3_backward(bad), "rmsnorm_backward_8bit: scale 0 is zero, negative, subnormal, infinite or NaN") << bad;
+    EXPECT_EQ(e4m3_forward(bad),
+              "rmsnorm_forward_8bit: the given scale is zero, negative, subnormal, infinite or NaN")
+        << bad;
+    EXPECT_EQ(e4m3_backward(bad),
+              "rmsnorm_backward_8bit: scale 0 is zero, negative, subnormal, infinite or NaN")
+        << bad;
   }
   EXPECT_EQ(e4m3_forward(0x1p-126f), "accepted");
   EXPECT_EQ(e4m3_backward(0x1p-126f), "accepted");
 
   const auto int8_backward = [&](i64 rows, i64 n, Int8Scale last) {
     groups.back() = last;
-    return refusal_of(
-        [&] { rmsnorm_backward_8bit<NormInt8>(x.data(), codes.data(), groups.data(), nullptr, rstd.data(), rows, n, y.data(), nullptr, {}, workspace); });
+    return refusal_of([&] {
+      rmsnorm_backward_8bit<NormInt8>(x.data(), codes.data(), groups.data(), nullptr, rstd.data(), rows, n,
+                                      y.data(), nullptr, {}, workspace);
+    });
   };
   for (const float bad : {0.0f, -1.0f, 0x1p-127f, kInfinity, kNan}) {
-    EXPECT_EQ(int8_backward(1, 192, {0, bad}), "rmsnorm_backward_8bit: scale 2 is zero, negative, subnormal, infinite or NaN") << bad;
+    EXPECT_EQ(int8_backward(1, 192, {0, bad}),
+              "rmsnorm_backward_8bit: scale 2 is zero, negative, subnormal, infinite or NaN")
+        << bad;
   }
-  EXPECT_EQ(int8_backward(1, 192, {kInfinity, 1}), "rmsnorm_backward_8bit: scale 2 is zero, negative, subnormal, infinite or NaN");
+  EXPECT_EQ(int8_backward(1, 192, {kInfinity, 1}),
+            "rmsnorm_backward_8bit: scale 2 is zero, negative, subnormal, infinite or NaN");
   EXPECT_EQ(int8_backward(1, 192, {kNan, 1}), "accepted");
-  EXPECT_EQ(int8_backward(2, 96, {0, 1}), "rmsnorm_backward_8bit: n = 96 is no whole number of groups of 64, which share a scale");
+  EXPECT_EQ(int8_backward(2, 96, {0, 1}),
+            "rmsnorm_backward_8bit: n = 96 is no whole number of groups of 64, which share a scale");
   const auto mxfp8_forward = [&](i64 n, const float* given) {
-    return refusal_of([&] { rmsnorm_forward_8bit<NormMxFp8>(x.data(), nullptr, 1, n, kEps, given, y.data(), e4m3.data(), shared.data(), rstd.data()); });
+    return refusal_of([&] {
+      rmsnorm_forward_8bit<NormMxFp8>(x.data(), nullptr, 1, n, kEps, given, y.data(), e4m3.data(),
+                                      shared.data(), rstd.data());
+    });
   };
   EXPECT_EQ(mxfp8_forward(96, nullptr), "accepted");
-  EXPECT_EQ(mxfp8_forward(48, nullptr), "rmsnorm_forward_8bit: n = 48 is no whole number of groups of 32, which share a scale");
-  EXPECT_EQ(mxfp8_forward(96, &scale), "rmsnorm_forward_8bit: a scale is given, but mxfp8 finds those of its groups itself");
-  EXPECT_EQ(refusal_of([&] { rmsnorm_forward_8bit<NormE4m3>(x.data(), nullptr, 2, 96, -1.0f, nullptr, y.data(), e4m3.data(), &scale, rstd.data()); }),
+  EXPECT_EQ(mxfp8_forward(48, nullptr),
+            "rmsnorm_forward_8bit: n = 48 is no whole number of groups of 32, which share a scale");
+  EXPECT_EQ(mxfp8_forward(96, &scale),
+            "rmsnorm_forward_8bit: a scale is given, but mxfp8 finds those of its groups itself");
+  EXPECT_EQ(refusal_of([&] {
+              rmsnorm_forward_8bit<NormE4m3>(x.data(), nullptr, 2, 96, -1.0f, nullptr, y.data(), e4m3.data(),
+                                             &scale, rstd.data());
+            }),
             "rmsnorm_forward_8bit: eps must be at least 0");
   EXPECT_TRUE(refusal_of([&] {
-                rmsnorm_backward_8bit<NormE4m3>(x.data(), e4m3.data(), &scale, nullptr, rstd.data(), 2, 96, y.data(), nullptr, {},
-                                                std::span<float>(workspace).first(9));
+                rmsnorm_backward_8bit<NormE4m3>(x.data(), e4m3.data(), &scale, nullptr, rstd.data(), 2, 96,
+                                                y.data(), nullptr, {}, std::span<float>(workspace).first(9));
               }).starts_with("rmsnorm_backward_8bit: the workspace holds 9 of the "));
 }
 

@@ -15,7 +15,8 @@ namespace outgrad::kernels {
 class PageEnd {
  public:
   explicit PageEnd(const std::vector<u8>& bytes) {
-    const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)), inner = (bytes.size() + page - 1) / page * page;
+    const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)),
+               inner = (bytes.size() + page - 1) / page * page;
     mapped_ = inner + page;
     memory_ = ::mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory_ == MAP_FAILED) throw std::bad_alloc();

@@ -1,5 +1,5 @@
-// y that carries its branch, against the second witness: every x of the 16-bit formats with every activation that has a minimum, and every
-// way to run the kernels against the scalar one.
+// y that carries its branch, against the second witness: every x of the 16-bit formats with every activation
+// that has a minimum, and every way to run the kernels against the scalar one.
 #include "kernels/parity.h"
 
 #include <gtest/gtest.h>
@@ -66,7 +66,9 @@ struct Truth {
     }
     const size_t n = x.size();
     value.resize(n), low.resize(n), high.resize(n), slope.resize(n);
-    witness(Case::Fit::kActivation).reference().evaluate(x.data(), value.data(), low.data(), high.data(), slope.data(), static_cast<i64>(n));
+    witness(Case::Fit::kActivation)
+        .reference()
+        .evaluate(x.data(), value.data(), low.data(), high.data(), slope.data(), static_cast<i64>(n));
   }
 };
 
@@ -91,11 +93,12 @@ bool is_between(validation::Oracle& oracle, double x, double low, double high) {
   throw std::runtime_error("f(x) is a boundary to the last digit");
 }
 
-// --- The forward -----------------------------------------------------------------------------------------------------------------
+// --- The forward ---------------------------------------------------------------------------------
 
 TYPED_TEST(Parity, EveryYIsTheOneOnItsBranchThatTheExactValueAsksFor) {
   using Y = typename TypeParam::Y;
-  constexpr validation::FloatFormat kFormat = std::is_same_v<Y, ParityF16> ? validation::kF16 : validation::kBf16;
+  constexpr validation::FloatFormat kFormat =
+      std::is_same_v<Y, ParityF16> ? validation::kF16 : validation::kBf16;
   const Truth<TypeParam> truth;
   const double x_star = witness(TypeParam::Fit::kActivation).x_star;
   int left = 0, right = 0, positive = 0;
@@ -114,10 +117,14 @@ TYPED_TEST(Parity, EveryYIsTheOneOnItsBranchThatTheExactValueAsksFor) {
     const double low = number<Y>(code + 1), high = code <= 0x8001 ? 0 : number<Y>(code - 1);
     const double value = truth.value[i], off = 2 * validation::Reference::kValueBound * std::fabs(value);
     const bool certain = value - off > low && (high == 0 || value + off < high);
-    ASSERT_TRUE(certain || is_between(*truth.oracle, x, low, high)) << x << " gives " << number<Y>(code) << ", f is about " << value;
-    // Not further than one code from what is stored beside a mask, hence at most a unit in the last place from f.
+    ASSERT_TRUE(certain || is_between(*truth.oracle, x, low, high))
+        << x << " gives " << number<Y>(code) << ", f is about " << value;
+    // Not further than one code from what is stored beside a mask, hence at most a unit in the last place
+    // from f.
     const double rounded = truth.oracle->value(x, kFormat);
-    ASSERT_TRUE(rounded == number<Y>(code) || rounded == number<Y>(code + 1) || (code > 0x8000 && rounded == number<Y>(code - 1))) << x;
+    ASSERT_TRUE(rounded == number<Y>(code) || rounded == number<Y>(code + 1) ||
+                (code > 0x8000 && rounded == number<Y>(code - 1)))
+        << x;
     ++(m ? right : left);
   }
   EXPECT_GT(left, 14'000);
@@ -134,7 +141,8 @@ TYPED_TEST(Parity, SpecifiedCases) {
   EXPECT_EQ(output_of<TypeParam>(kInfinity).bits, narrow<Carrier>(kInfinity).bits);
   for (const u32 sign : {0u, 0x8000u}) {
     const Carrier nan{static_cast<u16>(Format<Carrier>::kCanonicalNan | sign)};
-    EXPECT_EQ((forward_to_branch<typename TypeParam::Forward, typename TypeParam::Y>(nan).bits), Format<Carrier>::kCanonicalNan);
+    EXPECT_EQ((forward_to_branch<typename TypeParam::Forward, typename TypeParam::Y>(nan).bits),
+              Format<Carrier>::kCanonicalNan);
   }
 }
 
@@ -143,7 +151,8 @@ void expect_cut_at_the_other_branch() {
   int negative = 0;
   std::vector<float> values = patterns::f32_patterns(400);
   for (u32 code = 0; code < 0x10000; ++code) {
-    for (const u32 step : {u32{0} - 1, u32{0}, u32{1}}) values.push_back(float_of(bits_of(static_cast<float>(number<Y>(code))) + step));
+    for (const u32 step : {u32{0} - 1, u32{0}, u32{1}})
+      values.push_back(float_of(bits_of(static_cast<float>(number<Y>(code))) + step));
   }
   const double largest = number<Y>(std::is_same_v<Y, ParityF16> ? 0x7bff : 0x7f7f);
   for (const float value : values) {
@@ -158,12 +167,15 @@ void expect_cut_at_the_other_branch() {
       // Beyond the largest number m = 1 has the infinity and m = 0 the largest number, which is odd.
       const double above = code <= 0x8001 ? 0 : number<Y>(code - 1);
       if (static_cast<double>(value) < -largest) {
-        ASSERT_EQ(number<Y>(code), m ? -static_cast<double>(std::numeric_limits<float>::infinity()) : -largest) << value;
+        ASSERT_EQ(number<Y>(code),
+                  m ? -static_cast<double>(std::numeric_limits<float>::infinity()) : -largest)
+            << value;
         continue;
       }
       const double below = number<Y>(code + 1);
       // A tie of m = 1 goes to the number nearer to 0.
-      ASSERT_TRUE(m ? value >= below && (value < above || above == 0) : value > below && value <= above) << value << " becomes " << number<Y>(code);
+      ASSERT_TRUE(m ? value >= below && (value < above || above == 0) : value > below && value <= above)
+          << value << " becomes " << number<Y>(code);
     }
   }
   EXPECT_GT(negative, 100'000);
@@ -174,7 +186,7 @@ TEST(ParityNarrowing, EveryNumberGoesToTheNeighbourOnItsSideOfTheOtherBranch) {
   expect_cut_at_the_other_branch<ParityBf16>();
 }
 
-// --- The backward ----------------------------------------------------------------------------------------------------------------
+// --- The backward --------------------------------------------------------------------------------
 
 TYPED_TEST(Parity, NoXHasAGradientFurtherOffThanTheHeaderClaims) {
   using Fit = typename TypeParam::Fit;
@@ -186,15 +198,18 @@ TYPED_TEST(Parity, NoXHasAGradientFurtherOffThanTheHeaderClaims) {
   for (size_t i = 0; i < y.size(); ++i) y[i] = output_of<TypeParam>(truth.x[i]);
   const std::vector<float> dy(y.size(), 1.0f);
   std::vector<float> g(y.size());
-  activation_backward<Fit, float, CpuSchedule{.vector_bits = kBestVectorBits}, Y>(dy.data(), y.data(), nullptr, g.data(), n);
+  activation_backward<Fit, float, CpuSchedule{.vector_bits = kBestVectorBits}, Y>(dy.data(), y.data(),
+                                                                                  nullptr, g.data(), n);
   double largest = 0;
-  for (size_t i = 0; i < y.size(); ++i) largest = std::max(largest, std::fabs(static_cast<double>(g[i]) - truth.slope[i]));
+  for (size_t i = 0; i < y.size(); ++i)
+    largest = std::max(largest, std::fabs(static_cast<double>(g[i]) - truth.slope[i]));
   EXPECT_LE(largest, Fit::kT + validation::Reference::kDerivativeBound);
   EXPECT_GT(largest, 0.5 * Fit::kT);  // the claim is of this size
   testing::Test::RecordProperty("largest_error", std::to_string(largest));
 }
 
-// Without a mask, the bits are those of the kernel that is given the mask that the codes say; for every code, NaN and infinities too.
+// Without a mask, the bits are those of the kernel that is given the mask that the codes say; for every code,
+// NaN and infinities too.
 template <class Fit, class Y, class T, int kBits, int kUnroll>
 void expect_bits_of_the_masked() {
   using Carrier = typename Format<Y>::Carrier;
@@ -211,8 +226,10 @@ void expect_bits_of_the_masked() {
     mask[at / 32] |= static_cast<u32>(!left) << (i % 32);
     dy[at] = narrow<T>(static_cast<float>(static_cast<i32>(random.next())) * 0x1p-29f);
   }
-  const std::vector<Y> carrying(reinterpret_cast<const Y*>(y.data()), reinterpret_cast<const Y*>(y.data()) + y.size());
-  activation_backward<Fit, T, CpuSchedule{.vector_bits = 0}, Carrier>(dy.data(), y.data(), mask.data(), want.data(), kSize);
+  const std::vector<Y> carrying(reinterpret_cast<const Y*>(y.data()),
+                                reinterpret_cast<const Y*>(y.data()) + y.size());
+  activation_backward<Fit, T, CpuSchedule{.vector_bits = 0}, Carrier>(dy.data(), y.data(), mask.data(),
+                                                                      want.data(), kSize);
   activation_backward<Fit, T, kSchedule, Y>(dy.data(), carrying.data(), nullptr, dx.data(), kSize);
   EXPECT_EQ(patterns::first_difference(dx, want), -1) << kBits << " bits, unroll " << kUnroll;
 }
@@ -233,17 +250,22 @@ TYPED_TEST(Parity, ArraysOfAnyLengthHaveTheBitsOfTheElement) {
   std::vector<typename TypeParam::Carrier> x = patterns::all<typename TypeParam::Carrier>();
   for (const i64 n : {i64{0}, i64{1}, i64{33}, static_cast<i64>(x.size())}) {
     std::vector<Y> y(static_cast<size_t>(n) + 1, Y{{0x1234}});
-    activation_forward_parity<typename TypeParam::Forward, Y, CpuSchedule{.vector_bits = kBestVectorBits, .block_elements = 1024}>(x.data(), y.data(), n);
+    activation_forward_parity<typename TypeParam::Forward, Y,
+                              CpuSchedule{.vector_bits = kBestVectorBits, .block_elements = 1024}>(
+        x.data(), y.data(), n);
     for (i64 i = 0; i < n; ++i) {
       const auto at = static_cast<size_t>(i);
-      ASSERT_EQ(y[at].bits, (forward_to_branch<typename TypeParam::Forward, Y>(x[at]).bits)) << n << ", " << i;
+      ASSERT_EQ(y[at].bits, (forward_to_branch<typename TypeParam::Forward, Y>(x[at]).bits))
+          << n << ", " << i;
     }
     ASSERT_EQ(y.back().bits, 0x1234);
   }
   Y* const over = reinterpret_cast<Y*>(x.data());
   const auto copy = x;
-  activation_forward_parity<typename TypeParam::Forward, Y, CpuSchedule{}>(x.data(), over, static_cast<i64>(x.size()));
-  for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(x[i].bits, (forward_to_branch<typename TypeParam::Forward, Y>(copy[i]).bits));
+  activation_forward_parity<typename TypeParam::Forward, Y, CpuSchedule{}>(x.data(), over,
+                                                                           static_cast<i64>(x.size()));
+  for (size_t i = 0; i < x.size(); ++i)
+    ASSERT_EQ(x[i].bits, (forward_to_branch<typename TypeParam::Forward, Y>(copy[i]).bits));
 }
 
 }  // namespace

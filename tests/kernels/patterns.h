@@ -1,4 +1,5 @@
-// Deterministic inputs for the kernels' tests: every pattern of a 16-bit format, every binade of f32 with its edges, special values.
+// Deterministic inputs for the kernels' tests: every pattern of a 16-bit format, every binade of f32 with its
+// edges, special values.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +22,8 @@ class Random {
   std::uint64_t state_;
 };
 
-// f32: per sign and exponent (subnormals, infinities and NaNs are two of the exponents) the edges of the binade, the midpoints of
-// f16 and bf16 with their neighbours, and `random_per_binade` significands.
+// f32: per sign and exponent (subnormals, infinities and NaNs are two of the exponents) the edges of the
+// binade, the midpoints of f16 and bf16 with their neighbours, and `random_per_binade` significands.
 inline std::vector<float> f32_patterns(int random_per_binade) {
   std::vector<u32> significands;
   for (const u32 bit : {0u, 1u << 12, 1u << 13, 3u << 12, 1u << 15, 1u << 16, 3u << 15, 1u << 22, 1u << 23}) {
@@ -44,13 +45,15 @@ std::vector<T> all(int random_per_binade = 100) {
     return f32_patterns(random_per_binade);
   } else {
     std::vector<T> values;
-    for (u32 bits = 0; bits >> (8 * sizeof(T)) == 0; ++bits) values.push_back(T{static_cast<typename Format<T>::Bits>(bits)});
+    for (u32 bits = 0; bits >> (8 * sizeof(T)) == 0; ++bits)
+      values.push_back(T{static_cast<typename Format<T>::Bits>(bits)});
     return values;
   }
 }
 
-// Arguments of a backward call that pair every y of all<T>() with both mask bits, and a dy each (all kinds of values). Neighbours' mask bits
-// are unlike, without a period: whoever reads the bits of a word in another order gets other results.
+// Arguments of a backward call that pair every y of all<T>() with both mask bits, and a dy each (all kinds of
+// values). Neighbours' mask bits are unlike, without a period: whoever reads the bits of a word in another
+// order gets other results.
 template <class T>
 struct Backward {
   std::vector<T> dy, y;
@@ -74,7 +77,9 @@ Backward<T> backward(int random_per_binade = 100) {
       arguments.y.push_back(y);
       // Three in four moderate, so that g shows; the others any value at all.
       const T any = values[random.next() % values.size()];
-      arguments.dy.push_back(random.next() % 4 == 0 ? any : narrow<T>(static_cast<float>(static_cast<i32>(random.next())) * 0x1p-29f));
+      arguments.dy.push_back(random.next() % 4 == 0
+                                 ? any
+                                 : narrow<T>(static_cast<float>(static_cast<i32>(random.next())) * 0x1p-29f));
     }
   }
   return arguments;

@@ -40,22 +40,27 @@ struct Definition {
   i64 group_steps = 64;
 };
 
-// Row sum by the definition; pair(i, j) is the sum of terms i and j >= i + 1 (missing from n on), fused if they are products.
+// Row sum by the definition; pair(i, j) is the sum of terms i and j >= i + 1 (missing from n on), fused if
+// they are products.
 Maybe defined_sum(const Definition& d, i64 n, const std::function<Maybe(i64, i64)>& pair) {
   const auto chunk = [&](i64 c) {
-    return halve(d.within_chunk, 4,
-                 [&](i64 i) { return d.within_chunk == Pairing::fold ? pair(8 * c + i, 8 * c + i + 4) : pair(8 * c + 2 * i, 8 * c + 2 * i + 1); });
+    return halve(d.within_chunk, 4, [&](i64 i) {
+      return d.within_chunk == Pairing::fold ? pair(8 * c + i, 8 * c + i + 4)
+                                             : pair(8 * c + 2 * i, 8 * c + 2 * i + 1);
+    });
   };
   const i64 steps = (n + 255) / 256;
   return halve(d.across_lanes, 32, [&](i64 lane) {
     Maybe sum;
     for (i64 group = 0; group < steps; group += d.group_steps) {
       std::vector<Maybe> values;
-      for (i64 q = group; q < group + d.group_steps; ++q) values.push_back(q < steps ? chunk(32 * q + lane) : Maybe{});
+      for (i64 q = group; q < group + d.group_steps; ++q)
+        values.push_back(q < steps ? chunk(32 * q + lane) : Maybe{});
       while (values.size() > 1) {
         const size_t half = values.size() / 2;
         for (size_t i = 0; i < half; ++i) {
-          values[i] = d.within_group == Pairing::fold ? plus(values[i], values[i + half]) : plus(values[2 * i], values[2 * i + 1]);
+          values[i] = d.within_group == Pairing::fold ? plus(values[i], values[i + half])
+                                                      : plus(values[2 * i], values[2 * i + 1]);
         }
         values.resize(half);
       }
@@ -74,7 +79,8 @@ float rounded_product(float a, float b) {
 Maybe defined_plain_sum(const Definition& d, const std::vector<float>& x) {
   const i64 n = static_cast<i64>(x.size());
   return defined_sum(d, n, [&](i64 i, i64 j) -> Maybe {
-    return plus(i < n ? Maybe{x[static_cast<size_t>(i)]} : Maybe{}, j < n ? Maybe{x[static_cast<size_t>(j)]} : Maybe{});
+    return plus(i < n ? Maybe{x[static_cast<size_t>(i)]} : Maybe{},
+                j < n ? Maybe{x[static_cast<size_t>(j)]} : Maybe{});
   });
 }
 
@@ -102,7 +108,8 @@ std::vector<float> random_row(i64 n, unsigned seed) {
 std::vector<i64> lengths() {
   std::vector<i64> result;
   for (i64 n = 1; n <= 600; ++n) result.push_back(n);
-  for (const i64 n : {768, 1000, 4096, 5120, 11008, 16376, 16384, 16385, 16640, 32768, 33000, 65536, 65543}) result.push_back(n);
+  for (const i64 n : {768, 1000, 4096, 5120, 11008, 16376, 16384, 16385, 16640, 32768, 33000, 65536, 65543})
+    result.push_back(n);
   return result;
 }
 
@@ -142,7 +149,9 @@ TEST(RowTree, SumIsTheDefinitionsAtEveryLengthAndWidth) {
     const std::vector<float> x = random_row(n, static_cast<unsigned>(n));
     const u32 expected = bits_of(*defined_plain_sum({}, x));
     const MeanTerms<float> terms{x.data()};
-    for_each_width([&]<class Lane>(const char* width) { ASSERT_EQ(bits_of(detail::row_sums<Lane>(terms, n).v[0]), expected) << width << ", n = " << n; });
+    for_each_width([&]<class Lane>(const char* width) {
+      ASSERT_EQ(bits_of(detail::row_sums<Lane>(terms, n).v[0]), expected) << width << ", n = " << n;
+    });
     ASSERT_EQ(bits_of(warp_sum<1>(terms, n)), expected) << n;
     ASSERT_EQ(bits_of(warp_sum<4>(terms, n)), expected) << n;
     ASSERT_EQ(bits_of(warp_sum<16>(terms, n)), expected) << n;
@@ -167,7 +176,8 @@ TEST(RowTree, DotProductIsTheDefinitionsAtEveryLengthAndWidth) {
   }
 }
 
-// Rows of 16 bits, whose whole chunks vectors hold in an order of their own, as what they are multiplied with lies in memory.
+// Rows of 16 bits, whose whole chunks vectors hold in an order of their own, as what they are multiplied with
+// lies in memory.
 template <class T>
 void expect_sums_of(i64 n) {
   const auto index = [](i64 j) { return static_cast<size_t>(j); };
@@ -178,19 +188,24 @@ void expect_sums_of(i64 n) {
     wide.push_back(widen(row.back()));
     deviations.push_back(wide.back() - 0.5f);
   }
-  const std::vector<float> gamma = random_row(n, static_cast<unsigned>(n) + 1000000u), c = random_row(n, static_cast<unsigned>(n) + 2000000u);
-  const u32 sum = bits_of(*defined_plain_sum({}, wide)), squares = bits_of(*defined_dot(deviations, deviations));
+  const std::vector<float> gamma = random_row(n, static_cast<unsigned>(n) + 1000000u),
+                           c = random_row(n, static_cast<unsigned>(n) + 2000000u);
+  const u32 sum = bits_of(*defined_plain_sum({}, wide)),
+            squares = bits_of(*defined_dot(deviations, deviations));
   const u32 a = bits_of(*defined_dot(wide, gamma)), product = bits_of(*defined_dot(wide, c));
   for_each_width([&]<class Lane>(const char* width) {
-    ASSERT_EQ(bits_of(detail::row_sums<Lane, T>(MeanTerms<T>{row.data()}, n).v[0]), sum) << width << ", n = " << n;
-    ASSERT_EQ(bits_of(detail::row_sums<Lane, T>(VarianceTerms<T>{row.data(), 0.5f}, n).v[0]), squares) << width << ", n = " << n;
+    ASSERT_EQ(bits_of(detail::row_sums<Lane, T>(MeanTerms<T>{row.data()}, n).v[0]), sum)
+        << width << ", n = " << n;
+    ASSERT_EQ(bits_of(detail::row_sums<Lane, T>(VarianceTerms<T>{row.data(), 0.5f}, n).v[0]), squares)
+        << width << ", n = " << n;
     std::vector<float> ordered_gamma(gamma.size()), ordered_c(c.size());
     for (i64 j = 0; j < n; ++j) {
       const size_t place = index(detail::ordered_place<Lane, T>(j, n));
       ordered_gamma[place] = gamma[index(j)];
       ordered_c[place] = c[index(j)];
     }
-    const GradientTerms<Norm::layer, T, CentredStaged> terms{row.data(), ordered_gamma.data(), {ordered_c.data()}};
+    const GradientTerms<Norm::layer, T, CentredStaged> terms{
+        row.data(), ordered_gamma.data(), {ordered_c.data()}};
     const auto sums = detail::row_sums<Lane, T>(terms, n);
     ASSERT_EQ(bits_of(sums.v[0]), a) << width << ", n = " << n;
     ASSERT_EQ(bits_of(sums.v[1]), product) << width << ", n = " << n;
@@ -204,7 +219,8 @@ TEST(RowTree, RowsOfSixteenBitsHaveTheSameSums) {
   }
 }
 
-// The comparison above sees any other order: each level of the definition changed alone gives other bits on many inputs.
+// The comparison above sees any other order: each level of the definition changed alone gives other bits on
+// many inputs.
 TEST(RowTree, EveryWrongOrderIsSeen) {
   const Definition wrong[] = {{.within_chunk = Pairing::neighbours},
                               {.within_group = Pairing::neighbours},
@@ -227,7 +243,8 @@ TEST(RowTree, MissingTermsLeaveNegativeZeroAndExactValuesAlone) {
   for (const i64 n : {1, 5, 8, 9, 255, 256, 257, 16385}) {
     const std::vector<float> zeros(static_cast<size_t>(n), -0.0f);
     for_each_width([&]<class Lane>(const char* width) {
-      EXPECT_EQ(bits_of(detail::row_sums<Lane>(MeanTerms<float>{zeros.data()}, n).v[0]), bits_of(-0.0f)) << width << ", n = " << n;
+      EXPECT_EQ(bits_of(detail::row_sums<Lane>(MeanTerms<float>{zeros.data()}, n).v[0]), bits_of(-0.0f))
+          << width << ", n = " << n;
     });
   }
 }
@@ -238,9 +255,11 @@ TEST(RowTree, NanAndInfinityReachTheSumFromEveryPosition) {
     for_each_width([&]<class Lane>(const char* width) {
       std::vector<float> x(kN, 1.0f);
       x[static_cast<size_t>(j)] = std::nanf("");
-      EXPECT_TRUE(std::isnan(detail::row_sums<Lane>(MeanTerms<float>{x.data()}, kN).v[0])) << width << ", position " << j;
+      EXPECT_TRUE(std::isnan(detail::row_sums<Lane>(MeanTerms<float>{x.data()}, kN).v[0]))
+          << width << ", position " << j;
       x[static_cast<size_t>(j)] = -HUGE_VALF;
-      EXPECT_EQ(detail::row_sums<Lane>(MeanTerms<float>{x.data()}, kN).v[0], -HUGE_VALF) << width << ", position " << j;
+      EXPECT_EQ(detail::row_sums<Lane>(MeanTerms<float>{x.data()}, kN).v[0], -HUGE_VALF)
+          << width << ", position " << j;
     });
   }
 }

@@ -1,4 +1,5 @@
-// The residual forms of the norms: the bits of the separate steps, one rounding of the sum of gradients, any aliasing that is allowed.
+// The residual forms of the norms: the bits of the separate steps, one rounding of the sum of gradients, any
+// aliasing that is allowed.
 #include <gtest/gtest.h>
 
 #include <tuple>
@@ -19,7 +20,8 @@ template <class T>
 std::vector<T> values(i64 count, u64 seed, float scale) {
   patterns::Random random(seed);
   std::vector<T> v;
-  for (i64 i = 0; i < count; ++i) v.push_back(narrow<T>(scale * static_cast<float>(static_cast<i32>(random.next())) * 0x1p-31f));
+  for (i64 i = 0; i < count; ++i)
+    v.push_back(narrow<T>(scale * static_cast<float>(static_cast<i32>(random.next())) * 0x1p-31f));
   return v;
 }
 
@@ -71,26 +73,33 @@ void expect_forward(Norm norm, i64 rows, i64 n) {
 
 template <CpuSchedule S, class T>
 void expect_backward(Norm norm, i64 rows, i64 n) {
-  const auto dy = values<T>(rows * n, 1, 3.0f), y = values<T>(rows * n, 2, 2.0f), dz_next = values<T>(rows * n, 5, 1.0f);
-  const auto gamma = values<float>(n, 3, 1.5f), beta = values<float>(n, 4, 0.5f), rstd = values<float>(rows, 6, 2.0f);
+  const auto dy = values<T>(rows * n, 1, 3.0f), y = values<T>(rows * n, 2, 2.0f),
+             dz_next = values<T>(rows * n, 5, 1.0f);
+  const auto gamma = values<float>(n, 3, 1.5f), beta = values<float>(n, 4, 0.5f),
+             rstd = values<float>(rows, 6, 2.0f);
   const auto columns = static_cast<size_t>(n);
   // Widening is exact, so the f32 kernel gives the gradient before it is rounded to T.
   const std::vector<float> dy_wide = widened(dy), y_wide = widened(y);
-  std::vector<float> gradient(dy.size()), dgamma(columns), dbeta(columns), expected_dgamma(columns), expected_dbeta(columns);
+  std::vector<float> gradient(dy.size()), dgamma(columns), dbeta(columns), expected_dgamma(columns),
+      expected_dbeta(columns);
   if (norm == Norm::layer) {
-    layernorm_backward<float, kScalar>(dy_wide.data(), y_wide.data(), gamma.data(), beta.data(), rstd.data(), rows, n, gradient.data(), expected_dgamma.data(),
+    layernorm_backward<float, kScalar>(dy_wide.data(), y_wide.data(), gamma.data(), beta.data(), rstd.data(),
+                                       rows, n, gradient.data(), expected_dgamma.data(),
                                        expected_dbeta.data());
   } else {
-    rmsnorm_backward<float, kScalar>(dy_wide.data(), y_wide.data(), gamma.data(), rstd.data(), rows, n, gradient.data(), expected_dgamma.data());
+    rmsnorm_backward<float, kScalar>(dy_wide.data(), y_wide.data(), gamma.data(), rstd.data(), rows, n,
+                                     gradient.data(), expected_dgamma.data());
   }
   std::vector<T> expected(dy.size());
   for (size_t i = 0; i < dy.size(); ++i) expected[i] = narrow<T>(add_rn(gradient[i], widen(dz_next[i])));
   std::vector<float> workspace(static_cast<size_t>(norm_backward_workspace(rows, n)));
   const auto fused = [&](const T* d, const T* next, T* dz) {
     if (norm == Norm::layer) {
-      residual_layernorm_backward<T, S>(d, y.data(), next, gamma.data(), beta.data(), rstd.data(), rows, n, dz, dgamma.data(), dbeta.data(), {}, workspace);
+      residual_layernorm_backward<T, S>(d, y.data(), next, gamma.data(), beta.data(), rstd.data(), rows, n,
+                                        dz, dgamma.data(), dbeta.data(), {}, workspace);
     } else {
-      residual_rmsnorm_backward<T, S>(d, y.data(), next, gamma.data(), rstd.data(), rows, n, dz, dgamma.data(), {}, workspace);
+      residual_rmsnorm_backward<T, S>(d, y.data(), next, gamma.data(), rstd.data(), rows, n, dz,
+                                      dgamma.data(), {}, workspace);
     }
   };
   const auto check = [&](const std::vector<T>& dz, const char* how) {

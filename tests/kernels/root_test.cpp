@@ -1,4 +1,5 @@
-// The device's evaluation (kernels/cuda/gpu_ops.cuh), run on the host with every seed that the hardware may give, against FloatOps.
+// The device's evaluation (kernels/cuda/gpu_ops.cuh), run on the host with every seed that the hardware may
+// give, against FloatOps.
 
 #include <algorithm>
 #include <array>
@@ -46,7 +47,8 @@ namespace {
 
 namespace fits = outgrad::kernels::generated;
 
-// The least float that is no less than (1 - kSeedError) / sqrt(t). The error of `exact` is 2^-53 of it, 2^-29 of a float's ulp.
+// The least float that is no less than (1 - kSeedError) / sqrt(t). The error of `exact` is 2^-53 of it, 2^-29
+// of a float's ulp.
 float least_seed(double t) {
   const double least = (1 - kSeedError) / std::sqrt(t);
   float seed = static_cast<float>(least);
@@ -59,7 +61,9 @@ float least_seed(double t) {
 template <class Visit>
 void for_each_seed(float t, const Visit& visit) {
   const double most = (1 + kSeedError) / std::sqrt(static_cast<double>(t));
-  for (float seed = least_seed(t); static_cast<double>(seed) <= most; seed = std::bit_cast<float>(std::bit_cast<u32>(seed) + 1)) visit(seed);
+  for (float seed = least_seed(t); static_cast<double>(seed) <= most;
+       seed = std::bit_cast<float>(std::bit_cast<u32>(seed) + 1))
+    visit(seed);
 }
 
 // Two binades stand for all: the mantissas of t and the parity of its exponent.
@@ -75,7 +79,8 @@ TEST(RootTest, EverySeedOfEveryMantissaGivesTheRoundedRoot) {
     for (u32 half = 0; half < 2; ++half) {
       threads.emplace_back([half, &counts] {
         Count count;
-        for (u32 bits = kOne + half * ((kFour - kOne) / 2); bits != kOne + (half + 1) * ((kFour - kOne) / 2); ++bits) {
+        for (u32 bits = kOne + half * ((kFour - kOne) / 2); bits != kOne + (half + 1) * ((kFour - kOne) / 2);
+             ++bits) {
           const float t = std::bit_cast<float>(bits), root = sqrt_rn(t);
           for_each_seed(t, [&](float seed) {
             ++count.pairs;
@@ -101,8 +106,10 @@ TEST(RootTest, ScaleDoesNotMatter) {
       if (scaled < kLeastRootArgument) continue;
       for_each_seed(t, [&](float seed) {
         const float scaled_seed = std::ldexp(seed, -k);
-        ASSERT_EQ(root_from_seed<true>(scaled, scaled_seed), std::ldexp(root_from_seed<true>(t, seed), k)) << t << " at 4^" << k;
-        ASSERT_EQ(root_from_seed<false>(scaled, scaled_seed), std::ldexp(root_from_seed<false>(t, seed), k)) << t << " at 4^" << k;
+        ASSERT_EQ(root_from_seed<true>(scaled, scaled_seed), std::ldexp(root_from_seed<true>(t, seed), k))
+            << t << " at 4^" << k;
+        ASSERT_EQ(root_from_seed<false>(scaled, scaled_seed), std::ldexp(root_from_seed<false>(t, seed), k))
+            << t << " at 4^" << k;
       });
     }
   }
@@ -127,10 +134,12 @@ struct AnySeed {
     return seed;
   }
 };
-// An interval of 2.15 x 2^-23 of its middle, where an ulp is 2^-24 to 2^-23 of the number, holds at most this many floats.
+// An interval of 2.15 x 2^-23 of its middle, where an ulp is 2^-24 to 2^-23 of the number, holds at most this
+// many floats.
 constexpr int kMostSeeds = 5;
 
-// A table that takes a row's index at its place, as in shared memory, with whatever stands above and below it.
+// A table that takes a row's index at its place, as in shared memory, with whatever stands above and below
+// it.
 template <class Fit>
 struct Placed {
   static constexpr int kPlace = 7;
@@ -166,7 +175,8 @@ void expect_equal_over_all_codes() {
       for (int pick = 0; pick < (Fit::kMasked ? kMostSeeds : 1); ++pick) {
         ++compared;
         const float device = on_device<Fit, Y>(AnySeed{pick}, y, m);
-        ASSERT_EQ(canonical_bits(device), canonical_bits(host)) << Fit::kName << ": y = " << y << ", m = " << m << ", seed " << pick;
+        ASSERT_EQ(canonical_bits(device), canonical_bits(host))
+            << Fit::kName << ": y = " << y << ", m = " << m << ", seed " << pick;
       }
     }
   }
@@ -182,15 +192,21 @@ struct On {
   using Y = Y_;
 };
 using Stored =
-    testing::Types<On<fits::GeluBf16, BF16>, On<fits::GeluBf16Fast, BF16>, On<fits::GeluBf16Stored, BF16>, On<fits::GeluBf16Ulp, BF16>, On<fits::GeluF16, F16>,
-                   On<fits::GeluF16Fast, F16>, On<fits::GeluF16Stored, F16>, On<fits::GeluF16Ulp, F16>, On<fits::EluBf16, BF16>, On<fits::EluF16, F16>,
-                   On<fits::GeluTanhBf16, BF16>, On<fits::GeluTanhF16, F16>, On<fits::MishBf16, BF16>, On<fits::MishF16, F16>, On<fits::QuickGeluBf16, BF16>,
-                   On<fits::QuickGeluF16, F16>, On<fits::SiluBf16, BF16>, On<fits::SiluF16, F16>, On<fits::SoftplusBf16, BF16>, On<fits::SoftplusF16, F16>,
-                   On<fits::SwishBf16, BF16>, On<fits::SwishF16, F16>, On<fits::GeluF32, BF16>, On<fits::GeluF32Ulp, F16>, On<fits::GeluF32Rel, BF16>,
-                   On<fits::GeluBf16, F8E4M3>, On<fits::GeluF16, F8E5M2>, On<fits::GeluBf16Parity, ParityBf16>, On<fits::GeluF16Parity, ParityF16>>;
+    testing::Types<On<fits::GeluBf16, BF16>, On<fits::GeluBf16Fast, BF16>, On<fits::GeluBf16Stored, BF16>,
+                   On<fits::GeluBf16Ulp, BF16>, On<fits::GeluF16, F16>, On<fits::GeluF16Fast, F16>,
+                   On<fits::GeluF16Stored, F16>, On<fits::GeluF16Ulp, F16>, On<fits::EluBf16, BF16>,
+                   On<fits::EluF16, F16>, On<fits::GeluTanhBf16, BF16>, On<fits::GeluTanhF16, F16>,
+                   On<fits::MishBf16, BF16>, On<fits::MishF16, F16>, On<fits::QuickGeluBf16, BF16>,
+                   On<fits::QuickGeluF16, F16>, On<fits::SiluBf16, BF16>, On<fits::SiluF16, F16>,
+                   On<fits::SoftplusBf16, BF16>, On<fits::SoftplusF16, F16>, On<fits::SwishBf16, BF16>,
+                   On<fits::SwishF16, F16>, On<fits::GeluF32, BF16>, On<fits::GeluF32Ulp, F16>,
+                   On<fits::GeluF32Rel, BF16>, On<fits::GeluBf16, F8E4M3>, On<fits::GeluF16, F8E5M2>,
+                   On<fits::GeluBf16Parity, ParityBf16>, On<fits::GeluF16Parity, ParityF16>>;
 TYPED_TEST_SUITE(EveryCode, Stored);
 
-TYPED_TEST(EveryCode, DeviceGivesTheHostsBits) { expect_equal_over_all_codes<typename TypeParam::Fit, typename TypeParam::Y>(); }
+TYPED_TEST(EveryCode, DeviceGivesTheHostsBits) {
+  expect_equal_over_all_codes<typename TypeParam::Fit, typename TypeParam::Y>();
+}
 
 // one_step_holds works on intervals; here every stored y is looked at.
 TYPED_TEST(EveryCode, OneStepIsTakenOnlyWhereItIsRight) {
@@ -221,8 +237,10 @@ TYPED_TEST(EveryCode, OneStepIsTakenOnlyWhereItIsRight) {
 template <class Fit>
 class EveryTable : public testing::Test {};
 using Tables =
-    testing::Types<On<fits::GeluBf16Oracle, BF16>, On<fits::GeluE4m3Oracle, F8E4M3>, On<fits::GeluE5m2Oracle, F8E5M2>, On<fits::GeluF16Oracle, F16>,
-                   On<synthetic::Direct<BF16, F16>, BF16>, On<synthetic::Direct<BF16, BF16, false>, BF16>, On<synthetic::Direct<F8E4M3, F16>, F8E4M3>>;
+    testing::Types<On<fits::GeluBf16Oracle, BF16>, On<fits::GeluE4m3Oracle, F8E4M3>,
+                   On<fits::GeluE5m2Oracle, F8E5M2>, On<fits::GeluF16Oracle, F16>,
+                   On<synthetic::Direct<BF16, F16>, BF16>, On<synthetic::Direct<BF16, BF16, false>, BF16>,
+                   On<synthetic::Direct<F8E4M3, F16>, F8E4M3>>;
 TYPED_TEST_SUITE(EveryTable, Tables);
 
 TYPED_TEST(EveryTable, WideFormHasTheSameEntries) {
@@ -234,29 +252,35 @@ TYPED_TEST(EveryTable, WideFormHasTheSameEntries) {
   for (u32 code = 0; code < 1u << 8 * sizeof(Y); ++code) {
     const float y = widen(stored<Y>(code));
     for (const bool m : {false, true}) {
-      const float host = evaluate_direct<Y>(FloatOps{}, Fit{}, kEntries, code, y, m), device = derivative<Fit, Y>(ops, kDevice, code, y, m);
+      const float host = evaluate_direct<Y>(FloatOps{}, Fit{}, kEntries, code, y, m),
+                  device = derivative<Fit, Y>(ops, kDevice, code, y, m);
       ASSERT_EQ(canonical_bits(device), canonical_bits(host)) << "y = " << y << ", m = " << m;
     }
   }
 }
-static_assert(is_widened<fits::GeluBf16Oracle, BF16>() && is_widened<fits::GeluE4m3Oracle, F8E4M3>() && !is_widened<fits::GeluF16Oracle, F16>());
+static_assert(is_widened<fits::GeluBf16Oracle, BF16>() && is_widened<fits::GeluE4m3Oracle, F8E4M3>() &&
+              !is_widened<fits::GeluF16Oracle, F16>());
 
 // y = 1/8 gives a t that one step gets wrong.
 struct Unlucky : fits::GeluBf16 {
   static constexpr float kYHi = 0.125f - 0x1.f82294p-2f;
 };
 static_assert(0.125f - Unlucky::kYHi == 0x1.f82294p-2f);
-static_assert(!one_step_holds<Unlucky, BF16>() && !one_step_holds<Unlucky, F16>() && !one_step_holds<fits::GeluF32, float>());
+static_assert(!one_step_holds<Unlucky, BF16>() && !one_step_holds<Unlucky, F16>() &&
+              !one_step_holds<fits::GeluF32, float>());
 // The fits that kernels use by default, and the fast ones, take the short way.
 static_assert(one_step_holds<fits::GeluBf16, BF16>() && one_step_holds<fits::GeluF16, F16>());
 static_assert(one_step_holds<fits::GeluBf16Fast, BF16>() && one_step_holds<fits::GeluF16Fast, F16>());
 // Rows are turned, and found by the exponent, for the default fits.
 static_assert(Turned<fits::GeluBf16>::kByExponent && Turned<fits::GeluBf16>::can_turn());
 static_assert(Turned<fits::GeluF16>::kByExponent && Turned<fits::GeluF16>::can_turn());
-static_assert(Turned<fits::GeluF32>::kByExponent && Turned<fits::GeluF32>::kOneAbove && Turned<fits::GeluF32>::can_turn());
+static_assert(Turned<fits::GeluF32>::kByExponent && Turned<fits::GeluF32>::kOneAbove &&
+              Turned<fits::GeluF32>::can_turn());
 // f32's octaves are halved, and the rows of all three come out at their place.
-static_assert(Halved<fits::GeluF32>::holds() && DeviceFit<fits::GeluF32, float>::kRows == 2 * fits::GeluF32::kRows);
-static_assert(GpuOps<DeviceFit<fits::GeluF32, float>, float, AnySeed, 7>::kPlace == 7 && GpuOps<DeviceFit<fits::GeluF16, F16>, F16, AnySeed, 7>::kPlace == 7 &&
+static_assert(Halved<fits::GeluF32>::holds() &&
+              DeviceFit<fits::GeluF32, float>::kRows == 2 * fits::GeluF32::kRows);
+static_assert(GpuOps<DeviceFit<fits::GeluF32, float>, float, AnySeed, 7>::kPlace == 7 &&
+              GpuOps<DeviceFit<fits::GeluF16, F16>, F16, AnySeed, 7>::kPlace == 7 &&
               GpuOps<DeviceFit<fits::GeluBf16, BF16>, BF16, AnySeed, 7>::kPlace == 7);
 
 // Rounded down, whichever way nearest is, in the binades that an index is taken in.
@@ -265,13 +289,15 @@ TEST(RootTest, FmaDownIsTheFloorOfTheExactResult) {
   int down = 0, exact = 0;
   for (int i = 0; i < 1'000'000; ++i) {
     // Of few bits, so that doubles are exact.
-    const double a = (static_cast<double>(random() >> 20) - 2048) * 0x1p-13, b = 4 + static_cast<double>(random() >> 20) * 0x1p-10,
-                 c = 0x1p16 + 64 + i % 64 + 0.5;
+    const double a = (static_cast<double>(random() >> 20) - 2048) * 0x1p-13,
+                 b = 4 + static_cast<double>(random() >> 20) * 0x1p-10, c = 0x1p16 + 64 + i % 64 + 0.5;
     const double sum = a * b + c;
     const float result = fma_down(static_cast<float>(a), static_cast<float>(b), static_cast<float>(c));
     ASSERT_LE(static_cast<double>(result), sum);
     ASSERT_GT(static_cast<double>(std::bit_cast<float>(std::bit_cast<u32>(result) + 1)), sum);
-    (static_cast<double>(fma_rn(static_cast<float>(a), static_cast<float>(b), static_cast<float>(c))) > sum ? down : exact) += 1;
+    (static_cast<double>(fma_rn(static_cast<float>(a), static_cast<float>(b), static_cast<float>(c))) > sum
+         ? down
+         : exact) += 1;
   }
   EXPECT_GT(down, 100'000);
   EXPECT_GT(exact, 100'000);
@@ -281,7 +307,8 @@ TEST(RootTest, OneStepIsNotTakenWhereAStoredYNeedsTwo) { expect_equal_over_all_c
 
 // Bits first, first + stride, ... of y, both masks, the best seed.
 template <class Fit>
-void expect_equal_f32(std::uint64_t first, std::uint64_t last, std::uint64_t stride, std::uint64_t& compared) {
+void expect_equal_f32(std::uint64_t first, std::uint64_t last, std::uint64_t stride,
+                      std::uint64_t& compared) {
   struct BestSeed {
     float operator()(float t) const { return static_cast<float>(1 / std::sqrt(static_cast<double>(t))); }
   };
@@ -289,7 +316,8 @@ void expect_equal_f32(std::uint64_t first, std::uint64_t last, std::uint64_t str
     const float y = std::bit_cast<float>(static_cast<u32>(bits));
     for (const bool m : {false, true}) {
       ++compared;
-      ASSERT_EQ(canonical_bits(on_device<Fit, float>(BestSeed{}, y, m)), canonical_bits(evaluate_backward<Fit>(FloatOps{}, y, m)))
+      ASSERT_EQ(canonical_bits(on_device<Fit, float>(BestSeed{}, y, m)),
+                canonical_bits(evaluate_backward<Fit>(FloatOps{}, y, m)))
           << Fit::kName << ": y = " << y << ", m = " << m;
     }
   }
@@ -297,11 +325,14 @@ void expect_equal_f32(std::uint64_t first, std::uint64_t last, std::uint64_t str
 
 template <class Fit>
 class EveryFloat : public testing::Test {};
-using Wide = testing::Types<fits::GeluF32, fits::GeluF32Ulp, fits::GeluF32Rel, fits::EluF32, fits::GeluTanhF32, fits::MishF32, fits::QuickGeluF32,
-                            fits::SiluF32, fits::SoftplusF32, fits::SwishF32, synthetic::WithLeft, synthetic::WithLeftAndRight, synthetic::TwoWord>;
+using Wide =
+    testing::Types<fits::GeluF32, fits::GeluF32Ulp, fits::GeluF32Rel, fits::EluF32, fits::GeluTanhF32,
+                   fits::MishF32, fits::QuickGeluF32, fits::SiluF32, fits::SoftplusF32, fits::SwishF32,
+                   synthetic::WithLeft, synthetic::WithLeftAndRight, synthetic::TwoWord>;
 TYPED_TEST_SUITE(EveryFloat, Wide);
 
-// A prime stride reaches every exponent and, between them, every way a row can end; specials and the ends of octaves in full.
+// A prime stride reaches every exponent and, between them, every way a row can end; specials and the ends of
+// octaves in full.
 TYPED_TEST(EveryFloat, DeviceGivesTheHostsBits) {
   std::uint64_t compared = 0;
   expect_equal_f32<TypeParam>(0, std::uint64_t{1} << 32, 4093, compared);
@@ -321,7 +352,8 @@ TEST(RootTest, ExhaustiveF32) {
     std::vector<std::jthread> workers;
     for (unsigned i = 0; i < threads; ++i) {
       workers.emplace_back([i, threads, &compared] {
-        expect_equal_f32<fits::GeluF32>((std::uint64_t{i} << 32) / threads, (std::uint64_t{i + 1} << 32) / threads, 1, compared[i]);
+        expect_equal_f32<fits::GeluF32>((std::uint64_t{i} << 32) / threads,
+                                        (std::uint64_t{i + 1} << 32) / threads, 1, compared[i]);
       });
     }
   }

@@ -1,5 +1,6 @@
-// Softmax's codes and its gradient from them: every schedule against the definition, worded once more here, the special rows,
-// and the forward's p against long double. The bounds are proven and attacked in tests/validation/softmax/.
+// Softmax's codes and its gradient from them: every schedule against the definition, worded once more here,
+// the special rows, and the forward's p against long double. The bounds are proven and attacked in
+// tests/validation/softmax/.
 #include "kernels/host/softmax.h"
 
 #include <gtest/gtest.h>
@@ -17,13 +18,14 @@
 namespace outgrad::kernels {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity(),
+                kNan = std::numeric_limits<float>::quiet_NaN();
 
 static_assert(softmax_e1(4096) <= 0.034, "the target");
-static_assert(softmax_depth(1) == 8 && softmax_depth(256) == 8 && softmax_depth(257) == 9 && softmax_depth(4096) == 12 && softmax_depth(16384) == 14 &&
-              softmax_depth(16385) == 15);
+static_assert(softmax_depth(1) == 8 && softmax_depth(256) == 8 && softmax_depth(257) == 9 &&
+              softmax_depth(4096) == 12 && softmax_depth(16384) == 14 && softmax_depth(16385) == 15);
 
-// --- Codes -----------------------------------------------------------------------------------------------------------------------
+// --- Codes ---------------------------------------------------------------------------------------
 
 TEST(Softmax, CodesAreTheCellsOfTheLogarithm) {
   patterns::Random random(1);
@@ -31,7 +33,8 @@ TEST(Softmax, CodesAreTheCellsOfTheLogarithm) {
   for (int k = 0; k < 1'000'000; ++k) {
     const float p = float_of(bits_of(0x1p-25f) + random.next() % (bits_of(1.0f) - bits_of(0x1p-25f) + 1));
     const double cells = (std::log2(static_cast<double>(p)) + 24) * 256 / 24;
-    if (std::abs(cells - std::nearbyint(cells)) < 1e-4) continue;  // the proof says where these boundaries are
+    // the proof says where these boundaries are
+    if (std::abs(cells - std::nearbyint(cells)) < 1e-4) continue;
     ASSERT_EQ(softmax_code(p), std::max(0.0, std::floor(cells))) << std::hexfloat << p;
     ++compared;
   }
@@ -39,11 +42,14 @@ TEST(Softmax, CodesAreTheCellsOfTheLogarithm) {
 }
 
 TEST(Softmax, WhatACodeStandsForHasThatCode) {
-  for (int code = 0; code < 256; ++code) EXPECT_EQ(softmax_code(softmax_of_code(static_cast<u8>(code))), code);
+  for (int code = 0; code < 256; ++code)
+    EXPECT_EQ(softmax_code(softmax_of_code(static_cast<u8>(code))), code);
 }
 
 TEST(Softmax, CodesOfWhatIsNoPAreSpecified) {
-  for (const float p : {0.0f, -0.0f, 0x1p-149f, 0x1p-126f, 0x1p-25f, -0x1p-149f, -1.0f, -kInfinity, kNan, -kNan}) EXPECT_EQ(softmax_code(p), 0) << p;
+  for (const float p :
+       {0.0f, -0.0f, 0x1p-149f, 0x1p-126f, 0x1p-25f, -0x1p-149f, -1.0f, -kInfinity, kNan, -kNan})
+    EXPECT_EQ(softmax_code(p), 0) << p;
   for (const float p : {1.0f, 1.5f, 0x1p127f, kInfinity}) EXPECT_EQ(softmax_code(p), 255) << p;
 }
 
@@ -53,7 +59,8 @@ void expect_codes_of_every_pattern() {
     const std::vector<T> p = patterns::all<T>(200);
     std::vector<u8> codes(p.size());
     softmax_encode<T, S>(p.data(), codes.data(), static_cast<i64>(p.size()));
-    for (size_t i = 0; i < p.size(); ++i) ASSERT_EQ(codes[i], softmax_code(widen(p[i]))) << Format<T>::kName << " " << widen(p[i]);
+    for (size_t i = 0; i < p.size(); ++i)
+      ASSERT_EQ(codes[i], softmax_code(widen(p[i]))) << Format<T>::kName << " " << widen(p[i]);
   }
 }
 
@@ -67,9 +74,10 @@ TEST(Softmax, EveryScheduleOfTheEncoderIsTheDefinition) {
   expect_codes_of_every_pattern<BF16, CpuSchedule{.vector_bits = 512}>();
 }
 
-// --- Rows ------------------------------------------------------------------------------------------------------------------------
+// --- Rows ----------------------------------------------------------------------------------------
 
-// The tree of kernels/reduce.h, from its text: first(i, j) is what the terms i and j of one chunk give, j = -1 where there is none.
+// The tree of kernels/reduce.h, from its text: first(i, j) is what the terms i and j of one chunk give, j =
+// -1 where there is none.
 float tree_sum(i64 n, const std::function<float(i64, i64)>& first) {
   const auto folded = [](std::vector<float> values) {
     for (size_t half = values.size() / 2; half > 0; half /= 2) {
@@ -111,10 +119,14 @@ template <class T>
 Rows<T> some_rows(i64 n) {
   Rows<T> r{9, n, {}, {}};
   patterns::Random random(static_cast<u64>(n));
-  const auto any = [&](float scale) { return narrow<T>(scale * static_cast<float>(static_cast<i32>(random.next())) * 0x1p-31f); };
+  const auto any = [&](float scale) {
+    return narrow<T>(scale * static_cast<float>(static_cast<i32>(random.next())) * 0x1p-31f);
+  };
   for (i64 i = 0; i < r.rows * n; ++i) {
     const i64 row = i / n;
-    r.x.push_back(row == 5 || (row % 3 == 1 && i % n != 0 && random.next() % 2 == 0) ? narrow<T>(-kInfinity) : any(row % 2 == 0 ? 20.0f : 2.0f));
+    r.x.push_back(row == 5 || (row % 3 == 1 && i % n != 0 && random.next() % 2 == 0)
+                      ? narrow<T>(-kInfinity)
+                      : any(row % 2 == 0 ? 20.0f : 2.0f));
     r.dy.push_back(any(row % 4 == 3 ? 1000.0f : 1.0f));
   }
   r.x[static_cast<size_t>(2 * n + n / 2)] = narrow<T>(kNan);
@@ -138,16 +150,21 @@ Result<T> by_definition(const Rows<T>& r) {
     std::vector<float> e, p;
     for (i64 j = 0; j < r.n; ++j) e.push_back(softmax_exp(widen(x[j]), most));
     const auto at = [](const std::vector<float>& v, i64 j) { return v[static_cast<size_t>(j)]; };
-    const float sum = tree_sum(r.n, [&](i64 i, i64 j) { return j < 0 ? at(e, i) : add_rn(at(e, i), at(e, j)); });
+    const float sum =
+        tree_sum(r.n, [&](i64 i, i64 j) { return j < 0 ? at(e, i) : add_rn(at(e, i), at(e, j)); });
     for (i64 j = 0; j < r.n; ++j) {
       const float exact = div_rn(at(e, j), sum);
       result.y.push_back(narrow<T>(exact));
       result.codes.push_back(softmax_code(exact));
       p.push_back(softmax_of_code(result.codes.back()));
     }
-    const float whole = tree_sum(r.n, [&](i64 i, i64 j) { return j < 0 ? at(p, i) : add_rn(at(p, i), at(p, j)); });
-    const float dot = tree_sum(r.n, [&](i64 i, i64 j) { return fma_rn(at(p, i), widen(dy[i]), j < 0 ? -0.0f : mul_rn(at(p, j), widen(dy[j]))); });
-    for (i64 j = 0; j < r.n; ++j) result.dx.push_back(narrow<T>(mul_rn(at(p, j), sub_rn(widen(dy[j]), div_rn(dot, whole)))));
+    const float whole =
+        tree_sum(r.n, [&](i64 i, i64 j) { return j < 0 ? at(p, i) : add_rn(at(p, i), at(p, j)); });
+    const float dot = tree_sum(r.n, [&](i64 i, i64 j) {
+      return fma_rn(at(p, i), widen(dy[i]), j < 0 ? -0.0f : mul_rn(at(p, j), widen(dy[j])));
+    });
+    for (i64 j = 0; j < r.n; ++j)
+      result.dx.push_back(narrow<T>(mul_rn(at(p, j), sub_rn(widen(dy[j]), div_rn(dot, whole)))));
   }
   return result;
 }
@@ -155,7 +172,8 @@ Result<T> by_definition(const Rows<T>& r) {
 template <class T, CpuSchedule S>
 void expect_rows(const Rows<T>& r, const Result<T>& expected) {
   if constexpr (S.vector_bits <= kBestVectorBits) {
-    const std::string where = std::string(Format<T>::kName) + ", n = " + std::to_string(r.n) + ", " + std::to_string(S.vector_bits) + " bits";
+    const std::string where = std::string(Format<T>::kName) + ", n = " + std::to_string(r.n) + ", " +
+                              std::to_string(S.vector_bits) + " bits";
     std::vector<u8> codes(r.x.size());
     std::vector<T> y(r.x.size()), in_place = r.x, dx(r.x.size());
     softmax_forward_code<T, S>(r.x.data(), y.data(), codes.data(), r.rows, r.n);
@@ -236,7 +254,8 @@ TEST(Softmax, TheLongestRowHasAGradient) {
   softmax_backward_code<BF16, tuned::kDefaultSchedule>(dy.data(), codes.data(), dy.data(), 1, kMostSoftmax);
   EXPECT_EQ(widen(y[n / 2]), 0x1p-23f);
   EXPECT_NE(codes[n / 2], 0);
-  for (const size_t i : {size_t{0}, n / 2, n - 1}) EXPECT_NEAR(widen(dy[i]), i % 2 == 0 ? 0x1p-23f : -0x1p-23f, 0x1p-23f * (kSoftmaxCell + 0x1p-8));
+  for (const size_t i : {size_t{0}, n / 2, n - 1})
+    EXPECT_NEAR(widen(dy[i]), i % 2 == 0 ? 0x1p-23f : -0x1p-23f, 0x1p-23f * (kSoftmaxCell + 0x1p-8));
 }
 
 TEST(Softmax, TheForwardsPIsWithinItsBound) {
@@ -246,7 +265,8 @@ TEST(Softmax, TheForwardsPIsWithinItsBound) {
       std::vector<float> x, y(static_cast<size_t>(n));
       std::vector<u8> codes(y.size());
       patterns::Random random(static_cast<u64>(n));
-      for (i64 j = 0; j < n; ++j) x.push_back(scale * static_cast<float>(static_cast<i32>(random.next())) * 0x1p-31f);
+      for (i64 j = 0; j < n; ++j)
+        x.push_back(scale * static_cast<float>(static_cast<i32>(random.next())) * 0x1p-31f);
       softmax_forward_code<float, CpuSchedule{}>(x.data(), y.data(), codes.data(), 1, n);
       const auto most = static_cast<long double>(*std::max_element(x.begin(), x.end()));
       long double sum = 0;

@@ -1,5 +1,5 @@
-// Views of stored arrays: a block format goes through every way to run a backward, and each element has its own block's
-// scale.
+// Views of stored arrays: a block format goes through every way to run a backward, and each element has its
+// own block's scale.
 #include "kernels/stored.h"
 
 #include <gtest/gtest.h>
@@ -24,9 +24,11 @@ namespace {
 using synthetic::BlocksOf16;
 
 // A format without scales costs nothing to view: the view is the pointer.
-static_assert(std::is_same_v<Stored<float>, const float*> && std::is_same_v<Stored<BF16>, const BF16*> && std::is_same_v<Stored<F8E4M3>, const F8E4M3*>);
+static_assert(std::is_same_v<Stored<float>, const float*> && std::is_same_v<Stored<BF16>, const BF16*> &&
+              std::is_same_v<Stored<F8E4M3>, const F8E4M3*>);
 static_assert(std::is_same_v<FormatOf<Stored<MxFp8>>, MxFp8> && std::is_same_v<CodeOf<MxFp8>, F8E4M3>);
-static_assert(scales_of<MxFp8>(0) == 0 && scales_of<MxFp8>(1) == 1 && scales_of<MxFp8>(32) == 1 && scales_of<MxFp8>(33) == 2);
+static_assert(scales_of<MxFp8>(0) == 0 && scales_of<MxFp8>(1) == 1 && scales_of<MxFp8>(32) == 1 &&
+              scales_of<MxFp8>(33) == 2);
 
 // The scale of block k: neighbours differ, and among them are the ends of the format and what is no number.
 E8M0 scale_at(E8M0, i64 k) {
@@ -34,8 +36,9 @@ E8M0 scale_at(E8M0, i64 k) {
   return {kBits[k % static_cast<i64>(std::size(kBits))]};
 }
 float scale_at(float, i64 k) {
-  constexpr float kScales[] = {
-      1.0f, 0x1.234567p-3f, -0x1.fffffep-2f, 0.0f, 0x1p-149f, 0x1.8p127f, INFINITY, 0x1.555556p0f, std::numeric_limits<float>::quiet_NaN()};
+  constexpr float kScales[] = {1.0f,     0x1.234567p-3f, -0x1.fffffep-2f,
+                               0.0f,     0x1p-149f,      0x1.8p127f,
+                               INFINITY, 0x1.555556p0f,  std::numeric_limits<float>::quiet_NaN()};
   return kScales[k % static_cast<i64>(std::size(kScales))];
 }
 
@@ -74,7 +77,8 @@ void expect_backward() {
       const auto at = static_cast<size_t>(i);
       const bool m = (mask[at / 32] >> (i % 32) & 1) != 0;
       const T expected = narrow<T>(mul_rn(widen(dy[at]), evaluate_backward<Fit>(FloatOps{}, y.value(i), m)));
-      ASSERT_EQ(canonical_bits(dx[at]), canonical_bits(expected)) << Format<Y>::kName << " element " << i << ", vector_bits=" << S.vector_bits;
+      ASSERT_EQ(canonical_bits(dx[at]), canonical_bits(expected))
+          << Format<Y>::kName << " element " << i << ", vector_bits=" << S.vector_bits;
     }
   }
 }
@@ -85,7 +89,12 @@ void expect_backward_everywhere() {
   expect_backward<Y, BF16, CpuSchedule{.vector_bits = 256, .unroll = 1}>();
   expect_backward<Y, float, CpuSchedule{.vector_bits = 256, .unroll = 4, .block_elements = 1024}>();
   expect_backward<Y, F16, CpuSchedule{.vector_bits = 512, .unroll = 1}>();
-  expect_backward<Y, BF16, CpuSchedule{.threads = 2, .vector_bits = 512, .unroll = 4, .block_elements = 1024, .table = TablePlacement::memory}>();
+  expect_backward<Y, BF16,
+                  CpuSchedule{.threads = 2,
+                              .vector_bits = 512,
+                              .unroll = 4,
+                              .block_elements = 1024,
+                              .table = TablePlacement::memory}>();
 }
 
 TEST(Stored, BackwardTakesMxfp8) { expect_backward_everywhere<MxFp8>(); }
@@ -97,10 +106,12 @@ TEST(Stored, AKernelsArgumentsHoldTheScales) {
   Arguments arguments{.cols = y.size()};
   arguments.array[1] = const_cast<F8E4M3*>(y.codes.data());
   arguments.scales = y.scales.data();
-  call<KernelId::kGeluBackward, float, MxFp8>(arguments, [&](const float*, Stored<MxFp8> view, const u32*, float*, i64 n) {
-    EXPECT_EQ(n, y.size());
-    for (i64 i = 0; i < n; i += 7) EXPECT_EQ(canonical_bits(first_value(view + i)), canonical_bits(y.value(i))) << i;
-  });
+  call<KernelId::kGeluBackward, float, MxFp8>(
+      arguments, [&](const float*, Stored<MxFp8> view, const u32*, float*, i64 n) {
+        EXPECT_EQ(n, y.size());
+        for (i64 i = 0; i < n; i += 7)
+          EXPECT_EQ(canonical_bits(first_value(view + i)), canonical_bits(y.value(i))) << i;
+      });
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Fits with made-up coefficients, shaped like the generated ones: they exercise every path of the evaluators without being accurate.
-// Only the rows at the ends hold what the kernels' contract asks of a fit: g = 1 at kYMax, g = 0 at y = -0, f(-0) = -0.
+// Fits with made-up coefficients, shaped like the generated ones: they exercise every path of the evaluators
+// without being accurate. Only the rows at the ends hold what the kernels' contract asks of a fit: g = 1 at
+// kYMax, g = 0 at y = -0, f(-0) = -0.
 #pragma once
 
 #include "kernels/eval.h"
@@ -34,7 +35,8 @@ OUTGRAD_HD constexpr void pin(Table<Rows, Words>& table, int row, float centre, 
   table.w[row][1] = value;
 }
 
-// What every backward fit here has unless it says otherwise; members for parts that a fit lacks are absent, as in generated headers.
+// What every backward fit here has unless it says otherwise; members for parts that a fit lacks are absent,
+// as in generated headers.
 template <int Rows, int Degree, int Scheme = kHorner, bool Centred = true>
 struct Common {
   static constexpr const char* kActivation = "gelu";
@@ -49,8 +51,11 @@ struct Common {
   static constexpr bool kHasRight = false;
   static constexpr float kYHi = -0x1.5c1a2cp-3f;  // near GELU's minimum
   static constexpr float kSAtEnd = 0x1.7p+1f;
-  static constexpr float kYMax = kSAtEnd * kSAtEnd + kYHi;  // y - kYHi rounds to kSAtEnd^2, whose root is exact
-  static OUTGRAD_HD constexpr Table<Rows, Degree + 2> table() { return table_of_coefficients<Rows, Degree + 2>(); }
+  // y - kYHi rounds to kSAtEnd^2, whose root is exact
+  static constexpr float kYMax = kSAtEnd * kSAtEnd + kYHi;
+  static OUTGRAD_HD constexpr Table<Rows, Degree + 2> table() {
+    return table_of_coefficients<Rows, Degree + 2>();
+  }
 };
 
 // Like the f32 fit: y* in two floats, 32 rows of degree 6, a left segment indexed by octaves of y.
@@ -115,7 +120,7 @@ struct WithoutLeft : Common<Rows, Degree, Scheme, Centred> {
   static OUTGRAD_HD constexpr Table<Rows, Degree + 2> table() {
     Table<Rows, Degree + 2> table = table_of_coefficients<Rows, Degree + 2>();
     pin(table, 7, Base::kSAtEnd, 1.0f);  // the cell nearest to 1 + 2.25 kSAtEnd
-    pin(table, 0, kSMin, 0.0f);          // ... and to 1 + 2.25 kSMin
+    pin(table, 0, kSMin, 0.0f);  // ... and to 1 + 2.25 kSMin
     return table;
   }
 };
@@ -173,8 +178,8 @@ struct Unmasked {
   }
 };
 
-// A direct table for a y stored as Y with entries stored as E. The segments have different places and lengths, and share no entry; the
-// last code of the last one is the last entry.
+// A direct table for a y stored as Y with entries stored as E. The segments have different places and
+// lengths, and share no entry; the last code of the last one is the last entry.
 template <class Y, class E, bool Masked = true>
 struct Direct {
   static constexpr const char* kName = "synthetic_table";
@@ -196,7 +201,8 @@ struct Direct {
   static constexpr int kEntries = kUpperBase + kUpperLast - kUpperFirst + 1;
   // Different for every index up to the clearing of infinities and NaNs.
   static OUTGRAD_HD constexpr u16 entry_at(int index) {
-    constexpr int kExponent = sizeof(E) == 2 && Format<E>::kCanonicalNan == kCanonicalNanF16 ? 0x7c00 : 0x7f80;
+    constexpr int kExponent =
+        sizeof(E) == 2 && Format<E>::kCanonicalNan == kCanonicalNanF16 ? 0x7c00 : 0x7f80;
     const int bits = (index + 7) * 40503 & 0xffff;
     return static_cast<u16>((bits & kExponent) == kExponent ? bits ^ 0x4000 : bits);
   }
@@ -242,7 +248,8 @@ struct Forward {
   }
 };
 
-// A forward for T alone. The core reaches to the row of kXMax, as a fit's does: no row right of it is asked for.
+// A forward for T alone. The core reaches to the row of kXMax, as a fit's does: no row right of it is asked
+// for.
 template <class T, int Rows, int CoreRows>
 struct RoundedForward {
   static constexpr const char* kName = "synthetic_rounded_forward";

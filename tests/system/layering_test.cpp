@@ -1,12 +1,14 @@
-// Reads every #include of the four folders, and of tests/attack and tests/gpu, which are built without the tests, too, and fails
-// on an arrow that the architecture forbids:
-//   kernels <- kernels/support <- approx, validation, autotune, kernels/torch; tests see all, nothing sees tests or
-//   notebooks_data. validation/ is the second witness of what approx/ proves: it shares no code with it, nor its ball
+// Reads every #include of the four folders, and of tests/attack and tests/gpu, which are built without the
+// tests, too, and fails on an arrow that the architecture forbids:
+//   kernels <- kernels/support <- approx, validation, autotune, kernels/torch; tests see all, nothing sees
+//   tests or
+//   notebooks_data. validation/ is the second witness of what approx/ proves: it shares no code with it, nor
+//   its ball
 //   arithmetic. approx/, autotune/ and validation/ have rooms, which see downwards only (kRooms).
-// One small part of autotune/, the records of the tuning database, is validation's as well, whose report reads them.
-// Third-party headers are confined too: none in kernels/, nlohmann/json alone in kernels/support/ and autotune/, CLI11 in
-// kernels/support/ (of autotune/, only the commands include what has it), PyTorch's in kernels/torch/, which nothing
-// includes.
+// One small part of autotune/, the records of the tuning database, is validation's as well, whose report
+// reads them. Third-party headers are confined too: none in kernels/, nlohmann/json alone in kernels/support/
+// and autotune/, CLI11 in kernels/support/ (of autotune/, only the commands include what has it), PyTorch's
+// in kernels/torch/, which nothing includes.
 
 #include <algorithm>
 #include <filesystem>
@@ -42,12 +44,14 @@ std::vector<Include> includes_of(const std::string& text) {
   int number = 0;
   for (std::string line; std::getline(lines, line);) {
     ++number;
-    if (std::smatch match; std::regex_search(line, match, pattern)) found.push_back({match[2], match[1] == "\"", number});
+    if (std::smatch match; std::regex_search(line, match, pattern))
+      found.push_back({match[2], match[1] == "\"", number});
   }
   return found;
 }
 
-// What a folder may include: our folders, prefixes of third-party headers, and single headers of other folders.
+// What a folder may include: our folders, prefixes of third-party headers, and single headers of other
+// folders.
 struct Layer {
   std::set<std::string> folders;
   std::vector<std::string> third_party;
@@ -59,21 +63,27 @@ const std::map<std::string, Layer> kLayers = {
     {"kernels/support", {{"kernels", "kernels/support"}, {"nlohmann/json", "CLI/"}}},
     {"kernels/torch", {{"kernels", "kernels/support", "kernels/torch"}, {"torch/"}}},
     {"approx",
-     {{"kernels", "kernels/support", "approx"}, {"nlohmann/", "CLI/", "fmt/", "Eigen/", "boost/", "flint/", "arb", "acb", "fmpr", "mag", "mpfr.h", "gmp.h"}}},
+     {{"kernels", "kernels/support", "approx"},
+      {"nlohmann/", "CLI/", "fmt/", "Eigen/", "boost/", "flint/", "arb", "acb", "fmpr", "mag", "mpfr.h",
+       "gmp.h"}}},
     {"validation",
      {{"kernels", "kernels/support", "validation"},
       {"nlohmann/", "CLI/", "fmt/", "Eigen/", "boost/", "mpfr.h", "gmp.h", "zip.h", "mpi.h"},
       {"autotune/records/database.h", "autotune/records/record.h"}}},
     {"autotune", {{"kernels", "kernels/support", "autotune"}, {"nlohmann/json"}}},
-    {"tests/attack", {{"kernels", "kernels/support", "validation", "tests/attack"}, {"nlohmann/", "CLI/", "fmt/", "boost/", "mpfr.h", "gmp.h"}}},
+    {"tests/attack",
+     {{"kernels", "kernels/support", "validation", "tests/attack"},
+      {"nlohmann/", "CLI/", "fmt/", "boost/", "mpfr.h", "gmp.h"}}},
     {"tests/gpu", {{"kernels", "kernels/support", "tests/gpu", "tests"}, {"nlohmann/json"}}},
 };
 
-// The rooms of a folder. Each sees itself and those of the lines before its own; two rooms of one line do not see each other.
+// The rooms of a folder. Each sees itself and those of the lines before its own; two rooms of one line do not
+// see each other.
 using Rooms = std::vector<std::set<std::string>>;
 const std::map<std::string, Rooms> kRooms = {
     {"approx", {{"function"}, {"model"}, {"proof"}, {"search"}, {"commands"}}},
-    {"autotune", {{"records"}, {"space"}, {"measure"}, {"cpu", "gpu"}, {"evidence"}, {"bench", "search"}, {"commands"}}},
+    {"autotune",
+     {{"records"}, {"space"}, {"measure"}, {"cpu", "gpu"}, {"evidence"}, {"bench", "search"}, {"commands"}}},
     {"validation", {{"exact", "norms"}, {"certificate", "sweep"}, {"softmax"}, {"front"}, {"report"}}},
 };
 // What stands beside the rooms is below all of them, but for a program's main file.
@@ -90,7 +100,8 @@ bool goes_up(const std::string& file, const std::string& target) {
   const auto rooms = kRooms.find(folder);
   if (rooms == kRooms.end() || !target.starts_with(folder + "/") || kMainFiles.contains(file)) return false;
   const auto line_of = [&](const std::string& room) {  // -1: beside the rooms
-    const auto found = std::ranges::find_if(rooms->second, [&](const auto& line) { return line.contains(room); });
+    const auto found =
+        std::ranges::find_if(rooms->second, [&](const auto& line) { return line.contains(room); });
     return found == rooms->second.end() ? -1 : static_cast<int>(found - rooms->second.begin());
   };
   const std::string from = room_of(file), to = room_of(target);
@@ -99,7 +110,8 @@ bool goes_up(const std::string& file, const std::string& target) {
 
 // Options are read by commands alone.
 bool reads_options_elsewhere(const std::string& file, const std::string& target) {
-  return target == "kernels/support/options.h" && file.starts_with("autotune/") && room_of(file) != "commands";
+  return target == "kernels/support/options.h" && file.starts_with("autotune/") &&
+         room_of(file) != "commands";
 }
 
 // The layer of a file, given by its path from the root.
@@ -111,12 +123,16 @@ std::string layer_of(const std::string& file) {
 
 // C++ headers have no dot and no slash; of the rest only what the C library, the compiler or CUDA brings.
 bool is_platform_header(const std::string& target) {
-  static const std::set<std::string> allowed = {"immintrin.h", "xmmintrin.h", "cpuid.h", "omp.h",   "pthread.h", "sched.h",  "fcntl.h",  "unistd.h",
-                                                "poll.h",      "signal.h",    "spawn.h", "dlfcn.h", "elf.h",     "stdlib.h", "stddef.h", "stdint.h"};
-  return target.find_first_of("./") == std::string::npos || allowed.contains(target) || target.starts_with("sys/") || target.starts_with("linux/");
+  static const std::set<std::string> allowed = {
+      "immintrin.h", "xmmintrin.h", "cpuid.h", "omp.h",   "pthread.h", "sched.h",  "fcntl.h",  "unistd.h",
+      "poll.h",      "signal.h",    "spawn.h", "dlfcn.h", "elf.h",     "stdlib.h", "stddef.h", "stdint.h"};
+  return target.find_first_of("./") == std::string::npos || allowed.contains(target) ||
+         target.starts_with("sys/") || target.starts_with("linux/");
 }
 
-bool is_cuda_header(const std::string& target) { return target.starts_with("cuda") || target.starts_with("nvrtc"); }
+bool is_cuda_header(const std::string& target) {
+  return target.starts_with("cuda") || target.starts_with("nvrtc");
+}
 
 bool is_cuda_source(const fs::path& file) { return file.extension() == ".cu" || file.extension() == ".cuh"; }
 
@@ -126,16 +142,21 @@ std::vector<std::string> violations(const std::string& file, const std::string& 
   std::vector<std::string> found;
   for (const Include& include : includes_of(text)) {
     const std::string folder = layer_of(include.target);
-    const bool ours = include.quoted || kLayers.contains(folder) || folder == "tests" || folder == "notebooks_data";
-    const bool third_party = std::ranges::any_of(layer.third_party, [&](const std::string& prefix) { return include.target.starts_with(prefix); });
+    const bool ours =
+        include.quoted || kLayers.contains(folder) || folder == "tests" || folder == "notebooks_data";
+    const bool third_party = std::ranges::any_of(
+        layer.third_party, [&](const std::string& prefix) { return include.target.starts_with(prefix); });
     bool allowed = false;
     if (ours) {
-      allowed = include.quoted && (layer.folders.contains(folder) || layer.headers.contains(include.target)) && !goes_up(file, include.target) &&
-                !reads_options_elsewhere(file, include.target);
+      allowed = include.quoted &&
+                (layer.folders.contains(folder) || layer.headers.contains(include.target)) &&
+                !goes_up(file, include.target) && !reads_options_elsewhere(file, include.target);
     } else {
-      allowed = third_party || is_platform_header(include.target) || (is_cuda_source(file) && is_cuda_header(include.target));
+      allowed = third_party || is_platform_header(include.target) ||
+                (is_cuda_source(file) && is_cuda_header(include.target));
     }
-    if (!allowed) found.push_back(file + ":" + std::to_string(include.line) + ": must not include " + include.target);
+    if (!allowed)
+      found.push_back(file + ":" + std::to_string(include.line) + ": must not include " + include.target);
   }
   return found;
 }
@@ -148,10 +169,12 @@ std::string read(const fs::path& path) {
 std::vector<std::string> sources() {
   static const std::set<std::string> extensions = {".h", ".cpp", ".cu", ".cuh"};
   std::vector<std::string> files;
-  for (const std::string folder : {"kernels", "approx", "validation", "autotune", "tests/attack", "tests/gpu"}) {
+  for (const std::string folder :
+       {"kernels", "approx", "validation", "autotune", "tests/attack", "tests/gpu"}) {
     for (const fs::directory_entry& entry : fs::recursive_directory_iterator(kRoot / folder)) {
       const bool is_test = entry.path().stem().string().ends_with("_test");
-      if (extensions.contains(entry.path().extension()) && !is_test) files.push_back(fs::relative(entry.path(), kRoot).generic_string());
+      if (extensions.contains(entry.path().extension()) && !is_test)
+        files.push_back(fs::relative(entry.path(), kRoot).generic_string());
     }
   }
   std::ranges::sort(files);
@@ -161,7 +184,9 @@ std::vector<std::string> sources() {
 TEST(Layering, NoForbiddenArrowInTheTree) {
   const std::vector<std::string> files = sources();
   for (const auto& [folder, layer] : kLayers) {
-    EXPECT_TRUE(std::ranges::any_of(files, [&](const std::string& file) { return file.starts_with(folder + "/"); })) << folder;
+    EXPECT_TRUE(std::ranges::any_of(files, [&](const std::string& file) {
+      return file.starts_with(folder + "/");
+    })) << folder;
   }
   for (const std::string& file : files) {
     for (const std::string& violation : violations(file, read(kRoot / file))) ADD_FAILURE() << violation;
@@ -183,22 +208,26 @@ TEST(Layering, OurIncludesAreRootedAndExist) {
   for (const std::string& file : sources()) {
     for (const Include& include : includes_of(read(kRoot / file))) {
       if (include.quoted) {
-        EXPECT_TRUE(fs::is_regular_file(kRoot / include.target)) << file << ":" << include.line << ": " << include.target;
+        EXPECT_TRUE(fs::is_regular_file(kRoot / include.target))
+            << file << ":" << include.line << ": " << include.target;
       }
     }
   }
 }
 
-// A source that no list names is neither built nor tested; a public header that no list names is neither compiled alone nor installed.
+// A source that no list names is neither built nor tested; a public header that no list names is neither
+// compiled alone nor installed.
 TEST(Layering, EverySourceIsNamedInTheBuild) {
   std::string lists;
-  for (const char* folder : {"", "kernels/torch", "tests", "tests/attack", "tests/gpu"}) lists += read(kRoot / folder / "CMakeLists.txt");
+  for (const char* folder : {"", "kernels/torch", "tests", "tests/attack", "tests/gpu"})
+    lists += read(kRoot / folder / "CMakeLists.txt");
   for (const std::string& file : sources()) {
     if (file.starts_with("kernels/generated/")) continue;  // the fitter's, listed as they are
-    if (const bool is_header = file.ends_with("h"); is_header && layer_of(file) != "kernels") continue;  // no user's
+    // no user's
+    if (const bool is_header = file.ends_with("h"); is_header && layer_of(file) != "kernels") continue;
     const std::string name = file.starts_with("tests/attack/") ? fs::path(file).filename().string()
-                             : file.starts_with("tests/")      ? file.substr(std::string_view("tests/").size())
-                                                               : file;
+                             : file.starts_with("tests/") ? file.substr(std::string_view("tests/").size())
+                                                          : file;
     EXPECT_NE(lists.find(name), std::string::npos) << file << " is not named in CMakeLists.txt";
   }
   const std::string test_list = read(kRoot / "tests/CMakeLists.txt");
@@ -212,11 +241,13 @@ TEST(Layering, EverySourceIsNamedInTheBuild) {
 
 // A list that only some builds read may keep a name that nobody has any more.
 TEST(Layering, EverySourceThatTheTestsNameExists) {
-  static const std::regex pattern(R"((?:^|[\s("])((?:\.\./)?[a-z_]+/[\w/]+\.(?:h|cpp|cu|cuh)))"), comment("#[^\n]*");
+  static const std::regex pattern(R"((?:^|[\s("])((?:\.\./)?[a-z_]+/[\w/]+\.(?:h|cpp|cu|cuh)))"),
+      comment("#[^\n]*");
   const std::string list = std::regex_replace(read(kRoot / "tests/CMakeLists.txt"), comment, "");
   int names = 0;
   for (std::sregex_iterator at(list.begin(), list.end(), pattern), end; at != end; ++at, ++names)
-    EXPECT_TRUE(fs::is_regular_file(kRoot / "tests" / (*at)[1].str())) << (*at)[1] << " of tests/CMakeLists.txt";
+    EXPECT_TRUE(fs::is_regular_file(kRoot / "tests" / (*at)[1].str()))
+        << (*at)[1] << " of tests/CMakeLists.txt";
   EXPECT_GT(names, 100);
 }
 
@@ -229,13 +260,15 @@ TEST(Layering, EverySourceOpensWithItsPurpose) {
   }
 }
 
-// nlohmann's own parsers stop at a NUL without a word; kernels/support/json.h says where they may be called, and why.
+// nlohmann's own parsers stop at a NUL without a word; kernels/support/json.h says where they may be called,
+// and why.
 TEST(Layering, JsonIsParsedInOnePlace) {
   static const std::regex parser(R"(\b(?:\w*[Jj]son|JSON|basic_json<>)::(?:parse|accept|sax_parse)\s*\()");
   int places = 0;
   for (const std::string& file : sources()) {
     const std::string text = read(kRoot / file);
-    const auto calls = std::distance(std::sregex_iterator(text.begin(), text.end(), parser), std::sregex_iterator());
+    const auto calls =
+        std::distance(std::sregex_iterator(text.begin(), text.end(), parser), std::sregex_iterator());
     if (file == "kernels/support/json.h")
       places = static_cast<int>(calls);
     else
@@ -296,7 +329,8 @@ TEST(Layering, EachForbiddenArrowIsFound) {
       {"autotune/space/space.cpp", "#include <cuda_runtime.h>"},
   };
   for (const Case& arrow : forbidden) {
-    EXPECT_EQ(violations(arrow.file, "#include <vector>\n" + arrow.include + "\n").size(), 1u) << arrow.file << ": " << arrow.include;
+    EXPECT_EQ(violations(arrow.file, "#include <vector>\n" + arrow.include + "\n").size(), 1u)
+        << arrow.file << ": " << arrow.include;
   }
   const std::vector<Case> permitted = {
       {"approx/model/fit.cpp", "#include \"kernels/eval.h\""},

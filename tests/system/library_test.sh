@@ -12,7 +12,7 @@ fail() {
   failures=$((failures + 1))
 }
 
-# --- Exports: the functions that outgrad.h declares, all of them, and nothing else -------------------------------------------------
+# --- Exports: the functions that outgrad.h declares, all of them, and nothing else ----------------
 library=$2/liboutgrad.so
 [[ -f $library ]] || { echo "FAILED: $library was not built"; exit 1; }
 nm -D --defined-only "$library" | awk '$2 != "A" {sub(/@.*/, "", $3); print $3}' | sort -u >"$work/exported"
@@ -26,7 +26,7 @@ for name in $(grep -E '^OUTGRAD_API ' "$1/kernels/c/outgrad.h" | grep -oE 'outgr
 done
 readelf -d "$library" | grep -q 'SONAME.*\[liboutgrad\.so\.0\]' || fail "the soname is not liboutgrad.so.0"
 
-# --- Threads and processes ---------------------------------------------------------------------------------------------------------
+# --- Threads and processes ------------------------------------------------------------------------
 # glibc takes a library's thread-local storage from each thread's stack: the message of the last error and a few words more.
 storage=$(readelf -lW "$library" | awk '$1 == "TLS" {print $6}')
 ((${storage:-0} <= 1024)) || fail "each thread of a program sets aside $((storage)) bytes for the library"
@@ -35,7 +35,7 @@ for stack in 4M 64k; do
   OMP_STACKSIZE=$stack "$work/threads" || fail "tests/kernels/c_threads_main.c with OMP_STACKSIZE=$stack"
 done
 
-# --- Copies of inline functions ----------------------------------------------------------------------------------------------------
+# --- Copies of inline functions -------------------------------------------------------------------
 # Weak symbols of an object that the inline namespace does not keep apart.
 shared_weak() { nm "$@" | awk '$2 ~ /^[WVu]$/ {print $3}' | grep -v 'v0_' | sort -u; }
 mapfile -t baseline < <(find "$2/CMakeFiles/outgrad_c_baseline.dir" -name '*.o')
@@ -56,7 +56,7 @@ untagged=$(cd "$1" && grep -rl '^namespace outgrad::kernels\(::[a-z_]*\)\? {' ke
 [[ -z $untagged ]] || fail "outside the inline namespace (namespace outgrad::kernels::inline OUTGRAD_ABI): $untagged"
 grep -q 'inline OUTGRAD_ABI::tuned {' "$1/kernels/generated/tuned_default.h" || fail "tuned_default.h is outside the inline namespace"
 
-# --- Units with different flags in one program -------------------------------------------------------------------------------------
+# --- Units with different flags in one program ----------------------------------------------------
 cat >"$work/unit.cpp" <<'TEXT'
 #include "kernels/host/api.h"
 using namespace outgrad::kernels;

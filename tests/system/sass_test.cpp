@@ -1,9 +1,11 @@
-// What the CUDA compiler makes of the kernels of elementwise.cuh and bias.cuh, without a GPU: registers, spills, the width of global accesses, and the
-// instructions that a thread issues for an element, against sass_limits.txt; and of the norms' kernels, against norm_sass_limits.txt.
+// What the CUDA compiler makes of the kernels of elementwise.cuh and bias.cuh, without a GPU: registers,
+// spills, the width of global accesses, and the instructions that a thread issues for an element, against
+// sass_limits.txt; and of the norms' kernels, against norm_sass_limits.txt.
 //
-// Counted as autotune/gpu/sass.h says: from the kernel's entry through one trip, prologue and table fill included, divided by the trip's
-// elements (8 to an octet). Large arrays take many trips and pay the prologue once, so this is more than what they issue. Without nvcc or
-// a disassembler the tests are skipped, not passed.
+// Counted as autotune/gpu/sass.h says: from the kernel's entry through one trip, prologue and table fill
+// included, divided by the trip's elements (8 to an octet). Large arrays take many trips and pay the prologue
+// once, so this is more than what they issue. Without nvcc or a disassembler the tests are skipped, not
+// passed.
 
 #include <sys/wait.h>
 
@@ -38,7 +40,7 @@ using kernels::jit::read_ptxas_report;
 const fs::path kRoot = OUTGRAD_SOURCE_DIR;
 const fs::path kBuild = OUTGRAD_BINARY_DIR;
 
-// --- The reader -------------------------------------------------------------------------------------------------------------------
+// --- The reader ----------------------------------------------------------------------------------
 
 constexpr const char* kLoop = R"(	.target	sm_90
 .text.kernel:
@@ -76,7 +78,7 @@ TEST(SassReaderTest, ReadsInstructionsAndLabels) {
 
 TEST(SassReaderTest, CountsOneTripWithAndWithoutTheBranch) {
   const HotPaths paths = hot_paths(read_sass(kLoop).front(), {".128", 1, {}});
-  EXPECT_EQ(paths.longest, 9);   // all up to the EXIT at 0080
+  EXPECT_EQ(paths.longest, 9);  // all up to the EXIT at 0080
   EXPECT_EQ(paths.shortest, 7);  // without the two additions
   EXPECT_EQ(paths.instructions.size(), 9u);
   EXPECT_EQ(hot_paths(read_sass(kLoop).front(), {".128", 2, {}}).longest, 0) << "one trip stores once";
@@ -91,13 +93,16 @@ TEST(SassReaderTest, FollowsJumpsWrittenAsCalls) {
 
 TEST(SassReaderTest, RefusesWhatItCannotRead) {
   EXPECT_THROW(read_sass("nothing"), std::runtime_error);
-  EXPECT_THROW(read_sass(".text.kernel:\n        /*0000*/                   (FADD) R4 ;\n"), std::runtime_error);
-  EXPECT_THROW(hot_paths(read_sass(".text.k:\n  /*0000*/  BRX R2 ;\n").front(), {".128", 1, {}}), std::runtime_error);
-  EXPECT_THROW(hot_paths(read_sass(".text.k:\n  /*0000*/  BRA `(.L_x_9) ;\n").front(), {".128", 1, {}}), std::runtime_error);
+  EXPECT_THROW(read_sass(".text.kernel:\n        /*0000*/                   (FADD) R4 ;\n"),
+               std::runtime_error);
+  EXPECT_THROW(hot_paths(read_sass(".text.k:\n  /*0000*/  BRX R2 ;\n").front(), {".128", 1, {}}),
+               std::runtime_error);
+  EXPECT_THROW(hot_paths(read_sass(".text.k:\n  /*0000*/  BRA `(.L_x_9) ;\n").front(), {".128", 1, {}}),
+               std::runtime_error);
 }
 
-// Two readers of the same machine code: our decoder of a cubin and nvdisasm. Whatever the decoder names, nvdisasm names so too, and the
-// other way round; branches lead to the same instructions.
+// Two readers of the same machine code: our decoder of a cubin and nvdisasm. Whatever the decoder names,
+// nvdisasm names so too, and the other way round; branches lead to the same instructions.
 void expect_same_code(const SassFunction& decoded, const SassFunction& disassembled) {
   static const std::set<std::string> kNamed = {"LDG", "STG",  "LDL",  "STL", "LDS", "STS", "MUFU", "BAR",
                                                "BRA", "CALL", "EXIT", "RET", "NOP", "BRX", "JMP",  "JMX"};
@@ -106,7 +111,8 @@ void expect_same_code(const SassFunction& decoded, const SassFunction& disassemb
   const auto target_of = [](const SassFunction& function, const Instruction& instruction) -> long {
     const std::size_t open = instruction.operands.find("`(");
     if (open == std::string::npos) return -1;
-    return static_cast<long>(function.labels.at(instruction.operands.substr(open + 2, instruction.operands.find(')', open) - open - 2)));
+    return static_cast<long>(function.labels.at(
+        instruction.operands.substr(open + 2, instruction.operands.find(')', open) - open - 2)));
   };
   ASSERT_EQ(decoded.instructions.size(), disassembled.instructions.size());
   for (std::size_t i = 0; i < decoded.instructions.size(); ++i) {
@@ -143,7 +149,7 @@ TEST(SassReaderTest, RefusesWhatIsNoCubin) {
   EXPECT_THROW(decode_cubin(std::string(4096, '\xff'), 90), std::runtime_error);
 }
 
-// --- The kernels ------------------------------------------------------------------------------------------------------------------
+// --- The kernels ---------------------------------------------------------------------------------
 
 // A line of sass_limits.txt.
 struct Row {
@@ -162,8 +168,9 @@ std::vector<Row> read_limits() {
     if (line.empty() || line[0] == '#') continue;
     Row row;
     std::istringstream words(line);
-    if (!(words >> row.architecture >> row.kernel >> row.fit >> row.t >> row.y >> row.schedule >> row.octets >> row.access_bytes >> row.shortest >>
-          row.longest >> row.registers >> row.most_instructions >> row.most_registers)) {
+    if (!(words >> row.architecture >> row.kernel >> row.fit >> row.t >> row.y >> row.schedule >>
+          row.octets >> row.access_bytes >> row.shortest >> row.longest >> row.registers >>
+          row.most_instructions >> row.most_registers)) {
       throw std::runtime_error("sass_limits.txt: " + line);
     }
     rows.push_back(row);
@@ -184,14 +191,20 @@ struct ByStreaming {
 };
 )";
 
-// The explicit instantiation of a line's kernel. Y is the format of the bias for bias_gelu_forward, of y for the backwards.
+// The explicit instantiation of a line's kernel. Y is the format of the bias for bias_gelu_forward, of y for
+// the backwards.
 std::string instantiation_of(const Row& row) {
   const std::string t = row.t, in = "const " + row.t + "*, ", y = "const " + row.y + "*, ";
-  const std::string start = "template __global__ void cuda::" + row.kernel + "<generated::" + row.fit + ", " + t + ", ";
+  const std::string start =
+      "template __global__ void cuda::" + row.kernel + "<generated::" + row.fit + ", " + t + ", ";
   if (row.kernel == "gelu_forward") return start + row.schedule + ">(" + in + t + "*, u32*, i64);\n";
-  if (row.kernel == "activation_backward") return start + row.y + ", " + row.schedule + ">(" + in + y + "const u32*, " + t + "*, i64);\n";
-  if (row.kernel == "bias_gelu_forward") return start + row.y + ", true, " + row.schedule + ">(" + in + y + "i64, i64, " + t + "*, u32*);\n";
-  if (row.kernel == "bias_gelu_backward") return start + "true, " + row.schedule + ">(" + in + y + "const u32*, cuda::SlotRows, i64, " + t + "*, float*);\n";
+  if (row.kernel == "activation_backward")
+    return start + row.y + ", " + row.schedule + ">(" + in + y + "const u32*, " + t + "*, i64);\n";
+  if (row.kernel == "bias_gelu_forward")
+    return start + row.y + ", true, " + row.schedule + ">(" + in + y + "i64, i64, " + t + "*, u32*);\n";
+  if (row.kernel == "bias_gelu_backward")
+    return start + "true, " + row.schedule + ">(" + in + y + "const u32*, cuda::SlotRows, i64, " + t +
+           "*, float*);\n";
   throw std::runtime_error("sass_limits.txt: no kernel " + row.kernel);
 }
 
@@ -205,7 +218,8 @@ Output run(const std::string& command) {
   FILE* pipe = popen((command + " 2>&1").c_str(), "r");
   if (pipe == nullptr) throw std::runtime_error("popen failed");
   std::array<char, 65536> buffer;
-  for (std::size_t size; (size = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) output.text.append(buffer.data(), size);
+  for (std::size_t size; (size = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)
+    output.text.append(buffer.data(), size);
   const int status = pclose(pipe);
   output.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   return output;
@@ -237,7 +251,8 @@ class SassTest : public testing::TestWithParam<std::string> {};
 TEST_P(SassTest, KernelsKeepTheirLimits) {
   const std::string nvcc = find_nvcc();
   if (nvcc.empty()) GTEST_SKIP() << "no CUDA toolkit here: nvcc was not found";
-  Output found = run("bash '" + (kRoot / "tests/system/pinned_tool.sh").string() + "' nvdisasm '" + kBuild.string() + "'");
+  Output found = run("bash '" + (kRoot / "tests/system/pinned_tool.sh").string() + "' nvdisasm '" +
+                     kBuild.string() + "'");
   while (!found.text.empty() && found.text.back() == '\n') found.text.pop_back();
   if (found.status == 77) GTEST_SKIP() << found.text;
   ASSERT_EQ(found.status, 0) << found.text;
@@ -249,7 +264,8 @@ TEST_P(SassTest, KernelsKeepTheirLimits) {
   }
   ASSERT_GE(rows.size(), 20u) << "the default kernels of every fit and their alternatives";
   std::string source =
-      "#include \"kernels/cuda/bias.cuh\"\n#include \"kernels/cuda/elementwise.cuh\"\n#include \"kernels/fits.h\"\n"
+      "#include \"kernels/cuda/bias.cuh\"\n#include \"kernels/cuda/elementwise.cuh\"\n#include "
+      "\"kernels/fits.h\"\n"
       "using namespace outgrad::kernels;\n" +
       std::string(kSchedules);
   for (const Row& row : rows) source += instantiation_of(row);
@@ -257,8 +273,9 @@ TEST_P(SassTest, KernelsKeepTheirLimits) {
   fs::create_directories(folder);
   std::ofstream(folder / "kernels.cu") << source;
   const std::string cubin = (folder / "kernels.cubin").string();
-  const Output compiled = run("'" + nvcc + "' -std=c++20 -O3 -arch=" + GetParam() + " -cubin -Xptxas -v -I'" + kRoot.string() + "' -o '" + cubin + "' '" +
-                              (folder / "kernels.cu").string() + "'");
+  const Output compiled =
+      run("'" + nvcc + "' -std=c++20 -O3 -arch=" + GetParam() + " -cubin -Xptxas -v -I'" + kRoot.string() +
+          "' -o '" + cubin + "' '" + (folder / "kernels.cu").string() + "'");
   ASSERT_EQ(compiled.status, 0) << compiled.text;
   EXPECT_EQ(compiled.text.find("warning"), std::string::npos) << compiled.text;
   const Output disassembled = run("'" + nvdisasm + "' -c '" + cubin + "'");
@@ -273,11 +290,13 @@ TEST_P(SassTest, KernelsKeepTheirLimits) {
   ASSERT_EQ(decoded.size(), functions.size());
   for (const SassFunction& ours : decoded) {
     SCOPED_TRACE(ours.name);
-    const auto theirs = std::find_if(functions.begin(), functions.end(), [&](const SassFunction& each) { return each.name == ours.name; });
+    const auto theirs = std::find_if(functions.begin(), functions.end(),
+                                     [&](const SassFunction& each) { return each.name == ours.name; });
     ASSERT_NE(theirs, functions.end());
     expect_same_code(ours, *theirs);
   }
-  for (std::size_t length = 0; length < image.size(); length += 997) {  // cut short anywhere: an error, or functions that lie before the cut
+  // cut short anywhere: an error, or functions that lie before the cut
+  for (std::size_t length = 0; length < image.size(); length += 997) {
     try {
       decode_cubin(image.substr(0, length), number);
     } catch (const std::runtime_error&) {
@@ -286,18 +305,21 @@ TEST_P(SassTest, KernelsKeepTheirLimits) {
 
   std::ofstream measured(folder / "measured.txt");
   for (const Row& row : rows) {
-    const std::string what = row.architecture + " " + row.kernel + " " + row.fit + " " + row.t + " " + row.y + " " + row.schedule;
+    const std::string what =
+        row.architecture + " " + row.kernel + " " + row.fit + " " + row.t + " " + row.y + " " + row.schedule;
     SCOPED_TRACE(what);
     // The fit's name, and T's behind it.
     const auto is_of = [&](const std::string& name) {
       const std::size_t fit = name.find(mangled(row.fit) + "E");
       if (fit == std::string::npos) return false;
       const std::string rest = name.substr(fit + mangled(row.fit).size() + 1);
-      return row.t == "float" ? rest.starts_with("f") : rest.starts_with("N") && rest.find(mangled(row.t)) < rest.find('E');
+      return row.t == "float" ? rest.starts_with("f")
+                              : rest.starts_with("N") && rest.find(mangled(row.t)) < rest.find('E');
     };
     const SassFunction* function = nullptr;
     for (const SassFunction& candidate : functions) {
-      const bool all = candidate.name.find(mangled(row.kernel)) != std::string::npos && is_of(candidate.name) &&
+      const bool all = candidate.name.find(mangled(row.kernel)) != std::string::npos &&
+                       is_of(candidate.name) &&
                        candidate.name.find(mangled(row.schedule)) != std::string::npos;
       if (!all) continue;
       EXPECT_EQ(function, nullptr) << "two kernels fit the line: " << candidate.name;
@@ -309,7 +331,8 @@ TEST_P(SassTest, KernelsKeepTheirLimits) {
     EXPECT_EQ(use.spill_bytes, 0);
     EXPECT_EQ(use.stack_bytes, 0);
     for (const Instruction& instruction : function->instructions) {
-      EXPECT_FALSE(is_instruction(instruction.opcode, "LDL") || is_instruction(instruction.opcode, "STL")) << "local memory: " << instruction.opcode;
+      EXPECT_FALSE(is_instruction(instruction.opcode, "LDL") || is_instruction(instruction.opcode, "STL"))
+          << "local memory: " << instruction.opcode;
     }
 
     const int element = row.t == "float" ? 4 : 2, y_element = row.y == "float" ? 4 : row.y[1] == '8' ? 1 : 2;
@@ -317,17 +340,23 @@ TEST_P(SassTest, KernelsKeepTheirLimits) {
     const std::string wide = "." + std::to_string(8 * row.access_bytes);
     // The octets, and of bias's backward the sums of its 8 columns, in fp32.
     const int stored_bytes = 8 * (row.octets * element + (bias && !forward ? 4 : 0));
-    const HotPaths paths = hot_paths(*function, {wide, stored_bytes / row.access_bytes, forward ? std::set<std::string>{".U8"} : std::set<std::string>{}});
-    ASSERT_GT(paths.shortest, 0) << "no path with " << row.octets << " octets stored " << wide << " at a time";
+    const HotPaths paths =
+        hot_paths(*function, {wide, stored_bytes / row.access_bytes,
+                              forward ? std::set<std::string>{".U8"} : std::set<std::string>{}});
+    ASSERT_GT(paths.shortest, 0) << "no path with " << row.octets << " octets stored " << wide
+                                 << " at a time";
     // Global loads of the path: the octets' in full width, a byte of the mask for each, and those of tables.
     int bytes = 0, mask_bytes = 0;
     for (const Instruction& instruction : paths.instructions) {
-      if (!is_instruction(instruction.opcode, "LDG") || is_instruction(instruction.opcode, "LDG", ".CONSTANT")) continue;
+      if (!is_instruction(instruction.opcode, "LDG") ||
+          is_instruction(instruction.opcode, "LDG", ".CONSTANT"))
+        continue;
       if (is_instruction(instruction.opcode, "LDG", ".U8")) {
         ++mask_bytes;
       } else {
         const bool fp8 = y_element == 1 && is_instruction(instruction.opcode, "LDG", ".64");
-        EXPECT_TRUE(fp8 || is_instruction(instruction.opcode, "LDG", wide)) << instruction.opcode << " " << instruction.operands;
+        EXPECT_TRUE(fp8 || is_instruction(instruction.opcode, "LDG", wide))
+            << instruction.opcode << " " << instruction.operands;
         bytes += fp8 ? 8 : row.access_bytes;
       }
     }
@@ -339,12 +368,14 @@ TEST_P(SassTest, KernelsKeepTheirLimits) {
     const double elements = 8.0 * row.octets;
     EXPECT_LE(paths.longest / elements, row.most_instructions) << "instructions per element";
     EXPECT_LE(use.registers, row.most_registers) << "registers";
-    measured << what << " " << row.octets << " " << row.access_bytes << std::fixed << std::setprecision(2) << " " << paths.shortest / elements << " "
-             << paths.longest / elements << " " << use.registers << "\n";
+    measured << what << " " << row.octets << " " << row.access_bytes << std::fixed << std::setprecision(2)
+             << " " << paths.shortest / elements << " " << paths.longest / elements << " " << use.registers
+             << "\n";
   }
 }
 
-// A line of norm_sass_limits.txt: a norm's kernel as the launchers choose it for rows of warps x octets x 256 elements.
+// A line of norm_sass_limits.txt: a norm's kernel as the launchers choose it for rows of warps x octets x 256
+// elements.
 struct NormRow {
   std::string architecture, kernel, norm, t, form;
   int warps = 0, octets = 0;
@@ -354,13 +385,15 @@ struct NormRow {
   int most_registers = 0;
 
   bool forward() const { return kernel == "norm_forward"; }
-  // z = x + residual is summed first: with z stored or not, and x dropped before or not. Of a backward: dz_next is added, and dx = dropout(dz) stored.
+  // z = x + residual is summed first: with z stored or not, and x dropped before or not. Of a backward:
+  // dz_next is added, and dx = dropout(dz) stored.
   bool drops() const { return form.starts_with("dropped"); }
   bool stores_z() const { return form == "residual" || form == "dropped+z"; }
   bool residual() const { return forward() ? form != "plain" : form == "residual" || form == "dropped+next"; }
   bool holds() const {
-    const std::set<std::string> forms = forward() ? std::set<std::string>{"plain", "residual", "sum", "dropped", "dropped+z"}
-                                                  : std::set<std::string>{"plain", "residual", "dropped", "dropped+next"};
+    const std::set<std::string> forms =
+        forward() ? std::set<std::string>{"plain", "residual", "sum", "dropped", "dropped+z"}
+                  : std::set<std::string>{"plain", "residual", "dropped", "dropped+next"};
     return forms.count(form) != 0;
   }
   int sums() const { return forward() ? 0 : norm == "layer" ? 2 : 1; }
@@ -373,26 +406,31 @@ std::vector<NormRow> read_norm_limits(const std::string& architecture) {
     if (line.empty() || line.front() == '#') continue;
     std::istringstream words(line);
     NormRow row;
-    words >> row.architecture >> row.kernel >> row.norm >> row.t >> row.form >> row.warps >> row.octets >> row.shortest >> row.registers >>
-        row.most_instructions >> row.most_registers;
+    words >> row.architecture >> row.kernel >> row.norm >> row.t >> row.form >> row.warps >> row.octets >>
+        row.shortest >> row.registers >> row.most_instructions >> row.most_registers;
     std::string rest;
-    if (words.fail() || words >> rest || !row.holds()) throw std::runtime_error("norm_sass_limits.txt: " + line);
+    if (words.fail() || words >> rest || !row.holds())
+      throw std::runtime_error("norm_sass_limits.txt: " + line);
     if (row.architecture == architecture) rows.push_back(row);
   }
   return rows;
 }
 
-// The instantiation, with the schedule under a name of the line's own. That the octets are the launchers' choice is asserted there.
+// The instantiation, with the schedule under a name of the line's own. That the octets are the launchers'
+// choice is asserted there.
 std::string instantiation_of(const NormRow& row, const std::string& name) {
   const auto text = [](bool value) { return std::string(value ? "true" : "false"); };
   const std::string residual = text(row.residual()), drops = text(row.drops()), norm = "Norm::" + row.norm;
   const std::string use = row.forward() ? "cuda::detail::kForwardUse<" + row.t + ", " + residual + ">"
-                                        : "cuda::detail::backward_use<" + norm + ", " + row.t + ", " + residual + ", true, false, " + drops + ">()";
-  return "static_assert(cuda::detail::default_octets(" + use + ") == " + std::to_string(row.octets) + ");\nstruct " + name +
-         " : cuda::detail::ChosenNormSchedule<DefaultGpuNormSchedule, " + std::to_string(row.warps) + ", " + std::to_string(row.octets) +
-         ", RowHome::registers, " + use + "> {};\ntemplate __global__ void cuda::" + row.kernel + "<" + norm + ", " + row.t + ", " + name +
-         (row.forward() ? ", true, " + residual + ", ParameterFormat::f32, " + drops + ", " + text(row.stores_z())
-                        : ", " + residual + ", cuda::SideChannels::none, ParameterFormat::f32, " + drops) +
+                                        : "cuda::detail::backward_use<" + norm + ", " + row.t + ", " +
+                                              residual + ", true, false, " + drops + ">()";
+  return "static_assert(cuda::detail::default_octets(" + use + ") == " + std::to_string(row.octets) +
+         ");\nstruct " + name + " : cuda::detail::ChosenNormSchedule<DefaultGpuNormSchedule, " +
+         std::to_string(row.warps) + ", " + std::to_string(row.octets) + ", RowHome::registers, " + use +
+         "> {};\ntemplate __global__ void cuda::" + row.kernel + "<" + norm + ", " + row.t + ", " + name +
+         (row.forward()
+              ? ", true, " + residual + ", ParameterFormat::f32, " + drops + ", " + text(row.stores_z())
+              : ", " + residual + ", cuda::SideChannels::none, ParameterFormat::f32, " + drops) +
          ">(cuda::" + (row.forward() ? "NormForwardArrays<" : "NormBackwardArrays<") + row.t + ">);\n";
 }
 
@@ -400,21 +438,24 @@ std::string instantiation_of(const NormRow& row, const std::string& name) {
 int rows_ahead(const NormRow& row, int element) {
   using namespace kernels::cuda::detail;
   const auto norm = row.norm == "layer" ? kernels::Norm::layer : kernels::Norm::rms;
-  return default_rows_ahead(backward_use(norm, element, row.residual(), true, false, row.drops()), row.octets);
+  return default_rows_ahead(backward_use(norm, element, row.residual(), true, false, row.drops()),
+                            row.octets);
 }
 
-// A path takes one row through the kernel: all of its octets in whole accesses, and of a backward the slot's sums at the end. Of a backward the
-// loop over rows is counted.
+// A path takes one row through the kernel: all of its octets in whole accesses, and of a backward the slot's
+// sums at the end. Of a backward the loop over rows is counted.
 TEST_P(SassTest, NormKernelsKeepTheirLimits) {
   const std::string nvcc = find_nvcc();
   if (nvcc.empty()) GTEST_SKIP() << "no CUDA toolkit here: nvcc was not found";
-  Output found = run("bash '" + (kRoot / "tests/system/pinned_tool.sh").string() + "' nvdisasm '" + kBuild.string() + "'");
+  Output found = run("bash '" + (kRoot / "tests/system/pinned_tool.sh").string() + "' nvdisasm '" +
+                     kBuild.string() + "'");
   while (!found.text.empty() && found.text.back() == '\n') found.text.pop_back();
   if (found.status == 77) GTEST_SKIP() << found.text;
   ASSERT_EQ(found.status, 0) << found.text;
 
   const std::vector<NormRow> rows = read_norm_limits(GetParam());
-  ASSERT_GE(rows.size(), 27u) << "both directions of the three formats, alone, with a residual, and with dropout";
+  ASSERT_GE(rows.size(), 27u)
+      << "both directions of the three formats, alone, with a residual, and with dropout";
   const auto name_of = [](std::size_t line) { return "NormLine" + std::to_string(line) + "Schedule"; };
   std::string source = "#include \"kernels/cuda/layernorm.cuh\"\nusing namespace outgrad::kernels;\n";
   for (std::size_t i = 0; i < rows.size(); ++i) source += instantiation_of(rows[i], name_of(i));
@@ -422,8 +463,9 @@ TEST_P(SassTest, NormKernelsKeepTheirLimits) {
   fs::create_directories(folder);
   std::ofstream(folder / "norms.cu") << source;
   const std::string cubin = (folder / "norms.cubin").string();
-  const Output compiled = run("'" + nvcc + "' -std=c++20 -O3 -arch=" + GetParam() + " -cubin -Xptxas -v -I'" + kRoot.string() + "' -o '" + cubin + "' '" +
-                              (folder / "norms.cu").string() + "'");
+  const Output compiled =
+      run("'" + nvcc + "' -std=c++20 -O3 -arch=" + GetParam() + " -cubin -Xptxas -v -I'" + kRoot.string() +
+          "' -o '" + cubin + "' '" + (folder / "norms.cu").string() + "'");
   ASSERT_EQ(compiled.status, 0) << compiled.text;
   EXPECT_EQ(compiled.text.find("warning"), std::string::npos) << compiled.text;
   const Output disassembled = run("'" + found.text + "' -c '" + cubin + "'");
@@ -434,8 +476,8 @@ TEST_P(SassTest, NormKernelsKeepTheirLimits) {
   std::ofstream measured(folder / "norms_measured.txt");
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const NormRow& row = rows[i];
-    const std::string what = row.architecture + " " + row.kernel + " " + row.norm + " " + row.t + " " + row.form + " " + std::to_string(row.warps) + " " +
-                             std::to_string(row.octets);
+    const std::string what = row.architecture + " " + row.kernel + " " + row.norm + " " + row.t + " " +
+                             row.form + " " + std::to_string(row.warps) + " " + std::to_string(row.octets);
     SCOPED_TRACE(what);
     const SassFunction* function = nullptr;
     for (const SassFunction& candidate : functions) {
@@ -446,7 +488,8 @@ TEST_P(SassTest, NormKernelsKeepTheirLimits) {
     EXPECT_EQ(use.spill_bytes, 0);
     EXPECT_EQ(use.stack_bytes, 0);
     for (const Instruction& instruction : function->instructions) {
-      EXPECT_FALSE(is_instruction(instruction.opcode, "LDL") || is_instruction(instruction.opcode, "STL")) << "local memory: " << instruction.opcode;
+      EXPECT_FALSE(is_instruction(instruction.opcode, "LDL") || is_instruction(instruction.opcode, "STL"))
+          << "local memory: " << instruction.opcode;
     }
 
     constexpr int kWide = 16, kFloat = 4;
@@ -454,38 +497,48 @@ TEST_P(SassTest, NormKernelsKeepTheirLimits) {
     const int written = (row.forward() ? row.stores_z() : row.drops()) ? 2 : 1;
     // Slots side by side add up 8 columns of one sum in each turn of a loop.
     const bool side_by_side = row.warps < kernels::cuda::kSumBlockWarps;
-    const int row_bytes = row.octets * 8 * written * element, sum_bytes = 8 * kFloat * (side_by_side && !row.forward() ? 1 : row.octets * row.sums());
+    const int row_bytes = row.octets * 8 * written * element,
+              sum_bytes = 8 * kFloat * (side_by_side && !row.forward() ? 1 : row.octets * row.sums());
     const PathRules rules{".128", (row_bytes + sum_bytes) / kWide, {".E"}};  // rstd's and x^'s are words
     const HotPaths paths = hot_paths(*function, rules);
-    ASSERT_GT(paths.shortest, 0) << "no path with " << row_bytes << " and " << sum_bytes << " bytes stored 16 at a time";
-    // What is loaded of the tensors is loaded 16 bytes at a time, and once, of a backward past the registers; what all rows share comes through the
-    // read-only cache.
+    ASSERT_GT(paths.shortest, 0) << "no path with " << row_bytes << " and " << sum_bytes
+                                 << " bytes stored 16 at a time";
+    // What is loaded of the tensors is loaded 16 bytes at a time, and once, of a backward past the registers;
+    // what all rows share comes through the read-only cache.
     int bytes = 0;
     for (const Instruction& instruction : paths.instructions) {
-      const bool tensor = is_instruction(instruction.opcode, "LDG", ".128") && !is_instruction(instruction.opcode, "LDG", ".CONSTANT");
+      const bool tensor = is_instruction(instruction.opcode, "LDG", ".128") &&
+                          !is_instruction(instruction.opcode, "LDG", ".CONSTANT");
       EXPECT_FALSE(tensor && !row.forward()) << instruction.opcode << " " << instruction.operands;
       if (tensor || is_instruction(instruction.opcode, "LDGSTS", ".128")) bytes += kWide;
-      EXPECT_FALSE(is_instruction(instruction.opcode, "LDG", ".U16") && !row.forward()) << instruction.opcode << " " << instruction.operands;
+      EXPECT_FALSE(is_instruction(instruction.opcode, "LDG", ".U16") && !row.forward())
+          << instruction.opcode << " " << instruction.operands;
     }
     const int tensors = (row.forward() ? 1 : 2) + (row.residual() ? 1 : 0);
-    const int rows_loaded = row.forward() ? 1 : rows_ahead(row, element) + 1;  // before the loop, and in a turn of it
+    // before the loop, and in a turn of it
+    const int rows_loaded = row.forward() ? 1 : rows_ahead(row, element) + 1;
     EXPECT_EQ(bytes, row.octets * 8 * element * tensors * rows_loaded);
 
     const double elements = 8.0 * row.octets;
     int counted = paths.shortest;
     if (!row.forward()) {
-      const LoopExtent loop = loop_around(*function, paths, rules, static_cast<std::size_t>(row_bytes / kWide));
+      const LoopExtent loop =
+          loop_around(*function, paths, rules, static_cast<std::size_t>(row_bytes / kWide));
       ASSERT_GT(loop.last, 0u) << "dx is stored outside any loop";
-      counted = static_cast<int>(std::count_if(paths.shortest_path.begin(), paths.shortest_path.end(), [&](std::size_t at) { return loop.holds(at); }));
+      counted = static_cast<int>(std::count_if(paths.shortest_path.begin(), paths.shortest_path.end(),
+                                               [&](std::size_t at) { return loop.holds(at); }));
     }
     EXPECT_LE(counted / elements, row.most_instructions) << "instructions per element";
     EXPECT_LE(use.registers, row.most_registers) << "registers";
-    measured << what << std::fixed << std::setprecision(2) << " " << counted / elements << " " << use.registers << "\n";
+    measured << what << std::fixed << std::setprecision(2) << " " << counted / elements << " "
+             << use.registers << "\n";
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Hopper, SassTest, testing::Values("sm_90"), [](const auto& parameter) { return parameter.param; });
-INSTANTIATE_TEST_SUITE_P(NightlyArchitectures, SassTest, testing::Values("sm_80", "sm_100"), [](const auto& parameter) { return parameter.param; });
+INSTANTIATE_TEST_SUITE_P(Hopper, SassTest, testing::Values("sm_90"),
+                         [](const auto& parameter) { return parameter.param; });
+INSTANTIATE_TEST_SUITE_P(NightlyArchitectures, SassTest, testing::Values("sm_80", "sm_100"),
+                         [](const auto& parameter) { return parameter.param; });
 
 }  // namespace
 }  // namespace outgrad::tests

@@ -16,7 +16,7 @@ fail() {
   failures=$((failures + 1))
 }
 
-# ---- docs/help ------------------------------------------------------------------------------------------------------
+# ---- docs/help -----------------------------------------------------------------------------------
 
 commands=(tune eval bench)
 [[ ! -x $programs/outgrad-fit ]] || commands+=(fit emit pareto table reach certify check validate front stability attack report)
@@ -34,7 +34,7 @@ for command in "${commands[@]}"; do
   fi
 done
 
-# ---- A checkout with nothing built, and stand-ins for what the wrapper calls -------------------------------------------
+# ---- A checkout with nothing built, and stand-ins for what the wrapper calls ---------------------
 
 checkout=$sandbox/checkout stubs=$sandbox/stubs log=$sandbox/log
 mkdir -p "$checkout/docs" "$stubs"
@@ -86,7 +86,7 @@ one_line() {  # one_line TEXT: the errors are one line of the wrapper's that has
   [[ $(wc -l <"$sandbox/errors") == 1 && $(<"$sandbox/errors") == outgrad:*"$1"* ]] || fail "no line with '$1': $(<"$sandbox/errors")"
 }
 
-# ---- Help and version ---------------------------------------------------------------------------------------------------
+# ---- Help and version ----------------------------------------------------------------------------
 
 wrapper 0
 cp "$sandbox/said" "$sandbox/table"
@@ -101,7 +101,7 @@ wrapper 0 --version
 [[ $(<"$sandbox/said") == "outgrad $(sed -nE 's/^project\(outgrad VERSION ([0-9.]+) .*/\1/p' "$root/CMakeLists.txt")" ]] || fail "--version: $(<"$sandbox/said")"
 [[ ! -s $log && ! -e $checkout/build && ! -e $checkout/out ]] || fail "help and the version built something: $(<"$log")"
 
-# ---- Packages ---------------------------------------------------------------------------------------------------------------
+# ---- Packages ------------------------------------------------------------------------------------
 
 environment=(ABSENT= OUTGRAD_WORK_DIR="$sandbox/packages")
 wrapper 0 test -R name
@@ -124,7 +124,7 @@ else
   one_line "install: gappa"
 fi
 
-# ---- PyTorch -------------------------------------------------------------------------------------------------------------------
+# ---- PyTorch -------------------------------------------------------------------------------------
 
 # Beside the build where all tests are run, and not at all where none of its own is.
 mkdir -p "$checkout/tests/kernels/torch"
@@ -146,7 +146,7 @@ wrapper 3 test
 grep -q 'outgrad: PyTorch could not be installed' "$sandbox/errors" || fail "without PyPI: $(<"$sandbox/errors")"
 rm "$stubs/python3"
 
-# ---- A checkout that cannot be written ---------------------------------------------------------------------------------------
+# ---- A checkout that cannot be written -----------------------------------------------------------
 
 environment=(ABSENT=)
 touch "$checkout/build" "$checkout/out"  # a file stands where the folder would: not even root can make it
@@ -175,7 +175,7 @@ else
 fi
 chmod -R u+w "$checkout"
 
-# ---- A command of the wrapper's own that fails: 1 would say that a bound is violated --------------------------------------------
+# ---- A command of the wrapper's own that fails: 1 would say that a bound is violated -------------
 
 environment=(ABSENT= OUTGRAD_WORK_DIR="$sandbox/fails")
 for status in 1 2 127; do
@@ -185,7 +185,7 @@ for status in 1 2 127; do
 done
 rm "$stubs/flock"
 
-# ---- What the first build says ------------------------------------------------------------------------------------------------------
+# ---- What the first build says -------------------------------------------------------------------
 
 environment=(ABSENT= OUTGRAD_WORK_DIR="$sandbox/first")
 wrapper 0 fit x.json

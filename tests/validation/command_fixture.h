@@ -1,4 +1,5 @@
-// A command of outgrad-check as its own tests run it: in this process, beside a folder that is gone afterwards.
+// A command of outgrad-check as its own tests run it: in this process, beside a folder that is gone
+// afterwards.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,10 +19,12 @@ namespace outgrad::validation {
 class CommandTest : public testing::Test {
  protected:
   /// `add` puts the command into an application.
-  CommandTest(std::string command, void (*add)(CLI::App& app, int& status)) : command_(std::move(command)), add_(add) {}
+  CommandTest(std::string command, void (*add)(CLI::App& app, int& status))
+      : command_(std::move(command)), add_(add) {}
 
   void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() / ("outgrad_" + command_ + "_test_" + std::to_string(::getpid()));
+    folder_ = std::filesystem::temp_directory_path() /
+              ("outgrad_" + command_ + "_test_" + std::to_string(::getpid()));
     std::filesystem::create_directory(folder_);
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }

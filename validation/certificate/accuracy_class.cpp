@@ -10,7 +10,10 @@ namespace outgrad::validation {
 AccuracyClass read_class(const std::string& text) {
   if (text == "oracle") return {ClassKind::oracle, 0};
   if (text == "rounded") return {ClassKind::rounded, 0};
-  for (const auto& [begin, kind] : {std::pair{"abs:", ClassKind::abs}, {"rel:", ClassKind::rel}, {"ulp:", ClassKind::ulp}, {"stored:", ClassKind::stored}}) {
+  for (const auto& [begin, kind] : {std::pair{"abs:", ClassKind::abs},
+                                    {"rel:", ClassKind::rel},
+                                    {"ulp:", ClassKind::ulp},
+                                    {"stored:", ClassKind::stored}}) {
     if (!text.starts_with(begin)) continue;
     std::string number = text.substr(std::string(begin).size());
     const bool power = number.starts_with("2^");

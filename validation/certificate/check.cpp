@@ -29,7 +29,8 @@ namespace outgrad::validation {
 namespace {
 
 constexpr float kFloatInfinity = std::numeric_limits<float>::infinity();
-constexpr float kIndexLow = 0x1p23f, kIndexHigh = 0x1p24f;  // where an fp32 ulp is 1, so that the low bits count cells
+// where an fp32 ulp is 1, so that the low bits count cells
+constexpr float kIndexLow = 0x1p23f, kIndexHigh = 0x1p24f;
 
 // Collects the conditions that fail, and those that the enclosures leave open.
 class Conditions {
@@ -42,7 +43,8 @@ class Conditions {
     if (!(off.magnitude() <= bound)) add(off.mignitude() > bound ? failed_ : open_, what);
   }
   void require_provable(const Activation& activation) {
-    if (!activation.problem().empty()) add(activation.problem_is_certain() ? failed_ : open_, activation.problem());
+    if (!activation.problem().empty())
+      add(activation.problem_is_certain() ? failed_ : open_, activation.problem());
   }
   Finding finding() const {
     if (!failed_.empty()) return {"structure", Verdict::Violated, 0, 0, failed_, {}};
@@ -56,23 +58,32 @@ class Conditions {
   std::string failed_, open_;
 };
 
-bool same_bits(float a, float b) { return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b); }
-
-void require_index(Conditions& conditions, float low, float high, float scale, float bias, int rows, const char* what) {
-  const float first = cell_index(low, scale, bias), last = cell_index(high, scale, bias);
-  conditions.require(scale > 0 && first >= kIndexLow && last < kIndexHigh, fmt::format("the {} index leaves [2^23, 2^24)", what));
-  // More cells than rows would reach a row from two places: the low bits wrap.
-  conditions.require(!(last - first >= static_cast<float>(rows)), fmt::format("the {} index spans more than {} cells", what, rows));
+bool same_bits(float a, float b) {
+  return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b);
 }
 
-int low_bits_of(const RoundedForwardHeader& h, float x) { return static_cast<int>(cell_index(x, h.index_scale, h.index_bias) - kIndexLow) % h.rows; }
+void require_index(Conditions& conditions, float low, float high, float scale, float bias, int rows,
+                   const char* what) {
+  const float first = cell_index(low, scale, bias), last = cell_index(high, scale, bias);
+  conditions.require(scale > 0 && first >= kIndexLow && last < kIndexHigh,
+                     fmt::format("the {} index leaves [2^23, 2^24)", what));
+  // More cells than rows would reach a row from two places: the low bits wrap.
+  conditions.require(!(last - first >= static_cast<float>(rows)),
+                     fmt::format("the {} index spans more than {} cells", what, rows));
+}
+
+int low_bits_of(const RoundedForwardHeader& h, float x) {
+  return static_cast<int>(cell_index(x, h.index_scale, h.index_bias) - kIndexLow) % h.rows;
+}
 
 // fma, add and mul from y to g.
 int operations(const BackwardHeader& h) {
   const int differences = !h.masked ? 0 : h.y_lo == 0 ? 1 : 2;  // y - y_hi, - y_lo
-  int polynomial = h.degree;                                    // Horner: a step for each coefficient but the last
+  // Horner: a step for each coefficient but the last
+  int polynomial = h.degree;
   if (h.scheme == kEstrin) {
-    // Joining degree + 1 coefficients takes degree steps in any order; before each level after the first a power is squared.
+    // Joining degree + 1 coefficients takes degree steps in any order; before each level after the first a
+    // power is squared.
     for (int parts = h.degree / 2 + 1; parts > 1; parts = (parts + 1) / 2) ++polynomial;
   } else if (h.scheme == kEvenOdd && h.degree >= 2) {
     polynomial = 1 + (h.degree - 1) + 1;  // the square, the steps of both chains, joining them
@@ -80,10 +91,11 @@ int operations(const BackwardHeader& h) {
   return differences + (h.has_breaks ? 0 : 1) + (h.centred ? 1 : 0) + polynomial + (h.two_word ? 1 : 0);
 }
 
-// Integer operations of a direct table's index: sign and magnitude 2, clamp 2, a sum, and the selection of three constants (first, last,
-// base - first) among two segments, or, twice, among three.
+// Integer operations of a direct table's index: sign and magnitude 2, clamp 2, a sum, and the selection of
+// three constants (first, last, base - first) among two segments, or, twice, among three.
 int index_operations(const TableHeader& h) {
-  const int fields = 2, clamp_and_add = 3, by_sign = 3, by_branch = h.masked ? 4 : 0;  // with y > 0 on the left sent to the entry of -0
+  // with y > 0 on the left sent to the entry of -0
+  const int fields = 2, clamp_and_add = 3, by_sign = 3, by_branch = h.masked ? 4 : 0;
   return fields + by_sign + by_branch + clamp_and_add;
 }
 
@@ -93,9 +105,12 @@ void require_class(Conditions& conditions, const BackwardHeader& h) {
   const bool storable = h.format != "f32";
   switch (accuracy.kind) {
     case ClassKind::abs:
-    case ClassKind::rel: return conditions.require(h.bound_a <= accuracy.bound, fmt::format("kA does not meet the class {}", h.accuracy));
+    case ClassKind::rel:
+      return conditions.require(h.bound_a <= accuracy.bound,
+                                fmt::format("kA does not meet the class {}", h.accuracy));
     case ClassKind::ulp:
-      return conditions.require(storable || (h.two_word && h.bound_ulp <= accuracy.bound), fmt::format("kUlp does not meet the class {}", h.accuracy));
+      return conditions.require(storable || (h.two_word && h.bound_ulp <= accuracy.bound),
+                                fmt::format("kUlp does not meet the class {}", h.accuracy));
     case ClassKind::stored:
       return conditions.require(storable && h.storage.total <= accuracy.bound * h.storage.oracle,
                                 fmt::format("kT and kO do not meet the class {}", h.accuracy));
@@ -115,16 +130,21 @@ double limit_of(const Interval& slopes) {
 }
 
 void require_storage(Conditions& conditions, const StorageClaims& claims) {
-  conditions.require(claims.total >= 0 && claims.oracle >= 0 && claims.regret >= 0, "kT, kO or kR is negative");
+  conditions.require(claims.total >= 0 && claims.oracle >= 0 && claims.regret >= 0,
+                     "kT, kO or kR is negative");
   // |g - f'| <= |g - middle| + half the range.
-  conditions.require(claims.total <= claims.oracle + claims.regret + 0x1p-20 * claims.total, "kT is above kO + kR");
+  conditions.require(claims.total <= claims.oracle + claims.regret + 0x1p-20 * claims.total,
+                     "kT is above kO + kR");
 }
 
 template <class Header>
 CheckReport prove(const Header& h, Findings wanted) {
   CheckReport report{h.file, h.name, {check_structure(h)}};
   // Whether to go on; the proofs assume the structure.
-  const auto open = [&] { return report.findings.size() == 1 || wanted == Findings::to_failure ? report.verdict() == Verdict::Holds : true; };
+  const auto open = [&] {
+    return report.findings.size() == 1 || wanted == Findings::to_failure ? report.verdict() == Verdict::Holds
+                                                                         : true;
+  };
   const auto add = [&](auto&& findings) {
     if (!open()) return;
     if constexpr (std::is_same_v<decltype(findings()), Finding>) {
@@ -143,7 +163,8 @@ CheckReport prove(const Header& h, Findings wanted) {
     add([&] { return prove_fp8_extrema(h); });
     add([&] { return prove_fp8_gradient(h); });
     add([&] { return prove_fp8_room(h); });
-    for (const char* format : {"sign", "e4m3", "e5m2", "int8", "mxfp4", "nvfp4"}) add([&] { return prove_fp8_totals(h, format); });
+    for (const char* format : {"sign", "e4m3", "e5m2", "int8", "mxfp4", "nvfp4"})
+      add([&] { return prove_fp8_totals(h, format); });
     return report;
   } else if constexpr (std::is_same_v<Header, TableHeader>) {
     add([&] { return prove_storage(h); });
@@ -162,7 +183,8 @@ CheckReport prove(const Header& h, Findings wanted) {
     if (h.format == "f32" && !h.accuracy.starts_with("rel:")) add([&] { return prove_row_claims(h); });
     if (h.format != "f32") add([&] { return prove_storage(h); });
   }
-  if constexpr (!std::is_same_v<Header, TableHeader> && !std::is_same_v<Header, CodeHeader> && !std::is_same_v<Header, Fp8Header>) {
+  if constexpr (!std::is_same_v<Header, TableHeader> && !std::is_same_v<Header, CodeHeader> &&
+                !std::is_same_v<Header, Fp8Header>) {
     add([&] {
       const std::optional<Finding> found = prove_found(h);
       return found ? std::vector{*found} : std::vector<Finding>{};
@@ -171,32 +193,46 @@ CheckReport prove(const Header& h, Findings wanted) {
   return report;
 }
 
-std::string power_of_two(double v) { return v > 0 && std::isfinite(v) ? fmt::format("2^{:.4f}", std::log2(v)) : fmt::format("{:g}", v); }
+std::string power_of_two(double v) {
+  return v > 0 && std::isfinite(v) ? fmt::format("2^{:.4f}", std::log2(v)) : fmt::format("{:g}", v);
+}
 
 // The others are about many numbers.
-bool is_of_one_bound(const Finding& finding) { return finding.name != "structure" && finding.name != "found" && finding.name != "given"; }
+bool is_of_one_bound(const Finding& finding) {
+  return finding.name != "structure" && finding.name != "found" && finding.name != "given";
+}
 
-nlohmann::json finite_or_null(double v) { return std::isfinite(v) ? nlohmann::json(v) : nlohmann::json(nullptr); }
+nlohmann::json finite_or_null(double v) {
+  return std::isfinite(v) ? nlohmann::json(v) : nlohmann::json(nullptr);
+}
 
 }  // namespace
 
 Verdict CheckReport::verdict() const {
-  const auto any = [&](Verdict v) { return std::any_of(findings.begin(), findings.end(), [&](const Finding& f) { return f.verdict == v; }); };
-  return any(Verdict::Violated) ? Verdict::Violated : any(Verdict::Undecided) || findings.empty() ? Verdict::Undecided : Verdict::Holds;
+  const auto any = [&](Verdict v) {
+    return std::any_of(findings.begin(), findings.end(), [&](const Finding& f) { return f.verdict == v; });
+  };
+  return any(Verdict::Violated)                        ? Verdict::Violated
+         : any(Verdict::Undecided) || findings.empty() ? Verdict::Undecided
+                                                       : Verdict::Holds;
 }
 
 Finding check_structure(const BackwardHeader& h) {
   Conditions conditions;
-  conditions.require(name_problem(h.activation, h.function, h.masked).empty(), name_problem(h.activation, h.function, h.masked));
-  conditions.require(h.operations == operations(h), fmt::format("kOperations is {}, the sequence has {}", h.operations, operations(h)));
+  conditions.require(name_problem(h.activation, h.function, h.masked).empty(),
+                     name_problem(h.activation, h.function, h.masked));
+  conditions.require(h.operations == operations(h),
+                     fmt::format("kOperations is {}, the sequence has {}", h.operations, operations(h)));
   conditions.require(h.bound_a >= 0 && h.bound_k >= 0 && h.bound_b >= 0, "a bound is negative");
   require_class(conditions, h);
   require_domain(conditions, h);
-  conditions.require(h.format != "f32" || h.accuracy.starts_with("ulp:") == h.two_word, "an f32 class in ulp without kUlp, or the reverse");
+  conditions.require(h.format != "f32" || h.accuracy.starts_with("ulp:") == h.two_word,
+                     "an f32 class in ulp without kUlp, or the reverse");
   if (h.format != "f32") require_storage(conditions, h.storage);
   if (h.masked) {
     // kRootRounding's condition.
-    conditions.require(h.y_lo == 0 || std::fabs(h.y_lo) < 0x1p-10f * std::fabs(h.y_hi), "kYLo is not small beside kYHi");
+    conditions.require(h.y_lo == 0 || std::fabs(h.y_lo) < 0x1p-10f * std::fabs(h.y_hi),
+                       "kYLo is not small beside kYHi");
     conditions.require(!std::signbit(h.t_min), "kTMin is negative");
     conditions.require(h.y_hi < h.y_max && deployed_s(h, h.y_max, true) > 0, "kYMax is not above y*");
     conditions.require(h.has_left || h.s_min < 0, "kSMin is not negative");
@@ -208,15 +244,21 @@ Finding check_structure(const BackwardHeader& h) {
     conditions.require(h.left_y < 0 && h.y_hi < h.left_y, "kLeftY is not between y* and 0");
     conditions.require(h.left_row >= 0 && h.left_row < h.rows, "kLeftRow is not a row");
     const int steps = 256 << h.left_bits;  // of all exponents
-    conditions.require(std::abs(h.left_knee) < steps && std::abs(h.left_base) < steps, "kLeftKnee or kLeftBase is not a step of an octave");
+    conditions.require(std::abs(h.left_knee) < steps && std::abs(h.left_base) < steps,
+                       "kLeftKnee or kLeftBase is not a step of an octave");
   }
-  conditions.require(!h.has_right || (h.right_s > 0 && h.right_s <= deployed_s(h, h.y_max, true)), "kRightS is not between 0 and the greatest s");
-  conditions.require(!h.right_both || (h.masked && h.has_left), "kRightBoth without the left segment, where it ends");
+  conditions.require(!h.has_right || (h.right_s > 0 && h.right_s <= deployed_s(h, h.y_max, true)),
+                     "kRightS is not between 0 and the greatest s");
+  conditions.require(!h.right_both || (h.masked && h.has_left),
+                     "kRightBoth without the left segment, where it ends");
   if (h.two_word) {
-    conditions.require(h.scheme == kHorner && h.centred && h.format == "f32", "a two-word row is evaluated by Horner's rule in f32");
-    conditions.require(h.bound_ulp > 0.5 && h.ulp_from >= 0x1p-100 && h.ulp_from < 1, "kUlp or kUlpFrom says nothing");
+    conditions.require(h.scheme == kHorner && h.centred && h.format == "f32",
+                       "a two-word row is evaluated by Horner's rule in f32");
+    conditions.require(h.bound_ulp > 0.5 && h.ulp_from >= 0x1p-100 && h.ulp_from < 1,
+                       "kUlp or kUlpFrom says nothing");
   }
-  conditions.require(std::is_sorted(h.breaks.begin(), h.breaks.end(), std::less_equal<>()), "break points do not rise");
+  conditions.require(std::is_sorted(h.breaks.begin(), h.breaks.end(), std::less_equal<>()),
+                     "break points do not rise");
   Finding finding = conditions.finding();
   if (finding.verdict != Verdict::Holds) return finding;
   const Activation& activation = activation_of(h.activation, h.function, h.masked);
@@ -224,23 +266,29 @@ Finding check_structure(const BackwardHeader& h) {
   if (!activation.problem().empty()) return conditions.finding();
   // The proof of A takes what lies beyond a clamp from the formula of that end alone.
   if (activation.formulas().size() > 1)
-    conditions.require(h.y_min < 0 && h.y_max > 0, "kYMin and kYMax do not lie on both sides of 0, where two formulas meet");
+    conditions.require(h.y_min < 0 && h.y_max > 0,
+                       "kYMin and kYMax do not lie on both sides of 0, where two formulas meet");
   const float lowest = !h.masked ? h.y_min : h.has_left ? deployed_s(h, h.left_y, false) : h.s_min;
-  if (!h.has_breaks) require_index(conditions, lowest, deployed_s(h, h.y_max, true), h.index_scale, h.index_bias, h.rows, h.masked ? "s" : "y");
+  if (!h.has_breaks)
+    require_index(conditions, lowest, deployed_s(h, h.y_max, true), h.index_scale, h.index_bias, h.rows,
+                  h.masked ? "s" : "y");
   const auto require_limit = [&](float y, bool m, const Interval& slopes, const char* what) {
     const float g = deployed_gradient(h, y, m);
     const double limit = limit_of(slopes);
     if (h.exact_limits && activation.limited()) {
-      // At kExpressionEnd a user's f' has not reached its limit, 0 or 1: it is as near as a specification has to come, and no further off than A + B.
+      // At kExpressionEnd a user's f' has not reached its limit, 0 or 1: it is as near as a specification has
+      // to come, and no further off than A + B.
       constexpr double kSettled = 0x1p-17;
       const std::string far = fmt::format("g({}) is {:.9g}, far from {:.9g}", what, g, limit);
       conditions.require(g == 0 || g == 1, far);
       conditions.require_within(Interval(g) - slopes, std::min(kSettled, h.bound_a + h.bound_b), far);
     } else if (h.exact_limits) {
-      conditions.require(g == static_cast<float>(limit), fmt::format("g({}) is {:.9g}, not {:.9g}", what, g, limit));
+      conditions.require(g == static_cast<float>(limit),
+                         fmt::format("g({}) is {:.9g}, not {:.9g}", what, g, limit));
     } else {
       // What is stored in place of the clamped y may be off by the rounding of the evaluation as well.
-      conditions.require_within(Interval(g) - slopes, h.bound_a + h.bound_b, fmt::format("g({}) is {:.9g}, far from {:.9g}", what, g, limit));
+      conditions.require_within(Interval(g) - slopes, h.bound_a + h.bound_b,
+                                fmt::format("g({}) is {:.9g}, far from {:.9g}", what, g, limit));
     }
   };
   require_limit(kFloatInfinity, true, activation.formulas().back().high_slopes, "+inf, m = 1");
@@ -250,19 +298,24 @@ Finding check_structure(const BackwardHeader& h) {
   } else {
     require_limit(-kFloatInfinity, true, activation.formulas().front().low_slopes, "-inf");
   }
-  conditions.require(std::isnan(deployed_gradient(h, std::nanf(""), true)) && std::isnan(deployed_gradient(h, std::nanf(""), false)), "NaN is lost");
+  conditions.require(std::isnan(deployed_gradient(h, std::nanf(""), true)) &&
+                         std::isnan(deployed_gradient(h, std::nanf(""), false)),
+                     "NaN is lost");
   return conditions.finding();
 }
 
 Finding check_structure(const TableHeader& h) {
   Conditions conditions;
-  conditions.require(name_problem(h.activation, h.function, h.masked).empty(), name_problem(h.activation, h.function, h.masked));
+  conditions.require(name_problem(h.activation, h.function, h.masked).empty(),
+                     name_problem(h.activation, h.function, h.masked));
   const ClassKind kind = read_class(h.accuracy).kind;
-  conditions.require(kind == ClassKind::oracle || kind == ClassKind::ulp || kind == ClassKind::stored, fmt::format("unknown class {}", h.accuracy));
+  conditions.require(kind == ClassKind::oracle || kind == ClassKind::ulp || kind == ClassKind::stored,
+                     fmt::format("unknown class {}", h.accuracy));
   require_domain(conditions, h);
   require_storage(conditions, h.storage);
-  conditions.require(h.index_operations == index_operations(h),
-                     fmt::format("kIndexOperations is {}, the index has {}", h.index_operations, index_operations(h)));
+  conditions.require(
+      h.index_operations == index_operations(h),
+      fmt::format("kIndexOperations is {}, the index has {}", h.index_operations, index_operations(h)));
   Finding finding = conditions.finding();
   if (finding.verdict != Verdict::Holds) return finding;
   const Activation& activation = activation_of(h.activation, h.function, h.masked);
@@ -280,11 +333,16 @@ Finding check_structure(const CodeHeader& h) {
   require_domain(conditions, h);
   const AccuracyClass accuracy = read_class(h.accuracy);
   // What a caller promises is the class itself, as some library computes its power of two.
-  const bool met = own ? std::fabs(h.bound_g - accuracy.bound) <= 0x1p-40 * accuracy.bound : h.bound_g <= accuracy.bound;
-  conditions.require(accuracy.kind == ClassKind::abs && met, fmt::format("kG does not meet the class {}", h.accuracy));
+  const bool met =
+      own ? std::fabs(h.bound_g - accuracy.bound) <= 0x1p-40 * accuracy.bound : h.bound_g <= accuracy.bound;
+  conditions.require(accuracy.kind == ClassKind::abs && met,
+                     fmt::format("kG does not meet the class {}", h.accuracy));
   conditions.require(h.bound_g > 0, "kG is not positive");
-  const auto on_grid = [](float v) { return std::fabs(v) <= 2 && std::nearbyint(v * 0x1p23f) == v * 0x1p23f; };
-  conditions.require(on_grid(h.lo) && on_grid(h.hi) && h.lo <= 0 && h.hi > h.lo + 0x1p-3f, "kLo and kHi are no range of f' in multiples of 2^-23");
+  const auto on_grid = [](float v) {
+    return std::fabs(v) <= 2 && std::nearbyint(v * 0x1p23f) == v * 0x1p23f;
+  };
+  conditions.require(on_grid(h.lo) && on_grid(h.hi) && h.lo <= 0 && h.hi > h.lo + 0x1p-3f,
+                     "kLo and kHi are no range of f' in multiples of 2^-23");
   if (own && conditions.finding().verdict == Verdict::Holds) {
     conditions.require_provable(activation_of(h.activation, h.function, has_minimum(h)));
   }
@@ -294,56 +352,76 @@ Finding check_structure(const CodeHeader& h) {
 Finding check_structure(const Fp8Header& h) {
   Conditions conditions;
   const DeployedCodes* const codes = deployed_codes(h.activation);
-  conditions.require(codes != nullptr, fmt::format("the library has no codes of {} with a minimum", h.activation));
+  conditions.require(codes != nullptr,
+                     fmt::format("the library has no codes of {} with a minimum", h.activation));
   if (codes == nullptr) return conditions.finding();
-  conditions.require(h.code == codes->name, fmt::format("kCode is {}, the library's is {}", h.code, codes->name));
-  conditions.require(h.fit == codes->fit, fmt::format("kFit is {}, the library's f32 fit is {}", h.fit, codes->fit));
+  conditions.require(h.code == codes->name,
+                     fmt::format("kCode is {}, the library's is {}", h.code, codes->name));
+  conditions.require(h.fit == codes->fit,
+                     fmt::format("kFit is {}, the library's f32 fit is {}", h.fit, codes->fit));
   conditions.require(h.function == codes->function, fmt::format("kFunction is not that of {}", codes->fit));
   const AccuracyClass accuracy = read_class(h.accuracy);
-  conditions.require(accuracy.kind == ClassKind::abs && h.room <= accuracy.bound, fmt::format("kRoom does not meet the class {}", h.accuracy));
+  conditions.require(accuracy.kind == ClassKind::abs && h.room <= accuracy.bound,
+                     fmt::format("kRoom does not meet the class {}", h.accuracy));
   conditions.require(h.bound_g > 0, "kG is not positive");
   for (const Fp8Claims& claims : {h.e4m3, h.e5m2, h.int8, h.mxfp4, h.nvfp4}) {
-    conditions.require(claims.least >= std::numeric_limits<float>::min() && claims.least < claims.most && std::isfinite(claims.most),
+    conditions.require(claims.least >= std::numeric_limits<float>::min() && claims.least < claims.most &&
+                           std::isfinite(claims.most),
                        "Least and Most are no range of scales");
-    conditions.require(std::all_of(claims.total.begin(), claims.total.end(), [](double t) { return t > 0; }), "a T is not positive");
+    conditions.require(std::all_of(claims.total.begin(), claims.total.end(), [](double t) { return t > 0; }),
+                       "a T is not positive");
   }
-  conditions.require(std::all_of(h.sign.begin(), h.sign.end(), [](double t) { return t > 0; }), "a T is not positive");
+  conditions.require(std::all_of(h.sign.begin(), h.sign.end(), [](double t) { return t > 0; }),
+                     "a T is not positive");
   int exponent = 0;
   conditions.require(std::frexp(h.mxfp4.least, &exponent) == 0.5f, "kMxfp4Least is not a power of two");
   Finding finding = conditions.finding();
   if (finding.verdict != Verdict::Holds) return finding;
   // kernels/fp8.h takes f' for 0 up to kYHi, and the fit's floor for what a y below stands for.
   const Interval& y_star = activation_of(h.activation, h.function, true).y_star();
-  conditions.require((absolute(y_star - static_cast<double>(codes->gradient.y_hi)) - absolute(y_star) * 0x1p-23).negative(),
-                     "the fit's kYHi is not next to y*");
-  conditions.require(codes->t_min >= 0 && certainly_less(Interval(codes->t_min), absolute(y_star) * 0x1p-21), "the fit's kTMin is not next to 0");
+  conditions.require(
+      (absolute(y_star - static_cast<double>(codes->gradient.y_hi)) - absolute(y_star) * 0x1p-23).negative(),
+      "the fit's kYHi is not next to y*");
+  conditions.require(codes->t_min >= 0 && certainly_less(Interval(codes->t_min), absolute(y_star) * 0x1p-21),
+                     "the fit's kTMin is not next to 0");
   return conditions.finding();
 }
 
 Finding check_structure(const ForwardHeader& h) {
   Conditions conditions;
   conditions.require(h.activation == "gelu", fmt::format("unknown activation {}", h.activation));
-  conditions.require(name_problem(h.activation, h.function, true).empty(), name_problem(h.activation, h.function, true));
+  conditions.require(name_problem(h.activation, h.function, true).empty(),
+                     name_problem(h.activation, h.function, true));
   conditions.require(h.bound_a > 0, "kA is not positive");
   conditions.require(certainly_less(x_star(), static_cast<double>(h.x_star)), "kXStar is left of x*");
-  conditions.require(certainly_less(static_cast<double>(std::nextafter(h.x_star, -1.0f)), x_star()), "a float below kXStar is right of x*");
-  conditions.require(h.x_min < h.tail_x && h.tail_x < 0 && h.x_max > 0, "kXMin, kTailX, 0, kXMax are out of order");
+  conditions.require(certainly_less(static_cast<double>(std::nextafter(h.x_star, -1.0f)), x_star()),
+                     "a float below kXStar is right of x*");
+  conditions.require(h.x_min < h.tail_x && h.tail_x < 0 && h.x_max > 0,
+                     "kXMin, kTailX, 0, kXMax are out of order");
   Finding finding = conditions.finding();
   if (finding.verdict != Verdict::Holds) return finding;
-  // Left of x* |f| falls towards -inf, so one point speaks for all to its left; a tie at 2^-150 rounds to even, -0.
-  conditions.require(gelu(static_cast<double>(h.x_min)).magnitude() <= 0x1p-150, "f(kXMin) does not round to -0");
-  conditions.require(same_bits(deployed_forward(h, h.x_min), -0.0f) && same_bits(deployed_forward(h, -kFloatInfinity), -0.0f),
+  // Left of x* |f| falls towards -inf, so one point speaks for all to its left; a tie at 2^-150 rounds to
+  // even, -0.
+  conditions.require(gelu(static_cast<double>(h.x_min)).magnitude() <= 0x1p-150,
+                     "f(kXMin) does not round to -0");
+  conditions.require(same_bits(deployed_forward(h, h.x_min), -0.0f) &&
+                         same_bits(deployed_forward(h, -kFloatInfinity), -0.0f),
                      "the clamped left tail is not -0");
-  // x - f(x) = x Phi(-x) is at most half the gap below x, 2^-25 x, if Phi(-x) <= 2^-25, which then holds for all larger x.
-  conditions.require(normal_cdf(-static_cast<double>(h.x_max)).upper() <= 0x1p-25, "f(kXMax) does not round to kXMax");
-  conditions.require(same_bits(deployed_forward(h, 0.0f), 0.0f) && same_bits(deployed_forward(h, -0.0f), -0.0f), "f(+-0) is not +-0");
+  // x - f(x) = x Phi(-x) is at most half the gap below x, 2^-25 x, if Phi(-x) <= 2^-25, which then holds for
+  // all larger x.
+  conditions.require(normal_cdf(-static_cast<double>(h.x_max)).upper() <= 0x1p-25,
+                     "f(kXMax) does not round to kXMax");
+  conditions.require(
+      same_bits(deployed_forward(h, 0.0f), 0.0f) && same_bits(deployed_forward(h, -0.0f), -0.0f),
+      "f(+-0) is not +-0");
   conditions.require(std::isnan(deployed_forward(h, std::nanf(""))), "NaN is lost");
   require_index(conditions, h.tail_x, h.x_max, h.index_scale, h.index_bias, h.rows, "core");
   require_index(conditions, h.x_min, h.tail_x, h.tail_index_scale, h.tail_index_bias, h.tail_rows, "tail");
   for (int row = 0; row < h.tail_rows; ++row) {
     const float scale = h.tail.row(row)[h.tail_degree + 2];
     int exponent = 0;
-    conditions.require(scale == 0 || std::frexp(scale, &exponent) == 0.5f, fmt::format("the scale of tail row {} is not a power of two", row));
+    conditions.require(scale == 0 || std::frexp(scale, &exponent) == 0.5f,
+                       fmt::format("the scale of tail row {} is not a power of two", row));
   }
   return conditions.finding();
 }
@@ -351,35 +429,49 @@ Finding check_structure(const ForwardHeader& h) {
 Finding check_structure(const RoundedForwardHeader& h) {
   Conditions conditions;
   conditions.require(h.activation == "gelu", fmt::format("unknown activation {}", h.activation));
-  conditions.require(name_problem(h.activation, h.function, true).empty(), name_problem(h.activation, h.function, true));
+  conditions.require(name_problem(h.activation, h.function, true).empty(),
+                     name_problem(h.activation, h.function, true));
   const bool half = h.format == "f16";
   conditions.require(half || h.format == "bf16", fmt::format("kFormat is {}, not f16 or bf16", h.format));
   conditions.require(h.accuracy == "rounded", fmt::format("unknown class {}", h.accuracy));
-  conditions.require(h.bound_a > 0 && h.bound_core > 0 && h.bound_core <= h.bound_a, "kA or kCoreA is not positive, or kCoreA above kA");
+  conditions.require(h.bound_a > 0 && h.bound_core > 0 && h.bound_core <= h.bound_a,
+                     "kA or kCoreA is not positive, or kCoreA above kA");
   conditions.require(certainly_less(x_star(), static_cast<double>(h.x_star)), "kXStar is left of x*");
-  conditions.require(certainly_less(static_cast<double>(std::nextafter(h.x_star, -1.0f)), x_star()), "a float below kXStar is right of x*");
+  conditions.require(certainly_less(static_cast<double>(std::nextafter(h.x_star, -1.0f)), x_star()),
+                     "a float below kXStar is right of x*");
   conditions.require(h.x_min < 0 && h.x_max > 0, "kXMin, 0, kXMax are out of order");
-  conditions.require(h.index_scale > 0 && 1 / (1 / h.index_scale) == h.index_scale && std::exp2(std::round(std::log2(h.index_scale))) == h.index_scale,
+  conditions.require(h.index_scale > 0 && 1 / (1 / h.index_scale) == h.index_scale &&
+                         std::exp2(std::round(std::log2(h.index_scale))) == h.index_scale,
                      "kIndexScale is not a power of two: the centres would not be exact");
   // Half the least subnormal is the least tie; kTie is its ulp as a float.
   const double tie = half ? 0x1p-25 : 0x1p-134;
-  conditions.require(static_cast<double>(h.tie) == (half ? 0x1p-48 : 0x1p-149), "kTie is not the ulp of the least tie");
+  conditions.require(static_cast<double>(h.tie) == (half ? 0x1p-48 : 0x1p-149),
+                     "kTie is not the ulp of the least tie");
   require_index(conditions, h.x_min, h.x_max, h.index_scale, h.index_bias, h.rows, "x");
   Finding finding = conditions.finding();
   if (finding.verdict != Verdict::Holds) return finding;
   // Rows are numbered from the first on; those of the core are the last, all there.
   const int first = low_bits_of(h, h.x_min), last = low_bits_of(h, h.x_max);
-  conditions.require(first == 0 && last == h.core_first + h.core_rows - 1 && (h.core_rows & (h.core_rows - 1)) == 0,
-                     fmt::format("rows {} to {} do not end with the {} of the core from {} on", first, last, h.core_rows, h.core_first));
-  const auto code = [&](float y) { return half ? kernels::narrow<kernels::F16>(y).bits : kernels::narrow<kernels::BF16>(y).bits; };
+  conditions.require(
+      first == 0 && last == h.core_first + h.core_rows - 1 && (h.core_rows & (h.core_rows - 1)) == 0,
+      fmt::format("rows {} to {} do not end with the {} of the core from {} on", first, last, h.core_rows,
+                  h.core_first));
+  const auto code = [&](float y) {
+    return half ? kernels::narrow<kernels::F16>(y).bits : kernels::narrow<kernels::BF16>(y).bits;
+  };
   // Left of x* |f| falls towards -inf, so one point speaks for all to its left; a tie rounds to even, -0.
   conditions.require(gelu(static_cast<double>(h.x_min)).magnitude() <= tie, "f(kXMin) does not round to -0");
-  conditions.require(code(deployed_forward(h, h.x_min)) == 0x8000 && code(deployed_forward(h, -kFloatInfinity)) == 0x8000, "the clamped left tail is not -0");
-  // p is 1 at kXMax, and beyond; x - f(x) = x Phi(-x), relative to x at most Phi(-kXMax) there: what kA says of the last row.
-  conditions.require(same_bits(deployed_forward(h, h.x_max), h.x_max) && same_bits(deployed_forward(h, kFloatInfinity), kFloatInfinity) &&
+  conditions.require(
+      code(deployed_forward(h, h.x_min)) == 0x8000 && code(deployed_forward(h, -kFloatInfinity)) == 0x8000,
+      "the clamped left tail is not -0");
+  // p is 1 at kXMax, and beyond; x - f(x) = x Phi(-x), relative to x at most Phi(-kXMax) there: what kA says
+  // of the last row.
+  conditions.require(same_bits(deployed_forward(h, h.x_max), h.x_max) &&
+                         same_bits(deployed_forward(h, kFloatInfinity), kFloatInfinity) &&
                          same_bits(deployed_forward(h, 2 * h.x_max), 2 * h.x_max),
                      "the right tail is not x");
-  conditions.require(code(deployed_forward(h, 0.0f)) == 0 && code(deployed_forward(h, -0.0f)) == 0x8000, "f(+-0) is not +-0");
+  conditions.require(code(deployed_forward(h, 0.0f)) == 0 && code(deployed_forward(h, -0.0f)) == 0x8000,
+                     "f(+-0) is not +-0");
   conditions.require(std::isnan(deployed_forward(h, std::nanf(""))), "NaN is lost");
   return conditions.finding();
 }
@@ -392,7 +484,9 @@ std::string to_text(const CheckReport& report) {
   std::string text;
   for (const Finding& finding : report.findings) {
     text += fmt::format("{}: {} {}: ", report.file, finding.name, to_string(finding.verdict));
-    if (is_of_one_bound(finding)) text += fmt::format("proven {}, claimed {}: ", power_of_two(finding.proven), power_of_two(finding.claim));
+    if (is_of_one_bound(finding))
+      text +=
+          fmt::format("proven {}, claimed {}: ", power_of_two(finding.proven), power_of_two(finding.claim));
     text += finding.why + "\n";
   }
   return text;
@@ -403,17 +497,24 @@ nlohmann::json to_json(const std::vector<CheckReport>& reports) {
   for (const CheckReport& report : reports) {
     nlohmann::json findings = nlohmann::json::array();
     for (const Finding& finding : report.findings) {
-      nlohmann::json entry = {{"name", finding.name}, {"verdict", to_string(finding.verdict)}, {"why", finding.why}};
-      if (is_of_one_bound(finding)) entry.update({{"claim", finding.claim}, {"proven", finite_or_null(finding.proven)}});
+      nlohmann::json entry = {
+          {"name", finding.name}, {"verdict", to_string(finding.verdict)}, {"why", finding.why}};
+      if (is_of_one_bound(finding))
+        entry.update({{"claim", finding.claim}, {"proven", finite_or_null(finding.proven)}});
       if (finding.witness) {
-        entry["witness"] = {
-            {"at", finite_or_null(finding.witness->at)}, {"got", finite_or_null(finding.witness->got)}, {"want", finite_or_null(finding.witness->want)}};
+        entry["witness"] = {{"at", finite_or_null(finding.witness->at)},
+                            {"got", finite_or_null(finding.witness->got)},
+                            {"want", finite_or_null(finding.witness->want)}};
       }
       findings.push_back(std::move(entry));
     }
-    files.push_back({{"file", report.file}, {"name", report.name}, {"verdict", to_string(report.verdict())}, {"findings", std::move(findings)}});
+    files.push_back({{"file", report.file},
+                     {"name", report.name},
+                     {"verdict", to_string(report.verdict())},
+                     {"findings", std::move(findings)}});
   }
-  const bool all_hold = std::all_of(reports.begin(), reports.end(), [](const CheckReport& r) { return r.verdict() == Verdict::Holds; });
+  const bool all_hold = std::all_of(reports.begin(), reports.end(),
+                                    [](const CheckReport& r) { return r.verdict() == Verdict::Holds; });
   return {{"schema", "outgrad.check/1"}, {"holds", all_hold}, {"files", std::move(files)}};
 }
 

@@ -19,14 +19,15 @@ namespace {
 constexpr int kMostCells = 100'000;  // of GELU some ten thousand are needed
 constexpr double kRounded = 0x1p-24;  // of fp32, relative; and of a number below 2, absolute
 
-// What is known of a number that a kernel computes: the result of the same operations without rounding, and how far it may be from that.
+// What is known of a number that a kernel computes: the result of the same operations without rounding, and
+// how far it may be from that.
 struct Tracked {
   Interval exact;
   Interval off;  // an upper bound
 };
 
-// The operations of kernels/forwards.h and kernels/eval.h, each rounded to within 2^kUnit of the result and 2^kUnderflow. So is a constant:
-// `exact` is then that of the constants of the formula.
+// The operations of kernels/forwards.h and kernels/eval.h, each rounded to within 2^kUnit of the result and
+// 2^kUnderflow. So is a constant: `exact` is then that of the constants of the formula.
 template <int kUnit, int kUnderflow>
 struct TrackedOps {
   using Value = Tracked;
@@ -36,13 +37,20 @@ struct TrackedOps {
   static Value add(const Value& a, const Value& b) { return rounded(a.exact + b.exact, a.off + b.off); }
   static Value sub(const Value& a, const Value& b) { return rounded(a.exact - b.exact, a.off + b.off); }
   static Value mul(const Value& a, const Value& b) { return rounded(a.exact * b.exact, product_off(a, b)); }
-  static Value fma(const Value& a, const Value& b, const Value& c) { return rounded(a.exact * b.exact + c.exact, product_off(a, b) + c.off); }
+  static Value fma(const Value& a, const Value& b, const Value& c) {
+    return rounded(a.exact * b.exact + c.exact, product_off(a, b) + c.off);
+  }
   static Value div(const Value& a, const Value& b) {
-    const Interval least = minimum(absolute(b.exact), kInfinity).keep_lower() - b.off;  // of the computed divisor
+    // of the computed divisor
+    const Interval least = minimum(absolute(b.exact), kInfinity).keep_lower() - b.off;
     return rounded(a.exact / b.exact, (a.off + absolute(a.exact / b.exact) * b.off) / least);
   }
-  static Value at_least(const Value& a, const Value& lo) { return {maximum(a.exact, lo.exact), a.off + lo.off}; }
-  static Value at_most(const Value& a, const Value& hi) { return {minimum(a.exact, hi.exact), a.off + hi.off}; }
+  static Value at_least(const Value& a, const Value& lo) {
+    return {maximum(a.exact, lo.exact), a.off + lo.off};
+  }
+  static Value at_most(const Value& a, const Value& hi) {
+    return {minimum(a.exact, hi.exact), a.off + hi.off};
+  }
   static Value negate(const Value& a) { return {-a.exact, a.off}; }
   static Value magnitude(const Value& a) { return {absolute(a.exact), a.off}; }
   template <class Table>
@@ -52,16 +60,21 @@ struct TrackedOps {
 
   static Value rounded(const Interval& exact, const Interval& off) {
     const Interval before = off.keep_upper();
-    return {exact, ((absolute(exact) + before) * std::ldexp(1.0, kUnit) + before + std::ldexp(1.0, kUnderflow)).keep_upper()};
+    return {exact,
+            ((absolute(exact) + before) * std::ldexp(1.0, kUnit) + before + std::ldexp(1.0, kUnderflow))
+                .keep_upper()};
   }
 
  private:
-  static Interval product_off(const Value& a, const Value& b) { return absolute(a.exact) * b.off + absolute(b.exact) * a.off + a.off * b.off; }
+  static Interval product_off(const Value& a, const Value& b) {
+    return absolute(a.exact) * b.off + absolute(b.exact) * a.off + a.off * b.off;
+  }
 };
 using DoubleSteps = TrackedOps<-53, -1074>;
 using FloatSteps = TrackedOps<-24, -149>;
 
-// exp(v) as kernels::forwards::exp_of has it: within 16 u, as the head of kernels/forwards.h derives for |v| <= 700.
+// exp(v) as kernels::forwards::exp_of has it: within 16 u, as the head of kernels/forwards.h derives for |v|
+// <= 700.
 Tracked exp_of(const DoubleSteps&, const Tracked& v) {
   constexpr double kOff = 0x1p-48;
   const Interval exact = exp(v.exact), within = exact * (exp(v.off) - 1.0);
@@ -87,13 +100,17 @@ using GeluForward = kernels::ForwardFit<float>::Type;
 
 template <class Gelu, class... Fit, class... Forward>
 std::vector<Deployed> make_all(kernels::FitList<Gelu, Fit...>, kernels::ForwardList<Forward...>) {
-  return {{Gelu::kActivation, Gelu::kFunction, true, kernels::gradient_at<GeluForward>, -static_cast<double>(GeluForward::kXMin), nullptr},
-          {Fit::kActivation, Fit::kFunction, Fit::kMasked, kernels::gradient_at<Forward>, Forward::kSlopeReach, slope<Forward>}...};
+  return {{Gelu::kActivation, Gelu::kFunction, true, kernels::gradient_at<GeluForward>,
+           -static_cast<double>(GeluForward::kXMin), nullptr},
+          {Fit::kActivation, Fit::kFunction, Fit::kMasked, kernels::gradient_at<Forward>,
+           Forward::kSlopeReach, slope<Forward>}...};
 }
 
 const Deployed* deployed(const std::string& activation) {
-  static const std::vector<Deployed> all = make_all(kernels::ActivationFits<float>::Type{}, kernels::ActivationForwards{});
-  const auto found = std::find_if(all.begin(), all.end(), [&](const Deployed& d) { return activation == d.activation; });
+  static const std::vector<Deployed> all =
+      make_all(kernels::ActivationFits<float>::Type{}, kernels::ActivationForwards{});
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const Deployed& d) { return activation == d.activation; });
   return found == all.end() ? nullptr : &*found;
 }
 
@@ -114,15 +131,18 @@ Interval all_slopes(const Activation& activation, bool masked) {
   return masked ? range : maximum(range, 0);
 }
 
-// An x near which f' is greatest, or least. Nothing rests on it: f' is enclosed there before it contradicts a claim.
+// An x near which f' is greatest, or least. Nothing rests on it: f' is enclosed there before it contradicts a
+// claim.
 double extreme_slope(const Activation& activation, bool greatest) {
   constexpr int kPasses = 4, kSteps = 256;
-  double low = activation.formulas().front().far_low, high = activation.formulas().back().far_high, best = low;
+  double low = activation.formulas().front().far_low, high = activation.formulas().back().far_high,
+         best = low;
   for (int pass = 0; pass < kPasses; ++pass) {
     const double begin = low, step = (high - low) / kSteps;
     double most = -kInfinity;
     for (int i = 0; i <= kSteps; ++i) {
-      const double x = begin + step * i, slope = slopes(activation, x, x).middle(), seen = greatest ? slope : -slope;
+      const double x = begin + step * i, slope = slopes(activation, x, x).middle(),
+                   seen = greatest ? slope : -slope;
       if (seen > most) most = seen, best = x;
     }
     low = best - step, high = best + step;
@@ -134,7 +154,7 @@ double extreme_slope(const Activation& activation, bool greatest) {
 struct ForwardRow {
   double centre;
   std::vector<double> c;  // c_1, c_2, ..., times the row's factor
-  Interval rounding;      // of the fp32 operations, before the factor's product, times the factor
+  Interval rounding;  // of the fp32 operations, before the factor's product, times the factor
   double low, high;
 
   // p' and p'' at u.
@@ -149,16 +169,25 @@ struct ForwardRow {
 };
 
 template <class Table>
-void add_rows(std::vector<ForwardRow>& rows, const Table& table, int count, int degree, double scale, double bias, double from, double to) {
+void add_rows(std::vector<ForwardRow>& rows, const Table& table, int count, int degree, double scale,
+              double bias, double from, double to) {
   for (double q = std::nearbyint(from * scale + bias); q <= std::nearbyint(to * scale + bias); ++q) {
     const int index = static_cast<int>(static_cast<std::int64_t>(q) % count);
     const float* words = table.w[index];
-    const double factor = std::size(table.w[index]) > static_cast<size_t>(degree) + 2 ? static_cast<double>(words[degree + 2]) : 1.0;
-    ForwardRow row{static_cast<double>(words[0]), {}, 0, std::max(from, (q - 0.5 - bias) / scale), std::min(to, (q + 0.5 - bias) / scale)};
+    const double factor = std::size(table.w[index]) > static_cast<size_t>(degree) + 2
+                              ? static_cast<double>(words[degree + 2])
+                              : 1.0;
+    ForwardRow row{static_cast<double>(words[0]),
+                   {},
+                   0,
+                   std::max(from, (q - 0.5 - bias) / scale),
+                   std::min(to, (q + 0.5 - bias) / scale)};
     if (!(row.low < row.high)) continue;
     for (int k = 1; k <= degree; ++k) row.c.push_back(static_cast<double>(words[k + 1]) * factor);
     const Tracked x{Interval(row.low, row.high), 0};
-    row.rounding = FloatSteps::mul(kernels::evaluate_row_derivative(FloatSteps{}, table, index, degree, x), Tracked{factor, 0}).off;
+    row.rounding = FloatSteps::mul(kernels::evaluate_row_derivative(FloatSteps{}, table, index, degree, x),
+                                   Tracked{factor, 0})
+                       .off;
     rows.push_back(std::move(row));
   }
 }
@@ -177,7 +206,8 @@ class Gradient {
     // Beyond, g is that of the end.
     for (const bool right : {false, true}) {
       const double end = right ? kernels_.reach : -kernels_.reach;
-      const Interval moves = right ? slopes(activation_, end, kInfinity) : slopes(activation_, -kInfinity, end);
+      const Interval moves =
+          right ? slopes(activation_, end, kInfinity) : slopes(activation_, -kInfinity, end);
       see((Interval(at_end_) + moves.width() + kRounded).upper(), end);
     }
     if (finding_.verdict == Verdict::Holds) {
@@ -221,14 +251,16 @@ class Gradient {
     }
   }
 
-  // The polynomials' derivatives are compared with f' at the middle of a part, and over the part by p'' - f''.
+  // The polynomials' derivatives are compared with f' at the middle of a part, and over the part by p'' -
+  // f''.
   void prove_rows() {
     using F = GeluForward;
     static constexpr auto kCore = F::table();
     static constexpr auto kTail = F::tail();
     const double tail_x = F::kTailX;
     std::vector<ForwardRow> rows;
-    add_rows(rows, kTail, F::kTailRows, F::kTailDegree, F::kTailIndexScale, F::kTailIndexBias, -kernels_.reach, tail_x);
+    add_rows(rows, kTail, F::kTailRows, F::kTailDegree, F::kTailIndexScale, F::kTailIndexBias,
+             -kernels_.reach, tail_x);
     const size_t tails = rows.size();
     add_rows(rows, kCore, F::kRows, F::kDegree, F::kIndexScale, F::kIndexBias, tail_x, -tail_x);
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -246,13 +278,15 @@ class Gradient {
     }
   }
 
-  // g is a formula in double precision, rounded. That the formula is f' is algebra, which the middle of each part could contradict.
+  // g is a formula in double precision, rounded. That the formula is f' is algebra, which the middle of each
+  // part could contradict.
   void prove_formula() {
     constexpr double kWidth = 0.125;
     for (double a = -kernels_.reach; a < kernels_.reach; a += kWidth) {
       cover(a, a + kWidth, [&](double low, double high) {
         const Interval off = kernels_.slope(Interval(low, high)).off, middle = (Interval(low) + high) / 2.0;
-        const Interval differs = absolute(kernels_.slope(middle).exact - slopes(activation_, middle.lower(), middle.upper()));
+        const Interval differs =
+            absolute(kernels_.slope(middle).exact - slopes(activation_, middle.lower(), middle.upper()));
         if (!(off.upper() <= kernels::kSlopeError) || !(differs.lower() <= off.upper())) return kInfinity;
         return (off + kRounded).upper();
       });
@@ -277,7 +311,12 @@ class Gradient {
 };
 
 Finding finding_of(std::string name, double claim, double proven, double reachable, const std::string& unit) {
-  Finding finding{std::move(name), Verdict::Holds, claim, proven, fmt::format("{:.6f} where {:.6f} is the least of any {}", claim, reachable, unit), {}};
+  Finding finding{std::move(name),
+                  Verdict::Holds,
+                  claim,
+                  proven,
+                  fmt::format("{:.6f} where {:.6f} is the least of any {}", claim, reachable, unit),
+                  {}};
   if (claim < reachable) {
     finding.verdict = Verdict::Violated;
     finding.why = fmt::format("no {} is within less than {:.9g}", unit, reachable);
@@ -303,11 +342,18 @@ bool has_minimum(const CodeHeader& h) {
 Finding prove_code_range(const CodeHeader& h) {
   const Activation& activation = activation_of(h.activation, h.function, has_minimum(h));
   const Interval range = all_slopes(activation, has_minimum(h));
-  const double beyond = std::max({0.0, static_cast<double>(h.lo) - range.lower(), range.upper() - static_cast<double>(h.hi)});
-  Finding finding{"range", Verdict::Holds, 0, beyond, fmt::format("f' lies in [{:.9g}, {:.9g}]", range.lower(), range.upper()), {}};
+  const double beyond =
+      std::max({0.0, static_cast<double>(h.lo) - range.lower(), range.upper() - static_cast<double>(h.hi)});
+  Finding finding{"range",
+                  Verdict::Holds,
+                  0,
+                  beyond,
+                  fmt::format("f' lies in [{:.9g}, {:.9g}]", range.lower(), range.upper()),
+                  {}};
   if (beyond > 0) {
     finding.verdict = Verdict::Undecided;
-    finding.why += fmt::format(", not in [{:.9g}, {:.9g}]", static_cast<double>(h.lo), static_cast<double>(h.hi));
+    finding.why +=
+        fmt::format(", not in [{:.9g}, {:.9g}]", static_cast<double>(h.lo), static_cast<double>(h.hi));
     for (const bool greatest : {false, true}) {
       const double x = extreme_slope(activation, greatest), end = greatest ? h.hi : h.lo;
       const Interval slope = slopes(activation, x, x);
@@ -322,7 +368,12 @@ Finding prove_code_range(const CodeHeader& h) {
 Finding prove_coded_gradient(const CodeHeader& h) {
   const Deployed* const kernels = deployed(h.activation);
   if (kernels == nullptr) {
-    return {"given", Verdict::Holds, h.bound_g, h.bound_g, fmt::format("the caller's g is within {:.6g} of f'(x): what follows rests on it", h.bound_g), {}};
+    return {"given",
+            Verdict::Holds,
+            h.bound_g,
+            h.bound_g,
+            fmt::format("the caller's g is within {:.6g} of f'(x): what follows rests on it", h.bound_g),
+            {}};
   }
   return Gradient(h, *kernels, activation_of(h.activation, h.function, kernels->masked)).prove();
 }
@@ -331,8 +382,10 @@ std::vector<Finding> prove_codes(const CodeHeader& h) {
   // Between two x f' takes all values between theirs.
   const Activation& activation = activation_of(h.activation, h.function, has_minimum(h));
   const auto slope_at = [&](double x) { return slopes(activation, x, x); };
-  const double reached = (slope_at(extreme_slope(activation, true)) - slope_at(extreme_slope(activation, false))).lower();
-  const double lo = h.lo, hi = h.hi, width = hi - lo;  // exact: multiples of 2^-23 below 2^2, as the structure says
+  const double reached =
+      (slope_at(extreme_slope(activation, true)) - slope_at(extreme_slope(activation, false))).lower();
+  // exact: multiples of 2^-23 below 2^2, as the structure says
+  const double lo = h.lo, hi = h.hi, width = hi - lo;
   std::vector<Finding> findings;
   const auto scale = static_cast<float>(256 / width), offset = static_cast<float>(-lo * 256 / width - 0.5);
   for (int bits = 1; bits <= 8; ++bits) {
@@ -340,25 +393,31 @@ std::vector<Finding> prove_codes(const CodeHeader& h) {
     const double step = width / codes;
     const auto deployed_step = static_cast<float>(step), first = static_cast<float>(lo + step / 2);
     // The g whose number is n or more, less the rounding of that number.
-    const auto edge = [&](int n, double rounding) { return (Interval(n) - 0.5 + rounding - static_cast<double>(offset)) / static_cast<double>(scale); };
+    const auto edge = [&](int n, double rounding) {
+      return (Interval(n) - 0.5 + rounding - static_cast<double>(offset)) / static_cast<double>(scale);
+    };
     constexpr double kRounding = 0x1p-16;
     Interval largest = 0;
     for (int code = 0; code < codes; ++code) {
       const Interval value = static_cast<double>(std::fma(static_cast<float>(code), deployed_step, first));
-      const Interval least = maximum(edge(code * parts, -kRounding) - h.bound_g, lo), most = minimum(edge((code + 1) * parts, kRounding) + h.bound_g, hi);
+      const Interval least = maximum(edge(code * parts, -kRounding) - h.bound_g, lo),
+                     most = minimum(edge((code + 1) * parts, kRounding) + h.bound_g, hi);
       largest = maximum(largest, maximum(value - least, most - value));
     }
-    findings.push_back(finding_of(fmt::format("T{}", bits), h.exact[static_cast<size_t>(bits - 1)], largest.upper(), reached / (2 * codes) * (1 - 0x1p-20),
+    findings.push_back(finding_of(fmt::format("T{}", bits), h.exact[static_cast<size_t>(bits - 1)],
+                                  largest.upper(), reached / (2 * codes) * (1 - 0x1p-20),
                                   fmt::format("code of {} bits", bits)));
   }
   double bias = 0;
   for (int bits = 2; bits <= 3; ++bits) {
     const Interval step = Interval(width) / ((1 << bits) - 1);
-    // In steps: of the product and sum 2^-22, of d's addition and of the code's difference 2^-22 each, of the constants 2^-20; and of the result.
+    // In steps: of the product and sum 2^-22, of d's addition and of the code's difference 2^-22 each, of the
+    // constants 2^-20; and of the result.
     const Interval rounding = step * 0x1p-19 + 0x1p-22, whole = step / 2 + h.bound_g + rounding;
     bias = std::max(bias, (rounding + h.bound_g).upper());
-    findings.push_back(finding_of(fmt::format("dithered {}", bits), h.dithered[static_cast<size_t>(bits - 2)], whole.upper(),
-                                  (step / 2).lower() * (1 - 0x1p-20), fmt::format("dither of {} bits", bits)));
+    findings.push_back(finding_of(fmt::format("dithered {}", bits), h.dithered[static_cast<size_t>(bits - 2)],
+                                  whole.upper(), (step / 2).lower() * (1 - 0x1p-20),
+                                  fmt::format("dither of {} bits", bits)));
   }
   findings.push_back(finding_of("bias", h.bias, bias, 0, "dithered code"));
   return findings;

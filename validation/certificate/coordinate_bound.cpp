@@ -17,12 +17,14 @@ namespace outgrad::validation {
 namespace {
 
 constexpr int kMaxCells = 4000;   // real constants need a few hundred
-constexpr int kGridPoints = 256;  // beyond them D, which falls like d / 2 s, is far below its value at the first
+// beyond them D, which falls like d / 2 s, is far below its value at the first
+constexpr int kGridPoints = 256;
 
 // One branch: |s| is what is cut into cells, `sign` makes it s.
 class Branch {
  public:
-  Branch(const BackwardHeader& h, const Activation& activation, double sign) : activation_(activation), sign_(sign), t_min_(static_cast<double>(h.t_min)) {
+  Branch(const BackwardHeader& h, const Activation& activation, double sign)
+      : activation_(activation), sign_(sign), t_min_(static_cast<double>(h.t_min)) {
     shift_ = activation.y_star() - static_cast<double>(h.y_hi) - static_cast<double>(h.y_lo);
     const Formula& formula = activation.only();
     if (sign < 0) {
@@ -39,20 +41,24 @@ class Branch {
   Interval corner() const { return sqrt(Interval(t_min_) - shift_); }
   double end() const { return end_.upper(); }
   /// |s_c| and the true |s| of one stored y.
-  Interval deployed_at(double y) const { return sqrt(maximum(Interval(y) - activation_.y_star() + shift_, t_min_)); }
+  Interval deployed_at(double y) const {
+    return sqrt(maximum(Interval(y) - activation_.y_star() + shift_, t_min_));
+  }
   Interval true_at(double y) const { return sqrt(Interval(y) - activation_.y_star()); }
   Interval deployed(const Interval& s) const { return sqrt(maximum(square(s) + shift_, t_min_)); }
 
   /// G at |s|, continued by its limit to the left of all x.
   Interval value(const Interval& s) const {
     const Interval x = activation_.inverse_signed_root(s * sign_);
-    if (x.is_point() || (std::isfinite(x.magnitude()) && x.width() < 0x1p-100)) return activation_.only().f.at<1>(x)[1];
+    if (x.is_point() || (std::isfinite(x.magnitude()) && x.width() < 0x1p-100))
+      return activation_.only().f.at<1>(x)[1];
     return activation_.only().slopes(x.lower(), x.upper());
   }
 
   /// Whether G rises with x from x* to the argument of |s|.
   bool monotone_to(double s) const {
-    const Interval x = activation_.inverse_signed_root(Interval(s) * sign_), all = hull(x, activation_.x_star());
+    const Interval x = activation_.inverse_signed_root(Interval(s) * sign_),
+                   all = hull(x, activation_.x_star());
     return activation_.only().bends_upwards(all.lower(), all.upper());
   }
 
@@ -67,12 +73,14 @@ class Branch {
     const double middle = a + (b - a) / 2;
     const Interval slope = activation_.g_slope(s_c * sign_) * s / s_c - activation_.g_slope(s * sign_);
     const double radius = std::max((Interval(b) - middle).upper(), (Interval(middle) - a).upper());
-    return std::min(least, (absolute(value(deployed(middle)) - value(middle)) + absolute(slope) * radius).upper());
+    return std::min(least,
+                    (absolute(value(deployed(middle)) - value(middle)) + absolute(slope) * radius).upper());
   }
 
   /// What is left beyond the last cell, where g is within 2^-80 of its limit.
   double beyond() const {
-    const Interval from = minimum(end_, deployed(end_)).keep_lower(), x = activation_.inverse_signed_root(from);
+    const Interval from = minimum(end_, deployed(end_)).keep_lower(),
+                   x = activation_.inverse_signed_root(from);
     return activation_.only().slopes(x.lower(), std::numeric_limits<double>::infinity()).width();
   }
 
@@ -99,22 +107,26 @@ struct Search {
     const Interval d = branch.value(s_c) - branch.value(s);
     if (bounds) finding.proven = std::max(finding.proven, d.magnitude());
     const double y = (branch.y_star() + square(s)).middle();
-    if (d.mignitude() > claim && finding.verdict != Verdict::Violated && ++refutations <= kMostRefutations) refute(branch, y);
+    if (d.mignitude() > claim && finding.verdict != Verdict::Violated && ++refutations <= kMostRefutations)
+      refute(branch, y);
     if (d.mignitude() < largest) return;
     largest = d.mignitude();
     at = y;
   }
-  // K is about stored y: looks at the one next to a place where D exceeds the claim, and for an x that is stored so.
+  // K is about stored y: looks at the one next to a place where D exceeds the claim, and for an x that is
+  // stored so.
   void refute(const Branch& branch, double near) {
     const bool m = branch.sign() > 0;
     for (const double y : {grid.nearest(near), grid.above(grid.nearest(near))}) {
-      const Interval g = branch.value(branch.deployed_at(y)), want = branch.value(branch.true_at(y)), d = g - want;
+      const Interval g = branch.value(branch.deployed_at(y)), want = branch.value(branch.true_at(y)),
+                     d = g - want;
       if (!(d.mignitude() > claim)) continue;
       const std::optional<double> x = argument_of(branch.activation(), true, grid, y, m);
       if (!x) continue;
       finding.verdict = Verdict::Violated;
       finding.witness = Witness{y, g.middle(), want.middle()};
-      finding.why = fmt::format("g moves by {:.6g} at y = {:.9g}, m = {:d}, as which x = {:.9g} is stored", d.mignitude(), y, m, *x);
+      finding.why = fmt::format("g moves by {:.6g} at y = {:.9g}, m = {:d}, as which x = {:.9g} is stored",
+                                d.mignitude(), y, m, *x);
       return;
     }
   }
@@ -153,7 +165,8 @@ void search_branch(Search& search, const Branch& branch, const BackwardHeader& h
     a = b;
     step *= 1.25;
   }
-  if (branch.sign() > 0 && !h.has_right) search.finding.proven = std::max(search.finding.proven, branch.beyond());
+  if (branch.sign() > 0 && !h.has_right)
+    search.finding.proven = std::max(search.finding.proven, branch.beyond());
   int cells = 0;
   while (!pending.empty()) {
     const auto [a, b] = pending.back();
@@ -168,7 +181,9 @@ void search_branch(Search& search, const Branch& branch, const BackwardHeader& h
       pending.insert(pending.end(), {{a, middle}, {middle, b}});
       continue;
     }
-    return search.undecided(fmt::format("not decided near y = {:.9g}, m = {:d}", (branch.y_star() + square(Interval(middle))).middle(), branch.sign() > 0));
+    return search.undecided(fmt::format("not decided near y = {:.9g}, m = {:d}",
+                                        (branch.y_star() + square(Interval(middle))).middle(),
+                                        branch.sign() > 0));
   }
 }
 
@@ -177,7 +192,9 @@ void search_branch(Search& search, const Branch& branch, const BackwardHeader& h
 Interval coordinate_error_at(const BackwardHeader& h, double y, bool m) {
   const Activation& activation = activation_of(h.activation, h.function, h.masked);
   const StoredGrid grid(h.format);
-  if (y < grid.lowest(activation.y_star().middle()) || grid.reach(y, m, activation.y_star()) == StoredGrid::Reach::no) return 0;
+  if (y < grid.lowest(activation.y_star().middle()) ||
+      grid.reach(y, m, activation.y_star()) == StoredGrid::Reach::no)
+    return 0;
   const Branch branch(h, activation, m ? 1.0 : -1.0);
   return branch.value(branch.deployed_at(y)) - branch.value(branch.true_at(y));
 }
@@ -186,8 +203,10 @@ Finding prove_coordinate(const BackwardHeader& h, double claim) {
   Search search{claim, StoredGrid(h.format), Finding{"K", Verdict::Holds, claim, 0, "", {}}};
   const Activation& activation = activation_of(h.activation, h.function, h.masked);
   for (const double sign : {1.0, -1.0}) search_branch(search, Branch(h, activation, sign), h);
-  if (search.finding.verdict == Verdict::Holds && !(search.finding.proven <= claim)) search.undecided("not decided at a stored y");
-  if (search.finding.verdict == Verdict::Holds) search.finding.why = fmt::format("largest seen {:.6g} at y = {:.9g}", search.largest, search.at);
+  if (search.finding.verdict == Verdict::Holds && !(search.finding.proven <= claim))
+    search.undecided("not decided at a stored y");
+  if (search.finding.verdict == Verdict::Holds)
+    search.finding.why = fmt::format("largest seen {:.6g} at y = {:.9g}", search.largest, search.at);
   if (activation.limited()) search.finding.why += fmt::format(", for |x| <= {}", kExpressionEnd);
   return search.finding;
 }

@@ -21,7 +21,8 @@ int left_row(const BackwardHeader& h, float z) {
 
 // Cuts [low, high] where `key`, monotone in v, changes; no more than `most` pieces.
 template <class Key>
-void cut(std::vector<Cell>& cells, float low, float high, bool left, Coordinate evaluated, int most, Key&& key, auto&& row_of) {
+void cut(std::vector<Cell>& cells, float low, float high, bool left, Coordinate evaluated, int most,
+         Key&& key, auto&& row_of) {
   std::int64_t at = float_order(low);
   const std::int64_t end = float_order(high);
   for (int count = 0; at <= end && count < most; ++count) {
@@ -36,7 +37,9 @@ void cut(std::vector<Cell>& cells, float low, float high, bool left, Coordinate 
   }
 }
 
-int low_bits(float index, int rows) { return static_cast<int>(bits(index) & static_cast<std::uint32_t>(rows - 1)); }
+int low_bits(float index, int rows) {
+  return static_cast<int>(bits(index) & static_cast<std::uint32_t>(rows - 1));
+}
 
 int core_row(const BackwardHeader& h, float v) {
   if (!h.has_breaks) return low_bits(cell_index(v, h.index_scale, h.index_bias), h.rows);
@@ -68,7 +71,10 @@ float deployed_s(const BackwardHeader& h, float y, bool m) {
 }
 
 std::pair<float, float> core_range(const BackwardHeader& h) {
-  return {!h.masked ? h.y_min : h.has_left ? deployed_s(h, h.left_y, false) : h.s_min, deployed_s(h, h.y_max, true)};
+  return {!h.masked    ? h.y_min
+          : h.has_left ? deployed_s(h, h.left_y, false)
+                       : h.s_min,
+          deployed_s(h, h.y_max, true)};
 }
 
 Selection deployed_selection(const BackwardHeader& h, float y, bool m) {
@@ -84,7 +90,9 @@ Selection deployed_selection(const BackwardHeader& h, float y, bool m) {
   return {row, Coordinate::root, v};
 }
 
-bool in_right_segment(const BackwardHeader& h, float v) { return h.has_right && !((h.right_both ? std::fabs(v) : v) < h.right_s) && !std::isnan(v); }
+bool in_right_segment(const BackwardHeader& h, float v) {
+  return h.has_right && !((h.right_both ? std::fabs(v) : v) < h.right_s) && !std::isnan(v);
+}
 
 float deployed_row(std::span<const float> row, int degree, float v, int scheme, bool centred, bool two_word) {
   const float u = centred ? v - row[0] : v;
@@ -95,7 +103,8 @@ float deployed_row(std::span<const float> row, int degree, float v, int scheme, 
     for (float w = u; level.size() > 1;) {
       w = w * w;
       std::vector<float> joined;
-      for (size_t k = 0; k < level.size(); k += 2) joined.push_back(k + 1 < level.size() ? std::fma(level[k + 1], w, level[k]) : level[k]);
+      for (size_t k = 0; k < level.size(); k += 2)
+        joined.push_back(k + 1 < level.size() ? std::fma(level[k + 1], w, level[k]) : level[k]);
       level = std::move(joined);
     }
     return level[0];
@@ -108,7 +117,8 @@ float deployed_row(std::span<const float> row, int degree, float v, int scheme, 
       return p;
     };
     const bool top_is_even = degree % 2 == 0;
-    const float even = every_second(top_is_even ? degree : degree - 1), odd = every_second(top_is_even ? degree - 1 : degree);
+    const float even = every_second(top_is_even ? degree : degree - 1),
+                odd = every_second(top_is_even ? degree - 1 : degree);
     return std::fma(odd, u, even);
   }
   float p = c[degree];
@@ -127,7 +137,8 @@ float deployed_entry(const TableHeader& h, std::uint32_t code, bool m) {
   const bool left = h.masked && !m, negative = (code & sign) != 0;
   const TableHeader::Segment& segment = left ? h.left : negative ? h.lower : h.upper;
   const int magnitude = left && !negative ? 0 : static_cast<int>(code & (sign - 1));
-  const std::uint16_t entry = h.entries[static_cast<size_t>(segment.base + std::clamp(magnitude, segment.first, segment.last) - segment.first)];
+  const std::uint16_t entry = h.entries[static_cast<size_t>(
+      segment.base + std::clamp(magnitude, segment.first, segment.last) - segment.first)];
   return h.entry_format == "f16" ? kernels::widen(kernels::F16{entry}) : kernels::widen(kernels::BF16{entry});
 }
 
@@ -143,7 +154,8 @@ float deployed_forward(const ForwardHeader& h, float x) {
 
 std::array<float, 5> coefficients_of(const RoundedForwardHeader& h, int row) {
   const std::span<const float> words = h.table.row(row);
-  return {words[0], words[1], words[2], words[3], std::bit_cast<float>(std::bit_cast<std::uint32_t>(words[3]) << h.quartic_shift)};
+  return {words[0], words[1], words[2], words[3],
+          std::bit_cast<float>(std::bit_cast<std::uint32_t>(words[3]) << h.quartic_shift)};
 }
 
 float deployed_forward(const RoundedForwardHeader& h, float x) {
@@ -165,11 +177,16 @@ float cell_index(float v, float scale, float bias) { return std::fma(v, scale, b
 std::vector<Cell> backward_cells(const BackwardHeader& h) {
   std::vector<Cell> cells;
   const auto [low, high] = core_range(h);
-  const auto key = [&](float v) { return h.has_breaks ? static_cast<float>(core_row(h, v)) : cell_index(v, h.index_scale, h.index_bias); };
-  cut(cells, low, high, false, h.masked ? Coordinate::root : Coordinate::output, h.rows, key, [&](float v) { return core_row(h, v); });
+  const auto key = [&](float v) {
+    return h.has_breaks ? static_cast<float>(core_row(h, v)) : cell_index(v, h.index_scale, h.index_bias);
+  };
+  cut(cells, low, high, false, h.masked ? Coordinate::root : Coordinate::output, h.rows, key,
+      [&](float v) { return core_row(h, v); });
   // A cell that holds both kinds of s becomes two.
   const auto divide = [&](float first_above) {
-    const auto divided = std::find_if(cells.begin(), cells.end(), [&](const Cell& c) { return c.low < first_above && c.high >= first_above; });
+    const auto divided = std::find_if(cells.begin(), cells.end(), [&](const Cell& c) {
+      return c.low < first_above && c.high >= first_above;
+    });
     if (divided == cells.end()) return;
     Cell below = *divided;
     below.high = std::nextafter(first_above, -std::numeric_limits<float>::infinity());
@@ -194,15 +211,18 @@ std::vector<Cell> forward_cells(const ForwardHeader& h) {
   std::vector<Cell> cells;
   const auto core = [&](float x) { return cell_index(x, h.index_scale, h.index_bias); };
   const auto tail = [&](float x) { return cell_index(x, h.tail_index_scale, h.tail_index_bias); };
-  cut(cells, h.tail_x, std::nextafter(h.x_max, h.tail_x), false, Coordinate::root, h.rows, core, [&](float x) { return low_bits(core(x), h.rows); });
-  cut(cells, h.x_min, std::nextafter(h.tail_x, h.x_min), true, Coordinate::root, h.tail_rows, tail, [&](float x) { return low_bits(tail(x), h.tail_rows); });
+  cut(cells, h.tail_x, std::nextafter(h.x_max, h.tail_x), false, Coordinate::root, h.rows, core,
+      [&](float x) { return low_bits(core(x), h.rows); });
+  cut(cells, h.x_min, std::nextafter(h.tail_x, h.x_min), true, Coordinate::root, h.tail_rows, tail,
+      [&](float x) { return low_bits(tail(x), h.tail_rows); });
   return cells;
 }
 
 std::vector<Cell> forward_cells(const RoundedForwardHeader& h) {
   std::vector<Cell> cells;
   const auto index = [&](float x) { return cell_index(x, h.index_scale, h.index_bias); };
-  cut(cells, h.x_min, h.x_max, false, Coordinate::root, h.rows, index, [&](float x) { return low_bits(index(x), h.rows); });
+  cut(cells, h.x_min, h.x_max, false, Coordinate::root, h.rows, index,
+      [&](float x) { return low_bits(index(x), h.rows); });
   for (Cell& cell : cells) cell.left = cell.row < h.core_first;
   return cells;
 }

@@ -22,8 +22,10 @@ constexpr int kMostFittedCells = 20000;  // some hundreds are needed
 class FittedProof {
  public:
   FittedProof(const Activation& activation, const FittedGradient& fit, double claim)
-      : fit_(fit), activation_(activation), f_(activation.only()), finding_{"G", Verdict::Holds, claim, 0, "", {}} {
-    shift_ = absolute(activation.y_star() - static_cast<double>(fit.y_hi) - static_cast<double>(fit.y_lo)).upper();
+      : fit_(fit), activation_(activation), f_(activation.only()),
+        finding_{"G", Verdict::Holds, claim, 0, "", {}} {
+    shift_ =
+        absolute(activation.y_star() - static_cast<double>(fit.y_hi) - static_cast<double>(fit.y_lo)).upper();
   }
 
   Finding prove() {
@@ -44,7 +46,9 @@ class FittedProof {
     const Interval v = hull(f_.f.at<0>(Interval(a))[0], f_.f.at<0>(Interval(b))[0]);
     return v + symmetric(move(v));
   }
-  Interval move(const Interval& v) const { return maximum(absolute(v) * kUlps, kLeast).keep_upper() + shift_; }
+  Interval move(const Interval& v) const {
+    return maximum(absolute(v) * kUlps, kLeast).keep_upper() + shift_;
+  }
 
   // Encloses the x' of a branch with f(x') among the values.
   Interval arguments(const Interval& y, bool right) const {
@@ -102,12 +106,14 @@ class FittedProof {
       const Interval slope = f_.f.at<1>(Interval(middle))[1], bend = f_.f.at<2>(Interval(first, last))[2];
       for (const float each : run) {
         const float g = fit_.gradient(each);
-        const Interval truth = slope + bend * (Interval(each) - middle), error = absolute(Interval(g) - truth);
+        const Interval truth = slope + bend * (Interval(each) - middle),
+                       error = absolute(Interval(g) - truth);
         if (error.upper() > finding_.proven) finding_.proven = error.upper(), at_ = each;
         if (error.upper() <= finding_.claim || finding_.verdict == Verdict::Violated) continue;
         const bool certain = error.lower() > finding_.claim;
         finding_.verdict = certain ? Verdict::Violated : Verdict::Undecided;
-        finding_.why = fmt::format("g is off by {:.6g} at x = {:a}", error.upper(), static_cast<double>(each));
+        finding_.why =
+            fmt::format("g is off by {:.6g} at x = {:a}", error.upper(), static_cast<double>(each));
         if (certain) finding_.witness = Witness{static_cast<double>(each), error.lower(), finding_.claim};
       }
     }
@@ -122,6 +128,8 @@ class FittedProof {
 
 }  // namespace
 
-Finding prove_fitted_gradient(const Activation& activation, const FittedGradient& fit, double claim) { return FittedProof(activation, fit, claim).prove(); }
+Finding prove_fitted_gradient(const Activation& activation, const FittedGradient& fit, double claim) {
+  return FittedProof(activation, fit, claim).prove();
+}
 
 }  // namespace outgrad::validation

@@ -17,7 +17,8 @@
 namespace outgrad::validation {
 namespace {
 
-constexpr double kPrinted = 0.005 + 0x1p-20;  // half of the last decimal, and what both sides' own roundings can make of a tie
+// half of the last decimal, and what both sides' own roundings can make of a tie
+constexpr double kPrinted = 0.005 + 0x1p-20;
 constexpr double kSharp = 1 + 0x1p-10;        // an enclosure wider than that tells no decimals apart
 
 bool is_stored(const std::string& stored, double y) {
@@ -40,7 +41,9 @@ Interval gradient_of_coordinate(const BackwardHeader& h, float y, bool m) {
   }
   Interval root = sqrt(maximum(v - activation.y_star(), 0));
   if (selection.coordinate == Coordinate::root) {
-    root = sqrt(maximum(Interval(std::min(y, h.y_max)) - static_cast<double>(h.y_hi) - static_cast<double>(h.y_lo), static_cast<double>(h.t_min)));
+    root = sqrt(
+        maximum(Interval(std::min(y, h.y_max)) - static_cast<double>(h.y_hi) - static_cast<double>(h.y_lo),
+                static_cast<double>(h.t_min)));
   }
   return activation.only().f.at<1>(activation.inverse_signed_root(m ? root : -root))[1];
 }
@@ -50,7 +53,8 @@ double ulp_of(const Interval& g) { return std::ldexp(1.0, std::ilogb(g.mignitude
 // Looks at one input after the other, as far as the first that is not what is stated.
 class Inputs {
  public:
-  void require(const FoundInput& found, const std::string& bound_name, const std::string& where, double bound, const auto& error) {
+  void require(const FoundInput& found, const std::string& bound_name, const std::string& where, double bound,
+               const auto& error) {
     if (!found.given || problem_.verdict != Verdict::Holds) return;
     ++inputs_;
     problem_ = found_problem(bound_name, found, where, error(), bound);
@@ -61,7 +65,12 @@ class Inputs {
   std::optional<Finding> finding() const {
     if (problem_.verdict != Verdict::Holds) return Finding{"found", problem_.verdict, 0, 0, problem_.why, {}};
     if (inputs_ == 0) return {};
-    return Finding{"found", Verdict::Holds, 0, 0, fmt::format("{} inputs beside the bounds, the error at each is the one stated", inputs_), {}};
+    return Finding{"found",
+                   Verdict::Holds,
+                   0,
+                   0,
+                   fmt::format("{} inputs beside the bounds, the error at each is the one stated", inputs_),
+                   {}};
   }
 
  private:
@@ -87,31 +96,43 @@ Interval fit_error(const Header& h, const std::vector<Cell>& cells, double x, co
 }
 
 template <class Header>
-void require_fit(Inputs& inputs, const Header& h, const std::vector<Cell>& cells, const FoundInput& found, const std::string& name, double bound,
-                 const Rows& rows) {
-  inputs.require(found, name, fmt::format("x = {:a}", found.at), bound, [&] { return fit_error(h, cells, found.at, rows); });
+void require_fit(Inputs& inputs, const Header& h, const std::vector<Cell>& cells, const FoundInput& found,
+                 const std::string& name, double bound, const Rows& rows) {
+  inputs.require(found, name, fmt::format("x = {:a}", found.at), bound,
+                 [&] { return fit_error(h, cells, found.at, rows); });
 }
 
 template <class Header>
-void require_rows(Inputs& inputs, const Header& h, const std::vector<Cell>& cells, const CoefficientTable& table, bool left, bool core) {
+void require_rows(Inputs& inputs, const Header& h, const std::vector<Cell>& cells,
+                  const CoefficientTable& table, bool left, bool core) {
   for (size_t row = 0; row < table.found.size(); ++row) {
     const int number = static_cast<int>(row);
-    require_fit(inputs, h, cells, table.found[row], fmt::format("row {}", row), std::exp2(table.log2_fit_errors[row]), {number, number, left, core});
+    require_fit(inputs, h, cells, table.found[row], fmt::format("row {}", row),
+                std::exp2(table.log2_fit_errors[row]), {number, number, left, core});
   }
 }
 
 }  // namespace
 
-std::string found_place(const FoundInput& found, bool masked) { return fmt::format("y = {:a}", found.at) + (masked ? fmt::format(", m = {:d}", found.m) : ""); }
+std::string found_place(const FoundInput& found, bool masked) {
+  return fmt::format("y = {:a}", found.at) + (masked ? fmt::format(", m = {:d}", found.m) : "");
+}
 
-FoundProblem found_problem(const std::string& bound_name, const FoundInput& found, const std::string& where, const Interval& error, double bound) {
+FoundProblem found_problem(const std::string& bound_name, const FoundInput& found, const std::string& where,
+                           const Interval& error, double bound) {
   const double least = std::log2(error.mignitude()), most = std::log2(error.magnitude());
-  const bool sharp = error.magnitude() <= error.mignitude() * kSharp, other = least > found.log2_error + kPrinted || most < found.log2_error - kPrinted;
+  const bool sharp = error.magnitude() <= error.mignitude() * kSharp,
+             other = least > found.log2_error + kPrinted || most < found.log2_error - kPrinted;
   if (other || !sharp) {
-    const std::string is = sharp && most > -kInfinity ? fmt::format("2^{:.4f}", most) : fmt::format("in [{:.6g}, {:.6g}]", error.lower(), error.upper());
-    return {other ? Verdict::Violated : Verdict::Undecided, fmt::format("{}: the error at {} is {}, not 2^{:.2f}", bound_name, where, is, found.log2_error)};
+    const std::string is = sharp && most > -kInfinity
+                               ? fmt::format("2^{:.4f}", most)
+                               : fmt::format("in [{:.6g}, {:.6g}]", error.lower(), error.upper());
+    return {other ? Verdict::Violated : Verdict::Undecided,
+            fmt::format("{}: the error at {} is {}, not 2^{:.2f}", bound_name, where, is, found.log2_error)};
   }
-  if (error.mignitude() > bound) return {Verdict::Violated, fmt::format("{}: the error at {} is 2^{:.4f}, above the bound", bound_name, where, least)};
+  if (error.mignitude() > bound)
+    return {Verdict::Violated,
+            fmt::format("{}: the error at {} is 2^{:.4f}, above the bound", bound_name, where, least)};
   return {};
 }
 
@@ -122,10 +143,13 @@ std::optional<Finding> prove_found(const BackwardHeader& h) {
   require_rows(inputs, h, cells, h.table, true, true);
   const auto at_y = [&](const FoundInput& found, const char* name, double bound, const auto& error) {
     const std::string where = found_place(found, h.masked);
-    if (found.given && !is_stored(h.format, found.at)) return inputs.refuse(fmt::format("{}: {} is no number of {}", name, where, h.format));
+    if (found.given && !is_stored(h.format, found.at))
+      return inputs.refuse(fmt::format("{}: {} is no number of {}", name, where, h.format));
     inputs.require(found, name, where, bound, [&] { return error(static_cast<float>(found.at), found.m); });
   };
-  const auto off_g = [&](float y, bool m) { return Interval(deployed_gradient(h, y, m)) - gradient_of_coordinate(h, y, m); };
+  const auto off_g = [&](float y, bool m) {
+    return Interval(deployed_gradient(h, y, m)) - gradient_of_coordinate(h, y, m);
+  };
   at_y(h.found_k, "kK", h.bound_k, [&](float y, bool m) { return coordinate_error_at(h, y, m); });
   at_y(h.found_b, "kB", h.bound_b, [&](float y, bool m) { return rounding_error_at(h, y, m); });
   at_y(h.found_ab, "kAB", h.bound_ab, off_g);

@@ -30,22 +30,30 @@ template <class A, class Fit>
 void add_codes(std::vector<std::pair<std::string, DeployedCodes>>& all) {
   if constexpr (Fit::kMasked) {
     using Forward = typename A::template Forward<float>;
-    const auto gradient = [](float x) { return kernels::fitted_gradient<Fit, Forward>(x, kernels::forward_at<Forward>(x)); };
-    all.push_back(
-        {Fit::kActivation,
-         {A::Code::kName, Fit::kName, Fit::kFunction, (Interval(Fit::kAB) + Fit::kK).upper(), Fit::kTMin, {Fit::kAB, Fit::kYHi, Fit::kYLo, gradient}}});
+    const auto gradient = [](float x) {
+      return kernels::fitted_gradient<Fit, Forward>(x, kernels::forward_at<Forward>(x));
+    };
+    all.push_back({Fit::kActivation,
+                   {A::Code::kName,
+                    Fit::kName,
+                    Fit::kFunction,
+                    (Interval(Fit::kAB) + Fit::kK).upper(),
+                    Fit::kTMin,
+                    {Fit::kAB, Fit::kYHi, Fit::kYLo, gradient}}});
   }
 }
 
 // Both lists are in the order of the names.
 template <class... A, class... Fit>
-std::vector<std::pair<std::string, DeployedCodes>> list_codes(kernels::CodedList<A...>, kernels::FitList<Fit...>) {
+std::vector<std::pair<std::string, DeployedCodes>> list_codes(kernels::CodedList<A...>,
+                                                              kernels::FitList<Fit...>) {
   std::vector<std::pair<std::string, DeployedCodes>> all;
   (add_codes<A, Fit>(all), ...);
   return all;
 }
 
-// Certain f(x) at x from the minimum outwards, in order: they enclose an argument without a search, to their distance.
+// Certain f(x) at x from the minimum outwards, in order: they enclose an argument without a search, to their
+// distance.
 class Nodes {
  public:
   Nodes(const Activation& activation, bool right) {
@@ -61,11 +69,13 @@ class Nodes {
   }
   // An x not further out, and one not further in, than the x with f(x) = y.
   double within(double y) const {
-    const auto after = std::partition_point(nodes_.begin(), nodes_.end(), [&](const Node& node) { return node.most <= y; });
+    const auto after =
+        std::partition_point(nodes_.begin(), nodes_.end(), [&](const Node& node) { return node.most <= y; });
     return after == nodes_.begin() ? nodes_.front().x : std::prev(after)->x;
   }
   double outside(double y) const {
-    const auto at = std::partition_point(nodes_.begin(), nodes_.end(), [&](const Node& node) { return node.least < y; });
+    const auto at =
+        std::partition_point(nodes_.begin(), nodes_.end(), [&](const Node& node) { return node.least < y; });
     return at == nodes_.end() ? beyond_ : at->x;
   }
 
@@ -80,14 +90,16 @@ class Nodes {
 // f' over part of one side of the minimum.
 using Slopes = std::optional<Interval>;
 
-// Cuts into `parts`: the longest part of the better of an equal cut of the whole and equal cuts on either side of a gap.
+// Cuts into `parts`: the longest part of the better of an equal cut of the whole and equal cuts on either
+// side of a gap.
 double longest_part(const Slopes& left, const Slopes& right, int parts) {
   if (!left && !right) return 0;
   const Interval whole = left && right ? hull(*left, *right) : left ? *left : *right;
   double longest = (Interval(whole.width()) / parts).upper();
   if (left && right && certainly_less(*left, *right)) {
     for (int k = 1; k < parts; ++k) {
-      longest = std::min(longest, std::max((Interval(left->width()) / k).upper(), (Interval(right->width()) / (parts - k)).upper()));
+      longest = std::min(longest, std::max((Interval(left->width()) / k).upper(),
+                                           (Interval(right->width()) / (parts - k)).upper()));
     }
   }
   return longest;
@@ -104,8 +116,9 @@ struct Shape {
 class Totals {
  public:
   Totals(const Fp8Header& h, const std::string& format, Fp8Claims claims)
-      : activation_(activation_of(h.activation, h.function, true)), format_(format), four_bits_(format == "mxfp4" || format == "nvfp4"), claims_(claims),
-        floor_(0), left_(activation_, false), right_(activation_, true) {
+      : activation_(activation_of(h.activation, h.function, true)), format_(format),
+        four_bits_(format == "mxfp4" || format == "nvfp4"), claims_(claims), floor_(0),
+        left_(activation_, false), right_(activation_, true) {
     const DeployedCodes& codes = *deployed_codes(h.activation);
     floor_ = (Interval(h.room) + codes.fit_error + kTableRounding).upper();
   }
@@ -125,10 +138,12 @@ class Totals {
     }
     std::vector<Finding> findings;
     for (size_t bits = 0; bits < proven_.size(); ++bits) {
-      Finding finding{fmt::format("{} T{}", format_, bits), Verdict::Holds, claims_.total[bits], proven_[bits], "", {}};
+      Finding finding{
+          fmt::format("{} T{}", format_, bits), Verdict::Holds, claims_.total[bits], proven_[bits], "", {}};
       // At the scale that needs most, no function of a code and so many bits is nearer to every f'(x).
       const double reachable = reachable_[bits];
-      finding.why = fmt::format("{:.6f} where {:.6f} is the least that any table reaches at scale {:.9g}", finding.claim, reachable, scale_[bits]);
+      finding.why = fmt::format("{:.6f} where {:.6f} is the least that any table reaches at scale {:.9g}",
+                                finding.claim, reachable, scale_[bits]);
       if (finding.claim < reachable) {
         finding.verdict = Verdict::Violated;
         finding.witness = Witness{scale_[bits], reachable, finding.claim};
@@ -146,7 +161,8 @@ class Totals {
     const auto bits = static_cast<kernels::u8>(code);
     if (format_ == "int8") return static_cast<double>(kernels::widen(kernels::I8{bits}));
     if (four_bits_) return static_cast<double>(kernels::widen(kernels::F4E2M1{bits}));
-    return static_cast<double>(format_ == "e4m3" ? kernels::widen(kernels::F8E4M3{bits}) : kernels::widen(kernels::F8E5M2{bits}));
+    return static_cast<double>(format_ == "e4m3" ? kernels::widen(kernels::F8E4M3{bits})
+                                                 : kernels::widen(kernels::F8E5M2{bits}));
   }
 
   std::vector<Shape> shapes() const {
@@ -157,24 +173,30 @@ class Totals {
     std::vector<Shape> all;
     for (int code = 0; code <= largest; ++code) {
       const double near = code == 0 ? 0 : (number(code - 1) + number(code)) / 2,
-                   far = code == largest ? (std::isfinite(end) ? end : number(code)) : (number(code) + number(code + 1)) / 2;
+                   far = code == largest ? (std::isfinite(end) ? end : number(code))
+                                         : (number(code) + number(code + 1)) / 2;
       const bool endless = code == largest && !std::isfinite(end);
-      // The interval of a normal number is twice that of its half, if this is a normal number above the least.
-      const bool alone = format_ == "int8" || four_bits_ || code <= 2 * binade || code == largest, first_of_its_kind = !alone && code <= 3 * binade;
+      // The interval of a normal number is twice that of its half, if this is a normal number above the
+      // least.
+      const bool alone = format_ == "int8" || four_bits_ || code <= 2 * binade || code == largest,
+                 first_of_its_kind = !alone && code <= 3 * binade;
       if (!alone && !first_of_its_kind) continue;
       for (const bool negative : {false, true}) {
         const bool both = format_ == "int8" && code == 0;
         if (both && !negative) continue;
         Shape shape{code, negative, endless, both, endless ? 1 : near / far, 0, kInfinity, far};
         if (endless) shape.far = near;
-        if (alone) shape.least = shape.far / static_cast<double>(claims_.most), shape.most = shape.far / static_cast<double>(claims_.least);
+        if (alone)
+          shape.least = shape.far / static_cast<double>(claims_.most),
+          shape.most = shape.far / static_cast<double>(claims_.least);
         all.push_back(shape);
       }
     }
     return all;
   }
 
-  // All y from 0 on, and all below: no code has more, and at a very small scale the codes of +-0 have nearly all.
+  // All y from 0 on, and all below: no code has more, and at a very small scale the codes of +-0 have nearly
+  // all.
   static std::vector<Shape> signs() {
     constexpr double kSmallScale = 0x1p-100;
     std::vector<Shape> all;
@@ -189,7 +211,8 @@ class Totals {
     if (rough) {
       const Nodes& nodes = right ? right_ : left_;
       const double inner = nodes.within(low), outer = right || high < 0 ? nodes.outside(high) : -kInfinity;
-      const Interval range = right ? activation_.only().slopes(inner, outer) : activation_.only().slopes(outer, inner);
+      const Interval range =
+          right ? activation_.only().slopes(inner, outer) : activation_.only().slopes(outer, inner);
       return right ? maximum(range, 0) : minimum(range, 0);
     }
     const auto argument = [&](double y) {
@@ -197,10 +220,12 @@ class Totals {
       return activation_.inverse_signed_root(right ? root : -root);
     };
     const Interval& x_star = activation_.x_star();
-    const Interval inner = low > y_star.upper() ? argument(low) : x_star, outer = right      ? std::isfinite(high) ? argument(high) : Interval(kInfinity)
-                                                                                       : high < 0 ? argument(high)
-                                                                                             : Interval(-kInfinity);
-    const Interval range = right ? activation_.only().slopes(inner.lower(), outer.upper()) : activation_.only().slopes(outer.lower(), inner.upper());
+    const Interval inner = low > y_star.upper() ? argument(low) : x_star,
+                   outer = right      ? std::isfinite(high) ? argument(high) : Interval(kInfinity)
+                                : high < 0 ? argument(high)
+                                      : Interval(-kInfinity);
+    const Interval range = right ? activation_.only().slopes(inner.lower(), outer.upper())
+                                 : activation_.only().slopes(outer.lower(), inner.upper());
     // f' is positive right of the minimum and negative left of it.
     return right ? maximum(range, 0) : minimum(range, 0);
   }
@@ -210,13 +235,16 @@ class Totals {
     const double near = (Interval(least) * shape.ratio * (Interval(1) - room)).lower();
     const double far = shape.endless ? kInfinity : (Interval(most) * (Interval(1) + room)).upper();
     const Slopes left = shape.negative ? slopes(false, -far, -near, rough) : Slopes{},
-                 right = shape.negative ? slopes(true, -far, shape.both ? far : -near, rough) : slopes(true, near, far, rough);
+                 right = shape.negative ? slopes(true, -far, shape.both ? far : -near, rough)
+                                        : slopes(true, near, far, rough);
     return {longest_part(left, right, 1), longest_part(left, right, 2), longest_part(left, right, 4)};
   }
 
   void cover(const Shape& shape) {
     // Beyond, no y is negative, or f' has its limit.
-    const double end = shape.negative && !shape.both ? (absolute(activation_.y_star()) * 2 / std::max(shape.ratio, 0.25)).upper() : 0x1p10;
+    const double end = shape.negative && !shape.both
+                           ? (absolute(activation_.y_star()) * 2 / std::max(shape.ratio, 0.25)).upper()
+                           : 0x1p10;
     struct Cell {
       double from, to;
     };
@@ -235,9 +263,12 @@ class Totals {
       enter(shape, over, middle);
     }
   }
-  void see(const Shape& shape, double least, double most) { enter(shape, near_lengths(shape, least, most), least); }
+  void see(const Shape& shape, double least, double most) {
+    enter(shape, near_lengths(shape, least, most), least);
+  }
 
-  // As roughly as the claims allow: an argument that is enclosed exactly takes a thousand times as long as one between two nodes.
+  // As roughly as the claims allow: an argument that is enclosed exactly takes a thousand times as long as
+  // one between two nodes.
   Lengths near_lengths(const Shape& shape, double least, double most) const {
     const Lengths rough = lengths(shape, least, most, kEndRoom, true);
     return holds(rough) ? rough : lengths(shape, least, most, kEndRoom);
@@ -265,7 +296,8 @@ class Totals {
   // What the scale with that v needs.
   void need(const Shape& shape, double v) {
     double scale = shape.far / v;
-    if (std::isfinite(shape.most)) scale = std::clamp(scale, static_cast<double>(claims_.least), static_cast<double>(claims_.most));
+    if (std::isfinite(shape.most))
+      scale = std::clamp(scale, static_cast<double>(claims_.least), static_cast<double>(claims_.most));
     while (scale < static_cast<double>(claims_.least)) scale *= 2;
     while (scale > static_cast<double>(claims_.most)) scale /= 2;
     if (!(scale >= static_cast<double>(claims_.least))) return;
@@ -277,13 +309,14 @@ class Totals {
     }
   }
 
-  // Looks for a scale that a claim is too small for. The codes next to 0 need most at the ends of the range of scales, the first of a binade where
-  // their interval begins next to the minimum.
+  // Looks for a scale that a claim is too small for. The codes next to 0 need most at the ends of the range
+  // of scales, the first of a binade where their interval begins next to the minimum.
   void refute(const Shape& shape) {
     constexpr int kFirst = 3;
     if (!shape.negative || shape.endless) return;
     if (shape.code < kFirst) need(shape, shape.most), need(shape, shape.least);
-    if (std::isfinite(shape.most) || number(shape.code) / std::exp2(std::ilogb(number(shape.code))) > 1.25) return;
+    if (std::isfinite(shape.most) || number(shape.code) / std::exp2(std::ilogb(number(shape.code))) > 1.25)
+      return;
     for (const double part : {0.985, 0.99, 1.0}) need(shape, part * absolute(activation_.y_star()).lower());
   }
 
@@ -301,7 +334,8 @@ class Totals {
 
 const DeployedCodes* deployed_codes(const std::string& activation) {
   static const auto all = list_codes(kernels::CodedActivations{}, kernels::ActivationFits<float>::Type{});
-  const auto found = std::find_if(all.begin(), all.end(), [&](const auto& each) { return each.first == activation; });
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const auto& each) { return each.first == activation; });
   return found == all.end() ? nullptr : &found->second;
 }
 
@@ -311,12 +345,15 @@ Finding prove_fp8_extrema(const Fp8Header& h) {
   Finding finding{"extrema", Verdict::Holds, kExtremumRoom, 0, "f' is least and greatest there", {}};
   for (const bool right : {false, true}) {
     const double y = right ? h.greatest_at : h.least_at;
-    const Interval range = right ? f.slopes(activation.x_star().lower(), kInfinity) : f.slopes(-kInfinity, activation.x_star().upper());
+    const Interval range = right ? f.slopes(activation.x_star().lower(), kInfinity)
+                                 : f.slopes(-kInfinity, activation.x_star().upper());
     const Interval above = Interval(y) - activation.y_star();
     double off = kInfinity;
     if (above.positive() && (right || y < 0)) {
-      const Interval x = activation.inverse_signed_root(right ? sqrt(above) : -sqrt(above)), slope = f.slopes(x.lower(), x.upper());
-      off = right ? (range.keep_upper() - slope.keep_lower()).upper() : (slope.keep_upper() - range.keep_lower()).upper();
+      const Interval x = activation.inverse_signed_root(right ? sqrt(above) : -sqrt(above)),
+                     slope = f.slopes(x.lower(), x.upper());
+      off = right ? (range.keep_upper() - slope.keep_lower()).upper()
+                  : (slope.keep_upper() - range.keep_lower()).upper();
     }
     if (!(off <= finding.proven)) finding.proven = off;
     if (off <= kExtremumRoom) continue;
@@ -327,19 +364,30 @@ Finding prove_fp8_extrema(const Fp8Header& h) {
 }
 
 Finding prove_fp8_gradient(const Fp8Header& h) {
-  return prove_fitted_gradient(activation_of(h.activation, h.function, true), deployed_codes(h.activation)->gradient, h.bound_g);
+  return prove_fitted_gradient(activation_of(h.activation, h.function, true),
+                               deployed_codes(h.activation)->gradient, h.bound_g);
 }
 
 Finding prove_fp8_room(const Fp8Header& h) {
-  const double needed = (maximum(Interval(deployed_codes(h.activation)->fit_error) * 2, h.bound_g) + h.bound_g + kTableRounding).upper();
-  Finding finding{"room", Verdict::Holds, h.room, needed, "the errors of the fit and of its g, and rounding", {}};
-  if (!(needed <= h.room)) finding.verdict = Verdict::Undecided, finding.why = fmt::format("only {:.9g} is proven", needed);
+  const double needed =
+      (maximum(Interval(deployed_codes(h.activation)->fit_error) * 2, h.bound_g) + h.bound_g + kTableRounding)
+          .upper();
+  Finding finding{"room", Verdict::Holds, h.room, needed, "the errors of the fit and of its g, and rounding",
+                  {}};
+  if (!(needed <= h.room))
+    finding.verdict = Verdict::Undecided, finding.why = fmt::format("only {:.9g} is proven", needed);
   return finding;
 }
 
 std::vector<Finding> prove_fp8_totals(const Fp8Header& h, const std::string& format) {
   if (format == "sign") return Totals(h, format, {0, std::numeric_limits<float>::max(), h.sign}).run();
-  return Totals(h, format, format == "e4m3" ? h.e4m3 : format == "e5m2" ? h.e5m2 : format == "int8" ? h.int8 : format == "mxfp4" ? h.mxfp4 : h.nvfp4).run();
+  return Totals(h, format,
+                format == "e4m3"    ? h.e4m3
+                : format == "e5m2"  ? h.e5m2
+                : format == "int8"  ? h.int8
+                : format == "mxfp4" ? h.mxfp4
+                                    : h.nvfp4)
+      .run();
 }
 
 }  // namespace outgrad::validation

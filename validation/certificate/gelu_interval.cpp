@@ -1,4 +1,5 @@
-// Everything here follows from mpfr_erfc and mpfr_exp under directed rounding; nothing is shared with approx/.
+// Everything here follows from mpfr_erfc and mpfr_exp under directed rounding; nothing is shared with
+// approx/.
 #include "validation/certificate/gelu_interval.h"
 
 #include <cmath>
@@ -16,7 +17,8 @@ const Interval& sqrt_two_pi() {
   return value;
 }
 
-// A radius within which Newton's result is expected; the signs at the ends decide, so a wrong guess costs a retry, never soundness.
+// A radius within which Newton's result is expected; the signs at the ends decide, so a wrong guess costs a
+// retry, never soundness.
 constexpr double kIsolationRadius = 0x1p-200;
 
 Interval isolate_x_star() {

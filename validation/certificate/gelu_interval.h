@@ -1,8 +1,9 @@
-// Enclosures of GELU for the proof of its forward header, and its minimum. Gradients of any activation: activation.h.
+// Enclosures of GELU for the proof of its forward header, and its minimum. Gradients of any activation:
+// activation.h.
 //
-// f(x) = x Phi(x), f' = Phi + x phi, f'' = phi (2 - x^2), phi and Phi the normal density and distribution. f'' > 0 exactly for |x| < sqrt
-// 2, so f' rises there from f'(-sqrt 2) < 0 to f'(sqrt 2) > 1, falls to 1 on the right and, on the left, falls from 0 as x comes from -inf:
-// one minimum.
+// f(x) = x Phi(x), f' = Phi + x phi, f'' = phi (2 - x^2), phi and Phi the normal density and distribution.
+// f'' > 0 exactly for |x| < sqrt 2, so f' rises there from f'(-sqrt 2) < 0 to f'(sqrt 2) > 1, falls to 1 on
+// the right and, on the left, falls from 0 as x comes from -inf: one minimum.
 #pragma once
 
 #include "validation/exact/mp.h"

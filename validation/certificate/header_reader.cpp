@@ -1,5 +1,5 @@
-// One description of the lines of each kind of header, walked by a printer and by a reader. The reader takes what varies (a number, a
-// word, a row) from its place, has the line printed from it, and compares.
+// One description of the lines of each kind of header, walked by a printer and by a reader. The reader takes
+// what varies (a number, a word, a row) from its place, has the line printed from it, and compares.
 #include "validation/certificate/header_reader.h"
 
 #include <fmt/format.h>
@@ -23,7 +23,8 @@ namespace {
 
 using kernels::SpecError;
 
-// Far above what emit writes (under 64 KiB; 256 rows of 12 words), small enough to bound the work on a hostile file.
+// Far above what emit writes (under 64 KiB; 256 rows of 12 words), small enough to bound the work on a
+// hostile file.
 constexpr size_t kMaxFileBytes = size_t{1} << 20;
 constexpr int kMaxRows = 4096;
 constexpr int kMaxOctaveBits = 8;
@@ -52,7 +53,9 @@ std::string constant_begin(const char* name) {
 }
 
 // What stands behind a number in the header's own comment: a float's decimal value, a claim's power of two.
-std::string reading(float value, std::string_view note) { return fmt::format("  // {:.9g}{}", static_cast<double>(value), note); }
+std::string reading(float value, std::string_view note) {
+  return fmt::format("  // {:.9g}{}", static_cast<double>(value), note);
+}
 std::string reading(double value, std::string_view note) {
   return value == 0 ? fmt::format("  // {}", note) : fmt::format("  // 2^{:.2f}: {}", std::log2(value), note);
 }
@@ -80,7 +83,8 @@ std::string found_text(const FoundInput& found, InputKind kind) {
 }
 
 // A bound's line, and what was found for it.
-std::string bound_line(const char* name, double value, std::string_view note, const FoundInput& found, InputKind kind) {
+std::string bound_line(const char* name, double value, std::string_view note, const FoundInput& found,
+                       InputKind kind) {
   std::string line = constant_line(name, value, note);
   line.insert(line.size() - 1, found_text(found, kind));
   return line;
@@ -89,13 +93,17 @@ std::string bound_line(const char* name, double value, std::string_view note, co
 std::string row_line(std::span<const float> words, int row, double log2_fit_error, const FoundInput& found) {
   std::string list;
   for (const float word : words) list += (list.empty() ? "" : ", ") + literal(word);
-  return fmt::format("{}{}}},  // row {}: A <= 2^{:.2f}{}\n", kRowBegin, list, row, log2_fit_error, found_text(found, InputKind::x));
+  return fmt::format("{}{}}},  // row {}: A <= 2^{:.2f}{}\n", kRowBegin, list, row, log2_fit_error,
+                     found_text(found, InputKind::x));
 }
 
-std::string free_rows_line(int listed, int rows) { return fmt::format("{}{} to {} are never asked for\n", kFreeRows, listed, rows - 1); }
+std::string free_rows_line(int listed, int rows) {
+  return fmt::format("{}{} to {} are never asked for\n", kFreeRows, listed, rows - 1);
+}
 
 std::string table_begin(const char* name, const char* rows, const char* words) {
-  return fmt::format("  static OUTGRAD_HD constexpr Table<{}, {}> {}() {{\n    return {{{{\n", rows, words, name);
+  return fmt::format("  static OUTGRAD_HD constexpr Table<{}, {}> {}() {{\n    return {{{{\n", rows, words,
+                     name);
 }
 
 std::string breaks_text(const std::vector<float>& breaks) {
@@ -115,17 +123,21 @@ std::string struct_name(const std::string& name) {
   return result;
 }
 
-// Why no header can have this name, or "": its struct would have no name, or one that compiles to something else.
+// Why no header can have this name, or "": its struct would have no name, or one that compiles to something
+// else.
 std::string misnomer(const std::string& name) {
   const auto small = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_'; };
-  if (!std::all_of(name.begin(), name.end(), small) || !std::islower(static_cast<unsigned char>(name[0])) || name.back() == '_' ||
-      name.find("__") != std::string::npos) {
+  if (!std::all_of(name.begin(), name.end(), small) || !std::islower(static_cast<unsigned char>(name[0])) ||
+      name.back() == '_' || name.find("__") != std::string::npos) {
     return "kName is not made of words of lower-case letters and digits with one underscore between two";
   }
   const std::string type = struct_name(name);
-  if (type == "Table" || type == "Entries") return fmt::format("a struct {} hides what the header itself uses", type);
-  const auto letters = std::count_if(type.begin(), type.end(), [](char c) { return std::isalpha(static_cast<unsigned char>(c)); });
-  if (letters > 1 && std::none_of(type.begin(), type.end(), [](char c) { return std::islower(static_cast<unsigned char>(c)); })) {
+  if (type == "Table" || type == "Entries")
+    return fmt::format("a struct {} hides what the header itself uses", type);
+  const auto letters = std::count_if(type.begin(), type.end(),
+                                     [](char c) { return std::isalpha(static_cast<unsigned char>(c)); });
+  if (letters > 1 && std::none_of(type.begin(), type.end(),
+                                  [](char c) { return std::islower(static_cast<unsigned char>(c)); })) {
     return fmt::format("a struct {} is written as macros are, in capitals", type);
   }
   return "";
@@ -138,8 +150,11 @@ bool is_of_library(const std::string& type) {
     const std::string begin = struct_name(activation);
     if (!rest.starts_with(begin)) continue;
     rest.remove_prefix(begin.size());
-    for (const std::string_view kind : {"F32", "F16", "Bf16", "E4m3", "E5m2", "Mxfp8", "Code", "Fp8", "Forward"}) {
-      if (rest.starts_with(kind) && (rest == kind || std::isupper(static_cast<unsigned char>(rest[kind.size()])))) return true;
+    for (const std::string_view kind :
+         {"F32", "F16", "Bf16", "E4m3", "E5m2", "Mxfp8", "Code", "Fp8", "Forward"}) {
+      if (rest.starts_with(kind) &&
+          (rest == kind || std::isupper(static_cast<unsigned char>(rest[kind.size()]))))
+        return true;
     }
   }
   return false;
@@ -155,18 +170,24 @@ class Printer {
     text_ += constant_line(name, value, note);
   }
   // A claim whose note is its value to six decimals.
-  void decimal(const std::string& name, double& value) { text_ += constant_line(name.c_str(), value, fmt::format("{:.6f}", value)); }
-  void bound(const char* name, double& value, std::string_view note, FoundInput& found, InputKind kind) { text_ += bound_line(name, value, note, found, kind); }
+  void decimal(const std::string& name, double& value) {
+    text_ += constant_line(name.c_str(), value, fmt::format("{:.6f}", value));
+  }
+  void bound(const char* name, double& value, std::string_view note, FoundInput& found, InputKind kind) {
+    text_ += bound_line(name, value, note, found, kind);
+  }
   void word(std::string_view begin, std::string& value) { text_ += fmt::format("{}{}\n", begin, value); }
   void breaks(std::vector<float>& values, int) { text_ += breaks_text(values); }
   void entries(std::vector<std::uint16_t>& values, int) {
-    for (size_t k = 0; k < values.size(); ++k) text_ += (k == 0 ? "" : k % kEntriesPerLine == 0 ? "," : ", ") + line_break(k) + literal(values[k]);
+    for (size_t k = 0; k < values.size(); ++k)
+      text_ += (k == 0 ? "" : k % kEntriesPerLine == 0 ? "," : ", ") + line_break(k) + literal(values[k]);
   }
   void rows(CoefficientTable& table) {
     const int listed = static_cast<int>(table.log2_fit_errors.size());
     table.found.resize(table.log2_fit_errors.size());
     for (int row = 0; row < listed; ++row) {
-      text_ += row_line(table.row(row), row, table.log2_fit_errors[static_cast<size_t>(row)], table.found[static_cast<size_t>(row)]);
+      text_ += row_line(table.row(row), row, table.log2_fit_errors[static_cast<size_t>(row)],
+                        table.found[static_cast<size_t>(row)]);
     }
     if (listed < table.rows) text_ += free_rows_line(listed, table.rows);
   }
@@ -242,7 +263,9 @@ class Reader {
       constexpr size_t kLength = 6;
       const std::string_view digits = text_.substr(at_, kLength);
       std::uint16_t value = 0;
-      if (digits.size() < kLength || std::from_chars(digits.data() + 2, digits.data() + kLength, value, 16).ptr != digits.data() + kLength) {
+      if (digits.size() < kLength ||
+          std::from_chars(digits.data() + 2, digits.data() + kLength, value, 16).ptr !=
+              digits.data() + kLength) {
         fail(at_, "expected 16 bits in hexadecimal");
       }
       expect(literal(value));
@@ -265,7 +288,8 @@ class Reader {
       FoundInput found;
       found_input(found, InputKind::x);
       at_ = begin_;
-      expect(row_line({table.values.data() + static_cast<size_t>(row) * words, words}, row, log2_fit_error, found));
+      expect(row_line({table.values.data() + static_cast<size_t>(row) * words, words}, row, log2_fit_error,
+                      found));
       table.log2_fit_errors.push_back(log2_fit_error);
       table.found.push_back(found);
     }
@@ -312,7 +336,9 @@ class Reader {
     std::string result;
     for (const char c : text.substr(0, std::min(kShown, std::max<size_t>(text.find('\n'), 1)))) {
       const auto byte = static_cast<unsigned char>(c);
-      result += byte >= 0x20 && byte < 0x7f ? std::string(1, c) : c == '\n' ? "\\n" : fmt::format("\\x{:02x}", static_cast<unsigned>(byte));
+      result += byte >= 0x20 && byte < 0x7f ? std::string(1, c)
+                : c == '\n'                 ? "\\n"
+                                            : fmt::format("\\x{:02x}", static_cast<unsigned>(byte));
     }
     return fmt::format("'{}'", result);
   }
@@ -323,8 +349,10 @@ class Reader {
       at_ += expected.size();
       return;
     }
-    const auto differs = static_cast<size_t>(std::mismatch(found.begin(), found.end(), expected.begin()).first - found.begin());
-    fail(at_ + differs, fmt::format("expected {}, found {}", shown(expected.substr(differs)), shown(text_.substr(at_ + differs))));
+    const auto differs = static_cast<size_t>(
+        std::mismatch(found.begin(), found.end(), expected.begin()).first - found.begin());
+    fail(at_ + differs, fmt::format("expected {}, found {}", shown(expected.substr(differs)),
+                                    shown(text_.substr(at_ + differs))));
   }
 
   // As far as one of the ends, on this line.
@@ -332,13 +360,16 @@ class Reader {
     constexpr size_t kLongest = 1000;
     const std::string_view rest = text_.substr(at_, kLongest);
     const size_t length = std::min(rest.find_first_of(ends), rest.find('\n'));
-    if (length == std::string_view::npos) fail(at_, fmt::format("expected {} after this", shown(ends.substr(0, 1))));
+    if (length == std::string_view::npos)
+      fail(at_, fmt::format("expected {} after this", shown(ends.substr(0, 1))));
     at_ += length;
     return std::string(rest.substr(0, length));
   }
 
   void require_plain(const std::string& value) const {
-    require(!value.empty() && std::all_of(value.begin(), value.end(), [](char c) { return c >= ' ' && c <= '~' && c != '\\' && c != '"' && c != '?'; }),
+    require(!value.empty() &&
+                std::all_of(value.begin(), value.end(),
+                            [](char c) { return c >= ' ' && c <= '~' && c != '\\' && c != '"' && c != '?'; }),
             "expected printable characters other than \\, \" and ?");
   }
 
@@ -352,14 +383,16 @@ class Reader {
   void take(bool& value, std::string_view ends) {
     const size_t begin = at_;
     const std::string text = token(ends);
-    if (text != "true" && text != "false") fail(begin, fmt::format("expected true or false, found {}", shown(text)));
+    if (text != "true" && text != "false")
+      fail(begin, fmt::format("expected true or false, found {}", shown(text)));
     value = text == "true";
   }
   void take(int& value, std::string_view ends) {
     const size_t begin = at_;
     const std::string text = token(ends);
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size() || std::abs(static_cast<double>(value)) > kMostInteger)
+    if (error != std::errc() || end != text.data() + text.size() ||
+        std::abs(static_cast<double>(value)) > kMostInteger)
       fail(begin, fmt::format("expected an integer, found {}", shown(text)));
   }
   void take(float& value, std::string_view ends) {
@@ -376,7 +409,8 @@ class Reader {
     const std::string text = token(ends);
     char* end = nullptr;
     value = parse(text.c_str(), &end);
-    if (end == text.c_str() || !std::isfinite(value)) fail(begin, fmt::format("expected a finite number, found {}", shown(text)));
+    if (end == text.c_str() || !std::isfinite(value))
+      fail(begin, fmt::format("expected a finite number, found {}", shown(text)));
   }
 
   std::string_view text_;
@@ -398,17 +432,20 @@ void choice(Text& t, const char* name, std::string& value, std::initializer_list
 template <class Text>
 void within(Text& t, const char* name, int& value, int least, int most) {
   t.constant(name, value);
-  t.require(value >= least && value <= most, fmt::format("{} = {} is outside [{}, {}]", name, value, least, most));
+  t.require(value >= least && value <= most,
+            fmt::format("{} = {} is outside [{}, {}]", name, value, least, most));
 }
 
 template <class Text>
 void power_of_two(Text& t, const char* name, int& value) {
   within(t, name, value, 1, kMaxRows);
-  t.require(std::has_single_bit(static_cast<unsigned>(value)), fmt::format("{} = {} is not a power of two", name, value));
+  t.require(std::has_single_bit(static_cast<unsigned>(value)),
+            fmt::format("{} = {} is not a power of two", name, value));
 }
 
 template <class Text>
-void table(Text& t, const char* name, const char* rows_name, const char* words_text, CoefficientTable& values, int rows, int words) {
+void table(Text& t, const char* name, const char* rows_name, const char* words_text, CoefficientTable& values,
+           int rows, int words) {
   if constexpr (std::is_same_v<Text, Reader>) values.rows = rows, values.words = words;
   t.line(table_begin(name, rows_name, words_text));
   t.rows(values);
@@ -421,7 +458,9 @@ void describe_names(Text& t, HeaderNames& h) {
   t.word("// command: ./outgrad emit ", h.fit_path);
   t.word("// spec sha256: ", h.spec_sha256);
   constexpr size_t kDigits = 64;
-  t.require(h.spec_sha256.size() == kDigits && h.spec_sha256.find_first_not_of("0123456789abcdef") == std::string::npos, "expected 64 hexadecimal digits");
+  t.require(h.spec_sha256.size() == kDigits &&
+                h.spec_sha256.find_first_not_of("0123456789abcdef") == std::string::npos,
+            "expected 64 hexadecimal digits");
 }
 
 // The header's own name is read before the struct's, which follows from it: the reader looks ahead.
@@ -431,7 +470,8 @@ void describe_function(Text& t, HeaderNames& h) {
   const std::string why = misnomer(h.name);
   t.require(why.empty(), why);
   t.constant("kActivation", h.activation);
-  t.require(h.activation != "expression" || !is_of_library(struct_name(h.name)), fmt::format("'{}' is the name of a header of the library", h.name));
+  t.require(h.activation != "expression" || !is_of_library(struct_name(h.name)),
+            fmt::format("'{}' is the name of a header of the library", h.name));
   t.constant("kFunction", h.function);
   if constexpr (std::is_same_v<Text, Reader>) {
     // The text of a function is parsed here once, so that what follows can rely on it.
@@ -441,14 +481,18 @@ void describe_function(Text& t, HeaderNames& h) {
       t.require(false, fmt::format("kFunction: {}", error.what()));
     }
   }
-  t.line("  // found: the largest error among the inputs that were looked at, and where it is; it proves nothing of the other inputs\n");
-  if (h.activation == "expression") t.constant("kXLimit", h.x_limit, "the claims are about |x| <= kXLimit alone");
+  t.line(
+      "  // found: the largest error among the inputs that were looked at, and where it is; it proves "
+      "nothing of the other inputs\n");
+  if (h.activation == "expression")
+    t.constant("kXLimit", h.x_limit, "the claims are about |x| <= kXLimit alone");
 }
 
 template <class Text>
 void describe_storage(Text& t, const HeaderNames& h, StorageClaims& claims, InputKind input) {
   t.line(
-      fmt::format("  // over every stored y, both masks, and all {} that a y stands for (T total error, O the least any function of (y, m) reaches, R "
+      fmt::format("  // over every stored y, both masks, and all {} that a y stands for (T total error, O "
+                  "the least any function of (y, m) reaches, R "
                   "regret)\n",
                   h.activation == "expression" ? "|x| <= kXLimit" : "real x"));
   t.bound("kT", claims.total, "sup |g(y, m) - f'(x)|", claims.found_total, input);
@@ -464,16 +508,20 @@ void describe(Text& t, BackwardHeader& h) {
   within(t, "kDegree", h.degree, 1, kMaxDegree);
   within(t, "kRows", h.rows, 1, kMaxRows);
   const auto require_mask = [&] {  // of rows that are picked by low bits
-    t.require(std::has_single_bit(static_cast<unsigned>(h.rows)), fmt::format("kRows = {} is not a power of two", h.rows));
+    t.require(std::has_single_bit(static_cast<unsigned>(h.rows)),
+              fmt::format("kRows = {} is not a power of two", h.rows));
   };
   within(t, "kScheme", h.scheme, 0, 2);
   t.constant("kOperations", h.operations);
   t.constant("kCentred", h.centred);
   t.constant("kExactLimits", h.exact_limits);
   t.constant("kMasked", h.masked);
-  t.require(h.masked || !is_parity(h.format), fmt::format("kFormat = '{}' carries a branch, and f rises", h.format));
+  t.require(h.masked || !is_parity(h.format),
+            fmt::format("kFormat = '{}' carries a branch, and f rises", h.format));
   if (h.masked) {
-    t.line("  // coordinate: s = +-sqrt(max((y - kYHi) - kYLo, kTMin)), negative for m = 0; y_c = kYHi + kYLo and kTMin are chosen for the format\n");
+    t.line(
+        "  // coordinate: s = +-sqrt(max((y - kYHi) - kYLo, kTMin)), negative for m = 0; y_c = kYHi + kYLo "
+        "and kTMin are chosen for the format\n");
     t.constant("kYHi", h.y_hi);
     t.constant("kYLo", h.y_lo);
     t.constant("kTMin", h.t_min);
@@ -485,12 +533,15 @@ void describe(Text& t, BackwardHeader& h) {
   t.constant("kYMax", h.y_max, ": g has its limit from here on");
   t.constant("kHasBreaks", h.has_breaks);
   if (h.has_breaks && h.rows > 1) {
-    t.line("  // row = how many of these the coordinate has reached\n  static OUTGRAD_HD constexpr float break_at(int k) {\n    constexpr float at[] = {");
+    t.line(
+        "  // row = how many of these the coordinate has reached\n  static OUTGRAD_HD constexpr float "
+        "break_at(int k) {\n    constexpr float at[] = {");
     t.breaks(h.breaks, h.rows - 1);
     t.line("};\n    return at[k];\n  }\n");
   }
   if (!h.has_breaks) {
-    t.line(fmt::format("  // row = bits(fma({}, kIndexScale, kIndexBias)) mod kRows\n", h.masked ? "s" : "y"));
+    t.line(
+        fmt::format("  // row = bits(fma({}, kIndexScale, kIndexBias)) mod kRows\n", h.masked ? "s" : "y"));
     t.constant("kIndexScale", h.index_scale);
     t.constant("kIndexBias", h.index_bias);
     require_mask();
@@ -498,7 +549,8 @@ void describe(Text& t, BackwardHeader& h) {
   t.constant("kHasLeft", h.has_left);
   if (h.has_left) {
     t.line(
-        "  // m = 0 and y > kLeftY: identity coordinate, row = kLeftRow + max(((h + max(h, kLeftKnee)) >> 1) - kLeftBase, 0), h = exponent and first "
+        "  // m = 0 and y > kLeftY: identity coordinate, row = kLeftRow + max(((h + max(h, kLeftKnee)) >> 1) "
+        "- kLeftBase, 0), h = exponent and first "
         "kLeftBits fraction bits of y\n");
     t.constant("kLeftY", h.left_y);
     within(t, "kLeftBits", h.left_bits, 1, kMaxOctaveBits);
@@ -510,20 +562,26 @@ void describe(Text& t, BackwardHeader& h) {
   t.constant("kHasRight", h.has_right);
   if (h.has_right) {
     t.given("  // from |s|", h.right_both);
-    t.line(fmt::format("  // from {} = kRightS on a row's polynomial is one in y\n", h.right_both ? "|s|" : "s"));
+    t.line(fmt::format("  // from {} = kRightS on a row's polynomial is one in y\n",
+                       h.right_both ? "|s|" : "s"));
     t.constant("kRightS", h.right_s);
     if (h.right_both) t.line("  static constexpr bool kRightBoth = true;\n");
   }
   constexpr std::string_view kTwoWordText =
-      "  // the result is c0 plus the rest: a row's last word is the low part of c0\n  static constexpr bool kTwoWord = true;\n";
+      "  // the result is c0 plus the rest: a row's last word is the low part of c0\n  static constexpr bool "
+      "kTwoWord = true;\n";
   t.given(kTwoWordText, h.two_word);
   if (h.two_word) t.line(kTwoWordText);
-  t.line("  // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)\n");
+  t.line(
+      "  // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 "
+      "sequence)\n");
   const InputKind input = h.masked ? InputKind::y_and_mask : InputKind::y;
-  t.bound("kA", h.bound_a, relative ? "sup |p/g - 1|; in the row next to y = 0-, sup |p - g|" : "sup |p - g|", h.found_a, InputKind::x);
+  t.bound("kA", h.bound_a, relative ? "sup |p/g - 1|; in the row next to y = 0-, sup |p - g|" : "sup |p - g|",
+          h.found_a, InputKind::x);
   if (h.masked) t.bound("kK", h.bound_k, "sup |g(s_c(y)) - g(s(y))| over the stored y", h.found_k, input);
   t.bound("kB", h.bound_b, "sup |fp32 sequence - exact sequence|", h.found_b, input);
-  if (h.format == "f32" && !relative) t.bound("kAB", h.bound_ab, "sup over the rows of A + B", h.found_ab, input);
+  if (h.format == "f32" && !relative)
+    t.bound("kAB", h.bound_ab, "sup over the rows of A + B", h.found_ab, input);
   if (h.two_word) {
     t.bound("kUlp", h.bound_ulp, "sup (A + B) / ulp(g) where |g| >= kUlpFrom", h.found_ulp, input);
     t.constant("kUlpFrom", h.ulp_from, "");
@@ -544,13 +602,16 @@ void describe(Text& t, TableHeader& h) {
   within(t, "kEntries", count, 1, kMaxEntries);
   t.constant("kIndexOperations", h.index_operations);
   t.constant("kMasked", h.masked);
-  t.line("  // entry = base + clamp(bits of |y|, first, last) - first; upper: y's sign bit clear, lower: set; left: m = 0\n");
+  t.line(
+      "  // entry = base + clamp(bits of |y|, first, last) - first; upper: y's sign bit clear, lower: set; "
+      "left: m = 0\n");
   const auto segment = [&](const std::string& name, TableHeader::Segment& s) {
     constexpr int kMostMagnitude = 0x7fff;
     within(t, (name + "First").c_str(), s.first, 0, kMostMagnitude);
     within(t, (name + "Last").c_str(), s.last, s.first, kMostMagnitude);
     t.constant((name + "Base").c_str(), s.base);
-    t.require(s.base >= 0 && s.base + s.last - s.first < count, fmt::format("the segment of {} leaves the table", name));
+    t.require(s.base >= 0 && s.base + s.last - s.first < count,
+              fmt::format("the segment of {} leaves the table", name));
   };
   segment("kUpper", h.upper);
   segment("kLower", h.lower);
@@ -590,7 +651,9 @@ void describe(Text& t, RoundedForwardHeader& h) {
   t.constant("kXMin", h.x_min, ": v = max(x, kXMin); f rounds to -0 here and below");
   t.constant("kXMax", h.x_max, ": w = min(v, kXMax); f rounds to x from here on, and p is 1");
   t.constant("kTie", h.tie, ": f = v p + kTie, with the sign of x");
-  t.line("  // q = fma(w, kIndexScale, kIndexBias), row = bits(q) mod kRows, u = w - (q - kIndexBias)/kIndexScale\n");
+  t.line(
+      "  // q = fma(w, kIndexScale, kIndexBias), row = bits(q) mod kRows, u = w - (q - "
+      "kIndexBias)/kIndexScale\n");
   power_of_two(t, "kRows", h.rows);
   int words = 4;
   within(t, "kWords", words, 4, 4);
@@ -601,7 +664,9 @@ void describe(Text& t, RoundedForwardHeader& h) {
   within(t, "kQuarticShift", h.quartic_shift, 16, 20);
   t.bound("kA", h.bound_a, "sup |x p/f - 1| for x >= kXMin, proven", h.found_a, InputKind::x);
   t.bound("kCoreA", h.bound_core, "the same over the rows from kCoreFirst on", h.found_core, InputKind::x);
-  t.line("  // a row: c0, c1, c2, c3; p(u), where the bits of c3, shifted left by kQuarticShift, are those of c4\n");
+  t.line(
+      "  // a row: c0, c1, c2, c3; p(u), where the bits of c3, shifted left by kQuarticShift, are those of "
+      "c4\n");
   table(t, "table", "kRows", "kWords", h.table, h.rows, words);
 }
 
@@ -612,7 +677,8 @@ void describe(Text& t, CodeHeader& h) {
   t.line(fmt::format("  // kLo <= f'(x) <= kHi for {}\n", own ? "|x| <= kXLimit" : "every x"));
   t.constant("kLo", h.lo, "");
   t.constant("kHi", h.hi, "");
-  t.line(own ? "  // proven bounds over |x| <= kXLimit, given kG: g is the f'(x) that the caller computes in fp32 and has coded\n"
+  t.line(own ? "  // proven bounds over |x| <= kXLimit, given kG: g is the f'(x) that the caller computes in "
+               "fp32 and has coded\n"
              : "  // proven bounds over every finite f32 x; g is that of kernels/code.h\n");
   t.constant("kG", h.bound_g, own ? "what the caller promises: sup |g - f'(x)|" : "sup |g - f'(x)|");
   t.line("  // of an exact code of so many bits: sup |what the code of x stands for - f'(x)|\n");
@@ -628,9 +694,12 @@ void describe_totals(Text& t, const std::string& prefix, std::array<double, 3>& 
 }
 
 template <class Text>
-void describe_scales(Text& t, const std::string& format, const std::string& prefix, Fp8Claims& claims, const char* blocks = nullptr) {
-  t.line(fmt::format(
-      "  // of y in {} with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x and all scales from Least to Most\n", format));
+void describe_scales(Text& t, const std::string& format, const std::string& prefix, Fp8Claims& claims,
+                     const char* blocks = nullptr) {
+  t.line(
+      fmt::format("  // of y in {} with so many bits beside it: sup |what is kept stands for - f'(x)| over "
+                  "every finite x and all scales from Least to Most\n",
+                  format));
   if (blocks != nullptr) t.line(fmt::format("  // of blocks, as {} have\n", blocks));
   t.constant((prefix + "Least").c_str(), claims.least, "");
   t.constant((prefix + "Most").c_str(), claims.most, "");
@@ -647,9 +716,13 @@ void describe(Text& t, Fp8Header& h) {
   t.constant("kGreatestAt", h.greatest_at, "");
   t.line("  // proven over every finite x; g is that of kFit at the library's f32 y and mask bit of x\n");
   t.constant("kG", h.bound_g, "sup |g - f'(x)|");
-  t.line("  // proven over every finite x at any scale: what is kept stands for f'(x) within half of the table's longest part and kRoom (kernels/fp8.h)\n");
+  t.line(
+      "  // proven over every finite x at any scale: what is kept stands for f'(x) within half of the "
+      "table's longest part and kRoom (kernels/fp8.h)\n");
   t.constant("kRoom", h.room, "the errors of g, and rounding");
-  t.line("  // of y in any format with a -0, at any scale, with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x\n");
+  t.line(
+      "  // of y in any format with a -0, at any scale, with so many bits beside it: sup |what is kept "
+      "stands for - f'(x)| over every finite x\n");
   describe_totals(t, "kSign", h.sign);
   describe_scales(t, "e4m3", "kE4m3", h.e4m3);
   describe_scales(t, "e5m2", "kE5m2", h.e5m2);
@@ -661,7 +734,10 @@ void describe(Text& t, Fp8Header& h) {
 template <class Text, class H>
 void describe_whole(Text& t, H& h, const std::string& type) {
   describe_names(t, h);
-  t.line(fmt::format("#pragma once\n\n#include \"kernels/table.h\"\n\nnamespace outgrad::kernels::generated {{\n\nstruct {} {{\n", type));
+  t.line(
+      fmt::format("#pragma once\n\n#include \"kernels/table.h\"\n\nnamespace outgrad::kernels::generated "
+                  "{{\n\nstruct {} {{\n",
+                  type));
   describe_function(t, h);
   describe(t, h);
   t.line("};\n\n}  // namespace outgrad::kernels::generated\n");
@@ -690,7 +766,9 @@ Header read_as(std::string_view text, const std::string& file) {
 }  // namespace
 
 bool is_parity(const std::string& format) { return format == "f16_parity" || format == "bf16_parity"; }
-std::string carrier_of(const std::string& format) { return is_parity(format) ? format.substr(0, format.find('_')) : format; }
+std::string carrier_of(const std::string& format) {
+  return is_parity(format) ? format.substr(0, format.find('_')) : format;
+}
 
 std::string print_header(const Header& header) {
   return std::visit(
@@ -704,10 +782,14 @@ std::string print_header(const Header& header) {
 
 Header parse_header(std::string_view text, const std::string& file) {
   constexpr std::string_view kBanner = "// GENERATED by outgrad emit. DO NOT EDIT.\n";
-  if (text.size() > kMaxFileBytes) throw SpecError(fmt::format("{}:1:1: {} bytes is too long for a coefficient header", file, text.size()));
-  if (!text.starts_with(kBanner)) throw SpecError(fmt::format("{}:1:1: not a generated coefficient header", file));
+  if (text.size() > kMaxFileBytes)
+    throw SpecError(fmt::format("{}:1:1: {} bytes is too long for a coefficient header", file, text.size()));
+  if (!text.starts_with(kBanner))
+    throw SpecError(fmt::format("{}:1:1: not a generated coefficient header", file));
   // A constant that only headers of this kind have.
-  const auto has = [&](std::string_view name) { return text.find(fmt::format(" {} = ", name)) != std::string_view::npos; };
+  const auto has = [&](std::string_view name) {
+    return text.find(fmt::format(" {} = ", name)) != std::string_view::npos;
+  };
   if (has("kTailRows")) return read_as<ForwardHeader>(text, file);
   if (has("kQuarticShift")) return read_as<RoundedForwardHeader>(text, file);
   if (has("kDithered2")) return read_as<CodeHeader>(text, file);

@@ -1,10 +1,11 @@
 // A generated coefficient header as data, and its one text.
 //
-// Every header has one canonical text: banner, `#pragma once`, the include of kernels/table.h, one struct of `static constexpr` literals
-// in a fixed order, each line with the comment that follows from its value, its tables and break points. The same description of those
-// lines prints and reads them (header_reader.cpp), and a byte that differs, in a comment or a blank too, is refused with
-// "file:line:column: why": so what is proved is what a compiler reads. Sizes are bounded before anything is allocated, so a hostile file
-// costs no more than its length.
+// Every header has one canonical text: banner, `#pragma once`, the include of kernels/table.h, one struct of
+// `static constexpr` literals in a fixed order, each line with the comment that follows from its value, its
+// tables and break points. The same description of those lines prints and reads them (header_reader.cpp), and
+// a byte that differs, in a comment or a blank too, is refused with "file:line:column: why": so what is
+// proved is what a compiler reads. Sizes are bounded before anything is allocated, so a hostile file costs no
+// more than its length.
 #pragma once
 
 #include <array>
@@ -18,13 +19,13 @@
 
 namespace outgrad::validation {
 
-/// The worst input that was found for a bound, as the comment behind the bound states it: "; found 2^-26.25 at x = -0x1.29c22efc9a0cbp+2". A header may
-/// state none.
+/// The worst input that was found for a bound, as the comment behind the bound states it: "; found 2^-26.25
+/// at x = -0x1.29c22efc9a0cbp+2". A header may state none.
 struct FoundInput {
   bool given = false;
   double log2_error = 0;  // to two decimals
-  double at = 0;          // x for A, else a stored y
-  bool m = true;          // of masked headers: the branch of y
+  double at = 0;  // x for A, else a stored y
+  bool m = true;  // of masked headers: the branch of y
 };
 
 /// A table of `rows` rows of `words` floats, row-major.
@@ -32,15 +33,21 @@ struct CoefficientTable {
   int rows = 0;
   int words = 0;
   std::vector<float> values;
-  /// What the header claims of each row's own A, as log2: of the rows that it lists; those after them are zeros that no argument asks for.
+  /// What the header claims of each row's own A, as log2: of the rows that it lists; those after them are
+  /// zeros that no argument asks for.
   std::vector<double> log2_fit_errors;
   std::vector<FoundInput> found = {};  // of the same rows
 
-  std::span<const float> row(int k) const { return {values.data() + static_cast<size_t>(k) * words, static_cast<size_t>(words)}; }
-  std::span<float> row(int k) { return {values.data() + static_cast<size_t>(k) * words, static_cast<size_t>(words)}; }
+  std::span<const float> row(int k) const {
+    return {values.data() + static_cast<size_t>(k) * words, static_cast<size_t>(words)};
+  }
+  std::span<float> row(int k) {
+    return {values.data() + static_cast<size_t>(k) * words, static_cast<size_t>(words)};
+  }
 };
 
-/// T, O and R over every stored y of a 16- or 8-bit format, both mask bits, and all real x that round to that y.
+/// T, O and R over every stored y of a 16- or 8-bit format, both mask bits, and all real x that round to that
+/// y.
 struct StorageClaims {
   double total = 0, oracle = 0, regret = 0;
   FoundInput found_total = {}, found_oracle = {}, found_regret = {};
@@ -48,14 +55,14 @@ struct StorageClaims {
 
 /// What every header says of itself.
 struct HeaderNames {
-  std::string file;                   // as messages name it
+  std::string file;  // as messages name it
   std::string fit_path, spec_sha256;  // where it came from; nothing is proved of these two
   std::string name, activation, function;
   double x_limit = 0;  // of a user's expression: the claims are about |x| <= x_limit
 };
 
-/// "f16_parity" and "bf16_parity": the lowest bit of a negative y is 0 right of the minimum and 1 left of it. Their numbers are those of the
-/// carrier, f16 or bf16; any other format carries itself.
+/// "f16_parity" and "bf16_parity": the lowest bit of a negative y is 0 right of the minimum and 1 left of it.
+/// Their numbers are those of the carrier, f16 or bf16; any other format carries itself.
 bool is_parity(const std::string& format);
 std::string carrier_of(const std::string& format);
 
@@ -66,20 +73,22 @@ struct BackwardHeader : HeaderNames {
   int degree = 0, rows = 0, scheme = 0, operations = 0;
   bool centred = true, exact_limits = false, masked = true;
   float y_hi = 0, y_lo = 0, t_min = 0, s_min = 0;  // masked
-  float y_min = 0;                                 // not masked
+  float y_min = 0;  // not masked
   float y_max = 0;
   bool has_breaks = false;
-  std::vector<float> breaks;              // rows - 1 of them
+  std::vector<float> breaks;  // rows - 1 of them
   float index_scale = 0, index_bias = 0;  // without breaks
   bool has_left = false;
   float left_y = 0;
   int left_bits = 1, left_row = 0, left_knee = 0, left_base = 0;
   bool has_right = false, right_both = false;
   float right_s = 0;
-  bool two_word = false;                         // c0 has a low part, the row's last word
-  double bound_ulp = 0, ulp_from = 0;            // of two-word headers: (A + B) / ulp(g) where |g| >= ulp_from
+  bool two_word = false;  // c0 has a low part, the row's last word
+  // of two-word headers: (A + B) / ulp(g) where |g| >= ulp_from
+  double bound_ulp = 0, ulp_from = 0;
   double bound_a = 0, bound_k = 0, bound_b = 0;  // bound_k of masked headers
-  double bound_ab = 0;                           // sup over the rows of A + B, of f32 headers but those of the class rel
+  // sup over the rows of A + B, of f32 headers but those of the class rel
+  double bound_ab = 0;
   FoundInput found_a, found_k, found_b, found_ab, found_ulp;
   StorageClaims storage;  // of headers whose format is not f32
   CoefficientTable table;
@@ -87,7 +96,8 @@ struct BackwardHeader : HeaderNames {
 
 /// g of each stored y from a table of 16-bit entries.
 struct TableHeader : HeaderNames {
-  /// Entries base ... base + last - first for the magnitude bits first ... last of y; magnitudes outside are taken to the nearest.
+  /// Entries base ... base + last - first for the magnitude bits first ... last of y; magnitudes outside are
+  /// taken to the nearest.
   struct Segment {
     int first = 0, last = 0, base = 0;
   };
@@ -111,7 +121,8 @@ struct ForwardHeader : HeaderNames {
   CoefficientTable table, tail;
 };
 
-/// y = f(x) rounded to a 16-bit format: f = x p(u). `table`: c0, c1, c2, c3, whose bits, shifted left by quartic_shift, are those of c4.
+/// y = f(x) rounded to a 16-bit format: f = x p(u). `table`: c0, c1, c2, c3, whose bits, shifted left by
+/// quartic_shift, are those of c4.
 struct RoundedForwardHeader : HeaderNames {
   std::string format, accuracy;
   float x_star = 0, x_min = 0, x_max = 0, tie = 0;
@@ -128,7 +139,7 @@ struct CodeHeader : HeaderNames {
   std::string accuracy;
   float lo = 0, hi = 0;
   double bound_g = 0;
-  std::array<double, 8> exact{};     // T of exact codes of 1 to 8 bits
+  std::array<double, 8> exact{};  // T of exact codes of 1 to 8 bits
   std::array<double, 2> dithered{};  // of dithered ones of 2 and 3
   double bias = 0;
 };
@@ -148,12 +159,14 @@ struct Fp8Header : HeaderNames {
   Fp8Claims e4m3, e5m2, int8, mxfp4, nvfp4;
 };
 
-using Header = std::variant<BackwardHeader, ForwardHeader, TableHeader, RoundedForwardHeader, CodeHeader, Fp8Header>;
+using Header =
+    std::variant<BackwardHeader, ForwardHeader, TableHeader, RoundedForwardHeader, CodeHeader, Fp8Header>;
 
 /// The header's canonical text.
 std::string print_header(const Header& header);
 
-/// Parses a header's text, which must be the canonical one; `file` only names it in messages. Throws kernels::SpecError ("file:line:column: why"), nothing else.
+/// Parses a header's text, which must be the canonical one; `file` only names it in messages. Throws
+/// kernels::SpecError ("file:line:column: why"), nothing else.
 Header parse_header(std::string_view text, const std::string& file);
 
 /// Reads and parses. Throws SpecError; kernels::IoError if the file cannot be read.

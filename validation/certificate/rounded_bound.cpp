@@ -1,4 +1,5 @@
-// f(x) is enclosed and compared with the midpoints on both sides of what the deployed sequence gives: no rounding but the subject's own.
+// f(x) is enclosed and compared with the midpoints on both sides of what the deployed sequence gives: no
+// rounding but the subject's own.
 #include "validation/certificate/rounded_bound.h"
 
 #include <fmt/format.h>
@@ -18,11 +19,15 @@ namespace {
 template <class T>
 constexpr int kInfinityBits = std::is_same_v<T, kernels::F16> ? 0x7c00 : 0x7f80;  // its bits
 
-// Midway from |value| to the next number of the format towards infinity or 0; past the largest number where infinity takes over.
+// Midway from |value| to the next number of the format towards infinity or 0; past the largest number where
+// infinity takes over.
 template <class T>
 double midpoint(std::uint16_t magnitude, bool outward) {
-  const auto value = [](int bits) { return static_cast<double>(kernels::widen(T{static_cast<std::uint16_t>(bits)})); };
-  const double largest = value(kInfinityBits<T> - 1), beyond = largest + (largest - value(kInfinityBits<T> - 2));
+  const auto value = [](int bits) {
+    return static_cast<double>(kernels::widen(T{static_cast<std::uint16_t>(bits)}));
+  };
+  const double largest = value(kInfinityBits<T> - 1),
+               beyond = largest + (largest - value(kInfinityBits<T> - 2));
   const auto number = [&](int bits) { return bits == kInfinityBits<T> ? beyond : value(bits); };
   return (number(magnitude) + number(outward ? magnitude + 1 : magnitude - 1)) / 2;
 }
@@ -46,8 +51,10 @@ Finding prove(const RoundedForwardHeader& h) {
       const Interval f = gelu(static_cast<double>(x)) * (x < 0 ? -1.0 : 1.0);
       const auto magnitude = static_cast<std::uint16_t>(y & 0x7fff);
       const bool sign = ((y ^ code) & 0x8000) == 0;
-      const Interval low = magnitude == 0 ? Interval(-1) : Interval(midpoint<T>(magnitude, false));  // f has the sign of x
-      const Interval high = magnitude >= kInfinityBits<T> ? Interval(std::numeric_limits<double>::max()) : Interval(midpoint<T>(magnitude, true));
+      // f has the sign of x
+      const Interval low = magnitude == 0 ? Interval(-1) : Interval(midpoint<T>(magnitude, false));
+      const Interval high = magnitude >= kInfinityBits<T> ? Interval(std::numeric_limits<double>::max())
+                                                          : Interval(midpoint<T>(magnitude, true));
       right = sign && magnitude <= kInfinityBits<T> && !certainly_less(f, low) && !certainly_less(high, f);
       refuted = !right;
       if (right && !(certainly_less(low, f) && certainly_less(f, high))) right = false, refuted = false;
@@ -55,17 +62,21 @@ Finding prove(const RoundedForwardHeader& h) {
     if (right) continue;
     (refuted ? wrong : undecided) += 1;
 #pragma omp critical
-    if (refuted && !finding.witness) finding.witness = Witness{x, kernels::widen(T{y}), gelu(static_cast<double>(x)).middle()};
+    if (refuted && !finding.witness)
+      finding.witness = Witness{x, kernels::widen(T{y}), gelu(static_cast<double>(x)).middle()};
   }
   finding.proven = wrong + undecided;
   finding.verdict = wrong > 0 ? Verdict::Violated : undecided > 0 ? Verdict::Undecided : Verdict::Holds;
-  finding.why = fmt::format("{} of {} x of {} are not rounded to nearest", wrong + undecided, total, h.format);
+  finding.why =
+      fmt::format("{} of {} x of {} are not rounded to nearest", wrong + undecided, total, h.format);
   if (finding.witness) finding.why += fmt::format(", one of them {:.9g}", finding.witness->at);
   return finding;
 }
 
 }  // namespace
 
-Finding prove_rounded(const RoundedForwardHeader& h) { return h.format == "f16" ? prove<kernels::F16>(h) : prove<kernels::BF16>(h); }
+Finding prove_rounded(const RoundedForwardHeader& h) {
+  return h.format == "f16" ? prove<kernels::F16>(h) : prove<kernels::BF16>(h);
+}
 
 }  // namespace outgrad::validation

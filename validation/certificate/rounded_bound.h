@@ -1,4 +1,5 @@
-// The class rounded, re-proved by enumeration: a forward of a 16-bit format gives the number nearest to f(x) for every x of the format.
+// The class rounded, re-proved by enumeration: a forward of a 16-bit format gives the number nearest to f(x)
+// for every x of the format.
 #pragma once
 
 #include "validation/certificate/header_reader.h"

@@ -1,4 +1,5 @@
-// Magnitudes are sums and products of non-negative doubles, so one factor 1 + 2^-40 at the end covers their own rounding.
+// Magnitudes are sums and products of non-negative doubles, so one factor 1 + 2^-40 at the end covers their
+// own rounding.
 #include "validation/certificate/rounding_bound.h"
 
 #include <fmt/format.h>
@@ -22,8 +23,10 @@ namespace {
 constexpr double kOwnRounding = 1 + 0x1p-40;  // under 2^9 operations of 2^-53 each
 constexpr int kFirstGridPoints = 512;         // above y*
 constexpr int kEnumerated = 16;               // floats in a range that is no longer halved
-constexpr long kMaxEvaluations = 1L << 23;    // a claim that would need more is left undecided: seconds, not minutes
-constexpr double kResolution = 32;            // a range spans at most this share of its cell, so that `proven` means something
+// a claim that would need more is left undecided: seconds, not minutes
+constexpr long kMaxEvaluations = 1L << 23;
+// a range spans at most this share of its cell, so that `proven` means something
+constexpr double kResolution = 32;
 
 struct Range {
   double low, high;
@@ -36,25 +39,34 @@ Range operator*(const Range& v, const Range& w) {
   return {least, most};
 }
 
-// Half an ulp of fp32 at magnitude v: the largest error of rounding anything up to v. By the bits of v, as it stands in the innermost loops.
+// Half an ulp of fp32 at magnitude v: the largest error of rounding anything up to v. By the bits of v, as it
+// stands in the innermost loops.
 double half_ulp(double v) {
   constexpr double kLeastNormal = 0x1p-126;
   constexpr std::uint64_t kExponent = 0x7ff0'0000'0000'0000;
-  return std::bit_cast<double>(std::bit_cast<std::uint64_t>(v > kLeastNormal ? v : kLeastNormal) & kExponent) * 0x1p-24;
+  return std::bit_cast<double>(std::bit_cast<std::uint64_t>(v > kLeastNormal ? v : kLeastNormal) &
+                               kExponent) *
+         0x1p-24;
 }
 
 // The largest power of two that divides every float of magnitude >= v.
 double grain(double v) { return 2 * half_ulp(v); }
 
-double least_magnitude(const Range& v) { return v.low <= 0 && v.high >= 0 ? 0 : std::min(std::fabs(v.low), std::fabs(v.high)); }
-
-// The error of RN(v - c) over floats v of the range; 0 where every difference is a multiple of a unit it has at most 2^24 of.
-double rounding_of_difference(const Range& v, float c) {
-  const double largest = std::max(std::fabs(v.low - c), std::fabs(v.high - c));
-  return c == 0 || largest <= std::min(grain(least_magnitude(v)), grain(std::fabs(c))) * 0x1p24 ? 0 : half_ulp(largest);
+double least_magnitude(const Range& v) {
+  return v.low <= 0 && v.high >= 0 ? 0 : std::min(std::fabs(v.low), std::fabs(v.high));
 }
 
-// A computed number: its exact value lies in `value`, where exact means from the same u; the computed one is within `error` of it.
+// The error of RN(v - c) over floats v of the range; 0 where every difference is a multiple of a unit it has
+// at most 2^24 of.
+double rounding_of_difference(const Range& v, float c) {
+  const double largest = std::max(std::fabs(v.low - c), std::fabs(v.high - c));
+  return c == 0 || largest <= std::min(grain(least_magnitude(v)), grain(std::fabs(c))) * 0x1p24
+             ? 0
+             : half_ulp(largest);
+}
+
+// A computed number: its exact value lies in `value`, where exact means from the same u; the computed one is
+// within `error` of it.
 struct Computed {
   Range value;
   double error = 0;
@@ -85,20 +97,25 @@ struct Evaluated {
   double error, inherited;
 };
 
-Evaluated last_rounding(const Computed& result) { return {result.value, result.error, std::max(result.error - half_ulp(result.magnitude()), 0.0)}; }
+Evaluated last_rounding(const Computed& result) {
+  return {result.value, result.error, std::max(result.error - half_ulp(result.magnitude()), 0.0)};
+}
 
 // p(u) in the order of the scheme, u exact; the same orders as in deployed_row.
-Evaluated polynomial_error(std::span<const float> c, int scheme, const std::optional<float>& low_part, const Range& reached) {
+Evaluated polynomial_error(std::span<const float> c, int scheme, const std::optional<float>& low_part,
+                           const Range& reached) {
   const auto number = [](float v) { return Computed{{v, v}, 0}; };
   const Computed u{reached, 0};
   const int degree = static_cast<int>(c.size()) - 1;
   if (scheme == kEstrin) {
     std::vector<Computed> level;
-    for (int k = 0; k <= degree; k += 2) level.push_back(k < degree ? fused(number(c[k + 1]), u, number(c[k])) : number(c[k]));
+    for (int k = 0; k <= degree; k += 2)
+      level.push_back(k < degree ? fused(number(c[k + 1]), u, number(c[k])) : number(c[k]));
     for (Computed w = u; level.size() > 1;) {
       w = squared(w);
       std::vector<Computed> joined;
-      for (size_t k = 0; k < level.size(); k += 2) joined.push_back(k + 1 < level.size() ? fused(level[k + 1], w, level[k]) : level[k]);
+      for (size_t k = 0; k < level.size(); k += 2)
+        joined.push_back(k + 1 < level.size() ? fused(level[k + 1], w, level[k]) : level[k]);
       level = std::move(joined);
     }
     return last_rounding(level[0]);
@@ -134,7 +151,8 @@ Evaluated row_error(std::span<const float> row, const BackwardHeader& h, const R
     slope = {slope_step.low + p.low, slope_step.high + p.high};
     p = p * reached + static_cast<double>(c[k]);
   }
-  const std::optional<float> low_part = h.two_word ? std::optional(row[static_cast<size_t>(h.degree) + 2]) : std::nullopt;
+  const std::optional<float> low_part =
+      h.two_word ? std::optional(row[static_cast<size_t>(h.degree) + 2]) : std::nullopt;
   Evaluated result = polynomial_error(c, h.scheme, low_part, reached);
   const double carried = slope.magnitude() * (e_u + e_v);
   result.error = (result.error + carried) * kOwnRounding;
@@ -144,7 +162,8 @@ Evaluated row_error(std::span<const float> row, const BackwardHeader& h, const R
 
 class Analysis {
  public:
-  Analysis(const BackwardHeader& h, double claim) : h_(h), grid_(h.format), cells_(backward_cells(h)), finding_{"B", Verdict::Holds, claim, 0, "", {}} {}
+  Analysis(const BackwardHeader& h, double claim)
+      : h_(h), grid_(h.format), cells_(backward_cells(h)), finding_{"B", Verdict::Holds, claim, 0, "", {}} {}
 
   Finding run() {
     if (h_.masked) first_grid_points();
@@ -158,29 +177,36 @@ class Analysis {
     }
     if (finding_.verdict == Verdict::Holds && !(finding_.proven <= finding_.claim)) {
       finding_.verdict = Verdict::Undecided;
-      finding_.why = largest_ > finding_.claim
-                         ? fmt::format(
-                               "evaluation is off by {:.6g} at y = {:a}, but no x was found that is stored as a y with an "
-                               "error above the claim",
-                               largest_, at_)
-                         : fmt::format("not decided: the error is at most {:.6g}; the largest seen is {:.6g} at y = {:a}", finding_.proven, largest_, at_);
+      finding_.why =
+          largest_ > finding_.claim
+              ? fmt::format(
+                    "evaluation is off by {:.6g} at y = {:a}, but no x was found that is stored as a y with "
+                    "an "
+                    "error above the claim",
+                    largest_, at_)
+              : fmt::format(
+                    "not decided: the error is at most {:.6g}; the largest seen is {:.6g} at y = {:a}",
+                    finding_.proven, largest_, at_);
     }
     if (finding_.verdict == Verdict::Holds) {
-      finding_.why = fmt::format("{} ranges, {} values of y enumerated, largest seen {:.6g} at y = {:.9g}", ranges_, evaluations_, largest_, at_);
+      finding_.why = fmt::format("{} ranges, {} values of y enumerated, largest seen {:.6g} at y = {:.9g}",
+                                 ranges_, evaluations_, largest_, at_);
     }
     return finding_;
   }
 
  private:
-  // |deployed - exact| at one y with the exact value in double. t is off by at most 2^-52 t (the differences cancel only where double
-  // holds them exactly), v by 2^-51 v, a step of Horner's rule by 2^-52 of its terms: 2^-50 each in `slack` covers them.
+  // |deployed - exact| at one y with the exact value in double. t is off by at most 2^-52 t (the differences
+  // cancel only where double holds them exactly), v by 2^-51 v, a step of Horner's rule by 2^-52 of its
+  // terms: 2^-50 each in `slack` covers them.
   void enumerate(float y, bool m) {
     ++evaluations_;
     const Selection selection = deployed_selection(h_, y, m);
     const auto row = h_.table.row(selection.row);
     double v = selection.v;
     if (selection.coordinate == Coordinate::root) {
-      const double t = std::max(static_cast<double>(std::min(y, h_.y_max)) - h_.y_hi - h_.y_lo, static_cast<double>(h_.t_min));
+      const double t = std::max(static_cast<double>(std::min(y, h_.y_max)) - h_.y_hi - h_.y_lo,
+                                static_cast<double>(h_.t_min));
       v = clamp_s(m ? std::sqrt(t) : -std::sqrt(t));
     }
     const double u = v - centre(row);
@@ -192,7 +218,8 @@ class Analysis {
     }
     if (h_.two_word) p += row[h_.degree + 2];
     const double slack = 0x1p-50 * (terms * (h_.degree + 2) + slope * (std::fabs(v) + std::fabs(u)));
-    const double error = std::fabs(deployed_row(row, h_.degree, selection.v, h_.scheme, h_.centred, h_.two_word) - p);
+    const double error =
+        std::fabs(deployed_row(row, h_.degree, selection.v, h_.scheme, h_.centred, h_.two_word) - p);
     record(y, m, error - slack, error + slack, p);
   }
 
@@ -214,7 +241,9 @@ class Analysis {
     const auto row = h_.table.row(selection.row);
     Interval v = static_cast<double>(selection.v);
     if (selection.coordinate == Coordinate::root) {
-      const Interval t = maximum(Interval(std::min(y, h_.y_max)) - static_cast<double>(h_.y_hi) - static_cast<double>(h_.y_lo), static_cast<double>(h_.t_min));
+      const Interval t = maximum(
+          Interval(std::min(y, h_.y_max)) - static_cast<double>(h_.y_hi) - static_cast<double>(h_.y_lo),
+          static_cast<double>(h_.t_min));
       v = m ? sqrt(t) : -sqrt(t);
       if (!h_.has_left) v = maximum(v, static_cast<double>(h_.s_min));
     }
@@ -222,7 +251,9 @@ class Analysis {
     Interval p = static_cast<double>(row[h_.degree + 1]);
     for (int word = h_.degree; word >= 1; --word) p = p * u + static_cast<double>(row[word]);
     if (h_.two_word) p = p + static_cast<double>(row[h_.degree + 2]);
-    return {p, Interval(static_cast<double>(deployed_row(row, h_.degree, selection.v, h_.scheme, h_.centred, h_.two_word))) - p};
+    return {p, Interval(static_cast<double>(
+                   deployed_row(row, h_.degree, selection.v, h_.scheme, h_.centred, h_.two_word))) -
+                   p};
   }
 
   // At one y the error lies in [least, most].
@@ -232,12 +263,15 @@ class Analysis {
     if (!(least > finding_.claim) || finding_.verdict == Verdict::Violated) return;
     // B is about stored y: one that no x gives refutes nothing, and takes nothing from the budget.
     const Activation& activation = activation_of(h_.activation, h_.function, h_.masked);
-    if (!is_stored(activation, h_.masked, grid_, static_cast<double>(y), m) || ++refutations_ > kMostRefutations) return;
+    if (!is_stored(activation, h_.masked, grid_, static_cast<double>(y), m) ||
+        ++refutations_ > kMostRefutations)
+      return;
     const std::optional<double> x = argument_of(activation, h_.masked, grid_, static_cast<double>(y), m);
     if (!x) return;
     finding_.verdict = Verdict::Violated;
     finding_.witness = Witness{y, deployed_gradient(h_, y, m), exact};
-    finding_.why = fmt::format("evaluation is off by {:.6g} at y = {:a}, m = {:d}, as which x = {:.9g} is stored", least, y, m, *x);
+    finding_.why = fmt::format(
+        "evaluation is off by {:.6g} at y = {:a}, m = {:d}, as which x = {:.9g} is stored", least, y, m, *x);
   }
 
  public:
@@ -251,14 +285,16 @@ class Analysis {
       return ulp == 0 ? 0.0 : 0.5 + (fit_errors[row] + p.inherited) / ulp;
     };
     const auto consider = [&](double measured) {  // a maximum would drop what is not a number
-      finding_.proven = std::isnan(measured) ? std::numeric_limits<double>::infinity() : std::max(finding_.proven, measured * kOwnRounding);
+      finding_.proven = std::isnan(measured) ? std::numeric_limits<double>::infinity()
+                                             : std::max(finding_.proven, measured * kOwnRounding);
     };
     std::int64_t begin = float_order(h_.y_min);
     if (h_.masked) {
       begin = float_order(h_.y_hi) - kFirstGridPoints / 4;
       first_after_ = begin + kFirstGridPoints;
       for (; begin < first_after_; ++begin) {
-        for (const bool m : {false, true}) consider(value(deployed_selection(h_, float_at(begin), m).row, exact_point(float_at(begin), m)));
+        for (const bool m : {false, true})
+          consider(value(deployed_selection(h_, float_at(begin), m).row, exact_point(float_at(begin), m)));
       }
     }
     for (const bool m : {false, true}) {
@@ -267,9 +303,11 @@ class Analysis {
       while (!pending.empty()) {
         const auto [a, b] = pending.back();
         pending.pop_back();
-        const Selection low = deployed_selection(h_, float_at(a), m), high = deployed_selection(h_, float_at(b), m);
+        const Selection low = deployed_selection(h_, float_at(a), m),
+                        high = deployed_selection(h_, float_at(b), m);
         const double span = std::fabs(static_cast<double>(high.v) - low.v);
-        if (low.row == high.row && low.coordinate == high.coordinate && (a == b || span * kResolution <= cell_width(low))) {
+        if (low.row == high.row && low.coordinate == high.coordinate &&
+            (a == b || span * kResolution <= cell_width(low))) {
           const double measured = value(low.row, range_error(float_at(a), float_at(b), low, high));
           if (measured * kOwnRounding <= finding_.claim || a == b || std::isnan(measured)) {
             consider(measured);
@@ -312,21 +350,25 @@ class Analysis {
 
   double cell_width(const Selection& selection) const {
     for (const Cell& cell : cells_) {
-      if (cell.row == selection.row && cell.left == (selection.coordinate == Coordinate::left_output)) return static_cast<double>(cell.high) - cell.low;
+      if (cell.row == selection.row && cell.left == (selection.coordinate == Coordinate::left_output))
+        return static_cast<double>(cell.high) - cell.low;
     }
     return 0;
   }
 
-  // The a priori bound over the floats y in [a, b], which all select `low`'s row; `low` and `high` are what a and b select.
+  // The a priori bound over the floats y in [a, b], which all select `low`'s row; `low` and `high` are what a
+  // and b select.
   Evaluated range_error(float a, float b, const Selection& low, const Selection& high) const {
     const auto row = h_.table.row(low.row);
     const Range v{std::min(low.v, high.v), std::max(low.v, high.v)};
     if (low.coordinate != Coordinate::root) return row_error(row, h_, v, 0);
     const Range first{a - h_.y_hi, b - h_.y_hi};
     const double e_t = rounding_of_difference({a, b}, h_.y_hi) + rounding_of_difference(first, h_.y_lo);
-    const double t_low = std::max(static_cast<float>(first.low) - h_.y_lo, h_.t_min), t_high = static_cast<float>(first.high) - h_.y_lo;
+    const double t_low = std::max(static_cast<float>(first.low) - h_.y_lo, h_.t_min),
+                 t_high = static_cast<float>(first.high) - h_.y_lo;
     const double roots = std::sqrt(t_low) + std::sqrt(std::max(t_low - e_t, 0.0));
-    const double e_s = half_ulp(std::sqrt(std::max(t_high, t_low)) * kOwnRounding) + (e_t > 0 ? e_t / roots : 0);
+    const double e_s =
+        half_ulp(std::sqrt(std::max(t_high, t_low)) * kOwnRounding) + (e_t > 0 ? e_t / roots : 0);
     return row_error(row, h_, v, e_s * kOwnRounding);
   }
 
@@ -364,7 +406,8 @@ class Analysis {
         for (std::int64_t i = a; i <= b; ++i) enumerate(float_at(i), m);
         continue;
       }
-      const Selection low = deployed_selection(h_, float_at(a), m), high = deployed_selection(h_, float_at(b), m);
+      const Selection low = deployed_selection(h_, float_at(a), m),
+                      high = deployed_selection(h_, float_at(b), m);
       if (low.row == high.row && low.coordinate == high.coordinate) {
         const double bound = range_error(float_at(a), float_at(b), low, high).error;
         const double span = std::fabs(static_cast<double>(high.v) - low.v);
@@ -378,7 +421,8 @@ class Analysis {
         finding_.proven = std::numeric_limits<double>::infinity();
         if (finding_.verdict == Verdict::Holds) {
           finding_.verdict = Verdict::Undecided;
-          finding_.why = fmt::format("not decided near y = {:a}, m = {:d}; largest seen {:.6g}", float_at(a), m, largest_);
+          finding_.why = fmt::format("not decided near y = {:a}, m = {:d}; largest seen {:.6g}", float_at(a),
+                                     m, largest_);
         }
         return;
       }
@@ -402,7 +446,8 @@ Interval rounding_error_at(const BackwardHeader& h, float y, bool m) { return An
 
 Finding prove_rounding(const BackwardHeader& h, double claim) { return Analysis(h, claim).run(); }
 
-Finding prove_rows(const BackwardHeader& h, const std::vector<double>& fit_errors, RowMeasure measure, double claim) {
+Finding prove_rows(const BackwardHeader& h, const std::vector<double>& fit_errors, RowMeasure measure,
+                   double claim) {
   return Analysis(h, claim).run_rows(fit_errors, measure);
 }
 

@@ -1,4 +1,5 @@
-// The claims on A and B together, re-proved with each row's own A: kAB of f32 headers, and kUlp of two-word ones.
+// The claims on A and B together, re-proved with each row's own A: kAB of f32 headers, and kUlp of two-word
+// ones.
 #pragma once
 
 #include <vector>

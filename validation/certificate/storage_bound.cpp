@@ -1,5 +1,6 @@
-// Boundaries first, in parallel, then one pass over the codes of each branch. What its enclosures show is an upper bound; what refutes a claim
-// is looked for afterwards, among the codes with the largest errors: x that are stored so, by their f'.
+// Boundaries first, in parallel, then one pass over the codes of each branch. What its enclosures show is an
+// upper bound; what refutes a claim is looked for afterwards, among the codes with the largest errors: x that
+// are stored so, by their f'.
 #include "validation/certificate/storage_bound.h"
 
 #include <fmt/format.h>
@@ -24,10 +25,12 @@
 namespace outgrad::validation {
 namespace {
 
-// How far a claim of T, O, R may be above what is seen: the fitter's enclosures of tails, where g is at a limit, are no narrower, and of O there is none.
+// How far a claim of T, O, R may be above what is seen: the fitter's enclosures of tails, where g is at a
+// limit, are no narrower, and of O there is none.
 constexpr std::array kEnclosureRoom{0x1p-12, 0x1p-20, 0x1p-12};
-// And absolutely, times the lesser of 1 and four times the largest |f'|: where the sup is 0, the claim is what sums in double may be off by. R may also
-// be above by this share of O, because the ends of the range that O comes from are enclosed, and R is read only beside O.
+// And absolutely, times the lesser of 1 and four times the largest |f'|: where the sup is 0, the claim is
+// what sums in double may be off by. R may also be above by this share of O, because the ends of the range
+// that O comes from are enclosed, and R is read only beside O.
 constexpr double kAbsoluteRoom = 0x1p-42, kRegretRoom = 0x1p-30;
 // Codes among which x are looked for that refute a claim, or reach it.
 constexpr size_t kMostSuspects = 24;
@@ -39,11 +42,15 @@ struct Layout {
 
 Layout layout_of(const std::string& stored) {
   const std::string format = carrier_of(stored);
-  return format == "f16" ? Layout{5, 10, true} : format == "bf16" ? Layout{8, 7, true} : format == "e5m2" ? Layout{5, 2, true} : Layout{4, 3, false};
+  return format == "f16"    ? Layout{5, 10, true}
+         : format == "bf16" ? Layout{8, 7, true}
+         : format == "e5m2" ? Layout{5, 2, true}
+                            : Layout{4, 3, false};
 }
 
-// The scales that a block of y may have are 2^first to 2^last: from E8M0's least, of blocks of zeros too, to that of blocks whose largest
-// |y| is just below 2^12. At the next scale the numbers around the minimum of GELU are subnormal.
+// The scales that a block of y may have are 2^first to 2^last: from E8M0's least, of blocks of zeros too, to
+// that of blocks whose largest |y| is just below 2^12. At the next scale the numbers around the minimum of
+// GELU are subnormal.
 struct Scales {
   int first = 0, last = 0;
 };
@@ -61,17 +68,19 @@ struct Stored {
   double value;
 };
 
-// The numbers of a format in ascending order, -0 before +0, infinities included; `boundaries[i]` parts number i from number i + 1. Without
-// infinities one stands for what lies beyond the largest number: a NaN, or what is in no block of this scale.
+// The numbers of a format in ascending order, -0 before +0, infinities included; `boundaries[i]` parts number
+// i from number i + 1. Without infinities one stands for what lies beyond the largest number: a NaN, or what
+// is in no block of this scale.
 struct StoredNumbers {
   std::vector<Stored> numbers;
   std::vector<double> boundaries;
 
-  // At the scale 2^exponent, of a block format; there the largest number stands for all below the next power of two. In a parity format,
-  // what is stored on one side of the minimum.
+  // At the scale 2^exponent, of a block format; there the largest number stands for all below the next power
+  // of two. In a parity format, what is stored on one side of the minimum.
   StoredNumbers(const std::string& format, int exponent, bool right) {
     const Layout layout = layout_of(format);
-    const int bias = (1 << (layout.exponent_bits - 1)) - 1, width = layout.exponent_bits + layout.mantissa_bits;
+    const int bias = (1 << (layout.exponent_bits - 1)) - 1,
+              width = layout.exponent_bits + layout.mantissa_bits;
     const std::uint32_t sign = 1u << width, hidden = 1u << layout.mantissa_bits;
     const std::uint32_t infinity = ((1u << layout.exponent_bits) - 1) << layout.mantissa_bits;
     // Without infinities the top exponent holds numbers too, all but the last pattern.
@@ -87,8 +96,9 @@ struct StoredNumbers {
     for (std::uint32_t k = 0; k < count; ++k) numbers.push_back({k, magnitude(k)});
     numbers.push_back({infinity, kInfinity});
     // Midway to the number that would follow the largest.
-    const double overflow =
-        in_blocks ? std::exp2(std::ilogb(magnitude(count - 1)) + 1) : magnitude(count - 1) + (magnitude(count - 1) - magnitude(count - 2)) / 2;
+    const double overflow = in_blocks
+                                ? std::exp2(std::ilogb(magnitude(count - 1)) + 1)
+                                : magnitude(count - 1) + (magnitude(count - 1) - magnitude(count - 2)) / 2;
     if (is_parity(format)) {
       keep_branch(right, sign, overflow);
       return;
@@ -99,8 +109,8 @@ struct StoredNumbers {
     }
   }
 
-  // Below 0 the numbers alternate between the branches, and each parts its neighbours, which are the other's. Left of the minimum f < 0, which
-  // the number next to 0 stands for to the last.
+  // Below 0 the numbers alternate between the branches, and each parts its neighbours, which are the other's.
+  // Left of the minimum f < 0, which the number next to 0 stands for to the last.
   void keep_branch(bool right, std::uint32_t sign, double overflow) {
     std::vector<Stored> kept;
     for (size_t i = 0; i < numbers.size(); ++i) {
@@ -109,7 +119,9 @@ struct StoredNumbers {
       if (right ? below_zero && y.code % 2 == 1 : !below_zero || y.code % 2 == 0) continue;
       if (!kept.empty()) {
         const Stored& before = kept.back();
-        boundaries.push_back(before.code > sign ? numbers[i - 1].value : std::isinf(y.value) ? overflow : before.value + (y.value - before.value) / 2);
+        boundaries.push_back(before.code > sign    ? numbers[i - 1].value
+                             : std::isinf(y.value) ? overflow
+                                                   : before.value + (y.value - before.value) / 2);
       }
       kept.push_back(y);
     }
@@ -119,17 +131,19 @@ struct StoredNumbers {
 
 // The place where f reaches a boundary, and f' there.
 struct Place {
-  // Below all values of f, or y* itself; so near y* that it may be either side; in the tail of small values; at an argument; in the tail of
-  // large values.
+  // Below all values of f, or y* itself; so near y* that it may be either side; in the tail of small values;
+  // at an argument; in the tail of large values.
   enum Kind { Before, Unclear, LowTail, Inside, Tail } kind = Before;
   double x_low = 0, x_high = 0;
   double g_low = 0, g_high = 0;
 };
 
-// Where f reaches the boundaries of a format, on each of its stretches: a matter of the activation and the format alone.
+// Where f reaches the boundaries of a format, on each of its stretches: a matter of the activation and the
+// format alone.
 class Preimages {
  public:
-  Preimages(const std::string& activation, const std::string& function, const std::string& format, int scale, bool masked, double tail)
+  Preimages(const std::string& activation, const std::string& function, const std::string& format, int scale,
+            bool masked, double tail)
       : activation_(activation_of(activation, function, masked, tail)), masked_(masked) {
     const auto locate_on = [&](const Formula& formula, bool m) {
       StoredNumbers numbers(format, scale, m);
@@ -160,7 +174,8 @@ class Preimages {
 #pragma omp parallel for schedule(dynamic)
     for (size_t begin = 0; begin < b.size(); begin += kRun) {
       double near = std::numeric_limits<double>::quiet_NaN();
-      for (size_t i = begin; i < std::min(begin + kRun, b.size()); ++i) places[i] = locate(formula, m, b[i], near);
+      for (size_t i = begin; i < std::min(begin + kRun, b.size()); ++i)
+        places[i] = locate(formula, m, b[i], near);
     }
     return places;
   }
@@ -181,7 +196,8 @@ class Preimages {
     return x;
   }
 
-  // The same where f's digits are lost in double: to 2^-6 of the 64 that a user's domain reaches, from where `isolate` converges or says so.
+  // The same where f's digits are lost in double: to 2^-6 of the 64 that a user's domain reaches, from where
+  // `isolate` converges or says so.
   static double bisect(const Function& f, double low, double high, bool rises, double y) {
     for (int step = 0; step < 12; ++step) {
       const double middle = low + (high - low) / 2;
@@ -194,11 +210,16 @@ class Preimages {
   template <class Number>
   static std::optional<Place> isolate(const Function& f, bool m, double y, double& guess) {
     auto at_guess = f.at<1>(Number(guess));
-    // Where f is small, double may have lost it (1 + tanh, log(1 + exp)): Newton's steps on log |f|, almost a straight line there.
+    // Where f is small, double may have lost it (1 + tanh, log(1 + exp)): Newton's steps on log |f|, almost a
+    // straight line there.
     for (int step = 0; step < 8 && y != 0 && std::fabs(y) < 0x1p-10; ++step) {
-      if (!(at_guess[0].width() < 0x1p-50 * std::fabs(y))) return {};  // fewer digits of f than the end of these steps asks for
-      const double ratio = at_guess[0].middle() / y, moved = std::log(ratio) * at_guess[0].middle() / at_guess[1].middle();
-      if (!std::isfinite(moved) || std::fabs(moved) < 0x1p-47 * std::fabs(guess) || std::fabs(ratio - 1) < 0x1p-50) break;
+      // fewer digits of f than the end of these steps asks for
+      if (!(at_guess[0].width() < 0x1p-50 * std::fabs(y))) return {};
+      const double ratio = at_guess[0].middle() / y,
+                   moved = std::log(ratio) * at_guess[0].middle() / at_guess[1].middle();
+      if (!std::isfinite(moved) || std::fabs(moved) < 0x1p-47 * std::fabs(guess) ||
+          std::fabs(ratio - 1) < 0x1p-50)
+        break;
       guess -= moved;
       at_guess = f.at<1>(Number(guess));
     }
@@ -209,7 +230,8 @@ class Preimages {
       const auto d = f.at<2>(around);
       if (!(m ? d[1].positive() : d[1].negative())) break;
       const Number step = (Number(y) - at_guess[0]) / d[1];
-      // Newton's image inside `around` holds the one zero of f - y there, and f' has the sign of this stretch.
+      // Newton's image inside `around` holds the one zero of f - y there, and f' has the sign of this
+      // stretch.
       if (!(step.magnitude() < radius)) continue;
       const Number g = at_guess[1] + d[2] * step, root = x + step;
       return Place{Place::Inside, root.lower(), root.upper(), g.lower(), g.upper()};
@@ -217,7 +239,8 @@ class Preimages {
     return {};
   }
 
-  // y and y* are one number to all digits: if f reaches y, then between x* and the next place where f is certainly above.
+  // y and y* are one number to all digits: if f reaches y, then between x* and the next place where f is
+  // certainly above.
   Place beside_minimum(const Function& f, bool m, double y) const {
     const Interval& x_star = activation_.x_star();
     for (double radius = 0x1p-120; radius < 1; radius *= 4) {
@@ -229,25 +252,30 @@ class Preimages {
     return {Place::Unclear, -kInfinity, kInfinity, -kInfinity, kInfinity};
   }
 
-  // Where f = y on the stretch of the formula right (m) or left of its minimum. `near` is where the last boundary was that only Interval could
-  // tell, or NaN: the next lies beside it.
+  // Where f = y on the stretch of the formula right (m) or left of its minimum. `near` is where the last
+  // boundary was that only Interval could tell, or NaN: the next lies beside it.
   Place locate(const Formula& formula, bool m, double y, double& near) const {
     const Function& f = formula.f;
     if (masked_ && !certainly_less(activation_.y_star(), Interval(y))) {
-      if (certainly_less(Interval(y), activation_.y_star()) || activation_.y_star().identical(Interval(y))) return {};
+      if (certainly_less(Interval(y), activation_.y_star()) || activation_.y_star().identical(Interval(y)))
+        return {};
       return beside_minimum(f, m, y);
     }
     const Interval& tail = m ? formula.high_values : formula.low_values;
     if (!(y < tail.lower()) || std::isinf(y)) return {Place::Tail, 0, 0, 0, 0};
     if (!masked_ && y <= formula.low_values.lower()) return {};
     if (!masked_ && !(y > formula.low_values.upper())) return {Place::LowTail, 0, 0, 0, 0};
-    const double bottom = masked_ ? activation_.x_star().middle() : formula.far_low, top = m ? formula.far_high : formula.far_low;
+    const double bottom = masked_ ? activation_.x_star().middle() : formula.far_low,
+                 top = m ? formula.far_high : formula.far_low;
     double guess = approximate(f, bottom, top, y);
     if (const auto place = isolate<MediumInterval>(f, m, y, guess)) return *place;
     if (std::isnan(near)) near = bisect(f, std::min(bottom, top), std::max(bottom, top), m, y);
     if (const auto place = isolate<Interval>(f, m, y, near)) return *place;
     near = std::numeric_limits<double>::quiet_NaN();
-    const Interval root = !masked_ ? formula.inverse(y) : activation_.inverse_signed_root(sqrt(Interval(y) - activation_.y_star()) * (m ? 1.0 : -1.0));
+    const Interval root =
+        !masked_
+            ? formula.inverse(y)
+            : activation_.inverse_signed_root(sqrt(Interval(y) - activation_.y_star()) * (m ? 1.0 : -1.0));
     const Interval g = f.at<1>(root)[1];
     return {Place::Inside, root.lower(), root.upper(), g.lower(), g.upper()};
   }
@@ -257,13 +285,16 @@ class Preimages {
   std::vector<Stretch> stretches_;
 };
 
-// Made once for headers that follow each other: several fits of one activation, or one header damaged in many ways.
-std::shared_ptr<const Preimages> preimages_of(const std::string& activation, const std::string& function, const std::string& format, int scale, bool masked,
+// Made once for headers that follow each other: several fits of one activation, or one header damaged in many
+// ways.
+std::shared_ptr<const Preimages> preimages_of(const std::string& activation, const std::string& function,
+                                              const std::string& format, int scale, bool masked,
                                               double tail) {
   static std::mutex mutex;
   static std::string last_key;
   static std::shared_ptr<const Preimages> last;
-  const std::string key = fmt::format("{}\n{}\n{}\n{}\n{}\n{}", activation, function, format, scale, masked, tail);
+  const std::string key =
+      fmt::format("{}\n{}\n{}\n{}\n{}\n{}", activation, function, format, scale, masked, tail);
   const std::lock_guard lock(mutex);
   if (key != last_key) {
     last = std::make_shared<const Preimages>(activation, function, format, scale, masked, tail);
@@ -287,25 +318,27 @@ struct Suspect {
 // What x that are stored as a code show of its errors; 0 where there is none.
 struct Shown {
   double total = 0, oracle = 0, regret = 0;
-  double middle = 0;                       // at least that of the range in magnitude
-  double x_least = 0, x_most = 0;          // where f' is least and greatest among those tried
+  double middle = 0;  // at least that of the range in magnitude
+  double x_least = 0, x_most = 0;  // where f' is least and greatest among those tried
   Interval slope_least, slope_most;
 };
 
 class Enumeration {
  public:
-  Enumeration(const HeaderNames& h, const std::string& format, bool masked, const std::string& accuracy, const StorageClaims& claims,
-              const std::string& entry_format, std::function<float(std::uint32_t, double, bool)> gradient)
+  Enumeration(const HeaderNames& h, const std::string& format, bool masked, const std::string& accuracy,
+              const StorageClaims& claims, const std::string& entry_format,
+              std::function<float(std::uint32_t, double, bool)> gradient)
       : class_(read_class(accuracy)), preimages_at_([=](int scale) {
-          return preimages_of(h.activation, h.function, format, scale, masked, read_class(accuracy).kind == ClassKind::ulp ? kDeepTailSlope : kTailSlope);
+          return preimages_of(h.activation, h.function, format, scale, masked,
+                              read_class(accuracy).kind == ClassKind::ulp ? kDeepTailSlope : kTailSlope);
         }),
         masked_(masked), format_(format), entry_format_(entry_format), gradient_(std::move(gradient)) {
     const std::array names{"T", "O", "R"};
     const std::array bounds{claims.total, claims.oracle, claims.regret};
     for (size_t k = 0; k < 3; ++k) findings_.push_back({names[k], Verdict::Holds, bounds[k], 0, "", {}});
     if (class_.kind == ClassKind::ulp) findings_.push_back({"ulp", Verdict::Holds, class_.bound, 0, "", {}});
-    seen_.resize(findings_.size()), at_.resize(findings_.size()), suspects_.resize(findings_.size()), shown_.resize(findings_.size()),
-        shown_at_.resize(findings_.size());
+    seen_.resize(findings_.size()), at_.resize(findings_.size()), suspects_.resize(findings_.size()),
+        shown_.resize(findings_.size()), shown_at_.resize(findings_.size());
     found_ = {claims.found_total, claims.found_oracle, claims.found_regret};
   }
 
@@ -316,7 +349,8 @@ class Enumeration {
       for (const Preimages::Stretch& stretch : preimages_->stretches()) judge_all(stretch);
     }
     for (size_t k = 0; k < findings_.size(); ++k) conclude(k);
-    if (class_.kind == ClassKind::stored || class_.kind == ClassKind::oracle) findings_.push_back(judge_class());
+    if (class_.kind == ClassKind::stored || class_.kind == ClassKind::oracle)
+      findings_.push_back(judge_class());
     return std::move(findings_);
   }
 
@@ -327,14 +361,19 @@ class Enumeration {
     if (seen_[k] > finding.claim) return refuted(k);
     if (!(finding.proven <= finding.claim)) {
       finding.verdict = Verdict::Undecided;
-      finding.why = fmt::format("not decided: at most {:.9g} at y = {:.9g}, m = {:d}; no x was found that shows more than {:.9g}", finding.proven, at_[k].first,
-                                at_[k].second, seen_[k]);
+      finding.why = fmt::format(
+          "not decided: at most {:.9g} at y = {:.9g}, m = {:d}; no x was found that shows more than {:.9g}",
+          finding.proven, at_[k].first, at_[k].second, seen_[k]);
       return;
     }
-    // T, O and R are claimed as what they are, not as bounds: the class, and comparisons of fits, rest on them.
-    const double absolute_room = kAbsoluteRoom * std::min(1.0, 4 * largest_slope_) + (k == 2 ? kRegretRoom * seen_[1] : 0);
+    // T, O and R are claimed as what they are, not as bounds: the class, and comparisons of fits, rest on
+    // them.
+    const double absolute_room =
+        kAbsoluteRoom * std::min(1.0, 4 * largest_slope_) + (k == 2 ? kRegretRoom * seen_[1] : 0);
     if (k < kEnclosureRoom.size()) {
-      const auto too_large = [&](double sup) { return finding.claim > sup * (1 + kEnclosureRoom[k]) + absolute_room; };
+      const auto too_large = [&](double sup) {
+        return finding.claim > sup * (1 + kEnclosureRoom[k]) + absolute_room;
+      };
       if (too_large(seen_[k])) {
         finding.verdict = too_large(finding.proven) ? Verdict::Violated : Verdict::Undecided;
         finding.why = fmt::format("too large: {} is at most {:.9g}", finding.name, finding.proven);
@@ -348,14 +387,16 @@ class Enumeration {
     }
     if (k < found_.size() && found_[k].given && finding.claim > absolute_room) {
       const std::string where = found_place(found_[k], masked_);
-      const FoundProblem problem = found_problem(finding.name, found_[k], where, found_errors_[k], finding.claim);
+      const FoundProblem problem =
+          found_problem(finding.name, found_[k], where, found_errors_[k], finding.claim);
       if (problem.verdict != Verdict::Holds) {
         finding.verdict = problem.verdict;
         finding.why = problem.why;
         return;
       }
     }
-    finding.why = fmt::format("{} stored (y, m), largest at y = {:.9g}, m = {:d}", pairs_, at_[k].first, at_[k].second);
+    finding.why =
+        fmt::format("{} stored (y, m), largest at y = {:.9g}, m = {:d}", pairs_, at_[k].first, at_[k].second);
     if (overflows_) finding.why += fmt::format(", for f(x) that {} does not store as NaN", format_);
     if (preimages_->activation().limited()) finding.why += fmt::format(", for |x| <= {}", kExpressionEnd);
   }
@@ -363,12 +404,14 @@ class Enumeration {
   // The largest error that an x shows.
   void show(size_t k) {
     std::vector<Suspect>& suspects = suspects_[k];
-    std::sort(suspects.begin(), suspects.end(), [](const Suspect& a, const Suspect& b) { return a.seen > b.seen; });
+    std::sort(suspects.begin(), suspects.end(),
+              [](const Suspect& a, const Suspect& b) { return a.seen > b.seen; });
     for (const Suspect& suspect : suspects) {
       if (!(suspect.seen > seen_[k])) break;
       const Shown shown = shown_by(suspect);
       const double error = error_of(shown, k);
-      const double seen = k < kEnclosureRoom.size() ? error : (Interval(error) / ulp_at(format_, shown.middle)).lower();
+      const double seen =
+          k < kEnclosureRoom.size() ? error : (Interval(error) / ulp_at(format_, shown.middle)).lower();
       if (seen > seen_[k]) seen_[k] = seen, shown_[k] = shown, shown_at_[k] = suspect;
     }
   }
@@ -379,12 +422,13 @@ class Enumeration {
     const Suspect& at = *shown_at_[k];
     finding.verdict = Verdict::Violated;
     finding.witness = furthest_from_g(k);
-    finding.why = fmt::format("{} = {:.9g} at y = {:.9g}, m = {:d}, where g = {:.9g}", finding.name, seen_[k], at.y.value, at.m, at.g);
+    finding.why = fmt::format("{} = {:.9g} at y = {:.9g}, m = {:d}, where g = {:.9g}", finding.name, seen_[k],
+                              at.y.value, at.m, at.g);
     if (k == 0) {
       finding.why += fmt::format(" and f'({:.17g}) = {:.9g}", finding.witness->at, finding.witness->want);
     } else {
-      finding.why +=
-          fmt::format(", f'({:.17g}) = {:.9g} and f'({:.17g}) = {:.9g}", shown.x_least, shown.slope_least.middle(), shown.x_most, shown.slope_most.middle());
+      finding.why += fmt::format(", f'({:.17g}) = {:.9g} and f'({:.17g}) = {:.9g}", shown.x_least,
+                                 shown.slope_least.middle(), shown.x_most, shown.slope_most.middle());
     }
   }
 
@@ -393,7 +437,8 @@ class Enumeration {
     if (!shown_at_[k]) return {};
     const Shown& shown = shown_[k];
     const double g = shown_at_[k]->g;
-    if (g - shown.slope_least.upper() > shown.slope_most.lower() - g) return Witness{shown.x_least, g, shown.slope_least.middle()};
+    if (g - shown.slope_least.upper() > shown.slope_most.lower() - g)
+      return Witness{shown.x_least, g, shown.slope_least.middle()};
     return Witness{shown.x_most, g, shown.slope_most.middle()};
   }
 
@@ -413,7 +458,8 @@ class Enumeration {
     const bool rises = m || !masked_;
     // From an end inwards, the first that is inside. At 0 the steps begin with the least double.
     const auto try_from = [&](double end, bool to_the_right) {
-      const double first = std::nextafter(std::fabs(end), kInfinity) - std::fabs(end), growth = end == 0 ? 0x1p12 : 8;
+      const double first = std::nextafter(std::fabs(end), kInfinity) - std::fabs(end),
+                   growth = end == 0 ? 0x1p12 : 8;
       const int attempts = end == 0 ? 100 : 24;
       double step = 0;
       for (int attempt = 0; attempt < attempts; ++attempt, step = step == 0 ? first : growth * step) {
@@ -453,7 +499,8 @@ class Enumeration {
     shown.total = below(maximum(Interval(g) - shown.slope_least, shown.slope_most - g));
     shown.oracle = below((shown.slope_most - shown.slope_least) * 0.5);
     // The middle of the range is at most that of the least f' seen and the greatest there may be.
-    const Interval middle_most = (shown.slope_least + most) * 0.5, middle_least = (shown.slope_most + least) * 0.5;
+    const Interval middle_most = (shown.slope_least + most) * 0.5,
+                   middle_least = (shown.slope_most + least) * 0.5;
     shown.regret = below(maximum(Interval(g) - middle_most, middle_least - g));
     shown.middle = hull(middle_least, middle_most).magnitude();
     return shown;
@@ -462,8 +509,11 @@ class Enumeration {
   // T of the class against the least O that is shown, not against the header's.
   Finding judge_class() const {
     const Finding& total = findings_[0];
-    const double room = class_.kind == ClassKind::oracle ? ulp_at(entry_format_, largest_) / 2 : 0, ratio = class_.kind == ClassKind::oracle ? 1 : class_.bound;
-    const auto allowed = [&](double oracle, double outward) { return std::nextafter(std::nextafter(ratio * oracle, outward) + room, outward); };
+    const double room = class_.kind == ClassKind::oracle ? ulp_at(entry_format_, largest_) / 2 : 0,
+                 ratio = class_.kind == ClassKind::oracle ? 1 : class_.bound;
+    const auto allowed = [&](double oracle, double outward) {
+      return std::nextafter(std::nextafter(ratio * oracle, outward) + room, outward);
+    };
     Finding finding{"class", Verdict::Holds, allowed(seen_[1], 0), total.claim, "", {}};
     if (seen_[0] > allowed(findings_[1].proven, kInfinity)) {
       finding.verdict = Verdict::Violated;
@@ -471,7 +521,9 @@ class Enumeration {
     } else if (!(total.claim <= finding.claim)) {
       finding.verdict = Verdict::Undecided;
     }
-    finding.why = seen_[1] > 0 ? fmt::format("T / O is at most {:.6g}, by the O that x show", total.claim / seen_[1]) : "no x shows an O above 0";
+    finding.why = seen_[1] > 0
+                      ? fmt::format("T / O is at most {:.6g}, by the O that x show", total.claim / seen_[1])
+                      : "no x shows an O above 0";
     return finding;
   }
 
@@ -480,12 +532,15 @@ class Enumeration {
     const auto& [numbers, boundaries] = stored;
     const Activation& activation = preimages_->activation();
     // ELU's second formula begins at y = +0; its first ends there.
-    const bool ends_at_zero = formula.high == 0, above_zero = !masked_ && &formula != &activation.formulas().front();
+    const bool ends_at_zero = formula.high == 0,
+               above_zero = !masked_ && &formula != &activation.formulas().front();
     const Interval& tail = m ? formula.high_values : formula.low_values;
     for (size_t i = 0; i < numbers.size(); ++i) {
       const Stored& y = numbers[i];
-      const double lower_end = i == 0 ? -kInfinity : boundaries[i - 1], upper_end = i < boundaries.size() ? boundaries[i] : kInfinity;
-      const Place low = i == 0 ? Place{} : places[i - 1], high = i < boundaries.size() ? places[i] : Place{Place::Tail, 0, 0, 0, 0};
+      const double lower_end = i == 0 ? -kInfinity : boundaries[i - 1],
+                   upper_end = i < boundaries.size() ? boundaries[i] : kInfinity;
+      const Place low = i == 0 ? Place{} : places[i - 1],
+                  high = i < boundaries.size() ? places[i] : Place{Place::Tail, 0, 0, 0, 0};
       // f does not come down to y.
       if (high.kind == Place::Before && !(masked_ && m && at_minimum_alone(y, upper_end))) continue;
       // f keeps below its supremum, and m = 0 below the limit on the left.
@@ -501,14 +556,17 @@ class Enumeration {
     }
   }
 
-  // Whether y* is the upper boundary and goes to y, for which x* alone is then stored: to nearest even, and in a parity format upwards.
+  // Whether y* is the upper boundary and goes to y, for which x* alone is then stored: to nearest even, and
+  // in a parity format upwards.
   bool at_minimum_alone(const Stored& y, double upper_end) const {
     const bool goes_down = !is_parity(format_) && y.code % 2 == 0 && !(y.value == 0 && std::signbit(y.value));
     return goes_down && preimages_->activation().y_star().identical(Interval(upper_end));
   }
 
-  void judge(const Formula& formula, bool m, const Stored& y, const Place& low, const Place& high, double f_low, double f_high) {
-    double least = kInfinity, most = -kInfinity, least_up = kInfinity, most_down = -kInfinity;  // outer and inner ends of the range
+  void judge(const Formula& formula, bool m, const Stored& y, const Place& low, const Place& high,
+             double f_low, double f_high) {
+    // outer and inner ends of the range
+    double least = kInfinity, most = -kInfinity, least_up = kInfinity, most_down = -kInfinity;
     double x_low = kInfinity, x_high = -kInfinity;
     const auto join = [&](double g_low, double g_high) {
       least = std::min(least, g_low), most = std::max(most, g_high);
@@ -539,10 +597,12 @@ class Enumeration {
     const double g = gradient_(y.code, y.value, m);
     const auto up = [](double v) { return std::nextafter(v, kInfinity); };
     const auto down = [](double v) { return std::max(std::nextafter(v, -kInfinity), 0.0); };
-    const double total = up(std::max(g - least, most - g)), total_seen = down(std::max(g - least_up, most_down - g));
+    const double total = up(std::max(g - least, most - g)),
+                 total_seen = down(std::max(g - least_up, most_down - g));
     const double oracle = up(most - least) / 2, oracle_seen = down(most_down - least_up) / 2;
     // lo in [least, least_up], hi in [most_down, most].
-    const Interval middle = (Interval(least, std::max(least, least_up)) + Interval(std::min(most_down, most), most)) * 0.5;
+    const Interval middle =
+        (Interval(least, std::max(least, least_up)) + Interval(std::min(most_down, most), most)) * 0.5;
     const Interval regret_range = Interval(g) - middle;
     const Suspect here{preimages_, &formula, y, m, low, high, f_low, f_high, g, least, most, 0};
     enter(0, total, total_seen, here);
@@ -550,7 +610,8 @@ class Enumeration {
     enter(2, regret_range.magnitude(), regret_range.mignitude(), here);
     // (y = -0, m = 0) is g = 0 by the kernels' contract.
     if (class_.kind == ClassKind::ulp && !(y.value == 0 && std::signbit(y.value) && masked_ && !m)) {
-      enter(3, regret_range.magnitude() / ulp_at(format_, middle.mignitude()), regret_range.mignitude() / ulp_at(format_, middle.magnitude()), here);
+      enter(3, regret_range.magnitude() / ulp_at(format_, middle.mignitude()),
+            regret_range.mignitude() / ulp_at(format_, middle.magnitude()), here);
     }
     largest_ = std::max(largest_, std::fabs(g)), largest_slope_ = std::max({largest_slope_, -least, most});
   }
@@ -558,23 +619,31 @@ class Enumeration {
   // `seen` is certain if some x is stored so, which the boundaries tell where f reaches one of them.
   void enter(size_t k, double proven, double seen, const Suspect& here) {
     Finding& finding = findings_[k];
-    if (!(proven <= finding.proven)) finding.proven = std::isnan(proven) ? kInfinity : proven, at_[k] = {here.y.value, here.m};
+    if (!(proven <= finding.proven))
+      finding.proven = std::isnan(proven) ? kInfinity : proven, at_[k] = {here.y.value, here.m};
     std::vector<Suspect>& suspects = suspects_[k];
     if (suspects.size() < kMostSuspects || seen > suspects.front().seen) {
-      const auto is_larger = [](const Suspect& a, const Suspect& b) { return a.seen > b.seen; };  // so that the least is in front
+      // so that the least is in front
+      const auto is_larger = [](const Suspect& a, const Suspect& b) { return a.seen > b.seen; };
       suspects.push_back(here);
       suspects.back().seen = seen;
       std::push_heap(suspects.begin(), suspects.end(), is_larger);
-      if (suspects.size() > kMostSuspects) std::pop_heap(suspects.begin(), suspects.end(), is_larger), suspects.pop_back();
+      if (suspects.size() > kMostSuspects)
+        std::pop_heap(suspects.begin(), suspects.end(), is_larger), suspects.pop_back();
     }
-    // Blocks of other scales have the same y, and it stands for other x there: the largest error is the one stated.
-    if (k < found_.size() && found_[k].at == here.y.value && std::signbit(found_[k].at) == std::signbit(here.y.value) && (!masked_ || found_[k].m == here.m)) {
+    // Blocks of other scales have the same y, and it stands for other x there: the largest error is the one
+    // stated.
+    if (k < found_.size() && found_[k].at == here.y.value &&
+        std::signbit(found_[k].at) == std::signbit(here.y.value) && (!masked_ || found_[k].m == here.m)) {
       const bool certain = here.low.kind == Place::Inside || here.high.kind == Place::Inside;
-      found_errors_[k] = maximum(found_errors_[k], Interval(certain ? seen : std::min(seen, error_of(shown_by(here), k)), proven));
+      found_errors_[k] = maximum(
+          found_errors_[k], Interval(certain ? seen : std::min(seen, error_of(shown_by(here), k)), proven));
     }
   }
 
-  static double error_of(const Shown& shown, size_t k) { return k == 0 ? shown.total : k == 1 ? shown.oracle : shown.regret; }
+  static double error_of(const Shown& shown, size_t k) {
+    return k == 0 ? shown.total : k == 1 ? shown.oracle : shown.regret;
+  }
 
   AccuracyClass class_;
   std::function<std::shared_ptr<const Preimages>(int scale)> preimages_at_;
@@ -582,24 +651,25 @@ class Enumeration {
   bool masked_;
   std::string format_, entry_format_;
   std::function<float(std::uint32_t, double, bool)> gradient_;
-  std::vector<Finding> findings_;                // T, O, R, and the class ulp
-  std::vector<std::vector<Suspect>> suspects_;   // of each, where it seems largest
-  std::vector<double> seen_;                     // what each certainly reaches,
-  std::vector<Shown> shown_;                     // the x that show it,
-  std::vector<std::optional<Suspect>> shown_at_; // and where
-  std::vector<std::pair<double, bool>> at_;      // where the upper bound is largest
-  std::array<FoundInput, 3> found_;              // for T, O, R
-  std::array<Interval, 3> found_errors_;         // what they are there; 0 where no x is stored like this
-  double largest_ = 0, largest_slope_ = 0;       // |g| and |f'|
+  std::vector<Finding> findings_;  // T, O, R, and the class ulp
+  std::vector<std::vector<Suspect>> suspects_;  // of each, where it seems largest
+  std::vector<double> seen_;  // what each certainly reaches,
+  std::vector<Shown> shown_;  // the x that show it,
+  std::vector<std::optional<Suspect>> shown_at_;  // and where
+  std::vector<std::pair<double, bool>> at_;  // where the upper bound is largest
+  std::array<FoundInput, 3> found_;  // for T, O, R
+  std::array<Interval, 3> found_errors_;  // what they are there; 0 where no x is stored like this
+  double largest_ = 0, largest_slope_ = 0;  // |g| and |f'|
   long pairs_ = 0;
-  bool overflows_ = false;                       // whether some f(x) is stored as a NaN
+  bool overflows_ = false;  // whether some f(x) is stored as a NaN
 };
 
 }  // namespace
 
 std::vector<Finding> prove_storage(const BackwardHeader& h) {
-  return Enumeration(h, h.format, h.masked, h.accuracy, h.storage, "",
-                     [&h](std::uint32_t, double y, bool m) { return deployed_gradient(h, static_cast<float>(y), m); })
+  return Enumeration(
+             h, h.format, h.masked, h.accuracy, h.storage, "",
+             [&h](std::uint32_t, double y, bool m) { return deployed_gradient(h, static_cast<float>(y), m); })
       .run();
 }
 

@@ -15,7 +15,9 @@ StoredGrid::StoredGrid(const std::string& format) : parity(is_parity(format)) {
   least_exponent = carrier == "f16" ? -14 : -126;
 }
 
-double StoredGrid::spacing(double y) const { return std::ldexp(1.0, std::max(y == 0 ? least_exponent : std::ilogb(y), least_exponent) - digits); }
+double StoredGrid::spacing(double y) const {
+  return std::ldexp(1.0, std::max(y == 0 ? least_exponent : std::ilogb(y), least_exponent) - digits);
+}
 
 double StoredGrid::nearest(double y) const { return std::nearbyint(y / spacing(y)) * spacing(y); }
 
@@ -27,7 +29,9 @@ std::pair<double, double> StoredGrid::range(double y) const {
   return {y - (y - below(y)) / 2, y + (above(y) - y) / 2};
 }
 
-double StoredGrid::lowest(double y_star) const { return nearest(y_star) - (parity ? spacing(nearest(y_star)) : 0); }
+double StoredGrid::lowest(double y_star) const {
+  return nearest(y_star) - (parity ? spacing(nearest(y_star)) : 0);
+}
 
 StoredGrid::Reach StoredGrid::reach(double y, bool m, const Interval& y_star) const {
   const bool odd = std::fmod(y / spacing(y), 2) != 0;
@@ -39,7 +43,9 @@ StoredGrid::Reach StoredGrid::reach(double y, bool m, const Interval& y_star) co
 }
 
 std::optional<Interval> StoredArguments::slope_at(double x) const {
-  if (!(formula_.low <= x && x <= formula_.high) || !std::isfinite(x) || (activation_.limited() && std::fabs(x) > kExpressionEnd)) return {};
+  if (!(formula_.low <= x && x <= formula_.high) || !std::isfinite(x) ||
+      (activation_.limited() && std::fabs(x) > kExpressionEnd))
+    return {};
   const Interval at(x);
   if (masked_) {
     const Interval& x_star = activation_.x_star();
@@ -57,7 +63,8 @@ std::optional<double> StoredArguments::find() const {
   const bool rises = m_ || !masked_;
   const auto value = [&](double x) { return formula_.f.at<0>(MediumInterval(x))[0]; };
   // Of the known activations f goes on beyond the beginnings of the tails.
-  double left = std::max(activation_.limited() ? -kExpressionEnd : kBeyondTail * formula_.far_low, formula_.low);
+  double left =
+      std::max(activation_.limited() ? -kExpressionEnd : kBeyondTail * formula_.far_low, formula_.low);
   double right = std::min(activation_.limited() ? kExpressionEnd : formula_.far_high, formula_.high);
   while (!formula_.bounded_above && right < kLargest && value(right).middle() <= low_) right = 2 * right + 1;
   if (masked_) (m_ ? left : right) = activation_.x_star().middle();
@@ -80,7 +87,8 @@ bool is_stored(const Activation& activation, bool masked, const StoredGrid& grid
   return grid.nearest(y) == y && (!masked || grid.reach(y, m, activation.y_star()) == StoredGrid::Reach::yes);
 }
 
-std::optional<double> argument_of(const Activation& activation, bool masked, const StoredGrid& grid, double y, bool m) {
+std::optional<double> argument_of(const Activation& activation, bool masked, const StoredGrid& grid, double y,
+                                  bool m) {
   if (!is_stored(activation, masked, grid, y, m)) return {};
   auto [low, high] = grid.range(y);
   if (y == 0) (std::signbit(y) ? high : low) = 0;

@@ -1,4 +1,5 @@
-// Samples are exact to about 2^-200; from there on double suffices, because every later quantity is proportional to the small |E|.
+// Samples are exact to about 2^-200; from there on double suffices, because every later quantity is
+// proportional to the small |E|.
 #include "validation/certificate/sup_norm.h"
 
 #include <algorithm>
@@ -13,13 +14,17 @@ namespace outgrad::validation {
 namespace {
 
 constexpr int kDegree = 32;              // q = 4 then truncates to 2^-64 M
-constexpr double kTruncation = 0x1p-34;  // of the claim: what truncation may add to a bound before the interval is halved instead
+// of the claim: what truncation may add to a bound before the interval is halved instead
+constexpr double kTruncation = 0x1p-34;
 constexpr int kMaxIntervals = 256;       // a row of a real header takes a few; a hostile one must end
-constexpr std::array kEllipses{8.0, 4.0, 2.5, 64.0};     // the last for functions that the polynomial all but equals, whose claims are tiny
-constexpr std::array kGrids{1 << 12, 1 << 16, 1 << 20};  // the factors 1 / cos are 1 + 2^-13.7, 2^-21.7, 2^-29.7
+// the last for functions that the polynomial all but equals, whose claims are tiny
+constexpr std::array kEllipses{8.0, 4.0, 2.5, 64.0};
+// the factors 1 / cos are 1 + 2^-13.7, 2^-21.7, 2^-29.7
+constexpr std::array kGrids{1 << 12, 1 << 16, 1 << 20};
 
-// Conversion of the samples, cosine transform and Clenshaw's recurrence in double: at most n^2 2^-52 times the sum of |c_k|, which is
-// at most 2 (n + 1) max |sample|; (n + 4)^3 2^-50 covers that and the transform's own sums of n + 1 terms.
+// Conversion of the samples, cosine transform and Clenshaw's recurrence in double: at most n^2 2^-52 times
+// the sum of |c_k|, which is at most 2 (n + 1) max |sample|; (n + 4)^3 2^-50 covers that and the transform's
+// own sums of n + 1 terms.
 constexpr double kRounding = (kDegree + 4.0) * (kDegree + 4.0) * (kDegree + 4.0) * 0x1p-50;
 constexpr double kLebesgue = 4;  // of n + 1 Chebyshev points: 2/pi log(n + 1) + 1 < 3.3
 
@@ -44,7 +49,9 @@ double truncation(const AnalyticFunction& error, double middle, double radius, d
   for (const double q : kEllipses) {
     const double disc = (Interval(radius) * (Interval(q) + Interval(1) / q) * 0.5).upper();
     const double bound = error.disc_bound(middle, disc);
-    if (std::isfinite(bound)) least = std::min(least, bound * 4 / (q - 1) * std::pow(q, -kDegree) * (1 + 0x1p-40));  // pow and 3 products
+    // pow and 3 products
+    if (std::isfinite(bound))
+      least = std::min(least, bound * 4 / (q - 1) * std::pow(q, -kDegree) * (1 + 0x1p-40));
     if (least <= enough) break;
   }
   return least;
@@ -118,7 +125,8 @@ SupNorm bound_sup_norm(const AnalyticFunction& error, double low, double high, d
   std::vector<std::pair<double, double>> pending{{low, high}};
   int intervals = 0;
   while (!pending.empty()) {
-    const double a = pending.back().first, b = pending.back().second;  // clang 14 captures no structured bindings
+    // clang 14 captures no structured bindings
+    const double a = pending.back().first, b = pending.back().second;
     pending.pop_back();
     const double middle = a + (b - a) / 2;
     const double radius = std::max((Interval(b) - middle).upper(), (Interval(middle) - a).upper());
@@ -132,7 +140,8 @@ SupNorm bound_sup_norm(const AnalyticFunction& error, double low, double high, d
       }
     };
     // Once the claim is refuted it is no measure of what matters: one of 0 would halve intervals to the last.
-    const double tolerance = std::max(claim, result.observed) * kTruncation, truncated = truncation(error, middle, radius, tolerance);
+    const double tolerance = std::max(claim, result.observed) * kTruncation,
+                 truncated = truncation(error, middle, radius, tolerance);
     if (!(truncated <= tolerance) && !(radius == 0)) {
       halve();
       continue;

@@ -1,4 +1,5 @@
-// A tree of nodes, which one template evaluates over any scalar; the scalars provide their elementary functions.
+// A tree of nodes, which one template evaluates over any scalar; the scalars provide their elementary
+// functions.
 #include "validation/exact/function.h"
 
 #include <fmt/format.h>
@@ -20,7 +21,8 @@ using kernels::SpecError;
 constexpr size_t kMaxText = 1024;
 constexpr int kMaxDepth = 64;
 constexpr int kMaxPower = 256;
-constexpr size_t kMaxLiteral = 60;  // unequal decimals of that length differ by more than an Interval's rounding
+// unequal decimals of that length differ by more than an Interval's rounding
+constexpr size_t kMaxLiteral = 60;
 
 enum class Operation {
   Literal,
@@ -62,7 +64,8 @@ using Tree = std::shared_ptr<const Node>;
 class Parser {
  public:
   explicit Parser(std::string_view text) : text_(text) {
-    if (text.size() > kMaxText) throw SpecError(fmt::format("an expression of {} characters is too long", text.size()));
+    if (text.size() > kMaxText)
+      throw SpecError(fmt::format("an expression of {} characters is too long", text.size()));
   }
 
   Tree whole() {
@@ -73,7 +76,9 @@ class Parser {
   }
 
  private:
-  [[noreturn]] void fail(const std::string& why) const { throw SpecError(fmt::format("column {}: {}", at_ + 1, why)); }
+  [[noreturn]] void fail(const std::string& why) const {
+    throw SpecError(fmt::format("column {}: {}", at_ + 1, why));
+  }
 
   void blanks() {
     while (at_ < text_.size() && text_[at_] == ' ') ++at_;
@@ -147,8 +152,10 @@ class Parser {
     blanks();
     int value = 0;
     const size_t begin = at_;
-    while (at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_])) && value <= kMaxPower) value = 10 * value + (text_[at_++] - '0');
-    if (at_ == begin || (at_ < text_.size() && (text_[at_] == '.' || std::isalnum(static_cast<unsigned char>(text_[at_]))))) {
+    while (at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_])) && value <= kMaxPower)
+      value = 10 * value + (text_[at_++] - '0');
+    if (at_ == begin ||
+        (at_ < text_.size() && (text_[at_] == '.' || std::isalnum(static_cast<unsigned char>(text_[at_]))))) {
       fail("a power is not a decimal integer");
     }
     if (parenthesis) expect(')');
@@ -182,12 +189,13 @@ class Parser {
     const std::string_view name = text_.substr(begin, at_ - begin);
     if (name == "x") return node(Operation::Variable, {});
     if (name == "pi") return node(Operation::Pi, {});
-    static const std::map<std::string_view, Operation> functions{{"exp", Operation::Exp},   {"log", Operation::Log},
-                                                                 {"sqrt", Operation::Sqrt}, {"tanh", Operation::Tanh},
-                                                                 {"erf", Operation::Erf},   {"sigmoid", Operation::Sigmoid},
-                                                                 {"abs", Operation::Abs},   {"softplus", Operation::Softplus},
-                                                                 {"sin", Operation::Sin},   {"normal_cdf", Operation::NormalCdf},
-                                                                 {"cos", Operation::Cos}};
+    static const std::map<std::string_view, Operation> functions{
+        {"exp", Operation::Exp},   {"log", Operation::Log},
+        {"sqrt", Operation::Sqrt}, {"tanh", Operation::Tanh},
+        {"erf", Operation::Erf},   {"sigmoid", Operation::Sigmoid},
+        {"abs", Operation::Abs},   {"softplus", Operation::Softplus},
+        {"sin", Operation::Sin},   {"normal_cdf", Operation::NormalCdf},
+        {"cos", Operation::Cos}};
     const auto found = functions.find(name);
     if (found == functions.end()) fail(fmt::format("unknown name '{}'", name));
     expect('(');
@@ -201,7 +209,8 @@ class Parser {
     const bool hex = text_.substr(at_, 2) == "0x" || text_.substr(at_, 2) == "0X";
     while (at_ < text_.size()) {
       const char c = text_[at_];
-      const char before = static_cast<char>(at_ > begin ? std::tolower(static_cast<unsigned char>(text_[at_ - 1])) : '\0');
+      const char before =
+          static_cast<char>(at_ > begin ? std::tolower(static_cast<unsigned char>(text_[at_ - 1])) : '\0');
       const bool sign = (c == '+' || c == '-') && before == (hex ? 'p' : 'e');
       if (!(std::isalnum(static_cast<unsigned char>(c)) || c == '.' || sign)) break;
       ++at_;
@@ -234,7 +243,9 @@ struct Box {
   friend Box operator-(const Box& v) { return {-v.re, -v.im}; }
   friend Box operator+(const Box& v, const Box& w) { return {v.re + w.re, v.im + w.im}; }
   friend Box operator-(const Box& v, const Box& w) { return {v.re - w.re, v.im - w.im}; }
-  friend Box operator*(const Box& v, const Box& w) { return {v.re * w.re - v.im * w.im, v.re * w.im + v.im * w.re}; }
+  friend Box operator*(const Box& v, const Box& w) {
+    return {v.re * w.re - v.im * w.im, v.re * w.im + v.im * w.re};
+  }
   friend Box operator/(const Box& v, const Box& w) {
     const CoarseInterval modulus = square(w.re) + square(w.im);
     if (!modulus.positive()) return everything();
@@ -277,18 +288,25 @@ Box sigmoid(const Box& v) {
   return Box(1) / (Box(1) + exp(-v));
 }
 Box tanh(const Box& v) { return Box(1) - Box(2) / (Box(1) + exp(v * Box(2))); }
-// log(1 + exp v), analytic from 0 on the real line while |Im v| < pi, because 1 + exp v does not touch the cut there.
+// log(1 + exp v), analytic from 0 on the real line while |Im v| < pi, because 1 + exp v does not touch the
+// cut there.
 Box softplus(const Box& v) {
-  if (!certainly_less(v.im, CoarseInterval::pi()) || !certainly_less(-CoarseInterval::pi(), v.im)) return Box::everything();
+  if (!certainly_less(v.im, CoarseInterval::pi()) || !certainly_less(-CoarseInterval::pi(), v.im))
+    return Box::everything();
   if (v.re.lower() >= 0) return v + log(Box(1) + exp(-v));
   return log(Box(1) + exp(v));
 }
-Box normal_density(const Box& v) { return exp(square(v) * Box(-0.5)) * Box(CoarseInterval(1) / sqrt(CoarseInterval(2) * CoarseInterval::pi()), 0); }
-// By the mean value from a real point: |Phi(z) - Phi(a)| <= |z - a| sup |phi|, |phi(u)| = exp((Im^2 - Re^2) / 2) / sqrt(2 pi).
+Box normal_density(const Box& v) {
+  return exp(square(v) * Box(-0.5)) *
+         Box(CoarseInterval(1) / sqrt(CoarseInterval(2) * CoarseInterval::pi()), 0);
+}
+// By the mean value from a real point: |Phi(z) - Phi(a)| <= |z - a| sup |phi|, |phi(u)| = exp((Im^2 - Re^2) /
+// 2) / sqrt(2 pi).
 Box normal_cdf(const Box& v) {
   const double a = v.re.middle();
   if (!std::isfinite(a)) return Box::everything();
-  const CoarseInterval density = exp((square(absolute(v.im)).keep_upper() - square(v.re)) * 0.5) / sqrt(CoarseInterval(2) * CoarseInterval::pi());
+  const CoarseInterval density = exp((square(absolute(v.im)).keep_upper() - square(v.re)) * 0.5) /
+                                 sqrt(CoarseInterval(2) * CoarseInterval::pi());
   const CoarseInterval reach = sqrt(square(v.re - a) + square(v.im)).keep_upper();
   const CoarseInterval spread = symmetric((density.keep_upper() * reach).keep_upper());
   return {erfc(CoarseInterval(-a) / sqrt(CoarseInterval(2))) * 0.5 + spread, spread};
@@ -308,7 +326,8 @@ BasicInterval<Bits> softplus(const BasicInterval<Bits>& v) {
 }
 template <int Bits>
 BasicInterval<Bits> normal_density(const BasicInterval<Bits>& v) {
-  static const BasicInterval<Bits> scale = BasicInterval<Bits>(1) / sqrt(BasicInterval<Bits>(2) * BasicInterval<Bits>::pi());
+  static const BasicInterval<Bits> scale =
+      BasicInterval<Bits>(1) / sqrt(BasicInterval<Bits>(2) * BasicInterval<Bits>::pi());
   return exp(square(v) * -0.5) * scale;
 }
 template <int Bits>
@@ -323,7 +342,9 @@ BasicInterval<Bits> root(const BasicInterval<Bits>& v) {
 }
 template <int Bits>
 BasicInterval<Bits> sign_of(const BasicInterval<Bits>& v) {
-  return v.positive() ? BasicInterval<Bits>(1) : v.negative() ? BasicInterval<Bits>(-1) : BasicInterval<Bits>::whole_line();
+  return v.positive()   ? BasicInterval<Bits>(1)
+         : v.negative() ? BasicInterval<Bits>(-1)
+                        : BasicInterval<Bits>::whole_line();
 }
 
 using std::cos, std::exp, std::log, std::sin, std::sqrt, std::tanh;
@@ -334,7 +355,9 @@ double absolute(double v) { return std::fabs(v); }
 double sign_of(double v) { return v < 0 ? -1 : 1; }
 double sigmoid(double v) { return v < 0 ? std::exp(v) / (1 + std::exp(v)) : 1 / (1 + std::exp(-v)); }
 double softplus(double v) { return v > 0 ? v + std::log1p(std::exp(-v)) : std::log1p(std::exp(v)); }
-double normal_density(double v) { return std::exp(-0.5 * v * v) * std::numbers::inv_sqrtpi / std::numbers::sqrt2; }
+double normal_density(double v) {
+  return std::exp(-0.5 * v * v) * std::numbers::inv_sqrtpi / std::numbers::sqrt2;
+}
 double normal_cdf(double v) { return 0.5 * std::erfc(-v / std::numbers::sqrt2); }
 
 template <class Scalar>
@@ -396,7 +419,8 @@ Jet<Scalar, N> compose(const Jet<Scalar, N>& u, const Coefficients& coefficients
     if constexpr (N >= 2) {
       const Scalar f2 = coefficients(2);
       result[2] = f1 * u[2] + f2 * square(u[1]);
-      if constexpr (N >= 3) result[3] = f1 * u[3] + f2 * u[1] * u[2] * Scalar(2) + coefficients(3) * u[1] * square(u[1]);
+      if constexpr (N >= 3)
+        result[3] = f1 * u[3] + f2 * u[1] * u[2] * Scalar(2) + coefficients(3) * u[1] * square(u[1]);
     }
   }
   return result;
@@ -454,18 +478,29 @@ Jet<Scalar, N> evaluate(const Node& node, const Scalar& x) {
       return compose<Scalar, N>(u, [&](int k) { return k < 2 ? e : k == 2 ? e * half : e * half * third; });
     }
     case Operation::Log:
-      return compose<Scalar, N>(u, [&](int k) { return k == 0 ? log(a) : k == 1 ? Scalar(1) / a : k == 2 ? -half / square(a) : third / (square(a) * a); });
+      return compose<Scalar, N>(u, [&](int k) {
+        return k == 0   ? log(a)
+               : k == 1 ? Scalar(1) / a
+               : k == 2 ? -half / square(a)
+                        : third / (square(a) * a);
+      });
     case Operation::Sqrt: {
       const Scalar r = root(a);
       return compose<Scalar, N>(u, [&](int k) {
-        return k == 0 ? r : k == 1 ? half / r : k == 2 ? Scalar(-0.125) / (r * a) : Scalar(0.0625) / (r * square(a));
+        return k == 0   ? r
+               : k == 1 ? half / r
+               : k == 2 ? Scalar(-0.125) / (r * a)
+                        : Scalar(0.0625) / (r * square(a));
       });
     }
     case Operation::Tanh: {
       const Scalar t = tanh(a);
       if constexpr (N == 0) return constant(t);
-      const Scalar d = sigmoid(a * Scalar(2)) * sigmoid(a * Scalar(-2)) * Scalar(4);  // 1 - t^2, without cancellation
-      return compose<Scalar, N>(u, [&](int k) { return k == 0 ? t : k == 1 ? d : k == 2 ? -t * d : d * (square(t) * Scalar(2) - d) * third; });
+      // 1 - t^2, without cancellation
+      const Scalar d = sigmoid(a * Scalar(2)) * sigmoid(a * Scalar(-2)) * Scalar(4);
+      return compose<Scalar, N>(u, [&](int k) {
+        return k == 0 ? t : k == 1 ? d : k == 2 ? -t * d : d * (square(t) * Scalar(2) - d) * third;
+      });
     }
     case Operation::Sigmoid:
     case Operation::Softplus: {
@@ -473,18 +508,27 @@ Jet<Scalar, N> evaluate(const Node& node, const Scalar& x) {
       if constexpr (N == 0) return constant(integrated ? softplus(a) : sigmoid(a));
       const Scalar s = sigmoid(a), d = s * sigmoid(-a);
       const auto derivative = [&](int k) {  // of sigmoid
-        return k == 0 ? s : k == 1 ? d : k == 2 ? d * (Scalar(1) - s * Scalar(2)) : d * (Scalar(1) - d * Scalar(6));
+        return k == 0   ? s
+               : k == 1 ? d
+               : k == 2 ? d * (Scalar(1) - s * Scalar(2))
+                        : d * (Scalar(1) - d * Scalar(6));
       };
-      const auto over_factorial = [&](const Scalar& v, int k) { return k < 2 ? v : k == 2 ? v * half : v * half * third; };
+      const auto over_factorial = [&](const Scalar& v, int k) {
+        return k < 2 ? v : k == 2 ? v * half : v * half * third;
+      };
       if (!integrated) return compose<Scalar, N>(u, [&](int k) { return over_factorial(derivative(k), k); });
-      return compose<Scalar, N>(u, [&](int k) { return k == 0 ? softplus(a) : over_factorial(derivative(k - 1), k); });
+      return compose<Scalar, N>(
+          u, [&](int k) { return k == 0 ? softplus(a) : over_factorial(derivative(k - 1), k); });
     }
     case Operation::NormalCdf: {
       const Scalar value = normal_cdf(a);
       if constexpr (N == 0) return constant(value);
       const Scalar density = normal_density(a);
       return compose<Scalar, N>(u, [&](int k) {
-        return k == 0 ? value : k == 1 ? density : k == 2 ? -a * density * half : (square(a) - Scalar(1)) * density * half * third;
+        return k == 0   ? value
+               : k == 1 ? density
+               : k == 2 ? -a * density * half
+                        : (square(a) - Scalar(1)) * density * half * third;
       });
     }
     case Operation::Erf: {
@@ -496,17 +540,25 @@ Jet<Scalar, N> evaluate(const Node& node, const Scalar& x) {
         return k == 1 ? slope : k == 2 ? -a * slope : (square(a) * Scalar(2) - Scalar(1)) * slope * third;
       });
     }
-    case Operation::Abs: return compose<Scalar, N>(u, [&](int k) { return k == 0 ? absolute(a) : k == 1 ? sign_of(a) : sign_of(a) - sign_of(a); });
+    case Operation::Abs:
+      return compose<Scalar, N>(u, [&](int k) {
+        return k == 0 ? absolute(a) : k == 1 ? sign_of(a) : sign_of(a) - sign_of(a);
+      });
     case Operation::Sin:
-      return compose<Scalar, N>(u, [&](int k) { return k == 0 ? sin(a) : k == 1 ? cos(a) : k == 2 ? -sin(a) * half : -cos(a) * half * third; });
+      return compose<Scalar, N>(u, [&](int k) {
+        return k == 0 ? sin(a) : k == 1 ? cos(a) : k == 2 ? -sin(a) * half : -cos(a) * half * third;
+      });
     case Operation::Cos:
-      return compose<Scalar, N>(u, [&](int k) { return k == 0 ? cos(a) : k == 1 ? -sin(a) : k == 2 ? -cos(a) * half : sin(a) * half * third; });
+      return compose<Scalar, N>(u, [&](int k) {
+        return k == 0 ? cos(a) : k == 1 ? -sin(a) : k == 2 ? -cos(a) * half : sin(a) * half * third;
+      });
     default: return {};
   }
 }
 
-// Taylor coefficients of any order by power series. Each elementary function is computed through the differential
-// equation that it solves, as in Moore, Kearfott and Cloud, Introduction to Interval Analysis, 2009, section 9.3.
+// Taylor coefficients of any order by power series. Each elementary function is computed through the
+// differential equation that it solves, as in Moore, Kearfott and Cloud, Introduction to Interval Analysis,
+// 2009, section 9.3.
 template <class Scalar>
 using Series = std::vector<Scalar>;
 
@@ -528,7 +580,8 @@ Series<Scalar> product(const Series<Scalar>& v, const Series<Scalar>& w) {
 template <class Scalar>
 Series<Scalar> quotient(const Series<Scalar>& v, const Series<Scalar>& w) {
   Series<Scalar> result(v.size(), Scalar(0));
-  for (size_t k = 0; k < v.size(); ++k) result[k] = (k == 0 ? v[0] : v[k] - product_term(result, w, k, 0, k - 1)) / w[0];
+  for (size_t k = 0; k < v.size(); ++k)
+    result[k] = (k == 0 ? v[0] : v[k] - product_term(result, w, k, 0, k - 1)) / w[0];
   return result;
 }
 
@@ -640,7 +693,9 @@ Series<Scalar> taylor_of(const Node& node, const Scalar& x, size_t terms) {
     case Operation::Erf: {
       const Scalar two = sqrt(Scalar(2));
       const Series<Scalar> argument = scaled(u, two), slope = density(argument);
-      Series<Scalar> result = scaled(integrated(argument, normal_cdf(argument[0]), [&](const Series<Scalar>&, size_t k) { return slope[k]; }), Scalar(2));
+      Series<Scalar> result = scaled(integrated(argument, normal_cdf(argument[0]),
+                                                [&](const Series<Scalar>&, size_t k) { return slope[k]; }),
+                                     Scalar(2));
       result[0] = result[0] - Scalar(1);
       return result;
     }
@@ -668,18 +723,21 @@ Series<Scalar> taylor_of(const Node& node, const Scalar& x, size_t terms) {
 
 bool same(const Tree& f, const Tree& g) {
   if (!f || !g) return !f && !g;
-  return f->operation == g->operation && f->power == g->power && f->literal.identical(g->literal) && same(f->left, g->left) && same(f->right, g->right);
+  return f->operation == g->operation && f->power == g->power && f->literal.identical(g->literal) &&
+         same(f->left, g->left) && same(f->right, g->right);
 }
 
 // Like same(), but the pattern's literal `hole` stands for any literal, which is returned in `found`.
 bool matches(const Tree& f, const Tree& pattern, const Interval& hole, const Interval*& found) {
   if (!f || !pattern) return !f && !pattern;
-  if (pattern->operation == Operation::Literal && f->operation == Operation::Literal && pattern->literal.identical(hole)) {
+  if (pattern->operation == Operation::Literal && f->operation == Operation::Literal &&
+      pattern->literal.identical(hole)) {
     found = &f->literal;
     return true;
   }
-  return f->operation == pattern->operation && f->power == pattern->power && f->literal.identical(pattern->literal) &&
-         matches(f->left, pattern->left, hole, found) && matches(f->right, pattern->right, hole, found);
+  return f->operation == pattern->operation && f->power == pattern->power &&
+         f->literal.identical(pattern->literal) && matches(f->left, pattern->left, hole, found) &&
+         matches(f->right, pattern->right, hole, found);
 }
 
 }  // namespace
@@ -700,16 +758,26 @@ template Derivatives<MediumInterval, 0> Function::at<0>(const MediumInterval&) c
 template Derivatives<MediumInterval, 1> Function::at<1>(const MediumInterval&) const;
 template Derivatives<MediumInterval, 2> Function::at<2>(const MediumInterval&) const;
 
-template Derivatives<BasicInterval<kOraclePrecisions[0]>, 1> Function::at<1>(const BasicInterval<kOraclePrecisions[0]>&) const;
-template Derivatives<BasicInterval<kOraclePrecisions[1]>, 1> Function::at<1>(const BasicInterval<kOraclePrecisions[1]>&) const;
-template Derivatives<BasicInterval<kOraclePrecisions[2]>, 1> Function::at<1>(const BasicInterval<kOraclePrecisions[2]>&) const;
-template Derivatives<BasicInterval<kOraclePrecisions[3]>, 1> Function::at<1>(const BasicInterval<kOraclePrecisions[3]>&) const;
-template Derivatives<BasicInterval<kOraclePrecisions[4]>, 1> Function::at<1>(const BasicInterval<kOraclePrecisions[4]>&) const;
-template Derivatives<BasicInterval<kOraclePrecisions[0]>, 0> Function::at<0>(const BasicInterval<kOraclePrecisions[0]>&) const;
-template Derivatives<BasicInterval<kOraclePrecisions[1]>, 0> Function::at<0>(const BasicInterval<kOraclePrecisions[1]>&) const;
-template Derivatives<BasicInterval<kOraclePrecisions[2]>, 0> Function::at<0>(const BasicInterval<kOraclePrecisions[2]>&) const;
-template Derivatives<BasicInterval<kOraclePrecisions[3]>, 0> Function::at<0>(const BasicInterval<kOraclePrecisions[3]>&) const;
-template Derivatives<BasicInterval<kOraclePrecisions[4]>, 0> Function::at<0>(const BasicInterval<kOraclePrecisions[4]>&) const;
+template Derivatives<BasicInterval<kOraclePrecisions[0]>, 1> Function::at<1>(
+    const BasicInterval<kOraclePrecisions[0]>&) const;
+template Derivatives<BasicInterval<kOraclePrecisions[1]>, 1> Function::at<1>(
+    const BasicInterval<kOraclePrecisions[1]>&) const;
+template Derivatives<BasicInterval<kOraclePrecisions[2]>, 1> Function::at<1>(
+    const BasicInterval<kOraclePrecisions[2]>&) const;
+template Derivatives<BasicInterval<kOraclePrecisions[3]>, 1> Function::at<1>(
+    const BasicInterval<kOraclePrecisions[3]>&) const;
+template Derivatives<BasicInterval<kOraclePrecisions[4]>, 1> Function::at<1>(
+    const BasicInterval<kOraclePrecisions[4]>&) const;
+template Derivatives<BasicInterval<kOraclePrecisions[0]>, 0> Function::at<0>(
+    const BasicInterval<kOraclePrecisions[0]>&) const;
+template Derivatives<BasicInterval<kOraclePrecisions[1]>, 0> Function::at<0>(
+    const BasicInterval<kOraclePrecisions[1]>&) const;
+template Derivatives<BasicInterval<kOraclePrecisions[2]>, 0> Function::at<0>(
+    const BasicInterval<kOraclePrecisions[2]>&) const;
+template Derivatives<BasicInterval<kOraclePrecisions[3]>, 0> Function::at<0>(
+    const BasicInterval<kOraclePrecisions[3]>&) const;
+template Derivatives<BasicInterval<kOraclePrecisions[4]>, 0> Function::at<0>(
+    const BasicInterval<kOraclePrecisions[4]>&) const;
 
 template <int Bits>
 std::vector<BasicInterval<Bits>> Function::taylor(const BasicInterval<Bits>& x, int order) const {

@@ -37,7 +37,8 @@ void enclose(const Function& f, double x, Real& lo, Real& hi) {
 }  // namespace
 
 FunctionOracle::FunctionOracle(const Activation& activation, const Ends& ends, double x_star)
-    : Oracle(x_star, std::numeric_limits<double>::infinity(), activation.formulas().front().far_low), activation_(activation), ends_(ends), x_star_(x_star) {}
+    : Oracle(x_star, std::numeric_limits<double>::infinity(), activation.formulas().front().far_low),
+      activation_(activation), ends_(ends), x_star_(x_star) {}
 
 const Formula& FunctionOracle::formula_of(double x) const {
   const auto& formulas = activation_.formulas();
@@ -45,7 +46,9 @@ const Formula& FunctionOracle::formula_of(double x) const {
 }
 
 void FunctionOracle::enclose_value(double x, Real& lo, Real& hi) { enclose<0>(formula_of(x).f, x, lo, hi); }
-void FunctionOracle::enclose_derivative(double x, Real& lo, Real& hi) { enclose<1>(formula_of(x).f, x, lo, hi); }
+void FunctionOracle::enclose_derivative(double x, Real& lo, Real& hi) {
+  enclose<1>(formula_of(x).f, x, lo, hi);
+}
 
 double FunctionOracle::value(double x, const FloatFormat& format) {
   if (x == 0 && ends_.zero_at_zero) return x;
@@ -68,14 +71,15 @@ double FunctionOracle::value(double x, const FloatFormat& format) {
 
 double FunctionOracle::derivative_at_value(double y, bool right_branch) {
   const bool masked = std::isfinite(x_star_);
-  const Formula& formula = masked || y < 0 || !ends_.zero_at_zero ? activation_.formulas().front() : activation_.formulas().back();
+  const Formula& formula =
+      masked || y < 0 || !ends_.zero_at_zero ? activation_.formulas().front() : activation_.formulas().back();
   if (formula.f == Function::parse("x")) return 1;
   using Narrow = BasicInterval<kOraclePrecisions.front()>;
-  const auto above = [&](double x) {  // f(x) > y, decided to a relative 2^-100 or so; an x on the wrong side moves g by less than that
-    return mpfr_cmp_d(formula.f.at<0>(Narrow(x))[0].lower_end(), y) > 0;
-  };
+  // f(x) > y, decided to a relative 2^-100 or so; an x on the wrong side moves g by less than that
+  const auto above = [&](double x) { return mpfr_cmp_d(formula.f.at<0>(Narrow(x))[0].lower_end(), y) > 0; };
   // Beyond the beginnings of the tails, f' is within 2^-80 of its limit.
-  double low = masked && right_branch ? x_star_ : formula.far_low, high = masked && !right_branch ? x_star_ : formula.far_high;
+  double low = masked && right_branch ? x_star_ : formula.far_low,
+         high = masked && !right_branch ? x_star_ : formula.far_high;
   const bool rises = right_branch || !masked;
   if (above(rises ? low : high)) return rises && masked ? 0.0 : derivative(rises ? low : high);
   if (!above(rises ? high : low)) {

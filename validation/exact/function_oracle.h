@@ -1,10 +1,11 @@
-// The arbitrary-precision witness for any activation, from its text and by MPFR intervals. oracle.h says what it
-// answers.
+// The arbitrary-precision witness for any activation, from its text and by MPFR intervals. oracle.h says what
+// it answers.
 //
-// Function::at encloses f and f' at the least of kOraclePrecisions that is asked for, and a rounding is decided as
-// oracle.h says. No precision decides the cases where f tends to a rounding boundary too fast, such as 1 - exp(-x) for
-// x = 1e30. There the facts of Ends decide, which the double reference uses much nearer to 0. GELU and SiLU have
-// oracles of their own (oracle.h) with other formulas; the tests compare the two kinds with each other.
+// Function::at encloses f and f' at the least of kOraclePrecisions that is asked for, and a rounding is
+// decided as oracle.h says. No precision decides the cases where f tends to a rounding boundary too fast,
+// such as 1 - exp(-x) for x = 1e30. There the facts of Ends decide, which the double reference uses much
+// nearer to 0. GELU and SiLU have oracles of their own (oracle.h) with other formulas; the tests compare the
+// two kinds with each other.
 #pragma once
 
 #include "validation/exact/activation.h"

@@ -1,4 +1,5 @@
-// Interval arithmetic over MPFR: every operation encloses the exact result, rounding the lower end down and the upper end up.
+// Interval arithmetic over MPFR: every operation encloses the exact result, rounding the lower end down and
+// the upper end up.
 #pragma once
 
 #include <mpfr.h>
@@ -10,8 +11,8 @@
 
 namespace outgrad::validation {
 
-/// A closed real interval with ends of `Bits` bits. A result that is undefined somewhere (for example, when a divisor
-/// contains 0) is the whole line. So a failed evaluation can make a bound useless, but never wrong.
+/// A closed real interval with ends of `Bits` bits. A result that is undefined somewhere (for example, when a
+/// divisor contains 0) is the whole line. So a failed evaluation can make a bound useless, but never wrong.
 template <int Bits>
 class BasicInterval {
  public:
@@ -60,7 +61,9 @@ class BasicInterval {
   mpfr_srcptr lower_end() const { return lo_; }
   mpfr_srcptr upper_end() const { return hi_; }
   /// The same ends.
-  bool identical(const BasicInterval& other) const { return mpfr_equal_p(lo_, other.lo_) && mpfr_equal_p(hi_, other.hi_); }
+  bool identical(const BasicInterval& other) const {
+    return mpfr_equal_p(lo_, other.lo_) && mpfr_equal_p(hi_, other.hi_);
+  }
 
   /// Encloses a decimal or hexadecimal literal; the whole line if the text is not a number.
   static BasicInterval parse(const char* digits) {
@@ -68,12 +71,15 @@ class BasicInterval {
     char *end_down = nullptr, *end_up = nullptr;
     mpfr_strtofr(result.lo_, digits, &end_down, 0, MPFR_RNDD);
     mpfr_strtofr(result.hi_, digits, &end_up, 0, MPFR_RNDU);
-    const bool whole = end_down != digits && *end_down == '\0' && mpfr_number_p(result.lo_) && mpfr_number_p(result.hi_);
+    const bool whole =
+        end_down != digits && *end_down == '\0' && mpfr_number_p(result.lo_) && mpfr_number_p(result.hi_);
     return whole ? result : whole_line();
   }
 
   /// v < w for every pair of members.
-  friend bool certainly_less(const BasicInterval& v, const BasicInterval& w) { return mpfr_less_p(v.hi_, w.lo_); }
+  friend bool certainly_less(const BasicInterval& v, const BasicInterval& w) {
+    return mpfr_less_p(v.hi_, w.lo_);
+  }
 
   friend BasicInterval operator-(const BasicInterval& v) {
     BasicInterval result;
@@ -142,21 +148,26 @@ class BasicInterval {
     if (mpfr_sgn(v.hi_) > 0) mpfr_sqrt(result.hi_, v.hi_, MPFR_RNDU);
     return result;
   }
-  // Functions that rise with their argument. At a point, the upper end is the lower end, or the next number if that one
-  // was rounded.
+  // Functions that rise with their argument. At a point, the upper end is the lower end, or the next number
+  // if that one was rounded.
   friend BasicInterval exp(const BasicInterval& v) { return rising(v, mpfr_exp); }
-  friend BasicInterval log1p(const BasicInterval& v) { return mpfr_cmp_si(v.lo_, -1) > 0 ? rising(v, mpfr_log1p) : whole_line(); }
-  friend BasicInterval log(const BasicInterval& v) { return v.positive() ? rising(v, mpfr_log) : whole_line(); }
+  friend BasicInterval log1p(const BasicInterval& v) {
+    return mpfr_cmp_si(v.lo_, -1) > 0 ? rising(v, mpfr_log1p) : whole_line();
+  }
+  friend BasicInterval log(const BasicInterval& v) {
+    return v.positive() ? rising(v, mpfr_log) : whole_line();
+  }
   friend BasicInterval tanh(const BasicInterval& v) { return rising(v, mpfr_tanh); }
   friend BasicInterval atan(const BasicInterval& v) { return rising(v, mpfr_atan); }
-  /// Evaluates only once if v is narrow, because evaluations dominate the cost. |erfc'| / erfc <= |v| + sqrt(v^2 + 2) <
-  /// 2 |v| + 2 (Mills' ratio), so from one end to the other erfc falls by a relative amount of at most that times the
-  /// width.
+  /// Evaluates only once if v is narrow, because evaluations dominate the cost. |erfc'| / erfc <= |v| +
+  /// sqrt(v^2 + 2) < 2 |v| + 2 (Mills' ratio), so from one end to the other erfc falls by a relative amount
+  /// of at most that times the width.
   friend BasicInterval erfc(const BasicInterval& v) {
     BasicInterval result;
     mpfr_erfc(result.hi_, v.lo_, MPFR_RNDU);
     const double relative = 1.01 * v.width() * (2 * v.magnitude() + 2) + std::ldexp(1.0, 4 - Bits);
-    if (relative < std::ldexp(1.0, -8 - Bits / 2)) return result.keep_upper() * (BasicInterval(1) - BasicInterval(0, relative));
+    if (relative < std::ldexp(1.0, -8 - Bits / 2))
+      return result.keep_upper() * (BasicInterval(1) - BasicInterval(0, relative));
     mpfr_erfc(result.lo_, v.hi_, MPFR_RNDD);
     return result;
   }
@@ -198,7 +209,9 @@ class BasicInterval {
     mpfr_const_pi(result.hi_, MPFR_RNDU);
     return result;
   }
-  static BasicInterval whole_line() { return {-std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()}; }
+  static BasicInterval whole_line() {
+    return {-std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
+  }
 
  private:
   template <class Function>
@@ -236,15 +249,15 @@ class BasicInterval {
     if (mpfr_nan_p(lo_) || mpfr_nan_p(hi_)) *this = whole_line();
   }
 
-  // The digits are members, because allocating memory for each number costs more than most operations on it. So nothing
-  // here may swap or clear.
+  // The digits are members, because allocating memory for each number costs more than most operations on it.
+  // So nothing here may swap or clear.
   static constexpr size_t kLimbs = (Bits - 1) / GMP_NUMB_BITS + 1;
   mp_limb_t lo_limbs_[kLimbs], hi_limbs_[kLimbs];
   mpfr_t lo_, hi_;
 };
 
-// s = sqrt(f(x) - y*) loses as many bits as f(x) and y* share: at |x - x*| = 2^-40, 80 of them. The remaining bits are
-// more than those of double.
+// s = sqrt(f(x) - y*) loses as many bits as f(x) and y* share: at |x - x*| = 2^-40, 80 of them. The remaining
+// bits are more than those of double.
 using Interval = BasicInterval<224>;
 // For bounds of which only the size matters.
 using CoarseInterval = BasicInterval<64>;

@@ -10,20 +10,20 @@
 namespace outgrad::validation {
 namespace {
 
-// Enough for every binary32 argument. The hardest are the subnormals, where f(x) = x/2 + x^2/sqrt(2 pi) lies a relative
-// 2^-149 from a tie.
+// Enough for every binary32 argument. The hardest are the subnormals, where f(x) = x/2 + x^2/sqrt(2 pi) lies
+// a relative 2^-149 from a tie.
 constexpr mpfr_prec_t kFirstPrecision = 96;
 constexpr mpfr_prec_t kLastPrecision = 1 << 13;
 constexpr mpfr_prec_t kSquarePrecision = 2 * std::numeric_limits<double>::digits;  // x * x is exact
 
-// Right of this, x (1 - 2^-108) < f(x) < x, because Q(12) < 2^-108. Rounding boundaries differ from binary64 x by a
-// relative 2^-54 or not at all, so f rounds like any number in (x (1 - 2^-54), x). With enclosures alone, a tie at x
-// would take x^2 bits to decide.
+// Right of this, x (1 - 2^-108) < f(x) < x, because Q(12) < 2^-108. Rounding boundaries differ from binary64
+// x by a relative 2^-54 or not at all, so f rounds like any number in (x (1 - 2^-54), x). With enclosures
+// alone, a tie at x would take x^2 bits to decide.
 constexpr double kGeluDecidedByLess = 12;
 // The same for SiLU, as sigma(-80) < 2^-115.
 constexpr double kSiluDecidedByLess = 80;
-// Here |f| is below the least subnormal of every format, so an inverse need not search further left: |f| < phi(64) <
-// 2^-2900 for GELU, and |f| < 1024 exp(-1024) < 2^-1460 for SiLU.
+// Here |f| is below the least subnormal of every format, so an inverse need not search further left: |f| <
+// phi(64) < 2^-2900 for GELU, and |f| < 1024 exp(-1024) < 2^-1460 for SiLU.
 constexpr double kGeluLeftEnd = -64, kSiluLeftEnd = -1024;
 
 /// Doubles the precision until `decide(precision)` answers true.
@@ -55,15 +55,17 @@ void require_finite(double x) {
 
 double round_to_format(const Real& v, const FloatFormat& format) {
   if (mpfr_zero_p(v.get())) return mpfr_signbit(v.get()) ? -0.0 : 0.0;
-  // |v| lies in [2^(e-1), 2^e). The last significand bit has the weight 2^(e - precision), but never less than the
-  // subnormal quantum.
-  const mpfr_exp_t quantum = std::max<mpfr_exp_t>(mpfr_get_exp(v.get()) - format.precision, format.quantum_exponent);
+  // |v| lies in [2^(e-1), 2^e). The last significand bit has the weight 2^(e - precision), but never less
+  // than the subnormal quantum.
+  const mpfr_exp_t quantum =
+      std::max<mpfr_exp_t>(mpfr_get_exp(v.get()) - format.precision, format.quantum_exponent);
   Real scaled(mpfr_get_prec(v.get()));
   mpfr_mul_2si(scaled.get(), v.get(), -quantum, MPFR_RNDN);
   mpfr_roundeven(scaled.get(), scaled.get());
   mpfr_mul_2si(scaled.get(), scaled.get(), quantum, MPFR_RNDN);
   const double rounded = mpfr_get_d(scaled.get(), MPFR_RNDN);
-  const double magnitude = std::fabs(rounded) > format.largest ? std::numeric_limits<double>::infinity() : std::fabs(rounded);
+  const double magnitude =
+      std::fabs(rounded) > format.largest ? std::numeric_limits<double>::infinity() : std::fabs(rounded);
   return mpfr_signbit(v.get()) ? -magnitude : magnitude;
 }
 
@@ -123,7 +125,8 @@ double Oracle::derivative_at_value(double y, bool right_branch) {
   constexpr double kFar = 64;
   if (right_branch ? y >= kFar : y >= 0) return right_branch ? 1.0 : 0.0;
   Real lo(kFirstPrecision), hi(kFirstPrecision);
-  const auto above = [&](double x) {  // f(x) > y, decided to a relative 2^-90; an x on the wrong side moves g by less than that
+  // f(x) > y, decided to a relative 2^-90; an x on the wrong side moves g by less than that
+  const auto above = [&](double x) {
     enclose_value(x, lo, hi);
     return mpfr_cmp_d(lo.get(), y) > 0;
   };

@@ -1,13 +1,15 @@
-// The arbitrary-precision witness for GELU and SiLU, by MPFR alone: f and f' to any accuracy, and f correctly rounded
-// to a storage format.
+// The arbitrary-precision witness for GELU and SiLU, by MPFR alone: f and f' to any accuracy, and f correctly
+// rounded to a storage format.
 //
-// It shares no code with approx/. There f is a template that is evaluated in balls and series; here it is mpfr_erfc and
-// mpfr_exp under directed rounding. GELU: f(x) = x Phi(x) and f'(x) = Phi(x) + x phi(x) with Phi(x) = erfc(-x / sqrt 2)
-// / 2, which keeps relative accuracy on the left tail, where 1 + erf cancels. SiLU: f(x) = x sigma(x) and f'(x)
-// = sigma(x) (1 + x sigma(-x)) with sigma(x) = 1 / (1 + exp(-x)). Every step is monotone in its operands and rounded
-// outwards, so each result is an enclosure. A correctly rounded answer is the common rounding of both ends, at a
-// precision that is doubled until they agree (Ziv). The loop ends because for a rational x != 0 neither f(x) nor f'(x)
-// is known to be a rounding boundary, or was ever seen to be one. If it does not end, it throws.
+// It shares no code with approx/. There f is a template that is evaluated in balls and series; here it is
+// mpfr_erfc and mpfr_exp under directed rounding. GELU: f(x) = x Phi(x) and f'(x) = Phi(x) + x phi(x) with
+// Phi(x) = erfc(-x / sqrt 2) / 2, which keeps relative accuracy on the left tail, where 1 + erf cancels.
+// SiLU: f(x) = x sigma(x) and f'(x)
+// = sigma(x) (1 + x sigma(-x)) with sigma(x) = 1 / (1 + exp(-x)). Every step is monotone in its operands and
+// rounded outwards, so each result is an enclosure. A correctly rounded answer is the common rounding of both
+// ends, at a precision that is doubled until they agree (Ziv). The loop ends because for a rational x != 0
+// neither f(x) nor f'(x) is known to be a rounding boundary, or was ever seen to be one. If it does not end,
+// it throws.
 #pragma once
 
 #include <mpfr.h>
@@ -16,7 +18,8 @@
 
 namespace outgrad::validation {
 
-/// A binary floating-point format with subnormals: width, significand bits, log2 of the least subnormal, largest finite value.
+/// A binary floating-point format with subnormals: width, significand bits, log2 of the least subnormal,
+/// largest finite value.
 struct FloatFormat {
   std::string_view name;
   int bits;
@@ -56,8 +59,8 @@ class Oracle {
  public:
   virtual ~Oracle() = default;
 
-  /// f(x) rounded to nearest even in `format`, returned as the double of the same value: -0 if a negative f rounds to
-  /// zero and for x = -0, +inf if f rounds beyond the largest finite value.
+  /// f(x) rounded to nearest even in `format`, returned as the double of the same value: -0 if a negative f
+  /// rounds to zero and for x = -0, +inf if f rounds beyond the largest finite value.
   virtual double value(double x, const FloatFormat& format);
 
   /// f'(x) rounded to nearest in binary64.
@@ -67,9 +70,9 @@ class Oracle {
   DoubleBounds value_bounds(double x);
   DoubleBounds derivative_bounds(double x);
 
-  /// g_m(y) = f'(x), within 2^-50, at the x of branch m (left of x* for false) with f(x) = y. If there is no such x,
-  /// the value at the end of the branch: 0 for y at or below y*, 0 for m = 0 and y >= 0, the limit of f' for y beyond
-  /// the tails. For a rising f the branch does not matter.
+  /// g_m(y) = f'(x), within 2^-50, at the x of branch m (left of x* for false) with f(x) = y. If there is no
+  /// such x, the value at the end of the branch: 0 for y at or below y*, 0 for m = 0 and y >= 0, the limit of
+  /// f' for y beyond the tails. For a rising f the branch does not matter.
   virtual double derivative_at_value(double y, bool right_branch);
 
   /// An enclosure lo <= v <= hi of f(x) and of f'(x), at the precision of lo and hi.
@@ -77,9 +80,10 @@ class Oracle {
   virtual void enclose_derivative(double x, Real& lo, Real& hi) = 0;
 
  protected:
-  /// `x_star` is the double next to the minimum with f' < 0; `decided_by_less` is kDecidedByLess of the activation
-  /// (oracle.cpp).
-  Oracle(double x_star, double decided_by_less, double left_end) : x_star_(x_star), decided_by_less_(decided_by_less), left_end_(left_end) {}
+  /// `x_star` is the double next to the minimum with f' < 0; `decided_by_less` is kDecidedByLess of the
+  /// activation (oracle.cpp).
+  Oracle(double x_star, double decided_by_less, double left_end)
+      : x_star_(x_star), decided_by_less_(decided_by_less), left_end_(left_end) {}
 
  private:
   double x_star_, decided_by_less_, left_end_;
@@ -104,8 +108,8 @@ class SiluOracle : public Oracle {
   void enclose_sigmoid(double x, Real& lo, Real& hi);
 };
 
-/// The greatest double at which f' < 0. At the next double f' > 0, so every x of a supported format lies on the same
-/// side of it as of x* itself (the tests compare with MPFR).
+/// The greatest double at which f' < 0. At the next double f' > 0, so every x of a supported format lies on
+/// the same side of it as of x* itself (the tests compare with MPFR).
 inline constexpr double kGeluXStar = -0x1.80ead197f00b4p-1, kSiluXStar = -0x1.474973c84120cp+0;
 
 /// `v` rounded to nearest even in `format`; zero and overflow are as in GeluOracle::value.

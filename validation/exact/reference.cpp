@@ -16,7 +16,8 @@ namespace outgrad::validation {
 namespace {
 
 constexpr double kUnit = 0x1p-53;
-// Covers second-order terms of the rounding bound, and the rounding of the few double operations that add it up.
+// Covers second-order terms of the rounding bound, and the rounding of the few double operations that add it
+// up.
 constexpr double kSecondOrder = 1 + 0x1p-40;
 constexpr float kTiny = 0x1p-53f;
 constexpr double kFlat = 0x1p-52;       // f' beyond L and R
@@ -32,7 +33,8 @@ double horner(const double (&c)[N], double d) {
   return p;
 }
 
-/// sum (1 + n) u |c_n| D^n + sum sup |C_n - c_n| D^n, where c_n is the double nearest to the middle of `exact[n]`.
+/// sum (1 + n) u |c_n| D^n + sum sup |C_n - c_n| D^n, where c_n is the double nearest to the middle of
+/// `exact[n]`.
 template <std::size_t N>
 double round_coefficients(const MediumInterval* exact, double reach, double (&c)[N]) {
   double sum = 0, power = 1;
@@ -54,7 +56,9 @@ float first_integer(int sign, const char* what, const Holds& holds) {
 
 }  // namespace
 
-double Ends::beyond_left() const { return left_limit == 0 ? left_side * 0x1p-163 : left_limit + left_side * 0x1p-53; }
+double Ends::beyond_left() const {
+  return left_limit == 0 ? left_side * 0x1p-163 : left_limit + left_side * 0x1p-53;
+}
 
 double Ends::beyond_right(double x) const {
   switch (right) {
@@ -66,9 +70,9 @@ double Ends::beyond_right(double x) const {
 }
 
 double Ends::near_zero(double x) const {
-  // If p / q is not a power of two, the product is off by a relative 2^-52 at most, and the sum by 2^-53. For 3/5, the
-  // step of 2^-52 / (3/5) outweighs both. If p / q is a power of two, the product is exact, and the step is more than
-  // half an ulp.
+  // If p / q is not a power of two, the product is off by a relative 2^-52 at most, and the sum by 2^-53. For
+  // 3/5, the step of 2^-52 / (3/5) outweighs both. If p / q is a power of two, the product is exact, and the
+  // step is more than half an ulp.
   return std::copysign(x * (slope_p / slope_q) + (next_even * std::fabs(x) + next_odd * x) * 0x1p-52, x);
 }
 
@@ -77,23 +81,29 @@ int Reference::prove(const Function& f, float from, float to, bool at_zero, Cell
   const auto over = f.taylor(CoarseInterval(from, to), at_zero ? kValueDegree + 2 : kValueDegree + 1);
   const double least = over[at_zero ? 1 : 0].mignitude();
   const double truncation = over.back().magnitude() * std::pow(reach, kValueDegree + 1);
-  const double derivative_truncation = (kDerivativeDegree + 2) * over[kDerivativeDegree + 2].magnitude() * std::pow(reach, kDerivativeDegree + 1);
-  const double excess = std::max(truncation / (kValueBound / 2 * least), derivative_truncation / kDerivativeBound);
-  // Half the width divides the truncation by 2^9 or 2^7. Enclosures over wide cells overestimate it, so not all of the
-  // halvings are skipped at once.
+  const double derivative_truncation = (kDerivativeDegree + 2) * over[kDerivativeDegree + 2].magnitude() *
+                                       std::pow(reach, kDerivativeDegree + 1);
+  const double excess =
+      std::max(truncation / (kValueBound / 2 * least), derivative_truncation / kDerivativeBound);
+  // Half the width divides the truncation by 2^9 or 2^7. Enclosures over wide cells overestimate it, so not
+  // all of the halvings are skipped at once.
   constexpr double kMostSkipped = 3;
-  if (!(excess <= 1)) return std::isfinite(excess) ? static_cast<int>(std::clamp(std::log2(excess) / (kValueDegree + 1), 1.0, kMostSkipped)) : 1;
+  if (!(excess <= 1))
+    return std::isfinite(excess)
+               ? static_cast<int>(std::clamp(std::log2(excess) / (kValueDegree + 1), 1.0, kMostSkipped))
+               : 1;
 
   const auto exact = f.taylor(MediumInterval(a), kValueDegree + 1);
   std::vector<MediumInterval> slopes;
-  for (int n = 0; n <= kDerivativeDegree; ++n) slopes.push_back(exact[static_cast<std::size_t>(n) + 1] * (n + 1));
+  for (int n = 0; n <= kDerivativeDegree; ++n)
+    slopes.push_back(exact[static_cast<std::size_t>(n) + 1] * (n + 1));
   cell = {from, to, at_zero, a, {}, {}, 0, 0};
   const double value_rounding = round_coefficients(exact.data() + at_zero, reach, cell.value);
   const double derivative_rounding = round_coefficients(slopes.data(), reach, cell.derivative);
   cell.value_bound = ((truncation + value_rounding) / least + (at_zero ? kUnit : 0)) * kSecondOrder;
   cell.derivative_bound = (derivative_truncation + derivative_rounding) * kSecondOrder;
-  // Half of the claim, because evaluate() brackets f by the whole claim, which also covers the rounding of the
-  // bracket's ends.
+  // Half of the claim, because evaluate() brackets f by the whole claim, which also covers the rounding of
+  // the bracket's ends.
   return cell.value_bound <= kValueBound / 2 && cell.derivative_bound <= kDerivativeBound ? 0 : 1;
 }
 
@@ -104,7 +114,8 @@ void Reference::cover(const Function& f, float from, float to, std::vector<Cell>
     cells.push_back(cell);
     return;
   }
-  if (to - from <= kNarrowestCell) throw std::logic_error(fmt::format("reference: no cell at x = {:a} keeps the claimed bounds", from));
+  if (to - from <= kNarrowestCell)
+    throw std::logic_error(fmt::format("reference: no cell at x = {:a} keeps the claimed bounds", from));
   const float width = std::ldexp(to - from, -halvings);
   for (float at = from; at < to; at += width) cover(f, at, at + width, cells);
 }
@@ -117,12 +128,14 @@ Reference::Reference(const Activation& activation, const Ends& ends) : ends_(end
 
   left_ = first_integer(-1, "left", [&](double x) {
     const double distance = (value(x) - ends.left_limit).magnitude();
-    return distance <= (ends.left_limit == 0 ? kInvisible : kSaturated) && formula.slopes(-kInfinity, x).magnitude() <= kFlat;
+    return distance <= (ends.left_limit == 0 ? kInvisible : kSaturated) &&
+           formula.slopes(-kInfinity, x).magnitude() <= kFlat;
   });
   if (ends.right != Ends::Right::is_x) {
     const double limit = ends.right == Ends::Right::below_one ? 0 : 1;
     right_ = first_integer(1, "right", [&](double x) {
-      const double distance = limit == 0 ? (value(x) - 1).magnitude() : (value(x) - x).magnitude() / x / 2;  // 2^-53 of x
+      // 2^-53 of x
+      const double distance = limit == 0 ? (value(x) - 1).magnitude() : (value(x) - x).magnitude() / x / 2;
       return distance <= kSaturated && (formula.slopes(x, kInfinity) - limit).magnitude() <= kFlat;
     });
   }
@@ -132,10 +145,13 @@ Reference::Reference(const Activation& activation, const Ends& ends) : ends_(end
   std::vector<std::pair<float, float>> stretches;
   float inner = 0;
   if (ends.zero_at_zero) {
-    const Interval slope = f.at<1>(Interval(0.0))[1], about(-kTiny, ends.right == Ends::Right::is_x ? 0 : kTiny);
-    if (!(slope * ends.slope_q - ends.slope_p).contains_zero()) throw std::logic_error("reference: f'(0) is not as said");
+    const Interval slope = f.at<1>(Interval(0.0))[1],
+                   about(-kTiny, ends.right == Ends::Right::is_x ? 0 : kTiny);
+    if (!(slope * ends.slope_q - ends.slope_p).contains_zero())
+      throw std::logic_error("reference: f'(0) is not as said");
     // Between 0 and x, |f - x f'(0)| <= x^2 sup |f''| / 2, which is below 2^-52 relative to f' about 0.
-    if (!((f.at<2>(about)[2] * kTiny).magnitude() <= 0x1p-52 * f.at<1>(about)[1].mignitude())) throw std::logic_error("reference: f bends too much at 0");
+    if (!((f.at<2>(about)[2] * kTiny).magnitude() <= 0x1p-52 * f.at<1>(about)[1].mignitude()))
+      throw std::logic_error("reference: f bends too much at 0");
     Cell cell;
     for (inner = kWidestZeroCell; prove(f, -inner, end == 0 ? 0 : inner, true, cell) != 0; inner /= 2) {
       if (inner <= kNarrowestCell) throw std::logic_error("reference: no cell at 0 keeps the claimed bounds");
@@ -150,7 +166,8 @@ Reference::Reference(const Activation& activation, const Ends& ends) : ends_(end
     if (inner == 0 || at >= kWidestCell || at < -kWidestCell) stretches.emplace_back(at, at + kWidestCell);
   }
   std::vector<std::vector<Cell>> found(stretches.size());
-  kernels::for_each_task(stretches.size(), 0, [&](std::size_t i) { cover(f, stretches[i].first, stretches[i].second, found[i]); });
+  kernels::for_each_task(stretches.size(), 0,
+                         [&](std::size_t i) { cover(f, stretches[i].first, stretches[i].second, found[i]); });
   for (const std::vector<Cell>& cells : found) cells_.insert(cells_.end(), cells.begin(), cells.end());
   std::sort(cells_.begin(), cells_.end(), [](const Cell& a, const Cell& b) { return a.from < b.from; });
 
@@ -178,10 +195,13 @@ Reference::Reference(const Activation& activation, const Ends& ends) : ends_(end
 std::vector<float> Reference::edges() const { return {starts_.begin() + 1, starts_.end()}; }
 
 const Reference::Piece& Reference::piece_of(float x) const {
-  return pieces_[static_cast<std::size_t>(std::upper_bound(starts_.begin(), starts_.end(), x) - starts_.begin()) - 1];
+  return pieces_[static_cast<std::size_t>(std::upper_bound(starts_.begin(), starts_.end(), x) -
+                                          starts_.begin()) -
+                 1];
 }
 
-void Reference::evaluate(const float* x, double* value, double* value_lo, double* value_hi, double* derivative, std::int64_t n) const {
+void Reference::evaluate(const float* x, double* value, double* value_lo, double* value_hi,
+                         double* derivative, std::int64_t n) const {
   for (std::int64_t begin = 0; begin < n;) {
     const Piece& piece = piece_of(x[begin]);
     const float from = piece.from, to = piece.to;
@@ -229,7 +249,8 @@ void Reference::evaluate(const float* x, double* value, double* value_lo, double
   }
 }
 
-std::int64_t round_values(const float* x, const double* value_lo, const double* value_hi, float* y, std::int64_t n, const FloatFormat& format, Oracle& oracle) {
+std::int64_t round_values(const float* x, const double* value_lo, const double* value_hi, float* y,
+                          std::int64_t n, const FloatFormat& format, Oracle& oracle) {
   const FloatFormat local = format;  // a local copy, which no store to y can alias
   std::int64_t undecided = 0;
 #pragma omp simd reduction(+ : undecided)

@@ -47,16 +47,20 @@ double slope_at(const SweptActivation& f, double x) {
   return slope;
 }
 
-std::vector<ErrorAt> errors_of_quantiser(const ForeignFunction& function, const FrontDomain& domain, const Distribution& distribution) {
+std::vector<ErrorAt> errors_of_quantiser(const ForeignFunction& function, const FrontDomain& domain,
+                                         const Distribution& distribution) {
   const Quantiser& quantiser = *function.quantiser;
   // The mean of the largest of n (C.-C. Chen, C. W. Tyler, The American Statistician 53, 1999).
   const double share = -std::expm1(std::log(0.5264) / static_cast<double>(quantiser.group));
-  const double low = kernels::widen(kernels::narrow<kernels::BF16>(static_cast<float>(quantile(distribution, share))));
-  const double high = kernels::widen(kernels::narrow<kernels::BF16>(static_cast<float>(quantile(distribution, 1 - share))));
+  const double low =
+      kernels::widen(kernels::narrow<kernels::BF16>(static_cast<float>(quantile(distribution, share))));
+  const double high =
+      kernels::widen(kernels::narrow<kernels::BF16>(static_cast<float>(quantile(distribution, 1 - share))));
   const QuantisedGroup group(quantiser, low, high, kBf16);
   if (!group.problem().empty()) throw kernels::SpecError(function.name, distribution.name(), group.problem());
   std::vector<double> slope_of(static_cast<std::size_t>(group.codes()));
-  for (std::size_t code = 0; code < slope_of.size(); ++code) slope_of[code] = slope_at(domain.activation, group.value(static_cast<int>(code)));
+  for (std::size_t code = 0; code < slope_of.size(); ++code)
+    slope_of[code] = slope_at(domain.activation, group.value(static_cast<int>(code)));
   std::vector<ErrorAt> errors;
   // In a group, no x is beyond the largest: what the distribution has there is taken to be at it.
   const double at_low = slope_at(domain.activation, low), at_high = slope_at(domain.activation, high);
@@ -66,7 +70,9 @@ std::vector<ErrorAt> errors_of_quantiser(const ForeignFunction& function, const 
     ErrorAt at;
     const double first = group.least_raw(x), last = group.greatest_raw(x);
     for (double raw = first; raw <= last; ++raw) {
-      const double p = quantiser.stochastic ? group.probability(x, raw) - (raw < last ? group.probability(x, raw + 1) : 0) : 1;
+      const double p = quantiser.stochastic
+                           ? group.probability(x, raw) - (raw < last ? group.probability(x, raw + 1) : 0)
+                           : 1;
       const double e = slope_of[static_cast<std::size_t>(group.code(raw))] - slope;
       at.mean += p * e;
       at.square += p * e * e;
@@ -81,7 +87,9 @@ std::vector<ErrorAt> errors_of_quantiser(const ForeignFunction& function, const 
 double rounded_up(double v) { return std::ceil(v * 1e5) * 1e-5; }
 
 bool dominates(const FrontRow& a, const FrontRow& b, std::size_t rank_by) {
-  const auto figures = [&](const FrontRow& row) { return std::array{row.store.beyond, row.store.all, row.sup(), row.under[rank_by].rms}; };
+  const auto figures = [&](const FrontRow& row) {
+    return std::array{row.store.beyond, row.store.all, row.sup(), row.under[rank_by].rms};
+  };
   const auto one = figures(a), other = figures(b);
   bool better = false;
   for (std::size_t k = 0; k < one.size(); ++k) {
@@ -98,10 +106,12 @@ FrontDomain::FrontDomain(const SweptActivation& f) : activation(f) {
     const float each = kernels::widen(kernels::BF16{static_cast<kernels::u16>(bits)});
     if (std::isfinite(each)) x.push_back(each);
   }
-  std::sort(x.begin(), x.end(), [](float a, float b) { return a < b || (a == b && std::signbit(a) && !std::signbit(b)); });
+  std::sort(x.begin(), x.end(),
+            [](float a, float b) { return a < b || (a == b && std::signbit(a) && !std::signbit(b)); });
   slope.resize(x.size());
   std::vector<double> value(x.size()), low(x.size()), high(x.size());
-  f.reference().evaluate(x.data(), value.data(), low.data(), high.data(), slope.data(), static_cast<std::int64_t>(x.size()));
+  f.reference().evaluate(x.data(), value.data(), low.data(), high.data(), slope.data(),
+                         static_cast<std::int64_t>(x.size()));
 }
 
 double FrontRow::sup() const {
@@ -117,12 +127,16 @@ Store foreign_store(const ForeignFunction& function) {
   store.origin = function.source.value("work", "");
   if (function.steps) {
     store.beyond = function.code_bits;
-    store.errors = [function](const FrontDomain& domain, const Distribution&) { return errors_of_steps(function, domain); };
+    store.errors = [function](const FrontDomain& domain, const Distribution&) {
+      return errors_of_steps(function, domain);
+    };
   } else if (function.quantiser && !function.quantiser->keeps_y) {
     store.beyond = function.quantiser->bits_per_element(kBf16);
     store.by_distribution = true;
     store.condition = fmt::format("x within its group's range, groups of {}", function.quantiser->group);
-    store.errors = [function](const FrontDomain& domain, const Distribution& distribution) { return errors_of_quantiser(function, domain, distribution); };
+    store.errors = [function](const FrontDomain& domain, const Distribution& distribution) {
+      return errors_of_quantiser(function, domain, distribution);
+    };
   } else {
     throw kernels::SpecError(function.name, "kind", "only steps and quantisers of x are kept in place of x");
   }
@@ -130,7 +144,8 @@ Store foreign_store(const ForeignFunction& function) {
   return store;
 }
 
-std::vector<FrontRow> front_of(const SweptActivation& f, std::vector<Store> stores, const std::vector<Distribution>& distributions, std::size_t rank_by) {
+std::vector<FrontRow> front_of(const SweptActivation& f, std::vector<Store> stores,
+                               const std::vector<Distribution>& distributions, std::size_t rank_by) {
   const FrontDomain domain(f);
   std::vector<std::vector<double>> weights(distributions.size());
   for (std::size_t d = 0; d < distributions.size(); ++d) {
@@ -156,7 +171,8 @@ std::vector<FrontRow> front_of(const SweptActivation& f, std::vector<Store> stor
         bias += w * errors[i].mean;
         product += w * (s + errors[i].mean) * s;
         slopes += w * s * s;
-        if (errors[i].greatest > under.greatest) under.greatest = errors[i].greatest, under.at = static_cast<double>(domain.x[i]);
+        if (errors[i].greatest > under.greatest)
+          under.greatest = errors[i].greatest, under.at = static_cast<double>(domain.x[i]);
       }
       under.rms = std::sqrt(square / mass);
       under.bias = bias / mass;
@@ -168,21 +184,26 @@ std::vector<FrontRow> front_of(const SweptActivation& f, std::vector<Store> stor
   }
   for (FrontRow& row : rows) {
     for (const FrontRow& other : rows) {
-      if (row.dominated_by.empty() && &other != &row && dominates(other, row, rank_by)) row.dominated_by = other.store.name;
+      if (row.dominated_by.empty() && &other != &row && dominates(other, row, rank_by))
+        row.dominated_by = other.store.name;
     }
   }
   return rows;
 }
 
-std::map<std::string, StoreSpeed> parse_speeds(const std::string& text, const std::string& file, const SweptActivation& f) {
+std::map<std::string, StoreSpeed> parse_speeds(const std::string& text, const std::string& file,
+                                               const SweptActivation& f) {
   const nlohmann::json json = kernels::parse_json(text, file);
   const JsonNode node(json, file, "");
   node.expect_schema("outgrad.store_bench/2");
   // On a busy machine `bench` writes no median, only "too noisy": such a store has no speed.
-  const auto told = [](const JsonNode& each) { return !each.has("status") || each["status"].text() != "too noisy"; };
+  const auto told = [](const JsonNode& each) {
+    return !each.has("status") || each["status"].text() != "too noisy";
+  };
   const auto ratio = [](const JsonNode& each) {
     const Ratio found{each["median"].finite(), each["low"].finite(), each["high"].finite()};
-    if (!(found.low > 0 && found.low <= found.median && found.median <= found.high)) each.fail("is not an interval of ratios around its median");
+    if (!(found.low > 0 && found.low <= found.median && found.median <= found.high))
+      each.fail("is not an interval of ratios around its median");
     return found;
   };
   for (const JsonNode& group : node["groups"].items()) {
@@ -190,7 +211,9 @@ std::map<std::string, StoreSpeed> parse_speeds(const std::string& text, const st
     std::map<std::string, StoreSpeed> speeds;
     for (const JsonNode& each : group["stores"].items()) {
       if (!told(each["forward"]) || !told(each["backward"])) continue;
-      if (!speeds.emplace(each["store"].text(), StoreSpeed{ratio(each["forward"]), ratio(each["backward"])}).second) each["store"].fail("occurs twice");
+      if (!speeds.emplace(each["store"].text(), StoreSpeed{ratio(each["forward"]), ratio(each["backward"])})
+               .second)
+        each["store"].fail("occurs twice");
     }
     return speeds;
   }
@@ -198,20 +221,31 @@ std::map<std::string, StoreSpeed> parse_speeds(const std::string& text, const st
 }
 
 nlohmann::ordered_json front_json(const SweptActivation& f, const std::vector<FrontRow>& rows) {
-  nlohmann::ordered_json json{{"schema", kFrontSchema}, {"activation", f.name}, {"x_format", "bf16"}, {"stores", nlohmann::ordered_json::array()}};
+  nlohmann::ordered_json json{{"schema", kFrontSchema},
+                              {"activation", f.name},
+                              {"x_format", "bf16"},
+                              {"stores", nlohmann::ordered_json::array()}};
   for (const FrontRow& row : rows) {
     const Store& s = row.store;
-    nlohmann::ordered_json each{{"name", s.name}, {"origin", s.origin}, {"bits_beyond", s.beyond}, {"bits_all", s.all}};
+    nlohmann::ordered_json each{
+        {"name", s.name}, {"origin", s.origin}, {"bits_beyond", s.beyond}, {"bits_all", s.all}};
     if (!std::isnan(s.proven)) each["proven"] = s.proven;
     if (!s.proof.empty()) each["proof"] = s.proof;
     if (!s.condition.empty()) each["condition"] = s.condition;
     if (s.operations >= 0) each["operations"] = s.operations;
     auto& under = each["under"] = nlohmann::ordered_json::array();
     for (const StoreUnder& u : row.under) {
-      under.push_back({{"x", u.x}, {"greatest", u.greatest}, {"at", u.at}, {"rms", u.rms}, {"bias", u.bias}, {"shrinkage", u.shrinkage}});
+      under.push_back({{"x", u.x},
+                       {"greatest", u.greatest},
+                       {"at", u.at},
+                       {"rms", u.rms},
+                       {"bias", u.bias},
+                       {"shrinkage", u.shrinkage}});
     }
     if (s.speed) {
-      const auto ratio = [](const Ratio& r) { return nlohmann::ordered_json{{"median", r.median}, {"low", r.low}, {"high", r.high}}; };
+      const auto ratio = [](const Ratio& r) {
+        return nlohmann::ordered_json{{"median", r.median}, {"low", r.low}, {"high", r.high}};
+      };
       each["speed"] = {{"forward", ratio(s.speed->forward)}, {"backward", ratio(s.speed->backward)}};
     }
     if (!row.dominated_by.empty()) each["dominated_by"] = row.dominated_by;
@@ -221,7 +255,9 @@ nlohmann::ordered_json front_json(const SweptActivation& f, const std::vector<Fr
 }
 
 std::string front_text(const SweptActivation& f, const std::vector<FrontRow>& rows) {
-  std::string text = fmt::format("{}, every x of bf16. Bits an element: beyond the y that the next layer keeps, and in all.\n\n", f.name);
+  std::string text = fmt::format(
+      "{}, every x of bf16. Bits an element: beyond the y that the next layer keeps, and in all.\n\n",
+      f.name);
   text += "| store | beyond | all | proven | found |";
   std::string line = "| --- | --- | --- | --- | --- |";
   for (const StoreUnder& u : rows.front().under) {
@@ -232,12 +268,16 @@ std::string front_text(const SweptActivation& f, const std::vector<FrontRow>& ro
   for (const FrontRow& row : rows) {
     double found = 0;
     for (const StoreUnder& u : row.under) found = std::max(found, u.greatest);
-    text += fmt::format("| {} | {:.4g} | {:.4g} | {} | {:.5f} |", row.store.name, row.store.beyond, row.store.all,
-                        std::isnan(row.store.proven) ? "-" : fmt::format("{:.5f}", rounded_up(row.store.proven)), found);
-    for (const StoreUnder& u : row.under) text += fmt::format(" {:.5f} | {:+.5f} | {:.5f} |", u.rms, u.bias, u.shrinkage);
+    text += fmt::format(
+        "| {} | {:.4g} | {:.4g} | {} | {:.5f} |", row.store.name, row.store.beyond, row.store.all,
+        std::isnan(row.store.proven) ? "-" : fmt::format("{:.5f}", rounded_up(row.store.proven)), found);
+    for (const StoreUnder& u : row.under)
+      text += fmt::format(" {:.5f} | {:+.5f} | {:.5f} |", u.rms, u.bias, u.shrinkage);
     const auto& speed = row.store.speed;
-    text += fmt::format(" {} | {} | {} | {} |\n", row.store.operations < 0 ? "-" : std::to_string(row.store.operations),
-                        speed ? fmt::format("{:.2f}", speed->forward.median) : "-", speed ? fmt::format("{:.2f}", speed->backward.median) : "-",
+    text += fmt::format(" {} | {} | {} | {} |\n",
+                        row.store.operations < 0 ? "-" : std::to_string(row.store.operations),
+                        speed ? fmt::format("{:.2f}", speed->forward.median) : "-",
+                        speed ? fmt::format("{:.2f}", speed->backward.median) : "-",
                         row.dominated_by.empty() ? "-" : row.dominated_by);
   }
   return text;

@@ -1,14 +1,15 @@
 // The front of bits against error: what each way of keeping less for an activation's backward pass costs.
 //
-// A store is what stands for x in the backward pass. For every x of bf16 it gives moments of g - f'(x), where g is what
-// the backward pass computes from the store, and f' is the double reference. What a store draws at random (a dither,
-// stochastic rounding) is averaged exactly, or over a fine grid. From the moments follow, for x of a distribution,
+// A store is what stands for x in the backward pass. For every x of bf16 it gives moments of g - f'(x), where
+// g is what the backward pass computes from the store, and f' is the double reference. What a store draws at
+// random (a dither, stochastic rounding) is averaged exactly, or over a fine grid. From the moments follow,
+// for x of a distribution,
 //   rms         sqrt(E (g - f')^2)
 //   bias        E (g - f')
 //   shrinkage   E(g f') / E(f'^2): below 1, gradients come out smaller than they are
-// Beside them stands the largest |g - f'| that was found, and the proven bound over every x, where there is one. No
-// figure alone ranks stores, so one dominates another only if it needs no more bits and is no worse in both the largest
-// error and the rms.
+// Beside them stands the largest |g - f'| that was found, and the proven bound over every x, where there is
+// one. No figure alone ranks stores, so one dominates another only if it needs no more bits and is no worse
+// in both the largest error and the rms.
 #pragma once
 
 #include <functional>
@@ -53,14 +54,16 @@ struct StoreSpeed {
 
 struct Store {
   std::string name;
-  std::string origin;      // "outgrad", or the work that publishes it
-  double beyond = 0;       // bits an element beyond the y that the next layer keeps
-  double all = 0;          // with that y
-  double proven = std::numeric_limits<double>::quiet_NaN();  // a proven bound of |g - f'(x)|; NaN: none is known
-  std::string proof;       // the header that claims it, or empty
-  std::string condition;   // what the figures hold for, where that is not every x
-  int operations = -1;     // fma, add and mul from what is kept to g; -1: not counted
-  bool by_distribution = false;  // the store depends on the range of what is kept, and `errors` on the distribution
+  std::string origin;  // "outgrad", or the work that publishes it
+  double beyond = 0;  // bits an element beyond the y that the next layer keeps
+  double all = 0;  // with that y
+  // a proven bound of |g - f'(x)|; NaN: none is known
+  double proven = std::numeric_limits<double>::quiet_NaN();
+  std::string proof;  // the header that claims it, or empty
+  std::string condition;  // what the figures hold for, where that is not every x
+  int operations = -1;  // fma, add and mul from what is kept to g; -1: not counted
+  // the store depends on the range of what is kept, and `errors` on the distribution
+  bool by_distribution = false;
   std::function<std::vector<ErrorAt>(const FrontDomain&, const Distribution&)> errors;
   std::optional<StoreSpeed> speed{};
 };
@@ -84,17 +87,19 @@ struct FrontRow {
 /// The stores that the library has for an activation, of swept_activations().
 std::vector<Store> own_stores(const SweptActivation& f);
 
-/// A published system of kind "steps" or "quantiser", with its own arithmetic in bf16. A quantiser's group reaches from
-/// the mean of the least to the mean of the largest of as many x of the distribution; x beyond are taken to its ends.
-/// Throws kernels::SpecError for another kind.
+/// A published system of kind "steps" or "quantiser", with its own arithmetic in bf16. A quantiser's group
+/// reaches from the mean of the least to the mean of the largest of as many x of the distribution; x beyond
+/// are taken to its ends. Throws kernels::SpecError for another kind.
 Store foreign_store(const ForeignFunction& function);
 
 /// Rows in the order of the stores. `rank_by` is the index of the distribution by which dominance is decided.
-std::vector<FrontRow> front_of(const SweptActivation& f, std::vector<Store> stores, const std::vector<Distribution>& distributions, std::size_t rank_by);
+std::vector<FrontRow> front_of(const SweptActivation& f, std::vector<Store> stores,
+                               const std::vector<Distribution>& distributions, std::size_t rank_by);
 
-/// By the name of the store: what `outgrad bench --stores --json` wrote of an activation, for x of bf16. Stores
-/// that it calls too noisy are left out. Throws kernels::SpecError.
-std::map<std::string, StoreSpeed> parse_speeds(const std::string& text, const std::string& file, const SweptActivation& f);
+/// By the name of the store: what `outgrad bench --stores --json` wrote of an activation, for x of bf16.
+/// Stores that it calls too noisy are left out. Throws kernels::SpecError.
+std::map<std::string, StoreSpeed> parse_speeds(const std::string& text, const std::string& file,
+                                               const SweptActivation& f);
 
 nlohmann::ordered_json front_json(const SweptActivation& f, const std::vector<FrontRow>& rows);
 /// The same as a Markdown table.

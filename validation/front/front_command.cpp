@@ -28,7 +28,8 @@ struct Arguments {
 const SweptActivation& activation_named(const std::string& name) {
   if (const SweptActivation* f = swept_activation(name)) return *f;
   std::string known;
-  for (const SweptActivation* each : swept_activations()) known += fmt::format("{}{}", known.empty() ? "" : ", ", each->name);
+  for (const SweptActivation* each : swept_activations())
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", each->name);
   throw kernels::SpecError("front", "--activation", "'" + name + "' is not one of " + known);
 }
 
@@ -37,8 +38,8 @@ bool holds(const FrontRow& row) {
   bool all = true;
   for (const StoreUnder& under : row.under) {
     if (std::isnan(row.store.proven) || under.greatest <= row.store.proven + kSweepMargin) continue;
-    fmt::print(stderr, "outgrad: front: {}: {:.9g} found at x = {:.9g}, {} states {:.9g}\n", row.store.name, under.greatest, under.at, row.store.proof,
-               row.store.proven);
+    fmt::print(stderr, "outgrad: front: {}: {:.9g} found at x = {:.9g}, {} states {:.9g}\n", row.store.name,
+               under.greatest, under.at, row.store.proof, row.store.proven);
     all = false;
   }
   return all;
@@ -48,15 +49,19 @@ bool front(const Arguments& arguments) {
   const SweptActivation& f = activation_named(arguments.activation);
   std::vector<Distribution> distributions = usual_distributions();
   constexpr std::size_t kRankBy = 1;  // sigma = 1
-  if (!arguments.histogram.empty()) distributions.push_back(Distribution::parse(kernels::read_file(arguments.histogram), arguments.histogram));
+  if (!arguments.histogram.empty())
+    distributions.push_back(
+        Distribution::parse(kernels::read_file(arguments.histogram), arguments.histogram));
   std::vector<Store> stores = own_stores(f);
   for (const std::string& file : arguments.foreign) {
     const ForeignFunction function = parse_foreign(kernels::read_file(file), file);
-    if (function.activation != &f) throw kernels::SpecError(file, "activation", fmt::format("is not {}", f.name));
+    if (function.activation != &f)
+      throw kernels::SpecError(file, "activation", fmt::format("is not {}", f.name));
     stores.push_back(foreign_store(function));
   }
   if (!arguments.speed.empty()) {
-    const std::map<std::string, StoreSpeed> speeds = parse_speeds(kernels::read_file(arguments.speed), arguments.speed, f);
+    const std::map<std::string, StoreSpeed> speeds =
+        parse_speeds(kernels::read_file(arguments.speed), arguments.speed, f);
     for (Store& store : stores) {
       if (const auto known = speeds.find(store.name); known != speeds.end()) store.speed = known->second;
     }
@@ -70,14 +75,17 @@ bool front(const Arguments& arguments) {
   return all;
 }
 
-// Of softmax's output: the proof of the codes, the attack on the bounds, and the stores side by side. Whether all bounds hold.
+// Of softmax's output: the proof of the codes, the attack on the bounds, and the stores side by side. Whether
+// all bounds hold.
 bool front_of_softmax(const Arguments& arguments) {
   constexpr std::uint64_t kEvaluations = 10'000'000;
   SoftmaxFrontOptions options;
   options.groups = arguments.groups;
   for (const std::string& file : arguments.foreign) {
     const ForeignFunction function = parse_foreign(kernels::read_file(file), file);
-    if (!function.quantiser) throw kernels::SpecError(file, "kind", "is not a quantiser, which could be applied to softmax's output");
+    if (!function.quantiser)
+      throw kernels::SpecError(file, "kind",
+                               "is not a quantiser, which could be applied to softmax's output");
     options.quantisers.push_back({function.name, *function.quantiser});
   }
   const SoftmaxCodeProof proof = prove_softmax_code();
@@ -88,8 +96,11 @@ bool front_of_softmax(const Arguments& arguments) {
   result["attack"] = to_json(attack);
   const std::string json = result.dump(1) + "\n";
   kernels::write_file(arguments.out.empty() ? "out/softmax/front.json" : arguments.out, json);
-  fmt::print("{}", arguments.json ? json : to_text(proof) + to_text(attack) + "\n" + softmax_front_text(rows));
-  const bool all = holds(proof) && attack.violations == 0 && std::all_of(rows.begin(), rows.end(), [](const SoftmaxFrontRow& row) { return row.holds(); });
+  fmt::print("{}",
+             arguments.json ? json : to_text(proof) + to_text(attack) + "\n" + softmax_front_text(rows));
+  const bool all =
+      holds(proof) && attack.violations == 0 &&
+      std::all_of(rows.begin(), rows.end(), [](const SoftmaxFrontRow& row) { return row.holds(); });
   if (!all) fmt::print(stderr, "outgrad: front: softmax: a bound of kernels/softmax.h is violated\n");
   return all;
 }
@@ -98,23 +109,33 @@ bool front_of_softmax(const Arguments& arguments) {
 
 void add_front(CLI::App& app, int& status) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand("front", "Bits kept for an activation's backward pass against the error of its gradient");
+  CLI::App* command = app.add_subcommand(
+      "front", "Bits kept for an activation's backward pass against the error of its gradient");
   command->add_option("--activation", arguments->activation, "one that is swept (default: gelu)");
-  command->add_option("--foreign", arguments->foreign, "published systems of this activation, files as validate --foreign reads them");
-  command->add_option("--activations", arguments->histogram, "histogram of a model's activations, a fourth distribution of x");
-  command->add_option("--speed", arguments->speed, "what bench --stores --json wrote, for the speed of our stores");
-  command->add_option("--out", arguments->out, "result (default: out/front/ACTIVATION.json, or out/softmax/front.json)");
+  command->add_option("--foreign", arguments->foreign,
+                      "published systems of this activation, files as validate --foreign reads them");
+  command->add_option("--activations", arguments->histogram,
+                      "histogram of a model's activations, a fourth distribution of x");
+  command->add_option("--speed", arguments->speed,
+                      "what bench --stores --json wrote, for the speed of our stores");
+  command->add_option("--out", arguments->out,
+                      "result (default: out/front/ACTIVATION.json, or out/softmax/front.json)");
   command->add_flag("--json", arguments->json, "print the result as JSON");
   CLI::Option* const softmax =
-      command->add_flag("--softmax", arguments->softmax, "of softmax's output instead; --foreign are quantisers, which are applied to it")
+      command
+          ->add_flag("--softmax", arguments->softmax,
+                     "of softmax's output instead; --foreign are quantisers, which are applied to it")
           ->excludes("--activation")
           ->excludes("--speed")
           ->excludes("--activations");
-  command->add_option("--groups", arguments->groups, "with --softmax: groups of 64 rows of each kind (default: 40)")
+  command
+      ->add_option("--groups", arguments->groups,
+                   "with --softmax: groups of 64 rows of each kind (default: 40)")
       ->check(CLI::Range(1, 10'000))
       ->needs(softmax);
   command->callback([arguments, &status] {
-    if (!(arguments->softmax ? front_of_softmax(*arguments) : front(*arguments))) status = kernels::kExitViolated;
+    if (!(arguments->softmax ? front_of_softmax(*arguments) : front(*arguments)))
+      status = kernels::kExitViolated;
   });
 }
 

@@ -5,8 +5,9 @@
 
 namespace outgrad::validation {
 
-// Adds the subcommand. Its callback runs it and sets `status` to kExitViolated if an error was found beyond a bound that
-// a header states as proven. It throws SpecError or IoError for bad input. `status` must outlive the parsing.
+// Adds the subcommand. Its callback runs it and sets `status` to kExitViolated if an error was found beyond a
+// bound that a header states as proven. It throws SpecError or IoError for bad input. `status` must outlive
+// the parsing.
 void add_front(CLI::App& app, int& status);
 
 }  // namespace outgrad::validation

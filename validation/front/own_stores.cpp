@@ -93,7 +93,8 @@ Store parity() {
   return store;
 }
 
-// y in MXFP8 and a bit, in blocks whose largest magnitude is 2 to 4 or, where |y| is larger, as large as that.
+// y in MXFP8 and a bit, in blocks whose largest magnitude is 2 to 4 or, where |y| is larger, as large as
+// that.
 Store mxfp8() {
   using Fit = kernels::generated::GeluMxfp8;
   using Forward = kernels::ForwardFit<BF16>::Type;
@@ -106,8 +107,10 @@ Store mxfp8() {
   store.errors = errors_of([](float x) {
     static constexpr auto kTables = kernels::forward_tables<Forward>();
     const float y = kernels::gelu_forward_value<BF16>(FloatOps{}, Forward{}, kTables, x);
-    const kernels::E8M0 scale = kernels::shared_scale(kernels::magnitude_in_block(std::max(std::fabs(y), 2.0f)));
-    const float kept = kernels::mul_rn(kernels::widen(kernels::block_element(y, scale)), kernels::widen(scale));
+    const kernels::E8M0 scale =
+        kernels::shared_scale(kernels::magnitude_in_block(std::max(std::fabs(y), 2.0f)));
+    const float kept =
+        kernels::mul_rn(kernels::widen(kernels::block_element(y, scale)), kernels::widen(scale));
     return kernels::evaluate_backward<Fit>(FloatOps{}, kept, Forward::kXStar <= x);
   });
   return store;
@@ -126,9 +129,11 @@ Store e4m3() {
   store.errors = errors_of([](float x) {
     static constexpr auto kTables = kernels::forward_tables<Forward>();
     static constexpr auto kEntries = Fit::entries();
-    const float y = std::min(kernels::gelu_forward_value<BF16>(FloatOps{}, Forward{}, kTables, x), kernels::kLargestOf<kernels::F8E4M3>);
+    const float y = std::min(kernels::gelu_forward_value<BF16>(FloatOps{}, Forward{}, kTables, x),
+                             kernels::kLargestOf<kernels::F8E4M3>);
     const Y code = kernels::narrow<Y>(y);
-    return kernels::evaluate_direct<Y>(FloatOps{}, Fit{}, kEntries, kernels::code_of(code), kernels::widen(code), Forward::kXStar <= x);
+    return kernels::evaluate_direct<Y>(FloatOps{}, Fit{}, kEntries, kernels::code_of(code),
+                                       kernels::widen(code), Forward::kXStar <= x);
   });
   return store;
 }
@@ -139,7 +144,8 @@ Store code(int bits) {
   Store store;
   store.name = fmt::format("code of {} bit{}", bits, bits == 1 ? "" : "s");
   store.beyond = bits, store.all = kKeptY + bits;
-  store.proven = kernels::code_error<typename A::Code>(bits, false), store.proof = A::Code::kName, store.operations = 1;
+  store.proven = kernels::code_error<typename A::Code>(bits, false), store.proof = A::Code::kName,
+  store.operations = 1;
   store.errors = errors_of([rule](float x) {
     const float g = kernels::gradient_at<typename A::template Forward<float>>(x);
     return kernels::gradient_of_code(rule, kernels::coded_gradient(rule, g));
@@ -155,7 +161,8 @@ Store dithered_code(int bits) {
   Store store;
   store.name = fmt::format("code of {} bits, dithered", bits);
   store.beyond = bits, store.all = kKeptY + bits;
-  store.proven = kernels::code_error<typename A::Code>(bits, true), store.proof = A::Code::kName, store.operations = 2;
+  store.proven = kernels::code_error<typename A::Code>(bits, true), store.proof = A::Code::kName,
+  store.operations = 2;
   store.errors = [rule](const FrontDomain& domain, const Distribution&) {
     std::vector<ErrorAt> errors;
     for (std::size_t i = 0; i < domain.x.size(); ++i) {
@@ -163,7 +170,9 @@ Store dithered_code(int bits) {
       ErrorAt at;
       for (kernels::u32 k = 0; k < kDithers; ++k) {
         const float d = kernels::dither_of(k * (0xffffffffu / kDithers + 1) + 0x80000000u / kDithers);
-        const double e = static_cast<double>(kernels::gradient_of_code(rule, kernels::coded_gradient(rule, g, d), d)) - domain.slope[i];
+        const double e =
+            static_cast<double>(kernels::gradient_of_code(rule, kernels::coded_gradient(rule, g, d), d)) -
+            domain.slope[i];
         at.mean += e / kDithers;
         at.square += e * e / kDithers;
         at.greatest = std::max(at.greatest, std::fabs(e));
@@ -175,8 +184,9 @@ Store dithered_code(int bits) {
   return store;
 }
 
-// y in 8 bits with the scale at which the parts of the codes are longest, of many by which 1 to 2 becomes the largest number; in int8, where less
-// and less remains of small y as the largest grows, 4 to 8, the end of what is claimed.
+// y in 8 bits with the scale at which the parts of the codes are longest, of many by which 1 to 2 becomes the
+// largest number; in int8, where less and less remains of small y as the largest grows, 4 to 8, the end of
+// what is claimed.
 template <class A, class F>
 Store scaled(int bits) {
   constexpr int kScales = 128;
@@ -184,7 +194,8 @@ Store scaled(int bits) {
   constexpr kernels::Fp8Claims kClaims = kernels::fp8_claims<typename A::Header, F>();
   constexpr double kBitsOfCode = 8;  // one scale a tensor is nothing beside it
   Store store;
-  store.name = fmt::format("{} y at a scale, {} bit{}", kernels::Format<F>::kName, bits, bits == 1 ? "" : "s");
+  store.name =
+      fmt::format("{} y at a scale, {} bit{}", kernels::Format<F>::kName, bits, bits == 1 ? "" : "s");
   store.beyond = bits, store.all = kBitsOfCode + bits;
   store.proven = kClaims.total[bits], store.proof = A::Header::kName, store.operations = 0;
   const auto table = std::make_shared<kernels::Fp8Table>();
@@ -196,16 +207,20 @@ Store scaled(int bits) {
     kernels::fill_fp8_table<A, F>(scale, bits, other);
     if (other.widest > table->widest) *table = other, worst = scale;
   }
-  store.condition = fmt::format("scales from {:g} to {:g}; found: at {:g}, the worst of {}", kClaims.least, kClaims.most, worst, kScales);
+  store.condition = fmt::format("scales from {:g} to {:g}; found: at {:g}, the worst of {}", kClaims.least,
+                                kClaims.most, worst, kScales);
   store.errors = errors_of([table, worst](float x) {
     const float y = kernels::forward_at<typename A::template Forward<float>>(x);
     const kernels::u8 code = kernels::fp8_code<F>(y, worst).bits;
-    return table->values[kernels::part_of(*table, code, kernels::fitted_gradient<typename A::Fit, typename A::template Forward<float>>(x, y))][code];
+    return table->values[kernels::part_of(
+        *table, code, kernels::fitted_gradient<typename A::Fit, typename A::template Forward<float>>(x, y))]
+                        [code];
   });
   return store;
 }
 
-// y in blocks of e2m1 whose largest magnitude is 2 or, where |y| is larger, as large as that; of NVFP4 with the tensor's scale for 64.
+// y in blocks of e2m1 whose largest magnitude is 2 or, where |y| is larger, as large as that; of NVFP4 with
+// the tensor's scale for 64.
 template <class A, class B>
 Store in_blocks(const char* name, int bits) {
   using Header = typename A::Header;
@@ -224,7 +239,9 @@ Store in_blocks(const char* name, int bits) {
     const kernels::u8 scale = Scale::of(kernels::magnitude_in_block(std::max(std::fabs(y), kAmax)), kTensor);
     const kernels::u8 code = kernels::fp8_code<kernels::F4E2M1>(y, tables->multiplier[scale]).bits;
     const kernels::Fp4Table& table = tables->of_scale[scale];
-    return table.values[kernels::part_of(table, code, kernels::fitted_gradient<typename A::Fit, typename A::template Forward<float>>(x, y))][code];
+    return table.values[kernels::part_of(
+        table, code, kernels::fitted_gradient<typename A::Fit, typename A::template Forward<float>>(x, y))]
+                       [code];
   });
   return store;
 }
@@ -233,11 +250,16 @@ template <class... A>
 void add_scaled(std::string_view activation, std::vector<Store>& stores, kernels::Fp8List<A...>) {
   const auto add = [&]<class Each>() {
     if (activation != Each::Header::kActivation) return;
-    for (int bits = 0; bits <= kernels::kMostPartBits; ++bits) stores.push_back(scaled<Each, kernels::F8E4M3>(bits));
-    for (int bits = 1; bits <= kernels::kMostPartBits; ++bits) stores.push_back(scaled<Each, kernels::F8E5M2>(bits));
-    for (int bits = 1; bits <= kernels::kMostPartBits; ++bits) stores.push_back(scaled<Each, kernels::I8>(bits));
-    for (int bits = 1; bits <= kernels::kMostPartBits; ++bits) stores.push_back(in_blocks<Each, kernels::MxFp4>("MXFP4", bits));
-    for (int bits = 1; bits <= kernels::kMostPartBits; ++bits) stores.push_back(in_blocks<Each, kernels::NvFp4>("NVFP4", bits));
+    for (int bits = 0; bits <= kernels::kMostPartBits; ++bits)
+      stores.push_back(scaled<Each, kernels::F8E4M3>(bits));
+    for (int bits = 1; bits <= kernels::kMostPartBits; ++bits)
+      stores.push_back(scaled<Each, kernels::F8E5M2>(bits));
+    for (int bits = 1; bits <= kernels::kMostPartBits; ++bits)
+      stores.push_back(scaled<Each, kernels::I8>(bits));
+    for (int bits = 1; bits <= kernels::kMostPartBits; ++bits)
+      stores.push_back(in_blocks<Each, kernels::MxFp4>("MXFP4", bits));
+    for (int bits = 1; bits <= kernels::kMostPartBits; ++bits)
+      stores.push_back(in_blocks<Each, kernels::NvFp4>("NVFP4", bits));
   };
   (add.template operator()<A>(), ...);
 }
@@ -255,11 +277,13 @@ void add(std::string_view activation, std::vector<Store>& stores) {
   if (activation == std::string_view("gelu")) stores.push_back(mxfp8()), stores.push_back(e4m3());
   add_scaled(activation, stores, kernels::Fp8Activations{});
   for (int bits = 1; bits <= kernels::kMostCodeBits; ++bits) stores.push_back(code<A>(bits));
-  for (int bits = kernels::kLeastDitheredBits; bits <= kernels::kMostDitheredBits; ++bits) stores.push_back(dithered_code<A>(bits));
+  for (int bits = kernels::kLeastDitheredBits; bits <= kernels::kMostDitheredBits; ++bits)
+    stores.push_back(dithered_code<A>(bits));
 }
 
 template <class... A, class... Fit>
-void add_all(std::string_view activation, std::vector<Store>& stores, kernels::CodedList<A...>, kernels::FitList<Fit...>) {
+void add_all(std::string_view activation, std::vector<Store>& stores, kernels::CodedList<A...>,
+             kernels::FitList<Fit...>) {
   (add<A, Fit>(activation, stores), ...);
 }
 

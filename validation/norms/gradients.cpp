@@ -62,7 +62,8 @@ class NormKernelsOf : public NormKernels {
     workspace_.resize(workspace_words(layer));
     side_.resize(static_cast<size_t>(layer.rows) * layer.side.size());
     place_.assign(n, -1);
-    for (size_t k = 0; k < layer.side.size(); ++k) place_[static_cast<size_t>(layer.side[k])] = static_cast<int>(k);
+    for (size_t k = 0; k < layer.side.size(); ++k)
+      place_[static_cast<size_t>(layer.side[k])] = static_cast<int>(k);
   }
 
   void run(const NormBatch& batch, const NormTamper* tamper, NormGradients& result) override {
@@ -84,7 +85,8 @@ class NormKernelsOf : public NormKernels {
       const size_t j = e % n;
       result.dx[e] = widen(dx_[e]);
       result.x_hat[e] = place_[j] >= 0 ? side_[e / n * layer_.side.size() + static_cast<size_t>(place_[j])]
-                                       : kernels::mul_rn(kernels::sub_rn(widen(y_[e]), beta_of(layer_, j)), kernels::div_rn(1.0f, layer_.gamma[j]));
+                                       : kernels::mul_rn(kernels::sub_rn(widen(y_[e]), beta_of(layer_, j)),
+                                                         kernels::div_rn(1.0f, layer_.gamma[j]));
     }
     if (tamper) tamper->after_backward(layer_, batch, result);
   }
@@ -111,23 +113,28 @@ class NormKernelsOf : public NormKernels {
   // Sets y_, rstd and x^ of side channels from x_.
   virtual void forward(NormGradients& result, const kernels::SideBuffer<float>& side) {
     if (centred()) {
-      require(outgrad_layernorm_forward(kFormat<T>, x_.data(), layer_.gamma.data(), layer_.beta.data(), layer_.rows, layer_.n, layer_.eps, y_.data(),
-                                        result.rstd.data(), side.channels, side.count, side.x_hat));
+      require(outgrad_layernorm_forward(kFormat<T>, x_.data(), layer_.gamma.data(), layer_.beta.data(),
+                                        layer_.rows, layer_.n, layer_.eps, y_.data(), result.rstd.data(),
+                                        side.channels, side.count, side.x_hat));
     } else {
-      require(outgrad_rmsnorm_forward(kFormat<T>, x_.data(), layer_.gamma.data(), layer_.rows, layer_.n, layer_.eps, y_.data(), result.rstd.data(),
-                                      side.channels, side.count, side.x_hat));
+      require(outgrad_rmsnorm_forward(kFormat<T>, x_.data(), layer_.gamma.data(), layer_.rows, layer_.n,
+                                      layer_.eps, y_.data(), result.rstd.data(), side.channels, side.count,
+                                      side.x_hat));
     }
   }
 
   // Sets dx_, dgamma and dbeta from dy_ and what was kept, and y_ to what was read of it.
   virtual void backward(NormGradients& result, const kernels::SideBuffer<const float>& side) {
     if (centred()) {
-      require(outgrad_layernorm_backward(kFormat<T>, dy_.data(), y_.data(), layer_.gamma.data(), layer_.beta.data(), result.rstd.data(), layer_.rows, layer_.n,
-                                         dx_.data(), result.dgamma.data(), result.dbeta.data(), side.channels, side.count, side.x_hat, workspace_.data(),
-                                         workspace_.size() * sizeof(float)));
+      require(outgrad_layernorm_backward(
+          kFormat<T>, dy_.data(), y_.data(), layer_.gamma.data(), layer_.beta.data(), result.rstd.data(),
+          layer_.rows, layer_.n, dx_.data(), result.dgamma.data(), result.dbeta.data(), side.channels,
+          side.count, side.x_hat, workspace_.data(), workspace_.size() * sizeof(float)));
     } else {
-      require(outgrad_rmsnorm_backward(kFormat<T>, dy_.data(), y_.data(), layer_.gamma.data(), result.rstd.data(), layer_.rows, layer_.n, dx_.data(),
-                                       result.dgamma.data(), side.channels, side.count, side.x_hat, workspace_.data(), workspace_.size() * sizeof(float)));
+      require(outgrad_rmsnorm_backward(kFormat<T>, dy_.data(), y_.data(), layer_.gamma.data(),
+                                       result.rstd.data(), layer_.rows, layer_.n, dx_.data(),
+                                       result.dgamma.data(), side.channels, side.count, side.x_hat,
+                                       workspace_.data(), workspace_.size() * sizeof(float)));
     }
   }
 
@@ -149,7 +156,8 @@ class NormKernelsOf : public NormKernels {
 // Of a store that has no kernel of its own: the backward from the y that the store gives back.
 class NormKernelsFromStore : public NormKernelsOf<float> {
  public:
-  NormKernelsFromStore(const NormLayer& layer, const NormStore& store) : NormKernelsOf<float>(layer), kept_(store, layer.rows, layer.n) {}
+  NormKernelsFromStore(const NormLayer& layer, const NormStore& store)
+      : NormKernelsOf<float>(layer), kept_(store, layer.rows, layer.n) {}
   float read_as(float y, size_t row, size_t column) const override { return kept_.read_as(y, row, column); }
 
  protected:
@@ -166,7 +174,8 @@ class NormKernelsFromStore : public NormKernelsOf<float> {
   KeptOutput kept_;
 };
 
-// The kernels of a store. Their codes must stand for the y that stores.h gives back, which is what the bounds are about.
+// The kernels of a store. Their codes must stand for the y that stores.h gives back, which is what the bounds
+// are about.
 template <class Store>
 class NormKernelsFromCodes final : public NormKernelsFromStore {
  public:
@@ -177,32 +186,40 @@ class NormKernelsFromCodes final : public NormKernelsFromStore {
  private:
   void forward(NormGradients& result, const kernels::SideBuffer<float>& side) override {
     if (centred()) {
-      require(outgrad_layernorm_forward_8bit(OUTGRAD_F32, kStore<Store>, x_.data(), layer_.gamma.data(), layer_.beta.data(), layer_.rows, layer_.n, layer_.eps,
-                                             nullptr, y_.data(), codes_.data(), codes_bytes(), scales_.data(), scales_bytes(), result.rstd.data(),
-                                             side.channels, side.count, side.x_hat));
+      require(outgrad_layernorm_forward_8bit(
+          OUTGRAD_F32, kStore<Store>, x_.data(), layer_.gamma.data(), layer_.beta.data(), layer_.rows,
+          layer_.n, layer_.eps, nullptr, y_.data(), codes_.data(), codes_bytes(), scales_.data(),
+          scales_bytes(), result.rstd.data(), side.channels, side.count, side.x_hat));
     } else {
-      require(outgrad_rmsnorm_forward_8bit(OUTGRAD_F32, kStore<Store>, x_.data(), layer_.gamma.data(), layer_.rows, layer_.n, layer_.eps, nullptr, y_.data(),
-                                           codes_.data(), codes_bytes(), scales_.data(), scales_bytes(), result.rstd.data(), side.channels, side.count,
-                                           side.x_hat));
+      require(outgrad_rmsnorm_forward_8bit(OUTGRAD_F32, kStore<Store>, x_.data(), layer_.gamma.data(),
+                                           layer_.rows, layer_.n, layer_.eps, nullptr, y_.data(),
+                                           codes_.data(), codes_bytes(), scales_.data(), scales_bytes(),
+                                           result.rstd.data(), side.channels, side.count, side.x_hat));
     }
   }
   void backward(NormGradients& result, const kernels::SideBuffer<const float>& side) override {
     keep();
     for (size_t e = 0; e < codes_.size(); ++e) {
-      const float read = kernels::norm_value(codes_[e], scales_[Store::kGroup == 0 ? 0 : e / static_cast<size_t>(std::max<i64>(Store::kGroup, 1))]);
+      const float read = kernels::norm_value(
+          codes_[e],
+          scales_[Store::kGroup == 0 ? 0 : e / static_cast<size_t>(std::max<i64>(Store::kGroup, 1))]);
       if (std::bit_cast<std::uint32_t>(read) != std::bit_cast<std::uint32_t>(y_[e])) {
-        throw std::logic_error(std::string("the kernel's code in ") + Store::kName + " does not stand for the y of validation/norms/stores.h");
+        throw std::logic_error(std::string("the kernel's code in ") + Store::kName +
+                               " does not stand for the y of validation/norms/stores.h");
       }
     }
     if (centred()) {
-      require(outgrad_layernorm_backward_8bit(OUTGRAD_F32, kStore<Store>, dy_.data(), codes_.data(), codes_bytes(), scales_.data(), scales_bytes(),
-                                              layer_.gamma.data(), layer_.beta.data(), result.rstd.data(), layer_.rows, layer_.n, dx_.data(),
-                                              result.dgamma.data(), result.dbeta.data(), side.channels, side.count, side.x_hat, workspace_.data(),
-                                              workspace_.size() * sizeof(float)));
+      require(outgrad_layernorm_backward_8bit(
+          OUTGRAD_F32, kStore<Store>, dy_.data(), codes_.data(), codes_bytes(), scales_.data(),
+          scales_bytes(), layer_.gamma.data(), layer_.beta.data(), result.rstd.data(), layer_.rows, layer_.n,
+          dx_.data(), result.dgamma.data(), result.dbeta.data(), side.channels, side.count, side.x_hat,
+          workspace_.data(), workspace_.size() * sizeof(float)));
     } else {
-      require(outgrad_rmsnorm_backward_8bit(OUTGRAD_F32, kStore<Store>, dy_.data(), codes_.data(), codes_bytes(), scales_.data(), scales_bytes(),
-                                            layer_.gamma.data(), result.rstd.data(), layer_.rows, layer_.n, dx_.data(), result.dgamma.data(), side.channels,
-                                            side.count, side.x_hat, workspace_.data(), workspace_.size() * sizeof(float)));
+      require(outgrad_rmsnorm_backward_8bit(
+          OUTGRAD_F32, kStore<Store>, dy_.data(), codes_.data(), codes_bytes(), scales_.data(),
+          scales_bytes(), layer_.gamma.data(), result.rstd.data(), layer_.rows, layer_.n, dx_.data(),
+          result.dgamma.data(), side.channels, side.count, side.x_hat, workspace_.data(),
+          workspace_.size() * sizeof(float)));
     }
   }
 
@@ -240,7 +257,8 @@ std::unique_ptr<NormKernels> norm_kernels(const NormLayer& layer) {
   const NormStore store = storage_format(layer.format).store;
   check_store(store, layer.n, "norm kernels", "columns");
   if (layer.format == "e4m3") return std::make_unique<NormKernelsFromCodes<kernels::NormE4m3>>(layer, store);
-  if (layer.format == "mxfp8") return std::make_unique<NormKernelsFromCodes<kernels::NormMxFp8>>(layer, store);
+  if (layer.format == "mxfp8")
+    return std::make_unique<NormKernelsFromCodes<kernels::NormMxFp8>>(layer, store);
   if (layer.format == "int8") return std::make_unique<NormKernelsFromCodes<kernels::NormInt8>>(layer, store);
   return std::make_unique<NormKernelsFromStore>(layer, store);
 }
@@ -249,7 +267,9 @@ void exact_gradients(const NormLayer& layer, const NormBatch& batch, NormReferen
   const size_t n = static_cast<size_t>(layer.n), rows = static_cast<size_t>(layer.rows);
   const long double columns = static_cast<long double>(n);
   const bool centred = layer.norm == Norm::layer;
-  constexpr double kUp = 1 + 0x1p-40;  // these facts are rounded, with a relative error of at most N 2^-64, times the mean ratio for x^ of small rows
+  // these facts are rounded, with a relative error of at most N 2^-64, times the mean ratio for x^ of small
+  // rows
+  constexpr double kUp = 1 + 0x1p-40;
   result.rstd.resize(rows);
   result.mean_ratio.resize(rows);
   result.x_hat_max.resize(rows);
@@ -304,7 +324,9 @@ void peer_gradients(const NormLayer& layer, const NormBatch& batch, NormPeer pee
   const size_t n = static_cast<size_t>(layer.n), rows = static_cast<size_t>(layer.rows);
   const bool centred = layer.norm == Norm::layer;
   const float columns = static_cast<float>(n);
-  const auto store = layer.format == "f16" ? stored<F16> : layer.format == "bf16" ? stored<BF16> : stored<float>;
+  const auto store = layer.format == "f16"    ? stored<F16>
+                     : layer.format == "bf16" ? stored<BF16>
+                                              : stored<float>;
   std::vector<float> y(rows * n);
   result.rstd.resize(rows);
   result.x_hat.resize(rows * n);
@@ -339,7 +361,8 @@ void peer_gradients(const NormLayer& layer, const NormBatch& batch, NormPeer pee
       const bool raised = peer == NormPeer::kClampedGamma && std::abs(gamma) < layer.eps;
       x_hat[j] = (y[i * n + j] - beta) / (raised ? (gamma >= 0 ? layer.eps : -layer.eps) : gamma);
     }
-    const float m1 = centred ? pairwise(0, n, [&](size_t j) { return dy[j] * layer.gamma[j]; }) / columns : 0.0f;
+    const float m1 =
+        centred ? pairwise(0, n, [&](size_t j) { return dy[j] * layer.gamma[j]; }) / columns : 0.0f;
     const float m2 = pairwise(0, n, [&](size_t j) { return dy[j] * layer.gamma[j] * x_hat[j]; }) / columns;
     for (size_t j = 0; j < n; ++j) {
       result.dx[i * n + j] = store(rstd * (dy[j] * layer.gamma[j] - m1 - x_hat[j] * m2));

@@ -1,9 +1,10 @@
-// Runs one batch of rows through the deployed norm kernels, through the exact gradient, and through the computations of
-// other libraries.
+// Runs one batch of rows through the deployed norm kernels, through the exact gradient, and through the
+// computations of other libraries.
 //
-// All values are float; those of a 16-bit format are exactly representable in it. Where y is kept in 8 bits (stores.h), the
-// library's kernels keep codes of the forward's y in fp32, and every run makes sure that these stand for the y
-// of stores.h, bit for bit. int8_row has no kernel; there the backward in fp32 reads the y of stores.h.
+// All values are float; those of a 16-bit format are exactly representable in it. Where y is kept in 8 bits
+// (stores.h), the library's kernels keep codes of the forward's y in fp32, and every run makes sure that
+// these stand for the y of stores.h, bit for bit. int8_row has no kernel; there the backward in fp32 reads
+// the y of stores.h.
 #pragma once
 
 #include <memory>
@@ -27,7 +28,8 @@ struct NormBatch {
   std::vector<float> x, dy;  // [rows, n]
 };
 
-// What the kernels computed for a batch. x_hat is the x^ that the backward pass reads, computed in the same way.
+// What the kernels computed for a batch. x_hat is the x^ that the backward pass reads, computed in the same
+// way.
 struct NormGradients {
   std::vector<float> rstd, x_hat, dx, dgamma, dbeta;
 };
@@ -40,13 +42,14 @@ class NormTamper {
   virtual void after_backward(const NormLayer&, const NormBatch&, NormGradients&) const {}
 };
 
-// The forward pass, and the backward pass from the output, through the compiled library (kernels/c/outgrad.h).
+// The forward pass, and the backward pass from the output, through the compiled library
+// (kernels/c/outgrad.h).
 class NormKernels {
  public:
   virtual ~NormKernels() = default;
   virtual void run(const NormBatch& batch, const NormTamper* tamper, NormGradients& result) = 0;
-  // x rounded to the format; and the value `steps` further on in the order of the format's values (negative: towards
-  // -infinity), which stops at the largest finite values.
+  // x rounded to the format; and the value `steps` further on in the order of the format's values (negative:
+  // towards -infinity), which stops at the largest finite values.
   virtual float rounded(double x) const = 0;
   virtual float stepped(float x, int steps) const = 0;
   // What the backward pass would read for a y at [row, column], if the other y of the last run stayed.
@@ -66,9 +69,10 @@ void exact_gradients(const NormLayer& layer, const NormBatch& batch, NormReferen
 
 // Other ways to compute the same gradient, in fp32 with pairwise sums; dx is rounded to the format.
 enum class NormPeer {
-  kFromInput,      // x, mean and rstd are kept, which the output-based gradient saves
-  kClampedGamma,   // from the output: x^ = (y - beta) / gamma, with |gamma| raised to eps, as in Apex's memory_efficient=True
-  kUnguarded,      // from the output: the same division without a guard, as in Apex's fast LayerNorm
+  kFromInput,  // x, mean and rstd are kept, which the output-based gradient saves
+  // from the output: x^ = (y - beta) / gamma, with |gamma| raised to eps, as in Apex's memory_efficient=True
+  kClampedGamma,
+  kUnguarded,  // from the output: the same division without a guard, as in Apex's fast LayerNorm
 };
 const char* to_string(NormPeer peer);
 void peer_gradients(const NormLayer& layer, const NormBatch& batch, NormPeer peer, NormGradients& result);

@@ -1,19 +1,23 @@
-// The output y of a norm kept in 8 bits, as the next product reads it: how it is stored, and how it is read back.
+// The output y of a norm kept in 8 bits, as the next product reads it: how it is stored, and how it is read
+// back.
 //
-// All arithmetic is fp32, rounded to nearest even. y is what the norm's forward gives in fp32 before it is narrowed, so it
-// is rounded once. [rows, n], row-major.
+// All arithmetic is fp32, rounded to nearest even. y is what the norm's forward gives in fp32 before it is
+// narrowed, so it is rounded once. [rows, n], row-major.
 //
-//   e4m3     One scale s for the whole tensor, in fp32: RN(amax / 448), where amax is the largest |y|; at least 2^-126, so
-//            that it is a normal number. Code: RN(y / s) in e4m3. It stands for RN(code s). A given scale may be smaller:
-//            then codes saturate at 448.
-//   mxfp8    Blocks of 32 along the row share a power of two, as kernels/mxfp8.h stores them (OCP Microscaling Formats 1.0):
-//            the largest element of a block saturates if its significand exceeds 1.75.
-//   int8     Groups along the row keep two fp32 numbers: the zero point z, their least y, and the scale s = RN(RN(max - z) / 255),
-//            at least 2^-126. Code: RN(RN(y - z) / s) to an integer, 0 to 255. It stands for RN(z + code s).
+//   e4m3     One scale s for the whole tensor, in fp32: RN(amax / 448), where amax is the largest |y|; at
+//            least 2^-126, so that it is a normal number. Code: RN(y / s) in e4m3. It stands for RN(code s).
+//            A given scale may be smaller: then codes saturate at 448.
+//   mxfp8    Blocks of 32 along the row share a power of two, as kernels/mxfp8.h stores them (OCP
+//            Microscaling Formats 1.0): the largest element of a block saturates if its significand exceeds
+//            1.75.
+//   int8     Groups along the row keep two fp32 numbers: the zero point z, their least y, and the scale s =
+//            RN(RN(max - z) / 255), at least 2^-126. Code: RN(RN(y - z) / s) to an integer, 0 to 255. It
+//            stands for RN(z + code s).
 //   int8_row The same with the row as the group.
 //
-// A norm without gamma and beta, whose x^ the next product reads (MS-LN and MS-RMSNorm: Yang et al., "Reducing Fine-Tuning
-// Memory Overhead by Approximate and Memory-Sharing Backpropagation", ICML 2024), is the norm with gamma = 1 and beta = 0.
+// A norm without gamma and beta, whose x^ the next product reads (MS-LN and MS-RMSNorm: Yang et al.,
+// "Reducing Fine-Tuning Memory Overhead by Approximate and Memory-Sharing Backpropagation", ICML 2024), is
+// the norm with gamma = 1 and beta = 0.
 #pragma once
 
 #include <optional>
@@ -47,17 +51,19 @@ struct NormStore {
   double bytes(kernels::i64 columns, int plain_bytes) const;
 };
 
-// Throws SpecError "label: place: why" if groups do not divide a row of `columns`, or a given scale is zero, negative,
-// subnormal, infinite or NaN, or belongs to a store that has none.
-void check_store(const NormStore& store, kernels::i64 columns, const std::string& label, const std::string& place);
+// Throws SpecError "label: place: why" if groups do not divide a row of `columns`, or a given scale is zero,
+// negative, subnormal, infinite or NaN, or belongs to a store that has none.
+void check_store(const NormStore& store, kernels::i64 columns, const std::string& label,
+                 const std::string& place);
 
 // A matrix y as it is kept: codes and scales.
 class KeptOutput {
  public:
   KeptOutput(const NormStore& store, kernels::i64 rows, kernels::i64 columns);  // not kPlain
 
-  // Throws SpecError, which names the element, for a y that is infinite or NaN: int8 has no code for it, and in the other
-  // formats one such element of a gradient's input would spoil its row. So does a group of int8 whose range overflows.
+  // Throws SpecError, which names the element, for a y that is infinite or NaN: int8 has no code for it, and
+  // in the other formats one such element of a gradient's input would spoil its row. So does a group of int8
+  // whose range overflows.
   void keep(const std::vector<float>& y);
   void read(std::vector<float>& y) const;
   // What a y at [row, column] would be read as by the scales of the last keep().
@@ -73,7 +79,9 @@ class KeptOutput {
   };
   kernels::u8 code_of(float y, const Scale& scale) const;
   float value_of(kernels::u8 code, const Scale& scale) const;
-  const Scale& scale_at(size_t element) const { return scales_[store_.kind == NormStoreKind::kE4m3 ? 0 : element / group_]; }
+  const Scale& scale_at(size_t element) const {
+    return scales_[store_.kind == NormStoreKind::kE4m3 ? 0 : element / group_];
+  }
 
   NormStore store_;
   size_t rows_, columns_, group_;

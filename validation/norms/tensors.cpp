@@ -1,4 +1,5 @@
-// Tensor files: nlohmann/json reads safetensors; libzip and a reader of the .npy header's dictionary read npz.
+// Tensor files: nlohmann/json reads safetensors; libzip and a reader of the .npy header's dictionary read
+// npz.
 #include "validation/norms/tensors.h"
 
 #include <fmt/format.h>
@@ -38,13 +39,14 @@ namespace {
 constexpr u64 kMaxSafetensorsHeaderBytes = 100'000'000;
 // NumPy writes 128 bytes for a plain array. Its own reader refuses more than 10,000 characters as unsafe.
 constexpr u64 kMaxNpyHeaderBytes = 10'000;
-// The most that one read may allocate, whatever a file claims: a norm over 2^23 fp64 channels, hundreds of times the
-// width of the widest model.
+// The most that one read may allocate, whatever a file claims: a norm over 2^23 fp64 channels, hundreds of
+// times the width of the widest model.
 constexpr u64 kMaxTensorBytes = u64{64} << 20;
 
 // A file of torch.save, of either kind.
 constexpr const char* kPickle =
-    "a pickle of PyTorch (.pt, .pth, .bin), which may hold any program: load it with torch.load(..., weights_only=True) and save its tensors with "
+    "a pickle of PyTorch (.pt, .pth, .bin), which may hold any program: load it with torch.load(..., "
+    "weights_only=True) and save its tensors with "
     "safetensors.torch.save_file";
 
 enum class Element { kF16, kBF16, kF32, kF64 };
@@ -86,8 +88,8 @@ std::vector<float> widen_all(std::string_view bytes, Widen widen) {
 }
 
 float nearest_float(double value) {
-  // Converting a double beyond fp32's range is undefined behaviour. From the midpoint above the largest float on, the
-  // nearest value is infinity.
+  // Converting a double beyond fp32's range is undefined behaviour. From the midpoint above the largest float
+  // on, the nearest value is infinity.
   constexpr double kRoundsToInfinity = 0x1.ffffffp127;
   if (std::abs(value) >= kRoundsToInfinity) return value > 0 ? HUGE_VALF : -HUGE_VALF;
   return static_cast<float>(value);
@@ -95,15 +97,18 @@ float nearest_float(double value) {
 
 std::vector<float> decode(std::string_view bytes, Element element) {
   switch (element) {
-    case Element::kF16: return widen_all<kernels::F16>(bytes, [](kernels::F16 v) { return kernels::widen(v); });
-    case Element::kBF16: return widen_all<kernels::BF16>(bytes, [](kernels::BF16 v) { return kernels::widen(v); });
+    case Element::kF16:
+      return widen_all<kernels::F16>(bytes, [](kernels::F16 v) { return kernels::widen(v); });
+    case Element::kBF16:
+      return widen_all<kernels::BF16>(bytes, [](kernels::BF16 v) { return kernels::widen(v); });
     case Element::kF32: return widen_all<float>(bytes, [](float v) { return v; });
     case Element::kF64: return widen_all<double>(bytes, nearest_float);
   }
   return {};
 }
 
-// Sizes in bits of the dtypes of the safetensors format (its `Dtype`, release 0.6). Tensors of a dtype without an Element can be listed but not read.
+// Sizes in bits of the dtypes of the safetensors format (its `Dtype`, release 0.6). Tensors of a dtype
+// without an Element can be listed but not read.
 struct SafetensorsDtype {
   u64 bits;
   std::optional<Element> element;
@@ -134,10 +139,11 @@ const std::map<std::string, SafetensorsDtype, std::less<>> kSafetensorsDtypes = 
     {"C64", {64, {}}},
 };
 
-// Checks a header before the parser reads it, and refuses two things that the parser would accept. nlohmann keeps the
-// last of two equal keys; the format forbids them, and they can make two readers see two different files. And a hostile
-// header may nest as deeply as it is long, at about a hundred bytes of memory per level, whereas the format nests three
-// deep. (A callback of the parser itself would take time quadratic in the number of tensors.)
+// Checks a header before the parser reads it, and refuses two things that the parser would accept. nlohmann
+// keeps the last of two equal keys; the format forbids them, and they can make two readers see two different
+// files. And a hostile header may nest as deeply as it is long, at about a hundred bytes of memory per level,
+// whereas the format nests three deep. (A callback of the parser itself would take time quadratic in the
+// number of tensors.)
 class HeaderGuard final : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit HeaderGuard(const std::string& label) : label_(label) {}
@@ -154,10 +160,14 @@ class HeaderGuard final : public nlohmann::json_sax<nlohmann::json> {
   bool end_object() override { return leave(); }
   bool end_array() override { return leave(); }
   bool key(string_t& name) override {
-    if (!keys_.back().insert(name).second) throw SpecError(label_, "header", "name '" + name + "' occurs twice");
+    if (!keys_.back().insert(name).second)
+      throw SpecError(label_, "header", "name '" + name + "' occurs twice");
     return true;
   }
-  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) override { return false; }  // the parser will report it
+  // the parser will report it
+  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) override {
+    return false;
+  }
 
  private:
   bool enter() {
@@ -175,11 +185,14 @@ class HeaderGuard final : public nlohmann::json_sax<nlohmann::json> {
   std::vector<std::set<std::string>> keys_;  // of the enclosing objects; empty for arrays
 };
 
-// What a file is that was given in place of a checkpoint, and what to give instead; nothing where it is none of these. Asked only of files that
-// cannot be safetensors: read as a header's length, these beginnings exceed the limit.
+// What a file is that was given in place of a checkpoint, and what to give instead; nothing where it is none
+// of these. Asked only of files that cannot be safetensors: read as a header's length, these beginnings
+// exceed the limit.
 std::optional<std::string> other_file(const std::string& bytes) {
   const auto begins = [&](std::string_view magic) { return std::string_view(bytes).starts_with(magic); };
-  if (begins("\x93NUMPY")) return "one NumPy array (.npy): put gamma and beta into an .npz with numpy.savez, or give --gamma and --beta";
+  if (begins("\x93NUMPY"))
+    return "one NumPy array (.npy): put gamma and beta into an .npz with numpy.savez, or give --gamma and "
+           "--beta";
   if (begins("\x80\x02") || begins("\x80\x03") || begins("\x80\x04") || begins("\x80\x05")) return kPickle;
   if (begins("GGUF")) return "a GGUF file: give the .safetensors from which it was converted";
   if (begins("\x89HDF")) return "an HDF5 file: save its tensors as .safetensors or .npz";
@@ -192,22 +205,31 @@ std::optional<std::string> other_file(const std::string& bytes) {
   } catch (const SpecError&) {  // nested too deep, or a name twice
   }
   const auto shards = document.is_object() ? document.find("weight_map") : document.end();
-  if (!document.is_object() || shards == document.end() || !shards->is_object()) return "a JSON text: give a .safetensors or .npz file";
+  if (!document.is_object() || shards == document.end() || !shards->is_object())
+    return "a JSON text: give a .safetensors or .npz file";
   constexpr size_t kShown = 100;
-  const std::string first = !shards->empty() && shards->begin()->is_string() ? shards->begin()->get<std::string>().substr(0, kShown) : "";
-  return "the index of a checkpoint in several files, not one of them: give each file that it names" + (first.empty() ? "" : ", such as " + first);
+  const std::string first = !shards->empty() && shards->begin()->is_string()
+                                ? shards->begin()->get<std::string>().substr(0, kShown)
+                                : "";
+  return "the index of a checkpoint in several files, not one of them: give each file that it names" +
+         (first.empty() ? "" : ", such as " + first);
 }
 
 class SafetensorsFile final : public TensorFile {
  public:
-  SafetensorsFile(std::string label, std::unique_ptr<std::istream> stream, u64 size) : TensorFile(std::move(label)), stream_(std::move(stream)) {
-    if (size < sizeof(u64)) throw SpecError(label_, "offset 0", fmt::format("{} bytes cannot hold the header's length", size));
+  SafetensorsFile(std::string label, std::unique_ptr<std::istream> stream, u64 size)
+      : TensorFile(std::move(label)), stream_(std::move(stream)) {
+    if (size < sizeof(u64))
+      throw SpecError(label_, "offset 0", fmt::format("{} bytes cannot hold the header's length", size));
     u64 header_bytes = 0;
     std::memcpy(&header_bytes, bytes_at(0, sizeof(u64), "header length").data(), sizeof(u64));
     if (header_bytes > kMaxSafetensorsHeaderBytes || header_bytes > size - sizeof(u64)) {
       constexpr u64 kMostOfAnIndex = u64{16} << 20;
-      if (const auto what = other_file(bytes_at(0, std::min(size, kMostOfAnIndex), "offset 0"))) throw SpecError(label_, "offset 0", *what);
-      throw SpecError(label_, "offset 0", fmt::format("header length {} in a file of {} bytes (limit {})", header_bytes, size, kMaxSafetensorsHeaderBytes));
+      if (const auto what = other_file(bytes_at(0, std::min(size, kMostOfAnIndex), "offset 0")))
+        throw SpecError(label_, "offset 0", *what);
+      throw SpecError(label_, "offset 0",
+                      fmt::format("header length {} in a file of {} bytes (limit {})", header_bytes, size,
+                                  kMaxSafetensorsHeaderBytes));
     }
     data_begin_ = sizeof(u64) + header_bytes;
     data_bytes_ = size - data_begin_;
@@ -218,10 +240,14 @@ class SafetensorsFile final : public TensorFile {
   std::vector<float> read(const TensorInfo& tensor) const override {
     const auto dtype = kSafetensorsDtypes.find(tensor.dtype);
     const auto element = dtype == kSafetensorsDtypes.end() ? std::nullopt : dtype->second.element;
-    if (!element) throw SpecError(label_, tensor.name, "dtype " + tensor.dtype + " where F16, BF16, F32 or F64 is needed");
+    if (!element)
+      throw SpecError(label_, tensor.name,
+                      "dtype " + tensor.dtype + " where F16, BF16, F32 or F64 is needed");
     const Range range = ranges_.at(tensor.name);
     if (range.end - range.begin > kMaxTensorBytes) {
-      throw SpecError(label_, tensor.name, fmt::format("{} bytes, beyond the limit of {} for one tensor", range.end - range.begin, kMaxTensorBytes));
+      throw SpecError(label_, tensor.name,
+                      fmt::format("{} bytes, beyond the limit of {} for one tensor", range.end - range.begin,
+                                  kMaxTensorBytes));
     }
     return decode(bytes_at(data_begin_ + range.begin, range.end - range.begin, tensor.name), *element);
   }
@@ -231,13 +257,15 @@ class SafetensorsFile final : public TensorFile {
     u64 begin, end;
   };
 
-  // Callers have checked the range against the file's size, so a short read means that the file has shrunk meanwhile.
+  // Callers have checked the range against the file's size, so a short read means that the file has shrunk
+  // meanwhile.
   std::string bytes_at(u64 offset, u64 count, const std::string& place) const {
     std::string bytes(count, '\0');
     stream_->clear();
     stream_->seekg(static_cast<std::streamoff>(offset));
     stream_->read(bytes.data(), static_cast<std::streamsize>(count));
-    if (!*stream_ || static_cast<u64>(stream_->gcount()) != count) throw SpecError(label_, place, "the file ends early");
+    if (!*stream_ || static_cast<u64>(stream_->gcount()) != count)
+      throw SpecError(label_, place, "the file ends early");
     return bytes;
   }
 
@@ -263,9 +291,11 @@ class SafetensorsFile final : public TensorFile {
     const auto refuse = [&](const std::string& why) { throw SpecError(label_, name, why); };
     const auto unsigned_list = [&](const char* key) {
       std::vector<u64> list;
-      if (!entry.is_object() || !entry.contains(key) || !entry[key].is_array()) refuse(fmt::format("'{}' is not a list", key));
+      if (!entry.is_object() || !entry.contains(key) || !entry[key].is_array())
+        refuse(fmt::format("'{}' is not a list", key));
       for (const auto& item : entry[key]) {
-        if (!item.is_number_unsigned()) refuse(fmt::format("'{}' holds something other than a non-negative integer", key));
+        if (!item.is_number_unsigned())
+          refuse(fmt::format("'{}' holds something other than a non-negative integer", key));
         list.push_back(item.get<u64>());
       }
       return list;
@@ -284,8 +314,11 @@ class SafetensorsFile final : public TensorFile {
     } else {
       const auto bits = checked_multiply(*elements, dtype->second.bits);
       if (!bits) refuse("the product of the shape overflows 64 bits");
-      if (*bits % 8 != 0) refuse(fmt::format("{} elements of {} do not fill whole bytes", *elements, tensor.dtype));
-      if (*bits / 8 != offsets[1] - offsets[0]) refuse(fmt::format("shape and dtype take {} bytes, data_offsets span {}", *bits / 8, offsets[1] - offsets[0]));
+      if (*bits % 8 != 0)
+        refuse(fmt::format("{} elements of {} do not fill whole bytes", *elements, tensor.dtype));
+      if (*bits / 8 != offsets[1] - offsets[0])
+        refuse(fmt::format("shape and dtype take {} bytes, data_offsets span {}", *bits / 8,
+                           offsets[1] - offsets[0]));
     }
     tensor.elements = *elements;
     ranges_[name] = {offsets[0], offsets[1]};
@@ -295,18 +328,21 @@ class SafetensorsFile final : public TensorFile {
   // The format demands that the tensors tile the data: no overlap, no gap, and nothing after the last tensor.
   void require_whole_buffer() const {
     std::vector<std::pair<std::string, Range>> order(ranges_.begin(), ranges_.end());
-    std::sort(order.begin(), order.end(),
-              [](const auto& a, const auto& b) { return std::pair(a.second.begin, a.second.end) < std::pair(b.second.begin, b.second.end); });
+    std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+      return std::pair(a.second.begin, a.second.end) < std::pair(b.second.begin, b.second.end);
+    });
     u64 end = 0;
     for (const auto& [name, range] : order) {
       if (range.begin != end) {
         throw SpecError(
             label_, name,
-            fmt::format("begins at data byte {}, {} {}", range.begin, range.begin < end ? "inside the tensor that ends at" : "after a hole from", end));
+            fmt::format("begins at data byte {}, {} {}", range.begin,
+                        range.begin < end ? "inside the tensor that ends at" : "after a hole from", end));
       }
       end = range.end;
     }
-    if (end != data_bytes_) throw SpecError(label_, "data", fmt::format("{} bytes, but the tensors end at {}", data_bytes_, end));
+    if (end != data_bytes_)
+      throw SpecError(label_, "data", fmt::format("{} bytes, but the tensors end at {}", data_bytes_, end));
   }
 
   std::unique_ptr<std::istream> stream_;
@@ -314,7 +350,8 @@ class SafetensorsFile final : public TensorFile {
   std::map<std::string, Range> ranges_;
 };
 
-// The dictionary in a .npy header, a Python literal of fixed keys: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }.
+// The dictionary in a .npy header, a Python literal of fixed keys: {'descr': '<f4', 'fortran_order': False,
+// 'shape': (3, 4), }.
 class NpyDictionary {
  public:
   struct Malformed : std::runtime_error {
@@ -335,7 +372,8 @@ class NpyDictionary {
         structured = !text_.empty() && (text_.front() == '[' || text_.front() == '(');
         descr = structured ? literal() : quoted();
       } else if (key == "fortran_order") {
-        boolean();  // a one-dimensional tensor is the same in either order, and only these have a meaning here
+        // a one-dimensional tensor is the same in either order, and only these have a meaning here
+        boolean();
       } else if (key == "shape") {
         shape = tuple();
       } else {
@@ -351,7 +389,7 @@ class NpyDictionary {
     if (keys.size() != 3) fail("'descr', 'fortran_order' and 'shape' are needed");
   }
 
-  std::string descr;        // of a structured type: its literal as it stands
+  std::string descr;  // of a structured type: its literal as it stands
   bool structured = false;  // each element has fields
   std::vector<u64> shape;
 
@@ -434,7 +472,8 @@ class NpyDictionary {
     u64 value = 0;
     size_t digits = 0;
     for (; digits < text_.size() && std::isdigit(static_cast<unsigned char>(text_[digits])); ++digits) {
-      if (__builtin_mul_overflow(value, u64{10}, &value) || __builtin_add_overflow(value, static_cast<u64>(text_[digits] - '0'), &value)) {
+      if (__builtin_mul_overflow(value, u64{10}, &value) ||
+          __builtin_add_overflow(value, static_cast<u64>(text_[digits] - '0'), &value)) {
         fail("an extent overflows 64 bits");
       }
     }
@@ -447,11 +486,14 @@ class NpyDictionary {
 };
 
 // The NumPy type strings that can be read. Arrays of other types can only be listed.
-const std::map<std::string, Element, std::less<>> kNpyElements = {{"<f2", Element::kF16}, {"<f4", Element::kF32}, {"<f8", Element::kF64}};
+const std::map<std::string, Element, std::less<>> kNpyElements = {
+    {"<f2", Element::kF16}, {"<f4", Element::kF32}, {"<f8", Element::kF64}};
 
 class NpzFile final : public TensorFile {
  public:
-  explicit NpzFile(const std::string& path) : TensorFile(path) { open(zip_source_file_create(path.c_str(), 0, -1, nullptr)); }
+  explicit NpzFile(const std::string& path) : TensorFile(path) {
+    open(zip_source_file_create(path.c_str(), 0, -1, nullptr));
+  }
 
   NpzFile(std::string label, std::string bytes) : TensorFile(std::move(label)), bytes_(std::move(bytes)) {
     open(zip_source_buffer_create(bytes_.data(), bytes_.size(), 0, nullptr));
@@ -460,15 +502,21 @@ class NpzFile final : public TensorFile {
   std::vector<float> read(const TensorInfo& tensor) const override {
     const auto element = kNpyElements.find(tensor.dtype);
     if (!tensor.unknown.empty()) throw SpecError(label_, tensor.name, tensor.unknown + ", which is not read");
-    if (element == kNpyElements.end()) throw SpecError(label_, tensor.name, "dtype '" + tensor.dtype + "' where '<f2', '<f4' or '<f8' is needed");
+    if (element == kNpyElements.end())
+      throw SpecError(label_, tensor.name,
+                      "dtype '" + tensor.dtype + "' where '<f2', '<f4' or '<f8' is needed");
     Entry entry(*this, entries_.at(tensor.name), tensor.name);
     NpyHeader{entry};
     const auto bytes = checked_multiply(tensor.elements, element_bytes(element->second));
     if (!bytes || *bytes != entry.remaining()) {
-      throw SpecError(label_, tensor.name, fmt::format("{} elements of '{}' in {} bytes of data", tensor.elements, tensor.dtype, entry.remaining()));
+      throw SpecError(label_, tensor.name,
+                      fmt::format("{} elements of '{}' in {} bytes of data", tensor.elements, tensor.dtype,
+                                  entry.remaining()));
     }
     if (*bytes > kMaxTensorBytes) {
-      throw SpecError(label_, tensor.name, fmt::format("{} bytes, beyond the limit of {} for one tensor", *bytes, kMaxTensorBytes));
+      throw SpecError(
+          label_, tensor.name,
+          fmt::format("{} bytes, beyond the limit of {} for one tensor", *bytes, kMaxTensorBytes));
     }
     const std::string data = entry.take(*bytes);
     entry.require_end();
@@ -476,13 +524,15 @@ class NpzFile final : public TensorFile {
   }
 
  private:
-  // One entry, as a stream of the size that its directory record declares. Inflated data beyond that size are an error,
-  // so a zip bomb costs no memory.
+  // One entry, as a stream of the size that its directory record declares. Inflated data beyond that size are
+  // an error, so a zip bomb costs no memory.
   class Entry {
    public:
-    Entry(const NpzFile& owner, zip_uint64_t index, std::string place) : label_(owner.label_), place_(std::move(place)) {
+    Entry(const NpzFile& owner, zip_uint64_t index, std::string place)
+        : label_(owner.label_), place_(std::move(place)) {
       zip_stat_t status;
-      if (zip_stat_index(owner.archive_.get(), index, 0, &status) != 0 || !(status.valid & ZIP_STAT_SIZE)) refuse(zip_strerror(owner.archive_.get()));
+      if (zip_stat_index(owner.archive_.get(), index, 0, &status) != 0 || !(status.valid & ZIP_STAT_SIZE))
+        refuse(zip_strerror(owner.archive_.get()));
       remaining_ = status.size;
       file_.reset(zip_fopen_index(owner.archive_.get(), index, 0));
       if (!file_) refuse(zip_strerror(owner.archive_.get()));
@@ -546,7 +596,10 @@ class NpzFile final : public TensorFile {
     name.resize(name.size() - kSuffix.size());
     Entry entry(*this, index, name);
     const NpyHeader header(entry);
-    TensorInfo tensor{.name = name, .dtype = header.dictionary.descr, .shape = header.dictionary.shape, .unknown = header.unknown};
+    TensorInfo tensor{.name = name,
+                      .dtype = header.dictionary.descr,
+                      .shape = header.dictionary.shape,
+                      .unknown = header.unknown};
     const auto elements = element_count(tensor.shape);
     if (!elements) throw SpecError(label_, name, "the product of the shape overflows 64 bits");
     tensor.elements = *elements;
@@ -554,7 +607,8 @@ class NpzFile final : public TensorFile {
     add(std::move(tensor));
   }
 
-  // The header of an entry, read from it. What NumPy may write and this does not know is said in `unknown`; damage is refused.
+  // The header of an entry, read from it. What NumPy may write and this does not know is said in `unknown`;
+  // damage is refused.
   struct NpyHeader {
     explicit NpyHeader(Entry& entry) {
       constexpr std::string_view kMagic = "\x93NUMPY";
@@ -601,46 +655,53 @@ bool is_zip(std::string_view start) { return start.starts_with("PK"); }
 }  // namespace
 
 void TensorFile::add(TensorInfo tensor) {
-  if (!index_.emplace(tensor.name, tensors_.size()).second) throw SpecError(label_, tensor.name, "the name occurs twice");
+  if (!index_.emplace(tensor.name, tensors_.size()).second)
+    throw SpecError(label_, tensor.name, "the name occurs twice");
   tensors_.push_back(std::move(tensor));
 }
 
 const TensorInfo& TensorFile::find(const std::string& name) const {
   const auto found = index_.find(name);
-  if (found == index_.end()) throw SpecError(label_, name, fmt::format("no such tensor among {}", tensors_.size()));
+  if (found == index_.end())
+    throw SpecError(label_, name, fmt::format("no such tensor among {}", tensors_.size()));
   return tensors_[found->second];
 }
 
 std::unique_ptr<TensorFile> open_tensors(const std::string& path) {
   std::error_code ignored;
-  // Pipes have no size against which offsets can be checked, and cannot be read at random. Directories and missing
-  // files also fail here.
+  // Pipes have no size against which offsets can be checked, and cannot be read at random. Directories and
+  // missing files also fail here.
   if (!std::filesystem::is_regular_file(path, ignored)) return parse_tensors(path, kernels::read_file(path));
   auto stream = std::make_unique<std::ifstream>(path, std::ios::binary);
   if (!*stream) throw kernels::IoError(path, "open", errno);
   std::string start(2, '\0');
   stream->read(start.data(), static_cast<std::streamsize>(start.size()));
-  if (!is_zip(start)) return std::make_unique<SafetensorsFile>(path, std::move(stream), std::filesystem::file_size(path));
+  if (!is_zip(start))
+    return std::make_unique<SafetensorsFile>(path, std::move(stream), std::filesystem::file_size(path));
   return std::make_unique<NpzFile>(path);
 }
 
 std::unique_ptr<TensorFile> parse_tensors(const std::string& label, std::string bytes) {
   if (!is_zip(bytes)) {
     const u64 size = bytes.size();
-    return std::make_unique<SafetensorsFile>(label, std::make_unique<std::istringstream>(std::move(bytes)), size);
+    return std::make_unique<SafetensorsFile>(label, std::make_unique<std::istringstream>(std::move(bytes)),
+                                             size);
   }
   return std::make_unique<NpzFile>(label, std::move(bytes));
 }
 
-std::string safetensors_bytes(std::vector<NamedTensor> tensors, const std::map<std::string, std::string>& metadata) {
-  std::sort(tensors.begin(), tensors.end(), [](const NamedTensor& a, const NamedTensor& b) { return a.name < b.name; });
+std::string safetensors_bytes(std::vector<NamedTensor> tensors,
+                              const std::map<std::string, std::string>& metadata) {
+  std::sort(tensors.begin(), tensors.end(),
+            [](const NamedTensor& a, const NamedTensor& b) { return a.name < b.name; });
   nlohmann::json header = nlohmann::json::object();  // std::map inside, so keys are in order
   if (!metadata.empty()) header["__metadata__"] = metadata;
   std::string data;
   for (const NamedTensor& tensor : tensors) {
     const size_t begin = data.size();
     data.append(reinterpret_cast<const char*>(tensor.values.data()), tensor.values.size() * sizeof(float));
-    header[tensor.name] = {{"dtype", "F32"}, {"shape", {tensor.values.size()}}, {"data_offsets", {begin, data.size()}}};
+    header[tensor.name] = {
+        {"dtype", "F32"}, {"shape", {tensor.values.size()}}, {"data_offsets", {begin, data.size()}}};
   }
   std::string text = header.dump();
   constexpr size_t kAlignment = 8;  // the format's alignment: data begin aligned for any element type

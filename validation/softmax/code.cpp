@@ -20,7 +20,9 @@ constexpr u32 kOneBits = 0x3f800000u;
 constexpr double kOctaves = 24;
 
 // 2^(k octaves / codes - octaves): the lower end of cell k, the upper one of cell k - 1.
-CoarseInterval end_of_cell(int k) { return exp(CoarseInterval(kOctaves * k / kSoftmaxCodes - kOctaves) * log(CoarseInterval(2))); }
+CoarseInterval end_of_cell(int k) {
+  return exp(CoarseInterval(kOctaves * k / kSoftmaxCodes - kOctaves) * log(CoarseInterval(2)));
+}
 
 // Fills first, last and numbers; false if a code is less than that of a smaller number, or left out.
 bool enumerate(u32 least, SoftmaxEncoder& encode, SoftmaxCodeProof& proof) {
@@ -41,7 +43,8 @@ bool enumerate(u32 least, SoftmaxEncoder& encode, SoftmaxCodeProof& proof) {
           proof.problem = fmt::format("code {} of {:.9g} follows code {}", codes[i], p[i], previous);
           return false;
         }
-        if (previous >= 0) proof.last[static_cast<std::size_t>(previous)] = i > 0 ? p[i - 1] : float_of(begin - 1);
+        if (previous >= 0)
+          proof.last[static_cast<std::size_t>(previous)] = i > 0 ? p[i - 1] : float_of(begin - 1);
         previous = codes[i];
         proof.first[codes[i]] = p[i];
       }
@@ -55,7 +58,9 @@ bool enumerate(u32 least, SoftmaxEncoder& encode, SoftmaxCodeProof& proof) {
 
 }  // namespace
 
-void encode_softmax(const float* p, u8* codes, kernels::i64 n) { kernels::softmax_encode<float, kernels::kWidestSchedule>(p, codes, n); }
+void encode_softmax(const float* p, u8* codes, kernels::i64 n) {
+  kernels::softmax_encode<float, kernels::kWidestSchedule>(p, codes, n);
+}
 
 SoftmaxCodeProof prove_softmax_code(float least, SoftmaxEncoder* encode) {
   SoftmaxCodeProof proof;
@@ -68,7 +73,9 @@ SoftmaxCodeProof prove_softmax_code(float least, SoftmaxEncoder* encode) {
     const CoarseInterval middle = CoarseInterval(2) * a * b / (a + b);
     const auto nearest = [](double v) { return static_cast<float>(v); };
     if (nearest(middle.lower()) != p || nearest(middle.upper()) != p) {
-      proof.problem = fmt::format("code {} stands for {:.9g}, not for the harmonic mean {:.9g} of its cell's ends", code, p, middle.middle());
+      proof.problem =
+          fmt::format("code {} stands for {:.9g}, not for the harmonic mean {:.9g} of its cell's ends", code,
+                      p, middle.middle());
       return proof;
     }
     for (const float end : {proof.first[at], proof.last[at]}) {
@@ -77,15 +84,18 @@ SoftmaxCodeProof prove_softmax_code(float least, SoftmaxEncoder* encode) {
       if (relative > proof.cell) proof.cell = relative, proof.worst_code = code;
     }
     // The boundary lies between the last number of the code before and the first of this one.
-    const CoarseInterval between(static_cast<double>(proof.last[at - 1]), static_cast<double>(proof.first[at]));
-    const CoarseInterval cells = (log(between) / log(CoarseInterval(2)) + CoarseInterval(kOctaves)) * CoarseInterval(kSoftmaxCodes / kOctaves);
+    const CoarseInterval between(static_cast<double>(proof.last[at - 1]),
+                                 static_cast<double>(proof.first[at]));
+    const CoarseInterval cells = (log(between) / log(CoarseInterval(2)) + CoarseInterval(kOctaves)) *
+                                 CoarseInterval(kSoftmaxCodes / kOctaves);
     proof.boundary = std::max(proof.boundary, (cells - CoarseInterval(code)).magnitude());
   }
   return proof;
 }
 
 bool holds(const SoftmaxCodeProof& proof) {
-  return proof.problem.empty() && proof.cell <= kernels::kSoftmaxCell && static_cast<double>(proof.last[0]) <= kernels::kSoftmaxLeast;
+  return proof.problem.empty() && proof.cell <= kernels::kSoftmaxCell &&
+         static_cast<double>(proof.last[0]) <= kernels::kSoftmaxLeast;
 }
 
 nlohmann::ordered_json to_json(const SoftmaxCodeProof& proof) {
@@ -102,8 +112,10 @@ nlohmann::ordered_json to_json(const SoftmaxCodeProof& proof) {
 std::string to_text(const SoftmaxCodeProof& proof) {
   if (!proof.problem.empty()) return proof.problem + "\n";
   return fmt::format(
-      "codes of {} fp32 numbers: |p' - p| / p <= {:.9f} (claimed {:.6f}), in code {}; code 0 up to {:.9g} (claimed {:.5g}); boundaries within {:.1e} cells\n",
-      proof.numbers, proof.cell, kernels::kSoftmaxCell, proof.worst_code, proof.last[0], kernels::kSoftmaxLeast, proof.boundary);
+      "codes of {} fp32 numbers: |p' - p| / p <= {:.9f} (claimed {:.6f}), in code {}; code 0 up to {:.9g} "
+      "(claimed {:.5g}); boundaries within {:.1e} cells\n",
+      proof.numbers, proof.cell, kernels::kSoftmaxCell, proof.worst_code, proof.last[0],
+      kernels::kSoftmaxLeast, proof.boundary);
 }
 
 }  // namespace outgrad::validation

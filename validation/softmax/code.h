@@ -1,9 +1,9 @@
 // Softmax's codes of 8 bits as the kernels compute them, proven by enumeration.
 //
-// kernels/softmax.h claims what the code of a p says of it. Every fp32 number from 0 to 1 is encoded. If the codes never
-// fall as p rises, each code stands for the numbers from its first to its last, and |p' - p| / p is largest at one of these
-// two. MPFR evaluates both, and the definition of the cells and of p' beside them. Nothing is taken from the kernels but
-// their codes and p'.
+// kernels/softmax.h claims what the code of a p says of it. Every fp32 number from 0 to 1 is encoded. If the
+// codes never fall as p rises, each code stands for the numbers from its first to its last, and |p' - p| / p
+// is largest at one of these two. MPFR evaluates both, and the definition of the cells and of p' beside them.
+// Nothing is taken from the kernels but their codes and p'.
 #pragma once
 
 #include <array>
@@ -19,11 +19,11 @@ inline constexpr int kSoftmaxCodes = 256;
 
 struct SoftmaxCodeProof {
   std::uint64_t numbers = 0;  // that were encoded
-  std::string problem;        // empty, or the first thing that does not hold
+  std::string problem;  // empty, or the first thing that does not hold
   std::array<float, kSoftmaxCodes> first{}, last{};  // of the numbers that have a code
-  double cell = 0;        // at least |p' - p| / p of every p whose code is not 0
-  int worst_code = 0;     // where it is reached, up to rounding
-  double boundary = 0;    // at least the distance of every boundary from its place, in cells
+  double cell = 0;  // at least |p' - p| / p of every p whose code is not 0
+  int worst_code = 0;  // where it is reached, up to rounding
+  double boundary = 0;  // at least the distance of every boundary from its place, in cells
 };
 
 /// Sets codes[i] to the code of p[i], i < n.

@@ -25,7 +25,7 @@ using kernels::i64;
 using kernels::Random;
 using kernels::u8;
 
-// --- Rows ------------------------------------------------------------------------------------------------------------------------
+// --- Rows ----------------------------------------------------------------------------------------
 
 constexpr double kCell = 3.0 / 32;     // octaves
 constexpr double kInside = 0x1p-19;    // by how much of itself a p is beside an end of its cell
@@ -35,8 +35,9 @@ struct Row {
   std::vector<float> x, dp;
 };
 
-// Adds p that lie at ends of cells, where |p' - p| / p is largest: below the upper end, so that p' < p, or above the lower one.
-// Greedily, the largest end up to `most` that still fits into 1 is taken; what is left at last goes to the first p.
+// Adds p that lie at ends of cells, where |p' - p| / p is largest: below the upper end, so that p' < p, or
+// above the lower one. Greedily, the largest end up to `most` that still fits into 1 is taken; what is left
+// at last goes to the first p.
 std::vector<double> at_ends(Random& random, i64 n, std::vector<double> p, double most) {
   double left = 1 - std::accumulate(p.begin(), p.end(), 0.0);
   while (std::ssize(p) < n) {
@@ -50,7 +51,9 @@ std::vector<double> at_ends(Random& random, i64 n, std::vector<double> p, double
   return p;
 }
 
-float logarithm(double p) { return p > 0 ? static_cast<float>(std::log(p)) : -std::numeric_limits<float>::infinity(); }
+float logarithm(double p) {
+  return p > 0 ? static_cast<float>(std::log(p)) : -std::numeric_limits<float>::infinity();
+}
 
 constexpr i64 kSizes[] = {1, 2, 3, 7, 16, 64, 257, 1024, 4096, 20000};
 constexpr double kSpreads[] = {0.1, 1, 4, 16};
@@ -88,24 +91,29 @@ Row random_row(Random& random) {
       row.name = "of a normal distribution";
       const double spread = kSpreads[random.below(std::size(kSpreads))];
       const double masked = random.chance(0.3) ? 0.5 : 0.0;
-      for (float& x : row.x) x = random.chance(masked) ? -std::numeric_limits<float>::infinity() : static_cast<float>(spread * random.normal());
+      for (float& x : row.x)
+        x = random.chance(masked) ? -std::numeric_limits<float>::infinity()
+                                  : static_cast<float>(spread * random.normal());
       row.x[random.below(row.x.size())] = 0.0f;  // one at least is not masked
     }
   }
-  const double offset = random.chance(0.2) && !extreme ? 1e4 * random.normal() : 0.0, size = std::exp2(random.uniform(-10, 10));
+  const double offset = random.chance(0.2) && !extreme ? 1e4 * random.normal() : 0.0,
+               size = std::exp2(random.uniform(-10, 10));
   switch (extreme ? 0 : random.below(4)) {
     case 0:  // by the direction in which p is off
       row.name += ", dp by the sign of the error";
       for (std::size_t i = 0; i < row.x.size(); ++i) {
         const float p = static_cast<float>(std::exp(static_cast<double>(row.x[i])));
-        row.dp[i] = static_cast<float>(offset + (kernels::softmax_of_code(kernels::softmax_code(p)) > p ? size : -size));
+        row.dp[i] = static_cast<float>(
+            offset + (kernels::softmax_of_code(kernels::softmax_code(p)) > p ? size : -size));
       }
       if (extreme) row.dp.front() = static_cast<float>(offset);
       break;
     case 1:  // a small part of p, and all else D
       row.name += ", dp of a small part";
       std::fill(row.dp.begin(), row.dp.end(), static_cast<float>(offset));
-      for (std::size_t i = row.dp.size() - row.dp.size() / 16; i < row.dp.size(); ++i) row.dp[i] = static_cast<float>(offset + random.sign() * size);
+      for (std::size_t i = row.dp.size() - row.dp.size() / 16; i < row.dp.size(); ++i)
+        row.dp[i] = static_cast<float>(offset + random.sign() * size);
       break;
     default:
       row.name += ", dp of a normal distribution";
@@ -114,7 +122,7 @@ Row random_row(Random& random) {
   return row;
 }
 
-// --- Comparisons -----------------------------------------------------------------------------------------------------------------
+// --- Comparisons ---------------------------------------------------------------------------------
 
 struct FormatRounding {
   double unit, tiny;  // |RN(v) - v| <= unit |v| + tiny; 0 where nothing is rounded
@@ -125,14 +133,17 @@ FormatRounding rounding_of(const FloatFormat& format) {
   return {std::ldexp(1.0, -format.precision), std::ldexp(1.0, format.quantum_exponent - 1)};
 }
 
-void note(SoftmaxTightness& worst, double error, double bound, const Row& row, const FloatFormat& format, SoftmaxAttack& attack) {
+void note(SoftmaxTightness& worst, double error, double bound, const Row& row, const FloatFormat& format,
+          SoftmaxAttack& attack) {
   if (!(error <= bound)) ++attack.violations;
   const double ratio = error / bound;
-  if (!(ratio <= worst.ratio)) worst = {ratio, fmt::format("{}, n = {}, {}", row.name, row.x.size(), format.name)};
+  if (!(ratio <= worst.ratio))
+    worst = {ratio, fmt::format("{}, n = {}, {}", row.name, row.x.size(), format.name)};
 }
 
 template <class T>
-void attack_row(const Row& given, const FloatFormat& format, const SoftmaxKernels& with, SoftmaxAttack& attack) {
+void attack_row(const Row& given, const FloatFormat& format, const SoftmaxKernels& with,
+                SoftmaxAttack& attack) {
   constexpr kernels::CpuSchedule kSchedule = kernels::kWidestSchedule;
   const auto n = static_cast<i64>(given.x.size());
   std::vector<T> x(given.x.size()), dy(given.x.size()), out(given.x.size());
@@ -145,7 +156,9 @@ void attack_row(const Row& given, const FloatFormat& format, const SoftmaxKernel
   std::vector<u8> codes(x.size());
   kernels::softmax_forward_code<T, kSchedule>(x.data(), out.data(), codes.data(), 1, n);
   if constexpr (std::is_same_v<T, float>) {
-    (with.backward ? with.backward : kernels::softmax_backward_code<float, kSchedule>)(dy.data(), codes.data(), out.data(), 1, n);
+    (with.backward ? with.backward : kernels::softmax_backward_code<float, kSchedule>)(dy.data(),
+                                                                                       codes.data(),
+                                                                                       out.data(), 1, n);
   } else {
     kernels::softmax_backward_code<T, kSchedule>(dy.data(), codes.data(), out.data(), 1, n);
   }
@@ -159,12 +172,15 @@ void attack_row(const Row& given, const FloatFormat& format, const SoftmaxKernel
     e1 += std::abs(kept - exact.p[i]);
     const double error = std::abs(static_cast<double>(kernels::widen(out[i])) - exact.ds[i]);
     sum += error;
-    const double bound = kernels::softmax_gradient_element(facts, exact.p[i], exact.ds[i]) + 4 * reference * exact.p[i] * exact.greatest;
-    note(attack.element, error, bound + rounding.unit * (std::abs(exact.ds[i]) + bound) + rounding.tiny, row, format, attack);
+    const double bound = kernels::softmax_gradient_element(facts, exact.p[i], exact.ds[i]) +
+                         4 * reference * exact.p[i] * exact.greatest;
+    note(attack.element, error, bound + rounding.unit * (std::abs(exact.ds[i]) + bound) + rounding.tiny, row,
+         format, attack);
   }
   note(attack.e1, e1, kernels::softmax_e1(n) + reference, row, format, attack);
   const double bound = kernels::softmax_gradient_sum(facts) + 4 * reference * exact.greatest;
-  note(attack.sum, sum, bound + rounding.unit * (exact.sum + bound) + static_cast<double>(n) * rounding.tiny, row, format, attack);
+  note(attack.sum, sum, bound + rounding.unit * (exact.sum + bound) + static_cast<double>(n) * rounding.tiny,
+       row, format, attack);
   attack.evaluations += x.size();
 }
 
@@ -211,13 +227,16 @@ SoftmaxAttack attack_softmax(std::uint64_t evaluations, std::uint64_t seed, cons
 
 nlohmann::ordered_json to_json(const SoftmaxAttack& attack) {
   nlohmann::ordered_json json{{"evaluations", attack.evaluations}, {"violations", attack.violations}};
-  for (const auto& [name, worst] : named(attack)) json[name] = {{"of_bound", worst->ratio}, {"row", worst->row}};
+  for (const auto& [name, worst] : named(attack))
+    json[name] = {{"of_bound", worst->ratio}, {"row", worst->row}};
   return json;
 }
 
 std::string to_text(const SoftmaxAttack& attack) {
-  std::string text = fmt::format("attack: {} elements, {} violations; largest parts of the bounds:\n", attack.evaluations, attack.violations);
-  for (const auto& [name, worst] : named(attack)) text += fmt::format("  {:8} {:.4f}  {}\n", name, worst->ratio, worst->row);
+  std::string text = fmt::format("attack: {} elements, {} violations; largest parts of the bounds:\n",
+                                 attack.evaluations, attack.violations);
+  for (const auto& [name, worst] : named(attack))
+    text += fmt::format("  {:8} {:.4f}  {}\n", name, worst->ratio, worst->row);
   return text;
 }
 

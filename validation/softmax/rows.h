@@ -1,7 +1,7 @@
 // Rows of softmax: the exact gradient, and the search for rows that break the bounds of kernels/softmax.h.
 //
-// The reference is in double. Of its p each is off by less than 2^-49 of it, and so is D by n 2^-52 of max |dp|. Both are
-// added to the bounds, of which they are less than 10^-6.
+// The reference is in double. Of its p each is off by less than 2^-49 of it, and so is D by n 2^-52 of max
+// |dp|. Both are added to the bounds, of which they are less than 10^-6.
 #pragma once
 
 #include <cstdint>
@@ -36,11 +36,14 @@ struct SoftmaxAttack {
 
 /// How the kernels are called; a test puts wrong ones in their place.
 struct SoftmaxKernels {
-  void (*backward)(const float* dy, const unsigned char* codes, float* dx, std::int64_t rows, std::int64_t n) = nullptr;  // null: the kernels'
+  // null: the kernels'
+  void (*backward)(const float* dy, const unsigned char* codes, float* dx, std::int64_t rows,
+                   std::int64_t n) = nullptr;
 };
 
 /// At least `evaluations` elements, in all three formats. The same seed gives the same rows.
-SoftmaxAttack attack_softmax(std::uint64_t evaluations, std::uint64_t seed, const SoftmaxKernels& kernels = {});
+SoftmaxAttack attack_softmax(std::uint64_t evaluations, std::uint64_t seed,
+                             const SoftmaxKernels& kernels = {});
 
 nlohmann::ordered_json to_json(const SoftmaxAttack& attack);
 std::string to_text(const SoftmaxAttack& attack);

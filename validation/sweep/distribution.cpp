@@ -20,11 +20,14 @@ double normal_density(double z) { return std::exp(-z * z / 2) / std::sqrt(2 * st
 
 }  // namespace
 
-nlohmann::ordered_json ExactSum::to_json() const { return {static_cast<std::int64_t>(sum_ >> 64), static_cast<std::uint64_t>(sum_), finite_}; }
+nlohmann::ordered_json ExactSum::to_json() const {
+  return {static_cast<std::int64_t>(sum_ >> 64), static_cast<std::uint64_t>(sum_), finite_};
+}
 
 ExactSum ExactSum::from_json(const nlohmann::json& json) {
   ExactSum sum;
-  sum.sum_ = static_cast<Wide>(json.at(0).get<std::int64_t>()) * (static_cast<Wide>(1) << 64) + json.at(1).get<std::uint64_t>();
+  sum.sum_ = static_cast<Wide>(json.at(0).get<std::int64_t>()) * (static_cast<Wide>(1) << 64) +
+             json.at(1).get<std::uint64_t>();
   sum.finite_ = json.at(2).get<bool>();
   return sum;
 }
@@ -36,7 +39,9 @@ Distribution Distribution::normal(double sigma) {
   return d;
 }
 
-Distribution Distribution::parse(const std::string& text, const std::string& file) { return from_json(kernels::parse_json(text, file), file); }
+Distribution Distribution::parse(const std::string& text, const std::string& file) {
+  return from_json(kernels::parse_json(text, file), file);
+}
 
 Distribution Distribution::from_json(const nlohmann::json& json, const std::string& file) {
   const JsonNode node(json, file, "");
@@ -52,7 +57,8 @@ Distribution Distribution::from_json(const nlohmann::json& json, const std::stri
   d.width_ = node["width"].finite();
   if (!(d.width_ > 0)) node["width"].fail("is not above 0");
   const auto counts = node["counts"].items();
-  if (counts.empty() || counts.size() > kMostBins) node["counts"].fail(fmt::format("has {} bins, not from 1 to {}", counts.size(), kMostBins));
+  if (counts.empty() || counts.size() > kMostBins)
+    node["counts"].fail(fmt::format("has {} bins, not from 1 to {}", counts.size(), kMostBins));
   constexpr std::int64_t kMostElements = std::int64_t{1} << 53;
   std::int64_t sum = 0;
   for (const JsonNode& count : counts) {
@@ -60,7 +66,8 @@ Distribution Distribution::from_json(const nlohmann::json& json, const std::stri
     if (count.count() > kMostElements - sum) count.fail("takes the sum beyond 2^53");
     sum += count.count();
   }
-  if (sum == 0 || sum != node["elements"].count()) node["elements"].fail(fmt::format("is not the sum of the counts, {}", sum));
+  if (sum == 0 || sum != node["elements"].count())
+    node["elements"].fail(fmt::format("is not the sum of the counts, {}", sum));
   d.below_.push_back(static_cast<double>(sum));
   for (double& share : d.below_) share /= static_cast<double>(sum);
   d.source_ = nlohmann::ordered_json(json);
@@ -97,7 +104,8 @@ double Distribution::density(double x) const {
 double Distribution::mass(double a, double b) const {
   if (!(a < b)) return 0;
   const double width = b - a, farthest = std::max({std::fabs(a), std::fabs(b), sigma_});
-  constexpr double kNarrow = 0x1p-4;  // below this, the seventh power of width * z / sigma is less than the rounding of exp
+  // below this, the seventh power of width * z / sigma is less than the rounding of exp
+  constexpr double kNarrow = 0x1p-4;
   if (sigma_ > 0 && std::isfinite(width) && width * farthest < kNarrow * sigma_ * sigma_) {
     const double middle = a + width / 2, node = width / 2 * std::sqrt(0.6);
     return width * (8 * density(middle) + 5 * (density(middle - node) + density(middle + node))) / 18;
@@ -105,7 +113,8 @@ double Distribution::mass(double a, double b) const {
   if (sigma_ > 0) {  // computed on the side where erfc is small
     const double scale = 1 / (sigma_ * std::numbers::sqrt2);
     if (a < 0 && b > 0) return (std::erf(b * scale) - std::erf(a * scale)) / 2;
-    return a >= 0 ? (std::erfc(a * scale) - std::erfc(b * scale)) / 2 : (std::erfc(-b * scale) - std::erfc(-a * scale)) / 2;
+    return a >= 0 ? (std::erfc(a * scale) - std::erfc(b * scale)) / 2
+                  : (std::erfc(-b * scale) - std::erfc(-a * scale)) / 2;
   }
   if (bin_of(a) == bin_of(b)) return width * density(a);  // avoids a difference of shares
   return cumulative(b) - cumulative(a);
@@ -129,13 +138,18 @@ Distribution::Sums Distribution::weigh(const BlockMoments& block) const {
   const auto n = static_cast<double>(block.count);
   if (at == 0) return {};
   if (sigma_ == 0) return {at * n, at * block.error[0], at * block.square[0]};
-  const double p = block.centre * block.half_width / (sigma_ * sigma_), q = block.half_width * block.half_width / (2 * sigma_ * sigma_);
+  const double p = block.centre * block.half_width / (sigma_ * sigma_),
+               q = block.half_width * block.half_width / (2 * sigma_ * sigma_);
   const double second = p * p / 2 - q, third = p * q - p * p * p / 6;
-  const auto sum = [&](const std::array<double, 4>& m) { return at * (m[0] - p * m[1] + second * m[2] + third * m[3]); };
+  const auto sum = [&](const std::array<double, 4>& m) {
+    return at * (m[0] - p * m[1] + second * m[2] + third * m[3]);
+  };
   return {at * n * (1 + second * (1 - 1 / (n * n)) / 3), sum(block.error), sum(block.square)};
 }
 
-std::vector<Distribution> usual_distributions() { return {Distribution::normal(0.5), Distribution::normal(1), Distribution::normal(2)}; }
+std::vector<Distribution> usual_distributions() {
+  return {Distribution::normal(0.5), Distribution::normal(1), Distribution::normal(2)};
+}
 
 std::array<double, 2> step_from_zero(float x) {
   if (std::signbit(x)) return {std::nextafter(x, -INFINITY), x};
@@ -151,7 +165,8 @@ std::array<double, 2> rounding_interval(double v, const FloatFormat& format) {
   const double fraction = std::frexp(std::fabs(v), &exponent);
   const int last_place = std::max(exponent - format.precision, format.quantum_exponent);
   const double half = std::ldexp(0.5, last_place);
-  const bool narrow_below = fraction == 0.5 && last_place > format.quantum_exponent;  // a power of two: the spacing towards 0 is half as large
+  // a power of two: the spacing towards 0 is half as large
+  const bool narrow_below = fraction == 0.5 && last_place > format.quantum_exponent;
   const double low = std::fabs(v) - (narrow_below ? half / 2 : half), high = std::fabs(v) + half;
   return v > 0 ? std::array<double, 2>{low, high} : std::array<double, 2>{-high, -low};
 }

@@ -31,8 +31,8 @@ class Fingerprint {
   std::uint64_t hash_ = 0xcbf29ce484222325u;
 };
 
-/// The identity of a subject whose coefficients are in `fingerprint`, word by word. Its constants enter by their
-/// effect: f and g over all bf16 patterns on both branches.
+/// The identity of a subject whose coefficients are in `fingerprint`, word by word. Its constants enter by
+/// their effect: f and g over all bf16 patterns on both branches.
 inline std::string identity_of(const Subject& subject, Fingerprint fingerprint) {
   constexpr std::uint32_t kBlock = 4096;
   for (std::uint32_t begin = 0; begin < 0x10000; begin += kBlock) {
@@ -42,7 +42,8 @@ inline std::string identity_of(const Subject& subject, Fingerprint fingerprint) 
       for (float& v : result) v = kernels::float_of(kernels::canonical_bits(v));
       fingerprint.add(result, kBlock);
     };
-    for (std::uint32_t i = 0; i < kBlock; ++i) x[i] = kernels::widen(kernels::BF16{static_cast<std::uint16_t>(begin + i)});
+    for (std::uint32_t i = 0; i < kBlock; ++i)
+      x[i] = kernels::widen(kernels::BF16{static_cast<std::uint16_t>(begin + i)});
     if (subject.forward) {
       subject.forward(x, result, mask, kBlock);
       fingerprint.add(mask, std::size(mask));

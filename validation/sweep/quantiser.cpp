@@ -18,8 +18,10 @@ constexpr double kE4m3Step = 32;  // the greatest, between 224 and 448
 
 int e4m3_place(double number) {
   const double magnitude = std::fabs(number);
-  const int exponent = magnitude == 0 ? kE4m3LeastExponent : std::max(std::ilogb(magnitude), kE4m3LeastExponent);
-  const int place = (exponent - kE4m3LeastExponent) * kE4m3PerBinade + static_cast<int>(std::ldexp(magnitude, kE4m3.precision - 1 - exponent));
+  const int exponent =
+      magnitude == 0 ? kE4m3LeastExponent : std::max(std::ilogb(magnitude), kE4m3LeastExponent);
+  const int place = (exponent - kE4m3LeastExponent) * kE4m3PerBinade +
+                    static_cast<int>(std::ldexp(magnitude, kE4m3.precision - 1 - exponent));
   return kE4m3Zero + (number < 0 ? -place : place);
 }
 
@@ -46,7 +48,8 @@ int between(const JsonNode& node, int least, int most) {
 }  // namespace
 
 double Quantiser::bits_per_element(const FloatFormat& format) const {
-  return bits + (e4m3 ? 1.0 : 2.0) * (kept ? *kept : computed_in(format)).bits / static_cast<double>(group) + keeps_y;
+  return bits + (e4m3 ? 1.0 : 2.0) * (kept ? *kept : computed_in(format)).bits / static_cast<double>(group) +
+         keeps_y;
 }
 
 double Quantiser::u(std::uint64_t k) const {
@@ -55,8 +58,9 @@ double Quantiser::u(std::uint64_t k) const {
 }
 
 Quantiser read_quantiser(const JsonNode& node) {
-  node.expect_keys({"schema", "name",  "activation", "kind",   "source", "claims",   "keeps", "codes",    "bits",       "levels", "epsilon",
-                    "group",  "range", "momentum",   "ranges", "x",      "rounding", "u",     "overflow", "arithmetic", "fma",    "kept_in"});
+  node.expect_keys({"schema",   "name",   "activation", "kind",       "source", "claims",   "keeps",  "codes",
+                    "bits",     "levels", "epsilon",    "group",      "range",  "momentum", "ranges", "x",
+                    "rounding", "u",      "overflow",   "arithmetic", "fma",    "kept_in"});
   Quantiser q;
   q.keeps_y = word_of<bool>(node["keeps"], {{"x", false}, {"y", true}});
   q.bits = between(node["bits"], 1, kMostBits);
@@ -66,18 +70,23 @@ Quantiser read_quantiser(const JsonNode& node) {
   q.epsilon = node["epsilon"].finite();
   if (q.epsilon < 0) node["epsilon"].fail("is negative");
   q.group = node["group"].count();
-  q.rule =
-      word_of<Quantiser::Rule>(node["range"], {{"exact", Quantiser::Rule::exact}, {"given", Quantiser::Rule::given}, {"running", Quantiser::Rule::running}});
-  if (q.group < (q.rule == Quantiser::Rule::exact ? 2 : 1)) node["group"].fail(q.group < 1 ? "is not positive" : "is 1: its min and max are equal");
-  if (node.has("momentum") != (q.rule == Quantiser::Rule::running)) node.fail("has not 'momentum' just for a running range");
+  q.rule = word_of<Quantiser::Rule>(node["range"], {{"exact", Quantiser::Rule::exact},
+                                                    {"given", Quantiser::Rule::given},
+                                                    {"running", Quantiser::Rule::running}});
+  if (q.group < (q.rule == Quantiser::Rule::exact ? 2 : 1))
+    node["group"].fail(q.group < 1 ? "is not positive" : "is 1: its min and max are equal");
+  if (node.has("momentum") != (q.rule == Quantiser::Rule::running))
+    node.fail("has not 'momentum' just for a running range");
   if (node.has("momentum")) {
     q.momentum = node["momentum"].finite();
     if (!(q.momentum > 0 && q.momentum <= 1)) node["momentum"].fail("is not in (0, 1]");
   }
   const auto ranges = node["ranges"].items();
-  if (ranges.empty() || ranges.size() > kMostRanges) node["ranges"].fail(fmt::format("has {} ranges, not from 1 to {}", ranges.size(), kMostRanges));
+  if (ranges.empty() || ranges.size() > kMostRanges)
+    node["ranges"].fail(fmt::format("has {} ranges, not from 1 to {}", ranges.size(), kMostRanges));
   for (const JsonNode& range : ranges) q.ranges.push_back(read_interval(range));
-  if (node.has("x") == (q.rule == Quantiser::Rule::exact)) node.fail("has not 'x' just for a range that is not exact");
+  if (node.has("x") == (q.rule == Quantiser::Rule::exact))
+    node.fail("has not 'x' just for a range that is not exact");
   if (node.has("x")) q.x = read_interval(node["x"]);
   q.stochastic = word_of<bool>(node["rounding"], {{"nearest", false}, {"stochastic", true}});
   if (node.has("u") != q.stochastic) node.fail("has not 'u' just for stochastic rounding");
@@ -89,23 +98,27 @@ Quantiser read_quantiser(const JsonNode& node) {
     if (!(q.u_offset >= 0 && q.u_offset <= 1)) u["offset"].fail("is not from 0 to 1");
   }
   q.wraps = word_of<bool>(node["overflow"], {{"wrap", true}, {"saturate", false}});
-  q.arithmetic = word_of<const FloatFormat*>(node["arithmetic"], {{"own", nullptr}, {"f32", &kF32}, {"f16", &kF16}, {"bf16", &kBf16}});
-  if (q.e4m3 && q.rule != Quantiser::Rule::exact) node["range"].fail("is not exact, as it is for numbers of e4m3");
+  q.arithmetic = word_of<const FloatFormat*>(
+      node["arithmetic"], {{"own", nullptr}, {"f32", &kF32}, {"f16", &kF16}, {"bf16", &kBf16}});
+  if (q.e4m3 && q.rule != Quantiser::Rule::exact)
+    node["range"].fail("is not exact, as it is for numbers of e4m3");
   if (q.e4m3 && q.stochastic) node["rounding"].fail("is not nearest, as it is for numbers of e4m3");
   if (q.e4m3 && q.wraps) node["overflow"].fail("is not saturate, as it is for numbers of e4m3");
   q.fma = node["fma"].boolean();
-  q.kept = word_of<const FloatFormat*>(node["kept_in"], {{"same", nullptr}, {"f32", &kF32}, {"f16", &kF16}, {"bf16", &kBf16}});
+  q.kept = word_of<const FloatFormat*>(node["kept_in"],
+                                       {{"same", nullptr}, {"f32", &kF32}, {"f16", &kF16}, {"bf16", &kBf16}});
   return q;
 }
 
 QuantisedGroup::QuantisedGroup(const Quantiser& of, double min, double max, const FloatFormat& format)
-    : of_(of), format_(of.computed_in(format)), min_(round_to_format(min, format)), max_(round_to_format(max, format)),
-      offset_(round_to_format(min_, format_)) {
+    : of_(of), format_(of.computed_in(format)), min_(round_to_format(min, format)),
+      max_(round_to_format(max, format)), offset_(round_to_format(min_, format_)) {
   scale_by(round_to_format(max_ - min_, format_));
 }
 
 QuantisedGroup::QuantisedGroup(const Quantiser& of, const Moved& moved, const FloatFormat& format)
-    : of_(of), format_(of.computed_in(format)), min_(moved.min), max_(moved.min + moved.c), offset_(moved.min) {
+    : of_(of), format_(of.computed_in(format)), min_(moved.min), max_(moved.min + moved.c),
+      offset_(moved.min) {
   scale_by(moved.c);
 }
 
@@ -133,12 +146,17 @@ void QuantisedGroup::scale_by(double c) {
 double QuantisedGroup::step() const { return of_.e4m3 ? scale_ * kE4m3Step : 1 / scale_; }
 
 double QuantisedGroup::raw(double z, double u) const {
-  if (of_.e4m3) return e4m3_place(std::clamp(round_to_format(round_to_format(z / scale_, format_), kE4m3), -kE4m3.largest, kE4m3.largest));
-  // Every rounding of a binary64 result to at most 24 bits is that of the exact result: binary64 has more than 2 p + 2 bits.
+  if (of_.e4m3)
+    return e4m3_place(std::clamp(round_to_format(round_to_format(z / scale_, format_), kE4m3), -kE4m3.largest,
+                                 kE4m3.largest));
+  // Every rounding of a binary64 result to at most 24 bits is that of the exact result: binary64 has more
+  // than 2 p + 2 bits.
   const double d = round_to_format(z - offset_, format_);
   double t = 0;
   if (of_.fma && format_.precision == kF32.precision && of_.stochastic) {
-    t = static_cast<double>(std::fma(static_cast<float>(d), static_cast<float>(scale_), static_cast<float>(u))) - 0.5;
+    t = static_cast<double>(
+            std::fma(static_cast<float>(d), static_cast<float>(scale_), static_cast<float>(u))) -
+        0.5;
   } else {
     const double v = round_to_format(d * scale_, format_);
     t = of_.stochastic ? round_to_format(v + u, kF32) - 0.5 : v;

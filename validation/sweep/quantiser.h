@@ -1,17 +1,18 @@
-// Systems that keep x, or y, in a few bits and take f' from the number that these bits stand for: their arithmetic as
-// data, evaluated as they evaluate it.
+// Systems that keep x, or y, in a few bits and take f' from the number that these bits stand for: their
+// arithmetic as data, evaluated as they evaluate it.
 //
 // The elements of a group share a minimum and a scale. With c = max - min of the group and z an element,
 //   s = levels / (c + epsilon),   v = (z - min) s,   r = rint(max(v + u - 0.5, 0)),   z^ = code / s + min
-// where u is random (stochastic rounding), or r = rint(max(v, 0)) (nearest). Differences, products and quotients are
-// rounded to the format of the arithmetic; c + epsilon and the quotient by it are rounded once, as in ActNN, whose
-// epsilon is a double. v + u is rounded to f32. The code is r cut to its bits, or min(r, levels).
+// where u is random (stochastic rounding), or r = rint(max(v, 0)) (nearest). Differences, products and
+// quotients are rounded to the format of the arithmetic; c + epsilon and the quotient by it are rounded once,
+// as in ActNN, whose epsilon is a double. v + u is rounded to f32. The code is r cut to its bits, or min(r,
+// levels).
 //
-// Codes may be the numbers of e4m3 instead. Then the elements of a group share a scale alone: with a the largest
-// magnitude of the group,
+// Codes may be the numbers of e4m3 instead. Then the elements of a group share a scale alone: with a the
+// largest magnitude of the group,
 //   s = (a + epsilon) / levels,   r = z / s rounded to the nearest number of e4m3, at most 448,   z^ = r s
-// where every result is rounded to the format of the arithmetic, and a code is the place of r among these numbers.
-// validation/README.md documents the keys of the file.
+// where every result is rounded to the format of the arithmetic, and a code is the place of r among these
+// numbers. validation/README.md documents the keys of the file.
 #pragma once
 
 #include <array>
@@ -25,27 +26,31 @@
 namespace outgrad::validation {
 
 struct Quantiser {
-  enum class Rule { exact, given, running };  // where min and max come from: this group, elsewhere, or a running mean
+  // where min and max come from: this group, elsewhere, or a running mean
+  enum class Rule { exact, given, running };
 
   bool keeps_y = false;  // with one bit that says on which side of x* x is
-  bool e4m3 = false;     // codes are numbers of e4m3
+  bool e4m3 = false;  // codes are numbers of e4m3
   int bits = 8;
   int levels = 255;
   double epsilon = 0;
   std::int64_t group = 0;  // elements that share a scale and a minimum
   Rule rule = Rule::exact;
-  double momentum = 0;                       // of the running mean
+  double momentum = 0;  // of the running mean
   std::vector<std::array<double, 2>> ranges;  // [min, max] for which the errors are computed
-  std::array<double, 2> x{};                  // the x to which `ranges` are applied, unless the rule is exact
+  std::array<double, 2> x{};  // the x to which `ranges` are applied, unless the rule is exact
   bool stochastic = false;
   int u_bits = 0;  // u = RN(RN(k) 2^-u_bits + u_offset 2^-u_bits) in f32 for every k < 2^u_bits alike
   double u_offset = 0;
   bool wraps = false;
   const FloatFormat* arithmetic = nullptr;  // null: the format of z
-  bool fma = false;                         // in f32, v + u is rounded once
-  const FloatFormat* kept = nullptr;        // what s and min are rounded to after they were used; null: not rounded
+  bool fma = false;  // in f32, v + u is rounded once
+  // what s and min are rounded to after they were used; null: not rounded
+  const FloatFormat* kept = nullptr;
 
-  const FloatFormat& computed_in(const FloatFormat& format) const { return arithmetic ? *arithmetic : format; }
+  const FloatFormat& computed_in(const FloatFormat& format) const {
+    return arithmetic ? *arithmetic : format;
+  }
   /// With the share of a scale and, unless codes are numbers of e4m3, a minimum.
   double bits_per_element(const FloatFormat& format) const;
   double u(std::uint64_t k) const;

@@ -41,7 +41,8 @@ class Stretch {
   };
 
   Stretch(const SweptActivation& activation, const FloatFormat& format, bool keeps_y, bool right)
-      : domain_{format}, activation_(activation), oracle_(activation.oracle()), keeps_y_(keeps_y), right_(right) {
+      : domain_{format}, activation_(activation), oracle_(activation.oracle()), keeps_y_(keeps_y),
+        right_(right) {
     const std::int64_t middle = domain_.first_right(activation.x_star);
     begin_ = keeps_y && right ? middle : 0;
     end_ = keeps_y && !right ? middle : domain_.finite();
@@ -77,12 +78,14 @@ class Stretch {
   }
 
   void keep_x(double from, double to) {
-    const std::int64_t first_kept = domain_.first_right(from), after = domain_.first_right(std::nextafter(to, kInfinity));
+    const std::int64_t first_kept = domain_.first_right(from),
+                       after = domain_.first_right(std::nextafter(to, kInfinity));
     begin_ = std::clamp(first_kept, begin_, end_);
     end_ = std::clamp(after, begin_, end_);
   }
   void keep_z(double from, double to) {
-    const std::int64_t low = first([&](std::int64_t at) { return z(at) >= from; }), high = first([&](std::int64_t at) { return z(at) > to; });
+    const std::int64_t low = first([&](std::int64_t at) { return z(at) >= from; }),
+                       high = first([&](std::int64_t at) { return z(at) > to; });
     const std::int64_t count = size();
     (right_ ? begin_ : end_) += right_ ? low : -low;
     (right_ ? end_ : begin_) += right_ ? high - count : count - high;
@@ -101,13 +104,15 @@ class Stretch {
 class Slopes {
  public:
   Slopes(const SweptActivation& activation, const QuantisedGroup& group, bool of_y, bool right)
-      : activation_(activation), group_(group), oracle_(of_y ? activation.oracle() : nullptr), right_(right) {}
+      : activation_(activation), group_(group), oracle_(of_y ? activation.oracle() : nullptr), right_(right) {
+  }
 
   double of_code(int code) {
     std::optional<double>& g = known_[static_cast<std::size_t>(code)];
     if (!g) {
       const double value = group_.value(code);
-      g = oracle_ ? oracle_->derivative_at_value(value, right_) : slope_at(activation_, static_cast<float>(value));
+      g = oracle_ ? oracle_->derivative_at_value(value, right_)
+                  : slope_at(activation_, static_cast<float>(value));
     }
     return *g;
   }
@@ -134,10 +139,11 @@ double mean_square(const QuantisedGroup& group, Slopes& slopes, double z, double
 
 class Audit {
  public:
-  Audit(const ForeignFunction& function, const QuantisedGroup& group, const FloatFormat& format, const std::vector<Distribution>& distributions,
-        QuantiserErrors& errors)
-      : quantiser_(*function.quantiser), activation_(*function.activation), group_(group), format_(format), distributions_(distributions), errors_(errors),
-        squares_(distributions.size()), mass_(distributions.size()) {
+  Audit(const ForeignFunction& function, const QuantisedGroup& group, const FloatFormat& format,
+        const std::vector<Distribution>& distributions, QuantiserErrors& errors)
+      : quantiser_(*function.quantiser), activation_(*function.activation), group_(group), format_(format),
+        distributions_(distributions), errors_(errors), squares_(distributions.size()),
+        mass_(distributions.size()) {
     const Formula& formula = activation_.analysis().only();
     for (const Formula::Part& part : formula.parts) {
       if (part.bend == 0) bends_.push_back({part.low, part.high});
@@ -149,18 +155,23 @@ class Audit {
     const std::vector<std::int64_t> cells = cells_of(stretch);
     std::map<int, std::array<double, 2>> reached;  // the range of f' over the x of each code
     for (std::size_t i = 0; i < cells.size(); ++i) {
-      add_cell(stretch, cells[i], (i + 1 < cells.size() ? cells[i + 1] : stretch.size()) - 1, slopes, reached);
+      add_cell(stretch, cells[i], (i + 1 < cells.size() ? cells[i + 1] : stretch.size()) - 1, slopes,
+               reached);
     }
-    for (const auto& [code, range] : reached) errors_.oracle = std::max(errors_.oracle, (range[1] - range[0]) / 2);
+    for (const auto& [code, range] : reached)
+      errors_.oracle = std::max(errors_.oracle, (range[1] - range[0]) / 2);
   }
 
   void finish() {
     for (std::size_t k = 0; k < distributions_.size(); ++k) {
       errors_.under.push_back({distributions_[k].name(), mass_[k], std::sqrt(squares_[k] / mass_[k])});
     }
-    if (errors_.total.value >= 0) errors_.total_bound = std::nextafter(errors_.total_bound + kMargin, kInfinity);
-    if (errors_.wrapped.value >= 0) errors_.wrapped_bound = std::nextafter(errors_.wrapped_bound + kMargin, kInfinity);
-    errors_.bias_bound = errors_.bias_bound * (1 + 0x1p-40) + kMargin;  // the sums of a few products in binary64
+    if (errors_.total.value >= 0)
+      errors_.total_bound = std::nextafter(errors_.total_bound + kMargin, kInfinity);
+    if (errors_.wrapped.value >= 0)
+      errors_.wrapped_bound = std::nextafter(errors_.wrapped_bound + kMargin, kInfinity);
+    // the sums of a few products in binary64
+    errors_.bias_bound = errors_.bias_bound * (1 + 0x1p-40) + kMargin;
   }
 
  private:
@@ -173,7 +184,8 @@ class Audit {
     }
     const double last = group_.greatest_raw(stretch.z(stretch.size() - 1));
     for (double r = group_.least_raw(stretch.z(0)) + 1; r <= last; ++r) {
-      cells.push_back(stretch.first([&](std::int64_t at) { return group_.greatest_raw(stretch.z(at)) >= r; }));
+      cells.push_back(
+          stretch.first([&](std::int64_t at) { return group_.greatest_raw(stretch.z(at)) >= r; }));
       cells.push_back(stretch.first([&](std::int64_t at) { return group_.least_raw(stretch.z(at)) >= r; }));
     }
     cells.push_back(stretch.first([&](std::int64_t at) { return stretch.z(at) >= group_.min(); }));
@@ -181,7 +193,8 @@ class Audit {
     sort_cells(cells, stretch.size());
     const int pieces = std::clamp((1 << 14) >> quantiser_.bits, 64, 1024);
     for (std::size_t i = 0, count = cells.size(); i < count; ++i) {
-      const double from = stretch.x(cells[i]), to = stretch.x((i + 1 < count ? cells[i + 1] : stretch.size()) - 1);
+      const double from = stretch.x(cells[i]),
+                   to = stretch.x((i + 1 < count ? cells[i + 1] : stretch.size()) - 1);
       for (int k = 1; k < pieces; ++k) cells.push_back(stretch.first_at(from + (to - from) * k / pieces));
     }
     sort_cells(cells, stretch.size());
@@ -194,7 +207,8 @@ class Audit {
     cells.erase(std::unique(cells.begin(), cells.end()), cells.end());
   }
 
-  void add_cell(const Stretch& stretch, std::int64_t first, std::int64_t last, Slopes& slopes, std::map<int, std::array<double, 2>>& reached) {
+  void add_cell(const Stretch& stretch, std::int64_t first, std::int64_t last, Slopes& slopes,
+                std::map<int, std::array<double, 2>>& reached) {
     const Stretch::Element a = stretch[first], b = stretch[last];
     double lo = std::min(a.slope, b.slope), hi = std::max(a.slope, b.slope);
     const double left = std::min(a.x, b.x), right = std::max(a.x, b.x);
@@ -209,7 +223,8 @@ class Audit {
       const double g = slopes.of_code(code), bound = std::max(std::fabs(g - lo), std::fabs(g - hi));
       const bool wraps = r > group_.last_raw();
       Maximum& maximum = wraps ? errors_.wrapped : errors_.total;
-      for (const Stretch::Element& e : {a, b}) maximum.raise({std::fabs(g - e.slope), e.x, static_cast<float>(group_.value(code)), g, e.slope});
+      for (const Stretch::Element& e : {a, b})
+        maximum.raise({std::fabs(g - e.slope), e.x, static_cast<float>(group_.value(code)), g, e.slope});
       double& bounded = wraps ? errors_.wrapped_bound : errors_.total_bound;
       bounded = std::max(bounded, bound);
       if (wraps) continue;
@@ -224,7 +239,8 @@ class Audit {
     const double base = group_.value(group_.code(least));
     double at_a = base, at_b = base, low = base, high = base;
     for (double r = least + 1; r <= greatest; ++r) {
-      const double rise = group_.value(group_.code(r)) - group_.value(group_.code(r - 1)), p = group_.probability(a, r), q = group_.probability(b, r);
+      const double rise = group_.value(group_.code(r)) - group_.value(group_.code(r - 1)),
+                   p = group_.probability(a, r), q = group_.probability(b, r);
       at_a += p * rise, at_b += q * rise;
       low += (rise > 0 ? p : q) * rise, high += (rise > 0 ? q : p) * rise;
     }
@@ -242,7 +258,8 @@ class Audit {
     };
     double square = square_at(first);
     if (last > first) {
-      const std::int64_t middle = std::clamp(stretch.first_at((static_cast<double>(stretch.x(first)) + stretch.x(last)) / 2), first, last);
+      const std::int64_t middle = std::clamp(
+          stretch.first_at((static_cast<double>(stretch.x(first)) + stretch.x(last)) / 2), first, last);
       square = (square + 4 * square_at(middle) + square_at(last)) / 6;
     }
     const double left = rounding_interval(std::min(stretch.x(first), stretch.x(last)), format_)[0];
@@ -278,7 +295,8 @@ double normal_quantile(double p) {
 
 }  // namespace
 
-QuantiserErrors quantiser_errors(const ForeignFunction& function, std::size_t index, const FloatFormat& format, const std::vector<Distribution>& distributions,
+QuantiserErrors quantiser_errors(const ForeignFunction& function, std::size_t index,
+                                 const FloatFormat& format, const std::vector<Distribution>& distributions,
                                  const std::string& file) {
   const Quantiser& quantiser = *function.quantiser;
   const std::string place = fmt::format("ranges[{}]", index);
@@ -300,11 +318,15 @@ QuantiserErrors quantiser_errors(const ForeignFunction& function, std::size_t in
     if (stretch.size() == 0) continue;
     const double last = group.greatest_raw(stretch.z(stretch.size() - 1));
     if (!(last <= kMostRaw))
-      throw kernels::SpecError(file, place, fmt::format("takes x up to {} to the code {} before it wraps", stretch.x(stretch.size() - 1), last));
-    for (const double x : {stretch.x(0), stretch.x(stretch.size() - 1)}) errors.x_from = std::min(errors.x_from, x), errors.x_to = std::max(errors.x_to, x);
+      throw kernels::SpecError(file, place,
+                               fmt::format("takes x up to {} to the code {} before it wraps",
+                                           stretch.x(stretch.size() - 1), last));
+    for (const double x : {stretch.x(0), stretch.x(stretch.size() - 1)})
+      errors.x_from = std::min(errors.x_from, x), errors.x_to = std::max(errors.x_to, x);
     audit.add(stretch);
   }
-  if (errors.total.value < 0 && errors.wrapped.value < 0) throw kernels::SpecError(file, place, "holds no x of the format");
+  if (errors.total.value < 0 && errors.wrapped.value < 0)
+    throw kernels::SpecError(file, place, "holds no x of the format");
   audit.finish();
   return errors;
 }
@@ -314,9 +336,11 @@ double quantiser_group_rms(const ForeignFunction& function, const FloatFormat& f
   const Quantiser& quantiser = *function.quantiser;
   const SweptActivation& activation = *function.activation;
   const auto n = static_cast<double>(quantiser.group);
-  // The maximum of n is at most t with probability (1 - p)^n, where p = P(z > t): all but 2^-29 of it is between these.
+  // The maximum of n is at most t with probability (1 - p)^n, where p = P(z > t): all but 2^-29 of it is
+  // between these.
   constexpr double kLost = 0x1p-30;
-  const double nearest = normal_quantile(-std::expm1(std::log(kLost) / n)), farthest = normal_quantile(kLost / n);
+  const double nearest = normal_quantile(-std::expm1(std::log(kLost) / n)),
+               farthest = normal_quantile(kLost / n);
   const double spacing = (farthest - nearest) / kNodes;
   const Distribution normal = Distribution::normal(sigma);
   const int per_step = 2 * std::max(1, kLeastPanels / 2 / quantiser.levels);
@@ -325,7 +349,8 @@ double quantiser_group_rms(const ForeignFunction& function, const FloatFormat& f
   };
   std::vector<Node> nodes(static_cast<std::size_t>((kNodes + 1) * (kNodes + 1)));
   kernels::for_each_task(nodes.size(), 0, [&](std::size_t task) {
-    const double low = -(nearest + spacing * static_cast<double>(task / (kNodes + 1))), high = nearest + spacing * static_cast<double>(task % (kNodes + 1));
+    const double low = -(nearest + spacing * static_cast<double>(task / (kNodes + 1))),
+                 high = nearest + spacing * static_cast<double>(task % (kNodes + 1));
     if (!(low < high)) return;
     const QuantisedGroup group(quantiser, low * sigma, high * sigma, format);
     if (!group.problem().empty()) return;
@@ -389,12 +414,15 @@ RunningWraps running_wraps(const Quantiser& quantiser, const FloatFormat& format
   constexpr std::uint64_t kSeed = 20211122;
   const FloatFormat& arithmetic = quantiser.computed_in(format);
   const auto n = static_cast<double>(quantiser.group);
-  const auto forgotten = static_cast<std::int64_t>(std::ceil(16 / quantiser.momentum));  // e^-16 of the first range is left
+  // e^-16 of the first range is left
+  const auto forgotten = static_cast<std::int64_t>(std::ceil(16 / quantiser.momentum));
   std::mt19937_64 random(kSeed);
   const auto uniform = [&] { return (static_cast<double>(random() >> 12) + 0.5) * 0x1p-52; };
   const auto x_of = [&](double beyond) { return round_to_format(normal_quantile(beyond), format); };
   const auto moved = [&](double mean, double now) {
-    return round_to_format(mean - round_to_format(quantiser.momentum * round_to_format(mean - now, arithmetic), arithmetic), arithmetic);
+    return round_to_format(
+        mean - round_to_format(quantiser.momentum * round_to_format(mean - now, arithmetic), arithmetic),
+        arithmetic);
   };
   RunningWraps result{steps};
   QuantisedGroup::Moved range{};
@@ -403,7 +431,8 @@ RunningWraps running_wraps(const Quantiser& quantiser, const FloatFormat& format
     double left = n, p = -std::expm1(std::log(uniform()) / left);
     const double max = x_of(p), min = x_of(p + (1 - p) * std::exp(std::log(uniform()) / (n - 1)));
     const double c = round_to_format(max - min, arithmetic);
-    range = step == -forgotten ? QuantisedGroup::Moved{min, c} : QuantisedGroup::Moved{moved(range.min, min), moved(range.c, c)};
+    range = step == -forgotten ? QuantisedGroup::Moved{min, c}
+                               : QuantisedGroup::Moved{moved(range.min, min), moved(range.c, c)};
     if (step < 0) continue;
     const QuantisedGroup group(quantiser, range, format);
     bool wraps = false;
@@ -416,12 +445,18 @@ RunningWraps running_wraps(const Quantiser& quantiser, const FloatFormat& format
   return result;
 }
 
-Json audit_quantiser(const ForeignFunction& function, const FloatFormat& format, const std::vector<Distribution>& distributions, const std::string& file) {
+Json audit_quantiser(const ForeignFunction& function, const FloatFormat& format,
+                     const std::vector<Distribution>& distributions, const std::string& file) {
   const kernels::DefaultFloatEnvironment environment;
   const Quantiser& quantiser = *function.quantiser;
   const auto describe = [](const Maximum& m, double bound) -> Json {
     if (m.value < 0) return nullptr;
-    return {{"value", m.value}, {"x", fmt::format("{:a}", m.x)}, {"kept", fmt::format("{:a}", m.y)}, {"got", m.got}, {"want", m.want}, {"bound", bound}};
+    return {{"value", m.value},
+            {"x", fmt::format("{:a}", m.x)},
+            {"kept", fmt::format("{:a}", m.y)},
+            {"got", m.got},
+            {"want", m.want},
+            {"bound", bound}};
   };
   Json json{{"schema", kQuantiserSchema},
             {"activation", function.activation->name},
@@ -431,22 +466,25 @@ Json audit_quantiser(const ForeignFunction& function, const FloatFormat& format,
   Json& ranges = json["ranges"] = Json::array();
   for (std::size_t i = 0; i < quantiser.ranges.size(); ++i) {
     const QuantiserErrors e = quantiser_errors(function, i, format, distributions, file);
-    Json& range = ranges.emplace_back(Json{{"min", e.min},
-                                           {"max", e.max},
-                                           {"x", {e.x_from, e.x_to}},
-                                           {"step", e.step},
-                                           {"T", describe(e.total, e.total_bound)},
-                                           {"T_wrapped", describe(e.wrapped, e.wrapped_bound)},
-                                           {"O", e.oracle},
-                                           {"bias", {{"value", e.bias}, {"at", e.bias_at}, {"bound", e.bias_bound}}},
-                                           {"maximum_wraps", e.maximum_wraps}});
+    Json& range =
+        ranges.emplace_back(Json{{"min", e.min},
+                                 {"max", e.max},
+                                 {"x", {e.x_from, e.x_to}},
+                                 {"step", e.step},
+                                 {"T", describe(e.total, e.total_bound)},
+                                 {"T_wrapped", describe(e.wrapped, e.wrapped_bound)},
+                                 {"O", e.oracle},
+                                 {"bias", {{"value", e.bias}, {"at", e.bias_at}, {"bound", e.bias_bound}}},
+                                 {"maximum_wraps", e.maximum_wraps}});
     Json& under = range["under"] = Json::array();
-    for (const QuantiserErrors::Under& u : e.under) under.push_back({{"x", u.x}, {"mass", u.mass}, {"rms", u.mass > 0 ? Json(u.rms) : Json()}});
+    for (const QuantiserErrors::Under& u : e.under)
+      under.push_back({{"x", u.x}, {"mass", u.mass}, {"rms", u.mass > 0 ? Json(u.rms) : Json()}});
   }
   Json& groups = json["groups"] = Json::array();
   if (quantiser.rule == Quantiser::Rule::exact && !quantiser.keeps_y) {
     for (const double sigma : {0.5, 1.0, 2.0}) {
-      groups.push_back({{"x", Distribution::normal(sigma).name()}, {"rms", quantiser_group_rms(function, format, sigma)}});
+      groups.push_back(
+          {{"x", Distribution::normal(sigma).name()}, {"rms", quantiser_group_rms(function, format, sigma)}});
     }
   }
   Json& wraps = json["maximum_wraps"] = Json::array();
@@ -462,7 +500,8 @@ Json audit_quantiser(const ForeignFunction& function, const FloatFormat& format,
   Json& running = json["running"];
   if (quantiser.rule == Quantiser::Rule::running && quantiser.wraps && quantiser.group > 1) {
     const RunningWraps r = running_wraps(quantiser, format, 10'000);
-    running = {{"x", Distribution::normal(1).name()}, {"simulated_steps", r.steps}, {"share_of_steps", r.share()}};
+    running = {
+        {"x", Distribution::normal(1).name()}, {"simulated_steps", r.steps}, {"share_of_steps", r.share()}};
   }
   return json;
 }

@@ -24,7 +24,8 @@ namespace outgrad::validation {
 namespace {
 
 bool under_mpirun() {
-  for (const char* const name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_SIZE"}) {  // Open MPI, any launcher with PMIx, MPICH
+  // Open MPI, any launcher with PMIx, MPICH
+  for (const char* const name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_SIZE"}) {
     if (std::getenv(name) != nullptr) return true;
   }
   return false;
@@ -36,7 +37,8 @@ enum Tag { kAsk = 1, kTask, kResult, kParted };
 /// Rank 0 answers the others until each of them has left, or until something has failed here.
 void serve(int others, const kernels::Failure& failure, const std::function<std::int64_t()>& next,
            const std::function<void(std::int64_t, const std::string&)>& collect) {
-  constexpr auto kPause = std::chrono::microseconds(200);  // MPI waits by spinning; a task takes a thousand times this
+  // MPI waits by spinning; a task takes a thousand times this
+  constexpr auto kPause = std::chrono::microseconds(200);
   while (others > 0 && !failure.happened()) {
     int waiting = 0;
     MPI_Status status;
@@ -48,7 +50,8 @@ void serve(int others, const kernels::Failure& failure, const std::function<std:
     int bytes = 0;
     MPI_Get_count(&status, MPI_BYTE, &bytes);
     std::string message(static_cast<std::size_t>(bytes), '\0');
-    MPI_Recv(message.data(), bytes, MPI_BYTE, status.MPI_SOURCE, status.MPI_TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    MPI_Recv(message.data(), bytes, MPI_BYTE, status.MPI_SOURCE, status.MPI_TAG, MPI_COMM_WORLD,
+             MPI_STATUS_IGNORE);
     std::int64_t task = 0;
     switch (status.MPI_TAG) {
       case kAsk:
@@ -71,7 +74,8 @@ Ranks::Ranks(Join) : uncaught_(std::uncaught_exceptions()) {
   if (!under_mpirun()) return;
 #ifdef OUTGRAD_HAS_MPI
   int provided = 0;
-  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS || provided < MPI_THREAD_SERIALIZED) {
+  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS ||
+      provided < MPI_THREAD_SERIALIZED) {
     throw kernels::EnvironmentError("MPI does not let threads take turns in it (MPI_THREAD_SERIALIZED)");
   }
   joined_ = true;
@@ -119,7 +123,8 @@ void Ranks::share(std::int64_t tasks, int threads, const std::function<std::stri
     const std::int64_t task = first++;
     return task < tasks ? task : -1;
   };
-  std::function<void(std::int64_t, const std::string&)> deliver = [&](std::int64_t task, const std::string& result) {
+  std::function<void(std::int64_t, const std::string&)> deliver = [&](std::int64_t task,
+                                                                      const std::string& result) {
     const std::lock_guard lock(collecting);
     collect(task, result);
   };

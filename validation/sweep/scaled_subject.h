@@ -1,6 +1,7 @@
-// y in 8 bits at a scale, and in 4 bits by blocks, as subjects of a sweep. What an x gets depends on its tensor's scale, or
-// on the largest |y| of its block. So each x is tried with many of them: with scales from one end of the header's claims to
-// the other, and in blocks of which another element, small or large, may lead. `check` proves the bounds over all of them.
+// y in 8 bits at a scale, and in 4 bits by blocks, as subjects of a sweep. What an x gets depends on its
+// tensor's scale, or on the largest |y| of its block. So each x is tried with many of them: with scales from
+// one end of the header's claims to the other, and in blocks of which another element, small or large, may
+// lead. `check` proves the bounds over all of them.
 #pragma once
 
 #include <fmt/format.h>
@@ -47,7 +48,9 @@ class AtScales {
     constexpr kernels::Fp8Claims kClaims = kernels::fp8_claims<typename A::Header, F>();
     for (int k = 0; k < kScales; ++k) {
       const double octaves = std::log2(static_cast<double>(kClaims.most) / kClaims.least) * k / (kScales - 1);
-      const auto scale = std::clamp(static_cast<float>(static_cast<double>(kClaims.most) * std::exp2(-octaves)), kClaims.least, kClaims.most);
+      const auto scale =
+          std::clamp(static_cast<float>(static_cast<double>(kClaims.most) * std::exp2(-octaves)),
+                     kClaims.least, kClaims.most);
       scales_.push_back(scale);
       kernels::fill_fp8_table<A, F>(scale, bits, tables_.emplace_back());
     }
@@ -58,7 +61,9 @@ class AtScales {
   float variant(std::size_t k) const { return scales_[k]; }
 
   /// g of each x with one of the variants.
-  void gradients(std::size_t k, const T* x, float* g, std::int64_t n) const { decode(k, encode(k, x, n), g, n); }
+  void gradients(std::size_t k, const T* x, float* g, std::int64_t n) const {
+    decode(k, encode(k, x, n), g, n);
+  }
 
   void keep(const T* x, float* kept, std::int64_t n) const {
     const Kept all = encode(0, x, n);
@@ -75,7 +80,8 @@ class AtScales {
     for (std::int64_t i = 0; i < n; ++i) {
       const bool nan = std::isnan(kept[i]);
       const std::uint32_t number = number_of(kept[i], kNumbers);
-      all.codes[static_cast<std::size_t>(i)] = nan ? kernels::fp8_code<F>(kept[i], 1.0f).bits : static_cast<std::uint8_t>(number % kernels::kFp8Codes);
+      all.codes[static_cast<std::size_t>(i)] = nan ? kernels::fp8_code<F>(kept[i], 1.0f).bits
+                                                   : static_cast<std::uint8_t>(number % kernels::kFp8Codes);
       put_bits(all.parts.data(), bits_, i, number / kernels::kFp8Codes % (1u << bits_));
     }
     decode(0, all, g, n);
@@ -86,13 +92,15 @@ class AtScales {
 
   Kept encode(std::size_t k, const T* x, std::int64_t n) const {
     Kept kept{std::vector<std::uint8_t>(static_cast<std::size_t>(n)), room_for(bits_, n), {}};
-    kernels::activation_forward_fp8<A, F, T, kSweepSchedule>(tables_[k], scales_[k], x, reinterpret_cast<F*>(kept.codes.data()), kept.parts.data(), n);
+    kernels::activation_forward_fp8<A, F, T, kSweepSchedule>(
+        tables_[k], scales_[k], x, reinterpret_cast<F*>(kept.codes.data()), kept.parts.data(), n);
     return kept;
   }
   template <class D>
   void decode(std::size_t k, const Kept& kept, D* g, std::int64_t n) const {
     std::fill_n(g, n, kernels::narrow<D>(1.0f));
-    kernels::activation_backward_fp8<D, kSweepSchedule>(tables_[k], g, kept.codes.data(), kept.parts.data(), g, n);
+    kernels::activation_backward_fp8<D, kSweepSchedule>(tables_[k], g, kept.codes.data(), kept.parts.data(),
+                                                        g, n);
   }
 
   int bits_;
@@ -100,7 +108,8 @@ class AtScales {
   std::vector<kernels::Fp8Table> tables_;
 };
 
-/// y in blocks of B, from x of T, in blocks that begin with one of some elements. In the functions of one x it is alone among zeros.
+/// y in blocks of B, from x of T, in blocks that begin with one of some elements. In the functions of one x
+/// it is alone among zeros.
 template <class A, class B, class T>
 class InBlocks {
  public:
@@ -108,7 +117,8 @@ class InBlocks {
 
   explicit InBlocks(int bits) : bits_(bits), tables_(std::make_unique<kernels::Fp4Tables>()) {
     constexpr int kFirstOctave = -8, kLastOctave = 10, kPerOctave = 4;
-    for (int k = kLastOctave * kPerOctave; k >= kFirstOctave * kPerOctave; --k) leaders_.push_back(static_cast<float>(std::exp2(k / double{kPerOctave})));
+    for (int k = kLastOctave * kPerOctave; k >= kFirstOctave * kPerOctave; --k)
+      leaders_.push_back(static_cast<float>(std::exp2(k / double{kPerOctave})));
     // MXFP4 has no scale of the tensor. That of NVFP4 is one for the largest leader.
     const float tensor = std::is_same_v<B, kernels::NvFp4> ? 6 * 448 / leaders_.front() : 1.0f;
     kernels::fill_fp4_tables<A, B>(tensor, bits, kernels::kLargestFiniteBits, *tables_);
@@ -127,15 +137,18 @@ class InBlocks {
     std::vector<T> all = spread(x, n, kBlock - 1, 1, kernels::narrow<T>(leaders_[k]));
     std::vector<float> result(all.size());
     decode(encode(all), result);
-    for (std::int64_t i = 0; i < n; ++i) g[i] = result[static_cast<std::size_t>(i / (kBlock - 1) * kBlock + 1 + i % (kBlock - 1))];
+    for (std::int64_t i = 0; i < n; ++i)
+      g[i] = result[static_cast<std::size_t>(i / (kBlock - 1) * kBlock + 1 + i % (kBlock - 1))];
   }
 
   void keep(const T* x, float* kept, std::int64_t n) const {
     const Kept all = encode(spread(x, n, 1, 0, kernels::narrow<T>(0.0f)));
     for (std::int64_t i = 0; i < n; ++i) {
       const std::uint8_t scale = all.scales[static_cast<std::size_t>(i)];
-      const std::uint32_t code = bits_at(all.codes.data(), kernels::kFp4Bits, i * kBlock), part = bits_at(all.parts.data(), bits_, i * kBlock);
-      kept[i] = static_cast<float>(code + kernels::kFp4Codes * (part + kernels::kMostParts * std::uint32_t{scale}));
+      const std::uint32_t code = bits_at(all.codes.data(), kernels::kFp4Bits, i * kBlock),
+                          part = bits_at(all.parts.data(), bits_, i * kBlock);
+      kept[i] =
+          static_cast<float>(code + kernels::kFp4Codes * (part + kernels::kMostParts * std::uint32_t{scale}));
       if (scale == kernels::BlockScale<B>::kNan) kept[i] = std::numeric_limits<float>::quiet_NaN();
     }
   }
@@ -146,7 +159,8 @@ class InBlocks {
       const bool nan = std::isnan(kept[i]);
       const std::uint32_t number = number_of(kept[i], kNumbers);
       const std::uint32_t beside = number / kernels::kFp4Codes;
-      all.scales[static_cast<std::size_t>(i)] = nan ? kernels::BlockScale<B>::kNan : static_cast<std::uint8_t>(beside / kernels::kMostParts);
+      all.scales[static_cast<std::size_t>(i)] =
+          nan ? kernels::BlockScale<B>::kNan : static_cast<std::uint8_t>(beside / kernels::kMostParts);
       put_bits(all.codes.data(), kernels::kFp4Bits, i * kBlock, number % kernels::kFp4Codes);
       put_bits(all.parts.data(), bits_, i * kBlock, beside % (1u << bits_));
     }
@@ -163,22 +177,26 @@ class InBlocks {
   static std::vector<T> spread(const T* x, std::int64_t n, std::int64_t each, std::int64_t first, T other) {
     const std::int64_t blocks = (n + each - 1) / each;
     std::vector<T> all(static_cast<std::size_t>(blocks * kBlock), other);
-    for (std::int64_t i = 0; i < n; ++i) all[static_cast<std::size_t>(i / each * kBlock + first + i % each)] = x[i];
+    for (std::int64_t i = 0; i < n; ++i)
+      all[static_cast<std::size_t>(i / each * kBlock + first + i % each)] = x[i];
     return all;
   }
   Kept of_size(std::int64_t n) const {
-    return {room_for(kernels::kFp4Bits, n), room_for(bits_, n), std::vector<std::uint8_t>(static_cast<std::size_t>(n / kBlock))};
+    return {room_for(kernels::kFp4Bits, n), room_for(bits_, n),
+            std::vector<std::uint8_t>(static_cast<std::size_t>(n / kBlock))};
   }
   Kept encode(const std::vector<T>& x) const {
     const auto n = static_cast<std::int64_t>(x.size());
     Kept kept = of_size(n);
-    kernels::activation_forward_fp4<A, B, T, kSweepSchedule>(*tables_, x.data(), kept.codes.data(), kept.scales.data(), kept.parts.data(), n);
+    kernels::activation_forward_fp4<A, B, T, kSweepSchedule>(*tables_, x.data(), kept.codes.data(),
+                                                             kept.scales.data(), kept.parts.data(), n);
     return kept;
   }
   template <class D>
   void decode(const Kept& kept, std::vector<D>& g) const {
     std::fill(g.begin(), g.end(), kernels::narrow<D>(1.0f));
-    kernels::activation_backward_fp4<B, D, kSweepSchedule>(*tables_, g.data(), kept.codes.data(), kept.scales.data(), kept.parts.data(), g.data(),
+    kernels::activation_backward_fp4<B, D, kSweepSchedule>(*tables_, g.data(), kept.codes.data(),
+                                                           kept.scales.data(), kept.parts.data(), g.data(),
                                                            static_cast<std::int64_t>(g.size()));
   }
 
@@ -199,7 +217,9 @@ Subject scaled_store(const Subject& common, const char* format, int bits) {
     narrow_all(x, from, n);
     kernels_of->keep(from, kept, n);
   };
-  store.derivative = [kernels_of](const float* kept, const std::uint32_t*, float* g, std::int64_t n) { kernels_of->gradients_of(kept, g, n); };
+  store.derivative = [kernels_of](const float* kept, const std::uint32_t*, float* g, std::int64_t n) {
+    kernels_of->gradients_of(kept, g, n);
+  };
   store.gradient = [kernels_of](const float* kept, const std::uint32_t*, float* dx, std::int64_t n) {
     alignas(64) T result[kLargestBlock];
     kernels_of->gradients_of(kept, result, n);
@@ -227,14 +247,17 @@ Subject scaled_store(const Subject& common, const char* format, int bits) {
 
 }  // namespace detail
 
-/// y in 8 bits at a scale and in 4 bits by blocks, with 0 to 2 bits beside each, for x of a 16-bit T. `activation` is that of the header A.
+/// y in 8 bits at a scale and in 4 bits by blocks, with 0 to 2 bits beside each, for x of a 16-bit T.
+/// `activation` is that of the header A.
 template <class A, class T>
 Subject make_scaled_subject(const FloatFormat& format, const SweptActivation& activation) {
-  Subject subject = detail::subject_of_stores(fmt::format("{}_{}", A::Header::kName, format.name), format, activation);
+  Subject subject =
+      detail::subject_of_stores(fmt::format("{}_{}", A::Header::kName, format.name), format, activation);
   subject.scattered = subject.keeps_nan = true;
   const Subject store = subject;
   const auto add = [&]<class S>(const char* name) {
-    for (int bits = 0; bits <= kernels::kMostPartBits; ++bits) subject.stores.push_back(detail::scaled_store<S, T>(store, name, bits));
+    for (int bits = 0; bits <= kernels::kMostPartBits; ++bits)
+      subject.stores.push_back(detail::scaled_store<S, T>(store, name, bits));
   };
   add.template operator()<detail::AtScales<A, kernels::F8E4M3, T>>("e4m3");
   add.template operator()<detail::AtScales<A, kernels::F8E5M2, T>>("e5m2");

@@ -21,8 +21,9 @@ namespace {
 
 /// The storage type that belongs to a format's name.
 template <class Fit>
-using StorageOf = std::conditional_t<Fit::kFormat == std::string_view("f32"), float,
-                                     std::conditional_t<Fit::kFormat == std::string_view("f16"), kernels::F16, kernels::BF16>>;
+using StorageOf = std::conditional_t<
+    Fit::kFormat == std::string_view("f32"), float,
+    std::conditional_t<Fit::kFormat == std::string_view("f16"), kernels::F16, kernels::BF16>>;
 template <class Fit>
 constexpr const FloatFormat& format_of() {
   return Fit::kFormat == kF32.name ? kF32 : Fit::kFormat == kF16.name ? kF16 : kBf16;
@@ -32,8 +33,10 @@ constexpr const FloatFormat& format_of() {
 template <class Fit>
 const SweptActivation& activation_of_header() {
   const SweptActivation* const activation = swept_activation(Fit::kActivation);
-  if (!activation || !(Function::parse(activation->function) == Function::parse(Fit::kFunction)) || activation->masked() != Fit::kMasked) {
-    throw std::logic_error(fmt::format("{}: '{}' is not the {} that is swept", Fit::kName, Fit::kFunction, Fit::kActivation));
+  if (!activation || !(Function::parse(activation->function) == Function::parse(Fit::kFunction)) ||
+      activation->masked() != Fit::kMasked) {
+    throw std::logic_error(
+        fmt::format("{}: '{}' is not the {} that is swept", Fit::kName, Fit::kFunction, Fit::kActivation));
   }
   return *activation;
 }
@@ -45,7 +48,9 @@ template <class Fit>
 Subject make() {
   const SweptActivation& activation = activation_of_header<Fit>();
   if constexpr (std::string_view("gelu") == Fit::kActivation) {
-    Subject subject = make_subject<Fit, typename kernels::tuned::GeluForward<StorageOf<Fit>>::Fit, StorageOf<Fit>>(format_of<Fit>());
+    Subject subject =
+        make_subject<Fit, typename kernels::tuned::GeluForward<StorageOf<Fit>>::Fit, StorageOf<Fit>>(
+            format_of<Fit>());
     subject.deployed = std::is_same_v<Fit, DeployedGelu<Fit>>;
     return subject;
   } else {
@@ -59,8 +64,10 @@ template <class Fit>
 void add(std::vector<Shipped>& list) {
   if constexpr (Fit::kFormat == kF32.name || Fit::kFormat == kF16.name || Fit::kFormat == kBf16.name) {
     bool deployed = true;
-    if constexpr (std::string_view("gelu") == Fit::kActivation) deployed = std::is_same_v<Fit, DeployedGelu<Fit>>;
-    list.push_back({&activation_of_header<Fit>(), Fit::kFormat, Fit::kName, Fit::kName, deployed, false, make<Fit>});
+    if constexpr (std::string_view("gelu") == Fit::kActivation)
+      deployed = std::is_same_v<Fit, DeployedGelu<Fit>>;
+    list.push_back(
+        {&activation_of_header<Fit>(), Fit::kFormat, Fit::kName, Fit::kName, deployed, false, make<Fit>});
   }
 }
 
@@ -75,8 +82,8 @@ const SweptActivation& activation_of_codes(const char* name, const char* functio
 template <class A, class T>
 void add_codes(std::vector<Shipped>& list, const FloatFormat& format) {
   using Code = typename A::Code;
-  list.push_back({&activation_of_codes(Code::kActivation, Code::kFunction), std::string(format.name), Code::kName,
-                  fmt::format("{}_{}", Code::kName, format.name), false, true, [] {
+  list.push_back({&activation_of_codes(Code::kActivation, Code::kFunction), std::string(format.name),
+                  Code::kName, fmt::format("{}_{}", Code::kName, format.name), false, true, [] {
                     return make_codes_subject<A, T>(std::is_same_v<T, float>          ? kF32
                                                     : std::is_same_v<T, kernels::F16> ? kF16
                                                                                       : kBf16,
@@ -94,17 +101,21 @@ void add_all_codes(std::vector<Shipped>& list, kernels::CodedList<A...>) {
 template <class T, class... A>
 void add_scaled(std::vector<Shipped>& list, kernels::Fp8List<A...>) {
   static const FloatFormat& kFormat = std::is_same_v<T, kernels::F16> ? kF16 : kBf16;
-  (list.push_back({&activation_of_codes(A::Header::kActivation, A::Header::kFunction), std::string(kFormat.name), A::Header::kName,
+  (list.push_back({&activation_of_codes(A::Header::kActivation, A::Header::kFunction),
+                   std::string(kFormat.name), A::Header::kName,
                    fmt::format("{}_{}", A::Header::kName, kFormat.name), false, true,
-                   [] { return make_scaled_subject<A, T>(kFormat, activation_of_codes(A::Header::kActivation, A::Header::kFunction)); }}),
+                   [] {
+                     return make_scaled_subject<A, T>(
+                         kFormat, activation_of_codes(A::Header::kActivation, A::Header::kFunction));
+                   }}),
    ...);
 }
 
 template <class Y, class... Fit>
 void add_parity(std::vector<Shipped>& list, kernels::ParityFitList<Fit...>) {
   static const FloatFormat& kFormat = std::is_same_v<Y, kernels::ParityF16> ? kF16 : kBf16;
-  (list.push_back({&activation_of_header<Fit>(), std::string(kFormat.name), Fit::kName, Fit::kName, false, true,
-                   [] { return make_parity_subject<Fit, Y>(kFormat, activation_of_header<Fit>()); }}),
+  (list.push_back({&activation_of_header<Fit>(), std::string(kFormat.name), Fit::kName, Fit::kName, false,
+                   true, [] { return make_parity_subject<Fit, Y>(kFormat, activation_of_header<Fit>()); }}),
    ...);
 }
 
@@ -130,7 +141,8 @@ std::vector<Shipped> list_all() {
     const int format = s.format == kF32.name ? 0 : s.format == kF16.name ? 1 : 2;
     return std::tuple(std::find(all.begin(), all.end(), s.activation) - all.begin(), format, !s.deployed);
   };
-  std::stable_sort(list.begin(), list.end(), [&](const Shipped& a, const Shipped& b) { return place(a) < place(b); });
+  std::stable_sort(list.begin(), list.end(),
+                   [&](const Shipped& a, const Shipped& b) { return place(a) < place(b); });
   return list;
 }
 

@@ -1,9 +1,9 @@
-// Every backward pass that ships, as the subject of a sweep: the default of each activation and format, GELU's other fits
-// and direct tables, the codes of f'(x), and the fits of a y that carries its branch.
+// Every backward pass that ships, as the subject of a sweep: the default of each activation and format,
+// GELU's other fits and direct tables, the codes of f'(x), and the fits of a y that carries its branch.
 //
-// GELU's y comes from its own forward kernel; the others have none and use the correctly rounded f(x). Tables for y in
-// e4m3 and e5m2 are not here, because no forward stores such y, and `outgrad check` enumerates all of their 256 codes; nor
-// is what is kept in blocks or at a scale (store_subject.h).
+// GELU's y comes from its own forward kernel; the others have none and use the correctly rounded f(x). Tables
+// for y in e4m3 and e5m2 are not here, because no forward stores such y, and `outgrad check` enumerates all
+// of their 256 codes; nor is what is kept in blocks or at a scale (store_subject.h).
 #pragma once
 
 #include <string>
@@ -16,10 +16,11 @@ namespace outgrad::validation {
 struct Shipped {
   const SweptActivation* activation;
   std::string format;
-  std::string fit;   // kName of the header
+  std::string fit;  // kName of the header
   std::string name;  // of the result: codes, whose header serves all formats, have the format in it too
-  bool deployed;     // what the plain entry points run; where there are none, what represents the activation and format
-  bool stores;       // whether what is kept is no y and a bit (store_subject.h)
+  // what the plain entry points run; where there are none, what represents the activation and format
+  bool deployed;
+  bool stores;  // whether what is kept is no y and a bit (store_subject.h)
   Subject (*make)();
 };
 

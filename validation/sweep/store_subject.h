@@ -1,6 +1,7 @@
-// What may be kept in place of y and a bit, as the subject of a sweep: the codes of a header for f'(x), and a y that
-// carries its branch. Each x has one error there, or one for each dither. In MXFP8, and in 8 or 4 bits at a scale, the
-// error of an x also depends on its block or tensor; over all of these `check` proves the bound.
+// What may be kept in place of y and a bit, as the subject of a sweep: the codes of a header for f'(x), and a
+// y that carries its branch. Each x has one error there, or one for each dither. In MXFP8, and in 8 or 4 bits
+// at a scale, the error of an x also depends on its block or tensor; over all of these `check` proves the
+// bound.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,13 +18,16 @@
 namespace outgrad::validation {
 namespace detail {
 
-inline constexpr kernels::u64 kDrawnDithers = 1;     // the seed of the dithers that the kernels draw
-inline constexpr std::uint32_t kDithers = 1u << 23;  // those that there are: dither_of has as many values, each for as many words
+inline constexpr kernels::u64 kDrawnDithers = 1;  // the seed of the dithers that the kernels draw
+// those that there are: dither_of has as many values, each for as many words
+inline constexpr std::uint32_t kDithers = 1u << 23;
 inline float dither_numbered(std::uint32_t number) { return kernels::dither_of(number << 9); }
 
 /// The gradient of x over all dithers, see sweep.h. g is f'(x) as the kernels compute it.
 inline VariedGradient over_dithers(const kernels::CodeRule& rule, float g, double want) {
-  const auto code_at = [&](std::uint32_t dither) { return kernels::coded_gradient(rule, g, dither_numbered(dither)); };
+  const auto code_at = [&](std::uint32_t dither) {
+    return kernels::coded_gradient(rule, g, dither_numbered(dither));
+  };
   const float in_cells = kernels::in_cells(kernels::FloatOps{}, rule, g);
   const std::uint32_t last_code = code_at(kDithers - 1);
   VariedGradient all{2, -2, 0, 0, 0, 0};  // f' and what codes stand for lie between
@@ -37,10 +41,12 @@ inline VariedGradient over_dithers(const kernels::CodeRule& rule, float g, doubl
       while (code_at(end) <= code) ++end;
     }
     const float from = dither_numbered(first), to = dither_numbered(end - 1);
-    const float greatest = kernels::gradient_of_code(rule, code, from), least = kernels::gradient_of_code(rule, code, to);
+    const float greatest = kernels::gradient_of_code(rule, code, from),
+                least = kernels::gradient_of_code(rule, code, to);
     if (greatest > all.greatest) all.greatest = greatest, all.greatest_at = from;
     if (least < all.least) all.least = least, all.least_at = to;
-    const double count = end - first, share = count / kDithers, step = static_cast<double>(rule.step) / kDithers;
+    const double count = end - first, share = count / kDithers,
+                 step = static_cast<double>(rule.step) / kDithers;
     const double error = (code - (static_cast<double>(from) + to) / 2) * rule.step + rule.first - want;
     all.error += share * error;
     all.square += share * (error * error + step * step * (count * count - 1) / 12);
@@ -65,14 +71,16 @@ inline std::string identity_of_stores(const Subject& subject) {
 }
 
 /// A subject without functions, of which `stores` is to be filled.
-inline Subject subject_of_stores(const std::string& name, const FloatFormat& format, const SweptActivation& activation) {
+inline Subject subject_of_stores(const std::string& name, const FloatFormat& format,
+                                 const SweptActivation& activation) {
   Subject subject{name, format, {}, {}, {}, {}};
   subject.activation = &activation, subject.mask_from = activation.x_star;
   subject.code = true, subject.own_forward = false, subject.swept = SweptX::own;
   return subject;
 }
 
-/// The number at place i of packed ones of at most 8 bits, of which one byte more than they take is there; and puts one where the bits are 0.
+/// The number at place i of packed ones of at most 8 bits, of which one byte more than they take is there;
+/// and puts one where the bits are 0.
 inline std::uint32_t bits_at(const std::uint8_t* packed, int bits, std::int64_t i) {
   const std::int64_t bit = i * bits;
   const std::uint32_t two = packed[bit / 8] | static_cast<std::uint32_t>(packed[bit / 8 + 1]) << 8;
@@ -105,12 +113,16 @@ Subject code_store(const Subject& common, int bits, bool dithered) {
     std::uint8_t packed[kLargestBlock + 1] = {};
     for (std::int64_t i = 0; i < n; ++i) {
       const int most = (1 << choice.bits) - 1;
-      put_bits(packed, choice.bits, i, code[i] >= 0 && code[i] <= static_cast<float>(most) ? static_cast<std::uint32_t>(code[i]) : 0u);
+      put_bits(
+          packed, choice.bits, i,
+          code[i] >= 0 && code[i] <= static_cast<float>(most) ? static_cast<std::uint32_t>(code[i]) : 0u);
     }
     std::fill_n(dx, n, kernels::narrow<D>(1.0f));
     kernels::activation_backward_code<D, kSweepSchedule>(kRange, choice, dx, packed, dx, n);
   };
-  store.derivative = [backward](const float* code, const std::uint32_t*, float* g, std::int64_t n) { backward(code, g, n); };
+  store.derivative = [backward](const float* code, const std::uint32_t*, float* g, std::int64_t n) {
+    backward(code, g, n);
+  };
   if constexpr (!std::is_same_v<T, float>) {
     store.gradient = [backward](const float* code, const std::uint32_t*, float* dx, std::int64_t n) {
       alignas(64) T result[kLargestBlock];
@@ -119,8 +131,11 @@ Subject code_store(const Subject& common, int bits, bool dithered) {
     };
   }
   if (dithered) {
-    store.varied = [rule = kernels::rule_of(choice, kRange)](const float* x, const double* want, VariedGradient* result, std::int64_t n) {
-      for (std::int64_t i = 0; i < n; ++i) result[i] = over_dithers(rule, kernels::gradient_at<typename A::template Forward<float>>(x[i]), want[i]);
+    store.varied = [rule = kernels::rule_of(choice, kRange)](const float* x, const double* want,
+                                                             VariedGradient* result, std::int64_t n) {
+      for (std::int64_t i = 0; i < n; ++i)
+        result[i] =
+            over_dithers(rule, kernels::gradient_at<typename A::template Forward<float>>(x[i]), want[i]);
     };
   }
   return store;
@@ -128,14 +143,16 @@ Subject code_store(const Subject& common, int bits, bool dithered) {
 
 }  // namespace detail
 
-/// The codes that an activation's header bounds, for x of T, through the host kernels that users call: exact ones of 1 to
-/// 8 bits, and dithered ones of 2 and 3. `activation` is the header's activation.
+/// The codes that an activation's header bounds, for x of T, through the host kernels that users call: exact
+/// ones of 1 to 8 bits, and dithered ones of 2 and 3. `activation` is the header's activation.
 template <class A, class T>
 Subject make_codes_subject(const FloatFormat& format, const SweptActivation& activation) {
-  Subject subject = detail::subject_of_stores(fmt::format("{}_{}+codes", A::Code::kName, format.name), format, activation);
+  Subject subject =
+      detail::subject_of_stores(fmt::format("{}_{}+codes", A::Code::kName, format.name), format, activation);
   subject.scattered = true;
   Subject store = subject;
-  for (int bits = 1; bits <= kernels::kMostCodeBits; ++bits) subject.stores.push_back(detail::code_store<A, T>(store, bits, false));
+  for (int bits = 1; bits <= kernels::kMostCodeBits; ++bits)
+    subject.stores.push_back(detail::code_store<A, T>(store, bits, false));
   for (int bits = kernels::kLeastDitheredBits; bits <= kernels::kMostDitheredBits; ++bits)
     subject.stores.push_back(detail::code_store<A, T>(store, bits, true));
   subject.identity = detail::identity_of_stores(subject);
@@ -165,7 +182,9 @@ Subject make_parity_subject(const FloatFormat& format, const SweptActivation& ac
     std::fill_n(dx, n, kernels::narrow<D>(1.0f));
     kernels::activation_backward<Fit, D, detail::kSweepSchedule, Y>(dx, y, nullptr, dx, n);
   };
-  store.derivative = [backward](const float* kept, const std::uint32_t*, float* g, std::int64_t n) { backward(kept, g, n); };
+  store.derivative = [backward](const float* kept, const std::uint32_t*, float* g, std::int64_t n) {
+    backward(kept, g, n);
+  };
   store.gradient = [backward](const float* kept, const std::uint32_t*, float* dx, std::int64_t n) {
     alignas(64) T result[kLargestBlock];
     backward(kept, result, n);

@@ -21,7 +21,8 @@
 
 namespace outgrad::validation {
 
-/// The forward of a fused kernel that has x in f32 and stores y as T: the element body for T, applied to f32 x.
+/// The forward of a fused kernel that has x in f32 and stores y as T: the element body for T, applied to f32
+/// x.
 template <class Forward, class T, kernels::CpuSchedule S>
 void fused_forward(const float* x, float* y, std::uint32_t* mask, std::int64_t n) {
   std::fill(mask, mask + (n + 31) / 32, 0);
@@ -34,8 +35,10 @@ void fused_forward(const float* x, float* y, std::uint32_t* mask, std::int64_t n
     }
   }
   for (; i < n; ++i) {
-    mask[i / 32] |= static_cast<std::uint32_t>(kernels::evaluate_mask(kernels::FloatOps{}, Forward{}, x[i])) << (i % 32);
-    y[i] = kernels::gelu_forward_value<T>(kernels::FloatOps{}, Forward{}, kernels::detail::kForwardTables<Forward>, x[i]);
+    mask[i / 32] |= static_cast<std::uint32_t>(kernels::evaluate_mask(kernels::FloatOps{}, Forward{}, x[i]))
+                    << (i % 32);
+    y[i] = kernels::gelu_forward_value<T>(kernels::FloatOps{}, Forward{},
+                                          kernels::detail::kForwardTables<Forward>, x[i]);
   }
   std::transform(y, y + n, y, [](float v) { return kernels::widen(kernels::narrow<T>(v)); });
 }
@@ -43,7 +46,8 @@ void fused_forward(const float* x, float* y, std::uint32_t* mask, std::int64_t n
 namespace detail {
 
 // Any schedule gives the same bits. A sweep runs one block per thread.
-inline constexpr kernels::CpuSchedule kSweepSchedule{.threads = 1, .vector_bits = kernels::kBestVectorBits, .unroll = 2};
+inline constexpr kernels::CpuSchedule kSweepSchedule{
+    .threads = 1, .vector_bits = kernels::kBestVectorBits, .unroll = 2};
 inline constexpr std::int64_t kLargestBlock = 4096;
 
 /// The words of a fit's table, which has rows or entries.
@@ -83,8 +87,8 @@ std::vector<Claim> claims_of() {
 
 }  // namespace detail
 
-/// The backward pass of a fit with y stored as T and f32 arithmetic, through the host kernel that users call. y is the
-/// correctly rounded f(x), and m = [x >= x*]. `activation` is the header's activation.
+/// The backward pass of a fit with y stored as T and f32 arithmetic, through the host kernel that users call.
+/// y is the correctly rounded f(x), and m = [x >= x*]. `activation` is the header's activation.
 template <class Fit, class T>
 Subject make_backward_subject(const FloatFormat& format, const SweptActivation& activation) {
   using kernels::narrow;
@@ -103,14 +107,16 @@ Subject make_backward_subject(const FloatFormat& format, const SweptActivation& 
       for (std::int64_t begin = 0; begin < n; begin += kLargestBlock) {
         const std::int64_t count = std::min(kLargestBlock, n - begin);
         std::transform(y + begin, y + begin + count, stored, [](float v) { return narrow<T>(v); });
-        kernels::activation_backward<Fit, float, kSchedule, T>(g + begin, stored, mask + begin / 32, g + begin, count);
+        kernels::activation_backward<Fit, float, kSchedule, T>(g + begin, stored, mask + begin / 32,
+                                                               g + begin, count);
       }
     } else {
       kernels::activation_backward<Fit, float, kSchedule>(g, y, mask, g, n);
     }
   };
   if constexpr (!std::is_same_v<T, float>) {
-    subject.backward = [](const float* dy, const float* y, const std::uint32_t* mask, float* dx, std::int64_t n) {
+    subject.backward = [](const float* dy, const float* y, const std::uint32_t* mask, float* dx,
+                          std::int64_t n) {
       alignas(64) T stored[kLargestBlock], result[kLargestBlock];
       for (std::int64_t begin = 0; begin < n; begin += kLargestBlock) {
         const std::int64_t count = std::min(kLargestBlock, n - begin);
@@ -120,7 +126,8 @@ Subject make_backward_subject(const FloatFormat& format, const SweptActivation& 
         std::transform(result, result + count, dx + begin, [](T v) { return widen(v); });
       }
     };
-    subject.gradient = [backward = subject.backward](const float* y, const std::uint32_t* mask, float* dx, std::int64_t n) {
+    subject.gradient = [backward = subject.backward](const float* y, const std::uint32_t* mask, float* dx,
+                                                     std::int64_t n) {
       std::fill_n(dx, n, 1.0f);
       backward(dx, y, mask, dx, n);
     };
@@ -135,8 +142,9 @@ Subject make_backward_subject(const FloatFormat& format, const SweptActivation& 
   return subject;
 }
 
-/// The same with GELU's forward kernel. If x are values of T (every x of the domain T), they go through the kernel for
-/// T itself. Other x, such as those of a fused bias or a wider accumulator, go through the same body on f32 x.
+/// The same with GELU's forward kernel. If x are values of T (every x of the domain T), they go through the
+/// kernel for T itself. Other x, such as those of a fused bias or a wider accumulator, go through the same
+/// body on f32 x.
 template <class Fit, class Forward, class T>
 Subject make_subject(const FloatFormat& format) {
   static constexpr kernels::CpuSchedule kSchedule = detail::kSweepSchedule;
@@ -149,7 +157,9 @@ Subject make_subject(const FloatFormat& format) {
   subject.own_forward = true;
   subject.forward = [](const float* x, float* y, std::uint32_t* mask, std::int64_t n) {
     if constexpr (!std::is_same_v<T, float>) {
-      const auto is_stored = [](float v) { return std::bit_cast<std::uint32_t>(widen(narrow<T>(v))) == std::bit_cast<std::uint32_t>(v) || v != v; };
+      const auto is_stored = [](float v) {
+        return std::bit_cast<std::uint32_t>(widen(narrow<T>(v))) == std::bit_cast<std::uint32_t>(v) || v != v;
+      };
       if (std::all_of(x, x + n, is_stored)) {
         alignas(64) T buffer[kLargestBlock];
         for (std::int64_t begin = 0; begin < n; begin += kLargestBlock) {

@@ -43,19 +43,25 @@ using kernels::SpecError;
 constexpr std::int64_t kBlock = 2048;
 constexpr std::int64_t kMaskWords = kBlock / 32;
 constexpr std::size_t kExamples = 16;
-constexpr double kNear = 0.1, kTail = -2;  // errors of y cost most up to kNear, because of sqrt(y - y*); f needs relative accuracy below kTail
+// errors of y cost most up to kNear, because of sqrt(y - y*); f needs relative accuracy below kTail
+constexpr double kNear = 0.1, kTail = -2;
 
-std::uint32_t infinity_pattern(const FloatFormat& format) { return (1u << (format.bits - 1)) - (1u << (format.precision - 1)); }
+std::uint32_t infinity_pattern(const FloatFormat& format) {
+  return (1u << (format.bits - 1)) - (1u << (format.precision - 1));
+}
 
 float from_pattern(const FloatFormat& format, std::uint32_t pattern) {
   if (format.bits == 32) return std::bit_cast<float>(pattern);
-  const std::uint32_t sign = pattern >> (format.bits - 1), magnitude = pattern & ((1u << (format.bits - 1)) - 1);
+  const std::uint32_t sign = pattern >> (format.bits - 1),
+                      magnitude = pattern & ((1u << (format.bits - 1)) - 1);
   const int exponent = static_cast<int>(magnitude >> (format.precision - 1));
   const std::uint32_t hidden = 1u << (format.precision - 1), fraction = magnitude & (hidden - 1);
   if (magnitude >= infinity_pattern(format)) {
-    return std::bit_cast<float>(sign << 31 | 0x7f800000u | fraction << (std::numeric_limits<float>::digits - format.precision));
+    return std::bit_cast<float>(sign << 31 | 0x7f800000u |
+                                fraction << (std::numeric_limits<float>::digits - format.precision));
   }
-  const double value = exponent == 0 ? std::ldexp(fraction, format.quantum_exponent) : std::ldexp(hidden + fraction, exponent - 1 + format.quantum_exponent);
+  const double value = exponent == 0 ? std::ldexp(fraction, format.quantum_exponent)
+                                     : std::ldexp(hidden + fraction, exponent - 1 + format.quantum_exponent);
   return static_cast<float>(sign ? -value : value);
 }
 
@@ -71,8 +77,10 @@ inline double magnitude_of(double error) {
   return magnitude <= std::numeric_limits<double>::max() ? magnitude : kInfinity;
 }
 
-/// Upper bound of |g_m(y) - f'(x)| for rounding errors of y of half an ulp, where `derivative` is f'(x) (sweep.h).
-inline double storage_bound(double y, double derivative, double per_y, double least, double bend, double flat_from) {
+/// Upper bound of |g_m(y) - f'(x)| for rounding errors of y of half an ulp, where `derivative` is f'(x)
+/// (sweep.h).
+inline double storage_bound(double y, double derivative, double per_y, double least, double bend,
+                            double flat_from) {
   constexpr double kFlatBound = 0x1p-16;
   const double h = bend * std::max(std::fabs(y) * per_y, least);
   return y >= flat_from ? kFlatBound : std::min(h / std::fabs(derivative), std::sqrt(h)) + kSweepMargin;
@@ -111,14 +119,17 @@ void close_run(const Run& run, const Stored& stored, Segment& segment) {
   if (stored.code || !activation.masked()) return;
   const double steepest = std::max(std::fabs(run.lo), std::fabs(run.hi));
   const double most =
-      2 * half_range + storage_bound(run.y, steepest, half_ulp_per_y(format), least_half_ulp(format), activation.facts().bend, activation.facts().flat_from);
+      2 * half_range + storage_bound(run.y, steepest, half_ulp_per_y(format), least_half_ulp(format),
+                                     activation.facts().bend, activation.facts().flat_from);
   if (!(most > std::max(segment.storage[branch].value, activation.oracle_floor(format)))) return;
   const double exact = activation.oracle()->derivative_at_value(run.y, run.right);
   segment.storage[branch].raise({std::fabs(exact - run.lo), run.x_first, run.y, exact, run.lo});
   segment.storage[branch].raise({std::fabs(exact - run.hi), run.x_last, run.y, exact, run.hi});
 }
 
-bool same_pair(const Run& a, const Run& b) { return a.right == b.right && std::bit_cast<std::uint32_t>(a.y) == std::bit_cast<std::uint32_t>(b.y); }
+bool same_pair(const Run& a, const Run& b) {
+  return a.right == b.right && std::bit_cast<std::uint32_t>(a.y) == std::bit_cast<std::uint32_t>(b.y);
+}
 
 /// Appends a run that no later run has touched yet.
 void push_run(const Run& run, const Stored& stored, Segment& segment) {
@@ -181,7 +192,8 @@ class OutputDigests {
     for (std::int64_t i = 0; i < n; ++i) {
       // Thousands of f32 x share a y, so the previous value is often the same one.
       const bool same = i > 0 && std::bit_cast<std::uint32_t>(v[i]) == std::bit_cast<std::uint32_t>(v[i - 1]);
-      bits[i] = same ? bits[i - 1] : static_cast<std::uint16_t>(kernels::canonical_bits(kernels::narrow<T>(v[i])));
+      bits[i] =
+          same ? bits[i - 1] : static_cast<std::uint16_t>(kernels::canonical_bits(kernels::narrow<T>(v[i])));
     }
     sum.add(bits, static_cast<std::size_t>(n) * sizeof *bits);
   }
@@ -196,8 +208,9 @@ class OutputDigests {
 class BlockSweeper {
  public:
   BlockSweeper(const Subject& subject, const Domain& domain, Segment& segment, OutputDigests& digests)
-      : subject_(subject), domain_(domain), stored_(subject.stored()), reference_(subject.activation->reference()), oracle_(subject.activation->oracle()),
-        segment_(segment), digests_(digests), buffers_(std::make_unique<Buffers>()) {
+      : subject_(subject), domain_(domain), stored_(subject.stored()),
+        reference_(subject.activation->reference()), oracle_(subject.activation->oracle()), segment_(segment),
+        digests_(digests), buffers_(std::make_unique<Buffers>()) {
     for (const Claim& claim : subject.claims) {
       if (claim.what == Claim::kEvaluation) evaluation_claim_ = claim.limit;
       claims_bias_ |= claim.what == Claim::kBias;
@@ -215,7 +228,8 @@ class BlockSweeper {
       subject_.varied ? sweep_varied() : sweep_codes();
       return;
     }
-    segment_.oracle_decisions += round_values(b.x, b.value_lo, b.value_hi, b.y_true, n, subject_.format, *oracle_);
+    segment_.oracle_decisions +=
+        round_values(b.x, b.value_lo, b.value_hi, b.y_true, n, subject_.format, *oracle_);
     if (subject_.own_forward) {
       subject_.forward(b.x, b.y, b.mask, n);
     } else {
@@ -272,7 +286,8 @@ class BlockSweeper {
                   [&](std::int64_t i) { return error_at(i) * error_at(i); });
   }
   void weigh_errors() {
-    weigh_errors([&](std::int64_t i) { return error_at(i); }, [&](std::int64_t i) { return error_at(i) * error_at(i); });
+    weigh_errors([&](std::int64_t i) { return error_at(i); },
+                 [&](std::int64_t i) { return error_at(i) * error_at(i); });
   }
   double error_at(std::int64_t i) const { return buffers_->g[i] - buffers_->want[i]; }
 
@@ -289,25 +304,31 @@ class BlockSweeper {
         const VariedGradient& d = b.varied[i];
         const float least = stored(d.least), greatest = stored(d.greatest);
         maxima[right_].raise({magnitude_of(least - b.want[i]), b.x[i], d.least_at, least, b.want[i]});
-        maxima[right_].raise({magnitude_of(greatest - b.want[i]), b.x[i], d.greatest_at, greatest, b.want[i]});
+        maxima[right_].raise(
+            {magnitude_of(greatest - b.want[i]), b.x[i], d.greatest_at, greatest, b.want[i]});
       }
     };
     measure(segment_.total, [](float g) { return g; });
-    measure(segment_.stored, [&](float g) { return static_cast<float>(round_to_format(static_cast<double>(g), subject_.format)); });
+    measure(segment_.stored, [&](float g) {
+      return static_cast<float>(round_to_format(static_cast<double>(g), subject_.format));
+    });
     for (std::int64_t i = 0; claims_bias_ && i < n_; ++i) {
       const double error = b.varied[i].error;
       segment_.bias[right_].raise({magnitude_of(error), b.x[i], 0, b.want[i] + error, b.want[i]});
     }
-    measure_curve([&](std::int64_t i) { return b.varied[i].least - b.want[i]; }, [&](std::int64_t i) { return b.varied[i].greatest - b.want[i]; },
+    measure_curve([&](std::int64_t i) { return b.varied[i].least - b.want[i]; },
+                  [&](std::int64_t i) { return b.varied[i].greatest - b.want[i]; },
                   [&](std::int64_t i) { return b.varied[i].square; });
-    weigh_errors([&](std::int64_t i) { return b.varied[i].error; }, [&](std::int64_t i) { return b.varied[i].square; });
+    weigh_errors([&](std::int64_t i) { return b.varied[i].error; },
+                 [&](std::int64_t i) { return b.varied[i].square; });
   }
 
   /// m = [x >= mask_from].
   void set_masks() {
     Buffers& b = *buffers_;
     std::fill_n(b.mask, kMaskWords, 0u);
-    for (std::int64_t i = 0; i < n_; ++i) b.mask[i / 32] |= static_cast<std::uint32_t>(b.x[i] >= subject_.mask_from) << (i % 32);
+    for (std::int64_t i = 0; i < n_; ++i)
+      b.mask[i / 32] |= static_cast<std::uint32_t>(b.x[i] >= subject_.mask_from) << (i % 32);
   }
 
   static double top_of(const double* error, std::int64_t n) {
@@ -334,8 +355,8 @@ class BlockSweeper {
     raise(maximum, y, [&](std::int64_t i) { return g[i]; }, [&](std::int64_t i) { return b.want[i]; });
   }
 
-  /// function(y, mask) of the block. If all elements have the same y and mask bit, which happens because thousands of
-  /// f32 x share a 16-bit y, it is computed for one element.
+  /// function(y, mask) of the block. If all elements have the same y and mask bit, which happens because
+  /// thousands of f32 x share a 16-bit y, it is computed for one element.
   template <class Function>
   void evaluate(const Function& function, const float* y, float* result) const {
     const std::uint32_t* const mask = buffers_->mask;
@@ -344,7 +365,8 @@ class BlockSweeper {
     for (std::int64_t word = 1; word < words && constant; ++word) constant = mask[word] == mask[0];
     std::int64_t other = 0;
 #pragma omp simd reduction(+ : other)
-    for (std::int64_t i = 1; i < n_; ++i) other += std::bit_cast<std::uint32_t>(y[i]) != std::bit_cast<std::uint32_t>(y[0]);
+    for (std::int64_t i = 1; i < n_; ++i)
+      other += std::bit_cast<std::uint32_t>(y[i]) != std::bit_cast<std::uint32_t>(y[0]);
     constant = constant && other == 0;
     function(y, mask, result, constant ? 1 : n_);
     if (constant) std::fill_n(result + 1, n_ - 1, result[0]);
@@ -357,12 +379,14 @@ class BlockSweeper {
     segment_.right += right_ ? n_ : 0;
   }
 
-  /// Whether every y is correctly rounded and every mask bit is right, so that g is also g at (y_true, true mask).
+  /// Whether every y is correctly rounded and every mask bit is right, so that g is also g at (y_true, true
+  /// mask).
   bool count_misrounded() {
     const Buffers& b = *buffers_;
     std::int64_t wrong = 0;
 #pragma omp simd reduction(+ : wrong)
-    for (std::int64_t i = 0; i < n_; ++i) wrong += std::bit_cast<std::uint32_t>(b.y[i]) != std::bit_cast<std::uint32_t>(b.y_true[i]);
+    for (std::int64_t i = 0; i < n_; ++i)
+      wrong += std::bit_cast<std::uint32_t>(b.y[i]) != std::bit_cast<std::uint32_t>(b.y_true[i]);
     segment_.misrounded += wrong;
     for (std::int64_t i = 0; wrong > 0 && i < n_ && segment_.examples.size() < kExamples; ++i) {
       if (std::bit_cast<std::uint32_t>(b.y[i]) != std::bit_cast<std::uint32_t>(b.y_true[i])) {
@@ -389,18 +413,23 @@ class BlockSweeper {
     subject_.activation->slope_of_value(b.y_true, b.reach, n_);
 #pragma omp simd
     for (std::int64_t i = 0; i < n_; ++i) b.error[i] = magnitude_of(b.reach[i] - b.want[i]);
-    raise(segment_.storage[right_], b.y_true, [&](std::int64_t i) { return b.reach[i]; }, [&](std::int64_t i) { return b.want[i]; });
+    raise(
+        segment_.storage[right_], b.y_true, [&](std::int64_t i) { return b.reach[i]; },
+        [&](std::int64_t i) { return b.want[i]; });
   }
 
-  /// D: g against f' at the argument of y itself. If this is a formula in y, it is measured for every y. Otherwise it
-  /// is measured only where T is above the claim, because there the storage of y must account for the excess.
+  /// D: g against f' at the argument of y itself. If this is a formula in y, it is measured for every y.
+  /// Otherwise it is measured only where T is above the claim, because there the storage of y must account
+  /// for the excess.
   void measure_deviation(double claim) {
     Buffers& b = *buffers_;
     Maximum& maximum = segment_.deviation[right_];
     if (subject_.activation->slope_of_value) {
 #pragma omp simd
       for (std::int64_t i = 0; i < n_; ++i) b.error[i] = magnitude_of(b.g[i] - b.reach[i]);
-      return raise(maximum, b.y_true, [&](std::int64_t i) { return b.g[i]; }, [&](std::int64_t i) { return b.reach[i]; });
+      return raise(
+          maximum, b.y_true, [&](std::int64_t i) { return b.g[i]; },
+          [&](std::int64_t i) { return b.reach[i]; });
     }
 #pragma omp simd
     for (std::int64_t i = 0; i < n_; ++i) b.error[i] = magnitude_of(b.g[i] - b.want[i]);
@@ -408,7 +437,8 @@ class BlockSweeper {
     double exact = 0;
     for (std::int64_t i = 0, last = -1; i < n_; ++i) {
       if (b.error[i] <= claim - kSweepMargin) continue;
-      if (last < 0 || std::bit_cast<std::uint32_t>(b.y_true[i]) != std::bit_cast<std::uint32_t>(b.y_true[last]))
+      if (last < 0 ||
+          std::bit_cast<std::uint32_t>(b.y_true[i]) != std::bit_cast<std::uint32_t>(b.y_true[last]))
         exact = oracle_->derivative_at_value(b.y_true[i], right_);
       last = i;
       maximum.raise({magnitude_of(b.g[i] - exact), b.x[i], b.y_true[i], b.g[i], exact});
@@ -421,15 +451,18 @@ class BlockSweeper {
     Buffers& b = *buffers_;
     for (std::int64_t begin = 0; begin < n_;) {
       const int bin = curve_bin(b.x[begin]);
-      const std::int64_t end = std::partition_point(b.x + begin, b.x + n_, [bin](float x) { return curve_bin(x) <= bin; }) - b.x;
+      const std::int64_t end =
+          std::partition_point(b.x + begin, b.x + n_, [bin](float x) { return curve_bin(x) <= bin; }) - b.x;
       if (bin >= 0 && bin < kCurveBins) {
         double least = 0, greatest = 0, squares = 0, weight = 0;
 #pragma omp simd reduction(min : least) reduction(max : greatest) reduction(+ : squares, weight)
         for (std::int64_t i = begin; i < end; ++i) {
-          // 2^exponent is the spacing of normal x, up to a factor common to the format. (Subnormal x have a share of
-          // 2^-100, or 2^-13 in f16.)
+          // 2^exponent is the spacing of normal x, up to a factor common to the format. (Subnormal x have a
+          // share of 2^-100, or 2^-13 in f16.)
           constexpr double kCommon = 0x1p-26;  // makes the sum over a binade of f32 equal to 1
-          const double spacing = kCommon * static_cast<double>(std::bit_cast<float>(std::bit_cast<std::uint32_t>(b.x[i]) & 0x7f800000u));
+          const double spacing =
+              kCommon *
+              static_cast<double>(std::bit_cast<float>(std::bit_cast<std::uint32_t>(b.x[i]) & 0x7f800000u));
           least = std::min(least, least_of(i));
           greatest = std::max(greatest, greatest_of(i));
           squares += square_of(i) * spacing;
@@ -462,7 +495,8 @@ class BlockSweeper {
       WeightedError& sums = segment_.under[k];
       Distribution::Sums add;
       const bool steps = domain_.x_format.bits == 32 && !distribution.smooth();
-      if (one_binade && (!steps || (n_ > 1 && distribution.regular(step_from_zero(first)[0], step_from_zero(last)[1])))) {
+      if (one_binade &&
+          (!steps || (n_ > 1 && distribution.regular(step_from_zero(first)[0], step_from_zero(last)[1])))) {
         add = distribution.weigh(block);
         for (const std::int64_t i : {std::int64_t{0}, n_ - 1}) {
           if (!distribution.smooth()) break;
@@ -478,7 +512,8 @@ class BlockSweeper {
         }
       } else {
         for (std::int64_t i = 0; i < n_; ++i) {
-          const auto [low, high] = steps ? step_from_zero(b.x[i]) : rounding_interval(b.x[i], domain_.x_format);
+          const auto [low, high] =
+              steps ? step_from_zero(b.x[i]) : rounding_interval(b.x[i], domain_.x_format);
           const double mass = distribution.mass(low, high);
           add.mass += mass;
           add.error += mass * error_of(i);
@@ -497,7 +532,8 @@ class BlockSweeper {
     const Buffers& b = *buffers_;
     const auto n = static_cast<double>(n_);
     double e0 = 0, e1 = 0, e2 = 0, e3 = 0, s0 = 0, s1 = 0, s2 = 0, s3 = 0;
-    constexpr float kFlat = 0x1p-16f;  // |c| D <= 2^-44 here, so the density is constant to 2^-42 over the block
+    // |c| D <= 2^-44 here, so the density is constant to 2^-42 over the block
+    constexpr float kFlat = 0x1p-16f;
     if (std::fabs(b.x[0]) < kFlat) {
 #pragma omp simd reduction(+ : e0, s0)
       for (std::int64_t i = 0; i < n_; ++i) {
@@ -544,18 +580,21 @@ class BlockSweeper {
     return x < kTail ? GradientRegion::left_tail : GradientRegion::elsewhere;
   }
 
-  /// Raises the maximum of each element's region by buffers_->error, which is negative for elements without an error in
-  /// ulp.
+  /// Raises the maximum of each element's region by buffers_->error, which is negative for elements without
+  /// an error in ulp.
   template <class Got, class Want>
   void raise_by_region(std::array<Maximum, kGradientRegions>& maxima, Got got, Want want) {
     const Buffers& b = *buffers_;
-    const auto maximum_of = [&](std::int64_t i) -> Maximum& { return maxima[static_cast<std::size_t>(gradient_region_of(i))]; };
+    const auto maximum_of = [&](std::int64_t i) -> Maximum& {
+      return maxima[static_cast<std::size_t>(gradient_region_of(i))];
+    };
     if (in_one_binade() && gradient_region_of(0) == gradient_region_of(n_ - 1)) {
       raise(maximum_of(0), b.y, got, want);
       return;
     }
     for (std::int64_t i = 0; i < n_; ++i) {
-      maximum_of(i).raise({b.error[i], b.x[i], b.y[i], static_cast<double>(got(i)), static_cast<double>(want(i))});
+      maximum_of(i).raise(
+          {b.error[i], b.x[i], b.y[i], static_cast<double>(got(i)), static_cast<double>(want(i))});
     }
   }
 
@@ -567,30 +606,38 @@ class BlockSweeper {
 
   void measure_gradient_ulp(const float* dx) {
     Buffers& b = *buffers_;
-    const std::int64_t precision = subject_.format.precision, quantum_exponent = subject_.format.quantum_exponent;
+    const std::int64_t precision = subject_.format.precision,
+                       quantum_exponent = subject_.format.quantum_exponent;
     const double per_unit = std::ldexp(1.0, subject_.format.precision);
     std::int64_t flat = 0;
 #pragma omp simd reduction(+ : flat)
     for (std::int64_t i = 0; i < n_; ++i) {
       const bool counts = std::fabs(b.want[i]) >= kLeastUlpGradient;
       flat += !counts;
-      b.error[i] = counts ? magnitude_of((dx[i] - b.want[i]) * per_ulp(b.want[i], precision, quantum_exponent)) : -1.0;
+      b.error[i] =
+          counts ? magnitude_of((dx[i] - b.want[i]) * per_ulp(b.want[i], precision, quantum_exponent)) : -1.0;
     }
     segment_.flat += flat;
     if (flat == n_) return;
-    raise_by_region(segment_.gradient_ulp, [&](std::int64_t i) { return dx[i]; }, [&](std::int64_t i) { return b.want[i]; });
+    raise_by_region(
+        segment_.gradient_ulp, [&](std::int64_t i) { return dx[i]; },
+        [&](std::int64_t i) { return b.want[i]; });
 #pragma omp simd
     for (std::int64_t i = 0; i < n_; ++i) {
       const double magnitude = std::fabs(b.want[i]);
-      b.error[i] = magnitude >= kLeastUlpGradient ? magnitude_of(b.g[i] - b.want[i]) * per_unit / magnitude : -1.0;
+      b.error[i] =
+          magnitude >= kLeastUlpGradient ? magnitude_of(b.g[i] - b.want[i]) * per_unit / magnitude : -1.0;
     }
-    raise_by_region(segment_.gradient_relative, [&](std::int64_t i) { return b.g[i]; }, [&](std::int64_t i) { return b.want[i]; });
+    raise_by_region(
+        segment_.gradient_relative, [&](std::int64_t i) { return b.g[i]; },
+        [&](std::int64_t i) { return b.want[i]; });
   }
 
   /// Tries every significand of dy. dy's power of two scales dx and its ulp alike.
   void search_dy() {
     Buffers& b = *buffers_;
-    const std::int64_t precision = subject_.format.precision, quantum_exponent = subject_.format.quantum_exponent;
+    const std::int64_t precision = subject_.format.precision,
+                       quantum_exponent = subject_.format.quantum_exponent;
     for (int k = 1 << (precision - 1); k < 1 << precision; ++k) {
       const auto dy = static_cast<float>(std::ldexp(k, static_cast<int>(1 - precision)));
       std::fill_n(b.y_other, n_, dy);
@@ -598,9 +645,13 @@ class BlockSweeper {
 #pragma omp simd
       for (std::int64_t i = 0; i < n_; ++i) {
         const double want = dy * b.want[i];
-        b.error[i] = std::fabs(b.want[i]) >= kLeastUlpGradient ? magnitude_of((b.g_other[i] - want) * per_ulp(want, precision, quantum_exponent)) : -1.0;
+        b.error[i] = std::fabs(b.want[i]) >= kLeastUlpGradient
+                         ? magnitude_of((b.g_other[i] - want) * per_ulp(want, precision, quantum_exponent))
+                         : -1.0;
       }
-      raise_by_region(segment_.gradient_found, [&](std::int64_t) { return dy; }, [&](std::int64_t i) { return dy * b.want[i]; });
+      raise_by_region(
+          segment_.gradient_found, [&](std::int64_t) { return dy; },
+          [&](std::int64_t i) { return dy * b.want[i]; });
     }
   }
 
@@ -608,33 +659,45 @@ class BlockSweeper {
     const FloatFormat& format = subject_.format;
     const double x = buffers_->x[i];
     if (std::fabs(x - subject_.activation->x_star) <= kNear) return ForwardRegion::near_minimum;
-    if (std::fabs(buffers_->value[i]) < std::ldexp(1.0, format.quantum_exponent + format.precision - 1)) return ForwardRegion::subnormal;
+    if (std::fabs(buffers_->value[i]) < std::ldexp(1.0, format.quantum_exponent + format.precision - 1))
+      return ForwardRegion::subnormal;
     return x < kTail ? ForwardRegion::left_tail : ForwardRegion::elsewhere;
   }
 
   void measure_forward() {
     Buffers& b = *buffers_;
-    const std::int64_t precision = subject_.format.precision, quantum_exponent = subject_.format.quantum_exponent;
+    const std::int64_t precision = subject_.format.precision,
+                       quantum_exponent = subject_.format.quantum_exponent;
     const double largest = subject_.format.largest;
 #pragma omp simd
     for (std::int64_t i = 0; i < n_; ++i) {
-      // Beyond the largest finite value, an infinite y is either right or counted as misrounded. It has no ulp.
-      const bool overflow = std::fabs(static_cast<double>(b.y[i])) > largest && std::fabs(static_cast<double>(b.y_true[i])) > largest;
-      b.error[i] = overflow ? 0.0 : magnitude_of((b.y[i] - b.value[i]) * per_ulp(b.value[i], precision, quantum_exponent));
+      // Beyond the largest finite value, an infinite y is either right or counted as misrounded. It has no
+      // ulp.
+      const bool overflow = std::fabs(static_cast<double>(b.y[i])) > largest &&
+                            std::fabs(static_cast<double>(b.y_true[i])) > largest;
+      b.error[i] =
+          overflow ? 0.0
+                   : magnitude_of((b.y[i] - b.value[i]) * per_ulp(b.value[i], precision, quantum_exponent));
     }
-    const auto maximum_of = [&](std::int64_t i) -> Maximum& { return segment_.forward_ulp[static_cast<std::size_t>(region_of(i))]; };
+    const auto maximum_of = [&](std::int64_t i) -> Maximum& {
+      return segment_.forward_ulp[static_cast<std::size_t>(region_of(i))];
+    };
     if (region_of(0) == region_of(n_ - 1) && in_one_binade()) {
-      raise(maximum_of(0), b.y, [&](std::int64_t i) { return b.y[i]; }, [&](std::int64_t i) { return b.value[i]; });
+      raise(
+          maximum_of(0), b.y, [&](std::int64_t i) { return b.y[i]; },
+          [&](std::int64_t i) { return b.value[i]; });
       return;
     }
-    for (std::int64_t i = 0; i < n_; ++i) maximum_of(i).raise({b.error[i], b.x[i], b.y[i], b.y[i], b.value[i]});
+    for (std::int64_t i = 0; i < n_; ++i)
+      maximum_of(i).raise({b.error[i], b.x[i], b.y[i], b.y[i], b.value[i]});
   }
 
   void track_runs() {
     const Buffers& b = *buffers_;
     std::int64_t repeats = 0;
 #pragma omp simd reduction(+ : repeats)
-    for (std::int64_t i = 1; i < n_; ++i) repeats += std::bit_cast<std::uint32_t>(b.y_true[i]) == std::bit_cast<std::uint32_t>(b.y_true[i - 1]);
+    for (std::int64_t i = 1; i < n_; ++i)
+      repeats += std::bit_cast<std::uint32_t>(b.y_true[i]) == std::bit_cast<std::uint32_t>(b.y_true[i - 1]);
     if (repeats == 0 && !subject_.code && close_distinct()) return;
     for (std::int64_t begin = 0; begin < n_;) {
       const std::int64_t end = repeats == n_ - 1 ? n_ : end_of_run(begin);
@@ -644,7 +707,8 @@ class BlockSweeper {
         lo = std::min(lo, b.want[i]);
         hi = std::max(hi, b.want[i]);
       }
-      const Run run{true, right_ && !subject_.code, b.y_true[begin], b.x[begin], b.x[end - 1], b.g[begin], lo, hi};
+      const Run run{true, right_ && !subject_.code, b.y_true[begin], b.x[begin], b.x[end - 1], b.g[begin], lo,
+                    hi};
       stored_.scattered ? add_to_cell(run, segment_) : push_run(run, stored_, segment_);
       begin = end;
     }
@@ -658,8 +722,8 @@ class BlockSweeper {
     return end;
   }
 
-  /// For a block in which all y differ: every run except the first and the last is one x, so its range is a point.
-  /// Returns false, and does nothing, if one of the runs may matter for C.
+  /// For a block in which all y differ: every run except the first and the last is one x, so its range is a
+  /// point. Returns false, and does nothing, if one of the runs may matter for C.
   bool close_distinct() {
     Buffers& b = *buffers_;
     if (n_ < 3) return false;
@@ -671,18 +735,24 @@ class BlockSweeper {
       most = std::max(most, storage_bound(b.y_true[i], b.want[i], per_y, least, bend, flat_from));
       b.error[i] = magnitude_of(b.g[i] - b.want[i]);
     }
-    if (subject_.activation->masked() && most > subject_.activation->oracle_floor(subject_.format)) return false;
-    const auto single = [&](std::int64_t i) { return Run{true, right_, b.y_true[i], b.x[i], b.x[i], b.g[i], b.want[i], b.want[i]}; };
+    if (subject_.activation->masked() && most > subject_.activation->oracle_floor(subject_.format))
+      return false;
+    const auto single = [&](std::int64_t i) {
+      return Run{true, right_, b.y_true[i], b.x[i], b.x[i], b.g[i], b.want[i], b.want[i]};
+    };
     push_run(single(0), stored_, segment_);
     b.error[0] = b.error[n_ - 1] = -1;  // these runs are still open
     segment_.oracle[right_].raise({0, b.x[1], b.y_true[1], b.want[1], b.want[1]});
-    raise(segment_.regret[right_], b.y_true, [&](std::int64_t i) { return b.g[i]; }, [&](std::int64_t i) { return b.want[i]; });
+    raise(
+        segment_.regret[right_], b.y_true, [&](std::int64_t i) { return b.g[i]; },
+        [&](std::int64_t i) { return b.want[i]; });
     push_run(single(n_ - 1), stored_, segment_);
     return true;
   }
 
-  /// Tries every y that a forward of that accuracy may store. In f32 these are the floats within the error. A narrower
-  /// format stores only the rounding of f - e or of f + e, because two grid points are much more than 2 e apart.
+  /// Tries every y that a forward of that accuracy may store. In f32 these are the floats within the error. A
+  /// narrower format stores only the rounding of f - e or of f + e, because two grid points are much more
+  /// than 2 e apart.
   void measure_foreign() {
     Buffers& b = *buffers_;
     for (std::size_t k = 0; k < kForeignForwards.size(); ++k) {
@@ -690,7 +760,8 @@ class BlockSweeper {
       for (std::int64_t i = 0; i < n_; ++i) {
         // The power of two is that of f itself, because f does not leave the normal range here.
         constexpr std::int64_t kExponentField = 0x7ff0000000000000;
-        const double ulp = std::bit_cast<double>(std::bit_cast<std::int64_t>(b.value[i]) & kExponentField) * 0x1p-23;
+        const double ulp =
+            std::bit_cast<double>(std::bit_cast<std::int64_t>(b.value[i]) & kExponentField) * 0x1p-23;
         constexpr double kSlack = 1 + 0x1p-20;  // covers the reference's own error: 2^-50 of f is 2^-26 ulp
         b.reach[i] = (kForeignForwards[k].absolute + kForeignForwards[k].ulp * ulp) * kSlack;
         most = std::max(most, b.reach[i] / ulp);
@@ -703,14 +774,17 @@ class BlockSweeper {
       };
       if (subject_.format.precision < kF32.precision) {
         for (const double side : {-1.0, 1.0}) {
-          measure_stored([&](std::int64_t i) { return round_to_format(b.value[i] + side * b.reach[i], subject_.format); });
+          measure_stored([&](std::int64_t i) {
+            return round_to_format(b.value[i] + side * b.reach[i], subject_.format);
+          });
         }
         continue;
       }
       const int steps = static_cast<int>(most) + 1;
       for (int step = -steps; step <= steps; ++step) {
         measure_stored([&](std::int64_t i) {
-          const float y = std::bit_cast<float>(std::bit_cast<std::uint32_t>(b.y_true[i]) + static_cast<std::uint32_t>(step));
+          const float y = std::bit_cast<float>(std::bit_cast<std::uint32_t>(b.y_true[i]) +
+                                               static_cast<std::uint32_t>(step));
           return std::fabs(y - b.value[i]) <= b.reach[i] ? y : b.y_true[i];
         });
       }
@@ -731,7 +805,8 @@ class BlockSweeper {
     for (std::int64_t i = 0; i < n_; ++i) {
       const float magnitude = std::fabs(b.x[i]);
       const bool covered = magnitude >= kErffLeast && magnitude <= kErffGreatest;
-      b.y_other[i] = covered ? static_cast<float>(round_to_format(static_cast<double>(b.y_other[i]), format)) : b.y_true[i];
+      b.y_other[i] = covered ? static_cast<float>(round_to_format(static_cast<double>(b.y_other[i]), format))
+                             : b.y_true[i];
     }
     evaluate(subject_.derivative, b.y_other, b.g_other);
     raise_by_gradient(segment_.erff[right_], b.y_other, b.g_other);
@@ -755,10 +830,12 @@ class BlockSweeper {
 };
 
 /// Codes whose x are scattered have 0 for NaN, unless they keep it, and their bound for the limits of f'.
-/// NaN and infinite x must be treated as kernels/gelu.h and kernels/activation.h specify: m = 0 for NaN. With a
-/// minimum, -inf gives (-0, 0) and a finite g, and +inf gives (+inf, 1) and g = 1. Without one, y and g have the limits
-/// of f and f'. A fit without exact limits may differ from the limits of g by its limit_error.
-void sweep_special(const Subject& subject, const Domain& domain, std::int64_t begin, std::int64_t end, Segment& segment, OutputDigests& digests) {
+/// NaN and infinite x must be treated as kernels/gelu.h and kernels/activation.h specify: m = 0 for NaN. With
+/// a minimum, -inf gives (-0, 0) and a finite g, and +inf gives (+inf, 1) and g = 1. Without one, y and g
+/// have the limits of f and f'. A fit without exact limits may differ from the limits of g by its
+/// limit_error.
+void sweep_special(const Subject& subject, const Domain& domain, std::int64_t begin, std::int64_t end,
+                   Segment& segment, OutputDigests& digests) {
   alignas(64) float x[kBlock], y[kBlock], g[kBlock], dx[kBlock];
   std::uint32_t mask[kMaskWords] = {};
   for (; begin < end; begin += kBlock) {
@@ -781,7 +858,9 @@ void sweep_special(const Subject& subject, const Domain& domain, std::int64_t be
       bool holds = false;
       if (std::isnan(x[i])) {
         ++segment.nan;
-        holds = subject.scattered && !subject.keeps_nan ? y[i] == 0 : subject.code ? std::isnan(g[i]) : !right && std::isnan(y[i]) && std::isnan(g[i]);
+        holds = subject.scattered && !subject.keeps_nan ? y[i] == 0
+                : subject.code                          ? std::isnan(g[i])
+                                                        : !right && std::isnan(y[i]) && std::isnan(g[i]);
       } else if (++segment.infinite; subject.scattered) {
         holds = std::fabs(g[i] - subject.activation->slope_limit(x[i] > 0)) <= subject.limit_error;
       } else if (subject.code) {
@@ -789,8 +868,10 @@ void sweep_special(const Subject& subject, const Domain& domain, std::int64_t be
       } else {
         const SweptActivation& of = *subject.activation;
         const auto limit = static_cast<float>(of.value_limit(x[i] > 0));
-        holds = std::bit_cast<std::uint32_t>(y[i]) == std::bit_cast<std::uint32_t>(limit) && right == (x[i] >= of.x_star) &&
-                (x[i] < 0 && of.masked() ? std::isfinite(g[i]) : std::fabs(g[i] - of.slope_limit(x[i] > 0)) <= subject.limit_error);
+        holds = std::bit_cast<std::uint32_t>(y[i]) == std::bit_cast<std::uint32_t>(limit) &&
+                right == (x[i] >= of.x_star) &&
+                (x[i] < 0 && of.masked() ? std::isfinite(g[i])
+                                         : std::fabs(g[i] - of.slope_limit(x[i] > 0)) <= subject.limit_error);
       }
       segment.wrong_special += !holds;
     }
@@ -877,10 +958,12 @@ float Domain::at(std::int64_t index) const {
 }
 
 void Domain::fill(std::int64_t index, std::int64_t n, float* x) const {
-  if (x_format.bits == 32 && (index + n <= finite() / 2 || (index >= finite() / 2 && index + n <= finite()))) {
+  if (x_format.bits == 32 &&
+      (index + n <= finite() / 2 || (index >= finite() / 2 && index + n <= finite()))) {
     const auto first = std::bit_cast<std::uint32_t>(at(index));
     const std::uint32_t step = index < finite() / 2 ? ~0u : 1u;
-    for (std::uint32_t i = 0; i < static_cast<std::uint32_t>(n); ++i) x[i] = std::bit_cast<float>(first + i * step);
+    for (std::uint32_t i = 0; i < static_cast<std::uint32_t>(n); ++i)
+      x[i] = std::bit_cast<float>(first + i * step);
     return;
   }
   for (std::int64_t i = 0; i < n; ++i) x[i] = at(index + i);
@@ -905,7 +988,8 @@ Segment sweep_range(const Subject& subject, const Domain& domain, std::int64_t b
   segment.finite = std::max<std::int64_t>(0, std::min(end, finite) - begin);
   for (std::int64_t index = begin; index < std::min(end, finite);) {
     const bool right = index >= first_right;
-    const std::int64_t n = std::min({kBlock, std::min(end, finite) - index, right ? kBlock : first_right - index});
+    const std::int64_t n =
+        std::min({kBlock, std::min(end, finite) - index, right ? kBlock : first_right - index});
     domain.fill(index, n, sweeper.x());
     sweeper.sweep(n, right);
     index += n;
@@ -927,7 +1011,9 @@ std::vector<Domain> Subject::domains() const {
   return domains;
 }
 
-const Subject& Subject::of(const Domain& domain) const { return stores.empty() ? *this : stores.at(domain.store); }
+const Subject& Subject::of(const Domain& domain) const {
+  return stores.empty() ? *this : stores.at(domain.store);
+}
 
 namespace {
 
@@ -939,8 +1025,8 @@ struct Chunk {
 /// Finished chunks, by domain and first pattern.
 using Finished = std::map<std::pair<std::size_t, std::int64_t>, Segment>;
 
-/// Finished chunks, one JSON line each, after a line that says to which subject they belong. An incomplete last line is
-/// dropped.
+/// Finished chunks, one JSON line each, after a line that says to which subject they belong. An incomplete
+/// last line is dropped.
 class ChunkLog {
  public:
   ChunkLog(const std::string& path, const nlohmann::ordered_json& header, Finished& found) : path_(path) {
@@ -954,8 +1040,10 @@ class ChunkLog {
           const std::size_t end = text.find('\n', begin);
           if (end == std::string::npos) break;
           try {
-            const nlohmann::json line = kernels::parse_json(std::string_view(text).substr(begin, end - begin));
-            found[{line.at("domain").get<std::size_t>(), line.at("begin").get<std::int64_t>()}] = segment_from_json(line.at("segment"));
+            const nlohmann::json line =
+                kernels::parse_json(std::string_view(text).substr(begin, end - begin));
+            found[{line.at("domain").get<std::size_t>(), line.at("begin").get<std::int64_t>()}] =
+                segment_from_json(line.at("segment"));
           } catch (const std::exception&) {  // from JSON or from a digest
             break;
           }
@@ -977,7 +1065,8 @@ class ChunkLog {
   /// `segment` is the chunk's segment as JSON.
   void add(const Chunk& chunk, const std::string& segment) {
     if (descriptor_ < 0) return;
-    const std::string line = fmt::format("{{\"domain\":{},\"begin\":{},\"segment\":{}}}\n", chunk.domain, chunk.begin, segment);
+    const std::string line =
+        fmt::format("{{\"domain\":{},\"begin\":{},\"segment\":{}}}\n", chunk.domain, chunk.begin, segment);
     for (std::size_t done = 0; done < line.size();) {
       const ssize_t put = ::write(descriptor_, line.data() + done, line.size() - done);
       if (put < 0 && errno == EINTR) continue;
@@ -994,13 +1083,15 @@ class ChunkLog {
 std::string progress_text(std::string_view format, std::int64_t done, std::int64_t tasks, double seconds) {
   constexpr std::int64_t kWidth = 40;
   const auto filled = static_cast<std::size_t>(kWidth * done / tasks);
-  return fmt::format("validate {} [{}{}] {:3}%  {:.0f} s left", format, std::string(filled, '#'), std::string(kWidth - filled, '.'), 100 * done / tasks,
+  return fmt::format("validate {} [{}{}] {:3}%  {:.0f} s left", format, std::string(filled, '#'),
+                     std::string(kWidth - filled, '.'), 100 * done / tasks,
                      seconds / static_cast<double>(done) * static_cast<double>(tasks - done));
 }
 
 }  // namespace
 
-std::vector<DomainPart> sweep(const Subject& subject, const std::vector<Domain>& domains, const SweepOptions& options) {
+std::vector<DomainPart> sweep(const Subject& subject, const std::vector<Domain>& domains,
+                              const SweepOptions& options) {
   std::vector<Chunk> all;
   for (std::size_t d = 0; d < domains.size(); ++d) {
     for (std::int64_t begin = 0; begin < domains[d].size(); begin += options.chunk_patterns) {
@@ -1008,7 +1099,8 @@ std::vector<DomainPart> sweep(const Subject& subject, const std::vector<Domain>&
     }
   }
   const auto total = static_cast<std::int64_t>(all.size());
-  const std::span<const Chunk> mine(all.begin() + total * (options.shard - 1) / options.shards, all.begin() + total * options.shard / options.shards);
+  const std::span<const Chunk> mine(all.begin() + total * (options.shard - 1) / options.shards,
+                                    all.begin() + total * options.shard / options.shards);
 
   static const Ranks kAlone;
   const Ranks& ranks = options.ranks ? *options.ranks : kAlone;
@@ -1031,9 +1123,11 @@ std::vector<DomainPart> sweep(const Subject& subject, const std::vector<Domain>&
       segments[i] = std::move(it->second);
     }
   }
-  const nlohmann::json agreed = kernels::parse_json(ranks.broadcast(nlohmann::json{{"header", header}, {"missing", missing}}.dump()));
+  const nlohmann::json agreed =
+      kernels::parse_json(ranks.broadcast(nlohmann::json{{"header", header}, {"missing", missing}}.dump()));
   if (agreed["header"] != nlohmann::json(header)) {
-    throw SpecError("validate", fmt::format("rank {}", ranks.rank()), fmt::format("sweeps {}, where rank 0 sweeps {}", header.dump(), agreed["header"].dump()));
+    throw SpecError("validate", fmt::format("rank {}", ranks.rank()),
+                    fmt::format("sweeps {}, where rank 0 sweeps {}", header.dump(), agreed["header"].dump()));
   }
   missing = agreed["missing"].get<std::vector<std::size_t>>();
   const auto tasks = static_cast<std::int64_t>(missing.size());
@@ -1044,13 +1138,16 @@ std::vector<DomainPart> sweep(const Subject& subject, const std::vector<Domain>&
       tasks, options.threads,
       [&](std::int64_t task) {
         const Chunk& chunk = mine[missing[static_cast<std::size_t>(task)]];
-        return segment_to_json(sweep_range(subject.of(domains[chunk.domain]), domains[chunk.domain], chunk.begin, chunk.end)).dump();
+        return segment_to_json(sweep_range(subject.of(domains[chunk.domain]), domains[chunk.domain],
+                                           chunk.begin, chunk.end))
+            .dump();
       },
       [&](std::int64_t task, const std::string& segment) {
         const std::size_t i = missing[static_cast<std::size_t>(task)];
         log.add(mine[i], segment);
         segments[i] = segment_from_json(kernels::parse_json(segment));
-        const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        const double seconds =
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
         line.draw(progress_text(subject.format.name, ++done, tasks, seconds));
       });
   if (ranks.rank() != 0) return {};
@@ -1069,13 +1166,14 @@ std::vector<DomainPart> sweep(const Subject& subject, const std::vector<Domain>&
 
 namespace {
 
-/// Checks the witness of a maximum of |got - f'(x)| with f' by MPFR. The double reference must have been within its
-/// bound of that f'.
+/// Checks the witness of a maximum of |got - f'(x)| with f' by MPFR. The double reference must have been
+/// within its bound of that f'.
 void confirm(Maximum& maximum, Oracle& oracle) {
   if (!std::isfinite(maximum.value) || maximum.value < 0) return;
   const double want = oracle.derivative(maximum.x), value = std::fabs(maximum.got - want);
   if (!(std::fabs(value - maximum.value) <= kSweepMargin)) {
-    throw std::logic_error(fmt::format("sweep: the reference missed its bound at x = {:a}: {} instead of {}", maximum.x, maximum.value, value));
+    throw std::logic_error(fmt::format("sweep: the reference missed its bound at x = {:a}: {} instead of {}",
+                                       maximum.x, maximum.value, value));
   }
   maximum.want = want;
   maximum.value = value;
@@ -1087,21 +1185,25 @@ void require_count(const char* what, std::int64_t got, std::int64_t want) {
 
 }  // namespace
 
-std::vector<DomainResult> finish(std::vector<DomainPart> parts, const std::vector<Domain>& domains, const Stored& stored) {
+std::vector<DomainResult> finish(std::vector<DomainPart> parts, const std::vector<Domain>& domains,
+                                 const Stored& stored) {
   const SweptActivation& activation = *stored.activation;
   std::vector<DomainResult> results;
   for (const Domain& domain : domains) {
     std::vector<DomainPart*> own;
     for (DomainPart& part : parts) {
-      if (part.domain.x_format.name == domain.x_format.name && part.domain.store == domain.store) own.push_back(&part);
+      if (part.domain.x_format.name == domain.x_format.name && part.domain.store == domain.store)
+        own.push_back(&part);
     }
-    std::sort(own.begin(), own.end(), [](const DomainPart* a, const DomainPart* b) { return a->begin < b->begin; });
+    std::sort(own.begin(), own.end(),
+              [](const DomainPart* a, const DomainPart* b) { return a->begin < b->begin; });
     DomainResult result{domain, {}};
     std::int64_t next = 0;
     const auto require_next = [&](std::int64_t begin) {
       if (begin == next) return;
       throw SpecError("validate", fmt::format("x in {}", domain.x_format.name),
-                      fmt::format("patterns from number {} on are {}", std::min(next, begin), begin > next ? "missing" : "there twice"));
+                      fmt::format("patterns from number {} on are {}", std::min(next, begin),
+                                  begin > next ? "missing" : "there twice"));
     };
     for (DomainPart* part : own) {
       require_next(part->begin);
@@ -1128,11 +1230,14 @@ std::vector<DomainResult> finish(std::vector<DomainPart> parts, const std::vecto
       for (Maximum& maximum : maxima) confirm(maximum, *oracle);
     }
     for (const WeightedError& w : all.under) {
-      constexpr double kMassTolerance = 0x1p-30;  // detects patterns left out or weighted twice; differences seen were 2^-49 and less
+      // detects patterns left out or weighted twice; differences seen were 2^-49 and less
+      constexpr double kMassTolerance = 0x1p-30;
       const double mass = w.mass.value();
-      if (!(std::fabs(mass - 1) <= kMassTolerance)) throw std::logic_error(fmt::format("sweep: the weights of all x add up to {}", mass));
+      if (!(std::fabs(mass - 1) <= kMassTolerance))
+        throw std::logic_error(fmt::format("sweep: the weights of all x add up to {}", mass));
     }
-    std::sort(all.worst.begin(), all.worst.end(), [](const Run& a, const Run& b) { return a.x_first < b.x_first; });
+    std::sort(all.worst.begin(), all.worst.end(),
+              [](const Run& a, const Run& b) { return a.x_first < b.x_first; });
     const double least = result.max(all.oracle) / 2;
     std::erase_if(all.worst, [least](const Run& run) { return (run.hi - run.lo) / 2 < least; });
     ExactSum squares, weight;

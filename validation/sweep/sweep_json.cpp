@@ -42,15 +42,19 @@ double number_from(const nlohmann::json& json) {
 Json bits(float v) { return std::bit_cast<std::uint32_t>(v); }
 float float_from(const nlohmann::json& json) { return std::bit_cast<float>(json.get<std::uint32_t>()); }
 
-Json pack(const Maximum& m) { return Json::array({number(m.value), bits(m.x), bits(m.y), number(m.got), number(m.want)}); }
+Json pack(const Maximum& m) {
+  return Json::array({number(m.value), bits(m.x), bits(m.y), number(m.got), number(m.want)});
+}
 
 Maximum maximum_from(const nlohmann::json& json) {
-  return {number_from(json.at(0)), float_from(json.at(1)), float_from(json.at(2)), number_from(json.at(3)), number_from(json.at(4))};
+  return {number_from(json.at(0)), float_from(json.at(1)), float_from(json.at(2)), number_from(json.at(3)),
+          number_from(json.at(4))};
 }
 
 Json pack(const Run& r) {
   if (!r.used) return nullptr;
-  return Json::array({r.right, bits(r.y), bits(r.x_first), bits(r.x_last), bits(r.g), number(r.lo), number(r.hi)});
+  return Json::array(
+      {r.right, bits(r.y), bits(r.x_first), bits(r.x_last), bits(r.g), number(r.lo), number(r.hi)});
 }
 
 Run run_from(const nlohmann::json& json) {
@@ -119,7 +123,11 @@ FloatFormat format_named(const std::string& name, const std::string& file) {
 
 /// A maximum for readers: its value and where it occurs.
 Json describe(const Maximum& m) {
-  return {{"value", number(m.value)}, {"x", fmt::format("{:a}", m.x)}, {"y", fmt::format("{:a}", m.y)}, {"got", number(m.got)}, {"want", number(m.want)}};
+  return {{"value", number(m.value)},
+          {"x", fmt::format("{:a}", m.x)},
+          {"y", fmt::format("{:a}", m.y)},
+          {"got", number(m.got)},
+          {"want", number(m.want)}};
 }
 
 /// With an upper bound of the true maximum.
@@ -134,7 +142,8 @@ Json describe(const PerBranch& maxima, double margin = kSweepMargin) {
   Json json;
   json["max"] = number(std::max(maxima[0].value, maxima[1].value));
   json["bound"] = number(std::nextafter(std::max(maxima[0].value, maxima[1].value) + margin, INFINITY));
-  for (std::size_t branch = 0; branch < 2; ++branch) json[kBranchNames[branch]] = describe(maxima[branch], margin);
+  for (std::size_t branch = 0; branch < 2; ++branch)
+    json[kBranchNames[branch]] = describe(maxima[branch], margin);
   return json;
 }
 
@@ -148,10 +157,12 @@ Json segment_to_json(const Segment& segment) {
   for (const Mismatch& m : segment.examples) examples.push_back({bits(m.x), bits(m.got), bits(m.want)});
   Json& curve = json["curve"] = Json::array();
   for (const auto& [bin, e] : segment.curve) {
-    curve.push_back({bin, number(e.least), number(e.greatest), number(e.floor), e.squares.to_json(), e.weight.to_json()});
+    curve.push_back(
+        {bin, number(e.least), number(e.greatest), number(e.floor), e.squares.to_json(), e.weight.to_json()});
   }
   Json& under = json["under"] = Json::array();
-  for (const WeightedError& w : segment.under) under.push_back({w.mass.to_json(), w.error.to_json(), w.square.to_json()});
+  for (const WeightedError& w : segment.under)
+    under.push_back({w.mass.to_json(), w.error.to_json(), w.square.to_json()});
   Json& cells = json["cells"] = Json::array();
   for (const auto& [code, cell] : segment.cells) cells.push_back(pack(cell));
   Json& worst = json["worst"] = Json::array();
@@ -165,22 +176,26 @@ Json segment_to_json(const Segment& segment) {
 
 Segment segment_from_json(const nlohmann::json& json) {
   Segment segment;
-  for_each_count(segment, [&](const char* name, std::int64_t& count) { count = json.at(name).get<std::int64_t>(); });
+  for_each_count(segment,
+                 [&](const char* name, std::int64_t& count) { count = json.at(name).get<std::int64_t>(); });
   for_each_maxima(segment, [&](const char* name, auto& maxima) { unpack(json.at(name), maxima); });
-  for (const auto& m : json.at("examples")) segment.examples.push_back({float_from(m.at(0)), float_from(m.at(1)), float_from(m.at(2))});
+  for (const auto& m : json.at("examples"))
+    segment.examples.push_back({float_from(m.at(0)), float_from(m.at(1)), float_from(m.at(2))});
   for (const auto& e : json.at("curve")) {
-    segment.curve[e.at(0).get<int>()] = {number_from(e.at(1)), number_from(e.at(2)), number_from(e.at(3)), ExactSum::from_json(e.at(4)),
-                                         ExactSum::from_json(e.at(5))};
+    segment.curve[e.at(0).get<int>()] = {number_from(e.at(1)), number_from(e.at(2)), number_from(e.at(3)),
+                                         ExactSum::from_json(e.at(4)), ExactSum::from_json(e.at(5))};
   }
   for (const auto& w : json.at("under")) {
-    segment.under.push_back({ExactSum::from_json(w.at(0)), ExactSum::from_json(w.at(1)), ExactSum::from_json(w.at(2))});
+    segment.under.push_back(
+        {ExactSum::from_json(w.at(0)), ExactSum::from_json(w.at(1)), ExactSum::from_json(w.at(2))});
   }
   for (const auto& each : json.at("cells")) {
     const Run cell = run_from(each);
     segment.cells[cell.y] = cell;
   }
   for (const auto& run : json.at("worst")) segment.worst.push_back(run_from(run));
-  for (std::size_t k = 0; k < segment.digests.size(); ++k) segment.digests[k] = kernels::bytes_of_hex(json.at("digests").at(k).get<std::string>());
+  for (std::size_t k = 0; k < segment.digests.size(); ++k)
+    segment.digests[k] = kernels::bytes_of_hex(json.at("digests").at(k).get<std::string>());
   segment.first = run_from(json.at("first"));
   segment.last = run_from(json.at("last"));
   return segment;
@@ -196,14 +211,18 @@ Json claims_json(const Subject& subject) {
 
 std::vector<Claim> claims_from(const nlohmann::json& json) {
   std::vector<Claim> claims;
-  for (const auto& claim : json) claims.push_back({claim.at(0).get<std::string>(), claim.at(1).get<double>()});
+  for (const auto& claim : json)
+    claims.push_back({claim.at(0).get<std::string>(), claim.at(1).get<double>()});
   return claims;
 }
 
 }  // namespace
 
 Json to_json(const Subject& subject, const std::vector<DomainPart>& parts) {
-  Json json{{"schema", kPartSchema}, {"subject", subject.name}, {"format", subject.format.name}, {"identity", subject.identity}};
+  Json json{{"schema", kPartSchema},
+            {"subject", subject.name},
+            {"format", subject.format.name},
+            {"identity", subject.identity}};
   json["activation"] = subject.activation->name;
   json["code"] = subject.code;
   json["own_forward"] = subject.own_forward;
@@ -212,7 +231,8 @@ Json to_json(const Subject& subject, const std::vector<DomainPart>& parts) {
   json["scattered"] = subject.scattered;
   json["claims"] = claims_json(subject);
   Json& stores = json["stores"] = Json::array();
-  for (const Subject& store : subject.stores) stores.push_back({{"name", store.name}, {"claims", claims_json(store)}});
+  for (const Subject& store : subject.stores)
+    stores.push_back({{"name", store.name}, {"claims", claims_json(store)}});
   Json& under = json["distributions"] = Json::array();
   for (const Distribution& distribution : subject.distributions) under.push_back(distribution.to_json());
   json["origin"] = subject.origin.dump();  // as text, which keeps the order of its keys
@@ -233,7 +253,9 @@ std::string part_digest(nlohmann::json part) {
   return kernels::sha256(part.dump());
 }
 
-const char* to_string(SweptX swept) { return swept == SweptX::own ? "own" : swept == SweptX::f32 ? "f32" : "all"; }
+const char* to_string(SweptX swept) {
+  return swept == SweptX::own ? "own" : swept == SweptX::f32 ? "f32" : "all";
+}
 
 SweptX swept_named(const std::string& name, const std::string& file, const char* place) {
   for (const SweptX swept : {SweptX::own, SweptX::f32, SweptX::all}) {
@@ -245,11 +267,17 @@ SweptX swept_named(const std::string& name, const std::string& file, const char*
 SweepParts parts_from_json(const std::string& text, const std::string& file) {
   try {
     const nlohmann::json json = kernels::parse_json(text);
-    if (json.at("schema").get<std::string>() != kPartSchema) throw SpecError(file, "schema", fmt::format("not {}", kPartSchema));
-    if (json.at("sha256").get<std::string>() != part_digest(json)) throw SpecError(file, "sha256", "is not that of the rest: the shard was changed");
-    SweepParts read{
-        {json.at("subject").get<std::string>(), format_named(json.at("format").get<std::string>(), file), json.at("identity").get<std::string>(), {}, {}, {}},
-        {}};
+    if (json.at("schema").get<std::string>() != kPartSchema)
+      throw SpecError(file, "schema", fmt::format("not {}", kPartSchema));
+    if (json.at("sha256").get<std::string>() != part_digest(json))
+      throw SpecError(file, "sha256", "is not that of the rest: the shard was changed");
+    SweepParts read{{json.at("subject").get<std::string>(),
+                     format_named(json.at("format").get<std::string>(), file),
+                     json.at("identity").get<std::string>(),
+                     {},
+                     {},
+                     {}},
+                    {}};
     read.subject.activation = swept_activation(json.at("activation").get<std::string>());
     if (!read.subject.activation) throw SpecError(file, "activation", "is not one that is swept");
     read.subject.code = json.at("code").get<bool>();
@@ -259,7 +287,8 @@ SweepParts parts_from_json(const std::string& text, const std::string& file) {
     read.subject.scattered = json.at("scattered").get<bool>();
     read.subject.claims = claims_from(json.at("claims"));
     read.subject.distributions.clear();
-    for (const auto& distribution : json.at("distributions")) read.subject.distributions.push_back(Distribution::from_json(distribution, file));
+    for (const auto& distribution : json.at("distributions"))
+      read.subject.distributions.push_back(Distribution::from_json(distribution, file));
     read.subject.origin = kernels::parse_json<Json>(json.at("origin").get<std::string>());
     for (const auto& each : json.at("stores")) {
       Subject store = read.subject;  // all but what is its own
@@ -269,10 +298,11 @@ SweepParts parts_from_json(const std::string& text, const std::string& file) {
       read.subject.stores.push_back(std::move(store));
     }
     for (const auto& part : json.at("parts")) {
-      read.parts.push_back({{format_named(part.at("x_format").get<std::string>(), file), part.at("store").get<std::size_t>()},
-                            part.at("begin").get<std::int64_t>(),
-                            part.at("end").get<std::int64_t>(),
-                            segment_from_json(part.at("segment"))});
+      read.parts.push_back(
+          {{format_named(part.at("x_format").get<std::string>(), file), part.at("store").get<std::size_t>()},
+           part.at("begin").get<std::int64_t>(),
+           part.at("end").get<std::int64_t>(),
+           segment_from_json(part.at("segment"))});
     }
     return read;
   } catch (const nlohmann::json::exception& error) {
@@ -284,7 +314,8 @@ SweepParts parts_from_json(const std::string& text, const std::string& file) {
 
 namespace {
 
-// The report draws large curves of GELU's deployed kernels. For other kernels, an eighth of the bins shows everything.
+// The report draws large curves of GELU's deployed kernels. For other kernels, an eighth of the bins shows
+// everything.
 constexpr int kBinsJoined = 8;
 
 Json forward_json(const Segment& all) {
@@ -292,11 +323,14 @@ Json forward_json(const Segment& all) {
   Json& ulp = forward["max_ulp"];
   for (std::size_t i = 0; i < all.forward_ulp.size(); ++i) {
     const bool subnormal = i == static_cast<std::size_t>(ForwardRegion::subnormal);
-    ulp[kForwardRegionNames[i]] = describe(all.forward_ulp[i], subnormal ? kSubnormalMarginUlp : kForwardMarginUlp);
+    ulp[kForwardRegionNames[i]] =
+        describe(all.forward_ulp[i], subnormal ? kSubnormalMarginUlp : kForwardMarginUlp);
   }
   Json& examples = forward["examples"] = Json::array();
   for (const Mismatch& m : all.examples) {
-    examples.push_back({{"x", fmt::format("{:a}", m.x)}, {"got", fmt::format("{:a}", m.got)}, {"want", fmt::format("{:a}", m.want)}});
+    examples.push_back({{"x", fmt::format("{:a}", m.x)},
+                        {"got", fmt::format("{:a}", m.got)},
+                        {"want", fmt::format("{:a}", m.want)}});
   }
   return forward;
 }
@@ -306,10 +340,14 @@ Json gradient_json(const Segment& all, const FloatFormat& format) {
   for (std::size_t i = 0; i < all.gradient_ulp.size(); ++i) {
     if (all.gradient_ulp[i].value < 0) continue;
     const Maximum &at_one = all.gradient_ulp[i], &found = all.gradient_found[i];
-    Json& any =
-        json[kGradientRegionNames[i]] = {{"dy_1", describe(at_one)}, {"any_dy_bound", number(gradient_ulp_for_any_dy(all.gradient_relative[i].value, format))}};
+    Json& any = json[kGradientRegionNames[i]] = {
+        {"dy_1", describe(at_one)},
+        {"any_dy_bound", number(gradient_ulp_for_any_dy(all.gradient_relative[i].value, format))}};
     any["any_dy_found"] = nullptr;
-    if (found.value >= 0) any["any_dy_found"] = {{"value", number(found.value)}, {"x", fmt::format("{:a}", found.x)}, {"dy", fmt::format("{:a}", found.got)}};
+    if (found.value >= 0)
+      any["any_dy_found"] = {{"value", number(found.value)},
+                             {"x", fmt::format("{:a}", found.x)},
+                             {"dy", fmt::format("{:a}", found.got)}};
   }
   return json;
 }
@@ -317,7 +355,8 @@ Json gradient_json(const Segment& all, const FloatFormat& format) {
 Json digests_json(const Segment& all) {
   if (all.digests[0].empty()) return nullptr;
   Json json{{"chunks", all.digests[0].size() / kernels::Sha256::kDigestBytes}};
-  for (std::size_t k = 0; k < all.digests.size(); ++k) json[kOutputNames[k]] = kernels::sha256(all.digests[k]);
+  for (std::size_t k = 0; k < all.digests.size(); ++k)
+    json[kOutputNames[k]] = kernels::sha256(all.digests[k]);
   return json;
 }
 
@@ -326,7 +365,8 @@ double greatest_error(const std::map<int, CurveBin>& bins, double low, double hi
   double greatest = 0;
   for (const auto& [bin, e] : bins) {
     const double width = 2 * kCurveReach / kCurveBins, from = -kCurveReach + bin * width;
-    if (from + width > low && from < high) greatest = std::max({greatest, std::fabs(e.least), std::fabs(e.greatest)});
+    if (from + width > low && from < high)
+      greatest = std::max({greatest, std::fabs(e.least), std::fabs(e.greatest)});
   }
   return greatest;
 }
@@ -343,7 +383,8 @@ Json curve_json(const std::map<int, CurveBin>& bins, int joined) {
   const double width = joined * (2 * kCurveReach / kCurveBins);
   Json curve{{"columns", {"x_from", "least", "greatest", "floor"}}, {"bin_width", width}};
   Json& rows = curve["rows"] = Json::array();
-  for (const auto& [bin, e] : wide) rows.push_back({-kCurveReach + bin * width, number(e.least), number(e.greatest), number(e.floor)});
+  for (const auto& [bin, e] : wide)
+    rows.push_back({-kCurveReach + bin * width, number(e.least), number(e.greatest), number(e.floor)});
   return curve;
 }
 
@@ -358,7 +399,8 @@ Json under_json(const Subject& subject, const DomainResult& result) {
     const double mass = sums.mass.value();
     double share = 0;
     for (const Run& run : result.all.worst) {
-      share += distribution.mass(rounding_interval(run.x_first, result.domain.x_format)[0], rounding_interval(run.x_last, result.domain.x_format)[1]);
+      share += distribution.mass(rounding_interval(run.x_first, result.domain.x_format)[0],
+                                 rounding_interval(run.x_last, result.domain.x_format)[1]);
     }
     const auto [low, high] = distribution.reach();
     list.push_back({{"x", distribution.name()},
@@ -409,14 +451,23 @@ Json report_json(const Subject& subject, const std::vector<DomainResult>& result
     Json& foreign = domain["foreign"] = Json::array();
     const bool swept = !subject.code && subject.activation == &kGelu;
     for (std::size_t k = 0; swept && k < kForeignForwards.size(); ++k) {
-      foreign.push_back({{"forward", kForeignForwards[k].name}, {"x", {kForeignLeft, kForeignRight}}, {"T", describe(all.foreign[k])}});
+      foreign.push_back({{"forward", kForeignForwards[k].name},
+                         {"x", {kForeignLeft, kForeignRight}},
+                         {"T", describe(all.foreign[k])}});
     }
-    if (swept) foreign.push_back({{"forward", "0.5 x (1 + erff(x / sqrt 2))"}, {"abs_x", {kErffLeast, kErffGreatest}}, {"T", describe(all.erff)}});
+    if (swept)
+      foreign.push_back({{"forward", "0.5 x (1 + erff(x / sqrt 2))"},
+                         {"abs_x", {kErffLeast, kErffGreatest}},
+                         {"T", describe(all.erff)}});
     if (result.max(all.from_x) >= 0) {
-      domain["from_x"] = {{"formula", "PyTorch's in fp32, by erff and expf"}, {"abs_x", {kErffLeast, kErffGreatest}}, {"T", describe(all.from_x)}};
+      domain["from_x"] = {{"formula", "PyTorch's in fp32, by erff and expf"},
+                          {"abs_x", {kErffLeast, kErffGreatest}},
+                          {"T", describe(all.from_x)}};
     }
     // Nobody draws the curves of stores, of which a header has up to ten.
-    if (subject.stores.empty()) domain["curve"] = curve_json(all.curve, subject.deployed && subject.activation == &kGelu ? 1 : kBinsJoined);
+    if (subject.stores.empty())
+      domain["curve"] =
+          curve_json(all.curve, subject.deployed && subject.activation == &kGelu ? 1 : kBinsJoined);
     domains.push_back(std::move(domain));
   }
   return json;

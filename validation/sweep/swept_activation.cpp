@@ -1,25 +1,26 @@
 // The ten activations, see swept_activation.h.
 //
-// Facts of Ends that are not enclosures. For x > 0, f(x) = x q(x), where 0 < q < 1 rises to 1, in these cases: gelu (q
-// = Phi), silu, swish and quick_gelu (sigma(B x), B > 0), gelu_tanh (sigma of an odd rising polynomial) and mish (tanh
-// of softplus). So f(x) < x, and 1 - q(x) <= 1 - q(R) from R on. On the left these functions are negative, rise towards
-// -inf (Activation proves f' < 0 there) and tend to 0. q(0) is f'(0): Phi(0) = sigma(0) = 1/2, tanh(log 2) = (4 - 1) /
-// (4 + 1). Their second term at 0 is x^2 q'(0), and q'(0) > 0. softplus(x) - x = log(1 + exp(-x)) > 0 falls. tanh x
-// = x - x^3 / 3 + ... lies between 0 and x. exp(x) - 1 = x + x^2 / 2 + ... lies above x. The limits of tanh, sigmoid,
-// softplus and exp are known.
+// Facts of Ends that are not enclosures. For x > 0, f(x) = x q(x), where 0 < q < 1 rises to 1, in these
+// cases: gelu (q = Phi), silu, swish and quick_gelu (sigma(B x), B > 0), gelu_tanh (sigma of an odd rising
+// polynomial) and mish (tanh of softplus). So f(x) < x, and 1 - q(x) <= 1 - q(R) from R on. On the left these
+// functions are negative, rise towards -inf (Activation proves f' < 0 there) and tend to 0. q(0) is f'(0):
+// Phi(0) = sigma(0) = 1/2, tanh(log 2) = (4 - 1) / (4 + 1). Their second term at 0 is x^2 q'(0), and q'(0) >
+// 0. softplus(x) - x = log(1 + exp(-x)) > 0 falls. tanh x
+// = x - x^3 / 3 + ... lies between 0 and x. exp(x) - 1 = x + x^2 / 2 + ... lies above x. The limits of tanh,
+// sigmoid, softplus and exp are known.
 //
-// flat_from: from x = X on, |f' - 1| <= 2^-17 (Formula::slopes). A stored y >= flat_from differs from f(x) by a
-// relative 2^-8 at most, half an ulp of bf16, and f(X) <= flat_from (1 - 2^-8). So both x and the x of y itself are at
-// least X.
+// flat_from: from x = X on, |f' - 1| <= 2^-17 (Formula::slopes). A stored y >= flat_from differs from f(x) by
+// a relative 2^-8 at most, half an ulp of bf16, and f(X) <= flat_from (1 - 2^-8). So both x and the x of y
+// itself are at least X.
 //
-// slope_of_value: 1 - y^2, y (1 - y), 1 - exp(-y) = -elu(-y), and 1 + y left of 0. The first two are two binary64
-// roundings of numbers of at most 1, since y^2 is exact. The third is the reference of elu, within a relative 2^-51
-// (its cells keep half of Reference::kValueBound). The last is one rounding.
+// slope_of_value: 1 - y^2, y (1 - y), 1 - exp(-y) = -elu(-y), and 1 + y left of 0. The first two are two
+// binary64 roundings of numbers of at most 1, since y^2 is exact. The third is the reference of elu, within a
+// relative 2^-51 (its cells keep half of Reference::kValueBound). The last is one rounding.
 //
-// Floors: O is a maximum over runs. So half the range of f' over any x that share a correctly rounded y and a branch is
-// a lower bound, less the reference's own error. For a 16-bit format all x are tried. For f32 the neighbourhood of x*
-// is tried or, if f rises, neighbourhoods of multiples of 1/16. The lesser branch counts, because C of either branch is
-// searched for above the floor.
+// Floors: O is a maximum over runs. So half the range of f' over any x that share a correctly rounded y and a
+// branch is a lower bound, less the reference's own error. For a 16-bit format all x are tried. For f32 the
+// neighbourhood of x* is tried or, if f rises, neighbourhoods of multiples of 1/16. The lesser branch counts,
+// because C of either branch is searched for above the floor.
 
 #include "validation/sweep/swept_activation.h"
 
@@ -71,7 +72,8 @@ double flat_from(const SweptActivation& of) {
 }
 
 /// The greatest half range of f' over a run among these x, which ascend and are all of one branch.
-double longest_run(const SweptActivation& of, const FloatFormat& format, const std::vector<float>& x, Oracle& oracle) {
+double longest_run(const SweptActivation& of, const FloatFormat& format, const std::vector<float>& x,
+                   Oracle& oracle) {
   const auto n = static_cast<std::int64_t>(x.size());
   std::vector<double> value(x.size()), lo(x.size()), hi(x.size()), slope(x.size());
   std::vector<float> y(x.size());
@@ -80,8 +82,10 @@ double longest_run(const SweptActivation& of, const FloatFormat& format, const s
   double longest = 0;
   for (std::size_t begin = 0; begin < x.size();) {
     std::size_t end = begin + 1;
-    while (end < x.size() && std::bit_cast<std::uint32_t>(y[end]) == std::bit_cast<std::uint32_t>(y[begin])) ++end;
-    const auto [least, greatest] = std::minmax_element(slope.begin() + static_cast<std::ptrdiff_t>(begin), slope.begin() + static_cast<std::ptrdiff_t>(end));
+    while (end < x.size() && std::bit_cast<std::uint32_t>(y[end]) == std::bit_cast<std::uint32_t>(y[begin]))
+      ++end;
+    const auto [least, greatest] = std::minmax_element(slope.begin() + static_cast<std::ptrdiff_t>(begin),
+                                                       slope.begin() + static_cast<std::ptrdiff_t>(end));
     longest = std::max(longest, (*greatest - *least) / 2);
     begin = end;
   }
@@ -101,7 +105,8 @@ double floor_of(const SweptActivation& of, const FloatFormat& format) {
   if (of.masked()) {
     // In f32 the run next to x* has about 2000 x.
     const std::int64_t near = format.bits < 32 ? finite : 8192;
-    floor = std::min(longest(std::max<std::int64_t>(split - near, 0), split), longest(split, std::min(split + near, finite)));
+    floor = std::min(longest(std::max<std::int64_t>(split - near, 0), split),
+                     longest(split, std::min(split + near, finite)));
   } else if (format.bits < 32) {
     floor = longest(0, finite);
   } else {
@@ -150,7 +155,8 @@ template <std::size_t kIndex>
 const SweptFacts& facts() {
   static const SweptFacts made = [] {
     const SweptActivation& of = entry<kIndex>();
-    return SweptFacts{bend_of(of.analysis()), flat_from(of), {floor_of(of, kF32), floor_of(of, kF16), floor_of(of, kBf16)}};
+    return SweptFacts{
+        bend_of(of.analysis()), flat_from(of), {floor_of(of, kF32), floor_of(of, kF16), floor_of(of, kBf16)}};
   }();
   return made;
 }
@@ -167,7 +173,8 @@ void slope_of_softplus(const float* y, double* g, std::int64_t n) {
   double lo[kStretch], hi[kStretch], slope[kStretch];
   for (std::int64_t begin = 0; begin < n; begin += kStretch) {
     const std::int64_t count = std::min(kStretch, n - begin);
-    for (std::int64_t i = 0; i < count; ++i) negative[i] = -std::min(y[begin + i], std::numeric_limits<float>::max());
+    for (std::int64_t i = 0; i < count; ++i)
+      negative[i] = -std::min(y[begin + i], std::numeric_limits<float>::max());
     reference<9>().evaluate(negative, g + begin, lo, hi, slope, count);
     for (std::int64_t i = begin; i < begin + count; ++i) g[i] = -g[i];
   }
@@ -177,9 +184,11 @@ void slope_of_elu(const float* y, double* g, std::int64_t n) {
 }
 
 template <std::size_t kIndex>
-constexpr SweptActivation describe(std::string_view name, std::string_view function, double x_star, const Ends& ends,
+constexpr SweptActivation describe(std::string_view name, std::string_view function, double x_star,
+                                   const Ends& ends,
                                    void (*slope_of_value)(const float*, double*, std::int64_t) = nullptr) {
-  return {name, function, x_star, ends, analysis<kIndex>, reference<kIndex>, oracle<kIndex>, facts<kIndex>, slope_of_value};
+  return {name,           function,      x_star,        ends, analysis<kIndex>, reference<kIndex>,
+          oracle<kIndex>, facts<kIndex>, slope_of_value};
 }
 
 constexpr Ends kHalf{0, -1, Ends::Right::below_x, true, 1, 2, 1, 0};
@@ -190,10 +199,14 @@ constexpr std::array kAll{
     describe<2>("quick_gelu", "x*sigmoid(1.702*x)", -0x1.80974a62be3dfp-1, kHalf),
     describe<4>("swish", "x*sigmoid(0x1.8p+0*x)", -0x1.b461efb5ac2bap-1, kHalf),
     describe<5>("mish", "x*tanh(softplus(x))", -0x1.31432c0d12d85p+0, kThreeFifths),
-    describe<6>("tanh", "tanh(x)", -kInfinity, {-1, 1, Ends::Right::below_one, true, 1, 1, 0, -1}, slope_of_tanh),
-    describe<7>("sigmoid", "sigmoid(x)", -kInfinity, {0, 1, Ends::Right::below_one, false, 0, 1, 0, 0}, slope_of_sigmoid),
-    describe<8>("softplus", "softplus(x)", -kInfinity, {0, 1, Ends::Right::above_x, false, 0, 1, 0, 0}, slope_of_softplus),
-    describe<9>("elu", "0x1p+0*(exp(x)-1)", -kInfinity, {-1, 1, Ends::Right::is_x, true, 1, 1, 1, 0}, slope_of_elu),
+    describe<6>("tanh", "tanh(x)", -kInfinity, {-1, 1, Ends::Right::below_one, true, 1, 1, 0, -1},
+                slope_of_tanh),
+    describe<7>("sigmoid", "sigmoid(x)", -kInfinity, {0, 1, Ends::Right::below_one, false, 0, 1, 0, 0},
+                slope_of_sigmoid),
+    describe<8>("softplus", "softplus(x)", -kInfinity, {0, 1, Ends::Right::above_x, false, 0, 1, 0, 0},
+                slope_of_softplus),
+    describe<9>("elu", "0x1p+0*(exp(x)-1)", -kInfinity, {-1, 1, Ends::Right::is_x, true, 1, 1, 1, 0},
+                slope_of_elu),
 };
 
 }  // namespace
@@ -202,7 +215,8 @@ constexpr SweptActivation kGelu = describe<0>("gelu", "x*normal_cdf(x)", kGeluXS
 constexpr SweptActivation kSilu = describe<3>("silu", "x*sigmoid(x)", kSiluXStar, kHalf);
 
 const std::vector<const SweptActivation*>& swept_activations() {
-  static const std::vector<const SweptActivation*> all{&kGelu, &kAll[0], &kAll[1], &kSilu, &kAll[2], &kAll[3], &kAll[4], &kAll[5], &kAll[6], &kAll[7]};
+  static const std::vector<const SweptActivation*> all{&kGelu,   &kAll[0], &kAll[1], &kSilu,   &kAll[2],
+                                                       &kAll[3], &kAll[4], &kAll[5], &kAll[6], &kAll[7]};
   return all;
 }
 
@@ -231,6 +245,8 @@ double SweptActivation::value_limit(bool right) const {
   return ends.right == Ends::Right::below_one ? 1 : kInfinity;
 }
 
-double SweptActivation::slope_limit(bool right) const { return right && ends.right != Ends::Right::below_one ? 1 : 0; }
+double SweptActivation::slope_limit(bool right) const {
+  return right && ends.right != Ends::Right::below_one ? 1 : 0;
+}
 
 }  // namespace outgrad::validation

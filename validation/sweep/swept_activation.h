@@ -1,5 +1,5 @@
-// The activations that can be swept: for each one its definition, its double reference, its oracle, and the constants
-// on which a sweep's shortcuts rest.
+// The activations that can be swept: for each one its definition, its double reference, its oracle, and the
+// constants on which a sweep's shortcuts rest.
 #pragma once
 
 #include <array>
@@ -15,8 +15,11 @@ namespace outgrad::validation {
 
 /// Established at first use, by intervals and by runs that are exhibited.
 struct SweptFacts {
-  double bend;       // at least 2 |f''|, except in the tails of Formula, where f' is within 2^-80 of its limit
-  double flat_from;  // from this y on, f' is within 2^-17 of 1 wherever y may come from, so that two values of f' differ by at most 2^-16; inf: never
+  // at least 2 |f''|, except in the tails of Formula, where f' is within 2^-80 of its limit
+  double bend;
+  // from this y on, f' is within 2^-17 of 1 wherever y may come from, so that two values of f' differ by at
+  // most 2^-16; inf: never
+  double flat_from;
   // Lower bounds on O for either branch and domain, from runs of x of the format itself: f32, f16, bf16.
   std::array<double, 3> floor;
 };
@@ -24,14 +27,15 @@ struct SweptFacts {
 struct SweptActivation {
   std::string_view name;
   std::string_view function;  // kFunction of its headers
-  double x_star;              // the greatest double with f' < 0; -inf if f rises, so that every x is on the right branch
+  // the greatest double with f' < 0; -inf if f rises, so that every x is on the right branch
+  double x_star;
   Ends ends;
   const Activation& (*analysis)();  // of `function`
   const Reference& (*reference)();
   std::unique_ptr<Oracle> (*oracle)();
   const SweptFacts& (*facts)();
-  /// For a rising f: g[i] = f'(f^-1(y[i])), within 2^-51, for y that are correctly rounded values of f. Null if f has a
-  /// minimum.
+  /// For a rising f: g[i] = f'(f^-1(y[i])), within 2^-51, for y that are correctly rounded values of f. Null
+  /// if f has a minimum.
   void (*slope_of_value)(const float* y, double* g, std::int64_t n);
 
   /// Whether f has a minimum and a mask. If not, f rises, and the mask is never read.

@@ -1,18 +1,18 @@
-// What the GELU kernels must reach, format by format: the limits against which `outgrad report` checks the headers and
-// sweeps.
+// What the GELU kernels must reach, format by format: the limits against which `outgrad report` checks the
+// headers and sweeps.
 //
-// The numbers are the project's own requirements, in absolute error of g = f' unless a name says otherwise. Their
-// reasons:
-//   A      an eighth of the format's unit roundoff at 1/4 and below it, so that the fit's error is negligible beside
-//          the cost of storing y
-//   A + B  f32: less than PyTorch's own fp32 formula, which reads x (its error is in the sweep of gelu_f32); 16 bit:
-//          two and one steps beyond A
+// The numbers are the project's own requirements, in absolute error of g = f' unless a name says otherwise.
+// Their reasons:
+//   A      an eighth of the format's unit roundoff at 1/4 and below it, so that the fit's error is negligible
+//          beside the cost of storing y
+//   A + B  f32: less than PyTorch's own fp32 formula, which reads x (its error is in the sweep of gelu_f32);
+//          16 bit: two and one steps beyond A
 //   T / O  2% above what any function of the stored (y, mask) can reach
 //   R      two and four steps of the format, because T / O alone would allow an error of O everywhere
-//   forward  f32: near x* an error of y is an error of g through sqrt(y - y*), so y must be nearly correctly rounded
-//          there
-//   operations  fma + add + mul from y to g; with more, a 16-bit kernel would be limited by arithmetic and not by
-//          memory
+//   forward  f32: near x* an error of y is an error of g through sqrt(y - y*), so y must be nearly correctly
+//            rounded there
+//   operations  fma + add + mul from y to g; with more, a 16-bit kernel would be limited by arithmetic and
+//               not by memory
 #pragma once
 
 #include <array>
@@ -23,10 +23,11 @@ namespace outgrad::validation {
 struct Targets {
   const char* format;
   double a, a_plus_b;
-  double ratio;                             // max T / max O
-  std::optional<double> regret;             // none: only reported
+  double ratio;  // max T / max O
+  std::optional<double> regret;  // none: only reported
   std::optional<double> near_ulp, far_ulp;  // of the forward, |x - x*| <= 0.1 and elsewhere
-  std::optional<int> misrounded;            // of the forward, x of the format: y that differ from the correctly rounded f(x)
+  // of the forward, x of the format: y that differ from the correctly rounded f(x)
+  std::optional<int> misrounded;
   int operations;
 };
 
@@ -34,12 +35,12 @@ inline constexpr std::array<Targets, 3> kTargets{{{"f32", 0x1p-26, 0x1p-23, 1.02
                                                   {"f16", 0x1p-13, 0x1p-12, 1.02, 0x1p-11, {}, {}, 0, 10},
                                                   {"bf16", 0x1p-10, 0x1p-9, 1.02, 0x1p-9, {}, {}, 0, 10}}};
 
-/// max T / max O of other activations' defaults. In bf16, for two of them no function of (y, bit) gets below 1.025
-/// (approx/search/constants.h, least_ratio).
+/// max T / max O of other activations' defaults. In bf16, for two of them no function of (y, bit) gets below
+/// 1.025 (approx/search/constants.h, least_ratio).
 inline constexpr double kOtherRatio = 1.05;
 
-/// What a search against the bounds of LayerNorm and RMSNorm must show: no violation in this many evaluations, and a
-/// median bound of at most this many times the largest error found.
+/// What a search against the bounds of LayerNorm and RMSNorm must show: no violation in this many
+/// evaluations, and a median bound of at most this many times the largest error found.
 struct AttackTargets {
   double evaluations, violations, tightness;
 };

@@ -64,8 +64,10 @@ const FloatFormat& format_of(const std::string& name) {
   throw SpecError("validate", "--format", "'" + name + "' is an unknown format (f32, f16, bf16)");
 }
 
-/// The members of `list` ("a,b", or "all" for all that are known), in the order of `known`, each once. An unknown one is refused with `what`.
-std::vector<std::string> members(const std::string& list, const std::vector<std::string>& known, const char* option, const char* what) {
+/// The members of `list` ("a,b", or "all" for all that are known), in the order of `known`, each once. An
+/// unknown one is refused with `what`.
+std::vector<std::string> members(const std::string& list, const std::vector<std::string>& known,
+                                 const char* option, const char* what) {
   if (list == "all") return known;
   std::vector<std::string> wanted;
   for (std::size_t begin = 0; begin <= list.size();) {
@@ -73,12 +75,14 @@ std::vector<std::string> members(const std::string& list, const std::vector<std:
     wanted.push_back(list.substr(begin, end - begin));
     begin = end + 1;
     if (std::find(known.begin(), known.end(), wanted.back()) == known.end()) {
-      throw SpecError("validate", option, fmt::format("'{}' {} ({}, all)", wanted.back(), what, fmt::join(known, ", ")));
+      throw SpecError("validate", option,
+                      fmt::format("'{}' {} ({}, all)", wanted.back(), what, fmt::join(known, ", ")));
     }
   }
   std::vector<std::string> chosen;
-  std::copy_if(known.begin(), known.end(), std::back_inserter(chosen),
-               [&](const std::string& name) { return std::find(wanted.begin(), wanted.end(), name) != wanted.end(); });
+  std::copy_if(known.begin(), known.end(), std::back_inserter(chosen), [&](const std::string& name) {
+    return std::find(wanted.begin(), wanted.end(), name) != wanted.end();
+  });
   return chosen;
 }
 
@@ -88,7 +92,9 @@ std::vector<const Shipped*> chosen(const Arguments& arguments) {
   for (const SweptActivation* activation : swept_activations()) activations.emplace_back(activation->name);
   const auto of = members(arguments.activation, activations, "--activation", "is not one that is swept");
   const auto formats = members(arguments.format, {"f32", "f16", "bf16"}, "--format", "is an unknown format");
-  const auto has = [](const std::vector<std::string>& names, std::string_view name) { return std::find(names.begin(), names.end(), name) != names.end(); };
+  const auto has = [](const std::vector<std::string>& names, std::string_view name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
   std::vector<const Shipped*> candidates, result;
   for (const Shipped& one : shipped()) {
     if (!has(of, one.activation->name) || !has(formats, one.format)) continue;
@@ -96,7 +102,9 @@ std::vector<const Shipped*> chosen(const Arguments& arguments) {
     if (!has(fits, one.fit)) fits.push_back(one.fit);
   }
   const bool all = arguments.fit == "all", stores = arguments.fit == "stores";
-  const auto wanted = all || stores ? fits : members(arguments.fit.empty() ? "all" : arguments.fit, fits, "--fit", "is no fit of this activation and format");
+  const auto wanted = all || stores ? fits
+                                    : members(arguments.fit.empty() ? "all" : arguments.fit, fits, "--fit",
+                                              "is no fit of this activation and format");
   std::copy_if(candidates.begin(), candidates.end(), std::back_inserter(result), [&](const Shipped* one) {
     if (arguments.fit.empty()) return one->deployed;
     return all || stores ? one->stores == stores : has(wanted, one->fit);
@@ -105,8 +113,8 @@ std::vector<const Shipped*> chosen(const Arguments& arguments) {
   return result;
 }
 
-/// What a sweep decides: for deployed kernels the limits of validation/sweep/targets.h, and always the claims of the
-/// header. A violation leads to exit status 1.
+/// What a sweep decides: for deployed kernels the limits of validation/sweep/targets.h, and always the claims
+/// of the header. A violation leads to exit status 1.
 std::vector<Gate> gates_of(const DomainResult& result, const Subject& subject) {
   const FloatFormat& format = subject.format;
   const Segment& all = result.all;
@@ -124,31 +132,43 @@ std::vector<Gate> gates_of(const DomainResult& result, const Subject& subject) {
   gates.push_back({"NaN and infinities not as specified", static_cast<double>(all.wrong_special), 0});
   for (const Claim& claim : subject.claims) {
     // The header makes no claim for a y that is not correctly rounded.
-    if (claim.what == Claim::kTotal && all.misrounded == 0) gates.push_back({"T within the header's kT", result.max(all.total) + kSweepMargin, claim.limit});
-    if (claim.what == Claim::kOracle) gates.push_back({"O within the header's kO", result.max(all.oracle) + kSweepMargin, claim.limit});
-    if (claim.what == Claim::kBias) gates.push_back({"bias within the header's kBias", result.max(all.bias) + kDitherMargin + kSweepMargin, claim.limit});
+    if (claim.what == Claim::kTotal && all.misrounded == 0)
+      gates.push_back({"T within the header's kT", result.max(all.total) + kSweepMargin, claim.limit});
+    if (claim.what == Claim::kOracle)
+      gates.push_back({"O within the header's kO", result.max(all.oracle) + kSweepMargin, claim.limit});
+    if (claim.what == Claim::kBias)
+      gates.push_back({"bias within the header's kBias", result.max(all.bias) + kDitherMargin + kSweepMargin,
+                       claim.limit});
     if (claim.what == Claim::kEvaluation) {
-      gates.push_back({"D within the header's A + B + K", std::max(result.max(all.deviation), 0.0) + kSweepMargin, claim.limit});
+      gates.push_back({"D within the header's A + B + K",
+                       std::max(result.max(all.deviation), 0.0) + kSweepMargin, claim.limit});
     }
   }
-  // For a rising f only the header's claims are checked, because T and O are close to half the step of y everywhere.
+  // For a rising f only the header's claims are checked, because T and O are close to half the step of y
+  // everywhere.
   if (!subject.deployed || !subject.activation->masked()) return gates;
-  const auto target = std::find_if(kTargets.begin(), kTargets.end(), [&](const Targets& t) { return t.format == std::string_view(format.name); });
-  gates.insert(gates.begin(), {"max T / max O", result.ratio(), subject.activation == &kGelu ? target->ratio : kOtherRatio});
+  const auto target = std::find_if(kTargets.begin(), kTargets.end(), [&](const Targets& t) {
+    return t.format == std::string_view(format.name);
+  });
+  gates.insert(gates.begin(),
+               {"max T / max O", result.ratio(), subject.activation == &kGelu ? target->ratio : kOtherRatio});
   if (target->near_ulp && subject.own_forward) {
     for (std::size_t i = 0; i < all.forward_ulp.size(); ++i) {
       const bool near = i == static_cast<std::size_t>(ForwardRegion::near_minimum);
-      gates.push_back({fmt::format("forward, ulp, {}", kForwardRegionNames[i]), all.forward_ulp[i].value, near ? *target->near_ulp : *target->far_ulp});
+      gates.push_back({fmt::format("forward, ulp, {}", kForwardRegionNames[i]), all.forward_ulp[i].value,
+                       near ? *target->near_ulp : *target->far_ulp});
     }
   }
-  // A fit's regret is about all real x, and the f32 x come near to all of these. Among the x of a 16-bit format, a y
-  // has only one or two, so the middle of the range differs. GELU's fits meet the target there as well.
+  // A fit's regret is about all real x, and the f32 x come near to all of these. Among the x of a 16-bit
+  // format, a y has only one or two, so the middle of the range differs. GELU's fits meet the target there as
+  // well.
   const bool dense = result.domain.x_format.precision == kF32.precision || subject.own_forward;
   if (target->regret && dense) gates.push_back({"R", result.max(all.regret) + kSweepMargin, *target->regret});
-  // Applies only to the format's own x. For other x (a fused bias), an f32 result that its own rounding puts on a tie
-  // of the format may go either way.
+  // Applies only to the format's own x. For other x (a fused bias), an f32 result that its own rounding puts
+  // on a tie of the format may go either way.
   if (target->misrounded && result.domain.x_format.precision == format.precision) {
-    gates.push_back({"y not correctly rounded", static_cast<double>(all.misrounded), static_cast<double>(*target->misrounded)});
+    gates.push_back({"y not correctly rounded", static_cast<double>(all.misrounded),
+                     static_cast<double>(*target->misrounded)});
   }
   return gates;
 }
@@ -157,16 +177,19 @@ void print_maximum(const char* name, const PerBranch& maxima) {
   for (const std::size_t branch : {std::size_t{1}, std::size_t{0}}) {
     const Maximum& m = maxima[branch];
     if (m.value < 0) continue;  // f rises, so there is no left branch
-    fmt::print("  {:<6} {:<5} {:<12.6g} at x = {:<16a} y = {:<16a} got {:<+13.9g} want {:+.9g}\n", name, branch ? "right" : "left", m.value, m.x, m.y, m.got,
-               m.want);
+    fmt::print("  {:<6} {:<5} {:<12.6g} at x = {:<16a} y = {:<16a} got {:<+13.9g} want {:+.9g}\n", name,
+               branch ? "right" : "left", m.value, m.x, m.y, m.got, m.want);
   }
 }
 
 void print_forward(const Segment& all) {
-  fmt::print("  forward: {} of {} y not correctly rounded; {} roundings decided by MPFR\n", all.misrounded, all.finite, all.oracle_decisions);
-  for (const Mismatch& m : all.examples) fmt::print("    x = {:a}: y = {:a} instead of {:a}\n", m.x, m.got, m.want);
+  fmt::print("  forward: {} of {} y not correctly rounded; {} roundings decided by MPFR\n", all.misrounded,
+             all.finite, all.oracle_decisions);
+  for (const Mismatch& m : all.examples)
+    fmt::print("    x = {:a}: y = {:a} instead of {:a}\n", m.x, m.got, m.want);
   for (std::size_t i = 0; i < all.forward_ulp.size(); ++i) {
-    fmt::print("  forward error {:<13} {:.6g} ulp at x = {:a}\n", kForwardRegionNames[i], all.forward_ulp[i].value, all.forward_ulp[i].x);
+    fmt::print("  forward error {:<13} {:.6g} ulp at x = {:a}\n", kForwardRegionNames[i],
+               all.forward_ulp[i].value, all.forward_ulp[i].x);
   }
 }
 
@@ -174,21 +197,27 @@ void print_gradient_ulp(const DomainResult& result, const FloatFormat& format) {
   const Segment& all = result.all;
   for (std::size_t i = 0; i < all.gradient_ulp.size(); ++i) {
     if (all.gradient_ulp[i].value < 0) continue;
-    fmt::print("  dx error {:<13} {:.6g} ulp at dy = 1, x = {:a}; at most {:.6g} ulp for any dy", kGradientRegionNames[i], all.gradient_ulp[i].value,
-               all.gradient_ulp[i].x, gradient_ulp_for_any_dy(all.gradient_relative[i].value, format));
+    fmt::print("  dx error {:<13} {:.6g} ulp at dy = 1, x = {:a}; at most {:.6g} ulp for any dy",
+               kGradientRegionNames[i], all.gradient_ulp[i].value, all.gradient_ulp[i].x,
+               gradient_ulp_for_any_dy(all.gradient_relative[i].value, format));
     const Maximum& found = all.gradient_found[i];
-    fmt::print("{}\n", found.value < 0 ? "" : fmt::format(", {:.6g} at dy = {:a}, x = {:a}", found.value, found.got, found.x));
+    fmt::print("{}\n", found.value < 0
+                           ? ""
+                           : fmt::format(", {:.6g} at dy = {:a}, x = {:a}", found.value, found.got, found.x));
   }
 }
 
 void print_weighed(const DomainResult& result, const Subject& subject) {
   for (const auto& line : under_json(subject, result)) {
-    fmt::print("  x of {:<16} rms {:<10.3g} bias {:<+11.3g} max {:<9.3g} within [{:.4g}, {:.4g}]{}\n", line["x"].get<std::string>(),
-               line["rms"].is_number() ? line["rms"].get<double>() : INFINITY, line["bias"].is_number() ? line["bias"].get<double>() : INFINITY,
-               line["max"].is_number() ? line["max"].get<double>() : INFINITY, line["max_within"][0].get<double>(), line["max_within"][1].get<double>(),
-               line["worst_codes"].is_null()
-                   ? ""
-                   : fmt::format("; share in the {} worst codes {:.3g}", line["worst_codes"].get<std::size_t>(), line["share_in_worst_codes"].get<double>()));
+    fmt::print("  x of {:<16} rms {:<10.3g} bias {:<+11.3g} max {:<9.3g} within [{:.4g}, {:.4g}]{}\n",
+               line["x"].get<std::string>(), line["rms"].is_number() ? line["rms"].get<double>() : INFINITY,
+               line["bias"].is_number() ? line["bias"].get<double>() : INFINITY,
+               line["max"].is_number() ? line["max"].get<double>() : INFINITY,
+               line["max_within"][0].get<double>(), line["max_within"][1].get<double>(),
+               line["worst_codes"].is_null() ? ""
+                                             : fmt::format("; share in the {} worst codes {:.3g}",
+                                                           line["worst_codes"].get<std::size_t>(),
+                                                           line["share_in_worst_codes"].get<double>()));
   }
 }
 
@@ -197,9 +226,12 @@ void print_result(const DomainResult& result, const Subject& subject) {
   const Segment& all = result.all;
   const bool foreign = !subject.origin.is_null();
   const std::string of(subject.activation->name);
-  const std::string name = foreign ? subject.origin["name"].get<std::string>() : subject.code ? of + ", " + subject.name : of;
-  fmt::print("\n{}, {} in {}, every x in {}: {} patterns ({} finite, {} with m = 1, {} NaN, {} infinite)\n", name, subject.code ? "dx" : "y", format.name,
-             result.domain.x_format.name, all.patterns, all.finite, all.right, all.nan, all.infinite);
+  const std::string name = foreign        ? subject.origin["name"].get<std::string>()
+                           : subject.code ? of + ", " + subject.name
+                                          : of;
+  fmt::print("\n{}, {} in {}, every x in {}: {} patterns ({} finite, {} with m = 1, {} NaN, {} infinite)\n",
+             name, subject.code ? "dx" : "y", format.name, result.domain.x_format.name, all.patterns,
+             all.finite, all.right, all.nan, all.infinite);
   print_maximum("T", all.total);
   print_maximum("T_dx", all.stored);
   print_maximum("O", all.oracle);
@@ -208,8 +240,9 @@ void print_result(const DomainResult& result, const Subject& subject) {
   if (all.bias[1].value >= 0) {
     print_maximum("bias", all.bias);
   } else {
-    fmt::print("  T / O at most {:.6g}; {} masks other than [x >= x*], {} NaN and infinities not as specified\n", result.ratio(), all.wrong_mask,
-               all.wrong_special);
+    fmt::print(
+        "  T / O at most {:.6g}; {} masks other than [x >= x*], {} NaN and infinities not as specified\n",
+        result.ratio(), all.wrong_mask, all.wrong_special);
   }
   fmt::print("  rms T over x in [-8, 8): {:.3g}\n", result.rms);
   if (!subject.code) print_gradient_ulp(result, format);
@@ -218,10 +251,12 @@ void print_result(const DomainResult& result, const Subject& subject) {
     fmt::print("  T with y off by {:<14} {:.6g}\n", kForeignForwards[k].name, result.max(all.foreign[k]));
   }
   if (result.max(all.erff) >= 0) fmt::print("  T with y by erff           {:.6g}\n", result.max(all.erff));
-  if (result.max(all.from_x) >= 0) fmt::print("  PyTorch's formula from x   {:.6g}\n", result.max(all.from_x));
+  if (result.max(all.from_x) >= 0)
+    fmt::print("  PyTorch's formula from x   {:.6g}\n", result.max(all.from_x));
   if (subject.own_forward) print_forward(all);
   for (const Gate& gate : gates_of(result, subject)) {
-    fmt::print("  {} {}: {:.6g} (at most {:.6g})\n", gate.holds() ? "holds   " : "VIOLATED", gate.name, gate.value, gate.limit);
+    fmt::print("  {} {}: {:.6g} (at most {:.6g})\n", gate.holds() ? "holds   " : "VIOLATED", gate.name,
+               gate.value, gate.limit);
   }
 }
 
@@ -232,10 +267,12 @@ std::vector<DomainPart> read_parts(const std::vector<std::string>& files, Subjec
     SweepParts read = parts_from_json(kernels::read_file(file), file);
     if (subject.identity.empty()) {
       subject = read.subject;
-    } else if (read.subject.identity != subject.identity || read.subject.format.name != subject.format.name || read.subject.swept != subject.swept) {
+    } else if (read.subject.identity != subject.identity || read.subject.format.name != subject.format.name ||
+               read.subject.swept != subject.swept) {
       throw SpecError(
           file, "identity",
-          fmt::format("of {} {}, not of {} {} as {}", read.subject.format.name, read.subject.identity, subject.format.name, subject.identity, files.front()));
+          fmt::format("of {} {}, not of {} {} as {}", read.subject.format.name, read.subject.identity,
+                      subject.format.name, subject.identity, files.front()));
     } else if (to_json(read.subject, {}) != to_json(subject, {})) {
       throw SpecError(file, "subject", fmt::format("describes another sweep than {}", files.front()));
     }
@@ -249,40 +286,52 @@ void print_row(const DomainResult& result, const Subject& subject, double second
   const Segment& all = result.all;
   std::vector<std::string> violated;
   for (const Gate& gate : gates_of(result, subject)) {
-    if (!gate.holds()) violated.push_back(fmt::format("{} {:.6g} > {:.6g}", gate.name, gate.value, gate.limit));
+    if (!gate.holds())
+      violated.push_back(fmt::format("{} {:.6g} > {:.6g}", gate.name, gate.value, gate.limit));
   }
-  const std::string name = subject.code ? fmt::format("{} {}", subject.activation->name, subject.name) : subject.name;
+  const std::string name =
+      subject.code ? fmt::format("{} {}", subject.activation->name, subject.name) : subject.name;
   fmt::print("{:<30} {:<4} {:>10}", name, result.domain.x_format.name, all.patterns);
   for (const PerBranch* maxima : {&all.total, &all.stored, &all.oracle, &all.regret, &all.storage}) {
     fmt::print(" {:>10}", result.max(*maxima) < 0 ? "-" : fmt::format("{:.4g}", result.max(*maxima)));
   }
   const std::string ratio = result.max(all.oracle) < 0 ? "-" : fmt::format("{:.4f}", result.ratio());
-  fmt::print(" {:>7} {:>6.1f}  {}\n", ratio, seconds, violated.empty() ? "holds" : fmt::format("VIOLATED {}", fmt::join(violated, ", ")));
+  fmt::print(" {:>7} {:>6.1f}  {}\n", ratio, seconds,
+             violated.empty() ? "holds" : fmt::format("VIOLATED {}", fmt::join(violated, ", ")));
   std::fflush(stdout);
 }
 
 void print_row_names() {
-  fmt::print("{:<30} {:<4} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>7} {:>6}\n", "kernels", "x", "patterns", "T", "T_dx", "O", "R", "C", "T / O", "s");
+  fmt::print("{:<30} {:<4} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>7} {:>6}\n", "kernels", "x",
+             "patterns", "T", "T_dx", "O", "R", "C", "T / O", "s");
 }
 
-/// Where a subject's result goes without --out: to the folders that the report reads, unless some of the x are left
-/// out.
+/// Where a subject's result goes without --out: to the folders that the report reads, unless some of the x
+/// are left out.
 std::string default_folder(const Subject& subject) {
   if (!subject.origin.is_null()) return "out/foreign/sweeps";
-  return subject.swept == SweptX::all || !subject.stores.empty() ? "out/sweeps" : std::string("out/sweeps/") + to_string(subject.swept);
+  return subject.swept == SweptX::all || !subject.stores.empty()
+             ? "out/sweeps"
+             : std::string("out/sweeps/") + to_string(subject.swept);
 }
 
 std::string file_name(const Subject& subject, const std::string& fit, const SweepOptions& options) {
-  const std::string by_fit = subject.origin.is_null() ? fit : subject.origin["name"].get<std::string>() + "_" + std::string(subject.format.name);
+  const std::string by_fit = subject.origin.is_null() ? fit
+                                                      : subject.origin["name"].get<std::string>() + "_" +
+                                                            std::string(subject.format.name);
   const bool is_f32 = subject.format.precision == kF32.precision;
-  return by_fit + (subject.swept == SweptX::all || is_f32 || !subject.stores.empty() ? "" : std::string("_x_") + to_string(subject.swept)) +
+  return by_fit +
+         (subject.swept == SweptX::all || is_f32 || !subject.stores.empty()
+              ? ""
+              : std::string("_x_") + to_string(subject.swept)) +
          (options.shards == 1 ? "" : fmt::format("_{}_of_{}", options.shard, options.shards)) + ".json";
 }
 
-/// Sweeps `subject` (or uses `parts` of earlier shards), prints, and writes `out`. Returns whether every gate holds;
-/// true for a shard, which has no gates.
-bool validate_one(const Subject& subject, std::vector<DomainPart> parts, const std::string& out, SweepOptions options, bool merges, bool one_of_many,
-                  bool quiet, nlohmann::ordered_json& json) {
+/// Sweeps `subject` (or uses `parts` of earlier shards), prints, and writes `out`. Returns whether every gate
+/// holds; true for a shard, which has no gates.
+bool validate_one(const Subject& subject, std::vector<DomainPart> parts, const std::string& out,
+                  SweepOptions options, bool merges, bool one_of_many, bool quiet,
+                  nlohmann::ordered_json& json) {
   const auto start = std::chrono::steady_clock::now();
   const bool writes = options.ranks->rank() == 0;
   const std::vector<Domain> domains = subject.domains();
@@ -307,8 +356,11 @@ bool validate_one(const Subject& subject, std::vector<DomainPart> parts, const s
         print_result(result, of);
       }
       for (const Gate& gate : gates_of(result, of)) {
-        listed.push_back(
-            {{"x_format", result.domain.x_format.name}, {"name", gate.name}, {"value", gate.value}, {"limit", gate.limit}, {"holds", gate.holds()}});
+        listed.push_back({{"x_format", result.domain.x_format.name},
+                          {"name", gate.name},
+                          {"value", gate.value},
+                          {"limit", gate.limit},
+                          {"holds", gate.holds()}});
         if (!subject.stores.empty()) listed.back()["store"] = of.name;
         holds = holds && gate.holds();
       }
@@ -322,49 +374,64 @@ bool validate_one(const Subject& subject, std::vector<DomainPart> parts, const s
 }
 
 void print_quantiser(const nlohmann::ordered_json& json) {
-  fmt::print("\n{} of {}: {} in {}, {:.6g} bits an element\n", json["foreign"]["name"].get<std::string>(), json["activation"].get<std::string>(),
-             json["foreign"]["stored"].get<std::string>(), json["format"].get<std::string>(), json["bits_per_element"].get<double>());
+  fmt::print("\n{} of {}: {} in {}, {:.6g} bits an element\n", json["foreign"]["name"].get<std::string>(),
+             json["activation"].get<std::string>(), json["foreign"]["stored"].get<std::string>(),
+             json["format"].get<std::string>(), json["bits_per_element"].get<double>());
   for (const auto& range : json["ranges"]) {
-    fmt::print(" min {:.9g}, max {:.9g}, x from {:.9g} to {:.9g}, step {:.6g}\n", range["min"].get<double>(), range["max"].get<double>(),
-               range["x"][0].get<double>(), range["x"][1].get<double>(), range["step"].get<double>());
+    fmt::print(" min {:.9g}, max {:.9g}, x from {:.9g} to {:.9g}, step {:.6g}\n", range["min"].get<double>(),
+               range["max"].get<double>(), range["x"][0].get<double>(), range["x"][1].get<double>(),
+               range["step"].get<double>());
     for (const auto& [name, key] : {std::pair{"T", "T"}, {"wraps", "T_wrapped"}}) {
       const auto& m = range[key];
       if (m.is_null()) continue;
-      fmt::print("  {:<6} {:<12.6g} at most {:<12.6g} at x = {:<16} kept as {:<16} got {:<+13.9g} want {:+.9g}\n", name, m["value"].get<double>(),
-                 m["bound"].get<double>(), m["x"].get<std::string>(), m["kept"].get<std::string>(), m["got"].get<double>(), m["want"].get<double>());
+      fmt::print(
+          "  {:<6} {:<12.6g} at most {:<12.6g} at x = {:<16} kept as {:<16} got {:<+13.9g} want {:+.9g}\n",
+          name, m["value"].get<double>(), m["bound"].get<double>(), m["x"].get<std::string>(),
+          m["kept"].get<std::string>(), m["got"].get<double>(), m["want"].get<double>());
     }
     fmt::print("  {:<6} {:.6g}\n", "O", range["O"].get<double>());
-    fmt::print("  {:<6} {:<+12.6g} at most {:<12.6g} at {:.9g}\n", "bias", range["bias"]["value"].get<double>(), range["bias"]["bound"].get<double>(),
+    fmt::print("  {:<6} {:<+12.6g} at most {:<12.6g} at {:.9g}\n", "bias",
+               range["bias"]["value"].get<double>(), range["bias"]["bound"].get<double>(),
                range["bias"]["at"].get<double>());
     for (const auto& u : range["under"]) {
       if (!u["rms"].is_null())
-        fmt::print("  x of {:<16} rms {:<10.4g} over a share of {:.6g}\n", u["x"].get<std::string>(), u["rms"].get<double>(), u["mass"].get<double>());
+        fmt::print("  x of {:<16} rms {:<10.4g} over a share of {:.6g}\n", u["x"].get<std::string>(),
+                   u["rms"].get<double>(), u["mass"].get<double>());
     }
     fmt::print("  the maximum wraps with probability {:.6g}\n", range["maximum_wraps"].get<double>());
   }
   for (const auto& group : json["groups"]) {
-    fmt::print(" groups of {}, each with its own range: rms {:.4g} (quadrature)\n", group["x"].get<std::string>(), group["rms"].get<double>());
+    fmt::print(" groups of {}, each with its own range: rms {:.4g} (quadrature)\n",
+               group["x"].get<std::string>(), group["rms"].get<double>());
   }
   for (const auto& w : json["maximum_wraps"]) {
     if (w["wrapping"] == 0) continue;
-    fmt::print(" max - min in [{:g}, {:g}): the maximum can wrap for {} of {} numbers; probability {:.6g} in the mean, {:.6g} at most, at {}\n",
-               w["c_from"].get<double>(), w["c_below"].get<double>(), w["wrapping"].get<std::int64_t>(), w["numbers"].get<std::int64_t>(),
-               w["mean"].get<double>(), w["greatest"].get<double>(), w["at"].get<std::string>());
+    fmt::print(
+        " max - min in [{:g}, {:g}): the maximum can wrap for {} of {} numbers; probability {:.6g} in the "
+        "mean, {:.6g} at most, at {}\n",
+        w["c_from"].get<double>(), w["c_below"].get<double>(), w["wrapping"].get<std::int64_t>(),
+        w["numbers"].get<std::int64_t>(), w["mean"].get<double>(), w["greatest"].get<double>(),
+        w["at"].get<std::string>());
   }
   if (const auto& running = json["running"]; !running.is_null()) {
-    fmt::print(" a running range, x of {}: something wraps in {:.1f}% of {} steps (simulated)\n", running["x"].get<std::string>(),
-               100 * running["share_of_steps"].get<double>(), running["simulated_steps"].get<std::int64_t>());
+    fmt::print(" a running range, x of {}: something wraps in {:.1f}% of {} steps (simulated)\n",
+               running["x"].get<std::string>(), 100 * running["share_of_steps"].get<double>(),
+               running["simulated_steps"].get<std::int64_t>());
   }
 }
 
 /// Audits a quantiser, prints, and writes the result. Returns whether the published T holds, if there is one.
 bool validate_quantiser(const ForeignFunction& function, const Arguments& arguments) {
-  for (const auto& [given, option] : {std::pair{!arguments.shard.empty(), "--shard"}, {arguments.x != "all", "--x"}}) {
+  for (const auto& [given, option] :
+       {std::pair{!arguments.shard.empty(), "--shard"}, {arguments.x != "all", "--x"}}) {
     if (given) throw SpecError("validate", option, "cannot be given with a quantiser");
   }
   std::vector<Distribution> distributions = usual_distributions();
-  if (!arguments.activations.empty()) distributions.push_back(Distribution::parse(kernels::read_file(arguments.activations), arguments.activations));
-  nlohmann::ordered_json json = audit_quantiser(function, format_of(arguments.format), distributions, arguments.foreign);
+  if (!arguments.activations.empty())
+    distributions.push_back(
+        Distribution::parse(kernels::read_file(arguments.activations), arguments.activations));
+  nlohmann::ordered_json json =
+      audit_quantiser(function, format_of(arguments.format), distributions, arguments.foreign);
   bool holds = true;
   auto& gates = json["gates"] = nlohmann::ordered_json::array();
   for (const auto& [what, limit] : function.claims) {
@@ -375,10 +442,13 @@ bool validate_quantiser(const ForeignFunction& function, const Arguments& argume
       }
     }
     const Gate gate{"published " + what, most, limit};
-    gates.push_back({{"name", gate.name}, {"value", gate.value}, {"limit", gate.limit}, {"holds", gate.holds()}});
+    gates.push_back(
+        {{"name", gate.name}, {"value", gate.value}, {"limit", gate.limit}, {"holds", gate.holds()}});
     holds = holds && gate.holds();
   }
-  const std::string out = !arguments.out.empty() ? arguments.out : "out/foreign/sweeps/" + function.name + "_" + arguments.format + ".json";
+  const std::string out = !arguments.out.empty()
+                              ? arguments.out
+                              : "out/foreign/sweeps/" + function.name + "_" + arguments.format + ".json";
   kernels::write_file(out, json.dump(1) + "\n");
   if (arguments.json) {
     fmt::print("{}\n", json.dump(1));
@@ -386,8 +456,8 @@ bool validate_quantiser(const ForeignFunction& function, const Arguments& argume
   }
   print_quantiser(json);
   for (const auto& gate : gates) {
-    fmt::print("  {} {}: {:.6g} (at most {:.6g})\n", gate["holds"].get<bool>() ? "holds   " : "VIOLATED", gate["name"].get<std::string>(),
-               gate["value"].get<double>(), gate["limit"].get<double>());
+    fmt::print("  {} {}: {:.6g} (at most {:.6g})\n", gate["holds"].get<bool>() ? "holds   " : "VIOLATED",
+               gate["name"].get<std::string>(), gate["value"].get<double>(), gate["limit"].get<double>());
   }
   fmt::print("written to {}\n", out);
   return holds;
@@ -398,8 +468,10 @@ bool validate(const Arguments& arguments) {
   if (!arguments.foreign.empty() && (!arguments.fit.empty() || !arguments.merge.empty())) {
     throw SpecError("validate", "--foreign", "cannot be given with --fit or --merge");
   }
-  if (arguments.merge.empty() == arguments.format.empty()) throw SpecError("validate", "input", "give either --format or --merge");
-  if (!arguments.merge.empty() && !arguments.shard.empty()) throw SpecError("validate", "--shard", "cannot be given with --merge");
+  if (arguments.merge.empty() == arguments.format.empty())
+    throw SpecError("validate", "input", "give either --format or --merge");
+  if (!arguments.merge.empty() && !arguments.shard.empty())
+    throw SpecError("validate", "--shard", "cannot be given with --merge");
   const SweptX swept = swept_named(arguments.x, "validate", "--x");
 
   const Ranks ranks = Ranks::of_job();
@@ -429,7 +501,9 @@ bool validate(const Arguments& arguments) {
   std::optional<Distribution> histogram;
   Fingerprint fingerprint;  // a stored partial sweep with other weights is not continued
   if (!arguments.activations.empty()) {
-    if (merges) throw SpecError("validate", "--activations", "cannot be given with --merge: the shards say what they were weighed by");
+    if (merges)
+      throw SpecError("validate", "--activations",
+                      "cannot be given with --merge: the shards say what they were weighed by");
     const std::string text = kernels::read_file(arguments.activations);
     histogram = Distribution::parse(text, arguments.activations);
     fingerprint.add(text.data(), text.size());
@@ -438,14 +512,18 @@ bool validate(const Arguments& arguments) {
   const bool speaks = ranks.rank() == 0;
   // The deployed kernels of GELU get the name that the chain and the report look for.
   const auto name_of = [&](const Subject& subject, const std::string& fit) {
-    const bool by_format = arguments.fit.empty() && subject.activation == &kGelu && (!merges || subject.deployed);
+    const bool by_format =
+        arguments.fit.empty() && subject.activation == &kGelu && (!merges || subject.deployed);
     return file_name(subject, by_format ? "gelu_" + std::string(subject.format.name) : fit, options);
   };
   if (!merges) {
     for (const auto& [subject, name] : subjects) {
       if (!subject.stores.empty() && swept == SweptX::f32 && subject.format.bits < kF32.bits) {
-        throw SpecError("validate", "--x",
-                        fmt::format("the kernels of {} read x in {} alone; codes of every f32 x are those of --format f32", name, subject.format.name));
+        throw SpecError(
+            "validate", "--x",
+            fmt::format(
+                "the kernels of {} read x in {} alone; codes of every f32 x are those of --format f32", name,
+                subject.format.name));
       }
     }
   }
@@ -478,7 +556,8 @@ bool validate(const Arguments& arguments) {
   if (arguments.json) {
     fmt::print("{}\n", (many ? list : list.front()).dump(1));
   } else {
-    fmt::print("written to {}\n", many ? std::filesystem::path(written.front()).parent_path().string() : written.front());
+    fmt::print("written to {}\n",
+               many ? std::filesystem::path(written.front()).parent_path().string() : written.front());
   }
   return holds;
 }
@@ -488,19 +567,29 @@ bool validate(const Arguments& arguments) {
 void add_validate(CLI::App& app, int& status) {
   auto arguments = std::make_shared<Arguments>();
   std::string names;
-  for (const SweptActivation* activation : swept_activations()) names += (names.empty() ? "" : ", ") + std::string(activation->name);
-  CLI::App* const command = app.add_subcommand("validate", "Total error of the kernels by exhaustion over every bit pattern of x");
-  command->add_option("--activation", arguments->activation, "Activations, a list or all: " + names + " (default: gelu)");
+  for (const SweptActivation* activation : swept_activations())
+    names += (names.empty() ? "" : ", ") + std::string(activation->name);
+  CLI::App* const command =
+      app.add_subcommand("validate", "Total error of the kernels by exhaustion over every bit pattern of x");
+  command->add_option("--activation", arguments->activation,
+                      "Activations, a list or all: " + names + " (default: gelu)");
   command->add_option("--format", arguments->format, "Formats of y, a list or all: f32, f16, bf16");
+  command->add_option("--fit", arguments->fit,
+                      "Backward fits by the name of their header, a list, or all (default: the deployed "
+                      "ones); stores: all codes, y with its branch, and y in 8 or 4 bits");
+  command->add_option("--x", arguments->x,
+                      "Which x: own (those of the format of y), f32 (every f32), all (both; default)");
   command->add_option(
-      "--fit", arguments->fit,
-      "Backward fits by the name of their header, a list, or all (default: the deployed ones); stores: all codes, y with its branch, and y in 8 or 4 bits");
-  command->add_option("--x", arguments->x, "Which x: own (those of the format of y), f32 (every f32), all (both; default)");
-  command->add_option("--foreign", arguments->foreign, "Audit these published coefficients (JSON, validation/README.md) in place of our kernels");
-  command->add_option("--activations", arguments->activations, "Histogram of x to weigh errors by, beside N(0, sigma^2) (notebooks_data/activations/)");
+      "--foreign", arguments->foreign,
+      "Audit these published coefficients (JSON, validation/README.md) in place of our kernels");
+  command->add_option(
+      "--activations", arguments->activations,
+      "Histogram of x to weigh errors by, beside N(0, sigma^2) (notebooks_data/activations/)");
   command->add_option("--shard", arguments->shard, "Only part i of n, written as i/n, for --merge");
   command->add_option("--merge", arguments->merge, "Join the results of all shards instead of sweeping");
-  command->add_option("--out", arguments->out, "Result file, or the folder of many; an interrupted sweep continues from the file of this name + .chunks");
+  command->add_option("--out", arguments->out,
+                      "Result file, or the folder of many; an interrupted sweep continues from the file of "
+                      "this name + .chunks");
   command->add_option("--threads", arguments->threads, "Threads (0: all)")->check(kernels::in_range(0, 1024));
   command->add_flag("--json", arguments->json, "Print the result as JSON");
   command->callback([arguments, &status] {

@@ -5,8 +5,8 @@
 
 namespace outgrad::validation {
 
-// Adds the subcommand. Its callback runs it and sets `status` to kExitViolated if a bound of the project does not hold.
-// It throws SpecError or IoError for bad input. `status` must outlive the parsing.
+// Adds the subcommand. Its callback runs it and sets `status` to kExitViolated if a bound of the project does
+// not hold. It throws SpecError or IoError for bad input. `status` must outlive the parsing.
 void add_validate(CLI::App& app, int& status);
 
 }  // namespace outgrad::validation

@@ -1,5 +1,5 @@
-// The CUDA driver, loaded when it is first needed. A program that was built without a toolkit can so find and use the
-// devices of its machine. The declarations follow cuda.h (CUDA driver API), which is not included.
+// The CUDA driver, loaded when it is first needed. A program that was built without a toolkit can so find and
+// use the devices of its machine. The declarations follow cuda.h (CUDA driver API), which is not included.
 #pragma once
 
 #include <cstddef>
@@ -73,7 +73,8 @@ struct Driver {
   Result (*fill)(std::uint64_t, unsigned char, std::size_t, Handle) = nullptr;
   Result (*load)(Handle*, const void*) = nullptr;
   Result (*function)(Handle*, Handle, const char*) = nullptr;
-  Result (*launch)(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void**, void**) = nullptr;
+  Result (*launch)(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle,
+                   void**, void**) = nullptr;
   Result (*set_function)(Handle, int, int) = nullptr;
   Result (*occupancy)(int*, Handle, int, std::size_t) = nullptr;
   Result (*create_event)(Handle*, unsigned) = nullptr;

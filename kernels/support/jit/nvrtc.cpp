@@ -32,7 +32,8 @@ constexpr const char* kTarget = "targets/x86_64-linux/lib";
 std::vector<fs::path> toolkits() {
   std::vector<fs::path> roots;
   for (const char* variable : {"CUDA_PATH", "CUDA_HOME"})
-    if (const char* value = std::getenv(variable); value != nullptr && *value != '\0') roots.emplace_back(value);
+    if (const char* value = std::getenv(variable); value != nullptr && *value != '\0')
+      roots.emplace_back(value);
   std::istringstream folders(std::getenv("PATH") != nullptr ? std::getenv("PATH") : "");
   for (std::string folder; std::getline(folders, folder, ':');) {
     std::error_code error;  // a link in /usr/bin may lead to the toolkit
@@ -49,10 +50,11 @@ std::vector<std::string>& first_folders() {
   return folders;
 }
 
-// The names to open; the first one that exists is used. The loader's own search comes before folders that nobody has
-// named.
+// The names to open; the first one that exists is used. The loader's own search comes before folders that
+// nobody has named.
 std::vector<std::string> candidates() {
-  constexpr const char* kNames[] = {"libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"};  // the first name is missing where only the run-time part is installed
+  // the first name is missing where only the run-time part is installed
+  constexpr const char* kNames[] = {"libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"};
   std::vector<std::string> paths;
   const auto add_folder = [&](const fs::path& folder) {
     std::error_code error;
@@ -69,9 +71,9 @@ std::vector<std::string> candidates() {
   return paths;
 }
 
-// When it compiles, libnvrtc asks the loader for its builtins by name, and the loader does not know the folder from
-// which libnvrtc was opened. But if a library of that name is already loaded, the loader returns that one. A missing
-// file is not an error here, because the loader's path may have it.
+// When it compiles, libnvrtc asks the loader for its builtins by name, and the loader does not know the
+// folder from which libnvrtc was opened. But if a library of that name is already loaded, the loader returns
+// that one. A missing file is not an error here, because the loader's path may have it.
 void load_builtins(const std::string& name, const void* symbol) {
   Dl_info origin{};
   if (::dladdr(symbol, &origin) == 0 || origin.dli_fname == nullptr) return;
@@ -115,7 +117,8 @@ Nvrtc::Nvrtc() {
     searched += (searched.empty() ? "" : ", ") + path;
   }
   if (library == nullptr)
-    throw EnvironmentError("no CUDA run-time compiler (tried " + searched + "; the folders of CUDA_PATH, CUDA_HOME, nvcc and /usr/local/cuda)");
+    throw EnvironmentError("no CUDA run-time compiler (tried " + searched +
+                           "; the folders of CUDA_PATH, CUDA_HOME, nvcc and /usr/local/cuda)");
   int (*version_of)(int*, int*) = nullptr;
   int (*architecture_count)(int*) = nullptr;
   int (*supported)(int*) = nullptr;
@@ -131,10 +134,12 @@ Nvrtc::Nvrtc() {
   load(library, path_, "nvrtcDestroyProgram", destroy_);
   load(library, path_, "nvrtcGetErrorString", error_string_);
   int major = 0, minor = 0, count = 0;
-  if (version_of(&major, &minor) != kNvrtcSuccess || architecture_count(&count) != kNvrtcSuccess || count <= 0)
+  if (version_of(&major, &minor) != kNvrtcSuccess || architecture_count(&count) != kNvrtcSuccess ||
+      count <= 0)
     throw EnvironmentError(path_ + " does not say its version");
   std::vector<int> numbers(static_cast<std::size_t>(count));
-  if (supported(numbers.data()) != kNvrtcSuccess) throw EnvironmentError(path_ + " does not say its architectures");
+  if (supported(numbers.data()) != kNvrtcSuccess)
+    throw EnvironmentError(path_ + " does not say its architectures");
   version_ = std::to_string(major) + "." + std::to_string(minor);
   load_builtins(builtins_name(), reinterpret_cast<const void*>(version_of));
   std::sort(numbers.begin(), numbers.end());
@@ -145,16 +150,21 @@ std::string Nvrtc::builtins_name() const { return "libnvrtc-builtins.so." + vers
 
 void Nvrtc::require(const std::string& architecture) const {
   static const std::regex kForm("sm_[0-9]{2,3}");
-  if (!std::regex_match(architecture, kForm)) throw SpecError("device", architecture, "no architecture (sm_80, sm_90, ...)");
+  if (!std::regex_match(architecture, kForm))
+    throw SpecError("device", architecture, "no architecture (sm_80, sm_90, ...)");
   if (std::find(architectures_.begin(), architectures_.end(), architecture) == architectures_.end())
-    throw EnvironmentError(architecture + ": CUDA " + version_ + " compiles for " + architectures_.front() + " to " + architectures_.back() + ", not for it");
+    throw EnvironmentError(architecture + ": CUDA " + version_ + " compiles for " + architectures_.front() +
+                           " to " + architectures_.back() + ", not for it");
 }
 
-std::variant<GpuCode, CompileError> Nvrtc::compile(const std::string& source, const std::string& architecture) const {
+std::variant<GpuCode, CompileError> Nvrtc::compile(const std::string& source,
+                                                   const std::string& architecture) const {
   std::vector<const char*> texts, names;
-  for (const EmbeddedSource& header : embedded_kernels()) texts.push_back(header.text), names.push_back(header.name);
+  for (const EmbeddedSource& header : embedded_kernels())
+    texts.push_back(header.text), names.push_back(header.name);
   Program program = nullptr;
-  if (create_(&program, source.c_str(), "variant.cu", static_cast<int>(texts.size()), texts.data(), names.data()) != kNvrtcSuccess)
+  if (create_(&program, source.c_str(), "variant.cu", static_cast<int>(texts.size()), texts.data(),
+              names.data()) != kNvrtcSuccess)
     throw EnvironmentError("nvrtcCreateProgram failed");
   const struct Owner {
     const Nvrtc& nvrtc;
@@ -172,9 +182,11 @@ std::variant<GpuCode, CompileError> Nvrtc::compile(const std::string& source, co
     while (!log.empty() && log.back() == '\0') log.pop_back();
   }
   if (status == kCompilationError) return CompileError{first_error(log)};
-  const std::string failure = "nvrtcCompileProgram: " + std::string(error_string_(status)) + " (status " + std::to_string(status) + ")";
+  const std::string failure = "nvrtcCompileProgram: " + std::string(error_string_(status)) + " (status " +
+                              std::to_string(status) + ")";
   if (status == kNoBuiltins)
-    throw EnvironmentError(failure + ": " + path_ + " works with " + builtins_name() + ", which is neither beside it nor on the loader's path");
+    throw EnvironmentError(failure + ": " + path_ + " works with " + builtins_name() +
+                           ", which is neither beside it nor on the loader's path");
   if (status != kNvrtcSuccess) throw std::runtime_error(failure);
   GpuCode code;
   if (cubin_size_(program, &size) != kNvrtcSuccess) throw std::runtime_error("nvrtcGetCUBINSize failed");
@@ -186,7 +198,8 @@ std::variant<GpuCode, CompileError> Nvrtc::compile(const std::string& source, co
 
 std::vector<std::pair<std::string, KernelResources>> read_ptxas_report(const std::string& log) {
   static const std::regex kEntry(R"(Compiling entry function '([^']+)')");
-  static const std::regex kStack(R"((\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads)");
+  static const std::regex kStack(
+      R"((\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads)");
   static const std::regex kUsed(R"(Used (\d+) registers)"), kShared(R"((\d+) bytes smem)");
   std::vector<std::pair<std::string, KernelResources>> kernels;
   std::istringstream lines(log);

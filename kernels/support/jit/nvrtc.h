@@ -1,5 +1,5 @@
-// The CUDA run-time compiler, loaded when it is first needed. Building this program needs no toolkit, and compiling a
-// kernel needs no GPU.
+// The CUDA run-time compiler, loaded when it is first needed. Building this program needs no toolkit, and
+// compiling a kernel needs no GPU.
 #pragma once
 
 #include <string>
@@ -44,12 +44,14 @@ class Nvrtc {
   std::string version() const { return version_; }  // "13.0"
   // "sm_80", ... in ascending order.
   const std::vector<std::string>& architectures() const { return architectures_; }
-  // Throws SpecError unless `architecture` has the form sm_XX, and EnvironmentError if this toolkit does not know it.
+  // Throws SpecError unless `architecture` has the form sm_XX, and EnvironmentError if this toolkit does not
+  // know it.
   void require(const std::string& architecture) const;
 
-  // Compiles a source that includes only embedded headers. Throws EnvironmentError if the library lacks its other half,
-  // so that no source can be compiled, and runtime_error if it fails on this source.
-  std::variant<GpuCode, CompileError> compile(const std::string& source, const std::string& architecture) const;
+  // Compiles a source that includes only embedded headers. Throws EnvironmentError if the library lacks its
+  // other half, so that no source can be compiled, and runtime_error if it fails on this source.
+  std::variant<GpuCode, CompileError> compile(const std::string& source,
+                                              const std::string& architecture) const;
 
  private:
   Nvrtc();
@@ -68,8 +70,8 @@ class Nvrtc {
   std::vector<std::string> architectures_;
 };
 
-// Reads "ptxas info" lines, as --ptxas-options=-v prints them, up to CUDA 13. Throws EnvironmentError, with the line, on a report without
-// registers.
+// Reads "ptxas info" lines, as --ptxas-options=-v prints them, up to CUDA 13. Throws EnvironmentError, with
+// the line, on a report without registers.
 std::vector<std::pair<std::string, KernelResources>> read_ptxas_report(const std::string& log);
 
 }  // namespace outgrad::kernels::jit

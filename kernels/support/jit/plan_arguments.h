@@ -1,5 +1,5 @@
-// The arguments of a plan's kernels (kernels/cuda/plan.h), made from the arrays of a call. For launchers that know
-// kernels by name and not by type.
+// The arguments of a plan's kernels (kernels/cuda/plan.h), made from the arrays of a call. For launchers that
+// know kernels by name and not by type.
 #pragma once
 
 #include <span>
@@ -16,18 +16,21 @@ namespace outgrad::kernels::jit {
 inline bool writes_sums(KernelId kernel, const Arguments& a) {
   const std::span<const Operand> all = operands(kernel);
   for (std::size_t k = 0; k < all.size(); ++k)
-    if (all[k].role == Role::kOutput && all[k].extent == Extent::kColumns && a.array[k] != nullptr) return true;
+    if (all[k].role == Role::kOutput && all[k].extent == Extent::kColumns && a.array[k] != nullptr)
+      return true;
   return false;
 }
 
-// Arrays lie on the device, and the workspace has the size that plan.h says. Pointers may be to any format; only the
-// device's code knows which.
+// Arrays lie on the device, and the workspace has the size that plan.h says. Pointers may be to any format;
+// only the device's code knows which.
 class PlanArguments {
  public:
-  // watch: for a norm's forward; guard: for its backward; dropout: for either, where its kernel is an instance with it.
-  PlanArguments(KernelId kernel, const Arguments& arguments, const SideWatch& watch = {}, const SideGuard& guard = {}, const cuda::NormDropout& dropout = {})
-      : kernel_(kernel), a_(arguments), n_(arguments.cols), slots_(slot_count(arguments.rows, arguments.cols)), watch_(watch), guard_(guard),
-        dropout_(dropout) {
+  // watch: for a norm's forward; guard: for its backward; dropout: for either, where its kernel is an
+  // instance with it.
+  PlanArguments(KernelId kernel, const Arguments& arguments, const SideWatch& watch = {},
+                const SideGuard& guard = {}, const cuda::NormDropout& dropout = {})
+      : kernel_(kernel), a_(arguments), n_(arguments.cols),
+        slots_(slot_count(arguments.rows, arguments.cols)), watch_(watch), guard_(guard), dropout_(dropout) {
     if (is_norm(kernel) && is_backward(kernel)) prepare_backward();
   }
 
@@ -36,18 +39,24 @@ class PlanArguments {
   void with(const cuda::LaunchPlan& plan, const cuda::PlannedLaunch& launch, const Work& work) {
     if (!over_rows(kernel_)) return elementwise(work);
     switch (launch.kernel) {
-      case DeviceKernel::bias_gelu_forward: return call(work, at("x"), at("bias"), a_.elements(), n_, at("y"), at("mask"));
+      case DeviceKernel::bias_gelu_forward:
+        return call(work, at("x"), at("bias"), a_.elements(), n_, at("y"), at("mask"));
       case DeviceKernel::bias_gelu_backward:
-        return call(work, at("dy"), at("y"), at("mask"), cuda::slot_rows(a_.rows, slots_), n_, at("dx"), slots_ > 1 ? at("workspace") : at("dbias"));
+        return call(work, at("dy"), at("y"), at("mask"), cuda::slot_rows(a_.rows, slots_), n_, at("dx"),
+                    slots_ > 1 ? at("workspace") : at("dbias"));
       case DeviceKernel::add_slots:
-        if (kernel_ == KernelId::kBiasGeluBackward) return call(work, at("workspace"), at("dbias"), n_, launch.left, launch.apart);
-        return call(work, parts_.sums, static_cast<void*>(nullptr), sums_ * backward_.stride, launch.left, launch.apart);
+        if (kernel_ == KernelId::kBiasGeluBackward)
+          return call(work, at("workspace"), at("dbias"), n_, launch.left, launch.apart);
+        return call(work, parts_.sums, static_cast<void*>(nullptr), sums_ * backward_.stride, launch.left,
+                    launch.apart);
       case DeviceKernel::norm_forward: return call(work, forward());
       case DeviceKernel::norm_prepare:
-        return call(work, parts_.columns, parts_.place, at("gamma"), at("beta"), n_, cuda::padded_columns(n_), backward_.side, guard_);
+        return call(work, parts_.columns, parts_.place, at("gamma"), at("beta"), n_, cuda::padded_columns(n_),
+                    backward_.side, guard_);
       case DeviceKernel::norm_finish:
-        return call(work, parts_.sums, plan.side == SideChannels::none ? nullptr : parts_.columns.divisor, at("gamma"), n_, backward_.stride,
-                    sums_ * backward_.stride, launch.left, launch.apart, at("dgamma"), at("dbeta"));
+        return call(work, parts_.sums, plan.side == SideChannels::none ? nullptr : parts_.columns.divisor,
+                    at("gamma"), n_, backward_.stride, sums_ * backward_.stride, launch.left, launch.apart,
+                    at("dgamma"), at("dbeta"));
       default:  // the kernels that work by rows, or by the slots' rows
         backward_.own_slots = launch.own_slots;
         return call(work, backward_);
@@ -83,8 +92,19 @@ class PlanArguments {
   }
 
   cuda::NormForwardArrays<Any> forward() const {
-    return {pointer<const Any>("x"), pointer<const Any>("residual"), at("gamma"), at("beta"), a_.rows, n_, a_.eps, pointer<Any>("z"),
-            pointer<Any>("y"),       pointer<float>("rstd"),         a_.side,     watch_,     dropout_};
+    return {pointer<const Any>("x"),
+            pointer<const Any>("residual"),
+            at("gamma"),
+            at("beta"),
+            a_.rows,
+            n_,
+            a_.eps,
+            pointer<Any>("z"),
+            pointer<Any>("y"),
+            pointer<float>("rstd"),
+            a_.side,
+            watch_,
+            dropout_};
   }
   void prepare_backward() {
     parts_ = cuda::norm_workspace_at(reinterpret_cast<u64>(at("workspace")), n_);

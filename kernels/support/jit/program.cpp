@@ -15,19 +15,23 @@ std::string text_of(ParameterFormat format) {
   return std::string("ParameterFormat::") + kNames[static_cast<int>(format)];
 }
 std::string text_of(SideChannels side) {
-  return std::string("cuda::SideChannels::") + (side == SideChannels::none ? "none" : side == SideChannels::some ? "some" : "either");
+  return std::string("cuda::SideChannels::") + (side == SideChannels::none   ? "none"
+                                                : side == SideChannels::some ? "some"
+                                                                             : "either");
 }
 
 std::string instantiation(DeviceKernel kernel, const std::string& arguments, const std::string& parameters) {
-  return std::string("template __global__ void cuda::") + name_of(kernel) + "<" + arguments + ">(" + parameters + ");\n";
+  return std::string("template __global__ void cuda::") + name_of(kernel) + "<" + arguments + ">(" +
+         parameters + ");\n";
 }
 
-// The number of blocks of a launch is not part of a kernel's code, so kernels that differ only in it have the same
-// source.
+// The number of blocks of a launch is not part of a kernel's code, so kernels that differ only in it have the
+// same source.
 template <class Schedule>
 std::string schedule_struct(Schedule schedule) {
   schedule.blocks_per_sm = Schedule{}.blocks_per_sm;
-  return std::string("struct Schedule {\n  static constexpr ") + type_name_of(schedule) + " kSchedule" + initialiser(schedule) + ";\n};\n";
+  return std::string("struct Schedule {\n  static constexpr ") + type_name_of(schedule) + " kSchedule" +
+         initialiser(schedule) + ";\n};\n";
 }
 
 const char* header_of(DeviceKernel kernel) {
@@ -63,8 +67,8 @@ std::string type_name(std::string_view name) {
 const char* name_of(DeviceKernel kernel) { return kDeviceKernelNames[static_cast<std::size_t>(kernel)]; }
 
 bool is_symbol_of(const std::string& symbol, DeviceKernel kernel) {
-  // The mangled name of a template (Itanium C++ ABI): the length of its name, the name, and its arguments between I and
-  // E.
+  // The mangled name of a template (Itanium C++ ABI): the length of its name, the name, and its arguments
+  // between I and E.
   const std::string name = name_of(kernel);
   return symbol.find(std::to_string(name.size()) + name + "I") != std::string::npos;
 }
@@ -79,44 +83,66 @@ DeviceKernel main_kernel(KernelId kernel, const GpuNormSchedule& schedule) {
     case KernelId::kGeluForwardCode: return DeviceKernel::activation_forward_code;
     default:
       if (!is_backward(kernel)) return DeviceKernel::norm_forward;
-      return schedule.home == RowHome::registers && schedule.sums != ColumnSums::separate ? DeviceKernel::norm_backward_slots : DeviceKernel::norm_backward;
+      return schedule.home == RowHome::registers && schedule.sums != ColumnSums::separate
+                 ? DeviceKernel::norm_backward_slots
+                 : DeviceKernel::norm_backward;
   }
 }
 
 std::string fit_type(std::string_view fit) { return "generated::" + type_name(fit); }
-std::string fit_include(std::string_view fit) { return "#include \"kernels/generated/" + std::string(fit) + ".h\"\n"; }
+std::string fit_include(std::string_view fit) {
+  return "#include \"kernels/generated/" + std::string(fit) + ".h\"\n";
+}
 
 std::string source(const ElementwiseInstance& i) {
   const std::string in = "const " + i.type + "*", out = i.type + "*", wide = text_of(i.wide) + ", Schedule";
-  const std::string text = std::string("#include \"kernels/cuda/") + header_of(i.kernel) + ".cuh\"\n" + i.declaration + "using namespace outgrad::kernels;\n" +
+  const std::string text = std::string("#include \"kernels/cuda/") + header_of(i.kernel) + ".cuh\"\n" +
+                           i.declaration + "using namespace outgrad::kernels;\n" +
                            schedule_struct(i.schedule);
-  const std::string code = i.type + ", " + std::to_string(i.code_bits) + ", " + text_of(i.dithered) + ", Schedule";
+  const std::string code =
+      i.type + ", " + std::to_string(i.code_bits) + ", " + text_of(i.dithered) + ", Schedule";
   switch (i.kernel) {
     case DeviceKernel::activation_backward: {
-      const std::string y = i.stored.empty() ? i.type : i.stored, view = i.stored.empty() ? in : "Stored<" + y + ">";
-      return text + instantiation(i.kernel, i.function + ", " + i.type + ", " + y + ", Schedule", in + ", " + view + ", const u32*, " + out + ", i64");
+      const std::string y = i.stored.empty() ? i.type : i.stored,
+                        view = i.stored.empty() ? in : "Stored<" + y + ">";
+      return text + instantiation(i.kernel, i.function + ", " + i.type + ", " + y + ", Schedule",
+                                  in + ", " + view + ", const u32*, " + out + ", i64");
     }
     case DeviceKernel::activation_forward_parity:
-      return text + instantiation(i.kernel, i.function + ", " + i.stored + ", Schedule", in + ", " + i.stored + "*, i64");
-    case DeviceKernel::gelu_forward_mxfp8: return text + instantiation(i.kernel, i.function + ", " + i.type + ", Schedule", in + ", F8E4M3*, E8M0*, u32*, i64");
-    case DeviceKernel::activation_forward_code: return text + instantiation(i.kernel, i.function + ", " + code, in + ", " + out + ", u8*, i64, const u64*");
-    case DeviceKernel::encode_gradients: return text + instantiation(i.kernel, code, in + ", u8*, i64, const u64*, CodeRule");
-    case DeviceKernel::activation_backward_code: return text + instantiation(i.kernel, code, in + ", const u8*, " + out + ", i64, const u64*, CodeRule");
-    case DeviceKernel::fp8_table: return text + instantiation(i.kernel, i.function + ", " + i.stored, "const float*, int, Fp8Table*");
+      return text + instantiation(i.kernel, i.function + ", " + i.stored + ", Schedule",
+                                  in + ", " + i.stored + "*, i64");
+    case DeviceKernel::gelu_forward_mxfp8:
+      return text + instantiation(i.kernel, i.function + ", " + i.type + ", Schedule",
+                                  in + ", F8E4M3*, E8M0*, u32*, i64");
+    case DeviceKernel::activation_forward_code:
+      return text +
+             instantiation(i.kernel, i.function + ", " + code, in + ", " + out + ", u8*, i64, const u64*");
+    case DeviceKernel::encode_gradients:
+      return text + instantiation(i.kernel, code, in + ", u8*, i64, const u64*, CodeRule");
+    case DeviceKernel::activation_backward_code:
+      return text + instantiation(i.kernel, code, in + ", const u8*, " + out + ", i64, const u64*, CodeRule");
+    case DeviceKernel::fp8_table:
+      return text + instantiation(i.kernel, i.function + ", " + i.stored, "const float*, int, Fp8Table*");
     case DeviceKernel::activation_forward_fp8:
-      return text + instantiation(i.kernel, i.function + ", " + i.stored + ", " + i.type + ", " + std::to_string(i.code_bits) + ", Schedule",
+      return text + instantiation(i.kernel,
+                                  i.function + ", " + i.stored + ", " + i.type + ", " +
+                                      std::to_string(i.code_bits) + ", Schedule",
                                   "const Fp8Table*, const float*, " + in + ", " + i.stored + "*, u8*, i64");
     case DeviceKernel::activation_backward_fp8:
       return text + instantiation(i.kernel, i.type + ", " + std::to_string(i.code_bits) + ", Schedule",
                                   "const Fp8Table*, " + in + ", const u8*, const u8*, " + out + ", i64");
     case DeviceKernel::bias_gelu_backward:
-      return text +
-             instantiation(i.kernel, i.function + ", " + i.type + ", " + wide, in + ", " + in + ", const u32*, cuda::SlotRows, i64, " + out + ", float*");
+      return text + instantiation(i.kernel, i.function + ", " + i.type + ", " + wide,
+                                  in + ", " + in + ", const u32*, cuda::SlotRows, i64, " + out + ", float*");
     case DeviceKernel::bias_gelu_forward:
-      return text +
-             instantiation(i.kernel, i.function + ", " + i.type + ", " + i.bias + ", " + wide, in + ", const " + i.bias + "*, i64, i64, " + out + ", u32*");
-    case DeviceKernel::dropout: return text + instantiation(i.kernel, i.type + ", Schedule", in + ", " + out + ", i64, cuda::Seed, DropoutRule");
-    default: return text + instantiation(i.kernel, i.function + ", " + i.type + ", Schedule", in + ", " + out + ", u32*, i64");
+      return text + instantiation(i.kernel, i.function + ", " + i.type + ", " + i.bias + ", " + wide,
+                                  in + ", const " + i.bias + "*, i64, i64, " + out + ", u32*");
+    case DeviceKernel::dropout:
+      return text + instantiation(i.kernel, i.type + ", Schedule",
+                                  in + ", " + out + ", i64, cuda::Seed, DropoutRule");
+    default:
+      return text + instantiation(i.kernel, i.function + ", " + i.type + ", Schedule",
+                                  in + ", " + out + ", u32*, i64");
   }
 }
 
@@ -124,20 +150,26 @@ std::string softmax_source(DeviceKernel kernel, const std::string& type, int war
   const bool forward = kernel == DeviceKernel::softmax_forward_code;
   const std::string in = "const " + type + "*, ", out = type + "*, ";
   return "#include \"kernels/cuda/softmax.cuh\"\nusing namespace outgrad::kernels;\n" +
-         instantiation(kernel, type + ", " + std::to_string(warps), in + (forward ? out + "u8*" : "const u8*, " + type + "*") + ", i64, i64");
+         instantiation(kernel, type + ", " + std::to_string(warps),
+                       in + (forward ? out + "u8*" : "const u8*, " + type + "*") + ", i64, i64");
 }
 
 std::string source(const NormInstance& i) {
   const bool forward = i.kernel == DeviceKernel::norm_forward;
-  const std::string of = text_of(i.norm) + ", " + i.type + ", Schedule, ", residual = text_of(i.residual), wide = text_of(i.wide) + ", ";
-  const std::string text = "#include \"kernels/cuda/norm_kernels.cuh\"\nusing namespace outgrad::kernels;\n" + schedule_struct(i.schedule);
+  const std::string of = text_of(i.norm) + ", " + i.type + ", Schedule, ", residual = text_of(i.residual),
+                    wide = text_of(i.wide) + ", ";
+  const std::string text = "#include \"kernels/cuda/norm_kernels.cuh\"\nusing namespace outgrad::kernels;\n" +
+                           schedule_struct(i.schedule);
   const std::string parameters = ", " + text_of(i.parameters), drops = i.drops ? ", true" : "";
   if (forward) {
     const std::string stores = i.unstored ? (i.drops ? ", true, false" : ", false, false") : drops;
-    return text + instantiation(i.kernel, of + wide + residual + parameters + stores, "cuda::NormForwardArrays<" + i.type + ">");
+    return text + instantiation(i.kernel, of + wide + residual + parameters + stores,
+                                "cuda::NormForwardArrays<" + i.type + ">");
   }
   const bool prepared = i.kernel == DeviceKernel::norm_backward;  // reads neither gamma nor beta
-  return text + instantiation(i.kernel, of + (prepared ? wide : "") + residual + ", " + text_of(i.side) + (prepared ? "" : parameters) + drops,
+  return text + instantiation(i.kernel,
+                              of + (prepared ? wide : "") + residual + ", " + text_of(i.side) +
+                                  (prepared ? "" : parameters) + drops,
                               "cuda::NormBackwardArrays<" + i.type + ">");
 }
 
@@ -155,10 +187,15 @@ std::string bias_helper_source() { return helpers("columns"); }
 std::string norm_helper_source(Norm norm, const std::string& type, bool apart, ParameterFormat parameters) {
   const std::string of = text_of(parameters);
   std::string text =
-      helpers("norm_kernels") + instantiation(DeviceKernel::norm_finish, of, "const float*, const float*, const void*, i64, i64, i64, i64, i64, void*, void*");
+      helpers("norm_kernels") +
+      instantiation(DeviceKernel::norm_finish, of,
+                    "const float*, const float*, const void*, i64, i64, i64, i64, i64, void*, void*");
   if (!apart) return text;
-  text += instantiation(DeviceKernel::norm_prepare, of, "NormColumns, i32*, const void*, const void*, i64, i64, SideBuffer<const float>, SideGuard");
-  return text + instantiation(DeviceKernel::norm_slot_sums, text_of(norm) + ", " + type, "cuda::NormBackwardArrays<" + type + ">");
+  text += instantiation(
+      DeviceKernel::norm_prepare, of,
+      "NormColumns, i32*, const void*, const void*, i64, i64, SideBuffer<const float>, SideGuard");
+  return text + instantiation(DeviceKernel::norm_slot_sums, text_of(norm) + ", " + type,
+                              "cuda::NormBackwardArrays<" + type + ">");
 }
 
 }  // namespace outgrad::kernels::jit

@@ -1,5 +1,5 @@
-// The programs of CUDA kernels, for NVRTC: writes an instance of a __global__ template of kernels/cuda/, which is known
-// by values at run time, as C++.
+// The programs of CUDA kernels, for NVRTC: writes an instance of a __global__ template of kernels/cuda/,
+// which is known by values at run time, as C++.
 #pragma once
 
 #include <string>
@@ -19,8 +19,8 @@ const char* name_of(DeviceKernel kernel);
 // Whether a mangled symbol belongs to an instance of it.
 bool is_symbol_of(const std::string& symbol, DeviceKernel kernel);
 
-// The kernel of a row of the catalogue that its plan calls main. For a norm's backward, it is the kernel for rows in
-// this schedule.
+// The kernel of a row of the catalogue that its plan calls main. For a norm's backward, it is the kernel for
+// rows in this schedule.
 DeviceKernel main_kernel(KernelId kernel, const GpuNormSchedule& schedule);
 
 // For a fit whose header is one of ours: its struct, and the line that declares it.
@@ -30,14 +30,15 @@ std::string fit_include(std::string_view fit);
 // A kernel of an activation, with or without a bias, or of dropout.
 struct ElementwiseInstance {
   DeviceKernel kernel;
-  std::string type;              // of the elements: "float", "F16", "BF16"
-  // "generated::GeluBf16", "forwards::Silu", "CodedActivationAt<3>", "Fp8Activation<generated::GeluFp8>"; dropout and a backward from codes have none
+  std::string type;  // of the elements: "float", "F16", "BF16"
+  // "generated::GeluBf16", "forwards::Silu", "CodedActivationAt<3>", "Fp8Activation<generated::GeluFp8>";
+  // dropout and a backward from codes have none
   std::string function{};
-  std::string declaration{};     // the line that declares it, if the kernel's own header does not
-  bool wide = false;             // for a kernel with a bias: whether its rows are processed by octets
-  GpuSchedule schedule{};        // only `table` may be left open
-  std::string stored{};          // the format of y, if it is not `type`: "ParityBf16", "MxFp8", "F8E4M3"
-  int code_bits = 0;             // for a kernel with codes; with y in 8 bits at a scale, the bits beside it
+  std::string declaration{};  // the line that declares it, if the kernel's own header does not
+  bool wide = false;  // for a kernel with a bias: whether its rows are processed by octets
+  GpuSchedule schedule{};  // only `table` may be left open
+  std::string stored{};  // the format of y, if it is not `type`: "ParityBf16", "MxFp8", "F8E4M3"
+  int code_bits = 0;  // for a kernel with codes; with y in 8 bits at a scale, the bits beside it
   bool dithered = false;
   std::string bias = "float";  // the format of a bias
 };
@@ -56,15 +57,16 @@ struct NormInstance {
   SideChannels side = SideChannels::none;  // for a backward
   GpuNormSchedule schedule{};  // only `sums` of a forward may be left open
   ParameterFormat parameters = ParameterFormat::f32;
-  bool drops = false;     // with dropout: of x before the residual is added, or of dz
+  bool drops = false;  // with dropout: of x before the residual is added, or of dz
   bool unstored = false;  // a forward with a residual whose z is not stored
 };
 std::string source(const NormInstance& instance);
 
-// The kernels that follow or precede a backward's main kernel and are the same for all schedules: those of bias + GELU,
-// and those of a norm. The latter exist without and with the kernels that are needed for rows whose sums come from a
-// separate pass.
+// The kernels that follow or precede a backward's main kernel and are the same for all schedules: those of
+// bias + GELU, and those of a norm. The latter exist without and with the kernels that are needed for rows
+// whose sums come from a separate pass.
 std::string bias_helper_source();
-std::string norm_helper_source(Norm norm, const std::string& type, bool apart, ParameterFormat parameters = ParameterFormat::f32);
+std::string norm_helper_source(Norm norm, const std::string& type, bool apart,
+                               ParameterFormat parameters = ParameterFormat::f32);
 
 }  // namespace outgrad::kernels::jit

@@ -1,5 +1,5 @@
-// The schedules of kernels/params.h, member by member and as C++ text. For code that writes the source of a kernel
-// whose schedule is known only at run time.
+// The schedules of kernels/params.h, member by member and as C++ text. For code that writes the source of a
+// kernel whose schedule is known only at run time.
 #pragma once
 
 #include <concepts>
@@ -19,9 +19,12 @@ struct EnumerationNames {
 
 template <class Enumeration>
 EnumerationNames names_of() {
-  static constexpr const char *kPlacements[] = {"permute", "memory"}, *kPrefetches[] = {"none", "first_level", "second_level"},
-                              *kTables[] = {"automatic", "caches", "columns", "rows", "spread", "entries"}, *kHints[] = {"none", "streaming"},
-                              *kHomes[] = {"automatic", "registers", "shared", "memory"}, *kSums[] = {"automatic", "fused", "separate"};
+  static constexpr const char *kPlacements[] = {"permute", "memory"},
+                              *kPrefetches[] = {"none", "first_level", "second_level"},
+                              *kTables[] = {"automatic", "caches", "columns", "rows", "spread", "entries"},
+                              **kHints[] = {"none", "streaming"},
+                              kHomes[] = {"automatic", "registers", *"shared", "memory"},
+                              *kSums[] = {"automatic", "fused", "separate"};
   if constexpr (std::same_as<Enumeration, TablePlacement>) return {"TablePlacement", kPlacements};
   if constexpr (std::same_as<Enumeration, Prefetch>) return {"Prefetch", kPrefetches};
   if constexpr (std::same_as<Enumeration, TableHome>) return {"TableHome", kTables};
@@ -39,22 +42,29 @@ const char* name_of_value(Value value) {
 template <class Schedule, class Visit>
 void each_field(Schedule& s, const Visit& visit) {
   if constexpr (requires { s.row_warps; }) {
-    visit("row_warps", s.row_warps), visit("octets", s.octets), visit("block_rows", s.block_rows), visit("access_bytes", s.access_bytes);
-    visit("blocks_per_sm", s.blocks_per_sm), visit("resident_blocks", s.resident_blocks), visit("rows_ahead", s.rows_ahead);
+    visit("row_warps", s.row_warps), visit("octets", s.octets), visit("block_rows", s.block_rows),
+        visit("access_bytes", s.access_bytes);
+    visit("blocks_per_sm", s.blocks_per_sm), visit("resident_blocks", s.resident_blocks),
+        visit("rows_ahead", s.rows_ahead);
     visit("home", s.home), visit("sums", s.sums), visit("loads", s.loads), visit("stores", s.stores);
   } else if constexpr (requires { s.octets; }) {
-    visit("threads", s.threads), visit("octets", s.octets), visit("access_bytes", s.access_bytes), visit("blocks_per_sm", s.blocks_per_sm);
-    visit("resident_blocks", s.resident_blocks), visit("loads", s.loads), visit("stores", s.stores), visit("table", s.table);
+    visit("threads", s.threads), visit("octets", s.octets), visit("access_bytes", s.access_bytes),
+        visit("blocks_per_sm", s.blocks_per_sm);
+    visit("resident_blocks", s.resident_blocks), visit("loads", s.loads), visit("stores", s.stores),
+        visit("table", s.table);
   } else if constexpr (requires { s.unroll; }) {
-    visit("threads", s.threads), visit("vector_bits", s.vector_bits), visit("unroll", s.unroll), visit("block_elements", s.block_elements);
+    visit("threads", s.threads), visit("vector_bits", s.vector_bits), visit("unroll", s.unroll),
+        visit("block_elements", s.block_elements);
     visit("streaming_stores", s.streaming_stores), visit("table", s.table);
   } else {
-    visit("threads", s.threads), visit("vector_bits", s.vector_bits), visit("vectors", s.vectors), visit("rows", s.rows);
+    visit("threads", s.threads), visit("vector_bits", s.vector_bits), visit("vectors", s.vectors),
+        visit("rows", s.rows);
     if constexpr (requires { s.task_elements; })
       visit("task_elements", s.task_elements);
     else
       visit("tasks", s.tasks), visit("fold_columns", s.fold_columns);
-    visit("streaming_stores", s.streaming_stores), visit("prefetch", s.prefetch), visit("rows_ahead", s.rows_ahead);
+    visit("streaming_stores", s.streaming_stores), visit("prefetch", s.prefetch),
+        visit("rows_ahead", s.rows_ahead);
   }
 }
 

@@ -18,7 +18,7 @@ def _softmax_gradient(dp, p):
     return torch._softmax_backward_data(dp, p, -1, p.dtype)
 
 
-# --- Softmax ---------------------------------------------------------------------------------------------------------
+# --- Softmax --------------------------------------------------------------------------------------
 
 
 def _softmax_dropout_compute(x, seed, p):
@@ -46,7 +46,7 @@ def softmax_dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> t
     return _softmax_dropout(x.contiguous(), functional.new_seed(x.device), p)
 
 
-# --- Attention -------------------------------------------------------------------------------------------------------
+# --- Attention ------------------------------------------------------------------------------------
 
 # Each direction is one operator. A compiler that sees its parts finds the dropped-out probabilities in both passes, and
 # keeps those of the forward pass instead of computing them again (AOTAutograd's elimination of common subexpressions

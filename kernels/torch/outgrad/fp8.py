@@ -75,7 +75,7 @@ def _(codes, scale, fp8, dtype):
     return torch.empty_like(codes, dtype=dtype)
 
 
-# --- One storage for all that keep a tensor ----------------------------------------------------------------------------
+# --- One storage for all that keep a tensor -------------------------------------------------------
 
 
 _offers = WeakTensorKeyDictionary()

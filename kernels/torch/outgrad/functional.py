@@ -153,7 +153,7 @@ def _parameters(weight, bias):
     return weight, bias
 
 
-# --- Activations -----------------------------------------------------------------------------------------------------
+# --- Activations ----------------------------------------------------------------------------------
 
 
 _FORMULAS = {
@@ -537,7 +537,7 @@ def linears_of(x, linears):
     return _LINEARS[len(linears)](x, *(parameter for linear in linears for parameter in (linear.weight, linear.bias)))
 
 
-# --- Norms -----------------------------------------------------------------------------------------------------------
+# --- Norms ----------------------------------------------------------------------------------------
 
 
 def _like(parameter, gradient):
@@ -801,7 +801,7 @@ def expect_8_bits(weight, bias, dtype, tau, store, channels):
         torch._assert_async(~lost.any(), "outgrad: gamma and beta moved so far at once that the output of a norm no longer gives the gradient")
 
 
-# --- Dropout ---------------------------------------------------------------------------------------------------------
+# --- Dropout --------------------------------------------------------------------------------------
 
 
 def _dropout_compute(x, seed, p):

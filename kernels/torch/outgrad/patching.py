@@ -149,7 +149,7 @@ class _Progress:
             print(file=sys.stderr)
 
 
-# --- What is kept for the backward pass --------------------------------------------------------------------------------
+# --- What is kept for the backward pass -----------------------------------------------------------
 
 
 class _Saved:
@@ -264,7 +264,7 @@ def _run(model, example, what):
     return *kept, watch.types
 
 
-# --- What takes another class ------------------------------------------------------------------------------------------
+# --- What takes another class ---------------------------------------------------------------------
 
 
 def _has_kernels(parameter):

@@ -37,7 +37,7 @@ def _codes(x, low, step, top):
     return ((x - low) / step + torch.rand_like(x)).floor().nan_to_num(0.0).clamp(min=0).clamp(max=top).to(torch.uint8)
 
 
-# --- Mesa --------------------------------------------------------------------------------------------------------------
+# --- Mesa -----------------------------------------------------------------------------------------
 
 
 def _by_columns(of_groups, columns):
@@ -95,7 +95,7 @@ def _(codes, ranges):
     return torch.empty_like(codes, dtype=torch.float32)
 
 
-# --- ActNN -------------------------------------------------------------------------------------------------------------
+# --- ActNN ----------------------------------------------------------------------------------------
 
 
 def _rounded_down(x):
@@ -150,7 +150,7 @@ def _(packed, ranges, bits, count):
     return packed.new_empty((count,), dtype=torch.float32)
 
 
-# --- ActNN's bits by range -----------------------------------------------------------------------------------------------
+# --- ActNN's bits by range ------------------------------------------------------------------------
 
 ACTNN_MOST_BITS = 8
 

@@ -70,7 +70,7 @@ class _FusedAttention(TorchFunctionMode):
         return torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, mask, True, p, causal)[0]
 
 
-# --- Which model -------------------------------------------------------------------------------------------------------
+# --- Which model ----------------------------------------------------------------------------------
 
 
 def _of_hugging_face(name):
@@ -141,7 +141,7 @@ def of(name, batch=1, length=512, kind="bf16", training=True, norms="fp32", stor
             return patching.patch(model, example(batch, length), norms, store)
 
 
-# --- How it is shown ---------------------------------------------------------------------------------------------------
+# --- How it is shown ------------------------------------------------------------------------------
 
 
 def _rows(report):

@@ -14,7 +14,8 @@ TEST(Activations, OneDefinitionAgreesOverItsScalars) {
   for (const double x : {-13.5, -4.0, -0.75, -0x1p-30, 0.0, 0.3, 2.0, 9.0}) {
     const Ball ball = gelu.value_ball(Ball(x));
     EXPECT_LT((ball - Ball(gelu.value_real(Real(x)))).magnitude(), 0x1p-150 + std::abs(x) * 0x1p-150) << x;
-    EXPECT_LE(std::abs(gelu.value(x) - ball.to_double()), 1e-15 * (1 + x * x) * std::abs(gelu.value(x))) << x;  // erfc's condition number grows as x^2
+    // erfc's condition number grows as x^2
+    EXPECT_LE(std::abs(gelu.value(x) - ball.to_double()), 1e-15 * (1 + x * x) * std::abs(gelu.value(x))) << x;
     EXPECT_TRUE((gelu.value_series(Series::variable(Ball(x), 3))[0] - ball).holds_zero()) << x;
   }
 }
@@ -36,8 +37,10 @@ TEST(Activations, TailBoundsHoldAndAreTight) {
       const Ball right = f.right_gradient_tail(Ball(x)), left = f.left_gradient_tail(Ball(-x));
       // The bound speaks for all points beyond; these fall, so the first is the largest.
       for (double z = x; z < x + 3; z += 0.5) {
-        EXPECT_LE((f.value_series(Series::variable(Ball(z), 2))[1] - right_limit).magnitude(), right.upper()) << name << " " << x;
-        EXPECT_LE((f.value_series(Series::variable(Ball(-z), 2))[1] - left_limit).magnitude(), left.upper()) << name << " " << x;
+        EXPECT_LE((f.value_series(Series::variable(Ball(z), 2))[1] - right_limit).magnitude(), right.upper())
+            << name << " " << x;
+        EXPECT_LE((f.value_series(Series::variable(Ball(-z), 2))[1] - left_limit).magnitude(), left.upper())
+            << name << " " << x;
       }
       const double there = (f.value_series(Series::variable(Ball(-x), 2))[1] - left_limit).magnitude();
       EXPECT_LE(left.upper(), 1.05 * there + 0x1p-160) << name << " " << x;
@@ -55,9 +58,11 @@ TEST(Activations, EluIsLinearFromZeroOn) {
   EXPECT_LE(joint[1].lower(), 1.5 * std::exp(-0.5));
 }
 
-// exp of a ball some octaves wide may hold 0 or what lies below it, and 1/(1 + exp) then has no enclosure: the formula's T was infinite.
+// exp of a ball some octaves wide may hold 0 or what lies below it, and 1/(1 + exp) then has no enclosure:
+// the formula's T was infinite.
 TEST(Activations, TailsDoNotDependOnHowAGateIsWritten) {
-  const Activation written_out = activation_from_expression("x*1/(1+exp(-(x+0.168*x^3)))"), by_name = activation_from_expression("x*sigmoid(x+0.168*x^3)");
+  const Activation written_out = activation_from_expression("x*1/(1+exp(-(x+0.168*x^3)))"),
+                   by_name = activation_from_expression("x*sigmoid(x+0.168*x^3)");
   for (const bool right : {false, true}) {
     for (double x = -1; x < 8; x += 0.37) {
       const Activation::TailRange a = written_out.gradient_tail_range(Ball(right ? x : -x), right),
@@ -70,7 +75,8 @@ TEST(Activations, TailsDoNotDependOnHowAGateIsWritten) {
 
 TEST(Activations, UnknownNameIsRefused) { EXPECT_THROW(find_activation("relu"), kernels::SpecError); }
 
-// The f'' of log(1 + exp(x)) is e^-12.4 here, of terms of size 1: plain evaluation finds its sign in parts of 2^-20, a Taylor model at once.
+// The f'' of log(1 + exp(x)) is e^-12.4 here, of terms of size 1: plain evaluation finds its sign in parts of
+// 2^-20, a Taylor model at once.
 TEST(Activations, TaylorModelsTellTheSignWherePlainEvaluationDoesNot) {
   const Activation f = activation_from_expression("log(1+exp(x))");
   for (const double x : {12.375, -7.0}) {

@@ -42,19 +42,22 @@ TEST(Expression, DecimalLiteralsAreTheRealNumberWritten) {
 
 TEST(Expression, AllScalarsAgree) {
   for (const char* text :
-       {"x*normal_cdf(x)", "x*sigmoid(2*sqrt(2/pi)*(x+0.044715*x^3))", "x*tanh(softplus(x))", "exp(x)-1", "erf(x)/(1+x^2)", "log(1+exp(x))", "sin(x)*cos(x)"}) {
+       {"x*normal_cdf(x)", "x*sigmoid(2*sqrt(2/pi)*(x+0.044715*x^3))", "x*tanh(softplus(x))", "exp(x)-1",
+        "erf(x)/(1+x^2)", "log(1+exp(x))", "sin(x)*cos(x)"}) {
     const Expression f(text);
     for (const double x : {-7.5, -1.25, -0.125, 0.5, 3.0, 20.0}) {
       const Ball ball = f(Ball(x));
       EXPECT_LT((ball - Ball(f(Real(x)))).magnitude(), 1e-50 * (1 + std::abs(x))) << text << " " << x;
-      EXPECT_LE(std::abs(f(x) - ball.to_double()), 1e-13 * (1 + std::abs(x)) * std::max(1e-3, std::abs(f(x)))) << text << " " << x;
+      EXPECT_LE(std::abs(f(x) - ball.to_double()), 1e-13 * (1 + std::abs(x)) * std::max(1e-3, std::abs(f(x))))
+          << text << " " << x;
       EXPECT_TRUE((f(Series::variable(Ball(x), 3))[0] - ball).holds_zero()) << text << " " << x;
     }
   }
 }
 
 TEST(Expression, BallsAndSeriesEncloseTheirPoints) {
-  for (const char* text : {"x*normal_cdf(x)", "x*sigmoid(x)", "tanh(x)", "softplus(x)", "x*tanh(log(1+exp(x)))", "abs(x)*exp(-x)"}) {
+  for (const char* text : {"x*normal_cdf(x)", "x*sigmoid(x)", "tanh(x)", "softplus(x)",
+                           "x*tanh(log(1+exp(x)))", "abs(x)*exp(-x)"}) {
     const Expression f(text);
     for (const double left : {-9.0, -1.0, 0.25, 6.0}) {
       const Ball wide_x = Ball::hull(Ball(left), Ball(left + 0.5));
@@ -63,7 +66,8 @@ TEST(Expression, BallsAndSeriesEncloseTheirPoints) {
       for (const double step : {0.0, 0.1, 0.37, 0.5}) {
         const Series point = f(Series::variable(Ball(left + step), 6));
         EXPECT_TRUE(arb_overlaps(value.raw(), point[0].raw())) << text;
-        for (slong k = 0; k < 6; ++k) EXPECT_TRUE(arb_overlaps(wide[k].raw(), point[k].raw())) << text << " " << left << " " << k;
+        for (slong k = 0; k < 6; ++k)
+          EXPECT_TRUE(arb_overlaps(wide[k].raw(), point[k].raw())) << text << " " << left << " " << k;
       }
     }
   }
@@ -86,10 +90,13 @@ TEST(Expression, WhereThereIsNoDerivativeTheSeriesIsNotFinite) {
 }
 
 TEST(Expression, SingularBallsAreUndecidedNeverWrong) {
-  const Ball zero(0.0), around = Ball::hull(Ball(-0.5), Ball(0.25)), touching = Ball::hull(Ball(0.0), Ball(1.0));
-  // Truncated to two terms, x^2 at 0 looks like the constant 0; and an exact 0 is a factor that must not hide the other one.
-  for (const char* text : {"1/x", "log(x)", "log(x^2)", "x/x", "x^2/x", "0/x", "0*(1/x)", "0/(1+1/x)", "(1/x)^0", "x^-2", "1/(x*x)", "1/(x-x)", "sin(x)/x",
-                           "exp(1/x)", "x*log(abs(x))"}) {
+  const Ball zero(0.0), around = Ball::hull(Ball(-0.5), Ball(0.25)),
+                        touching = Ball::hull(Ball(0.0), Ball(1.0));
+  // Truncated to two terms, x^2 at 0 looks like the constant 0; and an exact 0 is a factor that must not hide
+  // the other one.
+  for (const char* text :
+       {"1/x", "log(x)", "log(x^2)", "x/x", "x^2/x", "0/x", "0*(1/x)", "0/(1+1/x)", "(1/x)^0", "x^-2",
+        "1/(x*x)", "1/(x-x)", "sin(x)/x", "exp(1/x)", "x*log(abs(x))"}) {
     const Expression f(text);
     for (const Ball& x : {zero, around, touching}) {
       EXPECT_FALSE(finite(f(x))) << text;
@@ -100,7 +107,8 @@ TEST(Expression, SingularBallsAreUndecidedNeverWrong) {
     }
   }
   // Values that exist without a derivative.
-  for (const char* text : {"abs(x)", "sqrt(x^2)", "x*abs(x)", "abs(x)-abs(x)", "0*abs(x)", "abs(x)^0", "sqrt(0*x)"}) {
+  for (const char* text :
+       {"abs(x)", "sqrt(x^2)", "x*abs(x)", "abs(x)-abs(x)", "0*abs(x)", "abs(x)^0", "sqrt(0*x)"}) {
     const Expression f(text);
     EXPECT_TRUE(finite(f(zero))) << text;
     EXPECT_TRUE(finite(f(Series::variable(zero, 2))[0])) << text;
@@ -111,9 +119,10 @@ TEST(Expression, SingularBallsAreUndecidedNeverWrong) {
 }
 
 TEST(Expression, EveryFormOfALiteralIsReadOverEveryScalar) {
-  const std::pair<const char*, double> cases[] = {{"5", 5},       {"5.", 5},       {".5", 0.5},     {"5.e1", 50},     {".5E+1", 5},      {"25e-2", 0.25},
-                                                  {"0x10", 16},   {"0X.8p0", 0.5}, {"0x1.8p+1", 3}, {"0x1.P-1", 0.5}, {"0", 0},          {"0x0", 0},
-                                                  {"0.000e5", 0}, {"00012", 12},   {"1.500", 1.5},  {"0x.4", 0.25},   {"1e279/1e279", 1}};
+  const std::pair<const char*, double> cases[] = {
+      {"5", 5},       {"5.", 5},       {".5", 0.5},     {"5.e1", 50},     {".5E+1", 5},      {"25e-2", 0.25},
+      {"0x10", 16},   {"0X.8p0", 0.5}, {"0x1.8p+1", 3}, {"0x1.P-1", 0.5}, {"0", 0},          {"0x0", 0},
+      {"0.000e5", 0}, {"00012", 12},   {"1.500", 1.5},  {"0x.4", 0.25},   {"1e279/1e279", 1}};
   for (const auto& [text, value] : cases) {
     const Expression f(text);
     EXPECT_EQ(f(1.0), value) << text;
@@ -131,7 +140,8 @@ TEST(Expression, TheWorkOfAnEvaluationIsBounded) {
   for (int k = 1; k < 85; ++k) powers += "*x^64";
   EXPECT_EQ(Expression(sum)(1.0), 128);
   EXPECT_EQ(Expression(sum).size(), 255U);
-  EXPECT_EQ(refusal(sum + "+x"), "column 258: an expression has at most 256 numbers, variables and operations");
+  EXPECT_EQ(refusal(sum + "+x"),
+            "column 258: an expression has at most 256 numbers, variables and operations");
   EXPECT_TRUE(finite(Expression(nested)(Series::variable(Ball(2.0), 3))[2]));
   EXPECT_EQ(Expression(powers).size(), 85 * 66 + 84U);  // x, its power and 64 multiplications
   EXPECT_TRUE(finite(Expression(powers)(Series::variable(Ball(2.0), 3))[2]));

@@ -94,7 +94,8 @@ TEST(Stationary, WhatHasNoPlaceHereIsRefusedWithThePlace) {
     EXPECT_EQ(message.rfind(text + ": [", 0), 0U) << message;
     EXPECT_EQ(message.find('\n'), std::string::npos) << message;
   };
-  expect("sin(x)", "several stationary points: a maximum in [-61.2");  // the first two from the left: -39 pi/2 and -37 pi/2
+  // the first two from the left: -39 pi/2 and -37 pi/2
+  expect("sin(x)", "several stationary points: a maximum in [-61.2");
   expect("cos(x)", "several stationary points: a ");
   expect("(x^2-1)^2", "several stationary points: a minimum in [-1.0");
   expect("x*sigmoid(x)+2*exp(-(x-8)^2)", "several stationary points: a minimum in [-1.2");
@@ -121,30 +122,35 @@ TEST(Stationary, WhatHasNoPlaceHereIsRefusedWithThePlace) {
   expect("x^2", "settled");
   expect("0.999*x", "settled");
   // The subintervals hold the place, closely.
-  for (const auto& [text, place] : {std::pair("1/x", 0.0), std::pair("1/(x-0.3)^2", 0.3), std::pair("abs(x+1/7)", -1.0 / 7), std::pair("x^3", 0.0),
-                                    std::pair("x+sigmoid(1/(x-40.3))", 40.3)}) {
+  for (const auto& [text, place] :
+       {std::pair("1/x", 0.0), std::pair("1/(x-0.3)^2", 0.3), std::pair("abs(x+1/7)", -1.0 / 7),
+        std::pair("x^3", 0.0), std::pair("x+sigmoid(1/(x-40.3))", 40.3)}) {
     double lo = NAN, hi = NAN;
     const std::string message = refusal_of_survey(text);
-    ASSERT_EQ(std::sscanf(message.c_str() + std::string(text).size(), ": [%lf, %lf]", &lo, &hi), 2) << message;
+    ASSERT_EQ(std::sscanf(message.c_str() + std::string(text).size(), ": [%lf, %lf]", &lo, &hi), 2)
+        << message;
     EXPECT_LT(lo, place) << message;
     EXPECT_GT(hi, place) << message;
     EXPECT_LT(hi - lo, 0x1p-14) << message;
   }
   // Those that settle at 1 on the left, with what serves instead.
   expect("-softplus(-x)",
-         "f' is 1 on the left and 0 on the right; fit its mirror image, \"expression\": \"-(-softplus(-(-x)))\", and store -f(x) in place of f(x)");
+         "f' is 1 on the left and 0 on the right; fit its mirror image, \"expression\": "
+         "\"-(-softplus(-(-x)))\", and store -f(x) in place of f(x)");
   expect("-log(1+exp(-x))", "\"expression\": \"-(-log(1+exp(-(-x))))\"");
   expect("x+sigmoid(x)", "f' is 1 on both sides; on the left it must settle at 0");
   EXPECT_EQ(refusal_of_survey("-(-softplus(-(-x)))"), "accepted");
   // The refusals are not of everything. f' of the last two is small and their terms are not.
-  for (const char* text : {"x*sigmoid(x)", "-exp(-x^2)", "sigmoid(x-3)", "x/(1+exp(-x))", "0.5*x*(1+erf(x/sqrt(2)))", "log(1+exp(x))", "x/sqrt(1+x*x)",
-                           "-0.01*exp(-(300*x)^2)", "-0.5*exp(-(300*x)^2)"}) {
+  for (const char* text :
+       {"x*sigmoid(x)", "-exp(-x^2)", "sigmoid(x-3)", "x/(1+exp(-x))", "0.5*x*(1+erf(x/sqrt(2)))",
+        "log(1+exp(x))", "x/sqrt(1+x*x)", "-0.01*exp(-(300*x)^2)", "-0.5*exp(-(300*x)^2)"}) {
     EXPECT_EQ(refusal_of_survey(text), "accepted");
   }
 }
 
 TEST(Stationary, GivesUpInsteadOfHanging) {
-  // 122,000 extrema, each of which could be decided: more than are looked at; and the same with each evaluation some 50 times as dear.
+  // 122,000 extrema, each of which could be decided: more than are looked at; and the same with each
+  // evaluation some 50 times as dear.
   std::string long_text = "sin(3000*x)";
   for (int i = 0; i < 48; ++i) long_text += "+exp(x/" + std::to_string(100 + i) + ")";
   for (const std::string& text : {std::string("sin(3000*x)"), long_text}) {

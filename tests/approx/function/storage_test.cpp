@@ -51,15 +51,20 @@ TEST(Storage, EveryArgumentFallsIntoTheIntervalOfItsOutput) {
   }
 }
 
-/// What a parity format stores, by its definition in exact steps of double: y < 0 between the codes k and k + 1 of its magnitude.
+/// What a parity format stores, by its definition in exact steps of double: y < 0 between the codes k and k +
+/// 1 of its magnitude.
 std::uint32_t parity_code(Format format, double y, bool right) {
   const double units = -y / ulp_of(format, y);
   const auto whole = static_cast<std::uint32_t>(units);
-  std::uint32_t significand = right ? (whole % 2 == 0 ? whole : units > whole ? whole + 1 : whole - 1) : whole | 1U;
+  std::uint32_t significand = right ? (whole % 2 == 0  ? whole
+                                       : units > whole ? whole + 1
+                                                       : whole - 1)
+                                    : whole | 1U;
   int exponent = std::ilogb(ulp_of(format, y));
   const FormatShape shape = shape_of(format);
   const int least = 2 - (1 << (shape.exponent_bits - 1)) - shape.fraction_bits;
-  return (1U << shape.sign_bit()) + (static_cast<std::uint32_t>(exponent - least) << shape.fraction_bits) + significand;
+  return (1U << shape.sign_bit()) + (static_cast<std::uint32_t>(exponent - least) << shape.fraction_bits) +
+         significand;
 }
 
 TEST(Storage, NightlyOfAParityFormatEveryArgumentFallsIntoTheIntervalOfItsBranchsCode) {
@@ -78,7 +83,8 @@ TEST(Storage, NightlyOfAParityFormatEveryArgumentFallsIntoTheIntervalOfItsBranch
       std::map<std::uint32_t, std::pair<double, double>> seen;
       std::uniform_real_distribution<double> wide(-12, 0), near(-2.5, 0);
       for (int k = 0; k < 20000; ++k) {
-        const double x = k % 2 == 0 ? wide(random) : near(random), y = c.activation().value_ball(Ball(x)).to_double();
+        const double x = k % 2 == 0 ? wide(random) : near(random),
+                     y = c.activation().value_ball(Ball(x)).to_double();
         const bool right = x >= c.x_star().to_double();
         const std::uint32_t code = parity_code(format, y, right);
         EXPECT_EQ(code % 2, right ? 0U : 1U);
@@ -107,10 +113,13 @@ TEST(Storage, NightlyOfAParityFormatEveryArgumentFallsIntoTheIntervalOfItsBranch
 
 TEST(Storage, TheOtherBranchsNumbersPartThoseOfAParityFormat) {
   const Composite& c = composite_of("gelu");
-  const auto at = [&](double y, bool right) { return static_cast<double>(c.gradient_at(c.argument_of(Real(y), right))); };
+  const auto at = [&](double y, bool right) {
+    return static_cast<double>(c.gradient_at(c.argument_of(Real(y), right)));
+  };
   int seen = 0;
   for (const StorageInterval& i : storage_intervals(c, Format::bf16_parity)) {
-    // The minimum is -0x1.5c19..p-3. An odd number, an even one, and the odd one above a power of two, whose neighbours are 2^-9 and 2^-10 away.
+    // The minimum is -0x1.5c19..p-3. An odd number, an even one, and the odd one above a power of two, whose
+    // neighbours are 2^-9 and 2^-10 away.
     const std::pair<double, double> ends = i.y == -0x1.56p-3f   ? std::pair(-0x1.58p-3, -0x1.54p-3)
                                            : i.y == -0x1.54p-3f ? std::pair(-0x1.56p-3, -0x1.52p-3)
                                            : i.y == -0x1.02p-3f ? std::pair(-0x1.04p-3, -0x1p-3)
@@ -127,7 +136,8 @@ TEST(Storage, TheOtherBranchsNumbersPartThoseOfAParityFormat) {
 }
 
 TEST(Storage, IntervalsAreTight) {
-  // At y = 1 in bf16 on GELU's right branch the preimage is [f^-1(1 - 2^-9), f^-1(1 + 2^-8)], f' monotone there.
+  // At y = 1 in bf16 on GELU's right branch the preimage is [f^-1(1 - 2^-9), f^-1(1 + 2^-8)], f' monotone
+  // there.
   const Composite& c = composite_of("gelu");
   const double low = static_cast<double>(c.gradient_at(c.argument_of(Real(1 - 0x1p-9), true)));
   const double high = static_cast<double>(c.gradient_at(c.argument_of(Real(1 + 0x1p-8), true)));
@@ -146,12 +156,14 @@ TEST(Storage, TailsLieOnTheSideWhereFIs) {
   }
 }
 
-// A finding of the gate: a user's tail was bounded by more than f' takes there, and R, measured against the middle, was claimed too small.
+// A finding of the gate: a user's tail was bounded by more than f' takes there, and R, measured against the
+// middle, was claimed too small.
 TEST(Storage, ATailBoundThatIsNotAttainedDoesNotWidenTheRange) {
   const Composite composite(activation_from_expression("x*normal_cdf(10.8794*x)"));
   const Real begin = composite.argument_of(Real(-0x1p-10), false);
   double least = 0;
-  for (int k = 0; k < 20000; ++k) least = std::min(least, static_cast<double>(composite.gradient_at(begin - Real(k * 0x1p-14))));
+  for (int k = 0; k < 20000; ++k)
+    least = std::min(least, static_cast<double>(composite.gradient_at(begin - Real(k * 0x1p-14))));
   int seen = 0;
   for (const StorageInterval& i : storage_intervals(composite, Format::e4m3)) {
     if (i.y != 0 || i.m) continue;
@@ -162,23 +174,27 @@ TEST(Storage, ATailBoundThatIsNotAttainedDoesNotWidenTheRange) {
   EXPECT_EQ(seen, 1);
 }
 
-// f' = 2.4994 y (1 - y), so that y = 0.5 of e5m2, which stands for f in [15/32, 9/16], has gradients from 0.61508671875 to 0.62485. The greatest lies where
-// f'' = 0, and is found to within an excess that moves the middle; R has to allow for it.
+// f' = 2.4994 y (1 - y), so that y = 0.5 of e5m2, which stands for f in [15/32, 9/16], has gradients from
+// 0.61508671875 to 0.62485. The greatest lies where f'' = 0, and is found to within an excess that moves the
+// middle; R has to allow for it.
 TEST(Storage, TheRegretIsNoLessThanItIsWhereTheRangeEndsAtAnInflection) {
   const Composite composite(activation_from_expression("(1+tanh(1.2497*x))/2"));
   const double gradient = 2540.0 / 4096;
   const auto intervals = storage_intervals(composite, Format::e5m2);
-  const StorageErrors errors =
-      measure_storage(intervals, Format::e5m2, [&](const StorageInterval& i) { return static_cast<float>(i.y == 0.5f ? gradient : i.middle()); });
+  const StorageErrors errors = measure_storage(intervals, Format::e5m2, [&](const StorageInterval& i) {
+    return static_cast<float>(i.y == 0.5f ? gradient : i.middle());
+  });
   const Real exact = Real(148828125) / Real(1000000000000);
   EXPECT_GE(Real(errors.regret), exact);
   EXPECT_LE(Real(errors.regret), exact + Real(0x1p-39));
 }
 
-// 0 < f' = 2 y (1 - y) of the logistic function, below 2^-182 at the ends of a user's domain: what a tail's bound reaches below 0 is slack.
+// 0 < f' = 2 y (1 - y) of the logistic function, below 2^-182 at the ends of a user's domain: what a tail's
+// bound reaches below 0 is slack.
 TEST(Storage, WhatATailsBoundAddsIsKnownToTheRegret) {
   int seen = 0;
-  for (const StorageInterval& i : storage_intervals(Composite(activation_from_expression("(1+tanh(x))/2")), Format::e5m2)) {
+  for (const StorageInterval& i :
+       storage_intervals(Composite(activation_from_expression("(1+tanh(x))/2")), Format::e5m2)) {
     if (i.y != 0 && i.y != 1) continue;
     ++seen;
     EXPECT_LT(i.lo, 0);
@@ -209,25 +225,30 @@ std::uint32_t stored_code(Format format, double y) {
                                   : kernels::narrow<kernels::BF16>(value).bits;
 }
 
-// A steep function's f' lies within a hundredth of x*, and its largest number stands for the inflection: found to the last digits, in little time.
+// A steep function's f' lies within a hundredth of x*, and its largest number stands for the inflection:
+// found to the last digits, in little time.
 TEST(Storage, SteepFunctionsAreSeenAroundTheirMinimum) {
   const double steepest = 0.01 * 100 * std::sqrt(2 / std::exp(1.0));
   for (const Format format : {Format::e4m3, Format::e5m2}) {
     const Composite composite(activation_from_expression("-0.01*exp(-(100*x)^2)"));
     double most = 0;
-    for (const StorageInterval& i : storage_intervals(composite, format)) most = std::max({most, i.hi, -i.lo});
+    for (const StorageInterval& i : storage_intervals(composite, format))
+      most = std::max({most, i.hi, -i.lo});
     EXPECT_NEAR(most, steepest, 1e-9);
   }
 }
 
-// One y may stand for a few x, for a whole branch, or for all x; a branch may end below the largest number, at it, beyond it, or below the least. Each pair
-// that samples are stored as has an interval that holds their f' and reaches no further.
+// One y may stand for a few x, for a whole branch, or for all x; a branch may end below the largest number,
+// at it, beyond it, or below the least. Each pair that samples are stored as has an interval that holds their
+// f' and reaches no further.
 TEST(Storage, RangesAreThoseThatAllArgumentsFill) {
   const Sampled all[] = {
       {"tanh(x)+20", 1, [](double u) { return std::tanh(u) + 20; }, sech_squared},
       {"tanh(x)", 1, [](double u) { return std::tanh(u); }, sech_squared},
-      {"600*tanh(x)", 1, [](double u) { return 600 * std::tanh(u); }, [](double u) { return 600 * sech_squared(u); }},
-      {"100000*tanh(x)", 1, [](double u) { return 1e5 * std::tanh(u); }, [](double u) { return 1e5 * sech_squared(u); }},
+      {"600*tanh(x)", 1, [](double u) { return 600 * std::tanh(u); },
+       [](double u) { return 600 * sech_squared(u); }},
+      {"100000*tanh(x)", 1, [](double u) { return 1e5 * std::tanh(u); },
+       [](double u) { return 1e5 * sech_squared(u); }},
       {"x*sigmoid(300*x)", 300, [](double u) { return u / 300 * logistic(u); }, swish_gradient},
       {"x*sigmoid(200*x)", 200, [](double u) { return u / 200 * logistic(u); }, swish_gradient},
       {"x*sigmoid(x)", 1, [](double u) { return u * logistic(u); }, swish_gradient},
@@ -253,10 +274,12 @@ TEST(Storage, RangesAreThoseThatAllArgumentsFill) {
         steepest = std::max(steepest, std::abs(g));
       }
       std::map<std::pair<std::uint32_t, bool>, StorageInterval> found;
-      for (const StorageInterval& i : storage_intervals(composite, format)) found.try_emplace({i.code, i.m}, i);
+      for (const StorageInterval& i : storage_intervals(composite, format))
+        found.try_emplace({i.code, i.m}, i);
       for (const auto& [pair, range] : seen) {
         const double value = decode(format, pair.first);
-        const std::string what = std::string(f.text) + " in " + to_string(format) + ", y = " + std::to_string(value);
+        const std::string what =
+            std::string(f.text) + " in " + to_string(format) + ", y = " + std::to_string(value);
         if (std::isnan(value)) {
           EXPECT_EQ(found.count(pair), 0U) << what;
           continue;
@@ -279,27 +302,32 @@ TEST(Storage, ANumberThatStandsForAllOfFHasTheWholeRangeOfItsGradient) {
   const auto intervals = storage_intervals(Composite(activation_from_expression("tanh(x)+20")), Format::e4m3);
   ASSERT_EQ(intervals.size(), 1U);
   EXPECT_EQ(intervals[0].y, 20);
-  const StorageErrors errors = measure_storage(intervals, Format::e4m3, [](const StorageInterval&) { return 0.25f; });
+  const StorageErrors errors =
+      measure_storage(intervals, Format::e4m3, [](const StorageInterval&) { return 0.25f; });
   EXPECT_NEAR(errors.oracle, 0.5, 1e-9);
   EXPECT_NEAR(errors.total, 0.75, 1e-9);
   EXPECT_NEAR(errors.regret, 0.25, 1e-9);
   EXPECT_GE(errors.regret, 0.25);
   EXPECT_GE(errors.total, 0.75);
-  // The steeper f is, the nearer the extremum has to be come to: the second witness takes no claim that is 2^-30 O above R. At both ends of its domain this f is
-  // nearer to a boundary than balls can tell, and comes to neither.
+  // The steeper f is, the nearer the extremum has to be come to: the second witness takes no claim that is
+  // 2^-30 O above R. At both ends of its domain this f is nearer to a boundary than balls can tell, and comes
+  // to neither.
   const auto steep = storage_intervals(Composite(activation_from_expression("tanh(300*x)+20")), Format::e4m3);
-  EXPECT_NEAR(measure_storage(steep, Format::e4m3, [](const StorageInterval&) { return 150.0f; }).regret, 0, 0x1p-39);
+  EXPECT_NEAR(measure_storage(steep, Format::e4m3, [](const StorageInterval&) { return 150.0f; }).regret, 0,
+              0x1p-39);
 }
 
-// |y*| = 0.278/300 is below 2^-10, half the least number: -0 stands for the branch left of x*, x* and the least f' included. With u = 300 x,
-// f' = s(u) (1 + u s(-u)), s the logistic function, falls to -0.0998393 at u = -2.39936.
+// |y*| = 0.278/300 is below 2^-10, half the least number: -0 stands for the branch left of x*, x* and the
+// least f' included. With u = 300 x, f' = s(u) (1 + u s(-u)), s the logistic function, falls to -0.0998393 at
+// u = -2.39936.
 TEST(Storage, ANumberThatStandsForABranchHasTheExtremumInIt) {
   long double least = 0;
   for (int k = 0; k <= 200000; ++k) {
     const long double u = -1 - k * 1e-5L, s = 1 / (1 + std::exp(-u));
     least = std::min(least, s * (1 + u * (1 - s)));
   }
-  for (const Activation& f : {activation_from_expression("x*sigmoid(300*x)"), find_activation("swish", {300, 1})}) {
+  for (const Activation& f :
+       {activation_from_expression("x*sigmoid(300*x)"), find_activation("swish", {300, 1})}) {
     int seen = 0;
     for (const StorageInterval& i : storage_intervals(Composite(f), Format::e4m3)) {
       if (i.code != 0x80) continue;
@@ -312,9 +340,11 @@ TEST(Storage, ANumberThatStandsForABranchHasTheExtremumInIt) {
   }
 }
 
-// A library's own: below factor 286 the left branch has other numbers than -0 too, whose last ends before the extremum.
+// A library's own: below factor 286 the left branch has other numbers than -0 too, whose last ends before the
+// extremum.
 TEST(Storage, ATailThatLeavesItsLimitFirstIsLookedAt) {
-  for (const Activation& f : {activation_from_expression("x*sigmoid(250*x)"), find_activation("swish", {250, 1})}) {
+  for (const Activation& f :
+       {activation_from_expression("x*sigmoid(250*x)"), find_activation("swish", {250, 1})}) {
     int seen = 0;
     for (const StorageInterval& i : storage_intervals(Composite(f), Format::e4m3)) {
       if (i.code != 0x80 || i.m) continue;
@@ -326,14 +356,19 @@ TEST(Storage, ATailThatLeavesItsLimitFirstIsLookedAt) {
   }
 }
 
-// OFP8's conversion rounds |y| up to 464 to 448 and makes a NaN of what lies beyond: 600 tanh(x) has f' = 600 (1 - (f/600)^2), 288.96 at 432 and 241.1733..
-// at 464. What e5m2 stores as an infinity lies beyond 61440.
+// OFP8's conversion rounds |y| up to 464 to 448 and makes a NaN of what lies beyond: 600 tanh(x) has f' = 600
+// (1 - (f/600)^2), 288.96 at 432 and 241.1733.. at 464. What e5m2 stores as an infinity lies beyond 61440.
 TEST(Storage, TheRangeOfATailIsThatOfItsGradient) {
-  // Below the boundary between -1 and the number above it everything is stored as -1. There f' = e^x is at most what it is at the boundary, 1 + f.
+  // Below the boundary between -1 and the number above it everything is stored as -1. There f' = e^x is at
+  // most what it is at the boundary, 1 + f.
   const Composite elu(find_activation("elu"));
-  for (const auto& [format, half_spacing] : {std::pair{Format::bf16, 0x1p-9}, {Format::f16, 0x1p-12}, {Format::e4m3, 0x1p-5}, {Format::e5m2, 0x1p-4}}) {
+  for (const auto& [format, half_spacing] : {std::pair{Format::bf16, 0x1p-9},
+                                             {Format::f16, 0x1p-12},
+                                             {Format::e4m3, 0x1p-5},
+                                             {Format::e5m2, 0x1p-4}}) {
     const std::vector<StorageInterval> intervals = storage_intervals(elu, format);
-    const auto tail = std::find_if(intervals.begin(), intervals.end(), [](const StorageInterval& i) { return i.y == -1; });
+    const auto tail =
+        std::find_if(intervals.begin(), intervals.end(), [](const StorageInterval& i) { return i.y == -1; });
     ASSERT_NE(tail, intervals.end());
     EXPECT_GE(tail->hi, half_spacing);
     EXPECT_LE(tail->hi, half_spacing + 0x1p-39) << to_string(format);
@@ -361,7 +396,8 @@ TEST(Storage, BeyondTheLargestNumberNothingIsStoredOrAnInfinity) {
     EXPECT_EQ(seen, 1) << text << " " << code;
   };
   for (const std::uint32_t sign : {0U, 1U}) {
-    range("600*tanh(x)", Format::e4m3, sign << 7 | 0x7e, 600 * (1 - 464 * 464 / 360000.0), 600 * (1 - 432 * 432 / 360000.0));
+    range("600*tanh(x)", Format::e4m3, sign << 7 | 0x7e, 600 * (1 - 464 * 464 / 360000.0),
+          600 * (1 - 432 * 432 / 360000.0));
     range("100000*tanh(x)", Format::e5m2, sign << 7 | 0x7c, 0, 1e5 * (1 - 0.6144 * 0.6144));
   }
   try {
@@ -372,17 +408,21 @@ TEST(Storage, BeyondTheLargestNumberNothingIsStoredOrAnInfinity) {
   }
 }
 
-// bf16 stores 10^-40 tanh(x) as 0 or +-2^-133, from half of that on; there f' = 10^-40 (1 - (2^-134/10^-40)^2) parts the ranges of both.
+// bf16 stores 10^-40 tanh(x) as 0 or +-2^-133, from half of that on; there f' = 10^-40 (1 -
+// (2^-134/10^-40)^2) parts the ranges of both.
 TEST(Storage, ErrorsOfASmallGradientAreNoLargerThanTheyAre) {
-  const auto intervals = storage_intervals(Composite(activation_from_expression("1e-40*tanh(x)")), Format::bf16);
-  const StorageErrors errors = measure_storage(intervals, Format::bf16, [](const StorageInterval& i) { return static_cast<float>(i.middle()); });
+  const auto intervals =
+      storage_intervals(Composite(activation_from_expression("1e-40*tanh(x)")), Format::bf16);
+  const StorageErrors errors = measure_storage(
+      intervals, Format::bf16, [](const StorageInterval& i) { return static_cast<float>(i.middle()); });
   const double part = 0x1p-134 / 1e-40, oracle = 0.5 * 1e-40 * (1 - part * part);
   EXPECT_NEAR(errors.oracle, oracle, 1e-9 * oracle);
   EXPECT_GE(errors.total, errors.oracle);
   EXPECT_LE(errors.total, oracle + 0x1p-149);  // the gradient is a subnormal of fp32
 }
 
-// Blocks of mxfp8 have numbers of their four bits in every binade, -15/8 2^-7 beside -14/8 2^-7: the numbers of e4m3 alone would be 2^-9 apart there.
+// Blocks of mxfp8 have numbers of their four bits in every binade, -15/8 2^-7 beside -14/8 2^-7: the numbers
+// of e4m3 alone would be 2^-9 apart there.
 TEST(Storage, TheNextNumberOfABlockIsOneOfItsLeastScale) {
   EXPECT_EQ(next_number(Format::mxfp8, -0x1.ep-7), -0x1.cp-7);
   EXPECT_EQ(next_number(Format::mxfp8, -0x1p-7), -0x1.ep-8);
@@ -407,16 +447,20 @@ TEST(Storage, DirectTableIsWithinHalfAnUlpOfTheOracle) {
 }
 
 TEST(Storage, ADirectTableServesTheNumberThatDecidesTheOracle) {
-  // Half the range of f' behind y = -18 is O itself: no other g serves it, and roundings leave no room around this one.
-  const Fit result = fit(parse_spec(R"({"schema": "outgrad.spec/2", "name": "shifted", "kind": "backward", "expression": "softplus((x+49))-19",
+  // Half the range of f' behind y = -18 is O itself: no other g serves it, and roundings leave no room around
+  // this one.
+  const Fit result = fit(
+      parse_spec(
+          R"({"schema": "outgrad.spec/2", "name": "shifted", "kind": "backward", "expression": "softplus((x+49))-19",
     "format": "e4m3", "target": "oracle"})",
-                                    "memory"),
-                         0);
+          "memory"),
+      0);
   EXPECT_LE(result.table->kT, result.table->kO * (1 + 0x1p-10));
 }
 
 TEST(Splitting, RowsAreLevelledAndAsFewAsCanBe) {
-  const std::string text = R"({"schema": "outgrad.spec/2", "name": "levelled", "kind": "backward", "activation": "gelu", "format": "bf16",
+  const std::string text =
+      R"({"schema": "outgrad.spec/2", "name": "levelled", "kind": "backward", "activation": "gelu", "format": "bf16",
     "target": "abs:2^-11", "degree": 4, "split": "levelled", "storage": {"ratio": 1.05, "regret": "2^-9"}})";
   const Fit result = fit(parse_spec(text, "memory"), 0);
   double least = INFINITY, most = 0;
@@ -431,31 +475,38 @@ TEST(Splitting, RowsAreLevelledAndAsFewAsCanBe) {
   EXPECT_EQ(result.backward->breaks.size() + 1, pieces.size());
 }
 
-// Plain enclosures of this f'' are differences of terms that are nearly equal; Taylor models bound f', which is a sigmoid.
-// Of a user's own function nothing is claimed beyond |x| = 64, where the range of a stored y ends if f has not settled. A tail's bound in its place made R
-// and O larger than any x shows, which the witness refuses.
+// Plain enclosures of this f'' are differences of terms that are nearly equal; Taylor models bound f', which
+// is a sigmoid.
+// Of a user's own function nothing is claimed beyond |x| = 64, where the range of a stored y ends if f has
+// not settled. A tail's bound in its place made R and O larger than any x shows, which the witness refuses.
 TEST(Storage, ARangeEndsWhereAUsersFunctionIsNoLongerClaimed) {
-  const auto softplus = storage_intervals(Composite(activation_from_expression("softplus((x-52))")), Format::f16);
+  const auto softplus =
+      storage_intervals(Composite(activation_from_expression("softplus((x-52))")), Format::f16);
   const double last_g = 1 / (1 + std::exp(-12.0)), last_y = std::log1p(std::exp(12.0));
   EXPECT_EQ(softplus.back().y, 12.0F);
   EXPECT_NEAR(softplus.back().hi, last_g, 1e-13);
   EXPECT_LE(std::abs(static_cast<double>(softplus.back().y) - last_y), 0x1p-8);
-  const auto sigmoid = storage_intervals(Composite(activation_from_expression("0.0002026*sigmoid(0.5026*(x+51.751))")), Format::f16);
+  const auto sigmoid = storage_intervals(
+      Composite(activation_from_expression("0.0002026*sigmoid(0.5026*(x+51.751))")), Format::f16);
   const double s = 1 / (1 + std::exp(-0.5026 * (51.751 - 64)));
   EXPECT_NEAR(sigmoid.front().lo, 0.0002026 * 0.5026 * s * (1 - s), 1e-16);
   EXPECT_GT(sigmoid.front().hi, sigmoid.front().lo);
 }
 
-// f' = a b (1 - ((y - c) / a)^2) of a tanh(b (x - d)) + c, whatever d is. Where f is steep and d large, brackets of x relative to d moved the ends.
+// f' = a b (1 - ((y - c) / a)^2) of a tanh(b (x - d)) + c, whatever d is. Where f is steep and d large,
+// brackets of x relative to d moved the ends.
 TEST(Storage, TheEndsOfASteepRangeFarFromZeroAreSharp) {
   const double a = 34.22, b = 0.9004, c = 13.04;
   const auto g = [&](double y) { return a * b * (1 - (y - c) / a * ((y - c) / a)); };
   int seen = 0;
-  for (const StorageInterval& i : storage_intervals(Composite(activation_from_expression("34.22*tanh(0.9004*(x+53.584))+13.04")), Format::e4m3)) {
+  for (const StorageInterval& i : storage_intervals(
+           Composite(activation_from_expression("34.22*tanh(0.9004*(x+53.584))+13.04")), Format::e4m3)) {
     if (i.y < -12 || i.y > 8) continue;
     const double step = ulp_of(Format::e4m3, static_cast<double>(i.y)), y = static_cast<double>(i.y);
-    if (y != 0 && std::abs(y) == std::exp2(std::round(std::log2(std::abs(y))))) continue;  // its two neighbours are not equally far
-    const double from = y == 0 && !std::signbit(i.y) ? 0 : y - step / 2, to = y == 0 && std::signbit(i.y) ? 0 : y + step / 2;
+    // its two neighbours are not equally far
+    if (y != 0 && std::abs(y) == std::exp2(std::round(std::log2(std::abs(y))))) continue;
+    const double from = y == 0 && !std::signbit(i.y) ? 0 : y - step / 2,
+                 to = y == 0 && std::signbit(i.y) ? 0 : y + step / 2;
     EXPECT_NEAR(i.lo, g(from), 0x1p-43) << i.y;
     EXPECT_NEAR(i.hi, g(to), 0x1p-43) << i.y;
     ++seen;

@@ -50,31 +50,48 @@ TEST(Spec, ReadsTheCommittedOne) {
 
 TEST(Spec, SaysFilePlaceAndReason) {
   EXPECT_EQ(refusal_of_spec(with("\"gelu\"", "\"relu\"")),
-            "spec.json: activation: activation 'relu' is unknown; known: gelu, gelu_tanh, quick_gelu, silu, swish, mish, tanh, sigmoid, softplus, elu");
+            "spec.json: activation: activation 'relu' is unknown; known: gelu, gelu_tanh, quick_gelu, silu, "
+            "swish, mish, tanh, sigmoid, softplus, elu");
   EXPECT_EQ(refusal_of_spec(with("\"f32\"", "\"f64\"")),
-            "spec.json: format: format 'f64' is unknown; known: f32, f16, bf16, e4m3, e5m2, mxfp8, f16_parity, bf16_parity");
+            "spec.json: format: format 'f64' is unknown; known: f32, f16, bf16, e4m3, e5m2, mxfp8, "
+            "f16_parity, bf16_parity");
   EXPECT_EQ(
-      refusal_of_spec(R"({"schema": "outgrad.spec/2", "name": "t", "kind": "backward", "activation": "gelu", "format": "f16_parity", "target": "oracle"})"),
+      refusal_of_spec(
+          R"({"schema": "outgrad.spec/2", "name": "t", "kind": "backward", "activation": "gelu", "format": "f16_parity", "target": "oracle"})"),
       "spec.json: format: a parity format has no direct table, whose entries are found by y and a mask");
-  EXPECT_EQ(refusal_of_spec(R"({"schema": "outgrad.spec/2", "name": "t", "kind": "backward", "activation": "gelu", "format": "mxfp8", "target": "oracle"})"),
-            "spec.json: format: mxfp8 has no direct table: what a code stands for depends on the scale of its block");
+  EXPECT_EQ(
+      refusal_of_spec(
+          R"({"schema": "outgrad.spec/2", "name": "t", "kind": "backward", "activation": "gelu", "format": "mxfp8", "target": "oracle"})"),
+      "spec.json: format: mxfp8 has no direct table: what a code stands for depends on the scale of its "
+      "block");
   for (const Format format : kFormats) {
     const std::string table = fmt::format(
-        R"({{"schema": "outgrad.spec/2", "name": "t", "kind": "backward", "activation": "gelu", "format": "{}", "target": "oracle"}})", to_string(format));
+        R"({{"schema": "outgrad.spec/2", "name": "t", "kind": "backward", "activation": "gelu", "format": "{}", "target": "oracle"}})",
+        to_string(format));
     EXPECT_EQ(refusal_of_spec(table) == "accepted", has_direct_table(format)) << to_string(format);
   }
-  EXPECT_EQ(refusal_of_spec(with("2^-26.2", "1e-7")), "spec.json: target: 'abs:1e-7' is none of abs:2^-N, rel:2^-N, ulp:N, stored:RATIO, oracle, rounded");
-  EXPECT_EQ(refusal_of_spec(with("abs:2^-26.2", "stored:1.05")), "spec.json: target: counts the values of a 16- or 8-bit format; the format is f32");
-  EXPECT_EQ(refusal_of_spec(with_expression("x*")), "spec.json: expression: column 3: the expression ends here");
-  EXPECT_EQ(refusal_of_spec(with("\"activation\": \"gelu\"", "\"activation\": \"gelu\", \"expression\": \"x\"")),
-            "spec.json: activation: give either it or an expression");
-  EXPECT_EQ(refusal_of_spec(with("\"degree\": 6", "\"degree\": 60")), "spec.json: degree: 60 is outside 1 .. 12");
-  EXPECT_EQ(refusal_of_spec(with("\"degree\": 6", "\"degree\": 6.5")), "spec.json: degree: must be an integer");
+  EXPECT_EQ(
+      refusal_of_spec(with("2^-26.2", "1e-7")),
+      "spec.json: target: 'abs:1e-7' is none of abs:2^-N, rel:2^-N, ulp:N, stored:RATIO, oracle, rounded");
+  EXPECT_EQ(refusal_of_spec(with("abs:2^-26.2", "stored:1.05")),
+            "spec.json: target: counts the values of a 16- or 8-bit format; the format is f32");
+  EXPECT_EQ(refusal_of_spec(with_expression("x*")),
+            "spec.json: expression: column 3: the expression ends here");
+  EXPECT_EQ(
+      refusal_of_spec(with("\"activation\": \"gelu\"", "\"activation\": \"gelu\", \"expression\": \"x\"")),
+      "spec.json: activation: give either it or an expression");
+  EXPECT_EQ(refusal_of_spec(with("\"degree\": 6", "\"degree\": 60")),
+            "spec.json: degree: 60 is outside 1 .. 12");
+  EXPECT_EQ(refusal_of_spec(with("\"degree\": 6", "\"degree\": 6.5")),
+            "spec.json: degree: must be an integer");
   EXPECT_EQ(refusal_of_spec(with("\"degree\": 6", "\"dgree\": 6")), "spec.json: degree: is missing");
-  EXPECT_EQ(refusal_of_spec(with("\"degree\": 6", "\"degree\": 6, \"x\": 1")), "spec.json: x: is not a key of this schema");
-  EXPECT_EQ(refusal_of_spec(with("\"half_octaves\": 1", "\"half_octaves\": 2")),
-            "spec.json: cells: cells and rows of the left segment add up to 33, not to a power of two up to 1024");
-  EXPECT_EQ(refusal_of_spec(with("\"edge_log2\": -3", "\"edge_log2\": 7")), "spec.json: left_segment.edge_log2: 7 is outside -20 .. 6");
+  EXPECT_EQ(refusal_of_spec(with("\"degree\": 6", "\"degree\": 6, \"x\": 1")),
+            "spec.json: x: is not a key of this schema");
+  EXPECT_EQ(
+      refusal_of_spec(with("\"half_octaves\": 1", "\"half_octaves\": 2")),
+      "spec.json: cells: cells and rows of the left segment add up to 33, not to a power of two up to 1024");
+  EXPECT_EQ(refusal_of_spec(with("\"edge_log2\": -3", "\"edge_log2\": 7")),
+            "spec.json: left_segment.edge_log2: 7 is outside -20 .. 6");
   EXPECT_EQ(refusal_of_spec("[1]"), "spec.json: top level: must be an object");
   EXPECT_EQ(refusal_of_spec("{"), "spec.json: byte 2: is not JSON");
   EXPECT_EQ(refusal_of_spec("{\"schema\": 1e999}"), "spec.json: JSON: a number is beyond double's range");
@@ -86,25 +103,33 @@ TEST(Spec, WhatItQuotesStaysShort) {
   for (const char* value : {"outgrad.spec/2", "gelu_f32", "backward", "f32", "abs:2^-26.2"}) {
     EXPECT_LT(refusal_of_spec(with(value, value + rubbish)).size(), 600U) << value;
   }
-  EXPECT_EQ(refusal_of_spec(with_expression("x+\\n1")), "spec.json: expression: column 3: the byte 0x0a is not expected here");
+  EXPECT_EQ(refusal_of_spec(with_expression("x+\\n1")),
+            "spec.json: expression: column 3: the byte 0x0a is not expected here");
 }
 
 TEST(Spec, ALayoutThatIsNotGivenIsToBeFound) {
   const auto refusal = [](const std::string& more) {
-    return refusal_of_spec(R"x({"schema": "outgrad.spec/2", "name": "t", "kind": "backward", "expression": "tanh(x)", "format": "bf16", )x" + more + "}");
+    return refusal_of_spec(
+        R"x({"schema": "outgrad.spec/2", "name": "t", "kind": "backward", "expression": "tanh(x)", "format": "bf16", )x" +
+        more + "}");
   };
   EXPECT_EQ(refusal(R"("target": "abs:2^-6")"), "accepted");
   EXPECT_EQ(refusal(R"("target": "abs:2^-6", "degree": 3)"), "accepted");
   EXPECT_EQ(refusal(R"("target": "abs:2^-6", "cells": 16)"), "spec.json: degree: is missing");
   EXPECT_EQ(refusal(R"("target": "ulp:1", "degree": 3)"),
-            "spec.json: cells: is missing (a layout is found for targets abs:2^-N alone): \"degree\": 3, \"cells\": 16 is a start");
-  EXPECT_EQ(refusal(R"("target": "abs:2^-6", "left_segment": {"edge_log2": -3, "half_octaves": 0, "merge_log2": -6})"),
-            "spec.json: cells: is missing beside left_segment: give \"degree\": 3, \"cells\": 12, or leave left_segment out, and the layout is found");
+            "spec.json: cells: is missing (a layout is found for targets abs:2^-N alone): \"degree\": 3, "
+            "\"cells\": 16 is a start");
+  EXPECT_EQ(
+      refusal(
+          R"("target": "abs:2^-6", "left_segment": {"edge_log2": -3, "half_octaves": 0, "merge_log2": -6})"),
+      "spec.json: cells: is missing beside left_segment: give \"degree\": 3, \"cells\": 12, or leave "
+      "left_segment out, and the layout is found");
 }
 
 // A specification's name becomes a struct of C++, and so does a fit's.
 TEST(Spec, NamesAreThoseWhoseHeadersCompile) {
-  auto fit = nlohmann::ordered_json::parse(kernels::read_file(std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/fits/softplus_bf16.json"));
+  auto fit = nlohmann::ordered_json::parse(
+      kernels::read_file(std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/fits/softplus_bf16.json"));
   const Fit model = fit_from_json(fit.dump(), "fit.json");
   const auto header = [&](const std::string& name) {
     Fit own = model;
@@ -112,14 +137,21 @@ TEST(Spec, NamesAreThoseWhoseHeadersCompile) {
     return emit_header(own, "fit.json");
   };
   const auto refusal = [](const std::string& name) {
-    const nlohmann::json spec{{"schema", "outgrad.spec/2"}, {"name", name},         {"kind", "backward"}, {"expression", "softplus(x)"},
-                              {"format", "bf16"},           {"target", "abs:2^-8"}, {"degree", 2},        {"cells", 16}};
+    const nlohmann::json spec{{"schema", "outgrad.spec/2"},
+                              {"name", name},
+                              {"kind", "backward"},
+                              {"expression", "softplus(x)"},
+                              {"format", "bf16"},
+                              {"target", "abs:2^-8"},
+                              {"degree", 2},
+                              {"cells", 16}};
     const std::string why = refusal_of_spec(spec.dump());
     return why == "accepted" ? "" : why;
   };
   tests::expect_names_compile(header, refusal);
   EXPECT_EQ(refusal("table"), "spec.json: name: 'table' gives the type Table, which every header uses");
-  EXPECT_EQ(refusal("mish_bf16"), "spec.json: name: 'mish_bf16' is kept for the library's own header of mish");
+  EXPECT_EQ(refusal("mish_bf16"),
+            "spec.json: name: 'mish_bf16' is kept for the library's own header of mish");
   for (const char* name : {"table", "n_a_n", "_1x"}) {
     fit["name"] = name;
     EXPECT_THROW(fit_from_json(fit.dump(), "fit.json"), kernels::SpecError) << name;

@@ -44,7 +44,8 @@ TEST(Certificate, DamagedCoefficientRaisesTheBound) {
     Piece p = original;
     p.c[1] *= 1.001f;
     // What the damage does at the piece's ends, against what is then certified.
-    const double shown = std::max(error_at(p, static_cast<double>(p.x_lo)), error_at(p, static_cast<double>(p.x_hi)));
+    const double shown =
+        std::max(error_at(p, static_cast<double>(p.x_lo)), error_at(p, static_cast<double>(p.x_hi)));
     p.observed = shown;
     EXPECT_GE(certify_approximation(gelu(), p, 2 * shown), shown * (1 - 1e-12)) << p.row;
   }
@@ -118,7 +119,8 @@ TEST(Certificate, EvaluationBoundHoldsForRandomOutputs) {
         if (root && !bit && m.kHasLeft && y > m.kLeftY) continue;
         // The edge of the right segment: s a little off picks the other polynomial.
         const double s = static_cast<double>(deployed_coordinate(m, y, bit));
-        const bool in_right = m.kHasRight && (m.kRightBoth ? std::abs(s) : s) >= static_cast<double>(m.kRightS);
+        const bool in_right =
+            m.kHasRight && (m.kRightBoth ? std::abs(s) : s) >= static_cast<double>(m.kRightS);
         if (p.region != Region::left && in_right != (right || p.region == Region::right_mirrored)) continue;
         const double e = static_cast<double>(abs(Real(computed) - exact_sequence(m, p, y, bit)));
         ASSERT_LE(e, p.evaluation) << name << " row " << p.row << " y " << y;
@@ -137,14 +139,18 @@ TEST(Certificate, CoordinateBoundHoldsNextToTheMinimum) {
   for (const char* name : {"gelu_f32", "gelu_f16", "gelu_bf16"}) {
     const Fit fit = committed(name);
     const BackwardModel& m = *fit.backward;
-    const double spacing = std::ldexp(1.0, -2 - precision_bits(m.format)), y_star = gelu().y_star().to_double();
+    const double spacing = std::ldexp(1.0, -2 - precision_bits(m.format)),
+                 y_star = gelu().y_star().to_double();
     double worst = 0;
     for (int j = 0; j < 40; ++j) {
-      const double y = (std::nearbyint(y_star / spacing) + j) * spacing;  // from RN(y*), the lowest stored y, on
+      // from RN(y*), the lowest stored y, on
+      const double y = (std::nearbyint(y_star / spacing) + j) * spacing;
       const Real t = Real(y) - gelu().y_star().mid();
-      const double t_c = std::max(y - static_cast<double>(m.kYHi) - static_cast<double>(m.kYLo), static_cast<double>(m.kTMin));
+      const double t_c = std::max(y - static_cast<double>(m.kYHi) - static_cast<double>(m.kYLo),
+                                  static_cast<double>(m.kTMin));
       for (const int sign : {-1, 1}) {
-        const Real g = t > 0 ? gelu().gradient_at(gelu().argument_of_root(sign * sqrt(t))) : Real(0);  // f'(x*) = 0
+        // f'(x*) = 0
+        const Real g = t > 0 ? gelu().gradient_at(gelu().argument_of_root(sign * sqrt(t))) : Real(0);
         const Real g_c = gelu().gradient_at(gelu().argument_of_root(Real(sign * std::sqrt(t_c))));
         worst = std::max(worst, static_cast<double>(abs(g - g_c)));
       }
@@ -158,7 +164,8 @@ TEST(Certificate, CoordinateBoundHoldsNextToTheMinimum) {
 BackwardModel coordinate_only(const Composite& composite, Format format) {
   BackwardModel m;
   m.format = format;
-  const double spacing = composite.spacing_at_minimum(precision_bits(format)), y_star = composite.y_star().to_double();
+  const double spacing = composite.spacing_at_minimum(precision_bits(format)),
+               y_star = composite.y_star().to_double();
   m.kYHi = static_cast<float>(y_star + 0.2 * spacing);
   m.kYLo = static_cast<float>(y_star + 0.2 * spacing - static_cast<double>(m.kYHi));
   m.kTMin = static_cast<float>(0.3 * spacing);
@@ -172,23 +179,30 @@ TEST(Certificate, CoordinateBoundHoldsWhereTheGridChanges) {
     const double y_star = swish.y_star().to_double();
     for (const Format format : {Format::f16, Format::bf16, Format::f16_parity, Format::bf16_parity}) {
       const BackwardModel m = coordinate_only(swish, format);
-      const double bound = certify_coordinate(swish, m).bound, y_c = static_cast<double>(m.kYHi) + static_cast<double>(m.kYLo);
+      const double bound = certify_coordinate(swish, m).bound,
+                   y_c = static_cast<double>(m.kYHi) + static_cast<double>(m.kYLo);
       double worst = 0, least = NAN;
       int seen = 0;
       for (std::uint32_t code = 0xffff; code > 0x8000 && seen < 300; --code) {
-        const double y = decode(format, code), next = decode(format, code - 1), above = carries_branch(format) ? next : 0.5 * (y + next);
+        const double y = decode(format, code), next = decode(format, code - 1),
+                     above = carries_branch(format) ? next : 0.5 * (y + next);
         if (!(above >= y_star)) continue;  // no f(x) rounds to it, or not a number
         if (seen++ == 0) least = y;
         const double t_c = std::max(y - y_c, static_cast<double>(m.kTMin)), t = y - y_star;
         for (const int sign : {-1, 1}) {
           if (!holds_branch(format, code, sign > 0)) continue;
-          const Real g = t > 0 ? swish.gradient_at(swish.argument_of_root(Real(sign * std::sqrt(t)))) : Real(0);
-          worst = std::max(worst, static_cast<double>(abs(g - swish.gradient_at(swish.argument_of_root(Real(sign * std::sqrt(t_c)))))));
+          const Real g =
+              t > 0 ? swish.gradient_at(swish.argument_of_root(Real(sign * std::sqrt(t)))) : Real(0);
+          worst = std::max(
+              worst, static_cast<double>(
+                         abs(g - swish.gradient_at(swish.argument_of_root(Real(sign * std::sqrt(t_c)))))));
         }
       }
       ASSERT_EQ(seen, 300);
-      EXPECT_LE(worst, bound * (1 + 1e-9)) << beta << ' ' << to_string(format) << ", y* = " << y_star << ", least " << least;
-      EXPECT_GE(worst, 0.5 * bound) << beta << ' ' << to_string(format) << ", y* = " << y_star << ", least " << least;
+      EXPECT_LE(worst, bound * (1 + 1e-9))
+          << beta << ' ' << to_string(format) << ", y* = " << y_star << ", least " << least;
+      EXPECT_GE(worst, 0.5 * bound) << beta << ' ' << to_string(format) << ", y* = " << y_star << ", least "
+                                    << least;
     }
   }
 }

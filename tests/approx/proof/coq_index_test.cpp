@@ -1,5 +1,6 @@
-// Coq runs the kernel's index arithmetic: at some numbers of bf16 no row is asked for an x outside its range, and each constant of the index, changed a
-// little, and a range that is a little shorter, are refused. The whole format is in coq_test.cpp.
+// Coq runs the kernel's index arithmetic: at some numbers of bf16 no row is asked for an x outside its range,
+// and each constant of the index, changed a little, and a range that is a little shorter, are refused. The
+// whole format is in coq_test.cpp.
 #include "approx/proof/coq_index.h"
 
 #include "approx/proof/coq_check.h"
@@ -44,7 +45,9 @@ class CoqIndex : public testing::Test {
   void TearDown() override {
     if (!folder_.empty()) std::filesystem::remove_all(folder_);
   }
-  [[nodiscard]] Checked judge(const WitnessScript& script) const { return check(script, folder(), kIndexPatience); }
+  [[nodiscard]] Checked judge(const WitnessScript& script) const {
+    return check(script, folder(), kIndexPatience);
+  }
   void expect_proven(const WitnessScript& script) const {
     const Checked result = judge(script);
     EXPECT_EQ(result.outcome, Outcome::proven) << script.name << ": " << result.output;
@@ -76,21 +79,24 @@ const std::vector<Variant> kVariants = {
     {"left y", [](Fit& fit) { fit.backward->kLeftY *= 0.5F; }},
     {"y hi", [](Fit& fit) { fit.backward->kYHi -= 0x1p-9F; }},
     {"y hi", [](Fit& fit) { fit.backward->kYHi -= 0x1p-7F; }},
-    // Ranges, by less than a hundredth; at the end of an octave on the left, which is a y of the format, by less than a millionth.
+    // Ranges, by less than a hundredth; at the end of an octave on the left, which is a y of the format, by
+    // less than a millionth.
     {"upper end", [](Fit& fit) { piece_of(fit, 5).x_hi -= Real(0.008); }},
     {"lower end", [](Fit& fit) { piece_of(fit, 6).x_lo += Real(0.008); }},
     {"upper end of the row of x*", [](Fit& fit) { piece_of(fit, 1).x_hi -= Real(0.008); }},
     {"lower end of a row on the left", [](Fit& fit) { piece_of(fit, 14).x_lo += Real(0x1p-24); }},
 };
 
-/// `fits` of Coq: the patterns next to the y where the kernel goes from row 5 to row 6, from row 1 to row 2, and from row to row in the left segment.
+/// `fits` of Coq: the patterns next to the y where the kernel goes from row 5 to row 6, from row 1 to row 2,
+/// and from row to row in the left segment.
 constexpr const char* kFits =
     "Definition fits := forallb (fun first => rows_fit kernel core left 8 128 first 6)\n"
     "  [16160; 48672; 48254; 48510; 48382; 48318; 48574; 48638].\n";
 
 /// The module `name`: the kernel and what its rows are asked for at most.
 std::string module(const std::string& name, const Fit& fit) {
-  return fmt::format("Module {}.\n{}{}{}End {}.\n", name, cut_out(kernel_script(fit, "").text, "Definition kernel", "(* "),
+  return fmt::format("Module {}.\n{}{}{}End {}.\n", name,
+                     cut_out(kernel_script(fit, "").text, "Definition kernel", "(* "),
                      cut_out(index_script(fit).text, "Definition core", "Lemma asked_for"), kFits, name);
 }
 
@@ -99,7 +105,8 @@ WitnessScript row_lemma(const Fit& fit) {
   const std::string text = index_script(fit).text, lemma = cut_out(text, "Lemma row_5 ", "Lemma row_6 ");
   std::string part = text.substr(0, text.find("Lemma asked_for")) + "Open Scope R_scope.\n";
   static const std::regex kEnd(R"(by_value (end_\d+))");
-  for (std::sregex_iterator m(lemma.begin(), lemma.end(), kEnd), none; m != none; ++m) part += cut_out(text, "Lemma " + (*m)[1].str() + " ", "Lemma ");
+  for (std::sregex_iterator m(lemma.begin(), lemma.end(), kEnd), none; m != none; ++m)
+    part += cut_out(text, "Lemma " + (*m)[1].str() + " ", "Lemma ");
   return {"One_row.v", part + lemma};
 }
 
@@ -112,18 +119,25 @@ TEST_F(CoqIndex, NightlyAcceptsSomeNumbersAndRefusesWhatIsALittleWrong) {
   expect_proven(kernel_script(fit, ""));
 
   std::string modules =
-      "From Coq Require Import ZArith List SpecFloat.\nFrom Flocq Require Import Core.\nFrom Outgrad Require Import Kernel Index.\n"
+      "From Coq Require Import ZArith List SpecFloat.\nFrom Flocq Require Import Core.\nFrom Outgrad Require "
+      "Import Kernel Index.\n"
       "Import ListNotations.\nOpen Scope Z_scope.\n" +
       module("deployed", fit);
-  std::string lemmas = "Lemma deployed_fits : deployed.fits = true.\nProof. vm_cast_no_check (eq_refl true). Qed.\n";
+  std::string lemmas =
+      "Lemma deployed_fits : deployed.fits = true.\nProof. vm_cast_no_check (eq_refl true). Qed.\n";
   for (std::size_t i = 0; i < kVariants.size(); ++i) {
     Fit other = fit;
     kVariants[i].change(other);
     modules += fmt::format("(* {} *)\n", kVariants[i].what) + module(fmt::format("other_{}", i), other);
-    lemmas += fmt::format("Lemma other_{0}_does_not : other_{0}.fits = false.\nProof. vm_cast_no_check (eq_refl false). Qed.\n", i);
+    lemmas += fmt::format(
+        "Lemma other_{0}_does_not : other_{0}.fits = false.\nProof. vm_cast_no_check (eq_refl false). Qed.\n",
+        i);
   }
   expect_proven({"Numbers.v", modules + lemmas});
-  expect_refused({"Numbers.v", modules + "Lemma no : other_0.fits = true.\nProof. vm_cast_no_check (eq_refl true). Qed.\n"}, "The term \"eq_refl\" has type");
+  expect_refused(
+      {"Numbers.v",
+       modules + "Lemma no : other_0.fits = true.\nProof. vm_cast_no_check (eq_refl true). Qed.\n"},
+      "The term \"eq_refl\" has type");
 
   // What the row may be asked for is within its range; what reaches a millionth beyond is not.
   expect_proven(row_lemma(fit));

@@ -49,7 +49,8 @@ TEST(CoqScripts, StateTheBoundsCoefficientsAndRangesOfTheFit) {
       const std::string text = script(fit, piece, name).text;
       const std::string coordinate = piece.coordinate == Coordinate::signed_root ? "coordinate x" : "f x";
       EXPECT_EQ(value(found(text, R"(Definition A := (.*)\.)")), piece.certified);
-      EXPECT_EQ(value(found(text, R"(Definition p v := horner .* \(v - \(?([^)]*)\)?\)\.)")), static_cast<double>(piece.centre));
+      EXPECT_EQ(value(found(text, R"(Definition p v := horner .* \(v - \(?([^)]*)\)?\)\.)")),
+                static_cast<double>(piece.centre));
       std::string list = found(text, R"(Definition p v := horner \[(.*)\])") + ";";
       for (const float c : piece.c) {
         EXPECT_EQ(value(list), static_cast<double>(c)) << name << " " << piece.row;
@@ -77,33 +78,40 @@ TEST(CoqScripts, AreForAbsoluteErrorsOfGeluAlone) {
     return std::string("accepted");
   };
   for (const char* name : {"silu_bf16", "gelu_tanh_f16", "gelu_f32_rel"})
-    EXPECT_NE(refused(name).find("certify --coq is for backward fits of GELU"), std::string::npos) << name << ": " << refused(name);
+    EXPECT_NE(refused(name).find("certify --coq is for backward fits of GELU"), std::string::npos)
+        << name << ": " << refused(name);
   for (const char* name : {"gelu_forward_bf16", "gelu_code"})
-    EXPECT_NE(refused(name).find("a backward fit is needed"), std::string::npos) << name << ": " << refused(name);
+    EXPECT_NE(refused(name).find("a backward fit is needed"), std::string::npos)
+        << name << ": " << refused(name);
 }
 
 TEST(CoqScripts, OfEvaluationSayWhatTheGappaScriptSays) {
   const WitnessScript gappa{
       "x.row_3.left.gappa",
-      "# x, row 3: a bound.\n# More.\n@rnd = float<ieee_32, ne>;\ny = rnd(y_);\nd0 rnd= y - (-3b-2);\nd0_ = y - (-3b-2);\n"
-      "r1 rnd= sqrt(d0);\nr1_ = sqrt(d0_);\nr2 = sqrt(3b-5);\nq3 = 5b-4 * (-r1) + 1b0;\np3 = rnd(q3);\nP3 = 5b-4 * (-r1_) + 1b0;\nD3 = P3;\n"
+      "# x, row 3: a bound.\n# More.\n@rnd = float<ieee_32, ne>;\ny = rnd(y_);\nd0 rnd= y - (-3b-2);\nd0_ = "
+      "y - (-3b-2);\n"
+      "r1 rnd= sqrt(d0);\nr1_ = sqrt(d0_);\nr2 = sqrt(3b-5);\nq3 = 5b-4 * (-r1) + 1b0;\np3 = rnd(q3);\nP3 = "
+      "5b-4 * (-r1_) + 1b0;\nD3 = P3;\n"
       "{ r1 >= 3b-2 /\\ r1_ <= 3b-2 /\\ y in [-1b3, 0] -> p3 - P3 in [-7b-9, 7b-9] }\np3 - P3 -> D3;\n",
       3, 7 * 0x1p-9};
-  const WitnessScript theorem = evaluation_script(gappa, "Variable _y_ : R.\nDefinition f1 := Float2 (-1) (3).\nDefinition s1 := p1.\n");
+  const WitnessScript theorem = evaluation_script(
+      gappa, "Variable _y_ : R.\nDefinition f1 := Float2 (-1) (3).\nDefinition s1 := p1.\n");
   EXPECT_EQ(theorem.name, "x_row_3_left_B.v");
   EXPECT_EQ(theorem.text.substr(0, theorem.text.find('\n')),
-            "(* x, row 3: a bound. From here to the end of the section Gappa's proof, then what it says. Written by outgrad certify --coq. *)");
-  EXPECT_NE(theorem.text.find("Definition B := 7 / 2 ^ 9.\n\n"
-                              "Theorem evaluation_error y_ :\n"
-                              "  let y := fp32 y_ in\n"
-                              "  let d0 := fp32 (y - (-3 / 2 ^ 2)) in\n"
-                              "  let d0_ := y - (-3 / 2 ^ 2) in\n"
-                              "  let r1 := fp32 (sqrt d0) in\n"
-                              "  let r1_ := sqrt d0_ in\n"
-                              "  let q3 := (5 / 2 ^ 4) * (-r1) + 1 in\n"
-                              "  let p3 := fp32 q3 in\n"
-                              "  let P3 := (5 / 2 ^ 4) * (-r1_) + 1 in\n"
-                              "  3 / 2 ^ 2 <= r1 /\\ r1_ <= 3 / 2 ^ 2 /\\ -1 * 2 ^ 3 <= y <= 0 -> Rabs (p3 - P3) <= B.\n"),
+            "(* x, row 3: a bound. From here to the end of the section Gappa's proof, then what it says. "
+            "Written by outgrad certify --coq. *)");
+  EXPECT_NE(theorem.text.find(
+                "Definition B := 7 / 2 ^ 9.\n\n"
+                "Theorem evaluation_error y_ :\n"
+                "  let y := fp32 y_ in\n"
+                "  let d0 := fp32 (y - (-3 / 2 ^ 2)) in\n"
+                "  let d0_ := y - (-3 / 2 ^ 2) in\n"
+                "  let r1 := fp32 (sqrt d0) in\n"
+                "  let r1_ := sqrt d0_ in\n"
+                "  let q3 := (5 / 2 ^ 4) * (-r1) + 1 in\n"
+                "  let p3 := fp32 q3 in\n"
+                "  let P3 := (5 / 2 ^ 4) * (-r1_) + 1 in\n"
+                "  3 / 2 ^ 2 <= r1 /\\ r1_ <= 3 / 2 ^ 2 /\\ -1 * 2 ^ 3 <= y <= 0 -> Rabs (p3 - P3) <= B.\n"),
             std::string::npos)
       << theorem.text;
   EXPECT_NE(theorem.text.find("cbv delta [f1 s1] in H"), std::string::npos);
@@ -118,7 +126,9 @@ TEST(CoqAssumptions, AreTheNamesThatBeginLinesWithTheirStatements) {
 TEST(CoqAssumptions, CountAsListedOnlyWithTheListedStatement) {
   const auto listed = assumptions(kernels::read_file(kSources + "/assumptions"));
   EXPECT_EQ(listed.at("Classical_Prop.classic"), "forall P : Prop, P \\/ ~ P");
-  EXPECT_EQ(unlisted(assumptions("Axioms:\nClassical_Prop.classic\n  : forall P : Prop,\n    P \\/ ~ P\n"), listed), std::vector<std::string>{});
+  EXPECT_EQ(
+      unlisted(assumptions("Axioms:\nClassical_Prop.classic\n  : forall P : Prop,\n    P \\/ ~ P\n"), listed),
+      std::vector<std::string>{});
   EXPECT_EQ(unlisted(assumptions("Axioms:\nClassical_Prop.classic : 0 = 1\nx.y : False\n"), listed),
             (std::vector<std::string>{"Classical_Prop.classic, stated as: 0 = 1", "x.y"}));
 }
@@ -139,7 +149,8 @@ TEST(CoqScripts, SayThatTheRowsLeaveNoXOut) {
   }
 }
 
-// Without --rows, what is about the ranges is tied to the rows' theorems and, where the library has the kernel, to its index arithmetic.
+// Without --rows, what is about the ranges is tied to the rows' theorems and, where the library has the
+// kernel, to its index arithmetic.
 TEST(CoqScripts, TieTheRangesToTheRowsAndToTheKernel) {
   const auto names = [](const Groups& groups) {
     std::vector<std::string> ranges;
@@ -149,7 +160,8 @@ TEST(CoqScripts, TieTheRangesToTheRowsAndToTheKernel) {
     return ranges;
   };
   using Names = std::vector<std::string>;
-  EXPECT_EQ(names(scripts(committed("gelu_f16"), "")), (Names{"gelu_f16_ranges.v", "gelu_f16_kernel.v", "gelu_f16_index.v", "gelu_f16_rows.v"}));
+  EXPECT_EQ(names(scripts(committed("gelu_f16"), "")),
+            (Names{"gelu_f16_ranges.v", "gelu_f16_kernel.v", "gelu_f16_index.v", "gelu_f16_rows.v"}));
   EXPECT_EQ(names(scripts(committed("gelu_f16"), "", {3})), (Names{"gelu_f16_ranges.v", "gelu_f16_rows.v"}));
   EXPECT_EQ(names(scripts(committed("gelu_f32"), "")), (Names{"gelu_f32_ranges.v", "gelu_f32_rows.v"}));
   // T brings its own copy of the kernel, once.
@@ -176,7 +188,9 @@ class Coq : public testing::TestWithParam<std::string> {
     if (!folder_.empty()) std::filesystem::remove_all(folder_);
   }
   [[nodiscard]] std::string place() const { return folder_.string(); }
-  Checked judge(const WitnessScript& script, double limit_s = kPatience) const { return check(script, place(), limit_s); }
+  Checked judge(const WitnessScript& script, double limit_s = kPatience) const {
+    return check(script, place(), limit_s);
+  }
 
  private:
   std::filesystem::path folder_;
@@ -192,7 +206,8 @@ std::string replaced_once(const std::string& text, const std::string& old, const
 WitnessScript claiming(const Fit& fit, const Piece& piece, double claim) {
   Piece other = piece;
   other.certified = claim;
-  other.observed = claim - (piece.certified - piece.observed);  // the polynomials of the proof are as near as before
+  // the polynomials of the proof are as near as before
+  other.observed = claim - (piece.certified - piece.observed);
   return script(fit, other, fit.name);
 }
 
@@ -203,13 +218,15 @@ TEST_F(Coq, NightlyAcceptsRowsAndRefusesWhatIsFalse) {
   const std::string sources = place() + "/sources";
   std::filesystem::copy(kSources, sources, std::filesystem::copy_options::recursive);
   kernels::write_file(sources + "/assumptions",
-                      replaced_once(kernels::read_file(kSources + "/assumptions"), "Classical_Prop.classic : forall P : Prop, P \\/ ~ P\n", ""));
+                      replaced_once(kernels::read_file(kSources + "/assumptions"),
+                                    "Classical_Prop.classic : forall P : Prop, P \\/ ~ P\n", ""));
 
   // Across x*, with B on both sides of the floor and at it; next to the right limit; left in y.
   Groups asked = scripts(fit, "gelu_bf16", {1, 11, 14});
   std::erase_if(asked[1], [](const WitnessScript& s) { return s.bound == 'B' && s.row != 1; });
   std::vector<std::string> order;
-  CheckedFit checked = check_all(asked, sources, place(), kPatience, 2, [&](const Checked& file) { order.push_back(file.file); });
+  CheckedFit checked = check_all(asked, sources, place(), kPatience, 2,
+                                 [&](const Checked& file) { order.push_back(file.file); });
   for (const auto* files : {&checked.library, &checked.bounds}) {
     for (const Checked& file : *files) {
       EXPECT_EQ(file.outcome, Outcome::proven) << file.file << ": " << file.output;
@@ -221,7 +238,8 @@ TEST_F(Coq, NightlyAcceptsRowsAndRefusesWhatIsFalse) {
   ASSERT_EQ(order.size(), checked.library.size() + 10);
   EXPECT_EQ(checked.bounds[0].theorems, (std::vector<std::string>{"ranges_cover"}));
   EXPECT_EQ(checked.bounds[9].theorems, (std::vector<std::string>{"rows_within_A"}));
-  EXPECT_TRUE(std::ranges::equal(checked.bounds, order | std::views::drop(checked.library.size()), {}, &Checked::file));
+  EXPECT_TRUE(std::ranges::equal(checked.bounds, order | std::views::drop(checked.library.size()), {},
+                                 &Checked::file));
   EXPECT_EQ(checked.bounds[7].theorems, (std::vector<std::string>{"fit_error", "fit_error_far_right"}));
   EXPECT_EQ(checked.bounds[2].theorems, (std::vector<std::string>{"evaluation_error"}));
   // What the list lacks makes the result worthless, and nothing else does.
@@ -233,7 +251,8 @@ TEST_F(Coq, NightlyAcceptsRowsAndRefusesWhatIsFalse) {
   const auto expect_refused = [&](const WitnessScript& script) {
     const Checked result = judge(script);
     EXPECT_EQ(result.outcome, Outcome::refused) << script.name << ": " << result.output;
-    EXPECT_NE(result.output.find("Numerical evaluation failed to conclude"), std::string::npos) << result.output;
+    EXPECT_NE(result.output.find("Numerical evaluation failed to conclude"), std::string::npos)
+        << result.output;
   };
   expect_refused(claiming(fit, row(fit, 1), 0.99 * row(fit, 1).observed));
   expect_refused(claiming(fit, row(fit, 11), 0.99 * row(fit, 11).observed));
@@ -247,22 +266,26 @@ TEST_F(Coq, NightlyAcceptsRowsAndRefusesWhatIsFalse) {
   WitnessScript rounding = gappa_scripts(fit.name, *fit.backward, row(fit, 14)).front();
   rounding.text = replaced_once(rounding.text, "] -> p", "] -> 100 * p");
   EXPECT_EQ(judge(rounding, 8).outcome == Outcome::proven, false);
-  // A row's range that is cut to where its error is small, with that smaller claim: the row's own theorem is true, and the ranges leave a gap.
+  // A row's range that is cut to where its error is small, with that smaller claim: the row's own theorem is
+  // true, and the ranges leave a gap.
   Fit cut = fit;
   Piece& middle = cut.backward->pieces.at(1);
   middle.x_lo = Real(-0.75), middle.x_hi = Real(-0.74609375);
   const Checked gap = judge(ranges_script(cut));
   EXPECT_EQ(gap.outcome, Outcome::refused) << gap.output;
   EXPECT_NE(gap.output.find("Cannot find witness"), std::string::npos) << gap.output;
-  // Nor does it help to leave the range that is written down as it was: it has to be that of the row's theorem.
+  // Nor does it help to leave the range that is written down as it was: it has to be that of the row's
+  // theorem.
   middle.observed = 0x1.7p-12, middle.certified = 0x1.8p-12;
   ASSERT_LT(middle.certified, row(fit, 1).certified);
   ASSERT_EQ(judge(script(cut, middle, "gelu_bf16")).outcome, Outcome::proven);
   const Checked other = judge(rows_script(fit, {1}));
   EXPECT_EQ(other.outcome, Outcome::refused) << other.output;
   EXPECT_NE(other.output.find("The term \"H\" has type"), std::string::npos) << other.output;
-  // A library with other definitions than the committed one proves nothing: here f' is that of another function.
-  kernels::write_file(sources + "/Gelu.v", replaced_once(kernels::read_file(kSources + "/Gelu.v"), "Phi x + x * phi x", "Phi x - x * phi x"));
+  // A library with other definitions than the committed one proves nothing: here f' is that of another
+  // function.
+  kernels::write_file(sources + "/Gelu.v", replaced_once(kernels::read_file(kSources + "/Gelu.v"),
+                                                         "Phi x + x * phi x", "Phi x - x * phi x"));
   EXPECT_THROW((void)compile_library(sources, place(), kPatience, false), kernels::SpecError);
   // A limit that is reached decides nothing.
   const Checked hurried = judge(script(fit, row(fit, 1), "gelu_bf16"), 0.2);
@@ -272,8 +295,10 @@ TEST_F(Coq, NightlyAcceptsRowsAndRefusesWhatIsFalse) {
 
 TEST_P(Coq, ExhaustiveAcceptsEveryRow) {
   const Fit fit = committed(GetParam());
-  const CheckedFit checked = check_all(scripts(fit, GetParam()), kSources, place(), kPatience, 2,
-                                       [](const Checked& file) { EXPECT_EQ(file.outcome, Outcome::proven) << file.file << ": " << file.output; });
+  const CheckedFit checked =
+      check_all(scripts(fit, GetParam()), kSources, place(), kPatience, 2, [](const Checked& file) {
+        EXPECT_EQ(file.outcome, Outcome::proven) << file.file << ": " << file.output;
+      });
   EXPECT_TRUE(checked.holds());
   const auto index = std::ranges::find(checked.bounds, GetParam() + "_index.v", &Checked::file);
   ASSERT_NE(index, checked.bounds.end());
@@ -281,7 +306,8 @@ TEST_P(Coq, ExhaustiveAcceptsEveryRow) {
   EXPECT_EQ(std::ranges::count(checked.bounds, 'A', &Checked::bound), std::ssize(fit.backward->pieces));
 }
 
-INSTANTIATE_TEST_SUITE_P(Committed, Coq, testing::Values("gelu_bf16", "gelu_f16"), [](const auto& fit) { return fit.param; });
+INSTANTIATE_TEST_SUITE_P(Committed, Coq, testing::Values("gelu_bf16", "gelu_f16"),
+                         [](const auto& fit) { return fit.param; });
 
 }  // namespace
 }  // namespace outgrad::approx::coq

@@ -39,7 +39,8 @@ class Gappa : public testing::TestWithParam<std::string> {
     ASSERT_FALSE(scripts.empty());
     for (const WitnessScript& script : scripts) {
       const Witnessed result = judge(script);
-      EXPECT_TRUE(result.proven) << script.name << (result.timed_out ? ": out of time" : "") << "\n" << result.output;
+      EXPECT_TRUE(result.proven) << script.name << (result.timed_out ? ": out of time" : "") << "\n"
+                                 << result.output;
     }
   }
 
@@ -57,14 +58,18 @@ TEST_P(Gappa, ProvesEveryRow) {
   EXPECT_EQ(worst, fit.backward->kB);
 }
 
-INSTANTIATE_TEST_SUITE_P(Committed, Gappa, testing::Values("gelu_bf16", "sigmoid_f32"), [](const auto& fit) { return fit.param; });
-INSTANTIATE_TEST_SUITE_P(NightlyCommitted, Gappa, testing::Values("gelu_f32", "gelu_f16", "gelu_bf16_fast", "swish_f16", "elu_f32"),
+INSTANTIATE_TEST_SUITE_P(Committed, Gappa, testing::Values("gelu_bf16", "sigmoid_f32"),
+                         [](const auto& fit) { return fit.param; });
+INSTANTIATE_TEST_SUITE_P(NightlyCommitted, Gappa,
+                         testing::Values("gelu_f32", "gelu_f16", "gelu_bf16_fast", "swish_f16", "elu_f32"),
                          [](const auto& fit) { return fit.param; });
 
 /// The first row in a coordinate that lies right of 0 in s, or holds no 0 in y.
 const Piece& row_in(const Fit& fit, Coordinate coordinate) {
   for (const Piece& p : fit.backward->pieces) {
-    if (p.coordinate == coordinate && p.v_lo * p.v_hi > 0 && (p.v_lo > 0 || coordinate == Coordinate::identity)) return p;
+    if (p.coordinate == coordinate && p.v_lo * p.v_hi > 0 &&
+        (p.v_lo > 0 || coordinate == Coordinate::identity))
+      return p;
   }
   throw std::runtime_error("no such row");
 }
@@ -92,9 +97,12 @@ TEST_F(Gappa, DoesNotProveADeployedCoefficientThatIsNotThePolynomials) {
   other.c[0] = static_cast<float>(static_cast<double>(piece.c[0]) + 4 * piece.evaluation);
   ASSERT_NE(other.c[0], piece.c[0]);
   WitnessScript script = gappa_scripts(fit.name, *fit.backward, piece).front();
-  const std::vector<std::string> mine = lines_of(script.text), theirs = lines_of(gappa_scripts(fit.name, *fit.backward, other).front().text);
+  const std::vector<std::string> mine = lines_of(script.text),
+                                 theirs =
+                                     lines_of(gappa_scripts(fit.name, *fit.backward, other).front().text);
   ASSERT_EQ(mine.size(), theirs.size());
-  // The computed polynomial, and the real one at the computed u, with the other coefficient; the real one throughout with the true.
+  // The computed polynomial, and the real one at the computed u, with the other coefficient; the real one
+  // throughout with the true.
   std::string altered, without_identity;
   int exchanged = 0;
   for (size_t i = 0; i < mine.size(); ++i) {

@@ -45,22 +45,28 @@ TEST_P(Sollya, ConfirmsEveryRow) {
   for (const WitnessScript& script : witness_scripts(fit, GetParam())) {
     if (program_of(script) != "sollya") continue;
     const Witnessed result = judge(script);
-    EXPECT_TRUE(result.proven) << script.name << (result.timed_out ? ": out of time" : "") << "\n" << result.output;
+    EXPECT_TRUE(result.proven) << script.name << (result.timed_out ? ": out of time" : "") << "\n"
+                               << result.output;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Committed, Sollya, testing::Values("gelu_bf16", "sigmoid_f32"), [](const auto& fit) { return fit.param; });
-INSTANTIATE_TEST_SUITE_P(NightlyCommitted, Sollya, testing::Values("gelu_f32", "gelu_f16", "gelu_bf16_fast", "swish_f16", "elu_f32"),
+INSTANTIATE_TEST_SUITE_P(Committed, Sollya, testing::Values("gelu_bf16", "sigmoid_f32"),
+                         [](const auto& fit) { return fit.param; });
+INSTANTIATE_TEST_SUITE_P(NightlyCommitted, Sollya,
+                         testing::Values("gelu_f32", "gelu_f16", "gelu_bf16_fast", "swish_f16", "elu_f32"),
                          [](const auto& fit) { return fit.param; });
 
 /// The first rows of each kind.
 enum class Kind { left_of_minimum, holds_minimum, right_of_minimum, in_y, left_tail };
-constexpr Kind kKinds[] = {Kind::left_of_minimum, Kind::holds_minimum, Kind::right_of_minimum, Kind::in_y, Kind::left_tail};
+constexpr Kind kKinds[] = {Kind::left_of_minimum, Kind::holds_minimum, Kind::right_of_minimum, Kind::in_y,
+                           Kind::left_tail};
 
 Piece row_of(const Fit& fit, Kind kind) {
   for (const Piece& p : fit.backward->pieces) {
     const bool root = p.coordinate == Coordinate::signed_root;
-    const Kind side = p.v_hi < 0 ? Kind::left_of_minimum : p.v_lo > 0 ? Kind::right_of_minimum : Kind::holds_minimum;
+    const Kind side = p.v_hi < 0   ? Kind::left_of_minimum
+                      : p.v_lo > 0 ? Kind::right_of_minimum
+                                   : Kind::holds_minimum;
     const Kind its = p.left_tail ? Kind::left_tail : root ? side : Kind::in_y;
     if (its == kind) return p;
   }
@@ -83,7 +89,8 @@ TEST_F(Sollya, RefusesAnotherCentre) {
   for (const Kind kind : kKinds) {
     Piece piece = row_of(fit, kind);
     const double slope = std::abs(static_cast<double>(piece.c[1]));
-    piece.centre = std::nextafter(static_cast<float>(static_cast<double>(piece.centre) + 4 * piece.certified / slope), 10.0f);
+    piece.centre = std::nextafter(
+        static_cast<float>(static_cast<double>(piece.centre) + 4 * piece.certified / slope), 10.0f);
     const Witnessed result = judge(sollya_script(fit.name, fit.function, piece, x_star()));
     EXPECT_FALSE(result.proven) << piece.row << result.output;
     EXPECT_NE(result.output.find("FAILED"), std::string::npos) << result.output;
@@ -92,7 +99,8 @@ TEST_F(Sollya, RefusesAnotherCentre) {
 
 TEST_F(Sollya, RefusesAMinimumThatIsNotOne) {
   const Fit fit = committed("gelu_f32");
-  const Witnessed result = judge(sollya_script(fit.name, fit.function, row_of(fit, Kind::holds_minimum), x_star() + Real(1e-30)));
+  const Witnessed result =
+      judge(sollya_script(fit.name, fit.function, row_of(fit, Kind::holds_minimum), x_star() + Real(1e-30)));
   EXPECT_FALSE(result.proven);
   EXPECT_NE(result.output.find("FAILED: the minimum"), std::string::npos) << result.output;
 }
@@ -119,7 +127,8 @@ TEST_F(Sollya, ReadsFunctionsAsWeMeanThem) {
       {"x*normal_cdf(x)", x * 0.5 * std::erfc(-x / std::sqrt(2.0))},
       {"x*sigmoid(1.702*x)", x * sigmoid(1.702 * x)},
       {"x*tanh(softplus(x))", x * std::tanh(softplus(x))},
-      {"0.5*x*(1+tanh(sqrt(2/3.14159265358979)*(x+4.4715e-2*x^3)))", 0.5 * x * (1 + std::tanh(std::sqrt(2 / 3.14159265358979) * (x + 0.044715 * x * x * x)))},
+      {"0.5*x*(1+tanh(sqrt(2/3.14159265358979)*(x+4.4715e-2*x^3)))",
+       0.5 * x * (1 + std::tanh(std::sqrt(2 / 3.14159265358979) * (x + 0.044715 * x * x * x)))},
       {"-x^2*0x1.8p-1+pi/x^-1", -x * x * 0.75 + 3.14159265358979323846 * x},
       {"x*erf(x)-log(1+exp(x))", x * std::erf(x) - std::log(1 + std::exp(x))}};
   for (const auto& [function, value] : functions) {
@@ -132,14 +141,16 @@ TEST_F(Sollya, ReadsFunctionsAsWeMeanThem) {
     WitnessScript script = sollya_script("f", function, piece, Real(0));
     script.text.insert(script.text.find("claim ="), "print(\"f\", mid(evaluate(f, [0.75])));\n");
     const Witnessed result = judge(script);
-    EXPECT_TRUE(result.proven) << result.output;  // |0 - f'| is below 1e9: the script as such works with this function
+    // |0 - f'| is below 1e9: the script as such works with this function
+    EXPECT_TRUE(result.proven) << result.output;
     ASSERT_TRUE(result.output.starts_with("f ")) << result.output;
     EXPECT_NEAR(std::stod(result.output.substr(2)), value, 1e-14) << function;
   }
 }
 
 TEST_F(Sollya, NightlyConfirmsRelativeErrorsToo) {
-  // Rows of gelu's in f32 with c0 = 0 at s = 0 or c0 as it is, with the bounds that the fitter certifies for them in relative error.
+  // Rows of gelu's in f32 with c0 = 0 at s = 0 or c0 as it is, with the bounds that the fitter certifies for
+  // them in relative error.
   const Composite composite(find_activation("gelu"));
   const Fit fit = committed("gelu_f32");
   for (const Kind kind : {Kind::holds_minimum, Kind::right_of_minimum, Kind::in_y}) {
@@ -182,12 +193,15 @@ TEST(SollyaFunction, WritesDecimalsExactly) {
 }
 
 TEST(SollyaFunction, RefusesWhatIsNotAnExpression) {
-  for (const char* bad : {"bashexecute(x)", "x;x", "x*\"a\"", "f(x)", "1e", "x*y", "x = 1", "1.e5.5x", "{x}", "x\nx", "1e99999*x"}) {
+  for (const char* bad : {"bashexecute(x)", "x;x", "x*\"a\"", "f(x)", "1e", "x*y", "x = 1", "1.e5.5x", "{x}",
+                          "x\nx", "1e99999*x"}) {
     EXPECT_THROW(sollya_function(bad), kernels::SpecError) << bad;
   }
 }
 
-TEST(Witness, AForwardFitHasNoSuchScripts) { EXPECT_THROW(witness_scripts(committed("gelu_forward"), "gelu_forward.json"), kernels::SpecError); }
+TEST(Witness, AForwardFitHasNoSuchScripts) {
+  EXPECT_THROW(witness_scripts(committed("gelu_forward"), "gelu_forward.json"), kernels::SpecError);
+}
 
 }  // namespace
 }  // namespace outgrad::approx

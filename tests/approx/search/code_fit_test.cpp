@@ -14,7 +14,9 @@
 namespace outgrad::approx {
 namespace {
 
-std::string code_spec_text(const std::string& name) { return kernels::read_file(kRoot + "/approx/specs/" + name + "_code.json"); }
+std::string code_spec_text(const std::string& name) {
+  return kernels::read_file(kRoot + "/approx/specs/" + name + "_code.json");
+}
 
 std::string code_spec_with(std::string text, const std::string& from, const std::string& to) {
   const size_t at = text.find(from);
@@ -23,7 +25,9 @@ std::string code_spec_with(std::string text, const std::string& from, const std:
 }
 
 std::string own_code_text(const std::string& expression, const std::string& target) {
-  return fmt::format(R"({{"schema": "outgrad.spec/2", "name": "own_code", "kind": "code", "expression": "{}", "target": "abs:{}"}})", expression, target);
+  return fmt::format(
+      R"({{"schema": "outgrad.spec/2", "name": "own_code", "kind": "code", "expression": "{}", "target": "abs:{}"}})",
+      expression, target);
 }
 
 std::string refusal_of_code(const std::string& text) {
@@ -49,7 +53,8 @@ TEST(CodeFit, GelusCodesReachTheirGoal) {
 
 /// The range against a fine grid: f' is inside, and comes within the grid's own resolution of both ends.
 TEST(CodeFit, TheRangeIsThatOfTheDerivative) {
-  for (const std::string name : {"gelu", "gelu_tanh", "quick_gelu", "silu", "swish", "mish", "tanh", "sigmoid", "softplus", "elu"}) {
+  for (const std::string name :
+       {"gelu", "gelu_tanh", "quick_gelu", "silu", "swish", "mish", "tanh", "sigmoid", "softplus", "elu"}) {
     const Fit fit = committed(name + "_code");
     const Composite composite(parse_spec(code_spec_text(name), name).activation);
     double least = 1, most = 0;
@@ -73,29 +78,43 @@ TEST(CodeFit, TheRangeIsThatOfTheDerivative) {
 TEST(CodeFit, RefusesWhatItCannotCode) {
   const std::string text = code_spec_text("gelu");
   EXPECT_EQ(refusal_of_code(text), "");
-  EXPECT_NE(refusal_of_code(code_spec_with(text, "2^-21.9", "2^-22")).find("target abs:2^-22 is not reached: g is within 2^-21.91 of f'"), std::string::npos);
-  EXPECT_NE(refusal_of_code(code_spec_with(text, "abs:2^-21.9", "ulp:1")).find("s.json: target: must be abs"), std::string::npos);
-  EXPECT_NE(refusal_of_code(code_spec_with(text, "\"target\"", "\"fit\": \"gelu_f32\",\n  \"target\"")).find("fit"), std::string::npos);
-  EXPECT_NE(refusal_of_code(code_spec_with(code_spec_text("swish"), "1.5", "1.25")).find("the library's swish is x*sigmoid(0x1.8p+0*x)"), std::string::npos);
-  EXPECT_NE(refusal_of_code(own_code_text("x*sigmoid(x)+3*tanh(x)", "2^-20"))
-                .find("f' lies in [-0.0614709, 3.52088]; codes are for one within +-2 and of a range wider than 0.125"),
+  EXPECT_NE(refusal_of_code(code_spec_with(text, "2^-21.9", "2^-22"))
+                .find("target abs:2^-22 is not reached: g is within 2^-21.91 of f'"),
             std::string::npos);
-  EXPECT_NE(refusal_of_code(own_code_text("0.1*tanh(x)", "2^-20")).find("f' lies in [0, 0.1"), std::string::npos);
-  EXPECT_NE(refusal_of_code(own_code_text("sin(x)", "2^-20")).find("several stationary points"), std::string::npos);
+  EXPECT_NE(refusal_of_code(code_spec_with(text, "abs:2^-21.9", "ulp:1")).find("s.json: target: must be abs"),
+            std::string::npos);
+  EXPECT_NE(
+      refusal_of_code(code_spec_with(text, "\"target\"", "\"fit\": \"gelu_f32\",\n  \"target\"")).find("fit"),
+      std::string::npos);
+  EXPECT_NE(refusal_of_code(code_spec_with(code_spec_text("swish"), "1.5", "1.25"))
+                .find("the library's swish is x*sigmoid(0x1.8p+0*x)"),
+            std::string::npos);
+  EXPECT_NE(refusal_of_code(own_code_text("x*sigmoid(x)+3*tanh(x)", "2^-20"))
+                .find("f' lies in [-0.0614709, 3.52088]; codes are for one within +-2 and of a range wider "
+                      "than 0.125"),
+            std::string::npos);
+  EXPECT_NE(refusal_of_code(own_code_text("0.1*tanh(x)", "2^-20")).find("f' lies in [0, 0.1"),
+            std::string::npos);
+  EXPECT_NE(refusal_of_code(own_code_text("sin(x)", "2^-20")).find("several stationary points"),
+            std::string::npos);
 }
 
-/// Of a function of the library, as an expression: the range is the same, and g is as near as the caller says, though the library's were nearer.
+/// Of a function of the library, as an expression: the range is the same, and g is as near as the caller
+/// says, though the library's were nearer.
 TEST(CodeFit, AnExpressionHasTheCodesOfItsFunctionGivenThePromise) {
   for (const std::string name : {"silu", "softplus", "gelu_tanh"}) {
     const CodeModel known = *committed(name + "_code").code;
     for (const int bits : {14, 20}) {
-      const Spec spec = parse_spec(own_code_text(committed(name + "_code").function, fmt::format("2^-{}", bits)), "s.json");
+      const Spec spec =
+          parse_spec(own_code_text(committed(name + "_code").function, fmt::format("2^-{}", bits)), "s.json");
       const CodeModel own = fit_code(Composite(spec.activation), spec);
       EXPECT_EQ(own.kG, std::ldexp(1.0, -bits));
       EXPECT_NEAR(static_cast<double>(own.kLo), static_cast<double>(known.kLo), 0x1p-23) << name;
       EXPECT_NEAR(static_cast<double>(own.kHi), static_cast<double>(known.kHi), 0x1p-23) << name;
-      for (size_t i = 0; i < own.kT.size(); ++i) EXPECT_NEAR(own.kT[i] - own.kG, known.kT[i] - known.kG, 0x1p-20) << name;
-      for (size_t i = 0; i < own.kDithered.size(); ++i) EXPECT_NEAR(own.kDithered[i] - own.kG, known.kDithered[i] - known.kG, 0x1p-20) << name;
+      for (size_t i = 0; i < own.kT.size(); ++i)
+        EXPECT_NEAR(own.kT[i] - own.kG, known.kT[i] - known.kG, 0x1p-20) << name;
+      for (size_t i = 0; i < own.kDithered.size(); ++i)
+        EXPECT_NEAR(own.kDithered[i] - own.kG, known.kDithered[i] - known.kG, 0x1p-20) << name;
       EXPECT_NEAR(own.kBias - own.kG, known.kBias - known.kG, 0x1p-22) << name;
     }
   }
@@ -106,7 +125,9 @@ TEST(CodeFit, TheFileHoldsEverything) {
   const std::string text = to_json(fit);
   EXPECT_EQ(text, kernels::read_file(kRoot + "/notebooks_data/fits/tanh_code.json"));
   for (const char* key : {"range", "certificate"}) {
-    EXPECT_THROW(fit_from_json(code_spec_with(text, fmt::format("\"{}\"", key), "\"other\""), "f.json"), kernels::SpecError) << key;
+    EXPECT_THROW(fit_from_json(code_spec_with(text, fmt::format("\"{}\"", key), "\"other\""), "f.json"),
+                 kernels::SpecError)
+        << key;
   }
 }
 

@@ -18,16 +18,23 @@ namespace {
 using SwishFit = kernels::generated::SwishF32;
 using SwishForward = kernels::forwards::Swish;
 
-float swish_gradient(float x) { return kernels::fitted_gradient<SwishFit, SwishForward>(x, kernels::forward_at<SwishForward>(x)); }
+float swish_gradient(float x) {
+  return kernels::fitted_gradient<SwishFit, SwishForward>(x, kernels::forward_at<SwishForward>(x));
+}
 
 const Composite& swish() {
-  static const Composite composite(parse_spec(kernels::read_file(kRoot + "/approx/specs/swish_fp8.json"), "swish_fp8.json").activation);
+  static const Composite composite(
+      parse_spec(kernels::read_file(kRoot + "/approx/specs/swish_fp8.json"), "swish_fp8.json").activation);
   return composite;
 }
 
-FittedGradient swish_fit() { return {SwishFit::kAB, static_cast<double>(SwishFit::kYHi) + static_cast<double>(SwishFit::kYLo), swish_gradient}; }
+FittedGradient swish_fit() {
+  return {SwishFit::kAB, static_cast<double>(SwishFit::kYHi) + static_cast<double>(SwishFit::kYLo),
+          swish_gradient};
+}
 
-/// Many x next to the minimum, where g is furthest from f', and elsewhere: none is beyond the bound, and one comes near it.
+/// Many x next to the minimum, where g is furthest from f', and elsewhere: none is beyond the bound, and one
+/// comes near it.
 TEST(FittedGradient, TheErrorIsWithinTheBoundAndNearIt) {
   const double bound = fitted_gradient_error(swish(), swish_fit());
   EXPECT_EQ(bound, committed("swish_fp8").fp8->kG);

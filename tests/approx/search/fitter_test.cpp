@@ -19,7 +19,8 @@ namespace {
 
 std::vector<std::string> committed_fits() {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(kRoot + "/notebooks_data/fits")) names.push_back(entry.path().stem().string());
+  for (const auto& entry : std::filesystem::directory_iterator(kRoot + "/notebooks_data/fits"))
+    names.push_back(entry.path().stem().string());
   return names;
 }
 
@@ -27,7 +28,10 @@ std::vector<std::string> committed_fits() {
 std::vector<std::string> committed_fits_of(const std::set<std::string>& kinds) {
   std::vector<std::string> names = committed_fits();
   std::erase_if(names, [&](const std::string& name) {
-    return !kinds.contains(nlohmann::json::parse(kernels::read_file(kRoot + "/notebooks_data/fits/" + name + ".json")).at("kind").get<std::string>());
+    return !kinds.contains(
+        nlohmann::json::parse(kernels::read_file(kRoot + "/notebooks_data/fits/" + name + ".json"))
+            .at("kind")
+            .get<std::string>());
   });
   return names;
 }
@@ -46,22 +50,28 @@ std::string class_of(const nlohmann::json& spec) {
   return target.substr(0, target.find(':'));
 }
 
-/// What a specification asks of the fitter, whatever its activation and numbers: the kind, the format, the class of accuracy, and the options that it names.
+/// What a specification asks of the fitter, whatever its activation and numbers: the kind, the format, the
+/// class of accuracy, and the options that it names.
 std::string way_of(const nlohmann::json& spec) {
-  std::string way = spec.at("kind").get<std::string>() + " " + spec.value("format", "") + " " + class_of(spec);
+  std::string way =
+      spec.at("kind").get<std::string>() + " " + spec.value("format", "") + " " + class_of(spec);
   for (const auto& [option, value] : spec.items())
     if (option != "parameters") way += " " + option;
   return way;
 }
 
-/// The fit in the smallest file of each kind and class of accuracy; of each way, and of each activation that is not among these.
+/// The fit in the smallest file of each kind and class of accuracy; of each way, and of each activation that
+/// is not among these.
 struct Refitted {
   std::set<std::string> kinds, ways;
 };
 Refitted one_of_each() {
   std::vector<std::string> names = committed_fits();
-  const auto size = [](const std::string& name) { return std::filesystem::file_size(kRoot + "/notebooks_data/fits/" + name + ".json"); };
-  std::sort(names.begin(), names.end(), [&](const auto& a, const auto& b) { return std::pair(size(a), a) < std::pair(size(b), b); });
+  const auto size = [](const std::string& name) {
+    return std::filesystem::file_size(kRoot + "/notebooks_data/fits/" + name + ".json");
+  };
+  std::sort(names.begin(), names.end(),
+            [&](const auto& a, const auto& b) { return std::pair(size(a), a) < std::pair(size(b), b); });
   Refitted chosen;
   std::set<std::string> kinds, ways, activations;
   const auto choose = [&](std::set<std::string>& into, std::set<std::string>& seen, const auto& property) {
@@ -72,9 +82,11 @@ Refitted one_of_each() {
       activations.insert(spec.at("activation"));
     }
   };
-  choose(chosen.kinds, kinds, [](const nlohmann::json& spec) { return spec.at("kind").get<std::string>() + class_of(spec); });
+  choose(chosen.kinds, kinds,
+         [](const nlohmann::json& spec) { return spec.at("kind").get<std::string>() + class_of(spec); });
   choose(chosen.ways, ways, way_of);
-  choose(chosen.ways, activations, [](const nlohmann::json& spec) { return spec.at("activation").get<std::string>(); });
+  choose(chosen.ways, activations,
+         [](const nlohmann::json& spec) { return spec.at("activation").get<std::string>(); });
   for (const std::string& name : chosen.kinds) chosen.ways.erase(name);
   return chosen;
 }
@@ -82,29 +94,39 @@ Refitted one_of_each() {
 std::vector<std::string> all_others() {
   const Refitted chosen = one_of_each();
   std::vector<std::string> others = committed_fits();
-  std::erase_if(others, [&](const std::string& name) { return chosen.kinds.contains(name) || chosen.ways.contains(name); });
+  std::erase_if(others, [&](const std::string& name) {
+    return chosen.kinds.contains(name) || chosen.ways.contains(name);
+  });
   return others;
 }
 
-/// Fitted anew: one fit of each kind and class in every run of the suite, one of each way every night, the others in the exhaustive one.
+/// Fitted anew: one fit of each kind and class in every run of the suite, one of each way every night, the
+/// others in the exhaustive one.
 class Refit : public testing::TestWithParam<std::string> {};
 
 TEST_P(Refit, GivesTheCommittedFitByteForByte) {
   const Spec spec = read_spec(kRoot + "/approx/specs/" + GetParam() + ".json");
-  EXPECT_EQ(to_json(fit(spec, 0)), kernels::read_file(kRoot + "/notebooks_data/fits/" + GetParam() + ".json"));
+  EXPECT_EQ(to_json(fit(spec, 0)),
+            kernels::read_file(kRoot + "/notebooks_data/fits/" + GetParam() + ".json"));
 }
 
-INSTANTIATE_TEST_SUITE_P(OneOfEachKind, Refit, testing::ValuesIn(one_of_each().kinds), [](const auto& spec) { return spec.param; });
-INSTANTIATE_TEST_SUITE_P(NightlyOneOfEachWay, Refit, testing::ValuesIn(one_of_each().ways), [](const auto& spec) { return spec.param; });
-INSTANTIATE_TEST_SUITE_P(ExhaustiveOthers, Refit, testing::ValuesIn(all_others()), [](const auto& spec) { return spec.param; });
+INSTANTIATE_TEST_SUITE_P(OneOfEachKind, Refit, testing::ValuesIn(one_of_each().kinds),
+                         [](const auto& spec) { return spec.param; });
+INSTANTIATE_TEST_SUITE_P(NightlyOneOfEachWay, Refit, testing::ValuesIn(one_of_each().ways),
+                         [](const auto& spec) { return spec.param; });
+INSTANTIATE_TEST_SUITE_P(ExhaustiveOthers, Refit, testing::ValuesIn(all_others()),
+                         [](const auto& spec) { return spec.param; });
 
 void expect_as_specified(const std::string& name) {
   const Fit result = committed(name);
   EXPECT_EQ(result.spec_sha256, read_spec(kRoot + "/approx/specs/" + name + ".json").sha256);
-  EXPECT_EQ(emit_header(result, "notebooks_data/fits/" + name + ".json"), kernels::read_file(kRoot + "/kernels/generated/" + name + ".h"));
+  EXPECT_EQ(emit_header(result, "notebooks_data/fits/" + name + ".json"),
+            kernels::read_file(kRoot + "/kernels/generated/" + name + ".h"));
 }
 
-TEST(CommittedFits, AreWhatTheirSpecificationsAskForAndGiveTheirHeadersByteForByte) { for_each_fit(committed_fits(), expect_as_specified); }
+TEST(CommittedFits, AreWhatTheirSpecificationsAskForAndGiveTheirHeadersByteForByte) {
+  for_each_fit(committed_fits(), expect_as_specified);
+}
 
 void expect_near_lower_bounds(const std::string& name) {
   const Fit result = committed(name);
@@ -120,9 +142,11 @@ void expect_near_lower_bounds(const std::string& name) {
   }
 }
 
-/// Nearly optimal, row by row: what is certified against what no polynomial of the row's degree undercuts. Forward rows are chosen by ulp, and
-/// direct tables and codes have none.
-TEST(CommittedFits, RowsAreNearTheirLowerBounds) { for_each_fit(committed_fits_of({"backward"}), expect_near_lower_bounds); }
+/// Nearly optimal, row by row: what is certified against what no polynomial of the row's degree undercuts.
+/// Forward rows are chosen by ulp, and direct tables and codes have none.
+TEST(CommittedFits, RowsAreNearTheirLowerBounds) {
+  for_each_fit(committed_fits_of({"backward"}), expect_near_lower_bounds);
+}
 
 void expect_found_below_bounds(const std::string& name) {
   const Fit result = committed(name);
@@ -135,7 +159,8 @@ void expect_found_below_bounds(const std::string& name) {
     }
   };
   if (result.table) {
-    for (const auto& [bound, proven] : {std::pair{"T", result.table->kT}, {"O", result.table->kO}, {"R", result.table->kR}})
+    for (const auto& [bound, proven] :
+         {std::pair{"T", result.table->kT}, {"O", result.table->kO}, {"R", result.table->kR}})
       below(result.table->found, bound, proven);
   }
   if (!result.backward) return;
@@ -146,7 +171,8 @@ void expect_found_below_bounds(const std::string& name) {
   if (m.format == Format::f32) {
     below(m.found, "AB", m.kAB);
   } else {
-    for (const auto& [bound, proven] : {std::pair{"T", m.kT}, {"O", m.kO}, {"R", m.kR}}) below(m.found, bound, proven);
+    for (const auto& [bound, proven] : {std::pair{"T", m.kT}, {"O", m.kO}, {"R", m.kR}})
+      below(m.found, bound, proven);
   }
   constexpr double kEqual = 0x1p-48;
   for (const Piece& p : m.pieces) {
@@ -158,7 +184,9 @@ void expect_found_below_bounds(const std::string& name) {
 }
 
 /// What was found is below what is proven, and of rows that follow g just below.
-TEST(CommittedFits, FoundErrorsAreBelowTheirBounds) { for_each_fit(committed_fits(), expect_found_below_bounds); }
+TEST(CommittedFits, FoundErrorsAreBelowTheirBounds) {
+  for_each_fit(committed_fits(), expect_found_below_bounds);
+}
 
 void expect_class_kept(const std::string& name) {
   const Fit result = committed(name);
@@ -182,7 +210,9 @@ void expect_class_kept(const std::string& name) {
   }
 }
 
-TEST(CommittedFits, KeepTheirClasses) { for_each_fit(committed_fits_of({"backward", "table", "code"}), expect_class_kept); }
+TEST(CommittedFits, KeepTheirClasses) {
+  for_each_fit(committed_fits_of({"backward", "table", "code"}), expect_class_kept);
+}
 
 TEST(Fit, F32GeluReachesItsGoal) {
   const BackwardModel m = *committed("gelu_f32").backward;
@@ -212,11 +242,12 @@ TEST(Fit, UnreachableTargetNamesTheProvenLowerBound) {
 
 // A finding of the gate: break points were counted through the left segment's rows, beyond the last one.
 TEST(Fit, OneCellMayStandBesideALeftSegment) {
-  const Fit one =
-      fit(parse_spec(R"({"schema": "outgrad.spec/2", "name": "own", "kind": "backward", "activation": "gelu", "format": "bf16", "target": "abs:2^-5",
+  const Fit one = fit(
+      parse_spec(
+          R"({"schema": "outgrad.spec/2", "name": "own", "kind": "backward", "activation": "gelu", "format": "bf16", "target": "abs:2^-5",
                                      "degree": 5, "cells": 1, "left_segment": {"edge_log2": -5, "half_octaves": 2, "merge_log2": -9}})",
-                     "spec.json"),
-          0);
+          "spec.json"),
+      0);
   EXPECT_EQ(one.backward->pieces.size(), 8u);
   EXPECT_LE(one.backward->kA, 0x1p-5);
   EXPECT_LE(one.backward->kT, one.backward->kO + 0x1p-5 + one.backward->kK);
@@ -224,9 +255,10 @@ TEST(Fit, OneCellMayStandBesideALeftSegment) {
 
 TEST(Fit, ShapesThatASpecificationDoesNotFitAreRefusedByName) {
   const auto refusal = [](const std::string& function, const std::string& more, const char* format = "bf16") {
-    const std::string text = fmt::format(R"({{"schema": "outgrad.spec/2", "name": "own", "kind": "backward", {}, "format": "{}", "target": "abs:2^-8", )"
-                                         R"("degree": 3, {}}})",
-                                         function, format, more);
+    const std::string text = fmt::format(
+        R"({{"schema": "outgrad.spec/2", "name": "own", "kind": "backward", {}, "format": "{}", "target": "abs:2^-8", )"
+        R"("degree": 3, {}}})",
+        function, format, more);
     try {
       fit(parse_spec(text, "spec.json"), 0);
     } catch (const kernels::SpecError& error) {
@@ -234,25 +266,35 @@ TEST(Fit, ShapesThatASpecificationDoesNotFitAreRefusedByName) {
     }
     return std::string("accepted");
   };
-  const std::string left = R"("cells": 10, "left_segment": {"edge_log2": -3, "half_octaves": 2, "merge_log2": -6})";
+  const std::string left =
+      R"("cells": 10, "left_segment": {"edge_log2": -3, "half_octaves": 2, "merge_log2": -6})";
   EXPECT_NE(refusal(R"("activation": "sigmoid")", left).find("left_segment: f rises"), std::string::npos);
-  EXPECT_NE(refusal(R"("activation": "sigmoid")", left + R"(, "right_from": 0.4)").find("left_segment: f rises"), std::string::npos);
-  EXPECT_NE(refusal(R"("activation": "sigmoid")", R"("cells": 16, "right_from": 0.4)").find("right_from: f rises"), std::string::npos);
-  EXPECT_EQ(refusal(R"("activation": "tanh")", R"("cells": 16)", "bf16_parity"), "format bf16_parity: f rises: there is no branch for y to carry");
+  EXPECT_NE(
+      refusal(R"("activation": "sigmoid")", left + R"(, "right_from": 0.4)").find("left_segment: f rises"),
+      std::string::npos);
+  EXPECT_NE(
+      refusal(R"("activation": "sigmoid")", R"("cells": 16, "right_from": 0.4)").find("right_from: f rises"),
+      std::string::npos);
+  EXPECT_EQ(refusal(R"("activation": "tanh")", R"("cells": 16)", "bf16_parity"),
+            "format bf16_parity: f rises: there is no branch for y to carry");
   for (const char* function : {"x*sigmoid(x)+1", "x*sigmoid(x)-1", "x*sigmoid(x)+0.1"}) {
     const std::string why = refusal(fmt::format(R"("expression": "{}")", function), R"("cells": 16)");
     EXPECT_NE(why.find("with a minimum f must tend to 0"), std::string::npos) << function << ": " << why;
   }
 }
 
-// The tables of a forward end where f(x) rounds to x, and to -0 at the other side: the search for these ends has to end where there are none.
+// The tables of a forward end where f(x) rounds to x, and to -0 at the other side: the search for these ends
+// has to end where there are none.
 TEST(Fit, AForwardIsThatOfGelu) {
-  for (const char* function : {R"x("activation": "tanh")x", R"x("activation": "silu")x", R"x("expression": "-exp(-x^2)")x", R"x("expression": "x*sigmoid(x)")x",
-                               R"x("expression": "x*(0.5+0.5*x/sqrt(x*x+0.0000000001))")x"}) {
-    for (const char* kind :
-         {R"("target": "rel:2^-26", "core": {"degree": 8, "cells_per_unit": 4, "rows": 64}, "tail": {"degree": 8, "cells_per_unit": 1, "rows": 32})",
-          R"("target": "rounded", "format": "bf16", "cells_per_unit": 4, "rows": 128, "core_rows": 32, "quartic_shift": 18, "x_max": 8)"}) {
-      const std::string text = fmt::format(R"({{"schema": "outgrad.spec/2", "name": "own", "kind": "forward", {}, {}}})", function, kind);
+  for (const char* function :
+       {R"x("activation": "tanh")x", R"x("activation": "silu")x", R"x("expression": "-exp(-x^2)")x",
+        R"x("expression": "x*sigmoid(x)")x", R"x("expression": "x*(0.5+0.5*x/sqrt(x*x+0.0000000001))")x"}) {
+    for (
+        const char* kind :
+        {R"("target": "rel:2^-26", "core": {"degree": 8, "cells_per_unit": 4, "rows": 64}, "tail": {"degree": 8, "cells_per_unit": 1, "rows": 32})",
+         R"("target": "rounded", "format": "bf16", "cells_per_unit": 4, "rows": 128, "core_rows": 32, "quartic_shift": 18, "x_max": 8)"}) {
+      const std::string text = fmt::format(
+          R"({{"schema": "outgrad.spec/2", "name": "own", "kind": "forward", {}, {}}})", function, kind);
       try {
         fit(parse_spec(text, "spec.json"), 1);
         ADD_FAILURE() << text << ": accepted";

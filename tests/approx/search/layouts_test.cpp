@@ -1,4 +1,5 @@
-// A layout that is found reaches the target in the fit too, and a refusal names a target or a layout that does.
+// A layout that is found reaches the target in the fit too, and a refusal names a target or a layout that
+// does.
 #include "approx/search/layouts.h"
 
 #include "approx/search/fitter.h"
@@ -15,7 +16,9 @@ namespace {
 
 Spec own_spec(const std::string& expression, const std::string& format, const std::string& rest) {
   return parse_spec(
-      fmt::format(R"({{"schema": "outgrad.spec/2", "name": "own_x", "kind": "backward", "expression": "{}", "format": "{}", {}}})", expression, format, rest),
+      fmt::format(
+          R"({{"schema": "outgrad.spec/2", "name": "own_x", "kind": "backward", "expression": "{}", "format": "{}", {}}})",
+          expression, format, rest),
       "spec.json");
 }
 
@@ -42,48 +45,70 @@ TEST(Layouts, TheOneThatIsFoundReachesTheTarget) {
 TEST(Layouts, NightlyARefusalNamesWhatReachesTheTarget) {
   // No polynomial of degree 1 on 8 cells reaches this: the line ends with members that do.
   const std::string tail = "; try ";
-  const std::string coarse = refusal_of_fit(own_spec("log(1+exp(x))", "f32", R"("target": "abs:2^-10", "degree": 1, "cells": 8)"));
+  const std::string coarse =
+      refusal_of_fit(own_spec("log(1+exp(x))", "f32", R"("target": "abs:2^-10", "degree": 1, "cells": 8)"));
   ASSERT_NE(coarse.find(tail), std::string::npos) << coarse;
-  EXPECT_EQ(refusal_of_fit(own_spec("log(1+exp(x))", "f32", R"("target": "abs:2^-10", )" + coarse.substr(coarse.find(tail) + tail.size()))), "accepted");
+  EXPECT_EQ(
+      refusal_of_fit(own_spec("log(1+exp(x))", "f32",
+                              R"("target": "abs:2^-10", )" + coarse.substr(coarse.find(tail) + tail.size()))),
+      "accepted");
   // Nothing that is tried reaches 2^-60: the line ends with a target that something does.
-  const std::string fine = refusal_of_fit(own_spec("log(1+exp(x))", "f32", R"("target": "abs:2^-60", "degree": 2)"));
+  const std::string fine =
+      refusal_of_fit(own_spec("log(1+exp(x))", "f32", R"("target": "abs:2^-60", "degree": 2)"));
   const std::string reached = "one reaches ";
   ASSERT_NE(fine.find(reached), std::string::npos) << fine;
-  EXPECT_EQ(refusal_of_fit(own_spec("log(1+exp(x))", "f32", R"("degree": 2, "target": ")" + fine.substr(fine.find(reached) + reached.size()) + "\"")),
+  EXPECT_EQ(refusal_of_fit(own_spec(
+                "log(1+exp(x))", "f32",
+                R"("degree": 2, "target": ")" + fine.substr(fine.find(reached) + reached.size()) + "\"")),
             "accepted");
   // Of g = 1 - y^2 the rows are exact but for roundings, and a target that is noise is no advice.
   const std::string exact = refusal_of_fit(own_spec("tanh(x)", "bf16", R"("target": "abs:2^-60")"));
-  EXPECT_EQ(refusal_of_fit(own_spec("tanh(x)", "bf16", R"("target": ")" + exact.substr(exact.find(reached) + reached.size()) + "\"")), "accepted") << exact;
+  EXPECT_EQ(
+      refusal_of_fit(own_spec("tanh(x)", "bf16",
+                              R"("target": ")" + exact.substr(exact.find(reached) + reached.size()) + "\"")),
+      "accepted")
+      << exact;
   // Keys that the advice cannot stand beside are named.
-  const std::string own = R"("degree": 3, "cells": 12, "left_segment": {"edge_log2": -3, "half_octaves": 0, "merge_log2": -6})";
-  const std::string edge = refusal_of_fit(own_spec("x*normal_cdf(2*x)", "bf16", R"("target": "abs:2^-8", )" + own)), without = " without \"left_segment\"";
+  const std::string own =
+      R"("degree": 3, "cells": 12, "left_segment": {"edge_log2": -3, "half_octaves": 0, "merge_log2": -6})";
+  const std::string edge = refusal_of_fit(
+                        own_spec("x*normal_cdf(2*x)", "bf16", R"("target": "abs:2^-8", )" + own)),
+                    without = " without \"left_segment\"";
   ASSERT_TRUE(edge.ends_with(without)) << edge;
   const size_t from = edge.find(tail) + tail.size();
   const std::string advised = edge.substr(from, edge.size() - without.size() - from);
-  EXPECT_EQ(refusal_of_fit(own_spec("x*normal_cdf(2*x)", "bf16", R"("target": "abs:2^-8", )" + advised)), "accepted") << edge;
+  EXPECT_EQ(refusal_of_fit(own_spec("x*normal_cdf(2*x)", "bf16", R"("target": "abs:2^-8", )" + advised)),
+            "accepted")
+      << edge;
   // What has failed is not advised.
   const std::string again = R"("degree": 3, "cells": 1, "centred": false)";
-  const std::string failed = refusal_of_fit(own_spec("tanh(x)", "bf16", R"("target": "abs:2^-52.73", )" + again));
+  const std::string failed =
+      refusal_of_fit(own_spec("tanh(x)", "bf16", R"("target": "abs:2^-52.73", )" + again));
   EXPECT_EQ(failed.find(tail + again), std::string::npos) << failed;
 }
 
 // Rows without values that can be told apart ended the search of a layout in a segmentation fault.
 TEST(Layouts, ARowWithTooFewValuesIsRefusedInWords) {
   for (
-      const auto& [expression, format, rest, why] : std::initializer_list<std::tuple<const char*, const char*, const char*, const char*>>{
+      const auto& [expression, format, rest, why] :
+      std::initializer_list<std::tuple<const char*, const char*, const char*, const char*>>{
           {"tanh((1.3705*x))", "bf16", R"("target": "abs:2^-3", "degree": 3, "cells": 2, "y_max": 1.049)",
            "y_max: 1.049 is beyond f's largest value; 1 is not"},
-          {"tanh((0.77487*x))", "f16", R"("target": "abs:2^-3", "degree": 2, "split": "levelled", "y_max": 2.041)",
+          {"tanh((0.77487*x))", "f16",
+           R"("target": "abs:2^-3", "degree": 2, "split": "levelled", "y_max": 2.041)",
            "y_max: 2.041 is beyond f's largest value; 1 is not"},
-          {"2+tanh(x)", "bf16", R"("target": "abs:2^-3", "degree": 2, "cells": 2, "y_max": 1)", "y_max: 1 is not above 1: no y is left to be fitted"},
+          {"2+tanh(x)", "bf16", R"("target": "abs:2^-3", "degree": 2, "cells": 2, "y_max": 1)",
+           "y_max: 1 is not above 1: no y is left to be fitted"},
           {"0.0004953*sigmoid(0.4574*x)+3", "bf16", R"("target": "abs:2^-3", "degree": 2, "cells": 4)",
            R"(row 0 (v in [3, 0.428642221]) has no values that can be told apart: f is too large or too flat there to be fitted; try "degree": 2, "cells": 1, "centred": false)"},
-          {"9.562e-05*tanh(5.06*x)-13.54", "bf16", R"("target": "abs:2^-12", "degree": 2, "cells": 32)", "has no values that can be told apart"},
+          {"9.562e-05*tanh(5.06*x)-13.54", "bf16", R"("target": "abs:2^-12", "degree": 2, "cells": 32)",
+           "has no values that can be told apart"},
       }) {
     const std::string found = refusal_of_fit(own_spec(expression, format, rest));
     EXPECT_NE(found.find(why), std::string::npos) << expression << ": " << found;
   }
-  EXPECT_EQ(refusal_of_fit(own_spec("0.0004953*sigmoid(0.4574*x)+3", "bf16", R"("target": "abs:2^-3", "degree": 2, "cells": 1, "centred": false)")),
+  EXPECT_EQ(refusal_of_fit(own_spec("0.0004953*sigmoid(0.4574*x)+3", "bf16",
+                                    R"("target": "abs:2^-3", "degree": 2, "cells": 1, "centred": false)")),
             "accepted");
 }
 

@@ -1,4 +1,5 @@
-// Fronts: covering is an order that keeps what makes a difference, costs are the evaluator's, and every point is what its specification gives.
+// Fronts: covering is an order that keeps what makes a difference, costs are the evaluator's, and every point
+// is what its specification gives.
 #include "approx/search/pareto.h"
 
 #include "approx/search/fitter.h"
@@ -26,13 +27,15 @@ std::vector<Merit> random_merits(int count) {
   std::uniform_real_distribution<double> bits(-8, -6), ratio(1, 1.05);
   std::vector<Merit> all;
   for (int i = 0; i < count; ++i) {
-    all.push_back({cost(random), cost(random), 64 * cost(random), std::exp2(bits(random)), 0.0106 * ratio(random), std::exp2(bits(random))});
+    all.push_back({cost(random), cost(random), 64 * cost(random), std::exp2(bits(random)),
+                   0.0106 * ratio(random), std::exp2(bits(random))});
   }
   return all;
 }
 
 bool equal(const Merit& a, const Merit& b) {
-  return a.work == b.work && a.depth == b.depth && a.table_bytes == b.table_bytes && a.a_plus_b == b.a_plus_b && a.total == b.total && a.regret == b.regret;
+  return a.work == b.work && a.depth == b.depth && a.table_bytes == b.table_bytes &&
+         a.a_plus_b == b.a_plus_b && a.total == b.total && a.regret == b.regret;
 }
 
 TEST(Pareto, OneCoversAnotherNeverBothWays) {
@@ -60,7 +63,9 @@ TEST(Pareto, KeepsNoPointThatAnotherCoversAndDropsNoneThatNothingCovers) {
   }
   for (size_t i = 0; i < all.size(); ++i) {
     if (std::find(kept.begin(), kept.end(), i) != kept.end()) continue;
-    EXPECT_TRUE(std::any_of(kept.begin(), kept.end(), [&](size_t k) { return covers(all[k], all[i], Format::bf16) || equal(all[k], all[i]); })) << i;
+    EXPECT_TRUE(std::any_of(kept.begin(), kept.end(), [&](size_t k) {
+      return covers(all[k], all[i], Format::bf16) || equal(all[k], all[i]);
+    })) << i;
   }
   // Whatever order they come in.
   std::vector<Merit> reversed(all.rbegin(), all.rend());
@@ -71,7 +76,9 @@ TEST(Pareto, KeepsNoPointThatAnotherCoversAndDropsNoneThatNothingCovers) {
 
 TEST(Pareto, TheFactorsAreWhatSeparatesPoints) {
   const Merit p{20, 14, 256, 0x1p-8, 0.011, 0x1p-8};
-  const auto cheaper = [&](double bound, double total, double regret) { return Merit{19, 14, 256, p.a_plus_b * bound, p.total * total, p.regret * regret}; };
+  const auto cheaper = [&](double bound, double total, double regret) {
+    return Merit{19, 14, 256, p.a_plus_b * bound, p.total * total, p.regret * regret};
+  };
   EXPECT_TRUE(covers(cheaper(1.41, 1.009, 1.41), p, Format::bf16));
   EXPECT_FALSE(covers(cheaper(1.42, 1, 1), p, Format::bf16));
   EXPECT_FALSE(covers(cheaper(1, 1.011, 1), p, Format::bf16));
@@ -89,7 +96,8 @@ TEST(Pareto, CostsAreCountedByTheEvaluator) {
   BackwardModel model;
   model.kDegree = 6;
   model.kRows = 16;
-  // Clamp, difference, floor, root, select, clamp at s_min; index, row, the centre; then the polynomial, which waits for u = v - centre.
+  // Clamp, difference, floor, root, select, clamp at s_min; index, row, the centre; then the polynomial,
+  // which waits for u = v - centre.
   constexpr int kToU = 6 + 2 + 1 + 1;
   EXPECT_EQ(cost_of(model).arithmetic, 1 + 1 + 1 + 6);
   EXPECT_EQ(cost_of(model).loads, 8);
@@ -126,16 +134,19 @@ const SmallFront& softplus() {
     s.candidates = pareto_candidates("softplus", "\"activation\": \"softplus\"", Format::bf16, 0);
     const auto is_wanted = [](const ParetoCandidate& c) {
       const std::string name = json::parse(c.spec)["name"];
-      for (const char* wanted : {"_stored_d8_1", "_stored_d2_32", "_d2_16", "_d3_8", "_d4_16", "_table_f16"}) {
+      for (const char* wanted :
+           {"_stored_d8_1", "_stored_d2_32", "_d2_16", "_d3_8", "_d4_16", "_table_f16"}) {
         if (name == std::string("softplus_bf16") + wanted) return true;
       }
       return false;
     };
     std::erase_if(s.candidates.candidates, [&](const ParetoCandidate& c) { return !is_wanted(c); });
     // Its programme tells what it will reach: given twice, it is not fitted again.
-    const auto stored = std::find_if(s.candidates.candidates.begin(), s.candidates.candidates.end(),
-                                     [](const ParetoCandidate& c) { return c.spec.find("_stored_d2_32") != std::string::npos; });
-    if (stored != s.candidates.candidates.end()) s.candidates.candidates.insert(stored, ParetoCandidate(*stored));
+    const auto stored = std::find_if(
+        s.candidates.candidates.begin(), s.candidates.candidates.end(),
+        [](const ParetoCandidate& c) { return c.spec.find("_stored_d2_32") != std::string::npos; });
+    if (stored != s.candidates.candidates.end())
+      s.candidates.candidates.insert(stored, ParetoCandidate(*stored));
     s.front = pareto_front(s.candidates, 0);
     return s;
   }();
@@ -154,17 +165,20 @@ TEST(Pareto, NightlyAPointIsWhatItsSpecificationGives) {
       EXPECT_EQ(p.merit.table_bytes, cost_of(*again.fit.backward).table_bytes);
       EXPECT_EQ(p.merit.a_plus_b, again.fit.backward->kAB);
     }
-    for (const ParetoPoint& q : s.front.points) EXPECT_FALSE(covers(q.merit, p.merit, Format::bf16)) << q.spec << " covers " << p.spec;
+    for (const ParetoPoint& q : s.front.points)
+      EXPECT_FALSE(covers(q.merit, p.merit, Format::bf16)) << q.spec << " covers " << p.spec;
   }
 }
 
 TEST(Pareto, NightlyCandidatesKnowTheirCostsAndAreNotFittedTwice) {
   const SmallFront& s = softplus();
   EXPECT_GE(s.front.skipped, 1) << "the one given twice";
-  EXPECT_EQ(s.front.skipped + s.front.unreachable + s.front.covered + (s.front.too_coarse - s.candidates.too_coarse) + static_cast<int>(s.front.points.size()),
+  EXPECT_EQ(s.front.skipped + s.front.unreachable + s.front.covered +
+                (s.front.too_coarse - s.candidates.too_coarse) + static_cast<int>(s.front.points.size()),
             static_cast<int>(s.candidates.candidates.size()));
   for (const ParetoPoint& p : s.front.points) {
-    const auto of = std::find_if(s.candidates.candidates.begin(), s.candidates.candidates.end(), [&](const ParetoCandidate& c) { return c.spec == p.spec; });
+    const auto of = std::find_if(s.candidates.candidates.begin(), s.candidates.candidates.end(),
+                                 [&](const ParetoCandidate& c) { return c.spec == p.spec; });
     ASSERT_NE(of, s.candidates.candidates.end());
     EXPECT_EQ(of->expected.work, p.merit.work);
     EXPECT_EQ(of->expected.depth, p.merit.depth);
@@ -205,9 +219,11 @@ TEST(Pareto, CommittedFrontsHoldWhatTheyClaim) {
       const Spec spec = parse_spec(p.at("spec").dump(), path);
       EXPECT_EQ(spec.name, p.at("name")) << path;
       EXPECT_EQ(spec.backward->format, format) << path;
-      merits.push_back({p.at("work"), p.at("depth"), p.at("table_bytes"), p.at("a_plus_b"), p.at("total"), p.at("regret")});
-      EXPECT_EQ(merits.back().work,
-                p.at("operations").get<int>() + p.at("roots").get<int>() + p.at("selects").get<int>() + p.at("integer").get<int>() + p.at("loads").get<int>());
+      merits.push_back({p.at("work"), p.at("depth"), p.at("table_bytes"), p.at("a_plus_b"), p.at("total"),
+                        p.at("regret")});
+      EXPECT_EQ(merits.back().work, p.at("operations").get<int>() + p.at("roots").get<int>() +
+                                        p.at("selects").get<int>() + p.at("integer").get<int>() +
+                                        p.at("loads").get<int>());
     }
     EXPECT_EQ(worth_choosing(merits, format).size(), merits.size()) << path;
   }
@@ -219,7 +235,9 @@ TEST(Pareto, ACommittedPointIsReproduced) {
   const json front = json::parse(kernels::read_file(path));
   const json& p = front.at("points").at(front.at("points").size() / 2);
   const ParetoPoint again = pareto_point("", fit(parse_spec(p.at("spec").dump(), path), 0));
-  EXPECT_TRUE(equal(again.merit, {p.at("work"), p.at("depth"), p.at("table_bytes"), p.at("a_plus_b"), p.at("total"), p.at("regret")})) << p.dump(1);
+  EXPECT_TRUE(equal(again.merit, {p.at("work"), p.at("depth"), p.at("table_bytes"), p.at("a_plus_b"),
+                                  p.at("total"), p.at("regret")}))
+      << p.dump(1);
 }
 
 }  // namespace

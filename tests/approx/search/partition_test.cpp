@@ -16,7 +16,8 @@ namespace {
 
 TEST(Partition, EveryStoredOutputArrivesAtAPieceThatCoversIt) {
   std::mt19937 random(9);
-  for (const char* name : {"gelu_f32", "gelu_f16", "gelu_bf16", "gelu_bf16_stored", "gelu_bf16_ulp", "gelu_bf16_fast"}) {
+  for (const char* name :
+       {"gelu_f32", "gelu_f16", "gelu_bf16", "gelu_bf16_stored", "gelu_bf16_ulp", "gelu_bf16_fast"}) {
     const std::string path = std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/fits/" + name + ".json";
     const Fit fit = fit_from_json(kernels::read_file(path), path);
     const BackwardModel& m = *fit.backward;
@@ -25,8 +26,10 @@ TEST(Partition, EveryStoredOutputArrivesAtAPieceThatCoversIt) {
       const auto place = deployed_place(m, y, bit);
       ASSERT_LT(place.row, m.pieces.size()) << name << " y " << y << " m " << bit;
       const Piece& p = m.pieces[place.row];
-      EXPECT_LE(p.v_lo, static_cast<double>(place.v)) << name << " y " << y << " m " << bit << " row " << place.row;
-      EXPECT_GE(p.v_hi, static_cast<double>(place.v)) << name << " y " << y << " m " << bit << " row " << place.row;
+      EXPECT_LE(p.v_lo, static_cast<double>(place.v))
+          << name << " y " << y << " m " << bit << " row " << place.row;
+      EXPECT_GE(p.v_hi, static_cast<double>(place.v))
+          << name << " y " << y << " m " << bit << " row " << place.row;
       reached[place.row] = true;
     };
     std::uniform_real_distribution<double> log_size(-140, 7), near(-0.1699713, -0.125), all(-0.17, 7);
@@ -35,7 +38,8 @@ TEST(Partition, EveryStoredOutputArrivesAtAPieceThatCoversIt) {
       check(static_cast<float>(near(random)), i % 2 == 0);
       check(static_cast<float>(all(random)), true);
     }
-    for (const float y : {-0.0f, 0.0f, 1e30f, INFINITY, -0x1p-149f, -0.125f, std::nextafter(-0.125f, 0.0f), m.kYHi}) {
+    for (const float y :
+         {-0.0f, 0.0f, 1e30f, INFINITY, -0x1p-149f, -0.125f, std::nextafter(-0.125f, 0.0f), m.kYHi}) {
       check(y, true);
       check(y, false);  // y > 0 with m = 0 is foreign data: clamped to the left end
     }
@@ -46,8 +50,8 @@ TEST(Partition, EveryStoredOutputArrivesAtAPieceThatCoversIt) {
   }
 }
 
-// The range of tanh is as long on both sides of 0: of an even number of cells centred at multiples of their width one is left over, which had "no
-// values that can be told apart".
+// The range of tanh is as long on both sides of 0: of an even number of cells centred at multiples of their
+// width one is left over, which had "no values that can be told apart".
 TEST(Partition, CellsBeyondASymmetricRangeAreLeftOut) {
   for (const char* expression : {"tanh(x)", "tanh(0.8*x)", "erf(x)"}) {
     const Composite composite(activation_from_expression(expression));
@@ -62,7 +66,8 @@ TEST(Partition, CellsBeyondASymmetricRangeAreLeftOut) {
       EXPECT_TRUE(m.pieces.back().right_tail);
       for (int k = 0; k < 1 << 16; ++k) {
         const float y = kernels::widen(kernels::BF16{static_cast<kernels::u16>(k)});
-        EXPECT_TRUE(!std::isfinite(y) || deployed_place(m, y, true).row < m.pieces.size()) << expression << " y " << y;
+        EXPECT_TRUE(!std::isfinite(y) || deployed_place(m, y, true).row < m.pieces.size())
+            << expression << " y " << y;
       }
       EXPECT_LT(deployed_place(m, INFINITY, true).row, m.pieces.size());
     }

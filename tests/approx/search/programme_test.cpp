@@ -28,7 +28,8 @@ TEST(Programme, ServesEveryRangeAboutItsCentreOrProvesThatNothingDoes) {
   const auto s = solve_programme(ranges, 4, 0.7);
   ASSERT_TRUE(s);
   EXPECT_LE(s->error, 1);
-  for (const Range& r : ranges) EXPECT_LE(std::abs(value(*s, r.v - 0.7) - r.middle), r.tolerance * s->error * (1 + 1e-9));
+  for (const Range& r : ranges)
+    EXPECT_LE(std::abs(value(*s, r.v - 0.7) - r.middle), r.tolerance * s->error * (1 + 1e-9));
   for (Range& r : ranges) r.tolerance = 1e-7;
   const auto tight = solve_programme(ranges, 4, 0.7);
   ASSERT_TRUE(tight);
@@ -42,7 +43,8 @@ TEST(Programme, RangesThatShareACoordinateMeetOrAreRefused) {
   EXPECT_GE(s->c[0], 0.5);
   EXPECT_LE(s->c[0], 1);
   EXPECT_FALSE(solve_programme({{0, 0, 1}, {0, 2.5, 1}}, 3, 0));
-  const auto two = solve_programme({{0, 3, 1}, {1, 5, 1}}, 3, 0);  // fewer ranges than coefficients: the least degree that meets them
+  // fewer ranges than coefficients: the least degree that meets them
+  const auto two = solve_programme({{0, 3, 1}, {1, 5, 1}}, 3, 0);
   ASSERT_TRUE(two);
   EXPECT_NEAR(value(*two, 1), 5, 1e-12);
   EXPECT_EQ(two->c[2], 0);

@@ -23,7 +23,9 @@ const std::vector<StorageInterval>& intervals() {
 /// What the class `fast` asks for.
 constexpr double kRatio = 1.05;
 const double kRegret = std::exp2(-7.4);
-ReachProblem fast(int degree) { return reach_problem(gelu(), intervals(), {Format::bf16, degree, kRatio, kRegret}); }
+ReachProblem fast(int degree) {
+  return reach_problem(gelu(), intervals(), {Format::bf16, degree, kRatio, kRegret});
+}
 
 struct Proof {
   ReachResult result;
@@ -60,9 +62,12 @@ Real coordinate(const Constants& c, double y, bool m) {
   return s < Real(c.s_min) ? Real(c.s_min) : s;
 }
 
-Constants constants_at(const ReachProblem& problem, const ReachBox& box, const std::array<double, kReachAxes>& at) {
-  const double y_c = box.region == ReachRegion::far ? problem.domain.y_first - 1 / at[kCentreAxis] : at[kCentreAxis];
-  const double t_min = box.region == ReachRegion::near ? at[kFloorAxis] * at[kFloorAxis] : std::max(at[kFloorAxis] - y_c, 0.0);
+Constants constants_at(const ReachProblem& problem, const ReachBox& box,
+                       const std::array<double, kReachAxes>& at) {
+  const double y_c =
+      box.region == ReachRegion::far ? problem.domain.y_first - 1 / at[kCentreAxis] : at[kCentreAxis];
+  const double t_min =
+      box.region == ReachRegion::near ? at[kFloorAxis] * at[kFloorAxis] : std::max(at[kFloorAxis] - y_c, 0.0);
   return {y_c, t_min, -std::sqrt(std::max(at[kLeftAxis] - y_c, 0.0)), at[kRightAxis]};
 }
 
@@ -74,7 +79,8 @@ bool alternates(const ReachProblem& problem, const ReachBox& box, const Refutati
   for (size_t k = 0; k < r.chain.size(); ++k) {
     const ReachPair& pair = problem.pairs[r.chain[k]];
     const auto i = std::find_if(intervals().begin(), intervals().end(), [&](const StorageInterval& one) {
-      return one.m == pair.m && static_cast<double>(one.y) == pair.y && std::signbit(one.y) == std::signbit(pair.y);
+      return one.m == pair.m && static_cast<double>(one.y) == pair.y &&
+             std::signbit(one.y) == std::signbit(pair.y);
     });
     if (i == intervals().end()) return false;
     Real v = coordinate_of(pair.y, pair.m);
@@ -88,7 +94,9 @@ bool alternates(const ReachProblem& problem, const ReachBox& box, const Refutati
     for (size_t j = r.q.size(); j-- > 0;) q = q * v + Real(r.q[j]);
     // T: hi - rho O <= p <= lo + rho O; R: |p - middle| <= R.
     const double total = kRatio * problem.oracle;
-    const int here = q < Real(std::max(i->hi - total, i->middle() - kRegret)) ? 1 : q > Real(std::min(i->lo + total, i->middle() + kRegret)) ? -1 : 0;
+    const int here = q < Real(std::max(i->hi - total, i->middle() - kRegret))   ? 1
+                     : q > Real(std::min(i->lo + total, i->middle() + kRegret)) ? -1
+                                                                                : 0;
     if (here == 0 || here == side) return false;
     side = here;
   }
@@ -99,11 +107,14 @@ bool alternates(const ReachProblem& problem, const ReachBox& box, const Refutati
   return alternates(problem, box, r, c, [&](double y, bool m) { return coordinate(c, y, m); });
 }
 
-/// The four constants as a box of the region has them; the floor no lower than the lowest stored y, the left clamp no higher than the highest.
+/// The four constants as a box of the region has them; the floor no lower than the lowest stored y, the left
+/// clamp no higher than the highest.
 std::array<double, kReachAxes> place_of(const ReachDomain& d, ReachRegion region, const Constants& c) {
   const double floor = std::max(c.y_c + c.t_min, d.y_first);
-  return {region == ReachRegion::far ? 1 / (d.y_first - c.y_c) : c.y_c, region == ReachRegion::near ? std::sqrt(std::max(floor - c.y_c, 0.0)) : floor,
-          region == ReachRegion::far ? d.left_last : std::min(c.y_c + c.s_min * c.s_min, d.left_last), c.y_max};
+  return {region == ReachRegion::far ? 1 / (d.y_first - c.y_c) : c.y_c,
+          region == ReachRegion::near ? std::sqrt(std::max(floor - c.y_c, 0.0)) : floor,
+          region == ReachRegion::far ? d.left_last : std::min(c.y_c + c.s_min * c.s_min, d.left_last),
+          c.y_max};
 }
 
 bool holds(const ReachDomain& d, const ReachBox& box, const Constants& c) {
@@ -153,7 +164,8 @@ BackwardModel rounded(Constants& c) {
   model.kTMin = static_cast<float>(c.t_min);
   model.kSMin = static_cast<float>(c.s_min);
   model.kYMax = static_cast<float>(c.y_max);
-  c = {static_cast<double>(model.kYHi), static_cast<double>(model.kTMin), static_cast<double>(model.kSMin), static_cast<double>(model.kYMax)};
+  c = {static_cast<double>(model.kYHi), static_cast<double>(model.kTMin), static_cast<double>(model.kSMin),
+       static_cast<double>(model.kYMax)};
   return model;
 }
 
@@ -163,14 +175,16 @@ TEST(Reach, DeployedCoordinatesStayWithinTheirRoom) {
   std::uniform_real_distribution<double> unit(0, 1);
   double most = 0;
   for (int trial = 0; trial < 200; ++trial) {
-    Constants c{problem.domain.floor_end - kFarthestCentre * std::pow(2, -24 * unit(random)), 0, 0, 3 + unit(random)};
+    Constants c{problem.domain.floor_end - kFarthestCentre * std::pow(2, -24 * unit(random)), 0, 0,
+                3 + unit(random)};
     c.t_min = std::max(problem.domain.floor_end - c.y_c, 0.0) * unit(random);
     c.s_min = -std::sqrt(-0.002 * unit(random) - c.y_c);
     const BackwardModel model = rounded(c);
     for (const size_t k : problem.candidates) {
       const ReachPair& pair = problem.pairs[k];
       const auto exact = static_cast<double>(coordinate(c, pair.y, pair.m));
-      const double off = std::abs(static_cast<double>(deployed_place(model, static_cast<float>(pair.y), pair.m).v) - exact);
+      const double off =
+          std::abs(static_cast<double>(deployed_place(model, static_cast<float>(pair.y), pair.m).v) - exact);
       if (exact != 0) most = std::max(most, off / std::abs(exact));
     }
   }
@@ -191,15 +205,19 @@ TEST(Reach, RefutationsHoldForDeployedCoordinates) {
     if (box.region == ReachRegion::far) continue;
     for (int trial = 0; trial < 4; ++trial) {
       std::array<double, kReachAxes> at{};
-      for (size_t axis = 0; axis < kReachAxes; ++axis) at[axis] = std::lerp(box.lo[axis], std::min(box.hi[axis], 100.0), unit(random));
+      for (size_t axis = 0; axis < kReachAxes; ++axis)
+        at[axis] = std::lerp(box.lo[axis], std::min(box.hi[axis], 100.0), unit(random));
       Constants c = constants_at(problem, box, at);
       const BackwardModel model = rounded(c);
       const std::array<double, kReachAxes> place = place_of(problem.domain, box.region, c);
       bool within = c.t_min >= 0;
-      for (size_t axis = 0; axis < kReachAxes; ++axis) within = within && box.lo[axis] <= place[axis] && place[axis] <= box.hi[axis];
+      for (size_t axis = 0; axis < kReachAxes; ++axis)
+        within = within && box.lo[axis] <= place[axis] && place[axis] <= box.hi[axis];
       if (!within) continue;
       ++tried;
-      EXPECT_TRUE(alternates(problem, box, proof.refutations[k], c, [&](double y, bool m) { return Real(deployed_place(model, static_cast<float>(y), m).v); }))
+      EXPECT_TRUE(alternates(
+          problem, box, proof.refutations[k], c,
+          [&](double y, bool m) { return Real(deployed_place(model, static_cast<float>(y), m).v); }))
           << k << ": y_c " << c.y_c << " t_min " << c.t_min << " s_min " << c.s_min << " y_max " << c.y_max;
     }
   }
@@ -218,15 +236,20 @@ TEST(Reach, NightlyBoxesCoverAllConstants) {
   for (int trial = 0; trial < 1000; ++trial) {
     Constants c{};
     c.y_c = d.floor_end + 1e-3 - log_uniform(1e-6, 1e3);
-    c.t_min = trial % 3 == 0 ? 0 : trial % 3 == 1 ? log_uniform(1e-7, 1e2) : std::max(d.y_first - c.y_c + (d.floor_end - d.y_first) * 1.2 * unit(random), 0.0);
-    c.s_min = -std::sqrt(std::max((trial % 2 == 0 ? d.left_first * 2 * unit(random) : unit(random)) - c.y_c, 0.0));
+    c.t_min = trial % 3 == 0 ? 0
+              : trial % 3 == 1
+                  ? log_uniform(1e-7, 1e2)
+                  : std::max(d.y_first - c.y_c + (d.floor_end - d.y_first) * 1.2 * unit(random), 0.0);
+    c.s_min =
+        -std::sqrt(std::max((trial % 2 == 0 ? d.left_first * 2 * unit(random) : unit(random)) - c.y_c, 0.0));
     c.y_max = log_uniform(d.right_first / 1.2, 50);
     // Shared coordinates, straight from the pairs.
     bool contradiction = false;
     std::vector<std::pair<Real, const ReachPair*>> placed;
     Real at = -1e300;
     double lo = -INFINITY, hi = INFINITY;
-    for (size_t k = 0; k < problem.pairs.size(); k += problem.pairs[k].y != 0 && std::abs(problem.pairs[k].y) < 1e-4 ? 64 : 1) {
+    for (size_t k = 0; k < problem.pairs.size();
+         k += problem.pairs[k].y != 0 && std::abs(problem.pairs[k].y) < 1e-4 ? 64 : 1) {
       const ReachPair& pair = problem.pairs[k];
       if (pair.y > 4 * d.right_far && pair.y < 1e38) continue;
       const Real v = coordinate(c, pair.y, pair.m);
@@ -244,13 +267,15 @@ TEST(Reach, NightlyBoxesCoverAllConstants) {
       held = holds(d, proof.boxes[k], c) && alternates(problem, proof.boxes[k], proof.refutations[k], c);
     }
     ++(held ? inside : outside);
-    EXPECT_TRUE(held || contradiction) << "y_c " << c.y_c << " t_min " << c.t_min << " s_min " << c.s_min << " y_max " << c.y_max;
+    EXPECT_TRUE(held || contradiction)
+        << "y_c " << c.y_c << " t_min " << c.t_min << " s_min " << c.s_min << " y_max " << c.y_max;
   }
   EXPECT_GT(inside, 100);
   EXPECT_GT(outside, 100);
 }
 
-/// Next to y*, where boxes are cut the most and some are left out as void, every floor that the domain allows.
+/// Next to y*, where boxes are cut the most and some are left out as void, every floor that the domain
+/// allows.
 TEST(Reach, BoxesNextToTheMinimumLeaveNoGap) {
   const ReachDomain d = fast(6).domain;
   const Proof& proof = of_degree_6();
@@ -264,7 +289,8 @@ TEST(Reach, BoxesNextToTheMinimumLeaveNoGap) {
     c.t_min = floor + (d.floor_end - floor) * unit(random) - c.y_c;
     c.s_min = -std::sqrt(d.left_first * unit(random) - c.y_c);
     c.y_max = d.right_first * (1 + 2 * unit(random));
-    EXPECT_TRUE(std::any_of(proof.boxes.begin(), proof.boxes.end(), [&](const ReachBox& box) { return holds(d, box, c); }))
+    EXPECT_TRUE(std::any_of(proof.boxes.begin(), proof.boxes.end(),
+                            [&](const ReachBox& box) { return holds(d, box, c); }))
         << "y_c " << c.y_c << " t_min " << c.t_min << " s_min " << c.s_min << " y_max " << c.y_max;
   }
 }
@@ -281,7 +307,8 @@ TEST(Reach, NightlyVerifySeesWhatABoxHolds) {
       ReachBox box = proof.boxes[k];
       for (double step = 1.0 / 64; step < 64; step *= 2) {
         const double by = step * (proof.boxes[k].hi[axis] - proof.boxes[k].lo[axis]);
-        const double least = axis == kFloorAxis ? (box.region == ReachRegion::near ? 0 : d.y_first) : -INFINITY;
+        const double least =
+            axis == kFloorAxis ? (box.region == ReachRegion::near ? 0 : d.y_first) : -INFINITY;
         box.lo[axis] = std::max(proof.boxes[k].lo[axis] - by, least);
         box.hi[axis] = proof.boxes[k].hi[axis] + by;
         bool corners = true;
@@ -294,7 +321,8 @@ TEST(Reach, NightlyVerifySeesWhatABoxHolds) {
         }
         if (corners) continue;
         ++failing;
-        EXPECT_FALSE(verify(problem, box, proof.refutations[k])) << "box " << k << " axis " << axis << " step " << step;
+        EXPECT_FALSE(verify(problem, box, proof.refutations[k]))
+            << "box " << k << " axis " << axis << " step " << step;
         break;
       }
     }
@@ -329,13 +357,16 @@ TEST(Reach, VerifyTakesNothingThatDoesNotHold) {
     bad = good;
     bad.chain[2] = bad.chain[0];
     EXPECT_FALSE(verify(problem, box, bad)) << "a pair twice";
-    // Strictness: a range that q touches at one point is not beaten. A pair of the chain is widened until it holds q somewhere in the box.
+    // Strictness: a range that q touches at one point is not beaten. A pair of the chain is widened until it
+    // holds q somewhere in the box.
     ReachProblem wider = problem;
-    (good.side[1] > 0 ? wider.pairs[good.chain[1]].lo : wider.pairs[good.chain[1]].hi) = good.side[1] > 0 ? -1e3 : 1e3;
+    (good.side[1] > 0 ? wider.pairs[good.chain[1]].lo : wider.pairs[good.chain[1]].hi) =
+        good.side[1] > 0 ? -1e3 : 1e3;
     EXPECT_FALSE(verify(wider, box, good)) << "a range that holds q";
     // A box that is much larger than the proof was made for.
     ReachBox larger = box;
-    larger.lo = {box.region == ReachRegion::far ? 0 : -60.0, problem.domain.y_first, problem.domain.left_first, problem.domain.right_first};
+    larger.lo = {box.region == ReachRegion::far ? 0 : -60.0, problem.domain.y_first,
+                 problem.domain.left_first, problem.domain.right_first};
     larger.hi = {1, 1, problem.domain.left_last, 4 * problem.domain.right_far};
     EXPECT_FALSE(verify(problem, larger, good)) << "another box";
   }
@@ -343,7 +374,11 @@ TEST(Reach, VerifyTakesNothingThatDoesNotHold) {
 
 TEST(Reach, ATouchedRangeIsNotBeaten) {
   // One pair a side, degree 0, no width: q = 0 lies on the ends of both ranges, which the constant 0 serves.
-  ReachProblem problem{{Format::bf16, 0, kRatio, kRegret}, 0, {{-0.1, false, 0, 1}, {-0.1, true, -1, 0}}, {0, 1}, {-0.2, -0.15, -0.05, 0, 3, 6}};
+  ReachProblem problem{{Format::bf16, 0, kRatio, kRegret},
+                       0,
+                       {{-0.1, false, 0, 1}, {-0.1, true, -1, 0}},
+                       {0, 1},
+                       {-0.2, -0.15, -0.05, 0, 3, 6}};
   const ReachBox box{ReachRegion::middle, {-1, -0.2, 0, 4}, {-1, -0.2, 0, 4}};
   EXPECT_FALSE(verify(problem, box, {{0.0}, {0, 1}, {1, -1}}));
   problem.pairs[0].lo = 0x1p-40;
@@ -378,12 +413,17 @@ TEST(Reach, ShippedConstantsAreNotRefuted) {
   const std::string path = OUTGRAD_SOURCE_DIR "/notebooks_data/fits/gelu_bf16_fast.json";
   const Fit fit = fit_from_json(kernels::read_file(path), path);
   const BackwardModel& m = *fit.backward;
-  const double y_c = static_cast<double>(m.kYHi) + static_cast<double>(m.kYLo), s_min = static_cast<double>(m.kSMin);
-  ReachBox box{ReachRegion::near, {y_c, std::sqrt(static_cast<double>(m.kTMin)), y_c + s_min * s_min, static_cast<double>(m.kYMax)}, {}};
+  const double y_c = static_cast<double>(m.kYHi) + static_cast<double>(m.kYLo),
+               s_min = static_cast<double>(m.kSMin);
+  ReachBox box{
+      ReachRegion::near,
+      {y_c, std::sqrt(static_cast<double>(m.kTMin)), y_c + s_min * s_min, static_cast<double>(m.kYMax)},
+      {}};
   box.hi = box.lo;
   // The degree they are shipped with serves; one less does not, and is refuted on the same box.
   for (const int less : {0, 1}) {
-    const ReachProblem problem = reach_problem(gelu(), intervals(), {Format::bf16, m.kDegree - less, kRatio, kRegret});
+    const ReachProblem problem =
+        reach_problem(gelu(), intervals(), {Format::bf16, m.kDegree - less, kRatio, kRegret});
     std::vector<double> guess;
     double level = 0;
     int axis = 0;
@@ -392,11 +432,17 @@ TEST(Reach, ShippedConstantsAreNotRefuted) {
 }
 
 TEST(Reach, BadQuestionsAreRefused) {
-  EXPECT_THROW((void)reach_problem(gelu(), intervals(), {Format::bf16, 99, kRatio, kRegret}), kernels::SpecError);
-  EXPECT_THROW((void)reach_problem(gelu(), intervals(), {Format::f32, 3, kRatio, kRegret}), kernels::SpecError);
-  EXPECT_THROW((void)reach_problem(gelu(), intervals(), {Format::bf16, 3, kRatio * 1e3, 4}), kernels::SpecError);  // a constant serves all
+  EXPECT_THROW((void)reach_problem(gelu(), intervals(), {Format::bf16, 99, kRatio, kRegret}),
+               kernels::SpecError);
+  EXPECT_THROW((void)reach_problem(gelu(), intervals(), {Format::f32, 3, kRatio, kRegret}),
+               kernels::SpecError);
+  // a constant serves all
+  EXPECT_THROW((void)reach_problem(gelu(), intervals(), {Format::bf16, 3, kRatio * 1e3, 4}),
+               kernels::SpecError);
   const Composite tanh(find_activation("tanh"));
-  EXPECT_THROW((void)reach_problem(tanh, storage_intervals(tanh, Format::bf16), {Format::bf16, 3, kRatio, kRegret}), kernels::SpecError);
+  EXPECT_THROW(
+      (void)reach_problem(tanh, storage_intervals(tanh, Format::bf16), {Format::bf16, 3, kRatio, kRegret}),
+      kernels::SpecError);
 }
 
 }  // namespace

@@ -41,7 +41,8 @@ TEST(Remez, NoCoefficientsUndercutTheLevel) {
     const auto best = exchange<double>(columns, target);
     ASSERT_TRUE(best.settled);
     for (int other = 0; other < 200; ++other) {
-      const Vector c = best.coefficients + Vector::NullaryExpr(5, [&](Eigen::Index) { return 0.05 * unit(random); });
+      const Vector c =
+          best.coefficients + Vector::NullaryExpr(5, [&](Eigen::Index) { return 0.05 * unit(random); });
       EXPECT_GE((target - columns * c).cwiseAbs().maxCoeff(), best.level * (1 - 1e-12));
     }
   }
@@ -73,7 +74,8 @@ TEST(Remez, MultiPrecisionSeesBelowDouble) {
   EXPECT_GT(best.level, std::exp2(-84.5));
 }
 
-// What is left of a target that is a combination of the columns is noise: exchanges of it never settle, and each costs three factorisations.
+// What is left of a target that is a combination of the columns is noise: exchanges of it never settle, and
+// each costs three factorisations.
 TEST(Remez, ATargetThatIsACombinationIsReachedAtOnce) {
   using RealMatrix = Eigen::Matrix<Real, Eigen::Dynamic, Eigen::Dynamic>;
   using RealVector = Eigen::Matrix<Real, Eigen::Dynamic, 1>;

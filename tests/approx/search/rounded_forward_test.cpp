@@ -1,4 +1,5 @@
-// Forward fits that round correctly: what is fitted against the C library's erfc in long double, which shares nothing with the fitter.
+// Forward fits that round correctly: what is fitted against the C library's erfc in long double, which shares
+// nothing with the fitter.
 #include "approx/search/rounded_forward.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +18,9 @@ namespace outgrad::approx {
 namespace {
 
 RoundedForwardSpec spec_of(Format format) {
-  return read_spec(std::string(OUTGRAD_SOURCE_DIR "/approx/specs/gelu_forward_") + to_string(format) + ".json").rounded.value();
+  return read_spec(std::string(OUTGRAD_SOURCE_DIR "/approx/specs/gelu_forward_") + to_string(format) +
+                   ".json")
+      .rounded.value();
 }
 
 RoundedForwardModel fitted(const RoundedForwardSpec& spec) {
@@ -33,7 +36,9 @@ const RoundedForwardModel& shipped(Format format) {
 /// The model's rows as kernels/eval.h reads them.
 struct Rows {
   const RoundedForwardModel& m;
-  [[nodiscard]] float at(kernels::u32 row, int k) const { return m.pieces.at(row % static_cast<kernels::u32>(m.kRows)).c[static_cast<size_t>(k)]; }
+  [[nodiscard]] float at(kernels::u32 row, int k) const {
+    return m.pieces.at(row % static_cast<kernels::u32>(m.kRows)).c[static_cast<size_t>(k)];
+  }
 };
 
 template <class T>
@@ -49,9 +54,14 @@ void expect_every_x_rounded(const RoundedForwardModel& m) {
     if (std::isnan(x)) continue;
     const unsigned got = deployed<T>(m, x);
     const auto wide = static_cast<long double>(x);
-    const long double f = std::isinf(x) ? (x > 0 ? wide : -0.0L) : wide * std::erfc(-wide * 0.707106781186547524400844362104849039L) / 2;
-    // The neighbours of a correctly rounded value are no nearer. Beyond the largest number the middle counts as if there were another one.
-    const auto value = [](unsigned bits) { return static_cast<long double>(kernels::widen(T{static_cast<kernels::u16>(bits)})); };
+    const long double f = std::isinf(x)
+                              ? (x > 0 ? wide : -0.0L)
+                              : wide * std::erfc(-wide * 0.707106781186547524400844362104849039L) / 2;
+    // The neighbours of a correctly rounded value are no nearer. Beyond the largest number the middle counts
+    // as if there were another one.
+    const auto value = [](unsigned bits) {
+      return static_cast<long double>(kernels::widen(T{static_cast<kernels::u16>(bits)}));
+    };
     if (std::isinf(x) || f == 0) {
       wrong += value(got) != f || std::signbit(value(got)) != std::signbit(x);
       continue;

@@ -1,4 +1,5 @@
-// `bench --tuned`: the header's build is timed beside the default's, says what it runs, and a gain that is there is seen.
+// `bench --tuned`: the header's build is timed beside the default's, says what it runs, and a gain that is
+// there is seen.
 #include "autotune/bench/compare.h"
 
 #include <gtest/gtest.h>
@@ -20,9 +21,14 @@ namespace {
 constexpr Problem kGelu{KernelId::kGeluBackward, FormatId::kBf16, 1, kernels::i64{1} << 20};
 
 TunedChoice choice(const Problem& problem, const std::string& name, int vector_bits) {
-  const nlohmann::json parameters = {{"fit", "GeluBf16"},         {"threads", 1},     {"vector_bits", vector_bits}, {"unroll", 1}, {"block_elements", 1 << 16},
-                                     {"streaming_stores", false}, {"table", "memory"}};
-  return {problem, device_key(device_record(identify_cpu())).value(), name, parameters, "", kernels::Evidence::measured, {}};
+  const nlohmann::json parameters = {{"fit", "GeluBf16"},          {"threads", 1},
+                                     {"vector_bits", vector_bits}, {"unroll", 1},
+                                     {"block_elements", 1 << 16},  {"streaming_stores", false},
+                                     {"table", "memory"}};
+  return {problem, device_key(device_record(identify_cpu())).value(),
+          name,    parameters,
+          "",      kernels::Evidence::measured,
+          {}};
 }
 
 class Compare : public testing::Test {
@@ -33,7 +39,9 @@ class Compare : public testing::Test {
     kernels::write_file(path, tuned_header(choices, Backend::kCpu, "for a test", Accuracy::kAsDefault));
     return path;
   }
-  EntryPoints entries(const std::string& path) const { return EntryPoints(path, {kGelu}, find_toolchain(), settings_); }
+  EntryPoints entries(const std::string& path) const {
+    return EntryPoints(path, {kGelu}, find_toolchain(), settings_);
+  }
 
   // What enters OpenMP does so in a child: other tests of this process fork (isolate.h).
   template <class Body, class OnReport>
@@ -46,13 +54,15 @@ class Compare : public testing::Test {
   CompileSettings settings_;
 };
 
-// A header of scalar code: what its build runs is named, and timed in the rounds of the default. That a loss is one, the arithmetic below shows.
+// A header of scalar code: what its build runs is named, and timed in the rounds of the default. That a loss
+// is one, the arithmetic below shows.
 TEST_F(Compare, NightlyTheHeadersBuildIsTimedBesideTheDefaults) {
   const EntryPoints before = entries(""), after = entries(header({choice(kGelu, "scalar", 0)}));
   Comparison c;
   in_child(
       [&](const Channel& channel) {
-        omp_set_num_threads(1);  // on a busy machine threads wait for one another longer than either kernel takes
+        // on a busy machine threads wait for one another longer than either kernel takes
+        omp_set_num_threads(1);
         const Comparison own = compare(kGelu, before, after, 20, 1);
         channel.report({{"variant", own.choice.variant},
                         {"rung", own.choice.rung},
@@ -62,7 +72,13 @@ TEST_F(Compare, NightlyTheHeadersBuildIsTimedBesideTheDefaults) {
                         {"after", own.after_ns}});
       },
       [&](const nlohmann::json& report) {
-        c = {kGelu, {report["variant"], report["rung"], "", nullptr}, report["ceiling"], 1, report["ceiling_ns"], report["before"], report["after"]};
+        c = {kGelu,
+             {report["variant"], report["rung"], "", nullptr},
+             report["ceiling"],
+             1,
+             report["ceiling_ns"],
+             report["before"],
+             report["after"]};
       });
   EXPECT_EQ(c.choice.variant, "scalar");
   EXPECT_EQ(c.choice.rung, "exact device");
@@ -91,14 +107,17 @@ TEST(Comparison, ABusyMachineHasNoGain) {
   c.choice = {"v", "default", "", nullptr};
   c.ceiling_ns = std::vector<double>(20, 1000);
   c.before_ns = c.after_ns = std::vector<double>(20, 3000);
-  EXPECT_NE(text_of(c).find("1.000x [1.000, 1.000]  20 of 20 rounds  v (default)"), std::string::npos) << text_of(c);
+  EXPECT_NE(text_of(c).find("1.000x [1.000, 1.000]  20 of 20 rounds  v (default)"), std::string::npos)
+      << text_of(c);
   EXPECT_EQ(to_json(c)["gain"]["status"], "ok");
   for (std::size_t r = 0; r < 10; ++r) c.after_ns[r] = 60'000;
-  EXPECT_NE(text_of(c).find("too noisy: 20 of 20 rounds usable, interval [0.05, 1.00]"), std::string::npos) << text_of(c);
+  EXPECT_NE(text_of(c).find("too noisy: 20 of 20 rounds usable, interval [0.05, 1.00]"), std::string::npos)
+      << text_of(c);
   EXPECT_TRUE(to_json(c)["gain"]["median"].is_null());
   c.after_ns = c.before_ns;
   for (std::size_t r = 5; r < 20; ++r) c.ceiling_ns[r] = 5000;
-  EXPECT_NE(text_of(c).find("too noisy: 5 of 20 rounds usable, interval [1.00, 1.00]"), std::string::npos) << text_of(c);
+  EXPECT_NE(text_of(c).find("too noisy: 5 of 20 rounds usable, interval [1.00, 1.00]"), std::string::npos)
+      << text_of(c);
   EXPECT_EQ(to_json(c)["gain"]["status"], "too noisy");
   EXPECT_EQ(to_json(c)["discarded_rounds"], 15);
 }
@@ -122,7 +141,8 @@ TEST_F(Compare, NightlyBothBuildsGiveTheSameBitsAndAnotherHeaderIsCompiledAnew) 
           const Workspace ours(small, 1), theirs(small, 1);
           before.function(small)(ours.arguments());
           after.function(small)(theirs.arguments());
-          channel.report(std::memcmp(ours.arguments().array[3], theirs.arguments().array[3], 2 * 10'007) != 0);
+          channel.report(std::memcmp(ours.arguments().array[3], theirs.arguments().array[3], 2 * 10'007) !=
+                         0);
         },
         [&](const nlohmann::json& report) { differences = report.get<bool>(); });
     EXPECT_EQ(differences, 0);
@@ -134,12 +154,14 @@ TEST_F(Compare, ProblemsAreThoseOfTheTables) {
   TunedChoice other = choice(forward, "v", 0);
   other.parameters["fit"] = "GeluForwardF16";
   const std::vector<Problem> found = tuned_problems(header({choice(kGelu, "v", 0), other}));
-  EXPECT_EQ(found, (std::vector<Problem>{{KernelId::kGeluBackward, FormatId::kBf16}, {KernelId::kGeluForward, FormatId::kF16}}));
+  EXPECT_EQ(found, (std::vector<Problem>{{KernelId::kGeluBackward, FormatId::kBf16},
+                                         {KernelId::kGeluForward, FormatId::kF16}}));
   EXPECT_THROW(tuned_problems(header({})), kernels::SpecError);
   kernels::write_file(folder_ / "other.h", "#pragma once\n");
   EXPECT_THROW(tuned_problems(folder_ / "other.h"), kernels::SpecError);
   EXPECT_THROW(tuned_problems(folder_ / "absent.h"), kernels::IoError);
-  kernels::write_file(folder_ / "broken.h", kernels::read_file(folder_ / "tuned.h") + "#include \"kernels/generated/tuned_default.h\"\nstruct {\n");
+  kernels::write_file(folder_ / "broken.h", kernels::read_file(folder_ / "tuned.h") +
+                                                "#include \"kernels/generated/tuned_default.h\"\nstruct {\n");
   EXPECT_THROW(entries(folder_ / "broken.h"), kernels::SpecError);
 }
 

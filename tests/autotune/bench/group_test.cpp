@@ -1,4 +1,5 @@
-// What `bench` says of times: figures where rounds and intervals carry them, and otherwise that the machine was too busy.
+// What `bench` says of times: figures where rounds and intervals carry them, and otherwise that the machine
+// was too busy.
 #include "autotune/bench/group.h"
 
 #include <gtest/gtest.h>
@@ -9,8 +10,11 @@ namespace {
 // A triad and a copy of 3 and 2 bytes an element, one kernel of 2, and its peer; all rounds alike.
 BenchGroup group_of(std::size_t rounds) {
   BenchGroup group;
-  const auto add = [&](const char* name, double bytes, double ns) { group.cases.push_back({name, "v", "", {}, 1000, bytes, std::vector<double>(rounds, ns)}); };
-  add("triad", 3000, 300), add("copy", 2000, 200), add("gelu_backward", 2000, 250), add("torch_gelu_backward", 2000, 500);
+  const auto add = [&](const char* name, double bytes, double ns) {
+    group.cases.push_back({name, "v", "", {}, 1000, bytes, std::vector<double>(rounds, ns)});
+  };
+  add("triad", 3000, 300), add("copy", 2000, 200), add("gelu_backward", 2000, 250),
+      add("torch_gelu_backward", 2000, 500);
   return group;
 }
 
@@ -23,7 +27,8 @@ std::string line_of(const BenchGroup& group, const std::string& name) {
 TEST(BenchGroup, AQuietMachineHasFigures) {
   const BenchGroup group = group_of(20);
   const std::string line = line_of(group, "gelu_backward");
-  EXPECT_NE(line.find("8.00 GB/s   80.0% of triad [80.0, 80.0]   4.000 G elements/s"), std::string::npos) << line;
+  EXPECT_NE(line.find("8.00 GB/s   80.0% of triad [80.0, 80.0]   4.000 G elements/s"), std::string::npos)
+      << line;
   EXPECT_NE(line.find("2.00x [2.00, 2.00] torch"), std::string::npos) << line;
   const nlohmann::json json = to_json(group)["cases"][2];
   EXPECT_EQ(json["status"], "ok");
@@ -38,7 +43,9 @@ TEST(BenchGroup, TooFewRoundsAreNoFigure) {
   for (std::size_t r = 6; r < 30; ++r) group.cases[0].ns[r] = 1000;
   ASSERT_EQ(count_of(group.kept()), 6u);
   const std::string line = line_of(group, "gelu_backward");
-  EXPECT_NE(line.find("too noisy: 6 of 30 rounds usable, interval [80.00, 80.00]% of triad"), std::string::npos) << line;
+  EXPECT_NE(line.find("too noisy: 6 of 30 rounds usable, interval [80.00, 80.00]% of triad"),
+            std::string::npos)
+      << line;
   EXPECT_EQ(line.find("GB/s"), std::string::npos) << line;
   EXPECT_EQ(line.find("2.00x"), std::string::npos) << line;
   const nlohmann::json all = to_json(group), json = all["cases"][2];
@@ -53,12 +60,15 @@ TEST(BenchGroup, TooFewRoundsAreNoFigure) {
   EXPECT_EQ(to_json(group_of(7))["cases"][2]["status"], "too noisy");
 }
 
-// The ceiling was quiet, the kernel was not: half its rounds took 50 times as long. The other kernels keep their figures.
+// The ceiling was quiet, the kernel was not: half its rounds took 50 times as long. The other kernels keep
+// their figures.
 TEST(BenchGroup, TooWideAnIntervalIsNoFigure) {
   BenchGroup group = group_of(20);
   for (std::size_t r = 0; r < 10; ++r) group.cases[2].ns[r] *= 50;
   const std::string line = line_of(group, "gelu_backward");
-  EXPECT_NE(line.find("too noisy: 20 of 20 rounds usable, interval [1.60, 80.00]% of triad"), std::string::npos) << line;
+  EXPECT_NE(line.find("too noisy: 20 of 20 rounds usable, interval [1.60, 80.00]% of triad"),
+            std::string::npos)
+      << line;
   EXPECT_EQ(line.find("GB/s"), std::string::npos) << line;
   EXPECT_NE(line_of(group, "copy").find("10.00 GB/s  100.0% of triad"), std::string::npos);
   const nlohmann::json cases = to_json(group)["cases"];

@@ -29,14 +29,17 @@ class Peer : public testing::Test {
 };
 
 TEST_F(Peer, RunsWhatItIsTold) {
-  const auto peer = start("echo \"$*\" >\"$0.words\"; echo 9.9 gelu_backward layernorm_forward; while read -r k; do echo \"$k\" >>\"$0.ran\"; echo 5; done\n");
+  const auto peer = start(
+      "echo \"$*\" >\"$0.words\"; echo 9.9 gelu_backward layernorm_forward; while read -r k; do echo \"$k\" "
+      ">>\"$0.ran\"; echo 5; done\n");
   ASSERT_NE(peer, nullptr) << why_;
   EXPECT_EQ(peer->version(), "9.9");
   EXPECT_EQ(peer->kernels(), (std::vector<std::string>{"gelu_backward", "layernorm_forward"}));
   peer->run("layernorm_forward");
   peer->run("gelu_backward");
   EXPECT_EQ(kernels::read_file(folder_ / "python.ran"), "layernorm_forward\ngelu_backward\n");
-  EXPECT_NE(kernels::read_file(folder_ / "python.words").find("torch_peer.py bf16 4096 2 1024 3"), std::string::npos);
+  EXPECT_NE(kernels::read_file(folder_ / "python.words").find("torch_peer.py bf16 4096 2 1024 3"),
+            std::string::npos);
 }
 
 TEST_F(Peer, AbsentIsAReasonAndDeathIsAnError) {

@@ -47,7 +47,8 @@ std::string refusal(const std::function<void()>& action) {
 }
 
 TEST(Options, ReadsValuesInBothForms) {
-  const Read read = parse({"--seed", "12", "--format=bf16", "--json", "--budget", "1.5", "--accuracy", "any", "--strategy=random"});
+  const Read read = parse({"--seed", "12", "--format=bf16", "--json", "--budget", "1.5", "--accuracy", "any",
+                           "--strategy=random"});
   EXPECT_EQ(read.seed, 12u);
   EXPECT_EQ(read.formats, std::vector<FormatId>{FormatId::kBf16});
   EXPECT_EQ(read.budget, 1.5);
@@ -81,8 +82,10 @@ TEST(Options, ReadsShapes) {
   ASSERT_EQ(shapes.size(), 2u);
   EXPECT_EQ(shapes[0].rows * 10'000 + shapes[0].cols, 40961024);
   EXPECT_EQ(shapes[1].rows * 10'000 + shapes[1].cols, 70003);
-  for (const char* shape : {"", "4", "4x", "x4", "4x4x4", "4x4,", "0x1", "-1x-1", "65536x65537", "9999999999999999999x1"})
-    EXPECT_NE(refusal([&] { parse({"--shape", shape}); }).find("tune: --shape: "), std::string::npos) << shape;
+  for (const char* shape :
+       {"", "4", "4x", "x4", "4x4x4", "4x4,", "0x1", "-1x-1", "65536x65537", "9999999999999999999x1"})
+    EXPECT_NE(refusal([&] { parse({"--shape", shape}); }).find("tune: --shape: "), std::string::npos)
+        << shape;
 }
 
 TEST(Options, RefusalsNameTheOption) {
@@ -101,11 +104,13 @@ TEST(Options, RefusalsNameTheOption) {
       {{"--json", "stray"}, "stray: unexpected argument"},
       {{"--json=1"}, "json was given a disallowed flag override"},
   };
-  for (const auto& [words, expected] : refusals) EXPECT_EQ(refusal([&] { parse(words); }), "tune: " + expected);
+  for (const auto& [words, expected] : refusals)
+    EXPECT_EQ(refusal([&] { parse(words); }), "tune: " + expected);
   for (const char* seed : {"", "x", "1x", "1.5", "-1", "101", "99999999999999999999", " 1"})
     EXPECT_NE(refusal([&] { parse({"--seed", seed}); }).find("tune: --seed: "), std::string::npos) << seed;
   for (const char* budget : {"nan", "inf", "-1", "1e9", "1,5"})
-    EXPECT_NE(refusal([&] { parse({"--budget", budget}); }).find("tune: --budget: "), std::string::npos) << budget;
+    EXPECT_NE(refusal([&] { parse({"--budget", budget}); }).find("tune: --budget: "), std::string::npos)
+        << budget;
   EXPECT_EQ(refusal([&] { parse({"--strategy", "tabu"}); }), "tune: --strategy: tabu not in {model,random}");
 }
 
@@ -121,9 +126,12 @@ TEST(Device, OnlyWhatThisBuildHasIsAccepted) {
   EXPECT_NO_THROW(require_cpu_device("tune", "cpu"));
   EXPECT_NO_THROW(require_cpu_device("tune", "auto"));
   for (const char* device : {"gpu", "cuda:", "cuda:x", "cuda:-1"})
-    EXPECT_NE(refusal([&] { require_cpu_device("tune", device); }).find("tune: --device: "), std::string::npos) << device;
+    EXPECT_NE(refusal([&] { require_cpu_device("tune", device); }).find("tune: --device: "),
+              std::string::npos)
+        << device;
   EXPECT_NE(refusal([&] { require_cpu_device("bench", "sm_90"); }).find("is for tune"), std::string::npos);
-  EXPECT_NE(refusal([&] { require_cpu_device("eval", "replay:cache.json"); }).find("of tune alone"), std::string::npos);
+  EXPECT_NE(refusal([&] { require_cpu_device("eval", "replay:cache.json"); }).find("of tune alone"),
+            std::string::npos);
 }
 
 TEST(Device, CudaWithoutADriverIsTheEnvironmentsFault) {
@@ -149,17 +157,20 @@ TEST(ProblemsOf, ExpandsKernelsFormatsAndShapes) {
   EXPECT_EQ(asked({}).size(), 14u * 3);
   EXPECT_EQ(asked({"--kernel", "layernorm_backward", "--format", "bf16", "--shape", "4096x1024,7x3"}),
             (std::vector<std::string>{"layernorm_backward.bf16.4096x1024", "layernorm_backward.bf16.7x3"}));
-  EXPECT_EQ(asked({"--kernel", "gelu_forward", "--format", "f32", "--elements", "4096"}), (std::vector<std::string>{"gelu_forward.f32.4096"}));
+  EXPECT_EQ(asked({"--kernel", "gelu_forward", "--format", "f32", "--elements", "4096"}),
+            (std::vector<std::string>{"gelu_forward.f32.4096"}));
   // A shape is for the kernels that have rows, a number of elements for the others.
   const std::vector<std::string> both = asked({"--format", "f16", "--shape", "8x16", "--elements", "4096"});
   EXPECT_EQ(both.size(), 14u);
   EXPECT_EQ(both[0], "gelu_backward.f16.4096");
   EXPECT_EQ(both[2], "bias_gelu_backward.f16.8x16");
-  EXPECT_EQ(asked({"--kernel", "rmsnorm_forward", "--format", "f16", "--elements", "4096"}), (std::vector<std::string>{"rmsnorm_forward.f16.4x1024"}));
+  EXPECT_EQ(asked({"--kernel", "rmsnorm_forward", "--format", "f16", "--elements", "4096"}),
+            (std::vector<std::string>{"rmsnorm_forward.f16.4x1024"}));
 }
 
 TEST(ProblemsOf, RefusesWhatIsNoShape) {
-  for (const char* shape : {"", "4096", "4096x", "x1024", "0x4", "4x0", "-1x4", "4x4,", "4x4x4", "4096X1024", "1.5x2", "65537x65536", " 4x4"}) {
+  for (const char* shape : {"", "4096", "4096x", "x1024", "0x4", "4x0", "-1x4", "4x4,", "4x4x4", "4096X1024",
+                            "1.5x2", "65537x65536", " 4x4"}) {
     const std::vector<std::string> args = {"--kernel", "layernorm_backward", std::string("--shape=") + shape};
     try {
       asked(args);

@@ -54,8 +54,9 @@ TEST(TuneCommand, NightlyGoesOnWithWhatTheBudgetWasTooShortFor) {
   std::filesystem::permissions(compiler, std::filesystem::perms::owner_all);
   const ScopedVariable variable("CXX", compiler);
   const auto tune = [&](const std::vector<std::string>& more = {}) {
-    std::vector<std::string> words = {"--out",         folder.path(), "--kernel",   "gelu_forward", "--format", "f32,bf16",
-                                      "--evaluations", "1",           "--elements", "65536",        "--budget", "1"};
+    std::vector<std::string> words = {"--out",      folder.path(), "--kernel",      "gelu_forward",
+                                      "--format",   "f32,bf16",    "--evaluations", "1",
+                                      "--elements", "65536",       "--budget",      "1"};
     words.insert(words.end(), more.begin(), more.end());
     testing::internal::CaptureStdout();
     EXPECT_EQ(tune_command(words), 0);
@@ -67,7 +68,10 @@ TEST(TuneCommand, NightlyGoesOnWithWhatTheBudgetWasTooShortFor) {
     return found;
   };
   const std::string first = tune();
-  EXPECT_NE(first.find("1 of 2 problems were searched in the budget of 1 s; the same command again goes on with the others\n"), std::string::npos) << first;
+  EXPECT_NE(first.find("1 of 2 problems were searched in the budget of 1 s; the same command again goes on "
+                       "with the others\n"),
+            std::string::npos)
+      << first;
   EXPECT_EQ(formats(), (std::set<std::string>{"f32"}));
   const std::string second = tune();
   EXPECT_EQ(formats(), (std::set<std::string>{"bf16", "f32"})) << second;
@@ -80,8 +84,8 @@ TEST(TuneCommand, NightlyGoesOnWithWhatTheBudgetWasTooShortFor) {
 TEST(TuneCommand, LeavesRecordsOfEveryCandidateAndAHeaderThatKeepsEarlierWinners) {
   const kernels::ScratchFolder folder;
   const auto tune = [&](const std::string& format) {
-    return tune_command(
-        {"--out", folder.path(), "--kernel", "gelu_backward", "--format", format, "--evaluations", "2", "--elements", "1048576", "--budget", "300", "--json"});
+    return tune_command({"--out", folder.path(), "--kernel", "gelu_backward", "--format", format,
+                         "--evaluations", "2", "--elements", "1048576", "--budget", "300", "--json"});
   };
   ASSERT_EQ(tune("f32"), 0);
   const std::string first = kernels::read_file(folder / "tuned_cpu.h");
@@ -92,7 +96,8 @@ TEST(TuneCommand, LeavesRecordsOfEveryCandidateAndAHeaderThatKeepsEarlierWinners
   std::map<std::string, std::set<std::string>> variants;
   for (const Record& record : database.records) {
     const nlohmann::json line = to_json(record);
-    for (const char* key : {"time", "device", "kernels_sha256", "coefficients_sha256", "compiler", "flags", "parameters", "variant", "state"})
+    for (const char* key : {"time", "device", "kernels_sha256", "coefficients_sha256", "compiler", "flags",
+                            "parameters", "variant", "state"})
       EXPECT_TRUE(line.contains(key)) << key;
     EXPECT_EQ(record.state, "timed") << line;
     EXPECT_FALSE((record.finalist == true ? record.final : record.screening).ns.value().empty());
@@ -111,8 +116,8 @@ TEST(TuneCommand, AKilledRunLosesOneBatchAtMostAndIsResumed) {
   const kernels::ScratchFolder folder;
   const std::string path = folder / "tune_cpu.jsonl";
   const auto tune = [&](const std::string& evaluations) {
-    return tune_command({"--out", folder.path(), "--kernel", "gelu_backward", "--format", "bf16", "--evaluations", evaluations, "--elements", "65536",
-                         "--budget", "300", "--json"});
+    return tune_command({"--out", folder.path(), "--kernel", "gelu_backward", "--format", "bf16",
+                         "--evaluations", evaluations, "--elements", "65536", "--budget", "300", "--json"});
   };
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
@@ -138,12 +143,13 @@ TEST(TuneCommand, AKilledRunLosesOneBatchAtMostAndIsResumed) {
   EXPECT_EQ(summary["winners"].size(), 1u);
 }
 
-// A coarser fit that a caller brings is said to be one, and is tried, recorded and taken along only where any accuracy is asked for. The
-// records of that run choose nothing for the next one, which does not ask.
+// A coarser fit that a caller brings is said to be one, and is tried, recorded and taken along only where any
+// accuracy is asked for. The records of that run choose nothing for the next one, which does not ask.
 TEST(TuneCommand, NightlyAccuracyIsAskedFor) {
   const kernels::ScratchFolder folder;
   std::string header = kernels::read_file(OUTGRAD_SOURCE_DIR "/kernels/generated/gelu_bf16_fast.h");
-  for (const auto& [from, to] : {std::pair<std::string, std::string>{"struct GeluBf16Fast ", "struct Mine "}, {"\"gelu_bf16_fast\"", "\"mine\""}})
+  for (const auto& [from, to] : {std::pair<std::string, std::string>{"struct GeluBf16Fast ", "struct Mine "},
+                                 {"\"gelu_bf16_fast\"", "\"mine\""}})
     header.replace(header.find(from), from.size(), to);
   std::filesystem::create_directories(folder / "headers");
   kernels::write_file(folder / "headers/mine.h", header);
@@ -151,9 +157,10 @@ TEST(TuneCommand, NightlyAccuracyIsAskedFor) {
     std::string out, err;
   };
   const auto tune = [&](const std::string& evaluations, const std::string& accuracy) {
-    const std::vector<std::string> args = {
-        "--out",         folder / "out", "--kernel",   "gelu_backward", "--format",   "bf16",  "--headers", folder / "headers",
-        "--evaluations", evaluations,    "--accuracy", accuracy,        "--elements", "65536", "--budget",  "300"};
+    const std::vector<std::string> args = {"--out",         folder / "out", "--kernel",   "gelu_backward",
+                                           "--format",      "bf16",         "--headers",  folder / "headers",
+                                           "--evaluations", evaluations,    "--accuracy", accuracy,
+                                           "--elements",    "65536",        "--budget",   "300"};
     testing::internal::CaptureStdout();
     testing::internal::CaptureStderr();
     EXPECT_EQ(tune_command(args), 0);
@@ -162,12 +169,18 @@ TEST(TuneCommand, NightlyAccuracyIsAskedFor) {
   };
   const auto coarse = [&] {
     int count = 0;
-    for (const Record& record : load_database(folder / "out/tune_cpu.jsonl").records) count += record.fit.as_accurate == false;
+    for (const Record& record : load_database(folder / "out/tune_cpu.jsonl").records)
+      count += record.fit.as_accurate == false;
     return count;
   };
   const Said unasked = tune("6", "default");
-  EXPECT_NE(unasked.err.find("headers/mine.h: not tried: its A + B 2^-5.99 is larger than the default's 2^-10.80"), std::string::npos) << unasked.err;
-  EXPECT_NE(unasked.out.find("gelu_backward.bf16 runs gelu_bf16: abs:2^-10, A + B 2^-10.80, R 2^-10.26\n"), std::string::npos) << unasked.out;
+  EXPECT_NE(
+      unasked.err.find("headers/mine.h: not tried: its A + B 2^-5.99 is larger than the default's 2^-10.80"),
+      std::string::npos)
+      << unasked.err;
+  EXPECT_NE(unasked.out.find("gelu_backward.bf16 runs gelu_bf16: abs:2^-10, A + B 2^-10.80, R 2^-10.26\n"),
+            std::string::npos)
+      << unasked.out;
   EXPECT_EQ(coarse(), 0);
 
   const Said asked = tune("12", "any");
@@ -189,8 +202,8 @@ TEST(TuneCommand, NightlySearchesAgainWhatTheEarlierRuleHasTuned) {
   const auto tune = [&] {
     testing::internal::CaptureStdout();
     testing::internal::CaptureStderr();
-    EXPECT_EQ(tune_command({"--out", folder.path(), "--kernel", "gelu_backward", "--format", "f32", "--evaluations", "3", "--elements", "65536", "--budget",
-                            "300", "--json"}),
+    EXPECT_EQ(tune_command({"--out", folder.path(), "--kernel", "gelu_backward", "--format", "f32",
+                            "--evaluations", "3", "--elements", "65536", "--budget", "300", "--json"}),
               0);
     const nlohmann::json said = nlohmann::json::parse(testing::internal::GetCapturedStdout());
     return std::pair(said["problems"][0], testing::internal::GetCapturedStderr());
@@ -198,7 +211,8 @@ TEST(TuneCommand, NightlySearchesAgainWhatTheEarlierRuleHasTuned) {
   EXPECT_EQ(tune().first["evaluated"], 3);
   EXPECT_EQ(tune().first["known"], 3);
   std::vector<Record> records = load_database(path).records;
-  for (Record& record : records) record.fit = {record.fit.name, record.fit.accuracy, {}, {}, {}, {}, "", {{"error", 1e-7}}};
+  for (Record& record : records)
+    record.fit = {record.fit.name, record.fit.accuracy, {}, {}, {}, {}, "", {{"error", 1e-7}}};
   std::filesystem::remove(path);
   append_records(path, records);
   const auto [again, said] = tune();
@@ -228,7 +242,8 @@ TEST(TuneCommand, ABoardIsOneOfItsArchitectures) {
     tune_command({"--device", "sm_90", "--board", "A10"});
     FAIL() << "accepted";
   } catch (const kernels::SpecError& error) {
-    EXPECT_NE(std::string(error.what()).find("sm_90, A10: no model of it: "), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("sm_90, A10: no model of it: "), std::string::npos)
+        << error.what();
   }
 }
 

@@ -1,4 +1,5 @@
-// Headers that the tuner was not built with, as fits to choose among: read, compiled, verified; what cannot serve is refused by file and place.
+// Headers that the tuner was not built with, as fits to choose among: read, compiled, verified; what cannot
+// serve is refused by file and place.
 #include "autotune/cpu/header.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +17,9 @@
 namespace outgrad::autotune {
 namespace {
 
-std::string committed(const std::string& name) { return kernels::read_file(OUTGRAD_SOURCE_DIR "/kernels/generated/" + name + ".h"); }
+std::string committed(const std::string& name) {
+  return kernels::read_file(OUTGRAD_SOURCE_DIR "/kernels/generated/" + name + ".h");
+}
 
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
   const std::size_t at = text.find(from);
@@ -26,14 +29,18 @@ std::string replaced(std::string text, const std::string& from, const std::strin
 
 // A committed header under another name: for the tuner a fit of the caller's.
 std::string renamed(const std::string& name, const std::string& to) {
-  return replaced(replaced(committed(name), "struct " + type_name(name) + " ", "struct " + type_name(to) + " "), "\"" + name + "\"", "\"" + to + "\"");
+  return replaced(
+      replaced(committed(name), "struct " + type_name(name) + " ", "struct " + type_name(to) + " "),
+      "\"" + name + "\"", "\"" + to + "\"");
 }
 
 class Headers : public testing::Test {
  protected:
   void SetUp() override { std::filesystem::create_directories(folder_ / "headers"); }
   std::string headers() const { return folder_ / "headers"; }
-  void write(const std::string& file, const std::string& text) const { kernels::write_file(headers() + "/" + file, text); }
+  void write(const std::string& file, const std::string& text) const {
+    kernels::write_file(headers() + "/" + file, text);
+  }
   std::string refusal() const {
     try {
       read_generated_headers(headers());
@@ -52,7 +59,8 @@ TEST_F(Headers, BecomeChoicesWithTheirOwnReference) {
   write("d.h", renamed("gelu_f16_fast", "mine_f16"));
   CompileSettings settings;
   settings.cache_folder = folder_ / "variants";
-  const Fits fits = header_fits(read_generated_headers(headers()), FormatId::kBf16, find_toolchain(), settings);
+  const Fits fits =
+      header_fits(read_generated_headers(headers()), FormatId::kBf16, find_toolchain(), settings);
   ASSERT_EQ(fits.size(), 3u);
   const std::vector<std::string> names = {fits[0]->name, fits[1]->name, fits[2]->name};
   EXPECT_EQ(names, (std::vector<std::string>{"mine_fast", "mine", "mine_oracle"}));
@@ -63,16 +71,19 @@ TEST_F(Headers, BecomeChoicesWithTheirOwnReference) {
   // Compiled into variants and verified; the one whose reference is another fit's is told apart.
   const Problem problem{KernelId::kGeluBackward, FormatId::kBf16};
   std::vector<Candidate> candidates;
-  for (const auto& fit : fits) candidates.emplace_back(Variant{problem, fit, default_variant(problem).gelu()});
+  for (const auto& fit : fits)
+    candidates.emplace_back(Variant{problem, fit, default_variant(problem).gelu()});
   FitChoice crossed = *fits[0];
   crossed.compiled_reference = fits[1]->compiled_reference;
-  candidates.emplace_back(Variant{problem, std::make_shared<const FitChoice>(crossed), default_variant(problem).gelu()});
+  candidates.emplace_back(
+      Variant{problem, std::make_shared<const FitChoice>(crossed), default_variant(problem).gelu()});
   for (Candidate& candidate : candidates) {
     std::vector<Candidate*> one = {&candidate};
     compile(one, find_toolchain(), settings);
   }
   verify(candidates, MeasureSettings{.open = open_cpu});
-  for (std::size_t i = 0; i < fits.size(); ++i) EXPECT_NE(candidates[i].as<Verified>(), nullptr) << candidates[i].variant().name();
+  for (std::size_t i = 0; i < fits.size(); ++i)
+    EXPECT_NE(candidates[i].as<Verified>(), nullptr) << candidates[i].variant().name();
   const Rejected* why = candidates.back().as<Rejected>();
   ASSERT_NE(why, nullptr);
   EXPECT_EQ(why->reason, Reason::kWrongAnswer) << why->detail;
@@ -82,20 +93,29 @@ TEST_F(Headers, BecomeChoicesWithTheirOwnReference) {
 TEST_F(Headers, RefusesABoundThatIsMissingOrNoBound) {
   for (const char* name : {"gelu_bf16", "gelu_f16_oracle", "gelu_f32"}) {
     const std::string text = renamed(name, "mine");
-    const bool table = std::string(name).find("oracle") != std::string::npos, enumerated = std::string(name).find("f32") == std::string::npos;
-    const int struct_line = 1 + static_cast<int>(std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(text.find("struct ")), '\n'));
+    const bool table = std::string(name).find("oracle") != std::string::npos,
+               enumerated = std::string(name).find("f32") == std::string::npos;
+    const int struct_line =
+        1 + static_cast<int>(std::count(
+                text.begin(), text.begin() + static_cast<std::ptrdiff_t>(text.find("struct ")), '\n'));
     for (const std::string bound : {"kA", "kB", "kT", "kR"}) {
       const std::string start = "  static constexpr double " + bound + " = ";
       const std::size_t at = text.find(start), end = text.find(';', at);
       const bool stated = bound == "kA" || bound == "kB" ? !table : enumerated;
       ASSERT_EQ(at != std::string::npos, stated) << name << " " << bound;
       if (!stated) continue;
-      const std::string place = "line " + std::to_string(1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n'));
+      const std::string place =
+          "line " +
+          std::to_string(1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n'));
       write("a.h", std::string(text).erase(at, text.find('\n', at) + 1 - at));
-      EXPECT_EQ(refusal(), headers() + "/a.h: line " + std::to_string(struct_line) + ": states no " + bound) << name;
-      for (const std::string value : {"", "zero", "-0x1p-9", "nan", "inf", "0x1p-9f", "0x1p-9 + 1", "1e999", "kO"}) {
+      EXPECT_EQ(refusal(), headers() + "/a.h: line " + std::to_string(struct_line) + ": states no " + bound)
+          << name;
+      for (const std::string value :
+           {"", "zero", "-0x1p-9", "nan", "inf", "0x1p-9f", "0x1p-9 + 1", "1e999", "kO"}) {
         write("a.h", std::string(text).replace(at + start.size(), end - at - start.size(), value));
-        EXPECT_EQ(refusal(), headers() + "/a.h: " + place + ": " + bound + ": '" + value + "' is not a finite number of 0 or more") << name;
+        EXPECT_EQ(refusal(), headers() + "/a.h: " + place + ": " + bound + ": '" + value +
+                                 "' is not a finite number of 0 or more")
+            << name;
       }
     }
     write("a.h", text);
@@ -111,7 +131,8 @@ TEST_F(Headers, HaveTheBoundsOfTheirCompiledSelves) {
   const std::vector<GeneratedHeader> read = read_generated_headers(headers());
   const kernels::FitBounds compiled[] = {kernels::claims_of<kernels::generated::GeluBf16Fast>().bounds,
                                          kernels::claims_of<kernels::generated::GeluF16Oracle>().bounds,
-                                         kernels::claims_of<kernels::generated::GeluF32>().bounds, kernels::claims_of<kernels::generated::GeluF32Rel>().bounds};
+                                         kernels::claims_of<kernels::generated::GeluF32>().bounds,
+                                         kernels::claims_of<kernels::generated::GeluF32Rel>().bounds};
   ASSERT_EQ(read.size(), std::size(compiled));
   for (std::size_t i = 0; i < read.size(); ++i) {
     EXPECT_EQ(read[i].bounds.a_plus_b, compiled[i].a_plus_b) << read[i].name;
@@ -127,9 +148,11 @@ TEST_F(Headers, TunedHeaderBringsTheFitAlong) {
   const FitChoice choice = choice_from(read_generated_headers(headers()).front());
   EXPECT_EQ(header_path(choice), "fits/mine_fast.h");
   const auto text_of = [](const Variant& variant) {
-    return tuned_header({tuned_choice(variant, {}, kernels::Evidence::measured, {})}, Backend::kCpu, "a test", Accuracy::kAny);
+    return tuned_header({tuned_choice(variant, {}, kernels::Evidence::measured, {})}, Backend::kCpu, "a test",
+                        Accuracy::kAny);
   };
-  const std::string text = text_of({problem, std::make_shared<const FitChoice>(choice), kernels::CpuSchedule{}});
+  const std::string text =
+      text_of({problem, std::make_shared<const FitChoice>(choice), kernels::CpuSchedule{}});
   EXPECT_NE(text.find("#include \"fits/mine_fast.h\""), std::string::npos) << text;
   EXPECT_NE(text.find("using Fit = generated::MineFast;"), std::string::npos) << text;
   EXPECT_EQ(text_of(default_variant(problem)).find("fits/"), std::string::npos);
@@ -152,7 +175,9 @@ TEST_F(Headers, RefusesWhatNoTunedKernelCanUse) {
   refuses(replaced(renamed("gelu_bf16", "mine"), "\"mine\"", "\"../mine\""), "kName");
   refuses(replaced(renamed("gelu_bf16", "mine"), "kClass", "kGrade"), "kClass: missing");
   refuses("#pragma once\n", "line 1");
-  refuses(replaced(renamed("gelu_bf16", "mine"), "  static constexpr int kDegree", "  /* a comment\n  static constexpr int kDegree"), "line 17: a comment");
+  refuses(replaced(renamed("gelu_bf16", "mine"), "  static constexpr int kDegree",
+                   "  /* a comment\n  static constexpr int kDegree"),
+          "line 17: a comment");
   refuses(replaced(renamed("gelu_bf16", "mine"), "for the format", "for the format \\ "), "line ");
   write("a.h", renamed("gelu_bf16", "mine"));
   write("b.h", renamed("gelu_bf16_fast", "mine"));

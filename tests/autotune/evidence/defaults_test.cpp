@@ -1,4 +1,5 @@
-// Defaults over several devices: the least worst loss, by an oracle of its own; ties to the simpler; what was not measured everywhere is out.
+// Defaults over several devices: the least worst loss, by an oracle of its own; ties to the simpler; what was
+// not measured everywhere is out.
 #include "autotune/evidence/defaults.h"
 
 #include <gtest/gtest.h>
@@ -25,14 +26,17 @@ DeviceRecord device_of(int number) {
   return device;
 }
 
-// One run on one device at one size; speedups by variant, the default among them with 1. `unroll` differs from the default's by name.
-std::vector<Record> run(const DeviceRecord& device, long long elements, const std::map<std::string, double>& speedups) {
+// One run on one device at one size; speedups by variant, the default among them with 1. `unroll` differs
+// from the default's by name.
+std::vector<Record> run(const DeviceRecord& device, long long elements,
+                        const std::map<std::string, double>& speedups) {
   std::vector<Record> records;
   for (const auto& [variant, speedup] : speedups) {
     Measured m{variant, speedup, speedup * 0.999, speedup * 1.001};
     m.device = device;
     m.elements = elements;
-    if (variant != "default") m.unroll = 1 + static_cast<int>(variant.size() % 7), m.block = variant.back() == '*' ? 8192 : 4096;
+    if (variant != "default")
+      m.unroll = 1 + static_cast<int>(variant.size() % 7), m.block = variant.back() == '*' ? 8192 : 4096;
     records.push_back(m.record());
   }
   return records;
@@ -44,16 +48,20 @@ std::vector<Record> joined(std::vector<Record> a, const std::vector<Record>& b) 
 }
 
 TEST(Defaults, MinimiseTheWorstLossNotTheMean) {
-  // "a" is the best on one and bad on the other, "b" is a little behind on both; "c" was measured on one alone.
+  // "a" is the best on one and bad on the other, "b" is a little behind on both; "c" was measured on one
+  // alone.
   const std::vector<Record> records =
-      joined(run(device_of(1), 4096, {{"default", 1}, {"a", 2.0}, {"b", 1.9}, {"c", 2.0}}), run(device_of(2), 4096, {{"default", 1}, {"a", 1.0}, {"b", 1.4}}));
+      joined(run(device_of(1), 4096, {{"default", 1}, {"a", 2.0}, {"b", 1.9}, {"c", 2.0}}),
+             run(device_of(2), 4096, {{"default", 1}, {"a", 1.0}, {"b", 1.4}}));
   const auto choices = choose_defaults(records, kSources);
   ASSERT_EQ(choices.size(), 1u);
   EXPECT_EQ(choices[0].choice().variant, "b");
   EXPECT_NEAR(choices[0].choice().worst, 2.0 / 1.9 - 1, 1e-6);
   EXPECT_EQ(choices[0].places.size(), 2u);
-  EXPECT_TRUE(std::none_of(choices[0].table.begin(), choices[0].table.end(), [](const Loss& loss) { return loss.variant == "c"; }));
-  const auto standard = std::find_if(choices[0].table.begin(), choices[0].table.end(), [](const Loss& loss) { return loss.variant == "default"; });
+  EXPECT_TRUE(std::none_of(choices[0].table.begin(), choices[0].table.end(),
+                           [](const Loss& loss) { return loss.variant == "c"; }));
+  const auto standard = std::find_if(choices[0].table.begin(), choices[0].table.end(),
+                                     [](const Loss& loss) { return loss.variant == "default"; });
   ASSERT_NE(standard, choices[0].table.end());
   EXPECT_NEAR(standard->worst, 1, 1e-6);
 
@@ -70,7 +78,8 @@ TEST(Defaults, TiesGoToTheSimpler) {
   };
   EXPECT_EQ(chosen({{"default", 1}, {"a", 1.0 + 0.9 * kLossTie}}), "default");
   EXPECT_EQ(chosen({{"default", 1}, {"a", 1.0 + 2 * kLossTie}}), "a");
-  EXPECT_EQ(chosen({{"default", 1}, {"a*", 1.5}, {"bb", 1.499}}), "bb") << "a block of another size is one parameter more";
+  EXPECT_EQ(chosen({{"default", 1}, {"a*", 1.5}, {"bb", 1.499}}), "bb")
+      << "a block of another size is one parameter more";
   EXPECT_EQ(chosen({{"default", 1}, {"a*", 1.5}, {"bb", 1.4}}), "a*");
 }
 
@@ -84,7 +93,9 @@ TEST(Defaults, AreTheOraclesOnRandomDatabasesInWhateverOrder) {
     for (int place = 0; place < places; ++place) {
       std::map<std::string, double> speedups = {{"default", 1}};
       for (int v = 0; v < 6; ++v)
-        if (random() % 5 > 0) speedups["v" + std::string(static_cast<std::size_t>(v), 'x')] = 0.5 + static_cast<double>(random() % 1000) / 500;
+        if (random() % 5 > 0)
+          speedups["v" + std::string(static_cast<std::size_t>(v), 'x')] =
+              0.5 + static_cast<double>(random() % 1000) / 500;
       double best = 1;
       for (const auto& [name, speedup] : speedups) best = std::max(best, speedup);
       for (const auto& [name, speedup] : speedups) losses[name].push_back(best / speedup - 1);
@@ -92,7 +103,8 @@ TEST(Defaults, AreTheOraclesOnRandomDatabasesInWhateverOrder) {
     }
     double least = 1e9;
     for (const auto& [name, all] : losses)
-      if (static_cast<int>(all.size()) == places) least = std::min(least, *std::max_element(all.begin(), all.end()));
+      if (static_cast<int>(all.size()) == places)
+        least = std::min(least, *std::max_element(all.begin(), all.end()));
     const DefaultChoice choice = choose_defaults(records, kSources).at(0);
     ASSERT_NEAR(choice.table.front().worst, least, 1e-6);
     const std::vector<double>& own = losses.at(choice.choice().variant);
@@ -133,7 +145,8 @@ TEST(Defaults, OfTheCommittedRecords) {
   const std::string folder = source_root() + "/notebooks_data/tuned";
   std::vector<Record> records;
   std::error_code error;
-  for (std::filesystem::directory_iterator file(folder, error), end; !error && file != end; file.increment(error)) {
+  for (std::filesystem::directory_iterator file(folder, error), end; !error && file != end;
+       file.increment(error)) {
     const std::string path = file->path().string();
     if (!path.ends_with(".jsonl")) continue;
     for (Record& record : load_database(path).records) {

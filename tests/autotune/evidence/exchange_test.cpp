@@ -57,7 +57,8 @@ TEST(Exchange, AnOpenKernelTunerCacheIsReadAsFarAsItGoes) {
   EXPECT_LT(part.points.size(), synthetic_recording().points.size());
 }
 
-// Kernel Tuner's own words (kernel_tuner/cache/file.py): properly open, where the last two braces are a comma; improperly open, where they are missing.
+// Kernel Tuner's own words (kernel_tuner/cache/file.py): properly open, where the last two braces are a
+// comma; improperly open, where they are missing.
 TEST(Exchange, AnOpenKernelTunerCacheMayLackItsComma) {
   const kernels::ScratchFolder folder;
   const std::string path = folder / "cache.json", whole = kernel_tuner_cache(synthetic_recording());
@@ -69,8 +70,10 @@ TEST(Exchange, AnOpenKernelTunerCacheMayLackItsComma) {
   }
 }
 
-// What Kernel Tuner writes with Python's json module, which knows NaN and Infinity, and of parameters that are no numbers.
-constexpr const char* kPythonCache = R"({"device_name": "d", "kernel_name": "NaN Infinity \"-Infinity", "problem_size": 1, "tune_params_keys": ["b", "t"],
+// What Kernel Tuner writes with Python's json module, which knows NaN and Infinity, and of parameters that
+// are no numbers.
+constexpr const char* kPythonCache =
+    R"({"device_name": "d", "kernel_name": "NaN Infinity \"-Infinity", "problem_size": 1, "tune_params_keys": ["b", "t"],
  "tune_params": {"b": [1, 2], "t": [null, [8, 4], ["x", true]]}, "objective": "time", "cache": {
  "1,None": {"b": 1, "t": null, "time": 2.0, "times": [1.0, NaN, 3.0], "GFLOP/s": NaN, "power": Infinity},
  "1,[8, 4]": {"b": 1, "t": [8, 4], "time": 1.5, "compile_time": -Infinity},
@@ -86,7 +89,8 @@ TEST(Exchange, KernelTunerWritesWhatJsonHasNoWordFor) {
   ASSERT_EQ(recording.points.size(), 4u);
   std::map<std::string, const Evaluation*> by_name;
   for (std::size_t i = 0; i < 4; ++i) by_name[recording.name_of(i)] = &recording.evaluations[i];
-  for (const char* name : {"b=1,t=None", "b=1,t=[8, 4]", "b=2,t=['x', True]", "b=2,t=None"}) ASSERT_EQ(by_name.count(name), 1u) << name;
+  for (const char* name : {"b=1,t=None", "b=1,t=[8, 4]", "b=2,t=['x', True]", "b=2,t=None"})
+    ASSERT_EQ(by_name.count(name), 1u) << name;
   EXPECT_EQ(by_name["b=1,t=None"]->time_ms, 2.0);
   EXPECT_EQ(by_name["b=1,t=None"]->times_ms, (std::vector<double>{1, 3}));
   EXPECT_EQ(by_name["b=1,t=[8, 4]"]->time_ms, 1.5);
@@ -97,26 +101,30 @@ TEST(Exchange, KernelTunerWritesWhatJsonHasNoWordFor) {
   }
   kernels::write_file(path, kernel_tuner_cache(recording));
   expect_same(recording, read_recording(path));
-  EXPECT_NE(kernel_tuner_cache(recording).find("\"2,['x', True]\""), std::string::npos);  // the key that Kernel Tuner looks for
+  // the key that Kernel Tuner looks for
+  EXPECT_NE(kernel_tuner_cache(recording).find("\"2,['x', True]\""), std::string::npos);
 }
 
 // A NUL ends no document: what stands behind it is read, and refused.
 TEST(Exchange, NothingIsHiddenBehindANul) {
   const kernels::ScratchFolder folder;
   const std::string path = folder / "cache.json";
-  for (const std::string& whole : {kernel_tuner_cache(synthetic_recording()), t4_results(synthetic_recording())}) {
+  for (const std::string& whole :
+       {kernel_tuner_cache(synthetic_recording()), t4_results(synthetic_recording())}) {
     kernels::write_file(path, whole + std::string("\0 this is not JSON {{{", 22));
     EXPECT_THROW(read_recording(path), kernels::SpecError);
   }
 }
 
-// 2 ms, as each writer says it. The schema gives each measurement its unit; Kernel Tuner gives the file one beside that.
+// 2 ms, as each writer says it. The schema gives each measurement its unit; Kernel Tuner gives the file one
+// beside that.
 TEST(Exchange, UnitsOfT4AreRead) {
   const kernels::ScratchFolder folder;
   const std::string path = folder / "t4.json";
   const auto read = [&](const std::string& metadata, double sample, double time, const std::string& unit) {
     const std::string measurement = R"({"name": "time", "value": )" + std::to_string(time) + unit + "}";
-    kernels::write_file(path, R"({"schema_version": "1.0.0", "metadata": {)" + metadata + R"(}, "results": [{"configuration": {"b": 1}, "objectives": ["time"],
+    kernels::write_file(path, R"({"schema_version": "1.0.0", "metadata": {)" + metadata +
+                                  R"(}, "results": [{"configuration": {"b": 1}, "objectives": ["time"],
       "times": {"compilation_time": 7, "runtimes": [)" +
                                   std::to_string(sample) + R"(]}, "invalidity": "correct", "measurements": [
       {"name": "power", "value": 3, "unit": "W"}, )" +
@@ -124,10 +132,11 @@ TEST(Exchange, UnitsOfT4AreRead) {
     return read_recording(path).evaluations[0];
   };
   const auto own = [](const std::string& unit) { return ", \"unit\": \"" + unit + "\""; };
-  const std::vector<std::pair<double, std::vector<std::string>>> spellings = {{2e6, {"ns", "nanoseconds"}},
-                                                                              {2e3, {"us", "\xc2\xb5s", "\xce\xbcs", "microseconds"}},
-                                                                              {2, {"", "ms", "milliseconds", "miliseconds"}},
-                                                                              {2e-3, {"s", "sec", "seconds"}}};
+  const std::vector<std::pair<double, std::vector<std::string>>> spellings = {
+      {2e6, {"ns", "nanoseconds"}},
+      {2e3, {"us", "\xc2\xb5s", "\xce\xbcs", "microseconds"}},
+      {2, {"", "ms", "milliseconds", "miliseconds"}},
+      {2e-3, {"s", "sec", "seconds"}}};
   for (const auto& [value, units] : spellings)
     for (const std::string& unit : units) {
       SCOPED_TRACE(unit);
@@ -157,7 +166,8 @@ TEST(Exchange, EveryDamageIsOneLineWithFileAndPlace) {
   const kernels::ScratchFolder folder;
   const std::string path = folder / "cache.json";
   const Recording recording = synthetic_recording();
-  const nlohmann::json cache = nlohmann::json::parse(kernel_tuner_cache(recording)), t4 = nlohmann::json::parse(t4_results(recording));
+  const nlohmann::json cache = nlohmann::json::parse(kernel_tuner_cache(recording)),
+                       t4 = nlohmann::json::parse(t4_results(recording));
   const std::string entry = cache["cache"].begin().key();
   const auto with = [&](nlohmann::json document, const std::string& pointer, const nlohmann::json& value) {
     document[nlohmann::json::json_pointer(pointer)] = value;
@@ -190,7 +200,8 @@ TEST(Exchange, EveryDamageIsOneLineWithFileAndPlace) {
       {with(t4, "/results/3", t4["results"][2]), "results[3]: this configuration occurs twice"},
       {with(t4, "/schema_version", "2.0.0"), "schema_version"},
       {with(t4, "/metadata/timeunit", "fortnights"), "fortnights"},
-      {with(t4, "/results/3/measurements/0/unit", "fortnights"), "results[3]: measurements: unknown unit of time 'fortnights'; known: ns, us, ms, s"},
+      {with(t4, "/results/3/measurements/0/unit", "fortnights"),
+       "results[3]: measurements: unknown unit of time 'fortnights'; known: ns, us, ms, s"},
       {with(t4, "/results/3/measurements/0/unit", 1), "unknown unit of time '1'"},
       {with(t4, "/results/3/objectives", {"energy"}), "objective"},
   };
@@ -234,7 +245,8 @@ TEST(Exchange, NoCutAndNoFlippedByteEscapesTheReader) {
     for (int i = 0; i < 1000; ++i) {
       std::string text = whole;
       for (std::uint64_t flips = 1 + kernels::next_random(state) % 3; flips > 0; --flips)
-        text[kernels::next_random(state) % text.size()] = "\"{}[],:0-9eE.\\xnt\0"[kernels::next_random(state) % 18];
+        text[kernels::next_random(state) % text.size()] =
+            "\"{}[],:0-9eE.\\xnt\0"[kernels::next_random(state) % 18];
       read(text);
     }
   }
@@ -242,7 +254,8 @@ TEST(Exchange, NoCutAndNoFlippedByteEscapesTheReader) {
 
 Record row(int unroll, double speedup, const char* format = "f32", const char* model = "cpu x") {
   Record record;
-  record.kernel = "gelu_backward", record.format = format, record.run.device.model = model, record.state = "timed", record.elements = 1000;
+  record.kernel = "gelu_backward", record.format = format, record.run.device.model = model,
+  record.state = "timed", record.elements = 1000;
   record.parameters = {{"unroll", unroll}, {"streaming", unroll > 2}};
   record.fit.name = "gelu", record.fit.as_accurate = true;
   record.is_default = unroll == 1;
@@ -291,7 +304,8 @@ Output run(const std::string& command) {
   Output output{-1, {}};
   FILE* pipe = ::popen(command.c_str(), "r");
   std::array<char, 4096> buffer{};
-  for (std::size_t got; (got = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) output.text.append(buffer.data(), got);
+  for (std::size_t got; (got = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)
+    output.text.append(buffer.data(), got);
   const int status = ::pclose(pipe);
   output.status = WIFEXITED(status) ? WEXITSTATUS(status) : 255;
   return output;
@@ -308,8 +322,8 @@ TEST(Exchange, NightlyTheRealKernelTunerSimulatesOurExport) {
   const Recording recording = synthetic_recording();
   kernels::write_file(folder / "cache.json", kernel_tuner_cache(recording));
   kernels::write_file(folder / "t4.json", t4_results(recording));
-  const Output output =
-      run("PYTHONPATH='" + package.text + "' python3 " + here + "kernel_tuner_check.py '" + (folder / "cache.json") + "' '" + (folder / "t4.json") + "'");
+  const Output output = run("PYTHONPATH='" + package.text + "' python3 " + here + "kernel_tuner_check.py '" +
+                            (folder / "cache.json") + "' '" + (folder / "t4.json") + "'");
   ASSERT_EQ(output.status, 0) << output.text;
   const auto said = nlohmann::json::parse(output.text.substr(output.text.rfind('{')));
   std::size_t failed = 0;

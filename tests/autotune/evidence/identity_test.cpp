@@ -16,11 +16,19 @@ namespace {
 using nlohmann::json;
 
 // Of a record's "device".
-std::optional<DeviceKey> device_key(const json& device) { return autotune::device_key(device_record_from(device)); }
+std::optional<DeviceKey> device_key(const json& device) {
+  return autotune::device_key(device_record_from(device));
+}
 
-json cpu() { return {{"kind", "cpu"}, {"model", "A CPU 9000 (R)"}, {"threads", 8}, {"sockets", 1}, {"vector_bits", 512}, {"isa", "avx2 fma avx512f"}}; }
+json cpu() {
+  return {{"kind", "cpu"}, {"model", "A CPU 9000 (R)"}, {"threads", 8},
+          {"sockets", 1},  {"vector_bits", 512},        {"isa", "avx2 fma avx512f"}};
+}
 
-json gpu() { return {{"kind", "cuda"}, {"name", "NVIDIA H200"}, {"architecture", "sm_90"}, {"sms", 132}, {"memory_bytes", 150754820096LL}, {"driver", 13000}}; }
+json gpu() {
+  return {{"kind", "cuda"}, {"name", "NVIDIA H200"},          {"architecture", "sm_90"},
+          {"sms", 132},     {"memory_bytes", 150754820096LL}, {"driver", 13000}};
+}
 
 json with(json device, const char* key, const json& value) {
   device[key] = value;
@@ -29,14 +37,25 @@ json with(json device, const char* key, const json& value) {
 
 TEST(DeviceKey, WhatChoosesAVariantSplitsDevicesAndNothingElse) {
   const DeviceKey one = *device_key(cpu());
-  for (const auto& [key, value] : {std::pair<const char*, json>{"model", "A CPU 9001 (R)"}, {"threads", 16}, {"vector_bits", 256}, {"isa", "avx2 fma"}})
+  for (const auto& [key, value] : {std::pair<const char*, json>{"model", "A CPU 9001 (R)"},
+                                   {"threads", 16},
+                                   {"vector_bits", 256},
+                                   {"isa", "avx2 fma"}})
     EXPECT_FALSE(one == *device_key(with(cpu(), key, value))) << key;
-  for (const auto& [key, value] : {std::pair<const char*, json>{"l3_bytes", 1}, {"sockets", 2}, {"isa", "avx512f avx2  fma"}, {"stepping", 7}})
+  for (const auto& [key, value] : {std::pair<const char*, json>{"l3_bytes", 1},
+                                   {"sockets", 2},
+                                   {"isa", "avx512f avx2  fma"},
+                                   {"stepping", 7}})
     EXPECT_TRUE(one == *device_key(with(cpu(), key, value))) << key;
   const DeviceKey other = *device_key(gpu());
-  for (const auto& [key, value] : {std::pair<const char*, json>{"name", "NVIDIA H100"}, {"architecture", "sm_100"}, {"sms", 114}, {"memory_bytes", 80LL << 30}})
+  for (const auto& [key, value] : {std::pair<const char*, json>{"name", "NVIDIA H100"},
+                                   {"architecture", "sm_100"},
+                                   {"sms", 114},
+                                   {"memory_bytes", 80LL << 30}})
     EXPECT_FALSE(other == *device_key(with(gpu(), key, value))) << key;
-  for (const auto& [key, value] : {std::pair<const char*, json>{"driver", 13010}, {"clock_ghz", 1.2}, {"memory_bytes", 150754820096LL - (20 << 20)}})
+  for (const auto& [key, value] : {std::pair<const char*, json>{"driver", 13010},
+                                   {"clock_ghz", 1.2},
+                                   {"memory_bytes", 150754820096LL - (20 << 20)}})
     EXPECT_TRUE(other == *device_key(with(gpu(), key, value))) << key;
 }
 
@@ -50,7 +69,8 @@ TEST(DeviceKey, IsTheSameFromARecordAndFromTheMachine) {
   device.limits.name = "sm_90";
   device.limits.sms = 132;
   device.memory_bytes = 150754820096LL;
-  EXPECT_EQ(autotune::device_key(gpu::device_record(device))->device, "cuda: NVIDIA H200, sm_90, 132 SMs, 140 GiB");
+  EXPECT_EQ(autotune::device_key(gpu::device_record(device))->device,
+            "cuda: NVIDIA H200, sm_90, 132 SMs, 140 GiB");
 }
 
 TEST(DeviceKey, TheLadderGoesFromTheDeviceToItsFamily) {
@@ -59,13 +79,18 @@ TEST(DeviceKey, TheLadderGoesFromTheDeviceToItsFamily) {
   EXPECT_EQ(rung_of(h200, *device_key(with(gpu(), "name", "NVIDIA H100"))), Rung::kArchitecture);
   EXPECT_EQ(rung_of(h200, *device_key(with(gpu(), "architecture", "sm_90a"))), Rung::kFamily);
   EXPECT_EQ(rung_of(h200, *device_key(with(gpu(), "architecture", "sm_100"))), Rung::kDefault);
-  EXPECT_EQ(rung_of(*device_key(with(gpu(), "architecture", "sm_80")), *device_key(with(gpu(), "architecture", "sm_89"))), Rung::kFamily);
-  EXPECT_EQ(rung_of(*device_key(with(gpu(), "architecture", "sm_100")), *device_key(with(gpu(), "architecture", "sm_120"))), Rung::kDefault);
+  EXPECT_EQ(rung_of(*device_key(with(gpu(), "architecture", "sm_80")),
+                    *device_key(with(gpu(), "architecture", "sm_89"))),
+            Rung::kFamily);
+  EXPECT_EQ(rung_of(*device_key(with(gpu(), "architecture", "sm_100")),
+                    *device_key(with(gpu(), "architecture", "sm_120"))),
+            Rung::kDefault);
   EXPECT_EQ(rung_of(*device_key(cpu()), many), Rung::kArchitecture);
   EXPECT_EQ(rung_of(many, *device_key(with(cpu(), "isa", "avx2 avx512f avx512_bf16"))), Rung::kFamily);
   EXPECT_EQ(rung_of(many, *device_key(with(cpu(), "vector_bits", 256))), Rung::kDefault);
   EXPECT_EQ(rung_of(many, h200), Rung::kDefault);
-  const DeviceKey offline = *device_key({{"kind", "offline"}, {"architecture", "sm_90"}, {"board", "H200 SXM"}});
+  const DeviceKey offline =
+      *device_key({{"kind", "offline"}, {"architecture", "sm_90"}, {"board", "H200 SXM"}});
   EXPECT_TRUE(offline.predicted);
   EXPECT_EQ(rung_of(h200, offline), Rung::kArchitecture);
   EXPECT_EQ(rung_of(offline, offline), Rung::kArchitecture) << "nothing ran there";
@@ -75,8 +100,9 @@ TEST(DeviceKey, SlugsAreFileNamesAndTellDevicesApart) {
   std::set<std::string> slugs;
   const json offline = {{"kind", "offline"}, {"architecture", "sm_90"}, {"board", "H200"}};
   std::vector<json> devices = {cpu(), gpu(), offline, with(cpu(), "threads", 9), with(gpu(), "sms", 1)};
-  for (const std::string& model : {std::string("A CPU 9000 R"), std::string("a cpu-9000 (r)"), std::string(), std::string("../../etc/passwd\n\x01"),
-                                   std::string(5000, 'x'), std::string("\xe2\x82\xac")})
+  for (const std::string& model :
+       {std::string("A CPU 9000 R"), std::string("a cpu-9000 (r)"), std::string(),
+        std::string("../../etc/passwd\n\x01"), std::string(5000, 'x'), std::string("\xe2\x82\xac")})
     devices.push_back(with(cpu(), "model", model));
   for (const json& device : devices) {
     const std::string slug = device_key(device)->slug();
@@ -89,9 +115,11 @@ TEST(DeviceKey, SlugsAreFileNamesAndTellDevicesApart) {
 }
 
 TEST(DeviceKey, WhatNamesNoDeviceHasNone) {
-  for (const char* text : {"{}", R"({"kind":"tpu"})", R"({"kind":"cpu","model":"x"})", R"({"kind":"cuda","name":"x"})", R"({"kind":"offline","board":"x"})"})
+  for (const char* text : {"{}", R"({"kind":"tpu"})", R"({"kind":"cpu","model":"x"})",
+                           R"({"kind":"cuda","name":"x"})", R"({"kind":"offline","board":"x"})"})
     EXPECT_FALSE(device_key(json::parse(text))) << text;
-  for (const char* text : {"null", "\"cpu\"", "[]", R"({"kind":1})"}) EXPECT_THROW(device_record_from(json::parse(text)), kernels::SpecError) << text;
+  for (const char* text : {"null", "\"cpu\"", "[]", R"({"kind":1})"})
+    EXPECT_THROW(device_record_from(json::parse(text)), kernels::SpecError) << text;
   for (const auto& [key, value] : {std::pair<const char*, json>{"model", 3},
                                    {"threads", "8"},
                                    {"threads", -1},

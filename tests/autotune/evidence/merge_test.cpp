@@ -33,14 +33,20 @@ std::vector<Record> many_records(unsigned seed) {
   for (int i = 0; i < 300; ++i) {
     Measured m{pick(4) == 0 ? "default" : "variant " + std::to_string(pick(5))};
     m.time = "2026-01-0" + std::to_string(1 + pick(3)) + "T00:00:00Z";
-    if (m.variant != "default") m.median = 1 + 0.01 * pick(20), m.low = m.median - 0.02, m.high = m.median + 0.02;
+    if (m.variant != "default")
+      m.median = 1 + 0.01 * pick(20), m.low = m.median - 0.02, m.high = m.median + 0.02;
     m.kernels = "k" + std::to_string(pick(2));
     m.format = pick(2) == 0 ? "f32" : "bf16";
     m.device = cpu_device(1 + pick(2));
-    if (pick(4) == 0) m.kernel = "layernorm_forward", m.rows = 128, m.cols = 64 << pick(2), m.elements = m.rows * m.cols;
-    records.push_back(pick(10) == 0 ? rejected(m, pick(2) == 0 ? "wrong answer" : "out of memory") : m.record());
-    if (pick(5) == 0) records.push_back(reviewable(records[static_cast<std::size_t>(pick(static_cast<int>(records.size())))]));
-    if (pick(5) == 0) records.push_back(records[static_cast<std::size_t>(pick(static_cast<int>(records.size())))]);
+    if (pick(4) == 0)
+      m.kernel = "layernorm_forward", m.rows = 128, m.cols = 64 << pick(2), m.elements = m.rows * m.cols;
+    records.push_back(pick(10) == 0 ? rejected(m, pick(2) == 0 ? "wrong answer" : "out of memory")
+                                    : m.record());
+    if (pick(5) == 0)
+      records.push_back(
+          reviewable(records[static_cast<std::size_t>(pick(static_cast<int>(records.size())))]));
+    if (pick(5) == 0)
+      records.push_back(records[static_cast<std::size_t>(pick(static_cast<int>(records.size())))]);
   }
   Record foreign;
   foreign.others["note"] = "of somebody's own";
@@ -78,7 +84,9 @@ TEST(Union, IsTheSameWhateverTheOrderAndTheGrouping) {
       EXPECT_EQ(again[i].name(), weighed[i].name());
       EXPECT_EQ(again[i].winner, weighed[i].winner);
       EXPECT_EQ(again[i].conflicts, weighed[i].conflicts);
-      EXPECT_EQ(again[i].variants[again[i].winner].speedup.low, weighed[i].variants[weighed[i].winner].speedup.low) << "to the bit";
+      EXPECT_EQ(again[i].variants[again[i].winner].speedup.low,
+                weighed[i].variants[weighed[i].winner].speedup.low)
+          << "to the bit";
     }
   }
 }
@@ -90,7 +98,8 @@ TEST(Union, LosesNothingAndCountsNothingTwice) {
   ASSERT_EQ(both.size(), 2u) << "the published line of a record that is there says nothing new";
   EXPECT_TRUE(both[0].final.ns && both[1].final.ns);
   EXPECT_EQ(united({reviewable(other)}).size(), 1u);
-  const auto problems = weigh({one, other, other, reviewable(other), reviewable(reviewable(other))}, Accuracy::kAsDefault);
+  const auto problems =
+      weigh({one, other, other, reviewable(other), reviewable(reviewable(other))}, Accuracy::kAsDefault);
   ASSERT_EQ(problems.size(), 1u);
   EXPECT_EQ(problems[0].variants[problems[0].winner].runs, 1);
 }
@@ -134,24 +143,32 @@ TEST(Best, TheDefaultStaysUnlessBeatenBeyondTheNoise) {
 }
 
 TEST(Best, IsTheHighestLowerBoundNotTheHighestMedian) {
-  const Contender normal = contender(1, 1, 0x1p-10, 0, "default"), sure = contender(1.3, 1.4, 0x1p-10, 2, "sure");
+  const Contender normal = contender(1, 1, 0x1p-10, 0, "default"),
+                  sure = contender(1.3, 1.4, 0x1p-10, 2, "sure");
   EXPECT_EQ(best(std::vector{normal, contender(1.01, 1.5, 0x1p-10, 2, "wild"), sure}), 2u);
   EXPECT_EQ(best(std::vector{normal, sure, contender(1.01, 1.29, 0x1p-20, 0, "not as fast")}), 1u);
 }
 
 TEST(Best, TiesGoToTheSmallerErrorThenTheSimpler) {
-  const Contender normal = contender(1, 1, 0x1p-10, 0, "default"), leader = contender(1.30, 1.32, 0x1p-10, 3, "leader");
+  const Contender normal = contender(1, 1, 0x1p-10, 0, "default"),
+                  leader = contender(1.30, 1.32, 0x1p-10, 3, "leader");
   EXPECT_EQ(best(std::vector{normal, leader, contender(1.29, 1.31, 0x1p-13, 5, "finer")}), 2u);
   EXPECT_EQ(best(std::vector{normal, leader, contender(1.29, 1.31, 0x1p-10, 1, "simpler")}), 2u);
-  EXPECT_EQ(best(std::vector{normal, leader, contender(1.29, 1.31, 0x1p-10, 1, "simpler"), contender(1.29, 1.31, 0x1p-20, 6, "finest")}), 3u);
+  EXPECT_EQ(best(std::vector{normal, leader, contender(1.29, 1.31, 0x1p-10, 1, "simpler"),
+                             contender(1.29, 1.31, 0x1p-20, 6, "finest")}),
+            3u);
   EXPECT_EQ(best(std::vector{normal, leader, contender(1.29, 1.31, 0x1p-8, 0, "coarser")}), 1u);
-  EXPECT_EQ(best(std::vector{normal, leader, contender(1.25, 1.29, 0x1p-20, 0, "beaten beyond the noise")}), 1u);
-  EXPECT_EQ(best(std::vector{normal, leader, contender(0.9, 1.5, 0x1p-20, 0, "may be slower than the default")}), 1u);
+  EXPECT_EQ(best(std::vector{normal, leader, contender(1.25, 1.29, 0x1p-20, 0, "beaten beyond the noise")}),
+            1u);
+  EXPECT_EQ(
+      best(std::vector{normal, leader, contender(0.9, 1.5, 0x1p-20, 0, "may be slower than the default")}),
+      1u);
 }
 
 // ---- evidence
 
-std::vector<Record> run_of(const std::string& time, const std::vector<Measured>& variants, const std::string& winner = "") {
+std::vector<Record> run_of(const std::string& time, const std::vector<Measured>& variants,
+                           const std::string& winner = "") {
   std::vector<Record> records;
   Measured normal{"default"};
   normal.time = time;
@@ -176,8 +193,10 @@ ProblemEvidence only_problem(const std::vector<Record>& records) {
 }
 
 TEST(Evidence, RunsThatAgreeNarrowTheInterval) {
-  const std::vector<Record> one = run_of("t1", {{"a", 1.10, 1.06, 1.14}}), two = run_of("t2", {{"a", 1.10, 1.06, 1.14}});
-  const Interval alone = only_problem(one).variants[1].speedup, together = only_problem(one + two).variants[1].speedup;
+  const std::vector<Record> one = run_of("t1", {{"a", 1.10, 1.06, 1.14}}),
+                            two = run_of("t2", {{"a", 1.10, 1.06, 1.14}});
+  const Interval alone = only_problem(one).variants[1].speedup,
+                 together = only_problem(one + two).variants[1].speedup;
   EXPECT_NEAR(alone.low, 1.06, 1e-9);
   EXPECT_NEAR(together.median, 1.10, 1e-3);
   // Half the variance.
@@ -187,13 +206,17 @@ TEST(Evidence, RunsThatAgreeNarrowTheInterval) {
 }
 
 TEST(Evidence, ThePreciseRunWeighsMore) {
-  const Interval together = only_problem(run_of("t1", {{"a", 1.10, 1.09, 1.11}}) + run_of("t2", {{"a", 1.15, 1.00, 1.30}})).variants[1].speedup;
+  const Interval together =
+      only_problem(run_of("t1", {{"a", 1.10, 1.09, 1.11}}) + run_of("t2", {{"a", 1.15, 1.00, 1.30}}))
+          .variants[1]
+          .speedup;
   EXPECT_NEAR(together.median, 1.10, 0.005);
 }
 
 TEST(Evidence, RunsThatExcludeEachOtherWidenItAndAreReported) {
   // One says a gain, the other a loss: nobody knows, the default stays.
-  const ProblemEvidence torn = only_problem(run_of("t1", {{"a", 1.20, 1.19, 1.21}}, "a") + run_of("t2", {{"a", 0.90, 0.89, 0.91}}));
+  const ProblemEvidence torn =
+      only_problem(run_of("t1", {{"a", 1.20, 1.19, 1.21}}, "a") + run_of("t2", {{"a", 0.90, 0.89, 0.91}}));
   EXPECT_FALSE(torn.gain);
   EXPECT_TRUE(torn.variants[1].heterogeneous);
   ASSERT_EQ(torn.conflicts.size(), 1u);
@@ -201,7 +224,8 @@ TEST(Evidence, RunsThatExcludeEachOtherWidenItAndAreReported) {
   EXPECT_LE(torn.variants[1].speedup.low, 0.90);
   EXPECT_GE(torn.variants[1].speedup.high, 1.20);
   // Both say a gain, not how much: it is at least what the worse one saw.
-  const ProblemEvidence gain = only_problem(run_of("t1", {{"a", 1.20, 1.19, 1.21}}) + run_of("t2", {{"a", 1.40, 1.39, 1.41}}));
+  const ProblemEvidence gain =
+      only_problem(run_of("t1", {{"a", 1.20, 1.19, 1.21}}) + run_of("t2", {{"a", 1.40, 1.39, 1.41}}));
   EXPECT_TRUE(gain.gain);
   EXPECT_TRUE(gain.variants[1].heterogeneous);
   EXPECT_NEAR(gain.variants[1].speedup.low, 1.19, 1e-6);
@@ -209,8 +233,10 @@ TEST(Evidence, RunsThatExcludeEachOtherWidenItAndAreReported) {
 }
 
 TEST(Evidence, DecidesBetweenTheWinnersOfRunsNotTheLast) {
-  const std::vector<Record> noisy = run_of("2026-06-01", {{"a", 1.50, 1.02, 2.00}, {"b", 1.21, 1.20, 1.22}}, "a"),
-                            sharp = run_of("2026-01-01", {{"a", 1.10, 1.09, 1.11}, {"b", 1.21, 1.20, 1.22}}, "b");
+  const std::vector<Record> noisy =
+                                run_of("2026-06-01", {{"a", 1.50, 1.02, 2.00}, {"b", 1.21, 1.20, 1.22}}, "a"),
+                            sharp =
+                                run_of("2026-01-01", {{"a", 1.10, 1.09, 1.11}, {"b", 1.21, 1.20, 1.22}}, "b");
   for (const auto& records : {noisy + sharp, sharp + noisy}) {
     const ProblemEvidence problem = only_problem(records);
     EXPECT_EQ(problem.variants[problem.winner].name(), "b");
@@ -222,8 +248,11 @@ TEST(Evidence, DecidesBetweenTheWinnersOfRunsNotTheLast) {
 // A clock that runs ahead, or back, chooses nothing.
 TEST(Evidence, DatesDecideNothing) {
   const std::vector<Measured> sure = {{"a", 1.20, 1.19, 1.21}}, unsure = {{"b", 1.30, 1.001, 1.6}};
-  for (const auto& [now, then] : {std::pair("2999-01-01T00:00:00Z", "1970-01-01T00:00:00Z"), {"1970-01-01T00:00:00Z", "2999-01-01T00:00:00Z"}, {"", "x"}}) {
-    for (const auto& records : {run_of(now, unsure, "b") + run_of(then, sure, "a"), run_of(then, sure, "a") + run_of(now, unsure, "b")}) {
+  for (const auto& [now, then] : {std::pair("2999-01-01T00:00:00Z", "1970-01-01T00:00:00Z"),
+                                  {"1970-01-01T00:00:00Z", "2999-01-01T00:00:00Z"},
+                                  {"", "x"}}) {
+    for (const auto& records : {run_of(now, unsure, "b") + run_of(then, sure, "a"),
+                                run_of(then, sure, "a") + run_of(now, unsure, "b")}) {
       const DeviceKey device = *device_key(cpu_device());
       const Record chosen = chosen_record(records, device, {"k1", "c1"}, "gelu_backward", "bf16", "default");
       EXPECT_EQ(chosen.variant, "a") << now;
@@ -257,8 +286,10 @@ TEST(Evidence, OtherSourcesDevicesShapesAndDefaultsNeverMix) {
   for (const auto& [what, other] : others) {
     const auto problems = weigh(present + other, Accuracy::kAsDefault);
     EXPECT_EQ(problems.size(), 2u) << what;
-    const Record chosen = chosen_record(present + other, *device_key(cpu_device()), {"k1", "c1"}, "gelu_backward", "bf16", "default");
-    EXPECT_EQ(chosen.variant, std::string(what) == "shape" ? "a" : "default") << what;  // which shape decides is the larger's
+    const Record chosen = chosen_record(present + other, *device_key(cpu_device()), {"k1", "c1"},
+                                        "gelu_backward", "bf16", "default");
+    // which shape decides is the larger's
+    EXPECT_EQ(chosen.variant, std::string(what) == "shape" ? "a" : "default") << what;
   }
 }
 
@@ -279,7 +310,8 @@ TEST(Evidence, PredictionsAndScreeningsAreNone) {
   offline.run.device = offline_device();
   Measured few{"d", 3, 2.9, 3.1};
   few.rounds = kLeastRounds - 1;
-  const ProblemEvidence problem = only_problem(run_of("t1", {screened, few}) + std::vector<Record>{prediction, offline});
+  const ProblemEvidence problem =
+      only_problem(run_of("t1", {screened, few}) + std::vector<Record>{prediction, offline});
   EXPECT_FALSE(problem.gain);
   EXPECT_EQ(problem.variants.size(), 3u);
   // The rounds of two runs are enough together.
@@ -288,12 +320,16 @@ TEST(Evidence, PredictionsAndScreeningsAreNone) {
 
 TEST(Evidence, AWrongAnswerAnywhereBarsAVariantABusyMachineDoesNot) {
   const Measured a{"a", 1.5, 1.4, 1.6}, b{"b", 1.2, 1.15, 1.25};
-  for (const auto& [reason, is_barred] :
-       {std::pair("wrong answer", true), {"crashed", true}, {"hung", true}, {"out of memory", false}, {"compiler timeout", false}}) {
+  for (const auto& [reason, is_barred] : {std::pair("wrong answer", true),
+                                          {"crashed", true},
+                                          {"hung", true},
+                                          {"out of memory", false},
+                                          {"compiler timeout", false}}) {
     Measured again = a;
     again.time = "t2";
     again.elements = 1 << 10;
-    const ProblemEvidence problem = only_problem(run_of("t1", {a, b}) + std::vector<Record>{rejected(again, reason)});
+    const ProblemEvidence problem =
+        only_problem(run_of("t1", {a, b}) + std::vector<Record>{rejected(again, reason)});
     EXPECT_EQ(problem.variants[problem.winner].name(), is_barred ? "b" : "a") << reason;
     EXPECT_EQ(problem.conflicts.size(), is_barred ? 1u : 0u) << reason;
   }
@@ -312,8 +348,9 @@ TEST(Publish, KeepsWhatIsReviewableAndNamesNoPlace) {
   record.run.compiler = "/home/somebody/bin/c++ 12.2.0";
   record.run.flags = "-O3 -I/home/somebody/include -DX=/home/somebody";
   record.rejected = {"verify", "crashed", "/home/somebody/a.cpp", {}};
-  for (nlohmann::json* others : {&record.others, &record.run.device.others, &record.fit.others, &record.rejected.others, &record.ceiling.others,
-                                 &record.speedup->others, &record.final.others})
+  for (nlohmann::json* others :
+       {&record.others, &record.run.device.others, &record.fit.others, &record.rejected.others,
+        &record.ceiling.others, &record.speedup->others, &record.final.others})
     (*others)["host"] = "somebodys-machine";
   const Record kept = reviewable(record);
   EXPECT_EQ(line_of(kept).find("somebody"), std::string::npos) << line_of(kept);
@@ -321,13 +358,16 @@ TEST(Publish, KeepsWhatIsReviewableAndNamesNoPlace) {
   EXPECT_EQ(kept.speedup->median, 1.23457);
   EXPECT_EQ(kept.rounds, kLeastRounds);
   EXPECT_EQ(line_of(reviewable(kept)), line_of(kept));
-  for (const Record& any : many_records(5)) EXPECT_EQ(line_of(reviewable(reviewable(any))), line_of(reviewable(any)));
+  for (const Record& any : many_records(5))
+    EXPECT_EQ(line_of(reviewable(reviewable(any))), line_of(reviewable(any)));
 }
 
 TEST(Publish, ReadsBackAsTheSameEvidenceAndRepeatsItself) {
   const kernels::ScratchFolder folder;
-  const std::vector<Record> records = run_of("t1", {{"a", 1.20, 1.19, 1.21}, {"b", 0.8, 0.7, 0.9}}, "a") + run_of("t2", {{"a", 1.40, 1.39, 1.41}}) +
-                                      std::vector<Record>{rejected({.variant = "c", .time = "t1"}, "wrong answer")};
+  const std::vector<Record> records =
+      run_of("t1", {{"a", 1.20, 1.19, 1.21}, {"b", 0.8, 0.7, 0.9}}, "a") +
+      run_of("t2", {{"a", 1.40, 1.39, 1.41}}) +
+      std::vector<Record>{rejected({.variant = "c", .time = "t1"}, "wrong answer")};
   const auto first = publish(records, {{"k1", "c1"}}, folder / "tuned", Accuracy::kAsDefault);
   ASSERT_EQ(first.size(), 1u);
   EXPECT_TRUE(first[0].changed);
@@ -342,7 +382,9 @@ TEST(Publish, ReadsBackAsTheSameEvidenceAndRepeatsItself) {
   EXPECT_EQ(after.conflicts, before.conflicts);
   // Again, and in another order, and beside what is published: the same bytes.
   EXPECT_FALSE(publish(records, {{"k1", "c1"}}, folder / "tuned", Accuracy::kAsDefault)[0].changed);
-  EXPECT_FALSE(publish({records.rbegin(), records.rend()}, {{"k1", "c1"}}, folder / "tuned", Accuracy::kAsDefault)[0].changed);
+  EXPECT_FALSE(
+      publish({records.rbegin(), records.rend()}, {{"k1", "c1"}}, folder / "tuned", Accuracy::kAsDefault)[0]
+          .changed);
   EXPECT_FALSE(publish(there.records, {{"k1", "c1"}}, folder / "tuned", Accuracy::kAsDefault)[0].changed);
   EXPECT_EQ(kernels::read_file(first[0].path), text);
   // Published and local together are no second run.
@@ -370,10 +412,13 @@ TEST(Publish, StaysSmall) {
   for (int run = 0; run < 6; ++run)
     for (int problem = 0; problem < 36; ++problem)
       for (int variant = 0; variant < 8; ++variant) {
-        Measured m{variant == 0 ? "default" : "bf16.gelu_bf16_stored_d7_1_even_odd.v512.u4.b65536.nt.memory.t" + std::to_string(variant)};
+        Measured m{variant == 0 ? "default"
+                                : "bf16.gelu_bf16_stored_d7_1_even_odd.v512.u4.b65536.nt.memory.t" +
+                                      std::to_string(variant)};
         m.kernel = "kernel_" + std::to_string(problem);
         m.time = "2026-01-0" + std::to_string(1 + run);
-        if (variant > 0) m.median = 1 + 0.01 * variant + 1e-4 * run, m.low = m.median - 0.003, m.high = m.median + 0.003;
+        if (variant > 0)
+          m.median = 1 + 0.01 * variant + 1e-4 * run, m.low = m.median - 0.003, m.high = m.median + 0.003;
         records.push_back(m.record());
       }
   const Published file = publish(records, {{"k1", "c1"}}, folder.path(), Accuracy::kAsDefault).front();
@@ -383,29 +428,35 @@ TEST(Publish, StaysSmall) {
   const auto problems = weigh(load_database(file.path).records, Accuracy::kAsDefault);
   ASSERT_EQ(problems.size(), 36u);
   const std::string best_name = records.back().variant;
-  for (const ProblemEvidence& problem : problems) EXPECT_EQ(problem.variants[problem.winner].name(), best_name);
+  for (const ProblemEvidence& problem : problems)
+    EXPECT_EQ(problem.variants[problem.winner].name(), best_name);
 }
 
 TEST(Publish, RefusesAFileOfANewerProgram) {
   const kernels::ScratchFolder folder;
-  const std::string path = folder / device_key(cpu_device())->slug() + ".jsonl", text = "{\"schema\":\"outgrad.tune/2\"}\n";
+  const std::string path = folder / device_key(cpu_device())->slug() + ".jsonl",
+                    text = "{\"schema\":\"outgrad.tune/2\"}\n";
   kernels::write_file(path, text);
-  EXPECT_THROW(publish(run_of("t1", {}), {{"k1", "c1"}}, folder.path(), Accuracy::kAsDefault), kernels::SpecError);
+  EXPECT_THROW(publish(run_of("t1", {}), {{"k1", "c1"}}, folder.path(), Accuracy::kAsDefault),
+               kernels::SpecError);
   EXPECT_EQ(kernels::read_file(path), text);
   const Database known = known_records(*device_key(cpu_device()), Rung::kDevice, folder.path());
   EXPECT_TRUE(known.records.empty());
   ASSERT_EQ(known.warnings.size(), 1u) << "a search does without it";
 }
 
-// The sources without notebooks_data, in the test's folder: what is published of this machine is none of the test's, and what it publishes stays there.
+// The sources without notebooks_data, in the test's folder: what is published of this machine is none of the
+// test's, and what it publishes stays there.
 class WithoutNotebooksData {
  public:
-  explicit WithoutNotebooksData(const kernels::ScratchFolder& folder) : variable_("OUTGRAD_SOURCE_DIR", linked(folder)) {}
+  explicit WithoutNotebooksData(const kernels::ScratchFolder& folder)
+      : variable_("OUTGRAD_SOURCE_DIR", linked(folder)) {}
 
  private:
   static std::string linked(const kernels::ScratchFolder& folder) {
     std::filesystem::create_directories(folder / "sources");
-    for (const char* name : {"kernels", "autotune"}) std::filesystem::create_symlink(source_root() + "/" + name, folder / "sources/" + name);
+    for (const char* name : {"kernels", "autotune"})
+      std::filesystem::create_symlink(source_root() + "/" + name, folder / "sources/" + name);
     return folder / "sources";
   }
   ScopedVariable variable_;
@@ -415,15 +466,18 @@ TEST(Publish, IsWhatTuneDoesWithPublish) {
   const kernels::ScratchFolder folder;
   const WithoutNotebooksData sources(folder);
   testing::internal::CaptureStdout();
-  const int status = tune_command({"--publish", "--kernel", "gelu_backward", "--format", "bf16", "--evaluations", "3", "--elements", "65536", "--budget", "300",
-                                   "--out", folder / "out", "--json"});
+  const int status =
+      tune_command({"--publish", "--kernel", "gelu_backward", "--format", "bf16", "--evaluations", "3",
+                    "--elements", "65536", "--budget", "300", "--out", folder / "out", "--json"});
   const Database known = known_records(*device_key(device_record(identify_cpu())));
   testing::internal::GetCapturedStdout();
   EXPECT_EQ(status, 0);
   EXPECT_TRUE(known.warnings.empty());
   ASSERT_FALSE(known.records.empty());
-  for (const Record& record : known.records) EXPECT_EQ(line_of(record).find(folder.path()), std::string::npos);
-  const auto local = weigh(load_database(folder / "out/tune_cpu.jsonl").records, Accuracy::kAsDefault), published = weigh(known.records, Accuracy::kAsDefault);
+  for (const Record& record : known.records)
+    EXPECT_EQ(line_of(record).find(folder.path()), std::string::npos);
+  const auto local = weigh(load_database(folder / "out/tune_cpu.jsonl").records, Accuracy::kAsDefault),
+             published = weigh(known.records, Accuracy::kAsDefault);
   ASSERT_EQ(published.size(), 1u);
   EXPECT_EQ(published[0].variants[published[0].winner].name(), local[0].variants[local[0].winner].name());
 }
@@ -434,7 +488,8 @@ TEST(Publish, IsWhatMergeDoesWithPublish) {
   const WithoutNotebooksData sources(folder);
   const std::vector<Record> records = run_of("t1", {{"a", 1.20, 1.19, 1.21}, {"b", 0.8, 0.7, 0.9}}, "a");
   append_records(folder / "there.jsonl", records);
-  std::vector<std::string> merge = {"--merge", folder / "there.jsonl", "--out", folder / "all.jsonl", "--json"};
+  std::vector<std::string> merge = {"--merge", folder / "there.jsonl", "--out", folder / "all.jsonl",
+                                    "--json"};
   testing::internal::CaptureStderr();
   ASSERT_EQ(tune_command(merge), 0);
   EXPECT_FALSE(std::filesystem::exists(folder / "sources/notebooks_data"));
@@ -442,19 +497,23 @@ TEST(Publish, IsWhatMergeDoesWithPublish) {
   ASSERT_EQ(tune_command(merge), 0);
   const std::string said = testing::internal::GetCapturedStderr();
   const Published file = publish(records, {}, folder / "tuned", Accuracy::kAsDefault).front();
-  EXPECT_EQ(kernels::read_file(folder / "sources/notebooks_data/tuned/" + std::filesystem::path(file.path).filename().string()), kernels::read_file(file.path));
+  EXPECT_EQ(kernels::read_file(folder / "sources/notebooks_data/tuned/" +
+                               std::filesystem::path(file.path).filename().string()),
+            kernels::read_file(file.path));
   EXPECT_NE(said.find("3 records of 1 problems"), std::string::npos) << said;
 }
 
-// The header that a run writes takes from a shared database what the evidence says: neither the newest date, nor the last line, nor a run's own verdict;
-// and a line that somebody edited costs the default of its problem, not the run.
+// The header that a run writes takes from a shared database what the evidence says: neither the newest date,
+// nor the last line, nor a run's own verdict; and a line that somebody edited costs the default of its
+// problem, not the run.
 TEST(TunedHeader, TakesWhatTheEvidenceSaysWhateverTheDates) {
   const kernels::ScratchFolder folder;
   const WithoutNotebooksData nothing_published(folder);
   const SourceHashes sources = hash_sources(source_root());
   const Problem sure{KernelId::kGeluForward, FormatId::kF32}, edited{KernelId::kGeluForward, FormatId::kBf16};
   std::vector<Record> records;
-  const auto add = [&](const Variant& variant, const Interval& speedup, const std::string& time, bool is_default) {
+  const auto add = [&](const Variant& variant, const Interval& speedup, const std::string& time,
+                       bool is_default) {
     Measured m{variant.name(), speedup.median, speedup.low, speedup.high};
     m.time = time;
     m.device = device_record(identify_cpu());
@@ -470,7 +529,8 @@ TEST(TunedHeader, TakesWhatTheEvidenceSaysWhateverTheDates) {
     return variant;
   };
   const int usual = std::get<kernels::CpuSchedule>(default_variant(sure).schedule).unroll;
-  for (const char* time : {"1970-01-01T00:00:00Z", "2999-01-01T00:00:00Z"}) add(default_variant(sure), {}, time, true);
+  for (const char* time : {"1970-01-01T00:00:00Z", "2999-01-01T00:00:00Z"})
+    add(default_variant(sure), {}, time, true);
   add(with_unroll(sure, usual + 1), {1.2, 1.19, 1.21}, "1970-01-01T00:00:00Z", false);
   add(with_unroll(sure, usual + 2), {1.3, 0.9, 1.9}, "2999-01-01T00:00:00Z", false);
   records.back().winner = records.back().gain = true;
@@ -481,10 +541,11 @@ TEST(TunedHeader, TakesWhatTheEvidenceSaysWhateverTheDates) {
 
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
-  const int status =
-      tune_command({"--out", folder.path(), "--kernel", "gelu_backward", "--format", "f16", "--evaluations", "1", "--elements", "65536", "--budget", "300"});
+  const int status = tune_command({"--out", folder.path(), "--kernel", "gelu_backward", "--format", "f16",
+                                   "--evaluations", "1", "--elements", "65536", "--budget", "300"});
   testing::internal::GetCapturedStdout();
-  const std::string said = testing::internal::GetCapturedStderr(), header = kernels::read_file(folder / "tuned_cpu.h");
+  const std::string said = testing::internal::GetCapturedStderr(),
+                    header = kernels::read_file(folder / "tuned_cpu.h");
   EXPECT_EQ(status, 0);
   EXPECT_NE(header.find(with_unroll(sure, usual + 1).name()), std::string::npos) << header;
   EXPECT_EQ(header.find(with_unroll(sure, usual + 2).name()), std::string::npos) << header;
@@ -512,7 +573,8 @@ TEST(Accuracy, NoLessAccurateVariantWinsUnasked) {
 TEST(Accuracy, NoLessAccurateVariantIsPublishedUnasked) {
   const kernels::ScratchFolder folder;
   const auto published = [&](Accuracy accuracy) {
-    return kernels::read_file(publish(with_a_coarse_winner(), {{"k1", "c1"}}, folder.path(), accuracy).at(0).path);
+    return kernels::read_file(
+        publish(with_a_coarse_winner(), {{"k1", "c1"}}, folder.path(), accuracy).at(0).path);
   };
   EXPECT_EQ(published(Accuracy::kAsDefault).find("\"fast\""), std::string::npos);
   EXPECT_NE(published(Accuracy::kAny).find("\"fast\""), std::string::npos);
@@ -549,8 +611,10 @@ TEST(Accuracy, RecordsOfTheEarlierRuleAreNoEvidenceAndSaid) {
   const Database database = parse_database("db", lines_of(others) + lines_of(records));
   EXPECT_EQ(database.records.size(), 2u) << "what has no fit to choose is as it was";
   ASSERT_EQ(database.warnings.size(), 1u);
-  EXPECT_EQ(database.warnings[0].rfind("db:3: the first of 3 records of an earlier rule of accuracy", 0), 0u) << database.warnings[0];
-  for (const Accuracy accuracy : {Accuracy::kAsDefault, Accuracy::kAny}) EXPECT_TRUE(weigh(records, accuracy).empty());
+  EXPECT_EQ(database.warnings[0].rfind("db:3: the first of 3 records of an earlier rule of accuracy", 0), 0u)
+      << database.warnings[0];
+  for (const Accuracy accuracy : {Accuracy::kAsDefault, Accuracy::kAny})
+    EXPECT_TRUE(weigh(records, accuracy).empty());
 }
 
 TEST(Accuracy, TheCommittedRecordsKeepTheRule) {
@@ -558,7 +622,8 @@ TEST(Accuracy, TheCommittedRecordsKeepTheRule) {
   for (const auto& entry : std::filesystem::directory_iterator(OUTGRAD_SOURCE_DIR "/notebooks_data/tuned")) {
     const Database database = load_database(entry.path().string());
     EXPECT_TRUE(database.warnings.empty()) << database.warnings.at(0);
-    for (const Record& record : database.records) EXPECT_TRUE(is_eligible(record, Accuracy::kAsDefault)) << line_of(record);
+    for (const Record& record : database.records)
+      EXPECT_TRUE(is_eligible(record, Accuracy::kAsDefault)) << line_of(record);
     records += static_cast<int>(database.records.size());
   }
   EXPECT_GT(records, 0);
@@ -573,7 +638,8 @@ TEST(Known, IsTheDeviceAndItsKinNearestFirst) {
     device.isa = isa;
     return device;
   };
-  const std::vector<DeviceRecord> devices = {of(8, "avx2 fma"), of(64, "avx2 fma"), of(8, "avx2"), gpu_device("G")};
+  const std::vector<DeviceRecord> devices = {of(8, "avx2 fma"), of(64, "avx2 fma"), of(8, "avx2"),
+                                             gpu_device("G")};
   std::vector<Record> records;
   for (const DeviceRecord& device : devices) {
     Measured m{"default"};
@@ -592,7 +658,8 @@ TEST(Known, IsTheDeviceAndItsKinNearestFirst) {
 }
 
 TEST(Known, SeedsAreTheNearestDevicesWinnersFirst) {
-  const auto measured = [](const std::string& name, double median, int unroll, int threads, const std::string& kernels = "k1") {
+  const auto measured = [](const std::string& name, double median, int unroll, int threads,
+                           const std::string& kernels = "k1") {
     Measured m{name, median, median - 0.01, median + 0.01};
     m.unroll = unroll;
     m.device = cpu_device(threads);
@@ -600,7 +667,8 @@ TEST(Known, SeedsAreTheNearestDevicesWinnersFirst) {
     return m.record();
   };
   std::vector<Record> records;
-  for (const auto& [threads, kernels] : {std::pair(8, "k1"), {8, "k0"}, {64, "k1"}}) records.push_back(measured("default", 1.01, 4, threads, kernels));
+  for (const auto& [threads, kernels] : {std::pair(8, "k1"), {8, "k0"}, {64, "k1"}})
+    records.push_back(measured("default", 1.01, 4, threads, kernels));
   records.push_back(measured("far winner", 2.0, 1, 64));
   records.push_back(measured("old winner", 3.0, 2, 8, "k0"));
   records.push_back(measured("runner-up", 1.2, 3, 8));
@@ -613,7 +681,8 @@ TEST(Known, SeedsAreTheNearestDevicesWinnersFirst) {
   records.push_back(predicted);
   std::vector<int> unrolls;
   const auto seeds = [&](const std::string& format, std::size_t count) {
-    return seed_parameters(records, *device_key(cpu_device(8)), {"k1", "c1"}, "gelu_backward", format, 1 << 20, count, Accuracy::kAsDefault);
+    return seed_parameters(records, *device_key(cpu_device(8)), {"k1", "c1"}, "gelu_backward", format,
+                           1 << 20, count, Accuracy::kAsDefault);
   };
   for (const json& seed : seeds("bf16", 9)) unrolls.push_back(seed["unroll"]);
   EXPECT_EQ(unrolls, (std::vector<int>{5, 3, 4, 2, 1, 7}));
@@ -636,17 +705,27 @@ std::string refusal(const std::vector<std::string>& args) {
 TEST(MergeCommand, RefusesInOneLineAndLeavesTheOutputAlone) {
   const kernels::ScratchFolder folder;
   append_records(folder / "good.jsonl", run_of("t1", {}));
-  kernels::write_file(folder / "newer.jsonl", lines_of(run_of("t1", {})) + "{\"schema\":\"outgrad.tune/2\",\"kernel\":\"x\"}\n");
+  kernels::write_file(folder / "newer.jsonl",
+                      lines_of(run_of("t1", {})) + "{\"schema\":\"outgrad.tune/2\",\"kernel\":\"x\"}\n");
   kernels::write_file(folder / "empty.jsonl", "");
   kernels::write_file(folder / "other.txt", "a letter\n");
   const std::string out = folder / "out.jsonl", good = folder / "good.jsonl";
-  EXPECT_NE(refusal<kernels::IoError>({"--merge", good, folder / "absent.jsonl", "--out", out}).find("absent.jsonl"), std::string::npos);
+  EXPECT_NE(refusal<kernels::IoError>({"--merge", good, folder / "absent.jsonl", "--out", out})
+                .find("absent.jsonl"),
+            std::string::npos);
   EXPECT_NE(refusal<kernels::IoError>({"--merge", folder.path(), "--out", out}), "");
-  EXPECT_NE(refusal<kernels::SpecError>({"--merge", folder / "empty.jsonl", folder / "other.txt", "--out", out}).find("no record"), std::string::npos);
+  EXPECT_NE(
+      refusal<kernels::SpecError>({"--merge", folder / "empty.jsonl", folder / "other.txt", "--out", out})
+          .find("no record"),
+      std::string::npos);
   EXPECT_NE(refusal<kernels::SpecError>({"--merge", good}).find("--out"), std::string::npos);
-  EXPECT_NE(refusal<kernels::SpecError>({"--merge", good, "--out", folder.path()}).find("folder"), std::string::npos);
-  EXPECT_NE(refusal<kernels::SpecError>({"--merge", good, "--out", out, "--budget", "3"}).find("does not go with --merge"), std::string::npos);
-  const std::string newer = refusal<kernels::SpecError>({"--merge", good, folder / "newer.jsonl", "--out", out});
+  EXPECT_NE(refusal<kernels::SpecError>({"--merge", good, "--out", folder.path()}).find("folder"),
+            std::string::npos);
+  EXPECT_NE(refusal<kernels::SpecError>({"--merge", good, "--out", out, "--budget", "3"})
+                .find("does not go with --merge"),
+            std::string::npos);
+  const std::string newer =
+      refusal<kernels::SpecError>({"--merge", good, folder / "newer.jsonl", "--out", out});
   EXPECT_NE(newer.find("newer.jsonl:2"), std::string::npos) << newer;
   EXPECT_NE(newer.find("outgrad.tune/2"), std::string::npos) << newer;
   EXPECT_FALSE(std::filesystem::exists(out));
@@ -681,7 +760,8 @@ TEST(MergeCommand, AddsToWhatIsThereWhileATunerAppends) {
   constexpr int kAppends = 200, kMerges = 20;
   const pid_t tuner = ::fork();
   if (tuner == 0) {
-    for (int i = 0; i < kAppends; ++i) append_records(out, {Measured{"appended " + std::to_string(i)}.record()});
+    for (int i = 0; i < kAppends; ++i)
+      append_records(out, {Measured{"appended " + std::to_string(i)}.record()});
     ::_exit(0);
   }
   testing::internal::CaptureStdout();
@@ -698,14 +778,16 @@ TEST(MergeCommand, SaysWhoWonAndWhatRunsDisagreedIn) {
   append_records(folder / "one.jsonl", run_of("t1", {{"a", 1.20, 1.19, 1.21}}, "a"));
   append_records(folder / "two.jsonl", run_of("t2", {{"a", 1.40, 1.39, 1.41}}, "a"));
   const auto said = [&](std::vector<std::string> more) {
-    std::vector<std::string> args = {"--merge", folder / "one.jsonl", folder / "two.jsonl", "--out", folder / "out.jsonl"};
+    std::vector<std::string> args = {"--merge", folder / "one.jsonl", folder / "two.jsonl", "--out",
+                                     folder / "out.jsonl"};
     args.insert(args.end(), more.begin(), more.end());
     testing::internal::CaptureStdout();
     EXPECT_EQ(tune_command(args), 0);
     return testing::internal::GetCapturedStdout();
   };
   const std::string table = said({});
-  for (const char* word : {"gelu_backward.bf16.1048576", "A CPU 9000", "[1.190, 1.410]", "2 runs", "conflict: a: 2 runs exclude each other"})
+  for (const char* word : {"gelu_backward.bf16.1048576", "A CPU 9000", "[1.190, 1.410]", "2 runs",
+                           "conflict: a: 2 runs exclude each other"})
     EXPECT_NE(table.find(word), std::string::npos) << word << " in\n" << table;
   const json summary = json::parse(said({"--json"}));
   EXPECT_EQ(summary["schema"], "outgrad.merge/1");

@@ -1,5 +1,5 @@
-// A tuned header is really what a build with it runs: by the name and the rung it reports, and by what it visibly does. Its text depends on
-// the choices alone.
+// A tuned header is really what a build with it runs: by the name and the rung it reports, and by what it
+// visibly does. Its text depends on the choices alone.
 #include "autotune/evidence/tuned_header.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,11 @@ const DeviceKey kHere = device_key(device_record(identify_cpu())).value();
 
 // Of a norm's forward where there is no fit.
 json cpu_parameters(int threads, const char* fit, int vector_bits = kernels::kBestVectorBits) {
-  if (fit == nullptr) return {{"threads", threads}, {"vector_bits", vector_bits}, {"task_elements", 4096}, {"prefetch", "second_level"}};
+  if (fit == nullptr)
+    return {{"threads", threads},
+            {"vector_bits", vector_bits},
+            {"task_elements", 4096},
+            {"prefetch", "second_level"}};
   json parameters = {{"threads", threads},         {"vector_bits", vector_bits}, {"unroll", 1},
                      {"block_elements", 3 * 1024}, {"streaming_stores", false},  {"table", "memory"}};
   parameters["fit"] = fit;
@@ -37,15 +41,19 @@ json cpu_parameters(int threads, const char* fit, int vector_bits = kernels::kBe
 
 // Of 16-bit codes.
 json code_parameters(int threads) {
-  return {{"threads", threads}, {"vector_bits", kernels::kBestVectorBits}, {"block_elements", 2 * 1024}, {"streaming_stores", false}};
+  return {{"threads", threads},
+          {"vector_bits", kernels::kBestVectorBits},
+          {"block_elements", 2 * 1024},
+          {"streaming_stores", false}};
 }
 
-TunedChoice choice(const Problem& problem, const DeviceKey& device, const std::string& name, const json& parameters) {
+TunedChoice choice(const Problem& problem, const DeviceKey& device, const std::string& name,
+                   const json& parameters) {
   return {problem, device, name, parameters, "", kernels::Evidence::measured, {1.5, 1.25, 2}, "", ""};
 }
 
-// For each size in turn, in a process of its own (threads that a smaller team leaves behind end when they like): the variant's name, the
-// rung, and how many threads the process has once the kernel has run.
+// For each size in turn, in a process of its own (threads that a smaller team leaves behind end when they
+// like): the variant's name, the rung, and how many threads the process has once the kernel has run.
 constexpr const char* kProgram = R"(
 #include <cstdio>
 #include <filesystem>
@@ -118,8 +126,10 @@ class Program {
     const Toolchain toolchain = find_toolchain();
     std::string compile;
     for (const std::string& word : toolchain.compiler) compile += word + " ";
-    compile += "-std=c++20 -O1 -fopenmp -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror -I" + toolchain.source_root + " " +
-               folder_ / "program.cpp" + " " + flags + " -o " + folder_ / "program";
+    compile +=
+        "-std=c++20 -O1 -fopenmp -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror "
+        "-I" +
+        toolchain.source_root + " " + folder_ / "program.cpp" + " " + flags + " -o " + folder_ / "program";
     if (tuned) compile += " -DOUTGRAD_TUNED_HEADER='\"" + folder_ / "tuned.h" + "\"'";
     return output_of(compile + " 2>&1");
   }
@@ -132,48 +142,64 @@ class Program {
   kernels::ScratchFolder folder_;
 };
 
-// Schedules that nobody would choose, told apart by their threads; the last line is of a kernel that does not run.
+// Schedules that nobody would choose, told apart by their threads; the last line is of a kernel that does not
+// run.
 TEST(TunedHeader, IsWhatABuildWithItRuns) {
-  const Problem gelu32{KernelId::kGeluBackward, FormatId::kF32}, gelu16{KernelId::kGeluBackward, FormatId::kBf16},
-      norm{KernelId::kLayernormForward, FormatId::kF16};
+  const Problem gelu32{KernelId::kGeluBackward, FormatId::kF32},
+      gelu16{KernelId::kGeluBackward, FormatId::kBf16}, norm{KernelId::kLayernormForward, FormatId::kF16};
   DeviceKey relative = kHere, cousin = kHere, stranger = kHere;
   relative.device = cousin.device = stranger.device = "cpu: another \"processor\" \\ with many threads";
   cousin.architecture = stranger.architecture = "cpu: another instruction set";
   stranger.family = "cpu: 64-bit vectors";
-  const std::vector<TunedChoice> choices = {choice(gelu32.sized(1, 1 << 17), kHere, "small", cpu_parameters(3, "GeluF32")),
-                                            choice(gelu32.sized(1, 1 << 21), kHere, "large", cpu_parameters(4, "GeluF32Ulp")),
-                                            choice(gelu32.sized(1, 1 << 20), relative, "not mine", cpu_parameters(2, "GeluF32")),
-                                            choice(gelu16.sized(1, 1 << 20), relative, "a relative's", cpu_parameters(5, "GeluBf16")),
-                                            choice(gelu16.sized(1, 1 << 20), stranger, "a stranger's", cpu_parameters(2, "GeluBf16")),
-                                            choice(norm.sized(16, 1024), cousin, "a cousin's", cpu_parameters(6, nullptr))};
+  const std::vector<TunedChoice> choices = {
+      choice(gelu32.sized(1, 1 << 17), kHere, "small", cpu_parameters(3, "GeluF32")),
+      choice(gelu32.sized(1, 1 << 21), kHere, "large", cpu_parameters(4, "GeluF32Ulp")),
+      choice(gelu32.sized(1, 1 << 20), relative, "not mine", cpu_parameters(2, "GeluF32")),
+      choice(gelu16.sized(1, 1 << 20), relative, "a relative's", cpu_parameters(5, "GeluBf16")),
+      choice(gelu16.sized(1, 1 << 20), stranger, "a stranger's", cpu_parameters(2, "GeluBf16")),
+      choice(norm.sized(16, 1024), cousin, "a cousin's", cpu_parameters(6, nullptr))};
   const Program program(tuned_header(choices, Backend::kCpu, "for a test", Accuracy::kAsDefault));
   EXPECT_EQ(program.run("-march=native"),
-            "small, exact device, 3\nlarge, exact device, 4\na relative's, same architecture, 5\na cousin's, same family, 6\ndefault, default, 1\n");
+            "small, exact device, 3\nlarge, exact device, 4\na relative's, same architecture, 5\na cousin's, "
+            "same family, 6\ndefault, default, 1\n");
   EXPECT_EQ(program.run("-march=native", /*tuned=*/false),
-            "default, default, 2\ndefault, default, 2\ndefault, default, 2\ndefault, default, 2\ndefault, default, 1\n");
+            "default, default, 2\ndefault, default, 2\ndefault, default, 2\ndefault, default, 2\ndefault, "
+            "default, 1\n");
 }
 
 #if defined(__x86_64__)
-// On another instruction set the same processor is another device; what this unit cannot run is not compiled, and passed over.
+// On another instruction set the same processor is another device; what this unit cannot run is not compiled,
+// and passed over.
 TEST(TunedHeader, NightlyUnitsOfANarrowerInstructionSetPassOverWiderVectors) {
   if (kernels::kBestVectorBits < 512) GTEST_SKIP() << "needs a build with AVX-512";
-  const Problem gelu32{KernelId::kGeluBackward, FormatId::kF32}, gelu16{KernelId::kGeluBackward, FormatId::kBf16};
+  const Problem gelu32{KernelId::kGeluBackward, FormatId::kF32},
+      gelu16{KernelId::kGeluBackward, FormatId::kBf16};
   const std::vector<TunedChoice> choices = {choice(gelu32, {}, "wide", cpu_parameters(3, "GeluF32", 512)),
                                             choice(gelu16, {}, "narrow", cpu_parameters(4, "GeluBf16", 256))};
   const Program program(tuned_header(choices, Backend::kCpu, "for a test", Accuracy::kAsDefault));
-  EXPECT_EQ(program.run("-mavx2 -mfma -mf16c"), "default, default, 2\ndefault, default, 2\nnarrow, default, 4\ndefault, default, 2\ndefault, default, 1\n");
-  EXPECT_EQ(program.run("-march=native"), "wide, default, 3\nwide, default, 3\nnarrow, default, 4\ndefault, default, 2\ndefault, default, 1\n");
+  EXPECT_EQ(program.run("-mavx2 -mfma -mf16c"),
+            "default, default, 2\ndefault, default, 2\nnarrow, default, 4\ndefault, default, 2\ndefault, "
+            "default, 1\n");
+  EXPECT_EQ(
+      program.run("-march=native"),
+      "wide, default, 3\nwide, default, 3\nnarrow, default, 4\ndefault, default, 2\ndefault, default, 1\n");
 }
 #endif
 
-// Both kernels of codes, through their entry points and through the catalogue, in the schedule of the header; what the parameters do not have
-// keeps the schedule's own default.
+// Both kernels of codes, through their entry points and through the catalogue, in the schedule of the header;
+// what the parameters do not have keeps the schedule's own default.
 TEST(TunedHeader, KernelsOfCodesRunByItsTables) {
-  const Problem forward{KernelId::kGeluForwardCode, FormatId::kBf16}, backward{KernelId::kGeluBackwardCode, FormatId::kBf16};
-  const std::vector<TunedChoice> choices = {choice(forward.sized(1, 4096), kHere, "short", code_parameters(3)), choice(forward, {}, "long", code_parameters(1)),
-                                            choice(backward, {}, "back", code_parameters(4))};
+  const Problem forward{KernelId::kGeluForwardCode, FormatId::kBf16},
+      backward{KernelId::kGeluBackwardCode, FormatId::kBf16};
+  const std::vector<TunedChoice> choices = {
+      choice(forward.sized(1, 4096), kHere, "short", code_parameters(3)),
+      choice(forward, {}, "long", code_parameters(1)), choice(backward, {}, "back", code_parameters(4))};
   const std::string header = tuned_header(choices, Backend::kCpu, "for a test", Accuracy::kAsDefault);
-  EXPECT_NE(header.find("Choices = kernels::Choices<GeluForwardCodeBf16Choice0, GeluForwardCodeBf16Choice1, DefaultCode>;"), std::string::npos) << header;
+  EXPECT_NE(
+      header.find(
+          "Choices = kernels::Choices<GeluForwardCodeBf16Choice0, GeluForwardCodeBf16Choice1, DefaultCode>;"),
+      std::string::npos)
+      << header;
   const Program program(header, R"(
 #include <cstdio>
 #include "kernels/host/functions.h"
@@ -199,25 +225,35 @@ int main() {
 }
 )");
   // f' is 1.083, -0.083, 1.085, 0.5 and -0.085, in 16 cells over [-0.129, 1.129].
-  EXPECT_EQ(program.run("-march=native"), "f 8f 0 1\nshort, exact device, 3\nshort, exact device, 3\nback, default, 4\n");
+  EXPECT_EQ(program.run("-march=native"),
+            "f 8f 0 1\nshort, exact device, 3\nshort, exact device, 3\nback, default, 4\n");
 }
 
-// The gate stands in the library: a header of whatever tuner, or of somebody's hand, that takes a coarser fit along does not compile.
+// The gate stands in the library: a header of whatever tuner, or of somebody's hand, that takes a coarser fit
+// along does not compile.
 TEST(TunedHeader, OfALessAccurateFitCompilesOnlyWhereAnyAccuracyWasAskedFor) {
-  const std::vector<TunedChoice> choices = {choice({KernelId::kGeluBackward, FormatId::kBf16}, {}, "coarse", cpu_parameters(4, "GeluBf16Fast")),
-                                            choice({KernelId::kGeluForward, FormatId::kBf16}, {}, "forward", cpu_parameters(4, "GeluForwardBf16"))};
-  const auto text = [&](Accuracy accuracy) { return tuned_header(choices, Backend::kCpu, "for a test", accuracy); };
+  const std::vector<TunedChoice> choices = {
+      choice({KernelId::kGeluBackward, FormatId::kBf16}, {}, "coarse", cpu_parameters(4, "GeluBf16Fast")),
+      choice({KernelId::kGeluForward, FormatId::kBf16}, {}, "forward", cpu_parameters(4, "GeluForwardBf16"))};
+  const auto text = [&](Accuracy accuracy) {
+    return tuned_header(choices, Backend::kCpu, "for a test", accuracy);
+  };
   const auto asks = [](const std::string& header) {
     std::size_t times = 0;
-    for (std::size_t at = header.find("kAnyAccuracy"); at != std::string::npos; at = header.find("kAnyAccuracy", at + 1)) ++times;
+    for (std::size_t at = header.find("kAnyAccuracy"); at != std::string::npos;
+         at = header.find("kAnyAccuracy", at + 1))
+      ++times;
     return times;
   };
   EXPECT_EQ(asks(text(Accuracy::kAsDefault)), 0u);
   EXPECT_EQ(asks(text(Accuracy::kAny)), 1u) << "a forward has nothing to choose";
   const std::string refusal = Program(text(Accuracy::kAsDefault)).compile("-march=native");
-  EXPECT_NE(refusal.find("is larger than the default's: tune again, or with --accuracy any"), std::string::npos) << refusal;
+  EXPECT_NE(refusal.find("is larger than the default's: tune again, or with --accuracy any"),
+            std::string::npos)
+      << refusal;
   EXPECT_EQ(Program(text(Accuracy::kAny)).run("-march=native"),
-            "default, default, 2\ndefault, default, 2\ncoarse, default, 4\ndefault, default, 2\ndefault, default, 1\n");
+            "default, default, 2\ndefault, default, 2\ncoarse, default, 4\ndefault, default, 2\ndefault, "
+            "default, 1\n");
 }
 
 TEST(TunedHeader, TextIsAFunctionOfTheChoicesWhateverTheirOrder) {
@@ -232,7 +268,9 @@ TEST(TunedHeader, TextIsAFunctionOfTheChoicesWhateverTheirOrder) {
         json parameters = cpu_parameters(1, fit);
         if (kernels::has_codes(kernel)) parameters = code_parameters(1);
         if (is_norm(kernel) && is_backward(kernel)) parameters = {{"tasks", 16}, {"fold_columns", 512}};
-        choices.push_back(choice(problem.over_rows() ? problem.sized(rows, 1024) : problem.sized(1, 1024 * rows), device, "v", parameters));
+        choices.push_back(
+            choice(problem.over_rows() ? problem.sized(rows, 1024) : problem.sized(1, 1024 * rows), device,
+                   "v", parameters));
       }
   const std::string text = tuned_header(choices, Backend::kCpu, "for a test", Accuracy::kAsDefault);
   std::mt19937_64 random(1);
@@ -248,7 +286,8 @@ TEST(TunedHeader, TextIsAFunctionOfTheChoicesWhateverTheirOrder) {
 TEST(TunedHeader, RefusesWhatNoScheduleCanBe) {
   const Problem problem = Problem{KernelId::kGeluBackward, FormatId::kF32}.sized(1, 1024),
                 norm = Problem{KernelId::kRmsnormForward, FormatId::kF32}.sized(4, 8);
-  const auto refusal = [](const Problem& of, json parameters, const json& change, Backend backend = Backend::kCpu) -> std::string {
+  const auto refusal = [](const Problem& of, json parameters, const json& change,
+                          Backend backend = Backend::kCpu) -> std::string {
     if (parameters.is_object()) parameters.update(change);
     try {
       tuned_header({choice(of, kHere, "v", parameters)}, backend, "", Accuracy::kAsDefault);
@@ -259,15 +298,19 @@ TEST(TunedHeader, RefusesWhatNoScheduleCanBe) {
   };
   const json good = cpu_parameters(1, "GeluF32");
   EXPECT_EQ(refusal(problem, good, json::object()), "accepted");
-  EXPECT_EQ(refusal(problem, good, {{"table", "moon"}}), "tuned variant v: parameters: table: unknown value \"moon\"");
+  EXPECT_EQ(refusal(problem, good, {{"table", "moon"}}),
+            "tuned variant v: parameters: table: unknown value \"moon\"");
   EXPECT_NE(refusal(problem, good, {{"table", 1}}).find("table: unknown value 1"), std::string::npos);
   EXPECT_NE(refusal(problem, good, {{"threads", 1.5}}).find("threads: unknown value 1.5"), std::string::npos);
   EXPECT_NE(refusal(problem, good, {{"warps", 4}}).find("has no member"), std::string::npos);
   EXPECT_NE(refusal(problem, good, {{"fit", "GeluF99"}}).find("unknown fit 'GeluF99'"), std::string::npos);
   EXPECT_NE(refusal(problem, {{"threads", 1}}, json::object()).find("no fit"), std::string::npos);
   EXPECT_NE(refusal(problem, json(3), json::object()).find("no parameters"), std::string::npos);
-  EXPECT_EQ(refusal(norm, {{"row_warps", 2}, {"home", "shared"}, {"sums", "fused"}, {"loads", "streaming"}}, json::object(), Backend::kCuda), "accepted");
-  EXPECT_NE(refusal(norm, {{"row_warps", 2}}, json::object()).find("a CpuNormForwardSchedule has no member"), std::string::npos);
+  EXPECT_EQ(refusal(norm, {{"row_warps", 2}, {"home", "shared"}, {"sums", "fused"}, {"loads", "streaming"}},
+                    json::object(), Backend::kCuda),
+            "accepted");
+  EXPECT_NE(refusal(norm, {{"row_warps", 2}}, json::object()).find("a CpuNormForwardSchedule has no member"),
+            std::string::npos);
 }
 
 TEST(Winners, AreWhatTheEvidenceChoosesForEachDeviceAndSizeOfTheseSources) {
@@ -275,7 +318,8 @@ TEST(Winners, AreWhatTheEvidenceChoosesForEachDeviceAndSizeOfTheseSources) {
   DeviceRecord elsewhere = device;
   elsewhere.model = "another";
   std::vector<Record> records;
-  const auto measured = [&](const std::string& variant, double speedup, const DeviceRecord& on, long long elements, const std::string& kernels) {
+  const auto measured = [&](const std::string& variant, double speedup, const DeviceRecord& on,
+                            long long elements, const std::string& kernels) {
     Measured m{variant, speedup, speedup - 0.05, speedup + 0.05};
     m.device = on, m.elements = elements, m.kernels = kernels;
     if (variant == "default") m.low = m.high = 1;
@@ -289,11 +333,13 @@ TEST(Winners, AreWhatTheEvidenceChoosesForEachDeviceAndSizeOfTheseSources) {
         records.push_back(measured("default", 1, on, elements, kernels));
         records.push_back(measured("fast", elements == 4096 ? 1.5 : 0.5, on, elements, kernels));
       }
-  Record with_header = measured("brought", 3, device, 4096, "k1"), damaged = measured("damaged", 4, elsewhere, 8192, "k1");
+  Record with_header = measured("brought", 3, device, 4096, "k1"),
+         damaged = measured("damaged", 4, elsewhere, 8192, "k1");
   with_header.fit.sha256 = "0123";
   damaged.parameters["table"] = "moon";
   const kernels::ScratchFolder folder;
-  const auto name_at = [&](const std::vector<TunedChoice>& found, const std::string& key, i64 elements) -> std::string {
+  const auto name_at = [&](const std::vector<TunedChoice>& found, const std::string& key,
+                           i64 elements) -> std::string {
     for (const TunedChoice& choice : found)
       if (choice.device.device == key && choice.problem.cols == elements) return choice.variant;
     return "none";
@@ -311,7 +357,8 @@ TEST(Winners, AreWhatTheEvidenceChoosesForEachDeviceAndSizeOfTheseSources) {
   records.push_back(damaged);
   testing::internal::CaptureStderr();
   found = winners_in(records, {"k1", "c1"}, folder.path(), Accuracy::kAsDefault);
-  EXPECT_NE(testing::internal::GetCapturedStderr().find("table: unknown value \"moon\": the default stays"), std::string::npos);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("table: unknown value \"moon\": the default stays"),
+            std::string::npos);
   EXPECT_EQ(name_at(found, kHere.device, 4096), "none") << "its fit's header is not there";
   EXPECT_EQ(name_at(found, there, 8192), "none");
   EXPECT_EQ(found.size(), 2u);

@@ -13,7 +13,8 @@ KernelResources resources(int registers, int shared_bytes = 0) { return {registe
 TEST(Occupancy, IsWhatCudaSays) {
   const Architecture& a100 = architecture_of("sm_80");
   EXPECT_EQ(resident_blocks(a100, resources(32), 256), 8);     // 2048 threads
-  EXPECT_EQ(resident_blocks(a100, resources(33), 256), 6);     // 40 registers a thread: 1280 a warp, 12 warps a quarter
+  // 40 registers a thread: 1280 a warp, 12 warps a quarter
+  EXPECT_EQ(resident_blocks(a100, resources(33), 256), 6);
   EXPECT_EQ(resident_blocks(a100, resources(64), 256), 4);
   EXPECT_EQ(resident_blocks(a100, resources(128), 256), 2);
   EXPECT_EQ(resident_blocks(a100, resources(255), 256), 1);
@@ -21,7 +22,8 @@ TEST(Occupancy, IsWhatCudaSays) {
   EXPECT_EQ(resident_blocks(a100, resources(64), 1024), 1);
   EXPECT_EQ(resident_blocks(a100, resources(65), 1024), 0);
   EXPECT_EQ(resident_blocks(a100, resources(16), 32), 32);     // blocks, not threads, are the limit
-  EXPECT_EQ(resident_blocks(a100, resources(32, 32 * 1024), 256), 4);  // 33 KiB each with the system's own, of 164
+  // 33 KiB each with the system's own, of 164
+  EXPECT_EQ(resident_blocks(a100, resources(32, 32 * 1024), 256), 4);
   EXPECT_EQ(resident_blocks(a100, resources(32, 163 * 1024), 256), 1);
   EXPECT_EQ(resident_blocks(a100, resources(32, 164 * 1024), 256), 0);
   EXPECT_EQ(resident_blocks(architecture_of("sm_89"), resources(32), 1024), 1);  // 1536 threads
@@ -60,7 +62,9 @@ TEST(Architectures, OthersAreNamed) {
 
 class ModelTest : public testing::Test {
  protected:
-  GpuVariant variant_{{KernelId::kGeluBackward, FormatId::kF32}, fits_of({KernelId::kGeluBackward, FormatId::kF32}).front(), kernels::GpuSchedule{.octets = 2}};
+  GpuVariant variant_{{KernelId::kGeluBackward, FormatId::kF32},
+                      fits_of({KernelId::kGeluBackward, FormatId::kF32}).front(),
+                      kernels::GpuSchedule{.octets = 2}};
   CodeFacts code_{"kernel", resources(64, 8192), 40, 200, 32};
   Prediction on(const char* name) const { return predict(architecture_of(name), variant_, code_); }
 };
@@ -124,7 +128,8 @@ TEST_F(ModelTest, AGridOfResidentBlocksFillsItsTablesOnce) {
   EXPECT_DOUBLE_EQ(all.bytes_in_flight, on("sm_90").bytes_in_flight);
   variant_.problem = variant_.problem.sized(1, 1 << 24);
   const double per_block = 256.0 * 132 * 200 / (1 << 24);  // instructions per element, of one block to an SM
-  for (const auto& [blocks, times] : {std::pair{kernels::kAllResident, 3}, std::pair{3, 3}, std::pair{24, 24}}) {
+  for (const auto& [blocks, times] :
+       {std::pair{kernels::kAllResident, 3}, std::pair{3, 3}, std::pair{24, 24}}) {
     variant_.schedule.blocks_per_sm = blocks;
     EXPECT_NEAR(on("sm_90").issue_ns / all.issue_ns, (40 + times * per_block) / 40, 1e-9);
   }

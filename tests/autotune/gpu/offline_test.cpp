@@ -15,7 +15,9 @@ namespace {
 
 constexpr Problem kBackward{KernelId::kGeluBackward, FormatId::kBf16};
 
-GpuVariant plain(const Problem& problem = kBackward) { return {problem, fits_of(problem).front(), kernels::GpuSchedule{.octets = 1}}; }
+GpuVariant plain(const Problem& problem = kBackward) {
+  return {problem, fits_of(problem).front(), kernels::GpuSchedule{.octets = 1}};
+}
 
 class OfflineTest : public testing::Test {
  protected:
@@ -27,7 +29,8 @@ class OfflineTest : public testing::Test {
     }
     settings_.cache_folder = folder_.path() + "/cache";
     settings_.jobs = 2;
-    settings_.patience = std::make_shared<Patience>(1, 3600, 3600);  // on a busy machine a compiler is no sooner taken for stuck
+    // on a busy machine a compiler is no sooner taken for stuck
+    settings_.patience = std::make_shared<Patience>(1, 3600, 3600);
     settings_.progress = [this](std::size_t, std::size_t) { ++compiled_; };
   }
   kernels::ScratchFolder folder_;
@@ -43,8 +46,9 @@ Problem sized(const Problem& problem) {
   return sized_within(problem, kElements);
 }
 
-// Every point of a space is a program that the compiler takes, and whose machine code tells its cost: a random sample, every kernel, every
-// architecture that is compiled for; each kernel in one format, which takes its turn.
+// Every point of a space is a program that the compiler takes, and whose machine code tells its cost: a
+// random sample, every kernel, every architecture that is compiled for; each kernel in one format, which
+// takes its turn.
 TEST_F(OfflineTest, NightlyPointsOfTheSpaceCompile) {
   constexpr int kPerProblem = 4;
   std::uint64_t seed = 7;
@@ -60,7 +64,8 @@ TEST_F(OfflineTest, NightlyPointsOfTheSpaceCompile) {
       const Points points = space.construct();
       variants.push_back(default_gpu_variant(problem, architecture));
       for (int i = 1; i < kPerProblem; ++i)
-        variants.push_back(gpu_variant_at(problem, gpu_fits_of(problem), space, points[kernels::next_random(seed) % points.size()]));
+        variants.push_back(gpu_variant_at(problem, gpu_fits_of(problem), space,
+                                          points[kernels::next_random(seed) % points.size()]));
     }
     ++turn;  // another format for each kernel on the next architecture
     const std::vector<Outcome> outcomes = evaluate(variants, architecture, settings_);
@@ -68,7 +73,8 @@ TEST_F(OfflineTest, NightlyPointsOfTheSpaceCompile) {
     for (const Outcome& outcome : outcomes) {
       SCOPED_TRACE(std::string(name) + " " + outcome.variant.problem.name() + " " + outcome.variant.name());
       if (const Pruned* why = pruned(outcome)) {
-        EXPECT_TRUE(why->reason == Reason::kSpills || why->reason == Reason::kNoBlockFits) << autotune::name_of(why->reason) << ": " << why->detail;
+        EXPECT_TRUE(why->reason == Reason::kSpills || why->reason == Reason::kNoBlockFits)
+            << autotune::name_of(why->reason) << ": " << why->detail;
         continue;
       }
       const auto& predicted = std::get<Predicted>(outcome.result);
@@ -78,7 +84,8 @@ TEST_F(OfflineTest, NightlyPointsOfTheSpaceCompile) {
       EXPECT_GT(predicted.prediction.share_of_bandwidth, 0);
       EXPECT_LE(predicted.prediction.share_of_bandwidth, 1);
       EXPECT_EQ(predicted.helpers.empty(), outcome.variant.helper_source().empty());
-      const bool loops = is_norm(outcome.variant.problem.kernel) && outcome.variant.norm.home != kernels::RowHome::registers;
+      const bool loops =
+          is_norm(outcome.variant.problem.kernel) && outcome.variant.norm.home != kernels::RowHome::registers;
       EXPECT_EQ(predicted.code.row_instructions > 0, loops) << "what a row costs beside its octets";
       rows_in_loops += loops ? 1 : 0;
     }
@@ -91,8 +98,10 @@ TEST_F(OfflineTest, ProgramsHaveTheKernelsOfThePlan) {
   const Architecture& architecture = architecture_of("sm_90");
   std::vector<GpuVariant> variants;
   for (const KernelId kernel : kAllKernels)
-    if (has_space(kernel)) variants.push_back(default_gpu_variant(sized({kernel, FormatId::kBf16}), architecture));
-  GpuVariant separate = default_gpu_variant(sized({KernelId::kLayernormBackward, FormatId::kBf16}), architecture);
+    if (has_space(kernel))
+      variants.push_back(default_gpu_variant(sized({kernel, FormatId::kBf16}), architecture));
+  GpuVariant separate =
+      default_gpu_variant(sized({KernelId::kLayernormBackward, FormatId::kBf16}), architecture);
   separate.norm.sums = kernels::ColumnSums::separate;
   separate.norm.rows_ahead = 0;
   variants.push_back(separate);
@@ -102,25 +111,29 @@ TEST_F(OfflineTest, ProgramsHaveTheKernelsOfThePlan) {
     const auto& predicted = std::get<Predicted>(outcome.result);
     EXPECT_TRUE(is_symbol_of(predicted.code.symbol, outcome.variant.main_kernel())) << predicted.code.symbol;
     const kernels::cuda::LaunchPlan plan =
-        outcome.variant.plan(outcome.variant.problem.rows, outcome.variant.problem.cols, {.sms = 132, .shared_bytes = architecture.shared_per_block});
+        outcome.variant.plan(outcome.variant.problem.rows, outcome.variant.problem.cols,
+                             {.sms = 132, .shared_bytes = architecture.shared_per_block});
     for (int i = 0; i < plan.launches; ++i) {
       int found = 0;
-      for (const CodeFacts& helper : predicted.helpers) found += is_symbol_of(helper.symbol, plan.launch[i].kernel) ? 1 : 0;
-      EXPECT_EQ(found, plan.launch[i].kernel == outcome.variant.main_kernel() ? 0 : 1) << name_of(plan.launch[i].kernel);
+      for (const CodeFacts& helper : predicted.helpers)
+        found += is_symbol_of(helper.symbol, plan.launch[i].kernel) ? 1 : 0;
+      EXPECT_EQ(found, plan.launch[i].kernel == outcome.variant.main_kernel() ? 0 : 1)
+          << name_of(plan.launch[i].kernel);
     }
   }
 }
 
-// The norms' defaults on an H200, by their machine code and the model: bytes in flight that hide DRAM's latency, no spill; a backward of 8192 rows
-// in two launches, its rows of sums a small part of the traffic.
+// The norms' defaults on an H200, by their machine code and the model: bytes in flight that hide DRAM's
+// latency, no spill; a backward of 8192 rows in two launches, its rows of sums a small part of the traffic.
 TEST_F(OfflineTest, NightlyNormsKeepTheirDistanceFromTheLimit) {
   constexpr double kLeastInFlight = 32 * 1024, kMostOfSums = 0.08;
   const Architecture& architecture = architecture_of("sm_90");
   std::vector<GpuVariant> variants;
   for (const FormatId format : kAllFormats)
     for (const auto& [kernel, cols] :
-         {std::pair{KernelId::kLayernormBackward, 1024}, std::pair{KernelId::kLayernormBackward, 4096}, std::pair{KernelId::kResidualLayernormBackward, 8192},
-          std::pair{KernelId::kRmsnormBackward, 2048}, std::pair{KernelId::kLayernormForward, 2048}, std::pair{KernelId::kResidualLayernormForward, 1024}})
+         {std::pair{KernelId::kLayernormBackward, 1024}, std::pair{KernelId::kLayernormBackward, 4096},
+          std::pair{KernelId::kResidualLayernormBackward, 8192}, std::pair{KernelId::kRmsnormBackward, 2048},
+          std::pair{KernelId::kLayernormForward, 2048}, std::pair{KernelId::kResidualLayernormForward, 1024}})
       variants.push_back(default_gpu_variant(Problem{kernel, format}.sized(8192, cols), architecture));
   for (const Outcome& outcome : evaluate(variants, architecture, settings_)) {
     const Problem& problem = outcome.variant.problem;
@@ -129,11 +142,12 @@ TEST_F(OfflineTest, NightlyNormsKeepTheirDistanceFromTheLimit) {
     const Prediction& prediction = std::get<Predicted>(outcome.result).prediction;
     EXPECT_GE(prediction.bytes_in_flight, kLeastInFlight);
     if (is_forward(problem.kernel)) continue;
-    const kernels::cuda::LaunchPlan plan =
-        outcome.variant.plan(problem.rows, problem.cols, {.sms = architecture.sms, .shared_bytes = architecture.shared_per_block});
+    const kernels::cuda::LaunchPlan plan = outcome.variant.plan(
+        problem.rows, problem.cols, {.sms = architecture.sms, .shared_bytes = architecture.shared_per_block});
     EXPECT_EQ(plan.launches, 2);
     const Traffic traffic = traffic_of(problem);
-    const double sums = sizeof(float) * kernels::cuda::column_sums(norm_kind(problem.kernel).norm) * static_cast<double>(plan.launch[0].blocks);
+    const double sums = sizeof(float) * kernels::cuda::column_sums(norm_kind(problem.kernel).norm) *
+                        static_cast<double>(plan.launch[0].blocks);
     EXPECT_LE(sums / static_cast<double>(problem.rows), kMostOfSums * (traffic.read + traffic.written));
     if (problem.kernel != KernelId::kLayernormBackward) continue;
     EXPECT_GE(prediction.share_of_bandwidth, problem.cols == 1024 ? 0.7 : 0.8);
@@ -144,7 +158,8 @@ TEST_F(OfflineTest, NightlyNormsKeepTheirDistanceFromTheLimit) {
 TEST(GpuSpace, DefaultsArePlannedAsTheLaunchersDo) {
   for (const char* name : {"sm_80", "sm_89", "sm_90"}) {
     const Architecture& architecture = architecture_of(name);
-    const kernels::cuda::PlanLimits limits{.sms = architecture.sms, .shared_bytes = architecture.shared_per_block};
+    const kernels::cuda::PlanLimits limits{.sms = architecture.sms,
+                                           .shared_bytes = architecture.shared_per_block};
     for (const KernelId kernel : kAllKernels) {
       if (!is_norm(kernel)) continue;
       for (const FormatId format : kAllFormats) {
@@ -153,7 +168,8 @@ TEST(GpuSpace, DefaultsArePlannedAsTheLaunchersDo) {
           const GpuVariant variant = default_gpu_variant(problem, architecture);
           GpuVariant open = variant;
           open.norm = {};
-          const kernels::cuda::LaunchPlan own = variant.plan(512, cols, limits), launchers = open.plan(512, cols, limits);
+          const kernels::cuda::LaunchPlan own = variant.plan(512, cols, limits),
+                                          launchers = open.plan(512, cols, limits);
           SCOPED_TRACE(problem.sized_name() + " " + variant.name());
           ASSERT_EQ(own.launches, launchers.launches);
           for (int i = 0; i < own.launches; ++i) {
@@ -187,10 +203,12 @@ TEST(GpuSpace, VariantsComeBackFromTheirParameters) {
   EXPECT_THROW(gpu_variant_from(norm, {}, parameters), kernels::SpecError);
 }
 
-// The space of a norm follows the columns: every point launches what it says, and the launchers' default is one of the points.
+// The space of a norm follows the columns: every point launches what it says, and the launchers' default is
+// one of the points.
 TEST(GpuSpace, NormsHaveSchedulesThatTheirRowsTake) {
   const Architecture& architecture = architecture_of("sm_90");
-  const kernels::cuda::PlanLimits limits{.sms = architecture.sms, .shared_bytes = architecture.shared_per_block};
+  const kernels::cuda::PlanLimits limits{.sms = architecture.sms,
+                                         .shared_bytes = architecture.shared_per_block};
   for (const KernelId kernel : {KernelId::kLayernormBackward, KernelId::kResidualRmsnormForward}) {
     for (const kernels::i64 cols : {256, 1001, 1024, 16384, 50000}) {
       const Problem problem = Problem{kernel, FormatId::kBf16}.sized(4096, cols);
@@ -214,20 +232,24 @@ TEST(GpuSpace, NormsHaveSchedulesThatTheirRowsTake) {
   }
 }
 
-// What the project asks of the elementwise defaults on an H100 or H200: requests that hide the memory's latency (800 ns of 4.8 TB/s are 29 KB an
-// SM, of which a kernel's share is what it reads), and instructions that leave issue slots over under N(0, 1).
+// What the project asks of the elementwise defaults on an H100 or H200: requests that hide the memory's
+// latency (800 ns of 4.8 TB/s are 29 KB an SM, of which a kernel's share is what it reads), and instructions
+// that leave issue slots over under N(0, 1).
 TEST_F(OfflineTest, DefaultsAreAtTheLimitOnPaper) {
   constexpr double kInFlight = 48 * 1024;
   const auto most_instructions = [](const Problem& problem) {
     const bool f32 = problem.format == FormatId::kF32;
-    if (problem.kernel == KernelId::kGeluBackward) return f32 ? 35.0 : problem.format == FormatId::kF16 ? 28.0 : 26.0;
+    if (problem.kernel == KernelId::kGeluBackward)
+      return f32 ? 35.0 : problem.format == FormatId::kF16 ? 28.0 : 26.0;
     if (problem.kernel == KernelId::kGeluForward && !f32) return 22.0;
     return 40.0;
   };
   const Architecture& architecture = architecture_of("sm_90");
   std::vector<GpuVariant> variants;
-  for (const KernelId kernel : {KernelId::kGeluForward, KernelId::kGeluBackward, KernelId::kBiasGeluForward, KernelId::kBiasGeluBackward})
-    for (const FormatId format : kAllFormats) variants.push_back(default_gpu_variant(sized({kernel, format}), architecture));
+  for (const KernelId kernel : {KernelId::kGeluForward, KernelId::kGeluBackward, KernelId::kBiasGeluForward,
+                                KernelId::kBiasGeluBackward})
+    for (const FormatId format : kAllFormats)
+      variants.push_back(default_gpu_variant(sized({kernel, format}), architecture));
   for (const Outcome& outcome : evaluate(variants, architecture, settings_)) {
     SCOPED_TRACE(outcome.variant.problem.name() + " " + outcome.variant.name());
     ASSERT_EQ(pruned(outcome), nullptr) << pruned(outcome)->detail;
@@ -293,13 +315,17 @@ TEST_F(OfflineTest, NightlyStopsACompilerThatHangs) {
   FitChoice endless = *plain().fit;
   // Constant evaluation within NVRTC's own limits on steps, repeated by instantiation: minutes of work.
   endless.header =
-      "template <int N> struct Spin { static constexpr int value() { int s = 0; for (int i = 0; i < 900000; ++i) s ^= i * N; return s; } "
-      "static constexpr int v = value() + Spin<N - 1>::v; };\ntemplate <> struct Spin<0> { static constexpr int v = 0; };\n"
+      "template <int N> struct Spin { static constexpr int value() { int s = 0; for (int i = 0; i < 900000; "
+      "++i) s ^= i * N; return s; } "
+      "static constexpr int v = value() + Spin<N - 1>::v; };\ntemplate <> struct Spin<0> { static constexpr "
+      "int v = 0; };\n"
       "__device__ int spun = Spin<180>::v;\n";
-  // As the first, the baseline, it has the whole limit; later ones have ten times what the baseline took, if that is less.
+  // As the first, the baseline, it has the whole limit; later ones have ten times what the baseline took, if
+  // that is less.
   for (const std::size_t stuck : {0, 1}) {
     SCOPED_TRACE(stuck);
-    settings_.patience = std::make_shared<Patience>(10, 0.1, stuck == 0 ? 20 : 120);  // on a busy machine the other takes seconds
+    // on a busy machine the other takes seconds
+    settings_.patience = std::make_shared<Patience>(10, 0.1, stuck == 0 ? 20 : 120);
     settings_.cache_folder = folder_ / "cache" + std::to_string(stuck);
     std::vector<GpuVariant> variants = {plain(), plain()};
     variants[stuck].fit = std::make_shared<const FitChoice>(endless);
@@ -308,7 +334,8 @@ TEST_F(OfflineTest, NightlyStopsACompilerThatHangs) {
     ASSERT_EQ(outcomes.size(), 2u);
     ASSERT_NE(pruned(outcomes[stuck]), nullptr);
     EXPECT_EQ(pruned(outcomes[stuck])->reason, Reason::kCompilerTimeout) << pruned(outcomes[stuck])->detail;
-    EXPECT_EQ(pruned(outcomes[stuck])->detail.find("times the baseline's") != std::string::npos, stuck == 1) << pruned(outcomes[stuck])->detail;
+    EXPECT_EQ(pruned(outcomes[stuck])->detail.find("times the baseline's") != std::string::npos, stuck == 1)
+        << pruned(outcomes[stuck])->detail;
     EXPECT_EQ(pruned(outcomes[1 - stuck]), nullptr);
   }
 }

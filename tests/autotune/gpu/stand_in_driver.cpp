@@ -1,10 +1,12 @@
-// A libcuda that runs on the host, for tests of the tuner and of the PyTorch package: OUTGRAD_LIBCUDA names it. It has one device, an sm_90, whose kernels
-// compute what the host's scalar kernels compute, found by the names in their mangled symbols; machine code is never looked at. Of a
-// plan with several kernels the one over rows computes everything, the others carry its results on through the workspace.
+// A libcuda that runs on the host, for tests of the tuner and of the PyTorch package: OUTGRAD_LIBCUDA names
+// it. It has one device, an sm_90, whose kernels compute what the host's scalar kernels compute, found by the
+// names in their mangled symbols; machine code is never looked at. Of a plan with several kernels the one
+// over rows computes everything, the others carry its results on through the workspace.
 //
-// OUTGRAD_STAND_IN_PLANTS=THREADS:WHAT,..: launches with blocks of THREADS threads go wrong. WHAT: bit (one wrong bit), write (one element
-// beyond the output), fault (the launch ends in an error and so does every later call), crash (the process dies), hang, memory (the device
-// is out of memory), late (only the last of 1000 elements or more is wrong).
+// OUTGRAD_STAND_IN_PLANTS=THREADS:WHAT,..: launches with blocks of THREADS threads go wrong. WHAT: bit (one
+// wrong bit), write (one element beyond the output), fault (the launch ends in an error and so does every
+// later call), crash (the process dies), hang, memory (the device is out of memory), late (only the last of
+// 1000 elements or more is wrong).
 // OUTGRAD_STAND_IN_MEMORY=BYTES: of the device, 1 GiB unless given. The tuner's arrays are sized by it.
 #include <unistd.h>
 
@@ -68,9 +70,11 @@ std::size_t memory_bytes() {
 
 std::string plant_of(unsigned threads) {
   const char* plants = std::getenv("OUTGRAD_STAND_IN_PLANTS");
-  const std::string text = plants == nullptr ? "" : "," + std::string(plants) + ",", key = "," + std::to_string(threads) + ":";
+  const std::string text = plants == nullptr ? "" : "," + std::string(plants) + ",",
+                    key = "," + std::to_string(threads) + ":";
   const std::size_t at = text.find(key);
-  return at == std::string::npos ? "" : text.substr(at + key.size(), text.find(',', at + 1) - at - key.size());
+  return at == std::string::npos ? ""
+                                 : text.substr(at + key.size(), text.find(',', at + 1) - at - key.size());
 }
 
 std::string mangled(const std::string& name) { return std::to_string(name.size()) + name; }
@@ -85,7 +89,8 @@ std::string type_of(const char* name) {  // "GeluF32" for "gelu_f32"
   return type;
 }
 
-// Calls action with a value of the type that the symbol names as a kernel's first format. The format of a norm's parameters is a number there.
+// Calls action with a value of the type that the symbol names as a kernel's first format. The format of a
+// norm's parameters is a number there.
 template <class Action>
 void with_type(const std::string& symbol, const Action& action) {
   if (symbol.find("4BF16E") != std::string::npos) return action(BF16{});
@@ -93,7 +98,9 @@ void with_type(const std::string& symbol, const Action& action) {
   action(float{});
 }
 
-bool is_of(const std::string& symbol, const char* kernel) { return symbol.find(mangled(kernel) + "I") != std::string::npos; }
+bool is_of(const std::string& symbol, const char* kernel) {
+  return symbol.find(mangled(kernel) + "I") != std::string::npos;
+}
 
 // The parameter `index` of a launch.
 template <class T>
@@ -109,7 +116,8 @@ struct Written {
 
 // Dropout element by element.
 template <class T>
-void drop(const T* x, T* y, std::int64_t n, const kernels::cuda::Seed& seed, const kernels::DropoutRule& rule) {
+void drop(const T* x, T* y, std::int64_t n, const kernels::cuda::Seed& seed,
+          const kernels::DropoutRule& rule) {
   const kernels::u64 key = seed.at != nullptr ? *seed.at : seed.value;
   for (std::int64_t i = 0; i < n; ++i) {
     const kernels::PhiloxWords words = kernels::philox(static_cast<kernels::u64>(i / 4), key);
@@ -122,24 +130,31 @@ bool compute_others(const std::string& symbol, void** p, Written& written) {
   bool known = is_of(symbol, "dropout");
   const bool forward = is_of(symbol, "activation_forward");
   with_type(symbol, [&]<class T>(T) {
-    constexpr outgrad_format kFormat = sizeof(T) == 4 ? OUTGRAD_F32 : std::is_same_v<T, F16> ? OUTGRAD_F16 : OUTGRAD_BF16;
+    constexpr outgrad_format kFormat = sizeof(T) == 4           ? OUTGRAD_F32
+                                       : std::is_same_v<T, F16> ? OUTGRAD_F16
+                                                                : OUTGRAD_BF16;
     if (known) {
       auto* const y = parameter<T*>(p, 1);
       const auto n = parameter<std::int64_t>(p, 2);
-      drop(parameter<const T*>(p, 0), y, n, parameter<kernels::cuda::Seed>(p, 3), parameter<kernels::DropoutRule>(p, 4));
+      drop(parameter<const T*>(p, 0), y, n, parameter<kernels::cuda::Seed>(p, 3),
+           parameter<kernels::DropoutRule>(p, 4));
       written = {y, n * static_cast<std::int64_t>(sizeof(T))};
       return;
     }
     for (int k = 1; k < kernels::kActivations; ++k) {
       const auto activation = static_cast<outgrad_activation>(k);
       const std::string name = kernels::kActivationNames[k];
-      if (symbol.find(mangled(type_of((forward ? name : name + "_" + kernels::Format<T>::kName).c_str())) + "E") == std::string::npos) continue;
+      if (symbol.find(mangled(type_of((forward ? name : name + "_" + kernels::Format<T>::kName).c_str())) +
+                      "E") == std::string::npos)
+        continue;
       const auto n = parameter<std::int64_t>(p, forward ? 3 : 4);
       void* const out = parameter<void*>(p, forward ? 1 : 3);
-      const outgrad_status status = forward
-                                        ? outgrad_activation_forward(activation, kFormat, parameter<const void*>(p, 0), out, parameter<kernels::u32*>(p, 2), n)
-                                        : outgrad_activation_backward(activation, kFormat, parameter<const void*>(p, 0), parameter<const void*>(p, 1),
-                                                                      parameter<const kernels::u32*>(p, 2), out, n);
+      const outgrad_status status =
+          forward ? outgrad_activation_forward(activation, kFormat, parameter<const void*>(p, 0), out,
+                                               parameter<kernels::u32*>(p, 2), n)
+                  : outgrad_activation_backward(activation, kFormat, parameter<const void*>(p, 0),
+                                                parameter<const void*>(p, 1),
+                                                parameter<const kernels::u32*>(p, 2), out, n);
       known = status == OUTGRAD_OK;
       written = {out, n * static_cast<std::int64_t>(sizeof(T))};
     }
@@ -147,22 +162,28 @@ bool compute_others(const std::string& symbol, void** p, Written& written) {
   return known;
 }
 
-// Codes for f'(x): the activation's forward by the compiled library; codes of g and the backward element by element, from the rule that
-// they were given.
+// Codes for f'(x): the activation's forward by the compiled library; codes of g and the backward element by
+// element, from the rule that they were given.
 bool compute_codes(const std::string& symbol, void** p, Written& written) {
-  const bool forward = is_of(symbol, "activation_forward_code"), backward = is_of(symbol, "activation_backward_code");
+  const bool forward = is_of(symbol, "activation_forward_code"),
+             backward = is_of(symbol, "activation_backward_code");
   const bool encode = is_of(symbol, "encode_gradients");
   bool known = backward || encode;
   if (!forward && !known) return false;
-  const std::size_t at = symbol.find("ELi") == std::string::npos ? symbol.find("fLi") : symbol.find("ELi");  // after the format
+  // after the format
+  const std::size_t at = symbol.find("ELi") == std::string::npos ? symbol.find("fLi") : symbol.find("ELi");
   const int bits = symbol[at + 3] - '0';
   const bool dithered = symbol.substr(at + 4, 4) == "ELb1";
   with_type(symbol, [&]<class T>(T) {
-    constexpr outgrad_format kFormat = sizeof(T) == 4 ? OUTGRAD_F32 : std::is_same_v<T, F16> ? OUTGRAD_F16 : OUTGRAD_BF16;
+    constexpr outgrad_format kFormat = sizeof(T) == 4           ? OUTGRAD_F32
+                                       : std::is_same_v<T, F16> ? OUTGRAD_F16
+                                                                : OUTGRAD_BF16;
     const auto n = parameter<std::int64_t>(p, encode ? 2 : 3);
     const auto* const seed = dithered ? parameter<const kernels::u64*>(p, encode ? 3 : 4) : nullptr;
     const auto dither_at = [&](std::int64_t i) {
-      return dithered ? kernels::dither_of(kernels::philox(static_cast<kernels::u64>(i / 4), *seed).word[i % 4]) : 0.0f;
+      return dithered
+                 ? kernels::dither_of(kernels::philox(static_cast<kernels::u64>(i / 4), *seed).word[i % 4])
+                 : 0.0f;
     };
     if (encode) {
       const auto* const g = parameter<const T*>(p, 0);
@@ -170,8 +191,10 @@ bool compute_codes(const std::string& symbol, void** p, Written& written) {
       const std::int64_t bytes = kernels::code_bytes(bits, n);
       std::fill_n(codes, bytes, kernels::u8{0});
       for (std::int64_t i = 0; i < n; ++i) {
-        const unsigned code = kernels::coded_gradient(parameter<kernels::CodeRule>(p, 4), kernels::widen(g[i]), dither_at(i));
-        for (int bit = 0; bit < bits; ++bit) codes[(i * bits + bit) / 8] |= static_cast<kernels::u8>((code >> bit & 1u) << (i * bits + bit) % 8);
+        const unsigned code =
+            kernels::coded_gradient(parameter<kernels::CodeRule>(p, 4), kernels::widen(g[i]), dither_at(i));
+        for (int bit = 0; bit < bits; ++bit)
+          codes[(i * bits + bit) / 8] |= static_cast<kernels::u8>((code >> bit & 1u) << (i * bits + bit) % 8);
       }
       written = {codes, bytes};
       return;
@@ -182,50 +205,66 @@ bool compute_codes(const std::string& symbol, void** p, Written& written) {
       auto* const dx = parameter<T*>(p, 2);
       for (std::int64_t i = 0; i < n; ++i) {
         unsigned code = 0;
-        for (int bit = 0; bit < bits; ++bit) code |= (codes[(i * bits + bit) / 8] >> (i * bits + bit) % 8 & 1u) << bit;
-        const float g = kernels::gradient_of_code(parameter<kernels::CodeRule>(p, 5), static_cast<kernels::u8>(code), dither_at(i));
+        for (int bit = 0; bit < bits; ++bit)
+          code |= (codes[(i * bits + bit) / 8] >> (i * bits + bit) % 8 & 1u) << bit;
+        const float g = kernels::gradient_of_code(parameter<kernels::CodeRule>(p, 5),
+                                                  static_cast<kernels::u8>(code), dither_at(i));
         dx[i] = kernels::narrow<T>(kernels::mul_rn(kernels::widen(dy[i]), g));
       }
       written = {dx, n * static_cast<std::int64_t>(sizeof(T))};
       return;
     }
     for (int k = 0; k < kernels::kActivations; ++k) {
-      if (symbol.find(mangled(type_of((std::string(kernels::kActivationNames[k]) + "_code").c_str())) + "E") == std::string::npos) continue;
-      known = outgrad_activation_forward_code(static_cast<outgrad_activation>(k), kFormat, parameter<const void*>(p, 0), parameter<void*>(p, 1),
-                                              parameter<void*>(p, 2), static_cast<std::size_t>(kernels::code_bytes(bits, n)), bits, seed, n) == OUTGRAD_OK;
+      if (symbol.find(mangled(type_of((std::string(kernels::kActivationNames[k]) + "_code").c_str())) +
+                      "E") == std::string::npos)
+        continue;
+      known = outgrad_activation_forward_code(
+                  static_cast<outgrad_activation>(k), kFormat, parameter<const void*>(p, 0),
+                  parameter<void*>(p, 1), parameter<void*>(p, 2),
+                  static_cast<std::size_t>(kernels::code_bytes(bits, n)), bits, seed, n) == OUTGRAD_OK;
       written = {parameter<void*>(p, 1), n * static_cast<std::int64_t>(sizeof(T))};
     }
   });
   return known;
 }
 
-// y in 8 bits at a scale: the table by its own definition, the forward by the compiled library, the backward element by element, from the table.
+// y in 8 bits at a scale: the table by its own definition, the forward by the compiled library, the backward
+// element by element, from the table.
 template <class F>
 bool compute_fp8(const std::string& symbol, void** p, Written& written, outgrad_fp8 fp8) {
   bool known = false;
-  const auto names = [&]<class S>(S) { return symbol.find(mangled(type_of(S::Header::kName)) + "E") != std::string::npos; };
+  const auto names = [&]<class S>(S) {
+    return symbol.find(mangled(type_of(S::Header::kName)) + "E") != std::string::npos;
+  };
   const auto fill = [&]<class... S>(kernels::Fp8List<S...>) {
     const auto one = [&]<class Of>(Of of) {
       if (!names(of)) return;
-      kernels::fill_fp8_table<Of, F>(*parameter<const float*>(p, 0), parameter<int>(p, 1), *parameter<kernels::Fp8Table*>(p, 2));
+      kernels::fill_fp8_table<Of, F>(*parameter<const float*>(p, 0), parameter<int>(p, 1),
+                                     *parameter<kernels::Fp8Table*>(p, 2));
       known = true;
     };
     (one(S{}), ...);
   };
   if (is_of(symbol, "fp8_table")) return fill(kernels::Fp8Activations{}), known;
   with_type(symbol, [&]<class T>(T) {
-    constexpr outgrad_format kFormat = sizeof(T) == 4 ? OUTGRAD_F32 : std::is_same_v<T, F16> ? OUTGRAD_F16 : OUTGRAD_BF16;
+    constexpr outgrad_format kFormat = sizeof(T) == 4           ? OUTGRAD_F32
+                                       : std::is_same_v<T, F16> ? OUTGRAD_F16
+                                                                : OUTGRAD_BF16;
     const auto& table = *parameter<const kernels::Fp8Table*>(p, 0);
     const auto n = parameter<std::int64_t>(p, 5);
     const auto bytes = static_cast<std::size_t>(kernels::code_bytes(table.bits, n));
     const auto forward = [&]<class... S>(kernels::Fp8List<S...>) {
       const auto one = [&]<class Of>(Of of) {
         const auto& activations = kernels::kActivationNames;
-        const auto at = static_cast<outgrad_activation>(std::find(std::begin(activations), std::end(activations), std::string_view(Of::Header::kActivation)) -
-                                                        std::begin(activations));
+        const auto at =
+            static_cast<outgrad_activation>(std::find(std::begin(activations), std::end(activations),
+                                                      std::string_view(Of::Header::kActivation)) -
+                                            std::begin(activations));
         if (names(of))
-          known = outgrad_activation_forward_fp8(at, kFormat, parameter<const void*>(p, 2), fp8, *parameter<const float*>(p, 1), parameter<kernels::u8*>(p, 3),
-                                                 parameter<kernels::u8*>(p, 4), bytes, table.bits, n) == OUTGRAD_OK;
+          known = outgrad_activation_forward_fp8(at, kFormat, parameter<const void*>(p, 2), fp8,
+                                                 *parameter<const float*>(p, 1),
+                                                 parameter<kernels::u8*>(p, 3), parameter<kernels::u8*>(p, 4),
+                                                 bytes, table.bits, n) == OUTGRAD_OK;
       };
       (one(S{}), ...);
     };
@@ -254,9 +293,12 @@ bool compute_fp8(const std::string& symbol, void** p, Written& written) {
     return true;
   }
   if (!is_of(symbol, "fp8_table") && !is_of(symbol, "activation_forward_fp8")) return false;
-  if (symbol.find(mangled("F8E4M3") + "E") != std::string::npos) return compute_fp8<kernels::F8E4M3>(symbol, p, written, OUTGRAD_E4M3);
-  if (symbol.find(mangled("F8E5M2") + "E") != std::string::npos) return compute_fp8<kernels::F8E5M2>(symbol, p, written, OUTGRAD_E5M2);
-  return symbol.find(mangled("I8") + "E") != std::string::npos && compute_fp8<kernels::I8>(symbol, p, written, OUTGRAD_INT8);
+  if (symbol.find(mangled("F8E4M3") + "E") != std::string::npos)
+    return compute_fp8<kernels::F8E4M3>(symbol, p, written, OUTGRAD_E4M3);
+  if (symbol.find(mangled("F8E5M2") + "E") != std::string::npos)
+    return compute_fp8<kernels::F8E5M2>(symbol, p, written, OUTGRAD_E5M2);
+  return symbol.find(mangled("I8") + "E") != std::string::npos &&
+         compute_fp8<kernels::I8>(symbol, p, written, OUTGRAD_INT8);
 }
 
 // Softmax and its codes, by the compiled library.
@@ -265,12 +307,16 @@ bool compute_softmax(const std::string& symbol, void** p, Written& written) {
   if (!forward && !is_of(symbol, "softmax_backward_code")) return false;
   outgrad_status status = OUTGRAD_OK;
   with_type(symbol, [&]<class T>(T) {
-    constexpr outgrad_format kFormat = sizeof(T) == 4 ? OUTGRAD_F32 : std::is_same_v<T, F16> ? OUTGRAD_F16 : OUTGRAD_BF16;
+    constexpr outgrad_format kFormat = sizeof(T) == 4           ? OUTGRAD_F32
+                                       : std::is_same_v<T, F16> ? OUTGRAD_F16
+                                                                : OUTGRAD_BF16;
     const auto rows = parameter<std::int64_t>(p, 3), n = parameter<std::int64_t>(p, 4);
     const auto bytes = static_cast<std::size_t>(rows * n);
     void* const out = parameter<void*>(p, forward ? 1 : 2);
-    status = forward ? outgrad_softmax_forward_code(kFormat, parameter<const void*>(p, 0), rows, n, out, parameter<void*>(p, 2), bytes)
-                     : outgrad_softmax_backward_code(kFormat, parameter<const void*>(p, 0), parameter<const void*>(p, 1), bytes, rows, n, out);
+    status = forward ? outgrad_softmax_forward_code(kFormat, parameter<const void*>(p, 0), rows, n, out,
+                                                    parameter<void*>(p, 2), bytes)
+                     : outgrad_softmax_backward_code(kFormat, parameter<const void*>(p, 0),
+                                                     parameter<const void*>(p, 1), bytes, rows, n, out);
     written = {out, rows * n * static_cast<std::int64_t>(sizeof(T))};
   });
   return status == OUTGRAD_OK;
@@ -278,20 +324,27 @@ bool compute_softmax(const std::string& symbol, void** p, Written& written) {
 
 // A y that carries its branch and MXFP8, by the compiled library.
 bool compute_stores(const std::string& symbol, void** p, Written& written) {
-  if (compute_codes(symbol, p, written) || compute_fp8(symbol, p, written) || compute_softmax(symbol, p, written)) return true;
-  const bool backward = is_of(symbol, "activation_backward"), half = symbol.find("9ParityF16E") != std::string::npos;
+  if (compute_codes(symbol, p, written) || compute_fp8(symbol, p, written) ||
+      compute_softmax(symbol, p, written))
+    return true;
+  const bool backward = is_of(symbol, "activation_backward"),
+             half = symbol.find("9ParityF16E") != std::string::npos;
   if (half || symbol.find("10ParityBf16E") != std::string::npos) {
     const outgrad_format format = half ? OUTGRAD_F16 : OUTGRAD_BF16;
     const auto n = parameter<std::int64_t>(p, backward ? 4 : 2);
     for (int k = 0; k < kernels::kActivations; ++k) {
       const auto activation = static_cast<outgrad_activation>(k);
       const std::string name = kernels::kActivationNames[k];
-      const std::string function = backward ? name + (half ? "_f16_parity" : "_bf16_parity") : k == 0 ? "gelu_forward" : name;
+      const std::string function = backward ? name + (half ? "_f16_parity" : "_bf16_parity")
+                                   : k == 0 ? "gelu_forward"
+                                            : name;
       if (symbol.find(mangled(type_of(function.c_str())) + "E") == std::string::npos) continue;
       void* const out = parameter<void*>(p, backward ? 3 : 1);
       written = {out, 2 * n};
-      return (backward ? outgrad_activation_backward_parity(activation, format, parameter<const void*>(p, 0), parameter<const void*>(p, 1), out, n)
-                       : outgrad_activation_forward_parity(activation, format, parameter<const void*>(p, 0), out, n)) == OUTGRAD_OK;
+      return (backward ? outgrad_activation_backward_parity(activation, format, parameter<const void*>(p, 0),
+                                                            parameter<const void*>(p, 1), out, n)
+                       : outgrad_activation_forward_parity(activation, format, parameter<const void*>(p, 0),
+                                                           out, n)) == OUTGRAD_OK;
     }
     return false;
   }
@@ -299,24 +352,28 @@ bool compute_stores(const std::string& symbol, void** p, Written& written) {
   if (!mxfp8_forward && symbol.find("5MxFp8E") == std::string::npos) return false;
   bool known = false;
   with_type(symbol, [&]<class T>(T) {
-    constexpr outgrad_format kFormat = sizeof(T) == 4 ? OUTGRAD_F32 : std::is_same_v<T, F16> ? OUTGRAD_F16 : OUTGRAD_BF16;
+    constexpr outgrad_format kFormat = sizeof(T) == 4           ? OUTGRAD_F32
+                                       : std::is_same_v<T, F16> ? OUTGRAD_F16
+                                                                : OUTGRAD_BF16;
     const auto n = parameter<std::int64_t>(p, 4);
     if (mxfp8_forward) {
-      known = outgrad_gelu_forward_mxfp8(kFormat, parameter<const void*>(p, 0), parameter<kernels::u8*>(p, 1), parameter<kernels::u8*>(p, 2),
-                                         parameter<kernels::u32*>(p, 3), n) == OUTGRAD_OK;
+      known = outgrad_gelu_forward_mxfp8(kFormat, parameter<const void*>(p, 0), parameter<kernels::u8*>(p, 1),
+                                         parameter<kernels::u8*>(p, 2), parameter<kernels::u32*>(p, 3),
+                                         n) == OUTGRAD_OK;
       written = {parameter<void*>(p, 1), n};
       return;
     }
     const auto& y = parameter<kernels::BlockScaled<kernels::MxFp8>>(p, 1);
-    known = outgrad_gelu_backward_mxfp8(kFormat, parameter<const void*>(p, 0), &y.codes->bits, &y.scales->bits, parameter<const kernels::u32*>(p, 2),
+    known = outgrad_gelu_backward_mxfp8(kFormat, parameter<const void*>(p, 0), &y.codes->bits,
+                                        &y.scales->bits, parameter<const kernels::u32*>(p, 2),
                                         parameter<void*>(p, 3), n) == OUTGRAD_OK;
     written = {parameter<void*>(p, 3), n * static_cast<std::int64_t>(sizeof(T))};
   });
   return known;
 }
 
-// The mangled formats of bias_gelu_forward's elements and of its bias, its template's second and third argument. The third may be a substitution of
-// the second.
+// The mangled formats of bias_gelu_forward's elements and of its bias, its template's second and third
+// argument. The third may be a substitution of the second.
 struct FormatsOfBias {
   std::string elements, bias;
 };
@@ -332,9 +389,11 @@ FormatsOfBias formats_of_bias(const std::string& symbol) {
   return {elements, bias[0] == 'S' ? elements : bias};
 }
 
-// GELU's kernels, and those with a bias, whose sums over rows are all in their first slot: the others hold -0, which is neutral.
+// GELU's kernels, and those with a bias, whose sums over rows are all in their first slot: the others hold
+// -0, which is neutral.
 bool compute_gelu(const std::string& symbol, void** p, Written& written) {
-  const bool is_forward = is_of(symbol, "gelu_forward"), is_bias_forward = is_of(symbol, "bias_gelu_forward"), is_bias = is_of(symbol, "bias_gelu_backward");
+  const bool is_forward = is_of(symbol, "gelu_forward"), is_bias_forward = is_of(symbol, "bias_gelu_forward"),
+             is_bias = is_of(symbol, "bias_gelu_backward");
   bool known = is_forward || is_bias_forward;
   if (known) {
     const FormatsOfBias of_bias = is_bias_forward ? formats_of_bias(symbol) : FormatsOfBias{symbol, ""};
@@ -348,9 +407,10 @@ bool compute_gelu(const std::string& symbol, void** p, Written& written) {
         const auto n = parameter<std::int64_t>(p, 3);
         with_type(of_bias.bias, [&]<class B>(B) {
           std::vector<float> bias(static_cast<std::size_t>(n));
-          for (std::int64_t j = 0; j < n; ++j) bias[static_cast<std::size_t>(j)] = kernels::widen(parameter<const B*>(p, 1)[j]);
-          kernels::bias_gelu_forward<typename kernels::ForwardFit<T>::Type, T, kScalar>(parameter<const T*>(p, 0), bias.data(), elements / n, n, y,
-                                                                                        parameter<kernels::u32*>(p, 5));
+          for (std::int64_t j = 0; j < n; ++j)
+            bias[static_cast<std::size_t>(j)] = kernels::widen(parameter<const B*>(p, 1)[j]);
+          kernels::bias_gelu_forward<typename kernels::ForwardFit<T>::Type, T, kScalar>(
+              parameter<const T*>(p, 0), bias.data(), elements / n, n, y, parameter<kernels::u32*>(p, 5));
         });
       }
       written = {y, elements * static_cast<std::int64_t>(sizeof(T))};
@@ -360,31 +420,36 @@ bool compute_gelu(const std::string& symbol, void** p, Written& written) {
   kernels::for_each_fit([&](auto fit) {
     using Fit = decltype(fit);
     constexpr std::string_view kFormat = Fit::kFormat;
-    if constexpr (std::string_view(Fit::kActivation) == "gelu" && (kFormat == "f32" || kFormat == "f16" || kFormat == "bf16")) {
+    if constexpr (std::string_view(Fit::kActivation) == "gelu" &&
+                  (kFormat == "f32" || kFormat == "f16" || kFormat == "bf16")) {
       if (symbol.find(mangled(type_of(Fit::kName)) + "E") == std::string::npos) return;
       using T = std::conditional_t<kFormat == "f32", float, std::conditional_t<kFormat == "f16", F16, BF16>>;
       known = true;
       if (!is_bias) {
         kernels::Arguments a{
-            {parameter<void*>(p, 0), parameter<void*>(p, 1), parameter<void*>(p, 2), parameter<void*>(p, 3)}, 1, parameter<std::int64_t>(p, 4)};
+            {parameter<void*>(p, 0), parameter<void*>(p, 1), parameter<void*>(p, 2), parameter<void*>(p, 3)},
+            1,
+            parameter<std::int64_t>(p, 4)};
         kernels::run<kernels::KernelId::kGeluBackward, Fit, T, kScalar>(a);
         written = {a.array[3], a.cols * static_cast<std::int64_t>(sizeof(T))};
         return;
       }
       const auto& slots = parameter<kernels::cuda::SlotRows>(p, 3);
-      const std::int64_t count = std::int64_t{1} << slots.log_slots, rows = slots.begin(count), n = parameter<std::int64_t>(p, 4);
+      const std::int64_t count = std::int64_t{1} << slots.log_slots, rows = slots.begin(count),
+                         n = parameter<std::int64_t>(p, 4);
       T* const dx = parameter<T*>(p, 5);
       float* const sums = parameter<float*>(p, 6);
       std::fill(sums + n, sums + count * n, -0.0f);
-      kernels::bias_gelu_backward<Fit, T, kScalar>(parameter<const T*>(p, 0), parameter<const T*>(p, 1), parameter<const kernels::u32*>(p, 2), rows, n, dx,
-                                                   sums);
+      kernels::bias_gelu_backward<Fit, T, kScalar>(parameter<const T*>(p, 0), parameter<const T*>(p, 1),
+                                                   parameter<const kernels::u32*>(p, 2), rows, n, dx, sums);
       written = {dx, rows * n * static_cast<std::int64_t>(sizeof(T))};
     }
   });
   return known;
 }
 
-// Calls action with a value of the format of gamma, beta and their gradients, which the symbol names; fp32 unless it does.
+// Calls action with a value of the format of gamma, beta and their gradients, which the symbol names; fp32
+// unless it does.
 template <class Action>
 void with_parameters(const std::string& symbol, const Action& action) {
   const std::string name = mangled("ParameterFormat") + "E";
@@ -399,23 +464,27 @@ void with_parameters(const std::string& symbol, const Action& action) {
 std::vector<float> parameters_in(const std::string& symbol, const void* parameters, std::int64_t n) {
   std::vector<float> values(parameters == nullptr ? 0 : static_cast<std::size_t>(n));
   with_parameters(symbol, [&]<class P>(P) {
-    for (std::size_t j = 0; j < values.size(); ++j) values[j] = kernels::widen(static_cast<const P*>(parameters)[j]);
+    for (std::size_t j = 0; j < values.size(); ++j)
+      values[j] = kernels::widen(static_cast<const P*>(parameters)[j]);
   });
   return values;
 }
 const float* data_of(const std::vector<float>& values) { return values.empty() ? nullptr : values.data(); }
 
-// The last arguments of a norm's template: whether it drops and, of a forward, whether it stores the sum. A launch whose arguments say something
-// else would read or write through a null pointer on a device.
+// The last arguments of a norm's template: whether it drops and, of a forward, whether it stores the sum. A
+// launch whose arguments say something else would read or write through a null pointer on a device.
 void expect_instance(const std::string& symbol, bool drops, bool forward, bool stores) {
   const std::size_t end = symbol.find("EEEv");
-  const std::string want = std::string("Lb") + (drops ? "1" : "0") + (forward ? std::string("ELb") + (stores ? "1" : "0") : "");
-  if (end == std::string::npos || end < want.size() || symbol.substr(end - want.size(), want.size()) != want) std::abort();
+  const std::string want =
+      std::string("Lb") + (drops ? "1" : "0") + (forward ? std::string("ELb") + (stores ? "1" : "0") : "");
+  if (end == std::string::npos || end < want.size() || symbol.substr(end - want.size(), want.size()) != want)
+    std::abort();
 }
 
 template <class T>
 void norm_forward(const std::string& symbol, bool layer, const kernels::cuda::NormForwardArrays<T>& a) {
-  const std::vector<float> gammas = parameters_in(symbol, a.gamma, a.n), betas = parameters_in(symbol, a.beta, a.n);
+  const std::vector<float> gammas = parameters_in(symbol, a.gamma, a.n),
+                           betas = parameters_in(symbol, a.beta, a.n);
   const float *const gamma = data_of(gammas), *const beta = data_of(betas);
   const auto* const end = a.side.channels + a.side.count;
   for (std::int64_t j = 0; a.watch.seen != nullptr && gamma != nullptr && j < a.n; ++j) {
@@ -432,20 +501,24 @@ void norm_forward(const std::string& symbol, bool layer, const kernels::cuda::No
   if (drops) drop(a.x, z, a.rows * a.n, a.dropout.seed, a.dropout.rule);
   const T* const x = drops ? z : a.x;
   if (a.residual != nullptr && layer)
-    kernels::residual_layernorm_forward<T, kScalar>(x, a.residual, gamma, beta, a.rows, a.n, a.eps, z, a.y, a.rstd, a.side);
+    kernels::residual_layernorm_forward<T, kScalar>(x, a.residual, gamma, beta, a.rows, a.n, a.eps, z, a.y,
+                                                    a.rstd, a.side);
   else if (a.residual != nullptr)
-    kernels::residual_rmsnorm_forward<T, kScalar>(x, a.residual, gamma, a.rows, a.n, a.eps, z, a.y, a.rstd, a.side);
+    kernels::residual_rmsnorm_forward<T, kScalar>(x, a.residual, gamma, a.rows, a.n, a.eps, z, a.y, a.rstd,
+                                                  a.side);
   else if (layer)
     kernels::layernorm_forward<T, kScalar>(a.x, gamma, beta, a.rows, a.n, a.eps, a.y, a.rstd, a.side);
   else
     kernels::rmsnorm_forward<T, kScalar>(a.x, gamma, a.rows, a.n, a.eps, a.y, a.rstd, a.side);
 }
 
-// With the columns that norm_prepare left, or with gamma and beta themselves; dgamma and dbeta, divided already, go into the first row of sums, and
-// -0 into the others, of which there are so many.
+// With the columns that norm_prepare left, or with gamma and beta themselves; dgamma and dbeta, divided
+// already, go into the first row of sums, and -0 into the others, of which there are so many.
 template <class T>
-void norm_backward(const std::string& symbol, bool layer, kernels::cuda::NormBackwardArrays<T> a, bool fused, std::int64_t sum_rows) {
-  const std::int64_t words = kernels::cuda::column_sums(layer ? kernels::Norm::layer : kernels::Norm::rms) * a.stride;
+void norm_backward(const std::string& symbol, bool layer, kernels::cuda::NormBackwardArrays<T> a, bool fused,
+                   std::int64_t sum_rows) {
+  const std::int64_t words =
+      kernels::cuda::column_sums(layer ? kernels::Norm::layer : kernels::Norm::rms) * a.stride;
   float* const dgamma = a.sums;
   float* const dbeta = layer && a.sums != nullptr ? a.sums + a.stride : nullptr;
   if (a.sums != nullptr) std::fill(a.sums + words, a.sums + sum_rows * words, -0.0f);
@@ -460,19 +533,24 @@ void norm_backward(const std::string& symbol, bool layer, kernels::cuda::NormBac
   }
   for (std::int64_t j = 0; a.columns.gamma != nullptr && j < a.n; ++j) {
     const float b = a.columns.beta != nullptr ? a.columns.beta[j] : 0.0f;
-    if (fused ? a.guard.tests == 0 || kernels::is_told(a.guard.lost, a.columns.gamma[j], b) : b == b) continue;
+    if (fused ? a.guard.tests == 0 || kernels::is_told(a.guard.lost, a.columns.gamma[j], b) : b == b)
+      continue;
     lost.push_back(j);
     a.columns.gamma[j] = 1.0f;  // with a reciprocal: what comes of it is written over
   }
   if (a.dz_next != nullptr && layer)
-    kernels::residual_layernorm_backward<T, kScalar>(a.dy, a.y, a.dz_next, a.columns.gamma, a.columns.beta, a.rstd, a.rows, a.n, a.dx, dgamma, dbeta, a.side,
+    kernels::residual_layernorm_backward<T, kScalar>(a.dy, a.y, a.dz_next, a.columns.gamma, a.columns.beta,
+                                                     a.rstd, a.rows, a.n, a.dx, dgamma, dbeta, a.side,
                                                      workspace);
   else if (a.dz_next != nullptr)
-    kernels::residual_rmsnorm_backward<T, kScalar>(a.dy, a.y, a.dz_next, a.columns.gamma, a.rstd, a.rows, a.n, a.dx, dgamma, a.side, workspace);
+    kernels::residual_rmsnorm_backward<T, kScalar>(a.dy, a.y, a.dz_next, a.columns.gamma, a.rstd, a.rows, a.n,
+                                                   a.dx, dgamma, a.side, workspace);
   else if (layer)
-    kernels::layernorm_backward<T, kScalar>(a.dy, a.y, a.columns.gamma, a.columns.beta, a.rstd, a.rows, a.n, a.dx, dgamma, dbeta, a.side, workspace);
+    kernels::layernorm_backward<T, kScalar>(a.dy, a.y, a.columns.gamma, a.columns.beta, a.rstd, a.rows, a.n,
+                                            a.dx, dgamma, dbeta, a.side, workspace);
   else
-    kernels::rmsnorm_backward<T, kScalar>(a.dy, a.y, a.columns.gamma, a.rstd, a.rows, a.n, a.dx, dgamma, a.side, workspace);
+    kernels::rmsnorm_backward<T, kScalar>(a.dy, a.y, a.columns.gamma, a.rstd, a.rows, a.n, a.dx, dgamma,
+                                          a.side, workspace);
   if (!lost.empty()) {
     const float nan = kernels::float_of(kernels::kCanonicalNanF32);
     std::fill_n(a.dx, a.rows * a.n, kernels::narrow<T>(nan));
@@ -490,26 +568,31 @@ void prepare(const std::string& symbol, void** p) {
   const auto n = parameter<std::int64_t>(p, 4), padded = parameter<std::int64_t>(p, 5);
   const auto& side = parameter<kernels::SideBuffer<const float>>(p, 6);
   const auto& guard = parameter<kernels::SideGuard>(p, 7);
-  const std::vector<float> gammas = parameters_in(symbol, parameter<const void*>(p, 2), n), betas = parameters_in(symbol, parameter<const void*>(p, 3), n);
+  const std::vector<float> gammas = parameters_in(symbol, parameter<const void*>(p, 2), n),
+                           betas = parameters_in(symbol, parameter<const void*>(p, 3), n);
   for (std::int64_t j = 0; j < padded; ++j) {
     const auto* const end = side.channels + side.count;
     const auto* const found = std::find(side.channels, end, j);
     place[j] = found == end ? -1 : static_cast<kernels::i32>(found - side.channels);
-    kernels::prepare_column(columns, j < n ? data_of(gammas) : nullptr, j < n ? data_of(betas) : nullptr, j, found != end);
-    if (j < n && guard.tests != 0 && found == end && !kernels::is_told(guard.lost, columns.gamma[j], columns.beta[j]))
+    kernels::prepare_column(columns, j < n ? data_of(gammas) : nullptr, j < n ? data_of(betas) : nullptr, j,
+                            found != end);
+    if (j < n && guard.tests != 0 && found == end &&
+        !kernels::is_told(guard.lost, columns.gamma[j], columns.beta[j]))
       columns.beta[j] = kernels::float_of(kernels::kCanonicalNanF32);
   }
 }
 
 void add_slots(void** p) {
   float *const sums = parameter<float*>(p, 0), *const result = parameter<float*>(p, 1);
-  const auto words = parameter<std::int64_t>(p, 2), left = parameter<std::int64_t>(p, 3), apart = parameter<std::int64_t>(p, 4);
+  const auto words = parameter<std::int64_t>(p, 2), left = parameter<std::int64_t>(p, 3),
+             apart = parameter<std::int64_t>(p, 4);
   constexpr std::int64_t kFan = kernels::cuda::kSlotFan;
   for (std::int64_t first = 0; first < left; first += kFan) {
     float* const target = result != nullptr && left <= kFan ? result : sums + first * apart * words;
     for (std::int64_t j = 0; j < words; ++j) {
       float sum = sums[first * apart * words + j];
-      for (std::int64_t k = 1; k < kFan && first + k < left; ++k) sum += sums[(first + k) * apart * words + j];
+      for (std::int64_t k = 1; k < kFan && first + k < left; ++k)
+        sum += sums[(first + k) * apart * words + j];
       target[j] = sum;
     }
   }
@@ -517,7 +600,8 @@ void add_slots(void** p) {
 
 void finish(const std::string& symbol, void** p) {
   float* const sums = const_cast<float*>(parameter<const float*>(p, 0));
-  const auto n = parameter<std::int64_t>(p, 3), stride = parameter<std::int64_t>(p, 4), words = parameter<std::int64_t>(p, 5);
+  const auto n = parameter<std::int64_t>(p, 3), stride = parameter<std::int64_t>(p, 4),
+             words = parameter<std::int64_t>(p, 5);
   const auto left = parameter<std::int64_t>(p, 6), apart = parameter<std::int64_t>(p, 7);
   for (std::int64_t row = 1; row < left; ++row)
     for (std::int64_t j = 0; j < words; ++j) sums[j] += sums[row * apart * words + j];
@@ -528,7 +612,8 @@ void finish(const std::string& symbol, void** p) {
   });
 }
 
-// Whether the symbol is of a kernel that is known. Kernels compute together what they compute apart on a device.
+// Whether the symbol is of a kernel that is known. Kernels compute together what they compute apart on a
+// device.
 bool compute(const std::string& symbol, void** p, unsigned blocks, Written& written) {
   const bool layer = symbol.find("4NormE0E") != std::string::npos;
   if (is_of(symbol, "norm_prepare")) return prepare(symbol, p), true;
@@ -536,13 +621,17 @@ bool compute(const std::string& symbol, void** p, unsigned blocks, Written& writ
   if (is_of(symbol, "norm_finish")) return finish(symbol, p), true;
   if (is_of(symbol, "norm_slot_sums")) {
     const auto& a = parameter<kernels::cuda::NormBackwardArrays<float>>(p, 0);
-    std::fill_n(a.sums, kernels::cuda::column_sums(layer ? kernels::Norm::layer : kernels::Norm::rms) * a.stride, 0.0f);
-    for (std::int64_t j = 0; j < a.n; ++j) a.sums[j] /= a.columns.divisor[j];  // all that there is where there are no rows
+    std::fill_n(a.sums,
+                kernels::cuda::column_sums(layer ? kernels::Norm::layer : kernels::Norm::rms) * a.stride,
+                0.0f);
+    // all that there is where there are no rows
+    for (std::int64_t j = 0; j < a.n; ++j) a.sums[j] /= a.columns.divisor[j];
     return true;
   }
   const bool is_forward = is_of(symbol, "norm_forward");
   if (!is_forward && !is_of(symbol, "norm_backward") && !is_of(symbol, "norm_backward_slots"))
-    return compute_stores(symbol, p, written) || compute_gelu(symbol, p, written) || compute_others(symbol, p, written);
+    return compute_stores(symbol, p, written) || compute_gelu(symbol, p, written) ||
+           compute_others(symbol, p, written);
   with_type(symbol, [&]<class T>(T) {
     if (is_forward) {
       const auto& a = parameter<kernels::cuda::NormForwardArrays<T>>(p, 0);
@@ -551,7 +640,8 @@ bool compute(const std::string& symbol, void** p, unsigned blocks, Written& writ
     } else {
       const auto& a = parameter<kernels::cuda::NormBackwardArrays<T>>(p, 0);
       const bool fused = is_of(symbol, "norm_backward_slots");
-      norm_backward(symbol, layer, a, fused, fused ? static_cast<std::int64_t>(blocks) : kernels::cuda::most_sum_rows(a.slots));
+      norm_backward(symbol, layer, a, fused,
+                    fused ? static_cast<std::int64_t>(blocks) : kernels::cuda::most_sum_rows(a.slots));
       written = {a.dx, a.rows * a.n * static_cast<std::int64_t>(sizeof(T))};
     }
   });
@@ -564,7 +654,9 @@ extern "C" {
 
 int cuInit(unsigned) { return kSuccess; }
 int cuGetErrorName(int error, const char** name) {
-  *name = error == kOutOfMemory ? "CUDA_ERROR_OUT_OF_MEMORY" : error == kIllegalAddress ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR_INVALID_VALUE";
+  *name = error == kOutOfMemory      ? "CUDA_ERROR_OUT_OF_MEMORY"
+          : error == kIllegalAddress ? *"CUDA_ERROR_ILLEGAL_ADDRESS"
+                                     : "CUDA_ERROR_INVALID_VALUE";
   return kSuccess;
 }
 int cuDriverGetVersion(int* version) { return *version = 13000, kSuccess; }
@@ -582,8 +674,9 @@ int cuDeviceGetName(char* name, int bytes, int) {
   return kSuccess;
 }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
-  static const std::map<int, int> kValues = {{13, 1980000}, {16, 2}, {36, 1600000},   {37, 128},       {38, 1 << 20}, {39, 2048},
-                                             {75, 9},       {76, 0}, {81, 228 << 10}, {97, 227 << 10}, {106, 32}};
+  static const std::map<int, int> kValues = {{13, 1980000},   {16, 2},         {36, 1600000}, {37, 128},
+                                             {38, 1 << 20},   {39, 2048},      {75, 9},       {76, 0},
+                                             {81, 228 << 10}, {97, 227 << 10}, {106, 32}};
   const auto found = kValues.find(attribute);
   if (found == kValues.end()) return kInvalid;
   *value = found->second;
@@ -593,8 +686,12 @@ int cuDeviceTotalMem_v2(std::size_t* bytes, int) { return *bytes = memory_bytes(
 int cuDevicePrimaryCtxRetain(void** context, int) { return *context = &sticky, kSuccess; }
 int cuDevicePrimaryCtxRelease_v2(int) { return kSuccess; }
 int cuCtxSetCurrent(void* context) { return contexts.assign(1, context), kSuccess; }
-int cuCtxGetCurrent(void** context) { return *context = contexts.empty() ? nullptr : contexts.back(), kSuccess; }
-int cuCtxPushCurrent_v2(void* context) { return count("cuCtxPushCurrent"), contexts.push_back(context), kSuccess; }
+int cuCtxGetCurrent(void** context) {
+  return *context = contexts.empty() ? nullptr : contexts.back(), kSuccess;
+}
+int cuCtxPushCurrent_v2(void* context) {
+  return count("cuCtxPushCurrent"), contexts.push_back(context), kSuccess;
+}
 int cuCtxPopCurrent_v2(void** context) {
   if (contexts.empty()) return kInvalid;
   *context = contexts.back();
@@ -606,21 +703,33 @@ long long outgrad_stand_in_calls(const char* function) {
 }
 int cuThreadExchangeStreamCaptureMode(int*) { return kSuccess; }
 int cuCtxSynchronize() { return sticky; }
-int cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total) { return *free_bytes = *total = memory_bytes(), sticky; }
+int cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total) {
+  return *free_bytes = *total = memory_bytes(), sticky;
+}
 int cuMemAlloc_v2(std::uint64_t* address, std::size_t bytes) {
   void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   *address = reinterpret_cast<std::uint64_t>(memory);
   return memory == nullptr ? kOutOfMemory : sticky;
 }
 int cuMemFree_v2(std::uint64_t address) { return std::free(reinterpret_cast<void*>(address)), sticky; }
-int cuMemcpyHtoD_v2(std::uint64_t to, const void* from, std::size_t bytes) { return std::memcpy(reinterpret_cast<void*>(to), from, bytes), sticky; }
-int cuMemcpyDtoH_v2(void* to, std::uint64_t from, std::size_t bytes) { return std::memcpy(to, reinterpret_cast<void*>(from), bytes), sticky; }
+int cuMemcpyHtoD_v2(std::uint64_t to, const void* from, std::size_t bytes) {
+  return std::memcpy(reinterpret_cast<void*>(to), from, bytes), sticky;
+}
+int cuMemcpyDtoH_v2(void* to, std::uint64_t from, std::size_t bytes) {
+  return std::memcpy(to, reinterpret_cast<void*>(from), bytes), sticky;
+}
 int cuMemcpyDtoDAsync_v2(std::uint64_t to, std::uint64_t from, std::size_t bytes, void*) {
   return std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes), sticky;
 }
-int cuMemsetD8Async(std::uint64_t to, unsigned char byte, std::size_t bytes, void*) { return std::memset(reinterpret_cast<void*>(to), byte, bytes), sticky; }
-int cuModuleLoadData(void** module, const void* image) { return count("cuModuleLoadData"), *module = const_cast<void*>(image), sticky; }
-int cuModuleGetFunction(void** function, void*, const char* name) { return *function = new Kernel{name}, sticky; }
+int cuMemsetD8Async(std::uint64_t to, unsigned char byte, std::size_t bytes, void*) {
+  return std::memset(reinterpret_cast<void*>(to), byte, bytes), sticky;
+}
+int cuModuleLoadData(void** module, const void* image) {
+  return count("cuModuleLoadData"), *module = const_cast<void*>(image), sticky;
+}
+int cuModuleGetFunction(void** function, void*, const char* name) {
+  return *function = new Kernel{name}, sticky;
+}
 int cuEventCreate(void** event, unsigned) { return *event = new char, kSuccess; }
 int cuEventDestroy_v2(void* event) { return delete static_cast<char*>(event), kSuccess; }
 int cuEventRecord(void* event, void*) { return events[event] = std::chrono::steady_clock::now(), sticky; }
@@ -632,7 +741,8 @@ int cuEventElapsedTime(float* milliseconds, void* start, void* stop) {
 
 int cuFuncSetAttribute(void* function, int attribute, int value) {
   count("cuFuncSetAttribute");
-  if (attribute == kMaxDynamicShared) static_cast<Kernel*>(function)->allowed_shared = static_cast<unsigned>(value);
+  if (attribute == kMaxDynamicShared)
+    static_cast<Kernel*>(function)->allowed_shared = static_cast<unsigned>(value);
   return sticky;
 }
 
@@ -642,8 +752,8 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int threads,
   return *blocks = kThreadsPerSm / threads, sticky;
 }
 
-int cuLaunchKernel(void* function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned, unsigned, unsigned shared_bytes, void*, void** parameters,
-                   void**) {
+int cuLaunchKernel(void* function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned, unsigned,
+                   unsigned shared_bytes, void*, void** parameters, void**) {
   count("cuLaunchKernel");
   if (sticky != kSuccess) return sticky;
   const Kernel& kernel = *static_cast<Kernel*>(function);

@@ -1,4 +1,5 @@
-// Children that crash, hang, leave and throw: each an outcome with the right culprit, and the reports before it are not lost.
+// Children that crash, hang, leave and throw: each an outcome with the right culprit, and the reports before
+// it are not lost.
 #include "autotune/measure/isolate.h"
 
 #include <gtest/gtest.h>
@@ -16,12 +17,16 @@ struct Ran {
   std::vector<int> reports;
 };
 
-Ran run(const std::function<void(const Channel&)>& body, double silence_seconds = 10, Patience* patience = nullptr) {
+Ran run(const std::function<void(const Channel&)>& body, double silence_seconds = 10,
+        Patience* patience = nullptr) {
   Ran ran;
   IsolationLimits limits;
   limits.silence_seconds = silence_seconds;
   limits.patience = patience;
-  ran.end = run_isolated(body, [&](const nlohmann::json& report) { ran.reports.push_back(report.get<std::vector<int>>().front()); }, limits);
+  ran.end = run_isolated(
+      body,
+      [&](const nlohmann::json& report) { ran.reports.push_back(report.get<std::vector<int>>().front()); },
+      limits);
   return ran;
 }
 
@@ -57,7 +62,8 @@ TEST(Isolate, SilenceIsKilledButTalkIsNot) {
       0.3);
   EXPECT_EQ(hung.end.kind, ChildEnd::Kind::kHung);
   EXPECT_EQ(hung.end.last_launched, 1);
-  // Longer in all than the limit, but never silent for a tenth of it: a machine may be busy with other things.
+  // Longer in all than the limit, but never silent for a tenth of it: a machine may be busy with other
+  // things.
   const Ran slow = run(
       [](const Channel& channel) {
         for (int i = 0; i < 24; ++i) {
@@ -69,7 +75,8 @@ TEST(Isolate, SilenceIsKilledButTalkIsNot) {
   EXPECT_EQ(slow.end.kind, ChildEnd::Kind::kFinished);
 }
 
-// What is launched after the baseline may take so many times as long, not more; what is not launched, and the baseline, have the whole limit.
+// What is launched after the baseline may take so many times as long, not more; what is not launched, and the
+// baseline, have the whole limit.
 TEST(Isolate, PatienceIsMeasuredByTheBaseline) {
   constexpr double kBaseline = 0.1, kLimit = 60;
   const auto waits = [](double seconds) { ::usleep(static_cast<unsigned>(1e6 * seconds)); };
@@ -90,7 +97,8 @@ TEST(Isolate, PatienceIsMeasuredByTheBaseline) {
   EXPECT_EQ(hung.end.kind, ChildEnd::Kind::kHung);
   EXPECT_EQ(hung.end.last_launched, 2);
   EXPECT_EQ(hung.reports, (std::vector<int>{0, 1}));
-  EXPECT_GE(patience.seconds(), 10 * kBaseline);  // a sleep is never too short; on a busy machine it is longer
+  // a sleep is never too short; on a busy machine it is longer
+  EXPECT_GE(patience.seconds(), 10 * kBaseline);
   EXPECT_NE(hung.end.detail.find("10 times the baseline's"), std::string::npos) << hung.end.detail;
   // The next child needs no baseline of its own.
   const Ran next = run(

@@ -17,7 +17,8 @@ namespace {
 TEST(Rounds, EachRunsEveryWorkloadOnceInChangingOrder) {
   std::vector<int> order;
   std::vector<Workload> workloads;
-  for (int i = 0; i < 5; ++i) workloads.push_back({std::to_string(i), 1, [&order, i] { order.push_back(i); }});
+  for (int i = 0; i < 5; ++i)
+    workloads.push_back({std::to_string(i), 1, [&order, i] { order.push_back(i); }});
   Rounds rounds(workloads, 0, 3);
   rounds.run(/*warm_up=*/true);
   order.clear();
@@ -30,7 +31,8 @@ TEST(Rounds, EachRunsEveryWorkloadOnceInChangingOrder) {
     order.clear();
   }
   EXPECT_GT(orders.size(), 10u);                                                            // of 120
-  for (const std::vector<double>& times : rounds.times_ns()) EXPECT_EQ(times.size(), 20u);  // the warm-up left none
+  // the warm-up left none
+  for (const std::vector<double>& times : rounds.times_ns()) EXPECT_EQ(times.size(), 20u);
 }
 
 TEST(Rounds, StopAtTheLimitWhenTheCeilingIsNeverSteady) {
@@ -69,7 +71,9 @@ TEST(KeptRounds, ALuckyRoundDoesNotJudgeTheOthers) {
 
 TEST(RatioInterval, CoversTheTruthAndSeesPastDrift) {
   std::uint64_t random = 5;
-  const auto noise = [&] { return 0.97 + 0.06 * static_cast<double>(kernels::next_random(random) >> 11) * 0x1p-53; };
+  const auto noise = [&] {
+    return 0.97 + 0.06 * static_cast<double>(kernels::next_random(random) >> 11) * 0x1p-53;
+  };
   int covered = 0, false_winners = 0;
   constexpr int kTrials = 200;
   for (int trial = 0; trial < kTrials; ++trial) {
@@ -104,7 +108,8 @@ TEST(Spearman, IsOfRanksAndSharesThoseOfTies) {
   EXPECT_DOUBLE_EQ(spearman({1, 2, 3, 4}, {4, 3, 2, 1}), -1);
   // Ranks 0, 1.5, 1.5, 3 against 0, 1, 2, 3: 4.5 / sqrt(4.5 x 5).
   EXPECT_DOUBLE_EQ(spearman({1, 7, 7, 9}, {1, 2, 3, 4}), 4.5 / std::sqrt(4.5 * 5));
-  EXPECT_DOUBLE_EQ(spearman({9, 7, 1, 7}, {4, 2, 1, 3}), 4.5 / std::sqrt(4.5 * 5)) << "the order of pairs is nobody's";
+  EXPECT_DOUBLE_EQ(spearman({9, 7, 1, 7}, {4, 2, 1, 3}), 4.5 / std::sqrt(4.5 * 5))
+      << "the order of pairs is nobody's";
   // Without ties 1 - 6 sum d^2 / (n^3 - n): d = 1, 1, 1, 1, 0.
   EXPECT_DOUBLE_EQ(spearman({1, 2, 3, 4, 5}, {2, 1, 4, 3, 5}), 1 - 6.0 * 4 / 120);
   EXPECT_TRUE(std::isnan(spearman({1}, {1})));
@@ -138,7 +143,8 @@ TEST(Ceilings, ComputeWhatTheySayForAnyLength) {
     constexpr std::size_t kMost = 1024;
     const auto array = [] { return static_cast<float*>(std::aligned_alloc(64, kMost * sizeof(float))); };
     float *a = array(), *b = array(), *sum = array(), *same = array();
-    for (std::size_t i = 0; i < kMost; ++i) a[i] = static_cast<float>(i), b[i] = static_cast<float>(2 * i + 1);
+    for (std::size_t i = 0; i < kMost; ++i)
+      a[i] = static_cast<float>(i), b[i] = static_cast<float>(2 * i + 1);
     int wrong = 0;
     for (const long long n : {0, 1, 15, 16, 17, 1000, 1024}) {
       std::fill(sum, sum + kMost, -1.0f);
@@ -153,7 +159,8 @@ TEST(Ceilings, ComputeWhatTheySayForAnyLength) {
     channel.report({{"wrong", wrong}});
   };
   int wrong = -1;
-  const ChildEnd end = run_isolated(body, [&](const nlohmann::json& report) { wrong = report["wrong"].get<int>(); }, {});
+  const ChildEnd end =
+      run_isolated(body, [&](const nlohmann::json& report) { wrong = report["wrong"].get<int>(); }, {});
   EXPECT_EQ(end.kind, ChildEnd::Kind::kFinished) << end.detail;
   EXPECT_EQ(wrong, 0);
 }

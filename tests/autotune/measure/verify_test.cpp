@@ -20,7 +20,9 @@ using kernels::i64;
 using kernels::u64;
 using Function = std::function<void(const Arguments&)>;
 
-VariantFunction reference_of(const Problem& problem) { return problem.has_fit() ? fits_of(problem).front()->reference : fitless_reference(problem); }
+VariantFunction reference_of(const Problem& problem) {
+  return problem.has_fit() ? fits_of(problem).front()->reference : fitless_reference(problem);
+}
 
 std::string verdict(const Problem& problem, const Function& function) {
   return Verifier(problem, reference_of(problem), 1).mismatch(function, 4096).value_or("equal");
@@ -46,16 +48,27 @@ TEST(Verifier, EveryReferenceAgreesWithItself) {
 }
 
 // All lanes and no OpenMP region in this process, which forks children for other tests.
-constexpr kernels::CpuNormBackwardSchedule kBackward{
-    .threads = 1, .vector_bits = kernels::kBestVectorBits, .vectors = 3, .tasks = 16, .streaming_stores = true, .prefetch = kernels::Prefetch::none};
-constexpr kernels::CpuNormForwardSchedule kForward{
-    .threads = 1, .vector_bits = kernels::kBestVectorBits, .vectors = 4, .streaming_stores = true, .prefetch = kernels::Prefetch::second_level};
-constexpr kernels::CpuSchedule kGelu{
-    .threads = 1, .vector_bits = kernels::kBestVectorBits, .unroll = kernels::kBestVectorBits > 0 ? 3 : 1, .streaming_stores = true};
+constexpr kernels::CpuNormBackwardSchedule kBackward{.threads = 1,
+                                                     .vector_bits = kernels::kBestVectorBits,
+                                                     .vectors = 3,
+                                                     .tasks = 16,
+                                                     .streaming_stores = true,
+                                                     .prefetch = kernels::Prefetch::none};
+constexpr kernels::CpuNormForwardSchedule kForward{.threads = 1,
+                                                   .vector_bits = kernels::kBestVectorBits,
+                                                   .vectors = 4,
+                                                   .streaming_stores = true,
+                                                   .prefetch = kernels::Prefetch::second_level};
+constexpr kernels::CpuSchedule kGelu{.threads = 1,
+                                     .vector_bits = kernels::kBestVectorBits,
+                                     .unroll = kernels::kBestVectorBits > 0 ? 3 : 1,
+                                     .streaming_stores = true};
 
 TEST(Verifier, VectorsOfEveryKernelAgree) {
   const auto in_format = [&]<class T>(T, FormatId format) {
-    const auto expect = [&](KernelId kernel, VariantFunction function) { EXPECT_EQ(verdict({kernel, format}, function), "equal") << name_of(kernel); };
+    const auto expect = [&](KernelId kernel, VariantFunction function) {
+      EXPECT_EQ(verdict({kernel, format}, function), "equal") << name_of(kernel);
+    };
     for (const KernelId kernel : kAllKernels)
       expect(kernel, kernels::with_kernel(kernel, [](auto which) -> VariantFunction {
                constexpr KernelId kKernel = which();
@@ -91,20 +104,26 @@ TEST(Verifier, SeesAFaultInEveryArrayOfEveryKernel) {
       const auto spoil_if = [&](const std::function<void(unsigned char*, std::size_t)>& spoil) {
         const auto with_fault = [&](const Arguments& a) {
           reference(a);
-          if (a.array[k] != nullptr && bytes(a) > 0) spoil(a.at<unsigned char>(static_cast<int>(k)), bytes(a));
+          if (a.array[k] != nullptr && bytes(a) > 0)
+            spoil(a.at<unsigned char>(static_cast<int>(k)), bytes(a));
         };
         return verifier.mismatch(with_fault, 4096).value_or("equal");
       };
       const auto width = static_cast<std::size_t>(problem.element_bytes(all[k]));
       if (all[k].role == Role::kOutput) {
-        EXPECT_TRUE(says(spoil_if([&](unsigned char* array, std::size_t size) { array[size - width] ^= 1; }), std::string(all[k].name) + "["));
-        EXPECT_TRUE(says(spoil_if([&](unsigned char* array, std::size_t size) { std::fill(array, array + size, 0xa5); }), std::string(all[k].name) + "["))
+        EXPECT_TRUE(says(spoil_if([&](unsigned char* array, std::size_t size) { array[size - width] ^= 1; }),
+                         std::string(all[k].name) + "["));
+        EXPECT_TRUE(says(
+            spoil_if([&](unsigned char* array, std::size_t size) { std::fill(array, array + size, 0xa5); }),
+            std::string(all[k].name) + "["))
             << "not written";
       }
       if (all[k].role == Role::kInput) {
-        EXPECT_TRUE(says(spoil_if([](unsigned char* array, std::size_t) { array[0] ^= 1; }), std::string("wrote to the input ") + all[k].name));
+        EXPECT_TRUE(says(spoil_if([](unsigned char* array, std::size_t) { array[0] ^= 1; }),
+                         std::string("wrote to the input ") + all[k].name));
       }
-      EXPECT_TRUE(says(spoil_if([](unsigned char* array, std::size_t) { array[-1] ^= 1; }), std::string("wrote before the start of ") + all[k].name));
+      EXPECT_TRUE(says(spoil_if([](unsigned char* array, std::size_t) { array[-1] ^= 1; }),
+                       std::string("wrote before the start of ") + all[k].name));
     }
   }
 }
@@ -123,14 +142,22 @@ TEST(Verifier, SeesFaultsThatFewCallsShow) {
   EXPECT_TRUE(says(flips([](const Arguments& a) { return a.rows > 2000; }), "(2051 x 8 elements)"));
   EXPECT_TRUE(says(flips([](const Arguments& a) { return a.cols > 10'000; }), "(2 x 16400 elements)"));
   EXPECT_TRUE(says(flips([](const Arguments& a) { return a.array[kDx] == a.array[kDy]; }), "dx over dy)"));
-  EXPECT_TRUE(says(flips([](const Arguments& a) { return a.array[kGamma] == nullptr; }), ", no gamma, no beta)"));
-  EXPECT_TRUE(says(flips([](const Arguments& a) { return a.array[kBeta] == nullptr && a.array[kGamma] != nullptr; }), ", no beta, no dbeta)"));
-  EXPECT_TRUE(says(flips([](const Arguments& a) { return a.array[kDgamma] == nullptr; }), ", no dgamma, no dbeta)"));
-  EXPECT_TRUE(says(flips([](const Arguments& a) { return a.elements() * 2 >= 2 << 20; }), "(1024 x 1024 elements)")) << "where outputs are streamed";
+  EXPECT_TRUE(
+      says(flips([](const Arguments& a) { return a.array[kGamma] == nullptr; }), ", no gamma, no beta)"));
+  EXPECT_TRUE(
+      says(flips([](const Arguments& a) { return a.array[kBeta] == nullptr && a.array[kGamma] != nullptr; }),
+           ", no beta, no dbeta)"));
+  EXPECT_TRUE(
+      says(flips([](const Arguments& a) { return a.array[kDgamma] == nullptr; }), ", no dgamma, no dbeta)"));
+  EXPECT_TRUE(
+      says(flips([](const Arguments& a) { return a.elements() * 2 >= 2 << 20; }), "(1024 x 1024 elements)"))
+      << "where outputs are streamed";
   EXPECT_TRUE(says(spoiled(problem,
                            [](const Arguments& a) {
                              if (a.array[kDgamma] != nullptr)
-                               a.at<float>(kDgamma)[0] += 0 * a.at<float>(kWorkspace)[kernels::norm_backward_workspace(a.rows, a.cols) - 1];
+                               a.at<float>(kDgamma)[0] +=
+                                   0 * a.at<float>(
+                                           kWorkspace)[kernels::norm_backward_workspace(a.rows, a.cols) - 1];
                            }),
                    "dgamma[0]: got 0x7fc00000"))
       << "reads what nobody has written";
@@ -149,30 +176,45 @@ TEST(Verifier, SeesFaultsThatFewCallsShow) {
 
 // A fault that only some codes, lengths or elements show.
 TEST(Verifier, SeesFaultsThatFewCodesShow) {
-  const Problem forward{KernelId::kGeluForwardCode, FormatId::kBf16}, backward{KernelId::kGeluBackwardCode, FormatId::kF32};
+  const Problem forward{KernelId::kGeluForwardCode, FormatId::kBf16},
+      backward{KernelId::kGeluBackwardCode, FormatId::kF32};
   enum { kX, kY, kNewCodes };
   enum { kDy, kCodes, kDx };
   const auto flips = [&](const std::function<bool(const Arguments&)>& when) {
     return spoiled(forward, [&](const Arguments& a) {
-      if (a.elements() > 0 && when(a)) a.at<unsigned char>(kNewCodes)[kernels::code_bytes(a.code.bits, a.elements()) - 1] ^= 1;
+      if (a.elements() > 0 && when(a))
+        a.at<unsigned char>(kNewCodes)[kernels::code_bytes(a.code.bits, a.elements()) - 1] ^= 1;
     });
   };
   EXPECT_EQ(flips([](const Arguments&) { return false; }), "equal");
   for (int bits = 1; bits <= kernels::kMostCodeBits; ++bits) {
     const std::string name = bits == 1 ? "1 bit" : std::to_string(bits) + " bits";
-    EXPECT_TRUE(says(flips([&](const Arguments& a) { return a.code.bits == bits && a.code.seed == nullptr; }), "elements, codes of " + name + ")")) << bits;
+    EXPECT_TRUE(says(flips([&](const Arguments& a) { return a.code.bits == bits && a.code.seed == nullptr; }),
+                     "elements, codes of " + name + ")"))
+        << bits;
     const bool dithered = kernels::code_bits_hold(bits, true);
-    EXPECT_EQ(says(flips([&](const Arguments& a) { return a.code.bits == bits && a.code.seed != nullptr; }), name + ", dithered by "), dithered) << bits;
+    EXPECT_EQ(says(flips([&](const Arguments& a) { return a.code.bits == bits && a.code.seed != nullptr; }),
+                   name + ", dithered by "),
+              dithered)
+        << bits;
   }
-  EXPECT_TRUE(says(flips([](const Arguments& a) { return a.code.bits == 7 && a.elements() % 8 == 7; }), "(7 elements, codes of 7 bits)"));
+  EXPECT_TRUE(says(flips([](const Arguments& a) { return a.code.bits == 7 && a.elements() % 8 == 7; }),
+                   "(7 elements, codes of 7 bits)"));
   for (const bool dithered : {false, true})
-    EXPECT_TRUE(says(flips([&](const Arguments& a) { return (a.code.seed != nullptr) == dithered && a.code.bits == 3 && a.elements() * 2 >= 2 << 20; }),
+    EXPECT_TRUE(says(flips([&](const Arguments& a) {
+                       return (a.code.seed != nullptr) == dithered && a.code.bits == 3 &&
+                              a.elements() * 2 >= 2 << 20;
+                     }),
                      "(1048576 elements, codes of 3 bits"));
-  EXPECT_TRUE(says(flips([](const Arguments& a) { return a.array[kY] == a.array[kX] && a.code.seed != nullptr; }), ", y over x)"));
+  EXPECT_TRUE(
+      says(flips([](const Arguments& a) { return a.array[kY] == a.array[kX] && a.code.seed != nullptr; }),
+           ", y over x)"));
   // Bits beyond the last code of the last byte.
   EXPECT_TRUE(says(spoiled(forward,
                            [](const Arguments& a) {
-                             if (a.elements() % 8 == 1 && a.code.bits == 2) a.at<unsigned char>(kNewCodes)[kernels::code_bytes(2, a.elements()) - 1] |= 0x80;
+                             if (a.elements() % 8 == 1 && a.code.bits == 2)
+                               a.at<unsigned char>(kNewCodes)[kernels::code_bytes(2, a.elements()) - 1] |=
+                                   0x80;
                            }),
                    "codes[0]: got 0x8"));
   // A dither by another seed, by none, or by the element's place in a block.
@@ -183,7 +225,8 @@ TEST(Verifier, SeesFaultsThatFewCodesShow) {
     });
   };
   for (const u64 seed : {u64{0}, u64{7}})
-    for (const Problem& problem : {forward, backward}) EXPECT_TRUE(says(by_another_seed(problem, seed), ", dithered by ")) << seed << problem.name();
+    for (const Problem& problem : {forward, backward})
+      EXPECT_TRUE(says(by_another_seed(problem, seed), ", dithered by ")) << seed << problem.name();
   EXPECT_TRUE(says(verdict(backward,
                            [&](Arguments a) {
                              a.code.seed = nullptr;
@@ -209,7 +252,8 @@ TEST(Verifier, SeesFaultsThatFewCodesShow) {
 TEST(Verifier, SeesTheFloatingPointEnvironment) {
   const Problem problem{KernelId::kRmsnormForward, FormatId::kF32};
   constexpr unsigned kFlush = 0x8040;
-  EXPECT_TRUE(says(spoiled(problem, [](const Arguments&) { _mm_setcsr(_mm_getcsr() & ~kFlush); }), "the caller's floating-point environment is not restored"));
+  EXPECT_TRUE(says(spoiled(problem, [](const Arguments&) { _mm_setcsr(_mm_getcsr() & ~kFlush); }),
+                   "the caller's floating-point environment is not restored"));
   // A kernel that computes as its caller does loses the subnormals.
   volatile float one = 1;
   EXPECT_TRUE(says(spoiled(problem,
@@ -230,7 +274,8 @@ TEST(Verifier, TriesTheShapeThatIsTuned) {
                    "(12 x 4224 elements)"));
 }
 
-// Code that is made for its columns may have been compiled for nothing else: they are tried in every way, however many there are.
+// Code that is made for its columns may have been compiled for nothing else: they are tried in every way,
+// however many there are.
 TEST(Verifier, TriesTheShapeThatIsTunedInEveryWay) {
   enum { kDy, kY, kGamma, kBeta, kRstd, kDx, kDgamma };
   for (const i64 cols : {4224, 20'000, 1 << 18}) {

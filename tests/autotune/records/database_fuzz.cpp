@@ -1,8 +1,8 @@
-// Mutational fuzzing of everything that reads records: whatever the bytes, a line is a record, a warning or, of a newer schema, a
-// SpecError.
+// Mutational fuzzing of everything that reads records: whatever the bytes, a line is a record, a warning or,
+// of a newer schema, a SpecError.
 //
-// As a test it runs a fixed number of mutations from a fixed seed. With -DOUTGRAD_LIBFUZZER it is a libFuzzer target
-// (outgrad-database-fuzz, OUTGRAD_FUZZ).
+// As a test it runs a fixed number of mutations from a fixed seed. With -DOUTGRAD_LIBFUZZER it is a libFuzzer
+// target (outgrad-database-fuzz, OUTGRAD_FUZZ).
 #include <cstdint>
 #include <string>
 
@@ -21,7 +21,8 @@ int read_everything(const std::string& text) {
     std::string lines;
     for (const Record& record : all) {
       const Record kept = reviewable(record);
-      if (line_of(reviewable(kept)) != line_of(kept) || line_of(record_from(to_json(kept))) != line_of(kept)) __builtin_trap();
+      if (line_of(reviewable(kept)) != line_of(kept) || line_of(record_from(to_json(kept))) != line_of(kept))
+        __builtin_trap();
       lines += line_of(record) + '\n';
     }
     // What was written is read again, whole and without a word.
@@ -33,8 +34,11 @@ int read_everything(const std::string& text) {
       const VariantEvidence& winner = problem.variants.at(problem.winner);
       if (problem.gain && !(winner.speedup.low > 1 && winner.barred.empty())) __builtin_trap();
       for (const VariantEvidence& evidence : problem.variants)
-        if (!(evidence.speedup.low <= evidence.speedup.median && evidence.speedup.median <= evidence.speedup.high)) __builtin_trap();
-      seed_parameters(all, problem.device, problem.sources, problem.kernel, problem.format, problem.elements, 3, Accuracy::kAsDefault);
+        if (!(evidence.speedup.low <= evidence.speedup.median &&
+              evidence.speedup.median <= evidence.speedup.high))
+          __builtin_trap();
+      seed_parameters(all, problem.device, problem.sources, problem.kernel, problem.format, problem.elements,
+                      3, Accuracy::kAsDefault);
     }
     return static_cast<int>(database.records.size());
   } catch (const outgrad::kernels::SpecError&) {
@@ -82,7 +86,8 @@ void read_as_recording(const std::string& text) {
 std::vector<Record> samples() {
   Measured a{"a", 1.2, 1.1, 1.3}, norm{"default"};
   norm.kernel = "layernorm_forward", norm.rows = 128, norm.cols = 64, norm.elements = 128 * 64;
-  const std::vector<Record> records = {Measured{"default"}.record(), a.record(), rejected({"b"}, "crashed"), norm.record()};
+  const std::vector<Record> records = {Measured{"default"}.record(), a.record(), rejected({"b"}, "crashed"),
+                                       norm.record()};
   return records;
 }
 
@@ -97,18 +102,21 @@ TEST(DatabaseFuzz, AFileCutAtEveryByteLosesItsLastLineAtMost) {
   const std::ptrdiff_t all = std::count(text.begin(), text.end(), '\n');
   for (std::size_t size = 0; size < text.size(); ++size) {
     const Database database = parse_database("fuzz", text.substr(0, size));
-    const std::ptrdiff_t whole = std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(size), '\n');
+    const std::ptrdiff_t whole =
+        std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(size), '\n');
     const std::ptrdiff_t records = whole - (whole >= all - 1 ? 1 : 0);  // one line describes a run
     const auto read = static_cast<std::ptrdiff_t>(database.records.size());
-    ASSERT_TRUE(read == records || read == records + 1) << "cut at " << size;  // the newline alone may be missing
+    // the newline alone may be missing
+    ASSERT_TRUE(read == records || read == records + 1) << "cut at " << size;
     ASSERT_LE(database.warnings.size(), 1u);
   }
 }
 
 // Every key of a record replaced by a value of every type, at the top and one level down.
 TEST(DatabaseFuzz, AnyTypeUnderAnyKeyIsARecordOrAWarning) {
-  const std::vector<json> values = {nullptr,       true,           -1,         0,           UINT64_MAX, 1e308, 5e-324, "", "\n\x01 text",
-                                    json::array(), json::object(), {1, "two"}, {{"a", {1}}}};
+  const std::vector<json> values = {
+      nullptr,       true,           -1,         0,           UINT64_MAX, 1e308, 5e-324, "", "\n\x01 text",
+      json::array(), json::object(), {1, "two"}, {{"a", {1}}}};
   std::vector<json> whole;
   for (const Record& record : samples()) whole.push_back(to_json(record));
   for (std::size_t at = 0; at < whole.size(); ++at)
@@ -199,10 +207,11 @@ TEST(DatabaseFuzz, MutantsOfGoodFilesAreReadOrRefused) {
   const auto replace = [](outgrad::Mutator& mutator, std::string& text, std::size_t at) {
     text.replace(at, std::min(text.size() - at, mutator.below(40)), mutator.token());
   };
-  outgrad::Mutator mutator(20261121,
-                           {"outgrad.tune/2", "outgrad.tune/1", "null", "true", "-1", "1e308", "18446744073709551615", "[", "{", "}", "]", "\"", "\n", ",",
-                            "\\u0000", "\"run\":\"abc\","},
-                           {version, replace});
+  outgrad::Mutator mutator(
+      20261121,
+      {"outgrad.tune/2", "outgrad.tune/1", "null", "true", "-1", "1e308", "18446744073709551615", "[", "{",
+       "}", "]", "\"", "\n", ",", "\\u0000", "\"run\":\"abc\","},
+      {version, replace});
   const std::string good = lines_of(samples()) + published_lines();
   int survived = 0, refused = 0;
   for (int i = 0; i < kMutants; ++i) {

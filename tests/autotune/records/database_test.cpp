@@ -55,21 +55,28 @@ TEST(Database, EveryCutOfTheLastLineCostsThatLineOnly) {
 TEST(Database, ForeignLinesAreWarningsWithTheirPlace) {
   const kernels::ScratchFolder folder;
   const std::string path = folder / "db.jsonl";
-  kernels::write_file(path, line_of(record(1)) + "\n[1,2]\n\n{\"schema\":\"outgrad.fit/2\"}\n{\"value\":1}\n\xff\xfe\n" + line_of(record(2)) + "\n");
+  kernels::write_file(path, line_of(record(1)) +
+                                "\n[1,2]\n\n{\"schema\":\"outgrad.fit/2\"}\n{\"value\":1}\n\xff\xfe\n" +
+                                line_of(record(2)) + "\n");
   const Database database = load_database(path);
   EXPECT_EQ(database.records.size(), 2u);
   ASSERT_EQ(database.warnings.size(), 4u);
   for (const auto& [index, line] : {std::pair{0, 2}, {1, 4}, {2, 5}, {3, 6}})
-    EXPECT_EQ(database.warnings[static_cast<std::size_t>(index)].rfind(path + ":" + std::to_string(line) + ": ", 0), 0u);
+    EXPECT_EQ(
+        database.warnings[static_cast<std::size_t>(index)].rfind(path + ":" + std::to_string(line) + ": ", 0),
+        0u);
 }
 
-// A file of a newer program is read by that program: every reader and writer refuses it, in one line, and leaves it as it is.
+// A file of a newer program is read by that program: every reader and writer refuses it, in one line, and
+// leaves it as it is.
 TEST(Database, ANewerSchemaIsRefusedWithItsPlace) {
-  for (const std::string schema : {"outgrad.tune/2", "outgrad.tune/10", "outgrad.tune/1.1", "outgrad.tune/2-draft", "outgrad.tune/99999999999999999999"}) {
+  for (const std::string schema : {"outgrad.tune/2", "outgrad.tune/10", "outgrad.tune/1.1",
+                                   "outgrad.tune/2-draft", "outgrad.tune/99999999999999999999"}) {
     SCOPED_TRACE(schema);
     const kernels::ScratchFolder folder;
     const std::string path = folder / "tune_cpu.jsonl";  // what a tuner on this folder appends to
-    const std::string text = line_of(record(1)) + "\ndamaged\n{\"a\":[1],\"schema\":\"" + schema + "\"}\n" + line_of(record(2)) + "\n";
+    const std::string text = line_of(record(1)) + "\ndamaged\n{\"a\":[1],\"schema\":\"" + schema + "\"}\n" +
+                             line_of(record(2)) + "\n";
     kernels::write_file(path, text);
     for (const auto& use : std::vector<std::function<void()>>{
              [&] { load_database(path); },
@@ -93,11 +100,13 @@ TEST(Database, ANewerSchemaIsRefusedWithItsPlace) {
 }
 
 TEST(Database, OlderAndOtherSchemasAreWarningsOnly) {
-  for (const std::string schema : {"outgrad.tune/0", "outgrad.tune", "outgrad.tune/", "outgrad.tune/x", "outgrad.tune_summary/2", "outgrad.tune/-2"}) {
+  for (const std::string schema : {"outgrad.tune/0", "outgrad.tune", "outgrad.tune/", "outgrad.tune/x",
+                                   "outgrad.tune_summary/2", "outgrad.tune/-2"}) {
     const kernels::ScratchFolder folder;
     const std::string path = folder / "db.jsonl";
     // The words stand in a value, too.
-    kernels::write_file(path, "{\"schema\":\"" + schema + "\"}\n{\"schema\":\"outgrad.tune/1\",\"note\":\"not outgrad.tune/2\"}\n");
+    kernels::write_file(path, "{\"schema\":\"" + schema +
+                                  "\"}\n{\"schema\":\"outgrad.tune/1\",\"note\":\"not outgrad.tune/2\"}\n");
     append_records(path, {record(1)});
     const Database database = load_database(path);
     EXPECT_EQ(database.records.size(), 2u) << schema;
@@ -105,7 +114,8 @@ TEST(Database, OlderAndOtherSchemasAreWarningsOnly) {
   }
 }
 
-// Processes append many batches at once; one is killed in the middle of its work, wherever that is. Every batch whose append returned is there, whole.
+// Processes append many batches at once; one is killed in the middle of its work, wherever that is. Every
+// batch whose append returned is there, whole.
 TEST(Database, ConcurrentWritersLoseNothingAlsoWhenOneIsKilled) {
   const kernels::ScratchFolder folder;
   const std::string path = folder / "db.jsonl";
@@ -136,7 +146,9 @@ TEST(Database, ConcurrentWritersLoseNothingAlsoWhenOneIsKilled) {
   }
   std::vector<int> acknowledged(kWriters, 0);
   const auto listen = [&](int writer, int until) {
-    for (int append; acknowledged[writer] < until && ::read(said[writer], &append, sizeof append) == sizeof append;) ++acknowledged[writer];
+    for (int append;
+         acknowledged[writer] < until && ::read(said[writer], &append, sizeof append) == sizeof append;)
+      ++acknowledged[writer];
   };
   listen(0, 5);
   ::kill(writers[0], SIGKILL);
@@ -151,9 +163,11 @@ TEST(Database, ConcurrentWritersLoseNothingAlsoWhenOneIsKilled) {
   const Database database = load_database(path);
   EXPECT_LE(database.warnings.size(), 1u) << "the line that the killed one was at";
   std::map<std::pair<int, int>, int> lines;
-  for (const Record& one : database.records) ++lines[{one.others["writer"].get<int>(), one.others["append"].get<int>()}];
+  for (const Record& one : database.records)
+    ++lines[{one.others["writer"].get<int>(), one.others["append"].get<int>()}];
   for (int writer = 0; writer < kWriters; ++writer)
-    for (int append = 0; append < acknowledged[writer]; ++append) EXPECT_EQ((lines[{writer, append}]), kBatch) << writer << ", " << append;
+    for (int append = 0; append < acknowledged[writer]; ++append)
+      EXPECT_EQ((lines[{writer, append}]), kBatch) << writer << ", " << append;
 }
 
 TEST(Database, AFileThatIsReplacedMeanwhileIsNotWrittenToByItsOldName) {
@@ -194,8 +208,9 @@ TEST(Database, TwoTunersOnOneFolderBothFinish) {
     const int nowhere = ::open("/dev/null", O_WRONLY);
     ::dup2(nowhere, STDOUT_FILENO);
     try {
-      ::_exit(tune_command({"--out", folder.path(), "--kernel", "gelu_forward", "--format", "f32", "--evaluations", "2", "--elements", "65536", "--budget",
-                            "300", "--seed", seed, "--json"}));
+      ::_exit(tune_command({"--out", folder.path(), "--kernel", "gelu_forward", "--format", "f32",
+                            "--evaluations", "2", "--elements", "65536", "--budget", "300", "--seed", seed,
+                            "--json"}));
     } catch (const std::exception& error) {
       std::fprintf(stderr, "%s\n", error.what());
       ::_exit(99);
@@ -212,7 +227,8 @@ TEST(Database, TwoTunersOnOneFolderBothFinish) {
   for (const Record& one : database.records) winners[one.run.seed.value()] += one.winner == true ? 1 : 0;
   EXPECT_EQ(winners, (std::map<std::uint64_t, int>{{1, 1}, {2, 1}}));
   EXPECT_NE(kernels::read_file(folder / "tuned_cpu.h").find("struct"), std::string::npos);
-  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos);
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+    EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos);
 }
 
 // A folder that nobody can write to, root neither: sysfs makes no files.
@@ -227,18 +243,24 @@ TEST(Database, AReadOnlyFolderIsOneClearLine) {
       const std::string said = error.what();
       EXPECT_EQ(said.rfind(folder, 0), 0u) << said;
       EXPECT_EQ(said.find('\n'), std::string::npos) << said;
-      EXPECT_EQ(error.exit_status(), error.error_number() == EROFS ? kernels::kExitEnvironment : kernels::kExitBadInput) << said;
+      EXPECT_EQ(error.exit_status(),
+                error.error_number() == EROFS ? kernels::kExitEnvironment : kernels::kExitBadInput)
+          << said;
     }
   };
   refused("append", [&] { append_records(folder + "/db.jsonl", {record(1)}); });
-  refused("tune", [&] { tune_command({"--out", folder, "--kernel", "gelu_forward", "--format", "f32", "--evaluations", "1", "--elements", "65536"}); });
+  refused("tune", [&] {
+    tune_command({"--out", folder, "--kernel", "gelu_forward", "--format", "f32", "--evaluations", "1",
+                  "--elements", "65536"});
+  });
   refused("publish", [&] { publish({}, {}, folder + "/outgrad", Accuracy::kAsDefault); });
   const kernels::ScratchFolder ours;
   append_records(ours / "in.jsonl", {record(1)});
   refused("merge", [&] { tune_command({"--merge", ours / "in.jsonl", "--out", folder + "/out.jsonl"}); });
   // A file where the cache's folder should be.
   kernels::write_file(ours / "variants", "");
-  const std::vector<std::string> here = {"--out", ours.path(), "--kernel", "gelu_forward", "--format", "f32", "--evaluations", "1", "--elements", "65536"};
+  const std::vector<std::string> here = {"--out", ours.path(),     "--kernel", "gelu_forward", "--format",
+                                         "f32",   "--evaluations", "1",        "--elements",   "65536"};
   EXPECT_THROW(tune_command(here), kernels::IoError);
   EXPECT_FALSE(std::filesystem::exists(ours / "tune_cpu.jsonl"));
   EXPECT_FALSE(std::filesystem::exists(ours / "tuned_cpu.h"));

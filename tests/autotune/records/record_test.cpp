@@ -69,7 +69,15 @@ json whole_line() {
           {"variant", "v"},
           {"baseline", "b"},
           {"parameters", {{"fit", "Gelu"}, {"unroll", 4}, {"streaming_stores", true}}},
-          {"fit", {{"name", "gelu"}, {"class", ""}, {"a_plus_b", nullptr}, {"t", 0x1p-6}, {"r", 0.5}, {"as_accurate", true}, {"sha256", "h"}, {"error", 0.0}}},
+          {"fit",
+           {{"name", "gelu"},
+            {"class", ""},
+            {"a_plus_b", nullptr},
+            {"t", 0x1p-6},
+            {"r", 0.5},
+            {"as_accurate", true},
+            {"sha256", "h"},
+            {"error", 0.0}}},
           {"default", false},
           {"finalist", true},
           {"winner", false},
@@ -82,7 +90,8 @@ json whole_line() {
           {"ceiling", {{"name", "triad"}, {"bytes", 72.0}, {"streams", 3}}},
           {"screening", rounds},
           {"final", rounds},
-          {"speedup", {{"median", 1.5}, {"low", 1.0}, {"high", 2.0}, {"confidence", 0.99}, {"method", "bootstrap"}}},
+          {"speedup",
+           {{"median", 1.5}, {"low", 1.0}, {"high", 2.0}, {"confidence", 0.99}, {"method", "bootstrap"}}},
           {"compile_ms", 0.0},
           {"bytes", 72.0},
           {"bytes_per_element", 12.0},
@@ -145,12 +154,14 @@ TEST(Record, AFaultIsOneLineWithItsPlace) {
   EXPECT_EQ(refusal("/elements", 1.5), "\"elements\" is not a count");
   EXPECT_EQ(refusal("/device/threads", 1LL << 40), "\"device.threads\" is not a count");
   EXPECT_EQ(refusal("/device", "cpu"), "\"device\" is not an object");
-  EXPECT_EQ(refusal("/parameters/unroll", {4}), "\"parameters\" is not an object of numbers, truths and texts");
+  EXPECT_EQ(refusal("/parameters/unroll", {4}),
+            "\"parameters\" is not an object of numbers, truths and texts");
   EXPECT_EQ(refusal("/fit/name", ""), "\"fit.name\" is not a text");
   EXPECT_EQ(refusal("/fit/a_plus_b", "small"), "\"fit.a_plus_b\" is not a number");
   EXPECT_EQ(refusal("/final/ns", {1, 0}), "\"final.ns\" is not a list of positive numbers");
   EXPECT_EQ(refusal("/speedup/low", 3), "\"speedup\" is not an interval of positive numbers");
-  EXPECT_EQ(refusal("/speedup", {{"median", 1}, {"low", 1}}), "\"speedup\" is not an interval of positive numbers");
+  EXPECT_EQ(refusal("/speedup", {{"median", 1}, {"low", 1}}),
+            "\"speedup\" is not an interval of positive numbers");
   EXPECT_EQ(refusal("/speedup/confidence", 1), "\"speedup\" is not an interval of positive numbers");
 }
 
@@ -159,7 +170,8 @@ TEST(Record, TheEarlierRuleIsOfTheKernelsWhoseFitIsAChoice) {
   for (const KernelId kernel : kAllKernels) {
     Record record;
     record.kernel = name_of(kernel);
-    EXPECT_EQ(is_of_an_earlier_rule(record), is_backward(kernel) && Problem{kernel}.has_fit()) << record.kernel;
+    EXPECT_EQ(is_of_an_earlier_rule(record), is_backward(kernel) && Problem{kernel}.has_fit())
+        << record.kernel;
     record.fit.as_accurate = false;
     EXPECT_FALSE(is_of_an_earlier_rule(record));
   }

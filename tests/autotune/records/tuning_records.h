@@ -1,4 +1,5 @@
-// Records of runs that never took place, as the tuner would write them. For tests of what is made of records: they say nothing of any machine.
+// Records of runs that never took place, as the tuner would write them. For tests of what is made of records:
+// they say nothing of any machine.
 #pragma once
 
 #include <string>
@@ -12,13 +13,16 @@ namespace outgrad::autotune {
 
 inline DeviceRecord cpu_device(int threads = 8) {
   DeviceRecord device;
-  device.kind = "cpu", device.model = "A CPU 9000", device.isa = "avx2 fma", device.threads = threads, device.vector_bits = 512;
+  device.kind = "cpu", device.model = "A CPU 9000", device.isa = "avx2 fma", device.threads = threads,
+  device.vector_bits = 512;
   return device;
 }
 
-inline DeviceRecord gpu_device(const std::string& name = "NVIDIA H200", int sms = 132, long long memory_bytes = 150754820096LL) {
+inline DeviceRecord gpu_device(const std::string& name = "NVIDIA H200", int sms = 132,
+                               long long memory_bytes = 150754820096LL) {
   DeviceRecord device;
-  device.kind = "cuda", device.name = name, device.architecture = "sm_90", device.sms = sms, device.memory_bytes = memory_bytes;
+  device.kind = "cuda", device.name = name, device.architecture = "sm_90", device.sms = sms,
+  device.memory_bytes = memory_bytes;
   return device;
 }
 
@@ -66,8 +70,10 @@ struct Measured {
 inline Record rejected(const Measured& of, const std::string& reason, const std::string& stage = "verify") {
   const Record timed = of.record();
   Record record;
-  record.run = timed.run, record.kernel = timed.kernel, record.format = timed.format, record.variant = timed.variant, record.rows = timed.rows;
-  record.cols = timed.cols, record.parameters = timed.parameters, record.fit = timed.fit, record.is_default = timed.is_default;
+  record.run = timed.run, record.kernel = timed.kernel, record.format = timed.format,
+  record.variant = timed.variant, record.rows = timed.rows;
+  record.cols = timed.cols, record.parameters = timed.parameters, record.fit = timed.fit,
+  record.is_default = timed.is_default;
   record.state = "rejected";
   record.rejected = {stage, reason, "/home/somebody/kernel.cpp:3: what it said", {}};
   return record;
@@ -81,15 +87,20 @@ std::string lines_of(const std::vector<Line>& records) {
   return text;
 }
 
-// The record of the variant that the evidence chooses for a kernel and format on this device: of these sources, against this default; of several
-// shapes the one with the most elements decides. Empty where nothing was measured.
-inline Record chosen_record(const std::vector<Record>& records, const DeviceKey& device, const SourceHashes& sources, const std::string& kernel,
-                            const std::string& format, const std::string& default_name) {
+// The record of the variant that the evidence chooses for a kernel and format on this device: of these
+// sources, against this default; of several shapes the one with the most elements decides. Empty where
+// nothing was measured.
+inline Record chosen_record(const std::vector<Record>& records, const DeviceKey& device,
+                            const SourceHashes& sources, const std::string& kernel, const std::string& format,
+                            const std::string& default_name) {
   Record chosen;
   kernels::i64 most = -1;
   for (const ProblemEvidence& problem : weigh(records, Accuracy::kAsDefault)) {
-    if (!(problem.device == device) || problem.kernel != kernel || problem.format != format || problem.baseline != default_name) continue;
-    if (problem.sources.kernels != sources.kernels || problem.sources.coefficients != sources.coefficients) continue;
+    if (!(problem.device == device) || problem.kernel != kernel || problem.format != format ||
+        problem.baseline != default_name)
+      continue;
+    if (problem.sources.kernels != sources.kernels || problem.sources.coefficients != sources.coefficients)
+      continue;
     if (problem.elements <= most) continue;
     most = problem.elements;
     chosen = problem.variants[problem.winner].record;

@@ -88,19 +88,24 @@ TEST(RankingCommand, RefusesWhatDoesNotFitTheRecording) {
     args.insert(args.end(), more.begin(), more.end());
     return refusal_of(args);
   };
-  EXPECT_EQ(refused({"--ranking", "sm_90"}), path + ": kernel: 'landscape' is none of this program's, which a ranking is of");
+  EXPECT_EQ(refused({"--ranking", "sm_90"}),
+            path + ": kernel: 'landscape' is none of this program's, which a ranking is of");
   EXPECT_NE(refused({"--ranking", "cpu"}).find("'cpu' is no architecture"), std::string::npos);
   EXPECT_NE(refused({"--ranking", "sm_90", "--strategy", "random"}).find("--strategy"), std::string::npos);
-  EXPECT_NE(refusal_of({"--device", "replay:" + path, "--shape", "2x4"}).find("--shape: does not go with a replay"), std::string::npos);
+  EXPECT_NE(
+      refusal_of({"--device", "replay:" + path, "--shape", "2x4"}).find("--shape: does not go with a replay"),
+      std::string::npos);
   recording.kernel = "gelu_forward.f32";
-  EXPECT_NE(refused({"--ranking", "sm_90"}).find(": device: recorded on 'made up', which is no sm_90"), std::string::npos);
+  EXPECT_NE(refused({"--ranking", "sm_90"}).find(": device: recorded on 'made up', which is no sm_90"),
+            std::string::npos);
   EXPECT_NE(refused({"--ranking", "sm_13"}).find("no model of it"), std::string::npos);
   EXPECT_NE(refused({"--ranking", "sm_90", "--shape", "2x4"}).find("no rows"), std::string::npos);
   recording.device = "cuda: GPU, sm_90, 132 SMs";
   const std::string none = refused({"--ranking", "sm_90"});
   EXPECT_NE(none.find("points: none has a prediction: "), std::string::npos) << none;
   recording.problem_size = "many";
-  EXPECT_NE(refused({"--ranking", "sm_90"}).find(": problem_size: not a number of elements"), std::string::npos);
+  EXPECT_NE(refused({"--ranking", "sm_90"}).find(": problem_size: not a number of elements"),
+            std::string::npos);
 }
 
 json ranked(const std::vector<std::string>& args) {
@@ -116,7 +121,8 @@ json ranked(const std::vector<std::string>& args) {
   return json::parse(text, nullptr, /*allow_exceptions=*/false);
 }
 
-// A recording of a GPU, made up from the model's own ranking: the command reads it as one, compiles and agrees with itself.
+// A recording of a GPU, made up from the model's own ranking: the command reads it as one, compiles and
+// agrees with itself.
 TEST(RankingCommand, RanksRecordingsOfCudaDevices) {
   try {
     kernels::jit::Nvrtc::instance();
@@ -134,7 +140,12 @@ TEST(RankingCommand, RanksRecordingsOfCudaDevices) {
     variant.schedule.octets = 1;
     variant.schedule.blocks_per_sm = blocks;
     lines += json{{"schema", "outgrad.tune/1"},
-                  {"device", {{"kind", "cuda"}, {"name", "NVIDIA H200"}, {"architecture", "sm_90"}, {"sms", 132}, {"memory_bytes", 150000000000}}},
+                  {"device",
+                   {{"kind", "cuda"},
+                    {"name", "NVIDIA H200"},
+                    {"architecture", "sm_90"},
+                    {"sms", 132},
+                    {"memory_bytes", 150000000000}}},
                   {"kernel", "gelu_forward"},
                   {"format", "bf16"},
                   {"elements", problem.elements()},
@@ -151,8 +162,11 @@ TEST(RankingCommand, RanksRecordingsOfCudaDevices) {
   EXPECT_EQ(check["points"], 2) << check;
   EXPECT_EQ(check["model"], "sm_90 as on H200 SXM");
   EXPECT_EQ(check["spearman"]["value"], 1) << "one block for each SM leaves most of them empty";
-  EXPECT_NE(refusal_of({"--device", device, "--ranking", "sm_80", "--out", folder.path()}).find("which is no sm_80"), std::string::npos);
-  EXPECT_NE(refusal_of({"--device", device, "--ranking", "cpu"}).find("'cpu' is no architecture"), std::string::npos);
+  EXPECT_NE(refusal_of({"--device", device, "--ranking", "sm_80", "--out", folder.path()})
+                .find("which is no sm_80"),
+            std::string::npos);
+  EXPECT_NE(refusal_of({"--device", device, "--ranking", "cpu"}).find("'cpu' is no architecture"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -41,15 +41,18 @@ TEST(ReplayCommand, PrintsTheShareOfTheOptimumAndExports) {
   const Recording recording = synthetic_recording();
   kernels::write_file(folder / "cache.json", kernel_tuner_cache(recording));
   const std::string device = "replay:" + (folder / "cache.json");
-  const auto summary = nlohmann::json::parse(output_of({"--device", device, "--strategy", "random", "--evaluations", "30", "--seed", "4", "--json"}));
+  const auto summary = nlohmann::json::parse(output_of(
+      {"--device", device, "--strategy", "random", "--evaluations", "30", "--seed", "4", "--json"}));
   EXPECT_EQ(summary["evaluations"], 30);
   EXPECT_EQ(summary["points"], recording.points.size());
   EXPECT_GT(summary["share_of_optimum"], 0.1);
   EXPECT_LE(summary["share_of_optimum"], 1);
   EXPECT_LE(summary["found_after"], 30);
-  EXPECT_DOUBLE_EQ(summary["share_of_optimum"].get<double>() * summary["best_ms"].get<double>(), *recording.best_ms());
+  EXPECT_DOUBLE_EQ(summary["share_of_optimum"].get<double>() * summary["best_ms"].get<double>(),
+                   *recording.best_ms());
   EXPECT_NE(output_of({"--device", device}).find("% of the optimum"), std::string::npos);
-  output_of({"--device", device, "--export-t4", folder / "t4.json", "--export-kernel-tuner", folder / "again.json"});
+  output_of({"--device", device, "--export-t4", folder / "t4.json", "--export-kernel-tuner",
+             folder / "again.json"});
   EXPECT_EQ(kernels::read_file(folder / "again.json"), kernels::read_file(folder / "cache.json"));
   EXPECT_EQ(read_recording(folder / "t4.json").points.size(), recording.points.size());
 }
@@ -60,8 +63,10 @@ TEST(RecordCommand, GoesOnWhereItStoppedAndReplays) {
   const std::string path = folder / "gelu_backward.bf16.jsonl";
   std::size_t left = 0;
   for (int run = 1; run <= 2; ++run) {
-    const std::string said = output_of({"--record", folder / "", "--kernel", "gelu_backward", "--format", "bf16", "--evaluations", "2", "--elements", "4096"});
-    const std::size_t at = said.find(" to record") == std::string::npos ? 0 : said.rfind(' ', said.find(" to record") - 1);
+    const std::string said = output_of({"--record", folder / "", "--kernel", "gelu_backward", "--format",
+                                        "bf16", "--evaluations", "2", "--elements", "4096"});
+    const std::size_t at =
+        said.find(" to record") == std::string::npos ? 0 : said.rfind(' ', said.find(" to record") - 1);
     const auto waiting = static_cast<std::size_t>(std::stoul(said.substr(at + 1)));
     if (run == 2) {  // the two of the first run, and the default where the space has it
       EXPECT_GE(left - waiting, 2u) << said;

@@ -1,5 +1,5 @@
-// The search on kernels of known times: what it finds, what it keeps, what it does not run twice; on the real life cycle, with a stand-in
-// for the machine that times them.
+// The search on kernels of known times: what it finds, what it keeps, what it does not run twice; on the real
+// life cycle, with a stand-in for the machine that times them.
 #include "autotune/search/search.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,8 @@ const Problem kProblem{KernelId::kGeluBackward, FormatId::kBf16, 1, 1 << 16};
 
 // Microseconds of a call: least at unroll 5 in blocks of 24 Ki; the default takes 200.
 double microseconds_of(const kernels::CpuSchedule& schedule) {
-  const double far = std::fabs(schedule.unroll - 5.0) * 12 + std::fabs(std::log2(schedule.block_elements / 24576.0)) * 20;
+  const double far =
+      std::fabs(schedule.unroll - 5.0) * 12 + std::fabs(std::log2(schedule.block_elements / 24576.0)) * 20;
   return 100 + far;
 }
 
@@ -46,7 +47,8 @@ class StandIn : public Executor {
     return {"copy", 1, [this] { now_ns_ = 1000; }};
   }
   Workload workload(const Candidate& candidate) override {
-    return {candidate.variant().name(), 1, [this, ns = 1e3 * microseconds_of(candidate.variant_as<Variant>().gelu())] { now_ns_ = ns; }};
+    return {candidate.variant().name(), 1,
+            [this, ns = 1e3 * microseconds_of(candidate.variant_as<Variant>().gelu())] { now_ns_ = ns; }};
   }
   Stopwatch stopwatch() const override {
     return [this](const std::function<void()>& run) {
@@ -71,7 +73,8 @@ class Fake : public Tunable {
     return made(static_cast<int>(values[0]), static_cast<int>(values[1]) << 10);
   }
   std::shared_ptr<const AnyVariant> baseline() const override { return made(1, 1 << 16); }
-  std::vector<Candidate> compile(const std::vector<std::shared_ptr<const AnyVariant>>& variants, double) override {
+  std::vector<Candidate> compile(const std::vector<std::shared_ptr<const AnyVariant>>& variants,
+                                 double) override {
     std::vector<Candidate> candidates;
     sizes.push_back(variants.size());
     for (const auto& variant : variants) {
@@ -95,7 +98,9 @@ class Fake : public Tunable {
   std::size_t first_for = 0;  // evaluations, as the search said
 
  private:
-  static int unroll_of(const AnyVariant& variant) { return dynamic_cast<const Variant&>(variant).gelu().unroll; }
+  static int unroll_of(const AnyVariant& variant) {
+    return dynamic_cast<const Variant&>(variant).gelu().unroll;
+  }
   static std::shared_ptr<const AnyVariant> made(int unroll, int block) {
     kernels::CpuSchedule schedule;
     schedule.unroll = unroll;
@@ -120,7 +125,9 @@ struct Trial {
     settings.measure.screening_rounds = 2;
     settings.measure.silence_seconds = 30;
   }
-  SearchResult operator()(const std::string& database) { return search(space, settings, known, identity, database, winners); }
+  SearchResult operator()(const std::string& database) {
+    return search(space, settings, known, identity, database, winners);
+  }
 };
 
 TEST(Search, FindsTheFastestAmongOffendersAndRecordsEach) {
@@ -141,11 +148,13 @@ TEST(Search, FindsTheFastestAmongOffendersAndRecordsEach) {
   int winners = 0;
   for (const Record& record : load_database(folder / "db.jsonl").records) {
     seen.insert(record.variant);
-    if (record.state == "rejected") reasons[record.rejected.reason].insert(record.parameters["unroll"].dump());
+    if (record.state == "rejected")
+      reasons[record.rejected.reason].insert(record.parameters["unroll"].dump());
     if (record.winner == true) ++winners;
   }
   EXPECT_EQ(winners, 1);
-  EXPECT_EQ(seen.size(), 41u);  // the default too, unless it was asked for: it is a point, and known from the start
+  // the default too, unless it was asked for: it is a point, and known from the start
+  EXPECT_EQ(seen.size(), 41u);
   for (const auto& [reason, unrolls] : reasons) EXPECT_EQ(unrolls.size(), 1u) << reason;
   EXPECT_EQ(reasons["spills"], std::set<std::string>{"6"});
   EXPECT_EQ(reasons["wrong answer"], std::set<std::string>{"7"});
@@ -165,14 +174,16 @@ TEST(Search, GoesOnWhereAnEarlierRunStopped) {
     EXPECT_EQ(run.space.first_for, evaluations - evaluated.size());
     for (const auto& [name, count] : run.space.compilations) {
       if (name == run.space.baseline()->name()) continue;
-      const bool finalist = std::any_of(result.finalists.begin(), result.finalists.end(), [&](const Candidate& c) { return c.variant().name() == name; });
+      const bool finalist = std::any_of(result.finalists.begin(), result.finalists.end(),
+                                        [&](const Candidate& c) { return c.variant().name() == name; });
       EXPECT_LE(count, finalist ? 2 : 1) << name;
       if (!finalist) {
         EXPECT_EQ(evaluated.count(name), 0u) << name;
       }
       evaluated.insert(name);
     }
-    EXPECT_EQ(result.known + result.evaluated, std::min<std::size_t>(evaluations, 63));  // 64 points, the default one of them
+    // 64 points, the default one of them
+    EXPECT_EQ(result.known + result.evaluated, std::min<std::size_t>(evaluations, 63));
   }
 }
 
@@ -183,7 +194,8 @@ TEST(Search, TriesFirstWhatItIsToldTo) {
   run.space.first_points = {5, 9, 5};
   run.known.seeds = {run.space.variant(20)->parameters(), {{"no", "such"}}};
   run(folder / "db.jsonl");
-  for (const std::size_t point : {20u, 5u, 9u}) EXPECT_EQ(run.space.compilations[run.space.variant(point)->name()] > 0, true) << point;
+  for (const std::size_t point : {20u, 5u, 9u})
+    EXPECT_EQ(run.space.compilations[run.space.variant(point)->name()] > 0, true) << point;
 }
 
 TEST(Search, ASmallBudgetStillRunsABatchAndTheFinals) {
@@ -227,20 +239,22 @@ TEST(Search, RecordsOfNoPointAreNoEvidence) {
 
 // Of two that are as fast, the one whose error is smaller, else the one nearer to the default.
 TEST(Search, NearTiesGoToTheSmallerErrorThenToTheSimplerVariant) {
-  const auto timed = [](std::vector<std::pair<std::shared_ptr<const FitChoice>, kernels::CpuSchedule>> variants) {
-    std::vector<Candidate> candidates;
-    for (const auto& [fit, schedule] : variants) {
-      candidates.emplace_back(Variant{kProblem, fit, schedule}, "");
-      candidates.back().compiled({});
-      candidates.back().verified(1);
-    }
-    RoundSamples screening(candidates.size()), finals(candidates.size());
-    for (int round = 0; round < kLeastRounds; ++round) {
-      finals.ceiling_ns.push_back(100);
-      for (std::size_t i = 0; i < candidates.size(); ++i) finals.ns[i].push_back(i == 0 ? 200 : 100 + (round + static_cast<int>(i)) % 3);
-    }
-    return evaluate(candidates, screening, finals, {}).winner;
-  };
+  const auto timed =
+      [](std::vector<std::pair<std::shared_ptr<const FitChoice>, kernels::CpuSchedule>> variants) {
+        std::vector<Candidate> candidates;
+        for (const auto& [fit, schedule] : variants) {
+          candidates.emplace_back(Variant{kProblem, fit, schedule}, "");
+          candidates.back().compiled({});
+          candidates.back().verified(1);
+        }
+        RoundSamples screening(candidates.size()), finals(candidates.size());
+        for (int round = 0; round < kLeastRounds; ++round) {
+          finals.ceiling_ns.push_back(100);
+          for (std::size_t i = 0; i < candidates.size(); ++i)
+            finals.ns[i].push_back(i == 0 ? 200 : 100 + (round + static_cast<int>(i)) % 3);
+        }
+        return evaluate(candidates, screening, finals, {}).winner;
+      };
   const auto fit = [](double error) {
     FitChoice choice = *fits_of(kProblem).front();
     choice.bounds = {error, 1, error};
@@ -261,7 +275,8 @@ TEST(Search, WhatTakesNoShapeIsNotVerified) {
     explicit TakesNothing(const Variant& variant) : Variant(variant) {}
     bool takes(kernels::i64) const override { return false; }
   };
-  std::vector<Candidate> candidates = {Candidate(std::make_shared<const TakesNothing>(default_variant(kProblem)), "")};
+  std::vector<Candidate> candidates = {
+      Candidate(std::make_shared<const TakesNothing>(default_variant(kProblem)), "")};
   candidates.front().compiled({"", "", 1});
   MeasureSettings settings;
   settings.open = [] { return std::make_unique<StandIn>(); };
@@ -298,7 +313,8 @@ TEST(Accuracy, IsSaidRoundedUp) {
   EXPECT_EQ(claims_text("oracle", {.t = 1, .r = 0x1p-9, .direct = true}), "oracle, A + B none, R 2^-9.00");
   EXPECT_EQ(claims_text(kernels::FitClaims{}), "");
   const kernels::FitBounds standard{0x1p-10, 0x1p-6, 0x1p-9};
-  EXPECT_EQ(why_less_accurate({0x1p-9, 1, 1}, standard), "A + B 2^-9.00 is larger than the default's 2^-10.00");
+  EXPECT_EQ(why_less_accurate({0x1p-9, 1, 1}, standard),
+            "A + B 2^-9.00 is larger than the default's 2^-10.00");
   EXPECT_EQ(why_less_accurate({0x1p-10, 1, 1}, standard), "T 2^0.00 is larger than the default's 2^-6.00");
   EXPECT_EQ(why_less_accurate({0x1p-10, 0x1p-6}, standard), "R not stated, the default's is 2^-9.00");
   EXPECT_EQ(why_less_accurate(standard, standard), std::nullopt);

@@ -1,4 +1,5 @@
-// Every strategy: no point twice, all points in the end, the same from the same seed, failures survived; the guided ones beat chance.
+// Every strategy: no point twice, all points in the end, the same from the same seed, failures survived; the
+// guided ones beat chance.
 #include "autotune/search/strategy.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +18,8 @@ namespace {
 
 class EveryStrategy : public testing::TestWithParam<std::string> {};
 
-std::vector<std::size_t> asked_points(const std::string& name, const Recording& recording, std::uint64_t seed, std::size_t batch, std::size_t most) {
+std::vector<std::size_t> asked_points(const std::string& name, const Recording& recording, std::uint64_t seed,
+                                      std::size_t batch, std::size_t most) {
   const auto strategy = make_strategy(name, recording.points, seed);
   std::vector<std::size_t> points;
   while (points.size() < most) {
@@ -84,7 +86,8 @@ TEST_P(EveryStrategy, ProposesOutsideSeedsFirstAndTakesWhatItDidNotAskFor) {
   EXPECT_THROW(strategy->tell(asked[1], INFINITY), std::logic_error);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, EveryStrategy, testing::ValuesIn(strategy_names()), [](const auto& chosen) { return chosen.param; });
+INSTANTIATE_TEST_SUITE_P(All, EveryStrategy, testing::ValuesIn(strategy_names()),
+                         [](const auto& chosen) { return chosen.param; });
 
 TEST(Strategy, RandomIsUniform) {
   Space space;
@@ -102,11 +105,13 @@ TEST(Strategy, RandomIsUniform) {
     for (const int count : counts) EXPECT_NEAR(count, kRuns / 10, 114);
 }
 
-double median_share(const std::string& name, const Recording& recording, std::size_t evaluations, std::size_t batch = 1) {
+double median_share(const std::string& name, const Recording& recording, std::size_t evaluations,
+                    std::size_t batch = 1) {
   std::vector<double> shares;
   for (std::uint64_t seed = 1; seed <= 15; ++seed) {
     const auto strategy = make_strategy(name, recording.points, seed);
-    shares.push_back(share_of_optimum(recording, replay(recording, *strategy, evaluations, batch), evaluations));
+    shares.push_back(
+        share_of_optimum(recording, replay(recording, *strategy, evaluations, batch), evaluations));
   }
   return kernels::median(std::move(shares));
 }
@@ -134,7 +139,9 @@ TEST(Strategy, TheModelSearchesASpaceLargerThanItsPool) {
   for (int i = 0; i < 120; ++i)
     for (const std::size_t point : strategy->ask(1)) {
       const Point p = points[point];
-      const double time = 1 + 0.01 * static_cast<double>((p[0] - 11) * (p[0] - 11) + (p[1] - 30) * (p[1] - 30) + (p[2] - 20) * (p[2] - 20));
+      const double time =
+          1 + 0.01 * static_cast<double>((p[0] - 11) * (p[0] - 11) + (p[1] - 30) * (p[1] - 30) +
+                                         (p[2] - 20) * (p[2] - 20));
       strategy->tell(point, time);
       best = std::min(best, time);
     }

@@ -12,7 +12,10 @@ namespace {
 
 Points grid() {
   Space space;
-  space.parameter("size", {1, 2, 4, 8, 16, 32}).parameter("count", {1, 2, 3, 4, 5, 6}).parameter("fixed", {7}).parameter("flag", {0, 1});
+  space.parameter("size", {1, 2, 4, 8, 16, 32})
+      .parameter("count", {1, 2, 3, 4, 5, 6})
+      .parameter("fixed", {7})
+      .parameter("flag", {0, 1});
   return space.construct();
 }
 
@@ -20,7 +23,9 @@ TEST(Features, SizesAreLogarithmicAndDivisibilityIsACoordinate) {
   const Points points = grid();
   const Features features(points);
   ASSERT_EQ(features.dimensions(), 4u);  // size, count and how even it is, flag
-  const auto at = [&](std::size_t dimension, const Point& point) { return features.at(dimension, *points.find(point)); };
+  const auto at = [&](std::size_t dimension, const Point& point) {
+    return features.at(dimension, *points.find(point));
+  };
   EXPECT_FLOAT_EQ(at(0, {1, 1, 7, 0}), 0);
   EXPECT_FLOAT_EQ(at(0, {4, 1, 7, 0}), 0.4F);
   EXPECT_FLOAT_EQ(at(0, {32, 1, 7, 0}), 1);
@@ -33,7 +38,8 @@ TEST(Features, SizesAreLogarithmicAndDivisibilityIsACoordinate) {
 
 double matern(const Features& features, const Hyperparameters& h, std::size_t a, std::size_t b) {
   double square = 0;
-  for (std::size_t d = 0; d < features.dimensions(); ++d) square += std::pow((features.at(d, a) - features.at(d, b)) * std::exp(-h.log_length[d]), 2);
+  for (std::size_t d = 0; d < features.dimensions(); ++d)
+    square += std::pow((features.at(d, a) - features.at(d, b)) * std::exp(-h.log_length[d]), 2);
   const double r = std::sqrt(5 * square);
   return (1 + r + r * r / 3) * std::exp(-r);
 }
@@ -65,7 +71,8 @@ TEST(GaussianProcess, PredictsWhatTheFormulasGive) {
   std::vector<std::size_t> at;
   std::vector<double> y;
   for (int i = 0; i < 20; ++i) {
-    at.push_back(kernels::next_random(state) % points.size());  // repeats are allowed: the noise tells them apart
+    // repeats are allowed: the noise tells them apart
+    at.push_back(kernels::next_random(state) % points.size());
     y.push_back(std::sin(static_cast<double>(at.back())) + 0.01 * i);
     process.observe(at.back(), y.back());
   }
@@ -73,7 +80,8 @@ TEST(GaussianProcess, PredictsWhatTheFormulasGive) {
   process.forget_last();
   std::vector<std::vector<double>> covariance(at.size(), std::vector<double>(at.size()));
   for (std::size_t i = 0; i < at.size(); ++i)
-    for (std::size_t j = 0; j < at.size(); ++j) covariance[i][j] = matern(features, h, at[i], at[j]) + (i == j ? std::exp(h.log_noise) : 0);
+    for (std::size_t j = 0; j < at.size(); ++j)
+      covariance[i][j] = matern(features, h, at[i], at[j]) + (i == j ? std::exp(h.log_noise) : 0);
   const std::vector<double> alpha = solve(covariance, y);
   double scale = 0;
   for (std::size_t i = 0; i < at.size(); ++i) scale += alpha[i] * y[i] / static_cast<double>(at.size());
@@ -98,7 +106,8 @@ TEST(Hyperparameters, LengthsTellWhatMatters) {
   std::vector<double> y;
   for (std::size_t i = 0; i < points.size(); i += 1) {
     at.push_back(i);
-    y.push_back(std::cos(6 * features.at(0, i)) + 0.5 * features.at(2, i));  // of count only its evenness; the flag does nothing
+    // of count only its evenness; the flag does nothing
+    y.push_back(std::cos(6 * features.at(0, i)) + 0.5 * features.at(2, i));
   }
   double mean = 0;
   for (const double value : y) mean += value / static_cast<double>(y.size());
@@ -122,7 +131,8 @@ TEST(Features, ThingsHaveNoOrder) {
   EXPECT_EQ(features.dimensions(), 5u + 1u);
   const auto at = [&](std::int64_t fit, std::int64_t unroll) { return *points.find(Point{fit, unroll}); };
   for (std::int64_t a = 0; a < 5; ++a)
-    for (std::int64_t b = 0; b < 5; ++b) EXPECT_EQ(features.square_distance(at(a, 2), at(b, 2)), a == b ? 0 : 2);
+    for (std::int64_t b = 0; b < 5; ++b)
+      EXPECT_EQ(features.square_distance(at(a, 2), at(b, 2)), a == b ? 0 : 2);
   EXPECT_EQ(points.neighbours(at(0, 1), Points::Reach::kNextValue).size(), 4u + 1u);
 }
 

@@ -1,5 +1,5 @@
-// A made-up landscape with what makes tuning hard: cliffs by divisibility, interaction, failures. For tests of mechanics only: it says
-// nothing of any machine.
+// A made-up landscape with what makes tuning hard: cliffs by divisibility, interaction, failures. For tests
+// of mechanics only: it says nothing of any machine.
 #pragma once
 
 #include <cmath>
@@ -12,9 +12,13 @@ inline Recording synthetic_recording() {
   Space space;
   std::vector<std::int64_t> widths;
   for (std::int64_t width = 16; width <= 256; width += 16) widths.push_back(width);
-  space.parameter("block", widths).parameter("tile", {1, 2, 3, 4, 5, 6}).parameter("vector", {1, 2, 4, 8}).parameter("cache", {0, 1});
+  space.parameter("block", widths)
+      .parameter("tile", {1, 2, 3, 4, 5, 6})
+      .parameter("vector", {1, 2, 4, 8})
+      .parameter("cache", {0, 1});
   space.parameter("order", {0, 1, 2});
-  space.constraint("a tile of whole vectors", {"tile", "vector"}, [](const Point& p) { return p[1] <= p[0] * 2; });
+  space.constraint("a tile of whole vectors", {"tile", "vector"},
+                   [](const Point& p) { return p[1] <= p[0] * 2; });
   Recording recording;
   recording.device = "made up";
   recording.kernel = "landscape";
@@ -32,12 +36,14 @@ inline Recording synthetic_recording() {
     if (p[0] * p[1] > 1000) {
       evaluation.failure = p[3] == 1 ? "runtime" : "compile";
     } else {
-      const double size = std::log2(static_cast<double>(p[0] * p[2]) / 512), tile = static_cast<double>(p[1]) - 3;
+      const double size = std::log2(static_cast<double>(p[0] * p[2]) / 512),
+                   tile = static_cast<double>(p[1]) - 3;
       evaluation.time_ms = 1 + 0.2 * size * size + 0.15 * tile * tile +
                            (p[0] % 64 == 0   ? 0.0
                             : p[0] % 32 == 0 ? 0.3
                                              : 0.9) +
-                           (p[3] == 1 ? 0.0 : 0.25) + 0.4 * static_cast<double>(p[4] == 2 ? 0 : p[4] + 1) * static_cast<double>(p[3]);
+                           (p[3] == 1 ? 0.0 : 0.25) +
+                           0.4 * static_cast<double>(p[4] == 2 ? 0 : p[4] + 1) * static_cast<double>(p[3]);
       evaluation.times_ms = {*evaluation.time_ms * 1.01, *evaluation.time_ms * 0.99};
       evaluation.compile_ms = 12.5;
     }

@@ -1,4 +1,5 @@
-// The whole life cycle with planted offenders: each is rejected for what it did, and the run still ends with the right winner.
+// The whole life cycle with planted offenders: each is rejected for what it did, and the run still ends with
+// the right winner.
 #include "autotune/search/tuner.h"
 
 #include <gtest/gtest.h>
@@ -27,16 +28,20 @@ CompileSettings compile_settings(const kernels::ScratchFolder& folder) {
   return settings;
 }
 
-// Four times the last cache, unless the time is too short for that; never so few that a call is too short to time.
+// Four times the last cache, unless the time is too short for that; never so few that a call is too short to
+// time.
 TEST(Tuner, ArraysAreAsLargeAsTheCacheAsksForAndTheTimeAllows) {
   const Problem problem{KernelId::kGeluBackward, FormatId::kF32};
   CpuIdentity cpu;
   cpu.threads = 2;
   cpu.l3_bytes = 480 << 20;
   constexpr int kCalls = 224;
-  const auto seconds_of = [&](kernels::i64 elements) { return static_cast<double>(elements) * problem.bytes_per_element() * kCalls / (2 * 10e9); };
+  const auto seconds_of = [&](kernels::i64 elements) {
+    return static_cast<double>(elements) * problem.bytes_per_element() * kCalls / (2 * 10e9);
+  };
   const kernels::i64 patient = elements_for(problem, cpu, 1e6, kCalls);
-  EXPECT_GE(static_cast<double>(patient) * problem.bytes_per_element(), 4.0 * static_cast<double>(cpu.l3_bytes));
+  EXPECT_GE(static_cast<double>(patient) * problem.bytes_per_element(),
+            4.0 * static_cast<double>(cpu.l3_bytes));
   for (const double seconds : {10.0, 20.0, 40.0}) {
     const kernels::i64 elements = elements_for(problem, cpu, seconds, kCalls);
     EXPECT_LT(elements, patient) << seconds;
@@ -45,12 +50,17 @@ TEST(Tuner, ArraysAreAsLargeAsTheCacheAsksForAndTheTimeAllows) {
   EXPECT_EQ(elements_for(problem, cpu, 0, kCalls), 1 << 24);
 }
 
-// The CPU with a clock that shows what a kernel says it took: which one is the fastest is then the same on any machine, however busy.
+// The CPU with a clock that shows what a kernel says it took: which one is the fastest is then the same on
+// any machine, however busy.
 class ToldTimes : public Executor {
  public:
-  static std::string takes(int ms) { return "::setenv(\"OUTGRAD_TEST_MS\", \"" + std::to_string(ms) + "\", 1); "; }
+  static std::string takes(int ms) {
+    return "::setenv(\"OUTGRAD_TEST_MS\", \"" + std::to_string(ms) + "\", 1); ";
+  }
 
-  std::function<void(const Arguments&)> function(const Candidate& candidate) override { return cpu_->function(candidate); }
+  std::function<void(const Arguments&)> function(const Candidate& candidate) override {
+    return cpu_->function(candidate);
+  }
   void allocate(const Problem& problem, std::uint64_t seed) override { cpu_->allocate(problem, seed); }
   Workload ceiling() override { return cpu_->ceiling(); }
   Workload workload(const Candidate& candidate) override { return cpu_->workload(candidate); }
@@ -83,24 +93,30 @@ TEST(Tuner, RejectsPlantedOffendersForTheRightReasonAndFindsTheWinner) {
       {"slow default", ToldTimes::takes(30) + good, {}, {}},
       {"winner", good, {}, {}},
       {"less slow", ToldTimes::takes(15) + good, {}, {}},
-      {"one bit wrong", good + " if (a.elements() > 4000) a.at<unsigned>(3)[3999] ^= 1u;", Stage::kVerify, Reason::kWrongAnswer},
-      {"writes to an input", good + " if (a.elements() > 0) a.at<unsigned>(1)[0] ^= 1u;", Stage::kVerify, Reason::kWrongAnswer},
+      {"one bit wrong", good + " if (a.elements() > 4000) a.at<unsigned>(3)[3999] ^= 1u;", Stage::kVerify,
+       Reason::kWrongAnswer},
+      {"writes to an input", good + " if (a.elements() > 0) a.at<unsigned>(1)[0] ^= 1u;", Stage::kVerify,
+       Reason::kWrongAnswer},
       {"zero to negative zero",
        good + " for (long i = 0; i < a.elements(); ++i) if (a.at<unsigned>(3)[i] == 0) "
               "a.at<unsigned>(3)[i] = 0x80000000u;",
        Stage::kVerify, Reason::kWrongAnswer},
-      {"reads past the end", good + " static volatile float sink; sink = a.at<const float>(0)[a.elements()];", Stage::kVerify, Reason::kCrashed},
+      {"reads past the end", good + " static volatile float sink; sink = a.at<const float>(0)[a.elements()];",
+       Stage::kVerify, Reason::kCrashed},
       {"crashes", "*static_cast<volatile int*>(nullptr) = 1;", Stage::kVerify, Reason::kCrashed},
       {"leaves the process", "__builtin__exit(0);", Stage::kVerify, Reason::kCrashed},
       {"hangs", "volatile bool forever = true; while (forever) {}", Stage::kVerify, Reason::kHung},
-      {"leaks when timed", large + "{ static char* volatile leaked; leaked = new char[4ull << 30]; } " + good, Stage::kTime, Reason::kOutOfMemory},
+      {"leaks when timed", large + "{ static char* volatile leaked; leaked = new char[4ull << 30]; } " + good,
+       Stage::kTime, Reason::kOutOfMemory},
       {"crashes when timed", large + "__builtin_trap(); " + good, Stage::kTime, Reason::kCrashed},
-      {"hangs when timed", "volatile bool forever = true; " + large + "while (forever) {} " + good, Stage::kTime, Reason::kHung},
+      {"hangs when timed", "volatile bool forever = true; " + large + "while (forever) {} " + good,
+       Stage::kTime, Reason::kHung},
       {"does not compile", "no_such_function(a);", Stage::kCompile, Reason::kCompilerError}};
 
   std::vector<Candidate> candidates;
   std::vector<Candidate*> pointers;
-  for (const Plant& plant : plants) candidates.emplace_back(variant, "/* " + std::string(plant.what) + " */ " + plant.body);
+  for (const Plant& plant : plants)
+    candidates.emplace_back(variant, "/* " + std::string(plant.what) + " */ " + plant.body);
   for (Candidate& candidate : candidates) pointers.push_back(&candidate);
 
   MeasureSettings settings;
@@ -117,7 +133,8 @@ TEST(Tuner, RejectsPlantedOffendersForTheRightReasonAndFindsTheWinner) {
     SCOPED_TRACE(plants[i].what);
     const Rejected* why = candidates[i].as<Rejected>();
     if (!plants[i].stage) {
-      EXPECT_NE(candidates[i].as<Timed>(), nullptr) << (why != nullptr ? why->detail : candidates[i].state_name());
+      EXPECT_NE(candidates[i].as<Timed>(), nullptr)
+          << (why != nullptr ? why->detail : candidates[i].state_name());
       continue;
     }
     ASSERT_NE(why, nullptr) << candidates[i].state_name();
@@ -139,10 +156,14 @@ TEST(Tuner, ANormLivesTheSameLife) {
   const kernels::ScratchFolder folder;
   const Problem problem{KernelId::kLayernormBackward, FormatId::kBf16, 64, 1024};
   const Variant variant = default_variant(problem);
-  const std::string good = variant.body(), reads = " static volatile unsigned short sink; sink = a.at<unsigned short>(0)[a.elements()];";
-  std::vector<Candidate> candidates = {Candidate(variant),
-                                       Candidate(variant, good + " if (a.at<float>(6) != nullptr && a.rows > 1) a.at<unsigned>(6)[0] ^= 1u;"),
-                                       Candidate(variant, good + " if (a.elements() > 0) a.at<unsigned short>(1)[0] ^= 1u;"), Candidate(variant, good + reads)};
+  const std::string good = variant.body(),
+                    reads =
+                        " static volatile unsigned short sink; sink = a.at<unsigned short>(0)[a.elements()];";
+  std::vector<Candidate> candidates = {
+      Candidate(variant),
+      Candidate(variant, good + " if (a.at<float>(6) != nullptr && a.rows > 1) a.at<unsigned>(6)[0] ^= 1u;"),
+      Candidate(variant, good + " if (a.elements() > 0) a.at<unsigned short>(1)[0] ^= 1u;"),
+      Candidate(variant, good + reads)};
   std::vector<Candidate*> pointers;
   for (Candidate& candidate : candidates) pointers.push_back(&candidate);
   MeasureSettings settings{.open = open_cpu};
@@ -153,7 +174,8 @@ TEST(Tuner, ANormLivesTheSameLife) {
   verify(candidates, settings);
   const auto reason = [&](std::size_t i) {
     const auto* why = candidates[i].as<Rejected>();
-    return why == nullptr ? std::string(candidates[i].state_name()) : std::string(name_of(why->reason)) + ": " + why->detail;
+    return why == nullptr ? std::string(candidates[i].state_name())
+                          : std::string(name_of(why->reason)) + ": " + why->detail;
   };
   EXPECT_EQ(reason(0), "verified");
   EXPECT_EQ(reason(1).find("wrong answer: dgamma[0]: got"), 0u) << reason(1);
@@ -174,7 +196,8 @@ TEST(Tuner, NoWinnerInsideTheNoise) {
   const kernels::ScratchFolder folder;
   const Variant variant = default_variant({KernelId::kGeluForward, FormatId::kBf16, 1, 1 << 18});
   std::vector<Candidate> candidates;
-  for (int i = 0; i < 3; ++i) candidates.emplace_back(variant, "/* copy " + std::to_string(i) + " */ " + variant.body());
+  for (int i = 0; i < 3; ++i)
+    candidates.emplace_back(variant, "/* copy " + std::to_string(i) + " */ " + variant.body());
   std::vector<Candidate*> pointers;
   for (Candidate& candidate : candidates) pointers.push_back(&candidate);
   MeasureSettings settings{.open = open_cpu};
@@ -189,17 +212,20 @@ TEST(Tuner, NoWinnerInsideTheNoise) {
   EXPECT_EQ(m.winner, 0u);
 }
 
-// A direct table is compiled and verified like any other fit: by the bits of its own scalar kernel, never another's.
+// A direct table is compiled and verified like any other fit: by the bits of its own scalar kernel, never
+// another's.
 TEST(Compile, ADirectTableIsAVariantLikeAnyOther) {
   using Table = kernels::synthetic::Direct<kernels::BF16, kernels::F16>;
   const kernels::ScratchFolder folder;
   Toolchain toolchain = find_toolchain();
-  toolchain.flags.insert(toolchain.flags.end(), {"-include", toolchain.source_root + "/tests/kernels/synthetic_fit.h"});
+  toolchain.flags.insert(toolchain.flags.end(),
+                         {"-include", toolchain.source_root + "/tests/kernels/synthetic_fit.h"});
   Variant variant = default_variant({KernelId::kGeluBackward, FormatId::kBf16});
   variant.gelu().table = kernels::TablePlacement::memory;
   const auto body = [&](const std::string& entry) {
-    return "using namespace outgrad::kernels; call<KernelId::kGeluBackward, BF16>(a, [](auto... x) { gelu_backward<synthetic::Direct<BF16, " + entry +
-           ">, BF16, " + variant.schedule_text() + ">(x...); });";
+    return "using namespace outgrad::kernels; call<KernelId::kGeluBackward, BF16>(a, [](auto... x) { "
+           "gelu_backward<synthetic::Direct<BF16, " +
+           entry + ">, BF16, " + variant.schedule_text() + ">(x...); });";
   };
   std::vector<Candidate> candidates = {Candidate(variant, body("F16")), Candidate(variant, body("BF16"))};
   compile({&candidates[0], &candidates[1]}, toolchain, compile_settings(folder));
@@ -207,11 +233,14 @@ TEST(Compile, ADirectTableIsAVariantLikeAnyOther) {
   std::vector<std::string> differences(2, "not run");
   const auto body_of_child = [&](const Channel& channel) {
     for (const Candidate& candidate : candidates)
-      channel.report({{"difference", verifier.mismatch(load(*candidate.code()), variant.block_elements()).value_or("")}});
+      channel.report({{"difference",
+                       verifier.mismatch(load(*candidate.code()), variant.block_elements()).value_or("")}});
   };
   std::size_t reports = 0;
   for (const Candidate& candidate : candidates) ASSERT_NE(candidate.code(), nullptr);
-  const ChildEnd end = run_isolated(body_of_child, [&](const nlohmann::json& report) { differences.at(reports++) = report["difference"]; }, {60, 64LL << 30});
+  const ChildEnd end = run_isolated(
+      body_of_child, [&](const nlohmann::json& report) { differences.at(reports++) = report["difference"]; },
+      {60, 64LL << 30});
   EXPECT_EQ(end.kind, ChildEnd::Kind::kFinished) << end.detail;
   EXPECT_EQ(differences[0], "");
   EXPECT_NE(differences[1].find("dx["), std::string::npos) << differences[1];
@@ -249,7 +278,8 @@ TEST(Compile, WithoutACompilerNamesIt) {
 
 TEST(Compile, AStuckCompilerIsKilledAndBlamed) {
   const kernels::ScratchFolder folder;
-  kernels::write_file(folder / "stuck", "#!/bin/sh\n[ \"$1\" = --version ] && echo stuck 1.0 && exit 0\nsleep 600 & wait\n");
+  kernels::write_file(folder / "stuck",
+                      "#!/bin/sh\n[ \"$1\" = --version ] && echo stuck 1.0 && exit 0\nsleep 600 & wait\n");
   std::filesystem::permissions(folder / "stuck", std::filesystem::perms::owner_all);
   const ScopedVariable variable("CXX", folder / "stuck");
   CompileSettings settings = compile_settings(folder);

@@ -20,7 +20,8 @@ TEST(Problem, NamesAndBytes) {
   // dy, y, dx; gamma, beta, dgamma, dbeta; rstd.
   EXPECT_EQ(kNorm.bytes(), 3 * 2.0 * 16384 * 1024 + 4 * 4 * 1024 + 4 * 16384);
   EXPECT_EQ((Problem{KernelId::kResidualRmsnormForward, FormatId::kF32, 2, 3}.bytes()), 4 * (4 * 6 + 3 + 2));
-  EXPECT_EQ((Problem{KernelId::kBiasGeluForward, FormatId::kF16, 3, 11}.bytes()), 2 * 33 + 4 * 11 + 2 * 33 + 4 * 2);
+  EXPECT_EQ((Problem{KernelId::kBiasGeluForward, FormatId::kF16, 3, 11}.bytes()),
+            2 * 33 + 4 * 11 + 2 * 33 + 4 * 2);
   Problem codes{KernelId::kGeluBackwardCode, FormatId::kBf16, 1, 13};
   EXPECT_EQ(codes.sized_name(), "gelu_backward_code.bf16.13");
   EXPECT_EQ(codes.bytes_per_element(), 4.5);
@@ -62,7 +63,8 @@ TEST(Operands, HoldTogether) {
         EXPECT_EQ(operand.role, Role::kOutput);
         const Operand& over = all[static_cast<std::size_t>(input)];
         EXPECT_EQ(over.role, Role::kInput);
-        EXPECT_EQ(problem.array_bytes(over), problem.array_bytes(operand)) << operand.name << " over " << over.name;
+        EXPECT_EQ(problem.array_bytes(over), problem.array_bytes(operand))
+            << operand.name << " over " << over.name;
       }
     }
   }

@@ -13,18 +13,21 @@ TEST(CodeOf, LeavesOutCommentsAndBlanksAlone) {
 }
 
 TEST(CodeOf, KnowsLiterals) {
-  for (const char* text : {"a = \"//  x /* y\";", "a = '\"'; b = '\"';", "a = \"\\\"  // x\";", "a = R\"(//  \"  )\";", "a = R\"q( )\"  // )q\" + b;",
-                           "a = 16'384 + 2'000;", "a = '\\\\';", "a = '/';", "a = b / c;"})
+  for (const char* text :
+       {"a = \"//  x /* y\";", "a = '\"'; b = '\"';", "a = \"\\\"  // x\";", "a = R\"(//  \"  )\";",
+        "a = R\"q( )\"  // )q\" + b;", "a = 16'384 + 2'000;", "a = '\\\\';", "a = '/';", "a = b / c;"})
     EXPECT_EQ(code_of(text), text);
   EXPECT_EQ(code_of("a = 16'384;  // it's\nb = 'x';  // c"), "a = 16'384;\nb = 'x';");
 }
 
 TEST(CodeOf, TakesAnyText) {
-  for (const char* text : {"\"", "'", "R\"", "R\"(", "/*", "//", "\"\\", "/", "a\\"}) EXPECT_NO_THROW(code_of(text)) << text;
+  for (const char* text : {"\"", "'", "R\"", "R\"(", "/*", "//", "\"\\", "/", "a\\"})
+    EXPECT_NO_THROW(code_of(text)) << text;
 }
 
 TEST(SourceHashes, FollowTheCodeAndTheNames) {
-  const std::vector<std::pair<std::string, std::string>> sources = {{"kernels/a.h", "int a;"}, {"kernels/generated/b.h", "int b;"}};
+  const std::vector<std::pair<std::string, std::string>> sources = {{"kernels/a.h", "int a;"},
+                                                                    {"kernels/generated/b.h", "int b;"}};
   const auto changed = [&](std::size_t which, const char* name, const char* text) {
     auto other = sources;
     other[which] = {name, text};

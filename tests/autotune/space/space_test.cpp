@@ -24,7 +24,8 @@ std::vector<Point> all_of(const Points& points) {
   return all;
 }
 
-// A kernel with tiles in shared memory, as one would declare it: more than 10^9 raw points, close to 10^6 valid ones.
+// A kernel with tiles in shared memory, as one would declare it: more than 10^9 raw points, close to 10^6
+// valid ones.
 Space tiled_kernel() {
   Space space;
   std::vector<std::int64_t> widths;
@@ -42,20 +43,35 @@ Space tiled_kernel() {
       .parameter("swizzle", {0, 1, 2, 4, 8})
       .parameter("read_only", {0, 1})
       .parameter("blocks_per_sm", {1, 2, 4});
-  space.constraint("at most 1024 threads", {"block_x", "block_y"}, [](const Point& p) { return p[0] * p[1] <= 1024; });
-  space.constraint("whole warps, eight at a time", {"block_y", "block_x"}, [](const Point& p) { return p[0] * p[1] % 256 == 0; });
-  space.constraint("8 to 32 outputs a thread", {"tile_x", "tile_y"}, [](const Point& p) { return p[0] * p[1] >= 8 && p[0] * p[1] <= 32; });
-  space.constraint("the unrolled loop divides the tile", {"tile_k", "unroll"}, [](const Point& p) { return p[0] % p[1] == 0; });
-  space.constraint("vectors divide a thread's row", {"tile_x", "vector"}, [](const Point& p) { return p[0] % p[1] == 0; });
-  space.constraint("padding only in shared memory", {"in_shared", "padding"}, [](const Point& p) { return p[0] == 1 || p[1] == 0; });
-  space.constraint("stages only in shared memory", {"in_shared", "stages"}, [](const Point& p) { return p[0] == 1 || p[1] == 1; });
-  space.constraint("the read-only cache only without", {"in_shared", "read_only"}, [](const Point& p) { return p[0] == 0 || p[1] == 0; });
-  space.constraint("swizzled or padded", {"swizzle", "padding"}, [](const Point& p) { return p[0] == 0 || p[1] == 0; });
-  space.constraint("a swizzle spans one vector", {"swizzle", "vector"}, [](const Point& p) { return p[0] == 0 || p[0] == p[1]; });
-  space.constraint("48 KiB of shared memory", {"block_x", "tile_x", "block_y", "tile_y", "tile_k", "stages", "in_shared", "padding"},
-                   [](const Point& p) { return p[6] == 0 || 4 * p[5] * p[4] * (p[0] * p[1] + p[2] * p[3] + p[7]) <= 48 * 1024; });
-  space.constraint("65536 registers in the blocks resident", {"block_x", "block_y", "tile_x", "tile_y", "vector", "unroll", "blocks_per_sm"},
-                   [](const Point& p) { return p[6] * p[0] * p[1] * (24 + p[2] * p[3] + p[4] * p[5] / 2) <= 65536; });
+  space.constraint("at most 1024 threads", {"block_x", "block_y"},
+                   [](const Point& p) { return p[0] * p[1] <= 1024; });
+  space.constraint("whole warps, eight at a time", {"block_y", "block_x"},
+                   [](const Point& p) { return p[0] * p[1] % 256 == 0; });
+  space.constraint("8 to 32 outputs a thread", {"tile_x", "tile_y"},
+                   [](const Point& p) { return p[0] * p[1] >= 8 && p[0] * p[1] <= 32; });
+  space.constraint("the unrolled loop divides the tile", {"tile_k", "unroll"},
+                   [](const Point& p) { return p[0] % p[1] == 0; });
+  space.constraint("vectors divide a thread's row", {"tile_x", "vector"},
+                   [](const Point& p) { return p[0] % p[1] == 0; });
+  space.constraint("padding only in shared memory", {"in_shared", "padding"},
+                   [](const Point& p) { return p[0] == 1 || p[1] == 0; });
+  space.constraint("stages only in shared memory", {"in_shared", "stages"},
+                   [](const Point& p) { return p[0] == 1 || p[1] == 1; });
+  space.constraint("the read-only cache only without", {"in_shared", "read_only"},
+                   [](const Point& p) { return p[0] == 0 || p[1] == 0; });
+  space.constraint("swizzled or padded", {"swizzle", "padding"},
+                   [](const Point& p) { return p[0] == 0 || p[1] == 0; });
+  space.constraint("a swizzle spans one vector", {"swizzle", "vector"},
+                   [](const Point& p) { return p[0] == 0 || p[0] == p[1]; });
+  space.constraint("48 KiB of shared memory",
+                   {"block_x", "tile_x", "block_y", "tile_y", "tile_k", "stages", "in_shared", "padding"},
+                   [](const Point& p) {
+                     return p[6] == 0 || 4 * p[5] * p[4] * (p[0] * p[1] + p[2] * p[3] + p[7]) <= 48 * 1024;
+                   });
+  space.constraint(
+      "65536 registers in the blocks resident",
+      {"block_x", "block_y", "tile_x", "tile_y", "vector", "unroll", "blocks_per_sm"},
+      [](const Point& p) { return p[6] * p[0] * p[1] * (24 + p[2] * p[3] + p[4] * p[5] / 2) <= 65536; });
   return space;
 }
 
@@ -63,7 +79,8 @@ TEST(Space, ConstructsWhatFilteringTheProductGives) {
   Space space;
   space.parameter("a", {1, 2, 3, 4, 5}).parameter("b", {0, 1}).parameter("c", {2, 3, 5, 7});
   space.constraint("a c is even", {"a", "c"}, [](const Point& p) { return p[0] * p[1] % 2 == 0; });
-  space.constraint("c before a: the order of names is the order of values", {"c", "a"}, [](const Point& p) { return p[0] >= p[1]; });
+  space.constraint("c before a: the order of names is the order of values", {"c", "a"},
+                   [](const Point& p) { return p[0] >= p[1]; });
   space.constraint("b needs a > 2", {"b", "a"}, [](const Point& p) { return p[0] == 0 || p[1] > 2; });
 
   std::vector<Point> filtered;
@@ -105,7 +122,8 @@ TEST(Space, OfABillionRawPointsWithAMillionValidFewAreLookedAtInVain) {
   EXPECT_LT(looked_at(points), 10 * points.size()) << size_report(points);
 }
 
-// Random spaces, some with a constraint too wide for a table: the points are those that filtering gives, in the same order.
+// Random spaces, some with a constraint too wide for a table: the points are those that filtering gives, in
+// the same order.
 TEST(Space, RandomSpacesEqualTheirFilteredProducts) {
   std::uint64_t state = 11;
   const auto below = [&](std::uint64_t n) { return kernels::next_random(state) % n; };
@@ -116,7 +134,8 @@ TEST(Space, RandomSpacesEqualTheirFilteredProducts) {
     std::vector<std::string> names;
     for (std::size_t p = 0; p < parameters; ++p) {
       std::vector<std::int64_t> values;
-      for (std::uint64_t v = 0, count = wide ? 8 : 1 + below(trial % 3 == 0 ? 70 : 6); v < count; ++v) values.push_back(static_cast<std::int64_t>(v * 7 % 97));
+      for (std::uint64_t v = 0, count = wide ? 8 : 1 + below(trial % 3 == 0 ? 70 : 6); v < count; ++v)
+        values.push_back(static_cast<std::int64_t>(v * 7 % 97));
       names.push_back("p" + std::to_string(p));
       space.parameter(names.back(), values);
     }
@@ -124,12 +143,14 @@ TEST(Space, RandomSpacesEqualTheirFilteredProducts) {
     for (std::uint64_t c = 0, count = wide ? 3 : below(4); c < count; ++c) {
       std::vector<std::size_t> over;
       for (std::size_t p = 0; p < parameters; ++p)
-        if ((wide && c == 0) || below(2) == 0) over.insert(over.begin() + static_cast<std::ptrdiff_t>(below(over.size() + 1)), p);
+        if ((wide && c == 0) || below(2) == 0)
+          over.insert(over.begin() + static_cast<std::ptrdiff_t>(below(over.size() + 1)), p);
       if (over.empty()) continue;
       const auto modulus = static_cast<std::int64_t>(2 + below(5));
       const Space::Predicate holds = [modulus](const Point& seen) {
         std::int64_t sum = 1;
-        for (std::size_t i = 0; i < seen.size(); ++i) sum = sum * 3 + seen[i] * static_cast<std::int64_t>(i + 1);
+        for (std::size_t i = 0; i < seen.size(); ++i)
+          sum = sum * 3 + seen[i] * static_cast<std::int64_t>(i + 1);
         return sum % modulus == 0;
       };
       std::vector<std::string> over_names;
@@ -179,7 +200,8 @@ TEST(Points, FindsPointsAndTheirNeighbours) {
         for (std::size_t k = 0; k < points.size(); ++k) {
           Point moved = points[k];
           moved[which] = points[i][which];
-          const std::size_t from = points.position(i, which), to = points.position(j, which), at = points.position(k, which);
+          const std::size_t from = points.position(i, which), to = points.position(j, which),
+                            at = points.position(k, which);
           between |= moved == points[i] && ((from < at && at < to) || (to < at && at < from));
         }
         if (reach == Points::Reach::kAnyValue || !between) expected.push_back(j);
@@ -225,7 +247,8 @@ TEST(CpuSpace, NamesAreUniqueAndParametersRoundTrip) {
         std::set<std::string> names;
         for (const Point& point : all_of(space.construct())) {
           const Variant variant = variant_at(problem, fits, space, point);
-          EXPECT_LE(std::visit([](const auto& schedule) { return schedule.vector_bits; }, variant.schedule), vector_bits);
+          EXPECT_LE(std::visit([](const auto& schedule) { return schedule.vector_bits; }, variant.schedule),
+                    vector_bits);
           EXPECT_TRUE(names.insert(variant.name()).second) << variant.name();
         }
         EXPECT_FALSE(names.empty());
@@ -242,8 +265,10 @@ TEST(CpuSpace, HoldsThousandsAndTheDefault) {
       const Points points = space.construct();
       std::set<std::string> names;
       for (const Point& point : all_of(points)) names.insert(variant_at(problem, fits, space, point).name());
-      const bool looks_up = kernels::has_codes(kernel) && (is_backward(kernel) || format != FormatId::kF32);  // nothing to interleave there
-      const bool few = kernel == KernelId::kBiasGeluBackward || looks_up;                                     // no block size in the former
+      // nothing to interleave there
+      const bool looks_up = kernels::has_codes(kernel) && (is_backward(kernel) || format != FormatId::kF32);
+      // no block size in the former
+      const bool few = kernel == KernelId::kBiasGeluBackward || looks_up;
       EXPECT_GE(points.size(), few ? 128u : 2000u) << problem.name();
       EXPECT_EQ(names.count(default_variant(problem).name()), 1u) << default_variant(problem).name();
       RecordProperty(problem.name(), static_cast<int>(points.size()));
@@ -256,49 +281,71 @@ TEST(CpuSpace, ValuesThatCutAShapeAlikeAreOne) {
     const Problem problem{kernel, FormatId::kBf16, rows, cols};
     return cpu_space(problem, {}, 512, 2).construct().size();
   };
-  EXPECT_LT(size(KernelId::kLayernormBackward, 16384, 512), size(KernelId::kLayernormBackward, 16384, 4096));    // fewer columns to fold
-  EXPECT_LT(size(KernelId::kLayernormBackward, 16, 1024), size(KernelId::kLayernormBackward, 16384, 1024));      // fewer slots to share
-  EXPECT_LT(size(KernelId::kLayernormForward, 16384, 1 << 16), size(KernelId::kLayernormForward, 16384, 1024));  // one row is a task
-  EXPECT_LT(size(KernelId::kLayernormForward, 4, 1024), size(KernelId::kLayernormForward, 16384, 1024));         // all rows are
+  // fewer columns to fold
+  EXPECT_LT(size(KernelId::kLayernormBackward, 16384, 512), size(KernelId::kLayernormBackward, 16384, 4096));
+  // fewer slots to share
+  EXPECT_LT(size(KernelId::kLayernormBackward, 16, 1024), size(KernelId::kLayernormBackward, 16384, 1024));
+  // one row is a task
+  EXPECT_LT(size(KernelId::kLayernormForward, 16384, 1 << 16),
+            size(KernelId::kLayernormForward, 16384, 1024));
+  // all rows are
+  EXPECT_LT(size(KernelId::kLayernormForward, 4, 1024), size(KernelId::kLayernormForward, 16384, 1024));
 }
 
 TEST(CpuSpace, NameSpeaks) {
-  const Variant variant{
-      {KernelId::kGeluBackward, FormatId::kF32},
-      fits_of({KernelId::kGeluBackward, FormatId::kF32}).front(),
-      kernels::CpuSchedule{
-          .threads = 2, .vector_bits = 512, .unroll = 4, .block_elements = 16384, .streaming_stores = true, .table = kernels::TablePlacement::permute}};
+  const Variant variant{{KernelId::kGeluBackward, FormatId::kF32},
+                        fits_of({KernelId::kGeluBackward, FormatId::kF32}).front(),
+                        kernels::CpuSchedule{.threads = 2,
+                                             .vector_bits = 512,
+                                             .unroll = 4,
+                                             .block_elements = 16384,
+                                             .streaming_stores = true,
+                                             .table = kernels::TablePlacement::permute}};
   EXPECT_EQ(variant.name(), "f32.gelu_f32.v512.u4.b16384.nt.permute.t2");
   EXPECT_EQ(default_variant({KernelId::kGeluBackwardCode, FormatId::kF32}).parameters().size(), 4u);
   EXPECT_EQ(default_variant({KernelId::kGeluForwardCode, FormatId::kF16}).parameters().size(), 4u);
   EXPECT_EQ(default_variant({KernelId::kGeluForwardCode, FormatId::kF32}).parameters().size(), 6u);
   EXPECT_EQ((Variant{{KernelId::kGeluForwardCode, FormatId::kBf16},
                      nullptr,
-                     kernels::CpuSchedule{.threads = 1, .vector_bits = 512, .unroll = 3, .block_elements = 1 << 16, .streaming_stores = true}}
+                     kernels::CpuSchedule{.threads = 1,
+                                          .vector_bits = 512,
+                                          .unroll = 3,
+                                          .block_elements = 1 << 16,
+                                          .streaming_stores = true}}
                  .name()),
             "bf16.v512.b65536.nt.t1");
-  EXPECT_EQ((Variant{{KernelId::kGeluForwardCode, FormatId::kF32}, nullptr, kernels::CpuSchedule{.vector_bits = 256, .unroll = 3}}.name()),
+  EXPECT_EQ((Variant{{KernelId::kGeluForwardCode, FormatId::kF32},
+                     nullptr,
+                     kernels::CpuSchedule{.vector_bits = 256, .unroll = 3}}
+                 .name()),
             "f32.v256.u3.b65536.wb.permute.t0");
-  const Variant backward{{KernelId::kLayernormBackward, FormatId::kBf16},
-                         nullptr,
-                         kernels::CpuNormBackwardSchedule{.vector_bits = 512, .vectors = 3, .tasks = 32, .streaming_stores = true, .rows_ahead = 2}};
+  const Variant backward{
+      {KernelId::kLayernormBackward, FormatId::kBf16},
+      nullptr,
+      kernels::CpuNormBackwardSchedule{
+          .vector_bits = 512, .vectors = 3, .tasks = 32, .streaming_stores = true, .rows_ahead = 2}};
   EXPECT_EQ(backward.name(), "bf16.v512.x3.r4.k32.f1024.nt.l2a2.t0");
   EXPECT_EQ(backward.loop_name(), "bf16.v512.x3.r4.k0.f0.nt.l2a0.t0");
   EXPECT_EQ(backward.schedule_text(),
-            "CpuNormBackwardSchedule{.threads = 0, .vector_bits = 512, .vectors = 3, .rows = 4, .tasks = 32, .fold_columns = 1024, "
+            "CpuNormBackwardSchedule{.threads = 0, .vector_bits = 512, .vectors = 3, .rows = 4, .tasks = 32, "
+            ".fold_columns = 1024, "
             ".streaming_stores = true, .prefetch = Prefetch::second_level, .rows_ahead = 2}");
-  const Variant forward{{KernelId::kRmsnormForward, FormatId::kF16}, nullptr, kernels::CpuNormForwardSchedule{.threads = 1}};
+  const Variant forward{
+      {KernelId::kRmsnormForward, FormatId::kF16}, nullptr, kernels::CpuNormForwardSchedule{.threads = 1}};
   EXPECT_EQ(forward.name(), "f16.s.x2.r4.b65536.wb.l2a1.t1");
   EXPECT_EQ(forward.body(),
-            "using namespace outgrad::kernels; call<KernelId::kRmsnormForward, F16>(a, [](auto... x) { rmsnorm_forward<F16, "
-            "CpuNormForwardSchedule{.threads = 1, .vector_bits = 0, .vectors = 2, .rows = 4, .task_elements = 65536, .streaming_stores = false, "
+            "using namespace outgrad::kernels; call<KernelId::kRmsnormForward, F16>(a, [](auto... x) { "
+            "rmsnorm_forward<F16, "
+            "CpuNormForwardSchedule{.threads = 1, .vector_bits = 0, .vectors = 2, .rows = 4, .task_elements "
+            "= 65536, .streaming_stores = false, "
             ".prefetch = Prefetch::second_level, .rows_ahead = 1}>(x...); });");
 }
 
 TEST(CpuSpace, HoldsDirectTablesAndFitsOfOneRow) {
   using kernels::BF16;
   Fits fits;
-  for (const FitChoice& choice : {backward_choice<kernels::synthetic::WithoutLeft<16, 5>, BF16>(), backward_choice<kernels::synthetic::OneRow<6>, BF16>(),
+  for (const FitChoice& choice : {backward_choice<kernels::synthetic::WithoutLeft<16, 5>, BF16>(),
+                                  backward_choice<kernels::synthetic::OneRow<6>, BF16>(),
                                   backward_choice<kernels::synthetic::Direct<BF16, kernels::F16>, BF16>()})
     fits.push_back(std::make_shared<const FitChoice>(choice));
   EXPECT_EQ(fits[2]->type, "SyntheticTable");
@@ -321,12 +368,14 @@ TEST(CpuSpace, EveryListedFitOfTheFormatIsAChoice) {
     const Problem problem{KernelId::kGeluBackward, format};
     std::set<std::string> listed, offered;
     kernels::for_each_fit([&](auto fit) {
-      if (std::string(fit.kFormat) == name_of(format) && std::string(fit.kActivation) == "gelu") listed.insert(fit.kName);
+      if (std::string(fit.kFormat) == name_of(format) && std::string(fit.kActivation) == "gelu")
+        listed.insert(fit.kName);
     });
     const Space space = cpu_space(problem, fits_of(problem), 512, 2);
     for (const Point& point : all_of(space.construct())) {
       const Variant variant = variant_at(problem, fits_of(problem), space, point);
-      if (variant.name().find("." + variant.fit->name + ".") != std::string::npos) offered.insert(variant.fit->name);
+      if (variant.name().find("." + variant.fit->name + ".") != std::string::npos)
+        offered.insert(variant.fit->name);
     }
     EXPECT_EQ(offered, listed);
     EXPECT_FALSE(listed.empty());
@@ -335,14 +384,18 @@ TEST(CpuSpace, EveryListedFitOfTheFormatIsAChoice) {
 
 TEST(Points, PartsAreDisjointAboutEqualAndTogetherAll) {
   Space space;
-  space.parameter("a", {1, 2, 3, 4, 5, 6, 7, 8}).parameter("b", {1, 2, 4, 8, 16, 32, 64, 128}).parameter("c", {0, 1, 2, 3, 4, 5, 6});
+  space.parameter("a", {1, 2, 3, 4, 5, 6, 7, 8})
+      .parameter("b", {1, 2, 4, 8, 16, 32, 64, 128})
+      .parameter("c", {0, 1, 2, 3, 4, 5, 6});
   space.constraint("a reason", {"a", "b"}, [](const Point& p) { return p[0] <= p[1]; });
   const Points all = space.construct();
   for (const std::size_t count : {1, 2, 5}) {
     std::vector<Point> found;
     for (std::size_t index = 0; index < count; ++index) {
       const Points part = all.part(index, count);
-      EXPECT_NEAR(static_cast<double>(part.size()), static_cast<double>(all.size()) / static_cast<double>(count), 0.25 * static_cast<double>(all.size()));
+      EXPECT_NEAR(static_cast<double>(part.size()),
+                  static_cast<double>(all.size()) / static_cast<double>(count),
+                  0.25 * static_cast<double>(all.size()));
       for (std::size_t i = 0; i < part.size(); ++i) found.push_back(part[i]);
     }
     std::sort(found.begin(), found.end());

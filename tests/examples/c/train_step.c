@@ -1,5 +1,5 @@
-/* One training step of y = GELU(x) in C, through the compiled library: keep y and one bit an element, forget x, compute the gradient,
- * compare it with the one from x.
+/* One training step of y = GELU(x) in C, through the compiled library: keep y and one bit an element, forget
+ * x, compute the gradient, compare it with the one from x.
  *
  * Build:  cc -std=c99 train_step.c -o train_step $(pkg-config --cflags --libs outgrad) -lm
  * Exit status 0 if the gradients agree. */
@@ -19,14 +19,15 @@ static void require(outgrad_status status) {
 }
 
 int main(void) {
-  float *const x = malloc(kElements * sizeof *x), *const y = malloc(kElements * sizeof *y), *const dx = malloc(kElements * sizeof *dx);
+  float *const x = malloc(kElements * sizeof *x), *const y = malloc(kElements * sizeof *y),
+               *const dx = malloc(kElements * sizeof *dx);
   uint32_t* const mask = malloc((kElements + 31) / 32 * sizeof *mask);
   double largest = 0;
   long i;
   if (!x || !y || !dx || !mask) return 3;
   for (i = 0; i < kElements; ++i) x[i] = -12.0f + 24.0f * (float)i / kElements;
-  printf("outgrad %s, %s, fit %s, coefficients %.16s...\n", outgrad_version(), outgrad_instruction_set(), outgrad_fit_name(OUTGRAD_GELU, OUTGRAD_F32),
-         outgrad_coefficients_sha256(OUTGRAD_GELU, OUTGRAD_F32));
+  printf("outgrad %s, %s, fit %s, coefficients %.16s...\n", outgrad_version(), outgrad_instruction_set(),
+         outgrad_fit_name(OUTGRAD_GELU, OUTGRAD_F32), outgrad_coefficients_sha256(OUTGRAD_GELU, OUTGRAD_F32));
 
   require(outgrad_set_threads(2));
   require(outgrad_gelu_forward(OUTGRAD_F32, x, y, mask, kElements));

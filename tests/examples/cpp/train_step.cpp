@@ -1,7 +1,9 @@
-// One training step of a small block, y = GELU(LayerNorm(x)), with what outgrad saves: the forward pass keeps the outputs and one bit an
-// element, the backward pass needs no x. The gradients are compared with those computed from x in double precision.
+// One training step of a small block, y = GELU(LayerNorm(x)), with what outgrad saves: the forward pass keeps
+// the outputs and one bit an element, the backward pass needs no x. The gradients are compared with those
+// computed from x in double precision.
 //
-// Build: CMakeLists.txt beside this file. Exit status 0 if the gradients are within the proven error of the fit.
+// Build: CMakeLists.txt beside this file. Exit status 0 if the gradients are within the proven error of the
+// fit.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -47,10 +49,11 @@ int main() {
   std::vector<float> dgamma(kColumns), dbeta(kColumns);
   gelu_backward<BF16>(gradient.data(), y.data(), mask.data(), gradient.data(), kSize);
   const std::vector<BF16> after_gelu = gradient;
-  layernorm_backward<BF16>(gradient.data(), h.data(), gamma.data(), beta.data(), rstd.data(), kRows, kColumns, gradient.data(), dgamma.data(), dbeta.data());
+  layernorm_backward<BF16>(gradient.data(), h.data(), gamma.data(), beta.data(), rstd.data(), kRows, kColumns,
+                           gradient.data(), dgamma.data(), dbeta.data());
 
-  // Against the derivative taken from the input h: |dx - dy f'(h)| <= |dy| T + half an ulp of bf16 (and of fp32, which is less), where T
-  // is the fit's proven total error, of any x that rounds to the stored y.
+  // Against the derivative taken from the input h: |dx - dy f'(h)| <= |dy| T + half an ulp of bf16 (and of
+  // fp32, which is less), where T is the fit's proven total error, of any x that rounds to the stored y.
   using Fit = DefaultFit<BF16>::Type;
   double largest = 0;
   for (size_t i = 0; i < static_cast<size_t>(kSize); ++i) {
@@ -59,13 +62,16 @@ int main() {
     const double bound = std::abs(dy) * Fit::kT + std::abs(widen(after_gelu[i])) * 0x1p-8 + 0x1p-120;
     largest = std::max(largest, error / bound);
   }
-  std::printf("GELU in bf16 from its output: fit %s, T = %.5f, largest error %.3f of its bound\n", Fit::kName, Fit::kT, largest);
+  std::printf("GELU in bf16 from its output: fit %s, T = %.5f, largest error %.3f of its bound\n", Fit::kName,
+              Fit::kT, largest);
 
   // LayerNorm's gradient from x, in double precision, for the same upstream gradient.
   double worst_row = 0;
   for (i64 row = 0; row < kRows; ++row) {
     double mean = 0, variance = 0, m1 = 0, m2 = 0;
-    const auto at = [&](const std::vector<BF16>& v, i64 j) { return static_cast<double>(widen(v[static_cast<size_t>(row * kColumns + j)])); };
+    const auto at = [&](const std::vector<BF16>& v, i64 j) {
+      return static_cast<double>(widen(v[static_cast<size_t>(row * kColumns + j)]));
+    };
     for (i64 j = 0; j < kColumns; ++j) mean += at(x, j) / kColumns;
     for (i64 j = 0; j < kColumns; ++j) variance += (at(x, j) - mean) * (at(x, j) - mean) / kColumns;
     const double r = 1 / std::sqrt(variance + kEps);
@@ -76,7 +82,8 @@ int main() {
     }
     double error = 0, norm = 0;
     for (i64 j = 0; j < kColumns; ++j) {
-      const double dx = r * (at(after_gelu, j) * gamma[static_cast<size_t>(j)] - m1 - (at(x, j) - mean) * r * m2);
+      const double dx =
+          r * (at(after_gelu, j) * gamma[static_cast<size_t>(j)] - m1 - (at(x, j) - mean) * r * m2);
       error += (at(gradient, j) - dx) * (at(gradient, j) - dx);
       norm += dx * dx;
     }

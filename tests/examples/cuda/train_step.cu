@@ -1,5 +1,5 @@
-// One training step of y = GELU(x) in bf16 on a GPU, on two streams, each with its half of the elements: keep y and one bit an element,
-// forget x, compute the gradient in place, compare it with the one from x.
+// One training step of y = GELU(x) in bf16 on a GPU, on two streams, each with its half of the elements: keep
+// y and one bit an element, forget x, compute the gradient in place, compare it with the one from x.
 //
 // Build: CMakeLists.txt beside this file, or  nvcc -std=c++20 -I<prefix>/include/outgrad train_step.cu
 // Exit status 0 if the gradients agree, 77 without a GPU.
@@ -62,8 +62,10 @@ int main() {
   for (int k = 0; k < 2; ++k) {
     require(cudaStreamCreate(&streams[k]));
     const i64 begin = k * kHalf;
-    require(cuda::launch_gelu_forward<Forward>(device_x + begin, device_y + begin, mask + begin / 32, kHalf, streams[k]));
-    require(cuda::launch_gelu_backward<Fit>(device_gradient + begin, device_y + begin, mask + begin / 32, device_gradient + begin, kHalf, streams[k]));
+    require(cuda::launch_gelu_forward<Forward>(device_x + begin, device_y + begin, mask + begin / 32, kHalf,
+                                               streams[k]));
+    require(cuda::launch_gelu_backward<Fit>(device_gradient + begin, device_y + begin, mask + begin / 32,
+                                            device_gradient + begin, kHalf, streams[k]));
   }
   for (const cudaStream_t stream : streams) {
     require(cudaStreamSynchronize(stream));
@@ -74,11 +76,14 @@ int main() {
   double largest = 0;
   for (i64 i = 0; i < kElements; ++i) {
     const double value = widen(gradient[i]);
-    const double bound = Fit::kT + std::abs(value) * 0x1p-8 + 0x1p-120;  // T, and half an ulp of dx in bf16 and in fp32
+    // T, and half an ulp of dx in bf16 and in fp32
+    const double bound = Fit::kT + std::abs(value) * 0x1p-8 + 0x1p-120;
     largest = std::max(largest, std::abs(value - gelu_derivative(widen(x[i]))) / bound);
   }
-  std::printf("GELU in bf16 from its output on a GPU: fit %s, largest error %.3f of its bound\n", Fit::kName, largest);
-  for (void* memory : {static_cast<void*>(device_x), static_cast<void*>(device_y), static_cast<void*>(device_gradient), static_cast<void*>(mask)}) {
+  std::printf("GELU in bf16 from its output on a GPU: fit %s, largest error %.3f of its bound\n", Fit::kName,
+              largest);
+  for (void* memory : {static_cast<void*>(device_x), static_cast<void*>(device_y),
+                       static_cast<void*>(device_gradient), static_cast<void*>(mask)}) {
     require(cudaFree(memory));
   }
   return largest <= 1 ? 0 : 1;

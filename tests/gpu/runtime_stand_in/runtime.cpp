@@ -58,9 +58,11 @@ cudaError_t enqueue(cudaStream_t stream, std::function<cudaError_t()> work) {
 using outgrad::tests::runtime_stand_in::enqueue;
 
 const char* cudaGetErrorString(cudaError_t error) {
-  static const std::map<int, const char*> texts = {{2, "out of memory"}, {900, "operation not permitted when stream is capturing"}};
+  static const std::map<int, const char*> texts = {{2, "out of memory"},
+                                                   {900, "operation not permitted when stream is capturing"}};
   if (const auto found = texts.find(error); found != texts.end()) return found->second;
-  return error == cudaErrorLaunchFailure ? outgrad::tests::gpu_stand_in::failure().c_str() : stand_in_error_string(error);
+  return error == cudaErrorLaunchFailure ? outgrad::tests::gpu_stand_in::failure().c_str()
+                                         : stand_in_error_string(error);
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   constexpr int kL2Bytes = 64 << 10;  // small, so that small arrays are beyond it
@@ -69,7 +71,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   const cudaError_t status = stand_in_properties(properties, device);
-  if (const char* name = std::getenv("OUTGRAD_STAND_IN_NAME"); name != nullptr) std::snprintf(properties->name, sizeof properties->name, "%s", name);
+  if (const char* name = std::getenv("OUTGRAD_STAND_IN_NAME"); name != nullptr)
+    std::snprintf(properties->name, sizeof properties->name, "%s", name);
   return status;
 }
 cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, planted("cudaGetDeviceCount"); }
@@ -95,21 +98,34 @@ cudaError_t cudaFree(void* address) {
   memory().erase(found);
   return untouched ? cudaSuccess : cudaErrorInvalidValue;
 }
-cudaError_t cudaMallocHost(void** address, std::size_t bytes) { return (*address = std::malloc(bytes)) == nullptr ? cudaErrorMemoryAllocation : cudaSuccess; }
+cudaError_t cudaMallocHost(void** address, std::size_t bytes) {
+  return (*address = std::malloc(bytes)) == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+}
 cudaError_t cudaFreeHost(void* address) { return std::free(address), cudaSuccess; }
-cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) { return *free = *total = std::size_t{1} << 30, cudaSuccess; }
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  return *free = *total = std::size_t{1} << 30, cudaSuccess;
+}
 
-cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
+                            cudaStream_t stream) {
   return enqueue(stream, [=] { return bytes > 0 ? std::memcpy(to, from, bytes) : to, cudaSuccess; });
 }
-cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) { return cudaMemcpyAsync(to, from, bytes, kind, nullptr); }
+cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+  return cudaMemcpyAsync(to, from, bytes, kind, nullptr);
+}
 cudaError_t cudaMemsetAsync(void* address, int byte, std::size_t bytes, cudaStream_t stream) {
   return enqueue(stream, [=] { return std::memset(address, byte, bytes), cudaSuccess; });
 }
-cudaError_t cudaMemset(void* address, int byte, std::size_t bytes) { return cudaMemsetAsync(address, byte, bytes, nullptr); }
+cudaError_t cudaMemset(void* address, int byte, std::size_t bytes) {
+  return cudaMemsetAsync(address, byte, bytes, nullptr);
+}
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) { return *stream = reinterpret_cast<cudaStream_t>(new char), cudaSuccess; }
-cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete reinterpret_cast<char*>(stream), cudaSuccess; }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  return *stream = reinterpret_cast<cudaStream_t>(new char), cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  return delete reinterpret_cast<char*>(stream), cudaSuccess;
+}
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return unless_captured(); }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
@@ -117,7 +133,9 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   capture = std::make_unique<CUgraph_st>();
   return cudaSuccess;
 }
-cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) { return *graph = capture.release(), cudaSuccess; }
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
+  return *graph = capture.release(), cudaSuccess;
+}
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* instance, cudaGraph_t graph, unsigned long long) {
   return *instance = new CUgraph_st(*graph), cudaSuccess;
 }
@@ -131,7 +149,9 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t instance, cudaStream_t) {
 
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return *event = new CUevent_st, cudaSuccess; }
 cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) { return event->at = std::chrono::steady_clock::now(), cudaSuccess; }
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  return event->at = std::chrono::steady_clock::now(), cudaSuccess;
+}
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t stop) {
   *ms = std::chrono::duration<float, std::milli>(stop->at - start->at).count();

@@ -1,4 +1,5 @@
-// What the tests of CUDA kernels have in common: orders of threads, places of arrays, values, comparison with the host.
+// What the tests of CUDA kernels have in common: orders of threads, places of arrays, values, comparison with
+// the host.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,9 +22,10 @@ void under_every_order(const Body& body) {
     const char* name;
     Settings settings;
   };
-  for (const Named& each :
-       {Named{"threads forward", {.order = Order::forward}}, Named{"threads reversed", {.order = Order::reversed}},
-        Named{"threads shuffled, seed 1", {.order = Order::shuffled, .seed = 1}}, Named{"threads shuffled, seed 2", {.order = Order::shuffled, .seed = 2}}}) {
+  for (const Named& each : {Named{"threads forward", {.order = Order::forward}},
+                            Named{"threads reversed", {.order = Order::reversed}},
+                            Named{"threads shuffled, seed 1", {.order = Order::shuffled, .seed = 1}},
+                            Named{"threads shuffled, seed 2", {.order = Order::shuffled, .seed = 2}}}) {
     SCOPED_TRACE(each.name);
     settings() = each.settings;
     body();
@@ -46,12 +48,15 @@ class Values {
   T next() {
     static const std::vector<T> patterns = kernels::patterns::all<T>(20);
     const std::uint32_t a = random_.next(), b = random_.next();
-    return a % 4 == 0 ? patterns[b % patterns.size()] : kernels::narrow<T>(static_cast<float>(static_cast<std::int32_t>(b)) * 0x1p-29f);
+    return a % 4 == 0 ? patterns[b % patterns.size()]
+                      : kernels::narrow<T>(static_cast<float>(static_cast<std::int32_t>(b)) * 0x1p-29f);
   }
   // Moderate ones alone: in a sum no term hides the others, so that their order shows.
   std::vector<T> moderate(std::int64_t n) {
     std::vector<T> values;
-    for (std::int64_t i = 0; i < n; ++i) values.push_back(kernels::narrow<T>(static_cast<float>(static_cast<std::int32_t>(random_.next())) * 0x1p-29f));
+    for (std::int64_t i = 0; i < n; ++i)
+      values.push_back(
+          kernels::narrow<T>(static_cast<float>(static_cast<std::int32_t>(random_.next())) * 0x1p-29f));
     return values;
   }
   std::vector<T> next(std::int64_t n) {
@@ -93,7 +98,8 @@ inline std::vector<std::uint32_t> random_words(std::uint64_t seed, std::int64_t 
   return words;
 }
 
-// That the launch went well, and that the array holds what the host computed and nothing around it was written.
+// That the launch went well, and that the array holds what the host computed and nothing around it was
+// written.
 inline void expect_success(cudaError_t status) { EXPECT_EQ(status, cudaSuccess) << failure(); }
 
 template <class T>
@@ -102,8 +108,8 @@ void expect_equal(const char* what, const GuardedArray<T>& device, const std::ve
   const std::int64_t at = kernels::patterns::first_difference(values, host);
   if (at >= 0) {
     const auto i = static_cast<std::size_t>(at);
-    ADD_FAILURE() << what << '[' << at << "] of " << host.size() << ": device " << std::hex << kernels::canonical_bits(values[i]) << ", host "
-                  << kernels::canonical_bits(host[i]);
+    ADD_FAILURE() << what << '[' << at << "] of " << host.size() << ": device " << std::hex
+                  << kernels::canonical_bits(values[i]) << ", host " << kernels::canonical_bits(host[i]);
   }
   EXPECT_TRUE(device.untouched_outside()) << "written outside " << what;
 }

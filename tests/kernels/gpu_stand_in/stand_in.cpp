@@ -29,9 +29,11 @@ constexpr int kMostThreads = 1024;
 constexpr unsigned kBarriers = 16;  // of a block
 // Of the smallest device since sm_80 (CUDA C++ Programming Guide, technical specifications: 8.6, 8.9, 12.0).
 constexpr int kThreadsPerMultiprocessor = 1536;
-constexpr int kSharedPerBlock = 48 << 10, kSharedPerBlockOptin = 99 << 10, kSharedPerMultiprocessor = 100 << 10;
+constexpr int kSharedPerBlock = 48 << 10, kSharedPerBlockOptin = 99 << 10,
+              kSharedPerMultiprocessor = 100 << 10;
 constexpr std::size_t kStackBytes = 256 << 10;
-constexpr int kPoison = 0xcb;        // not a NaN, so that it does not hide: as f32 -2.67e7, as f16 -15.6, as bf16 -2.66e7
+// not a NaN, so that it does not hide: as f32 -2.67e7, as f16 -15.6, as bf16 -2.66e7
+constexpr int kPoison = 0xcb;
 constexpr int kSharedPoison = 0xff;  // NaN in every format
 
 std::size_t page_bytes() {
@@ -39,7 +41,9 @@ std::size_t page_bytes() {
   return bytes;
 }
 
-std::size_t whole_pages(std::size_t bytes) { return (bytes + page_bytes() - 1) / page_bytes() * page_bytes(); }
+std::size_t whole_pages(std::size_t bytes) {
+  return (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
+}
 
 // Accessible memory between two pages that are not.
 unsigned char* map_guarded(std::size_t bytes) {
@@ -51,7 +55,9 @@ unsigned char* map_guarded(std::size_t bytes) {
   return inner;
 }
 
-void unmap_guarded(unsigned char* inner, std::size_t bytes) { munmap(inner - page_bytes(), bytes + 2 * page_bytes()); }
+void unmap_guarded(unsigned char* inner, std::size_t bytes) {
+  munmap(inner - page_bytes(), bytes + 2 * page_bytes());
+}
 
 // ---- Guarded arrays, by the address of their first page.
 
@@ -72,8 +78,10 @@ std::string whereabouts(const void* address) {
     if (at + page_bytes() < array.pages || at >= array.pages_end + page_bytes()) continue;
     const std::string size = " of " + std::to_string(array.data_end - array.data) + " bytes";
     if (at < array.data) return std::to_string(array.data - at) + " bytes before '" + array.name + "'" + size;
-    if (at >= array.data_end) return std::to_string(at - array.data_end) + " bytes past the end of '" + array.name + "'" + size;
-    return "byte " + std::to_string(at - array.data) + " of '" + array.name + "'" + size + (array.read_only ? ", which is read-only" : "");
+    if (at >= array.data_end)
+      return std::to_string(at - array.data_end) + " bytes past the end of '" + array.name + "'" + size;
+    return "byte " + std::to_string(at - array.data) + " of '" + array.name + "'" + size +
+           (array.read_only ? ", which is read-only" : "");
   }
   char text[32];
   std::snprintf(text, sizeof text, "address %p", address);
@@ -82,8 +90,8 @@ std::string whereabouts(const void* address) {
 
 // ---- The block that runs.
 
-// A flow of control on a stack of its own. The system's contexts keep the signal mask too, by system calls that would be half the time of a grid:
-// where the registers to keep are known, they alone are.
+// A flow of control on a stack of its own. The system's contexts keep the signal mask too, by system calls
+// that would be half the time of a grid: where the registers to keep are known, they alone are.
 #if defined(__SANITIZE_ADDRESS__)
 #define OUTGRAD_STAND_IN_WATCHED
 #elif defined(__has_feature)  // clang's way to say it
@@ -176,7 +184,9 @@ bool same_place(const std::source_location& a, const std::source_location& b) {
   return a.line() == b.line() && a.column() == b.column() && std::strcmp(a.file_name(), b.file_name()) == 0;
 }
 
-std::string text_of(const std::source_location& where) { return std::string(where.file_name()) + ":" + std::to_string(where.line()); }
+std::string text_of(const std::source_location& where) {
+  return std::string(where.file_name()) + ":" + std::to_string(where.line());
+}
 
 struct Block {
   int threads = 0;
@@ -210,7 +220,8 @@ std::map<const void*, int>& dynamic_limits() {
   return limits;
 }
 
-// The block's shared memory: the host thread's part of the program's thread-local storage, and the dynamic part.
+// The block's shared memory: the host thread's part of the program's thread-local storage, and the dynamic
+// part.
 unsigned char* static_shared = nullptr;
 std::size_t static_shared_bytes = 0;
 unsigned char* dynamic_shared = nullptr;
@@ -225,15 +236,20 @@ unsigned char* dynamic_pages() {
 unsigned char* stacks() {
   static unsigned char* const all = [] {
     const std::size_t each = kStackBytes + page_bytes();
-    void* const memory = mmap(nullptr, kMostThreads * each, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* const memory = mmap(nullptr, kMostThreads * each, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) throw std::bad_alloc();
-    for (int k = 0; k < kMostThreads; ++k) mprotect(static_cast<unsigned char*>(memory) + static_cast<std::size_t>(k) * each, page_bytes(), PROT_NONE);
+    for (int k = 0; k < kMostThreads; ++k)
+      mprotect(static_cast<unsigned char*>(memory) + static_cast<std::size_t>(k) * each, page_bytes(),
+               PROT_NONE);
     return static_cast<unsigned char*>(memory);
   }();
   return all;
 }
 
-std::string thread_text(int index) { return "block " + std::to_string(blockIdx.x) + ", thread " + std::to_string(index); }
+std::string thread_text(int index) {
+  return "block " + std::to_string(blockIdx.x) + ", thread " + std::to_string(index);
+}
 
 // Ends the launch from within one of its threads.
 [[noreturn]] void fail(const std::string& what) {
@@ -314,7 +330,9 @@ std::string standstill() {
     }
     if (known) continue;
     text +=
-        separator + thread_text(index) + (own.state == State::ended ? " has ended" : std::string(" waits in ") + own.waits_in + " at " + text_of(own.where));
+        separator + thread_text(index) +
+        (own.state == State::ended ? " has ended"
+                                   : std::string(" waits in ") + own.waits_in + " at " + text_of(own.where));
     separator = "; ";
   }
   return "nobody can go on: " + text;
@@ -335,7 +353,9 @@ void run_block(std::uint64_t index) {
   std::memset(static_shared, kSharedPoison, static_shared_bytes);
   std::memset(dynamic_shared, kSharedPoison, dynamic_shared_bytes);
   for (int k = 0; k < block.threads; ++k) {
-    block.thread[k].flow.begin(stacks() + static_cast<std::size_t>(k) * (kStackBytes + page_bytes()) + page_bytes(), kStackBytes, fiber_main);
+    block.thread[k].flow.begin(
+        stacks() + static_cast<std::size_t>(k) * (kStackBytes + page_bytes()) + page_bytes(), kStackBytes,
+        fiber_main);
     block.thread[k].copies.clear();
     block.thread[k].batches = 0;
     make_ready(k);
@@ -403,7 +423,8 @@ std::int64_t occupancy_questions() { return occupancy_count; }
 
 std::set<CUstream_st*> take_streams() { return std::exchange(streams_now, {}); }
 
-cudaError_t launch(const void* kernel, Run run, dim3 grid, dim3 block, void** arguments, std::size_t shared_bytes, cudaStream_t stream) {
+cudaError_t launch(const void* kernel, Run run, dim3 grid, dim3 block, void** arguments,
+                   std::size_t shared_bytes, cudaStream_t stream) {
   static const bool handlers = [] {
     for (const int number : {SIGSEGV, SIGBUS, SIGILL}) {
       struct sigaction action{};
@@ -415,11 +436,14 @@ cudaError_t launch(const void* kernel, Run run, dim3 grid, dim3 block, void** ar
   }();
   static_cast<void>(handlers);
   const unsigned threads = block.x * block.y * block.z;
-  if (grid.x == 0 || grid.x > 0x7fffffffu || grid.y != 1 || grid.z != 1 || block.y != 1 || block.z != 1 || threads == 0 || threads > kMostThreads) {
+  if (grid.x == 0 || grid.x > 0x7fffffffu || grid.y != 1 || grid.z != 1 || block.y != 1 || block.z != 1 ||
+      threads == 0 || threads > kMostThreads) {
     return cudaErrorInvalidConfiguration;  // of two and three dimensions nothing here makes use
   }
   const auto limit = dynamic_limits().find(kernel);
-  if (shared_bytes > static_cast<std::size_t>(limit == dynamic_limits().end() ? kSharedPerBlock : limit->second)) return cudaErrorInvalidValue;
+  if (shared_bytes >
+      static_cast<std::size_t>(limit == dynamic_limits().end() ? kSharedPerBlock : limit->second))
+    return cudaErrorInvalidValue;
   ++launch_count;
   streams_now.insert(stream);
   failed = false;
@@ -443,16 +467,20 @@ int resident_blocks(int threads, std::size_t shared_bytes) {
   ++occupancy_count;
   const int by_threads = kThreadsPerMultiprocessor / threads;
   if (shared_bytes == 0) return by_threads;
-  return std::min(by_threads, static_cast<int>(kSharedPerMultiprocessor / (shared_bytes + 1024)));  // 1 KiB a block is the system's
+  // 1 KiB a block is the system's
+  return std::min(by_threads, static_cast<int>(kSharedPerMultiprocessor / (shared_bytes + 1024)));
 }
 
-void exchange(const char* what, unsigned mask, std::uint64_t own, std::uint64_t (&all)[32], const std::source_location& where) {
+void exchange(const char* what, unsigned mask, std::uint64_t own, std::uint64_t (&all)[32],
+              const std::source_location& where) {
   const int warp = block_state.running / kWarp, lane = block_state.running % kWarp;
-  if ((mask >> lane & 1) == 0) fail(std::string(what) + " at " + text_of(where) + " with a mask that lacks the calling lane");
+  if ((mask >> lane & 1) == 0)
+    fail(std::string(what) + " at " + text_of(where) + " with a mask that lacks the calling lane");
   auto& open = block_state.open[static_cast<std::size_t>(warp)];
   Collective* ours = nullptr;
   for (const auto& each : open) {
-    if (each->mask == mask && (each->arrived >> lane & 1) == 0 && std::strcmp(each->what, what) == 0 && same_place(each->where, where)) {
+    if (each->mask == mask && (each->arrived >> lane & 1) == 0 && std::strcmp(each->what, what) == 0 &&
+        same_place(each->where, where)) {
       ours = each.get();
     }
   }
@@ -480,21 +508,26 @@ void exchange(const char* what, unsigned mask, std::uint64_t own, std::uint64_t 
 
 void require_source(const char* what, unsigned mask, int source, const std::source_location& where) {
   if (source < 0 || source >= kWarp || (mask >> source & 1) == 0) {
-    fail(std::string(what) + " at " + text_of(where) + " reads lane " + std::to_string(source) + ", which is not in its mask");
+    fail(std::string(what) + " at " + text_of(where) + " reads lane " + std::to_string(source) +
+         ", which is not in its mask");
   }
 }
 
-Guarded::Guarded(std::size_t bytes, const Placement& placement) : pages_bytes_(whole_pages(bytes + 32)), bytes_(bytes) {
+Guarded::Guarded(std::size_t bytes, const Placement& placement)
+    : pages_bytes_(whole_pages(bytes + 32)), bytes_(bytes) {
   constexpr std::size_t kAlignment = 16;
   const std::size_t offset = static_cast<std::size_t>(placement.offset);
   pages_ = map_guarded(pages_bytes_);
   std::memset(pages_, kPoison, pages_bytes_);
-  data_ = placement.edge == Edge::begin ? pages_ + offset : pages_ + (pages_bytes_ - bytes - offset) / kAlignment * kAlignment + offset;
+  data_ = placement.edge == Edge::begin
+              ? pages_ + offset
+              : pages_ + (pages_bytes_ - bytes - offset) / kAlignment * kAlignment + offset;
   known_arrays()[pages_] = {placement.name, pages_, pages_ + pages_bytes_, data_, data_ + bytes_, false};
 }
 
 Guarded::Guarded(Guarded&& other) noexcept
-    : pages_(std::exchange(other.pages_, nullptr)), data_(other.data_), pages_bytes_(other.pages_bytes_), bytes_(other.bytes_) {}
+    : pages_(std::exchange(other.pages_, nullptr)), data_(other.data_), pages_bytes_(other.pages_bytes_),
+      bytes_(other.bytes_) {}
 
 Guarded::~Guarded() {
   if (pages_ == nullptr) return;
@@ -504,7 +537,8 @@ Guarded::~Guarded() {
 
 bool Guarded::untouched_outside() const {
   const auto is_poison = [](unsigned char byte) { return byte == kPoison; };
-  return std::all_of(pages_, data_, is_poison) && std::all_of(data_ + bytes_, pages_ + pages_bytes_, is_poison);
+  return std::all_of(pages_, data_, is_poison) &&
+         std::all_of(data_ + bytes_, pages_ + pages_bytes_, is_poison);
 }
 
 void Guarded::make_read_only() {
@@ -524,7 +558,8 @@ void come_to_barrier(unsigned name, unsigned threads, const char* what, const st
   if (!barrier.waiting.empty() && !same_place(barrier.where, where)) {
     fail("comes to the barrier at " + text_of(where) + " while others wait at " + text_of(barrier.where));
   }
-  if (!barrier.waiting.empty() && barrier.threads != threads) fail("comes to a barrier of other threads at " + text_of(where));
+  if (!barrier.waiting.empty() && barrier.threads != threads)
+    fail("comes to a barrier of other threads at " + text_of(where));
   barrier.where = where;
   barrier.threads = threads;
   barrier.waiting.push_back(block.running);
@@ -544,11 +579,15 @@ void come_to_barrier(unsigned name, unsigned threads, const char* what, const st
 
 }  // namespace
 
-void __syncthreads(std::source_location where) { come_to_barrier(0, static_cast<unsigned>(block_state.threads), "__syncthreads", where); }
+void __syncthreads(std::source_location where) {
+  come_to_barrier(0, static_cast<unsigned>(block_state.threads), "__syncthreads", where);
+}
 
 // Barriers before and behind the exchange, so that the next one does not mix with it.
 int __syncthreads_or(int predicate, std::source_location where) {
-  const auto come = [&] { come_to_barrier(0, static_cast<unsigned>(block_state.threads), "__syncthreads_or", where); };
+  const auto come = [&] {
+    come_to_barrier(0, static_cast<unsigned>(block_state.threads), "__syncthreads_or", where);
+  };
   block_state.any = false;
   come();
   block_state.any = block_state.any || predicate != 0;
@@ -559,8 +598,10 @@ int __syncthreads_or(int predicate, std::source_location where) {
 }
 
 void stand_in_barrier(unsigned name, unsigned threads, std::source_location where) {
-  if (name == 0 || name >= kBarriers || threads == 0 || threads % kWarp != 0 || threads > static_cast<unsigned>(block_state.threads)) {
-    fail("barrier " + std::to_string(name) + " for " + std::to_string(threads) + " threads at " + text_of(where));
+  if (name == 0 || name >= kBarriers || threads == 0 || threads % kWarp != 0 ||
+      threads > static_cast<unsigned>(block_state.threads)) {
+    fail("barrier " + std::to_string(name) + " for " + std::to_string(threads) + " threads at " +
+         text_of(where));
   }
   come_to_barrier(name, threads, "bar.sync", where);
 }
@@ -568,7 +609,8 @@ void stand_in_barrier(unsigned name, unsigned threads, std::source_location wher
 void __pipeline_memcpy_async(void* shared, const void* global, std::size_t bytes) {
   static_cast<void>(__cvta_generic_to_shared(shared));
   const auto at = reinterpret_cast<std::uintptr_t>(shared) | reinterpret_cast<std::uintptr_t>(global);
-  if ((bytes != 4 && bytes != 8 && bytes != 16) || at % bytes != 0) fail("an asynchronous copy of " + std::to_string(bytes) + " bytes, or misaligned");
+  if ((bytes != 4 && bytes != 8 && bytes != 16) || at % bytes != 0)
+    fail("an asynchronous copy of " + std::to_string(bytes) + " bytes, or misaligned");
   Thread& thread = block_state.thread[block_state.running];
   thread.copies.push_back({shared, global, bytes, thread.batches});
 }
@@ -586,14 +628,17 @@ void __pipeline_wait_prior(std::size_t batches) {
 
 std::size_t __cvta_generic_to_shared(const void* address) {
   const auto* const at = static_cast<const unsigned char*>(address);
-  if (at >= static_shared && at < static_shared + static_shared_bytes) return static_cast<std::size_t>(at - static_shared);
-  if (at >= dynamic_shared && at < dynamic_shared + dynamic_shared_bytes) return kDynamicAddress + static_cast<std::size_t>(at - dynamic_shared);
+  if (at >= static_shared && at < static_shared + static_shared_bytes)
+    return static_cast<std::size_t>(at - static_shared);
+  if (at >= dynamic_shared && at < dynamic_shared + dynamic_shared_bytes)
+    return kDynamicAddress + static_cast<std::size_t>(at - dynamic_shared);
   fail("a shared address is asked for " + whereabouts(address) + ", which is not shared");
 }
 
 void* __cvta_shared_to_generic(std::size_t address) {
   if (address < static_shared_bytes) return static_shared + address;
-  if (address >= kDynamicAddress && address - kDynamicAddress < dynamic_shared_bytes) return dynamic_shared + (address - kDynamicAddress);
+  if (address >= kDynamicAddress && address - kDynamicAddress < dynamic_shared_bytes)
+    return dynamic_shared + (address - kDynamicAddress);
   fail("shared address " + std::to_string(address) + " is beyond the block's memory");
 }
 
@@ -601,7 +646,8 @@ void* stand_in_dynamic_shared() { return dynamic_shared; }
 
 float stand_in_rsqrt(float t) {
   if (!(t > 0.0f) || std::isinf(t)) return 1.0f / std::sqrt(t);
-  // Rounding to fp32 may add 2^-24 to the relative error; what is left of the bound is used to either side, by the bits of t.
+  // Rounding to fp32 may add 2^-24 to the relative error; what is left of the bound is used to either side,
+  // by the bits of t.
   static const double most = std::exp2(-22.9) - 0x1.01p-24;
   std::uint32_t bits;
   std::memcpy(&bits, &t, sizeof bits);

@@ -1,18 +1,21 @@
-// What tests see of the stand-in for CUDA (cuda_runtime.h): the order in which threads run, what went wrong, memory with guards.
+// What tests see of the stand-in for CUDA (cuda_runtime.h): the order in which threads run, what went wrong,
+// memory with guards.
 //
 //   const auto x = GuardedArray<float>::with(values, {.edge = Edge::end});
 //   GuardedArray<float> y(n, {});
 //   EXPECT_EQ(cuda::launch_...(x.get(), y.get(), n, nullptr), cudaSuccess) << gpu_stand_in::failure();
 //   EXPECT_TRUE(y.untouched_outside());
 //
-// Errors of a kernel end its launch with cudaErrorLaunchFailure, and failure() names the block and the thread:
+// Errors of a kernel end its launch with cudaErrorLaunchFailure, and failure() names the block and the
+// thread:
 //   - an access to no memory, to the guards of an array or to what is read-only;
-//   - a misaligned access, or an index beyond its array, shared arrays too (the compiler's own checks, which trap);
+//   - a misaligned access, or an index beyond its array, shared arrays too (the compiler's own checks, which
+//     trap);
 //   - threads that wait for ever: a thread ended, or waits at another barrier or collective;
 //   - a shuffle from a lane outside its mask.
-// Not seen: accesses within another array, or within the up to 15 bytes between an array's end and its guard that alignment may leave
-// (writes there are: untouched_outside); pointers that leave a static __shared__ array for another one; races that no order of this kind
-// shows; what the device's own instructions do.
+// Not seen: accesses within another array, or within the up to 15 bytes between an array's end and its guard
+// that alignment may leave (writes there are: untouched_outside); pointers that leave a static __shared__
+// array for another one; races that no order of this kind shows; what the device's own instructions do.
 #pragma once
 
 #include <algorithm>
@@ -27,8 +30,8 @@ struct CUstream_st;
 
 namespace outgrad::tests::gpu_stand_in {
 
-// Which of the threads that can go on runs next. The first in the order runs until it waits, so a warp is as far ahead of the others as
-// barriers allow; blocks run one after the other, in the same order.
+// Which of the threads that can go on runs next. The first in the order runs until it waits, so a warp is as
+// far ahead of the others as barriers allow; blocks run one after the other, in the same order.
 enum class Order {
   forward,
   reversed,
@@ -86,7 +89,8 @@ class Guarded {
 template <class T>
 class GuardedArray {
  public:
-  explicit GuardedArray(std::int64_t n, const Placement& placement = {}) : memory_(static_cast<std::size_t>(n) * sizeof(T), placement), size_(n) {}
+  explicit GuardedArray(std::int64_t n, const Placement& placement = {})
+      : memory_(static_cast<std::size_t>(n) * sizeof(T), placement), size_(n) {}
   static GuardedArray with(const std::vector<T>& values, const Placement& placement = {}) {
     GuardedArray array(static_cast<std::int64_t>(values.size()), placement);
     std::copy(values.begin(), values.end(), array.get());

@@ -43,7 +43,8 @@ int wrong_of_rotate(Kernel kernel, std::size_t shared_bytes) {
   const GuardedArray<float> y(192);
   expect_success(launch(kernel, 3, 64, shared_bytes, nullptr, static_cast<const float*>(x.get()), y.get()));
   int wrong = 0;
-  for (std::size_t i = 0; i < values.size(); ++i) wrong += y.get()[i] == values[i / 64 * 64 + (i + 1) % 64] ? 0 : 1;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    wrong += y.get()[i] == values[i / 64 * 64 + (i + 1) % 64] ? 0 : 1;
   return wrong;
 }
 
@@ -92,7 +93,8 @@ TEST(StandIn, BarriersByNameAreForTheirThreads) {
   const GuardedArray<float> y(64);
   under_every_order([&] {
     expect_success(launch(swap_halves<true>, 1, 64, 0, nullptr, static_cast<const float*>(x.get()), y.get()));
-    EXPECT_EQ(launch(swap_halves<false>, 1, 64, 0, nullptr, static_cast<const float*>(x.get()), y.get()), cudaErrorLaunchFailure);
+    EXPECT_EQ(launch(swap_halves<false>, 1, 64, 0, nullptr, static_cast<const float*>(x.get()), y.get()),
+              cudaErrorLaunchFailure);
   });
 }
 
@@ -144,7 +146,8 @@ TEST(StandIn, UnwrittenSharedMemoryIsPoison) {
 
 void expect_failure(cudaError_t status, const std::vector<std::string>& words) {
   EXPECT_EQ(status, cudaErrorLaunchFailure);
-  for (const std::string& word : words) EXPECT_NE(failure().find(word), std::string::npos) << word << " is not in: " << failure();
+  for (const std::string& word : words)
+    EXPECT_NE(failure().find(word), std::string::npos) << word << " is not in: " << failure();
 }
 
 __global__ void copy(const float* x, float* y, int n) {
@@ -162,10 +165,12 @@ TEST(StandIn, AccessBeyondAnArrayIsAnError) {
   const GuardedArray<float> y(128, {.name = "y"});
   const float* const from = x.get();
   expect_success(launch(copy, 2, 64, 0, nullptr, from, y.get(), 100));
-  expect_failure(launch(copy, 2, 64, 0, nullptr, from, y.get(), 101), {"block 1, thread 36", "0 bytes past the end of 'x' of 400 bytes"});
+  expect_failure(launch(copy, 2, 64, 0, nullptr, from, y.get(), 101),
+                 {"block 1, thread 36", "0 bytes past the end of 'x' of 400 bytes"});
   const auto z = GuardedArray<float>::with(std::vector<float>(100, 1.0f), {.edge = Edge::begin, .name = "z"});
-  expect_failure(launch(copy_from_before, 1, 64, 0, nullptr, static_cast<const float*>(z.get()), y.get(), 100),
-                 {"block 0, thread 0", "4 bytes before 'z' of 400 bytes"});
+  expect_failure(
+      launch(copy_from_before, 1, 64, 0, nullptr, static_cast<const float*>(z.get()), y.get(), 100),
+      {"block 0, thread 0", "4 bytes before 'z' of 400 bytes"});
   expect_success(launch(copy, 2, 64, 0, nullptr, from, y.get(), 100));
 }
 
@@ -182,7 +187,8 @@ TEST(StandIn, AWriteToWhatIsReadOnlyIsAnError) {
   const auto x = GuardedArray<float>::with(std::vector<float>(64, 1.0f));
   GuardedArray<float> y(64, {.name = "y"});
   y.make_read_only();
-  expect_failure(launch(copy, 1, 64, 0, nullptr, static_cast<const float*>(x.get()), y.get(), 64), {"byte 0 of 'y'", "read-only"});
+  expect_failure(launch(copy, 1, 64, 0, nullptr, static_cast<const float*>(x.get()), y.get(), 64),
+                 {"byte 0 of 'y'", "read-only"});
 }
 
 __global__ void wide(const float* x, uint4* y) { y[threadIdx.x] = *reinterpret_cast<const uint4*>(x); }
@@ -196,20 +202,28 @@ TEST(StandIn, MisalignedAccessAndIndexBeyondSharedArrayAreErrors) {
   const auto x = GuardedArray<float>::with(std::vector<float>(8, 1.0f));
   const GuardedArray<uint4> y(1);
   expect_success(launch(wide, 1, 1, 0, nullptr, static_cast<const float*>(x.get()), y.get()));
-  expect_failure(launch(wide, 1, 1, 0, nullptr, static_cast<const float*>(x.get() + 1), y.get()), {"misaligned"});
+  expect_failure(launch(wide, 1, 1, 0, nullptr, static_cast<const float*>(x.get() + 1), y.get()),
+                 {"misaligned"});
   const GuardedArray<float> z(32);
   expect_success(launch(beyond_shared, 1, 32, 0, nullptr, z.get(), 0));
-  expect_failure(launch(beyond_shared, 1, 32, 0, nullptr, z.get(), 1), {"thread 31", "index beyond its array"});
+  expect_failure(launch(beyond_shared, 1, 32, 0, nullptr, z.get(), 1),
+                 {"thread 31", "index beyond its array"});
 }
 
 TEST(StandIn, DynamicSharedMemoryEndsWhereItEnds) {
   const auto x = GuardedArray<float>::with(std::vector<float>(64, 1.0f));
   const GuardedArray<float> y(64);
-  expect_failure(launch(rotate_dynamic, 1, 64, 63 * sizeof(float) - 12, nullptr, static_cast<const float*>(x.get()), y.get()), {"thread 60"});
+  expect_failure(launch(rotate_dynamic, 1, 64, 63 * sizeof(float) - 12, nullptr,
+                        static_cast<const float*>(x.get()), y.get()),
+                 {"thread 60"});
   constexpr std::size_t kMore = 64 << 10;
-  EXPECT_EQ(launch(rotate_dynamic, 1, 64, kMore, nullptr, static_cast<const float*>(x.get()), y.get()), cudaErrorInvalidValue);
-  EXPECT_EQ(cudaFuncSetAttribute(rotate_dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, 100 << 10), cudaErrorInvalidValue);
-  EXPECT_EQ(cudaFuncSetAttribute(rotate_dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kMore)), cudaSuccess);
+  EXPECT_EQ(launch(rotate_dynamic, 1, 64, kMore, nullptr, static_cast<const float*>(x.get()), y.get()),
+            cudaErrorInvalidValue);
+  EXPECT_EQ(cudaFuncSetAttribute(rotate_dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, 100 << 10),
+            cudaErrorInvalidValue);
+  EXPECT_EQ(cudaFuncSetAttribute(rotate_dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(kMore)),
+            cudaSuccess);
   expect_success(launch(rotate_dynamic, 1, 64, kMore, nullptr, static_cast<const float*>(x.get()), y.get()));
 }
 
@@ -236,10 +250,14 @@ __global__ void shuffle_outside_the_mask(float* y) {
 TEST(StandIn, ThreadsThatWaitForEverAreAnError) {
   under_every_order([] {
     const GuardedArray<float> y(64);
-    expect_failure(launch(leave_early, 1, 64, 0, nullptr, y.get()), {"block 0, thread 37 has ended", "waits in __syncthreads at"});
-    expect_failure(launch(two_barriers, 1, 64, 0, nullptr, y.get()), {"comes to the barrier at", "while others wait at"});
-    expect_failure(launch(shuffle_by_half, 1, 32, 0, nullptr, y.get()), {"thread 0 waits in __shfl_xor_sync", "thread 16 has ended"});
-    expect_failure(launch(shuffle_outside_the_mask, 1, 32, 0, nullptr, y.get()), {"which is not in its mask"});
+    expect_failure(launch(leave_early, 1, 64, 0, nullptr, y.get()),
+                   {"block 0, thread 37 has ended", "waits in __syncthreads at"});
+    expect_failure(launch(two_barriers, 1, 64, 0, nullptr, y.get()),
+                   {"comes to the barrier at", "while others wait at"});
+    expect_failure(launch(shuffle_by_half, 1, 32, 0, nullptr, y.get()),
+                   {"thread 0 waits in __shfl_xor_sync", "thread 16 has ended"});
+    expect_failure(launch(shuffle_outside_the_mask, 1, 32, 0, nullptr, y.get()),
+                   {"which is not in its mask"});
   });
 }
 
@@ -268,7 +286,8 @@ TEST(StandIn, CollectivesGiveWhatTheGuideSays) {
       EXPECT_EQ(own[0], warp + 5);
       EXPECT_EQ(own[1], t / 8 * 8 + 5);
       EXPECT_EQ(own[2], t ^ 4);
-      EXPECT_EQ(own[3], lane % 16 < 8 ? t : t - 8);  // the later segment of 8 cannot be read, the earlier one can
+      // the later segment of 8 cannot be read, the earlier one can
+      EXPECT_EQ(own[3], lane % 16 < 8 ? t : t - 8);
       EXPECT_EQ(own[4], lane + 3 < 32 ? t + 3 : t);
       EXPECT_EQ(own[5], lane >= 3 ? t - 3 : t);
       EXPECT_EQ(own[6], ballot);

@@ -29,7 +29,9 @@ class Files : public testing::Test {
   void TearDown() override { fs::remove_all(folder_); }
 
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  size_t entries() const { return static_cast<size_t>(std::distance(fs::directory_iterator(folder_), fs::directory_iterator())); }
+  size_t entries() const {
+    return static_cast<size_t>(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()));
+  }
 
   fs::path folder_;
 };
@@ -108,9 +110,10 @@ TEST_F(Files, DevicesArePreservedAndLinksFollowed) {
 }
 
 TEST_F(Files, BadPathsAreBadInput) {
-  for (const auto& attempt :
-       {std::function<void()>([&] { read_file(path("absent")); }), std::function<void()>([&] { read_file(folder_.string()); }),
-        std::function<void()>([&] { write_file("/dev/null/a", "x"); }), std::function<void()>([&] { write_file(folder_.string(), "x"); })}) {
+  for (const auto& attempt : {std::function<void()>([&] { read_file(path("absent")); }),
+                              std::function<void()>([&] { read_file(folder_.string()); }),
+                              std::function<void()>([&] { write_file("/dev/null/a", "x"); }),
+                              std::function<void()>([&] { write_file(folder_.string(), "x"); })}) {
     try {
       attempt();
       FAIL();

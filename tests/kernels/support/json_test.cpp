@@ -22,14 +22,17 @@ struct Counter : nlohmann::json::json_sax_t {
   bool end_object() override { return true; }
   bool start_array(std::size_t) override { return true; }
   bool end_array() override { return true; }
-  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) override { return false; }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) override {
+    return false;
+  }
   int numbers = 0;
 };
 
 TEST(Json, NothingStandsBehindTheDocument) {
   using namespace std::string_literals;
-  const std::vector<std::string> hidden = {"[1]\0"s, "[1]\0[2]"s, "[1] \0 not JSON {{{"s, "[1,\0 2]"s, "\0[1]"s, "[1]\0\0"s,
-                                           "[1] x"s, "[1] [2]"s,  "[\"a\0\"]"s,           ""s};
+  const std::vector<std::string> hidden = {
+      "[1]\0"s, "[1]\0[2]"s, "[1] \0 not JSON {{{"s, "[1,\0 2]"s, "\0[1]"s, "[1]\0\0"s,
+      "[1] x"s, "[1] [2]"s,  "[\"a\0\"]"s,           ""s};
   for (const std::string& text : hidden) {
     EXPECT_THROW(parse_json(text), nlohmann::json::parse_error) << text;
     EXPECT_THROW(parse_json<nlohmann::ordered_json>(text), nlohmann::json::parse_error) << text;
@@ -38,7 +41,8 @@ TEST(Json, NothingStandsBehindTheDocument) {
     EXPECT_FALSE(scan_json(text, counter)) << text;
   }
   const auto expected = nlohmann::json::array({1, std::string("\0", 1)});
-  for (const std::string& text : {"[1,\"\\u0000\"]"s, " [1, \"\\u0000\"] \n"s}) {  // a NUL that is spelt out is part of a string
+  // a NUL that is spelt out is part of a string
+  for (const std::string& text : {"[1,\"\\u0000\"]"s, " [1, \"\\u0000\"] \n"s}) {
     EXPECT_EQ(parse_json(text), expected);
     EXPECT_EQ(parse_json_line(text), expected);
     Counter counter;

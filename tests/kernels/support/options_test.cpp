@@ -38,8 +38,10 @@ TEST(CommandLine, RunsTheCommandOrSaysWhyNot) {
 TEST(CommandLine, RangesLetNothingElsePass) {
   const CLI::Validator percent = in_range(0.0, 100.0), count = in_range(0, 100);
   for (const char* text : {"0", "100", "99.5", "1e1"}) EXPECT_EQ(percent(std::string(text)), "") << text;
-  for (const char* text : {"nan", "inf", "-1", "100.1", "", "5%"}) EXPECT_NE(percent(std::string(text)), "") << text;
-  for (const char* text : {"", " 1", "0x10", "1.5", "101", "99999999999"}) EXPECT_NE(count(std::string(text)), "") << text;
+  for (const char* text : {"nan", "inf", "-1", "100.1", "", "5%"})
+    EXPECT_NE(percent(std::string(text)), "") << text;
+  for (const char* text : {"", " 1", "0x10", "1.5", "101", "99999999999"})
+    EXPECT_NE(count(std::string(text)), "") << text;
 }
 
 }  // namespace

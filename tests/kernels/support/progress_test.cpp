@@ -55,7 +55,8 @@ TEST(ProgressLine, IsErasedOnceAndWhereItWasDrawnAlone) {
 
 TEST(ProgressLine, StaysWithinTheTerminal) {
   EXPECT_EQ(on_terminal(10, [] { ProgressLine().draw("0123456789abc"); }), "\r\033[K012345678\r\033[K#");
-  EXPECT_EQ(on_terminal(0, [] { ProgressLine().draw(std::string(200, 'x')); }), "\r\033[K" + std::string(79, 'x') + "\r\033[K#");
+  EXPECT_EQ(on_terminal(0, [] { ProgressLine().draw(std::string(200, 'x')); }),
+            "\r\033[K" + std::string(79, 'x') + "\r\033[K#");
 }
 
 TEST(ProgressLine, IsNotDrawnElsewhere) {

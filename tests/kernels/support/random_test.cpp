@@ -8,7 +8,8 @@ namespace {
 
 TEST(Random, IsSplitmix64) {
   Random random(1234567);  // the first five of Vigna's splitmix64.c, as Rosetta Code lists them
-  for (const std::uint64_t number : {6457827717110365317u, 3203168211198807973u, 9817491932198370423u, 4593380528125082431u, 16408922859458223821u})
+  for (const std::uint64_t number : {6457827717110365317u, 3203168211198807973u, 9817491932198370423u,
+                                     4593380528125082431u, 16408922859458223821u})
     EXPECT_EQ(random.bits(), number);
 }
 

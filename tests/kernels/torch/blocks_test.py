@@ -292,7 +292,7 @@ def test_a_linear_that_is_no_plain_one_runs_by_itself():
     assert blocks.block_of(nn.Sequential(nn.Linear(8, 8), nn.Dropout(), nn.GELU())) is None
 
 
-# --- Pre-norm blocks ---------------------------------------------------------------------------------------------------
+# --- Pre-norm blocks ------------------------------------------------------------------------------
 
 
 def pre_norm(name):
@@ -557,7 +557,7 @@ def test_blocks_that_others_have_changed():
         layer.feed_forward_chunk(x)
 
 
-# --- Linears of one input ----------------------------------------------------------------------------------------------
+# --- Linears of one input -------------------------------------------------------------------------
 
 
 class Attends(nn.Module):

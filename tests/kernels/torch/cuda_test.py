@@ -389,7 +389,7 @@ def test_what_is_refused(device):
         device.dropout(x, torch.tensor([7]), 1.5)
 
 
-# --- The folder of compiled programs ---------------------------------------------------------------------------------
+# --- The folder of compiled programs --------------------------------------------------------------
 
 
 def one_gelu(environment):

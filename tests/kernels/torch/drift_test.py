@@ -202,7 +202,7 @@ def test_norms_from_8_bits_compiled(store):
     assert module._outgrad_found.channels.tolist() == [5, 9]
 
 
-# --- What a forward and a backward pass call ---------------------------------------------------------------------------
+# --- What a forward and a backward pass call ------------------------------------------------------
 
 
 class Calls(TorchDispatchMode):
@@ -310,7 +310,7 @@ def test_a_step_of_bert_launches_fewer_kernels_than_pytorchs(as_on_a_device, mon
     assert fewer >= 4 * model.config.num_hidden_layers - alone and fewer > looks, (theirs - ours, ours - theirs)
 
 
-# --- Parameters in 16 bits -------------------------------------------------------------------------------------------
+# --- Parameters in 16 bits ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rms", [False, True])

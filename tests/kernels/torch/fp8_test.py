@@ -26,7 +26,7 @@ def decoded(x, of, least=fp8.LEAST):
     return fp8.decode(fp8.encode(x, scale, of), scale, of, x.dtype).view(x.shape), scale.item()
 
 
-# --- Codes -----------------------------------------------------------------------------------------------------------
+# --- Codes ----------------------------------------------------------------------------------------
 
 
 @kinds
@@ -72,7 +72,7 @@ def test_what_is_no_number_has_no_part_in_the_scale(dtype, of):
     assert scale >= 2.0**-126 and torch.isfinite(found).all() and found[0] == -found[1] >= top / 2
 
 
-# --- Offers ----------------------------------------------------------------------------------------------------------
+# --- Offers ---------------------------------------------------------------------------------------
 
 
 def offering(store="e4m3+bit", n=64):

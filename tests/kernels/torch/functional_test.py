@@ -52,7 +52,7 @@ def slope_at(y, right):
     return gelu_slope((low + high) / 2)
 
 
-# --- GELU ------------------------------------------------------------------------------------------------------------
+# --- GELU -----------------------------------------------------------------------------------------
 
 
 def test_every_gradient_of_a_16_bit_gelu_is_within_the_proven_bound():
@@ -163,7 +163,7 @@ def test_bounds_are_those_of_the_coefficient_header():
     assert bounds.sha256 == hashlib.sha256((SOURCES / f"kernels/generated/{bounds.fit}.h").read_bytes()).hexdigest()
 
 
-# --- Norms -----------------------------------------------------------------------------------------------------------
+# --- Norms ----------------------------------------------------------------------------------------
 
 
 def exact_layer_norm(x, gamma, beta, dy, eps, rms):
@@ -320,7 +320,7 @@ def test_normalized_shape_of_two_dimensions():
     assert all(torch.allclose(a, b, rtol=0, atol=1e-5) for a, b in zip(got, want, strict=True))
 
 
-# --- Dropout ---------------------------------------------------------------------------------------------------------
+# --- Dropout --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
@@ -352,7 +352,7 @@ def test_dropout_at_its_ends():
     assert torch.equal(outgrad.dropout(x, 1.0), torch.zeros(3))
 
 
-# --- How autograd is used --------------------------------------------------------------------------------------------
+# --- How autograd is used -------------------------------------------------------------------------
 
 GAMMA, BETA = torch.rand(64) + 0.5, torch.randn(64)
 OPERATIONS = {

@@ -232,7 +232,7 @@ def test_bytes_are_what_is_counted():
     assert torch.cuda.memory_allocated() - before == y.numel() * 2 + y.numel() // 8
 
 
-# --- Whole models ------------------------------------------------------------------------------------------------------
+# --- Whole models ---------------------------------------------------------------------------------
 
 models = pytest.mark.parametrize("name", ["bert", "gpt2", "roberta", "vit"])
 
@@ -337,7 +337,7 @@ def test_a_captured_step_is_the_eager_one(name):
     assert all(map(torch.equal, eager, replayed)) and not torch.equal(eager[0], eager[1])
 
 
-# --- Drift -------------------------------------------------------------------------------------------------------------
+# --- Drift ----------------------------------------------------------------------------------------
 
 
 class InGraph:

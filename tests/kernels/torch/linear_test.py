@@ -37,7 +37,7 @@ def of_its_codes(x, dy, store="e4m3"):
     return dy.reshape(-1, dy.shape[-1]).T @ stored.view(-1, x.shape[-1])
 
 
-# --- Gradients -------------------------------------------------------------------------------------------------------
+# --- Gradients ------------------------------------------------------------------------------------
 
 
 @kinds
@@ -120,7 +120,7 @@ def test_what_cannot_be_is_named():
             call()
 
 
-# --- One storage for an activation and the Linear after it ------------------------------------------------------------
+# --- One storage for an activation and the Linear after it ----------------------------------------
 
 ROWS, WIDTH = 64, 256
 
@@ -250,7 +250,7 @@ def test_linears_that_read_one_x_keep_it_once():
             assert torch.equal(module.weight.grad, of_its_codes(seen, torch.ones(ROWS, module.out_features)))
 
 
-# --- A norm and the Linears after it -----------------------------------------------------------------------------------
+# --- A norm and the Linears after it --------------------------------------------------------------
 
 NORM = {"norm": "e4m3", "linear": "e4m3"}
 
@@ -442,7 +442,7 @@ def test_a_graph_of_autograd_has_the_codes_once():
     assert kept == ROWS * 32 + SCALE + CODES + SCALE + BITS + ROWS * 8 * 2, "the last is the result"
 
 
-# --- Modules and patch -----------------------------------------------------------------------------------------------
+# --- Modules and patch ----------------------------------------------------------------------------
 
 
 @formats

@@ -103,7 +103,7 @@ def bytes_of(tensors):
     return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}.values())
 
 
-# --- As PyTorch's own ------------------------------------------------------------------------------------------------
+# --- As PyTorch's own -----------------------------------------------------------------------------
 
 
 @every
@@ -237,7 +237,7 @@ def test_copies_and_pickles(name):
     assert equal_bits(passed(module, x), before)
 
 
-# --- What is kept ----------------------------------------------------------------------------------------------------
+# --- What is kept ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["GELU", "LayerNorm", "RMSNorm"])
@@ -270,7 +270,7 @@ def test_dropout_in_place_leaves_its_input():
     assert torch.equal(x.grad == 0, y == 0) and 0 < (y == 0).sum() < 1000
 
 
-# --- Autocast --------------------------------------------------------------------------------------------------------
+# --- Autocast -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["LayerNorm", "RMSNorm"])
@@ -317,7 +317,7 @@ def test_activations_and_dropout_under_autocast_keep_the_type_of_their_input():
     assert len(mask) == 1 and mask[0].numel() == 8 * N // 32
 
 
-# --- Gamma drifts ----------------------------------------------------------------------------------------------------
+# --- Gamma drifts ---------------------------------------------------------------------------------
 
 
 def step_to(parameter, values):
@@ -444,7 +444,7 @@ def test_fake_parameters_have_no_side_channels():
         assert module.weight.grad.shape == (N,)
 
 
-# --- Compiled --------------------------------------------------------------------------------------------------------
+# --- Compiled -------------------------------------------------------------------------------------
 
 
 class Block(nn.Module):
@@ -508,7 +508,7 @@ def test_a_graph_has_the_side_channels_of_when_it_was_compiled():
         assert equal_bits(passed(graph, x), passed(module, x))
 
 
-# --- Several processes -----------------------------------------------------------------------------------------------
+# --- Several processes ----------------------------------------------------------------------------
 
 WORLD = 2
 

@@ -91,7 +91,7 @@ def test_operators_refuse_what_does_not_fit():
         library.norm_backward_of_sum(x, y, None, 8, None, None, rstd, False, None, side, False, False, SEED, -0.5)
 
 
-# --- add_layer_norm and add_rms_norm ---------------------------------------------------------------------------------
+# --- add_layer_norm and add_rms_norm --------------------------------------------------------------
 
 ADDS = {"layer_norm": outgrad.add_layer_norm, "rms_norm": outgrad.add_rms_norm}
 REFERENCES = {

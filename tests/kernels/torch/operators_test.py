@@ -209,7 +209,7 @@ def test_operators_refuse_what_they_cannot_do():
         library.dropout(x, SEED, 1.5)
 
 
-# --- Bits ------------------------------------------------------------------------------------------------------------
+# --- Bits -----------------------------------------------------------------------------------------
 
 
 def digests():
@@ -281,7 +281,7 @@ def test_bits_do_not_depend_on_threads():
         torch.set_num_threads(before)
 
 
-# --- The study of speed ----------------------------------------------------------------------------------------------
+# --- The study of speed ---------------------------------------------------------------------------
 
 
 def test_the_study_of_speed_runs_and_shows_what_it_wrote(monkeypatch, capsys, tmp_path):

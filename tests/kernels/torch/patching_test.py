@@ -298,7 +298,7 @@ def test_bad_arguments_are_named_and_nothing_is_patched():
     assert "torch.float64" in outgrad.patch(double).left_alone[0].why and type(double[0]) is nn.LayerNorm
 
 
-# --- The forward pass --------------------------------------------------------------------------------------------------
+# --- The forward pass -----------------------------------------------------------------------------
 
 FORMATS = [torch.float32, torch.float16, torch.bfloat16]
 UNIT_ROUNDOFF = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
@@ -471,7 +471,7 @@ def test_results_under_a_gpus_autocast_have_pytorchs_types():
         torch.set_autocast_dtype("cuda", before[1])
 
 
-# --- Training --------------------------------------------------------------------------------------------------------
+# --- Training -------------------------------------------------------------------------------------
 
 
 def lessons(name, steps):

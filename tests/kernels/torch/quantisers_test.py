@@ -54,7 +54,7 @@ def samples(dtype=torch.float32, shape=(40, 640)):
     return ((torch.randn(shape, generator=torch.Generator().manual_seed(1)) + 0.3) * scale).to(dtype)
 
 
-# --- x' ----------------------------------------------------------------------------------------------------------------
+# --- x' -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
@@ -125,7 +125,7 @@ def test_groups_that_do_not_divide(store, shape):
         assert (dx.double() - gelu_slope(x.double())).abs().max() <= LARGEST_SLOPE * (x.max() - x.min()) / least * 1.02 + 0.02
 
 
-# --- ActNN's bits by range -----------------------------------------------------------------------------------------------
+# --- ActNN's bits by range ------------------------------------------------------------------------
 
 
 def variance(sensitivities, bits):
@@ -180,7 +180,7 @@ def test_groups_of_different_bits_are_packed_without_gaps(average):
     assert ranges[1].double().square().sum() < 0.5 * same[1].double().square().sum()
 
 
-# --- Gradients ---------------------------------------------------------------------------------------------------------
+# --- Gradients ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
@@ -233,7 +233,7 @@ def test_a_saturated_x_has_the_derivative_at_the_end_of_the_range(at):
     assert off <= LARGEST_SLOPE * distance + 5e-5
 
 
-# --- Ranges that modules follow ----------------------------------------------------------------------------------------
+# --- Ranges that modules follow -------------------------------------------------------------------
 
 
 def test_ranges_run_and_are_copied():
@@ -310,7 +310,7 @@ def test_ranges_of_another_width_are_refused():
         module(torch.arange(4))
 
 
-# --- What is no number, and no range -----------------------------------------------------------------------------------
+# --- What is no number, and no range --------------------------------------------------------------
 
 
 @of_x

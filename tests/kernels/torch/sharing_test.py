@@ -20,7 +20,7 @@ LEVELS = quantisers.ACTNN_LEVELS
 torch.set_num_threads(1)
 
 
-# --- Errors ------------------------------------------------------------------------------------------------------------
+# --- Errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ("gelu", "silu"))
@@ -80,7 +80,7 @@ def test_errors_arrive_as_by_a_linear_map(scale):
     assert gelu.store == "actnn:auto:2" and seen.numbers == 32 * 256
 
 
-# --- Shares ------------------------------------------------------------------------------------------------------------
+# --- Shares ---------------------------------------------------------------------------------------
 
 
 def hull_at(errors, bits):
@@ -122,7 +122,7 @@ def test_tensors_alike_share_alike_and_one_without_error_gets_the_least():
     torch.testing.assert_close(quantisers.share(law[None], sizes[:1], 640.0), torch.tensor([2.5], dtype=torch.float64))
 
 
-# --- Models ------------------------------------------------------------------------------------------------------------
+# --- Models ---------------------------------------------------------------------------------------
 
 
 class Model(nn.Module):
@@ -271,7 +271,7 @@ def test_a_compiled_model_follows_its_shares():
     assert torch.equal(gradient(compiled, x), gradient(model, x)) and not torch.equal(gradient(model, x), before)
 
 
-# --- Refused -------------------------------------------------------------------------------------------------------------
+# --- Refused --------------------------------------------------------------------------------------
 
 
 def test_what_cannot_be_shared_is_refused_and_changes_nothing():

@@ -36,7 +36,7 @@ def scores(rows, n, deviation, dtype, seed=1):
     return (torch.randn(rows, n, generator=generator) * deviation).to(dtype), torch.randn(rows, n, generator=generator).to(dtype)
 
 
-# --- Gradients -------------------------------------------------------------------------------------------------------
+# --- Gradients ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 64, 1000, 4096])
@@ -107,7 +107,7 @@ def test_rows_without_a_softmax_are_nan_and_others_are_not():
     assert y[3, 3] == dx[3, 3] == 0
 
 
-# --- What is kept ----------------------------------------------------------------------------------------------------
+# --- What is kept ---------------------------------------------------------------------------------
 
 
 @formats
@@ -161,7 +161,7 @@ def test_what_cannot_be_is_named():
             call()
 
 
-# --- Modules and patch -----------------------------------------------------------------------------------------------
+# --- Modules and patch ----------------------------------------------------------------------------
 
 
 def test_modules_patch_and_copies():
@@ -183,7 +183,7 @@ def test_modules_patch_and_copies():
     assert type(outgrad.unpatch(model)[1]) is nn.Softmax
 
 
-# --- Attention -------------------------------------------------------------------------------------------------------
+# --- Attention ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("p", [0.0, 0.25])

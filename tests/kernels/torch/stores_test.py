@@ -68,7 +68,7 @@ def kept_by(store, n, bytes_each, columns=1024):
     }[kind]()
 
 
-# --- Gradients -------------------------------------------------------------------------------------------------------
+# --- Gradients ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
@@ -168,7 +168,7 @@ def test_bounds_in_words_are_not_below_the_bounds():
             assert of.total <= said[0] <= 1.1 * of.total and (len(said) == 1 or of.bias <= said[1] <= 1.1 * of.bias), (name, store)
 
 
-# --- y in 8 bits at a scale --------------------------------------------------------------------------------------------
+# --- y in 8 bits at a scale -----------------------------------------------------------------------
 
 
 ACTIVATIONS_OF_FP8 = pytest.mark.parametrize("name", library.MASKED)
@@ -212,7 +212,7 @@ def test_a_largest_y_belongs_to_stores_with_a_scale():
         library.fp8_error("gelu", 0, 0.0, 1)
 
 
-# --- Dithers ---------------------------------------------------------------------------------------------------------
+# --- Dithers --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("store", [store for store in stores.STORES if store.startswith(RANDOM)])
@@ -248,7 +248,7 @@ def test_the_mean_of_dithered_gradients_is_the_exact_one(name, store):
     assert (total / seeds - slope(name, at)).abs().max() <= bounds.bias + tolerance + 2.0**-24
 
 
-# --- What is kept ----------------------------------------------------------------------------------------------------
+# --- What is kept ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
@@ -283,7 +283,7 @@ def test_activations_without_a_minimum_keep_y_alone_or_codes():
         assert found.total_after == want
 
 
-# --- Modules and patch -----------------------------------------------------------------------------------------------
+# --- Modules and patch ----------------------------------------------------------------------------
 
 
 def network():
@@ -312,7 +312,7 @@ def test_patch_gives_every_activation_its_store_and_unpatch_takes_it():
     assert type(model[1]) is nn.GELU and not any("store" in vars(module) for module in model)
 
 
-# --- Norms -----------------------------------------------------------------------------------------------------------
+# --- Norms ----------------------------------------------------------------------------------------
 
 of_norms = pytest.mark.parametrize("store", ["e4m3", "mxfp8", "int8"])
 
@@ -489,7 +489,7 @@ def test_a_model_learns_with_each_store(store):
     assert losses[-1] < 0.1 * losses[0]
 
 
-# --- As PyTorch uses it ----------------------------------------------------------------------------------------------
+# --- As PyTorch uses it ---------------------------------------------------------------------------
 
 
 @each

@@ -1,4 +1,5 @@
-// Each proof against quantities it must bound, sampled by other means; claims just above the truth hold, claims just below do not.
+// Each proof against quantities it must bound, sampled by other means; claims just above the truth hold,
+// claims just below do not.
 #include "validation/certificate/check.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +31,8 @@ const std::vector<BackwardHeader>& varied_samples() {
     std::vector<BackwardHeader> made;
     SampleShape shape;
     const auto add = [&](const char* activation, const char* format, int degree, int rows, int scheme) {
-      shape.activation = activation, shape.format = format, shape.degree = degree, shape.rows = rows, shape.scheme = scheme;
+      shape.activation = activation, shape.format = format, shape.degree = degree, shape.rows = rows,
+      shape.scheme = scheme;
       made.push_back(make_sample(shape));
       shape = {};
     };
@@ -40,7 +42,8 @@ const std::vector<BackwardHeader>& varied_samples() {
     shape.has_left = true, add("expression", "f32", 6, 32, kHorner);
     shape.has_breaks = shape.has_right = true, shape.bound_b = 0x1p-17, add("gelu", "f32", 6, 12, kEstrin);
     shape.has_breaks = shape.has_right = true, shape.bound_b = 0x1p-17, add("swish", "f32", 5, 14, kEvenOdd);
-    shape.centred = false, shape.has_breaks = true, shape.bound_b = 0x1p-16, add("quick_gelu", "bf16", 7, 1, kEstrin);
+    shape.centred = false, shape.has_breaks = true, shape.bound_b = 0x1p-16,
+    add("quick_gelu", "bf16", 7, 1, kEstrin);
     add("tanh", "f32", 6, 16, kHorner);
     add("softplus", "f32", 5, 16, kEstrin);
     add("softplus", "f16", 5, 8, kEvenOdd);
@@ -64,7 +67,8 @@ TEST(Interval, EnclosesExactResults) {
     if (a > b) std::swap(a, b);
     if (c > d) std::swap(c, d);
     const Interval v(a, b), w(c, d);
-    // Any members' result must lie inside; long double is close enough to be judged with a last-bit allowance.
+    // Any members' result must lie inside; long double is close enough to be judged with a last-bit
+    // allowance.
     const double t = 0.5 + uniform(random) / 6, x = a + t * (b - a), y = c + (1 - t) * (d - c);
     const auto expect_inside = [&](const Interval& r, long double exact) {
       EXPECT_LE(r.lower(), static_cast<double>(exact) + 0x1p-50);
@@ -129,15 +133,19 @@ TEST(Activation, InverseAndSlopeAgreeWithTheCurve) {
       if (x < -4) continue;  // s loses x in double
       EXPECT_NEAR(activation.inverse_signed_root(p.s).middle(), x, 1e-8) << name;
       constexpr double kStep = 1e-5;
-      const auto g = [&](double s) { return activation.only().f.at<1>(activation.inverse_signed_root(s))[1].middle(); };
+      const auto g = [&](double s) {
+        return activation.only().f.at<1>(activation.inverse_signed_root(s))[1].middle();
+      };
       if (p.s - kStep > activation.s_infimum().upper() && x > -3) {
-        EXPECT_NEAR(activation.g_slope(p.s).middle(), (g(p.s + kStep) - g(p.s - kStep)) / (2 * kStep), 1e-4) << name << " " << x;
+        EXPECT_NEAR(activation.g_slope(p.s).middle(), (g(p.s + kStep) - g(p.s - kStep)) / (2 * kStep), 1e-4)
+            << name << " " << x;
       }
     }
   }
 }
 
-// Where f'' may be 0 the range of f' is that of a curve about its top: a true header whose largest R lies there was undecided.
+// Where f'' may be 0 the range of f' is that of a curve about its top: a true header whose largest R lies
+// there was undecided.
 TEST(Activation, OverABracketOfAnInflectionTheSlopeHardlyMoves) {
   int brackets = 0;
   for (const char* function : {"(1+tanh(1.2497*x))/2", "x*sigmoid(x)"}) {
@@ -175,13 +183,17 @@ TEST(Activation, RangesOfTheSlopeAreTight) {
 }
 
 TEST(Activation, RefusesWhatTheProofsDoNotCover) {
-  const auto problem = [](const char* function, bool masked) { return activation_of("expression", function, masked).problem(); };
+  const auto problem = [](const char* function, bool masked) {
+    return activation_of("expression", function, masked).problem();
+  };
   EXPECT_EQ(problem("x*tanh(log(1+exp(x)))", true), "");
   EXPECT_NE(problem("x*tanh(log(1+exp(x)))", false).find("does not rise"), std::string::npos);
   EXPECT_NE(problem("sin(x)", true).find("not exactly one minimum"), std::string::npos);
-  for (const char* function : {"1/x", "abs(x)", "x", "tanh(x)", "x^3", "log(x)", "sqrt(x)", "cos(3*x)*exp(-x^2)", "x^4-x^2"})
+  for (const char* function :
+       {"1/x", "abs(x)", "x", "tanh(x)", "x^3", "log(x)", "sqrt(x)", "cos(3*x)*exp(-x^2)", "x^4-x^2"})
     EXPECT_NE(problem(function, true), "") << function;
-  for (const char* function : {"1/x", "-x", "x^2", "sin(x)"}) EXPECT_NE(problem(function, false), "") << function;
+  for (const char* function : {"1/x", "-x", "x^2", "sin(x)"})
+    EXPECT_NE(problem(function, false), "") << function;
   EXPECT_NE(name_problem("silu", "x*sigmoid(1.0001*x)", true), "");
   EXPECT_NE(name_problem("swish", "x*sigmoid(-2*x)", true), "");
   EXPECT_NE(name_problem("silu", "x*sigmoid(x)", false), "");
@@ -190,7 +202,8 @@ TEST(Activation, RefusesWhatTheProofsDoNotCover) {
   EXPECT_EQ(name_problem("swish", "x*sigmoid(1.702*x)", true), "");
 }
 
-// f' is exactly 0 at the centre of an even function: y* is then a number, which enclosures alone would not tell.
+// f' is exactly 0 at the centre of an even function: y* is then a number, which enclosures alone would not
+// tell.
 TEST(Activation, AMinimumAtAShortFractionIsExact) {
   const Activation& shifted = activation_of("expression", "-0.75*exp(-(x-2.5)^2)", true);
   EXPECT_TRUE(shifted.x_star().identical(Interval(2.5)));
@@ -204,7 +217,8 @@ TEST(Check, WhatCannotBeToldIsUndecided) {
     SampleShape shape;
     shape.activation = "expression", shape.format = "f32", shape.rows = 32;
     BackwardHeader h = make_sample(shape);
-    if (!masked) h = std::get<BackwardHeader>(read_header(OUTGRAD_SOURCE_DIR "/kernels/generated/tanh_f32.h"));
+    if (!masked)
+      h = std::get<BackwardHeader>(read_header(OUTGRAD_SOURCE_DIR "/kernels/generated/tanh_f32.h"));
     h.activation = "expression", h.function = function, h.x_limit = kExpressionEnd;
     return check_structure(h);
   };
@@ -212,18 +226,21 @@ TEST(Check, WhatCannotBeToldIsUndecided) {
   EXPECT_EQ(open.verdict, Verdict::Undecided) << open.why;
   EXPECT_NE(open.why.find("could not be told"), std::string::npos) << open.why;
   for (const auto& [function, masked] : {std::pair{"sin(x)", true}, {"tanh(x)", true}, {"-tanh(x)", false}}) {
-    EXPECT_EQ(structure(function, masked).verdict, Verdict::Violated) << function << ": " << structure(function, masked).why;
+    EXPECT_EQ(structure(function, masked).verdict, Verdict::Violated)
+        << function << ": " << structure(function, masked).why;
   }
   // Their one minimum, at -62.2 and 62.2, lies in a tail, of which only an enclosure is known.
   for (const char* function : {"softplus(x)-1e-27*x", "softplus(-x)+1e-27*x"}) {
-    EXPECT_EQ(structure(function, true).verdict, Verdict::Undecided) << function << ": " << structure(function, true).why;
+    EXPECT_EQ(structure(function, true).verdict, Verdict::Undecided)
+        << function << ": " << structure(function, true).why;
   }
 }
 
 // y that no x is stored as refute nothing, and do not keep those from being looked at that do.
 TEST(Check, ABoundOfEvaluationIsRefutedByAStoredY) {
   for (const char* name : {"gelu_f32", "gelu_f16", "gelu_bf16"}) {
-    const BackwardHeader h = std::get<BackwardHeader>(read_header(fmt::format("{}/kernels/generated/{}.h", OUTGRAD_SOURCE_DIR, name)));
+    const BackwardHeader h = std::get<BackwardHeader>(
+        read_header(fmt::format("{}/kernels/generated/{}.h", OUTGRAD_SOURCE_DIR, name)));
     const Finding finding = prove_rounding(h, 0);
     EXPECT_EQ(finding.verdict, Verdict::Violated) << name << ": " << finding.why;
     EXPECT_TRUE(finding.witness) << name;
@@ -236,7 +253,8 @@ TEST(SupNorm, DecidesWithinAMillionthOfTheMaximum) {
     return AnalyticFunction{[=](const Interval& x) { return Interval(1) / (square(x) + centre * centre); },
                             [=](double middle, double radius) {
                               const double distance = std::hypot(middle, centre) - radius;  // to +-i centre
-                              return distance > 0 ? 1.001 / (distance * distance) : std::numeric_limits<double>::infinity();
+                              return distance > 0 ? 1.001 / (distance * distance)
+                                                  : std::numeric_limits<double>::infinity();
                             }};
   };
   for (const double centre : {0.02, 0.3, 2.0}) {
@@ -248,19 +266,21 @@ TEST(SupNorm, DecidesWithinAMillionthOfTheMaximum) {
   }
   // A pole on the interval's edge is never proved away, nor is a function without a disc bound.
   EXPECT_NE(bound_sup_norm(pole(0), 0, 1, 10).verdict, Verdict::Holds);
-  const AnalyticFunction unbounded{[](const Interval& x) { return x; }, [](double, double) { return std::numeric_limits<double>::infinity(); }};
+  const AnalyticFunction unbounded{[](const Interval& x) { return x; },
+                                   [](double, double) { return std::numeric_limits<double>::infinity(); }};
   EXPECT_EQ(bound_sup_norm(unbounded, 0, 1, 10).verdict, Verdict::Undecided);
 }
 
 // The transcription from the format of the headers and the kernels' evaluator give the same bits.
 struct RuntimeFit {
   const BackwardHeader& h;
-  float kYHi = h.y_hi, kYLo = h.y_lo, kTMin = h.t_min, kSMin = h.s_min, kYMin = h.y_min, kYMax = h.y_max, kIndexScale = h.index_scale,
-        kIndexBias = h.index_bias;
-  bool kHasLeft = h.has_left, kHasRight = h.has_right, kHasBreaks = h.has_breaks, kMasked = h.masked, kCentred = h.centred, kRightBoth = h.right_both,
-       kTwoWord = h.two_word;
+  float kYHi = h.y_hi, kYLo = h.y_lo, kTMin = h.t_min, kSMin = h.s_min, kYMin = h.y_min, kYMax = h.y_max,
+        kIndexScale = h.index_scale, kIndexBias = h.index_bias;
+  bool kHasLeft = h.has_left, kHasRight = h.has_right, kHasBreaks = h.has_breaks, kMasked = h.masked,
+       kCentred = h.centred, kRightBoth = h.right_both, kTwoWord = h.two_word;
   float kLeftY = h.left_y, kRightS = h.right_s;
-  int kLeftBits = h.left_bits, kLeftRow = h.left_row, kLeftKnee = h.left_knee, kLeftBase = h.left_base, kDegree = h.degree, kRows = h.rows, kScheme = h.scheme;
+  int kLeftBits = h.left_bits, kLeftRow = h.left_row, kLeftKnee = h.left_knee, kLeftBase = h.left_base,
+      kDegree = h.degree, kRows = h.rows, kScheme = h.scheme;
   float break_at(int k) const { return h.breaks[static_cast<size_t>(k)]; }
 };
 
@@ -274,18 +294,22 @@ TEST(Deployed, EqualsTheKernelsEvaluatorBitForBit) {
   std::mt19937 random(3);
   for (const BackwardHeader* h : all_samples()) {
     kernels::Table<32, kernels::kLargestDegree + 4> table{};  // more words than the compiler can think of
-    for (int row = 0; row < h->rows; ++row) std::copy(h->table.row(row).begin(), h->table.row(row).end(), table.w[row]);
+    for (int row = 0; row < h->rows; ++row)
+      std::copy(h->table.row(row).begin(), h->table.row(row).end(), table.w[row]);
     const RuntimeFit fit{*h};
     for (int round = 0; round < 100000; ++round) {
       const bool anything = round % 2 == 0;
       const float y = anything ? std::bit_cast<float>(static_cast<std::uint32_t>(random()))
-                               : h->y_hi + std::ldexp(static_cast<float>(random() % 4096) / 4096, static_cast<int>(random() % 30) - 25);
+                               : h->y_hi + std::ldexp(static_cast<float>(random() % 4096) / 4096,
+                                                      static_cast<int>(random() % 30) - 25);
       const bool m = random() % 2 == 0;
-      const float got = deployed_gradient(*h, y, m), want = kernels::evaluate_backward(kernels::FloatOps{}, fit, table, y, m);
+      const float got = deployed_gradient(*h, y, m),
+                  want = kernels::evaluate_backward(kernels::FloatOps{}, fit, table, y, m);
       if (std::isnan(want)) {
         ASSERT_TRUE(std::isnan(got));
       } else {
-        ASSERT_EQ(std::bit_cast<std::uint32_t>(got), std::bit_cast<std::uint32_t>(want)) << h->activation << " " << y << " " << m;
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(got), std::bit_cast<std::uint32_t>(want))
+            << h->activation << " " << y << " " << m;
       }
     }
   }
@@ -296,12 +320,17 @@ TEST(Deployed, NightlyCellsAreWhatTheIndexSelects) {
   for (const BackwardHeader* h : all_samples()) {
     const std::vector<Cell> cells = backward_cells(*h);
     for (int round = 0; round < 50000; ++round) {
-      const float y = h->y_hi + std::ldexp(static_cast<float>(random() % 65536) / 65536, static_cast<int>(random() % 30) - 25);
+      const float y = h->y_hi + std::ldexp(static_cast<float>(random() % 65536) / 65536,
+                                           static_cast<int>(random() % 30) - 25);
       const bool m = random() % 2 == 0;
       if (!m && y > 0) continue;  // foreign data
       const Selection selection = deployed_selection(*h, y, m);
-      const float place = selection.coordinate == Coordinate::left_output ? selection.v : deployed_s(*h, y, m);
-      const auto holds = [&](const Cell& c) { return c.left == (selection.coordinate == Coordinate::left_output) && c.low <= place && place <= c.high; };
+      const float place =
+          selection.coordinate == Coordinate::left_output ? selection.v : deployed_s(*h, y, m);
+      const auto holds = [&](const Cell& c) {
+        return c.left == (selection.coordinate == Coordinate::left_output) && c.low <= place &&
+               place <= c.high;
+      };
       ASSERT_EQ(std::count_if(cells.begin(), cells.end(), holds), 1) << h->activation << " " << y << " " << m;
       const Cell& cell = *std::find_if(cells.begin(), cells.end(), holds);
       ASSERT_EQ(cell.row, selection.row) << y << " " << m;
@@ -324,12 +353,14 @@ TEST(Check, NightlyHonestSamplesHold) {
 TEST(Check, DamagedSamplesFail) {
   for (const BackwardHeader& h : varied_samples()) {
     double observed = 0;
-    for (const Cell& cell : backward_cells(h)) observed = std::max(observed, largest_error(h, cell, points_of_cell(h, cell, 100)));
+    for (const Cell& cell : backward_cells(h))
+      observed = std::max(observed, largest_error(h, cell, points_of_cell(h, cell, 100)));
     const Finding fit = prove_fit(h, h.bound_a);
     EXPECT_GE(fit.proven, observed - 1e-15) << h.activation;  // the samples' own rounding
-    if (observed > 1e-15) {                                   // ELU's rows are g itself
+    if (observed > 1e-15) {  // ELU's rows are g itself
       EXPECT_EQ(prove_fit(h, 0.99 * observed).verdict, Verdict::Violated) << h.activation;
-      EXPECT_EQ(prove_fit(h, 0.99 * observed, Findings::to_failure).verdict, Verdict::Violated) << h.activation;
+      EXPECT_EQ(prove_fit(h, 0.99 * observed, Findings::to_failure).verdict, Verdict::Violated)
+          << h.activation;
     }
     EXPECT_NE(prove_rounding(h, 0x1p-45).verdict, Verdict::Holds) << h.activation;
     if (h.masked) {
@@ -338,16 +369,23 @@ TEST(Check, DamagedSamplesFail) {
     const auto fails = [&](const char* what, auto&& damage) {
       BackwardHeader damaged = h;
       damage(damaged);
-      EXPECT_NE(check_header(damaged, Findings::to_failure).verdict(), Verdict::Holds) << h.activation << ": " << what;
+      EXPECT_NE(check_header(damaged, Findings::to_failure).verdict(), Verdict::Holds)
+          << h.activation << ": " << what;
     };
-    fails("c1's sign", [](BackwardHeader& d) { d.table.row(d.rows / 2)[2] = -d.table.row(d.rows / 2)[2] + (d.table.row(d.rows / 2)[2] == 0 ? 1.0f : 0.0f); });
+    fails("c1's sign", [](BackwardHeader& d) {
+      d.table.row(d.rows / 2)[2] =
+          -d.table.row(d.rows / 2)[2] + (d.table.row(d.rows / 2)[2] == 0 ? 1.0f : 0.0f);
+    });
     // One row that is not anchored at its ends, and g = 1 wherever y > 0, do not notice.
     if (h.exact_limits && h.activation != "elu") fails("kYMax", [](BackwardHeader& d) { d.y_max *= 0.75f; });
     fails("kScheme", [](BackwardHeader& d) { d.scheme = (d.scheme + 1) % 3; });
     fails("kCentred", [](BackwardHeader& d) { d.centred = !d.centred; });
     fails("kMasked", [](BackwardHeader& d) { d.masked = !d.masked; });
-    fails("kFunction", [](BackwardHeader& d) { d.function = d.activation == "silu" ? "x*sigmoid(1.001*x)" : "x*sigmoid(x)"; });
-    fails("kActivation", [](BackwardHeader& d) { d.activation = d.activation == "gelu" ? "gelu_tanh" : "gelu"; });
+    fails("kFunction", [](BackwardHeader& d) {
+      d.function = d.activation == "silu" ? "x*sigmoid(1.001*x)" : "x*sigmoid(x)";
+    });
+    fails("kActivation",
+          [](BackwardHeader& d) { d.activation = d.activation == "gelu" ? "gelu_tanh" : "gelu"; });
     fails("kClass", [](BackwardHeader& d) { d.accuracy = "abs:2^-60"; });
     if (h.has_breaks && h.rows > 1) {
       fails("a break", [](BackwardHeader& d) { d.breaks[0] = std::nextafter(d.breaks[1], -1.0f); });
@@ -358,11 +396,13 @@ TEST(Check, DamagedSamplesFail) {
   }
 }
 
-// Lowered to what was proved, a claim passes again; 1% under the largest value seen, it does not, and the witness shows why.
+// Lowered to what was proved, a claim passes again; 1% under the largest value seen, it does not, and the
+// witness shows why.
 TEST(Check, ClaimsAreTight) {
   for (const BackwardHeader* h : {&bf16_sample(), &f32_sample()}) {
     double observed = 0;
-    for (const Cell& cell : backward_cells(*h)) observed = std::max(observed, largest_error(*h, cell, points_of_cell(*h, cell, 100)));
+    for (const Cell& cell : backward_cells(*h))
+      observed = std::max(observed, largest_error(*h, cell, points_of_cell(*h, cell, 100)));
     const Finding fit = prove_fit(*h, h->bound_a);
     EXPECT_GE(fit.proven, observed);
     EXPECT_EQ(prove_fit(*h, fit.proven).verdict, Verdict::Holds);
@@ -384,10 +424,13 @@ TEST(Check, ClaimsAreTight) {
 }
 
 TEST(Check, NightlyCoordinateBoundCoversSampledY) {
-  for (const BackwardHeader* h : {&bf16_sample(), &f32_sample(), &varied_samples()[0], &varied_samples()[1], &varied_samples()[2]}) {
+  for (const BackwardHeader* h :
+       {&bf16_sample(), &f32_sample(), &varied_samples()[0], &varied_samples()[1], &varied_samples()[2]}) {
     const Activation& activation = activation_of(*h);
     const double y_star = activation.y_star().middle();
-    const auto g_at = [&](const Interval& s) { return activation.only().f.at<1>(activation.inverse_signed_root(s))[1].middle(); };
+    const auto g_at = [&](const Interval& s) {
+      return activation.only().f.at<1>(activation.inverse_signed_root(s))[1].middle();
+    };
     for (const float shift : {0.0f, 0x1p-16f, -0x1p-16f}) {
       BackwardHeader shifted = *h;
       shifted.y_lo = h->y_lo + shift;
@@ -395,10 +438,12 @@ TEST(Check, NightlyCoordinateBoundCoversSampledY) {
       const double proven = prove_coordinate(shifted, 1).proven;
       ASSERT_LT(proven, 0.1);
       const double end = h->has_left ? h->left_y : -1e-3;
-      const double grid = std::ldexp(1.0, std::ilogb(y_star) - (h->format == "f32" ? 23 : 7));  // the stored y from RN(y*) on, then any y
+      // the stored y from RN(y*) on, then any y
+      const double grid = std::ldexp(1.0, std::ilogb(y_star) - (h->format == "f32" ? 23 : 7));
       double largest = 0;
       for (int i = 0; i < 120; ++i) {
-        const double y = i < 40 ? (std::nearbyint(y_star / grid) + i) * grid : -0.125 + std::ldexp(1.0, i / 2 - 56);
+        const double y =
+            i < 40 ? (std::nearbyint(y_star / grid) + i) * grid : -0.125 + std::ldexp(1.0, i / 2 - 56);
         for (const double sign : {1.0, -1.0}) {
           if (sign < 0 && y > end) continue;
           const double t = std::max(y - shifted.y_hi - shifted.y_lo, static_cast<double>(shifted.t_min));
@@ -421,13 +466,16 @@ TEST(Check, NightlyRoundingBoundCoversSampledY) {
     std::mt19937 random(5);
     double largest = 0;
     for (int round = 0; round < 300000; ++round) {
-      const float y = (h.masked ? h.y_hi : h.y_min) + std::ldexp(static_cast<float>(random() % (1 << 20)) * 0x1p-20f, static_cast<int>(random() % 20) - 16);
+      const float y =
+          (h.masked ? h.y_hi : h.y_min) + std::ldexp(static_cast<float>(random() % (1 << 20)) * 0x1p-20f,
+                                                     static_cast<int>(random() % 20) - 16);
       const bool m = random() % 2 == 0;
       if (!m && y > 0) continue;
       const Selection selection = deployed_selection(h, y, m);
       double v = selection.v;
       if (selection.coordinate == Coordinate::root) {
-        const double t = std::max(static_cast<double>(std::min(y, h.y_max)) - h.y_hi - h.y_lo, static_cast<double>(h.t_min));
+        const double t = std::max(static_cast<double>(std::min(y, h.y_max)) - h.y_hi - h.y_lo,
+                                  static_cast<double>(h.t_min));
         v = (m ? 1 : -1) * std::sqrt(t);
         if (!h.has_left) v = std::max(v, static_cast<double>(h.s_min));
       }
@@ -437,7 +485,8 @@ TEST(Check, NightlyRoundingBoundCoversSampledY) {
       largest = std::max(largest, std::fabs(deployed_gradient(h, y, m) - p));
     }
     EXPECT_LE(largest, proven) << h.activation;
-    if (largest == 0) continue;                       // ELU: every operation is exact, or its error below what was sampled
+    // ELU: every operation is exact, or its error below what was sampled
+    if (largest == 0) continue;
     EXPECT_GT(largest, proven / 32) << h.activation;  // a bound far above everything seen would prove little
     EXPECT_NE(prove_rounding(h, 0.99 * largest).verdict, Verdict::Holds) << h.activation;
   }
@@ -445,7 +494,8 @@ TEST(Check, NightlyRoundingBoundCoversSampledY) {
 
 // The class rel: what an absolute bound of the same size would let pass where g is small.
 TEST(Check, RelativeErrorsAreProven) {
-  const auto committed = std::get<BackwardHeader>(read_header(std::string(OUTGRAD_SOURCE_DIR) + "/kernels/generated/gelu_f32_rel.h"));
+  const auto committed = std::get<BackwardHeader>(
+      read_header(std::string(OUTGRAD_SOURCE_DIR) + "/kernels/generated/gelu_f32_rel.h"));
   EXPECT_EQ(prove_fit(committed, committed.bound_a).verdict, Verdict::Holds);
   EXPECT_NE(prove_fit(committed, 0.98 * committed.bound_a).verdict, Verdict::Holds);
   int damaged_rows = 0;
@@ -453,7 +503,8 @@ TEST(Check, RelativeErrorsAreProven) {
     if (cell.left && cell.high == 0) continue;  // absolute: it runs into the limit 0
     BackwardHeader h = committed;
     auto row = h.table.row(cell.row);
-    // Everything 2^-16 of itself larger: |p/g - 1| is then about 2^-16, four times the claim, also where |p - g| is far below it.
+    // Everything 2^-16 of itself larger: |p/g - 1| is then about 2^-16, four times the claim, also where |p -
+    // g| is far below it.
     for (int word = 1; word < h.table.words; ++word) row[word] *= 1 + 0x1p-16f;
     EXPECT_NE(prove_cell(h, cell, h.bound_a).verdict, Verdict::Holds) << "row " << cell.row;
     h.accuracy = "abs:2^-18";
@@ -471,10 +522,14 @@ void expect_held(const std::set<std::string>& files) {
 }
 
 int held(bool of_gelu) {
-  std::set<std::string> files;  // in order, so that headers of one format follow each other: they share an enumeration
-  for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(OUTGRAD_SOURCE_DIR) / "kernels/generated")) {
+  // in order, so that headers of one format follow each other: they share an enumeration
+  std::set<std::string> files;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::filesystem::path(OUTGRAD_SOURCE_DIR) / "kernels/generated")) {
     const std::string name = entry.path().filename().string();
-    if (!name.starts_with("tuned_") && (name.starts_with("gelu_") && !name.starts_with("gelu_tanh_")) == of_gelu) files.insert(entry.path().string());
+    if (!name.starts_with("tuned_") &&
+        (name.starts_with("gelu_") && !name.starts_with("gelu_tanh_")) == of_gelu)
+      files.insert(entry.path().string());
   }
   expect_held(files);
   return static_cast<int>(files.size());
@@ -498,7 +553,8 @@ TEST(Check, EachRowsOwnClaimIsProven) {
     EXPECT_EQ(prove_fit(*h, h->bound_a).verdict, Verdict::Holds) << h->name;
     for (const Cell& cell : backward_cells(*h)) {
       BackwardHeader damaged = *h;
-      damaged.table.log2_fit_errors[static_cast<size_t>(cell.row)] = std::log2(prove_cell(*h, cell, h->bound_a).observed) - 0.01;
+      damaged.table.log2_fit_errors[static_cast<size_t>(cell.row)] =
+          std::log2(prove_cell(*h, cell, h->bound_a).observed) - 0.01;
       const Finding finding = prove_fit(damaged, h->bound_a);
       EXPECT_EQ(finding.verdict, Verdict::Violated) << h->name << " row " << cell.row;
       EXPECT_EQ(finding.why.find(fmt::format("row {} ", cell.row)), 0u) << finding.why;
@@ -521,10 +577,12 @@ TEST(Check, TheDomainOfAnExpressionIsAClaim) {
   EXPECT_EQ(check_structure(known).verdict, Verdict::Violated);
 }
 
-// ELU's two formulas meet at 0: with y clamped to kYMax = -2^-41 every y above it has the wrong g, by less than is seen of one formula alone.
+// ELU's two formulas meet at 0: with y clamped to kYMax = -2^-41 every y above it has the wrong g, by less
+// than is seen of one formula alone.
 TEST(Check, AClampOnTheWrongSideOfTwoFormulasFails) {
   for (const char* name : {"elu_bf16", "elu_f16", "elu_f32"}) {
-    const auto h = std::get<BackwardHeader>(read_header(fmt::format("{}/kernels/generated/{}.h", OUTGRAD_SOURCE_DIR, name)));
+    const auto h = std::get<BackwardHeader>(
+        read_header(fmt::format("{}/kernels/generated/{}.h", OUTGRAD_SOURCE_DIR, name)));
     EXPECT_EQ(check_structure(h).verdict, Verdict::Holds) << name;
     BackwardHeader damaged = h;
     damaged.y_max = -h.y_max;

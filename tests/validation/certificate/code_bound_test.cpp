@@ -1,4 +1,5 @@
-// Code headers: what is committed holds, what is damaged is refused, and the proofs are near what is found by trying.
+// Code headers: what is committed holds, what is damaged is refused, and the proofs are near what is found by
+// trying.
 #include "validation/certificate/code_bound.h"
 
 #include <fmt/format.h>
@@ -19,9 +20,13 @@
 namespace outgrad::validation {
 namespace {
 
-std::string code_text(const std::string& activation) { return kernels::read_file(OUTGRAD_SOURCE_DIR "/kernels/generated/" + activation + "_code.h"); }
+std::string code_text(const std::string& activation) {
+  return kernels::read_file(OUTGRAD_SOURCE_DIR "/kernels/generated/" + activation + "_code.h");
+}
 
-CodeHeader committed_code(const std::string& activation) { return std::get<CodeHeader>(parse_header(code_text(activation), activation)); }
+CodeHeader committed_code(const std::string& activation) {
+  return std::get<CodeHeader>(parse_header(code_text(activation), activation));
+}
 
 // The first finding that does not hold.
 std::string refused_by(const CodeHeader& h) {
@@ -102,7 +107,9 @@ TEST(CodeBound, CodesOfAnExpressionHoldGivenTheCallersGradient) {
     EXPECT_NE(text.find("kXLimit"), std::string::npos);
     const CheckReport report = check_header(parse_header(text, "own.h"));
     EXPECT_EQ(report.verdict(), Verdict::Holds) << to_text(report);
-    EXPECT_EQ(std::count_if(report.findings.begin(), report.findings.end(), [](const Finding& f) { return f.name == "given"; }), 1);
+    EXPECT_EQ(std::count_if(report.findings.begin(), report.findings.end(),
+                            [](const Finding& f) { return f.name == "given"; }),
+              1);
     EXPECT_EQ(to_text(report).find("G holds"), std::string::npos);
   }
 }
@@ -117,15 +124,17 @@ TEST(CodeBound, DamagedHeadersOfAnExpressionAreRefused) {
   expect("structure", [](CodeHeader& h) { h.x_limit = 0; });
   expect("structure", [](CodeHeader& h) { h.x_limit = 128; });
   expect("structure", [](CodeHeader& h) { h.activation = "sulu"; });
-  expect("structure", [](CodeHeader& h) { h.lo = 0; });                         // of a function that rises, which this is not
-  expect("structure", [](CodeHeader& h) { h.function = "sin(x)"; });            // many minima
-  expect("structure", [](CodeHeader& h) { h.function = "log(1+exp(x))"; });     // none
+  // of a function that rises, which this is not
+  expect("structure", [](CodeHeader& h) { h.lo = 0; });
+  expect("structure", [](CodeHeader& h) { h.function = "sin(x)"; });  // many minima
+  expect("structure", [](CodeHeader& h) { h.function = "log(1+exp(x))"; });  // none
   expect("structure", [](CodeHeader& h) { h.bound_g = 0; });
   expect("structure", [](CodeHeader& h) { h.bound_g = 0x1p-24; });  // not what the class promises
   expect("range", [](CodeHeader& h) { h.function = "x*normal_cdf(2*x)"; });
   expect("range", [](CodeHeader& h) { h.hi -= 0x1p-22f; });
   expect("range", [](CodeHeader& h) { h.lo += 0x1p-22f; });
-  expect("T1", [](CodeHeader& h) { h.bound_g = 0x1p-20, h.accuracy = "abs:2^-20"; });  // a promise that the claims were not made for
+  // a promise that the claims were not made for
+  expect("T1", [](CodeHeader& h) { h.bound_g = 0x1p-20, h.accuracy = "abs:2^-20"; });
   for (size_t i = 0; i < good.exact.size(); ++i) {
     expect(fmt::format("T{}", i + 1).c_str(), [&](CodeHeader& h) { h.exact[i] *= 1 - 1e-5; });
   }
@@ -147,7 +156,8 @@ TEST(CodeBound, ARangeIsViolatedByAWitnessAlone) {
         EXPECT_EQ(finding.verdict == Verdict::Violated, finding.witness.has_value()) << activation;
         EXPECT_TRUE(finding.witness || by < 0x1p-12f) << activation;
         if (!finding.witness) continue;
-        const double beyond = greatest ? finding.witness->got - static_cast<double>(h.hi) : static_cast<double>(h.lo) - finding.witness->got;
+        const double beyond = greatest ? finding.witness->got - static_cast<double>(h.hi)
+                                       : static_cast<double>(h.lo) - finding.witness->got;
         EXPECT_GT(beyond, 0) << activation;
         EXPECT_LE(beyond, static_cast<double>(by)) << activation;
       }
@@ -172,25 +182,31 @@ TEST(CodeBound, NightlyAnErrorOfTheCodedGradientIsShown) {
   }
 }
 
-// What is proven of the coded g, against what is found at 200,000 x of the range in which f' is not at its limits.
+// What is proven of the coded g, against what is found at 200,000 x of the range in which f' is not at its
+// limits.
 TEST(CodeBound, TheErrorOfTheCodedGradientIsWithinTheBoundAndNearIt) {
   constexpr int kCount = 200'000;
   std::vector<float> x;
   for (int i = 0; i <= kCount; ++i) x.push_back(-16 + 32.0f * static_cast<float>(i) / kCount);
   std::vector<double> value(x.size()), low(x.size()), high(x.size()), slope(x.size());
   const auto find = [&](const SweptActivation& witness, float (*gradient)(float)) {
-    witness.reference().evaluate(x.data(), value.data(), low.data(), high.data(), slope.data(), static_cast<std::int64_t>(x.size()));
+    witness.reference().evaluate(x.data(), value.data(), low.data(), high.data(), slope.data(),
+                                 static_cast<std::int64_t>(x.size()));
     double found = 0;
-    for (std::size_t i = 0; i < x.size(); ++i) found = std::max(found, std::fabs(static_cast<double>(gradient(x[i])) - slope[i]));
+    for (std::size_t i = 0; i < x.size(); ++i)
+      found = std::max(found, std::fabs(static_cast<double>(gradient(x[i])) - slope[i]));
     return found;
   };
   const auto expect = [&]<class A>() {
     const double bound = committed_code(A::Code::kActivation).bound_g;
-    const double found = find(*swept_activation(A::Code::kActivation), kernels::gradient_at<typename A::template Forward<float>>);
+    const double found = find(*swept_activation(A::Code::kActivation),
+                              kernels::gradient_at<typename A::template Forward<float>>);
     EXPECT_LE(found, bound) << A::Code::kActivation;
     EXPECT_GE(found, bound / 16) << A::Code::kActivation;
   };
-  [&]<class... A>(kernels::CodedList<A...>) { (expect.template operator()<A>(), ...); }(kernels::CodedActivations{});
+  [&]<class... A>(kernels::CodedList<A...>) {
+    (expect.template operator()<A>(), ...);
+  }(kernels::CodedActivations{});
 }
 
 // By the reader, or, in the words that it takes as they are, by the check.

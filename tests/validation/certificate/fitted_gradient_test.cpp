@@ -1,4 +1,5 @@
-// What is proven of the g that f32 fits have at an x, against what sweeps have found, and claims that are too small.
+// What is proven of the g that f32 fits have at an x, against what sweeps have found, and claims that are too
+// small.
 #include "validation/certificate/fitted_gradient.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +19,8 @@ Fp8Header header_of(const std::string& activation) {
 }
 
 Finding finding_at(const Fp8Header& h, double claim) {
-  return prove_fitted_gradient(activation_of(h.activation, h.function, true), deployed_codes(h.activation)->gradient, claim);
+  return prove_fitted_gradient(activation_of(h.activation, h.function, true),
+                               deployed_codes(h.activation)->gradient, claim);
 }
 
 TEST(FittedGradient, AnErrorIsShownByAnX) {
@@ -47,7 +49,8 @@ TEST(FittedGradient, AFitWithALargerErrorIsNotProven) {
   const Fp8Header h = header_of("gelu");
   FittedGradient fit = deployed_codes("gelu")->gradient;
   fit.bound_ab = static_cast<float>(h.bound_g);
-  EXPECT_EQ(prove_fitted_gradient(activation_of(h.activation, h.function, true), fit, h.bound_g).verdict, Verdict::Undecided);
+  EXPECT_EQ(prove_fitted_gradient(activation_of(h.activation, h.function, true), fit, h.bound_g).verdict,
+            Verdict::Undecided);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// The inputs beside the bounds: committed headers state them for every bound, and another input or another figure is refused.
+// The inputs beside the bounds: committed headers state them for every bound, and another input or another
+// figure is refused.
 #include "validation/certificate/found.h"
 
 #include <fmt/format.h>
@@ -20,7 +21,9 @@
 namespace outgrad::validation {
 namespace {
 
-std::string committed(const std::string& name) { return kernels::read_file(OUTGRAD_SOURCE_DIR "/kernels/generated/" + name + ".h"); }
+std::string committed(const std::string& name) {
+  return kernels::read_file(OUTGRAD_SOURCE_DIR "/kernels/generated/" + name + ".h");
+}
 
 // Of the findings that look at inputs, the first that does not hold: why not.
 std::string refusal(const std::string& text) {
@@ -28,7 +31,8 @@ std::string refusal(const std::string& text) {
   std::vector<Finding> findings;
   std::visit(
       [&]<class H>(const H& h) {
-        if constexpr (!std::is_same_v<H, TableHeader> && !std::is_same_v<H, CodeHeader> && !std::is_same_v<H, Fp8Header>) {
+        if constexpr (!std::is_same_v<H, TableHeader> && !std::is_same_v<H, CodeHeader> &&
+                      !std::is_same_v<H, Fp8Header>) {
           if (const auto found = prove_found(h)) findings.push_back(*found);
         }
         if constexpr (std::is_same_v<H, TableHeader>) findings = prove_storage(h);
@@ -58,7 +62,8 @@ std::vector<Statement> statements_of(const std::string& text) {
   for (std::sregex_iterator match(text.begin(), text.end(), form), end; match != end; ++match) {
     const auto at = [&](size_t group) { return static_cast<size_t>(match->position(group)); };
     const auto size = [&](size_t group) { return static_cast<size_t>(match->length(group)); };
-    statements.push_back({(*match)[1], at(3), size(3), at(4), size(4), std::stod((*match)[2]), std::stod((*match)[3]), std::stod((*match)[4])});
+    statements.push_back({(*match)[1], at(3), size(3), at(4), size(4), std::stod((*match)[2]),
+                          std::stod((*match)[3]), std::stod((*match)[4])});
   }
   return statements;
 }
@@ -71,8 +76,9 @@ std::vector<std::string> headers() {
   return {names.begin(), names.end()};
 }
 
-// How far below its bound an error was found, in bits. T, O and R are enumerated. A polynomial's largest error lies where it was sampled, but for the rows of
-// fits to storage ranges: there the proof of a clamp adds two distances.
+// How far below its bound an error was found, in bits. T, O and R are enumerated. A polynomial's largest
+// error lies where it was sampled, but for the rows of fits to storage ranges: there the proof of a clamp
+// adds two distances.
 double most_bits_below(const Statement& s, bool follows_g) {
   if (s.name == "kT" || s.name == "kO" || s.name == "kR") return 0.011;
   if (s.name == "kA" || s.name == "kCoreA" || s.of_row()) return follows_g ? 0.08 : 2.6;
@@ -81,7 +87,8 @@ double most_bits_below(const Statement& s, bool follows_g) {
 
 // Every bound but those of polynomials that equal g. What was found is below it, and not far below.
 TEST(Found, EveryCommittedBoundHasItsInput) {
-  static const std::regex bound_line(R"((k[A-Z][A-Za-z]*|row [0-9]+)(?: = 0x[^ ]*  // |: A <= )2\^(-?[0-9.]+)[^\n]*)");
+  static const std::regex bound_line(
+      R"((k[A-Z][A-Za-z]*|row [0-9]+)(?: = 0x[^ ]*  // |: A <= )2\^(-?[0-9.]+)[^\n]*)");
   std::set<std::string> without;
   size_t bounds = 0;
   for (const std::string& name : headers()) {
@@ -91,9 +98,11 @@ TEST(Found, EveryCommittedBoundHasItsInput) {
       constexpr double kEqual = -48;
       if ((*match)[1].str().ends_with("From") || std::stod((*match)[2]) < kEqual) continue;
       ++bounds;
-      if (match->str().find("; found 2^") == std::string::npos) without.insert(fmt::format("{}: {}", name, (*match)[1].str()));
+      if (match->str().find("; found 2^") == std::string::npos)
+        without.insert(fmt::format("{}: {}", name, (*match)[1].str()));
     }
-    const bool follows_g = text.find("kClass = \"stored") == std::string::npos && text.find("kClass = \"ulp:1\"") == std::string::npos;
+    const bool follows_g = text.find("kClass = \"stored") == std::string::npos &&
+                           text.find("kClass = \"ulp:1\"") == std::string::npos;
     for (const Statement& s : statements_of(text)) {
       EXPECT_LE(s.figure, s.bound) << name << " " << s.name;
       EXPECT_GE(s.figure, s.bound - most_bits_below(s, follows_g)) << name << " " << s.name;
@@ -106,16 +115,21 @@ TEST(Found, EveryCommittedBoundHasItsInput) {
 
 // The least change that two decimals show, up and down; and an input twice as large.
 TEST(Found, AnotherFigureOrInputIsRefused) {
-  for (const char* name : {"gelu_bf16", "gelu_f32", "gelu_f32_rel", "softplus_f32", "elu_bf16", "gelu_forward_bf16", "gelu_e4m3_oracle"}) {
+  for (const char* name : {"gelu_bf16", "gelu_f32", "gelu_f32_rel", "softplus_f32", "elu_bf16",
+                           "gelu_forward_bf16", "gelu_e4m3_oracle"}) {
     const std::string text = committed(name);
     ASSERT_EQ(refusal(text), "") << name;
     int rows = 0;
     for (const Statement& s : statements_of(text)) {
       if (s.of_row() && ++rows > 4) continue;
-      const auto replaced = [&](size_t at, size_t size, const std::string& with) { return std::string(text).replace(at, size, with); };
+      const auto replaced = [&](size_t at, size_t size, const std::string& with) {
+        return std::string(text).replace(at, size, with);
+      };
       for (const double step : {0.01, -0.01}) {
-        const std::string why = refusal(replaced(s.figure_at, s.figure_size, fmt::format("{:.2f}", s.figure + step)));
-        EXPECT_NE(why.find(fmt::format(", not 2^{:.2f}", s.figure + step)), std::string::npos) << name << " " << s.name << ": " << why;
+        const std::string why =
+            refusal(replaced(s.figure_at, s.figure_size, fmt::format("{:.2f}", s.figure + step)));
+        EXPECT_NE(why.find(fmt::format(", not 2^{:.2f}", s.figure + step)), std::string::npos)
+            << name << " " << s.name << ": " << why;
       }
       const std::string why = refusal(replaced(s.input_at, s.input_size, fmt::format("{:a}", 2 * s.input)));
       EXPECT_NE(why, "") << name << " " << s.name;
@@ -124,8 +138,9 @@ TEST(Found, AnotherFigureOrInputIsRefused) {
   }
 }
 
-// Neighbouring rows of a fit overlap by 2^-22 of the largest coordinate, and a row's worst input may be its very end: next to x* that is far beyond
-// the cell in the cell's own measure. Of four specifications no fit was written, for check took such an input for one of no row.
+// Neighbouring rows of a fit overlap by 2^-22 of the largest coordinate, and a row's worst input may be its
+// very end: next to x* that is far beyond the cell in the cell's own measure. Of four specifications no fit
+// was written, for check took such an input for one of no row.
 TEST(Found, ARowAnswersInTheWholeOfItsOverlap) {
   for (const char* name : {"gelu_f32", "gelu_bf16", "silu_f16_parity", "gelu_mxfp8"}) {
     const auto h = std::get<BackwardHeader>(parse_header(committed(name), "h.h"));
@@ -135,7 +150,9 @@ TEST(Found, ARowAnswersInTheWholeOfItsOverlap) {
     for (const Cell& cell : backward_cells(h)) {
       if (cell.left || cell.evaluated != Coordinate::root || !(cell.high < largest)) continue;
       const auto answers = [&](double share) {
-        return fit_error_at(h, cell, activation.inverse_signed_root(Interval(cell.high) + share * largest).middle()).has_value();
+        return fit_error_at(h, cell,
+                            activation.inverse_signed_root(Interval(cell.high) + share * largest).middle())
+            .has_value();
       };
       EXPECT_TRUE(answers(0x1p-22)) << name << " row " << cell.row;
       EXPECT_FALSE(answers(0x1p-19)) << name << " row " << cell.row;
@@ -157,7 +174,8 @@ TEST(Found, NightlyAnInputIsANumberOfTheFormat) {
   const std::string text = committed("gelu_bf16");
   for (const Statement& s : statements_of(text)) {
     if (text.substr(s.input_at - 4, 4) != "y = ") continue;
-    const std::string why = refusal(std::string(text).replace(s.input_at, s.input_size, fmt::format("{:a}", s.input * (1 + 0x1p-20))));
+    const std::string why = refusal(
+        std::string(text).replace(s.input_at, s.input_size, fmt::format("{:a}", s.input * (1 + 0x1p-20))));
     EXPECT_NE(why, "") << s.name;
   }
 }

@@ -1,4 +1,5 @@
-// Headers for y in 8 bits at a scale: what is committed holds and is nearly needed, and what is damaged is refused.
+// Headers for y in 8 bits at a scale: what is committed holds and is nearly needed, and what is damaged is
+// refused.
 #include "validation/certificate/fp8_bound.h"
 
 #include <fmt/format.h>
@@ -13,9 +14,13 @@
 namespace outgrad::validation {
 namespace {
 
-std::string fp8_text(const std::string& activation) { return kernels::read_file(OUTGRAD_SOURCE_DIR "/kernels/generated/" + activation + "_fp8.h"); }
+std::string fp8_text(const std::string& activation) {
+  return kernels::read_file(OUTGRAD_SOURCE_DIR "/kernels/generated/" + activation + "_fp8.h");
+}
 
-Fp8Header committed_fp8(const std::string& activation) { return std::get<Fp8Header>(parse_header(fp8_text(activation), activation)); }
+Fp8Header committed_fp8(const std::string& activation) {
+  return std::get<Fp8Header>(parse_header(fp8_text(activation), activation));
+}
 
 // The first finding that does not hold.
 std::string fp8_refused_by(const Fp8Header& h) {
@@ -81,7 +86,8 @@ TEST(Fp8Bound, DamagedTotalsAreRefused) {
       EXPECT_EQ(findings[bits].verdict == Verdict::Holds, holds[bits]) << findings[bits].name;
     }
   };
-  // At smaller scales there are fewer numbers about the minimum, at larger ones the largest number is nearer to it.
+  // At smaller scales there are fewer numbers about the minimum, at larger ones the largest number is nearer
+  // to it.
   expect("e5m2", {true, false, false}, [](Fp8Header& h) { h.e5m2.most *= 8; });
   expect("int8", {false, false, false}, [](Fp8Header& h) { h.int8.least /= 2; });
   expect("mxfp4", {false, false, false}, [](Fp8Header& h) { h.mxfp4.least /= 2; });
@@ -101,7 +107,8 @@ TEST(Fp8Bound, DamagedTotalsAreRefused) {
 // Half a claim is refuted by a scale, not left undecided.
 TEST(Fp8Bound, WhatNoTableReachesIsViolated) {
   Fp8Header h = committed_fp8("silu");
-  for (const auto& [format, claims] : {std::pair{"e5m2", &h.e5m2}, std::pair{"int8", &h.int8}, std::pair{"mxfp4", &h.mxfp4}, std::pair{"nvfp4", &h.nvfp4}}) {
+  for (const auto& [format, claims] : {std::pair{"e5m2", &h.e5m2}, std::pair{"int8", &h.int8},
+                                       std::pair{"mxfp4", &h.mxfp4}, std::pair{"nvfp4", &h.nvfp4}}) {
     for (double& total : claims->total) total /= 2;
     for (const Finding& finding : prove_fp8_totals(h, format)) {
       EXPECT_EQ(finding.verdict, Verdict::Violated) << finding.name;

@@ -22,23 +22,27 @@ using kernels::SpecError;
 // Coefficients do not matter to the reader; a header with every kind of constant does.
 BackwardHeader arbitrary_header() {
   BackwardHeader h;
-  h.file = "h.h", h.fit_path = "fit.json", h.spec_sha256 = std::string(64, '0'), h.name = "gelu_f32", h.activation = "gelu", h.function = "x*normal_cdf(x)",
-  h.format = "f32";
+  h.file = "h.h", h.fit_path = "fit.json", h.spec_sha256 = std::string(64, '0'), h.name = "gelu_f32",
+  h.activation = "gelu", h.function = "x*normal_cdf(x)", h.format = "f32";
   h.accuracy = "abs:2^-20", h.exact_limits = true;
   h.degree = 2, h.rows = 4, h.operations = 6;
-  h.y_hi = -0x1.5c1a2cp-3f, h.y_lo = 0x1.8p-30f, h.t_min = 0x1p-149f, h.s_min = -0.4f, h.y_max = 4.0f, h.index_scale = 4.0f, h.index_bias = 0x1p23f;
+  h.y_hi = -0x1.5c1a2cp-3f, h.y_lo = 0x1.8p-30f, h.t_min = 0x1p-149f, h.s_min = -0.4f, h.y_max = 4.0f,
+  h.index_scale = 4.0f, h.index_bias = 0x1p23f;
   h.has_left = true, h.left_y = -0.125f, h.left_row = 2, h.left_knee = 246, h.left_base = -3;
   h.bound_a = 0x1.23456789abcdfp-27, h.bound_k = 0, h.bound_b = 0x1p-22, h.bound_ab = 0x1.8p-22;
-  h.found_a = {true, -27.01, -0x1.23p+2}, h.found_b = {true, -22.5, 0x1.5p-3, false}, h.found_ab = {true, -21.75, -0x0p+0, true};
+  h.found_a = {true, -27.01, -0x1.23p+2}, h.found_b = {true, -22.5, 0x1.5p-3, false},
+  h.found_ab = {true, -21.75, -0x0p+0, true};
   h.table = {4, 4, {}, {-20.5, -21, -22.25, -23.01}, {{}, {true, -21.03, 1.5}, {}, {}}};
-  for (int i = 0; i < 16; ++i) h.table.values.push_back(i % 3 == 0 ? -0.0f : std::ldexp(1.0f + 0x1p-23f * static_cast<float>(i), i - 8));
+  for (int i = 0; i < 16; ++i)
+    h.table.values.push_back(i % 3 == 0 ? -0.0f : std::ldexp(1.0f + 0x1p-23f * static_cast<float>(i), i - 8));
   return h;
 }
 
 // The other parts: no mask, break points, storage claims.
 BackwardHeader unmasked_header() {
   BackwardHeader h = arbitrary_header();
-  h.activation = "softplus", h.function = "softplus(x)", h.format = "bf16", h.masked = false, h.has_left = false;
+  h.activation = "softplus", h.function = "softplus(x)", h.format = "bf16", h.masked = false,
+  h.has_left = false;
   h.y_min = 0, h.rows = 3, h.has_breaks = true, h.breaks = {0.5f, 1.25f}, h.scheme = 2;
   h.found_a = {}, h.found_b = {true, -22.5, 0x1.5p-3}, h.found_ab = {};
   h.storage = {0x1p-8, 0x1p-9, 0x1p-10, {}, {true, -9, 0x1p-3}, {}};
@@ -48,8 +52,8 @@ BackwardHeader unmasked_header() {
 
 TableHeader arbitrary_table() {
   TableHeader h;
-  h.fit_path = "fit.json", h.spec_sha256 = std::string(64, '0'), h.name = "gelu_e4m3", h.activation = "gelu", h.function = "x*normal_cdf(x)", h.format = "e4m3",
-  h.accuracy = "oracle";
+  h.fit_path = "fit.json", h.spec_sha256 = std::string(64, '0'), h.name = "gelu_e4m3", h.activation = "gelu",
+  h.function = "x*normal_cdf(x)", h.format = "e4m3", h.accuracy = "oracle";
   h.entry_format = "f16", h.index_operations = 11;
   h.upper = {0, 3, 0}, h.lower = {1, 2, 4}, h.left = {0, 0, 6};
   h.storage = {0x1p-4, 0x1p-5, 0x1p-6, {true, -4, -0x1.4p-3}, {}, {}};
@@ -78,7 +82,9 @@ TEST(HeaderReader, ReadsBackEveryBit) {
   EXPECT_EQ(print_header(read), print_header(h));
   ASSERT_EQ(read.table.values.size(), h.table.values.size());
   for (size_t i = 0; i < h.table.values.size(); ++i) {
-    EXPECT_EQ(std::bit_cast<std::uint32_t>(read.table.values[i]), std::bit_cast<std::uint32_t>(h.table.values[i])) << i;
+    EXPECT_EQ(std::bit_cast<std::uint32_t>(read.table.values[i]),
+              std::bit_cast<std::uint32_t>(h.table.values[i]))
+        << i;
   }
   EXPECT_EQ(read.left_base, -3);
   EXPECT_EQ(read.bound_a, h.bound_a);
@@ -91,7 +97,8 @@ TEST(HeaderReader, ReadsBackEveryBit) {
   EXPECT_EQ(read.table.found[1].at, 1.5);
 }
 
-// A figure of other than two decimals, an input in another notation, of another kind, without its branch or with a branch more.
+// A figure of other than two decimals, an input in another notation, of another kind, without its branch or
+// with a branch more.
 TEST(HeaderReader, RejectsWhatIsNoInput) {
   const std::string masked = print_header(arbitrary_header()), unmasked = print_header(unmasked_header());
   EXPECT_NE(masked.find("; found 2^-27.01 at x = -0x1.23p+2\n"), std::string::npos);
@@ -121,31 +128,43 @@ TEST(HeaderReader, ReadsBackTheOtherParts) {
   EXPECT_EQ(table.left.base, 6);
 }
 
-std::vector<std::string> all_texts() { return {print_header(arbitrary_header()), print_header(unmasked_header()), print_header(arbitrary_table())}; }
+std::vector<std::string> all_texts() {
+  return {print_header(arbitrary_header()), print_header(unmasked_header()), print_header(arbitrary_table())};
+}
 
 TEST(HeaderReader, RejectsPartsThatDoNotFit) {
   const std::string unmasked = print_header(unmasked_header()), table = print_header(arbitrary_table());
-  EXPECT_NE(message_of(replaced(unmasked, "{0x1p-1f, 0x1.4p+0f}", "{0x1p-1f}")).find("expected ', '"), std::string::npos);
+  EXPECT_NE(message_of(replaced(unmasked, "{0x1p-1f, 0x1.4p+0f}", "{0x1p-1f}")).find("expected ', '"),
+            std::string::npos);
   EXPECT_NE(message_of(replaced(unmasked, "kHasBreaks = true", "kHasBreaks = false")), "");
   EXPECT_NE(message_of(replaced(unmasked, "kMasked = false", "kMasked = true")), "");
   EXPECT_NE(message_of(replaced(unmasked, "kScheme = 2", "kScheme = 3")), "");
-  EXPECT_NE(message_of(replaced(unmasked, "softplus(x)", "softplus(x")).find("kFunction: column 11"), std::string::npos);
+  EXPECT_NE(message_of(replaced(unmasked, "softplus(x)", "softplus(x")).find("kFunction: column 11"),
+            std::string::npos);
   EXPECT_NE(message_of(replaced(unmasked, "return at[k]", "return at[0]")), "");
-  EXPECT_NE(message_of(replaced(unmasked, "\"bf16\"", "\"bf15\"")).find("kFormat = 'bf15' is unknown"), std::string::npos);
-  EXPECT_NE(message_of(replaced(unmasked, "\"bf16\"", "\"bf16_parity\"")).find("kFormat = 'bf16_parity' carries a branch, and f rises"), std::string::npos);
+  EXPECT_NE(message_of(replaced(unmasked, "\"bf16\"", "\"bf15\"")).find("kFormat = 'bf15' is unknown"),
+            std::string::npos);
+  EXPECT_NE(message_of(replaced(unmasked, "\"bf16\"", "\"bf16_parity\""))
+                .find("kFormat = 'bf16_parity' carries a branch, and f rises"),
+            std::string::npos);
   EXPECT_NE(message_of(replaced(table, "kEntries = 7", "kEntries = 8")), "");
-  EXPECT_NE(message_of(replaced(table, "kEntries = 7", "kEntries = 6")).find("the segment of kLeft leaves the table"), std::string::npos);
+  EXPECT_NE(message_of(replaced(table, "kEntries = 7", "kEntries = 6"))
+                .find("the segment of kLeft leaves the table"),
+            std::string::npos);
   EXPECT_NE(message_of(replaced(table, "kEntries = 7", "kEntries = 999999999")), "");
   EXPECT_NE(message_of(replaced(table, "0x3800", "0x38000")), "");
-  EXPECT_NE(message_of(replaced(table, "0x3800", "0x38g0")).find("expected 16 bits in hexadecimal"), std::string::npos);
-  EXPECT_NE(message_of(replaced(table, "kLeftBase = 6", "kLeftBase = 7")).find("leaves the table"), std::string::npos);
+  EXPECT_NE(message_of(replaced(table, "0x3800", "0x38g0")).find("expected 16 bits in hexadecimal"),
+            std::string::npos);
+  EXPECT_NE(message_of(replaced(table, "kLeftBase = 6", "kLeftBase = 7")).find("leaves the table"),
+            std::string::npos);
   EXPECT_NE(message_of(replaced(table, "kUpperLast = 3", "kUpperLast = 32768")), "");
   EXPECT_NE(message_of(replaced(table, "kLowerFirst = 1", "kLowerFirst = 3")), "");
 }
 
 TEST(HeaderReader, RejectsEveryTruncation) {
   for (const std::string& text : all_texts()) {
-    for (size_t length = 0; length < text.size(); ++length) EXPECT_THROW(parse_header(text.substr(0, length), "h.h"), SpecError) << length;
+    for (size_t length = 0; length < text.size(); ++length)
+      EXPECT_THROW(parse_header(text.substr(0, length), "h.h"), SpecError) << length;
   }
 }
 
@@ -166,7 +185,8 @@ TEST(HeaderReader, RejectsWhatACompilerReadsDifferently) {
   for (const std::string& text : all_texts()) {
     for (const char* spliced : {"\\", "\\ ", "\\\t", "?\?/", " "}) {
       for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', end + 1)) {
-        EXPECT_THROW(parse_header(std::string(text).insert(end, spliced), "h.h"), SpecError) << "offset " << end << ": " << spliced;
+        EXPECT_THROW(parse_header(std::string(text).insert(end, spliced), "h.h"), SpecError)
+            << "offset " << end << ": " << spliced;
       }
     }
   }
@@ -174,7 +194,8 @@ TEST(HeaderReader, RejectsWhatACompilerReadsDifferently) {
   const size_t at = text.find("  // row 0: ");
   const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
   const size_t end = text.find('\n', at), column = end - text.rfind('\n', end - 1);
-  EXPECT_EQ(message_of(std::string(text).insert(end, " \\ ")), fmt::format("h.h:{}:{}: expected '\\n', found ' \\ '", line, column));
+  EXPECT_EQ(message_of(std::string(text).insert(end, " \\ ")),
+            fmt::format("h.h:{}:{}: expected '\\n', found ' \\ '", line, column));
 }
 
 // A committed header is what the printer makes of what the reader took from it.
@@ -182,7 +203,8 @@ TEST(HeaderReader, PrintsEveryCommittedHeader) {
   int headers = 0;
   for (const auto& entry : std::filesystem::directory_iterator(OUTGRAD_SOURCE_DIR "/kernels/generated")) {
     if (entry.path().filename().string().starts_with("tuned_")) continue;
-    EXPECT_EQ(print_header(read_header(entry.path().string())), kernels::read_file(entry.path().string())) << entry.path();
+    EXPECT_EQ(print_header(read_header(entry.path().string())), kernels::read_file(entry.path().string()))
+        << entry.path();
     ++headers;
   }
   EXPECT_GE(headers, 45);
@@ -190,30 +212,42 @@ TEST(HeaderReader, PrintsEveryCommittedHeader) {
 
 TEST(HeaderReader, NamesFileLineColumnAndReason) {
   const std::string text = print_header(arbitrary_header());
-  EXPECT_NE(message_of(replaced(text, "kRows = 4", "kRows = 6")).find("not a power of two"), std::string::npos);
-  const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(text.find("kDegree = 2")), '\n');
-  EXPECT_EQ(message_of(replaced(text, "kDegree = 2", "kDegree = two")), fmt::format("h.h:{}:34: expected an integer, found 'two'", line));
-  EXPECT_EQ(message_of(replaced(text, "kDegree = 2", "kDegree = 02")), fmt::format("h.h:{}:34: expected '2;', found '02;'", line));
+  EXPECT_NE(message_of(replaced(text, "kRows = 4", "kRows = 6")).find("not a power of two"),
+            std::string::npos);
+  const auto line =
+      1 +
+      std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(text.find("kDegree = 2")), '\n');
+  EXPECT_EQ(message_of(replaced(text, "kDegree = 2", "kDegree = two")),
+            fmt::format("h.h:{}:34: expected an integer, found 'two'", line));
+  EXPECT_EQ(message_of(replaced(text, "kDegree = 2", "kDegree = 02")),
+            fmt::format("h.h:{}:34: expected '2;', found '02;'", line));
   EXPECT_NE(message_of(replaced(text, "kDegree = 2", "kDegree = 3")), "");
-  for (const char* number : {"-0x1.5c1a2c1p-3f", "-0.17f", "0x1p+200f", "-0x1.5c1a2cp-3", "-0x1.5c1a2c0p-3f", "inff", "nanf", "0x1.p-3f"})
+  for (const char* number : {"-0x1.5c1a2c1p-3f", "-0.17f", "0x1p+200f", "-0x1.5c1a2cp-3", "-0x1.5c1a2c0p-3f",
+                             "inff", "nanf", "0x1.p-3f"})
     EXPECT_NE(message_of(replaced(text, "-0x1.5c1a2cp-3f", number)), "") << number;
   for (const char* number : {"0x1.00000000000001p-22;", "0x2p-23;", "-0x0p+0;", "inf;"})
     EXPECT_NE(message_of(replaced(text, "0x1p-22;", number)), "") << number;
-  EXPECT_NE(message_of(replaced(text, "float kTMin", "float kTmin")).find("expected 'Min = ', found 'min = "), std::string::npos);
+  EXPECT_NE(message_of(replaced(text, "float kTMin", "float kTmin")).find("expected 'Min = ', found 'min = "),
+            std::string::npos);
   EXPECT_NE(message_of(replaced(text, "kRows = 4", "kRows = 1073741824")), "");
-  EXPECT_NE(message_of(replaced(text, "kRows = 4", "kRows = 99999999999999999999")).find("expected an integer"), std::string::npos);
+  EXPECT_NE(
+      message_of(replaced(text, "kRows = 4", "kRows = 99999999999999999999")).find("expected an integer"),
+      std::string::npos);
   EXPECT_NE(message_of(replaced(text, "kName = \"gelu_f32\"", "kName = \"gelu\nf32\"")), "");
   EXPECT_NE(message_of(replaced(text, "kName = \"gelu_f32\"", "kName = \"gelu_f33\"")), "");
   EXPECT_NE(message_of(replaced(text, "kHasLeft = true", "kHasLeft = 1")), "");
   EXPECT_NE(message_of(replaced(text, "int kDegree", "float kDegree")), "");
   EXPECT_NE(message_of(replaced(text, "emit fit.json", "emit fit.json\\")), "");
-  EXPECT_NE(message_of(replaced(text, "spec sha256: 0", "spec sha256: g")).find("expected 64 hexadecimal digits"), std::string::npos);
+  EXPECT_NE(
+      message_of(replaced(text, "spec sha256: 0", "spec sha256: g")).find("expected 64 hexadecimal digits"),
+      std::string::npos);
   EXPECT_NE(message_of(text + "int x;").find("the header goes on after its end"), std::string::npos);
   EXPECT_NE(message_of(std::string(2 << 20, ' ')).find("too long"), std::string::npos);
   EXPECT_NE(message_of("").find("not a generated coefficient header"), std::string::npos);
 }
 
-// The header of `table` has a struct that hides the template it uses, that of `_` one without a name, that of `gelu_bf16` a struct of the library.
+// The header of `table` has a struct that hides the template it uses, that of `_` one without a name, that of
+// `gelu_bf16` a struct of the library.
 TEST(HeaderReader, NightlyAcceptsNamesWhoseHeadersCompile) {
   const auto named = [](const std::string& name, const std::string& activation) {
     BackwardHeader h = unmasked_header();
@@ -222,8 +256,10 @@ TEST(HeaderReader, NightlyAcceptsNamesWhoseHeadersCompile) {
   };
   tests::expect_names_compile([&](const std::string& name) { return named(name, "expression"); },
                               [&](const std::string& name) { return message_of(named(name, "expression")); });
-  EXPECT_EQ(message_of(named("table", "softplus")), "h.h:11:1: a struct Table hides what the header itself uses");
-  EXPECT_EQ(message_of(named("gelu_f32", "expression")), "h.h:12:1: 'gelu_f32' is the name of a header of the library");
+  EXPECT_EQ(message_of(named("table", "softplus")),
+            "h.h:11:1: a struct Table hides what the header itself uses");
+  EXPECT_EQ(message_of(named("gelu_f32", "expression")),
+            "h.h:12:1: 'gelu_f32' is the name of a header of the library");
   EXPECT_EQ(message_of(named("gelu_f32", "softplus")), "");
 }
 
@@ -252,7 +288,9 @@ TEST(HeaderReader, SurvivesDamage) {
         case 0: damaged[at] = static_cast<char>(random() % 256); break;
         case 1: damaged.erase(at, 1 + random() % 20); break;
         case 2: damaged.insert(at, damaged.substr(random() % damaged.size(), random() % 40)); break;
-        default: damaged.insert(at, std::string(1 + random() % 3, "{}();=,-0x9fp\"#/\\[]*("[random() % 21])); break;
+        default:
+          damaged.insert(at, std::string(1 + random() % 3, "{}();=,-0x9fp\"#/\\[]*("[random() % 21]));
+          break;
       }
     }
     try {
@@ -261,7 +299,7 @@ TEST(HeaderReader, SurvivesDamage) {
     } catch (const SpecError&) {
     }
   }
-  EXPECT_GT(accepted, 0);             // a digit of a hash, a number that happens to be one
+  EXPECT_GT(accepted, 0);  // a digit of a hash, a number that happens to be one
   EXPECT_LT(accepted, kRounds / 10);  // most is not
 }
 

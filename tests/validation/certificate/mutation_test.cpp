@@ -1,4 +1,5 @@
-// Damage: whenever a bound no longer holds, the checker must say so; whether it still holds is decided here by dense sampling.
+// Damage: whenever a bound no longer holds, the checker must say so; whether it still holds is decided here
+// by dense sampling.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,16 +27,19 @@ const BackwardHeader& sample(bool has_left) {
 std::vector<BackwardHeader> subjects() {
   std::vector<BackwardHeader> headers{sample(false), sample(true)};
   SampleShape shape;
-  shape.activation = "silu", shape.has_breaks = true, shape.degree = 5, shape.rows = 10, shape.scheme = kEstrin, shape.format = "f32", shape.has_right = true;
+  shape.activation = "silu", shape.has_breaks = true, shape.degree = 5, shape.rows = 10,
+  shape.scheme = kEstrin, shape.format = "f32", shape.has_right = true;
   headers.push_back(make_sample(shape));
   for (const char* name : {"gelu_f32", "gelu_f16", "gelu_bf16"}) {
-    headers.push_back(std::get<BackwardHeader>(read_header(std::string(OUTGRAD_SOURCE_DIR) + "/kernels/generated/" + name + ".h")));
+    headers.push_back(std::get<BackwardHeader>(
+        read_header(std::string(OUTGRAD_SOURCE_DIR) + "/kernels/generated/" + name + ".h")));
   }
   return headers;
 }
 
-// Every coefficient of every row, one ulp up and one down. A row far below the header's bound survives an ulp rightly, so each row is
-// held both to the header's claim and to its own: just above its largest error, where an ulp does break it.
+// Every coefficient of every row, one ulp up and one down. A row far below the header's bound survives an ulp
+// rightly, so each row is held both to the header's claim and to its own: just above its largest error, where
+// an ulp does break it.
 TEST(Mutation, EveryCoefficientByOneUlp) {
   for (const BackwardHeader& h : subjects()) {
     int broken = 0, caught = 0;
@@ -61,12 +65,14 @@ TEST(Mutation, EveryCoefficientByOneUlp) {
         }
       }
     }
-    EXPECT_GT(broken, h.rows / 2) << h.name;  // the test has something to notice, also where 16 bits leave an ulp of fp32 little to say
+    // the test has something to notice, also where 16 bits leave an ulp of fp32 little to say
+    EXPECT_GT(broken, h.rows / 2) << h.name;
     EXPECT_GE(caught, broken) << h.name;
   }
 }
 
-// Changes that break the mathematics, not the syntax. Each must fail as a whole header, read back from its text.
+// Changes that break the mathematics, not the syntax. Each must fail as a whole header, read back from its
+// text.
 TEST(Mutation, EveryStructuralDamageFails) {
   using Damage = std::function<void(BackwardHeader&)>;
   const auto negate_odd = [](BackwardHeader& h) {
@@ -114,12 +120,14 @@ TEST(Mutation, EveryStructuralDamageFails) {
       {"kK negative", [](BackwardHeader& h) { h.bound_k = -h.bound_k; }},
   };
   for (const bool has_left : {false, true}) {
-    ASSERT_EQ(check_header(parse_header(print_header(sample(has_left)), "sample.h")).verdict(), Verdict::Holds);
+    ASSERT_EQ(check_header(parse_header(print_header(sample(has_left)), "sample.h")).verdict(),
+              Verdict::Holds);
     for (const auto& [what, damage] : damages) {
       BackwardHeader h = sample(has_left);
       damage(h);
       if (what == "kSMin's sign" && has_left) continue;  // not part of the sequence
-      EXPECT_NE(check_header(parse_header(print_header(h), "sample.h"), Findings::to_failure).verdict(), Verdict::Holds)
+      EXPECT_NE(check_header(parse_header(print_header(h), "sample.h"), Findings::to_failure).verdict(),
+                Verdict::Holds)
           << what << (has_left ? ", f32" : ", bf16");
     }
   }
@@ -138,7 +146,8 @@ TEST(Mutation, EveryStructuralDamageFails) {
 }
 
 const ForwardHeader& committed_forward() {
-  static const auto h = std::get<ForwardHeader>(read_header(OUTGRAD_SOURCE_DIR "/kernels/generated/gelu_forward.h"));
+  static const auto h =
+      std::get<ForwardHeader>(read_header(OUTGRAD_SOURCE_DIR "/kernels/generated/gelu_forward.h"));
   return h;
 }
 
@@ -149,11 +158,13 @@ double largest_relative_error(const ForwardHeader& h, const Cell& cell) {
   double largest = 0;
   constexpr int kPoints = 40;
   for (int i = 0; i <= kPoints; ++i) {
-    const double x = cell.low + (static_cast<double>(cell.high) - cell.low) * (0.5 - 0.5 * std::cos(std::numbers::pi * i / kPoints));
+    const double x = cell.low + (static_cast<double>(cell.high) - cell.low) *
+                                    (0.5 - 0.5 * std::cos(std::numbers::pi * i / kPoints));
     if (x == 0) continue;
     double p = 0;
     for (int word = degree + 1; word >= 1; --word) p = p * (x - row[0]) + row[word];
-    largest = std::max(largest, std::fabs(p * (cell.left ? row[degree + 2] : 1.0) / oracle.value_bounds(x).lo - 1));
+    largest =
+        std::max(largest, std::fabs(p * (cell.left ? row[degree + 2] : 1.0) / oracle.value_bounds(x).lo - 1));
   }
   return largest;
 }
@@ -176,7 +187,8 @@ TEST(Mutation, NightlyForwardCoefficientByOneUlp) {
         for (const double claim : {h.bound_a, own}) {
           if (!(seen > claim * (1 + 1e-12))) continue;
           ++broken;
-          EXPECT_NE(prove_cell(damaged, cell, claim).verdict, Verdict::Holds) << (cell.left ? "tail" : "core") << " row " << cell.row << " word " << word;
+          EXPECT_NE(prove_cell(damaged, cell, claim).verdict, Verdict::Holds)
+              << (cell.left ? "tail" : "core") << " row " << cell.row << " word " << word;
         }
       }
     }
@@ -195,8 +207,12 @@ TEST(Mutation, ForwardDamageFails) {
            {"kIndexBias", [](ForwardHeader& h) { ++h.index_bias; }},
            {"kTailIndexScale", [](ForwardHeader& h) { h.tail_index_scale *= 1.125f; }},
            {"a tail scale", [](ForwardHeader& h) { h.tail.row(100)[h.tail_degree + 2] *= 2; }},
-           {"a tail scale of no power of two", [](ForwardHeader& h) { h.tail.row(100)[h.tail_degree + 2] *= 1.5f; }},
-           {"tail rows swapped", [](ForwardHeader& h) { std::swap_ranges(h.tail.row(80).begin(), h.tail.row(80).end(), h.tail.row(81).begin()); }},
+           {"a tail scale of no power of two",
+            [](ForwardHeader& h) { h.tail.row(100)[h.tail_degree + 2] *= 1.5f; }},
+           {"tail rows swapped",
+            [](ForwardHeader& h) {
+              std::swap_ranges(h.tail.row(80).begin(), h.tail.row(80).end(), h.tail.row(81).begin());
+            }},
            {"kA lowered by 2%", [](ForwardHeader& h) { h.bound_a *= 0.98; }},
            {"f(-0) = +0",
             [](ForwardHeader& h) {
@@ -212,7 +228,8 @@ TEST(Mutation, ForwardDamageFails) {
 }
 
 RoundedForwardHeader committed_rounded(const char* format) {
-  return std::get<RoundedForwardHeader>(read_header(std::string(OUTGRAD_SOURCE_DIR "/kernels/generated/gelu_forward_") + format + ".h"));
+  return std::get<RoundedForwardHeader>(
+      read_header(std::string(OUTGRAD_SOURCE_DIR "/kernels/generated/gelu_forward_") + format + ".h"));
 }
 
 TEST(Mutation, NightlyRoundedForwardDamageFails) {
@@ -231,7 +248,10 @@ TEST(Mutation, NightlyRoundedForwardDamageFails) {
              {"kCoreFirst", [](RoundedForwardHeader& h) { --h.core_first; }},
              {"kCoreRows", [](RoundedForwardHeader& h) { h.core_rows /= 2; }},
              {"kQuarticShift", [](RoundedForwardHeader& h) { ++h.quartic_shift; }},
-             {"rows swapped", [](RoundedForwardHeader& h) { std::swap_ranges(h.table.row(5).begin(), h.table.row(5).end(), h.table.row(6).begin()); }},
+             {"rows swapped",
+              [](RoundedForwardHeader& h) {
+                std::swap_ranges(h.table.row(5).begin(), h.table.row(5).end(), h.table.row(6).begin());
+              }},
              {"c1 of a row", [](RoundedForwardHeader& h) { h.table.row(h.core_first + 14)[1] *= 1.001f; }},
              {"kA lowered by 2%", [](RoundedForwardHeader& h) { h.bound_a *= 0.98; }},
              {"kCoreA lowered by 2%", [](RoundedForwardHeader& h) { h.bound_core *= 0.98; }},

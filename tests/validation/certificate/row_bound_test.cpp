@@ -1,4 +1,5 @@
-// The bound in ulp of the committed two-word header, attacked at dense y, and damage that A and B alone let pass.
+// The bound in ulp of the committed two-word header, attacked at dense y, and damage that A and B alone let
+// pass.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,7 +19,8 @@ namespace outgrad::validation {
 namespace {
 
 const BackwardHeader& committed() {
-  static const BackwardHeader h = std::get<BackwardHeader>(read_header(std::string(OUTGRAD_SOURCE_DIR) + "/kernels/generated/gelu_f32_ulp.h"));
+  static const BackwardHeader h = std::get<BackwardHeader>(
+      read_header(std::string(OUTGRAD_SOURCE_DIR) + "/kernels/generated/gelu_f32_ulp.h"));
   return h;
 }
 
@@ -47,7 +49,8 @@ TEST(RowBound, HoldsAtRandomOutputsAndIsNotLoose) {
       const Interval g = gradient_at(y, m);
       if (!(g.mignitude() >= h.ulp_from)) continue;
       const double ulp = std::ldexp(1.0, std::ilogb(g.middle()) - 23);
-      const float computed = kernels::evaluate_backward<kernels::generated::GeluF32Ulp>(kernels::FloatOps{}, y, m);
+      const float computed =
+          kernels::evaluate_backward<kernels::generated::GeluF32Ulp>(kernels::FloatOps{}, y, m);
       ASSERT_EQ(computed, deployed_gradient(h, y, m)) << std::hexfloat << y;
       // y* in two floats is off by less than 2^-51: nothing beside an ulp here.
       const double error = ((g - static_cast<double>(computed)).magnitude()) / ulp;
@@ -73,7 +76,8 @@ TEST(RowBound, NightlyAClaimBelowTheTruthFails) {
 
 // The default of f32: A + B row by row is below the sum of kA and kB, which belong to different rows.
 TEST(RowBound, SumOfOneRowsErrorsIsProven) {
-  const auto h = std::get<BackwardHeader>(read_header(std::string(OUTGRAD_SOURCE_DIR) + "/kernels/generated/gelu_f32.h"));
+  const auto h = std::get<BackwardHeader>(
+      read_header(std::string(OUTGRAD_SOURCE_DIR) + "/kernels/generated/gelu_f32.h"));
   EXPECT_LE(h.bound_ab, 0x1p-23);
   EXPECT_GT(h.bound_a + h.bound_b, h.bound_ab);
   const std::vector<double> fit_errors = row_fit_errors(h);
@@ -90,7 +94,8 @@ TEST(RowBound, DamageThatStaysWithinAFails) {
       {"c0", [&](BackwardHeader& h) { h.table.row(row)[1] += 0x1.8p-30f; }},
       {"its low part", [&](BackwardHeader& h) { h.table.row(row)[h.degree + 2] += 0x1.8p-30f; }},
       {"c1", [&](BackwardHeader& h) { h.table.row(row)[2] *= 1 + 0x1p-20f; }},
-      {"centre", [&](BackwardHeader& h) { h.table.row(row)[0] = std::nextafter(h.table.row(row)[0], 1.0f); }}};
+      {"centre",
+       [&](BackwardHeader& h) { h.table.row(row)[0] = std::nextafter(h.table.row(row)[0], 1.0f); }}};
   for (const auto& [what, damage] : damages) {
     BackwardHeader h = committed();
     damage(h);
@@ -102,15 +107,17 @@ TEST(RowBound, NotANumberIsUndecided) {
   BackwardHeader h = committed();
   h.table.row(300)[2] = std::nanf("");
   const std::vector<double> no_errors(static_cast<size_t>(h.rows), 0.0);
-  for (const RowMeasure measure : {RowMeasure::sum, RowMeasure::ulps}) EXPECT_EQ(prove_rows(h, no_errors, measure, 1).verdict, Verdict::Undecided);
+  for (const RowMeasure measure : {RowMeasure::sum, RowMeasure::ulps})
+    EXPECT_EQ(prove_rows(h, no_errors, measure, 1).verdict, Verdict::Undecided);
 }
 
 TEST(RowBound, StructuralDamageFails) {
-  const std::map<std::string, std::function<void(BackwardHeader&)>> damages{{"kRightBoth", [](BackwardHeader& h) { h.right_both = false; }},
-                                                                            {"kLeftBits", [](BackwardHeader& h) { h.left_bits = 1; }},
-                                                                            {"kTwoWord", [](BackwardHeader& h) { h.two_word = false; }},
-                                                                            {"kUlp", [](BackwardHeader& h) { h.bound_ulp = 0.5; }},
-                                                                            {"kClass", [](BackwardHeader& h) { h.accuracy = "ulp:0.6"; }}};
+  const std::map<std::string, std::function<void(BackwardHeader&)>> damages{
+      {"kRightBoth", [](BackwardHeader& h) { h.right_both = false; }},
+      {"kLeftBits", [](BackwardHeader& h) { h.left_bits = 1; }},
+      {"kTwoWord", [](BackwardHeader& h) { h.two_word = false; }},
+      {"kUlp", [](BackwardHeader& h) { h.bound_ulp = 0.5; }},
+      {"kClass", [](BackwardHeader& h) { h.accuracy = "ulp:0.6"; }}};
   for (const auto& [what, damage] : damages) {
     BackwardHeader h = committed();
     damage(h);

@@ -12,7 +12,8 @@
 namespace outgrad::validation {
 namespace {
 
-// RN to `digits` fraction bits in double, which is exact for the values here; no overflow in the ranges sampled.
+// RN to `digits` fraction bits in double, which is exact for the values here; no overflow in the ranges
+// sampled.
 double round_to(double y, int digits, int least_exponent) {
   if (y == 0) return y;
   const double spacing = std::ldexp(1.0, std::max(std::ilogb(y), least_exponent) - digits);
@@ -33,13 +34,15 @@ std::vector<Sample> samples_between(const ReferenceFunction& f, double a, double
   std::vector<Sample> samples;
   for (int i = 0; i <= count; ++i) {
     const double x = a + (b - a) * i / count;
-    samples.push_back({static_cast<double>(f.f(x)), static_cast<double>(f.d1(x)), !f.masked || curve.right_of_minimum(x)});
+    samples.push_back(
+        {static_cast<double>(f.f(x)), static_cast<double>(f.d1(x)), !f.masked || curve.right_of_minimum(x)});
   }
   return samples;
 }
 
 // Sampled ranges of f' by (stored y, m): inner approximations of the truth.
-std::map<std::pair<double, bool>, Range> sampled(const std::vector<Sample>& samples, int digits, int least_exponent) {
+std::map<std::pair<double, bool>, Range> sampled(const std::vector<Sample>& samples, int digits,
+                                                 int least_exponent) {
   std::map<std::pair<double, bool>, Range> ranges;
   for (const Sample& sample : samples) {
     Range& r = ranges[{round_to(sample.y, digits, least_exponent), sample.m}];
@@ -48,7 +51,10 @@ std::map<std::pair<double, bool>, Range> sampled(const std::vector<Sample>& samp
   return ranges;
 }
 
-BackwardHeader committed(const char* name) { return std::get<BackwardHeader>(read_header(fmt::format("{}/kernels/generated/{}.h", OUTGRAD_SOURCE_DIR, name))); }
+BackwardHeader committed(const char* name) {
+  return std::get<BackwardHeader>(
+      read_header(fmt::format("{}/kernels/generated/{}.h", OUTGRAD_SOURCE_DIR, name)));
+}
 
 std::string failures_of(const BackwardHeader& h) {
   std::string names;
@@ -64,7 +70,8 @@ TEST(Storage, CoversAndMeetsDenseSamples) {
     shape.activation = name, shape.format = "bf16";
     BackwardHeader h = make_sample(shape);
     double total = 0, oracle = 0, regret = 0;
-    for (const auto& [key, range] : sampled(samples_between(reference_function(name), -6, 8, 100000), 7, -126)) {
+    for (const auto& [key, range] :
+         sampled(samples_between(reference_function(name), -6, 8, 100000), 7, -126)) {
       const double g = deployed_gradient(h, static_cast<float>(key.first), key.second);
       total = std::max({total, g - range.low, range.high - g});
       oracle = std::max(oracle, (range.high - range.low) / 2);
@@ -86,14 +93,16 @@ TEST(Storage, CoversAndMeetsDenseSamples) {
   }
 }
 
-// The same of a parity format: below 0 the last bit of the significand is 0 for m = 1 and 1 for m = 0, and y lies between a number of the other
-// branch and itself.
-std::map<std::pair<double, bool>, Range> sampled_by_parity(const std::vector<Sample>& samples, int digits, int least_exponent) {
+// The same of a parity format: below 0 the last bit of the significand is 0 for m = 1 and 1 for m = 0, and y
+// lies between a number of the other branch and itself.
+std::map<std::pair<double, bool>, Range> sampled_by_parity(const std::vector<Sample>& samples, int digits,
+                                                           int least_exponent) {
   std::map<std::pair<double, bool>, Range> ranges;
   for (const Sample& sample : samples) {
     double y = round_to(sample.y, digits, least_exponent);
     if (sample.y < 0) {
-      const double spacing = std::ldexp(1.0, std::max(std::ilogb(sample.y), least_exponent) - digits), units = -sample.y / spacing, whole = std::floor(units);
+      const double spacing = std::ldexp(1.0, std::max(std::ilogb(sample.y), least_exponent) - digits),
+                   units = -sample.y / spacing, whole = std::floor(units);
       const bool odd = std::fmod(whole, 2) != 0;
       y = -spacing * (odd == !sample.m ? whole : whole + 1);
     }
@@ -110,7 +119,8 @@ TEST(Storage, NightlyParityCoversAndMeetsDenseSamples) {
       shape.activation = name, shape.format = format;
       BackwardHeader h = make_sample(shape);
       double total = 0, oracle = 0, regret = 0;
-      for (const auto& [key, range] : sampled_by_parity(samples_between(reference_function(name), -6, 8, 200000), digits, least)) {
+      for (const auto& [key, range] :
+           sampled_by_parity(samples_between(reference_function(name), -6, 8, 200000), digits, least)) {
         const double g = deployed_gradient(h, static_cast<float>(key.first), key.second);
         total = std::max({total, g - range.low, range.high - g});
         oracle = std::max(oracle, (range.high - range.low) / 2);
@@ -124,7 +134,8 @@ TEST(Storage, NightlyParityCoversAndMeetsDenseSamples) {
         EXPECT_NEAR(proven[k].proven, seen[k], 2e-4) << name << " " << proven[k].name;
       }
       h.storage.total *= 1 - 0x1p-25, h.storage.oracle *= 1 - 0x1p-25, h.storage.regret *= 1 - 0x1p-25;
-      for (const Finding& finding : prove_storage(h)) EXPECT_EQ(finding.verdict, Verdict::Violated) << name << finding.name;
+      for (const Finding& finding : prove_storage(h))
+        EXPECT_EQ(finding.verdict, Verdict::Violated) << name << finding.name;
     }
   }
 }
@@ -144,8 +155,8 @@ TEST(Storage, NightlyAParityHeaderSaysNothingOfTheFormatThatCarriesIt) {
   }
 }
 
-// The same y is in blocks of many scales. Where it is the largest number of a code, it stands for more x than elsewhere, and its largest error is the one
-// that a header states.
+// The same y is in blocks of many scales. Where it is the largest number of a code, it stands for more x than
+// elsewhere, and its largest error is the one that a header states.
 TEST(Storage, NightlyAnInputOfABlockIsThatOfItsWorstScale) {
   SampleShape shape;
   shape.activation = "softplus", shape.format = "mxfp8";
@@ -156,7 +167,8 @@ TEST(Storage, NightlyAnInputOfABlockIsThatOfItsWorstScale) {
     ASSERT_EQ(proven[k].verdict, Verdict::Holds) << proven[k].why;
     const std::string& why = proven[k].why;
     const double y = std::stod(why.substr(why.find("y = ") + 4));
-    EXPECT_EQ(std::frexp(y, std::array<int, 1>{}.data()), 0.875) << y;  // 448, the largest number of e4m3, times a power of two
+    // 448, the largest number of e4m3, times a power of two
+    EXPECT_EQ(std::frexp(y, std::array<int, 1>{}.data()), 0.875) << y;
     *inputs[k] = {true, std::round(std::log2(proven[k].proven) * 100) / 100, y};
   }
   EXPECT_EQ(failures_of(h), "");
@@ -165,17 +177,20 @@ TEST(Storage, NightlyAnInputOfABlockIsThatOfItsWorstScale) {
 }
 
 // The entry of every code is the middle of the sampled range, for fp8: T is O and half an ulp of the entry.
-TableHeader make_table(const std::string& name, const std::string& format, const std::vector<Sample>& coarse_samples, const std::vector<Sample>& fine_samples) {
+TableHeader make_table(const std::string& name, const std::string& format,
+                       const std::vector<Sample>& coarse_samples, const std::vector<Sample>& fine_samples) {
   TableHeader h;
   const ReferenceFunction& f = reference_function(name);
-  h.file = "table.h", h.fit_path = "fit.json", h.spec_sha256 = std::string(64, '0'), h.name = "own_table", h.activation = name, h.function = f.function,
-  h.format = format, h.accuracy = "oracle";
+  h.file = "table.h", h.fit_path = "fit.json", h.spec_sha256 = std::string(64, '0'), h.name = "own_table",
+  h.activation = name, h.function = f.function, h.format = format, h.accuracy = "oracle";
   h.entry_format = "f16", h.masked = f.masked, h.index_operations = f.masked ? 12 : 8;
-  const int digits = format == "e4m3" ? 3 : 2, least = format == "e4m3" ? -6 : -14, most = format == "e4m3" ? 0x7e : 0x7b;
+  const int digits = format == "e4m3" ? 3 : 2, least = format == "e4m3" ? -6 : -14,
+            most = format == "e4m3" ? 0x7e : 0x7b;
   const auto ranges = sampled(coarse_samples, digits, least), fine = sampled(fine_samples, digits, least);
   const auto magnitude = [&](int k) {
     const int exponent = k >> digits, mantissa = k & ((1 << digits) - 1);
-    return std::ldexp(exponent == 0 ? mantissa : mantissa + (1 << digits), std::max(exponent, 1) + least - 1 - digits);
+    return std::ldexp(exponent == 0 ? mantissa : mantissa + (1 << digits),
+                      std::max(exponent, 1) + least - 1 - digits);
   };
   const auto fill = [&](TableHeader::Segment& s, double sign, bool m, int last, double empty) {
     s = {0, last, static_cast<int>(h.entries.size())};
@@ -203,12 +218,14 @@ TableHeader make_table(const std::string& name, const std::string& format, const
 TEST(Storage, DirectTablesReachTheLimit) {
   for (const char* name : {"gelu", "silu", "tanh"}) {
     // Beyond the fine samples f' is all but constant.
-    const auto coarse = samples_between(reference_function(name), -20, 500, 52000), fine = samples_between(reference_function(name), -8, 12, 200000);
+    const auto coarse = samples_between(reference_function(name), -20, 500, 52000),
+               fine = samples_between(reference_function(name), -8, 12, 200000);
     for (const char* format : {"e4m3", "e5m2"}) {
       const TableHeader h = make_table(name, format, coarse, fine);
       const CheckReport report = check_header(parse_header(print_header(h), "table.h"));
       EXPECT_EQ(report.verdict(), Verdict::Holds) << name << " " << to_text(report);
-      EXPECT_LE(h.storage.total, h.storage.oracle + 0.004) << name << " " << format;  // half an ulp of f16 below 2 is 2^-11; sampling
+      // half an ulp of f16 below 2 is 2^-11; sampling
+      EXPECT_LE(h.storage.total, h.storage.oracle + 0.004) << name << " " << format;
       EXPECT_GT(h.storage.oracle, 0.03) << name;
       const auto fails = [&](const char* what, auto&& damage) {
         TableHeader damaged = h;
@@ -222,7 +239,9 @@ TEST(Storage, DirectTablesReachTheLimit) {
       fails("a segment's base", [](TableHeader& d) { ++d.upper.base, --d.upper.last; });
       fails("kFunction", [](TableHeader& d) { d.function = "x*sigmoid(2*x)"; });
       // The entry of y = 1/2 (tanh: f' there is 3/4), far off.
-      fails("an entry", [&](TableHeader& d) { d.entries[static_cast<size_t>(d.upper.base) + (d.format == "e4m3" ? 0x30 : 0x38)] = 0x4400; });
+      fails("an entry", [&](TableHeader& d) {
+        d.entries[static_cast<size_t>(d.upper.base) + (d.format == "e4m3" ? 0x30 : 0x38)] = 0x4400;
+      });
     }
   }
 }
@@ -233,7 +252,8 @@ TEST(Storage, NightlyClaimsAboveTheTruthFail) {
   EXPECT_EQ(failures_of(h), "");
   h.storage.oracle = h.storage.total;
   EXPECT_EQ(failures_of(h), "O");
-  for (double StorageClaims::* claim : {&StorageClaims::total, &StorageClaims::oracle, &StorageClaims::regret}) {
+  for (double StorageClaims::* claim :
+       {&StorageClaims::total, &StorageClaims::oracle, &StorageClaims::regret}) {
     BackwardHeader doubled = committed("gelu_bf16");
     doubled.storage.*claim *= 2;
     EXPECT_NE(failures_of(doubled), "");
@@ -267,17 +287,22 @@ TEST(Storage, NightlyClassInUlpsIsProven) {
 }
 
 // A direct table of an expression whose entries are one number on each segment.
-TableHeader constant_table(const std::string& function, const std::string& format, bool masked, float right, float left) {
+TableHeader constant_table(const std::string& function, const std::string& format, bool masked, float right,
+                           float left) {
   TableHeader h;
-  h.file = "table.h", h.fit_path = "fit.json", h.spec_sha256 = std::string(64, '0'), h.name = "own_table", h.activation = "expression";
-  h.function = function, h.format = format, h.accuracy = "oracle", h.entry_format = "f16", h.masked = masked, h.x_limit = kExpressionEnd;
+  h.file = "table.h", h.fit_path = "fit.json", h.spec_sha256 = std::string(64, '0'), h.name = "own_table",
+  h.activation = "expression";
+  h.function = function, h.format = format, h.accuracy = "oracle", h.entry_format = "f16", h.masked = masked,
+  h.x_limit = kExpressionEnd;
   h.index_operations = masked ? 12 : 8;
-  for (const float entry : {right, right, left}) h.entries.push_back(kernels::narrow<kernels::F16>(entry).bits);
+  for (const float entry : {right, right, left})
+    h.entries.push_back(kernels::narrow<kernels::F16>(entry).bits);
   h.upper = {0, 0, 0}, h.lower = {0, 0, 1}, h.left = {0, 0, 2};
   return h;
 }
 
-// OFP8's e4m3 without saturation: beyond 464 there is only a NaN, so 448 stands for [432, 464] on either side, where f' = 600 (1 - (f / 600)^2).
+// OFP8's e4m3 without saturation: beyond 464 there is only a NaN, so 448 stands for [432, 464] on either
+// side, where f' = 600 (1 - (f / 600)^2).
 TEST(Storage, TheLargestNumberOfE4m3EndsWhereNanBegins) {
   TableHeader h = constant_table("600*tanh(x)", "e4m3", false, 300, 0);
   constexpr double kRoom = 1 + 1e-9;
@@ -290,15 +315,17 @@ TEST(Storage, TheLargestNumberOfE4m3EndsWhereNanBegins) {
   EXPECT_EQ(findings[1].why.substr(0, findings[1].why.find(' ')), "254");
 }
 
-// -0 and +0 stand for the halves of such a function; f' is 0 at their far ends and 1e-40 at x = 0, which is found however small f is beside it.
+// -0 and +0 stand for the halves of such a function; f' is 0 at their far ends and 1e-40 at x = 0, which is
+// found however small f is beside it.
 TEST(Storage, TheZeroOfATinyFunctionIsFound) {
   TableHeader h = constant_table("1e-40*tanh(x)", "e4m3", false, 0, 0);
   h.storage = {1e-40 * (1 + 1e-9), 5e-41 * (1 + 1e-9), 5e-41 * (1 + 1e-9)};
-  for (const Finding& finding : prove_storage(h)) EXPECT_EQ(finding.verdict, Verdict::Holds) << finding.name << ": " << finding.why;
+  for (const Finding& finding : prove_storage(h))
+    EXPECT_EQ(finding.verdict, Verdict::Holds) << finding.name << ": " << finding.why;
 }
 
-// f < 0 on the whole left tail, though it oscillates there: +0 stands for nothing left of the minimum. The entry of all other codes is 10 below their
-// f', which are negative.
+// f < 0 on the whole left tail, though it oscillates there: +0 stands for nothing left of the minimum. The
+// entry of all other codes is 10 below their f', which are negative.
 TEST(Storage, AnEnclosureBeyondZeroStandsForNoX) {
   TableHeader h = constant_table("x*normal_cdf(x)+0.05*sin(3*x)*exp(-x^2/2)", "e4m3", true, 0.5, -10);
   h.storage = {10, 1, 10};
@@ -307,8 +334,9 @@ TEST(Storage, AnEnclosureBeyondZeroStandsForNoX) {
   EXPECT_GT(regret.proven, 9.998) << regret.why;
 }
 
-// y* is the number -1 itself, at x = 0: left of it f is above, and -1.0078125, which ends at -1 in a parity format, stands for nothing. Of the odd
-// codes there are those of (-1, 0), of the even ones those of [-1, -0].
+// y* is the number -1 itself, at x = 0: left of it f is above, and -1.0078125, which ends at -1 in a parity
+// format, stands for nothing. Of the odd codes there are those of (-1, 0), of the even ones those of [-1,
+// -0].
 TEST(Storage, AMinimumThatIsANumberOfTheFormat) {
   TableHeader h = constant_table("-exp(-x^2)", "bf16_parity", true, 0, 0);
   h.storage = {1, 1, 1};
@@ -322,7 +350,8 @@ TEST(Storage, AMinimumThatIsANumberOfTheFormat) {
   }
 }
 
-// y* is midway between two numbers of bf16. Whether the lower one is stored is told where x* is a number; elsewhere it is open, and nobody can name an x.
+// y* is midway between two numbers of bf16. Whether the lower one is stored is told where x* is a number;
+// elsewhere it is open, and nobody can name an x.
 TEST(Storage, WithoutAnXNothingIsViolated) {
   const auto table = [](const std::string& function, std::uint32_t code) {
     TableHeader h = constant_table(function, "bf16", true, 0, 0);
@@ -342,7 +371,8 @@ TEST(Storage, WithoutAnXNothingIsViolated) {
     const Finding violated = table(open, 0xbf80)[k];
     EXPECT_EQ(violated.verdict, Verdict::Violated) << violated.why;
     ASSERT_TRUE(violated.witness);
-    const double x = violated.witness->at, f = -1.00390625 * std::exp(-(x - 0.1) * (x - 0.1)), slope = -2 * (x - 0.1) * f;
+    const double x = violated.witness->at, f = -1.00390625 * std::exp(-(x - 0.1) * (x - 0.1)),
+                 slope = -2 * (x - 0.1) * f;
     EXPECT_LT(x, 0.1);
     EXPECT_GT(f, -1.00390625 - 1e-15);
     EXPECT_LT(f, -0.998046875 + 1e-15);
@@ -351,7 +381,8 @@ TEST(Storage, WithoutAnXNothingIsViolated) {
   }
 }
 
-// All of f is one code of e4m3, or all that lies left of a minimum: x at the steepest place and at the ends show what is wrong.
+// All of f is one code of e4m3, or all that lies left of a minimum: x at the steepest place and at the ends
+// show what is wrong.
 TEST(Storage, ACodeOfAWholeBranchIsRefutedByItsX) {
   TableHeader lifted = constant_table("tanh(x)+20", "e4m3", false, 0, 0);
   lifted.storage = {0x1p-43, 0x1p-43, 0x1p-43};
@@ -364,7 +395,8 @@ TEST(Storage, ACodeOfAWholeBranchIsRefutedByItsX) {
   EXPECT_NEAR(findings[0].witness->at, 0, 1e-6);
   constexpr double kRoom = 1 + 1e-9;
   lifted.storage = {kRoom, 0.5 * kRoom, 0.5 * kRoom};
-  for (size_t k = 0; k < 3; ++k) EXPECT_EQ(prove_storage(lifted)[k].verdict, Verdict::Holds) << prove_storage(lifted)[k].why;
+  for (size_t k = 0; k < 3; ++k)
+    EXPECT_EQ(prove_storage(lifted)[k].verdict, Verdict::Holds) << prove_storage(lifted)[k].why;
 
   TableHeader steep = constant_table("x*sigmoid(300*x)", "e4m3", true, 0.5, 0);
   steep.storage = {0.6, 0.5, 0.6};

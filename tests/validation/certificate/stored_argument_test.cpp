@@ -30,7 +30,8 @@ TEST(StoredArgument, OnABranchSomeNumbersStandForNothing) {
   EXPECT_EQ(grid.reach(0.5, false, y_star), Reach::no);
   EXPECT_EQ(grid.reach(-0.125, false, y_star), Reach::yes);
   EXPECT_EQ(grid.reach(-0.25, true, y_star), Reach::no);
-  EXPECT_EQ(grid.reach(-0.25, true, Interval(-0.2505, -0.2485)), Reach::unclear);  // the end of -0.25's range lies within
+  // the end of -0.25's range lies within
+  EXPECT_EQ(grid.reach(-0.25, true, Interval(-0.2505, -0.2485)), Reach::unclear);
 }
 
 TEST(StoredArgument, TheArgumentIsStoredAsTheNumber) {

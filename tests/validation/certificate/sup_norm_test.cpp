@@ -34,7 +34,8 @@ TEST(SupNorm, ClaimsOnBothSidesOfTheMaximumAreDecided) {
   EXPECT_LE(below.observed, truth * (1 + 1e-12));
 }
 
-// A gradient's claim of 0 took over a minute: no interval was ever short enough for an error of 0 in its interpolation.
+// A gradient's claim of 0 took over a minute: no interval was ever short enough for an error of 0 in its
+// interpolation.
 TEST(SupNorm, AClaimOfZeroIsRefutedWithoutEndlessHalving) {
   for (const double claim : {0.0, 0x1p-1000}) {
     Exponential e{1e-6};

@@ -1,4 +1,5 @@
-// The parser accepts the grammar and nothing else; values and derivatives agree with closed forms; discs bound what they hold.
+// The parser accepts the grammar and nothing else; values and derivatives agree with closed forms; discs
+// bound what they hold.
 #include "validation/exact/function.h"
 
 #include <gtest/gtest.h>
@@ -34,8 +35,8 @@ TEST(Function, ParsesByTheGrammar) {
 }
 
 TEST(Function, RejectsEverythingElse) {
-  for (const char* text :
-       {"", "x+", "*x", "(x", "x)", "x x", "x^2.5", "x^y", "y", "exp x", "exp()", "1.2.3", "0x", "1e", "x^999", "2^2^2^2^2", "exp(x,2)", "x;", "\x80"}) {
+  for (const char* text : {"", "x+", "*x", "(x", "x)", "x x", "x^2.5", "x^y", "y", "exp x", "exp()", "1.2.3",
+                           "0x", "1e", "x^999", "2^2^2^2^2", "exp(x,2)", "x;", "\x80"}) {
     EXPECT_THROW(Function::parse(text), SpecError) << text;
   }
   EXPECT_THROW(Function::parse(std::string(5000, '(')), SpecError);
@@ -63,7 +64,8 @@ TEST(Function, ComparesTrees) {
 }
 
 TEST(Function, DerivativesAgreeWithClosedForms) {
-  for (const char* name : {"gelu", "gelu_tanh", "quick_gelu", "silu", "swish", "mish", "tanh", "sigmoid", "softplus", "expression"}) {
+  for (const char* name : {"gelu", "gelu_tanh", "quick_gelu", "silu", "swish", "mish", "tanh", "sigmoid",
+                           "softplus", "expression"}) {
     const ReferenceFunction& r = reference_function(name);
     const Function f = Function::parse(r.function);
     for (double x = -12; x < 12; x += 0.171875) {
@@ -89,8 +91,8 @@ TEST(Function, DerivativesAgreeWithClosedForms) {
 TEST(Function, IntervalsHoldTheirMembers) {
   std::mt19937_64 random(12);
   std::uniform_real_distribution<double> uniform(0, 1);
-  for (const char* text :
-       {"x*normal_cdf(x)", "x*tanh(softplus(x))", "exp(-x^2)*sin(3*x)", "1/(2+cos(x))", "x^3-2*x^-2", "sqrt(1+x^2)*erf(x)", "log(1+exp(x))"}) {
+  for (const char* text : {"x*normal_cdf(x)", "x*tanh(softplus(x))", "exp(-x^2)*sin(3*x)", "1/(2+cos(x))",
+                           "x^3-2*x^-2", "sqrt(1+x^2)*erf(x)", "log(1+exp(x))"}) {
     const Function f = Function::parse(text);
     for (int round = 0; round < 300; ++round) {
       const double a = 8 * uniform(random) - 4, b = a + std::pow(uniform(random), 4);
@@ -103,13 +105,16 @@ TEST(Function, IntervalsHoldTheirMembers) {
   }
 }
 
-// The series gives back f at a distance, its first terms are the derivatives, and those of an interval hold those of its members.
+// The series gives back f at a distance, its first terms are the derivatives, and those of an interval hold
+// those of its members.
 TEST(Function, TaylorCoefficientsOfAnyOrder) {
   std::mt19937_64 random(13);
   std::uniform_real_distribution<double> uniform(0, 1);
   constexpr int kOrder = 24;
-  for (const char* text : {"x*normal_cdf(x)", "x*tanh(softplus(x))", "x*sigmoid(2*sqrt(2/pi)*(x+0.044715*x^3))", "tanh(x)", "0.5*(exp(x)-1)",
-                           "exp(-x^2)*sin(3*x)", "1/(2+cos(x))", "(x+9)^3-2*(x+9)^-2", "sqrt(9+x^2)*erf(x)", "log(10+x)-abs(x-20)", "softplus(-x)/(x^2+9)"}) {
+  for (const char* text :
+       {"x*normal_cdf(x)", "x*tanh(softplus(x))", "x*sigmoid(2*sqrt(2/pi)*(x+0.044715*x^3))", "tanh(x)",
+        "0.5*(exp(x)-1)", "exp(-x^2)*sin(3*x)", "1/(2+cos(x))", "(x+9)^3-2*(x+9)^-2", "sqrt(9+x^2)*erf(x)",
+        "log(10+x)-abs(x-20)", "softplus(-x)/(x^2+9)"}) {
     const Function f = Function::parse(text);
     for (int round = 0; round < 40; ++round) {
       const double a = 6 * uniform(random) - 3, h = 0x1p-5 * (uniform(random) - 0.5);
@@ -120,8 +125,10 @@ TEST(Function, TaylorCoefficientsOfAnyOrder) {
       EXPECT_LE((c[2] * 2 - d[2]).magnitude(), 0x1p-80) << text << ' ' << a;
       MediumInterval sum = 0;
       for (int k = kOrder; k >= 0; --k) sum = sum * h + c[static_cast<size_t>(k)];
-      EXPECT_LE((sum - f.at<0>(MediumInterval(a) + h)[0]).magnitude(), 0x1p-80) << text << ' ' << a << ' ' << h;
-      const auto over = f.taylor(CoarseInterval(a - std::fabs(h), a + std::fabs(h)), 9), inside = f.taylor(CoarseInterval(a + h * uniform(random)), 9);
+      EXPECT_LE((sum - f.at<0>(MediumInterval(a) + h)[0]).magnitude(), 0x1p-80)
+          << text << ' ' << a << ' ' << h;
+      const auto over = f.taylor(CoarseInterval(a - std::fabs(h), a + std::fabs(h)), 9),
+                 inside = f.taylor(CoarseInterval(a + h * uniform(random)), 9);
       for (size_t k = 0; k <= 9; ++k) {
         EXPECT_LE(over[k].lower(), inside[k].upper()) << text << ' ' << a << ' ' << k;
         EXPECT_GE(over[k].upper(), inside[k].lower()) << text << ' ' << a << ' ' << k;
@@ -137,8 +144,10 @@ TEST(Function, DiscsBoundTheirMembers) {
   const std::pair<const char*, std::function<Complex(Complex)>> functions[] = {
       {"x*sigmoid(x)", [&](Complex z) { return z * sigmoid(z); }},
       {"x*tanh(softplus(x))", [](Complex z) { return z * std::tanh(std::log(1.0 + std::exp(z))); }},
-      {"0.5*x*(1+tanh(x+0.1*x^3))", [](Complex z) { return 0.5 * z * (1.0 + std::tanh(z + 0.1 * z * z * z)); }},
-      {"sqrt(4+x)/(3+sin(x))*cos(x)", [](Complex z) { return std::sqrt(4.0 + z) / (3.0 + std::sin(z)) * std::cos(z); }},
+      {"0.5*x*(1+tanh(x+0.1*x^3))",
+       [](Complex z) { return 0.5 * z * (1.0 + std::tanh(z + 0.1 * z * z * z)); }},
+      {"sqrt(4+x)/(3+sin(x))*cos(x)",
+       [](Complex z) { return std::sqrt(4.0 + z) / (3.0 + std::sin(z)) * std::cos(z); }},
   };
   std::mt19937_64 random(13);
   std::uniform_real_distribution<double> uniform(0, 1);
@@ -161,7 +170,8 @@ TEST(Function, DiscsBoundTheirMembers) {
   EXPECT_GE(Function::parse("erf(x)").over_disc(0, 1)[0], 1.6503);  // |erf(i)|
   EXPECT_LT(Function::parse("erf(x)").over_disc(0, 1)[0], 20);
   EXPECT_EQ(Function::parse("1/x").over_disc(0.5, 0.6)[0], std::numeric_limits<double>::infinity());
-  EXPECT_EQ(Function::parse("tanh(x)").over_disc(0, 1.6)[0], std::numeric_limits<double>::infinity());  // poles at +-i pi/2
+  // poles at +-i pi/2
+  EXPECT_EQ(Function::parse("tanh(x)").over_disc(0, 1.6)[0], std::numeric_limits<double>::infinity());
   EXPECT_EQ(Function::parse("log(x)").over_disc(0.5, 0.6)[1], std::numeric_limits<double>::infinity());
 }
 

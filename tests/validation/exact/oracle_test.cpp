@@ -1,4 +1,5 @@
-// The MPFR witness against series and identities that use neither erfc nor exp, and its rounding against exhaustive small formats.
+// The MPFR witness against series and identities that use neither erfc nor exp, and its rounding against
+// exhaustive small formats.
 
 #include "validation/exact/oracle.h"
 
@@ -20,8 +21,8 @@
 namespace outgrad::validation {
 namespace {
 
-/// Phi(x) = 1/2 + phi(x) (x + x^3/3 + x^5/15 + ...) for x >= 0, whose terms are all positive; the left side by its continued fraction. In
-/// long double: another formula and another arithmetic than the oracle's.
+/// Phi(x) = 1/2 + phi(x) (x + x^3/3 + x^5/15 + ...) for x >= 0, whose terms are all positive; the left side
+/// by its continued fraction. In long double: another formula and another arithmetic than the oracle's.
 long double cdf_by_series(long double x) {
   const long double density = std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi_v<long double>);
   if (x < -3) {
@@ -44,7 +45,8 @@ TEST(Oracle, AgreesWithSeriesInLongDouble) {
   for (int i = 0; i < 2000; ++i) {
     const double x = uniform(random);
     const long double cdf = cdf_by_series(x);
-    const long double density = std::exp(-static_cast<long double>(x) * x / 2) / std::sqrt(2 * std::numbers::pi_v<long double>);
+    const long double density =
+        std::exp(-static_cast<long double>(x) * x / 2) / std::sqrt(2 * std::numbers::pi_v<long double>);
     const double value = oracle.value_bounds(x).lo, derivative = oracle.derivative(x);
     // exp of a square of up to 200 loses 8 bits of the 64, the series below -1 another 8.
     EXPECT_NEAR(static_cast<double>(value / (x * cdf)), 1.0, 0x1p-46) << x;
@@ -65,7 +67,8 @@ TEST(Oracle, BoundsAreNarrowAndHoldTheNearest) {
 }
 
 TEST(Oracle, RoundsToTheNearestOfTheGrid) {
-  // Every adjacent pair of the f16 grid near some arguments: no grid point may be nearer to the enclosure than the one returned.
+  // Every adjacent pair of the f16 grid near some arguments: no grid point may be nearer to the enclosure
+  // than the one returned.
   GeluOracle oracle;
   std::mt19937_64 random(2);
   std::uniform_real_distribution<double> uniform(-6, 6);
@@ -131,30 +134,41 @@ TEST(Oracle, SiluAgreesWithTheFunctionItIsNamedAfter) {
   }
 }
 
-// Two formulations of the same functions: mpfr_erfc and mpfr_exp under directed rounding, and intervals through the parsed text.
+// Two formulations of the same functions: mpfr_erfc and mpfr_exp under directed rounding, and intervals
+// through the parsed text.
 TEST(FunctionOracle, AgreesWithTheOraclesByHand) {
   std::mt19937_64 random(7);
   std::uniform_real_distribution<float> uniform(-1, 1);
   for (const SweptActivation* of : {&kGelu, &kSilu}) {
     const std::unique_ptr<Oracle> by_hand = of->oracle();
     FunctionOracle generic(of->analysis(), of->ends, of->x_star);
-    std::vector<double> arguments{0.0,     -0.0,           0x1p-149, -0x1p-149,      3 * 0x1p-149, -3 * 0x1p-149, 20.0625,
-                                  20.1875, 65519.99609375, 65520.0,  65520.00390625, 1e30,         -1e30};
-    for (int i = 0; i < 1500; ++i) arguments.push_back(std::ldexp(uniform(random), i % 3 == 0 ? 7 : i % 3 == 1 ? 2 : -static_cast<int>(random() % 140)));
+    std::vector<double> arguments{0.0,     -0.0,    0x1p-149,       -0x1p-149, 3 * 0x1p-149,   -3 * 0x1p-149,
+                                  20.0625, 20.1875, 65519.99609375, 65520.0,   65520.00390625, 1e30,
+                                  -1e30};
+    for (int i = 0; i < 1500; ++i)
+      arguments.push_back(std::ldexp(uniform(random), i % 3 == 0   ? 7
+                                                      : i % 3 == 1 ? 2
+                                                                   : -static_cast<int>(random() % 140)));
     for (const double x : arguments) {
       for (const FloatFormat& format : {kF32, kF16, kBf16}) {
         const double a = generic.value(x, format), b = by_hand->value(x, format);
-        EXPECT_TRUE(a == b && std::signbit(a) == std::signbit(b)) << of->name << ' ' << format.name << ' ' << x << ": " << a << ' ' << b;
+        EXPECT_TRUE(a == b && std::signbit(a) == std::signbit(b))
+            << of->name << ' ' << format.name << ' ' << x << ": " << a << ' ' << b;
       }
       EXPECT_EQ(generic.derivative(x), by_hand->derivative(x)) << of->name << ' ' << x;
     }
     for (int i = 0; i < 200; ++i) {
       const double x = 6 * uniform(random), y = by_hand->value_bounds(x).lo, g = by_hand->derivative(x);
-      EXPECT_NEAR(generic.derivative_at_value(y, x > of->x_star), by_hand->derivative_at_value(y, x > of->x_star), 0x1p-50) << of->name << ' ' << x;
-      EXPECT_NEAR(generic.derivative_at_value(y, x > of->x_star), g, 0x1p-50 + 0x1p-53 / std::fabs(g)) << of->name << ' ' << x;
+      EXPECT_NEAR(generic.derivative_at_value(y, x > of->x_star),
+                  by_hand->derivative_at_value(y, x > of->x_star), 0x1p-50)
+          << of->name << ' ' << x;
+      EXPECT_NEAR(generic.derivative_at_value(y, x > of->x_star), g, 0x1p-50 + 0x1p-53 / std::fabs(g))
+          << of->name << ' ' << x;
     }
-    for (const auto& [y, right] : {std::pair(-0.0, false), {0.5, false}, {-0.5, true}, {-0.5, false}, {1e30, true}, {0.0, true}}) {
-      EXPECT_NEAR(generic.derivative_at_value(y, right), by_hand->derivative_at_value(y, right), 0x1p-50) << of->name << ' ' << y << ' ' << right;
+    for (const auto& [y, right] :
+         {std::pair(-0.0, false), {0.5, false}, {-0.5, true}, {-0.5, false}, {1e30, true}, {0.0, true}}) {
+      EXPECT_NEAR(generic.derivative_at_value(y, right), by_hand->derivative_at_value(y, right), 0x1p-50)
+          << of->name << ' ' << y << ' ' << right;
     }
   }
 }
@@ -179,15 +193,22 @@ TEST(FunctionOracle, RisingFunctionsAgreeWithLongDouble) {
       EXPECT_NEAR(oracle->derivative_at_value(y, true), oracle->derivative(x), 0x1p-23) << name << ' ' << x;
     }
   };
-  check("tanh", [](Long x) { return std::tanh(x); }, [](Long x) { return 1 / (std::cosh(x) * std::cosh(x)); });
+  check(
+      "tanh", [](Long x) { return std::tanh(x); }, [](Long x) { return 1 / (std::cosh(x) * std::cosh(x)); });
   check("sigmoid", sigmoid, [&](Long x) { return sigmoid(x) * sigmoid(-x); });
-  check("softplus", [](Long x) { return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x)); }, sigmoid);
-  check("elu", [](Long x) { return x >= 0 ? x : std::expm1(x); }, [](Long x) { return x >= 0 ? Long(1) : std::exp(x); });
+  check(
+      "softplus", [](Long x) { return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x)); },
+      sigmoid);
+  check(
+      "elu", [](Long x) { return x >= 0 ? x : std::expm1(x); },
+      [](Long x) { return x >= 0 ? Long(1) : std::exp(x); });
 }
 
 TEST(FunctionOracle, DecidesTheHardestRoundings) {
   const double least = 0x1p-149;
-  const auto value = [](const char* name, double x, const FloatFormat& format) { return swept_activation(name)->oracle()->value(x, format); };
+  const auto value = [](const char* name, double x, const FloatFormat& format) {
+    return swept_activation(name)->oracle()->value(x, format);
+  };
   for (const double sign : {-1.0, 1.0}) {
     EXPECT_EQ(value("tanh", sign * least, kF32), sign * least);
     EXPECT_EQ(value("elu", sign * least, kF32), sign * least);
@@ -204,7 +225,8 @@ TEST(FunctionOracle, DecidesTheHardestRoundings) {
   EXPECT_TRUE(value("sigmoid", -1e30, kF32) == 0 && !std::signbit(value("sigmoid", -1e30, kF32)));
   EXPECT_EQ(value("sigmoid", -103.0, kF32), least) << "1.3 of the least subnormal";
   EXPECT_EQ(value("sigmoid", 0, kF32), 0.5);
-  EXPECT_EQ(value("softplus", 65520.0, kF16), std::numeric_limits<double>::infinity()) << "above the tie to infinity";
+  EXPECT_EQ(value("softplus", 65520.0, kF16), std::numeric_limits<double>::infinity())
+      << "above the tie to infinity";
   EXPECT_EQ(value("softplus", 65519.99609375, kF16), 65504.0);
   EXPECT_EQ(value("softplus", 1e30, kF32), static_cast<double>(1e30f));
   EXPECT_EQ(value("mish", 5 * least, kF32), 3 * least);

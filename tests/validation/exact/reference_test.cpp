@@ -1,4 +1,5 @@
-// The double reference of every activation against the MPFR witness: its proven bounds hold on dense samples, are not vacuous, and its roundings are right.
+// The double reference of every activation against the MPFR witness: its proven bounds hold on dense samples,
+// are not vacuous, and its roundings are right.
 
 #include "validation/exact/reference.h"
 
@@ -26,8 +27,10 @@ static void PrintTo(const SweptActivation* of, std::ostream* out) { *out << of->
 namespace {
 
 struct Evaluated {
-  Evaluated(const Reference& reference, const std::vector<float>& x) : value(x.size()), lo(x.size()), hi(x.size()), derivative(x.size()) {
-    reference.evaluate(x.data(), value.data(), lo.data(), hi.data(), derivative.data(), static_cast<std::int64_t>(x.size()));
+  Evaluated(const Reference& reference, const std::vector<float>& x)
+      : value(x.size()), lo(x.size()), hi(x.size()), derivative(x.size()) {
+    reference.evaluate(x.data(), value.data(), lo.data(), hi.data(), derivative.data(),
+                       static_cast<std::int64_t>(x.size()));
   }
   std::vector<double> value, lo, hi, derivative;
 };
@@ -39,7 +42,8 @@ class ReferenceOf : public testing::TestWithParam<const SweptActivation*> {
   /// The generic one, also of GELU and SiLU.
   FunctionOracle oracle() const { return {of().analysis(), of().ends, of().x_star}; }
 
-  /// Arguments that reach every cell, both ends of each, all binades, the borders between the proxies, ties of the formats, and random bit patterns.
+  /// Arguments that reach every cell, both ends of each, all binades, the borders between the proxies, ties
+  /// of the formats, and random bit patterns.
   std::vector<float> arguments() const {
     std::vector<float> x{0.0f, -0.0f};
     const auto around = [&](float v) {
@@ -54,7 +58,8 @@ class ReferenceOf : public testing::TestWithParam<const SweptActivation*> {
       if (i > 0) x.push_back(std::uniform_real_distribution<float>(edges[i - 1], edges[i])(random));
     }
     for (int e = -148; e <= 127; ++e) {
-      for (const float significand : {1.0f, 1.00390625f, 1.00048828125f, 1.25f, 1.9990234375f}) {  // ties of f16 and bf16 for f(x) = x and x / 2; fifths of 3 x
+      // ties of f16 and bf16 for f(x) = x and x / 2; fifths of 3 x
+      for (const float significand : {1.0f, 1.00390625f, 1.00048828125f, 1.25f, 1.9990234375f}) {
         around(std::ldexp(significand, e));
         around(-std::ldexp(significand, e));
       }
@@ -77,7 +82,8 @@ TEST_P(ReferenceOf, BoundsHoldAgainstTheOracleAndAreNotVacuous) {
   double worst_derivative = 0, worst_value = 0;
   for (std::size_t i = 0; i < x.size(); ++i) {
     const DoubleBounds f = oracle.value_bounds(x[i]), g = oracle.derivative_bounds(x[i]);
-    const double derivative_error = std::max(std::fabs(at.derivative[i] - g.lo), std::fabs(at.derivative[i] - g.hi));
+    const double derivative_error =
+        std::max(std::fabs(at.derivative[i] - g.lo), std::fabs(at.derivative[i] - g.hi));
     EXPECT_LE(derivative_error, Reference::kDerivativeBound) << x[i];
     worst_derivative = std::max(worst_derivative, derivative_error);
     if (x[i] < reference().left() && of().ends.left_limit == 0) {
@@ -102,15 +108,18 @@ TEST_P(ReferenceOf, RoundsEveryFormatLikeTheOracle) {
   FunctionOracle oracle = this->oracle();
   std::vector<float> y(x.size());
   for (const FloatFormat& format : {kF32, kF16, kBf16}) {
-    const std::int64_t decided = round_values(x.data(), at.lo.data(), at.hi.data(), y.data(), static_cast<std::int64_t>(x.size()), format, oracle);
+    const std::int64_t decided = round_values(x.data(), at.lo.data(), at.hi.data(), y.data(),
+                                              static_cast<std::int64_t>(x.size()), format, oracle);
     for (std::size_t i = 0; i < x.size(); ++i) {
       const float want = static_cast<float>(oracle.value(x[i], format));
-      EXPECT_EQ(std::bit_cast<std::uint32_t>(y[i]), std::bit_cast<std::uint32_t>(want)) << format.name << ' ' << x[i];
+      EXPECT_EQ(std::bit_cast<std::uint32_t>(y[i]), std::bit_cast<std::uint32_t>(want))
+          << format.name << ' ' << x[i];
       // Without the oracle: the rounding is one of the two the bracket leaves.
       const double lo = round_to_format(at.lo[i], format), hi = round_to_format(at.hi[i], format);
       EXPECT_TRUE(want == lo || want == hi) << format.name << ' ' << x[i];
     }
-    EXPECT_LT(decided, static_cast<std::int64_t>(x.size() / 4)) << "the oracle must stay the exception, also on these hand-picked arguments";
+    EXPECT_LT(decided, static_cast<std::int64_t>(x.size() / 4))
+        << "the oracle must stay the exception, also on these hand-picked arguments";
   }
 }
 
@@ -124,7 +133,8 @@ TEST_P(ReferenceOf, SlicesAtAnyPlaceGiveTheSame) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Activations, ReferenceOf, testing::ValuesIn(swept_activations()), [](const auto& tested) { return std::string(tested.param->name); });
+INSTANTIATE_TEST_SUITE_P(Activations, ReferenceOf, testing::ValuesIn(swept_activations()),
+                         [](const auto& tested) { return std::string(tested.param->name); });
 
 // What Ends says and an enclosure can contradict.
 TEST(Reference, RefusesWrongFacts) {
@@ -135,10 +145,13 @@ TEST(Reference, RefusesWrongFacts) {
   };
   EXPECT_NO_THROW(make(*swept_activation("tanh"), [](Ends&) {}));
   EXPECT_THROW(make(*swept_activation("tanh"), [](Ends& e) { e.slope_p = 2; }), std::logic_error);
-  EXPECT_THROW(make(*swept_activation("mish"), [](Ends& e) { e.slope_p = 1, e.slope_q = 2; }), std::logic_error);
+  EXPECT_THROW(make(*swept_activation("mish"), [](Ends& e) { e.slope_p = 1, e.slope_q = 2; }),
+               std::logic_error);
   EXPECT_THROW(make(*swept_activation("tanh"), [](Ends& e) { e.left_limit = 0; }), std::logic_error);
-  EXPECT_THROW(make(*swept_activation("tanh"), [](Ends& e) { e.right = Ends::Right::below_x; }), std::logic_error);
-  EXPECT_THROW(make(*swept_activation("softplus"), [](Ends& e) { e.right = Ends::Right::below_one; }), std::logic_error);
+  EXPECT_THROW(make(*swept_activation("tanh"), [](Ends& e) { e.right = Ends::Right::below_x; }),
+               std::logic_error);
+  EXPECT_THROW(make(*swept_activation("softplus"), [](Ends& e) { e.right = Ends::Right::below_one; }),
+               std::logic_error);
 }
 
 TEST(SweptActivation, ConstantsOfTheSweepHold) {
@@ -154,7 +167,10 @@ TEST(SweptActivation, ConstantsOfTheSweepHold) {
     double steepest = 0;
     constexpr double kStep = 0x1p-10;
     for (double x = -8; x < 8; x += kStep) {
-      const auto slope = [&](double at) { return of->analysis().formulas()[at >= 0 ? of->analysis().formulas().size() - 1 : 0].f.approximate(at)[1]; };
+      const auto slope = [&](double at) {
+        return of->analysis().formulas()[at >= 0 ? of->analysis().formulas().size() - 1 : 0].f.approximate(
+            at)[1];
+      };
       steepest = std::max(steepest, 2 * std::fabs(slope(x + kStep) - slope(x)) / kStep);
     }
     EXPECT_LE(steepest, facts.bend) << of->name;
@@ -179,16 +195,19 @@ TEST(RoundToFormat, MatchesMpfrOnTiesSubnormalsAndOverflow) {
   for (const FloatFormat& format : {kF32, kF16, kBf16}) {
     std::vector<double> v{0.0, -0.0, format.largest, 2 * format.largest};
     const double quantum = std::ldexp(1.0, format.quantum_exponent);
-    for (int k = -20; k <= 20; ++k) v.insert(v.end(), {k * quantum, (k + 0.5) * quantum, (k + 0.25) * quantum});
+    for (int k = -20; k <= 20; ++k)
+      v.insert(v.end(), {k * quantum, (k + 0.5) * quantum, (k + 0.25) * quantum});
     for (int i = 0; i < 20000; ++i) {
-      const double near = std::ldexp(static_cast<double>(random() >> (63 - format.precision)) + 0.5, static_cast<int>(random() % 40) - 30);
+      const double near = std::ldexp(static_cast<double>(random() >> (63 - format.precision)) + 0.5,
+                                     static_cast<int>(random() % 40) - 30);
       v.insert(v.end(), {near, std::nextafter(near, 0), std::nextafter(near, 1e300), -near});
     }
     for (double value : v) {
       Real exact(53);
       mpfr_set_d(exact.get(), value, MPFR_RNDN);
       const double want = round_to_format(exact, format), got = round_to_format(value, format);
-      EXPECT_EQ(std::bit_cast<std::uint64_t>(got), std::bit_cast<std::uint64_t>(want)) << format.name << ' ' << value;
+      EXPECT_EQ(std::bit_cast<std::uint64_t>(got), std::bit_cast<std::uint64_t>(want))
+          << format.name << ' ' << value;
     }
   }
 }

@@ -1,4 +1,5 @@
-// The front: published figures of others come out, no proven bound is exceeded, and one figure alone dominates nothing.
+// The front: published figures of others come out, no proven bound is exceeded, and one figure alone
+// dominates nothing.
 #include "validation/front/front.h"
 
 #include <fmt/format.h>
@@ -20,11 +21,17 @@
 namespace outgrad::validation {
 namespace {
 
-std::string foreign_file(const std::string& name) { return std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/foreign/" + name + ".json"; }
+std::string foreign_file(const std::string& name) {
+  return std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/foreign/" + name + ".json";
+}
 
-Store published(const std::string& name) { return foreign_store(parse_foreign(kernels::read_file(foreign_file(name)), name)); }
+Store published(const std::string& name) {
+  return foreign_store(parse_foreign(kernels::read_file(foreign_file(name)), name));
+}
 
-FrontRow row_of(const SweptActivation& f, Store store) { return front_of(f, {std::move(store)}, usual_distributions(), 1).front(); }
+FrontRow row_of(const SweptActivation& f, Store store) {
+  return front_of(f, {std::move(store)}, usual_distributions(), 1).front();
+}
 
 constexpr std::size_t kSigma1 = 1;  // in usual_distributions()
 
@@ -57,9 +64,11 @@ TEST(Front, NightlyFindsNoErrorBeyondAProvenBound) {
         EXPECT_LE(under.rms, under.greatest);
         EXPECT_LE(std::fabs(under.bias), under.rms);
       }
-      // In 4 bits the bound is that of blocks with a far larger amax than those of the figures. In these tests/kernels/fp4_test.cpp comes within 1% of it.
+      // In 4 bits the bound is that of blocks with a far larger amax than those of the figures. In these
+      // tests/kernels/fp4_test.cpp comes within 1% of it.
       if (row.store.condition.starts_with("every block; found: in blocks")) continue;
-      EXPECT_GE(row.under[kSigma1].greatest, 0.8 * row.store.proven) << f->name << ", " << row.store.name << ": a bound that no x comes near";
+      EXPECT_GE(row.under[kSigma1].greatest, 0.8 * row.store.proven)
+          << f->name << ", " << row.store.name << ": a bound that no x comes near";
     }
     EXPECT_EQ(names.size(), rows.size()) << "two stores of one name";
     EXPECT_EQ(names.contains("bf16 y with its branch"), f->masked());
@@ -69,8 +78,10 @@ TEST(Front, NightlyFindsNoErrorBeyondAProvenBound) {
 // Subtractive dither: the error is uniform over +-w/2, whatever x is (Schuchman, 1964).
 TEST(Front, ADitheredCodeIsUnbiasedWithTheRmsOfAUniformError) {
   const std::vector<FrontRow> rows = front_of(kGelu, own_stores(kGelu), usual_distributions(), kSigma1);
-  for (const auto& [name, bits] : {std::pair{"code of 2 bits, dithered", 2}, {"code of 3 bits, dithered", 3}}) {
-    const auto row = std::find_if(rows.begin(), rows.end(), [&](const FrontRow& each) { return each.store.name == name; });
+  for (const auto& [name, bits] :
+       {std::pair{"code of 2 bits, dithered", 2}, {"code of 3 bits, dithered", 3}}) {
+    const auto row =
+        std::find_if(rows.begin(), rows.end(), [&](const FrontRow& each) { return each.store.name == name; });
     ASSERT_NE(row, rows.end());
     const double width = 1.257808 / ((1 << bits) - 1);
     for (const StoreUnder& under : row->under) {
@@ -103,9 +114,10 @@ TEST(Front, AConstantErrorIsItsOwnRmsAndBias) {
 TEST(Front, DominanceNeedsEveryFigure) {
   Store small_sup = constant("small sup", 2, 0.2);
   small_sup.proven = 0.1;
-  const auto rows =
-      front_of(kGelu, {constant("few bits", 1, 0.3), constant("worse", 1, 0.4), small_sup, constant("small rms", 2, 0.15), constant("more bits", 3, 0.2)},
-               usual_distributions(), kSigma1);
+  const auto rows = front_of(kGelu,
+                             {constant("few bits", 1, 0.3), constant("worse", 1, 0.4), small_sup,
+                              constant("small rms", 2, 0.15), constant("more bits", 3, 0.2)},
+                             usual_distributions(), kSigma1);
   EXPECT_EQ(rows[0].dominated_by, "");
   EXPECT_EQ(rows[1].dominated_by, "few bits");
   EXPECT_EQ(rows[2].dominated_by, "");  // a smaller bound, a larger rms
@@ -117,7 +129,8 @@ std::string source_file(const std::string& name) { return std::string(OUTGRAD_SO
 
 // What is committed is what the stores of today give, and the page shows it.
 TEST(Front, TheCommittedFrontAndThePageAreOfToday) {
-  const auto committed = nlohmann::json::parse(kernels::read_file(source_file("notebooks_data/front/gelu.json")));
+  const auto committed =
+      nlohmann::json::parse(kernels::read_file(source_file("notebooks_data/front/gelu.json")));
   const std::string page = kernels::read_file(source_file("docs/how_few_bits.md"));
   const std::string histogram = source_file("notebooks_data/activations/all-MiniLM-L6-v2.json");
   std::vector<Distribution> distributions = usual_distributions();
@@ -125,26 +138,31 @@ TEST(Front, TheCommittedFrontAndThePageAreOfToday) {
   std::vector<Store> stores = own_stores(kGelu);
   const std::size_t own = stores.size();
   ASSERT_GT(committed.at("stores").size(), own);
-  for (std::size_t k = own; k < committed["stores"].size(); ++k) stores.push_back(published(committed["stores"][k].at("name").get<std::string>()));
-  const auto today = nlohmann::json(front_json(kGelu, front_of(kGelu, std::move(stores), distributions, kSigma1)));
+  for (std::size_t k = own; k < committed["stores"].size(); ++k)
+    stores.push_back(published(committed["stores"][k].at("name").get<std::string>()));
+  const auto today =
+      nlohmann::json(front_json(kGelu, front_of(kGelu, std::move(stores), distributions, kSigma1)));
   ASSERT_EQ(committed["stores"].size(), today["stores"].size());
   for (std::size_t k = 0; k < today["stores"].size(); ++k) {
     const auto &a = committed["stores"][k], &b = today["stores"][k];
-    for (const char* key : {"name", "origin", "bits_beyond", "bits_all"}) EXPECT_EQ(a.at(key), b.at(key)) << a.at("name");
+    for (const char* key : {"name", "origin", "bits_beyond", "bits_all"})
+      EXPECT_EQ(a.at(key), b.at(key)) << a.at("name");
     EXPECT_EQ(a.value("proven", 0.0), b.value("proven", 0.0)) << a.at("name");
     EXPECT_EQ(a.value("dominated_by", ""), b.value("dominated_by", "")) << a.at("name");
     double found = 0;
     for (std::size_t d = 0; d < distributions.size(); ++d) {
       for (const char* key : {"greatest", "rms", "bias", "shrinkage"}) {
-        EXPECT_NEAR(a["under"][d].at(key).get<double>(), b["under"][d].at(key).get<double>(), 1e-9) << a.at("name") << ' ' << key;
+        EXPECT_NEAR(a["under"][d].at(key).get<double>(), b["under"][d].at(key).get<double>(), 1e-9)
+            << a.at("name") << ' ' << key;
       }
       found = std::max(found, a["under"][d]["greatest"].get<double>());
     }
     const auto& under = a["under"][kSigma1];
-    const std::string row =
-        fmt::format("| {} | {:.4g} | {:.4g} | {} | {:.4f} | {:.4f} | {:+.4f} | {:.4f} |", a["name"].get<std::string>(), a["bits_beyond"].get<double>(),
-                    a["bits_all"].get<double>(), a.contains("proven") ? fmt::format("{:.5f}", std::ceil(a["proven"].get<double>() * 1e5) * 1e-5) : "-", found,
-                    under["rms"].get<double>(), under["bias"].get<double>(), under["shrinkage"].get<double>());
+    const std::string row = fmt::format(
+        "| {} | {:.4g} | {:.4g} | {} | {:.4f} | {:.4f} | {:+.4f} | {:.4f} |", a["name"].get<std::string>(),
+        a["bits_beyond"].get<double>(), a["bits_all"].get<double>(),
+        a.contains("proven") ? fmt::format("{:.5f}", std::ceil(a["proven"].get<double>() * 1e5) * 1e-5) : "-",
+        found, under["rms"].get<double>(), under["bias"].get<double>(), under["shrinkage"].get<double>());
     EXPECT_NE(page.find(row), std::string::npos) << row;
   }
 }
@@ -160,12 +178,17 @@ TEST(Front, ThePagesBoundsByTheLargestYAreThoseOfTheTables) {
     return kernels::fp8_error<Gelu>(table);
   };
   const auto below = [](float largest) { return kernels::bits_of(largest) - 1; };
-  const auto mxfp4 = [&](float largest, int bits) { return kernels::fill_fp4_tables<Gelu, kernels::MxFp4>(1, bits, below(largest), *tables); };
-  const auto nvfp4 = [&](float largest, int bits) { return kernels::fill_fp4_tables<Gelu, kernels::NvFp4>(6 * 448 / largest, bits, below(largest), *tables); };
+  const auto mxfp4 = [&](float largest, int bits) {
+    return kernels::fill_fp4_tables<Gelu, kernels::MxFp4>(1, bits, below(largest), *tables);
+  };
+  const auto nvfp4 = [&](float largest, int bits) {
+    return kernels::fill_fp4_tables<Gelu, kernels::NvFp4>(6 * 448 / largest, bits, below(largest), *tables);
+  };
   const auto expect = [&](const char* name, const auto& bound) {
     for (int bits : {1, 2}) {
       std::string row = fmt::format("| {}, {} bit{} |", name, bits, bits == 1 ? "" : "s");
-      for (const float largest : {0.25f, 1.0f, 4.0f, 16.0f, 64.0f, 1024.0f}) row += fmt::format(" {:.4f} |", std::ceil(bound(largest, bits) * 1e4) * 1e-4);
+      for (const float largest : {0.25f, 1.0f, 4.0f, 16.0f, 64.0f, 1024.0f})
+        row += fmt::format(" {:.4f} |", std::ceil(bound(largest, bits) * 1e4) * 1e-4);
       EXPECT_NE(page.find(row), std::string::npos) << row;
     }
   };
@@ -187,7 +210,8 @@ TEST_F(FrontCommand, WritesItsTable) {
   EXPECT_EQ(json["stores"].back()["under"].size(), 3);
 }
 
-constexpr const char* kSpeeds = R"({"schema": "outgrad.store_bench/2", "groups": [{"layer": "gelu", "format": "bf16", "stores": [
+constexpr const char* kSpeeds =
+    R"({"schema": "outgrad.store_bench/2", "groups": [{"layer": "gelu", "format": "bf16", "stores": [
   {"store": "code of 4 bits", "forward": {"median": 0.91, "low": 0.9, "high": 0.92}, "backward": {"median": 1.6, "low": 1.5, "high": 1.7}}]}]})";
 
 TEST_F(FrontCommand, SpeedsStandBesideTheStoresThatWereTimed) {
@@ -239,7 +263,9 @@ TEST(Front, RefusesSpeedsThatAreNone) {
 }
 
 TEST_F(FrontCommand, WritesSoftmaxsTable) {
-  EXPECT_EQ(run({"--softmax", "--groups", "1", "--foreign", foreign_file("mesa_gelu"), "--out", file("softmax.json")}), 0);
+  EXPECT_EQ(run({"--softmax", "--groups", "1", "--foreign", foreign_file("mesa_gelu"), "--out",
+                 file("softmax.json")}),
+            0);
   const nlohmann::json json = nlohmann::json::parse(kernels::read_file(file("softmax.json")));
   EXPECT_EQ(json["schema"], kSoftmaxFrontSchema);
   EXPECT_EQ(json["code"]["problem"], "");
@@ -250,11 +276,15 @@ TEST_F(FrontCommand, WritesSoftmaxsTable) {
 TEST_F(FrontCommand, RefusesBadInputAndWritesNothing) {
   using kernels::SpecError;
   EXPECT_THROW(run({"--activation", "relu"}), SpecError);
-  EXPECT_THROW(run({"--foreign", foreign_file("tempo_gelu"), "--out", file("out")}), SpecError) << "pieces of g(y, m)";
-  EXPECT_THROW(run({"--foreign", foreign_file("resilu2"), "--out", file("out")}), SpecError) << "of another activation";
+  EXPECT_THROW(run({"--foreign", foreign_file("tempo_gelu"), "--out", file("out")}), SpecError)
+      << "pieces of g(y, m)";
+  EXPECT_THROW(run({"--foreign", foreign_file("resilu2"), "--out", file("out")}), SpecError)
+      << "of another activation";
   EXPECT_THROW(run({"--foreign", file("absent"), "--out", file("out")}), kernels::IoError);
-  EXPECT_THROW(run({"--activations", foreign_file("regelu2"), "--out", file("out")}), SpecError) << "no histogram";
-  EXPECT_THROW(run({"--softmax", "--foreign", foreign_file("regelu2"), "--out", file("out")}), SpecError) << "no quantiser";
+  EXPECT_THROW(run({"--activations", foreign_file("regelu2"), "--out", file("out")}), SpecError)
+      << "no histogram";
+  EXPECT_THROW(run({"--softmax", "--foreign", foreign_file("regelu2"), "--out", file("out")}), SpecError)
+      << "no quantiser";
   EXPECT_THROW(run({"--softmax", "--activation", "silu"}), SpecError);
   EXPECT_THROW(run({"--speed", foreign_file("regelu2"), "--out", file("out")}), SpecError) << "no speeds";
   EXPECT_THROW(run({"--groups", "2"}), SpecError) << "without --softmax";

@@ -1,4 +1,5 @@
-// The long double reference against MPFR intervals, the lattice of a format, and what the peers' formulas do to gamma = 0.
+// The long double reference against MPFR intervals, the lattice of a format, and what the peers' formulas do
+// to gamma = 0.
 #include "validation/norms/gradients.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +33,8 @@ Case sample(Norm norm, kernels::i64 n, float mean, float scale, unsigned seed) {
   std::mt19937_64 engine(seed);
   std::normal_distribution<double> normal;
   Case c;
-  c.layer = {.norm = norm, .format = "f32", .rows = 2, .n = n, .gamma = {}, .beta = {}, .eps = 1e-5f, .side = {}};
+  c.layer = {
+      .norm = norm, .format = "f32", .rows = 2, .n = n, .gamma = {}, .beta = {}, .eps = 1e-5f, .side = {}};
   for (kernels::i64 j = 0; j < n; ++j) {
     c.layer.gamma.push_back(static_cast<float>(normal(engine)));
     if (norm == Norm::layer) c.layer.beta.push_back(static_cast<float>(normal(engine)));
@@ -47,7 +49,8 @@ Case sample(Norm norm, kernels::i64 n, float mean, float scale, unsigned seed) {
 TEST(NormGradients, TheReferenceIsWithinItsBound) {
   for (const Norm norm : {Norm::layer, Norm::rms}) {
     for (const kernels::i64 n : {1, 2, 7, 300}) {
-      for (const auto& [mean, scale] : {std::pair{0.0f, 1.0f}, {1000.0f, 1.0f}, {3.0f, 0.0f}, {0.0f, 1e-30f}, {0.0f, 1e15f}}) {
+      for (const auto& [mean, scale] :
+           {std::pair{0.0f, 1.0f}, {1000.0f, 1.0f}, {3.0f, 0.0f}, {0.0f, 1e-30f}, {0.0f, 1e15f}}) {
         const Case c = sample(norm, n, mean, scale, static_cast<unsigned>(n));
         NormReference reference;
         exact_gradients(c.layer, c.batch, reference);
@@ -63,11 +66,15 @@ TEST(NormGradients, TheReferenceIsWithinItsBound) {
         for (size_t i = 0; i < 2; ++i) {
           Interval sum(0), squares(0), m1(0), m2(0);
           const auto x = [&](size_t j) { return Interval(static_cast<double>(c.batch.x[i * columns + j])); };
-          const auto a = [&](size_t j) { return Interval(static_cast<double>(c.batch.dy[i * columns + j])) * Interval(static_cast<double>(c.layer.gamma[j])); };
+          const auto a = [&](size_t j) {
+            return Interval(static_cast<double>(c.batch.dy[i * columns + j])) *
+                   Interval(static_cast<double>(c.layer.gamma[j]));
+          };
           for (size_t j = 0; j < columns; ++j) sum = sum + x(j);
           const Interval row_mean = norm == Norm::layer ? sum / count : Interval(0);
           for (size_t j = 0; j < columns; ++j) squares = squares + square(x(j) - row_mean);
-          const Interval rstd = Interval(1) / sqrt(squares / count + Interval(static_cast<double>(c.layer.eps)));
+          const Interval rstd =
+              Interval(1) / sqrt(squares / count + Interval(static_cast<double>(c.layer.eps)));
           const auto x_hat = [&](size_t j) { return (x(j) - row_mean) * rstd; };
           for (size_t j = 0; j < columns; ++j) {
             if (norm == Norm::layer) m1 = m1 + a(j) / count;
@@ -77,13 +84,17 @@ TEST(NormGradients, TheReferenceIsWithinItsBound) {
           const double r = rstd.upper();
           EXPECT_LE((enclosed(reference.rstd[i]) - rstd).magnitude(), bounds.rstd * r);
           for (size_t j = 0; j < columns; ++j) {
-            EXPECT_LE((enclosed(reference.x_hat[i * columns + j]) - x_hat(j)).magnitude(), bounds.channels[j].x_hat.worst);
+            EXPECT_LE((enclosed(reference.x_hat[i * columns + j]) - x_hat(j)).magnitude(),
+                      bounds.channels[j].x_hat.worst);
             const Interval dx = rstd * (a(j) - m1 - x_hat(j) * m2);
-            EXPECT_LE((enclosed(reference.dx[i * columns + j]) - dx).magnitude(), bounds.channels[j].dx.worst * r) << n << " " << mean << " " << scale;
+            EXPECT_LE((enclosed(reference.dx[i * columns + j]) - dx).magnitude(),
+                      bounds.channels[j].dx.worst * r)
+                << n << " " << mean << " " << scale;
           }
         }
         for (size_t j = 0; j < columns; ++j) {
-          EXPECT_LE((enclosed(reference.dgamma[j]) - dgamma[j]).magnitude(), 2 * bounds.channels[j].dgamma.worst);
+          EXPECT_LE((enclosed(reference.dgamma[j]) - dgamma[j]).magnitude(),
+                    2 * bounds.channels[j].dgamma.worst);
         }
       }
     }
@@ -93,7 +104,14 @@ TEST(NormGradients, TheReferenceIsWithinItsBound) {
 TEST(NormGradients, StepsAreThoseOfTheFormat) {
   const auto kernels_of = [](const char* format) {
     static NormLayer layer;
-    layer = {.norm = Norm::rms, .format = format, .rows = 1, .n = 1, .gamma = {1}, .beta = {}, .eps = 1e-5f, .side = {}};
+    layer = {.norm = Norm::rms,
+             .format = format,
+             .rows = 1,
+             .n = 1,
+             .gamma = {1},
+             .beta = {},
+             .eps = 1e-5f,
+             .side = {}};
     return norm_kernels(layer);
   };
   EXPECT_EQ(kernels_of("bf16")->stepped(1, 1), 1 + 0x1p-7f);

@@ -1,5 +1,5 @@
-// The bounds of stability.h against the deployed kernels: no error of any element may exceed its bound, and bounds must stay close
-// enough to errors that an omitted leading term would show.
+// The bounds of stability.h against the deployed kernels: no error of any element may exceed its bound, and
+// bounds must stay close enough to errors that an omitted leading term would show.
 #include "validation/norms/stability.h"
 
 #include <fmt/format.h>
@@ -51,8 +51,8 @@ StorageFormat format_of(const Problem& p) {
   return storage_format(p.store.empty() ? kernels::Format<T>::kName : p.store);
 }
 
-// Everything one run yields, and the exact gradients. long double carries 64 bits: its rounding, below 2^-60 of the largest term, is
-// invisible beside bounds of 2^-24 and more.
+// Everything one run yields, and the exact gradients. long double carries 64 bits: its rounding, below 2^-60
+// of the largest term, is invisible beside bounds of 2^-24 and more.
 struct Outcome {
   StabilityOptions options;  // with the facts of this problem: mean ratio, dy bound, largest |xh|
   std::vector<long double> rstd, x_hat, dx, dgamma, dbeta;  // exact
@@ -89,24 +89,29 @@ Outcome run(const Problem& p, const std::vector<size_t>& side_channels) {
     }
   };
   if (p.norm == Norm::layer) {
-    kernels::layernorm_forward<T>(x.data(), p.gamma.data(), p.beta.data(), p.rows, p.n, p.eps, y.data(), rstd.data(), written);
+    kernels::layernorm_forward<T>(x.data(), p.gamma.data(), p.beta.data(), p.rows, p.n, p.eps, y.data(),
+                                  rstd.data(), written);
     keep();
-    kernels::layernorm_backward<T>(dy.data(), y.data(), p.gamma.data(), p.beta.data(), rstd.data(), p.rows, p.n, dx.data(), out.got_dgamma.data(),
-                                   out.got_dbeta.data(), kept);
+    kernels::layernorm_backward<T>(dy.data(), y.data(), p.gamma.data(), p.beta.data(), rstd.data(), p.rows,
+                                   p.n, dx.data(), out.got_dgamma.data(), out.got_dbeta.data(), kept);
   } else {
     kernels::rmsnorm_forward<T>(x.data(), p.gamma.data(), p.rows, p.n, p.eps, y.data(), rstd.data(), written);
     keep();
-    kernels::rmsnorm_backward<T>(dy.data(), y.data(), p.gamma.data(), rstd.data(), p.rows, p.n, dx.data(), out.got_dgamma.data(), kept);
+    kernels::rmsnorm_backward<T>(dy.data(), y.data(), p.gamma.data(), rstd.data(), p.rows, p.n, dx.data(),
+                                 out.got_dgamma.data(), kept);
   }
   for (const T& v : dx) out.got_dx.push_back(widen(v));
-  // The kernels do not hand out xh'; these are their operations (kernels/layernorm.h: centred, prepare_column, input_gradient).
+  // The kernels do not hand out xh'; these are their operations (kernels/layernorm.h: centred,
+  // prepare_column, input_gradient).
   for (i64 i = 0; i < p.rows; ++i) {
     for (size_t j = 0; j < n; ++j) {
       const auto at = std::ranges::find(side_channels, j);
       const size_t element = static_cast<size_t>(i) * n + j;
       const float beta = p.beta.empty() ? 0.0f : p.beta[j];
-      out.got_x_hat.push_back(at != side_channels.end() ? side[static_cast<size_t>(i * count + (at - side_channels.begin()))]
-                                                        : kernels::mul_rn(kernels::sub_rn(widen(y[element]), beta), kernels::div_rn(1.0f, p.gamma[j])));
+      out.got_x_hat.push_back(
+          at != side_channels.end()
+              ? side[static_cast<size_t>(i * count + (at - side_channels.begin()))]
+              : kernels::mul_rn(kernels::sub_rn(widen(y[element]), beta), kernels::div_rn(1.0f, p.gamma[j])));
     }
   }
 
@@ -129,7 +134,9 @@ Outcome run(const Problem& p, const std::vector<size_t>& side_channels) {
     }
     const long double r = 1 / std::sqrt(variance / columns + static_cast<long double>(p.eps));
     out.rstd.push_back(r);
-    const auto a = [&](size_t j) { return static_cast<long double>(widen(dy_row[j])) * static_cast<long double>(p.gamma[j]); };
+    const auto a = [&](size_t j) {
+      return static_cast<long double>(widen(dy_row[j])) * static_cast<long double>(p.gamma[j]);
+    };
     const auto x_hat = [&](size_t j) { return (static_cast<long double>(widen(x_row[j])) - mean) * r; };
     for (size_t j = 0; j < n; ++j) {
       m1 += p.norm == Norm::layer ? a(j) / columns : 0;
@@ -164,7 +171,9 @@ Ratios compare(const Problem& p, const Outcome& out, const NormBounds& bounds) {
     // A NaN fails here: nothing bounds it.
     ratios[quantity] = std::isnan(ratio) ? static_cast<double>(kInfinity) : std::max(ratios[quantity], ratio);
   };
-  const auto distance = [](float got, long double exact) { return std::abs(static_cast<long double>(got) - exact); };
+  const auto distance = [](float got, long double exact) {
+    return std::abs(static_cast<long double>(got) - exact);
+  };
   const size_t n = static_cast<size_t>(p.n);
   const long double rows = static_cast<long double>(p.rows);
   for (size_t i = 0; i < static_cast<size_t>(p.rows); ++i) {
@@ -178,14 +187,18 @@ Ratios compare(const Problem& p, const Outcome& out, const NormBounds& bounds) {
       const long double error = distance(out.got_dx[e], out.dx[e]);
       const auto note_dx = [&](const std::string& quantity, double bound_over_rstd) {
         const long double bound = bound_over_rstd * out.rstd[i] + bounds.dx_absolute;
-        if (std::abs(out.dx[e]) + bound < out.options.format.overflow) note(quantity, error, bound);  // beyond: excluded by assumption
+        // beyond: excluded by assumption
+        if (std::abs(out.dx[e]) + bound < out.options.format.overflow) note(quantity, error, bound);
       };
       note_dx("dx", channel.dx.conditional);
       note_dx("dx worst", channel.dx.worst);
-      in_range = in_range && std::abs(out.dx[e]) + channel.dx.worst * out.rstd[i] < out.options.format.overflow;
+      in_range =
+          in_range && std::abs(out.dx[e]) + channel.dx.worst * out.rstd[i] < out.options.format.overflow;
       squares += error * error;
     }
-    if (in_range) note("dx rms", std::sqrt(squares / static_cast<long double>(n)), bounds.dx_rms.conditional * out.rstd[i] + bounds.dx_absolute);
+    if (in_range)
+      note("dx rms", std::sqrt(squares / static_cast<long double>(n)),
+           bounds.dx_rms.conditional * out.rstd[i] + bounds.dx_absolute);
   }
   for (size_t j = 0; j < n; ++j) {
     note("dgamma", distance(out.got_dgamma[j], out.dgamma[j]), rows * bounds.channels[j].dgamma.conditional);
@@ -195,15 +208,16 @@ Ratios compare(const Problem& p, const Outcome& out, const NormBounds& bounds) {
   return ratios;
 }
 
-// Runs a problem in format T by the recommended policy, and from the output alone where the kernels accept that; expects every
-// error within its bound and returns the ratios of the former.
+// Runs a problem in format T by the recommended policy, and from the output alone where the kernels accept
+// that; expects every error within its bound and returns the ratios of the former.
 template <class T>
 Ratios expect_bounded(const Problem& p, const std::string& what) {
   StabilityResult result{};
   const auto analyse = [&](const StabilityOptions& options) {
     return analyse_stability(p.gamma, p.norm == Norm::layer ? p.beta : std::vector<float>{}, options);
   };
-  // The class of a channel depends on |xh| only through overflow; the side buffer is chosen before the data are known.
+  // The class of a channel depends on |xh| only through overflow; the side buffer is chosen before the data
+  // are known.
   StabilityOptions options;
   options.norm = p.norm;
   options.format = format_of<T>(p);
@@ -214,14 +228,16 @@ Ratios expect_bounded(const Problem& p, const std::string& what) {
   const auto check = [&](const Outcome& out, const NormBounds& bounds, const char* policy) {
     const Ratios ratios = compare(p, out, bounds);
     for (const auto& [quantity, ratio] : ratios) {
-      EXPECT_LE(ratio, 1) << what << ", " << options.format.name << ", " << to_string(p.norm) << ", " << policy << ": " << quantity;
+      EXPECT_LE(ratio, 1) << what << ", " << options.format.name << ", " << to_string(p.norm) << ", "
+                          << policy << ": " << quantity;
     }
     return ratios;
   };
   const Outcome buffered = run<T>(p, side);
   StabilityOptions facts = buffered.options;
   result = analyse(facts);
-  // With the facts known fewer channels may need the buffer; the bounds must be those of the channels really buffered.
+  // With the facts known fewer channels may need the buffer; the bounds must be those of the channels really
+  // buffered.
   if (result.side_buffer != side) {
     facts.x_hat_max = options.x_hat_max;
     result = analyse(facts);
@@ -281,19 +297,23 @@ struct Parameters {
 std::vector<Parameters> parameter_kinds(Random& random) {
   const auto constant = [](float v) { return [v](size_t) { return v; }; };
   const auto normal = [&](size_t) { return random.normal(); };
-  return {{"gamma 1, beta 0", constant(1), constant(0)},
-          {"gamma 1, beta normal", constant(1), normal},
-          {"gamma 0.01, beta normal", constant(0.01f), normal},
-          {"mixed signs and sizes", [&](size_t) { return random.sign() * std::exp2(random.uniform(-12, 4)); }, normal},
-          {"beta >> gamma", constant(1e-4f), [&](size_t) { return 100 * random.normal(); }},
-          {"zeros among them", [](size_t j) { return j % 5 == 0   ? 0.0f
-                                                     : j % 5 == 1 ? -0.0f
-                                                                  : 1.0f; }, normal},
-          {"tiny", [](size_t j) { return j % 3 == 0   ? 1e-39f
-                                         : j % 3 == 1 ? -1e-30f
-                                                      : 1e-7f; }, [](size_t j) { return j % 2 ? 1e-8f : 0.0f; }},
-          {"all zero", constant(0), constant(0)},
-          {"large", [](size_t j) { return j % 7 ? 30.0f : 2e4f; }, [](size_t j) { return j % 11 ? 1.0f : 6e4f; }}};
+  return {
+      {"gamma 1, beta 0", constant(1), constant(0)},
+      {"gamma 1, beta normal", constant(1), normal},
+      {"gamma 0.01, beta normal", constant(0.01f), normal},
+      {"mixed signs and sizes", [&](size_t) { return random.sign() * std::exp2(random.uniform(-12, 4)); },
+       normal},
+      {"beta >> gamma", constant(1e-4f), [&](size_t) { return 100 * random.normal(); }},
+      {"zeros among them", [](size_t j) { return j % 5 == 0   ? 0.0f
+                                                 : j % 5 == 1 ? -0.0f
+                                                              : 1.0f; }, normal},
+      {"tiny", [](size_t j) { return j % 3 == 0   ? 1e-39f
+                                     : j % 3 == 1 ? -1e-30f
+                                                  : 1e-7f; },
+       [](size_t j) { return j % 2 ? 1e-8f : 0.0f; }},
+      {"all zero", constant(0), constant(0)},
+      {"large", [](size_t j) { return j % 7 ? 30.0f : 2e4f; },
+       [](size_t j) { return j % 11 ? 1.0f : 6e4f; }}};
 }
 
 std::vector<Named> row_kinds(Random& random, size_t n) {
@@ -316,11 +336,15 @@ TEST(Stability, NoErrorExceedsItsBound) {
         p.gamma = random.fill(n, parameters.gamma);
         p.beta = random.fill(n, parameters.beta);
         p.x = random.fill(rows * n, kind.value);
-        p.dy = random.fill(rows * n, [&](size_t i) { return i / n % 3 == 0 ? random.normal() : i / n % 3 == 1 ? random.sign() : 1.0f; });
+        p.dy = random.fill(rows * n, [&](size_t i) {
+          return i / n % 3 == 0 ? random.normal() : i / n % 3 == 1 ? random.sign() : 1.0f;
+        });
         const std::string what = parameters.name + ", x " + kind.name + ", N = " + std::to_string(n);
         expect_bounded_in_every_format(p, what, false);
-        // dy along the sign of gamma xh: the largest m2 there is, into which every error of xh adds with one sign.
-        for (size_t i = 0; i < rows * n; ++i) p.dy[i] = std::copysign(1.0f, p.x[i]) * std::copysign(1.0f, p.gamma[i % n]);
+        // dy along the sign of gamma xh: the largest m2 there is, into which every error of xh adds with one
+        // sign.
+        for (size_t i = 0; i < rows * n; ++i)
+          p.dy[i] = std::copysign(1.0f, p.x[i]) * std::copysign(1.0f, p.gamma[i % n]);
         expect_bounded_in_every_format(p, what + ", aligned dy", n >= 5 && n <= 64);
       }
     }
@@ -339,8 +363,8 @@ TEST(Stability, LongRowsAndManyRowsAreBounded) {
   }
 }
 
-// Rows of +-1 with some noise: |xh| is near 1 everywhere, so the bound at max |xh| <= 1.25 is nearly that of every element, and the storage
-// error must come close to it. A bound loose by a half fails here.
+// Rows of +-1 with some noise: |xh| is near 1 everywhere, so the bound at max |xh| <= 1.25 is nearly that of
+// every element, and the storage error must come close to it. A bound loose by a half fails here.
 TEST(Stability, TheStorageTermIsTight) {
   Random random(9);
   constexpr size_t kRows = 64, kN = 256;
@@ -348,7 +372,8 @@ TEST(Stability, TheStorageTermIsTight) {
     Problem p{.rows = kRows, .n = kN};
     p.gamma.assign(kN, 1.0f);
     p.beta.assign(kN, rho);
-    p.x = random.fill(kRows * kN, [&](size_t i) { return (i % 2 ? 1.0f : -1.0f) * random.uniform(0.8f, 1.25f); });
+    p.x = random.fill(kRows * kN,
+                      [&](size_t i) { return (i % 2 ? 1.0f : -1.0f) * random.uniform(0.8f, 1.25f); });
     p.dy = random.fill(kRows * kN, [&](size_t) { return random.sign(); });
     // y = 1 + rho lies in [2^e, 2^(e+1)); half an ulp there is u 2^e, which the bound calls u (1 + rho).
     const double mantissa = (1 + static_cast<double>(rho)) / std::exp2(std::floor(std::log2(1 + rho)));
@@ -358,7 +383,8 @@ TEST(Stability, TheStorageTermIsTight) {
   }
 }
 
-// The share of the bound that ordinary data reach: a lost factor shows as a ratio above 1 (the tests above), a needless one here.
+// The share of the bound that ordinary data reach: a lost factor shows as a ratio above 1 (the tests above),
+// a needless one here.
 TEST(Stability, BoundsAreNotAbsurdlyLoose) {
   Random random(10);
   constexpr size_t kRows = 256, kN = 384;
@@ -374,21 +400,23 @@ TEST(Stability, BoundsAreNotAbsurdlyLoose) {
   };
   const Ratios bf16 = expect_bounded<BF16>(p, "loose");
   reached(bf16, "x_hat", 0.2);
-  // dx: the bound has to allow for a dy aligned with xh (m2 = rms(gamma)), which random signs are not: m2 ~ rms(gamma) / sqrt(N).
+  // dx: the bound has to allow for a dy aligned with xh (m2 = rms(gamma)), which random signs are not: m2 ~
+  // rms(gamma) / sqrt(N).
   reached(bf16, "dx", 0.05);
   reached(bf16, "dx rms", 0.05);
   // dgamma: random signs of the errors of a column cancel as sqrt(rows).
   reached(bf16, "dgamma", 0.3 / std::sqrt(double{kRows}));
 
-  // Forward arithmetic, where |mean| rstd = 1000 in f32: the sum's rounding errors, of random sign, grow as the root of the depth at best.
+  // Forward arithmetic, where |mean| rstd = 1000 in f32: the sum's rounding errors, of random sign, grow as
+  // the root of the depth at best.
   for (float& x : p.x) x += 1000;
   const Ratios f32 = expect_bounded<float>(p, "large mean");
   reached(f32, "x_hat", 0.01);
 }
 
-// The victim of y in 8 bits is dgamma: its relative error is about the rms error of xh. gamma = 1 and beta = 0, so this is also
-// what a norm loses whose xh the next product keeps. The figures of e4m3 and MXFP8 are also those of a Python computation with other code: MXFP8's is
-// 0.0291 to 0.0295 in six samples of 128,000.
+// The victim of y in 8 bits is dgamma: its relative error is about the rms error of xh. gamma = 1 and beta =
+// 0, so this is also what a norm loses whose xh the next product keeps. The figures of e4m3 and MXFP8 are
+// also those of a Python computation with other code: MXFP8's is 0.0291 to 0.0295 in six samples of 128,000.
 TEST(Stability, DgammaSuffersFromEightBits) {
   Random random(12);
   constexpr size_t kRows = 64, kN = 1024;
@@ -401,7 +429,10 @@ TEST(Stability, DgammaSuffersFromEightBits) {
     const char* store;
     double x_hat, tolerance;
   };
-  for (const auto& [store, known, tolerance] : {Known{"e4m3", 0.026, 0.1}, {"mxfp8", 0.0293, 0.02}, {"int8", 0.0053, 0.1}, {"int8_row", 0.0079, 0.1}}) {
+  for (const auto& [store, known, tolerance] : {Known{"e4m3", 0.026, 0.1},
+                                                {"mxfp8", 0.0293, 0.02},
+                                                {"int8", 0.0053, 0.1},
+                                                {"int8_row", 0.0079, 0.1}}) {
     p.store = store;
     const Outcome out = run<float>(p, {});
     const auto relative = [](const std::vector<float>& got, const std::vector<long double>& exact) {
@@ -412,18 +443,23 @@ TEST(Stability, DgammaSuffersFromEightBits) {
       }
       return static_cast<double>(std::sqrt(error / norm));
     };
-    const double dgamma = relative(out.got_dgamma, out.dgamma), x_hat = relative(out.got_x_hat, out.x_hat), dx = relative(out.got_dx, out.dx);
+    const double dgamma = relative(out.got_dgamma, out.dgamma), x_hat = relative(out.got_x_hat, out.x_hat),
+                 dx = relative(out.got_dx, out.dx);
     RecordProperty(std::string("dgamma ") + store, std::to_string(dgamma));
     EXPECT_NEAR(x_hat, known, tolerance * known) << store;
-    EXPECT_NEAR(dgamma, known, 0.1 * known) << store << ", x^ " << x_hat << ", dx " << dx;  // of few rows, which scatters
+    // of few rows, which scatters
+    EXPECT_NEAR(dgamma, known, 0.1 * known) << store << ", x^ " << x_hat << ", dx " << dx;
     EXPECT_NEAR(dgamma, x_hat, 0.1 * x_hat) << store;
     EXPECT_LT(dx, 0.1 * dgamma) << store;
     // The estimate leaves out saturation, which MXFP8 has.
-    EXPECT_NEAR(analyse_stability(p.gamma, p.beta, out.options).dgamma_estimate, dgamma, (p.store == "mxfp8" ? 0.2 : 0.1) * dgamma) << store;
+    EXPECT_NEAR(analyse_stability(p.gamma, p.beta, out.options).dgamma_estimate, dgamma,
+                (p.store == "mxfp8" ? 0.2 : 0.1) * dgamma)
+        << store;
   }
 }
 
-// A given scale and a class of rows with smaller |xh| give smaller bounds; beyond the scale's range there is none.
+// A given scale and a class of rows with smaller |xh| give smaller bounds; beyond the scale's range there is
+// none.
 TEST(Stability, BoundsOfEightBitsFollowTheScale) {
   const std::vector<float> gamma(64, 1.0f), beta(64, 0.0f);
   const auto x_hat = [&](const char* format, double x_hat_max, std::optional<float> scale) {
@@ -440,15 +476,18 @@ TEST(Stability, BoundsOfEightBitsFollowTheScale) {
   // Two of 64 numbers whose squares add up to 64 at most are no farther apart than sqrt(128).
   EXPECT_NEAR(x_hat("int8_row", 6, {}), std::sqrt(128.0) / 510, 1e-4);
   EXPECT_NEAR(x_hat("e4m3", 6, {}), 6.0 / 28, 1e-4) << "16 of 448";
-  EXPECT_NEAR(x_hat("e4m3", 6, 0.1f), 6.0 / 17, 2e-4) << "1 / 17 of the largest: a scale of which 6 is not the end";
+  EXPECT_NEAR(x_hat("e4m3", 6, 0.1f), 6.0 / 17, 2e-4)
+      << "1 / 17 of the largest: a scale of which 6 is not the end";
   EXPECT_TRUE(std::isinf(x_hat("e4m3", 6, 0.01f))) << "4.48 is the end";
   EXPECT_NEAR(x_hat("mxfp8", 4, {}), 0.5, 1e-4) << "512 - 448 of 512";
-  EXPECT_NEAR(x_hat("mxfp8", 3.6, {}), 0.25, 1e-4) << "2 is saturated at 1.75 where it is just below the next power of two";
+  EXPECT_NEAR(x_hat("mxfp8", 3.6, {}), 0.25, 1e-4)
+      << "2 is saturated at 1.75 where it is just below the next power of two";
 }
 
-// Known figures (512 x 1024 normal x and dy, beta normal, all in bf16), relative L2 error of dgamma: 2.4e-3, 1.6e-2, 0.17, 0.82 for
-// gamma = 1, 0.1, 0.01, 0.001, and at most 1.8e-3 for beta = 0. The draw moves the first three by some percent; where the grid of y is
-// coarser than gamma (the last) the outcome hangs on how beta lies on the grid, so more is allowed.
+// Known figures (512 x 1024 normal x and dy, beta normal, all in bf16), relative L2 error of dgamma: 2.4e-3,
+// 1.6e-2, 0.17, 0.82 for gamma = 1, 0.1, 0.01, 0.001, and at most 1.8e-3 for beta = 0. The draw moves the
+// first three by some percent; where the grid of y is coarser than gamma (the last) the outcome hangs on how
+// beta lies on the grid, so more is allowed.
 TEST(Stability, KnownErrorsOfDgammaAreReproduced) {
   Random random(11);
   constexpr size_t kRows = 512, kN = 1024;
@@ -463,8 +502,10 @@ TEST(Stability, KnownErrorsOfDgammaAreReproduced) {
     }
     return static_cast<double>(std::sqrt(error / norm));
   };
-  const std::vector<float> beta = random.fill(kN, [&](size_t) { return widen(narrow<BF16>(random.normal())); });
-  for (const auto& [gamma, known, tolerance] : {std::tuple{1.0f, 2.4e-3, 0.1}, {0.1f, 1.6e-2, 0.1}, {0.01f, 0.17, 0.1}, {0.001f, 0.82, 0.2}}) {
+  const std::vector<float> beta =
+      random.fill(kN, [&](size_t) { return widen(narrow<BF16>(random.normal())); });
+  for (const auto& [gamma, known, tolerance] :
+       {std::tuple{1.0f, 2.4e-3, 0.1}, {0.1f, 1.6e-2, 0.1}, {0.01f, 0.17, 0.1}, {0.001f, 0.82, 0.2}}) {
     p.gamma.assign(kN, gamma);
     p.beta = beta;
     const Outcome out = run<BF16>(p, {});
@@ -472,7 +513,8 @@ TEST(Stability, KnownErrorsOfDgammaAreReproduced) {
     RecordProperty("gamma " + std::to_string(gamma), std::to_string(error));
     EXPECT_NEAR(error, known, tolerance * known) << gamma;
     const StabilityResult result = analyse_stability(p.gamma, p.beta, out.options);
-    // The estimate assumes that rounding errors are independent of xh, true while the grid of y is finer than gamma.
+    // The estimate assumes that rounding errors are independent of xh, true while the grid of y is finer than
+    // gamma.
     if (gamma >= 0.01f) {
       EXPECT_NEAR(result.dgamma_estimate, error, 0.1 * error) << gamma;
     }
@@ -555,7 +597,8 @@ TEST(Stability, BoundsAreMonotonic) {
   many.rows = few.rows * 2;
   EXPECT_GT(analyse_stability(gamma, beta, many).from_output.channels[0].dgamma.worst,
             analyse_stability(gamma, beta, few).from_output.channels[0].dgamma.worst);
-  EXPECT_GT(analyse_stability(gamma, beta, many).from_output.dbeta, analyse_stability(gamma, beta, few).from_output.dbeta);
+  EXPECT_GT(analyse_stability(gamma, beta, many).from_output.dbeta,
+            analyse_stability(gamma, beta, few).from_output.dbeta);
 }
 
 TEST(Stability, DepthsAreThoseOfTheTrees) {
@@ -605,10 +648,12 @@ TEST(Stability, BadInputIsNamed) {
   EXPECT_EQ(analyse({1, 1}, {-kInfinity, 0}), "F: b[0]: infinite in fp32");
   EXPECT_EQ(analyse({1, 1}, {0}), "F: b: 1 channels, but g has 2");
   EXPECT_EQ(analyse({}, {}), "F: g: 0 channels, where 1 to 1048576 are analysed");
-  EXPECT_EQ(message([] { storage_format("fp16"); }), "stability: format: 'fp16' is not one of f32, f16, bf16, e4m3, mxfp8, int8, int8_row");
+  EXPECT_EQ(message([] { storage_format("fp16"); }),
+            "stability: format: 'fp16' is not one of f32, f16, bf16, e4m3, mxfp8, int8, int8_row");
   const std::vector<std::function<void(StabilityOptions&)>> spoilers = {
-      [](auto& o) { o.eps = 0; },         [](auto& o) { o.eps = NAN; }, [](auto& o) { o.mean_ratio = -1; }, [](auto& o) { o.dy_max = 0; },
-      [](auto& o) { o.x_hat_max = NAN; }, [](auto& o) { o.tau = 0; },   [](auto& o) { o.rows = 0; }};
+      [](auto& o) { o.eps = 0; },    [](auto& o) { o.eps = NAN; },       [](auto& o) { o.mean_ratio = -1; },
+      [](auto& o) { o.dy_max = 0; }, [](auto& o) { o.x_hat_max = NAN; }, [](auto& o) { o.tau = 0; },
+      [](auto& o) { o.rows = 0; }};
   for (const auto& spoil : spoilers) {
     StabilityOptions bad;
     spoil(bad);
@@ -621,31 +666,36 @@ TEST(Stability, BadInputIsNamed) {
 
 TEST(Stability, NormsAreDetectedByName) {
   std::vector<NamedTensor> tensors;
-  for (const char* name : {"bert.encoder.LayerNorm.weight", "bert.encoder.LayerNorm.bias", "h.0.ln_1.weight", "h.0.ln_1.bias", "ln_f.weight",
-                           "model.input_layernorm.weight", "norm.scale", "tf/LayerNorm/gamma", "tf/LayerNorm/beta", "old.LayerNorm.gamma", "gamma", "beta",
-                           "bn_norm.weight", "bn_norm.bias", "bn_norm.running_mean", "mlp.linear.weight", "lnear.weight", "attention.bias"}) {
+  for (const char* name :
+       {"bert.encoder.LayerNorm.weight", "bert.encoder.LayerNorm.bias", "h.0.ln_1.weight", "h.0.ln_1.bias",
+        "ln_f.weight", "model.input_layernorm.weight", "norm.scale", "tf/LayerNorm/gamma",
+        "tf/LayerNorm/beta", "old.LayerNorm.gamma", "gamma", "beta", "bn_norm.weight", "bn_norm.bias",
+        "bn_norm.running_mean", "mlp.linear.weight", "lnear.weight", "attention.bias"}) {
     tensors.push_back({name, {1, 2}});
   }
   const auto file = parse_tensors("F", safetensors_bytes(tensors, {}));
   std::map<std::string, std::string> found;
   for (const NormNames& norm : detect_norms(*file)) found[norm.gamma] = norm.beta;
-  EXPECT_EQ(found, (std::map<std::string, std::string>{{"bert.encoder.LayerNorm.weight", "bert.encoder.LayerNorm.bias"},
-                                                       {"h.0.ln_1.weight", "h.0.ln_1.bias"},
-                                                       {"ln_f.weight", ""},
-                                                       {"model.input_layernorm.weight", ""},
-                                                       {"norm.scale", ""},
-                                                       {"tf/LayerNorm/gamma", "tf/LayerNorm/beta"},
-                                                       {"old.LayerNorm.gamma", ""},
-                                                       {"gamma", "beta"}}));
+  EXPECT_EQ(found, (std::map<std::string, std::string>{
+                       {"bert.encoder.LayerNorm.weight", "bert.encoder.LayerNorm.bias"},
+                       {"h.0.ln_1.weight", "h.0.ln_1.bias"},
+                       {"ln_f.weight", ""},
+                       {"model.input_layernorm.weight", ""},
+                       {"norm.scale", ""},
+                       {"tf/LayerNorm/gamma", "tf/LayerNorm/beta"},
+                       {"old.LayerNorm.gamma", ""},
+                       {"gamma", "beta"}}));
 }
 
 // A safetensors file of norms with these weights, and of a convolution of each of these names.
-std::string checkpoint_of(const std::vector<NamedTensor>& norms, const std::vector<std::string>& convolutions) {
+std::string checkpoint_of(const std::vector<NamedTensor>& norms,
+                          const std::vector<std::string>& convolutions) {
   std::string header = "{", data;
   const auto add = [&](const std::string& name, const std::string& shape, const std::vector<float>& values) {
     const size_t begin = data.size();
     data.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
-    header += fmt::format(R"({}"{}":{{"dtype":"F32","shape":{},"data_offsets":[{},{}]}})", header.size() > 1 ? "," : "", name, shape, begin, data.size());
+    header += fmt::format(R"({}"{}":{{"dtype":"F32","shape":{},"data_offsets":[{},{}]}})",
+                          header.size() > 1 ? "," : "", name, shape, begin, data.size());
   };
   for (const NamedTensor& norm : norms) add(norm.name, fmt::format("[{}]", norm.values.size()), norm.values);
   for (const std::string& name : convolutions) add(name, "[1,2,1,1]", {1, 2});
@@ -655,14 +705,15 @@ std::string checkpoint_of(const std::vector<NamedTensor>& norms, const std::vect
 }
 
 TEST(Stability, GroupNormsAndConvolutionsAreSeen) {
-  const auto file = parse_tensors("F", checkpoint_of({{"unet.mid.resnets.0.norm1.weight", {1, 1}},
-                                                      {"unet.conv_norm_out.weight", {1, 1}},
-                                                      {"unet.attn.group_norm.weight", {1, 1}},
-                                                      {"unet.GroupNorm_0.scale", {1, 1}},
-                                                      {"unet.gn2.weight", {1, 1}},
-                                                      {"unet.attn.norm.weight", {1, 1}},
-                                                      {"unet.gnome.weight", {1, 1}}},
-                                                     {"unet.mid.resnets.0.conv1.weight", "unet.conv_out.weight"}));
+  const auto file =
+      parse_tensors("F", checkpoint_of({{"unet.mid.resnets.0.norm1.weight", {1, 1}},
+                                        {"unet.conv_norm_out.weight", {1, 1}},
+                                        {"unet.attn.group_norm.weight", {1, 1}},
+                                        {"unet.GroupNorm_0.scale", {1, 1}},
+                                        {"unet.gn2.weight", {1, 1}},
+                                        {"unet.attn.norm.weight", {1, 1}},
+                                        {"unet.gnome.weight", {1, 1}}},
+                                       {"unet.mid.resnets.0.conv1.weight", "unet.conv_out.weight"}));
   std::map<std::string, std::pair<bool, bool>> found;
   for (const NormNames& norm : detect_norms(*file)) found[norm.name] = {norm.group, norm.beside_convolution};
   EXPECT_EQ(found, (std::map<std::string, std::pair<bool, bool>>{{"unet.mid.resnets.0.norm1", {false, true}},
@@ -674,26 +725,31 @@ TEST(Stability, GroupNormsAndConvolutionsAreSeen) {
 }
 
 TEST(Stability, WhatIsAddedToTheWeightsIsKnownFromTheCheckpoint) {
-  const NormNames rms{"m.input_layernorm", "m.input_layernorm.weight", ""}, layer{"v.norm", "v.norm.weight", "v.norm.bias"};
-  const auto offset = [](const std::vector<NamedTensor>& tensors, const NormNames& norm, const char* model_type) {
+  const NormNames rms{"m.input_layernorm", "m.input_layernorm.weight", ""},
+      layer{"v.norm", "v.norm.weight", "v.norm.bias"};
+  const auto offset = [](const std::vector<NamedTensor>& tensors, const NormNames& norm,
+                         const char* model_type) {
     return known_weight_offset(*parse_tensors("F", checkpoint_of(tensors, {})), norm, model_type);
   };
-  const NamedTensor plain{"m.input_layernorm.weight", {0, 0}}, second{"m.layers.0.pre_feedforward_layernorm.weight", {0, 0}}, altup{"m.layers.0.altup.x", {0}};
-  EXPECT_EQ(offset({plain, second}, rms, ""), 1.0f);                 // Gemma 2 and 3, by their names
-  EXPECT_EQ(offset({plain, second}, layer, ""), std::nullopt);       // the LayerNorms of a vision tower
+  const NamedTensor plain{"m.input_layernorm.weight", {0, 0}},
+      second{"m.layers.0.pre_feedforward_layernorm.weight", {0, 0}}, altup{"m.layers.0.altup.x", {0}};
+  EXPECT_EQ(offset({plain, second}, rms, ""), 1.0f);  // Gemma 2 and 3, by their names
+  EXPECT_EQ(offset({plain, second}, layer, ""), std::nullopt);  // the LayerNorms of a vision tower
   EXPECT_EQ(offset({plain, second, altup}, rms, ""), std::nullopt);  // Gemma 3n
   EXPECT_EQ(offset({plain}, rms, ""), std::nullopt);
   for (const char* model : {"gemma", "gemma2", "gemma3_text"}) {
     EXPECT_EQ(offset({plain}, rms, model), 1.0f) << model;
     EXPECT_EQ(offset({plain}, layer, model), std::nullopt) << model;
   }
-  for (const char* model : {"llama", "gemma3n", "olmo2"}) EXPECT_EQ(offset({plain, second}, rms, model), std::nullopt) << model;
+  for (const char* model : {"llama", "gemma3n", "olmo2"})
+    EXPECT_EQ(offset({plain, second}, rms, model), std::nullopt) << model;
   EXPECT_EQ(offset({plain}, layer, "nemotron"), 1.0f);
   EXPECT_TRUE(around_zero({0.1f, -0.2f, 0.2f, 3}));
   EXPECT_FALSE(around_zero({0.3f, 1, 1.5f, 0}));
 }
 
-// What the command says, and with which gamma it computes: the bounds of x^ (1 + w) are those of gamma = 1 + w.
+// What the command says, and with which gamma it computes: the bounds of x^ (1 + w) are those of gamma = 1 +
+// w.
 TEST(Stability, NoNormIsTakenForAnotherWithoutAWord) {
   const kernels::ScratchFolder folder;
   const std::string file = folder / "model.safetensors", out = folder / "out.json";
@@ -712,17 +768,23 @@ TEST(Stability, NoNormIsTakenForAnotherWithoutAWord) {
     }
     testing::internal::GetCapturedStdout();
     const std::string said = testing::internal::GetCapturedStderr();
-    return refused.empty() ? std::pair(nlohmann::json::parse(kernels::read_file(out))["norms"], said) : std::pair(nlohmann::json(), refused);
+    return refused.empty() ? std::pair(nlohmann::json::parse(kernels::read_file(out))["norms"], said)
+                           : std::pair(nlohmann::json(), refused);
   };
   const std::vector<float> weights = {-0.125f, 0.5f, 0.125f}, added = {0.875f, 1.5f, 1.125f};
-  const NamedTensor norm{"model.layers.0.input_layernorm.weight", weights}, second{"model.layers.0.pre_feedforward_layernorm.weight", weights};
-  const auto gammas = [](const nlohmann::json& one) { return one["channels"]["gamma"].get<std::vector<float>>(); };
+  const NamedTensor norm{"model.layers.0.input_layernorm.weight", weights},
+      second{"model.layers.0.pre_feedforward_layernorm.weight", weights};
+  const auto gammas = [](const nlohmann::json& one) {
+    return one["channels"]["gamma"].get<std::vector<float>>();
+  };
 
   kernels::write_file(file, checkpoint_of({norm}, {}));
   auto [norms, said] = run({});
   EXPECT_EQ(gammas(norms[0]), weights);
   EXPECT_FALSE(norms[0].contains("weight_offset"));
-  EXPECT_NE(said.find("1 norm (model.layers.0.input_layernorm): most weights are around 0"), std::string::npos) << said;
+  EXPECT_NE(said.find("1 norm (model.layers.0.input_layernorm): most weights are around 0"),
+            std::string::npos)
+      << said;
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
   std::tie(norms, said) = run({"--weight-offset", "1"});
   EXPECT_EQ(gammas(norms[0]), added);
@@ -735,9 +797,12 @@ TEST(Stability, NoNormIsTakenForAnotherWithoutAWord) {
   kernels::write_file(file, checkpoint_of({norm, second}, {}));
   std::tie(norms, said) = run({});
   EXPECT_EQ(gammas(norms[0]), added);
-  EXPECT_NE(said.find("2 norms (the first: model.layers.0.input_layernorm): analysed with gamma = 1 + w"), std::string::npos) << said;
+  EXPECT_NE(said.find("2 norms (the first: model.layers.0.input_layernorm): analysed with gamma = 1 + w"),
+            std::string::npos)
+      << said;
 
-  std::tie(norms, said) = run({"--norm", "ms_rmsnorm"});  // gamma is the next layer's, whatever the model adds to it
+  // gamma is the next layer's, whatever the model adds to it
+  std::tie(norms, said) = run({"--norm", "ms_rmsnorm"});
   EXPECT_EQ(gammas(norms[0]), (std::vector<float>{1, 1, 1}));
   EXPECT_FALSE(norms[0].contains("weight_offset"));
   EXPECT_EQ(said, "");
@@ -747,14 +812,16 @@ TEST(Stability, NoNormIsTakenForAnotherWithoutAWord) {
   EXPECT_EQ(gammas(norms[0]), weights);
   EXPECT_NE(said.find("around 0"), std::string::npos) << said;
 
-  kernels::write_file(file, checkpoint_of({{"a.group_norm.weight", {1, 1}}, {"b.norm1.weight", {1, 1}}}, {"b.conv1.weight"}));
+  kernels::write_file(
+      file, checkpoint_of({{"a.group_norm.weight", {1, 1}}, {"b.norm1.weight", {1, 1}}}, {"b.conv1.weight"}));
   std::tie(norms, said) = run({});
   ASSERT_EQ(norms.size(), 1u);
   EXPECT_EQ(norms[0]["name"], "b.norm1");
   EXPECT_NE(said.find("1 norm (a.group_norm): GroupNorm by name, left out"), std::string::npos) << said;
   EXPECT_NE(said.find("1 norm (b.norm1): beside a convolution"), std::string::npos) << said;
   std::tie(norms, said) = run({"--gamma-name", "a.group_norm.weight"});
-  EXPECT_NE(said.find("1 norm (a.group_norm.weight): GroupNorm by name, analysed as if"), std::string::npos) << said;
+  EXPECT_NE(said.find("1 norm (a.group_norm.weight): GroupNorm by name, analysed as if"), std::string::npos)
+      << said;
   kernels::write_file(file, checkpoint_of({{"a.group_norm.weight", {1, 1}}}, {}));
   std::tie(norms, said) = run({});
   EXPECT_NE(said.find("and there is nothing else"), std::string::npos) << said;
@@ -766,7 +833,8 @@ TEST(Stability, TheVisionCheckpointNeedsNoSideBuffer) {
   ASSERT_EQ(norms.size(), 5u);
   double widest = 0;
   for (const NormNames& norm : norms) {
-    const std::vector<float> gamma = file->read(file->find(norm.gamma)), beta = file->read(file->find(norm.beta));
+    const std::vector<float> gamma = file->read(file->find(norm.gamma)),
+                             beta = file->read(file->find(norm.beta));
     ASSERT_EQ(gamma.size(), 120u);
     for (const char* format : {"f32", "f16", "bf16"}) {
       StabilityOptions options;
@@ -787,7 +855,8 @@ TEST(Stability, TheCommittedCheckpointIsAnalysed) {
   ASSERT_EQ(file->tensors().size(), 26u);
   size_t side_bf16 = 0, side_f16 = 0;
   for (const NormNames& norm : norms) {
-    const std::vector<float> gamma = file->read(file->find(norm.gamma)), beta = file->read(file->find(norm.beta));
+    const std::vector<float> gamma = file->read(file->find(norm.gamma)),
+                             beta = file->read(file->find(norm.beta));
     ASSERT_EQ(gamma.size(), 384u);
     StabilityOptions options;
     side_bf16 += analyse_stability(gamma, beta, options).side_buffer.size();

@@ -1,5 +1,5 @@
-// y in 8 bits: what is read back lies within the error that stability.h derives for it, edges of binades, zeros, saturation and
-// the least scales among the inputs; bad scales, groups and values are refused.
+// y in 8 bits: what is read back lies within the error that stability.h derives for it, edges of binades,
+// zeros, saturation and the least scales among the inputs; bad scales, groups and values are refused.
 #include "validation/norms/stores.h"
 
 #include <gtest/gtest.h>
@@ -31,9 +31,11 @@ std::string refusal_of(const std::function<void()>& action) {
   return "accepted";
 }
 
-// The error that storing y may cost, from the y themselves: the formulas of stability.h with the group's exact range.
+// The error that storing y may cost, from the y themselves: the formulas of stability.h with the group's
+// exact range.
 double allowed(const NormStore& store, const std::vector<float>& y, size_t e) {
-  const size_t group = store.kind == NormStoreKind::kE4m3 ? y.size() : static_cast<size_t>(store.group), begin = e / group * group;
+  const size_t group = store.kind == NormStoreKind::kE4m3 ? y.size() : static_cast<size_t>(store.group),
+               begin = e / group * group;
   double largest = 0, most = y[begin], least = y[begin];
   for (size_t k = begin; k < begin + group; ++k) {
     const double value = y[k];
@@ -51,7 +53,9 @@ double allowed(const NormStore& store, const std::vector<float>& y, size_t e) {
       const double scale = std::max(std::ldexp(0x1p-8, largest > 0 ? std::ilogb(largest) : -300), 0x1p-127);
       return own > 448 * scale ? own - 448 * scale : std::max(own / 17, scale * 0x1p-10);
     }
-    case NormStoreKind::kInt8: return std::max((most - least) / 255 * (1 + 3 * unit), 0x1p-126) * (0.5 + 0x1p-14) + own * 2 * unit + 0x1p-149;
+    case NormStoreKind::kInt8:
+      return std::max((most - least) / 255 * (1 + 3 * unit), 0x1p-126) * (0.5 + 0x1p-14) + own * 2 * unit +
+             0x1p-149;
   }
   return 0;
 }
@@ -66,12 +70,18 @@ TEST(NormStores, WhatIsReadIsWithinTheDerivedError) {
     double nearest = 0;
     for (int trial = 0; trial < 400; ++trial) {
       std::vector<float> y(kRows * kColumns);
-      // Sizes of all magnitudes; both edges of binades; groups of zeros and of a constant; offsets far beyond the range.
-      const float size = std::ldexp(1.0f, static_cast<int>(engine() % 240) - 130), offset = engine() % 4 == 0 ? size * 100 * uniform(engine) : 0;
+      // Sizes of all magnitudes; both edges of binades; groups of zeros and of a constant; offsets far beyond
+      // the range.
+      const float size = std::ldexp(1.0f, static_cast<int>(engine() % 240) - 130),
+                  offset = engine() % 4 == 0 ? size * 100 * uniform(engine) : 0;
       for (float& value : y) {
         const auto kind = engine() % 8;
         const float power = std::ldexp(size, -static_cast<int>(engine() % 14));
-        value = offset + (kind < 4 ? size * uniform(engine) : kind == 4 ? 0 : kind == 5 ? power : kind == 6 ? std::nextafter(power, 0.0f) : -power);
+        value = offset + (kind < 4    ? size * uniform(engine)
+                          : kind == 4 ? 0
+                          : kind == 5 ? power
+                          : kind == 6 ? std::nextafter(power, 0.0f)
+                                      : -power);
       }
       if (engine() % 4 == 0) std::fill_n(y.begin(), kColumns / 2, engine() % 2 ? 0.0f : offset);
       KeptOutput kept(store, kRows, kColumns);
@@ -79,7 +89,8 @@ TEST(NormStores, WhatIsReadIsWithinTheDerivedError) {
       std::vector<float> back;
       kept.read(back);
       for (size_t e = 0; e < y.size(); ++e) {
-        const double error = std::abs(static_cast<double>(back[e]) - y[e]), limit = allowed(store, y, e) * kSlack;
+        const double error = std::abs(static_cast<double>(back[e]) - y[e]),
+                     limit = allowed(store, y, e) * kSlack;
         ASSERT_LE(error, limit) << name << " " << y[e] << " read as " << back[e];
         if (limit > 0) nearest = std::max(nearest, error / limit);
         ASSERT_EQ(back[e], kept.read_as(y[e], e / kColumns, e % kColumns));
@@ -98,7 +109,8 @@ TEST(NormStores, ExactValuesStay) {
   y[0] = 1.75f, y[1] = -0.5f, y[2] = 0x1p-17f, y[3] = 1.875f, y[4] = 0x1p-18f;
   block.keep(y);
   block.read(back);
-  EXPECT_EQ(std::vector<float>(back.begin(), back.begin() + 5), (std::vector<float>{1.75f, -0.5f, 0x1p-17f, 1.75f, 0}));
+  EXPECT_EQ(std::vector<float>(back.begin(), back.begin() + 5),
+            (std::vector<float>{1.75f, -0.5f, 0x1p-17f, 1.75f, 0}));
   // int8 keeps both ends of a group, up to the last rounding.
   KeptOutput group(storage_format("int8").store, 1, 64);
   y.assign(64, 0.25f);
@@ -159,18 +171,24 @@ TEST(NormStores, BadInputIsNamed) {
     EXPECT_EQ(refusal_of([&] { kept.keep(y); }), "norm store: y[1, 6]: infinite in fp32") << format;
     y[70] = -3e38f, y[71] = 3e38f;
     const bool by_range = format[0] == 'i';
-    EXPECT_EQ(refusal_of([&] { kept.keep(y); }), by_range ? "norm store: the group from y[1, 0] on: its range is infinite in fp32" : "accepted") << format;
+    EXPECT_EQ(refusal_of([&] { kept.keep(y); }),
+              by_range ? "norm store: the group from y[1, 0] on: its range is infinite in fp32" : "accepted")
+        << format;
   }
 }
 
-// --- The kernels -----------------------------------------------------------------------------------------------------------------
+// --- The kernels ---------------------------------------------------------------------------------
 
-// Rows of x by number: random, zeros, a constant, one huge element, tiny, of two values, with NaN, with an infinity. Only the first six have a y
-// that this store accepts.
+// Rows of x by number: random, zeros, a constant, one huge element, tiny, of two values, with NaN, with an
+// infinity. Only the first six have a y that this store accepts.
 constexpr size_t kRowsOfX = 8, kFiniteRows = 6;
 void set_row(size_t row, float* x, size_t n, std::mt19937_64& engine) {
   std::uniform_real_distribution<float> uniform(-1, 1);
-  for (size_t j = 0; j < n; ++j) x[j] = row == 1 ? 0 : row == 2 ? -3 : row == 5 ? (j % 2 ? 1.0f : -1.0f) : uniform(engine) * (row == 4 ? 1e-30f : 2.0f);
+  for (size_t j = 0; j < n; ++j)
+    x[j] = row == 1   ? 0
+           : row == 2 ? -3
+           : row == 5 ? (j % 2 ? 1.0f : -1.0f)
+                      : uniform(engine) * (row == 4 ? 1e-30f : 2.0f);
   if (row == 3) x[engine() % n] = 1e18f;
   if (row == 6) x[engine() % n] = NAN;
   if (row == 7) x[engine() % n] = INFINITY;
@@ -187,12 +205,15 @@ void expect_the_kernels_reading() {
     const float gamma_size = std::ldexp(1.0f, trial % 9 == 0 ? 127 : static_cast<int>(engine() % 250) - 126);
     std::vector<float> gamma(n), beta(n), x(n), y(n), rstd(1);
     for (float& value : gamma) value = gamma_size * uniform(engine);
-    for (float& value : beta) value = trial % 3 == 0 ? 0 : gamma_size * (trial % 3 == 1 ? 100 : 1) * uniform(engine);
+    for (float& value : beta)
+      value = trial % 3 == 0 ? 0 : gamma_size * (trial % 3 == 1 ? 100 : 1) * uniform(engine);
     set_row(static_cast<size_t>(trial) % kRowsOfX, x.data(), n, engine);
     std::vector<typename Store::Code> codes(n);
-    std::vector<typename Store::Scale> scales(static_cast<size_t>(kernels::norm_scales_of<Store>(1, static_cast<kernels::i64>(n))));
-    kernels::layernorm_forward_8bit<Store>(x.data(), gamma.data(), beta.data(), 1, static_cast<kernels::i64>(n), 1e-5f, nullptr, y.data(), codes.data(),
-                                           scales.data(), rstd.data());
+    std::vector<typename Store::Scale> scales(
+        static_cast<size_t>(kernels::norm_scales_of<Store>(1, static_cast<kernels::i64>(n))));
+    kernels::layernorm_forward_8bit<Store>(x.data(), gamma.data(), beta.data(), 1,
+                                           static_cast<kernels::i64>(n), 1e-5f, nullptr, y.data(),
+                                           codes.data(), scales.data(), rstd.data());
     const size_t group = Store::kGroup == 0 ? n : static_cast<size_t>(Store::kGroup);
     KeptOutput kept(storage_format(Store::kName).store, 1, static_cast<kernels::i64>(n));
     std::vector<float> back;
@@ -201,10 +222,12 @@ void expect_the_kernels_reading() {
     for (size_t e = 0; e < n; ++e) {
       const float read = kernels::norm_value(codes[e], scales[e / group]);
       if (accepted) {
-        ASSERT_EQ(kernels::bits_of(read), kernels::bits_of(back[e])) << Store::kName << " " << y[e] << ", trial " << trial;
+        ASSERT_EQ(kernels::bits_of(read), kernels::bits_of(back[e]))
+            << Store::kName << " " << y[e] << ", trial " << trial;
         ++compared;
       } else if (std::isnan(y[e])) {
-        ASSERT_TRUE(std::isnan(read)) << Store::kName << ", trial " << trial;  // whatever a store refuses, a NaN is not lost
+        // whatever a store refuses, a NaN is not lost
+        ASSERT_TRUE(std::isnan(read)) << Store::kName << ", trial " << trial;
       }
     }
     refused += !accepted;
@@ -222,7 +245,8 @@ TEST(NormStores, TheKernelReadsTheSameY) {
   expect_the_kernels_reading<kernels::NormInt8>();
 }
 
-// gamma and beta of all sizes, zeros and subnormals among them; the policy's side channels. The attack runs the kernels from codes.
+// gamma and beta of all sizes, zeros and subnormals among them; the policy's side channels. The attack runs
+// the kernels from codes.
 TEST(NormStores, TheKernelsGradientsObeyTheCertificate) {
   std::mt19937_64 engine(23);
   std::normal_distribution<float> normal;
@@ -239,7 +263,11 @@ TEST(NormStores, TheKernelsGradientsObeyTheCertificate) {
       for (kernels::i64 j = 0; j < c.layer.n; ++j) {
         const auto kind = engine() % 32;
         const float size = std::ldexp(normal(engine), static_cast<int>(engine() % 12) - 6);
-        c.layer.gamma.push_back(kind == 0 ? 0.0f : kind == 1 ? -0.0f : kind == 2 ? 1e-39f : kind == 3 ? 1e-8f : size);
+        c.layer.gamma.push_back(kind == 0   ? 0.0f
+                                : kind == 1 ? -0.0f
+                                : kind == 2 ? 1e-39f
+                                : kind == 3 ? 1e-8f
+                                            : size);
         if (c.layer.norm == Norm::layer) c.layer.beta.push_back((kind < 8 ? 4.0f : 0.25f) * normal(engine));
       }
       c.options.norm = c.layer.norm;
@@ -250,7 +278,8 @@ TEST(NormStores, TheKernelsGradientsObeyTheCertificate) {
       c.options.rows = c.layer.rows;
       c.options.x_hat_max = std::min(6.0, largest_x_hat(c.layer.norm, c.layer.n) + 1);
       c.x_max = largest_x(c.layer.n);
-      for (const size_t channel : side_channels(c.layer.gamma, c.layer.beta, c.options)) c.layer.side.push_back(static_cast<kernels::i32>(channel));
+      for (const size_t channel : side_channels(c.layer.gamma, c.layer.beta, c.options))
+        c.layer.side.push_back(static_cast<kernels::i32>(channel));
       with_side += !c.layer.side.empty();
       const AttackResult result = attack(c, 20'000, static_cast<std::uint64_t>(trial));
       for (const GradientTally& tally : result.tally) {

@@ -1,8 +1,10 @@
-// Mutational fuzzing of the tensor readers: whatever the bytes, a file is read or refused by SpecError, nothing else.
+// Mutational fuzzing of the tensor readers: whatever the bytes, a file is read or refused by SpecError,
+// nothing else.
 //
-// As a test it runs a fixed number of mutations from a fixed seed. With -DOUTGRAD_LIBFUZZER it is a libFuzzer target:
-//   clang++ -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -DOUTGRAD_LIBFUZZER -I. tests/validation/norms/tensors_fuzz.cpp
-//     validation/norms/tensors.cpp -lfmt -lzip -o tensors_fuzz
+// As a test it runs a fixed number of mutations from a fixed seed. With -DOUTGRAD_LIBFUZZER it is a libFuzzer
+// target:
+//   clang++ -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -DOUTGRAD_LIBFUZZER -I.
+//   tests/validation/norms/tensors_fuzz.cpp validation/norms/tensors.cpp -lfmt -lzip -o tensors_fuzz
 #include <cstdint>
 #include <string>
 
@@ -61,16 +63,19 @@ void put_edge(outgrad::Mutator& mutator, std::string& bytes, size_t at) {
 
 TEST(TensorsFuzz, MutatedFilesAreReadOrRefused) {
   using namespace outgrad::validation;
-  const std::vector<std::string> seeds = {safetensors_bytes({{"n.weight", {1, 2, 3}}, {"n.bias", {4, 5, 6}}, {"x", {}}}, {{"k", "v"}}), from_hex(kStoredNpzHex),
-                                          from_hex(kDeflatedNpzHex)};
+  const std::vector<std::string> seeds = {
+      safetensors_bytes({{"n.weight", {1, 2, 3}}, {"n.bias", {4, 5, 6}}, {"x", {}}}, {{"k", "v"}}),
+      from_hex(kStoredNpzHex), from_hex(kDeflatedNpzHex)};
   constexpr int kIterations = 100'000;
-  outgrad::Mutator mutator(20240229,
-                           {"18446744073709551615", "4294967296", "-1", "[", "{", "\"", "BF16", "PK\x05\x06", "9", "F4", "F6_E2M3", "[('a', '<f4')]",
-                            std::string_view("\0", 1), "\x93NUMPY", "\x80\x02", R"({"weight_map":{"a":"b"}})"},
-                           {&cut, &put_edge});
+  outgrad::Mutator mutator(
+      20240229,
+      {"18446744073709551615", "4294967296", "-1", "[", "{", "\"", "BF16", "PK\x05\x06", "9", "F4", "F6_E2M3",
+       "[('a', '<f4')]", std::string_view("\0", 1), "\x93NUMPY", "\x80\x02", R"({"weight_map":{"a":"b"}})"},
+      {&cut, &put_edge});
   int accepted = 0;
   for (int i = 0; i < kIterations; ++i) {
-    accepted += read_everything(mutator.mutate(seeds[i % seeds.size()], seeds[(i / seeds.size()) % seeds.size()]));
+    accepted +=
+        read_everything(mutator.mutate(seeds[i % seeds.size()], seeds[(i / seeds.size()) % seeds.size()]));
   }
   // Both outcomes occur, or the mutations are too harsh or too mild to say anything.
   EXPECT_GT(accepted, kIterations / 100);

@@ -1,4 +1,5 @@
-// Tensor files: what is read equals what was written, and every kind of damage is refused with file, place and reason.
+// Tensor files: what is read equals what was written, and every kind of damage is refused with file, place
+// and reason.
 #include "validation/norms/tensors.h"
 
 #include <fmt/format.h>
@@ -30,7 +31,8 @@ std::string safetensors(const std::string& header, const std::string& data) {
   return file + header + data;
 }
 
-// The message with which a file is refused, when opened or when any of its tensors is read; nothing if all is well.
+// The message with which a file is refused, when opened or when any of its tensors is read; nothing if all is
+// well.
 std::optional<std::string> refusal(const std::string& bytes) {
   try {
     const auto file = parse_tensors("F", bytes);
@@ -74,7 +76,9 @@ TEST(Tensors, WhatIsWrittenIsRead) {
 TEST(Tensors, EveryDtypeWidensExactly) {
   const std::string data = std::string("\x00\x3c\x01\x00", 4) +  // F16: 1, 2^-24
                            std::string("\x80\x3f\x01\x00", 4) +  // BF16: 1, 2^-133
-                           std::string("\x00\x00\x00\x00\x00\x00\xf0\x3f", 8) + std::string("\xff\xff\xff\xff\xff\xff\xef\x7f", 8);  // F64: 1, DBL_MAX
+                           // F64: 1, DBL_MAX
+                           std::string("\x00\x00\x00\x00\x00\x00\xf0\x3f", 8) +
+                           std::string("\xff\xff\xff\xff\xff\xff\xef\x7f", 8);
   const auto file = parse_tensors("F", safetensors(R"({"h":{"dtype":"F16","shape":[2],"data_offsets":[0,4]},
       "b":{"dtype":"BF16","shape":[2],"data_offsets":[4,8]},"d":{"dtype":"F64","shape":[2,1],"data_offsets":[8,24]}})",
                                                    data));
@@ -88,8 +92,10 @@ TEST(Tensors, NumpyFilesAreRead) {
   for (const auto hex : {kStoredNpzHex, kDeflatedNpzHex}) {
     const auto file = parse_tensors("F", from_hex(hex));
     ASSERT_EQ(file->tensors().size(), 3u);
-    EXPECT_EQ(file->read(file->find("gamma")), std::vector<float>(std::begin(kSampleGamma), std::end(kSampleGamma)));
-    EXPECT_EQ(file->read(file->find("beta")), std::vector<float>(std::begin(kSampleBeta), std::end(kSampleBeta)));
+    EXPECT_EQ(file->read(file->find("gamma")),
+              std::vector<float>(std::begin(kSampleGamma), std::end(kSampleGamma)));
+    EXPECT_EQ(file->read(file->find("beta")),
+              std::vector<float>(std::begin(kSampleBeta), std::end(kSampleBeta)));
     const std::vector<float> wide = file->read(file->find("wide"));
     for (int i = 0; i < 8; ++i) EXPECT_FLOAT_EQ(wide[i], static_cast<float>(-2 + i * 4.0 / 7));
   }
@@ -98,13 +104,15 @@ TEST(Tensors, NumpyFilesAreRead) {
 TEST(Tensors, FilesOnDiskAndInMemoryAgree) {
   const std::string folder = testing::TempDir() + "/outgrad_tensors_" + std::to_string(::getpid());
   std::filesystem::create_directory(folder);
-  for (const std::string& bytes : {from_hex(kStoredNpzHex), from_hex(kDeflatedNpzHex), safetensors_bytes({{"gamma", {1, 2}}}, {})}) {
+  for (const std::string& bytes :
+       {from_hex(kStoredNpzHex), from_hex(kDeflatedNpzHex), safetensors_bytes({{"gamma", {1, 2}}}, {})}) {
     const std::string path = folder + "/tensors";
     kernels::write_file(path, bytes);
     const auto on_disk = open_tensors(path);
     const auto in_memory = parse_tensors("F", bytes);
     ASSERT_EQ(on_disk->tensors().size(), in_memory->tensors().size());
-    for (const TensorInfo& tensor : in_memory->tensors()) EXPECT_EQ(on_disk->read(on_disk->find(tensor.name)), in_memory->read(tensor));
+    for (const TensorInfo& tensor : in_memory->tensors())
+      EXPECT_EQ(on_disk->read(on_disk->find(tensor.name)), in_memory->read(tensor));
   }
   EXPECT_THROW(open_tensors(folder + "/none"), kernels::IoError);
   EXPECT_THROW(open_tensors(folder), kernels::IoError);
@@ -114,7 +122,9 @@ TEST(Tensors, FilesOnDiskAndInMemoryAgree) {
 }
 
 TEST(Tensors, HostileSafetensorsHeadersAreRefused) {
-  const auto one = [](const std::string& entry, const std::string& data) { return safetensors("{\"a\":" + entry + "}", data); };
+  const auto one = [](const std::string& entry, const std::string& data) {
+    return safetensors("{\"a\":" + entry + "}", data);
+  };
   const std::string four(4, '\0');
   EXPECT_FALSE(refusal(one(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})", four)));
 
@@ -125,28 +135,43 @@ TEST(Tensors, HostileSafetensorsHeadersAreRefused) {
   expect_refused(safetensors("[]", ""), "not a JSON object");
   expect_refused(safetensors("{", ""), "header");
   expect_refused(safetensors("{\"a\xff\":1}", ""), "header");
-  expect_refused(safetensors("{\"a\":" + std::string(1000, '[') + std::string(1000, ']') + "}", ""), "nested too deep");
-  expect_refused(safetensors(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", four),
-                 "'a' occurs twice");
-  expect_refused(safetensors(R"({"a":{"dtype":"F32","dtype":"F16","shape":[1],"data_offsets":[0,4]}})", four), "'dtype' occurs twice");
+  expect_refused(safetensors("{\"a\":" + std::string(1000, '[') + std::string(1000, ']') + "}", ""),
+                 "nested too deep");
+  expect_refused(
+      safetensors(
+          R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+          four),
+      "'a' occurs twice");
+  expect_refused(safetensors(R"({"a":{"dtype":"F32","dtype":"F16","shape":[1],"data_offsets":[0,4]}})", four),
+                 "'dtype' occurs twice");
   expect_refused(one("7", four), "'shape' is not a list");
-  expect_refused(one(R"({"dtype":"F33","shape":[1],"data_offsets":[0,4]})", four), "a: dtype F33 where F16, BF16, F32 or F64 is needed");
+  expect_refused(one(R"({"dtype":"F33","shape":[1],"data_offsets":[0,4]})", four),
+                 "a: dtype F33 where F16, BF16, F32 or F64 is needed");
   expect_refused(one(R"({"dtype":4,"shape":[1],"data_offsets":[0,4]})", four), "'dtype' is not a string");
   expect_refused(one(R"({"dtype":"I32","shape":[1],"data_offsets":[0,4]})", four), "dtype I32 where");
   expect_refused(one(R"({"dtype":"F32","shape":[-1],"data_offsets":[0,4]})", four), "non-negative integer");
   expect_refused(one(R"({"dtype":"F32","shape":[1.0],"data_offsets":[0,4]})", four), "non-negative integer");
   expect_refused(one(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4,4]})", four), "[begin, end]");
   expect_refused(one(R"({"dtype":"F32","shape":[1],"data_offsets":[4,0]})", four), "[begin, end]");
-  expect_refused(one(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})", four), "ends at data byte 8 of 4");
-  expect_refused(one(R"({"dtype":"F32","shape":[2],"data_offsets":[0,4]})", four), "take 8 bytes, data_offsets span 4");
-  expect_refused(one(R"({"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]})", ""), "overflows");
+  expect_refused(one(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})", four),
+                 "ends at data byte 8 of 4");
+  expect_refused(one(R"({"dtype":"F32","shape":[2],"data_offsets":[0,4]})", four),
+                 "take 8 bytes, data_offsets span 4");
+  expect_refused(one(R"({"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]})", ""),
+                 "overflows");
   // The count fits, the bytes do not: 2^62 + 1 elements of 4 bytes wrap to 4.
-  expect_refused(one(R"({"dtype":"F32","shape":[4611686018427387905],"data_offsets":[0,4]})", four), "overflows");
-  expect_refused(one(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})", four + four), "8 bytes, but the tensors end at 4");
+  expect_refused(one(R"({"dtype":"F32","shape":[4611686018427387905],"data_offsets":[0,4]})", four),
+                 "overflows");
+  expect_refused(one(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})", four + four),
+                 "8 bytes, but the tensors end at 4");
   // A NUL ends no header, neither for the guard nor for the parser.
-  expect_refused(safetensors(std::string(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})") + '\0' + R"("a":{)", four), "header");
+  expect_refused(
+      safetensors(
+          std::string(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})") + '\0' + R"("a":{)", four),
+      "header");
   const auto two = [](const char* a, const char* b, size_t bytes) {
-    return safetensors(std::string(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":)") + a + R"(},"b":{"dtype":"F32","shape":[1],"data_offsets":)" + b + "}}",
+    return safetensors(std::string(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":)") + a +
+                           R"(},"b":{"dtype":"F32","shape":[1],"data_offsets":)" + b + "}}",
                        std::string(bytes, '\0'));
   };
   EXPECT_FALSE(refusal(two("[4,8]", "[0,4]", 8)));
@@ -155,13 +180,14 @@ TEST(Tensors, HostileSafetensorsHeadersAreRefused) {
   expect_refused(two("[0,4]", "[5,9]", 9), "after a hole");
 }
 
-// A header is read in time that grows with its length, not with its square: 10^5 tensors took more than ten minutes, by which
-// these would take more than the hour that ctest gives a test.
+// A header is read in time that grows with its length, not with its square: 10^5 tensors took more than ten
+// minutes, by which these would take more than the hour that ctest gives a test.
 TEST(Tensors, HundredsOfThousandsOfTensorsAreReadAtOnce) {
   constexpr int kTensors = 300'000;
   std::string header = "{", data;
   for (int i = 0; i < kTensors; ++i)
-    header += fmt::format(R"({}"layer.{}.weight":{{"dtype":"F16","shape":[1],"data_offsets":[{},{}]}})", i == 0 ? "" : ",", i, 2 * i, 2 * i + 2);
+    header += fmt::format(R"({}"layer.{}.weight":{{"dtype":"F16","shape":[1],"data_offsets":[{},{}]}})",
+                          i == 0 ? "" : ",", i, 2 * i, 2 * i + 2);
   data.assign(2 * kTensors, '\0');
   const auto file = parse_tensors("many", safetensors(header + "}", data));
   EXPECT_EQ(file->tensors().size(), static_cast<size_t>(kTensors));
@@ -170,19 +196,22 @@ TEST(Tensors, HundredsOfThousandsOfTensorsAreReadAtOnce) {
 TEST(Tensors, OneReadAllocatesNoMoreThanTheLimit) {
   // 64 MiB + 4 bytes of zeros, honestly described.
   const u64 bytes = (u64{64} << 20) + 4;
-  const std::string header = R"({"a":{"dtype":"F32","shape":[)" + std::to_string(bytes / 4) + R"(],"data_offsets":[0,)" + std::to_string(bytes) + "]}}";
+  const std::string header = R"({"a":{"dtype":"F32","shape":[)" + std::to_string(bytes / 4) +
+                             R"(],"data_offsets":[0,)" + std::to_string(bytes) + "]}}";
   expect_refused(safetensors(header, std::string(bytes, '\0')), "beyond the limit");
 }
 
 TEST(Tensors, EveryTruncationIsRefused) {
-  for (const std::string& whole :
-       {safetensors_bytes({{"gamma", {1, 2, 3}}, {"beta", {4}}}, {{"k", "v"}}), from_hex(kStoredNpzHex), from_hex(kDeflatedNpzHex)}) {
+  for (const std::string& whole : {safetensors_bytes({{"gamma", {1, 2, 3}}, {"beta", {4}}}, {{"k", "v"}}),
+                                   from_hex(kStoredNpzHex), from_hex(kDeflatedNpzHex)}) {
     ASSERT_FALSE(refusal(whole));
-    for (size_t length = 0; length < whole.size(); ++length) EXPECT_TRUE(refusal(whole.substr(0, length))) << length;
+    for (size_t length = 0; length < whole.size(); ++length)
+      EXPECT_TRUE(refusal(whole.substr(0, length))) << length;
   }
 }
 
-// A zip entry carries a checksum: a flipped bit anywhere either is refused or changes nothing of the values that are read.
+// A zip entry carries a checksum: a flipped bit anywhere either is refused or changes nothing of the values
+// that are read.
 TEST(Tensors, NoFlippedBitOfAnNpzChangesAValue) {
   for (const auto hex : {kStoredNpzHex, kDeflatedNpzHex}) {
     const std::string whole = from_hex(hex);
@@ -192,8 +221,12 @@ TEST(Tensors, NoFlippedBitOfAnNpzChangesAValue) {
       damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
       try {
         const auto file = parse_tensors("F", damaged);
-        EXPECT_EQ(file->read(file->find("gamma")), std::vector<float>(std::begin(kSampleGamma), std::end(kSampleGamma))) << bit;
-        EXPECT_EQ(file->read(file->find("beta")), std::vector<float>(std::begin(kSampleBeta), std::end(kSampleBeta))) << bit;
+        EXPECT_EQ(file->read(file->find("gamma")),
+                  std::vector<float>(std::begin(kSampleGamma), std::end(kSampleGamma)))
+            << bit;
+        EXPECT_EQ(file->read(file->find("beta")),
+                  std::vector<float>(std::begin(kSampleBeta), std::end(kSampleBeta)))
+            << bit;
       } catch (const kernels::SpecError&) {
         ++refused;
       }
@@ -203,7 +236,8 @@ TEST(Tensors, NoFlippedBitOfAnNpzChangesAValue) {
 }
 
 TEST(Tensors, NpyHeadersAreReadStrictly) {
-  // Replaces text of equal length inside the stored archive's gamma array; the checksum is then wrong, but listing comes first.
+  // Replaces text of equal length inside the stored archive's gamma array; the checksum is then wrong, but
+  // listing comes first.
   const auto with = [](const std::string& from, const std::string& to) {
     std::string bytes = from_hex(kStoredNpzHex);
     const size_t at = bytes.find(from);
@@ -224,15 +258,18 @@ TEST(Tensors, NpyHeadersAreReadStrictly) {
   expect_refused(with("<f4", "<i4"), "dtype '<i4' where");
 }
 
-// Every dtype of safetensors' own `Dtype`, with its size in bits as its source states it, and two that it does not have.
+// Every dtype of safetensors' own `Dtype`, with its size in bits as its source states it, and two that it
+// does not have.
 TEST(Tensors, WhatIsNotReadMayBeOfAnyDtype) {
-  const std::vector<std::pair<const char*, int>> dtypes = {{"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"U8", 8},          {"I8", 8},
-                                                           {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
-                                                           {"U16", 16},    {"I32", 32},    {"U32", 32},    {"C64", 64},        {"I64", 64},        {"U64", 64}};
+  const std::vector<std::pair<const char*, int>> dtypes = {
+      {"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"U8", 8},          {"I8", 8},
+      {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
+      {"U16", 16},    {"I32", 32},    {"U32", 32},    {"C64", 64},        {"I64", 64},        {"U64", 64}};
   const auto bytes_of = [](const std::string& dtype, int elements, int bytes) {
     return safetensors(
-        fmt::format(R"({{"norm.weight":{{"dtype":"F32","shape":[2],"data_offsets":[0,8]}},"q":{{"dtype":"{}","shape":[2,{}],"data_offsets":[8,{}]}}}})", dtype,
-                    elements / 2, 8 + bytes),
+        fmt::format(
+            R"({{"norm.weight":{{"dtype":"F32","shape":[2],"data_offsets":[0,8]}},"q":{{"dtype":"{}","shape":[2,{}],"data_offsets":[8,{}]}}}})",
+            dtype, elements / 2, 8 + bytes),
         std::string("\0\0\x80\x3f\0\0\0\x40", 8) + std::string(static_cast<size_t>(bytes), '\x5a'));
   };
   for (const auto& [dtype, bits] : dtypes) {
@@ -241,7 +278,9 @@ TEST(Tensors, WhatIsNotReadMayBeOfAnyDtype) {
     EXPECT_EQ(file->find("q").elements, 8u) << dtype;
     EXPECT_EQ(file->find("q").unknown, "") << dtype;
     EXPECT_THROW(file->read(file->find("q")), kernels::SpecError) << dtype;
-    expect_refused(bytes_of(dtype, 8, bits + 1), fmt::format("take {} bytes, data_offsets span {}", bits, bits + 1));  // what is known stays strict
+    // what is known stays strict
+    expect_refused(bytes_of(dtype, 8, bits + 1),
+                   fmt::format("take {} bytes, data_offsets span {}", bits, bits + 1));
   }
   expect_refused(bytes_of("F4", 2, 2), "take 1 bytes, data_offsets span 2");
   expect_refused(bytes_of("F6_E2M3", 2, 2), "q: 2 elements of F6_E2M3 do not fill whole bytes");
@@ -256,7 +295,9 @@ TEST(Tensors, WhatIsNotReadMayBeOfAnyDtype) {
 
 // An archive of stored entries, as zipfile writes it.
 std::string zip_of(const std::vector<std::pair<std::string, std::string>>& entries) {
-  const auto number = [](u64 value, int bytes) { return std::string(reinterpret_cast<const char*>(&value), static_cast<size_t>(bytes)); };
+  const auto number = [](u64 value, int bytes) {
+    return std::string(reinterpret_cast<const char*>(&value), static_cast<size_t>(bytes));
+  };
   const auto crc = [](const std::string& data) {
     kernels::u32 c = ~0u;
     for (const char byte : data) {
@@ -267,27 +308,33 @@ std::string zip_of(const std::vector<std::pair<std::string, std::string>>& entri
   };
   std::string file, directory;
   for (const auto& [name, data] : entries) {
-    const std::string common = number(20, 2) + number(0, 2) + number(0, 2) + number(0, 4) + number(crc(data), 4) + number(data.size(), 4) +
-                               number(data.size(), 4) + number(name.size(), 2) + number(0, 2);
-    directory += "PK\x01\x02" + number(20, 2) + common + number(0, 2) + number(0, 2) + number(0, 2) + number(0, 4) + number(file.size(), 4) + name;
+    const std::string common = number(20, 2) + number(0, 2) + number(0, 2) + number(0, 4) +
+                               number(crc(data), 4) + number(data.size(), 4) + number(data.size(), 4) +
+                               number(name.size(), 2) + number(0, 2);
+    directory += "PK\x01\x02" + number(20, 2) + common + number(0, 2) + number(0, 2) + number(0, 2) +
+                 number(0, 4) + number(file.size(), 4) + name;
     file += "PK\x03\x04" + common + name + data;
   }
-  return file + directory + "PK\x05\x06" + number(0, 4) + number(entries.size(), 2) + number(entries.size(), 2) + number(directory.size(), 4) +
-         number(file.size(), 4) + number(0, 2);
+  return file + directory + "PK\x05\x06" + number(0, 4) + number(entries.size(), 2) +
+         number(entries.size(), 2) + number(directory.size(), 4) + number(file.size(), 4) + number(0, 2);
 }
 
-std::string npy(const std::string& descr, const std::string& shape, const std::string& data, int version = 1) {
+std::string npy(const std::string& descr, const std::string& shape, const std::string& data,
+                int version = 1) {
   const std::string header = "{'descr': " + descr + ", 'fortran_order': False, 'shape': " + shape + ", }\n";
   const u64 length = header.size();
-  return std::string("\x93NUMPY") + static_cast<char>(version) + '\0' + std::string(reinterpret_cast<const char*>(&length), version == 1 ? 2 : 4) + header +
-         data;
+  return std::string("\x93NUMPY") + static_cast<char>(version) + '\0' +
+         std::string(reinterpret_cast<const char*>(&length), version == 1 ? 2 : 4) + header + data;
 }
 
 TEST(Tensors, WhatIsNotReadOfAnArchiveMayBeAnyArray) {
   const std::string one("\0\0\x80\x3f", 4);
   const std::vector<std::pair<std::string, std::string>> arrays = {
-      {npy("[('a', '<f4'), ('b', '<i4')]", "(3,)", std::string(24, 'x')), "structured dtype [('a', '<f4'), ('b', '<i4')]"},
-      {npy("[('a]', [('x', '|S3'), (\"it's\", '<f8')]), (('title', 'name'), '<i2', (2, 3))]", "()", std::string(23, 'x')), "structured dtype [('a]'"},
+      {npy("[('a', '<f4'), ('b', '<i4')]", "(3,)", std::string(24, 'x')),
+       "structured dtype [('a', '<f4'), ('b', '<i4')]"},
+      {npy("[('a]', [('x', '|S3'), (\"it's\", '<f8')]), (('title', 'name'), '<i2', (2, 3))]", "()",
+           std::string(23, 'x')),
+       "structured dtype [('a]'"},
       {npy("[('\xc3\xa9', '<f4')]", "(1,)", one, 3), "structured dtype"},
       {npy("'<f4'" + std::string(20'000, ' '), "(1,)", one), "header of 200"},
       {npy("'<f4'", "(1,)", one, 7), ".npy version 7"},
@@ -308,15 +355,20 @@ TEST(Tensors, WhatIsNotReadOfAnArchiveMayBeAnyArray) {
 }
 
 TEST(Tensors, AFileOfAnotherKindIsNamed) {
-  expect_refused(zip_of({{"model/data.pkl", "\x80\x02}q"}, {"model/version", "3"}}), "safetensors.torch.save_file");
+  expect_refused(zip_of({{"model/data.pkl", "\x80\x02}q"}, {"model/version", "3"}}),
+                 "safetensors.torch.save_file");
   expect_refused(
       "\x80\x02\x8a\nl\xfc\x9c"
       "F\xf9 j\xa8P\x19.",
       "a pickle of PyTorch");
   expect_refused(npy("'<f4'", "(1,)", "abcd"), "numpy.savez");
-  expect_refused(R"({"metadata": {"total_size": 1}, "weight_map": {"a": "model-00001-of-00002.safetensors"}})", "such as model-00001-of-00002.safetensors");
+  expect_refused(
+      R"({"metadata": {"total_size": 1}, "weight_map": {"a": "model-00001-of-00002.safetensors"}})",
+      "such as model-00001-of-00002.safetensors");
   expect_refused(R"({"architectures": ["GemmaForCausalLM"]})", "a JSON text");
-  for (const char* opening : {"", R"({"a":)"}) expect_refused(opening + std::string(1 << 20, '['), "a JSON text");  // each level of it would take 100 bytes
+  // each level of it would take 100 bytes
+  for (const char* opening : {"", R"({"a":)"})
+    expect_refused(opening + std::string(1 << 20, '['), "a JSON text");
   expect_refused("GGUF\x03____________", "GGUF");
   expect_refused("\x89HDF\r\n\x1a\n________", "HDF5");
   expect_refused("neither of these", "header length");

@@ -1,4 +1,5 @@
-// The report: verdicts follow the figures, bad input is refused with its place, and what Python gets is what was read. The page itself is page_test.py's.
+// The report: verdicts follow the figures, bad input is refused with its place, and what Python gets is what
+// was read. The page itself is page_test.py's.
 #include "validation/report/facts.h"
 
 #include <gtest/gtest.h>
@@ -37,7 +38,8 @@ using kernels::SpecError;
 
 constexpr const char* kHostile = "<script>alert(1)</script>|`x`\"'&";
 
-/// What a faultless sweep of `format` leaves, by the writer itself: T = 1.01 O, R a quarter of its limit, every y correctly rounded.
+/// What a faultless sweep of `format` leaves, by the writer itself: T = 1.01 O, R a quarter of its limit,
+/// every y correctly rounded.
 Json sweep_json(const FloatFormat& format) {
   std::vector<DomainResult> results;
   for (const Domain& domain : domains_for(format)) {
@@ -53,7 +55,8 @@ Json sweep_json(const FloatFormat& format) {
       all.erff[branch] = {0.03, 0, 0, 0, 0};
     }
     for (Maximum& ulp : all.forward_ulp) ulp = {0.5, 0, 0, 0, 0};
-    for (int bin = 0; bin < kCurveBins; bin += 20) all.curve[bin] = {-1e-7, 2e-7, 5e-8, {}, {}};  // a few: every test reads them
+    // a few: every test reads them
+    for (int bin = 0; bin < kCurveBins; bin += 20) all.curve[bin] = {-1e-7, 2e-7, 5e-8, {}, {}};
     results.push_back(std::move(result));
   }
   Subject subject{"gelu_" + std::string(format.name) + "+gelu_forward", format, "0", {}, {}, {}};
@@ -71,7 +74,8 @@ Json tuning_record(const std::string& time, const std::string& variant, const st
               {"fit", {{"name", "fit_of_" + variant}, {"class", "abs:2^-10"}, {"as_accurate", true}}},
               {"default", variant == "usual"},
               {"state", state}};
-  if (state == "rejected") record["rejected"] = {{"stage", "verify"}, {"reason", "wrong_answer"}, {"detail", kHostile}};
+  if (state == "rejected")
+    record["rejected"] = {{"stage", "verify"}, {"reason", "wrong_answer"}, {"detail", kHostile}};
   if (state == "timed") {
     record.update({{"winner", variant == "best"},
                    {"gain", variant == "best"},
@@ -90,31 +94,35 @@ Json attack_json() {
                 {"violations", 0},
                 {"tightness", std::move(tightness)},
                 {"worst_over_bound", ours},
-                {"peers_over_bound", {{"from_input", 0.5}, {"clamped_gamma", 123456.0}, {"unguarded", std::move(unguarded)}}}};
+                {"peers_over_bound",
+                 {{"from_input", 0.5}, {"clamped_gamma", 123456.0}, {"unguarded", std::move(unguarded)}}}};
   };
   const auto one = [&](const char* parameters, Json gradients) {
-    return Json{{"norm", "layernorm"},     {"format", "bf16"}, {"parameters", parameters},         {"x", "centred"},
-                {"policy", "side_buffer"}, {"columns", 64},    {"gradients", std::move(gradients)}};
+    return Json{
+        {"norm", "layernorm"},     {"format", "bf16"}, {"parameters", parameters},         {"x", "centred"},
+        {"policy", "side_buffer"}, {"columns", 64},    {"gradients", std::move(gradients)}};
   };
   Json rstd = bound(2.0, 0.5, 0.0);
   rstd.erase("peers_over_bound");
-  return {{"schema", "outgrad.norm_attack/1"},
-          {"evaluations", 2e8},
-          {"violations", 0},
-          {"median_tightness", 2.5},
-          {"share_within_4", 0.75},
-          {"median_tightness_by_gradient", {{"dx", 2.25}, {"dgamma", 2}, {"dbeta", 1.5}}},
-          {"median_tightness_of_dx_by_format", {{"bf16", 2}}},
-          {"cases",
-           {one(kHostile, {{"dx", bound(1.25, 0.8, nullptr)}, {"dgamma", bound(2.0, 0.5, 1.0)}, {"rstd", rstd}}),
-            one("gamma 1", {{"dgamma", bound(nullptr, 0, 0.0)}})}}};
+  return {
+      {"schema", "outgrad.norm_attack/1"},
+      {"evaluations", 2e8},
+      {"violations", 0},
+      {"median_tightness", 2.5},
+      {"share_within_4", 0.75},
+      {"median_tightness_by_gradient", {{"dx", 2.25}, {"dgamma", 2}, {"dbeta", 1.5}}},
+      {"median_tightness_of_dx_by_format", {{"bf16", 2}}},
+      {"cases",
+       {one(kHostile, {{"dx", bound(1.25, 0.8, nullptr)}, {"dgamma", bound(2.0, 0.5, 1.0)}, {"rstd", rstd}}),
+        one("gamma 1", {{"dgamma", bound(nullptr, 0, 0.0)}})}}};
 }
 
 class Report : public testing::Test {
  protected:
   void SetUp() override {
     folder_ = fs::temp_directory_path() / ("outgrad_report_test_" + std::to_string(::getpid()));
-    for (const char* part : {"fits", "generated", "sweeps", "attack", "proofs", "tuned"}) fs::create_directories(folder_ / part);
+    for (const char* part : {"fits", "generated", "sweeps", "attack", "proofs", "tuned"})
+      fs::create_directories(folder_ / part);
     for (const FloatFormat& format : {kF32, kF16, kBf16}) {
       const std::string name = "gelu_" + std::string(format.name);
       fs::copy(fs::path(OUTGRAD_SOURCE_DIR) / "kernels/generated" / (name + ".h"), folder_ / "generated");
@@ -122,9 +130,12 @@ class Report : public testing::Test {
       write("sweeps/" + name + ".json", sweep_json(format).dump());
     }
     write("attack/norms.json", attack_json().dump());
-    write("proofs/gelu_bf16.json", kernels::read_file(OUTGRAD_SOURCE_DIR "/notebooks_data/proofs/gelu_bf16.json"));
-    std::string lines = tuning_record("2030-01-01T00:00:00Z", "of a clock that ran ahead", "timed").dump() + "\n{\"schema\": \"outgrad.tu";
-    for (const auto& [variant, state] : std::vector<std::pair<const char*, const char*>>{{"usual", "timed"}, {"best", "timed"}, {kHostile, "rejected"}}) {
+    write("proofs/gelu_bf16.json",
+          kernels::read_file(OUTGRAD_SOURCE_DIR "/notebooks_data/proofs/gelu_bf16.json"));
+    std::string lines = tuning_record("2030-01-01T00:00:00Z", "of a clock that ran ahead", "timed").dump() +
+                        "\n{\"schema\": \"outgrad.tu";
+    for (const auto& [variant, state] : std::vector<std::pair<const char*, const char*>>{
+             {"usual", "timed"}, {"best", "timed"}, {kHostile, "rejected"}}) {
       lines += "\n" + tuning_record("2021-01-01T00:00:00Z", variant, state).dump();
     }
     write("tuned/tune_cpu.jsonl", lines + "\n");
@@ -132,11 +143,14 @@ class Report : public testing::Test {
   void TearDown() override { fs::remove_all(folder_); }
 
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  void write(const std::string& name, const std::string& text) const { kernels::write_file(path(name), text); }
+  void write(const std::string& name, const std::string& text) const {
+    kernels::write_file(path(name), text);
+  }
   Results read() const { return read_results(folder_.string(), path("generated")); }
 
   /// Applies `change` to a file's JSON, reads all, and puts the file back.
-  void with_changed(const std::string& name, const std::function<void(Json&)>& change, const std::function<void()>& then) const {
+  void with_changed(const std::string& name, const std::function<void(Json&)>& change,
+                    const std::function<void()>& then) const {
     const std::string before = kernels::read_file(path(name));
     Json json = Json::parse(before);
     change(json);
@@ -174,8 +188,9 @@ std::string refusal(const std::function<void()>& action) {
   return "accepted";
 }
 
-#define SKIP_WITHOUT_MATPLOTLIB()                                                                                                                       \
-  if (std::system("for p in ${OUTGRAD_PYTHON:-python3 /usr/bin/python3}; do $p -c 'import jinja2, matplotlib' 2>/dev/null && exit; done; exit 1") != 0) \
+#define SKIP_WITHOUT_MATPLOTLIB()                                                                   \
+  if (std::system("for p in ${OUTGRAD_PYTHON:-python3 /usr/bin/python3}; do $p -c 'import jinja2, " \
+                  "matplotlib' 2>/dev/null && exit; done; exit 1") != 0)                            \
   GTEST_SKIP() << "no Python here has jinja2 and matplotlib"
 
 TEST_F(Report, EveryFaultFailsItsOwnRow) {
@@ -185,24 +200,37 @@ TEST_F(Report, EveryFaultFailsItsOwnRow) {
   for (const Targets& targets : kTargets) {
     const std::string f = targets.format;
     const auto header = [&](Results& r) -> BackwardHeader& {
-      return *std::find_if(r.backward.begin(), r.backward.end(), [&](const BackwardHeader& h) { return h.name == "gelu_" + f; });
+      return *std::find_if(r.backward.begin(), r.backward.end(),
+                           [&](const BackwardHeader& h) { return h.name == "gelu_" + f; });
     };
     const auto domain = [&](Results& r) -> SweptDomain& {
-      return std::find_if(r.sweeps.begin(), r.sweeps.end(), [&](const SweepResult& s) { return s.format == f; })->domains.front();
+      return std::find_if(r.sweeps.begin(), r.sweeps.end(),
+                          [&](const SweepResult& s) { return s.format == f; })
+          ->domains.front();
     };
     const double over = 1 + 0x1p-40;
     std::vector<Fault> faults{
         {[&](Results& r) { header(r).bound_a = targets.a * over; }, {f + " A, fit"}},
-        {[&](Results& r) { (f == "f32" ? header(r).bound_ab : header(r).bound_b) = targets.a_plus_b * over; }, {f + " A + B, fit and evaluation"}},
-        {[&](Results& r) { header(r).operations = targets.operations + 1; }, {f + " operations per element, backward"}},
-        {[&](Results& r) { domain(r).ratio = targets.ratio * over; }, {f + " max T / max O, all " + f + " x"}},
+        {[&](Results& r) { (f == "f32" ? header(r).bound_ab : header(r).bound_b) = targets.a_plus_b * over; },
+         {f + " A + B, fit and evaluation"}},
+        {[&](Results& r) { header(r).operations = targets.operations + 1; },
+         {f + " operations per element, backward"}},
+        {[&](Results& r) { domain(r).ratio = targets.ratio * over; },
+         {f + " max T / max O, all " + f + " x"}},
         {[&](Results& r) { domain(r).ratio = std::nan(""); }, {f + " max T / max O, all " + f + " x"}},
-        {[&](Results& r) { domain(r).wrong_mask = 1; }, {f + " wrong masks, NaN, infinities, all " + f + " x"}},
-        {[&](Results& r) { domain(r).wrong_special = 1; }, {f + " wrong masks, NaN, infinities, all " + f + " x"}}};
-    if (targets.regret) faults.push_back({[&](Results& r) { domain(r).regret = *targets.regret * over; }, {f + " R, all " + f + " x"}});
-    if (targets.misrounded) faults.push_back({[&](Results& r) { domain(r).misrounded = 1; }, {f + " forward y not correctly rounded, all " + f + " x"}});
+        {[&](Results& r) { domain(r).wrong_mask = 1; },
+         {f + " wrong masks, NaN, infinities, all " + f + " x"}},
+        {[&](Results& r) { domain(r).wrong_special = 1; },
+         {f + " wrong masks, NaN, infinities, all " + f + " x"}}};
+    if (targets.regret)
+      faults.push_back(
+          {[&](Results& r) { domain(r).regret = *targets.regret * over; }, {f + " R, all " + f + " x"}});
+    if (targets.misrounded)
+      faults.push_back({[&](Results& r) { domain(r).misrounded = 1; },
+                        {f + " forward y not correctly rounded, all " + f + " x"}});
     if (targets.near_ulp) {
-      faults.push_back({[&](Results& r) { domain(r).near_ulp = 0.5101; }, {f + " forward y, |x - x*| <= 0.1"}});
+      faults.push_back(
+          {[&](Results& r) { domain(r).near_ulp = 0.5101; }, {f + " forward y, |x - x*| <= 0.1"}});
       faults.push_back({[&](Results& r) { domain(r).far_ulp = 2.0001; }, {f + " forward y, elsewhere"}});
     }
     for (const auto& [damage, expected] : faults) {
@@ -219,9 +247,11 @@ TEST_F(Report, WhatIsMissingIsNotMeasuredAndNeverAPass) {
   results.backward.clear();
   results.proofs.clear();
   results.attacks[0].evaluations = 0x1p26;  // a short search that found nothing
-  for (const Requirement& row : requirements(results)) EXPECT_EQ(row.verdict(), RequirementVerdict::not_measured) << row.quantity;
+  for (const Requirement& row : requirements(results))
+    EXPECT_EQ(row.verdict(), RequirementVerdict::not_measured) << row.quantity;
   results.attacks[0].violations = 1;
-  EXPECT_EQ(failing(results), std::vector<std::string>{"norms violated bounds of dx, dgamma, dbeta"}) << "however short the search";
+  EXPECT_EQ(failing(results), std::vector<std::string>{"norms violated bounds of dx, dgamma, dbeta"})
+      << "however short the search";
   // The sweep of another fit says nothing of the default's header, nor that header of the sweep.
   results = read();
   for (SweepResult& sweep : results.sweeps) sweep.fit = "another";
@@ -244,7 +274,8 @@ TEST_F(Report, FiguresAreRoundedUp) {
     EXPECT_LE(std::stod(three_digits_up(value)), value * 1.0101);
   }
   // Python's figures are the same (page_test.py).
-  for (const Json& one : Json::parse(kernels::read_file(OUTGRAD_SOURCE_DIR "/tests/validation/report/rounded.json"))) {
+  for (const Json& one :
+       Json::parse(kernels::read_file(OUTGRAD_SOURCE_DIR "/tests/validation/report/rounded.json"))) {
     const double bound = one["bound"];
     EXPECT_EQ(power_of_two(bound), one["power_of_two"]) << bound;
     EXPECT_EQ(rounded_up(bound, 4), one["rounded_up_4"]) << bound;
@@ -264,14 +295,18 @@ TEST_F(Report, RefusesDamageWithItsPlace) {
   // Every key on the way to a figure: without it, and with a value of the wrong type.
   const std::vector<std::pair<std::string, std::vector<const char*>>> keys{
       {"sweeps/gelu_f16.json",
-       {"/schema", "/activation", "/format", "/subject", "/domains", "/domains/0/x_format", "/domains/1/counts", "/domains/0/counts/patterns", "/domains/0/T",
-        "/domains/0/T/bound", "/domains/0/R/bound", "/domains/0/T_over_O", "/domains/0/forward/max_ulp"}},
+       {"/schema", "/activation", "/format", "/subject", "/domains", "/domains/0/x_format",
+        "/domains/1/counts", "/domains/0/counts/patterns", "/domains/0/T", "/domains/0/T/bound",
+        "/domains/0/R/bound", "/domains/0/T_over_O", "/domains/0/forward/max_ulp"}},
       {"fits/gelu_f16.json",
-       {"/schema", "/name", "/kind", "/spec_sha256", "/certificate", "/certificate/A", "/certificate/AB", "/certificate/K", "/certificate/B"}},
+       {"/schema", "/name", "/kind", "/spec_sha256", "/certificate", "/certificate/A", "/certificate/AB",
+        "/certificate/K", "/certificate/B"}},
       {"attack/norms.json",
-       {"/schema", "/evaluations", "/violations", "/median_tightness", "/cases", "/cases/0/gradients", "/cases/0/gradients/dx/violations"}},
+       {"/schema", "/evaluations", "/violations", "/median_tightness", "/cases", "/cases/0/gradients",
+        "/cases/0/gradients/dx/violations"}},
       {"proofs/gelu_bf16.json",
-       {"/schema", "/name", "/spec_sha256", "/bounds", "/bounds/0/bound", "/bounds/1/outcome", "/assumptions", "/assumptions/unlisted"}}};
+       {"/schema", "/name", "/spec_sha256", "/bounds", "/bounds/0/bound", "/bounds/1/outcome", "/assumptions",
+        "/assumptions/unlisted"}}};
   for (const auto& [file, pointers] : keys) {
     for (const char* pointer : pointers) {
       const nlohmann::ordered_json::json_pointer at(pointer);
@@ -289,23 +324,46 @@ TEST_F(Report, RefusesDamageWithItsPlace) {
     }
     write(file, whole);
   }
-  const auto expect = [&](const char* words) { return [=] { EXPECT_NE(refused().find(words), std::string::npos) << words << ": " << refused(); }; };
-  with_changed("sweeps/gelu_bf16.json", [](Json& json) { json["domains"][0]["counts"]["patterns"] = 65535; }, expect("not exhaustive"));
-  with_changed("sweeps/gelu_bf16.json", [](Json& json) { json["subject"] = "gelu_f16+gelu_forward"; }, expect("already"));
-  with_changed("fits/gelu_f32.json", [](Json& json) { json["certificate"]["B"] = "0x1p-30"; }, expect("certificate.B"));
+  const auto expect = [&](const char* words) {
+    return [=] { EXPECT_NE(refused().find(words), std::string::npos) << words << ": " << refused(); };
+  };
+  with_changed(
+      "sweeps/gelu_bf16.json", [](Json& json) { json["domains"][0]["counts"]["patterns"] = 65535; },
+      expect("not exhaustive"));
+  with_changed(
+      "sweeps/gelu_bf16.json", [](Json& json) { json["subject"] = "gelu_f16+gelu_forward"; },
+      expect("already"));
+  with_changed(
+      "fits/gelu_f32.json", [](Json& json) { json["certificate"]["B"] = "0x1p-30"; },
+      expect("certificate.B"));
   for (const char* bad : {"-0x1p-30", "0x1p-30x", "1e-9", "0x", "inf", "nan", "0x1p99999"}) {
-    with_changed("fits/gelu_f32.json", [=](Json& json) { json["certificate"]["A"] = bad; }, expect("certificate.A"));
+    with_changed(
+        "fits/gelu_f32.json", [=](Json& json) { json["certificate"]["A"] = bad; }, expect("certificate.A"));
   }
-  with_changed("attack/norms.json", [](Json& json) { json["cases"][0]["gradients"]["dx"]["violations"] = 1; }, expect("not what the cases have"));
-  with_changed("proofs/gelu_bf16.json", [](Json& json) { json["bounds"][0]["outcome"] = "undecided"; }, expect("holds: is not what the files have"));
-  with_changed("proofs/gelu_bf16.json", [](Json& json) { json["assumptions"]["unlisted"].push_back("false"); }, expect("holds: is not what the files have"));
+  with_changed(
+      "attack/norms.json", [](Json& json) { json["cases"][0]["gradients"]["dx"]["violations"] = 1; },
+      expect("not what the cases have"));
+  with_changed(
+      "proofs/gelu_bf16.json", [](Json& json) { json["bounds"][0]["outcome"] = "undecided"; },
+      expect("holds: is not what the files have"));
+  with_changed(
+      "proofs/gelu_bf16.json", [](Json& json) { json["assumptions"]["unlisted"].push_back("false"); },
+      expect("holds: is not what the files have"));
   with_changed("proofs/gelu_bf16.json", [](Json& json) { json["holds"] = "yes"; }, expect("holds"));
-  with_changed("proofs/gelu_bf16.json", [](Json& json) { json["bounds"][0]["bound"] = "C"; }, expect("bounds[0].bound"));
+  with_changed(
+      "proofs/gelu_bf16.json", [](Json& json) { json["bounds"][0]["bound"] = "C"; },
+      expect("bounds[0].bound"));
   const auto of_a_row = [](const Json& one) { return one["bound"] == "A"; };
-  with_changed("proofs/gelu_bf16.json", [&](Json& json) { (*std::ranges::find_if(json["bounds"], of_a_row))["claim"] = "0x1p-5"; }, expect("claims more than"));
-  with_changed("proofs/gelu_bf16.json", [](Json& json) { json["spec_sha256"] = "0"; }, expect("spec_sha256: is not that of"));
+  with_changed(
+      "proofs/gelu_bf16.json",
+      [&](Json& json) { (*std::ranges::find_if(json["bounds"], of_a_row))["claim"] = "0x1p-5"; },
+      expect("claims more than"));
+  with_changed(
+      "proofs/gelu_bf16.json", [](Json& json) { json["spec_sha256"] = "0"; },
+      expect("spec_sha256: is not that of"));
   for (const char* file : {"attack/norms.json", "proofs/gelu_bf16.json"}) {
-    with_changed(file, [](Json& json) { json["schema"] = json["schema"].get<std::string>() + "0"; }, expect("schema"));
+    with_changed(
+        file, [](Json& json) { json["schema"] = json["schema"].get<std::string>() + "0"; }, expect("schema"));
   }
   write("generated/gelu_f32.h", "garbage");
   expect("gelu_f32.h:1")();
@@ -333,7 +391,10 @@ TEST_F(Report, ATuningRecordOfANewerSchemaIsRefusedAsTheTunerRefusesIt) {
       read();
       FAIL() << schema << " was passed over";
     } catch (const kernels::SpecError& error) {
-      EXPECT_NE(std::string(error.what()).find("tune_cpu.jsonl:1: schema: '" + schema + "' is newer than this program's outgrad.tune/1"), std::string::npos)
+      EXPECT_NE(
+          std::string(error.what())
+              .find("tune_cpu.jsonl:1: schema: '" + schema + "' is newer than this program's outgrad.tune/1"),
+          std::string::npos)
           << error.what();
     }
   }
@@ -345,18 +406,26 @@ TEST_F(Report, ATuningRecordOfANewerSchemaIsRefusedAsTheTunerRefusesIt) {
 
 // One reader: what is no record, no evidence or beyond its stack for the tuner is so for the report.
 TEST_F(Report, ReadsATuningLineAsTheTunerDoes) {
-  Json mistyped = tuning_record("2026-01-01T00:00:00Z", "mistyped", "timed"), earlier = mistyped, nobody = mistyped;
+  Json mistyped = tuning_record("2026-01-01T00:00:00Z", "mistyped", "timed"), earlier = mistyped,
+       nobody = mistyped;
   mistyped["speedup"]["median"] = "fast";
   earlier["fit"].erase("as_accurate");
   nobody.erase("variant");
-  const std::string deep = R"({"schema":"outgrad.tune/1","kernel":)" + std::string(100, '[') + std::string(100, ']') + "}";
-  write("tuned/tune_cpu.jsonl", mistyped.dump() + "\n" + earlier.dump() + "\n" + deep + "\n" + nobody.dump() + "\n");
+  const std::string deep =
+      R"({"schema":"outgrad.tune/1","kernel":)" + std::string(100, '[') + std::string(100, ']') + "}";
+  write("tuned/tune_cpu.jsonl",
+        mistyped.dump() + "\n" + earlier.dump() + "\n" + deep + "\n" + nobody.dump() + "\n");
   const Results results = read();
   EXPECT_TRUE(results.tuned.empty());
   ASSERT_EQ(results.warnings.size(), 3u);
-  EXPECT_NE(results.warnings[0].find("tune_cpu.jsonl:1: \"speedup.median\" is not a number, ignored"), std::string::npos) << results.warnings[0];
-  EXPECT_NE(results.warnings[1].find("tune_cpu.jsonl:3: nested deeper"), std::string::npos) << results.warnings[1];
-  EXPECT_NE(results.warnings[2].find("tune_cpu.jsonl:2: the first of 1 records of an earlier rule"), std::string::npos) << results.warnings[2];
+  EXPECT_NE(results.warnings[0].find("tune_cpu.jsonl:1: \"speedup.median\" is not a number, ignored"),
+            std::string::npos)
+      << results.warnings[0];
+  EXPECT_NE(results.warnings[1].find("tune_cpu.jsonl:3: nested deeper"), std::string::npos)
+      << results.warnings[1];
+  EXPECT_NE(results.warnings[2].find("tune_cpu.jsonl:2: the first of 1 records of an earlier rule"),
+            std::string::npos)
+      << results.warnings[2];
 }
 
 TEST_F(Report, PublishedCoefficientsAreNotOurs) {
@@ -388,7 +457,8 @@ TEST_F(Report, ShardsAreNoSweep) {
 }
 
 TEST_F(Report, AStoreBeyondWhatItsHeaderProvesFails) {
-  const Json sound = Json::parse(kernels::read_file(std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/sweeps/gelu_code_bf16.json"));
+  const Json sound = Json::parse(
+      kernels::read_file(std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/sweeps/gelu_code_bf16.json"));
   const auto written = [&](const char* place, const Json& value) {
     Json sweep = sound;
     if (*place) sweep[Json::json_pointer(place)] = value;
@@ -396,7 +466,9 @@ TEST_F(Report, AStoreBeyondWhatItsHeaderProvesFails) {
   };
   const auto failed = [&] {
     const std::vector<Requirement> rows = requirements(read());
-    return std::count_if(rows.begin(), rows.end(), [](const Requirement& row) { return row.format == "stores" && row.verdict() == RequirementVerdict::fail; });
+    return std::count_if(rows.begin(), rows.end(), [](const Requirement& row) {
+      return row.format == "stores" && row.verdict() == RequirementVerdict::fail;
+    });
   };
   const auto before = read().sweeps.size();
   written("", {});
@@ -408,10 +480,13 @@ TEST_F(Report, AStoreBeyondWhatItsHeaderProvesFails) {
   EXPECT_GT(results.store_sweeps[0].stores[8].bias.value(), 0);
   EXPECT_EQ(failed(), 0);
   // Of y in 8 bits, which is swept at some scales, the row is another one, and it says so.
-  Json scaled = Json::parse(kernels::read_file(std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/sweeps/gelu_fp8_bf16.json"));
+  Json scaled = Json::parse(
+      kernels::read_file(std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/sweeps/gelu_fp8_bf16.json"));
   const auto searched = [&] {
     const std::vector<Requirement> rows = requirements(read());
-    return std::count_if(rows.begin(), rows.end(), [](const Requirement& row) { return row.format == "stores" && row.established == "searched"; });
+    return std::count_if(rows.begin(), rows.end(), [](const Requirement& row) {
+      return row.format == "stores" && row.established == "searched";
+    });
   };
   EXPECT_EQ(searched(), 0);
   write("sweeps/gelu_fp8_bf16.json", scaled.dump());
@@ -427,8 +502,8 @@ TEST_F(Report, AStoreBeyondWhatItsHeaderProvesFails) {
   EXPECT_EQ(failed(), 1);
   written("/domains/2/counts/wrong_special", 1);
   EXPECT_EQ(failed(), 1);
-  for (const auto& [place, value] :
-       std::vector<std::pair<const char*, Json>>{{"/domains/0/counts/patterns", 65535}, {"/domains/5/T", nullptr}, {"/domains/1/proven/T", 0}}) {
+  for (const auto& [place, value] : std::vector<std::pair<const char*, Json>>{
+           {"/domains/0/counts/patterns", 65535}, {"/domains/5/T", nullptr}, {"/domains/1/proven/T", 0}}) {
     written(place, value);
     EXPECT_THROW(read(), kernels::SpecError) << place;
   }
@@ -442,7 +517,8 @@ TEST_F(Report, FindsTheHeadersOfACheckout) {
   fs::rename(folder_ / "generated", folder_ / "kernels/generated");
   fs::rename(folder_ / "sweeps", folder_ / "notebooks_data/sweeps");
   EXPECT_EQ(run({"--in", path("notebooks_data"), "--out", path("report")}), kernels::kExitHolds);
-  EXPECT_NE(kernels::read_file(path("report/report.md")).find("kernels/generated/gelu_f32.h"), std::string::npos);
+  EXPECT_NE(kernels::read_file(path("report/report.md")).find("kernels/generated/gelu_f32.h"),
+            std::string::npos);
 }
 
 // Headers of a checkout stand beside each of its folders. They are no results of that folder.
@@ -451,7 +527,8 @@ TEST_F(Report, AFolderWithoutResultsIsRefusedThoughHeadersStandBesideIt) {
   fs::create_directories(folder_ / "docs/pictures");
   fs::rename(folder_ / "generated", folder_ / "kernels/generated");
   write("docs/page.md", "# No results");
-  EXPECT_NE(refusal([&] { run({"--in", path("docs")}); }).find(path("docs") + ": --in: holds no results"), std::string::npos);
+  EXPECT_NE(refusal([&] { run({"--in", path("docs")}); }).find(path("docs") + ": --in: holds no results"),
+            std::string::npos);
   EXPECT_FALSE(fs::exists(folder_ / "docs/report"));
 }
 
@@ -466,7 +543,8 @@ TEST_F(Report, AFunctionOfOnesOwnIsReported) {
   const auto reported = [](const Results& results) {
     std::map<std::string, double> found;
     for (const Requirement& row : requirements(results)) {
-      EXPECT_EQ(row.verdict(), row.value ? RequirementVerdict::reported : RequirementVerdict::not_measured) << row.quantity;
+      EXPECT_EQ(row.verdict(), row.value ? RequirementVerdict::reported : RequirementVerdict::not_measured)
+          << row.quantity;
       if (row.value) found[row.format + " " + row.quantity] = *row.value;
     }
     return found;
@@ -491,7 +569,8 @@ TEST_F(Report, AFunctionOfOnesOwnIsReported) {
   EXPECT_TRUE(reported(read()).empty());
 }
 
-// Every figure says of which run it is, as provenance.json has it; what is not listed there is of not of this run.
+// Every figure says of which run it is, as provenance.json has it; what is not listed there is of not of this
+// run.
 TEST_F(Report, EveryFigureSaysOfWhichRunItIs) {
   const auto origins = [&](const Results& results) {
     std::map<std::string, std::set<std::string>> found;
@@ -503,27 +582,38 @@ TEST_F(Report, EveryFigureSaysOfWhichRunItIs) {
   };
   using Origins = std::map<std::string, std::set<std::string>>;
   const std::set<std::string> unknown{"not stated"}, ours{"this run"}, earlier{"not of this run"};
-  EXPECT_EQ(origins(read()), (Origins{{"f32", unknown}, {"f16", unknown}, {"bf16", unknown}, {"norms", unknown}, {"certificates", unknown}}));
-  EXPECT_EQ(facts(read())["files"]["sweeps"][0], (Json{{"file", path("sweeps/gelu_bf16.json")}, {"origin", "not stated"}}));
+  EXPECT_EQ(origins(read()), (Origins{{"f32", unknown},
+                                      {"f16", unknown},
+                                      {"bf16", unknown},
+                                      {"norms", unknown},
+                                      {"certificates", unknown}}));
+  EXPECT_EQ(facts(read())["files"]["sweeps"][0],
+            (Json{{"file", path("sweeps/gelu_bf16.json")}, {"origin", "not stated"}}));
 
   fs::create_directories(folder_ / "committed/attack");
   fs::create_directories(folder_ / "committed/sweeps");
   fs::rename(folder_ / "attack/norms.json", folder_ / "committed/attack/norms.json");
   Json same = sweep_json(kF32);
-  same["domains"][0]["T_over_O"] = 7;  // of a file that this run has made itself, the committed one does not count
+  // of a file that this run has made itself, the committed one does not count
+  same["domains"][0]["T_over_O"] = 7;
   write("committed/sweeps/gelu_f32.json", same.dump());
-  Json provenance{{"schema", "outgrad.provenance/1"},
-                  {"version", "1.2.3"},
-                  {"commit", "abcdef0"},
-                  {"date", "2026-11-26"},
-                  {"machine", {{"cpu", "a processor"}, {"cores", 2}, {"gpu", ""}}},
-                  {"run", {"sweeps/gelu_bf16.json", "generated/gelu_bf16.h", "sweeps/gelu_f32.json", "generated/gelu_f32.h"}},
-                  {"committed", {{"attack/norms.json", {{"date", "2026-11-01"}, {"commit", "1234567"}}}}}};
+  Json provenance{
+      {"schema", "outgrad.provenance/1"},
+      {"version", "1.2.3"},
+      {"commit", "abcdef0"},
+      {"date", "2026-11-26"},
+      {"machine", {{"cpu", "a processor"}, {"cores", 2}, {"gpu", ""}}},
+      {"run",
+       {"sweeps/gelu_bf16.json", "generated/gelu_bf16.h", "sweeps/gelu_f32.json", "generated/gelu_f32.h"}},
+      {"committed", {{"attack/norms.json", {{"date", "2026-11-01"}, {"commit", "1234567"}}}}}};
   write("provenance.json", provenance.dump());
   const Results results = read();
   const std::set<std::string> committed{"committed 2026-11-01 1234567"};
   // PyTorch's error stands in the sweep of f32, which this writer leaves without it.
-  EXPECT_EQ(origins(results), (Origins{{"f32", ours}, {"f16", earlier}, {"bf16", ours}, {"norms", committed}, {"certificates", earlier}}));
+  EXPECT_EQ(
+      origins(results),
+      (Origins{
+          {"f32", ours}, {"f16", earlier}, {"bf16", ours}, {"norms", committed}, {"certificates", earlier}}));
   EXPECT_EQ(failing(results), std::vector<std::string>{});
   EXPECT_NE(to_text(requirements(results)).find("committed 2026-11-01 1234567"), std::string::npos);
   EXPECT_EQ(to_json(requirements(results))["requirements"][0]["from"], "this run");
@@ -533,7 +623,9 @@ TEST_F(Report, EveryFigureSaysOfWhichRunItIs) {
   EXPECT_EQ(told["files"]["sweeps"][0]["origin"], "this run");
   EXPECT_EQ(told["headers"]["backward"][1]["origin"], "not of this run");
   for (const char* key : {"schema", "version", "commit", "date", "machine", "run", "committed"}) {
-    with_changed("provenance.json", [&](Json& json) { json.erase(key); }, [&] { EXPECT_THROW(read(), SpecError) << key; });
+    with_changed(
+        "provenance.json", [&](Json& json) { json.erase(key); },
+        [&] { EXPECT_THROW(read(), SpecError) << key; });
   }
 }
 
@@ -565,7 +657,9 @@ TEST_F(Report, WritesThePageAndItsDataAndSaysWhetherAllHolds) {
   EXPECT_EQ(written, shown);
   with_changed(
       "sweeps/gelu_bf16.json", [](Json& json) { json["domains"][1]["T_over_O"] = 1.021; },
-      [&] { EXPECT_EQ(run({"--in", folder_.string(), "--out", path("elsewhere")}), kernels::kExitViolated); });
+      [&] {
+        EXPECT_EQ(run({"--in", folder_.string(), "--out", path("elsewhere")}), kernels::kExitViolated);
+      });
   EXPECT_TRUE(fs::is_regular_file(folder_ / "elsewhere/index.html"));
   EXPECT_THROW(run({"--in", path("absent")}), SpecError);
   fs::create_directory(folder_ / "empty");
@@ -579,7 +673,10 @@ TEST_F(Report, DamageThatOnlyPythonSeesIsRefused) {
   SKIP_WITHOUT_MATPLOTLIB();
   with_changed(
       "sweeps/gelu_bf16.json", [](Json& json) { json["domains"][0]["curve"]["rows"][3][1] = kHostile; },
-      [&] { EXPECT_EQ(refusal([&] { run({"--in", folder_.string()}); }), path("sweeps/gelu_bf16.json") + ": domains[0].curve.rows[3][1]: is not a number"); });
+      [&] {
+        EXPECT_EQ(refusal([&] { run({"--in", folder_.string()}); }),
+                  path("sweeps/gelu_bf16.json") + ": domains[0].curve.rows[3][1]: is not a number");
+      });
   EXPECT_FALSE(fs::exists(folder_ / "report"));
 }
 
@@ -598,7 +695,11 @@ TEST_F(Report, WhereThePageCannotBeRenderedNothingIsWritten) {
   const std::string before = chosen ? chosen : "", python = path("python");
   EXPECT_NE(refused("/nonexistent/python").find("/nonexistent/python: cannot be started"), std::string::npos);
   for (const char* status : {"3", "2", "1"}) {
-    write("python", std::string("#!/bin/sh\necho half >$3/index.html\necho Traceback >&2\necho 'No module named x' >&2\nexit ") + status + "\n");
+    write(
+        "python",
+        std::string(
+            "#!/bin/sh\necho half >$3/index.html\necho Traceback >&2\necho 'No module named x' >&2\nexit ") +
+            status + "\n");
     fs::permissions(python, fs::perms::owner_all);
     const std::string why = refused(python);
     EXPECT_NE(why.find("python3-jinja2"), std::string::npos) << why;

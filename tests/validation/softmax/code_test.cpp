@@ -74,7 +74,8 @@ TEST(SoftmaxCode, TheProofFailsForWrongCodes) {
   EXPECT_GT(lower.cell, kernels::kSoftmaxCell);
 }
 
-// All 2^32 patterns: those from 0 to 1 by the proof, the scalar encoder beside the vectors, and whatever is no p.
+// All 2^32 patterns: those from 0 to 1 by the proof, the scalar encoder beside the vectors, and whatever is
+// no p.
 TEST(SoftmaxCode, EveryPatternExhaustive) {
   const SoftmaxCodeProof proof = prove_softmax_code();
   expect_proof(proof);
@@ -88,7 +89,8 @@ TEST(SoftmaxCode, EveryPatternExhaustive) {
     encode_softmax(p.data(), codes.data(), kBlock);
     for (std::size_t i = 0; i < kBlock; ++i, ++seen) {
       const bool low = !(p[i] > proof.last[0]), high = p[i] >= 1;
-      wrong += static_cast<std::uint64_t>(codes[i] != kernels::softmax_code(p[i]) || (low && codes[i] != 0) || (high && codes[i] != 255));
+      wrong += static_cast<std::uint64_t>(codes[i] != kernels::softmax_code(p[i]) || (low && codes[i] != 0) ||
+                                          (high && codes[i] != 255));
     }
   }
   EXPECT_EQ(seen, std::uint64_t{1} << 32);

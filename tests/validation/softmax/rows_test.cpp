@@ -1,4 +1,5 @@
-// The attack on softmax's bounds: nothing breaks them, it comes near to each, and it sees a gradient that is wrong.
+// The attack on softmax's bounds: nothing breaks them, it comes near to each, and it sees a gradient that is
+// wrong.
 #include "validation/softmax/rows.h"
 
 #include <gtest/gtest.h>
@@ -18,17 +19,21 @@ TEST(SoftmaxRows, TheDoubleReferenceIsMpfrs) {
   kernels::Random random(3);
   for (const std::size_t n : {1u, 5u, 200u}) {
     std::vector<float> x, dp;
-    for (std::size_t i = 0; i < n; ++i) x.push_back(static_cast<float>(8 * random.normal())), dp.push_back(static_cast<float>(random.normal()));
+    for (std::size_t i = 0; i < n; ++i)
+      x.push_back(static_cast<float>(8 * random.normal())), dp.push_back(static_cast<float>(random.normal()));
     if (n > 1) x[1] = -std::numeric_limits<float>::infinity();
     const ExactSoftmax exact = exact_softmax(x, dp);
     std::vector<Interval> p;
     Interval sum(0), mean(0);
-    for (const float s : x) p.push_back(std::isinf(s) ? Interval(0) : exp(Interval(static_cast<double>(s)))), sum = sum + p.back();
-    for (std::size_t i = 0; i < n; ++i) p[i] = p[i] / sum, mean = mean + p[i] * Interval(static_cast<double>(dp[i]));
+    for (const float s : x)
+      p.push_back(std::isinf(s) ? Interval(0) : exp(Interval(static_cast<double>(s)))), sum = sum + p.back();
+    for (std::size_t i = 0; i < n; ++i)
+      p[i] = p[i] / sum, mean = mean + p[i] * Interval(static_cast<double>(dp[i]));
     for (std::size_t i = 0; i < n; ++i) {
       EXPECT_LE(std::abs(exact.p[i] - p[i].middle()), 0x1p-49 * exact.p[i]);
       const double ds = (p[i] * (Interval(static_cast<double>(dp[i])) - mean)).middle();
-      EXPECT_LE(std::abs(exact.ds[i] - ds), exact.p[i] * exact.greatest * (0x1p-48 + static_cast<double>(n) * 0x1p-52));
+      EXPECT_LE(std::abs(exact.ds[i] - ds),
+                exact.p[i] * exact.greatest * (0x1p-48 + static_cast<double>(n) * 0x1p-52));
     }
   }
 }
@@ -48,9 +53,11 @@ TEST(SoftmaxRows, TheAttackFindsNoViolationAndComesNear) {
 void undivided(const float* dy, const unsigned char* codes, float* dx, std::int64_t rows, std::int64_t n) {
   for (std::int64_t row = 0; row < rows; ++row) {
     double mean = 0;
-    for (std::int64_t j = row * n; j < (row + 1) * n; ++j) mean += static_cast<double>(kernels::softmax_of_code(codes[j])) * static_cast<double>(dy[j]);
+    for (std::int64_t j = row * n; j < (row + 1) * n; ++j)
+      mean += static_cast<double>(kernels::softmax_of_code(codes[j])) * static_cast<double>(dy[j]);
     for (std::int64_t j = row * n; j < (row + 1) * n; ++j) {
-      dx[j] = static_cast<float>(static_cast<double>(kernels::softmax_of_code(codes[j])) * (static_cast<double>(dy[j]) - mean));
+      dx[j] = static_cast<float>(static_cast<double>(kernels::softmax_of_code(codes[j])) *
+                                 (static_cast<double>(dy[j]) - mean));
     }
   }
 }

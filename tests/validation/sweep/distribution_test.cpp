@@ -33,7 +33,10 @@ double exact_mass(double a, double b, double sigma) {
   return mpfr_get_d(lower.get(), MPFR_RNDN);
 }
 
-std::string committed_histogram() { return kernels::read_file(std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/activations/all-MiniLM-L6-v2.json"); }
+std::string committed_histogram() {
+  return kernels::read_file(std::string(OUTGRAD_SOURCE_DIR) +
+                            "/notebooks_data/activations/all-MiniLM-L6-v2.json");
+}
 
 TEST(Distribution, MassesOfPatternsAreThoseOfErfc) {
   for (const double sigma : {0.5, 1.0, 2.0}) {
@@ -42,7 +45,8 @@ TEST(Distribution, MassesOfPatternsAreThoseOfErfc) {
       const Domain domain{format};
       std::mt19937_64 random(11);
       for (int i = 0; i < 3000; ++i) {
-        const double x = domain.at(static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(domain.finite())));
+        const double x =
+            domain.at(static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(domain.finite())));
         if (std::fabs(x) > 8 * sigma) continue;
         const auto [low, high] = rounding_interval(x, format);
         const double want = exact_mass(low, high, sigma);
@@ -60,7 +64,8 @@ TEST(Distribution, RoundingIntervalsTileTheLine) {
   for (const FloatFormat& format : {kF16, kBf16}) {
     const Domain domain{format};
     for (std::int64_t i = 1; i < domain.finite(); ++i) {
-      EXPECT_EQ(rounding_interval(domain.at(i - 1), format)[1], rounding_interval(domain.at(i), format)[0]) << domain.at(i);
+      EXPECT_EQ(rounding_interval(domain.at(i - 1), format)[1], rounding_interval(domain.at(i), format)[0])
+          << domain.at(i);
     }
     for (const double x : {1.0, 1.5, -2.0, 0x1p-14, 0x1p-24}) {
       const auto [low, high] = rounding_interval(x, format);
@@ -71,8 +76,9 @@ TEST(Distribution, RoundingIntervalsTileTheLine) {
 }
 
 TEST(Distribution, HistogramsSpreadEachBinEvenly) {
-  const Distribution d =
-      Distribution::parse(R"({"schema": "outgrad.activations/1", "name": "two", "first": -1, "width": 0.5, "counts": [1, 0, 2, 1], "elements": 4})", "f");
+  const Distribution d = Distribution::parse(
+      R"({"schema": "outgrad.activations/1", "name": "two", "first": -1, "width": 0.5, "counts": [1, 0, 2, 1], "elements": 4})",
+      "f");
   EXPECT_EQ(d.mass(-10, 10), 1);
   EXPECT_EQ(d.mass(-1, -0.75), 0.125);
   EXPECT_EQ(d.mass(-0.5, 0), 0);
@@ -83,13 +89,16 @@ TEST(Distribution, HistogramsSpreadEachBinEvenly) {
   EXPECT_NEAR(real.mass(-100, 100), 1, 1e-15);
   EXPECT_LT(real.reach()[0], -5);
   EXPECT_GT(real.reach()[1], 2);
-  EXPECT_EQ(Distribution::from_json(nlohmann::json::parse(real.to_json().dump()), "f").mass(-0.8, -0.7), real.mass(-0.8, -0.7));
-  for (const char* bad : {"", "{}", "[]", R"({"schema": "outgrad.activations/2"})",
-                          R"({"schema": "outgrad.activations/1", "name": "n", "first": 0, "width": 0, "counts": [1], "elements": 1})",
-                          R"({"schema": "outgrad.activations/1", "name": "n", "first": 0, "width": 1, "counts": [], "elements": 0})",
-                          R"({"schema": "outgrad.activations/1", "name": "n", "first": 0, "width": 1, "counts": [-1], "elements": -1})",
-                          R"({"schema": "outgrad.activations/1", "name": "n", "first": 0, "width": 1, "counts": [1], "elements": 2})",
-                          R"({"schema": "outgrad.activations/1", "name": "n", "first": 0, "width": 1, "counts": [9007199254740992, 1], "elements": 2})"}) {
+  EXPECT_EQ(Distribution::from_json(nlohmann::json::parse(real.to_json().dump()), "f").mass(-0.8, -0.7),
+            real.mass(-0.8, -0.7));
+  for (
+      const char* bad :
+      {"", "{}", "[]", R"({"schema": "outgrad.activations/2"})",
+       R"({"schema": "outgrad.activations/1", "name": "n", "first": 0, "width": 0, "counts": [1], "elements": 1})",
+       R"({"schema": "outgrad.activations/1", "name": "n", "first": 0, "width": 1, "counts": [], "elements": 0})",
+       R"({"schema": "outgrad.activations/1", "name": "n", "first": 0, "width": 1, "counts": [-1], "elements": -1})",
+       R"({"schema": "outgrad.activations/1", "name": "n", "first": 0, "width": 1, "counts": [1], "elements": 2})",
+       R"({"schema": "outgrad.activations/1", "name": "n", "first": 0, "width": 1, "counts": [9007199254740992, 1], "elements": 2})"}) {
     EXPECT_THROW(Distribution::parse(bad, "f"), kernels::SpecError) << bad;
   }
 }
@@ -97,7 +106,8 @@ TEST(Distribution, HistogramsSpreadEachBinEvenly) {
 TEST(ExactSum, IsTheSameInAnyOrderAndSurvivesJson) {
   std::mt19937_64 random(12);
   std::vector<double> terms(1000);
-  for (double& v : terms) v = std::ldexp(static_cast<double>(random()) - 0x1p63, -static_cast<int>(random() % 90) - 64);
+  for (double& v : terms)
+    v = std::ldexp(static_cast<double>(random()) - 0x1p63, -static_cast<int>(random() % 90) - 64);
   ExactSum forth, back;
   for (const double v : terms) forth.add(v);
   std::reverse(terms.begin(), terms.end());
@@ -117,13 +127,15 @@ Subject wavy(const FloatFormat& format) {
   Subject subject{"wavy+rounded", format, "1", {}, {}, {}};
   subject.own_forward = false;
   subject.derivative = [](const float* y, const std::uint32_t* mask, float* g, std::int64_t n) {
-    for (std::int64_t i = 0; i < n; ++i) g[i] = (mask[i / 32] >> (i % 32) & 1 ? 1.0f : 0.5f) * std::sin(40 * y[i]);
+    for (std::int64_t i = 0; i < n; ++i)
+      g[i] = (mask[i / 32] >> (i % 32) & 1 ? 1.0f : 0.5f) * std::sin(40 * y[i]);
   };
   subject.distributions.push_back(Distribution::parse(committed_histogram(), "f"));
   return subject;
 }
 
-// Moments against one weight an element, by MPFR's erfc, in every kind of block: across binades, bins, zero and x*.
+// Moments against one weight an element, by MPFR's erfc, in every kind of block: across binades, bins, zero
+// and x*.
 TEST(WeightedSweep, BlocksOfF32AreWeighedLikeTheirElements) {
   const Subject subject = wavy(kF32);
   const Domain domain{kF32};
@@ -154,23 +166,29 @@ TEST(WeightedSweep, BlocksOfF32AreWeighedLikeTheirElements) {
         square += w * e * e;
       }
       const double scale = std::max(static_cast<double>(mass), 0x1p-60);
-      EXPECT_NEAR(segment.under[k].mass.value(), static_cast<double>(mass), scale * 0x1p-38) << x << ' ' << d.name();
-      EXPECT_NEAR(segment.under[k].error.value(), static_cast<double>(error), scale * 0x1p-36) << x << ' ' << d.name();
-      EXPECT_NEAR(segment.under[k].square.value(), static_cast<double>(square), scale * 0x1p-36) << x << ' ' << d.name();
+      EXPECT_NEAR(segment.under[k].mass.value(), static_cast<double>(mass), scale * 0x1p-38)
+          << x << ' ' << d.name();
+      EXPECT_NEAR(segment.under[k].error.value(), static_cast<double>(error), scale * 0x1p-36)
+          << x << ' ' << d.name();
+      EXPECT_NEAR(segment.under[k].square.value(), static_cast<double>(square), scale * 0x1p-36)
+          << x << ' ' << d.name();
     }
   }
 }
 
-// Blocks need not start where bins end: the x* of an activation cuts them anywhere. silu's did, and its weights added up to 1 + 4e-9.
+// Blocks need not start where bins end: the x* of an activation cuts them anywhere. silu's did, and its
+// weights added up to 1 + 4e-9.
 TEST(WeightedSweep, CutBlocksAddUpToTheirBins) {
   const Subject subject = wavy(kF32);
   const Distribution& histogram = subject.distributions.back();
   const Domain domain{kF32};
   for (const float x : {-1.28125f, -1.0f, -0.484375f, 0.25f, 0.484375f, 2.03125f}) {
     for (const std::int64_t before : {1, 777, 1500, 2047}) {
-      const std::int64_t middle = domain.first_right(static_cast<double>(x)), begin = middle - before, end = middle + 4096 - before;
+      const std::int64_t middle = domain.first_right(static_cast<double>(x)), begin = middle - before,
+                         end = middle + 4096 - before;
       const auto sum = sweep_range(subject, domain, begin, end).under.back().mass.value();
-      const double exact = histogram.mass(step_from_zero(domain.at(begin))[0], step_from_zero(domain.at(end - 1))[1]);
+      const double exact =
+          histogram.mass(step_from_zero(domain.at(begin))[0], step_from_zero(domain.at(end - 1))[1]);
       EXPECT_NEAR(sum, exact, 1e-14) << x << ' ' << before;
     }
   }
@@ -179,7 +197,9 @@ TEST(WeightedSweep, CutBlocksAddUpToTheirBins) {
 TEST(WeightedSweep, WholeFormatsHaveAMassOfOneAndKnownMoments) {
   for (const FloatFormat& format : {kF16, kBf16}) {
     Subject subject = wavy(format);
-    subject.derivative = [](const float*, const std::uint32_t*, float* g, std::int64_t n) { std::fill_n(g, n, 0.0f); };
+    subject.derivative = [](const float*, const std::uint32_t*, float* g, std::int64_t n) {
+      std::fill_n(g, n, 0.0f);
+    };
     SweepOptions options;
     options.progress = false;
     options.chunk_patterns = 4096;
@@ -194,11 +214,13 @@ TEST(WeightedSweep, WholeFormatsHaveAMassOfOneAndKnownMoments) {
     // E f'^2 for sigma = 1, by the trapezoidal rule in double.
     double square = 0;
     for (double x = -12; x <= 12; x += 0x1p-8) {
-      const double slope = std::erfc(-x / std::numbers::sqrt2) / 2 + x * std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi);
+      const double slope = std::erfc(-x / std::numbers::sqrt2) / 2 +
+                           x * std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi);
       square += slope * slope * std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi) * 0x1p-8;
     }
     // Patterns stand for their neighbourhood: an error of (spacing)^2 in the mean.
-    EXPECT_NEAR(under[1]["rms"].get<double>(), std::sqrt(square), format.precision == kF16.precision ? 1e-6 : 1e-4);
+    EXPECT_NEAR(under[1]["rms"].get<double>(), std::sqrt(square),
+                format.precision == kF16.precision ? 1e-6 : 1e-4);
     for (std::size_t k = 0; k < 4; ++k) {
       EXPECT_GT(under[k]["share_in_worst_codes"].get<double>(), 0.001);
       EXPECT_LT(under[k]["share_in_worst_codes"].get<double>(), 0.2);

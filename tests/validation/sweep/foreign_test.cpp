@@ -1,5 +1,5 @@
-// Coefficients that are not ours: what the reader refuses, that the evaluator does what the file says in the arithmetic that it says, and that
-// the files we ship give the figures that are known of them.
+// Coefficients that are not ours: what the reader refuses, that the evaluator does what the file says in the
+// arithmetic that it says, and that the files we ship give the figures that are known of them.
 
 #include "validation/sweep/foreign.h"
 
@@ -39,7 +39,8 @@ std::string refusal(const std::string& text) {
 }
 
 Json one_piece() {
-  return Json::parse(R"({"schema": "outgrad.foreign/1", "name": "one", "activation": "gelu", "kind": "pieces", "source": {"work": "a test"},
+  return Json::parse(
+      R"({"schema": "outgrad.foreign/1", "name": "one", "activation": "gelu", "kind": "pieces", "source": {"work": "a test"},
     "arithmetic": "f32_fma",
     "left": [{"from": "-inf", "to": "inf", "includes": "none", "constant": 0}],
     "right": [{"from": "-inf", "to": 0.5, "includes": "none", "coordinate": "y", "centre": "0x1p-2", "coefficients": [0.5, "0x1.8p+0", "-0.25"],
@@ -55,7 +56,8 @@ float g_of(const ForeignFunction& f, float y, bool right) {
 }
 
 TEST(ForeignReader, ReadsWhatIsShipped) {
-  for (const char* name : {"tempo_gelu", "tempo_gelu_centred", "regelu2", "resilu2"}) EXPECT_EQ(parse_foreign(committed_function(name), name).name, name);
+  for (const char* name : {"tempo_gelu", "tempo_gelu_centred", "regelu2", "resilu2"})
+    EXPECT_EQ(parse_foreign(committed_function(name), name).name, name);
   EXPECT_EQ(refusal(one_piece().dump()), "");
 }
 
@@ -69,7 +71,8 @@ TEST(ForeignReader, RefusesInOneLineWithThePlace) {
     EXPECT_LT(why.size(), 200u) << why;
   };
   // A finding of the fuzzer: the whole number was quoted.
-  EXPECT_EQ(refusal("{\"schema\": " + std::string(400, '7') + "}"), "file.json: JSON: a number is beyond double's range");
+  EXPECT_EQ(refusal("{\"schema\": " + std::string(400, '7') + "}"),
+            "file.json: JSON: a number is beyond double's range");
   expect([](Json& j) { j["schema"] = "outgrad.foreign/2"; }, "schema: is not outgrad.foreign/1");
   expect([](Json& j) { j["activation"] = "relu"; }, "activation: 'relu' is not one of gelu, silu");
   expect([](Json& j) { j["kind"] = "table"; }, "kind: ");
@@ -78,8 +81,10 @@ TEST(ForeignReader, RefusesInOneLineWithThePlace) {
   expect([](Json& j) { j["arithmetic"] = "bf16"; }, "arithmetic: ");
   expect([](Json& j) { j.erase("left"); }, "top level: 'left' is missing");
   expect([](Json& j) { j["source"] = Json::object(); }, "source: ");
-  expect([](Json& j) { j["right"][0]["coordinate"] = "log"; }, "right[0].coordinate: 'log' is not one of y, signed_sqrt");
-  expect([](Json& j) { j["right"][0]["coordinate"] = "signed_sqrt"; }, "right[0].coordinate: needs 'constants'");
+  expect([](Json& j) { j["right"][0]["coordinate"] = "log"; },
+         "right[0].coordinate: 'log' is not one of y, signed_sqrt");
+  expect([](Json& j) { j["right"][0]["coordinate"] = "signed_sqrt"; },
+         "right[0].coordinate: needs 'constants'");
   expect([](Json& j) { j["right"][0]["order"] = "clenshaw"; }, "right[0].order: ");
   expect([](Json& j) { j["right"][0]["to"] = 0.4; }, "right[1].from: leaves a gap");
   expect([](Json& j) { j["right"][0]["to"] = 0.6; }, "right[1].from: overlaps");
@@ -89,26 +94,33 @@ TEST(ForeignReader, RefusesInOneLineWithThePlace) {
   expect([](Json& j) { j["right"][1]["to"] = 7; }, "right: ends at 7");
   expect([](Json& j) { j["right"][1]["to"] = 0.5; }, "right[1]: 'from' is not below 'to'");
   expect([](Json& j) { j["right"][0]["coefficients"][1] = "nan"; }, "right[0].coefficients[1]: ");
-  expect([](Json& j) { j["right"][0]["coefficients"][1] = "inf"; }, "right[0].coefficients[1]: is not finite");
-  expect([](Json& j) { j["right"][0]["coefficients"][1] = "1e39"; }, "right[0].coefficients[1]: is not finite in f32");
-  expect([](Json& j) { j["right"][0]["coefficients"][1] = nullptr; }, "right[0].coefficients[1]: is not a number");
+  expect([](Json& j) { j["right"][0]["coefficients"][1] = "inf"; },
+         "right[0].coefficients[1]: is not finite");
+  expect([](Json& j) { j["right"][0]["coefficients"][1] = "1e39"; },
+         "right[0].coefficients[1]: is not finite in f32");
+  expect([](Json& j) { j["right"][0]["coefficients"][1] = nullptr; },
+         "right[0].coefficients[1]: is not a number");
   expect([](Json& j) { j["right"][0]["coefficients"] = Json::array(); }, "right[0].coefficients: ");
-  expect([](Json& j) { j["right"][0]["coefficients"] = std::vector<int>(100'001, 1); }, "right[0].coefficients: has 100001 numbers");
+  expect([](Json& j) { j["right"][0]["coefficients"] = std::vector<int>(100'001, 1); },
+         "right[0].coefficients: has 100001 numbers");
   expect([](Json& j) { j["right"][0]["coefficients"] = std::vector<int>(1'000'001, 1); }, "size: ");
   expect([](Json& j) { j["right"] = Json::array(); }, "right: ");
   expect([](Json& j) { j["claims"]["O"] = 1; }, "claims: ");
   EXPECT_NE(refusal("[]").find("file.json: top level: "), std::string::npos);
   EXPECT_NE(refusal("").find("file.json: byte "), std::string::npos);
   const std::string whole = one_piece().dump();
-  for (std::size_t length = 0; length < whole.size(); ++length) EXPECT_NE(refusal(whole.substr(0, length)), "") << length;
+  for (std::size_t length = 0; length < whole.size(); ++length)
+    EXPECT_NE(refusal(whole.substr(0, length)), "") << length;
 
   const auto expect_steps = [](const std::function<void(Json&)>& spoil, const std::string& place) {
     Json json = Json::parse(committed_function("regelu2"));
     spoil(json);
-    EXPECT_NE(refusal(json.dump()).find("file.json: " + place), std::string::npos) << place << " | " << refusal(json.dump());
+    EXPECT_NE(refusal(json.dump()).find("file.json: " + place), std::string::npos)
+        << place << " | " << refusal(json.dump());
   };
   expect_steps([](Json& j) { std::swap(j["thresholds"][0], j["thresholds"][1]); }, "thresholds: do not rise");
-  expect_steps([](Json& j) { j["increments"].erase(0); }, "increments: give 3 steps where 3 thresholds make 4");
+  expect_steps([](Json& j) { j["increments"].erase(0); },
+               "increments: give 3 steps where 3 thresholds make 4");
   expect_steps([](Json& j) { j["code_bits"] = 1; }, "thresholds: has 3 numbers; at most 1");
   expect_steps([](Json& j) { j["code_bits"] = 9; }, "code_bits: ");
   expect_steps([](Json& j) { j["values"] = {0, 0, 1, 1}; }, "top level: has not just one of");
@@ -158,7 +170,8 @@ TEST(ForeignFunction, EvaluatesInTheOrderAndArithmeticNamed) {
       int differ = 0;
       for (int i = 0; i < 2000; ++i) {
         const float y = std::min(value(random), 0.49f);
-        const float want = kernels::evaluate_row(kernels::FloatOps{}, table, 0, degree, y, estrin ? kernels::kEstrin : kernels::kHorner);
+        const float want = kernels::evaluate_row(kernels::FloatOps{}, table, 0, degree, y,
+                                                 estrin ? kernels::kEstrin : kernels::kHorner);
         EXPECT_EQ(g_of(fused, y, true), want);
         double exact = c.back();
         volatile float p = static_cast<float>(c.back());
@@ -181,8 +194,10 @@ TEST(ForeignFunction, EvaluatesInTheOrderAndArithmeticNamed) {
 TEST(ForeignFunction, SignedRootsTakeTheSideOfTheMask) {
   Json json = one_piece();
   json["constants"] = {{"y_hi", "-0x1.5c19dep-3"}, {"y_lo", 0}, {"t_min", "0x1p-30"}};
-  const Json piece = {{"from", "-inf"},         {"to", "inf"},      {"includes", "none"}, {"coordinate", "signed_sqrt"}, {"centre", 0},
-                      {"coefficients", {0, 1}}, {"order", "horner"}};
+  const Json piece = {{"from", "-inf"},     {"to", "inf"},
+                      {"includes", "none"}, {"coordinate", "signed_sqrt"},
+                      {"centre", 0},        {"coefficients", {0, 1}},
+                      {"order", "horner"}};
   json["left"] = json["right"] = Json::array({piece});
   const ForeignFunction f = parse_foreign(json.dump(), "t");
   for (const float y : {-0.5f, -0.1f, 0.0f, 3.0f}) {
@@ -194,7 +209,9 @@ TEST(ForeignFunction, SignedRootsTakeTheSideOfTheMask) {
 
 TEST(ForeignFunction, StepsCountTheThresholdsBelow) {
   const ForeignFunction f = parse_foreign(committed_function("regelu2"), "t");
-  const std::vector<float> x{-INFINITY, -4, -3.1858810036855245f, -3, -0.001178821281161997f, 0, 3.190832613414926f, 3.2f, INFINITY, NAN};
+  const std::vector<float> x{
+      -INFINITY, -4, -3.1858810036855245f, -3, -0.001178821281161997f, 0, 3.190832613414926f, 3.2f,
+      INFINITY,  NAN};
   std::vector<float> code(x.size()), g(x.size());
   f.codes(x.data(), code.data(), static_cast<std::int64_t>(x.size()));
   EXPECT_EQ(code, (std::vector<float>{0, 0, 0, 1, 1, 2, 2, 3, 3, 0}));
@@ -214,16 +231,21 @@ DomainResult sweep_of(const std::string& name, const FloatFormat& format) {
   return finish(sweep(subject, domains, options), domains, subject.stored()).at(0);
 }
 
-// f' is steepest in the step of each: the code that begins next to x = 0 has a' = a1 + a2 = 1.0487 where f'(0) is 1/2, resp. 1.0403.
+// f' is steepest in the step of each: the code that begins next to x = 0 has a' = a1 + a2 = 1.0487 where
+// f'(0) is 1/2, resp. 1.0403.
 TEST(ForeignSweep, StepsAreOffByTheHeightOfTheStep) {
   for (const auto& [name, step, last] :
-       {std::tuple{"regelu2", 1.0979632065417297 - 0.04922261145617846, 0.2348}, {"resilu2", 1.080925428529668 - 0.04060357190528599, 0.2406}}) {
+       {std::tuple{"regelu2", 1.0979632065417297 - 0.04922261145617846, 0.2348},
+        {"resilu2", 1.080925428529668 - 0.04060357190528599, 0.2406}}) {
     for (const FloatFormat& format : {kF16, kBf16}) {
       const DomainResult result = sweep_of(name, format);
       EXPECT_NEAR(result.max(result.all.total), step - 0.5, 1.5e-3) << name;
       EXPECT_NEAR(result.max(result.all.regret), last, 1e-3) << name;
-      // O: half the range of f' over the code that holds f'(0) and the maximum of f' (1.1290 for GELU, 1.0998 for SiLU).
-      EXPECT_NEAR(result.max(result.all.oracle), (std::string(name) == "regelu2" ? 1.12890 - 0.5 : 1.09984 - 0.5) / 2, 1e-3) << name;
+      // O: half the range of f' over the code that holds f'(0) and the maximum of f' (1.1290 for GELU, 1.0998
+      // for SiLU).
+      EXPECT_NEAR(result.max(result.all.oracle),
+                  (std::string(name) == "regelu2" ? 1.12890 - 0.5 : 1.09984 - 0.5) / 2, 1e-3)
+          << name;
       EXPECT_LT(result.max(result.all.storage), 0) << "nothing is stored of y";
       EXPECT_EQ(result.all.wrong_mask, 0);
       EXPECT_GE(result.all.wrong_special, 254) << "a code of two bits has no NaN";
@@ -240,7 +262,8 @@ TEST(ForeignSweep, TempoAddsWhereItShouldSubtract) {
   EXPECT_LT(published.all.total[1].x, 3.01f);
   const Domain f32{kF32};
   const std::int64_t at_three = f32.finite() / 2 + std::bit_cast<std::int32_t>(3.0f);
-  const Segment near = sweep_range(make_subject(parse_foreign(committed_function("tempo_gelu"), "t"), kF32), f32, at_three, at_three + 40'000);
+  const Segment near = sweep_range(make_subject(parse_foreign(committed_function("tempo_gelu"), "t"), kF32),
+                                   f32, at_three, at_three + 40'000);
   EXPECT_NEAR(near.total[1].value, 2.695, 0.001);
   EXPECT_LT(centred.all.total[1].value, 0.13);
   EXPECT_EQ(published.all.total[0].value, centred.all.total[0].value);
@@ -249,7 +272,8 @@ TEST(ForeignSweep, TempoAddsWhereItShouldSubtract) {
   EXPECT_NEAR(published.all.oracle[1].value, 0.00484, 0.6e-5);
 }
 
-// What C's search takes for granted of each activation: a floor of O in every format and domain, from the x next to x* alone.
+// What C's search takes for granted of each activation: a floor of O in every format and domain, from the x
+// next to x* alone.
 TEST(ForeignSweep, FloorsOfOHold) {
   for (const char* activation : {"gelu", "silu"}) {
     Json json = one_piece();
@@ -258,7 +282,8 @@ TEST(ForeignSweep, FloorsOfOHold) {
     for (const FloatFormat& format : {kF32, kF16, kBf16}) {
       const Subject subject = make_subject(f, format);
       for (const Domain& domain : domains_for(format)) {
-        const std::int64_t middle = domain.first_right(f.activation->x_star), reach = std::min<std::int64_t>(2'000'000, middle);
+        const std::int64_t middle = domain.first_right(f.activation->x_star),
+                           reach = std::min<std::int64_t>(2'000'000, middle);
         Segment near = sweep_range(subject, domain, middle - reach, std::min(middle + reach, domain.size()));
         near.close(subject.stored());
         const double floor = f.activation->oracle_floor(format);
@@ -266,7 +291,8 @@ TEST(ForeignSweep, FloorsOfOHold) {
           EXPECT_GE(near.oracle[branch].value, floor) << activation << ' ' << format.name;
           EXPECT_LT(near.oracle[branch].value, 3 * floor) << "a floor that low makes the search slow";
           // C of f32 x over a 16-bit y is what rounding y costs: more than O, at most twice the range.
-          EXPECT_GE(near.storage[branch].value, near.oracle[branch].value * (1 - 1e-9)) << activation << ' ' << format.name;
+          EXPECT_GE(near.storage[branch].value, near.oracle[branch].value * (1 - 1e-9))
+              << activation << ' ' << format.name;
         }
       }
     }

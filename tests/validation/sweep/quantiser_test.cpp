@@ -1,5 +1,5 @@
-// Quantisers that are not ours: what the reader refuses, that the arithmetic is the file's, and that the audit's figures are those of a brute
-// force over every x and every u, written here in floats.
+// Quantisers that are not ours: what the reader refuses, that the arithmetic is the file's, and that the
+// audit's figures are those of a brute force over every x and every u, written here in floats.
 
 #include "validation/sweep/quantiser.h"
 
@@ -24,26 +24,33 @@ namespace {
 
 using Json = nlohmann::json;
 
-std::string committed(const std::string& name) { return kernels::read_file(std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/foreign/" + name + ".json"); }
+std::string committed(const std::string& name) {
+  return kernels::read_file(std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/foreign/" + name + ".json");
+}
 
 Json small_json() {
-  return Json::parse(R"({"schema": "outgrad.foreign/1", "name": "small", "activation": "gelu", "kind": "quantiser", "source": {"work": "a test"},
+  return Json::parse(
+      R"({"schema": "outgrad.foreign/1", "name": "small", "activation": "gelu", "kind": "quantiser", "source": {"work": "a test"},
     "keeps": "x", "bits": 4, "levels": 15, "epsilon": 0, "group": 32, "range": "given", "ranges": [[0.5, 3]], "x": [0.4375, 6],
     "rounding": "stochastic", "u": {"bits": 3, "offset": 1}, "overflow": "wrap", "arithmetic": "own", "fma": false, "kept_in": "same"})");
 }
 
 ForeignFunction function_of(const Json& json) { return parse_foreign(json.dump(), "file.json"); }
 
-QuantiserErrors errors_of(const Json& json, const FloatFormat& format) { return quantiser_errors(function_of(json), 0, format, {}, "file.json"); }
+QuantiserErrors errors_of(const Json& json, const FloatFormat& format) {
+  return quantiser_errors(function_of(json), 0, format, {}, "file.json");
+}
 
-// ---- the brute force ------------------------------------------------------------------------------------------------
+// ---- the brute force ----------------------------------------------------------------------------
 
 float rounded(float v, const FloatFormat& format) {
   if (format.bits == 32) return v;
-  return format.precision == kF16.precision ? kernels::widen(kernels::narrow<kernels::F16>(v)) : kernels::widen(kernels::narrow<kernels::BF16>(v));
+  return format.precision == kF16.precision ? kernels::widen(kernels::narrow<kernels::F16>(v))
+                                            : kernels::widen(kernels::narrow<kernels::BF16>(v));
 }
 
-/// The quantiser of a file in plain floats: products, sums and quotients of 16-bit numbers in f32 round to 16 bits as the exact ones do.
+/// The quantiser of a file in plain floats: products, sums and quotients of 16-bit numbers in f32 round to 16
+/// bits as the exact ones do.
 struct Plain {
   Json json;
   FloatFormat format, arithmetic;
@@ -65,28 +72,35 @@ struct Plain {
     if (stochastic) {
       const int count = 1 << json["u"]["bits"].get<int>();
       u.clear();
-      for (int k = 0; k < count; ++k) u.push_back((static_cast<float>(k) + json["u"]["offset"].get<float>()) / static_cast<float>(count));
+      for (int k = 0; k < count; ++k)
+        u.push_back((static_cast<float>(k) + json["u"]["offset"].get<float>()) / static_cast<float>(count));
     }
   }
   void set_range() {
     const float c = rounded(max - min, arithmetic);
     s = rounded(static_cast<float>(levels / (c + json["epsilon"].get<double>())), arithmetic);
     if (e4m3)
-      s = rounded(rounded(std::max(std::fabs(min), std::fabs(max)) + json["epsilon"].get<float>(), arithmetic) / static_cast<float>(levels), arithmetic);
+      s = rounded(
+          rounded(std::max(std::fabs(min), std::fabs(max)) + json["epsilon"].get<float>(), arithmetic) /
+              static_cast<float>(levels),
+          arithmetic);
     kept_s = s, kept_min = min;
     if (json["kept_in"] == "bf16") kept_s = rounded(s, kBf16), kept_min = rounded(min, kBf16);
   }
 
   long raw(float z, float u_now) const {
     if (e4m3) {
-      const int bits_of_number = kernels::narrow<kernels::F8E4M3>(std::clamp(rounded(z / s, arithmetic), -448.0f, 448.0f)).bits;
+      const int bits_of_number =
+          kernels::narrow<kernels::F8E4M3>(std::clamp(rounded(z / s, arithmetic), -448.0f, 448.0f)).bits;
       return 126 + (bits_of_number & 0x80 ? -1 : 1) * (bits_of_number & 0x7f);
     }
     const float d = rounded(z - min, arithmetic);
     volatile float product = d * s;  // never contracted
     double t = rounded(product, arithmetic);
     if (stochastic) {
-      t = static_cast<double>(fma && arithmetic.bits == 32 ? std::fma(d, s, u_now) : static_cast<float>(t) + u_now) - 0.5;
+      t = static_cast<double>(fma && arithmetic.bits == 32 ? std::fma(d, s, u_now)
+                                                           : static_cast<float>(t) + u_now) -
+          0.5;
     }
     const long r = std::lrint(std::max(t, 0.0));
     return wraps ? r : std::min<long>(r, levels);
@@ -118,13 +132,13 @@ void expect_near(const Found& got, const Found& want, const std::string& what) {
 
 bool differs(const Found& a, const Found& b) {
   constexpr double kNear = 0x1p-40;
-  return std::fabs(a.total - b.total) > kNear || std::fabs(a.wrapped - b.wrapped) > kNear || std::fabs(std::fabs(a.bias) - std::fabs(b.bias)) > kNear ||
-         a.maximum_wraps != b.maximum_wraps;
+  return std::fabs(a.total - b.total) > kNear || std::fabs(a.wrapped - b.wrapped) > kNear ||
+         std::fabs(std::fabs(a.bias) - std::fabs(b.bias)) > kNear || a.maximum_wraps != b.maximum_wraps;
 }
 
 /// Over x[i] with f'(x[i]) = slope[i] and what is kept of them, z[i].
-Found brute_force(const Plain& plain, const std::vector<float>& x, const std::vector<float>& z, const std::vector<double>& slope,
-                  const std::function<double(float value, float x)>& g) {
+Found brute_force(const Plain& plain, const std::vector<float>& x, const std::vector<float>& z,
+                  const std::vector<double>& slope, const std::function<double(float value, float x)>& g) {
   Found worst;
   std::map<std::pair<float, bool>, double> known;
   const auto count = static_cast<double>(plain.u.size());
@@ -139,7 +153,8 @@ Found brute_force(const Plain& plain, const std::vector<float>& x, const std::ve
       double& most = raw > plain.most() ? worst.wrapped : worst.total;
       most = std::max(most, std::fabs(entry->second - slope[i]));
     }
-    if (z[i] >= plain.min && z[i] <= plain.max && std::fabs(mean - z[i]) > std::fabs(worst.bias)) worst.bias = mean - z[i];
+    if (z[i] >= plain.min && z[i] <= plain.max && std::fabs(mean - z[i]) > std::fabs(worst.bias))
+      worst.bias = mean - z[i];
   }
   for (const float u : plain.u) worst.maximum_wraps += (plain.raw(plain.max, u) > plain.most()) / count;
   return worst;
@@ -165,7 +180,7 @@ double slope_of_x(float value, float) {
   return oracle.derivative(value);
 }
 
-// ---- tests ----------------------------------------------------------------------------------------------------------
+// ---- tests --------------------------------------------------------------------------------------
 
 TEST(Quantiser, RefusesInOneLineWithThePlace) {
   const auto expect = [](const std::function<void(Json&)>& spoil, const std::string& place) {
@@ -217,21 +232,25 @@ TEST(Quantiser, RefusesInOneLineWithThePlace) {
   expect([](Json& j) { j["arithmetic"] = "f64"; }, "arithmetic: 'f64' is not one of own, f32, f16, bf16");
   expect([](Json& j) { j["kept_in"] = "fp8"; }, "kept_in: 'fp8' is not one of same");
   const auto e4m3 = [](Json& j) {
-    j["codes"] = "e4m3", j["bits"] = 8, j["levels"] = 448, j["range"] = "exact", j["rounding"] = "nearest", j["overflow"] = "saturate";
+    j["codes"] = "e4m3", j["bits"] = 8, j["levels"] = 448, j["range"] = "exact", j["rounding"] = "nearest",
+    j["overflow"] = "saturate";
     j.erase("x"), j.erase("u");
   };
   expect([](Json& j) { j["codes"] = "e5m2"; }, "codes: 'e5m2' is not one of whole, e4m3");
   expect([&](Json& j) { e4m3(j), j["bits"] = 7; }, "bits: is not 8, the width of e4m3");
   expect([&](Json& j) { e4m3(j), j["levels"] = 449; }, "levels: is not from 1 to 448");
-  expect([&](Json& j) { e4m3(j), j["range"] = "given", j["x"] = {-1, 1}; }, "range: is not exact, as it is for numbers of e4m3");
+  expect([&](Json& j) { e4m3(j), j["range"] = "given", j["x"] = {-1, 1}; },
+         "range: is not exact, as it is for numbers of e4m3");
   expect([&](Json& j) { e4m3(j), j["rounding"] = "stochastic", j["u"] = {{"bits", 3}, {"offset", 1}}; },
          "rounding: is not nearest, as it is for numbers of e4m3");
-  expect([&](Json& j) { e4m3(j), j["overflow"] = "wrap"; }, "overflow: is not saturate, as it is for numbers of e4m3");
+  expect([&](Json& j) { e4m3(j), j["overflow"] = "wrap"; },
+         "overflow: is not saturate, as it is for numbers of e4m3");
   expect([](Json& j) { j["keeps"] = "dx"; }, "keeps: 'dx' is not one of x, y");
   expect([](Json& j) { j["claims"]["R"] = 1; }, "claims: has an unknown key 'R'");
   expect([](Json& j) { j["thresholds"] = 1; }, "top level: has an unknown key 'thresholds'");
   const std::string whole = small_json().dump();
-  for (std::size_t length = 0; length < whole.size(); ++length) EXPECT_THROW(parse_foreign(whole.substr(0, length), "f"), kernels::SpecError) << length;
+  for (std::size_t length = 0; length < whole.size(); ++length)
+    EXPECT_THROW(parse_foreign(whole.substr(0, length), "f"), kernels::SpecError) << length;
 }
 
 // curand_uniform(x) is x 2^-32 + 2^-33 in f32, of which 1 comes up once in 2^25 and 0 never.
@@ -260,7 +279,8 @@ TEST(Quantiser, TheAuditIsABruteForceIn16Bits) {
         if (k & 8) json["bits"] = 8, json["levels"] = 255;
         if (k & 16) json["rounding"] = "nearest", json.erase("u");
         const Elements& elements = negative ? left : right;
-        const Found want = brute_force(Plain(json, format), elements.x, elements.x, elements.slope, slope_of_x);
+        const Found want =
+            brute_force(Plain(json, format), elements.x, elements.x, elements.slope, slope_of_x);
         const QuantiserErrors got = errors_of(json, format);
         expect_near(found(got), want, json.dump());
         EXPECT_GE(got.total_bound, want.total);
@@ -279,8 +299,10 @@ TEST(Quantiser, NightlyTheAuditIsABruteForceOfE4m3) {
       for (const char* kept : {"same", "bf16"}) {
         for (const int levels : {448, 100}) {  // at 100, no number beyond 100 is used
           Json json = small_json();
-          json["codes"] = "e4m3", json["bits"] = 8, json["levels"] = levels, json["epsilon"] = 1e-10, json["range"] = "exact", json["overflow"] = "saturate";
-          json["rounding"] = "nearest", json["arithmetic"] = "f32", json["kept_in"] = kept, json["ranges"] = Json::array({range});
+          json["codes"] = "e4m3", json["bits"] = 8, json["levels"] = levels, json["epsilon"] = 1e-10,
+          json["range"] = "exact", json["overflow"] = "saturate";
+          json["rounding"] = "nearest", json["arithmetic"] = "f32", json["kept_in"] = kept,
+          json["ranges"] = Json::array({range});
           json.erase("x"), json.erase("u");
           const Plain plain(json, format);
           const Elements elements(format, plain.min, plain.max);
@@ -296,7 +318,8 @@ TEST(Quantiser, NightlyTheAuditIsABruteForceOfE4m3) {
   }
 }
 
-// In f32, cells of x take the place of each x. The second stretch holds the maximum of f', where an error is greatest within a cell.
+// In f32, cells of x take the place of each x. The second stretch holds the maximum of f', where an error is
+// greatest within a cell.
 TEST(Quantiser, TheAuditBoundsABruteForceInF32) {
   for (const double from : {1.0, 0x1.6a0p+0}) {
     const double to = from + 0x1p-8;
@@ -354,7 +377,8 @@ TEST(Quantiser, TheAuditIsABruteForceOfY) {
           within.x.push_back(all.x[i]), within.slope.push_back(all.slope[i]), kept.push_back(one);
         }
       }
-      expect_near(found(errors_of(json, kF16)), brute_force(plain, within.x, kept, within.slope, g), json.dump());
+      expect_near(found(errors_of(json, kF16)), brute_force(plain, within.x, kept, within.slope, g),
+                  json.dump());
     }
   }
 }
@@ -366,7 +390,9 @@ TEST(Quantiser, EveryPartOfTheArithmeticCounts) {
   json["bits"] = 5, json["levels"] = 30, json["epsilon"] = 1e-5, json["kept_in"] = "bf16", json["fma"] = true;
   json["x"] = {1.0, 1.0 + 0x1p-8};
   json["ranges"] = Json::array({Json::array({1.0 - 0.0011, 1.0 + 0.003})});
-  const auto of = [&](const Json& changed) { return brute_force(Plain(changed, kF32), elements.x, elements.x, elements.slope, slope_of_x); };
+  const auto of = [&](const Json& changed) {
+    return brute_force(Plain(changed, kF32), elements.x, elements.x, elements.slope, slope_of_x);
+  };
   const auto got = [&](const Json& changed) { return found(errors_of(changed, kF32)); };
   const auto expect_other = [&](const char* key, const Json& value) {
     Json changed = json;
@@ -388,7 +414,8 @@ TEST(Quantiser, EveryPartOfTheArithmeticCounts) {
   apart["fma"] = false;
   const ForeignFunction rounded_twice = function_of(apart);
   const double c = 0x1.fc4af6p+0;
-  EXPECT_NE(QuantisedGroup(*fused.quantiser, {0, c}, kF32).probability(c, 256), QuantisedGroup(*rounded_twice.quantiser, {0, c}, kF32).probability(c, 256));
+  EXPECT_NE(QuantisedGroup(*fused.quantiser, {0, c}, kF32).probability(c, 256),
+            QuantisedGroup(*rounded_twice.quantiser, {0, c}, kF32).probability(c, 256));
 }
 
 TEST(Quantiser, AMaximumThatWrapsIsFound) {
@@ -438,7 +465,8 @@ TEST(Quantiser, AMaximumThatWrapsIsFound) {
 // The quadrature over groups against groups drawn at random.
 TEST(Quantiser, GroupsDrawnAtRandomHaveTheRms) {
   GeluOracle oracle;
-  for (const auto& [name, published] : {std::pair{"actnn_2bit", 0.374}, {"actnn_4bit", 0.081}, {"coat_gelu", 0.0}}) {
+  for (const auto& [name, published] :
+       {std::pair{"actnn_2bit", 0.374}, {"actnn_4bit", 0.081}, {"coat_gelu", 0.0}}) {
     Json json = Json::parse(committed(name));
     const double rms = quantiser_group_rms(function_of(json), kF32, 1);
     if (published > 0) {
@@ -446,7 +474,8 @@ TEST(Quantiser, GroupsDrawnAtRandomHaveTheRms) {
     }
     Json plain_json = json;
     if (json["rounding"] == "stochastic") plain_json["u"] = {{"bits", 1}, {"offset", 0.5}};
-    plain_json["epsilon"] = std::stod(json["epsilon"].get<std::string>()), plain_json["ranges"] = Json::array({Json::array({-1, 1})});
+    plain_json["epsilon"] = std::stod(json["epsilon"].get<std::string>()),
+    plain_json["ranges"] = Json::array({Json::array({-1, 1})});
     Plain plain(plain_json, kF32);
     std::mt19937_64 random(17);
     std::normal_distribution<float> normal;
@@ -460,7 +489,9 @@ TEST(Quantiser, GroupsDrawnAtRandomHaveTheRms) {
       plain.min = *std::min_element(x.begin(), x.end()), plain.max = *std::max_element(x.begin(), x.end());
       plain.set_range();
       for (const float v : x) {
-        const auto slope = [](double t) { return 0.5 * std::erfc(-t / std::sqrt(2.0)) + t * std::exp(-t * t / 2) / std::sqrt(2 * M_PI); };
+        const auto slope = [](double t) {
+          return 0.5 * std::erfc(-t / std::sqrt(2.0)) + t * std::exp(-t * t / 2) / std::sqrt(2 * M_PI);
+        };
         const double error = slope(plain.value(plain.raw(v, uniform(random)))) - slope(v);
         square += error * error / static_cast<double>(of_group * groups);
       }
@@ -471,11 +502,13 @@ TEST(Quantiser, GroupsDrawnAtRandomHaveTheRms) {
 
 TEST(Quantiser, CommittedFilesGiveTheKnownFigures) {
   const auto at = [](const char* name, std::size_t index) {
-    return quantiser_errors(function_of(Json::parse(committed(name))), index, kF32, usual_distributions(), name);
+    return quantiser_errors(function_of(Json::parse(committed(name))), index, kF32, usual_distributions(),
+                            name);
   };
   // f' is steepest at 0, by 2 phi(0) = 0.7979, and a step is 8 / 255.
   const double step = 8.0 / 255 * 0.79788456;
-  const QuantiserErrors saturated = at("mesa_gelu_saturated", 0), nearest = at("mesa_gelu_nearest", 0), wrapping = at("mesa_gelu", 0);
+  const QuantiserErrors saturated = at("mesa_gelu_saturated", 0), nearest = at("mesa_gelu_nearest", 0),
+                        wrapping = at("mesa_gelu", 0);
   EXPECT_NEAR(saturated.total_bound, step, 1e-5);
   EXPECT_NEAR(nearest.total_bound, step / 2, 1e-5);
   EXPECT_LT(saturated.wrapped.value, 0);
@@ -493,7 +526,8 @@ TEST(Quantiser, CommittedFilesGiveTheKnownFigures) {
   EXPECT_NEAR(actnn.step, 0.048, 1e-5);
   EXPECT_GT(std::fabs(actnn.bias), 0.02);
   EXPECT_LT(std::fabs(actnn.bias), 12.24 * 0x1p-9 + 6.12 * 0x1p-9);
-  // COAT's x^ is off by half a unit of e4m3 and a rounding of the scale to bf16; |x f''(x)| is at most 0.3318.
+  // COAT's x^ is off by half a unit of e4m3 and a rounding of the scale to bf16; |x f''(x)| is at most
+  // 0.3318.
   for (std::size_t range = 0; range < 3; ++range) {
     const QuantiserErrors coat = at("coat_gelu", range);
     EXPECT_LT(coat.total_bound, 0.3318 * (0x1p-4 + 0x1p-9) * 1.02) << "up to terms of second order";
@@ -505,10 +539,13 @@ TEST(Quantiser, CommittedFilesGiveTheKnownFigures) {
   EXPECT_EQ(function_of(Json::parse(committed("actnn_4bit"))).quantiser->bits_per_element(kF32), 4.125);
 }
 
-// A running mean lags behind the maxima, and about half of them lie above it. It does not depend on the scale of x.
+// A running mean lags behind the maxima, and about half of them lie above it. It does not depend on the scale
+// of x.
 TEST(Quantiser, RunningRangesWrapInManySteps) {
   Json json = Json::parse(committed("mesa_gelu"));
-  const auto share = [&](const FloatFormat& format) { return running_wraps(*function_of(json).quantiser, format, 2000).share(); };
+  const auto share = [&](const FloatFormat& format) {
+    return running_wraps(*function_of(json).quantiser, format, 2000).share();
+  };
   EXPECT_GT(share(kF32), 0.3);
   EXPECT_LT(share(kF32), 0.5);
   EXPECT_NEAR(share(kF16), share(kF32), 0.1);
@@ -530,7 +567,8 @@ TEST(Quantiser, RunningRangesWrapInManySteps) {
   for (int step = -200; step < kSteps; ++step) {
     std::vector<float> x(kElements);
     for (float& v : x) v = normal(random);
-    const float least = *std::min_element(x.begin(), x.end()), greatest = *std::max_element(x.begin(), x.end());
+    const float least = *std::min_element(x.begin(), x.end()),
+                greatest = *std::max_element(x.begin(), x.end());
     plain.min = min -= 0.1f * (min - least);
     c -= 0.1f * (c - (greatest - least));
     plain.s = 255 / c;
@@ -538,7 +576,8 @@ TEST(Quantiser, RunningRangesWrapInManySteps) {
     for (const float v : x) wraps = plain.raw(v, uniform(random)) > 255 || wraps;
     wrapping += step >= 0 && wraps;
   }
-  EXPECT_NEAR(running_wraps(*function_of(json).quantiser, kF32, kSteps).share(), static_cast<double>(wrapping) / kSteps, 0.03);
+  EXPECT_NEAR(running_wraps(*function_of(json).quantiser, kF32, kSteps).share(),
+              static_cast<double>(wrapping) / kSteps, 0.03);
 }
 
 }  // namespace

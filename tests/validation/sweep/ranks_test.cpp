@@ -46,8 +46,10 @@ TEST(Ranks, TheFirstExceptionEndsIt) {
   };
   EXPECT_THROW(alone.share(1'000'000, 2, work, [](std::int64_t, const std::string&) {}), std::runtime_error);
   EXPECT_LT(worked, 1'000'000);
-  EXPECT_THROW(
-      alone.share(3, 2, [](std::int64_t) { return std::string(); }, [](std::int64_t, const std::string&) { throw std::logic_error("no"); }), std::logic_error);
+  EXPECT_THROW(alone.share(
+                   3, 2, [](std::int64_t) { return std::string(); },
+                   [](std::int64_t, const std::string&) { throw std::logic_error("no"); }),
+               std::logic_error);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Every shipped backward pass in 16 bits, over all x of its format: counted, within its header's claims, and changed coefficients are seen.
+// Every shipped backward pass in 16 bits, over all x of its format: counted, within its header's claims, and
+// changed coefficients are seen.
 
 #include "validation/sweep/shipped.h"
 
@@ -36,18 +37,22 @@ DomainResult sweep_own(Subject subject) {
   return finish(sweep(subject, domains, options), domains, subject.stored()).at(0);
 }
 
-/// The greatest of T and O beyond what the header claims of them, relative to the claim; at most 0 where all hold.
+/// The greatest of T and O beyond what the header claims of them, relative to the claim; at most 0 where all
+/// hold.
 double excess(const Subject& subject, const DomainResult& result) {
   double most = -1;
   for (const Claim& claim : subject.claims) {
-    if (claim.what == Claim::kTotal) most = std::max(most, (result.max(result.all.total) + kSweepMargin) / claim.limit - 1);
-    if (claim.what == Claim::kOracle) most = std::max(most, (result.max(result.all.oracle) + kSweepMargin) / claim.limit - 1);
+    if (claim.what == Claim::kTotal)
+      most = std::max(most, (result.max(result.all.total) + kSweepMargin) / claim.limit - 1);
+    if (claim.what == Claim::kOracle)
+      most = std::max(most, (result.max(result.all.oracle) + kSweepMargin) / claim.limit - 1);
   }
   return most;
 }
 
 double claimed(const Subject& subject, const char* what) {
-  const auto claim = std::find_if(subject.claims.begin(), subject.claims.end(), [what](const Claim& c) { return c.what == what; });
+  const auto claim = std::find_if(subject.claims.begin(), subject.claims.end(),
+                                  [what](const Claim& c) { return c.what == what; });
   return claim == subject.claims.end() ? 0 : claim->limit;
 }
 
@@ -59,13 +64,17 @@ TEST(Shipped, ListsEveryCommittedBackwardHeader) {
     listed.insert(one.fit);
     deployed[{std::string(one.activation->name), one.format}] += one.deployed;
   }
-  for (const auto& entry : std::filesystem::directory_iterator(std::string(OUTGRAD_SOURCE_DIR) + "/kernels/generated")) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::string(OUTGRAD_SOURCE_DIR) + "/kernels/generated")) {
     const std::string name = entry.path().stem().string();
-    const bool other = name.starts_with("gelu_forward") || name.starts_with("tuned_") || entry.path().extension() != ".h";
-    // No kernel runs gelu_f32_rel; the error of a y in MXFP8 depends on its block, and direct tables in 8 bits have few entries: `check` goes
-    // through these.
-    const bool checked = name == "gelu_f32_rel" || std::ranges::any_of(std::array{"_e4m3", "_e5m2", "_mxfp8"},
-                                                                       [&](const char* format) { return name.find(format) != std::string::npos; });
+    const bool other =
+        name.starts_with("gelu_forward") || name.starts_with("tuned_") || entry.path().extension() != ".h";
+    // No kernel runs gelu_f32_rel; the error of a y in MXFP8 depends on its block, and direct tables in 8
+    // bits have few entries: `check` goes through these.
+    const bool checked = name == "gelu_f32_rel" ||
+                         std::ranges::any_of(std::array{"_e4m3", "_e5m2", "_mxfp8"}, [&](const char* format) {
+                           return name.find(format) != std::string::npos;
+                         });
     if (!other && !checked) committed.insert(name);
   }
   EXPECT_EQ(listed, committed);
@@ -73,12 +82,14 @@ TEST(Shipped, ListsEveryCommittedBackwardHeader) {
   for (const auto& [key, count] : deployed) EXPECT_EQ(count, 1) << key.first << ' ' << key.second;
 }
 
-// What notebooks_data/ says of every x was found with the coefficients and kernels of today, and of all that ships.
+// What notebooks_data/ says of every x was found with the coefficients and kernels of today, and of all that
+// ships.
 TEST(Shipped, EveryCommittedSweepIsOfWhatIsThere) {
   const std::filesystem::path folder = std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/sweeps";
   std::set<std::string> files;
   for (const Shipped& one : shipped()) {
-    if (one.stores && one.format == "f32" && one.name != "gelu_code_f32") continue;  // ten sweeps of all f32 x for each of ten headers
+    // ten sweeps of all f32 x for each of ten headers
+    if (one.stores && one.format == "f32" && one.name != "gelu_code_f32") continue;
     const std::string file = (folder / (one.name + ".json")).string();
     files.insert(file);
     ASSERT_TRUE(std::filesystem::exists(file)) << file;
@@ -86,16 +97,19 @@ TEST(Shipped, EveryCommittedSweepIsOfWhatIsThere) {
     const Subject subject = one.make();
     EXPECT_EQ(sweep.at("subject"), subject.name);
     const auto identity = sweep.at("identity").get<std::string>();
-    EXPECT_TRUE(identity.starts_with(subject.identity)) << file << ": " << identity << ", today " << subject.identity;
+    EXPECT_TRUE(identity.starts_with(subject.identity))
+        << file << ": " << identity << ", today " << subject.identity;
     ASSERT_EQ(sweep.at("domains").size(), subject.domains().size()) << file;
     for (std::size_t k = 0; k < subject.domains().size(); ++k) {
       const auto& domain = sweep["domains"][k];
       EXPECT_EQ(domain.at("x_format"), subject.domains()[k].x_format.name) << file;
       EXPECT_EQ(domain.at("counts").at("patterns"), subject.domains()[k].size()) << file;
     }
-    for (const auto& gate : sweep.at("gates")) EXPECT_TRUE(gate.at("holds").get<bool>()) << file << ' ' << gate.at("name");
+    for (const auto& gate : sweep.at("gates"))
+      EXPECT_TRUE(gate.at("holds").get<bool>()) << file << ' ' << gate.at("name");
   }
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) EXPECT_TRUE(files.contains(entry.path().string())) << entry.path();
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    EXPECT_TRUE(files.contains(entry.path().string())) << entry.path();
 }
 
 TEST(Shipped, SixteenBitSweepsAreCountedAndWithinTheirClaims) {
@@ -113,7 +127,8 @@ TEST(Shipped, SixteenBitSweepsAreCountedAndWithinTheirClaims) {
     EXPECT_GE(subject.claims.size(), 2u) << one.fit;
     EXPECT_LE(excess(subject, result), 0) << one.fit;
     EXPECT_EQ(all.right == all.finite, !one.activation->masked()) << one.fit;
-    EXPECT_GE(result.max(all.total), result.max(all.oracle)) << one.fit << ": no function of (y, m) does better";
+    EXPECT_GE(result.max(all.total), result.max(all.oracle))
+        << one.fit << ": no function of (y, m) does better";
     EXPECT_GE(result.max(all.storage), result.max(all.oracle)) << one.fit;
   }
   EXPECT_EQ(swept, 28);
@@ -122,7 +137,8 @@ TEST(Shipped, SixteenBitSweepsAreCountedAndWithinTheirClaims) {
 // O and R by a map of preimages, with y and f' from the oracle alone.
 TEST(Shipped, PreimagesAgreeWithAMap) {
   for (const char* fit : {"mish_bf16", "tanh_bf16", "softplus_bf16"}) {
-    const auto one = std::find_if(shipped().begin(), shipped().end(), [&](const Shipped& s) { return s.fit == fit; });
+    const auto one =
+        std::find_if(shipped().begin(), shipped().end(), [&](const Shipped& s) { return s.fit == fit; });
     const SweptActivation& of = *one->activation;
     const Subject subject = one->make();
     const DomainResult result = sweep_own(subject);
@@ -132,7 +148,8 @@ TEST(Shipped, PreimagesAgreeWithAMap) {
     for (std::int64_t i = 0; i < domain.finite(); ++i) {
       const float x = domain.at(i), y = static_cast<float>(oracle->value(x, kBf16));
       const double slope = oracle->derivative(x);
-      auto [it, inserted] = preimages.try_emplace({std::bit_cast<std::uint32_t>(y), x >= of.x_star}, slope, slope);
+      auto [it, inserted] =
+          preimages.try_emplace({std::bit_cast<std::uint32_t>(y), x >= of.x_star}, slope, slope);
       it->second = {std::min(it->second.first, slope), std::max(it->second.second, slope)};
     }
     double half_range = 0, regret = 0;
@@ -181,12 +198,14 @@ TEST(Shipped, AChangedCoefficientBreaksTheHeadersClaim) {
 // Storing y costs 3.9e-5 next to x*: compared by their maxima, T and C once forgave as much everywhere.
 TEST(Shipped, AnErrorOfF32BelowTheCostOfStorageElsewhereIsSeen) {
   for (const auto& [fit, x] : {std::pair{"silu_f32", 1.5f}, std::pair{"tanh_f32", 0.5f}}) {
-    const auto one = std::find_if(shipped().begin(), shipped().end(), [fit = fit](const Shipped& s) { return s.fit == fit; });
+    const auto one = std::find_if(shipped().begin(), shipped().end(),
+                                  [fit = fit](const Shipped& s) { return s.fit == fit; });
     ASSERT_NE(one, shipped().end());
     Subject subject = one->make();
     subject.distributions.clear();
     const Domain domain{kF32};
-    const std::int64_t at = domain.first_right(x), star = domain.first_right(one->activation->masked() ? one->activation->x_star : 0.25f);
+    const std::int64_t at = domain.first_right(x),
+                       star = domain.first_right(one->activation->masked() ? one->activation->x_star : 0.25f);
     const double claim = claimed(subject, Claim::kEvaluation);
     const auto deviation = [&](std::int64_t begin, std::int64_t end) {
       Segment s = sweep_range(subject, domain, begin, end);
@@ -197,7 +216,8 @@ TEST(Shipped, AnErrorOfF32BelowTheCostOfStorageElsewhereIsSeen) {
     EXPECT_LE(deviation(at, at + 5'000), claim) << fit;
     const auto sound = subject.derivative;
     const double y_at = one->activation->oracle()->value(x, kF32);
-    subject.derivative = [sound, y_at, error = static_cast<float>(1.5 * claim)](const float* y, const std::uint32_t* mask, float* g, std::int64_t n) {
+    subject.derivative = [sound, y_at, error = static_cast<float>(1.5 * claim)](
+                             const float* y, const std::uint32_t* mask, float* g, std::int64_t n) {
       sound(y, mask, g, n);
       for (std::int64_t i = 0; i < n; ++i) g[i] += std::fabs(y[i] - y_at) < 1e-4 ? error : 0;
     };

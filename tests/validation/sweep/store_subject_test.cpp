@@ -1,5 +1,5 @@
-// Stores in place of y and a bit: all x counted and within the headers' claims, what is known of every dither against
-// all of them, cells against a map, and changed kernels are seen.
+// Stores in place of y and a bit: all x counted and within the headers' claims, what is known of every dither
+// against all of them, cells against a map, and changed kernels are seen.
 
 #include "validation/sweep/store_subject.h"
 
@@ -35,7 +35,8 @@ std::pair<double, double> found_over_claimed(const Subject& store, const DomainR
   std::pair<double, double> over{-1, -1};
   for (const Claim& claim : store.claims) {
     if (claim.what == Claim::kTotal) over.first = (result.max(result.all.total) + kSweepMargin) / claim.limit;
-    if (claim.what == Claim::kBias) over.second = (result.max(result.all.bias) + kDitherMargin + kSweepMargin) / claim.limit;
+    if (claim.what == Claim::kBias)
+      over.second = (result.max(result.all.bias) + kDitherMargin + kSweepMargin) / claim.limit;
   }
   return over;
 }
@@ -45,7 +46,8 @@ TEST(StoreSubject, NightlySixteenBitSweepsAreCountedAndWithinTheirClaims) {
   for (const Shipped& one : shipped()) {
     if (!one.stores || one.format == "f32") continue;
     const bool scaled = one.fit.ends_with("_fp8");
-    if (scaled && one.name != "gelu_fp8_bf16" && one.name != "mish_fp8_f16") continue;  // the results of all are committed
+    // the results of all are committed
+    if (scaled && one.name != "gelu_fp8_bf16" && one.name != "mish_fp8_f16") continue;
     const Subject subject = one.make();
     const std::vector<DomainResult> results = results_of(subject);  // finish() has counted
     ASSERT_EQ(results.size(), scaled ? 15u : one.fit.ends_with("_code") ? 10u : 1u);
@@ -56,12 +58,14 @@ TEST(StoreSubject, NightlySixteenBitSweepsAreCountedAndWithinTheirClaims) {
       EXPECT_EQ(result.all.patterns, 65536) << which;
       EXPECT_EQ(result.all.wrong_special, 0) << which;
       EXPECT_LE(total, 1) << which;
-      // A code's cells have all values of f', so that the x of a format come near to its bound. Their y does not.
+      // A code's cells have all values of f', so that the x of a format come near to its bound. Their y does
+      // not.
       EXPECT_GE(total, subject.scattered && !scaled ? 0.99 : 0.9) << which;
       EXPECT_EQ(store.varied != nullptr && !scaled, bias > 0) << which;
       EXPECT_LE(bias, 1) << which;
       if (!store.varied) {
-        EXPECT_GE(result.max(result.all.total), result.max(result.all.oracle)) << which << ": no function of the code does better";
+        EXPECT_GE(result.max(result.all.total), result.max(result.all.oracle))
+            << which << ": no function of the code does better";
       }
       ++swept;
     }
@@ -69,20 +73,23 @@ TEST(StoreSubject, NightlySixteenBitSweepsAreCountedAndWithinTheirClaims) {
   EXPECT_EQ(swept, 10 * 2 * 10 + 6 * 2 + 2 * 15);
 }
 
-// What one x gets by the kernels of all variants is what their tables and the definition of a code and a part say.
+// What one x gets by the kernels of all variants is what their tables and the definition of a code and a part
+// say.
 TEST(StoreSubject, YInFewBitsIsThatOfItsScaleOrBlock) {
   using Header = kernels::Fp8Activation<kernels::generated::GeluFp8>;
   using Forward = Header::Forward<float>;
   const auto expect = [](const auto& kernels_of, const auto& scale_of) {
     std::vector<float> x;
-    for (int i = -300; i <= 300; ++i) x.push_back(kernels::widen(kernels::narrow<BF16>(static_cast<float>(i) / 32)));
+    for (int i = -300; i <= 300; ++i)
+      x.push_back(kernels::widen(kernels::narrow<BF16>(static_cast<float>(i) / 32)));
     std::vector<BF16> from(x.size());
     detail::narrow_all(x.data(), from.data(), static_cast<std::int64_t>(x.size()));
     std::vector<float> got(x.size());
     for (std::size_t k = 0; k < kernels_of.variants(); k += 8) {
       kernels_of.gradients(k, from.data(), got.data(), static_cast<std::int64_t>(x.size()));
       for (std::size_t i = 0; i < x.size(); ++i) {
-        const float y = kernels::forward_at<Forward>(x[i]), g = kernels::fitted_gradient<Header::Fit, Forward>(x[i], y);
+        const float y = kernels::forward_at<Forward>(x[i]),
+                    g = kernels::fitted_gradient<Header::Fit, Forward>(x[i], y);
         ASSERT_EQ(got[i], scale_of(kernels_of.variant(k), y, g)) << x[i] << ' ' << kernels_of.variant(k);
       }
     }
@@ -105,7 +112,8 @@ TEST(StoreSubject, YInFewBitsIsThatOfItsScaleOrBlock) {
     const float y = kernels::forward_at<Forward>(x), g = kernels::fitted_gradient<Header::Fit, Forward>(x, y);
     const kernels::u8 scale = kernels::BlockScale<kernels::MxFp4>::of(kernels::bits_of(y) & 0x7fffffffu, 1);
     const kernels::u8 code = kernels::fp8_code<kernels::F4E2M1>(y, tables->multiplier[scale]).bits;
-    EXPECT_EQ(got, tables->of_scale[scale].values[kernels::part_of(tables->of_scale[scale], code, g)][code]) << x;
+    EXPECT_EQ(got, tables->of_scale[scale].values[kernels::part_of(tables->of_scale[scale], code, g)][code])
+        << x;
   }
 }
 
@@ -128,7 +136,8 @@ TEST(StoreSubject, WhatIsKnownOfEveryDitherIsTrueOfEach) {
       EXPECT_EQ(known.greatest, greatest) << bits << ' ' << g;
       EXPECT_NEAR(known.error, error, kDitherMargin) << bits << ' ' << g;
       EXPECT_NEAR(known.square, square, 4 * kDitherMargin) << bits << ' ' << g;
-      for (const auto& [at, value] : {std::pair{known.least_at, known.least}, {known.greatest_at, known.greatest}}) {
+      for (const auto& [at, value] :
+           {std::pair{known.least_at, known.least}, {known.greatest_at, known.greatest}}) {
         EXPECT_EQ(kernels::gradient_of_code(rule, kernels::coded_gradient(rule, g, at), at), value);
       }
     }
@@ -176,9 +185,11 @@ TEST(StoreSubject, ChunksAndTheirTextsJoin) {
   std::vector<DomainPart> parts;
   const std::vector<Domain> domains = subject.domains();
   for (const Domain& domain : domains) {
-    for (const auto& [begin, end] : {std::pair{std::int64_t{0}, std::int64_t{30001}}, {std::int64_t{30001}, domain.size()}}) {
+    for (const auto& [begin, end] :
+         {std::pair{std::int64_t{0}, std::int64_t{30001}}, {std::int64_t{30001}, domain.size()}}) {
       const Segment segment = sweep_range(subject.of(domain), domain, begin, end);
-      parts.push_back({domain, begin, end, segment_from_json(nlohmann::json::parse(segment_to_json(segment).dump()))});
+      parts.push_back(
+          {domain, begin, end, segment_from_json(nlohmann::json::parse(segment_to_json(segment).dump()))});
     }
   }
   const SweepParts read = parts_from_json(to_json(subject, parts).dump(), "parts");
@@ -208,7 +219,8 @@ TEST(StoreSubject, ChangedKernelsBreakTheClaims) {
   };
   constexpr std::size_t kFourBits = 3, kTwoDithered = 8;
   const auto raised = [](Subject& store) {
-    store.derivative = [sound = store.derivative](const float* code, const std::uint32_t* mask, float* g, std::int64_t n) {
+    store.derivative = [sound = store.derivative](const float* code, const std::uint32_t* mask, float* g,
+                                                  std::int64_t n) {
       sound(code, mask, g, n);
       for (std::int64_t i = 0; i < n; ++i) g[i] += code[i] == 3 ? 0.005f : 0.0f;
     };
@@ -221,7 +233,8 @@ TEST(StoreSubject, ChangedKernelsBreakTheClaims) {
     kernels::CodeRule rule = kernels::dithered_code({Gelu::Code::kLo, Gelu::Code::kHi}, 2);
     rule.first += 2e-6f;
     store.varied = [rule](const float* x, const double* want, VariedGradient* result, std::int64_t n) {
-      for (std::int64_t i = 0; i < n; ++i) result[i] = detail::over_dithers(rule, kernels::gradient_at<Gelu::Forward<float>>(x[i]), want[i]);
+      for (std::int64_t i = 0; i < n; ++i)
+        result[i] = detail::over_dithers(rule, kernels::gradient_at<Gelu::Forward<float>>(x[i]), want[i]);
     };
   });
   EXPECT_GT(total, 1);

@@ -1,4 +1,5 @@
-// The kernels as the sweep sees them: bit for bit what the element bodies give, in every format, and told apart by their fingerprint.
+// The kernels as the sweep sees them: bit for bit what the element bodies give, in every format, and told
+// apart by their fingerprint.
 
 #include "validation/sweep/subject.h"
 
@@ -59,7 +60,8 @@ Subject subject_of() {
 
 bool same(float a, float b) { return kernels::canonical_bits(a) == kernels::canonical_bits(b); }
 
-/// Blocks of f32 x, and of x that are values of T; lengths that are no multiple of anything; specials among them.
+/// Blocks of f32 x, and of x that are values of T; lengths that are no multiple of anything; specials among
+/// them.
 template <class T>
 std::vector<std::vector<float>> blocks_of_x() {
   std::mt19937 random(6);
@@ -67,7 +69,8 @@ std::vector<std::vector<float>> blocks_of_x() {
   for (const std::size_t n : {std::size_t{1}, std::size_t{31}, std::size_t{1000}, std::size_t{5000}}) {
     std::vector<float> any(n), stored(n);
     for (std::size_t i = 0; i < n; ++i) {
-      any[i] = i % 2 != 0 ? std::bit_cast<float>(static_cast<std::uint32_t>(random())) : static_cast<float>(random()) * 0x1p-29f - 4;
+      any[i] = i % 2 != 0 ? std::bit_cast<float>(static_cast<std::uint32_t>(random()))
+                          : static_cast<float>(random()) * 0x1p-29f - 4;
       stored[i] = widen(kernels::narrow<T>(any[i]));
     }
     any[n / 2] = 0.1f;  // no value of a 16-bit format
@@ -88,7 +91,8 @@ TYPED_TEST(SubjectOf, GivesTheElementBodiesResults) {
     subject.derivative(y.data(), mask.data(), g.data(), n);
     if (subject.gradient) subject.gradient(y.data(), mask.data(), dx.data(), n);
     for (std::size_t i = 0; i < x.size(); ++i) {
-      const float want = kernels::gelu_forward_value<T>(kernels::FloatOps{}, Forward<T>{}, kernels::forward_tables<Forward<T>>(), x[i]);
+      const float want = kernels::gelu_forward_value<T>(kernels::FloatOps{}, Forward<T>{},
+                                                        kernels::forward_tables<Forward<T>>(), x[i]);
       const bool m = (mask[i / 32] >> (i % 32) & 1) != 0;
       EXPECT_TRUE(same(y[i], widen(kernels::narrow<T>(want)))) << x[i];
       EXPECT_EQ(m, x[i] >= Forward<T>::kXStar) << x[i];

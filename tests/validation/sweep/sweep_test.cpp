@@ -1,4 +1,5 @@
-// Sweeps of kernels whose errors are known: exact ones, and ones with a single planted fault, which every measure must find.
+// Sweeps of kernels whose errors are known: exact ones, and ones with a single planted fault, which every
+// measure must find.
 
 #include "validation/sweep/sweep.h"
 
@@ -35,7 +36,10 @@ namespace {
 constexpr float kLeastRight = -0x1.80eadp-1f;  // least f32 above x*
 
 double gelu(double x) { return 0.5 * x * std::erfc(-x / std::numbers::sqrt2); }
-double gelu_derivative(double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2) + x * std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi); }
+double gelu_derivative(double x) {
+  return 0.5 * std::erfc(-x / std::numbers::sqrt2) +
+         x * std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi);
+}
 
 /// g_m(y) in double, by bisection on libm's erfc.
 double exact_gradient(double y, bool right) {
@@ -63,14 +67,15 @@ float remembered(std::uint64_t key, Value value) {
 float rounded_value(float x, const FloatFormat& format) {
   if (!std::isfinite(x)) return x < 0 ? -0.0f : x;
   struct Forward;
-  return remembered<Forward>(static_cast<std::uint64_t>(format.precision) << 32 | std::bit_cast<std::uint32_t>(x), [&] {
-    double value = 0, lo = 0, hi = 0, derivative = 0;
-    kGelu.reference().evaluate(&x, &value, &lo, &hi, &derivative, 1);
-    GeluOracle oracle;
-    float y = 0;
-    round_values(&x, &lo, &hi, &y, 1, format, oracle);
-    return y;
-  });
+  return remembered<Forward>(
+      static_cast<std::uint64_t>(format.precision) << 32 | std::bit_cast<std::uint32_t>(x), [&] {
+        double value = 0, lo = 0, hi = 0, derivative = 0;
+        kGelu.reference().evaluate(&x, &value, &lo, &hi, &derivative, 1);
+        GeluOracle oracle;
+        float y = 0;
+        round_values(&x, &lo, &hi, &y, 1, format, oracle);
+        return y;
+      });
 }
 
 /// Correctly rounded forward, exact backward.
@@ -87,13 +92,16 @@ Subject exact_subject(const FloatFormat& format) {
     struct Backward;
     for (std::int64_t i = 0; i < n; ++i) {
       const bool right = bit_at(mask, i);
-      g[i] = remembered<Backward>(static_cast<std::uint64_t>(right) << 32 | std::bit_cast<std::uint32_t>(y[i]),
-                                  [&] { return static_cast<float>(exact_gradient(y[i], right)); });
+      g[i] =
+          remembered<Backward>(static_cast<std::uint64_t>(right) << 32 | std::bit_cast<std::uint32_t>(y[i]),
+                               [&] { return static_cast<float>(exact_gradient(y[i], right)); });
     }
   };
-  subject.gradient = [format, derivative = subject.derivative](const float* y, const std::uint32_t* mask, float* dx, std::int64_t n) {
+  subject.gradient = [format, derivative = subject.derivative](const float* y, const std::uint32_t* mask,
+                                                               float* dx, std::int64_t n) {
     derivative(y, mask, dx, n);
-    for (std::int64_t i = 0; i < n; ++i) dx[i] = static_cast<float>(round_to_format(static_cast<double>(dx[i]), format));
+    for (std::int64_t i = 0; i < n; ++i)
+      dx[i] = static_cast<float>(round_to_format(static_cast<double>(dx[i]), format));
   };
   return subject;
 }
@@ -105,13 +113,14 @@ DomainResult sweep_format(const Subject& subject, SweepOptions options = {}) {
   return finish(sweep(subject, domains, options), domains, subject.format).at(0);
 }
 
-/// Everything that may not depend on where a sweep was cut. Sums over a block do, in their last bits, where a cut goes through it, and digests are
-/// those of chunks.
+/// Everything that may not depend on where a sweep was cut. Sums over a block do, in their last bits, where a
+/// cut goes through it, and digests are those of chunks.
 std::string fingerprint(Segment segment) {
   segment.digests = {};
   for (auto& [bin, entry] : segment.curve) entry.squares = entry.weight = {};
   segment.under.clear();
-  std::sort(segment.worst.begin(), segment.worst.end(), [](const Run& a, const Run& b) { return a.x_first < b.x_first; });
+  std::sort(segment.worst.begin(), segment.worst.end(),
+            [](const Run& a, const Run& b) { return a.x_first < b.x_first; });
   return segment_to_json(segment).dump();
 }
 
@@ -146,7 +155,8 @@ struct Expected {
 
 class ExactKernel : public testing::TestWithParam<Expected> {};
 
-// Figures that an independent prototype found: half ranges of f' over the preimages of the lowest y, and what rounding y costs an exact g.
+// Figures that an independent prototype found: half ranges of f' over the preimages of the lowest y, and what
+// rounding y costs an exact g.
 TEST_P(ExactKernel, ReproducesTheKnownLimits) {
   const auto& [format, oracle_left, oracle_right, ratio] = GetParam();
   const DomainResult result = sweep_format(exact_subject(format));
@@ -157,15 +167,19 @@ TEST_P(ExactKernel, ReproducesTheKnownLimits) {
   EXPECT_EQ(result.all.wrong_mask, 0);
   EXPECT_EQ(result.all.wrong_special, 0);
   // C is the T of an exact g, and was found by another inversion.
-  for (std::size_t branch : {0, 1}) EXPECT_NEAR(result.all.storage[branch].value, result.all.total[branch].value, 1e-9);
-  EXPECT_GE(result.max(result.all.stored), result.max(result.all.total) * (1 - std::ldexp(1.0, -format.precision)));
+  for (std::size_t branch : {0, 1})
+    EXPECT_NEAR(result.all.storage[branch].value, result.all.total[branch].value, 1e-9);
+  EXPECT_GE(result.max(result.all.stored),
+            result.max(result.all.total) * (1 - std::ldexp(1.0, -format.precision)));
   EXPECT_GT(result.rms, 0);
   EXPECT_LT(result.rms, result.max(result.all.total) / 4);
   for (const Maximum& maximum : result.all.forward_ulp) EXPECT_LE(maximum.value, 0.5);
   EXPECT_GT(result.all.forward_ulp[0].value, 0.4);
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, ExactKernel, testing::Values(Expected{kF16, 0.00475, 0.00484, 1.33}, Expected{kBf16, 0.00965, 0.01057, 1.45}),
+INSTANTIATE_TEST_SUITE_P(Formats, ExactKernel,
+                         testing::Values(Expected{kF16, 0.00475, 0.00484, 1.33},
+                                         Expected{kBf16, 0.00965, 0.01057, 1.45}),
                          [](const auto& tested) { return std::string(tested.param.format.name); });
 
 TEST(Sweep, AgreesWithAMapOfPreimages) {
@@ -178,7 +192,8 @@ TEST(Sweep, AgreesWithAMapOfPreimages) {
     const float x = domain.at(i);
     const float y = static_cast<float>(oracle.value(x, kBf16));
     const double derivative = gelu_derivative(x);
-    auto [it, inserted] = preimages.try_emplace({std::bit_cast<std::uint32_t>(y), x >= kLeastRight}, derivative, derivative);
+    auto [it, inserted] =
+        preimages.try_emplace({std::bit_cast<std::uint32_t>(y), x >= kLeastRight}, derivative, derivative);
     it->second = {std::min(it->second.first, derivative), std::max(it->second.second, derivative)};
   }
   double half_range[2] = {}, regret[2] = {};
@@ -199,7 +214,8 @@ TEST(Sweep, FindsASingleWrongGradient) {
     const float y_bad = static_cast<float>(GeluOracle().value(right ? 0.75 : -1.5, kF16));
     Subject subject = exact_subject(kF16);
     const auto exact = subject.derivative;
-    for (const float wrong : {0.02f, std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+    for (const float wrong :
+         {0.02f, std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
       subject.derivative = [=](const float* y, const std::uint32_t* mask, float* g, std::int64_t n) {
         exact(y, mask, g, n);
         for (std::int64_t i = 0; i < n; ++i) g[i] += y[i] == y_bad && bit_at(mask, i) == right ? wrong : 0.0f;
@@ -222,7 +238,8 @@ TEST(Sweep, FindsASingleWrongYMaskAndSpecialCase) {
   const float x_bad = 0.75f;
   const auto with_forward = [&](auto spoil) {
     Subject subject = exact_subject(kBf16);
-    subject.forward = [exact = subject.forward, spoil](const float* x, float* y, std::uint32_t* mask, std::int64_t n) {
+    subject.forward = [exact = subject.forward, spoil](const float* x, float* y, std::uint32_t* mask,
+                                                       std::int64_t n) {
       exact(x, y, mask, n);
       for (std::int64_t i = 0; i < n; ++i) spoil(x[i], y[i], mask[i / 32], 1u << (i % 32));
     };
@@ -258,10 +275,11 @@ TEST(Sweep, FindsASingleWrongYMaskAndSpecialCase) {
 }
 
 TEST(Sweep, ForeignForwardsCostMoreAndErffLess) {
-  // In f32 next to x*, where 2^-23 is some eight steps of y. The exact g rises as sqrt(y - y*), so a y that is a few steps off costs
-  // sqrt(2 f'' e) with f''(x*) = 0.431: 4.5e-4 for e = 2^-23 + 2 ulp.
+  // In f32 next to x*, where 2^-23 is some eight steps of y. The exact g rises as sqrt(y - y*), so a y that
+  // is a few steps off costs sqrt(2 f'' e) with f''(x*) = 0.431: 4.5e-4 for e = 2^-23 + 2 ulp.
   const Domain domain{kF32};
-  const Segment all = sweep_range(exact_subject(kF32), domain, domain.first_right() - 6000, domain.first_right() + 6000);
+  const Segment all =
+      sweep_range(exact_subject(kF32), domain, domain.first_right() - 6000, domain.first_right() + 6000);
   double before = std::max(all.total[0].value, all.total[1].value) * (1 - 1e-12);
   for (const PerBranch& foreign : all.foreign) {
     const double now = std::max(foreign[0].value, foreign[1].value);
@@ -273,7 +291,8 @@ TEST(Sweep, ForeignForwardsCostMoreAndErffLess) {
   EXPECT_LE(all.erff[1].value, before);
 }
 
-// PyTorch's own kernels, whose erf and exp are less exact than this machine's, were once measured to be off by 2.7e-7.
+// PyTorch's own kernels, whose erf and exp are less exact than this machine's, were once measured to be off
+// by 2.7e-7.
 TEST(FromX, IsTheErrorOfPyTorchsFormula) {
   Subject subject = exact_subject(kF32);
   subject.deployed = true;
@@ -284,13 +303,15 @@ TEST(FromX, IsTheErrorOfPyTorchsFormula) {
   double most = 0;
   for (std::int64_t i = begin; i < begin + 3000; ++i) {
     const float x = domain.at(i);
-    most = std::max(most, std::fabs(static_cast<double>(gelu_slope_by_erff(x)) - oracle.derivative(static_cast<double>(x))));
+    most = std::max(most, std::fabs(static_cast<double>(gelu_slope_by_erff(x)) -
+                                    oracle.derivative(static_cast<double>(x))));
   }
   EXPECT_NEAR(all.from_x[1].value, most, 1e-15);
   EXPECT_GT(most, 1e-8);
   EXPECT_LT(most, 1e-6);
   subject.deployed = false;
-  EXPECT_LT(sweep_range(subject, domain, begin, begin + 3000).from_x[1].value, 0) << "of the deployed kernels' sweep alone";
+  EXPECT_LT(sweep_range(subject, domain, begin, begin + 3000).from_x[1].value, 0)
+      << "of the deployed kernels' sweep alone";
 }
 
 TEST(Segment, CutsDoNotMatter) {
@@ -318,8 +339,10 @@ TEST(Segment, CutsDoNotMatter) {
 
 TEST(Segment, SurvivesJson) {
   const Domain f32{kF32};
-  const Segment segment = sweep_range(exact_subject(kBf16), f32, f32.first_right() - 3000, f32.first_right() + 3000);
-  EXPECT_EQ(segment_to_json(segment_from_json(nlohmann::json::parse(segment_to_json(segment).dump()))).dump(), segment_to_json(segment).dump());
+  const Segment segment =
+      sweep_range(exact_subject(kBf16), f32, f32.first_right() - 3000, f32.first_right() + 3000);
+  EXPECT_EQ(segment_to_json(segment_from_json(nlohmann::json::parse(segment_to_json(segment).dump()))).dump(),
+            segment_to_json(segment).dump());
   Segment infinite;
   infinite.total[0].value = std::numeric_limits<double>::infinity();
   infinite.total[0].got = std::numeric_limits<double>::quiet_NaN();
@@ -341,7 +364,8 @@ class SweepFiles : public testing::Test {
 TEST_F(SweepFiles, InterruptedSweepContinuesWhereItWas) {
   Subject subject = exact_subject(kBf16);
   std::atomic<std::int64_t> calls = 0;
-  subject.forward = [exact = subject.forward, &calls](const float* x, float* y, std::uint32_t* mask, std::int64_t n) {
+  subject.forward = [exact = subject.forward, &calls](const float* x, float* y, std::uint32_t* mask,
+                                                      std::int64_t n) {
     ++calls;
     exact(x, y, mask, n);
   };
@@ -393,7 +417,8 @@ TEST_F(SweepFiles, ShardsMergeToTheWholeAndGapsAreRefused) {
 
 template <class T>
 Subject own_subject(const FloatFormat& format) {
-  return make_subject<typename kernels::tuned::GeluBackward<T>::Fit, typename kernels::tuned::GeluForward<T>::Fit, T>(format);
+  return make_subject<typename kernels::tuned::GeluBackward<T>::Fit,
+                      typename kernels::tuned::GeluForward<T>::Fit, T>(format);
 }
 
 std::string digest_of(std::string_view bytes) {
@@ -402,7 +427,8 @@ std::string digest_of(std::string_view bytes) {
   return sum.digest();
 }
 
-// The outputs of one call of each kernel over all patterns, hashed as a whole: what a device would do that has the domain in one array.
+// The outputs of one call of each kernel over all patterns, hashed as a whole: what a device would do that
+// has the domain in one array.
 template <class T>
 void expect_digests_of_one_call(const FloatFormat& format) {
   const Subject subject = own_subject<T>(format);
@@ -411,19 +437,24 @@ void expect_digests_of_one_call(const FloatFormat& format) {
   constexpr kernels::CpuSchedule kSchedule{.threads = 1};
   std::vector<T> x(kPatterns), y(kPatterns), dx(kPatterns, kernels::narrow<T>(1.0f));
   std::vector<std::uint32_t> mask(kPatterns / 32);
-  for (std::size_t i = 0; i < kPatterns; ++i) x[i] = kernels::narrow<T>(domain.at(static_cast<std::int64_t>(i)));
+  for (std::size_t i = 0; i < kPatterns; ++i)
+    x[i] = kernels::narrow<T>(domain.at(static_cast<std::int64_t>(i)));
   using Backward = kernels::tuned::GeluBackward<T>;
   using Forward = kernels::tuned::GeluForward<T>;
   kernels::gelu_forward<typename Forward::Fit, T, kSchedule>(x.data(), y.data(), mask.data(), kPatterns);
-  kernels::gelu_backward<typename Backward::Fit, T, kSchedule>(dx.data(), y.data(), mask.data(), dx.data(), kPatterns);
+  kernels::gelu_backward<typename Backward::Fit, T, kSchedule>(dx.data(), y.data(), mask.data(), dx.data(),
+                                                               kPatterns);
   std::string bytes[3];
-  const auto append = [](std::string& to, auto word) { to.append(reinterpret_cast<const char*>(&word), sizeof word); };
+  const auto append = [](std::string& to, auto word) {
+    to.append(reinterpret_cast<const char*>(&word), sizeof word);
+  };
   for (const T v : y) append(bytes[0], kernels::canonical_bits(v));
   for (const std::uint32_t word : mask) append(bytes[1], word);
   for (const T v : dx) append(bytes[2], kernels::canonical_bits(v));
 
   const DomainResult result = sweep_format(subject);
-  for (std::size_t k = 0; k < 3; ++k) EXPECT_EQ(result.all.digests[k], digest_of(bytes[k])) << format.name << ", output " << k;
+  for (std::size_t k = 0; k < 3; ++k)
+    EXPECT_EQ(result.all.digests[k], digest_of(bytes[k])) << format.name << ", output " << k;
 }
 
 TEST(OutputDigests, AreThoseOfOneCall) {
@@ -448,7 +479,8 @@ TEST(OutputDigests, ABitOfOneOutputChangesItsDigestAlone) {
 
 /// |v - want| in ulp of the format at want, by another way than the sweep's.
 double error_in_ulp(double v, double want, const FloatFormat& format) {
-  return std::fabs(v - want) / std::ldexp(1.0, std::max(std::ilogb(want) - format.precision + 1, format.quantum_exponent));
+  return std::fabs(v - want) /
+         std::ldexp(1.0, std::max(std::ilogb(want) - format.precision + 1, format.quantum_exponent));
 }
 
 TEST(GradientUlp, AgreesWithEveryPatternAndBoundsEveryDy) {
@@ -466,9 +498,10 @@ TEST(GradientUlp, AgreesWithEveryPatternAndBoundsEveryDy) {
       continue;
     }
     if (std::fabs(x) > 16) continue;  // f' = 1 there
-    const auto region = static_cast<std::size_t>(std::fabs(x - kGeluXStar) <= 0.1 ? GradientRegion::near_minimum
-                                                 : x < -2                         ? GradientRegion::left_tail
-                                                                                  : GradientRegion::elsewhere);
+    const auto region =
+        static_cast<std::size_t>(std::fabs(x - kGeluXStar) <= 0.1 ? GradientRegion::near_minimum
+                                 : x < -2                         ? GradientRegion::left_tail
+                                                                  : GradientRegion::elsewhere);
     float y = 0, dx[128], dy[128], same[128];
     std::uint32_t mask = 0, masks[4];
     subject.forward(&x, &y, &mask, 1);
@@ -492,17 +525,20 @@ TEST(GradientUlp, AgreesWithEveryPatternAndBoundsEveryDy) {
   }
 }
 
-// Rounding to a coarser binade and twice: against every significand of dy and many errors of g, in a format of few bits.
+// Rounding to a coarser binade and twice: against every significand of dy and many errors of g, in a format
+// of few bits.
 TEST(GradientUlp, TheBoundHoldsForEveryRounding) {
   const FloatFormat& format = kBf16;
   std::mt19937 random(7);
   for (int round = 0; round < 200'000; ++round) {
     const double want = std::uniform_real_distribution(0.5, 1.0)(random);
-    const auto g = static_cast<float>(want * (1 + std::uniform_real_distribution(-1.0, 1.0)(random) * std::exp2(-static_cast<double>(round % 20))));
+    const auto g = static_cast<float>(want * (1 + std::uniform_real_distribution(-1.0, 1.0)(random) *
+                                                      std::exp2(-static_cast<double>(round % 20))));
     const auto dy = static_cast<float>(128 + random() % 128) / 128;
     const double relative = std::ldexp(std::fabs(static_cast<double>(g) - want) / want, format.precision);
     const double dx = round_to_format(static_cast<double>(dy * g), format);
-    EXPECT_LE(error_in_ulp(dx, dy * want, format), gradient_ulp_for_any_dy(relative, format) + 1e-9) << want << " " << g << " " << dy;
+    EXPECT_LE(error_in_ulp(dx, dy * want, format), gradient_ulp_for_any_dy(relative, format) + 1e-9)
+        << want << " " << g << " " << dy;
   }
 }
 

@@ -36,7 +36,8 @@ TEST_F(ValidateCommand, RefusesBadInput) {
   EXPECT_THROW(run({"--format", "f32,", "--activation", "tanh"}), SpecError);
   EXPECT_THROW(run({"--format", "f32", "--activation", ""}), SpecError);
   EXPECT_THROW(run({"--format", "f32", "--fit", "gelu_bf16"}), SpecError) << "of another format";
-  EXPECT_THROW(run({"--format", "bf16", "--activation", "silu", "--fit", "gelu_bf16"}), SpecError) << "of another activation";
+  EXPECT_THROW(run({"--format", "bf16", "--activation", "silu", "--fit", "gelu_bf16"}), SpecError)
+      << "of another activation";
   EXPECT_THROW(run({"--format", "bf16", "--x", "some"}), SpecError);
   EXPECT_THROW(run({"--format", "f32", "--merge", file("a")}), SpecError);
   EXPECT_THROW(run({"--merge", file("absent")}), kernels::IoError);
@@ -66,8 +67,10 @@ TEST_F(ValidateCommand, AuditsPublishedCoefficients) {
   EXPECT_THROW(run({"--foreign", file("torn"), "--format", "f32"}), SpecError);
   std::filesystem::remove(file("torn"));
 
-  // The shards of a sweep of codes keep what they are: the part says so, and the merged file would be the whole one's.
-  EXPECT_EQ(run({"--foreign", regelu2, "--format", "f32", "--shard", "600/1024", "--out", file("part")}), kernels::kExitHolds);
+  // The shards of a sweep of codes keep what they are: the part says so, and the merged file would be the
+  // whole one's.
+  EXPECT_EQ(run({"--foreign", regelu2, "--format", "f32", "--shard", "600/1024", "--out", file("part")}),
+            kernels::kExitHolds);
   const SweepParts read = parts_from_json(kernels::read_file(file("part")), "part");
   EXPECT_TRUE(read.subject.code);
   EXPECT_FALSE(read.subject.own_forward);
@@ -78,7 +81,8 @@ TEST_F(ValidateCommand, AuditsPublishedCoefficients) {
 
 TEST_F(ValidateCommand, AuditsQuantisers) {
   using kernels::SpecError;
-  const std::string source = std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/foreign/mesa_gelu_nearest.json";
+  const std::string source =
+      std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/foreign/mesa_gelu_nearest.json";
   EXPECT_THROW(run({"--foreign", source, "--format", "f16", "--shard", "1/2"}), SpecError);
   EXPECT_THROW(run({"--foreign", source, "--format", "f16", "--x", "own"}), SpecError);
   EXPECT_EQ(run({"--foreign", source, "--format", "f16", "--out", file("audit")}), kernels::kExitHolds);
@@ -92,16 +96,20 @@ TEST_F(ValidateCommand, AuditsQuantisers) {
   for (const double limit : {1.001 * found, 0.999 * found}) {
     claiming["claims"]["T"] = limit;
     kernels::write_file(file("claiming"), claiming.dump());
-    EXPECT_EQ(run({"--foreign", file("claiming"), "--format", "f16", "--out", file("audit")}), limit > found ? kernels::kExitHolds : kernels::kExitViolated);
+    EXPECT_EQ(run({"--foreign", file("claiming"), "--format", "f16", "--out", file("audit")}),
+              limit > found ? kernels::kExitHolds : kernels::kExitViolated);
   }
 }
 
 TEST_F(ValidateCommand, SweepsManyIntoAFolder) {
-  EXPECT_EQ(run({"--activation", "tanh,gelu", "--format", "bf16,f16", "--x", "own", "--out", file("many")}), kernels::kExitHolds);
+  EXPECT_EQ(run({"--activation", "tanh,gelu", "--format", "bf16,f16", "--x", "own", "--out", file("many")}),
+            kernels::kExitHolds);
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(file("many"))) names.push_back(entry.path().filename().string());
+  for (const auto& entry : std::filesystem::directory_iterator(file("many")))
+    names.push_back(entry.path().filename().string());
   std::sort(names.begin(), names.end());
-  EXPECT_EQ(names, (std::vector<std::string>{"gelu_bf16_x_own.json", "gelu_f16_x_own.json", "tanh_bf16_x_own.json", "tanh_f16_x_own.json"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"gelu_bf16_x_own.json", "gelu_f16_x_own.json",
+                                             "tanh_bf16_x_own.json", "tanh_f16_x_own.json"}));
   const nlohmann::json tanh = nlohmann::json::parse(kernels::read_file(file("many/tanh_bf16_x_own.json")));
   EXPECT_EQ(tanh["activation"], "tanh");
   EXPECT_EQ(tanh["domains"].size(), 1u);
@@ -115,7 +123,8 @@ TEST_F(ValidateCommand, SweepsManyIntoAFolder) {
   }
   EXPECT_NE(std::find(gates.begin(), gates.end(), "T within the header's kT"), gates.end());
   // Every fit of a format: deployed, others, direct table.
-  EXPECT_EQ(run({"--format", "bf16", "--fit", "all", "--x", "own", "--out", file("fits")}), kernels::kExitHolds);
+  EXPECT_EQ(run({"--format", "bf16", "--fit", "all", "--x", "own", "--out", file("fits")}),
+            kernels::kExitHolds);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(file("fits")), {}), 5);
   EXPECT_TRUE(std::filesystem::exists(file("fits/gelu_bf16_oracle_x_own.json")));
 }
@@ -129,7 +138,8 @@ TEST_F(ValidateCommand, AShardOfAnActivationMergesAlone) {
   };
   EXPECT_EQ(with({"--shard", "1/1", "--out", file("whole")}), kernels::kExitHolds);
   EXPECT_EQ(with({"--shard", "2/2", "--out", file("two")}), kernels::kExitHolds);
-  EXPECT_EQ(with({"--shard", "1/2", "--out", file("one")}), kernels::kExitHolds) << "one chunk: the other shard has none";
+  EXPECT_EQ(with({"--shard", "1/2", "--out", file("one")}), kernels::kExitHolds)
+      << "one chunk: the other shard has none";
   EXPECT_EQ(run({"--merge", file("one"), file("two"), "--out", file("merged")}), kernels::kExitHolds);
   EXPECT_EQ(kernels::read_file(file("merged")), kernels::read_file(file("whole")));
   // Parts of a sweep of both domains do not make one of the format's own x, nor the other way round.
@@ -158,8 +168,12 @@ TEST_F(ValidateCommand, ShardLeavesItsFileAndMergeNeedsThemAll) {
 
   // The same kernels, swept otherwise: named as such, before anything is counted.
   const nlohmann::json one = nlohmann::json::parse(kernels::read_file(file("one")));
-  for (const auto& [key, value] : std::vector<std::pair<std::string, nlohmann::json>>{
-           {"subject", "other"}, {"code", true}, {"own_forward", false}, {"distributions", nlohmann::json::array()}, {"origin", "{}"}}) {
+  for (const auto& [key, value] :
+       std::vector<std::pair<std::string, nlohmann::json>>{{"subject", "other"},
+                                                           {"code", true},
+                                                           {"own_forward", false},
+                                                           {"distributions", nlohmann::json::array()},
+                                                           {"origin", "{}"}}) {
     other = one;
     other[key] = value;
     write_part(file("two"), other);
@@ -167,7 +181,8 @@ TEST_F(ValidateCommand, ShardLeavesItsFileAndMergeNeedsThemAll) {
       run({"--merge", file("one"), file("two"), "--out", file("out")});
       ADD_FAILURE() << key << " may differ";
     } catch (const kernels::SpecError& error) {
-      EXPECT_NE(std::string(error.what()).find("describes another sweep than"), std::string::npos) << key << ": " << error.what();
+      EXPECT_NE(std::string(error.what()).find("describes another sweep than"), std::string::npos)
+          << key << ": " << error.what();
     }
   }
 
@@ -181,7 +196,8 @@ TEST_F(ValidateCommand, ShardLeavesItsFileAndMergeNeedsThemAll) {
       run({"--merge", file("two"), "--out", file("out")});
       ADD_FAILURE() << place << " may differ";
     } catch (const kernels::SpecError& error) {
-      EXPECT_NE(std::string(error.what()).find("two: sha256: "), std::string::npos) << place << ": " << error.what();
+      EXPECT_NE(std::string(error.what()).find("two: sha256: "), std::string::npos)
+          << place << ": " << error.what();
     }
   }
 }

@@ -63,8 +63,10 @@ class NvrtcLibrary : public testing::Test {
 };
 
 TEST_F(NvrtcLibrary, CompilesFromEmbeddedHeaders) {
-  const auto result =
-      nvrtc_->compile("#include \"kernels/formats.h\"\nextern \"C\" __global__ void k(float* x) { *x = outgrad::kernels::fma_rn(*x, *x, 1.0f); }\n", "sm_90");
+  const auto result = nvrtc_->compile(
+      "#include \"kernels/formats.h\"\nextern \"C\" __global__ void k(float* x) { *x = "
+      "outgrad::kernels::fma_rn(*x, *x, 1.0f); }\n",
+      "sm_90");
   ASSERT_TRUE(std::holds_alternative<GpuCode>(result)) << std::get<CompileError>(result).message;
   const auto& code = std::get<GpuCode>(result);
   ASSERT_EQ(code.kernels.size(), 1u);
