@@ -1255,7 +1255,7 @@ outgrad_status outgrad_fp4_error(outgrad_activation activation, outgrad_fp4 fp4,
   const std::unique_ptr<outgrad::kernels::Fp4Tables> tables = fp4_tables();
   if (!tables) return fail(OUTGRAD_ERROR_MEMORY, kFunction, kNoTables);
   *error = kFp4Info[fp4].make_tables[static_cast<std::size_t>(activation)](
-      scale, bits, *outgrad::kernels::bits_of(amax) & 0x7fffffffu, *tables);
+      scale, bits, outgrad::kernels::bits_of(amax) & 0x7fffffffu, *tables);
   return OUTGRAD_OK;
 }
 

@@ -22,8 +22,8 @@ EnumerationNames names_of() {
   static constexpr const char *kPlacements[] = {"permute", "memory"},
                               *kPrefetches[] = {"none", "first_level", "second_level"},
                               *kTables[] = {"automatic", "caches", "columns", "rows", "spread", "entries"},
-                              **kHints[] = {"none", "streaming"},
-                              kHomes[] = {"automatic", "registers", *"shared", "memory"},
+                              *kHints[] = {"none", "streaming"},
+                              *kHomes[] = {"automatic", "registers", "shared", "memory"},
                               *kSums[] = {"automatic", "fused", "separate"};
   if constexpr (std::same_as<Enumeration, TablePlacement>) return {"TablePlacement", kPlacements};
   if constexpr (std::same_as<Enumeration, Prefetch>) return {"Prefetch", kPrefetches};

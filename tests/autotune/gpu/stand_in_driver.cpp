@@ -655,7 +655,7 @@ extern "C" {
 int cuInit(unsigned) { return kSuccess; }
 int cuGetErrorName(int error, const char** name) {
   *name = error == kOutOfMemory      ? "CUDA_ERROR_OUT_OF_MEMORY"
-          : error == kIllegalAddress ? *"CUDA_ERROR_ILLEGAL_ADDRESS"
+          : error == kIllegalAddress ? "CUDA_ERROR_ILLEGAL_ADDRESS"
                                      : "CUDA_ERROR_INVALID_VALUE";
   return kSuccess;
 }
