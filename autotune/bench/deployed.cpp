@@ -50,16 +50,20 @@ DeployedActivation deployed_activation(int activation, FormatId format) {
 
 #ifdef OUTGRAD_WITH_LIBRARY
 std::string run_deployed_activation(int activation, const Problem& problem, const Arguments& a) {
-  const outgrad_format format = problem.format == FormatId::kF32   ? OUTGRAD_F32
-                                : problem.format == FormatId::kF16 ? OUTGRAD_F16
-                                                                   : OUTGRAD_BF16;
+  outgrad_call call{};
+  call.size = sizeof call;
+  call.activation = activation;
+  call.format = problem.format == FormatId::kF32   ? OUTGRAD_F32
+                : problem.format == FormatId::kF16 ? OUTGRAD_F16
+                                                   : OUTGRAD_BF16;
+  call.n = problem.cols;
+  const bool backward = is_backward(problem.kernel);
+  (backward ? call.dy : call.x) = a.array[0];
+  call.y = a.array[1];
+  call.mask = static_cast<kernels::u32*>(a.array[2]);
+  if (backward) call.dx = a.array[3];
   const outgrad_status status =
-      is_backward(problem.kernel)
-          ? outgrad_activation_backward(activation, format, a.array[0], a.array[1],
-                                        static_cast<const kernels::u32*>(a.array[2]), a.array[3],
-                                        problem.cols)
-          : outgrad_activation_forward(activation, format, a.array[0], a.array[1],
-                                       static_cast<kernels::u32*>(a.array[2]), problem.cols);
+      backward ? outgrad_activation_backward(&call) : outgrad_activation_forward(&call);
   if (status == OUTGRAD_ERROR_ENVIRONMENT) throw kernels::EnvironmentError(outgrad_error_message());
   if (status != OUTGRAD_OK) throw kernels::SpecError(outgrad_error_message());
   return outgrad_instruction_set();

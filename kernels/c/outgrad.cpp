@@ -11,7 +11,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <initializer_list>
 #include <memory>
 #include <new>
 #include <span>
@@ -38,6 +37,7 @@ using kernels::Extent;
 using kernels::KernelId;
 using kernels::Operand;
 using kernels::Role;
+using kernels::Store;
 namespace catalogue = kernels::catalogue;
 using u64 = kernels::u64;
 
@@ -45,15 +45,44 @@ using u64 = kernels::u64;
 
 constexpr std::size_t kMessageBytes = 512;  // one line; longer lines are cut off
 thread_local char message[kMessageBytes] = "";
+thread_local const char* function = "";  // of this interface, which the thread is in
 
-__attribute__((format(printf, 3, 4))) outgrad_status fail(outgrad_status status, const char* function,
-                                                          const char* format, ...) {
+// Ends a function of this interface before it has written anything.
+struct Refusal {
+  outgrad_status status;
+};
+
+[[noreturn]] __attribute__((format(printf, 2, 3))) void refuse(outgrad_status status, const char* format,
+                                                               ...) {
   const int begin = std::snprintf(message, sizeof message, "%s: ", function);
   va_list arguments;
   va_start(arguments, format);
   std::vsnprintf(message + begin, sizeof message - static_cast<std::size_t>(begin), format, arguments);
   va_end(arguments);
-  return status;
+  throw Refusal{status};
+}
+
+// Runs the body of a function of this interface. If a kernel throws (which it does before it writes
+// anything), it was given a value that it does not accept.
+template <class Body>
+outgrad_status entered(const char* name, const Body& body) noexcept {
+  const auto failed = [&](outgrad_status status, const char* what) {
+    std::snprintf(message, sizeof message, "%s: %s", name, what);
+    return status;
+  };
+  function = name;
+  try {
+    body();
+    return OUTGRAD_OK;
+  } catch (const Refusal& refusal) {
+    return refusal.status;
+  } catch (const kernels::SpecError& error) {
+    return failed(OUTGRAD_ERROR_VALUE, error.what());
+  } catch (const std::exception& error) {
+    return failed(OUTGRAD_ERROR_INTERNAL, error.what());
+  } catch (...) {
+    return failed(OUTGRAD_ERROR_INTERNAL, "unknown exception");
+  }
 }
 
 // --- What runs -----------------------------------------------------------------------------------
@@ -175,651 +204,565 @@ class ThreadLimit {
 // sum or product below overflows.
 constexpr i64 kMostElements = i64{1} << 54;
 
-// An array of a call. Its operand's may_alias are positions in the list in which it is checked.
-struct Array {
-  Operand of;
-  const void* pointer;
-  i64 bytes;
-  i64 alignment;
+long long shown(i64 value) { return value; }
+
+// The call as this release knows it: members that the caller's lacks are 0, and ones that only the caller's
+// has must be.
+outgrad_call read(const outgrad_call* given) {
+  if (given == nullptr) refuse(OUTGRAD_ERROR_NULL_POINTER, "the call is null");
+  outgrad_call call{};
+  if (given->size < sizeof call) {
+    refuse(OUTGRAD_ERROR_SIZE, "size = %llu: it is sizeof(outgrad_call), %llu or more",
+           static_cast<unsigned long long>(given->size), static_cast<unsigned long long>(sizeof call));
+  }
+  const auto* const bytes = reinterpret_cast<const unsigned char*>(given);
+  for (std::size_t k = sizeof call; k < given->size; ++k) {
+    if (bytes[k] != 0) refuse(OUTGRAD_ERROR_SIZE, "the call has members that this release does not know");
+  }
+  std::memcpy(&call, given, sizeof call);
+  if (!choice().environment_holds) {
+    refuse(OUTGRAD_ERROR_ENVIRONMENT,
+           "the environment variable OUTGRAD_ISA is none of baseline, avx2, avx512, avx512_bf16");
+  }
+  return call;
+}
+
+const FormatKernels& kernels_of(outgrad_format format) {
+  if (!is_format(format)) refuse(OUTGRAD_ERROR_FORMAT, "format %d is unknown", static_cast<int>(format));
+  return *choice().kernels[format];
+}
+
+void check_activation(outgrad_activation activation) {
+  if (!is_activation(activation))
+    refuse(OUTGRAD_ERROR_ACTIVATION, "activation %d is unknown", static_cast<int>(activation));
+}
+
+const Store& check_store(outgrad_store store) {
+  if (store < 0 || store >= kStoreCount)
+    refuse(OUTGRAD_ERROR_STORE, "store %d is unknown", static_cast<int>(store));
+  return kernels::kStores[store];
+}
+
+void check_length(i64 n) {
+  if (n < 0) refuse(OUTGRAD_ERROR_SIZE, "n = %lld is negative", shown(n));
+  if (n > kMostElements) refuse(OUTGRAD_ERROR_SIZE, "n = %lld is more than can be addressed", shown(n));
+}
+
+void check_shape(i64 rows, i64 n) {
+  if (rows < 0) refuse(OUTGRAD_ERROR_SIZE, "rows = %lld is negative", shown(rows));
+  if (n < 1) refuse(OUTGRAD_ERROR_SIZE, "n = %lld: a row needs at least one element", shown(n));
+  if (n > kMostElements || rows > kMostElements / n)
+    refuse(OUTGRAD_ERROR_SIZE, "[%lld, %lld] is more than can be addressed", shown(rows), shown(n));
+}
+
+void check_code_bits(const outgrad_call& a) {
+  const bool dithered = a.seed != nullptr;
+  if (kernels::code_bits_hold(a.bits, dithered)) return;
+  refuse(OUTGRAD_ERROR_VALUE,
+         dithered ? "bits = %d: a dithered code has 2 or 3" : "bits = %d: a code without a seed has 1 to 8",
+         static_cast<int>(a.bits));
+}
+
+void check_eps(float eps) {
+  if (!kernels::eps_holds(eps))
+    refuse(OUTGRAD_ERROR_VALUE, "eps = %g: it is at least 0", static_cast<double>(eps));
+}
+
+// What the arrays of a store take.
+struct Sizes {
+  i64 codes = 0, scales = 0, parts = 0;
 };
 
-bool overlap(const Array& a, const Array& b) {
-  const auto begin = [](const Array& o) { return reinterpret_cast<std::uintptr_t>(o.pointer); };
-  return a.pointer != nullptr && b.pointer != nullptr && a.bytes > 0 && b.bytes > 0 &&
-         begin(a) < begin(b) + static_cast<u64>(b.bytes) && begin(b) < begin(a) + static_cast<u64>(a.bytes);
+void check_bytes(const outgrad_call& a, const Sizes& sizes, i64 elements) {
+  const auto holds = [&](const char* name, std::size_t bytes, i64 needed) {
+    if (bytes >= static_cast<u64>(needed)) return;
+    refuse(OUTGRAD_ERROR_SIZE, "%s_bytes = %llu: the %s of %lld elements take %lld", name,
+           static_cast<unsigned long long>(bytes), name, shown(elements), shown(needed));
+  };
+  holds("codes", a.codes_bytes, sizes.codes);
+  holds("scales", a.scales_bytes, sizes.scales);
+  holds("parts", a.parts_bytes, sizes.parts);
 }
 
-// The pointer of an array of no bytes may be anything.
-outgrad_status check_arrays(const char* function, std::span<const Array> arrays) {
-  for (const Array& array : arrays) {
-    if (array.bytes == 0) continue;
-    if (array.pointer == nullptr) {
-      if (array.of.optional) continue;
-      return fail(OUTGRAD_ERROR_NULL_POINTER, function, "%s is null", array.of.name);
-    }
-    const auto address = reinterpret_cast<std::uintptr_t>(array.pointer);
-    if (address % static_cast<u64>(array.alignment) != 0) {
-      return fail(OUTGRAD_ERROR_ALIGNMENT, function, "%s is not aligned to its elements of %lld bytes",
-                  array.of.name, static_cast<long long>(array.alignment));
-    }
-    if (static_cast<u64>(array.bytes) > UINTPTR_MAX - address) {
-      return fail(OUTGRAD_ERROR_SIZE, function, "%lld bytes from the address of %s on do not exist",
-                  static_cast<long long>(array.bytes), array.of.name);
-    }
-  }
-  for (const Array& written : arrays) {
-    if (written.of.role == Role::kInput) continue;
-    for (const Array& other : arrays) {
-      if (&other == &written || !overlap(written, other)) continue;
-      bool allowed = false;
-      for (const int place : written.of.may_alias)
-        allowed |= place != kernels::kNoOperand && &other == &arrays[static_cast<std::size_t>(place)];
-      if (allowed && written.pointer == other.pointer) continue;
-      return fail(OUTGRAD_ERROR_OVERLAP, function, "%s overlaps %s", written.of.name, other.of.name);
-    }
-  }
-  return OUTGRAD_OK;
+void check_workspace(const outgrad_call& a, i64 words) {
+  if (words == 0 || (a.workspace != nullptr && a.workspace_bytes / 4 >= static_cast<u64>(words))) return;
+  refuse(OUTGRAD_ERROR_WORKSPACE, "the workspace holds %llu of the %lld bytes that it needs",
+         a.workspace == nullptr ? 0ull : static_cast<unsigned long long>(a.workspace_bytes),
+         shown(words * 4));
 }
 
-outgrad_status check_format(const char* function, outgrad_format format) {
-  if (!choice().environment_holds) {
-    return fail(OUTGRAD_ERROR_ENVIRONMENT, function,
-                "the environment variable OUTGRAD_ISA is none of baseline, avx2, avx512, avx512_bf16");
-  }
-  if (!is_format(format))
-    return fail(OUTGRAD_ERROR_FORMAT, function, "format %d is unknown", static_cast<int>(format));
-  return OUTGRAD_OK;
-}
+// --- Arrays --------------------------------------------------------------------------------------
 
-outgrad_status check_length(const char* function, i64 n) {
-  if (n < 0) return fail(OUTGRAD_ERROR_SIZE, function, "n = %lld is negative", static_cast<long long>(n));
-  if (n > kMostElements)
-    return fail(OUTGRAD_ERROR_SIZE, function, "n = %lld is more than can be addressed",
-                static_cast<long long>(n));
-  return OUTGRAD_OK;
-}
-
-outgrad_status check_shape(const char* function, i64 rows, i64 n) {
-  if (rows < 0)
-    return fail(OUTGRAD_ERROR_SIZE, function, "rows = %lld is negative", static_cast<long long>(rows));
-  if (n < 1)
-    return fail(OUTGRAD_ERROR_SIZE, function, "n = %lld: a row needs at least one element",
-                static_cast<long long>(n));
-  if (n > kMostElements || rows > kMostElements / n) {
-    return fail(OUTGRAD_ERROR_SIZE, function, "[%lld, %lld] is more than can be addressed",
-                static_cast<long long>(rows), static_cast<long long>(n));
-  }
-  return OUTGRAD_OK;
-}
-
-outgrad_status check_elements(const char* function, outgrad_format format, i64 n) {
-  if (const outgrad_status status = check_format(function, format)) return status;
-  return check_length(function, n);
-}
-
-// An array of bytes that is no operand of the catalogue.
-constexpr Operand byte_array(const char* name, Role role) {
-  return {name, kernels::Content::kResult, kernels::Element::kFormat, Extent::kElements, role};
-}
-
-// A side array. It is not an operand of the catalogue, because a norm may do without it.
-constexpr Operand side_array(const char* name, Role role) {
-  return {name, kernels::Content::kResult, kernels::Element::kF32, Extent::kRows, role};
-}
-
-outgrad_status check_side(const char* function, const std::int32_t* channels, i64 count, i64 n) {
-  if (count < 0 || count > n) {
-    return fail(OUTGRAD_ERROR_VALUE, function, "side_count = %lld of %lld channels",
-                static_cast<long long>(count), static_cast<long long>(n));
-  }
-  if (count == 0) return OUTGRAD_OK;
-  const Array array{side_array("side_channels", Role::kInput), channels, count * 4, 4};
-  if (const outgrad_status status = check_arrays(function, {&array, 1})) return status;
-  for (i64 k = 0; k < count; ++k) {
-    if (channels[k] < (k > 0 ? i64{channels[k - 1]} + 1 : 0) || channels[k] >= n) {
-      return fail(OUTGRAD_ERROR_VALUE, function, "side_channels[%lld] = %d: channels ascend within [0, %lld)",
-                  static_cast<long long>(k), static_cast<int>(channels[k]), static_cast<long long>(n));
-    }
-  }
-  return OUTGRAD_OK;
-}
-
-outgrad_status check_workspace(const char* function, const void* workspace, std::size_t bytes, i64 words) {
-  if (workspace != nullptr && bytes / 4 >= static_cast<u64>(words)) return OUTGRAD_OK;
-  return fail(OUTGRAD_ERROR_WORKSPACE, function, "the workspace holds %llu of the %lld bytes that it needs",
-              workspace == nullptr ? 0ull : static_cast<unsigned long long>(bytes),
-              static_cast<long long>(words * 4));
-}
-
-// Runs the kernel. If the kernel itself throws (which it does before it writes anything), it was given a
-// value that it does not accept.
-template <class Body>
-outgrad_status run(const char* function, const Body& body) noexcept {
-  try {
-    const ThreadLimit limit;
-    body();
-    return OUTGRAD_OK;
-  } catch (const kernels::SpecError& error) {
-    return fail(OUTGRAD_ERROR_VALUE, function, "%s", error.what());
-  } catch (const std::exception& error) {
-    return fail(OUTGRAD_ERROR_INTERNAL, function, "%s", error.what());
-  } catch (...) {
-    return fail(OUTGRAD_ERROR_INTERNAL, function, "unknown exception");
-  }
-}
-
-i64 mask_bytes(i64 n) { return (n + 31) / 32 * 4; }
-i64 mxfp8_scales(i64 n) { return kernels::scales_of<kernels::MxFp8>(n); }
-
-i64 workspace_words(KernelId kernel, outgrad_format format, i64 rows, i64 n) {
-  if (kernels::has_extent(kernel, Extent::kNormWorkspace))
-    return choice().kernels[format]->norm_workspace(rows, n);
-  return kernels::has_extent(kernel, Extent::kBiasWorkspace)
-             ? choice().kernels[format]->bias_workspace(rows, n)
-             : 0;
-}
-
-// The arrays of a call in the catalogue's order. Only z, which a norm has only with a residual, comes after
-// all others: it is y that overlaps z.
+// The arrays of a call, in the order in which they are checked. An operand's may_alias are places in it.
 class Arrays {
  public:
-  Arrays(KernelId kernel, outgrad_format format, bool masked, i64 workspace_words, const Arguments& a) {
-    const i64 size = kInfo[format].bytes;
-    Array z{};
-    int place = 0;
-    for (const Operand& of : operands(kernel)) {
-      i64 bytes = 0;
-      switch (of.extent) {
-        case Extent::kElements: bytes = a.elements() * size; break;
-        case Extent::kRows: bytes = a.rows * 4; break;
-        // there is nothing to add it to
-        case Extent::kColumns:
-          bytes = of.content == kernels::Content::kBias && a.rows == 0 ? 0 : a.cols * 4;
-          break;
-        case Extent::kCodes: bytes = kernels::code_bytes(a.code.bits, a.elements()); break;
-        case Extent::kMaskWords: bytes = masked ? mask_bytes(a.elements()) : 0; break;
-        default: bytes = workspace_words * 4;
-      }
-      const Array array{of, a.array[place++], bytes,
-                        of.element == kernels::Element::kFormat ? size
-                        : of.element == kernels::Element::kByte ? 1
-                                                                : 4};
-      if (std::strcmp(of.name, "z") == 0) {
-        z = array;
-      } else {
-        add(array);
-      }
-    }
-    if (is_norm(kernel)) {
-      add({side_array("side_channels", Role::kInput), a.side.channels, a.side.count * 4, 4});
-      add({side_array("side_x_hat", is_backward(kernel) ? Role::kInput : Role::kOutput), a.side.x_hat,
-           a.rows * a.side.count * 4, 4});
-    }
-    if (z.of.name != nullptr) add(z);
+  void add(const Operand& of, const void* pointer, i64 bytes, i64 alignment) {
+    arrays_[count_++] = {of, pointer, bytes, alignment};
   }
-  std::span<const Array> all() const { return {arrays_, static_cast<std::size_t>(count_)}; }
+  void add(const char* name, Role role, const void* pointer, i64 bytes, i64 alignment = 1) {
+    add({name, kernels::Content::kResult, kernels::Element::kByte, Extent::kElements, role}, pointer, bytes,
+        alignment);
+  }
+  // A norm may do without these.
+  void add_side(const outgrad_call& a, bool backward) {
+    add("side_channels", Role::kInput, a.side_channels, a.side_count * 4, 4);
+    add("side_x_hat", backward ? Role::kInput : Role::kOutput, a.side_x_hat, a.rows * a.side_count * 4, 4);
+  }
+
+  // The pointer of an array of no bytes may be anything.
+  void check() const {
+    for (int k = 0; k < count_; ++k) {
+      const Array& array = arrays_[k];
+      if (array.bytes == 0) continue;
+      if (array.pointer == nullptr) {
+        if (array.of.optional) continue;
+        refuse(OUTGRAD_ERROR_NULL_POINTER, "%s is null", array.of.name);
+      }
+      if (array.begin() % static_cast<u64>(array.alignment) != 0) {
+        refuse(OUTGRAD_ERROR_ALIGNMENT, "%s is not aligned to its elements of %lld bytes", array.of.name,
+               shown(array.alignment));
+      }
+      if (static_cast<u64>(array.bytes) > UINTPTR_MAX - array.begin()) {
+        refuse(OUTGRAD_ERROR_SIZE, "%lld bytes from the address of %s on do not exist", shown(array.bytes),
+               array.of.name);
+      }
+    }
+    for (int k = 0; k < count_; ++k) {
+      for (int other = 0; other < count_; ++other) check_overlap(arrays_[k], arrays_[other], other);
+    }
+  }
 
  private:
-  void add(const Array& array) { arrays_[count_++] = array; }
+  struct Array {
+    Operand of;
+    const void* pointer;
+    i64 bytes;
+    i64 alignment;
 
-  Array arrays_[kernels::kMostOperands + 2] = {};
+    std::uintptr_t begin() const { return reinterpret_cast<std::uintptr_t>(pointer); }
+    std::uintptr_t end() const { return begin() + static_cast<u64>(bytes); }
+    bool absent() const { return pointer == nullptr || bytes == 0; }
+  };
+
+  static void check_overlap(const Array& written, const Array& other, int place) {
+    if (written.of.role == Role::kInput || &written == &other || written.absent() || other.absent() ||
+        written.begin() >= other.end() || other.begin() >= written.end())
+      return;
+    for (const int allowed : written.of.may_alias)
+      if (allowed == place && written.pointer == other.pointer) return;
+    refuse(OUTGRAD_ERROR_OVERLAP, "%s overlaps %s", written.of.name, other.of.name);
+  }
+
+  Array arrays_[kernels::kMostOperands + 4] = {};
   int count_ = 0;
 };
 
-// A kernel's arguments, from its arrays in the catalogue's order.
-Arguments arguments(std::initializer_list<const void*> arrays, i64 rows, i64 n) {
-  Arguments a{.rows = rows, .cols = n};
-  void** to = a.array;
-  for (const void* array : arrays) *to++ = const_cast<void*>(array);
-  return a;
-}
-Arguments norm_arguments(std::initializer_list<const void*> arrays, i64 rows, i64 n, float eps,
-                         const std::int32_t* channels, i64 count, const float* x_hat) {
-  Arguments a = arguments(arrays, rows, n);
-  a.eps = eps;
-  a.side = {channels, count, const_cast<float*>(x_hat)};
-  return a;
+// An operand's array among the members of a call.
+void* member(const outgrad_call& a, const char* name) {
+  struct Member {
+    const char* name;
+    std::size_t at;
+  };
+#define OUTGRAD_C_MEMBER(name)          \
+  {                                     \
+    #name, offsetof(outgrad_call, name) \
+  }
+  static constexpr Member kMembers[] = {
+      OUTGRAD_C_MEMBER(x),     OUTGRAD_C_MEMBER(residual), OUTGRAD_C_MEMBER(bias),    OUTGRAD_C_MEMBER(gamma),
+      OUTGRAD_C_MEMBER(beta),  OUTGRAD_C_MEMBER(y),        OUTGRAD_C_MEMBER(z),       OUTGRAD_C_MEMBER(mask),
+      OUTGRAD_C_MEMBER(rstd),  OUTGRAD_C_MEMBER(dy),       OUTGRAD_C_MEMBER(dz_next), OUTGRAD_C_MEMBER(dx),
+      OUTGRAD_C_MEMBER(dz),    OUTGRAD_C_MEMBER(dgamma),   OUTGRAD_C_MEMBER(dbeta),   OUTGRAD_C_MEMBER(dbias),
+      OUTGRAD_C_MEMBER(codes), OUTGRAD_C_MEMBER(workspace)};
+#undef OUTGRAD_C_MEMBER
+  void* pointer = nullptr;
+  for (const Member& each : kMembers) {
+    if (std::strcmp(each.name, name) != 0) continue;
+    std::memcpy(&pointer, reinterpret_cast<const char*>(&a) + each.at, sizeof pointer);
+  }
+  return pointer;
 }
 
-// Every call of a kernel goes through this function. `activation` matters for GELU's forward and backward,
-// which stand for those of all activations.
-outgrad_status enter(const char* function, KernelId kernel, outgrad_format format, const Arguments& a,
-                     std::size_t workspace_bytes = 0, outgrad_activation activation = OUTGRAD_GELU) {
-  if (const outgrad_status status = check_format(function, format)) return status;
-  if (!is_activation(activation))
-    return fail(OUTGRAD_ERROR_ACTIVATION, function, "activation %d is unknown", static_cast<int>(activation));
-  if (const outgrad_status status =
-          over_rows(kernel) ? check_shape(function, a.rows, a.cols) : check_length(function, a.cols))
-    return status;
-  if (a.cols == 0) return OUTGRAD_OK;
-  if (is_norm(kernel)) {
-    if (!kernels::eps_holds(a.eps))
-      return fail(OUTGRAD_ERROR_VALUE, function, "eps = %g: it is at least 0", static_cast<double>(a.eps));
-    if (const outgrad_status status = check_side(function, a.side.channels, a.side.count, a.cols))
-      return status;
-  }
-  const i64 words = workspace_words(kernel, format, a.rows, a.cols);
-  if (words > 0) {
-    const void* const workspace = a.array[operands(kernel).size() - 1];
-    if (const outgrad_status status = check_workspace(function, workspace, workspace_bytes, words))
-      return status;
-  }
-  const Arrays arrays(kernel, format, kInfo[format].fits[activation].masked, words, a);
-  const outgrad_status status = check_arrays(function, arrays.all());
-  // a backward with no rows still writes its sums
-  if (status || (a.rows == 0 && !is_backward(kernel))) return status;
-  const FormatKernels& kernels = *choice().kernels[format];
-  return run(function, [&] {
-    switch (kernel) {
-      case KernelId::kGeluForward: return kernels.forward[activation](a);
-      case KernelId::kGeluBackward: return kernels.backward[activation](a);
-      default: return kernels.run[static_cast<int>(kernel)](a);
+// --- Kernels of the catalogue --------------------------------------------------------------------
+
+Arguments arguments_of(KernelId kernel, const outgrad_call& a) {
+  Arguments to{.rows = over_rows(kernel) ? a.rows : 1, .cols = a.n, .eps = a.eps};
+  to.side = {a.side_channels, a.side_count, a.side_x_hat};
+  int place = 0;
+  for (const Operand& of : operands(kernel)) to.array[place++] = member(a, of.name);
+  return to;
+}
+
+bool has_operand(KernelId kernel, const char* name) {
+  for (const Operand& of : operands(kernel))
+    if (std::strcmp(of.name, name) == 0) return true;
+  return false;
+}
+
+i64 mask_bytes(i64 elements) { return (elements + 31) / 32 * 4; }
+
+i64 workspace_words(KernelId kernel, const FormatKernels& kernels, i64 rows, i64 n) {
+  if (kernels::has_extent(kernel, Extent::kNormWorkspace)) return kernels.norm_workspace(rows, n);
+  return kernels::has_extent(kernel, Extent::kBiasWorkspace) ? kernels.bias_workspace(rows, n) : 0;
+}
+
+void check_side(const outgrad_call& a) {
+  const i64 count = a.side_count, n = a.n;
+  if (count < 0 || count > n)
+    refuse(OUTGRAD_ERROR_VALUE, "side_count = %lld of %lld channels", shown(count), shown(n));
+  if (count == 0) return;
+  Arrays channels;
+  channels.add("side_channels", Role::kInput, a.side_channels, count * 4, 4);
+  channels.check();
+  for (i64 k = 0; k < count; ++k) {
+    if (a.side_channels[k] < (k > 0 ? i64{a.side_channels[k - 1]} + 1 : 0) || a.side_channels[k] >= n) {
+      refuse(OUTGRAD_ERROR_VALUE, "side_channels[%lld] = %d: channels ascend within [0, %lld)", shown(k),
+             static_cast<int>(a.side_channels[k]), shown(n));
     }
-  });
-}
-
-// A call whose arrays are not those of a kernel of the catalogue: they are checked in the given order.
-template <class Body>
-outgrad_status enter(const char* function, outgrad_format format, std::initializer_list<Array> arrays,
-                     const Body& body) {
-  if (const outgrad_status status = check_arrays(function, {arrays.begin(), arrays.size()})) return status;
-  return run(function, [&] { body(*choice().kernels[format]); });
-}
-
-// A call with a y that carries its branch: the arrays of GELU's kernels, without a mask.
-outgrad_status enter_parity(const char* function, KernelId kernel, outgrad_format format, const Arguments& a,
-                            outgrad_activation activation) {
-  if (const outgrad_status status = check_format(function, format)) return status;
-  if (format == OUTGRAD_F32)
-    return fail(OUTGRAD_ERROR_FORMAT, function, "y carries its branch in f16 and bf16, not in f32");
-  if (!is_activation(activation))
-    return fail(OUTGRAD_ERROR_ACTIVATION, function, "activation %d is unknown", static_cast<int>(activation));
-  const FormatKernels& kernels = *choice().kernels[format];
-  FormatKernels::Run* const body =
-      (is_backward(kernel) ? kernels.backward_parity : kernels.forward_parity)[activation];
-  if (body == nullptr) {
-    return fail(OUTGRAD_ERROR_ACTIVATION, function, "%s rises: there is no branch for y to carry",
-                kernels::kActivationNames[activation]);
   }
-  if (const outgrad_status status = check_length(function, a.cols)) return status;
-  const Arrays arrays(kernel, format, false, 0, a);
-  if (const outgrad_status status = check_arrays(function, arrays.all())) return status;
-  return run(function, [&] { body(a); });
 }
 
-// --- Codes ---------------------------------------------------------------------------------------
+// The arrays of a kernel in the catalogue's order. Only z, which a norm has only with a residual, comes after
+// all others: it is y that overlaps z.
+Arrays arrays_of(KernelId kernel, const outgrad_call& a, i64 words) {
+  const i64 size = kInfo[a.format].bytes, elements = a.rows * a.n;
+  Arrays arrays;
+  const Operand* z = nullptr;
+  for (const Operand& of : operands(kernel)) {
+    i64 bytes = 0;
+    switch (of.extent) {
+      case Extent::kElements: bytes = elements * size; break;
+      case Extent::kRows: bytes = a.rows * 4; break;
+      case Extent::kColumns:  // without rows there is nothing to add a bias to
+        bytes = of.content == kernels::Content::kBias && a.rows == 0 ? 0 : a.n * 4;
+        break;
+      case Extent::kMaskWords: bytes = mask_bytes(elements); break;
+      default: bytes = words * 4;
+    }
+    if (std::strcmp(of.name, "z") == 0) {
+      z = &of;
+    } else {
+      arrays.add(of, member(a, of.name), bytes, of.element == kernels::Element::kFormat ? size : 4);
+    }
+  }
+  if (is_norm(kernel)) arrays.add_side(a, is_backward(kernel));
+  if (z != nullptr) arrays.add(*z, a.z, elements * size, size);
+  return arrays;
+}
+
+// A kernel over rows.
+void run_kernel(KernelId kernel, const outgrad_call& a) {
+  const FormatKernels& kernels = kernels_of(a.format);
+  check_shape(a.rows, a.n);
+  if (is_norm(kernel)) {
+    check_eps(a.eps);
+    check_side(a);
+  }
+  const i64 words = workspace_words(kernel, kernels, a.rows, a.n);
+  check_workspace(a, words);
+  arrays_of(kernel, a, words).check();
+  if (a.rows == 0 && !is_backward(kernel)) return;  // a backward with no rows still writes its sums
+  const ThreadLimit limit;
+  kernels.run[static_cast<int>(kernel)]({a, arguments_of(kernel, a)});
+}
+
+outgrad_status enter_bias(const char* name, KernelId kernel, const outgrad_call* given) {
+  return entered(name, [&] { run_kernel(kernel, read(given)); });
+}
+
+// --- Activations ---------------------------------------------------------------------------------
 
 struct CodeInfo {
   const char* name;
   float lo, hi;  // the range of f'
+  double (*error)(int bits, bool dithered);
 };
 
 template <class... Code>
 constexpr std::array<CodeInfo, kActivations> code_info_of(FitList<Code...>) {
-  return {{{Code::kName, Code::kLo, Code::kHi}...}};
+  return {{{Code::kName, Code::kLo, Code::kHi, kernels::code_error<Code>}...}};
 }
 constexpr std::array<CodeInfo, kActivations> kCodeInfo = code_info_of(kernels::ActivationCodes{});
 
-outgrad_status check_code_bits(const char* function, std::int32_t bits, bool dithered) {
-  if (kernels::code_bits_hold(bits, dithered)) return OUTGRAD_OK;
-  return fail(
-      OUTGRAD_ERROR_VALUE, function,
-      dithered ? "bits = %d: a dithered code has 2 or 3" : "bits = %d: a code without a seed has 1 to 8",
-      static_cast<int>(bits));
+// Makes the tables of a store of few bits, and says how far what is kept can be from f'(x); in blocks up to
+// an amax, which is given as bits.
+using MakeTables = double(float scale, int bits, u32 amax, void* tables);
+
+template <class A, class F>
+double make_fp8_table(float scale, int bits, u32, void* table) {
+  kernels::fill_fp8_table<A, F>(scale, bits, *static_cast<kernels::Fp8Table*>(table));
+  return kernels::fp8_error<A>(*static_cast<kernels::Fp8Table*>(table));
+}
+template <class A, class B>
+double make_fp4_tables(float scale, int bits, u32 amax, void* tables) {
+  return kernels::fill_fp4_tables<A, B>(scale, bits, amax, *static_cast<kernels::Fp4Tables*>(tables));
 }
 
-outgrad_status check_codes_bytes(const char* function, std::size_t codes_bytes, i64 needed, i64 codes,
-                                 int bits) {
-  if (codes_bytes >= static_cast<u64>(needed)) return OUTGRAD_OK;
-  return fail(OUTGRAD_ERROR_SIZE, function, "codes_bytes = %llu: %lld codes of %d bits take %lld",
-              static_cast<unsigned long long>(codes_bytes), static_cast<long long>(codes), bits,
-              static_cast<long long>(needed));
+// What stores of few bits add to the catalogue's facts.
+struct FewBits {
+  bool (*scale_holds)(float scale) = nullptr;
+  const char* scale_rule = nullptr;
+  MakeTables* make[kActivations] = {};
+};
+
+template <class... A>
+constexpr std::array<FewBits, kStoreCount> few_bits_of(kernels::Fp8List<A...>) {
+  std::array<FewBits, kStoreCount> all{};
+  const auto set = [&](StoreId id, bool (*holds)(float), const char* rule, auto... make) {
+    FewBits& store = all[static_cast<std::size_t>(id)];
+    store.scale_holds = holds;
+    store.scale_rule = rule;
+    MakeTables* const makers[] = {make...};
+    const char* const names[] = {A::Header::kActivation...};
+    for (std::size_t k = 0; k < sizeof...(A); ++k) {
+      for (int i = 0; i < kActivations; ++i)
+        if (kernels::same_text(kernels::kActivationNames[i], names[k])) store.make[i] = makers[k];
+    }
+  };
+  constexpr const char* kPositive = "it is positive, finite and not subnormal";
+  const auto holds = [](float scale) { return kernels::scale_holds(scale); };
+  set(StoreId::kE4m3, holds, kPositive, make_fp8_table<A, kernels::F8E4M3>...);
+  set(StoreId::kE5m2, holds, kPositive, make_fp8_table<A, kernels::F8E5M2>...);
+  set(StoreId::kInt8, holds, kPositive, make_fp8_table<A, kernels::I8>...);
+  set(StoreId::kMxFp4, kernels::BlockScale<kernels::MxFp4>::tensor_scale_holds,
+      "MXFP4 has no scale of the tensor; it is 1", make_fp4_tables<A, kernels::MxFp4>...);
+  set(StoreId::kNvFp4, kernels::BlockScale<kernels::NvFp4>::tensor_scale_holds,
+      "it is from 2^-117 up to 2^118", make_fp4_tables<A, kernels::NvFp4>...);
+  return all;
 }
+constexpr std::array<FewBits, kStoreCount> kFewBits = few_bits_of(kernels::Fp8Activations{});
 
-constexpr Array plain_array(const char* name, Role role, const void* pointer, i64 elements, i64 size) {
-  return {byte_array(name, role), pointer, elements * size, size};
-}
-
-// Runs a call with codes, of the arrays input, codes and output in this order; the output may be the input
-// itself, and is absent if its name is null.
-template <class Call, class Body>
-outgrad_status enter_with_codes(const char* function, outgrad_format format, const char* input, Role codes,
-                                const char* output, i64 elements, i64 code_bytes, const Call& a,
-                                const Body& body) {
-  const i64 size = kInfo[format].bytes;
-  Operand result = byte_array(output, Role::kOutput);
-  result.may_alias[0] = 0;
-  const Array from = plain_array(input, Role::kInput, a.input, elements, size),
-              kept = plain_array("codes", codes, a.codes, code_bytes, 1);
-  if (output == nullptr) return enter(function, format, {from, kept}, body);
-  return enter(function, format, {from, kept, {result, a.output, elements * size, size}}, body);
-}
-
-// Every call with codes of f'(x) goes through this function. `output` is null for one that writes codes
-// alone.
-template <class Body>
-outgrad_status enter_code(const char* function, outgrad_format format, const char* input, Role codes,
-                          const char* output, std::size_t codes_bytes, const CodeArguments& a,
-                          const Body& body) {
-  if (const outgrad_status status = check_length(function, a.n)) return status;
-  if (const outgrad_status status = check_code_bits(function, a.bits, a.seed != nullptr)) return status;
-  const i64 needed = kernels::code_bytes(a.bits, a.n);
-  if (const outgrad_status status = check_codes_bytes(function, codes_bytes, needed, a.n, a.bits))
-    return status;
-  if (a.n == 0) return OUTGRAD_OK;
-  return enter_with_codes(function, format, input, codes, output, a.n, needed, a,
-                          [&](const FormatKernels& kernels) { body(kernels, a); });
-}
-
-// Those of the library's activations.
-template <class Body>
-outgrad_status enter_activation_code(const char* function, outgrad_activation activation,
-                                     outgrad_format format, const char* input, Role codes, const char* output,
-                                     std::size_t codes_bytes, CodeArguments a, const Body& body) {
-  if (const outgrad_status status = check_format(function, format)) return status;
-  if (!is_activation(activation))
-    return fail(OUTGRAD_ERROR_ACTIVATION, function, "activation %d is unknown", static_cast<int>(activation));
-  a.lo = kCodeInfo[static_cast<std::size_t>(activation)].lo;
-  a.hi = kCodeInfo[static_cast<std::size_t>(activation)].hi;
-  return enter_code(function, format, input, codes, output, codes_bytes, a, body);
-}
-
-void run_backward_code(const FormatKernels& kernels, const CodeArguments& a) { kernels.backward_code(a); }
-
-// Those of a range that the caller gives.
-template <class Body>
-outgrad_status enter_range_code(const char* function, outgrad_format format, const char* input, Role codes,
-                                const char* output, std::size_t codes_bytes, const CodeArguments& a,
-                                const Body& body) {
-  if (const outgrad_status status = check_format(function, format)) return status;
-  if (!kernels::code_range_holds({a.lo, a.hi})) {
-    return fail(OUTGRAD_ERROR_VALUE, function,
-                "[%g, %g] is no range of f' that codes are proven for: within +-%g and wider than %g",
-                static_cast<double>(a.lo), static_cast<double>(a.hi),
-                static_cast<double>(kernels::kLargestGradient), static_cast<double>(kernels::kLeastWidth));
+// The tables of a call with y of few bits. Those of blocks are too large for a stack, and for the storage
+// that every thread of a program would have to set aside for them.
+class Tables {
+ public:
+  explicit Tables(const Store& store) {
+    if (!store.has_parts || store.block == 0) return;
+    of_blocks_.reset(new (std::nothrow) kernels::Fp4Tables);
+    if (!of_blocks_) refuse(OUTGRAD_ERROR_MEMORY, "no memory for its tables");
   }
-  return enter_code(function, format, input, codes, output, codes_bytes, a, body);
+  void* get() { return of_blocks_ ? static_cast<void*>(of_blocks_.get()) : &of_scale_; }
+
+ private:
+  kernels::Fp8Table of_scale_;
+  std::unique_ptr<kernels::Fp4Tables> of_blocks_;
+};
+
+// Checks the store's bits and scale.
+void check_choice(const Store& store, const outgrad_call& a) {
+  if (store.code_bits == kernels::kChosenBits) check_code_bits(a);
+  if (store.has_parts && !kernels::part_bits_hold(a.bits)) {
+    refuse(OUTGRAD_ERROR_VALUE, "bits = %d: beside y in %d bits are 0, 1 or 2", static_cast<int>(a.bits),
+           store.code_bits);
+  }
+}
+void check_scale(const Store& store, const outgrad_call& a) {
+  if (!store.takes_scale) return;
+  if (a.scale == nullptr) refuse(OUTGRAD_ERROR_NULL_POINTER, "scale is null");
+  const FewBits& few = kFewBits[static_cast<std::size_t>(a.store)];
+  if (!few.scale_holds(*a.scale))
+    refuse(OUTGRAD_ERROR_VALUE, "scale = %g: %s", static_cast<double>(*a.scale), few.scale_rule);
+}
+
+Sizes sizes_of(const Store& store, const outgrad_call& a) {
+  return {.codes = store.code_bits == 0
+                       ? 0
+                       : kernels::code_bytes(store.code_bits > 0 ? store.code_bits : a.bits, a.n),
+          .scales = store.block == 0 ? 0 : (a.n + store.block - 1) / store.block,
+          .parts = store.has_parts ? kernels::code_bytes(a.bits, a.n) : 0};
+}
+
+[[noreturn]] void refuse_activation(const Store& store, const outgrad_call& a) {
+  const char* const name = kernels::kActivationNames[a.activation];
+  if (a.store == OUTGRAD_STORE_PARITY) {
+    if (a.format == OUTGRAD_F32)
+      refuse(OUTGRAD_ERROR_FORMAT, "y carries its branch in f16 and bf16, not in f32");
+    refuse(OUTGRAD_ERROR_ACTIVATION, "%s rises: there is no branch for y to carry", name);
+  }
+  if (a.store == OUTGRAD_STORE_MXFP8)
+    refuse(OUTGRAD_ERROR_ACTIVATION, "%s: y in mxfp8 is for gelu alone", name);
+  refuse(OUTGRAD_ERROR_ACTIVATION, "%s rises: y in %d bits is for activations with a minimum", name,
+         store.code_bits);
+}
+
+// What is kept of an activation, as arrays that its forward writes and its backward reads.
+void add_kept(Arrays& arrays, const Store& store, const outgrad_call& a, const Sizes& sizes, Role role) {
+  const i64 size = kInfo[a.format].bytes;
+  if (store.keeps_y || (store.writes_y && role == Role::kOutput))
+    arrays.add(role == Role::kOutput ? catalogue::result("y", 0) : catalogue::kGeluY, a.y, a.n * size, size);
+  arrays.add("codes", role, a.codes, sizes.codes);
+  arrays.add("scales", role, a.scales, sizes.scales);
+  arrays.add("parts", role, a.parts, sizes.parts);
+  const bool masked = store.keeps_mask && kInfo[a.format].fits[a.activation].masked;
+  arrays.add("mask", role, a.mask, masked ? mask_bytes(a.n) : 0, 4);
+}
+
+outgrad_status enter_activation(const char* name, bool backward, const outgrad_call* given) {
+  return entered(name, [&] {
+    outgrad_call a = read(given);
+    a.rows = 1;
+    const FormatKernels& kernels = kernels_of(a.format);
+    check_activation(a.activation);
+    const Store& store = check_store(a.store);
+    FormatKernels::Run* const body = (backward ? kernels.backward : kernels.forward)[a.store][a.activation];
+    if (body == nullptr) refuse_activation(store, a);
+    check_choice(store, a);
+    check_scale(store, a);
+    check_length(a.n);
+    const Sizes sizes = sizes_of(store, a);
+    check_bytes(a, sizes, a.n);
+    if (a.n == 0) return;
+    const i64 size = kInfo[a.format].bytes;
+    Arrays arrays;
+    arrays.add(backward ? catalogue::kDy : catalogue::kX, backward ? a.dy : a.x, a.n * size, size);
+    add_kept(arrays, store, a, sizes, backward ? Role::kInput : Role::kOutput);
+    if (backward) arrays.add(catalogue::result("dx", 0), a.dx, a.n * size, size);
+    arrays.check();
+
+    Tables tables(store);
+    if (store.has_parts)
+      kFewBits[static_cast<std::size_t>(a.store)].make[a.activation](*a.scale, a.bits, 0, tables.get());
+    const CodeInfo& code = kCodeInfo[static_cast<std::size_t>(a.activation)];
+    const ThreadLimit limit;
+    body({a, arguments_of(backward ? KernelId::kGeluBackward : KernelId::kGeluForward, a), code.lo, code.hi,
+          tables.get()});
+  });
+}
+
+// Codes of a range that the caller gives.
+outgrad_status enter_range(const char* name, bool backward, const outgrad_call* given) {
+  return entered(name, [&] {
+    const outgrad_call a = read(given);
+    const FormatKernels& kernels = kernels_of(a.format);
+    if (!kernels::code_range_holds({a.lo, a.hi})) {
+      refuse(OUTGRAD_ERROR_VALUE,
+             "[%g, %g] is no range of f' that codes are proven for: within +-%g and wider than %g",
+             static_cast<double>(a.lo), static_cast<double>(a.hi),
+             static_cast<double>(kernels::kLargestGradient), static_cast<double>(kernels::kLeastWidth));
+    }
+    check_code_bits(a);
+    check_length(a.n);
+    const Sizes sizes{.codes = kernels::code_bytes(a.bits, a.n)};
+    check_bytes(a, sizes, a.n);
+    if (a.n == 0) return;
+    const i64 size = kInfo[a.format].bytes;
+    Arrays arrays;
+    arrays.add(backward ? "dy" : "g", Role::kInput, backward ? a.dy : a.g, a.n * size, size);
+    arrays.add("codes", backward ? Role::kInput : Role::kOutput, a.codes, sizes.codes);
+    if (backward) arrays.add(catalogue::result("dx", 0), a.dx, a.n * size, size);
+    arrays.check();
+    const ThreadLimit limit;
+    (backward ? kernels.backward_encoded : kernels.encode_gradients)({a, {}, a.lo, a.hi});
+  });
 }
 
 // --- Softmax -------------------------------------------------------------------------------------
 
-// Every call of softmax goes through this function. The arrays are in the order input, codes, output; the
-// output may be the input itself, and is absent if its name is null.
-outgrad_status enter_softmax(const char* function, FormatKernels::RunSoftmax* FormatKernels::* body,
-                             outgrad_format format, const char* input, Role codes, const char* output,
-                             std::size_t codes_bytes, const SoftmaxArguments& a) {
-  if (const outgrad_status status = check_format(function, format)) return status;
-  if (const outgrad_status status = check_shape(function, a.rows, a.n)) return status;
-  if (a.n > kernels::kMostSoftmax) {
-    return fail(OUTGRAD_ERROR_SIZE, function,
-                "n = %lld: in a row of more than %lld elements, all of p may be too small for a code",
-                static_cast<long long>(a.n), static_cast<long long>(kernels::kMostSoftmax));
-  }
-  const i64 elements = a.rows * a.n;
-  if (const outgrad_status status =
-          check_codes_bytes(function, codes_bytes, elements, elements, kernels::kMostCodeBits))
-    return status;
-  return enter_with_codes(function, format, input, codes, output, elements, elements, a,
-                          [&](const FormatKernels& kernels) { (kernels.*body)(a); });
+// From `input`, codes, or from it and codes `output`, which may be the input itself and is null without one.
+outgrad_status enter_softmax(const char* name, FormatKernels::Run* FormatKernels::* body, const char* input,
+                             const char* output, const outgrad_call* given) {
+  return entered(name, [&] {
+    const outgrad_call a = read(given);
+    const FormatKernels& kernels = kernels_of(a.format);
+    check_shape(a.rows, a.n);
+    if (a.n > kernels::kMostSoftmax) {
+      refuse(OUTGRAD_ERROR_SIZE,
+             "n = %lld: in a row of more than %lld elements, all of p may be too small for a code",
+             shown(a.n), shown(kernels::kMostSoftmax));
+    }
+    const i64 elements = a.rows * a.n, size = kInfo[a.format].bytes;
+    check_bytes(a, {.codes = elements}, elements);
+    Arrays arrays;
+    arrays.add(input, Role::kInput, member(a, input), elements * size, size);
+    arrays.add("codes", body == &FormatKernels::softmax_backward ? Role::kInput : Role::kOutput, a.codes,
+               elements);
+    if (output != nullptr) arrays.add(catalogue::result(output, 0), member(a, output), elements * size, size);
+    arrays.check();
+    const ThreadLimit limit;
+    (kernels.*body)({a});
+  });
 }
 
-// --- y in 8 bits at a scale ----------------------------------------------------------------------
+// --- Norms ---------------------------------------------------------------------------------------
 
-// What makes a table and says how far what is kept can be from f'(x).
-using MakeTable = double(float scale, int bits, kernels::Fp8Table& table);
-
-template <class A, class F>
-double make_table(float scale, int bits, kernels::Fp8Table& table) {
-  kernels::fill_fp8_table<A, F>(scale, bits, table);
-  return kernels::fp8_error<A>(table);
-}
-
-template <class A>
-constexpr bool is_of(int activation) {
-  return kernels::same_text(kernels::kActivationNames[activation], A::Header::kActivation);
-}
-
-template <class F, class... A>
-constexpr std::array<MakeTable*, kActivations> table_makers(kernels::Fp8List<A...>) {
-  std::array<MakeTable*, kActivations> makers{};
-  for (int i = 0; i < kActivations; ++i)
-    ((is_of<A>(i) ? void(makers[static_cast<std::size_t>(i)] = make_table<A, F>) : void()), ...);
-  return makers;
-}
-constexpr std::array<MakeTable*, kActivations> kMakeTable[kFp8Formats] = {
-    table_makers<kernels::F8E4M3>(kernels::Fp8Activations{}),
-    table_makers<kernels::F8E5M2>(kernels::Fp8Activations{}),
-    table_makers<kernels::I8>(kernels::Fp8Activations{})};
-
-outgrad_status check_fp8(const char* function, outgrad_activation activation, outgrad_fp8 fp8, float scale,
-                         std::int32_t bits) {
-  if (!is_activation(activation))
-    return fail(OUTGRAD_ERROR_ACTIVATION, function, "activation %d is unknown", static_cast<int>(activation));
-  if (fp8 < 0 || fp8 >= kFp8Formats)
-    return fail(OUTGRAD_ERROR_FORMAT, function, "8-bit format %d is unknown", static_cast<int>(fp8));
-  if (kMakeTable[fp8][static_cast<std::size_t>(activation)] == nullptr) {
-    return fail(OUTGRAD_ERROR_ACTIVATION, function, "%s rises: y in 8 bits is for activations with a minimum",
-                kernels::kActivationNames[activation]);
-  }
-  if (!kernels::scale_holds(scale)) {
-    return fail(OUTGRAD_ERROR_VALUE, function, "scale = %g: it is positive, finite and not subnormal",
-                static_cast<double>(scale));
-  }
-  if (!kernels::part_bits_hold(bits))
-    return fail(OUTGRAD_ERROR_VALUE, function, "bits = %d: beside y in 8 bits are 0, 1 or 2",
-                static_cast<int>(bits));
-  return OUTGRAD_OK;
-}
-
-// Every call with y in 8 bits goes through this function.
-outgrad_status enter_fp8(const char* function, bool backward, outgrad_activation activation,
-                         outgrad_format format, outgrad_fp8 fp8, float scale, const void* input,
-                         const void* codes, const void* parts, std::size_t parts_bytes, void* output,
-                         std::int32_t bits, i64 n) {
-  if (const outgrad_status status = check_format(function, format)) return status;
-  if (const outgrad_status status = check_fp8(function, activation, fp8, scale, bits)) return status;
-  if (const outgrad_status status = check_length(function, n)) return status;
-  const i64 needed = kernels::code_bytes(bits, n), bytes = n * kInfo[format].bytes;
-  if (parts_bytes < static_cast<u64>(needed)) {
-    return fail(OUTGRAD_ERROR_SIZE, function, "parts_bytes = %llu: %lld parts of %d bits take %lld",
-                static_cast<unsigned long long>(parts_bytes), static_cast<long long>(n),
-                static_cast<int>(bits), static_cast<long long>(needed));
-  }
-  if (n == 0) return OUTGRAD_OK;
-  kernels::Fp8Table table;
-  kMakeTable[fp8][static_cast<std::size_t>(activation)](scale, bits, table);
-  const Fp8Arguments a{input, const_cast<void*>(codes), const_cast<void*>(parts), output, n, scale, &table};
-  const Role kept = backward ? Role::kInput : Role::kOutput;
-  return enter(function, format,
-               {{backward ? catalogue::kDy : catalogue::kX, input, bytes, kInfo[format].bytes},
-                {byte_array("codes", kept), codes, n, 1},
-                {byte_array("parts", kept), parts, needed, 1},
-                {catalogue::result("dx", 0), output, backward ? bytes : 0, kInfo[format].bytes}},
-               [&](const FormatKernels& kernels) {
-                 backward ? kernels.backward_fp8(a) : kernels.forward_fp8[fp8][activation](a);
-               });
-}
-
-// --- Norms with y in 8 bits ----------------------------------------------------------------------
-
-struct NormStoreInfo {
-  const char* name;
-  i64 group;  // 0: the tensor
-  i64 scale_bytes, scale_alignment;
+struct NormStore {
+  i64 group = 0;  // elements of a row that share a scale, 0: the tensor
+  i64 scale_bytes = 0, scale_alignment = 1;
 };
 
-template <class... Store>
-constexpr std::array<NormStoreInfo, kNormStores> store_info_of(kernels::NormStoreList<Store...>) {
-  return {{{Store::kName, Store::kGroup, sizeof(typename Store::Scale), alignof(typename Store::Scale)}...}};
-}
-constexpr std::array<NormStoreInfo, kNormStores> kNormStoreInfo = store_info_of(kernels::NormStores{});
-
-// Of [rows, n]; scale_bytes is set to what its scales take.
-outgrad_status check_norm_store(const char* function, outgrad_norm_store store, i64 rows, i64 n,
-                                i64& scale_bytes) {
-  if (store < 0 || store >= kNormStores)
-    return fail(OUTGRAD_ERROR_FORMAT, function, "store %d is unknown", static_cast<int>(store));
-  if (const outgrad_status status = check_shape(function, rows, n)) return status;
-  const NormStoreInfo& info = kNormStoreInfo[static_cast<std::size_t>(store)];
-  if (info.group > 0 && n % info.group != 0) {
-    return fail(OUTGRAD_ERROR_SIZE, function,
-                "n = %lld is no whole number of groups of %lld, which share a scale in %s",
-                static_cast<long long>(n), static_cast<long long>(info.group), info.name);
-  }
-  scale_bytes = (info.group == 0 ? 1 : rows * (n / info.group)) * info.scale_bytes;
-  return OUTGRAD_OK;
+template <class Store>
+constexpr NormStore norm_store() {
+  using Scale = typename Store::Scale;
+  return {Store::kGroup, sizeof(Scale), alignof(Scale)};
 }
 
-// Every call of a norm with y in 8 bits goes through this function. RMSNorm has neither beta nor dbeta.
-outgrad_status enter_norm8(const char* function, kernels::Norm norm, bool backward, outgrad_format format,
-                           outgrad_norm_store store, std::size_t codes_bytes, std::size_t scales_bytes,
-                           std::size_t workspace_bytes, const Norm8Arguments& a) {
-  if (const outgrad_status status = check_format(function, format)) return status;
-  i64 scale_bytes = 0;
-  if (const outgrad_status status = check_norm_store(function, store, a.rows, a.n, scale_bytes))
-    return status;
-  const NormStoreInfo& info = kNormStoreInfo[static_cast<std::size_t>(store)];
-  const i64 elements = a.rows * a.n, size = kInfo[format].bytes;
-  if (const outgrad_status status = check_codes_bytes(function, codes_bytes, elements, elements, 8))
-    return status;
-  if (scales_bytes < static_cast<u64>(scale_bytes)) {
-    return fail(OUTGRAD_ERROR_SIZE, function, "scales_bytes = %llu: the scales of [%lld, %lld] take %lld",
-                static_cast<unsigned long long>(scales_bytes), static_cast<long long>(a.rows),
-                static_cast<long long>(a.n), static_cast<long long>(scale_bytes));
+NormStore norm_store_of(outgrad_store store) {
+  switch (store) {
+    case OUTGRAD_STORE_E4M3: return norm_store<kernels::NormE4m3>();
+    case OUTGRAD_STORE_MXFP8: return norm_store<kernels::NormMxFp8>();
+    case OUTGRAD_STORE_INT8: return norm_store<kernels::NormInt8>();
+    default: refuse(OUTGRAD_ERROR_STORE, "%s is no store of a norm", check_store(store).name);
   }
-  if (!kernels::eps_holds(a.eps))
-    return fail(OUTGRAD_ERROR_VALUE, function, "eps = %g: it is at least 0", static_cast<double>(a.eps));
-  if (const outgrad_status status = check_side(function, a.side.channels, a.side.count, a.n)) return status;
-  const i64 words = backward ? choice().kernels[format]->norm_workspace(a.rows, a.n) : 0;
-  if (backward) {
-    if (const outgrad_status status = check_workspace(function, a.workspace, workspace_bytes, words))
-      return status;
+}
+
+Sizes sizes_of(const NormStore& store, const outgrad_call& a) {
+  if (store.group > 0 && a.n % store.group != 0) {
+    refuse(OUTGRAD_ERROR_SIZE, "n = %lld is no whole number of groups of %lld, which share a scale in %s",
+           shown(a.n), shown(store.group), check_store(a.store).name);
   }
+  return {.codes = a.rows * a.n,
+          .scales = (store.group == 0 ? 1 : a.rows * (a.n / store.group)) * store.scale_bytes};
+}
+
+// A norm whose y is kept in 8 bits.
+void run_8bit(kernels::Norm norm, bool backward, const outgrad_call& given) {
+  outgrad_call a = given;
+  if (norm == kernels::Norm::rms) a.beta = nullptr, a.dbeta = nullptr;
+  const FormatKernels& kernels = kernels_of(a.format);
+  const NormStore store = norm_store_of(a.store);
+  check_shape(a.rows, a.n);
+  const Sizes sizes = sizes_of(store, a);
+  check_bytes(a, sizes, a.rows * a.n);
+  check_eps(a.eps);
+  check_side(a);
+  const i64 words = backward ? kernels.norm_workspace(a.rows, a.n) : 0;
+  check_workspace(a, words);
+
+  const i64 elements = a.rows * a.n, size = kInfo[a.format].bytes;
   const Role kept = backward ? Role::kInput : Role::kOutput;
-  const auto floats = [](Operand of, const void* pointer, i64 count) {
-    return Array{of, pointer, count * 4, 4};
-  };
   Operand output = catalogue::result(backward ? "dx" : "y", 0);
   output.optional = !backward;
-  Operand scale = side_array("scale", Role::kInput);
-  scale.optional = true;
-  return enter(function, format,
-               {{backward ? catalogue::kDy : catalogue::kX, a.input, elements * size, size},
-                {output, a.output, elements * size, size},
-                {byte_array("codes", kept), a.codes, elements, 1},
-                {byte_array("scales", kept), a.scales, scale_bytes, info.scale_alignment},
-                floats(catalogue::kGamma, a.gamma, a.n),
-                floats(catalogue::kBeta, a.beta, a.n),
-                floats(scale, a.given, 1),
-                floats(backward ? catalogue::kRstd : catalogue::kNewRstd, a.rstd, a.rows),
-                floats(side_array("side_channels", Role::kInput), a.side.channels, a.side.count),
-                floats(side_array("side_x_hat", kept), a.side.x_hat, a.rows * a.side.count),
-                floats(catalogue::kDgamma, a.dgamma, a.n),
-                floats(catalogue::kDbeta, a.dbeta, a.n),
-                floats(catalogue::kNormScratch, a.workspace, words)},
-               [&](const FormatKernels& kernels) {
-                 (backward ? kernels.norm_backward : kernels.norm_forward)[static_cast<int>(norm)][store](a);
-               });
-}
-
-// --- y in 4 bits by blocks -----------------------------------------------------------------------
-
-// What makes the tables and says how far what is kept can be from f'(x) in blocks up to an amax, which is
-// given as bits.
-using MakeTables = double(float scale, int bits, kernels::u32 amax, kernels::Fp4Tables& tables);
-
-template <class B, class... A>
-constexpr std::array<MakeTables*, kActivations> tables_makers(kernels::Fp8List<A...>) {
-  std::array<MakeTables*, kActivations> makers{};
-  for (int i = 0; i < kActivations; ++i)
-    ((is_of<A>(i) ? void(makers[static_cast<std::size_t>(i)] = kernels::fill_fp4_tables<A, B>) : void()),
-     ...);
-  return makers;
-}
-
-struct Fp4Info {
-  int block;
-  bool (*scale_holds)(float scale);
-  const char* scale_rule;
-  std::array<MakeTables*, kActivations> make_tables;
-};
-template <class B>
-constexpr Fp4Info fp4_info(const char* scale_rule) {
-  return {kernels::Format<B>::kBlock, kernels::BlockScale<B>::tensor_scale_holds, scale_rule,
-          tables_makers<B>(kernels::Fp8Activations{})};
-}
-constexpr Fp4Info kFp4Info[kFp4Formats] = {
-    fp4_info<kernels::MxFp4>("MXFP4 has no scale of the tensor; it is 1"),
-    fp4_info<kernels::NvFp4>("it is from 2^-117 up to 2^118")};
-
-outgrad_status check_fp4(const char* function, outgrad_activation activation, outgrad_fp4 fp4, float scale,
-                         std::int32_t bits) {
-  if (!is_activation(activation))
-    return fail(OUTGRAD_ERROR_ACTIVATION, function, "activation %d is unknown", static_cast<int>(activation));
-  if (fp4 < 0 || fp4 >= kFp4Formats)
-    return fail(OUTGRAD_ERROR_FORMAT, function, "4-bit format %d is unknown", static_cast<int>(fp4));
-  const Fp4Info& info = kFp4Info[fp4];
-  if (info.make_tables[static_cast<std::size_t>(activation)] == nullptr) {
-    return fail(OUTGRAD_ERROR_ACTIVATION, function, "%s rises: y in 4 bits is for activations with a minimum",
-                kernels::kActivationNames[activation]);
+  Arrays arrays;
+  arrays.add(backward ? catalogue::kDy : catalogue::kX, backward ? a.dy : a.x, elements * size, size);
+  arrays.add(output, backward ? a.dx : a.y, elements * size, size);
+  arrays.add("codes", kept, a.codes, elements);
+  arrays.add("scales", kept, a.scales, sizes.scales, store.scale_alignment);
+  arrays.add(catalogue::kGamma, a.gamma, a.n * 4, 4);
+  arrays.add(catalogue::kBeta, a.beta, a.n * 4, 4);
+  if (!backward && a.scale != nullptr) arrays.add("scale", Role::kInput, a.scale, 4, 4);
+  arrays.add(backward ? catalogue::kRstd : catalogue::kNewRstd, a.rstd, a.rows * 4, 4);
+  arrays.add_side(a, backward);
+  if (backward) {
+    arrays.add(catalogue::kDgamma, a.dgamma, a.n * 4, 4);
+    arrays.add(catalogue::kDbeta, a.dbeta, a.n * 4, 4);
+    arrays.add(catalogue::kNormScratch, a.workspace, words * 4, 4);
   }
-  if (!info.scale_holds(scale))
-    return fail(OUTGRAD_ERROR_VALUE, function, "scale = %g: %s", static_cast<double>(scale), info.scale_rule);
-  if (!kernels::part_bits_hold(bits))
-    return fail(OUTGRAD_ERROR_VALUE, function, "bits = %d: beside y in 4 bits are 0, 1 or 2",
-                static_cast<int>(bits));
-  return OUTGRAD_OK;
+  arrays.check();
+  const ThreadLimit limit;
+  (backward ? kernels.norm_backward : kernels.norm_forward)[static_cast<int>(norm)][a.store]({a});
 }
 
-// For one call, and null without memory. Too large for a stack, and for the storage that every thread of a
-// program would have to set aside for it.
-std::unique_ptr<kernels::Fp4Tables> fp4_tables() {
-  return std::unique_ptr<kernels::Fp4Tables>(new (std::nothrow) kernels::Fp4Tables);
-}
-constexpr const char* kNoTables = "no memory for its tables";
-
-// Every call with y in 4 bits goes through this function.
-outgrad_status enter_fp4(const char* function, bool backward, outgrad_activation activation,
-                         outgrad_format format, outgrad_fp4 fp4, float scale, const void* input,
-                         const void* codes, const void* scales, const void* parts, std::size_t parts_bytes,
-                         void* output, std::int32_t bits, i64 n) {
-  if (const outgrad_status status = check_format(function, format)) return status;
-  if (const outgrad_status status = check_fp4(function, activation, fp4, scale, bits)) return status;
-  if (const outgrad_status status = check_length(function, n)) return status;
-  const i64 needed = kernels::code_bytes(bits, n), bytes = n * kInfo[format].bytes;
-  if (parts_bytes < static_cast<u64>(needed)) {
-    return fail(OUTGRAD_ERROR_SIZE, function, "parts_bytes = %llu: %lld parts of %d bits take %lld",
-                static_cast<unsigned long long>(parts_bytes), static_cast<long long>(n),
-                static_cast<int>(bits), static_cast<long long>(needed));
-  }
-  if (n == 0) return OUTGRAD_OK;
-  const Fp4Info& info = kFp4Info[fp4];
-  const std::unique_ptr<kernels::Fp4Tables> tables = fp4_tables();
-  if (!tables) return fail(OUTGRAD_ERROR_MEMORY, function, kNoTables);
-  info.make_tables[static_cast<std::size_t>(activation)](scale, bits, 0, *tables);
-  const Fp4Arguments a{
-      input,       const_cast<void*>(codes), const_cast<void*>(scales), const_cast<void*>(parts), output, n,
-      tables.get()};
-  const Role kept = backward ? Role::kInput : Role::kOutput;
-  return enter(function, format,
-               {{backward ? catalogue::kDy : catalogue::kX, input, bytes, kInfo[format].bytes},
-                {byte_array("codes", kept), codes, kernels::code_bytes(kernels::kFp4Bits, n), 1},
-                {byte_array("scales", kept), scales, (n - 1) / info.block + 1, 1},
-                {byte_array("parts", kept), parts, needed, 1},
-                {catalogue::result("dx", 0), output, backward ? bytes : 0, kInfo[format].bytes}},
-               [&](const FormatKernels& kernels) {
-                 backward ? kernels.backward_fp4[fp4](a) : kernels.forward_fp4[fp4][activation](a);
-               });
+outgrad_status enter_norm(const char* name, KernelId kernel, const outgrad_call* given) {
+  return entered(name, [&] {
+    const outgrad_call a = read(given);
+    kernels_of(a.format);
+    if (a.store == OUTGRAD_STORE_Y) return run_kernel(kernel, a);
+    if (has_operand(kernel, "residual") || has_operand(kernel, "dz_next"))
+      refuse(OUTGRAD_ERROR_STORE, "the norm of a sum keeps y alone, not %s", check_store(a.store).name);
+    run_8bit(has_operand(kernel, "beta") ? kernels::Norm::layer : kernels::Norm::rms, is_backward(kernel), a);
+  });
 }
 
-outgrad_status workspace_bytes_of(const char* function, KernelId kernel, outgrad_format format, i64 rows,
-                                  i64 n, std::size_t* bytes) {
-  if (const outgrad_status status = check_format(function, format)) return status;
-  if (const outgrad_status status = check_shape(function, rows, n)) return status;
-  if (bytes == nullptr) return fail(OUTGRAD_ERROR_NULL_POINTER, function, "bytes is null");
-  *bytes = static_cast<std::size_t>(workspace_words(kernel, format, rows, n)) * 4;
-  return OUTGRAD_OK;
-}
+// --- Tuned schedules -----------------------------------------------------------------------------
 
 // Null for an unknown kernel. The values of outgrad_kernel stay the same, whatever the catalogue's order is.
 const KernelId* kernel_of(outgrad_kernel kernel) {
@@ -841,422 +784,138 @@ ChosenSchedule chosen_of(outgrad_kernel kernel, outgrad_format format, i64 rows,
                                     : ChosenSchedule{};
 }
 
+// What a function wrote into the caller's own call.
+void give(outgrad_call* call, const Sizes& sizes) {
+  call->codes_bytes = static_cast<std::size_t>(sizes.codes);
+  call->scales_bytes = static_cast<std::size_t>(sizes.scales);
+  call->parts_bytes = static_cast<std::size_t>(sizes.parts);
+}
+
 }  // namespace
 }  // namespace outgrad::c
 
 using namespace outgrad::c;
 
-outgrad_status outgrad_gelu_forward(outgrad_format format, const void* x, void* y, std::uint32_t* mask,
-                                    std::int64_t n) {
-  return enter("outgrad_gelu_forward", KernelId::kGeluForward, format, arguments({x, y, mask}, 1, n));
+outgrad_status outgrad_activation_forward(const outgrad_call* call) {
+  return enter_activation("outgrad_activation_forward", false, call);
 }
 
-outgrad_status outgrad_activation_forward(outgrad_activation activation, outgrad_format format, const void* x,
-                                          void* y, std::uint32_t* mask, std::int64_t n) {
-  return enter("outgrad_activation_forward", KernelId::kGeluForward, format, arguments({x, y, mask}, 1, n), 0,
-               activation);
+outgrad_status outgrad_activation_backward(const outgrad_call* call) {
+  return enter_activation("outgrad_activation_backward", true, call);
 }
 
-outgrad_status outgrad_activation_backward(outgrad_activation activation, outgrad_format format,
-                                           const void* dy, const void* y, const std::uint32_t* mask, void* dx,
-                                           std::int64_t n) {
-  return enter("outgrad_activation_backward", KernelId::kGeluBackward, format,
-               arguments({dy, y, mask, dx}, 1, n), 0, activation);
+outgrad_status outgrad_activation_sizes(outgrad_call* call) {
+  return entered("outgrad_activation_sizes", [&] {
+    const outgrad_call a = read(call);
+    const Store& store = check_store(a.store);
+    check_choice(store, a);
+    check_length(a.n);
+    give(call, sizes_of(store, a));
+  });
 }
 
-outgrad_status outgrad_gelu_backward(outgrad_format format, const void* dy, const void* y,
-                                     const std::uint32_t* mask, void* dx, std::int64_t n) {
-  return enter("outgrad_gelu_backward", KernelId::kGeluBackward, format, arguments({dy, y, mask, dx}, 1, n));
+outgrad_status outgrad_store_error(const outgrad_call* call, float amax, double* error) {
+  return entered("outgrad_store_error", [&] {
+    const outgrad_call a = read(call);
+    check_activation(a.activation);
+    const Store& store = check_store(a.store);
+    check_choice(store, a);
+    if (store.code_bits == outgrad::kernels::kChosenBits) {
+      if (error == nullptr) refuse(OUTGRAD_ERROR_NULL_POINTER, "error is null");
+      *error = kCodeInfo[static_cast<std::size_t>(a.activation)].error(a.bits, a.seed != nullptr);
+      return;
+    }
+    if (!store.has_parts) {
+      refuse(OUTGRAD_ERROR_STORE, "the bound of %s is in the header of each fit", store.name);
+    }
+    MakeTables* const make = kFewBits[static_cast<std::size_t>(a.store)].make[a.activation];
+    if (make == nullptr) refuse_activation(store, a);
+    check_scale(store, a);
+    if (store.block > 0 && !(amax >= 0))
+      refuse(OUTGRAD_ERROR_VALUE, "amax = %g: it is not negative", static_cast<double>(amax));
+    if (error == nullptr) refuse(OUTGRAD_ERROR_NULL_POINTER, "error is null");
+    Tables tables(store);
+    *error = make(*a.scale, a.bits, outgrad::kernels::bits_of(amax) & 0x7fffffffu, tables.get());
+  });
 }
 
-outgrad_status outgrad_gelu_forward_mxfp8(outgrad_format format, const void* x, std::uint8_t* codes,
-                                          std::uint8_t* scales, std::uint32_t* mask, std::int64_t n) {
-  constexpr const char* kName = "outgrad_gelu_forward_mxfp8";
-  if (const outgrad_status status = check_elements(kName, format, n)) return status;
-  if (n == 0) return OUTGRAD_OK;
-  Arguments a = arguments({x, codes, mask}, 1, n);
-  a.scales = scales;
-  return enter(kName, format,
-               {{catalogue::kX, x, n * kInfo[format].bytes, kInfo[format].bytes},
-                {byte_array("codes", Role::kOutput), codes, n, 1},
-                {byte_array("scales", Role::kOutput), scales, mxfp8_scales(n), 1},
-                {catalogue::kNewMask, mask, mask_bytes(n), 4}},
-               [&](const FormatKernels& kernels) { kernels.forward_mxfp8(a); });
+outgrad_status outgrad_encode_gradients(const outgrad_call* call) {
+  return enter_range("outgrad_encode_gradients", false, call);
 }
 
-outgrad_status outgrad_gelu_backward_mxfp8(outgrad_format format, const void* dy, const std::uint8_t* codes,
-                                           const std::uint8_t* scales, const std::uint32_t* mask, void* dx,
-                                           std::int64_t n) {
-  constexpr const char* kName = "outgrad_gelu_backward_mxfp8";
-  if (const outgrad_status status = check_elements(kName, format, n)) return status;
-  if (n == 0) return OUTGRAD_OK;
-  Arguments a = arguments({dy, codes, mask, dx}, 1, n);
-  a.scales = scales;
-  return enter(kName, format,
-               {{catalogue::kDy, dy, n * kInfo[format].bytes, kInfo[format].bytes},
-                {byte_array("codes", Role::kInput), codes, n, 1},
-                {byte_array("scales", Role::kInput), scales, mxfp8_scales(n), 1},
-                {catalogue::kMask, mask, mask_bytes(n), 4},
-                {catalogue::result("dx", 0), dx, n * kInfo[format].bytes, kInfo[format].bytes}},
-               [&](const FormatKernels& kernels) { kernels.backward_mxfp8(a); });
+outgrad_status outgrad_backward_encoded(const outgrad_call* call) {
+  return enter_range("outgrad_backward_encoded", true, call);
 }
 
-outgrad_status outgrad_activation_forward_parity(outgrad_activation activation, outgrad_format format,
-                                                 const void* x, void* y, std::int64_t n) {
-  return enter_parity("outgrad_activation_forward_parity", KernelId::kGeluForward, format,
-                      arguments({x, y, nullptr}, 1, n), activation);
+outgrad_status outgrad_bias_gelu_forward(const outgrad_call* call) {
+  return enter_bias("outgrad_bias_gelu_forward", KernelId::kBiasGeluForward, call);
 }
 
-outgrad_status outgrad_activation_backward_parity(outgrad_activation activation, outgrad_format format,
-                                                  const void* dy, const void* y, void* dx, std::int64_t n) {
-  return enter_parity("outgrad_activation_backward_parity", KernelId::kGeluBackward, format,
-                      arguments({dy, y, nullptr, dx}, 1, n), activation);
+outgrad_status outgrad_bias_gelu_backward(const outgrad_call* call) {
+  return enter_bias("outgrad_bias_gelu_backward", KernelId::kBiasGeluBackward, call);
 }
 
-outgrad_status outgrad_layernorm_forward(outgrad_format format, const void* x, const float* gamma,
-                                         const float* beta, std::int64_t rows, std::int64_t n, float eps,
-                                         void* y, float* rstd, const std::int32_t* side_channels,
-                                         std::int64_t side_count, float* side_x_hat) {
-  return enter(
-      "outgrad_layernorm_forward", KernelId::kLayernormForward, format,
-      norm_arguments({x, gamma, beta, y, rstd}, rows, n, eps, side_channels, side_count, side_x_hat));
+outgrad_status outgrad_bias_gelu_sizes(outgrad_call* call) {
+  return entered("outgrad_bias_gelu_sizes", [&] {
+    const outgrad_call a = read(call);
+    const FormatKernels& kernels = kernels_of(a.format);
+    check_shape(a.rows, a.n);
+    call->workspace_bytes = static_cast<std::size_t>(kernels.bias_workspace(a.rows, a.n)) * 4;
+  });
 }
 
-outgrad_status outgrad_rmsnorm_forward(outgrad_format format, const void* x, const float* gamma,
-                                       std::int64_t rows, std::int64_t n, float eps, void* y, float* rstd,
-                                       const std::int32_t* side_channels, std::int64_t side_count,
-                                       float* side_x_hat) {
-  return enter("outgrad_rmsnorm_forward", KernelId::kRmsnormForward, format,
-               norm_arguments({x, gamma, y, rstd}, rows, n, eps, side_channels, side_count, side_x_hat));
+outgrad_status outgrad_softmax_forward(const outgrad_call* call) {
+  return enter_softmax("outgrad_softmax_forward", &FormatKernels::softmax_forward, "x", "y", call);
 }
 
-outgrad_status outgrad_norm_backward_workspace(outgrad_format format, std::int64_t rows, std::int64_t n,
-                                               std::size_t* bytes) {
-  return workspace_bytes_of("outgrad_norm_backward_workspace", KernelId::kLayernormBackward, format, rows, n,
-                            bytes);
+outgrad_status outgrad_softmax_encode(const outgrad_call* call) {
+  return enter_softmax("outgrad_softmax_encode", &FormatKernels::softmax_encode, "y", nullptr, call);
 }
 
-outgrad_status outgrad_layernorm_backward(outgrad_format format, const void* dy, const void* y,
-                                          const float* gamma, const float* beta, const float* rstd,
-                                          std::int64_t rows, std::int64_t n, void* dx, float* dgamma,
-                                          float* dbeta, const std::int32_t* side_channels,
-                                          std::int64_t side_count, const float* side_x_hat, void* workspace,
-                                          std::size_t workspace_bytes) {
-  return enter("outgrad_layernorm_backward", KernelId::kLayernormBackward, format,
-               norm_arguments({dy, y, gamma, beta, rstd, dx, dgamma, dbeta, workspace}, rows, n, 0,
-                              side_channels, side_count, side_x_hat),
-               workspace_bytes);
+outgrad_status outgrad_softmax_backward(const outgrad_call* call) {
+  return enter_softmax("outgrad_softmax_backward", &FormatKernels::softmax_backward, "dy", "dx", call);
 }
 
-outgrad_status outgrad_rmsnorm_backward(outgrad_format format, const void* dy, const void* y,
-                                        const float* gamma, const float* rstd, std::int64_t rows,
-                                        std::int64_t n, void* dx, float* dgamma,
-                                        const std::int32_t* side_channels, std::int64_t side_count,
-                                        const float* side_x_hat, void* workspace,
-                                        std::size_t workspace_bytes) {
-  return enter("outgrad_rmsnorm_backward", KernelId::kRmsnormBackward, format,
-               norm_arguments({dy, y, gamma, rstd, dx, dgamma, workspace}, rows, n, 0, side_channels,
-                              side_count, side_x_hat),
-               workspace_bytes);
+outgrad_status outgrad_layernorm_forward(const outgrad_call* call) {
+  return enter_norm("outgrad_layernorm_forward", KernelId::kLayernormForward, call);
 }
 
-outgrad_status outgrad_residual_layernorm_forward(outgrad_format format, const void* x, const void* residual,
-                                                  const float* gamma, const float* beta, std::int64_t rows,
-                                                  std::int64_t n, float eps, void* z, void* y, float* rstd,
-                                                  const std::int32_t* side_channels, std::int64_t side_count,
-                                                  float* side_x_hat) {
-  return enter("outgrad_residual_layernorm_forward", KernelId::kResidualLayernormForward, format,
-               norm_arguments({x, residual, gamma, beta, z, y, rstd}, rows, n, eps, side_channels, side_count,
-                              side_x_hat));
+outgrad_status outgrad_rmsnorm_forward(const outgrad_call* call) {
+  return enter_norm("outgrad_rmsnorm_forward", KernelId::kRmsnormForward, call);
 }
 
-outgrad_status outgrad_residual_rmsnorm_forward(outgrad_format format, const void* x, const void* residual,
-                                                const float* gamma, std::int64_t rows, std::int64_t n,
-                                                float eps, void* z, void* y, float* rstd,
-                                                const std::int32_t* side_channels, std::int64_t side_count,
-                                                float* side_x_hat) {
-  return enter(
-      "outgrad_residual_rmsnorm_forward", KernelId::kResidualRmsnormForward, format,
-      norm_arguments({x, residual, gamma, z, y, rstd}, rows, n, eps, side_channels, side_count, side_x_hat));
+outgrad_status outgrad_layernorm_backward(const outgrad_call* call) {
+  return enter_norm("outgrad_layernorm_backward", KernelId::kLayernormBackward, call);
 }
 
-outgrad_status outgrad_residual_layernorm_backward(outgrad_format format, const void* dy, const void* y,
-                                                   const void* dz_next, const float* gamma, const float* beta,
-                                                   const float* rstd, std::int64_t rows, std::int64_t n,
-                                                   void* dz, float* dgamma, float* dbeta,
-                                                   const std::int32_t* side_channels, std::int64_t side_count,
-                                                   const float* side_x_hat, void* workspace,
-                                                   std::size_t workspace_bytes) {
-  return enter("outgrad_residual_layernorm_backward", KernelId::kResidualLayernormBackward, format,
-               norm_arguments({dy, y, dz_next, gamma, beta, rstd, dz, dgamma, dbeta, workspace}, rows, n, 0,
-                              side_channels, side_count, side_x_hat),
-               workspace_bytes);
+outgrad_status outgrad_rmsnorm_backward(const outgrad_call* call) {
+  return enter_norm("outgrad_rmsnorm_backward", KernelId::kRmsnormBackward, call);
 }
 
-outgrad_status outgrad_residual_rmsnorm_backward(outgrad_format format, const void* dy, const void* y,
-                                                 const void* dz_next, const float* gamma, const float* rstd,
-                                                 std::int64_t rows, std::int64_t n, void* dz, float* dgamma,
-                                                 const std::int32_t* side_channels, std::int64_t side_count,
-                                                 const float* side_x_hat, void* workspace,
-                                                 std::size_t workspace_bytes) {
-  return enter("outgrad_residual_rmsnorm_backward", KernelId::kResidualRmsnormBackward, format,
-               norm_arguments({dy, y, dz_next, gamma, rstd, dz, dgamma, workspace}, rows, n, 0, side_channels,
-                              side_count, side_x_hat),
-               workspace_bytes);
+outgrad_status outgrad_norm_sizes(outgrad_call* call) {
+  return entered("outgrad_norm_sizes", [&] {
+    const outgrad_call a = read(call);
+    const FormatKernels& kernels = kernels_of(a.format);
+    check_shape(a.rows, a.n);
+    give(call, a.store == OUTGRAD_STORE_Y ? Sizes{} : sizes_of(norm_store_of(a.store), a));
+    call->workspace_bytes = static_cast<std::size_t>(kernels.norm_workspace(a.rows, a.n)) * 4;
+  });
 }
 
-outgrad_status outgrad_bias_gelu_forward(outgrad_format format, const void* x, const float* bias,
-                                         std::int64_t rows, std::int64_t n, void* y, std::uint32_t* mask) {
-  return enter("outgrad_bias_gelu_forward", KernelId::kBiasGeluForward, format,
-               arguments({x, bias, y, mask}, rows, n));
+outgrad_status outgrad_residual_layernorm_forward(const outgrad_call* call) {
+  return enter_norm("outgrad_residual_layernorm_forward", KernelId::kResidualLayernormForward, call);
 }
 
-outgrad_status outgrad_bias_backward_workspace(outgrad_format format, std::int64_t rows, std::int64_t n,
-                                               std::size_t* bytes) {
-  return workspace_bytes_of("outgrad_bias_backward_workspace", KernelId::kBiasGeluBackward, format, rows, n,
-                            bytes);
+outgrad_status outgrad_residual_rmsnorm_forward(const outgrad_call* call) {
+  return enter_norm("outgrad_residual_rmsnorm_forward", KernelId::kResidualRmsnormForward, call);
 }
 
-outgrad_status outgrad_bias_gelu_backward(outgrad_format format, const void* dy, const void* y,
-                                          const std::uint32_t* mask, std::int64_t rows, std::int64_t n,
-                                          void* dx, float* dbias, void* workspace,
-                                          std::size_t workspace_bytes) {
-  return enter("outgrad_bias_gelu_backward", KernelId::kBiasGeluBackward, format,
-               arguments({dy, y, mask, dx, dbias, workspace}, rows, n), workspace_bytes);
+outgrad_status outgrad_residual_layernorm_backward(const outgrad_call* call) {
+  return enter_norm("outgrad_residual_layernorm_backward", KernelId::kResidualLayernormBackward, call);
 }
 
-outgrad_status outgrad_code_bytes(std::int32_t bits, std::int64_t n, std::size_t* bytes) {
-  constexpr const char* kFunction = "outgrad_code_bytes";
-  if (const outgrad_status status = check_length(kFunction, n)) return status;
-  if (const outgrad_status status = check_code_bits(kFunction, bits, false)) return status;
-  if (bytes == nullptr) return fail(OUTGRAD_ERROR_NULL_POINTER, kFunction, "bytes is null");
-  *bytes = static_cast<std::size_t>(outgrad::kernels::code_bytes(bits, n));
-  return OUTGRAD_OK;
-}
-
-outgrad_status outgrad_activation_forward_code(outgrad_activation activation, outgrad_format format,
-                                               const void* x, void* y, void* codes, std::size_t codes_bytes,
-                                               std::int32_t bits, const std::uint64_t* seed, std::int64_t n) {
-  const CodeArguments a{x, y, codes, n, bits, seed, 0, 0};
-  return enter_activation_code(
-      "outgrad_activation_forward_code", activation, format, "x", Role::kOutput, "y", codes_bytes, a,
-      [&](const FormatKernels& kernels, const CodeArguments& all) { kernels.forward_code[activation](all); });
-}
-
-outgrad_status outgrad_activation_backward_code(outgrad_activation activation, outgrad_format format,
-                                                const void* dy, const void* codes, std::size_t codes_bytes,
-                                                void* dx, std::int32_t bits, const std::uint64_t* seed,
-                                                std::int64_t n) {
-  return enter_activation_code("outgrad_activation_backward_code", activation, format, "dy", Role::kInput,
-                               "dx", codes_bytes, {dy, dx, const_cast<void*>(codes), n, bits, seed, 0, 0},
-                               run_backward_code);
-}
-
-outgrad_status outgrad_encode_gradients(float lo, float hi, outgrad_format format, const void* g, void* codes,
-                                        std::size_t codes_bytes, std::int32_t bits, const std::uint64_t* seed,
-                                        std::int64_t n) {
-  return enter_range_code(
-      "outgrad_encode_gradients", format, "g", Role::kOutput, nullptr, codes_bytes,
-      {g, nullptr, codes, n, bits, seed, lo, hi},
-      [](const FormatKernels& kernels, const CodeArguments& a) { kernels.encode_gradients(a); });
-}
-
-outgrad_status outgrad_backward_encoded(float lo, float hi, outgrad_format format, const void* dy,
-                                        const void* codes, std::size_t codes_bytes, void* dx,
-                                        std::int32_t bits, const std::uint64_t* seed, std::int64_t n) {
-  return enter_range_code("outgrad_backward_encoded", format, "dy", Role::kInput, "dx", codes_bytes,
-                          {dy, dx, const_cast<void*>(codes), n, bits, seed, lo, hi}, run_backward_code);
-}
-
-outgrad_status outgrad_softmax_forward_code(outgrad_format format, const void* x, std::int64_t rows,
-                                            std::int64_t n, void* y, void* codes, std::size_t codes_bytes) {
-  return enter_softmax("outgrad_softmax_forward_code", &FormatKernels::softmax_forward, format, "x",
-                       Role::kOutput, "y", codes_bytes, {x, y, codes, rows, n});
-}
-
-outgrad_status outgrad_softmax_encode(outgrad_format format, const void* p, std::int64_t rows, std::int64_t n,
-                                      void* codes, std::size_t codes_bytes) {
-  return enter_softmax("outgrad_softmax_encode", &FormatKernels::softmax_encode, format, "p", Role::kOutput,
-                       nullptr, codes_bytes, {p, nullptr, codes, rows, n});
-}
-
-outgrad_status outgrad_softmax_backward_code(outgrad_format format, const void* dy, const void* codes,
-                                             std::size_t codes_bytes, std::int64_t rows, std::int64_t n,
-                                             void* dx) {
-  return enter_softmax("outgrad_softmax_backward_code", &FormatKernels::softmax_backward, format, "dy",
-                       Role::kInput, "dx", codes_bytes, {dy, dx, const_cast<void*>(codes), rows, n});
-}
-
-outgrad_status outgrad_activation_forward_fp8(outgrad_activation activation, outgrad_format format,
-                                              const void* x, outgrad_fp8 fp8, float scale,
-                                              std::uint8_t* codes, void* parts, std::size_t parts_bytes,
-                                              std::int32_t bits, std::int64_t n) {
-  return enter_fp8("outgrad_activation_forward_fp8", false, activation, format, fp8, scale, x, codes, parts,
-                   parts_bytes, nullptr, bits, n);
-}
-
-outgrad_status outgrad_activation_backward_fp8(outgrad_activation activation, outgrad_format format,
-                                               const void* dy, outgrad_fp8 fp8, float scale,
-                                               const std::uint8_t* codes, const void* parts,
-                                               std::size_t parts_bytes, void* dx, std::int32_t bits,
-                                               std::int64_t n) {
-  return enter_fp8("outgrad_activation_backward_fp8", true, activation, format, fp8, scale, dy, codes, parts,
-                   parts_bytes, dx, bits, n);
-}
-
-outgrad_status outgrad_fp8_error(outgrad_activation activation, outgrad_fp8 fp8, float scale,
-                                 std::int32_t bits, double* error) {
-  constexpr const char* kFunction = "outgrad_fp8_error";
-  if (const outgrad_status status = check_fp8(kFunction, activation, fp8, scale, bits)) return status;
-  if (error == nullptr) return fail(OUTGRAD_ERROR_NULL_POINTER, kFunction, "error is null");
-  outgrad::kernels::Fp8Table table;
-  *error = kMakeTable[fp8][static_cast<std::size_t>(activation)](scale, bits, table);
-  return OUTGRAD_OK;
-}
-
-outgrad_status outgrad_norm_scale_bytes(outgrad_norm_store store, std::int64_t rows, std::int64_t n,
-                                        std::size_t* bytes) {
-  constexpr const char* kFunction = "outgrad_norm_scale_bytes";
-  outgrad::kernels::i64 needed = 0;
-  if (const outgrad_status status = check_norm_store(kFunction, store, rows, n, needed)) return status;
-  if (bytes == nullptr) return fail(OUTGRAD_ERROR_NULL_POINTER, kFunction, "bytes is null");
-  *bytes = static_cast<std::size_t>(needed);
-  return OUTGRAD_OK;
-}
-
-outgrad_status outgrad_layernorm_forward_8bit(outgrad_format format, outgrad_norm_store store, const void* x,
-                                              const float* gamma, const float* beta, std::int64_t rows,
-                                              std::int64_t n, float eps, const float* scale, void* y,
-                                              void* codes, std::size_t codes_bytes, void* scales,
-                                              std::size_t scales_bytes, float* rstd,
-                                              const std::int32_t* side_channels, std::int64_t side_count,
-                                              float* side_x_hat) {
-  return enter_norm8("outgrad_layernorm_forward_8bit", outgrad::kernels::Norm::layer, false, format, store,
-                     codes_bytes, scales_bytes, 0,
-                     {x,
-                      gamma,
-                      beta,
-                      rows,
-                      n,
-                      eps,
-                      scale,
-                      y,
-                      codes,
-                      scales,
-                      rstd,
-                      {side_channels, side_count, side_x_hat},
-                      nullptr,
-                      nullptr,
-                      nullptr});
-}
-
-outgrad_status outgrad_rmsnorm_forward_8bit(outgrad_format format, outgrad_norm_store store, const void* x,
-                                            const float* gamma, std::int64_t rows, std::int64_t n, float eps,
-                                            const float* scale, void* y, void* codes, std::size_t codes_bytes,
-                                            void* scales, std::size_t scales_bytes, float* rstd,
-                                            const std::int32_t* side_channels, std::int64_t side_count,
-                                            float* side_x_hat) {
-  return enter_norm8("outgrad_rmsnorm_forward_8bit", outgrad::kernels::Norm::rms, false, format, store,
-                     codes_bytes, scales_bytes, 0,
-                     {x,
-                      gamma,
-                      nullptr,
-                      rows,
-                      n,
-                      eps,
-                      scale,
-                      y,
-                      codes,
-                      scales,
-                      rstd,
-                      {side_channels, side_count, side_x_hat},
-                      nullptr,
-                      nullptr,
-                      nullptr});
-}
-
-outgrad_status outgrad_layernorm_backward_8bit(outgrad_format format, outgrad_norm_store store,
-                                               const void* dy, const void* codes, std::size_t codes_bytes,
-                                               const void* scales, std::size_t scales_bytes,
-                                               const float* gamma, const float* beta, const float* rstd,
-                                               std::int64_t rows, std::int64_t n, void* dx, float* dgamma,
-                                               float* dbeta, const std::int32_t* side_channels,
-                                               std::int64_t side_count, const float* side_x_hat,
-                                               void* workspace, std::size_t workspace_bytes) {
-  return enter_norm8("outgrad_layernorm_backward_8bit", outgrad::kernels::Norm::layer, true, format, store,
-                     codes_bytes, scales_bytes, workspace_bytes,
-                     {dy,
-                      gamma,
-                      beta,
-                      rows,
-                      n,
-                      0,
-                      nullptr,
-                      dx,
-                      const_cast<void*>(codes),
-                      const_cast<void*>(scales),
-                      const_cast<float*>(rstd),
-                      {side_channels, side_count, const_cast<float*>(side_x_hat)},
-                      dgamma,
-                      dbeta,
-                      static_cast<float*>(workspace)});
-}
-
-outgrad_status outgrad_rmsnorm_backward_8bit(outgrad_format format, outgrad_norm_store store, const void* dy,
-                                             const void* codes, std::size_t codes_bytes, const void* scales,
-                                             std::size_t scales_bytes, const float* gamma, const float* rstd,
-                                             std::int64_t rows, std::int64_t n, void* dx, float* dgamma,
-                                             const std::int32_t* side_channels, std::int64_t side_count,
-                                             const float* side_x_hat, void* workspace,
-                                             std::size_t workspace_bytes) {
-  return enter_norm8("outgrad_rmsnorm_backward_8bit", outgrad::kernels::Norm::rms, true, format, store,
-                     codes_bytes, scales_bytes, workspace_bytes,
-                     {dy,
-                      gamma,
-                      nullptr,
-                      rows,
-                      n,
-                      0,
-                      nullptr,
-                      dx,
-                      const_cast<void*>(codes),
-                      const_cast<void*>(scales),
-                      const_cast<float*>(rstd),
-                      {side_channels, side_count, const_cast<float*>(side_x_hat)},
-                      dgamma,
-                      nullptr,
-                      static_cast<float*>(workspace)});
-}
-
-outgrad_status outgrad_activation_forward_fp4(outgrad_activation activation, outgrad_format format,
-                                              const void* x, outgrad_fp4 fp4, float scale,
-                                              std::uint8_t* codes, std::uint8_t* scales, void* parts,
-                                              std::size_t parts_bytes, std::int32_t bits, std::int64_t n) {
-  return enter_fp4("outgrad_activation_forward_fp4", false, activation, format, fp4, scale, x, codes, scales,
-                   parts, parts_bytes, nullptr, bits, n);
-}
-
-outgrad_status outgrad_activation_backward_fp4(outgrad_activation activation, outgrad_format format,
-                                               const void* dy, outgrad_fp4 fp4, float scale,
-                                               const std::uint8_t* codes, const std::uint8_t* scales,
-                                               const void* parts, std::size_t parts_bytes, void* dx,
-                                               std::int32_t bits, std::int64_t n) {
-  return enter_fp4("outgrad_activation_backward_fp4", true, activation, format, fp4, scale, dy, codes, scales,
-                   parts, parts_bytes, dx, bits, n);
-}
-
-outgrad_status outgrad_fp4_error(outgrad_activation activation, outgrad_fp4 fp4, float scale, float amax,
-                                 std::int32_t bits, double* error) {
-  constexpr const char* kFunction = "outgrad_fp4_error";
-  if (const outgrad_status status = check_fp4(kFunction, activation, fp4, scale, bits)) return status;
-  if (!(amax >= 0))
-    return fail(OUTGRAD_ERROR_VALUE, kFunction, "amax = %g: it is not negative", static_cast<double>(amax));
-  if (error == nullptr) return fail(OUTGRAD_ERROR_NULL_POINTER, kFunction, "error is null");
-  const std::unique_ptr<outgrad::kernels::Fp4Tables> tables = fp4_tables();
-  if (!tables) return fail(OUTGRAD_ERROR_MEMORY, kFunction, kNoTables);
-  *error = kFp4Info[fp4].make_tables[static_cast<std::size_t>(activation)](
-      scale, bits, outgrad::kernels::bits_of(amax) & 0x7fffffffu, *tables);
-  return OUTGRAD_OK;
+outgrad_status outgrad_residual_rmsnorm_backward(const outgrad_call* call) {
+  return enter_norm("outgrad_residual_rmsnorm_backward", KernelId::kResidualRmsnormBackward, call);
 }
 
 const char* outgrad_code_name(outgrad_activation activation) {
@@ -1283,16 +942,16 @@ const char* outgrad_status_name(outgrad_status status) {
     case OUTGRAD_ERROR_ENVIRONMENT: return "OUTGRAD_ERROR_ENVIRONMENT";
     case OUTGRAD_ERROR_INTERNAL: return "OUTGRAD_ERROR_INTERNAL";
     case OUTGRAD_ERROR_MEMORY: return "OUTGRAD_ERROR_MEMORY";
+    case OUTGRAD_ERROR_STORE: return "OUTGRAD_ERROR_STORE";
     default: return "unknown status";
   }
 }
 
 outgrad_status outgrad_set_threads(std::int32_t threads) {
-  if (threads < 0)
-    return fail(OUTGRAD_ERROR_VALUE, "outgrad_set_threads", "threads = %d is negative",
-                static_cast<int>(threads));
-  wanted_threads.store(threads, std::memory_order_relaxed);
-  return OUTGRAD_OK;
+  return entered("outgrad_set_threads", [&] {
+    if (threads < 0) refuse(OUTGRAD_ERROR_VALUE, "threads = %d is negative", static_cast<int>(threads));
+    wanted_threads.store(threads, std::memory_order_relaxed);
+  });
 }
 
 std::int32_t outgrad_get_threads(void) { return wanted_threads.load(std::memory_order_relaxed); }
@@ -1311,14 +970,6 @@ const char* outgrad_coefficients_sha256(outgrad_activation activation, outgrad_f
 }
 
 const char* outgrad_forward_coefficients_sha256(void) { return digest_of("gelu_forward"); }
-
-const char* outgrad_forward_variant(outgrad_format format) {
-  return outgrad_tuned_variant(OUTGRAD_KERNEL_GELU_FORWARD, format, 1, kMostElements);
-}
-
-const char* outgrad_backward_variant(outgrad_format format) {
-  return outgrad_tuned_variant(OUTGRAD_KERNEL_GELU_BACKWARD, format, 1, kMostElements);
-}
 
 const char* outgrad_tuned_variant(outgrad_kernel kernel, outgrad_format format, std::int64_t rows,
                                   std::int64_t n) {

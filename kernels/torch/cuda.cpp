@@ -673,9 +673,9 @@ Fp8Kernels fp8_kernels(const Fp8Of& of, i64 n, const char* kernel) {
   constexpr const char* kFormats[] = {kernels::Format<kernels::F8E4M3>::kType,
                                       kernels::Format<kernels::F8E5M2>::kType,
                                       kernels::Format<kernels::I8>::kType};
-  static_assert(OUTGRAD_E4M3 == 0 && OUTGRAD_E5M2 == 1 && OUTGRAD_INT8 == 2);
+  static_assert(OUTGRAD_STORE_E5M2 == OUTGRAD_STORE_E4M3 + 1 && OUTGRAD_STORE_INT8 == OUTGRAD_STORE_E4M3 + 2);
   require_activation(of.activation);
-  require(of.fp8 >= 0 && of.fp8 < static_cast<outgrad_fp8>(std::size(kFormats)), kernel,
+  require(of.store >= OUTGRAD_STORE_E4M3 && of.store <= OUTGRAD_STORE_INT8, kernel,
           "no such format of 8 bits");
   require(kernels::part_bits_hold(of.bits), kernel, "beside y are 0 to 2 bits");
   require(of.bytes >= static_cast<std::size_t>(kernels::code_bytes(of.bits, n)), kernel,
@@ -686,7 +686,7 @@ Fp8Kernels fp8_kernels(const Fp8Of& of, i64 n, const char* kernel) {
   };
   require(is_kept(kernels::Fp8Activations{}, name), kernel,
           (name + " rises: y alone gives its derivative").c_str());
-  return {kFormats[of.fp8], "Fp8Activation<" + jit::fit_type(name + "_fp8") + ">"};
+  return {kFormats[of.store - OUTGRAD_STORE_E4M3], "Fp8Activation<" + jit::fit_type(name + "_fp8") + ">"};
 }
 
 // Enqueues the making of the table of the scale.

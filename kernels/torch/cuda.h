@@ -57,7 +57,7 @@ struct CodesOf {
 // y in 8 bits at a scale, for either backend.
 struct Fp8Of {
   outgrad_activation activation = 0;
-  outgrad_fp8 fp8 = 0;
+  outgrad_store store = OUTGRAD_STORE_E4M3;
   std::int32_t bits = 0;
   const float* scale = nullptr;  // where the tensors are
   std::size_t bytes = 0;  // of the parts

@@ -28,85 +28,132 @@ class Host {
  public:
   void activation_forward(outgrad_activation activation, outgrad_format format, const void* x, void* y,
                           std::uint32_t* mask, std::int64_t n) const {
-    require(outgrad_activation_forward(activation, format, x, y, mask, n));
+    outgrad_call call = forward_of(format, x, y, n);
+    call.activation = activation;
+    call.mask = mask;
+    require(outgrad_activation_forward(&call));
   }
   void activation_backward(outgrad_activation activation, outgrad_format format, const void* dy,
                            const void* y, const std::uint32_t* mask, void* dx, std::int64_t n) const {
-    require(outgrad_activation_backward(activation, format, dy, y, mask, dx, n));
+    outgrad_call call = backward_of(format, dy, dx, n);
+    call.activation = activation;
+    call.y = kept(y);
+    call.mask = kept(mask);
+    require(outgrad_activation_backward(&call));
   }
 
   void activation_forward_parity(outgrad_activation activation, outgrad_format format, const void* x, void* y,
                                  std::int64_t n) const {
-    require(outgrad_activation_forward_parity(activation, format, x, y, n));
+    outgrad_call call = forward_of(format, x, y, n);
+    call.activation = activation;
+    call.store = OUTGRAD_STORE_PARITY;
+    require(outgrad_activation_forward(&call));
   }
   void activation_backward_parity(outgrad_activation activation, outgrad_format format, const void* dy,
                                   const void* y, void* dx, std::int64_t n) const {
-    require(outgrad_activation_backward_parity(activation, format, dy, y, dx, n));
+    outgrad_call call = backward_of(format, dy, dx, n);
+    call.activation = activation;
+    call.store = OUTGRAD_STORE_PARITY;
+    call.y = kept(y);
+    require(outgrad_activation_backward(&call));
   }
   void activation_forward_code(const CodesOf& of, outgrad_format format, const void* x, void* y, void* codes,
                                std::int64_t n) const {
-    require(
-        outgrad_activation_forward_code(of.activation, format, x, y, codes, of.bytes, of.bits, of.seed, n));
+    outgrad_call call = forward_of(format, x, y, n);
+    add_codes(call, of, codes);
+    require(outgrad_activation_forward(&call));
   }
   void activation_backward_code(const CodesOf& of, outgrad_format format, const void* dy, const void* codes,
                                 void* dx, std::int64_t n) const {
-    require(outgrad_activation_backward_code(of.activation, format, dy, codes, of.bytes, dx, of.bits, of.seed,
-                                             n));
+    outgrad_call call = backward_of(format, dy, dx, n);
+    add_codes(call, of, codes);
+    require(outgrad_activation_backward(&call));
   }
   void encode_gradients(const CodesOf& of, outgrad_format format, const void* g, void* codes,
                         std::int64_t n) const {
-    require(outgrad_encode_gradients(of.lo, of.hi, format, g, codes, of.bytes, of.bits, of.seed, n));
+    outgrad_call call = call_of(format, n);
+    call.g = g;
+    add_codes(call, of, codes);
+    require(outgrad_encode_gradients(&call));
   }
   void backward_encoded(const CodesOf& of, outgrad_format format, const void* dy, const void* codes, void* dx,
                         std::int64_t n) const {
-    require(outgrad_backward_encoded(of.lo, of.hi, format, dy, codes, of.bytes, dx, of.bits, of.seed, n));
+    outgrad_call call = backward_of(format, dy, dx, n);
+    add_codes(call, of, codes);
+    require(outgrad_backward_encoded(&call));
   }
   void gelu_forward_mxfp8(outgrad_format format, const void* x, std::uint8_t* codes, std::uint8_t* scales,
                           std::uint32_t* mask, std::int64_t n) const {
-    require(outgrad_gelu_forward_mxfp8(format, x, codes, scales, mask, n));
+    outgrad_call call = forward_of(format, x, nullptr, n);
+    add_mxfp8(call, codes, scales, mask);
+    require(outgrad_activation_forward(&call));
   }
   void gelu_backward_mxfp8(outgrad_format format, const void* dy, const std::uint8_t* codes,
                            const std::uint8_t* scales, const std::uint32_t* mask, void* dx,
                            std::int64_t n) const {
-    require(outgrad_gelu_backward_mxfp8(format, dy, codes, scales, mask, dx, n));
+    outgrad_call call = backward_of(format, dy, dx, n);
+    add_mxfp8(call, codes, scales, mask);
+    require(outgrad_activation_backward(&call));
   }
   std::size_t fp8_workspace_bytes() const { return 0; }
   void activation_forward_fp8(const Fp8Of& of, outgrad_format format, const void* x, std::uint8_t* codes,
                               void* parts, std::int64_t n, void*) const {
-    require(outgrad_activation_forward_fp8(of.activation, format, x, of.fp8, *of.scale, codes, parts,
-                                           of.bytes, of.bits, n));
+    outgrad_call call = forward_of(format, x, nullptr, n);
+    add_fp8(call, of, codes, parts);
+    require(outgrad_activation_forward(&call));
   }
   void activation_backward_fp8(const Fp8Of& of, outgrad_format format, const void* dy,
                                const std::uint8_t* codes, const void* parts, void* dx, std::int64_t n,
                                void*) const {
-    require(outgrad_activation_backward_fp8(of.activation, format, dy, of.fp8, *of.scale, codes, parts,
-                                            of.bytes, dx, of.bits, n));
+    outgrad_call call = backward_of(format, dy, dx, n);
+    add_fp8(call, of, codes, parts);
+    require(outgrad_activation_backward(&call));
   }
   // A code of softmax is a byte.
   void softmax_forward_code(outgrad_format format, const void* x, std::int64_t rows, std::int64_t n, void* y,
                             void* codes) const {
-    require(outgrad_softmax_forward_code(format, x, rows, n, y, codes, static_cast<std::size_t>(rows * n)));
+    outgrad_call call = forward_of(format, x, y, n);
+    call.rows = rows;
+    call.codes = codes;
+    call.codes_bytes = static_cast<std::size_t>(rows * n);
+    require(outgrad_softmax_forward(&call));
   }
   void softmax_backward_code(outgrad_format format, const void* dy, const void* codes, std::int64_t rows,
                              std::int64_t n, void* dx) const {
-    require(
-        outgrad_softmax_backward_code(format, dy, codes, static_cast<std::size_t>(rows * n), rows, n, dx));
+    outgrad_call call = backward_of(format, dy, dx, n);
+    call.rows = rows;
+    call.codes = kept(codes);
+    call.codes_bytes = static_cast<std::size_t>(rows * n);
+    require(outgrad_softmax_backward(&call));
   }
 
   void bias_gelu_forward(outgrad_format format, const void* x, const void* bias, outgrad_format bias_format,
                          std::int64_t rows, std::int64_t n, void* y, std::uint32_t* mask) const {
-    require(outgrad_bias_gelu_forward(format, x, InFp32(bias, bias_format, n).data(), rows, n, y, mask));
+    const InFp32 biases(bias, bias_format, n);
+    outgrad_call call = forward_of(format, x, y, n);
+    call.bias = biases.data();
+    call.rows = rows;
+    call.mask = mask;
+    require(outgrad_bias_gelu_forward(&call));
   }
   std::size_t bias_workspace_bytes(outgrad_format format, std::int64_t rows, std::int64_t n) const {
-    std::size_t bytes = 0;
-    require(outgrad_bias_backward_workspace(format, rows, n, &bytes));
-    return bytes;
+    outgrad_call call = call_of(format, n);
+    call.rows = rows;
+    require(outgrad_bias_gelu_sizes(&call));
+    return call.workspace_bytes;
   }
   void bias_gelu_backward(outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask,
                           std::int64_t rows, std::int64_t n, void* dx, void* dbias,
                           outgrad_format bias_format, void* workspace, std::size_t bytes) const {
-    require(outgrad_bias_gelu_backward(format, dy, y, mask, rows, n, dx,
-                                       OutOfFp32(dbias, bias_format, n).data(), workspace, bytes));
+    const OutOfFp32 dbiases(dbias, bias_format, n);
+    outgrad_call call = backward_of(format, dy, dx, n);
+    call.rows = rows;
+    call.y = kept(y);
+    call.mask = kept(mask);
+    call.dbias = dbiases.data();
+    call.workspace = workspace;
+    call.workspace_bytes = bytes;
+    require(outgrad_bias_gelu_backward(&call));
   }
 
   // The sum needs a place: what is dropped first goes there, too.
@@ -114,29 +161,24 @@ class Host {
   void norm_forward(outgrad_format format, const NormOf& of, const void* x, float eps, void* y, float* rstd,
                     float* side_x_hat, const SumOf& sum = {}) const {
     const InFp32 gamma(of.gamma, of.parameters, of.n), beta(of.beta, of.parameters, of.n);
+    outgrad_call call = forward_of(format, x, y, of.n);
+    add_norm(call, of, gamma, beta, rstd, side_x_hat);
+    call.eps = eps;
     if (sum.residual == nullptr) {
-      require(of.rms ? outgrad_rmsnorm_forward(format, x, gamma.data(), of.rows, of.n, eps, y, rstd, of.side,
-                                               of.side_count, side_x_hat)
-                     : outgrad_layernorm_forward(format, x, gamma.data(), beta.data(), of.rows, of.n, eps, y,
-                                                 rstd, of.side, of.side_count, side_x_hat));
+      require(of.rms ? outgrad_rmsnorm_forward(&call) : outgrad_layernorm_forward(&call));
     } else {
       if (sum.seed.at != nullptr) dropout(format, x, sum.z, of.rows * of.n, sum.seed, sum.p);
-      const void* const added = sum.seed.at != nullptr ? sum.z : x;
-      require(of.rms
-                  ? outgrad_residual_rmsnorm_forward(format, added, sum.residual, gamma.data(), of.rows, of.n,
-                                                     eps, sum.z, y, rstd, of.side, of.side_count, side_x_hat)
-                  : outgrad_residual_layernorm_forward(format, added, sum.residual, gamma.data(), beta.data(),
-                                                       of.rows, of.n, eps, sum.z, y, rstd, of.side,
-                                                       of.side_count, side_x_hat));
+      if (sum.seed.at != nullptr) call.x = sum.z;
+      call.residual = sum.residual;
+      call.z = sum.z;
+      require(of.rms ? outgrad_residual_rmsnorm_forward(&call) : outgrad_residual_layernorm_forward(&call));
     }
     if (of.seen == nullptr) return;
     if (!beyond(of, gamma, beta, limits_of(format, of.tau, false)).empty()) of.seen[0] = 1;
     if (!beyond(of, gamma, beta, limits_of(format, of.tau, true)).empty()) of.seen[1] = 1;
   }
   std::size_t norm_workspace_bytes(outgrad_format format, std::int64_t rows, std::int64_t n) const {
-    std::size_t bytes = 0;
-    require(outgrad_norm_backward_workspace(format, rows, n, &bytes));
-    return bytes;
+    return norm_sizes(format, OUTGRAD_STORE_Y, rows, n).workspace_bytes;
   }
   void norm_backward(outgrad_format format, const NormOf& of, const void* dy, const void* y,
                      const float* rstd, const float* side_x_hat, void* dx, void* dgamma, void* dbeta,
@@ -148,22 +190,17 @@ class Host {
     if (of.tau > 0) lost = beyond(of, gamma, beta, limits_of(format, of.tau, true));
     // with a reciprocal: what comes of it is written over
     for (const std::int64_t j : lost) gamma.own()[j] = 1.0f;
+    outgrad_call call = backward_of(format, dy, dx, of.n);
+    add_norm(call, of, gamma, beta, kept(rstd), kept(side_x_hat));
+    add_norm_results(call, dgammas, dbetas, workspace, bytes);
+    call.y = kept(y);
     if (sum.dz_next == nullptr) {
-      require_backward_of_norm(
-          of.rms
-              ? outgrad_rmsnorm_backward(format, dy, y, gamma.data(), rstd, of.rows, of.n, dx, dgammas.data(),
-                                         of.side, of.side_count, side_x_hat, workspace, bytes)
-              : outgrad_layernorm_backward(format, dy, y, gamma.data(), beta.data(), rstd, of.rows, of.n, dx,
-                                           dgammas.data(), dbetas.data(), of.side, of.side_count, side_x_hat,
-                                           workspace, bytes));
+      require_backward_of_norm(of.rms ? outgrad_rmsnorm_backward(&call) : outgrad_layernorm_backward(&call));
     } else {
-      require_backward_of_norm(
-          of.rms ? outgrad_residual_rmsnorm_backward(format, dy, y, sum.dz_next, gamma.data(), rstd, of.rows,
-                                                     of.n, dx, dgammas.data(), of.side, of.side_count,
-                                                     side_x_hat, workspace, bytes)
-                 : outgrad_residual_layernorm_backward(format, dy, y, sum.dz_next, gamma.data(), beta.data(),
-                                                       rstd, of.rows, of.n, dx, dgammas.data(), dbetas.data(),
-                                                       of.side, of.side_count, side_x_hat, workspace, bytes));
+      call.dz_next = sum.dz_next;
+      call.dz = dx;
+      require_backward_of_norm(of.rms ? outgrad_residual_rmsnorm_backward(&call)
+                                      : outgrad_residual_layernorm_backward(&call));
     }
     if (!lost.empty()) {
       // m2 and so every dx are wrong with a lost channel.
@@ -176,38 +213,30 @@ class Host {
     if (sum.seed.at != nullptr) dropout(format, dx, sum.dx, of.rows * of.n, sum.seed, sum.p);
   }
 
-  std::size_t norm_scale_bytes(outgrad_norm_store store, std::int64_t rows, std::int64_t n) const {
-    std::size_t bytes = 0;
-    require(outgrad_norm_scale_bytes(store, rows, n, &bytes));
-    return bytes;
+  std::size_t norm_scale_bytes(outgrad_store store, std::int64_t rows, std::int64_t n) const {
+    return norm_sizes(OUTGRAD_F32, store, rows, n).scales_bytes;
   }
-  void norm_forward_8bit(outgrad_format format, outgrad_norm_store store, const NormOf& of, const void* x,
+  void norm_forward_8bit(outgrad_format format, outgrad_store store, const NormOf& of, const void* x,
                          float eps, void* y, void* codes, void* scales, std::size_t scale_bytes, float* rstd,
                          float* side_x_hat) const {
-    const auto code_bytes = static_cast<std::size_t>(of.rows * of.n);
     const InFp32 gamma(of.gamma, of.parameters, of.n), beta(of.beta, of.parameters, of.n);
-    require(of.rms ? outgrad_rmsnorm_forward_8bit(format, store, x, gamma.data(), of.rows, of.n, eps, nullptr,
-                                                  y, codes, code_bytes, scales, scale_bytes, rstd, of.side,
-                                                  of.side_count, side_x_hat)
-                   : outgrad_layernorm_forward_8bit(format, store, x, gamma.data(), beta.data(), of.rows,
-                                                    of.n, eps, nullptr, y, codes, code_bytes, scales,
-                                                    scale_bytes, rstd, of.side, of.side_count, side_x_hat));
+    outgrad_call call = forward_of(format, x, y, of.n);
+    add_norm(call, of, gamma, beta, rstd, side_x_hat);
+    add_norm_codes(call, store, codes, scales, scale_bytes);
+    call.eps = eps;
+    require(of.rms ? outgrad_rmsnorm_forward(&call) : outgrad_layernorm_forward(&call));
   }
-  void norm_backward_8bit(outgrad_format format, outgrad_norm_store store, const NormOf& of, const void* dy,
+  void norm_backward_8bit(outgrad_format format, outgrad_store store, const NormOf& of, const void* dy,
                           const void* codes, const void* scales, std::size_t scale_bytes, const float* rstd,
                           const float* side_x_hat, void* dx, void* dgamma, void* dbeta, void* workspace,
                           std::size_t bytes) const {
-    const auto code_bytes = static_cast<std::size_t>(of.rows * of.n);
     const InFp32 gamma(of.gamma, of.parameters, of.n), beta(of.beta, of.parameters, of.n);
     const OutOfFp32 dgammas(dgamma, of.parameters, of.n), dbetas(dbeta, of.parameters, of.n);
-    require_backward_of_norm(
-        of.rms ? outgrad_rmsnorm_backward_8bit(format, store, dy, codes, code_bytes, scales, scale_bytes,
-                                               gamma.data(), rstd, of.rows, of.n, dx, dgammas.data(), of.side,
-                                               of.side_count, side_x_hat, workspace, bytes)
-               : outgrad_layernorm_backward_8bit(format, store, dy, codes, code_bytes, scales, scale_bytes,
-                                                 gamma.data(), beta.data(), rstd, of.rows, of.n, dx,
-                                                 dgammas.data(), dbetas.data(), of.side, of.side_count,
-                                                 side_x_hat, workspace, bytes));
+    outgrad_call call = backward_of(format, dy, dx, of.n);
+    add_norm(call, of, gamma, beta, kept(rstd), kept(side_x_hat));
+    add_norm_codes(call, store, kept(codes), kept(scales), scale_bytes);
+    add_norm_results(call, dgammas, dbetas, workspace, bytes);
+    require_backward_of_norm(of.rms ? outgrad_rmsnorm_backward(&call) : outgrad_layernorm_backward(&call));
   }
 
   void dropout(outgrad_format format, const void* x, void* y, std::int64_t n, const SeedOf& seed,
@@ -271,6 +300,94 @@ class Host {
     outgrad_format format_;
     std::vector<float> own_;
   };
+
+  static outgrad_call call_of(outgrad_format format, std::int64_t n) {
+    outgrad_call call{};
+    call.size = sizeof call;
+    call.format = format;
+    call.n = n;
+    return call;
+  }
+  static outgrad_call forward_of(outgrad_format format, const void* x, void* y, std::int64_t n) {
+    outgrad_call call = call_of(format, n);
+    call.x = x;
+    call.y = y;
+    return call;
+  }
+  static outgrad_call backward_of(outgrad_format format, const void* dy, void* dx, std::int64_t n) {
+    outgrad_call call = call_of(format, n);
+    call.dy = dy;
+    call.dx = dx;
+    return call;
+  }
+  // What a forward kept, which the library does not write in a backward.
+  template <class T>
+  static T* kept(const T* array) {
+    return const_cast<T*>(array);
+  }
+
+  static void add_codes(outgrad_call& call, const CodesOf& of, const void* codes) {
+    call.activation = of.activation;
+    call.store = OUTGRAD_STORE_CODE;
+    call.bits = of.bits;
+    call.seed = of.seed;
+    call.lo = of.lo;
+    call.hi = of.hi;
+    call.codes = kept(codes);
+    call.codes_bytes = of.bytes;
+  }
+  static void add_mxfp8(outgrad_call& call, const std::uint8_t* codes, const std::uint8_t* scales,
+                        const std::uint32_t* mask) {
+    call.store = OUTGRAD_STORE_MXFP8;
+    require(outgrad_activation_sizes(&call));
+    call.codes = kept(codes);
+    call.scales = kept(scales);
+    call.mask = kept(mask);
+  }
+  static void add_fp8(outgrad_call& call, const Fp8Of& of, const std::uint8_t* codes, const void* parts) {
+    call.activation = of.activation;
+    call.store = of.store;
+    call.bits = of.bits;
+    call.scale = of.scale;
+    call.codes = kept(codes);
+    call.codes_bytes = static_cast<std::size_t>(call.n);
+    call.parts = kept(parts);
+    call.parts_bytes = of.bytes;
+  }
+
+  static outgrad_call norm_sizes(outgrad_format format, outgrad_store store, std::int64_t rows,
+                                 std::int64_t n) {
+    outgrad_call call = call_of(format, n);
+    call.rows = rows;
+    call.store = store;
+    require(outgrad_norm_sizes(&call));
+    return call;
+  }
+  static void add_norm(outgrad_call& call, const NormOf& of, const InFp32& gamma, const InFp32& beta,
+                       float* rstd, float* side_x_hat) {
+    call.rows = of.rows;
+    call.gamma = gamma.data();
+    call.beta = beta.data();
+    call.rstd = rstd;
+    call.side_channels = of.side;
+    call.side_count = of.side_count;
+    call.side_x_hat = side_x_hat;
+  }
+  static void add_norm_codes(outgrad_call& call, outgrad_store store, void* codes, void* scales,
+                             std::size_t scale_bytes) {
+    call.store = store;
+    call.codes = codes;
+    call.codes_bytes = static_cast<std::size_t>(call.rows * call.n);
+    call.scales = scales;
+    call.scales_bytes = scale_bytes;
+  }
+  static void add_norm_results(outgrad_call& call, const OutOfFp32& dgamma, const OutOfFp32& dbeta,
+                               void* workspace, std::size_t bytes) {
+    call.dgamma = dgamma.data();
+    call.dbeta = dbeta.data();
+    call.workspace = workspace;
+    call.workspace_bytes = bytes;
+  }
 
   static kernels::SideLimits limits_of(outgrad_format format, double tau, bool lost) {
     return by_type(format, [&]<class T>(T) {

@@ -143,11 +143,17 @@ extern "C" OUTGRAD_API std::int32_t outgrad_torch_fit(outgrad_activation activat
   return 0;
 }
 
-// outgrad_fp8_error: the proven bound for y in 8 bits at one scale. Returns 0, or 1 if there is no such store
-// or scale.
-extern "C" OUTGRAD_API std::int32_t outgrad_torch_fp8_error(outgrad_activation activation, outgrad_fp8 fp8,
+// outgrad_store_error for y in 8 bits at one scale. Returns 0, or 1 if there is no such store or scale.
+extern "C" OUTGRAD_API std::int32_t outgrad_torch_fp8_error(outgrad_activation activation, std::int32_t fp8,
                                                             float scale, std::int32_t bits, double* error) {
-  return outgrad_fp8_error(activation, fp8, scale, bits, error) == OUTGRAD_OK ? 0 : 1;
+  if (fp8 < 0 || fp8 > OUTGRAD_STORE_INT8 - OUTGRAD_STORE_E4M3) return 1;
+  outgrad_call call{};
+  call.size = sizeof call;
+  call.activation = activation;
+  call.store = OUTGRAD_STORE_E4M3 + fp8;
+  call.scale = &scale;
+  call.bits = bits;
+  return outgrad_store_error(&call, 0, error) == OUTGRAD_OK ? 0 : 1;
 }
 
 // Of softmax's codes for rows of n (kernels/softmax.h): the relative error of p', the largest p with code 0,

@@ -373,8 +373,8 @@ inline Fp8Of fp8_of(const Call& call, const Tensor& scale, std::int64_t activati
           kernels::kMostPartBits, " are possible");
   require_elements(scale, ScalarType::Float, 1, "scale");
   const int width = static_cast<int>(bits);
-  return {static_cast<outgrad_activation>(activation), static_cast<outgrad_fp8>(fp8), width,
-          call.data<float>(scale), static_cast<std::size_t>(kernels::code_bytes(width, n))};
+  return {static_cast<outgrad_activation>(activation), static_cast<outgrad_store>(OUTGRAD_STORE_E4M3 + fp8),
+          width, call.data<float>(scale), static_cast<std::size_t>(kernels::code_bytes(width, n))};
 }
 
 template <class Backend>
@@ -606,10 +606,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> norm_backward_of_sum(
   return {dz, dx, dgamma, dbeta};
 }
 
-// With y in 8 bits (outgrad_norm_store), on the CPU alone. y itself is norm_forward's.
+// With y in 8 bits (0: e4m3, 1: mxfp8, 2: int8), on the CPU alone. y itself is norm_forward's.
 
-inline std::tuple<outgrad_norm_store, std::int64_t> norm_store_of(std::int64_t store, const NormOf& norm) {
-  const auto known = static_cast<outgrad_norm_store>(store);
+inline std::tuple<outgrad_store, std::int64_t> norm_store_of(std::int64_t store, const NormOf& norm) {
+  constexpr outgrad_store kStores[] = {OUTGRAD_STORE_E4M3, OUTGRAD_STORE_MXFP8, OUTGRAD_STORE_INT8};
+  require(store >= 0 && store < 3, "store ", store, " of a norm, where 0 to 2 are possible");
+  const outgrad_store known = kStores[store];
   return {known, static_cast<std::int64_t>(Host().norm_scale_bytes(known, norm.rows, norm.n))};
 }
 

@@ -36,19 +36,13 @@ constexpr outgrad_format kFormat = std::is_same_v<T, float> ? OUTGRAD_F32
                                    : std::is_same_v<T, F16> ? OUTGRAD_F16
                                                             : OUTGRAD_BF16;
 template <class Store>
-constexpr outgrad_norm_store kStore = std::is_same_v<Store, kernels::NormE4m3>    ? OUTGRAD_NORM_E4M3
-                                      : std::is_same_v<Store, kernels::NormMxFp8> ? OUTGRAD_NORM_MXFP8
-                                                                                  : OUTGRAD_NORM_INT8;
+constexpr outgrad_store kStore = std::is_same_v<Store, kernels::NormE4m3>    ? OUTGRAD_STORE_E4M3
+                                 : std::is_same_v<Store, kernels::NormMxFp8> ? OUTGRAD_STORE_MXFP8
+                                                                             : OUTGRAD_STORE_INT8;
 
 // The library's refusals are those of the layer's parameters.
 void require(outgrad_status status) {
   if (status != OUTGRAD_OK) throw SpecError("norm kernels", "layer", outgrad_error_message());
-}
-
-std::size_t workspace_words(const NormLayer& layer) {
-  std::size_t bytes = 0;
-  require(outgrad_norm_backward_workspace(OUTGRAD_F32, layer.rows, layer.n, &bytes));
-  return bytes / sizeof(float);
 }
 
 float beta_of(const NormLayer& layer, size_t j) { return layer.beta.empty() ? 0.0f : layer.beta[j]; }
@@ -59,7 +53,9 @@ class NormKernelsOf : public NormKernels {
   explicit NormKernelsOf(const NormLayer& layer) : layer_(layer) {
     const size_t n = static_cast<size_t>(layer.n), size = static_cast<size_t>(layer.rows) * n;
     for (std::vector<T>* values : {&x_, &dy_, &y_, &dx_}) values->resize(size);
-    workspace_.resize(workspace_words(layer));
+    outgrad_call sizes = call();
+    require(outgrad_norm_sizes(&sizes));
+    workspace_.resize(sizes.workspace_bytes / sizeof(float));
     side_.resize(static_cast<size_t>(layer.rows) * layer.side.size());
     place_.assign(n, -1);
     for (size_t k = 0; k < layer.side.size(); ++k)
@@ -75,12 +71,9 @@ class NormKernelsOf : public NormKernels {
     result.dbeta.resize(n);
     result.dx.resize(rows * n);
     result.x_hat.resize(rows * n);
-    const i64 count = static_cast<i64>(layer_.side.size());
-    const kernels::SideBuffer<float> written{layer_.side.data(), count, side_.data()};
-    const kernels::SideBuffer<const float> kept{layer_.side.data(), count, side_.data()};
-    forward(result, written);
+    forward(result);
     if (tamper) tamper->after_forward(layer_, batch, result.rstd);
-    backward(result, kept);
+    backward(result);
     for (size_t e = 0; e < rows * n; ++e) {
       const size_t j = e % n;
       result.dx[e] = widen(dx_[e]);
@@ -108,34 +101,42 @@ class NormKernelsOf : public NormKernels {
   }
 
  protected:
-  bool centred() const { return layer_.norm == Norm::layer; }
-
   // Sets y_, rstd and x^ of side channels from x_.
-  virtual void forward(NormGradients& result, const kernels::SideBuffer<float>& side) {
-    if (centred()) {
-      require(outgrad_layernorm_forward(kFormat<T>, x_.data(), layer_.gamma.data(), layer_.beta.data(),
-                                        layer_.rows, layer_.n, layer_.eps, y_.data(), result.rstd.data(),
-                                        side.channels, side.count, side.x_hat));
-    } else {
-      require(outgrad_rmsnorm_forward(kFormat<T>, x_.data(), layer_.gamma.data(), layer_.rows, layer_.n,
-                                      layer_.eps, y_.data(), result.rstd.data(), side.channels, side.count,
-                                      side.x_hat));
-    }
-  }
+  virtual void forward(NormGradients& result) { run_forward(call(), result); }
 
   // Sets dx_, dgamma and dbeta from dy_ and what was kept, and y_ to what was read of it.
-  virtual void backward(NormGradients& result, const kernels::SideBuffer<const float>& side) {
-    if (centred()) {
-      require(outgrad_layernorm_backward(
-          kFormat<T>, dy_.data(), y_.data(), layer_.gamma.data(), layer_.beta.data(), result.rstd.data(),
-          layer_.rows, layer_.n, dx_.data(), result.dgamma.data(), result.dbeta.data(), side.channels,
-          side.count, side.x_hat, workspace_.data(), workspace_.size() * sizeof(float)));
-    } else {
-      require(outgrad_rmsnorm_backward(kFormat<T>, dy_.data(), y_.data(), layer_.gamma.data(),
-                                       result.rstd.data(), layer_.rows, layer_.n, dx_.data(),
-                                       result.dgamma.data(), side.channels, side.count, side.x_hat,
-                                       workspace_.data(), workspace_.size() * sizeof(float)));
-    }
+  virtual void backward(NormGradients& result) { run_backward(call(), result); }
+
+  // The arguments that forward and backward share.
+  outgrad_call call() {
+    outgrad_call call{};
+    call.size = sizeof call;
+    call.format = kFormat<T>;
+    call.rows = layer_.rows;
+    call.n = layer_.n;
+    call.eps = layer_.eps;
+    call.gamma = layer_.gamma.data();
+    call.beta = layer_.beta.data();
+    call.y = y_.data();
+    call.side_channels = layer_.side.data();
+    call.side_count = static_cast<i64>(layer_.side.size());
+    call.side_x_hat = side_.data();
+    return call;
+  }
+  void run_forward(outgrad_call call, NormGradients& result) {
+    call.x = x_.data();
+    call.rstd = result.rstd.data();
+    require(centred() ? outgrad_layernorm_forward(&call) : outgrad_rmsnorm_forward(&call));
+  }
+  void run_backward(outgrad_call call, NormGradients& result) {
+    call.dy = dy_.data();
+    call.rstd = result.rstd.data();
+    call.dx = dx_.data();
+    call.dgamma = result.dgamma.data();
+    call.dbeta = result.dbeta.data();
+    call.workspace = workspace_.data();
+    call.workspace_bytes = workspace_.size() * sizeof(float);
+    require(centred() ? outgrad_layernorm_backward(&call) : outgrad_rmsnorm_backward(&call));
   }
 
   const NormLayer& layer_;
@@ -143,6 +144,8 @@ class NormKernelsOf : public NormKernels {
   std::vector<float> side_, workspace_;
 
  private:
+  bool centred() const { return layer_.norm == Norm::layer; }
+
   static float largest() {
     if constexpr (std::is_same_v<T, float>) return std::numeric_limits<float>::max();
     if constexpr (std::is_same_v<T, F16>) return 65504.0f;
@@ -161,9 +164,9 @@ class NormKernelsFromStore : public NormKernelsOf<float> {
   float read_as(float y, size_t row, size_t column) const override { return kept_.read_as(y, row, column); }
 
  protected:
-  void backward(NormGradients& result, const kernels::SideBuffer<const float>& side) override {
+  void backward(NormGradients& result) override {
     keep();
-    NormKernelsOf<float>::backward(result, side);
+    NormKernelsOf<float>::backward(result);
   }
   void keep() {
     kept_.keep(y_);
@@ -184,20 +187,8 @@ class NormKernelsFromCodes final : public NormKernelsFromStore {
         scales_(static_cast<size_t>(kernels::norm_scales_of<Store>(layer.rows, layer.n))) {}
 
  private:
-  void forward(NormGradients& result, const kernels::SideBuffer<float>& side) override {
-    if (centred()) {
-      require(outgrad_layernorm_forward_8bit(
-          OUTGRAD_F32, kStore<Store>, x_.data(), layer_.gamma.data(), layer_.beta.data(), layer_.rows,
-          layer_.n, layer_.eps, nullptr, y_.data(), codes_.data(), codes_bytes(), scales_.data(),
-          scales_bytes(), result.rstd.data(), side.channels, side.count, side.x_hat));
-    } else {
-      require(outgrad_rmsnorm_forward_8bit(OUTGRAD_F32, kStore<Store>, x_.data(), layer_.gamma.data(),
-                                           layer_.rows, layer_.n, layer_.eps, nullptr, y_.data(),
-                                           codes_.data(), codes_bytes(), scales_.data(), scales_bytes(),
-                                           result.rstd.data(), side.channels, side.count, side.x_hat));
-    }
-  }
-  void backward(NormGradients& result, const kernels::SideBuffer<const float>& side) override {
+  void forward(NormGradients& result) override { run_forward(with_codes(), result); }
+  void backward(NormGradients& result) override {
     keep();
     for (size_t e = 0; e < codes_.size(); ++e) {
       const float read = kernels::norm_value(
@@ -208,23 +199,18 @@ class NormKernelsFromCodes final : public NormKernelsFromStore {
                                " does not stand for the y of validation/norms/stores.h");
       }
     }
-    if (centred()) {
-      require(outgrad_layernorm_backward_8bit(
-          OUTGRAD_F32, kStore<Store>, dy_.data(), codes_.data(), codes_bytes(), scales_.data(),
-          scales_bytes(), layer_.gamma.data(), layer_.beta.data(), result.rstd.data(), layer_.rows, layer_.n,
-          dx_.data(), result.dgamma.data(), result.dbeta.data(), side.channels, side.count, side.x_hat,
-          workspace_.data(), workspace_.size() * sizeof(float)));
-    } else {
-      require(outgrad_rmsnorm_backward_8bit(
-          OUTGRAD_F32, kStore<Store>, dy_.data(), codes_.data(), codes_bytes(), scales_.data(),
-          scales_bytes(), layer_.gamma.data(), result.rstd.data(), layer_.rows, layer_.n, dx_.data(),
-          result.dgamma.data(), side.channels, side.count, side.x_hat, workspace_.data(),
-          workspace_.size() * sizeof(float)));
-    }
+    run_backward(with_codes(), result);
   }
 
-  std::size_t codes_bytes() const { return codes_.size() * sizeof(typename Store::Code); }
-  std::size_t scales_bytes() const { return scales_.size() * sizeof(typename Store::Scale); }
+  outgrad_call with_codes() {
+    outgrad_call of = call();
+    of.store = kStore<Store>;
+    of.codes = codes_.data();
+    of.codes_bytes = codes_.size() * sizeof(typename Store::Code);
+    of.scales = scales_.data();
+    of.scales_bytes = scales_.size() * sizeof(typename Store::Scale);
+    return of;
+  }
 
   std::vector<typename Store::Code> codes_;
   std::vector<typename Store::Scale> scales_;
