@@ -1,14 +1,18 @@
-// Instantiates the host kernels in the schedules that the tuned header chooses.
+// Calls the compiled library, and instantiates the host kernels in the schedules of a local tuned header.
 #include "autotune/bench/deployed.h"
 
 #include "kernels/activations.h"
-#include "kernels/c/outgrad.h"
+#include "kernels/c/table.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/host/functions.h"
 #include "kernels/support/errors.h"
 
 namespace outgrad::autotune {
 namespace {
+
+outgrad_format library_format(FormatId format) {
+  return format == FormatId::kF32 ? OUTGRAD_F32 : format == FormatId::kF16 ? OUTGRAD_F16 : OUTGRAD_BF16;
+}
 
 // action(kernel, T{}) for the problem's kernel, as a constant, and its format's type.
 template <class Action>
@@ -29,7 +33,12 @@ Deployed deployed(const Problem& problem) {
 }
 
 void run_deployed(const Problem& problem, const Arguments& arguments) {
+#ifdef OUTGRAD_TUNED_HEADER
   with_problem(problem, [&]<class T>(auto kernel, T) { kernels::enter<kernel(), T>(arguments); });
+#else
+  const outgrad_call none{};
+  c::chosen_kernels(library_format(problem.format)).run[static_cast<int>(problem.kernel)]({none, arguments});
+#endif
 }
 
 namespace {
@@ -48,14 +57,11 @@ DeployedActivation deployed_activation(int activation, FormatId format) {
       format, [&]<class T>(T) { return fit_at(activation, typename kernels::ActivationFits<T>::Type{}); });
 }
 
-#ifdef OUTGRAD_WITH_LIBRARY
 std::string run_deployed_activation(int activation, const Problem& problem, const Arguments& a) {
   outgrad_call call{};
   call.size = sizeof call;
   call.activation = activation;
-  call.format = problem.format == FormatId::kF32   ? OUTGRAD_F32
-                : problem.format == FormatId::kF16 ? OUTGRAD_F16
-                                                   : OUTGRAD_BF16;
+  call.format = library_format(problem.format);
   call.n = problem.cols;
   const bool backward = is_backward(problem.kernel);
   (backward ? call.dy : call.x) = a.array[0];
@@ -68,11 +74,5 @@ std::string run_deployed_activation(int activation, const Problem& problem, cons
   if (status != OUTGRAD_OK) throw kernels::SpecError(outgrad_error_message());
   return outgrad_instruction_set();
 }
-#else
-std::string run_deployed_activation(int, const Problem&, const Arguments&) {
-  throw kernels::EnvironmentError(
-      "this build has gelu alone on the CPU: the other activations take OUTGRAD_LIBRARY=ON");
-}
-#endif
 
 }  // namespace outgrad::autotune

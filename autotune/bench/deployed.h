@@ -1,7 +1,7 @@
-// The host kernels as this build deploys them: in the schedule, and GELU in the fit, that the tuned header
-// chooses.
+// The host kernels as this build deploys them: those of the compiled library, or with a local tuned header
+// the plain entry points, in the schedule, and GELU in the fit, that it chooses.
 //
-// Only deployed.cpp instantiates them, because compiling all of them takes half a minute.
+// Only deployed.cpp instantiates the latter, because compiling all of them takes half a minute.
 #pragma once
 
 #include <string>
@@ -31,9 +31,8 @@ struct DeployedActivation {
 };
 DeployedActivation deployed_activation(int activation, FormatId format);
 // Runs the problem's forward or backward of it and returns the instruction set. The mask of an activation
-// that rises is not used. It comes from the compiled library (kernels/c/): EnvironmentError in an
-// OUTGRAD_LIBRARY=OFF build, and with the library's message where OUTGRAD_ISA asks for what there is not;
-// SpecError with it otherwise.
+// that rises is not used. It comes from the compiled library (kernels/c/): EnvironmentError with its message
+// where OUTGRAD_ISA asks for what there is not, SpecError with it otherwise.
 std::string run_deployed_activation(int activation, const Problem& problem, const Arguments& arguments);
 
 }  // namespace outgrad::autotune

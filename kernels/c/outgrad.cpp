@@ -619,8 +619,7 @@ outgrad_status enter_activation(const char* name, bool backward, const outgrad_c
     arrays.check();
 
     Tables tables(store);
-    if (store.has_parts)
-      kFewBits[static_cast<std::size_t>(a.store)].make[a.activation](*a.scale, a.bits, 0, tables.get());
+    if (store.has_parts) make_tables(a, *a.scale, 0, tables.get());
     const CodeInfo& code = kCodeInfo[static_cast<std::size_t>(a.activation)];
     const ThreadLimit limit;
     body({a, arguments_of(backward ? KernelId::kGeluBackward : KernelId::kGeluForward, a), code.lo, code.hi,
@@ -792,6 +791,13 @@ void give(outgrad_call* call, const Sizes& sizes) {
 }
 
 }  // namespace
+
+const FormatKernels& chosen_kernels(outgrad_format format) { return *choice().kernels[format]; }
+
+double make_tables(const outgrad_call& a, float scale, u32 amax, void* tables) {
+  return kFewBits[static_cast<std::size_t>(a.store)].make[a.activation](scale, a.bits, amax, tables);
+}
+
 }  // namespace outgrad::c
 
 using namespace outgrad::c;

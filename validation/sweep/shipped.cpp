@@ -11,8 +11,9 @@
 #include <type_traits>
 
 #include "kernels/activations.h"
+#include "kernels/codes.h"
+#include "kernels/fp8s.h"
 #include "kernels/tuned.h"
-#include "validation/sweep/scaled_subject.h"
 #include "validation/sweep/store_subject.h"
 #include "validation/sweep/subject.h"
 
@@ -71,51 +72,46 @@ void add(std::vector<Shipped>& list) {
   }
 }
 
-const SweptActivation& activation_of_codes(const char* name, const char* function) {
-  const SweptActivation* const activation = swept_activation(name);
-  if (!activation || !(Function::parse(activation->function) == Function::parse(function))) {
-    throw std::logic_error(fmt::format("'{}' is not the {} that is swept", function, name));
-  }
+// An activation's header of codes or of few bits must be of the function that is swept for its name.
+template <class Header>
+const SweptActivation& activation_of_store() {
+  const SweptActivation* const activation = swept_activation(Header::kActivation);
+  if (!activation || !(Function::parse(activation->function) == Function::parse(Header::kFunction)))
+    throw std::logic_error(
+        fmt::format("'{}' is not the {} that is swept", Header::kFunction, Header::kActivation));
   return *activation;
 }
 
-template <class A, class T>
-void add_codes(std::vector<Shipped>& list, const FloatFormat& format) {
-  using Code = typename A::Code;
-  list.push_back({&activation_of_codes(Code::kActivation, Code::kFunction), std::string(format.name),
-                  Code::kName, fmt::format("{}_{}", Code::kName, format.name), false, true, [] {
-                    return make_codes_subject<A, T>(std::is_same_v<T, float>          ? kF32
-                                                    : std::is_same_v<T, kernels::F16> ? kF16
-                                                                                      : kBf16,
-                                                    activation_of_codes(Code::kActivation, Code::kFunction));
-                  }});
+// The stores of a header that serves several formats.
+template <class Header>
+void add_stores(std::vector<Shipped>& list, const FloatFormat& format,
+                Subject (*make)(int activation, const FloatFormat& format)) {
+  list.push_back({&activation_of_store<Header>(), std::string(format.name), Header::kName,
+                  fmt::format("{}_{}", Header::kName, format.name), false, true,
+                  [make, format] { return make(detail::number_of(Header::kActivation), format); }});
 }
 
 template <class... A>
-void add_all_codes(std::vector<Shipped>& list, kernels::CodedList<A...>) {
-  (add_codes<A, float>(list, kF32), ...);
-  (add_codes<A, kernels::F16>(list, kF16), ...);
-  (add_codes<A, kernels::BF16>(list, kBf16), ...);
+void add_codes(std::vector<Shipped>& list, kernels::CodedList<A...>) {
+  for (const FloatFormat& format : {kF32, kF16, kBf16})
+    (add_stores<typename A::Code>(list, format, make_codes_subject), ...);
 }
 
-template <class T, class... A>
-void add_scaled(std::vector<Shipped>& list, kernels::Fp8List<A...>) {
-  static const FloatFormat& kFormat = std::is_same_v<T, kernels::F16> ? kF16 : kBf16;
-  (list.push_back({&activation_of_codes(A::Header::kActivation, A::Header::kFunction),
-                   std::string(kFormat.name), A::Header::kName,
-                   fmt::format("{}_{}", A::Header::kName, kFormat.name), false, true,
-                   [] {
-                     return make_scaled_subject<A, T>(
-                         kFormat, activation_of_codes(A::Header::kActivation, A::Header::kFunction));
-                   }}),
-   ...);
+template <class... A>
+void add_few_bits(std::vector<Shipped>& list, kernels::Fp8List<A...>) {
+  for (const FloatFormat& format : {kF16, kBf16})
+    (add_stores<typename A::Header>(list, format, make_few_bits_subject), ...);
 }
 
 template <class Y, class... Fit>
 void add_parity(std::vector<Shipped>& list, kernels::ParityFitList<Fit...>) {
   static const FloatFormat& kFormat = std::is_same_v<Y, kernels::ParityF16> ? kF16 : kBf16;
   (list.push_back({&activation_of_header<Fit>(), std::string(kFormat.name), Fit::kName, Fit::kName, false,
-                   true, [] { return make_parity_subject<Fit, Y>(kFormat, activation_of_header<Fit>()); }}),
+                   true,
+                   [] {
+                     return make_parity_subject(detail::number_of(Fit::kActivation), kFormat, Fit::kName,
+                                                detail::claims_of<Fit>(), detail::parity_derivative<Fit, Y>);
+                   }}),
    ...);
 }
 
@@ -130,9 +126,8 @@ std::vector<Shipped> list_all() {
   add_others(list, kernels::ActivationFits<float>::Type{});
   add_others(list, kernels::ActivationFits<kernels::F16>::Type{});
   add_others(list, kernels::ActivationFits<kernels::BF16>::Type{});
-  add_all_codes(list, kernels::CodedActivations{});
-  add_scaled<kernels::F16>(list, kernels::Fp8Activations{});
-  add_scaled<kernels::BF16>(list, kernels::Fp8Activations{});
+  add_codes(list, kernels::CodedActivations{});
+  add_few_bits(list, kernels::Fp8Activations{});
   add_parity<kernels::ParityF16>(list, kernels::ParityFits<kernels::ParityF16>::Type{});
   add_parity<kernels::ParityBf16>(list, kernels::ParityFits<kernels::ParityBf16>::Type{});
   kernels::for_each_fit([&](auto fit) { add<decltype(fit)>(list); });

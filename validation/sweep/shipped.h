@@ -6,6 +6,7 @@
 // of their 256 codes; nor is what is kept in blocks or at a scale (store_subject.h).
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,7 @@ struct Shipped {
   // what the plain entry points run; where there are none, what represents the activation and format
   bool deployed;
   bool stores;  // whether what is kept is no y and a bit (store_subject.h)
-  Subject (*make)();
+  std::function<Subject()> make;
 };
 
 /// Ordered by swept_activations(), then by f32, f16, bf16; the deployed one comes first.

@@ -11,12 +11,14 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/activations.h"
 #include "kernels/eval.h"
 #include "kernels/formats.h"
 #include "kernels/gelu.h"
 #include "kernels/host/elementwise.h"
 #include "kernels/params.h"
 #include "validation/sweep/fingerprint.h"
+#include "validation/sweep/store_subject.h"
 #include "validation/sweep/sweep.h"
 
 namespace outgrad::validation {
@@ -85,10 +87,35 @@ std::vector<Claim> claims_of() {
   return claims;
 }
 
+/// Whether a 16-bit format's backward in the compiled library runs this fit.
+template <class Fit, class T>
+constexpr bool ships() {
+  if constexpr (std::is_same_v<T, float>) {
+    return false;
+  } else {
+    return []<class... Each>(kernels::FitList<Each...>) {
+      return (std::is_same_v<Fit, Each> || ...);
+    }(typename kernels::ActivationFits<T>::Type{});
+  }
+}
+template <class Fit, class T>
+inline constexpr bool kShips = ships<Fit, T>();
+
+/// f' in fp32 of a y that carries its branch.
+template <class Fit, class Y>
+void parity_derivative(const float* kept, const std::uint32_t*, float* g, std::int64_t n) {
+  alignas(64) Y y[kLargestBlock];
+  std::transform(kept, kept + n, y,
+                 [](float v) { return Y{kernels::narrow<typename kernels::Format<Y>::Carrier>(v)}; });
+  std::fill_n(g, n, 1.0f);
+  kernels::activation_backward<Fit, float, kSweepSchedule, Y>(g, y, nullptr, g, n);
+}
+
 }  // namespace detail
 
-/// The backward pass of a fit with y stored as T and f32 arithmetic, through the host kernel that users call.
-/// y is the correctly rounded f(x), and m = [x >= x*]. `activation` is the header's activation.
+/// The backward pass of a fit with y stored as T and f32 arithmetic: in the format through the compiled
+/// library where it runs this fit, else, and for f' in fp32, through the host kernel. y is the correctly
+/// rounded f(x), and m = [x >= x*]. `activation` is the header's activation.
 template <class Fit, class T>
 Subject make_backward_subject(const FloatFormat& format, const SweptActivation& activation) {
   using kernels::narrow;
@@ -114,7 +141,9 @@ Subject make_backward_subject(const FloatFormat& format, const SweptActivation& 
       kernels::activation_backward<Fit, float, kSchedule>(g, y, mask, g, n);
     }
   };
-  if constexpr (!std::is_same_v<T, float>) {
+  if constexpr (detail::kShips<Fit, T>) {
+    subject.backward = detail::library_backward(detail::number_of(Fit::kActivation), format);
+  } else if constexpr (!std::is_same_v<T, float>) {
     subject.backward = [](const float* dy, const float* y, const std::uint32_t* mask, float* dx,
                           std::int64_t n) {
       alignas(64) T stored[kLargestBlock], result[kLargestBlock];
@@ -126,6 +155,8 @@ Subject make_backward_subject(const FloatFormat& format, const SweptActivation& 
         std::transform(result, result + count, dx + begin, [](T v) { return widen(v); });
       }
     };
+  }
+  if (subject.backward) {
     subject.gradient = [backward = subject.backward](const float* y, const std::uint32_t* mask, float* dx,
                                                      std::int64_t n) {
       std::fill_n(dx, n, 1.0f);

@@ -13,7 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "validation/sweep/scaled_subject.h"
+#include "kernels/codes.h"
+#include "kernels/fp4.h"
+#include "kernels/fp8s.h"
 #include "validation/sweep/shipped.h"
 #include "validation/sweep/sweep_json.h"
 
@@ -78,42 +80,39 @@ TEST(StoreSubject, NightlySixteenBitSweepsAreCountedAndWithinTheirClaims) {
 TEST(StoreSubject, YInFewBitsIsThatOfItsScaleOrBlock) {
   using Header = kernels::Fp8Activation<kernels::generated::GeluFp8>;
   using Forward = Header::Forward<float>;
-  const auto expect = [](const auto& kernels_of, const auto& scale_of) {
-    std::vector<float> x;
-    for (int i = -300; i <= 300; ++i)
-      x.push_back(kernels::widen(kernels::narrow<BF16>(static_cast<float>(i) / 32)));
-    std::vector<BF16> from(x.size());
-    detail::narrow_all(x.data(), from.data(), static_cast<std::int64_t>(x.size()));
-    std::vector<float> got(x.size());
-    for (std::size_t k = 0; k < kernels_of.variants(); k += 8) {
-      kernels_of.gradients(k, from.data(), got.data(), static_cast<std::int64_t>(x.size()));
-      for (std::size_t i = 0; i < x.size(); ++i) {
-        const float y = kernels::forward_at<Forward>(x[i]),
-                    g = kernels::fitted_gradient<Header::Fit, Forward>(x[i], y);
-        ASSERT_EQ(got[i], scale_of(kernels_of.variant(k), y, g)) << x[i] << ' ' << kernels_of.variant(k);
-      }
-    }
-  };
-  expect(detail::AtScales<Header, kernels::F8E4M3, BF16>(2), [](float scale, float y, float g) {
+  const detail::FewBits scaled(0, kernels::StoreId::kE4m3, kBf16, 2);
+  std::vector<float> x;
+  for (int i = -300; i <= 300; ++i)
+    x.push_back(kernels::widen(kernels::narrow<BF16>(static_cast<float>(i) / 32)));
+  std::vector<float> got(x.size());
+  for (std::size_t k = 0; k < scaled.variants(); k += 8) {
+    scaled.gradients(k, x.data(), got.data(), static_cast<std::int64_t>(x.size()));
+    const float scale = scaled.variant(k);
     kernels::Fp8Table table;
     kernels::fill_fp8_table<Header, kernels::F8E4M3>(scale, 2, table);
-    const kernels::u8 code = kernels::fp8_code<kernels::F8E4M3>(y, scale).bits;
-    return table.values[kernels::part_of(table, code, g)][code];
-  });
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const float y = kernels::forward_at<Forward>(x[i]),
+                  g = kernels::fitted_gradient<Header::Fit, Forward>(x[i], y);
+      const kernels::u8 code = kernels::fp8_code<kernels::F8E4M3>(y, scale).bits;
+      ASSERT_EQ(got[i], table.values[kernels::part_of(table, code, g)][code]) << x[i] << ' ' << scale;
+    }
+  }
   // Alone in a block of 32.
-  const detail::InBlocks<Header, kernels::MxFp4, BF16> blocks(1);
+  const detail::FewBits blocks(0, kernels::StoreId::kMxFp4, kBf16, 1);
   const auto tables = std::make_unique<kernels::Fp4Tables>();
   kernels::fill_fp4_tables<Header, kernels::MxFp4>(1, 1, kernels::kLargestFiniteBits, *tables);
-  for (const float x : {-3.0f, -0.75f, -0.125f, 0.0f, 0.5f, 1.0f, 700.0f}) {
-    const BF16 from = kernels::narrow<BF16>(x);
-    float kept = 0, got = 0;
+  for (const float each : {-3.0f, -0.75f, -0.125f, 0.0f, 0.5f, 1.0f, 700.0f}) {
+    float kept = 0, g_kept = 0;
+    const float from = kernels::widen(kernels::narrow<BF16>(each));
     blocks.keep(&from, &kept, 1);
-    blocks.gradients_of(&kept, &got, 1);
-    const float y = kernels::forward_at<Forward>(x), g = kernels::fitted_gradient<Header::Fit, Forward>(x, y);
+    blocks.gradients_of(&kept, kF32, &g_kept, 1);
+    const float y = kernels::forward_at<Forward>(from),
+                g = kernels::fitted_gradient<Header::Fit, Forward>(from, y);
     const kernels::u8 scale = kernels::BlockScale<kernels::MxFp4>::of(kernels::bits_of(y) & 0x7fffffffu, 1);
     const kernels::u8 code = kernels::fp8_code<kernels::F4E2M1>(y, tables->multiplier[scale]).bits;
-    EXPECT_EQ(got, tables->of_scale[scale].values[kernels::part_of(tables->of_scale[scale], code, g)][code])
-        << x;
+    EXPECT_EQ(g_kept,
+              tables->of_scale[scale].values[kernels::part_of(tables->of_scale[scale], code, g)][code])
+        << from;
   }
 }
 
@@ -146,7 +145,7 @@ TEST(StoreSubject, WhatIsKnownOfEveryDitherIsTrueOfEach) {
 
 // From 4 bits on a code's x are several intervals. With y and f' from the oracle alone.
 TEST(StoreSubject, CellsAgreeWithAMap) {
-  const Subject subject = make_codes_subject<Gelu, BF16>(kBf16, kGelu);
+  const Subject subject = make_codes_subject(0, kBf16);
   const std::vector<DomainResult> results = results_of(subject);
   const std::unique_ptr<Oracle> oracle = kGelu.oracle();
   const Domain domain{kBf16};
@@ -180,7 +179,7 @@ TEST(StoreSubject, CellsAgreeWithAMap) {
 
 // A chunk's segment keeps all of it, however the domain is cut.
 TEST(StoreSubject, ChunksAndTheirTextsJoin) {
-  Subject subject = make_codes_subject<Gelu, BF16>(kBf16, kGelu);
+  Subject subject = make_codes_subject(0, kBf16);
   const std::vector<DomainResult> whole = results_of(subject);
   std::vector<DomainPart> parts;
   const std::vector<Domain> domains = subject.domains();
@@ -208,7 +207,7 @@ TEST(StoreSubject, ChunksAndTheirTextsJoin) {
 
 // A kernel that reads one code too high, with and without a dither; and a rule that is off for every dither.
 TEST(StoreSubject, ChangedKernelsBreakTheClaims) {
-  const Subject sound = make_codes_subject<Gelu, BF16>(kBf16, kGelu);
+  const Subject sound = make_codes_subject(0, kBf16);
   const auto total_of = [&](std::size_t k, const auto& change) {
     Subject subject = sound;
     Subject store = sound.stores[k];
