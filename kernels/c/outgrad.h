@@ -61,8 +61,9 @@ enum {
   OUTGRAD_ERROR_FORMAT = 5, /* not one of the formats */
   OUTGRAD_ERROR_ACTIVATION = 6, /* not one of the activations */
   OUTGRAD_ERROR_WORKSPACE = 7, /* the workspace is missing or too small */
-  OUTGRAD_ERROR_VALUE =
-      8, /* eps, a scale, a side channel, a thread count, the bits of a code, or a gamma whose reciprocal is not finite */
+  /* eps, a scale, a side channel, a thread count, the bits of a code, or a gamma whose reciprocal is not
+     finite */
+  OUTGRAD_ERROR_VALUE = 8,
   OUTGRAD_ERROR_ENVIRONMENT = 9, /* OUTGRAD_ISA is none of the names above */
   OUTGRAD_ERROR_INTERNAL = 10, /* a defect of this library */
   OUTGRAD_ERROR_MEMORY = 11 /* no memory for the tables of a call with y in 4 bits */

@@ -26,7 +26,8 @@ std::string code_spec_with(std::string text, const std::string& from, const std:
 
 std::string own_code_text(const std::string& expression, const std::string& target) {
   return fmt::format(
-      R"({{"schema": "outgrad.spec/2", "name": "own_code", "kind": "code", "expression": "{}", "target": "abs:{}"}})",
+      R"({{"schema": "outgrad.spec/2", "name": "own_code", "kind": "code", "expression": "{}",
+          "target": "abs:{}"}})",
       expression, target);
 }
 

@@ -57,7 +57,8 @@ struct Statement {
 
 std::vector<Statement> statements_of(const std::string& text) {
   static const std::regex form(
-      R"((k[A-Z][A-Za-z]*|row [0-9]+)(?: = 0x[^ ]*  // |: A <= )2\^(-?[0-9.]+)[^\n]*; found 2\^(-?[0-9.]+) at [xy] = (-?0x[0-9a-fp.+-]+))");
+      R"((k[A-Z][A-Za-z]*|row [0-9]+)(?: = 0x[^ ]*  // |: A <= )2\^(-?[0-9.]+)[^\n]*)"
+      R"(; found 2\^(-?[0-9.]+) at [xy] = (-?0x[0-9a-fp.+-]+))");
   std::vector<Statement> statements;
   for (std::sregex_iterator match(text.begin(), text.end(), form), end; match != end; ++match) {
     const auto at = [&](size_t group) { return static_cast<size_t>(match->position(group)); };
