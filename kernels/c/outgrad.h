@@ -180,10 +180,10 @@ OUTGRAD_API outgrad_status outgrad_activation_backward_parity(outgrad_activation
  * a mask has to stay. Codes are packed without gaps: element i has the bits `bits` i to bits (i + 1) - 1 of
  * codes, where bit b is bit b % 8 of byte b / 8; the bits beyond the last code are 0. Two kinds:
  *   seed null: `bits` is 1 to 8. The range of f' is cut into 2^bits cells of equal width, and a code stands
- *   for the middle of its cell.
+ *     for the middle of its cell.
  *   seed given: `bits` is 2 or 3. Each element is rounded up or down by a dither that follows from *seed and
- *   its index, so that the gradient has no bias; the backward needs the same seed. Each tensor needs a seed
- *   of its own in each training step.
+ *     its index, so that the gradient has no bias; the backward needs the same seed. Each tensor needs a seed
+ *     of its own in each training step.
  * How far the gradient that a code stands for can be from f'(x), for every finite x, is proven: kT1 to kT8,
  * kDithered2, kDithered3 and kBias in the header named by outgrad_code_name (GELU: 0.0394 with 4 bits, 0.0197
  * with 5, 0.0025 with 8). x = +-inf gives a code of the limit of f'. A code cannot say that x was a NaN: it
@@ -235,10 +235,9 @@ OUTGRAD_API const char* outgrad_code_coefficients_sha256(outgrad_activation acti
  * 8 bits). rows may be 0; n is 1 to 2^23, because in longer rows all p may be that small.
  *
  * How far dx can be from softmax's gradient ds is proven: over a row, sum |dx - ds| is at most 0.0651 sum
- * |ds| +
- * 1.273e-7 n (max(dy) - min(dy)), apart from the rounding of dx and terms of 2^-24 |dy|. kernels/softmax.h
- * derives this and has the bounds with every rounding: this one, that of an element, and that of sum |p' - p|
- * (0.03275 for n = 4096).
+ * |ds| + 1.273e-7 n (max(dy) - min(dy)), apart from the rounding of dx and terms of 2^-24 |dy|.
+ * kernels/softmax.h derives this and has the bounds with every rounding: this one, that of an element, and
+ * that of sum |p' - p| (0.03275 for n = 4096).
  *
  * x = -inf, a masked element, gives p = 0 and dx = 0. A row with NaN or +inf, or with nothing but -inf, gives
  * NaN in all of y, and in all of dx. */
