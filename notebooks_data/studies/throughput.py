@@ -167,7 +167,7 @@ class Training:
 
 
 def peak_bytes(training, batch, length):
-    """Of one step, after the optimizer has its moments."""
+    """The most bytes during one step, after the optimizer has its moments."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     training.step(batch, length)
@@ -365,7 +365,7 @@ def measure_at_largest_batch(row, device, tiny):
 
 
 def ratio(rows, row, of):
-    """Of a figure to eager + SDPA's in the same model and mode."""
+    """A figure's ratio to eager + SDPA's in the same model and mode."""
     wanted = (row["model"], row["mode"], "eager + SDPA")
     base = next((r for r in rows if (r["model"], r["mode"], r["recipe"]) == wanted), None)
     return of(row) / of(base) if base is not None and of(row) and of(base) else None

@@ -37,7 +37,7 @@ recip=()  # a flag of this name approximates nothing elsewhere
 [[ $(uname -m) != x86_64 ]] || recip=(-mrecip)
 for compiler in g++ clang++; do
   command -v "$compiler" >/dev/null || { echo "$compiler is not here: its flags are not tested"; continue; }
-  # Of these, each changes at least one operation that the kernels use.
+  # Each of these changes at least one operation that the kernels use.
   for level in -O1 -O3; do
     for flags in \
       -ffast-math -funsafe-math-optimizations "-fassociative-math -fno-signed-zeros -fno-trapping-math" \

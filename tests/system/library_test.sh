@@ -53,7 +53,7 @@ while read -r object; do
   [[ -z $extra ]] ||
     fail "${object#"$2"/}: inline functions that the baseline's object does not hold too: $extra"
 done < <(find "$2"/CMakeFiles/outgrad_c_avx*.dir -name '*.o')
-# Of several copies linkers keep the first: the baseline's objects come first in the archive.
+# Linkers keep the first of several copies: the baseline's objects come first in the archive.
 mapfile -t order \
   < <(nm --defined-only "$2/liboutgrad.a" | grep -oE 'k(F32|F16|Bf16)(Baseline|Avx2|Avx512|Avx512Bf16)E$')
 [[ ${#order[@]} -ge 3 && ${order[*]:0:3} == 'kF32BaselineE kF16BaselineE kBf16BaselineE' ]] ||

@@ -217,8 +217,8 @@ def how_few_bits(of):
     assert proven <= 0.06497 < kernel
     yield f"sum |ds' - ds| <= 0.06497 sum |ds| + {smallest.replace(' 10^', 'e')} S (max dp - min dp)"
     if of.library:
-        # Of the 128 scales by which a value from 1 to 2 becomes the largest number, as the front takes them
-        # for e4m3 and e5m2.
+        # The worst of the 128 scales by which a value from 1 to 2 becomes the largest number, as the front
+        # takes them for e4m3 and e5m2.
         worst = [max(of.error("int8", 127 * 128 / (128 + k), None, bits) for k in range(128))
                  for bits in (1, 2)]
         beyond = [f"{of.mxfp8_error(exponent):.3f}" for exponent in (12, 16, 18, 19, 24)]
@@ -229,7 +229,7 @@ def how_few_bits(of):
         yield f"from 1 to 2 its errors are within {up(worst[0], 4)} and {up(worst[1], 4)}"
 
 
-# Of each page: claims, and tables by the heading of their first columns, whose rows are all claimed.
+# Each page's claims, and its tables by the heading of their first columns, whose rows are all claimed.
 PAGES = {
     "README.md": (readme, {}),
     "docs/how_few_bits.md": (how_few_bits,

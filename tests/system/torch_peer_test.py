@@ -22,7 +22,7 @@ spec.loader.exec_module(peer)
 
 
 class Tensor:
-    """Of a length and nothing else; a slice beyond it is an error."""
+    """It has a length and nothing else; a slice beyond it is an error."""
 
     def __init__(self, length):
         self.length = length

@@ -476,7 +476,7 @@ TEST(Splitting, RowsAreLevelledAndAsFewAsCanBe) {
 
 // Plain enclosures of this f'' are differences of terms that are nearly equal; Taylor models bound f', which
 // is a sigmoid.
-// Of a user's own function nothing is claimed beyond |x| = 64, where the range of a stored y ends if f has
+// Nothing is claimed of a user's own function beyond |x| = 64, where the range of a stored y ends if f has
 // not settled. A tail's bound in its place made R and O larger than any x shows, which the witness refuses.
 TEST(Storage, ARangeEndsWhereAUsersFunctionIsNoLongerClaimed) {
   const auto softplus =

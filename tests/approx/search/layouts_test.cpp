@@ -62,7 +62,7 @@ TEST(Layouts, NightlyARefusalNamesWhatReachesTheTarget) {
                 "log(1+exp(x))", "f32",
                 R"("degree": 2, "target": ")" + fine.substr(fine.find(reached) + reached.size()) + "\"")),
             "accepted");
-  // Of g = 1 - y^2 the rows are exact but for roundings, and a target that is noise is no advice.
+  // The rows of g = 1 - y^2 are exact but for roundings, and a target that is noise is no advice.
   const std::string exact = refusal_of_fit(own_spec("tanh(x)", "bf16", R"("target": "abs:2^-60")"));
   EXPECT_EQ(
       refusal_of_fit(own_spec("tanh(x)", "bf16",

@@ -26,7 +26,7 @@ using nlohmann::json;
 
 const DeviceKey kHere = device_key(device_record(identify_cpu())).value();
 
-// Of a norm's forward where there is no fit.
+// The parameters of a norm's forward where there is no fit.
 json cpu_parameters(int threads, const char* fit, int vector_bits = kernels::kBestVectorBits) {
   if (fit == nullptr)
     return {{"threads", threads},
@@ -39,7 +39,7 @@ json cpu_parameters(int threads, const char* fit, int vector_bits = kernels::kBe
   return parameters;
 }
 
-// Of 16-bit codes.
+// The parameters of kernels of 16-bit codes.
 json code_parameters(int threads) {
   return {{"threads", threads},
           {"vector_bits", kernels::kBestVectorBits},

@@ -25,7 +25,7 @@ std::string committed(const std::string& name) {
   return kernels::read_file(OUTGRAD_SOURCE_DIR "/kernels/generated/" + name + ".h");
 }
 
-// Of the findings that look at inputs, the first that does not hold: why not.
+// Why the first finding does not hold that looks at inputs and fails; "" where all of them hold.
 std::string refusal(const std::string& text) {
   const Header header = parse_header(text, "h.h");
   std::vector<Finding> findings;
