@@ -1,4 +1,5 @@
-# Libzip::zip. Debian 12's own package file of libzip-dev fails unless three unrelated command-line tools are installed too.
+# Libzip::zip. Debian 12's own package file of libzip-dev fails unless three unrelated command-line tools are
+# installed too.
 find_path(LIBZIP_INCLUDE_DIR zip.h)
 find_library(LIBZIP_LIBRARY zip)
 mark_as_advanced(LIBZIP_INCLUDE_DIR LIBZIP_LIBRARY)

@@ -1,4 +1,5 @@
-# Enables CUDA for outgrad-gpu, which compiles every __global__ wrapper. What `run` builds loads CUDA at run time instead.
+# Enables CUDA for outgrad-gpu, which compiles every __global__ wrapper. What `run` builds loads CUDA at run
+# time instead.
 set(OUTGRAD_CUDA_FOUND OFF)
 if(OUTGRAD_CUDA STREQUAL "OFF" OR (OUTGRAD_CUDA STREQUAL "AUTO" AND NOT OUTGRAD_TESTS))
   return()
@@ -20,5 +21,6 @@ if(CMAKE_CUDA_COMPILER)
   enable_language(CUDA)
   set(OUTGRAD_CUDA_FOUND ON)
 elseif(OUTGRAD_CUDA STREQUAL "ON")
-  message(FATAL_ERROR "OUTGRAD_CUDA=ON, but no working nvcc was found (PATH, CUDACXX, CUDA_PATH, /usr/local/cuda)")
+  message(FATAL_ERROR
+    "OUTGRAD_CUDA=ON, but no working nvcc was found (PATH, CUDACXX, CUDA_PATH, /usr/local/cuda)")
 endif()

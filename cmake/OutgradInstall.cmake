@@ -23,8 +23,10 @@ if(OUTGRAD_LIBRARY)
   install(FILES "${PROJECT_BINARY_DIR}/outgrad.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
 endif()
 
-configure_package_config_file(cmake/outgrad-config.cmake.in outgrad-config.cmake INSTALL_DESTINATION "${outgrad_package}")
+configure_package_config_file(cmake/outgrad-config.cmake.in outgrad-config.cmake
+  INSTALL_DESTINATION "${outgrad_package}")
 # Headers change with the minor version, as the inline namespace says; so do coefficients.
 write_basic_package_version_file(outgrad-config-version.cmake COMPATIBILITY SameMinorVersion)
-install(FILES "${PROJECT_BINARY_DIR}/outgrad-config.cmake" "${PROJECT_BINARY_DIR}/outgrad-config-version.cmake"
+install(FILES "${PROJECT_BINARY_DIR}/outgrad-config.cmake"
+  "${PROJECT_BINARY_DIR}/outgrad-config-version.cmake"
         DESTINATION "${outgrad_package}")

@@ -1,4 +1,5 @@
-# The compiled library: the same kernels for several instruction sets behind the C interface of kernels/c/outgrad.h.
+# The compiled library: the same kernels for several instruction sets behind the C interface of
+# kernels/c/outgrad.h.
 include(CheckCXXCompilerFlag)
 include(CheckLinkerFlag)
 
@@ -10,7 +11,8 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID
   set(OUTGRAD_AVX512_BF16 ${OUTGRAD_HAS_AVX512_BF16_FLAG})
 endif()
 
-# What no variant and no dispatcher may take from this machine: the objects run on every machine of the architecture.
+# What no variant and no dispatcher may take from this machine: the objects run on every machine of the
+# architecture.
 function(outgrad_c_flags target)
   outgrad_flags(${target} FALSE)
   target_link_libraries(${target} PRIVATE OpenMP::OpenMP_CXX)
@@ -20,7 +22,8 @@ function(outgrad_c_flags target)
     $<$<BOOL:${OUTGRAD_X86}>:OUTGRAD_C_X86> $<$<BOOL:${OUTGRAD_AVX512_BF16}>:OUTGRAD_C_AVX512_BF16>)
 endfunction()
 
-# Objects of `sources`, one to a format, that define the constants of the instruction set `name`, compiled with its flags.
+# Objects of `sources`, one to a format, that define the constants of the instruction set `name`, compiled
+# with its flags.
 function(outgrad_variant target name sources)
   add_library(${target} OBJECT ${sources})
   outgrad_c_flags(${target})
@@ -31,7 +34,8 @@ function(outgrad_variant target name sources)
   target_compile_options(${target} PRIVATE ${ARGN})
 endfunction()
 
-# Writes the source that holds the version and the digests of the coefficient headers; its path into the variable `result`.
+# Writes the source that holds the version and the digests of the coefficient headers; its path into the
+# variable `result`.
 function(outgrad_build_facts result)
   set(OUTGRAD_DIGESTS "")
   get_target_property(headers outgrad_kernels HEADER_SET)
@@ -42,12 +46,13 @@ function(outgrad_build_facts result)
     file(SHA256 "${header}" digest)
     string(APPEND OUTGRAD_DIGESTS "    {\"${name}\", \"${digest}\"},\n")
   endforeach()
-  configure_file("${PROJECT_SOURCE_DIR}/cmake/outgrad-build.cpp.in" "${PROJECT_BINARY_DIR}/outgrad-build.cpp" @ONLY)
+  configure_file("${PROJECT_SOURCE_DIR}/cmake/outgrad-build.cpp.in" "${PROJECT_BINARY_DIR}/outgrad-build.cpp"
+    @ONLY)
   set(${result} "${PROJECT_BINARY_DIR}/outgrad-build.cpp" PARENT_SCOPE)
 endfunction()
 
-# The objects as a library of one kind. The order matters: where several objects hold a copy of one inline function of the standard
-# library, linkers keep the first, which has to be one that every machine can run.
+# The objects as a library of one kind. The order matters: where several objects hold a copy of one inline
+# function of the standard library, linkers keep the first, which has to be one that every machine can run.
 function(outgrad_c_library target kind header)
   set(objects $<TARGET_OBJECTS:outgrad_c> $<TARGET_OBJECTS:outgrad_c_baseline>)
   foreach(variant avx2 avx512 avx512_bf16)
@@ -61,7 +66,8 @@ function(outgrad_c_library target kind header)
     LINKER_LANGUAGE CXX OUTPUT_NAME outgrad
     VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
   target_link_libraries(${target} PRIVATE OpenMP::OpenMP_CXX)
-  target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}/kernels/c" FILES ${header})
+  target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}/kernels/c"
+    FILES ${header})
   if(kind STREQUAL "SHARED")
     # -fvisibility=hidden leaves the standard library's templates visible; the version script does not.
     set(OUTGRAD_ABI_NODE OUTGRAD_${PROJECT_VERSION_MAJOR})

@@ -1,5 +1,5 @@
-# What autotune/ uses of others, headers both: outgrad_json is nlohmann/json, outgrad_cli is CLI11. They come from the folder OUTGRAD_PACK_DIR, which
-# `tests/gpu/gpu_run.sh --pack` makes, or from their packages.
+# What autotune/ uses of others, headers both: outgrad_json is nlohmann/json, outgrad_cli is CLI11. They come
+# from the folder OUTGRAD_PACK_DIR, which `tests/gpu/gpu_run.sh --pack` makes, or from their packages.
 function(outgrad_packed target header package imported debian)
   add_library(${target} INTERFACE)
   if(OUTGRAD_PACK_DIR)
@@ -11,7 +11,8 @@ function(outgrad_packed target header package imported debian)
   endif()
   find_package(${package} QUIET)
   if(NOT ${package}_FOUND)
-    message(FATAL_ERROR "${header} is not installed (Debian: ${debian}); give its folder with -DOUTGRAD_PACK_DIR=...")
+    message(FATAL_ERROR
+      "${header} is not installed (Debian: ${debian}); give its folder with -DOUTGRAD_PACK_DIR=...")
   endif()
   target_link_libraries(${target} INTERFACE ${imported})
 endfunction()

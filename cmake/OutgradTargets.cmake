@@ -1,18 +1,21 @@
 # Our flags and warnings, given to our own targets only: a consumer of outgrad::kernels keeps its own.
 
-# The code may depend on neither of these two for its bits: a product that feeds a sum is an explicit fma. -fno-math-errno
-# lets g++ vectorise sqrt; -ffp-contract=off saves it from fusing what we then would have to defend.
+# The code may depend on neither of these two for its bits: a product that feeds a sum is an explicit fma.
+# -fno-math-errno lets g++ vectorise sqrt; -ffp-contract=off saves it from fusing what we then would have to
+# defend.
 set(OUTGRAD_CODEGEN_FLAGS -fno-math-errno -ffp-contract=off)
 set(OUTGRAD_WARNING_FLAGS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  list(APPEND OUTGRAD_WARNING_FLAGS -Wno-restrict)  # false alarms in std::string's own operator+ (GCC bug 105651)
+  # false alarms in std::string's own operator+ (GCC bug 105651)
+  list(APPEND OUTGRAD_WARNING_FLAGS -Wno-restrict)
 endif()
-# Another compiler's new warning is no reason not to build there. AUTO, because programs and tests share one build: with an option that only `test` sets, it
-# would compile again what `run` has compiled.
+# Another compiler's new warning is no reason not to build there. AUTO, because programs and tests share one
+# build: with an option that only `test` sets, it would compile again what `run` has compiled.
 set(OUTGRAD_WARNING_STOPS "${OUTGRAD_WERROR}")
 if(OUTGRAD_WERROR STREQUAL "AUTO")
   set(OUTGRAD_WARNING_STOPS OFF)
-  if(PROJECT_IS_TOP_LEVEL AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION MATCHES "^12\\.")
+  if(PROJECT_IS_TOP_LEVEL AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU"
+    AND CMAKE_CXX_COMPILER_VERSION MATCHES "^12\\.")
     set(OUTGRAD_WARNING_STOPS ON)
   endif()
 endif()
@@ -20,21 +23,24 @@ if(OUTGRAD_WARNING_STOPS)
   list(APPEND OUTGRAD_WARNING_FLAGS -Werror)
 endif()
 
-# Machine-independent by default: the fitter must give the same bytes on every x86-64 machine, and the order of Eigen's sums
-# follows the vector width. Native are the kernels and those who run them: their bits are the same by design.
+# Machine-independent by default: the fitter must give the same bytes on every x86-64 machine, and the order
+# of Eigen's sums follows the vector width. Native are the kernels and those who run them: their bits are the
+# same by design.
 function(outgrad_flags target native)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
-  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${OUTGRAD_CODEGEN_FLAGS};${OUTGRAD_WARNING_FLAGS}>")
+  target_compile_options(${target}
+    PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${OUTGRAD_CODEGEN_FLAGS};${OUTGRAD_WARNING_FLAGS}>")
   if(native AND OUTGRAD_NATIVE)
     target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-march=native>")
   endif()
 endfunction()
 
-# The sources of each folder of a target as one unit: most of the time of each by itself goes into the same headers and the same templates. Not for the
-# kernels and their tests, whose templates differ; nor beside the fuzzers, which compile some of a library's sources anew and link the rest. A type of a
-# source's own in a class of its header (an implementation behind a pointer) is no mistake. The rooms of approx/ are small and share the heaviest headers:
-# together they take two thirds of the time of one unit a room.
+# The sources of each folder of a target as one unit: most of the time of each by itself goes into the same
+# headers and the same templates. Not for the kernels and their tests, whose templates differ; nor beside the
+# fuzzers, which compile some of a library's sources anew and link the rest. A type of a source's own in a
+# class of its header (an implementation behind a pointer) is no mistake. The rooms of approx/ are small and
+# share the heaviest headers: together they take two thirds of the time of one unit a room.
 function(outgrad_together target)
   if(NOT OUTGRAD_UNITY OR OUTGRAD_FUZZ)
     return()
@@ -80,8 +86,8 @@ function(outgrad_executable target)
   set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
 endfunction()
 
-# The public headers of an interface library: each is compiled alone in a build with tests (CMake's own header-set verification), and installed. What only our
-# own targets include is in no list.
+# The public headers of an interface library: each is compiled alone in a build with tests (CMake's own
+# header-set verification), and installed. What only our own targets include is in no list.
 function(outgrad_headers target)
   target_sources(${target} INTERFACE FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}" FILES ${ARGN})
   set_target_properties(${target} PROPERTIES
@@ -89,7 +95,8 @@ function(outgrad_headers target)
     INTERFACE_HEADER_SETS_TO_VERIFY HEADERS)
 endfunction()
 
-# CUDA headers: installed with the others, compiled by nvcc (outgrad_cuda) and NVRTC (nvrtc_test), not by the host compiler.
+# CUDA headers: installed with the others, compiled by nvcc (outgrad_cuda) and NVRTC (nvrtc_test), not by the
+# host compiler.
 function(outgrad_cuda_headers target)
   target_sources(${target} INTERFACE
     FILE_SET cuda_headers TYPE HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}" FILES ${ARGN})

@@ -12,7 +12,8 @@ import sys
 import matplotlib
 
 matplotlib.use("svg")
-matplotlib.rcParams.update({"svg.hashsalt": "outgrad", "svg.fonttype": "path", "font.size": 11, "axes.grid": True, "grid.alpha": 0.3})
+matplotlib.rcParams.update({"svg.hashsalt": "outgrad", "svg.fonttype": "path", "font.size": 11,
+                            "axes.grid": True, "grid.alpha": 0.3})
 from matplotlib import pyplot  # noqa: E402  (the backend is chosen first)
 
 

@@ -3,15 +3,16 @@
 //
 // g is f'(x) of an fp32 x, computed from x itself: GELU's by the derivatives of its fp32 forward's
 // polynomials, the others' in double precision, rounded once. All f'(x) lie in [lo, hi] (CodeRange; the
-// generated code headers prove it). A code is one of two kinds:
+// generated code headers prove it).
+// A code is one of two kinds:
 //   exact     1 to 8 bits: cells of equal width w = (hi - lo) / 2^k; the code is the number of g's cell, and
 //             stands for the cell's middle. A code of k bits is the upper k bits of the code of 8.
 //   dithered  2 or 3 bits: w = (hi - lo) / (2^k - 1), and with a dither d in (-1/2, 1/2) of each element's
-//             own code = RN((g - lo) / w + d), which stands for lo + w (code - d). This subtractive dither
-//             makes the error uniform over +-w/2 and independent of g (L. Schuchman, "Dither signals and
-//             their effect on quantization noise", IEEE Trans. Commun. Technol. 12, 1964): no bias, and an
-//             RMS of w / sqrt(12). d follows from a seed and the element's index (dither_of), so nothing else
-//             is kept.
+//             own code = RN((g - lo) / w + d), which stands for lo + w (code - d).
+//             This subtractive dither makes the error uniform over +-w/2 and independent of g (L. Schuchman,
+//             "Dither signals and their effect on quantization noise", IEEE Trans. Commun. Technol. 12,
+//             1964): no bias, and an RMS of w / sqrt(12). d follows from a seed and the element's index
+//             (dither_of), so nothing else is kept.
 // f' of every finite x is met within the header's kT, whose proof covers each step below. At the infinities g
 // is within 2^-80 of its limit. A NaN has no code of its own: it gets code 0.
 #pragma once

@@ -15,8 +15,8 @@
 //   Value   shifted(a, bits) = the float whose bits are those of a, shifted left
 //   Value   signed_as(a, b) = |a| with b's sign
 //   Value   nudged(a, tie) = a + tie, for tie = 2^-149; equals a for |a| >= 2^-123; for a = 0 either a or tie
-//   Value   exponent(a), significand(a): a = 2^exponent significand, significand in [sqrt(1/2), sqrt(2)); a
-//           is positive and normal
+//   Value   exponent(a), significand(a): a = 2^exponent significand, significand in [sqrt(1/2), sqrt(2));
+//           a is positive and normal
 //   Value   where(mask, y, x, body) = mask ? body(ops, x) : y, skipping the work where no element needs it;
 //           body may be called with any x
 //   Mask    less(a, b)   less_equal(a, b)   both false on NaN        neither(p, q) = !p and !q

@@ -4,8 +4,8 @@
 //
 // An element's code is y m rounded to nearest even in e2m1 and saturated, where m follows from its block's
 // scale, and the scale from amax, the largest |y| of the block:
-//   MXFP4  blocks of 32. scale = 2^(e - 2), where 2^e <= amax < 2^(e + 1), not below 2^-127, and m = 1 /
-//          scale.
+//   MXFP4  blocks of 32. scale = 2^(e - 2), where 2^e <= amax < 2^(e + 1), not below 2^-127, and
+//          m = 1 / scale.
 //   NVFP4  blocks of 16. With the tensor's scale t, scale = amax t/6 rounded to e4m3 and saturated, not below
 //          its least number 2^-9, and m = t / scale. t is 6 448 / (the tensor's largest |y|), so that no
 //          scale is saturated. Both quotients and the product are rounded to fp32.

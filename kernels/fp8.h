@@ -6,8 +6,8 @@
 // code stands for code / s. Many x share a code: those with f(x) in an interval of y, left of f's minimum and
 // right of it. Their f'(x) fill an interval on each side, and the bits beside the code say in which part of
 // these f'(x) lies. Fp8Table holds the parts of all codes at one scale:
-//   edges   part = number of the code's edges at or below g, g = the library's fp32 fit at y and the mask bit
-//           of x
+//   edges   part = number of the code's edges at or below g, where g is the library's fp32 fit at y and the
+//           mask bit of x
 //   values  the middle of each part, which the code and the part stand for
 // int8 has one code for both zeros, so that this code has a y on either side of 0, the floating-point formats
 // have two.

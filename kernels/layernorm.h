@@ -2,11 +2,11 @@
 // kernels share.
 //
 // Forward, per row of N elements (RMSNorm: mean = 0, no beta):
-//   mean = sum(x) / N, var = sum((x - mean)^2) / N, rstd = 1 / sqrt(var + eps), x^ = (x - mean) rstd, y = x^
-//   gamma + beta.
+//   mean = sum(x) / N,  var = sum((x - mean)^2) / N,  rstd = 1 / sqrt(var + eps),  x^ = (x - mean) rstd,
+//   y = x^ gamma + beta.
 // Backward from y (the rows' x and mean are not kept), with a = dy gamma and c = y - beta = x^ gamma:
-//   m1 = mean(a),  m2 = mean(a x^) = mean(dy c) (no division), x^ = c (1 / gamma) (the reciprocal once per
-//                  column),
+//   m1 = mean(a),  m2 = mean(a x^) = mean(dy c)   (no division),
+//   x^ = c (1 / gamma)   (the reciprocal once per column),
 //   dx = rstd (a - m1 - x^ m2)   (RMSNorm: m1 = 0),  dgamma = sum_rows(dy c) / gamma,  dbeta = sum_rows(dy).
 // A side channel is a channel whose y says too little about x^ (for example because gamma = 0); it keeps x^
 // itself in fp32. For a side channel c = x^, the reciprocal and the divisor of dgamma are 1, and the term of

@@ -6,8 +6,7 @@
 // 2^(3 (c - 255) / 32)] and stands for the harmonic mean p' of its ends a and b, 2 a b / (a + b): |p' - p| /
 // p is largest at both ends and equal there, (r - 1) / (r + 1) = 0.0324799 with r = 2^(3/32), and no other p'
 // has a smaller maximum. As sum(p) = 1, cells of equal ratio bound e1 = sum |p' - p| by this number, however
-// p is spread. Code 0 stands for p' = 0 and is for what lies below
-// 2^(-24 + 3/32), a masked p = 0 among it.
+// p is spread. Code 0 stands for p' = 0 and is for what lies below 2^(-24 + 3/32), a masked p = 0 among it.
 //
 // Which cell fp32 arithmetic gives a p next to a boundary does not follow from this. So the claims below
 // (kSoftmaxCell, kSoftmaxLeast) are about the codes as computed, for every fp32 number

@@ -128,7 +128,7 @@ inline void expect_names_compile(const std::function<std::string(const std::stri
   for (const std::string& name : malformed_names()) EXPECT_NE(refusal(name), "") << '"' << name << '"';
   const HeaderNames candidates(header);
   const std::set<std::string> failing = candidates.that_do_not_compile();
-  // Of each kind: what the header uses, a macro, a header of the library.
+  // One of each kind: what the header uses, a macro, a header of the library.
   for (const char* name :
        {"table", "n_a_n", "e_o_f", "gelu_bf16", "gelu_tanh_f32", "quick_gelu_code", "gelu_forward"}) {
     EXPECT_TRUE(failing.contains(name)) << name;
@@ -139,8 +139,8 @@ inline void expect_names_compile(const std::function<std::string(const std::stri
     if (why.empty()) accepted.push_back(name);
     EXPECT_FALSE(failing.contains(name) && why.empty())
         << name << " is accepted, and its header does not compile";
-    // Of names that compile here, those alone are refused that look like macros, that headers of another kind
-    // use, and that the library may take.
+    // No name that compiles here is refused, unless it looks like a macro, a header of another kind uses it,
+    // or the library may take it.
     const bool kept = why.find("in capitals") != std::string::npos ||
                       why.find("library") != std::string::npos || name == "entries";
     EXPECT_TRUE(kept || why.empty() || failing.contains(name)) << name << ": " << why;

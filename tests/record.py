@@ -1,7 +1,9 @@
-"""Records what a run of the tests that are not in every run came to, for the report: when, of what commit, on which machine, how many tests.
+"""Records what a run of the tests that are not in every run came to, for the report: when, of what commit, on
+which machine, how many tests.
 
-usage: record.py JUNIT LABEL RECORD    JUNIT is what `ctest --output-junit` wrote of a run with `-L LABEL`. RECORD, by convention
-notebooks_data/tests/nightly.json, has the last run of each label (schema outgrad.tests/1); a run of which a test failed is recorded as such.
+usage: record.py JUNIT LABEL RECORD    JUNIT is what `ctest --output-junit` wrote of a run with `-L LABEL`.
+RECORD, by convention notebooks_data/tests/nightly.json, has the last run of each label (schema
+outgrad.tests/1); a run of which a test failed is recorded as such.
 """
 
 import json
@@ -42,7 +44,8 @@ def main():
         suite = xml.parse(junit).getroot()
         seconds = round(float(suite.get("time", 0)))
         known = json.loads(record.read_text("utf-8")) if record.exists() else {"schema": SCHEMA, "runs": {}}
-        if not isinstance(known, dict) or known.get("schema") != SCHEMA or not isinstance(known.get("runs"), dict):
+        if (not isinstance(known, dict) or known.get("schema") != SCHEMA
+                or not isinstance(known.get("runs"), dict)):
             raise ValueError(f"the record is not of schema {SCHEMA}")
     except (OSError, xml.ParseError, ValueError, OverflowError) as error:
         print(f"outgrad: {junit}, {record}: {error}", file=sys.stderr)
@@ -53,9 +56,10 @@ def main():
     if not any(names.values()):
         print(f"outgrad: {junit}: holds no test", file=sys.stderr)
         return 2
+    changed = "+" if git("status", "--porcelain", "--untracked-files=no") else ""
     known["runs"][label] = {
         "date": suite.get("timestamp", "")[:10],
-        "commit": git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else ""),
+        "commit": git("rev-parse", "--short", "HEAD") + changed,
         "processor": processor(),
         "cores": os.cpu_count(),
         "seconds": seconds,
@@ -67,7 +71,8 @@ def main():
     record.with_suffix(".new").write_text(text, "utf-8")
     record.with_suffix(".new").replace(record)
     run = known["runs"][label]
-    print(f"{label}: {run['passed']} passed, {len(run['failed'])} failed, {len(run['skipped'])} skipped, at {run['commit']} on {run['date']}")
+    print(f"{label}: {run['passed']} passed, {len(run['failed'])} failed, {len(run['skipped'])} skipped, at "
+          f"{run['commit']} on {run['date']}")
     return 0
 
 

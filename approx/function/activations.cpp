@@ -1,13 +1,13 @@
-// Tails of the built-in activations. Each settles like exp(-k |x|) or faster, k >= 1 in the variable u =
-// slope x (slope = beta, 1.702 or 1), and its reach is 128/slope, so that |f' - limit| there is below 1000 (2
-// + 3 |u|) e^-|u| < 2^-165:
+// Tails of the built-in activations. Each settles like exp(-k |x|) or faster, k >= 1 in the variable
+// u = slope x (slope = beta, 1.702 or 1), and its reach is 128/slope, so that |f' - limit| there is below
+// 1000 (2 + 3 |u|) e^-|u| < 2^-165:
 //   x sigmoid(b x)   u = b x: f' = sigma(u) + u sigma'(u), sigma(u), 1 - sigma(-u) < e^-|u| on their sides
 //                    and sigma' < e^-|u|: (1 + |u|) e^-|u|
 //   mish             left: tanh(sp) + x sech^2(sp) sigma, each at most e^-|x| (1 + |x|); right: 1 - tanh(sp)
 //                    < 2 e^-2x, x sech^2 < 4 x e^-2x
 //   tanh, sigmoid    sech^2(x) < 4 e^-2|x|;  sigma' < e^-|x|
-//   softplus, elu    sigma(x) and 1 - sigma(x) < e^-|x|; alpha e^x left with alpha <= 1000, exact on the
-//                    right
+//   softplus, elu    sigma(x) and 1 - sigma(x) < e^-|x|;  alpha e^x left with alpha <= 1000,
+//                    exact on the right
 //   gelu             Mills: |f'| <= |x| phi(x), |f' - 1| <= x phi(x), below 2^-1000 at 128
 //   gelu_tanh        x sigmoid(w), w = 2 sqrt(2/pi) (x + 0.044715 x^3), |x w'| <= 3 |w|: (1 + 3 |w|) e^-|w|,
 //                    |w| > 1000 at 128

@@ -5,8 +5,7 @@
 /// carries_branch); their f'(x) fill an interval [lo, hi]. No function of (y, mask bit) errs by less than
 /// half its length: the oracle O. Everything about a 16-bit kernel follows from these intervals by
 /// enumeration: its total error T, its regret R (distance to the middles), and which coefficients can reach a
-/// target at all. An x whose y is stored as a NaN
-/// (see overflow_of) has no gradient, and no part in them.
+/// target at all. An x whose y is stored as a NaN (see overflow_of) has no gradient, and no part in them.
 #pragma once
 
 #include "approx/function/composite.h"

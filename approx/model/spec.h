@@ -27,7 +27,9 @@ enum class Split {
 enum class AccuracyClass {
   absolute,  ///< "abs:2^-26": A
   stored,  ///< "stored:1.05": T <= 1.05 O, by the storage intervals
-  ulp,  ///< "ulp:1": every |g - middle| <= 1 ulp of the format at the middle, tails included; f32: A + B in ulp of g >= kUlpFrom
+  /// "ulp:1": every |g - middle| <= 1 ulp of the format at the middle, tails included; f32: A + B in ulp of
+  /// g >= kUlpFrom
+  ulp,
   relative,  ///< "rel:2^-10": |p/g - 1|
   oracle,  ///< "oracle": a direct table of the middles
   rounded,  ///< "rounded", of a forward: y is the correctly rounded f(x) for every x of the format

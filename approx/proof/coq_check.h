@@ -30,8 +30,8 @@ struct Checked {
   Outcome outcome = Outcome::undecided;
   double seconds = 0, cpu_s = 0;  ///< the clock's, and the processors'
   std::size_t peak_bytes = 0;
-  std::string output =
-      {};  ///< why it is not proven: "out of time", "out of memory", or what the program that refused it wrote
+  /// why it is not proven: "out of time", "out of memory", or what the program that refused it wrote
+  std::string output = {};
 };
 
 struct CheckedFit {

@@ -187,7 +187,8 @@ Proof.
 {left_cases}Qed.
 
 (* y: the number of the format with the pattern p; m: the branch bit. *)
-Theorem index_in_range p m x : (0 <= p < 65536)%Z -> let y := of_pattern {format} p in is_finite_SF y = true ->
+Theorem index_in_range p m x : (0 <= p < 65536)%Z ->
+  let y := of_pattern {format} p in is_finite_SF y = true ->
   (if in_left_segment kernel y m then x < x_star /\ f x = SF2R radix2 (variable kernel y m)
    else coordinate x = SF2R radix2 (variable kernel y m) \/ coordinate x = exact_coordinate kernel y m) ->
   range (Z.to_nat (row_of kernel y m)) x.

@@ -133,19 +133,22 @@ Proof.
 Theorem {backward}_T : forall x, in_format {format} x ->
   (exists y, stands_for 24 128 y (nearest {format} (f x))) /\
   forall y, stands_for 24 128 y (nearest {format} (f x)) ->
-    let g := evaluate_backward kernel y (Rle_bool x_star x) in is_finite_SF g = true /\ (Rabs (SF2R radix2 g - f' x) <= F2R T)%R.
+    let g := evaluate_backward kernel y (Rle_bool x_star x) in
+    is_finite_SF g = true /\ (Rabs (SF2R radix2 g - f' x) <= F2R T)%R.
 Proof. apply exhausted with forward; [reflexivity|reflexivity|repeat split; discriminate|exact covered]. Qed.
 
 (* x32: x as an fp32 number. *)
 Theorem {forward}_right : forall x, in_format {format} x -> forall x32, stands_for 24 128 x32 x ->
-  stands_for {format} (narrow {format} (evaluate_forward forward x32)) (nearest {format} (f x)) /\ evaluate_mask forward x32 = Rle_bool x_star x.
+  stands_for {format} (narrow {format} (evaluate_forward forward x32)) (nearest {format} (f x)) /\
+  evaluate_mask forward x32 = Rle_bool x_star x.
 Proof. apply exhausted with kernel T; [reflexivity|reflexivity|repeat split; discriminate|exact covered]. Qed.
 
 (* One kernel after the other; y: what the first one stores. *)
 Theorem {backward}_gradient : forall x, in_format {format} x -> forall x32, stands_for 24 128 x32 x ->
   let y := narrow {format} (evaluate_forward forward x32) in
   let g := evaluate_backward kernel (widen y) (evaluate_mask forward x32) in
-  stands_for {format} y (nearest {format} (f x)) /\ is_finite_SF g = true /\ (Rabs (SF2R radix2 g - f' x) <= F2R T)%R.
+  stands_for {format} y (nearest {format} (f x)) /\ is_finite_SF g = true /\
+  (Rabs (SF2R radix2 g - f' x) <= F2R T)%R.
 Proof. apply exhausted; [reflexivity|reflexivity|repeat split; discriminate|exact covered]. Qed.
 )",
                       fmt::arg("forward", forward.name), fmt::arg("backward", backward.name),

@@ -47,7 +47,8 @@ constexpr const char* kMinimum = R"(
 // The minimum: f' changes sign within `radius` of x_mid, where f'' > 0, so x* is in X and y* in Y.
 radius = 1b-140;
 X = [x_mid - radius; x_mid + radius];
-if (!((sup(evaluate(fp, [x_mid - radius])) < 0) && (inf(evaluate(fp, [x_mid + radius])) > 0) && (inf(evaluate(diff(fp), X)) > 0))) then {
+if (!((sup(evaluate(fp, [x_mid - radius])) < 0) && (inf(evaluate(fp, [x_mid + radius])) > 0) &&
+      (inf(evaluate(diff(fp), X)) > 0))) then {
   print("FAILED: the minimum is not where the script says");
   quit;
 };

@@ -330,9 +330,8 @@ BackwardModel lay_out(const Composite& composite, const BackwardSpec& spec,
   RowBuilder layout(composite, spec, constants, target);
   if (composite.activation().linear_from_zero) {
     layout.linear_core();
-  } else if (spec.split == Split::uniform &&
-             (spec.cells > 1 ||
-              spec.left)) {  // break points would be counted through the left segment's rows
+  } else if (spec.split == Split::uniform && (spec.cells > 1 || spec.left)) {
+    // break points would be counted through the left segment's rows
     layout.uniform_core();
   } else {
     layout.broken_core(breaks);

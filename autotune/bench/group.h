@@ -13,8 +13,8 @@
 namespace outgrad::autotune {
 
 struct BenchCase {
-  std::string
-      name;  // "gelu_backward", "layernorm_forward", "triad", "libm_gelu_backward", "torch_gelu_backward", ...
+  // "gelu_backward", "layernorm_forward", "triad", "libm_gelu_backward", "torch_gelu_backward", ...
+  std::string name;
   std::string variant;  // which schedule runs, or PyTorch's version; empty for others
   // how near to this device the schedule was tuned (kernels/ladder.h); empty for what is not ours
   std::string rung;

@@ -14,8 +14,7 @@ class TorchPeer {
  public:
   // Starts $OUTGRAD_PYTHON, else python3, on autotune/bench/torch_peer.py, and waits for its first line.
   // Null, with the reason in `why`, where there is no such Python or it cannot import torch. Arrays of
-  // `elements`, LayerNorm over their first
-  // `rows` of `cols`, `threads` threads.
+  // `elements`, LayerNorm over their first `rows` of `cols`, `threads` threads.
   static std::unique_ptr<TorchPeer> start(FormatId format, kernels::i64 elements, kernels::i64 rows,
                                           kernels::i64 cols, int threads, std::string& why);
   ~TorchPeer();

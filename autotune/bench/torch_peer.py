@@ -1,9 +1,11 @@
-"""PyTorch's own kernels, run one at a time for `outgrad bench`: reads a name a line, runs that kernel once, answers its time in ns.
+"""PyTorch's own kernels, run one at a time for `outgrad bench`: reads a name a line, runs that kernel once,
+answers its time in ns.
 
 Usage: torch_peer.py FORMAT ELEMENTS ROWS COLS THREADS
 
-The first line says which PyTorch this is and the names it knows. Activations write into arrays that exist, as ours do. LayerNorm has no
-such form on the CPU: its results are allocated anew, as in training, from memory that the allocator keeps (autotune/bench/peer.cpp).
+The first line says which PyTorch this is and the names it knows. Activations write into arrays that exist, as
+ours do. LayerNorm has no such form on the CPU: its results are allocated anew, as in training, from memory
+that the allocator keeps (autotune/bench/peer.cpp).
 """
 
 import sys

@@ -45,8 +45,8 @@ struct EvalOptions {
   i64 rows = 0, cols = 0;
   double eps = 1e-5;  // the default of the frameworks' layer norms
   bool json = false;
-  std::map<std::string, std::string>
-      files{};  // by the operands' names in the catalogue; of a y in blocks also "scales"
+  // by the operands' names in the catalogue; of a y in blocks also "scales"
+  std::map<std::string, std::string> files{};
 
   bool has(const std::string& operand) const { return files.contains(operand); }
   const std::string& file(const std::string& operand) const;

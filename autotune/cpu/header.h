@@ -17,8 +17,9 @@ struct GeneratedHeader {
   std::string accuracy;    // kClass: "abs:2^-26"; empty where there is none, as in a forward header
   kernels::FitBounds bounds{};
   std::string activation;  // "gelu"
-  std::string
-      format;  // kFormat: "f32", "f16", "bf16", "e4m3", "e5m2", "mxfp8", or a parity format; a forward header without it is f32's
+  // kFormat: "f32", "f16", "bf16", "e4m3", "e5m2", "mxfp8", or a parity format; a forward header without it
+  // is f32's
+  std::string format;
   bool forward = false;
   bool masked = true;  // reads a mask: f has a minimum, and y does not carry the branch
   bool has_rows = false;  // a polynomial of more than one row

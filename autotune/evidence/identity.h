@@ -16,8 +16,9 @@ namespace outgrad::autotune {
 // Three texts, each a line to be printed and compared as it is. Equal texts mean the same device,
 // architecture, family.
 struct DeviceKey {
-  std::string
-      device;  // "cpu: AMD EPYC 9354, 64 threads, 512-bit vectors, avx2 avx512f"; "cuda: NVIDIA H200, sm_90, 132 SMs, 140 GiB"
+  // "cpu: AMD EPYC 9354, 64 threads, 512-bit vectors, avx2 avx512f";
+  // "cuda: NVIDIA H200, sm_90, 132 SMs, 140 GiB"
+  std::string device;
   std::string architecture;  // "cpu: 512-bit vectors, avx2 avx512f"; "cuda: sm_90"
   std::string family;  // "cpu: 512-bit vectors"; "cuda: sm_9x", a compute capability's major number
   // of `--device sm_XX`, which nothing ran on; its architecture and family are those of the device that is

@@ -51,10 +51,10 @@ struct HotPaths {
 struct PathRules {
   std::string wide_store;  // modifier that marks an octet's store: ".128"
   int wide_stores = 1;  // on the path; with those of `also_counted`
-  std::set<std::string>
-      also_stores;  // modifiers of other stores that are part of the work: ".U8", the mask's
-  std::set<std::string>
-      also_counted{};  // other instructions that the path has exactly so many of, as "LDG.128": a way that does all of the work
+  // modifiers of other stores that are part of the work: ".U8", the mask's
+  std::set<std::string> also_stores;
+  // other instructions that the path has exactly so many of, as "LDG.128": a way that does all of the work
+  std::set<std::string> also_counted{};
   bool count_guarded = true;  // also those of `also_counted` that are issued under a predicate
 };
 

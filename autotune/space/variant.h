@@ -43,8 +43,8 @@ struct FitChoice {
   // direct table
   bool has_rows = false;
   VariantFunction reference = nullptr;
-  std::string
-      forward{};  // the function of kernels/forwards.h, "forwards::Silu", of a forward of another activation than GELU
+  // the function of kernels/forwards.h, "forwards::Silu", of a forward of another activation than GELU
+  std::string forward{};
   // Of a header that this program was not built with: its text, and its scalar kernel in place of
   // `reference`.
   std::string header{};

@@ -190,10 +190,10 @@ typedef struct outgrad_call {
  * of codes, where bit b is bit b % 8 of byte b / 8; the bits beyond the last code are 0. codes may have any
  * alignment. Two kinds:
  *   seed null: `bits` is 1 to 8. The range of f' is cut into 2^bits cells of equal width, and a code stands
- *   for the middle of its cell.
+ *     for the middle of its cell.
  *   seed given: `bits` is 2 or 3. Each element is rounded up or down by a dither that follows from *seed and
- *   its index, so that the gradient has no bias; the backward needs the same seed. Each tensor needs a seed
- *   of its own in each training step.
+ *     its index, so that the gradient has no bias; the backward needs the same seed. Each tensor needs a seed
+ *     of its own in each training step.
  * How far the gradient that a code stands for can be from f'(x), for every finite x, is proven: kT1 to kT8,
  * kDithered2, kDithered3 and kBias in the header named by outgrad_code_name (GELU: 0.0394 with 4 bits, 0.0197
  * with 5, 0.0025 with 8). x = +-inf gives a code of the limit of f'. A code cannot say that x was a NaN: it

@@ -2,11 +2,10 @@
 // by the tree of kernels/reduce.h.
 //
 // A chunk of the tree is an octet, which is 16 bytes of a 16-bit format. In the W warps that share a row, the
-// thread
-// (warp w, lane l) has the octets 32 q + l of the steps q = w, w + W, .. It folds its own chunks itself. The
-// warps' sums are folded through shared memory, and the lanes' sums by shuffles. This is the order of the
-// tree for any W. A row's octets stay with the thread that loaded them, so a row that overwrites the row it
-// was made from needs no barrier.
+// thread (warp w, lane l) has the octets 32 q + l of the steps q = w, w + W, .. It folds its own chunks
+// itself. The warps' sums are folded through shared memory, and the lanes' sums by shuffles. This is the
+// order of the tree for any W. A row's octets stay with the thread that loaded them, so a row that overwrites
+// the row it was made from needs no barrier.
 //   RegisterRow  the octets in registers, every index a constant; whole octets in wide loads, or through a
 //                RowRing from rows that are on their way while others are worked on
 //   SharedRow    in dynamic shared memory; rows that are not aligned come and go element by element,

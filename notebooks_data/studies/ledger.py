@@ -1,11 +1,13 @@
 """Bytes that transformer layers keep for their backward pass: PyTorch's own, eager and compiled, and ours.
 
-Counted by storage, parameters apart, on fake CUDA tensors: what is counted is what a GPU would keep, and nothing is
-computed. A layer's figure is what two layers keep less what one keeps. `python notebooks_data/studies/ledger.py` prints
-the tables; with --write it writes ledger.json beside this file, which a test compares with a count of its own.
+Counted by storage, parameters apart, on fake CUDA tensors: what is counted is what a GPU would keep, and
+nothing is computed. A layer's figure is what two layers keep less what one keeps. `python
+notebooks_data/studies/ledger.py` prints the tables; with --write it writes ledger.json beside this file,
+which a test compares with a count of its own.
 
-The largest batch is arithmetic, not a measurement: what a GPU's memory leaves beside weights, gradients and Adam's two
-moments, divided by what one sequence keeps. What kernels need for a while, and what the allocator loses, is not in it.
+The largest batch is arithmetic, not a measurement: what a GPU's memory leaves beside weights, gradients and
+Adam's two moments, divided by what one sequence keeps. What kernels need for a while, and what the allocator
+loses, is not in it.
 """
 
 import argparse
@@ -31,8 +33,10 @@ P = 0.1
 RESULT = pathlib.Path(__file__).with_suffix(".json")
 
 # Types of parameters and inputs; whether autocast to bf16 is on.
-MODES = {"fp32": (torch.float32, False), "bf16 autocast": (torch.float32, True), "pure bf16": (torch.bfloat16, False)}
-# Columns, heads, layers, words, positions; whether the norms come before the sub-layers (GPT-2) or after the sums (BERT).
+MODES = {"fp32": (torch.float32, False), "bf16 autocast": (torch.float32, True),
+         "pure bf16": (torch.bfloat16, False)}
+# Columns, heads, layers, words, positions; whether the norms come before the sub-layers (GPT-2) or after the
+# sums (BERT).
 MODELS = {
     "BERT-Large": (1024, 16, 24, 30522, 512, False),
     "RoBERTa-Large": (1024, 16, 24, 50265, 514, False),
@@ -41,7 +45,7 @@ MODELS = {
 MEMORIES = (11, 16, 80)  # GiB
 
 
-# --- Layers and models ---------------------------------------------------------------------------------------------
+# --- Layers and models ----------------------------------------------------------------------------
 
 
 def eager_attention(q, k, v):
@@ -59,21 +63,26 @@ def flash_attention(q, k, v):
 
 
 @torch.library.custom_op("outgrad_ledger::flash", mutates_args=())
-def flash_stand_in(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Keeps what flash attention keeps, where the device is a fake CPU: result, sums of exponentials, seed."""
+def flash_stand_in(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Keeps what flash attention keeps, where the device is a fake CPU: result, sums of exponentials,
+    seed."""
     raise NotImplementedError("for fake tensors alone")
 
 
 @torch.library.custom_op("outgrad_ledger::flash_backward", mutates_args=())
 def flash_stand_in_backward(
-    dy: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, y: torch.Tensor, sums: torch.Tensor, seed: torch.Tensor
+    dy: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, y: torch.Tensor, sums: torch.Tensor,
+    seed: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     raise NotImplementedError("for fake tensors alone")
 
 
 @flash_stand_in.register_fake
 def _(q, k, v):
-    return torch.empty_like(q), q.new_empty(q.shape[:-1], dtype=torch.float32), q.new_empty(2, dtype=torch.int64)
+    return (torch.empty_like(q), q.new_empty(q.shape[:-1], dtype=torch.float32),
+            q.new_empty(2, dtype=torch.int64))
 
 
 @flash_stand_in_backward.register_fake
@@ -138,7 +147,8 @@ class Layer(nn.Module):
 
     def attend(self, x):
         b, s, h = x.shape
-        q, k, v = (f(x).view(b, s, self.heads, h // self.heads).transpose(1, 2) for f in (self.q, self.k, self.v))
+        q, k, v = (f(x).view(b, s, self.heads, h // self.heads).transpose(1, 2)
+                   for f in (self.q, self.k, self.v))
         return self.drop(self.out(self.attention(q, k, v).transpose(1, 2).reshape(b, s, h)))
 
     def forward(self, x):
@@ -150,7 +160,8 @@ class Layer(nn.Module):
 
 
 class Model(nn.Module):
-    """Embeddings, layers, the head over all positions, and the loss; the words' matrix is the last product's too."""
+    """Embeddings, layers, the head over all positions, and the loss; the words' matrix is the last product's
+    too."""
 
     def __init__(self, recipe, columns, heads, layers, words, positions, before):
         super().__init__()
@@ -159,7 +170,8 @@ class Model(nn.Module):
         self.norm, self.drop = recipe.norm(columns), recipe.dropout(P)
         self.layers = nn.ModuleList(Layer(recipe, columns, heads, before) for _ in range(layers))
         if not before:
-            self.dense, self.gelu, self.head_norm = nn.Linear(columns, columns), recipe.gelu(tanh=False), recipe.norm(columns)
+            self.dense, self.gelu, self.head_norm = (nn.Linear(columns, columns), recipe.gelu(tanh=False),
+                                                     recipe.norm(columns))
 
     def forward(self, tokens, labels):
         x = self.words(tokens) + self.positions.weight[: tokens.shape[1]]
@@ -182,12 +194,12 @@ class Stack(nn.Module):
         return x
 
 
-# --- Counting ------------------------------------------------------------------------------------------------------
+# --- Counting -------------------------------------------------------------------------------------
 
 
 class Storages:
-    """The storages of tensors, without those of parameters, and without the copies of weights that autocast makes: of
-    those a step has one each, however many sequences there are. A copy is told by its shape."""
+    """The storages of tensors, without those of parameters, and without the copies of weights that autocast
+    makes: of those a step has one each, however many sequences there are. A copy is told by its shape."""
 
     def __init__(self, model):
         self.parameters = {p.untyped_storage()._cdata for p in model.parameters()}
@@ -217,21 +229,24 @@ def kept_eager(model, *inputs):
 
 
 def kept_compiled(model, *inputs):
-    """What the graph of the forward pass gives to that of the backward pass, as torch.compile cuts them: AOTAutograd with
-    Inductor's decompositions and the min-cut partition. On a fake CPU, for the backward pass is traced too, and the engine
-    asks a CUDA device for its context. The stack's result is in it; a difference of two stacks is rid of it."""
+    """What the graph of the forward pass gives to that of the backward pass, as torch.compile cuts them:
+    AOTAutograd with Inductor's decompositions and the min-cut partition. On a fake CPU, for the backward pass
+    is traced too, and the engine asks a CUDA device for its context. The stack's result is in it; a
+    difference of two stacks is rid of it."""
     names, parameters = zip(*model.named_parameters(), strict=True)
     storages = Storages(model)
 
     def count(graph, _):
         given = {node for node in graph.graph.nodes if node.op == "placeholder"}
         for node in next(node for node in graph.graph.nodes if node.op == "output").args[0]:
-            if isinstance(node, torch.fx.Node) and node not in given and isinstance(node.meta["val"], torch.Tensor):
+            if (isinstance(node, torch.fx.Node) and node not in given
+                    and isinstance(node.meta["val"], torch.Tensor)):
                 storages.add(node.meta["val"])
         return graph
 
     aot_function(
-        lambda inputs, parameters: torch.func.functional_call(model, dict(zip(names, parameters, strict=True)), inputs),
+        lambda inputs, parameters: torch.func.functional_call(
+            model, dict(zip(names, parameters, strict=True)), inputs),
         fw_compiler=count,
         bw_compiler=lambda graph, _: graph,
         partition_fn=functools.partial(min_cut_rematerialization_partition, compiler="inductor"),
@@ -241,7 +256,8 @@ def kept_compiled(model, *inputs):
 
 
 def of_layer(recipe, mode, count=kept_eager, before=False):
-    """MiB that a layer keeps for one sequence: from two sizes of batch, so that what does not grow with it is left out."""
+    """MiB that a layer keeps for one sequence: from two sizes of batch, so that what does not grow with it is
+    left out."""
     dtype, autocast = MODES[mode]
 
     device = "cpu" if count is not kept_eager else "cuda"
@@ -259,8 +275,8 @@ def of_layer(recipe, mode, count=kept_eager, before=False):
 
 @functools.cache
 def of_model(recipe, mode, model):
-    """Bytes that a whole model keeps for one sequence, and the bytes of weights, gradients and Adam's moments: four
-    arrays in the weights' type, under autocast the matrices in bf16 too."""
+    """Bytes that a whole model keeps for one sequence, and the bytes of weights, gradients and Adam's
+    moments: four arrays in the weights' type, under autocast the matrices in bf16 too."""
     dtype, autocast = MODES[mode]
     kept = []
     with fake("cuda", dtype):
@@ -277,7 +293,7 @@ def largest_batch(gib, per_sequence, state):
     return max(0, (gib * GIB - state) // per_sequence)
 
 
-# --- The study -----------------------------------------------------------------------------------------------------
+# --- The study ------------------------------------------------------------------------------------
 
 
 def layers_table():
@@ -330,10 +346,12 @@ def show(found):
         for name, row in rows.items():
             print(f"{name:60}" + "".join(f"{row[mode]:15.3f}" for mode in MODES))
     memories = ", ".join(f"{gib}" for gib in MEMORIES)
-    print(f"\nLargest batch of sequences of {LENGTH}, by arithmetic, in {memories} GiB (MiB kept for a sequence)")
+    print(f"\nLargest batch of sequences of {LENGTH}, by arithmetic, in {memories} GiB (MiB kept for "
+          "a sequence)")
     for model, rows in found["models"].items():
         for name, row in rows.items():
-            cells = (f"{'/'.join(map(str, row[m]['batch'].values())):>12} ({row[m]['kept'] / MIB:7.1f})" for m in MODES)
+            cells = (f"{'/'.join(map(str, row[m]['batch'].values())):>12} ({row[m]['kept'] / MIB:7.1f})"
+                     for m in MODES)
             print(f"{model:15}{name:16}" + "".join(cells))
 
 
@@ -342,7 +360,8 @@ def main():
     parser.add_argument("--write", action="store_true", help=f"write {RESULT.name} beside this file")
     options = parser.parse_args()
     command = "python notebooks_data/studies/ledger.py --write"
-    found = {"schema": "outgrad.ledger/1", "command": command, "length": LENGTH, "dropout": P, "layers": layers_table(), "models": models_table()}
+    found = {"schema": "outgrad.ledger/1", "command": command, "length": LENGTH, "dropout": P,
+             "layers": layers_table(), "models": models_table()}
     show(found)
     if options.write:
         RESULT.write_text(json.dumps(found, indent=1) + "\n")

@@ -1,12 +1,16 @@
-"""Speed of the PyTorch package beside PyTorch's own on a CPU: forward and backward through autograd, and the operators by themselves; on a row of 64
-elements, where the host's work around the operators counts, more operations through autograd, and beside two of them a node that does nothing else.
+"""Speed of the PyTorch package beside PyTorch's own on a CPU: forward and backward through autograd, and the
+operators by themselves; on a row of 64 elements, where the host's work around the operators counts, more
+operations through autograd, and beside two of them a node that does nothing else.
 
-`python notebooks_data/studies/package_speed.py --write` measures, and writes package_speed.json beside this file; --show prints it. All ways run in turn
-in each round. The ratio of PyTorch's time to ours is taken round by round; its median stands with the interval that holds it with 99% confidence, by
-order statistics. The load of the machine at both ends is part of the result: beside other work the intervals are wide, and nothing here passes or fails.
+`python notebooks_data/studies/package_speed.py --write` measures, and writes package_speed.json beside this
+file; --show prints it. All ways run in turn in each round. The ratio of PyTorch's time to ours is taken round
+by round; its median stands with the interval that holds it with 99% confidence, by order statistics. The load
+of the machine at both ends is part of the result: beside other work the intervals are wide, and nothing here
+passes or fails.
 
-The C library keeps the memory that arrays had, and gives it to the next ones. By default it asks the system for every array of 32 MiB anew, and the
-system's first touch of its pages can take several times as long as the computation (--system measures that).
+The C library keeps the memory that arrays had, and gives it to the next ones. By default it asks the system
+for every array of 32 MiB anew, and the system's first touch of its pages can take several times as long as
+the computation (--system measures that).
 """
 
 import argparse
@@ -49,7 +53,8 @@ def ways_of_gelu(x, dy):
     return {
         "through autograd": (through_autograd(outgrad.gelu, (x,), dy), through_autograd(F.gelu, (x,), dy)),
         "forward": (lambda: library.activation_forward(kept, 0), lambda: torch.ops.aten.gelu(kept)),
-        "backward": (lambda: library.activation_backward(given, y, mask, 0), lambda: torch.ops.aten.gelu_backward(given, kept)),
+        "backward": (lambda: library.activation_backward(given, y, mask, 0),
+                     lambda: torch.ops.aten.gelu_backward(given, kept)),
     }
 
 
@@ -66,7 +71,8 @@ def ways_of_layer_norm(x, dy):
     def their_backward(mean, rstd):
         return torch.ops.aten.native_layer_norm_backward(dy, kept, [n], mean, rstd, *own, [True] * 3)
 
-    outputs, statistics = library.norm_forward(kept, n, gamma, beta, EPS, False, None), torch.ops.aten.native_layer_norm(kept, [n], *own, EPS)[1:]
+    outputs, statistics = (library.norm_forward(kept, n, gamma, beta, EPS, False, None),
+                           torch.ops.aten.native_layer_norm(kept, [n], *own, EPS)[1:])
     return {
         "through autograd": (
             through_autograd(lambda x, g, b: outgrad.layer_norm(x, n, g, b), ours, dy),
@@ -76,7 +82,8 @@ def ways_of_layer_norm(x, dy):
             lambda: our_backward(*library.norm_forward(kept, n, gamma, beta, EPS, False, None)),
             lambda: their_backward(*torch.ops.aten.native_layer_norm(kept, [n], *own, EPS)[1:]),
         ),
-        "forward": (lambda: library.norm_forward(kept, n, gamma, beta, EPS, False, None), lambda: torch.ops.aten.native_layer_norm(kept, [n], *own, EPS)),
+        "forward": (lambda: library.norm_forward(kept, n, gamma, beta, EPS, False, None),
+                    lambda: torch.ops.aten.native_layer_norm(kept, [n], *own, EPS)),
         "backward": (lambda: our_backward(*outputs), lambda: their_backward(*statistics)),
     }
 
@@ -117,8 +124,10 @@ def only_through_autograd(ours, theirs, *shapes):
     """Ways of an operation, whose further arguments are parameters of these shapes."""
 
     def ways(x, dy):
-        inputs = (x, *(torch.rand(shape(x.shape[-1])).add(0.5).to(x.dtype).requires_grad_() for shape in shapes))
-        return {"through autograd": (through_autograd(ours, inputs, dy), through_autograd(theirs, inputs, dy))}
+        inputs = (x, *(torch.rand(shape(x.shape[-1])).add(0.5).to(x.dtype).requires_grad_()
+                       for shape in shapes))
+        return {"through autograd": (through_autograd(ours, inputs, dy),
+                                     through_autograd(theirs, inputs, dy))}
 
     return ways
 
@@ -134,7 +143,8 @@ def square(n):
 def with_residual(ours, theirs, *shapes):
     def ways(x, dy):
         residual = torch.randn(x.shape).to(x.dtype).requires_grad_()
-        return only_through_autograd(lambda x, *rest: ours(x, residual, *rest), lambda x, *rest: theirs(x, residual, *rest), *shapes)(x, dy)
+        return only_through_autograd(lambda x, *rest: ours(x, residual, *rest),
+                                     lambda x, *rest: theirs(x, residual, *rest), *shapes)(x, dy)
 
     return ways
 
@@ -143,15 +153,18 @@ P = 0.1  # of dropout
 
 
 class Block(torch.nn.Module):
-    """What stands behind the attention of a layer of BERT: whole is an MLP, otherwise one Linear, and a norm of the sum."""
+    """What stands behind the attention of a layer of BERT: whole is an MLP, otherwise one Linear, and a norm
+    of the sum."""
 
     def __init__(self, norm, n, whole):
         super().__init__()
-        self.first, self.second, self.norm, self.whole = torch.nn.Linear(n, n) if whole else None, torch.nn.Linear(n, n), norm(n), whole
+        self.first, self.second, self.norm, self.whole = (torch.nn.Linear(n, n) if whole else None,
+                                                          torch.nn.Linear(n, n), norm(n), whole)
 
     def forward(self, x, residual):
         if isinstance(self.norm, outgrad.LayerNorm):
-            return self.norm.of_mlp(self.first, "gelu", self.second, x, P) if self.whole else self.norm.of_linear(self.second, x, residual, P)
+            return (self.norm.of_mlp(self.first, "gelu", self.second, x, P) if self.whole
+                    else self.norm.of_linear(self.second, x, residual, P))
         h = F.gelu(self.first(x)) if self.whole else x
         return self.norm(F.dropout(self.second(h), P) + (x if self.whole else residual))
 
@@ -159,8 +172,11 @@ class Block(torch.nn.Module):
 def block(whole):
     def ways(x, dy):
         residual = torch.randn(x.shape).to(x.dtype).requires_grad_()
-        both = [Block(norm, x.shape[-1], whole).to(x.dtype) for norm in (outgrad.LayerNorm, torch.nn.LayerNorm)]
-        results = [through_autograd(lambda x, *_, of=of: of(x, residual), (x, *(() if whole else (residual,)), *of.parameters()), dy) for of in both]
+        both = [Block(norm, x.shape[-1], whole).to(x.dtype)
+                for norm in (outgrad.LayerNorm, torch.nn.LayerNorm)]
+        given = (x,) if whole else (x, residual)
+        results = [through_autograd(lambda x, *_, of=of: of(x, residual), (*given, *of.parameters()), dy)
+                   for of in both]
         return {"through autograd": tuple(results)}
 
     return ways
@@ -171,8 +187,10 @@ KINDS = {"gelu": ways_of_gelu, "layer_norm": ways_of_layer_norm}
 KINDS_OF_FEW = KINDS | {
     "silu": only_through_autograd(outgrad.silu, F.silu),
     "silu, bare node": only_through_autograd(BareSiLU.apply, F.silu),
-    "layer_norm, bare node": only_through_autograd(BareLayerNorm.apply, lambda x, g, b: F.layer_norm(x, x.shape[-1:], g, b), columns, columns),
-    "rms_norm": only_through_autograd(lambda x, g: outgrad.rms_norm(x, x.shape[-1:], g), lambda x, g: F.rms_norm(x, x.shape[-1:], g), columns),
+    "layer_norm, bare node": only_through_autograd(
+        BareLayerNorm.apply, lambda x, g, b: F.layer_norm(x, x.shape[-1:], g, b), columns, columns),
+    "rms_norm": only_through_autograd(lambda x, g: outgrad.rms_norm(x, x.shape[-1:], g),
+                                      lambda x, g: F.rms_norm(x, x.shape[-1:], g), columns),
     "dropout": only_through_autograd(lambda x: outgrad.dropout(x, P), lambda x: F.dropout(x, P)),
     "dropout_add_layer_norm": with_residual(
         lambda x, r, g, b: outgrad.dropout_add_layer_norm(x, r, x.shape[-1:], g, b, P),
@@ -180,11 +198,13 @@ KINDS_OF_FEW = KINDS | {
         columns,
         columns,
     ),
-    "linear_gelu": only_through_autograd(outgrad.linear_gelu, lambda x, w, b: F.gelu(F.linear(x, w, b)), square, columns),
+    "linear_gelu": only_through_autograd(outgrad.linear_gelu, lambda x, w, b: F.gelu(F.linear(x, w, b)),
+                                         square, columns),
     "linear_dropout_add_layer_norm": block(False),
     "mlp_dropout_add_layer_norm": block(True),
     "linear_silu": only_through_autograd(
-        lambda x, w, b: outgrad.linear_activation(x, w, b, "silu"), lambda x, w, b: F.silu(F.linear(x, w, b)), square, columns
+        lambda x, w, b: outgrad.linear_activation(x, w, b, "silu"), lambda x, w, b: F.silu(F.linear(x, w, b)),
+        square, columns
     ),
 }
 FEW = 64
@@ -199,10 +219,12 @@ def seconds(function):
 
 
 def interval(values):
-    """[median, low, high]: the median, and the order statistics of ranks k + 1 and n - k, between which it lies with at
-    least 99% confidence, 1 - 2 P(Binomial(n, 1/2) <= k). Up to 7 values are too few, and give the least and the greatest."""
+    """[median, low, high]: the median, and the order statistics of ranks k + 1 and n - k, between which it
+    lies with at least 99% confidence, 1 - 2 P(Binomial(n, 1/2) <= k). Up to 7 values are too few, and give
+    the least and the greatest."""
     ordered, n = sorted(values), len(values)
-    k = max((k for k in range(n // 2) if sum(math.comb(n, i) for i in range(k + 1)) / 2**n <= 0.005), default=0)
+    k = max((k for k in range(n // 2) if sum(math.comb(n, i) for i in range(k + 1)) / 2**n <= 0.005),
+            default=0)
     return [ordered[n // 2], ordered[k], ordered[n - 1 - k]]
 
 
@@ -210,7 +232,8 @@ def measured(kind, dtype, elements, rounds, repeats=1):
     """A row for each way of a kind."""
     torch.manual_seed(1)
     columns = min(COLUMNS, elements)
-    x, dy = torch.randn(elements // columns, columns).to(dtype).requires_grad_(), torch.randn(elements // columns, columns).to(dtype)
+    x, dy = (torch.randn(elements // columns, columns).to(dtype).requires_grad_(),
+             torch.randn(elements // columns, columns).to(dtype))
     ways = KINDS_OF_FEW[kind](x, dy)
     taken = {what: ([], []) for what in ways}
     for counted in range(-2, rounds):  # two rounds to warm up
@@ -221,7 +244,8 @@ def measured(kind, dtype, elements, rounds, repeats=1):
                     times.append(spent)
     for what, (ours, theirs) in taken.items():
         ratios = interval([b / a for a, b in zip(ours, theirs, strict=True)])
-        yield {"what": what, "ours_ms": interval([1e3 * t for t in ours]), "pytorch_ms": interval([1e3 * t for t in theirs]), "times_as_fast": ratios}
+        yield {"what": what, "ours_ms": interval([1e3 * t for t in ours]),
+               "pytorch_ms": interval([1e3 * t for t in theirs]), "times_as_fast": ratios}
 
 
 def processor():
@@ -233,28 +257,37 @@ def processor():
 
 
 def show(found):
-    print(f"{found['processor']} with {found['vectors']}, {found['threads']} threads on {found['cores']} cores, PyTorch {found['pytorch']}, memory {found['memory']}")
-    print(f"load average {found['load'][0]:.1f} before and {found['load'][1]:.1f} after: {'busy' if max(found['load']) > 1 else 'quiet'}")
+    print(f"{found['processor']} with {found['vectors']}, {found['threads']} threads on {found['cores']} "
+          f"cores, PyTorch {found['pytorch']}, memory {found['memory']}")
+    before, after = found["load"]
+    load = "busy" if max(before, after) > 1 else "quiet"
+    print(f"load average {before:.1f} before and {after:.1f} after: {load}")
     for row in found["rows"]:
         median, low, high = row["times_as_fast"]
         ours, theirs = row["ours_ms"][0], row["pytorch_ms"][0]
-        print(f"{row['kind']:30} {row['format']:4} {row['elements']:>9} {row['what']:16} {ours:9.3f} ms, PyTorch {theirs:9.3f} ms: {median:.2f} [{low:.2f}, {high:.2f}]")
+        print(f"{row['kind']:30} {row['format']:4} {row['elements']:>9} {row['what']:16} {ours:9.3f} ms, "
+              f"PyTorch {theirs:9.3f} ms: {median:.2f} [{low:.2f}, {high:.2f}]")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help=f"measure, and write {RESULT.name}")
     parser.add_argument("--show", action="store_true", help="print what the file has, without measuring")
-    parser.add_argument("--out", type=pathlib.Path, default=RESULT, help="the file (default: beside this program)")
+    parser.add_argument("--out", type=pathlib.Path, default=RESULT,
+                        help="the file (default: beside this program)")
     parser.add_argument("--elements", type=int, default=2**24, help="of an array (default: 2^24)")
     parser.add_argument("--rounds", type=int, default=25, help="(default: 25)")
-    parser.add_argument("--repeats", type=int, default=200, help="of a call on 64 elements in a round, of which the shortest counts (default: 200)")
-    parser.add_argument("--system", action="store_true", help="leave the C library's memory as it is by default")
+    parser.add_argument("--repeats", type=int, default=200,
+                        help="of a call on 64 elements in a round; the shortest counts (default: 200)")
+    parser.add_argument("--system", action="store_true",
+                        help="leave the C library's memory as it is by default")
     options = parser.parse_args()
     if options.show:
         show(json.loads(options.out.read_text()))
         return 0
-    if options.elements < FEW or options.elements % min(COLUMNS, options.elements) != 0 or min(options.rounds, options.repeats) < 1:
+    if (options.elements < FEW or options.elements % min(COLUMNS, options.elements) != 0
+            or min(options.rounds, options.repeats) < 1):
         parser.error("--elements takes 64 or more, in whole rows of 1024, --rounds and --repeats at least 1")
     if not options.system:
         keep_memory()
@@ -276,7 +309,8 @@ def main():
             torch.set_num_threads(1)  # as few elements have no work for more
         for kind in kinds:
             for name, dtype in FORMATS.items():
-                found["rows"] += [{"kind": kind, "format": name, "elements": elements, **row} for row in measured(kind, dtype, elements, options.rounds, repeats)]
+                found["rows"] += [{"kind": kind, "format": name, "elements": elements, **row}
+                                  for row in measured(kind, dtype, elements, options.rounds, repeats)]
     found["load"].append(os.getloadavg()[0])
     torch.set_num_threads(threads)
     if options.write:

@@ -9,8 +9,9 @@ CONFIDENCE = 0.95
 
 @functools.cache
 def student(two_sided, degrees):
-    """t with P(|T| <= t) = two_sided, to three places, as tables have it. P is the finite sum of M. Abramowitz and
-    I. Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4, over the angle whose tangent is t / sqrt(degrees)."""
+    """t with P(|T| <= t) = two_sided, to three places, as tables have it. P is the finite sum of M.
+    Abramowitz and I. Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4, over the angle whose
+    tangent is t / sqrt(degrees)."""
     odd = degrees % 2
 
     def probability(angle):
@@ -29,10 +30,11 @@ def student(two_sided, degrees):
 
 
 def interval(differences, comparisons=1):
-    """The mean and its interval; of so many such intervals all hold together with CONFIDENCE or more (Bonferroni). None
-    where there are too few differences."""
+    """The mean and its interval; of so many such intervals all hold together with CONFIDENCE or more
+    (Bonferroni). None where there are too few differences."""
     if len(differences) < 2:
         return None
     quantile = student(1 - (1 - CONFIDENCE) / comparisons, len(differences) - 1)
-    mean, half = statistics.fmean(differences), quantile * statistics.stdev(differences) / math.sqrt(len(differences))
+    mean, half = (statistics.fmean(differences),
+                  quantile * statistics.stdev(differences) / math.sqrt(len(differences)))
     return {"mean": mean, "low": mean - half, "high": mean + half, "confidence": CONFIDENCE}

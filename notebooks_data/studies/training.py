@@ -3,26 +3,28 @@
     python notebooks_data/studies/training.py [--write] [--seeds N] [--steps N] [--jobs N]
     python notebooks_data/studies/training.py --show
 
-The first trains and prints a summary, with --write it also writes ../training/masked_lm.json; the second prints the
-summary of that file. A masked language model reads bytes of a text, and predicts those that were hidden from it. The
-runs of one text and one seed start from the same weights and see the same batches, the same hidden bytes and the same
-dropout (outgrad.dropout); they differ in one thing only:
+The first trains and prints a summary, with --write it also writes ../training/masked_lm.json; the second
+prints the summary of that file. A masked language model reads bytes of a text, and predicts those that were
+hidden from it. The runs of one text and one seed start from the same weights and see the same batches, the
+same hidden bytes and the same dropout (outgrad.dropout); they differ in one thing only:
 
     exact    x is kept: PyTorch's own GELU and LayerNorm
     control  the same, where one weight began larger by one unit in its last place: what rounding alone does
     ours     outgrad.patch(model): GELU and LayerNorm from their outputs
-    tempo    GELU's derivative by Tempo's published coefficients, from y and one bit (../foreign/tempo_gelu.json)
+    tempo    GELU's derivative by Tempo's published coefficients, from y and one bit
+             (../foreign/tempo_gelu.json)
     regelu2  by ReGELU2's published steps, from a code of two bits (../foreign/regelu2.json)
 
-The final loss differs more from seed to seed than from way to way. So the summary has the mean of the differences from
-`exact`, paired by seed, with Student's 95% interval. An interval that contains 0 establishes nothing; of twenty such
-intervals one misses the truth by chance. For any of this to mean something the model must use context: the summary
-shows what is lost by two models of counts, one that knows how frequent each byte is, one that also knows the byte
-before. How far the gradient itself is off has no such noise: at the same weights and batch, along the run of `exact`,
-the gradient by all parameters is taken in every way, and from another batch.
+The final loss differs more from seed to seed than from way to way. So the summary has the mean of the
+differences from `exact`, paired by seed, with Student's 95% interval. An interval that contains 0 establishes
+nothing; of twenty such intervals one misses the truth by chance. For any of this to mean something the model
+must use context: the summary shows what is lost by two models of counts, one that knows how frequent each
+byte is, one that also knows the byte before. How far the gradient itself is off has no such noise: at the
+same weights and batch, along the run of `exact`, the gradient by all parameters is taken in every way, and
+from another batch.
 
-A run uses one thread, so that a machine gives the same numbers again; another processor or PyTorch may give others of
-the same quality.
+A run uses one thread, so that a machine gives the same numbers again; another processor or PyTorch may give
+others of the same quality.
 """
 
 import argparse
@@ -51,7 +53,8 @@ WAYS = ("exact", "control", "ours", "tempo", "regelu2")
 
 # Texts that do not change when the repository does: those of this commit.
 COMMIT = "89d169e"
-LICENCES = ("Apache-2.0", "Artistic", "CC0-1.0", "GFDL-1.3", "GPL-3", "MPL-2.0")  # no two of them versions of one text
+# no two of them versions of one text
+LICENCES = ("Apache-2.0", "Artistic", "CC0-1.0", "GFDL-1.3", "GPL-3", "MPL-2.0")
 BLOCK, HELD_OUT = 1024, 10  # of every ten blocks of a text one is held out; no window crosses a block's end
 LENGTH, BATCH, HIDDEN_SHARE, VALIDATION_WINDOWS = 64, 16, 0.15, 256
 COLUMNS, LAYERS, INNER, HIDDEN_BYTE = 64, 2, 256, 256
@@ -59,15 +62,18 @@ NEAREST = (-1, 1, -2, 2)  # what each head of attention looks at first
 DROPOUT, RATE, WARM_UP, POINTS, PROBES = 0.1, 3e-3, 40, 40, 5
 
 
-# --- Texts ---------------------------------------------------------------------------------------------------------
+# --- Texts ----------------------------------------------------------------------------------------
 
 
 def committed(*endings):
-    """The files of COMMIT with these endings, generated ones apart, one after the other in the order of their paths."""
+    """The files of COMMIT with these endings, generated ones apart, one after the other in the order of their
+    paths."""
     git = ["git", "-C", str(HERE)]
-    names = subprocess.run([*git, "ls-tree", "-r", "--name-only", "--full-tree", COMMIT], check=True, capture_output=True)
+    names = subprocess.run([*git, "ls-tree", "-r", "--name-only", "--full-tree", COMMIT], check=True,
+                           capture_output=True)
     chosen = (n for n in names.stdout.decode().splitlines() if n.endswith(endings) and "/generated/" not in n)
-    return b"".join(subprocess.run([*git, "show", f"{COMMIT}:{n}"], check=True, capture_output=True).stdout for n in chosen)
+    return b"".join(subprocess.run([*git, "show", f"{COMMIT}:{n}"], check=True, capture_output=True).stdout
+                    for n in chosen)
 
 
 @functools.cache
@@ -96,7 +102,8 @@ def count_losses(name):
     """Nats per byte of the held-out part: knowing the bytes' frequencies, and knowing the byte before too."""
     train, held_out = parts_of(name)
     single = torch.bincount(train.flatten(), minlength=256).double() + 0.5
-    pairs = torch.bincount((train[:, :-1] * 256 + train[:, 1:]).flatten(), minlength=256 * 256).double().view(256, 256)
+    pairs = torch.bincount((train[:, :-1] * 256 + train[:, 1:]).flatten(),
+                           minlength=256 * 256).double().view(256, 256)
     pairs += single / single.sum()  # as one more observation, spread by frequency
     alone = -(single / single.sum()).log()[held_out].mean()
     after = -(pairs / pairs.sum(1, keepdim=True)).log()[held_out[:, :-1], held_out[:, 1:]].mean()
@@ -112,7 +119,7 @@ def windows(blocks, count, generator):
     return content, content.masked_fill(hidden, HIDDEN_BYTE), hidden
 
 
-# --- Ways to GELU's derivative -------------------------------------------------------------------------------------
+# --- Ways to GELU's derivative --------------------------------------------------------------------
 
 
 @functools.cache
@@ -171,7 +178,7 @@ class Activation(nn.GELU):
         return {"tempo": Tempo.apply, "regelu2": ReGELU2.apply}.get(self.way, F.gelu)(x)
 
 
-# --- The model -----------------------------------------------------------------------------------------------------
+# --- The model ------------------------------------------------------------------------------------
 
 
 class Layer(nn.Module):
@@ -181,8 +188,9 @@ class Layer(nn.Module):
         self.up, self.down = nn.Linear(COLUMNS, INNER), nn.Linear(INNER, COLUMNS)
         self.norm1, self.norm2 = nn.LayerNorm(COLUMNS), nn.LayerNorm(COLUMNS)
         self.gelu, self.drop = nn.GELU(), outgrad.Dropout(DROPOUT)
-        # Added to the scores by head and distance (T5's relative positions). Each head begins by looking at one neighbour:
-        # without that a small BERT stays for thousands of steps where it knows frequencies alone.
+        # Added to the scores by head and distance (T5's relative positions). Each head begins by looking at
+        # one neighbour: without that a small BERT stays for thousands of steps where it knows frequencies
+        # alone.
         self.near = nn.Parameter(torch.zeros(len(NEAREST), 2 * LENGTH - 1))
         with torch.no_grad():
             for head, distance in enumerate(NEAREST):
@@ -279,30 +287,36 @@ def run(text, seed, way, steps):
             recent.clear()
     model.eval()
     with torch.no_grad():
-        batches = [windows(held_out, VALIDATION_WINDOWS // 4, torch.Generator().manual_seed(k)) for k in range(4)]
+        batches = [windows(held_out, VALIDATION_WINDOWS // 4, torch.Generator().manual_seed(k))
+                   for k in range(4)]
         validation = statistics.fmean(loss_of(model, batch, 0).item() for batch in batches)
     finite = math.isfinite(validation)
-    result = {"text": text, "seed": seed, "way": way, "loss": [x if math.isfinite(x) else None for x in losses]}
+    result = {"text": text, "seed": seed, "way": way,
+              "loss": [x if math.isfinite(x) else None for x in losses]}
     return result | {"validation_loss": round(validation, 6) if finite else None}, probes
 
 
-# --- The study -----------------------------------------------------------------------------------------------------
+# --- The study ------------------------------------------------------------------------------------
 
 
 def summary_of(runs, probes):
-    ended = {(r["text"], r["way"], r["seed"]): r["validation_loss"] for r in runs if r["validation_loss"] is not None}
+    ended = {(r["text"], r["way"], r["seed"]): r["validation_loss"]
+             for r in runs if r["validation_loss"] is not None}
     summary = []
     for text in TEXTS:
         for way in WAYS:
             of_way = {seed: loss for (t, w, seed), loss in ended.items() if (t, w) == (text, way)}
-            row = {"text": text, "way": way, "n": len(of_way), "validation_loss": None, "difference": None, "relative_l2": None}
+            row = {"text": text, "way": way, "n": len(of_way), "validation_loss": None, "difference": None,
+                   "relative_l2": None}
             row["diverged"] = sum(r["text"] == text and r["way"] == way for r in runs) - len(of_way)
             if of_way:
                 row["validation_loss"] = {"mean": statistics.fmean(of_way.values())}
-            pairs = [loss - ended[text, "exact", seed] for seed, loss in of_way.items() if (text, "exact", seed) in ended]
+            pairs = [loss - ended[text, "exact", seed] for seed, loss in of_way.items()
+                     if (text, "exact", seed) in ended]
             if way != "exact":
                 row["difference"] = interval(pairs)
-            off = [w["relative_l2"] for p in probes if p["text"] == text for w in p["ways"] if w["way"] == way]
+            off = [w["relative_l2"] for p in probes if p["text"] == text
+                   for w in p["ways"] if w["way"] == way]
             if off:
                 row["relative_l2"] = {"median": statistics.median(off), "greatest": max(off)}
             summary.append(row)
@@ -321,7 +335,8 @@ def study(seeds, steps, jobs):
             probes += found
             name = f"{result['text']:10} seed {result['seed']} {result['way']:8}"
             seconds = time.monotonic() - start
-            print(f"{k:3} of {len(todo)}, {seconds:5.0f} s: {name} {result['validation_loss']}", file=sys.stderr, flush=True)
+            print(f"{k:3} of {len(todo)}, {seconds:5.0f} s: {name} {result['validation_loss']}",
+                  file=sys.stderr, flush=True)
     order = {one: k for k, one in enumerate(todo)}
     runs.sort(key=lambda r: order[r["text"], r["seed"], r["way"]])
     probes.sort(key=lambda p: (order[p["text"], p["seed"], "exact"], p["step"]))
@@ -330,13 +345,15 @@ def study(seeds, steps, jobs):
     for name in TEXTS:
         what, content = text_of(name)
         alone, after = count_losses(name)
-        about = {"name": name, "what": what, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        about = {"name": name, "what": what, "bytes": len(content),
+                 "sha256": hashlib.sha256(content).hexdigest()}
         texts.append(about | {"unigram_loss": round(alone, 4), "bigram_loss": round(after, 4)})
     return {
         "schema": "outgrad.training/2",
         "command": "python notebooks_data/studies/training.py --write",
         "configuration": {
-            "model": {"layers": LAYERS, "width": COLUMNS, "parameters": sum(p.numel() for p in Model().parameters())},
+            "model": {"layers": LAYERS, "width": COLUMNS,
+                      "parameters": sum(p.numel() for p in Model().parameters())},
             "what": "masked language model of bytes, norms after the sums, dropout 0.1, AdamW",
             "batch": BATCH,
             "length": LENGTH,
@@ -355,9 +372,11 @@ def study(seeds, steps, jobs):
 
 
 def show(found):
-    print(f"{found['configuration']['steps']} steps, seeds {found['configuration']['seeds']}; nats per hidden byte")
+    print(f"{found['configuration']['steps']} steps, seeds {found['configuration']['seeds']}; nats per "
+          "hidden byte")
     for text in found["texts"]:
-        print(f"\n{text['name']}: {text['bytes']} bytes; by counts {text['unigram_loss']}, with the byte before {text['bigram_loss']}")
+        print(f"\n{text['name']}: {text['bytes']} bytes; by counts {text['unigram_loss']}, with the byte "
+              f"before {text['bigram_loss']}")
         for row in found["summary"]:
             if row["text"] != text["name"]:
                 continue
@@ -380,10 +399,12 @@ def counted(text):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--write", action="store_true", help=f"write {RESULT.name}")
-    parser.add_argument("--show", action="store_true", help="train nothing: print the summary of what was written")
+    parser.add_argument("--show", action="store_true",
+                        help="train nothing: print the summary of what was written")
     parser.add_argument("--seeds", type=counted, default=5)
     parser.add_argument("--steps", type=counted, default=600)
-    parser.add_argument("--jobs", type=counted, default=1, help="runs side by side; they give the same numbers")
+    parser.add_argument("--jobs", type=counted, default=1,
+                        help="runs side by side; they give the same numbers")
     options = parser.parse_args()
     if options.show:
         show(json.loads(RESULT.read_text()))

@@ -32,8 +32,8 @@ TEST(Progress, NamesOpenStagesOuterFirst) {
 // Whoever watches a long job from another thread sees it move.
 TEST(Progress, StorageIntervalsMoveWhileTheyAreMade) {
   const Spec spec = parse_spec(
-      R"({"schema": "outgrad.spec/2", "kind": "backward", "activation": "mish", "format": "bf16", "name": "watched",
-                                   "target": "oracle"})",
+      R"({"schema": "outgrad.spec/2", "kind": "backward", "activation": "mish", "format": "bf16",
+          "name": "watched", "target": "oracle"})",
       "spec");
   std::atomic<bool> over{false};
   std::vector<std::string> seen;

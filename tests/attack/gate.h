@@ -39,8 +39,8 @@ struct Options {
   std::uint64_t seed = 1;
   size_t passes = 1;  ///< the number of kinds of damage tried on each coefficient
   size_t most = 0;  ///< mutants of one header, 0 for no limit
-  std::string
-      only;  ///< damage is done only at places of this name or kind ("kO", "comments"); empty: everywhere
+  /// damage is done only at places of this name or kind ("kO", "comments"); empty: everywhere
+  std::string only;
   size_t specifications = 0;
   size_t stores = 0;  ///< specifications of parity formats, MXFP8 and codes
   std::string fitter;  ///< the executable outgrad-fit

@@ -333,7 +333,7 @@ TEST(Gate, NightlyFalsePrintsAndFalseRefutationsAreFaults) {
       1);
 }
 
-// Of several findings that one proof has, the verdict's own is told: a false O beside a class that holds is
+// Where one proof has several findings, the verdict's own is told: a false O beside a class that holds is
 // violated.
 TEST(Gate, TellsTheFindingThatDecides) {
   std::string text = kernels::read_file(OUTGRAD_SOURCE_DIR "/kernels/generated/gelu_bf16_stored.h");

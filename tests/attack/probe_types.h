@@ -46,7 +46,7 @@ struct Claims {
   // of codes
   double exact[8] = {kAbsent, kAbsent, kAbsent, kAbsent, kAbsent, kAbsent, kAbsent, kAbsent},
          dithered[2] = {kAbsent, kAbsent};
-  /// Of y in few bits: the range of scales, and T by bits.
+  /// What is claimed of y in few bits: the range of scales, and T by bits.
   struct Scales {
     double least = kAbsent, most = kAbsent, total[3] = {kAbsent, kAbsent, kAbsent};
   };

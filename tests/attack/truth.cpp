@@ -118,7 +118,7 @@ struct Stored {
   std::uint32_t code;
 };
 
-// Of the scale 2^exponent and, where y carries its branch, of that branch.
+// The format's numbers times 2^exponent, and only one branch's where y carries its branch.
 std::vector<Stored> numbers_of(const std::string& format, int exponent, bool m) {
   std::vector<Stored> numbers;
   for (std::uint32_t code = 0; code < codes_of(format); ++code) {

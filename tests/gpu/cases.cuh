@@ -7,7 +7,7 @@
 
 namespace outgrad::tests::gpu {
 
-// Of the forwards of each case, y may take the place of x, and of the backwards dx that of dy.
+// Whether y takes the place of x in a case's forwards, and dx that of dy in its backwards.
 enum class Place { own, input };
 
 // In place, on the default stream.

@@ -2,7 +2,7 @@
 // the host is hidden, and these calls go round as many sets of arrays as exceed the second-level cache
 // threefold, so that small arrays come from memory too.
 //
-// Of each size all kernels, a device copy and a scale in place are run in interleaved rounds: shares are of
+// All kernels of a size, a device copy and a scale in place are run in interleaved rounds: shares are of
 // the same run's copy. x is N(0, 1), y and mask are what our own forward makes of it, and no kernel that is
 // timed changes an input of another: what a store keeps, its forward writes for its backward, the same bits
 // in each call.
@@ -93,11 +93,11 @@ struct Kept {
       arrays.emplace_back(sets * bytes.back());
     }
   }
-  // Of a set that begins with element `first`.
+  // What a store keeps of the set that begins with element `first`.
   kernels::u8* of(size_t store, i64 first) const {
     return arrays[store].get() + first / elements * bytes[store];
   }
-  // Of an element, all stores together.
+  // The bytes that all stores together keep of an element.
   static double most_bytes() {
     double sum = 0;
     for (const launches::Store<T>& store : launches::stores<T>()) sum += store.kept_bytes;

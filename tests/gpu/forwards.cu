@@ -13,7 +13,7 @@ constexpr i64 kElements = (i64{1} << 17) + 1;
 
 template <class F, class T>
 void forward_equality(Report& report, int activation, bool reduced) {
-  // Of f32 the first patterns of every binade, of either sign; reduced: those from 1 on.
+  // f32 has the first patterns of every binade, of either sign, or, reduced, those from 1 on.
   constexpr u64 kStep = u64{1} << 23, kOne = 0x3f800000;
   const bool f32 = sizeof(T) == 4;
   const u64 first = f32 && reduced ? kOne : 0, end = f32 && !reduced ? u64{1} << 32 : first + 1;

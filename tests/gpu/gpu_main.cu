@@ -1,16 +1,15 @@
 // outgrad-gpu: shows that the GPU's bits are the host's, and times the kernels against a device copy.
 //
-//   outgrad-gpu equality [--reduced] [--out FILE] every bit pattern of every format (reduced: a sample, for a
-//   memory checker)
-//   outgrad-gpu streams [--reduced] [--out FILE] every launcher on a stream of its own and in a graph that is
-//   launched twice
+//   outgrad-gpu equality [--reduced] [--out FILE]
+//       every bit pattern of every format (reduced: a sample, for a memory checker)
+//   outgrad-gpu streams [--reduced] [--out FILE]
+//       every launcher on a stream of its own and in a graph that is launched twice
 //   outgrad-gpu digests --sweeps DIR [--reduced] [--out FILE]
-//                                                      SHA-256 of all outputs beside the exhaustive sweeps'
-//                                                      in DIR (reduced: 16-bit formats alone)
+//       SHA-256 of all outputs beside the exhaustive sweeps' in DIR (reduced: 16-bit formats alone)
 //   outgrad-gpu time [--budget SECONDS] [--reduced] [--out FILE]
-//                                                      medians of interleaved samples (reduced: a look
-//                                                      whether all of it runs)
-//   outgrad-gpu arguments                              what the launchers refuse; needs no GPU
+//       medians of interleaved samples (reduced: a look whether all of it runs)
+//   outgrad-gpu arguments
+//       what the launchers refuse; needs no GPU
 //
 // The CPU kernels are proved over all inputs; equal hashes carry the proof to this device, the first of those
 // that CUDA_VISIBLE_DEVICES leaves. FILE is JSON, replaced as results come, so that a run that is killed

@@ -23,7 +23,7 @@ std::vector<T> generated(i64 n, Value&& value) {
   return array;
 }
 
-// Of a chunk, kept from one to the next.
+// The arrays of a chunk, kept from one to the next.
 template <class T>
 struct GeluArrays {
   std::vector<T> y, dx;

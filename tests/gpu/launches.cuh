@@ -29,7 +29,7 @@ cudaError_t bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 row
 template <class T>
 cudaError_t bias_gelu_forward(const T* x, const float* bias, i64 rows, i64 n, T* y, u32* mask,
                               cudaStream_t stream);
-// Of an activation after GELU, by its place in kActivationNames.
+// The forward of an activation after GELU, by its place in kActivationNames.
 template <class T>
 cudaError_t activation_forward(int activation, const T* x, T* y, u32* mask, i64 n, cudaStream_t stream);
 template <class T>
@@ -43,7 +43,7 @@ cudaError_t norm_backward(const T* dy, const T* y, const float* gamma, const flo
                           i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
                           const kernels::SideBuffer<const float>& side, float* workspace, i64 words,
                           cudaStream_t stream);
-// Of z = x + residual, without side channels.
+// The norm of z = x + residual, without side channels.
 template <Norm N, class T>
 cudaError_t residual_norm_forward(const T* x, const T* residual, const float* gamma, const float* beta,
                                   i64 rows, i64 n, float eps, T* z, T* y, float* rstd, cudaStream_t stream);

@@ -1,15 +1,20 @@
 #!/usr/bin/env python3
-"""Times PyTorch's own kernels, and the norms of QuACK and Liger-Kernel where they are installed, as `outgrad-gpu time` times ours: the same sizes, graphs of
-at least 20 calls, sets of arrays beyond the cache, rounds.
+"""Times PyTorch's own kernels, and the norms of QuACK and Liger-Kernel where they are installed, as
+`outgrad-gpu time` times ours: the same sizes, graphs of at least 20 calls, sets of arrays beyond the cache,
+rounds.
 
-usage: torch_peer.py [--out FILE] [--ours FILE [--theirs FILE]] [--budget SECONDS] [--reduced] [--device cuda|cpu]
+usage: torch_peer.py [--out FILE] [--ours FILE [--theirs FILE]] [--budget SECONDS] [--reduced]
+                     [--device cuda|cpu]
 
-FILE of --out is JSON (outgrad.gpu_torch/4), replaced as results come. --ours FILE, what `outgrad-gpu time` wrote, prints both side by side at the end;
-with --theirs FILE, what this program wrote, too, nothing is timed. The ceiling of a share is the faster of copying an array and scaling it in place, over
-all sizes of the run: a device copy moves less than kernels do where arrays are large.
-x is N(0, 1). PyTorch's GELU backward reads x where ours reads y and a bit. A row of QuACK or Liger-Kernel names it and its version (`of`). An operation that
-fails is a row with its reason, and so is each one of a package that cannot be imported. --device cpu, for a look whether all of it runs, takes no graphs, and
-neither of the two packages, which have kernels for GPUs alone. Exit status: 0, 2 bad usage or input, 3 no PyTorch or no device.
+FILE of --out is JSON (outgrad.gpu_torch/4), replaced as results come. --ours FILE, what `outgrad-gpu time`
+wrote, prints both side by side at the end; with --theirs FILE, what this program wrote, too, nothing is
+timed. The ceiling of a share is the faster of copying an array and scaling it in place, over all sizes of the
+run: a device copy moves less than kernels do where arrays are large.
+x is N(0, 1). PyTorch's GELU backward reads x where ours reads y and a bit. A row of QuACK or Liger-Kernel
+names it and its version (`of`). An operation that fails is a row with its reason, and so is each one of a
+package that cannot be imported. --device cpu, for a look whether all of it runs, takes no graphs, and neither
+of the two packages, which have kernels for GPUs alone. Exit status: 0, 2 bad usage or input, 3 no PyTorch or
+no device.
 """
 import argparse
 import functools
@@ -32,7 +37,8 @@ WARM_UP_SECONDS = 0.2
 FORMATS = {"bf16": ("bfloat16", 2), "f16": ("float16", 2), "f32": ("float32", 4)}
 # Theirs under another name than what it is compared with.
 NORMS = tuple(f"{norm}_{which}" for norm in ("layernorm", "rmsnorm") for which in ("forward", "backward"))
-COMPARED_WITH = {"gelu_backward_compiled": "gelu_backward"} | {f"{peer}_{norm}": norm for peer in ("quack", "liger") for norm in NORMS}
+COMPARED_WITH = ({"gelu_backward_compiled": "gelu_backward"}
+                 | {f"{peer}_{norm}": norm for peer in ("quack", "liger") for norm in NORMS})
 EPS = 1e-5
 
 
@@ -47,7 +53,8 @@ def elementwise_sizes(reduced):
 
 
 def norm_sizes(reduced):
-    return [(4, 1024)] if reduced else [(rows, columns) for columns in (1024, 4096, 8192) for rows in (1 << 10, 1 << 12, 1 << 13, 1 << 14)]
+    return [(4, 1024)] if reduced else [(rows, columns) for columns in (1024, 4096, 8192)
+                                        for rows in (1 << 10, 1 << 12, 1 << 13, 1 << 14)]
 
 
 def sets_of(elements, size, l2_bytes, pool):
@@ -92,7 +99,8 @@ def line_of(row, ceiling):
     head = f"torch {row['name']:24} {row['format']:4} {shape_text(row):>12}"
     if "failed" in row:
         return f"{head} FAILED: {row['failed']}"
-    return (f"{head} {row['us_median']:10.2f} us {row['gb_per_s']:8.1f} GB/s {100 * row['gb_per_s'] / ceiling:6.1f}% of the ceiling"
+    share = 100 * row["gb_per_s"] / ceiling
+    return (f"{head} {row['us_median']:10.2f} us {row['gb_per_s']:8.1f} GB/s {share:6.1f}% of the ceiling"
             f"  ({row['kept_rounds']} of {len(row['us'])} rounds)")
 
 
@@ -100,15 +108,18 @@ def joined(ours, theirs):
     """(their row, our row of the same work) where both have a time."""
     place = lambda row, name: (name, row["format"], row["rows"], row["columns"])
     own = {place(row, row["name"]): row for row in ours if "us_median" in row}
-    pairs = [(row, own.get(place(row, COMPARED_WITH.get(row["name"], row["name"])))) for row in theirs if "us_median" in row]
+    pairs = [(row, own.get(place(row, COMPARED_WITH.get(row["name"], row["name"]))))
+             for row in theirs if "us_median" in row]
     return [(their, our) for their, our in pairs if our is not None]
 
 
 def comparison(ours, theirs):
-    """Lines of the table ours / theirs; what only they lack is in our own table. PyTorch's rows say of nobody whose they are. The counts at the end leave
-    the ceilings out, which are nobody's kernels, and what torch.compile made apart."""
+    """Lines of the table ours / theirs; what only they lack is in our own table. PyTorch's rows say of nobody
+    whose they are. The counts at the end leave the ceilings out, which are nobody's kernels, and what
+    torch.compile made apart."""
     pairs = joined(ours, theirs)
-    lines = [f"{'':25}{'':4} {'':>12} {'ours':>10} {'theirs':>10} us  {'times as fast':>13}   shares of each one's ceiling"]
+    lines = [f"{'':25}{'':4} {'':>12} {'ours':>10} {'theirs':>10} us  {'times as fast':>13}   shares of each "
+             "one's ceiling"]
     own_ceiling, their_ceiling = ceiling_of(ours), ceiling_of(theirs)
     rows, behind = {}, {}
     for their, our in pairs:
@@ -118,8 +129,10 @@ def comparison(ours, theirs):
         if not ceiling:
             rows[of] = rows.get(of, 0) + 1
             behind[of] = behind.get(of, 0) + (ratio < 1)
-        lines.append(f"{their['name']:25}{their['format']:4} {shape_text(their):>12} {our['us_median']:10.2f} {their['us_median']:10.2f}     "
-                     f"{ratio:13.2f}   {100 * our['gb_per_s'] / own_ceiling:5.1f}% {100 * their['gb_per_s'] / their_ceiling:5.1f}%"
+        own_share, their_share = 100 * our["gb_per_s"] / own_ceiling, 100 * their["gb_per_s"] / their_ceiling
+        lines.append(f"{their['name']:25}{their['format']:4} {shape_text(their):>12} "
+                     f"{our['us_median']:10.2f} {their['us_median']:10.2f}     {ratio:13.2f}   "
+                     f"{own_share:5.1f}% {their_share:5.1f}%"
                      + ("  BEHIND" if ratio < 1 and not ceiling else ""))
     lines += [f"{rows[of]} rows, behind {of} in {behind[of]}" for of in rows]
     whys = {(row["of"], row["failed"]) for row in theirs if "of" in row and "failed" in row}
@@ -132,9 +145,11 @@ def read_rows(path, schema, program):
         with open(path, encoding="utf-8") as file:
             data = json.load(file)
         rows = data["timings"]
-        if not data["schema"].startswith(schema + "/") or not all({"name", "format", "rows", "columns"} <= set(row) for row in rows):
+        if (not data["schema"].startswith(schema + "/")
+                or not all({"name", "format", "rows", "columns"} <= set(row) for row in rows)):
             raise KeyError
-        if not all({"us_median", "gb_per_s"} <= set(row) for row in rows if "failed" not in row) or not ceiling_of(rows) > 0:
+        if (not all({"us_median", "gb_per_s"} <= set(row) for row in rows if "failed" not in row)
+                or not ceiling_of(rows) > 0):
             raise KeyError
         return rows
     except OSError as error:
@@ -167,7 +182,8 @@ class Machine:
         self.torch, self.device = torch, device
         if device == "cuda":
             properties = torch.cuda.get_device_properties(0)
-            self.name, self.l2_bytes = properties.name, getattr(properties, "L2_cache_size", 50 << 20)  # an H100's where PyTorch does not say
+            # an H100's where PyTorch does not say
+            self.name, self.l2_bytes = properties.name, getattr(properties, "L2_cache_size", 50 << 20)
             self.stream = torch.cuda.Stream()
             self.start, self.stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         else:
@@ -177,7 +193,8 @@ class Machine:
         return self.torch.cuda.mem_get_info()[0] if self.device == "cuda" else 1 << 28
 
     def prepared(self, call, sets, calls):
-        """A function that runs `calls` calls and gives the time of one in us. `call(set)`'s results live as long: each set has arrays of its own."""
+        """A function that runs `calls` calls and gives the time of one in us. `call(set)`'s results live as
+        long: each set has arrays of its own."""
         results = [None] * sets
 
         def run():
@@ -239,16 +256,20 @@ def elementwise_cases(machine, pool, elements, size):
 
     def compiled():
         import triton  # noqa: F401  (without it torch.compile has no GPU kernels)
-        # Each size is a graph of its own, of which one function has eight: from the ninth on it would run uncompiled, without an error.
+        # Each size is a graph of its own, of which one function has eight: from the ninth on it would run
+        # uncompiled, without an error.
         torch.compiler.reset()
-        backward = torch.compile(lambda dy, x: aten.gelu_backward(dy, x, approximate="none"), dynamic=False, fullgraph=True)
+        backward = torch.compile(lambda dy, x: aten.gelu_backward(dy, x, approximate="none"), dynamic=False,
+                                 fullgraph=True)
         return lambda k: backward(part("dy", k), part("x", k))
 
     cases = ceilings(machine, pool, elements, size)
     cases += [
-        ("gelu_forward", 2 * size * elements, lambda: lambda k: aten.gelu.out(part("x", k), approximate="none", out=part("out", k))),
+        ("gelu_forward", 2 * size * elements,
+         lambda: lambda k: aten.gelu.out(part("x", k), approximate="none", out=part("out", k))),
         ("gelu_backward", 3 * size * elements,
-         lambda: lambda k: aten.gelu_backward.grad_input(part("dy", k), part("x", k), approximate="none", grad_input=part("out", k))),
+         lambda: lambda k: aten.gelu_backward.grad_input(part("dy", k), part("x", k), approximate="none",
+                                                         grad_input=part("out", k))),
     ]
     if machine.device == "cuda":
         cases.append(("gelu_backward_compiled", 3 * size * elements, compiled))
@@ -269,16 +290,22 @@ def quack_norms(quack, part, gamma, beta):
     wide_gamma, wide_beta = gamma.float(), beta.float()  # its LayerNorm takes no others
 
     def layernorm_backward():
-        _, rstd, mean = quack.layernorm_fwd(part("x", 0), wide_gamma, wide_beta, EPS, return_rstd=True, return_mean=True)
+        _, rstd, mean = quack.layernorm_fwd(part("x", 0), wide_gamma, wide_beta, EPS, return_rstd=True,
+                                            return_mean=True)
         return lambda k: quack.layernorm_bwd(part("x", k), wide_gamma, part("dy", k), rstd, mean)
 
     def rmsnorm_backward():
         rstd = quack.rmsnorm_fwd(part("x", 0), gamma, eps=EPS, store_rstd=True)[2]
         return lambda k: quack.rmsnorm_bwd(part("x", k), gamma, part("dy", k), rstd)
 
-    return {"layernorm_forward": lambda: lambda k: quack.layernorm_fwd(part("x", k), wide_gamma, wide_beta, EPS, return_rstd=True, return_mean=True),
+    def layernorm_forward():
+        return lambda k: quack.layernorm_fwd(part("x", k), wide_gamma, wide_beta, EPS, return_rstd=True,
+                                             return_mean=True)
+
+    return {"layernorm_forward": layernorm_forward,
             "layernorm_backward": layernorm_backward,
-            "rmsnorm_forward": lambda: lambda k: quack.rmsnorm_fwd(part("x", k), gamma, eps=EPS, store_rstd=True),
+            "rmsnorm_forward": lambda: lambda k: quack.rmsnorm_fwd(part("x", k), gamma, eps=EPS,
+                                                                   store_rstd=True),
             "rmsnorm_backward": rmsnorm_backward}
 
 
@@ -292,17 +319,21 @@ def liger_norms(layer, rms, part, gamma, beta):
     def rmsnorm_backward():
         _, _, rstd, block, warps, types = rms.rms_norm_forward(part("x", 0), gamma, EPS, *rms_settings)
         # In place of dy, as it does by default: `out` is that.
-        return lambda k: rms.rms_norm_backward(part("out", k), part("x", k), gamma, rstd, rms_settings[0], types, block, warps, True, rms_settings[2])
+        return lambda k: rms.rms_norm_backward(part("out", k), part("x", k), gamma, rstd, rms_settings[0],
+                                               types, block, warps, True, rms_settings[2])
 
     return {"layernorm_forward": lambda: lambda k: layer.layer_norm_forward(part("x", k), gamma, beta, EPS),
             "layernorm_backward": layernorm_backward,
-            "rmsnorm_forward": lambda: lambda k: rms.rms_norm_forward(part("x", k), gamma, EPS, *rms_settings),
+            "rmsnorm_forward": lambda: lambda k: rms.rms_norm_forward(part("x", k), gamma, EPS,
+                                                                      *rms_settings),
             "rmsnorm_backward": rmsnorm_backward}
 
 
-# Those whose norms are timed beside PyTorch's: name, distribution, modules, cases. quack/__init__.py hides the module `rmsnorm` behind a function.
+# Those whose norms are timed beside PyTorch's: name, distribution, modules, cases. quack/__init__.py hides
+# the module `rmsnorm` behind a function.
 PEERS = {"quack": ("QuACK", "quack-kernels", ("quack.rmsnorm",), quack_norms),
-         "liger": ("Liger-Kernel", "liger-kernel", ("liger_kernel.ops.layer_norm", "liger_kernel.ops.rms_norm"), liger_norms)}
+         "liger": ("Liger-Kernel", "liger-kernel",
+                   ("liger_kernel.ops.layer_norm", "liger_kernel.ops.rms_norm"), liger_norms)}
 
 
 def peer_cases(part, gamma, beta, bytes_of):
@@ -311,7 +342,8 @@ def peer_cases(part, gamma, beta, bytes_of):
 
     for peer, (name, distribution, modules, norms) in PEERS.items():
         found, told = imported(modules, distribution)
-        made = norms(*found, part, gamma, beta) if found else dict.fromkeys(NORMS, lambda why=told: absent(why))
+        made = (norms(*found, part, gamma, beta) if found
+                else dict.fromkeys(NORMS, lambda why=told: absent(why)))
         for norm in NORMS:
             yield f"{peer}_{norm}", bytes_of[norm], made[norm], f"{name} {told}" if found else name
 
@@ -322,15 +354,18 @@ def norm_cases(machine, pool, rows, columns, size, dtype):
     gamma = torch.full((columns,), 0.75, dtype=dtype, device=machine.device)
     beta = torch.full((columns,), 0.25, dtype=dtype, device=machine.device)
     # Matrices, parameters and their gradients, and of a row the mean and rstd, or rstd alone.
-    bytes_of = {f"{norm}_{which}": (matrices * elements + gradients * vectors * columns) * size + 4 * vectors * rows
-                for norm, vectors in (("layernorm", 2), ("rmsnorm", 1)) for which, matrices, gradients in (("forward", 2, 1), ("backward", 3, 2))}
+    bytes_of = {f"{norm}_{which}": (matrices * elements + gradients * vectors * columns) * size
+                + 4 * vectors * rows
+                for norm, vectors in (("layernorm", 2), ("rmsnorm", 1))
+                for which, matrices, gradients in (("forward", 2, 1), ("backward", 3, 2))}
 
     def part(name, k):
         return pool[name][k * elements:(k + 1) * elements].view(rows, columns)
 
     def layernorm_backward():
         _, mean, rstd = aten.native_layer_norm(part("x", 0), [columns], gamma, beta, EPS)
-        return lambda k: aten.native_layer_norm_backward(part("dy", k), part("x", k), [columns], mean, rstd, gamma, beta, [True, True, True])
+        return lambda k: aten.native_layer_norm_backward(part("dy", k), part("x", k), [columns], mean, rstd,
+                                                         gamma, beta, [True, True, True])
 
     def rmsnorm_forward():
         if hasattr(aten, "_fused_rms_norm"):
@@ -340,7 +375,8 @@ def norm_cases(machine, pool, rows, columns, size, dtype):
     def rmsnorm_backward():
         if hasattr(aten, "_fused_rms_norm_backward"):
             _, rstd = aten._fused_rms_norm(part("x", 0), [columns], gamma, EPS)
-            return lambda k: aten._fused_rms_norm_backward(part("dy", k), part("x", k), [columns], rstd, gamma, [True, True])
+            return lambda k: aten._fused_rms_norm_backward(part("dy", k), part("x", k), [columns], rstd,
+                                                           gamma, [True, True])
         weight = gamma.clone().requires_grad_(True)
         made = {}
 
@@ -359,13 +395,15 @@ def norm_cases(machine, pool, rows, columns, size, dtype):
         return backward
 
     cases = {
-        "layernorm_forward": lambda: lambda k: aten.native_layer_norm(part("x", k), [columns], gamma, beta, EPS),
+        "layernorm_forward": lambda: lambda k: aten.native_layer_norm(part("x", k), [columns],
+                                                                      gamma, beta, EPS),
         "layernorm_backward": layernorm_backward,
         "rmsnorm_forward": rmsnorm_forward,
         "rmsnorm_backward": rmsnorm_backward,
     }
     peers = list(peer_cases(part, gamma, beta, bytes_of)) if machine.device == "cuda" else []
-    return ceilings(machine, pool, elements, size) + [(norm, bytes_of[norm], cases[norm]) for norm in NORMS] + peers
+    return (ceilings(machine, pool, elements, size)
+            + [(norm, bytes_of[norm], cases[norm]) for norm in NORMS] + peers)
 
 
 def time_size(machine, cases, sets, calls, shape, name, seconds, reduced, warm):
@@ -373,7 +411,8 @@ def time_size(machine, cases, sets, calls, shape, name, seconds, reduced, warm):
     begun = time.perf_counter()
     rows, runs = [], []
     for case, bytes_of_call, make, *of in cases:
-        head = {"name": case, "format": name, "rows": shape[0], "columns": shape[1]} | ({"of": of[0]} if of else {})
+        head = ({"name": case, "format": name, "rows": shape[0], "columns": shape[1]}
+                | ({"of": of[0]} if of else {}))
         row = head | {"bytes": bytes_of_call, "sets": sets, "calls": calls, "us": []}
         try:
             runs.append((row, machine.prepared(make(), sets, calls)))
@@ -386,7 +425,8 @@ def time_size(machine, cases, sets, calls, shape, name, seconds, reduced, warm):
         for _, run in runs:
             run()
     rounds = 0
-    while rounds < (REDUCED_ROUNDS if reduced else ROUNDS) and (rounds < FEWEST or time.perf_counter() - begun < seconds):
+    most = REDUCED_ROUNDS if reduced else ROUNDS
+    while rounds < most and (rounds < FEWEST or time.perf_counter() - begun < seconds):
         for k in range(len(runs)):
             row, run = runs[(k + rounds) % len(runs)]
             row["us"].append(run())
@@ -412,7 +452,8 @@ def time_all(torch, device, reduced, budget, results):
         arrays = 5  # x, dy, out, and what a norm returns, twice
         while most > 1 << 12 and arrays * size * most > 0.8 * machine.free_bytes():
             most //= 2
-        pool = {"x": torch.empty(most, dtype=dtype, device=device).normal_(), "dy": torch.empty(most, dtype=dtype, device=device).uniform_(-1, 1)}
+        pool = {"x": torch.empty(most, dtype=dtype, device=device).normal_(),
+                "dy": torch.empty(most, dtype=dtype, device=device).uniform_(-1, 1)}
         pool["out"] = pool["dy"].clone()
         for shape in sizes:
             own = weight(shape, size)
@@ -422,14 +463,18 @@ def time_all(torch, device, reduced, budget, results):
             if rows == 1:
                 columns = min(columns, most)
             elements = rows * columns
-            if elements > most or any(row["rows"] == rows and row["columns"] == columns and row["format"] == name for row in results.rows):
+            if elements > most or any(row["rows"] == rows and row["columns"] == columns
+                                      and row["format"] == name for row in results.rows):
                 continue
             sets = sets_of(elements, size, machine.l2_bytes, most)
             try:
-                cases = elementwise_cases(machine, pool, elements, size) if rows == 1 else norm_cases(machine, pool, rows, columns, size, dtype)
-                timed = time_size(machine, cases, sets, calls_of(sets), (rows, columns), name, seconds, reduced, warm)
+                cases = (elementwise_cases(machine, pool, elements, size) if rows == 1
+                         else norm_cases(machine, pool, rows, columns, size, dtype))
+                timed = time_size(machine, cases, sets, calls_of(sets), (rows, columns), name, seconds,
+                                  reduced, warm)
             except Exception as error:
-                timed = [{"name": "copy", "format": name, "rows": rows, "columns": columns, "failed": reason(error)}]
+                timed = [{"name": "copy", "format": name, "rows": rows, "columns": columns,
+                          "failed": reason(error)}]
             warm = False
             machine.release()
             results.rows += timed
@@ -446,7 +491,8 @@ def time_all(torch, device, reduced, budget, results):
 
 
 def options_of(arguments):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
 
     def refuse(why):
         raise Refusal(2, why)

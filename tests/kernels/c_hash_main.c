@@ -207,7 +207,7 @@ static void mxfp8(int format) {
   free(dx);
 }
 
-/* Of every activation in one line: the codes of some widths, exact and dithered, and dx from them. */
+/* One line for every activation: the codes of some widths, exact and dithered, and dx from them. */
 static void codes(int format) {
   static const int widths[] = {1, 4, 5, 7, 8, 2, 3};
   static const uint64_t seed = UINT64_C(0x0123456789abcdef);
@@ -277,7 +277,7 @@ static void encoded(int format) {
   free(packed);
 }
 
-/* Of the activations that have it in one line for each 8-bit format: codes and parts of y at a scale, dx from
+/* One line for each 8-bit format, over the activations that have it: codes and parts of y at a scale, dx from
  * them, and the bound. */
 static void eight_bits(int format) {
   static const char* const names[] = {"e4m3_at_a_scale", "e5m2_at_a_scale", "int8_at_a_scale"};
@@ -322,7 +322,7 @@ static void eight_bits(int format) {
   free(dx);
 }
 
-/* Of the activations that have it in one line for each 4-bit format: codes, scales and parts of y in blocks,
+/* One line for each 4-bit format, over the activations that have it: codes, scales and parts of y in blocks,
  * dx from them, and the bound. */
 static void four_bits(int format) {
   static const char* const names[] = {"mxfp4", "nvfp4"};

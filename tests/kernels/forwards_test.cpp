@@ -144,7 +144,7 @@ template <class F>
 class ForwardsExhaustive : public testing::Test {};
 TYPED_TEST_SUITE(ForwardsExhaustive, TypesOf<ActivationForwards>::Type, Names);
 
-// Of all 2^32 floats. The counts are what was found, by activation, in the catalogue's order; gelu has its
+// All 2^32 floats. The counts are what was found, by activation, in the catalogue's order; gelu has its
 // sweeps.
 TYPED_TEST(ForwardsExhaustive, FloatsThatAreNotCorrectlyRounded) {
   constexpr i64 kFound[] = {0, 2, 2, 15, 10, 1, 0, 66, 9, 0};

@@ -342,7 +342,7 @@ TEST(Fp8Arrays, EveryScheduleIsTheDefinitionF32) {
   expect_definition_everywhere<F8E4M3, float>();
   expect_definition_everywhere<F8E5M2, float>();
 }
-// Of a large array the results come from a table of all x; of its parts they do not.
+// A large array's results come from a table of all x; those of its parts do not.
 template <class T, CpuSchedule S>
 void expect_large_array_is_its_parts(int bits) {
   using Gelu = Fp8Activation<generated::GeluFp8>;

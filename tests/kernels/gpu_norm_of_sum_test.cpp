@@ -157,7 +157,7 @@ template <GpuNormSchedule S>
 struct Schedule {
   static constexpr GpuNormSchedule kSchedule = S;
 };
-// Of few instances each: all those of the default would take the compiler minutes.
+// Schedules of few instances each: all those of the default would take the compiler minutes.
 using TwoWarps = Schedule<GpuNormSchedule{.row_warps = 2, .octets = 4, .block_rows = 4, .rows_ahead = 0}>;
 using FourWarps = Schedule<GpuNormSchedule{
     .row_warps = 4, .octets = 1, .block_rows = 2, .blocks_per_sm = 1, .rows_ahead = 4}>;

@@ -46,7 +46,7 @@ void expect_every_pattern(ParityFitList<Fit...>) {
    ...);
 }
 
-// Of every activation with a minimum.
+// Every activation with a minimum is tried.
 TEST(StandInParity, EveryPatternIsTheHosts) {
   expect_every_pattern<ParityF16>(ParityFits<ParityF16>::Type{});
   expect_every_pattern<ParityBf16>(ParityFits<ParityBf16>::Type{});

@@ -16,10 +16,10 @@ static_assert(LDBL_MANT_DIG >= 64, "the allowances below are for a long double o
 
 using Real = long double;
 
-// Of the values in long double: libm's functions are within a few of its ulps, 2^-63, and an exponent of up
-// to 200 costs another 2^8.
+// The error of values in long double: libm's functions are within a few of its ulps, 2^-63, and an exponent
+// of up to 200 costs another 2^8.
 constexpr Real kValueError = 0x1p-53L;  // relative, of f
-// Of the derivatives: far below every bound of a header (the least is 2^-24), far above long double's
+// The error of derivatives: far below every bound of a header (the least is 2^-24), far above long double's
 // rounding.
 constexpr Real kDerivativeError = 0x1p-40L;
 constexpr Real kU = 0x1p-24L;      // fp32 rounding to nearest: relative

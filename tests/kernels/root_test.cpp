@@ -288,7 +288,7 @@ TEST(RootTest, FmaDownIsTheFloorOfTheExactResult) {
   std::mt19937 random(11);
   int down = 0, exact = 0;
   for (int i = 0; i < 1'000'000; ++i) {
-    // Of few bits, so that doubles are exact.
+    // The factors have few bits, so that doubles are exact.
     const double a = (static_cast<double>(random() >> 20) - 2048) * 0x1p-13,
                  b = 4 + static_cast<double>(random() >> 20) * 0x1p-10, c = 0x1p16 + 64 + i % 64 + 0.5;
     const double sum = a * b + c;

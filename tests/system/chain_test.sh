@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# `run` redoes what changed and nothing else, passes exit statuses on, and touches committed files only with --publish.
+# `run` redoes what changed and nothing else, passes exit statuses on, and touches committed files only with
+# --publish.
 # usage: chain_test.sh REPOSITORY
 set -euo pipefail
 # shellcheck source=tests/system/sandbox.sh
@@ -23,10 +24,12 @@ expect "new file times, old content" "" "$(calls_of)"
 echo '{"name": "gelu_f16", "degree": 5}' >"$sandbox/approx/specs/gelu_f16.json"
 expect "a changed spec with an unchanged fit" "fit gelu_f16.json" "$(calls_of)"
 echo '// changed' >>"$sandbox/kernels/eval.h"
-expect "a changed kernel" "tune --device" "$(calls_of)"  # the other executables are compiled: their own bytes would change
+# the other executables are compiled: their own bytes would change
+expect "a changed kernel" "tune --device" "$(calls_of)"
 echo '# changed' >>"$sandbox/build/outgrad-check"
 expect "a changed checker" \
-  "check gelu_bf16.h validate f32 validate f16 validate bf16 stability f32 stability f16 stability bf16 report --in" "$(calls_of)"
+  "check gelu_bf16.h validate f32 validate f16 validate bf16 stability f32 stability f16 stability bf16 \
+report --in" "$(calls_of)"
 echo '/* changed */' >>"$sandbox/validation/report/page.css"
 expect "another look of the page" "report --in" "$(calls_of)"
 rm "$sandbox/out/report/report.md"
@@ -34,9 +37,11 @@ expect "a missing output" "report --in" "$(calls_of)"
 expect "--fresh" "$everything" "$(calls_of --fresh)"
 [[ "$(calls_of --fresh --formats bf16)" != *f32* ]] || fail "--formats bf16 ran another format"
 
-for case in "check 1:1" "validate 1:1" "stability 1:1" "fit 2:2" "fit 137:3" "emit 2:2" "tune 3:3" "report 2:2"; do
+for case in "check 1:1" "validate 1:1" "stability 1:1" "fit 2:2" "fit 137:3" "emit 2:2" "tune 3:3" \
+  "report 2:2"; do
   code=0
-  STAND_IN_STATUS=${case%:*} "$sandbox/outgrad" run --fresh --publish >"$sandbox/build/stdout" 2>/dev/null || code=$?
+  STAND_IN_STATUS=${case%:*} "$sandbox/outgrad" run --fresh --publish >"$sandbox/build/stdout" 2>/dev/null ||
+    code=$?
   expect "exit status of run when ${case%:*}" "${case#*:}" "$code"
   if ((code == 1)); then
     [[ -f $sandbox/out/report/index.html ]] || fail "$case: no report shows the violation"
@@ -64,7 +69,8 @@ expect "git status after run" "" "$(git status --porcelain)"
 calls_of --publish >/dev/null
 expect "what --publish adds" "kernels/generated/ notebooks_data/fits/ notebooks_data/sweeps/" \
   "$(git status --porcelain | sed 's/^?? //' | xargs)"
-cmp out/fits/gelu_f32.json notebooks_data/fits/gelu_f32.json || fail "the published fit is not the one of this run"
+cmp out/fits/gelu_f32.json notebooks_data/fits/gelu_f32.json ||
+  fail "the published fit is not the one of this run"
 expect "after --publish" "" "$(calls_of)"
 
 # What the report is told: which files are this run's, and of what date and commit the others are.
@@ -76,24 +82,30 @@ calls_of --formats bf16 >/dev/null
 told() {  # told EXPRESSION: of the provenance p
   python3 -c 'import json, sys; p = json.load(open("out/provenance.json")); print(eval(sys.argv[1]))' "$1"
 }
-expect "files of this run" "fits/gelu_bf16.json fits/gelu_forward.json generated/kernels/generated/gelu_bf16.h \
-generated/kernels/generated/gelu_forward.h stability/model_bf16.json sweeps/gelu_bf16.json tuned/tune_cpu.jsonl" "$(told '" ".join(sorted(p["run"]))')"
-expect "committed files" "attack/norms.json pareto/gelu_bf16.json" "$(told '" ".join(sorted(p["committed"]))')"
+expect "files of this run" \
+  "fits/gelu_bf16.json fits/gelu_forward.json generated/kernels/generated/gelu_bf16.h \
+generated/kernels/generated/gelu_forward.h stability/model_bf16.json sweeps/gelu_bf16.json \
+tuned/tune_cpu.jsonl" "$(told '" ".join(sorted(p["run"]))')"
+expect "committed files" "attack/norms.json pareto/gelu_bf16.json" \
+  "$(told '" ".join(sorted(p["committed"]))')"
 expect "a committed file's date and commit" "2001-02-03 $(git rev-parse --short HEAD)" \
-  "$(told 'p["committed"]["attack/norms.json"]["date"] + " " + p["committed"]["attack/norms.json"]["commit"]')"
-expect "a file that was changed since" "$(git rev-parse --short HEAD), changed since" "$(told 'p["committed"]["pareto/gelu_bf16.json"]["commit"]')"
+  "$(told '"{date} {commit}".format(**p["committed"]["attack/norms.json"])')"
+expect "a file that was changed since" "$(git rev-parse --short HEAD), changed since" \
+  "$(told 'p["committed"]["pareto/gelu_bf16.json"]["commit"]')"
 expect "commit" "$(git rev-parse --short HEAD) with changes" "$(told 'p["commit"]')"
 git add . && git -c user.name=t -c user.email=t@t commit -qm newer
 expect "a page that names an older commit" "report --in" "$(calls_of --formats bf16)"
 expect "the commit is the same" "" "$(calls_of --formats bf16)"
 mkdir bin
-printf '#!/bin/sh\necho "NVIDIA-SMI has failed because it could not communicate with the driver"\nexit 9\n' >bin/nvidia-smi
+printf '#!/bin/sh\necho "NVIDIA-SMI has failed because it could not communicate with the driver"\nexit 9\n' \
+  >bin/nvidia-smi
 chmod +x bin/nvidia-smi
 PATH=$PWD/bin:$PATH calls_of --formats bf16 >/dev/null
 expect "no GPU of a broken driver" "" "$(told 'p["machine"]["gpu"]')"
 rm -r bin
 expect "cores" "$(nproc)" "$(told 'p["machine"]["cores"]')"
-cmp notebooks_data/attack/norms.json out/committed/attack/norms.json || fail "the committed file is not beside this run's"
+cmp notebooks_data/attack/norms.json out/committed/attack/norms.json ||
+  fail "the committed file is not beside this run's"
 [[ ! -e out/attack ]] || fail "a committed file stands among this run's"
 rm -rf .git
 calls_of --formats bf16 >/dev/null

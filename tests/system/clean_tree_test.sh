@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The committed artefacts are what the tools make of the committed specifications, and making them leaves the tree as it was:
-# fit + emit of the 16-bit formats (a few seconds each; f32 is fit_test's) inside a copy of the checkout, then git status.
+# The committed artefacts are what the tools make of the committed specifications, and making them leaves the
+# tree as it was: fit + emit of the 16-bit formats (a few seconds each; f32 is fit_test's) inside a copy of
+# the checkout, then git status.
 # usage: clean_tree_test.sh REPOSITORY BUILD
 set -euo pipefail
 of_checkout() { git -c safe.directory='*' -C "$1" "${@:2}"; }  # also where it is another user's

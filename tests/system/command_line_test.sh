@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The command line: bad usage and bad input end with status 2, one line on stderr, nothing on stdout and no output file.
+# The command line: bad usage and bad input end with status 2, one line on stderr, nothing on stdout and no
+# output file.
 # usage: command_line_test.sh REPOSITORY BUILD
 set -euo pipefail
 root=$1
@@ -19,7 +20,8 @@ refuses() {  # refuses STATUS WORD...: the command ends so
   shift
   "$root/outgrad" "$@" >stdout 2>stderr </dev/null || code=$?
   ((code == expected)) || fail "$*: status $code instead of $expected"
-  [[ $(wc -l <stderr) == 1 && $(wc -c <stderr) -lt 1600 && $(<stderr) == outgrad:* ]] || fail "$*: stderr is not one line of outgrad's: $(head -c 400 stderr)"
+  [[ $(wc -l <stderr) == 1 && $(wc -c <stderr) -lt 1600 && $(<stderr) == outgrad:* ]] ||
+    fail "$*: stderr is not one line of outgrad's: $(head -c 400 stderr)"
   [[ ! -s stdout ]] || fail "$*: stdout says $(head -c 200 stdout)"
   local left
   left=$(find . -mindepth 1 -not -name stdout -not -name stderr -not -name 'input.*')
@@ -55,9 +57,11 @@ if [[ -x $2/outgrad-fit ]]; then
   refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" --coq --rows 16 --out certify.out
   refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" --json --out certify.out
   refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" --coq --bound T --out certify.out
-  refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" --forward "$root/notebooks_data/fits/gelu_forward_bf16.json" --out certify.out
+  refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" \
+    --forward "$root/notebooks_data/fits/gelu_forward_bf16.json" --out certify.out
   for forward in gelu_forward_f16 gelu_bf16; do
-    refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" --coq --forward "$root/notebooks_data/fits/$forward.json" --out certify.out
+    refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" \
+      --coq --forward "$root/notebooks_data/fits/$forward.json" --out certify.out
   done
   # A PATH with what the wrapper and this test need, but neither coqc nor gappa.
   for program in bash env dirname readlink wc find head; do ln -s "$(command -v "$program")" "$few/"; done
@@ -75,10 +79,14 @@ if [[ -x $2/outgrad-fit ]]; then
     refuses 2 validate --foreign "$file" --format f32 --out validate.out
   done
   # Fits without a row are named, not passed over.
-  "$root/outgrad" table "$root"/notebooks_data/fits/{gelu_code,gelu_mxfp8,gelu_forward}.json >stdout 2>stderr || fail "table: status $?"
-  [[ $(wc -l <stdout) == 3 && $(<stderr) == "table: no rows for forwards and codes: gelu_code, gelu_forward" ]] || fail "table: $(cat stdout stderr)"
+  "$root/outgrad" table "$root"/notebooks_data/fits/{gelu_code,gelu_mxfp8,gelu_forward}.json \
+    >stdout 2>stderr || fail "table: status $?"
+  [[ $(wc -l <stdout) == 3 &&
+    $(<stderr) == "table: no rows for forwards and codes: gelu_code, gelu_forward" ]] ||
+    fail "table: $(cat stdout stderr)"
   # The committed results are a report, published tunings and audits of others' coefficients among them.
-  "$root/outgrad" report --in "$root/notebooks_data" --out report >stdout 2>stderr || fail "report --in notebooks_data: $(head -c 400 stderr)"
+  "$root/outgrad" report --in "$root/notebooks_data" --out report >stdout 2>stderr ||
+    fail "report --in notebooks_data: $(head -c 400 stderr)"
   grep -q '^| regelu2 | ' report/report.md || fail "the committed results lack others' coefficients"
   rm -rf report
   refuses 2 stability --attack --gamma 1,2
@@ -99,8 +107,10 @@ if [[ -x $2/outgrad-fit ]]; then
   refuses 2 front --softmax --activation gelu --out front.out
   refuses 2 stability absent.npz
   refuses 2 stability input.safetensors --out stability.out
-  header='{"ln.weight":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"ln.bias":{"dtype":"F32","shape":[0],"data_offsets":[8,8]}}'
-  { printf "\\x$(printf '%02x' ${#header})\\0\\0\\0\\0\\0\\0\\0"; printf '%s' "$header"; head -c 8 /dev/zero; } >input.beta.safetensors
+  header='{"ln.weight":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},
+    "ln.bias":{"dtype":"F32","shape":[0],"data_offsets":[8,8]}}'
+  { printf "\\x$(printf '%02x' ${#header})\\0\\0\\0\\0\\0\\0\\0%s" "$header"; head -c 8 /dev/zero; } \
+    >input.beta.safetensors
   refuses 2 stability input.beta.safetensors --out stability.out
   refuses 2 stability --gamma 1,nan --beta 0,0
   for scale in 0 -1 1e-40 inf nan; do refuses 2 stability --gamma 1,1 --format e4m3 --scale=$scale; done
@@ -111,19 +121,24 @@ fi
 for command in tune eval bench; do
   refuses 2 "$command" --frobnicate
   "$root/outgrad" "$command" --help >input.help
-  [[ $(grep -o 'outgrad [a-z]*' input.help | sort -u) == "outgrad $command" ]] || fail "$command --help is about another command"
+  [[ $(grep -o 'outgrad [a-z]*' input.help | sort -u) == "outgrad $command" ]] ||
+    fail "$command --help is about another command"
 done
 refuses 2 bench --format bf16,f8
 refuses 2 bench --format bf16,bf16
 refuses 2 bench --stores --kernel gelu_forward
 refuses 2 bench --stores --elements 1
-"$root/outgrad" bench --stores --format bf16 --elements 4096 --rounds 9 --json >stores.json || fail "bench --stores: status $?"
-grep -q '"store": "bf16 y with its branch"' stores.json || fail "bench --stores does not time a y with its branch"
+"$root/outgrad" bench --stores --format bf16 --elements 4096 --rounds 9 --json >stores.json ||
+  fail "bench --stores: status $?"
+grep -q '"store": "bf16 y with its branch"' stores.json ||
+  fail "bench --stores does not time a y with its branch"
 grep -q '"store": "int8 y beside y"' stores.json || fail "bench --stores does not time a norm's y in int8"
 # Every store of GELU that has a time, which a busy machine may not give it, is one of the front.
-"$root/outgrad" front --speed stores.json --json --out front.json >front.txt || fail "front --speed: status $?"
+"$root/outgrad" front --speed stores.json --json --out front.json >front.txt ||
+  fail "front --speed: status $?"
 sed -i '/"layer": "layernorm"/,$d' stores.json
-grep -q '"status": "too noisy"' stores.json || [[ $(grep -c '"store":' stores.json) == $(grep -c '"speed":' front.json) ]] ||
+grep -q '"status": "too noisy"' stores.json ||
+  [[ $(grep -c '"store":' stores.json) == $(grep -c '"speed":' front.json) ]] ||
   fail "front --speed knows $(grep -c '"speed":' front.json) of the stores"
 rm stores.json front.json front.txt
 refuses 2 eval

@@ -1,6 +1,7 @@
-"""The pages of docs/ say what is so: the figures that README.md and how_few_bits.md claim are those of the committed headers and
-results (page_figures.py), the pictures of how_it_works.md are drawn again, a file that a page names or links to exists, and where
-a row of a table names files and then functions, these stand in them. page_commands_test.py runs the pages' commands.
+"""The pages of docs/ say what is so: the figures that README.md and how_few_bits.md claim are those of the
+committed headers and results (page_figures.py), the pictures of how_it_works.md are drawn again, a file that
+a page names or links to exists, and where a row of a table names files and then functions, these stand in
+them. page_commands_test.py runs the pages' commands.
 
 usage: docs_test.py REPOSITORY BUILD
 """
@@ -20,13 +21,16 @@ NAME = re.compile(r"`(\w+)`")
 
 
 def names_hold(page, text, repository):
-    """Files that the page names exist, NAME.h aside; in a row of a table the cell behind a cell of files has names from them."""
+    """Files that the page names exist, NAME.h aside; in a row of a table the cell behind a cell of files has
+    names from them."""
     missing = [path for path in FILE.findall(text) if "NAME" not in path and not (repository / path).exists()]
     for line in text.splitlines():
         cells = line.split("|")
         for files, names in zip(cells, cells[1:]):
-            sources = "".join((repository / path).read_text() for path in FILE.findall(files) if (repository / path).exists())
-            missing += [f"{name} of {files.strip()}" for name in NAME.findall(names) if sources and not re.search(rf"\b{name}\b", sources)]
+            sources = "".join((repository / path).read_text() for path in FILE.findall(files)
+                              if (repository / path).exists())
+            missing += [f"{name} of {files.strip()}" for name in NAME.findall(names) if sources
+                        and not re.search(rf"\b{name}\b", sources)]
     for what in missing:
         print(f"FAILED: {page.name}: no {what}")
     return not missing
@@ -45,7 +49,8 @@ def page_holds(page, repository):
 def pictures_hold(repository):
     committed = {path.name for path in (repository / "docs").glob("*.svg")}
     for python in (sys.executable, "/usr/bin/python3"):
-        if subprocess.run([python, "-c", "import matplotlib"], stderr=subprocess.DEVNULL, check=False).returncode == 0:
+        if subprocess.run([python, "-c", "import matplotlib"], stderr=subprocess.DEVNULL,
+                          check=False).returncode == 0:
             break
     else:
         print("the pictures are not drawn again: no matplotlib (Debian: python3-matplotlib)")

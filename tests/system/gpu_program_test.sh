@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# outgrad-gpu over stand-ins for the device and for CUDA's runtime: what each command computes, writes, finds and refuses. The kernels are the real ones.
+# outgrad-gpu over stand-ins for the device and for CUDA's runtime: what each command computes, writes, finds
+# and refuses. The kernels are the real ones.
 # usage: gpu_program_test.sh REPOSITORY BUILD
 set -euo pipefail
 root=$1 build=$2
@@ -22,7 +23,8 @@ expect() {  # status, text that stdout or stderr has, command
 }
 refused() {  # the same in one line, and no file
   expect "$@"
-  [[ $(grep -c '^outgrad: ' "$work/said") == 1 && $(grep -vc '^Stand-in GPU' "$work/said") == 1 ]] || fail "${*:3}: more than one line"
+  [[ $(grep -c '^outgrad: ' "$work/said") == 1 && $(grep -vc '^Stand-in GPU' "$work/said") == 1 ]] ||
+    fail "${*:3}: more than one line"
   [[ ! -e $work/out.json ]] || fail "${*:3}: left a file"
 }
 has() { grep -qE -- "$2" "$work/$1" || fail "$1: no '$2'"; }
@@ -54,8 +56,9 @@ has streams.json '"what": "residual layernorm 333 x 77, graph", "format": "bf16"
 
 expect 0 "of the ceiling" "$program" time --reduced --budget 1 --out "$work/time.json"
 has time.json '"schema": "outgrad.gpu_time/4".*"complete": true'
-# Every row, with the bytes of an element for 4 and for 2 bytes of T, of a run over 2^12 elements: x, y, dy and dx are T, a mask is a bit, a code its bits, MXFP8
-# 8 bits and those of a scale for 32. Norms have a vector of the rows and those of the columns beside their matrices.
+# Every row, with the bytes of an element for 4 and for 2 bytes of T, of a run over 2^12 elements: x, y, dy
+# and dx are T, a mask is a bit, a code its bits, MXFP8 8 bits and those of a scale for 32. Norms have a
+# vector of the rows and those of the columns beside their matrices.
 rows() {
   python3 - "$work/time.json" << 'END'
 import json, sys
@@ -64,8 +67,10 @@ bits = {"code_2": 2, "code_2_dithered": 2, "code_4": 4, "code_8": 8, "e4m3_1": 9
 want = {}
 for format, size in (("f32", 4), ("f16", 2), ("bf16", 2)):
     row = {"copy": 2 * size, "scale": 2 * size, "dropout": 2 * size, "encode_gradients_4": size + 4 / 8,
-           "gelu_backward": 3 * size + 1 / 8, "bias_gelu_forward": 2 * size + 1 / 8, "bias_gelu_backward": 3 * size + 1 / 8,
-           "gelu_forward_mxfp8": size + 1 + 1 / 32 + 1 / 8, "gelu_backward_mxfp8": 2 * size + 1 + 1 / 32 + 1 / 8,
+           "gelu_backward": 3 * size + 1 / 8,
+           "bias_gelu_forward": 2 * size + 1 / 8, "bias_gelu_backward": 3 * size + 1 / 8,
+           "gelu_forward_mxfp8": size + 1 + 1 / 32 + 1 / 8,
+           "gelu_backward_mxfp8": 2 * size + 1 + 1 / 32 + 1 / 8,
            "softmax_forward_code": 2 * size + 1, "softmax_backward_code": 2 * size + 1}
     for name in ("gelu", "gelu_tanh", "quick_gelu", "silu", "swish", "mish"):
         row[name + "_forward"] = 2 * size + 1 / 8
@@ -82,9 +87,11 @@ for format, size in (("f32", 4), ("f16", 2), ("bf16", 2)):
             for residual in (0, 1):
                 of_rows = 4 * 4
                 key = ("residual_" * residual + norm + "_" + name, format, 4)
-                want[key] = ((4 if residual else matrices) * size * 4 * columns + of_rows + (1 + sums) * vectors * 4 * columns)
+                moved = (4 if residual else matrices) * size * 4 * columns
+                want[key] = moved + of_rows + (1 + sums) * vectors * 4 * columns
     want.update({(name, format, 4): 2 * size * 4 * columns for name in ("copy", "scale")})
-got = {(row["name"], row["format"], row["rows"]): row["bytes"] for row in json.load(open(sys.argv[1]))["timings"] if row["columns"] in (4096, columns)}
+got = {(row["name"], row["format"], row["rows"]): row["bytes"]
+       for row in json.load(open(sys.argv[1]))["timings"] if row["columns"] in (4096, columns)}
 for key in sorted(want.keys() | got.keys()):
     if want.get(key) != got.get(key):
         print(key, "bytes:", got.get(key), "expected:", want.get(key))
@@ -98,12 +105,15 @@ refused 2 "expected 'equality'" "$program" bench
 refused 2 "unknown option" "$program" equality --budget 5 --out "$work/out.json"
 refused 2 "no value" "$program" streams --out
 refused 2 "--sweeps: is missing" "$program" digests
-for budget in 0 -1 x 100000 ''; do refused 2 "--budget: '$budget' is not" "$program" time --budget "$budget" --out "$work/out.json"; done
+for budget in 0 -1 x 100000 ''; do
+  refused 2 "--budget: '$budget' is not" "$program" time --budget "$budget" --out "$work/out.json"
+done
 planted() { refused 3 "$2" env "OUTGRAD_STAND_IN_RUNTIME=$1" "$program" time --out "$work/out.json"; }
 planted cudaGetDeviceCount:35 "the driver is of CUDA 12.4, too old for this program's toolkit, 13.0"
 planted cudaGetDeviceCount:100 "no CUDA device"
 planted cudaSetDevice:46 "the device is busy"
 planted cudaMalloc:2 "out of memory"
 planted launch:209 "architecture that this program was not built for"
-refused 3 "times of a part of a device" env OUTGRAD_STAND_IN_NAME="Stand-in GPU MIG 1g.10gb" "$program" time --out "$work/out.json"
+refused 3 "times of a part of a device" env OUTGRAD_STAND_IN_NAME="Stand-in GPU MIG 1g.10gb" "$program" time \
+  --out "$work/out.json"
 refused 2 "Not a directory" "$program" equality --reduced --out "$program/out.json"

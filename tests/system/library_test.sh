@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The compiled library and the headers at the linker: what is exported, that no copy of an inline function from the objects of a larger
-# instruction set can take the place of one that every machine runs, that units with different -m flags share a program, what every thread of
-# a program sets aside for the library, and that it works beside threads and in forked children.
+# The compiled library and the headers at the linker: what is exported, that no copy of an inline function
+# from the objects of a larger instruction set can take the place of one that every machine runs, that units
+# with different -m flags share a program, what every thread of a program sets aside for the library, and that
+# it works beside threads and in forked children.
 # usage: library_test.sh REPOSITORY BUILD
 set -euo pipefail
 work=$(mktemp -d)
@@ -16,21 +17,27 @@ fail() {
 library=$2/liboutgrad.so
 [[ -f $library ]] || { echo "FAILED: $library was not built"; exit 1; }
 nm -D --defined-only "$library" | awk '$2 != "A" {sub(/@.*/, "", $3); print $3}' | sort -u >"$work/exported"
-[[ $(wc -l <"$work/exported") -ge 26 ]] || fail "only $(wc -l <"$work/exported") exported functions were found"
+[[ $(wc -l <"$work/exported") -ge 26 ]] ||
+  fail "only $(wc -l <"$work/exported") exported functions were found"
 while read -r name; do
-  grep -qE "OUTGRAD_API .*\b$name\(" "$1/kernels/c/outgrad.h" || fail "$name is exported, but outgrad.h does not declare it"
+  grep -qE "OUTGRAD_API .*\b$name\(" "$1/kernels/c/outgrad.h" ||
+    fail "$name is exported, but outgrad.h does not declare it"
 done <"$work/exported"
-for name in $(grep -E '^OUTGRAD_API ' "$1/kernels/c/outgrad.h" | grep -oE 'outgrad_[a-z0-9_]+\(' | tr -d '('); do
+for name in $(grep -E '^OUTGRAD_API ' "$1/kernels/c/outgrad.h" | grep -oE 'outgrad_[a-z0-9_]+\(' |
+  tr -d '('); do
   grep -qx "$name" "$work/exported" || fail "outgrad.h declares $name, which is not exported"
-  grep -q "\b$name(" "$1/tests/kernels/c_hash_main.c" || fail "tests/kernels/c_hash_main.c, the program of all functions, does not call $name"
+  grep -q "\b$name(" "$1/tests/kernels/c_hash_main.c" ||
+    fail "tests/kernels/c_hash_main.c, the program of all functions, does not call $name"
 done
 readelf -d "$library" | grep -q 'SONAME.*\[liboutgrad\.so\.0\]' || fail "the soname is not liboutgrad.so.0"
 
 # --- Threads and processes ------------------------------------------------------------------------
-# glibc takes a library's thread-local storage from each thread's stack: the message of the last error and a few words more.
+# glibc takes a library's thread-local storage from each thread's stack: the message of the last error and a
+# few words more.
 storage=$(readelf -lW "$library" | awk '$1 == "TLS" {print $6}')
 ((${storage:-0} <= 1024)) || fail "each thread of a program sets aside $((storage)) bytes for the library"
-cc -std=c11 -O1 -Wall -Wextra -I"$1/kernels/c" "$1/tests/kernels/c_threads_main.c" -o "$work/threads" -L"$2" -loutgrad -Wl,-rpath,"$2" -pthread
+cc -std=c11 -O1 -Wall -Wextra -I"$1/kernels/c" "$1/tests/kernels/c_threads_main.c" -o "$work/threads" \
+  -L"$2" -loutgrad -Wl,-rpath,"$2" -pthread
 for stack in 4M 64k; do
   OMP_STACKSIZE=$stack "$work/threads" || fail "tests/kernels/c_threads_main.c with OMP_STACKSIZE=$stack"
 done
@@ -43,18 +50,26 @@ shared_weak "${baseline[@]}" >"$work/baseline_weak"
 while read -r object; do
   shared_weak "$object" >"$work/weak"
   extra=$(comm -23 "$work/weak" "$work/baseline_weak")
-  [[ -z $extra ]] || fail "${object#"$2"/}: inline functions that the baseline's object does not hold too: $extra"
+  [[ -z $extra ]] ||
+    fail "${object#"$2"/}: inline functions that the baseline's object does not hold too: $extra"
 done < <(find "$2"/CMakeFiles/outgrad_c_avx*.dir -name '*.o')
-# Of several copies linkers keep the first: the baseline's objects come first in the archive.
-mapfile -t order < <(nm --defined-only "$2/liboutgrad.a" | grep -oE 'k(F32|F16|Bf16)(Baseline|Avx2|Avx512|Avx512Bf16)E$')
+# Linkers keep the first of several copies: the baseline's objects come first in the archive.
+mapfile -t order \
+  < <(nm --defined-only "$2/liboutgrad.a" | grep -oE 'k(F32|F16|Bf16)(Baseline|Avx2|Avx512|Avx512Bf16)E$')
 [[ ${#order[@]} -ge 3 && ${order[*]:0:3} == 'kF32BaselineE kF16BaselineE kBf16BaselineE' ]] ||
   fail "the archive's first variants are ${order[*]:0:3}, not the baseline's"
 
-# --- Headers that are installed: what has code is in the inline namespace; data types, exceptions, catalogues and coefficients alone are outside it
-untagged=$(cd "$1" && grep -rl '^namespace outgrad::kernels\(::[a-z_]*\)\? {' kernels --include='*.h' --include='*.cuh' |
-  grep -vxE 'kernels/(accuracy|formats|fp8|kernels|ladder|layernorm|norm_store|params|side_policy|stored|table|host/call|host/errors|host/forked)\.h|kernels/(generated|support)/.*\.h' || true)
-[[ -z $untagged ]] || fail "outside the inline namespace (namespace outgrad::kernels::inline OUTGRAD_ABI): $untagged"
-grep -q 'inline OUTGRAD_ABI::tuned {' "$1/kernels/generated/tuned_default.h" || fail "tuned_default.h is outside the inline namespace"
+# --- Headers that are installed: what has code is in the inline namespace; data types, exceptions, catalogues
+# and coefficients alone are outside it
+data_alone='accuracy|formats|fp8|kernels|ladder|layernorm|norm_store|params|side_policy|stored|table'
+data_alone+='|host/call|host/errors|host/forked'
+untagged=$(cd "$1" &&
+  grep -rl '^namespace outgrad::kernels\(::[a-z_]*\)\? {' kernels --include='*.h' --include='*.cuh' |
+  grep -vxE "kernels/($data_alone)\\.h|kernels/(generated|support)/.*\\.h" || true)
+[[ -z $untagged ]] ||
+  fail "outside the inline namespace (namespace outgrad::kernels::inline OUTGRAD_ABI): $untagged"
+grep -q 'inline OUTGRAD_ABI::tuned {' "$1/kernels/generated/tuned_default.h" ||
+  fail "tuned_default.h is outside the inline namespace"
 
 # --- Units with different flags in one program ----------------------------------------------------
 cat >"$work/unit.cpp" <<'TEXT'
@@ -83,10 +98,9 @@ int main(int count, char**) {
   const SideBuffer<float> one{nullptr, 1, nullptr};
   const u32 expected = base(&y, one);
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && avx2(&y, one) != expected) return 1;
-  if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-      avx512(&y, one) != expected) {
-    return 1;
-  }
+  const bool has_avx512 = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                          __builtin_cpu_supports("avx512vl");
+  if (has_avx512 && avx512(&y, one) != expected) return 1;
   try {
     base(&y, {nullptr, count - 1, nullptr});  // no columns
   } catch (const SpecError&) {
@@ -111,7 +125,8 @@ if [[ $(uname -m) == x86_64 ]]; then
   # A child knows that its parent's threads stayed behind, whatever instruction set either calls.
   cat >"$work/fork.cpp" <<'TEXT'
 #include "kernels/host/parallel.h"
-void NAME(long* sums) { outgrad::kernels::parallel_for(2, 2, [&](outgrad::kernels::i64 task) { sums[task] = task; }); }
+using namespace outgrad::kernels;
+void NAME(long* sums) { parallel_for(2, 2, [&](i64 task) { sums[task] = task; }); }
 TEXT
   cat >"$work/fork_main.cpp" <<'TEXT'
 #include <sys/wait.h>
@@ -136,7 +151,8 @@ TEXT
   c++ -std=c++20 -O1 -fopenmp -I"$1" -DNAME=base -c "$work/fork.cpp" -o "$work/fork_base.o"
   c++ -std=c++20 -O1 -fopenmp -I"$1" -DNAME=avx2 "${vectors[@]}" -c "$work/fork.cpp" -o "$work/fork_avx2.o"
   c++ -std=c++20 -fopenmp "$work/fork_main.cpp" "$work"/fork_{base,avx2}.o -o "$work/forks"
-  "$work/forks" || fail "a child that calls another instruction set's kernels than its parent did does not end"
+  "$work/forks" ||
+    fail "a child that calls another instruction set's kernels than its parent did does not end"
 
   # A unit without exceptions, before or behind one with them, changes nothing there.
   cat >"$work/without.cpp" <<'TEXT'
@@ -164,7 +180,10 @@ TEXT
   done
 
   # What two units hold under one name, the linker takes from either: no function of ours may be among it.
-  ours() { nm "$work/$1.o" | awk '$2 == "W" {print $3}' | grep -E '7outgrad7kernels' | grep -vE '^_ZN7outgrad7kernels9SpecError' | sort -u; }
+  ours() {
+    nm "$work/$1.o" | awk '$2 == "W" {print $3}' | grep -E '7outgrad7kernels' |
+      grep -vE '^_ZN7outgrad7kernels9SpecError' | sort -u
+  }
   for pair in "base avx2" "base avx512" "avx2 avx512"; do
     read -r one other <<<"$pair"
     ours "$one" >"$work/one"

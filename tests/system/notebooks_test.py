@@ -1,8 +1,8 @@
 """The notebooks are clean, and run from their first cell to the last on the committed data.
 
-Usage: notebooks_test.py REPOSITORY BUILD. Each runs in a copy of notebooks_data/, so that the checkout stays as it is. Exit status 77 (skipped) without
-nbconvert, ipykernel and matplotlib (Debian: python3-nbconvert, python3-ipykernel, python3-matplotlib); what was shown stays in BUILD/notebooks for who wants
-to look.
+Usage: notebooks_test.py REPOSITORY BUILD. Each runs in a copy of notebooks_data/, so that the checkout stays
+as it is. Exit status 77 (skipped) without nbconvert, ipykernel and matplotlib (Debian: python3-nbconvert,
+python3-ipykernel, python3-matplotlib); what was shown stays in BUILD/notebooks for who wants to look.
 """
 
 import json
@@ -37,23 +37,27 @@ def python():
 
 def check_clean(name, text):
     notebook = json.loads(text)
-    expect(text.endswith("}\n") and text == json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", f"{name}: not as an editor saves it, indented by one")
+    expect(text.endswith("}\n") and text == json.dumps(notebook, indent=1, ensure_ascii=False) + "\n",
+           f"{name}: not as an editor saves it, indented by one")
     expect(notebook["metadata"].get("kernelspec", {}).get("name") == "python3", f"{name}: kernel")
     ids = [cell.get("id") for cell in notebook["cells"]]
     expect(all(ids) and len(set(ids)) == len(ids), f"{name}: cells without ids of their own")
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
-            expect(not cell["outputs"] and cell["execution_count"] is None, f"{name}: {cell['id']} has outputs")
+            expect(not cell["outputs"] and cell["execution_count"] is None,
+                   f"{name}: {cell['id']} has outputs")
     expect(notebook["cells"][0]["cell_type"] == "markdown", f"{name}: does not say what it shows")
 
 
 def check_shown(name, path):
     with open(path, encoding="utf-8") as file:
-        outputs = [output for cell in json.load(file)["cells"] if cell["cell_type"] == "code" for output in cell["outputs"]]
+        outputs = [output for cell in json.load(file)["cells"] if cell["cell_type"] == "code"
+                   for output in cell["outputs"]]
     pictures = sum("image/png" in output.get("data", {}) for output in outputs)
     tables = sum("text/markdown" in output.get("data", {}) for output in outputs)
     expect(not any(output["output_type"] == "error" for output in outputs), f"{name}: an error was shown")
-    expect(pictures >= LEAST_PICTURES.get(name, 1) and tables >= 1, f"{name}: {pictures} pictures, {tables} tables")
+    expect(pictures >= LEAST_PICTURES.get(name, 1) and tables >= 1,
+           f"{name}: {pictures} pictures, {tables} tables")
     warnings = [output["text"] for output in outputs if output.get("name") == "stderr"]
     expect(not warnings, f"{name}: warns {str(warnings)[:300]}")
     return pictures, tables
@@ -69,7 +73,8 @@ def main():
             check_clean(name, file.read())
     program = python()
     if not program:
-        print("skipped: no nbconvert, ipykernel and matplotlib (Debian: python3-nbconvert, python3-ipykernel, python3-matplotlib)")
+        print("skipped: no nbconvert, ipykernel and matplotlib (Debian: python3-nbconvert, "
+              "python3-ipykernel, python3-matplotlib)")
         return 1 if failures else 77
     begin = time.monotonic()
     keep = os.path.join(build, "notebooks")
@@ -77,12 +82,16 @@ def main():
     with tempfile.TemporaryDirectory() as work:
         copy = os.path.join(work, "notebooks_data")
         shutil.copytree(data, copy)
-        os.symlink(os.path.join(os.path.abspath(root), "validation"), os.path.join(work, "validation"))  # what draws the figures
-        environment = dict(os.environ, HOME=work, IPYTHONDIR=work + "/ipython", JUPYTER_CONFIG_DIR=work + "/jupyter", JUPYTER_DATA_DIR=work + "/data",
-                           MPLCONFIGDIR=work + "/matplotlib", MPLBACKEND="module://matplotlib_inline.backend_inline", PYTHONNOUSERSITE="1",
+        # what draws the figures
+        os.symlink(os.path.join(os.path.abspath(root), "validation"), os.path.join(work, "validation"))
+        environment = dict(os.environ, HOME=work, IPYTHONDIR=work + "/ipython",
+                           JUPYTER_CONFIG_DIR=work + "/jupyter", JUPYTER_DATA_DIR=work + "/data",
+                           MPLCONFIGDIR=work + "/matplotlib",
+                           MPLBACKEND="module://matplotlib_inline.backend_inline", PYTHONNOUSERSITE="1",
                            PYTHONDONTWRITEBYTECODE="1")
-        command = [program, "-m", "nbconvert", "--to", "notebook", "--execute", "--ExecutePreprocessor.timeout=1200",
-                   "--ExecutePreprocessor.kernel_name=python3", "--output-dir", keep] + [name + ".ipynb" for name in names]
+        command = [program, "-m", "nbconvert", "--to", "notebook", "--execute",
+                   "--ExecutePreprocessor.timeout=1200", "--ExecutePreprocessor.kernel_name=python3",
+                   "--output-dir", keep] + [name + ".ipynb" for name in names]
         ran = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
         expect(ran.returncode == 0, f"nbconvert: status {ran.returncode}: {ran.stderr[-2000:]}")
         expect(sorted(os.listdir(copy)) == sorted(os.listdir(data)), "a notebook wrote beside the data")

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The CUDA run-time compiler in folders that the loader does not know: without its builtins it is said to be half a compiler, as an environment error; with
-# them beside it, named by a variable or found by nvcc's place, it compiles. usage: nvrtc_library_test.sh REPOSITORY BUILD
+# The CUDA run-time compiler in folders that the loader does not know: without its builtins it is said to be
+# half a compiler, as an environment error; with them beside it, named by a variable or found by nvcc's place,
+# it compiles. usage: nvrtc_library_test.sh REPOSITORY BUILD
 set -euo pipefail
 build=$2
 work=$(mktemp -d)
@@ -21,14 +22,16 @@ done
 [[ -n $compiler && -n $builtins ]] || { echo "SKIPPED: no libnvrtc beside nvcc"; exit 77; }
 # The loader started by hand can leave out its cache, which has what is installed here.
 loader=$(readelf -l "$build/outgrad-tune" | sed -nE 's/.*interpreter: ([^]]*)\]/\1/p')
-"$loader" --inhibit-cache "$build/outgrad-tune" --help > "$work/said" 2>&1 || { echo "SKIPPED: $loader cannot leave out its cache"; exit 77; }
+"$loader" --inhibit-cache "$build/outgrad-tune" --help > "$work/said" 2>&1 ||
+  { echo "SKIPPED: $loader cannot leave out its cache"; exit 77; }
 
 compile() {  # status, VARIABLE=VALUE...: of compiling one variant
   local want=$1 got=0
   shift
   rm -rf "$work/tuned"
-  env -u CUDA_PATH -u CUDA_HOME -u LD_LIBRARY_PATH PATH=/usr/bin:/bin "$@" "$loader" --inhibit-cache "$build/outgrad-tune" tune --device sm_90 \
-    --kernel gelu_forward --format f32 --evaluations 1 --out "$work/tuned" > "$work/said" 2>&1 || got=$?
+  env -u CUDA_PATH -u CUDA_HOME -u LD_LIBRARY_PATH PATH=/usr/bin:/bin "$@" "$loader" \
+    --inhibit-cache "$build/outgrad-tune" tune --device sm_90 --kernel gelu_forward --format f32 \
+    --evaluations 1 --out "$work/tuned" > "$work/said" 2>&1 || got=$?
   [[ $got == "$want" ]] || fail "$*: status $got instead of $want"
 }
 # found LIBRARY VARIABLE=VALUE...: this library, without its builtins and with them.
@@ -36,7 +39,8 @@ found() {
   local library=$1
   shift
   compile 3 "$@"
-  grep -q "^outgrad: .*NVRTC_ERROR_BUILTIN_OPERATION_FAILURE (status 7): $library works with $(basename "$builtins")" "$work/said" || fail "$*: status 7 is not named"
+  local why="NVRTC_ERROR_BUILTIN_OPERATION_FAILURE (status 7): $library works with ${builtins##*/}"
+  grep -q "^outgrad: .*$why" "$work/said" || fail "$*: status 7 is not named"
   [[ ! -s $work/tuned/tune_sm_90.jsonl ]] || fail "$*: a variant is blamed for it"
   cp "$builtins" "$(dirname "$(readlink -f "$library")")"
   compile 0 "$@"

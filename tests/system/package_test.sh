@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# An installed copy as strangers use it: the examples through find_package, through pkg-config and through nvcc; a project of C alone; the
-# sources as a subdirectory; and the tuner's side, which configures where none of the fitter's libraries is found.
+# An installed copy as strangers use it: the examples through find_package, through pkg-config and through
+# nvcc; a project of C alone; the sources as a subdirectory; and the tuner's side, which configures where none
+# of the fitter's libraries is found.
 # usage: package_test.sh REPOSITORY BUILD
 set -euo pipefail
 work=$(mktemp -d)
@@ -23,7 +24,8 @@ prefix=$work/prefix
 libraries=$(dirname "$(find "$prefix" -name liboutgrad.so)")
 export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 [[ -f $prefix/include/outgrad.h ]] || { echo "FAILED: no include/outgrad.h"; exit 1; }
-[[ $(readlink "$libraries/liboutgrad.so") == liboutgrad.so.0 ]] || { echo "FAILED: liboutgrad.so does not lead to its soname"; exit 1; }
+[[ $(readlink "$libraries/liboutgrad.so") == liboutgrad.so.0 ]] ||
+  { echo "FAILED: liboutgrad.so does not lead to its soname"; exit 1; }
 
 # C++, header-only, find_package.
 attempt "the C++ example's configuration" \
@@ -48,7 +50,8 @@ foreach(kind outgrad outgrad_static)
   target_link_libraries(step_${kind} PRIVATE outgrad::${kind} m)
 endforeach()
 TEXT
-attempt "a project that uses every target" cmake -S "$work/targets" -B "$work/targets/build" -DCMAKE_PREFIX_PATH="$prefix"
+attempt "a project that uses every target" cmake -S "$work/targets" -B "$work/targets/build" \
+  -DCMAKE_PREFIX_PATH="$prefix"
 attempt "a project that uses every target does not build" cmake --build "$work/targets/build"
 attempt "the shared library's results" "$work/targets/build/step_outgrad"
 attempt "the static library's results" "$work/targets/build/step_outgrad_static"
@@ -72,20 +75,24 @@ if command -v pkg-config >/dev/null; then
   export PKG_CONFIG_PATH=$libraries/pkgconfig
   read -ra flags <<<"$(pkg-config --cflags --libs outgrad)"
   attempt "the C example through pkg-config" \
-    cc -std=c99 -pedantic-errors -Wall -Wextra -Werror "$1/tests/examples/c/train_step.c" -o "$work/step" "${flags[@]}" -lm
+    cc -std=c99 -pedantic-errors -Wall -Wextra -Werror "$1/tests/examples/c/train_step.c" -o "$work/step" \
+    "${flags[@]}" -lm
   attempt "the C example's gradients" "$work/step"
   read -ra flags <<<"$(pkg-config --cflags --libs --static outgrad)"
   attempt "the C example linked statically" \
-    cc -std=c99 "$1/tests/examples/c/train_step.c" -o "$work/static_step" "${flags[@]/-loutgrad/-l:liboutgrad.a}" -lm
+    cc -std=c99 "$1/tests/examples/c/train_step.c" -o "$work/static_step" \
+    "${flags[@]/-loutgrad/-l:liboutgrad.a}" -lm
   attempt "the statically linked example's gradients" "$work/static_step"
   read -ra flags <<<"$(pkg-config --cflags --libs outgrad-kernels)"
-  attempt "the C++ example through pkg-config" c++ -std=c++20 "$1/tests/examples/cpp/train_step.cpp" -o "$work/cpp_step" "${flags[@]}"
+  attempt "the C++ example through pkg-config" c++ -std=c++20 "$1/tests/examples/cpp/train_step.cpp" \
+    -o "$work/cpp_step" "${flags[@]}"
   attempt "the C++ example's gradients without optimisation" "$work/cpp_step"
 else
   echo "pkg-config is not installed: its files are not tested"
 fi
 
-# The sources as a subdirectory: the kernels and the library, nothing else, and nothing of the project's own changes.
+# The sources as a subdirectory: the kernels and the library, nothing else, and nothing of the project's own
+# changes.
 mkdir "$work/outer"
 cp "$1/tests/examples/cpp/train_step.cpp" "$1/tests/kernels/c_hash_main.c" "$work/outer"
 cat >"$work/outer/CMakeLists.txt" <<TEXT
@@ -96,10 +103,15 @@ if(PROCESSOR)
 endif()
 include(FetchContent)
 get_cmake_property(before VARIABLES)
-set(flags "\${CMAKE_CXX_FLAGS}|\${CMAKE_BUILD_TYPE}|\${CMAKE_CXX_STANDARD}|\${BUILD_SHARED_LIBS}|\${CMAKE_MODULE_PATH}")
+macro(read_flags name)
+  set(\${name} "\${CMAKE_CXX_FLAGS}|\${CMAKE_BUILD_TYPE}|\${CMAKE_CXX_STANDARD}|")
+  string(APPEND \${name} "\${BUILD_SHARED_LIBS}|\${CMAKE_MODULE_PATH}")
+endmacro()
+read_flags(flags)
 FetchContent_Declare(outgrad SOURCE_DIR "$1")
 FetchContent_MakeAvailable(outgrad)
-if(NOT flags STREQUAL "\${CMAKE_CXX_FLAGS}|\${CMAKE_BUILD_TYPE}|\${CMAKE_CXX_STANDARD}|\${BUILD_SHARED_LIBS}|\${CMAKE_MODULE_PATH}")
+read_flags(after)
+if(NOT flags STREQUAL after)
   message(FATAL_ERROR "outgrad changed the project's own flags")
 endif()
 get_property(targets DIRECTORY "\${outgrad_SOURCE_DIR}" PROPERTY BUILDSYSTEM_TARGETS)
@@ -123,18 +135,26 @@ TEXT
 sed -i '/get_cmake_property(before/d' "$work/outer/CMakeLists.txt"
 attempt "the sources as a subdirectory" cmake -S "$work/outer" -B "$work/outer/build"
 # Built as for a processor without variants: the baseline's kernels alone, a third of the library's units.
-attempt "the sources as a subdirectory, for another processor" cmake -S "$work/outer" -B "$work/outer/build" -DPROCESSOR=other
+attempt "the sources as a subdirectory, for another processor" cmake -S "$work/outer" -B "$work/outer/build" \
+  -DPROCESSOR=other
 attempt "a project around the sources does not build" cmake --build "$work/outer/build" -j2
 attempt "its results" "$work/outer/build/step"
-# Hashes of all functions' results, below the lines that say which library it is: code that is not optimised and without an instruction for fma.
-for library in "$work/outer/build/hashes" "$2/tests/outgrad-c-hash"; do "$library" >"$work/${library##*/}"; done
-grep -qx 'instruction_set baseline' "$work/hashes" || { echo "FAILED: another processor has $(sed -n 2p "$work/hashes")"; exit 1; }
-(($(wc -l <"$work/hashes") > 150)) || { echo "FAILED: only $(wc -l <"$work/hashes") results are compared"; exit 1; }
+# Hashes of all functions' results, below the lines that say which library it is: code that is not optimised
+# and without an instruction for fma.
+for library in "$work/outer/build/hashes" "$2/tests/outgrad-c-hash"; do
+  "$library" >"$work/${library##*/}"
+done
+grep -qx 'instruction_set baseline' "$work/hashes" ||
+  { echo "FAILED: another processor has $(sed -n 2p "$work/hashes")"; exit 1; }
+(($(wc -l <"$work/hashes") > 150)) ||
+  { echo "FAILED: only $(wc -l <"$work/hashes") results are compared"; exit 1; }
 attempt "another processor's results" diff <(tail -n +3 "$work/hashes") <(tail -n +3 "$work/outgrad-c-hash")
 attempt "its installation" cmake --install "$work/outer/build" --prefix "$work/outer/prefix"
-[[ ! -e $work/outer/prefix/include ]] || { echo "FAILED: a project around the sources installs our headers"; exit 1; }
+[[ ! -e $work/outer/prefix/include ]] ||
+  { echo "FAILED: a project around the sources installs our headers"; exit 1; }
 
-# A project without OpenMP and exceptions that exports a library of its own with ours: how, the configuration says where it cannot be.
+# A project without OpenMP and exceptions that exports a library of its own with ours: how, the configuration
+# says where it cannot be.
 mkdir "$work/bare"
 cat >"$work/bare/CMakeLists.txt" <<TEXT
 cmake_minimum_required(VERSION 3.25)
@@ -165,15 +185,18 @@ TEXT
 if cmake -S "$work/bare" -B "$work/bare/build" >"$work/log" 2>&1; then
   echo "a target that is not installed can be exported: this CMake needs no word of it"
 else
-  grep -q "set OUTGRAD_INSTALL=ON before an install(EXPORT)" "$work/log" || { cat "$work/log"; echo "FAILED: no word of OUTGRAD_INSTALL"; exit 1; }
+  grep -q "set OUTGRAD_INSTALL=ON before an install(EXPORT)" "$work/log" ||
+    { cat "$work/log"; echo "FAILED: no word of OUTGRAD_INSTALL"; exit 1; }
 fi
-attempt "a project that exports its library with ours" cmake -S "$work/bare" -B "$work/bare/build" -DOUTGRAD_INSTALL=ON
+attempt "a project that exports its library with ours" cmake -S "$work/bare" -B "$work/bare/build" \
+  -DOUTGRAD_INSTALL=ON
 attempt "a project without OpenMP and exceptions does not build" cmake --build "$work/bare/build"
 attempt "its results" "$work/bare/build/run" second
 status=0
 "$work/bare/build/run" 2>"$work/log" || status=$?
 ((status == 134)) || { echo "FAILED: no columns, and no exception to throw: status $status"; exit 1; }
-grep -q "^outgrad: layernorm_forward: n = 0: a row needs at least one element" "$work/log" || { cat "$work/log"; echo "FAILED: no columns, and no message"; exit 1; }
+grep -q "^outgrad: layernorm_forward: n = 0: a row needs at least one element" "$work/log" ||
+  { cat "$work/log"; echo "FAILED: no columns, and no message"; exit 1; }
 attempt "its installation with ours" cmake --install "$work/bare/build" --prefix "$work/bare/prefix"
 cat >"$work/bare/prefix/CMakeLists.txt" <<'TEXT'
 cmake_minimum_required(VERSION 3.25)
@@ -184,7 +207,8 @@ include("${CMAKE_CURRENT_SOURCE_DIR}/lib/cmake/mine/mine.cmake")
 add_executable(run ../run.cpp)
 target_link_libraries(run PRIVATE mine)
 TEXT
-attempt "a project that uses both exports" cmake -S "$work/bare/prefix" -B "$work/bare/use" -DCMAKE_PREFIX_PATH="$work/bare/prefix"
+attempt "a project that uses both exports" cmake -S "$work/bare/prefix" -B "$work/bare/use" \
+  -DCMAKE_PREFIX_PATH="$work/bare/prefix"
 attempt "a project that uses both exports does not build" cmake --build "$work/bare/use"
 
 # The tuner's side alone.

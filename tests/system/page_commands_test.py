@@ -1,9 +1,10 @@
 """The pages of docs/ do what they say: their commands run, from the top of a copy of the repository.
 
-A block of a page begins with its language. `sh`: commands, run in the order of the page, each block by one shell that ends
-at the first failure. `sh gpu`: the same, on a machine that may have neither a GPU nor a CUDA toolkit: there exit status 3,
-"the environment lacks something", is the other right end. `LANGUAGE PATH`: a file, written before what follows runs. `python`
-alone: for a Python with PyTorch; tests/kernels/torch/patching_test.py runs those.
+A block of a page begins with its language. `sh`: commands, run in the order of the page, each block by one
+shell that ends at the first failure. `sh gpu`: the same, on a machine that may have neither a GPU nor a CUDA
+toolkit: there exit status 3, "the environment lacks something", is the other right end. `LANGUAGE PATH`: a
+file, written before what follows runs. `python` alone: for a Python with PyTorch;
+tests/kernels/torch/patching_test.py runs those.
 
 usage: page_commands_test.py REPOSITORY BUILD
 """
@@ -28,7 +29,8 @@ def sandbox(repository, folder):
 
 
 def run_block(code, place, folder, environment, may_lack):
-    done = subprocess.run(["bash", "-euo", "pipefail", "-c", code], cwd=folder, env=environment, text=True, timeout=LIMIT_S,
+    done = subprocess.run(["bash", "-euo", "pipefail", "-c", code], cwd=folder, env=environment, text=True,
+                          timeout=LIMIT_S,
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode == 0 or (may_lack and done.returncode == LACKING):
         lacking = f" (lacking: {done.stdout.strip().splitlines()[-1]})" if done.returncode else ""

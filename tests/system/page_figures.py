@@ -1,8 +1,9 @@
-"""The figures that README.md and docs/how_few_bits.md claim, from the committed headers and results that they come from.
+"""The figures that README.md and docs/how_few_bits.md claim, from the committed headers and results that they
+come from.
 
-Each claim is the very text that its page must have, with its figures put in by this file: bounds are rounded up, what was found is
-rounded to nearest. Tables of how_few_bits.md are claimed row by row, and have no other rows. What follows from the kernels alone is computed by the
-library of the build, where there is one.
+Each claim is the very text that its page must have, with its figures put in by this file: bounds are rounded
+up, what was found is rounded to nearest. Tables of how_few_bits.md are claimed row by row, and have no other
+rows. What follows from the kernels alone is computed by the library of the build, where there is one.
 """
 
 import ctypes
@@ -19,7 +20,8 @@ FP8, FP4 = {"int8": 2}, {"MXFP4": 0, "NVFP4": 1}
 def up(value, decimals):
     """Rounded up, as a bound has to be; what is a decimal already, but for binary64, stays."""
     scaled = value * 10**decimals
-    return f"{(round(scaled) if abs(scaled - round(scaled)) <= 1e-9 * scaled else math.ceil(scaled)) / 10**decimals:.{decimals}f}"
+    whole = round(scaled) if abs(scaled - round(scaled)) <= 1e-9 * scaled else math.ceil(scaled)
+    return f"{whole / 10**decimals:.{decimals}f}"
 
 
 def digits_up(value):
@@ -44,35 +46,45 @@ class Sources:
     def header(self, name):
         """Its constants, by name."""
         text = (self.repository / f"kernels/generated/{name}.h").read_text()
-        return {key: float.fromhex(value) if "x" in value else float(value) for key, value in CONSTANT.findall(text)}
+        return {key: float.fromhex(value) if "x" in value else float(value)
+                for key, value in CONSTANT.findall(text)}
 
     def json(self, path):
         return json.loads((self.data / path).read_text())
 
     def sweep(self, name, x):
-        return next(domain for domain in self.json(f"sweeps/{name}.json")["domains"] if domain["x_format"] == x)
+        return next(domain for domain in self.json(f"sweeps/{name}.json")["domains"]
+                    if domain["x_format"] == x)
 
     def error(self, store, scale, amax, bits):
         """The library's proven bound for tensors (int8) or blocks whose largest |y| is below amax."""
         error = ctypes.c_double()
         if store in FP8:
-            status = self.library.outgrad_fp8_error(GELU, FP8[store], ctypes.c_float(scale), bits, ctypes.byref(error))
+            status = self.library.outgrad_fp8_error(GELU, FP8[store], ctypes.c_float(scale), bits,
+                                                    ctypes.byref(error))
         else:
             below = ctypes.c_float(amax * (1 - 2**-24))
-            status = self.library.outgrad_fp4_error(GELU, FP4[store], ctypes.c_float(scale), below, bits, ctypes.byref(error))
+            status = self.library.outgrad_fp4_error(GELU, FP4[store], ctypes.c_float(scale), below, bits,
+                                                    ctypes.byref(error))
         assert status == 0, (store, scale, amax, bits, status)
         return error.value
 
 
     def mxfp8_error(self, exponent):
-        """The largest error over every x of bf16 below 64 in blocks of MXFP8 whose largest |y| is 2^exponent, as the library runs them."""
+        """The largest error over every x of bf16 below 64 in blocks of MXFP8 whose largest |y| is 2^exponent,
+        as the library runs them."""
         x = [bits for bits in range(0x10000) if abs(of_bf16(bits)) < 64]
-        block = [bits for begin in range(0, len(x), 31) for bits in [127 + exponent << 7, *(x[begin:begin + 31] + 31 * [0])[:31]]]  # the first: 2^exponent
+        # the first: 2^exponent
+        block = [bits for begin in range(0, len(x), 31)
+                 for bits in [127 + exponent << 7, *(x[begin:begin + 31] + 31 * [0])[:31]]]
         count = len(block)
-        codes, scales, mask = (ctypes.c_uint8 * count)(), (ctypes.c_uint8 * (count // 32))(), (ctypes.c_uint32 * (count // 32))()
+        codes, scales, mask = ((ctypes.c_uint8 * count)(), (ctypes.c_uint8 * (count // 32))(),
+                               (ctypes.c_uint32 * (count // 32))())
         dx, size = (ctypes.c_float * count)(), ctypes.c_int64(count)
-        assert self.library.outgrad_gelu_forward_mxfp8(BF16, (ctypes.c_uint16 * count)(*block), codes, scales, mask, size) == 0
-        assert self.library.outgrad_gelu_backward_mxfp8(F32, (ctypes.c_float * count)(*[1] * count), codes, scales, mask, dx, size) == 0
+        assert self.library.outgrad_gelu_forward_mxfp8(BF16, (ctypes.c_uint16 * count)(*block), codes, scales,
+                                                       mask, size) == 0
+        assert self.library.outgrad_gelu_backward_mxfp8(F32, (ctypes.c_float * count)(*[1] * count), codes,
+                                                        scales, mask, dx, size) == 0
         return max(abs(g - slope(of_bf16(bits))) for i, (g, bits) in enumerate(zip(dx, block)) if i % 32)
 
 
@@ -95,32 +107,43 @@ def readme(of):
     own = [of.sweep(f"gelu_{name}", name) for name in formats]
     wide = [of.sweep(f"gelu_{name}", "f32") for name in formats]
     from_x = digits_up(wide[0]["from_x"]["T"]["bound"])
-    yield row("**T, the whole gradient**, x of the format", *(digits_up(d["T"]["bound"]) for d in own), "counted; Coq in 16 bits")
-    yield row("**T**, every f32 x", "", *(digits_up(d["T"]["bound"]) for d in wide[1:]), "counted; over all real x `check`").replace("|  |", "| |")
+    yield row("**T, the whole gradient**, x of the format", *(digits_up(d["T"]["bound"]) for d in own),
+              "counted; Coq in 16 bits")
+    yield row("**T**, every f32 x", "", *(digits_up(d["T"]["bound"]) for d in wide[1:]),
+              "counted; over all real x `check`").replace("|  |", "| |")
     yield row("PyTorch's gradient, which keeps x, in fp32", from_x, from_x, from_x, "counted")
     yield row("A, fit", *(power_up(h["kA"]) for h in fits), "`check`, Sollya, Coq")
-    yield row("A + B, fit and evaluation", *(power_up(h.get("kAB", h["kA"] + h["kB"])) for h in fits), "`check`, Gappa, Coq for A and for B")
+    yield row("A + B, fit and evaluation", *(power_up(h.get("kAB", h["kA"] + h["kB"])) for h in fits),
+              "`check`, Gappa, Coq for A and for B")
     yield row("max T / max O, x of the format", *(up(d["T_over_O"], 3) for d in own), "counted; T: Coq")
-    yield row("max T / max O, every f32 x", "", *(up(d["T_over_O"], 3) for d in wide[1:]), "counted; over all real x `check`").replace("|  |", "| |")
+    yield row("max T / max O, every f32 x", "", *(up(d["T_over_O"], 3) for d in wide[1:]),
+              "counted; over all real x `check`").replace("|  |", "| |")
     yield row("R, x of the format", *(power_up(d["R"]["bound"]) for d in own), "counted")
     ulp = own[0]["forward"]["max_ulp"]
     elsewhere = max(ulp[place]["bound"] for place in ("left_tail", "subnormal", "elsewhere"))
     assert all(d["forward"]["misrounded"] == 0 for d in own[1:])
-    yield row("forward y, x of the format", f"{up(ulp['near_minimum']['bound'], 2)} ulp near x*, {up(elsewhere, 2)} ulp elsewhere", "correctly rounded",
-              "correctly rounded", "counted, Coq")
+    yield row("forward y, x of the format",
+              f"{up(ulp['near_minimum']['bound'], 2)} ulp near x*, {up(elsewhere, 2)} ulp elsewhere",
+              "correctly rounded", "correctly rounded", "counted, Coq")
     f16, bf16 = (d["forward"] for d in wide[1:])
-    yield (f"| forward y, f32 x not correctly rounded, of 2^32 | | {f16['misrounded']:,} | {bf16['misrounded']:,} (by up to "
+    yield (f"| forward y, f32 x not correctly rounded, of 2^32 | | {f16['misrounded']:,} | "
+           f"{bf16['misrounded']:,} (by up to "
            f"{bf16['max_ulp']['left_tail']['value']:.1f} ulp in the far left tail) | counted |")
-    yield row("operations per element, backward", *(f"{h['kOperations']:.0f}" for h in fits), "").replace("|  |", "| |")
+    yield row("operations per element, backward", *(f"{h['kOperations']:.0f}" for h in fits),
+              "").replace("|  |", "| |")
 
     fp8, code = of.header("gelu_fp8"), of.header("gelu_code")
-    softmax = next(r for r in of.json("softmax/front.json")["rows"] if r["length"] == 4096 and r["store"] == "log2, 8 bits")
+    softmax = next(r for r in of.json("softmax/front.json")["rows"] if r["length"] == 4096
+                   and r["store"] == "log2, 8 bits")
     yield f"within {up(of.header('gelu_bf16_parity')['kT'], 5)} for every x"
     yield f"In MXFP8 with the bit it is within {up(of.header('gelu_mxfp8')['kT'], 5)}."
-    yield f"it is within {up(fp8['kE4m3T1'], 5)} with one bit and within {up(fp8['kE4m3T2'], 5)} with two, for all scales between 448/2^12 and 448"
+    yield (f"it is within {up(fp8['kE4m3T1'], 5)} with one bit and within {up(fp8['kE4m3T2'], 5)} with two, "
+           "for all scales between 448/2^12 and 448")
     assert (fp8["kE4m3Least"], fp8["kE4m3Most"]) == (448 / 2**12, 448)
-    yield f"it is within {up(fp8['kSignT1'], 5)} with one bit and within {up(fp8['kSignT2'], 5)} with two, in every block"
-    yield f"it is within {up(code['kT4'], 5)}, where no code of 4 bits can be within {down(width_of(of) / 2**5, 4)}"
+    yield (f"it is within {up(fp8['kSignT1'], 5)} with one bit and within {up(fp8['kSignT2'], 5)} with two, "
+           "in every block")
+    yield (f"it is within {up(code['kT4'], 5)}, where no code of 4 bits can be within "
+           f"{down(width_of(of) / 2**5, 4)}")
     kernel, smallest = softmax_bound(of)
     assert softmax["relative_sum_proven"] <= kernel
     yield f"within {100 * kernel:.2f}% of the row's sum of magnitudes plus {smallest} n (max dp - min dp)"
@@ -134,8 +157,9 @@ def width_of(of):
 
 def softmax_bound(of):
     """As the interface of C states it."""
-    relative, smallest = re.search(r"sum \|dx - ds\| is at most ([\d.]+) sum \|ds\| \+\s+\*?\s*([\d.e-]+) n",
-                                   (of.repository / "kernels/c/outgrad.h").read_text()).groups()
+    comments = re.sub(r"\n \* ?", " ", (of.repository / "kernels/c/outgrad.h").read_text())
+    relative, smallest = re.search(r"sum \|dx - ds\| is at most ([\d.]+) sum \|ds\| \+ ([\d.e-]+) n",
+                                   comments).groups()
     mantissa, exponent = smallest.split("e")
     return float(relative), f"{mantissa} 10^{exponent}"
 
@@ -144,8 +168,9 @@ def front_rows(of):
     for store in of.json("front/gelu.json")["stores"]:
         normal = next(under for under in store["under"] if under["x"] == "N(0, 1^2)")
         greatest = max(under["greatest"] for under in store["under"])
-        yield row(store["name"], f"{store['bits_beyond']:.4g}", f"{store['bits_all']:.4g}", up(store["proven"], 5) if "proven" in store else "-",
-                  f"{greatest:.4f}", f"{normal['rms']:.4f}", f"{normal['bias']:+.4f}", f"{normal['shrinkage']:.4f}")
+        yield row(store["name"], f"{store['bits_beyond']:.4g}", f"{store['bits_all']:.4g}",
+                  up(store["proven"], 5) if "proven" in store else "-", f"{greatest:.4f}",
+                  f"{normal['rms']:.4f}", f"{normal['bias']:+.4f}", f"{normal['shrinkage']:.4f}")
 
 
 def softmax_rows(of):
@@ -153,25 +178,29 @@ def softmax_rows(of):
     for flat in (r for r in rows if r["spread"] == 1):
         peaked = next(r for r in rows if r["spread"] == 4 and r["store"] == flat["store"])
         proven = up(flat["e1_proven"], 4) if flat["e1_proven"] is not None else "-"
-        yield row(flat["store"], f"{flat['bits']:.4g}", proven, *(f"{r[key]:.4f}" for key in ("e1_mean", "relative_error") for r in (flat, peaked)),
+        yield row(flat["store"], f"{flat['bits']:.4g}", proven,
+                  *(f"{r[key]:.4f}" for key in ("e1_mean", "relative_error") for r in (flat, peaked)),
                   f"{peaked['relative_sum_most']:.4f}")
 
 
 def small_number_rows(of):
     for store in ("int8", "MXFP4", "NVFP4"):
         for bits in (1, 2):
-            errors = [of.error(store, {"int8": 127 / amax, "MXFP4": 1, "NVFP4": 6 * 448 / amax}[store], amax, bits) for amax in (1 / 4, 1, 4, 16, 64, 1024)]
+            errors = [of.error(store, {"int8": 127 / amax, "MXFP4": 1, "NVFP4": 6 * 448 / amax}[store], amax,
+                               bits) for amax in (1 / 4, 1, 4, 16, 64, 1024)]
             yield row(f"{store}, {bits} bit{'s' * (bits > 1)}", *(up(error, 4) for error in errors))
 
 
 def speed_rows(of):
-    groups = {group["format"]: group["stores"] for group in of.json("bench/stores.json")["groups"] if group["layer"] == "gelu"}
+    groups = {group["format"]: group["stores"] for group in of.json("bench/stores.json")["groups"]
+              if group["layer"] == "gelu"}
     for store in groups["bf16"]:
         name = store["store"].removeprefix("bf16 ")
         speeds = []
         for format in ("bf16", "f16", "f32"):
             found = next((s for s in groups[format] if s["store"].removeprefix(f"{format} ") == name), None)
-            speeds += [f"{found[way]['median']:.2f}" for way in ("forward", "backward")] if found else ["-", "-"]
+            speeds += ([f"{found[way]['median']:.2f}" for way in ("forward", "backward")] if found
+                       else ["-", "-"])
         yield row(name, *(f"{store[way]:.4g}" for way in ("forward_bytes", "backward_bytes")), *speeds)
 
 
@@ -182,24 +211,30 @@ def how_few_bits(of):
     yield f"W = {code['kHi'] - code['kLo']:.4f} is the width"
     yield f"within {up(fp8['kNvfp4T1'], 4)} with one bit and {up(fp8['kNvfp4T2'], 4)} with two"
     yield f"they give {up(fp8['kSignT1'], 4)} and {up(fp8['kSignT2'], 4)} in every block"
-    proven = max(r["relative_sum_proven"] for r in of.json("softmax/front.json")["rows"] if r["relative_sum_proven"] is not None)
+    proven = max(r["relative_sum_proven"] for r in of.json("softmax/front.json")["rows"]
+                 if r["relative_sum_proven"] is not None)
     kernel, smallest = softmax_bound(of)
     assert proven <= 0.06497 < kernel
     yield f"sum |ds' - ds| <= 0.06497 sum |ds| + {smallest.replace(' 10^', 'e')} S (max dp - min dp)"
     if of.library:
-        # Of the 128 scales by which a value from 1 to 2 becomes the largest number, as the front takes them for e4m3 and e5m2.
-        worst = [max(of.error("int8", 127 * 128 / (128 + k), None, bits) for k in range(128)) for bits in (1, 2)]
+        # The worst of the 128 scales by which a value from 1 to 2 becomes the largest number, as the front
+        # takes them for e4m3 and e5m2.
+        worst = [max(of.error("int8", 127 * 128 / (128 + k), None, bits) for k in range(128))
+                 for bits in (1, 2)]
         beyond = [f"{of.mxfp8_error(exponent):.3f}" for exponent in (12, 16, 18, 19, 24)]
         assert beyond[3] == beyond[4]
-        yield (f"is found with an error of {beyond[0]} in blocks just beyond 2^12, {beyond[1]} beyond 2^16, {beyond[2]} beyond 2^18, and {beyond[3]} from "
+        yield (f"is found with an error of {beyond[0]} in blocks just beyond 2^12, {beyond[1]} beyond 2^16, "
+               f"{beyond[2]} beyond 2^18, and {beyond[3]} from "
                "2^19 on.")
         yield f"from 1 to 2 its errors are within {up(worst[0], 4)} and {up(worst[1], 4)}"
 
 
-# Of each page: claims, and tables by the heading of their first columns, whose rows are all claimed.
+# Each page's claims, and its tables by the heading of their first columns, whose rows are all claimed.
 PAGES = {
     "README.md": (readme, {}),
-    "docs/how_few_bits.md": (how_few_bits, {"| store | beyond | all |": front_rows, "| store of p | bits |": softmax_rows, "| y | 1/4 | 1 |": small_number_rows,
+    "docs/how_few_bits.md": (how_few_bits,
+                             {"| store | beyond | all |": front_rows, "| store of p | bits |": softmax_rows,
+                              "| y | 1/4 | 1 |": small_number_rows,
                                             "| store | bytes forward, bf16 |": speed_rows}),
 }
 
@@ -211,7 +246,8 @@ def rows_of(text, heading):
 
 
 def wrong_figures(repository, build):
-    """A line for each claim that its page does not have as it is computed, and for each row of a table that nothing claims."""
+    """A line for each claim that its page does not have as it is computed, and for each row of a table that
+    nothing claims."""
     of = Sources(repository, build)
     wrong, count = [], 0
     for name, (claims, tables) in PAGES.items():
@@ -226,6 +262,7 @@ def wrong_figures(repository, build):
                 continue
             have, want = rows_of(text, heading), list(expected(of))
             count += len(want)
-            wrong += [f"{name}: no such row: {line}" for line in want if line not in have] + [f"{name}: nothing claims: {line}" for line in have if line not in want]
+            wrong += ([f"{name}: no such row: {line}" for line in want if line not in have]
+                      + [f"{name}: nothing claims: {line}" for line in have if line not in want])
     print(f"figures: {count} claims, {len(wrong)} wrong")
     return wrong

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# pinned_tool.sh NAME BUILD: prints the path of the tool NAME (nvdisasm, clang-format), which it fetches into BUILD at first use: the release that
-# NAME_requirements.txt pins, checked by its hash. Exit status 77, and the reason on stderr, if it cannot be fetched (no pip, no network, another
-# processor) and no other serves; 1 if what was fetched has another hash.
+# pinned_tool.sh NAME BUILD: prints the path of the tool NAME (nvdisasm, clang-format), which it fetches into
+# BUILD at first use: the release that NAME_requirements.txt pins, checked by its hash. Exit status 77, and
+# the reason on stderr, if it cannot be fetched (no pip, no network, another processor) and no other serves; 1
+# if what was fetched has another hash.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 name=$1 folder=$2/$1 log=$2/$1.log
@@ -26,7 +27,8 @@ flock 9  # tests run side by side
 if [[ ! -x $folder/$inside || ! $folder/requirements.txt -nt $requirements ]]; then
   rm -rf "$folder" "$folder.new"
   mkdir -p "$folder.new"
-  if timeout 120 python3 -m pip download --quiet --disable-pip-version-check --retries 1 --timeout 15 --no-deps --only-binary=:all: \
+  if timeout 120 python3 -m pip download --quiet --disable-pip-version-check --retries 1 --timeout 15 \
+    --no-deps --only-binary=:all: \
        --require-hashes -r "$requirements" -d "$folder.new" >"$log" 2>&1 &&
      python3 -m zipfile -e "$folder.new"/*.whl "$folder.new" >>"$log" 2>&1; then
     rm "$folder.new"/*.whl

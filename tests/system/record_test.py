@@ -1,4 +1,5 @@
-"""tests/record.py counts what ctest's JUnit says, keeps the runs of other labels, and refuses what is no such file in one line.
+"""tests/record.py counts what ctest's JUnit says, keeps the runs of other labels, and refuses what is no such
+file in one line.
 
 usage: record_test.py REPOSITORY BUILD
 """
@@ -11,7 +12,8 @@ import tempfile
 
 JUNIT = """<?xml version="1.0"?>
 <testsuite name="s" time="61.6" timestamp="2026-11-27T14:09:15">
-<testcase name="a.b" status="run"/><testcase name="c" status="fail"/><testcase name="d" status="notrun"><skipped message="77"/></testcase>
+<testcase name="a.b" status="run"/><testcase name="c" status="fail"/>
+<testcase name="d" status="notrun"><skipped message="77"/></testcase>
 </testsuite>
 """
 
@@ -29,20 +31,24 @@ def main():
 
         for text, said in (("", "tests.xml"), ("<testsuite/>", "holds no test")):
             refused = run(text, "nightly")
-            assert (refused.returncode, refused.stderr.count("\n")) == (2, 1) and said in refused.stderr, refused
+            assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused
+            assert said in refused.stderr, refused
             assert not record.exists()
         for label in ("nightly", "exhaustive"):
             done = run(JUNIT, label)
-            assert done.returncode == 0 and done.stdout.startswith(f"{label}: 1 passed, 1 failed, 1 skipped"), done
+            assert done.returncode == 0, done
+            assert done.stdout.startswith(f"{label}: 1 passed, 1 failed, 1 skipped"), done
         runs = json.loads(record.read_text())["runs"]
         assert list(runs) == ["nightly", "exhaustive"]
         found = {key: runs["nightly"][key] for key in ("date", "seconds", "passed", "failed", "skipped")}
-        assert found == {"date": "2026-11-27", "seconds": 62, "passed": 1, "failed": ["c"], "skipped": ["d"]}, found
+        assert found == {"date": "2026-11-27", "seconds": 62, "passed": 1, "failed": ["c"],
+                         "skipped": ["d"]}, found
         assert run(JUNIT.replace("61.6", "long"), "nightly").returncode == 2
         for damaged in ("{", "[]", '{"schema": "outgrad.tests/1"}'):
             record.write_text(damaged)
             refused = run(JUNIT, "nightly")
-            assert (refused.returncode, refused.stderr.count("\n")) == (2, 1) and record.read_text() == damaged, refused
+            assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused
+            assert record.read_text() == damaged, refused
     print("the record of a run is what ctest said of it")
     return 0
 

@@ -1,7 +1,9 @@
-"""The report in a real browser: Chromium without a window, on a desktop, on a telephone, in the dark and on paper.
+"""The report in a real browser: Chromium without a window, on a desktop, on a telephone, in the dark and on
+paper.
 
-Usage: report_browser_test.py REPOSITORY BUILD. Speaks the DevTools protocol over pipes, so it needs the standard library alone and no network.
-Exit status 77 (skipped) without Chromium, jinja2 or matplotlib; screenshots and the PDF stay in BUILD/report_browser for who wants to look.
+Usage: report_browser_test.py REPOSITORY BUILD. Speaks the DevTools protocol over pipes, so it needs the
+standard library alone and no network. Exit status 77 (skipped) without Chromium, jinja2 or matplotlib;
+screenshots and the PDF stay in BUILD/report_browser for who wants to look.
 """
 
 import base64
@@ -17,12 +19,17 @@ import time
 import zlib
 
 DESKTOP, PHONE = (1280, 900), (360, 780)
-PYTHONS = [os.environ["OUTGRAD_PYTHON"]] if os.environ.get("OUTGRAD_PYTHON") else ["python3", "/usr/bin/python3"]  # that the report tries
+# that the report tries
+PYTHONS = ([os.environ["OUTGRAD_PYTHON"]] if os.environ.get("OUTGRAD_PYTHON")
+           else ["python3", "/usr/bin/python3"])
 SECONDS = 1200  # for everything; a quiet machine needs 20
-# Fewer would mean that a section was lost: 4 for each of three formats, 3 of T against O, 8 activations' fronts and more.
+# Fewer would mean that a section was lost: 4 for each of three formats, 3 of T against O, 8 activations'
+# fronts and more.
 LEAST_PLOTS = 40
-SECTIONS = ["Error curves", "T against O", "What to choose from", "Channel stability", "Norm bounds under attack", "Sweep coverage", "Errors as x have them",
-            "Beside others", "Bits kept against the error of the gradient", "Bytes kept", "Training", "Requirements", "Errors, kept apart", "Forward",
+SECTIONS = ["Error curves", "T against O", "What to choose from", "Channel stability",
+            "Norm bounds under attack", "Sweep coverage", "Errors as x have them",
+            "Beside others", "Bits kept against the error of the gradient", "Bytes kept", "Training",
+            "Requirements", "Errors, kept apart", "Forward",
             "Coefficients and cost", "Tuning", "Tests beside the suite", "Inputs"]
 
 failures = []
@@ -35,7 +42,8 @@ def expect(holds, what):
 
 
 class Browser:
-    """A Chromium that reads commands from its descriptor 3 and writes answers and events to 4, each ended by a zero byte."""
+    """A Chromium that reads commands from its descriptor 3 and writes answers and events to 4, each ended by
+    a zero byte."""
 
     def __init__(self, program, profile):
         read_commands, self.commands = os.pipe()
@@ -48,10 +56,12 @@ class Browser:
             os.dup2(high[1], 4)
 
         self.process = subprocess.Popen(
-            [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-extensions", "--disable-background-networking",
-             "--disable-component-update", "--no-first-run", "--host-resolver-rules=MAP * ~NOTFOUND", "--remote-debugging-pipe", "--user-data-dir=" + profile,
-             "--force-color-profile=srgb", "--hide-scrollbars"],
-            preexec_fn=place, pass_fds=(3, 4), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+            [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+             "--disable-extensions", "--disable-background-networking", "--disable-component-update",
+             "--no-first-run", "--host-resolver-rules=MAP * ~NOTFOUND", "--remote-debugging-pipe",
+             "--user-data-dir=" + profile, "--force-color-profile=srgb", "--hide-scrollbars"],
+            preexec_fn=place, pass_fds=(3, 4), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True)
         os.close(read_commands)
         os.close(write_answers)
         self.buffer, self.last, self.events, self.session = b"", 0, [], None
@@ -93,8 +103,10 @@ class Browser:
 
     def load(self, url, size, dark=False, media=""):
         width, height = size
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
-        self.call("Emulation.setEmulatedMedia", media=media, features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
+                  mobile=width < 600)
+        self.call("Emulation.setEmulatedMedia", media=media,
+                  features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
         seen = len(self.events)
         self.call("Page.navigate", url=url)
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events[seen:]):
@@ -107,7 +119,8 @@ class Browser:
         return result["result"].get("value")
 
     def screenshot(self, size, scale=1.0):
-        clip = {"x": 0, "y": self.value("window.scrollY"), "width": size[0], "height": size[1], "scale": scale}
+        clip = {"x": 0, "y": self.value("window.scrollY"), "width": size[0], "height": size[1],
+                "scale": scale}
         return base64.b64decode(self.call("Page.captureScreenshot", format="png", clip=clip)["data"])
 
     def close(self):
@@ -149,7 +162,8 @@ def pixels(png):
                 add = (left + up) // 2
             elif method == 4:
                 guess = left + up - corner
-                add = min((abs(guess - left), 0, left), (abs(guess - up), 1, up), (abs(guess - corner), 2, corner))[2]
+                add = min((abs(guess - left), 0, left), (abs(guess - up), 1, up),
+                          (abs(guess - corner), 2, corner))[2]
             else:
                 break
             row[i] = (row[i] + add) & 255
@@ -174,7 +188,8 @@ def check_picture(png, name, dark):
     total = sum(count.values())
     paper = max(count, key=count.get)
     expect(len(count) >= 8, f"{name}: {len(count)} colours only")
-    expect(0.3 < count[paper] / total < 0.985, f"{name}: {100 * count[paper] / total:.1f}% of the picture is the background")
+    expect(0.3 < count[paper] / total < 0.985,
+           f"{name}: {100 * count[paper] / total:.1f}% of the picture is the background")
     expect((max(paper) <= 2) == dark, f"{name}: the background is {paper} of 7")
 
 
@@ -182,7 +197,8 @@ def check_picture(png, name, dark):
 LAYOUT = """(() => {
   const wide = [], flat = [];
   for (const e of document.querySelectorAll('body *')) {
-    if (e.closest('svg') && e.tagName != 'svg' || e.closest('details:not([open])') || e.parentElement.closest('.scroll')) continue;
+    if (e.closest('svg') && e.tagName != 'svg' || e.closest('details:not([open])')) continue;
+    if (e.parentElement.closest('.scroll')) continue;
     if (e.getBoundingClientRect().right > document.documentElement.clientWidth + 0.5)
       wide.push(e.tagName + '.' + e.className + ': ' + (e.textContent || '').slice(0, 40));
   }
@@ -193,29 +209,37 @@ LAYOUT = """(() => {
     if (box.width < 200 || box.height < 80 || drawn < 10) flat.push(s.querySelector('title').textContent);
   }
   return {
-    width: document.documentElement.scrollWidth, body: document.body.scrollWidth, wide: wide.slice(0, 5), flat, plots: svgs.length,
+    width: document.documentElement.scrollWidth, body: document.body.scrollWidth,
+    wide: wide.slice(0, 5), flat, plots: svgs.length,
     font: Math.min(...svgs.map(s => s.getBoundingClientRect().width / s.viewBox.baseVal.width * 9)),
-    cut: [...document.querySelectorAll('#summary .scroll')].filter(e => e.scrollWidth > e.clientWidth).map(e => e.getAttribute('aria-label')),
-    verdict: document.querySelector('.verdict').getBoundingClientRect().bottom, summary: document.querySelector('#summary').getBoundingClientRect().bottom,
+    cut: [...document.querySelectorAll('#summary .scroll')].filter(e => e.scrollWidth > e.clientWidth)
+      .map(e => e.getAttribute('aria-label')),
+    verdict: document.querySelector('.verdict').getBoundingClientRect().bottom,
+    summary: document.querySelector('#summary').getBoundingClientRect().bottom,
   };
 })()"""
 
-# What a reader without eyes needs: headings in order, a name for every picture, headers for every table; and the sections in theirs.
+# What a reader without eyes needs: headings in order, a name for every picture, headers for every table; and
+# the sections in theirs.
 STRUCTURE = """(() => {
   const level = e => Number(e.tagName[1]);
   const headings = [...document.querySelectorAll('h1, h2, h3, h4')];
   return {
-    first: headings.slice(0, 2).map(e => e.tagName), language: document.documentElement.lang, title: document.title,
+    first: headings.slice(0, 2).map(e => e.tagName),
+    language: document.documentElement.lang, title: document.title,
     jumps: headings.filter((e, i) => i > 0 && level(e) > level(headings[i - 1]) + 1).map(e => e.textContent),
     sections: [...document.querySelectorAll('main > section h2')].slice(1).map(e => e.textContent),
     nameless: [...document.querySelectorAll('svg')].filter(s => s.getAttribute('role') != 'img' ||
-      !(document.getElementById(s.getAttribute('aria-labelledby')) || {textContent: ''}).textContent.trim()).length,
+      !document.getElementById(s.getAttribute('aria-labelledby'))?.textContent.trim()).length,
     names: new Set([...document.querySelectorAll('svg > title')].map(e => e.textContent)).size,
-    headless: [...document.querySelectorAll('table')].filter(t => !t.tHead || [...t.tHead.rows[0].cells].some(c => c.scope != 'col')).length,
+    headless: [...document.querySelectorAll('table')]
+      .filter(t => !t.tHead || [...t.tHead.rows[0].cells].some(c => c.scope != 'col')).length,
     uncommanded: [...document.querySelectorAll('figure')]
-      .filter(f => !/^(\\.\\/outgrad |python notebooks_data\\/studies\\/)/.test((f.querySelector('.made code') || {textContent: ''}).textContent))
+      .filter(f => !/^(\\.\\/outgrad |python notebooks_data\\/studies\\/)/
+        .test((f.querySelector('.made code') || {textContent: ''}).textContent))
       .map(f => f.textContent.slice(0, 60)),
-    broken: [...document.querySelectorAll('a[href]')].filter(a => !document.getElementById(a.getAttribute('href').slice(1))).map(a => a.href),
+    broken: [...document.querySelectorAll('a[href]')]
+      .filter(a => !document.getElementById(a.getAttribute('href').slice(1))).map(a => a.href),
     outside: [...document.querySelectorAll('[src], link, script, iframe, object, image')].length,
   };
 })()"""
@@ -226,14 +250,17 @@ PAPER = """(() => {
   const tables = [...document.querySelectorAll('table')];
   return {
     hidden: tables.filter(t => !t.checkVisibility()).length, tables: tables.length,
-    cut: tables.filter(t => t.getBoundingClientRect().right > width + 0.5).map(t => t.parentElement.getAttribute('aria-label')),
-    background: getComputedStyle(document.body).backgroundColor, navigation: getComputedStyle(document.querySelector('nav')).display,
+    cut: tables.filter(t => t.getBoundingClientRect().right > width + 0.5)
+      .map(t => t.parentElement.getAttribute('aria-label')),
+    background: getComputedStyle(document.body).backgroundColor,
+    navigation: getComputedStyle(document.querySelector('nav')).display,
   };
 })()"""
 
 
 def check_html(text):
-    for pattern in (r"\b(?:src|href)\s*=\s*[\"'](?!#)", r"url\(\s*[\"']?(?!#)", r"@import", r"<script", r"<link", r"<iframe"):
+    for pattern in (r"\b(?:src|href)\s*=\s*[\"'](?!#)", r"url\(\s*[\"']?(?!#)", r"@import", r"<script",
+                    r"<link", r"<iframe"):
         expect(not re.search(pattern, text), f"the page refers outside: {pattern}")
 
 
@@ -242,12 +269,14 @@ def check_report(browser, url, keep):
     for name, size, dark in (("desktop", DESKTOP, False), ("phone", PHONE, False), ("dark", DESKTOP, True)):
         browser.load(url, size, dark)
         layout = layouts[name] = browser.value(LAYOUT)
-        expect(layout["width"] <= size[0] and layout["body"] <= size[0], f"{name}: the page is {layout['width']} wide, the screen {size[0]}")
+        expect(layout["width"] <= size[0] and layout["body"] <= size[0],
+               f"{name}: the page is {layout['width']} wide, the screen {size[0]}")
         expect(not layout["wide"], f"{name}: beyond the screen's edge: {layout['wide']}")
         expect(not layout["flat"], f"{name}: plots without size or content: {layout['flat']}")
         expect(layout["plots"] >= LEAST_PLOTS, f"{name}: {layout['plots']} plots")
         expect(layout["font"] >= 6, f"{name}: the smallest letters of plots are {layout['font']:.1f} px")
-        expect(layout["verdict"] <= size[1], f"{name}: the verdict ends at {layout['verdict']} px, the first screen at {size[1]}")
+        expect(layout["verdict"] <= size[1],
+               f"{name}: the verdict ends at {layout['verdict']} px, the first screen at {size[1]}")
         whole = browser.screenshot(size)
         with open(os.path.join(keep, name + ".png"), "wb") as file:
             file.write(whole)
@@ -256,16 +285,20 @@ def check_report(browser, url, keep):
         with open(os.path.join(keep, name + "-curves.png"), "wb") as file:
             file.write(browser.screenshot(size))
         check_picture(browser.screenshot(size, 0.25), name + ", curves", dark)
-    expect(not layouts["desktop"]["cut"], f"tables of the summary that show a part only: {layouts['desktop']['cut']}")
-    expect(layouts["desktop"]["summary"] <= DESKTOP[1] + 20, f"the summary ends at {layouts['desktop']['summary']} px, not on the first screen")
+    expect(not layouts["desktop"]["cut"],
+           f"tables of the summary that show a part only: {layouts['desktop']['cut']}")
+    expect(layouts["desktop"]["summary"] <= DESKTOP[1] + 20,
+           f"the summary ends at {layouts['desktop']['summary']} px, not on the first screen")
 
     structure = browser.value(STRUCTURE)
     expect(structure["first"] == ["H1", "H2"], f"first headings: {structure['first']}")
-    expect(structure["language"] == "en" and "outgrad" in structure["title"], f"language and title: {structure['language']}, {structure['title']}")
+    expect(structure["language"] == "en" and "outgrad" in structure["title"],
+           f"language and title: {structure['language']}, {structure['title']}")
     expect(not structure["jumps"], f"headings that skip a level: {structure['jumps']}")
     expect(structure["sections"] == SECTIONS, f"sections: {structure['sections']}")
     expect(structure["nameless"] == 0, f"{structure['nameless']} plots have no name")
-    expect(structure["names"] == layouts["desktop"]["plots"], f"{structure['names']} names of {layouts['desktop']['plots']} plots")
+    expect(structure["names"] == layouts["desktop"]["plots"],
+           f"{structure['names']} names of {layouts['desktop']['plots']} plots")
     expect(structure["headless"] == 0, f"{structure['headless']} tables lack headers of columns")
     expect(not structure["uncommanded"], f"no command: {structure['uncommanded']}")
     expect(not structure["broken"], f"links that lead nowhere: {structure['broken']}")
@@ -274,18 +307,23 @@ def check_report(browser, url, keep):
     a4 = (703, 1000)  # 186 mm of text at 96 pixels an inch
     browser.load(url, a4, dark=True, media="print")
     paper = browser.value(PAPER)
-    expect(paper["tables"] > 10 and paper["hidden"] == 0, f"on paper {paper['hidden']} of {paper['tables']} tables are folded")
+    expect(paper["tables"] > 10 and paper["hidden"] == 0,
+           f"on paper {paper['hidden']} of {paper['tables']} tables are folded")
     expect(not paper["cut"], f"on paper wider than the page: {paper['cut']}")
-    expect(paper["background"] == "rgb(255, 255, 255)" and paper["navigation"] == "none", f"on paper: {paper}")
+    expect(paper["background"] == "rgb(255, 255, 255)" and paper["navigation"] == "none",
+           f"on paper: {paper}")
     pdf = base64.b64decode(browser.call("Page.printToPDF", preferCSSPageSize=True)["data"])
     with open(os.path.join(keep, "print.pdf"), "wb") as file:
         file.write(pdf)
-    pages = max([int(n) for n in re.findall(rb"/Type\s*/Pages\b[^>]*?/Count\s+(\d+)|/Count\s+(\d+)", pdf) for n in n if n] or [0])
+    pages = max([int(n) for n in re.findall(rb"/Type\s*/Pages\b[^>]*?/Count\s+(\d+)|/Count\s+(\d+)", pdf)
+                 for n in n if n] or [0])
     expect(pdf.startswith(b"%PDF-") and 10 <= pages <= 120, f"the PDF has {pages} pages")
 
-    said = [event["params"] for event in browser.events if event.get("method") in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")]
+    said = [event["params"] for event in browser.events if event.get("method") in (
+        "Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")]
     expect(not said, f"the console says {json.dumps(said)[:400]}")
-    asked = {event["params"]["request"]["url"] for event in browser.events if event.get("method") == "Network.requestWillBeSent"}
+    asked = {event["params"]["request"]["url"] for event in browser.events
+             if event.get("method") == "Network.requestWillBeSent"}
     expect(asked <= {url}, f"the page asked for {sorted(asked - {url})[:3]}")
     expect(url in asked, "requests are not seen")
     return layouts["desktop"]["plots"], pages
@@ -298,15 +336,19 @@ def main():
         print("skipped: no chromium (Debian: chromium)")
         return 77
     if not os.access(os.path.join(build, "outgrad-check"), os.X_OK) or not any(
-            shutil.which(python) and subprocess.run([python, "-c", "import jinja2, matplotlib"], capture_output=True, check=False).returncode == 0 for python in PYTHONS):
-        print("skipped: this build has no fitter, or no Python has jinja2 and matplotlib (Debian: python3-jinja2, python3-matplotlib)")
+            shutil.which(python) and subprocess.run([python, "-c", "import jinja2, matplotlib"],
+                                                    capture_output=True, check=False).returncode == 0
+            for python in PYTHONS):
+        print("skipped: this build has no fitter, or no Python has jinja2 and matplotlib (Debian: "
+              "python3-jinja2, python3-matplotlib)")
         return 77
     keep = os.path.join(build, "report_browser")
     os.makedirs(keep, exist_ok=True)
     begin = time.monotonic()
     command = [os.path.join(build, "outgrad-check"), "report", "--in", "notebooks_data", "--out", keep]
     made = subprocess.run(command, cwd=root, stdout=subprocess.DEVNULL, check=False)
-    expect(made.returncode in (0, 1), f"report: status {made.returncode}")  # 1: a requirement is not met, which the page says too
+    # 1: a requirement is not met, which the page says too
+    expect(made.returncode in (0, 1), f"report: status {made.returncode}")
     built = time.monotonic() - begin
     page = os.path.join(keep, "index.html")
     with open(page, encoding="utf-8") as file:
@@ -319,7 +361,8 @@ def main():
             plots, pages = check_report(browser, "file://" + os.path.realpath(page), keep)
         finally:
             browser.close()
-    print(f"{plots} plots, {pages} pages on paper; report {built:.1f} s, all {time.monotonic() - begin:.1f} s; {len(failures)} failures")
+    print(f"{plots} plots, {pages} pages on paper; report {built:.1f} s, all {time.monotonic() - begin:.1f} "
+          f"s; {len(failures)} failures")
     return 1 if failures else 0
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Sourced by the tests of the chain: a throw-away checkout with the wrapper, four specifications and stand-in executables.
+# Sourced by the tests of the chain: a throw-away checkout with the wrapper, four specifications and stand-in
+# executables.
 
 sandbox=$(mktemp -d)
 trap 'rm -rf "$sandbox"' EXIT
@@ -11,7 +12,8 @@ fail() {
 }
 
 make_sandbox() {  # make_sandbox REPOSITORY
-  mkdir -p "$sandbox"/{build,approx/specs,kernels/generated,autotune/commands,validation/report/sections,notebooks_data/{activations,checkpoints}}
+  mkdir -p "$sandbox"/{build,approx/specs,kernels/generated,autotune/commands,validation/report/sections} \
+    "$sandbox"/notebooks_data/{activations,checkpoints}
   cp "$1/outgrad" "$1/.gitignore" "$sandbox"
   cp "$1"/validation/report/*.{py,css,j2} "$sandbox/validation/report"
   cp "$1"/validation/report/sections/*.py "$sandbox/validation/report/sections"

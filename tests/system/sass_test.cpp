@@ -187,7 +187,8 @@ struct ByOneOctet { static constexpr GpuSchedule kSchedule{.octets = 1}; };
 struct ByFourOctets { static constexpr GpuSchedule kSchedule{.threads = 128, .octets = 4}; };
 struct ByNarrow { static constexpr GpuSchedule kSchedule{.threads = 512, .octets = 1, .access_bytes = 8}; };
 struct ByStreaming {
-  static constexpr GpuSchedule kSchedule{.blocks_per_sm = 0, .resident_blocks = 2, .loads = CacheHint::streaming, .stores = CacheHint::streaming};
+  static constexpr GpuSchedule kSchedule{.blocks_per_sm = 0, .resident_blocks = 2,
+                                         .loads = CacheHint::streaming, .stores = CacheHint::streaming};
 };
 )";
 

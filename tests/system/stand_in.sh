@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Stands in for outgrad-fit, outgrad-check and outgrad-tune in tests of the chain: writes its outputs in two halves with a
-# pause between them, so that a kill finds it in the middle. The wrapper is what is under test.
+# Stands in for outgrad-fit, outgrad-check and outgrad-tune in tests of the chain: writes its outputs in two
+# halves with a pause between them, so that a kill finds it in the middle. The wrapper is what is under test.
 #
 #   STAND_IN_LOG     one line per call: the subcommand and its input or format
 #   STAND_IN_STOP    "validate bf16": the call that waits in the middle until it is killed
@@ -19,7 +19,8 @@ while (($#)); do
 done
 case $command in
   report) outputs=("$out/index.html" "$out/report.md" "$out/report.json") ;;
-  tune) outputs=("$out/tune_cpu.jsonl" "$out/tuned_cpu.h") ;;  # works in place, as the tuner does: each file by one rename
+  # works in place, as the tuner does: each file by one rename
+  tune) outputs=("$out/tune_cpu.jsonl" "$out/tuned_cpu.h") ;;
   check) outputs=() ;;
   *) outputs=("$out") ;;
 esac

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Sweeps under Open MPI's mpirun: the same bytes whatever the number of ranks, also after SIGKILL in the middle; what is foreign is refused.
+# Sweeps under Open MPI's mpirun: the same bytes whatever the number of ranks, also after SIGKILL in the
+# middle; what is foreign is refused.
 # usage: sweep_ranks_test.sh REPOSITORY BUILD
 set -euo pipefail
 check=$2/outgrad-check
@@ -17,12 +18,14 @@ fail() {
 shard=(validate --format f32 --shard 33/128)  # 8 chunks
 "$check" "${shard[@]}" --out alone.json >said 2>&1 || fail "alone: $(<said)"
 for ranks in 2 5; do
-  mpirun --oversubscribe -n "$ranks" "$check" "${shard[@]}" --out "ranks$ranks.json" >said 2>&1 || fail "$ranks ranks: $(<said)"
+  mpirun --oversubscribe -n "$ranks" "$check" "${shard[@]}" --out "ranks$ranks.json" >said 2>&1 ||
+    fail "$ranks ranks: $(<said)"
   cmp alone.json "ranks$ranks.json" || fail "$ranks ranks: other bytes"
   [[ ! -e ranks$ranks.json.chunks ]] || fail "$ranks ranks: the log of chunks is left"
 done
 
-# SIGKILL of one rank, and of mpirun, while chunks are being stored; each time some of them are there, and the next job continues.
+# SIGKILL of one rank, and of mpirun, while chunks are being stored; each time some of them are there, and the
+# next job continues.
 for victim in rank mpirun; do
   rm -f killed.json*
   mpirun --oversubscribe -n 3 "$check" "${shard[@]}" --threads 1 --out killed.json >said 2>&1 &
@@ -54,8 +57,8 @@ done
 
 # Ranks that sweep different things; bad usage: one status.
 status=0
-mpirun --oversubscribe -n 2 bash -c "exec '$check' validate --format \$([[ \$OMPI_COMM_WORLD_RANK == 1 ]] && echo f16 || echo f32) --shard 1/64 --out mixed.json" \
-  >said 2>&1 || status=$?
+mpirun --oversubscribe -n 2 bash -c "format=f32; [[ \$OMPI_COMM_WORLD_RANK != 1 ]] || format=f16
+  exec '$check' validate --format \$format --shard 1/64 --out mixed.json" >said 2>&1 || status=$?
 ((status == 2)) || fail "mixed formats: status $status"
 grep -q 'outgrad: validate: rank 1: sweeps' said || fail "mixed formats: $(<said)"
 [[ ! -e mixed.json ]] || fail "mixed formats: a result is there"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The wrapper before anything is built: help and the version at once, packages that are all there, a checkout that cannot be written, commands
-# of its own that fail, and what the first build says. Stand-ins for apt-get, dpkg-query, cmake and ctest are on the PATH; a file of docs/help is what
-# the program says, to the byte.
+# The wrapper before anything is built: help and the version at once, packages that are all there, a checkout
+# that cannot be written, commands of its own that fail, and what the first build says. Stand-ins for apt-get,
+# dpkg-query, cmake and ctest are on the PATH; a file of docs/help is what the program says, to the byte.
 # usage: wrapper_test.sh REPOSITORY BUILD [--fix]
 set -euo pipefail
 root=$1 programs=$2
@@ -19,18 +19,23 @@ fail() {
 # ---- docs/help -----------------------------------------------------------------------------------
 
 commands=(tune eval bench)
-[[ ! -x $programs/outgrad-fit ]] || commands+=(fit emit pareto table reach certify check validate front stability attack report)
+[[ ! -x $programs/outgrad-fit ]] ||
+  commands+=(fit emit pareto table reach certify check validate front stability attack report)
 # Another version of CLI11 lays the same words out otherwise.
 written_with=2.1.2
-here=$(printf '#include <CLI/Version.hpp>\nCLI11_VERSION\n' | g++ -E -P -x c++ - 2>/dev/null | tail -n 1 | tr -d '"')
+here=$(printf '#include <CLI/Version.hpp>\nCLI11_VERSION\n' | g++ -E -P -x c++ - 2>/dev/null |
+  tail -n 1 | tr -d '"')
 options() { grep -oE -- '--[a-z0-9-]+' "$1" | sort -u; }
 for command in "${commands[@]}"; do
-  OUTGRAD_BUILD_DIR=$programs "$root/outgrad" "$command" --help >"$sandbox/said" || fail "$command --help: status $?"
+  OUTGRAD_BUILD_DIR=$programs "$root/outgrad" "$command" --help >"$sandbox/said" ||
+    fail "$command --help: status $?"
   [[ $fixes != --fix ]] || cp "$sandbox/said" "$root/docs/help/$command.txt"
   if [[ $here == "$written_with" || $command =~ ^(tune|eval|bench)$ ]]; then
-    cmp "$sandbox/said" "$root/docs/help/$command.txt" || fail "docs/help/$command.txt is not what $command says; --fix writes it"
+    cmp "$sandbox/said" "$root/docs/help/$command.txt" ||
+      fail "docs/help/$command.txt is not what $command says; --fix writes it"
   else
-    diff <(options "$sandbox/said") <(options "$root/docs/help/$command.txt") || fail "docs/help/$command.txt has other options than $command"
+    diff <(options "$sandbox/said") <(options "$root/docs/help/$command.txt") ||
+      fail "docs/help/$command.txt has other options than $command"
   fi
 done
 
@@ -76,14 +81,17 @@ wrapper() {  # wrapper STATUS WORD...: what it says is in said and errors, what 
   shift
   : >"$log"
   chmod a+w "$log"
-  env -u OUTGRAD_BUILD_DIR -u OUTGRAD_GENERATED PATH="$stubs:$PATH" LOG="$log" OUTGRAD_TORCH=off "${environment[@]}" "$checkout/outgrad" "$@" \
+  env -u OUTGRAD_BUILD_DIR -u OUTGRAD_GENERATED PATH="$stubs:$PATH" LOG="$log" OUTGRAD_TORCH=off \
+    "${environment[@]}" "$checkout/outgrad" "$@" \
     >"$sandbox/said" 2>"$sandbox/errors" </dev/null || status=$?
-  ((status == expected)) || fail "$*: status $status instead of $expected: $(cat "$sandbox/said" "$sandbox/errors")"
+  ((status == expected)) ||
+    fail "$*: status $status instead of $expected: $(cat "$sandbox/said" "$sandbox/errors")"
 }
 environment=(ABSENT=)
 
 one_line() {  # one_line TEXT: the errors are one line of the wrapper's that has this in it
-  [[ $(wc -l <"$sandbox/errors") == 1 && $(<"$sandbox/errors") == outgrad:*"$1"* ]] || fail "no line with '$1': $(<"$sandbox/errors")"
+  [[ $(wc -l <"$sandbox/errors") == 1 && $(<"$sandbox/errors") == outgrad:*"$1"* ]] ||
+    fail "no line with '$1': $(<"$sandbox/errors")"
 }
 
 # ---- Help and version ----------------------------------------------------------------------------
@@ -98,15 +106,18 @@ while read -r command; do
   done
 done < <(sed -nE 's/^  ([a-z]+)  .*/\1/p' "$sandbox/table")
 wrapper 0 --version
-[[ $(<"$sandbox/said") == "outgrad $(sed -nE 's/^project\(outgrad VERSION ([0-9.]+) .*/\1/p' "$root/CMakeLists.txt")" ]] || fail "--version: $(<"$sandbox/said")"
-[[ ! -s $log && ! -e $checkout/build && ! -e $checkout/out ]] || fail "help and the version built something: $(<"$log")"
+version=$(sed -nE 's/^project\(outgrad VERSION ([0-9.]+) .*/\1/p' "$root/CMakeLists.txt")
+[[ $(<"$sandbox/said") == "outgrad $version" ]] || fail "--version: $(<"$sandbox/said")"
+[[ ! -s $log && ! -e $checkout/build && ! -e $checkout/out ]] ||
+  fail "help and the version built something: $(<"$log")"
 
 # ---- Packages ------------------------------------------------------------------------------------
 
 environment=(ABSENT= OUTGRAD_WORK_DIR="$sandbox/packages")
 wrapper 0 test -R name
 ! grep '^apt-get' "$log" || fail "packages that are all there are installed again"
-grep -q "^ctest --test-dir $sandbox/packages/build .* -R name$" "$sandbox/said" || fail "test: $(<"$sandbox/said")"
+grep -q "^ctest --test-dir $sandbox/packages/build .* -R name$" "$sandbox/said" ||
+  fail "test: $(<"$sandbox/said")"
 wrapper 0 test
 grep -q -- "-LE exhaustive|nightly$" "$sandbox/said" || fail "test leaves out: $(<"$sandbox/said")"
 environment=(ABSENT=gappa OUTGRAD_WORK_DIR="$sandbox/packages")
@@ -138,12 +149,14 @@ environment=(ABSENT= OUTGRAD_TORCH= OUTGRAD_WORK_DIR="$sandbox/torch")
 wrapper 0 test -R name
 ! grep -q 'python3 -m venv' "$log" || fail "PyTorch is installed for tests that do not need it"
 wrapper 0 test
-[[ $(grep -c '^python3 -m venv' "$log") == 1 && $(grep -c 'DOUTGRAD_TORCH=ON' "$log") == 1 ]] || fail "PyTorch beside the build: $(<"$log")"
+[[ $(grep -c '^python3 -m venv' "$log") == 1 && $(grep -c 'DOUTGRAD_TORCH=ON' "$log") == 1 ]] ||
+  fail "PyTorch beside the build: $(<"$log")"
 wrapper 0 test
 ! grep -q 'python3 -m venv' "$log" || fail "PyTorch is installed again"
 environment=(ABSENT= FAILS=yes OUTGRAD_TORCH= OUTGRAD_WORK_DIR="$sandbox/no_torch")
 wrapper 3 test
-grep -q 'outgrad: PyTorch could not be installed' "$sandbox/errors" || fail "without PyPI: $(<"$sandbox/errors")"
+grep -q 'outgrad: PyTorch could not be installed' "$sandbox/errors" ||
+  fail "without PyPI: $(<"$sandbox/errors")"
 rm "$stubs/python3"
 
 # ---- A checkout that cannot be written -----------------------------------------------------------
@@ -158,7 +171,8 @@ done
 rm "$checkout/build" "$checkout/out"
 chmod -R a-w "$checkout"
 plain_user=()
-((EUID != 0)) || plain_user=(setpriv --reuid=65534 --regid=65534 --clear-groups --)  # root writes wherever the file system lets it
+# root writes wherever the file system lets it
+((EUID != 0)) || plain_user=(setpriv --reuid=65534 --regid=65534 --clear-groups --)
 if "${plain_user[@]}" true 2>/dev/null; then
   environment=("${plain_user[@]}" env ABSENT=)
   wrapper 3 fit x.json
@@ -169,7 +183,8 @@ if "${plain_user[@]}" true 2>/dev/null; then
   wrapper 0 fit x.json
   [[ $(<"$sandbox/said") == "fit ran: fit x.json" ]] || fail "in a build elsewhere: $(<"$sandbox/said")"
   wrapper 0 test
-  grep -q "^ctest --test-dir $sandbox/elsewhere/build" "$sandbox/said" || fail "test in a build elsewhere: $(<"$sandbox/said")"
+  grep -q "^ctest --test-dir $sandbox/elsewhere/build" "$sandbox/said" ||
+    fail "test in a build elsewhere: $(<"$sandbox/said")"
 else
   echo "not tested: another user, as whom nothing can be run here"
 fi
@@ -193,9 +208,12 @@ one_line "building outgrad-fit outgrad-check in $sandbox/first/build on "
 wrapper 0 fit x.json
 [[ ! -s $sandbox/errors ]] || fail "the second build says $(<"$sandbox/errors")"
 rm -r "$sandbox/first"
-env PATH="$stubs:$PATH" LOG="$log" "${environment[@]}" python3 -c 'import pty, sys; pty.spawn(sys.argv[1:])' "$checkout/outgrad" fit x.json >"$sandbox/said" </dev/null
-for bar in '\[#######  *\] 1/4, [0-9]*:[0-9][0-9] left' '\[##############################\] 4/4, 0:00 left'; do
-  grep -q "outgrad: building $bar" "$sandbox/said" || fail "on a terminal the first build shows no '$bar': $(cat -v "$sandbox/said")"
+env PATH="$stubs:$PATH" LOG="$log" "${environment[@]}" python3 -c 'import pty, sys; pty.spawn(sys.argv[1:])' \
+  "$checkout/outgrad" fit x.json >"$sandbox/said" </dev/null
+for bar in '\[#######  *\] 1/4, [0-9]*:[0-9][0-9] left' \
+  '\[##############################\] 4/4, 0:00 left'; do
+  grep -q "outgrad: building $bar" "$sandbox/said" ||
+    fail "on a terminal the first build shows no '$bar': $(cat -v "$sandbox/said")"
 done
 
 echo "wrapper: $failures failures"

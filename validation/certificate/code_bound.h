@@ -8,9 +8,8 @@
 // double precision that the other activations have, of which exp is within 2^-48 (head of
 // kernels/forwards.h).
 // T: for each code, the f' that it may stand for, with the rounding of the fp32 sequence (kernels/code.h) in
-// cells: one of a number below
-// 512 before it is rounded to an integer. Dithered: |code - v| <= 1/2 for v = g in steps + d, and roundings
-// of numbers below 8.
+// cells: one of a number below 512 before it is rounded to an integer. Dithered: |code - v| <= 1/2 for v = g
+// in steps + d, and roundings of numbers below 8.
 #pragma once
 
 #include <vector>

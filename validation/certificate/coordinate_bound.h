@@ -7,8 +7,8 @@
 // Beyond, over all real y, each branch is cut at s_0 = sqrt(max(t_min - d, 0)):
 //   |s| <= s_0: s_c is constant and G monotone next to x*, so D is extreme at the ends of the range;
 //   |s| >= s_0: on a cell [a, b] the least of three bounds,
-//     the length of the range of G (next to y = 0-, where both values vanish; G is continued by its limit
-//     beyond),
+//     the length of the range of G         (next to y = 0-, where both values vanish; G is continued by its
+//                                          limit beyond),
 //     sup |G'| max |s_c - s|               (s_c - s = d / (s_c + s) is extreme at an end),
 //     |D(middle)| + sup |D'| radius,       D' = G'(s_c) s / s_c - G'(s);
 //   cells are halved until the claim is decided.

@@ -2,16 +2,16 @@
 // rather than from kernels/eval.h, and the cells into which its index arithmetic cuts the coordinate.
 //
 //   y <- min(y, y_max)
-//   masked:   t = max(RN(RN(y - y_hi) - y_lo), t_min) s = +-RN(sqrt t), without a left segment not below
-//             s_min; v = s
+//   masked:   t = max(RN(RN(y - y_hi) - y_lo), t_min)
+//             s = +-RN(sqrt t), without a left segment not below s_min;    v = s
 //   unmasked: v = max(y, y_min)
 //   row: low bits of RN(v scale + bias), or the number of break points that v has reached
 //   right segment (v >= right_s; right_both: |v| >= right_s): v <- y in that row
 //   left segment (m = 0, y > left_y): v = min(y, -0), row from the exponent of v and its first left_bits
-//   fraction bits
+//     fraction bits
 //   u = RN(v - centre), or v where the rows are not centred; then the polynomial by
-//     Horner     p = c_d, p = RN(p u + c_k) for k = d - 1 .. 0; with two words the last step is RN(c_0 + RN(p
-//                u + low part of c_0))
+//     Horner     p = c_d, p = RN(p u + c_k) for k = d - 1 .. 0; with two words the last step is
+//                RN(c_0 + RN(p u + low part of c_0))
 //     Estrin     pairs RN(c_(2j+1) u + c_2j), joined pairwise by the powers w = RN(u u), RN(w w), ...; an odd
 //                one out is carried along
 //     even/odd   w = RN(u u); the even and the odd coefficients by Horner in w; RN(odd u + even)

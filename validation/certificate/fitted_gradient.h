@@ -5,8 +5,7 @@
 // `outgrad validate` show for every x. So g is that of a y' no further from f(x) than 2 ulp and what the
 // coordinate's constant y_c differs from y*, up to the fit's A + B; `outgrad check` proves these from the
 // fit's own header. Over cells of x the arguments of all such y' are enclosed by the inverse of s, and the
-// change of f' between them by
-// |f''| move / |f'| or by the range of f'.
+// change of f' between them by |f''| move / |f'| or by the range of f'.
 #pragma once
 
 #include "validation/certificate/verdict.h"

@@ -10,9 +10,9 @@
 //       being exact
 //   s:  e_s = half(s) + e_t / (sqrt t + sqrt(t - e_t))
 //   u:  e_u = [inexact] half(u)
-//   p:  each RN(a b + c) of the scheme: e_a |b| + |a| e_b + e_c + half of what is reached; in Horner's rule e
-//       <- |u| e + half(|p_k| + |u|
-//   e) g:  e + sup |p'| (e_s + e_u)
+//   p:  each RN(a b + c) of the scheme: e_a |b| + |a| e_b + e_c + half of what is reached; in Horner's rule
+//       e <- |u| e + half(|p_k| + |u| e)
+//   g:  e + sup |p'| (e_s + e_u)
 // A range that does not meet the claim is halved; one of a few floats is enumerated. The first fp32 grid
 // points around y_c, where the root is steepest, are enumerated for every format, against MPFR.
 #pragma once
@@ -35,11 +35,10 @@ Interval rounding_error_at(const BackwardHeader& h, float y, bool m);
 enum class RowMeasure {
   sum,  ///< A + B
   /// (A + B) / ulp(g) where |g| >= kUlpFrom, for rows whose last operation adds something small to c0. Before
-  /// it is rounded that
+  /// it is rounded that operation's result is within e of g, A and the other roundings: if the two share a
+  /// binade, rounding costs at most half an ulp of g, and if not, no more than e. So the measure is at most
+  /// 1/2 + e / ulp(g).
   ulps,
-  ///< operation's result is within e of g, A and the other roundings: if the two share a binade,
-  ///rounding costs at most half an ulp of < g, and if not, no more than e. So the measure is at most
-  ///1/2 + e / ulp(g).
 };
 /// Decides the measure over all y, `fit_errors` the proven A of each row. Never Violated: B is an upper
 /// bound.

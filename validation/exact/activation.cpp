@@ -2,18 +2,21 @@
 //
 // Tails, for |x| >= 4 (and B |x| >= 2), t = B x, u(x) the argument of tanh in gelu_tanh doubled, p(x) =
 // softplus(x), sg = sigmoid:
-//   gelu       f' = Phi + x phi. x < -1: 0 < Phi < phi / |x| (Mills), so x phi < f' < 0; x > 1: |f' - 1| = |x
-//              phi - Phi(-x)| < x phi.
-//   swish      f' = sg(t) (1 + t sg(-t)). Left: sg(t) < e^t, and |t| sg(-t) >= 2 sg(2) > 1 gives f' < 0, |f'|
-//              < (1 + |t|) e^t. Right: f' - 1 = -sg(-t) + t sg(t) sg(-t), so |f' - 1| < (1 + t) e^-t. silu
-//              and quick_gelu are B = 1 and 1.702.
-//   gelu_tanh  f = x sg(u), u odd and rising, u' >= 2 sqrt(2/pi): the same with |x| u' in place of |t|; (1 +
-//              |x| u') e^-|u| falls with |x| because (u' + |x| |u''|) / (1 + |x| u') <= 3 / |x| < 1 < u'.
+//   gelu       f' = Phi + x phi. x < -1: 0 < Phi < phi / |x| (Mills), so x phi < f' < 0;
+//              x > 1: |f' - 1| = |x phi - Phi(-x)| < x phi.
+//   swish      f' = sg(t) (1 + t sg(-t)). Left: sg(t) < e^t, and |t| sg(-t) >= 2 sg(2) > 1 gives f' < 0,
+//              |f'| < (1 + |t|) e^t. Right: f' - 1 = -sg(-t) + t sg(t) sg(-t), so |f' - 1| < (1 + t) e^-t.
+//              silu and quick_gelu are B = 1 and 1.702.
+//   gelu_tanh  f = x sg(u), u odd and rising, u' >= 2 sqrt(2/pi): the same with |x| u' in place of |t|;
+//              (1 + |x| u') e^-|u| falls with |x| because
+//              (u' + |x| |u''|) / (1 + |x| u') <= 3 / |x| < 1 < u'.
 //   mish       f' = tanh p + x sech^2(p) sg(x). Left: 0 < tanh p < p < e^x, so |f'| < (1 + |x|) e^x; f' < 0
 //              as p < 0.0184 makes sech^2(p) sg(x) > 0.99 * 0.98 e^x. Right: p > x, so 1 - tanh p < 2 e^-2x
 //              and sech^2 p < 4 e^-2x: |f' - 1| < (2 + 4 x) e^-2x.
-//   tanh       f' = sech^2 x < 4 e^-2|x|.     sigmoid  f' = sg(x) sg(-x) < e^-|x|.
-//   softplus   f' = sg(x) < e^x on the left, 1 - f' = sg(-x) < e^-x on the right. elu f' = A e^x on the left.
+//   tanh       f' = sech^2 x < 4 e^-2|x|.
+//   sigmoid    f' = sg(x) sg(-x) < e^-|x|.
+//   softplus   f' = sg(x) < e^x on the left, 1 - f' = sg(-x) < e^-x on the right.
+//   elu        f' = A e^x on the left.
 // Each bound decreases as |x| grows. On the left, every function with a minimum tends to 0 from below.
 #include "validation/exact/activation.h"
 

@@ -4,12 +4,11 @@
 // It shares no code with approx/. There f is a template that is evaluated in balls and series; here it is
 // mpfr_erfc and mpfr_exp under directed rounding. GELU: f(x) = x Phi(x) and f'(x) = Phi(x) + x phi(x) with
 // Phi(x) = erfc(-x / sqrt 2) / 2, which keeps relative accuracy on the left tail, where 1 + erf cancels.
-// SiLU: f(x) = x sigma(x) and f'(x)
-// = sigma(x) (1 + x sigma(-x)) with sigma(x) = 1 / (1 + exp(-x)). Every step is monotone in its operands and
-// rounded outwards, so each result is an enclosure. A correctly rounded answer is the common rounding of both
-// ends, at a precision that is doubled until they agree (Ziv). The loop ends because for a rational x != 0
-// neither f(x) nor f'(x) is known to be a rounding boundary, or was ever seen to be one. If it does not end,
-// it throws.
+// SiLU: f(x) = x sigma(x) and f'(x) = sigma(x) (1 + x sigma(-x)) with sigma(x) = 1 / (1 + exp(-x)). Every
+// step is monotone in its operands and rounded outwards, so each result is an enclosure. A correctly rounded
+// answer is the common rounding of both ends, at a precision that is doubled until they agree (Ziv). The loop
+// ends because for a rational x != 0 neither f(x) nor f'(x) is known to be a rounding boundary, or was ever
+// seen to be one. If it does not end, it throws.
 #pragma once
 
 #include <mpfr.h>

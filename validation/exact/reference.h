@@ -9,8 +9,8 @@
 // cell (Function::taylor of the interval [l, r], 64 bits):
 //   truncation (Lagrange)  <= |T_9| D^9 for f,  8 |T_8| D^7 for f'
 //   coefficients           <= sum sup |C_n - c_n| D^n
-//   Horner by fma          <= u sum (1 + n) |c_n| D^n (step k rounds a partial sum of at most sum_{i>=k}
-//                          |c_i| D^(i-k), which later steps multiply by d^k)
+//   Horner by fma          <= u sum (1 + n) |c_n| D^n   (step k rounds a partial sum of at most
+//                          sum_{i>=k} |c_i| D^(i-k), which later steps multiply by d^k)
 // and second-order terms stay below a factor 1 + 2^-40. For f' the sum is an absolute bound. For f it is
 // divided by the least |f| of the cell, inf |T_0|, which gives a *relative* bound, also on tails that vanish.
 // If f(0) = 0, one cell has its middle at 0. There f is d times the polynomial of f(x) / x, whose
@@ -21,20 +21,20 @@
 // Outside the cells only the side of a rounding boundary matters, and f is replaced by proxies: numbers
 // between the same boundaries of every format of at most 24 bits (Ends has the facts of each activation).
 // Boundaries are at least a relative 2^-25 apart.
-//   x < L, limit 0 |f(x)| <= |f(L)| <= 2^-151 as f is monotone there: f rounds to a zero of its sign in every
-//   format, whose least midpoint is 2^-150. The proxy is 2^-163 with that sign. Here alone the value has no
-//   relative bound.
+//   x < L, limit 0      |f(x)| <= |f(L)| <= 2^-151 as f is monotone there: f rounds to a zero of its sign in
+//                       every format, whose least midpoint is 2^-150. The proxy is 2^-163 with that sign.
+//                       Here alone the value has no relative bound.
 //   x < L, limit -1     -1 < f(x) <= f(L) <= -1 + 2^-54: the proxy is -1 + 2^-53.
-//   x >= R, below x x (1 - 2^-53) <= f(x) < x, as f(x) / x rises and f(R) / R >= 1 - 2^-53: the proxy is x -
-//   x 2^-52; above x likewise x + x 2^-52, as f(x) - x falls and is at most 2^-53 R at R.
+//   x >= R, below x     x (1 - 2^-53) <= f(x) < x, as f(x) / x rises and f(R) / R >= 1 - 2^-53: the proxy is
+//                       x - x 2^-52; above x likewise x + x 2^-52, as f(x) - x falls and is at most 2^-53 R
+//                       at R.
 //   x >= R, limit 1     1 - 2^-54 <= f(x) < 1: the proxy is 1 - 2^-53.
 //   x >= 0, is x        elu: f(x) = x, and so is the proxy.
 //   |x| < 2^-53         f(x) = x f'(0) + x^2 f''(xi) / 2 with f'(0) = p / q (1/2, 3/5 or 1): x p / q is a
 //                       boundary, or at least a relative 2^-29 from one, and f lies by less than a relative
 //                       2^-52 on the side of the next term. The proxy is x p / q and 2^-52 |x| on that side.
 // L and R are the integers nearest to 0 for which intervals prove this, and prove |f' - limit| <= 2^-52
-// beyond them
-// (Formula::slopes).
+// beyond them (Formula::slopes).
 #pragma once
 
 #include <algorithm>

@@ -582,8 +582,8 @@ class BoundsEvaluator {
 
   // p = sum_i a_i (delta_ij - 1/N - xh_j xh_i / N) (RMSNorm: without 1/N). With sum_i xh_i = 0,
   // Cauchy-Schwarz over i != j gives
-  // |p| <= G (|gamma_j| |1 - (1 + xh_j^2) / N| + rest_gamma sqrt(N - 1 - 2 xh_j^2 + xh_j^2 (N - xh_j^2)) /
-  // N).
+  //   |p| <= G (|gamma_j| |1 - (1 + xh_j^2) / N|
+  //             + rest_gamma sqrt(N - 1 - 2 xh_j^2 + xh_j^2 (N - xh_j^2)) / N).
   // For RMSNorm, the numerator over N is only xh_j^2, and the root is xh_j sqrt(N - xh_j^2).
   Upper projected(const Upper& gamma, const Upper& rest_gamma, const Upper& rest_squares, double low_squared,
                   const Upper& x) const {

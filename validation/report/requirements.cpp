@@ -340,11 +340,8 @@ std::string figure(double value, Requirement::Kind kind) {
 std::string three_digits_up(double bound) {
   if (!(bound > 0) || !std::isfinite(bound)) return bound == 0 ? "0" : rounded_up(bound, 0);
   const double step = std::pow(10.0, std::floor(std::log10(bound)) - 2);
-  return fmt::format(
-      "{:.3g}",
-      step * std::ceil(
-                 bound / step *
-                 (1 - 1e-12)));  // 1e-12: the quotient for a figure of three digits must not be raised by one
+  // 1e-12: the quotient for a figure of three digits must not be raised by one
+  return fmt::format("{:.3g}", step * std::ceil(bound / step * (1 - 1e-12)));
 }
 
 std::string shown_path(const std::string& path) {

@@ -17,15 +17,10 @@ const char* to_string(RequirementVerdict verdict);
 
 /// One requirement on one format. A value that is not a number fails.
 struct Requirement {
-  enum class Kind {
-    error,
-    number,
-    ratio,
-    ulp,
-    count
-  };  // error: shown as a power of two; number: as a decimal
-  std::string format,
-      quantity;  // format: "norms" or "certificates" if all formats are judged together, "own" for a user's own function
+  /// error: shown as a power of two; number: as a decimal
+  enum class Kind { error, number, ratio, ulp, count };
+  /// format: "norms" or "certificates" if all formats are judged together, "own" for a user's own function
+  std::string format, quantity;
   Kind kind = Kind::error;
   std::optional<double> limit;  // none: the value is only reported
   std::optional<double> value;  // an upper bound of the quantity; none: not measured

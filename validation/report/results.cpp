@@ -30,8 +30,8 @@ std::vector<std::string> files_in(const fs::path& folder, const std::string& ext
   std::vector<std::string> files;
   std::error_code error;
   for (Iterator entry(folder, error); !error && entry != Iterator(); entry.increment(error)) {
-    const bool hidden =
-        entry->path().filename().string().starts_with('.');  // an output that is still being written
+    // an output that is still being written
+    const bool hidden = entry->path().filename().string().starts_with('.');
     if (entry->path().extension() == extension && !hidden && entry->is_regular_file())
       files.push_back(entry->path().string());
   }
@@ -337,8 +337,8 @@ void expect_agreement(const Results& results) {
 
 void read_headers(const std::string& folder, Results& results) {
   for (const std::string& file : files_in<fs::recursive_directory_iterator>(folder, ".h")) {
-    if (fs::path(file).filename().string().starts_with("tuned"))
-      continue;  // it has schedules and no coefficients
+    // A tuned header has schedules and no coefficients.
+    if (fs::path(file).filename().string().starts_with("tuned")) continue;
     Header header = read_header(file);
     if (auto* backward = std::get_if<BackwardHeader>(&header))
       results.backward.push_back(std::move(*backward));

@@ -196,8 +196,8 @@ def training(value, place: str) -> SimpleNamespace:
     return found
 
 
-RUN = shape(date=text, commit=text, processor=text, cores=count, seconds=count, passed=count, failed=every(text),
-            skipped=every(text))
+RUN = shape(date=text, commit=text, processor=text, cores=count, seconds=count, passed=count,
+            failed=every(text), skipped=every(text))
 
 # ---- tuning
 

@@ -50,5 +50,5 @@ def scientific(value: float) -> str:
 
 
 def grouped(count: int) -> str:
-    """Of many that share x: 65,536."""
+    """A count of many, with commas: 65,536."""
     return f"{count:,}"

@@ -8,7 +8,7 @@
 //
 // A block of neighbouring f32 is weighted by moments. With x_i = c + D u_i, |u_i| <= 1, and h the spacing,
 //   w_i = h phi((c + D u_i) / sigma) / sigma = w (1 - p u_i + (p^2/2 - q) u_i^2 + (p q - p^3/6) u_i^3 + ...),
-//   p = c D / sigma^2, q = D^2 / (2 sigma^2)
+//       p = c D / sigma^2, q = D^2 / (2 sigma^2)
 // where p < 2^-6 for blocks of 2048 as long as |c| <= 11 sigma. What is left out is therefore below p^4 <
 // 2^-24 of a weight there, and below 2^-40 for |c| <= 3 sigma. The midpoint rule h phi is within a relative
 // 2^-44. So sum e_i w_i needs only the sums of e_i u_i^j, whatever sigma is.

@@ -3,17 +3,17 @@
 //
 // What is established, for y stored in `format` and x over every pattern of a domain (the format itself, or
 // f32):
-//   T      max |g(y, m) - f'(x)|, with y and m from the forward under test; T_dx is the same for dx at dy =
-//          1, in its format
+//   T      max |g(y, m) - f'(x)|, with y and m from the forward under test;
+//          T_dx is the same for dx at dy = 1, in its format
 //   O      max over (y, m) of half the range of f' over the preimage {x : y = f(x) correctly rounded}: no
 //          function of (y, m) does better
 //   R      max over the same (y, m) of |g(y, m) - middle of that range|
 //   C      max |g_m(y) - f'(x)| with the exact g_m at the correctly rounded y: the error that storing y
 //          causes in an evaluation without error
 //   rms and mean signed error of g under distributions of x, where each bit pattern has as weight the
-//   probability that x rounds to it (distribution.h)
+//     probability that x rounds to it (distribution.h)
 //   the share of x whose stored (y, m) is among the worst, that is, half the range of f' over the preimage is
-//   at least half of O
+//     at least half of O
 //   forward error in ulp by region, and every y that is not the correctly rounded f(x)
 //   errors of dx in ulp of its format by region: at dy = 1 as measured, and for every dy as a bound
 //   the SHA-256 of every y, mask and dx (see below)
@@ -78,13 +78,12 @@
 namespace outgrad::validation {
 
 inline constexpr double kSweepMargin = 0x1p-50;
-/// An error in ulp of a format of at most 24 bits is measured against a value within a relative 2^-50, and so
-/// within
-/// 2^-26 ulp. In the region `subnormal` it is within 2^-14, which is the distance of the reference's proxy
-/// where f rounds to zero.
 /// Decoding a dithered code rounds code - d, which is below 8, and what this stands for, which is below 2: by
 /// at most 2^-22 times a step below 1/2, and 2^-24.
 inline constexpr double kDitherMargin = 0x1p-23 + 0x1p-24;
+/// An error in ulp of a format of at most 24 bits is measured against a value within a relative 2^-50, and so
+/// within 2^-26 ulp. In the region `subnormal` it is within 2^-14, which is the distance of the reference's
+/// proxy where f rounds to zero.
 inline constexpr double kForwardMarginUlp = 0x1p-26, kSubnormalMarginUlp = 0x1p-14;
 
 /// What the backward pass is given: y in a format and one bit, or a code of x instead of y. In O and R a code
@@ -131,8 +130,7 @@ struct VariedGradient {
 };
 
 /// The kernels under test, on blocks of n elements. All values are widened to f32; mask bit i is bit i % 32
-/// of word i /
-/// 32. The functions are called from several threads at once.
+/// of word i / 32. The functions are called from several threads at once.
 struct Subject {
   std::string name;
   FloatFormat format;  // of y

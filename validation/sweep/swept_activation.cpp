@@ -5,9 +5,8 @@
 // polynomial) and mish (tanh of softplus). So f(x) < x, and 1 - q(x) <= 1 - q(R) from R on. On the left these
 // functions are negative, rise towards -inf (Activation proves f' < 0 there) and tend to 0. q(0) is f'(0):
 // Phi(0) = sigma(0) = 1/2, tanh(log 2) = (4 - 1) / (4 + 1). Their second term at 0 is x^2 q'(0), and q'(0) >
-// 0. softplus(x) - x = log(1 + exp(-x)) > 0 falls. tanh x
-// = x - x^3 / 3 + ... lies between 0 and x. exp(x) - 1 = x + x^2 / 2 + ... lies above x. The limits of tanh,
-// sigmoid, softplus and exp are known.
+// 0. softplus(x) - x = log(1 + exp(-x)) > 0 falls. tanh x = x - x^3 / 3 + ... lies between 0 and x. exp(x) -
+// 1 = x + x^2 / 2 + ... lies above x. The limits of tanh, sigmoid, softplus and exp are known.
 //
 // flat_from: from x = X on, |f' - 1| <= 2^-17 (Formula::slopes). A stored y >= flat_from differs from f(x) by
 // a relative 2^-8 at most, half an ulp of bf16, and f(X) <= flat_from (1 - 2^-8). So both x and the x of y

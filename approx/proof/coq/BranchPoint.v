@@ -1,5 +1,5 @@
-(* GELU's branch point: f' has exactly one zero x_star, f' < 0 left of it and f' > 0 right of it. x_star and the minimum
-   y_star = f x_star are enclosed to 2^-49. *)
+(* GELU's branch point: f' has exactly one zero x_star, f' < 0 left of it and f' > 0 right of it. x_star and
+   the minimum y_star = f x_star are enclosed to 2^-49. *)
 
 From Coq Require Import Reals Lra.
 From Coquelicot Require Import Coquelicot.
@@ -14,14 +14,18 @@ Definition y_high := -191370566667551 / 2 ^ 50.
 
 Lemma f'_x_low : f' x_low < 0.
 Proof.
-  assert (P : Rabs (Phi x_low - 260661970547551817 / 2 ^ 60) <= / 2 ^ 60) by (unfold Phi, phi, x_low; integral with (i_prec 90, i_degree 15)).
-  apply between_of_abs in P. unfold f'. set (P_low := Phi x_low) in *. clearbody P_low. unfold phi, x_low. interval with (i_prec 90).
+  assert (P : Rabs (Phi x_low - 260661970547551817 / 2 ^ 60) <= / 2 ^ 60) by (unfold Phi, phi, x_low;
+    integral with (i_prec 90, i_degree 15)).
+  apply between_of_abs in P. unfold f'. set (P_low := Phi x_low) in *. clearbody P_low. unfold phi, x_low.
+  interval with (i_prec 90).
 Qed.
 
 Lemma f'_x_high : 0 < f' x_high.
 Proof.
-  assert (P : Rabs (Phi x_high - 260661970547552125 / 2 ^ 60) <= / 2 ^ 60) by (unfold Phi, phi, x_high; integral with (i_prec 90, i_degree 15)).
-  apply between_of_abs in P. unfold f'. set (P_high := Phi x_high) in *. clearbody P_high. unfold phi, x_high. interval with (i_prec 90).
+  assert (P : Rabs (Phi x_high - 260661970547552125 / 2 ^ 60) <= / 2 ^ 60) by (unfold Phi, phi, x_high;
+    integral with (i_prec 90, i_degree 15)).
+  apply between_of_abs in P. unfold f'. set (P_high := Phi x_high) in *. clearbody P_high. unfold phi, x_high.
+  interval with (i_prec 90).
 Qed.
 
 Lemma branch_point : { x : R | x_low <= x <= x_high /\ f' x = 0 }.
@@ -46,8 +50,10 @@ Proof. exact (proj2 (proj2_sig branch_point)). Qed.
 Lemma y_star_between : y_low <= y_star <= y_high.
 Proof.
   replace y_star with (- (x_star * x_star * phi x_star)).
-  - pose proof x_star_between as X. unfold x_low, x_high in X. unfold phi, y_low, y_high. interval with (i_prec 70).
-  - pose proof f'_x_star as Z. unfold f' in Z. unfold y_star, f. replace (Phi x_star) with (- (x_star * phi x_star)) by lra. ring.
+  - pose proof x_star_between as X. unfold x_low, x_high in X. unfold phi, y_low, y_high.
+    interval with (i_prec 70).
+  - pose proof f'_x_star as Z. unfold f' in Z. unfold y_star, f.
+    replace (Phi x_star) with (- (x_star * phi x_star)) by lra. ring.
 Qed.
 
 (* Where Phi's bound by exp (-x^2/2) is below what x phi x takes away. *)
@@ -74,20 +80,24 @@ Proof. intros H. unfold f''. pose proof (phi_pos t). nra. Qed.
 Theorem f'_left x : x < x_star -> f' x < 0.
 Proof.
   intros Hx. pose proof x_star_between as X. unfold x_low, x_high in X.
-  assert (Q : sqrt 2 * sqrt 2 = 2) by (apply sqrt_sqrt; lra). assert (Q' : 141 / 100 <= sqrt 2 <= 142 / 100) by (split; interval).
+  assert (Q : sqrt 2 * sqrt 2 = 2) by (apply sqrt_sqrt; lra). assert (Q' : 141 / 100 <= sqrt 2 <= 142 / 100)
+    by (split; interval).
   destruct (Rle_dec x (-7 / 4)) as [L|L]. now apply f'_negative_far.
   destruct (Rle_dec x (- sqrt 2)) as [M|M].
   - apply Rlt_trans with (f' (-7 / 4)); [|apply f'_negative_far; lra].
     apply (decreasing_of_derive f' f''); [apply derive_f'|lra|]. intros t Ht. apply f''_negative. nra.
-  - rewrite <- f'_x_star. apply (increasing_of_derive f' f''); [apply derive_f'|lra|]. intros t Ht. apply f''_positive. nra.
+  - rewrite <- f'_x_star. apply (increasing_of_derive f' f''); [apply derive_f'|lra|]. intros t Ht.
+    apply f''_positive. nra.
 Qed.
 
 Theorem f'_right x : x_star < x -> 0 < f' x.
 Proof.
   intros Hx. pose proof x_star_between as X. unfold x_low, x_high in X.
-  assert (Q : sqrt 2 * sqrt 2 = 2) by (apply sqrt_sqrt; lra). assert (Q' : 141 / 100 <= sqrt 2 <= 142 / 100) by (split; interval).
+  assert (Q : sqrt 2 * sqrt 2 = 2) by (apply sqrt_sqrt; lra). assert (Q' : 141 / 100 <= sqrt 2 <= 142 / 100)
+    by (split; interval).
   destruct (Rle_dec x (sqrt 2)) as [M|M].
-  - rewrite <- f'_x_star. apply (increasing_of_derive f' f''); [apply derive_f'|lra|]. intros t Ht. apply f''_positive. nra.
+  - rewrite <- f'_x_star. apply (increasing_of_derive f' f''); [apply derive_f'|lra|]. intros t Ht.
+    apply f''_positive. nra.
   - unfold f'. pose proof (phi_pos x). enough (0 < Phi x) by nra.
     apply Rlt_trans with (Phi 0). rewrite Phi_0; lra.
     apply (increasing_of_derive Phi phi); [apply derive_Phi|lra|]. intros t _. apply phi_pos.

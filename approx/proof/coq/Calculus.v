@@ -1,5 +1,5 @@
-(* Calculus in the form that the other files use it: derivatives of sums and products of real functions, the mean value
-   theorem for functions that have a derivative everywhere, and what follows from it. *)
+(* Calculus in the form that the other files use it: derivatives of sums and products of real functions, the
+   mean value theorem for functions that have a derivative everywhere, and what follows from it. *)
 
 From Coq Require Import Reals Lra.
 From Coquelicot Require Import Coquelicot.
@@ -11,10 +11,12 @@ Proof. now intros D <-. Qed.
 Lemma derive_ext (F G : R -> R) (t a : R) : (forall x : R, F x = G x) -> is_derive F t a -> is_derive G t a.
 Proof. intros E. apply is_derive_ext, E. Qed.
 
-Lemma derive_plus (F G : R -> R) (t a b : R) : is_derive F t a -> is_derive G t b -> is_derive (fun x => F x + G x) t (a + b).
+Lemma derive_plus (F G : R -> R) (t a b : R) : is_derive F t a -> is_derive G t b ->
+  is_derive (fun x => F x + G x) t (a + b).
 Proof. exact (is_derive_plus (V := R_NormedModule) F G t a b). Qed.
 
-Lemma derive_minus (F G : R -> R) (t a b : R) : is_derive F t a -> is_derive G t b -> is_derive (fun x => F x - G x) t (a - b).
+Lemma derive_minus (F G : R -> R) (t a b : R) : is_derive F t a -> is_derive G t b ->
+  is_derive (fun x => F x - G x) t (a - b).
 Proof. exact (is_derive_minus (V := R_NormedModule) F G t a b). Qed.
 
 Lemma derive_mult (F G : R -> R) (t a b : R) :

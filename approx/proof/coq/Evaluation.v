@@ -1,6 +1,7 @@
-(* Bound B: how far the deployed sequence of fp32 operations is from the same in real arithmetic. Gappa finds the proof
-   and writes it for Coq; the tactic below turns what it has proven, a refutation, into a statement about real numbers.
-   fp32 has no largest number here: that nothing overflows is not part of these theorems. *)
+(* Bound B: how far the deployed sequence of fp32 operations is from the same in real arithmetic. Gappa finds
+   the proof and writes it for Coq; the tactic below turns what it has proven, a refutation, into a statement
+   about real numbers. fp32 has no largest number here: that nothing overflows is not part of these theorems.
+   *)
 
 From Coq Require Import Reals Lra Lia Classical.
 From Flocq Require Import Core.
@@ -28,8 +29,10 @@ Proof. apply Rmult_1_r. Qed.
 
 Ltac literals H :=
   repeat match type of H with
-  | context [float2R (Float2 ?n (Z.neg ?k))] => rewrite (gappa_fraction n k) in H; let m := eval compute in (Pos.to_nat k) in change (Pos.to_nat k) with m in H
-  | context [float2R (Float2 ?n (Z.pos ?k))] => rewrite (gappa_multiple n k) in H; let m := eval compute in (Pos.to_nat k) in change (Pos.to_nat k) with m in H
+  | context [float2R (Float2 ?n (Z.neg ?k))] => rewrite (gappa_fraction n k) in H; let m := eval compute in
+    (Pos.to_nat k) in change (Pos.to_nat k) with m in H
+  | context [float2R (Float2 ?n (Z.pos ?k))] => rewrite (gappa_multiple n k) in H; let m := eval compute in
+    (Pos.to_nat k) in change (Pos.to_nat k) with m in H
   | context [float2R (Float2 ?n 0)] => rewrite (gappa_integer n) in H
   end.
 
@@ -42,6 +45,7 @@ Ltac conclude H :=
   unfold BND, rndNE, Float1 in H; cbn [lower upper] in H; literals H;
   repeat (split || intro);
   match goal with
-  | |- Rabs ?x <= ?b => match type of H with context [?a <= x <= b] => apply (abs_of_between x a b); [lra|intro; apply H; tauto] end
+  | |- Rabs ?x <= ?b => match type of H with context [?a <= x <= b] => apply (abs_of_between x a b);
+    [lra|intro; apply H; tauto] end
   | |- _ => apply NNPP; intro; apply H; tauto
   end.

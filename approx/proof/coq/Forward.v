@@ -1,6 +1,7 @@
-(* The 16-bit forward kernel of kernels/eval.h (evaluate_forward for fits of one format), its narrowing to the format, and
-   the branch bit that it delivers: y is f x rounded correctly, and the bit is [x >= x_star]. With Exhaustion.v this gives
-   the error of the gradient from what the two kernels store, with nothing assumed of y. *)
+(* The 16-bit forward kernel of kernels/eval.h (evaluate_forward for fits of one format), its narrowing to the
+   format, and the branch bit that it delivers: y is f x rounded correctly, and the bit is [x >= x_star]. With
+   Exhaustion.v this gives the error of the gradient from what the two kernels store, with nothing assumed of
+   y. *)
 
 From Coq Require Import Reals ZArith List Bool SpecFloat Lia Lra.
 From Flocq Require Import Core IEEE754.BinarySingleNaN.
@@ -8,12 +9,13 @@ From Outgrad Require Import Gelu BranchPoint Format Kernel Exhaustion.
 Import ListNotations.
 Open Scope Z_scope.
 
-(* ---- Operations (FloatOps) -------------------------------------------------------------------------------------- *)
+(* ---- Operations (FloatOps) ------------------------------------------------------------------- *)
 
 Definition mul (a b : spec_float) : spec_float := SFmul 24 128 a b.
 Definition add (a b : spec_float) : spec_float := SFadd 24 128 a b.
 Definition set_sign (s : bool) (a : spec_float) : spec_float :=
-  match a with S754_zero _ => S754_zero s | S754_infinity _ => S754_infinity s | S754_finite _ m e => S754_finite s m e | S754_nan => a end.
+  match a with S754_zero _ => S754_zero s | S754_infinity _ => S754_infinity s | S754_finite _ m e =>
+    S754_finite s m e | S754_nan => a end.
 Definition sign (a : spec_float) : bool :=
   match a with S754_zero s | S754_infinity s | S754_finite s _ _ => s | S754_nan => false end.
 Definition signed_as (a b : spec_float) : spec_float := set_sign (sign b) a.
@@ -21,14 +23,16 @@ Definition signed_as (a b : spec_float) : spec_float := set_sign (sign b) a.
 Definition of_bits (b : Z) : spec_float := of_pattern 24 128 b.
 Definition shifted (a : spec_float) (places : Z) : spec_float := of_bits (bits a * 2 ^ places mod 2 ^ 32).
 (* a + tie where that may differ from a: at exponents below -123. *)
-Definition nudged (a tie : spec_float) : spec_float := if (bits a mod 2 ^ 31 <? 2 ^ 25) && negb (is_zero a) then add a tie else a.
+Definition nudged (a tie : spec_float) : spec_float :=
+  if (bits a mod 2 ^ 31 <? 2 ^ 25) && negb (is_zero a) then add a tie else a.
 
-(* ---- The kernel ------------------------------------------------------------------------------------------------- *)
+(* ---- The kernel ------------------------------------------------------------------------------ *)
 
-(* The members of a generated header of a rounded forward, with their names there; minus_step is -1 / kIndexScale. A row
-   is c0, c1, c2, c3. *)
+(* The members of a generated header of a rounded forward, with their names there; minus_step is -1 /
+   kIndexScale. A row is c0, c1, c2, c3. *)
 Record forward_header := {
-  f_rows : Z; x_star_32 : spec_float; x_min : spec_float; x_max : spec_float; tie : spec_float; tie_is_subnormal : bool;
+  f_rows : Z; x_star_32 : spec_float; x_min : spec_float; x_max : spec_float; tie : spec_float;
+    tie_is_subnormal : bool;
   f_index_scale : spec_float; f_index_bias : spec_float; minus_step : spec_float; quartic_shift : Z;
   f_table : list (list spec_float)
 }.
@@ -40,7 +44,8 @@ Definition evaluate_product (h : forward_header) (q w v : spec_float) : spec_flo
     let t := fma (shifted c3 (quartic_shift h)) u c3 in
     let t := fma t u c2 in
     let t := fma t u c1 in
-    if tie_is_subnormal h then nudged (fma (mul w u) t (mul v c0)) (tie h) else fma (mul w u) t (fma v c0 (tie h))
+    if tie_is_subnormal h then nudged (fma (mul w u) t (mul v c0)) (tie h)
+      else fma (mul w u) t (fma v c0 (tie h))
   | _ => S754_nan
   end.
 
@@ -61,9 +66,10 @@ Definition widen (a : spec_float) : spec_float := converted 24 128 a.
 (* As hash_of_results of Kernel.v, for y in the format and the bit. *)
 Definition hash_of_outputs (h : forward_header) (prec emax first step : Z) (count : nat) : Z :=
   hash_of_patterns (fun hash pattern => let x := of_pattern prec emax pattern in
-    hashed hash (widen (narrow prec emax (evaluate_forward h x))) * 2 + Z.b2z (evaluate_mask h x)) first step count 0.
+    hashed hash (widen (narrow prec emax (evaluate_forward h x))) * 2
+      + Z.b2z (evaluate_mask h x)) first step count 0.
 
-(* ---- The check -------------------------------------------------------------------------------------------------- *)
+(* ---- The check ------------------------------------------------------------------------------- *)
 
 Section Forward.
 
@@ -74,7 +80,8 @@ Variable h : forward_header.
 
 (* What the forward kernel delivers for x is right, for either zero if x is 0. *)
 Definition forward_right_at (x : R) : Prop := forall x32, stands_for 24 128 x32 x ->
-  stands_for prec emax (narrow prec emax (evaluate_forward h x32)) (nearest prec emax (f x)) /\ evaluate_mask h x32 = Rle_bool x_star x.
+  stands_for prec emax (narrow prec emax (evaluate_forward h x32)) (nearest prec emax (f x)) /\
+    evaluate_mask h x32 = Rle_bool x_star x.
 
 Definition output_is (y : spec_float) (mask : bool) (x32 : spec_float) : bool :=
   let z := narrow prec emax (evaluate_forward h x32) in
@@ -85,13 +92,15 @@ Definition check_forward_side (output : bounds) (mask : bool) (m e : Z) : bool :
   let y := rounded prec emax (low output) (at_exponent output) false in
   let y' := rounded prec emax (high output) (at_exponent output) false in
   is_finite_SF y && is_finite_SF y' && SFeqb y y' &&
-  (if m =? 0 then output_is y mask (S754_zero false) && output_is y mask (S754_zero true) else output_is y mask (number m e)).
+  (if m =? 0 then output_is y mask (S754_zero false) && output_is y mask (S754_zero true)
+    else output_is y mask (number m e)).
 
 Definition check_forward (c : enclosing) (n : Z) : bool :=
   let m := significand prec n in
   let e := exponent prec emax n in
   match bounds_at c m e, mask_left (Float radix2 m e) with
-  | Some (plus, minus, _), Some mask => check_forward_side plus true m e && check_forward_side minus mask (- m) e
+  | Some (plus, minus, _), Some mask => check_forward_side plus true m e &&
+    check_forward_side minus mask (- m) e
   | _, _ => false
   end.
 
@@ -102,18 +111,21 @@ Definition check_both (k : header) (T : dyadic) (c : enclosing) (n : Z) : bool :
   match bounds_at c m e, mask_left (Float radix2 m e) with
   | Some (plus, minus, slope), Some mask =>
     check_forward_side plus true m e && check_forward_side minus mask (- m) e &&
-    (check_side prec emax k T plus (slope_right slope) true && check_side prec emax k T minus (slope_left slope) mask)
+    (check_side prec emax k T plus (slope_right slope) true &&
+      check_side prec emax k T minus (slope_left slope) mask)
   | _, _ => false
   end.
 
 Definition check_both_range (k : header) (T : dyadic) (c : enclosing) (first : Z) (count : nat) : bool :=
   forallb (check_both k T c) (map (fun i => first + Z.of_nat i) (seq 0 count)).
 
-Definition both_checked (k : header) (T : dyadic) (n : Z) : Prop := exists c, sound_enclosing c /\ check_both k T c n = true.
+Definition both_checked (k : header) (T : dyadic) (n : Z) : Prop :=
+  exists c, sound_enclosing c /\ check_both k T c n = true.
 
-(* ---- Its correctness -------------------------------------------------------------------------------------------- *)
+(* ---- Its correctness ------------------------------------------------------------------------- *)
 
-Lemma stands_for_nearest p x m e s : Prec_gt_0 p -> Prec_lt_emax p x -> is_finite_SF (rounded p x m e s) = true ->
+Lemma stands_for_nearest p x m e s : Prec_gt_0 p -> Prec_lt_emax p x ->
+  is_finite_SF (rounded p x m e s) = true ->
   stands_for p x (rounded p x m e s) (nearest p x (F2R (Float radix2 m e))).
 Proof.
   intros P L H. apply rounded_nearest; trivial. apply Rnot_le_lt. intros O.
@@ -125,19 +137,23 @@ Lemma narrow_right a y v : is_finite_SF (narrow prec emax a) = true -> SFeqb (na
   stands_for prec emax y v -> stands_for prec emax (narrow prec emax a) v.
 Proof.
   intros F E Y. assert (exists w, stands_for prec emax (narrow prec emax a) w) as (w & W).
-  { destruct a as [s| | |s m e]; try discriminate F; [exists 0%R; now repeat split|]. eexists. now apply stands_for_nearest. }
+  { destruct a as [s| | |s m e]; try discriminate F; [exists 0%R; now repeat split|]. eexists.
+    now apply stands_for_nearest. }
   now rewrite <- (equal_values prec emax _ _ _ _ W Y E).
 Qed.
 
 Lemma check_forward_side_right output mask m e x (X : x = F2R (Float radix2 m e)) : in_format prec emax x ->
-  check_forward_side output mask m e = true -> bounded output (f x) -> mask = Rle_bool x_star x -> forward_right_at x.
+  check_forward_side output mask m e = true -> bounded output (f x) -> mask = Rle_bool x_star x ->
+    forward_right_at x.
 Proof.
-  unfold check_forward_side. set (y := rounded prec emax (low output) _ _). set (y' := rounded prec emax (high output) _ _).
+  unfold check_forward_side. set (y := rounded prec emax (low output) _ _).
+  set (y' := rounded prec emax (high output) _ _).
   intros I H O M x32 X32. repeat apply andb_prop in H as [H ?].
   pose proof (rounded_between prec emax prec_positive range output (f x) H H2 H1 O) as Y. fold y in Y.
   assert (R : output_is y mask x32 = true).
   { destruct (Z.eqb_spec m 0) as [-> |N].
-    - rewrite F2R_0 in X. subst x. destruct (stands_for_unique 24 128 x32 (S754_zero false) 0 X32) as [-> |[Z _]].
+    - rewrite F2R_0 in X. subst x. destruct (stands_for_unique 24 128 x32 (S754_zero false) 0 X32) as [->
+        |[Z _]].
       now repeat split. now apply andb_prop in H0.
       destruct x32 as [[]| | |]; try discriminate; now apply andb_prop in H0.
     - assert (W : stands_for 24 128 (number m e) x).
@@ -151,14 +167,17 @@ Proof.
   - rewrite <- M. now apply eqb_prop.
 Qed.
 
-Theorem check_forward_correct c n x : sound_enclosing c -> 0 <= n -> check_forward c n = true -> in_format prec emax x ->
+Theorem check_forward_correct c n x : sound_enclosing c -> 0 <= n -> check_forward c n = true ->
+  in_format prec emax x ->
   Rabs x = magnitude prec emax n -> forward_right_at x.
 Proof.
-  intros S Hn H X E. unfold check_forward in H. set (m := significand prec n) in *. set (e := exponent prec emax n) in *.
+  intros S Hn H X E. unfold check_forward in H. set (m := significand prec n) in *.
+  set (e := exponent prec emax n) in *.
   destruct (bounds_at c m e) as [[[plus minus] slope]|] eqn:B; [|discriminate].
   destruct (mask_left (Float radix2 m e)) as [mask|] eqn:M; [|discriminate].
   assert (Hm : 0 <= m) by now apply significand_positive.
-  apply bounds_at_correct in B as (R & L & _); trivial. apply mask_left_correct in M. apply andb_prop in H as [HR HL].
+  apply bounds_at_correct in B as (R & L & _); trivial. apply mask_left_correct in M.
+  apply andb_prop in H as [HR HL].
   unfold magnitude in E. fold m e in E.
   destruct (Rle_dec 0 x) as [P|P].
   - rewrite Rabs_pos_eq in E by trivial. subst x. apply check_forward_side_right with plus true m e; trivial.
@@ -168,20 +187,24 @@ Proof.
 Qed.
 
 Lemma both_checked_range k T c first last :
-  sound_enclosing c -> check_both_range k T c first (Z.to_nat (last - first)) = true -> forall n, first <= n < last -> both_checked k T n.
+  sound_enclosing c -> check_both_range k T c first (Z.to_nat (last - first)) = true ->
+    forall n, first <= n < last -> both_checked k T n.
 Proof.
   intros S H n N. exists c. split; trivial. unfold check_both_range in H. rewrite forallb_forall in H.
   apply H, in_map_iff. exists (Z.to_nat (n - first)). split. lia. apply in_seq. lia.
 Qed.
 
-Lemma both_checked_each k T n : both_checked k T n -> checked prec emax k T n /\ exists c, sound_enclosing c /\ check_forward c n = true.
+Lemma both_checked_each k T n : both_checked k T n -> checked prec emax k T n /\
+  exists c, sound_enclosing c /\ check_forward c n = true.
 Proof.
-  intros (c & S & H). enough (check prec emax c k T n = true /\ check_forward c n = true) as [A B] by (split; now exists c).
-  unfold check_both, check, check_forward in *. destruct (bounds_at c _ _) as [[[plus minus] slope]|]; [|discriminate].
+  intros (c & S & H). enough (check prec emax c k T n = true /\ check_forward c n = true) as [A B]
+    by (split; now exists c).
+  unfold check_both, check, check_forward in *. destruct (bounds_at c _ _) as [[[plus minus] slope]|];
+    [|discriminate].
   destruct (mask_left _); [|discriminate]. apply andb_prop in H as [A B]. now split.
 Qed.
 
-(* ---- Both kernels ----------------------------------------------------------------------------------------------- *)
+(* ---- Both kernels ---------------------------------------------------------------------------- *)
 
 Lemma widen_right y v : stands_for prec emax y v -> stands_for 24 128 (widen y) v.
 Proof.
@@ -195,12 +218,18 @@ Qed.
 Definition stored_gradient_at (k : header) (T : R) (x : R) : Prop := forall x32, stands_for 24 128 x32 x ->
   let y := narrow prec emax (evaluate_forward h x32) in
   let g := evaluate_backward k (widen y) (evaluate_mask h x32) in
-  stands_for prec emax y (nearest prec emax (f x)) /\ is_finite_SF g = true /\ (Rabs (SF2R radix2 g - f' x) <= T)%R.
+  stands_for prec emax y (nearest prec emax (f x)) /\ is_finite_SF g = true /\
+    (Rabs (SF2R radix2 g - f' x) <= T)%R.
 
-Theorem stored_gradient k T x : forward_right_at x -> total_error_at prec emax k T x -> stored_gradient_at k T x.
-Proof. intros F B x32 X y g. destruct (F x32 X) as [Y M]. split; trivial. unfold g. rewrite M. apply (proj2 B), widen_right, Y. Qed.
+Theorem stored_gradient k T x : forward_right_at x -> total_error_at prec emax k T x ->
+  stored_gradient_at k T x.
+Proof.
+  intros F B x32 X y g. destruct (F x32 X) as [Y M]. split; trivial. unfold g. rewrite M.
+  apply (proj2 B), widen_right, Y.
+Qed.
 
-Theorem both_checked_correct k T n x : 0 <= n -> both_checked k T n -> in_format prec emax x -> Rabs x = magnitude prec emax n ->
+Theorem both_checked_correct k T n x : 0 <= n -> both_checked k T n -> in_format prec emax x ->
+  Rabs x = magnitude prec emax n ->
   total_error_at prec emax k (F2R T) x /\ forward_right_at x /\ stored_gradient_at k (F2R T) x.
 Proof.
   intros N H X E. apply both_checked_each in H as [B (c & S & F)].
@@ -210,7 +239,8 @@ Proof.
 Qed.
 
 (* The whole format. *)
-Theorem exhausted k T : (forall n, 0 <= n < magnitudes prec emax -> both_checked k T n) -> forall x, in_format prec emax x ->
+Theorem exhausted k T : (forall n, 0 <= n < magnitudes prec emax -> both_checked k T n) ->
+  forall x, in_format prec emax x ->
   total_error_at prec emax k (F2R T) x /\ forward_right_at x /\ stored_gradient_at k (F2R T) x.
 Proof.
   intros H x X. destruct (numbered prec emax prec_positive range x X) as (n & N & E).

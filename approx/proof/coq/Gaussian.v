@@ -2,8 +2,8 @@
 
      (RInt (exp (-t^2)) 0 x)^2 + RInt (exp (-x^2 (1 + t^2)) / (1 + t^2)) 0 1 = PI / 4,
 
-   because the derivative of the left-hand side by x is 0 and its value at 0 is atan 1. The second integral lies between
-   0 and exp (-x^2), so that this also says how fast the first one comes to its limit. *)
+   because the derivative of the left-hand side by x is 0 and its value at 0 is atan 1. The second integral
+   lies between 0 and exp (-x^2), so that this also says how fast the first one comes to its limit. *)
 
 From Coq Require Import Reals Lra Psatz.
 From Coquelicot Require Import Coquelicot.
@@ -32,7 +32,8 @@ Proof. pose proof (one_plus_square t). unfold kernel, kernel_x. auto_derive; tri
 
 Lemma integrable_kernel x : ex_RInt (kernel x) 0 1.
 Proof.
-  apply (ex_RInt_continuous (V := R_CompleteNormedModule)). intros t _. apply (ex_derive_continuous (kernel x)).
+  apply (ex_RInt_continuous (V := R_CompleteNormedModule)). intros t _.
+  apply (ex_derive_continuous (kernel x)).
   pose proof (one_plus_square t). unfold kernel. auto_derive. lra.
 Qed.
 
@@ -66,8 +67,10 @@ Lemma integral_kernel_x x : RInt (kernel_x x) 0 1 = - (2 * bell x * Bell x).
 Proof.
   apply is_RInt_unique. apply is_RInt_ext with (fun t => scal (-2 * bell x) (scal x (bell (x * t + 0)))).
   - intros t _. unfold scal; simpl; unfold mult; simpl. unfold kernel_x, bell.
-    replace (- (x * x) * (1 + t * t)) with (- (x * x) + - ((x * t + 0) * (x * t + 0))) by ring. rewrite exp_plus. ring.
-  - replace (- (2 * bell x * Bell x)) with (scal (-2 * bell x) (Bell x)) by (unfold scal; simpl; unfold mult; simpl; ring).
+    replace (- (x * x) * (1 + t * t)) with (- (x * x) + - ((x * t + 0) * (x * t + 0))) by ring.
+    rewrite exp_plus. ring.
+  - replace (- (2 * bell x * Bell x)) with (scal (-2 * bell x) (Bell x)) by (unfold scal; simpl; unfold mult;
+      simpl; ring).
     apply (is_RInt_scal (V := R_NormedModule)), (is_RInt_comp_lin bell).
     replace (x * 0 + 0) with 0 by ring. replace (x * 1 + 0) with x by ring.
     apply (RInt_correct (V := R_CompleteNormedModule)), ex_RInt_continuous. intros; apply continuous_bell.
@@ -76,12 +79,14 @@ Qed.
 Lemma rest_0 : rest 0 = PI / 4.
 Proof.
   apply is_RInt_unique. apply (is_RInt_ext (fun t => / (1 + t * t))).
-  - intros t _. unfold kernel. replace (- (0 * 0) * (1 + t * t)) with 0 by ring. rewrite exp_0. symmetry. apply Rmult_1_l.
+  - intros t _. unfold kernel. replace (- (0 * 0) * (1 + t * t)) with 0 by ring. rewrite exp_0. symmetry.
+    apply Rmult_1_l.
   - replace (PI / 4) with (minus (atan 1) (atan 0)) by (rewrite atan_1, atan_0; exact (Rminus_0_r _)).
     apply (is_RInt_derive atan).
     + intros t _. apply is_derive_Reals. replace (/ (1 + t * t)) with (/ (1 + t ^ 2)) by (f_equal; ring).
       apply derivable_pt_lim_atan.
-    + intros t _. apply (ex_derive_continuous (fun t => / (1 + t * t))). pose proof (one_plus_square t). auto_derive. lra.
+    + intros t _. apply (ex_derive_continuous (fun t => / (1 + t * t))). pose proof (one_plus_square t).
+      auto_derive. lra.
 Qed.
 
 Lemma Bell_square x : Bell x * Bell x + rest x = PI / 4.
@@ -104,7 +109,8 @@ Proof.
     - apply Rmult_le_reg_r with (1 + t * t). lra. unfold Rdiv. rewrite Rmult_assoc, Rinv_l by lra. nra. }
   split.
   - apply RInt_ge_0. lra. apply integrable_kernel. intros t _. apply K.
-  - replace (bell x) with (RInt (fun _ => bell x) 0 1) by (rewrite RInt_const; unfold scal; simpl; unfold mult; simpl; ring).
+  - replace (bell x) with (RInt (fun _ => bell x) 0 1) by (rewrite RInt_const; unfold scal; simpl;
+      unfold mult; simpl; ring).
     apply RInt_le. lra. apply integrable_kernel. apply ex_RInt_const. intros t _. apply K.
 Qed.
 

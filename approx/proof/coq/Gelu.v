@@ -1,5 +1,5 @@
-(* GELU as README.md defines it: f x = x Phi x with the normal distribution function Phi; its derivatives; the symmetry
-   Phi (-x) = 1 - Phi x; and how near Phi is to its limits 0 and 1. *)
+(* GELU as README.md defines it: f x = x Phi x with the normal distribution function Phi; its derivatives; the
+   symmetry Phi (-x) = 1 - Phi x; and how near Phi is to its limits 0 and 1. *)
 
 From Coq Require Import Reals Lra Psatz.
 From Coquelicot Require Import Coquelicot.
@@ -29,13 +29,15 @@ Proof. exact (continuous_of_derive phi _ derive_phi t). Qed.
 
 Lemma derive_Phi x : is_derive Phi x (phi x).
 Proof.
-  eapply derive_as. apply (derive_plus (fun _ => 1 / 2)). apply is_derive_const. apply derive_integral, continuous_phi.
+  eapply derive_as. apply (derive_plus (fun _ => 1 / 2)). apply is_derive_const.
+  apply derive_integral, continuous_phi.
   apply Rplus_0_l.
 Qed.
 
 Lemma derive_f x : is_derive f x (f' x).
 Proof.
-  eapply derive_as. apply (derive_mult (fun t => t)). apply is_derive_id. apply derive_Phi. unfold f', one; simpl. ring.
+  eapply derive_as. apply (derive_mult (fun t => t)). apply is_derive_id. apply derive_Phi.
+  unfold f', one; simpl. ring.
 Qed.
 
 Lemma derive_f' x : is_derive f' x (f'' x).
@@ -52,7 +54,8 @@ Proof.
   enough (Phi (0 + -1 * x) + Phi x = 1) by (replace (- x) with (0 + -1 * x) by ring; lra).
   rewrite (constant_of_derive (fun t => Phi (0 + -1 * t) + Phi t)) with (b := 0).
   - replace (0 + -1 * 0) with 0 by ring. rewrite Phi_0. lra.
-  - intros t. eapply derive_as. apply derive_plus. apply (derive_affine Phi phi), derive_Phi. apply derive_Phi.
+  - intros t. eapply derive_as. apply derive_plus. apply (derive_affine Phi phi), derive_Phi.
+    apply derive_Phi.
     replace (0 + -1 * t) with (- t) by ring. rewrite phi_opp. ring.
 Qed.
 
@@ -69,7 +72,8 @@ Proof.
     apply (is_derive_const (/ sqrt PI)). unfold phi, bell, zero; simpl.
     replace (- ((0 + / sqrt 2 * t) * (0 + / sqrt 2 * t))) with (- (t * t) / 2).
     + rewrite sqrt_mult by (pose proof PI_RGT_0; lra). field. lra.
-    + rewrite Rplus_0_l. replace (/ sqrt 2 * t * (/ sqrt 2 * t)) with (t * t / (sqrt 2 * sqrt 2)) by (field; lra).
+    + rewrite Rplus_0_l. replace (/ sqrt 2 * t * (/ sqrt 2 * t)) with (t * t / (sqrt 2 * sqrt 2))
+        by (field; lra).
       rewrite sqrt_sqrt by lra. field.
 Qed.
 
@@ -88,7 +92,8 @@ Proof.
     rewrite sqrt_sqrt by lra.
     replace (d * d) with (Bell (x / sqrt 2) * Bell (x / sqrt 2) / PI).
     - set (B := Bell (x / sqrt 2) * Bell (x / sqrt 2)). set (e := exp (- (x * x) / 2)). intros [L U].
-      split; apply Rmult_le_reg_r with PI; trivial; [replace ((1 / 4 - e / PI) * PI) with (PI / 4 - e) by (field; lra)|];
+      split; apply Rmult_le_reg_r with PI; trivial; [replace ((1 / 4 - e / PI) * PI) with (PI / 4 - e)
+        by (field; lra)|];
         replace (B / PI * PI) with B by (field; lra); lra.
     - unfold d. rewrite Phi_Bell. rewrite <- (sqrt_sqrt PI) at 1 by lra. field. lra. }
   assert (Dh : d <= 1 / 2) by nra. replace (1 - Phi x) with (1 / 2 - d) by (unfold d; lra). split. lra.
@@ -97,6 +102,7 @@ Qed.
 
 Corollary Phi_left x : x <= 0 -> 0 <= Phi x <= 2 / PI * exp (- (x * x) / 2).
 Proof.
-  intros Hx. pose proof (Phi_right (- x)) as H. rewrite Phi_opp in H. replace (- x * - x) with (x * x) in H by ring.
+  intros Hx. pose proof (Phi_right (- x)) as H. rewrite Phi_opp in H.
+  replace (- x * - x) with (x * x) in H by ring.
   replace (1 - (1 - Phi x)) with (Phi x) in H by ring. apply H. lra.
 Qed.

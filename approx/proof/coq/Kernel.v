@@ -1,9 +1,11 @@
-(* The fp32 kernel that computes f' x from y and the branch bit, as kernels/eval.h has it (evaluate_backward, over the
-   operations of FloatOps), for headers with a mask, a left segment, centred rows and Horner's scheme, without break
-   points, right segment or second words. It computes with the standard library's SpecFloat, so that Coq can run it.
+(* The fp32 kernel that computes f' x from y and the branch bit, as kernels/eval.h has it (evaluate_backward,
+   over the operations of FloatOps), for headers with a mask, a left segment, centred rows and Horner's
+   scheme, without break points, right segment or second words. It computes with the standard library's
+   SpecFloat, so that Coq can run it.
 
-   What SpecFloat has are add, subtract, multiply and square root; proven here is that its subtraction and square root and
-   the fused multiply-add defined here are Flocq's for every operand, hence correctly rounded in the real numbers. *)
+   What SpecFloat has are add, subtract, multiply and square root; proven here is that its subtraction and
+   square root and the fused multiply-add defined here are Flocq's for every operand, hence correctly rounded
+   in the real numbers. *)
 
 From Coq Require Import Reals ZArith List Bool SpecFloat Lia.
 From Flocq Require Import Core IEEE754.BinarySingleNaN Calc.Operations.
@@ -15,7 +17,7 @@ Open Scope Z_scope.
 #[export] Instance range_32 : Prec_lt_emax 24 128 := eq_refl.
 Notation float32 := (binary_float 24 128).
 
-(* ---- Operations (FloatOps) -------------------------------------------------------------------------------------- *)
+(* ---- Operations (FloatOps) ------------------------------------------------------------------- *)
 
 Definition number (m e : Z) : spec_float := rounded 24 128 m e false.
 Definition sub (a b : spec_float) : spec_float := SFsub 24 128 a b.
@@ -24,15 +26,18 @@ Definition less (a b : spec_float) : bool := SFltb a b.
 Definition less_equal (a b : spec_float) : bool := SFleb a b.
 Definition at_least (a low : spec_float) : spec_float := if less a low then low else a.
 Definition at_most (a high : spec_float) : spec_float := if less high a then high else a.
-Definition non_positive (a : spec_float) : spec_float := if less (S754_zero false) a then S754_zero true else a.
+Definition non_positive (a : spec_float) : spec_float :=
+  if less (S754_zero false) a then S754_zero true else a.
 
 (* a b + c: exact in integers, then rounded once. A product that is 0 or not finite needs no rounding. *)
 Definition fma (a b c : spec_float) : spec_float :=
   match a, b, c with
   | S754_finite sa ma ea, S754_finite sb mb eb, S754_finite sc mc ec =>
     let e := Z.min (ea + eb) ec in
-    number (cond_Zopp (xorb sa sb) (Zpos (ma * mb)) * 2 ^ (ea + eb - e) + cond_Zopp sc (Zpos mc) * 2 ^ (ec - e)) e
-  | S754_finite sa ma ea, S754_finite sb mb eb, S754_zero _ => number (cond_Zopp (xorb sa sb) (Zpos (ma * mb))) (ea + eb)
+    number (cond_Zopp (xorb sa sb) (Zpos (ma * mb)) * 2 ^ (ea + eb - e) + cond_Zopp sc (Zpos mc) * 2 ^
+      (ec - e)) e
+  | S754_finite sa ma ea, S754_finite sb mb eb, S754_zero _ =>
+    number (cond_Zopp (xorb sa sb) (Zpos (ma * mb))) (ea + eb)
   | S754_finite _ _ _, S754_finite _ _ _, _ => c
   | _, _, _ => SFadd 24 128 (SFmul 24 128 a b) c
   end.
@@ -43,15 +48,18 @@ Definition bits (a : spec_float) : Z :=
   | S754_zero s => if s then 2 ^ 31 else 0
   | S754_infinity s => (if s then 2 ^ 31 else 0) + 255 * 2 ^ 23
   | S754_nan => 2 ^ 31 - 2 ^ 22
-  | S754_finite s m e => (if s then 2 ^ 31 else 0) + (if Zpos m <? 2 ^ 23 then Zpos m else (e + 149) * 2 ^ 23 + Zpos m)
+  | S754_finite s m e => (if s then 2 ^ 31 else 0) + (if Zpos m <? 2 ^ 23 then Zpos m
+    else (e + 149) * 2 ^ 23 + Zpos m)
   end.
 Definition row_index (q : spec_float) (rows : Z) : Z := bits q mod rows.
 Definition octave_row (z : spec_float) (fraction_bits knee base first_row rows : Z) : Z :=
-  let h := bits z mod 2 ^ 31 / 2 ^ (23 - fraction_bits) in (first_row + Z.max ((h + Z.max h knee) / 2 - base) 0) mod rows.
+  let h := bits z mod 2 ^ 31 / 2 ^ (23 - fraction_bits) in
+    (first_row + Z.max ((h + Z.max h knee) / 2 - base) 0) mod rows.
 
-(* ---- The kernel ------------------------------------------------------------------------------------------------- *)
+(* ---- The kernel ------------------------------------------------------------------------------ *)
 
-(* The members of a generated header that the kernel reads, with their names there. A row is its centre, c0, c1, ... *)
+(* The members of a generated header that the kernel reads, with their names there. A row is its centre, c0,
+   c1, ... *)
 Record header := {
   rows : Z; y_hi : spec_float; y_lo : spec_float; t_min : spec_float; y_max : spec_float;
   index_scale : spec_float; index_bias : spec_float;
@@ -89,16 +97,17 @@ Definition of_pattern (prec emax pattern : Z) : spec_float :=
   else if n <? magnitudes prec emax then number (cond_Zopp minus (significand prec n)) (exponent prec emax n)
   else if n =? magnitudes prec emax then S754_infinity minus else S754_nan.
 
-(* The results for every step-th pattern from first on, with either bit, in one number. The compiled kernel has to have the
-   same (tests/approx/proof/coq_kernel_test.cpp). *)
+(* The results for every step-th pattern from first on, with either bit, in one number. The compiled kernel
+   has to have the same (tests/approx/proof/coq_kernel_test.cpp). *)
 Definition hashed (hash : Z) (result : spec_float) : Z := (hash * 1000003 + bits result + 1) mod (2 ^ 61 - 1).
 Fixpoint hash_of_patterns (one : Z -> Z -> Z) (pattern step : Z) (count : nat) (hash : Z) : Z :=
-  match count with O => hash | S count => hash_of_patterns one (pattern + step) step count (one hash pattern) end.
+  match count with O => hash
+    | S count => hash_of_patterns one (pattern + step) step count (one hash pattern) end.
 Definition hash_of_results (h : header) (prec emax first step : Z) (count : nat) : Z :=
   hash_of_patterns (fun hash pattern => let y := of_pattern prec emax pattern in
     hashed (hashed hash (evaluate_backward h y false)) (evaluate_backward h y true)) first step count 0.
 
-(* ---- Its operations are Flocq's --------------------------------------------------------------------------------- *)
+(* ---- Its operations are Flocq's -------------------------------------------------------------- *)
 
 Lemma number_Flocq m e : number m e = B2SF (binary_normalize 24 128 prec_32 range_32 mode_NE m e false).
 Proof. apply rounded_Flocq. Qed.
@@ -134,17 +143,24 @@ Theorem fma_Flocq (a b c : float32) : fma (B2SF a) (B2SF b) (B2SF c) = B2SF (Bfm
 Proof.
   destruct a as [sa|sa| |sa ma ea Ba], b as [sb|sb| |sb mb eb Bb];
     try (destruct c as [sc|sc| |sc mc ec Bc]; try reflexivity; now destruct sa, sb, sc).
-  assert (P : cond_Zopp sa (Zpos ma) * cond_Zopp sb (Zpos mb) = cond_Zopp (xorb sa sb) (Zpos (ma * mb))) by now destruct sa, sb.
+  assert (P : cond_Zopp sa (Zpos ma) * cond_Zopp sb (Zpos mb) = cond_Zopp (xorb sa sb) (Zpos (ma * mb)))
+    by now destruct sa, sb.
   destruct c as [sc|sc| |sc mc ec Bc]; try reflexivity; unfold Bfma, Fmult; cbn [fma B2SF]; rewrite P.
   - rewrite <- rounded_Flocq, sign_of_zero; trivial. now destruct (xorb sa sb).
   - (* The sign of an exact 0: the product and c have opposite signs then, and 0 is positive. *)
-    unfold Fplus, Falign. set (p := cond_Zopp (xorb sa sb) (Zpos (ma * mb))). set (q := cond_Zopp sc (Zpos mc)).
-    set (zero := Bfma_szero 24 128 mode_NE (B754_finite sa ma ea Ba) (B754_finite sb mb eb Bb) (B754_finite sc mc ec Bc)).
+    unfold Fplus, Falign. set (p := cond_Zopp (xorb sa sb) (Zpos (ma * mb))).
+    set (q := cond_Zopp sc (Zpos mc)).
+    set (zero := Bfma_szero 24 128 mode_NE (B754_finite sa ma ea Ba) (B754_finite sb mb eb Bb)
+      (B754_finite sc mc ec Bc)).
     assert (Z0 : forall i j, 0 < i -> 0 < j -> p * i + q * j = 0 -> zero = false).
-    { unfold p, q, zero, Bfma_szero. simpl Bsign. intros i j Hi Hj E. pose proof (Z.mul_pos_pos (Zpos (ma * mb)) i eq_refl Hi).
-      pose proof (Z.mul_pos_pos (Zpos mc) j eq_refl Hj). destruct (xorb sa sb), sc; trivial; exfalso; unfold cond_Zopp in E; lia. }
-    assert (S : forall m e, (m = 0 -> zero = false) -> number m e = B2SF (binary_normalize 24 128 prec_32 range_32 mode_NE m e zero)).
-    { intros m e H. rewrite <- rounded_Flocq. destruct (Z.eq_dec m 0) as [->|N]. now rewrite H. now rewrite sign_of_zero. }
+    { unfold p, q, zero, Bfma_szero. simpl Bsign. intros i j Hi Hj E.
+      pose proof (Z.mul_pos_pos (Zpos (ma * mb)) i eq_refl Hi).
+      pose proof (Z.mul_pos_pos (Zpos mc) j eq_refl Hj). destruct (xorb sa sb), sc; trivial; exfalso;
+        unfold cond_Zopp in E; lia. }
+    assert (S : forall m e, (m = 0 -> zero = false) ->
+      number m e = B2SF (binary_normalize 24 128 prec_32 range_32 mode_NE m e zero)).
+    { intros m e H. rewrite <- rounded_Flocq. destruct (Z.eq_dec m 0) as [->|N]. now rewrite H.
+      now rewrite sign_of_zero. }
     destruct (Zle_bool_spec (ea + eb) ec) as [L|L].
     + rewrite Z.min_l, Z.sub_diag, Z.mul_1_r by trivial. apply S. intros E.
       apply (Z0 1 (2 ^ (ec - (ea + eb)))); [lia|apply Z.pow_pos_nonneg; lia|].
@@ -156,10 +172,13 @@ Qed.
 
 (* In the real numbers, for finite operands and a result that is. *)
 Corollary fma_nearest a b c u v w : stands_for 24 128 a u -> stands_for 24 128 b v -> stands_for 24 128 c w ->
-  (Rabs (nearest 24 128 (u * v + w)) < bpow radix2 128)%R -> stands_for 24 128 (fma a b c) (nearest 24 128 (u * v + w)).
+  (Rabs (nearest 24 128 (u * v + w)) < bpow radix2 128)%R ->
+    stands_for 24 128 (fma a b c) (nearest 24 128 (u * v + w)).
 Proof.
-  intros A B C H. apply stands_for_Flocq in A as (a' & -> & FA & <-). apply stands_for_Flocq in B as (b' & -> & FB & <-).
+  intros A B C H. apply stands_for_Flocq in A as (a' & -> & FA & <-).
+  apply stands_for_Flocq in B as (b' & -> & FB & <-).
   apply stands_for_Flocq in C as (c' & -> & FC & <-). rewrite fma_Flocq.
-  pose proof (Bfma_correct 24 128 _ _ mode_NE a' b' c' FA FB FC) as E. cbv zeta in E. rewrite Rlt_bool_true in E by exact H.
+  pose proof (Bfma_correct 24 128 _ _ mode_NE a' b' c' FA FB FC) as E. cbv zeta in E.
+  rewrite Rlt_bool_true in E by exact H.
   destruct E as (E & F & _). split; [apply valid_binary_B2SF|]. now rewrite is_finite_SF_B2SF, SF2R_B2SF.
 Qed.

@@ -1,6 +1,6 @@
-(* From one cell to the error of a row's polynomial over it. Each theorem leaves to be shown an inequality between
-   polynomials and square roots, in which what is not known of Phi, phi, f'' and y_star are variables with bounds: this
-   is what coq-interval proves. The tactics below do so. *)
+(* From one cell to the error of a row's polynomial over it. Each theorem leaves to be shown an inequality
+   between polynomials and square roots, in which what is not known of Phi, phi, f'' and y_star are variables
+   with bounds: this is what coq-interval proves. The tactics below do so. *)
 
 From Coq Require Import Reals Lra List ZArith.
 From Coquelicot Require Import Coquelicot.
@@ -34,7 +34,8 @@ Hypothesis error_left : e + d * - a <= E.
 Hypothesis error_right : e + d * b <= E.
 
 Ltac enter x :=
-  destruct (cell_values D c v e d E a b zero_inside anchor density error_left error_right (x - c)) as (t & r & Ht & Hr & P & Q); [lra|];
+  destruct (cell_values D c v e d E a b zero_inside anchor density error_left error_right (x - c)) as
+    (t & r & Ht & Hr & P & Q); [lra|];
   replace (c + (x - c)) with x in P, Q by ring.
 
 (* Right of x_star, in the coordinate s. *)
@@ -76,12 +77,14 @@ Qed.
 
 End Cell.
 
-(* About x_star, in the coordinate s: q is near f'' from a to b, which x_star lies between, and the row from l to h. *)
+(* About x_star, in the coordinate s: q is near f'' from a to b, which x_star lies between, and the row from l
+   to h. *)
 Theorem across_cell p A q d a b l h :
   a <= 0 <= b -> a <= l -> h <= b ->
   (forall x u, x_low <= x <= x_high -> a <= u <= b -> Rabs (f'' (x + u) - horner q u) <= d) ->
   (forall u e r, l <= u <= h -> - d <= e <= d -> - d <= r <= d ->
-    Rabs (p (u * sqrt (horner (primitive 2 (primitive 1 q)) u + e)) - u * (horner (primitive 1 q) u + r)) <= A) ->
+    Rabs (p (u * sqrt (horner (primitive 2 (primitive 1 q)) u + e)) - u * (horner (primitive 1 q) u + r))
+      <= A) ->
   forall x, x_high + l <= x <= x_low + h -> Rabs (p (coordinate x) - f' x) <= A.
 Proof.
   intros H0 Hl Hh Hq H x Hx. pose proof x_star_between as X.
@@ -97,9 +100,11 @@ Definition root_of (y : R) := sqrt (y - y_star).
 Lemma coordinate_left x : x < x_low -> coordinate x = left_root_of (f x).
 Proof. intros Hx. pose proof x_star_between. unfold coordinate. destruct Rle_dec; trivial. lra. Qed.
 
-(* What lies left of the first cell, where y goes to 0: p is a polynomial in the coordinate of y, given by s_of. *)
+(* What lies left of the first cell, where y goes to 0: p is a polynomial in the coordinate of y, given by
+   s_of. *)
 Theorem left_tail_row p (s_of : R -> R) A c v e low slope :
-  c <= -7 / 4 -> Rabs (Phi c - v) <= e -> (forall P, v - e <= P <= v + e -> low <= c * P /\ slope <= P + c * phi c) ->
+  c <= -7 / 4 -> Rabs (Phi c - v) <= e -> (forall P, v - e <= P <= v + e -> low <= c * P /\
+    slope <= P + c * phi c) ->
   (forall y g, low <= y <= 0 -> slope <= g <= 0 -> Rabs (p (s_of y) - g) <= A) ->
   forall x, x <= c -> Rabs (p (s_of (f x)) - f' x) <= A.
 Proof.
@@ -109,7 +114,8 @@ Qed.
 
 (* Likewise right of the last cell, where y is held at y_max. *)
 Theorem right_tail_row p (s_of : R -> R) y_max A c v e low slope :
-  7 / 4 <= c -> Rabs (Phi c - v) <= e -> (forall P, v - e <= P <= v + e -> low <= c * P /\ P + c * phi c <= slope) ->
+  7 / 4 <= c -> Rabs (Phi c - v) <= e -> (forall P, v - e <= P <= v + e -> low <= c * P /\
+    P + c * phi c <= slope) ->
   low <= y_max -> (forall y g, low <= y <= y_max -> 1 <= g <= slope -> Rabs (p (s_of y) - g) <= A) ->
   forall x, c <= x -> Rabs (p (s_of (Rmin (f x) y_max)) - f' x) <= A.
 Proof.
@@ -117,12 +123,13 @@ Proof.
   fold (f c) (f' c) in Hv. apply H; [|lra]. unfold Rmin. destruct Rle_dec; lra.
 Qed.
 
-(* ---- Tactics ---------------------------------------------------------------------------------------------------- *)
+(* ---- Tactics --------------------------------------------------------------------------------- *)
 
 (* Rabs (Phi c - v) <= e for numbers c, v and e. *)
 Tactic Notation "prove_anchor" constr(bits) := unfold Phi, phi; integral with (i_prec bits, i_degree 12).
 
-(* A bound over intervals of variables, u among them; definitions have been unfolded down to lists of numbers. Taylor
-   models alone do not split the interval, so both are asked for. *)
+(* A bound over intervals of variables, u among them; definitions have been unfolded down to lists of numbers.
+   Taylor models alone do not split the interval, so both are asked for. *)
 Tactic Notation "prove_bound" ident(u) constr(degree) constr(bits) :=
-  cbn [horner primitive Z.add Pos.add Pos.succ Pos.add_carry]; interval with (i_bisect u, i_taylor u, i_degree degree, i_prec bits).
+  cbn [horner primitive Z.add Pos.add Pos.succ Pos.add_carry];
+    interval with (i_bisect u, i_taylor u, i_degree degree, i_prec bits).

@@ -449,19 +449,18 @@ TEST(Storage, DirectTableIsWithinHalfAnUlpOfTheOracle) {
 TEST(Storage, ADirectTableServesTheNumberThatDecidesTheOracle) {
   // Half the range of f' behind y = -18 is O itself: no other g serves it, and roundings leave no room around
   // this one.
-  const Fit result = fit(
-      parse_spec(
-          R"({"schema": "outgrad.spec/2", "name": "shifted", "kind": "backward", "expression": "softplus((x+49))-19",
-    "format": "e4m3", "target": "oracle"})",
-          "memory"),
-      0);
+  const std::string text =
+      R"({"schema": "outgrad.spec/2", "name": "shifted", "kind": "backward",
+          "expression": "softplus((x+49))-19", "format": "e4m3", "target": "oracle"})";
+  const Fit result = fit(parse_spec(text, "memory"), 0);
   EXPECT_LE(result.table->kT, result.table->kO * (1 + 0x1p-10));
 }
 
 TEST(Splitting, RowsAreLevelledAndAsFewAsCanBe) {
   const std::string text =
-      R"({"schema": "outgrad.spec/2", "name": "levelled", "kind": "backward", "activation": "gelu", "format": "bf16",
-    "target": "abs:2^-11", "degree": 4, "split": "levelled", "storage": {"ratio": 1.05, "regret": "2^-9"}})";
+      R"({"schema": "outgrad.spec/2", "name": "levelled", "kind": "backward", "activation": "gelu",
+          "format": "bf16", "target": "abs:2^-11", "degree": 4, "split": "levelled",
+          "storage": {"ratio": 1.05, "regret": "2^-9"}})";
   const Fit result = fit(parse_spec(text, "memory"), 0);
   double least = INFINITY, most = 0;
   const auto& pieces = result.backward->pieces;
@@ -477,7 +476,7 @@ TEST(Splitting, RowsAreLevelledAndAsFewAsCanBe) {
 
 // Plain enclosures of this f'' are differences of terms that are nearly equal; Taylor models bound f', which
 // is a sigmoid.
-// Of a user's own function nothing is claimed beyond |x| = 64, where the range of a stored y ends if f has
+// Nothing is claimed of a user's own function beyond |x| = 64, where the range of a stored y ends if f has
 // not settled. A tail's bound in its place made R and O larger than any x shows, which the witness refuses.
 TEST(Storage, ARangeEndsWhereAUsersFunctionIsNoLongerClaimed) {
   const auto softplus =

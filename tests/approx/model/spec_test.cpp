@@ -57,16 +57,19 @@ TEST(Spec, SaysFilePlaceAndReason) {
             "f16_parity, bf16_parity");
   EXPECT_EQ(
       refusal_of_spec(
-          R"({"schema": "outgrad.spec/2", "name": "t", "kind": "backward", "activation": "gelu", "format": "f16_parity", "target": "oracle"})"),
+          R"({"schema": "outgrad.spec/2", "name": "t", "kind": "backward", "activation": "gelu",
+              "format": "f16_parity", "target": "oracle"})"),
       "spec.json: format: a parity format has no direct table, whose entries are found by y and a mask");
   EXPECT_EQ(
       refusal_of_spec(
-          R"({"schema": "outgrad.spec/2", "name": "t", "kind": "backward", "activation": "gelu", "format": "mxfp8", "target": "oracle"})"),
+          R"({"schema": "outgrad.spec/2", "name": "t", "kind": "backward", "activation": "gelu",
+              "format": "mxfp8", "target": "oracle"})"),
       "spec.json: format: mxfp8 has no direct table: what a code stands for depends on the scale of its "
       "block");
   for (const Format format : kFormats) {
     const std::string table = fmt::format(
-        R"({{"schema": "outgrad.spec/2", "name": "t", "kind": "backward", "activation": "gelu", "format": "{}", "target": "oracle"}})",
+        R"({{"schema": "outgrad.spec/2", "name": "t", "kind": "backward", "activation": "gelu",
+            "format": "{}", "target": "oracle"}})",
         to_string(format));
     EXPECT_EQ(refusal_of_spec(table) == "accepted", has_direct_table(format)) << to_string(format);
   }
@@ -110,7 +113,8 @@ TEST(Spec, WhatItQuotesStaysShort) {
 TEST(Spec, ALayoutThatIsNotGivenIsToBeFound) {
   const auto refusal = [](const std::string& more) {
     return refusal_of_spec(
-        R"x({"schema": "outgrad.spec/2", "name": "t", "kind": "backward", "expression": "tanh(x)", "format": "bf16", )x" +
+        R"x({"schema": "outgrad.spec/2", "name": "t", "kind": "backward", "expression": "tanh(x)",
+             "format": "bf16", )x" +
         more + "}");
   };
   EXPECT_EQ(refusal(R"("target": "abs:2^-6")"), "accepted");

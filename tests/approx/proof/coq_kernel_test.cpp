@@ -184,7 +184,8 @@ std::string binade_theorem() {
       kFirst, kLast);
 }
 
-/// Of the kernel's error at the numbers of the binade, in long double. f' is off by less than 2^-63 there.
+/// The largest error of the kernel at the numbers of the binade, by long double, whose f' is off by less than
+/// 2^-63 there.
 long double worst_error(const BackwardModel& model) {
   long double worst = 0;
   for (int n = kFirst; n < kLast; ++n) {

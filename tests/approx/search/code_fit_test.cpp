@@ -26,7 +26,8 @@ std::string code_spec_with(std::string text, const std::string& from, const std:
 
 std::string own_code_text(const std::string& expression, const std::string& target) {
   return fmt::format(
-      R"({{"schema": "outgrad.spec/2", "name": "own_code", "kind": "code", "expression": "{}", "target": "abs:{}"}})",
+      R"({{"schema": "outgrad.spec/2", "name": "own_code", "kind": "code", "expression": "{}",
+          "target": "abs:{}"}})",
       expression, target);
 }
 
@@ -99,8 +100,8 @@ TEST(CodeFit, RefusesWhatItCannotCode) {
             std::string::npos);
 }
 
-/// Of a function of the library, as an expression: the range is the same, and g is as near as the caller
-/// says, though the library's were nearer.
+/// For a function of the library that is given as an expression the range is the same, and g is as near as
+/// the caller says, though the library's were nearer.
 TEST(CodeFit, AnExpressionHasTheCodesOfItsFunctionGivenThePromise) {
   for (const std::string name : {"silu", "softplus", "gelu_tanh"}) {
     const CodeModel known = *committed(name + "_code").code;

@@ -129,8 +129,9 @@ TEST(Constants, WhereTwoPerCentIsMissedNoFunctionReachesIt) {
 }
 
 constexpr const char* kFarMinimum =
-    R"spec({"schema": "outgrad.spec/2", "name": "far", "kind": "backward", "expression": "(x-16)*normal_cdf(x-16)",
-  "format": "bf16", "target": "abs:2^-6", "degree": 4, "cells": 32})spec";
+    R"spec({"schema": "outgrad.spec/2", "name": "far", "kind": "backward",
+             "expression": "(x-16)*normal_cdf(x-16)", "format": "bf16", "target": "abs:2^-6", "degree": 4,
+             "cells": 32})spec";
 /// Each grid has 41 shifts and 36 floors; a goal is stretched 74 times, then there is no programme, and the
 /// last two grids have 11 by 11.
 constexpr int kMostConsidered = 41 * 36 * (1 + 74 + 1) + 2 * 11 * 11;

@@ -242,12 +242,11 @@ TEST(Fit, UnreachableTargetNamesTheProvenLowerBound) {
 
 // A finding of the gate: break points were counted through the left segment's rows, beyond the last one.
 TEST(Fit, OneCellMayStandBesideALeftSegment) {
-  const Fit one = fit(
-      parse_spec(
-          R"({"schema": "outgrad.spec/2", "name": "own", "kind": "backward", "activation": "gelu", "format": "bf16", "target": "abs:2^-5",
-                                     "degree": 5, "cells": 1, "left_segment": {"edge_log2": -5, "half_octaves": 2, "merge_log2": -9}})",
-          "spec.json"),
-      0);
+  const std::string text =
+      R"({"schema": "outgrad.spec/2", "name": "own", "kind": "backward", "activation": "gelu",
+          "format": "bf16", "target": "abs:2^-5", "degree": 5, "cells": 1,
+          "left_segment": {"edge_log2": -5, "half_octaves": 2, "merge_log2": -9}})";
+  const Fit one = fit(parse_spec(text, "spec.json"), 0);
   EXPECT_EQ(one.backward->pieces.size(), 8u);
   EXPECT_LE(one.backward->kA, 0x1p-5);
   EXPECT_LE(one.backward->kT, one.backward->kO + 0x1p-5 + one.backward->kK);
@@ -256,8 +255,8 @@ TEST(Fit, OneCellMayStandBesideALeftSegment) {
 TEST(Fit, ShapesThatASpecificationDoesNotFitAreRefusedByName) {
   const auto refusal = [](const std::string& function, const std::string& more, const char* format = "bf16") {
     const std::string text = fmt::format(
-        R"({{"schema": "outgrad.spec/2", "name": "own", "kind": "backward", {}, "format": "{}", "target": "abs:2^-8", )"
-        R"("degree": 3, {}}})",
+        R"({{"schema": "outgrad.spec/2", "name": "own", "kind": "backward", {}, "format": "{}",
+            "target": "abs:2^-8", "degree": 3, {}}})",
         function, format, more);
     try {
       fit(parse_spec(text, "spec.json"), 0);
@@ -289,10 +288,11 @@ TEST(Fit, AForwardIsThatOfGelu) {
   for (const char* function :
        {R"x("activation": "tanh")x", R"x("activation": "silu")x", R"x("expression": "-exp(-x^2)")x",
         R"x("expression": "x*sigmoid(x)")x", R"x("expression": "x*(0.5+0.5*x/sqrt(x*x+0.0000000001))")x"}) {
-    for (
-        const char* kind :
-        {R"("target": "rel:2^-26", "core": {"degree": 8, "cells_per_unit": 4, "rows": 64}, "tail": {"degree": 8, "cells_per_unit": 1, "rows": 32})",
-         R"("target": "rounded", "format": "bf16", "cells_per_unit": 4, "rows": 128, "core_rows": 32, "quartic_shift": 18, "x_max": 8)"}) {
+    for (const char* kind :
+         {R"("target": "rel:2^-26", "core": {"degree": 8, "cells_per_unit": 4, "rows": 64},
+            "tail": {"degree": 8, "cells_per_unit": 1, "rows": 32})",
+          R"("target": "rounded", "format": "bf16", "cells_per_unit": 4, "rows": 128, "core_rows": 32,
+            "quartic_shift": 18, "x_max": 8)"}) {
       const std::string text = fmt::format(
           R"({{"schema": "outgrad.spec/2", "name": "own", "kind": "forward", {}, {}}})", function, kind);
       try {

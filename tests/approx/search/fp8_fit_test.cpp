@@ -78,7 +78,7 @@ TEST(Fp8Fit, TheBoundsAreThoseOfTheLongestIntervalNextToTheMinimum) {
                  ? 0.0
                  : composite.gradient(composite.enclose_argument_of(Ball(y), right), 1)[0].to_double();
     };
-    // Of the number after `before` numbers of its distance to the next.
+    // What the number needs that comes after `before` numbers of its distance to the next.
     const auto needed = [&](int before, int parts) {
       double most = 0;
       for (int k = before + 1; k < before + 3; ++k) {  // relative to their size the longest

@@ -17,7 +17,8 @@ namespace {
 Spec own_spec(const std::string& expression, const std::string& format, const std::string& rest) {
   return parse_spec(
       fmt::format(
-          R"({{"schema": "outgrad.spec/2", "name": "own_x", "kind": "backward", "expression": "{}", "format": "{}", {}}})",
+          R"({{"schema": "outgrad.spec/2", "name": "own_x", "kind": "backward", "expression": "{}",
+              "format": "{}", {}}})",
           expression, format, rest),
       "spec.json");
 }
@@ -61,7 +62,7 @@ TEST(Layouts, NightlyARefusalNamesWhatReachesTheTarget) {
                 "log(1+exp(x))", "f32",
                 R"("degree": 2, "target": ")" + fine.substr(fine.find(reached) + reached.size()) + "\"")),
             "accepted");
-  // Of g = 1 - y^2 the rows are exact but for roundings, and a target that is noise is no advice.
+  // The rows of g = 1 - y^2 are exact but for roundings, and a target that is noise is no advice.
   const std::string exact = refusal_of_fit(own_spec("tanh(x)", "bf16", R"("target": "abs:2^-60")"));
   EXPECT_EQ(
       refusal_of_fit(own_spec("tanh(x)", "bf16",
@@ -89,21 +90,21 @@ TEST(Layouts, NightlyARefusalNamesWhatReachesTheTarget) {
 
 // Rows without values that can be told apart ended the search of a layout in a segmentation fault.
 TEST(Layouts, ARowWithTooFewValuesIsRefusedInWords) {
-  for (
-      const auto& [expression, format, rest, why] :
-      std::initializer_list<std::tuple<const char*, const char*, const char*, const char*>>{
-          {"tanh((1.3705*x))", "bf16", R"("target": "abs:2^-3", "degree": 3, "cells": 2, "y_max": 1.049)",
-           "y_max: 1.049 is beyond f's largest value; 1 is not"},
-          {"tanh((0.77487*x))", "f16",
-           R"("target": "abs:2^-3", "degree": 2, "split": "levelled", "y_max": 2.041)",
-           "y_max: 2.041 is beyond f's largest value; 1 is not"},
-          {"2+tanh(x)", "bf16", R"("target": "abs:2^-3", "degree": 2, "cells": 2, "y_max": 1)",
-           "y_max: 1 is not above 1: no y is left to be fitted"},
-          {"0.0004953*sigmoid(0.4574*x)+3", "bf16", R"("target": "abs:2^-3", "degree": 2, "cells": 4)",
-           R"(row 0 (v in [3, 0.428642221]) has no values that can be told apart: f is too large or too flat there to be fitted; try "degree": 2, "cells": 1, "centred": false)"},
-          {"9.562e-05*tanh(5.06*x)-13.54", "bf16", R"("target": "abs:2^-12", "degree": 2, "cells": 32)",
-           "has no values that can be told apart"},
-      }) {
+  for (const auto& [expression, format, rest, why] :
+       std::initializer_list<std::tuple<const char*, const char*, const char*, const char*>>{
+           {"tanh((1.3705*x))", "bf16", R"("target": "abs:2^-3", "degree": 3, "cells": 2, "y_max": 1.049)",
+            "y_max: 1.049 is beyond f's largest value; 1 is not"},
+           {"tanh((0.77487*x))", "f16",
+            R"("target": "abs:2^-3", "degree": 2, "split": "levelled", "y_max": 2.041)",
+            "y_max: 2.041 is beyond f's largest value; 1 is not"},
+           {"2+tanh(x)", "bf16", R"("target": "abs:2^-3", "degree": 2, "cells": 2, "y_max": 1)",
+            "y_max: 1 is not above 1: no y is left to be fitted"},
+           {"0.0004953*sigmoid(0.4574*x)+3", "bf16", R"("target": "abs:2^-3", "degree": 2, "cells": 4)",
+            R"(row 0 (v in [3, 0.428642221]) has no values that can be told apart: f is too large )"
+            R"(or too flat there to be fitted; try "degree": 2, "cells": 1, "centred": false)"},
+           {"9.562e-05*tanh(5.06*x)-13.54", "bf16", R"("target": "abs:2^-12", "degree": 2, "cells": 32)",
+            "has no values that can be told apart"},
+       }) {
     const std::string found = refusal_of_fit(own_spec(expression, format, rest));
     EXPECT_NE(found.find(why), std::string::npos) << expression << ": " << found;
   }

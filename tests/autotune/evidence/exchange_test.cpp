@@ -73,8 +73,9 @@ TEST(Exchange, AnOpenKernelTunerCacheMayLackItsComma) {
 // What Kernel Tuner writes with Python's json module, which knows NaN and Infinity, and of parameters that
 // are no numbers.
 constexpr const char* kPythonCache =
-    R"({"device_name": "d", "kernel_name": "NaN Infinity \"-Infinity", "problem_size": 1, "tune_params_keys": ["b", "t"],
- "tune_params": {"b": [1, 2], "t": [null, [8, 4], ["x", true]]}, "objective": "time", "cache": {
+    R"({"device_name": "d", "kernel_name": "NaN Infinity \"-Infinity", "problem_size": 1,
+ "tune_params_keys": ["b", "t"], "tune_params": {"b": [1, 2], "t": [null, [8, 4], ["x", true]]},
+ "objective": "time", "cache": {
  "1,None": {"b": 1, "t": null, "time": 2.0, "times": [1.0, NaN, 3.0], "GFLOP/s": NaN, "power": Infinity},
  "1,[8, 4]": {"b": 1, "t": [8, 4], "time": 1.5, "compile_time": -Infinity},
  "2,['x', True]": {"b": 2, "t": ["x", true], "time": NaN},

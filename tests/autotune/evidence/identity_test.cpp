@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-// Of a record's "device".
+// The key that a record's "device" gives.
 std::optional<DeviceKey> device_key(const json& device) {
   return autotune::device_key(device_record_from(device));
 }

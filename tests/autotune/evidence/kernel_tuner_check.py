@@ -1,7 +1,8 @@
-"""kernel_tuner_check.py CACHE.json T4.json: what the real Kernel Tuner makes of our exports, as one line of JSON.
+"""kernel_tuner_check.py CACHE.json T4.json: what the real Kernel Tuner makes of our exports, as one line of
+JSON.
 
-The cache is loaded by the package's own reader and searched whole in its simulation mode; the T4 file is checked against the schema that
-the package ships.
+The cache is loaded by the package's own reader and searched whole in its simulation mode; the T4 file is
+checked against the schema that the package ships.
 """
 import json
 import shutil

@@ -26,7 +26,7 @@ using nlohmann::json;
 
 const DeviceKey kHere = device_key(device_record(identify_cpu())).value();
 
-// Of a norm's forward where there is no fit.
+// The parameters of a norm's forward where there is no fit.
 json cpu_parameters(int threads, const char* fit, int vector_bits = kernels::kBestVectorBits) {
   if (fit == nullptr)
     return {{"threads", threads},
@@ -39,7 +39,7 @@ json cpu_parameters(int threads, const char* fit, int vector_bits = kernels::kBe
   return parameters;
 }
 
-// Of 16-bit codes.
+// The parameters of kernels of 16-bit codes.
 json code_parameters(int threads) {
   return {{"threads", threads},
           {"vector_bits", kernels::kBestVectorBits},
@@ -64,7 +64,10 @@ constexpr const char* kProgram = R"(
 #include "kernels/host/api.h"
 using namespace outgrad::kernels;
 
-int tasks() { const std::filesystem::directory_iterator all("/proc/self/task"); return static_cast<int>(std::distance(begin(all), end(all))); }
+int tasks() {
+  const std::filesystem::directory_iterator all("/proc/self/task");
+  return static_cast<int>(std::distance(begin(all), end(all)));
+}
 
 template <class Table>
 void say(i64 rows, i64 n) {
@@ -201,6 +204,7 @@ TEST(TunedHeader, KernelsOfCodesRunByItsTables) {
       std::string::npos)
       << header;
   const Program program(header, R"(
+#include <algorithm>
 #include <cstdio>
 #include "kernels/host/functions.h"
 using namespace outgrad::kernels;
@@ -218,7 +222,7 @@ int main() {
   Arguments a{{x, y, again}, 1, 5};
   enter<KernelId::kGeluForwardCode, BF16>(a);
   tuned::gelu_backward_code<BF16>({4, nullptr}, x, codes, dx, 5);
-  std::printf("%x %x %x %d\n", codes[0], codes[1], codes[2], codes[0] == again[0] && codes[1] == again[1] && codes[2] == again[2]);
+  std::printf("%x %x %x %d\n", codes[0], codes[1], codes[2], std::equal(codes, codes + 3, again));
   say<KernelId::kGeluForwardCode>(4096);
   say<KernelId::kGeluForwardCode>(1 << 20);
   say<KernelId::kGeluBackwardCode>(4096);

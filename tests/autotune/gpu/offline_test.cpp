@@ -40,7 +40,7 @@ class OfflineTest : public testing::Test {
 
 const Pruned* pruned(const Outcome& outcome) { return std::get_if<Pruned>(&outcome.result); }
 
-// Of a size that tuning takes.
+// The problem in a size that tuning takes.
 Problem sized(const Problem& problem) {
   constexpr kernels::i64 kElements = kernels::i64{1} << 26;
   return sized_within(problem, kElements);

@@ -493,7 +493,7 @@ void norm_forward(const std::string& symbol, bool layer, const kernels::cuda::No
     a.watch.seen[0] = 1;
     if (!kernels::is_told(a.watch.lost, gamma[j], b)) a.watch.seen[1] = 1;
   }
-  // Of a sum that is not stored, the host's kernels need a place; what is dropped before it goes there, too.
+  // The host's kernels need a place for a sum that is not stored; what is dropped before it goes there, too.
   std::vector<T> sum(a.residual != nullptr && a.z == nullptr ? static_cast<std::size_t>(a.rows * a.n) : 0);
   T* const z = a.z == nullptr ? sum.data() : a.z;
   const bool drops = a.dropout.seed.at != nullptr || a.dropout.seed.value != 0;

@@ -28,7 +28,7 @@ std::string verdict(const Problem& problem, const Function& function) {
   return Verifier(problem, reference_of(problem), 1).mismatch(function, 4096).value_or("equal");
 }
 
-// Of the reference, then `spoil`.
+// The verdict on the reference followed by `spoil`.
 std::string spoiled(const Problem& problem, const Function& spoil) {
   return verdict(problem, [&](const Arguments& a) {
     reference_of(problem)(a);

@@ -237,7 +237,7 @@ TEST(Search, RecordsOfNoPointAreNoEvidence) {
   EXPECT_EQ(result.evaluated, 4u);
 }
 
-// Of two that are as fast, the one whose error is smaller, else the one nearer to the default.
+// The winner of two that are as fast is the one whose error is smaller, else the one nearer to the default.
 TEST(Search, NearTiesGoToTheSmallerErrorThenToTheSimplerVariant) {
   const auto timed =
       [](std::vector<std::pair<std::shared_ptr<const FitChoice>, kernels::CpuSchedule>> variants) {

@@ -216,7 +216,7 @@ enum cudaDeviceAttr {
 cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
 
-// Of the many properties those that name a device.
+// Those of the many properties that name a device.
 struct cudaDeviceProp {
   char name[256];
   std::size_t totalGlobalMem;

@@ -27,7 +27,8 @@ namespace {
 constexpr int kWarp = 32;
 constexpr int kMostThreads = 1024;
 constexpr unsigned kBarriers = 16;  // of a block
-// Of the smallest device since sm_80 (CUDA C++ Programming Guide, technical specifications: 8.6, 8.9, 12.0).
+// The smallest device since sm_80 has these (CUDA C++ Programming Guide, technical specifications: 8.6, 8.9,
+// 12.0).
 constexpr int kThreadsPerMultiprocessor = 1536;
 constexpr int kSharedPerBlock = 48 << 10, kSharedPerBlockOptin = 99 << 10,
               kSharedPerMultiprocessor = 100 << 10;
@@ -192,7 +193,7 @@ struct Block {
   int threads = 0;
   std::unique_ptr<Thread[]> thread{new Thread[kMostThreads]};
   std::vector<int> warps_in_order, lanes_in_order;
-  std::vector<unsigned> ready;                                 // of each warp, its lanes that can go on
+  std::vector<unsigned> ready;  // of each warp, its lanes that can go on
   std::vector<std::vector<std::unique_ptr<Collective>>> open;  // of each warp
   struct Barrier {
     unsigned threads = 0;  // that it is for
@@ -200,7 +201,7 @@ struct Block {
     std::source_location where;
   };
   Barrier barriers[kBarriers];  // __syncthreads is the first
-  bool any = false;             // of __syncthreads_or
+  bool any = false;  // of __syncthreads_or
   int ended = 0, running = 0;
 };
 

@@ -349,7 +349,7 @@ TEST(Check, NightlyHonestSamplesHold) {
   }
 }
 
-// Of every kind of header: A, K and B below what is seen, a sign, a row and a constant changed.
+// Every kind of header has A, K and B below what is seen, or a sign, a row or a constant changed.
 TEST(Check, DamagedSamplesFail) {
   for (const BackwardHeader& h : varied_samples()) {
     double observed = 0;

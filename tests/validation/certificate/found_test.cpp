@@ -25,7 +25,7 @@ std::string committed(const std::string& name) {
   return kernels::read_file(OUTGRAD_SOURCE_DIR "/kernels/generated/" + name + ".h");
 }
 
-// Of the findings that look at inputs, the first that does not hold: why not.
+// Why the first finding does not hold that looks at inputs and fails; "" where all of them hold.
 std::string refusal(const std::string& text) {
   const Header header = parse_header(text, "h.h");
   std::vector<Finding> findings;
@@ -57,7 +57,8 @@ struct Statement {
 
 std::vector<Statement> statements_of(const std::string& text) {
   static const std::regex form(
-      R"((k[A-Z][A-Za-z]*|row [0-9]+)(?: = 0x[^ ]*  // |: A <= )2\^(-?[0-9.]+)[^\n]*; found 2\^(-?[0-9.]+) at [xy] = (-?0x[0-9a-fp.+-]+))");
+      R"((k[A-Z][A-Za-z]*|row [0-9]+)(?: = 0x[^ ]*  // |: A <= )2\^(-?[0-9.]+)[^\n]*)"
+      R"(; found 2\^(-?[0-9.]+) at [xy] = (-?0x[0-9a-fp.+-]+))");
   std::vector<Statement> statements;
   for (std::sregex_iterator match(text.begin(), text.end(), form), end; match != end; ++match) {
     const auto at = [&](size_t group) { return static_cast<size_t>(match->position(group)); };

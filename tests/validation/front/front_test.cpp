@@ -212,7 +212,8 @@ TEST_F(FrontCommand, WritesItsTable) {
 
 constexpr const char* kSpeeds =
     R"({"schema": "outgrad.store_bench/2", "groups": [{"layer": "gelu", "format": "bf16", "stores": [
-  {"store": "code of 4 bits", "forward": {"median": 0.91, "low": 0.9, "high": 0.92}, "backward": {"median": 1.6, "low": 1.5, "high": 1.7}}]}]})";
+  {"store": "code of 4 bits", "forward": {"median": 0.91, "low": 0.9, "high": 0.92},
+   "backward": {"median": 1.6, "low": 1.5, "high": 1.7}}]}]})";
 
 TEST_F(FrontCommand, SpeedsStandBesideTheStoresThatWereTimed) {
   kernels::write_file(file("speeds.json"), kSpeeds);

@@ -4,7 +4,7 @@
 // As a test it runs a fixed number of mutations from a fixed seed. With -DOUTGRAD_LIBFUZZER it is a libFuzzer
 // target:
 //   clang++ -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -DOUTGRAD_LIBFUZZER -I.
-//   tests/validation/norms/tensors_fuzz.cpp validation/norms/tensors.cpp -lfmt -lzip -o tensors_fuzz
+//       tests/validation/norms/tensors_fuzz.cpp validation/norms/tensors.cpp -lfmt -lzip -o tensors_fuzz
 #include <cstdint>
 #include <string>
 

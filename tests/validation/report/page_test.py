@@ -38,7 +38,8 @@ from samples import HOSTILE  # noqa: E402
 ORDER = ["Error curves", "T against O", "What to choose from", "Channel stability",
          "Norm bounds under attack", "Sweep coverage", "Errors as x have them", "Beside others",
          "Bits kept against the error of the gradient", "Bytes kept", "Training", "Requirements",
-         "Errors, kept apart", "Forward", "Coefficients and cost", "Tuning", "Tests beside the suite", "Inputs"]
+         "Errors, kept apart", "Forward", "Coefficients and cost", "Tuning",
+         "Tests beside the suite", "Inputs"]
 # Every key on the way to a figure that Python reads, by file.
 KEYS = {
     "sweeps/gelu_f16.json": "schema activation format subject domains domains/0/x_format domains/1/counts "

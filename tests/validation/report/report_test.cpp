@@ -479,7 +479,7 @@ TEST_F(Report, AStoreBeyondWhatItsHeaderProvesFails) {
   EXPECT_FALSE(results.store_sweeps[0].stores[7].bias.has_value());
   EXPECT_GT(results.store_sweeps[0].stores[8].bias.value(), 0);
   EXPECT_EQ(failed(), 0);
-  // Of y in 8 bits, which is swept at some scales, the row is another one, and it says so.
+  // y in 8 bits, which is swept at some scales, has another row, which says so.
   Json scaled = Json::parse(
       kernels::read_file(std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/sweeps/gelu_fp8_bf16.json"));
   const auto searched = [&] {

@@ -2,6 +2,7 @@
 
 #include "validation/sweep/distribution.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -77,7 +78,8 @@ TEST(Distribution, RoundingIntervalsTileTheLine) {
 
 TEST(Distribution, HistogramsSpreadEachBinEvenly) {
   const Distribution d = Distribution::parse(
-      R"({"schema": "outgrad.activations/1", "name": "two", "first": -1, "width": 0.5, "counts": [1, 0, 2, 1], "elements": 4})",
+      R"({"schema": "outgrad.activations/1", "name": "two", "first": -1, "width": 0.5,
+          "counts": [1, 0, 2, 1], "elements": 4})",
       "f");
   EXPECT_EQ(d.mass(-10, 10), 1);
   EXPECT_EQ(d.mass(-1, -0.75), 0.125);
@@ -91,15 +93,15 @@ TEST(Distribution, HistogramsSpreadEachBinEvenly) {
   EXPECT_GT(real.reach()[1], 2);
   EXPECT_EQ(Distribution::from_json(nlohmann::json::parse(real.to_json().dump()), "f").mass(-0.8, -0.7),
             real.mass(-0.8, -0.7));
-  for (
-      const char* bad :
-      {"", "{}", "[]", R"({"schema": "outgrad.activations/2"})",
-       R"({"schema": "outgrad.activations/1", "name": "n", "first": 0, "width": 0, "counts": [1], "elements": 1})",
-       R"({"schema": "outgrad.activations/1", "name": "n", "first": 0, "width": 1, "counts": [], "elements": 0})",
-       R"({"schema": "outgrad.activations/1", "name": "n", "first": 0, "width": 1, "counts": [-1], "elements": -1})",
-       R"({"schema": "outgrad.activations/1", "name": "n", "first": 0, "width": 1, "counts": [1], "elements": 2})",
-       R"({"schema": "outgrad.activations/1", "name": "n", "first": 0, "width": 1, "counts": [9007199254740992, 1], "elements": 2})"}) {
+  for (const char* bad : {"", "{}", "[]", R"({"schema": "outgrad.activations/2"})"})
     EXPECT_THROW(Distribution::parse(bad, "f"), kernels::SpecError) << bad;
+  for (const char* bad :
+       {R"("width": 0, "counts": [1], "elements": 1)", R"("width": 1, "counts": [], "elements": 0)",
+        R"("width": 1, "counts": [-1], "elements": -1)", R"("width": 1, "counts": [1], "elements": 2)",
+        R"("width": 1, "counts": [9007199254740992, 1], "elements": 2)"}) {
+    const std::string text =
+        fmt::format(R"({{"schema": "outgrad.activations/1", "name": "n", "first": 0, {}}})", bad);
+    EXPECT_THROW(Distribution::parse(text, "f"), kernels::SpecError) << bad;
   }
 }
 

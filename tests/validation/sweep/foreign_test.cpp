@@ -40,11 +40,11 @@ std::string refusal(const std::string& text) {
 
 Json one_piece() {
   return Json::parse(
-      R"({"schema": "outgrad.foreign/1", "name": "one", "activation": "gelu", "kind": "pieces", "source": {"work": "a test"},
-    "arithmetic": "f32_fma",
+      R"({"schema": "outgrad.foreign/1", "name": "one", "activation": "gelu", "kind": "pieces",
+    "source": {"work": "a test"}, "arithmetic": "f32_fma",
     "left": [{"from": "-inf", "to": "inf", "includes": "none", "constant": 0}],
-    "right": [{"from": "-inf", "to": 0.5, "includes": "none", "coordinate": "y", "centre": "0x1p-2", "coefficients": [0.5, "0x1.8p+0", "-0.25"],
-               "order": "horner"},
+    "right": [{"from": "-inf", "to": 0.5, "includes": "none", "coordinate": "y", "centre": "0x1p-2",
+               "coefficients": [0.5, "0x1.8p+0", "-0.25"], "order": "horner"},
               {"from": 0.5, "to": "inf", "includes": "from", "constant": 1}]})");
 }
 

@@ -30,9 +30,11 @@ std::string committed(const std::string& name) {
 
 Json small_json() {
   return Json::parse(
-      R"({"schema": "outgrad.foreign/1", "name": "small", "activation": "gelu", "kind": "quantiser", "source": {"work": "a test"},
-    "keeps": "x", "bits": 4, "levels": 15, "epsilon": 0, "group": 32, "range": "given", "ranges": [[0.5, 3]], "x": [0.4375, 6],
-    "rounding": "stochastic", "u": {"bits": 3, "offset": 1}, "overflow": "wrap", "arithmetic": "own", "fma": false, "kept_in": "same"})");
+      R"({"schema": "outgrad.foreign/1", "name": "small", "activation": "gelu", "kind": "quantiser",
+    "source": {"work": "a test"},
+    "keeps": "x", "bits": 4, "levels": 15, "epsilon": 0, "group": 32, "range": "given", "ranges": [[0.5, 3]],
+    "x": [0.4375, 6], "rounding": "stochastic", "u": {"bits": 3, "offset": 1}, "overflow": "wrap",
+    "arithmetic": "own", "fma": false, "kept_in": "same"})");
 }
 
 ForeignFunction function_of(const Json& json) { return parse_foreign(json.dump(), "file.json"); }

@@ -91,7 +91,7 @@ def ratio_text(ratio: float) -> str:
 
 
 def distance_row(fit: SimpleNamespace) -> list:
-    """Of the piece with the greatest certified error."""
+    """How far the piece with the greatest certified error is from the least possible."""
     worst = max(fit.pieces, key=lambda piece: piece.certified, default=None)
     certified, least = (worst.certified, worst.lower_bound) if worst and worst.certified > 0 else (0, 0)
     known = fit.kind == "backward" and least > 0

@@ -16,6 +16,8 @@ def tests(results: Results) -> list[dict]:
                          ", ".join(f"{name} failed" for name in run.failed)])
     if not rows:
         return [nothing("Tests that are not in every run", COMMAND)]
-    return [table("The last run of the tests that take long beside the rare things that they guard, but for those on "
-                  "pretended machines; every run of the suite has the others.", COMMAND,
-                  ["<label", "<on", "<commit", "<machine", "minutes", "passed", "failed", "skipped", "<which"], rows)]
+    return [table("The last run of the tests that take long beside the rare things that they guard, but for "
+                  "those on pretended machines; every run of the suite has the others.", COMMAND,
+                  ["<label", "<on", "<commit", "<machine", "minutes", "passed", "failed",
+                   "skipped", "<which"],
+                  rows)]
