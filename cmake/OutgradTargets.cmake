@@ -67,10 +67,11 @@ function(outgrad_cold target cold)
   endif()
 endfunction()
 
-# A static library of one folder; includes are rooted at the repository.
+# A static library in the root of the build folder; includes are rooted at the repository.
 function(outgrad_library target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "NATIVE;COLD" "" "")
   add_library(${target} STATIC ${arg_UNPARSED_ARGUMENTS})
+  set_target_properties(${target} PROPERTIES ARCHIVE_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
   outgrad_flags(${target} ${arg_NATIVE})
   outgrad_cold(${target} ${arg_COLD})
   outgrad_together(${target})

@@ -45,14 +45,14 @@ done
 # --- Copies of inline functions -------------------------------------------------------------------
 # Weak symbols of an object that the inline namespace does not keep apart.
 shared_weak() { nm "$@" | awk '$2 ~ /^[WVu]$/ {print $3}' | grep -v 'v0_' | sort -u; }
-mapfile -t baseline < <(find "$2/CMakeFiles/outgrad_c_baseline.dir" -name '*.o')
+mapfile -t baseline < <(find "$2/kernels/c/CMakeFiles/outgrad_c_baseline.dir" -name '*.o')
 shared_weak "${baseline[@]}" >"$work/baseline_weak"
 while read -r object; do
   shared_weak "$object" >"$work/weak"
   extra=$(comm -23 "$work/weak" "$work/baseline_weak")
   [[ -z $extra ]] ||
     fail "${object#"$2"/}: inline functions that the baseline's object does not hold too: $extra"
-done < <(find "$2"/CMakeFiles/outgrad_c_avx*.dir -name '*.o')
+done < <(find "$2"/kernels/c/CMakeFiles/outgrad_c_avx*.dir -name '*.o')
 # Linkers keep the first of several copies: the baseline's objects come first in the archive.
 mapfile -t order \
   < <(nm --defined-only "$2/liboutgrad.a" | grep -oE 'k(F32|F16|Bf16)(Baseline|Avx2|Avx512|Avx512Bf16)E$')
