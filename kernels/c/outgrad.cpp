@@ -26,6 +26,7 @@
 #include "kernels/fp4.h"
 #include "kernels/fp8s.h"
 #include "kernels/host/errors.h"
+#include "kernels/host/parallel.h"
 #include "kernels/norm_store.h"
 #include "kernels/softmax.h"
 
@@ -71,6 +72,7 @@ outgrad_status entered(const char* name, const Body& body) noexcept {
     return status;
   };
   function = name;
+  const kernels::DefaultFloatEnvironment environment;  // for what is computed before the kernels set it
   try {
     body();
     return OUTGRAD_OK;
@@ -263,8 +265,8 @@ void check_code_bits(const outgrad_call& a) {
          static_cast<int>(a.bits));
 }
 
-void check_eps(float eps) {
-  if (!kernels::eps_holds(eps))
+void check_eps(bool backward, float eps) {
+  if (!backward && !kernels::eps_holds(eps))
     refuse(OUTGRAD_ERROR_VALUE, "eps = %g: it is at least 0", static_cast<double>(eps));
 }
 
@@ -454,7 +456,7 @@ void run_kernel(KernelId kernel, const outgrad_call& a) {
   const FormatKernels& kernels = kernels_of(a.format);
   check_shape(a.rows, a.n);
   if (is_norm(kernel)) {
-    check_eps(a.eps);
+    check_eps(is_backward(kernel), a.eps);
     check_side(a);
   }
   const i64 words = workspace_words(kernel, kernels, a.rows, a.n);
@@ -557,7 +559,9 @@ void check_choice(const Store& store, const outgrad_call& a) {
 }
 void check_scale(const Store& store, const outgrad_call& a) {
   if (!store.takes_scale) return;
-  if (a.scale == nullptr) refuse(OUTGRAD_ERROR_NULL_POINTER, "scale is null");
+  Arrays scale;
+  scale.add("scale", Role::kInput, a.scale, 4, 4);
+  scale.check();
   const FewBits& few = kFewBits[static_cast<std::size_t>(a.store)];
   if (!few.scale_holds(*a.scale))
     refuse(OUTGRAD_ERROR_VALUE, "scale = %g: %s", static_cast<double>(*a.scale), few.scale_rule);
@@ -596,6 +600,10 @@ void add_kept(Arrays& arrays, const Store& store, const outgrad_call& a, const S
   arrays.add("mask", role, a.mask, masked ? mask_bytes(a.n) : 0, 4);
 }
 
+void add_seed(Arrays& arrays, const outgrad_call& a) {
+  if (a.seed != nullptr) arrays.add("seed", Role::kInput, a.seed, 8, 8);
+}
+
 outgrad_status enter_activation(const char* name, bool backward, const outgrad_call* given) {
   return entered(name, [&] {
     outgrad_call a = read(given);
@@ -616,6 +624,8 @@ outgrad_status enter_activation(const char* name, bool backward, const outgrad_c
     arrays.add(backward ? catalogue::kDy : catalogue::kX, backward ? a.dy : a.x, a.n * size, size);
     add_kept(arrays, store, a, sizes, backward ? Role::kInput : Role::kOutput);
     if (backward) arrays.add(catalogue::result("dx", 0), a.dx, a.n * size, size);
+    if (store.takes_scale) arrays.add("scale", Role::kInput, a.scale, 4, 4);
+    if (store.code_bits == kernels::kChosenBits) add_seed(arrays, a);
     arrays.check();
 
     Tables tables(store);
@@ -648,6 +658,7 @@ outgrad_status enter_range(const char* name, bool backward, const outgrad_call* 
     arrays.add(backward ? "dy" : "g", Role::kInput, backward ? a.dy : a.g, a.n * size, size);
     arrays.add("codes", backward ? Role::kInput : Role::kOutput, a.codes, sizes.codes);
     if (backward) arrays.add(catalogue::result("dx", 0), a.dx, a.n * size, size);
+    add_seed(arrays, a);
     arrays.check();
     const ThreadLimit limit;
     (backward ? kernels.backward_encoded : kernels.encode_gradients)({a, {}, a.lo, a.hi});
@@ -716,12 +727,13 @@ Sizes sizes_of(const NormStore& store, const outgrad_call& a) {
 void run_8bit(kernels::Norm norm, bool backward, const outgrad_call& given) {
   outgrad_call a = given;
   if (norm == kernels::Norm::rms) a.beta = nullptr, a.dbeta = nullptr;
+  if (backward || a.store != OUTGRAD_STORE_E4M3) a.scale = nullptr;  // the others find those of their groups
   const FormatKernels& kernels = kernels_of(a.format);
   const NormStore store = norm_store_of(a.store);
   check_shape(a.rows, a.n);
   const Sizes sizes = sizes_of(store, a);
   check_bytes(a, sizes, a.rows * a.n);
-  check_eps(a.eps);
+  check_eps(backward, a.eps);
   check_side(a);
   const i64 words = backward ? kernels.norm_workspace(a.rows, a.n) : 0;
   check_workspace(a, words);
@@ -737,7 +749,7 @@ void run_8bit(kernels::Norm norm, bool backward, const outgrad_call& given) {
   arrays.add("scales", kept, a.scales, sizes.scales, store.scale_alignment);
   arrays.add(catalogue::kGamma, a.gamma, a.n * 4, 4);
   arrays.add(catalogue::kBeta, a.beta, a.n * 4, 4);
-  if (!backward && a.scale != nullptr) arrays.add("scale", Role::kInput, a.scale, 4, 4);
+  if (a.scale != nullptr) arrays.add("scale", Role::kInput, a.scale, 4, 4);
   arrays.add(backward ? catalogue::kRstd : catalogue::kNewRstd, a.rstd, a.rows * 4, 4);
   arrays.add_side(a, backward);
   if (backward) {

@@ -39,57 +39,47 @@ static void small_stacks(void) {
   }
 }
 
-typedef struct {
-  float *x, *y, *dx, *rstd, *dgamma;
-  uint32_t* mask;
-  uint8_t *codes, *scales;
-  void* workspace;
-  size_t workspace_bytes;
-} Arrays;
-
-static Arrays allocate(void) {
-  Arrays a;
+/* A call with all arrays, of a norm's shape. */
+static outgrad_call allocate(void) {
+  outgrad_call a = {sizeof a, .format = OUTGRAD_F32, .rows = kRows, .n = kCols, .eps = 1e-5f};
   const size_t bytes = kElements * sizeof(float);
-  a.x = malloc(bytes), a.y = calloc(1, bytes), a.dx = calloc(1, bytes), a.rstd = calloc(kRows, 4),
-  a.dgamma = calloc(kCols, 4);
-  a.mask = calloc(kElements / 32, 4), a.codes = calloc(1, kElements / 2),
-  a.scales = calloc(1, kElements / 32);
-  for (int i = 0; i < kElements; ++i) a.x[i] = (float)((i * 7919) % 4001 - 2000) / 256;
-  outgrad_norm_backward_workspace(OUTGRAD_F32, kRows, kCols, &a.workspace_bytes);
-  a.workspace = malloc(a.workspace_bytes);
+  float* const x = malloc(bytes);
+  for (int i = 0; i < kElements; ++i) x[i] = (float)((i * 7919) % 4001 - 2000) / 256;
+  a.x = a.dy = x, a.y = calloc(1, bytes), a.dx = calloc(1, bytes);
+  a.rstd = calloc(kRows, 4), a.dgamma = calloc(kCols, 4), a.mask = calloc(kElements / 32, 4);
+  a.codes_bytes = kElements / 2, a.codes = calloc(1, a.codes_bytes);
+  a.scales_bytes = kElements / 32, a.scales = calloc(1, a.scales_bytes);
+  outgrad_call sizes = a;
+  expect(outgrad_norm_sizes(&sizes) == OUTGRAD_OK, "a workspace's size");
+  a.workspace_bytes = sizes.workspace_bytes, a.workspace = malloc(a.workspace_bytes);
   return a;
 }
 
 /* One hash of an activation, a norm and y in 4 bits, forward and backward. */
-static uint64_t results(Arrays* a) {
+static uint64_t results(const outgrad_call* a) {
+  static const float one = 1;
+  outgrad_call gelu = *a, few = *a;
+  gelu.n = few.n = kElements;
+  few.activation = OUTGRAD_SILU, few.store = OUTGRAD_STORE_MXFP4, few.scale = &one;
   uint64_t hash = 14695981039346656037u;
 #define ADD(array, count) \
   for (size_t i = 0; i < (count); ++i) hash = (hash ^ ((const unsigned char*)(array))[i]) * 1099511628211u
-  expect(outgrad_gelu_forward(OUTGRAD_F32, a->x, a->y, a->mask, kElements) == OUTGRAD_OK, "a forward");
-  expect(outgrad_gelu_backward(OUTGRAD_F32, a->x, a->y, a->mask, a->dx, kElements) == OUTGRAD_OK,
-         "a backward");
+  expect(outgrad_activation_forward(&gelu) == OUTGRAD_OK, "a forward");
+  expect(outgrad_activation_backward(&gelu) == OUTGRAD_OK, "a backward");
   ADD(a->y, kElements * sizeof(float));
   ADD(a->dx, kElements * sizeof(float));
-  expect(outgrad_rmsnorm_forward(OUTGRAD_F32, a->x, NULL, kRows, kCols, 1e-5f, a->y, a->rstd, NULL, 0,
-                                 NULL) == OUTGRAD_OK,
-         "a norm's forward");
-  expect(outgrad_rmsnorm_backward(OUTGRAD_F32, a->x, a->y, NULL, a->rstd, kRows, kCols, a->dx, a->dgamma,
-                                  NULL, 0, NULL, a->workspace, a->workspace_bytes) == OUTGRAD_OK,
-         "a norm's backward");
+  expect(outgrad_rmsnorm_forward(a) == OUTGRAD_OK, "a norm's forward");
+  expect(outgrad_rmsnorm_backward(a) == OUTGRAD_OK, "a norm's backward");
   ADD(a->dx, kElements * sizeof(float));
-  expect(outgrad_activation_forward_fp4(OUTGRAD_SILU, OUTGRAD_F32, a->x, 0, 1, a->codes, a->scales, NULL, 0,
-                                        0, kElements) == OUTGRAD_OK,
-         "a forward in 4 bits");
-  expect(outgrad_activation_backward_fp4(OUTGRAD_SILU, OUTGRAD_F32, a->x, 0, 1, a->codes, a->scales, NULL, 0,
-                                         a->dx, 0, kElements) == OUTGRAD_OK,
-         "a backward in 4 bits");
+  expect(outgrad_activation_forward(&few) == OUTGRAD_OK, "a forward in 4 bits");
+  expect(outgrad_activation_backward(&few) == OUTGRAD_OK, "a backward in 4 bits");
   ADD(a->codes, kElements / 2);
   ADD(a->dx, kElements * sizeof(float));
   return hash;
 }
 
 /* `depth` children, each the next one's parent. */
-static void children(Arrays* a, uint64_t expected, int depth, const char* when) {
+static void children(const outgrad_call* a, uint64_t expected, int depth, const char* when) {
   fflush(stdout);
   const pid_t child = fork();
   if (child == 0) {
@@ -113,7 +103,7 @@ static void children(Arrays* a, uint64_t expected, int depth, const char* when) 
 static pthread_barrier_t barrier;
 
 static void* caller(void* expected) {
-  Arrays own = allocate();
+  const outgrad_call own = allocate();
   expect(results(&own) == *(const uint64_t*)expected, "another thread's bits");
   pthread_barrier_wait(&barrier);
   pthread_barrier_wait(&barrier);
@@ -122,7 +112,7 @@ static void* caller(void* expected) {
 
 int main(void) {
   small_stacks();
-  Arrays a = allocate();
+  const outgrad_call a = allocate();
   outgrad_set_threads(1);
   const uint64_t expected = results(&a);
   outgrad_set_threads(4);

@@ -14,7 +14,6 @@
 #include <memory>
 #include <new>
 #include <set>
-#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -38,57 +37,19 @@
 #include "kernels/c/outgrad.h"
 #include "kernels/c/table.h"
 #include "kernels/fits.h"
-#include "kernels/host/bias.h"
-#include "kernels/host/elementwise.h"
-#include "kernels/host/forwards.h"
-#include "kernels/host/layernorm.h"
+#include "tests/kernels/c_calls.h"
 #include "tests/kernels/kernels_fuzz_oracle.h"
 #include "tests/kernels/patterns.h"
 
 namespace outgrad::kernels::fuzz {
 
-const std::array<const char*, kFunctions> kFunctionNames = {"outgrad_gelu_forward",
-                                                            "outgrad_activation_forward",
-                                                            "outgrad_activation_backward",
-                                                            "outgrad_gelu_backward",
-                                                            "outgrad_bias_gelu_forward",
-                                                            "outgrad_bias_gelu_backward",
-                                                            "outgrad_layernorm_forward",
-                                                            "outgrad_rmsnorm_forward",
-                                                            "outgrad_residual_layernorm_forward",
-                                                            "outgrad_residual_rmsnorm_forward",
-                                                            "outgrad_layernorm_backward",
-                                                            "outgrad_rmsnorm_backward",
-                                                            "outgrad_residual_layernorm_backward",
-                                                            "outgrad_residual_rmsnorm_backward",
-                                                            "outgrad_norm_backward_workspace",
-                                                            "outgrad_bias_backward_workspace",
-                                                            "queries"};
+const char* kind_name(int kind) {
+  return kind == kQueries ? "queries" : kind == kSizes ? "sizes" : c_calls::kFunctions[kind].name;
+}
 
 namespace {
 
-enum Function {
-  kGeluForward,
-  kActivationForward,
-  kActivationBackward,
-  kGeluBackward,
-  kBiasForward,
-  kBiasBackward,
-  kLayernormForward,
-  kRmsnormForward,
-  kResidualLayernormForward,
-  kResidualRmsnormForward,
-  kLayernormBackward,
-  kRmsnormBackward,
-  kResidualLayernormBackward,
-  kResidualRmsnormBackward,
-  kNormWorkspace,
-  kBiasWorkspace,
-  kQueries
-};
-
-constexpr CpuSchedule kScalar{};
-constexpr i64 kFormatBytes[] = {4, 2, 2};
+using namespace c_calls;
 
 // --- Choices -------------------------------------------------------------------------------------
 
@@ -174,250 +135,49 @@ class Region {
 
 // --- The call ------------------------------------------------------------------------------------
 
-enum Role {
-  kX,
-  kResidual,
-  kZ,
-  kY,
-  kMask,
-  kDy,
-  kDx,  // dz of a residual form
-  kDzNext,
-  kGamma,
-  kBeta,  // bias of bias + GELU
-  kRstd,
-  kDgamma,
-  kDbeta,  // dbias
-  kSide,
-  kXHat,
-  kWorkspace,
-  kRoles
-};
-constexpr const char* kRoleNames[kRoles] = {
-    "x",    "residual", "z",      "y",     "mask",          "dy",         "dx",       "dz_next", "gamma",
-    "beta", "rstd",     "dgamma", "dbeta", "side_channels", "side_x_hat", "workspace"};
-
-enum class Element { stored, f32, word };
-
-struct Operand {
-  bool used = false;
-  Element element = Element::stored;
-  i64 count = 0;
-  bool written = false;
-  bool optional = false;
-  bool per_column = false;
-  std::vector<Role> may_be;
-  u8* pointer = nullptr;
-};
-
 struct Call {
-  Function function = kQueries;
-  int activation = OUTGRAD_GELU;
-  outgrad_format format = OUTGRAD_F32;
-  i64 rows = 1, n = 0;  // the elementwise functions have no rows
-  float eps = 1e-5f;
-  i64 side_count = 0;
-  size_t workspace_bytes = 0;
-  std::array<Operand, kRoles> operands;
+  Id id = kActivationForward;
+  outgrad_call given{.size = sizeof(outgrad_call), .rows = 1, .eps = 1e-5f};
+  Uses uses;
 
-  bool is(Function first, Function last) const { return function >= first && function <= last; }
-  bool elementwise() const { return is(kGeluForward, kGeluBackward); }
-  bool norm() const { return is(kLayernormForward, kResidualRmsnormBackward); }
-  bool norm_forward() const { return is(kLayernormForward, kResidualRmsnormForward); }
-  bool norm_backward() const { return is(kLayernormBackward, kResidualRmsnormBackward); }
-  bool layer() const {
-    return function == kLayernormForward || function == kLayernormBackward ||
-           function == kResidualLayernormForward || function == kResidualLayernormBackward;
+  // Whether y is kept as it is, or in the place of `dx` that of a sum; what of all this has a scalar code
+  // here and an oracle.
+  bool keeps_y() const {
+    return !is_coded(id) && !is_softmax(id) && (!takes_store(id) || given.store == OUTGRAD_STORE_Y);
   }
-  bool residual() const {
-    return is(kResidualLayernormForward, kResidualRmsnormForward) ||
-           is(kResidualLayernormBackward, kResidualRmsnormBackward);
+  ArrayId result() const { return is_residual(id) ? kDz : kDx; }
+  i64 rows() const { return over_rows(id) ? given.rows : 1; }
+  bool holds(ArrayId array) const {
+    return uses[array].used && uses[array].bytes > 0 && pointer(given, array) != nullptr;
   }
-  bool any_activation() const { return is(kActivationForward, kActivationBackward); }
-  bool needs_mask() const { return !any_activation() || activation < OUTGRAD_TANH; }
-
-  i64 element_bytes(const Operand& o) const {
-    return o.element == Element::stored && format >= OUTGRAD_F32 && format <= OUTGRAD_BF16
-               ? kFormatBytes[format]
-               : 4;
-  }
-  i64 bytes(const Operand& o) const { return o.count * element_bytes(o); }
-  template <class T = void>
-  T* at(Role role) const {
-    return reinterpret_cast<T*>(operands[role].pointer);
+  template <class T = u8>
+  T* at(ArrayId array) const {
+    return uses[array].used ? reinterpret_cast<T*>(pointer(given, array)) : nullptr;
   }
 };
 
-// The operands of the call's function and shape; pointers still null.
-void declare(Call& call) {
-  const i64 size = call.rows * call.n;
-  const auto stored = [&](Role role, bool written, std::vector<Role> may_be = {}) {
-    call.operands[role] = {true, Element::stored, size, written, false, false, std::move(may_be), nullptr};
-  };
-  const auto fp32 = [&](Role role, i64 count, bool written, bool optional, bool per_column = false) {
-    call.operands[role] = {true, Element::f32, count, written, optional, per_column, {}, nullptr};
-  };
-  const auto words = [&](Role role, i64 count, bool written) {
-    call.operands[role] = {true, Element::word, count, written, false, false, {}, nullptr};
-  };
-  const i64 mask_words = (size + 31) / 32;
-  if (call.is(kGeluForward, kActivationForward) || call.function == kBiasForward) {
-    stored(kX, false);
-    stored(kY, true, {kX});
-    words(kMask, call.needs_mask() ? mask_words : 0, true);
-    if (call.function == kBiasForward) fp32(kBeta, call.n, false, false, true);
-  } else if (call.function <= kBiasBackward) {
-    stored(kDy, false);
-    stored(kY, false);
-    stored(kDx, true, {kDy});
-    words(kMask, call.needs_mask() ? mask_words : 0, false);
-    if (call.function == kBiasBackward) fp32(kDbeta, call.n, true, false, true);
-  } else if (call.norm_forward()) {
-    stored(kX, false);
-    if (call.residual()) {
-      stored(kResidual, false);
-      stored(kZ, true, {kX, kResidual});
-    }
-    stored(kY, true, {kX, kResidual});
-    fp32(kGamma, call.n, false, true, true);
-    if (call.layer()) fp32(kBeta, call.n, false, true, true);
-    fp32(kRstd, call.rows, true, false);
-    words(kSide, call.side_count, false);
-    fp32(kXHat, call.rows * call.side_count, true, false);
-  } else if (call.norm_backward()) {
-    stored(kDy, false);
-    stored(kY, false);
-    if (call.residual()) stored(kDzNext, false);
-    stored(kDx, true, {kDy, kDzNext});
-    fp32(kGamma, call.n, false, true, true);
-    if (call.layer()) fp32(kBeta, call.n, false, true, true);
-    fp32(kRstd, call.rows, false, false);
-    fp32(kDgamma, call.n, true, true, true);
-    if (call.layer()) fp32(kDbeta, call.n, true, true, true);
-    words(kSide, call.side_count, false);
-    fp32(kXHat, call.rows * call.side_count, false, false);
-  }
-  if (call.function == kBiasBackward || call.norm_backward()) {
-    size_t bytes = 0;
-    const auto query =
-        call.function == kBiasBackward ? outgrad_bias_backward_workspace : outgrad_norm_backward_workspace;
-    if (query(call.format, call.rows, call.n, &bytes) != OUTGRAD_OK) std::abort();
-    call.workspace_bytes = bytes;
-    words(kWorkspace, static_cast<i64>(bytes / 4), true);
-  }
-}
-
-// The call through the C interface.
-outgrad_status call_library(const Call& c) {
-  const auto* const side = c.at<const std::int32_t>(kSide);
-  switch (c.function) {
-    case kGeluForward:
-      return outgrad_gelu_forward(c.format, c.at(kX), c.at(kY), c.at<std::uint32_t>(kMask), c.n);
-    case kActivationForward:
-      return outgrad_activation_forward(c.activation, c.format, c.at(kX), c.at(kY),
-                                        c.at<std::uint32_t>(kMask), c.n);
-    case kActivationBackward:
-      return outgrad_activation_backward(c.activation, c.format, c.at(kDy), c.at(kY),
-                                         c.at<std::uint32_t>(kMask), c.at(kDx), c.n);
-    case kGeluBackward:
-      return outgrad_gelu_backward(c.format, c.at(kDy), c.at(kY), c.at<std::uint32_t>(kMask), c.at(kDx), c.n);
-    case kBiasForward:
-      return outgrad_bias_gelu_forward(c.format, c.at(kX), c.at<float>(kBeta), c.rows, c.n, c.at(kY),
-                                       c.at<std::uint32_t>(kMask));
-    case kBiasBackward:
-      return outgrad_bias_gelu_backward(c.format, c.at(kDy), c.at(kY), c.at<std::uint32_t>(kMask), c.rows,
-                                        c.n, c.at(kDx), c.at<float>(kDbeta), c.at(kWorkspace),
-                                        c.workspace_bytes);
-    case kLayernormForward:
-      return outgrad_layernorm_forward(c.format, c.at(kX), c.at<float>(kGamma), c.at<float>(kBeta), c.rows,
-                                       c.n, c.eps, c.at(kY), c.at<float>(kRstd), side, c.side_count,
-                                       c.at<float>(kXHat));
-    case kRmsnormForward:
-      return outgrad_rmsnorm_forward(c.format, c.at(kX), c.at<float>(kGamma), c.rows, c.n, c.eps, c.at(kY),
-                                     c.at<float>(kRstd), side, c.side_count, c.at<float>(kXHat));
-    case kResidualLayernormForward:
-      return outgrad_residual_layernorm_forward(c.format, c.at(kX), c.at(kResidual), c.at<float>(kGamma),
-                                                c.at<float>(kBeta), c.rows, c.n, c.eps, c.at(kZ), c.at(kY),
-                                                c.at<float>(kRstd), side, c.side_count, c.at<float>(kXHat));
-    case kResidualRmsnormForward:
-      return outgrad_residual_rmsnorm_forward(c.format, c.at(kX), c.at(kResidual), c.at<float>(kGamma),
-                                              c.rows, c.n, c.eps, c.at(kZ), c.at(kY), c.at<float>(kRstd),
-                                              side, c.side_count, c.at<float>(kXHat));
-    case kLayernormBackward:
-      return outgrad_layernorm_backward(c.format, c.at(kDy), c.at(kY), c.at<float>(kGamma),
-                                        c.at<float>(kBeta), c.at<float>(kRstd), c.rows, c.n, c.at(kDx),
-                                        c.at<float>(kDgamma), c.at<float>(kDbeta), side, c.side_count,
-                                        c.at<float>(kXHat), c.at(kWorkspace), c.workspace_bytes);
-    case kRmsnormBackward:
-      return outgrad_rmsnorm_backward(c.format, c.at(kDy), c.at(kY), c.at<float>(kGamma), c.at<float>(kRstd),
-                                      c.rows, c.n, c.at(kDx), c.at<float>(kDgamma), side, c.side_count,
-                                      c.at<float>(kXHat), c.at(kWorkspace), c.workspace_bytes);
-    case kResidualLayernormBackward:
-      return outgrad_residual_layernorm_backward(
-          c.format, c.at(kDy), c.at(kY), c.at(kDzNext), c.at<float>(kGamma), c.at<float>(kBeta),
-          c.at<float>(kRstd), c.rows, c.n, c.at(kDx), c.at<float>(kDgamma), c.at<float>(kDbeta), side,
-          c.side_count, c.at<float>(kXHat), c.at(kWorkspace), c.workspace_bytes);
-    case kResidualRmsnormBackward:
-      return outgrad_residual_rmsnorm_backward(c.format, c.at(kDy), c.at(kY), c.at(kDzNext),
-                                               c.at<float>(kGamma), c.at<float>(kRstd), c.rows, c.n,
-                                               c.at(kDx), c.at<float>(kDgamma), side, c.side_count,
-                                               c.at<float>(kXHat), c.at(kWorkspace), c.workspace_bytes);
-    default: std::abort();
-  }
-}
-
-// The catalogue's kernel that a function is, and its arrays by their names.
-KernelId kernel_of(const Call& c) {
-  switch (c.function) {
-    case kGeluForward:
-    case kActivationForward: return KernelId::kGeluForward;
-    case kBiasForward: return KernelId::kBiasGeluForward;
-    case kBiasBackward: return KernelId::kBiasGeluBackward;
-    case kLayernormForward: return KernelId::kLayernormForward;
-    case kRmsnormForward: return KernelId::kRmsnormForward;
-    case kResidualLayernormForward: return KernelId::kResidualLayernormForward;
-    case kResidualRmsnormForward: return KernelId::kResidualRmsnormForward;
-    case kLayernormBackward: return KernelId::kLayernormBackward;
-    case kRmsnormBackward: return KernelId::kRmsnormBackward;
-    case kResidualLayernormBackward: return KernelId::kResidualLayernormBackward;
-    case kResidualRmsnormBackward: return KernelId::kResidualRmsnormBackward;
-    default: return KernelId::kGeluBackward;
-  }
-}
-void* array_of(const Call& c, std::string_view name) {
-  const std::pair<std::string_view, Role> places[] = {{"x", kX},
-                                                      {"residual", kResidual},
-                                                      {"dy", kDy},
-                                                      {"dz_next", kDzNext},
-                                                      {"mask", kMask},
-                                                      {"gamma", kGamma},
-                                                      {"beta", kBeta},
-                                                      {"bias", kBeta},
-                                                      {"rstd", kRstd},
-                                                      {"y", kY},
-                                                      {"z", kZ},
-                                                      {"dx", kDx},
-                                                      {"dz", kDx},
-                                                      {"dgamma", kDgamma},
-                                                      {"dbeta", kDbeta},
-                                                      {"dbias", kDbeta},
-                                                      {"workspace", kWorkspace}};
-  for (const auto& [known, place] : places)
-    if (known == name) return c.at(place);
-  std::abort();
-}
-
-// The same through the kernels of one instruction set.
+// The same through the kernels of one instruction set, where y is kept.
 void call_kernels(const Call& c, const c::FormatKernels& kernels) {
-  const KernelId kernel = kernel_of(c);
-  Arguments a{.rows = c.elementwise() ? 1 : c.rows,
-              .cols = c.n,
-              .eps = c.eps,
-              .side = {c.at<const i32>(kSide), c.side_count, c.at<float>(kXHat)}};
-  for (size_t k = 0; k < operands(kernel).size(); ++k) a.array[k] = array_of(c, operands(kernel)[k].name);
-  if (c.elementwise())
-    return (kernel == KernelId::kGeluForward ? kernels.forward : kernels.backward)[c.activation](a);
-  kernels.run[static_cast<int>(kernel)](a);
+  constexpr size_t kPrefix = sizeof "outgrad_" - 1;
+  const std::string function = is_activation(c.id)
+                                   ? (c.id == kActivationForward ? "gelu_forward" : "gelu_backward")
+                                   : kFunctions[c.id].name + kPrefix;
+  const auto* const row = std::find_if(std::begin(catalogue::kTable), std::end(catalogue::kTable),
+                                       [&](const Kernel& kernel) { return kernel.name == function; });
+  const auto kernel = static_cast<KernelId>(row - catalogue::kTable);
+  Arguments a{.rows = c.rows(),
+              .cols = c.given.n,
+              .eps = c.given.eps,
+              .side = {c.given.side_channels, c.given.side_count, c.given.side_x_hat}};
+  for (size_t k = 0; k < operands(kernel).size(); ++k) {
+    for (int array = 0; array < kArrays; ++array)
+      if (std::strcmp(kMembers[array].name, operands(kernel)[k].name) == 0)
+        a.array[k] = c.at<void>(static_cast<ArrayId>(array));
+  }
+  const auto& by_store = c.id == kActivationForward ? kernels.forward : kernels.backward;
+  auto* const run = is_activation(c.id) ? by_store[OUTGRAD_STORE_Y][c.given.activation]
+                                        : kernels.run[static_cast<int>(kernel)];
+  run({c.given, a});
 }
 
 // The kernels of every instruction set that this process may run, the chosen one last.
@@ -434,90 +194,6 @@ std::vector<const c::FormatKernels*> kernels_of(outgrad_format format) {
   return all;
 }
 
-// --- The scalar code of kernels/host/ ------------------------------------------------------------
-
-template <class Fit, class T>
-void scalar_backward(const Call& c) {
-  activation_backward<Fit, T, kScalar>(c.at<const T>(kDy), c.at<const T>(kY), c.at<u32>(kMask), c.at<T>(kDx),
-                                       c.n);
-}
-
-template <class T, class... Fit>
-void scalar_backward_of(c::FitList<Fit...>, const Call& c) {
-  static constexpr void (*kAll[])(const Call&) = {scalar_backward<Fit, T>...};
-  kAll[c.activation](c);
-}
-
-template <class F, class T>
-void scalar_forward(const Call& c) {
-  activation_forward<F, T, kScalar>(c.at<const T>(kX), c.at<T>(kY), c.at<u32>(kMask), c.n);
-}
-
-template <class T>
-void scalar_gelu_forward(const Call& c) {
-  gelu_forward<typename ForwardFit<T>::Type, T, kScalar>(c.at<const T>(kX), c.at<T>(kY), c.at<u32>(kMask),
-                                                         c.n);
-}
-
-template <class T, class... F>
-void scalar_forward_of(ForwardList<F...>, const Call& c) {
-  static constexpr void (*kAll[])(const Call&) = {scalar_gelu_forward<T>, scalar_forward<F, T>...};
-  kAll[c.activation](c);
-}
-
-template <class List>
-struct FirstFit;
-template <class Fit, class... Others>
-struct FirstFit<c::FitList<Fit, Others...>> {
-  using Type = Fit;
-};
-
-template <class T>
-void call_scalar(const Call& c) {
-  using Gelu = typename FirstFit<typename c::ActivationFits<T>::Type>::Type;
-  const T *const x = c.at<T>(kX), *const dy = c.at<T>(kDy), *const residual = c.at<T>(kResidual),
-                 *const dz_next = c.at<T>(kDzNext);
-  T *const y = c.at<T>(kY), *const z = c.at<T>(kZ), *const dx = c.at<T>(kDx);
-  float *const gamma = c.at<float>(kGamma), *const beta = c.at<float>(kBeta),
-               *const rstd = c.at<float>(kRstd);
-  float *const dgamma = c.at<float>(kDgamma), *const dbeta = c.at<float>(kDbeta);
-  const SideBuffer<float> side{c.at<const i32>(kSide), c.side_count, c.at<float>(kXHat)};
-  const SideBuffer<const float> kept{c.at<const i32>(kSide), c.side_count, c.at<float>(kXHat)};
-  const std::span<float> workspace(c.at<float>(kWorkspace),
-                                   static_cast<size_t>(c.operands[kWorkspace].count));
-  switch (c.function) {
-    case kGeluForward:
-    case kActivationForward: return scalar_forward_of<T>(ActivationForwards{}, c);
-    case kActivationBackward:
-    case kGeluBackward: return scalar_backward_of<T>(typename c::ActivationFits<T>::Type{}, c);
-    case kBiasForward:
-      return bias_gelu_forward<typename ForwardFit<T>::Type, T, kScalar>(x, beta, c.rows, c.n, y,
-                                                                         c.at<u32>(kMask));
-    case kBiasBackward:
-      return bias_gelu_backward<Gelu, T, kScalar>(dy, y, c.at<u32>(kMask), c.rows, c.n, dx, dbeta, workspace);
-    case kLayernormForward:
-      return layernorm_forward<T, kScalar>(x, gamma, beta, c.rows, c.n, c.eps, y, rstd, side);
-    case kRmsnormForward: return rmsnorm_forward<T, kScalar>(x, gamma, c.rows, c.n, c.eps, y, rstd, side);
-    case kResidualLayernormForward:
-      return residual_layernorm_forward<T, kScalar>(x, residual, gamma, beta, c.rows, c.n, c.eps, z, y, rstd,
-                                                    side);
-    case kResidualRmsnormForward:
-      return residual_rmsnorm_forward<T, kScalar>(x, residual, gamma, c.rows, c.n, c.eps, z, y, rstd, side);
-    case kLayernormBackward:
-      return layernorm_backward<T, kScalar>(dy, y, gamma, beta, rstd, c.rows, c.n, dx, dgamma, dbeta, kept,
-                                            workspace);
-    case kRmsnormBackward:
-      return rmsnorm_backward<T, kScalar>(dy, y, gamma, rstd, c.rows, c.n, dx, dgamma, kept, workspace);
-    case kResidualLayernormBackward:
-      return residual_layernorm_backward<T, kScalar>(dy, y, dz_next, gamma, beta, rstd, c.rows, c.n, dx,
-                                                     dgamma, dbeta, kept, workspace);
-    case kResidualRmsnormBackward:
-      return residual_rmsnorm_backward<T, kScalar>(dy, y, dz_next, gamma, rstd, c.rows, c.n, dx, dgamma, kept,
-                                                   workspace);
-    default: std::abort();
-  }
-}
-
 // --- The contract --------------------------------------------------------------------------------
 
 struct Violations {
@@ -526,72 +202,145 @@ struct Violations {
   std::set<outgrad_status> open;
 };
 
-bool shape_holds(const Call& call) {
+bool shape_holds(Id id, const outgrad_call& a) {
   constexpr i64 kMost = i64{1} << 54;  // elements: 2^56 bytes, beyond all that can be mapped
-  if (call.n < (call.elementwise() ? 0 : 1) || call.rows < 0 || call.n > kMost) return false;
-  return call.rows <= kMost / std::max<i64>(call.n, 1);
+  if (!over_rows(id)) return a.n >= 0 && a.n <= kMost;
+  return a.n >= 1 && a.rows >= 0 && a.n <= kMost && a.rows <= kMost / a.n;
+}
+
+bool bits_hold(const outgrad_call& a, bool code) {
+  if (!code) return a.bits >= 0 && a.bits <= 2;
+  return a.seed ? a.bits == 2 || a.bits == 3 : a.bits >= 1 && a.bits <= 8;
+}
+
+bool is_normal(float scale) { return std::isnormal(scale) && scale > 0; }
+
+bool scale_holds_of(outgrad_store store, float scale) {
+  if (store == OUTGRAD_STORE_MXFP4) return scale == 1;
+  if (store == OUTGRAD_STORE_NVFP4) return scale >= 0x1p-117f && scale < 0x1p118f;
+  return is_normal(scale);
+}
+
+bool activation_has(outgrad_activation activation, outgrad_store store) {
+  if (store == OUTGRAD_STORE_MXFP8) return activation == OUTGRAD_GELU;
+  return activation < OUTGRAD_TANH || store == OUTGRAD_STORE_Y || store == OUTGRAD_STORE_CODE;
+}
+
+// What is wrong with the members that are no arrays; then how long the arrays should be is not known.
+std::set<outgrad_status> wrong_values(Id id, const outgrad_call& a) {
+  std::set<outgrad_status> found;
+  const bool of_store = is_activation(id),
+             known_activation = a.activation >= 0 && a.activation <= OUTGRAD_ELU;
+  const bool known_store = takes_store(id, a.store) || !takes_store(id);
+  if (a.format < OUTGRAD_F32 || a.format > OUTGRAD_BF16) found.insert(OUTGRAD_ERROR_FORMAT);
+  if (of_store && !known_activation) found.insert(OUTGRAD_ERROR_ACTIVATION);
+  if (!known_store) found.insert(OUTGRAD_ERROR_STORE);
+  if (of_store && known_store) {
+    if (a.store == OUTGRAD_STORE_PARITY && a.format == OUTGRAD_F32) found.insert(OUTGRAD_ERROR_FORMAT);
+    if (known_activation && !activation_has(a.activation, a.store)) found.insert(OUTGRAD_ERROR_ACTIVATION);
+    if ((a.store == OUTGRAD_STORE_CODE || has_parts(a.store)) && !bits_hold(a, a.store == OUTGRAD_STORE_CODE))
+      found.insert(OUTGRAD_ERROR_VALUE);
+    if (has_parts(a.store)) {
+      if (a.scale == nullptr) {
+        found.insert(OUTGRAD_ERROR_NULL_POINTER);
+      } else if (reinterpret_cast<std::uintptr_t>(a.scale) % 4 != 0) {
+        found.insert(OUTGRAD_ERROR_ALIGNMENT);
+      } else if (!scale_holds_of(a.store, *a.scale)) {
+        found.insert(OUTGRAD_ERROR_VALUE);
+      }
+    }
+  }
+  if (is_coded(id) &&
+      (!bits_hold(a, true) || !(a.lo >= -2 && a.lo <= 0 && a.hi <= 2 && a.hi - a.lo > 0.125f)))
+    found.insert(OUTGRAD_ERROR_VALUE);
+  if (is_norm_forward(id) && (std::isnan(a.eps) || (std::signbit(a.eps) && bits_of(a.eps) != bits_of(-0.0f))))
+    found.insert(OUTGRAD_ERROR_VALUE);
+  if (is_norm(id) && (a.side_count < 0 || (shape_holds(id, a) && a.side_count > a.n)))
+    found.insert(OUTGRAD_ERROR_VALUE);
+  if (!shape_holds(id, a) || (is_softmax(id) && a.n > i64{1} << 23)) found.insert(OUTGRAD_ERROR_SIZE);
+  if (is_norm(id) &&
+      ((a.store == OUTGRAD_STORE_MXFP8 && a.n % 32 != 0) || (a.store == OUTGRAD_STORE_INT8 && a.n % 64 != 0)))
+    found.insert(OUTGRAD_ERROR_SIZE);
+  return found;
 }
 
 Violations violations(const Call& call) {
-  Violations found;
-  if (call.format < OUTGRAD_F32 || call.format > OUTGRAD_BF16) found.certain.insert(OUTGRAD_ERROR_FORMAT);
-  if (call.any_activation() && (call.activation < OUTGRAD_GELU || call.activation > OUTGRAD_ELU)) {
-    found.certain.insert(OUTGRAD_ERROR_ACTIVATION);
-  }
-  if (call.norm_forward() &&
-      (std::isnan(call.eps) || (std::signbit(call.eps) && bits_of(call.eps) != bits_of(-0.0f)))) {
-    found.certain.insert(OUTGRAD_ERROR_VALUE);
-  }
-  const bool side_holds = call.side_count >= 0 && (!shape_holds(call) || call.side_count <= call.n);
-  if (!side_holds) found.certain.insert(OUTGRAD_ERROR_VALUE);
-  if (!shape_holds(call)) found.certain.insert(OUTGRAD_ERROR_SIZE);
-  if (!found.certain.empty()) return found;  // then how long the arrays should be is not known
+  const outgrad_call& a = call.given;
+  Violations found{wrong_values(call.id, a), {}};
+  const auto& uses = call.uses;
+  if (a.codes_bytes < static_cast<size_t>(uses[kCodes].bytes) ||
+      a.scales_bytes < static_cast<size_t>(uses[kScales].bytes) ||
+      a.parts_bytes < static_cast<size_t>(uses[kParts].bytes))
+    found.certain.insert(OUTGRAD_ERROR_SIZE);
+  if (!wrong_values(call.id, a).empty()) return found;
 
-  const bool no_rows = call.rows == 0;
+  struct Span {
+    ArrayId array;
+    std::uintptr_t begin;
+    Use use;
+    bool open;  // whether the header leaves it open that it counts
+  };
+  std::vector<Span> spans;
+  const bool nothing = !over_rows(call.id) && a.n == 0, no_rows = over_rows(call.id) && a.rows == 0;
+  for (int number = 0; number < kArrays; ++number) {
+    const auto array = static_cast<ArrayId>(number);
+    const Use& use = uses[array];
+    if (!use.used || use.bytes == 0) continue;
+    const bool per_column = array == kBias || array == kGamma || array == kBeta;
+    spans.push_back({array, reinterpret_cast<std::uintptr_t>(pointer(a, array)), use, no_rows && per_column});
+  }
+  const auto scalar = [&](const void* at, i64 bytes) {
+    if (at != nullptr && !nothing)
+      spans.push_back(
+          {kArrays, reinterpret_cast<std::uintptr_t>(at), {bytes, bytes, true, false, true, {}}, false});
+  };
+  const bool given_scale = is_norm_forward(call.id) && a.store == OUTGRAD_STORE_E4M3;
+  if ((is_activation(call.id) && has_parts(a.store)) || given_scale) scalar(a.scale, 4);
+  if (is_coded(call.id) || (is_activation(call.id) && a.store == OUTGRAD_STORE_CODE)) scalar(a.seed, 8);
   const auto add = [&](bool open, outgrad_status status) {
     (open ? found.open : found.certain).insert(status);
   };
-  for (int role = 0; role < kRoles; ++role) {
-    const Operand& o = call.operands[role];
-    const bool open = no_rows && o.per_column && !o.written;
-    if (!o.used || o.count == 0) continue;
-    if (role == kWorkspace &&
-        (o.pointer == nullptr || call.workspace_bytes < static_cast<size_t>(call.bytes(o)))) {
+  for (const Span& span : spans) {
+    if (span.array == kWorkspace && (!span.begin || a.workspace_bytes < static_cast<size_t>(span.use.bytes)))
       found.certain.insert(OUTGRAD_ERROR_WORKSPACE);
-    }
-    if (o.pointer == nullptr) {
-      if (role != kWorkspace && !o.optional) add(open, OUTGRAD_ERROR_NULL_POINTER);
+    if (!span.begin) {
+      if (span.array != kWorkspace && !span.use.optional) add(span.open, OUTGRAD_ERROR_NULL_POINTER);
       continue;
     }
-    const auto address = reinterpret_cast<std::uintptr_t>(o.pointer);
-    if (address % static_cast<u64>(call.element_bytes(o)) != 0) add(open, OUTGRAD_ERROR_ALIGNMENT);
-    if (!o.written) continue;
-    for (int other_role = 0; other_role < kRoles; ++other_role) {
-      const Operand& other = call.operands[other_role];
-      if (other_role == role || !other.used || other.count == 0 || other.pointer == nullptr) continue;
-      const auto other_address = reinterpret_cast<std::uintptr_t>(other.pointer);
-      const bool apart = address + static_cast<u64>(call.bytes(o)) <= other_address ||
-                         other_address + static_cast<u64>(call.bytes(other)) <= address;
+    if (span.begin % static_cast<u64>(span.use.element) != 0) add(span.open, OUTGRAD_ERROR_ALIGNMENT);
+    if (!span.use.written) continue;
+    for (const Span& other : spans) {
+      if (&other == &span || !other.begin) continue;
+      const bool apart = span.begin + static_cast<u64>(span.use.bytes) <= other.begin ||
+                         other.begin + static_cast<u64>(other.use.bytes) <= span.begin;
+      const auto& may_be = span.use.may_be;
       const bool allowed =
-          address == other_address && std::count(o.may_be.begin(), o.may_be.end(), other_role) != 0;
-      if (!apart && !allowed) add(no_rows && other.per_column && !other.written, OUTGRAD_ERROR_OVERLAP);
+          span.begin == other.begin && std::count(may_be.begin(), may_be.end(), other.array) != 0;
+      if (!apart && !allowed) add(other.open, OUTGRAD_ERROR_OVERLAP);
     }
   }
-  const auto readable = [&](Role role) {
-    return call.at(role) != nullptr && reinterpret_cast<std::uintptr_t>(call.at(role)) % 4 == 0;
+  const auto readable = [&](const void* at) {
+    return at != nullptr && reinterpret_cast<std::uintptr_t>(at) % 4 == 0;
   };
-  if (call.side_count > 0 && !readable(kSide)) return found;
-  const auto* const side = call.at<const std::int32_t>(kSide);
-  for (i64 k = 0; k < call.side_count; ++k) {
-    if (side[k] < 0 || side[k] >= call.n || (k > 0 && side[k] <= side[k - 1]))
+  if (given_scale && readable(a.scale) && !is_normal(*a.scale)) found.certain.insert(OUTGRAD_ERROR_VALUE);
+  if (!is_norm(call.id) || (a.side_count > 0 && !readable(a.side_channels))) return found;
+  for (i64 k = 0; k < a.side_count; ++k) {
+    const std::int32_t* const side = a.side_channels;
+    if (side[k] < 0 || side[k] >= a.n || (k > 0 && side[k] <= side[k - 1]))
       found.certain.insert(OUTGRAD_ERROR_VALUE);
   }
-  if (call.norm_backward() && readable(kGamma)) {
-    const std::set<i64> kept(side, side + call.side_count);
-    for (i64 j = 0; j < call.n; ++j) {
-      if (!kept.contains(j) && std::isinf(1.0f / call.at<float>(kGamma)[j]))
+  if (!is_norm_backward(call.id)) return found;
+  if (readable(a.gamma)) {
+    const std::set<i64> kept(a.side_channels, a.side_channels + a.side_count);
+    for (i64 j = 0; j < a.n; ++j)
+      if (!kept.contains(j) && std::isinf(1.0f / a.gamma[j])) found.certain.insert(OUTGRAD_ERROR_VALUE);
+  }
+  if (readable(a.scales) && (a.store == OUTGRAD_STORE_E4M3 || a.store == OUTGRAD_STORE_INT8)) {
+    const bool steps = a.store == OUTGRAD_STORE_INT8;  // each behind a least y, which may be anything
+    for (i64 k = steps; k < uses[kScales].bytes / 4; k += steps ? 2 : 1)
+      if (!is_normal(static_cast<const float*>(a.scales)[k]) ||
+          (steps && std::isinf(static_cast<const float*>(a.scales)[k - 1])))
         found.certain.insert(OUTGRAD_ERROR_VALUE);
-    }
   }
   return found;
 }
@@ -640,14 +389,12 @@ float special(patterns::Random& random) {
       -0x1p-133f,  // bf16's least
       0x1p-126f, 0x1.fffffep+127f, -0x1.fffffep+127f, 65504.0f,
       -65520.0f,  // rounds to f16's infinity
-                                      // GELU's minimum and its neighbour, which no forward makes
+      // GELU's minimum and its neighbour, which no forward makes
       -0x1.5c1efcp-3f, -0x1.5c2p-3f, -0.75179154f, 20.0f, -20.0f};
   return kValues[random.next() % std::size(kValues)];
 }
 
-void fill_values(Element element, outgrad_format format, u8* array, i64 count, Kind kind,
-                 patterns::Random& random) {
-  const outgrad_format as = element == Element::stored ? format : OUTGRAD_F32;
+void fill_values(outgrad_format as, u8* array, i64 count, Kind kind, patterns::Random& random) {
   const float equal = moderate(random);
   for (i64 i = 0; i < count; ++i) {
     switch (kind) {
@@ -706,13 +453,15 @@ class Case {
       : choose_(bytes), tally_(tally), random_(choose_.seed()) {}
 
   std::string run() {
-    call_.function = static_cast<Function>(choose_.below(kFunctions));
-    call_.format = static_cast<outgrad_format>(choose_.below(3));
-    if (call_.function == kQueries) return queries();
-    if (call_.function == kNormWorkspace || call_.function == kBiasWorkspace) return workspace_query();
-    if (call_.any_activation()) call_.activation = static_cast<int>(choose_.below(OUTGRAD_ELU + 1));
+    kind_ = static_cast<int>(choose_.below(kKinds));
+    outgrad_call& a = call_.given;
+    a.format = static_cast<outgrad_format>(choose_.below(3));
+    if (kind_ == kQueries) return queries();
+    if (kind_ == kSizes) return sizes();
+    call_.id = static_cast<Id>(kind_);
+    choose_store();
     choose_shape();
-    declare(call_);
+    call_.uses = uses_of(call_.id, a);
     allocate();
     fill();
     leave_out();
@@ -727,13 +476,41 @@ class Case {
       return {};
     }
     for (const auto& region : regions_) region->save();
-    std::string wrong = expected.certain.empty() && expected.open.empty() ? accepted() : refused(expected);
+    std::string wrong;
+    if (choose_.one_in(20)) wrong = without_a_call();
+    if (wrong.empty())
+      wrong =
+          expected.certain.empty() && expected.open.empty() ? accepted() : refused(expected, &call_.given);
     for (const auto& region : regions_) region->open();
     return wrong.empty() ? wrong : describe() + ": " + wrong;
   }
 
  private:
   // --- Making it ---
+
+  void choose_store() {
+    outgrad_call& a = call_.given;
+    if (is_activation(call_.id))
+      a.activation = static_cast<outgrad_activation>(choose_.below(OUTGRAD_ELU + 1));
+    if (takes_store(call_.id) && choose_.one_in(2)) {
+      do {
+        a.store = static_cast<outgrad_store>(choose_.below(OUTGRAD_STORE_NVFP4 + 1));
+      } while (!takes_store(call_.id, a.store));
+    }
+    if (is_activation(call_.id) && !activation_has(a.activation, a.store)) a.activation = OUTGRAD_GELU;
+    if (a.store == OUTGRAD_STORE_PARITY && a.format == OUTGRAD_F32) a.format = OUTGRAD_BF16;
+    const bool dithered = choose_.one_in(3);
+    if (is_coded(call_.id) || a.store == OUTGRAD_STORE_CODE) {
+      a.seed = dithered ? seed_ : nullptr;
+      a.bits = static_cast<std::int32_t>(dithered ? 2 + choose_.below(2) : 1 + choose_.below(8));
+      a.lo = choose_.one_in(2) ? -0.125f : 0.0f, a.hi = choose_.one_in(2) ? 1.125f : 2.0f;
+    } else {
+      a.bits = static_cast<std::int32_t>(choose_.below(3));
+    }
+    scale_[0] =
+        a.store == OUTGRAD_STORE_MXFP4 ? 1.0f : std::ldexp(1.37f, static_cast<int>(choose_.below(40)) - 20);
+    if (!is_norm(call_.id) || choose_.one_in(2)) a.scale = scale_;
+  }
 
   // Lengths around those at which the loops change: vectors, mask words, unrolled bodies, steps of the tree,
   // blocks.
@@ -744,208 +521,281 @@ class Case {
   }
 
   void choose_shape() {
-    if (call_.elementwise()) {
-      call_.rows = 1;
-      call_.n = length();
+    outgrad_call& a = call_.given;
+    if (!over_rows(call_.id)) {
+      a.n = length();
       // The table of all outputs begins at 2^16 elements, streaming stores at 2 MiB; blocks are 2^16.
-      if (choose_.one_in(200)) call_.n = (1 << 16) + choose_.below(1 << 17);
-      if (choose_.one_in(1000)) call_.n = (1 << 20) + choose_.below(200);
+      if (choose_.one_in(200)) a.n = (1 << 16) + choose_.below(1 << 17);
+      if (choose_.one_in(1000)) a.n = (1 << 20) + choose_.below(200);
       return;
     }
-    call_.n = std::max<i64>(1, length());
-    if (choose_.one_in(100)) call_.n = 16384 + choose_.below(300);  // beyond one group of steps
+    a.n = std::max<i64>(1, length());
+    if (choose_.one_in(100)) a.n = 16384 + choose_.below(300);  // beyond one group of steps
     constexpr i64 kUsual = 1 << 14;
-    const i64 most = std::max<i64>(1, kUsual / call_.n);
+    const i64 most = std::max<i64>(1, kUsual / a.n);
     static constexpr i64 kRows[] = {0, 1, 2, 3, 4, 5, 7, 8, 9, 31, 63, 64, 65, 130, 260};
-    call_.rows = std::min(choose_.of(kRows), most + choose_.below(2));
+    a.rows = std::min(choose_.of(kRows), most + choose_.below(2));
     if (choose_.one_in(500)) {  // rows that are streamed
-      call_.n = 1024;
-      call_.rows = 1024 + choose_.below(70);
+      a.n = 1024;
+      a.rows = 1024 + choose_.below(70);
     }
-    if (call_.norm() && choose_.one_in(2)) call_.side_count = std::min<i64>(choose_.below(6), call_.n);
+    if (!is_norm(call_.id)) return;
+    if (a.store == OUTGRAD_STORE_MXFP8 || a.store == OUTGRAD_STORE_INT8) a.n = (a.n + 63) / 64 * 64;
+    if (choose_.one_in(2)) a.side_count = std::min<i64>(choose_.below(6), a.n);
     static constexpr float kEps[] = {1e-5f, 0.0f, 1.0f, 1e-12f, -0.0f, 0x1p-149f};
-    if (call_.norm_forward()) call_.eps = choose_.of(kEps);
+    a.eps = is_norm_forward(call_.id) ? choose_.of(kEps) : special(random_);
   }
 
   void allocate() {
-    for (int role = 0; role < kRoles; ++role) {
-      Operand& o = call_.operands[role];
-      if (!o.used) continue;
-      const i64 unit = call_.element_bytes(o);
-      const size_t offset = choose_.one_in(3)
-                                ? 0
-                                : choose_.below(static_cast<u32>(Region::kLine / static_cast<size_t>(unit))) *
-                                      static_cast<size_t>(unit);
-      regions_.push_back(std::make_unique<Region>(call_.bytes(o), offset));
-      o.pointer = regions_.back()->data();
+    for (int array = 0; array < kArrays; ++array) {
+      const Use& use = call_.uses[static_cast<size_t>(array)];
+      if (!use.used) continue;
+      const auto unit = static_cast<size_t>(use.element);
+      const size_t offset =
+          choose_.one_in(3) ? 0 : choose_.below(static_cast<u32>(Region::kLine / unit)) * unit;
+      regions_.push_back(std::make_unique<Region>(use.bytes, offset));
+      set_pointer(call_.given, static_cast<ArrayId>(array), regions_.back()->data());
     }
+  }
+
+  // The format of an array's elements; f32 if they are no numbers.
+  outgrad_format format_of(int array) const {
+    return kMembers[array].element == 0 ? call_.given.format : OUTGRAD_F32;
   }
 
   void fill() {
-    for (int role = 0; role < kRoles; ++role) {
-      Operand& o = call_.operands[role];
-      if (!o.used || o.count == 0 || role == kSide) continue;
+    const outgrad_call& a = call_.given;
+    for (int number = 0; number < kArrays; ++number) {
+      const auto array = static_cast<ArrayId>(number);
+      const Use& use = call_.uses[array];
+      if (!use.used || use.bytes == 0 || array == kSide) continue;
+      u8* const at = call_.at(array);
       Kind kind = choose_.one_in(2) ? Kind::moderate : static_cast<Kind>(choose_.below(5));
-      if (role == kMask || o.written) kind = Kind::any_bits;
-      fill_values(o.element, call_.format, o.pointer, o.count, kind, random_);
+      if (array == kMask || use.written) kind = Kind::any_bits;
+      if (use.element == 1) {
+        for (i64 i = 0; i < use.bytes; ++i) at[i] = static_cast<u8>(random_.next());
+      } else if (array == kScales) {
+        for (i64 i = 0; i < use.count(); ++i) store(OUTGRAD_F32, at, i, 1 + 0.2f * moderate(random_));
+      } else {
+        fill_values(format_of(array), at, use.count(), kind, random_);
+      }
     }
-    // Channels ascend; those of a backward's gamma that cannot be divided by are mostly among them.
+    if (is_norm(call_.id)) fill_norm();
+    // y and mask as a forward makes them.
+    if (call_.id == kActivationBackward && call_.keeps_y() && a.n <= 4096 && choose_.one_in(2)) {
+      const Activation& f = activation_of(a.activation);
+      const float scale = choose_.one_in(4) ? 8.0f : 1.0f;
+      std::fill_n(call_.at(kMask), call_.uses[kMask].bytes, u8{0});
+      for (i64 i = 0; i < a.n; ++i) {
+        x_.push_back(moderate(random_) * scale);
+        const float y = f.rounded_value(static_cast<Stored>(a.format), x_.back());
+        if (std::isnan(y)) x_.back() = std::numeric_limits<float>::quiet_NaN();  // undecided
+        store(a.format, call_.at(kY), i, y);
+        if (f.masked() && x_.back() >= f.x_star())
+          call_.at(kMask)[i / 8] = static_cast<u8>(call_.at(kMask)[i / 8] | 1 << (i % 8));
+      }
+      made_y_ = call_.at(kY), made_mask_ = call_.at(kMask);
+    }
+  }
+
+  // Channels ascend; those of a backward's gamma that cannot be divided by are mostly among them.
+  void fill_norm() {
+    const outgrad_call& a = call_.given;
     i64 channel = -1;
-    for (i64 k = 0; k < call_.side_count; ++k) {
-      const i64 left = call_.side_count - k - 1;
+    for (i64 k = 0; k < a.side_count; ++k) {
+      const i64 left = a.side_count - k - 1;
       channel += 1 + static_cast<i64>(random_.next() % static_cast<u32>(std::max<i64>(
-                                                           1, (call_.n - left - channel - 1) / (left + 1))));
+                                                           1, (a.n - left - channel - 1) / (left + 1))));
       side_.push_back(static_cast<std::int32_t>(channel));
     }
-    if (call_.side_count > 0) std::memcpy(call_.operands[kSide].pointer, side_.data(), side_.size() * 4);
-    if (call_.norm() && choose_.below(4) != 0) {
-      const std::set<std::int32_t> kept(side_.begin(), side_.end());
-      for (i64 j = 0; j < call_.n; ++j) {
-        const float near_one = 1 + 0.2f * moderate(random_);  // in (0.2, 1.8)
-        store(OUTGRAD_F32, call_.operands[kGamma].pointer, j,
-              kept.contains(static_cast<std::int32_t>(j)) && random_.next() % 2 ? 0.0f : near_one);
-      }
-      if (call_.norm_backward()) {
-        for (i64 row = 0; row < call_.rows; ++row)
-          store(OUTGRAD_F32, call_.operands[kRstd].pointer, row, 1 + 0.2f * moderate(random_));
-      }
+    if (a.side_count > 0) std::memcpy(call_.at(kSide), side_.data(), side_.size() * 4);
+    if (choose_.below(4) == 0) return;
+    const std::set<std::int32_t> kept(side_.begin(), side_.end());
+    for (i64 j = 0; j < a.n; ++j) {
+      const float near_one = 1 + 0.2f * moderate(random_);  // in (0.2, 1.8)
+      store(OUTGRAD_F32, call_.at(kGamma), j,
+            kept.contains(static_cast<std::int32_t>(j)) && random_.next() % 2 ? 0.0f : near_one);
     }
-    // y and mask as a forward makes them.
-    if ((call_.function == kActivationBackward || call_.function == kGeluBackward) && call_.n <= 4096 &&
-        choose_.one_in(2)) {
-      const Activation& f = activation_of(call_.activation);
-      const float scale = choose_.one_in(4) ? 8.0f : 1.0f;
-      std::fill_n(call_.operands[kMask].pointer, call_.bytes(call_.operands[kMask]), u8{0});
-      for (i64 i = 0; i < call_.n; ++i) {
-        x_.push_back(moderate(random_) * scale);
-        const float y = f.rounded_value(static_cast<Stored>(call_.format), x_.back());
-        if (std::isnan(y)) x_.back() = std::numeric_limits<float>::quiet_NaN();  // undecided
-        store(call_.format, call_.operands[kY].pointer, i, y);
-        if (f.masked() && x_.back() >= f.x_star())
-          call_.at<u8>(kMask)[i / 8] = static_cast<u8>(call_.at<u8>(kMask)[i / 8] | 1 << (i % 8));
-      }
-    }
+    for (i64 row = 0; row < a.rows && is_norm_backward(call_.id); ++row)
+      store(OUTGRAD_F32, call_.at(kRstd), row, 1 + 0.2f * moderate(random_));
   }
 
   void leave_out() {
-    for (Operand& o : call_.operands) {
-      const bool empty = o.used && o.count == 0;
-      if ((o.optional || empty) && choose_.one_in(4)) o.pointer = nullptr;
+    for (int array = 0; array < kArrays; ++array) {
+      const Use& use = call_.uses[static_cast<size_t>(array)];
+      if (use.used && (use.optional || use.bytes == 0) && choose_.one_in(4))
+        set_pointer(call_.given, static_cast<ArrayId>(array), nullptr);
     }
   }
 
-  // Lets arrays coincide that may: a written one with one that it may be, two read ones of equal length.
+  // Lets arrays coincide that may.
   void alias() {
     if (!choose_.one_in(2)) return;
-    for (int role = 0; role < kRoles; ++role) {
-      Operand& o = call_.operands[role];
-      if (!o.used || o.pointer == nullptr || !choose_.one_in(2)) continue;
-      for (const Role other : o.may_be) {
-        const Operand& target = call_.operands[other];
-        if (target.used && target.pointer != nullptr && choose_.one_in(2)) {
-          o.pointer = target.pointer;
-          aliased_ = true;
-        }
+    for (int number = 0; number < kArrays; ++number) {
+      const auto array = static_cast<ArrayId>(number);
+      if (call_.at(array) == nullptr || !choose_.one_in(2)) continue;
+      for (const ArrayId other : call_.uses[array].may_be) {
+        if (call_.at(other) == nullptr || !choose_.one_in(2)) continue;
+        set_pointer(call_.given, array, call_.at(other));
+        aliased_ = true;
       }
     }
   }
 
   // --- Spoiling it ---
 
-  Role any_used() {
+  ArrayId any_used() {
     for (;;) {
-      const auto role = static_cast<Role>(choose_.below(kRoles));
-      if (call_.operands[role].used) return role;
+      const auto array = static_cast<ArrayId>(choose_.below(kArrays));
+      if (call_.uses[array].used) return array;
     }
   }
 
   void spoil() {
-    static constexpr i64 kSizes[] = {-1, std::numeric_limits<i64>::min(), std::numeric_limits<i64>::max(),
-                                     i64{1} << 62, (i64{1} << 55) + 1};
-    switch (choose_.below(9)) {
-      case 0: call_.operands[any_used()].pointer = nullptr; break;
+    outgrad_call& a = call_.given;
+    constexpr std::int32_t kLeast = std::numeric_limits<std::int32_t>::min(),
+                           kMost = std::numeric_limits<std::int32_t>::max();
+    switch (choose_.below(11)) {
+      case 0: set_pointer(a, any_used(), nullptr); break;
       case 1: {
-        Operand& o = call_.operands[any_used()];
+        const ArrayId array = any_used();
+        u8* const at = call_.at(array);
+        const i64 unit = call_.uses[array].element;
         // twice might be none
-        const bool whole =
-            reinterpret_cast<std::uintptr_t>(o.pointer) % static_cast<u64>(call_.element_bytes(o)) == 0;
-        if (o.pointer != nullptr && whole)
-          o.pointer += 1 + choose_.below(static_cast<u32>(call_.element_bytes(o) - 1));
+        if (at != nullptr && unit > 1 && reinterpret_cast<std::uintptr_t>(at) % static_cast<u64>(unit) == 0)
+          set_pointer(a, array, at + 1 + choose_.below(static_cast<u32>(unit - 1)));
         break;
       }
       case 2:
       case 3: overlap(); break;
-      case 4:
-        if (call_.elementwise() || choose_.one_in(2)) {
-          call_.n = choose_.of(kSizes);
-        } else if (choose_.one_in(2)) {
-          call_.rows = choose_.of(kSizes);
-        } else if (choose_.one_in(2)) {
-          call_.n = 0;
-        } else {
-          call_.rows = call_.n = i64{1} << 32;  // the product is 0 modulo 2^64
-        }
-        break;
+      case 4: spoil_shape(); break;
       case 5: {
-        static constexpr outgrad_format kFormats[] = {-1, 3, 7, std::numeric_limits<std::int32_t>::min(),
-                                                      std::numeric_limits<std::int32_t>::max()};
-        call_.format = choose_.of(kFormats);
+        static constexpr outgrad_format kFormats[] = {-1, 3, 7, kLeast, kMost};
+        a.format = choose_.of(kFormats);
         break;
       }
       case 6:
-        if (call_.any_activation()) {
-          static constexpr int kActivations[] = {-1, 10, std::numeric_limits<std::int32_t>::min(),
-                                                 std::numeric_limits<std::int32_t>::max()};
-          call_.activation = choose_.of(kActivations);
-        } else if (call_.norm_forward()) {
+        if (is_activation(call_.id)) {
+          static constexpr outgrad_activation kActivations[] = {-1, 10, kLeast, kMost, OUTGRAD_TANH};
+          a.activation = choose_.of(kActivations);
+          if (a.activation == OUTGRAD_TANH && activation_has(a.activation, a.store)) a.activation = -1;
+        } else if (is_norm_forward(call_.id)) {
           static constexpr float kEps[] = {-1e-9f, -1.0f, -0x1p-149f, -std::numeric_limits<float>::infinity(),
                                            std::numeric_limits<float>::quiet_NaN()};
-          call_.eps = choose_.of(kEps);
-        } else if (call_.norm_backward() && call_.operands[kGamma].count == call_.n && addressable(kGamma)) {
+          a.eps = choose_.of(kEps);
+        } else if (is_norm_backward(call_.id) && addressable(kGamma) && call_.uses[kGamma].count() == a.n) {
           static constexpr float kGammas[] = {0.0f,       -0.0f,     0x1p-129f,
                                               -0x1p-149f, 0x1p-128f, 0x1.000004p-128f};
-          call_.at<float>(kGamma)[choose_.below(static_cast<u32>(call_.n))] = choose_.of(kGammas);
+          call_.at<float>(kGamma)[choose_.below(static_cast<u32>(a.n))] = choose_.of(kGammas);
         }
         break;
-      case 7:
-        if (call_.norm()) {
-          static constexpr i64 kCounts[] = {-1, std::numeric_limits<i64>::min(),
-                                            std::numeric_limits<i64>::max()};
-          if (call_.side_count <= 0 || !addressable(kSide) || choose_.one_in(3)) {
-            call_.side_count = choose_.one_in(2) && call_.n < kLargestSize ? std::max<i64>(call_.n, 0) + 1
-                                                                           : choose_.of(kCounts);
-          } else if (call_.side_count <= call_.operands[kSide].count) {
-            auto* const side = call_.at<std::int32_t>(kSide);
-            const auto k = choose_.below(static_cast<u32>(call_.side_count));
-            const std::int32_t wrong[] = {-1, static_cast<std::int32_t>(std::min<i64>(call_.n, kLargestSize)),
-                                          k > 0 ? side[k - 1] : -5, std::numeric_limits<std::int32_t>::min(),
-                                          std::numeric_limits<std::int32_t>::max()};
-            side[k] = choose_.of(wrong);
-          }
-        }
-        break;
+      case 7: spoil_side(); break;
       case 8:
-        if (call_.operands[kWorkspace].used) {
-          if (choose_.one_in(3)) {
-            call_.operands[kWorkspace].pointer = nullptr;
-          } else {
-            call_.workspace_bytes -=
-                std::min<size_t>(call_.workspace_bytes, choose_.one_in(2) ? 1 : 1 + choose_.below(1 << 12));
-          }
+        if (call_.uses[kWorkspace].used && choose_.one_in(3)) {
+          a.workspace = nullptr;
+        } else if (call_.uses[kWorkspace].used) {
+          a.workspace_bytes -=
+              std::min<size_t>(a.workspace_bytes, choose_.one_in(2) ? 1 : 1 + choose_.below(1 << 12));
         }
         break;
+      case 9: {
+        size_t* const sizes[] = {&a.codes_bytes, &a.scales_bytes, &a.parts_bytes};
+        size_t& size = *choose_.of(sizes);
+        size -= std::min<size_t>(size, 1 + choose_.below(size > 64 ? 64 : 1));
+        break;
+      }
+      default: spoil_store();
     }
   }
 
-  // Whether the operand's words may be read and written: another way to spoil it may have moved it.
-  bool addressable(Role role) const {
-    const Operand& o = call_.operands[role];
-    return o.pointer != nullptr && reinterpret_cast<std::uintptr_t>(o.pointer) % 4 == 0 &&
-           within_a_region(o.pointer, call_.bytes(o));
+  void spoil_shape() {
+    static constexpr i64 kSizes[] = {-1, std::numeric_limits<i64>::min(), std::numeric_limits<i64>::max(),
+                                     i64{1} << 62, (i64{1} << 55) + 1};
+    outgrad_call& a = call_.given;
+    if (!over_rows(call_.id) || choose_.one_in(2)) {
+      a.n = choose_.of(kSizes);
+    } else if (choose_.one_in(2)) {
+      a.rows = choose_.of(kSizes);
+    } else if (choose_.one_in(2)) {
+      a.n = 0;
+    } else {
+      a.rows = a.n = i64{1} << 32;  // the product is 0 modulo 2^64
+    }
   }
-  bool within_a_region(const u8* pointer, i64 bytes) const {
+
+  void spoil_side() {
+    outgrad_call& a = call_.given;
+    if (!is_norm(call_.id)) return;
+    static constexpr i64 kCounts[] = {-1, std::numeric_limits<i64>::min(), std::numeric_limits<i64>::max()};
+    if (a.side_count <= 0 || !addressable(kSide) || choose_.one_in(3)) {
+      a.side_count =
+          choose_.one_in(2) && a.n < kLargestSize ? std::max<i64>(a.n, 0) + 1 : choose_.of(kCounts);
+    } else if (a.side_count <= call_.uses[kSide].count()) {
+      auto* const side = call_.at<std::int32_t>(kSide);
+      const auto k = choose_.below(static_cast<u32>(a.side_count));
+      const std::int32_t wrong[] = {-1, static_cast<std::int32_t>(std::min<i64>(a.n, kLargestSize)),
+                                    k > 0 ? side[k - 1] : -5, std::numeric_limits<std::int32_t>::min(),
+                                    std::numeric_limits<std::int32_t>::max()};
+      side[k] = choose_.of(wrong);
+    }
+  }
+
+  // The store and what it makes of bits, scale, seed and the range.
+  void spoil_store() {
+    outgrad_call& a = call_.given;
+    static constexpr float kBad[] = {0.0f,
+                                     -0.0f,
+                                     -1.0f,
+                                     0x1p-127f,
+                                     std::numeric_limits<float>::infinity(),
+                                     std::numeric_limits<float>::quiet_NaN()};
+    const bool coded = is_coded(call_.id) || (is_activation(call_.id) && a.store == OUTGRAD_STORE_CODE);
+    switch (choose_.below(5)) {
+      case 0: {
+        static constexpr outgrad_store kStores[] = {-1, 9, OUTGRAD_STORE_CODE, OUTGRAD_STORE_NVFP4,
+                                                    std::numeric_limits<std::int32_t>::max()};
+        const outgrad_store wrong = choose_.of(kStores);
+        if (takes_store(call_.id) && !takes_store(call_.id, wrong)) a.store = wrong;
+        break;
+      }
+      case 1: a.bits = coded ? (a.seed ? 4 : choose_.one_in(2) ? 0 : 9) : choose_.one_in(2) ? -1 : 3; break;
+      case 2:
+        if (choose_.one_in(2) || !coded) {
+          scale_[0] = choose_.of(kBad);
+          if (addressable(kScales) && call_.uses[kScales].count() > 1) {
+            call_.at<float>(kScales)[1] = scale_[0];
+          }
+        } else {
+          static constexpr float kRanges[][2] = {{0.25f, 1}, {0, 0.125f}, {-2.5f, 1}, {0, 2.5f}, {1, 0}};
+          const auto& range = kRanges[choose_.below(5)];
+          a.lo = range[0], a.hi = range[1];
+        }
+        break;
+      case 3:  // not aligned, or none
+        if (is_activation(call_.id))
+          a.scale = choose_.one_in(2)
+                        ? nullptr
+                        : reinterpret_cast<const float*>(reinterpret_cast<const u8*>(scale_) + 2);
+        if (coded && a.seed)
+          a.seed = reinterpret_cast<const std::uint64_t*>(reinterpret_cast<const u8*>(seed_) + 4);
+        break;
+      default: {  // where a result goes
+        const ArrayId array = any_used();
+        if (!call_.uses[array].written || !addressable(array) || call_.uses[array].bytes < 8) return;
+        if (a.scale) a.scale = call_.at<float>(array);
+        if (a.seed) a.seed = call_.at<std::uint64_t>(array);
+      }
+    }
+  }
+
+  // Whether the array's words may be read and written: another way to spoil it may have moved it.
+  bool addressable(ArrayId array) const {
+    return call_.at(array) != nullptr && reinterpret_cast<std::uintptr_t>(call_.at(array)) % 4 == 0 &&
+           call_.uses[array].element == 4 && within_a_region(call_.at(array), call_.uses[array].bytes);
+  }
+  bool within_a_region(const u8* at, i64 bytes) const {
     return std::any_of(regions_.begin(), regions_.end(), [&](const auto& region) {
-      return pointer >= region->data() && pointer + bytes <= region->end();
+      return at >= region->data() && at + bytes <= region->end();
     });
   }
 
@@ -953,22 +803,21 @@ class Case {
   // undo what the first broke, an overlap, and leave an array where it was moved to, beyond the end of its
   // region.
   bool stays_within() const {
-    return std::all_of(call_.operands.begin(), call_.operands.end(), [&](const Operand& o) {
-      return !o.used || o.pointer == nullptr || o.count == 0 || within_a_region(o.pointer, call_.bytes(o));
-    });
+    for (int number = 0; number < kArrays; ++number) {
+      const auto array = static_cast<ArrayId>(number);
+      if (call_.holds(array) && !within_a_region(call_.at(array), call_.uses[array].bytes)) return false;
+    }
+    return true;
   }
 
   // Two arrays share bytes. Where both are read only, which is allowed, the one lies within the other.
   void overlap() {
-    const Role a = any_used(), b = any_used();
-    Operand& moved = call_.operands[a];
-    const Operand& other = call_.operands[b];
-    if (a == b || moved.pointer == nullptr || other.pointer == nullptr || moved.count == 0 ||
-        other.count == 0)
-      return;
-    const i64 bytes = call_.bytes(moved), other_bytes = call_.bytes(other), unit = call_.element_bytes(moved);
+    const ArrayId a = any_used(), b = any_used();
+    if (a == b || !call_.holds(a) || !call_.holds(b)) return;
+    const Use &moved = call_.uses[a], &other = call_.uses[b];
+    const i64 unit = moved.element;
     if (!moved.written && !other.written) {
-      if (bytes <= other_bytes) moved.pointer = other.pointer;
+      if (moved.bytes <= other.bytes) set_pointer(call_.given, a, call_.at(b));
       return;
     }
     i64 shift = 0;
@@ -976,34 +825,41 @@ class Case {
       case 0: break;
       case 1:
         // the first of `moved` is the last of `other`
-        shift = other_bytes - std::min<i64>(unit, other_bytes);
+        shift = other.bytes - std::min<i64>(unit, other.bytes);
         break;
       case 2:
-        shift = -(bytes - 1) / unit * unit;  // the last of `moved` is the first of `other`
+        shift = -(moved.bytes - 1) / unit * unit;  // the last of `moved` is the first of `other`
         break;
-      default: shift = static_cast<i64>(choose_.below(1 << 16)) * unit % other_bytes / unit * unit;
+      default: shift = static_cast<i64>(choose_.below(1 << 16)) * unit % other.bytes / unit * unit;
     }
-    // What says which columns are side channels, and gamma, are read before the call is refused.
-    if ((a == kSide || a == kGamma) && !within_a_region(other.pointer + shift, bytes)) return;
-    moved.pointer = other.pointer + shift;
+    // What says which columns are side channels, gamma and scales are read before the call is refused.
+    if ((a == kSide || a == kGamma || a == kScales) && !within_a_region(call_.at(b) + shift, moved.bytes))
+      return;
+    set_pointer(call_.given, a, call_.at(b) + shift);
   }
 
   // --- Judging it ---
 
   std::string describe() const {
-    std::string text = std::string(kFunctionNames[call_.function]) + " format " +
-                       std::to_string(call_.format) + " activation " + std::to_string(call_.activation) +
-                       " [" + std::to_string(call_.rows) + ", " + std::to_string(call_.n) + "] side " +
-                       std::to_string(call_.side_count);
-    char line[96];
-    std::snprintf(line, sizeof line, " eps %a workspace %zu threads %d", static_cast<double>(call_.eps),
-                  call_.workspace_bytes, threads_);
+    const outgrad_call& a = call_.given;
+    char line[256];
+    std::snprintf(
+        line, sizeof line,
+        "%s format %d activation %d store %d bits %d [%lld, %lld] side %lld eps %a scale %a workspace "
+        "%zu threads %d",
+        kind_name(kind_), a.format, a.activation, a.store, a.bits, static_cast<long long>(a.rows),
+        static_cast<long long>(a.n), static_cast<long long>(a.side_count), static_cast<double>(a.eps),
+        static_cast<double>(scale_[0]), a.workspace_bytes, threads_);
+    std::string text = line;
+#if defined(__SSE2__)
+    std::snprintf(line, sizeof line, " control %x", control_);
     text += line;
-    for (int role = 0; role < kRoles; ++role) {
-      if (!call_.operands[role].used) continue;
-      std::snprintf(line, sizeof line, " %s %p+%lld", kRoleNames[role],
-                    static_cast<const void*>(call_.operands[role].pointer),
-                    static_cast<long long>(call_.bytes(call_.operands[role])));
+#endif
+    for (int array = 0; array < kArrays; ++array) {
+      if (!call_.uses[static_cast<size_t>(array)].used) continue;
+      std::snprintf(line, sizeof line, " %s %p+%lld", kMembers[array].name,
+                    static_cast<const void*>(call_.at(static_cast<ArrayId>(array))),
+                    static_cast<long long>(call_.uses[static_cast<size_t>(array)].bytes));
       text += line;
     }
     return text;
@@ -1033,7 +889,7 @@ class Case {
     return {};
   }
 
-  std::string library(outgrad_status& status) {
+  std::string library(const outgrad_call* given, outgrad_status& status) {
     static constexpr int kThreads[] = {0, 2, 3, 5};
     threads_ = several_threads() ? choose_.of(kThreads) : 1;
     if (outgrad_set_threads(threads_) != OUTGRAD_OK || outgrad_get_threads() != threads_)
@@ -1043,12 +899,27 @@ class Case {
     static constexpr unsigned kControls[] = {0x1f80, 0x1f80, 0x9fc0, 0x3f80, 0xff80};
     control_ = choose_.of(kControls);
 #endif
-    return guarded([&] { status = call_library(call_); });
+    return guarded([&] { status = kFunctions[call_.id].run(given); });
   }
 
-  std::string refused(const Violations& expected) {
+  // No call at all, one of another size, and one of a later release that has something else in it.
+  std::string without_a_call() {
+    std::string wrong = refused({{OUTGRAD_ERROR_NULL_POINTER}, {}}, nullptr);
+    struct {
+      outgrad_call call;
+      std::uint8_t more[24];
+    } later{call_.given, {}};
+    later.call.size = choose_.below(sizeof(outgrad_call));
+    if (wrong.empty()) wrong = refused({{OUTGRAD_ERROR_SIZE}, {}}, &later.call);
+    const auto more = choose_.below(sizeof later.more);
+    later.call.size = sizeof(outgrad_call) + more + 1;
+    later.more[more] = static_cast<std::uint8_t>(1 + choose_.below(255));
+    return wrong.empty() ? refused({{OUTGRAD_ERROR_SIZE}, {}}, &later.call) : wrong;
+  }
+
+  std::string refused(const Violations& expected, const outgrad_call* given) {
     outgrad_status status = OUTGRAD_OK;
-    if (std::string wrong = library(status); !wrong.empty()) return wrong;
+    if (std::string wrong = library(given, status); !wrong.empty()) return wrong;
     if (status == OUTGRAD_OK && expected.certain.empty()) return {};
     if (!expected.certain.contains(status) && !expected.open.contains(status)) {
       std::string names;
@@ -1058,9 +929,8 @@ class Case {
       return std::string(outgrad_status_name(status)) + " (" +
              (status == OUTGRAD_OK ? "" : outgrad_error_message()) + ") instead of" + names;
     }
-    ++tally_.refused[call_.function][static_cast<size_t>(status)];
-    const std::string message = outgrad_error_message(),
-                      begin = std::string(kFunctionNames[call_.function]) + ": ";
+    ++tally_.refused[static_cast<size_t>(kind_)][static_cast<size_t>(status)];
+    const std::string message = outgrad_error_message(), begin = std::string(kind_name(kind_)) + ": ";
     if (!message.starts_with(begin) || message.size() <= begin.size() ||
         message.find('\n') != std::string::npos) {
       return "the message is \"" + message + "\"";
@@ -1072,88 +942,89 @@ class Case {
     return {};
   }
 
-  // A call with the inputs' values in arrays of its own, which do not coincide, and the results of the scalar
-  // code in others.
-  Call scalar_results(std::vector<std::vector<u32>>& memory) const {
+  // A call with the inputs' values in arrays of its own, which do not coincide, and the results of the
+  // baseline's scalar kernels in others; with another store than y, those of the library on one thread.
+  Call reference(std::vector<std::vector<u64>>& memory) const {
     Call reference = call_;
-    memory.resize(kRoles);
-    for (int role = 0; role < kRoles; ++role) {
-      Operand& o = reference.operands[role];
-      if (!o.used || o.pointer == nullptr || o.count == 0) continue;
-      std::vector<u32>& words = memory[static_cast<size_t>(role)];
-      words.assign(static_cast<size_t>(call_.bytes(o) + 3) / 4 + 1, 0x7fa5a5a5u);
-      if (!o.written) std::memcpy(words.data(), o.pointer, static_cast<size_t>(call_.bytes(o)));
-      o.pointer = reinterpret_cast<u8*>(words.data());
+    memory.resize(kArrays);
+    for (int number = 0; number < kArrays; ++number) {
+      const auto array = static_cast<ArrayId>(number);
+      if (!call_.holds(array)) continue;
+      const auto bytes = static_cast<size_t>(call_.uses[array].bytes);
+      std::vector<u64>& words = memory[array];
+      words.assign(bytes / 8 + 2, 0x7fa5a5a57fa5a5a5u);
+      if (!call_.uses[array].written) std::memcpy(words.data(), call_.at(array), bytes);
+      set_pointer(reference.given, array, words.data());
     }
-    if (call_.format == OUTGRAD_F32) {
-      call_scalar<float>(reference);
-    } else if (call_.format == OUTGRAD_F16) {
-      call_scalar<F16>(reference);
-    } else {
-      call_scalar<BF16>(reference);
+    // the interface answers without rows or elements itself
+    if (call_.keeps_y() && call_.rows() > 0 && call_.given.n > 0) {
+      call_kernels(reference, *c::kBaseline[call_.given.format]);
+    } else if (kFunctions[call_.id].run(&reference.given) != OUTGRAD_OK) {
+      reference.given.n = -1;
     }
     return reference;
   }
 
   // Everything but the results is as it was, and the results are those of `reference`.
   std::string compare(const Call& reference) {
+    char line[128];
     for (const auto& region : regions_) {
       std::vector<u8> now(region->all(), region->all() + region->size());
-      for (const Operand& o : call_.operands) {
-        if (!o.used || !o.written || o.pointer < region->all() || o.pointer >= region->all() + region->size())
+      for (int number = 0; number < kArrays; ++number) {
+        const auto array = static_cast<ArrayId>(number);
+        const u8* const written = call_.at(array);
+        if (!call_.uses[array].written || written < region->all() ||
+            written >= region->all() + region->size())
           continue;
-        const auto at = o.pointer - region->all();
-        std::copy_n(region->saved().begin() + at, call_.bytes(o), now.begin() + at);
+        const auto at = written - region->all();
+        std::copy_n(region->saved().begin() + at, call_.uses[array].bytes, now.begin() + at);
       }
       if (now != region->saved()) {
         const auto at = std::mismatch(now.begin(), now.end(), region->saved().begin()).first - now.begin();
-        char line[96];
         std::snprintf(line, sizeof line, "%p was written, which is no result",
                       static_cast<const void*>(region->all() + at));
         return line;
       }
     }
-    for (int role = 0; role < kRoles; ++role) {
-      const Operand& o = call_.operands[role];
-      if (!o.used || !o.written || o.pointer == nullptr || role == kWorkspace) continue;
-      for (i64 i = 0; i < o.count; ++i) {
-        const auto bits = [&](const u8* array) -> u32 {
+    for (int number = 0; number < kArrays; ++number) {
+      const auto array = static_cast<ArrayId>(number);
+      const Use& use = call_.uses[array];
+      if (!call_.holds(array) || !use.written || array == kWorkspace) continue;
+      for (i64 i = 0; i < use.count(); ++i) {
+        const auto bits = [&](const u8* from) -> u32 {
           u32 word = 0;
-          if (o.element == Element::word) {
-            std::memcpy(&word, array + 4 * i, 4);
-            return word;
-          }
-          return canonical_bits(widened(o.element == Element::f32 ? OUTGRAD_F32 : call_.format, array, i));
+          std::memcpy(&word, from + use.element * i, static_cast<size_t>(use.element));
+          return array != kMask && use.element > 1 ? canonical_bits(widened(format_of(array), from, i))
+                                                   : word;
         };
-        const u32 actual = bits(o.pointer), expected = bits(reference.operands[role].pointer);
-        if (actual != expected) {
-          char line[128];
-          std::snprintf(line, sizeof line, "%s[%lld] is %08x, %08x by the scalar code", kRoleNames[role],
-                        static_cast<long long>(i), actual, expected);
-          return line;
-        }
+        const u32 actual = bits(call_.at(array)), expected = bits(reference.at(array));
+        if (actual == expected) continue;
+        std::snprintf(line, sizeof line, "%s[%lld] is %08x, %08x as it should be", kMembers[array].name,
+                      static_cast<long long>(i), actual, expected);
+        return line;
       }
     }
     return {};
   }
 
   std::string accepted() {
-    std::vector<std::vector<u32>> memory;
+    std::vector<std::vector<u64>> memory;
     const int callers_threads = omp_get_max_threads();
     omp_set_num_threads(1);
-    const Call reference = scalar_results(memory);
+    outgrad_set_threads(1);
+    const Call expected = reference(memory);
     omp_set_num_threads(callers_threads);
     outgrad_status status = OUTGRAD_OK;
-    if (std::string wrong = library(status); !wrong.empty()) return wrong;
-    if (status != OUTGRAD_OK)
+    if (std::string wrong = library(&call_.given, status); !wrong.empty()) return wrong;
+    if (status != OUTGRAD_OK || expected.given.n < 0)
       return std::string(outgrad_status_name(status)) + " (" + outgrad_error_message() + ") for a good call";
-    ++tally_.accepted[call_.function][static_cast<size_t>(call_.format)];
+    ++tally_.accepted[static_cast<size_t>(kind_)][static_cast<size_t>(call_.given.format)];
     tally_.aliased += aliased_;
-    if (std::string wrong = compare(reference); !wrong.empty()) return wrong;
-    if (std::string wrong = judge(reference); !wrong.empty()) return wrong;
+    if (std::string wrong = compare(expected); !wrong.empty()) return wrong;
+    if (std::string wrong = judge(expected); !wrong.empty()) return wrong;
     // the interface answers these itself
-    if (call_.rows == 0 || (call_.elementwise() && call_.n == 0)) return {};
-    auto kernels = kernels_of(call_.format);
+    if (call_.rows() == 0 || call_.given.n == 0 || !call_.keeps_y()) return {};
+    auto kernels = kernels_of(call_.given.format);
     kernels.pop_back();
     for (size_t i = 0; i < kernels.size(); ++i) {
       for (const auto& region : regions_) region->restore();
@@ -1161,7 +1032,7 @@ class Case {
       omp_set_num_threads(several_threads() ? 2 + static_cast<int>(choose_.below(2)) : 1);
       std::string wrong = guarded([&] { call_kernels(call_, *kernels[i]); });
       omp_set_num_threads(threads);
-      if (wrong.empty()) wrong = compare(reference);
+      if (wrong.empty()) wrong = compare(expected);
       if (!wrong.empty()) return "instruction set " + std::to_string(i) + ": " + wrong;
     }
     return {};
@@ -1181,168 +1052,189 @@ class Case {
     return chosen;
   }
 
+  static std::string where(const char* what, i64 i, const std::string& wrong) {
+    return what + (" " + std::to_string(i)) + ": " + wrong;
+  }
+  // Of an array, which `stride` elements lie between.
+  std::vector<float> values(const Call& c, ArrayId array, i64 first, i64 count, i64 stride = 1) const {
+    return widened_all(c.given.format, c.at(array), first, count, stride);
+  }
+
   std::string judge(const Call& c) {
-    const auto stored = static_cast<Stored>(c.format);
-    const auto value = [&](Role role, i64 i) {
-      return widened(c.operands[role].element == Element::stored ? c.format : OUTGRAD_F32, c.at<u8>(role), i);
-    };
-    const auto bit = [&](i64 i) {
-      return c.operands[kMask].count > 0 && (c.at<u32>(kMask)[i / 32] >> (i % 32) & 1) != 0;
-    };
-    const auto where = [](const char* what, i64 i, const std::string& wrong) {
-      return what + (" " + std::to_string(i)) + ": " + wrong;
-    };
-    i64& judged = tally_.judged[c.function];
-    if (c.is(kGeluForward, kActivationForward) || c.function == kBiasForward) {
-      for (const i64 i : some(c.rows * c.n, 48)) {
-        const bool bias = c.function == kBiasForward;
-        const float z = bias ? value(kX, i) + value(kBeta, i % c.n) : value(kX, i);
-        const Activation& f = activation_of(c.activation);
-        const std::string wrong = c.activation == OUTGRAD_GELU
-                                      ? judge_gelu(f, stored, z, bias, value(kY, i), bit(i))
-                                      : judge_forward(f, stored, z, value(kY, i), bit(i));
-        if (!wrong.empty()) return where("element", i, wrong);
-        ++judged;
-      }
-      if (c.needs_mask() && (c.rows * c.n) % 32 != 0 &&
-          c.at<u32>(kMask)[c.rows * c.n / 32] >> (c.rows * c.n % 32) != 0)
-        return "mask bits beyond the last are not 0";
-    } else if (c.function <= kBiasBackward) {
-      const FitBounds& bounds = kBounds[static_cast<size_t>(c.format)][static_cast<size_t>(c.activation)];
-      const Activation& f = activation_of(c.activation);
-      // x_ tells of y as it was made, not of what came to coincide with it.
-      const bool of_forward = !x_.empty() && call_.operands[kY].pointer == made_y() &&
-                              call_.operands[kMask].pointer == made_mask();
-      for (const i64 i : some(c.rows * c.n, 16)) {
-        const float* const x =
-            of_forward && !std::isnan(x_[static_cast<size_t>(i)]) ? &x_[static_cast<size_t>(i)] : nullptr;
-        std::string wrong =
-            judge_backward(f, bounds, stored, value(kDy, i), value(kY, i), bit(i), value(kDx, i), x);
-        if (!wrong.empty()) return where("element", i, wrong);
-        ++judged;
-      }
-      if (c.function == kBiasBackward && c.rows <= 64) {
-        for (const i64 j : some(c.n, 1)) {
-          const auto dy = widened_all(c.format, c.at<u8>(kDy), j, c.rows, c.n),
-                     y = widened_all(c.format, c.at<u8>(kY), j, c.rows, c.n);
-          const auto m = std::make_unique<bool[]>(static_cast<size_t>(c.rows));
-          for (i64 row = 0; row < c.rows; ++row) m[static_cast<size_t>(row)] = bit(row * c.n + j);
-          std::string wrong =
-              judge_bias_gradient(f, bounds, dy, y, {m.get(), static_cast<size_t>(c.rows)}, value(kDbeta, j));
-          if (!wrong.empty()) return where("column", j, wrong);
-        }
-      }
-    } else {
-      return judge_norm(c);
+    if (is_activation(c.id) || is_bias(c.id)) {
+      if (c.id == kActivationForward || c.id == kBiasForward) return judge_elements_forward(c);
+      return c.keeps_y() ? judge_elements_backward(c) : "";
     }
+    if (is_norm(c.id) && (c.keeps_y() || (is_norm_forward(c.id) && c.at(kY)))) return judge_norm(c);
     return {};
   }
 
-  std::string judge_norm(const Call& c) {
-    const auto stored = static_cast<Stored>(c.format);
-    const auto where = [](const char* what, i64 i, const std::string& wrong) {
-      return what + (" " + std::to_string(i)) + ": " + wrong;
-    };
-    const auto n = static_cast<size_t>(c.n);
-    const auto* const channels = c.at<const std::int32_t>(kSide);
-    const auto is_side = std::make_unique<bool[]>(n);
-    for (i64 k = 0; k < c.side_count; ++k) is_side[static_cast<size_t>(channels[k])] = true;
-    for (const i64 row : some(c.rows, 2)) {
-      std::string wrong;
-      if (c.norm_forward()) {
-        std::vector<float> x = widened_all(c.format, c.at<u8>(kX), row * c.n, c.n);
-        if (c.residual()) {
-          for (size_t j = 0; j < n; ++j) {
-            const auto at = row * c.n + static_cast<i64>(j);
-            float z = x[j] + widened(c.format, c.at<u8>(kResidual), at);
-            u32 rounded = 0;
-            store(c.format, reinterpret_cast<u8*>(&rounded), 0, z);
-            z = widened(c.format, reinterpret_cast<const u8*>(&rounded), 0);
-            if (canonical_bits(z) != canonical_bits(widened(c.format, c.at<u8>(kZ), at)))
-              return where("z of row", row, std::to_string(j));
-            x[j] = z;
-          }
-        }
-        const auto y = widened_all(c.format, c.at<u8>(kY), row * c.n, c.n);
-        wrong =
-            judge_norm_forward({stored, c.layer(), x, c.at<float>(kGamma),
-                                c.layer() ? c.at<float>(kBeta) : nullptr, c.eps, y, c.at<float>(kRstd)[row]});
-      } else {
-        const auto dy = widened_all(c.format, c.at<u8>(kDy), row * c.n, c.n),
-                   y = widened_all(c.format, c.at<u8>(kY), row * c.n, c.n);
-        const auto dx = widened_all(c.format, c.at<u8>(kDx), row * c.n, c.n);
-        const auto next =
-            c.residual() ? widened_all(c.format, c.at<u8>(kDzNext), row * c.n, c.n) : std::vector<float>{};
-        std::vector<float> x_hat(n);
-        for (i64 k = 0; k < c.side_count; ++k)
-          x_hat[static_cast<size_t>(channels[k])] = c.at<float>(kXHat)[row * c.side_count + k];
-        wrong = judge_norm_backward({stored, c.layer(), dy, y, c.residual() ? next.data() : nullptr,
-                                     c.at<float>(kGamma), c.layer() ? c.at<float>(kBeta) : nullptr,
-                                     x_hat.data(), is_side.get(), c.at<float>(kRstd)[row], dx});
-      }
-      if (!wrong.empty()) return where("row", row, wrong);
-      ++tally_.judged[c.function];
+  static bool bit(const Call& c, i64 i) {
+    return c.uses[kMask].bytes > 0 && (c.at<u32>(kMask)[i / 32] >> (i % 32) & 1) != 0;
+  }
+
+  std::string judge_elements_forward(const Call& c) {
+    const outgrad_call& a = c.given;
+    const i64 size = c.rows() * a.n;
+    if (!c.uses[kY].used || a.store == OUTGRAD_STORE_PARITY) return {};
+    const bool masked = c.uses[kMask].bytes > 0, bias = is_bias(c.id);
+    const Activation& f = activation_of(a.activation);
+    const auto stored = static_cast<Stored>(a.format);
+    for (const i64 i : some(size, 48)) {
+      const float x = widened(a.format, c.at(kX), i), z = bias ? x + a.bias[i % a.n] : x,
+                  y = widened(a.format, c.at(kY), i);
+      const float x_star =
+          a.activation == OUTGRAD_GELU ? ForwardFit<float>::Type::kXStar : static_cast<float>(f.x_star());
+      const bool m = masked ? bit(c, i) : z >= x_star;  // beside a code none is kept
+      std::string wrong = a.activation == OUTGRAD_GELU ? judge_gelu(f, stored, z, bias, y, m)
+                                                       : judge_forward(f, stored, z, y, m);
+      if (!masked && f.masked() && wrong == "the mask bit is not [x >= x*]") wrong.clear();
+      if (!wrong.empty()) return where("element", i, wrong);
+      ++tally_.judged[static_cast<size_t>(kind_)];
     }
-    if (!c.norm_backward()) return {};
-    for (const i64 j : some(c.n, 3)) {
-      const bool side = is_side[static_cast<size_t>(j)];
-      const auto dy = widened_all(c.format, c.at<u8>(kDy), j, c.rows, c.n);
-      auto from = widened_all(c.format, c.at<u8>(kY), j, c.rows, c.n);
-      const auto k = std::find(channels, channels + c.side_count, j) - channels;
-      for (i64 row = 0; side && row < c.rows; ++row)
-        from[static_cast<size_t>(row)] = c.at<float>(kXHat)[row * c.side_count + k];
-      const float gamma = c.at(kGamma) ? c.at<float>(kGamma)[j] : 1.0f,
-                  beta = c.layer() && c.at(kBeta) ? c.at<float>(kBeta)[j] : 0.0f;
-      std::string wrong;
-      if (c.at(kDgamma))
-        wrong = judge_column(dy, from.data(), beta, side, side ? 1.0f : gamma, c.at<float>(kDgamma)[j]);
-      if (wrong.empty() && c.at(kDbeta))
-        wrong = judge_column(dy, nullptr, 0, false, 1.0f, c.at<float>(kDbeta)[j]);
+    if (masked && size % 32 != 0 && c.at<u32>(kMask)[size / 32] >> (size % 32) != 0)
+      return "mask bits beyond the last are not 0";
+    return {};
+  }
+
+  std::string judge_elements_backward(const Call& c) {
+    const outgrad_call& a = c.given;
+    const FitBounds& bounds = kBounds[static_cast<size_t>(a.format)][static_cast<size_t>(a.activation)];
+    const Activation& f = activation_of(a.activation);
+    // x_ tells of y as it was made, not of what came to coincide with it.
+    const bool of_forward = !x_.empty() && call_.at(kY) == made_y_ && call_.at(kMask) == made_mask_;
+    for (const i64 i : some(c.rows() * a.n, 16)) {
+      const float* const x =
+          of_forward && !std::isnan(x_[static_cast<size_t>(i)]) ? &x_[static_cast<size_t>(i)] : nullptr;
+      std::string wrong =
+          judge_backward(f, bounds, static_cast<Stored>(a.format), widened(a.format, c.at(kDy), i),
+                         widened(a.format, c.at(kY), i), bit(c, i), widened(a.format, c.at(kDx), i), x);
+      if (!wrong.empty()) return where("element", i, wrong);
+      ++tally_.judged[static_cast<size_t>(kind_)];
+    }
+    if (c.id != kBiasBackward || a.rows > 64) return {};
+    for (const i64 j : some(a.n, 1)) {
+      const auto dy = values(c, kDy, j, a.rows, a.n), y = values(c, kY, j, a.rows, a.n);
+      const auto m = std::make_unique<bool[]>(static_cast<size_t>(a.rows));
+      for (i64 row = 0; row < a.rows; ++row) m[static_cast<size_t>(row)] = bit(c, row * a.n + j);
+      std::string wrong =
+          judge_bias_gradient(f, bounds, dy, y, {m.get(), static_cast<size_t>(a.rows)}, a.dbias[j]);
       if (!wrong.empty()) return where("column", j, wrong);
     }
     return {};
   }
 
-  // Where y and mask of a backward were made: regions are in the order of roles, and before y and mask comes
-  // no other array of a backward.
-  const u8* made_y() { return regions_[0]->data(); }
-  const u8* made_mask() { return regions_[1]->data(); }
+  std::string judge_norm(const Call& c) {
+    const outgrad_call& a = c.given;
+    const auto stored = static_cast<Stored>(a.format);
+    const auto n = static_cast<size_t>(a.n);
+    const auto* const channels = a.side_channels;
+    const float *const gamma = c.at<float>(kGamma), *const beta = c.at<float>(kBeta);
+    const auto is_side = std::make_unique<bool[]>(n);
+    for (i64 k = 0; k < a.side_count; ++k) is_side[static_cast<size_t>(channels[k])] = true;
+    for (const i64 row : some(a.rows, 2)) {
+      std::string wrong;
+      if (is_norm_forward(c.id)) {
+        std::vector<float> x = values(c, kX, row * a.n, a.n);
+        for (size_t j = 0; j < n && is_residual(c.id); ++j) {
+          const auto at = row * a.n + static_cast<i64>(j);
+          float z = x[j] + widened(a.format, c.at(kResidual), at);
+          u32 rounded = 0;
+          store(a.format, reinterpret_cast<u8*>(&rounded), 0, z);
+          z = widened(a.format, reinterpret_cast<const u8*>(&rounded), 0);
+          if (canonical_bits(z) != canonical_bits(widened(a.format, c.at(kZ), at)))
+            return where("z of row", row, std::to_string(j));
+          x[j] = z;
+        }
+        wrong = judge_norm_forward(
+            {stored, is_layer(c.id), x, gamma, beta, a.eps, values(c, kY, row * a.n, a.n), a.rstd[row]});
+      } else {
+        const auto dy = values(c, kDy, row * a.n, a.n), y = values(c, kY, row * a.n, a.n),
+                   dx = values(c, c.result(), row * a.n, a.n);
+        const auto next = is_residual(c.id) ? values(c, kDzNext, row * a.n, a.n) : std::vector<float>{};
+        std::vector<float> x_hat(n);
+        for (i64 k = 0; k < a.side_count; ++k)
+          x_hat[static_cast<size_t>(channels[k])] = a.side_x_hat[row * a.side_count + k];
+        wrong = judge_norm_backward({stored, is_layer(c.id), dy, y, is_residual(c.id) ? next.data() : nullptr,
+                                     gamma, beta, x_hat.data(), is_side.get(), a.rstd[row], dx});
+      }
+      if (!wrong.empty()) return where("row", row, wrong);
+      ++tally_.judged[static_cast<size_t>(kind_)];
+    }
+    if (!is_norm_backward(c.id)) return {};
+    for (const i64 j : some(a.n, 3)) {
+      const bool side = is_side[static_cast<size_t>(j)];
+      const auto dy = values(c, kDy, j, a.rows, a.n);
+      auto from = values(c, kY, j, a.rows, a.n);
+      const auto k = std::find(channels, channels + a.side_count, j) - channels;
+      for (i64 row = 0; side && row < a.rows; ++row)
+        from[static_cast<size_t>(row)] = a.side_x_hat[row * a.side_count + k];
+      std::string wrong;
+      if (const float* const sums = c.at<float>(kDgamma))
+        wrong = judge_column(dy, from.data(), beta ? beta[j] : 0.0f, side, side || !gamma ? 1.0f : gamma[j],
+                             sums[j]);
+      if (const float* const sums = c.at<float>(kDbeta); sums && wrong.empty())
+        wrong = judge_column(dy, nullptr, 0, false, 1.0f, sums[j]);
+      if (!wrong.empty()) return where("column", j, wrong);
+    }
+    return {};
+  }
 
   // --- Functions without arrays ---
 
-  std::string workspace_query() {
+  std::string sizes() {
+    struct Function {
+      const char* name;
+      outgrad_status (*run)(outgrad_call*);
+      Id of;  // whose sizes they are
+    };
+    static constexpr Function kAll[] = {
+        {"outgrad_activation_sizes", outgrad_activation_sizes, kActivationForward},
+        {"outgrad_norm_sizes", outgrad_norm_sizes, kLayernormForward},
+        {"outgrad_bias_gelu_sizes", outgrad_bias_gelu_sizes, kBiasBackward}};
+    const Function& function = kAll[choose_.below(3)];
+    outgrad_call& a = call_.given;
+    call_.id = function.of;
+    choose_store();
     choose_shape();
-    const bool norm = call_.function == kNormWorkspace;
-    if (choose_.one_in(3)) {
-      static constexpr i64 kSizes[] = {
-          -1,           0,           std::numeric_limits<i64>::min(), std::numeric_limits<i64>::max(),
-          i64{1} << 32, i64{1} << 50};
-      (choose_.one_in(2) ? call_.n : call_.rows) = choose_.of(kSizes);
-      if (choose_.one_in(3)) call_.rows = call_.n = i64{1} << 32;
-    }
-    if (choose_.one_in(8)) call_.format = 3;
-    constexpr size_t kUntouched = 0x5eed;
-    size_t bytes = kUntouched;
-    size_t* const out = choose_.one_in(8) ? nullptr : &bytes;
-    std::set<outgrad_status> expected;
-    if (call_.format == 3) expected.insert(OUTGRAD_ERROR_FORMAT);
-    if (!shape_holds(call_)) expected.insert(OUTGRAD_ERROR_SIZE);
-    if (out == nullptr) expected.insert(OUTGRAD_ERROR_NULL_POINTER);
-    const outgrad_status status = (norm ? outgrad_norm_backward_workspace : outgrad_bias_backward_workspace)(
-        call_.format, call_.rows, call_.n, out);
+    a.side_count = 0, a.eps = 1;
+    const Uses& uses = call_.uses = uses_of(call_.id, a);
+    if (choose_.one_in(3)) spoil_shape();
+    if (choose_.one_in(8) && call_.id != kActivationForward) a.format = 3;
+    if (choose_.one_in(8)) spoil_store();
+    if (choose_.one_in(8)) a.size = choose_.below(sizeof a);
+    a.scale = call_.id == kActivationForward ? scale_ : nullptr;  // not looked at: it is none of the wrong
+    scale_[0] = 1;
+    a.codes_bytes = a.scales_bytes = a.parts_bytes = a.workspace_bytes = 0x5eed;
+    std::set<outgrad_status> expected = wrong_values(call_.id, a);
+    if (a.size != sizeof a) expected = {OUTGRAD_ERROR_SIZE};
+    const bool none = choose_.one_in(16);
+    if (none) expected = {OUTGRAD_ERROR_NULL_POINTER};
+    const outgrad_status status = function.run(none ? nullptr : &a);
+    const auto wrong = [&](const std::string& what) {
+      return describe() + ": " + function.name + ": " + what;
+    };
     if (expected.empty() ? status != OUTGRAD_OK : !expected.contains(status))
-      return describe() + ": " + outgrad_status_name(status);
+      return wrong(outgrad_status_name(status));
     if (status != OUTGRAD_OK) {
-      ++tally_.refused[call_.function][static_cast<size_t>(status)];
-      if (!std::string(outgrad_error_message()).starts_with(kFunctionNames[call_.function]))
-        return describe() + ": " + outgrad_error_message();
-      return bytes == kUntouched ? "" : describe() + ": refused and yet written";
+      ++tally_.refused[kSizes][static_cast<size_t>(status)];
+      if (!std::string(outgrad_error_message()).starts_with(function.name))
+        return wrong(outgrad_error_message());
+      const bool kept = a.codes_bytes == 0x5eed && a.scales_bytes == 0x5eed && a.parts_bytes == 0x5eed &&
+                        a.workspace_bytes == 0x5eed;
+      return kept ? "" : wrong("refused and yet written");
     }
-    ++tally_.accepted[call_.function][static_cast<size_t>(call_.format)];
-    for (const c::FormatKernels* kernels : kernels_of(call_.format)) {
-      const i64 words = (norm ? kernels->norm_workspace : kernels->bias_workspace)(call_.rows, call_.n);
-      if (words < 0 || static_cast<size_t>(words) * 4 != bytes)
-        return describe() + ": " + std::to_string(bytes) + " bytes of workspace";
+    ++tally_.accepted[kSizes][static_cast<size_t>(a.format)];
+    if (call_.id != kBiasBackward &&
+        (a.codes_bytes != static_cast<size_t>(uses[kCodes].bytes) ||
+         a.scales_bytes != static_cast<size_t>(uses[kScales].bytes) ||
+         (call_.id == kActivationForward && a.parts_bytes != static_cast<size_t>(uses[kParts].bytes))))
+      return wrong("the sizes of arrays");
+    for (const c::FormatKernels* kernels : kernels_of(a.format)) {
+      if (call_.id == kActivationForward) break;
+      const i64 words = (is_norm(call_.id) ? kernels->norm_workspace : kernels->bias_workspace)(a.rows, a.n);
+      if (words < 0 || static_cast<size_t>(words) * 4 != a.workspace_bytes)
+        return wrong(std::to_string(a.workspace_bytes) + " bytes of workspace");
     }
     return {};
   }
@@ -1363,8 +1255,11 @@ class Case {
     if (!given(digest, known) || (digest && std::strspn(digest, "0123456789abcdef") != 64))
       return "outgrad_coefficients_sha256";
     if (!given(outgrad_forward_coefficients_sha256(), true)) return "outgrad_forward_coefficients_sha256";
-    if (!given(outgrad_forward_variant(format), known_format)) return "outgrad_forward_variant";
-    if (!given(outgrad_backward_variant(format), known_format)) return "outgrad_backward_variant";
+    const std::int32_t kernel = any();
+    const bool known_kernel =
+        kernel >= OUTGRAD_KERNEL_GELU_FORWARD && kernel <= OUTGRAD_KERNEL_GELU_BACKWARD_CODE;
+    if (!given(outgrad_tuned_variant(kernel, format, 1, 64), known_format && known_kernel))
+      return "outgrad_tuned_variant";
     if (!given(outgrad_status_name(status), true)) return "outgrad_status_name";
     if (!given(outgrad_version(), true) || !given(outgrad_instruction_set(), true)) return "outgrad_version";
     const std::int32_t before = outgrad_get_threads();
@@ -1372,7 +1267,7 @@ class Case {
     if (taken != (threads < 0 ? OUTGRAD_ERROR_VALUE : OUTGRAD_OK)) return "outgrad_set_threads";
     if (outgrad_get_threads() != (threads < 0 ? before : threads)) return "outgrad_get_threads";
     outgrad_set_threads(0);
-    ++(taken == OUTGRAD_OK ? tally_.accepted[kQueries][static_cast<size_t>(call_.format)]
+    ++(taken == OUTGRAD_OK ? tally_.accepted[kQueries][static_cast<size_t>(call_.given.format)]
                            : tally_.refused[kQueries][static_cast<size_t>(taken)]);
     return {};
   }
@@ -1384,10 +1279,14 @@ class Case {
   Choices choose_;
   Tally& tally_;
   patterns::Random random_;
+  int kind_ = 0;
   Call call_;
   std::vector<std::unique_ptr<Region>> regions_;
   std::vector<std::int32_t> side_;
+  float scale_[2] = {1, 1};
+  std::uint64_t seed_[2] = {42, 43};
   std::vector<float> x_;  // of which y and mask were made
+  const u8 *made_y_ = nullptr, *made_mask_ = nullptr;
   bool aliased_ = false;
   int threads_ = 0;
 };

@@ -6,9 +6,10 @@
 // header's text:
 //   - a refusal has a status that the spoiled arguments deserve and one line of message, and changes not one
 //     byte of any array;
-//   - an accepted call changes what it writes, nothing around it and nothing that it reads; its results are
-//     the bits of the scalar code of kernels/host/, those of every other instruction set of this machine, and
-//     within the bounds of kernels_fuzz_oracle.h.
+//   - an accepted call changes what it writes, nothing around it and nothing that it reads; where y is kept,
+//     its results are the bits of every other instruction set of this machine, the scalar one in arrays of
+//     its own, and within the bounds of kernels_fuzz_oracle.h; with any other store, the bits of the same
+//     call on one thread in arrays of its own.
 // With AddressSanitizer the surroundings of every array are poisoned, so that reading there is found too.
 #pragma once
 
@@ -18,20 +19,22 @@
 #include <string>
 
 #include "kernels/portable.h"
+#include "tests/kernels/c_calls.h"
 
 namespace outgrad::kernels::fuzz {
 
-inline constexpr int kFunctions = 17;  // those with arrays, and one that stands for all queries
-extern const std::array<const char*, kFunctions> kFunctionNames;
-inline constexpr int kStatuses = 11;
+// The functions with arrays (c_calls.h), those of sizes, and one that stands for all other queries.
+inline constexpr int kSizes = c_calls::kIds, kQueries = kSizes + 1, kKinds = kQueries + 1;
+const char* kind_name(int kind);
+inline constexpr int kStatuses = OUTGRAD_ERROR_STORE + 1;
 inline constexpr i64 kLargestSize = i64{1} << 21;  // elements of an array
 
 // What was exercised: a test that draws cases at random has to show that it drew all kinds.
 struct Tally {
-  std::array<std::array<i64, 3>, kFunctions> accepted{};  // by format
-  std::array<std::array<i64, kStatuses>, kFunctions> refused{};  // by status
+  std::array<std::array<i64, 3>, kKinds> accepted{};  // by format
+  std::array<std::array<i64, kStatuses>, kKinds> refused{};  // by status
   // rows, columns or elements held against the oracle
-  std::array<i64, kFunctions> judged{};
+  std::array<i64, kKinds> judged{};
   // accepted calls in which arrays that may coincide did
   i64 aliased = 0;
   // calls that nothing refuses and whose arrays are no memory of the case's: not made

@@ -13,8 +13,31 @@ import re
 import struct
 
 CONSTANT = re.compile(r"constexpr (?:double|float|int) (k\w+) = (-?(?:0x[0-9a-f.]+p[+-]?\d+|\d+))f?;")
-GELU, F32, BF16 = 0, 0, 2  # OUTGRAD_GELU, OUTGRAD_F32, OUTGRAD_BF16
-FP8, FP4 = {"int8": 2}, {"MXFP4": 0, "NVFP4": 1}
+F32, BF16 = 0, 2  # OUTGRAD_F32, OUTGRAD_BF16
+STORES = {"MXFP8": 3, "int8": 6, "MXFP4": 7, "NVFP4": 8}  # outgrad_store
+
+
+class Call(ctypes.Structure):
+    """outgrad_call of kernels/c/outgrad.h."""
+
+    _fields_ = [(name, kind) for kind, names in (
+        (ctypes.c_size_t, "size"),
+        (ctypes.c_int32, "format activation store bits"),
+        (ctypes.c_int64, "rows n"),
+        (ctypes.c_float, "eps lo hi"),
+        (ctypes.c_void_p, "scale seed x residual bias gamma beta y z mask rstd g dy dz_next dx dz dgamma dbeta dbias"),
+        (ctypes.c_void_p, "codes scales parts"),
+        (ctypes.c_size_t, "codes_bytes scales_bytes parts_bytes"),
+        (ctypes.c_void_p, "side_channels"),
+        (ctypes.c_int64, "side_count"),
+        (ctypes.c_void_p, "side_x_hat workspace"),
+        (ctypes.c_size_t, "workspace_bytes")) for name in names.split()]
+
+    def __init__(self, **arguments):
+        # They live as long as the call.
+        self.arrays = {key: value for key, value in arguments.items() if isinstance(value, ctypes.Array)}
+        addresses = {key: ctypes.addressof(value) for key, value in self.arrays.items()}
+        super().__init__(size=ctypes.sizeof(Call), **{**arguments, **addresses})
 
 
 def up(value, decimals):
@@ -59,13 +82,9 @@ class Sources:
     def error(self, store, scale, amax, bits):
         """The library's proven bound for tensors (int8) or blocks whose largest |y| is below amax."""
         error = ctypes.c_double()
-        if store in FP8:
-            status = self.library.outgrad_fp8_error(GELU, FP8[store], ctypes.c_float(scale), bits,
-                                                    ctypes.byref(error))
-        else:
-            below = ctypes.c_float(amax * (1 - 2**-24))
-            status = self.library.outgrad_fp4_error(GELU, FP4[store], ctypes.c_float(scale), below, bits,
-                                                    ctypes.byref(error))
+        call = Call(store=STORES[store], bits=bits, scale=(ctypes.c_float * 1)(scale))
+        below = ctypes.c_float(amax * (1 - 2**-24))
+        status = self.library.outgrad_store_error(ctypes.byref(call), below, ctypes.byref(error))
         assert status == 0, (store, scale, amax, bits, status)
         return error.value
 
@@ -78,13 +97,14 @@ class Sources:
         block = [bits for begin in range(0, len(x), 31)
                  for bits in [127 + exponent << 7, *(x[begin:begin + 31] + 31 * [0])[:31]]]
         count = len(block)
-        codes, scales, mask = ((ctypes.c_uint8 * count)(), (ctypes.c_uint8 * (count // 32))(),
-                               (ctypes.c_uint32 * (count // 32))())
-        dx, size = (ctypes.c_float * count)(), ctypes.c_int64(count)
-        assert self.library.outgrad_gelu_forward_mxfp8(BF16, (ctypes.c_uint16 * count)(*block), codes, scales,
-                                                       mask, size) == 0
-        assert self.library.outgrad_gelu_backward_mxfp8(F32, (ctypes.c_float * count)(*[1] * count), codes,
-                                                        scales, mask, dx, size) == 0
+        dx = (ctypes.c_float * count)()
+        call = Call(format=BF16, store=STORES["MXFP8"], n=count, x=(ctypes.c_uint16 * count)(*block),
+                    dy=(ctypes.c_float * count)(*[1] * count), dx=dx, mask=(ctypes.c_uint32 * (count // 32))(),
+                    codes=(ctypes.c_uint8 * count)(), codes_bytes=count,
+                    scales=(ctypes.c_uint8 * (count // 32))(), scales_bytes=count // 32)
+        assert self.library.outgrad_activation_forward(ctypes.byref(call)) == 0
+        call.format = F32
+        assert self.library.outgrad_activation_backward(ctypes.byref(call)) == 0
         return max(abs(g - slope(of_bf16(bits))) for i, (g, bits) in enumerate(zip(dx, block)) if i % 32)
 
 
@@ -217,9 +237,9 @@ def how_few_bits(of):
     assert proven <= 0.06497 < kernel
     yield f"sum |ds' - ds| <= 0.06497 sum |ds| + {smallest.replace(' 10^', 'e')} S (max dp - min dp)"
     if of.library:
-        # The worst of the 128 scales by which a value from 1 to 2 becomes the largest number, as the front
-        # takes them for e4m3 and e5m2.
-        worst = [max(of.error("int8", 127 * 128 / (128 + k), None, bits) for k in range(128))
+        # The worst of 128 scales by which a value from 1 to 2 becomes the largest number, as the front takes
+        # them for e4m3 and e5m2.
+        worst = [max(of.error("int8", 127 * 128 / (128 + k), math.inf, bits) for k in range(128))
                  for bits in (1, 2)]
         beyond = [f"{of.mxfp8_error(exponent):.3f}" for exponent in (12, 16, 18, 19, 24)]
         assert beyond[3] == beyond[4]

@@ -164,11 +164,12 @@ TEST_F(Eval, EveryActivationGivesTheLibrarysBits) {
       SCOPED_TRACE(of);
       std::vector<T> y(kElements), dx(kElements);
       std::vector<u32> mask((kElements + 31) / 32);
-      ASSERT_EQ(outgrad_activation_forward(activation, c_format, x.data(), y.data(), mask.data(), kElements),
-                OUTGRAD_OK);
-      ASSERT_EQ(outgrad_activation_backward(activation, c_format, dy.data(), y.data(), mask.data(), dx.data(),
-                                            kElements),
-                OUTGRAD_OK);
+      outgrad_call call{};
+      call.size = sizeof call, call.activation = activation, call.format = c_format, call.n = kElements;
+      call.x = x.data(), call.y = y.data(), call.mask = mask.data();
+      call.dy = dy.data(), call.dx = dx.data();
+      ASSERT_EQ(outgrad_activation_forward(&call), OUTGRAD_OK);
+      ASSERT_EQ(outgrad_activation_backward(&call), OUTGRAD_OK);
       const std::string kept = masked ? option("mask") : "";
       const CommandResult forward = tune("eval --op forward" + of + option("x") + option("y") + kept);
       ASSERT_EQ(forward.status, 0) << forward.output;

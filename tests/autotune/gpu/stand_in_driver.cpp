@@ -108,6 +108,23 @@ T& parameter(void** parameters, int index) {
   return *static_cast<T*>(parameters[index]);
 }
 
+template <class T>
+constexpr outgrad_format kFormatOf = std::is_same_v<T, float> ? OUTGRAD_F32
+                                     : std::is_same_v<T, F16> ? OUTGRAD_F16
+                                                              : OUTGRAD_BF16;
+
+// A call of the compiled library, whose arrays hold what they must.
+outgrad_call library_call(outgrad_format format, outgrad_store store, std::int64_t n, int activation = 0) {
+  outgrad_call call{};
+  call.size = sizeof call;
+  call.format = format;
+  call.store = store;
+  call.activation = activation;
+  call.n = n;
+  call.codes_bytes = call.scales_bytes = call.parts_bytes = SIZE_MAX;
+  return call;
+}
+
 // What a launch wrote, for plants.
 struct Written {
   void* out = nullptr;
@@ -130,9 +147,6 @@ bool compute_others(const std::string& symbol, void** p, Written& written) {
   bool known = is_of(symbol, "dropout");
   const bool forward = is_of(symbol, "activation_forward");
   with_type(symbol, [&]<class T>(T) {
-    constexpr outgrad_format kFormat = sizeof(T) == 4           ? OUTGRAD_F32
-                                       : std::is_same_v<T, F16> ? OUTGRAD_F16
-                                                                : OUTGRAD_BF16;
     if (known) {
       auto* const y = parameter<T*>(p, 1);
       const auto n = parameter<std::int64_t>(p, 2);
@@ -142,20 +156,18 @@ bool compute_others(const std::string& symbol, void** p, Written& written) {
       return;
     }
     for (int k = 1; k < kernels::kActivations; ++k) {
-      const auto activation = static_cast<outgrad_activation>(k);
       const std::string name = kernels::kActivationNames[k];
       if (symbol.find(mangled(type_of((forward ? name : name + "_" + kernels::Format<T>::kName).c_str())) +
                       "E") == std::string::npos)
         continue;
       const auto n = parameter<std::int64_t>(p, forward ? 3 : 4);
       void* const out = parameter<void*>(p, forward ? 1 : 3);
-      const outgrad_status status =
-          forward ? outgrad_activation_forward(activation, kFormat, parameter<const void*>(p, 0), out,
-                                               parameter<kernels::u32*>(p, 2), n)
-                  : outgrad_activation_backward(activation, kFormat, parameter<const void*>(p, 0),
-                                                parameter<const void*>(p, 1),
-                                                parameter<const kernels::u32*>(p, 2), out, n);
-      known = status == OUTGRAD_OK;
+      outgrad_call call = library_call(kFormatOf<T>, OUTGRAD_STORE_Y, n, k);
+      (forward ? call.x : call.dy) = parameter<const void*>(p, 0);
+      call.y = parameter<void*>(p, 1);
+      call.mask = parameter<kernels::u32*>(p, 2);
+      call.dx = out;
+      known = (forward ? outgrad_activation_forward : outgrad_activation_backward)(&call) == OUTGRAD_OK;
       written = {out, n * static_cast<std::int64_t>(sizeof(T))};
     }
   });
@@ -175,9 +187,6 @@ bool compute_codes(const std::string& symbol, void** p, Written& written) {
   const int bits = symbol[at + 3] - '0';
   const bool dithered = symbol.substr(at + 4, 4) == "ELb1";
   with_type(symbol, [&]<class T>(T) {
-    constexpr outgrad_format kFormat = sizeof(T) == 4           ? OUTGRAD_F32
-                                       : std::is_same_v<T, F16> ? OUTGRAD_F16
-                                                                : OUTGRAD_BF16;
     const auto n = parameter<std::int64_t>(p, encode ? 2 : 3);
     const auto* const seed = dithered ? parameter<const kernels::u64*>(p, encode ? 3 : 4) : nullptr;
     const auto dither_at = [&](std::int64_t i) {
@@ -218,10 +227,13 @@ bool compute_codes(const std::string& symbol, void** p, Written& written) {
       if (symbol.find(mangled(type_of((std::string(kernels::kActivationNames[k]) + "_code").c_str())) +
                       "E") == std::string::npos)
         continue;
-      known = outgrad_activation_forward_code(
-                  static_cast<outgrad_activation>(k), kFormat, parameter<const void*>(p, 0),
-                  parameter<void*>(p, 1), parameter<void*>(p, 2),
-                  static_cast<std::size_t>(kernels::code_bytes(bits, n)), bits, seed, n) == OUTGRAD_OK;
+      outgrad_call call = library_call(kFormatOf<T>, OUTGRAD_STORE_CODE, n, k);
+      call.bits = bits;
+      call.seed = seed;
+      call.x = parameter<const void*>(p, 0);
+      call.y = parameter<void*>(p, 1);
+      call.codes = parameter<void*>(p, 2);
+      known = outgrad_activation_forward(&call) == OUTGRAD_OK;
       written = {parameter<void*>(p, 1), n * static_cast<std::int64_t>(sizeof(T))};
     }
   });
@@ -231,7 +243,7 @@ bool compute_codes(const std::string& symbol, void** p, Written& written) {
 // y in 8 bits at a scale: the table by its own definition, the forward by the compiled library, the backward
 // element by element, from the table.
 template <class F>
-bool compute_fp8(const std::string& symbol, void** p, Written& written, outgrad_fp8 fp8) {
+bool compute_fp8(const std::string& symbol, void** p, Written& written, outgrad_store store) {
   bool known = false;
   const auto names = [&]<class S>(S) {
     return symbol.find(mangled(type_of(S::Header::kName)) + "E") != std::string::npos;
@@ -247,24 +259,22 @@ bool compute_fp8(const std::string& symbol, void** p, Written& written, outgrad_
   };
   if (is_of(symbol, "fp8_table")) return fill(kernels::Fp8Activations{}), known;
   with_type(symbol, [&]<class T>(T) {
-    constexpr outgrad_format kFormat = sizeof(T) == 4           ? OUTGRAD_F32
-                                       : std::is_same_v<T, F16> ? OUTGRAD_F16
-                                                                : OUTGRAD_BF16;
     const auto& table = *parameter<const kernels::Fp8Table*>(p, 0);
     const auto n = parameter<std::int64_t>(p, 5);
-    const auto bytes = static_cast<std::size_t>(kernels::code_bytes(table.bits, n));
     const auto forward = [&]<class... S>(kernels::Fp8List<S...>) {
       const auto one = [&]<class Of>(Of of) {
         const auto& activations = kernels::kActivationNames;
-        const auto at =
-            static_cast<outgrad_activation>(std::find(std::begin(activations), std::end(activations),
-                                                      std::string_view(Of::Header::kActivation)) -
-                                            std::begin(activations));
-        if (names(of))
-          known = outgrad_activation_forward_fp8(at, kFormat, parameter<const void*>(p, 2), fp8,
-                                                 *parameter<const float*>(p, 1),
-                                                 parameter<kernels::u8*>(p, 3), parameter<kernels::u8*>(p, 4),
-                                                 bytes, table.bits, n) == OUTGRAD_OK;
+        const auto at = std::find(std::begin(activations), std::end(activations),
+                                  std::string_view(Of::Header::kActivation)) -
+                        std::begin(activations);
+        if (!names(of)) return;
+        outgrad_call call = library_call(kFormatOf<T>, store, n, static_cast<int>(at));
+        call.bits = table.bits;
+        call.scale = parameter<const float*>(p, 1);
+        call.x = parameter<const void*>(p, 2);
+        call.codes = parameter<void*>(p, 3);
+        call.parts = parameter<void*>(p, 4);
+        known = outgrad_activation_forward(&call) == OUTGRAD_OK;
       };
       (one(S{}), ...);
     };
@@ -294,11 +304,11 @@ bool compute_fp8(const std::string& symbol, void** p, Written& written) {
   }
   if (!is_of(symbol, "fp8_table") && !is_of(symbol, "activation_forward_fp8")) return false;
   if (symbol.find(mangled("F8E4M3") + "E") != std::string::npos)
-    return compute_fp8<kernels::F8E4M3>(symbol, p, written, OUTGRAD_E4M3);
+    return compute_fp8<kernels::F8E4M3>(symbol, p, written, OUTGRAD_STORE_E4M3);
   if (symbol.find(mangled("F8E5M2") + "E") != std::string::npos)
-    return compute_fp8<kernels::F8E5M2>(symbol, p, written, OUTGRAD_E5M2);
+    return compute_fp8<kernels::F8E5M2>(symbol, p, written, OUTGRAD_STORE_E5M2);
   return symbol.find(mangled("I8") + "E") != std::string::npos &&
-         compute_fp8<kernels::I8>(symbol, p, written, OUTGRAD_INT8);
+         compute_fp8<kernels::I8>(symbol, p, written, OUTGRAD_STORE_INT8);
 }
 
 // Softmax and its codes, by the compiled library.
@@ -307,16 +317,14 @@ bool compute_softmax(const std::string& symbol, void** p, Written& written) {
   if (!forward && !is_of(symbol, "softmax_backward_code")) return false;
   outgrad_status status = OUTGRAD_OK;
   with_type(symbol, [&]<class T>(T) {
-    constexpr outgrad_format kFormat = sizeof(T) == 4           ? OUTGRAD_F32
-                                       : std::is_same_v<T, F16> ? OUTGRAD_F16
-                                                                : OUTGRAD_BF16;
     const auto rows = parameter<std::int64_t>(p, 3), n = parameter<std::int64_t>(p, 4);
-    const auto bytes = static_cast<std::size_t>(rows * n);
     void* const out = parameter<void*>(p, forward ? 1 : 2);
-    status = forward ? outgrad_softmax_forward_code(kFormat, parameter<const void*>(p, 0), rows, n, out,
-                                                    parameter<void*>(p, 2), bytes)
-                     : outgrad_softmax_backward_code(kFormat, parameter<const void*>(p, 0),
-                                                     parameter<const void*>(p, 1), bytes, rows, n, out);
+    outgrad_call call = library_call(kFormatOf<T>, OUTGRAD_STORE_CODE, n);
+    call.rows = rows;
+    (forward ? call.x : call.dy) = parameter<const void*>(p, 0);
+    call.y = call.dx = out;
+    call.codes = parameter<void*>(p, forward ? 2 : 1);
+    status = (forward ? outgrad_softmax_forward : outgrad_softmax_backward)(&call);
     written = {out, rows * n * static_cast<std::int64_t>(sizeof(T))};
   });
   return status == OUTGRAD_OK;
@@ -333,7 +341,6 @@ bool compute_stores(const std::string& symbol, void** p, Written& written) {
     const outgrad_format format = half ? OUTGRAD_F16 : OUTGRAD_BF16;
     const auto n = parameter<std::int64_t>(p, backward ? 4 : 2);
     for (int k = 0; k < kernels::kActivations; ++k) {
-      const auto activation = static_cast<outgrad_activation>(k);
       const std::string name = kernels::kActivationNames[k];
       const std::string function = backward ? name + (half ? "_f16_parity" : "_bf16_parity")
                                    : k == 0 ? "gelu_forward"
@@ -341,10 +348,11 @@ bool compute_stores(const std::string& symbol, void** p, Written& written) {
       if (symbol.find(mangled(type_of(function.c_str())) + "E") == std::string::npos) continue;
       void* const out = parameter<void*>(p, backward ? 3 : 1);
       written = {out, 2 * n};
-      return (backward ? outgrad_activation_backward_parity(activation, format, parameter<const void*>(p, 0),
-                                                            parameter<const void*>(p, 1), out, n)
-                       : outgrad_activation_forward_parity(activation, format, parameter<const void*>(p, 0),
-                                                           out, n)) == OUTGRAD_OK;
+      outgrad_call call = library_call(format, OUTGRAD_STORE_PARITY, n, k);
+      (backward ? call.dy : call.x) = parameter<const void*>(p, 0);
+      call.y = parameter<void*>(p, 1);
+      call.dx = out;
+      return (backward ? outgrad_activation_backward : outgrad_activation_forward)(&call) == OUTGRAD_OK;
     }
     return false;
   }
@@ -352,21 +360,23 @@ bool compute_stores(const std::string& symbol, void** p, Written& written) {
   if (!mxfp8_forward && symbol.find("5MxFp8E") == std::string::npos) return false;
   bool known = false;
   with_type(symbol, [&]<class T>(T) {
-    constexpr outgrad_format kFormat = sizeof(T) == 4           ? OUTGRAD_F32
-                                       : std::is_same_v<T, F16> ? OUTGRAD_F16
-                                                                : OUTGRAD_BF16;
     const auto n = parameter<std::int64_t>(p, 4);
+    outgrad_call call = library_call(kFormatOf<T>, OUTGRAD_STORE_MXFP8, n);
+    (mxfp8_forward ? call.x : call.dy) = parameter<const void*>(p, 0);
     if (mxfp8_forward) {
-      known = outgrad_gelu_forward_mxfp8(kFormat, parameter<const void*>(p, 0), parameter<kernels::u8*>(p, 1),
-                                         parameter<kernels::u8*>(p, 2), parameter<kernels::u32*>(p, 3),
-                                         n) == OUTGRAD_OK;
-      written = {parameter<void*>(p, 1), n};
+      call.codes = parameter<void*>(p, 1);
+      call.scales = parameter<void*>(p, 2);
+      call.mask = parameter<kernels::u32*>(p, 3);
+      known = outgrad_activation_forward(&call) == OUTGRAD_OK;
+      written = {call.codes, n};
       return;
     }
     const auto& y = parameter<kernels::BlockScaled<kernels::MxFp8>>(p, 1);
-    known = outgrad_gelu_backward_mxfp8(kFormat, parameter<const void*>(p, 0), &y.codes->bits,
-                                        &y.scales->bits, parameter<const kernels::u32*>(p, 2),
-                                        parameter<void*>(p, 3), n) == OUTGRAD_OK;
+    call.codes = const_cast<kernels::F8E4M3*>(y.codes);
+    call.scales = const_cast<kernels::E8M0*>(y.scales);
+    call.mask = parameter<kernels::u32*>(p, 2);
+    call.dx = parameter<void*>(p, 3);
+    known = outgrad_activation_backward(&call) == OUTGRAD_OK;
     written = {parameter<void*>(p, 3), n * static_cast<std::int64_t>(sizeof(T))};
   });
   return known;

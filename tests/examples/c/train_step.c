@@ -23,6 +23,7 @@ int main(void) {
                *const dx = malloc(kElements * sizeof *dx);
   uint32_t* const mask = malloc((kElements + 31) / 32 * sizeof *mask);
   double largest = 0;
+  outgrad_call call = {sizeof call, .format = OUTGRAD_F32, .activation = OUTGRAD_GELU, .n = kElements};
   long i;
   if (!x || !y || !dx || !mask) return 3;
   for (i = 0; i < kElements; ++i) x[i] = -12.0f + 24.0f * (float)i / kElements;
@@ -30,9 +31,13 @@ int main(void) {
          outgrad_fit_name(OUTGRAD_GELU, OUTGRAD_F32), outgrad_coefficients_sha256(OUTGRAD_GELU, OUTGRAD_F32));
 
   require(outgrad_set_threads(2));
-  require(outgrad_gelu_forward(OUTGRAD_F32, x, y, mask, kElements));
+  call.x = x;
+  call.y = y;
+  call.mask = mask;
+  require(outgrad_activation_forward(&call));
   for (i = 0; i < kElements; ++i) dx[i] = 1.0f; /* the gradient of y; the gradient of x takes its place */
-  require(outgrad_gelu_backward(OUTGRAD_F32, dx, y, mask, dx, kElements));
+  call.dy = call.dx = dx;
+  require(outgrad_activation_backward(&call));
 
   for (i = 0; i < kElements; ++i) {
     const double density = exp(-0.5 * x[i] * x[i]) / sqrt(2 * 3.14159265358979323846);
@@ -42,7 +47,8 @@ int main(void) {
   printf("largest error %.3g\n", largest);
 
   /* A mistake is a status and a message, and nothing is written. */
-  if (outgrad_gelu_forward(OUTGRAD_F32, x, y, NULL, kElements) != OUTGRAD_ERROR_NULL_POINTER) return 1;
+  call.mask = NULL;
+  if (outgrad_activation_forward(&call) != OUTGRAD_ERROR_NULL_POINTER) return 1;
   printf("refused: %s\n", outgrad_error_message());
   free(x);
   free(y);
