@@ -16,7 +16,6 @@ from .linear import linear
 from .modules import ELU, GELU, Dropout, LayerNorm, Linear, Mish, QuickGELU, RMSNorm, SiLU, Softmax, Softplus
 from .own import CodedActivation, CodeHeader
 from .patching import Report, patch, unpatch
-from .sharing import share_bits
 from .softmax import softmax, softmax_bound
 
 __version__ = version()
@@ -57,7 +56,6 @@ __all__ = [
     "patch",
     "quick_gelu",
     "rms_norm",
-    "share_bits",
     "side_channels",
     "sigmoid",
     "silu",

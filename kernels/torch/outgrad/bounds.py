@@ -46,8 +46,7 @@ def _inputs(dtype, store, largest):
 
 def bounds(activation: str = "gelu", dtype: torch.dtype = torch.float32, store: str = stores.DEFAULT, largest: float | None = None) -> Bounds:
     """Bounds of an activation's gradient for a y of dtype and what the store keeps (stores.py). That of mxfp8+bit holds in
-    every block of 32 whose largest |y| is below 2^12. Of a store that keeps x, whose error depends on the ranges, it is the
-    width of f', which holds for every x, also where it was saturated.
+    every block of 32 whose largest |y| is below 2^12.
 
     The bound of a y in e4m3 or e5m2 at a scale holds in every tensor whose largest finite |y| is at most 2^12, or 2^26 in
     e5m2. largest: this largest |y|; then the bound is that at its scale, and there is one for every tensor."""
@@ -60,10 +59,6 @@ def bounds(activation: str = "gelu", dtype: torch.dtype = torch.float32, store: 
     of_fp8 = stores.fp8_of(store)
     if largest is not None and (of_fp8 is None or not 0 <= largest <= torch.finfo(torch.float32).max):
         raise ValueError(f"outgrad.bounds: largest is {largest}, which takes a finite float32 from 0 on and a store in e4m3 or e5m2; the store is {store}")
-    if store in stores.OF_X:
-        # f' is continuous, and the two values of a code of 1 bit are within its bound of all of it.
-        width, gradient = 4 * bounds(activation, dtype, "code:1").total, bounds(activation)
-        return dataclasses.replace(gradient, total=math.nextafter(width + gradient.total, math.inf), over=_inputs(dtype, store, None))
     fit, sha256, (a_plus_b, k, t, r, bias) = library.fit_of(activation, dtype, *stores.STORES[stores.for_type(store, dtype)])
     if largest is not None:
         scale = fp8.scale_of(torch.tensor([largest], dtype=torch.float32), of_fp8[0], fp8.LEAST_OF_ACTIVATIONS).item()

@@ -14,7 +14,7 @@ import torch
 from torch.autograd import forward_ad
 from torch._subclasses.fake_tensor import is_fake
 
-from . import fp8, library, quantisers, stores
+from . import fp8, library, stores
 
 
 def _is_usable(x):
@@ -266,83 +266,14 @@ def _keeping_fp8(name, index, of, bits):
     return function
 
 
-def _keeping_x(name, index, encode, decode):
-    """An operation that keeps an x in few bits: encode(x, how) gives what is kept, and decode(shape, *kept) an x' in
-    float32. The backward pass is that of y+bit in float32 from f(x')."""
-
-    def gradients(ctx, saved, dy):
-        y, mask = library.activation_forward(decode(dy.shape, *saved[:-1]), index)
-        return library.activation_backward(dy.float(), y, mask, index).to(dy.dtype), None
-
-    return _Operation(
-        name,
-        lambda x, how: (library.activation_forward(x, index)[0], *encode(x, how)),
-        lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs[1:]),
-        gradients,
-        without_y=True,
-    )
-
-
-def _keeping_mesa(name, index):
-    return _keeping_x(
-        name,
-        index,
-        lambda x, ranges: (quantisers.mesa_encode(x, ranges), ranges.clone()),
-        lambda _, codes, ranges: quantisers.mesa_decode(codes, ranges),
-    )
-
-
-def _keeping_actnn(name, index, bits):
-    operation = _keeping_x(
-        name,
-        index,
-        lambda x, _: quantisers.actnn_encode(x, bits),
-        lambda shape, codes, ranges: quantisers.actnn_decode(codes, ranges, bits, shape.numel()).view(shape),
-    )
-    return lambda x: operation(x, None)
-
-
-def _keeping_actnn_auto(name, index):
-    return _keeping_x(
-        name,
-        index,
-        quantisers.actnn_auto_encode,
-        lambda shape, codes, ranges, bits: quantisers.actnn_auto_decode(codes, ranges, bits, shape.numel()).view(shape),
-    )
-
-
 def _keeping(name, index, store):
     """The operation of an activation that keeps what a store says."""
     kind, _, bits = store.partition(":")
-    if kind == "mesa":
-        return lambda x: mesa(name, x, quantisers.mesa_follow(None, quantisers.mesa_ranges(x)))
-    if (average := stores.mean_bits(store)) is not None:
-        return lambda x: actnn_auto(name, x, average)
-    if kind == "actnn":
-        return _keeping_actnn(name, index, int(bits))
     if kind in ("code", "dither"):
         return _keeping_codes_of(name, index, int(bits), kind == "dither")
     if (of := stores.fp8_of(store)) is not None:
         return _keeping_fp8(name, index, *of)
     return {stores.DEFAULT: _keeping_y, "parity": _keeping_parity, "mxfp8+bit": _keeping_mxfp8}[store](name, index)
-
-
-_MESA = {name: _keeping_mesa(name, index) for index, name in enumerate(library.ACTIVATIONS)}
-
-
-def mesa(name, x, ranges):
-    """An activation that keeps x in 8 bits by ranges of groups of its columns, [2, groups] in float32 (quantisers.py)."""
-    _expect(name, x=x)
-    return _MESA[name](x, ranges)
-
-
-_ACTNN_AUTO = {name: _keeping_actnn_auto(name, index) for index, name in enumerate(library.ACTIVATIONS)}
-
-
-def actnn_auto(name, x, average):
-    """An activation that keeps x in `average` bits in the mean, 1 to 8, by groups (quantisers.py)."""
-    _expect(name, x=x)
-    return _ACTNN_AUTO[name](x, average)
 
 
 class _OfOutput(Protocol):

@@ -7,13 +7,10 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import is_fake
 
-from . import drift, fp8, functional, library, quantisers, stores
+from . import drift, fp8, functional, library, stores
 from .bounds import bounds, rounded_up
 from .linear import linear
 from .softmax import softmax
-
-
-_BITS = "_outgrad_bits"  # their key in the state dict
 
 
 class _Activation:
@@ -21,8 +18,6 @@ class _Activation:
     backward pass, and its bound."""
 
     store = stores.DEFAULT  # one of outgrad.stores, by the constructor, by patch, or assigned
-    _outgrad_ranges = None  # those that the store mesa follows
-    _outgrad_bits = None  # what share_bits gave to the store actnn:auto:K in place of K
 
     def __init__(self, *args: Any, store: str = stores.DEFAULT, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -46,58 +41,19 @@ class _Activation:
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         name = self.activation
-        if name is None:
-            return super().forward(x)
-        if self.store == "mesa":
-            return functional.mesa(name, x, self._ranges(x))
-        if self._outgrad_bits is not None and stores.mean_bits(self.store) is not None:
-            return functional.actnn_auto(name, x, self._outgrad_bits)
-        return getattr(functional, name)(x, store=self.store)
+        return super().forward(x) if name is None else getattr(functional, name)(x, store=self.store)
 
-    def _ranges(self, x):
-        """Mesa's running ranges. In training x moves them before they are used. They are a new tensor then, so that what a
-        graph has kept stays as it was. Each process and each copy of the module has its own, and the state dict has none."""
-        functional._expect(self.activation, x=x)
-        now, before = quantisers.mesa_ranges(x), self._outgrad_ranges
-        if before is not None:
-            if before.shape != now.shape:
-                groups = f"{before.shape[1]} groups of {quantisers.MESA_COLUMNS} columns"
-                raise ValueError(f"outgrad.{type(self).__name__}: store mesa: the running ranges are of {groups}, x has {now.shape[1]} of them")
-            before = before.to(x.device)
-        moves = self.training and torch.is_grad_enabled()
-        ranges = before if before is not None and not moves else quantisers.mesa_follow(before, now)
-        if moves and not torch._C._are_functorch_transforms_active():  # else they would outlive the transform
-            self._outgrad_ranges = ranges
-        return ranges
-
-    def _save_to_state_dict(self, destination, prefix, keep_vars):
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        if self._outgrad_bits is not None:
-            destination[prefix + _BITS] = torch.tensor(self._outgrad_bits, dtype=torch.float64)
-
-    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs):
-        """Bits that were shared are loaded with the rest. Of a module with another store they are an unexpected key."""
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
-        if prefix + _BITS not in state_dict or stores.mean_bits(self.store) is None:
-            return
-        bits = float(state_dict[prefix + _BITS])
-        if 1 <= bits <= quantisers.ACTNN_MOST_BITS:
-            self._outgrad_bits = bits
-        else:
-            error_msgs.append(f"{prefix}{_BITS} is {bits}, which is no mean of 1 to {quantisers.ACTNN_MOST_BITS} bits")
-        if prefix + _BITS in unexpected_keys:
-            unexpected_keys.remove(prefix + _BITS)
+    def _bounds(self, dtype):
+        return bounds(self.activation, dtype, self.store)
 
     def bound(self, dtype: torch.dtype) -> str:
         """In words, how far the gradient may be from the exact one if the output is of dtype."""
-        return str(bounds(self.activation, dtype, self.store))
+        return str(self._bounds(dtype))
 
     def extra_repr(self) -> str:
         if self.activation is None:
             return super().extra_repr()
         store = "" if self.store == stores.DEFAULT else f"store={self.store!r}"
-        if self._outgrad_bits is not None and stores.mean_bits(self.store) is not None:
-            store += f", bits={self._outgrad_bits:.3g}"
         return ", ".join(filter(None, [super().extra_repr(), store, *(f"{name}: {self.bound(dtype)}" for name, dtype in _FORMAT_NAMES.items())]))
 
 

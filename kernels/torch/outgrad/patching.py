@@ -16,7 +16,6 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from . import library, modules, stores
 from .blocks import block_of, why_apart
-from .bounds import bounds
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -227,17 +226,13 @@ class _Watch:
 
 @contextlib.contextmanager
 def _unchanged(model):
-    """Puts back the state of PyTorch's generators, the model's buffers, such as the statistics of batches, and the ranges
-    that activations follow."""
+    """Puts back the state of PyTorch's generators and the model's buffers, such as the statistics of batches."""
     devices = {p.device.index for p in model.parameters() if p.device.type == "cuda" and not is_fake(p)}
     with torch.random.fork_rng(devices=devices):
         before = [(m, name, b, _version(b), b.clone()) for m in model.modules() for name, b in m._buffers.items() if b is not None]
-        followed = [(m, m.__dict__.copy()) for m in model.modules() if isinstance(m, modules._Activation)]
         try:
             yield
         finally:
-            for module, as_before in followed:
-                _give(module, "_outgrad_ranges", as_before)
             with torch.no_grad():
                 for module, name, buffer, version, value in before:
                     module._buffers[name] = buffer
@@ -316,6 +311,8 @@ def _replacement(module, parameter, known):
     """The class that a module gets, or None, and the reason why it is left alone, or None. parameter: the model's
     first, which gives type and device for modules that have no parameter. known: of _ours."""
     kind = type(module)
+    if _is_patched(module):
+        return None, None
     ours = _class_of_ours(kind, known)
     if ours is None:
         if kind.__module__ != modules.__name__ and _class_of_its_own(kind, known):
@@ -426,7 +423,7 @@ def patch(
 
 
 # What patch sets of a module.
-_SETTINGS = ("norms", "store", "_outgrad_ranges", "_outgrad_bits")
+_SETTINGS = ("norms", "store")
 
 
 def _give(module, setting, values):
@@ -447,9 +444,6 @@ def _set(name, module, norms, by_kind):
         why = stores.why_not(module.activation, store)
         if why is not None:
             raise ValueError(f"outgrad.patch: {_shown(name)} cannot have the store {store!r}: {why}")
-        if store != module.store:
-            _give(module, "_outgrad_ranges", {})
-            _give(module, "_outgrad_bits", {})
         _give(module, "store", {} if store == stores.DEFAULT else {"store": store})
     for kind, (_, ours) in _OURS_WITH_STORE.items():
         if isinstance(module, ours):
@@ -461,7 +455,7 @@ def _describe(one, module, dtype):
     one.bound = module.bound(dtype)
     if isinstance(module, modules._Activation):
         one.store = module.store
-        found = bounds(module.activation, dtype, module.store)
+        found = module._bounds(dtype)
         one.fit, one.sha256 = found.fit, found.sha256
     elif isinstance(module, tuple(ours for _, ours in _OURS_WITH_STORE.values())):
         one.store = module.store

@@ -11,9 +11,10 @@ if not torch.cuda.is_available():
     pytest.skip("PyTorch has no CUDA device here", allow_module_level=True)
 
 import outgrad
+import outgrad_peers
 from drift_test import N, exact, fresh, gradients as gradients_of_norm, one_step, put  # noqa: F401
 from operators_test import FORMATS, LENGTHS, arguments
-from outgrad import library, stores
+from outgrad import library
 from patching_test import example_of, model_of
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
@@ -91,12 +92,12 @@ def test_norms_with_parameters_in_16_bits_have_the_cpus_bits(dtype, of, rms):
     same(library.norm_backward_of_sum(*values), library.norm_backward_of_sum(*on_gpu(values)))
 
 
-@pytest.mark.parametrize("store", stores.OF_X)
+@pytest.mark.parametrize("store", outgrad_peers.OF_X)
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_an_x_in_few_bits_moves_by_less_than_a_step(dtype, store):
     x = torch.randn(64, 256, generator=torch.Generator().manual_seed(1)).clamp(-4, 4).to(dtype)
     leaf, exact = x.cuda().requires_grad_(), x.double().requires_grad_()
-    y = outgrad.GELU(store=store)(leaf)
+    y = outgrad_peers.GELU(store=store)(leaf)
     same(outgrad.gelu(x), y)
     y.backward(torch.ones_like(y))
     torch.nn.functional.gelu(exact).sum().backward()

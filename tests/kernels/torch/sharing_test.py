@@ -1,4 +1,4 @@
-"""ActNN's bits shared between layers (outgrad/sharing.py, quantisers.share and actnn_auto_errors): the errors that are
+"""ActNN's bits shared between layers (outgrad_peers/sharing.py, quantisers.share and actnn_auto_errors): the errors that are
 compared are those that drawing shows, the shares are the best ones and keep the mean, they are kept with the model, and a
 step that cannot be shared by is refused."""
 
@@ -13,8 +13,8 @@ from stores_test import slope
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-import outgrad
-from outgrad import functional, quantisers, sharing
+import outgrad_peers
+from outgrad_peers import quantisers, sharing
 
 LEVELS = quantisers.ACTNN_LEVELS
 torch.set_num_threads(1)
@@ -39,7 +39,7 @@ def test_the_error_is_the_mean_of_what_drawing_gives(name):
         total, drawn = 0, []
         for _ in range(300):
             leaf = x.clone().requires_grad_()
-            dx = torch.autograd.grad(functional.actnn_auto(name, leaf, average), leaf, dy)[0]
+            dx = torch.autograd.grad(outgrad_peers.activation(name, leaf, "actnn:auto:2", average), leaf, dy)[0]
             drawn.append((dx.double() - exact).square().sum().item())
             total = total + (dx.double() - exact)
         off = total / 300 - dy.double() * mean
@@ -59,7 +59,7 @@ def test_errors_arrive_as_by_a_linear_map(scale):
     layer = nn.Linear(32, 256)
     nn.init.ones_(layer.bias)  # there f'' falls everywhere, so that all means have one sign
     x = layer(rows)
-    gelu = outgrad.GELU(store="actnn:auto:2")
+    gelu = outgrad_peers.GELU(store="actnn:auto:2")
     dy = scale * torch.randn(32, 256, generator=torch.Generator().manual_seed(1))
     seen = sharing._Seen("", gelu, x, gelu(x))
     got = seen.errors(dy, [layer.weight], torch.Generator().manual_seed(0))
@@ -142,12 +142,12 @@ class Model(nn.Module):
 def model_and_x(store="actnn:auto:2", **kwargs):
     torch.manual_seed(1)
     model = Model(**kwargs)
-    outgrad.patch(model, store=store)
+    outgrad_peers.patch(model, store=store)
     return model, torch.randn(32, 16)
 
 
 def shared(model, x):
-    return outgrad.share_bits(model, lambda: model(x).square().sum())
+    return outgrad_peers.share_bits(model, lambda: model(x).square().sum())
 
 
 def gradient(model, x, seed=1):
@@ -166,7 +166,7 @@ def test_layers_share_and_the_mean_stays(store):
     assert (256 * bits["first.1"] + 512 * bits["second.1"]) / 768 == pytest.approx(average, rel=1e-12)
     assert torch.equal(model(x), y)
     # Without ours, by autograd of PyTorch's own.
-    exact = gradient(outgrad.unpatch(copy.deepcopy(model)), x)
+    exact = gradient(outgrad_peers.unpatch(copy.deepcopy(model)), x)
     after = [gradient(model, x, seed) for seed in range(20)]
     distance = lambda gradients: sum((g - exact).square().sum() for g in gradients)  # noqa: E731
     assert distance(after) < 0.5 * distance(before)
@@ -182,8 +182,8 @@ def test_a_layer_without_gradient_gets_the_least_and_all_without_keep_theirs():
     model, x = model_and_x(weight=0.0)
     bits = shared(model, x)
     assert bits == {"first.1": 4.0, "second.1": 1.0}
-    assert outgrad.share_bits(model, lambda: (0 * model(x)).sum()) == bits
-    assert outgrad.share_bits(model, lambda: model.first(x).sum()) == {"first.1": 2.0, "second.1": 1.0}, "alone it shares with nobody"
+    assert outgrad_peers.share_bits(model, lambda: (0 * model(x)).sum()) == bits
+    assert outgrad_peers.share_bits(model, lambda: model.first(x).sum()) == {"first.1": 2.0, "second.1": 1.0}, "alone it shares with nobody"
 
 
 def test_sharing_draws_no_more_than_a_step_leaves_no_gradient_and_repeats():
@@ -197,7 +197,7 @@ def test_sharing_draws_no_more_than_a_step_leaves_no_gradient_and_repeats():
     other, _ = model_and_x()
     torch.manual_seed(1)
     with torch.no_grad():
-        assert outgrad.share_bits(other, lambda: 2.0**40 * other(x).square().sum()) == first
+        assert outgrad_peers.share_bits(other, lambda: 2.0**40 * other(x).square().sum()) == first
     assert not any(m._forward_hooks for m in model.modules())
 
 
@@ -208,10 +208,10 @@ def test_a_layer_whose_error_grows_on_its_way_gets_more():
         for weight_or_bias in ("weight", "bias"):
             getattr(model.second[0], weight_or_bias).view(2, 256, -1)[:] = getattr(model.first[0], weight_or_bias).view(256, -1)
     run = lambda factor: lambda: model.first(factor * x).sum() + model.second(x).sum()  # noqa: E731
-    assert list(outgrad.share_bits(model, run(1.0)).values()) == [3.0, 3.0]
+    assert list(outgrad_peers.share_bits(model, run(1.0)).values()) == [3.0, 3.0]
     with torch.no_grad():
         model.first[0].weight *= 100
-    bits = outgrad.share_bits(model, run(0.01))
+    bits = outgrad_peers.share_bits(model, run(0.01))
     assert bits["first.1"] <= 2 and bits["second.1"] >= 3.5
 
 
@@ -252,12 +252,12 @@ def test_another_store_ends_it():
     model, x = model_and_x()
     bits = shared(model, x)
     assert f"bits={bits['first.1']:.3g}" in repr(model.first[1])
-    outgrad.patch(model, store={"gelu": "actnn:auto:2"})
+    outgrad_peers.patch(model, store={"gelu": "actnn:auto:2"})
     assert model.first[1]._outgrad_bits == bits["first.1"]
-    outgrad.patch(model, store="actnn:auto:3")
+    outgrad_peers.patch(model, store="actnn:auto:3")
     assert model.first[1]._outgrad_bits is None and "bits" not in repr(model.first[1])
     shared(model, x)
-    outgrad.unpatch(model)
+    outgrad_peers.unpatch(model)
     assert not any("bits" in name for name in (*vars(model.first[1]), *model.state_dict()))
 
 
@@ -266,7 +266,7 @@ def test_a_compiled_model_follows_its_shares():
     model, x = model_and_x()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     before = gradient(compiled, x)
-    bits = outgrad.share_bits(model, lambda: compiled(x).square().sum())
+    bits = outgrad_peers.share_bits(model, lambda: compiled(x).square().sum())
     assert bits["first.1"] > 2 > bits["second.1"]
     assert torch.equal(gradient(compiled, x), gradient(model, x)) and not torch.equal(gradient(model, x), before)
 
@@ -280,15 +280,15 @@ def test_what_cannot_be_shared_is_refused_and_changes_nothing():
 
     def refused(error, why, closure=lambda: None, of=model):
         with pytest.raises(error, match=why):
-            outgrad.share_bits(of, closure)
+            outgrad_peers.share_bits(of, closure)
         if of is model:
             assert {"first.1": model.first[1]._outgrad_bits, "second.1": model.second[1]._outgrad_bits} == bits
         assert not any(m._forward_hooks for m in model.modules())
 
-    refused(TypeError, "outgrad.share_bits: a module is needed, not int", of=3)
-    refused(ValueError, "outgrad.share_bits: no activation of the model has the store actnn:auto:K", of=nn.Sequential(nn.GELU(), outgrad.GELU(store="actnn:2")))
+    refused(TypeError, "outgrad_peers.share_bits: a module is needed, not int", of=3)
+    refused(ValueError, "outgrad_peers.share_bits: no activation of the model has the store actnn:auto:K", of=nn.Sequential(nn.GELU(), outgrad_peers.GELU(store="actnn:2")))
     for loss in (lambda: model(x), lambda: model(x).sum().backward(), lambda: 3.0):
-        refused(TypeError, "outgrad.share_bits: closure gave no tensor of one number", loss)
+        refused(TypeError, "outgrad_peers.share_bits: closure gave no tensor of one number", loss)
     for loss in (lambda: model(x).sum().detach(), lambda: model.first[0](x).sum(), lambda: torch.ones(())):
         refused(RuntimeError, "the loss has no gradient that comes through first.1, second.1", loss)
     refused(RuntimeError, "first.1: x or its gradient is not finite", lambda: (math.inf * model(x)).sum())

@@ -1,4 +1,4 @@
-"""The study of stores of notebooks_data/studies: its ways are the package's stores, its runs are pairs, its networks
+"""The study of stores of notebooks_data/studies: its ways are the stores of outgrad and outgrad_peers, its runs are pairs, its networks
 learn, and the summary of the written file follows from its runs."""
 
 import json
@@ -10,8 +10,7 @@ import stores
 import torch
 import torch.nn.functional as F
 
-import outgrad
-from outgrad import stores as outgrad_stores
+import outgrad_peers
 
 WRITTEN = json.loads(stores.RESULT.read_text())
 X = torch.linspace(-6, 6, 48000)
@@ -58,16 +57,16 @@ def test_the_derivative_is_that_of_pytorch():
         assert off(way).abs().max() < 2.0**-8, "bf16 rounds it once"
 
 
-@pytest.mark.parametrize("way", [way for way in stores.WAYS if way in outgrad_stores.STORES])
+@pytest.mark.parametrize("way", [way for way in stores.WAYS if way in outgrad_peers.STORES])
 def test_a_way_is_the_packages_store_of_this_name(way):
     layer = activation(way)
     assert layer.store == way
     torch.manual_seed(1)
     got = layer(X)
     torch.manual_seed(1)
-    want = outgrad.gelu(X.bfloat16(), store=way)
+    want = outgrad_peers.gelu(X.bfloat16(), store=way)
     assert torch.equal(got, want.float())
-    assert off(way).abs().max() <= outgrad.bounds("gelu", torch.bfloat16, way).total + 2.0**-8
+    assert off(way).abs().max() <= outgrad_peers.bounds("gelu", torch.bfloat16, way).total + 2.0**-8
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
         layer(X.requires_grad_())
@@ -77,7 +76,7 @@ def test_a_way_is_the_packages_store_of_this_name(way):
 
 def test_every_store_is_a_way():
     others = {"exact", "control", "regelu2", *stores.SHARED}
-    assert set(stores.WAYS) == {store for store in outgrad_stores.STORES if outgrad_stores.why_not("gelu", store) is None} | others
+    assert set(stores.WAYS) == {store for store in outgrad_peers.STORES if outgrad_peers.why_not("gelu", store) is None} | others
     assert len(set(stores.WAYS)) == len(stores.WAYS)
     layer = activation("parity")
     for way in stores.WAYS:
@@ -145,7 +144,7 @@ def test_ways_differ_in_gradients_alone_and_probes_leave_no_trace(of_task):
             a.take(way)
         losses[way] = task.loss(model, batch).item()
     assert losses["control"] == losses["regelu2"] == losses["exact"]
-    of_ours = {losses[way] for way in stores.WAYS if way in outgrad_stores.STORES and way != "parity"}
+    of_ours = {losses[way] for way in stores.WAYS if way in outgrad_peers.STORES and way != "parity"}
     assert len(of_ours) == 1 and losses["parity"] not in of_ours
     assert of_ours.pop() == pytest.approx(losses["exact"], rel=1e-5), "y is rounded once, from another fp32 value"
 

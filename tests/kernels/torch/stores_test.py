@@ -17,15 +17,21 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import outgrad
+import outgrad_peers
 from outgrad import library, report, stores
 
 FORMATS = [torch.float32, torch.float16, torch.bfloat16]
 LEAST_SUBNORMAL = {torch.float32: 2.0**-149, torch.float16: 2.0**-24, torch.bfloat16: 2.0**-133}
 PAIRS = [(name, store) for name in library.ACTIVATIONS for store in stores.STORES if stores.why_not(name, store) is None]
-pairs = pytest.mark.parametrize(("name", "store"), [pair for pair in PAIRS if pair[1] not in stores.OF_X])  # quantisers_test.py has those
-each = pytest.mark.parametrize("store", stores.STORES)  # of GELU, which has them all
+pairs = pytest.mark.parametrize(("name", "store"), PAIRS)
+each = pytest.mark.parametrize("store", outgrad_peers.STORES)  # of GELU, which has them all
 of_each_kind = pytest.mark.parametrize("store", ["y+bit", "parity", "code:5", "dither:3", "mxfp8+bit", "e4m3+bit", "mesa", "actnn:2", "actnn:auto:2"])
 RANDOM = ("dither", "mesa", "actnn")
+
+
+def of(store):
+    """The package that has this store."""
+    return outgrad_peers if store in outgrad_peers.OF_X else outgrad
 
 
 def slope(name, x):
@@ -154,7 +160,7 @@ def test_bounds_are_those_of_the_headers():
     assert "of a tensor whose largest finite |y| is 3.5, fit" in str(outgrad.bounds("gelu", torch.float32, "e4m3", largest=3.5))
     names = {store: outgrad.bounds("gelu", torch.float16, store).fit for store in ("y+bit", "parity", "mxfp8+bit", "code:1")}
     assert names == {"y+bit": "gelu_f16", "parity": "gelu_f16_parity", "mxfp8+bit": "gelu_mxfp8", "code:1": "gelu_code"}
-    assert len({outgrad.bounds(name, torch.bfloat16, store).sha256 for name, store in PAIRS}) == 10 + 10 + 6 + 1 + 6 + 10
+    assert len({outgrad.bounds(name, torch.bfloat16, store).sha256 for name, store in PAIRS}) == 10 + 10 + 6 + 1 + 6
     with pytest.raises(ValueError, match="outgrad.bounds: tanh has no minimum"):
         outgrad.bounds("tanh", torch.bfloat16, "parity")
 
@@ -215,18 +221,18 @@ def test_a_largest_y_belongs_to_stores_with_a_scale():
 # --- Dithers --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("store", [store for store in stores.STORES if store.startswith(RANDOM)])
+@pytest.mark.parametrize("store", [store for store in outgrad_peers.STORES if store.startswith(RANDOM)])
 def test_the_generator_decides_on_what_is_random(store):
     x = torch.randn(10_000)
 
     def once(seed):
         torch.manual_seed(seed)
-        return gradients(lambda x: outgrad.gelu(x, store=store), x)[1]
+        return gradients(lambda x: of(store).gelu(x, store=store), x)[1]
 
     assert torch.equal(once(1), once(1))
     assert not torch.equal(once(1), once(2))
     torch.manual_seed(1)
-    first, second = (gradients(lambda x: outgrad.gelu(x, store=store), x)[1] for _ in range(2))
+    first, second = (gradients(lambda x: of(store).gelu(x, store=store), x)[1] for _ in range(2))
     assert not torch.equal(first, second), "each call has a seed of its own"
 
 
@@ -259,9 +265,9 @@ def test_exactly_these_bytes_are_kept(store, dtype):
     x = torch.randn(1024, 1024).to(dtype).requires_grad_()
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
-        outgrad.gelu(x, store=store)
+        of(store).gelu(x, store=store)
     assert sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in kept}.values()) == want
-    found = outgrad.patch(nn.GELU(), example=x, store=store)
+    found = of(store).patch(nn.GELU(), example=x, store=store)
     assert found.total_before == n * dtype.itemsize
     assert found.total_after == found.swapped[0].bytes_after == want
 
@@ -270,7 +276,7 @@ def test_exactly_these_bytes_are_kept(store, dtype):
 def test_bytes_beside_the_y_that_a_linear_keeps(store):
     n = 2**20
     model = nn.Sequential(nn.GELU(), nn.Linear(1024, 8, bias=False)).bfloat16()
-    found = outgrad.patch(model, example=torch.randn(1024, 1024).bfloat16().requires_grad_(), store=store)
+    found = of(store).patch(model, example=torch.randn(1024, 1024).bfloat16().requires_grad_(), store=store)
     with_y = 0 if store in ("y+bit", "parity") else 2 * n
     assert found.total_before == 2 * n + 2 * n
     assert found.total_after == kept_by(store, n, 2) + with_y
@@ -428,12 +434,12 @@ def test_functions_and_modules_name_what_they_cannot():
 
 @each
 def test_modules_compute_what_functions_compute_and_show_their_store(store):
-    module, x = outgrad.GELU(store=store), torch.randn(8, 64).bfloat16()
+    module, x = of(store).GELU(store=store), torch.randn(8, 64).bfloat16()
     torch.manual_seed(1)
-    want = gradients(lambda x: outgrad.gelu(x, store=store), x)
+    want = gradients(lambda x: of(store).gelu(x, store=store), x)
     torch.manual_seed(1)
     assert all(torch.equal(a, b) for a, b in zip(gradients(module, x), want, strict=True))
-    bound = str(outgrad.bounds("gelu", torch.bfloat16, store))
+    bound = str(of(store).bounds("gelu", torch.bfloat16, store))
     assert bound in repr(module) and (f"store='{store}'" in repr(module)) == (store != "y+bit")
     assert module.state_dict() == {}
 
@@ -441,7 +447,7 @@ def test_modules_compute_what_functions_compute_and_show_their_store(store):
 @each
 def test_copies_and_pickles_have_the_store(store):
     model = network()
-    outgrad.patch(model, store={"gelu": store})
+    of(store).patch(model, store={"gelu": store})
     x = torch.randn(8, 16).bfloat16()
 
     def passed(model):
@@ -476,7 +482,7 @@ def test_a_model_learns_with_each_store(store):
     """A line of training as anyone writes it: the loss of a small task falls to a tenth."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(8, 64), nn.GELU(), nn.Linear(64, 8))
-    outgrad.patch(model, store=store)
+    of(store).patch(model, store=store)
     x = torch.randn(256, 8)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     losses = []
@@ -495,7 +501,7 @@ def test_a_model_learns_with_each_store(store):
 @each
 def test_bytes_are_counted_on_fake_tensors_of_a_gpu(store):
     with report.fake("cuda", torch.bfloat16):
-        found = outgrad.patch(nn.Sequential(nn.Linear(8, 64, bias=False), nn.GELU()), example=torch.empty(32, 8), store=store)
+        found = of(store).patch(nn.Sequential(nn.Linear(8, 64, bias=False), nn.GELU()), example=torch.empty(32, 8), store=store)
     assert found.swapped[0].bytes_after == kept_by(store, 32 * 64, 2, columns=64)
 
 
@@ -520,14 +526,14 @@ def test_the_command_takes_stores(capsys, tmp_path, monkeypatch):
 @of_each_kind
 def test_compiled_gives_the_bits_of_eager(store, dtype=torch.bfloat16):
     torch._dynamo.reset()
-    module = outgrad.GELU(store=store)
+    module = of(store).GELU(store=store)
     compiled = torch.compile(lambda x: module(x) * 2, fullgraph=True, backend="aot_eager")
     for rows in (8, 5):
         x = torch.randn(rows, 33).to(dtype)
         if store.startswith(RANDOM):  # a graph has generators of its own, so only the bound is common
             y, dx = gradients(compiled, x, dy=torch.ones_like(x))
             assert torch.equal(y, 2 * outgrad.gelu(x))
-            assert (dx.double() - 2 * slope("gelu", x)).abs().max() <= 2 * outgrad.bounds("gelu", dtype, store).total * 1.01 + 2.0**-7
+            assert (dx.double() - 2 * slope("gelu", x)).abs().max() <= 2 * of(store).bounds("gelu", dtype, store).total * 1.01 + 2.0**-7
         else:
             assert all(torch.equal(a, b) for a, b in zip(gradients(lambda x: module(x) * 2, x), gradients(compiled, x), strict=True))
 
@@ -537,7 +543,7 @@ def test_a_compiled_graph_keeps_the_same_bytes(store):
     """Through the min-cut partition, which could keep the input instead, or make codes again in the backward pass."""
     rows, columns = 64, 1024
     with report.fake("cpu", torch.bfloat16):
-        model = nn.Sequential(nn.Linear(32, columns, bias=False), outgrad.GELU(store=store)).eval()  # ranges in training are state
+        model = nn.Sequential(nn.Linear(32, columns, bias=False), of(store).GELU(store=store)).eval()  # ranges in training are state
         kept = ledger.kept_compiled(model, torch.empty(rows, 32))
     n = rows * columns
     with_y = 0 if store in ("y+bit", "parity") else 2 * n  # the result is counted too
@@ -547,7 +553,7 @@ def test_a_compiled_graph_keeps_the_same_bytes(store):
 @each
 def test_checkpoint_gives_the_same_bits(store):
     def block(x):
-        return outgrad.dropout(outgrad.gelu(x, store=store), 0.5)
+        return outgrad.dropout(of(store).gelu(x, store=store), 0.5)
 
     x = torch.randn(8, 64)
     torch.manual_seed(5)
@@ -566,7 +572,7 @@ def test_checkpoint_gives_the_same_bits(store):
 def test_transforms_second_derivatives_and_shapes(store):
     def operation(x):
         torch.manual_seed(1)
-        return outgrad.gelu(x, store=store)
+        return of(store).gelu(x, store=store)
 
     x = torch.randn(8, 64).bfloat16()
     leaf = x.clone().requires_grad_()
@@ -574,7 +580,7 @@ def test_transforms_second_derivatives_and_shapes(store):
     if not store.startswith(RANDOM):  # torch.func has randomness of its own
         assert torch.equal(torch.func.grad(lambda x: operation(x).pow(2).sum())(x), leaf.grad)
     with pytest.raises(NotImplementedError, match="vmap is not supported"):
-        torch.func.vmap(lambda x: outgrad.gelu(x, store=store), randomness="different")(x)
+        torch.func.vmap(lambda x: of(store).gelu(x, store=store), randomness="different")(x)
     for power in (1, 2):  # with power 1, dy itself depends on nothing
         y = operation(leaf).pow(power)
         (dx,) = torch.autograd.grad(y.sum(), leaf, create_graph=True)
@@ -588,14 +594,14 @@ def test_transforms_second_derivatives_and_shapes(store):
     y, dx = gradients(operation, torch.empty(0, 64))
     assert y.shape == dx.shape == (0, 64)
     meta = torch.empty(8, 64, device="meta", requires_grad=True)
-    y = outgrad.gelu(meta, store=store)
+    y = of(store).gelu(meta, store=store)
     assert y.is_meta and torch.autograd.grad(y.sum(), meta)[0].shape == meta.shape
 
 
 @pytest.mark.parametrize("store", ["y+bit", "parity"])
 def test_a_y_changed_in_place_is_an_error(store):
     x = torch.randn(8, dtype=torch.bfloat16, requires_grad=True)
-    y = outgrad.gelu(x, store=store)
+    y = of(store).gelu(x, store=store)
     y.add_(1)
     with pytest.raises(RuntimeError, match="inplace"):
         y.sum().backward()
@@ -605,13 +611,13 @@ def test_a_y_changed_in_place_is_an_error(store):
 def test_a_y_that_is_not_kept_may_be_changed(store):
     x = torch.randn(8, dtype=torch.bfloat16)
     torch.manual_seed(1)
-    want = gradients(lambda x: outgrad.gelu(x, store=store), x)[1]
+    want = gradients(lambda x: of(store).gelu(x, store=store), x)[1]
     torch.manual_seed(1)
-    assert torch.equal(gradients(lambda x: outgrad.gelu(x, store=store).add_(1), x)[1], want)
+    assert torch.equal(gradients(lambda x: of(store).gelu(x, store=store).add_(1), x)[1], want)
 
 
 @each
 def test_a_nan_gives_a_nan_unless_a_code_stands_for_it(store):
-    y, dx = gradients(lambda x: outgrad.gelu(x, store=store), torch.tensor([math.nan, 1.0], dtype=torch.bfloat16))
-    assert y[0].isnan() and dx[0].isnan() == (store in ("y+bit", "parity", "mxfp8+bit") or stores.fp8_of(store) is not None)
+    y, dx = gradients(lambda x: of(store).gelu(x, store=store), torch.tensor([math.nan, 1.0], dtype=torch.bfloat16))
+    assert y[0].isnan() and dx[0].isnan() == (store in ("y+bit", "parity", "mxfp8+bit") or store in FP8)
     assert torch.isfinite(dx[1])

@@ -31,7 +31,9 @@ import torch
 from torch import nn
 from torch.autograd.graph import get_gradient_edge
 
-from . import library, modules, quantisers, stores
+from outgrad import library, modules
+
+from . import mean_bits, quantisers
 
 DRAWS = 2  # of signs, for each layer
 MOST_OF_BIASES = 4  # bits up to which J^T b is computed
@@ -41,7 +43,7 @@ class _Seen:
     """A call of a module in the forward pass."""
 
     def __init__(self, name, module, x, y):
-        self.name, self.average, self.index = name, stores.mean_bits(module.store), library.ACTIVATIONS.index(module.activation)
+        self.name, self.average, self.index = name, mean_bits(module.store), library.ACTIVATIONS.index(module.activation)
         self.x, self.from_x, self.from_y = x.detach().clone(), get_gradient_edge(x), get_gradient_edge(y)
         self.numbers = -(-x.numel() // quantisers.ACTNN_GROUP) * quantisers.ACTNN_GROUP
 
@@ -75,7 +77,7 @@ class _Seen:
 def share_bits(model: nn.Module, closure: Callable[[], torch.Tensor]) -> dict[str, float]:
     """Shares the bits of a model's activations whose store is actnn:auto:K by the gradient of a loss:
 
-        bits = outgrad.share_bits(model, lambda: loss_of(model, batch))
+        bits = outgrad_peers.share_bits(model, lambda: loss_of(model, batch))
 
     From then on each of these modules keeps as many bits in the mean as it got, 1 to 8, until the next sharing; the result
     has them by the module's name. Over all numbers that these modules keep, the mean stays what their stores say. Modules
@@ -93,14 +95,14 @@ def share_bits(model: nn.Module, closure: Callable[[], torch.Tensor]) -> dict[st
     RuntimeError, with the shares as they were, if the loss depends on no such module or an error is not finite.
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"outgrad.share_bits: a module is needed, not {type(model).__name__}")
+        raise TypeError(f"outgrad_peers.share_bits: a module is needed, not {type(model).__name__}")
     sharing = {
         name or "(the model)": m
         for name, m in model.named_modules()
-        if isinstance(m, modules._Activation) and m.activation is not None and stores.mean_bits(m.store) is not None
+        if isinstance(m, modules._Activation) and m.activation is not None and mean_bits(m.store) is not None
     }
     if not sharing:
-        raise ValueError("outgrad.share_bits: no activation of the model has the store actnn:auto:K; outgrad.patch(model, store=...) gives it")
+        raise ValueError("outgrad_peers.share_bits: no activation of the model has the store actnn:auto:K; outgrad_peers.patch(model, store=...) gives it")
     seen = []
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -114,7 +116,7 @@ def share_bits(model: nn.Module, closure: Callable[[], torch.Tensor]) -> dict[st
             stack.callback(module.register_forward_hook(watch, with_kwargs=True).remove)
         loss = closure()
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        raise TypeError("outgrad.share_bits: closure gave no tensor of one number, which a loss is")
+        raise TypeError("outgrad_peers.share_bits: closure gave no tensor of one number, which a loss is")
     dys = torch.autograd.grad(loss, [one.from_y for one in seen], torch.ones_like(loss), retain_graph=True, allow_unused=True) if seen and loss.requires_grad else []
     parameters, generator = [p for p in model.parameters() if p.requires_grad], torch.Generator().manual_seed(0)
     numbers, errors = {}, {}
@@ -122,14 +124,14 @@ def share_bits(model: nn.Module, closure: Callable[[], torch.Tensor]) -> dict[st
         if dy is not None:
             of_one = one.errors(dy, parameters, generator)
             if not of_one.isfinite().all():
-                raise RuntimeError(f"outgrad.share_bits: {one.name}: x or its gradient is not finite; share by a loss without overflow")
+                raise RuntimeError(f"outgrad_peers.share_bits: {one.name}: x or its gradient is not finite; share by a loss without overflow")
             numbers[one.name] = numbers.get(one.name, 0) + one.numbers
             errors[one.name] = errors.get(one.name, 0) + of_one
     if not errors:
-        raise RuntimeError("outgrad.share_bits: the loss has no gradient that comes through " + ", ".join(sharing))
+        raise RuntimeError("outgrad_peers.share_bits: the loss has no gradient that comes through " + ", ".join(sharing))
     if any(of_one.any() for of_one in errors.values()):
-        budget = sum(stores.mean_bits(sharing[name].store) * n for name, n in numbers.items())
+        budget = sum(mean_bits(sharing[name].store) * n for name, n in numbers.items())
         shares = quantisers.share(torch.stack([*errors.values()]), torch.tensor([*numbers.values()]), budget)
         for name, share in zip(errors, shares.tolist(), strict=True):
             sharing[name]._outgrad_bits = share
-    return {name: module._outgrad_bits or stores.mean_bits(module.store) for name, module in sharing.items()}
+    return {name: module._outgrad_bits or mean_bits(module.store) for name, module in sharing.items()}

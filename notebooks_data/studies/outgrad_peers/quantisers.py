@@ -1,4 +1,4 @@
-"""x in few bits, as Mesa and ActNN keep it: stores to compare ours with (stores.py).
+"""x in few bits, as Mesa and ActNN keep it: stores to compare outgrad's with.
 
 Both keep for x the number k of low + k step, a range of x having been cut into equal steps. x is rounded at random, up
 with the probability that makes its mean x, by PyTorch's generator, which torch.manual_seed governs. For x in its range,
@@ -71,7 +71,7 @@ def _mesa_step(ranges):
     return ((ranges[1] - ranges[0]) / MESA_TOP).clamp(min=LEAST_STEP)
 
 
-@torch.library.custom_op("outgrad::mesa_encode", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
+@torch.library.custom_op("outgrad_peers::mesa_encode", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
 def mesa_encode(x: torch.Tensor, ranges: torch.Tensor) -> torch.Tensor:
     """One byte for each x."""
     low, step = (_by_columns(each, _columns(x)) for each in (ranges[0], _mesa_step(ranges)))
@@ -83,7 +83,7 @@ def _(x, ranges):
     return torch.empty_like(x, dtype=torch.uint8, memory_format=torch.contiguous_format)
 
 
-@torch.library.custom_op("outgrad::mesa_decode", mutates_args=())
+@torch.library.custom_op("outgrad_peers::mesa_decode", mutates_args=())
 def mesa_decode(codes: torch.Tensor, ranges: torch.Tensor) -> torch.Tensor:
     """x' in float32, in the shape of x."""
     low, step = (_by_columns(each, _columns(codes)) for each in (ranges[0], _mesa_step(ranges)))
@@ -120,7 +120,7 @@ def _low_and_step(full, top):
     return low, -_rounded_down(-((high - low.float()) / top).clamp(min=LEAST_STEP))
 
 
-@torch.library.custom_op("outgrad::actnn_encode", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
+@torch.library.custom_op("outgrad_peers::actnn_encode", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
 def actnn_encode(x: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The codes, 8 / bits a byte, [groups, 32 bits], and for each group low and step in bfloat16, [2, groups]. The last
     group is filled up with x's last element."""
@@ -137,7 +137,7 @@ def _(x, bits):
     return x.new_empty((groups, 32 * bits), dtype=torch.uint8), x.new_empty((2, groups), dtype=torch.bfloat16)
 
 
-@torch.library.custom_op("outgrad::actnn_decode", mutates_args=())
+@torch.library.custom_op("outgrad_peers::actnn_decode", mutates_args=())
 def actnn_decode(packed: torch.Tensor, ranges: torch.Tensor, bits: int, count: int) -> torch.Tensor:
     """The first x' in float32, as many as x has elements."""
     codes = ((packed[..., None] >> _shifts(bits, packed)) & (2**bits - 1)).flatten(1)
@@ -212,7 +212,7 @@ def _planes(bits):
     return torch.arange(ACTNN_MOST_BITS, device=bits.device) < bits[:, None]
 
 
-@torch.library.custom_op("outgrad::actnn_auto_encode", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
+@torch.library.custom_op("outgrad_peers::actnn_auto_encode", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
 def actnn_auto_encode(x: torch.Tensor, average: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The codes of groups that have different bits, `average` in the mean or, where that is no whole number of bits, a part
     of one less in all: [floor(groups average), 32], of each group one row for each of its bits, from the lowest on, of
@@ -237,7 +237,7 @@ def _(x, average):
     )
 
 
-@torch.library.custom_op("outgrad::actnn_auto_decode", mutates_args=())
+@torch.library.custom_op("outgrad_peers::actnn_auto_decode", mutates_args=())
 def actnn_auto_decode(packed: torch.Tensor, ranges: torch.Tensor, bits: torch.Tensor, count: int) -> torch.Tensor:
     """The first x' in float32, as many as x has elements."""
     planes = torch.zeros((bits.numel(), ACTNN_MOST_BITS, ACTNN_GROUP), dtype=torch.uint8, device=packed.device)
