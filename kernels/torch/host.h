@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "kernels/c/outgrad.h"
@@ -26,93 +27,105 @@ auto by_type(outgrad_format format, const Action& action) {
 
 class Host {
  public:
-  void activation_forward(outgrad_activation activation, outgrad_format format, const void* x, void* y,
-                          std::uint32_t* mask, std::int64_t n) const {
+  void activation_forward(outgrad_activation activation, const Elements& of, const void* x, void* y,
+                          std::uint32_t* mask) const {
+    const auto& [format, n] = of;
     require(outgrad_activation_forward(activation, format, x, y, mask, n));
   }
-  void activation_backward(outgrad_activation activation, outgrad_format format, const void* dy,
-                           const void* y, const std::uint32_t* mask, void* dx, std::int64_t n) const {
+  void activation_backward(outgrad_activation activation, const Elements& of, const void* dy, const void* y,
+                           const std::uint32_t* mask, void* dx) const {
+    const auto& [format, n] = of;
     require(outgrad_activation_backward(activation, format, dy, y, mask, dx, n));
   }
 
-  void activation_forward_parity(outgrad_activation activation, outgrad_format format, const void* x, void* y,
-                                 std::int64_t n) const {
+  void activation_forward_parity(outgrad_activation activation, const Elements& of, const void* x,
+                                 void* y) const {
+    const auto& [format, n] = of;
     require(outgrad_activation_forward_parity(activation, format, x, y, n));
   }
-  void activation_backward_parity(outgrad_activation activation, outgrad_format format, const void* dy,
-                                  const void* y, void* dx, std::int64_t n) const {
+  void activation_backward_parity(outgrad_activation activation, const Elements& of, const void* dy,
+                                  const void* y, void* dx) const {
+    const auto& [format, n] = of;
     require(outgrad_activation_backward_parity(activation, format, dy, y, dx, n));
   }
-  void activation_forward_code(const CodesOf& of, outgrad_format format, const void* x, void* y, void* codes,
-                               std::int64_t n) const {
+  void activation_forward_code(const CodesOf& of, const Elements& over, const void* x, void* y,
+                               void* codes) const {
+    const auto& [format, n] = over;
     require(
         outgrad_activation_forward_code(of.activation, format, x, y, codes, of.bytes, of.bits, of.seed, n));
   }
-  void activation_backward_code(const CodesOf& of, outgrad_format format, const void* dy, const void* codes,
-                                void* dx, std::int64_t n) const {
+  void activation_backward_code(const CodesOf& of, const Elements& over, const void* dy, const void* codes,
+                                void* dx) const {
+    const auto& [format, n] = over;
     require(outgrad_activation_backward_code(of.activation, format, dy, codes, of.bytes, dx, of.bits, of.seed,
                                              n));
   }
-  void encode_gradients(const CodesOf& of, outgrad_format format, const void* g, void* codes,
-                        std::int64_t n) const {
+  void encode_gradients(const CodesOf& of, const Elements& over, const void* g, void* codes) const {
+    const auto& [format, n] = over;
     require(outgrad_encode_gradients(of.lo, of.hi, format, g, codes, of.bytes, of.bits, of.seed, n));
   }
-  void backward_encoded(const CodesOf& of, outgrad_format format, const void* dy, const void* codes, void* dx,
-                        std::int64_t n) const {
+  void backward_encoded(const CodesOf& of, const Elements& over, const void* dy, const void* codes,
+                        void* dx) const {
+    const auto& [format, n] = over;
     require(outgrad_backward_encoded(of.lo, of.hi, format, dy, codes, of.bytes, dx, of.bits, of.seed, n));
   }
-  void gelu_forward_mxfp8(outgrad_format format, const void* x, std::uint8_t* codes, std::uint8_t* scales,
-                          std::uint32_t* mask, std::int64_t n) const {
+  void gelu_forward_mxfp8(const Elements& of, const void* x, std::uint8_t* codes, std::uint8_t* scales,
+                          std::uint32_t* mask) const {
+    const auto& [format, n] = of;
     require(outgrad_gelu_forward_mxfp8(format, x, codes, scales, mask, n));
   }
-  void gelu_backward_mxfp8(outgrad_format format, const void* dy, const std::uint8_t* codes,
-                           const std::uint8_t* scales, const std::uint32_t* mask, void* dx,
-                           std::int64_t n) const {
+  void gelu_backward_mxfp8(const Elements& of, const void* dy, const std::uint8_t* codes,
+                           const std::uint8_t* scales, const std::uint32_t* mask, void* dx) const {
+    const auto& [format, n] = of;
     require(outgrad_gelu_backward_mxfp8(format, dy, codes, scales, mask, dx, n));
   }
   std::size_t fp8_workspace_bytes() const { return 0; }
-  void activation_forward_fp8(const Fp8Of& of, outgrad_format format, const void* x, std::uint8_t* codes,
-                              void* parts, std::int64_t n, void*) const {
+  void activation_forward_fp8(const Fp8Of& of, const Elements& over, const void* x, std::uint8_t* codes,
+                              void* parts) const {
+    const auto& [format, n] = over;
     require(outgrad_activation_forward_fp8(of.activation, format, x, of.fp8, *of.scale, codes, parts,
                                            of.bytes, of.bits, n));
   }
-  void activation_backward_fp8(const Fp8Of& of, outgrad_format format, const void* dy,
-                               const std::uint8_t* codes, const void* parts, void* dx, std::int64_t n,
-                               void*) const {
+  void activation_backward_fp8(const Fp8Of& of, const Elements& over, const void* dy,
+                               const std::uint8_t* codes, const void* parts, void* dx) const {
+    const auto& [format, n] = over;
     require(outgrad_activation_backward_fp8(of.activation, format, dy, of.fp8, *of.scale, codes, parts,
                                             of.bytes, dx, of.bits, n));
   }
   // A code of softmax is a byte.
-  void softmax_forward_code(outgrad_format format, const void* x, std::int64_t rows, std::int64_t n, void* y,
-                            void* codes) const {
+  void softmax_forward_code(const Rows& over, const void* x, void* y, void* codes) const {
+    const auto& [format, rows, n] = over;
     require(outgrad_softmax_forward_code(format, x, rows, n, y, codes, static_cast<std::size_t>(rows * n)));
   }
-  void softmax_backward_code(outgrad_format format, const void* dy, const void* codes, std::int64_t rows,
-                             std::int64_t n, void* dx) const {
+  void softmax_backward_code(const Rows& over, const void* dy, const void* codes, void* dx) const {
+    const auto& [format, rows, n] = over;
     require(
         outgrad_softmax_backward_code(format, dy, codes, static_cast<std::size_t>(rows * n), rows, n, dx));
   }
 
-  void bias_gelu_forward(outgrad_format format, const void* x, const void* bias, outgrad_format bias_format,
-                         std::int64_t rows, std::int64_t n, void* y, std::uint32_t* mask) const {
-    require(outgrad_bias_gelu_forward(format, x, InFp32(bias, bias_format, n).data(), rows, n, y, mask));
+  void bias_gelu_forward(const BiasOf& of, const void* x, const void* bias, void* y,
+                         std::uint32_t* mask) const {
+    const auto& [format, rows, n] = static_cast<const Rows&>(of);
+    require(outgrad_bias_gelu_forward(format, x, InFp32(bias, of.bias, n).data(), rows, n, y, mask));
   }
-  std::size_t bias_workspace_bytes(outgrad_format format, std::int64_t rows, std::int64_t n) const {
+  std::size_t bias_workspace_bytes(const Rows& over) const {
+    const auto& [format, rows, n] = over;
     std::size_t bytes = 0;
     require(outgrad_bias_backward_workspace(format, rows, n, &bytes));
     return bytes;
   }
-  void bias_gelu_backward(outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask,
-                          std::int64_t rows, std::int64_t n, void* dx, void* dbias,
-                          outgrad_format bias_format, void* workspace, std::size_t bytes) const {
-    require(outgrad_bias_gelu_backward(format, dy, y, mask, rows, n, dx,
-                                       OutOfFp32(dbias, bias_format, n).data(), workspace, bytes));
+  void bias_gelu_backward(const BiasOf& of, const void* dy, const void* y, const std::uint32_t* mask,
+                          void* dx, void* dbias) const {
+    const auto& [format, rows, n] = static_cast<const Rows&>(of);
+    require(outgrad_bias_gelu_backward(format, dy, y, mask, rows, n, dx, OutOfFp32(dbias, of.bias, n).data(),
+                                       of.workspace, of.bytes));
   }
 
   // The sum needs a place: what is dropped first goes there, too.
   static constexpr bool kNeedsZ = true;
-  void norm_forward(outgrad_format format, const NormOf& of, const void* x, float eps, void* y, float* rstd,
-                    float* side_x_hat, const SumOf& sum = {}) const {
+  void norm_forward(const NormOf& of, const void* x, void* y) const {
+    const auto [format, eps, rstd, side_x_hat] = std::tuple(of.format, of.eps, of.rstd, of.side_x_hat);
+    const SumOf& sum = of.sum;
     const InFp32 gamma(of.gamma, of.parameters, of.n), beta(of.beta, of.parameters, of.n);
     if (sum.residual == nullptr) {
       require(of.rms ? outgrad_rmsnorm_forward(format, x, gamma.data(), of.rows, of.n, eps, y, rstd, of.side,
@@ -120,7 +133,7 @@ class Host {
                      : outgrad_layernorm_forward(format, x, gamma.data(), beta.data(), of.rows, of.n, eps, y,
                                                  rstd, of.side, of.side_count, side_x_hat));
     } else {
-      if (sum.seed.at != nullptr) dropout(format, x, sum.z, of.rows * of.n, sum.seed, sum.p);
+      if (sum.seed.at != nullptr) dropout({format, of.rows * of.n}, x, sum.z, sum.seed, sum.p);
       const void* const added = sum.seed.at != nullptr ? sum.z : x;
       require(of.rms
                   ? outgrad_residual_rmsnorm_forward(format, added, sum.residual, gamma.data(), of.rows, of.n,
@@ -133,14 +146,17 @@ class Host {
     if (!beyond(of, gamma, beta, limits_of(format, of.tau, false)).empty()) of.seen[0] = 1;
     if (!beyond(of, gamma, beta, limits_of(format, of.tau, true)).empty()) of.seen[1] = 1;
   }
-  std::size_t norm_workspace_bytes(outgrad_format format, std::int64_t rows, std::int64_t n) const {
+  std::size_t norm_workspace_bytes(const Rows& over) const {
+    const auto& [format, rows, n] = over;
     std::size_t bytes = 0;
     require(outgrad_norm_backward_workspace(format, rows, n, &bytes));
     return bytes;
   }
-  void norm_backward(outgrad_format format, const NormOf& of, const void* dy, const void* y,
-                     const float* rstd, const float* side_x_hat, void* dx, void* dgamma, void* dbeta,
-                     void* workspace, std::size_t bytes, const SumOf& sum = {}) const {
+  void norm_backward(const NormOf& of, const void* dy, const void* y, const NormGradients& to) const {
+    const auto [format, rstd, side_x_hat] = std::tuple(of.format, of.rstd, of.side_x_hat);
+    const auto [dx, dgamma, dbeta] = to;
+    const auto [workspace, bytes] = std::tuple(of.workspace, of.bytes);
+    const SumOf& sum = of.sum;
     InFp32 gamma(of.gamma, of.parameters, of.n);
     const InFp32 beta(of.beta, of.parameters, of.n);
     const OutOfFp32 dgammas(dgamma, of.parameters, of.n), dbetas(dbeta, of.parameters, of.n);
@@ -173,17 +189,17 @@ class Host {
       for (const std::int64_t j : lost)
         if (dgamma != nullptr) dgammas.data()[j] = nan;
     }
-    if (sum.seed.at != nullptr) dropout(format, dx, sum.dx, of.rows * of.n, sum.seed, sum.p);
+    if (sum.seed.at != nullptr) dropout({format, of.rows * of.n}, dx, sum.dx, sum.seed, sum.p);
   }
 
-  std::size_t norm_scale_bytes(outgrad_norm_store store, std::int64_t rows, std::int64_t n) const {
+  std::size_t norm_scale_bytes(outgrad_norm_store store, const Rows& over) const {
     std::size_t bytes = 0;
-    require(outgrad_norm_scale_bytes(store, rows, n, &bytes));
+    require(outgrad_norm_scale_bytes(store, over.rows, over.n, &bytes));
     return bytes;
   }
-  void norm_forward_8bit(outgrad_format format, outgrad_norm_store store, const NormOf& of, const void* x,
-                         float eps, void* y, void* codes, void* scales, std::size_t scale_bytes, float* rstd,
-                         float* side_x_hat) const {
+  void norm_forward_8bit(const NormOf& of, const In8Bits& in, const void* x, void* y) const {
+    const auto [format, eps, rstd, side_x_hat] = std::tuple(of.format, of.eps, of.rstd, of.side_x_hat);
+    const auto [store, codes, scales, scale_bytes] = in;
     const auto code_bytes = static_cast<std::size_t>(of.rows * of.n);
     const InFp32 gamma(of.gamma, of.parameters, of.n), beta(of.beta, of.parameters, of.n);
     require(of.rms ? outgrad_rmsnorm_forward_8bit(format, store, x, gamma.data(), of.rows, of.n, eps, nullptr,
@@ -193,10 +209,12 @@ class Host {
                                                     of.n, eps, nullptr, y, codes, code_bytes, scales,
                                                     scale_bytes, rstd, of.side, of.side_count, side_x_hat));
   }
-  void norm_backward_8bit(outgrad_format format, outgrad_norm_store store, const NormOf& of, const void* dy,
-                          const void* codes, const void* scales, std::size_t scale_bytes, const float* rstd,
-                          const float* side_x_hat, void* dx, void* dgamma, void* dbeta, void* workspace,
-                          std::size_t bytes) const {
+  void norm_backward_8bit(const NormOf& of, const In8Bits& in, const void* dy,
+                          const NormGradients& to) const {
+    const auto [format, rstd, side_x_hat] = std::tuple(of.format, of.rstd, of.side_x_hat);
+    const auto [store, codes, scales, scale_bytes] = in;
+    const auto [dx, dgamma, dbeta] = to;
+    const auto [workspace, bytes] = std::tuple(of.workspace, of.bytes);
     const auto code_bytes = static_cast<std::size_t>(of.rows * of.n);
     const InFp32 gamma(of.gamma, of.parameters, of.n), beta(of.beta, of.parameters, of.n);
     const OutOfFp32 dgammas(dgamma, of.parameters, of.n), dbetas(dbeta, of.parameters, of.n);
@@ -210,10 +228,9 @@ class Host {
                                                  side_x_hat, workspace, bytes));
   }
 
-  void dropout(outgrad_format format, const void* x, void* y, std::int64_t n, const SeedOf& seed,
-               double p) const {
-    by_type(format, [&]<class T>(T) {
-      kernels::dropout(static_cast<const T*>(x), static_cast<T*>(y), n, *seed.at, p);
+  void dropout(const Elements& of, const void* x, void* y, const SeedOf& seed, double p) const {
+    by_type(of.format, [&]<class T>(T) {
+      kernels::dropout(static_cast<const T*>(x), static_cast<T*>(y), of.n, *seed.at, p);
     });
   }
 
