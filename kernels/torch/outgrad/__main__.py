@@ -42,7 +42,7 @@ def main(arguments=None):
     if options.plot and importlib.util.find_spec("matplotlib") is None:
         parser.exit(3, f"{parser.prog}: --plot: matplotlib is not installed; the extra plot has it: pip install 'outgrad[plot]'\n")
     try:
-        found = report.of(options.model, options.batch, options.length, options.type, not options.evaluation, options.norms, _stores(options.store))
+        found = report.of(options.model, options.batch, options.length, options.type, not options.evaluation, norms=options.norms, store=_stores(options.store))
         if options.plot:
             report.plot(found, options.plot, options.model)
     except (ValueError, OSError) as error:

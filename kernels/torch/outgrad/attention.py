@@ -88,18 +88,15 @@ def _backward(
 
 
 @_forward.register_fake
-def _(q, k, v, bias, scale, p, seed, coded):
+def _(q, k, v, *rest):
     kept = q.new_empty((*q.shape[:-1], k.shape[-2]))
+    coded = rest[-1]
     return q.new_empty((*q.shape[:-1], v.shape[-1])), q.new_empty((kept.numel(),), dtype=torch.uint8) if coded else kept
 
 
 @_backward.register_fake
-def _(dy, q, k, v, kept, scale, p, seed, coded):
+def _(dy, q, k, v, *_):
     return tuple(t.new_empty(t.shape) for t in (q, k, v))
-
-
-def _attention_compute(q, k, v, bias, scale, p, seed, coded):
-    return torch.ops.outgrad.attention_forward.default(q, k, v, bias, scale, p, seed, coded)
 
 
 def _attention_keep(ctx, inputs, outputs):
@@ -113,7 +110,7 @@ def _attention_gradients(ctx, saved, dy):
     return *found, None, None, None, None, None
 
 
-_attention = functional._Operation("attention", _attention_compute, _attention_keep, _attention_gradients)
+_attention = functional._Operation("attention", torch.ops.outgrad.attention_forward.default, _attention_keep, _attention_gradients)
 
 
 def _fused_applies(q, k, v, mask, p):

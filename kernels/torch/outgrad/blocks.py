@@ -60,7 +60,7 @@ class _FeedsForward:
             second, dropout, norm = output.dense, output.dropout, output.LayerNorm
             plain = _takes_linear(activation) and _is_plain(first) and _is_plain(second) and _norm_takes_all(dropout, norm)
             if plain and _gives(first, x, x, second) and _are_alone(intermediate, output, first, activation, second, dropout, norm):
-                return norm.of_mlp(first, activation.activation, second, x, dropout.p if dropout.training else 0.0)
+                return norm.of_mlp((first, activation.activation, second), x, dropout.p if dropout.training else 0.0)
         return output(intermediate(x), x)
 
     # Hugging Face's apply_chunking_to_forward asks for it in each call; Python need not find it each time.

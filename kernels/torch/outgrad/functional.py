@@ -475,6 +475,10 @@ def _like(parameter, gradient):
     return gradient if gradient.dtype == parameter.dtype and gradient.shape == parameter.shape else gradient.to(parameter.dtype).view_as(parameter)
 
 
+# What a norm's functions below are given as of_norm: (weight, bias, eps, rms, side_channels, seen, tau). seen, tau: what its
+# kernels test (drift.py).
+
+
 def _norm_keep(ctx, inputs, kept):
     _, ctx.columns, gamma, beta, _, ctx.rms, side_channels, _, ctx.tau = inputs
     ctx.save_for_backward(gamma, beta, side_channels, *kept)
@@ -486,8 +490,8 @@ def _norm_gradients(ctx, gamma, beta, dx, dgamma, dbeta):
 
 
 def _norm_keeping_y(name):
-    def compute(x, columns, gamma, beta, eps, rms, side_channels, seen, tau):
-        return library.norm_forward(x, columns, *_parameters(gamma, beta), eps, rms, side_channels, seen, tau)
+    def compute(x, columns, gamma, beta, *rest):
+        return library.norm_forward(x, columns, *_parameters(gamma, beta), *rest)
 
     def gradients(ctx, saved, dy):
         gamma, beta, side_channels, y, rstd, side_x_hat = saved
@@ -499,8 +503,8 @@ def _norm_keeping_y(name):
 
 
 def _norm_keeping_8_bits(name, store):
-    def compute(x, columns, gamma, beta, eps, rms, side_channels, seen, tau):
-        return library.norm_forward_8bit(x, columns, *_parameters(gamma, beta), eps, rms, side_channels, store)
+    def compute(x, columns, gamma, beta, *rest):
+        return library.norm_forward_8bit(x, columns, *_parameters(gamma, beta), *rest[:3], store)
 
     def gradients(ctx, saved, dy):
         gamma, beta, side_channels, codes, scales, rstd, side_x_hat, _ = saved
@@ -540,14 +544,14 @@ def norm_store_why_not(store, columns):
     return f"{columns} columns are no whole number of groups of {group}, which share a scale" if group and columns % group != 0 else None
 
 
-def checked_norm(function, x, normalized_shape, weight, bias, eps, rms, side_channels, seen=None, tau=0.0, store=stores.DEFAULT_OF_NORMS, columns=0):
-    """layer_norm or rms_norm. For the module of a norm: seen, tau: what its kernels test (drift.py); columns: not 0 if the arguments are known to fit."""
-    columns = columns or columns_of_norm(function, x, normalized_shape, weight, bias, eps, side_channels, store)
-    return _norms[function, store](x, columns, weight, bias, eps, rms, side_channels, seen, tau)
+def norm(function, x, columns, of_norm, store=stores.DEFAULT_OF_NORMS):
+    """layer_norm or rms_norm of arguments that are known to fit."""
+    return _norms[function, store](x, columns, *of_norm)
 
 
-def columns_of_norm(function, x, normalized_shape, weight, bias, eps, side_channels, store):
+def columns_of_norm(function, x, normalized_shape, of_norm, store=stores.DEFAULT_OF_NORMS):
     """The columns of a norm; raises an error that says which argument cannot be used, and why."""
+    weight, bias, eps, _, side_channels, *_ = of_norm
     columns = _columns_at_a_glance(x, normalized_shape, weight, bias) if store == stores.DEFAULT_OF_NORMS else 0
     columns = columns or _expect_norm(function, x, normalized_shape, weight, bias, store)
     if not eps >= 0:
@@ -617,7 +621,8 @@ def layer_norm(
     GPU, never a plausible wrong gradient. store: what is kept
     in place of y, "e4m3", "mxfp8" or "int8" (stores.py), on CPUs.
     """
-    return checked_norm("layer_norm", x, normalized_shape, weight, bias, eps, False, side_channels, store=store)
+    of_norm = weight, bias, eps, False, side_channels, None, 0.0
+    return norm("layer_norm", x, columns_of_norm("layer_norm", x, normalized_shape, of_norm, store), of_norm, store)
 
 
 def rms_norm(
@@ -630,8 +635,8 @@ def rms_norm(
 ) -> torch.Tensor:
     """RMSNorm over the last dimensions: layer_norm without mean and bias. eps defaults to float32's, 2^-23, for each of the
     three types, because PyTorch computes in float32 and takes the eps of that."""
-    eps = EPS_OF_RMS if eps is None else eps
-    return checked_norm("rms_norm", x, normalized_shape, weight, None, eps, True, side_channels, store=store)
+    of_norm = weight, None, EPS_OF_RMS if eps is None else eps, True, side_channels, None, 0.0
+    return norm("rms_norm", x, columns_of_norm("rms_norm", x, normalized_shape, of_norm, store), of_norm, store)
 
 
 # For each format of a stored y: unit roundoff, half the least subnormal, and the least magnitude that rounds to
@@ -789,9 +794,11 @@ def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Ten
     return _dropout(x, dropout_seed(x), p) if p > 0 else x
 
 
-def _gradients_of_norm_of_sum(ctx, of_norm, dy, dz_next, for_x, with_dgamma, with_dbeta):
-    """Of norm(dropout(x, p) + residual): dz, which is that of the residual, dx, dgamma, dbeta. of_norm: _kept_of_norm_of_sum."""
-    seed, gamma, beta, side_channels, y, rstd, side_x_hat = of_norm
+def _gradients_of_norm_of_sum(ctx, kept, dy, dz_next, wanted):
+    """Of norm(dropout(x, p) + residual): dz, which is that of the residual, dx, dgamma, dbeta. kept: _kept_of_norm_of_sum.
+    wanted: whether dx, dgamma and dbeta are."""
+    seed, gamma, beta, side_channels, y, rstd, side_x_hat = kept
+    for_x, with_dgamma, with_dbeta = wanted
     g, b = _parameters(gamma, beta)
     seed = seed if for_x else None
     dz, dx, dgamma, dbeta = library.norm_backward_of_sum(
@@ -800,14 +807,17 @@ def _gradients_of_norm_of_sum(ctx, of_norm, dy, dz_next, for_x, with_dgamma, wit
     return dz, dz if seed is None else dx, _like(gamma, dgamma) if with_dgamma else None, _like(beta, dbeta) if with_dbeta else None
 
 
-def _kept_of_norm_of_sum(ctx, of_norm, y, rstd, side_x_hat):
-    """What a backward pass reads of a norm, and of the inputs of one: (seed, p, columns, gamma, beta, eps, rms, side_channels, seen, tau)."""
-    seed, ctx.p, ctx.columns, gamma, beta, _, ctx.rms, side_channels, _, ctx.tau = of_norm
+# What the operations of sums are given beside tensors: (seed, p, columns, *of_norm).
+
+
+def _kept_of_norm_of_sum(ctx, of_sum, y, rstd, side_x_hat):
+    """What a backward pass reads of a norm."""
+    seed, ctx.p, ctx.columns, gamma, beta, _, ctx.rms, side_channels, _, ctx.tau = of_sum
     return seed, gamma, beta, side_channels, y, rstd, side_x_hat
 
 
-def _norm_of_sum_forward(x, residual, of_norm, with_z=False):
-    seed, p, columns, gamma, beta, eps, rms, side_channels, seen, tau = of_norm
+def _norm_of_sum_forward(x, residual, of_sum, with_z=False):
+    seed, p, columns, gamma, beta, eps, rms, side_channels, seen, tau = of_sum
     gamma, beta = _parameters(gamma, beta)
     return library.norm_forward_of_sum(x, residual, columns, gamma, beta, eps, rms, side_channels, seed, p, with_z, seen, tau)
 
@@ -815,8 +825,8 @@ def _norm_of_sum_forward(x, residual, of_norm, with_z=False):
 def _norm_of_sum(name, with_z):
     """The norm of z = dropout(x, p) + residual as one node and one pass; a seed of None drops nothing. with_z: z is a result, too."""
 
-    def compute(x, residual, *of_norm):
-        y, rstd, side_x_hat, z = _norm_of_sum_forward(x, residual, of_norm, with_z)
+    def compute(x, residual, *of_sum):
+        y, rstd, side_x_hat, z = _norm_of_sum_forward(x, residual, of_sum, with_z)
         return (y, z, rstd, side_x_hat) if with_z else (y, rstd, side_x_hat)
 
     def keep(ctx, inputs, outputs):
@@ -828,7 +838,7 @@ def _norm_of_sum(name, with_z):
         for_x, for_residual, _, _, _, with_dgamma, with_dbeta, *_ = ctx.needs_input_grad
         if dy is None:  # only z reaches the loss
             return dz_next if for_x else None, dz_next if for_residual else None, *[None] * 10
-        dz, dx, dgamma, dbeta = _gradients_of_norm_of_sum(ctx, saved, dy, dz_next, for_x, with_dgamma, with_dbeta)
+        dz, dx, dgamma, dbeta = _gradients_of_norm_of_sum(ctx, saved, dy, dz_next, (for_x, with_dgamma, with_dbeta))
         return dx if for_x else None, dz if for_residual else None, None, None, None, dgamma, dbeta, None, None, None, None, None
 
     return _Operation(name, compute, keep, gradients, results=2 if with_z else 1)
@@ -837,17 +847,17 @@ def _norm_of_sum(name, with_z):
 def _norm_of_linear(name):
     """The norm of dropout(linear(h, weight, bias), p) + residual as one node, with the bits of its parts."""
 
-    def compute(h, weight, bias, residual, *of_norm):
-        return _norm_of_sum_forward(torch.nn.functional.linear(h, weight, bias), residual, of_norm)[:3]
+    def compute(h, weight, bias, residual, *of_sum):
+        return _norm_of_sum_forward(torch.nn.functional.linear(h, weight, bias), residual, of_sum)[:3]
 
     def keep(ctx, inputs, outputs):
         ctx.save_for_backward(*_kept_of_norm_of_sum(ctx, inputs[4:], *outputs), *inputs[:2])
 
     def gradients(ctx, saved, dy):
-        *of_norm, h, weight = saved
+        *of_sum, h, weight = saved
         for_h, for_weight, for_bias, for_residual, _, _, _, with_dgamma, with_dbeta, *_ = ctx.needs_input_grad
         for_linear = for_h or for_weight or for_bias
-        dz, dx, dgamma, dbeta = _gradients_of_norm_of_sum(ctx, of_norm, dy, None, for_linear, with_dgamma, with_dbeta)
+        dz, dx, dgamma, dbeta = _gradients_of_norm_of_sum(ctx, of_sum, dy, None, (for_linear, with_dgamma, with_dbeta))
         dh, dweight, dbias = _linear_gradients(dx.view(-1, ctx.columns), h, weight, for_h, for_weight, for_bias)
         dh = dh.view(h.shape) if for_h else None
         return dh, dweight, dbias, dz if for_residual else None, None, None, None, dgamma, dbeta, None, None, None, None, None
@@ -859,20 +869,21 @@ def _norm_of_mlp(name, index):
     """The norm of dropout(linear(h, weight2, bias2), p) + x with h = activation(linear(x, weight1, bias1)) as one node, with the bits of its parts in the forward
     pass. Of its dx, a sum of two, the second one is not rounded before it is added."""
 
-    def compute(x, weight1, bias1, weight2, bias2, *of_norm):
+    def compute(x, weight1, bias1, weight2, bias2, *of_sum):
         h, mask = library.activation_forward(torch.nn.functional.linear(x, weight1, bias1), index)
-        return *_norm_of_sum_forward(torch.nn.functional.linear(h, weight2, bias2), x, of_norm)[:3], h, mask
+        return *_norm_of_sum_forward(torch.nn.functional.linear(h, weight2, bias2), x, of_sum)[:3], h, mask
 
     def keep(ctx, inputs, outputs):
-        x, weight1, _, weight2, _, *of_norm = inputs
+        x, weight1, _, weight2, _, *of_sum = inputs
         y, rstd, side_x_hat, h, mask = outputs
-        ctx.save_for_backward(*_kept_of_norm_of_sum(ctx, of_norm, y, rstd, side_x_hat), x, weight1, weight2, h, mask)
+        ctx.save_for_backward(*_kept_of_norm_of_sum(ctx, of_sum, y, rstd, side_x_hat), x, weight1, weight2, h, mask)
 
     def gradients(ctx, saved, dy):
-        *of_norm, x, weight1, weight2, h, mask = saved
+        *kept, x, weight1, weight2, h, mask = saved
         for_x, for_weight1, for_bias1, for_weight2, for_bias2, _, _, _, with_dgamma, with_dbeta, *_ = ctx.needs_input_grad
         for_h = for_x or for_weight1 or for_bias1
-        dz, dropped, dgamma, dbeta = _gradients_of_norm_of_sum(ctx, of_norm, dy, None, for_h or for_weight2 or for_bias2, with_dgamma, with_dbeta)
+        wanted = for_h or for_weight2 or for_bias2, with_dgamma, with_dbeta
+        dz, dropped, dgamma, dbeta = _gradients_of_norm_of_sum(ctx, kept, dy, None, wanted)
         dh, dweight2, dbias2 = _linear_gradients(dropped.view(-1, ctx.columns), h, weight2, for_h, for_weight2, for_bias2)
         dx = dweight1 = dbias1 = None
         if for_h:
@@ -886,41 +897,47 @@ def _norm_of_mlp(name, index):
     return _Operation(name, compute, keep, gradients)
 
 
-_DROPOUT_ADD, _ADD = ({name: f"{before}_{name}" for name in ("layer_norm", "rms_norm")} for before in ("dropout_add", "add"))
-_dropout_add_norms = {name: _norm_of_sum(function, False) for name, function in _DROPOUT_ADD.items()}
-_add_norms = {name: _norm_of_sum(function, True) for name, function in _ADD.items()}
+DROPOUT_ADD, ADD = ({name: f"{before}_{name}" for name in ("layer_norm", "rms_norm")} for before in ("dropout_add", "add"))
+_dropout_add_norms = {name: _norm_of_sum(function, False) for name, function in DROPOUT_ADD.items()}
+_add_norms = {name: _norm_of_sum(function, True) for name, function in ADD.items()}
 _norms_of_mlps = {
-    (name, activation): _norm_of_mlp(f"mlp_{function}", index) for name, function in _DROPOUT_ADD.items() for index, activation in enumerate(library.ACTIVATIONS)
+    (name, activation): _norm_of_mlp(f"mlp_{function}", index) for name, function in DROPOUT_ADD.items() for index, activation in enumerate(library.ACTIVATIONS)
 }
-_norms_of_linears = {name: _norm_of_linear(f"linear_{function}") for name, function in _DROPOUT_ADD.items()}
+_norms_of_linears = {name: _norm_of_linear(f"linear_{function}") for name, function in DROPOUT_ADD.items()}
 
 
-def _columns_of_sum(function, x, residual, normalized_shape, weight, bias, eps, side_channels, columns):
-    """The columns of a norm of x + residual; raises an error that says which argument cannot be used, and why."""
+def columns_of_sum(function, x, residual, normalized_shape, of_norm, columns=0):
+    """The columns of a norm of x + residual; raises an error that says which argument cannot be used, and why. columns: not 0
+    if all but the residual is known to fit."""
     if not (_is_usable(residual) and _is_usable(x) and x.device == residual.device):
         _expect(function, x=x, residual=residual)
     if residual.shape != x.shape or residual.dtype != x.dtype:
         found = f"x is {x.dtype} of shape {tuple(x.shape)}, residual {residual.dtype} of shape {tuple(residual.shape)}"
         raise ValueError(f"outgrad.{function}: {found}; they must be alike")
-    return columns or columns_of_norm(function, x, normalized_shape, weight, bias, eps, side_channels, stores.DEFAULT_OF_NORMS)
+    return columns or columns_of_norm(function, x, normalized_shape, of_norm)
 
 
-def checked_dropout_add_norm(norm, x, residual, normalized_shape, weight, bias, p, eps, training, rms, side_channels, seen=None, tau=0.0, columns=0):
-    """dropout_add_layer_norm or dropout_add_rms_norm. seen, tau, columns: as of checked_norm."""
-    function = _DROPOUT_ADD[norm]
-    p = checked_probability(function, p, training)
-    columns = _columns_of_sum(function, x, residual, normalized_shape, weight, bias, eps, side_channels, columns)
-    seed = dropout_seed(x) if p > 0 else None
-    return _dropout_add_norms[norm](x, residual, seed, p, columns, weight, bias, eps, rms, side_channels, seen, tau)
+# The rest of these names is that of the norm. Their arguments are known to fit; p is 0 where nothing is dropped.
+
+
+def dropout_add(norm, x, residual, p, columns, of_norm):
+    """norm(dropout(x, p) + residual) as one node."""
+    return _dropout_add_norms[norm](x, residual, dropout_seed(x) if p > 0 else None, p, columns, *of_norm)
+
+
+def add(norm, x, residual, columns, of_norm):
+    """(y, z) of z = x + residual as one node."""
+    return _add_norms[norm](x, residual, None, 0.0, columns, *of_norm)
 
 
 def norm_of_linear(norm, h, linear, residual, p, of_norm):
-    """norm(dropout(linear(h), p) + residual) as one node, for arguments that are known to fit. of_norm: (columns, weight, bias, eps, rms, side_channels, seen, tau)."""
+    """norm(dropout(linear(h), p) + residual) as one node; of_norm is headed by the columns."""
     return _norms_of_linears[norm](h, linear.weight, linear.bias, residual, dropout_seed(h) if p > 0 else None, p, *of_norm)
 
 
-def norm_of_mlp(norm, x, first, activation, second, p, of_norm):
-    """norm(dropout(second(activation(first(x))), p) + x) as one node; of_norm as above."""
+def norm_of_mlp(norm, x, mlp, p, of_norm):
+    """norm(dropout(second(activation(first(x))), p) + x) as one node, mlp being (first, the activation's name, second); of_norm as above."""
+    first, activation, second = mlp
     seed = dropout_seed(x) if p > 0 else None
     return _norms_of_mlps[norm, activation](x, first.weight, first.bias, second.weight, second.bias, seed, p, *of_norm)
 
@@ -938,7 +955,9 @@ def dropout_add_layer_norm(
 ) -> torch.Tensor:
     """layer_norm(dropout(x, p) + residual), which stands between the sub-layers of BERT, as one node and, on a GPU, one pass over the
     rows. Keeps y, 4 bytes per row and a seed. x and residual have one shape and one type."""
-    return checked_dropout_add_norm("layer_norm", x, residual, normalized_shape, weight, bias, p, eps, training, False, side_channels)
+    p, of_norm = checked_probability("dropout_add_layer_norm", p, training), (weight, bias, eps, False, side_channels, None, 0.0)
+    columns = columns_of_sum("dropout_add_layer_norm", x, residual, normalized_shape, of_norm)
+    return dropout_add("layer_norm", x, residual, p, columns, of_norm)
 
 
 def dropout_add_rms_norm(
@@ -952,14 +971,10 @@ def dropout_add_rms_norm(
     side_channels: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """rms_norm(dropout(x, p) + residual), as dropout_add_layer_norm."""
-    eps = EPS_OF_RMS if eps is None else eps
-    return checked_dropout_add_norm("rms_norm", x, residual, normalized_shape, weight, None, p, eps, training, True, side_channels)
-
-
-def checked_add_norm(norm, x, residual, normalized_shape, weight, bias, eps, rms, side_channels, seen=None, tau=0.0, columns=0):
-    """add_layer_norm or add_rms_norm. seen, tau, columns: as of checked_norm."""
-    columns = _columns_of_sum(_ADD[norm], x, residual, normalized_shape, weight, bias, eps, side_channels, columns)
-    return _add_norms[norm](x, residual, None, 0.0, columns, weight, bias, eps, rms, side_channels, seen, tau)
+    p, eps = checked_probability("dropout_add_rms_norm", p, training), EPS_OF_RMS if eps is None else eps
+    of_norm = weight, None, eps, True, side_channels, None, 0.0
+    columns = columns_of_sum("dropout_add_rms_norm", x, residual, normalized_shape, of_norm)
+    return dropout_add("rms_norm", x, residual, p, columns, of_norm)
 
 
 def add_layer_norm(
@@ -973,7 +988,8 @@ def add_layer_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(y, z) with z = x + residual and y = layer_norm(z): what stands before a sub-layer of a pre-norm block, whose next residual is z.
     One node and, on a GPU, one pass over the rows. Keeps y and 4 bytes per row, and not z. x and residual have one shape and one type."""
-    return checked_add_norm("layer_norm", x, residual, normalized_shape, weight, bias, eps, False, side_channels)
+    of_norm = weight, bias, eps, False, side_channels, None, 0.0
+    return add("layer_norm", x, residual, columns_of_sum("add_layer_norm", x, residual, normalized_shape, of_norm), of_norm)
 
 
 def add_rms_norm(
@@ -985,5 +1001,5 @@ def add_rms_norm(
     side_channels: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(y, z) with z = x + residual and y = rms_norm(z), as add_layer_norm."""
-    eps = EPS_OF_RMS if eps is None else eps
-    return checked_add_norm("rms_norm", x, residual, normalized_shape, weight, None, eps, True, side_channels)
+    of_norm = weight, None, EPS_OF_RMS if eps is None else eps, True, side_channels, None, 0.0
+    return add("rms_norm", x, residual, columns_of_sum("add_rms_norm", x, residual, normalized_shape, of_norm), of_norm)

@@ -297,50 +297,47 @@ class _Norm:
             functional.expect_8_bits(weight, bias, x.dtype, self.tau, self.store, channels)
         return channels, seen, self._most_moved(x.dtype)
 
-    def _norm(self, x, residual, p, shape, weight, bias, eps, rms):
+    def _norm(self, x, residual=None, p=0.0):
         if residual is not None and self.store != stores.DEFAULT_OF_NORMS:
             x, residual = functional.dropout(x, p) + residual, None
-        name, found = "rms_norm" if rms else "layer_norm", self._side(x, weight, bias)
-        columns = self._columns_if_checked(x, shape)
+        name, columns, of_norm = self._of(x, residual)
         if residual is None:
-            y = functional.checked_norm(name, x, shape, weight, bias, eps, rms, *found, self.store, columns)
-        else:
-            y = functional.checked_dropout_add_norm(name, x, residual, shape, weight, bias, p, eps, True, rms, *found, columns)
-        if columns == 0:
-            self._has_checked(x)
-        return y
+            return functional.norm(name, x, columns, of_norm, self.store)
+        p = functional.checked_probability(functional.DROPOUT_ADD[name], p, True)
+        return functional.dropout_add(name, x, residual, p, columns, of_norm)
 
     def of_lost_sum(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """y of x + residual, in one type and of one shape, as one node; not under autocast."""
-        return self._norm(x, residual, 0.0, *self._arguments())
+        return self._norm(x, residual)
 
     def of_sum(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(y, z) of z = x + residual, where z is needed too; as of_lost_sum."""
-        shape, weight, bias, eps, rms = self._arguments()
-        found, columns = self._side(x, weight, bias), self._columns_if_checked(x, shape)
-        results = functional.checked_add_norm("rms_norm" if rms else "layer_norm", x, residual, shape, weight, bias, eps, rms, *found, columns)
-        if columns == 0:
-            self._has_checked(x)
-        return results
+        name, columns, of_norm = self._of(x, residual, functional.ADD)
+        return functional.add(name, x, residual, columns, of_norm)
 
     def of_linear(self, linear: nn.Linear, h: torch.Tensor, residual: torch.Tensor, p: float) -> torch.Tensor:
         """y of dropout(linear(h), p) + residual as one node; not under autocast. The Linear is one of PyTorch, whose result has residual's shape and type."""
-        name, of_norm = self._of_block(residual)
-        return functional.norm_of_linear(name, h, linear, residual, p, of_norm)
+        name, columns, of_norm = self._of(residual)
+        return functional.norm_of_linear(name, h, linear, residual, p, (columns, *of_norm))
 
-    def of_mlp(self, first: nn.Linear, activation: str, second: nn.Linear, x: torch.Tensor, p: float) -> torch.Tensor:
-        """y of dropout(second(activation(first(x))), p) + x as one node; as of_linear."""
-        name, of_norm = self._of_block(x)
-        return functional.norm_of_mlp(name, x, first, activation, second, p, of_norm)
+    def of_mlp(self, mlp: tuple[nn.Linear, str, nn.Linear], x: torch.Tensor, p: float) -> torch.Tensor:
+        """y of dropout(second(activation(first(x))), p) + x as one node, mlp being (first, activation, second); as of_linear."""
+        name, columns, of_norm = self._of(x)
+        return functional.norm_of_mlp(name, x, mlp, p, (columns, *of_norm))
 
-    def _of_block(self, residual):
+    def _of(self, x, residual=None, functions=functional.DROPOUT_ADD):
+        """(layer_norm or rms_norm, the columns, what functional calls of_norm) of a norm of x or of a sum with x, for which
+        `functions` has the name of the function that errors are of."""
         shape, weight, bias, eps, rms = self._arguments()
-        name, found = "rms_norm" if rms else "layer_norm", self._side(residual, weight, bias)
-        columns = self._columns_if_checked(residual, shape)
-        if columns == 0:
-            columns = functional.columns_of_norm(name, residual, shape, weight, bias, eps, found[0], self.store)
-            self._has_checked(residual)
-        return name, (columns, weight, bias, eps, rms, *found)
+        name, of_norm = "rms_norm" if rms else "layer_norm", (weight, bias, eps, rms, *self._side(x, weight, bias))
+        known = columns = self._columns_if_checked(x, shape)
+        if residual is not None:
+            columns = functional.columns_of_sum(functions[name], x, residual, shape, of_norm, columns)
+        elif columns == 0:
+            columns = functional.columns_of_norm(name, x, shape, of_norm, self.store)
+        if known == 0:
+            self._has_checked(x)
+        return name, columns, of_norm
 
     def _columns_if_checked(self, x, shape):
         """The columns if only x is new since all arguments were checked, and is as it was then; 0: they are to be checked. A parameter that has become
@@ -380,7 +377,7 @@ class LayerNorm(_Norm, nn.LayerNorm):
 
     def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None, p: float = 0.0) -> torch.Tensor:
         """With a residual, of x's shape and type: of dropout(x, p) + residual, as one node."""
-        return self._norm(self._input(x), residual, p, *self._arguments())
+        return self._norm(self._input(x), residual, p)
 
     def _arguments(self):
         return self.normalized_shape, self.weight, self.bias, self.eps, False
@@ -391,7 +388,7 @@ class RMSNorm(_Norm, nn.RMSNorm):
 
     def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None, p: float = 0.0) -> torch.Tensor:
         """With a residual, of x's shape and type: of dropout(x, p) + residual, as one node."""
-        return self._norm(self._input(x), residual, p, *self._arguments())
+        return self._norm(self._input(x), residual, p)
 
     def _arguments(self):
         return self.normalized_shape, self.weight, None, functional.EPS_OF_RMS if self.eps is None else self.eps, True
@@ -407,7 +404,7 @@ class LlamaRMSNorm(_Norm, nn.Module):
         x, weight = self._input(x), self.weight
         if x.dtype != weight.dtype:
             x = x.to(torch.promote_types(x.dtype, weight.dtype))
-        return self._norm(x, None, 0.0, *self._arguments())
+        return self._norm(x)
 
     def _arguments(self):
         return self.weight.shape, self.weight, None, self.variance_epsilon, True

@@ -359,20 +359,49 @@ def patch(
     in 8 bits, "softmax" likewise, and "norm", whose y is then kept in 8 bits. Call patch before a model is wrapped for
     several processes.
     """
+    _expect(model, example, norms)
+    by_kind = stores.by_kind(store)
+    report = Report([], list(_eager_attention(model)))
+    if example is not None:
+        report.total_before, before, report.components_before, _ = _run(model, example, "forward pass before")
+    settings = [(module, dict(module.__dict__)) for module in model.modules() if _is_patched(module)]
+    types, patched = {}, []
+    try:
+        dtypes = _swap(model, _ours(by_kind), report, patched)
+        for name, module in model.named_modules():
+            if _is_patched(module):
+                _set(name, module, norms, by_kind)
+        if example is not None:
+            report.total_after, after, report.components_after, types = _run(model, example, "forward pass after")
+        for one in report.swapped:
+            if example is not None:
+                one.bytes_before, one.bytes_after = before[one.name], after[one.name]
+            _describe(one, model.get_submodule(one.name), types.get(one.name, dtypes[one.name]))
+    except BaseException:
+        for module in patched:
+            _restore(module)
+        for module, as_before in settings:
+            for setting in _SETTINGS:
+                _give(module, setting, as_before)
+        raise
+    return report
+
+
+def _expect(model, example, norms):
+    """Raises an error that says which argument of patch cannot be used, and why."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"outgrad.patch: a module is needed, not {type(model).__name__}")
     if norms not in ("fp32", "autocast"):
         raise ValueError(f"outgrad.patch: norms is {norms!r}, neither 'fp32' nor 'autocast'")
     if example is not None and not isinstance(example, (torch.Tensor, tuple, list, collections.abc.Mapping)):
         raise TypeError(f"outgrad.patch: example is {type(example).__name__}, neither a tensor nor a tuple, list or mapping of arguments")
-    by_kind = stores.by_kind(store)
-    known = _ours(by_kind)
-    report = Report([], list(_eager_attention(model)))
-    if example is not None:
-        report.total_before, before, report.components_before, _ = _run(model, example, "forward pass before")
+
+
+def _swap(model, known, report, patched):
+    """Gives modules and blocks their classes, says so in the report, and lists in `patched` which they are. The result has for
+    each swapped module's name the type of its parameters, or of the model's."""
     parameter = next((p for p in model.parameters() if p.is_floating_point()), None)
-    settings = [(module, dict(module.__dict__)) for module in model.modules() if _is_patched(module)]
-    swapped, fused, in_blocks = [], [], set()
+    dtypes, in_blocks = {}, set()
 
     def becomes_norm(child):
         ours = None if child is None else _replacement(child, parameter, known)[0]
@@ -383,43 +412,26 @@ def patch(
         ours, why = _replacement(module, parameter, known)
         if why is not None:
             report.left_alone.append(LeftAlone(name, kind.__name__, why))
-        if ours is not None:
-            module.__dict__["_outgrad_was"] = kind
-            module.__class__ = ours
-            if isinstance(module, modules._Norm):
-                module.__dict__["_outgrad_name"] = name
-            dtype = next((p.dtype for p in (*module.parameters(recurse=False), parameter) if p is not None), torch.float32)
-            swapped.append((module, dtype))
-            report.swapped.append(Swapped(name, kind.__name__, ""))
-        elif (block := block_of(module, becomes_norm)) is not None:
-            module.__dict__["_outgrad_was"] = kind
-            module.__class__ = block.ours
-            fused.append(module)
+        block = block_of(module, becomes_norm) if ours is None else None
+        if ours is None and block is None:
+            continue
+        module.__dict__["_outgrad_was"] = kind
+        module.__class__ = ours or block.ours
+        patched.append(module)
+        if block is not None:
             in_blocks.update(id(module._modules[part]) for part in block.parts)
             report.fused.append((name, kind.__name__, block.what))
-    for one, (module, _) in zip(report.swapped, swapped, strict=True):
+            continue
+        if isinstance(module, modules._Norm):
+            module.__dict__["_outgrad_name"] = name
+        dtypes[name] = next((p.dtype for p in (*module.parameters(recurse=False), parameter) if p is not None), torch.float32)
+        report.swapped.append(Swapped(name, kind.__name__, ""))
+    for one in report.swapped:
+        module = model.get_submodule(one.name)
         if one.name and isinstance(module, (modules._Norm, modules._Activation)) and id(module) not in in_blocks:
             outer = model.get_submodule(one.name.rpartition(".")[0])
             report.apart.append((one.name, _kind_before(outer), why_apart(module)))
-    types = {}
-    try:
-        for name, module in model.named_modules():
-            if _is_patched(module):
-                _set(name, module, norms, by_kind)
-        if example is not None:
-            report.total_after, after, report.components_after, types = _run(model, example, "forward pass after")
-        for one, (module, dtype) in zip(report.swapped, swapped, strict=True):
-            if example is not None:
-                one.bytes_before, one.bytes_after = before[one.name], after[one.name]
-            _describe(one, module, types.get(one.name, dtype))
-    except BaseException:
-        for module in (*(module for module, _ in swapped), *fused):
-            _restore(module)
-        for module, as_before in settings:
-            for setting in _SETTINGS:
-                _give(module, setting, as_before)
-        raise
-    return report
+    return dtypes
 
 
 # What patch sets of a module.

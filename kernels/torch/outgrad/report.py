@@ -128,8 +128,8 @@ def _of_function(name):
     return model, lambda batch, length: made[1], None
 
 
-def of(name, batch=1, length=512, kind="bf16", training=True, norms="fp32", store=patching.stores.DEFAULT):
-    """The Report of a model that is made, patched and forgotten: a kind of model of Hugging Face's transformers ("bert"), the file
+def of(name, batch=1, length=512, kind="bf16", training=True, **to_patch):
+    """The Report of a model that is made, patched (to_patch: norms, store) and forgotten: a kind of model of Hugging Face's transformers ("bert"), the file
     or folder of a configuration, or "module:function". Raises ValueError if there is no such model."""
     make, example, most = (_of_function if ":" in name else _of_hugging_face)(name)
     if most is not None and length > most:
@@ -138,7 +138,7 @@ def of(name, batch=1, length=512, kind="bf16", training=True, norms="fp32", stor
     with fake("cuda", dtype):
         model = make().train(training)
         with _FusedAttention(), autocast_on("cuda", autocast):
-            return patching.patch(model, example(batch, length), norms, store)
+            return patching.patch(model, example(batch, length), **to_patch)
 
 
 # --- How it is shown ------------------------------------------------------------------------------

@@ -359,7 +359,8 @@ def test_a_gamma_that_drifts_to_zero_gets_a_side_buffer(name):
     for a, b in zip(got, exact(module, x, dy), strict=True):
         assert (a.double() - b).norm() <= 1e-5 * b.norm()
     bias = getattr(module, "bias", None)
-    without = functional.checked_norm("rms_norm" if name == "RMSNorm" else "layer_norm", x, (N,), module.weight, bias, 1e-5, name == "RMSNorm", None)
+    of_norm = module.weight, bias, 1e-5, name == "RMSNorm", None, None, 0.0
+    without = functional.norm("rms_norm" if name == "RMSNorm" else "layer_norm", x, N, of_norm)
     with pytest.raises(RuntimeError, match="gamma"):
         without.backward(dy)
 
