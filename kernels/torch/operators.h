@@ -222,8 +222,8 @@ inline bool is_masked(i64 activation) {
 
 inline Elements elements_of(const Tensor& tensor) { return {format_of(tensor), tensor.numel()}; }
 
-// Codes of f'. The seed of a dither is an int64 tensor of one element beside x. lo, hi: the range of gradients
-// that the caller has computed.
+// Codes of f'. The seed of a dither is an int64 tensor of one element beside x. range: of gradients that the
+// caller has computed.
 inline CodesOf codes_of(const Call& call, i64 activation, i64 bits, const OptionalTensor& seed, i64 n,
                         std::array<double, 2> range = {}) {
   require(bits >= 1 && bits <= kernels::kMostCodeBits, "a code of ", bits, " bits, where 1 to ",
@@ -312,8 +312,8 @@ class NormForward {
   Tensor y, rstd, x_hat;
 };
 
-// A norm's backward pass: what it reads beside dy and y, and its results. dgamma and dbeta have no elements if
-// they are not wanted.
+// A norm's backward pass: what it reads beside dy and y, and its results. dgamma and dbeta have no elements
+// if they are not wanted.
 struct Kept {
   const Tensor &rstd, &side_x_hat;
   bool with_dgamma, with_dbeta;
@@ -505,8 +505,8 @@ void operators_of_y_in_8_bits(Each&& each) {
       });
 }
 
-// GELU of what a linear layer gives before its bias is added; softmax; dropout, which with the same seed is its
-// own backward.
+// GELU of what a linear layer gives before its bias is added; softmax; dropout, which with the same seed is
+// its own backward.
 template <class Backend, class Each>
 void operators_of_rows(Each&& each) {
   each("bias_gelu_forward(Tensor x, Tensor bias) -> (Tensor, Tensor)", "same(x), mask(x)",

@@ -8,13 +8,16 @@ import torch
 
 LEAST_TORCH = (2, 10)
 
-_version = tuple(int("".join(c for c in part if c.isdigit()) or 0) for part in torch.__version__.split("+")[0].split(".")[:2])
+_version = tuple(int("".join(c for c in part if c.isdigit()) or 0)
+    for part in torch.__version__.split("+")[0].split(".")[:2])
 if _version < LEAST_TORCH:
-    raise ImportError(f"outgrad needs PyTorch {LEAST_TORCH[0]}.{LEAST_TORCH[1]} or later, this is {torch.__version__}")
+    raise ImportError(
+        f"outgrad needs PyTorch {LEAST_TORCH[0]}.{LEAST_TORCH[1]} or later, this is {torch.__version__}")
 
 _path = next(iter(pathlib.Path(__file__).parent.glob("liboutgrad_torch.*")), None)
 if _path is None:
-    raise ImportError(f"outgrad: {pathlib.Path(__file__).parent} has no liboutgrad_torch: the package was not built")
+    raise ImportError(
+        f"outgrad: {pathlib.Path(__file__).parent} has no liboutgrad_torch: the package was not built")
 torch.ops.load_library(str(_path))
 
 # outgrad_format of kernels/c/outgrad.h.
@@ -23,10 +26,12 @@ FORMATS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 FP8 = {"e4m3": 0, "e5m2": 1}
 
 _c = ctypes.CDLL(str(_path))
-# seed_at(seed, offset): what torch.randint(0, 2**62, (1,)) draws on a CUDA device whose generator has this seed and stands at this offset.
+# seed_at(seed, offset): what torch.randint(0, 2**62, (1,)) draws on a CUDA device whose generator has this
+# seed and stands at this offset.
 seed_at = _c.outgrad_torch_seed
 seed_at.argtypes, seed_at.restype = (ctypes.c_uint64, ctypes.c_uint64), ctypes.c_int64
-_c.outgrad_torch_version.restype = _c.outgrad_torch_activation.restype = _c.outgrad_torch_operator.restype = ctypes.c_char_p
+for _function in (_c.outgrad_torch_version, _c.outgrad_torch_activation, _c.outgrad_torch_operator):
+    _function.restype = ctypes.c_char_p
 
 
 
@@ -40,9 +45,11 @@ def _catalogue():
 # The activations of kernels/activations.h, in the order of outgrad_activation.
 ACTIVATIONS: tuple[str, ...] = _catalogue()
 
-# The CUDA run-time compiler is in a package that PyTorch depends on. It is loaded with the first kernel, like libcuda.
+# The CUDA run-time compiler is in a package that PyTorch depends on. It is loaded with the first kernel, like
+# libcuda.
 if torch.version.cuda is not None and (_nvidia := importlib.util.find_spec("nvidia")) is not None:
-    _folders = sorted({str(path.parent).encode() for root in _nvidia.submodule_search_locations for path in pathlib.Path(root).glob("*/lib/libnvrtc.so*")})
+    _folders = sorted({str(path.parent).encode() for root in _nvidia.submodule_search_locations
+        for path in pathlib.Path(root).glob("*/lib/libnvrtc.so*")})
     _c.outgrad_torch_nvrtc_folders((ctypes.c_char_p * len(_folders))(*_folders), len(_folders))
 
 # The activations with a minimum, for which a bit says on which side of it x was.
@@ -50,18 +57,23 @@ MASKED = tuple(name for index, name in enumerate(ACTIVATIONS) if _c.outgrad_torc
 
 
 def fit_of(activation, dtype, kind=0, bits=0):
-    """The name of the fit that a backward pass runs, its header's SHA-256, and its bounds (kA + kB, kK, kT, kR, kBias).
-    kind and bits: of a store (stores.py)."""
+    """The name of the fit that a backward pass runs, its header's SHA-256, and its bounds (kA + kB, kK, kT,
+    kR, kBias). kind and bits: of a store (stores.py)."""
     name, sha256, bounds = ctypes.c_char_p(), ctypes.c_char_p(), (ctypes.c_double * 5)()
-    if _c.outgrad_torch_fit(ACTIVATIONS.index(activation), FORMATS[dtype], kind, bits, ctypes.byref(name), ctypes.byref(sha256), bounds) != 0:
+    if ((
+            _c.outgrad_torch_fit(ACTIVATIONS.index(activation), FORMATS[dtype], kind, bits,
+            ctypes.byref(name), ctypes.byref(sha256), bounds) != 0)):
         raise ValueError(f"no fit of {activation} for {dtype}")
     return name.value.decode(), sha256.value.decode(), tuple(bounds)
 
 
 def fp8_error(activation, fp8, scale, bits):
-    """The proven bound of an activation's gradient from y in 8 bits at this scale, with 0 to 2 bits beside it."""
+    """The proven bound of an activation's gradient from y in 8 bits at this scale, with 0 to 2 bits beside
+    it."""
     error = ctypes.c_double()
-    if _c.outgrad_torch_fp8_error(ACTIVATIONS.index(activation), fp8, ctypes.c_float(scale), bits, ctypes.byref(error)) != 0:
+    if ((
+            _c.outgrad_torch_fp8_error(ACTIVATIONS.index(activation), fp8, ctypes.c_float(scale), bits,
+            ctypes.byref(error)) != 0)):
         raise ValueError(f"no y in 8 bits of {activation} at a scale of {scale}")
     return error.value
 
@@ -71,8 +83,9 @@ MOST_SOFTMAX = 2**23
 
 
 def softmax_error(n, total=0.0, spread=0.0, largest=0.0):
-    """For a row of n elements with codes: (relative error of p', the largest p with code 0, the bound of sum |dx - ds|, where
-    total is sum |ds|, spread the largest less the least dy, and largest the greatest |dy|)."""
+    """For a row of n elements with codes: (relative error of p', the largest p with code 0, the bound of sum
+    |dx - ds|, where total is sum |ds|, spread the largest less the least dy, and largest the greatest
+    |dy|)."""
     found = (ctypes.c_double * 3)()
     if _c.outgrad_torch_softmax(ctypes.c_int64(n), (ctypes.c_double * 3)(total, spread, largest), found) != 0:
         raise ValueError(f"softmax has codes for rows of 1 to 2^23 elements, not of {n}")
@@ -108,9 +121,8 @@ def _reals(x, count, model):
 def _of_rows(x, columns, side_channels):
     """1 / sigma of each row, and the x^ of side channels."""
     rows = x.numel() // columns
-    return x.new_empty(rows, dtype=torch.float32), x.new_empty(
-        rows, 0 if side_channels is None else side_channels.numel(), dtype=torch.float32
-    )
+    return x.new_empty(rows, dtype=torch.float32), x.new_empty(rows,
+        0 if side_channels is None else side_channels.numel(), dtype=torch.float32)
 
 
 def _of_parameters(dy, columns, gamma, beta, *wanted):
@@ -132,14 +144,14 @@ _RESULTS = {
 
 
 def _operators():
-    """Each operator by its name. Called as overloads, because the packet above them searches for the overload at each call."""
+    """Each operator by its name. Called as overloads, because the packet above them searches for the overload
+    at each call."""
     results = ctypes.c_char_p()
     while (schema := _c.outgrad_torch_operator(len(_OPERATORS), ctypes.byref(results))) is not None:
         name = schema.decode().partition("(")[0]
         _OPERATORS[name] = operator = getattr(torch.ops.outgrad, name).default
-        arguments = ", ".join(
-            f"{one.name}={one.default_value!r}" if one.has_default_value() else one.name for one in operator._schema.arguments
-        )
+        arguments = ", ".join(f"{one.name}={one.default_value!r}" if one.has_default_value() else one.name
+            for one in operator._schema.arguments)
         of, several = results.value.decode(), len(operator._schema.returns) > 1
         fake = eval(f"lambda {arguments}: {f'({of},)' if several else of}", _RESULTS.copy())
         torch.library.register_fake(f"outgrad::{name}", fake)

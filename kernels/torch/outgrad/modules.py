@@ -1,4 +1,5 @@
-"""Modules that have the names, parameters and state_dict of PyTorch's own, but whose backward pass reads the output."""
+"""Modules that have the names, parameters and state_dict of PyTorch's own, but whose backward pass reads the
+output."""
 
 import math
 from typing import Any, NamedTuple
@@ -14,8 +15,8 @@ from .softmax import softmax
 
 
 class _Activation:
-    """The common part of the activation modules: which activation of the catalogue a module is, what it keeps for the
-    backward pass, and its bound."""
+    """The common part of the activation modules: which activation of the catalogue a module is, what it keeps
+    for the backward pass, and its bound."""
 
     store = stores.DEFAULT  # one of outgrad.stores, by the constructor, by patch, or assigned
 
@@ -54,13 +55,15 @@ class _Activation:
         if self.activation is None:
             return super().extra_repr()
         store = "" if self.store == stores.DEFAULT else f"store={self.store!r}"
-        return ", ".join(filter(None, [super().extra_repr(), store, *(f"{name}: {self.bound(dtype)}" for name, dtype in _FORMAT_NAMES.items())]))
+        return ", ".join(filter(None, [super().extra_repr(), store,
+            *(f"{name}: {self.bound(dtype)}" for name, dtype in _FORMAT_NAMES.items())]))
 
 
 class GELU(_Activation, nn.GELU):
     """nn.GELU from its output, in both of its forms."""
 
-    approximate = "none"  # for an object that was made as Hugging Face's GELUActivation, which lacks this attribute
+    # for an object that was made as Hugging Face's GELUActivation, which lacks this attribute
+    approximate = "none"
 
     @property
     def activation(self) -> str | None:
@@ -68,8 +71,8 @@ class GELU(_Activation, nn.GELU):
 
 
 class TanhGELU(GELU):
-    """GELU's tanh form, for an object that was made as one of Hugging Face's classes, which have no attribute for
-    it."""
+    """GELU's tanh form, for an object that was made as one of Hugging Face's classes, which have no attribute
+    for it."""
 
     approximate = "tanh"
 
@@ -96,12 +99,14 @@ class Mish(_Activation, nn.Mish):
 
 def _as_autocast_does(x):
     """x as PyTorch's autocast for GPUs gives it to a softplus or a softmax, which is in float32."""
-    return x.float() if x.device.type == "cuda" and torch.is_autocast_enabled("cuda") and x.dtype in library.FORMATS else x
+    return (x.float() if x.device.type == "cuda" and torch.is_autocast_enabled("cuda")
+        and x.dtype in library.FORMATS else x)
 
 
 class Softplus(_Activation, nn.Softplus):
-    """nn.Softplus from its output, for beta = 1 and a threshold of 20, PyTorch's default, or more (otherwise as in PyTorch).
-    f is evaluated everywhere: from 20 on, where PyTorch gives x itself, the two round to the same numbers."""
+    """nn.Softplus from its output, for beta = 1 and a threshold of 20, PyTorch's default, or more (otherwise
+    as in PyTorch). f is evaluated everywhere: from 20 on, where PyTorch gives x itself, the two round to the
+    same numbers."""
 
     LEAST_THRESHOLD = 20
 
@@ -114,8 +119,8 @@ class Softplus(_Activation, nn.Softplus):
 
 
 class ELU(_Activation, nn.ELU):
-    """nn.ELU from its output, for alpha = 1 (otherwise as in PyTorch). inplace has no effect: nothing of the input
-    is kept anyway."""
+    """nn.ELU from its output, for alpha = 1 (otherwise as in PyTorch). inplace has no effect: nothing of the
+    input is kept anyway."""
 
     @property
     def activation(self) -> str | None:
@@ -153,12 +158,15 @@ class _Found(NamedTuple):
     """The side channels that a norm has found."""
 
     key: tuple  # what they were searched for
-    copies: tuple | None  # of the parameters, where values are compared in each pass of eager mode; empty: nothing is, they are searched for again
+    # of the parameters, where values are compared in each pass of eager mode; empty: nothing is, they are
+    # searched for again
+    copies: tuple | None
     channels: torch.Tensor | None
     watched: tuple  # (channels, seen, tau) for the kernels in eager mode
 
     def holds(self, weight, bias):
-        """Whether these parameters have the values that the channels were found for, where values are compared."""
+        """Whether these parameters have the values that the channels were found for, where values are
+        compared."""
         if not self.copies:
             return self.copies is None
         return torch.equal(weight, self.copies[0]) and (bias is None or torch.equal(bias, self.copies[1]))
@@ -168,19 +176,24 @@ class _Norm:
     """The common part of LayerNorm and RMSNorm: their behaviour under autocast, and which channels have side
     buffers."""
 
-    # The type of norms under autocast. "fp32": fp32, as in PyTorch's autocast for GPUs (the one for CPUs leaves norms
-    # in the type of their input). "autocast": autocast's type, which takes half the bytes.
+    # The type of norms under autocast. "fp32": fp32, as in PyTorch's autocast for GPUs (the one for CPUs
+    # leaves norms in the type of their input). "autocast": autocast's type, which takes half the bytes.
     norms = "fp32"
-    store = stores.DEFAULT_OF_NORMS  # what is kept in place of y: one of stores.OF_NORMS, by the constructor or by patch
+    # what is kept in place of y: one of stores.OF_NORMS, by the constructor or by patch
+    store = stores.DEFAULT_OF_NORMS
     tau = None  # for functional.side_channels; None: its default for the output's type
     _outgrad_found = None  # a _Found
     _outgrad_stale = False  # whether the channels are to be searched for again
     _outgrad_changes = 0  # how often the channels found have changed, or may have
-    _outgrad_seen = None  # two numbers on the parameters' device, by which the kernels say that a channel has drifted (drift.py)
+    # two numbers on the parameters' device, by which the kernels say that a channel has drifted (drift.py)
+    _outgrad_seen = None
     _outgrad_looks = -1  # drift.looks when this norm ran last
     _outgrad_name = None  # in a patched model
-    _outgrad_checked = None  # (type and device of x, store) of a pass that checked all arguments in eager mode
-    OF_THE_SEARCH = "_outgrad_found", "_outgrad_stale", "_outgrad_changes", "_outgrad_seen", "_outgrad_looks", "_outgrad_checked"  # which no copy of a norm has
+    # (type and device of x, store) of a pass that checked all arguments in eager mode
+    _outgrad_checked = None
+    # which no copy of a norm has
+    OF_THE_SEARCH = ("_outgrad_found", "_outgrad_stale", "_outgrad_changes", "_outgrad_seen",
+        "_outgrad_looks", "_outgrad_checked")
 
     def __init__(self, *args: Any, store: str = stores.DEFAULT_OF_NORMS, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -205,13 +218,14 @@ class _Norm:
         return x.to(torch.get_autocast_dtype(kind)) if self.norms == "autocast" else x.float()
 
     def side_channels(self, dtype: torch.dtype | None = None) -> torch.Tensor | None:
-        """The columns that have a side buffer if the output is of dtype (by default that of last time, at first the
-        weight's): int32, ascending; None if there are none.
+        """The columns that have a side buffer if the output is of dtype (by default that of last time, at
+        first the weight's): int32, ascending; None if there are none.
 
-        They are chosen with a margin, for half of tau, because gamma and beta drift in training. On a CPU in eager mode they
-        are searched for whenever a parameter has other values than last time. Values are compared, which takes 2 us, because
-        FSDP refills an array, and code writes to .data, without a new version of the tensor. Elsewhere they are searched for
-        where the kernels have seen a drift (drift.py), and after load_state_dict, a move or choose_again.
+        They are chosen with a margin, for half of tau, because gamma and beta drift in training. On a CPU in
+        eager mode they are searched for whenever a parameter has other values than last time. Values are
+        compared, which takes 2 us, because FSDP refills an array, and code writes to .data, without a new
+        version of the tensor. Elsewhere they are searched for where the kernels have seen a drift (drift.py),
+        and after load_state_dict, a move or choose_again.
         """
         weight = self.weight
         if weight is None:
@@ -221,25 +235,30 @@ class _Norm:
         found = self._find(dtype, weight, getattr(self, "bias", None))
         return None if found is None else found.channels
 
-    # torch.compile calls it while tracing, with the current parameters, and treats the result as a constant, because
-    # the number of channels is part of the shapes of a graph. (This is torch.compiler.assume_constant_result without
-    # its import of the compiler.)
+    # torch.compile calls it while tracing, with the current parameters, and treats the result as a constant,
+    # because the number of channels is part of the shapes of a graph. (This is
+    # torch.compiler.assume_constant_result without its import of the compiler.)
     side_channels._dynamo_marked_constant = True
 
     def _find(self, dtype, weight, bias):
         """A _Found; None for a fake weight, which has no values."""
         known, transforms = self._outgrad_found, torch._C._are_functorch_transforms_active()
-        key = dtype, self.tau, self.store, weight.device, type(weight), weight.dtype, None if bias is None else bias.dtype
-        if known is not None and known.key == key and not (self._outgrad_stale or transforms) and known.holds(weight, bias):
+        key = (dtype, self.tau, self.store, weight.device, type(weight), weight.dtype,
+            None if bias is None else bias.dtype)
+        if known is not None and known.key == key and not (self._outgrad_stale or transforms) and known.holds(
+                weight, bias):
             return known
         if weight.is_meta or is_fake(weight):
             return None
         if transforms:
             channels = self._searched(weight, bias, dtype)
-            return _Found(key, None, channels, (channels, None, 0.0))  # not kept, because it would outlive the transform
+            # not kept, because it would outlive the transform
+            return _Found(key, None, channels, (channels, None, 0.0))
         device = weight.device
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            raise RuntimeError(f"outgrad.{type(self).__name__}: which channels keep x^ is not known in a capture: run the model once before it")
+            raise RuntimeError(
+                f"outgrad.{type(self).__name__}: which channels keep x^ is not known in a capture: run the "
+                f"model once before it")
         with torch.inference_mode(False), torch.no_grad():  # a result found in evaluation must serve training
             copies = tuple(None if p is None else _whole(p.detach()).clone() for p in (weight, bias))
             channels = self._searched(*copies, dtype)
@@ -249,13 +268,15 @@ class _Norm:
         if not _equal(channels, None if known is None else known.channels):
             self._outgrad_changes += 1
         on_host = device.type in drift.AT_ONCE
-        watched = (channels, None, 0.0) if on_host else (channels, self._outgrad_seen, self._most_moved(dtype))
+        watched = (channels, None, 0.0) if on_host else (channels, self._outgrad_seen,
+            self._most_moved(dtype))
         compared = () if _is_sharded(weight) else copies if on_host else None
         self._outgrad_found, self._outgrad_stale = _Found(key, compared, channels, watched), False
         return self._outgrad_found
 
     def _searched(self, weight, bias, dtype):
-        margin = 2 if self.store == stores.DEFAULT_OF_NORMS else 1  # of y in 8 bits drift.py compares the values after each step
+        # of y in 8 bits drift.py compares the values after each step
+        margin = 2 if self.store == stores.DEFAULT_OF_NORMS else 1
         return functional.chosen_channels(weight, bias, dtype, self.tau, self.store, margin)
 
     def choose_again(self) -> None:
@@ -264,7 +285,8 @@ class _Norm:
         self._outgrad_changes += 1
 
     def _apply(self, *args, **kwargs):
-        self._outgrad_stale = True  # on another device or in another type: compiled graphs are made anew by themselves
+        # on another device or in another type: compiled graphs are made anew by themselves
+        self._outgrad_stale = True
         return super()._apply(*args, **kwargs)
 
     def _load_from_state_dict(self, *args, **kwargs):
@@ -289,7 +311,8 @@ class _Norm:
 
     def _side_compiled(self, x, weight, bias):
         channels = self.side_channels(x.dtype)
-        # _outgrad_changes is a guard: if a call of side_channels() finds other channels, or the kernels have seen a drift, the graph is made anew.
+        # _outgrad_changes is a guard: if a call of side_channels() finds other channels, or the kernels have
+        # seen a drift, the graph is made anew.
         seen = self._outgrad_seen if self._outgrad_changes >= 0 else None
         if seen is None:
             return channels, None, 0.0
@@ -316,20 +339,23 @@ class _Norm:
         return functional.add(name, x, residual, columns, of_norm)
 
     def of_linear(self, linear: nn.Linear, h: torch.Tensor, residual: torch.Tensor, p: float) -> torch.Tensor:
-        """y of dropout(linear(h), p) + residual as one node; not under autocast. The Linear is one of PyTorch, whose result has residual's shape and type."""
+        """y of dropout(linear(h), p) + residual as one node; not under autocast. The Linear is one of
+        PyTorch, whose result has residual's shape and type."""
         name, columns, of_norm = self._of(residual)
         return functional.norm_of_linear(name, h, linear, residual, p, (columns, *of_norm))
 
     def of_mlp(self, mlp: tuple[nn.Linear, str, nn.Linear], x: torch.Tensor, p: float) -> torch.Tensor:
-        """y of dropout(second(activation(first(x))), p) + x as one node, mlp being (first, activation, second); as of_linear."""
+        """y of dropout(second(activation(first(x))), p) + x as one node, mlp being (first, activation,
+        second); as of_linear."""
         name, columns, of_norm = self._of(x)
         return functional.norm_of_mlp(name, x, mlp, p, (columns, *of_norm))
 
     def _of(self, x, residual=None, functions=functional.DROPOUT_ADD):
-        """(layer_norm or rms_norm, the columns, what functional calls of_norm) of a norm of x or of a sum with x, for which
-        `functions` has the name of the function that errors are of."""
+        """(layer_norm or rms_norm, the columns, what functional calls of_norm) of a norm of x or of a sum
+        with x, for which `functions` has the name of the function that errors are of."""
         shape, weight, bias, eps, rms = self._arguments()
-        name, of_norm = "rms_norm" if rms else "layer_norm", (weight, bias, eps, rms, *self._side(x, weight, bias))
+        name, of_norm = "rms_norm" if rms else "layer_norm", (weight, bias, eps, rms,
+            *self._side(x, weight, bias))
         known = columns = self._columns_if_checked(x, shape)
         if residual is not None:
             columns = functional.columns_of_sum(functions[name], x, residual, shape, of_norm, columns)
@@ -340,19 +366,23 @@ class _Norm:
         return name, columns, of_norm
 
     def _columns_if_checked(self, x, shape):
-        """The columns if only x is new since all arguments were checked, and is as it was then; 0: they are to be checked. A parameter that has become
-        another since is refused by the operator itself, in fewer words."""
+        """The columns if only x is new since all arguments were checked, and is as it was then; 0: they are
+        to be checked. A parameter that has become another since is refused by the operator itself, in fewer
+        words."""
         if torch.compiler.is_compiling():  # where checks cost nothing, and what a module remembers is a guard
             return 0
-        return shape[0] if self._outgrad_checked == (x.dtype, x.device, self.store) and x.shape[-1:] == shape else 0
+        return (shape[0] if self._outgrad_checked == (x.dtype, x.device, self.store)
+            and x.shape[-1:] == shape else 0)
 
     def _has_checked(self, x):
         if not torch.compiler.is_compiling():
             self.__dict__["_outgrad_checked"] = x.dtype, x.device, self.store
 
     def bound(self, dtype: torch.dtype) -> str:
-        """In words, how far an x^ that the backward pass reads from y may be from the x^ of the forward pass."""
-        return self._moved(_power_of_two(self._most_moved(dtype)), _power_of_two(functional.UNIT_OF_STORE.get(self.store, functional.UNIT_ROUNDOFF[dtype])))
+        """In words, how far an x^ that the backward pass reads from y may be from the x^ of the forward
+        pass."""
+        return self._moved(_power_of_two(self._most_moved(dtype)),
+            _power_of_two(functional.UNIT_OF_STORE.get(self.store, functional.UNIT_ROUNDOFF[dtype])))
 
     def _moved(self, tau, u):
         if self.store != stores.DEFAULT_OF_NORMS:
@@ -391,11 +421,13 @@ class RMSNorm(_Norm, nn.RMSNorm):
         return self._norm(self._input(x), residual, p)
 
     def _arguments(self):
-        return self.normalized_shape, self.weight, None, functional.EPS_OF_RMS if self.eps is None else self.eps, True
+        return (self.normalized_shape, self.weight, None,
+            functional.EPS_OF_RMS if self.eps is None else self.eps, True)
 
 
 class LlamaRMSNorm(_Norm, nn.Module):
-    """RMSNorm for an object made as Hugging Face's LlamaRMSNorm or one of its repetitions, whose eps has another name.
+    """RMSNorm for an object made as Hugging Face's LlamaRMSNorm or one of its repetitions, whose eps has
+    another name.
 
     y is rounded once, whereas Hugging Face's first rounds x^ to the type of x.
     """
@@ -436,7 +468,8 @@ class _WithStore:
 
 
 class Linear(_WithStore, nn.Linear):
-    """nn.Linear that keeps its input in 8 bits if its store is e4m3 or e5m2, and as PyTorch does if it is x (linear.py)."""
+    """nn.Linear that keeps its input in 8 bits if its store is e4m3 or e5m2, and as PyTorch does if it is x
+    (linear.py)."""
 
     kind = "linear"
     store = stores.OTHERS[kind][0]
@@ -452,18 +485,22 @@ class Linear(_WithStore, nn.Linear):
 
 
 class Softmax(_WithStore, nn.Softmax):
-    """nn.Softmax that keeps codes of 8 bits if its store is log2:8, and its output if it is p (softmax.py)."""
+    """nn.Softmax that keeps codes of 8 bits if its store is log2:8, and its output if it is p
+    (softmax.py)."""
 
     kind = "softmax"
     store = stores.OTHERS[kind][0]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         # Without a dim, PyTorch chooses one and warns.
-        return super().forward(x) if self._as_pytorch or self.dim is None else softmax(_as_autocast_does(x), self.dim)
+        return super().forward(x) if self._as_pytorch or self.dim is None else softmax(_as_autocast_does(x),
+            self.dim)
 
     def _bound(self, dtype):
         relative, least, _ = library.softmax_error(library.MOST_SOFTMAX)
-        return f"sum |dx' - dx| <= {rounded_up(2 * relative, 3)} sum |dx| + {rounded_up(2 * least, 3)} n (max dy - min dy)"
+        return (
+            f"sum |dx' - dx| <= {rounded_up(2 * relative, 3)} sum |dx| + {rounded_up(2 * least, 3)} n (max "
+            f"dy - min dy)")
 
 
 class Dropout(nn.Dropout):

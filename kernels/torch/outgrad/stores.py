@@ -3,11 +3,13 @@
 An activation:
 
     y+bit      the output y, and one bit an element for an activation with a minimum: the default
-    parity     y alone, whose lowest bit says the side of the minimum; float16 and bfloat16 (float32 falls back to y+bit)
+    parity     y alone, whose lowest bit says the side of the minimum; float16 and bfloat16 (float32 falls
+               back to y+bit)
     code:K     a code of f'(x) of K bits, 1 to 8; neither x nor y
-    dither:K   a code of K bits, 2 or 3, rounded at random, so that its mean is f'(x); neither x nor y, but a seed
-    e4m3       y in e4m3 with one scale a tensor, and with +bit or +2bits one or two bits an element beside it; activations
-               with a minimum. e5m2, e5m2+bit and e5m2+2bits likewise
+    dither:K   a code of K bits, 2 or 3, rounded at random, so that its mean is f'(x); neither x nor y, but a
+               seed
+    e4m3       y in e4m3 with one scale a tensor, and with +bit or +2bits one or two bits an element beside
+               it; activations with a minimum. e5m2, e5m2+bit and e5m2+2bits likewise
     mxfp8+bit  y in MXFP8 and one bit: 1.156 bytes an element; gelu alone
 
 A norm keeps y, or in its place y in 8 bits, on CPUs alone:
@@ -19,8 +21,8 @@ A norm keeps y, or in its place y in 8 bits, on CPUs alone:
 
 kernels/c/outgrad.h states the contract of each.
 
-A Linear keeps x in its own type, or in e4m3 or e5m2 with one scale a tensor (linear.py). A softmax keeps its output p, or
-its logarithm in codes of 8 bits (softmax.py).
+A Linear keeps x in its own type, or in e4m3 or e5m2 with one scale a tensor (linear.py). A softmax keeps its
+output p, or its logarithm in codes of 8 bits (softmax.py).
 """
 
 import collections.abc
@@ -37,18 +39,22 @@ STORES = {
     **{f"code:{bits}": (2, bits) for bits in range(1, 9)},
     **{f"dither:{bits}": (3, bits) for bits in (2, 3)},
     "mxfp8+bit": (4, 0),
-    **{name + beside: (5 + fp8, bits) for name, fp8 in library.FP8.items() for bits, beside in enumerate(("", "+bit", "+2bits"))},
+    **{name + beside: (5 + fp8, bits) for name, fp8 in library.FP8.items()
+    for bits, beside in enumerate(("", "+bit", "+2bits"))},
 }
 # What norms keep, and its number in outgrad_norm_store: the y of the next layer, or y in 8 bits.
 DEFAULT_OF_NORMS = "y"
 OF_NORMS = {DEFAULT_OF_NORMS: None, "e4m3": 0, "mxfp8": 1, "int8": 2}
 # What modules keep that are no activations; the first is the default.
 OTHERS = {"linear": ("x", *library.FP8), "softmax": ("p", "log2:8"), "norm": tuple(OF_NORMS)}
-_WORDS = "y+bit, parity, code:1 to code:8, dither:2, dither:3, mxfp8+bit, e4m3, e4m3+bit, e4m3+2bits and the same with e5m2"
+_WORDS = (
+    "y+bit, parity, code:1 to code:8, dither:2, dither:3, mxfp8+bit, e4m3, e4m3+bit, e4m3+2bits and the same "
+    "with e5m2")
 
 
 def fp8_of(store):
-    """(outgrad_fp8, bits beside each code) of a store that keeps y in e4m3 or e5m2 at a scale; None for any other."""
+    """(outgrad_fp8, bits beside each code) of a store that keeps y in e4m3 or e5m2 at a scale; None for any
+    other."""
     kind, bits = STORES[store]
     return (kind - 5, bits) if kind in (5, 6) else None
 
@@ -79,13 +85,16 @@ def for_type(store, dtype):
 
 
 def by_kind(store):
-    """{activation or one of OTHERS: store} of what patch was given: one store for all activations, or a mapping; raises
-    ValueError if it names what there is not. Whether an activation can have its store is only asked of those that a model
-    has."""
+    """{activation or one of OTHERS: store} of what patch was given: one store for all activations, or a
+    mapping; raises ValueError if it names what there is not. Whether an activation can have its store is only
+    asked of those that a model has."""
     named = store if isinstance(store, collections.abc.Mapping) else dict.fromkeys(library.ACTIVATIONS, store)
     for kind, one in named.items():
         if kind not in library.ACTIVATIONS and kind not in OTHERS:
-            raise ValueError(f"outgrad.patch: store names {kind!r}, which is none of {', '.join((*library.ACTIVATIONS, *OTHERS))}")
+            raise ValueError(f"outgrad.patch: store names {kind!r}, which is none of "
+                f"{', '.join((*library.ACTIVATIONS, *OTHERS))}")
         if not isinstance(one, str) or one not in OTHERS.get(kind, STORES):
-            raise ValueError(f"outgrad.patch: store: {why_not_other(kind, one) if kind in OTHERS else why_not(kind, one)}")
-    return {**dict.fromkeys(library.ACTIVATIONS, DEFAULT), **{kind: words[0] for kind, words in OTHERS.items()}, **named}
+            raise ValueError(
+                f"outgrad.patch: store: {why_not_other(kind, one) if kind in OTHERS else why_not(kind, one)}")
+    return {**dict.fromkeys(library.ACTIVATIONS, DEFAULT),
+        **{kind: words[0] for kind, words in OTHERS.items()}, **named}

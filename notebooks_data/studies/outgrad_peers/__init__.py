@@ -1,11 +1,13 @@
-"""Mesa's and ActNN's ways to keep x in few bits, mended, to compare outgrad's stores with. They are no part of outgrad.
+"""Mesa's and ActNN's ways to keep x in few bits, mended, to compare outgrad's stores with. They are no part
+of outgrad.
 
-    import outgrad_peers                          # in tests and studies, with notebooks_data/studies in PYTHONPATH
-    outgrad_peers.patch(model, store="mesa")      # as outgrad.patch, whose words are known here, too
+    import outgrad_peers                      # with notebooks_data/studies in PYTHONPATH
+    outgrad_peers.patch(model, store="mesa")  # as outgrad.patch, whose words are known here, too
 
     mesa         x in 8 bits, rounded at random, with a range for each 64 columns, which a module follows
     actnn:K      x in K bits, 2, 4 or 8, rounded at random, with a range for each 256 elements
-    actnn:auto:K the same with K bits, 2, 3 or 4, in the mean: 1 to 8 for each 256 elements, more where their range is wide
+    actnn:auto:K the same with K bits, 2, 3 or 4, in the mean: 1 to 8 for each 256 elements, more where their
+                 range is wide
 
 quantisers.py has their arithmetic, and sharing.py shares the bits of actnn:auto:K between layers.
 """
@@ -22,7 +24,8 @@ from outgrad import functional, library, modules, patching, stores
 
 from . import quantisers
 
-MESA, ACTNN, ACTNN_AUTO = "mesa", ("actnn:2", "actnn:4", "actnn:8"), ("actnn:auto:2", "actnn:auto:3", "actnn:auto:4")
+MESA, ACTNN, ACTNN_AUTO = "mesa", ("actnn:2", "actnn:4", "actnn:8"), ("actnn:auto:2", "actnn:auto:3",
+    "actnn:auto:4")
 OF_X = (MESA, *ACTNN, *ACTNN_AUTO)
 STORES = (*stores.STORES, *OF_X)
 
@@ -41,13 +44,14 @@ def why_not(activation, store):
 
 
 def bounds(activation="gelu", dtype=torch.float32, store=stores.DEFAULT, largest=None):
-    """outgrad.bounds. Of a store that keeps x, whose error depends on the ranges, it is the width of f', which holds for
-    every x, also where it was saturated."""
+    """outgrad.bounds. Of a store that keeps x, whose error depends on the ranges, it is the width of f',
+    which holds for every x, also where it was saturated."""
     if store not in OF_X:
         return outgrad.bounds(activation, dtype, store, largest)
     # f' is continuous, and the two values of a code of 1 bit are within its bound of all of it.
     width, gradient = outgrad.bounds(activation, dtype, "code:1"), outgrad.bounds(activation)
-    return dataclasses.replace(gradient, total=math.nextafter(4 * width.total + gradient.total, math.inf), over=width.over)
+    return dataclasses.replace(gradient, total=math.nextafter(4 * width.total + gradient.total, math.inf),
+        over=width.over)
 
 
 # --- Functions ------------------------------------------------------------------------------------
@@ -55,8 +59,8 @@ def bounds(activation="gelu", dtype=torch.float32, store=stores.DEFAULT, largest
 
 @functools.cache
 def _keeping_x(name, kind):
-    """The operation x, how -> y that keeps x in few bits: encode(x, how) gives what is kept, and decode(shape, *kept) an x' in
-    float32. The backward pass is that of y+bit in float32 from f(x')."""
+    """The operation x, how -> y that keeps x in few bits: encode(x, how) gives what is kept, and
+    decode(shape, *kept) an x' in float32. The backward pass is that of y+bit in float32 from f(x')."""
     index, bits = library.ACTIVATIONS.index(name), None if kind in (MESA, "actnn:auto") else int(kind[-1])
     encode, decode = {
         MESA: (
@@ -76,28 +80,26 @@ def _keeping_x(name, kind):
         y, mask = library.activation_forward(decode(dy.shape, *saved[:-1]), index)
         return library.activation_backward(dy.float(), y, mask, index).to(dy.dtype), None
 
-    return functional._Operation(
-        name,
+    return functional._Operation(name,
         lambda x, how: (library.activation_forward(x, index)[0], *encode(x, how)),
-        lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs[1:]),
-        gradients,
-        without_y=True,
-    )
+        lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs[1:]), gradients, without_y=True)
 
 
-_OPERATIONS = {(name, kind): _keeping_x(name, kind) for name in library.ACTIVATIONS for kind in (MESA, *ACTNN, "actnn:auto")}
+_OPERATIONS = {(name, kind): _keeping_x(name, kind) for name in library.ACTIVATIONS
+    for kind in (MESA, *ACTNN, "actnn:auto")}
 
 
 def activation(name, x, store, how=None):
-    """The activation of this name with a store of STORES. how: the ranges of mesa, [2, groups] in float32, in place of those of x;
-    the bits of actnn:auto:K in the mean, 1 to 8, in place of K."""
+    """The activation of this name with a store of STORES. how: the ranges of mesa, [2, groups] in float32, in
+    place of those of x; the bits of actnn:auto:K in the mean, 1 to 8, in place of K."""
     if (why := why_not(name, store)) is not None:
         raise ValueError(f"outgrad_peers.{name}: store: {why}")
     if store not in OF_X:
         return getattr(functional, name)(x, store=store)
     functional._expect(name, x=x)
     if store == MESA:
-        return _OPERATIONS[name, store](x, quantisers.mesa_follow(None, quantisers.mesa_ranges(x)) if how is None else how)
+        return _OPERATIONS[name, store](x,
+            quantisers.mesa_follow(None, quantisers.mesa_ranges(x)) if how is None else how)
     if store in ACTNN:
         return _OPERATIONS[name, store](x, None)
     return _OPERATIONS[name, "actnn:auto"](x, mean_bits(store) if how is None else how)
@@ -129,8 +131,9 @@ class _Peer:
         return activation(name, x, self.store, self._ranges(x) if self.store == MESA else self._outgrad_bits)
 
     def _ranges(self, x):
-        """Mesa's running ranges. In training x moves them before they are used. They are a new tensor then, so that what a
-        graph has kept stays as it was. Each process and each copy of the module has its own, and the state dict has none."""
+        """Mesa's running ranges. In training x moves them before they are used. They are a new tensor then,
+        so that what a graph has kept stays as it was. Each process and each copy of the module has its own,
+        and the state dict has none."""
         functional._expect(self.activation, x=x)
         now, before = quantisers.mesa_ranges(x), self._outgrad_ranges
         if before is not None:
@@ -138,8 +141,7 @@ class _Peer:
                 groups = f"{before.shape[1]} groups of {quantisers.MESA_COLUMNS} columns"
                 raise ValueError(
                     f"outgrad_peers.{type(self).__name__}: store mesa: the running ranges are of {groups}, "
-                    f"x has {now.shape[1]} of them"
-                )
+                    f"x has {now.shape[1]} of them")
             before = before.to(x.device)
         moves = self.training and torch.is_grad_enabled()
         ranges = before if before is not None and not moves else quantisers.mesa_follow(before, now)
@@ -153,7 +155,8 @@ class _Peer:
             destination[prefix + _BITS] = torch.tensor(self._outgrad_bits, dtype=torch.float64)
 
     def _load_from_state_dict(self, state_dict, prefix, metadata, strict, *found):
-        """Bits that were shared are loaded with the rest. Of a module with another store they are an unexpected key."""
+        """Bits that were shared are loaded with the rest. Of a module with another store they are an
+        unexpected key."""
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, *found)
         _, unexpected_keys, error_msgs = found
         if prefix + _BITS not in state_dict or mean_bits(self.store) is None:
@@ -162,7 +165,8 @@ class _Peer:
         if 1 <= bits <= quantisers.ACTNN_MOST_BITS:
             self._outgrad_bits = bits
         else:
-            error_msgs.append(f"{prefix}{_BITS} is {bits}, which is no mean of 1 to {quantisers.ACTNN_MOST_BITS} bits")
+            error_msgs.append(
+                f"{prefix}{_BITS} is {bits}, which is no mean of 1 to {quantisers.ACTNN_MOST_BITS} bits")
         if prefix + _BITS in unexpected_keys:
             unexpected_keys.remove(prefix + _BITS)
 
@@ -174,7 +178,9 @@ class _Peer:
         return super().extra_repr() + (f", bits={self._outgrad_bits:.3g}" if shared else "")
 
 
-_OURS = {kind: type(kind.__name__, (_Peer, kind), {"__module__": __name__, "__doc__": kind.__doc__}) for kind in vars(modules).copy().values() if isinstance(kind, type) and issubclass(kind, modules._Activation) and kind is not modules._Activation}
+_OURS = {kind: type(kind.__name__, (_Peer, kind), {"__module__": __name__, "__doc__": kind.__doc__})
+    for kind in vars(modules).copy().values() if isinstance(kind, type)
+    and issubclass(kind, modules._Activation) and kind is not modules._Activation}
 globals().update({kind.__name__: kind for kind in _OURS.values()})
 _WITHOUT = {ours: kind for kind, ours in _OURS.items()}
 
@@ -200,8 +206,10 @@ def _forget(module):
 
 def patch(model, example=None, norms="fp32", store=stores.DEFAULT):
     """outgrad.patch, for the stores of STORES. A module whose store stays keeps its ranges and bits."""
-    by_kind = dict(store) if isinstance(store, collections.abc.Mapping) else dict.fromkeys(library.ACTIVATIONS, store)
-    theirs = {kind: by_kind.pop(kind) for kind, one in [*by_kind.items()] if kind in library.ACTIVATIONS and one in OF_X}
+    by_kind = dict(store) if isinstance(store, collections.abc.Mapping) else dict.fromkeys(
+        library.ACTIVATIONS, store)
+    theirs = {kind: by_kind.pop(kind) for kind, one in [*by_kind.items()] if kind in library.ACTIVATIONS
+        and one in OF_X}
     with _unmoved(model):
         before = [(module, module.store) for module in model.modules() if isinstance(module, _Peer)]
         report = outgrad.patch(model, example, norms, by_kind)
@@ -220,7 +228,8 @@ def patch(model, example=None, norms="fp32", store=stores.DEFAULT):
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     if example is not None:
         with _unmoved(model):
-            report.total_after, after, report.components_after, types = patching._run(model, example, "forward pass after")
+            report.total_after, after, report.components_after, types = patching._run(model, example,
+                "forward pass after")
         for one in report.swapped:
             one.bytes_after = after[one.name]
     for one in report.swapped:

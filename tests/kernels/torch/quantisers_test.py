@@ -1,5 +1,5 @@
-"""Mesa's and ActNN's quantisers (outgrad_peers) as stores: the error of x and of the gradient by the range, no bias,
-saturation, running ranges, and inputs that are not numbers."""
+"""Mesa's and ActNN's quantisers (outgrad_peers) as stores: the error of x and of the gradient by the range,
+no bias, saturation, running ranges, and inputs that are not numbers."""
 
 import copy
 import math
@@ -52,7 +52,8 @@ def quantised(store, x):
 
 
 def samples(dtype=torch.float32, shape=(40, 640)):
-    scale = torch.logspace(-3, 3, shape[0])[:, None] if dtype == torch.float32 else torch.linspace(0.1, 8, shape[0])[:, None]
+    scale = (torch.logspace(-3, 3, shape[0])[:, None] if dtype == torch.float32
+        else torch.linspace(0.1, 8, shape[0])[:, None])
     return ((torch.randn(shape, generator=torch.Generator().manual_seed(1)) + 0.3) * scale).to(dtype)
 
 
@@ -76,14 +77,15 @@ def test_x_moves_by_less_than_a_step_of_its_group(store, dtype):
     width = (groups.amax(1) - groups.amin(1)) / top
     step = step.view(-1, 64 if store == "mesa" else 256)[: len(width), 0]
     rounding = 0.0 if store == "mesa" else 2**-7
-    assert (step >= width * (1 - 2**-20)).all() and (step <= width * (1 + 2**-20 + rounding) + groups.abs().amax(1) * rounding / top).all()
+    assert ((step >= width * (1 - 2**-20)).all()
+        and (step <= width * (1 + 2**-20 + rounding) + groups.abs().amax(1) * rounding / top).all())
 
 
 @of_x
 def test_the_mean_of_x_is_x(store):
-    """Of 2^16 roundings of each of 256 numbers. By Hoeffding's inequality the mean of an element is off by more than the
-    tolerance in one of 10^9 choices of seeds. As published, ActNN's is off by up to half a percent of its range: its step
-    and its least x are rounded after."""
+    """Of 2^16 roundings of each of 256 numbers. By Hoeffding's inequality the mean of an element is off by
+    more than the tolerance in one of 10^9 choices of seeds. As published, ActNN's is off by up to half a
+    percent of its range: its step and its least x are rounded after."""
     torch.manual_seed(1)
     numbers, repeats = torch.linspace(-2.713, 3.141, 256), 2**14
     x = numbers.expand(repeats, 256).contiguous()
@@ -100,7 +102,8 @@ def test_actnns_range_is_rounded_outwards():
         _, ranges = quantisers.actnn_encode(x, bits)
         low, step = ranges.double()
         assert ranges.dtype == torch.bfloat16
-        assert (low <= x.double().amin(1)).all() and (low + step * (2**bits - 1) >= x.double().amax(1) - x.abs().amax(1) * 2**-23).all()
+        assert ((low <= x.double().amin(1)).all()
+            and (low + step * (2**bits - 1) >= x.double().amax(1) - x.abs().amax(1) * 2**-23).all())
 
 
 @pytest.mark.parametrize("bits", (2, 4, 8))
@@ -124,7 +127,8 @@ def test_groups_that_do_not_divide(store, shape):
     if x.numel() > 0:
         # What groups of different bits get, the last test of allocate bounds.
         least = 1 if "auto" in store else 3 if store == "actnn:2" else 15
-        assert (dx.double() - gelu_slope(x.double())).abs().max() <= LARGEST_SLOPE * (x.max() - x.min()) / least * 1.02 + 0.02
+        assert ((dx.double() - gelu_slope(x.double())).abs().max() <= LARGEST_SLOPE * (x.max() - x.min())
+            / least * 1.02 + 0.02)
 
 
 # --- ActNN's bits by range ------------------------------------------------------------------------
@@ -148,7 +152,8 @@ def test_no_allocation_of_as_many_bits_is_better(average):
         assert bits.min() >= 1 and bits.max() <= 8 and bits.sum() == math.floor(4 * average)
         least = (c / (2.0 ** every.double() - 1) ** 2).sum(1).min().item()
         assert variance(c, bits) <= least * (1 + 1e-12)
-        assert variance(1e6 * c, quantisers.allocate(1e6 * c, average)) == pytest.approx(1e6 * variance(c, bits), rel=1e-12)
+        assert variance(1e6 * c, quantisers.allocate(1e6 * c, average)) == pytest.approx(
+            1e6 * variance(c, bits), rel=1e-12)
 
 
 def test_alike_groups_get_alike_bits_and_wide_ones_more():
@@ -164,7 +169,8 @@ def test_alike_groups_get_alike_bits_and_wide_ones_more():
 def test_groups_of_different_bits_are_packed_without_gaps(average):
     x = samples()
     codes, ranges, bits = quantisers.actnn_auto_encode(x, average)
-    assert codes.shape == (average * len(bits), 32) and bits.sum() == average * len(bits) and len(bits.unique()) > 3
+    assert codes.shape == (average * len(bits), 32) and bits.sum() == average * len(bits) and len(
+        bits.unique()) > 3
     # Numbers on the grid of their group come back as they were.
     torch.manual_seed(5)
     first = quantisers.actnn_auto_decode(codes, ranges, bits, x.numel())
@@ -177,7 +183,8 @@ def test_groups_of_different_bits_are_packed_without_gaps(average):
             at += 1
     low, step = ranges.float()[..., None]
     assert torch.equal(first, (planes * step + low).flatten()) and (planes.amax(1) < 2 ** bits.long()).all()
-    # The sum of squared steps, which is four times the largest variance, is less than with as many bits for each.
+    # The sum of squared steps, which is four times the largest variance, is less than with as many bits for
+    # each.
     _, same = quantisers.actnn_encode(x, average) if average != 3 else quantisers.actnn_encode(x, 2)
     assert ranges[1].double().square().sum() < 0.5 * same[1].double().square().sum()
 
@@ -193,7 +200,8 @@ def test_the_gradient_is_the_derivative_at_the_x_that_was_kept(store, dtype):
         torch.manual_seed(3)
         kept = quantised(store, x)[0]
         torch.manual_seed(3)
-        y, dx = gradients(lambda x, name=name: outgrad_peers.activation(name, x, store), x, dy=torch.ones_like(x))
+        y, dx = gradients(lambda x, name=name: outgrad_peers.activation(name, x, store), x,
+            dy=torch.ones_like(x))
         want = slope(name, kept)
         assert torch.equal(y, getattr(outgrad, name)(x))
         assert ((dx.double() - want).abs() <= 4e-5 + UNIT_ROUNDOFF[dtype] * want.abs() + 2.0**-24).all()
@@ -259,7 +267,8 @@ def test_ranges_run_and_are_copied():
     before = [t.clone() for t in kept]
     module(10 * first)
     torch.testing.assert_close(module._outgrad_ranges, torch.stack((lows, highs)) * 1.9)
-    assert all(torch.equal(a, b) for a, b in zip(kept, before, strict=True)), "a graph's ranges stay as they were"
+    assert all(torch.equal(a, b)
+        for a, b in zip(kept, before, strict=True)), "a graph's ranges stay as they were"
     y.sum().backward()
     with torch.no_grad():
         module(100 * first)
@@ -278,7 +287,8 @@ def test_a_range_that_shrinks_saturates():
     low, high = module._outgrad_ranges.flatten().tolist()
     assert (low, high) == (pytest.approx(-1.4), pytest.approx(1.4))
     at_ends = gelu_slope(torch.tensor([low, high], dtype=torch.float64))
-    assert ((dx[x < low] - at_ends[0]).abs() < 1e-4).all() and ((dx[x > high] - at_ends[1]).abs() < 1e-4).all()
+    assert (((dx[x < low] - at_ends[0]).abs() < 1e-4).all()
+        and ((dx[x > high] - at_ends[1]).abs() < 1e-4).all())
 
 
 def test_compiled_modules_follow_as_others_do():
@@ -316,7 +326,9 @@ def test_patching_resets_what_it_has_to():
 def test_ranges_of_another_width_are_refused():
     module = outgrad_peers.SiLU(store="mesa")
     module(torch.randn(4, 128).requires_grad_())
-    with pytest.raises(ValueError, match="outgrad_peers.SiLU: store mesa: the running ranges are of 2 groups of 64 columns, x has 3 of them"):
+    with pytest.raises(ValueError,
+            match="outgrad_peers.SiLU: store mesa: the running ranges are of 2 groups of 64 columns, x has 3 "
+                "of them"):
         module(torch.randn(4, 192).requires_grad_())
     with pytest.raises(TypeError, match="outgrad.silu: x is torch.int64"):
         module(torch.arange(4))
@@ -356,20 +368,27 @@ def test_a_group_of_nans_moves_no_range():
 def test_a_constant_group_has_a_step_that_is_no_zero(store, value):
     x = torch.full((2, 256), value)
     _, dx = gradients(lambda x: outgrad_peers.gelu(x, store=store), x, dy=torch.ones_like(x))
-    assert (dx.double() - gelu_slope(x.double())).abs().max() < abs(value) * 2**-7 + 5e-5 if abs(value) < 10 else (dx == 1).all()
+    assert ((dx.double() - gelu_slope(x.double())).abs().max() < abs(value) * 2**-7 + 5e-5 if abs(value) < 10
+        else (dx == 1).all())
 
 
-@pytest.mark.parametrize("store", ["actnn", "actnn:", "actnn:3", "actnn:16", "actnn:auto", "actnn:auto:1", "mesa:8"])
+@pytest.mark.parametrize("store",
+    ["actnn", "actnn:", "actnn:3", "actnn:16", "actnn:auto", "actnn:auto:1", "mesa:8"])
 def test_there_are_no_others(store):
-    every = f"'{store}' is no store; there are y.bit, .*e5m2, and mesa, actnn:2, actnn:4, actnn:8, actnn:auto:2, actnn:auto:3, "
+    every = (
+        f"'{store}' is no store; there are y.bit, .*e5m2, and mesa, actnn:2, actnn:4, actnn:8, actnn:auto:2, "
+        f"actnn:auto:3, ")
     with pytest.raises(ValueError, match=f"outgrad_peers.gelu: store: {every}"):
         outgrad_peers.gelu(torch.randn(8), store=store)
-    with pytest.raises(ValueError, match="outgrad_peers.tanh: store: tanh has no minimum, so its y needs no parity: y.bit keeps y alone$"):
+    with pytest.raises(ValueError,
+            match="outgrad_peers.tanh: store: tanh has no minimum, so its y needs no parity: y.bit keeps y "
+                "alone$"):
         outgrad_peers.activation("tanh", torch.randn(8), "parity")
     with pytest.raises(ValueError, match=f"outgrad.patch: store: '{store}' is no store; there are "):
         outgrad_peers.patch(nn.GELU(), store=store)
     for layer in stores.OTHERS:
-        with pytest.raises(ValueError, match=f"outgrad.patch: store: 'mesa' is no store of {layer}; there are "):
+        with pytest.raises(ValueError,
+                match=f"outgrad.patch: store: 'mesa' is no store of {layer}; there are "):
             outgrad_peers.patch(nn.GELU(), store={"gelu": "mesa", layer: "mesa"})
 
 
@@ -382,26 +401,36 @@ def test_they_are_no_words_of_outgrad(store):
         ("patch", lambda: outgrad.patch(model, store=store)),
         ("bounds", lambda: outgrad.bounds("gelu", torch.float32, store)),
     ):
-        with pytest.raises(ValueError, match=rf"outgrad.{who}: (store: )?'{store}' is no store; there are y\+bit, [^mn]*mxfp8\+bit, e4m3, e4m3\+bit, e4m3\+2bits and the same with e5m2$"):
+        with pytest.raises(ValueError) as raised:
             call()
+        said = f"'{store}' is no store; there are y+bit, parity, code:1 to code:8, dither:2, dither:3, mxfp8+bit, e4m3, "
+        assert str(raised.value).removeprefix(f"outgrad.{who}: ").removeprefix("store: ").removeprefix("store: ") == (
+            said + "e4m3+bit, e4m3+2bits and the same with e5m2")
     assert type(model[0]) is nn.GELU
 
 
 def test_patch_takes_the_words_of_both_and_its_report_has_them():
     def model():
-        return nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 8), nn.Softplus()).bfloat16()
+        return (
+            nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 8),
+            nn.Softplus()).bfloat16())
 
     patched, x = model(), torch.randn(8, 64).bfloat16()
     found = outgrad_peers.patch(patched, x, store={"gelu": "actnn:2", "silu": "code:4"})
     assert [type(patched[k]) for k in (1, 3, 5)] == [outgrad_peers.GELU, outgrad.SiLU, outgrad.Softplus]
-    assert {one.name: (one.store, one.fit) for one in found.swapped} == {"1": ("actnn:2", "gelu_f32"), "3": ("code:4", "silu_code"), "5": ("y+bit", "softplus_bf16")}
+    assert {one.name: (one.store, one.fit) for one in found.swapped} == {"1": ("actnn:2", "gelu_f32"),
+        "3": ("code:4", "silu_code"), "5": ("y+bit", "softplus_bf16")}
     ours = outgrad.patch(model(), x, store={"silu": "code:4"})
     of_gelu = {one.name: one.bytes_after for one in found.swapped}["1"]
-    assert of_gelu == 8 * 64 * 2 // 8 + 2 * 4 and {one.bytes_after for one in ours.swapped if one.name != "1"} <= {one.bytes_after for one in found.swapped}
+    assert (of_gelu == 8 * 64 * 2 // 8 + 2 * 4
+        and {one.bytes_after for one in ours.swapped if one.name != "1"} <= {one.bytes_after
+        for one in found.swapped})
     assert found.total_before == ours.total_before == sum(found.components_before.values())
-    assert found.total_after == sum(found.components_after.values()) and f"{found.total_after:,} after" in str(found)
+    assert (found.total_after == sum(found.components_after.values())
+        and f"{found.total_after:,} after" in str(found))
     again = outgrad_peers.patch(patched, x, store="code:4")
-    assert again.swapped == again.left_alone == [] and [type(patched[k]) for k in (1, 3, 5)] == [outgrad.GELU, outgrad.SiLU, outgrad.Softplus]
+    assert again.swapped == again.left_alone == [] and [type(patched[k]) for k in (1, 3, 5)] == [outgrad.GELU,
+        outgrad.SiLU, outgrad.Softplus]
     assert type(outgrad.unpatch(patched)[1]) is nn.GELU
 
 
