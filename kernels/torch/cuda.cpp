@@ -316,11 +316,15 @@ class At {
                  "cuLaunchKernel");
   }
   // Launches the plan's kernels in their order; kernel(planned) finds each.
+  struct OfNorms {
+    kernels::SideWatch watch = {};
+    kernels::SideGuard guard = {};
+    kernels::cuda::NormDropout dropout = {};
+  };
   template <class Find>
   void launch(KernelId kernel, const LaunchPlan& plan, const Arguments& arguments, const Find& find,
-              const kernels::SideWatch& watch = {}, const kernels::SideGuard& guard = {},
-              const kernels::cuda::NormDropout& dropout = {}) const {
-    jit::PlanArguments own(kernel, arguments, watch, guard, dropout);
+              const OfNorms& of = {}) const {
+    jit::PlanArguments own(kernel, arguments, of.watch, of.guard, of.dropout);
     for (int i = 0; i < plan.launches; ++i) {
       own.with(plan, plan.launch[i], [&](const std::vector<void*>& parameters) {
         launch(find(plan.launch[i]), plan.launch[i], parameters);
@@ -362,55 +366,59 @@ constexpr std::array<FitFacts, kernels::kActivations> facts_of(kernels::FitList<
   return {facts_of<Fit>()...};
 }
 
-// What is stored in place of y and a mask.
-struct Store {
-  const char* type = "";  // of y, where it is not the format's
+// What the main kernel of a program is made from: a fit, an activation's name, for codes its place among the
+// names, and for y in 8 bits at a scale the type of its activation.
+struct Elementwise {
+  DeviceKernel kernel;
+  outgrad_format format;
+  std::string_view function = {};
+  GpuSchedule schedule = {};
+  bool wide = false;
+  const char* stored = "";  // the type of what is stored in place of y, where it is not the format's
   int code_bits = 0;
   bool dithered = false;
   const char* bias = "float";  // the bias's format
 };
 
-// The main kernel of a program, made from a fit, from an activation's name, for codes from its place among
-// the names, and for y in 8 bits at a scale from the type of its activation.
-const Kernel& elementwise_kernel(Gpu& gpu, DeviceKernel kernel, outgrad_format format,
-                                 std::string_view function, bool wide, const GpuSchedule& schedule,
-                                 const Store& store = {}) {
-  const auto source = [&] {
-    jit::ElementwiseInstance instance{.kernel = kernel,
-                                      .type = type_of(format),
-                                      .wide = wide,
-                                      .schedule = schedule,
-                                      .stored = store.type,
-                                      .code_bits = store.code_bits,
-                                      .dithered = store.dithered,
-                                      .bias = store.bias};
-    switch (kernel) {
-      case DeviceKernel::dropout:
-      case DeviceKernel::activation_backward_fp8:
-      case DeviceKernel::encode_gradients:
-      case DeviceKernel::activation_backward_code: break;
-      case DeviceKernel::fp8_table:
-      case DeviceKernel::activation_forward_fp8: instance.function = function; break;
-      case DeviceKernel::activation_forward_code:
-        instance.function = "CodedActivationAt<" + std::string(function) + ">";
+std::string source_of(const Elementwise& of) {
+  std::string_view function = of.function;
+  jit::ElementwiseInstance instance{.kernel = of.kernel,
+                                    .type = type_of(of.format),
+                                    .wide = of.wide,
+                                    .schedule = of.schedule,
+                                    .stored = of.stored,
+                                    .code_bits = of.code_bits,
+                                    .dithered = of.dithered,
+                                    .bias = of.bias};
+  switch (of.kernel) {
+    case DeviceKernel::dropout:
+    case DeviceKernel::activation_backward_fp8:
+    case DeviceKernel::encode_gradients:
+    case DeviceKernel::activation_backward_code: break;
+    case DeviceKernel::fp8_table:
+    case DeviceKernel::activation_forward_fp8: instance.function = function; break;
+    case DeviceKernel::activation_forward_code:
+      instance.function = "CodedActivationAt<" + std::string(function) + ">";
+      break;
+    case DeviceKernel::activation_forward:
+    case DeviceKernel::activation_forward_parity:
+      if (function != kernels::kActivationNames[OUTGRAD_GELU]) {
+        instance.function = "forwards::" + jit::type_name(function);
         break;
-      case DeviceKernel::activation_forward:
-      case DeviceKernel::activation_forward_parity:
-        if (function != kernels::kActivationNames[OUTGRAD_GELU]) {
-          instance.function = "forwards::" + jit::type_name(function);
-          break;
-        }
-        function = kernels::ForwardFit<float>::Type::kName;
-        [[fallthrough]];
-      default: instance.function = jit::fit_type(function); instance.declaration = jit::fit_include(function);
-    }
-    return jit::source(instance);
-  };
-  const std::string of = std::string(function) + '\0' + store.type + '\0' + store.bias;
+      }
+      function = kernels::ForwardFit<float>::Type::kName;
+      [[fallthrough]];
+    default: instance.function = jit::fit_type(function); instance.declaration = jit::fit_include(function);
+  }
+  return jit::source(instance);
+}
+
+const Kernel& kernel_of(Gpu& gpu, const Elementwise& of) {
+  const std::string function = std::string(of.function) + '\0' + of.stored + '\0' + of.bias;
   return gpu
-      .kernels_of(key_of(of, schedule, kernel, format, wide, store.code_bits, store.dithered),
-                  schedule.threads, source)
-      .at(kernel);
+      .kernels_of(key_of(function, of.schedule, of.kernel, of.format, of.wide, of.code_bits, of.dithered),
+                  of.schedule.threads, [&] { return source_of(of); })
+      .at(of.kernel);
 }
 
 kernels::cuda::PlanLimits limits_with(const Gpu& gpu, const Kernel& kernel) {
@@ -426,12 +434,12 @@ void with_tuned(const Gpu& gpu, i64 rows, i64 cols, const Body& body) {
   kernels::with_choice(typename Table::Choices{}, Table::kEntries[found.entry].choice, body);
 }
 
-void launch_elementwise(const At& at, KernelId id, DeviceKernel kernel, outgrad_format format,
-                        std::string_view function, const GpuSchedule& schedule, const Arguments& arguments) {
-  const Kernel& code = elementwise_kernel(at.gpu, kernel, format, function, false, schedule);
-  at.launch(
-      id, kernels::cuda::elementwise_plan(kernel, schedule, arguments.elements(), limits_with(at.gpu, code)),
-      arguments, [&](const PlannedLaunch&) -> const Kernel& { return code; });
+void launch_elementwise(const At& at, KernelId id, const Elementwise& of, const Arguments& arguments) {
+  const Kernel& code = kernel_of(at.gpu, of);
+  at.launch(id,
+            kernels::cuda::elementwise_plan(of.kernel, of.schedule, arguments.elements(),
+                                            limits_with(at.gpu, code)),
+            arguments, [&](const PlannedLaunch&) -> const Kernel& { return code; });
 }
 
 void require_activation(outgrad_activation activation) {
@@ -441,45 +449,50 @@ void require_activation(outgrad_activation activation) {
 
 }  // namespace
 
-void Cuda::activation_forward(outgrad_activation activation, outgrad_format format, const void* x, void* y,
-                              std::uint32_t* mask, i64 n) const {
+void Cuda::activation_forward(outgrad_activation activation, const Elements& of, const void* x, void* y,
+                              std::uint32_t* mask) const {
   require_activation(activation);
-  if (n == 0) return;
+  if (of.n == 0) return;
   const At at(device_, stream_);
-  const Arguments arguments{{input(x), y, mask}, 1, n};
-  with_type(format, [&]<class T>(T) {
+  const Arguments arguments{{input(x), y, mask}, 1, of.n};
+  with_type(of.format, [&]<class T>(T) {
     const kernels::cuda::ElementWork work{
         .forward = true, .bias = false, .element_bytes = sizeof(T), .rows = true};
     if (activation != OUTGRAD_GELU) {
-      return launch_elementwise(at, KernelId::kGeluForward, DeviceKernel::activation_forward, format,
-                                kernels::kActivationNames[activation],
-                                completed(kernels::cuda::ForwardsSchedule::kSchedule, work), arguments);
+      return launch_elementwise(
+          at, KernelId::kGeluForward,
+          {DeviceKernel::activation_forward, of.format, kernels::kActivationNames[activation],
+           completed(kernels::cuda::ForwardsSchedule::kSchedule, work)},
+          arguments);
     }
-    with_tuned<kernels::cuda::tuned::GeluForward<T>>(at.gpu, 1, n, [&]<class Choice>(Choice) {
-      launch_elementwise(at, KernelId::kGeluForward, DeviceKernel::gelu_forward, format, Choice::Fit::kName,
-                         completed(Choice::kSchedule, work), arguments);
+    with_tuned<kernels::cuda::tuned::GeluForward<T>>(at.gpu, 1, of.n, [&]<class Choice>(Choice) {
+      launch_elementwise(
+          at, KernelId::kGeluForward,
+          {DeviceKernel::gelu_forward, of.format, Choice::Fit::kName, completed(Choice::kSchedule, work)},
+          arguments);
     });
   });
 }
 
-void Cuda::activation_backward(outgrad_activation activation, outgrad_format format, const void* dy,
-                               const void* y, const std::uint32_t* mask, void* dx, i64 n) const {
+void Cuda::activation_backward(outgrad_activation activation, const Elements& of, const void* dy,
+                               const void* y, const std::uint32_t* mask, void* dx) const {
   require_activation(activation);
-  if (n == 0) return;
+  if (of.n == 0) return;
   const At at(device_, stream_);
-  const Arguments arguments{{input(dy), input(y), input(mask), dx}, 1, n};
-  with_type(format, [&]<class T>(T) {
+  const Arguments arguments{{input(dy), input(y), input(mask), dx}, 1, of.n};
+  with_type(of.format, [&]<class T>(T) {
     const auto launch = [&](const FitFacts& fit, const GpuSchedule& schedule) {
       require(mask != nullptr || !fit.masked, "activation_backward", "mask is null");
       const kernels::cuda::ElementWork work{
           .forward = false, .bias = false, .element_bytes = sizeof(T), .rows = fit.rows};
-      launch_elementwise(at, KernelId::kGeluBackward, DeviceKernel::activation_backward, format, fit.name,
-                         completed(schedule, work), arguments);
+      launch_elementwise(at, KernelId::kGeluBackward,
+                         {DeviceKernel::activation_backward, of.format, fit.name, completed(schedule, work)},
+                         arguments);
     };
     static constexpr auto kFits = facts_of(typename kernels::ActivationFits<T>::Type{});
     if (activation != OUTGRAD_GELU)
       return launch(kFits[static_cast<std::size_t>(activation)], kernels::DefaultGpuSchedule::kSchedule);
-    with_tuned<kernels::cuda::tuned::GeluBackward<T>>(at.gpu, 1, n, [&]<class Choice>(Choice) {
+    with_tuned<kernels::cuda::tuned::GeluBackward<T>>(at.gpu, 1, of.n, [&]<class Choice>(Choice) {
       launch(facts_of<typename Choice::Fit>(), Choice::kSchedule);
     });
   });
@@ -490,9 +503,10 @@ void Cuda::activation_backward(outgrad_activation activation, outgrad_format for
 namespace {
 
 // Launches a kernel over n > 0 elements, with pointers to its parameters.
-void launch_over(const At& at, DeviceKernel kernel, const Kernel& code, const GpuSchedule& schedule, i64 n,
-                 const std::vector<void*>& parameters) {
-  at.launch(code, kernels::cuda::elementwise_plan(kernel, schedule, n, limits_with(at.gpu, code)).launch[0],
+void launch_over(const At& at, const Elementwise& of, i64 n, const std::vector<void*>& parameters) {
+  const Kernel& code = kernel_of(at.gpu, of);
+  at.launch(code,
+            kernels::cuda::elementwise_plan(of.kernel, of.schedule, n, limits_with(at.gpu, code)).launch[0],
             parameters);
 }
 
@@ -542,17 +556,22 @@ void require_codes(const CodesOf& of, i64 n, const char* kernel) {
 }
 
 // Codes of a range: pointers are those to the arrays, and n, the seed and the rule follow.
-void launch_coded(const At& at, DeviceKernel kernel, const CodesOf& of, outgrad_format format, i64 n,
+void launch_coded(const At& at, DeviceKernel kernel, const CodesOf& codes_of, const Elements& of,
                   std::vector<void*> pointers) {
-  const bool dithered = of.seed != nullptr;
-  const GpuSchedule schedule = backward_schedule(format, false);
-  const Kernel& code = elementwise_kernel(at.gpu, kernel, format, "", false, schedule,
-                                          {.code_bits = of.bits, .dithered = dithered});
-  const std::uint64_t* seed = of.seed;
-  kernels::CodeRule rule = dithered ? kernels::dithered_code({of.lo, of.hi}, of.bits)
-                                    : kernels::exact_code({of.lo, of.hi}, of.bits);
+  if (of.n == 0) return;
+  const bool dithered = codes_of.seed != nullptr;
+  i64 n = of.n;
+  const std::uint64_t* seed = codes_of.seed;
+  kernels::CodeRule rule = dithered ? kernels::dithered_code({codes_of.lo, codes_of.hi}, codes_of.bits)
+                                    : kernels::exact_code({codes_of.lo, codes_of.hi}, codes_of.bits);
   pointers.insert(pointers.end(), {&n, &seed, &rule});
-  launch_over(at, kernel, code, schedule, n, pointers);
+  launch_over(at,
+              {.kernel = kernel,
+               .format = of.format,
+               .schedule = backward_schedule(of.format, false),
+               .code_bits = codes_of.bits,
+               .dithered = dithered},
+              n, pointers);
 }
 
 void require_range(const CodesOf& of, const char* kernel) {
@@ -568,98 +587,102 @@ kernels::CodeRange range_of(kernels::FitList<Code...>, outgrad_activation activa
 
 }  // namespace
 
-void Cuda::activation_forward_parity(outgrad_activation activation, outgrad_format format, const void* x,
-                                     void* y, i64 n) const {
-  constexpr DeviceKernel kKernel = DeviceKernel::activation_forward_parity;
-  const ParityOf parity = parity_of(activation, format, "activation_forward_parity");
-  if (n == 0) return;
-  const At at(device_, stream_);
-  const GpuSchedule schedule = forward_schedule(kernels::cuda::StoreSchedule::kSchedule, format);
-  const Kernel& code = elementwise_kernel(at.gpu, kKernel, format, kernels::kActivationNames[activation],
-                                          false, schedule, {.type = parity.type});
-  launch_over(at, kKernel, code, schedule, n, {&x, &y, &n});
+void Cuda::activation_forward_parity(outgrad_activation activation, const Elements& of, const void* x,
+                                     void* y) const {
+  const ParityOf parity = parity_of(activation, of.format, "activation_forward_parity");
+  if (of.n == 0) return;
+  i64 n = of.n;
+  launch_over({device_, stream_},
+              {.kernel = DeviceKernel::activation_forward_parity,
+               .format = of.format,
+               .function = kernels::kActivationNames[activation],
+               .schedule = forward_schedule(kernels::cuda::StoreSchedule::kSchedule, of.format),
+               .stored = parity.type},
+              n, {&x, &y, &n});
 }
 
-void Cuda::activation_backward_parity(outgrad_activation activation, outgrad_format format, const void* dy,
-                                      const void* y, void* dx, i64 n) const {
-  constexpr DeviceKernel kKernel = DeviceKernel::activation_backward;
-  const ParityOf parity = parity_of(activation, format, "activation_backward_parity");
-  if (n == 0) return;
-  const At at(device_, stream_);
-  const GpuSchedule schedule = backward_schedule(format, parity.fit.rows);
-  const Kernel& code =
-      elementwise_kernel(at.gpu, kKernel, format, parity.fit.name, false, schedule, {.type = parity.type});
+void Cuda::activation_backward_parity(outgrad_activation activation, const Elements& of, const void* dy,
+                                      const void* y, void* dx) const {
+  const ParityOf parity = parity_of(activation, of.format, "activation_backward_parity");
+  if (of.n == 0) return;
+  i64 n = of.n;
   const std::uint32_t* mask = nullptr;
-  launch_over(at, kKernel, code, schedule, n, {&dy, &y, &mask, &dx, &n});
+  launch_over({device_, stream_},
+              {.kernel = DeviceKernel::activation_backward,
+               .format = of.format,
+               .function = parity.fit.name,
+               .schedule = backward_schedule(of.format, parity.fit.rows),
+               .stored = parity.type},
+              n, {&dy, &y, &mask, &dx, &n});
 }
 
-void Cuda::activation_forward_code(const CodesOf& of, outgrad_format format, const void* x, void* y,
-                                   void* codes, i64 n) const {
-  constexpr DeviceKernel kKernel = DeviceKernel::activation_forward_code;
-  require_activation(of.activation);
-  require_codes(of, n, "activation_forward_code");
-  if (n == 0) return;
-  const At at(device_, stream_);
-  const GpuSchedule schedule = forward_schedule(kernels::cuda::StoreSchedule::kSchedule, format);
-  const Kernel& code = elementwise_kernel(at.gpu, kKernel, format, std::to_string(of.activation), false,
-                                          schedule, {.code_bits = of.bits, .dithered = of.seed != nullptr});
-  const std::uint64_t* seed = of.seed;
-  launch_over(at, kKernel, code, schedule, n, {&x, &y, &codes, &n, &seed});
+void Cuda::activation_forward_code(const CodesOf& codes_of, const Elements& of, const void* x, void* y,
+                                   void* codes) const {
+  require_activation(codes_of.activation);
+  require_codes(codes_of, of.n, "activation_forward_code");
+  if (of.n == 0) return;
+  i64 n = of.n;
+  const std::uint64_t* seed = codes_of.seed;
+  const std::string function = std::to_string(codes_of.activation);
+  launch_over({device_, stream_},
+              {.kernel = DeviceKernel::activation_forward_code,
+               .format = of.format,
+               .function = function,
+               .schedule = forward_schedule(kernels::cuda::StoreSchedule::kSchedule, of.format),
+               .code_bits = codes_of.bits,
+               .dithered = seed != nullptr},
+              n, {&x, &y, &codes, &n, &seed});
 }
 
-void Cuda::activation_backward_code(const CodesOf& of, outgrad_format format, const void* dy,
-                                    const void* codes, void* dx, i64 n) const {
-  require_activation(of.activation);
-  require_codes(of, n, "activation_backward_code");
-  const kernels::CodeRange range = range_of(kernels::ActivationCodes{}, of.activation);
-  CodesOf ranged = of;
+void Cuda::activation_backward_code(const CodesOf& codes_of, const Elements& of, const void* dy,
+                                    const void* codes, void* dx) const {
+  require_activation(codes_of.activation);
+  require_codes(codes_of, of.n, "activation_backward_code");
+  const kernels::CodeRange range = range_of(kernels::ActivationCodes{}, codes_of.activation);
+  CodesOf ranged = codes_of;
   ranged.lo = range.lo;
   ranged.hi = range.hi;
-  if (n > 0)
-    launch_coded({device_, stream_}, DeviceKernel::activation_backward_code, ranged, format, n,
-                 {&dy, &codes, &dx});
+  launch_coded({device_, stream_}, DeviceKernel::activation_backward_code, ranged, of, {&dy, &codes, &dx});
 }
 
-void Cuda::encode_gradients(const CodesOf& of, outgrad_format format, const void* g, void* codes,
-                            i64 n) const {
-  require_codes(of, n, "encode_gradients");
-  require_range(of, "encode_gradients");
-  if (n > 0) launch_coded({device_, stream_}, DeviceKernel::encode_gradients, of, format, n, {&g, &codes});
+void Cuda::encode_gradients(const CodesOf& codes_of, const Elements& of, const void* g, void* codes) const {
+  require_codes(codes_of, of.n, "encode_gradients");
+  require_range(codes_of, "encode_gradients");
+  launch_coded({device_, stream_}, DeviceKernel::encode_gradients, codes_of, of, {&g, &codes});
 }
 
-void Cuda::backward_encoded(const CodesOf& of, outgrad_format format, const void* dy, const void* codes,
-                            void* dx, i64 n) const {
-  require_codes(of, n, "backward_encoded");
-  require_range(of, "backward_encoded");
-  if (n > 0)
-    launch_coded({device_, stream_}, DeviceKernel::activation_backward_code, of, format, n,
-                 {&dy, &codes, &dx});
+void Cuda::backward_encoded(const CodesOf& codes_of, const Elements& of, const void* dy, const void* codes,
+                            void* dx) const {
+  require_codes(codes_of, of.n, "backward_encoded");
+  require_range(codes_of, "backward_encoded");
+  launch_coded({device_, stream_}, DeviceKernel::activation_backward_code, codes_of, of, {&dy, &codes, &dx});
 }
 
-void Cuda::gelu_forward_mxfp8(outgrad_format format, const void* x, std::uint8_t* codes, std::uint8_t* scales,
-                              std::uint32_t* mask, i64 n) const {
-  constexpr DeviceKernel kKernel = DeviceKernel::gelu_forward_mxfp8;
-  if (n == 0) return;
-  const At at(device_, stream_);
-  const GpuSchedule schedule = forward_schedule(kernels::DefaultGpuSchedule::kSchedule, format);
-  const char* const forward =
-      with_type(format, []<class T>(T) { return kernels::ForwardFit<T>::Type::kName; });
-  const Kernel& code = elementwise_kernel(at.gpu, kKernel, format, forward, false, schedule);
-  launch_over(at, kKernel, code, schedule, n, {&x, &codes, &scales, &mask, &n});
+void Cuda::gelu_forward_mxfp8(const Elements& of, const void* x, std::uint8_t* codes, std::uint8_t* scales,
+                              std::uint32_t* mask) const {
+  if (of.n == 0) return;
+  i64 n = of.n;
+  launch_over({device_, stream_},
+              {DeviceKernel::gelu_forward_mxfp8, of.format,
+               with_type(of.format, []<class T>(T) { return kernels::ForwardFit<T>::Type::kName; }),
+               forward_schedule(kernels::DefaultGpuSchedule::kSchedule, of.format)},
+              n, {&x, &codes, &scales, &mask, &n});
 }
 
-void Cuda::gelu_backward_mxfp8(outgrad_format format, const void* dy, const std::uint8_t* codes,
-                               const std::uint8_t* scales, const std::uint32_t* mask, void* dx, i64 n) const {
-  constexpr DeviceKernel kKernel = DeviceKernel::activation_backward;
+void Cuda::gelu_backward_mxfp8(const Elements& of, const void* dy, const std::uint8_t* codes,
+                               const std::uint8_t* scales, const std::uint32_t* mask, void* dx) const {
   constexpr FitFacts kFit = facts_of<kernels::generated::GeluMxfp8>();
-  if (n == 0) return;
-  const At at(device_, stream_);
-  const GpuSchedule schedule = backward_schedule(format, kFit.rows);
-  const Kernel& code = elementwise_kernel(at.gpu, kKernel, format, kFit.name, false, schedule,
-                                          {.type = kernels::Format<kernels::MxFp8>::kType});
+  if (of.n == 0) return;
+  i64 n = of.n;
   kernels::BlockScaled<kernels::MxFp8> y{reinterpret_cast<const kernels::F8E4M3*>(codes),
                                          reinterpret_cast<const kernels::E8M0*>(scales)};
-  launch_over(at, kKernel, code, schedule, n, {&dy, &y, &mask, &dx, &n});
+  launch_over({device_, stream_},
+              {.kernel = DeviceKernel::activation_backward,
+               .format = of.format,
+               .function = kFit.name,
+               .schedule = backward_schedule(of.format, kFit.rows),
+               .stored = kernels::Format<kernels::MxFp8>::kType},
+              n, {&dy, &y, &mask, &dx, &n});
 }
 
 namespace {
@@ -690,11 +713,14 @@ Fp8Kernels fp8_kernels(const Fp8Of& of, i64 n, const char* kernel) {
 }
 
 // Enqueues the making of the table of the scale.
-void make_fp8_table(const At& at, const Fp8Kernels& kernels_of, const Fp8Of& of, void* table) {
+void make_fp8_table(const At& at, const Fp8Kernels& kernels_of, const Fp8Of& of) {
   constexpr DeviceKernel kKernel = DeviceKernel::fp8_table;
-  const Kernel& code = elementwise_kernel(at.gpu, kKernel, OUTGRAD_F32, kernels_of.activation, false, {},
-                                          {.type = kernels_of.format});
+  const Kernel& code = kernel_of(at.gpu, {.kernel = kKernel,
+                                          .format = OUTGRAD_F32,
+                                          .function = kernels_of.activation,
+                                          .stored = kernels_of.format});
   const float* scale = of.scale;
+  void* table = of.workspace;
   int bits = of.bits;
   at.launch(code, {.kernel = kKernel, .blocks = 1, .threads = kernels::kFp8Codes}, {&scale, &bits, &table});
 }
@@ -703,32 +729,39 @@ void make_fp8_table(const At& at, const Fp8Kernels& kernels_of, const Fp8Of& of,
 
 std::size_t Cuda::fp8_workspace_bytes() const { return sizeof(kernels::Fp8Table); }
 
-void Cuda::activation_forward_fp8(const Fp8Of& of, outgrad_format format, const void* x, std::uint8_t* codes,
-                                  void* parts, i64 n, void* workspace) const {
-  constexpr DeviceKernel kKernel = DeviceKernel::activation_forward_fp8;
-  const Fp8Kernels kernels_of = fp8_kernels(of, n, "activation_forward_fp8");
-  if (n == 0) return;
+void Cuda::activation_forward_fp8(const Fp8Of& fp8_of, const Elements& of, const void* x, std::uint8_t* codes,
+                                  void* parts) const {
+  const Fp8Kernels kernels_of = fp8_kernels(fp8_of, of.n, "activation_forward_fp8");
+  if (of.n == 0) return;
   const At at(device_, stream_);
-  make_fp8_table(at, kernels_of, of, workspace);
-  const GpuSchedule schedule = forward_schedule(kernels::cuda::StoreSchedule::kSchedule, format);
-  const Kernel& code = elementwise_kernel(at.gpu, kKernel, format, kernels_of.activation, false, schedule,
-                                          {.type = kernels_of.format, .code_bits = of.bits});
-  const float* scale = of.scale;
-  launch_over(at, kKernel, code, schedule, n, {&workspace, &scale, &x, &codes, &parts, &n});
+  make_fp8_table(at, kernels_of, fp8_of);
+  i64 n = of.n;
+  void* table = fp8_of.workspace;
+  const float* scale = fp8_of.scale;
+  launch_over(at,
+              {.kernel = DeviceKernel::activation_forward_fp8,
+               .format = of.format,
+               .function = kernels_of.activation,
+               .schedule = forward_schedule(kernels::cuda::StoreSchedule::kSchedule, of.format),
+               .stored = kernels_of.format,
+               .code_bits = fp8_of.bits},
+              n, {&table, &scale, &x, &codes, &parts, &n});
 }
 
-void Cuda::activation_backward_fp8(const Fp8Of& of, outgrad_format format, const void* dy,
-                                   const std::uint8_t* codes, const void* parts, void* dx, i64 n,
-                                   void* workspace) const {
-  constexpr DeviceKernel kKernel = DeviceKernel::activation_backward_fp8;
-  const Fp8Kernels kernels_of = fp8_kernels(of, n, "activation_backward_fp8");
-  if (n == 0) return;
+void Cuda::activation_backward_fp8(const Fp8Of& fp8_of, const Elements& of, const void* dy,
+                                   const std::uint8_t* codes, const void* parts, void* dx) const {
+  const Fp8Kernels kernels_of = fp8_kernels(fp8_of, of.n, "activation_backward_fp8");
+  if (of.n == 0) return;
   const At at(device_, stream_);
-  make_fp8_table(at, kernels_of, of, workspace);
-  const GpuSchedule schedule = backward_schedule(format, false);
-  const Kernel& code =
-      elementwise_kernel(at.gpu, kKernel, format, "", false, schedule, {.code_bits = of.bits});
-  launch_over(at, kKernel, code, schedule, n, {&workspace, &dy, &codes, &parts, &dx, &n});
+  make_fp8_table(at, kernels_of, fp8_of);
+  i64 n = of.n;
+  void* table = fp8_of.workspace;
+  launch_over(at,
+              {.kernel = DeviceKernel::activation_backward_fp8,
+               .format = of.format,
+               .schedule = backward_schedule(of.format, false),
+               .code_bits = fp8_of.bits},
+              n, {&table, &dy, &codes, &parts, &dx, &n});
 }
 
 // ---- Softmax ------------------------------------------------------------------------------------
@@ -736,36 +769,27 @@ void Cuda::activation_backward_fp8(const Fp8Of& of, outgrad_format format, const
 namespace {
 
 // parameters: the kernel's pointers.
-void launch_softmax(const At& at, DeviceKernel kernel, outgrad_format format, i64 rows, i64 n,
-                    std::vector<void*> parameters) {
+void launch_softmax(const At& at, DeviceKernel kernel, const Rows& over, std::vector<void*> parameters) {
+  auto [format, rows, n] = over;
+  require(n >= 1 && n <= kernels::kMostSoftmax, jit::name_of(kernel), "a row has 1 to 2^23 elements");
+  if (rows == 0) return;
+  const char* const type = type_of(format);
   const int warps = kernels::cuda::softmax_warps(n);
-  const std::string key = key_of(type_of(format), GpuSchedule{}, kernel, warps);
+  const std::string key = key_of(type, GpuSchedule{}, kernel, warps);
   const Kernel& code =
-      at.gpu.kernels_of(key, 0, [&] { return jit::softmax_source(kernel, type_of(format), warps); })
-          .at(kernel);
+      at.gpu.kernels_of(key, 0, [&] { return jit::softmax_source(kernel, type, warps); }).at(kernel);
   parameters.insert(parameters.end(), {&rows, &n});
   at.launch(code, kernels::cuda::softmax_launch(kernel, rows, warps), parameters);
 }
 
-void require_softmax(i64 n, const char* kernel) {
-  require(n >= 1 && n <= kernels::kMostSoftmax, kernel, "a row has 1 to 2^23 elements");
-}
-
 }  // namespace
 
-void Cuda::softmax_forward_code(outgrad_format format, const void* x, i64 rows, i64 n, void* y,
-                                void* codes) const {
-  require_softmax(n, "softmax_forward_code");
-  if (rows == 0) return;
-  launch_softmax(At(device_, stream_), DeviceKernel::softmax_forward_code, format, rows, n, {&x, &y, &codes});
+void Cuda::softmax_forward_code(const Rows& over, const void* x, void* y, void* codes) const {
+  launch_softmax({device_, stream_}, DeviceKernel::softmax_forward_code, over, {&x, &y, &codes});
 }
 
-void Cuda::softmax_backward_code(outgrad_format format, const void* dy, const void* codes, i64 rows, i64 n,
-                                 void* dx) const {
-  require_softmax(n, "softmax_backward_code");
-  if (rows == 0) return;
-  launch_softmax(At(device_, stream_), DeviceKernel::softmax_backward_code, format, rows, n,
-                 {&dy, &codes, &dx});
+void Cuda::softmax_backward_code(const Rows& over, const void* dy, const void* codes, void* dx) const {
+  launch_softmax({device_, stream_}, DeviceKernel::softmax_backward_code, over, {&dy, &codes, &dx});
 }
 
 // ---- Dropout ------------------------------------------------------------------------------------
@@ -778,15 +802,17 @@ kernels::cuda::Seed device_seed(const SeedOf& seed) {
 
 }  // namespace
 
-void Cuda::dropout(outgrad_format format, const void* x, void* y, i64 n, const SeedOf& seed, double p) const {
+void Cuda::dropout(const Elements& of, const void* x, void* y, const SeedOf& seed, double p) const {
   require(kernels::dropout_holds(p), "dropout", "p must lie in [0, 1]");
-  if (n == 0) return;
-  const At at(device_, stream_);
-  const GpuSchedule schedule = forward_schedule(kernels::cuda::DropoutSchedule::kSchedule, format);
-  const Kernel& code = elementwise_kernel(at.gpu, DeviceKernel::dropout, format, "", false, schedule);
+  if (of.n == 0) return;
+  i64 n = of.n;
   kernels::cuda::Seed own = device_seed(seed);
   kernels::DropoutRule rule = kernels::dropout_rule(p);
-  launch_over(at, DeviceKernel::dropout, code, schedule, n, {&x, &y, &n, &own, &rule});
+  launch_over({device_, stream_},
+              {.kernel = DeviceKernel::dropout,
+               .format = of.format,
+               .schedule = forward_schedule(kernels::cuda::DropoutSchedule::kSchedule, of.format)},
+              n, {&x, &y, &n, &own, &rule});
 }
 
 // ---- Bias + GELU --------------------------------------------------------------------------------
@@ -804,9 +830,9 @@ const Kernels& norm_helpers(Gpu& gpu, kernels::Norm norm, outgrad_format format,
 
 }  // namespace
 
-void Cuda::bias_gelu_forward(outgrad_format format, const void* x, const void* bias,
-                             outgrad_format bias_format, i64 rows, i64 n, void* y,
+void Cuda::bias_gelu_forward(const BiasOf& of, const void* x, const void* bias, void* y,
                              std::uint32_t* mask) const {
+  const auto [format, rows, n] = static_cast<const Rows&>(of);
   require(kernels::cuda::matrix_elements(rows, n) >= 0, "bias_gelu_forward", "the shape is none of a matrix");
   if (rows == 0) return;
   const At at(device_, stream_);
@@ -817,9 +843,12 @@ void Cuda::bias_gelu_forward(outgrad_format format, const void* x, const void* b
     with_tuned<kernels::cuda::tuned::BiasGeluForward<T>>(at.gpu, rows, n, [&]<class Choice>(Choice) {
       const GpuSchedule schedule = completed(
           Choice::kSchedule, {.forward = true, .bias = true, .element_bytes = sizeof(T), .rows = true});
-      const Kernel& code =
-          elementwise_kernel(at.gpu, DeviceKernel::bias_gelu_forward, format, Choice::Fit::kName, wide,
-                             schedule, {.bias = type_of(bias_format)});
+      const Kernel& code = kernel_of(at.gpu, {.kernel = DeviceKernel::bias_gelu_forward,
+                                              .format = of.format,
+                                              .function = Choice::Fit::kName,
+                                              .schedule = schedule,
+                                              .wide = wide,
+                                              .bias = type_of(of.bias)});
       at.launch(
           KernelId::kBiasGeluForward,
           kernels::cuda::bias_forward_plan(schedule, arguments.elements(), wide, limits_with(at.gpu, code)),
@@ -828,23 +857,23 @@ void Cuda::bias_gelu_forward(outgrad_format format, const void* x, const void* b
   });
 }
 
-std::size_t Cuda::bias_workspace_bytes(outgrad_format, i64 rows, i64 n) const {
-  return static_cast<std::size_t>(
-             kernels::cuda::matrix_elements(rows, n) > 0 ? kernels::slot_count(rows, n) * n : 0) *
-         sizeof(float);
+std::size_t Cuda::bias_workspace_bytes(const Rows& over) const {
+  const bool any = kernels::cuda::matrix_elements(over.rows, over.n) > 0;
+  return static_cast<std::size_t>(any ? kernels::slot_count(over.rows, over.n) * over.n : 0) * sizeof(float);
 }
 
 // The sums over rows end in the kernel in which a norm's end, which writes them in the bias's format.
-void Cuda::bias_gelu_backward(outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask,
-                              i64 rows, i64 n, void* dx, void* dbias, outgrad_format bias_format,
-                              void* workspace, std::size_t bytes) const {
+void Cuda::bias_gelu_backward(const BiasOf& of, const void* dy, const void* y, const std::uint32_t* mask,
+                              void* dx, void* dbias) const {
+  auto [format, rows, n] = static_cast<const Rows&>(of);
+  void* workspace = of.workspace;
   require(kernels::cuda::matrix_elements(rows, n) >= 0, "bias_gelu_backward",
           "the shape is none of a matrix");
-  require(bytes >= bias_workspace_bytes(format, rows, n), "bias_gelu_backward", "the workspace is too small");
+  require(of.bytes >= bias_workspace_bytes(of), "bias_gelu_backward", "the workspace is too small");
   const At at(device_, stream_);
   if (rows == 0)
     return at.fill_with_zeros(
-        dbias, static_cast<std::size_t>(n) * static_cast<std::size_t>(element_bytes_of(bias_format)));
+        dbias, static_cast<std::size_t>(n) * static_cast<std::size_t>(element_bytes_of(of.bias)));
   const Arguments arguments{{input(dy), input(y), input(mask), dx, workspace, workspace}, rows, n};
   const bool wide = n % kernels::cuda::kOctet == 0 && is_aligned(dy) && is_aligned(y) && is_aligned(dx) &&
                     is_aligned(workspace);
@@ -854,8 +883,8 @@ void Cuda::bias_gelu_backward(outgrad_format format, const void* dy, const void*
       const GpuSchedule schedule = completed(
           Choice::kSchedule, {.forward = false, .bias = true, .element_bytes = sizeof(T), .rows = kFit.rows});
       const Kernel& code =
-          elementwise_kernel(at.gpu, DeviceKernel::bias_gelu_backward, format, kFit.name, wide, schedule);
-      const Kernels& helpers = norm_helpers(at.gpu, kernels::Norm::layer, format, bias_format);
+          kernel_of(at.gpu, {DeviceKernel::bias_gelu_backward, of.format, kFit.name, schedule, wide});
+      const Kernels& helpers = norm_helpers(at.gpu, kernels::Norm::layer, of.format, of.bias);
       i64 left = kernels::slot_count(rows, n), apart = 1;
       LaunchPlan plan = kernels::cuda::bias_backward_plan(schedule, rows, n, wide, limits_with(at.gpu, code));
       plan.launches = 1;
@@ -882,32 +911,31 @@ void Cuda::bias_gelu_backward(outgrad_format format, const void* dy, const void*
 
 namespace {
 
-void require_norm(const NormOf& of, const SumOf& sum, const char* kernel) {
+void require_norm(const NormOf& of, const char* kernel) {
   require(kernels::cuda::matrix_elements(of.rows, of.n) >= 0, kernel, "the shape is none of a matrix");
   require(of.side_count >= 0 && of.side_count <= of.n, kernel, "there are more side channels than columns");
-  require(sum.seed.at == nullptr || kernels::dropout_holds(sum.p), kernel, "p must lie in [0, 1]");
+  require(of.sum.seed.at == nullptr || kernels::dropout_holds(of.sum.p), kernel, "p must lie in [0, 1]");
 }
 
-void launch_norm(const At& at, KernelId id, outgrad_format format, const NormOf& of, const SumOf& sum,
-                 const LaunchPlan& plan, const Arguments& arguments) {
+void launch_norm(const At& at, KernelId id, const NormOf& of, const LaunchPlan& plan,
+                 const Arguments& arguments) {
   const kernels::Norm norm = of.rms ? kernels::Norm::rms : kernels::Norm::layer;
-  kernels::SideWatch watch;
-  kernels::SideGuard guard;
+  At::OfNorms extra;
   if (of.tau > 0) {
-    with_type(format, [&]<class T>(T) {
-      watch = {kernels::near_limits<T>(of.tau), kernels::lost_limits<T>(of.tau), of.seen};
-      guard = {watch.lost, 1};
+    with_type(of.format, [&]<class T>(T) {
+      extra.watch = {kernels::near_limits<T>(of.tau), kernels::lost_limits<T>(of.tau), of.seen};
+      extra.guard = {extra.watch.lost, 1};
     });
   }
   const bool residual =
                  has_content(id, kernels::Content::kResidual) || has_content(id, kernels::Content::kDzNext),
-             drops = sum.seed.at != nullptr, unstored = !is_backward(id) && residual && sum.z == nullptr;
-  kernels::cuda::NormDropout dropout;
-  if (drops) dropout = {device_seed(sum.seed), kernels::dropout_rule(sum.p), sum.dx};
+             drops = of.sum.seed.at != nullptr,
+             unstored = !is_backward(id) && residual && of.sum.z == nullptr;
+  if (drops) extra.dropout = {device_seed(of.sum.seed), kernels::dropout_rule(of.sum.p), of.sum.dx};
   const auto find = [&](const PlannedLaunch& planned) -> const Kernel& {
     const auto parameters = static_cast<kernels::ParameterFormat>(of.parameters);
     const auto of_rows = [&] {
-      return jit::source(jit::NormInstance{planned.kernel, norm, residual, type_of(format), plan.wide,
+      return jit::source(jit::NormInstance{planned.kernel, norm, residual, type_of(of.format), plan.wide,
                                            plan.side, plan.norm, parameters, drops, unstored});
     };
     switch (planned.kernel) {
@@ -916,14 +944,14 @@ void launch_norm(const At& at, KernelId id, outgrad_format format, const NormOf&
       case DeviceKernel::norm_backward_slots: {
         // that kernel reads no parameters
         const int read = planned.kernel == DeviceKernel::norm_backward ? OUTGRAD_F32 : of.parameters;
-        const std::string key = key_of("norm", plan.norm, planned.kernel, format, norm, plan.wide, plan.side,
-                                       read, residual, drops, unstored);
+        const std::string key = key_of("norm", plan.norm, planned.kernel, of.format, norm, plan.wide,
+                                       plan.side, read, residual, drops, unstored);
         return at.gpu.kernels_of(key, 0, of_rows).at(planned.kernel);
       }
-      default: return norm_helpers(at.gpu, norm, format, of.parameters).at(planned.kernel);
+      default: return norm_helpers(at.gpu, norm, of.format, of.parameters).at(planned.kernel);
     }
   };
-  at.launch(id, plan, arguments, find, watch, guard, dropout);
+  at.launch(id, plan, arguments, find, extra);
 }
 
 template <class LayerTable, class RmsTable, class SumLayerTable, class SumRmsTable, class Body>
@@ -945,87 +973,84 @@ KernelId id_of(const NormOf& of, bool residual, bool backward) {
   return of.rms ? KernelId::kRmsnormForward : KernelId::kLayernormForward;
 }
 
-kernels::cuda::NormTask task_of(const NormOf& of, int element_bytes, bool residual, bool wide, bool sums,
-                                bool aligned, bool drops) {
-  return {of.rms ? kernels::Norm::rms : kernels::Norm::layer,
-          element_bytes,
-          residual,
-          of.rows,
-          of.n,
-          wide,
-          of.side_count > 0,
-          sums,
-          aligned,
-          drops};
+kernels::cuda::NormTask task_of(const NormOf& of, bool residual, bool wide) {
+  return {.norm = of.rms ? kernels::Norm::rms : kernels::Norm::layer,
+          .element_bytes = element_bytes_of(of.format),
+          .residual = residual,
+          .rows = of.rows,
+          .n = of.n,
+          .wide = wide,
+          .side = of.side_count > 0,
+          .sums = false,
+          .drops = of.sum.seed.at != nullptr};
 }
 
 }  // namespace
 
-void Cuda::norm_forward(outgrad_format format, const NormOf& of, const void* x, float eps, void* y,
-                        float* rstd, float* side_x_hat, const SumOf& sum) const {
-  require_norm(of, sum, "norm_forward");
-  require(eps >= 0.0f, "norm_forward", "eps must be at least 0");
+void Cuda::norm_forward(const NormOf& of, const void* x, void* y) const {
+  const SumOf& sum = of.sum;
+  require_norm(of, "norm_forward");
+  require(of.eps >= 0.0f, "norm_forward", "eps must be at least 0");
   if (of.rows == 0) return;
   const At at(device_, stream_);
-  Arguments arguments{{}, of.rows, of.n, eps, {of.side, of.side_count, side_x_hat}};
+  Arguments arguments{{}, of.rows, of.n, of.eps, {of.side, of.side_count, of.side_x_hat}};
   std::size_t k = 0;
-  const bool residual = sum.residual != nullptr, drops = sum.seed.at != nullptr;
+  const bool residual = sum.residual != nullptr;
   arguments.array[k++] = input(x);
   if (residual) arguments.array[k++] = input(sum.residual);
   arguments.array[k++] = input(of.gamma);
   if (!of.rms) arguments.array[k++] = input(of.beta);
   if (residual) arguments.array[k++] = sum.z;
-  for (void* array : {y, static_cast<void*>(rstd)}) arguments.array[k++] = array;
+  for (void* array : {y, static_cast<void*>(of.rstd)}) arguments.array[k++] = array;
   bool wide = of.n % kernels::cuda::kOctet == 0;
   for (const void* array :
        {x, sum.residual, of.gamma, of.beta, const_cast<const void*>(sum.z), const_cast<const void*>(y)})
     wide = wide && is_aligned(array);
-  with_type(format, [&]<class T>(T) {
+  with_type(of.format, [&]<class T>(T) {
     namespace tuned = kernels::cuda::tuned;
     with_tuned_norm<tuned::LayernormForward<T>, tuned::RmsnormForward<T>, tuned::ResidualLayernormForward<T>,
                     tuned::ResidualRmsnormForward<T>>(
         at.gpu, of, residual, [&](const GpuNormSchedule& schedule) {
-          const LaunchPlan plan = kernels::cuda::norm_forward_plan(
-              schedule, task_of(of, sizeof(T), residual, wide, false, true, drops), at.gpu.limits());
-          launch_norm(at, id_of(of, residual, false), format, of, sum, plan, arguments);
+          const LaunchPlan plan =
+              kernels::cuda::norm_forward_plan(schedule, task_of(of, residual, wide), at.gpu.limits());
+          launch_norm(at, id_of(of, residual, false), of, plan, arguments);
         });
   });
 }
 
-std::size_t Cuda::norm_workspace_bytes(outgrad_format, i64 rows, i64 n) const {
-  return static_cast<std::size_t>(kernels::cuda::norm_backward_workspace(rows, n)) * sizeof(float);
+std::size_t Cuda::norm_workspace_bytes(const Rows& over) const {
+  return static_cast<std::size_t>(kernels::cuda::norm_backward_workspace(over.rows, over.n)) * sizeof(float);
 }
 
-void Cuda::norm_backward(outgrad_format format, const NormOf& of, const void* dy, const void* y,
-                         const float* rstd, const float* side_x_hat, void* dx, void* dgamma, void* dbeta,
-                         void* workspace, std::size_t bytes, const SumOf& sum) const {
-  require_norm(of, sum, "norm_backward");
-  require(bytes >= norm_workspace_bytes(format, of.rows, of.n), "norm_backward",
-          "the workspace is too small");
+void Cuda::norm_backward(const NormOf& of, const void* dy, const void* y, const NormGradients& to) const {
+  const SumOf& sum = of.sum;
+  require_norm(of, "norm_backward");
+  require(of.bytes >= norm_workspace_bytes(of), "norm_backward", "the workspace is too small");
   const At at(device_, stream_);
-  Arguments arguments{{}, of.rows, of.n, 0, {of.side, of.side_count, const_cast<float*>(side_x_hat)}};
+  Arguments arguments{{}, of.rows, of.n, 0, {of.side, of.side_count, of.side_x_hat}};
   std::size_t k = 0;
-  const bool added = sum.dz_next != nullptr, drops = sum.seed.at != nullptr;
+  const bool added = sum.dz_next != nullptr;
   for (void* array : {input(dy), input(y)}) arguments.array[k++] = array;
   if (added) arguments.array[k++] = input(sum.dz_next);
   arguments.array[k++] = input(of.gamma);
   if (!of.rms) arguments.array[k++] = input(of.beta);
-  for (void* array : {input(rstd), dx, dgamma}) arguments.array[k++] = array;
-  if (!of.rms) arguments.array[k++] = dbeta;
-  arguments.array[k] = workspace;
+  for (void* array : {static_cast<void*>(of.rstd), to.dx, to.dgamma}) arguments.array[k++] = array;
+  if (!of.rms) arguments.array[k++] = to.dbeta;
+  arguments.array[k] = of.workspace;
   bool wide = of.n % kernels::cuda::kOctet == 0;
-  for (const void* array : {dy, y, sum.dz_next, const_cast<const void*>(dx), const_cast<const void*>(sum.dx)})
+  for (const void* array :
+       {dy, y, sum.dz_next, const_cast<const void*>(to.dx), const_cast<const void*>(sum.dx)})
     wide = wide && is_aligned(array);
-  const bool sums = dgamma != nullptr || dbeta != nullptr,
-             aligned = is_aligned(of.gamma) && is_aligned(of.beta);
-  with_type(format, [&]<class T>(T) {
+  kernels::cuda::NormTask task = task_of(of, added, wide);
+  task.sums = to.dgamma != nullptr || to.dbeta != nullptr;
+  task.aligned = is_aligned(of.gamma) && is_aligned(of.beta);
+  with_type(of.format, [&]<class T>(T) {
     namespace tuned = kernels::cuda::tuned;
     with_tuned_norm<tuned::LayernormBackward<T>, tuned::RmsnormBackward<T>,
                     tuned::ResidualLayernormBackward<T>, tuned::ResidualRmsnormBackward<T>>(
         at.gpu, of, added, [&](const GpuNormSchedule& schedule) {
-          const LaunchPlan plan = kernels::cuda::norm_backward_plan(
-              schedule, task_of(of, sizeof(T), added, wide, sums, aligned, drops), at.gpu.limits());
-          launch_norm(at, id_of(of, added, true), format, of, sum, plan, arguments);
+          const LaunchPlan plan = kernels::cuda::norm_backward_plan(schedule, task, at.gpu.limits());
+          launch_norm(at, id_of(of, added, true), of, plan, arguments);
         });
   });
 }

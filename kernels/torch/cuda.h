@@ -14,18 +14,16 @@
 
 namespace outgrad::torch_operators {
 
-// A norm over rows of n, for either backend. gamma, beta and their gradients are in the format `parameters`.
-// side: the channels whose x^ is kept, in ascending order. tau: what the others are tested for
-// (kernels/side_policy.h); 0: nothing. seen: where a forward says what it found, two numbers, or null.
-struct NormOf {
-  bool rms = false;
+// What operators hand to either backend, Host or Cuda.
+
+struct Elements {
+  outgrad_format format = OUTGRAD_F32;
+  std::int64_t n = 0;
+};
+
+struct Rows {
+  outgrad_format format = OUTGRAD_F32;
   std::int64_t rows = 0, n = 0;
-  const void *gamma = nullptr, *beta = nullptr;
-  outgrad_format parameters = OUTGRAD_F32;
-  const std::int32_t* side = nullptr;
-  std::int64_t side_count = 0;
-  double tau = 0;
-  std::int32_t* seen = nullptr;
 };
 
 // The seed of a dropout: where the tensors are, or on the host, where its value is known without a wait.
@@ -35,9 +33,9 @@ struct SeedOf {
   bool on_host = false;
 };
 
-// What a norm's x is added to first: z = dropout(x) + residual, for either backend. With a null seed nothing
-// is dropped. z: where the sum goes; a device may have none. dz_next: what reaches z itself, or null. dx:
-// with a seed, where dropout(dz) goes.
+// What a norm's x is added to first: z = dropout(x) + residual. With a null seed nothing is dropped. z: where
+// the sum goes; a device may have none. dz_next: what reaches z itself, or null. dx: with a seed, where
+// dropout(dz) goes.
 struct SumOf {
   const void *residual = nullptr, *dz_next = nullptr;
   void *z = nullptr, *dx = nullptr;
@@ -45,7 +43,38 @@ struct SumOf {
   double p = 0;
 };
 
-// Codes for f'(x), for either backend.
+// A norm. gamma, beta and their gradients are in the format `parameters`. side: the channels whose x^ is
+// kept, in ascending order. tau: what the others are tested for (kernels/side_policy.h); 0: nothing. seen: where a
+// forward says what it found, two numbers, or null. A backward reads rstd and side_x_hat, and writes the
+// workspace, of norm_workspace_bytes.
+struct NormOf : Rows {
+  bool rms = false;
+  const void *gamma = nullptr, *beta = nullptr;
+  outgrad_format parameters = OUTGRAD_F32;
+  const std::int32_t* side = nullptr;
+  std::int64_t side_count = 0;
+  double tau = 0;
+  float eps = 0;
+  float *rstd = nullptr, *side_x_hat = nullptr;
+  std::int32_t* seen = nullptr;
+  SumOf sum = {};
+  void* workspace = nullptr;
+  std::size_t bytes = 0;
+};
+
+// Where a norm's backward puts its results; dgamma and dbeta are null if they are not wanted.
+struct NormGradients {
+  void *dx = nullptr, *dgamma = nullptr, *dbeta = nullptr;
+};
+
+// A norm's y in 8 bits.
+struct In8Bits {
+  outgrad_store store = 0;
+  void *codes = nullptr, *scales = nullptr;
+  std::size_t scale_bytes = 0;
+};
+
+// Codes for f'(x).
 struct CodesOf {
   outgrad_activation activation = 0;
   std::int32_t bits = 0;
@@ -54,13 +83,21 @@ struct CodesOf {
   float lo = 0, hi = 0;  // the range of f', of codes that are of no activation of the catalogue
 };
 
-// y in 8 bits at a scale, for either backend.
+// y in 8 bits at a scale. The workspace, of fp8_workspace_bytes(), is written.
 struct Fp8Of {
   outgrad_activation activation = 0;
   outgrad_store store = OUTGRAD_STORE_E4M3;
   std::int32_t bits = 0;
   const float* scale = nullptr;  // where the tensors are
   std::size_t bytes = 0;  // of the parts
+  void* workspace = nullptr;
+};
+
+// GELU behind a bias, which is in a format of its own. The workspace of a backward is written.
+struct BiasOf : Rows {
+  outgrad_format bias = OUTGRAD_F32;
+  void* workspace = nullptr;
+  std::size_t bytes = 0;
 };
 
 // The calls of kernels/c/outgrad.h with these names, for arrays on the device. They enqueue work, allocate
@@ -72,60 +109,49 @@ class Cuda {
  public:
   Cuda(int device, void* stream) : device_(device), stream_(stream) {}
 
-  void activation_forward(outgrad_activation activation, outgrad_format format, const void* x, void* y,
-                          std::uint32_t* mask, std::int64_t n) const;
-  void activation_backward(outgrad_activation activation, outgrad_format format, const void* dy,
-                           const void* y, const std::uint32_t* mask, void* dx, std::int64_t n) const;
+  void activation_forward(outgrad_activation activation, const Elements& of, const void* x, void* y,
+                          std::uint32_t* mask) const;
+  void activation_backward(outgrad_activation activation, const Elements& of, const void* dy, const void* y,
+                           const std::uint32_t* mask, void* dx) const;
 
   // A seed lies on the device.
-  void activation_forward_parity(outgrad_activation activation, outgrad_format format, const void* x, void* y,
-                                 std::int64_t n) const;
-  void activation_backward_parity(outgrad_activation activation, outgrad_format format, const void* dy,
-                                  const void* y, void* dx, std::int64_t n) const;
-  void activation_forward_code(const CodesOf& codes_of, outgrad_format format, const void* x, void* y,
-                               void* codes, std::int64_t n) const;
-  void activation_backward_code(const CodesOf& codes_of, outgrad_format format, const void* dy,
-                                const void* codes, void* dx, std::int64_t n) const;
-  void encode_gradients(const CodesOf& codes_of, outgrad_format format, const void* g, void* codes,
-                        std::int64_t n) const;
-  void backward_encoded(const CodesOf& codes_of, outgrad_format format, const void* dy, const void* codes,
-                        void* dx, std::int64_t n) const;
-  void gelu_forward_mxfp8(outgrad_format format, const void* x, std::uint8_t* codes, std::uint8_t* scales,
-                          std::uint32_t* mask, std::int64_t n) const;
-  void gelu_backward_mxfp8(outgrad_format format, const void* dy, const std::uint8_t* codes,
-                           const std::uint8_t* scales, const std::uint32_t* mask, void* dx,
-                           std::int64_t n) const;
-  // A scale lies on the device; one that does not hold gives gradients without a meaning. The workspace, of
-  // fp8_workspace_bytes(), is written.
+  void activation_forward_parity(outgrad_activation activation, const Elements& of, const void* x,
+                                 void* y) const;
+  void activation_backward_parity(outgrad_activation activation, const Elements& of, const void* dy,
+                                  const void* y, void* dx) const;
+  void activation_forward_code(const CodesOf& codes_of, const Elements& of, const void* x, void* y,
+                               void* codes) const;
+  void activation_backward_code(const CodesOf& codes_of, const Elements& of, const void* dy,
+                                const void* codes, void* dx) const;
+  void encode_gradients(const CodesOf& codes_of, const Elements& of, const void* g, void* codes) const;
+  void backward_encoded(const CodesOf& codes_of, const Elements& of, const void* dy, const void* codes,
+                        void* dx) const;
+  void gelu_forward_mxfp8(const Elements& of, const void* x, std::uint8_t* codes, std::uint8_t* scales,
+                          std::uint32_t* mask) const;
+  void gelu_backward_mxfp8(const Elements& of, const void* dy, const std::uint8_t* codes,
+                           const std::uint8_t* scales, const std::uint32_t* mask, void* dx) const;
+  // A scale lies on the device; one that does not hold gives gradients without a meaning.
   std::size_t fp8_workspace_bytes() const;
-  void activation_forward_fp8(const Fp8Of& of, outgrad_format format, const void* x, std::uint8_t* codes,
-                              void* parts, std::int64_t n, void* workspace) const;
-  void activation_backward_fp8(const Fp8Of& of, outgrad_format format, const void* dy,
-                               const std::uint8_t* codes, const void* parts, void* dx, std::int64_t n,
-                               void* workspace) const;
-  void softmax_forward_code(outgrad_format format, const void* x, std::int64_t rows, std::int64_t n, void* y,
-                            void* codes) const;
-  void softmax_backward_code(outgrad_format format, const void* dy, const void* codes, std::int64_t rows,
-                             std::int64_t n, void* dx) const;
+  void activation_forward_fp8(const Fp8Of& fp8_of, const Elements& of, const void* x, std::uint8_t* codes,
+                              void* parts) const;
+  void activation_backward_fp8(const Fp8Of& fp8_of, const Elements& of, const void* dy,
+                               const std::uint8_t* codes, const void* parts, void* dx) const;
+  void softmax_forward_code(const Rows& over, const void* x, void* y, void* codes) const;
+  void softmax_backward_code(const Rows& over, const void* dy, const void* codes, void* dx) const;
 
-  void bias_gelu_forward(outgrad_format format, const void* x, const void* bias, outgrad_format bias_format,
-                         std::int64_t rows, std::int64_t n, void* y, std::uint32_t* mask) const;
-  std::size_t bias_workspace_bytes(outgrad_format format, std::int64_t rows, std::int64_t n) const;
-  void bias_gelu_backward(outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask,
-                          std::int64_t rows, std::int64_t n, void* dx, void* dbias,
-                          outgrad_format bias_format, void* workspace, std::size_t bytes) const;
+  void bias_gelu_forward(const BiasOf& of, const void* x, const void* bias, void* y,
+                         std::uint32_t* mask) const;
+  std::size_t bias_workspace_bytes(const Rows& over) const;
+  void bias_gelu_backward(const BiasOf& of, const void* dy, const void* y, const std::uint32_t* mask,
+                          void* dx, void* dbias) const;
 
   // Of a sum: in the same pass, and z is not stored if it has no place. dx of a backward is then called dz.
   static constexpr bool kNeedsZ = false;
-  void norm_forward(outgrad_format format, const NormOf& norm, const void* x, float eps, void* y, float* rstd,
-                    float* side_x_hat, const SumOf& sum = {}) const;
-  std::size_t norm_workspace_bytes(outgrad_format format, std::int64_t rows, std::int64_t n) const;
-  void norm_backward(outgrad_format format, const NormOf& norm, const void* dy, const void* y,
-                     const float* rstd, const float* side_x_hat, void* dx, void* dgamma, void* dbeta,
-                     void* workspace, std::size_t bytes, const SumOf& sum = {}) const;
+  void norm_forward(const NormOf& of, const void* x, void* y) const;
+  std::size_t norm_workspace_bytes(const Rows& over) const;
+  void norm_backward(const NormOf& of, const void* dy, const void* y, const NormGradients& to) const;
 
-  void dropout(outgrad_format format, const void* x, void* y, std::int64_t n, const SeedOf& seed,
-               double p) const;
+  void dropout(const Elements& of, const void* x, void* y, const SeedOf& seed, double p) const;
 
  private:
   int device_;

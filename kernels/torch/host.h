@@ -26,174 +26,148 @@ auto by_type(outgrad_format format, const Action& action) {
 
 class Host {
  public:
-  void activation_forward(outgrad_activation activation, outgrad_format format, const void* x, void* y,
-                          std::uint32_t* mask, std::int64_t n) const {
-    outgrad_call call = forward_of(format, x, y, n);
+  void activation_forward(outgrad_activation activation, const Elements& of, const void* x, void* y,
+                          std::uint32_t* mask) const {
+    outgrad_call call = forward_of(of, x, y);
     call.activation = activation;
     call.mask = mask;
     require(outgrad_activation_forward(&call));
   }
-  void activation_backward(outgrad_activation activation, outgrad_format format, const void* dy,
-                           const void* y, const std::uint32_t* mask, void* dx, std::int64_t n) const {
-    outgrad_call call = backward_of(format, dy, dx, n);
+  void activation_backward(outgrad_activation activation, const Elements& of, const void* dy, const void* y,
+                           const std::uint32_t* mask, void* dx) const {
+    outgrad_call call = backward_of(of, dy, dx);
     call.activation = activation;
     call.y = kept(y);
     call.mask = kept(mask);
     require(outgrad_activation_backward(&call));
   }
 
-  void activation_forward_parity(outgrad_activation activation, outgrad_format format, const void* x, void* y,
-                                 std::int64_t n) const {
-    outgrad_call call = forward_of(format, x, y, n);
+  void activation_forward_parity(outgrad_activation activation, const Elements& of, const void* x,
+                                 void* y) const {
+    outgrad_call call = forward_of(of, x, y);
     call.activation = activation;
     call.store = OUTGRAD_STORE_PARITY;
     require(outgrad_activation_forward(&call));
   }
-  void activation_backward_parity(outgrad_activation activation, outgrad_format format, const void* dy,
-                                  const void* y, void* dx, std::int64_t n) const {
-    outgrad_call call = backward_of(format, dy, dx, n);
+  void activation_backward_parity(outgrad_activation activation, const Elements& of, const void* dy,
+                                  const void* y, void* dx) const {
+    outgrad_call call = backward_of(of, dy, dx);
     call.activation = activation;
     call.store = OUTGRAD_STORE_PARITY;
     call.y = kept(y);
     require(outgrad_activation_backward(&call));
   }
-  void activation_forward_code(const CodesOf& of, outgrad_format format, const void* x, void* y, void* codes,
-                               std::int64_t n) const {
-    outgrad_call call = forward_of(format, x, y, n);
-    add_codes(call, of, codes);
+  void activation_forward_code(const CodesOf& of, const Elements& over, const void* x, void* y,
+                               void* codes) const {
+    const outgrad_call call = with_codes(forward_of(over, x, y), of, codes);
     require(outgrad_activation_forward(&call));
   }
-  void activation_backward_code(const CodesOf& of, outgrad_format format, const void* dy, const void* codes,
-                                void* dx, std::int64_t n) const {
-    outgrad_call call = backward_of(format, dy, dx, n);
-    add_codes(call, of, codes);
+  void activation_backward_code(const CodesOf& of, const Elements& over, const void* dy, const void* codes,
+                                void* dx) const {
+    const outgrad_call call = with_codes(backward_of(over, dy, dx), of, codes);
     require(outgrad_activation_backward(&call));
   }
-  void encode_gradients(const CodesOf& of, outgrad_format format, const void* g, void* codes,
-                        std::int64_t n) const {
-    outgrad_call call = call_of(format, n);
+  void encode_gradients(const CodesOf& of, const Elements& over, const void* g, void* codes) const {
+    outgrad_call call = with_codes(call_of(over), of, codes);
     call.g = g;
-    add_codes(call, of, codes);
     require(outgrad_encode_gradients(&call));
   }
-  void backward_encoded(const CodesOf& of, outgrad_format format, const void* dy, const void* codes, void* dx,
-                        std::int64_t n) const {
-    outgrad_call call = backward_of(format, dy, dx, n);
-    add_codes(call, of, codes);
+  void backward_encoded(const CodesOf& of, const Elements& over, const void* dy, const void* codes,
+                        void* dx) const {
+    const outgrad_call call = with_codes(backward_of(over, dy, dx), of, codes);
     require(outgrad_backward_encoded(&call));
   }
-  void gelu_forward_mxfp8(outgrad_format format, const void* x, std::uint8_t* codes, std::uint8_t* scales,
-                          std::uint32_t* mask, std::int64_t n) const {
-    outgrad_call call = forward_of(format, x, nullptr, n);
-    add_mxfp8(call, codes, scales, mask);
+  void gelu_forward_mxfp8(const Elements& of, const void* x, std::uint8_t* codes, std::uint8_t* scales,
+                          std::uint32_t* mask) const {
+    const outgrad_call call = in_mxfp8(forward_of(of, x, nullptr), codes, scales, mask);
     require(outgrad_activation_forward(&call));
   }
-  void gelu_backward_mxfp8(outgrad_format format, const void* dy, const std::uint8_t* codes,
-                           const std::uint8_t* scales, const std::uint32_t* mask, void* dx,
-                           std::int64_t n) const {
-    outgrad_call call = backward_of(format, dy, dx, n);
-    add_mxfp8(call, codes, scales, mask);
+  void gelu_backward_mxfp8(const Elements& of, const void* dy, const std::uint8_t* codes,
+                           const std::uint8_t* scales, const std::uint32_t* mask, void* dx) const {
+    const outgrad_call call = in_mxfp8(backward_of(of, dy, dx), codes, scales, mask);
     require(outgrad_activation_backward(&call));
   }
   std::size_t fp8_workspace_bytes() const { return 0; }
-  void activation_forward_fp8(const Fp8Of& of, outgrad_format format, const void* x, std::uint8_t* codes,
-                              void* parts, std::int64_t n, void*) const {
-    outgrad_call call = forward_of(format, x, nullptr, n);
-    add_fp8(call, of, codes, parts);
+  void activation_forward_fp8(const Fp8Of& of, const Elements& over, const void* x, std::uint8_t* codes,
+                              void* parts) const {
+    const outgrad_call call = in_fp8(forward_of(over, x, nullptr), of, codes, parts);
     require(outgrad_activation_forward(&call));
   }
-  void activation_backward_fp8(const Fp8Of& of, outgrad_format format, const void* dy,
-                               const std::uint8_t* codes, const void* parts, void* dx, std::int64_t n,
-                               void*) const {
-    outgrad_call call = backward_of(format, dy, dx, n);
-    add_fp8(call, of, codes, parts);
+  void activation_backward_fp8(const Fp8Of& of, const Elements& over, const void* dy,
+                               const std::uint8_t* codes, const void* parts, void* dx) const {
+    const outgrad_call call = in_fp8(backward_of(over, dy, dx), of, codes, parts);
     require(outgrad_activation_backward(&call));
   }
-  // A code of softmax is a byte.
-  void softmax_forward_code(outgrad_format format, const void* x, std::int64_t rows, std::int64_t n, void* y,
-                            void* codes) const {
-    outgrad_call call = forward_of(format, x, y, n);
-    call.rows = rows;
-    call.codes = codes;
-    call.codes_bytes = static_cast<std::size_t>(rows * n);
+  void softmax_forward_code(const Rows& over, const void* x, void* y, void* codes) const {
+    const outgrad_call call = in_octets(forward_of(over, x, y), codes);
     require(outgrad_softmax_forward(&call));
   }
-  void softmax_backward_code(outgrad_format format, const void* dy, const void* codes, std::int64_t rows,
-                             std::int64_t n, void* dx) const {
-    outgrad_call call = backward_of(format, dy, dx, n);
-    call.rows = rows;
-    call.codes = kept(codes);
-    call.codes_bytes = static_cast<std::size_t>(rows * n);
+  void softmax_backward_code(const Rows& over, const void* dy, const void* codes, void* dx) const {
+    const outgrad_call call = in_octets(backward_of(over, dy, dx), codes);
     require(outgrad_softmax_backward(&call));
   }
 
-  void bias_gelu_forward(outgrad_format format, const void* x, const void* bias, outgrad_format bias_format,
-                         std::int64_t rows, std::int64_t n, void* y, std::uint32_t* mask) const {
-    const InFp32 biases(bias, bias_format, n);
-    outgrad_call call = forward_of(format, x, y, n);
+  void bias_gelu_forward(const BiasOf& of, const void* x, const void* bias, void* y,
+                         std::uint32_t* mask) const {
+    const InFp32 biases(bias, of.bias, of.n);
+    outgrad_call call = forward_of<Rows>(of, x, y);
     call.bias = biases.data();
-    call.rows = rows;
     call.mask = mask;
     require(outgrad_bias_gelu_forward(&call));
   }
-  std::size_t bias_workspace_bytes(outgrad_format format, std::int64_t rows, std::int64_t n) const {
-    outgrad_call call = call_of(format, n);
-    call.rows = rows;
+  std::size_t bias_workspace_bytes(const Rows& over) const {
+    outgrad_call call = call_of(over);
     require(outgrad_bias_gelu_sizes(&call));
     return call.workspace_bytes;
   }
-  void bias_gelu_backward(outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask,
-                          std::int64_t rows, std::int64_t n, void* dx, void* dbias,
-                          outgrad_format bias_format, void* workspace, std::size_t bytes) const {
-    const OutOfFp32 dbiases(dbias, bias_format, n);
-    outgrad_call call = backward_of(format, dy, dx, n);
-    call.rows = rows;
+  void bias_gelu_backward(const BiasOf& of, const void* dy, const void* y, const std::uint32_t* mask,
+                          void* dx, void* dbias) const {
+    const OutOfFp32 dbiases(dbias, of.bias, of.n);
+    outgrad_call call = backward_of<Rows>(of, dy, dx);
     call.y = kept(y);
     call.mask = kept(mask);
     call.dbias = dbiases.data();
-    call.workspace = workspace;
-    call.workspace_bytes = bytes;
+    call.workspace = of.workspace;
+    call.workspace_bytes = of.bytes;
     require(outgrad_bias_gelu_backward(&call));
   }
 
   // The sum needs a place: what is dropped first goes there, too.
   static constexpr bool kNeedsZ = true;
-  void norm_forward(outgrad_format format, const NormOf& of, const void* x, float eps, void* y, float* rstd,
-                    float* side_x_hat, const SumOf& sum = {}) const {
+  void norm_forward(const NormOf& of, const void* x, void* y) const {
+    const SumOf& sum = of.sum;
     const InFp32 gamma(of.gamma, of.parameters, of.n), beta(of.beta, of.parameters, of.n);
-    outgrad_call call = forward_of(format, x, y, of.n);
-    add_norm(call, of, gamma, beta, rstd, side_x_hat);
-    call.eps = eps;
+    outgrad_call call = with_norm(forward_of<Rows>(of, x, y), of, gamma, beta);
     if (sum.residual == nullptr) {
       require(of.rms ? outgrad_rmsnorm_forward(&call) : outgrad_layernorm_forward(&call));
     } else {
-      if (sum.seed.at != nullptr) dropout(format, x, sum.z, of.rows * of.n, sum.seed, sum.p);
+      if (sum.seed.at != nullptr) dropout({of.format, of.rows * of.n}, x, sum.z, sum.seed, sum.p);
       if (sum.seed.at != nullptr) call.x = sum.z;
       call.residual = sum.residual;
       call.z = sum.z;
       require(of.rms ? outgrad_residual_rmsnorm_forward(&call) : outgrad_residual_layernorm_forward(&call));
     }
     if (of.seen == nullptr) return;
-    if (!beyond(of, gamma, beta, limits_of(format, of.tau, false)).empty()) of.seen[0] = 1;
-    if (!beyond(of, gamma, beta, limits_of(format, of.tau, true)).empty()) of.seen[1] = 1;
+    if (!beyond(of, gamma, beta, limits_of(of.format, of.tau, false)).empty()) of.seen[0] = 1;
+    if (!beyond(of, gamma, beta, limits_of(of.format, of.tau, true)).empty()) of.seen[1] = 1;
   }
-  std::size_t norm_workspace_bytes(outgrad_format format, std::int64_t rows, std::int64_t n) const {
-    return norm_sizes(format, OUTGRAD_STORE_Y, rows, n).workspace_bytes;
+  std::size_t norm_workspace_bytes(const Rows& over) const {
+    return norm_sizes(OUTGRAD_STORE_Y, over).workspace_bytes;
   }
-  void norm_backward(outgrad_format format, const NormOf& of, const void* dy, const void* y,
-                     const float* rstd, const float* side_x_hat, void* dx, void* dgamma, void* dbeta,
-                     void* workspace, std::size_t bytes, const SumOf& sum = {}) const {
+  void norm_backward(const NormOf& of, const void* dy, const void* y, const NormGradients& to) const {
+    const auto [dx, dgamma, dbeta] = to;
+    const SumOf& sum = of.sum;
     InFp32 gamma(of.gamma, of.parameters, of.n);
     const InFp32 beta(of.beta, of.parameters, of.n);
     const OutOfFp32 dgammas(dgamma, of.parameters, of.n), dbetas(dbeta, of.parameters, of.n);
     std::vector<std::int64_t> lost;
-    if (of.tau > 0) lost = beyond(of, gamma, beta, limits_of(format, of.tau, true));
+    if (of.tau > 0) lost = beyond(of, gamma, beta, limits_of(of.format, of.tau, true));
     // with a reciprocal: what comes of it is written over
     for (const std::int64_t j : lost) gamma.own()[j] = 1.0f;
-    outgrad_call call = backward_of(format, dy, dx, of.n);
-    add_norm(call, of, gamma, beta, kept(rstd), kept(side_x_hat));
-    add_norm_results(call, dgammas, dbetas, workspace, bytes);
+    outgrad_call call = with_norm(backward_of<Rows>(of, dy, dx), of, gamma, beta);
     call.y = kept(y);
+    call.dgamma = dgammas.data();
+    call.dbeta = dbetas.data();
     if (sum.dz_next == nullptr) {
       require_backward_of_norm(of.rms ? outgrad_rmsnorm_backward(&call) : outgrad_layernorm_backward(&call));
     } else {
@@ -205,44 +179,35 @@ class Host {
     if (!lost.empty()) {
       // m2 and so every dx are wrong with a lost channel.
       const float nan = kernels::float_of(kernels::kCanonicalNanF32);
-      by_type(format,
+      by_type(of.format,
               [&]<class T>(T) { std::fill_n(static_cast<T*>(dx), of.rows * of.n, kernels::narrow<T>(nan)); });
       for (const std::int64_t j : lost)
         if (dgamma != nullptr) dgammas.data()[j] = nan;
     }
-    if (sum.seed.at != nullptr) dropout(format, dx, sum.dx, of.rows * of.n, sum.seed, sum.p);
+    if (sum.seed.at != nullptr) dropout({of.format, of.rows * of.n}, dx, sum.dx, sum.seed, sum.p);
   }
 
-  std::size_t norm_scale_bytes(outgrad_store store, std::int64_t rows, std::int64_t n) const {
-    return norm_sizes(OUTGRAD_F32, store, rows, n).scales_bytes;
+  std::size_t norm_scale_bytes(outgrad_store store, const Rows& over) const {
+    return norm_sizes(store, over).scales_bytes;
   }
-  void norm_forward_8bit(outgrad_format format, outgrad_store store, const NormOf& of, const void* x,
-                         float eps, void* y, void* codes, void* scales, std::size_t scale_bytes, float* rstd,
-                         float* side_x_hat) const {
+  void norm_forward_8bit(const NormOf& of, const In8Bits& in, const void* x, void* y) const {
     const InFp32 gamma(of.gamma, of.parameters, of.n), beta(of.beta, of.parameters, of.n);
-    outgrad_call call = forward_of(format, x, y, of.n);
-    add_norm(call, of, gamma, beta, rstd, side_x_hat);
-    add_norm_codes(call, store, codes, scales, scale_bytes);
-    call.eps = eps;
+    const outgrad_call call = in_8_bits(with_norm(forward_of<Rows>(of, x, y), of, gamma, beta), in);
     require(of.rms ? outgrad_rmsnorm_forward(&call) : outgrad_layernorm_forward(&call));
   }
-  void norm_backward_8bit(outgrad_format format, outgrad_store store, const NormOf& of, const void* dy,
-                          const void* codes, const void* scales, std::size_t scale_bytes, const float* rstd,
-                          const float* side_x_hat, void* dx, void* dgamma, void* dbeta, void* workspace,
-                          std::size_t bytes) const {
+  void norm_backward_8bit(const NormOf& of, const In8Bits& in, const void* dy,
+                          const NormGradients& to) const {
     const InFp32 gamma(of.gamma, of.parameters, of.n), beta(of.beta, of.parameters, of.n);
-    const OutOfFp32 dgammas(dgamma, of.parameters, of.n), dbetas(dbeta, of.parameters, of.n);
-    outgrad_call call = backward_of(format, dy, dx, of.n);
-    add_norm(call, of, gamma, beta, kept(rstd), kept(side_x_hat));
-    add_norm_codes(call, store, kept(codes), kept(scales), scale_bytes);
-    add_norm_results(call, dgammas, dbetas, workspace, bytes);
+    const OutOfFp32 dgammas(to.dgamma, of.parameters, of.n), dbetas(to.dbeta, of.parameters, of.n);
+    outgrad_call call = in_8_bits(with_norm(backward_of<Rows>(of, dy, to.dx), of, gamma, beta), in);
+    call.dgamma = dgammas.data();
+    call.dbeta = dbetas.data();
     require_backward_of_norm(of.rms ? outgrad_rmsnorm_backward(&call) : outgrad_layernorm_backward(&call));
   }
 
-  void dropout(outgrad_format format, const void* x, void* y, std::int64_t n, const SeedOf& seed,
-               double p) const {
-    by_type(format, [&]<class T>(T) {
-      kernels::dropout(static_cast<const T*>(x), static_cast<T*>(y), n, *seed.at, p);
+  void dropout(const Elements& of, const void* x, void* y, const SeedOf& seed, double p) const {
+    by_type(of.format, [&]<class T>(T) {
+      kernels::dropout(static_cast<const T*>(x), static_cast<T*>(y), of.n, *seed.at, p);
     });
   }
 
@@ -301,21 +266,25 @@ class Host {
     std::vector<float> own_;
   };
 
-  static outgrad_call call_of(outgrad_format format, std::int64_t n) {
+  static outgrad_call call_of(const Elements& over) { return call_of(Rows{over.format, 0, over.n}); }
+  static outgrad_call call_of(const Rows& over) {
     outgrad_call call{};
     call.size = sizeof call;
-    call.format = format;
-    call.n = n;
+    call.format = over.format;
+    call.rows = over.rows;
+    call.n = over.n;
     return call;
   }
-  static outgrad_call forward_of(outgrad_format format, const void* x, void* y, std::int64_t n) {
-    outgrad_call call = call_of(format, n);
+  template <class Over>
+  static outgrad_call forward_of(const Over& over, const void* x, void* y) {
+    outgrad_call call = call_of(over);
     call.x = x;
     call.y = y;
     return call;
   }
-  static outgrad_call backward_of(outgrad_format format, const void* dy, void* dx, std::int64_t n) {
-    outgrad_call call = call_of(format, n);
+  template <class Over>
+  static outgrad_call backward_of(const Over& over, const void* dy, void* dx) {
+    outgrad_call call = call_of(over);
     call.dy = dy;
     call.dx = dx;
     return call;
@@ -326,7 +295,7 @@ class Host {
     return const_cast<T*>(array);
   }
 
-  static void add_codes(outgrad_call& call, const CodesOf& of, const void* codes) {
+  static outgrad_call with_codes(outgrad_call call, const CodesOf& of, const void* codes) {
     call.activation = of.activation;
     call.store = OUTGRAD_STORE_CODE;
     call.bits = of.bits;
@@ -335,16 +304,19 @@ class Host {
     call.hi = of.hi;
     call.codes = kept(codes);
     call.codes_bytes = of.bytes;
+    return call;
   }
-  static void add_mxfp8(outgrad_call& call, const std::uint8_t* codes, const std::uint8_t* scales,
-                        const std::uint32_t* mask) {
+  static outgrad_call in_mxfp8(outgrad_call call, const std::uint8_t* codes, const std::uint8_t* scales,
+                               const std::uint32_t* mask) {
     call.store = OUTGRAD_STORE_MXFP8;
     require(outgrad_activation_sizes(&call));
     call.codes = kept(codes);
     call.scales = kept(scales);
     call.mask = kept(mask);
+    return call;
   }
-  static void add_fp8(outgrad_call& call, const Fp8Of& of, const std::uint8_t* codes, const void* parts) {
+  static outgrad_call in_fp8(outgrad_call call, const Fp8Of& of, const std::uint8_t* codes,
+                             const void* parts) {
     call.activation = of.activation;
     call.store = of.store;
     call.bits = of.bits;
@@ -353,40 +325,41 @@ class Host {
     call.codes_bytes = static_cast<std::size_t>(call.n);
     call.parts = kept(parts);
     call.parts_bytes = of.bytes;
+    return call;
+  }
+  // A code of softmax is a byte.
+  static outgrad_call in_octets(outgrad_call call, const void* codes) {
+    call.codes = kept(codes);
+    call.codes_bytes = static_cast<std::size_t>(call.rows * call.n);
+    return call;
   }
 
-  static outgrad_call norm_sizes(outgrad_format format, outgrad_store store, std::int64_t rows,
-                                 std::int64_t n) {
-    outgrad_call call = call_of(format, n);
-    call.rows = rows;
+  static outgrad_call norm_sizes(outgrad_store store, const Rows& over) {
+    outgrad_call call = call_of(over);
     call.store = store;
     require(outgrad_norm_sizes(&call));
     return call;
   }
-  static void add_norm(outgrad_call& call, const NormOf& of, const InFp32& gamma, const InFp32& beta,
-                       float* rstd, float* side_x_hat) {
-    call.rows = of.rows;
+  static outgrad_call with_norm(outgrad_call call, const NormOf& of, const InFp32& gamma,
+                                const InFp32& beta) {
     call.gamma = gamma.data();
     call.beta = beta.data();
-    call.rstd = rstd;
+    call.eps = of.eps;
+    call.rstd = of.rstd;
     call.side_channels = of.side;
     call.side_count = of.side_count;
-    call.side_x_hat = side_x_hat;
+    call.side_x_hat = of.side_x_hat;
+    call.workspace = of.workspace;
+    call.workspace_bytes = of.bytes;
+    return call;
   }
-  static void add_norm_codes(outgrad_call& call, outgrad_store store, void* codes, void* scales,
-                             std::size_t scale_bytes) {
-    call.store = store;
-    call.codes = codes;
+  static outgrad_call in_8_bits(outgrad_call call, const In8Bits& in) {
+    call.store = in.store;
+    call.codes = in.codes;
     call.codes_bytes = static_cast<std::size_t>(call.rows * call.n);
-    call.scales = scales;
-    call.scales_bytes = scale_bytes;
-  }
-  static void add_norm_results(outgrad_call& call, const OutOfFp32& dgamma, const OutOfFp32& dbeta,
-                               void* workspace, std::size_t bytes) {
-    call.dgamma = dgamma.data();
-    call.dbeta = dbeta.data();
-    call.workspace = workspace;
-    call.workspace_bytes = bytes;
+    call.scales = in.scales;
+    call.scales_bytes = in.scale_bytes;
+    return call;
   }
 
   static kernels::SideLimits limits_of(outgrad_format format, double tau, bool lost) {

@@ -157,16 +157,14 @@ extern "C" OUTGRAD_API std::int32_t outgrad_torch_fp8_error(outgrad_activation a
 }
 
 // Of softmax's codes for rows of n (kernels/softmax.h): the relative error of p', the largest p with code 0,
-// and the bound of sum |dx - ds| over a row, where `sum` is that of |ds|, `range` of dy and `greatest` of
-// |dy|. Returns 0, or 1 for a row that there is not.
-extern "C" OUTGRAD_API std::int32_t outgrad_torch_softmax(std::int64_t n, double sum, double range,
-                                                          double greatest, double* relative, double* least,
-                                                          double* gradient) {
+// and the bound of sum |dx - ds| over a row, where `row` has the sum of |ds|, the range of dy and the
+// greatest |dy|. Returns 0, or 1 for a row that there is not.
+extern "C" OUTGRAD_API std::int32_t outgrad_torch_softmax(std::int64_t n, const double* row, double* bounds) {
   using namespace outgrad::kernels;
   if (n < 1 || n > kMostSoftmax) return 1;
-  *relative = softmax_relative(n);
-  *least = softmax_least(n);
-  *gradient = softmax_gradient_sum({n, sum, range, greatest});
+  bounds[0] = softmax_relative(n);
+  bounds[1] = softmax_least(n);
+  bounds[2] = softmax_gradient_sum({n, row[0], row[1], row[2]});
   return 0;
 }
 
@@ -183,6 +181,19 @@ extern "C" OUTGRAD_API std::int64_t outgrad_torch_seed(std::uint64_t seed, std::
   const outgrad::kernels::PhiloxWords words = outgrad::kernels::philox(offset / 4, seed);
   return static_cast<std::int64_t>((std::uint64_t{words.word[0]} << 32 | words.word[1]) &
                                    ((std::uint64_t{1} << 62) - 1));
+}
+
+// An operator's schema, and its results as Python makes them of its arguments; null behind the last one.
+extern "C" OUTGRAD_API const char* outgrad_torch_operator(std::int32_t index, const char** results) {
+  using namespace outgrad::torch_operators;
+  static const auto kAll = [] {
+    std::vector<std::array<const char*, 2>> all;
+    operators<Host>([&](const char* schema, const char* of, auto) { all.push_back({schema, of}); });
+    return all;
+  }();
+  if (static_cast<std::size_t>(index) >= kAll.size()) return nullptr;
+  *results = kAll[static_cast<std::size_t>(index)][1];
+  return kAll[static_cast<std::size_t>(index)][0];
 }
 
 extern "C" OUTGRAD_API const char* outgrad_torch_version() { return outgrad_version(); }

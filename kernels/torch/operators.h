@@ -20,9 +20,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <initializer_list>
 #include <optional>
 #include <span>
+#include <string>
 #include <tuple>
 #include <type_traits>
 #include <vector>
@@ -40,6 +42,7 @@ namespace outgrad::torch_operators {
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 using OptionalTensor = std::optional<Tensor>;
+using kernels::i64;
 
 inline outgrad_format format_of(const Tensor& tensor) {
   switch (tensor.scalar_type()) {
@@ -55,7 +58,7 @@ inline void require_like(const Tensor& tensor, const Tensor& model, const char* 
           " is not of the type and number of elements of the others");
 }
 
-inline void require_elements(const Tensor& tensor, ScalarType type, std::int64_t count, const char* name) {
+inline void require_elements(const Tensor& tensor, ScalarType type, i64 count, const char* name) {
   require(tensor.numel() == count, name, " has ", tensor.numel(), " elements, where ", count, " are needed");
   require(tensor.scalar_type() == type, name, " is not of ", torch::headeronly::toString(type));
 }
@@ -130,25 +133,25 @@ class Call {
     return static_cast<const T*>(data(tensor));
   }
   // A parameter, in any of the three formats; null if there is no tensor.
-  const void* parameter(const OptionalTensor& tensor, std::int64_t count, const char* name) const {
+  const void* parameter(const OptionalTensor& tensor, i64 count, const char* name) const {
     if (!tensor) return nullptr;
     require(tensor->numel() == count, name, " has ", tensor->numel(), " elements, where ", count,
             " are needed");
     return data(*tensor);
   }
 
-  Tensor floats_of(std::initializer_list<std::int64_t> size) const {
+  Tensor floats_of(std::initializer_list<i64> size) const {
     return made({size.begin(), size.size()}, aoti_torch_dtype_float32());
   }
   // In the type of a parameter; of float32 if there is none.
-  Tensor reals_of(std::int64_t count, const OptionalTensor& model) const {
+  Tensor reals_of(i64 count, const OptionalTensor& model) const {
     return made({&count, 1}, model ? type_of(*model) : aoti_torch_dtype_float32());
   }
-  Tensor words_of(std::int64_t count) const { return made({&count, 1}, aoti_torch_dtype_int32()); }
-  Tensor octets_of(std::int64_t count) const { return made({&count, 1}, aoti_torch_dtype_uint8()); }
-  Tensor bytes_of(std::size_t count) const { return floats_of({static_cast<std::int64_t>((count + 3) / 4)}); }
+  Tensor words_of(i64 count) const { return made({&count, 1}, aoti_torch_dtype_int32()); }
+  Tensor octets_of(i64 count) const { return made({&count, 1}, aoti_torch_dtype_uint8()); }
+  Tensor bytes_of(std::size_t count) const { return floats_of({static_cast<i64>((count + 3) / 4)}); }
   Tensor none_like(const Tensor& model) const {
-    const std::int64_t none = 0;
+    const i64 none = 0;
     return made({&none, 1}, type_of(model));
   }
   Tensor made_like(const Tensor& model) const {
@@ -166,8 +169,7 @@ class Call {
   // Asks for huge pages for an array that malloc has just mapped. From 32 MiB on (the most to which
   // M_MMAP_THRESHOLD grows by itself), glibc maps every array anew. The first touch of 2^24 floats, in pages
   // of 4 KiB, takes four times as long as GELU.
-  static void ask_for_huge_pages([[maybe_unused]] const Tensor& tensor,
-                                 [[maybe_unused]] std::int64_t elements) {
+  static void ask_for_huge_pages([[maybe_unused]] const Tensor& tensor, [[maybe_unused]] i64 elements) {
 #ifdef __linux__
     constexpr std::uintptr_t kHugePage = std::uintptr_t{1} << 21, kMapped = std::uintptr_t{1} << 25;
     const std::uintptr_t bytes = static_cast<std::uintptr_t>(elements) * tensor.element_size();
@@ -182,15 +184,14 @@ class Call {
 
   // Not torch::stable::empty_like and new_empty, because these go through the dispatcher, which is a third of
   // a call for small tensors.
-  Tensor made(std::span<const std::int64_t> size, std::int32_t type) const {
+  Tensor made(std::span<const i64> size, std::int32_t type) const {
     constexpr std::size_t kMostDimensions = 64;
     require(size.size() <= kMostDimensions, "a tensor has more than 64 dimensions");
-    std::int64_t strides[kMostDimensions], stride = 1;
-    for (std::size_t k = size.size(); k-- > 0; stride *= std::max<std::int64_t>(size[k], 1))
-      strides[k] = stride;
+    i64 strides[kMostDimensions], stride = 1;
+    for (std::size_t k = size.size(); k-- > 0; stride *= std::max<i64>(size[k], 1)) strides[k] = stride;
     AtenTensorHandle handle = nullptr;
-    succeed(aoti_torch_empty_strided(static_cast<std::int64_t>(size.size()), size.data(), strides, type,
-                                     place_.type, place_.index, &handle),
+    succeed(aoti_torch_empty_strided(static_cast<i64>(size.size()), size.data(), strides, type, place_.type,
+                                     place_.index, &handle),
             "make a tensor: memory may have run out");
     const Tensor tensor(handle);
     if (place_.type == aoti_torch_device_type_cpu())
@@ -202,10 +203,8 @@ class Call {
   mutable std::vector<Tensor> copies_;
 };
 
-inline std::int64_t mask_words(std::int64_t n) { return (n + 31) / 32; }
-inline std::int64_t mxfp8_scales(std::int64_t n) { return (n + 31) / 32; }
-
-// --- Activations ---------------------------------------------------------------------------------
+inline i64 mask_words(i64 n) { return (n + 31) / 32; }
+inline i64 mxfp8_scales(i64 n) { return (n + 31) / 32; }
 
 template <class... Fit>
 constexpr std::array<bool, kernels::kActivations> masked_of(kernels::FitList<Fit...>) {
@@ -214,70 +213,27 @@ constexpr std::array<bool, kernels::kActivations> masked_of(kernels::FitList<Fit
 inline constexpr auto kMasked = masked_of(kernels::ActivationFits<float>::Type{});
 
 // Also for an unknown one, which a backend refuses.
-inline bool is_masked(std::int64_t activation) {
+inline bool is_masked(i64 activation) {
   return activation < 0 || activation >= kernels::kActivations ||
          kMasked[static_cast<std::size_t>(activation)];
 }
 
-// The mask of an activation without a minimum has no words.
-template <class Backend>
-std::tuple<Tensor, Tensor> activation_forward(const Tensor& x, std::int64_t activation) {
-  const Call call(x);
-  const std::int64_t n = x.numel();
-  const Tensor y = call.made_like(x), mask = call.words_of(is_masked(activation) ? mask_words(n) : 0);
-  call.backend<Backend>().activation_forward(static_cast<outgrad_activation>(activation), format_of(x),
-                                             call.data(x), y.mutable_data_ptr(), result<std::uint32_t>(mask),
-                                             n);
-  return {y, mask};
-}
+// --- What operators of one family have in common -------------------------------------------------
 
-template <class Backend>
-Tensor activation_backward(const Tensor& dy, const Tensor& y, const OptionalTensor& mask,
-                           std::int64_t activation) {
-  const Call call(y);
-  const std::int64_t n = y.numel();
-  require_like(dy, y, "dy");
-  const bool masked = mask && is_masked(activation);
-  if (masked) require_elements(*mask, ScalarType::Int, mask_words(n), "mask");
-  const Tensor dx = call.made_like(dy);
-  call.backend<Backend>().activation_backward(
-      static_cast<outgrad_activation>(activation), format_of(y), call.data(dy), call.data(y),
-      masked ? call.data<std::uint32_t>(*mask) : nullptr, dx.mutable_data_ptr(), n);
-  return dx;
-}
+inline Elements elements_of(const Tensor& tensor) { return {format_of(tensor), tensor.numel()}; }
 
-// --- Activations that keep something else than y and mask ----------------------------------------
-
-template <class Backend>
-Tensor activation_forward_parity(const Tensor& x, std::int64_t activation) {
-  const Call call(x);
-  const Tensor y = call.made_like(x);
-  call.backend<Backend>().activation_forward_parity(static_cast<outgrad_activation>(activation), format_of(x),
-                                                    call.data(x), y.mutable_data_ptr(), x.numel());
-  return y;
-}
-
-template <class Backend>
-Tensor activation_backward_parity(const Tensor& dy, const Tensor& y, std::int64_t activation) {
-  const Call call(y);
-  require_like(dy, y, "dy");
-  const Tensor dx = call.made_like(dy);
-  call.backend<Backend>().activation_backward_parity(static_cast<outgrad_activation>(activation),
-                                                     format_of(y), call.data(dy), call.data(y),
-                                                     dx.mutable_data_ptr(), y.numel());
-  return dx;
-}
-
-// What forward and backward with codes have in common. The seed of a dither is an int64 tensor of one element
-// beside x.
-inline CodesOf codes_of(const Call& call, std::int64_t activation, std::int64_t bits,
-                        const OptionalTensor& seed, std::int64_t n) {
+// Codes of f'. The seed of a dither is an int64 tensor of one element beside x. range: of gradients that the
+// caller has computed.
+inline CodesOf codes_of(const Call& call, i64 activation, i64 bits, const OptionalTensor& seed, i64 n,
+                        std::array<double, 2> range = {}) {
   require(bits >= 1 && bits <= kernels::kMostCodeBits, "a code of ", bits, " bits, where 1 to ",
           kernels::kMostCodeBits, " are possible");
   const int width = static_cast<int>(bits);
   CodesOf codes{.activation = static_cast<outgrad_activation>(activation),
                 .bits = width,
-                .bytes = static_cast<std::size_t>(kernels::code_bytes(width, n))};
+                .bytes = static_cast<std::size_t>(kernels::code_bytes(width, n)),
+                .lo = static_cast<float>(range[0]),
+                .hi = static_cast<float>(range[1])};
   if (seed) {
     require_elements(*seed, ScalarType::Long, 1, "seed");
     codes.seed = call.data<std::uint64_t>(*seed);
@@ -285,262 +241,24 @@ inline CodesOf codes_of(const Call& call, std::int64_t activation, std::int64_t 
   return codes;
 }
 
-template <class Backend>
-std::tuple<Tensor, Tensor> activation_forward_code(const Tensor& x, std::int64_t activation,
-                                                   std::int64_t bits, const OptionalTensor& seed) {
-  const Call call(x);
-  const CodesOf of = codes_of(call, activation, bits, seed, x.numel());
-  const Tensor y = call.made_like(x), codes = call.octets_of(static_cast<std::int64_t>(of.bytes));
-  call.backend<Backend>().activation_forward_code(of, format_of(x), call.data(x), y.mutable_data_ptr(),
-                                                  codes.mutable_data_ptr(), x.numel());
-  return {y, codes};
-}
-
-template <class Backend>
-Tensor activation_backward_code(const Tensor& dy, const Tensor& codes, std::int64_t activation,
-                                std::int64_t bits, const OptionalTensor& seed) {
-  const Call call(dy);
-  const CodesOf of = codes_of(call, activation, bits, seed, dy.numel());
-  require_elements(codes, ScalarType::Byte, static_cast<std::int64_t>(of.bytes), "codes");
-  const Tensor dx = call.made_like(dy);
-  call.backend<Backend>().activation_backward_code(of, format_of(dy), call.data(dy), call.data(codes),
-                                                   dx.mutable_data_ptr(), dy.numel());
-  return dx;
-}
-
-// The same of codes for gradients that the caller has computed, which all lie in a range.
-inline CodesOf codes_of(const Call& call, double lo, double hi, std::int64_t bits, const OptionalTensor& seed,
-                        std::int64_t n) {
-  CodesOf codes = codes_of(call, 0, bits, seed, n);
-  codes.lo = static_cast<float>(lo);
-  codes.hi = static_cast<float>(hi);
-  return codes;
-}
-
-template <class Backend>
-Tensor encode_gradients(const Tensor& g, double lo, double hi, std::int64_t bits,
-                        const OptionalTensor& seed) {
-  const Call call(g);
-  const CodesOf of = codes_of(call, lo, hi, bits, seed, g.numel());
-  const Tensor codes = call.octets_of(static_cast<std::int64_t>(of.bytes));
-  call.backend<Backend>().encode_gradients(of, format_of(g), call.data(g), codes.mutable_data_ptr(),
-                                           g.numel());
-  return codes;
-}
-
-template <class Backend>
-Tensor backward_encoded(const Tensor& dy, const Tensor& codes, double lo, double hi, std::int64_t bits,
-                        const OptionalTensor& seed) {
-  const Call call(dy);
-  const CodesOf of = codes_of(call, lo, hi, bits, seed, dy.numel());
-  require_elements(codes, ScalarType::Byte, static_cast<std::int64_t>(of.bytes), "codes");
-  const Tensor dx = call.made_like(dy);
-  call.backend<Backend>().backward_encoded(of, format_of(dy), call.data(dy), call.data(codes),
-                                           dx.mutable_data_ptr(), dy.numel());
-  return dx;
-}
-
-// y itself is activation_forward's.
-template <class Backend>
-std::tuple<Tensor, Tensor, Tensor> gelu_forward_mxfp8(const Tensor& x) {
-  const Call call(x);
-  const std::int64_t n = x.numel();
-  const Tensor codes = call.octets_of(n), scales = call.octets_of(mxfp8_scales(n)),
-               mask = call.words_of(mask_words(n));
-  call.backend<Backend>().gelu_forward_mxfp8(format_of(x), call.data(x), result<std::uint8_t>(codes),
-                                             result<std::uint8_t>(scales), result<std::uint32_t>(mask), n);
-  return {codes, scales, mask};
-}
-
-template <class Backend>
-Tensor gelu_backward_mxfp8(const Tensor& dy, const Tensor& codes, const Tensor& scales, const Tensor& mask) {
-  const Call call(dy);
-  const std::int64_t n = dy.numel();
-  require_elements(codes, ScalarType::Byte, n, "codes");
-  require_elements(scales, ScalarType::Byte, mxfp8_scales(n), "scales");
-  require_elements(mask, ScalarType::Int, mask_words(n), "mask");
-  const Tensor dx = call.made_like(dy);
-  call.backend<Backend>().gelu_backward_mxfp8(format_of(dy), call.data(dy), call.data<std::uint8_t>(codes),
-                                              call.data<std::uint8_t>(scales), call.data<std::uint32_t>(mask),
-                                              dx.mutable_data_ptr(), n);
-  return dx;
-}
-
-// The scale is a float32 tensor of one element beside x. y itself is activation_forward's.
-inline Fp8Of fp8_of(const Call& call, const Tensor& scale, std::int64_t activation, std::int64_t fp8,
-                    std::int64_t bits, std::int64_t n) {
+// The scale is a float32 tensor of one element beside x.
+inline Fp8Of fp8_of(const Call& call, const Tensor& scale, i64 activation, i64 fp8, i64 bits, i64 n) {
   require(bits >= 0 && bits <= kernels::kMostPartBits, "parts of ", bits, " bits, where 0 to ",
           kernels::kMostPartBits, " are possible");
   require_elements(scale, ScalarType::Float, 1, "scale");
   const int width = static_cast<int>(bits);
-  return {static_cast<outgrad_activation>(activation), static_cast<outgrad_store>(OUTGRAD_STORE_E4M3 + fp8),
-          width, call.data<float>(scale), static_cast<std::size_t>(kernels::code_bytes(width, n))};
+  return {.activation = static_cast<outgrad_activation>(activation),
+          .store = static_cast<outgrad_store>(OUTGRAD_STORE_E4M3 + fp8),
+          .bits = width,
+          .scale = call.data<float>(scale),
+          .bytes = static_cast<std::size_t>(kernels::code_bytes(width, n))};
 }
 
-template <class Backend>
-std::tuple<Tensor, Tensor> activation_forward_fp8(const Tensor& x, const Tensor& scale,
-                                                  std::int64_t activation, std::int64_t fp8,
-                                                  std::int64_t bits) {
-  const Call call(x);
-  const std::int64_t n = x.numel();
-  const Fp8Of of = fp8_of(call, scale, activation, fp8, bits, n);
-  const Tensor codes = call.octets_of(n), parts = call.octets_of(static_cast<std::int64_t>(of.bytes));
-  const auto backend = call.backend<Backend>();
-  const Tensor workspace = call.bytes_of(backend.fp8_workspace_bytes());
-  backend.activation_forward_fp8(of, format_of(x), call.data(x), result<std::uint8_t>(codes),
-                                 parts.mutable_data_ptr(), n, workspace.mutable_data_ptr());
-  return {codes, parts};
-}
-
-template <class Backend>
-Tensor activation_backward_fp8(const Tensor& dy, const Tensor& codes, const Tensor& parts,
-                               const Tensor& scale, std::int64_t activation, std::int64_t fp8,
-                               std::int64_t bits) {
-  const Call call(dy);
-  const std::int64_t n = dy.numel();
-  const Fp8Of of = fp8_of(call, scale, activation, fp8, bits, n);
-  require_elements(codes, ScalarType::Byte, n, "codes");
-  require_elements(parts, ScalarType::Byte, static_cast<std::int64_t>(of.bytes), "parts");
-  const Tensor dx = call.made_like(dy);
-  const auto backend = call.backend<Backend>();
-  const Tensor workspace = call.bytes_of(backend.fp8_workspace_bytes());
-  backend.activation_backward_fp8(of, format_of(dy), call.data(dy), call.data<std::uint8_t>(codes),
-                                  call.data(parts), dx.mutable_data_ptr(), n, workspace.mutable_data_ptr());
-  return dx;
-}
-
-// --- GELU and a bias -----------------------------------------------------------------------------
-
-// GELU of what a linear layer gives before its bias is added, over rows of n = the bias's length.
-inline std::int64_t rows_of(const Tensor& matrix, std::int64_t n) {
-  const std::int64_t rows = n > 0 ? matrix.numel() / n : 0;
+inline Rows rows_of(const Tensor& matrix, i64 n) {
+  const i64 rows = n > 0 ? matrix.numel() / n : 0;
   require(rows * n == matrix.numel(), matrix.numel(), " elements are no rows of ", n);
-  return rows;
+  return {format_of(matrix), rows, n};
 }
-
-template <class Backend>
-std::tuple<Tensor, Tensor> bias_gelu_forward(const Tensor& x, const Tensor& bias) {
-  const Call call(x);
-  const std::int64_t n = bias.numel(), rows = rows_of(x, n);
-  const Tensor y = call.made_like(x), mask = call.words_of(mask_words(x.numel()));
-  call.backend<Backend>().bias_gelu_forward(format_of(x), call.data(x), call.data(bias), format_of(bias),
-                                            rows, n, y.mutable_data_ptr(), result<std::uint32_t>(mask));
-  return {y, mask};
-}
-
-template <class Backend>
-std::tuple<Tensor, Tensor> bias_gelu_backward(const Tensor& dy, const Tensor& y, const Tensor& mask,
-                                              std::int64_t columns, const OptionalTensor& like) {
-  const Call call(y);
-  const std::int64_t rows = rows_of(y, columns);
-  require_like(dy, y, "dy");
-  require_elements(mask, ScalarType::Int, mask_words(y.numel()), "mask");
-  const auto backend = call.backend<Backend>();
-  const std::size_t bytes = backend.bias_workspace_bytes(format_of(y), rows, columns);
-  const Tensor dx = call.made_like(dy), dbias = call.reals_of(columns, like),
-               workspace = call.bytes_of(bytes);
-  backend.bias_gelu_backward(format_of(y), call.data(dy), call.data(y), call.data<std::uint32_t>(mask), rows,
-                             columns, dx.mutable_data_ptr(), dbias.mutable_data_ptr(), format_of(dbias),
-                             workspace.mutable_data_ptr(), bytes);
-  return {dx, dbias};
-}
-
-// --- Softmax over rows of n ----------------------------------------------------------------------
-
-template <class Backend>
-std::tuple<Tensor, Tensor> softmax_forward_code(const Tensor& x, std::int64_t columns) {
-  const Call call(x);
-  const std::int64_t rows = rows_of(x, columns);
-  const Tensor y = call.made_like(x), codes = call.octets_of(x.numel());
-  if (rows > 0)
-    call.backend<Backend>().softmax_forward_code(format_of(x), call.data(x), rows, columns,
-                                                 y.mutable_data_ptr(), codes.mutable_data_ptr());
-  return {y, codes};
-}
-
-template <class Backend>
-Tensor softmax_backward_code(const Tensor& dy, const Tensor& codes, std::int64_t columns) {
-  const Call call(dy);
-  const std::int64_t rows = rows_of(dy, columns);
-  require_elements(codes, ScalarType::Byte, dy.numel(), "codes");
-  const Tensor dx = call.made_like(dy);
-  if (rows > 0)
-    call.backend<Backend>().softmax_backward_code(format_of(dy), call.data(dy), call.data(codes), rows,
-                                                  columns, dx.mutable_data_ptr());
-  return dx;
-}
-
-// --- Norms over rows of n ------------------------------------------------------------------------
-
-// What forward and backward have in common.
-inline NormOf norm_of(const Call& call, const Tensor& matrix, std::int64_t columns,
-                      const OptionalTensor& gamma, const OptionalTensor& beta, bool rms,
-                      const OptionalTensor& channels, double tau = 0) {
-  NormOf norm{.rms = rms,
-              .rows = rows_of(matrix, columns),
-              .n = columns,
-              .gamma = call.parameter(gamma, columns, "gamma"),
-              .beta = call.parameter(beta, columns, "beta"),
-              .tau = tau};
-  require(columns > 0, "a norm needs at least one column, x has ", columns);
-  if (gamma || beta) norm.parameters = format_of(gamma ? *gamma : *beta);
-  require(!gamma || !beta || format_of(*beta) == norm.parameters, "gamma and beta are of two types");
-  if (!channels) return norm;
-  norm.side_count = channels->numel();
-  require_elements(*channels, ScalarType::Int, norm.side_count, "side_channels");
-  norm.side = call.data<std::int32_t>(*channels);
-  return norm;
-}
-
-inline std::int32_t* seen_of(const Call& call, const OptionalTensor& seen) {
-  if (!seen) return nullptr;
-  require_elements(*seen, ScalarType::Int, 2, "seen");
-  require(seen->is_contiguous() && call.holds(*seen), "seen is no array beside the others");
-  return result<std::int32_t>(*seen);
-}
-
-template <class Backend>
-std::tuple<Tensor, Tensor, Tensor> norm_forward(const Tensor& x, std::int64_t columns,
-                                                const OptionalTensor& gamma, const OptionalTensor& beta,
-                                                double eps, bool rms, const OptionalTensor& side_channels,
-                                                const OptionalTensor& seen, double tau) {
-  const Call call(x);
-  NormOf norm = norm_of(call, x, columns, gamma, beta, rms, side_channels, tau);
-  norm.seen = seen_of(call, seen);
-  const Tensor y = call.made_like(x), rstd = call.floats_of({norm.rows}),
-               x_hat = call.floats_of({norm.rows, norm.side_count});
-  call.backend<Backend>().norm_forward(format_of(x), norm, call.data(x), static_cast<float>(eps),
-                                       y.mutable_data_ptr(), result<float>(rstd),
-                                       norm.side_count > 0 ? result<float>(x_hat) : nullptr);
-  return {y, rstd, x_hat};
-}
-
-// dgamma and dbeta have no elements if they are not wanted.
-template <class Backend>
-std::tuple<Tensor, Tensor, Tensor> norm_backward(const Tensor& dy, const Tensor& y, std::int64_t columns,
-                                                 const OptionalTensor& gamma, const OptionalTensor& beta,
-                                                 const Tensor& rstd, bool rms,
-                                                 const OptionalTensor& side_channels,
-                                                 const Tensor& side_x_hat, bool with_dgamma, bool with_dbeta,
-                                                 double tau) {
-  const Call call(y);
-  const NormOf norm = norm_of(call, y, columns, gamma, beta, rms, side_channels, tau);
-  require_like(dy, y, "dy");
-  require_elements(rstd, ScalarType::Float, norm.rows, "rstd");
-  require_elements(side_x_hat, ScalarType::Float, norm.rows * norm.side_count, "side_x_hat");
-  const auto backend = call.backend<Backend>();
-  const std::size_t bytes = backend.norm_workspace_bytes(format_of(y), norm.rows, norm.n);
-  const Tensor dx = call.made_like(dy), workspace = call.bytes_of(bytes);
-  const Tensor dgamma = call.reals_of(with_dgamma ? norm.n : 0, gamma ? gamma : beta),
-               dbeta = call.reals_of(with_dbeta ? norm.n : 0, gamma ? gamma : beta);
-  backend.norm_backward(format_of(y), norm, call.data(dy), call.data(y), call.data<float>(rstd),
-                        norm.side_count > 0 ? call.data<float>(side_x_hat) : nullptr, dx.mutable_data_ptr(),
-                        with_dgamma ? dgamma.mutable_data_ptr() : nullptr,
-                        with_dbeta ? dbeta.mutable_data_ptr() : nullptr, workspace.mutable_data_ptr(), bytes);
-  return {dx, dgamma, dbeta};
-}
-
-// Of z = dropout(x) + residual; without a seed nothing is dropped. z has no elements if it is not wanted.
 
 // The seed is an int64 tensor of one element beside the others, or one without dimensions on the CPU.
 inline SeedOf seed_of(const Call& call, const OptionalTensor& seed) {
@@ -551,199 +269,465 @@ inline SeedOf seed_of(const Call& call, const OptionalTensor& seed) {
   return {static_cast<const std::uint64_t*>(seed->const_data_ptr()), true};
 }
 
-template <class Backend>
-std::tuple<Tensor, Tensor, Tensor, Tensor> norm_forward_of_sum(
-    const Tensor& x, const Tensor& residual, std::int64_t columns, const OptionalTensor& gamma,
-    const OptionalTensor& beta, double eps, bool rms, const OptionalTensor& side_channels,
-    const OptionalTensor& seed, double p, bool with_z, const OptionalTensor& seen, double tau) {
-  const Call call(x);
-  NormOf norm = norm_of(call, x, columns, gamma, beta, rms, side_channels, tau);
-  norm.seen = seen_of(call, seen);
-  require_like(residual, x, "residual");
-  const Tensor y = call.made_like(x), rstd = call.floats_of({norm.rows}),
-               x_hat = call.floats_of({norm.rows, norm.side_count});
-  const bool has_z = with_z || Backend::kNeedsZ;
-  const Tensor z = has_z ? call.made_like(x) : call.none_like(x);
-  const SumOf sum{.residual = call.data(residual),
-                  .z = has_z ? z.mutable_data_ptr() : nullptr,
-                  .seed = seed_of(call, seed),
-                  .p = p};
-  call.backend<Backend>().norm_forward(format_of(x), norm, call.data(x), static_cast<float>(eps),
-                                       y.mutable_data_ptr(), result<float>(rstd),
-                                       norm.side_count > 0 ? result<float>(x_hat) : nullptr, sum);
-  return {y, rstd, x_hat, with_z || !has_z ? z : call.none_like(x)};
+// What a norm is given as parameters.
+struct OfNorm {
+  i64 columns = 0;
+  const OptionalTensor &gamma, &beta;
+  bool rms = false;
+  const OptionalTensor& channels;
+  double tau = 0;
+};
+
+inline NormOf norm_of(const Call& call, const Tensor& matrix, const OfNorm& of) {
+  NormOf norm{rows_of(matrix, of.columns), of.rms, call.parameter(of.gamma, of.columns, "gamma"),
+              call.parameter(of.beta, of.columns, "beta")};
+  norm.tau = of.tau;
+  require(of.columns > 0, "a norm needs at least one column, x has ", of.columns);
+  if (of.gamma || of.beta) norm.parameters = format_of(of.gamma ? *of.gamma : *of.beta);
+  require(!of.gamma || !of.beta || format_of(*of.beta) == norm.parameters, "gamma and beta are of two types");
+  if (!of.channels) return norm;
+  norm.side_count = of.channels->numel();
+  require_elements(*of.channels, ScalarType::Int, norm.side_count, "side_channels");
+  norm.side = call.data<std::int32_t>(*of.channels);
+  return norm;
 }
 
-// dz, and dx = dropout(dz), which has no elements without a seed: it is then dz. dz_next is what reaches z
-// itself.
+// A norm's forward pass: where its results go beside y.
+class NormForward {
+ public:
+  NormForward(const Call& call, const Tensor& x, const OfNorm& parameters, double eps,
+              const OptionalTensor& seen = {})
+      : of(norm_of(call, x, parameters)), y(call.made_like(x)), rstd(call.floats_of({of.rows})),
+        x_hat(call.floats_of({of.rows, of.side_count})) {
+    of.eps = static_cast<float>(eps);
+    of.rstd = result<float>(rstd);
+    of.side_x_hat = of.side_count > 0 ? result<float>(x_hat) : nullptr;
+    if (!seen) return;
+    require_elements(*seen, ScalarType::Int, 2, "seen");
+    require(seen->is_contiguous() && call.holds(*seen), "seen is no array beside the others");
+    of.seen = result<std::int32_t>(*seen);
+  }
+
+  NormOf of;
+  Tensor y, rstd, x_hat;
+};
+
+// A norm's backward pass: what it reads beside dy and y, and its results. dgamma and dbeta have no elements
+// if they are not wanted.
+struct Kept {
+  const Tensor &rstd, &side_x_hat;
+  bool with_dgamma, with_dbeta;
+};
 template <class Backend>
-std::tuple<Tensor, Tensor, Tensor, Tensor> norm_backward_of_sum(
-    const Tensor& dy, const Tensor& y, const OptionalTensor& dz_next, std::int64_t columns,
-    const OptionalTensor& gamma, const OptionalTensor& beta, const Tensor& rstd, bool rms,
-    const OptionalTensor& side_channels, const Tensor& side_x_hat, bool with_dgamma, bool with_dbeta,
-    const OptionalTensor& seed, double p, double tau) {
-  const Call call(y);
-  const NormOf norm = norm_of(call, y, columns, gamma, beta, rms, side_channels, tau);
-  require_like(dy, y, "dy");
-  if (dz_next) require_like(*dz_next, y, "dz_next");
-  require_elements(rstd, ScalarType::Float, norm.rows, "rstd");
-  require_elements(side_x_hat, ScalarType::Float, norm.rows * norm.side_count, "side_x_hat");
-  const auto backend = call.backend<Backend>();
-  const std::size_t bytes = backend.norm_workspace_bytes(format_of(y), norm.rows, norm.n);
-  const Tensor dz = call.made_like(dy), dx = seed ? call.made_like(dy) : call.none_like(dy),
-               workspace = call.bytes_of(bytes);
-  const Tensor dgamma = call.reals_of(with_dgamma ? norm.n : 0, gamma ? gamma : beta),
-               dbeta = call.reals_of(with_dbeta ? norm.n : 0, gamma ? gamma : beta);
-  const SumOf sum{.dz_next = dz_next ? call.data(*dz_next) : nullptr,
-                  .dx = seed ? dx.mutable_data_ptr() : nullptr,
-                  .seed = seed_of(call, seed),
-                  .p = p};
-  backend.norm_backward(format_of(y), norm, call.data(dy), call.data(y), call.data<float>(rstd),
-                        norm.side_count > 0 ? call.data<float>(side_x_hat) : nullptr, dz.mutable_data_ptr(),
-                        with_dgamma ? dgamma.mutable_data_ptr() : nullptr,
-                        with_dbeta ? dbeta.mutable_data_ptr() : nullptr, workspace.mutable_data_ptr(), bytes,
-                        sum);
-  return {dz, dx, dgamma, dbeta};
-}
+class NormBackward {
+ public:
+  NormBackward(const Call& call, const Tensor& dy, const OfNorm& parameters, const Kept& kept)
+      : of(norm_of(call, dy, parameters)), backend(call.backend<Backend>()), dx(call.made_like(dy)),
+        workspace(call.bytes_of(of.bytes = backend.norm_workspace_bytes(of))),
+        dgamma(parameter_like(call, parameters, kept.with_dgamma)),
+        dbeta(parameter_like(call, parameters, kept.with_dbeta)),
+        to{dx.mutable_data_ptr(), kept.with_dgamma ? dgamma.mutable_data_ptr() : nullptr,
+           kept.with_dbeta ? dbeta.mutable_data_ptr() : nullptr} {
+    require_elements(kept.rstd, ScalarType::Float, of.rows, "rstd");
+    require_elements(kept.side_x_hat, ScalarType::Float, of.rows * of.side_count, "side_x_hat");
+    of.workspace = workspace.mutable_data_ptr();
+    of.rstd = const_cast<float*>(call.data<float>(kept.rstd));
+    of.side_x_hat = of.side_count > 0 ? const_cast<float*>(call.data<float>(kept.side_x_hat)) : nullptr;
+  }
 
-// With y in 8 bits (0: e4m3, 1: mxfp8, 2: int8), on the CPU alone. y itself is norm_forward's.
+  NormOf of;
+  Backend backend;
+  Tensor dx, workspace, dgamma, dbeta;
+  NormGradients to;
 
-inline std::tuple<outgrad_store, std::int64_t> norm_store_of(std::int64_t store, const NormOf& norm) {
+ private:
+  static Tensor parameter_like(const Call& call, const OfNorm& of, bool wanted) {
+    return call.reals_of(wanted ? of.columns : 0, of.gamma ? of.gamma : of.beta);
+  }
+};
+
+inline In8Bits in_8_bits(i64 store, const Rows& over) {
   constexpr outgrad_store kStores[] = {OUTGRAD_STORE_E4M3, OUTGRAD_STORE_MXFP8, OUTGRAD_STORE_INT8};
   require(store >= 0 && store < 3, "store ", store, " of a norm, where 0 to 2 are possible");
   const outgrad_store known = kStores[store];
-  return {known, static_cast<std::int64_t>(Host().norm_scale_bytes(known, norm.rows, norm.n))};
+  return {.store = known, .scale_bytes = Host().norm_scale_bytes(known, over)};
 }
 
-inline std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> norm_forward_8bit(
-    const Tensor& x, std::int64_t columns, const OptionalTensor& gamma, const OptionalTensor& beta,
-    double eps, bool rms, const OptionalTensor& side_channels, std::int64_t store) {
-  const Call call(x);
-  const NormOf norm = norm_of(call, x, columns, gamma, beta, rms, side_channels);
-  const auto [known, scale_bytes] = norm_store_of(store, norm);
-  const Tensor y = call.made_like(x), codes = call.octets_of(x.numel()), scales = call.octets_of(scale_bytes);
-  const Tensor rstd = call.floats_of({norm.rows}), x_hat = call.floats_of({norm.rows, norm.side_count});
-  call.backend<Host>().norm_forward_8bit(
-      format_of(x), known, norm, call.data(x), static_cast<float>(eps), y.mutable_data_ptr(),
-      codes.mutable_data_ptr(), scales.mutable_data_ptr(), static_cast<std::size_t>(scale_bytes),
-      result<float>(rstd), norm.side_count > 0 ? result<float>(x_hat) : nullptr);
-  return {y, codes, scales, rstd, x_hat};
+// --- The operators -------------------------------------------------------------------------------
+
+// Each operator is stated here once: by its schema, by its results as Python makes them of its arguments for
+// fake tensors (library.py), and by what it does. each(schema, results, function) takes them one by one.
+
+// y itself is activation_forward's wherever an operator gives only what is kept beside it. The mask of an
+// activation without a minimum has no words.
+template <class Backend, class Each>
+void activation_operators(Each&& each) {
+  each("activation_forward(Tensor x, int activation) -> (Tensor, Tensor)", "same(x), mask(x, activation)",
+       [](const Tensor& x, i64 activation) {
+         const Call call(x);
+         const Tensor y = call.made_like(x),
+                      mask = call.words_of(is_masked(activation) ? mask_words(x.numel()) : 0);
+         call.backend<Backend>().activation_forward(static_cast<outgrad_activation>(activation),
+                                                    elements_of(x), call.data(x), y.mutable_data_ptr(),
+                                                    result<std::uint32_t>(mask));
+         return std::tuple(y, mask);
+       });
+  each("activation_backward(Tensor dy, Tensor y, Tensor? mask, int activation) -> Tensor", "same(dy)",
+       [](const Tensor& dy, const Tensor& y, const OptionalTensor& mask, i64 activation) {
+         const Call call(y);
+         require_like(dy, y, "dy");
+         const bool masked = mask && is_masked(activation);
+         if (masked) require_elements(*mask, ScalarType::Int, mask_words(y.numel()), "mask");
+         const Tensor dx = call.made_like(dy);
+         call.backend<Backend>().activation_backward(
+             static_cast<outgrad_activation>(activation), elements_of(y), call.data(dy), call.data(y),
+             masked ? call.data<std::uint32_t>(*mask) : nullptr, dx.mutable_data_ptr());
+         return dx;
+       });
+  each("activation_forward_parity(Tensor x, int activation) -> Tensor", "same(x)",
+       [](const Tensor& x, i64 activation) {
+         const Call call(x);
+         const Tensor y = call.made_like(x);
+         call.backend<Backend>().activation_forward_parity(
+             static_cast<outgrad_activation>(activation), elements_of(x), call.data(x), y.mutable_data_ptr());
+         return y;
+       });
+  each("activation_backward_parity(Tensor dy, Tensor y, int activation) -> Tensor", "same(dy)",
+       [](const Tensor& dy, const Tensor& y, i64 activation) {
+         const Call call(y);
+         require_like(dy, y, "dy");
+         const Tensor dx = call.made_like(dy);
+         call.backend<Backend>().activation_backward_parity(static_cast<outgrad_activation>(activation),
+                                                            elements_of(y), call.data(dy), call.data(y),
+                                                            dx.mutable_data_ptr());
+         return dx;
+       });
 }
 
-inline std::tuple<Tensor, Tensor, Tensor> norm_backward_8bit(const Tensor& dy, const Tensor& codes,
-                                                             const Tensor& scales, std::int64_t columns,
-                                                             const OptionalTensor& gamma,
-                                                             const OptionalTensor& beta, const Tensor& rstd,
-                                                             bool rms, const OptionalTensor& side_channels,
-                                                             const Tensor& side_x_hat, bool with_dgamma,
-                                                             bool with_dbeta, std::int64_t store) {
-  const Call call(dy);
-  const NormOf norm = norm_of(call, dy, columns, gamma, beta, rms, side_channels);
-  const auto [known, scale_bytes] = norm_store_of(store, norm);
-  require_elements(codes, ScalarType::Byte, dy.numel(), "codes");
-  require_elements(scales, ScalarType::Byte, scale_bytes, "scales");
-  require_elements(rstd, ScalarType::Float, norm.rows, "rstd");
-  require_elements(side_x_hat, ScalarType::Float, norm.rows * norm.side_count, "side_x_hat");
-  const Host backend = call.backend<Host>();
-  const std::size_t bytes = backend.norm_workspace_bytes(format_of(dy), norm.rows, norm.n);
-  const Tensor dx = call.made_like(dy), workspace = call.bytes_of(bytes);
-  const Tensor dgamma = call.reals_of(with_dgamma ? norm.n : 0, gamma ? gamma : beta),
-               dbeta = call.reals_of(with_dbeta ? norm.n : 0, gamma ? gamma : beta);
-  backend.norm_backward_8bit(format_of(dy), known, norm, call.data(dy), call.data(codes), call.data(scales),
-                             static_cast<std::size_t>(scale_bytes), call.data<float>(rstd),
-                             norm.side_count > 0 ? call.data<float>(side_x_hat) : nullptr,
-                             dx.mutable_data_ptr(), with_dgamma ? dgamma.mutable_data_ptr() : nullptr,
-                             with_dbeta ? dbeta.mutable_data_ptr() : nullptr, workspace.mutable_data_ptr(),
-                             bytes);
-  return {dx, dgamma, dbeta};
+template <class Backend, class Each>
+void code_operators(Each&& each) {
+  each("activation_forward_code(Tensor x, int activation, int bits, Tensor? seed) -> (Tensor, Tensor)",
+       "same(x), octets(x, bits)", [](const Tensor& x, i64 activation, i64 bits, const OptionalTensor& seed) {
+         const Call call(x);
+         const CodesOf of = codes_of(call, activation, bits, seed, x.numel());
+         const Tensor y = call.made_like(x), codes = call.octets_of(static_cast<i64>(of.bytes));
+         call.backend<Backend>().activation_forward_code(of, elements_of(x), call.data(x),
+                                                         y.mutable_data_ptr(), codes.mutable_data_ptr());
+         return std::tuple(y, codes);
+       });
+  each("activation_backward_code(Tensor dy, Tensor codes, int activation, int bits, Tensor? seed) -> Tensor",
+       "same(dy)",
+       [](const Tensor& dy, const Tensor& codes, i64 activation, i64 bits, const OptionalTensor& seed) {
+         const Call call(dy);
+         const CodesOf of = codes_of(call, activation, bits, seed, dy.numel());
+         require_elements(codes, ScalarType::Byte, static_cast<i64>(of.bytes), "codes");
+         const Tensor dx = call.made_like(dy);
+         call.backend<Backend>().activation_backward_code(of, elements_of(dy), call.data(dy),
+                                                          call.data(codes), dx.mutable_data_ptr());
+         return dx;
+       });
+  each("encode_gradients(Tensor g, float lo, float hi, int bits, Tensor? seed) -> Tensor", "octets(g, bits)",
+       [](const Tensor& g, double lo, double hi, i64 bits, const OptionalTensor& seed) {
+         const Call call(g);
+         const CodesOf of = codes_of(call, 0, bits, seed, g.numel(), {lo, hi});
+         const Tensor codes = call.octets_of(static_cast<i64>(of.bytes));
+         call.backend<Backend>().encode_gradients(of, elements_of(g), call.data(g), codes.mutable_data_ptr());
+         return codes;
+       });
+  each("backward_encoded(Tensor dy, Tensor codes, float lo, float hi, int bits, Tensor? seed) -> Tensor",
+       "same(dy)",
+       [](const Tensor& dy, const Tensor& codes, double lo, double hi, i64 bits, const OptionalTensor& seed) {
+         const Call call(dy);
+         const CodesOf of = codes_of(call, 0, bits, seed, dy.numel(), {lo, hi});
+         require_elements(codes, ScalarType::Byte, static_cast<i64>(of.bytes), "codes");
+         const Tensor dx = call.made_like(dy);
+         call.backend<Backend>().backward_encoded(of, elements_of(dy), call.data(dy), call.data(codes),
+                                                  dx.mutable_data_ptr());
+         return dx;
+       });
 }
 
-// --- Dropout -------------------------------------------------------------------------------------
-
-// Applied to dy with the same seed, this is its own backward.
-template <class Backend>
-Tensor dropout(const Tensor& x, const Tensor& seed, double p) {
-  const Call call(x);
-  const Tensor y = call.made_like(x);
-  call.backend<Backend>().dropout(format_of(x), call.data(x), y.mutable_data_ptr(), x.numel(),
-                                  seed_of(call, seed), p);
-  return y;
+template <class Backend, class Each>
+void operators_of_y_in_8_bits(Each&& each) {
+  each("gelu_forward_mxfp8(Tensor x) -> (Tensor, Tensor, Tensor)",
+       "octets(x, 8), bytes(x, (x.numel() + 31) // 32), mask(x)", [](const Tensor& x) {
+         const Call call(x);
+         const i64 n = x.numel();
+         const Tensor codes = call.octets_of(n), scales = call.octets_of(mxfp8_scales(n)),
+                      mask = call.words_of(mask_words(n));
+         call.backend<Backend>().gelu_forward_mxfp8(elements_of(x), call.data(x), result<std::uint8_t>(codes),
+                                                    result<std::uint8_t>(scales),
+                                                    result<std::uint32_t>(mask));
+         return std::tuple(codes, scales, mask);
+       });
+  each("gelu_backward_mxfp8(Tensor dy, Tensor codes, Tensor scales, Tensor mask) -> Tensor", "same(dy)",
+       [](const Tensor& dy, const Tensor& codes, const Tensor& scales, const Tensor& mask) {
+         const Call call(dy);
+         const i64 n = dy.numel();
+         require_elements(codes, ScalarType::Byte, n, "codes");
+         require_elements(scales, ScalarType::Byte, mxfp8_scales(n), "scales");
+         require_elements(mask, ScalarType::Int, mask_words(n), "mask");
+         const Tensor dx = call.made_like(dy);
+         call.backend<Backend>().gelu_backward_mxfp8(
+             elements_of(dy), call.data(dy), call.data<std::uint8_t>(codes), call.data<std::uint8_t>(scales),
+             call.data<std::uint32_t>(mask), dx.mutable_data_ptr());
+         return dx;
+       });
+  each(
+      "activation_forward_fp8(Tensor x, Tensor scale, int activation, int fp8, int bits) -> (Tensor, Tensor)",
+      "octets(x, 8), octets(x, bits)",
+      [](const Tensor& x, const Tensor& scale, i64 activation, i64 fp8, i64 bits) {
+        const Call call(x);
+        Fp8Of of = fp8_of(call, scale, activation, fp8, bits, x.numel());
+        const Tensor codes = call.octets_of(x.numel()), parts = call.octets_of(static_cast<i64>(of.bytes));
+        const auto backend = call.backend<Backend>();
+        const Tensor workspace = call.bytes_of(backend.fp8_workspace_bytes());
+        of.workspace = workspace.mutable_data_ptr();
+        backend.activation_forward_fp8(of, elements_of(x), call.data(x), result<std::uint8_t>(codes),
+                                       parts.mutable_data_ptr());
+        return std::tuple(codes, parts);
+      });
+  each(
+      "activation_backward_fp8(Tensor dy, Tensor codes, Tensor parts, Tensor scale, int activation, int fp8, "
+      "int bits) -> Tensor",
+      "same(dy)",
+      [](const Tensor& dy, const Tensor& codes, const Tensor& parts, const Tensor& scale, i64 activation,
+         i64 fp8, i64 bits) {
+        const Call call(dy);
+        Fp8Of of = fp8_of(call, scale, activation, fp8, bits, dy.numel());
+        require_elements(codes, ScalarType::Byte, dy.numel(), "codes");
+        require_elements(parts, ScalarType::Byte, static_cast<i64>(of.bytes), "parts");
+        const Tensor dx = call.made_like(dy);
+        const auto backend = call.backend<Backend>();
+        const Tensor workspace = call.bytes_of(backend.fp8_workspace_bytes());
+        of.workspace = workspace.mutable_data_ptr();
+        backend.activation_backward_fp8(of, elements_of(dy), call.data(dy), call.data<std::uint8_t>(codes),
+                                        call.data(parts), dx.mutable_data_ptr());
+        return dx;
+      });
 }
 
-// --- Their names ---------------------------------------------------------------------------------
+// GELU of what a linear layer gives before its bias is added; softmax; dropout, which with the same seed is
+// its own backward.
+template <class Backend, class Each>
+void operators_of_rows(Each&& each) {
+  each("bias_gelu_forward(Tensor x, Tensor bias) -> (Tensor, Tensor)", "same(x), mask(x)",
+       [](const Tensor& x, const Tensor& bias) {
+         const Call call(x);
+         const BiasOf of{rows_of(x, bias.numel()), format_of(bias)};
+         const Tensor y = call.made_like(x), mask = call.words_of(mask_words(x.numel()));
+         call.backend<Backend>().bias_gelu_forward(of, call.data(x), call.data(bias), y.mutable_data_ptr(),
+                                                   result<std::uint32_t>(mask));
+         return std::tuple(y, mask);
+       });
+  each(
+      "bias_gelu_backward(Tensor dy, Tensor y, Tensor mask, SymInt columns, Tensor? like=None) -> (Tensor, "
+      "Tensor)",
+      "same(dy), reals(dy, columns, like)",
+      [](const Tensor& dy, const Tensor& y, const Tensor& mask, i64 columns, const OptionalTensor& like) {
+        const Call call(y);
+        BiasOf of{rows_of(y, columns)};
+        require_like(dy, y, "dy");
+        require_elements(mask, ScalarType::Int, mask_words(y.numel()), "mask");
+        const auto backend = call.backend<Backend>();
+        of.bytes = backend.bias_workspace_bytes(of);
+        const Tensor dx = call.made_like(dy), dbias = call.reals_of(columns, like),
+                     workspace = call.bytes_of(of.bytes);
+        of.bias = format_of(dbias);
+        of.workspace = workspace.mutable_data_ptr();
+        backend.bias_gelu_backward(of, call.data(dy), call.data(y), call.data<std::uint32_t>(mask),
+                                   dx.mutable_data_ptr(), dbias.mutable_data_ptr());
+        return std::tuple(dx, dbias);
+      });
+  each("softmax_forward_code(Tensor x, SymInt columns) -> (Tensor, Tensor)", "same(x), octets(x, 8)",
+       [](const Tensor& x, i64 columns) {
+         const Call call(x);
+         const Rows over = rows_of(x, columns);
+         const Tensor y = call.made_like(x), codes = call.octets_of(x.numel());
+         if (over.rows > 0)
+           call.backend<Backend>().softmax_forward_code(over, call.data(x), y.mutable_data_ptr(),
+                                                        codes.mutable_data_ptr());
+         return std::tuple(y, codes);
+       });
+  each("softmax_backward_code(Tensor dy, Tensor codes, SymInt columns) -> Tensor", "same(dy)",
+       [](const Tensor& dy, const Tensor& codes, i64 columns) {
+         const Call call(dy);
+         const Rows over = rows_of(dy, columns);
+         require_elements(codes, ScalarType::Byte, dy.numel(), "codes");
+         const Tensor dx = call.made_like(dy);
+         if (over.rows > 0)
+           call.backend<Backend>().softmax_backward_code(over, call.data(dy), call.data(codes),
+                                                         dx.mutable_data_ptr());
+         return dx;
+       });
+  each("dropout(Tensor x, Tensor seed, float p) -> Tensor", "same(x)",
+       [](const Tensor& x, const Tensor& seed, double p) {
+         const Call call(x);
+         const Tensor y = call.made_like(x);
+         call.backend<Backend>().dropout(elements_of(x), call.data(x), y.mutable_data_ptr(),
+                                         seed_of(call, seed), p);
+         return y;
+       });
+}
 
-inline constexpr const char* kSchemas[] = {
-    "activation_forward(Tensor x, int activation) -> (Tensor, Tensor)",
-    "activation_backward(Tensor dy, Tensor y, Tensor? mask, int activation) -> Tensor",
-    "activation_forward_parity(Tensor x, int activation) -> Tensor",
-    "activation_backward_parity(Tensor dy, Tensor y, int activation) -> Tensor",
-    "activation_forward_code(Tensor x, int activation, int bits, Tensor? seed) -> (Tensor, Tensor)",
-    "activation_backward_code(Tensor dy, Tensor codes, int activation, int bits, Tensor? seed) -> Tensor",
-    "encode_gradients(Tensor g, float lo, float hi, int bits, Tensor? seed) -> Tensor",
-    "backward_encoded(Tensor dy, Tensor codes, float lo, float hi, int bits, Tensor? seed) -> Tensor",
-    "gelu_forward_mxfp8(Tensor x) -> (Tensor, Tensor, Tensor)",
-    "gelu_backward_mxfp8(Tensor dy, Tensor codes, Tensor scales, Tensor mask) -> Tensor",
-    "activation_forward_fp8(Tensor x, Tensor scale, int activation, int fp8, int bits) -> (Tensor, Tensor)",
-    "activation_backward_fp8(Tensor dy, Tensor codes, Tensor parts, Tensor scale, int activation, int fp8, "
-    "int bits) -> Tensor",
-    "bias_gelu_forward(Tensor x, Tensor bias) -> (Tensor, Tensor)",
-    "bias_gelu_backward(Tensor dy, Tensor y, Tensor mask, SymInt columns, Tensor? like=None) -> (Tensor, "
-    "Tensor)",
-    "softmax_forward_code(Tensor x, SymInt columns) -> (Tensor, Tensor)",
-    "softmax_backward_code(Tensor dy, Tensor codes, SymInt columns) -> Tensor",
-    "norm_forward(Tensor x, SymInt columns, Tensor? gamma, Tensor? beta, float eps, bool rms, Tensor? "
-    "side_channels, "
-    "Tensor(a!)? seen=None, float tau=0.0) -> (Tensor, Tensor, Tensor)",
-    "norm_backward(Tensor dy, Tensor y, SymInt columns, Tensor? gamma, Tensor? beta, Tensor rstd, bool rms, "
-    "Tensor? side_channels, Tensor side_x_hat, "
-    "bool with_dgamma, bool with_dbeta, float tau=0.0) -> (Tensor, Tensor, Tensor)",
-    "norm_forward_of_sum(Tensor x, Tensor residual, SymInt columns, Tensor? gamma, Tensor? beta, float eps, "
-    "bool rms, Tensor? side_channels, Tensor? seed, "
-    "float p, bool with_z, Tensor(a!)? seen=None, float tau=0.0) -> (Tensor, Tensor, Tensor, Tensor)",
-    "norm_backward_of_sum(Tensor dy, Tensor y, Tensor? dz_next, SymInt columns, Tensor? gamma, Tensor? beta, "
-    "Tensor rstd, bool rms, Tensor? side_channels, "
-    "Tensor side_x_hat, bool with_dgamma, bool with_dbeta, Tensor? seed, float p, float tau=0.0) -> (Tensor, "
-    "Tensor, Tensor, Tensor)",
-    "norm_forward_8bit(Tensor x, SymInt columns, Tensor? gamma, Tensor? beta, float eps, bool rms, Tensor? "
-    "side_channels, int store) -> (Tensor, Tensor, "
-    "Tensor, Tensor, Tensor)",
-    "norm_backward_8bit(Tensor dy, Tensor codes, Tensor scales, SymInt columns, Tensor? gamma, Tensor? beta, "
-    "Tensor rstd, bool rms, Tensor? side_channels, "
-    "Tensor side_x_hat, bool with_dgamma, bool with_dbeta, int store) -> (Tensor, Tensor, Tensor)",
-    "dropout(Tensor x, Tensor seed, float p) -> Tensor"};
+template <class Backend, class Each>
+void norm_operators(Each&& each) {
+  each(
+      "norm_forward(Tensor x, SymInt columns, Tensor? gamma, Tensor? beta, float eps, bool rms, Tensor? "
+      "side_channels, Tensor(a!)? seen=None, float tau=0.0) -> (Tensor, Tensor, Tensor)",
+      "same(x), *of_rows(x, columns, side_channels)",
+      [](const Tensor& x, i64 columns, const OptionalTensor& gamma, const OptionalTensor& beta, double eps,
+         bool rms, const OptionalTensor& side_channels, const OptionalTensor& seen, double tau) {
+        const Call call(x);
+        const NormForward norm(call, x, {columns, gamma, beta, rms, side_channels, tau}, eps, seen);
+        call.backend<Backend>().norm_forward(norm.of, call.data(x), norm.y.mutable_data_ptr());
+        return std::tuple(norm.y, norm.rstd, norm.x_hat);
+      });
+  each(
+      "norm_backward(Tensor dy, Tensor y, SymInt columns, Tensor? gamma, Tensor? beta, Tensor rstd, bool "
+      "rms, "
+      "Tensor? side_channels, Tensor side_x_hat, bool with_dgamma, bool with_dbeta, float tau=0.0) -> "
+      "(Tensor, Tensor, Tensor)",
+      "same(dy), *of_parameters(dy, columns, gamma, beta, with_dgamma, with_dbeta)",
+      [](const Tensor& dy, const Tensor& y, i64 columns, const OptionalTensor& gamma,
+         const OptionalTensor& beta, const Tensor& rstd, bool rms, const OptionalTensor& side_channels,
+         const Tensor& side_x_hat, bool with_dgamma, bool with_dbeta, double tau) {
+        const Call call(y);
+        require_like(dy, y, "dy");
+        const NormBackward<Backend> norm(call, dy, {columns, gamma, beta, rms, side_channels, tau},
+                                         {rstd, side_x_hat, with_dgamma, with_dbeta});
+        norm.backend.norm_backward(norm.of, call.data(dy), call.data(y), norm.to);
+        return std::tuple(norm.dx, norm.dgamma, norm.dbeta);
+      });
+}
+
+// Norms of z = dropout(x) + residual; without a seed nothing is dropped.
+template <class Backend, class Each>
+void operators_of_sums(Each&& each) {
+  // z has no elements if it is not wanted.
+  each(
+      "norm_forward_of_sum(Tensor x, Tensor residual, SymInt columns, Tensor? gamma, Tensor? beta, float "
+      "eps, "
+      "bool rms, Tensor? side_channels, Tensor? seed, float p, bool with_z, Tensor(a!)? seen=None, float "
+      "tau=0.0) -> (Tensor, Tensor, Tensor, Tensor)",
+      "same(x), *of_rows(x, columns, side_channels), same(x) if with_z else x.new_empty(0)",
+      [](const Tensor& x, const Tensor& residual, i64 columns, const OptionalTensor& gamma,
+         const OptionalTensor& beta, double eps, bool rms, const OptionalTensor& side_channels,
+         const OptionalTensor& seed, double p, bool with_z, const OptionalTensor& seen, double tau) {
+        const Call call(x);
+        NormForward norm(call, x, {columns, gamma, beta, rms, side_channels, tau}, eps, seen);
+        require_like(residual, x, "residual");
+        const bool has_z = with_z || Backend::kNeedsZ;
+        const Tensor z = has_z ? call.made_like(x) : call.none_like(x);
+        norm.of.sum = {.residual = call.data(residual),
+                       .z = has_z ? z.mutable_data_ptr() : nullptr,
+                       .seed = seed_of(call, seed),
+                       .p = p};
+        call.backend<Backend>().norm_forward(norm.of, call.data(x), norm.y.mutable_data_ptr());
+        return std::tuple(norm.y, norm.rstd, norm.x_hat, with_z || !has_z ? z : call.none_like(x));
+      });
+  // dz, and dx = dropout(dz), which has no elements without a seed: it is then dz. dz_next is what reaches z
+  // itself.
+  each(
+      "norm_backward_of_sum(Tensor dy, Tensor y, Tensor? dz_next, SymInt columns, Tensor? gamma, Tensor? "
+      "beta, "
+      "Tensor rstd, bool rms, Tensor? side_channels, Tensor side_x_hat, bool with_dgamma, bool with_dbeta, "
+      "Tensor? seed, float p, float tau=0.0) -> (Tensor, Tensor, Tensor, Tensor)",
+      "same(dy), dy.new_empty(0) if seed is None else same(dy), *of_parameters(dy, columns, gamma, beta, "
+      "with_dgamma, with_dbeta)",
+      [](const Tensor& dy, const Tensor& y, const OptionalTensor& dz_next, i64 columns,
+         const OptionalTensor& gamma, const OptionalTensor& beta, const Tensor& rstd, bool rms,
+         const OptionalTensor& side_channels, const Tensor& side_x_hat, bool with_dgamma, bool with_dbeta,
+         const OptionalTensor& seed, double p, double tau) {
+        const Call call(y);
+        require_like(dy, y, "dy");
+        if (dz_next) require_like(*dz_next, y, "dz_next");
+        NormBackward<Backend> norm(call, dy, {columns, gamma, beta, rms, side_channels, tau},
+                                   {rstd, side_x_hat, with_dgamma, with_dbeta});
+        const Tensor dx = seed ? call.made_like(dy) : call.none_like(dy);
+        norm.of.sum = {.dz_next = dz_next ? call.data(*dz_next) : nullptr,
+                       .dx = seed ? dx.mutable_data_ptr() : nullptr,
+                       .seed = seed_of(call, seed),
+                       .p = p};
+        norm.backend.norm_backward(norm.of, call.data(dy), call.data(y), norm.to);
+        return std::tuple(norm.dx, dx, norm.dgamma, norm.dbeta);
+      });
+}
+
+// Norms with y in 8 bits (0: e4m3, 1: mxfp8, 2: int8), on the CPU alone. y itself is norm_forward's.
+template <class Each>
+void operators_of_norms_in_8_bits(Each&& each) {
+  each(
+      "norm_forward_8bit(Tensor x, SymInt columns, Tensor? gamma, Tensor? beta, float eps, bool rms, Tensor? "
+      "side_channels, int store) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+      // The bytes of scales in that order: a float for all, a byte for 32 elements, two
+      // floats for 64.
+      "same(x), octets(x, 8), bytes(x, (4, x.numel() // 32, x.numel() // 64 * 8)[store]), *of_rows(x, "
+      "columns, side_channels)",
+      [](const Tensor& x, i64 columns, const OptionalTensor& gamma, const OptionalTensor& beta, double eps,
+         bool rms, const OptionalTensor& side_channels, i64 store) {
+        const Call call(x);
+        const NormForward norm(call, x, {columns, gamma, beta, rms, side_channels}, eps);
+        In8Bits in = in_8_bits(store, norm.of);
+        const Tensor codes = call.octets_of(x.numel()),
+                     scales = call.octets_of(static_cast<i64>(in.scale_bytes));
+        in.codes = codes.mutable_data_ptr();
+        in.scales = scales.mutable_data_ptr();
+        Host().norm_forward_8bit(norm.of, in, call.data(x), norm.y.mutable_data_ptr());
+        return std::tuple(norm.y, codes, scales, norm.rstd, norm.x_hat);
+      });
+  each(
+      "norm_backward_8bit(Tensor dy, Tensor codes, Tensor scales, SymInt columns, Tensor? gamma, Tensor? "
+      "beta, "
+      "Tensor rstd, bool rms, Tensor? side_channels, Tensor side_x_hat, bool with_dgamma, bool with_dbeta, "
+      "int store) -> (Tensor, Tensor, Tensor)",
+      "same(dy), *of_parameters(dy, columns, gamma, beta, with_dgamma, with_dbeta)",
+      [](const Tensor& dy, const Tensor& codes, const Tensor& scales, i64 columns,
+         const OptionalTensor& gamma, const OptionalTensor& beta, const Tensor& rstd, bool rms,
+         const OptionalTensor& side_channels, const Tensor& side_x_hat, bool with_dgamma, bool with_dbeta,
+         i64 store) {
+        const Call call(dy);
+        const NormBackward<Host> norm(call, dy, {columns, gamma, beta, rms, side_channels},
+                                      {rstd, side_x_hat, with_dgamma, with_dbeta});
+        In8Bits in = in_8_bits(store, norm.of);
+        require_elements(codes, ScalarType::Byte, dy.numel(), "codes");
+        require_elements(scales, ScalarType::Byte, static_cast<i64>(in.scale_bytes), "scales");
+        in.codes = const_cast<void*>(call.data(codes));
+        in.scales = const_cast<void*>(call.data(scales));
+        norm.backend.norm_backward_8bit(norm.of, in, call.data(dy), norm.to);
+        return std::tuple(norm.dx, norm.dgamma, norm.dbeta);
+      });
+}
+
+template <class Backend, class Each>
+void operators(Each&& each) {
+  activation_operators<Backend>(each);
+  code_operators<Backend>(each);
+  operators_of_y_in_8_bits<Backend>(each);
+  operators_of_rows<Backend>(each);
+  norm_operators<Backend>(each);
+  operators_of_sums<Backend>(each);
+  if constexpr (std::is_same_v<Backend, Host>) operators_of_norms_in_8_bits(each);
+}
 
 template <class Library>
 void define(Library& m) {
-  for (const char* schema : kSchemas) m.def(schema);
+  operators<Host>([&](const char* schema, const char*, auto) { m.def(schema); });
 }
+
+// A lambda as a function that may be a template's argument.
+template <class Function, class Pointer = decltype(+Function{})>
+struct Named;
+template <class Function, class Result, class... Parameters>
+struct Named<Function, Result (*)(Parameters...)> {
+  static Result call(Parameters... parameters) { return Function{}(parameters...); }
+};
 
 template <class Backend, class Library>
 void implement(Library& m) {
-  m.impl("activation_forward", TORCH_BOX(&activation_forward<Backend>));
-  m.impl("activation_backward", TORCH_BOX(&activation_backward<Backend>));
-  m.impl("activation_forward_parity", TORCH_BOX(&activation_forward_parity<Backend>));
-  m.impl("activation_backward_parity", TORCH_BOX(&activation_backward_parity<Backend>));
-  m.impl("activation_forward_code", TORCH_BOX(&activation_forward_code<Backend>));
-  m.impl("activation_backward_code", TORCH_BOX(&activation_backward_code<Backend>));
-  m.impl("encode_gradients", TORCH_BOX(&encode_gradients<Backend>));
-  m.impl("backward_encoded", TORCH_BOX(&backward_encoded<Backend>));
-  m.impl("gelu_forward_mxfp8", TORCH_BOX(&gelu_forward_mxfp8<Backend>));
-  m.impl("gelu_backward_mxfp8", TORCH_BOX(&gelu_backward_mxfp8<Backend>));
-  m.impl("activation_forward_fp8", TORCH_BOX(&activation_forward_fp8<Backend>));
-  m.impl("activation_backward_fp8", TORCH_BOX(&activation_backward_fp8<Backend>));
-  m.impl("bias_gelu_forward", TORCH_BOX(&bias_gelu_forward<Backend>));
-  m.impl("bias_gelu_backward", TORCH_BOX(&bias_gelu_backward<Backend>));
-  m.impl("softmax_forward_code", TORCH_BOX(&softmax_forward_code<Backend>));
-  m.impl("softmax_backward_code", TORCH_BOX(&softmax_backward_code<Backend>));
-  m.impl("norm_forward", TORCH_BOX(&norm_forward<Backend>));
-  m.impl("norm_backward", TORCH_BOX(&norm_backward<Backend>));
-  m.impl("norm_forward_of_sum", TORCH_BOX(&norm_forward_of_sum<Backend>));
-  m.impl("norm_backward_of_sum", TORCH_BOX(&norm_backward_of_sum<Backend>));
-  if constexpr (std::is_same_v<Backend, Host>) {
-    m.impl("norm_forward_8bit", TORCH_BOX(&norm_forward_8bit));
-    m.impl("norm_backward_8bit", TORCH_BOX(&norm_backward_8bit));
-  }
-  m.impl("dropout", TORCH_BOX(&dropout<Backend>));
+  operators<Backend>([&]<class Function>(const char* schema, const char*, Function) {
+    m.impl(std::string(schema, std::strchr(schema, '(')).c_str(), TORCH_BOX(&Named<Function>::call));
+  });
 }
 
 }  // namespace outgrad::torch_operators

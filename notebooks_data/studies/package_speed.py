@@ -163,7 +163,7 @@ class Block(torch.nn.Module):
 
     def forward(self, x, residual):
         if isinstance(self.norm, outgrad.LayerNorm):
-            return (self.norm.of_mlp(self.first, "gelu", self.second, x, P) if self.whole
+            return (self.norm.of_mlp((self.first, "gelu", self.second), x, P) if self.whole
                     else self.norm.of_linear(self.second, x, residual, P))
         h = F.gelu(self.first(x)) if self.whole else x
         return self.norm(F.dropout(self.second(h), P) + (x if self.whole else residual))

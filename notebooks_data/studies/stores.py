@@ -8,7 +8,8 @@ keeps.
 The first trains and prints a summary, with --write it also writes ../training/stores.json, anew after each
 seed; --ways adds some ways to what is written, and is refused where the runs of `exact`, along which the
 probes lie, no longer end where they did. (Probes of a store that rounds at random then draw other numbers.)
-The second prints the summary of that file. It needs the PyTorch package, whose stores are what is studied.
+The second prints the summary of that file. It needs the PyTorch package, whose stores are studied beside
+those of outgrad_peers.
 
     regression  a made-up smooth function of 8 inputs, two hidden layers of 128 GELUs; the logarithm of the
                 validation error over the variance
@@ -23,11 +24,11 @@ one task and one seed start from the same weights and see the same batches. They
     exact    PyTorch's own GELU, which keeps x
     control  the same, where one weight began larger by one unit in its last place: what rounding alone does
     regelu2  ReGELU2's published steps, a code of 2 bits (../foreign/regelu2.json)
-    actnn:shared:2  actnn:auto:2, where layers share their bits by outgrad.share_bits, anew in the first of
-                    each 50 steps and for each probe, by the batch at hand
-    others   outgrad.GELU with the store of this name: what it keeps is in kernels/torch/outgrad/stores.py.
-             With parity the next layer gets another y: the one store that changes the forward pass too, in
-             validation as well
+    actnn:shared:2  actnn:auto:2, where layers share their bits by outgrad_peers.share_bits, anew in the first
+                    of each 50 steps and for each probe, by the batch at hand
+    others   GELU with the store of this name: what it keeps is in kernels/torch/outgrad/stores.py, and of
+             Mesa's and ActNN's in outgrad_peers. With parity the next layer gets another y: the one store
+             that changes the forward pass too, in validation as well
 
 y of `exact` and y of a store are rounded from values that differ by few units of fp32's last place; so in
 rare elements they differ by one of bf16's, which is one more source of what `control` has.
@@ -58,7 +59,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import outgrad
+import outgrad_peers
 from paired import CONFIDENCE, interval, student
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -99,7 +100,7 @@ class ReGELU2(torch.autograd.Function):
         return (dy * regelu2_steps()[1][ctx.saved_tensors[0].long()]).to(dy.dtype)
 
 
-class Activation(outgrad.GELU):
+class Activation(outgrad_peers.GELU):
     """GELU in bf16 between layers in fp32, whose derivative is had in one of the ways."""
 
     way = "exact"
@@ -270,7 +271,7 @@ def gradient_of(task, model, batch, way="exact"):
     for a in layers:
         a.take(way)
     if way in SHARED:
-        outgrad.share_bits(model, lambda: task.loss(model, batch))
+        outgrad_peers.share_bits(model, lambda: task.loss(model, batch))
     hooks = [a.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach().bfloat16().float()))
              for a in layers]
     gradients = torch.autograd.grad(task.loss(model, batch), list(model.parameters()))
@@ -325,7 +326,7 @@ def run(of_task, seed, way, steps, probed_ways=WAYS):
             found = probe(task, model, batch, [t[rows] for t in task.train], probed_ways)
             probes.append({"task": task.name, "seed": seed, "step": step} | found)
         if way in SHARED and step % SHARE_EVERY == 1:
-            outgrad.share_bits(model, lambda: task.loss(model, batch))  # noqa: B023
+            outgrad_peers.share_bits(model, lambda: task.loss(model, batch))  # noqa: B023
         loss = task.loss(model, batch)
         optimizer.zero_grad()
         loss.backward()

@@ -9,63 +9,21 @@ from . import library  # first, because it names a PyTorch that is too old
 from .attention import attention, softmax_dropout
 from .bounds import Bounds, bounds
 from .drift import look_for_drift, on_drift
-from .functional import add_layer_norm, add_rms_norm, dropout, dropout_add_layer_norm, dropout_add_rms_norm, elu, gelu, gelu_tanh, layer_norm
-from .functional import linear_activation, linear_gelu, mish, quick_gelu, rms_norm, side_channels, sigmoid, silu, softplus, swish, tanh
+from .functional import (add_layer_norm, add_rms_norm, dropout, dropout_add_layer_norm, dropout_add_rms_norm,
+    elu, gelu, gelu_tanh, layer_norm)
+from .functional import (linear_activation, linear_gelu, mish, quick_gelu, rms_norm, side_channels, sigmoid,
+    silu, softplus, swish, tanh)
 from .library import ACTIVATIONS, version
 from .linear import linear
 from .modules import ELU, GELU, Dropout, LayerNorm, Linear, Mish, QuickGELU, RMSNorm, SiLU, Softmax, Softplus
 from .own import CodedActivation, CodeHeader
 from .patching import Report, patch, unpatch
-from .sharing import share_bits
 from .softmax import softmax, softmax_bound
 
 __version__ = version()
-__all__ = [
-    "ACTIVATIONS",
-    "ELU",
-    "GELU",
-    "Bounds",
-    "CodeHeader",
-    "CodedActivation",
-    "Dropout",
-    "LayerNorm",
-    "Linear",
-    "Mish",
-    "QuickGELU",
-    "RMSNorm",
-    "Report",
-    "SiLU",
-    "Softmax",
-    "Softplus",
-    "add_layer_norm",
-    "add_rms_norm",
-    "attention",
-    "bounds",
-    "dropout",
-    "dropout_add_layer_norm",
-    "dropout_add_rms_norm",
-    "elu",
-    "gelu",
-    "gelu_tanh",
-    "layer_norm",
-    "linear",
-    "linear_activation",
-    "linear_gelu",
-    "look_for_drift",
-    "mish",
-    "on_drift",
-    "patch",
-    "quick_gelu",
-    "rms_norm",
-    "share_bits",
-    "side_channels",
-    "sigmoid",
-    "silu",
-    "softmax",
-    "softmax_bound",
-    "softmax_dropout",
-    "softplus",
-    "swish",
-    "tanh",
-    "unpatch",
-]
+__all__ = ["ACTIVATIONS", "ELU", "GELU", "Bounds", "CodeHeader", "CodedActivation", "Dropout", "LayerNorm",
+    "Linear", "Mish", "QuickGELU", "RMSNorm", "Report", "SiLU", "Softmax", "Softplus", "add_layer_norm",
+    "add_rms_norm", "attention", "bounds", "dropout", "dropout_add_layer_norm", "dropout_add_rms_norm", "elu",
+    "gelu", "gelu_tanh", "layer_norm", "linear", "linear_activation", "linear_gelu", "look_for_drift", "mish",
+    "on_drift", "patch", "quick_gelu", "rms_norm", "side_channels", "sigmoid", "silu", "softmax",
+    "softmax_bound", "softmax_dropout", "softplus", "swish", "tanh", "unpatch"]

@@ -1,9 +1,9 @@
 """Attention and softmax whose backward pass reads the softmax's output (Tempo, NeurIPS 2022).
 
-PyTorch's fused attention keeps even less, and is the default where it applies. Elsewhere this module keeps q, k, v, the
-probabilities and 8 bytes; the backward pass computes the dropped-out probabilities again. In place of the probabilities
-it may keep their codes of 8 bits (softmax.py). Then the gradient of v is that of the probabilities p' that these stand for,
-and the one of the scores is within softmax_bound.
+PyTorch's fused attention keeps even less, and is the default where it applies. Elsewhere this module keeps q,
+k, v, the probabilities and 8 bytes; the backward pass computes the dropped-out probabilities again. In place
+of the probabilities it may keep their codes of 8 bits (softmax.py). Then the gradient of v is that of the
+probabilities p' that these stand for, and the one of the scores is within softmax_bound.
 """
 
 import math
@@ -36,11 +36,13 @@ def _softmax_dropout_gradients(ctx, saved, dy):
     return _softmax_gradient(library.dropout(dy, seed, ctx.p) if ctx.p > 0 else dy, probabilities), None, None
 
 
-_softmax_dropout = functional._Operation("softmax_dropout", _softmax_dropout_compute, _softmax_dropout_keep, _softmax_dropout_gradients)
+_softmax_dropout = functional._Operation("softmax_dropout", _softmax_dropout_compute, _softmax_dropout_keep,
+    _softmax_dropout_gradients)
 
 
 def softmax_dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Tensor:
-    """dropout(softmax(x)) over the last dimension. Keeps the softmax's output and 8 bytes, not the mask of what was dropped."""
+    """dropout(softmax(x)) over the last dimension. Keeps the softmax's output and 8 bytes, not the mask of
+    what was dropped."""
     functional._expect("softmax_dropout", x=x)
     p = functional.checked_probability("softmax_dropout", p, training)
     return _softmax_dropout(x.contiguous(), functional.new_seed(x.device), p)
@@ -48,15 +50,14 @@ def softmax_dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> t
 
 # --- Attention ------------------------------------------------------------------------------------
 
-# Each direction is one operator. A compiler that sees its parts finds the dropped-out probabilities in both passes, and
-# keeps those of the forward pass instead of computing them again (AOTAutograd's elimination of common subexpressions
-# did). kept: the probabilities, or their codes if coded.
+# Each direction is one operator. A compiler that sees its parts finds the dropped-out probabilities in both
+# passes, and keeps those of the forward pass instead of computing them again (AOTAutograd's elimination of
+# common subexpressions did). kept: the probabilities, or their codes if coded.
 
 
 @torch.library.custom_op("outgrad::attention_forward", mutates_args=())
-def _forward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, scale: float, p: float, seed: torch.Tensor, coded: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, scale: float,
+        p: float, seed: torch.Tensor, coded: bool) -> tuple[torch.Tensor, torch.Tensor]:
     scores = torch.matmul(q, k.transpose(-1, -2)).mul_(scale)
     if bias is not None:
         scores += bias
@@ -70,9 +71,9 @@ def _forward(
 
 
 @torch.library.custom_op("outgrad::attention_backward", mutates_args=())
-def _backward(
-    dy: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kept: torch.Tensor, scale: float, p: float, seed: torch.Tensor, coded: bool
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _backward(dy: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kept: torch.Tensor,
+        scale: float, p: float, seed: torch.Tensor,
+        coded: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     if coded:
         values = torch.tensor(library.softmax_values(), dtype=q.dtype, device=q.device)
         probabilities = values[kept.int()].view(*q.shape[:-1], k.shape[-2])
@@ -83,23 +84,23 @@ def _backward(
     del dropped
     dp = torch.matmul(dy, v.transpose(-1, -2))
     dp = library.dropout(dp, seed, p) if p > 0 else dp
-    ds = (library.softmax_backward_code(dp, kept, k.shape[-2]) if coded else _softmax_gradient(dp, probabilities)).mul_(scale)
+    ds = (
+        (library.softmax_backward_code(dp, kept, k.shape[-2]) if coded
+        else _softmax_gradient(dp, probabilities)).mul_(scale))
     return torch.matmul(ds, k), torch.matmul(ds.transpose(-1, -2), q), dv
 
 
 @_forward.register_fake
-def _(q, k, v, bias, scale, p, seed, coded):
+def _(q, k, v, *rest):
     kept = q.new_empty((*q.shape[:-1], k.shape[-2]))
-    return q.new_empty((*q.shape[:-1], v.shape[-1])), q.new_empty((kept.numel(),), dtype=torch.uint8) if coded else kept
+    coded = rest[-1]
+    return (q.new_empty((*q.shape[:-1], v.shape[-1])),
+        q.new_empty((kept.numel(),), dtype=torch.uint8) if coded else kept)
 
 
 @_backward.register_fake
-def _(dy, q, k, v, kept, scale, p, seed, coded):
+def _(dy, q, k, v, *_):
     return tuple(t.new_empty(t.shape) for t in (q, k, v))
-
-
-def _attention_compute(q, k, v, bias, scale, p, seed, coded):
-    return torch.ops.outgrad.attention_forward.default(q, k, v, bias, scale, p, seed, coded)
 
 
 def _attention_keep(ctx, inputs, outputs):
@@ -113,7 +114,8 @@ def _attention_gradients(ctx, saved, dy):
     return *found, None, None, None, None, None
 
 
-_attention = functional._Operation("attention", _attention_compute, _attention_keep, _attention_gradients)
+_attention = functional._Operation("attention", torch.ops.outgrad.attention_forward.default, _attention_keep,
+    _attention_gradients)
 
 
 def _fused_applies(q, k, v, mask, p):
@@ -121,26 +123,20 @@ def _fused_applies(q, k, v, mask, p):
     if q.device.type != "cuda":
         return p == 0  # the fused attention for the CPU has no dropout
     parameters = torch.backends.cuda.SDPAParams(q, k, v, mask, p, False, False)
-    return torch.backends.cuda.can_use_flash_attention(parameters) or torch.backends.cuda.can_use_efficient_attention(parameters)
+    return (torch.backends.cuda.can_use_flash_attention(parameters)
+        or torch.backends.cuda.can_use_efficient_attention(parameters))
 
 
-def attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    p: float = 0.0,
-    scale: float | None = None,
-    training: bool = True,
-    form: Literal["auto", "sdpa", "softmax"] = "auto",
-    store: Literal["p", "log2:8"] = "p",
-) -> torch.Tensor:
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, attn_mask: torch.Tensor | None = None,
+        p: float = 0.0, scale: float | None = None, training: bool = True,
+        form: Literal["auto", "sdpa", "softmax"] = "auto",
+        store: Literal["p", "log2:8"] = "p") -> torch.Tensor:
     """dropout(softmax(q k^T scale + mask)) v; q is [..., m, d], k [..., n, d], v [..., n, e].
 
-    attn_mask: [..., m, n], boolean (True: takes part) or added to the scores; it gets no gradient. scale: 1 / sqrt(d) by
-    default. form: "sdpa" is PyTorch's scaled_dot_product_attention, "softmax" is the form of this module, and "auto" is
-    "sdpa" where a fused kernel applies. store: what the form "softmax" keeps, the probabilities "p" or their codes
-    "log2:8".
+    attn_mask: [..., m, n], boolean (True: takes part) or added to the scores; it gets no gradient. scale: 1 /
+    sqrt(d) by default. form: "sdpa" is PyTorch's scaled_dot_product_attention, "softmax" is the form of this
+    module, and "auto" is "sdpa" where a fused kernel applies. store: what the form "softmax" keeps, the
+    probabilities "p" or their codes "log2:8".
     """
     functional._expect("attention", q=q, k=k, v=v)
     if form not in ("auto", "sdpa", "softmax"):
@@ -149,16 +145,22 @@ def attention(
         raise ValueError(f"outgrad.attention: store: {why}")
     coded = store != stores.OTHERS["softmax"][0]
     if coded and form == "sdpa":
-        raise ValueError(f"outgrad.attention: store {store!r} is one of the form 'softmax'; the form 'sdpa' keeps no probabilities")
+        raise ValueError(
+            f"outgrad.attention: store {store!r} is one of the form 'softmax'; the form 'sdpa' keeps no "
+            f"probabilities")
     if not q.dtype == k.dtype == v.dtype:
         raise TypeError(f"outgrad.attention: q is {q.dtype}, k {k.dtype}, v {v.dtype}")
     if q.dim() < 2 or k.shape[-2:-1] != v.shape[-2:-1] or q.shape[-1] != k.shape[-1]:
-        raise ValueError(f"outgrad.attention: q of shape {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not fit together")
+        raise ValueError(
+            f"outgrad.attention: q of shape {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do "
+            f"not fit together")
     if attn_mask is not None and attn_mask.requires_grad:
-        raise ValueError("outgrad.attention: attn_mask requires a gradient, which it does not get; use scaled_dot_product_attention")
+        raise ValueError("outgrad.attention: attn_mask requires a gradient, which it does not get; use "
+            "scaled_dot_product_attention")
     p = functional.checked_probability("attention", p, training)
     if form == "sdpa" or (form == "auto" and _fused_applies(q, k, v, attn_mask, p)):
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask, p, scale=scale)
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = torch.zeros_like(attn_mask, dtype=q.dtype).masked_fill_(~attn_mask, -math.inf)
-    return _attention(q, k, v, attn_mask, 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale), p, functional.new_seed(q.device), coded)
+    return _attention(q, k, v, attn_mask, 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale), p,
+        functional.new_seed(q.device), coded)

@@ -1,9 +1,12 @@
-"""Blocks of models that patch runs as one node of autograd where they are several: recognised by what their forward does, whatever their class is called.
+"""Blocks of models that patch runs as one node of autograd where they are several: recognised by what their
+forward does, whatever their class is called.
 
-After a Linear, BERT and its kin drop elements, add what went into the block, and normalise. From the output all of that is one backward pass, the Linear's
-included, and so is an activation with the Linear before it; a whole MLP of theirs is one node. Llama, GPT-2, ViT, BART and their kin add to the residual
-within a layer and normalise the sum, and their attention has several Linears of one input. The bits are those of a block's parts, but where gradients are
-added: such a sum is then rounded once. Where a part has hooks or another class, or autocast would change a type between them, the parts run one by one.
+After a Linear, BERT and its kin drop elements, add what went into the block, and normalise. From the output
+all of that is one backward pass, the Linear's included, and so is an activation with the Linear before it; a
+whole MLP of theirs is one node. Llama, GPT-2, ViT, BART and their kin add to the residual within a layer and
+normalise the sum, and their attention has several Linears of one input. The bits are those of a block's
+parts, but where gradients are added: such a sum is then rounded once. Where a part has hooks or another
+class, or autocast would change a type between them, the parts run one by one.
 """
 
 import ast
@@ -23,7 +26,8 @@ from . import functional, modules, stores
 
 
 class DropoutAddNorm(nn.Module):
-    """LayerNorm(dropout(dense(hidden_states)) + input_tensor), for an object that was made as one of Hugging Face's SelfOutput and Output classes."""
+    """LayerNorm(dropout(dense(hidden_states)) + input_tensor), for an object that was made as one of Hugging
+    Face's SelfOutput and Output classes."""
 
     def forward(self, hidden_states: torch.Tensor, input_tensor: torch.Tensor) -> torch.Tensor:
         dense, dropout, norm = self.dense, self.dropout, self.LayerNorm
@@ -33,34 +37,41 @@ class DropoutAddNorm(nn.Module):
         if _is_plain(dense) and _gives(dense, hidden_states, input_tensor) and _are_alone(dense):
             return norm.of_linear(dense, hidden_states, input_tensor, p)
         x = dense(hidden_states)
-        return norm(x, input_tensor, p) if x.dtype == input_tensor.dtype and x.shape == input_tensor.shape else norm(dropout(x) + input_tensor)
+        return (norm(x, input_tensor, p) if x.dtype == input_tensor.dtype and x.shape == input_tensor.shape
+            else norm(dropout(x) + input_tensor))
 
 
 class LinearActivation(nn.Module):
-    """intermediate_act_fn(dense(hidden_states)), for an object that was made as one of Hugging Face's Intermediate classes."""
+    """intermediate_act_fn(dense(hidden_states)), for an object that was made as one of Hugging Face's
+    Intermediate classes."""
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         return _activated(self.dense, self.intermediate_act_fn, hidden_states)
 
 
 class LinearActivationLinear(nn.Module):
-    """fc2(activation_fn(fc1(hidden_states))), for an object that was made as one of Hugging Face's MLP classes."""
+    """fc2(activation_fn(fc1(hidden_states))), for an object that was made as one of Hugging Face's MLP
+    classes."""
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         return self.fc2(_activated(self.fc1, self.activation_fn, hidden_states))
 
 
 class _FeedsForward:
-    """The common part of the classes that _feeding_forward makes of Hugging Face's layers: output(intermediate(x), x) as one node."""
+    """The common part of the classes that _feeding_forward makes of Hugging Face's layers:
+    output(intermediate(x), x) as one node."""
 
     def feed_forward_chunk(self, attention_output: torch.Tensor) -> torch.Tensor:
         intermediate, output, x = self.intermediate, self.output, attention_output
         if type(intermediate) is LinearActivation and type(output) is DropoutAddNorm:
             first, activation = intermediate.dense, intermediate.intermediate_act_fn
             second, dropout, norm = output.dense, output.dropout, output.LayerNorm
-            plain = _takes_linear(activation) and _is_plain(first) and _is_plain(second) and _norm_takes_all(dropout, norm)
-            if plain and _gives(first, x, x, second) and _are_alone(intermediate, output, first, activation, second, dropout, norm):
-                return norm.of_mlp(first, activation.activation, second, x, dropout.p if dropout.training else 0.0)
+            plain = _takes_linear(activation) and _is_plain(first) and _is_plain(second) and _norm_takes_all(
+                dropout, norm)
+            if plain and _gives(first, x, x, second) and _are_alone(intermediate, output, first, activation,
+                    second, dropout, norm):
+                return norm.of_mlp((first, activation.activation, second), x,
+                    dropout.p if dropout.training else 0.0)
         return output(intermediate(x), x)
 
     # Hugging Face's apply_chunking_to_forward asks for it in each call; Python need not find it each time.
@@ -73,7 +84,8 @@ class _FeedsForward:
 
 @functools.cache
 def _feeding_forward(kind):
-    return type(kind.__name__, (_FeedsForward, kind), {"__module__": kind.__module__, "__qualname__": kind.__qualname__})
+    return type(kind.__name__, (_FeedsForward, kind),
+        {"__module__": kind.__module__, "__qualname__": kind.__qualname__})
 
 
 def _new_feeding_forward(kind):
@@ -117,8 +129,10 @@ class _Rewritten:
 
     def _outgrad_linears_of(self, x, *linears):
         """The results of several Linears for x."""
-        plain = isinstance(x, torch.Tensor) and x.dim() > 1 and all(_is_plain(one) and x.dtype == one.weight.dtype for one in linears)
-        return functional.linears_of(x, linears) if plain and _are_alone(*linears) else [one(x) for one in linears]
+        plain = isinstance(x, torch.Tensor) and x.dim() > 1 and all(_is_plain(one)
+            and x.dtype == one.weight.dtype for one in linears)
+        return functional.linears_of(x, linears) if plain and _are_alone(*linears) else [one(x)
+            for one in linears]
 
     def __reduce_ex__(self, protocol):
         _, _, *state = super().__reduce_ex__(protocol)
@@ -126,7 +140,8 @@ class _Rewritten:
 
 
 def _takes_sum(norm, x, residual):
-    if not (isinstance(norm, modules._Norm) and norm.store == stores.DEFAULT_OF_NORMS and isinstance(x, torch.Tensor) and isinstance(residual, torch.Tensor)):
+    if not (isinstance(norm, modules._Norm) and norm.store == stores.DEFAULT_OF_NORMS
+            and isinstance(x, torch.Tensor) and isinstance(residual, torch.Tensor)):
         return False
     # A norm that has a type of its own takes the sum in that.
     own_type = type(norm) is modules.LlamaRMSNorm and norm.weight.dtype != x.dtype
@@ -135,8 +150,9 @@ def _takes_sum(norm, x, residual):
 
 @functools.cache
 def _rewritten(kind, norms, linears):
-    """(a class like this one whose forward gives the norms of these names the two parts of a sum where they normalise one, and what several of these Linears
-    read to all of them at once; the names of the norms that it does so for; whether it does so for Linears). None if there are none, or no source to be read."""
+    """(a class like this one whose forward gives the norms of these names the two parts of a sum where they
+    normalise one, and what several of these Linears read to all of them at once; the names of the norms that
+    it does so for; whether it does so for Linears). None if there are none, or no source to be read."""
     *wrappers, forward = _unwrapped(kind.__dict__.get("forward"))
     if not inspect.isfunction(forward) or forward.__closure__:
         return None
@@ -146,7 +162,10 @@ def _rewritten(kind, norms, linears):
         return None
     imports = [node for node in module.body if isinstance(node, (ast.Import, ast.ImportFrom))]
     line = forward.__code__.co_firstlineno
-    definition = next((node for node in ast.walk(module) if isinstance(node, ast.FunctionDef) and node.lineno == line), None)  # none if it has decorators
+    # none if it has decorators
+    definition = next(
+        (node for node in ast.walk(module) if isinstance(node, ast.FunctionDef) and node.lineno == line),
+        None)
     if definition is None or not definition.args.args:
         return None
     for argument in ast.walk(definition.args):
@@ -163,11 +182,14 @@ def _rewritten(kind, norms, linears):
     if not (sums.found or shared.found):
         return None
     ours = _function_of(ast.fix_missing_locations(definition), imports, forward)
-    members = {"forward": ours, "_outgrad_parts": (norms, linears), "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    members = {"forward": ours, "_outgrad_parts": (norms, linears), "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__}
     made = type(kind.__name__, (_Rewritten, kind), members)
-    # What Hugging Face's layers wrap around a forward for checkpoints they wrap around that of a subclass, too.
+    # What Hugging Face's layers wrap around a forward for checkpoints they wrap around that of a subclass,
+    # too.
     *again, _ = _unwrapped(made.forward)
-    return (made, frozenset(sums.found), shared.found) if [each.__code__ for each in wrappers] == [each.__code__ for each in again] else None
+    return ((made, frozenset(sums.found), shared.found)
+        if [each.__code__ for each in wrappers] == [each.__code__ for each in again] else None)
 
 
 def _new(kind, norms, linears):
@@ -176,14 +198,17 @@ def _new(kind, norms, linears):
 
 
 def _function_of(definition, imports, like):
-    """What a definition makes where a function was made, with that one's globals, defaults and words. imports: those of its module, by which Python calls what a
-    module has in another way than what an object has; they are not run."""
+    """What a definition makes where a function was made, with that one's globals, defaults and words.
+    imports: those of its module, by which Python calls what a module has in another way than what an object
+    has; they are not run."""
     code = compile(ast.Module([*imports, definition], []), like.__code__.co_filename, "exec")
-    body = next(one for one in code.co_consts if isinstance(one, types.CodeType) and one.co_name == definition.name)
+    body = next(one for one in code.co_consts if isinstance(one, types.CodeType)
+        and one.co_name == definition.name)
     if body.co_freevars:
         return None
     made = types.FunctionType(body, like.__globals__, like.__name__, like.__defaults__)
-    made.__kwdefaults__, made.__doc__, made.__qualname__ = like.__kwdefaults__, like.__doc__, like.__qualname__
+    made.__kwdefaults__, made.__doc__, made.__qualname__ = (like.__kwdefaults__, like.__doc__,
+        like.__qualname__)
     return made
 
 
@@ -218,7 +243,8 @@ class _Sums(_OfMethod):
         z = x + r; z = self.norm(z)               z = self._outgrad_norm_of(self.norm, x, r)
         self.norm(x + r)                          self._outgrad_norm_of(self.norm, x, r)
 
-    Where a branch stands between the sum and the norm, as GPT-2's cross attention does, each of its two ways gets both. own: the object's name."""
+    Where a branch stands between the sum and the norm, as GPT-2's cross attention does, each of its two ways
+    gets both. own: the object's name."""
 
     def __init__(self, own, norms):
         self.own, self.norms, self.found = own, norms, set()
@@ -229,14 +255,21 @@ class _Sums(_OfMethod):
 
     def _joined(self, statements):
         match statements:
-            case [ast.Assign(targets=[ast.Name(z)], value=ast.BinOp(x, ast.Add(), residual)), ast.Assign(targets=[ast.Name(kept)], value=ast.Name(z_kept)), normalise, *rest]:
+            case [ast.Assign(targets=[ast.Name(z)], value=ast.BinOp(x, ast.Add(), residual)),
+                ast.Assign(targets=[ast.Name(kept)], value=ast.Name(z_kept)), normalise, *rest]:
                 if z == z_kept != kept and (norm := self._normalised(normalise, z)) is not None:
                     results = ast.Tuple([ast.Name(z, ast.Store()), ast.Name(kept, ast.Store())], ast.Store())
-                    return [ast.copy_location(ast.Assign([results], self._call("_outgrad_norm_and", norm, x, residual)), statements[0]), *rest]
-            case [ast.Assign(targets=[ast.Name(z)], value=ast.BinOp(x, ast.Add(), residual)), ast.Assign() as normalise, *rest]:
+                    return (
+                        [ast.copy_location(ast.Assign([results],
+                        self._call("_outgrad_norm_and", norm, x, residual)), statements[0]), *rest])
+            case [ast.Assign(targets=[ast.Name(z)], value=ast.BinOp(x, ast.Add(), residual)),
+                ast.Assign() as normalise, *rest]:
                 if (norm := self._normalised(normalise, z)) is not None:
-                    return [ast.copy_location(ast.Assign(normalise.targets, self._call("_outgrad_norm_of", norm, x, residual)), statements[0]), *rest]
-            case [ast.Assign(targets=[ast.Name(z)], value=ast.BinOp(op=ast.Add())) as add, ast.If(test) as branch, ast.Assign(value=ast.Name(z_kept)) as keep, normalise]:
+                    return (
+                        [ast.copy_location(ast.Assign(normalise.targets,
+                        self._call("_outgrad_norm_of", norm, x, residual)), statements[0]), *rest])
+            case [ast.Assign(targets=[ast.Name(z)], value=ast.BinOp(op=ast.Add())) as add,
+                ast.If(test) as branch, ast.Assign(value=ast.Name(z_kept)) as keep, normalise]:
                 if z == z_kept and self._normalised(normalise, z) is not None and _reads_names_but(test, z):
                     for field in ("body", "orelse"):
                         setattr(branch, field, copy.deepcopy([add, *getattr(branch, field), keep, normalise]))
@@ -247,21 +280,25 @@ class _Sums(_OfMethod):
     def _normalised(self, statement, z):
         """The norm in z = self.norm(z); None for another statement."""
         match statement:
-            case ast.Assign(targets=[ast.Name(y)], value=ast.Call(func=norm, args=[ast.Name(of)], keywords=[])) if y == of == z and self._is_norm(norm):
+            case ast.Assign(targets=[ast.Name(y)], value=ast.Call(func=norm, args=[ast.Name(of)],
+                keywords=[])) if y == of == z and self._is_norm(norm):
                 return norm
         return None
 
     def _is_norm(self, node):
-        return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == self.own and node.attr in self.norms
+        return (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+            and node.value.id == self.own and node.attr in self.norms)
 
     def _call(self, method, norm, x, residual):
         self.found.add(norm.attr)
-        return ast.Call(ast.Attribute(ast.Name(self.own, ast.Load()), method, ast.Load()), [norm, x, residual], [])
+        return ast.Call(ast.Attribute(ast.Name(self.own, ast.Load()), method, ast.Load()),
+            [norm, x, residual], [])
 
     def visit_Call(self, node):
         self.generic_visit(node)
         match node:
-            case ast.Call(func=norm, args=[ast.BinOp(x, ast.Add(), residual)], keywords=[]) if self._is_norm(norm):
+            case (ast.Call(func=norm, args=[ast.BinOp(x, ast.Add(), residual)], keywords=[])
+                  ) if self._is_norm(norm):
                 return ast.copy_location(self._call("_outgrad_norm_of", norm, x, residual), node)
         return node
 
@@ -269,11 +306,17 @@ class _Sums(_OfMethod):
 class _Shared(_OfMethod):
     """Has Linears of its object that read the same in statements one after the other read it at once:
 
-        q = self.query(x).view(shape)      _outgrad_0, _outgrad_1 = self._outgrad_linears_of(x, self.query, self.key)
-        k = self.key(x).view(shape)        q = _outgrad_0.view(shape)
-                                           k = _outgrad_1.view(shape)
+        q = self.query(x).view(shape)
+        k = self.key(x).view(shape)
 
-    Behind a Linear may stand views of its result alone, whose arguments are names and constants. own: the object's name."""
+    becomes
+
+        _outgrad_0, _outgrad_1 = self._outgrad_linears_of(x, self.query, self.key)
+        q = _outgrad_0.view(shape)
+        k = _outgrad_1.view(shape)
+
+    Behind a Linear may stand views of its result alone, whose arguments are names and constants. own: the
+    object's name."""
 
     VIEWS = frozenset({"view", "reshape", "transpose", "permute", "unflatten", "contiguous"})
 
@@ -305,22 +348,26 @@ class _Shared(_OfMethod):
     def _read_by(self, statement):
         """What the Linear of a statement reads; None if it is another statement, or changes what is read."""
         match statement:
-            case ast.Assign(targets=[ast.Name(result)], value=value) if (call := self._call_in(value)) is not None and result not in (call.args[0].id, self.own):
+            case ast.Assign(targets=[ast.Name(result)], value=value) if (
+                call := self._call_in(value)) is not None and result not in (call.args[0].id, self.own):
                 return call.args[0].id
         return None
 
     def _call_in(self, value):
         """The call of a Linear, with views behind it."""
         match value:
-            case ast.Call(func=ast.Attribute(ast.Name(self.own), name), args=[ast.Name()], keywords=[]) if name in self.linears:
+            case ast.Call(func=ast.Attribute(ast.Name(self.own), name), args=[ast.Name()],
+                keywords=[]) if name in self.linears:
                 return value
-            case ast.Call(func=ast.Attribute(of, view), args=arguments, keywords=[]) if view in self.VIEWS and all(map(_is_told, arguments)):
+            case ast.Call(func=ast.Attribute(of, view), args=arguments,
+                keywords=[]) if view in self.VIEWS and all(map(_is_told, arguments)):
                 return self._call_in(of)
         return None
 
 
 def _is_told(argument):
-    """Whether an argument is made of names and constants, so that it may be read before or after other statements."""
+    """Whether an argument is made of names and constants, so that it may be read before or after other
+    statements."""
     parts = (ast.Name, ast.Attribute, ast.Constant, ast.Starred, ast.UnaryOp, ast.USub, ast.Tuple, ast.Load)
     return all(isinstance(node, parts) for node in ast.walk(argument))
 
@@ -333,13 +380,16 @@ def _replace(statement, old, new):
 
 
 def _reads_names_but(test, name):
-    """Whether a condition reads names alone, and not this one, so that it may be asked before the name is set."""
-    parts = (ast.Name, ast.Constant, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.boolop, ast.unaryop, ast.cmpop, ast.Load)
+    """Whether a condition reads names alone, and not this one, so that it may be asked before the name is
+    set."""
+    parts = (ast.Name, ast.Constant, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.boolop, ast.unaryop, ast.cmpop,
+        ast.Load)
     return all(isinstance(node, parts) and getattr(node, "id", None) != name for node in ast.walk(test))
 
 
 def _norm_takes_all(dropout, norm):
-    return type(norm) is modules.LayerNorm and type(dropout) is modules.Dropout and norm.store == stores.DEFAULT_OF_NORMS
+    return (type(norm) is modules.LayerNorm and type(dropout) is modules.Dropout
+        and norm.store == stores.DEFAULT_OF_NORMS)
 
 
 def _is_plain(linear):
@@ -348,14 +398,18 @@ def _is_plain(linear):
 
 
 def _gives(linear, x, like, second=None):
-    """Whether the result of a Linear for x, or that of a second one behind it, has the shape and type of another tensor."""
+    """Whether the result of a Linear for x, or that of a second one behind it, has the shape and type of
+    another tensor."""
     shape, weight, last = x.shape, linear.weight, linear.weight if second is None else second.weight
-    alike = x.dtype == weight.dtype == last.dtype == like.dtype and (last is weight or last.shape[1] == weight.shape[0])
-    return alike and len(shape) > 1 and shape[-1] == weight.shape[1] and like.shape == (*shape[:-1], last.shape[0])
+    alike = x.dtype == weight.dtype == last.dtype == like.dtype and (last is weight
+        or last.shape[1] == weight.shape[0])
+    return alike and len(shape) > 1 and shape[-1] == weight.shape[1] and like.shape == (*shape[:-1],
+        last.shape[0])
 
 
 def _takes_linear(activation):
-    return type(activation).forward is modules._Activation.forward and activation.store == stores.DEFAULT and activation.activation is not None
+    return (type(activation).forward is modules._Activation.forward and activation.store == stores.DEFAULT
+        and activation.activation is not None)
 
 
 def _activated(linear, activation, x):
@@ -365,11 +419,13 @@ def _activated(linear, activation, x):
 
 
 def _are_alone(*parts):
-    """Whether calls of these modules do no more than their classes say: none has hooks, or a forward of its own, as accelerate gives it."""
+    """Whether calls of these modules do no more than their classes say: none has hooks, or a forward of its
+    own, as accelerate gives it."""
     if torch._C._is_any_autocast_enabled() or has_global_hooks():
         return False
     for part in parts:
-        if part._forward_pre_hooks or part._forward_hooks or part._backward_pre_hooks or part._backward_hooks or "forward" in part.__dict__:
+        if (part._forward_pre_hooks or part._forward_hooks or part._backward_pre_hooks or part._backward_hooks
+                or "forward" in part.__dict__):
             return False
     return True
 
@@ -410,9 +466,12 @@ _LINEAR_ACTIVATION = "Linear and activation"
 
 # By the names of their parts, and the code of their forward.
 _BLOCKS: tuple[tuple[set[str], Callable[..., torch.Tensor], Block], ...] = (
-    ({"dense", "dropout", "LayerNorm"}, _dropout_add_norm, Block(DropoutAddNorm, "dropout, add and norm", frozenset({"LayerNorm"}))),
-    ({"dense", "intermediate_act_fn"}, _linear_activation, Block(LinearActivation, _LINEAR_ACTIVATION, frozenset({"intermediate_act_fn"}))),
-    ({"fc1", "activation_fn", "fc2"}, _linear_activation_linear, Block(LinearActivationLinear, _LINEAR_ACTIVATION, frozenset({"activation_fn"}))),
+    ({"dense", "dropout", "LayerNorm"}, _dropout_add_norm,
+    Block(DropoutAddNorm, "dropout, add and norm", frozenset({"LayerNorm"}))),
+    ({"dense", "intermediate_act_fn"}, _linear_activation,
+    Block(LinearActivation, _LINEAR_ACTIVATION, frozenset({"intermediate_act_fn"}))),
+    ({"fc1", "activation_fn", "fc2"}, _linear_activation_linear,
+    Block(LinearActivationLinear, _LINEAR_ACTIVATION, frozenset({"activation_fn"}))),
 )
 
 _ACTIVATIONS = (nn.GELU, nn.SiLU, nn.Mish, nn.ELU, modules._Activation)
@@ -423,17 +482,20 @@ def _is_norm(module):
 
 
 def block_of(module: nn.Module, becomes_norm: Callable[[nn.Module], bool] = _is_norm) -> Block | None:
-    """The block that a module is: it has the block's parts and no others, and its class no method but a constructor and a forward, whose code is the block's.
-    An nn.Sequential is one if it has an activation behind a Linear, and any module if its forward normalises a sum. becomes_norm: whether a module gets the class
-    of a norm of ours."""
+    """The block that a module is: it has the block's parts and no others, and its class no method but a
+    constructor and a forward, whose code is the block's. An nn.Sequential is one if it has an activation
+    behind a Linear, and any module if its forward normalises a sum. becomes_norm: whether a module gets the
+    class of a norm of ours."""
     kind = type(module)
     if "forward" in module.__dict__:
         return None
     if kind is nn.Sequential:
         pairs = itertools.pairwise(module._modules.items())
-        found = frozenset(name for (_, before), (name, behind) in pairs if type(before) is nn.Linear and isinstance(behind, _ACTIVATIONS))
+        found = frozenset(name for (_, before), (name, behind) in pairs if type(before) is nn.Linear
+            and isinstance(behind, _ACTIVATIONS))
         return Block(Sequence, _LINEAR_ACTIVATION, found) if found else None
-    methods = {name for name, member in vars(kind).items() if callable(member) or isinstance(member, property)}
+    methods = {name for name, member in vars(kind).items() if callable(member)
+        or isinstance(member, property)}
     if methods == {"__init__", "forward"} and kind.__bases__ == (nn.Module,):
         code = _code_of(kind.forward)
         for parts, forward, block in _BLOCKS:
@@ -441,11 +503,13 @@ def block_of(module: nn.Module, becomes_norm: Callable[[nn.Module], bool] = _is_
                 return block
     if _feeds_forward(kind, module):
         return Block(_feeding_forward(kind), "Linear, activation, Linear, dropout, add and norm", frozenset())
-    norms = frozenset(name for name, part in module._modules.items() if part is not None and becomes_norm(part))
+    norms = frozenset(name for name, part in module._modules.items() if part is not None
+        and becomes_norm(part))
     linears = frozenset(name for name, part in module._modules.items() if type(part) is nn.Linear)
     if (norms or len(linears) > 1) and (found := _rewritten(kind, norms, linears)) is not None:
         ours, in_sums, shared = found
-        return Block(ours, " and ".join(["add and norm"] * bool(in_sums) + ["Linears of one input"] * shared), in_sums)
+        return Block(ours, " and ".join(["add and norm"] * bool(in_sums) + ["Linears of one input"] * shared),
+            in_sums)
     return None
 
 
@@ -456,14 +520,16 @@ def _feeds_forward(kind, module):
 
     def is_block(name, ours):
         part = module._modules.get(name)
-        return part is not None and (type(part) is ours or ((block := block_of(part)) is not None and block.ours is ours))
+        return part is not None and (type(part) is ours
+            or ((block := block_of(part)) is not None and block.ours is ours))
 
     return is_block("intermediate", LinearActivation) and is_block("output", DropoutAddNorm)
 
 
 def why_apart(part: nn.Module) -> str:
     """Why a norm or an activation is in no block, though the module that it is in has been looked at."""
-    return "no sum of this module goes straight into it" if isinstance(part, modules._Norm) else "it follows no Linear in a forward that is recognised"
+    return ("no sum of this module goes straight into it" if isinstance(part, modules._Norm)
+        else "it follows no Linear in a forward that is recognised")
 
 
 def _body_of(function):

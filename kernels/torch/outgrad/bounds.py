@@ -1,5 +1,5 @@
-"""The bounds of the fits that the backward passes run: those that the compiled-in coefficient headers prove, and for
-float32 the totals that sweeps over every x counted."""
+"""The bounds of the fits that the backward passes run: those that the compiled-in coefficient headers prove,
+and for float32 the totals that sweeps over every x counted."""
 
 import dataclasses
 import decimal
@@ -12,12 +12,14 @@ from . import fp8, library, stores, swept
 
 def rounded_up(value: float, digits: int) -> str:
     """A bound in words: the least number of so many digits that is not below it."""
-    return f"{float(decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING).create_decimal(value)):.{digits}g}"
+    context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
+    return f"{float(context.create_decimal(value)):.{digits}g}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """Upper bounds of |g - ...| for the gradient dx = dy g; infinite where neither header nor sweep states one."""
+    """Upper bounds of |g - ...| for the gradient dx = dy g; infinite where neither header nor sweep states
+    one."""
 
     fit: str  # its coefficients and proofs are in kernels/generated/<fit>.h
     sha256: str  # of that header
@@ -25,7 +27,8 @@ class Bounds:
     total: float  # kT, or for y in float32 what a sweep counted (swept.py): against f'(x)
     regret: float  # kR: the part of kT that the storage of y does not excuse
     over: str  # the x that total is about, in words
-    bias: float = math.inf  # kBias, of a dithered code: of the mean of g over all dithers against f'(x), over every x
+    # kBias, of a dithered code: of the mean of g over all dithers against f'(x), over every x
+    bias: float = math.inf
 
     def __str__(self) -> str:
         mean = f", |mean g - f'(x)| <= {rounded_up(self.bias, 2)}" if math.isfinite(self.bias) else ""
@@ -40,17 +43,19 @@ def _inputs(dtype, store, largest):
     if store == "mxfp8+bit":
         return f"{every} of a block of 32 whose largest |y| is below 2^12"
     if (of := stores.fp8_of(store)) is not None:
-        return f"{every} of a tensor whose largest finite |y| is at most {'2^12' if of[0] == library.FP8['e4m3'] else '2^26'}"
+        return (f"{every} of a tensor whose largest finite |y| is at most "
+            f"{'2^12' if of[0] == library.FP8['e4m3'] else '2^26'}")
     return every
 
 
-def bounds(activation: str = "gelu", dtype: torch.dtype = torch.float32, store: str = stores.DEFAULT, largest: float | None = None) -> Bounds:
-    """Bounds of an activation's gradient for a y of dtype and what the store keeps (stores.py). That of mxfp8+bit holds in
-    every block of 32 whose largest |y| is below 2^12. Of a store that keeps x, whose error depends on the ranges, it is the
-    width of f', which holds for every x, also where it was saturated.
+def bounds(activation: str = "gelu", dtype: torch.dtype = torch.float32, store: str = stores.DEFAULT,
+        largest: float | None = None) -> Bounds:
+    """Bounds of an activation's gradient for a y of dtype and what the store keeps (stores.py). That of
+    mxfp8+bit holds in every block of 32 whose largest |y| is below 2^12.
 
-    The bound of a y in e4m3 or e5m2 at a scale holds in every tensor whose largest finite |y| is at most 2^12, or 2^26 in
-    e5m2. largest: this largest |y|; then the bound is that at its scale, and there is one for every tensor."""
+    The bound of a y in e4m3 or e5m2 at a scale holds in every tensor whose largest finite |y| is at most
+    2^12, or 2^26 in e5m2. largest: this largest |y|; then the bound is that at its scale, and there is one
+    for every tensor."""
     if activation not in library.ACTIVATIONS:
         raise ValueError(f"outgrad.bounds: {activation!r} is none of {', '.join(library.ACTIVATIONS)}")
     if dtype not in library.FORMATS:
@@ -59,18 +64,20 @@ def bounds(activation: str = "gelu", dtype: torch.dtype = torch.float32, store: 
         raise ValueError(f"outgrad.bounds: {why}")
     of_fp8 = stores.fp8_of(store)
     if largest is not None and (of_fp8 is None or not 0 <= largest <= torch.finfo(torch.float32).max):
-        raise ValueError(f"outgrad.bounds: largest is {largest}, which takes a finite float32 from 0 on and a store in e4m3 or e5m2; the store is {store}")
-    if store in stores.OF_X:
-        # f' is continuous, and the two values of a code of 1 bit are within its bound of all of it.
-        width, gradient = 4 * bounds(activation, dtype, "code:1").total, bounds(activation)
-        return dataclasses.replace(gradient, total=math.nextafter(width + gradient.total, math.inf), over=_inputs(dtype, store, None))
-    fit, sha256, (a_plus_b, k, t, r, bias) = library.fit_of(activation, dtype, *stores.STORES[stores.for_type(store, dtype)])
+        raise ValueError(
+            f"outgrad.bounds: largest is {largest}, which takes a finite float32 from 0 on and a store in "
+            f"e4m3 or e5m2; the store is {store}")
+    fit, sha256, (a_plus_b, k, t, r, bias) = library.fit_of(activation, dtype,
+        *stores.STORES[stores.for_type(store, dtype)])
     if largest is not None:
-        scale = fp8.scale_of(torch.tensor([largest], dtype=torch.float32), of_fp8[0], fp8.LEAST_OF_ACTIVATIONS).item()
+        scale = (
+            fp8.scale_of(torch.tensor([largest], dtype=torch.float32), of_fp8[0],
+            fp8.LEAST_OF_ACTIVATIONS).item())
         t = library.fp8_error(activation, of_fp8[0], scale, of_fp8[1])
     over = _inputs(dtype, store, largest)
     if math.isinf(t):
         t = swept.TOTALS[fit]
         if activation != "gelu":
-            over += " whose y is f(x) correctly rounded"  # the sweeps know no other; the forward's y is, but for 66 x at most
+            # the sweeps know no other; the forward's y is, but for 66 x at most
+            over += " whose y is f(x) correctly rounded"
     return Bounds(fit, sha256, a_plus_b + k, t, r, over, bias)

@@ -1,13 +1,16 @@
-"""What becomes of the norms' side channels while gamma and beta drift, without a read of the device in any forward pass.
+"""What becomes of the norms' side channels while gamma and beta drift, without a read of the device in any
+forward pass.
 
-A norm chooses the channels that keep x^ beside y once, with a margin: for half of tau. From then on its kernels test every channel in each pass
-(kernels/side_policy.h). Beyond the margin a forward pass says so in two numbers on the device, and the gradients are still within their bounds.
-Beyond tau the gradients are NaN. The numbers of all norms are copied together without waiting, and looked at in the next step of any optimizer, or,
-where none steps, when a norm runs again. A norm that has drifted chooses its channels anew in its next forward pass. Under torch.compile it is the
-same, and the graph is made anew.
+A norm chooses the channels that keep x^ beside y once, with a margin: for half of tau. From then on its
+kernels test every channel in each pass (kernels/side_policy.h). Beyond the margin a forward pass says so in
+two numbers on the device, and the gradients are still within their bounds. Beyond tau the gradients are NaN.
+The numbers of all norms are copied together without waiting, and looked at in the next step of any optimizer,
+or, where none steps, when a norm runs again. A norm that has drifted chooses its channels anew in its next
+forward pass. Under torch.compile it is the same, and the graph is made anew.
 
-A tensor on the CPU is there for free: in eager mode its values are compared in every forward pass instead, and nothing is ever NaN. So are those of norms
-from 8 bits, under torch.compile after each step of an optimizer; a change by hand that loses a channel is an error in the compiled pass.
+A tensor on the CPU is there for free: in eager mode its values are compared in every forward pass instead,
+and nothing is ever NaN. So are those of norms from 8 bits, under torch.compile after each step of an
+optimizer; a change by hand that loses a channel is an error in the compiled pass.
 """
 
 import warnings
@@ -31,8 +34,9 @@ looks = 0  # how often the numbers were looked at
 
 
 def on_drift(what: Literal["raise", "warn"]) -> None:
-    """What happens when a norm's gamma and beta have moved so far in one step that its gradients were NaN: an error (the default) in the optimizer's
-    next step, before it changes a parameter, or a warning. Smaller drifts need neither: the channels are chosen again in time."""
+    """What happens when a norm's gamma and beta have moved so far in one step that its gradients were NaN: an
+    error (the default) in the optimizer's next step, before it changes a parameter, or a warning. Smaller
+    drifts need neither: the channels are chosen again in time."""
     global _on_lost
     if what not in ("raise", "warn"):
         raise ValueError(f"outgrad.on_drift: {what!r} is neither 'raise' nor 'warn'")
@@ -40,8 +44,9 @@ def on_drift(what: Literal["raise", "warn"]) -> None:
 
 
 def look_for_drift() -> None:
-    """Looks at what the norms' kernels have found so far, and waits for it. For a whole step in one CUDA graph, after which no optimizer's Python runs,
-    and for updates without an optimizer under torch.compile."""
+    """Looks at what the norms' kernels have found so far, and waits for it. For a whole step in one CUDA
+    graph, after which no optimizer's Python runs, and for updates without an optimizer under
+    torch.compile."""
     if not _is_capturing():
         for device, norms in _by_device().items():
             _pending.pop(device, None)
@@ -62,7 +67,8 @@ def _before_step(*_):
 
 
 def _after_step(*_):
-    """Norms from 8 bits run on CPUs, and their kernels test nothing: the values are compared here, before compiled code runs again."""
+    """Norms from 8 bits run on CPUs, and their kernels test nothing: the values are compared here, before
+    compiled code runs again."""
     with _disable_current_modes():
         for norms in _by_device().values():
             for norm in norms:
@@ -71,7 +77,8 @@ def _after_step(*_):
 
 
 def look(wait=True):
-    """Acts on the numbers that were copied last time, and copies those of now. wait: where that copy is not there yet, which was ordered a step ago."""
+    """Acts on the numbers that were copied last time, and copies those of now. wait: where that copy is not
+    there yet, which was ordered a step ago."""
     global looks
     looks += 1
     if not _watched or _is_capturing():
@@ -90,7 +97,8 @@ def look(wait=True):
             _act([norm() for norm in copied], copy.tolist())
         with torch.no_grad(), _accelerator(device).device(device):
             found = torch.stack([norm._outgrad_seen for norm in norms])
-            copy = torch.empty(found.shape, dtype=found.dtype, pin_memory=device.type != "cpu").copy_(found, non_blocking=True)
+            copy = torch.empty(found.shape, dtype=found.dtype, pin_memory=device.type != "cpu").copy_(found,
+                non_blocking=True)
             event = _accelerator(device).Event()
             event.record()
         _pending[device] = event, copy, list(map(weakref.ref, norms))
@@ -134,11 +142,12 @@ def _act(norms, rows):
             lost.append(norm)
     if not lost:
         return
-    names = ", ".join(norm._outgrad_name or f"a {type(norm).__name__} of {norm.weight.numel()} channels" for norm in lost)
-    text = (
-        f"outgrad: gamma and beta of {names} moved so far at once that their output no longer gives the gradient, which was NaN. The channels that keep "
-        "x^ are chosen again in the next forward pass; a CUDA graph must be captured anew. After a change by hand, call choose_again() of the norm"
-    )
+    names = ", ".join(norm._outgrad_name or f"a {type(norm).__name__} of {norm.weight.numel()} channels"
+        for norm in lost)
+    text = (f"outgrad: gamma and beta of {names} moved so far at once that their output no longer gives the "
+        f"gradient, which was NaN. The channels that keep "
+        "x^ are chosen again in the next forward pass; a CUDA graph must be captured anew. After a change by "
+        "hand, call choose_again() of the norm")
     if _on_lost == "raise":
         raise RuntimeError(text)
     warnings.warn(text, RuntimeWarning, stacklevel=2)

@@ -1,14 +1,16 @@
-"""A tensor in 8 bits, e4m3 or e5m2 (OFP8), at one scale: the float32 by which it is multiplied before it is rounded.
+"""A tensor in 8 bits, e4m3 or e5m2 (OFP8), at one scale: the float32 by which it is multiplied before it is
+rounded.
 
-The scale makes the largest finite magnitude the format's largest number. Infinities count as that number, and NaNs stay
-NaN; neither has part in the scale. Each step is an operator, so that torch.compile keeps what it gives, and not what it
-is made of.
+The scale makes the largest finite magnitude the format's largest number. Infinities count as that number, and
+NaNs stay NaN; neither has part in the scale. Each step is an operator, so that torch.compile keeps what it
+gives, and not what it is made of.
 
-Who makes codes of a tensor that others read offers them (offer, offered): an activation or a norm those of its y, and a
-Linear those of its x, so that all of them keep one storage. An offer holds for one tensor as long as this has the values that it had:
-it is refused after every change that PyTorch counts, for another storage or shape, and for any other tensor that was made
-of this one. It keeps neither the tensor nor codes that no graph keeps. What PyTorch does not count is what its own
-autograd does not notice either: a change through .data, or by another library.
+Who makes codes of a tensor that others read offers them (offer, offered): an activation or a norm those of
+its y, and a Linear those of its x, so that all of them keep one storage. An offer holds for one tensor as
+long as this has the values that it had: it is refused after every change that PyTorch counts, for another
+storage or shape, and for any other tensor that was made of this one. It keeps neither the tensor nor codes
+that no graph keeps. What PyTorch does not count is what its own autograd does not notice either: a change
+through .data, or by another library.
 """
 
 import torch
@@ -20,11 +22,14 @@ from . import library
 
 TYPES = {library.FP8["e4m3"]: torch.float8_e4m3fn, library.FP8["e5m2"]: torch.float8_e5m2}
 LARGEST = {fp8: torch.finfo(dtype).max for fp8, dtype in TYPES.items()}
-# Relative to a magnitude in the range of normal numbers, half a unit in the last place; below, half the least subnormal.
+# Relative to a magnitude in the range of normal numbers, half a unit in the last place; below, half the least
+# subnormal.
 UNIT_ROUNDOFF = {fp8: torch.finfo(dtype).eps / 2 for fp8, dtype in TYPES.items()}
-HALF_SUBNORMAL = {fp8: torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps / 2 for fp8, dtype in TYPES.items()}
-# Of an activation a largest |y| below 1 counts as 1. Then the scale is at most the format's largest number, up to which
-# the header's bound holds: at a greater scale all large x share one code, although f' still varies there.
+HALF_SUBNORMAL = {fp8: torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps / 2
+    for fp8, dtype in TYPES.items()}
+# Of an activation a largest |y| below 1 counts as 1. Then the scale is at most the format's largest number,
+# up to which the header's bound holds: at a greater scale all large x share one code, although f' still
+# varies there.
 LEAST_OF_ACTIVATIONS = 1.0
 # So that a scale and all that is divided by it are normal float32 numbers.
 LEAST, MOST = 2.0**-100, 2.0**127
@@ -43,8 +48,8 @@ def _largest_of(x):
 
 @torch.library.custom_op("outgrad::fp8_scale", mutates_args=())
 def scale_of(x: torch.Tensor, fp8: int, least: float) -> torch.Tensor:
-    """The scale of x, [1]. A largest magnitude below `least` counts as `least`, and one above 2^127 as 2^127, so that what
-    exceeds that is saturated."""
+    """The scale of x, [1]. A largest magnitude below `least` counts as `least`, and one above 2^127 as 2^127,
+    so that what exceeds that is saturated."""
     return (LARGEST[fp8] / _largest_of(x).clamp(least, MOST)).view(1)
 
 
@@ -56,7 +61,8 @@ def _(x, fp8, least):
 @torch.library.custom_op("outgrad::fp8_encode", mutates_args=())
 def encode(x: torch.Tensor, scale: torch.Tensor, fp8: int) -> torch.Tensor:
     """The codes of x in the order of its elements, one byte each."""
-    return (x * scale).clamp_(-LARGEST[fp8], LARGEST[fp8]).to(TYPES[fp8]).flatten().view(torch.uint8)  # the product is float32
+    # the product is float32
+    return (x * scale).clamp_(-LARGEST[fp8], LARGEST[fp8]).to(TYPES[fp8]).flatten().view(torch.uint8)
 
 
 @encode.register_fake
@@ -82,8 +88,8 @@ _offers = WeakTensorKeyDictionary()
 
 
 def _can_have_offers(x):
-    # A graph of torch.compile has no such dictionary, under a transform another tensor stands for x, and of what was made
-    # in inference mode PyTorch counts no changes.
+    # A graph of torch.compile has no such dictionary, under a transform another tensor stands for x, and of
+    # what was made in inference mode PyTorch counts no changes.
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
     return (type(x) is torch.Tensor or is_fake(x)) and not x.is_inference()
@@ -94,11 +100,12 @@ def _state(x):
 
 
 def offer(x, codes, scale, fp8, step=False):
-    """Says of x, until it changes, that these are its codes. step: of a norm (kernels/norm_store.h), whose scale s, the four
-    bytes of a float32, is what x was divided by and not what it was multiplied by."""
+    """Says of x, until it changes, that these are its codes. step: of a norm (kernels/norm_store.h), whose
+    scale s, the four bytes of a float32, is what x was divided by and not what it was multiplied by."""
     if _can_have_offers(x):
         # As long as there is a weak reference to its storage, no other storage has the same number.
-        _offers[x] = fp8, TensorWeakRef(codes), TensorWeakRef(scale), step, StorageWeakRef(x.untyped_storage()), _state(x)
+        _offers[x] = (fp8, TensorWeakRef(codes), TensorWeakRef(scale), step,
+            StorageWeakRef(x.untyped_storage()), _state(x))
 
 
 def offered(x, fp8):

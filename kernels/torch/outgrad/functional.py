@@ -1,8 +1,8 @@
 """Functions whose backward pass reads their output, not their input.
 
-For the backward pass, each function keeps its own output, which the next layer keeps anyway, and a few bytes beside it.
-An activation may keep something else instead: its argument `store` (stores.py).
-Arrays are float32, float16 or bfloat16; a gradient has the type of the array that it belongs to. There are only first
+For the backward pass, each function keeps its own output, which the next layer keeps anyway, and a few bytes
+beside it. An activation may keep something else instead: its argument `store` (stores.py). Arrays are
+float32, float16 or bfloat16; a gradient has the type of the array that it belongs to. There are only first
 derivatives: a second derivative raises an error, since the output does not give it with a proven bound.
 """
 
@@ -14,17 +14,18 @@ import torch
 from torch.autograd import forward_ad
 from torch._subclasses.fake_tensor import is_fake
 
-from . import fp8, library, quantisers, stores
+from . import fp8, library, stores
 
 
 def _is_usable(x):
     """Whether x is a dense tensor of a type that is supported: what _expect finds out at length."""
-    return isinstance(x, torch.Tensor) and x.dtype in library.FORMATS and x.layout is torch.strided and not x.is_nested
+    return (isinstance(x, torch.Tensor) and x.dtype in library.FORMATS and x.layout is torch.strided
+        and not x.is_nested)
 
 
 def _expect(function, **tensors):
-    """Raises an error that says which argument cannot be used, and why. The other tensors are compared with the
-    first one."""
+    """Raises an error that says which argument cannot be used, and why. The other tensors are compared with
+    the first one."""
     first_name, first = next(iter(tensors.items()))
     for name, tensor in tensors.items():
         if tensor is None:
@@ -32,11 +33,15 @@ def _expect(function, **tensors):
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"outgrad.{function}: {name} is no tensor but {type(tensor).__name__}")
         if tensor.is_nested or tensor.layout is not torch.strided:
-            raise TypeError(f"outgrad.{function}: {name} is {'nested' if tensor.is_nested else tensor.layout}, a dense tensor is needed")
+            raise TypeError(
+                f"outgrad.{function}: {name} is {'nested' if tensor.is_nested else tensor.layout}, a dense "
+                f"tensor is needed")
         if tensor.dtype not in library.FORMATS:
-            raise TypeError(f"outgrad.{function}: {name} is {tensor.dtype}; float32, float16 and bfloat16 are supported")
+            raise TypeError(
+                f"outgrad.{function}: {name} is {tensor.dtype}; float32, float16 and bfloat16 are supported")
         if tensor.device != first.device:
-            raise ValueError(f"outgrad.{function}: {name} is on {tensor.device}, {first_name} on {first.device}")
+            raise ValueError(
+                f"outgrad.{function}: {name} is on {tensor.device}, {first_name} on {first.device}")
 
 
 class _Once(torch.autograd.Function):
@@ -53,37 +58,44 @@ class _Once(torch.autograd.Function):
     @staticmethod
     def vmap(info, in_dims, operation, *_):
         raise NotImplementedError(
-            f"outgrad.{operation}: torch.vmap over its gradient, as in torch.func.jacrev, is not supported; torch.autograd.functional.jacobian computes the same"
-        )
+            f"outgrad.{operation}: torch.vmap over its gradient, as in torch.func.jacrev, is not supported; "
+            f"torch.autograd.functional.jacobian computes the same")
 
     @staticmethod
     def backward(ctx, *_):
-        raise RuntimeError(f"outgrad.{ctx.operation}: the second derivative is not known from the output; use PyTorch's own for double backward")
+        raise RuntimeError(
+            f"outgrad.{ctx.operation}: the second derivative is not known from the output; use PyTorch's own "
+            f"for double backward")
 
 
 def _recorded(name, gradients, ctx, dy):
-    """gradients(ctx, saved, *dy) while a graph of the backward pass is recorded: differentiating it is an error.
+    """gradients(ctx, saved, *dy) while a graph of the backward pass is recorded: differentiating it is an
+    error.
 
-    Otherwise the graph would treat the gradients as constants, and a gradient penalty would be silently wrong.
+    Otherwise the graph would treat the gradients as constants, and a gradient penalty would be silently
+    wrong.
     """
-    return _Once.apply(name, lambda *tensors: gradients(ctx, tensors[len(dy) :], *tensors[: len(dy)]), *dy, *ctx.saved_tensors)
+    return _Once.apply(name, lambda *tensors: gradients(ctx, tensors[len(dy) :], *tensors[: len(dy)]), *dy,
+        *ctx.saved_tensors)
 
 
 class _Operation:
     """One operation as two autograd Functions made of the same parts.
 
-    compute(*inputs) gives (result, *more); keep(ctx, inputs, outputs) stores what gradients(ctx, saved, dy) reads, `saved` being the
-    tensors that it saved. `direct` is the cheap form: with setup_context, which only torch.func needs, a call costs two to seven times
-    as much for small tensors.
+    compute(*inputs) gives (result, *more); keep(ctx, inputs, outputs) stores what gradients(ctx, saved, dy)
+    reads, `saved` being the tensors that it saved. `direct` is the cheap form: with setup_context, which only
+    torch.func needs, a call costs two to seven times as much for small tensors.
 
-    without_y: keep stores no result that has a gradient, so nothing would lead from a graph of the backward pass to x, and
-    the error of _recorded would not be met. Hence such an operation has one more output, of no elements, which keep
-    stores last. shown: how many of the results after the first a call gives beside it; they have no gradients.
-    results: how many a call gives that do have gradients, which gradients(ctx, ..) takes; one that does not reach the loss is None.
-    differentiable: gradients are made of operations that have derivatives where a graph of the backward pass is recorded.
+    without_y: keep stores no result that has a gradient, so nothing would lead from a graph of the backward
+    pass to x, and the error of _recorded would not be met. Hence such an operation has one more output, of no
+    elements, which keep stores last. shown: how many of the results after the first a call gives beside it;
+    they have no gradients. results: how many a call gives that do have gradients, which gradients(ctx, ..)
+    takes; one that does not reach the loss is None. differentiable: gradients are made of operations that
+    have derivatives where a graph of the backward pass is recorded.
     """
 
-    def __init__(self, name, compute, keep, gradients, without_y=False, shown=0, results=1, differentiable=False):
+    def __init__(self, name, compute, keep, gradients, without_y=False, shown=0, results=1,
+            differentiable=False):
         if without_y:
             only_compute = compute
 
@@ -105,7 +117,8 @@ class _Operation:
             keep(ctx, inputs, output)
 
         def refuse_vmap(info, in_dims, *inputs):
-            raise NotImplementedError(f"outgrad.{name}: torch.vmap is not supported; call it on the whole batch")
+            raise NotImplementedError(
+                f"outgrad.{name}: torch.vmap is not supported; call it on the whole batch")
 
         def refuse_jvp(ctx, *tangents):
             raise NotImplementedError(f"outgrad.{name}: forward-mode derivatives are not supported")
@@ -137,8 +150,10 @@ class _Operation:
         )
 
     def __call__(self, *inputs):
-        if torch.compiler.is_compiling() or not (torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0):
-            result = self.direct.apply(*inputs) if torch.compiler.is_compiling() else self.direct_apply(*inputs)
+        if torch.compiler.is_compiling() or not (torch._C._are_functorch_transforms_active()
+                or forward_ad._current_level >= 0):
+            result = self.direct.apply(*inputs) if torch.compiler.is_compiling() else self.direct_apply(
+                *inputs)
             if not self.without_y:
                 return result
         else:
@@ -171,25 +186,20 @@ _FORMULAS = {
 
 
 def _keeping_y(name, index):
-    return _Operation(
-        name,
-        lambda x: library.activation_forward(x, index),
+    return _Operation(name, lambda x: library.activation_forward(x, index),
         lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs),
-        lambda ctx, saved, dy: library.activation_backward(dy, *saved, index),
-    )
+        lambda ctx, saved, dy: library.activation_backward(dy, *saved, index))
 
 
 def _keeping_parity(name, index):
-    return _Operation(
-        name,
-        lambda x: (library.activation_forward_parity(x, index),),
+    return _Operation(name, lambda x: (library.activation_forward_parity(x, index),),
         lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs),
-        lambda ctx, saved, dy: library.activation_backward_parity(dy, *saved, index),
-    )
+        lambda ctx, saved, dy: library.activation_backward_parity(dy, *saved, index))
 
 
 def _keeping_codes(name, encode, decode, dithered):
-    """encode(x, seed) gives y and codes, and decode(dy, codes, seed) dx; the seed is None if nothing is dithered."""
+    """encode(x, seed) gives y and codes, and decode(dy, codes, seed) dx; the seed is None if nothing is
+    dithered."""
 
     def gradients(ctx, saved, dy):
         seed, codes, _ = saved
@@ -203,28 +213,28 @@ def _keeping_codes(name, encode, decode, dithered):
 
 
 def _keeping_codes_of(name, index, bits, dithered):
-    return _keeping_codes(
-        name,
-        lambda x, seed: library.activation_forward_code(x, index, bits, seed),
-        lambda dy, codes, seed: library.activation_backward_code(dy, codes, index, bits, seed),
-        dithered,
-    )
+    return _keeping_codes(name, lambda x, seed: library.activation_forward_code(x, index, bits, seed),
+        lambda dy, codes, seed: library.activation_backward_code(dy, codes, index, bits, seed), dithered)
 
 
 def keeping_own_codes(name, value, gradient, between, bits, dithered):
-    """x -> value(x), an activation of the caller's own, which keeps codes of gradient(x.float()), between two numbers."""
+    """x -> value(x), an activation of the caller's own, which keeps codes of gradient(x.float()), between two
+    numbers."""
 
     def result(what, of, x, dtype):
         if not isinstance(of, torch.Tensor) or of.shape != x.shape or of.dtype != dtype:
             found = f"{of.dtype} of {tuple(of.shape)}" if isinstance(of, torch.Tensor) else type(of).__name__
-            raise ValueError(f"outgrad.{name}: {what} gave {found}, where {dtype} of {tuple(x.shape)} is needed")
+            raise ValueError(
+                f"outgrad.{name}: {what} gave {found}, where {dtype} of {tuple(x.shape)} is needed")
         return of.contiguous()
 
     def encode(x, seed):
-        y, g = result("value", value(x), x, x.dtype), result("gradient", gradient(x.float()), x, torch.float32)
+        y, g = result("value", value(x), x, x.dtype), result("gradient", gradient(x.float()), x,
+            torch.float32)
         return y, library.encode_gradients(g, *between, bits, seed)
 
-    operation = _keeping_codes(name, encode, lambda dy, codes, seed: library.backward_encoded(dy, codes, *between, bits, seed), dithered)
+    operation = _keeping_codes(name, encode,
+        lambda dy, codes, seed: library.backward_encoded(dy, codes, *between, bits, seed), dithered)
 
     def function(x):
         _expect(name, x=x)
@@ -241,7 +251,8 @@ def _keeping_mxfp8(name, index):
     def gradients(ctx, saved, dy):
         return library.gelu_backward_mxfp8(dy, *saved[:-1])
 
-    return _Operation(name, compute, lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs[1:]), gradients, without_y=True)
+    return _Operation(name, compute, lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs[1:]),
+        gradients, without_y=True)
 
 
 def _keeping_fp8(name, index, of, bits):
@@ -256,7 +267,8 @@ def _keeping_fp8(name, index, of, bits):
         codes, scale, parts, _ = saved
         return library.activation_backward_fp8(dy, codes, parts, scale, index, of, bits)
 
-    operation = _Operation(name, compute, lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs[1:]), gradients, without_y=True, shown=2)
+    operation = _Operation(name, compute, lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs[1:]),
+        gradients, without_y=True, shown=2)
 
     def function(x):
         y, codes, scale = operation(x)
@@ -266,83 +278,15 @@ def _keeping_fp8(name, index, of, bits):
     return function
 
 
-def _keeping_x(name, index, encode, decode):
-    """An operation that keeps an x in few bits: encode(x, how) gives what is kept, and decode(shape, *kept) an x' in
-    float32. The backward pass is that of y+bit in float32 from f(x')."""
-
-    def gradients(ctx, saved, dy):
-        y, mask = library.activation_forward(decode(dy.shape, *saved[:-1]), index)
-        return library.activation_backward(dy.float(), y, mask, index).to(dy.dtype), None
-
-    return _Operation(
-        name,
-        lambda x, how: (library.activation_forward(x, index)[0], *encode(x, how)),
-        lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs[1:]),
-        gradients,
-        without_y=True,
-    )
-
-
-def _keeping_mesa(name, index):
-    return _keeping_x(
-        name,
-        index,
-        lambda x, ranges: (quantisers.mesa_encode(x, ranges), ranges.clone()),
-        lambda _, codes, ranges: quantisers.mesa_decode(codes, ranges),
-    )
-
-
-def _keeping_actnn(name, index, bits):
-    operation = _keeping_x(
-        name,
-        index,
-        lambda x, _: quantisers.actnn_encode(x, bits),
-        lambda shape, codes, ranges: quantisers.actnn_decode(codes, ranges, bits, shape.numel()).view(shape),
-    )
-    return lambda x: operation(x, None)
-
-
-def _keeping_actnn_auto(name, index):
-    return _keeping_x(
-        name,
-        index,
-        quantisers.actnn_auto_encode,
-        lambda shape, codes, ranges, bits: quantisers.actnn_auto_decode(codes, ranges, bits, shape.numel()).view(shape),
-    )
-
-
 def _keeping(name, index, store):
     """The operation of an activation that keeps what a store says."""
     kind, _, bits = store.partition(":")
-    if kind == "mesa":
-        return lambda x: mesa(name, x, quantisers.mesa_follow(None, quantisers.mesa_ranges(x)))
-    if (average := stores.mean_bits(store)) is not None:
-        return lambda x: actnn_auto(name, x, average)
-    if kind == "actnn":
-        return _keeping_actnn(name, index, int(bits))
     if kind in ("code", "dither"):
         return _keeping_codes_of(name, index, int(bits), kind == "dither")
     if (of := stores.fp8_of(store)) is not None:
         return _keeping_fp8(name, index, *of)
-    return {stores.DEFAULT: _keeping_y, "parity": _keeping_parity, "mxfp8+bit": _keeping_mxfp8}[store](name, index)
-
-
-_MESA = {name: _keeping_mesa(name, index) for index, name in enumerate(library.ACTIVATIONS)}
-
-
-def mesa(name, x, ranges):
-    """An activation that keeps x in 8 bits by ranges of groups of its columns, [2, groups] in float32 (quantisers.py)."""
-    _expect(name, x=x)
-    return _MESA[name](x, ranges)
-
-
-_ACTNN_AUTO = {name: _keeping_actnn_auto(name, index) for index, name in enumerate(library.ACTIVATIONS)}
-
-
-def actnn_auto(name, x, average):
-    """An activation that keeps x in `average` bits in the mean, 1 to 8, by groups (quantisers.py)."""
-    _expect(name, x=x)
-    return _ACTNN_AUTO[name](x, average)
+    return {stores.DEFAULT: _keeping_y, "parity": _keeping_parity, "mxfp8+bit": _keeping_mxfp8}[store](name,
+        index)
 
 
 class _OfOutput(Protocol):
@@ -354,7 +298,8 @@ class _OfOutput(Protocol):
 def _of_output(name: str) -> _OfOutput:
     """Makes the function of one activation of the catalogue (kernels/activations.h)."""
     index = library.ACTIVATIONS.index(name)
-    operations = {store: _keeping(name, index, store) for store in stores.STORES if stores.why_not(name, store) is None}
+    operations = {store: _keeping(name, index, store)
+        for store in stores.STORES if stores.why_not(name, store) is None}
 
     default = operations[stores.DEFAULT]
 
@@ -367,11 +312,13 @@ def _of_output(name: str) -> _OfOutput:
             raise ValueError(f"outgrad.{name}: store: {stores.why_not(name, store)}")
         return operations[stores.for_type(store, x.dtype)](x)
 
+    formula = _FORMULAS.get(name, "f(x) as in kernels/forwards.h")
     kept = ", and one bit an element" if name in library.MASKED else ""
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"""{_FORMULAS.get(name, "f(x) as in kernels/forwards.h")}, elementwise. Keeps y, which the next layer keeps too{kept}.
+    function.__doc__ = f"""{formula}, elementwise. Keeps y, which the next layer keeps too{kept}.
 
-    |g - f'(x)| of the gradient dx = dy g is bounded by a proof: see outgrad.bounds("{name}"). Source: Tempo (NeurIPS 2022).
+    |g - f'(x)| of the gradient dx = dy g is bounded by a proof: see outgrad.bounds("{name}"). Source: Tempo
+    (NeurIPS 2022).
 
     store: what else to keep, by outgrad.stores: {", ".join(operations)}.
     """
@@ -391,9 +338,10 @@ softplus = _ACTIVATIONS["softplus"]
 elu = _ACTIVATIONS["elu"]
 
 
-def gelu(x: torch.Tensor, approximate: Literal["none", "tanh"] = "none", store: str = stores.DEFAULT) -> torch.Tensor:
-    """x Phi(x), elementwise; approximate="tanh" is gelu_tanh. Keeps y, which the next layer also keeps, and one bit per
-    element.
+def gelu(x: torch.Tensor, approximate: Literal["none", "tanh"] = "none",
+        store: str = stores.DEFAULT) -> torch.Tensor:
+    """x Phi(x), elementwise; approximate="tanh" is gelu_tanh. Keeps y, which the next layer also keeps, and
+    one bit per element.
 
     For the gradient dx = dy g, a proof bounds |g - f'(x)|: see outgrad.bounds. Source: Tempo (NeurIPS 2022).
     store: what else to keep, by outgrad.stores.
@@ -404,7 +352,8 @@ def gelu(x: torch.Tensor, approximate: Literal["none", "tanh"] = "none", store: 
 
 
 def _linear_gradients(rows, x, weight, for_x, for_weight, for_bias):
-    """Of a Linear of PyTorch, from the gradient of its result, [rows, m]: that of x as [rows, n], that of weight, and that of the bias."""
+    """Of a Linear of PyTorch, from the gradient of its result, [rows, m]: that of x as [rows, n], that of
+    weight, and that of the bias."""
     dweight = rows.t().mm(x if x.dim() == 2 else x.reshape(-1, weight.shape[1])) if for_weight else None
     return rows.mm(weight) if for_x else None, dweight, rows.sum(0) if for_bias else None
 
@@ -413,14 +362,16 @@ _GELU = library.ACTIVATIONS.index("gelu")
 
 
 def _activation_gradients(dy, y, mask, index, with_dbias, weight):
-    """The gradient of what an activation was given, and, where the same pass has it, as GELU's has, that of the bias before it in the type of the weight."""
+    """The gradient of what an activation was given, and, where the same pass has it, as GELU's has, that of
+    the bias before it in the type of the weight."""
     if with_dbias and index == _GELU:
         return library.bias_gelu_backward(dy, y, mask, y.shape[-1], weight)
     return library.activation_backward(dy, y, mask, index), None
 
 
 def _linear_keeping_y(name, compute, index):
-    """An activation of a Linear as one node. compute(x, weight, bias) gives (y, mask). PyTorch's Linear keeps x and weight, too."""
+    """An activation of a Linear as one node. compute(x, weight, bias) gives (y, mask). PyTorch's Linear keeps
+    x and weight, too."""
 
     def keep(ctx, inputs, outputs):
         x, weight, bias = inputs
@@ -431,7 +382,8 @@ def _linear_keeping_y(name, compute, index):
         y, mask, x, weight = saved
         for_x, for_weight, for_bias = ctx.needs_input_grad
         dz, dbias = _activation_gradients(dy, y, mask, index, for_bias, weight)
-        dx, dweight, own = _linear_gradients(dz.view(-1, weight.shape[0]), x, weight, for_x, for_weight, for_bias and dbias is None)
+        dx, dweight, own = _linear_gradients(dz.view(-1, weight.shape[0]), x, weight, for_x, for_weight,
+            for_bias and dbias is None)
         if for_bias:
             dbias = own if dbias is None else dbias.to(ctx.bias_dtype)
         return dx.view(x.shape) if for_x else None, dweight, dbias
@@ -460,36 +412,44 @@ def _expect_linear(function, x, weight, bias):
     if isinstance(x, torch.Tensor) and torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
         x, weight = x.to(dtype), weight.to(dtype)
-    if not (_is_usable(x) and _is_usable(weight) and x.device == weight.device and (bias is None or (_is_usable(bias) and bias.device == x.device))):
+    if not (_is_usable(x) and _is_usable(weight) and x.device == weight.device
+            and (bias is None or (_is_usable(bias) and bias.device == x.device))):
         _expect(function, x=x, weight=weight, bias=bias)
     if weight.dim() != 2 or x.dim() < 2 or x.shape[-1] != weight.shape[1]:
-        raise ValueError(f"outgrad.{function}: x of shape {tuple(x.shape)} and weight of shape {tuple(weight.shape)} have no product")
+        raise ValueError(
+            f"outgrad.{function}: x of shape {tuple(x.shape)} and weight of shape {tuple(weight.shape)} have "
+            f"no product")
     if x.dtype != weight.dtype:
         raise TypeError(f"outgrad.{function}: x is {x.dtype}, weight {weight.dtype}")
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):
-        raise ValueError(f"outgrad.{function}: bias has shape {tuple(bias.shape)}, weight gives {weight.shape[0]} columns")
+        raise ValueError(
+            f"outgrad.{function}: bias has shape {tuple(bias.shape)}, weight gives {weight.shape[0]} columns")
     return x, weight
 
 
 def linear_gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """gelu(x weight^T + bias), where the sum with the bias is in fp32 and never stored. Keeps x, y and one bit per
-    element of y.
+    """gelu(x weight^T + bias), where the sum with the bias is in fp32 and never stored. Keeps x, y and one
+    bit per element of y.
 
-    x is [..., n] and weight is [m, n], both of one type or under autocast; bias is [m], of any of the three types.
+    x is [..., n] and weight is [m, n], both of one type or under autocast; bias is [m], of any of the three
+    types.
     """
     return _linear_gelu(*_expect_linear("linear_gelu", x, weight, bias), bias)
 
 
-def linear_activation(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, activation: str = "gelu") -> torch.Tensor:
-    """An activation of PyTorch's Linear, act(linear(x, weight, bias)), as one node of autograd, with the bits of the two; GELU's gradient of the bias, whose
-    sums come from the same pass, has another order of them.
+def linear_activation(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None,
+        activation: str = "gelu") -> torch.Tensor:
+    """An activation of PyTorch's Linear, act(linear(x, weight, bias)), as one node of autograd, with the bits
+    of the two; GELU's gradient of the bias, whose sums come from the same pass, has another order of them.
     Keeps x, weight and y, and one bit per element of y if the activation has a minimum.
 
-    x is [..., n], weight [m, n] and bias [m], all of one type or under autocast. activation: one of outgrad.ACTIVATIONS.
+    x is [..., n], weight [m, n] and bias [m], all of one type or under autocast. activation: one of
+    outgrad.ACTIVATIONS.
     """
     operation = _linear_activations.get(activation) if isinstance(activation, str) else None
     if operation is None:
-        raise ValueError(f"outgrad.linear_activation: activation is {activation!r}, none of {', '.join(library.ACTIVATIONS)}")
+        raise ValueError(f"outgrad.linear_activation: activation is {activation!r}, none of "
+            f"{', '.join(library.ACTIVATIONS)}")
     x, weight = _expect_linear("linear_activation", x, weight, bias)
     if bias is not None and bias.dtype != x.dtype:
         if not torch.is_autocast_enabled(x.device.type):
@@ -502,7 +462,8 @@ def _linears_of(count):
     """Several Linears of one x. The gradients of x are added as the products are made."""
 
     def compute(x, *parameters):
-        return tuple(torch.nn.functional.linear(x, weight, bias) for weight, bias in zip(parameters[::2], parameters[1::2], strict=True))
+        return tuple(torch.nn.functional.linear(x, weight, bias)
+            for weight, bias in zip(parameters[::2], parameters[1::2], strict=True))
 
     def keep(ctx, inputs, outputs):
         ctx.save_for_backward(inputs[0], *inputs[1::2])
@@ -518,7 +479,8 @@ def _linears_of(count):
                 found += [None, None]
                 continue
             rows = dy.reshape(-1, weight.shape[0])
-            first, dweight, dbias = _linear_gradients(rows, x, weight, for_x and dx is None, for_weight, for_bias)
+            first, dweight, dbias = _linear_gradients(rows, x, weight, for_x and dx is None, for_weight,
+                for_bias)
             found += [dweight, dbias]
             if for_x:
                 dx = first if dx is None else dx.addmm_(rows, weight)
@@ -534,14 +496,20 @@ def linears_of(x, linears):
     """What each of several Linears of PyTorch makes of x, which fits them, as one node."""
     if len(linears) not in _LINEARS:
         return [linear(x) for linear in linears]
-    return _LINEARS[len(linears)](x, *(parameter for linear in linears for parameter in (linear.weight, linear.bias)))
+    return _LINEARS[len(linears)](x,
+        *(parameter for linear in linears for parameter in (linear.weight, linear.bias)))
 
 
 # --- Norms ----------------------------------------------------------------------------------------
 
 
 def _like(parameter, gradient):
-    return gradient if gradient.dtype == parameter.dtype and gradient.shape == parameter.shape else gradient.to(parameter.dtype).view_as(parameter)
+    return (gradient if gradient.dtype == parameter.dtype and gradient.shape == parameter.shape
+        else gradient.to(parameter.dtype).view_as(parameter))
+
+
+# What a norm's functions below are given as of_norm: (weight, bias, eps, rms, side_channels, seen, tau).
+# seen, tau: what its kernels test (drift.py).
 
 
 def _norm_keep(ctx, inputs, kept):
@@ -551,39 +519,37 @@ def _norm_keep(ctx, inputs, kept):
 
 def _norm_gradients(ctx, gamma, beta, dx, dgamma, dbeta):
     _, _, with_dgamma, with_dbeta, *_ = ctx.needs_input_grad
-    return dx, None, _like(gamma, dgamma) if with_dgamma else None, _like(beta, dbeta) if with_dbeta else None, None, None, None, None, None
+    return (dx, None, _like(gamma, dgamma) if with_dgamma else None,
+        _like(beta, dbeta) if with_dbeta else None, None, None, None, None, None)
 
 
 def _norm_keeping_y(name):
-    def compute(x, columns, gamma, beta, eps, rms, side_channels, seen, tau):
-        return library.norm_forward(x, columns, *_parameters(gamma, beta), eps, rms, side_channels, seen, tau)
+    def compute(x, columns, gamma, beta, *rest):
+        return library.norm_forward(x, columns, *_parameters(gamma, beta), *rest)
 
     def gradients(ctx, saved, dy):
         gamma, beta, side_channels, y, rstd, side_x_hat = saved
         wanted = ctx.needs_input_grad[2:4]
-        found = library.norm_backward(dy, y, ctx.columns, *_parameters(gamma, beta), rstd, ctx.rms, side_channels, side_x_hat, *wanted, ctx.tau)
+        found = library.norm_backward(dy, y, ctx.columns, *_parameters(gamma, beta), rstd, ctx.rms,
+            side_channels, side_x_hat, *wanted, ctx.tau)
         return _norm_gradients(ctx, gamma, beta, *found)
 
     return _Operation(name, compute, _norm_keep, gradients)
 
 
 def _norm_keeping_8_bits(name, store):
-    def compute(x, columns, gamma, beta, eps, rms, side_channels, seen, tau):
-        return library.norm_forward_8bit(x, columns, *_parameters(gamma, beta), eps, rms, side_channels, store)
+    def compute(x, columns, gamma, beta, *rest):
+        return library.norm_forward_8bit(x, columns, *_parameters(gamma, beta), *rest[:3], store)
 
     def gradients(ctx, saved, dy):
         gamma, beta, side_channels, codes, scales, rstd, side_x_hat, _ = saved
-        kept, wanted = (ctx.columns, *_parameters(gamma, beta), rstd, ctx.rms, side_channels, side_x_hat), ctx.needs_input_grad[2:4]
-        return _norm_gradients(ctx, gamma, beta, *library.norm_backward_8bit(dy, codes, scales, *kept, *wanted, store))
+        kept, wanted = ((ctx.columns, *_parameters(gamma, beta), rstd, ctx.rms, side_channels, side_x_hat),
+            ctx.needs_input_grad[2:4])
+        return _norm_gradients(ctx, gamma, beta,
+            *library.norm_backward_8bit(dy, codes, scales, *kept, *wanted, store))
 
-    operation = _Operation(
-        name,
-        compute,
-        lambda ctx, inputs, outputs: _norm_keep(ctx, inputs, outputs[1:]),
-        gradients,
-        without_y=True,
-        shown=2,
-    )
+    operation = _Operation(name, compute, lambda ctx, inputs, outputs: _norm_keep(ctx, inputs, outputs[1:]),
+        gradients, without_y=True, shown=2)
 
     def function(*inputs):
         y, codes, scales = operation(*inputs)
@@ -606,18 +572,20 @@ def norm_store_why_not(store, columns):
     if not isinstance(store, str) or store not in stores.OF_NORMS:
         return f"{store!r} is no store of norms; there are {', '.join(stores.OF_NORMS)}"
     group = _GROUPS.get(store, 0)
-    return f"{columns} columns are no whole number of groups of {group}, which share a scale" if group and columns % group != 0 else None
+    return (f"{columns} columns are no whole number of groups of {group}, which share a scale" if group
+        and columns % group != 0 else None)
 
 
-def checked_norm(function, x, normalized_shape, weight, bias, eps, rms, side_channels, seen=None, tau=0.0, store=stores.DEFAULT_OF_NORMS, columns=0):
-    """layer_norm or rms_norm. For the module of a norm: seen, tau: what its kernels test (drift.py); columns: not 0 if the arguments are known to fit."""
-    columns = columns or columns_of_norm(function, x, normalized_shape, weight, bias, eps, side_channels, store)
-    return _norms[function, store](x, columns, weight, bias, eps, rms, side_channels, seen, tau)
+def norm(function, x, columns, of_norm, store=stores.DEFAULT_OF_NORMS):
+    """layer_norm or rms_norm of arguments that are known to fit."""
+    return _norms[function, store](x, columns, *of_norm)
 
 
-def columns_of_norm(function, x, normalized_shape, weight, bias, eps, side_channels, store):
+def columns_of_norm(function, x, normalized_shape, of_norm, store=stores.DEFAULT_OF_NORMS):
     """The columns of a norm; raises an error that says which argument cannot be used, and why."""
-    columns = _columns_at_a_glance(x, normalized_shape, weight, bias) if store == stores.DEFAULT_OF_NORMS else 0
+    weight, bias, eps, _, side_channels, *_ = of_norm
+    columns = (_columns_at_a_glance(x, normalized_shape, weight, bias) if store == stores.DEFAULT_OF_NORMS
+        else 0)
     columns = columns or _expect_norm(function, x, normalized_shape, weight, bias, store)
     if not eps >= 0:
         raise ValueError(f"outgrad.{function}: eps is {eps}, which must be at least 0")
@@ -627,14 +595,16 @@ def columns_of_norm(function, x, normalized_shape, weight, bias, eps, side_chann
 
 
 def _columns_at_a_glance(x, normalized_shape, weight, bias):
-    """The columns of a norm over one dimension whose arguments fit together; 0 if that takes a longer look."""
+    """The columns of a norm over one dimension whose arguments fit together; 0 if that takes a longer
+    look."""
     if not _is_usable(x) or x.dim() == 0:
         return 0
     columns, device = x.shape[-1], x.device
     if normalized_shape != (columns,) and normalized_shape != columns:
         return 0
     for parameter in (weight, bias):
-        if parameter is not None and not (_is_usable(parameter) and parameter.shape == (columns,) and parameter.device == device):
+        if parameter is not None and not (_is_usable(parameter) and parameter.shape == (columns,)
+                and parameter.device == device):
             return 0
     return columns
 
@@ -644,14 +614,18 @@ def _expect_norm(function, x, normalized_shape, weight, bias, store):
     _expect(function, x=x, weight=weight, bias=bias)
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if not shape or tuple(x.shape[-len(shape) :]) != shape:
-        raise ValueError(f"outgrad.{function}: x has shape {tuple(x.shape)}, which does not end in normalized_shape {shape}")
+        raise ValueError(
+            f"outgrad.{function}: x has shape {tuple(x.shape)}, which does not end in normalized_shape "
+            f"{shape}")
     for name, parameter in (("weight", weight), ("bias", bias)):
         if parameter is not None and tuple(parameter.shape) != shape:
-            raise ValueError(f"outgrad.{function}: {name} has shape {tuple(parameter.shape)}, normalized_shape is {shape}")
+            raise ValueError(
+                f"outgrad.{function}: {name} has shape {tuple(parameter.shape)}, normalized_shape is {shape}")
     if (why := norm_store_why_not(store, math.prod(shape))) is not None:
         raise ValueError(f"outgrad.{function}: store: {why}")
     if store != stores.DEFAULT_OF_NORMS and x.device.type == "cuda" and not is_fake(x):
-        raise ValueError(f"outgrad.{function}: store {store}: norms from y in 8 bits run on the CPU, x is on {x.device}")
+        raise ValueError(
+            f"outgrad.{function}: store {store}: norms from y in 8 bits run on the CPU, x is on {x.device}")
     return math.prod(shape)
 
 
@@ -660,7 +634,9 @@ def _expect_channels(function, channels, x):
     if not isinstance(channels, torch.Tensor):
         raise TypeError(f"outgrad.{function}: side_channels is no tensor but {type(channels).__name__}")
     if channels.dtype != torch.int32 or channels.dim() != 1:
-        raise TypeError(f"outgrad.{function}: side_channels is {channels.dtype} of shape {tuple(channels.shape)}; int32 numbers of columns in one dimension are needed")
+        raise TypeError(
+            f"outgrad.{function}: side_channels is {channels.dtype} of shape {tuple(channels.shape)}; int32 "
+            f"numbers of columns in one dimension are needed")
     if channels.device != x.device:
         raise ValueError(f"outgrad.{function}: side_channels is on {channels.device}, x on {x.device}")
 
@@ -668,63 +644,57 @@ def _expect_channels(function, channels, x):
 EPS_OF_RMS = torch.finfo(torch.float32).eps
 
 
-def layer_norm(
-    x: torch.Tensor,
-    normalized_shape: int | Sequence[int],
-    weight: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    eps: float = 1e-5,
-    side_channels: torch.Tensor | None = None,
-    store: str = stores.DEFAULT_OF_NORMS,
-) -> torch.Tensor:
-    """LayerNorm over the last dimensions. Keeps y, which the next layer also keeps, and 1 / sigma of each row (4
-    bytes).
+def layer_norm(x: torch.Tensor, normalized_shape: int | Sequence[int], weight: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None, eps: float = 1e-5, side_channels: torch.Tensor | None = None,
+        store: str = stores.DEFAULT_OF_NORMS) -> torch.Tensor:
+    """LayerNorm over the last dimensions. Keeps y, which the next layer also keeps, and 1 / sigma of each row
+    (4 bytes).
 
-    weight and bias are float32, float16 or bfloat16, whatever type x has. side_channels: the ascending int32 numbers of
-    columns whose x^ is kept in fp32 beside y, since y does not determine it (see outgrad.side_channels). Without them,
-    a weight that has no finite reciprocal is an error in the backward pass on a CPU, and gives infinities and NaNs on a
-    GPU, never a plausible wrong gradient. store: what is kept
-    in place of y, "e4m3", "mxfp8" or "int8" (stores.py), on CPUs.
+    weight and bias are float32, float16 or bfloat16, whatever type x has. side_channels: the ascending int32
+    numbers of columns whose x^ is kept in fp32 beside y, since y does not determine it (see
+    outgrad.side_channels). Without them, a weight that has no finite reciprocal is an error in the backward
+    pass on a CPU, and gives infinities and NaNs on a GPU, never a plausible wrong gradient. store: what is
+    kept in place of y, "e4m3", "mxfp8" or "int8" (stores.py), on CPUs.
     """
-    return checked_norm("layer_norm", x, normalized_shape, weight, bias, eps, False, side_channels, store=store)
+    of_norm = weight, bias, eps, False, side_channels, None, 0.0
+    return norm("layer_norm", x, columns_of_norm("layer_norm", x, normalized_shape, of_norm, store), of_norm,
+        store)
 
 
-def rms_norm(
-    x: torch.Tensor,
-    normalized_shape: int | Sequence[int],
-    weight: torch.Tensor | None = None,
-    eps: float | None = None,
-    side_channels: torch.Tensor | None = None,
-    store: str = stores.DEFAULT_OF_NORMS,
-) -> torch.Tensor:
-    """RMSNorm over the last dimensions: layer_norm without mean and bias. eps defaults to float32's, 2^-23, for each of the
-    three types, because PyTorch computes in float32 and takes the eps of that."""
-    eps = EPS_OF_RMS if eps is None else eps
-    return checked_norm("rms_norm", x, normalized_shape, weight, None, eps, True, side_channels, store=store)
+def rms_norm(x: torch.Tensor, normalized_shape: int | Sequence[int], weight: torch.Tensor | None = None,
+        eps: float | None = None, side_channels: torch.Tensor | None = None,
+        store: str = stores.DEFAULT_OF_NORMS) -> torch.Tensor:
+    """RMSNorm over the last dimensions: layer_norm without mean and bias. eps defaults to float32's, 2^-23,
+    for each of the three types, because PyTorch computes in float32 and takes the eps of that."""
+    of_norm = weight, None, EPS_OF_RMS if eps is None else eps, True, side_channels, None, 0.0
+    return norm("rms_norm", x, columns_of_norm("rms_norm", x, normalized_shape, of_norm, store), of_norm,
+        store)
 
 
-# For each format of a stored y: unit roundoff, half the least subnormal, and the least magnitude that rounds to
-# infinity.
+# For each format of a stored y: unit roundoff, half the least subnormal, and the least magnitude that rounds
+# to infinity.
 UNIT_ROUNDOFF = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 _HALF_SUBNORMAL = {torch.float32: 0.0, torch.float16: 2.0**-25, torch.bfloat16: 2.0**-134}
 _OVERFLOW = {torch.float32: 2.0**128 - 2.0**104, torch.float16: 65520.0, torch.bfloat16: 2.0**128 - 2.0**119}
 _LARGEST_X_HAT = 6.0  # up to here y must not overflow; a normal variable exceeds it once in 5e8 elements
 
 
-# y in 8 bits: the relative error of storing it, and the elements along the row that share a scale (0: all of the tensor).
+# y in 8 bits: the relative error of storing it, and the elements along the row that share a scale (0: all of
+# the tensor).
 UNIT_OF_STORE = {"e4m3": (1 + 2.0**-20) / 17, "mxfp8": 2.0**-3, "int8": 2.0**-24}
 _GROUPS = {"e4m3": 0, "mxfp8": 32, "int8": 64}
 
 
 def largest_storage_error(dtype, store=stores.DEFAULT_OF_NORMS):
-    """The default tau of side_channels: with y in 8 bits and in 16 bits that of `outgrad stability`, 2^-2 and 2^-4; in
-    float32 128 roundings."""
+    """The default tau of side_channels: with y in 8 bits and in 16 bits that of `outgrad stability`, 2^-2 and
+    2^-4; in float32 128 roundings."""
     return 2.0**-2 if store in _GROUPS else min(2.0**-4, 128 * UNIT_ROUNDOFF[dtype])
 
 
 def _absolute_storage_error(gamma, beta, store):
-    """What storing y in 8 bits costs at most beside its relative error, for each column: half a step of the column's group
-    in rows with |x^| <= 6 (validation/norms/stability.h). gamma >= 0, beta: [n], float64. Infinite if a y of the group may overflow."""
+    """What storing y in 8 bits costs at most beside its relative error, for each column: half a step of the
+    column's group in rows with |x^| <= 6 (validation/norms/stability.h). gamma >= 0, beta: [n], float64.
+    Infinite if a y of the group may overflow."""
     group = _GROUPS[store] or gamma.numel()
     x_hat = min(_LARGEST_X_HAT, math.sqrt(gamma.numel()))
     reach = (gamma * x_hat + beta.abs()).view(-1, group)
@@ -744,26 +714,23 @@ def _absolute_storage_error(gamma, beta, store):
     return half.repeat_interleave(group)
 
 
-def side_channels(
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None = None,
-    dtype: torch.dtype | None = None,
-    tau: float | None = None,
-    store: str = stores.DEFAULT_OF_NORMS,
-) -> torch.Tensor | None:
-    """The columns (int32, ascending; None if there are none) whose x^ the output of a norm does not determine well
-    enough.
+def side_channels(weight: torch.Tensor | None, bias: torch.Tensor | None = None, dtype: torch.dtype
+        | None = None, tau: float | None = None, store: str = stores.DEFAULT_OF_NORMS) -> torch.Tensor | None:
+    """The columns (int32, ascending; None if there are none) whose x^ the output of a norm does not determine
+    well enough.
 
-    The policy is that of `outgrad stability` (validation/README.md). A channel needs its own x^ in three cases:
-    storing y in dtype (by default weight's) moves an x^ of magnitude 1 by more than tau, mainly because |bias /
-    weight| is large; 1 / weight is not a normal fp32 number; or y may overflow. weight and bias are [n]. store: what is
-    kept in place of y (stores.py); with y in 8 bits its own rounding counts, and not that of dtype.
+    The policy is that of `outgrad stability` (validation/README.md). A channel needs its own x^ in three
+    cases: storing y in dtype (by default weight's) moves an x^ of magnitude 1 by more than tau, mainly
+    because |bias / weight| is large; 1 / weight is not a normal fp32 number; or y may overflow. weight and
+    bias are [n]. store: what is kept in place of y (stores.py); with y in 8 bits its own rounding counts, and
+    not that of dtype.
     """
     return chosen_channels(weight, bias, dtype, tau, store)
 
 
 def chosen_channels(weight, bias, dtype, tau, store, margin=1):
-    """side_channels, or with a margin above 1 those of which any limit is no further away than by this factor."""
+    """side_channels, or with a margin above 1 those of which any limit is no further away than by this
+    factor."""
     if weight is None:
         return None
     found = (~told_channels(weight, bias, dtype, tau, store, margin)).nonzero().flatten().to(torch.int32)
@@ -784,7 +751,8 @@ def told_channels(weight, bias, dtype, tau, store, margin=1):
     if store == stores.DEFAULT_OF_NORMS:
         u, absolute, overflow = UNIT_ROUNDOFF[dtype], _HALF_SUBNORMAL[dtype], _OVERFLOW[dtype]
     else:
-        u, absolute, overflow = UNIT_OF_STORE[store], _absolute_storage_error(gamma, beta, store), _OVERFLOW[torch.float32]
+        u, absolute, overflow = (UNIT_OF_STORE[store], _absolute_storage_error(gamma, beta, store),
+            _OVERFLOW[torch.float32])
     beta = beta.abs()
     moved = u * (1 + beta / gamma) + (absolute + 2.0**-149) / gamma + 3 * 2.0**-24
     most = (largest_storage_error(dtype, store) if tau is None else tau) / margin
@@ -793,12 +761,14 @@ def told_channels(weight, bias, dtype, tau, store, margin=1):
 
 
 def expect_8_bits(weight, bias, dtype, tau, store, channels):
-    """For compiled code, where `channels` are constants and kernels of norms from 8 bits test nothing: raises where y in 8 bits no longer tells a
-    channel that is none of them."""
+    """For compiled code, where `channels` are constants and kernels of norms from 8 bits test nothing: raises
+    where y in 8 bits no longer tells a channel that is none of them."""
     with torch.no_grad():
         lost = ~told_channels(weight, bias, dtype, tau, store)
         lost = lost if channels is None else lost.index_fill(0, channels.long(), False)
-        torch._assert_async(~lost.any(), "outgrad: gamma and beta moved so far at once that the output of a norm no longer gives the gradient")
+        torch._assert_async(~lost.any(),
+            "outgrad: gamma and beta moved so far at once that the output of a norm no longer gives the "
+            "gradient")
 
 
 # --- Dropout --------------------------------------------------------------------------------------
@@ -815,7 +785,8 @@ def _dropout_keep(ctx, inputs, outputs):
 
 def _dropout_gradients(ctx, saved, dy):
     (seed,) = saved
-    return _dropout(dy, seed, ctx.p) if torch.is_grad_enabled() else library.dropout(dy, seed, ctx.p), None, None
+    return (_dropout(dy, seed, ctx.p) if torch.is_grad_enabled() else library.dropout(dy, seed, ctx.p), None,
+        None)
 
 
 _dropout = _Operation("dropout", _dropout_compute, _dropout_keep, _dropout_gradients, differentiable=True)
@@ -828,16 +799,18 @@ def checked_probability(function, p, training):
 
 
 def new_seed(device):
-    """A seed from the device's own generator, on the device. Nothing waits for it, and each launch of a CUDA graph
-    has a new one."""
+    """A seed from the device's own generator, on the device. Nothing waits for it, and each launch of a CUDA
+    graph has a new one."""
     return torch.randint(0, 2**62, (1,), dtype=torch.int64, device=device)
 
 
 def dropout_seed(x):
-    """What new_seed gives for the device of x, bit for bit, without a launch: the host knows where CUDA's generator stands. Where a graph is captured or code
-    compiled, or a mode watches what is called, the device draws it itself."""
+    """What new_seed gives for the device of x, bit for bit, without a launch: the host knows where CUDA's
+    generator stands. Where a graph is captured or code compiled, or a mode watches what is called, the device
+    draws it itself."""
     device = x.device
-    known = device.type == "cuda" and type(x) is torch.Tensor and not (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack())
+    known = device.type == "cuda" and type(x) is torch.Tensor and not (torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack())
     if not known or torch.cuda.is_current_stream_capturing():
         return new_seed(device)
     generator = torch.cuda.default_generators[device.index]
@@ -849,8 +822,9 @@ def dropout_seed(x):
 def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Tensor:
     """Each element is 0 with probability p, otherwise multiplied by 1 / (1 - p). Keeps 8 bytes per tensor.
 
-    Philox4x32-10 of a seed and the element's number decides which elements are dropped; the backward pass computes it
-    again. The seed comes from PyTorch's generator, so torch.manual_seed and checkpointing repeat it.
+    Philox4x32-10 of a seed and the element's number decides which elements are dropped; the backward pass
+    computes it again. The seed comes from PyTorch's generator, so torch.manual_seed and checkpointing repeat
+    it.
     """
     if not _is_usable(x):
         _expect("dropout", x=x)
@@ -858,34 +832,41 @@ def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Ten
     return _dropout(x, dropout_seed(x), p) if p > 0 else x
 
 
-def _gradients_of_norm_of_sum(ctx, of_norm, dy, dz_next, for_x, with_dgamma, with_dbeta):
-    """Of norm(dropout(x, p) + residual): dz, which is that of the residual, dx, dgamma, dbeta. of_norm: _kept_of_norm_of_sum."""
-    seed, gamma, beta, side_channels, y, rstd, side_x_hat = of_norm
+def _gradients_of_norm_of_sum(ctx, kept, dy, dz_next, wanted):
+    """Of norm(dropout(x, p) + residual): dz, which is that of the residual, dx, dgamma, dbeta. kept:
+    _kept_of_norm_of_sum. wanted: whether dx, dgamma and dbeta are."""
+    seed, gamma, beta, side_channels, y, rstd, side_x_hat = kept
+    for_x, with_dgamma, with_dbeta = wanted
     g, b = _parameters(gamma, beta)
     seed = seed if for_x else None
-    dz, dx, dgamma, dbeta = library.norm_backward_of_sum(
-        dy, y, dz_next, ctx.columns, g, b, rstd, ctx.rms, side_channels, side_x_hat, with_dgamma, with_dbeta, seed, ctx.p, ctx.tau
-    )
-    return dz, dz if seed is None else dx, _like(gamma, dgamma) if with_dgamma else None, _like(beta, dbeta) if with_dbeta else None
+    dz, dx, dgamma, dbeta = library.norm_backward_of_sum(dy, y, dz_next, ctx.columns, g, b, rstd, ctx.rms,
+        side_channels, side_x_hat, with_dgamma, with_dbeta, seed, ctx.p, ctx.tau)
+    return (dz, dz if seed is None else dx, _like(gamma, dgamma) if with_dgamma else None,
+        _like(beta, dbeta) if with_dbeta else None)
 
 
-def _kept_of_norm_of_sum(ctx, of_norm, y, rstd, side_x_hat):
-    """What a backward pass reads of a norm, and of the inputs of one: (seed, p, columns, gamma, beta, eps, rms, side_channels, seen, tau)."""
-    seed, ctx.p, ctx.columns, gamma, beta, _, ctx.rms, side_channels, _, ctx.tau = of_norm
+# What the operations of sums are given beside tensors: (seed, p, columns, *of_norm).
+
+
+def _kept_of_norm_of_sum(ctx, of_sum, y, rstd, side_x_hat):
+    """What a backward pass reads of a norm."""
+    seed, ctx.p, ctx.columns, gamma, beta, _, ctx.rms, side_channels, _, ctx.tau = of_sum
     return seed, gamma, beta, side_channels, y, rstd, side_x_hat
 
 
-def _norm_of_sum_forward(x, residual, of_norm, with_z=False):
-    seed, p, columns, gamma, beta, eps, rms, side_channels, seen, tau = of_norm
+def _norm_of_sum_forward(x, residual, of_sum, with_z=False):
+    seed, p, columns, gamma, beta, eps, rms, side_channels, seen, tau = of_sum
     gamma, beta = _parameters(gamma, beta)
-    return library.norm_forward_of_sum(x, residual, columns, gamma, beta, eps, rms, side_channels, seed, p, with_z, seen, tau)
+    return library.norm_forward_of_sum(x, residual, columns, gamma, beta, eps, rms, side_channels, seed, p,
+        with_z, seen, tau)
 
 
 def _norm_of_sum(name, with_z):
-    """The norm of z = dropout(x, p) + residual as one node and one pass; a seed of None drops nothing. with_z: z is a result, too."""
+    """The norm of z = dropout(x, p) + residual as one node and one pass; a seed of None drops nothing.
+    with_z: z is a result, too."""
 
-    def compute(x, residual, *of_norm):
-        y, rstd, side_x_hat, z = _norm_of_sum_forward(x, residual, of_norm, with_z)
+    def compute(x, residual, *of_sum):
+        y, rstd, side_x_hat, z = _norm_of_sum_forward(x, residual, of_sum, with_z)
         return (y, z, rstd, side_x_hat) if with_z else (y, rstd, side_x_hat)
 
     def keep(ctx, inputs, outputs):
@@ -897,8 +878,10 @@ def _norm_of_sum(name, with_z):
         for_x, for_residual, _, _, _, with_dgamma, with_dbeta, *_ = ctx.needs_input_grad
         if dy is None:  # only z reaches the loss
             return dz_next if for_x else None, dz_next if for_residual else None, *[None] * 10
-        dz, dx, dgamma, dbeta = _gradients_of_norm_of_sum(ctx, saved, dy, dz_next, for_x, with_dgamma, with_dbeta)
-        return dx if for_x else None, dz if for_residual else None, None, None, None, dgamma, dbeta, None, None, None, None, None
+        dz, dx, dgamma, dbeta = _gradients_of_norm_of_sum(ctx, saved, dy, dz_next,
+            (for_x, with_dgamma, with_dbeta))
+        return (dx if for_x else None, dz if for_residual else None, None, None, None, dgamma, dbeta, None,
+            None, None, None, None)
 
     return _Operation(name, compute, keep, gradients, results=2 if with_z else 1)
 
@@ -906,153 +889,154 @@ def _norm_of_sum(name, with_z):
 def _norm_of_linear(name):
     """The norm of dropout(linear(h, weight, bias), p) + residual as one node, with the bits of its parts."""
 
-    def compute(h, weight, bias, residual, *of_norm):
-        return _norm_of_sum_forward(torch.nn.functional.linear(h, weight, bias), residual, of_norm)[:3]
+    def compute(h, weight, bias, residual, *of_sum):
+        return _norm_of_sum_forward(torch.nn.functional.linear(h, weight, bias), residual, of_sum)[:3]
 
     def keep(ctx, inputs, outputs):
         ctx.save_for_backward(*_kept_of_norm_of_sum(ctx, inputs[4:], *outputs), *inputs[:2])
 
     def gradients(ctx, saved, dy):
-        *of_norm, h, weight = saved
+        *of_sum, h, weight = saved
         for_h, for_weight, for_bias, for_residual, _, _, _, with_dgamma, with_dbeta, *_ = ctx.needs_input_grad
         for_linear = for_h or for_weight or for_bias
-        dz, dx, dgamma, dbeta = _gradients_of_norm_of_sum(ctx, of_norm, dy, None, for_linear, with_dgamma, with_dbeta)
-        dh, dweight, dbias = _linear_gradients(dx.view(-1, ctx.columns), h, weight, for_h, for_weight, for_bias)
+        dz, dx, dgamma, dbeta = _gradients_of_norm_of_sum(ctx, of_sum, dy, None,
+            (for_linear, with_dgamma, with_dbeta))
+        dh, dweight, dbias = _linear_gradients(dx.view(-1, ctx.columns), h, weight, for_h, for_weight,
+            for_bias)
         dh = dh.view(h.shape) if for_h else None
-        return dh, dweight, dbias, dz if for_residual else None, None, None, None, dgamma, dbeta, None, None, None, None, None
+        return (dh, dweight, dbias, dz if for_residual else None, None, None, None, dgamma, dbeta, None, None,
+            None, None, None)
 
     return _Operation(name, compute, keep, gradients)
 
 
 def _norm_of_mlp(name, index):
-    """The norm of dropout(linear(h, weight2, bias2), p) + x with h = activation(linear(x, weight1, bias1)) as one node, with the bits of its parts in the forward
-    pass. Of its dx, a sum of two, the second one is not rounded before it is added."""
+    """The norm of dropout(linear(h, weight2, bias2), p) + x with h = activation(linear(x, weight1, bias1)) as
+    one node, with the bits of its parts in the forward pass. Of its dx, a sum of two, the second one is not
+    rounded before it is added."""
 
-    def compute(x, weight1, bias1, weight2, bias2, *of_norm):
+    def compute(x, weight1, bias1, weight2, bias2, *of_sum):
         h, mask = library.activation_forward(torch.nn.functional.linear(x, weight1, bias1), index)
-        return *_norm_of_sum_forward(torch.nn.functional.linear(h, weight2, bias2), x, of_norm)[:3], h, mask
+        return *_norm_of_sum_forward(torch.nn.functional.linear(h, weight2, bias2), x, of_sum)[:3], h, mask
 
     def keep(ctx, inputs, outputs):
-        x, weight1, _, weight2, _, *of_norm = inputs
+        x, weight1, _, weight2, _, *of_sum = inputs
         y, rstd, side_x_hat, h, mask = outputs
-        ctx.save_for_backward(*_kept_of_norm_of_sum(ctx, of_norm, y, rstd, side_x_hat), x, weight1, weight2, h, mask)
+        ctx.save_for_backward(*_kept_of_norm_of_sum(ctx, of_sum, y, rstd, side_x_hat), x, weight1, weight2, h,
+            mask)
 
     def gradients(ctx, saved, dy):
-        *of_norm, x, weight1, weight2, h, mask = saved
-        for_x, for_weight1, for_bias1, for_weight2, for_bias2, _, _, _, with_dgamma, with_dbeta, *_ = ctx.needs_input_grad
+        *kept, x, weight1, weight2, h, mask = saved
+        for_x, for_weight1, for_bias1, for_weight2, for_bias2, *others = ctx.needs_input_grad
+        with_dgamma, with_dbeta = others[3:5]
         for_h = for_x or for_weight1 or for_bias1
-        dz, dropped, dgamma, dbeta = _gradients_of_norm_of_sum(ctx, of_norm, dy, None, for_h or for_weight2 or for_bias2, with_dgamma, with_dbeta)
-        dh, dweight2, dbias2 = _linear_gradients(dropped.view(-1, ctx.columns), h, weight2, for_h, for_weight2, for_bias2)
+        wanted = for_h or for_weight2 or for_bias2, with_dgamma, with_dbeta
+        dz, dropped, dgamma, dbeta = _gradients_of_norm_of_sum(ctx, kept, dy, None, wanted)
+        dh, dweight2, dbias2 = _linear_gradients(dropped.view(-1, ctx.columns), h, weight2, for_h,
+            for_weight2, for_bias2)
         dx = dweight1 = dbias1 = None
         if for_h:
             rows, dbias1 = _activation_gradients(dh, h, mask, index, for_bias1, weight1)
-            _, dweight1, own = _linear_gradients(rows, x, weight1, False, for_weight1, for_bias1 and dbias1 is None)
+            _, dweight1, own = _linear_gradients(rows, x, weight1, False, for_weight1,
+                for_bias1 and dbias1 is None)
             dbias1 = own if dbias1 is None else dbias1
             if for_x:  # nothing else reads dz any more
                 dx = dz.view(-1, ctx.columns).addmm_(rows, weight1).view(x.shape)
-        return dx, dweight1, dbias1, dweight2, dbias2, None, None, None, dgamma, dbeta, None, None, None, None, None
+        return (dx, dweight1, dbias1, dweight2, dbias2, None, None, None, dgamma, dbeta, None, None, None,
+            None, None)
 
     return _Operation(name, compute, keep, gradients)
 
 
-_DROPOUT_ADD, _ADD = ({name: f"{before}_{name}" for name in ("layer_norm", "rms_norm")} for before in ("dropout_add", "add"))
-_dropout_add_norms = {name: _norm_of_sum(function, False) for name, function in _DROPOUT_ADD.items()}
-_add_norms = {name: _norm_of_sum(function, True) for name, function in _ADD.items()}
+DROPOUT_ADD, ADD = ({name: f"{before}_{name}" for name in ("layer_norm", "rms_norm")}
+    for before in ("dropout_add", "add"))
+_dropout_add_norms = {name: _norm_of_sum(function, False) for name, function in DROPOUT_ADD.items()}
+_add_norms = {name: _norm_of_sum(function, True) for name, function in ADD.items()}
 _norms_of_mlps = {
-    (name, activation): _norm_of_mlp(f"mlp_{function}", index) for name, function in _DROPOUT_ADD.items() for index, activation in enumerate(library.ACTIVATIONS)
+    (name, activation): _norm_of_mlp(f"mlp_{function}", index) for name, function in DROPOUT_ADD.items()
+    for index, activation in enumerate(library.ACTIVATIONS)
 }
-_norms_of_linears = {name: _norm_of_linear(f"linear_{function}") for name, function in _DROPOUT_ADD.items()}
+_norms_of_linears = {name: _norm_of_linear(f"linear_{function}") for name, function in DROPOUT_ADD.items()}
 
 
-def _columns_of_sum(function, x, residual, normalized_shape, weight, bias, eps, side_channels, columns):
-    """The columns of a norm of x + residual; raises an error that says which argument cannot be used, and why."""
+def columns_of_sum(function, x, residual, normalized_shape, of_norm, columns=0):
+    """The columns of a norm of x + residual; raises an error that says which argument cannot be used, and
+    why. columns: not 0 if all but the residual is known to fit."""
     if not (_is_usable(residual) and _is_usable(x) and x.device == residual.device):
         _expect(function, x=x, residual=residual)
     if residual.shape != x.shape or residual.dtype != x.dtype:
-        found = f"x is {x.dtype} of shape {tuple(x.shape)}, residual {residual.dtype} of shape {tuple(residual.shape)}"
+        found = (f"x is {x.dtype} of shape {tuple(x.shape)}, residual {residual.dtype} of shape "
+            f"{tuple(residual.shape)}")
         raise ValueError(f"outgrad.{function}: {found}; they must be alike")
-    return columns or columns_of_norm(function, x, normalized_shape, weight, bias, eps, side_channels, stores.DEFAULT_OF_NORMS)
+    return columns or columns_of_norm(function, x, normalized_shape, of_norm)
 
 
-def checked_dropout_add_norm(norm, x, residual, normalized_shape, weight, bias, p, eps, training, rms, side_channels, seen=None, tau=0.0, columns=0):
-    """dropout_add_layer_norm or dropout_add_rms_norm. seen, tau, columns: as of checked_norm."""
-    function = _DROPOUT_ADD[norm]
-    p = checked_probability(function, p, training)
-    columns = _columns_of_sum(function, x, residual, normalized_shape, weight, bias, eps, side_channels, columns)
-    seed = dropout_seed(x) if p > 0 else None
-    return _dropout_add_norms[norm](x, residual, seed, p, columns, weight, bias, eps, rms, side_channels, seen, tau)
+# The rest of these names is that of the norm. Their arguments are known to fit; p is 0 where nothing is
+# dropped.
+
+
+def dropout_add(norm, x, residual, p, columns, of_norm):
+    """norm(dropout(x, p) + residual) as one node."""
+    return _dropout_add_norms[norm](x, residual, dropout_seed(x) if p > 0 else None, p, columns, *of_norm)
+
+
+def add(norm, x, residual, columns, of_norm):
+    """(y, z) of z = x + residual as one node."""
+    return _add_norms[norm](x, residual, None, 0.0, columns, *of_norm)
 
 
 def norm_of_linear(norm, h, linear, residual, p, of_norm):
-    """norm(dropout(linear(h), p) + residual) as one node, for arguments that are known to fit. of_norm: (columns, weight, bias, eps, rms, side_channels, seen, tau)."""
-    return _norms_of_linears[norm](h, linear.weight, linear.bias, residual, dropout_seed(h) if p > 0 else None, p, *of_norm)
+    """norm(dropout(linear(h), p) + residual) as one node; of_norm is headed by the columns."""
+    return _norms_of_linears[norm](h, linear.weight, linear.bias, residual,
+        dropout_seed(h) if p > 0 else None, p, *of_norm)
 
 
-def norm_of_mlp(norm, x, first, activation, second, p, of_norm):
-    """norm(dropout(second(activation(first(x))), p) + x) as one node; of_norm as above."""
+def norm_of_mlp(norm, x, mlp, p, of_norm):
+    """norm(dropout(second(activation(first(x))), p) + x) as one node, mlp being (first, the activation's
+    name, second); of_norm as above."""
+    first, activation, second = mlp
     seed = dropout_seed(x) if p > 0 else None
-    return _norms_of_mlps[norm, activation](x, first.weight, first.bias, second.weight, second.bias, seed, p, *of_norm)
+    return _norms_of_mlps[norm, activation](x, first.weight, first.bias, second.weight, second.bias, seed, p,
+        *of_norm)
 
 
-def dropout_add_layer_norm(
-    x: torch.Tensor,
-    residual: torch.Tensor,
-    normalized_shape: int | Sequence[int],
-    weight: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    p: float = 0.5,
-    eps: float = 1e-5,
-    training: bool = True,
-    side_channels: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """layer_norm(dropout(x, p) + residual), which stands between the sub-layers of BERT, as one node and, on a GPU, one pass over the
-    rows. Keeps y, 4 bytes per row and a seed. x and residual have one shape and one type."""
-    return checked_dropout_add_norm("layer_norm", x, residual, normalized_shape, weight, bias, p, eps, training, False, side_channels)
+def dropout_add_layer_norm(x: torch.Tensor, residual: torch.Tensor, normalized_shape: int | Sequence[int],
+        weight: torch.Tensor | None = None, bias: torch.Tensor | None = None, p: float = 0.5,
+        eps: float = 1e-5, training: bool = True, side_channels: torch.Tensor | None = None) -> torch.Tensor:
+    """layer_norm(dropout(x, p) + residual), which stands between the sub-layers of BERT, as one node and, on
+    a GPU, one pass over the rows. Keeps y, 4 bytes per row and a seed. x and residual have one shape and one
+    type."""
+    p, of_norm = checked_probability("dropout_add_layer_norm", p, training), (weight, bias, eps, False,
+        side_channels, None, 0.0)
+    columns = columns_of_sum("dropout_add_layer_norm", x, residual, normalized_shape, of_norm)
+    return dropout_add("layer_norm", x, residual, p, columns, of_norm)
 
 
-def dropout_add_rms_norm(
-    x: torch.Tensor,
-    residual: torch.Tensor,
-    normalized_shape: int | Sequence[int],
-    weight: torch.Tensor | None = None,
-    p: float = 0.5,
-    eps: float | None = None,
-    training: bool = True,
-    side_channels: torch.Tensor | None = None,
-) -> torch.Tensor:
+def dropout_add_rms_norm(x: torch.Tensor, residual: torch.Tensor, normalized_shape: int | Sequence[int],
+        weight: torch.Tensor | None = None, p: float = 0.5, eps: float | None = None, training: bool = True,
+        side_channels: torch.Tensor | None = None) -> torch.Tensor:
     """rms_norm(dropout(x, p) + residual), as dropout_add_layer_norm."""
-    eps = EPS_OF_RMS if eps is None else eps
-    return checked_dropout_add_norm("rms_norm", x, residual, normalized_shape, weight, None, p, eps, training, True, side_channels)
+    p, eps = checked_probability("dropout_add_rms_norm", p, training), EPS_OF_RMS if eps is None else eps
+    of_norm = weight, None, eps, True, side_channels, None, 0.0
+    columns = columns_of_sum("dropout_add_rms_norm", x, residual, normalized_shape, of_norm)
+    return dropout_add("rms_norm", x, residual, p, columns, of_norm)
 
 
-def checked_add_norm(norm, x, residual, normalized_shape, weight, bias, eps, rms, side_channels, seen=None, tau=0.0, columns=0):
-    """add_layer_norm or add_rms_norm. seen, tau, columns: as of checked_norm."""
-    columns = _columns_of_sum(_ADD[norm], x, residual, normalized_shape, weight, bias, eps, side_channels, columns)
-    return _add_norms[norm](x, residual, None, 0.0, columns, weight, bias, eps, rms, side_channels, seen, tau)
+def add_layer_norm(x: torch.Tensor, residual: torch.Tensor, normalized_shape: int | Sequence[int],
+        weight: torch.Tensor | None = None, bias: torch.Tensor | None = None, eps: float = 1e-5,
+        side_channels: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """(y, z) with z = x + residual and y = layer_norm(z): what stands before a sub-layer of a pre-norm block,
+    whose next residual is z. One node and, on a GPU, one pass over the rows. Keeps y and 4 bytes per row, and
+    not z. x and residual have one shape and one type."""
+    of_norm = weight, bias, eps, False, side_channels, None, 0.0
+    return add("layer_norm", x, residual,
+        columns_of_sum("add_layer_norm", x, residual, normalized_shape, of_norm), of_norm)
 
 
-def add_layer_norm(
-    x: torch.Tensor,
-    residual: torch.Tensor,
-    normalized_shape: int | Sequence[int],
-    weight: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    eps: float = 1e-5,
-    side_channels: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(y, z) with z = x + residual and y = layer_norm(z): what stands before a sub-layer of a pre-norm block, whose next residual is z.
-    One node and, on a GPU, one pass over the rows. Keeps y and 4 bytes per row, and not z. x and residual have one shape and one type."""
-    return checked_add_norm("layer_norm", x, residual, normalized_shape, weight, bias, eps, False, side_channels)
-
-
-def add_rms_norm(
-    x: torch.Tensor,
-    residual: torch.Tensor,
-    normalized_shape: int | Sequence[int],
-    weight: torch.Tensor | None = None,
-    eps: float | None = None,
-    side_channels: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, normalized_shape: int | Sequence[int],
+        weight: torch.Tensor | None = None, eps: float | None = None,
+        side_channels: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """(y, z) with z = x + residual and y = rms_norm(z), as add_layer_norm."""
-    eps = EPS_OF_RMS if eps is None else eps
-    return checked_add_norm("rms_norm", x, residual, normalized_shape, weight, None, eps, True, side_channels)
+    of_norm = weight, None, EPS_OF_RMS if eps is None else eps, True, side_channels, None, 0.0
+    return add("rms_norm", x, residual,
+        columns_of_sum("add_rms_norm", x, residual, normalized_shape, of_norm), of_norm)

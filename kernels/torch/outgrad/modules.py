@@ -1,4 +1,5 @@
-"""Modules that have the names, parameters and state_dict of PyTorch's own, but whose backward pass reads the output."""
+"""Modules that have the names, parameters and state_dict of PyTorch's own, but whose backward pass reads the
+output."""
 
 import math
 from typing import Any, NamedTuple
@@ -7,22 +8,17 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import is_fake
 
-from . import drift, fp8, functional, library, quantisers, stores
+from . import drift, fp8, functional, library, stores
 from .bounds import bounds, rounded_up
 from .linear import linear
 from .softmax import softmax
 
 
-_BITS = "_outgrad_bits"  # their key in the state dict
-
-
 class _Activation:
-    """The common part of the activation modules: which activation of the catalogue a module is, what it keeps for the
-    backward pass, and its bound."""
+    """The common part of the activation modules: which activation of the catalogue a module is, what it keeps
+    for the backward pass, and its bound."""
 
     store = stores.DEFAULT  # one of outgrad.stores, by the constructor, by patch, or assigned
-    _outgrad_ranges = None  # those that the store mesa follows
-    _outgrad_bits = None  # what share_bits gave to the store actnn:auto:K in place of K
 
     def __init__(self, *args: Any, store: str = stores.DEFAULT, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -46,65 +42,28 @@ class _Activation:
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         name = self.activation
-        if name is None:
-            return super().forward(x)
-        if self.store == "mesa":
-            return functional.mesa(name, x, self._ranges(x))
-        if self._outgrad_bits is not None and stores.mean_bits(self.store) is not None:
-            return functional.actnn_auto(name, x, self._outgrad_bits)
-        return getattr(functional, name)(x, store=self.store)
+        return super().forward(x) if name is None else getattr(functional, name)(x, store=self.store)
 
-    def _ranges(self, x):
-        """Mesa's running ranges. In training x moves them before they are used. They are a new tensor then, so that what a
-        graph has kept stays as it was. Each process and each copy of the module has its own, and the state dict has none."""
-        functional._expect(self.activation, x=x)
-        now, before = quantisers.mesa_ranges(x), self._outgrad_ranges
-        if before is not None:
-            if before.shape != now.shape:
-                groups = f"{before.shape[1]} groups of {quantisers.MESA_COLUMNS} columns"
-                raise ValueError(f"outgrad.{type(self).__name__}: store mesa: the running ranges are of {groups}, x has {now.shape[1]} of them")
-            before = before.to(x.device)
-        moves = self.training and torch.is_grad_enabled()
-        ranges = before if before is not None and not moves else quantisers.mesa_follow(before, now)
-        if moves and not torch._C._are_functorch_transforms_active():  # else they would outlive the transform
-            self._outgrad_ranges = ranges
-        return ranges
-
-    def _save_to_state_dict(self, destination, prefix, keep_vars):
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        if self._outgrad_bits is not None:
-            destination[prefix + _BITS] = torch.tensor(self._outgrad_bits, dtype=torch.float64)
-
-    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs):
-        """Bits that were shared are loaded with the rest. Of a module with another store they are an unexpected key."""
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
-        if prefix + _BITS not in state_dict or stores.mean_bits(self.store) is None:
-            return
-        bits = float(state_dict[prefix + _BITS])
-        if 1 <= bits <= quantisers.ACTNN_MOST_BITS:
-            self._outgrad_bits = bits
-        else:
-            error_msgs.append(f"{prefix}{_BITS} is {bits}, which is no mean of 1 to {quantisers.ACTNN_MOST_BITS} bits")
-        if prefix + _BITS in unexpected_keys:
-            unexpected_keys.remove(prefix + _BITS)
+    def _bounds(self, dtype):
+        return bounds(self.activation, dtype, self.store)
 
     def bound(self, dtype: torch.dtype) -> str:
         """In words, how far the gradient may be from the exact one if the output is of dtype."""
-        return str(bounds(self.activation, dtype, self.store))
+        return str(self._bounds(dtype))
 
     def extra_repr(self) -> str:
         if self.activation is None:
             return super().extra_repr()
         store = "" if self.store == stores.DEFAULT else f"store={self.store!r}"
-        if self._outgrad_bits is not None and stores.mean_bits(self.store) is not None:
-            store += f", bits={self._outgrad_bits:.3g}"
-        return ", ".join(filter(None, [super().extra_repr(), store, *(f"{name}: {self.bound(dtype)}" for name, dtype in _FORMAT_NAMES.items())]))
+        return ", ".join(filter(None, [super().extra_repr(), store,
+            *(f"{name}: {self.bound(dtype)}" for name, dtype in _FORMAT_NAMES.items())]))
 
 
 class GELU(_Activation, nn.GELU):
     """nn.GELU from its output, in both of its forms."""
 
-    approximate = "none"  # for an object that was made as Hugging Face's GELUActivation, which lacks this attribute
+    # for an object that was made as Hugging Face's GELUActivation, which lacks this attribute
+    approximate = "none"
 
     @property
     def activation(self) -> str | None:
@@ -112,8 +71,8 @@ class GELU(_Activation, nn.GELU):
 
 
 class TanhGELU(GELU):
-    """GELU's tanh form, for an object that was made as one of Hugging Face's classes, which have no attribute for
-    it."""
+    """GELU's tanh form, for an object that was made as one of Hugging Face's classes, which have no attribute
+    for it."""
 
     approximate = "tanh"
 
@@ -140,12 +99,14 @@ class Mish(_Activation, nn.Mish):
 
 def _as_autocast_does(x):
     """x as PyTorch's autocast for GPUs gives it to a softplus or a softmax, which is in float32."""
-    return x.float() if x.device.type == "cuda" and torch.is_autocast_enabled("cuda") and x.dtype in library.FORMATS else x
+    return (x.float() if x.device.type == "cuda" and torch.is_autocast_enabled("cuda")
+        and x.dtype in library.FORMATS else x)
 
 
 class Softplus(_Activation, nn.Softplus):
-    """nn.Softplus from its output, for beta = 1 and a threshold of 20, PyTorch's default, or more (otherwise as in PyTorch).
-    f is evaluated everywhere: from 20 on, where PyTorch gives x itself, the two round to the same numbers."""
+    """nn.Softplus from its output, for beta = 1 and a threshold of 20, PyTorch's default, or more (otherwise
+    as in PyTorch). f is evaluated everywhere: from 20 on, where PyTorch gives x itself, the two round to the
+    same numbers."""
 
     LEAST_THRESHOLD = 20
 
@@ -158,8 +119,8 @@ class Softplus(_Activation, nn.Softplus):
 
 
 class ELU(_Activation, nn.ELU):
-    """nn.ELU from its output, for alpha = 1 (otherwise as in PyTorch). inplace has no effect: nothing of the input
-    is kept anyway."""
+    """nn.ELU from its output, for alpha = 1 (otherwise as in PyTorch). inplace has no effect: nothing of the
+    input is kept anyway."""
 
     @property
     def activation(self) -> str | None:
@@ -197,12 +158,15 @@ class _Found(NamedTuple):
     """The side channels that a norm has found."""
 
     key: tuple  # what they were searched for
-    copies: tuple | None  # of the parameters, where values are compared in each pass of eager mode; empty: nothing is, they are searched for again
+    # of the parameters, where values are compared in each pass of eager mode; empty: nothing is, they are
+    # searched for again
+    copies: tuple | None
     channels: torch.Tensor | None
     watched: tuple  # (channels, seen, tau) for the kernels in eager mode
 
     def holds(self, weight, bias):
-        """Whether these parameters have the values that the channels were found for, where values are compared."""
+        """Whether these parameters have the values that the channels were found for, where values are
+        compared."""
         if not self.copies:
             return self.copies is None
         return torch.equal(weight, self.copies[0]) and (bias is None or torch.equal(bias, self.copies[1]))
@@ -212,19 +176,24 @@ class _Norm:
     """The common part of LayerNorm and RMSNorm: their behaviour under autocast, and which channels have side
     buffers."""
 
-    # The type of norms under autocast. "fp32": fp32, as in PyTorch's autocast for GPUs (the one for CPUs leaves norms
-    # in the type of their input). "autocast": autocast's type, which takes half the bytes.
+    # The type of norms under autocast. "fp32": fp32, as in PyTorch's autocast for GPUs (the one for CPUs
+    # leaves norms in the type of their input). "autocast": autocast's type, which takes half the bytes.
     norms = "fp32"
-    store = stores.DEFAULT_OF_NORMS  # what is kept in place of y: one of stores.OF_NORMS, by the constructor or by patch
+    # what is kept in place of y: one of stores.OF_NORMS, by the constructor or by patch
+    store = stores.DEFAULT_OF_NORMS
     tau = None  # for functional.side_channels; None: its default for the output's type
     _outgrad_found = None  # a _Found
     _outgrad_stale = False  # whether the channels are to be searched for again
     _outgrad_changes = 0  # how often the channels found have changed, or may have
-    _outgrad_seen = None  # two numbers on the parameters' device, by which the kernels say that a channel has drifted (drift.py)
+    # two numbers on the parameters' device, by which the kernels say that a channel has drifted (drift.py)
+    _outgrad_seen = None
     _outgrad_looks = -1  # drift.looks when this norm ran last
     _outgrad_name = None  # in a patched model
-    _outgrad_checked = None  # (type and device of x, store) of a pass that checked all arguments in eager mode
-    OF_THE_SEARCH = "_outgrad_found", "_outgrad_stale", "_outgrad_changes", "_outgrad_seen", "_outgrad_looks", "_outgrad_checked"  # which no copy of a norm has
+    # (type and device of x, store) of a pass that checked all arguments in eager mode
+    _outgrad_checked = None
+    # which no copy of a norm has
+    OF_THE_SEARCH = ("_outgrad_found", "_outgrad_stale", "_outgrad_changes", "_outgrad_seen",
+        "_outgrad_looks", "_outgrad_checked")
 
     def __init__(self, *args: Any, store: str = stores.DEFAULT_OF_NORMS, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -249,13 +218,14 @@ class _Norm:
         return x.to(torch.get_autocast_dtype(kind)) if self.norms == "autocast" else x.float()
 
     def side_channels(self, dtype: torch.dtype | None = None) -> torch.Tensor | None:
-        """The columns that have a side buffer if the output is of dtype (by default that of last time, at first the
-        weight's): int32, ascending; None if there are none.
+        """The columns that have a side buffer if the output is of dtype (by default that of last time, at
+        first the weight's): int32, ascending; None if there are none.
 
-        They are chosen with a margin, for half of tau, because gamma and beta drift in training. On a CPU in eager mode they
-        are searched for whenever a parameter has other values than last time. Values are compared, which takes 2 us, because
-        FSDP refills an array, and code writes to .data, without a new version of the tensor. Elsewhere they are searched for
-        where the kernels have seen a drift (drift.py), and after load_state_dict, a move or choose_again.
+        They are chosen with a margin, for half of tau, because gamma and beta drift in training. On a CPU in
+        eager mode they are searched for whenever a parameter has other values than last time. Values are
+        compared, which takes 2 us, because FSDP refills an array, and code writes to .data, without a new
+        version of the tensor. Elsewhere they are searched for where the kernels have seen a drift (drift.py),
+        and after load_state_dict, a move or choose_again.
         """
         weight = self.weight
         if weight is None:
@@ -265,25 +235,30 @@ class _Norm:
         found = self._find(dtype, weight, getattr(self, "bias", None))
         return None if found is None else found.channels
 
-    # torch.compile calls it while tracing, with the current parameters, and treats the result as a constant, because
-    # the number of channels is part of the shapes of a graph. (This is torch.compiler.assume_constant_result without
-    # its import of the compiler.)
+    # torch.compile calls it while tracing, with the current parameters, and treats the result as a constant,
+    # because the number of channels is part of the shapes of a graph. (This is
+    # torch.compiler.assume_constant_result without its import of the compiler.)
     side_channels._dynamo_marked_constant = True
 
     def _find(self, dtype, weight, bias):
         """A _Found; None for a fake weight, which has no values."""
         known, transforms = self._outgrad_found, torch._C._are_functorch_transforms_active()
-        key = dtype, self.tau, self.store, weight.device, type(weight), weight.dtype, None if bias is None else bias.dtype
-        if known is not None and known.key == key and not (self._outgrad_stale or transforms) and known.holds(weight, bias):
+        key = (dtype, self.tau, self.store, weight.device, type(weight), weight.dtype,
+            None if bias is None else bias.dtype)
+        if known is not None and known.key == key and not (self._outgrad_stale or transforms) and known.holds(
+                weight, bias):
             return known
         if weight.is_meta or is_fake(weight):
             return None
         if transforms:
             channels = self._searched(weight, bias, dtype)
-            return _Found(key, None, channels, (channels, None, 0.0))  # not kept, because it would outlive the transform
+            # not kept, because it would outlive the transform
+            return _Found(key, None, channels, (channels, None, 0.0))
         device = weight.device
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            raise RuntimeError(f"outgrad.{type(self).__name__}: which channels keep x^ is not known in a capture: run the model once before it")
+            raise RuntimeError(
+                f"outgrad.{type(self).__name__}: which channels keep x^ is not known in a capture: run the "
+                f"model once before it")
         with torch.inference_mode(False), torch.no_grad():  # a result found in evaluation must serve training
             copies = tuple(None if p is None else _whole(p.detach()).clone() for p in (weight, bias))
             channels = self._searched(*copies, dtype)
@@ -293,13 +268,15 @@ class _Norm:
         if not _equal(channels, None if known is None else known.channels):
             self._outgrad_changes += 1
         on_host = device.type in drift.AT_ONCE
-        watched = (channels, None, 0.0) if on_host else (channels, self._outgrad_seen, self._most_moved(dtype))
+        watched = (channels, None, 0.0) if on_host else (channels, self._outgrad_seen,
+            self._most_moved(dtype))
         compared = () if _is_sharded(weight) else copies if on_host else None
         self._outgrad_found, self._outgrad_stale = _Found(key, compared, channels, watched), False
         return self._outgrad_found
 
     def _searched(self, weight, bias, dtype):
-        margin = 2 if self.store == stores.DEFAULT_OF_NORMS else 1  # of y in 8 bits drift.py compares the values after each step
+        # of y in 8 bits drift.py compares the values after each step
+        margin = 2 if self.store == stores.DEFAULT_OF_NORMS else 1
         return functional.chosen_channels(weight, bias, dtype, self.tau, self.store, margin)
 
     def choose_again(self) -> None:
@@ -308,7 +285,8 @@ class _Norm:
         self._outgrad_changes += 1
 
     def _apply(self, *args, **kwargs):
-        self._outgrad_stale = True  # on another device or in another type: compiled graphs are made anew by themselves
+        # on another device or in another type: compiled graphs are made anew by themselves
+        self._outgrad_stale = True
         return super()._apply(*args, **kwargs)
 
     def _load_from_state_dict(self, *args, **kwargs):
@@ -333,7 +311,8 @@ class _Norm:
 
     def _side_compiled(self, x, weight, bias):
         channels = self.side_channels(x.dtype)
-        # _outgrad_changes is a guard: if a call of side_channels() finds other channels, or the kernels have seen a drift, the graph is made anew.
+        # _outgrad_changes is a guard: if a call of side_channels() finds other channels, or the kernels have
+        # seen a drift, the graph is made anew.
         seen = self._outgrad_seen if self._outgrad_changes >= 0 else None
         if seen is None:
             return channels, None, 0.0
@@ -341,65 +320,69 @@ class _Norm:
             functional.expect_8_bits(weight, bias, x.dtype, self.tau, self.store, channels)
         return channels, seen, self._most_moved(x.dtype)
 
-    def _norm(self, x, residual, p, shape, weight, bias, eps, rms):
+    def _norm(self, x, residual=None, p=0.0):
         if residual is not None and self.store != stores.DEFAULT_OF_NORMS:
             x, residual = functional.dropout(x, p) + residual, None
-        name, found = "rms_norm" if rms else "layer_norm", self._side(x, weight, bias)
-        columns = self._columns_if_checked(x, shape)
+        name, columns, of_norm = self._of(x, residual)
         if residual is None:
-            y = functional.checked_norm(name, x, shape, weight, bias, eps, rms, *found, self.store, columns)
-        else:
-            y = functional.checked_dropout_add_norm(name, x, residual, shape, weight, bias, p, eps, True, rms, *found, columns)
-        if columns == 0:
-            self._has_checked(x)
-        return y
+            return functional.norm(name, x, columns, of_norm, self.store)
+        p = functional.checked_probability(functional.DROPOUT_ADD[name], p, True)
+        return functional.dropout_add(name, x, residual, p, columns, of_norm)
 
     def of_lost_sum(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """y of x + residual, in one type and of one shape, as one node; not under autocast."""
-        return self._norm(x, residual, 0.0, *self._arguments())
+        return self._norm(x, residual)
 
     def of_sum(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(y, z) of z = x + residual, where z is needed too; as of_lost_sum."""
-        shape, weight, bias, eps, rms = self._arguments()
-        found, columns = self._side(x, weight, bias), self._columns_if_checked(x, shape)
-        results = functional.checked_add_norm("rms_norm" if rms else "layer_norm", x, residual, shape, weight, bias, eps, rms, *found, columns)
-        if columns == 0:
-            self._has_checked(x)
-        return results
+        name, columns, of_norm = self._of(x, residual, functional.ADD)
+        return functional.add(name, x, residual, columns, of_norm)
 
     def of_linear(self, linear: nn.Linear, h: torch.Tensor, residual: torch.Tensor, p: float) -> torch.Tensor:
-        """y of dropout(linear(h), p) + residual as one node; not under autocast. The Linear is one of PyTorch, whose result has residual's shape and type."""
-        name, of_norm = self._of_block(residual)
-        return functional.norm_of_linear(name, h, linear, residual, p, of_norm)
+        """y of dropout(linear(h), p) + residual as one node; not under autocast. The Linear is one of
+        PyTorch, whose result has residual's shape and type."""
+        name, columns, of_norm = self._of(residual)
+        return functional.norm_of_linear(name, h, linear, residual, p, (columns, *of_norm))
 
-    def of_mlp(self, first: nn.Linear, activation: str, second: nn.Linear, x: torch.Tensor, p: float) -> torch.Tensor:
-        """y of dropout(second(activation(first(x))), p) + x as one node; as of_linear."""
-        name, of_norm = self._of_block(x)
-        return functional.norm_of_mlp(name, x, first, activation, second, p, of_norm)
+    def of_mlp(self, mlp: tuple[nn.Linear, str, nn.Linear], x: torch.Tensor, p: float) -> torch.Tensor:
+        """y of dropout(second(activation(first(x))), p) + x as one node, mlp being (first, activation,
+        second); as of_linear."""
+        name, columns, of_norm = self._of(x)
+        return functional.norm_of_mlp(name, x, mlp, p, (columns, *of_norm))
 
-    def _of_block(self, residual):
+    def _of(self, x, residual=None, functions=functional.DROPOUT_ADD):
+        """(layer_norm or rms_norm, the columns, what functional calls of_norm) of a norm of x or of a sum
+        with x, for which `functions` has the name of the function that errors are of."""
         shape, weight, bias, eps, rms = self._arguments()
-        name, found = "rms_norm" if rms else "layer_norm", self._side(residual, weight, bias)
-        columns = self._columns_if_checked(residual, shape)
-        if columns == 0:
-            columns = functional.columns_of_norm(name, residual, shape, weight, bias, eps, found[0], self.store)
-            self._has_checked(residual)
-        return name, (columns, weight, bias, eps, rms, *found)
+        name, of_norm = "rms_norm" if rms else "layer_norm", (weight, bias, eps, rms,
+            *self._side(x, weight, bias))
+        known = columns = self._columns_if_checked(x, shape)
+        if residual is not None:
+            columns = functional.columns_of_sum(functions[name], x, residual, shape, of_norm, columns)
+        elif columns == 0:
+            columns = functional.columns_of_norm(name, x, shape, of_norm, self.store)
+        if known == 0:
+            self._has_checked(x)
+        return name, columns, of_norm
 
     def _columns_if_checked(self, x, shape):
-        """The columns if only x is new since all arguments were checked, and is as it was then; 0: they are to be checked. A parameter that has become
-        another since is refused by the operator itself, in fewer words."""
+        """The columns if only x is new since all arguments were checked, and is as it was then; 0: they are
+        to be checked. A parameter that has become another since is refused by the operator itself, in fewer
+        words."""
         if torch.compiler.is_compiling():  # where checks cost nothing, and what a module remembers is a guard
             return 0
-        return shape[0] if self._outgrad_checked == (x.dtype, x.device, self.store) and x.shape[-1:] == shape else 0
+        return (shape[0] if self._outgrad_checked == (x.dtype, x.device, self.store)
+            and x.shape[-1:] == shape else 0)
 
     def _has_checked(self, x):
         if not torch.compiler.is_compiling():
             self.__dict__["_outgrad_checked"] = x.dtype, x.device, self.store
 
     def bound(self, dtype: torch.dtype) -> str:
-        """In words, how far an x^ that the backward pass reads from y may be from the x^ of the forward pass."""
-        return self._moved(_power_of_two(self._most_moved(dtype)), _power_of_two(functional.UNIT_OF_STORE.get(self.store, functional.UNIT_ROUNDOFF[dtype])))
+        """In words, how far an x^ that the backward pass reads from y may be from the x^ of the forward
+        pass."""
+        return self._moved(_power_of_two(self._most_moved(dtype)),
+            _power_of_two(functional.UNIT_OF_STORE.get(self.store, functional.UNIT_ROUNDOFF[dtype])))
 
     def _moved(self, tau, u):
         if self.store != stores.DEFAULT_OF_NORMS:
@@ -424,7 +407,7 @@ class LayerNorm(_Norm, nn.LayerNorm):
 
     def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None, p: float = 0.0) -> torch.Tensor:
         """With a residual, of x's shape and type: of dropout(x, p) + residual, as one node."""
-        return self._norm(self._input(x), residual, p, *self._arguments())
+        return self._norm(self._input(x), residual, p)
 
     def _arguments(self):
         return self.normalized_shape, self.weight, self.bias, self.eps, False
@@ -435,14 +418,16 @@ class RMSNorm(_Norm, nn.RMSNorm):
 
     def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None, p: float = 0.0) -> torch.Tensor:
         """With a residual, of x's shape and type: of dropout(x, p) + residual, as one node."""
-        return self._norm(self._input(x), residual, p, *self._arguments())
+        return self._norm(self._input(x), residual, p)
 
     def _arguments(self):
-        return self.normalized_shape, self.weight, None, functional.EPS_OF_RMS if self.eps is None else self.eps, True
+        return (self.normalized_shape, self.weight, None,
+            functional.EPS_OF_RMS if self.eps is None else self.eps, True)
 
 
 class LlamaRMSNorm(_Norm, nn.Module):
-    """RMSNorm for an object made as Hugging Face's LlamaRMSNorm or one of its repetitions, whose eps has another name.
+    """RMSNorm for an object made as Hugging Face's LlamaRMSNorm or one of its repetitions, whose eps has
+    another name.
 
     y is rounded once, whereas Hugging Face's first rounds x^ to the type of x.
     """
@@ -451,7 +436,7 @@ class LlamaRMSNorm(_Norm, nn.Module):
         x, weight = self._input(x), self.weight
         if x.dtype != weight.dtype:
             x = x.to(torch.promote_types(x.dtype, weight.dtype))
-        return self._norm(x, None, 0.0, *self._arguments())
+        return self._norm(x)
 
     def _arguments(self):
         return self.weight.shape, self.weight, None, self.variance_epsilon, True
@@ -483,7 +468,8 @@ class _WithStore:
 
 
 class Linear(_WithStore, nn.Linear):
-    """nn.Linear that keeps its input in 8 bits if its store is e4m3 or e5m2, and as PyTorch does if it is x (linear.py)."""
+    """nn.Linear that keeps its input in 8 bits if its store is e4m3 or e5m2, and as PyTorch does if it is x
+    (linear.py)."""
 
     kind = "linear"
     store = stores.OTHERS[kind][0]
@@ -499,18 +485,22 @@ class Linear(_WithStore, nn.Linear):
 
 
 class Softmax(_WithStore, nn.Softmax):
-    """nn.Softmax that keeps codes of 8 bits if its store is log2:8, and its output if it is p (softmax.py)."""
+    """nn.Softmax that keeps codes of 8 bits if its store is log2:8, and its output if it is p
+    (softmax.py)."""
 
     kind = "softmax"
     store = stores.OTHERS[kind][0]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         # Without a dim, PyTorch chooses one and warns.
-        return super().forward(x) if self._as_pytorch or self.dim is None else softmax(_as_autocast_does(x), self.dim)
+        return super().forward(x) if self._as_pytorch or self.dim is None else softmax(_as_autocast_does(x),
+            self.dim)
 
     def _bound(self, dtype):
         relative, least, _ = library.softmax_error(library.MOST_SOFTMAX)
-        return f"sum |dx' - dx| <= {rounded_up(2 * relative, 3)} sum |dx| + {rounded_up(2 * least, 3)} n (max dy - min dy)"
+        return (
+            f"sum |dx' - dx| <= {rounded_up(2 * relative, 3)} sum |dx| + {rounded_up(2 * least, 3)} n (max "
+            f"dy - min dy)")
 
 
 class Dropout(nn.Dropout):

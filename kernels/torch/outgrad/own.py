@@ -1,4 +1,5 @@
-"""An activation of your own that keeps a code of its derivative, from the header that `./outgrad emit` wrote for it."""
+"""An activation of your own that keeps a code of its derivative, from the header that `./outgrad emit` wrote
+for it."""
 
 import hashlib
 import math
@@ -18,8 +19,8 @@ _KINDS = ("code", "dither")
 
 
 class CodeHeader:
-    """What a code header states: its name, the range of f', what it takes for granted of g, and its bounds. Only
-    `./outgrad check` proves them."""
+    """What a code header states: its name, the range of f', what it takes for granted of g, and its bounds.
+    Only `./outgrad check` proves them."""
 
     path: pathlib.Path
     sha256: str
@@ -35,9 +36,11 @@ class CodeHeader:
             content = self.path.read_bytes()
             text = content.decode("ascii")
         except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path}: no header of codes: {getattr(error, 'strerror', None) or error}") from None
+            raise ValueError(f"{path}: no header of codes: "
+                f"{getattr(error, 'strerror', None) or error}") from None
         self.sha256 = hashlib.sha256(content).hexdigest()
-        self._constants = dict(re.findall(r"^  static constexpr (?:float|double|const char\*) k(\w+) = ([^;\n]+);", text, re.MULTILINE))
+        self._constants = dict(re.findall(
+            r"^  static constexpr (?:float|double|const char\*) k(\w+) = ([^;\n]+);", text, re.MULTILINE))
         self.name = self._word("Name")
         self.lo, self.hi, self.gradient = self._number("Lo"), self._number("Hi"), self._number("G")
         self.bias = self._number("Bias")
@@ -62,36 +65,36 @@ class CodeHeader:
         dithered = kind == "dither"
         total = self._number(f"Dithered{bits}" if dithered else f"T{bits}")
         over = f"every x with |x| <= {self._number('XLimit'):g}" if "XLimit" in self._constants else "every x"
-        return Bounds(self.name, self.sha256, self.gradient, total, math.inf, over, self.bias if dithered else math.inf)
+        return Bounds(self.name, self.sha256, self.gradient, total, math.inf, over,
+            self.bias if dithered else math.inf)
 
 
 class CodedActivation(nn.Module):
-    """An activation f of your own, elementwise, whose backward pass reads a code of f'(x) and neither x nor y.
+    """An activation f of your own, elementwise, whose backward pass reads a code of f'(x) and neither x nor
+    y.
 
     header    the path of a header of codes for f (docs/your_own_activation.md), or a CodeHeader
     value     f as a function of a tensor, which gives a tensor of the same shape and type
-    gradient  f' likewise; it gets x in float32. The bounds hold for a gradient within the header's kG of f'(x), which is a
-              promise of yours: nothing here can check it.
+    gradient  f' likewise; it gets x in float32. The bounds hold for a gradient within the header's kG of
+              f'(x), which is a promise of yours: nothing here can check it.
     store     code:1 to code:8, or dither:2 or dither:3 (stores.py)
 
-    Neither function is differentiated by PyTorch: dx = dy times what the code stands for. |x| beyond the header's kXLimit, to
-    which its proofs go, gets the code of the gradient that it has.
+    Neither function is differentiated by PyTorch: dx = dy times what the code stands for. |x| beyond the
+    header's kXLimit, to which its proofs go, gets the code of the gradient that it has.
     """
 
     header: CodeHeader
     bounds: Bounds
 
-    def __init__(
-        self,
-        header: str | os.PathLike[str] | CodeHeader,
-        value: Callable[[torch.Tensor], torch.Tensor],
-        gradient: Callable[[torch.Tensor], torch.Tensor],
-        store: str = "code:4",
-    ) -> None:
+    def __init__(self, header: str | os.PathLike[str] | CodeHeader,
+            value: Callable[[torch.Tensor], torch.Tensor], gradient: Callable[[torch.Tensor], torch.Tensor],
+            store: str = "code:4") -> None:
         super().__init__()
         kind, _, bits = store.partition(":") if isinstance(store, str) else ("", "", "")
         if kind not in _KINDS or store not in stores.STORES:
-            raise ValueError(f"outgrad.CodedActivation: store: {store!r} is none of code:1 to code:8, dither:2 and dither:3")
+            raise ValueError(
+                f"outgrad.CodedActivation: store: {store!r} is none of code:1 to code:8, dither:2 and "
+                f"dither:3")
         self.header = header if isinstance(header, CodeHeader) else CodeHeader(header)
         self.value, self.gradient, self.store = value, gradient, store
         self.bounds = self.header.bounds(kind, int(bits))
@@ -99,7 +102,8 @@ class CodedActivation(nn.Module):
 
     def _make(self):
         between, (kind, _, bits) = (self.header.lo, self.header.hi), self.store.partition(":")
-        self._operation = functional.keeping_own_codes(f"CodedActivation of {self.header.name}", self.value, self.gradient, between, int(bits), kind == "dither")
+        self._operation = functional.keeping_own_codes(f"CodedActivation of {self.header.name}", self.value,
+            self.gradient, between, int(bits), kind == "dither")
 
     def __getstate__(self):
         return {name: one for name, one in self.__dict__.items() if name != "_operation"}

@@ -1,4 +1,5 @@
-"""patch(model): gives modules of PyTorch and Hugging Face the classes of this package, and says what that saves."""
+"""patch(model): gives modules of PyTorch and Hugging Face the classes of this package, and says what that
+saves."""
 
 import collections
 import collections.abc
@@ -16,7 +17,6 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from . import library, modules, stores
 from .blocks import block_of, why_apart
-from .bounds import bounds
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -33,8 +33,8 @@ _OURS = {
 }
 # These get a class of ours only where patch is given a store for their kind that is not PyTorch's own.
 _OURS_WITH_STORE = {"linear": (nn.Linear, modules.Linear), "softmax": (nn.Softmax, modules.Softmax)}
-# Hugging Face's classes are recognised by name: transformers need not be installed, and its releases have different
-# classes.
+# Hugging Face's classes are recognised by name: transformers need not be installed, and its releases have
+# different classes.
 _HUGGING_FACE = "transformers.activations"
 _OURS_BY_NAME = {
     "GELUActivation": modules.GELU,
@@ -54,12 +54,16 @@ class Swapped:
     name: str  # of the module within the model
     kind: str  # its class before
     bound: str
-    bytes_before: int | None = None  # kept for the backward pass by this module alone; None if no example was given
+    # kept for the backward pass by this module alone; None if no example was given
+    bytes_before: int | None = None
     bytes_after: int | None = None
     fit: str | None = None  # for an activation: the name of its coefficients,
     sha256: str | None = None  # and the digest of their header
-    side_channels: list[int] = dataclasses.field(default_factory=list)  # for a norm: the columns that now keep their x^ beside y
-    store: str | None = None  # of an activation, Linear, Softmax or norm: what it keeps (stores.py); in float32 parity falls back to y+bit
+    # for a norm: the columns that now keep their x^ beside y
+    side_channels: list[int] = dataclasses.field(default_factory=list)
+    # of an activation, Linear, Softmax or norm: what it keeps (stores.py); in float32 parity falls back to
+    # y+bit
+    store: str | None = None
 
 
 @dataclasses.dataclass
@@ -73,26 +77,29 @@ class LeftAlone:
 class Report:
     """What patch did. str() gives a table.
 
-    The bytes of a module are those that it alone keeps. What several modules keep belongs to none of them and is
-    counted once in the totals. An example is the output of a GELU that the next Linear also keeps.
+    The bytes of a module are those that it alone keeps. What several modules keep belongs to none of them and
+    is counted once in the totals. An example is the output of a GELU that the next Linear also keeps.
     """
 
     swapped: list[Swapped]
     left_alone: list[LeftAlone]
     total_before: int | None = None  # for the whole model on the example
     total_after: int | None = None
-    # By the former class of the module that keeps them; what several modules keep has its own entry. Sums to the
-    # totals.
+    # By the former class of the module that keeps them; what several modules keep has its own entry. Sums to
+    # the totals.
     components_before: dict[str, int] = dataclasses.field(default_factory=dict)
     components_after: dict[str, int] = dataclasses.field(default_factory=dict)
-    # (name, class before, what runs as one node) of the blocks of blocks.py, and (name, class of the module that it is in, why) of what is in none.
+    # (name, class before, what runs as one node) of the blocks of blocks.py, and (name, class of the module
+    # that it is in, why) of what is in none.
     fused: list[tuple[str, str, str]] = dataclasses.field(default_factory=list)
     apart: list[tuple[str, str, str]] = dataclasses.field(default_factory=list)
 
     def __str__(self) -> str:
         lines = [f"{len(self.swapped)} modules patched, {len(self.left_alone)} left alone"]
         if self.total_before is not None:
-            lines[0] += f"; kept for the backward pass: {self.total_before:,} bytes before, {self.total_after:,} after"
+            lines[0] += (
+                f"; kept for the backward pass: {self.total_before:,} bytes before, {self.total_after:,} "
+                f"after")
         if self.swapped:
             rows = [("module", "kind", "alone before", "alone after", "bound")]
             for s in self.swapped:
@@ -100,20 +107,26 @@ class Report:
                 rows.append((_shown(s.name), s.kind, before, after, s.bound))
             widths = [max(len(row[k]) for row in rows) for k in range(5)]
             for row in rows:
-                cells = (cell.rjust(w) if k in (2, 3) else cell.ljust(w) for k, (cell, w) in enumerate(zip(row, widths, strict=True)))
+                cells = (cell.rjust(w) if k in (2, 3) else cell.ljust(w)
+                    for k, (cell, w) in enumerate(zip(row, widths, strict=True)))
                 lines.append("  ".join(cells).rstrip())
         for fit, sha256 in sorted({(s.fit, s.sha256) for s in self.swapped if s.fit is not None}):
             lines.append(f"coefficients {fit}: SHA-256 {sha256}")
         for s in self.swapped:
             if s.side_channels:
-                shown = ", ".join(map(str, s.side_channels[:8])) + (", ..." if len(s.side_channels) > 8 else "")
-                lines.append(f"{_shown(s.name)}: {len(s.side_channels)} channels have a side buffer, 4 bytes an element: {shown}")
+                shown = ", ".join(map(str, s.side_channels[:8])) + (", ..." if len(s.side_channels) > 8
+                    else "")
+                lines.append(
+                    f"{_shown(s.name)}: {len(s.side_channels)} channels have a side buffer, 4 bytes an "
+                    f"element: {shown}")
         for (what, kind), names in _by(((what, kind), name) for name, kind, what in self.fused):
             lines.append(f"{what} as one node: {names} ({kind})")
         for (kind, why), names in _by(((kind, why), name) for name, kind, why in self.apart):
             lines.append(f"a node of its own: {names} (in {kind}): {why}")
-        for store, names in _by((s.store, s.name) for s in self.swapped if s.store not in (None, stores.DEFAULT)):
-            fallback = f"; {stores.DEFAULT} wherever x is float32" if stores.for_type(store, torch.float32) != store else ""
+        for store, names in _by((s.store, s.name)
+                for s in self.swapped if s.store not in (None, stores.DEFAULT)):
+            fallback = (f"; {stores.DEFAULT} wherever x is float32"
+                if stores.for_type(store, torch.float32) != store else "")
             lines.append(f"store {store}: {names}{fallback}")
         for (kind, why), names in _by(((one.kind, one.why), one.name) for one in self.left_alone):
             lines.append(f"left alone: {names} ({kind}): {why}")
@@ -129,7 +142,8 @@ def _by(pairs):
     together = collections.defaultdict(list)
     for what, name in pairs:
         together[what].append(_shown(name))
-    return [(what, names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")) for what, names in together.items()]
+    return [(what, names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else ""))
+        for what, names in together.items()]
 
 
 class _Progress:
@@ -142,7 +156,8 @@ class _Progress:
         self.done += 1
         if sys.stderr.isatty() and time.monotonic() - self.start > 2:
             self.shown = True
-            print(f"\r{self.what}: {self.done} of {self.modules} modules", end="", file=sys.stderr, flush=True)
+            print(f"\r{self.what}: {self.done} of {self.modules} modules", end="", file=sys.stderr,
+                flush=True)
 
     def end(self):
         if self.shown:
@@ -153,7 +168,8 @@ class _Progress:
 
 
 class _Saved:
-    """A tensor that a graph keeps. Only the graph holds this object, so it dies with the node that saved the tensor."""
+    """A tensor that a graph keeps. Only the graph holds this object, so it dies with the node that saved the
+    tensor."""
 
     def __init__(self, tensor, owner):
         self.tensor, self.owner = tensor, owner
@@ -183,7 +199,8 @@ class _Watch:
             for module in self.model.modules():
                 stack.callback(module.register_forward_pre_hook(self._enter).remove)
                 stack.callback(module.register_forward_hook(self._leave, always_call=True).remove)
-            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, lambda saved: saved.tensor))
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack,
+                lambda saved: saved.tensor))
             stack.callback(self.progress.end)
             self.undo = stack.pop_all()
         return self
@@ -207,9 +224,11 @@ class _Watch:
         return saved
 
     def kept(self):
-        """Bytes, by storage, that live graphs keep beside the model's parameters and buffers: (all of them, {module:
-        those that it alone keeps}, {class of the modules, or that there are several: all that they keep})."""
-        own = {s._cdata for tensor in (*self.model.parameters(), *self.model.buffers()) for s in _storages(tensor)}
+        """Bytes, by storage, that live graphs keep beside the model's parameters and buffers: (all of them,
+        {module: those that it alone keeps}, {class of the modules, or that there are several: all that they
+        keep})."""
+        own = {s._cdata for tensor in (*self.model.parameters(), *self.model.buffers())
+            for s in _storages(tensor)}
         sizes, owners = {}, collections.defaultdict(set)
         for saved in filter(None, (reference() for reference in self.saved)):
             for storage in _storages(saved.tensor):
@@ -227,17 +246,15 @@ class _Watch:
 
 @contextlib.contextmanager
 def _unchanged(model):
-    """Puts back the state of PyTorch's generators, the model's buffers, such as the statistics of batches, and the ranges
-    that activations follow."""
+    """Puts back the state of PyTorch's generators and the model's buffers, such as the statistics of
+    batches."""
     devices = {p.device.index for p in model.parameters() if p.device.type == "cuda" and not is_fake(p)}
     with torch.random.fork_rng(devices=devices):
-        before = [(m, name, b, _version(b), b.clone()) for m in model.modules() for name, b in m._buffers.items() if b is not None]
-        followed = [(m, m.__dict__.copy()) for m in model.modules() if isinstance(m, modules._Activation)]
+        before = [(m, name, b, _version(b), b.clone()) for m in model.modules()
+            for name, b in m._buffers.items() if b is not None]
         try:
             yield
         finally:
-            for module, as_before in followed:
-                _give(module, "_outgrad_ranges", as_before)
             with torch.no_grad():
                 for module, name, buffer, version, value in before:
                     module._buffers[name] = buffer
@@ -250,9 +267,10 @@ def _version(tensor):
 
 
 def _run(model, example, what):
-    """One forward pass on the example: a tuple of arguments, a mapping of keyword arguments, or one tensor. Gives _Watch.kept and
-    the types of results."""
-    with _unchanged(model), torch.inference_mode(False), torch.enable_grad(), _Watch(model, f"outgrad.patch, {what}") as watch:
+    """One forward pass on the example: a tuple of arguments, a mapping of keyword arguments, or one tensor.
+    Gives _Watch.kept and the types of results."""
+    with (_unchanged(model), torch.inference_mode(False), torch.enable_grad(),
+            _Watch(model, f"outgrad.patch, {what}") as watch):
         if isinstance(example, torch.Tensor):
             result = model(example)
         elif isinstance(example, collections.abc.Mapping):
@@ -270,22 +288,27 @@ def _run(model, example, what):
 def _has_kernels(parameter):
     if parameter.is_meta or is_fake(parameter):
         return True
-    return torch._C._dispatch_has_kernel_for_dispatch_key("outgrad::activation_forward", torch._C._dispatch_key_for_device(parameter.device.type))
+    return torch._C._dispatch_has_kernel_for_dispatch_key("outgrad::activation_forward",
+        torch._C._dispatch_key_for_device(parameter.device.type))
 
 
 def _like_llamas(kind):
-    """Whether a class of Hugging Face's models is LlamaRMSNorm under another name: transformers repeats it for each model."""
+    """Whether a class of Hugging Face's models is LlamaRMSNorm under another name: transformers repeats it
+    for each model."""
     if not (kind.__module__.startswith("transformers.models.") and kind.__name__.endswith("RMSNorm")):
         return False
     from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-    own, llamas = (getattr(each.forward, "__code__", None) for each in (kind, LlamaRMSNorm))  # None if it is not a Python function
-    return None not in (own, llamas) and all(getattr(own, part) == getattr(llamas, part) for part in ("co_code", "co_names", "co_consts"))
+    # None if it is not a Python function
+    own, llamas = (getattr(each.forward, "__code__", None) for each in (kind, LlamaRMSNorm))
+    return None not in (own, llamas) and all(getattr(own, part) == getattr(llamas, part)
+        for part in ("co_code", "co_names", "co_consts"))
 
 
 def _ours(by_kind):
     """The classes of PyTorch that get a class of ours, and which."""
-    return _OURS | dict(classes for kind, classes in _OURS_WITH_STORE.items() if by_kind[kind] != stores.OTHERS[kind][0])
+    return _OURS | dict(classes
+        for kind, classes in _OURS_WITH_STORE.items() if by_kind[kind] != stores.OTHERS[kind][0])
 
 
 def _class_of_ours(kind, ours):
@@ -295,9 +318,11 @@ def _class_of_ours(kind, ours):
 
 
 def _class_of_its_own(kind, ours):
-    """For a class that is neither ours nor swapped: whether it descends from one that is, or has the name of one."""
+    """For a class that is neither ours nor swapped: whether it descends from one that is, or has the name of
+    one."""
     names = ("LayerNorm", "RMSNorm", "GELU", "SiLU", "Mish")
-    return any(_class_of_ours(base, ours) is not None for base in kind.__mro__) or kind.__name__.removesuffix("Activation").endswith(names)
+    return (any(_class_of_ours(base, ours) is not None for base in kind.__mro__)
+        or kind.__name__.removesuffix("Activation").endswith(names))
 
 
 def _parameter_without_fit(module):
@@ -306,16 +331,19 @@ def _parameter_without_fit(module):
         if type(module) is kind and getattr(module, name) != 1:
             return f"{name}={getattr(module, name):g}: outgrad has its gradient for {name}=1"
     if type(module) is nn.Softplus and module.threshold < modules.Softplus.LEAST_THRESHOLD:
-        return f"threshold={module.threshold:g}: outgrad has its gradient for a threshold of {modules.Softplus.LEAST_THRESHOLD} or more"
+        return (f"threshold={module.threshold:g}: outgrad has its gradient for a threshold of "
+            f"{modules.Softplus.LEAST_THRESHOLD} or more")
     if type(module) in (nn.SiLU, nn.Mish, nn.ELU) and module.inplace:
         return "inplace=True: it overwrites its input"
     return None
 
 
 def _replacement(module, parameter, known):
-    """The class that a module gets, or None, and the reason why it is left alone, or None. parameter: the model's
-    first, which gives type and device for modules that have no parameter. known: of _ours."""
+    """The class that a module gets, or None, and the reason why it is left alone, or None. parameter: the
+    model's first, which gives type and device for modules that have no parameter. known: of _ours."""
     kind = type(module)
+    if _is_patched(module):
+        return None, None
     ours = _class_of_ours(kind, known)
     if ours is None:
         if kind.__module__ != modules.__name__ and _class_of_its_own(kind, known):
@@ -327,55 +355,88 @@ def _replacement(module, parameter, known):
         return None, why
     for p in [*module.parameters(recurse=False)] or [parameter]:
         if p is not None and p.dtype not in library.FORMATS:
-            return None, f"its parameters are {p.dtype}" if p is not parameter else f"the model's parameters are {p.dtype}"
+            return (None, f"its parameters are {p.dtype}" if p is not parameter
+                else f"the model's parameters are {p.dtype}")
         if p is not None and not _has_kernels(p):
             return None, f"it is on {p.device}, for which this package has no operators"
     return ours, None
 
 
 def _eager_attention(model):
-    """The attention of Hugging Face's models that keeps all probabilities, if the model also has a fused one."""
-    fused = {id(m.config) for m in model.modules() if getattr(m, "_supports_sdpa", False) and hasattr(m, "config")}
+    """The attention of Hugging Face's models that keeps all probabilities, if the model also has a fused
+    one."""
+    fused = {id(m.config) for m in model.modules() if getattr(m, "_supports_sdpa", False)
+        and hasattr(m, "config")}
     for name, module in model.named_modules():
         config = getattr(module, "config", None)
         if "Attention" in type(module).__name__ and getattr(config, "_attn_implementation", None) == "eager":
-            yield LeftAlone(name, type(module).__name__, "attention is eager" + (": switch to sdpa" if id(config) in fused else ""))
+            yield LeftAlone(name, type(module).__name__,
+                "attention is eager" + (": switch to sdpa" if id(config) in fused else ""))
 
 
-def patch(
-    model: nn.Module,
-    example: torch.Tensor | tuple[Any, ...] | list[Any] | collections.abc.Mapping[str, Any] | None = None,
-    norms: Literal["fp32", "autocast"] = "fp32",
-    store: str | collections.abc.Mapping[str, str] = stores.DEFAULT,
-) -> Report:
-    """Gives the GELU, LayerNorm, RMSNorm and Dropout modules of a model the classes of this package, and returns a
-    Report.
+def patch(model: nn.Module, example: torch.Tensor | tuple[Any, ...] | list[Any]
+        | collections.abc.Mapping[str, Any] | None = None, norms: Literal["fp32", "autocast"] = "fp32",
+        store: str | collections.abc.Mapping[str, str] = stores.DEFAULT) -> Report:
+    """Gives the GELU, LayerNorm, RMSNorm and Dropout modules of a model the classes of this package, and
+    returns a Report.
 
-    A model that is already patched stays patched; its norms follow the new `norms`, and its activations the new
-    `store`. If the example cannot be run, or an activation cannot have its store, nothing is patched.
+    A model that is already patched stays patched; its norms follow the new `norms`, and its activations the
+    new `store`. If the example cannot be run, or an activation cannot have its store, nothing is patched.
 
-    example: arguments of one forward pass (a tensor, a tuple or list of arguments, a mapping of keyword arguments), to
-    count the bytes kept before and after, in the mode that the model is in. PyTorch's generators and the model's
-    buffers are afterwards as they were before. norms: the type of norms under autocast, "fp32", or "autocast" for
-    autocast's type. store: what activations keep, one of outgrad.stores for all, or {activation: store}, where those that
-    are not named keep y+bit. The mapping may also name "linear", whose Linear modules then get a class of ours that keeps x
-    in 8 bits, "softmax" likewise, and "norm", whose y is then kept in 8 bits. Call patch before a model is wrapped for
-    several processes.
+    example: arguments of one forward pass (a tensor, a tuple or list of arguments, a mapping of keyword
+    arguments), to count the bytes kept before and after, in the mode that the model is in. PyTorch's
+    generators and the model's buffers are afterwards as they were before. norms: the type of norms under
+    autocast, "fp32", or "autocast" for autocast's type. store: what activations keep, one of outgrad.stores
+    for all, or {activation: store}, where those that are not named keep y+bit. The mapping may also name
+    "linear", whose Linear modules then get a class of ours that keeps x in 8 bits, "softmax" likewise, and
+    "norm", whose y is then kept in 8 bits. Call patch before a model is wrapped for several processes.
     """
+    _expect(model, example, norms)
+    by_kind = stores.by_kind(store)
+    report = Report([], list(_eager_attention(model)))
+    if example is not None:
+        report.total_before, before, report.components_before, _ = _run(model, example, "forward pass before")
+    settings = [(module, dict(module.__dict__)) for module in model.modules() if _is_patched(module)]
+    types, patched = {}, []
+    try:
+        dtypes = _swap(model, _ours(by_kind), report, patched)
+        for name, module in model.named_modules():
+            if _is_patched(module):
+                _set(name, module, norms, by_kind)
+        if example is not None:
+            report.total_after, after, report.components_after, types = _run(model, example,
+                "forward pass after")
+        for one in report.swapped:
+            if example is not None:
+                one.bytes_before, one.bytes_after = before[one.name], after[one.name]
+            _describe(one, model.get_submodule(one.name), types.get(one.name, dtypes[one.name]))
+    except BaseException:
+        for module in patched:
+            _restore(module)
+        for module, as_before in settings:
+            for setting in _SETTINGS:
+                _give(module, setting, as_before)
+        raise
+    return report
+
+
+def _expect(model, example, norms):
+    """Raises an error that says which argument of patch cannot be used, and why."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"outgrad.patch: a module is needed, not {type(model).__name__}")
     if norms not in ("fp32", "autocast"):
         raise ValueError(f"outgrad.patch: norms is {norms!r}, neither 'fp32' nor 'autocast'")
     if example is not None and not isinstance(example, (torch.Tensor, tuple, list, collections.abc.Mapping)):
-        raise TypeError(f"outgrad.patch: example is {type(example).__name__}, neither a tensor nor a tuple, list or mapping of arguments")
-    by_kind = stores.by_kind(store)
-    known = _ours(by_kind)
-    report = Report([], list(_eager_attention(model)))
-    if example is not None:
-        report.total_before, before, report.components_before, _ = _run(model, example, "forward pass before")
+        raise TypeError(
+            f"outgrad.patch: example is {type(example).__name__}, neither a tensor nor a tuple, list or "
+            f"mapping of arguments")
+
+
+def _swap(model, known, report, patched):
+    """Gives modules and blocks their classes, says so in the report, and lists in `patched` which they are.
+    The result has for each swapped module's name the type of its parameters, or of the model's."""
     parameter = next((p for p in model.parameters() if p.is_floating_point()), None)
-    settings = [(module, dict(module.__dict__)) for module in model.modules() if _is_patched(module)]
-    swapped, fused, in_blocks = [], [], set()
+    dtypes, in_blocks = {}, set()
 
     def becomes_norm(child):
         ours = None if child is None else _replacement(child, parameter, known)[0]
@@ -386,47 +447,32 @@ def patch(
         ours, why = _replacement(module, parameter, known)
         if why is not None:
             report.left_alone.append(LeftAlone(name, kind.__name__, why))
-        if ours is not None:
-            module.__dict__["_outgrad_was"] = kind
-            module.__class__ = ours
-            if isinstance(module, modules._Norm):
-                module.__dict__["_outgrad_name"] = name
-            dtype = next((p.dtype for p in (*module.parameters(recurse=False), parameter) if p is not None), torch.float32)
-            swapped.append((module, dtype))
-            report.swapped.append(Swapped(name, kind.__name__, ""))
-        elif (block := block_of(module, becomes_norm)) is not None:
-            module.__dict__["_outgrad_was"] = kind
-            module.__class__ = block.ours
-            fused.append(module)
+        block = block_of(module, becomes_norm) if ours is None else None
+        if ours is None and block is None:
+            continue
+        module.__dict__["_outgrad_was"] = kind
+        module.__class__ = ours or block.ours
+        patched.append(module)
+        if block is not None:
             in_blocks.update(id(module._modules[part]) for part in block.parts)
             report.fused.append((name, kind.__name__, block.what))
-    for one, (module, _) in zip(report.swapped, swapped, strict=True):
-        if one.name and isinstance(module, (modules._Norm, modules._Activation)) and id(module) not in in_blocks:
+            continue
+        if isinstance(module, modules._Norm):
+            module.__dict__["_outgrad_name"] = name
+        dtypes[name] = next(
+            (p.dtype for p in (*module.parameters(recurse=False), parameter) if p is not None), torch.float32)
+        report.swapped.append(Swapped(name, kind.__name__, ""))
+    for one in report.swapped:
+        module = model.get_submodule(one.name)
+        if (one.name and isinstance(module, (modules._Norm, modules._Activation))
+                and id(module) not in in_blocks):
             outer = model.get_submodule(one.name.rpartition(".")[0])
             report.apart.append((one.name, _kind_before(outer), why_apart(module)))
-    types = {}
-    try:
-        for name, module in model.named_modules():
-            if _is_patched(module):
-                _set(name, module, norms, by_kind)
-        if example is not None:
-            report.total_after, after, report.components_after, types = _run(model, example, "forward pass after")
-        for one, (module, dtype) in zip(report.swapped, swapped, strict=True):
-            if example is not None:
-                one.bytes_before, one.bytes_after = before[one.name], after[one.name]
-            _describe(one, module, types.get(one.name, dtype))
-    except BaseException:
-        for module in (*(module for module, _ in swapped), *fused):
-            _restore(module)
-        for module, as_before in settings:
-            for setting in _SETTINGS:
-                _give(module, setting, as_before)
-        raise
-    return report
+    return dtypes
 
 
 # What patch sets of a module.
-_SETTINGS = ("norms", "store", "_outgrad_ranges", "_outgrad_bits")
+_SETTINGS = ("norms", "store")
 
 
 def _give(module, setting, values):
@@ -447,9 +493,6 @@ def _set(name, module, norms, by_kind):
         why = stores.why_not(module.activation, store)
         if why is not None:
             raise ValueError(f"outgrad.patch: {_shown(name)} cannot have the store {store!r}: {why}")
-        if store != module.store:
-            _give(module, "_outgrad_ranges", {})
-            _give(module, "_outgrad_bits", {})
         _give(module, "store", {} if store == stores.DEFAULT else {"store": store})
     for kind, (_, ours) in _OURS_WITH_STORE.items():
         if isinstance(module, ours):
@@ -461,7 +504,7 @@ def _describe(one, module, dtype):
     one.bound = module.bound(dtype)
     if isinstance(module, modules._Activation):
         one.store = module.store
-        found = bounds(module.activation, dtype, module.store)
+        found = module._bounds(dtype)
         one.fit, one.sha256 = found.fit, found.sha256
     elif isinstance(module, tuple(ours for _, ours in _OURS_WITH_STORE.values())):
         one.store = module.store
@@ -487,7 +530,8 @@ def _restore(module):
 
 
 def unpatch(model: _Module) -> _Module:
-    """Undoes patch in a whole model or in one of its modules, and returns it. Every module has its own class again.
+    """Undoes patch in a whole model or in one of its modules, and returns it. Every module has its own class
+    again.
 
     Parameters and buffers were never touched. Modules that were created as this package's own stay so.
     """

@@ -1,5 +1,6 @@
-"""What patching a model saves, without a GPU and without the model's memory. The model is made of fake tensors on a
-CUDA device that need not exist. So the bytes are those that a GPU would keep, and nothing is computed."""
+"""What patching a model saves, without a GPU and without the model's memory. The model is made of fake
+tensors on a CUDA device that need not exist. So the bytes are those that a GPU would keep, and nothing is
+computed."""
 
 import contextlib
 import importlib
@@ -19,7 +20,8 @@ TYPES = {"fp32": (torch.float32, False), "autocast": (torch.float32, True), "bf1
 
 @contextlib.contextmanager
 def autocast_on(device, enabled=True):
-    """torch.autocast to bf16. It turns itself off for CUDA if there is no GPU, but fake tensors need no GPU."""
+    """torch.autocast to bf16. It turns itself off for CUDA if there is no GPU, but fake tensors need no
+    GPU."""
     if not enabled:
         yield
         return
@@ -36,8 +38,8 @@ def autocast_on(device, enabled=True):
 
 @contextlib.contextmanager
 def fake(device, dtype):
-    """A context in which tensors are made on a device that need not exist, and floating-point tensors have this
-    type."""
+    """A context in which tensors are made on a device that need not exist, and floating-point tensors have
+    this type."""
     with FakeTensorMode(allow_non_fake_inputs=True), warnings.catch_warnings(), torch.device(device):
         warnings.simplefilter("ignore")
         before = torch.get_default_dtype()
@@ -74,10 +76,11 @@ class _FusedAttention(TorchFunctionMode):
 
 
 def _of_hugging_face(name):
-    """A model of transformers, from the folder or file of its configuration or from the name of its kind, and a
-    function that makes its example from a batch size and a length."""
+    """A model of transformers, from the folder or file of its configuration or from the name of its kind, and
+    a function that makes its example from a batch size and a length."""
     try:
-        from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, AutoModelForImageClassification, AutoModelForMaskedLM
+        from transformers import (CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM,
+            AutoModelForImageClassification, AutoModelForMaskedLM)
         from transformers.initialization import no_init_weights
     except ImportError:
         raise ValueError(f"{name}: transformers is not installed, and this is not MODULE:FUNCTION") from None
@@ -89,14 +92,20 @@ def _of_hugging_face(name):
     elif name in CONFIG_MAPPING:
         config = CONFIG_MAPPING[name]()
     else:
-        raise ValueError(f"{name}: neither a file or folder with a model's configuration, nor a kind of model that transformers has, nor MODULE:FUNCTION")
-    auto = next((a for a in (AutoModelForMaskedLM, AutoModelForCausalLM, AutoModelForImageClassification) if type(config) in a._model_mapping), None)
+        raise ValueError(
+            f"{name}: neither a file or folder with a model's configuration, nor a kind of model that "
+            f"transformers has, nor MODULE:FUNCTION")
+    auto = next(
+        (a for a in (AutoModelForMaskedLM, AutoModelForCausalLM, AutoModelForImageClassification)
+        if type(config) in a._model_mapping), None)
     if auto is None:
-        raise ValueError(f"{name}: a {type(config).__name__} has neither a language model nor a classifier of images")
+        raise ValueError(
+            f"{name}: a {type(config).__name__} has neither a language model nor a classifier of images")
 
     def example(batch, length):
         if auto is AutoModelForImageClassification:
-            size = config.image_size if isinstance(config.image_size, (list, tuple)) else (config.image_size,) * 2
+            size = config.image_size if isinstance(config.image_size, (list, tuple)) else (
+                config.image_size,) * 2
             pixels = torch.empty(batch, getattr(config, "num_channels", 3), *size)
             return {"pixel_values": pixels, "labels": torch.zeros(batch, dtype=torch.int64)}
         tokens = torch.zeros(batch, length, dtype=torch.int64)
@@ -128,9 +137,10 @@ def _of_function(name):
     return model, lambda batch, length: made[1], None
 
 
-def of(name, batch=1, length=512, kind="bf16", training=True, norms="fp32", store=patching.stores.DEFAULT):
-    """The Report of a model that is made, patched and forgotten: a kind of model of Hugging Face's transformers ("bert"), the file
-    or folder of a configuration, or "module:function". Raises ValueError if there is no such model."""
+def of(name, batch=1, length=512, kind="bf16", training=True, **to_patch):
+    """The Report of a model that is made, patched (to_patch: norms, store) and forgotten: a kind of model of
+    Hugging Face's transformers ("bert"), the file or folder of a configuration, or "module:function". Raises
+    ValueError if there is no such model."""
     make, example, most = (_of_function if ":" in name else _of_hugging_face)(name)
     if most is not None and length > most:
         raise ValueError(f"{name}: a length of {length}, where the model has {most} positions")
@@ -138,7 +148,7 @@ def of(name, batch=1, length=512, kind="bf16", training=True, norms="fp32", stor
     with fake("cuda", dtype):
         model = make().train(training)
         with _FusedAttention(), autocast_on("cuda", autocast):
-            return patching.patch(model, example(batch, length), norms, store)
+            return patching.patch(model, example(batch, length), **to_patch)
 
 
 # --- How it is shown ------------------------------------------------------------------------------
@@ -147,7 +157,8 @@ def of(name, batch=1, length=512, kind="bf16", training=True, norms="fp32", stor
 def _rows(report):
     """(component, bytes before, bytes after), the largest first."""
     kinds = {*report.components_before, *report.components_after}
-    rows = [(kind, report.components_before.get(kind, 0), report.components_after.get(kind, 0)) for kind in kinds]
+    rows = [(kind, report.components_before.get(kind, 0), report.components_after.get(kind, 0))
+        for kind in kinds]
     return sorted(rows, key=lambda row: (-row[1], row[0]))
 
 
@@ -159,7 +170,8 @@ def bars(report, width=40):
     lines = [f"{'component':{names}} {'MiB before':>12} {'after':>10}"]
     for kind, before, after in rows:
         bar = "#" * round(width * after / scale)
-        lines.append(f"{kind:{names}} {before / 2**20:12.2f} {after / 2**20:10.2f}  {bar}{'.' * (round(width * before / scale) - len(bar))}")
+        lines.append(f"{kind:{names}} {before / 2**20:12.2f} {after / 2**20:10.2f}  "
+            f"{bar}{'.' * (round(width * before / scale) - len(bar))}")
     return "\n".join(line.rstrip() for line in lines)
 
 

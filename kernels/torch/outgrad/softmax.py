@@ -1,8 +1,9 @@
 """Softmax whose backward pass reads its output p from codes of 8 bits (kernels/softmax.h).
 
-A code is log2 p in steps of 3/32: p' is within 3.25% of p from 6.4e-8 up, and 0 below. dx = p' (dy - sum(p' dy) / sum(p')).
-Over a row of n elements, sum |dx - ds| is at most 0.0651 sum |ds| + 1.273e-7 n (max dy - min dy), apart from the rounding
-of dx and terms of 2^-24 |dy|; softmax_bound has all of it but the rounding of dx.
+A code is log2 p in steps of 3/32: p' is within 3.25% of p from 6.4e-8 up, and 0 below. dx = p' (dy - sum(p'
+dy) / sum(p')). Over a row of n elements, sum |dx - ds| is at most 0.0651 sum |ds| + 1.273e-7 n (max dy - min
+dy), apart from the rounding of dx and terms of 2^-24 |dy|; softmax_bound has all of it but the rounding of
+dx.
 """
 
 import torch
@@ -28,10 +29,11 @@ _softmax = functional._Operation("softmax", _compute, _keep, _gradients, without
 
 
 def softmax(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
-    """softmax(x) along dim, computed in fp32 and rounded once to the type of x. Keeps one byte an element, and not its output.
+    """softmax(x) along dim, computed in fp32 and rounded once to the type of x. Keeps one byte an element,
+    and not its output.
 
-    A row (along dim) has at most 2^23 elements. Where x is -inf, p and the gradient are 0. A row with a NaN, with +inf, or
-    with nothing but -inf gives NaN in all of p and of the gradient.
+    A row (along dim) has at most 2^23 elements. Where x is -inf, p and the gradient are 0. A row with a NaN,
+    with +inf, or with nothing but -inf gives NaN in all of p and of the gradient.
     """
     functional._expect("softmax", x=x)
     if x.dim() == 0:
@@ -46,10 +48,13 @@ def softmax(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
 
 
 def softmax_bound(n: int, total: float, spread: float, largest: float) -> float:
-    """How far the gradient of a row of n elements can be from softmax's, in the sum of magnitudes, before it is rounded to
-    its type. total: sum |ds| of the exact gradient; spread: the largest less the least dy; largest: the greatest |dy|."""
+    """How far the gradient of a row of n elements can be from softmax's, in the sum of magnitudes, before it
+    is rounded to its type. total: sum |ds| of the exact gradient; spread: the largest less the least dy;
+    largest: the greatest |dy|."""
     if not min(total, spread, largest) >= 0:
-        raise ValueError(f"outgrad.softmax_bound: total, spread and largest are {total}, {spread} and {largest}; none may be negative")
+        raise ValueError(
+            f"outgrad.softmax_bound: total, spread and largest are {total}, {spread} and {largest}; none may "
+            f"be negative")
     try:
         return library.softmax_error(n, total, spread, largest)[2]
     except ValueError as error:

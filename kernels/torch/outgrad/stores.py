@@ -3,15 +3,14 @@
 An activation:
 
     y+bit      the output y, and one bit an element for an activation with a minimum: the default
-    parity     y alone, whose lowest bit says the side of the minimum; float16 and bfloat16 (float32 falls back to y+bit)
+    parity     y alone, whose lowest bit says the side of the minimum; float16 and bfloat16 (float32 falls
+               back to y+bit)
     code:K     a code of f'(x) of K bits, 1 to 8; neither x nor y
-    dither:K   a code of K bits, 2 or 3, rounded at random, so that its mean is f'(x); neither x nor y, but a seed
-    e4m3       y in e4m3 with one scale a tensor, and with +bit or +2bits one or two bits an element beside it; activations
-               with a minimum. e5m2, e5m2+bit and e5m2+2bits likewise
+    dither:K   a code of K bits, 2 or 3, rounded at random, so that its mean is f'(x); neither x nor y, but a
+               seed
+    e4m3       y in e4m3 with one scale a tensor, and with +bit or +2bits one or two bits an element beside
+               it; activations with a minimum. e5m2, e5m2+bit and e5m2+2bits likewise
     mxfp8+bit  y in MXFP8 and one bit: 1.156 bytes an element; gelu alone
-    mesa       x in 8 bits, rounded at random, with a range for each 64 columns, which a module follows; to compare with
-    actnn:K    x in K bits, 2, 4 or 8, rounded at random, with a range for each 256 elements; to compare with
-    actnn:auto:K  the same with K bits, 2, 3 or 4, in the mean: 1 to 8 for each 256 elements, more where their range is wide
 
 A norm keeps y, or in its place y in 8 bits, on CPUs alone:
 
@@ -20,11 +19,10 @@ A norm keeps y, or in its place y in 8 bits, on CPUs alone:
     mxfp8      y in MXFP8: 1.031 bytes an element
     int8       y in 8-bit integers, in groups of 64 with a zero point and a step: 1.125 bytes an element
 
-kernels/c/outgrad.h states the contract of each but mesa and actnn, which are others' (quantisers.py) and are made of
-PyTorch's operations.
+kernels/c/outgrad.h states the contract of each.
 
-A Linear keeps x in its own type, or in e4m3 or e5m2 with one scale a tensor (linear.py). A softmax keeps its output p, or
-its logarithm in codes of 8 bits (softmax.py).
+A Linear keeps x in its own type, or in e4m3 or e5m2 with one scale a tensor (linear.py). A softmax keeps its
+output p, or its logarithm in codes of 8 bits (softmax.py).
 """
 
 import collections.abc
@@ -34,36 +32,31 @@ import torch
 from . import library
 
 DEFAULT = "y+bit"
-# Those that keep an x in few bits.
-OF_X = ("mesa", "actnn:2", "actnn:4", "actnn:8", "actnn:auto:2", "actnn:auto:3", "actnn:auto:4")
-# What outgrad_torch_fit calls a store, and the bits of its code. Of those that keep an x it knows nothing.
+# What outgrad_torch_fit calls a store, and the bits of its code.
 STORES = {
     DEFAULT: (0, 0),
     "parity": (1, 0),
     **{f"code:{bits}": (2, bits) for bits in range(1, 9)},
     **{f"dither:{bits}": (3, bits) for bits in (2, 3)},
     "mxfp8+bit": (4, 0),
-    **{name + beside: (5 + fp8, bits) for name, fp8 in library.FP8.items() for bits, beside in enumerate(("", "+bit", "+2bits"))},
-    **dict.fromkeys(OF_X),
+    **{name + beside: (5 + fp8, bits) for name, fp8 in library.FP8.items()
+    for bits, beside in enumerate(("", "+bit", "+2bits"))},
 }
-# What norms keep, and its number in outgrad_norm_store: the y of the next layer, or y in 8 bits.
+# What norms keep, and its number for norms: the y of the next layer, or y in 8 bits.
 DEFAULT_OF_NORMS = "y"
 OF_NORMS = {DEFAULT_OF_NORMS: None, "e4m3": 0, "mxfp8": 1, "int8": 2}
 # What modules keep that are no activations; the first is the default.
 OTHERS = {"linear": ("x", *library.FP8), "softmax": ("p", "log2:8"), "norm": tuple(OF_NORMS)}
-_WORDS = "y+bit, parity, code:1 to code:8, dither:2, dither:3, mxfp8+bit, e4m3, e4m3+bit, e4m3+2bits, the same with e5m2, mesa, actnn:2, actnn:4, actnn:8 and actnn:auto:2 to actnn:auto:4"
+_WORDS = (
+    "y+bit, parity, code:1 to code:8, dither:2, dither:3, mxfp8+bit, e4m3, e4m3+bit, e4m3+2bits and the same "
+    "with e5m2")
 
 
 def fp8_of(store):
-    """(outgrad_fp8, bits beside each code) of a store that keeps y in e4m3 or e5m2 at a scale; None for any other."""
-    kind, bits = STORES[store] or (0, 0)
+    """(its place in library.FP8, bits beside each code) of a store that keeps y in e4m3 or e5m2 at a scale;
+    None for any other."""
+    kind, bits = STORES[store]
     return (kind - 5, bits) if kind in (5, 6) else None
-
-
-def mean_bits(store):
-    """K of actnn:auto:K; None for any other store."""
-    kind, _, bits = store.rpartition(":")
-    return float(bits) if kind == "actnn:auto" else None
 
 
 def why_not(activation, store):
@@ -92,13 +85,16 @@ def for_type(store, dtype):
 
 
 def by_kind(store):
-    """{activation or one of OTHERS: store} of what patch was given: one store for all activations, or a mapping; raises
-    ValueError if it names what there is not. Whether an activation can have its store is only asked of those that a model
-    has."""
+    """{activation or one of OTHERS: store} of what patch was given: one store for all activations, or a
+    mapping; raises ValueError if it names what there is not. Whether an activation can have its store is only
+    asked of those that a model has."""
     named = store if isinstance(store, collections.abc.Mapping) else dict.fromkeys(library.ACTIVATIONS, store)
     for kind, one in named.items():
         if kind not in library.ACTIVATIONS and kind not in OTHERS:
-            raise ValueError(f"outgrad.patch: store names {kind!r}, which is none of {', '.join((*library.ACTIVATIONS, *OTHERS))}")
+            raise ValueError(f"outgrad.patch: store names {kind!r}, which is none of "
+                f"{', '.join((*library.ACTIVATIONS, *OTHERS))}")
         if not isinstance(one, str) or one not in OTHERS.get(kind, STORES):
-            raise ValueError(f"outgrad.patch: store: {why_not_other(kind, one) if kind in OTHERS else why_not(kind, one)}")
-    return {**dict.fromkeys(library.ACTIVATIONS, DEFAULT), **{kind: words[0] for kind, words in OTHERS.items()}, **named}
+            raise ValueError(
+                f"outgrad.patch: store: {why_not_other(kind, one) if kind in OTHERS else why_not(kind, one)}")
+    return {**dict.fromkeys(library.ACTIVATIONS, DEFAULT),
+        **{kind: words[0] for kind, words in OTHERS.items()}, **named}

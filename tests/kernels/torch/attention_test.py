@@ -1,5 +1,5 @@
-"""Attention, softmax and linear layers of the PyTorch package: gradients against float64 with the same elements dropped, and
-the bytes that are kept, eager and compiled."""
+"""Attention, softmax and linear layers of the PyTorch package: gradients against float64 with the same
+elements dropped, and the bytes that are kept, eager and compiled."""
 
 import math
 
@@ -19,7 +19,8 @@ def drawn(seed, p, shape):
     torch.manual_seed(seed)
     counter = torch.randint(0, 2**62, (1,), dtype=torch.int64)
     torch.manual_seed(seed)
-    return (library.dropout(torch.ones(shape), counter, p) != 0).double() / (1 - p) if p > 0 else torch.ones(shape, dtype=torch.float64)
+    return (library.dropout(torch.ones(shape), counter, p) != 0).double() / (1 - p) if p > 0 else torch.ones(
+        shape, dtype=torch.float64)
 
 
 def gradients(function, inputs, dy):
@@ -81,7 +82,8 @@ def test_attention_is_pytorchs_where_that_keeps_less():
     theirs = outgrad.attention(q, k, v, p=0.5, form="sdpa")
     torch.manual_seed(2)
     assert torch.equal(theirs, F.scaled_dot_product_attention(q, k, v, dropout_p=0.5))
-    assert torch.equal(outgrad.attention(q, k, v, p=0.5, training=False), F.scaled_dot_product_attention(q, k, v))
+    assert torch.equal(outgrad.attention(q, k, v, p=0.5, training=False),
+        F.scaled_dot_product_attention(q, k, v))
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -118,7 +120,8 @@ def test_softmax_dropout_against_float64(dtype, p):
     want = gradients(lambda x: torch.softmax(x, -1) * factors, (x.double(),), dy.double())
     assert_near(got, want, 4 * UNIT_ROUNDOFF[dtype])
     bytes_kept = kept_bytes(lambda x: outgrad.softmax_dropout(x, p), x.clone().requires_grad_())
-    assert bytes_kept == 8 + (x.numel() * x.element_size() if p > 0 else 0)  # without dropout it is the result itself
+    # without dropout it is the result itself
+    assert bytes_kept == 8 + (x.numel() * x.element_size() if p > 0 else 0)
 
 
 @pytest.mark.parametrize("bias", [None, torch.float32, "same"])
@@ -131,7 +134,8 @@ def test_linear_gelu_against_float64(dtype, bias):
     got = gradients(outgrad.linear_gelu, inputs, dy)
     assert [a.dtype for a in got[1:]] == [t.dtype for t in inputs]
     want = gradients(lambda *t: F.gelu(F.linear(*t)), [t.double() for t in inputs], dy.double())
-    # Next to x* an f32 y tells f' only to 3.9e-5 (the sweep's T): here and there an element is off by so much.
+    # Next to x* an f32 y tells f' only to 3.9e-5 (the sweep's T): here and there an element is off by so
+    # much.
     assert_near(got, want, 6 * UNIT_ROUNDOFF[dtype] + (2e-6 if dtype == torch.float32 else 0))
     kept = kept_bytes(outgrad.linear_gelu, *(t.clone().requires_grad_() for t in inputs))
     assert kept == (3 * 11 * 40 + 31) // 32 * 4
@@ -142,13 +146,15 @@ def test_linear_gelu_against_float64(dtype, bias):
 @pytest.mark.parametrize("name", outgrad.ACTIVATIONS)
 def test_linear_activation_is_its_parts(name, dtype, bias):
     torch.manual_seed(7)
-    inputs = [torch.randn(3, 11, 24).to(dtype), (torch.randn(40, 24) / 5).to(dtype)] + ([torch.randn(40).to(dtype)] if bias else [])
+    inputs = [torch.randn(3, 11, 24).to(dtype), (torch.randn(40, 24) / 5).to(dtype)] + (
+        [torch.randn(40).to(dtype)] if bias else [])
     dy = torch.randn(3, 11, 40).to(dtype)
     got = gradients(lambda *t: outgrad.linear_activation(*t, activation=name), inputs, dy)
     parts = gradients(lambda *t: getattr(outgrad, name)(F.linear(*t)), inputs, dy)
     # GELU's pass has the bias's sums in another order, and of what is not rounded yet.
     whole, u = len(got) - (name == "gelu" and bias), torch.finfo(dtype).eps
-    assert all(map(torch.equal, got[:whole], parts[:whole])) and (got[-1] - parts[-1]).abs().max() <= 4 * u * parts[-1].abs().max()
+    assert (all(map(torch.equal, got[:whole], parts[:whole]))
+        and (got[-1] - parts[-1]).abs().max() <= 4 * u * parts[-1].abs().max())
     leaves = [t.clone().requires_grad_() for t in inputs]
     kept = kept_bytes(lambda *t: outgrad.linear_activation(*t, activation=name), *leaves)
     assert kept == ((3 * 11 * 40 + 31) // 32 * 4 if name in outgrad.library.MASKED else 0)
@@ -158,9 +164,12 @@ def test_linear_activation_takes_any_strides_and_autocast():
     x, weight, bias = torch.randn(24, 8).T, torch.randn(24, 40).T, torch.randn(80)[::2]
     dy = torch.randn(40, 8).T
     got = gradients(lambda *t: outgrad.linear_activation(*t, activation="silu"), (x, weight, bias), dy)
-    assert_near(got, gradients(lambda *t: F.silu(F.linear(*t)), (x.double(), weight.double(), bias.double()), dy.double()), 2e-6)
+    assert_near(got,
+        gradients(lambda *t: F.silu(F.linear(*t)), (x.double(), weight.double(), bias.double()), dy.double()),
+        2e-6)
     with torch.autocast("cpu", torch.bfloat16):
-        y, dx, dweight, dbias = gradients(lambda *t: outgrad.linear_activation(*t, activation="mish"), (x, weight, bias), dy)
+        y, dx, dweight, dbias = gradients(lambda *t: outgrad.linear_activation(*t, activation="mish"),
+            (x, weight, bias), dy)
         assert torch.equal(y, outgrad.mish(F.linear(x, weight, bias)))
     assert y.dtype == torch.bfloat16 and dx.dtype == dweight.dtype == dbias.dtype == torch.float32
 
@@ -188,12 +197,15 @@ def test_dropout_add_layer_norm_is_its_parts():
     x, residual, gamma, beta = torch.randn(6, 32), torch.randn(6, 32), torch.rand(32) + 0.5, torch.randn(32)
     dy = torch.randn(6, 32)
     torch.manual_seed(9)
-    got = gradients(lambda *t: outgrad.dropout_add_layer_norm(t[0], t[1], 32, t[2], t[3], p=0.3), (x, residual, gamma, beta), dy)
+    got = gradients(lambda *t: outgrad.dropout_add_layer_norm(t[0], t[1], 32, t[2], t[3], p=0.3),
+        (x, residual, gamma, beta), dy)
     factors = drawn(9, 0.3, (6, 32))
-    want = gradients(lambda *t: F.layer_norm(t[0] * factors + t[1], (32,), t[2], t[3]), [t.double() for t in (x, residual, gamma, beta)], dy.double())
+    want = gradients(lambda *t: F.layer_norm(t[0] * factors + t[1], (32,), t[2], t[3]),
+        [t.double() for t in (x, residual, gamma, beta)], dy.double())
     assert_near(got, want, 2e-6)
     inputs = [t.clone().requires_grad_() for t in (x, residual, gamma, beta)]
-    assert kept_bytes(lambda *t: outgrad.dropout_add_layer_norm(t[0], t[1], 32, t[2], t[3], p=0.3), *inputs) == 8 + 6 * 4
+    assert (kept_bytes(lambda *t: outgrad.dropout_add_layer_norm(t[0], t[1], 32, t[2], t[3], p=0.3), *inputs)
+        == 8 + 6 * 4)
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
@@ -205,14 +217,16 @@ def test_dropout_add_norm_has_the_bits_of_its_parts(norm, p, dtype):
     parameters = [torch.rand(32).add(0.5), torch.randn(32)][: 2 if norm == "layer_norm" else 1]
     fused, plain = getattr(outgrad, f"dropout_add_{norm}"), getattr(outgrad, norm)
     results = []
-    for function in (lambda x, r, *of: fused(x, r, 32, *of, p=p), lambda x, r, *of: plain(outgrad.dropout(x, p) + r, 32, *of)):
+    for function in (lambda x, r, *of: fused(x, r, 32, *of, p=p),
+            lambda x, r, *of: plain(outgrad.dropout(x, p) + r, 32, *of)):
         torch.manual_seed(9)
         inputs = [t.clone().requires_grad_() for t in (x, residual, *parameters)]
         y = function(*inputs)
         results.append([y, *torch.autograd.grad(y, inputs, dy)])
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
     some = [x.clone().requires_grad_(), residual, *parameters]  # a gradient that nobody asks for is None
-    assert fused(some[0], some[1], 32, *some[2:], p=p).sum().backward() is None and some[0].grad is not None and some[1].grad is None
+    assert (fused(some[0], some[1], 32, *some[2:], p=p).sum().backward() is None and some[0].grad is not None
+        and some[1].grad is None)
 
 
 @pytest.mark.parametrize("p", [0.0, 0.3])
@@ -230,9 +244,12 @@ def test_dropout_add_norm_takes_any_strides(p):
 def test_dropout_add_norm_takes_what_is_alike():
     x = torch.randn(4, 32)
     for other in (torch.randn(32), torch.randn(4, 32, dtype=torch.bfloat16)):
-        with pytest.raises(ValueError, match=r"dropout_add_rms_norm: x is torch.float32 of shape \(4, 32\), residual .*; they must be alike"):
+        with pytest.raises(ValueError,
+                match=r"dropout_add_rms_norm: x is torch.float32 of shape \(4, 32\), residual .*; they must"):
             outgrad.dropout_add_rms_norm(x, other, 32)
-    with pytest.raises(ValueError, match="dropout_add_layer_norm: x has shape .4, 32., which does not end in normalized_shape .16,."):
+    with pytest.raises(ValueError,
+            match="dropout_add_layer_norm: x has shape .4, 32., which does not end in normalized_shape "
+                ".16,."):
         outgrad.dropout_add_layer_norm(x, x, 16)
     with pytest.raises(ValueError, match="dropout_add_layer_norm: p is 1.5"):
         outgrad.dropout_add_layer_norm(x, x, 32, p=1.5)
@@ -240,7 +257,8 @@ def test_dropout_add_norm_takes_what_is_alike():
         outgrad.dropout_add_layer_norm(x, x, 32, eps=-1)
 
 
-@pytest.mark.parametrize("name", ["attention", "softmax_dropout", "linear_activation", "linear_gelu", "dropout_add_layer_norm", "dropout_add_rms_norm"])
+@pytest.mark.parametrize("name", ["attention", "softmax_dropout", "linear_activation", "linear_gelu",
+    "dropout_add_layer_norm", "dropout_add_rms_norm"])
 def test_second_derivatives_are_refused(name):
     x = torch.randn(4, 16, 16, requires_grad=True)
     y = {

@@ -1,4 +1,5 @@
-"""Blocks of models as one node: recognised by their code, with the bits of their parts, and left as they are where a part is not alone."""
+"""Blocks of models as one node: recognised by their code, with the bits of their parts, and left as they are
+where a part is not alone."""
 
 import copy
 import linecache
@@ -20,7 +21,8 @@ def step(model, example, seed=3):
     model.zero_grad()
     loss = model(**example).loss
     loss.backward()
-    return {"loss": loss.detach(), **{name: p.grad for name, p in model.named_parameters() if p.grad is not None}}
+    return {"loss": loss.detach(),
+        **{name: p.grad for name, p in model.named_parameters() if p.grad is not None}}
 
 
 def same(a, b):
@@ -28,10 +30,13 @@ def same(a, b):
 
 
 def near(a, b):
-    """The bits of a forward pass, and gradients that differ by what a few roundings and another order of sums may."""
+    """The bits of a forward pass, and gradients that differ by what a few roundings and another order of sums
+    may."""
     tolerance = 3e-6 if a["loss"].dtype == torch.float32 else 2.0**-6
-    told = [name for name in a if not name.endswith("key.bias")]  # whose gradient is 0, but for roundings: a softmax does not see it
-    alike = all((a[name].double() - b[name].double()).norm() <= tolerance * b[name].double().norm() for name in told)
+    # whose gradient is 0, but for roundings: a softmax does not see it
+    told = [name for name in a if not name.endswith("key.bias")]
+    alike = all((a[name].double() - b[name].double()).norm() <= tolerance * b[name].double().norm()
+        for name in told)
     return list(a) == list(b) and torch.equal(a["loss"], b["loss"]) and alike
 
 
@@ -56,8 +61,10 @@ def test_a_block_is_its_parts(name, dropout, dtype, monkeypatch):
     assert len(names) == 2 * model.config.num_hidden_layers and all(key.endswith(".output") for key in names)
     intermediates = [key for key, _, what in report.fused if what == "Linear and activation"]
     assert intermediates == [key for key in before if key.endswith(".intermediate")]
-    layers = [key for key, _, what in report.fused if what == "Linear, activation, Linear, dropout, add and norm"]
-    assert len(layers) == model.config.num_hidden_layers and {f"{layer}.intermediate" for layer in layers} == set(intermediates)
+    layers = [key
+        for key, _, what in report.fused if what == "Linear, activation, Linear, dropout, add and norm"]
+    assert (len(layers) == model.config.num_hidden_layers
+        and {f"{layer}.intermediate" for layer in layers} == set(intermediates))
     assert f"dropout, add and norm as one node: {names[0]} and" in str(report)
     trained = step(model, example)
     assert near(trained, step(parts, example))
@@ -72,21 +79,26 @@ def test_a_block_is_its_parts(name, dropout, dtype, monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_whole_mlp_is_as_near_as_its_parts(dtype, monkeypatch):
-    """From float64's, the gradients of a layer's MLP are no further than those of its parts, whose sums are rounded once more."""
+    """From float64's, the gradients of a layer's MLP are no further than those of its parts, whose sums are
+    rounded once more."""
     model = model_of("bert").to(dtype)
     parts = unfused(model, monkeypatch)
     outgrad.patch(model)
     exact = copy.deepcopy(parts.bert.encoder.layer[0])
     outgrad.unpatch(exact.double())
-    x, dy = (torch.randn(40, 3, 64, generator=torch.Generator().manual_seed(seed)).to(dtype) for seed in (1, 2))
+    x, dy = (torch.randn(40, 3, 64, generator=torch.Generator().manual_seed(seed)).to(dtype)
+        for seed in (1, 2))
 
     def gradients(layer):
         parameters = [*layer.intermediate.parameters(), *layer.output.parameters()]
         leaf = x.to(parameters[0].dtype).requires_grad_()
         return torch.autograd.grad(layer.feed_forward_chunk(leaf), (leaf, *parameters), dy.to(leaf.dtype))
 
-    for ours, apart, want in zip(*(gradients(of) for of in (model.bert.encoder.layer[0], parts.bert.encoder.layer[0], exact)), strict=True):
-        assert ours.dtype == dtype and (ours - want).norm() <= max(1.25 * (apart - want).norm(), 3e-7 * want.norm())
+    for ours, apart, want in zip(
+            *(gradients(of) for of in (model.bert.encoder.layer[0], parts.bert.encoder.layer[0], exact)),
+            strict=True):
+        assert ours.dtype == dtype and (ours - want).norm() <= max(1.25 * (apart - want).norm(),
+            3e-7 * want.norm())
 
 
 @pytest.mark.parametrize("trained", ["weight", "bias", "x", "LayerNorm", "intermediate", "second"])
@@ -97,10 +109,13 @@ def test_what_needs_no_gradient_gets_none(trained, monkeypatch):
         layer.intermediate.dense.bias = None
     parts = unfused(model, monkeypatch)
     outgrad.patch(model)
-    chosen = {"x": [], "LayerNorm": ["output.LayerNorm"], "intermediate": ["intermediate"], "second": ["output.dense"]}.get(trained, [trained])
+    chosen = (
+        {"x": [], "LayerNorm": ["output.LayerNorm"], "intermediate": ["intermediate"],
+        "second": ["output.dense"]}.get(trained, [trained]))
 
     def gradients(layer):
-        leaf = torch.randn(2, 5, 64, generator=torch.Generator().manual_seed(1)).requires_grad_(trained == "x")
+        leaf = torch.randn(2, 5, 64, generator=torch.Generator().manual_seed(1)).requires_grad_(
+            trained == "x")
         for name, p in layer.named_parameters():
             p.requires_grad_(any(part in name for part in chosen))
         torch.manual_seed(4)
@@ -110,11 +125,13 @@ def test_what_needs_no_gradient_gets_none(trained, monkeypatch):
     ours, want = gradients(model.bert.encoder.layer[0]), gradients(parts.bert.encoder.layer[0])
     assert any(g is not None for g in ours)
     for a, b in zip(ours, want, strict=True):
-        assert (a is None) == (b is None) and (a is None or torch.allclose(a, b, rtol=1e-5, atol=1e-6 * b.abs().max().item()))
+        assert (a is None) == (b is None) and (a is None
+            or torch.allclose(a, b, rtol=1e-5, atol=1e-6 * b.abs().max().item()))
 
 
 def test_a_step_of_bert_has_a_node_for_each_block(monkeypatch):
-    """What autograd goes through: a Function's node where a Linear, dropout, add and norm were four, and one for a whole MLP."""
+    """What autograd goes through: a Function's node where a Linear, dropout, add and norm were four, and one
+    for a whole MLP."""
 
     def nodes(model):
         found, queue = [], [model(**example_of("bert")).loss.grad_fn]
@@ -132,10 +149,12 @@ def test_a_step_of_bert_has_a_node_for_each_block(monkeypatch):
     parts = nodes(unfused(model, monkeypatch))
     outgrad.patch(model)
     whole, count = nodes(model), 2 * model.config.num_hidden_layers
-    assert sum("linear_dropout_add_layer_norm" in name for name in whole) == sum("mlp_dropout_add_layer_norm" in name for name in whole) == count // 2
+    assert sum("linear_dropout_add_layer_norm" in name
+        for name in whole) == sum("mlp_dropout_add_layer_norm" in name for name in whole) == count // 2
     assert sum("linears_of" in name for name in whole) == count // 2
-    # Of each, dropout and add, and the Linear: addmm, its transposed weight, and the views to rows and back. Of each MLP also its first Linear and activation,
-    # and of each attention the Linears of query, key and value, less the one node that they are.
+    # Of each, dropout and add, and the Linear: addmm, its transposed weight, and the views to rows and back.
+    # Of each MLP also its first Linear and activation, and of each attention the Linears of query, key and
+    # value, less the one node that they are.
     assert len(parts) - len(whole) == 6 * count + (5 + 3 * 4 - 1) * (count // 2)
 
 
@@ -144,7 +163,8 @@ def test_parts_that_are_not_alone_run_one_by_one(monkeypatch):
     parts, seen = unfused(model, monkeypatch), []
     outgrad.patch(model)
     block = model.bert.encoder.layer[0].output
-    for part, register in ((block.dropout, "register_forward_hook"), (block.LayerNorm, "register_forward_pre_hook"), (block.LayerNorm, "register_full_backward_hook")):
+    for part, register in ((block.dropout, "register_forward_hook"),
+            (block.LayerNorm, "register_forward_pre_hook"), (block.LayerNorm, "register_full_backward_hook")):
         hook = getattr(part, register)(lambda module, *_: seen.append(type(module).__name__))
         assert near(step(model, example), step(parts, example)) and seen
         hook.remove()
@@ -182,7 +202,8 @@ def test_checkpoints_and_compiled_code(monkeypatch):
     graph = torch.compile(layer, fullgraph=True, backend="aot_eager")
     for x in (residual.clone().requires_grad_() for _ in range(2)):
         compiled = torch.autograd.grad(graph(x).square().sum(), (x, *layer.parameters()))
-        assert all(map(torch.equal, compiled, torch.autograd.grad(layer(x).square().sum(), (x, *layer.parameters()))))
+        assert all(map(torch.equal, compiled,
+            torch.autograd.grad(layer(x).square().sum(), (x, *layer.parameters()))))
 
 
 class Subtracts(nn.Module):
@@ -224,7 +245,8 @@ def mlps():
     from transformers.models.vit.modeling_vit import ViTConfig, ViTMLP
 
     yield ViTMLP(ViTConfig(hidden_size=24, intermediate_size=40)), "fc1"
-    yield nn.Sequential(nn.Linear(24, 40), nn.SiLU(), nn.Linear(40, 40), nn.Linear(40, 24, bias=False), nn.Mish(), nn.ReLU(), nn.Linear(24, 24)), "0"
+    yield nn.Sequential(nn.Linear(24, 40), nn.SiLU(), nn.Linear(40, 40), nn.Linear(40, 24, bias=False),
+        nn.Mish(), nn.ReLU(), nn.Linear(24, 24)), "0"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -246,7 +268,8 @@ def test_a_linear_with_its_activation_is_one_node(which, dtype, monkeypatch):
     def alike():
         close = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 2.0**-7, "atol": 2.0**-6}
         # GELU's pass has the bias's sums in another order.
-        return all(torch.equal(a, b) or (a.dim() == 1 and torch.allclose(a, b, **close)) for a, b in zip(step(model), step(parts), strict=True))
+        return all(torch.equal(a, b) or (a.dim() == 1 and torch.allclose(a, b, **close))
+            for a, b in zip(step(model), step(parts), strict=True))
 
     def has_node():
         found, queue = False, [model(x).grad_fn]
@@ -299,13 +322,16 @@ def pre_norm(name):
     """(model, example, its layers)."""
     if name == "vit":
         model = model_of("vit")
-        return model, example_of("vit"), [module for module in model.modules() if type(module).__name__ == "ViTLayer"]
+        return model, example_of("vit"), [module
+            for module in model.modules() if type(module).__name__ == "ViTLayer"]
     torch.manual_seed(1)
     if name == "gpt2":
         sizes = {"vocab_size": 97, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64}
-        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, resid_pdrop=0.0, embd_pdrop=0.0,
+            attn_pdrop=0.0))
         return model, example_of("bert"), list(model.transformer.h)
-    sizes = {"vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes = {"vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2}
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
     return model, example_of("bert"), list(model.model.layers)
 
@@ -320,12 +346,15 @@ def test_a_pre_norm_layer_normalises_its_sum_in_one_node(name, dtype, monkeypatc
     report = outgrad.patch(model)
     assert [what for *_, what in report.fused].count("add and norm") == len(layers) == 2
     assert f"add and norm as one node: {report.fused[0][0]} and 1 more ({kind.__name__})" in str(report)
-    assert all(isinstance(layer, kind) and type(layer) is not kind and type(layer).__name__ == kind.__name__ for layer in layers)
+    assert all(isinstance(layer, kind) and type(layer) is not kind and type(layer).__name__ == kind.__name__
+        for layer in layers)
 
     def near(a, b):
-        """The same loss. In 16 bits a gradient that reaches the sum is rounded once where the parts round twice."""
+        """The same loss. In 16 bits a gradient that reaches the sum is rounded once where the parts round
+        twice."""
         ours, theirs = (torch.cat([value.flatten().double() for value in each.values()]) for each in (a, b))
-        return torch.equal(a["loss"], b["loss"]) and (ours - theirs).norm() <= 2 * torch.finfo(dtype).eps * theirs.norm()
+        return (torch.equal(a["loss"], b["loss"])
+            and (ours - theirs).norm() <= 2 * torch.finfo(dtype).eps * theirs.norm())
 
     expected = step(parts, example)
     assert near(step(model, example), expected)
@@ -336,7 +365,8 @@ def test_a_pre_norm_layer_normalises_its_sum_in_one_node(name, dtype, monkeypatc
         model.gradient_checkpointing_enable({"use_reentrant": False})
         assert near(step(model, example), expected)
         model.gradient_checkpointing_disable()
-    norm, seen = next(module for key, module in layers[0].named_modules() if key.endswith("after") or key.startswith("post") or key == "ln_2"), []
+    norm, seen = next(module for key, module in layers[0].named_modules() if key.endswith("after")
+        or key.startswith("post") or key == "ln_2"), []
     hook = norm.register_forward_hook(lambda module, *_: seen.append(module))
     assert near(step(model, example), expected) and seen == [norm]
     hook.remove()
@@ -380,7 +410,8 @@ class PostNorm(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.first, self.second, self.third, self.linear = nn.LayerNorm(8), nn.LayerNorm(8), nn.LayerNorm(8), nn.Linear(8, 8)
+        self.first, self.second, self.third, self.linear = (nn.LayerNorm(8), nn.LayerNorm(8), nn.LayerNorm(8),
+            nn.Linear(8, 8))
 
     def forward(self, x, more=None, other=1):
         y = self.linear(x)
@@ -416,13 +447,15 @@ def test_a_sum_is_found_by_the_source_alone(monkeypatch):
     for arguments in ({}, {"scale": 0.5}, {"twice": False}):
         ours, theirs = model(x, **arguments), parts(x, **arguments)
         assert torch.equal(ours, theirs)
-        assert all(map(torch.equal, *(torch.autograd.grad(y.sum(), (x, of.linear.weight)) for y, of in ((ours, model), (theirs, parts)))))
+        assert all(map(torch.equal, *(torch.autograd.grad(y.sum(), (x, of.linear.weight))
+            for y, of in ((ours, model), (theirs, parts)))))
     torch._dynamo.reset()
     assert torch.equal(torch.compile(model, fullgraph=True, backend="aot_eager")(x), parts(x))
     # An error in a layer is shown at its own line.
     with pytest.raises(ValueError, match="layer_norm: x has shape") as error:
         model(torch.randn(3, 7))
-    lines = [entry.lineno + 1 - PreNorm.forward.__code__.co_firstlineno for entry in error.traceback if entry.name == "forward" and entry.path.name == "blocks_test.py"]
+    lines = [entry.lineno + 1 - PreNorm.forward.__code__.co_firstlineno
+        for entry in error.traceback if entry.name == "forward" and entry.path.name == "blocks_test.py"]
     assert lines == [3]
     assert blocks.block_of(Other()) is None and blocks.block_of(PreNorm(nn.BatchNorm1d)) is None
     assert blocks.block_of(InheritsIt()) is None, "what a class inherits is not looked at"
@@ -439,19 +472,25 @@ def test_sums_that_nothing_else_needs(monkeypatch):
     calls = []
     for name in ("of_sum", "of_lost_sum"):
         own = getattr(outgrad.LayerNorm, name)
-        monkeypatch.setattr(outgrad.LayerNorm, name, lambda self, *a, own=own, name=name: calls.append(name) or own(self, *a))
-    for arguments, made in (((), ["of_lost_sum"] * 2 + ["of_sum"]), ((more,), ["of_lost_sum"] * 3), ((more, 0), ["of_lost_sum"] * 2 + ["of_sum"])):
+        monkeypatch.setattr(outgrad.LayerNorm, name, lambda self, *a, own=own, name=name: calls.append(name)
+            or own(self, *a))
+    for arguments, made in (((), ["of_lost_sum"] * 2 + ["of_sum"]), ((more,), ["of_lost_sum"] * 3),
+            ((more, 0), ["of_lost_sum"] * 2 + ["of_sum"])):
         (ours, rest), (theirs, their_rest) = model(x, *arguments), parts(x, *arguments)
         assert torch.equal(ours, theirs) and torch.equal(rest, their_rest) and calls == made
         calls.clear()
-        for a, b in zip(*(torch.autograd.grad((y.sum() + r), (x, *of.parameters())) for y, r, of in ((ours, rest, model), (theirs, their_rest, parts))), strict=True):
+        for a, b in zip(
+                *(torch.autograd.grad((y.sum() + r), (x, *of.parameters()))
+                for y, r, of in ((ours, rest, model), (theirs, their_rest, parts))), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
     assert blocks.block_of(Reads()) is None
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_pytorchs_own_layer(norm_first, monkeypatch):
-    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, 0.0, "gelu", batch_first=True, norm_first=norm_first), 2, enable_nested_tensor=False)
+    model = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(8, 2, 16, 0.0, "gelu", batch_first=True, norm_first=norm_first), 2,
+        enable_nested_tensor=False)
     x = torch.randn(2, 3, 8)
     parts = unfused(model, monkeypatch)
     expected = [torch.autograd.grad(parts(x).square().sum(), parts.parameters())]
@@ -468,7 +507,8 @@ def test_layers_of_bart_and_distilbert():
     from transformers.models.distilbert.modeling_distilbert import DistilBertConfig, TransformerBlock
 
     sizes = {"d_model": 16, "encoder_attention_heads": 2, "encoder_ffn_dim": 24, "dropout": 0.0}
-    for layer in (BartEncoderLayer(BartConfig(**sizes, attn_implementation="eager")), TransformerBlock(DistilBertConfig(dim=16, n_heads=2, hidden_dim=24))):
+    for layer in (BartEncoderLayer(BartConfig(**sizes, attn_implementation="eager")),
+            TransformerBlock(DistilBertConfig(dim=16, n_heads=2, hidden_dim=24))):
         norms = {name for name, part in layer.named_children() if isinstance(part, nn.LayerNorm)}
         block = blocks.block_of(layer)
         assert len(norms) == 2 and block.parts == norms and block.what == "add and norm"
@@ -478,10 +518,14 @@ def test_what_is_in_no_block_is_said():
     model, _, _ = pre_norm("llama")
     report = outgrad.patch(model)
     said = {name: (kind, why) for name, kind, why in report.apart}
-    assert said["model.layers.1.input_layernorm"] == ("LlamaDecoderLayer", "no sum of this module goes straight into it")
-    assert said["model.layers.0.mlp.act_fn"] == ("LlamaMLP", "it follows no Linear in a forward that is recognised")
+    assert said["model.layers.1.input_layernorm"] == ("LlamaDecoderLayer",
+        "no sum of this module goes straight into it")
+    assert said["model.layers.0.mlp.act_fn"] == ("LlamaMLP",
+        "it follows no Linear in a forward that is recognised")
     assert not any("post_attention" in name for name in said)
-    line = "a node of its own: model.layers.0.input_layernorm and 1 more (in LlamaDecoderLayer): no sum of this module goes straight into it"
+    line = (
+        "a node of its own: model.layers.0.input_layernorm and 1 more (in LlamaDecoderLayer): no sum of this "
+        "module goes straight into it")
     assert line in str(report).splitlines()
     shared = nn.GELU()
     report = outgrad.patch(nn.ModuleList([shared, nn.Sequential(nn.Linear(4, 4), shared)]))
@@ -522,7 +566,8 @@ def test_a_norm_takes_a_residual():
     x, residual, dy = (torch.randn(4, 8) for _ in range(3))
     for norm in (outgrad.LayerNorm(8), outgrad.RMSNorm(8), outgrad.LayerNorm(8, store="e4m3")):
         results = []
-        for function in (lambda x: norm(x, residual, 0.25), lambda x: norm(outgrad.dropout(x, 0.25) + residual)):
+        for function in (lambda x: norm(x, residual, 0.25),
+                lambda x: norm(outgrad.dropout(x, 0.25) + residual)):
             torch.manual_seed(5)
             leaf = x.clone().requires_grad_()
             y = function(leaf)
@@ -540,7 +585,8 @@ def test_a_norm_takes_a_residual():
 
 
 def test_blocks_that_others_have_changed():
-    """A dropout that is no longer one, a Linear of another width or type: parts run one by one, or say what does not fit."""
+    """A dropout that is no longer one, a Linear of another width or type: parts run one by one, or say what
+    does not fit."""
     model = model_of("bert").train()
     outgrad.patch(model)
     layer, x = model.bert.encoder.layer[0], torch.randn(2, 5, 64)
@@ -565,7 +611,8 @@ class Attends(nn.Module):
 
     def __init__(self, bias=True):
         super().__init__()
-        self.query, self.key, self.value = nn.Linear(16, 24, bias=bias), nn.Linear(16, 8), nn.Linear(16, 8, bias=bias)
+        self.query, self.key, self.value = nn.Linear(16, 24, bias=bias), nn.Linear(16, 8), nn.Linear(16, 8,
+            bias=bias)
         self.out = nn.Linear(8, 16)
 
     def forward(self, x, reads=("q", "k", "v")):
@@ -613,7 +660,8 @@ def test_linears_of_one_input_are_one_node(reads, dtype, monkeypatch):
     want = torch.autograd.grad(exact(x.double(), reads), x)[0].double()
     assert (ours[1] - want).norm() <= max(1.25 * (theirs[1] - want).norm(), 3e-7 * want.norm())
     hook = model.key.register_forward_hook(lambda *_: None)
-    assert all(a is b or torch.equal(a, b) for a, b in zip(gradients(model), theirs, strict=True)) and calls == [3]
+    assert (all(a is b or torch.equal(a, b) for a, b in zip(gradients(model), theirs, strict=True))
+        and calls == [3])
     hook.remove()
     model.value.weight.requires_grad_(False)
     parts.value.weight.requires_grad_(False)
@@ -632,7 +680,8 @@ def test_linears_that_read_something_else_stay_apart():
     for p in (model.query.weight, model.key.bias):
         p.requires_grad_(False)
     model(x).backward()
-    assert model.query.weight.grad is None and model.key.bias.grad is None and model.key.weight.grad is not None and x.grad.isfinite().all()
+    assert (model.query.weight.grad is None and model.key.bias.grad is None
+        and model.key.weight.grad is not None and x.grad.isfinite().all())
     torch._dynamo.reset()
     assert torch.equal(torch.compile(model, fullgraph=True, backend="aot_eager")(x), model(x))
     again = pickle.loads(pickle.dumps(model))

@@ -1,7 +1,9 @@
-"""The operators for CUDA, over a driver that stands in for a GPU: its memory is the host's, and what is launched computes what the host computes, from
-the arguments that the launch was given. Real are the choice of kernels, their programs, which NVRTC compiles for an sm_90, and every argument."""
+"""The operators for CUDA, over a driver that stands in for a GPU: its memory is the host's, and what is
+launched computes what the host computes, from the arguments that the launch was given. Real are the choice of
+kernels, their programs, which NVRTC compiles for an sm_90, and every argument."""
 
 import ctypes
+import functools
 import multiprocessing
 import os
 import pathlib
@@ -17,7 +19,8 @@ from outgrad import functional, library
 
 BINARY = pathlib.Path(os.environ["OUTGRAD_BINARY_DIR"])
 FORMATS = [torch.float32, torch.float16, torch.bfloat16]
-formats = pytest.mark.parametrize("dtype", [torch.bfloat16, *(pytest.param(dtype, marks=pytest.mark.nightly) for dtype in FORMATS[:2])])
+formats = pytest.mark.parametrize("dtype",
+    [torch.bfloat16, *(pytest.param(dtype, marks=pytest.mark.nightly) for dtype in FORMATS[:2])])
 ours = torch.ops.outgrad
 
 
@@ -28,7 +31,8 @@ def loaded(name):
 
 @pytest.fixture(scope="module")
 def device(tmp_path_factory):
-    """The operators of the stand-in, which tests only names: it is opened by the first call, with this environment."""
+    """The operators of the stand-in, which tests only names: it is opened by the first call, with this
+    environment."""
     os.environ["OUTGRAD_LIBCUDA"] = str(BINARY / "tests/liboutgrad-stand-in-driver.so")
     os.environ["OUTGRAD_CACHE"] = str(tmp_path_factory.mktemp("cache"))
     return loaded("outgrad_stand_in")
@@ -53,10 +57,12 @@ def test_activations(device, dtype, n):
     for activation in range(len(library.ACTIVATIONS)):
         y, mask = ours.activation_forward(x, activation)
         same(device.activation_forward(x, activation), (y, mask))
-        same(device.activation_backward(dy, y, mask, activation), ours.activation_backward(dy, y, mask, activation))
+        same(device.activation_backward(dy, y, mask, activation),
+            ours.activation_backward(dy, y, mask, activation))
 
 
-# Rows of whole octets and others; one slot of sums and several; more than registers hold; a view that is not aligned to wide accesses.
+# Rows of whole octets and others; one slot of sums and several; more than registers hold; a view that is not
+# aligned to wide accesses.
 @pytest.mark.parametrize("rows, columns", [(0, 8), (1, 1), (5, 33), (7, 768), (64, 1024), (2, 40_000)])
 @formats
 def test_bias_and_norms(device, dtype, rows, columns):
@@ -65,33 +71,40 @@ def test_bias_and_norms(device, dtype, rows, columns):
     y, mask = ours.bias_gelu_forward(x, beta)
     same(device.bias_gelu_forward(x, beta), (y, mask))
     for like in (None, *(torch.empty(0, dtype=of) for of in FORMATS)):
-        same(device.bias_gelu_backward(dy, y, mask, columns, like), ours.bias_gelu_backward(dy, y, mask, columns, like))
+        same(device.bias_gelu_backward(dy, y, mask, columns, like),
+            ours.bias_gelu_backward(dy, y, mask, columns, like))
     side = torch.tensor(sorted({0, columns // 2, columns - 1}), dtype=torch.int32)
     hard = gamma.clone()
     hard[side.long()] = 0.0
     shifted = torch.cat([torch.ones(1), beta])[1:]
-    for rms, g, b, channels in [(False, gamma, beta, None), (False, None, None, None), (True, gamma, None, None), (True, None, None, None),
-                                (False, hard, beta, side), (True, hard, None, side), (False, gamma, shifted, None)]:
+    for rms, g, b, channels in [(False, gamma, beta, None), (False, None, None, None),
+            (True, gamma, None, None), (True, None, None, None), (False, hard, beta, side),
+            (True, hard, None, side), (False, gamma, shifted, None)]:
         forward = ours.norm_forward(x, columns, g, b, 1e-5, rms, channels)
         same(device.norm_forward(x, columns, g, b, 1e-5, rms, channels), forward)
         for with_dgamma, with_dbeta in [(True, not rms), (False, False)]:
-            arguments = (dy, forward[0], columns, g, b, forward[1], rms, channels, forward[2], with_dgamma, with_dbeta)
+            arguments = (dy, forward[0], columns, g, b, forward[1], rms, channels, forward[2], with_dgamma,
+                with_dbeta)
             same(device.norm_backward(*arguments), ours.norm_backward(*arguments))
 
 
-# A program reads gamma and beta in their own type, and writes their gradients in it: rows that a thread has whole, others, and longer ones.
+# A program reads gamma and beta in their own type, and writes their gradients in it: rows that a thread has
+# whole, others, and longer ones.
 @pytest.mark.parametrize("rows, columns", [(5, 33), (64, 1024), (2, 40_000)])
-@pytest.mark.parametrize("parameters", [pytest.param(torch.float16, marks=pytest.mark.nightly), torch.bfloat16])
+@pytest.mark.parametrize("parameters",
+    [pytest.param(torch.float16, marks=pytest.mark.nightly), torch.bfloat16])
 def test_norms_with_parameters_in_16_bits(device, parameters, rows, columns):
     dtype = FORMATS[(rows + (parameters == torch.bfloat16)) % 3]
     x, dy = values(dtype, rows, columns, seed=3), values(dtype, rows, columns, seed=4)
-    gamma, beta = (values(torch.float32, columns, seed=5).abs() + 0.5).to(parameters), values(parameters, columns, seed=6)
+    gamma, beta = (values(torch.float32, columns, seed=5).abs() + 0.5).to(parameters), values(parameters,
+        columns, seed=6)
     same(device.bias_gelu_forward(x, beta), ours.bias_gelu_forward(x, beta))
     side = torch.tensor(sorted({0, columns // 2, columns - 1}), dtype=torch.int32)
     hard = gamma.clone()
     hard[side.long()] = 0.0
     shifted = torch.cat([torch.ones(1, dtype=parameters), beta])[1:]
-    for rms, g, b, channels in [(False, gamma, beta, None), (True, gamma, None, None), (False, hard, beta, side), (True, hard, None, side), (False, gamma, shifted, None)]:
+    for rms, g, b, channels in [(False, gamma, beta, None), (True, gamma, None, None),
+            (False, hard, beta, side), (True, hard, None, side), (False, gamma, shifted, None)]:
         forward = ours.norm_forward(x, columns, g, b, 1e-5, rms, channels)
         same(device.norm_forward(x, columns, g, b, 1e-5, rms, channels), forward)
         for wanted in [(True, not rms), (False, False)]:
@@ -100,7 +113,8 @@ def test_norms_with_parameters_in_16_bits(device, parameters, rows, columns):
 
 
 def test_a_drift_is_seen_and_a_lost_channel_is_nan(device):
-    """The kernels' tests of gamma and beta, in the three types of parameters: near is said, lost makes dx and its own dgamma NaN."""
+    """The kernels' tests of gamma and beta, in the three types of parameters: near is said, lost makes dx and
+    its own dgamma NaN."""
     rows, columns = 16, 1024
     x, dy = values(torch.float32, rows, columns, seed=1), values(torch.float32, rows, columns, seed=2)
     tau = functional.largest_storage_error(torch.float32)
@@ -113,18 +127,22 @@ def test_a_drift_is_seen_and_a_lost_channel_is_nan(device):
                 seen = torch.zeros(2, dtype=torch.int32)
                 y, rstd, side = of.norm_forward(x, columns, gamma, beta, 1e-5, False, None, seen, tau)
                 assert seen.tolist() == want, (parameters, b)
-                results.append((y, rstd, *of.norm_backward(dy, y, columns, gamma, beta, rstd, False, None, side, True, True, tau)))
+                results.append((y, rstd,
+                    *of.norm_backward(dy, y, columns, gamma, beta, rstd, False, None, side, True, True, tau)))
             dx, dgamma = results[0][2:4]
-            assert dx.isnan().all() == (want[1] == 1) and dgamma.isnan().nonzero().flatten().tolist() == ([7] if want[1] else [])
+            assert dx.isnan().all() == (want[1] == 1) and dgamma.isnan().nonzero().flatten().tolist() == ([7]
+                if want[1] else [])
             if not want[1]:
                 same(*results)
 
 
-# Of dropout(x) + residual: every home of a row, z stored or not, what reaches z, side channels and parameters in each type.
+# Of dropout(x) + residual: every home of a row, z stored or not, what reaches z, side channels and parameters
+# in each type.
 SUMS = [(0, 8), (5, 8), (7, 24), (5, 100), (64, 1024), (3, 4096), (2, 40_000), (1, 120_001)]
 
 
-@pytest.mark.parametrize("rows, columns", [*SUMS[:5], *(pytest.param(*shape, marks=pytest.mark.nightly) for shape in SUMS[5:])])
+@pytest.mark.parametrize("rows, columns",
+    [*SUMS[:5], *(pytest.param(*shape, marks=pytest.mark.nightly) for shape in SUMS[5:])])
 @formats
 def test_norms_of_a_sum(device, dtype, rows, columns):
     x, residual, dy, dz_next = (values(dtype, rows, columns, seed=seed) for seed in range(4))
@@ -133,9 +151,11 @@ def test_norms_of_a_sum(device, dtype, rows, columns):
     # Each shape and format meets two of the ways: a program takes a second to compile.
     first = SUMS.index((rows, columns)) + 2 * FORMATS.index(dtype)
     for turn in (first, first + 3):
-        rms, with_z, added, key = turn % 2 == 1, turn % 4 >= 2, dz_next if turn % 3 else None, None if turn % 5 == 0 else seed
+        rms, with_z, added, key = (turn % 2 == 1, turn % 4 >= 2, dz_next if turn % 3 else None,
+            None if turn % 5 == 0 else seed)
         parameters, channels = FORMATS[turn % 3], side if turn % 4 in (1, 2) else None
-        gamma, beta = values(torch.float32, columns, seed=5).abs().add(0.5).to(parameters), None if rms else values(parameters, columns, seed=6)
+        gamma, beta = (values(torch.float32, columns, seed=5).abs().add(0.5).to(parameters),
+            None if rms else values(parameters, columns, seed=6))
         if channels is not None:
             gamma[side.long()] = 0.0
         for p in (0.0, 0.1, 1.0):
@@ -152,14 +172,17 @@ def test_a_sum_that_is_not_aligned(device):
     seed = torch.tensor([5])
     for x, residual in ((aligned, off), (off, aligned)):
         forward = ours.norm_forward_of_sum(x, residual, 1024, None, None, 1e-5, False, None, seed, 0.1, True)
-        same(device.norm_forward_of_sum(x, residual, 1024, None, None, 1e-5, False, None, seed, 0.1, True), forward)
-        arguments = (x, forward[0], residual, 1024, None, None, forward[1], False, None, forward[2], False, False, seed, 0.1)
+        same(device.norm_forward_of_sum(x, residual, 1024, None, None, 1e-5, False, None, seed, 0.1, True),
+            forward)
+        arguments = (x, forward[0], residual, 1024, None, None, forward[1], False, None, forward[2], False,
+            False, seed, 0.1)
         same(device.norm_backward_of_sum(*arguments), ours.norm_backward_of_sum(*arguments))
 
 
 def test_arrays_that_are_not_aligned(device):
     """To their element alone: wide accesses are not for them."""
-    x, dy, bias = values(torch.bfloat16, 8 * 1024 + 1)[1:].view(8, 1024), values(torch.bfloat16, 8 * 1024 + 1, seed=1)[1:].view(8, 1024), values(torch.float32, 1025)[1:]
+    x, dy, bias = (values(torch.bfloat16, 8 * 1024 + 1)[1:].view(8, 1024),
+        values(torch.bfloat16, 8 * 1024 + 1, seed=1)[1:].view(8, 1024), values(torch.float32, 1025)[1:])
     y, mask = ours.bias_gelu_forward(x, bias)
     same(device.bias_gelu_forward(x, bias), (y, mask))
     same(device.bias_gelu_backward(dy, y, mask, 1024), ours.bias_gelu_backward(dy, y, mask, 1024))
@@ -177,32 +200,38 @@ def test_dropout(device, dtype, p):
 
 
 def test_a_tuned_headers_choices_run(device):
-    """Of a few elements and of many GELU's gradient is had by two fits; where the header has nothing, the default runs."""
+    """Of a few elements and of many GELU's gradient is had by two fits; where the header has nothing, the
+    default runs."""
     tuned = loaded("outgrad_stand_in_tuned")
     for n, other in ((500, True), (2000, True), (50_000, False), (200_000, False)):
         dy = values(torch.bfloat16, n, seed=1)
         y, mask = ours.activation_forward(values(torch.bfloat16, n, seed=2), 0)
         default, found = ours.activation_backward(dy, y, mask, 0), tuned.activation_backward(dy, y, mask, 0)
         assert torch.equal(default, found) != other
-        assert ((default.double() - found.double()).abs() <= 2.0**-5 * dy.double().abs()).all(), "A + B of the faster fit is 2^-5.99"
-        same(tuned.activation_backward(dy.half(), y.half(), mask, 0), ours.activation_backward(dy.half(), y.half(), mask, 0))
+        assert ((default.double() - found.double()).abs() <= 2.0**-5
+            * dy.double().abs()).all(), "A + B of the faster fit is 2^-5.99"
+        same(tuned.activation_backward(dy.half(), y.half(), mask, 0),
+            ours.activation_backward(dy.half(), y.half(), mask, 0))
     x = values(torch.float32, 8, 512)
-    same(tuned.norm_forward(x, 512, None, None, 1e-5, False, None), ours.norm_forward(x, 512, None, None, 1e-5, False, None))
+    same(tuned.norm_forward(x, 512, None, None, 1e-5, False, None),
+        ours.norm_forward(x, 512, None, None, 1e-5, False, None))
 
 
-# Kernels that a call launches; a norm with parameters in 16 bits as one in fp32. More than these would cost the host time in each layer of a model.
-# A norm of dropout(x) + residual is one as the norm is: before, its parts took dropout's launch and an addition more in the forward, and dropout's again
-# in the backward.
+# Kernels that a call launches; a norm with parameters in 16 bits as one in fp32. More than these would cost
+# the host time in each layer of a model. A norm of dropout(x) + residual is one as the norm is: before, its
+# parts took dropout's launch and an addition more in the forward, and dropout's again in the backward.
 LAUNCHES = {
     "silu forward": 1,
     "silu backward": 1,
     "dropout": 1,
-    **{f"{norm}{of} {direction}": count for norm in ("layernorm", "rmsnorm") for of in ("", " of a sum") for direction, count in (("forward", 1), ("backward", 2))},
+    **{f"{norm}{of} {direction}": count for norm in ("layernorm", "rmsnorm") for of in ("", " of a sum")
+    for direction, count in (("forward", 1), ("backward", 2))},
 }
 
 
 def test_a_launch_costs_the_host_a_launch(device):
-    """From the second call on: no program is loaded, no attribute set, and no context changed where the device's is the current one."""
+    """From the second call on: no program is loaded, no attribute set, and no context changed where the
+    device's is the current one."""
     driver = ctypes.CDLL(os.environ["OUTGRAD_LIBCUDA"])
     driver.outgrad_stand_in_calls.restype = ctypes.c_longlong
     watched = [b"cuLaunchKernel", b"cuModuleLoadData", b"cuFuncSetAttribute", b"cuCtxPushCurrent"]
@@ -220,11 +249,12 @@ def test_a_launch_costs_the_host_a_launch(device):
         normed, rstd, side = ours.norm_forward(x, *parameters, 1e-5, rms, None)
         cases[f"{name} forward"] = lambda p=parameters, rms=rms: device.norm_forward(x, *p, 1e-5, rms, None)
         of_sum = (None, None, 0.0) if rms else (None, seed, 0.1)
-        cases[f"{name} of a sum forward"] = lambda p=parameters, rms=rms, of=of_sum: device.norm_forward_of_sum(x, dy, *p, 1e-5, rms, *of, rms)
-        cases[f"{name} of a sum backward"] = lambda p=parameters, rms=rms, made=(normed, rstd, side), of=of_sum: device.norm_backward_of_sum(
-            dy, made[0], x if rms else None, *p, made[1], rms, None, made[2], True, not rms, *of[1:]
-        )
-        cases[f"{name} backward"] = lambda p=parameters, rms=rms, of=(normed, rstd, side): device.norm_backward(dy, of[0], *p, of[1], rms, None, of[2], True, not rms)
+        cases[f"{name} of a sum forward"] = functools.partial(
+            device.norm_forward_of_sum, x, dy, *parameters, 1e-5, rms, *of_sum, rms)
+        kept = rstd, rms, None, side, True, not rms
+        cases[f"{name} of a sum backward"] = functools.partial(
+            device.norm_backward_of_sum, dy, normed, x if rms else None, *parameters, *kept, *of_sum[1:])
+        cases[f"{name} backward"] = functools.partial(device.norm_backward, dy, normed, *parameters, *kept)
     context = ctypes.c_void_p()
     driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
     for current in (True, False):
@@ -233,7 +263,8 @@ def test_a_launch_costs_the_host_a_launch(device):
             call()
             before = [driver.outgrad_stand_in_calls(function) for function in watched]
             call()
-            spent = [driver.outgrad_stand_in_calls(function) - b for function, b in zip(watched, before, strict=True)]
+            spent = [driver.outgrad_stand_in_calls(function) - b
+                for function, b in zip(watched, before, strict=True)]
             assert spent == [LAUNCHES[name], 0, 0, 0 if current else 1], name
 
 
@@ -244,11 +275,13 @@ def test_a_y_that_carries_its_branch(device, n):
         for activation in (library.ACTIVATIONS.index(name) for name in library.MASKED):
             y = ours.activation_forward_parity(x, activation)
             same(device.activation_forward_parity(x, activation), y)
-            same(device.activation_backward_parity(dy, y, activation), ours.activation_backward_parity(dy, y, activation))
+            same(device.activation_backward_parity(dy, y, activation),
+                ours.activation_backward_parity(dy, y, activation))
 
 
 # Every number of bits, and every activation with one of them, for each format in turn.
-@pytest.mark.parametrize("bits", [2, 4, *(pytest.param(bits, marks=pytest.mark.nightly) for bits in (1, 3, 5, 6, 7, 8))])
+@pytest.mark.parametrize("bits",
+    [2, 4, *(pytest.param(bits, marks=pytest.mark.nightly) for bits in (1, 3, 5, 6, 7, 8))])
 def test_codes(device, bits):
     seed = torch.tensor([1234567890123456789])
     for key in (None, seed) if bits in (2, 3) else (None,):
@@ -258,12 +291,14 @@ def test_codes(device, bits):
                 x, dy = values(dtype, n, seed=1), values(dtype, n, seed=2)
                 y, codes = ours.activation_forward_code(x, activation, bits, key)
                 same(device.activation_forward_code(x, activation, bits, key), (y, codes))
-                same(device.activation_backward_code(dy, codes, activation, bits, key), ours.activation_backward_code(dy, codes, activation, bits, key))
+                same(device.activation_backward_code(dy, codes, activation, bits, key),
+                    ours.activation_backward_code(dy, codes, activation, bits, key))
         for n in (0, 1, 7_001):
             g, dy = values(FORMATS[bits % 3], n, seed=1), values(FORMATS[(bits + 1) % 3], n, seed=2)
             codes = ours.encode_gradients(g, -0.125, 1.25, bits, key)
             same(device.encode_gradients(g, -0.125, 1.25, bits, key), codes)
-            same(device.backward_encoded(dy, codes, -0.125, 1.25, bits, key), ours.backward_encoded(dy, codes, -0.125, 1.25, bits, key))
+            same(device.backward_encoded(dy, codes, -0.125, 1.25, bits, key),
+                ours.backward_encoded(dy, codes, -0.125, 1.25, bits, key))
 
 
 @pytest.mark.parametrize("n", [0, 1, 33, 7_001])
@@ -275,8 +310,10 @@ def test_mxfp8(device, dtype, n):
     same(device.gelu_backward_mxfp8(dy, *kept), ours.gelu_backward_mxfp8(dy, *kept))
 
 
-# Every activation with a minimum, every number of bits and both formats, for each format of x in turn; scales that are no powers of two.
-@pytest.mark.parametrize("bits", [1, pytest.param(0, marks=pytest.mark.nightly), pytest.param(2, marks=pytest.mark.nightly)])
+# Every activation with a minimum, every number of bits and both formats, for each format of x in turn; scales
+# that are no powers of two.
+@pytest.mark.parametrize("bits",
+    [1, pytest.param(0, marks=pytest.mark.nightly), pytest.param(2, marks=pytest.mark.nightly)])
 def test_y_in_8_bits_at_a_scale(device, bits):
     for place, name in enumerate(library.MASKED):
         activation = library.ACTIVATIONS.index(name)
@@ -286,13 +323,15 @@ def test_y_in_8_bits_at_a_scale(device, bits):
                 x, dy, s = values(dtype, n, seed=1), values(dtype, n, seed=2), torch.tensor([scale])
                 kept = ours.activation_forward_fp8(x, s, activation, fp8, bits)
                 same(device.activation_forward_fp8(x, s, activation, fp8, bits), kept)
-                same(device.activation_backward_fp8(dy, *kept, s, activation, fp8, bits), ours.activation_backward_fp8(dy, *kept, s, activation, fp8, bits))
+                same(device.activation_backward_fp8(dy, *kept, s, activation, fp8, bits),
+                    ours.activation_backward_fp8(dy, *kept, s, activation, fp8, bits))
 
 
 @formats
 def test_a_seed_on_the_host_drops_what_one_on_the_device_drops(device, dtype):
     """A seed without dimensions is passed by value."""
-    x, residual, gamma, beta = values(dtype, 5, 40, seed=1), values(dtype, 5, 40, seed=2), torch.ones(40), torch.zeros(40)
+    x, residual, gamma, beta = (values(dtype, 5, 40, seed=1), values(dtype, 5, 40, seed=2), torch.ones(40),
+        torch.zeros(40))
     for seed in (1, 2**62 - 1):
         there, here = torch.tensor([seed]), torch.tensor(seed)
         dropped = ours.dropout(x, there, 0.25)
@@ -302,7 +341,8 @@ def test_a_seed_on_the_host_drops_what_one_on_the_device_drops(device, dtype):
             y, rstd, side, z = result = library_of.norm_forward_of_sum(*forward, each, 0.25, True)
             same(result, ours.norm_forward_of_sum(*forward, there, 0.25, True))
             backward = (x, y, z, 40, gamma, beta, rstd, False, None, side, True, True)
-            same(library_of.norm_backward_of_sum(*backward, each, 0.25), ours.norm_backward_of_sum(*backward, there, 0.25))
+            same(library_of.norm_backward_of_sum(*backward, each, 0.25),
+                ours.norm_backward_of_sum(*backward, there, 0.25))
 
 
 
@@ -324,8 +364,8 @@ class Generator:
 
 
 def test_the_seed_that_a_generator_would_draw(monkeypatch):
-    """Random123's known answer for Philox4x32-10 of zeros begins 6627e8d5 e169c58d: PyTorch's torch.rand(1) after manual_seed(0) on a GPU is 0.3990, the first
-    of these two."""
+    """Random123's known answer for Philox4x32-10 of zeros begins 6627e8d5 e169c58d: PyTorch's torch.rand(1)
+    after manual_seed(0) on a GPU is 0.3990, the first of these two."""
     assert library.seed_at(0, 0) == 0x6627E8D5E169C58D & (2**62 - 1)
     words = [library.seed_at(2**63 + 5, 4 * k) for k in range(1000)]
     assert len(set(words)) == 1000 and 0 <= min(words) and 2**61 < max(words) < 2**62
@@ -340,7 +380,8 @@ def test_the_seed_that_a_generator_would_draw(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "device", OnGpu())
     seeds = [functional.dropout_seed(x) for _ in range(3)]
     monkeypatch.undo()
-    assert [seed.item() for seed in seeds] == [library.seed_at(7, 4 * k) for k in range(3)] and generator.offset == 12
+    assert ([seed.item() for seed in seeds] == [library.seed_at(7, 4 * k) for k in range(3)]
+        and generator.offset == 12)
     assert all(seed.dim() == 0 for seed in seeds), "which the operators take by value"
 
 
@@ -357,16 +398,24 @@ def test_softmax(device, dtype, rows, columns):
 def test_what_stores_refuse(device):
     x, codes = values(torch.float32, 4, 8), torch.zeros(16, dtype=torch.uint8)
     for call, why in (
-        (lambda: device.activation_forward_parity(x, 0), "activation_forward_parity: y carries its branch in f16 and bf16, not in f32"),
-        (lambda: device.activation_backward_parity(x.half(), x.half(), 6), "activation_backward_parity: tanh rises: there is no branch"),
+        (lambda: device.activation_forward_parity(x, 0),
+        "activation_forward_parity: y carries its branch in f16 and bf16, not in f32"),
+        (lambda: device.activation_backward_parity(x.half(), x.half(), 6),
+        "activation_backward_parity: tanh rises: there is no branch"),
         (lambda: device.activation_forward_parity(x.half(), 10), "activation 10 is unknown"),
         (lambda: device.activation_forward_code(x, 10, 4, None), "activation 10 is unknown"),
-        (lambda: device.encode_gradients(x, 0.0, 2.5, 4, None), "encode_gradients: this is no range of f' that codes are proven for"),
-        (lambda: device.backward_encoded(x, codes, 0.5, 1.0, 4, None), "backward_encoded: this is no range of f' that codes are proven for"),
-        (lambda: device.activation_forward_fp8(x, torch.ones(1), 6, 0, 1), "activation_forward_fp8: tanh rises: y alone gives its derivative"),
-        (lambda: device.activation_forward_fp8(x, torch.ones(1), 0, 3, 1), "activation_forward_fp8: no such format of 8 bits"),
-        (lambda: device.activation_backward_fp8(x, codes.new_zeros(32), codes[:4], torch.ones(1), 10, 0, 1), "activation 10 is unknown"),
-        (lambda: device.activation_backward_code(x, codes, 0, 4, torch.tensor([7])), "activation_backward_code: a code has 1 to 8 bits, and a dithered one 2 or 3"),
+        (lambda: device.encode_gradients(x, 0.0, 2.5, 4, None),
+        "encode_gradients: this is no range of f' that codes are proven for"),
+        (lambda: device.backward_encoded(x, codes, 0.5, 1.0, 4, None),
+        "backward_encoded: this is no range of f' that codes are proven for"),
+        (lambda: device.activation_forward_fp8(x, torch.ones(1), 6, 0, 1),
+        "activation_forward_fp8: tanh rises: y alone gives its derivative"),
+        (lambda: device.activation_forward_fp8(x, torch.ones(1), 0, 3, 1),
+        "activation_forward_fp8: no such format of 8 bits"),
+        (lambda: device.activation_backward_fp8(x, codes.new_zeros(32), codes[:4], torch.ones(1), 10, 0, 1),
+        "activation 10 is unknown"),
+        (lambda: device.activation_backward_code(x, codes, 0, 4, torch.tensor([7])),
+        "activation_backward_code: a code has 1 to 8 bits, and a dithered one 2 or 3"),
     ):
         with pytest.raises(RuntimeError, match=why):
             call()
@@ -396,12 +445,14 @@ def one_gelu(environment):
     """The first call of a process that launches."""
     os.environ.update(environment)
     x = torch.linspace(-5, 5, 1000)
-    assert torch.equal(loaded("outgrad_stand_in").activation_forward(x, 0)[0], ours.activation_forward(x, 0)[0])
+    assert torch.equal(loaded("outgrad_stand_in").activation_forward(x, 0)[0],
+        ours.activation_forward(x, 0)[0])
 
 
 @pytest.fixture(scope="module")
 def run(device):
-    """one_gelu in a process of its own, forked from one that has imported PyTorch and has launched nothing; raises what it raises."""
+    """one_gelu in a process of its own, forked from one that has imported PyTorch and has launched nothing;
+    raises what it raises."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["outgrad", "pytest"])
 
@@ -413,7 +464,8 @@ def run(device):
 
 
 def test_a_program_is_compiled_once(run, tmp_path):
-    """A second process finds the first one's; a damaged one is compiled again; where nothing can be written, nothing is kept."""
+    """A second process finds the first one's; a damaged one is compiled again; where nothing can be written,
+    nothing is kept."""
     folder = tmp_path / "made" / "here"
     run(OUTGRAD_CACHE=str(folder))
     (kept,) = folder.iterdir()
@@ -435,11 +487,13 @@ def test_a_program_is_compiled_once(run, tmp_path):
 
 
 def test_without_a_driver_it_says_so(run):
-    with pytest.raises(RuntimeError, match="^/nowhere/libcuda.so.1 cannot be loaded: no NVIDIA driver on this machine"):
+    with pytest.raises(RuntimeError,
+            match="^/nowhere/libcuda.so.1 cannot be loaded: no NVIDIA driver on this machine"):
         run(OUTGRAD_LIBCUDA="/nowhere/libcuda.so.1")
 
 
 def test_importing_loads_neither_driver_nor_compiler():
-    code = "import outgrad; maps = open('/proc/self/maps').read(); assert 'libcuda.so' not in maps and 'stand-in-driver' not in maps, maps"
+    code = ("import outgrad; maps = open('/proc/self/maps').read(); assert 'libcuda.so' not in maps and "
+        "'stand-in-driver' not in maps, maps")
     subprocess.run([sys.executable, "-c", code], check=True)
     assert outgrad.__version__

@@ -1,5 +1,6 @@
-"""Side channels while gamma and beta drift: nothing reads the device in a forward pass, and no gradient is outside its bound without a word, in eager
-mode and compiled. Tensors on a CPU stand in for a device's: drift.AT_ONCE without "cpu" makes the modules treat them as such."""
+"""Side channels while gamma and beta drift: nothing reads the device in a forward pass, and no gradient is
+outside its bound without a word, in eager mode and compiled. Tensors on a CPU stand in for a device's:
+drift.AT_ONCE without "cpu" makes the modules treat them as such."""
 
 import collections
 import contextlib
@@ -36,7 +37,8 @@ def as_on_a_device(monkeypatch):
         def query(self):
             return True
 
-    accelerator = collections.namedtuple("Accelerator", "Event device")(Event, lambda _: contextlib.nullcontext())
+    accelerator = collections.namedtuple("Accelerator", "Event device")(Event,
+        lambda _: contextlib.nullcontext())
     monkeypatch.setattr(drift, "_accelerator", lambda _: accelerator)
 
 
@@ -82,8 +84,10 @@ def one_step(module):
 
 @ways
 def test_a_gamma_that_drifts_slowly_never_gives_a_wrong_gradient(way, request):
-    """beta = 4 and gamma down to 0.01 in steps of 15%: beyond half of tau the next step's gradients have a side buffer, and none was ever NaN."""
-    module, x, dy = outgrad.LayerNorm(N), torch.randn(256, N, generator=torch.Generator().manual_seed(1)), torch.linspace(-1, 1, 256 * N).view(256, N).sin()
+    """beta = 4 and gamma down to 0.01 in steps of 15%: beyond half of tau the next step's gradients have a
+    side buffer, and none was ever NaN."""
+    module, x, dy = (outgrad.LayerNorm(N), torch.randn(256, N, generator=torch.Generator().manual_seed(1)),
+        torch.linspace(-1, 1, 256 * N).view(256, N).sin())
     function, gamma, searched = run_in(way, module, request), 1.0, []
     while gamma > 0.01:
         put(module, gamma, 4.0)
@@ -101,7 +105,8 @@ def test_a_gamma_that_drifts_slowly_never_gives_a_wrong_gradient(way, request):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_gamma_that_jumps_gives_nan_and_an_error_in_the_next_step(way, dtype, request):
     module = outgrad.LayerNorm(N).to(dtype)
-    x, dy = torch.randn(256, N, generator=torch.Generator().manual_seed(1)).to(dtype), torch.randn(256, N, generator=torch.Generator().manual_seed(2)).to(dtype)
+    x, dy = (torch.randn(256, N, generator=torch.Generator().manual_seed(1)).to(dtype),
+        torch.randn(256, N, generator=torch.Generator().manual_seed(2)).to(dtype))
     put(module, 1.0, 4.0)
     function = run_in(way, module, request)
     gradients(function, module, x, dy)
@@ -110,7 +115,9 @@ def test_a_gamma_that_jumps_gives_nan_and_an_error_in_the_next_step(way, dtype, 
     dx, dgamma, dbeta = gradients(function, module, x, dy)
     assert dx.isnan().all() and dgamma.isnan().nonzero().flatten().tolist() == [5] and dbeta.isfinite().all()
     before = module.weight.detach().clone()
-    with pytest.raises(RuntimeError, match="a LayerNorm of 64 channels moved so far at once that their output no longer gives the gradient, which was NaN"):
+    with pytest.raises(RuntimeError,
+            match="a LayerNorm of 64 channels moved so far at once that their output no longer gives the "
+                "gradient, which was NaN"):
         for _ in range(2):  # on a device the first step only orders a copy
             one_step(module)
     assert torch.equal(module.weight, before)
@@ -185,7 +192,8 @@ def test_a_parameter_that_becomes_nan_is_named(as_on_a_device):
 
 @pytest.mark.parametrize("store", ["e4m3", "mxfp8", "int8"])
 def test_norms_from_8_bits_compiled(store):
-    module, x, dy = outgrad.LayerNorm(N, store=store), torch.randn(32, N, generator=torch.Generator().manual_seed(1)), torch.ones(32, N)
+    module, x, dy = (outgrad.LayerNorm(N, store=store),
+        torch.randn(32, N, generator=torch.Generator().manual_seed(1)), torch.ones(32, N))
     graph = compiled(module)
     gradients(graph, module, x, dy)
     put(module, 1e-4, 1.0)  # by hand
@@ -217,14 +225,16 @@ class Calls(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
         name = function._schema.name.split("::")[1]
         self.all[name] += 1
-        if name in self.READS or (name == "_to_copy" and (keywords or {}).get("device") == torch.device("cpu")):
+        if name in self.READS or (name == "_to_copy"
+                and (keywords or {}).get("device") == torch.device("cpu")):
             self.reads[name] += 1
         return function(*arguments, **(keywords or {}))
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "roberta", "vit"])
 def test_no_pass_of_a_patched_model_reads_the_device(as_on_a_device, name):
-    """From the second step on. The first one searches for the channels, which a mode that sees nothing of it would not show."""
+    """From the second step on. The first one searches for the channels, which a mode that sees nothing of it
+    would not show."""
     from patching_test import example_of, model_of
 
     model, example = model_of(name, dropout=0.1).train().bfloat16(), example_of(name)
@@ -241,22 +251,27 @@ def test_no_pass_of_a_patched_model_reads_the_device(as_on_a_device, name):
     reads, first, calls = reads_in_second_step(model, example)
     assert reads == own, "none but those of the model's own code"
     assert first["nonzero"] >= len(norms)
-    assert all(calls[f"norm_{direction}"] + calls[f"norm_{direction}_of_sum"] == len(norms) for direction in ("forward", "backward"))
+    assert all(calls[f"norm_{direction}"] + calls[f"norm_{direction}_of_sum"] == len(norms)
+        for direction in ("forward", "backward"))
     assert calls["_to_copy"] <= own_calls["_to_copy"], "parameters in bf16 are read as they are"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_pass_calls_the_operators_and_nothing_else(dtype):
-    """What the host does in a step shows in no number that a busy machine can move: here each operation that it calls is counted."""
-    x, residual, dy = torch.randn(4, N, dtype=dtype, requires_grad=True), torch.randn(4, N, dtype=dtype, requires_grad=True), torch.randn(4, N, dtype=dtype)
+    """What the host does in a step shows in no number that a busy machine can move: here each operation that
+    it calls is counted."""
+    x, residual, dy = (torch.randn(4, N, dtype=dtype, requires_grad=True),
+        torch.randn(4, N, dtype=dtype, requires_grad=True), torch.randn(4, N, dtype=dtype))
     layer, rms = outgrad.LayerNorm(N, dtype=dtype), outgrad.RMSNorm(N, dtype=dtype)
-    norm, of_sum, drop = {"norm_forward": 1, "norm_backward": 1}, {"norm_forward_of_sum": 1, "norm_backward_of_sum": 1}, {"randint": 1, "dropout": 2}
+    norm, of_sum, drop = ({"norm_forward": 1, "norm_backward": 1},
+        {"norm_forward_of_sum": 1, "norm_backward_of_sum": 1}, {"randint": 1, "dropout": 2})
     for function, inputs, want in (
         (outgrad.silu, (x,), {"activation_forward": 1, "activation_backward": 1}),
         (lambda x: outgrad.dropout(x, 0.1), (x,), drop),
         (layer, (x, *layer.parameters()), {"equal": 2, **norm}),  # of the parameters, on a CPU
         (rms, (x, *rms.parameters()), {"equal": 1, **norm}),
-        (lambda x, r, *of: outgrad.dropout_add_layer_norm(x, r, N, *of, p=0.1), (x, residual, *layer.parameters()), {"randint": 1, **of_sum}),
+        (lambda x, r, *of: outgrad.dropout_add_layer_norm(x, r, N, *of, p=0.1),
+        (x, residual, *layer.parameters()), {"randint": 1, **of_sum}),
         (lambda x, r, *of: outgrad.add_rms_norm(x, r, N, *of)[0], (x, residual, *rms.parameters()), of_sum),
     ):
         for _ in range(2):
@@ -280,11 +295,12 @@ def reads_in_second_step(model, example):
     return every[1].reads, every[0].all, every[1].all
 
 
-# What an operator launches on a GPU: ours as cuda_test.py counts it with a driver that stands in for one, PyTorch's at least. Views and arrays without
-# values launch nothing, any other operator one kernel.
-LAUNCHES = {"bias_gelu_backward": 2, "norm_backward": 2, "norm_backward_of_sum": 2, "native_layer_norm_backward": 2} | dict.fromkeys(
-    ("detach", "empty", "empty_like", "empty_strided", "expand", "new_empty", "select", "slice", "split", "squeeze", "t", "transpose", "unbind", "unsqueeze", "view", "_unsafe_view"), 0
-)
+# What an operator launches on a GPU: ours as cuda_test.py counts it with a driver that stands in for one,
+# PyTorch's at least. Views and arrays without values launch nothing, any other operator one kernel.
+LAUNCHES = (
+    {"bias_gelu_backward": 2, "norm_backward": 2, "norm_backward_of_sum": 2, "native_layer_norm_backward": 2}
+    | dict.fromkeys(("detach", "empty", "empty_like", "empty_strided", "expand", "new_empty", "select",
+    "slice", "split", "squeeze", "t", "transpose", "unbind", "unsqueeze", "view", "_unsafe_view"), 0))
 
 
 def test_a_step_of_bert_launches_fewer_kernels_than_pytorchs(as_on_a_device, monkeypatch):
@@ -303,11 +319,13 @@ def test_a_step_of_bert_launches_fewer_kernels_than_pytorchs(as_on_a_device, mon
         theirs = launched(model)
     outgrad.patch(model)
     ours = launched(model)
-    # A layer's two blocks of dropout, addition and norm launch three kernels each way before, and two after, the seed's among them. The dropouts behind the
-    # embeddings and before the classifier have a seed, too. The optimizer's step, which is not counted, looks at all norms' numbers with two more.
+    # A layer's two blocks of dropout, addition and norm launch three kernels each way before, and two after,
+    # the seed's among them. The dropouts behind the embeddings and before the classifier have a seed, too.
+    # The optimizer's step, which is not counted, looks at all norms' numbers with two more.
     alone, looks = 2, 2
     fewer = theirs.total() - ours.total()
-    assert fewer >= 4 * model.config.num_hidden_layers - alone and fewer > looks, (theirs - ours, ours - theirs)
+    assert fewer >= 4 * model.config.num_hidden_layers - alone and fewer > looks, (theirs - ours,
+        ours - theirs)
 
 
 # --- Parameters in 16 bits ------------------------------------------------------------------------
@@ -336,18 +354,20 @@ def test_parameters_in_16_bits_are_read_as_they_are(rms, x_dtype, dtype, rows, c
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_a_bias_in_16_bits_is_read_as_it_is(dtype):
     x, bias = torch.randn(5, 33), torch.randn(33).to(dtype)
-    assert all(torch.equal(a, b) for a, b in zip(library.bias_gelu_forward(x, bias), library.bias_gelu_forward(x, bias.float()), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(library.bias_gelu_forward(x, bias),
+        library.bias_gelu_forward(x, bias.float()), strict=True))
 
 
 def test_parameters_of_two_types_are_taken():
-    x, weight, bias = torch.randn(4, N), torch.ones(N, requires_grad=True), torch.zeros(N, dtype=torch.bfloat16, requires_grad=True)
+    x, weight, bias = torch.randn(4, N), torch.ones(N, requires_grad=True), torch.zeros(N,
+        dtype=torch.bfloat16, requires_grad=True)
     outgrad.layer_norm(x, N, weight, bias).sum().backward()
     assert (weight.grad.dtype, bias.grad.dtype) == (torch.float32, torch.bfloat16)
 
 
 def test_the_limits_of_the_kernels_are_those_of_the_search():
-    """No channel that the search leaves without a side buffer is ever near, and every channel beyond the documented tau is lost: over the ratios
-    and magnitudes around each limit."""
+    """No channel that the search leaves without a side buffer is ever near, and every channel beyond the
+    documented tau is lost: over the ratios and magnitudes around each limit."""
     for dtype in library.FORMATS:
         tau = functional.largest_storage_error(dtype)
         gamma = torch.cat([10.0 ** torch.linspace(-38, 37, 400), 2.0 ** torch.arange(-130.0, 128.0)])
@@ -362,8 +382,10 @@ def test_the_limits_of_the_kernels_are_those_of_the_search():
                 if place == 0:  # all told channels together raise no hand
                     if told.any():
                         kept = told.nonzero().flatten()
-                        library.norm_forward(x[:, kept].contiguous(), len(kept), g[kept].contiguous(), b[kept].contiguous(), 1e-5, False, None, seen, tau)
+                        library.norm_forward(x[:, kept].contiguous(), len(kept), g[kept].contiguous(),
+                            b[kept].contiguous(), 1e-5, False, None, seen, tau)
                         assert seen.tolist() == [0, 0], (dtype, ratio)
                 else:
-                    library.norm_forward(x, count, g, b, 1e-5, False, told.nonzero().flatten().to(torch.int32), seen, tau)
+                    library.norm_forward(x, count, g, b, 1e-5, False,
+                        told.nonzero().flatten().to(torch.int32), seen, tau)
                     assert seen.tolist() == ([0, 0] if told.all() else [1, 1]), (dtype, ratio)

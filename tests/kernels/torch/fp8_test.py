@@ -1,5 +1,5 @@
-"""Tensors in 8 bits at one scale (outgrad/fp8.py): what codes stand for, the kernels' rounding, what is no number, and an
-offer of codes, which holds for one tensor as long as nothing changes it."""
+"""Tensors in 8 bits at one scale (outgrad/fp8.py): what codes stand for, the kernels' rounding, what is no
+number, and an offer of codes, which holds for one tensor as long as nothing changes it."""
 
 import copy
 import gc
@@ -34,7 +34,8 @@ def decoded(x, of, least=fp8.LEAST):
 def test_what_codes_stand_for_is_within_the_stated_distance(dtype, of):
     """Of tensors of every magnitude, whose least elements are subnormal numbers of the 8 bits and below."""
     generator, tightest = torch.Generator().manual_seed(of), 0.0
-    v, u, t = fp8.UNIT_ROUNDOFF[of], UNIT_ROUNDOFF[dtype], torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
+    v, u, t = (fp8.UNIT_ROUNDOFF[of], UNIT_ROUNDOFF[dtype],
+        torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps)
     assert (v, fp8.HALF_SUBNORMAL[of]) == ((2.0**-4, 2.0**-10) if of == 0 else (2.0**-3, 2.0**-17))
     for power in (-140, -100, -30, -14, -3, 0, 2, 9, 15, 60, 126.9):
         if 2.0**power > torch.finfo(dtype).max:
@@ -42,7 +43,8 @@ def test_what_codes_stand_for_is_within_the_stated_distance(dtype, of):
         spread = torch.exp2(-24 * torch.rand(20_000, generator=generator))
         x = ((torch.rand(20_000, generator=generator) * 2 - 1) * spread * 2.0**power).to(dtype)
         found, scale = decoded(x, of)
-        off, allowed = (found.double() - x.double()).abs(), (v + 3 * u) * x.double().abs() + fp8.HALF_SUBNORMAL[of] / scale + t
+        off, allowed = ((found.double() - x.double()).abs(),
+            (v + 3 * u) * x.double().abs() + fp8.HALF_SUBNORMAL[of] / scale + t)
         assert (off <= allowed).all(), power
         tightest = max(tightest, (off / allowed).max().item())
     assert tightest > 0.8
@@ -62,10 +64,12 @@ def test_what_is_no_number_has_no_part_in_the_scale(dtype, of):
     x = torch.tensor([math.nan, 3.0, math.inf, -math.inf, -5.0, 0.0], dtype=dtype)
     found, scale = decoded(x, of)
     assert scale == torch.tensor(fp8.LARGEST[of] / 5).item()
-    assert found[0].isnan() and found[2:5].tolist() == [5, -5, -5] and found[5] == 0 and abs(found[1] - 3) <= 3 / 8
+    assert (found[0].isnan() and found[2:5].tolist() == [5, -5, -5] and found[5] == 0
+        and abs(found[1] - 3) <= 3 / 8)
     for strange in (math.nan, math.inf, 0.0):
         found, scale = decoded(torch.full((3,), strange, dtype=dtype), of)
-        assert 0 < scale < math.inf and (found.isnan().all() if math.isnan(strange) else torch.isfinite(found).all())
+        assert 0 < scale < math.inf and (found.isnan().all() if math.isnan(strange)
+            else torch.isfinite(found).all())
     assert decoded(torch.empty(0, dtype=dtype), of)[0].numel() == 0
     top = torch.finfo(dtype).max
     found, scale = decoded(torch.tensor([top, -top, 1.0], dtype=dtype), of)
@@ -106,7 +110,8 @@ def test_an_offer_is_of_what_the_activation_keeps(store):
         lambda y: [setattr(y, "data", torch.zeros(4, 64)) for _ in range(20)],
         lambda y: setattr(y, "data", y.data.half()),
     ],
-    ids=["in place", "of a part", "of an alias", "transposed", "other data", "other data again", "other type"],
+    ids=["in place", "of a part", "of an alias", "transposed", "other data", "other data again",
+    "other type"],
 )
 def test_a_changed_y_has_no_codes(change):
     y, _ = offering()
@@ -117,7 +122,8 @@ def test_a_changed_y_has_no_codes(change):
 
 def test_other_tensors_made_of_y_have_no_codes():
     y, _ = offering()
-    for other in (y.view(2, 128), y[:], y.detach(), y.clone(), y * 1, y.bfloat16(), y.t(), copy.deepcopy(y.detach()), torch.nn.Parameter(y.detach())):
+    for other in (y.view(2, 128), y[:], y.detach(), y.clone(), y * 1, y.bfloat16(), y.t(),
+            copy.deepcopy(y.detach()), torch.nn.Parameter(y.detach())):
         assert fp8.offered(other, 0) is None
     assert fp8.offered(y, 0) is not None
 

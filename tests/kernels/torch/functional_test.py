@@ -1,5 +1,5 @@
-"""Functions of the PyTorch package against exact derivatives, within the bounds that the coefficient headers state; and the
-ways in which PyTorch's autograd is used on them."""
+"""Functions of the PyTorch package against exact derivatives, within the bounds that the coefficient headers
+state; and the ways in which PyTorch's autograd is used on them."""
 
 import hashlib
 import json
@@ -39,7 +39,8 @@ def gelu_slope(x):
 
 
 def slope_at(y, right):
-    """f' at the x on the given side of x* with f(x) = y, in float64, by bisection: what y and the bit stand for."""
+    """f' at the x on the given side of x* with f(x) = y, in float64, by bisection: what y and the bit stand
+    for."""
     y = y.double()
     low = torch.where(right, X_STAR, -40.0).double()
     high = torch.where(right, 12.0, X_STAR).double()
@@ -64,14 +65,16 @@ def test_every_gradient_of_a_16_bit_gelu_is_within_the_proven_bound():
         for dy in (1.0, -0.75):
             _, dx = gradients(outgrad.gelu, x, dy=torch.full_like(x, dy))
             want = dy * gelu_slope(x.double())
-            rounding = UNIT_ROUNDOFF[dtype] * (want.abs() + bound) + 2.0 ** (-24 if dtype == torch.float16 else -133)
+            rounding = UNIT_ROUNDOFF[dtype] * (want.abs() + bound) + 2.0 ** (-24 if dtype == torch.float16
+                else -133)
             assert (dx.double() - want).abs().sub(abs(dy) * bound + rounding).max() <= 0
         assert x.numel() > 60_000
 
 
 def test_an_f32_gelu_keeps_the_bound_of_what_y_and_the_bit_stand_for():
     torch.manual_seed(1)
-    x = torch.cat([torch.randn(20_000) * 3, torch.linspace(-12, 8, 20_000), X_STAR + torch.randn(5_000) * 1e-3])
+    x = torch.cat([torch.randn(20_000) * 3, torch.linspace(-12, 8, 20_000),
+        X_STAR + torch.randn(5_000) * 1e-3])
     y, g = gradients(outgrad.gelu, x, dy=torch.ones_like(x))
     want = slope_at(y, x >= X_STAR)
     bound = outgrad.bounds("gelu", torch.float32).evaluation
@@ -115,16 +118,20 @@ def test_every_gradient_of_16_bits_is_within_the_proven_bound(name, dtype):
     exact = x.double().requires_grad_()
     value = EXACT[name](exact)
     (want,) = torch.autograd.grad(value.sum(), exact)
-    rounding = UNIT_ROUNDOFF[dtype] * (want.abs() + bound) + 2.0 ** (-24 if dtype == torch.float16 else -133) + 1e-14
+    rounding = (UNIT_ROUNDOFF[dtype] * (want.abs() + bound) + 2.0 ** (-24 if dtype == torch.float16 else -133)
+        + 1e-14)
     assert (dx.double() - want).abs().sub(bound + rounding).max() <= 0
-    assert (y.double() - value.detach()).abs().sub(UNIT_ROUNDOFF[dtype] * value.detach().abs() + 2.0**-25 + 1e-14).max() <= 0
+    assert (
+        (y.double() - value.detach()).abs().sub(UNIT_ROUNDOFF[dtype] * value.detach().abs() + 2.0**-25
+        + 1e-14).max() <= 0)
 
 
 @pytest.mark.parametrize("name", EXACT)
 def test_f32_activations_keep_the_bound_of_what_y_and_the_bit_stand_for(name):
     """As GELU's test above: f' at the x that y and the bit stand for, by bisection in float64."""
     f = EXACT[name]
-    x = torch.cat([torch.linspace(-20, 20, 10_001), torch.randn(4_000, generator=torch.Generator().manual_seed(1))])
+    x = torch.cat([torch.linspace(-20, 20, 10_001),
+        torch.randn(4_000, generator=torch.Generator().manual_seed(1))])
     y, g = gradients(getattr(outgrad, name), x, dy=torch.ones_like(x))
     exact = f(x.double())
     assert (y.double() - exact).abs().sub(2.0**-24 * exact.abs() * (1 + 2.0**-18) + 2.0**-149).max() <= 1e-15
@@ -142,7 +149,8 @@ def test_f32_activations_keep_the_bound_of_what_y_and_the_bit_stand_for(name):
     (want,) = torch.autograd.grad(f(at).sum(), at)
     bound = outgrad.bounds(name, torch.float32).evaluation
     assert bound < 1e-4
-    # Next to y* what float64 leaves of y - y* says little of the root; where f ends, y is as near to the end as x is far.
+    # Next to y* what float64 leaves of y - y* says little of the root; where f ends, y is as near to the end
+    # as x is far.
     away = torch.ones_like(right) if name not in outgrad.library.MASKED else (x - x_star).abs() > 1e-5
     assert away.sum() > 13_500
     assert (g.double() - want).abs()[away].max() <= bound + 2.0**-24 + 1e-9
@@ -150,24 +158,28 @@ def test_f32_activations_keep_the_bound_of_what_y_and_the_bit_stand_for(name):
 
 def test_gelus_two_forms():
     x = torch.randn(100)
-    assert torch.equal(outgrad.gelu(x, approximate="tanh"), outgrad.gelu_tanh(x)) and not torch.equal(outgrad.gelu(x), outgrad.gelu_tanh(x))
+    assert torch.equal(outgrad.gelu(x, approximate="tanh"), outgrad.gelu_tanh(x)) and not torch.equal(
+        outgrad.gelu(x), outgrad.gelu_tanh(x))
     with pytest.raises(ValueError, match="approximate is 'fast'"):
         outgrad.gelu(x, approximate="fast")
 
 
 def test_bounds_are_those_of_the_coefficient_header():
     header = (SOURCES / "kernels/generated/gelu_bf16.h").read_text()
-    stated = {name: float.fromhex(header.split(f"double {name} = ")[1].split(";")[0]) for name in ("kT", "kR")}
+    stated = {name: float.fromhex(header.split(f"double {name} = ")[1].split(";")[0])
+        for name in ("kT", "kR")}
     bounds = outgrad.bounds("gelu", torch.bfloat16)
     assert (bounds.total, bounds.regret) == (stated["kT"], stated["kR"])
-    assert bounds.sha256 == hashlib.sha256((SOURCES / f"kernels/generated/{bounds.fit}.h").read_bytes()).hexdigest()
+    assert bounds.sha256 == hashlib.sha256(
+        (SOURCES / f"kernels/generated/{bounds.fit}.h").read_bytes()).hexdigest()
 
 
 # --- Norms ----------------------------------------------------------------------------------------
 
 
 def exact_layer_norm(x, gamma, beta, dy, eps, rms):
-    x, gamma, dy = (t.double().requires_grad_(t is not dy) for t in (x.detach().double(), gamma.detach().double(), dy.double()))
+    x, gamma, dy = (t.double().requires_grad_(t is not dy)
+        for t in (x.detach().double(), gamma.detach().double(), dy.double()))
     parameters = [x, gamma]
     if rms:
         y = F.rms_norm(x, gamma.shape, gamma, eps)
@@ -179,8 +191,8 @@ def exact_layer_norm(x, gamma, beta, dy, eps, rms):
 
 
 def certified(gamma, beta, format, rms, eps, rows, dy_max, x_hat_max, mean_ratio):
-    """What `outgrad stability` certifies for a norm of these parameters: {bounds of dx over rstd, dgamma and dbeta per row}, with
-    the side channels of its policy, which come with them."""
+    """What `outgrad stability` certifies for a norm of these parameters: {bounds of dx over rstd, dgamma and
+    dbeta per row}, with the side channels of its policy, which come with them."""
     program = pathlib.Path(os.environ["OUTGRAD_BINARY_DIR"]) / "outgrad-check"
     if not program.exists():
         pytest.skip(f"{program}: the validator was not built")
@@ -195,7 +207,8 @@ def certified(gamma, beta, format, rms, eps, rows, dy_max, x_hat_max, mean_ratio
 
 
 def gammas(kind, n):
-    """Parameters of a norm, as a generator gives them or such that the output does not tell some of their x^."""
+    """Parameters of a norm, as a generator gives them or such that the output does not tell some of their
+    x^."""
     gamma, beta = torch.rand(n) + 0.5, torch.randn(n)
     if kind == "hard":
         gamma[:5] = torch.tensor([0.0, -0.0, 1e-30, -1e-39, 1e-3])
@@ -219,9 +232,11 @@ def test_gradients_of_norms_are_within_the_certified_bounds(dtype, gamma_dtype, 
     wide = x.double()
     mean = torch.zeros(rows, 1) if rms else wide.mean(-1, keepdim=True)
     rstd = 1 / torch.sqrt(((wide - mean) ** 2).mean(-1, keepdim=True) + eps)
-    x_hat_max, mean_ratio = ((wide - mean) * rstd).abs().max().item() * 1.01, (mean * rstd).abs().max().item() * 1.01
+    x_hat_max, mean_ratio = (((wide - mean) * rstd).abs().max().item() * 1.01,
+        (mean * rstd).abs().max().item() * 1.01)
     format = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}[dtype]
-    bounds, side = certified(gamma, None if rms else beta, format, rms, eps, rows, dy.abs().max().item(), x_hat_max, max(mean_ratio, 1e-3))
+    bounds, side = certified(gamma, None if rms else beta, format, rms, eps, rows, dy.abs().max().item(),
+        x_hat_max, max(mean_ratio, 1e-3))
     assert (side.numel() > 0) == (kind == "hard")
     found = outgrad.side_channels(gamma, None if rms else beta, dtype)
     found = set() if found is None else set(found.tolist())
@@ -229,7 +244,8 @@ def test_gradients_of_norms_are_within_the_certified_bounds(dtype, gamma_dtype, 
     if rms:
         got = gradients(lambda x, g: outgrad.rms_norm(x, n, g, eps, side_channels=side), x, gamma, dy=dy)[1:]
     else:
-        got = gradients(lambda x, g, b: outgrad.layer_norm(x, n, g, b, eps, side_channels=side), x, gamma, beta, dy=dy)[1:]
+        got = gradients(lambda x, g, b: outgrad.layer_norm(x, n, g, b, eps, side_channels=side), x, gamma,
+            beta, dy=dy)[1:]
     want = exact_layer_norm(x, gamma, None if rms else beta, dy, eps, rms)
     dx = min(bounds["dx_max_over_rstd"].values()) * rstd + bounds["dx_absolute"]
     assert torch.isfinite(dx).all()
@@ -239,7 +255,9 @@ def test_gradients_of_norms_are_within_the_certified_bounds(dtype, gamma_dtype, 
     for a, b, of_one in zip(got[1:], want[1:], per_row, strict=False):
         assert a.dtype == gamma_dtype
         # Handed over in the parameter's type, they are rounded once more.
-        assert ((a.double() - b).abs() <= rows * of_one + UNIT_ROUNDOFF[gamma_dtype] * b.abs() * 1.01 + 2.0**-24 * (gamma_dtype == torch.float16)).all()
+        assert (
+            ((a.double() - b).abs() <= rows * of_one + UNIT_ROUNDOFF[gamma_dtype] * b.abs() * 1.01 + 2.0**-24
+            * (gamma_dtype == torch.float16)).all())
     print(f"dx is off by {share:.3f} of its bound")
 
 
@@ -247,7 +265,8 @@ def test_gradients_of_norms_are_within_the_certified_bounds(dtype, gamma_dtype, 
 @pytest.mark.parametrize("rms", [False, True])
 @pytest.mark.parametrize("store", ["e4m3", "mxfp8", "int8"])
 def test_gradients_of_norms_from_8_bits_are_within_the_certified_bounds(store, rms, kind):
-    """In float32, for whose dx the bounds are; and the side channels of a module are those of the certificate."""
+    """In float32, for whose dx the bounds are; and the side channels of a module are those of the
+    certificate."""
     torch.manual_seed(2)
     n, rows, eps = 192, 40, 2.0**-17
     x, dy = torch.randn(rows, n) + 0.3, torch.randn(rows, n)
@@ -262,14 +281,16 @@ def test_gradients_of_norms_from_8_bits_are_within_the_certified_bounds(store, r
     rstd = 1 / torch.sqrt(((x.double() - mean) ** 2).mean(-1, keepdim=True) + eps)
     x_hat_max, mean_ratio = 6, (mean * rstd).abs().max().item() * 1.01
     assert ((x.double() - mean) * rstd).abs().max() < x_hat_max
-    bounds, side = certified(gamma, None if rms else beta, store, rms, eps, rows, dy.abs().max().item(), x_hat_max, max(mean_ratio, 1e-3))
+    bounds, side = certified(gamma, None if rms else beta, store, rms, eps, rows, dy.abs().max().item(),
+        x_hat_max, max(mean_ratio, 1e-3))
     module = (outgrad.RMSNorm if rms else outgrad.LayerNorm)(n, eps=eps, store=store)
     with torch.no_grad():
         module.weight.copy_(gamma)
         if not rms:
             module.bias.copy_(beta)
     found = module.side_channels(torch.float32)
-    assert ([] if found is None else found.tolist()) == side.tolist() and (side.numel() > 0) == (kind == "hard")
+    assert ([] if found is None else found.tolist()) == side.tolist() and (side.numel() > 0) == (
+        kind == "hard")
     y = outgrad.rms_norm(x, n, gamma, eps) if rms else outgrad.layer_norm(x, n, gamma, beta, eps)
     x.requires_grad_()
     result = module(x)
@@ -280,20 +301,23 @@ def test_gradients_of_norms_from_8_bits_are_within_the_certified_bounds(store, r
     dx = min(bounds["dx_max_over_rstd"].values()) * rstd + bounds["dx_absolute"]
     assert torch.isfinite(dx).all()
     assert ((got[0].double() - want[0]).abs() <= dx).all()
-    for a, b, of_one in zip(got[1:], want[1:], (min(bounds["dgamma_max_per_row"].values()), bounds["dbeta_per_row"]), strict=False):
+    for a, b, of_one in zip(got[1:], want[1:],
+            (min(bounds["dgamma_max_per_row"].values()), bounds["dbeta_per_row"]), strict=False):
         assert ((a.double() - b).abs() <= rows * of_one).all()
     off = ((got[1].double() - want[1]).norm() / want[1].norm()).item()
     assert kind == "hard" or 0.001 < off < 0.05, "y was rounded to 8 bits"
 
 
 def test_gammas_that_the_output_does_not_determine():
-    """0, -0, 1e-30 and beta far above gamma: their channels are found, and without them the backward pass is an error."""
+    """0, -0, 1e-30 and beta far above gamma: their channels are found, and without them the backward pass is
+    an error."""
     torch.manual_seed(3)
     n = 32
     gamma, beta = gammas("hard", n)
     side = outgrad.side_channels(gamma, beta)
     # 1 + |beta / gamma| and three roundings of the forward pass are at most 128.
-    assert side.tolist() == [k for k in range(n) if gamma[k].abs() * 124 < beta[k].abs() or gamma[k].abs() < 1e-36]
+    assert side.tolist() == [k for k in range(n) if gamma[k].abs() * 124 < beta[k].abs()
+        or gamma[k].abs() < 1e-36]
     x, dy = torch.randn(16, n), torch.randn(16, n)
     with pytest.raises(RuntimeError, match="gamma"):
         gradients(lambda x, g, b: outgrad.layer_norm(x, n, g, b), x, gamma, beta, dy=dy)
@@ -429,7 +453,8 @@ def test_what_cannot_be_used_is_named(name):
 
 def test_bad_shapes_devices_and_values_are_named():
     x = torch.randn(8, 64)
-    with pytest.raises(ValueError, match=r"x has shape \(8, 64\), which does not end in normalized_shape \(32,\)"):
+    with pytest.raises(ValueError,
+            match=r"x has shape \(8, 64\), which does not end in normalized_shape \(32,\)"):
         outgrad.layer_norm(x, 32)
     with pytest.raises(ValueError, match=r"weight has shape \(32,\), normalized_shape is \(64,\)"):
         outgrad.layer_norm(x, 64, torch.ones(32))
@@ -448,7 +473,8 @@ def test_bad_shapes_devices_and_values_are_named():
 @every
 def test_meta_tensors_have_shapes(name):
     x = torch.empty(8, 64, device="meta", requires_grad=True)
-    without_parameters = {"layer_norm": lambda x: outgrad.layer_norm(x, 64), "rms_norm": lambda x: outgrad.rms_norm(x, 64)}
+    without_parameters = {"layer_norm": lambda x: outgrad.layer_norm(x, 64),
+        "rms_norm": lambda x: outgrad.rms_norm(x, 64)}
     y = without_parameters.get(name, OPERATIONS[name])(x)
     assert y.is_meta and y.shape == x.shape
     assert torch.autograd.grad(y.sum(), x)[0].shape == x.shape
@@ -474,13 +500,15 @@ def refusals(name):
 
     forward_mode = f"outgrad.{name}: forward-mode derivatives are not supported"
     return (
-        (lambda: torch.func.vmap(operation)(x), f"outgrad.{name}: torch.vmap is not supported; call it on the whole batch"),
+        (lambda: torch.func.vmap(operation)(x),
+        f"outgrad.{name}: torch.vmap is not supported; call it on the whole batch"),
         (lambda: torch.func.jvp(operation, (x,), (x,)), forward_mode),
         (lambda: torch.func.jacfwd(operation)(x), forward_mode),
         (dual, forward_mode),
         (
             lambda: torch.func.jacrev(operation)(x),
-            f"outgrad.{name}: torch.vmap over its gradient, as in torch.func.jacrev, is not supported; torch.autograd.functional.jacobian computes the same",
+            f"outgrad.{name}: torch.vmap over its gradient, as in torch.func.jacrev, is not supported; "
+            f"torch.autograd.functional.jacobian computes the same",
         ),
     )
 
@@ -505,24 +533,34 @@ def test_errors_are_the_callers_and_name_no_place_in_the_sources():
     x, side = torch.randn(2, 64, requires_grad=True), torch.tensor([3, 1], dtype=torch.int32)
     zero, eights = torch.ones(64).index_fill_(0, torch.tensor(5), 0.0), torch.zeros(16, dtype=torch.uint8)
     refused = (
-        "outgrad: channel 5: gamma = 0 has no finite reciprocal, so the output does not hold its x^: keep the channel in the side buffer: "
-        "side_channels=outgrad.side_channels(weight, bias, x.dtype) names all such channels"
-    )
+        "outgrad: channel 5: gamma = 0 has no finite reciprocal, so the output does not hold its x^: keep "
+        "the channel in the side buffer: "
+        "side_channels=outgrad.side_channels(weight, bias, x.dtype) names all such channels")
     needed = "int32 numbers of columns in one dimension are needed"
     for kind, call, why in (
         (RuntimeError, lambda: outgrad.layer_norm(x, 64, zero).sum().backward(), refused),
         (RuntimeError, lambda: outgrad.rms_norm(x, 64, zero).sum().backward(), refused),
         (RuntimeError, lambda: outgrad.layer_norm(x, 64, zero, store="int8").sum().backward(), refused),
-        (RuntimeError, lambda: outgrad.layer_norm(x, 64, zero, side_channels=side), "outgrad: side_channels[1] = 1: channels ascend within [0, 64)"),
-        (TypeError, lambda: outgrad.layer_norm(x, 64, zero, side_channels=[1]), "outgrad.layer_norm: side_channels is no tensor but list"),
-        (TypeError, lambda: outgrad.rms_norm(x, 64, zero, side_channels=side.long()), f"outgrad.rms_norm: side_channels is torch.int64 of shape (2,); {needed}"),
-        (ValueError, lambda: outgrad.layer_norm(x, 64, eps=-1.0), "outgrad.layer_norm: eps is -1.0, which must be at least 0"),
-        (ValueError, lambda: outgrad.rms_norm(x, 64, eps=math.nan), "outgrad.rms_norm: eps is nan, which must be at least 0"),
-        (RuntimeError, lambda: outgrad.layer_norm(torch.ones(2, 0), 0), "outgrad: a norm needs at least one column, x has 0"),
-        (RuntimeError, lambda: library.activation_forward(x.detach(), 10), "outgrad: activation 10 is unknown"),
-        (RuntimeError, lambda: library.activation_forward(x.detach().double(), 0), "outgrad: a tensor is not of float32, float16 or bfloat16"),
-        (RuntimeError, lambda: library.activation_backward_code(x.detach(), eights, 0, 4, None), "outgrad: codes has 16 elements, where 64 are needed"),
-        (RuntimeError, lambda: library.dropout(x.detach(), torch.ones(1), 0.5), "outgrad: seed is not of Long"),
+        (RuntimeError, lambda: outgrad.layer_norm(x, 64, zero, side_channels=side),
+        "outgrad: side_channels[1] = 1: channels ascend within [0, 64)"),
+        (TypeError, lambda: outgrad.layer_norm(x, 64, zero, side_channels=[1]),
+        "outgrad.layer_norm: side_channels is no tensor but list"),
+        (TypeError, lambda: outgrad.rms_norm(x, 64, zero, side_channels=side.long()),
+        f"outgrad.rms_norm: side_channels is torch.int64 of shape (2,); {needed}"),
+        (ValueError, lambda: outgrad.layer_norm(x, 64, eps=-1.0),
+        "outgrad.layer_norm: eps is -1.0, which must be at least 0"),
+        (ValueError, lambda: outgrad.rms_norm(x, 64, eps=math.nan),
+        "outgrad.rms_norm: eps is nan, which must be at least 0"),
+        (RuntimeError, lambda: outgrad.layer_norm(torch.ones(2, 0), 0),
+        "outgrad: a norm needs at least one column, x has 0"),
+        (RuntimeError, lambda: library.activation_forward(x.detach(), 10),
+        "outgrad: activation 10 is unknown"),
+        (RuntimeError, lambda: library.activation_forward(x.detach().double(), 0),
+        "outgrad: a tensor is not of float32, float16 or bfloat16"),
+        (RuntimeError, lambda: library.activation_backward_code(x.detach(), eights, 0, 4, None),
+        "outgrad: codes has 16 elements, where 64 are needed"),
+        (RuntimeError, lambda: library.dropout(x.detach(), torch.ones(1), 0.5),
+        "outgrad: seed is not of Long"),
     ):
         with pytest.raises(kind) as error:
             call()
@@ -556,7 +594,8 @@ def test_compiled_gives_the_same_bits(name, dynamic):
     compiled = torch.compile(operation, fullgraph=True, dynamic=dynamic, backend="aot_eager")
     for rows in (8, 5):
         x = torch.randn(rows, 64)
-        assert all(torch.equal(a, b) for a, b in zip(gradients(operation, x), gradients(compiled, x), strict=True))
+        assert all(torch.equal(a, b)
+            for a, b in zip(gradients(operation, x), gradients(compiled, x), strict=True))
 
 
 def test_compiled_dropout_drops_the_same_in_both_passes():

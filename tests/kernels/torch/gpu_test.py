@@ -1,5 +1,6 @@
-"""The package on a GPU: the CPU's bits, streams, graphs, checkpoints, compiled code; that no pass waits, that a captured step is the eager one, and that a
-drift of gamma is found. Skipped where PyTorch has no CUDA device."""
+"""The package on a GPU: the CPU's bits, streams, graphs, checkpoints, compiled code; that no pass waits, that
+a captured step is the eager one, and that a drift of gamma is found. Skipped where PyTorch has no CUDA
+device."""
 
 import copy
 import warnings
@@ -11,9 +12,10 @@ if not torch.cuda.is_available():
     pytest.skip("PyTorch has no CUDA device here", allow_module_level=True)
 
 import outgrad
+import outgrad_peers
 from drift_test import N, exact, fresh, gradients as gradients_of_norm, one_step, put  # noqa: F401
 from operators_test import FORMATS, LENGTHS, arguments
-from outgrad import library, stores
+from outgrad import library
 from patching_test import example_of, model_of
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
@@ -24,17 +26,21 @@ def on_gpu(values):
 
 
 def same(on_cpu, there):
-    on_cpu, there = (results if isinstance(results, (tuple, list)) else (results,) for results in (on_cpu, there))
+    on_cpu, there = (results if isinstance(results, (tuple, list)) else (results,)
+        for results in (on_cpu, there))
     for x, y in zip(on_cpu, there, strict=True):
         assert x.shape == y.shape and x.dtype == y.dtype and y.is_cuda
         numbers = x.is_floating_point()
         integers = {4: torch.int32, 2: torch.int16}[x.element_size()] if numbers else x.dtype
         equal = x.contiguous().view(integers) == y.cpu().contiguous().view(integers)
-        assert torch.all(equal | (x.isnan() & y.cpu().isnan()) if numbers else equal)  # the payloads of NaNs are each machine's own
+        # the payloads of NaNs are each machine's own
+        assert torch.all(equal | (x.isnan() & y.cpu().isnan()) if numbers else equal)
 
 
-# Lengths that are no multiple of 8 have programs of their own, which take most of this test's time to compile and no model runs: in one type.
-@pytest.mark.parametrize("dtype, n", [(dtype, n) for dtype in FORMATS for n in LENGTHS if n % 8 == 0 or dtype == torch.bfloat16])
+# Lengths that are no multiple of 8 have programs of their own, which take most of this test's time to compile
+# and no model runs: in one type.
+@pytest.mark.parametrize("dtype, n",
+    [(dtype, n) for dtype in FORMATS for n in LENGTHS if n % 8 == 0 or dtype == torch.bfloat16])
 def test_every_operator_has_the_cpus_bits(dtype, n):
     for operator, values in arguments(dtype, n):
         # The products of an attention are PyTorch's, and norms whose y is in 8 bits run on CPUs alone.
@@ -50,7 +56,8 @@ def test_every_pattern_of_16_bits(dtype, activation):
     same((y, mask), library.activation_forward(patterns.cuda(), activation))
     dy = torch.linspace(-3, 3, len(patterns)).to(dtype)
     for bits in (mask, ~mask):  # every y with both bits
-        same(library.activation_backward(dy, y, bits, activation), library.activation_backward(*on_gpu((dy, y, bits)), activation))
+        same(library.activation_backward(dy, y, bits, activation),
+            library.activation_backward(*on_gpu((dy, y, bits)), activation))
 
 
 @pytest.mark.parametrize("rows, columns", [(0, 8), (3, 33), (64, 768), (513, 1024), (16, 4096), (5, 40_000)])
@@ -59,7 +66,8 @@ def test_every_pattern_of_16_bits(dtype, activation):
 def test_norms_have_the_cpus_bits(dtype, rms, rows, columns):
     generator = torch.Generator().manual_seed(rows + columns)
     x, dy = (torch.randn(rows, columns, generator=generator).to(dtype) for _ in range(2))
-    gamma, beta = torch.rand(columns, generator=generator) + 0.5, None if rms else torch.randn(columns, generator=generator)
+    gamma, beta = torch.rand(columns, generator=generator) + 0.5, None if rms else torch.randn(columns,
+        generator=generator)
     side = torch.tensor([0, columns // 2], dtype=torch.int32)
     zeros = gamma.clone()
     zeros[side.long()] = 0
@@ -91,17 +99,18 @@ def test_norms_with_parameters_in_16_bits_have_the_cpus_bits(dtype, of, rms):
     same(library.norm_backward_of_sum(*values), library.norm_backward_of_sum(*on_gpu(values)))
 
 
-@pytest.mark.parametrize("store", stores.OF_X)
+@pytest.mark.parametrize("store", outgrad_peers.OF_X)
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_an_x_in_few_bits_moves_by_less_than_a_step(dtype, store):
     x = torch.randn(64, 256, generator=torch.Generator().manual_seed(1)).clamp(-4, 4).to(dtype)
     leaf, exact = x.cuda().requires_grad_(), x.double().requires_grad_()
-    y = outgrad.GELU(store=store)(leaf)
+    y = outgrad_peers.GELU(store=store)(leaf)
     same(outgrad.gelu(x), y)
     y.backward(torch.ones_like(y))
     torch.nn.functional.gelu(exact).sum().backward()
     steps = 1 if "auto" in store else {"mesa": 255, "actnn:2": 3, "actnn:4": 15, "actnn:8": 255}[store]
-    assert (leaf.grad.cpu().double() - exact.grad).abs().max() < 0.798 * 8 / steps * 1.02 + 0.005  # |f''| <= sqrt(2 / pi)
+    # |f''| <= sqrt(2 / pi)
+    assert (leaf.grad.cpu().double() - exact.grad).abs().max() < 0.798 * 8 / steps * 1.02 + 0.005
 
 
 class Block(torch.nn.Module):
@@ -115,10 +124,12 @@ class Block(torch.nn.Module):
 
 def gradients(block, x, call=None):
     x = x.detach().requires_grad_(True)
-    y = (block if call is None else call)(x)  # a compiled module is asked for its length where it is asked whether it is true
+    # a compiled module is asked for its length where it is asked whether it is true
+    y = (block if call is None else call)(x)
     block.zero_grad()
     y.backward(torch.ones_like(y))
-    return [y.detach(), x.grad, *(p.grad.clone() for p in block.parameters())]  # a module that is moved takes its gradients along
+    # a module that is moved takes its gradients along
+    return [y.detach(), x.grad, *(p.grad.clone() for p in block.parameters())]
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
@@ -162,14 +173,16 @@ def test_a_graph_replays_with_new_seeds():
 
 
 def test_a_seed_that_the_host_knows_repeats():
-    """torch.manual_seed, and a generator's state that is put back, as checkpoints and fork_rng do; each dropout has a seed of its own."""
+    """torch.manual_seed, and a generator's state that is put back, as checkpoints and fork_rng do; each
+    dropout has a seed of its own."""
     x = torch.ones(4096, device="cuda")
     torch.manual_seed(5)
     first, second = outgrad.dropout(x, 0.5), outgrad.dropout(x, 0.5)
     state = torch.cuda.get_rng_state()
     third = outgrad.dropout(x, 0.5)
     torch.cuda.set_rng_state(state)
-    assert torch.equal(outgrad.dropout(x, 0.5), third) and not torch.equal(first, second) and not torch.equal(second, third)
+    assert torch.equal(outgrad.dropout(x, 0.5), third) and not torch.equal(first, second) and not torch.equal(
+        second, third)
     torch.manual_seed(5)
     assert torch.equal(outgrad.dropout(x, 0.5), first)
     torch.manual_seed(6)
@@ -181,7 +194,8 @@ def test_a_seed_that_the_host_knows_repeats():
         state = torch.cuda.get_rng_state()
         drawn, after = outgrad.functional.new_seed(x.device).item(), torch.cuda.get_rng_state()
         torch.cuda.set_rng_state(state)
-        assert outgrad.functional.dropout_seed(x).item() == drawn and torch.equal(torch.cuda.get_rng_state(), after)
+        assert outgrad.functional.dropout_seed(x).item() == drawn and torch.equal(torch.cuda.get_rng_state(),
+            after)
 
 
 def test_checkpoints_drop_the_same_elements():
@@ -240,7 +254,8 @@ models = pytest.mark.parametrize("name", ["bert", "gpt2", "roberta", "vit"])
 def training_of(name, patched):
     """A model in bf16 with dropout, what it learns from, and an optimizer that may be captured."""
     model = model_of(name, dropout=0.1).train().to("cuda", torch.bfloat16)
-    example = {key: t.to("cuda", torch.bfloat16 if t.is_floating_point() else t.dtype) for key, t in example_of(name).items()}
+    example = {key: t.to("cuda", torch.bfloat16 if t.is_floating_point() else t.dtype)
+        for key, t in example_of(name).items()}
     if patched:
         outgrad.patch(model)
     return model, example, torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True, capturable=True)
@@ -381,7 +396,8 @@ def near(got, want, tolerance):
 
 def norm_and_arrays(dtype=torch.float32):
     module = outgrad.LayerNorm(N, device="cuda", dtype=dtype)
-    x, dy = (torch.randn(256, N, generator=torch.Generator().manual_seed(seed)).to("cuda", dtype) for seed in (1, 2))
+    x, dy = (torch.randn(256, N, generator=torch.Generator().manual_seed(seed)).to("cuda", dtype)
+        for seed in (1, 2))
     return module, x, dy
 
 
@@ -397,7 +413,9 @@ def test_a_gamma_that_jumps_gives_nan_and_is_named(way, dtype):
     put(module, 0.01, 4.0)
     dx, dgamma, dbeta = run()
     assert dx.isnan().all() and dgamma.isnan().nonzero().flatten().tolist() == [5] and dbeta.isfinite().all()
-    with pytest.raises(RuntimeError, match="a LayerNorm of 64 channels moved so far at once that their output no longer gives the gradient, which was NaN"):
+    with pytest.raises(RuntimeError,
+            match="a LayerNorm of 64 channels moved so far at once that their output no longer gives the "
+                "gradient, which was NaN"):
         if way == "graph":
             outgrad.look_for_drift()
         for _ in range(2):  # the first step only orders a copy

@@ -1,5 +1,5 @@
-"""The ledger of notebooks_data/studies: that its count is right where the figures are known, that it says today what ledger.json
-says, and that our layers keep no more than was promised."""
+"""The ledger of notebooks_data/studies: that its count is right where the figures are known, that it says
+today what ledger.json says, and that our layers keep no more than was promised."""
 
 import json
 
@@ -23,12 +23,16 @@ def test_bert_large_as_pytorch_keeps_it(mode):
 @pytest.mark.parametrize("before", [False, True])
 @modes
 def test_layers_of_bert_roberta_and_gpt2_keep_no_more_than_was_promised(mode, before):
-    """BERT-Large and RoBERTa-Large have one layer; GPT-2 medium is as wide, with its norms before the sums."""
-    ours, theirs = (ledger.of_layer(recipe, mode, before=before) for recipe in (ledger.OURS_FLASH, ledger.EAGER_FLASH))
-    print(f"{mode}, norms {'before' if before else 'after'} the sums: {ours:.3f} MiB, PyTorch with flash {theirs:.3f}")
+    """BERT-Large and RoBERTa-Large have one layer; GPT-2 medium is as wide, with its norms before the
+    sums."""
+    ours, theirs = (ledger.of_layer(recipe, mode, before=before)
+        for recipe in (ledger.OURS_FLASH, ledger.EAGER_FLASH))
+    print(f"{mode}, norms {'before' if before else 'after'} the sums: {ours:.3f} MiB, PyTorch with flash "
+        f"{theirs:.3f}")
     assert ours <= {"fp32": 20.29, "bf16 autocast": 16.29, "pure bf16": 10.29}[mode] < theirs
     written = GPT2 if before else BERT
-    assert (round(ours, 3), round(theirs, 3)) == (written["ours + flash"][mode], written["eager + flash"][mode])
+    assert (round(ours, 3), round(theirs, 3)) == (written["ours + flash"][mode],
+        written["eager + flash"][mode])
 
 
 @pytest.mark.nightly
@@ -69,7 +73,8 @@ def test_a_model_keeps_its_layers_and_its_ends():
     layer = ledger.of_layer(ledger.OURS_FLASH, "pure bf16") * ledger.MIB
     array = 2 * ledger.LENGTH * 1024
     ends = kept - 24 * layer
-    # The norm after the embeddings, the first layer's input, what the head's GELU and norm give; the logits' logarithms.
+    # The norm after the embeddings, the first layer's input, what the head's GELU and norm give; the logits'
+    # logarithms.
     assert 4 * array <= ends - 2 * ledger.LENGTH * 50265 <= 5 * array
     elements = state / 8
     assert 354e6 < elements < 357e6

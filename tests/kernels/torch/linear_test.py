@@ -1,5 +1,6 @@
-"""Linear that keeps its input in 8 bits (outgrad/linear.py): the bound of its weight's gradient, all else as in PyTorch, and
-one storage for an activation and the Linear after it, which is never used for another tensor."""
+"""Linear that keeps its input in 8 bits (outgrad/linear.py): the bound of its weight's gradient, all else as
+in PyTorch, and one storage for an activation and the Linear after it, which is never used for another
+tensor."""
 
 import copy
 import json
@@ -43,18 +44,22 @@ def of_its_codes(x, dy, store="e4m3"):
 @kinds
 @formats
 def test_the_weights_gradient_is_within_its_bound(dtype, store):
-    """Of random x of all magnitudes, against dy^T x in float64. The product's own rounding is bounded too, in any order of
-    its sums: PyTorch's is in fp32."""
+    """Of random x of all magnitudes, against dy^T x in float64. The product's own rounding is bounded too, in
+    any order of its sums: PyTorch's is in fp32."""
     generator, of, tightest = torch.Generator().manual_seed(1), library.FP8[store], 0.0
     u, least = UNIT_ROUNDOFF[dtype], torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
     for rows, power, spread in ((1, 0, 0), (3, -8, 20), (64, 3, 4), (64, 0, 24), (512, -12, 8), (256, 5, 0)):
-        x = (torch.randn(rows, 48, generator=generator) * torch.exp2(-spread * torch.rand(rows, 48, generator=generator)) * 2.0**power).to(dtype)
-        dy, weight = torch.randn(rows, 16, generator=generator).to(dtype), torch.randn(16, 48, generator=generator).to(dtype)
+        x = (
+            (torch.randn(rows, 48, generator=generator)
+            * torch.exp2(-spread * torch.rand(rows, 48, generator=generator)) * 2.0**power).to(dtype))
+        dy, weight = (torch.randn(rows, 16, generator=generator).to(dtype),
+            torch.randn(16, 48, generator=generator).to(dtype))
         found = gradients(lambda *args: outgrad.linear(*args, store=store), x, weight, None, dy)[2].double()
         scale = fp8.scale_of(x, of, fp8.LEAST).item()
         moved = (fp8.UNIT_ROUNDOFF[of] + 3 * u) * x.double().abs() + fp8.HALF_SUBNORMAL[of] / scale + least
         bound = dy.double().abs().T @ moved
-        rounding = (rows + 2) * 2.0**-24 * (dy.double().abs().T @ (x.double().abs() + moved)) + u * found.abs() + least
+        rounding = ((rows + 2) * 2.0**-24 * (dy.double().abs().T @ (x.double().abs() + moved)) + u
+            * found.abs() + least)
         off = (found - dy.double().T @ x.double()).abs()
         assert (off <= bound + rounding).all()
         tightest = max(tightest, (off / (bound + rounding)).max().item())
@@ -68,7 +73,8 @@ def test_all_else_is_pytorchs(dtype, store):
     for given, with_bias in ((x, bias), (x, None), (x[0, 0], bias), (x.transpose(0, 1), bias), (x[:0], bias)):
         got = gradients(lambda *args: outgrad.linear(*args, store=store), given, weight, with_bias)
         want = gradients(F.linear, given, weight, with_bias)
-        assert all(torch.equal(a, b) for a, b in zip((got[0], got[1], *got[3:]), (want[0], want[1], *want[3:]), strict=True))
+        assert all(torch.equal(a, b)
+            for a, b in zip((got[0], got[1], *got[3:]), (want[0], want[1], *want[3:]), strict=True))
         assert got[2].shape == want[2].shape and got[2].dtype == dtype
 
 
@@ -97,7 +103,8 @@ def test_second_derivatives_and_transforms():
         with pytest.raises(RuntimeError, match="outgrad.linear: the second derivative"):
             torch.autograd.grad(y.sum() + dw.sum(), x)
     plain = gradients(outgrad.linear, x, weight, None, torch.ones(4, 3))
-    found = torch.func.grad(lambda x, w: outgrad.linear(x, w).sum(), argnums=(0, 1))(x.detach(), weight.detach())
+    found = torch.func.grad(lambda x, w: outgrad.linear(x, w).sum(), argnums=(0, 1))(x.detach(),
+        weight.detach())
     assert all(torch.equal(a, b) for a, b in zip(found, plain[1:], strict=True))
     with pytest.raises(NotImplementedError, match="outgrad.linear: torch.vmap is not supported"):
         torch.func.vmap(lambda x: outgrad.linear(x, weight))(x)
@@ -106,15 +113,21 @@ def test_second_derivatives_and_transforms():
 def test_what_cannot_be_is_named():
     x, weight = torch.randn(4, 8), torch.randn(3, 8)
     for call, kind, why in (
-        (lambda: outgrad.linear(x, weight, store="mxfp8"), ValueError, "outgrad.linear: store is 'mxfp8', neither 'e4m3' nor 'e5m2'"),
+        (lambda: outgrad.linear(x, weight, store="mxfp8"), ValueError,
+        "outgrad.linear: store is 'mxfp8', neither 'e4m3' nor 'e5m2'"),
         (lambda: outgrad.linear(x, weight, store=["e4m3"]), ValueError, "outgrad.linear: store is"),
         (lambda: outgrad.linear(x.double(), weight), TypeError, "outgrad.linear: x is torch.float64"),
         (lambda: outgrad.linear(x, [1.0]), TypeError, "outgrad.linear: weight is no tensor but list"),
-        (lambda: outgrad.Linear(4, 4, store="e4m3+bit"), ValueError, r"outgrad.Linear: store: 'e4m3\+bit' is no store of linear; there are x, e4m3, e5m2"),
-        (lambda: outgrad.patch(nn.Linear(4, 4), store={"linear": "e4m3+bit"}), ValueError, r"store: 'e4m3\+bit' is no store of linear"),
-        (lambda: outgrad.patch(nn.Linear(4, 4), store={"linear": 8}), ValueError, "store: 8 is no store of linear"),
-        (lambda: outgrad.patch(nn.Linear(4, 4), store={"norm": "code:4"}), ValueError, "'code:4' is no store of norm; there are y, e4m3, mxfp8, int8"),
-        (lambda: outgrad.patch(nn.Linear(4, 4), store={"lineare": "x"}), ValueError, "store names 'lineare', which is none of gelu, .*, linear, "),
+        (lambda: outgrad.Linear(4, 4, store="e4m3+bit"), ValueError,
+        r"outgrad.Linear: store: 'e4m3\+bit' is no store of linear; there are x, e4m3, e5m2"),
+        (lambda: outgrad.patch(nn.Linear(4, 4), store={"linear": "e4m3+bit"}), ValueError,
+        r"store: 'e4m3\+bit' is no store of linear"),
+        (lambda: outgrad.patch(nn.Linear(4, 4), store={"linear": 8}), ValueError,
+        "store: 8 is no store of linear"),
+        (lambda: outgrad.patch(nn.Linear(4, 4), store={"norm": "code:4"}), ValueError,
+        "'code:4' is no store of norm; there are y, e4m3, mxfp8, int8"),
+        (lambda: outgrad.patch(nn.Linear(4, 4), store={"lineare": "x"}), ValueError,
+        "store names 'lineare', which is none of gelu, .*, linear, "),
     ):
         with pytest.raises(kind, match=why):
             call()
@@ -149,7 +162,8 @@ def test_an_mlp_keeps_codes_once_and_a_bit():
 
 
 def test_other_formats_are_not_shared():
-    found = outgrad.patch(mlp(), example=torch.randn(ROWS, 32).bfloat16(), store={"gelu": "e4m3+bit", "linear": "e5m2"})
+    found = outgrad.patch(mlp(), example=torch.randn(ROWS, 32).bfloat16(),
+        store={"gelu": "e4m3+bit", "linear": "e5m2"})
     assert found.total_after == ROWS * 32 + SCALE + 2 * (CODES + SCALE) + BITS
 
 
@@ -163,12 +177,14 @@ def gradient_of_last(model, x):
 
 
 def shared(model, x):
-    """Whether the last Linear used the activation's codes. Inputs are small, so that |y| < 1 has another scale by itself."""
+    """Whether the last Linear used the activation's codes. Inputs are small, so that |y| < 1 has another
+    scale by itself."""
     y, dw = gradient_of_last(model, 0.1 * x)
     assert y.abs().max() < 0.9
     dy = torch.ones(*y.shape[:-1], 8, dtype=y.dtype)
     scale = torch.tensor([448.0])
-    of_both = dy.reshape(-1, 8).T @ fp8.decode(fp8.encode(y, scale, 0), scale, 0, y.dtype).view(-1, y.shape[-1])
+    of_both = dy.reshape(-1, 8).T @ fp8.decode(fp8.encode(y, scale, 0), scale, 0, y.dtype).view(-1,
+        y.shape[-1])
     alone = of_its_codes(y, dy)
     assert not torch.equal(of_both, alone)
     assert torch.equal(dw, of_both) or torch.equal(dw, alone), "of y's own codes, and of nothing else"
@@ -222,7 +238,8 @@ def test_two_linears_read_one_storage():
             y = self.act(x)
             return self.a(y).sum() + self.b(y).sum()
 
-    found = outgrad.patch(Two().bfloat16(), example=torch.randn(ROWS, WIDTH).bfloat16().requires_grad_(), store=STORE)
+    found = outgrad.patch(Two().bfloat16(), example=torch.randn(ROWS, WIDTH).bfloat16().requires_grad_(),
+        store=STORE)
     assert found.total_after == CODES + SCALE + BITS
 
 
@@ -232,7 +249,8 @@ def test_linears_that_read_one_x_keep_it_once():
     class Three(nn.Module):
         def __init__(self, change=False):
             super().__init__()
-            self.q, self.k, self.v, self.change = nn.Linear(WIDTH, 8), nn.Linear(WIDTH, 8), nn.Linear(WIDTH, 16), change
+            self.q, self.k, self.v, self.change = (nn.Linear(WIDTH, 8), nn.Linear(WIDTH, 8),
+                nn.Linear(WIDTH, 16), change)
 
         def forward(self, x):
             x = x + 1
@@ -275,29 +293,32 @@ def codes_of_norm(x, norm):
     """(codes, s), as the norm's kernel makes them."""
     beta = getattr(norm, "bias", None)
     eps = torch.finfo(x.dtype).eps if norm.eps is None else norm.eps
-    _, codes, scales, *_ = library.norm_forward_8bit(
-        x, WIDTH, norm.weight.float(), None if beta is None else beta.float(), eps, beta is None, None, 0
-    )
+    _, codes, scales, *_ = library.norm_forward_8bit(x, WIDTH, norm.weight.float(),
+        None if beta is None else beta.float(), eps, beta is None, None, 0)
     return codes, scales.view(torch.float32)
 
 
 @pytest.mark.parametrize("norm", [nn.LayerNorm, nn.RMSNorm])
 @formats
 def test_linears_keep_the_codes_of_the_norm_before_them(norm, dtype):
-    """Bytes: the codes, the norm's scale and its reciprocal, 4 for each row, and nothing of the Linears' own."""
+    """Bytes: the codes, the norm's scale and its reciprocal, 4 for each row, and nothing of the Linears'
+    own."""
     model, x = Block(norm).to(dtype), (3 * torch.randn(ROWS, WIDTH)).to(dtype)
     found = outgrad.patch(model, example=x, store=NORM)
     assert found.total_after == CODES + 2 * SCALE + 4 * ROWS
-    assert {one.name: one.bytes_after for one in found.swapped} == {"norm": SCALE + 4 * ROWS, "q": 0, "k": 0, "v": 0}
+    assert {one.name: one.bytes_after for one in found.swapped} == {"norm": SCALE + 4 * ROWS, "q": 0, "k": 0,
+        "v": 0}
     apart = outgrad.patch(Block(norm).to(dtype), example=x, store={"norm": "int8", "linear": "e4m3"})
-    assert apart.total_after == CODES + ROWS * WIDTH // 64 * 8 + 4 * ROWS + CODES + SCALE, "codes of another format are no Linear's"
+    of_norm = CODES + ROWS * WIDTH // 64 * 8 + 4 * ROWS
+    assert apart.total_after == of_norm + CODES + SCALE, "codes of another format are no Linear's"
 
 
 @formats
 def test_what_a_linear_reads_of_a_norm_is_within_the_bound(dtype):
-    """In rows of all magnitudes, against dy^T y in float64 for the y that the Linear was given; and it is the norm's codes
-    that it reads."""
-    u, least, tightest = UNIT_ROUNDOFF[dtype], torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps, 0.0
+    """In rows of all magnitudes, against dy^T y in float64 for the y that the Linear was given; and it is the
+    norm's codes that it reads."""
+    u, least, tightest = (UNIT_ROUNDOFF[dtype], torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps,
+        0.0)
     for seed, power in ((1, 0), (2, -6), (3, 3), (4, -12)):
         torch.manual_seed(seed)
         model = Block(elementwise_affine=True).to(dtype)
@@ -312,11 +333,13 @@ def test_what_a_linear_reads_of_a_norm_is_within_the_bound(dtype):
         scale = s.reciprocal()
         stored = fp8.decode(codes, scale, 0, dtype).view(ROWS, WIDTH)
         assert torch.equal(dw, dy.T @ stored)
-        moved = (fp8.UNIT_ROUNDOFF[0] + 3 * u) * y.double().abs() + fp8.HALF_SUBNORMAL[0] / scale.item() + least
+        moved = ((fp8.UNIT_ROUNDOFF[0] + 3 * u) * y.double().abs() + fp8.HALF_SUBNORMAL[0] / scale.item()
+            + least)
         off = (stored.double() - y.double()).abs()
         assert (off <= moved).all()
         tightest = max(tightest, (off / moved).max().item())
-        bound = moved.sum(0) + (ROWS + 2) * 2.0**-24 * (y.double().abs() + moved).sum(0) + u * dw.double().abs() + least
+        bound = (moved.sum(0) + (ROWS + 2) * 2.0**-24 * (y.double().abs() + moved).sum(0) + u
+            * dw.double().abs() + least)
         assert ((dw.double() - y.double().sum(0)).abs() <= bound).all()
     assert tightest > 0.75, "the bound has room for bf16's three roundings"
 
@@ -337,7 +360,8 @@ def test_what_a_linear_reads_of_a_norm_is_within_the_bound(dtype):
 def test_codes_of_a_norm_are_used_for_its_y_alone(between, used):
     model = Block(between=between)
     outgrad.patch(model, store=NORM)
-    # The largest |y| is made one from which RN(448 / amax) and RN(1 / RN(amax / 448)) differ in the codes of others.
+    # The largest |y| is made one from which RN(448 / amax) and RN(1 / RN(amax / 448)) differ in the codes of
+    # others.
     for seed in range(20):
         x = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(seed))
         model.zero_grad()
@@ -372,8 +396,8 @@ def test_a_norms_codes_live_as_long_as_its_graph():
 
 
 def test_under_autocast():
-    """x of the activation is bf16 there, or fp32 where no product came before: then the Linear converts its y, whose codes
-    stay the codes."""
+    """x of the activation is bf16 there, or fp32 where no product came before: then the Linear converts its
+    y, whose codes stay the codes."""
     model, x = mlp(dtype=torch.float32), torch.randn(ROWS, 32)
     with torch.autocast("cpu", torch.bfloat16):
         found = outgrad.patch(model, example=x, store=STORE)
@@ -409,10 +433,12 @@ def test_checkpoints_of_each_part_give_gradients_of_the_same_codes(reentrant):
 
     want = passed(model)
     assert all(torch.equal(a, b) for a, b in zip(passed(lambda x: again(model, x)), want, strict=True))
-    # The cut lies between the activation and the Linear: before it or after it the codes are not at hand, and are made anew of y.
+    # The cut lies between the activation and the Linear: before it or after it the codes are not at hand, and
+    # are made anew of y.
     y = model[:2](x).detach()
     alone = of_its_codes(y, torch.ones(ROWS, 8))
-    for forward in (lambda x: model[2:](again(model[:2], x)), lambda x: again(model[2:], model[:2](x)), lambda x: again(model[2:], again(model[:2], x))):
+    for forward in (lambda x: model[2:](again(model[:2], x)), lambda x: again(model[2:], model[:2](x)),
+            lambda x: again(model[2:], again(model[:2], x))):
         got = passed(forward)
         assert all(torch.equal(a, b) for k, (a, b) in enumerate(zip(got, want, strict=True)) if k != 3)
         assert torch.equal(got[3], want[3]) or torch.equal(got[3], alone)
@@ -428,13 +454,15 @@ def test_compiled_it_makes_codes_of_its_own():
         got = compiled(x[:rows]).sum()
         assert torch.equal(got, want)
         names = ("0.weight", "0.bias", "3.weight", "3.bias")
-        got, want = (dict(zip(names, torch.autograd.grad(one, list(model.parameters())), strict=True)) for one in (got, want))
+        got, want = (dict(zip(names, torch.autograd.grad(one, list(model.parameters())), strict=True))
+            for one in (got, want))
         assert all(torch.equal(got[name], want[name]) for name in names if name != "3.weight")
         assert torch.equal(got["3.weight"], of_its_codes(model[:2](x[:rows]).detach(), torch.ones(rows, 8)))
 
 
 def test_a_graph_of_autograd_has_the_codes_once():
-    """AOTAutograd traces what runs. Its min-cut partition could keep x, or make codes again in the backward pass."""
+    """AOTAutograd traces what runs. Its min-cut partition could keep x, or make codes again in the backward
+    pass."""
     with report.fake("cpu", torch.bfloat16):
         model = nn.Sequential(nn.Linear(32, WIDTH), nn.GELU(), nn.Linear(WIDTH, 8))
         outgrad.patch(model, store=STORE)
@@ -451,10 +479,12 @@ def test_modules_show_their_store_and_survive_copies(dtype, store):
     module, x = outgrad.Linear(24, 7, store=store).to(dtype), torch.randn(5, 24).to(dtype)
     want = gradients(lambda x, *_: module(x), x, None, None)
     assert torch.equal(want[0], F.linear(x, module.weight, module.bias))
-    words = r"storing x moves it by at most (2^-4 + 3 u) |x| + 2^-10 / scale" if store == "e4m3" else r"(2^-3 + 3 u) |x| + 2^-17 / scale"
+    words = (r"storing x moves it by at most (2^-4 + 3 u) |x| + 2^-10 / scale" if store == "e4m3"
+        else r"(2^-3 + 3 u) |x| + 2^-17 / scale")
     assert words in repr(module) and f"store={store!r}" in repr(module)
     for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
-        assert other.store == store and torch.equal(gradients(lambda x, *_, other=other: other(x), x, None, None)[1], want[1])
+        assert other.store == store and torch.equal(
+            gradients(lambda x, *_, other=other: other(x), x, None, None)[1], want[1])
     nn.Linear(24, 7).to(dtype).load_state_dict(module.state_dict())
 
 
@@ -463,15 +493,18 @@ def test_patch_takes_linears_where_it_is_asked():
         pass
 
     def network():
-        return nn.Sequential(nn.Linear(8, 8), nn.GELU(), Own(8, 8), nn.MultiheadAttention(8, 2), nn.Linear(8, 8).double())
+        return nn.Sequential(nn.Linear(8, 8), nn.GELU(), Own(8, 8), nn.MultiheadAttention(8, 2),
+            nn.Linear(8, 8).double())
 
     model = network()
     found = outgrad.patch(model)
-    assert type(model[0]) is nn.Linear and [one.kind for one in found.swapped] == ["GELU"] and found.left_alone == []
+    assert (type(model[0]) is nn.Linear and [one.kind for one in found.swapped] == ["GELU"]
+        and found.left_alone == [])
     outgrad.patch(model, store={"linear": "x"})
     assert type(model[0]) is nn.Linear
     found = outgrad.patch(model, store={"linear": "e4m3"})
-    assert type(model[0]) is outgrad.Linear and [(one.name, one.store) for one in found.swapped] == [("0", "e4m3")]
+    assert type(model[0]) is outgrad.Linear and [(one.name, one.store) for one in found.swapped] == [
+        ("0", "e4m3")]
     assert [one.name for one in found.left_alone] == ["2", "3.out_proj", "4"]
     assert "is a class of its own" in found.left_alone[0].why and "float64" in found.left_alone[2].why
     assert "store e4m3: 0" in str(found).splitlines() and "(2^-4 + 3 2^-24) |x|" in str(found)
@@ -484,14 +517,16 @@ def test_patch_takes_linears_where_it_is_asked():
     outgrad.patch(model)
     assert model[0].store == "x" and "as in PyTorch" in repr(model[0])
     x = torch.randn(5, 8)
-    assert all(torch.equal(a, b) for a, b in zip(gradients(lambda x, *_: model[0](x), x, None, None), gradients(F.linear, x, model[0].weight, model[0].bias)[:2], strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(gradients(lambda x, *_: model[0](x), x, None, None),
+        gradients(F.linear, x, model[0].weight, model[0].bias)[:2], strict=True))
     outgrad.unpatch(model)
     assert type(model[0]) is nn.Linear and "store" not in vars(model[0])
 
 
 def test_bytes_are_counted_on_fake_tensors_of_a_gpu():
     with report.fake("cuda", torch.bfloat16):
-        found = outgrad.patch(nn.Sequential(nn.Linear(32, WIDTH), nn.GELU(), nn.Linear(WIDTH, 8)), example=torch.empty(ROWS, 32), store=STORE)
+        found = outgrad.patch(nn.Sequential(nn.Linear(32, WIDTH), nn.GELU(), nn.Linear(WIDTH, 8)),
+            example=torch.empty(ROWS, 32), store=STORE)
     assert found.total_after == ROWS * 32 + SCALE + CODES + SCALE + BITS
 
 
@@ -499,7 +534,8 @@ def test_berts_layers_keep_codes_once(tmp_path):
     """Hugging Face's: the GELU and the Linear after it, and query, key and value, which read one norm."""
     pytest.importorskip("transformers")
     length, width, wide, layers = 64, 64, 256, 2
-    sizes = {"hidden_size": width, "intermediate_size": wide, "num_hidden_layers": layers, "num_attention_heads": 4, "vocab_size": 128}
+    sizes = {"hidden_size": width, "intermediate_size": wide, "num_hidden_layers": layers,
+        "num_attention_heads": 4, "vocab_size": 128}
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", **sizes}))
     found, plain = (report.of(str(tmp_path), 1, length, "bf16", store=store) for store in (STORE, "y+bit"))
     alone = {one.name: one.bytes_after for one in found.swapped}

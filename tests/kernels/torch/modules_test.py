@@ -1,5 +1,6 @@
-"""Modules of the PyTorch package: in all that training code sees of them they are PyTorch's own, and what they compute is what
-the functions compute; under autocast, while gamma drifts, compiled, and in several processes."""
+"""Modules of the PyTorch package: in all that training code sees of them they are PyTorch's own, and what
+they compute is what the functions compute; under autocast, while gamma drifts, compiled, and in several
+processes."""
 
 import contextlib
 import copy
@@ -70,7 +71,8 @@ def input_for(name, dtype=torch.float32):
 
 
 def equal_bits(a, b):
-    return len(a) == len(b) and all(s.dtype == t.dtype and torch.equal(s, t) for s, t in zip(a, b, strict=True))
+    return len(a) == len(b) and all(s.dtype == t.dtype and torch.equal(s, t)
+        for s, t in zip(a, b, strict=True))
 
 
 def exact(module, x, dy):
@@ -86,7 +88,8 @@ def exact(module, x, dy):
 
 @contextlib.contextmanager
 def tensors_kept(*modules):
-    """The tensors that are kept for the backward pass meanwhile, apart from parameters of the modules: (tensor, its bytes)."""
+    """The tensors that are kept for the backward pass meanwhile, apart from parameters of the modules:
+    (tensor, its bytes)."""
     parameters = {p.untyped_storage()._cdata for module in modules for p in module.parameters()}
     kept = []
 
@@ -121,11 +124,13 @@ def test_names_parameters_and_state_dict_are_pytorchs(name):
         result = target.load_state_dict(source.state_dict(), strict=True)
         assert not result.missing_keys and not result.unexpected_keys
         assert equal_bits(list(source.parameters()), list(target.parameters()))
-    assert {k: v for k, v in vars(ours).items() if k[0] != "_"} == {k: v for k, v in vars(theirs).items() if k[0] != "_"}
+    assert {k: v for k, v in vars(ours).items() if k[0] != "_"} == {k: v
+        for k, v in vars(theirs).items() if k[0] != "_"}
 
 
 # In training, which elements are dropped is not PyTorch's choice.
-@pytest.mark.parametrize(("name", "training"), [(name, training) for name in KINDS for training in (True, False) if (name, training) != ("Dropout", True)])
+@pytest.mark.parametrize(("name", "training"), [(name, training) for name in KINDS
+    for training in (True, False) if (name, training) != ("Dropout", True)])
 def test_results_are_near_pytorchs(name, training):
     ours, theirs = made(outgrad, name).train(training), made(nn, name).train(training)
     for a, b in zip(passed(ours, input_for(name)), passed(theirs, input_for(name)), strict=True):
@@ -140,9 +145,11 @@ def test_results_are_those_of_the_functions(name, dtype):
         "GELU": lambda x: outgrad.gelu(x, module.approximate),
         "SiLU": outgrad.silu,
         "Mish": outgrad.mish,
-        "Softplus": lambda x: outgrad.softplus(x) if module.beta == 1 else F.softplus(x, module.beta, module.threshold),
+        "Softplus": lambda x: outgrad.softplus(x) if module.beta == 1
+        else F.softplus(x, module.beta, module.threshold),
         "ELU": lambda x: outgrad.elu(x) if module.alpha == 1 else F.elu(x, module.alpha),
-        "LayerNorm": lambda x: outgrad.layer_norm(x, module.normalized_shape, module.weight, module.bias, module.eps),
+        "LayerNorm": lambda x: outgrad.layer_norm(x, module.normalized_shape, module.weight, module.bias,
+        module.eps),
         "RMSNorm": lambda x: outgrad.rms_norm(x, module.normalized_shape, module.weight, module.eps),
         "Dropout": lambda x: outgrad.dropout(x, module.p),
     }
@@ -176,28 +183,36 @@ def test_representations_show_bounds():
     for name, dtype in (("f32", torch.float32), ("f16", torch.float16), ("bf16", torch.bfloat16)):
         bounds = outgrad.bounds("gelu", dtype)
         every = f"every {str(dtype).removeprefix('torch.')} x"
-        assert f"{name}: {bounds}" in text and re.search(rf"{name}: \|g - f'\(x\)\| <= [0-9.e-]+ for {every}, fit {bounds.fit}\b", text)
-    assert repr(outgrad.GELU("tanh")).startswith("GELU(approximate='tanh', f32: |g - f'(x)| <= ") and "fit gelu_tanh_bf16" in repr(outgrad.GELU("tanh"))
-    assert repr(outgrad.SiLU()).startswith("SiLU(f32: |g - f'(x)| <= ") and "fit silu_f16" in repr(outgrad.SiLU())
-    for made_so in (lambda of: of.ELU(0.5), lambda of: of.Softplus(2.0), lambda of: of.Softplus(threshold=10.0)):
+        assert f"{name}: {bounds}" in text and re.search(
+            rf"{name}: \|g - f'\(x\)\| <= [0-9.e-]+ for {every}, fit {bounds.fit}\b", text)
+    assert (repr(outgrad.GELU("tanh")).startswith("GELU(approximate='tanh', f32: |g - f'(x)| <= ")
+        and "fit gelu_tanh_bf16" in repr(outgrad.GELU("tanh")))
+    assert repr(outgrad.SiLU()).startswith("SiLU(f32: |g - f'(x)| <= ") and "fit silu_f16" in repr(
+        outgrad.SiLU())
+    for made_so in (lambda of: of.ELU(0.5), lambda of: of.Softplus(2.0),
+            lambda of: of.Softplus(threshold=10.0)):
         assert repr(made_so(outgrad)) == repr(made_so(nn))  # PyTorch's computation: no bound of ours
     for name in KINDS:
         if "Norm" in name:
-            assert repr(made(outgrad, name)) == repr(made(nn, name))[:-1] + ", storing y moves x^ by at most min(2^-4, 128 u) + u |x^|)"
+            assert (repr(made(outgrad, name)) == repr(made(nn, name))[:-1]
+                + ", storing y moves x^ by at most min(2^-4, 128 u) + u |x^|)")
     norm = outgrad.LayerNorm(N)
     norm.tau = 2.0**-9
-    assert "at most 2^-9 + u |x^|" in repr(norm) and norm.bound(torch.bfloat16) == "storing y moves x^ by at most 2^-9 + 2^-8 |x^|"
+    assert ("at most 2^-9 + u |x^|" in repr(norm)
+        and norm.bound(torch.bfloat16) == "storing y moves x^ by at most 2^-9 + 2^-8 |x^|")
     norm.tau = 0.6 * 2.0**-9
     assert "at most 2^-9 + u |x^|" in repr(norm), "never less than tau"
     with pytest.raises(RuntimeError, match="approximate"):
         outgrad.GELU("fast")(torch.ones(2))
-    assert repr(outgrad.Dropout(0.25)) == "Dropout(p=0.25, inplace=False, the same elements are dropped in both passes)"
+    assert (repr(outgrad.Dropout(0.25))
+        == "Dropout(p=0.25, inplace=False, the same elements are dropped in both passes)")
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_what_the_representation_says_of_norms_is_so(dtype):
-    """x^ read from the stored y differs from the real one by at most tau + u |x^| in each channel without a side buffer, and by
-    more in one that has a side buffer. 4 roundings of fp32 are those of the forward pass itself."""
+    """x^ read from the stored y differs from the real one by at most tau + u |x^| in each channel without a
+    side buffer, and by more in one that has a side buffer. 4 roundings of fp32 are those of the forward pass
+    itself."""
     torch.manual_seed(1)
     norm, x = outgrad.LayerNorm(256), torch.randn(200, 256).to(dtype)
     with torch.no_grad():
@@ -206,10 +221,12 @@ def test_what_the_representation_says_of_norms_is_so(dtype):
     side = norm.side_channels(dtype).long()
     u = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}[dtype]
     tau = 2.0**-17 if dtype == torch.float32 else 2.0**-4
-    assert norm.bound(dtype) == f"storing y moves x^ by at most 2^{round(math.log2(tau))} + 2^{round(math.log2(u))} |x^|"
+    assert (norm.bound(dtype)
+        == f"storing y moves x^ by at most 2^{round(math.log2(tau))} + 2^{round(math.log2(u))} |x^|")
     x_hat = F.layer_norm(x.double(), (256,), eps=norm.eps)
     moved = ((norm(x).double() - norm.bias.double()) / norm.weight.double() - x_hat).abs()
-    excess = moved / ((tau / u + x_hat.abs()) * (u + 4 * 2.0**-24 * (dtype != torch.float32) + 2 * u * (dtype == torch.float32)))
+    excess = moved / ((tau / u + x_hat.abs())
+        * (u + 4 * 2.0**-24 * (dtype != torch.float32) + 2 * u * (dtype == torch.float32)))
     plain = torch.ones(256, dtype=torch.bool)
     plain[side] = False
     assert 20 < len(side) < 200 and excess[:, plain].max() <= 1
@@ -227,9 +244,11 @@ def test_copies_and_pickles(name):
     file = io.BytesIO()
     torch.save(module, file)
     file.seek(0)
-    for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module)), torch.load(file, weights_only=False)):
+    for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module)),
+            torch.load(file, weights_only=False)):
         assert type(other) is type(module) and repr(other) == repr(module)
-        assert not any("outgrad" in key for key in vars(other)), "what was found for one module is no part of another"
+        assert not any("outgrad" in key
+            for key in vars(other)), "what was found for one module is no part of another"
         assert equal_bits(passed(other, x), before)
         with torch.no_grad():
             for p in other.parameters():
@@ -243,12 +262,14 @@ def test_copies_and_pickles(name):
 @pytest.mark.parametrize("name", ["GELU", "LayerNorm", "RMSNorm"])
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_a_linear_keeps_the_storage_that_the_module_keeps(name, dtype):
-    module, linear, x = made(outgrad, name), nn.Linear(N, 8).to(dtype), input_for(name, dtype).requires_grad_()
+    module, linear, x = (made(outgrad, name), nn.Linear(N, 8).to(dtype),
+        input_for(name, dtype).requires_grad_())
     with tensors_kept(module, linear) as kept:
         y = module(x)
         of_module = len(kept)
         z = linear(y)
-    mine, linears = ({t.untyped_storage()._cdata for t in part} for part in (kept[:of_module], kept[of_module:]))
+    mine, linears = ({t.untyped_storage()._cdata for t in part}
+        for part in (kept[:of_module], kept[of_module:]))
     assert linears == {y.untyped_storage()._cdata} and linears <= mine
     beside = {"GELU": 8 * N // 8, "LayerNorm": 8 * 4, "RMSNorm": 8 * 4}[name]
     assert bytes_of(kept) == 8 * N * dtype.itemsize + beside
@@ -277,8 +298,8 @@ def test_dropout_in_place_leaves_its_input():
 @pytest.mark.parametrize("norms, dtype", [("fp32", torch.float32), ("autocast", torch.bfloat16)])
 @pytest.mark.parametrize("x_dtype", [torch.float32, torch.bfloat16])
 def test_norms_under_autocast(name, norms, dtype, x_dtype):
-    """Types of the result, of gradients and of what is kept, and its bytes; then what a Linear adds: in fp32 its own bf16 copy of
-    y, in bf16 nothing."""
+    """Types of the result, of gradients and of what is kept, and its bytes; then what a Linear adds: in fp32
+    its own bf16 copy of y, in bf16 nothing."""
     module, linear, rows = made(outgrad, name), nn.Linear(N, 8), 8
     module.norms = norms
     x = input_for(name, x_dtype).requires_grad_()
@@ -288,7 +309,8 @@ def test_norms_under_autocast(name, norms, dtype, x_dtype):
         linear(y)
     assert y.dtype == dtype
     arrays = [t for t in of_norm if t.numel() >= rows * N]
-    assert [t.dtype for t in arrays] == [dtype] and arrays[0].untyped_storage()._cdata == y.untyped_storage()._cdata
+    assert ([t.dtype for t in arrays] == [dtype]
+        and arrays[0].untyped_storage()._cdata == y.untyped_storage()._cdata)
     assert bytes_of(of_norm) == rows * N * dtype.itemsize + rows * 4
     copied = [t for t in kept[len(of_norm) :] if t.shape == y.shape]  # the weight's copy apart
     assert bytes_of([*of_norm, *copied]) - bytes_of(of_norm) == (rows * N * 2 if norms == "fp32" else 0)
@@ -321,7 +343,8 @@ def test_activations_and_dropout_under_autocast_keep_the_type_of_their_input():
 
 
 def step_to(parameter, values):
-    """One step of an optimizer after which a parameter has these values (of a few bits, so that the step is exact)."""
+    """One step of an optimizer after which a parameter has these values (of a few bits, so that the step is
+    exact)."""
     parameter.grad = parameter.detach() - values
     torch.optim.SGD([parameter], lr=1.0).step()
     parameter.grad = None
@@ -329,7 +352,8 @@ def step_to(parameter, values):
 
 
 def drifting(name):
-    """A norm with gammas and betas of a few bits, and the channels whose gamma a step makes 0, -0 or small beside beta."""
+    """A norm with gammas and betas of a few bits, and the channels whose gamma a step makes 0, -0 or small
+    beside beta."""
     module = getattr(outgrad, name)(N)
     with torch.no_grad():
         for p in module.parameters():
@@ -359,13 +383,15 @@ def test_a_gamma_that_drifts_to_zero_gets_a_side_buffer(name):
     for a, b in zip(got, exact(module, x, dy), strict=True):
         assert (a.double() - b).norm() <= 1e-5 * b.norm()
     bias = getattr(module, "bias", None)
-    without = functional.checked_norm("rms_norm" if name == "RMSNorm" else "layer_norm", x, (N,), module.weight, bias, 1e-5, name == "RMSNorm", None)
+    of_norm = module.weight, bias, 1e-5, name == "RMSNorm", None, None, 0.0
+    without = functional.norm("rms_norm" if name == "RMSNorm" else "layer_norm", x, N, of_norm)
     with pytest.raises(RuntimeError, match="gamma"):
         without.backward(dy)
 
 
 def test_a_beta_far_above_gamma_gets_a_side_buffer_and_needs_it():
-    """In bf16, beta / gamma = 2000 leaves nothing of x^ in y: without the side buffer dgamma of that channel would be wrong."""
+    """In bf16, beta / gamma = 2000 leaves nothing of x^ in y: without the side buffer dgamma of that channel
+    would be wrong."""
     torch.manual_seed(4)
     module, x, dy = outgrad.LayerNorm(N), torch.randn(64, N).bfloat16(), torch.randn(64, N).bfloat16()
     bias = torch.zeros(N)
@@ -386,7 +412,8 @@ def test_a_beta_far_above_gamma_gets_a_side_buffer_and_needs_it():
 def test_channels_are_looked_for_only_when_values_change(monkeypatch):
     searches = []
     search = functional.chosen_channels
-    monkeypatch.setattr(functional, "chosen_channels", lambda *arguments, **margin: searches.append(1) or search(*arguments, **margin))
+    monkeypatch.setattr(functional, "chosen_channels",
+        lambda *arguments, **margin: searches.append(1) or search(*arguments, **margin))
     module, x = outgrad.LayerNorm(N), torch.randn(4, N)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
 
@@ -410,7 +437,8 @@ def test_channels_are_looked_for_only_when_values_change(monkeypatch):
     assert count(module.bfloat16) == 1
     assert count(module.eval) == 0
     with torch.no_grad():
-        assert count(lambda: module.weight.data.zero_()) == 1  # by the explicit call alone: nothing is kept without gradients
+        # by the explicit call alone: nothing is kept without gradients
+        assert count(lambda: module.weight.data.zero_()) == 1
 
 
 def test_what_evaluation_found_serves_training():
@@ -428,7 +456,8 @@ def test_what_a_transform_found_does_not_outlive_it():
     step_to(module.weight, after)
     x = torch.randn(4, N)
     parameters = {name: p.detach().clone() for name, p in module.named_parameters()}
-    by_transform = torch.func.grad(lambda p: torch.func.functional_call(module, p, (x,)).pow(2).sum())(parameters)
+    by_transform = torch.func.grad(lambda p: torch.func.functional_call(module, p, (x,)).pow(2).sum())(
+        parameters)
     module(x).pow(2).sum().backward()
     assert all(torch.equal(by_transform[name], p.grad) for name, p in module.named_parameters())
 
@@ -485,8 +514,8 @@ def test_a_compiled_block_under_autocast_gives_the_bits_of_eager(norms):
 
 
 def test_a_graph_has_the_side_channels_of_when_it_was_compiled():
-    """A compiled graph finds them itself, and is made anew after a call of side_channels() that finds others; until then the gradients
-    of a gamma that has become 0 are NaN."""
+    """A compiled graph finds them itself, and is made anew after a call of side_channels() that finds others;
+    until then the gradients of a gamma that has become 0 are NaN."""
     module, after, _ = drifting("LayerNorm")
     with torch.no_grad():
         module.weight[9] = 0
@@ -495,12 +524,14 @@ def test_a_graph_has_the_side_channels_of_when_it_was_compiled():
     with torch._dynamo.config.patch(error_on_recompile=True):
         step_to(module.weight, after)
         _, dx, dgamma, dbeta = passed(graph, x)
-        assert dx.isnan().all() and dgamma.isnan().nonzero().flatten().tolist() == [3, 7, 11] and dbeta.isfinite().all()
+        assert (dx.isnan().all() and dgamma.isnan().nonzero().flatten().tolist() == [3, 7, 11]
+            and dbeta.isfinite().all())
         with pytest.raises(RuntimeError, match="a LayerNorm of 64 channels moved so far at once"):
             step_to(module.bias, module.bias.detach() + 0.5)
     assert module.side_channels().tolist() == [3, 7, 11]
     assert equal_bits(passed(graph, x), passed(module, x))
-    got, want = passed(graph, x), exact(module, x, torch.linspace(-1, 1, x.numel(), dtype=torch.float64).view(x.shape))
+    got, want = passed(graph, x), exact(module, x,
+        torch.linspace(-1, 1, x.numel(), dtype=torch.float64).view(x.shape))
     assert all((a.double() - b).norm() <= 1e-5 * b.norm() for a, b in zip(got[1:], want, strict=True))
     with torch._dynamo.config.patch(error_on_recompile=True):
         step_to(module.bias, module.bias.detach() + 0.25)
@@ -515,7 +546,8 @@ WORLD = 2
 
 def network():
     torch.manual_seed(6)
-    model = nn.Sequential(nn.Linear(N, N), outgrad.GELU(), outgrad.LayerNorm(N), nn.Linear(N, N), outgrad.RMSNorm(N), nn.Linear(N, 4))
+    model = nn.Sequential(nn.Linear(N, N), outgrad.GELU(), outgrad.LayerNorm(N), nn.Linear(N, N),
+        outgrad.RMSNorm(N), nn.Linear(N, 4))
     with torch.no_grad():
         for norm in (model[2], model[4]):
             norm.weight.copy_(torch.rand(N) + 0.5)  # not bf16 values
@@ -525,7 +557,8 @@ def network():
 def plain_network():
     """PyTorch's own, for patch."""
     torch.manual_seed(6)
-    return nn.Sequential(nn.Linear(N, N), nn.GELU(), nn.LayerNorm(N), nn.Linear(N, N), nn.LayerNorm(N), nn.Linear(N, 4))
+    return nn.Sequential(nn.Linear(N, N), nn.GELU(), nn.LayerNorm(N), nn.Linear(N, N), nn.LayerNorm(N),
+        nn.Linear(N, 4))
 
 
 def batches():
@@ -544,7 +577,8 @@ def zeroed(model):
 
 
 def worker(rank, folder):
-    """Gradients of one rank's batch by DistributedDataParallel and by FSDP2, each before and after gammas become 0."""
+    """Gradients of one rank's batch by DistributedDataParallel and by FSDP2, each before and after gammas
+    become 0."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=WORLD)
     x, results = batches()[rank], {}
@@ -580,7 +614,8 @@ def worker(rank, folder):
 
 
 def patched_after_it_was_sharded(rank, folder):
-    """The gradients of a model that patch is given when FSDP2 has it already, and of one that is patched before; and what of it stays where patch fails."""
+    """The gradients of a model that patch is given when FSDP2 has it already, and of one that is patched
+    before; and what of it stays where patch fails."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=WORLD)
     x, results = batches()[rank], {}
@@ -613,7 +648,8 @@ def test_a_model_that_fsdp2_has_already_is_patched(tmp_path):
         results = torch.load(tmp_path / str(rank), weights_only=False)
         assert results["before side"] == results["after side"] == [[5], []] and results["restored"]
         for a, b in zip(results["before"], results["after"], strict=True):
-            # Hooks of FSDP2 keep a Linear and a GELU apart, whose one pass has a bias's sums in another order.
+            # Hooks of FSDP2 keep a Linear and a GELU apart, whose one pass has a bias's sums in another
+            # order.
             assert torch.equal(a, b) or (a.dim() == 1 and torch.allclose(a, b, rtol=1e-5, atol=1e-6))
 
 
@@ -636,7 +672,8 @@ def in_one_process(zeroed_gammas, dtype):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        every = [torch.autograd.grad(loss_of(model(x.to(dtype))), list(model.parameters())) for x in batches()]
+        every = [torch.autograd.grad(loss_of(model(x.to(dtype))), list(model.parameters()))
+            for x in batches()]
     finally:
         torch.set_num_threads(threads)
     return [sum(g.float() for g in gradients) / WORLD for gradients in zip(*every, strict=True)]
@@ -650,8 +687,9 @@ def listed(side):
 @pytest.mark.parametrize("which, dtype", [("ddp", torch.float32), ("fsdp", torch.bfloat16)])
 @pytest.mark.parametrize("drifted", [False, True])
 def test_gradients_in_two_processes_are_those_of_one(by_processes, which, dtype, drifted):
-    """Within the roundings of the mean, which is taken in fp32 on both sides. FSDP2 hands the norms bf16 copies of gamma and beta, in
-    arrays that it fills anew for each step without a new version: side channels are found by values."""
+    """Within the roundings of the mean, which is taken in fp32 on both sides. FSDP2 hands the norms bf16
+    copies of gamma and beta, in arrays that it fills anew for each step without a new version: side channels
+    are found by values."""
     name = f"{which} zeroed" if drifted else which
     want = in_one_process(drifted, dtype)
     for results in by_processes:
@@ -666,7 +704,8 @@ def test_gradients_in_two_processes_are_those_of_one(by_processes, which, dtype,
 
 def test_bf16_gammas_are_not_those_of_fp32():
     """So that the test above would see a gamma that is misread."""
-    norms = [k for k, (name, _) in enumerate(network().named_parameters()) if name in ("2.weight", "4.weight")]
+    norms = [k for k, (name, _) in enumerate(network().named_parameters())
+        if name in ("2.weight", "4.weight")]
     for k in norms:
         a, b = (in_one_process(False, dtype)[k] for dtype in (torch.float32, torch.bfloat16))
         assert (a - b).norm() > 1e-3 * a.norm()

@@ -1,5 +1,6 @@
-"""The operators: what PyTorch's own checker says of each, in every format and shape; what they refuse; their bits, which are
-the same on every machine and under every release of PyTorch; and the study that measures what a call costs."""
+"""The operators: what PyTorch's own checker says of each, in every format and shape; what they refuse; their
+bits, which are the same on every machine and under every release of PyTorch; and the study that measures what
+a call costs."""
 
 import collections
 import hashlib
@@ -39,50 +40,66 @@ def arguments(dtype, n):
     for store in range(3):
         kept = library.norm_forward_8bit(wide, 192, ones, ones, 1e-5, False, pair, store)
         in_8_bits.append((library.norm_forward_8bit, (wide, 192, ones, ones, 1e-5, False, pair, store)))
-        in_8_bits.append((library.norm_backward_8bit, (dw, *kept[1:3], 192, ones, ones, kept[3], False, pair, kept[4], True, True, store)))
+        in_8_bits.append((library.norm_backward_8bit,
+            (dw, *kept[1:3], 192, ones, ones, kept[3], False, pair, kept[4], True, True, store)))
     biased = library.bias_gelu_forward(matrix, beta)
     heads = x[: n // 8 // 31 * 8 * 31].view(-1, 31, 8)[:64] if n > 1000 else x.view(1, n, 1)
-    probabilities = torch.ops.outgrad.attention_forward.default(heads, heads, heads, None, 0.5, 0.25, SEED, False)[1]
+    probabilities = torch.ops.outgrad.attention_forward.default(heads, heads, heads, None, 0.5, 0.25, SEED,
+        False)[1]
     coded = torch.ops.outgrad.attention_forward.default(heads, heads, heads, None, 0.5, 0.25, SEED, True)[1]
     bias = torch.zeros_like(probabilities[0])
     return [
         *((library.activation_forward, (x, activation)) for activation in range(len(library.ACTIVATIONS))),
         (library.activation_backward, (dy, y, mask, 0)),
-        (library.activation_backward, (dy, *library.activation_forward(x, library.ACTIVATIONS.index("tanh")), library.ACTIVATIONS.index("tanh"))),
+        (library.activation_backward, (dy, *library.activation_forward(x, library.ACTIVATIONS.index("tanh")),
+        library.ACTIVATIONS.index("tanh"))),
         (library.activation_backward, (dy, torch.tanh(x), None, library.ACTIVATIONS.index("tanh"))),
         (library.activation_forward_code, (x, 3, 5, None)),
-        (library.activation_backward_code, (dy, library.activation_forward_code(x, 3, 5, None)[1], 3, 5, None)),
+        (library.activation_backward_code,
+        (dy, library.activation_forward_code(x, 3, 5, None)[1], 3, 5, None)),
         (library.activation_forward_code, (x, 6, 3, SEED)),
-        (library.activation_backward_code, (dy, library.activation_forward_code(x, 6, 3, SEED)[1], 6, 3, SEED)),
+        (library.activation_backward_code,
+        (dy, library.activation_forward_code(x, 6, 3, SEED)[1], 6, 3, SEED)),
         (library.encode_gradients, (x, -0.125, 1.25, 5, None)),
-        (library.backward_encoded, (dy, library.encode_gradients(x, -0.125, 1.25, 3, SEED), -0.125, 1.25, 3, SEED)),
-        *((library.activation_forward_fp8, (x, SCALE, 3, fp8, bits)) for fp8, bits in ((0, 0), (0, 1), (1, 2))),
-        (library.activation_backward_fp8, (dy, *library.activation_forward_fp8(x, SCALE, 3, 0, 2), SCALE, 3, 0, 2)),
+        (library.backward_encoded,
+        (dy, library.encode_gradients(x, -0.125, 1.25, 3, SEED), -0.125, 1.25, 3, SEED)),
+        *((library.activation_forward_fp8, (x, SCALE, 3, fp8, bits))
+        for fp8, bits in ((0, 0), (0, 1), (1, 2))),
+        (library.activation_backward_fp8,
+        (dy, *library.activation_forward_fp8(x, SCALE, 3, 0, 2), SCALE, 3, 0, 2)),
         (torch.ops.outgrad.fp8_scale.default, (x, 0, 1.0)),
         (library.softmax_forward_code, (matrix, columns)),
         (library.softmax_backward_code, (dm, library.softmax_forward_code(matrix, columns)[1], columns)),
         (library.gelu_forward_mxfp8, (x,)),
         (library.gelu_backward_mxfp8, (dy, *library.gelu_forward_mxfp8(x))),
-        *([] if dtype == torch.float32 else [(library.activation_forward_parity, (x, 0)), (library.activation_backward_parity, (dy, y, 0))]),
+        *([] if dtype == torch.float32
+        else [(library.activation_forward_parity, (x, 0)), (library.activation_backward_parity, (dy, y, 0))]),
         (library.norm_forward, (matrix, columns, gamma, beta, 1e-5, False, side)),
         (library.norm_forward, (matrix, columns, gamma, None, 1e-6, True, None)),
-        (library.norm_backward, (dm, forward[0], columns, gamma, beta, forward[1], False, side, forward[2], True, True)),
+        (library.norm_backward,
+        (dm, forward[0], columns, gamma, beta, forward[1], False, side, forward[2], True, True)),
         (library.norm_backward, (dm, rms[0], columns, gamma, None, rms[1], True, None, rms[2], True, False)),
         (library.norm_backward, (dm, rms[0], columns, gamma, None, rms[1], True, None, rms[2], False, False)),
-        (library.norm_forward_of_sum, (matrix, dm, columns, gamma, beta, 1e-5, False, side, SEED, 0.25, True)),
+        (library.norm_forward_of_sum,
+        (matrix, dm, columns, gamma, beta, 1e-5, False, side, SEED, 0.25, True)),
         (library.norm_forward_of_sum, (matrix, dm, columns, gamma, None, 1e-6, True, None, None, 0.0, False)),
-        (library.norm_backward_of_sum, (dm, forward[0], matrix, columns, gamma, beta, forward[1], False, side, forward[2], True, True, SEED, 0.25)),
-        (library.norm_backward_of_sum, (dm, rms[0], None, columns, gamma, None, rms[1], True, None, rms[2], True, False, None, 0.0)),
+        (library.norm_backward_of_sum, (dm, forward[0], matrix, columns, gamma, beta, forward[1], False, side,
+        forward[2], True, True, SEED, 0.25)),
+        (library.norm_backward_of_sum,
+        (dm, rms[0], None, columns, gamma, None, rms[1], True, None, rms[2], True, False, None, 0.0)),
         *in_8_bits,
         (library.bias_gelu_forward, (matrix, beta)),
         (library.bias_gelu_backward, (dm, *biased, columns)),
         (library.dropout, (x, SEED, 0.25)),
         (torch.ops.outgrad.attention_forward.default, (heads, heads, heads, bias, 0.5, 0.25, SEED, False)),
         (torch.ops.outgrad.attention_forward.default, (heads, heads, heads, bias, 0.5, 0.25, SEED, True)),
-        (torch.ops.outgrad.attention_backward.default, (heads, heads, heads, heads, probabilities, 0.5, 0.25, SEED, False)),
-        (torch.ops.outgrad.attention_backward.default, (heads, heads, heads, heads, coded, 0.5, 0.25, SEED, True)),
+        (torch.ops.outgrad.attention_backward.default,
+        (heads, heads, heads, heads, probabilities, 0.5, 0.25, SEED, False)),
+        (torch.ops.outgrad.attention_backward.default,
+        (heads, heads, heads, heads, coded, 0.5, 0.25, SEED, True)),
         (torch.ops.outgrad.fp8_encode.default, (x, SCALE, 1)),
-        (torch.ops.outgrad.fp8_decode.default, (library.activation_forward_fp8(x, SCALE, 3, 1, 0)[0], SCALE, 1, dtype)),
+        (torch.ops.outgrad.fp8_decode.default,
+        (library.activation_forward_fp8(x, SCALE, 3, 1, 0)[0], SCALE, 1, dtype)),
     ]
 
 
@@ -97,7 +114,8 @@ def test_pytorchs_checker_has_no_objection(dtype, n):
 
 def strided(value):
     """The same elements, every other one of an array."""
-    return torch.stack((value, torch.zeros_like(value)), -1)[..., 0] if isinstance(value, torch.Tensor) else value
+    return (torch.stack((value, torch.zeros_like(value)), -1)[..., 0] if isinstance(value, torch.Tensor)
+        else value)
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
@@ -111,9 +129,11 @@ def test_elements_that_lie_apart(dtype):
             assert b.is_contiguous()
             assert torch.equal(a.view(torch.uint8), b.view(torch.uint8)), operator
     one = torch.tensor(1.0).to(dtype)
-    assert torch.equal(library.activation_forward(one.expand(8, 33), 0)[0], library.activation_forward(one.repeat(8, 33), 0)[0])
+    assert torch.equal(library.activation_forward(one.expand(8, 33), 0)[0],
+        library.activation_forward(one.repeat(8, 33), 0)[0])
     with pytest.raises(RuntimeError, match="seen is no array"):
-        library.norm_forward(one.repeat(8, 33), 33, None, None, 1e-5, False, None, strided(torch.zeros(2, dtype=torch.int32)), 1.0)
+        library.norm_forward(one.repeat(8, 33), 33, None, None, 1e-5, False, None,
+            strided(torch.zeros(2, dtype=torch.int32)), 1.0)
 
 
 def test_operators_refuse_what_they_cannot_do():
@@ -186,23 +206,31 @@ def test_operators_refuse_what_they_cannot_do():
         library.norm_forward(x, 8, torch.ones(8, dtype=torch.bfloat16), torch.ones(8), 1e-5, False, None)
     with pytest.raises(RuntimeError, match="side_channels"):
         library.norm_forward(x, 8, None, None, 1e-5, False, torch.tensor([3, 1], dtype=torch.int32))
-    y, rstd, x_hat = library.norm_forward(x, 8, None, None, 1e-5, False, torch.tensor([1, 3], dtype=torch.int32))
-    with pytest.raises(RuntimeError) as refused:  # without the advice that belongs to a gamma without a finite reciprocal
-        library.norm_backward(x, y, 8, None, None, rstd, False, torch.tensor([3, 1], dtype=torch.int32), x_hat, False, False)
-    assert str(refused.value).splitlines()[0] == "outgrad: side_channels[1] = 1: channels ascend within [0, 8)"
+    y, rstd, x_hat = library.norm_forward(x, 8, None, None, 1e-5, False,
+        torch.tensor([1, 3], dtype=torch.int32))
+    # without the advice that belongs to a gamma without a finite reciprocal
+    with pytest.raises(RuntimeError) as refused:
+        library.norm_backward(x, y, 8, None, None, rstd, False, torch.tensor([3, 1], dtype=torch.int32),
+            x_hat, False, False)
+    assert (str(refused.value).splitlines()[0]
+        == "outgrad: side_channels[1] = 1: channels ascend within [0, 8)")
     with pytest.raises(RuntimeError, match="eps"):
         library.norm_forward(x, 8, None, None, -1.0, False, None)
-    with pytest.raises(RuntimeError, match="n = 8 is no whole number of groups of 64, which share a scale in int8"):
+    with pytest.raises(RuntimeError,
+            match="n = 8 is no whole number of groups of 64, which share a scale in int8"):
         library.norm_forward_8bit(x, 8, None, None, 1e-5, False, None, 2)
     with pytest.raises(RuntimeError, match="store 3 is unknown"):
         library.norm_forward_8bit(x, 8, None, None, 1e-5, False, None, 3)
     _, codes, scales, rstd, x_hat = library.norm_forward_8bit(x, 8, None, None, 1e-5, False, None, 0)
     with pytest.raises(RuntimeError, match="codes has 31 elements, where 32"):
-        library.norm_backward_8bit(x, codes[1:], scales, 8, None, None, rstd, False, None, x_hat, False, False, 0)
+        library.norm_backward_8bit(x, codes[1:], scales, 8, None, None, rstd, False, None, x_hat, False,
+            False, 0)
     with pytest.raises(RuntimeError, match="scales has 3 elements, where 4"):
-        library.norm_backward_8bit(x, codes, scales[1:], 8, None, None, rstd, False, None, x_hat, False, False, 0)
+        library.norm_backward_8bit(x, codes, scales[1:], 8, None, None, rstd, False, None, x_hat, False,
+            False, 0)
     with pytest.raises(RuntimeError, match="scale 0 is zero, negative, subnormal, infinite or NaN"):
-        library.norm_backward_8bit(x, codes, torch.zeros_like(scales), 8, None, None, rstd, False, None, x_hat, False, False, 0)
+        library.norm_backward_8bit(x, codes, torch.zeros_like(scales), 8, None, None, rstd, False, None,
+            x_hat, False, False, 0)
     with pytest.raises(RuntimeError, match="seed"):
         library.dropout(x, torch.tensor([1, 2]), 0.5)
     with pytest.raises(RuntimeError, match="dropout"):
@@ -213,7 +241,8 @@ def test_operators_refuse_what_they_cannot_do():
 
 
 def digests():
-    """SHA-256 of each operator's results. Inputs are integers through exact operations, hence the same everywhere."""
+    """SHA-256 of each operator's results. Inputs are integers through exact operations, hence the same
+    everywhere."""
     found = {}
     for dtype in FORMATS:
         k = torch.arange(99 * 1024, dtype=torch.int64)
@@ -228,9 +257,11 @@ def digests():
             "gelu_forward": (y, mask),
             "gelu_backward": (library.activation_backward(dy, y, mask, 0),),
             "layer_norm_forward": forward,
-            "layer_norm_backward": library.norm_backward(dy, forward[0], 99, gamma, beta, forward[1], False, None, forward[2], True, True),
+            "layer_norm_backward": library.norm_backward(dy, forward[0], 99, gamma, beta, forward[1], False,
+            None, forward[2], True, True),
             "rms_norm_forward": rms,
-            "rms_norm_backward": library.norm_backward(dy, rms[0], 99, gamma, None, rms[1], True, None, rms[2], True, False),
+            "rms_norm_backward": library.norm_backward(dy, rms[0], 99, gamma, None, rms[1], True, None,
+            rms[2], True, False),
             "dropout": (library.dropout(x, SEED, 0.25),),
         }
         for activation, name in enumerate(library.ACTIVATIONS[1:], 1):
@@ -240,14 +271,17 @@ def digests():
         for activation, name in enumerate(library.ACTIVATIONS):
             if dtype != torch.float32 and name in library.MASKED:
                 carrier = library.activation_forward_parity(x, activation)
-                results[f"{name}_parity"] = carrier, library.activation_backward_parity(dy, carrier, activation)
+                results[f"{name}_parity"] = carrier, library.activation_backward_parity(dy, carrier,
+                    activation)
             for store, bits, seed in (("code", 4, None), ("dither", 2, SEED)):
                 codes = library.activation_forward_code(x, activation, bits, seed)[1]
-                results[f"{name}_{store}"] = codes, library.activation_backward_code(dy, codes, activation, bits, seed)
+                results[f"{name}_{store}"] = codes, library.activation_backward_code(dy, codes, activation,
+                    bits, seed)
         for name, index in ((name, library.ACTIVATIONS.index(name)) for name in library.MASKED):
             for of, fp8 in library.FP8.items():
                 eight = library.activation_forward_fp8(x, SCALE, index, fp8, 2)
-                results[f"{name}_{of}"] = *eight, library.activation_backward_fp8(dy, *eight, SCALE, index, fp8, 2)
+                results[f"{name}_{of}"] = *eight, library.activation_backward_fp8(dy, *eight, SCALE, index,
+                    fp8, 2)
         own = library.encode_gradients(x, -0.125, 1.25, 4, None)
         results["own_code"] = own, library.backward_encoded(dy, own, -0.125, 1.25, 4, None)
         coded = library.softmax_forward_code(x, 99)
@@ -255,13 +289,15 @@ def digests():
         mxfp8 = library.gelu_forward_mxfp8(x)
         results["gelu_mxfp8"] = *mxfp8, library.gelu_backward_mxfp8(dy, *mxfp8)
         for name, tensors in results.items():
-            content = b"".join(t.contiguous().view(torch.uint8).numpy().tobytes() for t in tensors if t.numel() > 0)
+            content = b"".join(t.contiguous().view(torch.uint8).numpy().tobytes()
+                for t in tensors if t.numel() > 0)
             found[f"{name} {str(dtype)[6:]}"] = hashlib.sha256(content).hexdigest()
     return found
 
 
 def test_bits_are_the_committed_ones():
-    """Under this release of PyTorch and on this machine as where digests.json was written: equal bits everywhere.
+    """Under this release of PyTorch and on this machine as where digests.json was written: equal bits
+    everywhere.
 
     OUTGRAD_WRITE_DIGESTS=1 writes the file anew, after a change of coefficients."""
     path = pathlib.Path(__file__).with_name("digests.json")
@@ -306,5 +342,6 @@ def test_the_study_of_speed_runs_and_shows_what_it_wrote(monkeypatch, capsys, tm
 
 @pytest.mark.parametrize(("n", "k"), [(1, 0), (7, 0), (8, 0), (15, 2), (25, 5), (120, 45)])
 def test_an_interval_holds_the_median_with_99_percent(n, k):
-    """Of n values the median lies between those of ranks k + 1 and n - k with probability 1 - 2 P(Binomial(n, 1/2) <= k)."""
+    """Of n values the median lies between those of ranks k + 1 and n - k with probability 1 - 2 P(Binomial(n,
+    1/2) <= k)."""
     assert package_speed.interval([*range(n, 0, -1)]) == [n // 2 + 1, k + 1, n - k]

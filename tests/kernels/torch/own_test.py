@@ -1,5 +1,5 @@
-"""An activation of one's own that keeps codes (outgrad/own.py). SiLU stands for it, with its header's range and bounds, while y
-and f'(x) come from PyTorch's operations."""
+"""An activation of one's own that keeps codes (outgrad/own.py). SiLU stands for it, with its header's range
+and bounds, while y and f'(x) come from PyTorch's operations."""
 
 import copy
 import io
@@ -22,7 +22,8 @@ PROMISED = 2.0**-20  # of the formula below in float32, where the header has 2^-
 
 def silu_slope(x):
     s = torch.sigmoid(x)
-    return s + x * s * torch.sigmoid(-x)  # 1 - s would cancel: x times its error is above the promise near x = 16.6
+    # 1 - s would cancel: x times its error is above the promise near x = 16.6
+    return s + x * s * torch.sigmoid(-x)
 
 
 def own(store="code:4"):
@@ -45,19 +46,24 @@ def test_every_gradient_is_within_the_headers_bound(store, dtype):
 def test_its_codes_and_bounds_are_those_of_the_librarys_own():
     for store in STORES:
         ours, theirs = own(store).bounds, outgrad.bounds("silu", torch.float32, store)
-        assert (ours.fit, ours.total, ours.bias, ours.sha256) == (theirs.fit, theirs.total, theirs.bias, theirs.sha256)
-    assert own().bounds.evaluation == float.fromhex(own().header._constants["G"]) and "fit silu_code" in repr(own())
+        assert (ours.fit, ours.total, ours.bias, ours.sha256) == (theirs.fit, theirs.total, theirs.bias,
+            theirs.sha256)
+    assert own().bounds.evaluation == float.fromhex(own().header._constants["G"]) and "fit silu_code" in repr(
+        own())
     x = torch.randn(100_000)
-    a, b = (gradients(f, x, dy=torch.ones_like(x))[1] for f in (own("code:5"), lambda x: outgrad.silu(x, store="code:5")))
+    a, b = (gradients(f, x, dy=torch.ones_like(x))[1]
+        for f in (own("code:5"), lambda x: outgrad.silu(x, store="code:5")))
     assert (a != b).sum() < 10, "where f'(x) is rounded to the other side of a cell"
 
 
-@pytest.mark.parametrize(("store", "bytes_kept"), [("code:4", 2**19), ("code:5", 5 * 2**17), ("dither:2", 2**18 + 8)])
+@pytest.mark.parametrize(("store", "bytes_kept"),
+    [("code:4", 2**19), ("code:5", 5 * 2**17), ("dither:2", 2**18 + 8)])
 def test_exactly_these_bytes_are_kept(store, bytes_kept):
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
         own(store)(torch.randn(1024, 1024).bfloat16().requires_grad_())
-    assert sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in kept}.values()) == bytes_kept
+    assert sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()
+        for t in kept}.values()) == bytes_kept
 
 
 @pytest.mark.parametrize("store", ["code:4", "dither:3"])
@@ -71,12 +77,15 @@ def test_copies_checkpoints_graphs_and_transforms(store):
     want = once(module)
     file = io.BytesIO()
     torch.save(module, file)
-    others = [copy.deepcopy(module), pickle.loads(pickle.dumps(module)), torch.load(io.BytesIO(file.getvalue()), weights_only=False)]
+    others = [copy.deepcopy(module), pickle.loads(pickle.dumps(module)),
+        torch.load(io.BytesIO(file.getvalue()), weights_only=False)]
     for other in (*others, lambda x: checkpoint(module, x, use_reentrant=False)):
         assert all(torch.equal(a, b) for a, b in zip(once(other), want, strict=True))
     if store.startswith("code"):
-        assert all(torch.equal(a, b) for a, b in zip(once(torch.compile(module, fullgraph=True)), want, strict=True))
-        assert torch.equal(torch.func.grad(lambda x: module(x).sum())(x), gradients(module, x, dy=torch.ones_like(x))[1])
+        assert all(torch.equal(a, b)
+            for a, b in zip(once(torch.compile(module, fullgraph=True)), want, strict=True))
+        assert torch.equal(torch.func.grad(lambda x: module(x).sum())(x),
+            gradients(module, x, dy=torch.ones_like(x))[1])
     direct = x.clone().requires_grad_()
     (of_sum,) = torch.autograd.grad(module(direct).sum(), direct, create_graph=True)
     with pytest.raises(RuntimeError, match="outgrad.CodedActivation of silu_code: the second derivative"):
@@ -86,7 +95,8 @@ def test_copies_checkpoints_graphs_and_transforms(store):
 
 
 def test_the_program_of_the_page_runs(capsys):
-    """That of docs/your_own_activation.md, with SiLU, whose header is here, in place of the page's function."""
+    """That of docs/your_own_activation.md, with SiLU, whose header is here, in place of the page's
+    function."""
     page = (HEADER.parents[2] / "docs" / "your_own_activation.md").read_text()
     (block,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     changed = block.replace('"mine/smooth_code.h"', repr(str(HEADER))).replace("1.3", "1.0")
@@ -107,13 +117,18 @@ def test_what_cannot_be_used_is_named(tmp_path):
         (lambda: own("y+bit"), "store: 'y[+]bit' is none of code:1 to code:8, dither:2 and dither:3"),
         (lambda: own("dither:4"), "store: 'dither:4' is none"),
         (lambda: own(4), "store: 4 is none"),
-        (lambda: outgrad.CodedActivation(tmp_path / "none.h", F.silu, silu_slope), "none.h: no header of codes: No such file"),
-        (header("fit.h", HEADER.with_name("silu_bf16.h").read_bytes()), "fit.h: no header of codes: it has no kLo"),
+        (lambda: outgrad.CodedActivation(tmp_path / "none.h", F.silu, silu_slope),
+        "none.h: no header of codes: No such file"),
+        (header("fit.h", HEADER.with_name("silu_bf16.h").read_bytes()),
+        "fit.h: no header of codes: it has no kLo"),
         (header("cut.h", text[: text.index("kBias")].encode()), "cut.h: no header of codes: it has no kBias"),
-        (header("nan.h", text.replace("kG = 0x", "kG = nanx").encode()), "nan.h: no header of codes: kG is nanx"),
+        (header("nan.h", text.replace("kG = 0x", "kG = nanx").encode()),
+        "nan.h: no header of codes: kG is nanx"),
         (header("bytes.h", b"\xff" + text.encode()), "bytes.h: no header of codes: "),
-        (lambda: outgrad.CodedActivation(HEADER, lambda x: x.double(), silu_slope)(x), r"silu_code: value gave torch.float64 of \(4,\)"),
-        (lambda: outgrad.CodedActivation(HEADER, F.silu, lambda x: x[:3])(x), r"silu_code: gradient gave torch.float32 of \(3,\)"),
+        (lambda: outgrad.CodedActivation(HEADER, lambda x: x.double(), silu_slope)(x),
+        r"silu_code: value gave torch.float64 of \(4,\)"),
+        (lambda: outgrad.CodedActivation(HEADER, F.silu, lambda x: x[:3])(x),
+        r"silu_code: gradient gave torch.float32 of \(3,\)"),
         (lambda: outgrad.CodedActivation(HEADER, F.silu, lambda x: 1.0)(x), "silu_code: gradient gave float"),
     ):
         with pytest.raises(ValueError, match=why):

@@ -1,5 +1,5 @@
-"""patch and unpatch of Hugging Face's models with random weights, and their training; and the page docs/train_with_it.md, whose
-code runs here."""
+"""patch and unpatch of Hugging Face's models with random weights, and their training; and the page
+docs/train_with_it.md, whose code runs here."""
 
 import copy
 import inspect
@@ -21,26 +21,32 @@ import outgrad
 from outgrad import patching
 
 SOURCES = pathlib.Path(os.environ["OUTGRAD_SOURCE_DIR"])
-SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 97, "max_position_embeddings": 66}
+SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128,
+    "vocab_size": 97, "max_position_embeddings": 66}
 
 
 def model_of(name, dropout=0.0, seed=1):
     torch.manual_seed(seed)
     if name == "gpt2":
-        config = transformers.GPT2Config(vocab_size=97, n_positions=64, n_embd=64, n_layer=2, n_head=4, resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout)
+        config = transformers.GPT2Config(vocab_size=97, n_positions=64, n_embd=64, n_layer=2, n_head=4,
+            resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout)
         return transformers.GPT2LMHeadModel(config)
     rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     if name == "vit":
-        size = {key: SMALL[key] for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")}
-        return transformers.ViTForImageClassification(transformers.ViTConfig(image_size=16, patch_size=4, **size, **rates))
-    kinds = {"bert": (transformers.BertForMaskedLM, transformers.BertConfig), "roberta": (transformers.RobertaForMaskedLM, transformers.RobertaConfig)}
+        size = {key: SMALL[key]
+            for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")}
+        return transformers.ViTForImageClassification(transformers.ViTConfig(image_size=16, patch_size=4,
+            **size, **rates))
+    kinds = {"bert": (transformers.BertForMaskedLM, transformers.BertConfig),
+        "roberta": (transformers.RobertaForMaskedLM, transformers.RobertaConfig)}
     return kinds[name][0](kinds[name][1](**SMALL, **rates))
 
 
 def example_of(name):
     generator = torch.Generator().manual_seed(2)
     if name == "vit":
-        return {"pixel_values": torch.randn(3, 3, 16, 16, generator=generator), "labels": torch.tensor([0, 1, 0])}
+        return {"pixel_values": torch.randn(3, 3, 16, 16, generator=generator),
+            "labels": torch.tensor([0, 1, 0])}
     tokens = torch.randint(3, 97, (3, 40), generator=generator)
     return {"input_ids": tokens, "labels": tokens.roll(1, 1)}
 
@@ -59,7 +65,9 @@ class ExactNorm(nn.LayerNorm):
     """In float64, and rounded once in each direction."""
 
     def forward(self, x):
-        return nn.functional.layer_norm(x.double(), self.normalized_shape, self.weight.double(), self.bias.double(), self.eps).to(x.dtype)
+        return (
+            nn.functional.layer_norm(x.double(), self.normalized_shape, self.weight.double(),
+            self.bias.double(), self.eps).to(x.dtype))
 
 
 class ExactGELU(nn.Module):
@@ -79,24 +87,29 @@ def with_exact_modules(model):
             if type(child) is nn.LayerNorm:
                 child.__class__ = ExactNorm
             elif type(child).__name__ in ("GELUActivation", "NewGELUActivation"):
-                setattr(module, name, ExactGELU("tanh" if type(child).__name__ == "NewGELUActivation" else "none"))
+                setattr(module, name,
+                    ExactGELU("tanh" if type(child).__name__ == "NewGELUActivation" else "none"))
     return model
 
 
 @models
 def test_the_first_gradient_is_that_of_the_model(name):
-    """To 3e-7. Where a model's gradient is less certain than that, so that modules without any error but a last rounding move it
-    further too: hardly more than those do, and from the one in float64 no further than PyTorch's is."""
+    """To 3e-7. Where a model's gradient is less certain than that, so that modules without any error but a
+    last rounding move it further too: hardly more than those do, and from the one in float64 no further than
+    PyTorch's is."""
     model, example = model_of(name).train(), example_of(name)
-    _, exact = step(copy.deepcopy(model).double(), {key: t.double() if t.is_floating_point() else t for key, t in example.items()})
+    _, exact = step(copy.deepcopy(model).double(),
+        {key: t.double() if t.is_floating_point() else t for key, t in example.items()})
     _, want = step(model, example)
     _, best = step(with_exact_modules(model), example)
     outgrad.patch(model)
     _, got = step(model, example)
     relative = lambda a, b: ((a.double() - b.double()).norm() / b.double().norm()).item()  # noqa: E731
-    distance, least, own, ours = relative(got, want), relative(best, want), relative(want, exact), relative(got, exact)
+    distance, least, own, ours = relative(got, want), relative(best, want), relative(want, exact), relative(
+        got, exact)
     print(f"{name}: ours differs from PyTorch's by {distance:.2g}, that of exact modules by {least:.2g}; "
-          f"from float64's PyTorch's by {own:.2g}, ours by {ours:.2g} (first gradients, relative, L2)")  # fmt: skip
+          # fmt: skip
+          f"from float64's PyTorch's by {own:.2g}, ours by {ours:.2g} (first gradients, relative, L2)")
     assert 0 < distance <= max(3e-7, 1.25 * least)
     assert ours <= max(3e-7, 1.25 * own)
 
@@ -146,8 +159,8 @@ def test_the_report_counts_what_the_model_keeps(name):
 
 
 def test_bytes_of_modules_are_what_each_alone_keeps():
-    """Of a layer of BERT, in bytes that can be told by hand. What its GELU and norms give is kept by the Linears after them too; what
-    the embeddings' norm gives by nobody else, for dropout comes next."""
+    """Of a layer of BERT, in bytes that can be told by hand. What its GELU and norms give is kept by the
+    Linears after them too; what the embeddings' norm gives by nobody else, for dropout comes next."""
     model, example = model_of("bert", dropout=0.1).train(), example_of("bert")
     rows = {row.name: (row.bytes_before, row.bytes_after) for row in outgrad.patch(model, example).swapped}
     tokens, columns, wide = 3 * 40, 64, 128
@@ -158,7 +171,8 @@ def test_bytes_of_modules_are_what_each_alone_keeps():
     assert rows[f"{layer}.output.LayerNorm"] == norm
     assert rows[f"{layer}.output.dropout"] == (4 * tokens * columns, 8)
     assert rows["bert.embeddings.LayerNorm"] == (norm[0], norm[1] + 4 * tokens * columns)
-    assert rows[f"{layer}.attention.self.dropout"] == (0, 0)  # never called: the fused attention drops by itself
+    # never called: the fused attention drops by itself
+    assert rows[f"{layer}.attention.self.dropout"] == (0, 0)
 
 
 def test_a_patched_model_that_is_copied_or_saved_is_patched_and_can_be_unpatched(tmp_path):
@@ -195,7 +209,8 @@ def test_activations_of_hugging_face_are_told_by_name():
             y = before(x)
             assert (y - want).abs().max() <= 2.0**-20, name
             assert (torch.autograd.grad(y.sum(), x)[0] - slope).abs().max() <= 1e-4, name
-    expected = {"gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_accurate", "quick_gelu", "silu", "swish", "mish"}
+    expected = {"gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_accurate", "quick_gelu", "silu",
+        "swish", "mish"}
     assert expected <= patched.keys(), patched
     assert not {"relu", "tanh", "sigmoid", "gelu_10"} & patched.keys(), patched
 
@@ -218,18 +233,21 @@ def test_llama_keeps_fewer_bytes_and_its_gradients():
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(3)
-    config = LlamaConfig(vocab_size=199, hidden_size=64, intermediate_size=176, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=64)
+    config = LlamaConfig(vocab_size=199, hidden_size=64, intermediate_size=176, num_hidden_layers=2,
+        num_attention_heads=4, max_position_embeddings=64)
     model = LlamaForCausalLM(config)
     tokens = torch.randint(0, 199, (2, 32))
     example = {"input_ids": tokens, "labels": tokens}
 
     def gradient():
-        return torch.cat([g.flatten() for g in torch.autograd.grad(model(**example).loss, [*model.parameters()])])
+        return torch.cat(
+            [g.flatten() for g in torch.autograd.grad(model(**example).loss, [*model.parameters()])])
 
     before = gradient()
     report = outgrad.patch(model, example)
     kinds = [one.kind for one in report.swapped]
-    assert (kinds.count("LlamaRMSNorm"), kinds.count("SiLUActivation") + kinds.count("SiLU")) == (5, 2), report
+    assert (kinds.count("LlamaRMSNorm"), kinds.count("SiLUActivation") + kinds.count("SiLU")) == (5,
+        2), report
     assert report.total_after < 0.75 * report.total_before
     after = gradient()
     assert ((after - before).norm() / before.norm()).item() <= 1e-6
@@ -251,7 +269,9 @@ def test_the_report_names_fits_digests_and_channels_with_side_buffers():
         assert f"coefficients {of_gelu.fit}: SHA-256 {of_gelu.sha256}" in str(report)
         found = {one.name: one.side_channels for one in report.swapped if one.side_channels}
         assert found == {"bert.encoder.layer.1.output.LayerNorm": [3, 60]}
-        assert "bert.encoder.layer.1.output.LayerNorm: 2 channels have a side buffer, 4 bytes an element: 3, 60" in str(report)
+        assert (
+            "bert.encoder.layer.1.output.LayerNorm: 2 channels have a side buffer, 4 bytes an element: 3, "
+            "60" in str(report))
         outgrad.unpatch(model)
         assert type(norm) is nn.LayerNorm and not any("outgrad" in key for key in vars(norm))
 
@@ -321,8 +341,9 @@ def gelu(x, _):
     return x * torch.special.ndtr(x)
 
 
-# Every class that patch replaces, with the module as its defaults make it, and what it computes in float64 by formulas of this
-# file. Their defaults, among them an eps, are numbers here, as PyTorch and transformers document them.
+# Every class that patch replaces, with the module as its defaults make it, and what it computes in float64 by
+# formulas of this file. Their defaults, among them an eps, are numbers here, as PyTorch and transformers
+# document them.
 EPS_OF_RMS = 2.0**-23  # float32's, also for 16 bits: so in 2.10 and in 2.15
 REPLACED = {
     nn.LayerNorm: (lambda: nn.LayerNorm(WIDTH), lambda x, m: of_norm(x, m, False, 1e-5)),
@@ -340,13 +361,16 @@ REPLACED = {
     activations.FastGELUActivation: (activations.FastGELUActivation, tanh_gelu),
     activations.AccurateGELUActivation: (activations.AccurateGELUActivation, tanh_gelu),
     activations.GELUTanh: (activations.GELUTanh, tanh_gelu),
-    activations.QuickGELUActivation: (activations.QuickGELUActivation, lambda x, m: x * torch.sigmoid(1.702 * x)),
+    activations.QuickGELUActivation: (activations.QuickGELUActivation,
+    lambda x, m: x * torch.sigmoid(1.702 * x)),
     activations.SiLUActivation: (activations.SiLUActivation, lambda x, m: x * torch.sigmoid(x)),
-    activations.MishActivation: (activations.MishActivation, lambda x, m: x * torch.tanh(torch.logaddexp(x, torch.zeros(())))),
+    activations.MishActivation: (activations.MishActivation,
+    lambda x, m: x * torch.tanh(torch.logaddexp(x, torch.zeros(())))),
     LlamaRMSNorm: (lambda: LlamaRMSNorm(WIDTH), lambda x, m: of_norm(x, m, True, 1e-6)),
 }
 WITH_STORES = {"linear": "e4m3", "softmax": "log2:8"}  # without which patch leaves these alone
-replaced = pytest.mark.parametrize("kind", REPLACED, ids=lambda kind: f"{kind.__module__.split('.')[0]}-{kind.__name__}")
+replaced = pytest.mark.parametrize("kind", REPLACED,
+    ids=lambda kind: f"{kind.__module__.split('.')[0]}-{kind.__name__}")
 
 
 def made_by_default(kind, dtype, training):
@@ -368,8 +392,9 @@ def test_the_table_of_replaced_classes_is_whole():
 @pytest.mark.parametrize("norms", [None, "fp32", "autocast"])
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_patch_does_not_change_the_forward_beyond_rounding(kind, dtype, norms):
-    """Before and after, in each type, small and large x, in training and evaluation; norms: under autocast to bf16, None: without.
-    The distance from float64 is at most what the roundings of the coarsest type that takes part can be."""
+    """Before and after, in each type, small and large x, in training and evaluation; norms: under autocast to
+    bf16, None: without. The distance from float64 is at most what the roundings of the coarsest type that
+    takes part can be."""
     exact = REPLACED[kind][1]
     u = max(UNIT_ROUNDOFF[t] for t in ((dtype,) if norms is None else (dtype, torch.bfloat16)))
     for size in (2.0**-11, 1.0, 8.0):
@@ -381,12 +406,15 @@ def test_patch_does_not_change_the_forward_beyond_rounding(kind, dtype, norms):
             want = exact(x.double(), module)
             with torch.autocast("cpu", torch.bfloat16, enabled=norms is not None):
                 theirs = module(x)
-                assert outgrad.patch(module, norms=norms or "fp32", store=WITH_STORES).swapped, "it is replaced"
+                assert outgrad.patch(module, norms=norms or "fp32",
+                    store=WITH_STORES).swapped, "it is replaced"
                 ours = module(x)
             if norms is None:
                 assert ours.dtype == theirs.dtype
-            # A Linear rounds its sum once, whose terms are larger than it; a norm its x^, weight and y, and under autocast its x.
-            scale = (x.double().abs() @ module.weight.double().abs().T + module.bias.double().abs()) if kind is nn.Linear else want.abs().amax(-1, keepdim=True)
+            # A Linear rounds its sum once, whose terms are larger than it; a norm its x^, weight and y, and
+            # under autocast its x.
+            scale = ((x.double().abs() @ module.weight.double().abs().T + module.bias.double().abs())
+                if kind is nn.Linear else want.abs().amax(-1, keepdim=True))
             for y in (theirs, ours):
                 assert ((y.double() - want).abs() - 8 * u * scale).max() <= 2.0**-24, (size, training)
             outgrad.unpatch(module)
@@ -401,16 +429,22 @@ def test_a_patched_dropout_drops_as_pytorchs_does(dtype):
         y = module(x)
         kept = y != 0
         assert abs(kept.double().mean().item() - (1 - p)) < 0.02
-        assert (y[kept].double() - x[kept].double() / max(1 - p, 1e-9)).abs().le(2 * UNIT_ROUNDOFF[dtype] * y[kept].double()).all()
+        assert (
+            (y[kept].double() - x[kept].double() / max(1 - p, 1e-9)).abs().le(
+            2 * UNIT_ROUNDOFF[dtype] * y[kept].double()).all())
 
 
 def parameters_of(function):
-    return {name: p.default for name, p in inspect.signature(function).parameters.items() if p.kind is not p.VAR_KEYWORD and name != "self"}
+    return {name: p.default for name, p in inspect.signature(function).parameters.items()
+        if p.kind is not p.VAR_KEYWORD and name != "self"}
 
 
-@pytest.mark.parametrize("kind", [*patching._OURS, *(theirs for theirs, _ in patching._OURS_WITH_STORE.values())], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind",
+    [*patching._OURS, *(theirs for theirs, _ in patching._OURS_WITH_STORE.values())],
+    ids=lambda kind: kind.__name__)
 def test_every_default_is_pytorchs(kind):
-    """The attributes that the defaults leave in an object, and what each argument of the constructor does to them."""
+    """The attributes that the defaults leave in an object, and what each argument of the constructor does to
+    them."""
     ours = getattr(outgrad, kind.__name__)
     takes = {"LayerNorm": (WIDTH,), "RMSNorm": (WIDTH,), "Linear": (WIDTH, 8)}.get(kind.__name__, ())
 
@@ -420,7 +454,8 @@ def test_every_default_is_pytorchs(kind):
         return public, [(name, p.shape, p.dtype) for name, p in module.named_parameters()]
 
     assert seen(ours, *takes) == seen(kind, *takes)
-    others = {bool: lambda v: not v, float: lambda v: v + 0.25, int: lambda v: v + 3, str: lambda v: "tanh", type(None): lambda v: -1}
+    others = {bool: lambda v: not v, float: lambda v: v + 0.25, int: lambda v: v + 3, str: lambda v: "tanh",
+        type(None): lambda v: -1}
     for name, default in list(parameters_of(kind.__init__).items())[len(takes) :]:
         if name not in ("device", "dtype"):
             changed = {name: others[type(default)](default)}
@@ -447,14 +482,17 @@ def test_a_softplus_with_a_lower_threshold_is_pytorchs():
     model, x = nn.Sequential(low, high), torch.tensor([4.0, 30.0])
     before = low(x)
     report = outgrad.patch(model)
-    assert [one.name for one in report.swapped] == ["1"] and "threshold=3: outgrad has its gradient for a threshold of 20 or more" in str(report)
+    assert ([one.name for one in report.swapped] == ["1"]
+        and "threshold=3: outgrad has its gradient for a threshold of 20 or more" in str(report))
     assert torch.equal(low(x), before) and before[0] == 4
-    assert torch.equal(outgrad.Softplus(threshold=3)(x), before) and torch.equal(high(x), nn.Softplus(threshold=40)(x))
+    assert torch.equal(outgrad.Softplus(threshold=3)(x), before) and torch.equal(high(x),
+        nn.Softplus(threshold=40)(x))
 
 
 def test_results_under_a_gpus_autocast_have_pytorchs_types():
-    """On fake tensors, whose device need not exist. Norms are apart: patch is told their type. So are Hugging Face's classes: of
-    those whose formula has a torch.pow, autocast makes float32, which the next product rounds to bf16 again."""
+    """On fake tensors, whose device need not exist. Norms are apart: patch is told their type. So are Hugging
+    Face's classes: of those whose formula has a torch.pow, autocast makes float32, which the next product
+    rounds to bf16 again."""
     before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
     torch.set_autocast_enabled("cuda", True)
     torch.set_autocast_dtype("cuda", torch.bfloat16)
@@ -475,13 +513,15 @@ def test_results_under_a_gpus_autocast_have_pytorchs_types():
 
 
 def lessons(name, steps):
-    """Batches of a task that is learnt steadily: each word is to be replaced by another; bright images are to be told from
-    others. On a plateau any difference grows with each step, and drifts would be as large as the plateau is long."""
+    """Batches of a task that is learnt steadily: each word is to be replaced by another; bright images are to
+    be told from others. On a plateau any difference grows with each step, and drifts would be as large as the
+    plateau is long."""
     generator = torch.Generator().manual_seed(5)
     for _ in range(steps):
         if name == "vit":
             labels = torch.randint(0, 2, (4,), generator=generator)
-            yield {"pixel_values": torch.randn(4, 3, 16, 16, generator=generator) + labels.view(4, 1, 1, 1), "labels": labels}
+            yield {"pixel_values": torch.randn(4, 3, 16, 16, generator=generator) + labels.view(4, 1, 1, 1),
+                "labels": labels}
             continue
         words = torch.randint(3, 24, (4, 8), generator=generator)
         others = 3 + 5 * words % 21
@@ -491,8 +531,8 @@ def lessons(name, steps):
 
 
 def losses(name, steps, seed, autocast, ours=False, ulp=False):
-    """Of each step. The model that ours stands beside has our dropout too, so that both drop the same elements; with ulp, its first
-    gamma began larger by 2^-23, under autocast by 2^-8."""
+    """Of each step. The model that ours stands beside has our dropout too, so that both drop the same
+    elements; with ulp, its first gamma began larger by 2^-23, under autocast by 2^-8."""
     model = model_of(name, dropout=0.1, seed=seed).train()
     outgrad.patch(model, norms="autocast")
     norms = [m for m in model.modules() if isinstance(m, outgrad.LayerNorm)]
@@ -517,10 +557,13 @@ def losses(name, steps, seed, autocast, ours=False, ulp=False):
 
 
 @pytest.mark.parametrize("steps", [40, pytest.param(300, marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize(("name", "autocast"), [("bert", False), *(pytest.param(*case, marks=pytest.mark.nightly) for case in [("gpt2", False), ("roberta", False), ("vit", False), ("bert", True)])])
+@pytest.mark.parametrize(("name", "autocast"),
+    [("bert", False), *(pytest.param(*case, marks=pytest.mark.nightly)
+    for case in [("gpt2", False), ("roberta", False), ("vit", False), ("bert", True)])])
 def test_the_loss_drifts_no_further_than_by_one_ulp_of_a_weight(name, autocast, steps):
-    """|loss - loss of the plain model|, mean over the steps: the median over three seeds is at most twice what a change of one weight
-    by one ulp gives. So patching changes training as a difference does that nobody would see."""
+    """|loss - loss of the plain model|, mean over the steps: the median over three seeds is at most twice
+    what a change of one weight by one ulp gives. So patching changes training as a difference does that
+    nobody would see."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -533,12 +576,14 @@ def test_the_loss_drifts_no_further_than_by_one_ulp_of_a_weight(name, autocast, 
     finally:
         torch.set_num_threads(threads)
     patch, ulp = statistics.median(by_patch), statistics.median(by_ulp)
-    print(f"{name}{', bf16' if autocast else ''}: the loss drifts by {patch:.2g}, by one ulp of a weight {ulp:.2g}: ratio {patch / ulp:.2f}")
+    print(f"{name}{', bf16' if autocast else ''}: the loss drifts by {patch:.2g}, by one ulp of a weight "
+        f"{ulp:.2g}: ratio {patch / ulp:.2f}")
     assert 0 < patch <= 2 * ulp
 
 
 def test_the_page_train_with_it_runs():
-    blocks = re.findall(r"^```python\n(.*?)^```$", (SOURCES / "docs/train_with_it.md").read_text(), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```python\n(.*?)^```$", (SOURCES / "docs/train_with_it.md").read_text(),
+        re.MULTILINE | re.DOTALL)
     assert len(blocks) >= 3
     scope = {}
     for block in blocks:

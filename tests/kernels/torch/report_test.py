@@ -1,4 +1,5 @@
-"""python -m outgrad report: what it says of models of Hugging Face, of a model of one's own, and of what it cannot use."""
+"""python -m outgrad report: what it says of models of Hugging Face, of a model of one's own, and of what it
+cannot use."""
 
 import copy
 import json
@@ -13,7 +14,8 @@ import outgrad
 from outgrad import __main__ as command
 from outgrad import report
 
-SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 97, "max_position_embeddings": 66}
+SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128,
+    "vocab_size": 97, "max_position_embeddings": 66}
 
 
 @pytest.fixture
@@ -31,16 +33,19 @@ def own_model():
 @pytest.mark.parametrize("name", ["bert", "gpt2", "roberta", "vit", "llama"])
 def test_kinds_of_models_are_known_by_name(name):
     found = report.of(name, batch=1, length=64)
-    for total, components in ((found.total_before, found.components_before), (found.total_after, found.components_after)):
+    for total, components in ((found.total_before, found.components_before),
+            (found.total_after, found.components_after)):
         assert total == sum(components.values())
     assert found.total_after < found.total_before or (name == "llama" and not found.swapped)
 
 
 def test_bytes_of_a_layer_of_bert_large_are_those_of_the_ledger():
-    """The whole way through Hugging Face's model, fused attention included: a layer more keeps what the ledger says."""
+    """The whole way through Hugging Face's model, fused attention included: a layer more keeps what the
+    ledger says."""
     import ledger
 
-    config = transformers.BertConfig(hidden_size=1024, num_attention_heads=16, intermediate_size=4096, max_position_embeddings=512)
+    config = transformers.BertConfig(hidden_size=1024, num_attention_heads=16, intermediate_size=4096,
+        max_position_embeddings=512)
     kept = []
     for layers in (1, 2):
         one = copy.deepcopy(config)
@@ -59,12 +64,13 @@ def test_bytes_of_a_layer_of_bert_large_are_those_of_the_ledger():
 def test_a_configuration_and_a_model_of_ones_own(folder, monkeypatch, capsys, tmp_path):
     command.main(["report", str(folder), "--batch", "2", "--length", "32", "--modules"])
     text = capsys.readouterr().out
-    assert re.match(r"\d+ modules patched, 0 left alone; kept for the backward pass: [\d,]+ bytes before, [\d,]+ after", text)
+    assert re.match(
+        r"\d+ modules patched, 0 left alone; kept for the backward pass: [\d,]+ bytes before, [\d,]+ after",
+        text)
     assert "bert.encoder.layer.1.intermediate.intermediate_act_fn" in text and "gelu_bf16" in text
     assert re.search(r"^component +MiB before +after$", text, re.MULTILINE)
-    (tmp_path / "of_mine.py").write_text(
-        "import torch\nfrom torch import nn\ndef make():\n    return nn.Sequential(nn.Linear(8, 16), nn.GELU()), torch.empty(4, 8)\n"
-    )
+    (tmp_path / "of_mine.py").write_text("import torch\nfrom torch import nn\ndef make():\n"
+        "    return nn.Sequential(nn.Linear(8, 16), nn.GELU()), torch.empty(4, 8)\n")
     monkeypatch.chdir(tmp_path)
     command.main(["report", "of_mine:make", "--type", "fp32"])
     text = capsys.readouterr().out
@@ -106,7 +112,8 @@ def test_bars_and_the_picture(tmp_path, capsys):
     assert found.components_before.keys() >= {"GELU", "LayerNorm"}
     lines = report.bars(found, width=10).splitlines()
     assert len(lines) == 1 + len({*found.components_before, *found.components_after})
-    assert max(len(re.findall("[#.]+$", line)[0]) if re.search("[#.]+$", line) else 0 for line in lines[1:]) == 10
+    assert (max(len(re.findall("[#.]+$", line)[0]) if re.search("[#.]+$", line) else 0 for line in lines[1:])
+        == 10)
     pytest.importorskip("matplotlib")
     report.plot(found, tmp_path / "bytes.svg", "mine")
     assert "MiB kept" in (tmp_path / "bytes.svg").read_text()
@@ -117,7 +124,8 @@ def test_without_matplotlib_the_extra_that_has_it_is_named(monkeypatch, tmp_path
     with pytest.raises(SystemExit) as ended:
         command.main(["report", "bert", "--plot", str(tmp_path / "bytes.svg")])
     assert ended.value.code == 3 and not list(tmp_path.iterdir())
-    assert capsys.readouterr().err == "python -m outgrad: --plot: matplotlib is not installed; the extra plot has it: pip install 'outgrad[plot]'\n"
+    assert capsys.readouterr().err == ("python -m outgrad: --plot: matplotlib is not installed; "
+        "the extra plot has it: pip install 'outgrad[plot]'\n")
 
 
 def test_progress_is_shown_on_a_terminal_when_a_pass_takes_long(monkeypatch, capsys):

@@ -1,5 +1,5 @@
-"""The study of stores of notebooks_data/studies: its ways are the package's stores, its runs are pairs, its networks
-learn, and the summary of the written file follows from its runs."""
+"""The study of stores of notebooks_data/studies: its ways are the stores of outgrad and outgrad_peers, its
+runs are pairs, its networks learn, and the summary of the written file follows from its runs."""
 
 import json
 import math
@@ -10,8 +10,7 @@ import stores
 import torch
 import torch.nn.functional as F
 
-import outgrad
-from outgrad import stores as outgrad_stores
+import outgrad_peers
 
 WRITTEN = json.loads(stores.RESULT.read_text())
 X = torch.linspace(-6, 6, 48000)
@@ -36,7 +35,8 @@ def off(way, x=X):
 @pytest.mark.parametrize("degrees", (1, 2, 3, 4, 7, 15, 30))
 @pytest.mark.parametrize("inside", (0.95, 1 - 0.05 / 15))
 def test_students_quantile_has_its_probability(degrees, inside):
-    """The density, integrated over the angle whose tangent is t / sqrt(degrees), where it is cos^(degrees - 1)."""
+    """The density, integrated over the angle whose tangent is t / sqrt(degrees), where it is cos^(degrees -
+    1)."""
     middles = (torch.arange(200000, dtype=torch.float64) + 0.5) * (math.pi / 2 / 200000)
     density = middles.cos() ** (degrees - 1)
     within = middles < math.atan(paired.student(inside, degrees) / math.sqrt(degrees))
@@ -58,16 +58,16 @@ def test_the_derivative_is_that_of_pytorch():
         assert off(way).abs().max() < 2.0**-8, "bf16 rounds it once"
 
 
-@pytest.mark.parametrize("way", [way for way in stores.WAYS if way in outgrad_stores.STORES])
+@pytest.mark.parametrize("way", [way for way in stores.WAYS if way in outgrad_peers.STORES])
 def test_a_way_is_the_packages_store_of_this_name(way):
     layer = activation(way)
     assert layer.store == way
     torch.manual_seed(1)
     got = layer(X)
     torch.manual_seed(1)
-    want = outgrad.gelu(X.bfloat16(), store=way)
+    want = outgrad_peers.gelu(X.bfloat16(), store=way)
     assert torch.equal(got, want.float())
-    assert off(way).abs().max() <= outgrad.bounds("gelu", torch.bfloat16, way).total + 2.0**-8
+    assert off(way).abs().max() <= outgrad_peers.bounds("gelu", torch.bfloat16, way).total + 2.0**-8
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
         layer(X.requires_grad_())
@@ -77,7 +77,8 @@ def test_a_way_is_the_packages_store_of_this_name(way):
 
 def test_every_store_is_a_way():
     others = {"exact", "control", "regelu2", *stores.SHARED}
-    assert set(stores.WAYS) == {store for store in outgrad_stores.STORES if outgrad_stores.why_not("gelu", store) is None} | others
+    assert (set(stores.WAYS)
+        == {store for store in outgrad_peers.STORES if outgrad_peers.why_not("gelu", store) is None} | others)
     assert len(set(stores.WAYS)) == len(stores.WAYS)
     layer = activation("parity")
     for way in stores.WAYS:
@@ -97,7 +98,8 @@ def test_bits_are_shared_while_it_trains_and_at_probes(monkeypatch):
     def made():
         model = stores.Transformer()
         torch.nn.init.zeros_(model.layers[1].mlp[2].weight).requires_grad_(False)
-        model.register_forward_hook(lambda *_: got.append([a._outgrad_bits for a in stores.activations(model)]))
+        model.register_forward_hook(
+            lambda *_: got.append([a._outgrad_bits for a in stores.activations(model)]))
         return model
 
     stores.run(stores.Digits, 1, "actnn:shared:2", 3)
@@ -121,7 +123,8 @@ def test_regelu2s_derivative_is_a_step_at_each_threshold():
     thresholds = torch.tensor([float(t) for t in published["thresholds"]])
     steps = torch.tensor([float(a) for a in published["increments"]])
     x = X.bfloat16().float()
-    torch.testing.assert_close(derivative("regelu2", x), ((x[:, None] > thresholds) * steps).sum(1), rtol=2.0**-8, atol=1e-6)
+    torch.testing.assert_close(derivative("regelu2", x), ((x[:, None] > thresholds) * steps).sum(1),
+        rtol=2.0**-8, atol=1e-6)
 
 
 @pytest.mark.parametrize("of_task", stores.TASKS)
@@ -134,20 +137,24 @@ def test_ways_differ_in_gradients_alone_and_probes_leave_no_trace(of_task):
     task.loss(model, batch)
     ranges = [a._outgrad_ranges for a in layers]
     found = stores.probe(task, model, batch, [t[-32:] for t in task.train])
-    assert all(a._outgrad_ranges is before and a.way == "exact" and a.training for a, before in zip(layers, ranges, strict=True))
+    assert all(a._outgrad_ranges is before and a.way == "exact" and a.training
+        for a, before in zip(layers, ranges, strict=True))
     distance = {w["way"]: w["relative_l2"] for w in found["ways"]}
     rms = {w["way"]: w["rms"] for w in found["ways"]}
-    assert 0 < distance["y+bit"] < distance["code:5"] < distance["code:3"] < distance["regelu2"] < found["other_batch"]
-    assert rms["y+bit"] < rms["code:5"] < rms["code:4"] < rms["code:3"] < rms["code:2"] < rms["dither:2"] < rms["regelu2"]
+    assert 0 < distance["y+bit"] < distance["code:5"] < distance["code:3"] < distance["regelu2"] < found[
+        "other_batch"]
+    in_order = [rms[way] for way in ("y+bit", "code:5", "code:4", "code:3", "code:2", "dither:2", "regelu2")]
+    assert in_order == sorted(set(in_order))
     losses = {}
     for way in stores.WAYS:
         for a in layers:
             a.take(way)
         losses[way] = task.loss(model, batch).item()
     assert losses["control"] == losses["regelu2"] == losses["exact"]
-    of_ours = {losses[way] for way in stores.WAYS if way in outgrad_stores.STORES and way != "parity"}
+    of_ours = {losses[way] for way in stores.WAYS if way in outgrad_peers.STORES and way != "parity"}
     assert len(of_ours) == 1 and losses["parity"] not in of_ours
-    assert of_ours.pop() == pytest.approx(losses["exact"], rel=1e-5), "y is rounded once, from another fp32 value"
+    assert of_ours.pop() == pytest.approx(losses["exact"],
+        rel=1e-5), "y is rounded once, from another fp32 value"
 
 
 def test_parts_have_nothing_in_common_and_seeds_have_other_parts():
@@ -174,10 +181,12 @@ def test_a_study_repeats_and_writes_what_it_shows(monkeypatch, tmp_path, capsys)
     assert repeated in found["runs"]
     again = stores.study(["digits"], 1, 6, True, few)
     in_order = lambda runs: sorted(runs, key=lambda r: (r["task"], stores.WAYS.index(r["way"])))  # noqa: E731
-    assert in_order(again["runs"]) == in_order(found["runs"]) and again["configuration"] == found["configuration"]
+    assert (in_order(again["runs"]) == in_order(found["runs"])
+        and again["configuration"] == found["configuration"])
     some = stores.study(["text", "digits"], 1, 6, True, ["code:4", "e4m3+bit"])
     assert some == json.loads(stores.RESULT.read_text()) and some["runs"] == again["runs"]
-    assert sorted(some["probes"], key=str) == sorted(again["probes"], key=str) and some["summary"] == again["summary"]
+    assert (sorted(some["probes"], key=str) == sorted(again["probes"], key=str)
+        and some["summary"] == again["summary"])
     elsewhere = [r | {"validation": r["validation"] + (r["way"] == "exact")} for r in again["runs"]]
     stores.RESULT.write_text(json.dumps(again | {"runs": elsewhere}))
     with pytest.raises(SystemExit, match="digits, seed 1: exact ended at .*: train every way anew"):
@@ -201,10 +210,13 @@ def test_the_written_networks_have_learnt():
 
 def test_the_written_summary_follows_from_the_written_runs():
     assert stores.summary_of(WRITTEN["runs"], WRITTEN["probes"]) == WRITTEN["summary"]
-    wanted = {(t["name"], s, w) for t in WRITTEN["configuration"]["tasks"] for s in t["seeds"] for w in stores.WAYS}
-    assert {(r["task"], r["seed"], r["way"]) for r in WRITTEN["runs"]} == wanted and len(WRITTEN["runs"]) == len(wanted)
+    wanted = {(t["name"], s, w) for t in WRITTEN["configuration"]["tasks"] for s in t["seeds"]
+        for w in stores.WAYS}
+    assert ({(r["task"], r["seed"], r["way"]) for r in WRITTEN["runs"]} == wanted
+        and len(WRITTEN["runs"]) == len(wanted))
     steps = {t.name: t.steps for t in stores.TASKS}
-    assert all(t["steps"] == steps[t["name"]] and len(t["seeds"]) >= 5 for t in WRITTEN["configuration"]["tasks"])
+    assert all(t["steps"] == steps[t["name"]] and len(t["seeds"]) >= 5
+        for t in WRITTEN["configuration"]["tasks"])
 
 
 def test_a_run_that_diverged_is_counted_and_left_out():

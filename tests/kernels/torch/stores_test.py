@@ -1,6 +1,6 @@
-"""What activations keep instead of y and a bit (outgrad/stores.py): every store of every activation and type against exact
-derivatives, within the bound that its header states; the bytes that are kept; modules, patch and its report; how PyTorch's
-autograd, compiler and checkpoints use it."""
+"""What activations keep instead of y and a bit (outgrad/stores.py): every store of every activation and type
+against exact derivatives, within the bound that its header states; the bytes that are kept; modules, patch
+and its report; how PyTorch's autograd, compiler and checkpoints use it."""
 
 import copy
 import io
@@ -17,15 +17,23 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import outgrad
+import outgrad_peers
 from outgrad import library, report, stores
 
 FORMATS = [torch.float32, torch.float16, torch.bfloat16]
 LEAST_SUBNORMAL = {torch.float32: 2.0**-149, torch.float16: 2.0**-24, torch.bfloat16: 2.0**-133}
-PAIRS = [(name, store) for name in library.ACTIVATIONS for store in stores.STORES if stores.why_not(name, store) is None]
-pairs = pytest.mark.parametrize(("name", "store"), [pair for pair in PAIRS if pair[1] not in stores.OF_X])  # quantisers_test.py has those
-each = pytest.mark.parametrize("store", stores.STORES)  # of GELU, which has them all
-of_each_kind = pytest.mark.parametrize("store", ["y+bit", "parity", "code:5", "dither:3", "mxfp8+bit", "e4m3+bit", "mesa", "actnn:2", "actnn:auto:2"])
+PAIRS = [(name, store) for name in library.ACTIVATIONS
+    for store in stores.STORES if stores.why_not(name, store) is None]
+pairs = pytest.mark.parametrize(("name", "store"), PAIRS)
+each = pytest.mark.parametrize("store", outgrad_peers.STORES)  # of GELU, which has them all
+of_each_kind = pytest.mark.parametrize("store",
+    ["y+bit", "parity", "code:5", "dither:3", "mxfp8+bit", "e4m3+bit", "mesa", "actnn:2", "actnn:auto:2"])
 RANDOM = ("dither", "mesa", "actnn")
+
+
+def of(store):
+    """The package that has this store."""
+    return outgrad_peers if store in outgrad_peers.OF_X else outgrad
 
 
 def slope(name, x):
@@ -38,14 +46,16 @@ def slope(name, x):
 
 def inputs(dtype):
     """Every finite number of 16 bits. Of float32 those of bf16, and others between them."""
-    x = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(torch.bfloat16 if dtype == torch.float32 else dtype)
+    x = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(torch.bfloat16
+        if dtype == torch.float32 else dtype)
     x = x[torch.isfinite(x)]
     return torch.cat([x.float(), torch.linspace(-12, 12, 40_001)]) if dtype == torch.float32 else x
 
 
 def floats_around(x, reach=2**14):
     """x in float32, and so many of its neighbours on either side."""
-    return (torch.tensor(x).view(torch.int32) + torch.arange(-reach, reach + 1, dtype=torch.int32)).view(torch.float32)
+    return (torch.tensor(x).view(torch.int32) + torch.arange(-reach, reach + 1, dtype=torch.int32)).view(
+        torch.float32)
 
 
 def printed(bounds):
@@ -54,7 +64,8 @@ def printed(bounds):
 
 
 def kept_by(store, n, bytes_each, columns=1024):
-    """Bytes that a GELU of n elements keeps, its y among them if it keeps y; n is a multiple of 256, columns of 64."""
+    """Bytes that a GELU of n elements keeps, its y among them if it keeps y; n is a multiple of 256, columns
+    of 64."""
     kind, _, bits = store.partition(":")
     return {
         "y+bit": lambda: n * bytes_each + n // 8,
@@ -62,7 +73,8 @@ def kept_by(store, n, bytes_each, columns=1024):
         "code": lambda: n * int(bits) // 8,
         "dither": lambda: n * int(bits) // 8 + 8,
         "mxfp8+bit": lambda: n + n // 32 + n // 8,
-        **{name + beside: lambda b=b: n + n * b // 8 + 4 for name in library.FP8 for b, beside in enumerate(("", "+bit", "+2bits"))},
+        **{name + beside: lambda b=b: n + n * b // 8 + 4 for name in library.FP8
+        for b, beside in enumerate(("", "+bit", "+2bits"))},
         "mesa": lambda: n + columns // 64 * 8,
         "actnn": lambda: n * int(bits.removeprefix("auto:")) // 8 + n // 256 * (5 if "auto" in bits else 4),
     }[kind]()
@@ -82,7 +94,8 @@ def test_every_gradient_is_within_the_proven_bound(name, store, dtype):
     bound = outgrad.bounds(name, dtype, store).total
     assert 0 < bound < 0.4
     largest = 0.0
-    for order in (torch.arange(x.numel()), torch.randperm(x.numel(), generator=torch.Generator().manual_seed(1))):
+    for order in (torch.arange(x.numel()),
+            torch.randperm(x.numel(), generator=torch.Generator().manual_seed(1))):
         y, dx = gradients(lambda x: function(x, store=store), x[order], dy=torch.ones_like(x))
         want = slope(name, x[order])
         off = (dx.double() - want).abs()
@@ -91,24 +104,28 @@ def test_every_gradient_is_within_the_proven_bound(name, store, dtype):
         largest = max(largest, off.max().item())
         plain = function(x[order])
         if store == "parity" and dtype != torch.float32:
-            assert (y.view(torch.int16).int() - plain.view(torch.int16).int()).abs().max() == 1, "the branch's bit moves y by a unit at most"
+            assert (y.view(torch.int16).int() - plain.view(
+                torch.int16).int()).abs().max() == 1, "the branch's bit moves y by a unit at most"
             assert torch.equal(y[y > 0], plain[y > 0])
         else:
             assert torch.equal(y, plain)
     if store != "y+bit" and dtype != torch.float32:
         if stores.fp8_of(store) is not None:
-            bound = outgrad.bounds(name, dtype, store, y.abs().max().item()).total  # at this scale; the other is of all scales
+            # at this scale; the other is of all scales
+            bound = outgrad.bounds(name, dtype, store, y.abs().max().item()).total
         assert largest > 0.5 * bound, "the bound is of this store, and no larger one's"
 
 
 @pytest.mark.parametrize("name", library.ACTIVATIONS)
 def test_the_total_of_float32_is_the_sweeps_and_what_is_printed_holds(name):
-    """kA + kB + kK, which was printed before, bounds the error at the x that y and its bit stand for. Next to the minimum half of
-    the floats share their y with many others, and f' is further from theirs than from g by the error of storing y."""
+    """kA + kB + kK, which was printed before, bounds the error at the x that y and its bit stand for. Next to
+    the minimum half of the floats share their y with many others, and f' is further from theirs than from g
+    by the error of storing y."""
     sweep = json.loads((SOURCES / f"notebooks_data/sweeps/{name}_f32.json").read_text())["domains"][0]
     assert sweep["x_format"] == "f32" and sweep["counts"]["patterns"] == 2**32
     bounds, worst = outgrad.bounds(name, torch.float32), sweep["T"]
-    swept = "" if name == "gelu" else " whose y is f(x) correctly rounded"  # what the sweep of all but GELU takes y for
+    # what the sweep of all but GELU takes y for
+    swept = "" if name == "gelu" else " whose y is f(x) correctly rounded"
     assert bounds.total == worst["bound"] and f"for every float32 x{swept}, fit" in str(bounds)
     places = [float.fromhex(worst[branch]["x"]) for branch in ("left", "right") if worst[branch] is not None]
     if name in library.MASKED:
@@ -126,16 +143,19 @@ def test_a_dy_multiplies_the_gradient(dtype):
     x = torch.randn(1000).to(dtype)
     for name, store in PAIRS:
         torch.manual_seed(1)
-        ones = gradients(lambda x, name=name, store=store: getattr(outgrad, name)(x, store=store), x, dy=torch.ones_like(x))[1]
+        ones = gradients(lambda x, name=name, store=store: getattr(outgrad, name)(x, store=store), x,
+            dy=torch.ones_like(x))[1]
         torch.manual_seed(1)
-        twice = gradients(lambda x, name=name, store=store: getattr(outgrad, name)(x, store=store), x, dy=torch.full_like(x, -2.0))[1]
+        twice = gradients(lambda x, name=name, store=store: getattr(outgrad, name)(x, store=store), x,
+            dy=torch.full_like(x, -2.0))[1]
         assert torch.equal(twice, -2 * ones)
 
 
 def test_float32_has_no_parity_and_falls_back():
     x = torch.randn(1000) * 3
     for name in library.MASKED:
-        both = [gradients(lambda x, name=name, store=store: getattr(outgrad, name)(x, store=store), x) for store in ("parity", "y+bit")]
+        both = [gradients(lambda x, name=name, store=store: getattr(outgrad, name)(x, store=store), x)
+            for store in ("parity", "y+bit")]
         assert all(torch.equal(a, b) for a, b in zip(*both, strict=True))
         assert outgrad.bounds(name, torch.float32, "parity") == outgrad.bounds(name, torch.float32)
 
@@ -143,18 +163,25 @@ def test_float32_has_no_parity_and_falls_back():
 def test_bounds_are_those_of_the_headers():
     assert outgrad.bounds("gelu", torch.bfloat16, "code:4").total == float.fromhex("0x1.420082296614p-5")
     dithered = outgrad.bounds("gelu", torch.bfloat16, "dither:3")
-    assert (dithered.total, dithered.bias) == (float.fromhex("0x1.7000929c967fdp-4"), float.fromhex("0x1.5afe014087113p-20"))
+    assert (dithered.total, dithered.bias) == (float.fromhex("0x1.7000929c967fdp-4"),
+        float.fromhex("0x1.5afe014087113p-20"))
     assert dithered.fit == "gelu_code" and len(dithered.sha256) == 64 and math.isinf(dithered.evaluation)
-    assert str(dithered) == "|g - f'(x)| <= 0.09, |mean g - f'(x)| <= 1.3e-06 for every bfloat16 x, fit gelu_code"
+    assert (str(dithered)
+        == "|g - f'(x)| <= 0.09, |mean g - f'(x)| <= 1.3e-06 for every bfloat16 x, fit gelu_code")
     of_a_block = "for every float16 x of a block of 32 whose largest |y| is below 2^12, fit gelu_mxfp8"
     assert str(outgrad.bounds("gelu", torch.float16, "mxfp8+bit")).endswith(of_a_block)
     for store, largest in (("e4m3+bit", "2^12"), ("e5m2", "2^26")):
-        of_a_tensor = f"for every float32 x of a tensor whose largest finite |y| is at most {largest}, fit gelu_fp8"
+        of_a_tensor = (
+            f"for every float32 x of a tensor whose largest finite |y| is at most {largest}, fit gelu_fp8")
         assert str(outgrad.bounds("gelu", torch.float32, store)).endswith(of_a_tensor)
-    assert "of a tensor whose largest finite |y| is 3.5, fit" in str(outgrad.bounds("gelu", torch.float32, "e4m3", largest=3.5))
-    names = {store: outgrad.bounds("gelu", torch.float16, store).fit for store in ("y+bit", "parity", "mxfp8+bit", "code:1")}
-    assert names == {"y+bit": "gelu_f16", "parity": "gelu_f16_parity", "mxfp8+bit": "gelu_mxfp8", "code:1": "gelu_code"}
-    assert len({outgrad.bounds(name, torch.bfloat16, store).sha256 for name, store in PAIRS}) == 10 + 10 + 6 + 1 + 6 + 10
+    assert "of a tensor whose largest finite |y| is 3.5, fit" in str(outgrad.bounds("gelu", torch.float32,
+        "e4m3", largest=3.5))
+    names = {store: outgrad.bounds("gelu", torch.float16, store).fit
+        for store in ("y+bit", "parity", "mxfp8+bit", "code:1")}
+    assert names == {"y+bit": "gelu_f16", "parity": "gelu_f16_parity", "mxfp8+bit": "gelu_mxfp8",
+        "code:1": "gelu_code"}
+    assert (len({outgrad.bounds(name, torch.bfloat16, store).sha256 for name, store in PAIRS}) == 10 + 10 + 6
+        + 1 + 6)
     with pytest.raises(ValueError, match="outgrad.bounds: tanh has no minimum"):
         outgrad.bounds("tanh", torch.bfloat16, "parity")
 
@@ -165,7 +192,8 @@ def test_bounds_in_words_are_not_below_the_bounds():
         for dtype in FORMATS:
             of = outgrad.bounds(name, dtype, store)
             said = [float(number) for number in re.findall(r"<= ([0-9.e-]+)", str(of))]
-            assert of.total <= said[0] <= 1.1 * of.total and (len(said) == 1 or of.bias <= said[1] <= 1.1 * of.bias), (name, store)
+            assert of.total <= said[0] <= 1.1 * of.total and (len(said) == 1
+                or of.bias <= said[1] <= 1.1 * of.bias), (name, store)
 
 
 # --- y in 8 bits at a scale -----------------------------------------------------------------------
@@ -178,15 +206,17 @@ FP8 = [store for store in stores.STORES if stores.fp8_of(store) is not None]
 @pytest.mark.parametrize("store", FP8)
 @ACTIVATIONS_OF_FP8
 def test_y_in_8_bits_is_within_the_bound_of_its_scale(name, store):
-    """Tensors of any largest |y|, from 0 to the largest float32, which has a bound of its own; those that the bound over all
-    scales holds for, too. What is no number changes none of it."""
+    """Tensors of any largest |y|, from 0 to the largest float32, which has a bound of its own; those that the
+    bound over all scales holds for, too. What is no number changes none of it."""
     generator = torch.Generator().manual_seed(len(name) + len(store))
     for power in (-149, -30, -3, -1, -0.5, 0, 0.3, 0.7, 1, 5, 11.9, 13, 14.5, 17, 25.9, 31, 60, 127.9):
         top = min(2.0**power, torch.finfo(torch.float32).max)
-        x = torch.cat([torch.linspace(-min(top, 8), min(top, 8), 4001), torch.randn(2000, generator=generator).clamp(-top, top), torch.tensor([top])])
+        x = torch.cat([torch.linspace(-min(top, 8), min(top, 8), 4001),
+            torch.randn(2000, generator=generator).clamp(-top, top), torch.tensor([top])])
         for strange in ([], [math.inf, -math.inf, math.nan]):
             given = torch.cat([x, torch.tensor(strange)])
-            y, dx = gradients(lambda x: getattr(outgrad, name)(x, store=store), given, dy=torch.ones_like(given))
+            y, dx = gradients(lambda x: getattr(outgrad, name)(x, store=store), given,
+                dy=torch.ones_like(given))
             largest = y[torch.isfinite(y)].abs().max().item()
             bound = outgrad.bounds(name, torch.float32, store, largest).total
             off = (dx[: len(x)].double() - slope(name, x)).abs().max().item()
@@ -194,18 +224,21 @@ def test_y_in_8_bits_is_within_the_bound_of_its_scale(name, store):
             overall = outgrad.bounds(name, torch.float32, store).total
             assert bound <= overall or largest > (2.0**12 if store.startswith("e4m3") else 2.0**26)
             if strange:
-                assert dx[-3] == pytest.approx(1, abs=bound) and dx[-2] == pytest.approx(0, abs=bound) and dx[-1].isnan()
+                assert (dx[-3] == pytest.approx(1, abs=bound) and dx[-2] == pytest.approx(0, abs=bound)
+                    and dx[-1].isnan())
 
 
 def test_a_largest_y_below_1_counts_as_1():
-    """Otherwise all y from the largest one on would share a code, and the bound would be three times as large."""
+    """Otherwise all y from the largest one on would share a code, and the bound would be three times as
+    large."""
     of = [outgrad.bounds("gelu", torch.float32, "e4m3+bit", largest).total for largest in (0, 1e-3, 1)]
     assert of[0] == of[1] == of[2] <= outgrad.bounds("gelu", torch.float32, "e4m3+bit").total
     assert library.fp8_error("gelu", library.FP8["e4m3"], 448 / 1e-3, 1) > 2.5 * of[0]
 
 
 def test_a_largest_y_belongs_to_stores_with_a_scale():
-    for store, largest in (("code:4", 1.0), ("e4m3+bit", -1.0), ("e4m3+bit", math.inf), ("e4m3+bit", math.nan), ("e5m2", 1e39)):
+    for store, largest in (("code:4", 1.0), ("e4m3+bit", -1.0), ("e4m3+bit", math.inf),
+            ("e4m3+bit", math.nan), ("e5m2", 1e39)):
         with pytest.raises(ValueError, match="outgrad.bounds: largest is"):
             outgrad.bounds("gelu", torch.float32, store, largest)
     with pytest.raises(ValueError, match="no y in 8 bits of gelu at a scale of 0"):
@@ -215,26 +248,26 @@ def test_a_largest_y_belongs_to_stores_with_a_scale():
 # --- Dithers --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("store", [store for store in stores.STORES if store.startswith(RANDOM)])
+@pytest.mark.parametrize("store", [store for store in outgrad_peers.STORES if store.startswith(RANDOM)])
 def test_the_generator_decides_on_what_is_random(store):
     x = torch.randn(10_000)
 
     def once(seed):
         torch.manual_seed(seed)
-        return gradients(lambda x: outgrad.gelu(x, store=store), x)[1]
+        return gradients(lambda x: of(store).gelu(x, store=store), x)[1]
 
     assert torch.equal(once(1), once(1))
     assert not torch.equal(once(1), once(2))
     torch.manual_seed(1)
-    first, second = (gradients(lambda x: outgrad.gelu(x, store=store), x)[1] for _ in range(2))
+    first, second = (gradients(lambda x: of(store).gelu(x, store=store), x)[1] for _ in range(2))
     assert not torch.equal(first, second), "each call has a seed of its own"
 
 
 @pytest.mark.parametrize("store", ["dither:2", "dither:3"])
 @pytest.mark.parametrize("name", library.ACTIVATIONS)
 def test_the_mean_of_dithered_gradients_is_the_exact_one(name, store):
-    """Over 2^14 elements and 32 seeds. A gradient lies within the bound of f', so by Hoeffding's inequality a mean is further
-    from its own expectation than the tolerance for one in 10^9 choices of seeds."""
+    """Over 2^14 elements and 32 seeds. A gradient lies within the bound of f', so by Hoeffding's inequality a
+    mean is further from its own expectation than the tolerance for one in 10^9 choices of seeds."""
     at = torch.tensor([-30.0, -3.0, -1.3, -0.7, -0.2, 0.0, 0.4, 1.1, 2.5, 30.0])
     x, seeds = at.repeat_interleave(2**14), 32
     total = torch.zeros(len(at), dtype=torch.float64)
@@ -259,9 +292,9 @@ def test_exactly_these_bytes_are_kept(store, dtype):
     x = torch.randn(1024, 1024).to(dtype).requires_grad_()
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
-        outgrad.gelu(x, store=store)
+        of(store).gelu(x, store=store)
     assert sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in kept}.values()) == want
-    found = outgrad.patch(nn.GELU(), example=x, store=store)
+    found = of(store).patch(nn.GELU(), example=x, store=store)
     assert found.total_before == n * dtype.itemsize
     assert found.total_after == found.swapped[0].bytes_after == want
 
@@ -270,7 +303,7 @@ def test_exactly_these_bytes_are_kept(store, dtype):
 def test_bytes_beside_the_y_that_a_linear_keeps(store):
     n = 2**20
     model = nn.Sequential(nn.GELU(), nn.Linear(1024, 8, bias=False)).bfloat16()
-    found = outgrad.patch(model, example=torch.randn(1024, 1024).bfloat16().requires_grad_(), store=store)
+    found = of(store).patch(model, example=torch.randn(1024, 1024).bfloat16().requires_grad_(), store=store)
     with_y = 0 if store in ("y+bit", "parity") else 2 * n
     assert found.total_before == 2 * n + 2 * n
     assert found.total_after == kept_by(store, n, 2) + with_y
@@ -279,7 +312,8 @@ def test_bytes_beside_the_y_that_a_linear_keeps(store):
 
 def test_activations_without_a_minimum_keep_y_alone_or_codes():
     for store, want in (("y+bit", 2 * 1024), ("code:2", 256)):
-        found = outgrad.patch(nn.Softplus(), example=torch.randn(1024).bfloat16().requires_grad_(), store=store)
+        found = outgrad.patch(nn.Softplus(), example=torch.randn(1024).bfloat16().requires_grad_(),
+            store=store)
         assert found.total_after == want
 
 
@@ -288,7 +322,9 @@ def test_activations_without_a_minimum_keep_y_alone_or_codes():
 
 def network():
     torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 64), nn.SiLU(), nn.LayerNorm(64), nn.Softplus(), nn.Linear(64, 4)).bfloat16()
+    return (
+        nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 64), nn.SiLU(), nn.LayerNorm(64),
+        nn.Softplus(), nn.Linear(64, 4)).bfloat16())
 
 
 def test_patch_gives_every_activation_its_store_and_unpatch_takes_it():
@@ -296,13 +332,17 @@ def test_patch_gives_every_activation_its_store_and_unpatch_takes_it():
     state = copy.deepcopy(model.state_dict())
     found = outgrad.patch(model, example=x, store={"gelu": "parity", "silu": "code:5"})
     assert [model[k].store for k in (1, 3, 5)] == ["parity", "code:5", "y+bit"]
-    assert {one.name: one.store for one in found.swapped} == {"1": "parity", "3": "code:5", "4": None, "5": "y+bit"}
-    assert {one.name: one.fit for one in found.swapped} == {"1": "gelu_bf16_parity", "3": "silu_code", "4": None, "5": "softplus_bf16"}
+    assert {one.name: one.store for one in found.swapped} == {"1": "parity", "3": "code:5", "4": None,
+        "5": "y+bit"}
+    assert {one.name: one.fit for one in found.swapped} == {"1": "gelu_bf16_parity", "3": "silu_code",
+        "4": None, "5": "softplus_bf16"}
     text = str(found)
-    assert {"store parity: 1; y+bit wherever x is float32", "store code:5: 3"} <= set(text.splitlines()) and "store y+bit" not in text
+    assert ({"store parity: 1; y+bit wherever x is float32", "store code:5: 3"} <= set(text.splitlines())
+        and "store y+bit" not in text)
     of_silu = outgrad.bounds("silu", torch.bfloat16, "code:5")
     assert str(of_silu) in text and f"coefficients silu_code: SHA-256 {of_silu.sha256}" in text
-    assert model.state_dict().keys() == state.keys() and all(torch.equal(a, state[k]) for k, a in model.state_dict().items())
+    assert model.state_dict().keys() == state.keys() and all(torch.equal(a, state[k])
+        for k, a in model.state_dict().items())
     assert outgrad.patch(model, store="dither:2").swapped == []
     assert [model[k].store for k in (1, 3, 5)] == ["dither:2"] * 3
     outgrad.patch(model)
@@ -320,14 +360,17 @@ of_norms = pytest.mark.parametrize("store", ["e4m3", "mxfp8", "int8"])
 @of_norms
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_a_norm_keeps_codes_and_scales_in_place_of_y(store, dtype):
-    """Beside them 4 bytes a row. The report says so of patched norms, and that the next layer's y is not the norm's."""
+    """Beside them 4 bytes a row. The report says so of patched norms, and that the next layer's y is not the
+    norm's."""
     rows, n = 16, 128
     of_scales = {"e4m3": 4, "mxfp8": rows * n // 32, "int8": rows * n // 64 * 8}[store]
     model = nn.Sequential(nn.LayerNorm(n), nn.RMSNorm(n), nn.Linear(n, 3)).to(dtype)
     found = outgrad.patch(model, torch.randn(rows, n).to(dtype), store={"norm": store})
     assert [one.bytes_after for one in found.swapped] == [rows * n + of_scales + 4 * rows] * 2
-    assert [one.store for one in found.swapped] == [store] * 2 and f"store {store}: 0 and 1 more\n" in f"{found}\n"
-    assert f"storing y in {store} moves x^ by at most 2^-2 + " in str(found) and f"storing y in {store} moves" in repr(model)
+    assert ([one.store for one in found.swapped] == [store] * 2
+        and f"store {store}: 0 and 1 more\n" in f"{found}\n")
+    assert (f"storing y in {store} moves x^ by at most 2^-2 + " in str(found)
+        and f"storing y in {store} moves" in repr(model))
     outgrad.patch(model, store={"norm": "y"})
     assert [one.store for one in model[:2]] == ["y"] * 2 and "storing y moves" in repr(model)
     outgrad.patch(model, store={"norm": store})
@@ -343,7 +386,8 @@ def test_norms_from_8_bits_in_copies_checkpoints_graphs_and_transforms(store):
     torch.manual_seed(4)
     module, x = outgrad.LayerNorm(64, store=store), torch.randn(8, 64)
     want = gradients(module, x)
-    for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module)), lambda x: checkpoint(module, x, use_reentrant=False), torch.compile(module, fullgraph=True)):
+    for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module)),
+            lambda x: checkpoint(module, x, use_reentrant=False), torch.compile(module, fullgraph=True)):
         assert all(torch.equal(a, b) for a, b in zip(gradients(other, x), want, strict=True))
     grad = torch.func.grad(lambda x: (module(x) * 1).sum())(x)
     direct = x.clone().requires_grad_()
@@ -358,13 +402,18 @@ def test_norms_from_8_bits_in_copies_checkpoints_graphs_and_transforms(store):
 def test_what_norms_cannot_keep_is_named():
     x = torch.randn(4, 48)
     for call, why in (
-        (lambda: outgrad.patch(network(), store={"norm": "code:4"}), "outgrad.patch: store: 'code:4' is no store of norm; there are y, e4m3, mxfp8, int8"),
-        (lambda: outgrad.patch(nn.Sequential(nn.LayerNorm(48)), store={"norm": "int8"}), "outgrad.patch: 0: store: 48 columns are no whole number of groups of 64"),
-        (lambda: outgrad.layer_norm(x, 48, store="mxfp8"), "outgrad.layer_norm: store: 48 columns are no whole number of groups of 32"),
+        (lambda: outgrad.patch(network(), store={"norm": "code:4"}),
+        "outgrad.patch: store: 'code:4' is no store of norm; there are y, e4m3, mxfp8, int8"),
+        (lambda: outgrad.patch(nn.Sequential(nn.LayerNorm(48)), store={"norm": "int8"}),
+        "outgrad.patch: 0: store: 48 columns are no whole number of groups of 64"),
+        (lambda: outgrad.layer_norm(x, 48, store="mxfp8"),
+        "outgrad.layer_norm: store: 48 columns are no whole number of groups of 32"),
         (lambda: outgrad.rms_norm(x, 48, store=8), "outgrad.rms_norm: store: 8 is no store of norms"),
         (lambda: outgrad.RMSNorm(48, store="int8"), "outgrad.RMSNorm: store: 48 columns"),
-        (lambda: outgrad.side_channels(torch.ones(48), store="int8"), "outgrad.side_channels: store: 48 columns"),
-        (lambda: outgrad.patch(network(), store={"softmax": "code:8"}), "store: 'code:8' is no store of softmax; there are p, log2:8"),
+        (lambda: outgrad.side_channels(torch.ones(48), store="int8"),
+        "outgrad.side_channels: store: 48 columns"),
+        (lambda: outgrad.patch(network(), store={"softmax": "code:8"}),
+        "store: 'code:8' is no store of softmax; there are p, log2:8"),
     ):
         with pytest.raises(ValueError, match=why):
             call()
@@ -387,15 +436,19 @@ def test_gelus_tanh_form_has_a_name_of_its_own():
 @pytest.mark.parametrize(
     ("store", "why"),
     [
-        ("code:9", r"store: 'code:9' is no store; there are y\+bit, parity, code:1 to code:8, dither:2, dither:3, mxfp8\+bit, e4m3, "),
+        ("code:9",
+        r"store: 'code:9' is no store; there are y\+bit, parity, code:1 to code:8, dither:2, dither:3, "),
         ("dither:4", "'dither:4' is no store"),
         (4, "4 is no store"),
         ({"gelu": None}, "None is no store"),
         ({"relu": "code:4"}, "store names 'relu', which is none of gelu, "),
-        ("parity", r"5 cannot have the store 'parity': softplus has no minimum, so its y needs no parity: y\+bit keeps y alone"),
-        ({"softplus": "e4m3+2bits"}, r"5 cannot have the store 'e4m3\+2bits': softplus has no minimum, and e4m3\+2bits is there for"),
+        ("parity",
+        r"5 cannot have the store 'parity': softplus has no minimum, so its y needs no parity: y\+bit keeps"),
+        ({"softplus": "e4m3+2bits"},
+        r"5 cannot have the store 'e4m3\+2bits': softplus has no minimum, and e4m3\+2bits is there for"),
         ("e5m2+3bits", r"'e5m2\+3bits' is no store"),
-        ({"silu": "mxfp8+bit"}, r"3 cannot have the store 'mxfp8\+bit': silu has no mxfp8\+bit, gelu alone has it"),
+        ({"silu": "mxfp8+bit"},
+        r"3 cannot have the store 'mxfp8\+bit': silu has no mxfp8\+bit, gelu alone has it"),
     ],
 )
 def test_what_cannot_be_is_named_and_nothing_is_patched(store, why):
@@ -415,7 +468,8 @@ def test_functions_and_modules_name_what_they_cannot():
     x = torch.randn(8)
     for call, why in (
         (lambda: outgrad.gelu(x, store="bit"), r"outgrad.gelu: store: 'bit' is no store; there are y\+bit"),
-        (lambda: outgrad.gelu(x, "tanh", store="mxfp8+bit"), "outgrad.gelu_tanh: store: gelu_tanh has no mxfp8"),
+        (lambda: outgrad.gelu(x, "tanh", store="mxfp8+bit"),
+        "outgrad.gelu_tanh: store: gelu_tanh has no mxfp8"),
         (lambda: outgrad.tanh(x, store="parity"), "outgrad.tanh: store: tanh has no minimum"),
         (lambda: outgrad.silu(x, store=["parity"]), "is no store"),
         (lambda: outgrad.SiLU(store="code:0"), "outgrad.SiLU: store: 'code:0' is no store"),
@@ -428,12 +482,12 @@ def test_functions_and_modules_name_what_they_cannot():
 
 @each
 def test_modules_compute_what_functions_compute_and_show_their_store(store):
-    module, x = outgrad.GELU(store=store), torch.randn(8, 64).bfloat16()
+    module, x = of(store).GELU(store=store), torch.randn(8, 64).bfloat16()
     torch.manual_seed(1)
-    want = gradients(lambda x: outgrad.gelu(x, store=store), x)
+    want = gradients(lambda x: of(store).gelu(x, store=store), x)
     torch.manual_seed(1)
     assert all(torch.equal(a, b) for a, b in zip(gradients(module, x), want, strict=True))
-    bound = str(outgrad.bounds("gelu", torch.bfloat16, store))
+    bound = str(of(store).bounds("gelu", torch.bfloat16, store))
     assert bound in repr(module) and (f"store='{store}'" in repr(module)) == (store != "y+bit")
     assert module.state_dict() == {}
 
@@ -441,7 +495,7 @@ def test_modules_compute_what_functions_compute_and_show_their_store(store):
 @each
 def test_copies_and_pickles_have_the_store(store):
     model = network()
-    outgrad.patch(model, store={"gelu": store})
+    of(store).patch(model, store={"gelu": store})
     x = torch.randn(8, 16).bfloat16()
 
     def passed(model):
@@ -452,7 +506,8 @@ def test_copies_and_pickles_have_the_store(store):
     file = io.BytesIO()
     torch.save(model, file)
     file.seek(0)
-    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.load(file, weights_only=False)):
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)),
+            torch.load(file, weights_only=False)):
         assert other[1].store == store and repr(other) == repr(model)
         assert all(torch.equal(a, b) for a, b in zip(passed(other), want, strict=True))
         assert type(outgrad.unpatch(other)[1]) is nn.GELU
@@ -476,7 +531,7 @@ def test_a_model_learns_with_each_store(store):
     """A line of training as anyone writes it: the loss of a small task falls to a tenth."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(8, 64), nn.GELU(), nn.Linear(64, 8))
-    outgrad.patch(model, store=store)
+    of(store).patch(model, store=store)
     x = torch.randn(256, 8)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     losses = []
@@ -495,23 +550,24 @@ def test_a_model_learns_with_each_store(store):
 @each
 def test_bytes_are_counted_on_fake_tensors_of_a_gpu(store):
     with report.fake("cuda", torch.bfloat16):
-        found = outgrad.patch(nn.Sequential(nn.Linear(8, 64, bias=False), nn.GELU()), example=torch.empty(32, 8), store=store)
+        found = of(store).patch(nn.Sequential(nn.Linear(8, 64, bias=False), nn.GELU()),
+            example=torch.empty(32, 8), store=store)
     assert found.swapped[0].bytes_after == kept_by(store, 32 * 64, 2, columns=64)
 
 
 def test_the_command_takes_stores(capsys, tmp_path, monkeypatch):
     from outgrad import __main__ as command
 
-    (tmp_path / "stored.py").write_text(
-        "import torch\nfrom torch import nn\ndef make():\n    return nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.SiLU()), torch.empty(4, 8)\n"
-    )
+    (tmp_path / "stored.py").write_text("import torch\nfrom torch import nn\ndef make():\n"
+        "    return nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.SiLU()), torch.empty(4, 8)\n")
     monkeypatch.chdir(tmp_path)
     command.main(["report", "stored:make", "--store", "gelu=parity,silu=code:4"])
     text = capsys.readouterr().out
     assert {"store parity: 1; y+bit wherever x is float32", "store code:4: 2"} <= set(text.splitlines())
     command.main(["report", "stored:make", "--store", "code:1"])
     assert "store code:1: 1 and 1 more\n" in capsys.readouterr().out
-    for given, why in (("code:9", "'code:9' is no store"), ("silu=mxfp8+bit", "2 cannot have the store"), ("gelu=parity,code:4", "'code:4' is neither")):
+    for given, why in (("code:9", "'code:9' is no store"), ("silu=mxfp8+bit", "2 cannot have the store"),
+            ("gelu=parity,code:4", "'code:4' is neither")):
         with pytest.raises(SystemExit) as ended:
             command.main(["report", "stored:make", "--store", given])
         assert ended.value.code == 2 and why in capsys.readouterr().err.splitlines()[-1]
@@ -520,24 +576,28 @@ def test_the_command_takes_stores(capsys, tmp_path, monkeypatch):
 @of_each_kind
 def test_compiled_gives_the_bits_of_eager(store, dtype=torch.bfloat16):
     torch._dynamo.reset()
-    module = outgrad.GELU(store=store)
+    module = of(store).GELU(store=store)
     compiled = torch.compile(lambda x: module(x) * 2, fullgraph=True, backend="aot_eager")
     for rows in (8, 5):
         x = torch.randn(rows, 33).to(dtype)
         if store.startswith(RANDOM):  # a graph has generators of its own, so only the bound is common
             y, dx = gradients(compiled, x, dy=torch.ones_like(x))
             assert torch.equal(y, 2 * outgrad.gelu(x))
-            assert (dx.double() - 2 * slope("gelu", x)).abs().max() <= 2 * outgrad.bounds("gelu", dtype, store).total * 1.01 + 2.0**-7
+            assert ((dx.double() - 2 * slope("gelu", x)).abs().max() <= 2
+                * of(store).bounds("gelu", dtype, store).total * 1.01 + 2.0**-7)
         else:
-            assert all(torch.equal(a, b) for a, b in zip(gradients(lambda x: module(x) * 2, x), gradients(compiled, x), strict=True))
+            assert all(torch.equal(a, b)
+                for a, b in zip(gradients(lambda x: module(x) * 2, x), gradients(compiled, x), strict=True))
 
 
 @of_each_kind
 def test_a_compiled_graph_keeps_the_same_bytes(store):
-    """Through the min-cut partition, which could keep the input instead, or make codes again in the backward pass."""
+    """Through the min-cut partition, which could keep the input instead, or make codes again in the backward
+    pass."""
     rows, columns = 64, 1024
     with report.fake("cpu", torch.bfloat16):
-        model = nn.Sequential(nn.Linear(32, columns, bias=False), outgrad.GELU(store=store)).eval()  # ranges in training are state
+        # ranges in training are state
+        model = nn.Sequential(nn.Linear(32, columns, bias=False), of(store).GELU(store=store)).eval()
         kept = ledger.kept_compiled(model, torch.empty(rows, 32))
     n = rows * columns
     with_y = 0 if store in ("y+bit", "parity") else 2 * n  # the result is counted too
@@ -547,7 +607,7 @@ def test_a_compiled_graph_keeps_the_same_bytes(store):
 @each
 def test_checkpoint_gives_the_same_bits(store):
     def block(x):
-        return outgrad.dropout(outgrad.gelu(x, store=store), 0.5)
+        return outgrad.dropout(of(store).gelu(x, store=store), 0.5)
 
     x = torch.randn(8, 64)
     torch.manual_seed(5)
@@ -566,7 +626,7 @@ def test_checkpoint_gives_the_same_bits(store):
 def test_transforms_second_derivatives_and_shapes(store):
     def operation(x):
         torch.manual_seed(1)
-        return outgrad.gelu(x, store=store)
+        return of(store).gelu(x, store=store)
 
     x = torch.randn(8, 64).bfloat16()
     leaf = x.clone().requires_grad_()
@@ -574,28 +634,29 @@ def test_transforms_second_derivatives_and_shapes(store):
     if not store.startswith(RANDOM):  # torch.func has randomness of its own
         assert torch.equal(torch.func.grad(lambda x: operation(x).pow(2).sum())(x), leaf.grad)
     with pytest.raises(NotImplementedError, match="vmap is not supported"):
-        torch.func.vmap(lambda x: outgrad.gelu(x, store=store), randomness="different")(x)
+        torch.func.vmap(lambda x: of(store).gelu(x, store=store), randomness="different")(x)
     for power in (1, 2):  # with power 1, dy itself depends on nothing
         y = operation(leaf).pow(power)
         (dx,) = torch.autograd.grad(y.sum(), leaf, create_graph=True)
         with pytest.raises(RuntimeError, match="second derivative"):
             torch.autograd.grad(y.sum() + dx.sum(), leaf)
     wide = torch.randn(64, 8).bfloat16().t()
-    assert all(torch.equal(a, b) for a, b in zip(gradients(operation, wide), gradients(operation, wide.contiguous()), strict=True))
+    assert all(torch.equal(a, b)
+        for a, b in zip(gradients(operation, wide), gradients(operation, wide.contiguous()), strict=True))
     leaf = x.clone().requires_grad_()
     operation(leaf).sum().backward()  # an expanded dy
     assert torch.equal(leaf.grad, gradients(operation, x, dy=torch.ones_like(x))[1])
     y, dx = gradients(operation, torch.empty(0, 64))
     assert y.shape == dx.shape == (0, 64)
     meta = torch.empty(8, 64, device="meta", requires_grad=True)
-    y = outgrad.gelu(meta, store=store)
+    y = of(store).gelu(meta, store=store)
     assert y.is_meta and torch.autograd.grad(y.sum(), meta)[0].shape == meta.shape
 
 
 @pytest.mark.parametrize("store", ["y+bit", "parity"])
 def test_a_y_changed_in_place_is_an_error(store):
     x = torch.randn(8, dtype=torch.bfloat16, requires_grad=True)
-    y = outgrad.gelu(x, store=store)
+    y = of(store).gelu(x, store=store)
     y.add_(1)
     with pytest.raises(RuntimeError, match="inplace"):
         y.sum().backward()
@@ -605,13 +666,14 @@ def test_a_y_changed_in_place_is_an_error(store):
 def test_a_y_that_is_not_kept_may_be_changed(store):
     x = torch.randn(8, dtype=torch.bfloat16)
     torch.manual_seed(1)
-    want = gradients(lambda x: outgrad.gelu(x, store=store), x)[1]
+    want = gradients(lambda x: of(store).gelu(x, store=store), x)[1]
     torch.manual_seed(1)
-    assert torch.equal(gradients(lambda x: outgrad.gelu(x, store=store).add_(1), x)[1], want)
+    assert torch.equal(gradients(lambda x: of(store).gelu(x, store=store).add_(1), x)[1], want)
 
 
 @each
 def test_a_nan_gives_a_nan_unless_a_code_stands_for_it(store):
-    y, dx = gradients(lambda x: outgrad.gelu(x, store=store), torch.tensor([math.nan, 1.0], dtype=torch.bfloat16))
-    assert y[0].isnan() and dx[0].isnan() == (store in ("y+bit", "parity", "mxfp8+bit") or stores.fp8_of(store) is not None)
+    y, dx = gradients(lambda x: of(store).gelu(x, store=store),
+        torch.tensor([math.nan, 1.0], dtype=torch.bfloat16))
+    assert y[0].isnan() and dx[0].isnan() == (store in ("y+bit", "parity", "mxfp8+bit") or store in FP8)
     assert torch.isfinite(dx[1])

@@ -1,5 +1,5 @@
-"""The study of training of notebooks_data/studies: its ways to GELU's derivative are what they say, its runs are pairs, and
-the summary of the written file follows from its runs."""
+"""The study of training of notebooks_data/studies: its ways to GELU's derivative are what they say, its runs
+are pairs, and the summary of the written file follows from its runs."""
 
 import json
 
@@ -65,8 +65,10 @@ def test_a_run_repeats_and_its_probes_tell_the_ways_apart():
 def test_the_written_summary_follows_from_the_written_runs():
     assert training.summary_of(WRITTEN["runs"], WRITTEN["probes"]) == WRITTEN["summary"]
     configuration = WRITTEN["configuration"]
-    wanted = {(t, s, w) for t in configuration["texts"] for s in configuration["seeds"] for w in configuration["ways"]}
-    assert {(r["text"], r["seed"], r["way"]) for r in WRITTEN["runs"]} == wanted and len(WRITTEN["runs"]) == len(wanted)
+    wanted = {(t, s, w) for t in configuration["texts"] for s in configuration["seeds"]
+        for w in configuration["ways"]}
+    assert ({(r["text"], r["seed"], r["way"]) for r in WRITTEN["runs"]} == wanted
+        and len(WRITTEN["runs"]) == len(wanted))
 
 
 def test_a_run_that_diverged_is_counted_and_left_out():
