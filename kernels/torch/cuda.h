@@ -44,9 +44,9 @@ struct SumOf {
 };
 
 // A norm. gamma, beta and their gradients are in the format `parameters`. side: the channels whose x^ is
-// kept, in ascending order. tau: what the others are tested for (kernels/side_policy.h); 0: nothing. seen: where a
-// forward says what it found, two numbers, or null. A backward reads rstd and side_x_hat, and writes the
-// workspace, of norm_workspace_bytes.
+// kept, in ascending order. tau: what the others are tested for (kernels/side_policy.h); 0: nothing. seen:
+// where a forward says what it found, two numbers, or null. A backward reads rstd and side_x_hat, and writes
+// the workspace, of norm_workspace_bytes.
 struct NormOf : Rows {
   bool rms = false;
   const void *gamma = nullptr, *beta = nullptr;

@@ -10,6 +10,7 @@
 
 #include "kernels/fits.h"
 #include "tests/kernels/patterns.h"
+#include "tests/kernels/tested_formats.h"
 
 namespace outgrad::kernels {
 namespace {
@@ -48,8 +49,7 @@ class Bias : public testing::Test {
     return v;
   }
 };
-using Stored = testing::Types<float, F16, BF16>;
-TYPED_TEST_SUITE(Bias, Stored);
+TYPED_TEST_SUITE(Bias, TestedFormats);
 
 template <CpuSchedule S, class T, class B>
 void expect_forward(const Shape& shape, const std::vector<T>& x, const std::vector<B>& bias) {

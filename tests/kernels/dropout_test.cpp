@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/kernels/patterns.h"
+#include "tests/kernels/tested_formats.h"
 
 namespace outgrad::kernels {
 namespace {
@@ -199,8 +200,7 @@ class Dropout : public testing::Test {
 
   static bool is_plus_zero(T value) { return code_of(value) == 0; }
 };
-using Stored = testing::Types<float, F16, BF16>;
-TYPED_TEST_SUITE(Dropout, Stored);
+TYPED_TEST_SUITE(Dropout, TestedFormats);
 
 TYPED_TEST(Dropout, LoopIsTheDefinition) {
   using T = TypeParam;

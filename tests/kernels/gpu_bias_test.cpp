@@ -11,6 +11,7 @@
 #include "kernels/fits.h"
 #include "kernels/host/bias.h"
 #include "tests/kernels/gpu_stand_in/cases.h"
+#include "tests/kernels/tested_formats.h"
 
 namespace outgrad::kernels {
 namespace {
@@ -135,8 +136,7 @@ void expect_backward(const Shape& shape, const Layout& layout) {
 
 template <class T>
 class StandInBias : public testing::Test {};
-using Stored = testing::Types<float, F16, BF16>;
-TYPED_TEST_SUITE(StandInBias, Stored);
+TYPED_TEST_SUITE(StandInBias, TestedFormats);
 
 TYPED_TEST(StandInBias, ForwardIsTheHosts) {
   using T = TypeParam;

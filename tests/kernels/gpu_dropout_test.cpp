@@ -11,6 +11,7 @@
 #include "kernels/host/dropout.h"
 #include "tests/kernels/gpu_stand_in/cases.h"
 #include "tests/kernels/patterns.h"
+#include "tests/kernels/tested_formats.h"
 
 namespace outgrad::kernels {
 namespace {
@@ -41,8 +42,7 @@ struct Looping {
 
 template <class T>
 class StandInDropout : public testing::Test {};
-using Stored = testing::Types<float, F16, BF16>;
-TYPED_TEST_SUITE(StandInDropout, Stored);
+TYPED_TEST_SUITE(StandInDropout, TestedFormats);
 
 TYPED_TEST(StandInDropout, EveryLengthAndLayoutIsTheHosts) {
   using T = TypeParam;

@@ -15,6 +15,7 @@
 #include "tests/kernels/patterns.h"
 #include "tests/kernels/synthetic_fit.h"
 #include "tests/kernels/synthetic_format.h"
+#include "tests/kernels/tested_formats.h"
 
 namespace outgrad::kernels {
 namespace {
@@ -105,8 +106,7 @@ void expect_backward() {
 
 template <class T>
 class StandInElementwise : public testing::Test {};
-using Formats = testing::Types<float, F16, BF16>;
-TYPED_TEST_SUITE(StandInElementwise, Formats);
+TYPED_TEST_SUITE(StandInElementwise, TestedFormats);
 
 TYPED_TEST(StandInElementwise, BackwardIsTheHostsUnderEverySchedule) {
   using T = TypeParam;

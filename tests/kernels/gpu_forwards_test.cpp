@@ -10,6 +10,7 @@
 #include "kernels/host/forwards.h"
 #include "tests/kernels/gpu_stand_in/cases.h"
 #include "tests/kernels/patterns.h"
+#include "tests/kernels/tested_formats.h"
 
 namespace outgrad::kernels {
 namespace {
@@ -49,8 +50,7 @@ void for_each_forward(ForwardList<F...>, const Body& body) {
 
 template <class T>
 class StandInForwards : public testing::Test {};
-using Stored = testing::Types<float, F16, BF16>;
-TYPED_TEST_SUITE(StandInForwards, Stored);
+TYPED_TEST_SUITE(StandInForwards, TestedFormats);
 
 // All 2^16 patterns of the 16-bit formats, every binade of f32.
 TYPED_TEST(StandInForwards, EveryPatternIsTheHosts) {

@@ -2,6 +2,7 @@
 // (tests/kernels/gpu_stand_in/), give the host kernels' bits: lengths, alignments, aliasing, side channels,
 // residuals, orders of threads. Other schedules: gpu_norm_schedules_test.cpp.
 #include "tests/kernels/gpu_norm_cases.h"
+#include "tests/kernels/tested_formats.h"
 
 namespace outgrad::kernels {
 namespace {
@@ -34,8 +35,7 @@ class StandInNorm : public testing::Test {
     expect_all<With<T>::kNorm, T, DefaultGpuNormSchedule, With<T>::kResidual>(cases);
   }
 };
-using Stored = testing::Types<float, F16, BF16>;
-TYPED_TEST_SUITE(StandInNorm, Stored);
+TYPED_TEST_SUITE(StandInNorm, TestedFormats);
 
 TYPED_TEST(StandInNorm, TheDefaultIsTheHosts) { this->expect_default(small_cases()); }
 

@@ -12,6 +12,7 @@
 #include "kernels/host/mxfp8.h"
 #include "tests/kernels/gpu_stand_in/cases.h"
 #include "tests/kernels/patterns.h"
+#include "tests/kernels/tested_formats.h"
 
 namespace outgrad::kernels {
 namespace {
@@ -50,8 +51,7 @@ void expect_mxfp8(const std::vector<T>& x, const Layout& layout) {
 
 template <class T>
 class StandInMxfp8 : public testing::Test {};
-using Stored = testing::Types<float, F16, BF16>;
-TYPED_TEST_SUITE(StandInMxfp8, Stored);
+TYPED_TEST_SUITE(StandInMxfp8, TestedFormats);
 
 // In the order of their codes, so that the elements of a block are alike, and shuffled, so that they are not.
 TYPED_TEST(StandInMxfp8, EveryPatternIsTheHosts) {

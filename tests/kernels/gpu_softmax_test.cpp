@@ -10,6 +10,7 @@
 
 #include "kernels/host/softmax.h"
 #include "tests/kernels/gpu_stand_in/cases.h"
+#include "tests/kernels/tested_formats.h"
 
 namespace outgrad::kernels {
 namespace {
@@ -50,8 +51,7 @@ void expect_softmax(const std::vector<T>& x, const std::vector<T>& dy, i64 rows,
 
 template <class T>
 class StandInSoftmax : public testing::Test {};
-using Stored = testing::Types<float, F16, BF16>;
-TYPED_TEST_SUITE(StandInSoftmax, Stored);
+TYPED_TEST_SUITE(StandInSoftmax, TestedFormats);
 
 // Rows around chunks, steps and groups of the tree, and around the numbers from which more warps share a row;
 // rows that do not fill their blocks.

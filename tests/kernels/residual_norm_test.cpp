@@ -7,6 +7,7 @@
 
 #include "kernels/host/layernorm.h"
 #include "tests/kernels/patterns.h"
+#include "tests/kernels/tested_formats.h"
 
 namespace outgrad::kernels {
 namespace {
@@ -34,8 +35,7 @@ std::vector<float> widened(const std::vector<T>& v) {
 
 template <class T>
 class ResidualNorm : public testing::Test {};
-using Formats = testing::Types<float, F16, BF16>;
-TYPED_TEST_SUITE(ResidualNorm, Formats);
+TYPED_TEST_SUITE(ResidualNorm, TestedFormats);
 
 template <CpuSchedule S, class T>
 void expect_forward(Norm norm, i64 rows, i64 n) {

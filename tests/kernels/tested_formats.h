@@ -1,0 +1,18 @@
+// The formats that typed tests of kernels go through: f32 and bf16, and f16, which takes as long to compile
+// and has bf16's code but for its conversions (these are tested by themselves), in a program that is run at
+// night.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include "kernels/formats.h"
+
+namespace outgrad::kernels {
+
+#ifdef OUTGRAD_NIGHTLY_FORMAT
+using TestedFormats = testing::Types<F16>;
+#else
+using TestedFormats = testing::Types<float, BF16>;
+#endif
+
+}  // namespace outgrad::kernels
