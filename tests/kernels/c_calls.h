@@ -71,13 +71,16 @@ inline bool has_parts(outgrad_store store) {
 }
 
 // The bytes of an element; 0: those of the format.
-#define OUTGRAD_C_ARRAYS(_)                                                                                 \
-  _(kX, x, 0)                                                                                               \
-  _(kResidual, residual, 0) _(kZ, z, 0) _(kY, y, 0) _(kMask, mask, 4) _(kG, g, 0) _(kDy, dy, 0)             \
-      _(kDx, dx, 0) _(kDz, dz, 0) _(kDzNext, dz_next, 0) _(kBias, bias, 4) _(kGamma, gamma, 4)              \
-          _(kBeta, beta, 4) _(kRstd, rstd, 4) _(kDgamma, dgamma, 4) _(kDbeta, dbeta, 4) _(kDbias, dbias, 4) \
-              _(kCodes, codes, 1) _(kScales, scales, 1) _(kParts, parts, 1) _(kSide, side_channels, 4)      \
-                  _(kXHat, side_x_hat, 4) _(kWorkspace, workspace, 4)
+#define OUTGRAD_C_ARRAYS(_)                                                                             \
+  _(kX, x, 0)                                                                                           \
+  _(kResidual, residual, 0)                                                                             \
+  _(kZ, z, 0)                                                                                           \
+  _(kY, y, 0)                                                                                           \
+  _(kMask, mask, 4)                                                                                     \
+  _(kG, g, 0) _(kDy, dy, 0) _(kDx, dx, 0) _(kDz, dz, 0) _(kDzNext, dz_next, 0) _(kBias, bias, 4)        \
+      _(kGamma, gamma, 4) _(kBeta, beta, 4) _(kRstd, rstd, 4) _(kDgamma, dgamma, 4) _(kDbeta, dbeta, 4) \
+          _(kDbias, dbias, 4) _(kCodes, codes, 1) _(kScales, scales, 1) _(kParts, parts, 1)             \
+              _(kSide, side_channels, 4) _(kXHat, side_x_hat, 4) _(kWorkspace, workspace, 4)
 struct Member {
   const char* name;
   size_t at;  // its place in the call
@@ -88,6 +91,7 @@ inline constexpr Member kMembers[] = {OUTGRAD_C_ARRAYS(OUTGRAD_C_ROW)};
 #undef OUTGRAD_C_ROW
 #define OUTGRAD_C_ID(id, member, element) id,
 enum ArrayId { OUTGRAD_C_ARRAYS(OUTGRAD_C_ID) kArrays };
+inline constexpr ArrayId kEveryArray[] = {OUTGRAD_C_ARRAYS(OUTGRAD_C_ID)};
 #undef OUTGRAD_C_ID
 
 inline u8* pointer(const outgrad_call& call, ArrayId array) {

@@ -52,7 +52,7 @@ mapfile -t order < <(nm --defined-only "$2/liboutgrad.a" | grep -oE 'k(F32|F16|B
 
 # --- Headers that are installed: what has code is in the inline namespace; data types, exceptions, catalogues and coefficients alone are outside it
 untagged=$(cd "$1" && grep -rl '^namespace outgrad::kernels\(::[a-z_]*\)\? {' kernels --include='*.h' --include='*.cuh' |
-  grep -vxE 'kernels/(accuracy|formats|fp8|kernels|ladder|layernorm|norm_store|params|side_policy|stored|table|host/call|host/errors|host/forked)\.h|kernels/(generated|support)/.*\.h' || true)
+  grep -vxE 'kernels/(accuracy|formats|fp8|kernels|ladder|layernorm|norm_store|params|side_policy|stored|table|catalogue/stores|host/call|host/errors|host/forked)\.h|kernels/(generated|support)/.*\.h' || true)
 [[ -z $untagged ]] || fail "outside the inline namespace (namespace outgrad::kernels::inline OUTGRAD_ABI): $untagged"
 grep -q 'inline OUTGRAD_ABI::tuned {' "$1/kernels/generated/tuned_default.h" || fail "tuned_default.h is outside the inline namespace"
 
