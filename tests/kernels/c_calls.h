@@ -90,6 +90,7 @@ inline constexpr Member kMembers[] = {OUTGRAD_C_ARRAYS(OUTGRAD_C_ROW)};
 #undef OUTGRAD_C_ROW
 #define OUTGRAD_C_ID(id, member, element) id,
 enum ArrayId { OUTGRAD_C_ARRAYS(OUTGRAD_C_ID) kArrays };
+inline constexpr ArrayId kEveryArray[] = {OUTGRAD_C_ARRAYS(OUTGRAD_C_ID)};
 #undef OUTGRAD_C_ID
 
 inline u8* pointer(const outgrad_call& call, ArrayId array) {

@@ -140,8 +140,7 @@ struct Call {
   outgrad_call given{.size = sizeof(outgrad_call), .rows = 1, .eps = 1e-5f};
   Uses uses;
 
-  // Whether y is kept as it is, or in the place of `dx` that of a sum; what of all this has a scalar code
-  // here and an oracle.
+  // Then there is an oracle for all results.
   bool keeps_y() const {
     return !is_coded(id) && !is_softmax(id) && (!takes_store(id) || given.store == OUTGRAD_STORE_Y);
   }
@@ -170,9 +169,8 @@ void call_kernels(const Call& c, const c::FormatKernels& kernels) {
               .eps = c.given.eps,
               .side = {c.given.side_channels, c.given.side_count, c.given.side_x_hat}};
   for (size_t k = 0; k < operands(kernel).size(); ++k) {
-    for (int array = 0; array < kArrays; ++array)
-      if (std::strcmp(kMembers[array].name, operands(kernel)[k].name) == 0)
-        a.array[k] = c.at<void>(static_cast<ArrayId>(array));
+    for (const ArrayId array : kEveryArray)
+      if (std::strcmp(kMembers[array].name, operands(kernel)[k].name) == 0) a.array[k] = c.at<void>(array);
   }
   const auto& by_store = c.id == kActivationForward ? kernels.forward : kernels.backward;
   auto* const run = is_activation(c.id) ? by_store[OUTGRAD_STORE_Y][c.given.activation]
@@ -241,13 +239,10 @@ std::set<outgrad_status> wrong_values(Id id, const outgrad_call& a) {
     if ((a.store == OUTGRAD_STORE_CODE || has_parts(a.store)) && !bits_hold(a, a.store == OUTGRAD_STORE_CODE))
       found.insert(OUTGRAD_ERROR_VALUE);
     if (has_parts(a.store)) {
-      if (a.scale == nullptr) {
-        found.insert(OUTGRAD_ERROR_NULL_POINTER);
-      } else if (reinterpret_cast<std::uintptr_t>(a.scale) % 4 != 0) {
-        found.insert(OUTGRAD_ERROR_ALIGNMENT);
-      } else if (!scale_holds_of(a.store, *a.scale)) {
-        found.insert(OUTGRAD_ERROR_VALUE);
-      }
+      const bool aligned = reinterpret_cast<std::uintptr_t>(a.scale) % 4 == 0;
+      if (a.scale == nullptr) found.insert(OUTGRAD_ERROR_NULL_POINTER);
+      if (!aligned) found.insert(OUTGRAD_ERROR_ALIGNMENT);
+      if (a.scale && aligned && !scale_holds_of(a.store, *a.scale)) found.insert(OUTGRAD_ERROR_VALUE);
     }
   }
   if (is_coded(id) &&
@@ -282,8 +277,7 @@ Violations violations(const Call& call) {
   };
   std::vector<Span> spans;
   const bool nothing = !over_rows(call.id) && a.n == 0, no_rows = over_rows(call.id) && a.rows == 0;
-  for (int number = 0; number < kArrays; ++number) {
-    const auto array = static_cast<ArrayId>(number);
+  for (const ArrayId array : kEveryArray) {
     const Use& use = uses[array];
     if (!use.used || use.bytes == 0) continue;
     const bool per_column = array == kBias || array == kGamma || array == kBeta;
@@ -381,16 +375,15 @@ float moderate(patterns::Random& random) {
 }
 
 float special(patterns::Random& random) {
-  static constexpr float kValues[] = {
-      0.0f, -0.0f, 1.0f, -1.0f, std::numeric_limits<float>::infinity(),
-      -std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(),
-      std::numeric_limits<float>::denorm_min(), -std::numeric_limits<float>::denorm_min(),
-      0x1p-24f,  // f16's least
-      -0x1p-133f,  // bf16's least
-      0x1p-126f, 0x1.fffffep+127f, -0x1.fffffep+127f, 65504.0f,
-      -65520.0f,  // rounds to f16's infinity
+  static constexpr float kValues[] = {0.0f, -0.0f, 1.0f, -1.0f, INFINITY, -INFINITY, NAN,
+                                      std::numeric_limits<float>::denorm_min(),
+                                      -std::numeric_limits<float>::denorm_min(),
+                                      0x1p-24f,  // f16's least
+                                      -0x1p-133f,  // bf16's least
+                                      0x1p-126f, 0x1.fffffep+127f, -0x1.fffffep+127f, 65504.0f,
+                                      -65520.0f,  // rounds to f16's infinity
       // GELU's minimum and its neighbour, which no forward makes
-      -0x1.5c1efcp-3f, -0x1.5c2p-3f, -0.75179154f, 20.0f, -20.0f};
+                                      -0x1.5c1efcp-3f, -0x1.5c2p-3f, -0.75179154f, 20.0f, -20.0f};
   return kValues[random.next() % std::size(kValues)];
 }
 
@@ -476,11 +469,9 @@ class Case {
       return {};
     }
     for (const auto& region : regions_) region->save();
-    std::string wrong;
-    if (choose_.one_in(20)) wrong = without_a_call();
-    if (wrong.empty())
-      wrong =
-          expected.certain.empty() && expected.open.empty() ? accepted() : refused(expected, &call_.given);
+    const bool good = expected.certain.empty() && expected.open.empty();
+    std::string wrong = choose_.one_in(20) ? without_a_call() : "";
+    if (wrong.empty()) wrong = good ? accepted() : refused(expected, &call_.given);
     for (const auto& region : regions_) region->open();
     return wrong.empty() ? wrong : describe() + ": " + wrong;
   }
@@ -547,14 +538,14 @@ class Case {
   }
 
   void allocate() {
-    for (int array = 0; array < kArrays; ++array) {
-      const Use& use = call_.uses[static_cast<size_t>(array)];
+    for (const ArrayId array : kEveryArray) {
+      const Use& use = call_.uses[array];
       if (!use.used) continue;
       const auto unit = static_cast<size_t>(use.element);
       const size_t offset =
           choose_.one_in(3) ? 0 : choose_.below(static_cast<u32>(Region::kLine / unit)) * unit;
       regions_.push_back(std::make_unique<Region>(use.bytes, offset));
-      set_pointer(call_.given, static_cast<ArrayId>(array), regions_.back()->data());
+      set_pointer(call_.given, array, regions_.back()->data());
     }
   }
 
@@ -565,8 +556,7 @@ class Case {
 
   void fill() {
     const outgrad_call& a = call_.given;
-    for (int number = 0; number < kArrays; ++number) {
-      const auto array = static_cast<ArrayId>(number);
+    for (const ArrayId array : kEveryArray) {
       const Use& use = call_.uses[array];
       if (!use.used || use.bytes == 0 || array == kSide) continue;
       u8* const at = call_.at(array);
@@ -589,7 +579,7 @@ class Case {
       for (i64 i = 0; i < a.n; ++i) {
         x_.push_back(moderate(random_) * scale);
         const float y = f.rounded_value(static_cast<Stored>(a.format), x_.back());
-        if (std::isnan(y)) x_.back() = std::numeric_limits<float>::quiet_NaN();  // undecided
+        if (std::isnan(y)) x_.back() = NAN;  // undecided
         store(a.format, call_.at(kY), i, y);
         if (f.masked() && x_.back() >= f.x_star())
           call_.at(kMask)[i / 8] = static_cast<u8>(call_.at(kMask)[i / 8] | 1 << (i % 8));
@@ -621,18 +611,17 @@ class Case {
   }
 
   void leave_out() {
-    for (int array = 0; array < kArrays; ++array) {
-      const Use& use = call_.uses[static_cast<size_t>(array)];
+    for (const ArrayId array : kEveryArray) {
+      const Use& use = call_.uses[array];
       if (use.used && (use.optional || use.bytes == 0) && choose_.one_in(4))
-        set_pointer(call_.given, static_cast<ArrayId>(array), nullptr);
+        set_pointer(call_.given, array, nullptr);
     }
   }
 
   // Lets arrays coincide that may.
   void alias() {
     if (!choose_.one_in(2)) return;
-    for (int number = 0; number < kArrays; ++number) {
-      const auto array = static_cast<ArrayId>(number);
+    for (const ArrayId array : kEveryArray) {
       if (call_.at(array) == nullptr || !choose_.one_in(2)) continue;
       for (const ArrayId other : call_.uses[array].may_be) {
         if (call_.at(other) == nullptr || !choose_.one_in(2)) continue;
@@ -653,8 +642,6 @@ class Case {
 
   void spoil() {
     outgrad_call& a = call_.given;
-    constexpr std::int32_t kLeast = std::numeric_limits<std::int32_t>::min(),
-                           kMost = std::numeric_limits<std::int32_t>::max();
     switch (choose_.below(11)) {
       case 0: set_pointer(a, any_used(), nullptr); break;
       case 1: {
@@ -670,18 +657,17 @@ class Case {
       case 3: overlap(); break;
       case 4: spoil_shape(); break;
       case 5: {
-        static constexpr outgrad_format kFormats[] = {-1, 3, 7, kLeast, kMost};
+        static constexpr outgrad_format kFormats[] = {-1, 3, 7, INT32_MIN, INT32_MAX};
         a.format = choose_.of(kFormats);
         break;
       }
       case 6:
         if (is_activation(call_.id)) {
-          static constexpr outgrad_activation kActivations[] = {-1, 10, kLeast, kMost, OUTGRAD_TANH};
+          static constexpr outgrad_activation kActivations[] = {-1, 10, INT32_MIN, INT32_MAX, OUTGRAD_TANH};
           a.activation = choose_.of(kActivations);
           if (a.activation == OUTGRAD_TANH && activation_has(a.activation, a.store)) a.activation = -1;
         } else if (is_norm_forward(call_.id)) {
-          static constexpr float kEps[] = {-1e-9f, -1.0f, -0x1p-149f, -std::numeric_limits<float>::infinity(),
-                                           std::numeric_limits<float>::quiet_NaN()};
+          static constexpr float kEps[] = {-1e-9f, -1.0f, -0x1p-149f, -INFINITY, NAN};
           a.eps = choose_.of(kEps);
         } else if (is_norm_backward(call_.id) && addressable(kGamma) && call_.uses[kGamma].count() == a.n) {
           static constexpr float kGammas[] = {0.0f,       -0.0f,     0x1p-129f,
@@ -709,8 +695,7 @@ class Case {
   }
 
   void spoil_shape() {
-    static constexpr i64 kSizes[] = {-1, std::numeric_limits<i64>::min(), std::numeric_limits<i64>::max(),
-                                     i64{1} << 62, (i64{1} << 55) + 1};
+    static constexpr i64 kSizes[] = {-1, INT64_MIN, INT64_MAX, i64{1} << 62, (i64{1} << 55) + 1};
     outgrad_call& a = call_.given;
     if (!over_rows(call_.id) || choose_.one_in(2)) {
       a.n = choose_.of(kSizes);
@@ -726,7 +711,7 @@ class Case {
   void spoil_side() {
     outgrad_call& a = call_.given;
     if (!is_norm(call_.id)) return;
-    static constexpr i64 kCounts[] = {-1, std::numeric_limits<i64>::min(), std::numeric_limits<i64>::max()};
+    static constexpr i64 kCounts[] = {-1, INT64_MIN, INT64_MAX};
     if (a.side_count <= 0 || !addressable(kSide) || choose_.one_in(3)) {
       a.side_count =
           choose_.one_in(2) && a.n < kLargestSize ? std::max<i64>(a.n, 0) + 1 : choose_.of(kCounts);
@@ -734,26 +719,25 @@ class Case {
       auto* const side = call_.at<std::int32_t>(kSide);
       const auto k = choose_.below(static_cast<u32>(a.side_count));
       const std::int32_t wrong[] = {-1, static_cast<std::int32_t>(std::min<i64>(a.n, kLargestSize)),
-                                    k > 0 ? side[k - 1] : -5, std::numeric_limits<std::int32_t>::min(),
-                                    std::numeric_limits<std::int32_t>::max()};
+                                    k > 0 ? side[k - 1] : -5, INT32_MIN, INT32_MAX};
       side[k] = choose_.of(wrong);
     }
+  }
+
+  template <class T>
+  static const T* moved(const T* at, int bytes) {
+    return reinterpret_cast<const T*>(reinterpret_cast<const u8*>(at) + bytes);
   }
 
   // The store and what it makes of bits, scale, seed and the range.
   void spoil_store() {
     outgrad_call& a = call_.given;
-    static constexpr float kBad[] = {0.0f,
-                                     -0.0f,
-                                     -1.0f,
-                                     0x1p-127f,
-                                     std::numeric_limits<float>::infinity(),
-                                     std::numeric_limits<float>::quiet_NaN()};
+    static constexpr float kBad[] = {0.0f, -0.0f, -1.0f, 0x1p-127f, INFINITY, NAN};
     const bool coded = is_coded(call_.id) || (is_activation(call_.id) && a.store == OUTGRAD_STORE_CODE);
     switch (choose_.below(5)) {
       case 0: {
         static constexpr outgrad_store kStores[] = {-1, 9, OUTGRAD_STORE_CODE, OUTGRAD_STORE_NVFP4,
-                                                    std::numeric_limits<std::int32_t>::max()};
+                                                    INT32_MAX};
         const outgrad_store wrong = choose_.of(kStores);
         if (takes_store(call_.id) && !takes_store(call_.id, wrong)) a.store = wrong;
         break;
@@ -762,9 +746,8 @@ class Case {
       case 2:
         if (choose_.one_in(2) || !coded) {
           scale_[0] = choose_.of(kBad);
-          if (addressable(kScales) && call_.uses[kScales].count() > 1) {
+          if (addressable(kScales) && call_.uses[kScales].count() > 1)
             call_.at<float>(kScales)[1] = scale_[0];
-          }
         } else {
           static constexpr float kRanges[][2] = {{0.25f, 1}, {0, 0.125f}, {-2.5f, 1}, {0, 2.5f}, {1, 0}};
           const auto& range = kRanges[choose_.below(5)];
@@ -772,12 +755,8 @@ class Case {
         }
         break;
       case 3:  // not aligned, or none
-        if (is_activation(call_.id))
-          a.scale = choose_.one_in(2)
-                        ? nullptr
-                        : reinterpret_cast<const float*>(reinterpret_cast<const u8*>(scale_) + 2);
-        if (coded && a.seed)
-          a.seed = reinterpret_cast<const std::uint64_t*>(reinterpret_cast<const u8*>(seed_) + 4);
+        if (is_activation(call_.id)) a.scale = choose_.one_in(2) ? nullptr : moved(scale_, 2);
+        if (coded && a.seed) a.seed = moved(seed_, 4);
         break;
       default: {  // where a result goes
         const ArrayId array = any_used();
@@ -803,8 +782,7 @@ class Case {
   // undo what the first broke, an overlap, and leave an array where it was moved to, beyond the end of its
   // region.
   bool stays_within() const {
-    for (int number = 0; number < kArrays; ++number) {
-      const auto array = static_cast<ArrayId>(number);
+    for (const ArrayId array : kEveryArray) {
       if (call_.holds(array) && !within_a_region(call_.at(array), call_.uses[array].bytes)) return false;
     }
     return true;
@@ -855,11 +833,11 @@ class Case {
     std::snprintf(line, sizeof line, " control %x", control_);
     text += line;
 #endif
-    for (int array = 0; array < kArrays; ++array) {
-      if (!call_.uses[static_cast<size_t>(array)].used) continue;
+    for (const ArrayId array : kEveryArray) {
+      if (!call_.uses[array].used) continue;
       std::snprintf(line, sizeof line, " %s %p+%lld", kMembers[array].name,
-                    static_cast<const void*>(call_.at(static_cast<ArrayId>(array))),
-                    static_cast<long long>(call_.uses[static_cast<size_t>(array)].bytes));
+                    static_cast<const void*>(call_.at(array)),
+                    static_cast<long long>(call_.uses[array].bytes));
       text += line;
     }
     return text;
@@ -947,8 +925,7 @@ class Case {
   Call reference(std::vector<std::vector<u64>>& memory) const {
     Call reference = call_;
     memory.resize(kArrays);
-    for (int number = 0; number < kArrays; ++number) {
-      const auto array = static_cast<ArrayId>(number);
+    for (const ArrayId array : kEveryArray) {
       if (!call_.holds(array)) continue;
       const auto bytes = static_cast<size_t>(call_.uses[array].bytes);
       std::vector<u64>& words = memory[array];
@@ -970,8 +947,7 @@ class Case {
     char line[128];
     for (const auto& region : regions_) {
       std::vector<u8> now(region->all(), region->all() + region->size());
-      for (int number = 0; number < kArrays; ++number) {
-        const auto array = static_cast<ArrayId>(number);
+      for (const ArrayId array : kEveryArray) {
         const u8* const written = call_.at(array);
         if (!call_.uses[array].written || written < region->all() ||
             written >= region->all() + region->size())
@@ -986,8 +962,7 @@ class Case {
         return line;
       }
     }
-    for (int number = 0; number < kArrays; ++number) {
-      const auto array = static_cast<ArrayId>(number);
+    for (const ArrayId array : kEveryArray) {
       const Use& use = call_.uses[array];
       if (!call_.holds(array) || !use.written || array == kWorkspace) continue;
       for (i64 i = 0; i < use.count(); ++i) {
