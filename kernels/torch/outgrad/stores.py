@@ -53,8 +53,7 @@ _WORDS = (
 
 
 def fp8_of(store):
-    """(outgrad_fp8, bits beside each code) of a store that keeps y in e4m3 or e5m2 at a scale; None for any
-    other."""
+    """(outgrad_fp8, bits beside each code) of a store of y in e4m3 or e5m2 at a scale; None for any other."""
     kind, bits = STORES[store]
     return (kind - 5, bits) if kind in (5, 6) else None
 
