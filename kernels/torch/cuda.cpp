@@ -287,7 +287,7 @@ std::string key_of(std::string_view function, Schedule schedule, Values... value
 // A device, in whose context this thread works for a while, and the stream.
 class At {
  public:
-  At(int device, void* stream) : gpu(Gpu::of(device)), stream_(stream) {
+  explicit At(const Cuda::Where& on) : gpu(Gpu::of(on.device)), stream_(on.stream) {
     const Driver& driver = Driver::instance();
     Driver::Handle current = nullptr;
     driver.check(driver.current(&current), "cuCtxGetCurrent");
@@ -370,7 +370,7 @@ constexpr std::array<FitFacts, kernels::kActivations> facts_of(kernels::FitList<
 // names, and for y in 8 bits at a scale the type of its activation.
 struct Elementwise {
   DeviceKernel kernel;
-  outgrad_format format;
+  outgrad_format format = OUTGRAD_F32;
   std::string_view function = {};
   GpuSchedule schedule = {};
   bool wide = false;
@@ -449,11 +449,11 @@ void require_activation(outgrad_activation activation) {
 
 }  // namespace
 
-void Cuda::activation_forward(outgrad_activation activation, const Elements& of, const void* x, void* y,
+void Cuda::activation_forward(outgrad_activation activation, Elements of, const void* x, void* y,
                               std::uint32_t* mask) const {
   require_activation(activation);
   if (of.n == 0) return;
-  const At at(device_, stream_);
+  const At at(on_);
   const Arguments arguments{{input(x), y, mask}, 1, of.n};
   with_type(of.format, [&]<class T>(T) {
     const kernels::cuda::ElementWork work{
@@ -474,11 +474,11 @@ void Cuda::activation_forward(outgrad_activation activation, const Elements& of,
   });
 }
 
-void Cuda::activation_backward(outgrad_activation activation, const Elements& of, const void* dy,
-                               const void* y, const std::uint32_t* mask, void* dx) const {
+void Cuda::activation_backward(outgrad_activation activation, Elements of, const void* dy, const void* y,
+                               const std::uint32_t* mask, void* dx) const {
   require_activation(activation);
   if (of.n == 0) return;
-  const At at(device_, stream_);
+  const At at(on_);
   const Arguments arguments{{input(dy), input(y), input(mask), dx}, 1, of.n};
   with_type(of.format, [&]<class T>(T) {
     const auto launch = [&](const FitFacts& fit, const GpuSchedule& schedule) {
@@ -502,11 +502,16 @@ void Cuda::activation_backward(outgrad_activation activation, const Elements& of
 
 namespace {
 
-// Launches a kernel over n > 0 elements, with pointers to its parameters.
-void launch_over(const At& at, const Elementwise& of, i64 n, const std::vector<void*>& parameters) {
-  const Kernel& code = kernel_of(at.gpu, of);
+// Launches a kernel over elements, whose format it gets, with pointers to its parameters.
+void launch_over(const Cuda::Where& on, Elementwise kernel, const Elements& of,
+                 const std::vector<void*>& parameters) {
+  if (of.n == 0) return;
+  const At at(on);
+  kernel.format = of.format;
+  const Kernel& code = kernel_of(at.gpu, kernel);
   at.launch(code,
-            kernels::cuda::elementwise_plan(of.kernel, of.schedule, n, limits_with(at.gpu, code)).launch[0],
+            kernels::cuda::elementwise_plan(kernel.kernel, kernel.schedule, of.n, limits_with(at.gpu, code))
+                .launch[0],
             parameters);
 }
 
@@ -556,22 +561,19 @@ void require_codes(const CodesOf& of, i64 n, const char* kernel) {
 }
 
 // Codes of a range: pointers are those to the arrays, and n, the seed and the rule follow.
-void launch_coded(const At& at, DeviceKernel kernel, const CodesOf& codes_of, const Elements& of,
+void launch_coded(const Cuda::Where& on, DeviceKernel kernel, const CodesOf& codes_of, Elements of,
                   std::vector<void*> pointers) {
-  if (of.n == 0) return;
   const bool dithered = codes_of.seed != nullptr;
-  i64 n = of.n;
   const std::uint64_t* seed = codes_of.seed;
   kernels::CodeRule rule = dithered ? kernels::dithered_code({codes_of.lo, codes_of.hi}, codes_of.bits)
                                     : kernels::exact_code({codes_of.lo, codes_of.hi}, codes_of.bits);
-  pointers.insert(pointers.end(), {&n, &seed, &rule});
-  launch_over(at,
+  pointers.insert(pointers.end(), {&of.n, &seed, &rule});
+  launch_over(on,
               {.kernel = kernel,
-               .format = of.format,
                .schedule = backward_schedule(of.format, false),
                .code_bits = codes_of.bits,
                .dithered = dithered},
-              n, pointers);
+              of, pointers);
 }
 
 void require_range(const CodesOf& of, const char* kernel) {
@@ -587,102 +589,89 @@ kernels::CodeRange range_of(kernels::FitList<Code...>, outgrad_activation activa
 
 }  // namespace
 
-void Cuda::activation_forward_parity(outgrad_activation activation, const Elements& of, const void* x,
+void Cuda::activation_forward_parity(outgrad_activation activation, Elements of, const void* x,
                                      void* y) const {
   const ParityOf parity = parity_of(activation, of.format, "activation_forward_parity");
-  if (of.n == 0) return;
-  i64 n = of.n;
-  launch_over({device_, stream_},
+  launch_over(on_,
               {.kernel = DeviceKernel::activation_forward_parity,
-               .format = of.format,
                .function = kernels::kActivationNames[activation],
                .schedule = forward_schedule(kernels::cuda::StoreSchedule::kSchedule, of.format),
                .stored = parity.type},
-              n, {&x, &y, &n});
+              of, {&x, &y, &of.n});
 }
 
-void Cuda::activation_backward_parity(outgrad_activation activation, const Elements& of, const void* dy,
+void Cuda::activation_backward_parity(outgrad_activation activation, Elements of, const void* dy,
                                       const void* y, void* dx) const {
   const ParityOf parity = parity_of(activation, of.format, "activation_backward_parity");
-  if (of.n == 0) return;
-  i64 n = of.n;
   const std::uint32_t* mask = nullptr;
-  launch_over({device_, stream_},
+  launch_over(on_,
               {.kernel = DeviceKernel::activation_backward,
-               .format = of.format,
                .function = parity.fit.name,
                .schedule = backward_schedule(of.format, parity.fit.rows),
                .stored = parity.type},
-              n, {&dy, &y, &mask, &dx, &n});
+              of, {&dy, &y, &mask, &dx, &of.n});
 }
 
-void Cuda::activation_forward_code(const CodesOf& codes_of, const Elements& of, const void* x, void* y,
+void Cuda::activation_forward_code(const CodesOf& codes_of, Elements of, const void* x, void* y,
                                    void* codes) const {
   require_activation(codes_of.activation);
   require_codes(codes_of, of.n, "activation_forward_code");
-  if (of.n == 0) return;
-  i64 n = of.n;
   const std::uint64_t* seed = codes_of.seed;
   const std::string function = std::to_string(codes_of.activation);
-  launch_over({device_, stream_},
+  launch_over(on_,
               {.kernel = DeviceKernel::activation_forward_code,
-               .format = of.format,
                .function = function,
                .schedule = forward_schedule(kernels::cuda::StoreSchedule::kSchedule, of.format),
                .code_bits = codes_of.bits,
                .dithered = seed != nullptr},
-              n, {&x, &y, &codes, &n, &seed});
+              of, {&x, &y, &codes, &of.n, &seed});
 }
 
-void Cuda::activation_backward_code(const CodesOf& codes_of, const Elements& of, const void* dy,
-                                    const void* codes, void* dx) const {
+void Cuda::activation_backward_code(const CodesOf& codes_of, Elements of, const void* dy, const void* codes,
+                                    void* dx) const {
   require_activation(codes_of.activation);
   require_codes(codes_of, of.n, "activation_backward_code");
   const kernels::CodeRange range = range_of(kernels::ActivationCodes{}, codes_of.activation);
   CodesOf ranged = codes_of;
   ranged.lo = range.lo;
   ranged.hi = range.hi;
-  launch_coded({device_, stream_}, DeviceKernel::activation_backward_code, ranged, of, {&dy, &codes, &dx});
+  launch_coded(on_, DeviceKernel::activation_backward_code, ranged, of, {&dy, &codes, &dx});
 }
 
-void Cuda::encode_gradients(const CodesOf& codes_of, const Elements& of, const void* g, void* codes) const {
+void Cuda::encode_gradients(const CodesOf& codes_of, Elements of, const void* g, void* codes) const {
   require_codes(codes_of, of.n, "encode_gradients");
   require_range(codes_of, "encode_gradients");
-  launch_coded({device_, stream_}, DeviceKernel::encode_gradients, codes_of, of, {&g, &codes});
+  launch_coded(on_, DeviceKernel::encode_gradients, codes_of, of, {&g, &codes});
 }
 
-void Cuda::backward_encoded(const CodesOf& codes_of, const Elements& of, const void* dy, const void* codes,
+void Cuda::backward_encoded(const CodesOf& codes_of, Elements of, const void* dy, const void* codes,
                             void* dx) const {
   require_codes(codes_of, of.n, "backward_encoded");
   require_range(codes_of, "backward_encoded");
-  launch_coded({device_, stream_}, DeviceKernel::activation_backward_code, codes_of, of, {&dy, &codes, &dx});
+  launch_coded(on_, DeviceKernel::activation_backward_code, codes_of, of, {&dy, &codes, &dx});
 }
 
-void Cuda::gelu_forward_mxfp8(const Elements& of, const void* x, std::uint8_t* codes, std::uint8_t* scales,
+void Cuda::gelu_forward_mxfp8(Elements of, const void* x, std::uint8_t* codes, std::uint8_t* scales,
                               std::uint32_t* mask) const {
-  if (of.n == 0) return;
-  i64 n = of.n;
-  launch_over({device_, stream_},
-              {DeviceKernel::gelu_forward_mxfp8, of.format,
-               with_type(of.format, []<class T>(T) { return kernels::ForwardFit<T>::Type::kName; }),
-               forward_schedule(kernels::DefaultGpuSchedule::kSchedule, of.format)},
-              n, {&x, &codes, &scales, &mask, &n});
+  launch_over(
+      on_,
+      {.kernel = DeviceKernel::gelu_forward_mxfp8,
+       .function = with_type(of.format, []<class T>(T) { return kernels::ForwardFit<T>::Type::kName; }),
+       .schedule = forward_schedule(kernels::DefaultGpuSchedule::kSchedule, of.format)},
+      of, {&x, &codes, &scales, &mask, &of.n});
 }
 
-void Cuda::gelu_backward_mxfp8(const Elements& of, const void* dy, const std::uint8_t* codes,
+void Cuda::gelu_backward_mxfp8(Elements of, const void* dy, const std::uint8_t* codes,
                                const std::uint8_t* scales, const std::uint32_t* mask, void* dx) const {
   constexpr FitFacts kFit = facts_of<kernels::generated::GeluMxfp8>();
-  if (of.n == 0) return;
-  i64 n = of.n;
   kernels::BlockScaled<kernels::MxFp8> y{reinterpret_cast<const kernels::F8E4M3*>(codes),
                                          reinterpret_cast<const kernels::E8M0*>(scales)};
-  launch_over({device_, stream_},
+  launch_over(on_,
               {.kernel = DeviceKernel::activation_backward,
-               .format = of.format,
                .function = kFit.name,
                .schedule = backward_schedule(of.format, kFit.rows),
                .stored = kernels::Format<kernels::MxFp8>::kType},
-              n, {&dy, &y, &mask, &dx, &n});
+              of, {&dy, &y, &mask, &dx, &of.n});
 }
 
 namespace {
@@ -729,39 +718,33 @@ void make_fp8_table(const At& at, const Fp8Kernels& kernels_of, const Fp8Of& of)
 
 std::size_t Cuda::fp8_workspace_bytes() const { return sizeof(kernels::Fp8Table); }
 
-void Cuda::activation_forward_fp8(const Fp8Of& fp8_of, const Elements& of, const void* x, std::uint8_t* codes,
+void Cuda::activation_forward_fp8(const Fp8Of& fp8_of, Elements of, const void* x, std::uint8_t* codes,
                                   void* parts) const {
   const Fp8Kernels kernels_of = fp8_kernels(fp8_of, of.n, "activation_forward_fp8");
   if (of.n == 0) return;
-  const At at(device_, stream_);
-  make_fp8_table(at, kernels_of, fp8_of);
-  i64 n = of.n;
+  make_fp8_table(At(on_), kernels_of, fp8_of);
   void* table = fp8_of.workspace;
   const float* scale = fp8_of.scale;
-  launch_over(at,
+  launch_over(on_,
               {.kernel = DeviceKernel::activation_forward_fp8,
-               .format = of.format,
                .function = kernels_of.activation,
                .schedule = forward_schedule(kernels::cuda::StoreSchedule::kSchedule, of.format),
                .stored = kernels_of.format,
                .code_bits = fp8_of.bits},
-              n, {&table, &scale, &x, &codes, &parts, &n});
+              of, {&table, &scale, &x, &codes, &parts, &of.n});
 }
 
-void Cuda::activation_backward_fp8(const Fp8Of& fp8_of, const Elements& of, const void* dy,
+void Cuda::activation_backward_fp8(const Fp8Of& fp8_of, Elements of, const void* dy,
                                    const std::uint8_t* codes, const void* parts, void* dx) const {
   const Fp8Kernels kernels_of = fp8_kernels(fp8_of, of.n, "activation_backward_fp8");
   if (of.n == 0) return;
-  const At at(device_, stream_);
-  make_fp8_table(at, kernels_of, fp8_of);
-  i64 n = of.n;
+  make_fp8_table(At(on_), kernels_of, fp8_of);
   void* table = fp8_of.workspace;
-  launch_over(at,
+  launch_over(on_,
               {.kernel = DeviceKernel::activation_backward_fp8,
-               .format = of.format,
                .schedule = backward_schedule(of.format, false),
                .code_bits = fp8_of.bits},
-              n, {&table, &dy, &codes, &parts, &dx, &n});
+              of, {&table, &dy, &codes, &parts, &dx, &of.n});
 }
 
 // ---- Softmax ------------------------------------------------------------------------------------
@@ -785,11 +768,11 @@ void launch_softmax(const At& at, DeviceKernel kernel, const Rows& over, std::ve
 }  // namespace
 
 void Cuda::softmax_forward_code(const Rows& over, const void* x, void* y, void* codes) const {
-  launch_softmax({device_, stream_}, DeviceKernel::softmax_forward_code, over, {&x, &y, &codes});
+  launch_softmax(At(on_), DeviceKernel::softmax_forward_code, over, {&x, &y, &codes});
 }
 
 void Cuda::softmax_backward_code(const Rows& over, const void* dy, const void* codes, void* dx) const {
-  launch_softmax({device_, stream_}, DeviceKernel::softmax_backward_code, over, {&dy, &codes, &dx});
+  launch_softmax(At(on_), DeviceKernel::softmax_backward_code, over, {&dy, &codes, &dx});
 }
 
 // ---- Dropout ------------------------------------------------------------------------------------
@@ -802,17 +785,14 @@ kernels::cuda::Seed device_seed(const SeedOf& seed) {
 
 }  // namespace
 
-void Cuda::dropout(const Elements& of, const void* x, void* y, const SeedOf& seed, double p) const {
+void Cuda::dropout(Elements of, const void* x, void* y, const SeedOf& seed, double p) const {
   require(kernels::dropout_holds(p), "dropout", "p must lie in [0, 1]");
-  if (of.n == 0) return;
-  i64 n = of.n;
   kernels::cuda::Seed own = device_seed(seed);
   kernels::DropoutRule rule = kernels::dropout_rule(p);
-  launch_over({device_, stream_},
+  launch_over(on_,
               {.kernel = DeviceKernel::dropout,
-               .format = of.format,
                .schedule = forward_schedule(kernels::cuda::DropoutSchedule::kSchedule, of.format)},
-              n, {&x, &y, &n, &own, &rule});
+              of, {&x, &y, &of.n, &own, &rule});
 }
 
 // ---- Bias + GELU --------------------------------------------------------------------------------
@@ -835,7 +815,7 @@ void Cuda::bias_gelu_forward(const BiasOf& of, const void* x, const void* bias, 
   const auto [format, rows, n] = static_cast<const Rows&>(of);
   require(kernels::cuda::matrix_elements(rows, n) >= 0, "bias_gelu_forward", "the shape is none of a matrix");
   if (rows == 0) return;
-  const At at(device_, stream_);
+  const At at(on_);
   const Arguments arguments{{input(x), input(bias), y, mask}, rows, n};
   const bool wide =
       n % kernels::cuda::kOctet == 0 && n <= kernels::cuda::kMostWideColumns && is_aligned(bias);
@@ -870,7 +850,7 @@ void Cuda::bias_gelu_backward(const BiasOf& of, const void* dy, const void* y, c
   require(kernels::cuda::matrix_elements(rows, n) >= 0, "bias_gelu_backward",
           "the shape is none of a matrix");
   require(of.bytes >= bias_workspace_bytes(of), "bias_gelu_backward", "the workspace is too small");
-  const At at(device_, stream_);
+  const At at(on_);
   if (rows == 0)
     return at.fill_with_zeros(
         dbias, static_cast<std::size_t>(n) * static_cast<std::size_t>(element_bytes_of(of.bias)));
@@ -992,7 +972,7 @@ void Cuda::norm_forward(const NormOf& of, const void* x, void* y) const {
   require_norm(of, "norm_forward");
   require(of.eps >= 0.0f, "norm_forward", "eps must be at least 0");
   if (of.rows == 0) return;
-  const At at(device_, stream_);
+  const At at(on_);
   Arguments arguments{{}, of.rows, of.n, of.eps, {of.side, of.side_count, of.side_x_hat}};
   std::size_t k = 0;
   const bool residual = sum.residual != nullptr;
@@ -1026,7 +1006,7 @@ void Cuda::norm_backward(const NormOf& of, const void* dy, const void* y, const 
   const SumOf& sum = of.sum;
   require_norm(of, "norm_backward");
   require(of.bytes >= norm_workspace_bytes(of), "norm_backward", "the workspace is too small");
-  const At at(device_, stream_);
+  const At at(on_);
   Arguments arguments{{}, of.rows, of.n, 0, {of.side, of.side_count, of.side_x_hat}};
   std::size_t k = 0;
   const bool added = sum.dz_next != nullptr;

@@ -107,35 +107,39 @@ struct BiasOf : Rows {
 // device fail.
 class Cuda {
  public:
-  Cuda(int device, void* stream) : device_(device), stream_(stream) {}
+  Cuda(int device, void* stream) : on_{device, stream} {}
 
-  void activation_forward(outgrad_activation activation, const Elements& of, const void* x, void* y,
+  struct Where {
+    int device;
+    void* stream;
+  };
+
+  void activation_forward(outgrad_activation activation, Elements of, const void* x, void* y,
                           std::uint32_t* mask) const;
-  void activation_backward(outgrad_activation activation, const Elements& of, const void* dy, const void* y,
+  void activation_backward(outgrad_activation activation, Elements of, const void* dy, const void* y,
                            const std::uint32_t* mask, void* dx) const;
 
   // A seed lies on the device.
-  void activation_forward_parity(outgrad_activation activation, const Elements& of, const void* x,
-                                 void* y) const;
-  void activation_backward_parity(outgrad_activation activation, const Elements& of, const void* dy,
-                                  const void* y, void* dx) const;
-  void activation_forward_code(const CodesOf& codes_of, const Elements& of, const void* x, void* y,
+  void activation_forward_parity(outgrad_activation activation, Elements of, const void* x, void* y) const;
+  void activation_backward_parity(outgrad_activation activation, Elements of, const void* dy, const void* y,
+                                  void* dx) const;
+  void activation_forward_code(const CodesOf& codes_of, Elements of, const void* x, void* y,
                                void* codes) const;
-  void activation_backward_code(const CodesOf& codes_of, const Elements& of, const void* dy,
-                                const void* codes, void* dx) const;
-  void encode_gradients(const CodesOf& codes_of, const Elements& of, const void* g, void* codes) const;
-  void backward_encoded(const CodesOf& codes_of, const Elements& of, const void* dy, const void* codes,
+  void activation_backward_code(const CodesOf& codes_of, Elements of, const void* dy, const void* codes,
+                                void* dx) const;
+  void encode_gradients(const CodesOf& codes_of, Elements of, const void* g, void* codes) const;
+  void backward_encoded(const CodesOf& codes_of, Elements of, const void* dy, const void* codes,
                         void* dx) const;
-  void gelu_forward_mxfp8(const Elements& of, const void* x, std::uint8_t* codes, std::uint8_t* scales,
+  void gelu_forward_mxfp8(Elements of, const void* x, std::uint8_t* codes, std::uint8_t* scales,
                           std::uint32_t* mask) const;
-  void gelu_backward_mxfp8(const Elements& of, const void* dy, const std::uint8_t* codes,
-                           const std::uint8_t* scales, const std::uint32_t* mask, void* dx) const;
+  void gelu_backward_mxfp8(Elements of, const void* dy, const std::uint8_t* codes, const std::uint8_t* scales,
+                           const std::uint32_t* mask, void* dx) const;
   // A scale lies on the device; one that does not hold gives gradients without a meaning.
   std::size_t fp8_workspace_bytes() const;
-  void activation_forward_fp8(const Fp8Of& fp8_of, const Elements& of, const void* x, std::uint8_t* codes,
+  void activation_forward_fp8(const Fp8Of& fp8_of, Elements of, const void* x, std::uint8_t* codes,
                               void* parts) const;
-  void activation_backward_fp8(const Fp8Of& fp8_of, const Elements& of, const void* dy,
-                               const std::uint8_t* codes, const void* parts, void* dx) const;
+  void activation_backward_fp8(const Fp8Of& fp8_of, Elements of, const void* dy, const std::uint8_t* codes,
+                               const void* parts, void* dx) const;
   void softmax_forward_code(const Rows& over, const void* x, void* y, void* codes) const;
   void softmax_backward_code(const Rows& over, const void* dy, const void* codes, void* dx) const;
 
@@ -151,11 +155,10 @@ class Cuda {
   std::size_t norm_workspace_bytes(const Rows& over) const;
   void norm_backward(const NormOf& of, const void* dy, const void* y, const NormGradients& to) const;
 
-  void dropout(const Elements& of, const void* x, void* y, const SeedOf& seed, double p) const;
+  void dropout(Elements of, const void* x, void* y, const SeedOf& seed, double p) const;
 
  private:
-  int device_;
-  void* stream_;
+  Where on_;
 };
 
 }  // namespace outgrad::torch_operators

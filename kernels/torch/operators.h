@@ -63,10 +63,15 @@ inline void require_elements(const Tensor& tensor, ScalarType type, i64 count, c
   require(tensor.scalar_type() == type, name, " is not of ", torch::headeronly::toString(type));
 }
 
-template <class T>
-T* result(const Tensor& tensor) {
-  return static_cast<T*>(tensor.mutable_data_ptr());
-}
+// Where a tensor's elements are, as whichever pointer an argument is. An operator's inputs are not written.
+struct Memory {
+  void* at = nullptr;
+  template <class T>
+  operator T*() const {
+    return static_cast<T*>(at);
+  }
+};
+inline Memory into(const Tensor& tensor) { return {tensor.mutable_data_ptr()}; }
 
 // --- Where an operator computes ------------------------------------------------------------------
 
@@ -99,42 +104,24 @@ inline void* current_stream([[maybe_unused]] const Place& place) {
   return stream;
 }
 
-template <class Backend>
-Backend backend_at(const Place& place);
-template <>
-inline Host backend_at<Host>(const Place&) {
-  return {};
-}
-template <>
-inline Cuda backend_at<Cuda>(const Place& place) {
-  return {std::max(place.index, 0), current_stream(place)};
-}
-
 // The place of an operator's first tensor. All other tensors share it, and results are made there.
 class Call {
  public:
   explicit Call(const Tensor& first) : place_(place_of(first)) {}
 
   bool holds(const Tensor& tensor) const { return place_of(tensor) == place_; }
-  template <class Backend>
-  Backend backend() const {
-    return backend_at<Backend>(place_);
-  }
 
   // Its elements in the order of its indices. Where they lie in another one they are copied, for as long as
   // the call lasts. Asking for that here and not in Python spares a call from there for each tensor.
-  const void* data(const Tensor& tensor) const {
+  Memory data(const Tensor& tensor) const {
     require(holds(tensor), "an operator takes tensors on one device");
-    return (tensor.is_contiguous() ? tensor : copies_.emplace_back(torch::stable::contiguous(tensor)))
-        .const_data_ptr();
-  }
-  template <class T>
-  const T* data(const Tensor& tensor) const {
-    return static_cast<const T*>(data(tensor));
+    return {const_cast<void*>(
+        (tensor.is_contiguous() ? tensor : copies_.emplace_back(torch::stable::contiguous(tensor)))
+            .const_data_ptr())};
   }
   // A parameter, in any of the three formats; null if there is no tensor.
-  const void* parameter(const OptionalTensor& tensor, i64 count, const char* name) const {
-    if (!tensor) return nullptr;
+  Memory parameter(const OptionalTensor& tensor, i64 count, const char* name) const {
+    if (!tensor) return {};
     require(tensor->numel() == count, name, " has ", tensor->numel(), " elements, where ", count,
             " are needed");
     return data(*tensor);
@@ -199,8 +186,28 @@ class Call {
     return tensor;
   }
 
-  Place place_;
   mutable std::vector<Tensor> copies_;
+
+ protected:
+  Place place_;
+};
+
+// The same with what computes there.
+template <class Backend>
+class On : public Call {
+ public:
+  explicit On(const Tensor& first) : Call(first), run(at(place_)) {}
+
+  Backend run;
+
+ private:
+  static Backend at(const Place& place) {
+    if constexpr (std::is_same_v<Backend, Host>) {
+      return {};
+    } else {
+      return {std::max(place.index, 0), current_stream(place)};
+    }
+  }
 };
 
 inline i64 mask_words(i64 n) { return (n + 31) / 32; }
@@ -220,6 +227,8 @@ inline bool is_masked(i64 activation) {
 
 // --- What operators of one family have in common -------------------------------------------------
 
+inline outgrad_activation kind_of(i64 activation) { return static_cast<outgrad_activation>(activation); }
+
 inline Elements elements_of(const Tensor& tensor) { return {format_of(tensor), tensor.numel()}; }
 
 // Codes of f'. The seed of a dither is an int64 tensor of one element beside x. range: of gradients that the
@@ -229,14 +238,14 @@ inline CodesOf codes_of(const Call& call, i64 activation, i64 bits, const Option
   require(bits >= 1 && bits <= kernels::kMostCodeBits, "a code of ", bits, " bits, where 1 to ",
           kernels::kMostCodeBits, " are possible");
   const int width = static_cast<int>(bits);
-  CodesOf codes{.activation = static_cast<outgrad_activation>(activation),
+  CodesOf codes{.activation = kind_of(activation),
                 .bits = width,
                 .bytes = static_cast<std::size_t>(kernels::code_bytes(width, n)),
                 .lo = static_cast<float>(range[0]),
                 .hi = static_cast<float>(range[1])};
   if (seed) {
     require_elements(*seed, ScalarType::Long, 1, "seed");
-    codes.seed = call.data<std::uint64_t>(*seed);
+    codes.seed = call.data(*seed);
   }
   return codes;
 }
@@ -247,10 +256,10 @@ inline Fp8Of fp8_of(const Call& call, const Tensor& scale, i64 activation, i64 f
           kernels::kMostPartBits, " are possible");
   require_elements(scale, ScalarType::Float, 1, "scale");
   const int width = static_cast<int>(bits);
-  return {.activation = static_cast<outgrad_activation>(activation),
+  return {.activation = kind_of(activation),
           .store = static_cast<outgrad_store>(OUTGRAD_STORE_E4M3 + fp8),
           .bits = width,
-          .scale = call.data<float>(scale),
+          .scale = call.data(scale),
           .bytes = static_cast<std::size_t>(kernels::code_bytes(width, n))};
 }
 
@@ -264,7 +273,7 @@ inline Rows rows_of(const Tensor& matrix, i64 n) {
 inline SeedOf seed_of(const Call& call, const OptionalTensor& seed) {
   if (!seed) return {};
   require_elements(*seed, ScalarType::Long, 1, "seed");
-  if (seed->dim() > 0) return {call.data<std::uint64_t>(*seed)};
+  if (seed->dim() > 0) return {call.data(*seed)};
   require(place_of(*seed).type == aoti_torch_device_type_cpu(), "a seed without dimensions lies on the CPU");
   return {static_cast<const std::uint64_t*>(seed->const_data_ptr()), true};
 }
@@ -288,7 +297,7 @@ inline NormOf norm_of(const Call& call, const Tensor& matrix, const OfNorm& of) 
   if (!of.channels) return norm;
   norm.side_count = of.channels->numel();
   require_elements(*of.channels, ScalarType::Int, norm.side_count, "side_channels");
-  norm.side = call.data<std::int32_t>(*of.channels);
+  norm.side = call.data(*of.channels);
   return norm;
 }
 
@@ -300,12 +309,12 @@ class NormForward {
       : of(norm_of(call, x, parameters)), y(call.made_like(x)), rstd(call.floats_of({of.rows})),
         x_hat(call.floats_of({of.rows, of.side_count})) {
     of.eps = static_cast<float>(eps);
-    of.rstd = result<float>(rstd);
-    of.side_x_hat = of.side_count > 0 ? result<float>(x_hat) : nullptr;
+    of.rstd = into(rstd);
+    of.side_x_hat = of.side_count > 0 ? into(x_hat) : Memory{};
     if (!seen) return;
     require_elements(*seen, ScalarType::Int, 2, "seen");
     require(seen->is_contiguous() && call.holds(*seen), "seen is no array beside the others");
-    of.seen = result<std::int32_t>(*seen);
+    of.seen = into(*seen);
   }
 
   NormOf of;
@@ -321,22 +330,20 @@ struct Kept {
 template <class Backend>
 class NormBackward {
  public:
-  NormBackward(const Call& call, const Tensor& dy, const OfNorm& parameters, const Kept& kept)
-      : of(norm_of(call, dy, parameters)), backend(call.backend<Backend>()), dx(call.made_like(dy)),
-        workspace(call.bytes_of(of.bytes = backend.norm_workspace_bytes(of))),
+  NormBackward(const On<Backend>& call, const Tensor& dy, const OfNorm& parameters, const Kept& kept)
+      : of(norm_of(call, dy, parameters)), dx(call.made_like(dy)),
+        workspace(call.bytes_of(of.bytes = call.run.norm_workspace_bytes(of))),
         dgamma(parameter_like(call, parameters, kept.with_dgamma)),
         dbeta(parameter_like(call, parameters, kept.with_dbeta)),
-        to{dx.mutable_data_ptr(), kept.with_dgamma ? dgamma.mutable_data_ptr() : nullptr,
-           kept.with_dbeta ? dbeta.mutable_data_ptr() : nullptr} {
+        to{into(dx), kept.with_dgamma ? into(dgamma) : Memory{}, kept.with_dbeta ? into(dbeta) : Memory{}} {
     require_elements(kept.rstd, ScalarType::Float, of.rows, "rstd");
     require_elements(kept.side_x_hat, ScalarType::Float, of.rows * of.side_count, "side_x_hat");
-    of.workspace = workspace.mutable_data_ptr();
-    of.rstd = const_cast<float*>(call.data<float>(kept.rstd));
-    of.side_x_hat = of.side_count > 0 ? const_cast<float*>(call.data<float>(kept.side_x_hat)) : nullptr;
+    of.workspace = into(workspace);
+    of.rstd = call.data(kept.rstd);
+    of.side_x_hat = of.side_count > 0 ? call.data(kept.side_x_hat) : Memory{};
   }
 
   NormOf of;
-  Backend backend;
   Tensor dx, workspace, dgamma, dbeta;
   NormGradients to;
 
@@ -364,42 +371,37 @@ template <class Backend, class Each>
 void activation_operators(Each&& each) {
   each("activation_forward(Tensor x, int activation) -> (Tensor, Tensor)", "same(x), mask(x, activation)",
        [](const Tensor& x, i64 activation) {
-         const Call call(x);
+         const On<Backend> call(x);
          const Tensor y = call.made_like(x),
                       mask = call.words_of(is_masked(activation) ? mask_words(x.numel()) : 0);
-         call.backend<Backend>().activation_forward(static_cast<outgrad_activation>(activation),
-                                                    elements_of(x), call.data(x), y.mutable_data_ptr(),
-                                                    result<std::uint32_t>(mask));
+         call.run.activation_forward(kind_of(activation), elements_of(x), call.data(x), into(y), into(mask));
          return std::tuple(y, mask);
        });
   each("activation_backward(Tensor dy, Tensor y, Tensor? mask, int activation) -> Tensor", "same(dy)",
        [](const Tensor& dy, const Tensor& y, const OptionalTensor& mask, i64 activation) {
-         const Call call(y);
+         const On<Backend> call(y);
          require_like(dy, y, "dy");
          const bool masked = mask && is_masked(activation);
          if (masked) require_elements(*mask, ScalarType::Int, mask_words(y.numel()), "mask");
          const Tensor dx = call.made_like(dy);
-         call.backend<Backend>().activation_backward(
-             static_cast<outgrad_activation>(activation), elements_of(y), call.data(dy), call.data(y),
-             masked ? call.data<std::uint32_t>(*mask) : nullptr, dx.mutable_data_ptr());
+         call.run.activation_backward(kind_of(activation), elements_of(y), call.data(dy), call.data(y),
+                                      masked ? call.data(*mask) : Memory{}, into(dx));
          return dx;
        });
   each("activation_forward_parity(Tensor x, int activation) -> Tensor", "same(x)",
        [](const Tensor& x, i64 activation) {
-         const Call call(x);
+         const On<Backend> call(x);
          const Tensor y = call.made_like(x);
-         call.backend<Backend>().activation_forward_parity(
-             static_cast<outgrad_activation>(activation), elements_of(x), call.data(x), y.mutable_data_ptr());
+         call.run.activation_forward_parity(kind_of(activation), elements_of(x), call.data(x), into(y));
          return y;
        });
   each("activation_backward_parity(Tensor dy, Tensor y, int activation) -> Tensor", "same(dy)",
        [](const Tensor& dy, const Tensor& y, i64 activation) {
-         const Call call(y);
+         const On<Backend> call(y);
          require_like(dy, y, "dy");
          const Tensor dx = call.made_like(dy);
-         call.backend<Backend>().activation_backward_parity(static_cast<outgrad_activation>(activation),
-                                                            elements_of(y), call.data(dy), call.data(y),
-                                                            dx.mutable_data_ptr());
+         call.run.activation_backward_parity(kind_of(activation), elements_of(y), call.data(dy), call.data(y),
+                                             into(dx));
          return dx;
        });
 }
@@ -408,41 +410,38 @@ template <class Backend, class Each>
 void code_operators(Each&& each) {
   each("activation_forward_code(Tensor x, int activation, int bits, Tensor? seed) -> (Tensor, Tensor)",
        "same(x), octets(x, bits)", [](const Tensor& x, i64 activation, i64 bits, const OptionalTensor& seed) {
-         const Call call(x);
+         const On<Backend> call(x);
          const CodesOf of = codes_of(call, activation, bits, seed, x.numel());
          const Tensor y = call.made_like(x), codes = call.octets_of(static_cast<i64>(of.bytes));
-         call.backend<Backend>().activation_forward_code(of, elements_of(x), call.data(x),
-                                                         y.mutable_data_ptr(), codes.mutable_data_ptr());
+         call.run.activation_forward_code(of, elements_of(x), call.data(x), into(y), into(codes));
          return std::tuple(y, codes);
        });
   each("activation_backward_code(Tensor dy, Tensor codes, int activation, int bits, Tensor? seed) -> Tensor",
        "same(dy)",
        [](const Tensor& dy, const Tensor& codes, i64 activation, i64 bits, const OptionalTensor& seed) {
-         const Call call(dy);
+         const On<Backend> call(dy);
          const CodesOf of = codes_of(call, activation, bits, seed, dy.numel());
          require_elements(codes, ScalarType::Byte, static_cast<i64>(of.bytes), "codes");
          const Tensor dx = call.made_like(dy);
-         call.backend<Backend>().activation_backward_code(of, elements_of(dy), call.data(dy),
-                                                          call.data(codes), dx.mutable_data_ptr());
+         call.run.activation_backward_code(of, elements_of(dy), call.data(dy), call.data(codes), into(dx));
          return dx;
        });
   each("encode_gradients(Tensor g, float lo, float hi, int bits, Tensor? seed) -> Tensor", "octets(g, bits)",
        [](const Tensor& g, double lo, double hi, i64 bits, const OptionalTensor& seed) {
-         const Call call(g);
+         const On<Backend> call(g);
          const CodesOf of = codes_of(call, 0, bits, seed, g.numel(), {lo, hi});
          const Tensor codes = call.octets_of(static_cast<i64>(of.bytes));
-         call.backend<Backend>().encode_gradients(of, elements_of(g), call.data(g), codes.mutable_data_ptr());
+         call.run.encode_gradients(of, elements_of(g), call.data(g), into(codes));
          return codes;
        });
   each("backward_encoded(Tensor dy, Tensor codes, float lo, float hi, int bits, Tensor? seed) -> Tensor",
        "same(dy)",
        [](const Tensor& dy, const Tensor& codes, double lo, double hi, i64 bits, const OptionalTensor& seed) {
-         const Call call(dy);
+         const On<Backend> call(dy);
          const CodesOf of = codes_of(call, 0, bits, seed, dy.numel(), {lo, hi});
          require_elements(codes, ScalarType::Byte, static_cast<i64>(of.bytes), "codes");
          const Tensor dx = call.made_like(dy);
-         call.backend<Backend>().backward_encoded(of, elements_of(dy), call.data(dy), call.data(codes),
-                                                  dx.mutable_data_ptr());
+         call.run.backward_encoded(of, elements_of(dy), call.data(dy), call.data(codes), into(dx));
          return dx;
        });
 }
@@ -451,40 +450,35 @@ template <class Backend, class Each>
 void operators_of_y_in_8_bits(Each&& each) {
   each("gelu_forward_mxfp8(Tensor x) -> (Tensor, Tensor, Tensor)",
        "octets(x, 8), bytes(x, (x.numel() + 31) // 32), mask(x)", [](const Tensor& x) {
-         const Call call(x);
+         const On<Backend> call(x);
          const i64 n = x.numel();
          const Tensor codes = call.octets_of(n), scales = call.octets_of(mxfp8_scales(n)),
                       mask = call.words_of(mask_words(n));
-         call.backend<Backend>().gelu_forward_mxfp8(elements_of(x), call.data(x), result<std::uint8_t>(codes),
-                                                    result<std::uint8_t>(scales),
-                                                    result<std::uint32_t>(mask));
+         call.run.gelu_forward_mxfp8(elements_of(x), call.data(x), into(codes), into(scales), into(mask));
          return std::tuple(codes, scales, mask);
        });
   each("gelu_backward_mxfp8(Tensor dy, Tensor codes, Tensor scales, Tensor mask) -> Tensor", "same(dy)",
        [](const Tensor& dy, const Tensor& codes, const Tensor& scales, const Tensor& mask) {
-         const Call call(dy);
+         const On<Backend> call(dy);
          const i64 n = dy.numel();
          require_elements(codes, ScalarType::Byte, n, "codes");
          require_elements(scales, ScalarType::Byte, mxfp8_scales(n), "scales");
          require_elements(mask, ScalarType::Int, mask_words(n), "mask");
          const Tensor dx = call.made_like(dy);
-         call.backend<Backend>().gelu_backward_mxfp8(
-             elements_of(dy), call.data(dy), call.data<std::uint8_t>(codes), call.data<std::uint8_t>(scales),
-             call.data<std::uint32_t>(mask), dx.mutable_data_ptr());
+         call.run.gelu_backward_mxfp8(elements_of(dy), call.data(dy), call.data(codes), call.data(scales),
+                                      call.data(mask), into(dx));
          return dx;
        });
   each(
       "activation_forward_fp8(Tensor x, Tensor scale, int activation, int fp8, int bits) -> (Tensor, Tensor)",
       "octets(x, 8), octets(x, bits)",
       [](const Tensor& x, const Tensor& scale, i64 activation, i64 fp8, i64 bits) {
-        const Call call(x);
+        const On<Backend> call(x);
         Fp8Of of = fp8_of(call, scale, activation, fp8, bits, x.numel());
         const Tensor codes = call.octets_of(x.numel()), parts = call.octets_of(static_cast<i64>(of.bytes));
-        const auto backend = call.backend<Backend>();
-        const Tensor workspace = call.bytes_of(backend.fp8_workspace_bytes());
-        of.workspace = workspace.mutable_data_ptr();
-        backend.activation_forward_fp8(of, elements_of(x), call.data(x), result<std::uint8_t>(codes),
-                                       parts.mutable_data_ptr());
+        const Tensor workspace = call.bytes_of(call.run.fp8_workspace_bytes());
+        of.workspace = into(workspace);
+        call.run.activation_forward_fp8(of, elements_of(x), call.data(x), into(codes), into(parts));
         return std::tuple(codes, parts);
       });
   each(
@@ -493,16 +487,15 @@ void operators_of_y_in_8_bits(Each&& each) {
       "same(dy)",
       [](const Tensor& dy, const Tensor& codes, const Tensor& parts, const Tensor& scale, i64 activation,
          i64 fp8, i64 bits) {
-        const Call call(dy);
+        const On<Backend> call(dy);
         Fp8Of of = fp8_of(call, scale, activation, fp8, bits, dy.numel());
         require_elements(codes, ScalarType::Byte, dy.numel(), "codes");
         require_elements(parts, ScalarType::Byte, static_cast<i64>(of.bytes), "parts");
         const Tensor dx = call.made_like(dy);
-        const auto backend = call.backend<Backend>();
-        const Tensor workspace = call.bytes_of(backend.fp8_workspace_bytes());
-        of.workspace = workspace.mutable_data_ptr();
-        backend.activation_backward_fp8(of, elements_of(dy), call.data(dy), call.data<std::uint8_t>(codes),
-                                        call.data(parts), dx.mutable_data_ptr());
+        const Tensor workspace = call.bytes_of(call.run.fp8_workspace_bytes());
+        of.workspace = into(workspace);
+        call.run.activation_backward_fp8(of, elements_of(dy), call.data(dy), call.data(codes),
+                                         call.data(parts), into(dx));
         return dx;
       });
 }
@@ -513,11 +506,10 @@ template <class Backend, class Each>
 void operators_of_rows(Each&& each) {
   each("bias_gelu_forward(Tensor x, Tensor bias) -> (Tensor, Tensor)", "same(x), mask(x)",
        [](const Tensor& x, const Tensor& bias) {
-         const Call call(x);
+         const On<Backend> call(x);
          const BiasOf of{rows_of(x, bias.numel()), format_of(bias)};
          const Tensor y = call.made_like(x), mask = call.words_of(mask_words(x.numel()));
-         call.backend<Backend>().bias_gelu_forward(of, call.data(x), call.data(bias), y.mutable_data_ptr(),
-                                                   result<std::uint32_t>(mask));
+         call.run.bias_gelu_forward(of, call.data(x), call.data(bias), into(y), into(mask));
          return std::tuple(y, mask);
        });
   each(
@@ -525,47 +517,40 @@ void operators_of_rows(Each&& each) {
       "Tensor)",
       "same(dy), reals(dy, columns, like)",
       [](const Tensor& dy, const Tensor& y, const Tensor& mask, i64 columns, const OptionalTensor& like) {
-        const Call call(y);
+        const On<Backend> call(y);
         BiasOf of{rows_of(y, columns)};
         require_like(dy, y, "dy");
         require_elements(mask, ScalarType::Int, mask_words(y.numel()), "mask");
-        const auto backend = call.backend<Backend>();
-        of.bytes = backend.bias_workspace_bytes(of);
+        of.bytes = call.run.bias_workspace_bytes(of);
         const Tensor dx = call.made_like(dy), dbias = call.reals_of(columns, like),
                      workspace = call.bytes_of(of.bytes);
         of.bias = format_of(dbias);
-        of.workspace = workspace.mutable_data_ptr();
-        backend.bias_gelu_backward(of, call.data(dy), call.data(y), call.data<std::uint32_t>(mask),
-                                   dx.mutable_data_ptr(), dbias.mutable_data_ptr());
+        of.workspace = into(workspace);
+        call.run.bias_gelu_backward(of, call.data(dy), call.data(y), call.data(mask), into(dx), into(dbias));
         return std::tuple(dx, dbias);
       });
   each("softmax_forward_code(Tensor x, SymInt columns) -> (Tensor, Tensor)", "same(x), octets(x, 8)",
        [](const Tensor& x, i64 columns) {
-         const Call call(x);
+         const On<Backend> call(x);
          const Rows over = rows_of(x, columns);
          const Tensor y = call.made_like(x), codes = call.octets_of(x.numel());
-         if (over.rows > 0)
-           call.backend<Backend>().softmax_forward_code(over, call.data(x), y.mutable_data_ptr(),
-                                                        codes.mutable_data_ptr());
+         if (over.rows > 0) call.run.softmax_forward_code(over, call.data(x), into(y), into(codes));
          return std::tuple(y, codes);
        });
   each("softmax_backward_code(Tensor dy, Tensor codes, SymInt columns) -> Tensor", "same(dy)",
        [](const Tensor& dy, const Tensor& codes, i64 columns) {
-         const Call call(dy);
+         const On<Backend> call(dy);
          const Rows over = rows_of(dy, columns);
          require_elements(codes, ScalarType::Byte, dy.numel(), "codes");
          const Tensor dx = call.made_like(dy);
-         if (over.rows > 0)
-           call.backend<Backend>().softmax_backward_code(over, call.data(dy), call.data(codes),
-                                                         dx.mutable_data_ptr());
+         if (over.rows > 0) call.run.softmax_backward_code(over, call.data(dy), call.data(codes), into(dx));
          return dx;
        });
   each("dropout(Tensor x, Tensor seed, float p) -> Tensor", "same(x)",
        [](const Tensor& x, const Tensor& seed, double p) {
-         const Call call(x);
+         const On<Backend> call(x);
          const Tensor y = call.made_like(x);
-         call.backend<Backend>().dropout(elements_of(x), call.data(x), y.mutable_data_ptr(),
-                                         seed_of(call, seed), p);
+         call.run.dropout(elements_of(x), call.data(x), into(y), seed_of(call, seed), p);
          return y;
        });
 }
@@ -578,9 +563,9 @@ void norm_operators(Each&& each) {
       "same(x), *of_rows(x, columns, side_channels)",
       [](const Tensor& x, i64 columns, const OptionalTensor& gamma, const OptionalTensor& beta, double eps,
          bool rms, const OptionalTensor& side_channels, const OptionalTensor& seen, double tau) {
-        const Call call(x);
+        const On<Backend> call(x);
         const NormForward norm(call, x, {columns, gamma, beta, rms, side_channels, tau}, eps, seen);
-        call.backend<Backend>().norm_forward(norm.of, call.data(x), norm.y.mutable_data_ptr());
+        call.run.norm_forward(norm.of, call.data(x), into(norm.y));
         return std::tuple(norm.y, norm.rstd, norm.x_hat);
       });
   each(
@@ -592,11 +577,11 @@ void norm_operators(Each&& each) {
       [](const Tensor& dy, const Tensor& y, i64 columns, const OptionalTensor& gamma,
          const OptionalTensor& beta, const Tensor& rstd, bool rms, const OptionalTensor& side_channels,
          const Tensor& side_x_hat, bool with_dgamma, bool with_dbeta, double tau) {
-        const Call call(y);
+        const On<Backend> call(y);
         require_like(dy, y, "dy");
         const NormBackward<Backend> norm(call, dy, {columns, gamma, beta, rms, side_channels, tau},
                                          {rstd, side_x_hat, with_dgamma, with_dbeta});
-        norm.backend.norm_backward(norm.of, call.data(dy), call.data(y), norm.to);
+        call.run.norm_backward(norm.of, call.data(dy), call.data(y), norm.to);
         return std::tuple(norm.dx, norm.dgamma, norm.dbeta);
       });
 }
@@ -614,16 +599,16 @@ void operators_of_sums(Each&& each) {
       [](const Tensor& x, const Tensor& residual, i64 columns, const OptionalTensor& gamma,
          const OptionalTensor& beta, double eps, bool rms, const OptionalTensor& side_channels,
          const OptionalTensor& seed, double p, bool with_z, const OptionalTensor& seen, double tau) {
-        const Call call(x);
+        const On<Backend> call(x);
         NormForward norm(call, x, {columns, gamma, beta, rms, side_channels, tau}, eps, seen);
         require_like(residual, x, "residual");
         const bool has_z = with_z || Backend::kNeedsZ;
         const Tensor z = has_z ? call.made_like(x) : call.none_like(x);
         norm.of.sum = {.residual = call.data(residual),
-                       .z = has_z ? z.mutable_data_ptr() : nullptr,
+                       .z = has_z ? into(z) : Memory{},
                        .seed = seed_of(call, seed),
                        .p = p};
-        call.backend<Backend>().norm_forward(norm.of, call.data(x), norm.y.mutable_data_ptr());
+        call.run.norm_forward(norm.of, call.data(x), into(norm.y));
         return std::tuple(norm.y, norm.rstd, norm.x_hat, with_z || !has_z ? z : call.none_like(x));
       });
   // dz, and dx = dropout(dz), which has no elements without a seed: it is then dz. dz_next is what reaches z
@@ -639,17 +624,17 @@ void operators_of_sums(Each&& each) {
          const OptionalTensor& gamma, const OptionalTensor& beta, const Tensor& rstd, bool rms,
          const OptionalTensor& side_channels, const Tensor& side_x_hat, bool with_dgamma, bool with_dbeta,
          const OptionalTensor& seed, double p, double tau) {
-        const Call call(y);
+        const On<Backend> call(y);
         require_like(dy, y, "dy");
         if (dz_next) require_like(*dz_next, y, "dz_next");
         NormBackward<Backend> norm(call, dy, {columns, gamma, beta, rms, side_channels, tau},
                                    {rstd, side_x_hat, with_dgamma, with_dbeta});
         const Tensor dx = seed ? call.made_like(dy) : call.none_like(dy);
-        norm.of.sum = {.dz_next = dz_next ? call.data(*dz_next) : nullptr,
-                       .dx = seed ? dx.mutable_data_ptr() : nullptr,
+        norm.of.sum = {.dz_next = dz_next ? call.data(*dz_next) : Memory{},
+                       .dx = seed ? into(dx) : Memory{},
                        .seed = seed_of(call, seed),
                        .p = p};
-        norm.backend.norm_backward(norm.of, call.data(dy), call.data(y), norm.to);
+        call.run.norm_backward(norm.of, call.data(dy), call.data(y), norm.to);
         return std::tuple(norm.dx, dx, norm.dgamma, norm.dbeta);
       });
 }
@@ -666,14 +651,14 @@ void operators_of_norms_in_8_bits(Each&& each) {
       "columns, side_channels)",
       [](const Tensor& x, i64 columns, const OptionalTensor& gamma, const OptionalTensor& beta, double eps,
          bool rms, const OptionalTensor& side_channels, i64 store) {
-        const Call call(x);
+        const On<Host> call(x);
         const NormForward norm(call, x, {columns, gamma, beta, rms, side_channels}, eps);
         In8Bits in = in_8_bits(store, norm.of);
         const Tensor codes = call.octets_of(x.numel()),
                      scales = call.octets_of(static_cast<i64>(in.scale_bytes));
-        in.codes = codes.mutable_data_ptr();
-        in.scales = scales.mutable_data_ptr();
-        Host().norm_forward_8bit(norm.of, in, call.data(x), norm.y.mutable_data_ptr());
+        in.codes = into(codes);
+        in.scales = into(scales);
+        call.run.norm_forward_8bit(norm.of, in, call.data(x), into(norm.y));
         return std::tuple(norm.y, codes, scales, norm.rstd, norm.x_hat);
       });
   each(
@@ -686,15 +671,15 @@ void operators_of_norms_in_8_bits(Each&& each) {
          const OptionalTensor& gamma, const OptionalTensor& beta, const Tensor& rstd, bool rms,
          const OptionalTensor& side_channels, const Tensor& side_x_hat, bool with_dgamma, bool with_dbeta,
          i64 store) {
-        const Call call(dy);
+        const On<Host> call(dy);
         const NormBackward<Host> norm(call, dy, {columns, gamma, beta, rms, side_channels},
                                       {rstd, side_x_hat, with_dgamma, with_dbeta});
         In8Bits in = in_8_bits(store, norm.of);
         require_elements(codes, ScalarType::Byte, dy.numel(), "codes");
         require_elements(scales, ScalarType::Byte, static_cast<i64>(in.scale_bytes), "scales");
-        in.codes = const_cast<void*>(call.data(codes));
-        in.scales = const_cast<void*>(call.data(scales));
-        norm.backend.norm_backward_8bit(norm.of, in, call.data(dy), norm.to);
+        in.codes = call.data(codes);
+        in.scales = call.data(scales);
+        call.run.norm_backward_8bit(norm.of, in, call.data(dy), norm.to);
         return std::tuple(norm.dx, norm.dgamma, norm.dbeta);
       });
 }

@@ -36,13 +36,12 @@ def _softmax_dropout_gradients(ctx, saved, dy):
     return _softmax_gradient(library.dropout(dy, seed, ctx.p) if ctx.p > 0 else dy, probabilities), None, None
 
 
-_softmax_dropout = functional._Operation("softmax_dropout", _softmax_dropout_compute, _softmax_dropout_keep,
-    _softmax_dropout_gradients)
+_softmax_dropout = functional._Operation(
+    "softmax_dropout", _softmax_dropout_compute, _softmax_dropout_keep, _softmax_dropout_gradients)
 
 
 def softmax_dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Tensor:
-    """dropout(softmax(x)) over the last dimension. Keeps the softmax's output and 8 bytes, not the mask of
-    what was dropped."""
+    """dropout(softmax(x)) over the last dimension. Keeps the softmax's output and 8 bytes, no mask."""
     functional._expect("softmax_dropout", x=x)
     p = functional.checked_probability("softmax_dropout", p, training)
     return _softmax_dropout(x.contiguous(), functional.new_seed(x.device), p)
@@ -114,8 +113,8 @@ def _attention_gradients(ctx, saved, dy):
     return *found, None, None, None, None, None
 
 
-_attention = functional._Operation("attention", torch.ops.outgrad.attention_forward.default, _attention_keep,
-    _attention_gradients)
+_attention = functional._Operation(
+    "attention", torch.ops.outgrad.attention_forward.default, _attention_keep, _attention_gradients)
 
 
 def _fused_applies(q, k, v, mask, p):

@@ -42,16 +42,15 @@ class DropoutAddNorm(nn.Module):
 
 
 class LinearActivation(nn.Module):
-    """intermediate_act_fn(dense(hidden_states)), for an object that was made as one of Hugging Face's
-    Intermediate classes."""
+    """intermediate_act_fn(dense(hidden_states)), for an object made as one of Hugging Face's
+    Intermediates."""
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         return _activated(self.dense, self.intermediate_act_fn, hidden_states)
 
 
 class LinearActivationLinear(nn.Module):
-    """fc2(activation_fn(fc1(hidden_states))), for an object that was made as one of Hugging Face's MLP
-    classes."""
+    """fc2(activation_fn(fc1(hidden_states))), for an object made as one of Hugging Face's MLP classes."""
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         return self.fc2(_activated(self.fc1, self.activation_fn, hidden_states))
@@ -66,8 +65,8 @@ class _FeedsForward:
         if type(intermediate) is LinearActivation and type(output) is DropoutAddNorm:
             first, activation = intermediate.dense, intermediate.intermediate_act_fn
             second, dropout, norm = output.dense, output.dropout, output.LayerNorm
-            plain = _takes_linear(activation) and _is_plain(first) and _is_plain(second) and _norm_takes_all(
-                dropout, norm)
+            plain = (_takes_linear(activation) and _is_plain(first) and _is_plain(second)
+                and _norm_takes_all(dropout, norm))
             if plain and _gives(first, x, x, second) and _are_alone(intermediate, output, first, activation,
                     second, dropout, norm):
                 return norm.of_mlp((first, activation.activation, second), x,
@@ -129,10 +128,11 @@ class _Rewritten:
 
     def _outgrad_linears_of(self, x, *linears):
         """The results of several Linears for x."""
-        plain = isinstance(x, torch.Tensor) and x.dim() > 1 and all(_is_plain(one)
-            and x.dtype == one.weight.dtype for one in linears)
-        return functional.linears_of(x, linears) if plain and _are_alone(*linears) else [one(x)
-            for one in linears]
+        plain = (isinstance(x, torch.Tensor) and x.dim() > 1
+            and all(_is_plain(one) and x.dtype == one.weight.dtype for one in linears))
+        if plain and _are_alone(*linears):
+            return functional.linears_of(x, linears)
+        return [one(x) for one in linears]
 
     def __reduce_ex__(self, protocol):
         _, _, *state = super().__reduce_ex__(protocol)
@@ -297,8 +297,7 @@ class _Sums(_OfMethod):
     def visit_Call(self, node):
         self.generic_visit(node)
         match node:
-            case (ast.Call(func=norm, args=[ast.BinOp(x, ast.Add(), residual)], keywords=[])
-                  ) if self._is_norm(norm):
+            case ast.Call(norm, [ast.BinOp(x, ast.Add(), residual)], []) if self._is_norm(norm):
                 return ast.copy_location(self._call("_outgrad_norm_of", norm, x, residual), node)
         return node
 
@@ -366,7 +365,7 @@ class _Shared(_OfMethod):
 
 
 def _is_told(argument):
-    """Whether an argument is made of names and constants, so that it may be read before or after other
+    """Whether an argument is of names and constants, so that it may be read before or after other
     statements."""
     parts = (ast.Name, ast.Attribute, ast.Constant, ast.Starred, ast.UnaryOp, ast.USub, ast.Tuple, ast.Load)
     return all(isinstance(node, parts) for node in ast.walk(argument))
@@ -380,8 +379,7 @@ def _replace(statement, old, new):
 
 
 def _reads_names_but(test, name):
-    """Whether a condition reads names alone, and not this one, so that it may be asked before the name is
-    set."""
+    """Whether a condition reads other names alone, so that it may be asked before this one is set."""
     parts = (ast.Name, ast.Constant, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.boolop, ast.unaryop, ast.cmpop,
         ast.Load)
     return all(isinstance(node, parts) and getattr(node, "id", None) != name for node in ast.walk(test))
@@ -401,10 +399,9 @@ def _gives(linear, x, like, second=None):
     """Whether the result of a Linear for x, or that of a second one behind it, has the shape and type of
     another tensor."""
     shape, weight, last = x.shape, linear.weight, linear.weight if second is None else second.weight
-    alike = x.dtype == weight.dtype == last.dtype == like.dtype and (last is weight
-        or last.shape[1] == weight.shape[0])
-    return alike and len(shape) > 1 and shape[-1] == weight.shape[1] and like.shape == (*shape[:-1],
-        last.shape[0])
+    fit = last is weight or last.shape[1] == weight.shape[0]
+    alike = x.dtype == weight.dtype == last.dtype == like.dtype and len(shape) > 1 and fit
+    return alike and shape[-1] == weight.shape[1] and like.shape == (*shape[:-1], last.shape[0])
 
 
 def _takes_linear(activation):
@@ -494,8 +491,7 @@ def block_of(module: nn.Module, becomes_norm: Callable[[nn.Module], bool] = _is_
         found = frozenset(name for (_, before), (name, behind) in pairs if type(before) is nn.Linear
             and isinstance(behind, _ACTIVATIONS))
         return Block(Sequence, _LINEAR_ACTIVATION, found) if found else None
-    methods = {name for name, member in vars(kind).items() if callable(member)
-        or isinstance(member, property)}
+    methods = {name for name, one in vars(kind).items() if callable(one) or isinstance(one, property)}
     if methods == {"__init__", "forward"} and kind.__bases__ == (nn.Module,):
         code = _code_of(kind.forward)
         for parts, forward, block in _BLOCKS:
@@ -503,13 +499,12 @@ def block_of(module: nn.Module, becomes_norm: Callable[[nn.Module], bool] = _is_
                 return block
     if _feeds_forward(kind, module):
         return Block(_feeding_forward(kind), "Linear, activation, Linear, dropout, add and norm", frozenset())
-    norms = frozenset(name for name, part in module._modules.items() if part is not None
-        and becomes_norm(part))
+    norms = frozenset(name for name, part in module._modules.items() if becomes_norm(part))
     linears = frozenset(name for name, part in module._modules.items() if type(part) is nn.Linear)
     if (norms or len(linears) > 1) and (found := _rewritten(kind, norms, linears)) is not None:
         ours, in_sums, shared = found
-        return Block(ours, " and ".join(["add and norm"] * bool(in_sums) + ["Linears of one input"] * shared),
-            in_sums)
+        what = ["add and norm"] * bool(in_sums) + ["Linears of one input"] * shared
+        return Block(ours, " and ".join(what), in_sums)
     return None
 
 

@@ -18,7 +18,7 @@ def rounded_up(value: float, digits: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """Upper bounds of |g - ...| for the gradient dx = dy g; infinite where neither header nor sweep states
+    """Upper bounds of |g - ...| for the gradient dx = dy g; infinite where no header and no sweep states
     one."""
 
     fit: str  # its coefficients and proofs are in kernels/generated/<fit>.h

@@ -24,8 +24,8 @@ def _is_usable(x):
 
 
 def _expect(function, **tensors):
-    """Raises an error that says which argument cannot be used, and why. The other tensors are compared with
-    the first one."""
+    """Raises an error that says which argument cannot be used, and why. The others are compared with the
+    first."""
     first_name, first = next(iter(tensors.items()))
     for name, tensor in tensors.items():
         if tensor is None:
@@ -152,8 +152,8 @@ class _Operation:
     def __call__(self, *inputs):
         if torch.compiler.is_compiling() or not (torch._C._are_functorch_transforms_active()
                 or forward_ad._current_level >= 0):
-            result = self.direct.apply(*inputs) if torch.compiler.is_compiling() else self.direct_apply(
-                *inputs)
+            apply = self.direct.apply if torch.compiler.is_compiling() else self.direct_apply
+            result = apply(*inputs)
             if not self.without_y:
                 return result
         else:
@@ -198,8 +198,8 @@ def _keeping_parity(name, index):
 
 
 def _keeping_codes(name, encode, decode, dithered):
-    """encode(x, seed) gives y and codes, and decode(dy, codes, seed) dx; the seed is None if nothing is
-    dithered."""
+    """encode(x, seed) gives y and codes, and decode(dy, codes, seed) dx; the seed is None without a
+    dither."""
 
     def gradients(ctx, saved, dy):
         seed, codes, _ = saved
@@ -218,8 +218,8 @@ def _keeping_codes_of(name, index, bits, dithered):
 
 
 def keeping_own_codes(name, value, gradient, between, bits, dithered):
-    """x -> value(x), an activation of the caller's own, which keeps codes of gradient(x.float()), between two
-    numbers."""
+    """x -> value(x), an activation of the caller's own, which keeps codes of gradient(x.float()) in a
+    range."""
 
     def result(what, of, x, dtype):
         if not isinstance(of, torch.Tensor) or of.shape != x.shape or of.dtype != dtype:
@@ -229,8 +229,8 @@ def keeping_own_codes(name, value, gradient, between, bits, dithered):
         return of.contiguous()
 
     def encode(x, seed):
-        y, g = result("value", value(x), x, x.dtype), result("gradient", gradient(x.float()), x,
-            torch.float32)
+        y = result("value", value(x), x, x.dtype)
+        g = result("gradient", gradient(x.float()), x, torch.float32)
         return y, library.encode_gradients(g, *between, bits, seed)
 
     operation = _keeping_codes(name, encode,
@@ -285,8 +285,8 @@ def _keeping(name, index, store):
         return _keeping_codes_of(name, index, int(bits), kind == "dither")
     if (of := stores.fp8_of(store)) is not None:
         return _keeping_fp8(name, index, *of)
-    return {stores.DEFAULT: _keeping_y, "parity": _keeping_parity, "mxfp8+bit": _keeping_mxfp8}[store](name,
-        index)
+    keeping = {stores.DEFAULT: _keeping_y, "parity": _keeping_parity, "mxfp8+bit": _keeping_mxfp8}[store]
+    return keeping(name, index)
 
 
 class _OfOutput(Protocol):
@@ -370,8 +370,8 @@ def _activation_gradients(dy, y, mask, index, with_dbias, weight):
 
 
 def _linear_keeping_y(name, compute, index):
-    """An activation of a Linear as one node. compute(x, weight, bias) gives (y, mask). PyTorch's Linear keeps
-    x and weight, too."""
+    """An activation of a Linear as one node, compute(x, weight, bias) giving (y, mask); x and weight are
+    kept, too."""
 
     def keep(ctx, inputs, outputs):
         x, weight, bias = inputs
@@ -519,8 +519,8 @@ def _norm_keep(ctx, inputs, kept):
 
 def _norm_gradients(ctx, gamma, beta, dx, dgamma, dbeta):
     _, _, with_dgamma, with_dbeta, *_ = ctx.needs_input_grad
-    return (dx, None, _like(gamma, dgamma) if with_dgamma else None,
-        _like(beta, dbeta) if with_dbeta else None, None, None, None, None, None)
+    dgamma, dbeta = _like(gamma, dgamma) if with_dgamma else None, _like(beta, dbeta) if with_dbeta else None
+    return dx, None, dgamma, dbeta, *[None] * 5
 
 
 def _norm_keeping_y(name):
@@ -581,11 +581,15 @@ def norm(function, x, columns, of_norm, store=stores.DEFAULT_OF_NORMS):
     return _norms[function, store](x, columns, *of_norm)
 
 
+def _checked(function, x, normalized_shape, of_norm, store):
+    return norm(function, x, columns_of_norm(function, x, normalized_shape, of_norm, store), of_norm, store)
+
+
 def columns_of_norm(function, x, normalized_shape, of_norm, store=stores.DEFAULT_OF_NORMS):
     """The columns of a norm; raises an error that says which argument cannot be used, and why."""
     weight, bias, eps, _, side_channels, *_ = of_norm
-    columns = (_columns_at_a_glance(x, normalized_shape, weight, bias) if store == stores.DEFAULT_OF_NORMS
-        else 0)
+    plain = store == stores.DEFAULT_OF_NORMS
+    columns = _columns_at_a_glance(x, normalized_shape, weight, bias) if plain else 0
     columns = columns or _expect_norm(function, x, normalized_shape, weight, bias, store)
     if not eps >= 0:
         raise ValueError(f"outgrad.{function}: eps is {eps}, which must be at least 0")
@@ -595,8 +599,7 @@ def columns_of_norm(function, x, normalized_shape, of_norm, store=stores.DEFAULT
 
 
 def _columns_at_a_glance(x, normalized_shape, weight, bias):
-    """The columns of a norm over one dimension whose arguments fit together; 0 if that takes a longer
-    look."""
+    """The columns of a norm over one dimension whose arguments fit; 0 if that takes a longer look."""
     if not _is_usable(x) or x.dim() == 0:
         return 0
     columns, device = x.shape[-1], x.device
@@ -657,8 +660,7 @@ def layer_norm(x: torch.Tensor, normalized_shape: int | Sequence[int], weight: t
     kept in place of y, "e4m3", "mxfp8" or "int8" (stores.py), on CPUs.
     """
     of_norm = weight, bias, eps, False, side_channels, None, 0.0
-    return norm("layer_norm", x, columns_of_norm("layer_norm", x, normalized_shape, of_norm, store), of_norm,
-        store)
+    return _checked("layer_norm", x, normalized_shape, of_norm, store)
 
 
 def rms_norm(x: torch.Tensor, normalized_shape: int | Sequence[int], weight: torch.Tensor | None = None,
@@ -667,8 +669,7 @@ def rms_norm(x: torch.Tensor, normalized_shape: int | Sequence[int], weight: tor
     """RMSNorm over the last dimensions: layer_norm without mean and bias. eps defaults to float32's, 2^-23,
     for each of the three types, because PyTorch computes in float32 and takes the eps of that."""
     of_norm = weight, None, EPS_OF_RMS if eps is None else eps, True, side_channels, None, 0.0
-    return norm("rms_norm", x, columns_of_norm("rms_norm", x, normalized_shape, of_norm, store), of_norm,
-        store)
+    return _checked("rms_norm", x, normalized_shape, of_norm, store)
 
 
 # For each format of a stored y: unit roundoff, half the least subnormal, and the least magnitude that rounds
@@ -729,8 +730,7 @@ def side_channels(weight: torch.Tensor | None, bias: torch.Tensor | None = None,
 
 
 def chosen_channels(weight, bias, dtype, tau, store, margin=1):
-    """side_channels, or with a margin above 1 those of which any limit is no further away than by this
-    factor."""
+    """side_channels, or with a margin above 1 those of which any limit is within this factor."""
     if weight is None:
         return None
     found = (~told_channels(weight, bias, dtype, tau, store, margin)).nonzero().flatten().to(torch.int32)
@@ -785,8 +785,8 @@ def _dropout_keep(ctx, inputs, outputs):
 
 def _dropout_gradients(ctx, saved, dy):
     (seed,) = saved
-    return (_dropout(dy, seed, ctx.p) if torch.is_grad_enabled() else library.dropout(dy, seed, ctx.p), None,
-        None)
+    operation = _dropout if torch.is_grad_enabled() else library.dropout
+    return operation(dy, seed, ctx.p), None, None
 
 
 _dropout = _Operation("dropout", _dropout_compute, _dropout_keep, _dropout_gradients, differentiable=True)
@@ -799,8 +799,8 @@ def checked_probability(function, p, training):
 
 
 def new_seed(device):
-    """A seed from the device's own generator, on the device. Nothing waits for it, and each launch of a CUDA
-    graph has a new one."""
+    """A seed of the device's own generator, there: nothing waits, and each launch of a CUDA graph has a new
+    one."""
     return torch.randint(0, 2**62, (1,), dtype=torch.int64, device=device)
 
 
@@ -880,8 +880,7 @@ def _norm_of_sum(name, with_z):
             return dz_next if for_x else None, dz_next if for_residual else None, *[None] * 10
         dz, dx, dgamma, dbeta = _gradients_of_norm_of_sum(ctx, saved, dy, dz_next,
             (for_x, with_dgamma, with_dbeta))
-        return (dx if for_x else None, dz if for_residual else None, None, None, None, dgamma, dbeta, None,
-            None, None, None, None)
+        return dx if for_x else None, dz if for_residual else None, *[None] * 3, dgamma, dbeta, *[None] * 5
 
     return _Operation(name, compute, keep, gradients, results=2 if with_z else 1)
 
@@ -904,8 +903,7 @@ def _norm_of_linear(name):
         dh, dweight, dbias = _linear_gradients(dx.view(-1, ctx.columns), h, weight, for_h, for_weight,
             for_bias)
         dh = dh.view(h.shape) if for_h else None
-        return (dh, dweight, dbias, dz if for_residual else None, None, None, None, dgamma, dbeta, None, None,
-            None, None, None)
+        return dh, dweight, dbias, dz if for_residual else None, *[None] * 3, dgamma, dbeta, *[None] * 5
 
     return _Operation(name, compute, keep, gradients)
 
@@ -922,8 +920,8 @@ def _norm_of_mlp(name, index):
     def keep(ctx, inputs, outputs):
         x, weight1, _, weight2, _, *of_sum = inputs
         y, rstd, side_x_hat, h, mask = outputs
-        ctx.save_for_backward(*_kept_of_norm_of_sum(ctx, of_sum, y, rstd, side_x_hat), x, weight1, weight2, h,
-            mask)
+        kept = _kept_of_norm_of_sum(ctx, of_sum, y, rstd, side_x_hat)
+        ctx.save_for_backward(*kept, x, weight1, weight2, h, mask)
 
     def gradients(ctx, saved, dy):
         *kept, x, weight1, weight2, h, mask = saved
@@ -942,8 +940,7 @@ def _norm_of_mlp(name, index):
             dbias1 = own if dbias1 is None else dbias1
             if for_x:  # nothing else reads dz any more
                 dx = dz.view(-1, ctx.columns).addmm_(rows, weight1).view(x.shape)
-        return (dx, dweight1, dbias1, dweight2, dbias2, None, None, None, dgamma, dbeta, None, None, None,
-            None, None)
+        return dx, dweight1, dbias1, dweight2, dbias2, *[None] * 3, dgamma, dbeta, *[None] * 5
 
     return _Operation(name, compute, keep, gradients)
 
@@ -1006,8 +1003,8 @@ def dropout_add_layer_norm(x: torch.Tensor, residual: torch.Tensor, normalized_s
     """layer_norm(dropout(x, p) + residual), which stands between the sub-layers of BERT, as one node and, on
     a GPU, one pass over the rows. Keeps y, 4 bytes per row and a seed. x and residual have one shape and one
     type."""
-    p, of_norm = checked_probability("dropout_add_layer_norm", p, training), (weight, bias, eps, False,
-        side_channels, None, 0.0)
+    p = checked_probability("dropout_add_layer_norm", p, training)
+    of_norm = weight, bias, eps, False, side_channels, None, 0.0
     columns = columns_of_sum("dropout_add_layer_norm", x, residual, normalized_shape, of_norm)
     return dropout_add("layer_norm", x, residual, p, columns, of_norm)
 

@@ -1,4 +1,4 @@
-"""Loads the compiled operators, and states the shapes of their results for fake tensors and torch.compile."""
+"""Loads the compiled operators, and makes for each the function that gives fake tensors of its results."""
 
 import ctypes
 import importlib.util
@@ -68,8 +68,8 @@ def fit_of(activation, dtype, kind=0, bits=0):
 
 
 def fp8_error(activation, fp8, scale, bits):
-    """The proven bound of an activation's gradient from y in 8 bits at this scale, with 0 to 2 bits beside
-    it."""
+    """The proven bound of an activation's gradient from y in 8 bits at this scale, with 0 to 2 bits
+    beside."""
     error = ctypes.c_double()
     if ((
             _c.outgrad_torch_fp8_error(ACTIVATIONS.index(activation), fp8, ctypes.c_float(scale), bits,
@@ -114,6 +114,10 @@ def _bytes(x, count):
     return x.new_empty((count,), dtype=torch.uint8)
 
 
+def _mask(x, activation=0):
+    return x.new_empty((x.numel() + 31) // 32 if ACTIVATIONS[activation] in MASKED else 0, dtype=torch.int32)
+
+
 def _reals(x, count, model):
     return x.new_empty(count, dtype=torch.float32 if model is None else model.dtype)
 
@@ -134,9 +138,7 @@ _RESULTS = {
     "same": _same,
     "bytes": _bytes,
     "octets": lambda x, bits: _bytes(x, (x.numel() * bits + 7) // 8),
-    "mask": lambda x, activation=0: x.new_empty(
-        ((x.numel() + 31) // 32 if ACTIVATIONS[activation] in MASKED else 0,), dtype=torch.int32
-    ),
+    "mask": _mask,
     "reals": _reals,
     "of_rows": _of_rows,
     "of_parameters": _of_parameters,
@@ -144,8 +146,7 @@ _RESULTS = {
 
 
 def _operators():
-    """Each operator by its name. Called as overloads, because the packet above them searches for the overload
-    at each call."""
+    """Finds each operator by name, as an overload: the packet above it would search for that in each call."""
     results = ctypes.c_char_p()
     while (schema := _c.outgrad_torch_operator(len(_OPERATORS), ctypes.byref(results))) is not None:
         name = schema.decode().partition("(")[0]

@@ -1,4 +1,4 @@
-"""Modules that have the names, parameters and state_dict of PyTorch's own, but whose backward pass reads the
+"""Modules with the names, parameters and state_dict of PyTorch's own, whose backward pass reads the
 output."""
 
 import math
@@ -119,8 +119,7 @@ class Softplus(_Activation, nn.Softplus):
 
 
 class ELU(_Activation, nn.ELU):
-    """nn.ELU from its output, for alpha = 1 (otherwise as in PyTorch). inplace has no effect: nothing of the
-    input is kept anyway."""
+    """nn.ELU from its output, for alpha = 1 (otherwise as in PyTorch). inplace has no effect, as in SiLU."""
 
     @property
     def activation(self) -> str | None:
@@ -165,16 +164,14 @@ class _Found(NamedTuple):
     watched: tuple  # (channels, seen, tau) for the kernels in eager mode
 
     def holds(self, weight, bias):
-        """Whether these parameters have the values that the channels were found for, where values are
-        compared."""
+        """Whether these parameters have the values that the channels are of, where values are compared."""
         if not self.copies:
             return self.copies is None
         return torch.equal(weight, self.copies[0]) and (bias is None or torch.equal(bias, self.copies[1]))
 
 
 class _Norm:
-    """The common part of LayerNorm and RMSNorm: their behaviour under autocast, and which channels have side
-    buffers."""
+    """The common part of norms: their behaviour under autocast, and which channels have side buffers."""
 
     # The type of norms under autocast. "fp32": fp32, as in PyTorch's autocast for GPUs (the one for CPUs
     # leaves norms in the type of their input). "autocast": autocast's type, which takes half the bytes.
@@ -245,8 +242,8 @@ class _Norm:
         known, transforms = self._outgrad_found, torch._C._are_functorch_transforms_active()
         key = (dtype, self.tau, self.store, weight.device, type(weight), weight.dtype,
             None if bias is None else bias.dtype)
-        if known is not None and known.key == key and not (self._outgrad_stale or transforms) and known.holds(
-                weight, bias):
+        stale = self._outgrad_stale or transforms
+        if known is not None and known.key == key and not stale and known.holds(weight, bias):
             return known
         if weight.is_meta or is_fake(weight):
             return None
@@ -268,10 +265,10 @@ class _Norm:
         if not _equal(channels, None if known is None else known.channels):
             self._outgrad_changes += 1
         on_host = device.type in drift.AT_ONCE
-        watched = (channels, None, 0.0) if on_host else (channels, self._outgrad_seen,
-            self._most_moved(dtype))
+        seen, tau = (None, 0.0) if on_host else (self._outgrad_seen, self._most_moved(dtype))
         compared = () if _is_sharded(weight) else copies if on_host else None
-        self._outgrad_found, self._outgrad_stale = _Found(key, compared, channels, watched), False
+        self._outgrad_found, self._outgrad_stale = (_Found(key, compared, channels, (channels, seen, tau)),
+            False)
         return self._outgrad_found
 
     def _searched(self, weight, bias, dtype):
@@ -319,6 +316,10 @@ class _Norm:
         if self.store != stores.DEFAULT_OF_NORMS:
             functional.expect_8_bits(weight, bias, x.dtype, self.tau, self.store, channels)
         return channels, seen, self._most_moved(x.dtype)
+
+    def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None, p: float = 0.0) -> torch.Tensor:
+        """With a residual, of x's shape and type: of dropout(x, p) + residual, as one node."""
+        return self._norm(self._input(x), residual, p)
 
     def _norm(self, x, residual=None, p=0.0):
         if residual is not None and self.store != stores.DEFAULT_OF_NORMS:
@@ -405,20 +406,12 @@ class _Norm:
 class LayerNorm(_Norm, nn.LayerNorm):
     """nn.LayerNorm from its output; u in its repr is the unit roundoff of the output's type."""
 
-    def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None, p: float = 0.0) -> torch.Tensor:
-        """With a residual, of x's shape and type: of dropout(x, p) + residual, as one node."""
-        return self._norm(self._input(x), residual, p)
-
     def _arguments(self):
         return self.normalized_shape, self.weight, self.bias, self.eps, False
 
 
 class RMSNorm(_Norm, nn.RMSNorm):
     """nn.RMSNorm from its output; u in its repr is the unit roundoff of the output's type."""
-
-    def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None, p: float = 0.0) -> torch.Tensor:
-        """With a residual, of x's shape and type: of dropout(x, p) + residual, as one node."""
-        return self._norm(self._input(x), residual, p)
 
     def _arguments(self):
         return (self.normalized_shape, self.weight, None,
@@ -468,7 +461,7 @@ class _WithStore:
 
 
 class Linear(_WithStore, nn.Linear):
-    """nn.Linear that keeps its input in 8 bits if its store is e4m3 or e5m2, and as PyTorch does if it is x
+    """nn.Linear that keeps its input in 8 bits, store e4m3 or e5m2, or as PyTorch does, store x
     (linear.py)."""
 
     kind = "linear"
@@ -485,16 +478,15 @@ class Linear(_WithStore, nn.Linear):
 
 
 class Softmax(_WithStore, nn.Softmax):
-    """nn.Softmax that keeps codes of 8 bits if its store is log2:8, and its output if it is p
-    (softmax.py)."""
+    """nn.Softmax that keeps codes of 8 bits, store log2:8, or its output, store p (softmax.py)."""
 
     kind = "softmax"
     store = stores.OTHERS[kind][0]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         # Without a dim, PyTorch chooses one and warns.
-        return super().forward(x) if self._as_pytorch or self.dim is None else softmax(_as_autocast_does(x),
-            self.dim)
+        plain = self._as_pytorch or self.dim is None
+        return super().forward(x) if plain else softmax(_as_autocast_does(x), self.dim)
 
     def _bound(self, dtype):
         relative, least, _ = library.softmax_error(library.MOST_SOFTMAX)

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from . import functional, library, stores
+from . import functional, stores
 from .bounds import Bounds
 
 _KINDS = ("code", "dither")

@@ -1,4 +1,4 @@
-"""patch(model): gives modules of PyTorch and Hugging Face the classes of this package, and says what that
+"""patch(model): gives modules of PyTorch and Hugging Face classes of this package, and says what that
 saves."""
 
 import collections
@@ -168,8 +168,8 @@ class _Progress:
 
 
 class _Saved:
-    """A tensor that a graph keeps. Only the graph holds this object, so it dies with the node that saved the
-    tensor."""
+    """A tensor that a graph keeps. Only the graph holds this object, which so dies with the node that saved
+    it."""
 
     def __init__(self, tensor, owner):
         self.tensor, self.owner = tensor, owner
@@ -246,8 +246,7 @@ class _Watch:
 
 @contextlib.contextmanager
 def _unchanged(model):
-    """Puts back the state of PyTorch's generators and the model's buffers, such as the statistics of
-    batches."""
+    """Puts back PyTorch's generators and the model's buffers, such as the statistics of batches."""
     devices = {p.device.index for p in model.parameters() if p.device.type == "cuda" and not is_fake(p)}
     with torch.random.fork_rng(devices=devices):
         before = [(m, name, b, _version(b), b.clone()) for m in model.modules()
@@ -318,8 +317,7 @@ def _class_of_ours(kind, ours):
 
 
 def _class_of_its_own(kind, ours):
-    """For a class that is neither ours nor swapped: whether it descends from one that is, or has the name of
-    one."""
+    """For a class neither ours nor swapped: whether it descends from one that is, or has the name of one."""
     names = ("LayerNorm", "RMSNorm", "GELU", "SiLU", "Mish")
     return (any(_class_of_ours(base, ours) is not None for base in kind.__mro__)
         or kind.__name__.removesuffix("Activation").endswith(names))
@@ -363,10 +361,9 @@ def _replacement(module, parameter, known):
 
 
 def _eager_attention(model):
-    """The attention of Hugging Face's models that keeps all probabilities, if the model also has a fused
-    one."""
-    fused = {id(m.config) for m in model.modules() if getattr(m, "_supports_sdpa", False)
-        and hasattr(m, "config")}
+    """Hugging Face's attention that keeps all probabilities, if the model also has a fused one."""
+    with_fused = (m for m in model.modules() if getattr(m, "_supports_sdpa", False))
+    fused = {id(m.config) for m in with_fused if hasattr(m, "config")}
     for name, module in model.named_modules():
         config = getattr(module, "config", None)
         if "Attention" in type(module).__name__ and getattr(config, "_attn_implementation", None) == "eager":
@@ -404,8 +401,8 @@ def patch(model: nn.Module, example: torch.Tensor | tuple[Any, ...] | list[Any]
             if _is_patched(module):
                 _set(name, module, norms, by_kind)
         if example is not None:
-            report.total_after, after, report.components_after, types = _run(model, example,
-                "forward pass after")
+            found = _run(model, example, "forward pass after")
+            report.total_after, after, report.components_after, types = found
         for one in report.swapped:
             if example is not None:
                 one.bytes_before, one.bytes_after = before[one.name], after[one.name]

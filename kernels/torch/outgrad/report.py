@@ -20,8 +20,7 @@ TYPES = {"fp32": (torch.float32, False), "autocast": (torch.float32, True), "bf1
 
 @contextlib.contextmanager
 def autocast_on(device, enabled=True):
-    """torch.autocast to bf16. It turns itself off for CUDA if there is no GPU, but fake tensors need no
-    GPU."""
+    """torch.autocast to bf16, which would turn itself off for CUDA without a GPU; fake tensors need none."""
     if not enabled:
         yield
         return
@@ -38,8 +37,7 @@ def autocast_on(device, enabled=True):
 
 @contextlib.contextmanager
 def fake(device, dtype):
-    """A context in which tensors are made on a device that need not exist, and floating-point tensors have
-    this type."""
+    """A context for tensors on a device that need not exist; floating-point ones have this type."""
     with FakeTensorMode(allow_non_fake_inputs=True), warnings.catch_warnings(), torch.device(device):
         warnings.simplefilter("ignore")
         before = torch.get_default_dtype()
@@ -104,8 +102,8 @@ def _of_hugging_face(name):
 
     def example(batch, length):
         if auto is AutoModelForImageClassification:
-            size = config.image_size if isinstance(config.image_size, (list, tuple)) else (
-                config.image_size,) * 2
+            size = config.image_size
+            size = size if isinstance(size, (list, tuple)) else (size,) * 2
             pixels = torch.empty(batch, getattr(config, "num_channels", 3), *size)
             return {"pixel_values": pixels, "labels": torch.zeros(batch, dtype=torch.int64)}
         tokens = torch.zeros(batch, length, dtype=torch.int64)

@@ -11,8 +11,7 @@ import torch
 from . import functional, library
 
 
-def _compute(x, columns):
-    return library.softmax_forward_code(x, columns)
+
 
 
 def _keep(ctx, inputs, outputs):
@@ -25,7 +24,7 @@ def _gradients(ctx, saved, dy):
     return library.softmax_backward_code(dy, codes, ctx.columns), None
 
 
-_softmax = functional._Operation("softmax", _compute, _keep, _gradients, without_y=True)
+_softmax = functional._Operation("softmax", library.softmax_forward_code, _keep, _gradients, without_y=True)
 
 
 def softmax(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
