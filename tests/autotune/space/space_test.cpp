@@ -255,7 +255,8 @@ TEST(CpuSpace, NamesAreUniqueAndParametersRoundTrip) {
       }
 }
 
-// What a search is worth for: thousands of points where there are vectors, the default among them on any machine.
+// What a search is worth for: thousands of points where there are vectors, the default among them on any
+// machine.
 TEST(CpuSpace, HoldsThousandsAndTheDefault) {
   const auto points_of = [](const Problem& problem, int vector_bits) {
     return cpu_space(problem, fits_of(problem), vector_bits, 2).construct();
