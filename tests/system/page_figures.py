@@ -100,8 +100,8 @@ class Sources:
         dx = (ctypes.c_float * count)()
         call = Call(format=BF16, store=STORES["MXFP8"], n=count, x=(ctypes.c_uint16 * count)(*block),
                     dy=(ctypes.c_float * count)(*[1] * count), dx=dx,
-                    mask=(ctypes.c_uint32 * (count // 32))(), codes=(ctypes.c_uint8 * count)(), codes_bytes=count,
-                    scales=(ctypes.c_uint8 * (count // 32))(), scales_bytes=count // 32)
+                    mask=(ctypes.c_uint32 * (count // 32))(), codes=(ctypes.c_uint8 * count)(),
+                    codes_bytes=count, scales=(ctypes.c_uint8 * (count // 32))(), scales_bytes=count // 32)
         assert self.library.outgrad_activation_forward(ctypes.byref(call)) == 0
         call.format = F32
         assert self.library.outgrad_activation_backward(ctypes.byref(call)) == 0

@@ -19,7 +19,7 @@ fi
 assert v == '$release', f'PyTorch {v}, not $release'"
 bash "$1/tests/kernels/torch/run.sh" "$1" "$2" "$python" unit operators_test.py functional_test.py \
   attention_test.py modules_test.py
-# How far the first gradient lies from PyTorch's is a matter of its release: of the ViT's, 3.4e-7 under 2.10.0,
-# where PyTorch's own lies 2.9e-7 from float64's; the test's criterion is for the release that requirements.txt
-# names.
+# How far the first gradient lies from PyTorch's is a matter of its release: of the ViT's, 3.4e-7 under
+# 2.10.0, where PyTorch's own lies 2.9e-7 from float64's; the test's criterion is for the release that
+# requirements.txt names.
 bash "$1/tests/kernels/torch/run.sh" "$1" "$2" "$python" unit patching_test.py -k "not first_gradient"

@@ -403,9 +403,10 @@ def test_they_are_no_words_of_outgrad(store):
     ):
         with pytest.raises(ValueError) as raised:
             call()
-        said = str(raised.value).removeprefix(f"outgrad.{who}: ").removeprefix("store: ").removeprefix("store: ")
-        assert said == (f"'{store}' is no store; there are y+bit, parity, code:1 to code:8, dither:2, dither:3, "
-                        "mxfp8+bit, e4m3, e4m3+bit, e4m3+2bits and the same with e5m2")
+        said = str(raised.value).removeprefix(f"outgrad.{who}: ")
+        assert said.removeprefix("store: ").removeprefix("store: ") == (
+            f"'{store}' is no store; there are y+bit, parity, code:1 to code:8, dither:2, dither:3, "
+            "mxfp8+bit, e4m3, e4m3+bit, e4m3+2bits and the same with e5m2")
     assert type(model[0]) is nn.GELU
 
 
