@@ -25,8 +25,8 @@ class Call(ctypes.Structure):
         (ctypes.c_int32, "format activation store bits"),
         (ctypes.c_int64, "rows n"),
         (ctypes.c_float, "eps lo hi"),
-        (ctypes.c_void_p, "scale seed x residual bias gamma beta y z mask rstd g dy dz_next dx dz dgamma dbeta dbias"),
-        (ctypes.c_void_p, "codes scales parts"),
+        (ctypes.c_void_p, "scale seed x residual bias gamma beta y z mask rstd g dy dz_next dx dz"),
+        (ctypes.c_void_p, "dgamma dbeta dbias codes scales parts"),
         (ctypes.c_size_t, "codes_bytes scales_bytes parts_bytes"),
         (ctypes.c_void_p, "side_channels"),
         (ctypes.c_int64, "side_count"),
@@ -99,7 +99,8 @@ class Sources:
         count = len(block)
         dx = (ctypes.c_float * count)()
         call = Call(format=BF16, store=STORES["MXFP8"], n=count, x=(ctypes.c_uint16 * count)(*block),
-                    dy=(ctypes.c_float * count)(*[1] * count), dx=dx, mask=(ctypes.c_uint32 * (count // 32))(),
+                    dy=(ctypes.c_float * count)(*[1] * count), dx=dx,
+                    mask=(ctypes.c_uint32 * (count // 32))(),
                     codes=(ctypes.c_uint8 * count)(), codes_bytes=count,
                     scales=(ctypes.c_uint8 * (count // 32))(), scales_bytes=count // 32)
         assert self.library.outgrad_activation_forward(ctypes.byref(call)) == 0
