@@ -20,7 +20,10 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
-OUTGRAD_HD CodeRule rule_of(const CodeChoice& choice, const CodeRange& range) {
+// The rule of a call, whatever rounding mode its caller is in. Not inlined, so that its operands are loaded
+// behind the change of the mode.
+__attribute__((noinline)) inline CodeRule rule_of(const CodeChoice& choice, const CodeRange& range) {
+  const DefaultFloatEnvironment environment;
   return choice.seed != nullptr ? dithered_code(range, choice.bits) : exact_code(range, choice.bits);
 }
 

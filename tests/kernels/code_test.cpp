@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cfenv>
 #include <cmath>
 #include <limits>
 #include <stdexcept>
@@ -327,6 +328,25 @@ TEST(EncodedGradients, AreThoseOfTheDefinition) {
     expect_encoded_as_defined<float, kBestVectorBits>(range);
     expect_encoded_as_defined<F16, kBestVectorBits>(range);
     expect_encoded_as_defined<BF16, std::min(256, kBestVectorBits)>(range);
+  }
+}
+
+// What follows from the choice alone is computed before the loops, which set the rounding mode of their own.
+TEST(EncodedGradients, TheCallersRoundingModeChangesNothing) {
+  const int mode = std::fegetround();
+  for (int bits = 1; bits <= kMostCodeBits; ++bits) {
+    for (const CodeRange& range : {CodeRange{-0.125f, 1.25f}, CodeRange{-0.3f, 0.7f}, CodeRange{0, 1}}) {
+      const CodeRule expected = rule_of({bits, nullptr}, range);
+      for (const int other : {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO}) {
+        ASSERT_EQ(std::fesetround(other), 0);
+        const CodeRule rule = rule_of({bits, nullptr}, range);
+        std::fesetround(mode);
+        EXPECT_EQ(rule.scale, expected.scale) << bits;
+        EXPECT_EQ(rule.offset, expected.offset) << bits;
+        EXPECT_EQ(rule.step, expected.step) << bits;
+        EXPECT_EQ(rule.first, expected.first) << bits;
+      }
+    }
   }
 }
 
