@@ -102,7 +102,6 @@ if(PROCESSOR)
   set(CMAKE_SYSTEM_PROCESSOR \${PROCESSOR})
 endif()
 include(FetchContent)
-get_cmake_property(before VARIABLES)
 macro(read_flags name)
   set(\${name} "\${CMAKE_CXX_FLAGS}|\${CMAKE_BUILD_TYPE}|\${CMAKE_CXX_STANDARD}|")
   string(APPEND \${name} "\${BUILD_SHARED_LIBS}|\${CMAKE_MODULE_PATH}")
@@ -132,7 +131,6 @@ target_link_libraries(step PRIVATE outgrad::kernels)
 add_executable(hashes c_hash_main.c)
 target_link_libraries(hashes PRIVATE outgrad::outgrad_static)
 TEXT
-sed -i '/get_cmake_property(before/d' "$work/outer/CMakeLists.txt"
 attempt "the sources as a subdirectory" cmake -S "$work/outer" -B "$work/outer/build"
 # Built as for a processor without variants: the baseline's kernels alone, a third of the library's units.
 attempt "the sources as a subdirectory, for another processor" cmake -S "$work/outer" -B "$work/outer/build" \
