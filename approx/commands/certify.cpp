@@ -73,8 +73,8 @@ int confirm(const Fit& fit, const std::vector<WitnessScript>& scripts, const std
   }
   fmt::print(
       "{}: A <= {}: {} of {} Sollya scripts proven (tails apart); B <= {}: {} of {} Gappa scripts proven\n",
-      fit.name, power_of_two(fit.backward->kA), proven_a, all_a, power_of_two(fit.backward->kB), proven_b,
-      all_b);
+      fit.name, power_of_two(fit.as<BackwardModel>()->kA), proven_a, all_a,
+      power_of_two(fit.as<BackwardModel>()->kB), proven_b, all_b);
   return proven_a == all_a && proven_b == all_b ? kernels::kExitHolds : kernels::kExitViolated;
 }
 
@@ -139,11 +139,12 @@ void beside_sollya(const std::string& spec_path, const std::string& folder, doub
   const auto start = std::chrono::steady_clock::now();
   const Fit fit = approx::fit(spec, 1);
   const double ours_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (!fit.backward) throw kernels::SpecError(spec_path, "kind", "a backward specification is needed");
+  if (!fit.as<BackwardModel>())
+    throw kernels::SpecError(spec_path, "kind", "a backward specification is needed");
   const Composite composite(activation_from_expression(fit.function));
   const Real x_star = composite.masked() ? composite.x_star().mid() : Real(0);
   std::vector<WitnessScript> scripts;
-  for (const Piece& piece : fit.backward->pieces) {
+  for (const Piece& piece : fit.as<BackwardModel>()->pieces) {
     scripts.push_back(sollya_fit_script(fit.name, fit.function, piece, x_star));
     kernels::write_file(folder + "/" + scripts.back().name, scripts.back().text);
   }
@@ -234,9 +235,10 @@ void add_certify(CLI::App& app, int& status) {
     const double limit_s = limit.value_or(in_coq ? kCoqLimit : 120);
     if (!beside.empty()) return beside_sollya(beside, folder, limit_s);
     const Fit subject = fit_from_json(kernels::read_file(input), input);
-    if (!subject.backward) throw kernels::SpecError(input, "kind", "a backward fit is needed");
+    if (!subject.as<BackwardModel>()) throw kernels::SpecError(input, "kind", "a backward fit is needed");
     for (const int row : rows) {
-      if (std::ranges::find(subject.backward->pieces, row, &Piece::row) == subject.backward->pieces.end())
+      if (std::ranges::find(subject.as<BackwardModel>()->pieces, row, &Piece::row) ==
+          subject.as<BackwardModel>()->pieces.end())
         throw kernels::SpecError(input, "pieces", fmt::format("there is no row {}", row));
     }
     coq::Groups groups =
@@ -250,8 +252,9 @@ void add_certify(CLI::App& app, int& status) {
     }
     if (!forward.empty()) {
       const Fit delivers = fit_from_json(kernels::read_file(forward), forward);
-      if (!delivers.rounded) throw kernels::SpecError(forward, "kind", "a rounded forward fit is needed");
-      if (delivers.rounded->format != subject.backward->format)
+      if (!delivers.as<RoundedForwardModel>())
+        throw kernels::SpecError(forward, "kind", "a rounded forward fit is needed");
+      if (delivers.as<RoundedForwardModel>()->format != subject.as<BackwardModel>()->format)
         throw kernels::SpecError(forward, "format", "differs from that of " + input);
       const coq::Groups total = coq::exhaustion_scripts(delivers, subject, input);
       if (bound.empty() || bound == "T") coq::add(groups, total);

@@ -46,6 +46,11 @@ struct BackwardModel {
   double kAB = 0;  ///< f32 but in the class rel: sup over the rows of A + B
   double kUlp = 0;  ///< f32, class ulp: A + B in ulp of g wherever |g| >= kUlpFrom
   double kT = 0, kO = 0, kR = 0;  ///< 16-bit formats, by enumeration
+  double worst_ulp = 0;  ///< 16-bit formats: regret in ulp of the format at the middle, at worst
+  /// T/O and R of the exact g with the chosen constants, next to y*
+  double expected_ratio = 0, expected_regret = 0;
+  /// storage-aware fits: what the programme reached, and proved that none can
+  double programme_reached = 0, programme_dual = 0;
   FoundInputs found;
   std::vector<Piece> pieces;  ///< one a row, ascending by row
 

@@ -235,7 +235,7 @@ std::vector<Real> cell_ends(const Real& lo, const Real& hi, const Real& left, co
 }  // namespace
 
 WitnessScript script(const Fit& fit, const Piece& piece, const std::string& path) {
-  if (fit.function != kFunction || !fit.backward || piece.target != Target::gradient)
+  if (fit.function != kFunction || !fit.as<BackwardModel>() || piece.target != Target::gradient)
     throw kernels::SpecError(
         path, "function",
         fmt::format("certify --coq is for backward fits of GELU, {}, in absolute error", kFunction));
@@ -277,18 +277,18 @@ WitnessScript script(const Fit& fit, const Piece& piece, const std::string& path
     row.say("  destruct (Rle_dec x {}). apply cell_{}; lra.", operand(ends[i + 1]), i);
   row.say("  apply cell_{}; lra.\nQed.\n", ends.size() - 2);
   if (piece.left_tail) add_tail(row, lo, false, 0);
-  if (piece.right_tail) add_tail(row, hi, true, fit.backward->kYMax);
+  if (piece.right_tail) add_tail(row, hi, true, fit.as<BackwardModel>()->kYMax);
   return {fmt::format("{}_row_{}.v", fit.name, piece.row), std::move(row.text), piece.row, piece.certified,
           'A'};
 }
 
 Groups scripts(const Fit& fit, const std::string& path, const std::vector<int>& rows) {
-  if (!fit.backward) throw kernels::SpecError(path, "kind", "a backward fit is needed");
+  if (!fit.as<BackwardModel>()) throw kernels::SpecError(path, "kind", "a backward fit is needed");
   std::vector<WitnessScript> bounds;
-  for (const Piece& piece : fit.backward->pieces) {
+  for (const Piece& piece : fit.as<BackwardModel>()->pieces) {
     if (!rows.empty() && std::ranges::find(rows, piece.row) == rows.end()) continue;
     bounds.push_back(script(fit, piece, path));
-    std::ranges::move(gappa_scripts(fit.name, *fit.backward, piece), std::back_inserter(bounds));
+    std::ranges::move(gappa_scripts(fit.name, *fit.as<BackwardModel>(), piece), std::back_inserter(bounds));
   }
   Groups groups{{ranges_script(fit)}, std::move(bounds), {rows_script(fit, rows)}};
   if (rows.empty() && has_kernel(fit)) {

@@ -72,7 +72,7 @@ Real f_at(const Real& x) { return x * normal_cdf(x); }
 
 WitnessScript ranges_script(const Fit& fit) {
   std::vector<const Piece*> rows;
-  for (const Piece& piece : fit.backward->pieces) rows.push_back(&piece);
+  for (const Piece& piece : fit.as<BackwardModel>()->pieces) rows.push_back(&piece);
   std::string ranges, cases;
   for (const Piece* piece : rows) ranges += fmt::format("  | {}%nat => {}\n", piece->row, range_text(*piece));
   std::ranges::stable_sort(rows, {}, &Piece::x_lo);
@@ -100,12 +100,12 @@ WitnessScript index_script(const Fit& fit) {
   const auto coordinate = [&](const Real& x) {
     return Real((x < x_star ? -1 : 1) * sqrt(abs(f_at(x) - y_star)));
   };
-  const size_t count = static_cast<size_t>(fit.backward->kRows);
+  const size_t count = static_cast<size_t>(fit.as<BackwardModel>()->kRows);
   std::vector<std::string> core(count, "nothing"), left = core;
   std::vector<std::string> core_cases(count, "now apply none in D"), left_cases = core_cases;
   Ends ends;
   std::string lemmas;
-  for (const Piece& piece : fit.backward->pieces) {
+  for (const Piece& piece : fit.as<BackwardModel>()->pieces) {
     const auto [lo, hi] = range_of(piece);
     const auto row = static_cast<size_t>(piece.row);
     const bool in_core = piece.region == Region::core;
@@ -193,7 +193,8 @@ Theorem index_in_range p m x : (0 <= p < 65536)%Z -> let y := of_pattern {format
   range (Z.to_nat (row_of kernel y m)) x.
 Proof. exact (picked kernel core left {format} range asked_for in_core in_left p m x). Qed.
 )",
-                  fmt::arg("name", fit.name), fmt::arg("format", Shape(fit.backward->format).arguments()),
+                  fmt::arg("name", fit.name),
+                  fmt::arg("format", Shape(fit.as<BackwardModel>()->format).arguments()),
                   fmt::arg("core", fmt::join(core, ";\n  ")), fmt::arg("left", fmt::join(left, ";\n  ")),
                   fmt::arg("ends", ends.text), fmt::arg("lemmas", lemmas),
                   fmt::arg("core_cases", dispatch(core_cases)), fmt::arg("left_cases", dispatch(left_cases))),
@@ -203,8 +204,8 @@ Proof. exact (picked kernel core left {format} range asked_for in_core in_left p
 WitnessScript rows_script(const Fit& fit, const std::vector<int>& rows) {
   std::string modules, within;
   // of a row that is not asked for
-  std::vector<std::string> cases(static_cast<size_t>(fit.backward->kRows), "easy.");
-  for (const Piece& piece : fit.backward->pieces) {
+  std::vector<std::string> cases(static_cast<size_t>(fit.as<BackwardModel>()->kRows), "easy.");
+  for (const Piece& piece : fit.as<BackwardModel>()->pieces) {
     if (!rows.empty() && std::ranges::find(rows, piece.row) == rows.end()) continue;
     const auto [lo, hi] = range_of(piece);
     const std::string row = fmt::format("{}_row_{}", fit.name, piece.row);
@@ -215,7 +216,7 @@ WitnessScript rows_script(const Fit& fit, const std::vector<int>& rows) {
     within += fmt::format("  | {}%nat => {}", piece.row, bound(coordinate_of(piece)));
     if (piece.right_tail)
       within += fmt::format(" \\/ {} <= x /\\ {}", exact(hi),
-                            bound(held_coordinate_of(piece, fit.backward->kYMax)));
+                            bound(held_coordinate_of(piece, fit.as<BackwardModel>()->kYMax)));
     within += "\n";
     std::string proof = piece.left_tail || piece.right_tail ? fmt::format("apply {}.fit_error; lra", row)
                                                             : fmt::format("exact ({}.fit_error x H)", row);

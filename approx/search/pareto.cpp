@@ -309,7 +309,7 @@ class Search {
     for (const char* entries : {"f16", "bf16"}) {
       const std::string rest = fmt::format("\"target\": \"oracle\", \"entries\": \"{}\"", entries);
       Fit fit;
-      fit.table = direct_table(composite_, *parsed("table", rest).backward, intervals_);
+      fit.model = direct_table(composite_, *parsed("table", rest).backward, intervals_);
       add(fmt::format("table_{}", entries), rest, pareto_point("", std::move(fit)).merit);
     }
   }
@@ -352,13 +352,13 @@ std::vector<size_t> worth_choosing(const std::vector<Merit>& all, Format format)
 ParetoPoint pareto_point(std::string spec, Fit fit) {
   ParetoPoint p;
   p.spec = std::move(spec);
-  if (fit.table) {
-    p.cost = cost_of_direct(fit.table->kMasked);
-    p.cost.table_bytes = static_cast<int>(sizeof(std::uint16_t) * fit.table->entries.size());
-    p.oracle = fit.table->kO;
-    p.merit = {p.cost.work(), p.cost.depth, p.cost.table_bytes, fit.table->kR, fit.table->kT, fit.table->kR};
+  if (const auto* t = fit.as<TableModel>()) {
+    p.cost = cost_of_direct(t->kMasked);
+    p.cost.table_bytes = static_cast<int>(sizeof(std::uint16_t) * t->entries.size());
+    p.oracle = t->kO;
+    p.merit = {p.cost.work(), p.cost.depth, p.cost.table_bytes, t->kR, t->kT, t->kR};
   } else {
-    const BackwardModel& m = *fit.backward;
+    const BackwardModel& m = *fit.as<BackwardModel>();
     p.cost = cost_of(m);
     p.oracle = m.kO;
     p.merit = {p.cost.work(), p.cost.depth, p.cost.table_bytes, m.kAB, m.kT, m.kR};
