@@ -108,7 +108,7 @@ TEST(CoqKernelText, IsOfTheEvaluatorThatIsDeployed) {
       part("inline constexpr float kLeastNormal", "// The body of a `where` over w.") +
       part("// f(x) in fp32, ready to be narrowed", "// The same, for use where every x") +
       part("// m = [x >= x*]", "// No bit of an exponent");
-  EXPECT_EQ(kernels::sha256(functions), "b20a046388c2e6899a678e68758995f258c28999e182e8b6bcd5fe35dcc43a23");
+  EXPECT_EQ(kernels::sha256(functions), "1773b971e244e50a5bd5621a2b9ee9e3fe1185d0341b877d50b11fb9b5cff120");
 }
 
 /// The compiled kernels of two generated headers.
