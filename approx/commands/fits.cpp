@@ -1,4 +1,4 @@
-// `outgrad fit`, `outgrad emit`, `outgrad table`: from specifications to fits, and from fits to what is read
+// `outgrad fit`, `emit` and `table` go from specifications to fits, and from fits to what is read
 // of them.
 
 #include "approx/commands/commands.h"
@@ -25,12 +25,15 @@
 namespace outgrad::approx {
 namespace {
 
+/// Rows that equal g have no ratio to a lower bound.
+bool has_ratio(const Piece& p) { return !p.storage_aware && p.lower_bound > 0x1p-55; }
+
 /// How far the rows' certified bounds are from what no polynomial of their degree can undercut, before and
 /// after rounding.
 std::string optimality(const BackwardModel& m) {
   double before = 0, after = 0, observed = 0;
   for (const Piece& p : m.pieces) {
-    if (p.storage_aware || !(p.lower_bound > 0x1p-55)) continue;  // rows that equal g have no ratio
+    if (!has_ratio(p)) continue;
     before = std::max(before, p.minimax_certified / p.lower_bound);
     after = std::max(after, p.certified / p.lower_bound);
     observed = std::max(observed, p.certified / p.observed);
@@ -103,7 +106,7 @@ std::string table_row(const Fit& fit, const BackwardModel& m) {
   const Cost cost = cost_of(m);
   double after = 0;
   for (const Piece& p : m.pieces) {
-    if (!p.storage_aware && p.lower_bound > 0x1p-55) after = std::max(after, p.certified / p.lower_bound);
+    if (has_ratio(p)) after = std::max(after, p.certified / p.lower_bound);
   }
   const std::string ratio = m.kO > 0 ? fmt::format("{:.4f}", m.kT / m.kO) : "";
   std::string near = m.programme_dual > 0
@@ -192,8 +195,7 @@ void add_fit(CLI::App& app, int& status) {
       app.add_subcommand("fit", "fit one specification; writes fit and certificate as JSON");
   command->add_option("SPEC", arguments->spec, "specification, schema outgrad.spec/2")->required();
   command->add_option("--out", arguments->out, "where the fit goes (default: out/fits/NAME.json)");
-  command->add_option("--threads", arguments->threads, "threads, 0 for all; the result does not depend on it")
-      ->check(kernels::in_range(0, 1024));
+  add_threads(*command, arguments->threads);
   command->add_flag("--json", arguments->json, "print the fit on stdout too");
   command->add_flag("--no-check", arguments->unchecked,
                     "write the fit without having outgrad-check prove its claims again");

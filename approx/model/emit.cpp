@@ -62,7 +62,7 @@ std::string found_at_y(const FoundInputs& inputs, const char* bound, bool masked
                                        (masked ? fmt::format(", m = {:d}", input->second.m) : ""));
 }
 
-/// Of all rows.
+/// The worst input of all rows.
 Found worst_input_of(const std::vector<Piece>& pieces, int first_row = 0) {
   Found worst;
   for (const Piece& p : pieces) {

@@ -166,9 +166,11 @@ class Place {
   void each(std::vector<Value>& values, const List& list) const {
     if (!reads()) value_ = json::array_t(values.size());
     if (!value_.is_array()) fail("must be an array");
-    values.resize(value_.size());
-    for (size_t i = 0; i < values.size(); ++i)
+    if (reads()) values.clear();
+    for (size_t i = 0; i < value_.size(); ++i) {
+      if (reads()) values.emplace_back();
       list(Place(value_[i], path_, fmt::format("{}[{}]", place_, i)), values[i]);
+    }
   }
   template <class Value, size_t kCount>
   void one_of(Value& value, const Value (&all)[kCount], const char* (*name)(Value)) const {

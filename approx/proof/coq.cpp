@@ -94,7 +94,7 @@ struct Row {
   int cells = 0;
 
   [[nodiscard]] int bits() const { return room + kRoomBits + kCoefficientBits; }
-  /// Of coq-interval, for what the polynomials leave out and for the row's error.
+  /// What coq-interval works with, for what the polynomials leave out and for the row's error.
   [[nodiscard]] int near_bits() const { return bits() + kWorkBits; }
   [[nodiscard]] int row_bits() const { return room + kWorkBits; }
   [[nodiscard]] std::string part(const char* what) const { return fmt::format("{}_{}", what, cells); }
@@ -232,6 +232,28 @@ std::vector<Real> cell_ends(const Real& lo, const Real& hi, const Real& left, co
   return ends;
 }
 
+/// Gappa's "17b-3" as Coq's "17 / 2 ^ 3".
+std::string numbers_in_coq(const std::string& text, bool as_operands) {
+  static const std::regex kNumber(R"((-?\d+)b(-?)(\d+))");
+  std::string result;
+  auto end = text.begin();
+  for (std::sregex_iterator i(text.begin(), text.end(), kNumber), none; i != none; ++i) {
+    const std::smatch& m = *i;
+    const bool integer = m[3] == "0",
+               enclosed = m.prefix().str().ends_with('(') && m.suffix().str().starts_with(')');
+    const std::string number =
+        integer ? m[1].str() : fmt::format("{} {} 2 ^ {}", m[1].str(), m[2] == "-" ? "/" : "*", m[3].str());
+    result.append(end, text.begin() + m.position());
+    result += as_operands && !integer && !enclosed ? "(" + number + ")" : number;
+    end = text.begin() + m.position() + m.length();
+  }
+  return result.append(end, text.end());
+}
+
+std::string replaced(const std::string& text, const char* pattern, const char* by) {
+  return std::regex_replace(text, std::regex(pattern), by);
+}
+
 }  // namespace
 
 WitnessScript script(const Fit& fit, const Piece& piece, const std::string& path) {
@@ -309,32 +331,6 @@ void add(Groups& groups, const Groups& more) {
     }
   }
 }
-
-namespace {
-
-/// Gappa's "17b-3" as Coq's "17 / 2 ^ 3".
-std::string numbers_in_coq(const std::string& text, bool as_operands) {
-  static const std::regex kNumber(R"((-?\d+)b(-?)(\d+))");
-  std::string result;
-  auto end = text.begin();
-  for (std::sregex_iterator i(text.begin(), text.end(), kNumber), none; i != none; ++i) {
-    const std::smatch& m = *i;
-    const bool integer = m[3] == "0",
-               enclosed = m.prefix().str().ends_with('(') && m.suffix().str().starts_with(')');
-    const std::string number =
-        integer ? m[1].str() : fmt::format("{} {} 2 ^ {}", m[1].str(), m[2] == "-" ? "/" : "*", m[3].str());
-    result.append(end, text.begin() + m.position());
-    result += as_operands && !integer && !enclosed ? "(" + number + ")" : number;
-    end = text.begin() + m.position() + m.length();
-  }
-  return result.append(end, text.end());
-}
-
-std::string replaced(const std::string& text, const char* pattern, const char* by) {
-  return std::regex_replace(text, std::regex(pattern), by);
-}
-
-}  // namespace
 
 WitnessScript evaluation_script(const WitnessScript& script, const std::string& proof) {
   // The lines that gappa_scripts() writes: comments, "@rnd = ...;", definitions, the goal in braces, and

@@ -16,16 +16,6 @@ namespace {
 /// Absolute values in one file: at most half a minute of coqc.
 constexpr int kValuesPerFile = 2048;
 
-/// d = integer 2^exponent, with the shortest integer.
-std::pair<long long, int> integer_and_exponent(double d) {
-  if (d == 0) return {0, 0};
-  int exponent = 0;
-  auto integer = static_cast<long long>(std::ldexp(std::frexp(d, &exponent), 53));
-  exponent -= 53;
-  for (; integer % 2 == 0; integer /= 2) ++exponent;
-  return {integer, exponent};
-}
-
 /// As a number of Kernel.v.
 std::string fp32_number(float value) {
   if (value == 0) return std::signbit(value) ? "S754_zero true" : "S754_zero false";

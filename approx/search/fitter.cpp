@@ -71,7 +71,7 @@ struct StoredArguments {
     int count = 0;
     for (const auto& [x, exact] : values) {
       const float y = kernels::widen(kernels::narrow<T>(deployed_value(fit, scale, x)));
-      const Ball off = abs(exact - Ball(static_cast<double>(y)));
+      const Ball off = abs(exact - Ball(y));
       const auto neighbour = [&](int step) {
         const auto bits = kernels::narrow<T>(y).bits;
         return static_cast<double>(kernels::widen(T{static_cast<kernels::u16>(bits + step)}));
@@ -140,15 +140,15 @@ const RoundedFit& choose_forward(const Composite& composite, const Piece& piece,
   return *best;
 }
 
-/// The coefficients of one row, of the lowest degree that leaves room for rounding: a row that needs no more
-/// has zeros in front, and a fit as near to its bound.
-/// Of a forward all samples count.
+/// Which samples of a row the deployed sequence asks for; all samples of a forward count.
 std::function<bool(double)> asked_for(const BackwardModel* model, const Piece& p) {
   if (model == nullptr) return nullptr;
   return [model, &p](double v) { return asks_for(*model, p, v); };
 }
 
-RoundedFit fit_row(const Composite& composite, Piece& p, int degree, const BackwardModel* model) {
+/// The coefficients of one row, of the lowest degree that leaves room for rounding: a row that needs no more
+/// has zeros in front, and a fit as near to its bound.
+void fit_row(const Composite& composite, Piece& p, int degree, const BackwardModel* model) {
   const Samples samples = sample(composite, p, kSamples);
   p.degree = degree;
   if (p.target != Target::value_relative) {
@@ -156,7 +156,7 @@ RoundedFit fit_row(const Composite& composite, Piece& p, int degree, const Backw
     while (p.degree > 1 && minimax_level(samples, p, p.degree - 1) <= room * p.allowed) --p.degree;
   }
   const std::vector<RoundedFit> fits = fit_piece(samples, p, p.degree);
-  RoundedFit chosen =
+  const RoundedFit& chosen =
       p.target != Target::value_relative ? fits.front() : choose_forward(composite, p, fits, p.allowed);
   p.centre = chosen.centre;
   p.c = chosen.c;
@@ -164,7 +164,6 @@ RoundedFit fit_row(const Composite& composite, Piece& p, int degree, const Backw
   p.c.resize(static_cast<size_t>(degree) + 1, 0.0f);
   p.observed = chosen.error;
   p.found = measure(samples, chosen, asked_for(model, p));
-  return chosen;
 }
 
 void fit_piece(const Composite& composite, Piece& p, int degree, const BackwardModel* model) {
@@ -212,7 +211,7 @@ void certify_pieces(const Composite& composite, BackwardModel& model, Stage& row
   flint_cleanup();
 }
 
-/// Of a row of a fit in ulps where |g| >= least.
+/// What a row may err by where |g| >= least, in a fit in ulps.
 double allowed_error(double least) {
   // ulp(1) counts for g next to 1, which is below it as well.
   return kUlpShare * std::ldexp(1.0, std::ilogb(std::max(std::nextafter(least, 0.0), kUlpFrom)) - 23);
