@@ -9,7 +9,7 @@
 namespace outgrad::approx {
 namespace {
 
-std::mutex guard;                 // of `open_stages`
+std::mutex guard;                 // guards `open_stages`
 std::vector<Stage*> open_stages;  // outer first
 std::atomic<std::int64_t> evaluations{0};
 

@@ -1,4 +1,4 @@
-// `outgrad certify`: the bounds of a fit as scripts that Sollya and Gappa prove, or as theorems that Coq
+// `outgrad certify` writes the bounds of a fit as scripts that Sollya and Gappa prove, or as theorems that Coq
 // checks.
 
 #include "approx/commands/commands.h"
@@ -73,8 +73,8 @@ int confirm(const Fit& fit, const std::vector<WitnessScript>& scripts, const std
   }
   fmt::print(
       "{}: A <= {}: {} of {} Sollya scripts proven (tails apart); B <= {}: {} of {} Gappa scripts proven\n",
-      fit.name, power_of_two(fit.backward->kA), proven_a, all_a, power_of_two(fit.backward->kB), proven_b,
-      all_b);
+      fit.name, power_of_two(fit.as<BackwardModel>()->kA), proven_a, all_a,
+      power_of_two(fit.as<BackwardModel>()->kB), proven_b, all_b);
   return proven_a == all_a && proven_b == all_b ? kernels::kExitHolds : kernels::kExitViolated;
 }
 
@@ -139,11 +139,12 @@ void beside_sollya(const std::string& spec_path, const std::string& folder, doub
   const auto start = std::chrono::steady_clock::now();
   const Fit fit = approx::fit(spec, 1);
   const double ours_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (!fit.backward) throw kernels::SpecError(spec_path, "kind", "a backward specification is needed");
+  if (!fit.as<BackwardModel>())
+    throw kernels::SpecError(spec_path, "kind", "a backward specification is needed");
   const Composite composite(activation_from_expression(fit.function));
   const Real x_star = composite.masked() ? composite.x_star().mid() : Real(0);
   std::vector<WitnessScript> scripts;
-  for (const Piece& piece : fit.backward->pieces) {
+  for (const Piece& piece : fit.as<BackwardModel>()->pieces) {
     scripts.push_back(sollya_fit_script(fit.name, fit.function, piece, x_star));
     kernels::write_file(folder + "/" + scripts.back().name, scripts.back().text);
   }
@@ -180,17 +181,74 @@ void beside_sollya(const std::string& spec_path, const std::string& folder, doub
   fmt::print("rows next to a limit of g have their centre and c0 pinned to it by us alone\n");
 }
 
+struct CertifyArguments {
+  std::string fit, out = "out/witness", beside, bound, forward;
+  bool prove = false, in_coq = false, json = false;
+  std::vector<int> rows;
+  std::optional<double> limit_s;
+  int threads = 0;
+};
+
+void require_consistent(const CertifyArguments& a) {
+  if (a.fit.empty() == a.beside.empty())
+    throw kernels::SpecError("certify: either a fit or --beside SPEC is needed");
+  if (a.json && !(a.in_coq && a.prove)) throw kernels::SpecError("certify: --json needs --coq and --run");
+  if (!a.forward.empty() && !a.in_coq) throw kernels::SpecError("certify: --forward needs --coq");
+  if (a.bound == "T" && a.forward.empty()) throw kernels::SpecError("certify: --bound T needs --forward");
+}
+
+/// The scripts of the bounds and rows that are asked for.
+coq::Groups scripts_of(const CertifyArguments& a, const Fit& subject) {
+  const auto* model = subject.as<BackwardModel>();
+  if (model == nullptr) throw kernels::SpecError(a.fit, "kind", "a backward fit is needed");
+  for (const int row : a.rows) {
+    if (std::ranges::find(model->pieces, row, &Piece::row) == model->pieces.end())
+      throw kernels::SpecError(a.fit, "pieces", fmt::format("there is no row {}", row));
+  }
+  coq::Groups groups =
+      a.in_coq ? coq::scripts(subject, a.fit, a.rows) : coq::Groups{witness_scripts(subject, a.fit)};
+  for (std::vector<WitnessScript>& group : groups) {
+    std::erase_if(group, [&](const WitnessScript& s) {
+      const char of = s.bound == 'x' ? 'A' : s.bound;  // A is over the ranges
+      return (!a.rows.empty() && s.bound != 'x' && std::ranges::find(a.rows, s.row) == a.rows.end()) ||
+             (!a.bound.empty() && a.bound[0] != of);
+    });
+  }
+  if (!a.forward.empty()) {
+    const Fit delivers = fit_from_json(kernels::read_file(a.forward), a.forward);
+    const auto* rounded = delivers.as<RoundedForwardModel>();
+    if (rounded == nullptr) throw kernels::SpecError(a.forward, "kind", "a rounded forward fit is needed");
+    if (rounded->format != model->format)
+      throw kernels::SpecError(a.forward, "format", "differs from that of " + a.fit);
+    const coq::Groups total = coq::exhaustion_scripts(delivers, subject, a.fit);
+    if (a.bound.empty() || a.bound == "T") coq::add(groups, total);
+  }
+  return groups;
+}
+
+/// @return exit status.
+int certify(const CertifyArguments& a) {
+  require_consistent(a);
+  const double limit_s = a.limit_s.value_or(a.in_coq ? kCoqLimit : 120);
+  if (!a.beside.empty()) {
+    beside_sollya(a.beside, a.out, limit_s);
+    return kernels::kExitHolds;
+  }
+  const Fit subject = fit_from_json(kernels::read_file(a.fit), a.fit);
+  const coq::Groups groups = scripts_of(a, subject);
+  if (a.in_coq && a.prove)
+    return confirm_by_coq(subject, groups, a.out, limit_s, a.threads == 0 ? kCoqThreads : a.threads, a.json);
+  for (const WitnessScript& script : groups | std::views::join)
+    kernels::write_file(a.out + "/" + script.name, script.text);
+  if (a.prove) return confirm(subject, groups.front(), a.out, limit_s, a.threads);
+  fmt::print("{}: {} scripts in {}\n", subject.name, std::ranges::distance(groups | std::views::join), a.out);
+  return kernels::kExitHolds;
+}
+
 }  // namespace
 
 void add_certify(CLI::App& app, int& status) {
-  struct Arguments {
-    std::string fit, out = "out/witness", beside, bound, forward;
-    bool prove = false, in_coq = false, json = false;
-    std::vector<int> rows;
-    std::optional<double> limit_s;
-    int threads = 0;
-  };
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<CertifyArguments>();
   CLI::App* const command = app.add_subcommand("certify",
                                                "bounds A and B of a fit as scripts for Sollya and Gappa, or "
                                                "as theorems for Coq; --run has them proven");
@@ -223,52 +281,7 @@ void add_certify(CLI::App& app, int& status) {
   command->add_option(
       "--beside", arguments->beside,
       "specification: fit its pieces by us and by Sollya's fpminimax, and print times and bounds");
-  command->callback([arguments, &status] {
-    const auto& [input, folder, beside, bound, forward, prove, in_coq, json, rows, limit, threads] =
-        *arguments;
-    if (input.empty() == beside.empty())
-      throw kernels::SpecError("certify: either a fit or --beside SPEC is needed");
-    if (json && !(in_coq && prove)) throw kernels::SpecError("certify: --json needs --coq and --run");
-    if (!forward.empty() && !in_coq) throw kernels::SpecError("certify: --forward needs --coq");
-    if (bound == "T" && forward.empty()) throw kernels::SpecError("certify: --bound T needs --forward");
-    const double limit_s = limit.value_or(in_coq ? kCoqLimit : 120);
-    if (!beside.empty()) return beside_sollya(beside, folder, limit_s);
-    const Fit subject = fit_from_json(kernels::read_file(input), input);
-    if (!subject.backward) throw kernels::SpecError(input, "kind", "a backward fit is needed");
-    for (const int row : rows) {
-      if (std::ranges::find(subject.backward->pieces, row, &Piece::row) == subject.backward->pieces.end())
-        throw kernels::SpecError(input, "pieces", fmt::format("there is no row {}", row));
-    }
-    coq::Groups groups =
-        in_coq ? coq::scripts(subject, input, rows) : coq::Groups{witness_scripts(subject, input)};
-    for (std::vector<WitnessScript>& group : groups) {
-      std::erase_if(group, [&](const WitnessScript& s) {
-        const char of = s.bound == 'x' ? 'A' : s.bound;  // A is over the ranges
-        return (!rows.empty() && s.bound != 'x' && std::ranges::find(rows, s.row) == rows.end()) ||
-               (!bound.empty() && bound[0] != of);
-      });
-    }
-    if (!forward.empty()) {
-      const Fit delivers = fit_from_json(kernels::read_file(forward), forward);
-      if (!delivers.rounded) throw kernels::SpecError(forward, "kind", "a rounded forward fit is needed");
-      if (delivers.rounded->format != subject.backward->format)
-        throw kernels::SpecError(forward, "format", "differs from that of " + input);
-      const coq::Groups total = coq::exhaustion_scripts(delivers, subject, input);
-      if (bound.empty() || bound == "T") coq::add(groups, total);
-    }
-    if (in_coq && prove) {
-      status = confirm_by_coq(subject, groups, folder, limit_s, threads == 0 ? kCoqThreads : threads, json);
-      return;
-    }
-    for (const WitnessScript& script : groups | std::views::join)
-      kernels::write_file(folder + "/" + script.name, script.text);
-    if (prove) {
-      status = confirm(subject, groups.front(), folder, limit_s, threads);
-    } else {
-      fmt::print("{}: {} scripts in {}\n", subject.name, std::ranges::distance(groups | std::views::join),
-                 folder);
-    }
-  });
+  command->callback([arguments, &status] { status = certify(*arguments); });
 }
 
 }  // namespace outgrad::approx

@@ -17,6 +17,9 @@ void add_pareto(CLI::App& app, int& status);
 void add_reach(CLI::App& app, int& status);
 void add_certify(CLI::App& app, int& status);
 
+/// --threads, for a command whose result does not depend on it.
+void add_threads(CLI::App& command, int& threads);
+
 /// Draws on a terminal, once a second, how far the job of this scope is; leaves nothing behind.
 class JobLine {
  public:

@@ -1,4 +1,4 @@
-// `outgrad fit`, `outgrad emit`, `outgrad table`: from specifications to fits, and from fits to what is read
+// `outgrad fit`, `emit` and `table` go from specifications to fits, and from fits to what is read
 // of them.
 
 #include "approx/commands/commands.h"
@@ -25,12 +25,15 @@
 namespace outgrad::approx {
 namespace {
 
+/// Rows that equal g have no ratio to a lower bound.
+bool has_ratio(const Piece& p) { return !p.storage_aware && p.lower_bound > 0x1p-55; }
+
 /// How far the rows' certified bounds are from what no polynomial of their degree can undercut, before and
 /// after rounding.
 std::string optimality(const BackwardModel& m) {
   double before = 0, after = 0, observed = 0;
   for (const Piece& p : m.pieces) {
-    if (p.storage_aware || !(p.lower_bound > 0x1p-55)) continue;  // rows that equal g have no ratio
+    if (!has_ratio(p)) continue;
     before = std::max(before, p.minimax_certified / p.lower_bound);
     after = std::max(after, p.certified / p.lower_bound);
     observed = std::max(observed, p.certified / p.observed);
@@ -39,40 +42,37 @@ std::string optimality(const BackwardModel& m) {
                      before, after, observed);
 }
 
-std::string summary(const Fit& fit) {
-  if (fit.forward)
-    return fmt::format("{}: relative fit error <= {} (certified)", fit.name, power(fit.forward->kA));
-  if (fit.rounded) {
-    return fmt::format(
-        "{}: every x of the format rounded correctly (exhaustive); relative fit error <= {}, right of x = "
-        "{:.6g} <= {} (certified)",
-        fit.name, power(fit.rounded->kA),
-        fit.rounded->pieces[static_cast<size_t>(fit.rounded->kCoreFirst)].v_lo, power(fit.rounded->kCoreA));
-  }
-  if (fit.code) {
-    const CodeModel& c = *fit.code;
-    return fmt::format(
-        "{}: f' in [{:.9g}, {:.9g}], g within {} of it; T of 4, 5, 6, 8 bits {:.6f}, {:.6f}, {:.6f}, {:.6f}, "
-        "of 2 and 3 dithered {:.6f}, {:.6f} (certified{})",
-        fit.name, static_cast<double>(c.kLo), static_cast<double>(c.kHi), power(c.kG), c.kT[3], c.kT[4],
-        c.kT[5], c.kT[7], c.kDithered[0], c.kDithered[1], fit.activation == "expression" ? ", given g" : "");
-  }
-  if (fit.fp8) {
-    const Fp8Model& m = *fit.fp8;
-    return fmt::format(
-        "{}: T of e4m3 with 0, 1, 2 bits {:.6f}, {:.6f}, {:.6f}, of e5m2 {:.6f}, {:.6f}, {:.6f} over all "
-        "scales, of which {} beside the parts (certified)",
-        fit.name, m.e4m3.kT[0], m.e4m3.kT[1], m.e4m3.kT[2], m.e5m2.kT[0], m.e5m2.kT[1], m.e5m2.kT[2],
-        power(m.kRoom));
-  }
-  if (fit.table) {
-    const TableModel& t = *fit.table;
-    return fmt::format(
-        "{}: T {:.6g}, O {:.6g}, T/O {:.5f}, R {} (enumerated); {} entries, {} bytes, {} integer operations",
-        fit.name, t.kT, t.kO, t.kT / t.kO, power(t.kR), t.entries.size(), 2 * t.entries.size(),
-        t.index_operations());
-  }
-  const BackwardModel& m = *fit.backward;
+/// What `fit` prints of each kind.
+std::string summary(const Fit& fit, const ForwardModel& m) {
+  return fmt::format("{}: relative fit error <= {} (certified)", fit.name, power(m.kA));
+}
+std::string summary(const Fit& fit, const RoundedForwardModel& m) {
+  return fmt::format(
+      "{}: every x of the format rounded correctly (exhaustive); relative fit error <= {}, right of x = "
+      "{:.6g} <= {} (certified)",
+      fit.name, power(m.kA), m.pieces[static_cast<size_t>(m.kCoreFirst)].v_lo, power(m.kCoreA));
+}
+std::string summary(const Fit& fit, const CodeModel& m) {
+  return fmt::format(
+      "{}: f' in [{:.9g}, {:.9g}], g within {} of it; T of 4, 5, 6, 8 bits {:.6f}, {:.6f}, {:.6f}, {:.6f}, "
+      "of 2 and 3 dithered {:.6f}, {:.6f} (certified{})",
+      fit.name, static_cast<double>(m.kLo), static_cast<double>(m.kHi), power(m.kG), m.kT[3], m.kT[4],
+      m.kT[5], m.kT[7], m.kDithered[0], m.kDithered[1], fit.activation == "expression" ? ", given g" : "");
+}
+std::string summary(const Fit& fit, const Fp8Model& m) {
+  return fmt::format(
+      "{}: T of e4m3 with 0, 1, 2 bits {:.6f}, {:.6f}, {:.6f}, of e5m2 {:.6f}, {:.6f}, {:.6f} over all "
+      "scales, of which {} beside the parts (certified)",
+      fit.name, m.e4m3.kT[0], m.e4m3.kT[1], m.e4m3.kT[2], m.e5m2.kT[0], m.e5m2.kT[1], m.e5m2.kT[2],
+      power(m.kRoom));
+}
+std::string summary(const Fit& fit, const TableModel& t) {
+  return fmt::format(
+      "{}: T {:.6g}, O {:.6g}, T/O {:.5f}, R {} (enumerated); {} entries, {} bytes, {} integer operations",
+      fit.name, t.kT, t.kO, t.kT / t.kO, power(t.kR), t.entries.size(), 2 * t.entries.size(),
+      t.index_operations());
+}
+std::string summary(const Fit& fit, const BackwardModel& m) {
   const Cost cost = cost_of(m);
   std::string text = fmt::format(
       "{}: A <= {}, B <= {}, A + B <= {}, K <= {:.3g} (certified); {} operations, {} rows of degree {}, {} "
@@ -83,33 +83,34 @@ std::string summary(const Fit& fit) {
   if (m.kTwoWord) {
     text += fmt::format(", A + B <= {:.3f} ulp(g) where |g| >= {}", m.kUlp, power(kUlpFrom));
   } else if (fit.accuracy.starts_with("ulp")) {
-    text += fmt::format(", {:.3f} ulp", fit.worst_ulp);
+    text += fmt::format(", {:.3f} ulp", m.worst_ulp);
   }
-  if (fit.programme_dual > 0) {
-    text += fmt::format("; programme {:.4f}, dual bound {:.4f}", fit.programme_reached, fit.programme_dual);
+  if (m.programme_dual > 0) {
+    text += fmt::format("; programme {:.4f}, dual bound {:.4f}", m.programme_reached, m.programme_dual);
   } else {
     text += "; " + optimality(m);
   }
   return text;
 }
 
-/// A row of the table of fits in approx/README.md.
-std::string table_row(const Fit& fit) {
-  if (fit.forward || fit.rounded || fit.code || fit.fp8) return "";
-  if (fit.table) {
-    const TableModel& t = *fit.table;
-    return fmt::format("| {} | {} | {} integer | {} | - | {:.4f} | {} | |\n", fit.name, fit.accuracy,
-                       t.index_operations(), 2 * t.entries.size(), t.kT / t.kO, power(t.kR));
-  }
-  const BackwardModel& m = *fit.backward;
+/// A row of the table of fits in approx/README.md; "" of a kind that has none there.
+template <class Model>
+std::string table_row(const Fit&, const Model&) {
+  return "";
+}
+std::string table_row(const Fit& fit, const TableModel& t) {
+  return fmt::format("| {} | {} | {} integer | {} | - | {:.4f} | {} | |\n", fit.name, fit.accuracy,
+                     t.index_operations(), 2 * t.entries.size(), t.kT / t.kO, power(t.kR));
+}
+std::string table_row(const Fit& fit, const BackwardModel& m) {
   const Cost cost = cost_of(m);
   double after = 0;
   for (const Piece& p : m.pieces) {
-    if (!p.storage_aware && p.lower_bound > 0x1p-55) after = std::max(after, p.certified / p.lower_bound);
+    if (has_ratio(p)) after = std::max(after, p.certified / p.lower_bound);
   }
   const std::string ratio = m.kO > 0 ? fmt::format("{:.4f}", m.kT / m.kO) : "";
-  std::string near = fit.programme_dual > 0
-                         ? fmt::format("{:.3f} of {:.3f}", fit.programme_reached, fit.programme_dual)
+  std::string near = m.programme_dual > 0
+                         ? fmt::format("{:.3f} of {:.3f}", m.programme_reached, m.programme_dual)
                      : after > 0 ? fmt::format("{:.3f}", after)
                                  : "exact";
   if (m.kTwoWord) near += fmt::format("; A + B <= {:.3f} ulp", m.kUlp);
@@ -194,8 +195,7 @@ void add_fit(CLI::App& app, int& status) {
       app.add_subcommand("fit", "fit one specification; writes fit and certificate as JSON");
   command->add_option("SPEC", arguments->spec, "specification, schema outgrad.spec/2")->required();
   command->add_option("--out", arguments->out, "where the fit goes (default: out/fits/NAME.json)");
-  command->add_option("--threads", arguments->threads, "threads, 0 for all; the result does not depend on it")
-      ->check(kernels::in_range(0, 1024));
+  add_threads(*command, arguments->threads);
   command->add_flag("--json", arguments->json, "print the fit on stdout too");
   command->add_flag("--no-check", arguments->unchecked,
                     "write the fit without having outgrad-check prove its claims again");
@@ -214,7 +214,9 @@ void add_fit(CLI::App& app, int& status) {
       return;
     }
     kernels::write_file(out.empty() ? "out/fits/" + result.name + ".json" : out, text);
-    fmt::print("{}\n", json ? text : summary(result));
+    fmt::print(
+        "{}\n",
+        json ? text : std::visit([&](const auto& model) { return summary(result, model); }, result.model));
   });
 }
 
@@ -263,7 +265,7 @@ void add_table(CLI::App& app, int&) {
     std::vector<std::string> others;
     for (const std::string& file : *files) {
       const Fit fit = fit_from_json(kernels::read_file(file), file);
-      const std::string row = table_row(fit);
+      const std::string row = std::visit([&](const auto& model) { return table_row(fit, model); }, fit.model);
       fmt::print("{}", row);
       if (row.empty()) others.push_back(fit.name);
     }

@@ -32,6 +32,11 @@ JobLine::JobLine(const std::string& label)
         }
       }) {}
 
+void add_threads(CLI::App& command, int& threads) {
+  command.add_option("--threads", threads, "threads, 0 for all; the result does not depend on it")
+      ->check(kernels::in_range(0, 1024));
+}
+
 std::string power(double bound) { return bound > 0 ? fmt::format("2^{:.2f}", std::log2(bound)) : "0"; }
 
 namespace {

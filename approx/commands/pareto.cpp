@@ -1,4 +1,4 @@
-// `outgrad pareto`: the fits of an activation and format that are worth choosing from.
+// `outgrad pareto` finds the fits of an activation and format that are worth choosing from.
 
 #include "approx/search/pareto.h"
 
@@ -38,8 +38,7 @@ void add_pareto(CLI::App& app, int&) {
       ->required();
   command->add_option("--out", arguments->out,
                       "where the front goes (default: out/pareto/ACTIVATION_FORMAT.json)");
-  command->add_option("--threads", arguments->threads, "threads, 0 for all; the result does not depend on it")
-      ->check(kernels::in_range(0, 1024));
+  add_threads(*command, arguments->threads);
   command->callback([arguments] {
     const auto& [activation, expression, format, out, beta, alpha, threads] = *arguments;
     if (activation.empty() == expression.empty())

@@ -1,4 +1,4 @@
-// `outgrad reach`: proof that no fit of one polynomial reaches a target.
+// `outgrad reach` proves that no fit of one polynomial reaches a target.
 
 #include "approx/search/reach.h"
 
@@ -38,47 +38,55 @@ std::string describe(const std::string& name, const ReachAnswer& answer) {
                      asked, at, r.best.y_c, r.best.t_min, r.best.s_min, r.best.y_max, r.least_level, r.boxes);
 }
 
-/// Answers the question; `least`: also for lower degrees until one is out of reach, which settles those below
-/// it too.
+struct ReachArguments {
+  std::string spec, out;
+  std::optional<int> degree;
+  std::optional<double> regret, ratio;
+  size_t most_boxes = 1'000'000;
+  int threads = 0;
+  bool least = false, json = false;
+};
+
+/// Answers the question; with `least` also for lower degrees until one is out of reach, which settles those
+/// below it too.
 /// @return exit status: 0 when the question is out of reach, proven; with `least`, when it is in reach, and
 /// out of reach with one degree less.
-int decide(const Spec& spec, ReachQuestion question, bool least, size_t most_boxes, int threads,
-           const std::string& output, bool json) {
+int decide(const ReachArguments& a) {
+  const Spec spec = read_spec(a.spec);
+  if (!spec.backward || spec.backward->accuracy != AccuracyClass::stored || spec.backward->cells != 1) {
+    throw kernels::SpecError(a.spec, "target",
+                             "a backward specification with target stored:RHO and cells 1 is needed");
+  }
+  ReachQuestion question{spec.backward->format, a.degree.value_or(spec.backward->degree),
+                         a.ratio.value_or(spec.target),
+                         a.regret ? std::exp2(*a.regret) : spec.backward->storage.regret};
   const Composite composite(spec.activation);
   const std::vector<StorageInterval> intervals = storage_intervals(composite, question.format);
   const JobLine line(spec.name);
   std::vector<ReachAnswer> answers;
   do {
     ReachAnswer answer{reach_problem(composite, intervals, question), {}};
-    answer.result = decide_reach(answer.problem, most_boxes, threads);
+    answer.result = decide_reach(answer.problem, a.most_boxes, a.threads);
     answers.push_back(std::move(answer));
     --question.degree;
-  } while (least && answers.back().result.verdict == ReachVerdict::in_reach && question.degree > 0);
+  } while (a.least && answers.back().result.verdict == ReachVerdict::in_reach && question.degree > 0);
   std::string text = "[\n";
   for (const ReachAnswer& answer : answers) {
     text += to_json(answer.problem, answer.result, spec.name);
     text.back() = &answer == &answers.back() ? '\n' : ',';
-    if (!json) fmt::print("{}\n", describe(spec.name, answer));
+    if (!a.json) fmt::print("{}\n", describe(spec.name, answer));
   }
   text += "]\n";
-  if (!output.empty()) kernels::write_file(output, text);
-  if (json) fmt::print("{}", text);
+  if (!a.out.empty()) kernels::write_file(a.out, text);
+  if (a.json) fmt::print("{}", text);
   const bool proven = answers.back().result.verdict == ReachVerdict::out_of_reach;
-  return proven && (!least || answers.size() == 2) ? kernels::kExitHolds : kernels::kExitViolated;
+  return proven && (!a.least || answers.size() == 2) ? kernels::kExitHolds : kernels::kExitViolated;
 }
 
 }  // namespace
 
 void add_reach(CLI::App& app, int& status) {
-  struct Arguments {
-    std::string spec, out;
-    std::optional<int> degree;
-    std::optional<double> regret, ratio;
-    size_t most_boxes = 1'000'000;
-    int threads = 0;
-    bool least = false, json = false;
-  };
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ReachArguments>();
   CLI::App* const command = app.add_subcommand("reach",
                                                "proof that no constants and no coefficients of a one-row fit "
                                                "reach a stored:RHO target; exit status 0 if so");
@@ -96,21 +104,9 @@ void add_reach(CLI::App& app, int& status) {
                     "the least that is in reach");
   command->add_option("--boxes", arguments->most_boxes, "give up, undecided, beyond so many boxes");
   command->add_option("--out", arguments->out, "where the results go as JSON (default: nowhere)");
-  command->add_option("--threads", arguments->threads, "threads, 0 for all; the result does not depend on it")
-      ->check(kernels::in_range(0, 1024));
+  add_threads(*command, arguments->threads);
   command->add_flag("--json", arguments->json, "print the results as JSON");
-  command->callback([arguments, &status] {
-    const Arguments& a = *arguments;
-    const Spec spec = read_spec(a.spec);
-    if (!spec.backward || spec.backward->accuracy != AccuracyClass::stored || spec.backward->cells != 1) {
-      throw kernels::SpecError(a.spec, "target",
-                               "a backward specification with target stored:RHO and cells 1 is needed");
-    }
-    const ReachQuestion question{spec.backward->format, a.degree.value_or(spec.backward->degree),
-                                 a.ratio.value_or(spec.target),
-                                 a.regret ? std::exp2(*a.regret) : spec.backward->storage.regret};
-    status = decide(spec, question, a.least, a.most_boxes, a.threads, a.out, a.json);
-  });
+  command->callback([arguments, &status] { status = decide(*arguments); });
 }
 
 }  // namespace outgrad::approx

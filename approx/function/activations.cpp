@@ -1,6 +1,7 @@
-// Tails of the built-in activations. Each settles like exp(-k |x|) or faster, k >= 1 in the variable
-// u = slope x (slope = beta, 1.702 or 1), and its reach is 128/slope, so that |f' - limit| there is below
-// 1000 (2 + 3 |u|) e^-|u| < 2^-165:
+// Defines the built-in activations, and bounds the tails of all.
+//
+// Each built-in one settles like exp(-k |x|) or faster, k >= 1 in the variable u = slope x (slope = beta, 1.702
+// or 1), and its reach is 128/slope, so that |f' - limit| there is below 1000 (2 + 3 |u|) e^-|u| < 2^-165:
 //   x sigmoid(b x)   u = b x: f' = sigma(u) + u sigma'(u), sigma(u), 1 - sigma(-u) < e^-|u| on their sides
 //                    and sigma' < e^-|u|: (1 + |u|) e^-|u|
 //   mish             left: tanh(sp) + x sech^2(sp) sigma, each at most e^-|x| (1 + |x|); right: 1 - tanh(sp)
@@ -93,7 +94,7 @@ class GradientTails {
     a = std::nextafter(a, -INFINITY);
     b = std::nextafter(b, INFINITY);
     if (right && f.linear_from_zero && a >= 0) return {0, 0};
-    const Ball x = right ? Ball::hull(Ball(a), Ball(b)) : Ball::hull(Ball(-b), Ball(-a));
+    const Ball x = right ? Ball::hull(a, b) : Ball::hull(-b, -a);
     const Ball middle = x.midpoint();
     const Series wide = f.value_series(Series::variable(x, 3)),
                  point = f.value_series(Series::variable(middle, 2));
@@ -183,13 +184,9 @@ Series Activation::expand(const Ball& x, slong length) const {
 Activation::TailRange Activation::gradient_tail_range(const Ball& x, bool right) const {
   return tails->bound(*this, x, right);
 }
-Ball Activation::left_gradient_tail(const Ball& x) const {
-  const TailRange r = gradient_tail_range(x, false);
-  return Ball(std::max(r.below, r.above));
-}
-Ball Activation::right_gradient_tail(const Ball& x) const {
-  const TailRange r = gradient_tail_range(x, true);
-  return Ball(std::max(r.below, r.above));
+double Activation::gradient_tail(const Ball& x, bool right) const {
+  const TailRange r = gradient_tail_range(x, right);
+  return std::max(r.below, r.above);
 }
 
 const std::vector<std::string>& activation_names() {

@@ -14,7 +14,7 @@ namespace outgrad::approx {
 /// A user's own function is certified for |x| up to here.
 inline constexpr double kExpressionDomain = 64;
 
-/// Of swish(beta) = x sigmoid(beta x) and elu(alpha).
+/// The parameters of swish(beta) = x sigmoid(beta x) and of elu(alpha).
 struct Parameters {
   double beta = 1, alpha = 1;
 };
@@ -25,7 +25,7 @@ class GradientTails;
 struct Activation {
   std::string name;      ///< "gelu", ...; "expression" for a user's own
   std::string function;  ///< the definition, for which another program can prove the same
-  double left_limit_gradient = 0, right_limit_gradient = 1;  ///< of f' at -inf and +inf: 0 or 1
+  double left_limit_gradient = 0, right_limit_gradient = 1;  ///< limits of f' at -inf and +inf: 0 or 1
   double reach = kExpressionDomain;     ///< |x| up to which tails are covered by balls
   /// |f' - limit| for every |x| >= reach: proven for the built-in ones; a user's own is certified for |x| <=
   /// domain
@@ -43,14 +43,13 @@ struct Activation {
   /// the sign of one open, all are enclosed by a Taylor model about the middle too: log(1 + exp(x)) far to
   /// the right has an f'' that plain evaluation only finds in parts narrower than itself.
   [[nodiscard]] Series expand(const Ball& x, slong length) const;
-  /// sup |f' - limit| over (-domain, x] and over [x, domain).
-  [[nodiscard]] Ball left_gradient_tail(const Ball& x) const;
-  [[nodiscard]] Ball right_gradient_tail(const Ball& x) const;
-  /// How far f' lies below and above its limit there, at most.
+  /// How far f' lies below and above its limit over [x, domain), or over (-domain, x], at most.
   struct TailRange {
     double below = 0, above = 0;
   };
   [[nodiscard]] TailRange gradient_tail_range(const Ball& x, bool right) const;
+  /// The larger of both.
+  [[nodiscard]] double gradient_tail(const Ball& x, bool right) const;
 
   std::shared_ptr<const Expression> expression;
   std::shared_ptr<GradientTails> tails;

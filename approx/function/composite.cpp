@@ -1,4 +1,4 @@
-// Enclosures of g and of its coordinates over balls of x, and their Taylor series.
+// Encloses g and its coordinates over balls of x, with their Taylor series.
 #include "approx/function/composite.h"
 
 #include "kernels/host/errors.h"
@@ -29,11 +29,8 @@ bool apart(const Ball& x, const Ball& w) {
 /// Where values that are below y at `near` and above it at `far` pass it.
 template <class Value>
 double bisected(double near, double far, double y, const Value& value) {
-  for (int step = 0; step < 80; ++step) {
-    const double mid = 0.5 * (near + far);
-    (value(mid) < y ? near : far) = mid;
-  }
-  return 0.5 * (near + far);
+  const auto [above, below] = bisect(far, near, 80, [&](double x) { return value(x) < y; });
+  return 0.5 * (below + above);
 }
 
 /// What follows from a first guess by at most `steps` of Newton's method, and whether these have settled.
@@ -75,12 +72,9 @@ Composite::Composite(Activation activation)
   };
   left_limit_ = limit(-activation_.reach, activation_.left_limit_gradient);
   right_limit_ = limit(activation_.reach, activation_.right_limit_gradient);
-  double far = -activation_.reach, near = 0;
-  for (int step = 0; step < 30; ++step) {
-    const double mid = 0.5 * (far + near);
-    (activation_.left_gradient_tail(Ball(mid)).magnitude() < 0x1p-50 ? far : near) = mid;
-  }
-  tail_start_ = far;
+  tail_start_ = bisect(0, -activation_.reach, 30, [&](double x) {
+                  return activation_.gradient_tail(x, false) < 0x1p-50;
+                }).second;
 }
 
 double Composite::spacing_at_minimum(int precision_bits) const {

@@ -233,9 +233,7 @@ Series constant_as(const Constant& c, const Series& like) { return Series::const
 double integer_as(int n, double) { return n; }
 Real integer_as(int n, const Real&) { return n; }
 Ball integer_as(int n, const Ball&) { return {static_cast<double>(n)}; }
-Series integer_as(int n, const Series& like) {
-  return Series::constant(Ball(static_cast<double>(n)), like.length());
-}
+Series integer_as(int n, const Series& like) { return Series::constant(Ball(n), like.length()); }
 
 template <class T>
 T call(size_t function, const T& a) {

@@ -1,6 +1,7 @@
-// The numbers of the stored formats: their order, neighbours and spacing.
+// Tells the numbers of the stored formats, their neighbours and their spacing.
 #include "approx/function/format.h"
 
+#include "kernels/formats.h"
 #include "kernels/host/errors.h"
 
 #include <algorithm>
@@ -79,6 +80,14 @@ double decode(Format f, std::uint32_t code) {
   const double significand = exponent == 0 ? fraction : fraction + (1U << shape.fraction_bits);
   return sign *
          std::ldexp(significand, std::max<int>(static_cast<int>(exponent), 1) - bias - shape.fraction_bits);
+}
+
+float widened(Format f, std::uint16_t bits) {
+  return f == Format::f16 ? kernels::widen(kernels::F16{bits}) : kernels::widen(kernels::BF16{bits});
+}
+std::uint16_t narrowed(Format f, float value) {
+  return f == Format::f16 ? kernels::narrow<kernels::F16>(value).bits
+                          : kernels::narrow<kernels::BF16>(value).bits;
 }
 
 bool carries_branch(Format f) { return f == Format::f16_parity || f == Format::bf16_parity; }

@@ -26,6 +26,10 @@ int precision_bits(Format f);
 /// The number that `code` stands for; NaN and infinities as such.
 double decode(Format f, std::uint32_t code);
 
+/// The float that 16 bits of f16 or bf16 stand for, and the bits of a number rounded to nearest even.
+float widened(Format f, std::uint16_t bits);
+std::uint16_t narrowed(Format f, float value);
+
 /// Whether y alone says its branch: a negative code is even right of x* and odd left of it, where no other
 /// code is stored. A negative f(x) between two neighbouring codes of its branch is stored as the one on its
 /// side of the code between these two, which belongs to the other branch. That is the nearest of the branch,

@@ -113,6 +113,19 @@ class Ball {
   arb_t v_;
 };
 
+/// Sums of a few doubles are rounded up by this factor.
+inline constexpr double kSumsUp = 1 + 0x1p-40;
+
+/// Halves the way between a place where `holds` is false and one where it is true so often; what is left of it.
+template <class Holds>
+std::pair<double, double> bisect(double fails_at, double holds_at, int halvings, const Holds& holds) {
+  for (int step = 0; step < halvings; ++step) {
+    const double mid = 0.5 * (fails_at + holds_at);
+    (holds(mid) ? holds_at : fails_at) = mid;
+  }
+  return {fails_at, holds_at};
+}
+
 /// f over a ball for an increasing f, from its values at the two ends: no dependency widens it.
 template <class Function>
 Ball increasing(const Ball& a, const Function& f) {

@@ -24,8 +24,6 @@ constexpr double kUnderflow = 0x1p-150;
 /// at |x| = 64. What is left counts as a tail's error.
 constexpr double kSettled = 0x1p-17;
 
-Ball interval(double lo, double hi) { return Ball::hull(Ball(lo), Ball(hi)); }
-
 struct Local {
   Ball value, slope, curvature;
 };
@@ -48,7 +46,7 @@ std::string obstacle(const Activation& a, double lo, double hi) {
   const double width = hi - lo, x_left = std::max(lo - width, -a.reach),
                x_right = std::min(hi + width, a.reach);
   const Local left = expand(a, Ball(x_left)), right = expand(a, Ball(x_right));
-  if (!a.value_ball(interval(lo, hi)).finite() || !a.value_ball(Ball(0.5 * (lo + hi))).finite()) {
+  if (!a.value_ball(Ball::hull(lo, hi)).finite() || !a.value_ball(Ball(0.5 * (lo + hi))).finite()) {
     if (!left.value.finite() || !right.value.finite())
       return fmt::format("f is not defined at x = {:.10g}", left.value.finite() ? x_right : x_left);
     const Ball far_left = a.value_ball(Ball(lo - kFarWidths * width)),
@@ -72,7 +70,7 @@ std::string obstacle(const Activation& a, double lo, double hi) {
   }
   if (!left.slope.finite() || !right.slope.finite())
     return "cannot be decided: f has no derivative next to it";
-  if (!expand(a, interval(lo, hi)).slope.finite()) {
+  if (!expand(a, Ball::hull(lo, hi)).slope.finite()) {
     const double before = left.slope.to_double(), after = right.slope.to_double();
     const double bend = std::max(left.curvature.magnitude(), right.curvature.magnitude());
     // As for the jump, one derivative on.
@@ -93,7 +91,7 @@ std::string obstacle(const Activation& a, double lo, double hi) {
 /// A place outside [lo, hi] where f' cannot be enclosed: what stands in the way there is the plainer reason
 /// why f is refused.
 std::optional<std::pair<double, double>> rough_place(const Activation& a) {
-  const auto rough = [&](double lo, double hi) { return !expand(a, interval(lo, hi)).slope.finite(); };
+  const auto rough = [&](double lo, double hi) { return !expand(a, Ball::hull(lo, hi)).slope.finite(); };
   constexpr int kCells = 1024;
   for (int k = 0; k < kCells; ++k) {
     double lo = a.reach * (2.0 * k / kCells - 1), hi = a.reach * (2.0 * (k + 1) / kCells - 1);
@@ -122,7 +120,7 @@ std::optional<std::pair<double, double>> rough_place(const Activation& a) {
     return std::pair{std::max(from - margin, -a.reach), std::min(to + margin, a.reach)};
   };
   auto [from, to] = around(lo, hi);
-  if (expand(a, interval(from, to)).slope.finite()) {
+  if (expand(a, Ball::hull(from, to)).slope.finite()) {
     if (const auto place = rough_place(a)) std::tie(from, to) = around(place->first, place->second);
   }
   refuse(a, from, to, obstacle(a, from, to));
@@ -172,7 +170,7 @@ Minimum enclose(const Activation& activation, double lo, double hi) {
   // Bisect until one ball decides f'' > 0 by a margin, then interval Newton: N(X) = m - f'(m)/f''(X) keeps
   // every zero of f' in X.
   constexpr double kNewtonWidth = 0x1p-10;
-  while (hi - lo > kNewtonWidth || !expand(activation, interval(lo, hi)).curvature.positive()) {
+  while (hi - lo > kNewtonWidth || !expand(activation, Ball::hull(lo, hi)).curvature.positive()) {
     const double mid = 0.5 * (lo + hi);
     const Ball slope = expand(activation, Ball(mid)).slope;
     if (mid <= lo || mid >= hi) break;
@@ -185,7 +183,7 @@ Minimum enclose(const Activation& activation, double lo, double hi) {
     }
     (slope.negative() ? lo : hi) = mid;
   }
-  Ball x = interval(lo, hi);
+  Ball x = Ball::hull(lo, hi);
   for (int step = 0; step < 64; ++step) {
     const Ball m = x.midpoint(), curvature = expand(activation, x).curvature;
     if (!curvature.positive()) refuse(activation, lo, hi, "f'' is not positive at the minimum");
@@ -232,11 +230,11 @@ std::vector<Subinterval> cover(const Activation& activation, size_t most_work) {
   while (!pending.empty()) {
     Subinterval p = pending.back();
     pending.pop_back();
-    std::optional<Shape> shape = shape_by(expand(activation, interval(p.lo, p.hi)));
+    std::optional<Shape> shape = shape_by(expand(activation, Ball::hull(p.lo, p.hi)));
     work += activation.expression->size();
     if (!shape && activation.name == "expression" && dear_work <= most_work) {
       constexpr size_t kDearer = 8;  // than a plain evaluation
-      shape = shape_by(local(activation.expand(interval(p.lo, p.hi), 3)));
+      shape = shape_by(local(activation.expand(Ball::hull(p.lo, p.hi), 3)));
       dear_work += kDearer * activation.expression->size();
     }
     if (shape) {

@@ -31,7 +31,7 @@ struct Stored {
   double value;
 };
 
-/// Of f32 only the first above y*: beyond them a stored y stands for an interval below 2^-22, and bounds take
+/// The f32 numbers next above y*: beyond them a stored y stands for an interval below 2^-22, and bounds take
 /// over.
 std::vector<Stored> numbers_above_minimum(const Composite& composite) {
   std::vector<Stored> all;
@@ -99,187 +99,213 @@ double sampled_scale(const Composite& composite) {
   return scale_of(steepest);
 }
 
-/// Takes in what f' does between the ends of a preimage: nothing where f'' keeps its sign, else |f''| times
-/// the length, piece by piece. @throws kernels::SpecError once `parts` are used up.
-void widen_between(const Composite& composite, const Ball& from, const Ball& to, double negligible,
-                   StorageInterval& interval, int& parts, int depth = 0) {
-  const Ball slope = composite.gradient(Ball::hull(from, to), 2)[1];
-  if (slope.positive() || slope.negative()) return;
-  if (--parts < 0) {
-    throw kernels::SpecError(
-        fmt::format("undecided: the range of f' between x = {:.6g} and {:.6g}, which y = {:.6g} stands for, "
-                    "after {} parts",
-                    from.to_double(), to.to_double(), interval.y, kMostParts));
+/// The intervals of one scale, 2^exponent, branch by branch.
+class IntervalSearch {
+ public:
+  IntervalSearch(const Composite& composite, Format format, int exponent, double scale)
+      : composite_(composite), f_(composite.activation()), format_(format), exponent_(exponent),
+        scale_(scale), negligible_(kNegligible * scale), overflow_(std::ldexp(overflow_of(format), exponent)),
+        ends_at_reach_(f_.name == "expression") {}
+
+  std::vector<StorageInterval> run() {
+    find_branch(true);
+    if (composite_.masked()) find_branch(false);
+    return std::move(intervals_);
   }
-  const double excess = slope.magnitude() * (to - from).magnitude();
-  constexpr int kDeepest = 64;
-  // Exact: the radii of the ends would keep the halves from shrinking.
-  const Ball middle = ((from + to) * Ball(0.5)).midpoint(), g = composite.gradient(middle, 1)[0];
-  if (excess < negligible || depth == kDeepest) {
-    if (g.lower() - excess < interval.lo || g.upper() + excess > interval.hi)
-      interval.slack = std::max(interval.slack, excess);
-    interval.lo = std::min(interval.lo, g.lower() - excess);
-    interval.hi = std::max(interval.hi, g.upper() + excess);
-    return;
+
+ private:
+  /// An enclosure of the argument of a boundary, and of f' over it.
+  struct Edge {
+    Ball x, g;
+  };
+  /// The x between the ends of a preimage, which are to be looked at.
+  struct Between {
+    size_t interval;
+    Ball from, to;
+  };
+  /// A branch, as far as arguments are looked for; beyond, the tail bounds speak.
+  struct Branch {
+    bool right, rising;
+    Ball start, finish;
+    Ball least, last;  ///< the values that f takes there
+    Inverse inverse;
+    std::optional<Edge> previous = {};  ///< the upper boundary of the number before
+    std::vector<Between> between = {};
+  };
+
+  [[nodiscard]] Branch branch_of(bool right) const {
+    const bool masked = composite_.masked(), rising = right || !masked;
+    const Ball start = masked ? composite_.x_star() : Ball(-f_.reach), finish(rising ? f_.reach : -f_.reach);
+    const Ball least = masked ? composite_.y_star() : f_.value_ball(start), last = f_.value_ball(finish);
+    return {right, rising, start, finish, least, last, Inverse(composite_, right)};
   }
-  interval.lo = std::min(interval.lo, g.lower());
-  interval.hi = std::max(interval.hi, g.upper());
-  widen_between(composite, from, middle, negligible, interval, parts, depth + 1);
-  widen_between(composite, middle, to, negligible, interval, parts, depth + 1);
-}
 
-/// The x between the ends of a preimage, which are to be looked at.
-struct Between {
-  size_t interval;
-  Ball from, to;
-};
-
-/// widen_between for each of some neighbours. f'' keeps its sign over most of a branch: one look at all of
-/// them together spares a look at each.
-void widen_neighbours(const Composite& composite, const Between* first, size_t count, double negligible,
-                      std::vector<StorageInterval>& intervals, int& parts) {
-  if (count == 0) return;
-  if (count == 1)
-    return widen_between(composite, first->from, first->to, negligible, intervals[first->interval], parts);
-  Ball all = Ball::hull(first->from, first->to);
-  for (size_t k = 1; k < count; ++k) all = Ball::hull(all, Ball::hull(first[k].from, first[k].to));
-  const Ball slope = composite.gradient(all, 2)[1];
-  if (slope.positive() || slope.negative()) return;
-  widen_neighbours(composite, first, count / 2, negligible, intervals, parts);
-  widen_neighbours(composite, first + count / 2, count - count / 2, negligible, intervals, parts);
-}
-
-/// Of one scale, 2^exponent.
-std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Format format, int exponent,
-                                                double scale) {
-  const double negligible = kNegligible * scale;
-  const double overflow = std::ldexp(overflow_of(format), exponent);
-  const double end = shape_of(format).has_infinity ? INFINITY : overflow;
-  const Activation& f = composite.activation();
-  Stage stage("storage intervals");
-  std::vector<StorageInterval> intervals;
-  int parts = kMostParts;
-  const auto branch = [&](bool right) {
+  void find_branch(bool right) {
     std::vector<Stored> stored =
-        format == Format::f32 ? numbers_above_minimum(composite) : stored_numbers(format, right);
-    for (Stored& each : stored) each.value = std::ldexp(each.value, exponent);
-    stage.expect(static_cast<std::int64_t>(stored.size()) * (composite.masked() ? 2 : 1));
-    Inverse inverse(composite, right);
-    const bool masked = composite.masked();
-    const bool rising = right || !masked;
-    // Arguments are looked for up to here; beyond, the tail bounds speak.
-    const Ball start = masked ? composite.x_star() : Ball(-f.reach), finish(rising ? f.reach : -f.reach);
-    // The values that f takes on the branch, from `least` at its start.
-    const Ball least = masked ? composite.y_star() : f.value_ball(start), last = f.value_ball(finish);
-    // Of a user's own function nothing is claimed beyond its reach.
-    const bool ends_at_reach = f.name == "expression",
-               bounded =
-                   ends_at_reach || std::isfinite(rising ? composite.right_limit() : composite.left_limit());
-    struct Edge {
-      Ball x, g;  // an enclosure of the argument of a boundary, and of f' over it
-    };
-    const auto edge = [&](const Ball& y) {
-      Edge e;
-      e.x = inverse(y);
-      e.g = composite.gradient(e.x, 1)[0];
-      // Where a user's own f is steep far from 0, f' moves over a bracket by more than kAbove makes up for. A
-      // step of Newton's method in balls narrows it.
-      if (ends_at_reach && e.g.upper() - e.g.lower() > kWideEdge * scale &&
-          (e.g.positive() || e.g.negative())) {
-        const Ball middle = e.x.midpoint();
-        e.x = middle - (f.value_ball(middle) - y) / e.g;
-        e.g = composite.gradient(e.x, 1)[0];
-      }
-      return e;
-    };
-    std::optional<Edge> previous;  // the upper boundary of the number before
-    std::vector<Between> between;
-    const size_t of_branch = intervals.size();
-    for (size_t k = 0; k < stored.size(); ++k, stage.tick()) {
+        format_ == Format::f32 ? numbers_above_minimum(composite_) : stored_numbers(format_, right);
+    for (Stored& each : stored) each.value = std::ldexp(each.value, exponent_);
+    stage_.expect(static_cast<std::int64_t>(stored.size()) * (composite_.masked() ? 2 : 1));
+    Branch branch = branch_of(right);
+    const size_t of_branch = intervals_.size();
+    const double end = shape_of(format_).has_infinity ? INFINITY : overflow_;
+    // Nothing is claimed of a user's own function beyond its reach.
+    const bool bounded =
+        ends_at_reach_ || std::isfinite(branch.rising ? composite_.right_limit() : composite_.left_limit());
+    for (size_t k = 0; k < stored.size(); ++k, stage_.tick()) {
       const double value = stored[k].value;
       // the left branch of a masked f stays below 0
-      if (value == 0 && !std::signbit(value) && !rising) break;
-      const double bottom = k > 0 ? boundary(format, stored[k - 1], stored[k], overflow) : -end;
-      const double top = k + 1 < stored.size() ? boundary(format, stored[k], stored[k + 1], overflow) : end;
+      if (value == 0 && !std::signbit(value) && !branch.rising) break;
+      const double bottom = k > 0 ? boundary(format_, stored[k - 1], stored[k], overflow_) : -end;
+      const double top = k + 1 < stored.size() ? boundary(format_, stored[k], stored[k + 1], overflow_) : end;
       // also where it is undecided: the preimage is then shorter than 2^-200
-      if (!(Ball(top) - least).positive()) continue;
-      if (bounded && !(last - Ball(bottom)).positive()) break;
-      if (format == Format::f32 && k + 1 == stored.size()) break;
-      if (std::isinf(value) && bottom >= last.lower()) break;  // the number before has taken in the tail
-      StorageInterval interval{
-          stored[k].code, static_cast<float>(value), right || !masked, INFINITY, -INFINITY, 0, scale};
-      const auto include = [&](const Ball& g) {
-        interval.lo = std::min(interval.lo, g.lower());
-        interval.hi = std::max(interval.hi, g.upper());
-      };
-      const auto include_tail = [&](Ball x, bool to_the_right) {
-        const double limit = to_the_right ? f.right_limit_gradient : f.left_limit_gradient;
-        Activation::TailRange off = f.gradient_tail_range(x, to_the_right);
-        // A bound that f' does not attain would move the middle, against which R is measured: then f' itself
-        // is looked at, further out.
-        const double here = composite.gradient(x, 1)[0].to_double() - limit;
-        const auto attained = [negligible](double bound, double at) {
-          return bound <= std::max(at, 0.0) + negligible;
-        };
-        const bool settles = attained(off.below, -here) && attained(off.above, here);
-        const bool looks = ends_at_reach || has_scales(format) || carries_branch(format) || !settles;
-        const double step = std::max(1.0, f.reach / kTailSteps);
-        while (looks && x.magnitude() < f.reach) {
-          include(composite.gradient(x, 1)[0]);
-          if (limit - off.below >= interval.lo - negligible && limit + off.above <= interval.hi + negligible)
-            break;
-          const Ball further = x + Ball(to_the_right ? step : -step),
-                     next = ends_at_reach && further.magnitude() > f.reach
-                                ? Ball(to_the_right ? f.reach : -f.reach)
-                                : further;
-          widen_between(composite, to_the_right ? x : next, to_the_right ? next : x, negligible, interval,
-                        parts);
-          x = next;
-          off = f.gradient_tail_range(x, to_the_right);
-        }
-        if (ends_at_reach && x.magnitude() >= f.reach) return include(composite.gradient(x, 1)[0]);
-        const double low_end = std::nextafter(limit - off.below, -INFINITY),
-                     high_end = std::nextafter(limit + off.above, INFINITY);
-        if ((ends_at_reach || !settles) && interval.lo <= interval.hi)
-          interval.slack = std::max({interval.slack, interval.lo - low_end, high_end - interval.hi});
-        interval.lo = std::min(interval.lo, low_end);
-        interval.hi = std::max(interval.hi, high_end);
-      };
-      // The preimage begins at the branch's start or at an edge, and ends at an edge or in the branch's tail.
-      // Without a minimum the start is in a tail too.
-      const bool from_start = masked ? !(Ball(bottom) - least).positive() : bottom <= least.upper();
-      const bool to_finish = top >= last.lower(), below_reach = !masked && top <= least.upper();
-      std::optional<Edge> low, high;
-      if (!from_start && bottom < last.lower()) low = previous ? previous : std::optional(edge(Ball(bottom)));
-      if (!to_finish && !below_reach) high = edge(Ball(top));
-      previous = high;
-      if (low) include(low->g);
-      if (high) include(high->g);
-      if (masked && from_start) include(Ball(0.0));
-      if (!masked && from_start) include_tail(high ? high->x : start, false);
-      if (to_finish && !below_reach) include_tail(low ? low->x : finish, rising);
-      // A tail from an edge on takes in all of the preimage.
-      const bool ends = high ? low || masked : from_start && !below_reach;
-      if (ends) between.push_back({intervals.size(), low ? low->x : start, high ? high->x : finish});
-      intervals.push_back(interval);
+      if (!(Ball(top) - branch.least).positive()) continue;
+      if (bounded && !(branch.last - Ball(bottom)).positive()) break;
+      if (format_ == Format::f32 && k + 1 == stored.size()) break;
+      if (std::isinf(value) && bottom >= branch.last.lower())
+        break;  // the number before has taken in the tail
+      add_interval(branch, stored[k], bottom, top);
     }
     constexpr size_t kTogether = 64;
-    for (size_t k = 0; k < between.size(); k += kTogether)
-      widen_neighbours(composite, &between[k], std::min(kTogether, between.size() - k), negligible, intervals,
-                       parts);
-    for (size_t k = of_branch; k < intervals.size(); ++k) {
-      const StorageInterval& interval = intervals[k];
+    for (size_t k = 0; k < branch.between.size(); k += kTogether)
+      widen_neighbours(&branch.between[k], std::min(kTogether, branch.between.size() - k));
+    for (size_t k = of_branch; k < intervals_.size(); ++k) {
+      const StorageInterval& interval = intervals_[k];
       if (!(interval.lo <= interval.hi && std::isfinite(interval.lo) && std::isfinite(interval.hi))) {
         throw kernels::SpecError(fmt::format(
             "undecided: the range of f' over the x that y = {:.6g} stands for has no finite bounds",
             interval.y));
       }
     }
-  };
-  branch(true);
-  if (composite.masked()) branch(false);
-  return intervals;
-}
+  }
+
+  /// The preimage of a number, of the y from `bottom` to `top`, begins at the branch's start or at an edge, and
+  /// ends at an edge or in the branch's tail. Without a minimum the start is in a tail too.
+  void add_interval(Branch& branch, const Stored& number, double bottom, double top) {
+    const bool masked = composite_.masked();
+    StorageInterval interval{
+        number.code, static_cast<float>(number.value), branch.right || !masked, INFINITY, -INFINITY, 0,
+        scale_};
+    const bool from_start =
+        masked ? !(Ball(bottom) - branch.least).positive() : bottom <= branch.least.upper();
+    const bool to_finish = top >= branch.last.lower(), below_reach = !masked && top <= branch.least.upper();
+    std::optional<Edge> low, high;
+    if (!from_start && bottom < branch.last.lower())
+      low = branch.previous ? branch.previous : std::optional(edge(branch.inverse, bottom));
+    if (!to_finish && !below_reach) high = edge(branch.inverse, top);
+    branch.previous = high;
+    if (low) include(interval, low->g);
+    if (high) include(interval, high->g);
+    if (masked && from_start) include(interval, Ball(0.0));
+    if (!masked && from_start) include_tail(interval, high ? high->x : branch.start, false);
+    if (to_finish && !below_reach) include_tail(interval, low ? low->x : branch.finish, branch.rising);
+    // A tail from an edge on takes in all of the preimage.
+    const bool ends = high ? low || masked : from_start && !below_reach;
+    if (ends)
+      branch.between.push_back(
+          {intervals_.size(), low ? low->x : branch.start, high ? high->x : branch.finish});
+    intervals_.push_back(interval);
+  }
+
+  [[nodiscard]] Edge edge(Inverse& inverse, const Ball& y) const {
+    Edge e;
+    e.x = inverse(y);
+    e.g = composite_.gradient(e.x, 1)[0];
+    // Where a user's own f is steep far from 0, f' moves over a bracket by more than kAbove makes up for. A
+    // step of Newton's method in balls narrows it.
+    if (ends_at_reach_ && e.g.upper() - e.g.lower() > kWideEdge * scale_ &&
+        (e.g.positive() || e.g.negative())) {
+      const Ball middle = e.x.midpoint();
+      e.x = middle - (f_.value_ball(middle) - y) / e.g;
+      e.g = composite_.gradient(e.x, 1)[0];
+    }
+    return e;
+  }
+
+  static void include(StorageInterval& interval, const Ball& g) { include(interval, g.lower(), g.upper()); }
+  static void include(StorageInterval& interval, double low, double high) {
+    interval.lo = std::min(interval.lo, low);
+    interval.hi = std::max(interval.hi, high);
+  }
+
+  /// From x outwards.
+  void include_tail(StorageInterval& interval, Ball x, bool to_the_right) {
+    const double limit = to_the_right ? f_.right_limit_gradient : f_.left_limit_gradient;
+    Activation::TailRange off = f_.gradient_tail_range(x, to_the_right);
+    // A bound that f' does not attain would move the middle, against which R is measured: then f' itself is
+    // looked at, further out.
+    const double here = composite_.gradient(x, 1)[0].to_double() - limit;
+    const auto attained = [&](double bound, double at) { return bound <= std::max(at, 0.0) + negligible_; };
+    const bool settles = attained(off.below, -here) && attained(off.above, here);
+    const bool looks = ends_at_reach_ || has_scales(format_) || carries_branch(format_) || !settles;
+    const double step = std::max(1.0, f_.reach / kTailSteps);
+    while (looks && x.magnitude() < f_.reach) {
+      include(interval, composite_.gradient(x, 1)[0]);
+      if (limit - off.below >= interval.lo - negligible_ && limit + off.above <= interval.hi + negligible_)
+        break;
+      const Ball further = x + Ball(to_the_right ? step : -step),
+                 next = ends_at_reach_ && further.magnitude() > f_.reach
+                            ? Ball(to_the_right ? f_.reach : -f_.reach)
+                            : further;
+      widen_between(to_the_right ? x : next, to_the_right ? next : x, interval);
+      x = next;
+      off = f_.gradient_tail_range(x, to_the_right);
+    }
+    if (ends_at_reach_ && x.magnitude() >= f_.reach) return include(interval, composite_.gradient(x, 1)[0]);
+    const double low_end = std::nextafter(limit - off.below, -INFINITY),
+                 high_end = std::nextafter(limit + off.above, INFINITY);
+    if ((ends_at_reach_ || !settles) && interval.lo <= interval.hi)
+      interval.slack = std::max({interval.slack, interval.lo - low_end, high_end - interval.hi});
+    include(interval, low_end, high_end);
+  }
+
+  /// Takes in what f' does between the ends of a preimage: nothing where f'' keeps its sign, else |f''| times
+  /// the length, piece by piece. @throws kernels::SpecError once all parts are used up.
+  void widen_between(const Ball& from, const Ball& to, StorageInterval& interval, int depth = 0) {
+    const Ball slope = composite_.gradient(Ball::hull(from, to), 2)[1];
+    if (slope.positive() || slope.negative()) return;
+    if (--parts_ < 0) {
+      throw kernels::SpecError(fmt::format(
+          "undecided: the range of f' between x = {:.6g} and {:.6g}, which y = {:.6g} stands for, after {} "
+          "parts",
+          from.to_double(), to.to_double(), interval.y, kMostParts));
+    }
+    const double excess = slope.magnitude() * (to - from).magnitude();
+    constexpr int kDeepest = 64;
+    // Exact: the radii of the ends would keep the halves from shrinking.
+    const Ball middle = ((from + to) * Ball(0.5)).midpoint(), g = composite_.gradient(middle, 1)[0];
+    if (excess < negligible_ || depth == kDeepest) {
+      if (g.lower() - excess < interval.lo || g.upper() + excess > interval.hi)
+        interval.slack = std::max(interval.slack, excess);
+      return include(interval, g.lower() - excess, g.upper() + excess);
+    }
+    include(interval, g);
+    widen_between(from, middle, interval, depth + 1);
+    widen_between(middle, to, interval, depth + 1);
+  }
+
+  /// widen_between for each of some neighbours. f'' keeps its sign over most of a branch: one look at all of
+  /// them together spares a look at each.
+  void widen_neighbours(const Between* first, size_t count) {
+    if (count == 0) return;
+    if (count == 1) return widen_between(first->from, first->to, intervals_[first->interval]);
+    Ball all = Ball::hull(first->from, first->to);
+    for (size_t k = 1; k < count; ++k) all = Ball::hull(all, Ball::hull(first[k].from, first[k].to));
+    const Ball slope = composite_.gradient(all, 2)[1];
+    if (slope.positive() || slope.negative()) return;
+    widen_neighbours(first, count / 2);
+    widen_neighbours(first + count / 2, count - count / 2);
+  }
+
+  const Composite& composite_;
+  const Activation& f_;
+  const Format format_;
+  const int exponent_;
+  const double scale_, negligible_, overflow_;
+  const bool ends_at_reach_;
+  int parts_ = kMostParts;
+  Stage stage_{"storage intervals"};
+  std::vector<StorageInterval> intervals_;
+};
 
 }  // namespace
 
@@ -289,13 +315,19 @@ std::vector<StorageInterval> storage_intervals(const Composite& composite, Forma
   const Scales scales = scales_of(format);
   const double scale = sampled_scale(composite);
   for (int exponent = scales.first; exponent <= scales.last; ++exponent) {
-    const std::vector<StorageInterval> at = intervals_at_scale(composite, format, exponent, scale);
+    const std::vector<StorageInterval> at = IntervalSearch(composite, format, exponent, scale).run();
     all.insert(all.end(), at.begin(), at.end());
   }
   if (all.empty())
     throw kernels::SpecError(fmt::format("format {}: no f(x) is stored as a number: all lie beyond {:.6g}",
                                          to_string(format), overflow_of(format)));
   return all;
+}
+
+double oracle_of(const std::vector<StorageInterval>& intervals) {
+  double oracle = 0;
+  for (const StorageInterval& i : intervals) oracle = std::max(oracle, i.half());
+  return oracle;
 }
 
 StorageErrors measure_storage(const std::vector<StorageInterval>& intervals, Format format,

@@ -35,11 +35,14 @@ struct StorageInterval {
 inline constexpr int kNearMinimum = 2048;
 
 /// All pairs (y, bit) that some real x reaches, each branch in ascending y; zeros of both signs count apart.
-/// Of f32 only the first above y*. An infinity is listed where f comes to it within its reach; where it does
+/// f32 has only the first above y*. An infinity is listed where f comes to it within its reach; where it does
 /// so only beyond, the largest number stands for that too. The ends are proven: an argument is bracketed by
 /// the signs of f - boundary in balls, and f' is enclosed over the bracket.
 /// @throws kernels::SpecError for a range that cannot be enclosed, and where every f(x) is stored as a NaN.
 std::vector<StorageInterval> storage_intervals(const Composite& composite, Format format);
+
+/// O in double, not rounded up.
+double oracle_of(const std::vector<StorageInterval>& intervals);
 
 /// Proven by enumeration, rounded up; and which finite y has the largest of each.
 struct StorageErrors {

@@ -8,25 +8,37 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <type_traits>
+#include <variant>
 
 namespace outgrad::approx {
 namespace {
 
 std::string literal(float f) { return fmt::format("{:a}f", static_cast<double>(f)); }
 
-std::string text_constant(const char* name, const std::string& value) {
-  return fmt::format("  static constexpr const char* {} = \"{}\";\n", name, value);
+/// A member of the header, with a note behind a number.
+template <class Value>
+std::string constant(const char* name, const Value& value, const char* note = "") {
+  if constexpr (std::is_same_v<Value, float>) {
+    return fmt::format("  static constexpr float {} = {};  // {:.9g}{}\n", name, literal(value),
+                       static_cast<double>(value), note);
+  } else if constexpr (std::is_arithmetic_v<Value>) {
+    return fmt::format("  static constexpr {} {} = {};\n", std::is_same_v<Value, bool> ? "bool" : "int", name,
+                       value);
+  } else {
+    return fmt::format("  static constexpr const char* {} = \"{}\";\n", name, value);
+  }
 }
-std::string constant(const char* name, int value) {
-  return fmt::format("  static constexpr int {} = {};\n", name, value);
-}
-std::string constant(const char* name, bool value) {
-  return fmt::format("  static constexpr bool {} = {};\n", name, value);
-}
-std::string constant(const char* name, float value, const char* note) {
-  return fmt::format("  static constexpr float {} = {};  // {:.9g}{}\n", name, literal(value),
-                     static_cast<double>(value), note);
+/// Members without notes: name and value in turn.
+template <class Value, class... More>
+std::string constants(const char* name, const Value& value, const More&... more) {
+  if constexpr (sizeof...(More) > 0) {
+    return constant(name, value) + constants(more...);
+  } else {
+    return constant(name, value);
+  }
 }
 std::string claim(const char* name, double value, const std::string& note) {
   if (value == 0) return fmt::format("  static constexpr double {} = 0;  // {}\n", name, note);
@@ -50,7 +62,7 @@ std::string found_at_y(const FoundInputs& inputs, const char* bound, bool masked
                                        (masked ? fmt::format(", m = {:d}", input->second.m) : ""));
 }
 
-/// Of all rows.
+/// The worst input of all rows.
 Found worst_input_of(const std::vector<Piece>& pieces, int first_row = 0) {
   Found worst;
   for (const Piece& p : pieces) {
@@ -103,71 +115,55 @@ std::string storage_text(const Fit& fit, const Model& m) {
   return t + claim("kR", m.kR, "sup |g(y, m) - middle of that range|" + found("R"));
 }
 
-std::string backward_body(const Fit& fit) {
-  const BackwardModel& m = *fit.backward;
+/// How the coordinate is made of y, and the row of the coordinate.
+std::string place_text(const BackwardModel& m) {
   std::string t;
-  t += text_constant("kFormat", to_string(m.format));
-  t += text_constant("kClass", fit.accuracy);
-  t += constant("kDegree", m.kDegree);
-  t += constant("kRows", m.kRows);
-  t += constant("kScheme", m.kScheme);
-  t += constant("kOperations", cost_of(m).arithmetic);
-  t += constant("kCentred", m.kCentred);
-  t += constant("kExactLimits", m.kExactLimits);
-  t += constant("kMasked", m.kMasked);
   if (m.kMasked) {
     t += "  // coordinate: s = +-sqrt(max((y - kYHi) - kYLo, kTMin)), negative for m = 0; y_c = kYHi + kYLo "
          "and kTMin are chosen for the format\n";
-    t += constant("kYHi", m.kYHi, "");
-    t += constant("kYLo", m.kYLo, "");
-    t += constant("kTMin", m.kTMin, "");
-    t += constant("kSMin", m.kSMin, "");
+    t += constants("kYHi", m.kYHi, "kYLo", m.kYLo, "kTMin", m.kTMin, "kSMin", m.kSMin);
   } else {
-    t += "  // coordinate: y itself\n";
-    t += constant("kYMin", m.kYMin, "");
+    t += "  // coordinate: y itself\n" + constant("kYMin", m.kYMin);
   }
-  t += constant("kYMax", m.kYMax, ": g has its limit from here on");
-  t += constant("kHasBreaks", m.kHasBreaks);
+  t += constant("kYMax", m.kYMax, ": g has its limit from here on") + constant("kHasBreaks", m.kHasBreaks);
   if (m.kHasBreaks && m.kRows > 1) {
     std::string words;
     for (const float b : m.breaks) words += (words.empty() ? "" : ", ") + literal(b);
-    t += "  // row = how many of these the coordinate has reached\n";
     t += fmt::format(
+        "  // row = how many of these the coordinate has reached\n"
         "  static OUTGRAD_HD constexpr float break_at(int k) {{\n    constexpr float at[] = {{{}}};\n    "
         "return at[k];\n  }}\n",
         words);
   }
   if (!m.kHasBreaks) {
     t += fmt::format("  // row = bits(fma({}, kIndexScale, kIndexBias)) mod kRows\n", m.kMasked ? "s" : "y");
-    t += constant("kIndexScale", m.kIndexScale, "");
-    t += constant("kIndexBias", m.kIndexBias, "");
+    t += constants("kIndexScale", m.kIndexScale, "kIndexBias", m.kIndexBias);
   }
   t += constant("kHasLeft", m.kHasLeft);
   if (m.kHasLeft) {
     t += "  // m = 0 and y > kLeftY: identity coordinate, row = kLeftRow + max(((h + max(h, kLeftKnee)) >> "
-         "1) - kLeftBase, 0), h = "
-         "exponent and first kLeftBits fraction bits of y\n";
-    t += constant("kLeftY", m.kLeftY, "");
-    t += constant("kLeftBits", m.kLeftBits);
-    t += constant("kLeftRow", m.kLeftRow);
-    t += constant("kLeftKnee", m.kLeftKnee);
-    t += constant("kLeftBase", m.kLeftBase);
+         "1) - kLeftBase, 0), h = exponent and first kLeftBits fraction bits of y\n";
+    t += constants("kLeftY", m.kLeftY, "kLeftBits", m.kLeftBits, "kLeftRow", m.kLeftRow, "kLeftKnee",
+                   m.kLeftKnee, "kLeftBase", m.kLeftBase);
   }
   t += constant("kHasRight", m.kHasRight);
   if (m.kHasRight) {
     t +=
         fmt::format("  // from {} = kRightS on a row's polynomial is one in y\n", m.kRightBoth ? "|s|" : "s");
-    t += constant("kRightS", m.kRightS, "");
+    t += constant("kRightS", m.kRightS);
     if (m.kRightBoth) t += constant("kRightBoth", true);
   }
-  if (m.kTwoWord)
-    t += "  // the result is c0 plus the rest: a row's last word is the low part of c0\n" +
-         constant("kTwoWord", true);
-  t += "  // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 "
-       "sequence)\n";
+  return t;
+}
+
+/// The proven bounds.
+std::string bounds_text(const Fit& fit, const BackwardModel& m) {
   const bool relative = std::any_of(m.pieces.begin(), m.pieces.end(),
                                     [](const Piece& p) { return p.target == Target::gradient_relative; });
   const auto found = [&](const char* bound) { return found_at_y(m.found, bound, m.kMasked); };
+  std::string t =
+      "  // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 "
+      "sequence)\n";
   t += claim("kA", m.kA,
              (relative ? "sup |p/g - 1|; in the row next to y = 0-, sup |p - g|" : "sup |p - g|") +
                  found_at_x(worst_input_of(m.pieces)));
@@ -179,103 +175,93 @@ std::string backward_body(const Fit& fit) {
     t += claim("kUlp", m.kUlp, "sup (A + B) / ulp(g) where |g| >= kUlpFrom" + found("ulp"));
     t += claim("kUlpFrom", kUlpFrom, "");
   }
-  if (m.format != Format::f32) t += storage_text(fit, m);
-  t += m.kCentred ? "  // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)\n"
-                  : "  // a row: centre (not used), c0, c1, ...; p(u) with u = s (or y)\n";
-  t += table_text("table", "kRows", m.kTwoWord ? "kDegree + 3" : "kDegree + 2", m.pieces, false, m.kRows);
-  return t;
+  return m.format == Format::f32 ? t : t + storage_text(fit, m);
 }
 
-std::string table_body(const Fit& fit) {
-  const TableModel& m = *fit.table;
-  std::string t;
-  t += text_constant("kFormat", to_string(m.format));
-  t += text_constant("kClass", fit.accuracy);
-  t += text_constant("kEntryFormat", to_string(m.entry_format));
-  t += constant("kEntries", static_cast<int>(m.entries.size()));
-  t += constant("kIndexOperations", m.index_operations());
-  t += constant("kMasked", m.kMasked);
+std::string body(const Fit& fit, const BackwardModel& m) {
+  std::string t = constants("kFormat", to_string(m.format), "kClass", fit.accuracy, "kDegree", m.kDegree,
+                            "kRows", m.kRows, "kScheme", m.kScheme, "kOperations", cost_of(m).arithmetic,
+                            "kCentred", m.kCentred, "kExactLimits", m.kExactLimits, "kMasked", m.kMasked);
+  t += place_text(m);
+  if (m.kTwoWord)
+    t += "  // the result is c0 plus the rest: a row's last word is the low part of c0\n" +
+         constant("kTwoWord", true);
+  t += bounds_text(fit, m);
+  t += m.kCentred ? "  // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)\n"
+                  : "  // a row: centre (not used), c0, c1, ...; p(u) with u = s (or y)\n";
+  return t +
+         table_text("table", "kRows", m.kTwoWord ? "kDegree + 3" : "kDegree + 2", m.pieces, false, m.kRows);
+}
+
+std::string body(const Fit& fit, const TableModel& m) {
+  std::string t = constants("kFormat", to_string(m.format), "kClass", fit.accuracy, "kEntryFormat",
+                            to_string(m.entry_format), "kEntries", static_cast<int>(m.entries.size()),
+                            "kIndexOperations", m.index_operations(), "kMasked", m.kMasked);
   t += "  // entry = base + clamp(bits of |y|, first, last) - first; upper: y's sign bit clear, lower: set; "
        "left: m = 0\n";
-  const auto segment = [&](const std::string& name, const TableModel::Segment& s) {
-    t += constant(("k" + name + "First").c_str(), s.first) + constant(("k" + name + "Last").c_str(), s.last) +
-         constant(("k" + name + "Base").c_str(), s.base);
-  };
-  segment("Upper", m.upper);
-  segment("Lower", m.lower);
-  if (m.kMasked) segment("Left", m.left);
-  t += storage_text(fit, m);
-  t += "  static OUTGRAD_HD constexpr Entries<kEntries> entries() {\n    return {{";
+  t += constants("kUpperFirst", m.upper.first, "kUpperLast", m.upper.last, "kUpperBase", m.upper.base,
+                 "kLowerFirst", m.lower.first, "kLowerLast", m.lower.last, "kLowerBase", m.lower.base);
+  if (m.kMasked)
+    t += constants("kLeftFirst", m.left.first, "kLeftLast", m.left.last, "kLeftBase", m.left.base);
+  t += storage_text(fit, m) +
+       "  static OUTGRAD_HD constexpr Entries<kEntries> entries() {\n    return {{\n      ";
   constexpr size_t kPerLine = 16;
   for (size_t k = 0; k < m.entries.size(); ++k)
-    t += fmt::format("{}0x{:04x}",
-                     k % kPerLine != 0 ? ", "
-                     : k == 0          ? "\n      "
-                                       : ",\n      ",
-                     m.entries[k]);
+    t += fmt::format("{}0x{:04x}", k == 0 ? "" : k % kPerLine == 0 ? ",\n      " : ", ", m.entries[k]);
   return t + "\n    }};\n  }\n";
 }
 
-std::string forward_body(const Fit& fit) {
-  const ForwardModel& m = *fit.forward;
-  std::string t;
-  t += constant("kXStar", m.kXStar, ": the least float with m = 1");
-  t += constant("kXMin", m.kXMin, ": f rounds to -0 below");
-  t += constant("kXMax", m.kXMax, ": f rounds to x from here on");
-  t += constant("kTailX", m.kTailX, ": below, the tail table");
+std::string body(const Fit&, const ForwardModel& m) {
+  std::string t = constant("kXStar", m.kXStar, ": the least float with m = 1") +
+                  constant("kXMin", m.kXMin, ": f rounds to -0 below") +
+                  constant("kXMax", m.kXMax, ": f rounds to x from here on") +
+                  constant("kTailX", m.kTailX, ": below, the tail table");
   t += "  // core: row = bits(fma(x, kIndexScale, kIndexBias)) mod kRows, f = p(x - centre)\n";
-  t += constant("kDegree", m.kDegree);
-  t += constant("kRows", m.kRows);
-  t += constant("kIndexScale", m.kIndexScale, "");
-  t += constant("kIndexBias", m.kIndexBias, "");
+  t += constants("kDegree", m.kDegree, "kRows", m.kRows, "kIndexScale", m.kIndexScale, "kIndexBias",
+                 m.kIndexBias);
   t += "  // tail: the same with its own constants, f = p(x - centre) times the last word of the row\n";
-  t += constant("kTailDegree", m.kTailDegree);
-  t += constant("kTailRows", m.kTailRows);
-  t += constant("kTailIndexScale", m.kTailIndexScale, "");
-  t += constant("kTailIndexBias", m.kTailIndexBias, "");
+  t += constants("kTailDegree", m.kTailDegree, "kTailRows", m.kTailRows, "kTailIndexScale", m.kTailIndexScale,
+                 "kTailIndexBias", m.kTailIndexBias);
   Found found = worst_input_of(m.core);
   found.see(worst_input_of(m.tail));
   t += claim("kA", m.kA, "sup |p/f - 1|, proven" + found_at_x(found));
-  t += table_text("table", "kRows", "kDegree + 2", m.core, false, m.kRows);
-  t += table_text("tail", "kTailRows", "kTailDegree + 3", m.tail, true, m.kTailRows);
-  return t;
+  return t + table_text("table", "kRows", "kDegree + 2", m.core, false, m.kRows) +
+         table_text("tail", "kTailRows", "kTailDegree + 3", m.tail, true, m.kTailRows);
 }
 
-std::string rounded_body(const Fit& fit) {
-  const RoundedForwardModel& m = *fit.rounded;
-  std::string t;
-  t += text_constant("kFormat", to_string(m.format));
-  t += text_constant("kClass", fit.accuracy);
-  t += constant("kXStar", m.kXStar, ": the least float with m = 1");
-  t += constant("kXMin", m.kXMin, ": v = max(x, kXMin); f rounds to -0 here and below");
-  t += constant("kXMax", m.kXMax, ": w = min(v, kXMax); f rounds to x from here on, and p is 1");
-  t += constant("kTie", m.kTie, ": f = v p + kTie, with the sign of x");
+std::string body(const Fit& fit, const RoundedForwardModel& m) {
+  std::string t = constants("kFormat", to_string(m.format), "kClass", fit.accuracy) +
+                  constant("kXStar", m.kXStar, ": the least float with m = 1") +
+                  constant("kXMin", m.kXMin, ": v = max(x, kXMin); f rounds to -0 here and below") +
+                  constant("kXMax", m.kXMax, ": w = min(v, kXMax); f rounds to x from here on, and p is 1") +
+                  constant("kTie", m.kTie, ": f = v p + kTie, with the sign of x");
   t += "  // q = fma(w, kIndexScale, kIndexBias), row = bits(q) mod kRows, u = w - (q - "
        "kIndexBias)/kIndexScale\n";
-  t += constant("kRows", m.kRows);
-  t += constant("kWords", RoundedForwardModel::kWords);
-  t += constant("kCoreFirst", m.kCoreFirst);
-  t += constant("kCoreRows", m.kCoreRows);
-  t += constant("kIndexScale", m.kIndexScale, "");
-  t += constant("kIndexBias", m.kIndexBias, "");
-  t += constant("kQuarticShift", m.kQuarticShift);
+  t += constants("kRows", m.kRows, "kWords", int{RoundedForwardModel::kWords}, "kCoreFirst", m.kCoreFirst,
+                 "kCoreRows", m.kCoreRows, "kIndexScale", m.kIndexScale, "kIndexBias", m.kIndexBias,
+                 "kQuarticShift", m.kQuarticShift);
   t += claim("kA", m.kA, "sup |x p/f - 1| for x >= kXMin, proven" + found_at_x(worst_input_of(m.pieces)));
   t +=
       claim("kCoreA", m.kCoreA,
             "the same over the rows from kCoreFirst on" + found_at_x(worst_input_of(m.pieces, m.kCoreFirst)));
   t += "  // a row: c0, c1, c2, c3; p(u), where the bits of c3, shifted left by kQuarticShift, are those of "
        "c4\n";
-  t += table_text("table", "kRows", "kWords", m.pieces, false, m.kRows);
+  return t + table_text("table", "kRows", "kWords", m.pieces, false, m.kRows);
+}
+
+/// Claims with the bound itself as note, named by `first` and on.
+template <size_t kCount>
+std::string numbered_claims(const std::string& prefix, int first, const std::array<double, kCount>& bounds) {
+  std::string t;
+  for (const double bound : bounds)
+    t += claim(fmt::format("{}{}", prefix, first++).c_str(), bound, fmt::format("{:.6f}", bound));
   return t;
 }
 
-std::string code_body(const Fit& fit) {
-  const CodeModel& m = *fit.code;
-  std::string t;
-  t += text_constant("kClass", fit.accuracy);
+std::string body(const Fit& fit, const CodeModel& m) {
+  std::string t = constant("kClass", fit.accuracy);
   t += fmt::format("  // kLo <= f'(x) <= kHi for {}\n", limited(fit) ? "|x| <= kXLimit" : "every x");
-  t += constant("kLo", m.kLo, "");
-  t += constant("kHi", m.kHi, "");
+  t += constants("kLo", m.kLo, "kHi", m.kHi);
   if (limited(fit)) {
     t += "  // proven bounds over |x| <= kXLimit, given kG: g is the f'(x) that the caller computes in fp32 "
          "and has coded\n";
@@ -285,47 +271,32 @@ std::string code_body(const Fit& fit) {
     t += claim("kG", m.kG, "sup |g - f'(x)|");
   }
   t += "  // of an exact code of so many bits: sup |what the code of x stands for - f'(x)|\n";
-  for (size_t i = 0; i < m.kT.size(); ++i)
-    t += claim(fmt::format("kT{}", i + 1).c_str(), m.kT[i], fmt::format("{:.6f}", m.kT[i]));
+  t += numbered_claims("kT", 1, m.kT);
   t += "  // of a dithered code: the same, and sup |its mean over all dithers - f'(x)|\n";
-  for (size_t i = 0; i < m.kDithered.size(); ++i) {
-    t += claim(fmt::format("kDithered{}", i + 2).c_str(), m.kDithered[i],
-               fmt::format("{:.6f}", m.kDithered[i]));
-  }
-  return t + claim("kBias", m.kBias, "of 2 bits and of 3");
+  return t + numbered_claims("kDithered", 2, m.kDithered) + claim("kBias", m.kBias, "of 2 bits and of 3");
 }
 
-std::string fp8_body(const Fit& fit) {
-  const Fp8Model& m = *fit.fp8;
-  std::string t;
-  t += text_constant("kClass", fit.accuracy);
-  t += text_constant("kCode", m.code);
-  t += text_constant("kFit", m.fit);
+std::string body(const Fit& fit, const Fp8Model& m) {
+  std::string t = constants("kClass", fit.accuracy, "kCode", m.code, "kFit", m.fit);
   t += "  // f(x) where f'(x) is least, left of f's minimum, and greatest\n";
-  t += constant("kLeastAt", m.kLeastAt, "");
-  t += constant("kGreatestAt", m.kGreatestAt, "");
+  t += constants("kLeastAt", m.kLeastAt, "kGreatestAt", m.kGreatestAt);
   t += "  // proven over every finite x; g is that of kFit at the library's f32 y and mask bit of x\n";
   t += claim("kG", m.kG, "sup |g - f'(x)|");
   t += "  // proven over every finite x at any scale: what is kept stands for f'(x) within half of the "
        "table's longest part and kRoom (kernels/fp8.h)\n";
   t += claim("kRoom", m.kRoom, "the errors of g, and rounding");
-  const auto totals = [&](const char* prefix, const std::array<double, 3>& bounds) {
-    for (size_t i = 0; i < bounds.size(); ++i)
-      t += claim(fmt::format("{}T{}", prefix, i).c_str(), bounds[i], fmt::format("{:.6f}", bounds[i]));
-  };
   t += "  // of y in any format with a -0, at any scale, with so many bits beside it: sup |what is kept "
        "stands for - f'(x)| over every finite x\n";
-  totals("kSign", m.kSignT);
-  const auto scales = [&](const char* format, const char* prefix, const Fp8Model::Scales& s,
+  t += numbered_claims("kSignT", 0, m.kSignT);
+  const auto scales = [&](const char* format, const std::string& prefix, const Fp8Model::Scales& s,
                           const char* blocks = nullptr) {
     t += fmt::format(
         "  // of y in {} with so many bits beside it: sup |what is kept stands for - f'(x)| over every "
         "finite x and all scales from Least to Most\n",
         format);
     if (blocks != nullptr) t += fmt::format("  // of blocks, as {} have\n", blocks);
-    t += constant(fmt::format("{}Least", prefix).c_str(), s.least, "");
-    t += constant(fmt::format("{}Most", prefix).c_str(), s.most, "");
-    totals(prefix, s.kT);
+    t += constants((prefix + "Least").c_str(), s.least, (prefix + "Most").c_str(), s.most);
+    t += numbered_claims(prefix + "T", 0, s.kT);
   };
   scales("e4m3", "kE4m3", m.e4m3);
   scales("e5m2", "kE5m2", m.e5m2);
@@ -349,20 +320,12 @@ std::string emit_header(const Fit& fit, const std::string& fit_path) {
   t += fmt::format("// command: ./outgrad emit {}\n// spec sha256: {}\n", fit_path, fit.spec_sha256);
   t += "#pragma once\n\n#include \"kernels/table.h\"\n\nnamespace outgrad::kernels::generated {\n\n";
   t += fmt::format("struct {} {{\n", type_name(fit.name));
-  t += text_constant("kName", fit.name);
-  t += text_constant("kActivation", fit.activation);
-  t += text_constant("kFunction", fit.function);
+  t += constants("kName", fit.name, "kActivation", fit.activation, "kFunction", fit.function);
   t += "  // found: the largest error among the inputs that were looked at, and where it is; it proves "
        "nothing of the other inputs\n";
   if (limited(fit)) t += claim("kXLimit", kExpressionDomain, "the claims are about |x| <= kXLimit alone");
-  t += fit.backward  ? backward_body(fit)
-       : fit.table   ? table_body(fit)
-       : fit.rounded ? rounded_body(fit)
-       : fit.code    ? code_body(fit)
-       : fit.fp8     ? fp8_body(fit)
-                     : forward_body(fit);
-  t += "};\n\n}  // namespace outgrad::kernels::generated\n";
-  return t;
+  t += std::visit([&](const auto& model) { return body(fit, model); }, fit.model);
+  return t + "};\n\n}  // namespace outgrad::kernels::generated\n";
 }
 
 }  // namespace outgrad::approx

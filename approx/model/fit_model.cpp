@@ -1,4 +1,4 @@
-// What a model costs, by the evaluator of kernels/eval.h over a scalar that counts, and what it gives, by the
+// Says what a model costs, by the evaluator of kernels/eval.h over a scalar that counts, and what it gives, by the
 // same over floats.
 #include "approx/model/fit_model.h"
 
@@ -93,9 +93,7 @@ Cost direct_cost() {
 struct PieceOps : kernels::FloatOps {
   float lookup(const std::vector<Piece>& pieces, kernels::u32 row, int word) const {
     if (row >= pieces.size()) return 0;  // what a header holds in rows that are not listed
-    const Piece& p = pieces[row];
-    const auto k = static_cast<size_t>(word);
-    return word == 0 ? p.centre : k <= p.c.size() ? p.c[k - 1] : p.c0_low;
+    return pieces[row].word(word);
   }
 };
 
@@ -146,10 +144,8 @@ float TableModel::at(std::uint32_t code, bool m) const {
   const bool negative = (code >> shift & 1U) != 0, is_left = kMasked && !m;
   const Segment& s = is_left ? left : negative ? lower : upper;
   const int magnitude = is_left && !negative ? 0 : static_cast<int>(code & ((1U << shift) - 1));
-  const std::uint16_t bits =
-      entries[static_cast<size_t>(s.base + std::clamp(magnitude, s.first, s.last) - s.first)];
-  return entry_format == Format::f16 ? kernels::widen(kernels::F16{bits})
-                                     : kernels::widen(kernels::BF16{bits});
+  return widened(entry_format,
+                 entries[static_cast<size_t>(s.base + std::clamp(magnitude, s.first, s.last) - s.first)]);
 }
 
 }  // namespace outgrad::approx

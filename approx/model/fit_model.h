@@ -46,9 +46,16 @@ struct BackwardModel {
   double kAB = 0;  ///< f32 but in the class rel: sup over the rows of A + B
   double kUlp = 0;  ///< f32, class ulp: A + B in ulp of g wherever |g| >= kUlpFrom
   double kT = 0, kO = 0, kR = 0;  ///< 16-bit formats, by enumeration
+  double worst_ulp = 0;  ///< 16-bit formats: regret in ulp of the format at the middle, at worst
+  /// T/O and R of the exact g with the chosen constants, next to y*
+  double expected_ratio = 0, expected_regret = 0;
+  /// storage-aware fits: what the programme reached, and proved that none can
+  double programme_reached = 0, programme_dual = 0;
   FoundInputs found;
   std::vector<Piece> pieces;  ///< one a row, ascending by row
 
+  /// What the coordinate takes for y*.
+  [[nodiscard]] Ball y_c() const { return Ball(kYHi) + Ball(kYLo); }
   /// Floats in a row: centre, coefficients, low part of c0.
   [[nodiscard]] int words() const { return kDegree + 2 + (kTwoWord ? 1 : 0); }
   [[nodiscard]] float break_at(int k) const { return breaks[static_cast<size_t>(k)]; }
@@ -70,10 +77,10 @@ struct Cost {
   [[nodiscard]] int work() const { return arithmetic + roots + selects + integer + loads; }
 };
 Cost cost_of(const BackwardModel& model);
-/// Of a direct table's sequence, its bytes aside.
+/// What a direct table's sequence costs, its bytes aside.
 Cost cost_of_direct(bool masked);
 
-/// Of the deployed coordinate: s for y >= y* on the branch m (or y, clamped, without a mask).
+/// The coordinate as deployed: s for y >= y* on the branch m (or y, clamped, without a mask).
 float deployed_coordinate(const BackwardModel& model, float y, bool m);
 
 /// Which row the deployed sequence picks, and what it evaluates the row's polynomial at.
@@ -124,12 +131,12 @@ struct Fp8Model {
   /// The scales of a format whose T is claimed: the largest number over them is from 1 to 2^12, 2^26, and 8.
   struct Scales {
     float least, most;
-    std::array<double, 3> kT{};  ///< of 0, 1 and 2 bits
+    std::array<double, 3> kT{};  ///< with 0, 1 and 2 bits
   };
-  /// Of the 4-bit formats: m of a block (kernels/fp4.h) whose largest |y| is below 1.
+  /// The 4-bit formats have m of a block (kernels/fp4.h) whose largest |y| is below 1.
   Scales mxfp4{8, std::numeric_limits<float>::max(), {}},
       nvfp4{5.625f, std::numeric_limits<float>::max(), {}};
-  std::array<double, 3> kSignT{};  ///< of every format with a -0, at any scale
+  std::array<double, 3> kSignT{};  ///< holds for every format with a -0, at any scale
   Scales e4m3{0x1.cp-4f, 0x1.cp8f, {}}, e5m2{0x1.cp-11f, 0x1.cp15f, {}}, int8{127.0f / 8, 127.0f, {}};
 };
 

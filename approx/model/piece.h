@@ -5,7 +5,9 @@
 #include "approx/function/composite.h"
 #include "approx/function/found.h"
 
+#include <cmath>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace outgrad::approx {
@@ -52,12 +54,12 @@ struct Piece {
   // results
   double real_centre = 0;  ///< centre of `real`
   std::vector<Real> real;  ///< the best real coefficients found, before rounding
-  int degree = 0;  ///< of the row; leading coefficients above it are 0
+  int degree = 0;  ///< the row's own; leading coefficients above it are 0
   /// fitted to storage intervals, not to g: lower_bound and minimax, if any, are of its degree and not of it
   bool storage_aware = false;
   float centre = 0;
   std::vector<float> c;  ///< c_0 ... c_degree
-  float c0_low = 0;  ///< of a two-word row
+  float c0_low = 0;  ///< the low part of a two-word row's c_0
   double lower_bound = 0;  ///< de la Vallee-Poussin: no real coefficients of this degree do better
   double minimax = 0;  ///< error of the best real coefficients found, on the samples
   double minimax_certified = 0;  ///< proven bound of the error of `real`
@@ -65,8 +67,19 @@ struct Piece {
   /// the same over the samples that the deployed sequence asks the row for: a piece is a little wider
   Found found;
   double certified = 0;  ///< proven bound of the same over the piece (A)
-  double ulp = 0;  ///< of a two-word row: proven bound of A + B in ulp of g, where |g| >= kUlpFrom
+  double ulp = 0;  ///< a two-word row's proven bound of A + B in ulp of g, where |g| >= kUlpFrom
   double evaluation = 0;  ///< proven bound on the rounding of the deployed sequence (B)
+
+  /// Word k of the row as deployed: the centre, the coefficients, the low part of c_0.
+  [[nodiscard]] float word(int k) const {
+    const auto at = static_cast<size_t>(k);
+    return k == 0 ? centre : at <= c.size() ? c[at - 1] : c0_low;
+  }
+  /// The x without the tails, outward to doubles: proofs cover a little more than the piece.
+  [[nodiscard]] std::pair<double, double> outer_range() const {
+    return {std::nextafter(static_cast<double>(x_lo), -INFINITY),
+            std::nextafter(static_cast<double>(x_hi), INFINITY)};
+  }
 };
 
 }  // namespace outgrad::approx

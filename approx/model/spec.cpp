@@ -148,57 +148,37 @@ LeftSegment parse_left_segment(Reader& r) {
   return segment;
 }
 
-BackwardSpec parse_backward(Reader& r, const Accuracy& accuracy) {
-  BackwardSpec b{};
-  b.format = parse_format(r, "format");
-  b.accuracy = accuracy.kind;
-  if (b.accuracy == AccuracyClass::rounded) r.fail("target", "rounded is of a forward");
-  const bool small_format = b.format != Format::f32;
-  if ((b.accuracy == AccuracyClass::stored || b.accuracy == AccuracyClass::oracle) && !small_format) {
-    r.fail("target", "counts the values of a 16- or 8-bit format; the format is f32");
-  }
-  if (b.accuracy == AccuracyClass::oracle) {
-    if (carries_branch(b.format))
-      r.fail("format", "a parity format has no direct table, whose entries are found by y and a mask");
-    if (b.format == Format::mxfp8)
-      r.fail("format", "mxfp8 has no direct table: what a code stands for depends on the scale of its block");
-    if (r.has("entries")) b.entries = parse_format(r, "entries");
-    if (b.entries != Format::f16 && b.entries != Format::bf16) r.fail("entries", "must be f16 or bf16");
-    return b;
-  }
-  if (b.format == Format::e4m3 || b.format == Format::e5m2)
-    r.fail("format", "8-bit formats have direct tables only (target oracle)");
-  const bool finds_layout = !r.has("cells") && !r.has("split");
-  if (finds_layout && b.accuracy != AccuracyClass::absolute)
-    r.fail(
-        "cells",
-        "is missing (a layout is found for targets abs:2^-N alone): \"degree\": 3, \"cells\": 16 is a start");
-  if (!finds_layout || r.has("degree")) b.degree = r.integer("degree", 1, 12);
-  b.scheme = parse_scheme(r, "scheme");
-  b.centred = !r.has("centred") || r.boolean("centred");
-  const bool in_ulps = b.accuracy == AccuracyClass::ulp && !small_format;
-  const bool storage_aware =
-      b.accuracy == AccuracyClass::stored || (b.accuracy == AccuracyClass::ulp && small_format);
-  b.anchored = !storage_aware;
-  if (in_ulps && accuracy.bound <= 0.5) r.fail("target", "the last rounding alone may cost half an ulp");
-  if (in_ulps && (b.scheme != kernels::kHorner || !b.centred))
-    r.fail("scheme", "a target in ulp of f32 takes centred rows by horner");
+/// The rest of a direct table's.
+void parse_table(Reader& r, BackwardSpec& b) {
+  if (carries_branch(b.format))
+    r.fail("format", "a parity format has no direct table, whose entries are found by y and a mask");
+  if (b.format == Format::mxfp8)
+    r.fail("format", "mxfp8 has no direct table: what a code stands for depends on the scale of its block");
+  if (r.has("entries")) b.entries = parse_format(r, "entries");
+  if (b.entries != Format::f16 && b.entries != Format::bf16) r.fail("entries", "must be f16 or bf16");
+}
+
+/// A layout is found only where nothing of one is given.
+[[noreturn]] void refuse_beside(Reader& r, const char* key) {
+  const int left_rows = r.has("left_segment") ? parse_left_segment(r).rows() : 0,
+            all_rows = left_rows > 12 ? 2 * 16 : 16;
+  r.fail("cells", fmt::format("is missing beside {}: give \"degree\": 3, \"cells\": {}, or leave {} out, "
+                              "and the layout is found",
+                              key, all_rows - left_rows, key));
+}
+
+/// Which rows there are.
+void parse_rows(Reader& r, BackwardSpec& b) {
   if (r.has("split")) {
     const std::string split = r.text("split");
     if (split != "levelled") r.fail("split", "'" + split + "' is unknown; known: levelled (or give cells)");
     if (b.accuracy != AccuracyClass::absolute) r.fail("split", "levelled is for targets abs:2^-N");
     b.split = Split::levelled;
-  } else if (!finds_layout) {
+  } else if (r.has("cells")) {
     b.cells = r.integer("cells", 1, kMostRows);
   } else {
-    for (const char* key : {"left_segment", "right_from", "both_sides", "centred"}) {
-      if (!r.has(key)) continue;
-      const int left_rows = r.has("left_segment") ? parse_left_segment(r).rows() : 0,
-                all_rows = left_rows > 12 ? 2 * 16 : 16;
-      r.fail("cells", fmt::format("is missing beside {}: give \"degree\": 3, \"cells\": {}, or leave {} out, "
-                                  "and the layout is found",
-                                  key, all_rows - left_rows, key));
-    }
+    for (const char* key : {"left_segment", "right_from", "both_sides", "centred"})
+      if (r.has(key)) refuse_beside(r, key);
   }
   if (r.has("y_max")) b.y_max = static_cast<float>(r.number("y_max", 0.01, 1e6));
   int rows = b.cells;
@@ -220,18 +200,54 @@ BackwardSpec parse_backward(Reader& r, const Accuracy& accuracy) {
            fmt::format("cells and rows of the left segment add up to {}, not to a power of two up to {}",
                        rows, kMostRows));
   }
-  if (r.has("storage")) {
-    Reader storage = r.object("storage");
-    b.storage = {storage_aware ? accuracy.bound : storage.number("ratio", 1.0001, 10),
-                 storage.power_of_two("regret"), storage.has("programme") && storage.boolean("programme")};
-    if (b.storage.programme && (b.accuracy != AccuracyClass::absolute || b.format == Format::f32)) {
-      storage.fail("programme", "is for a 16-bit format with an abs target");
-    }
-    storage.finish();
-  } else {
+}
+
+/// What the constants are chosen for.
+StorageGoal parse_storage(Reader& r, const BackwardSpec& b, const Accuracy& accuracy) {
+  if (!r.has("storage")) {
     if (b.accuracy == AccuracyClass::stored) r.fail("storage", "is missing");
-    b.storage = {1.05, 1, false};
+    return {1.05, 1, false};
   }
+  Reader storage = r.object("storage");
+  const StorageGoal goal{b.anchored ? storage.number("ratio", 1.0001, 10) : accuracy.bound,
+                         storage.power_of_two("regret"),
+                         storage.has("programme") && storage.boolean("programme")};
+  if (goal.programme && (b.accuracy != AccuracyClass::absolute || b.format == Format::f32))
+    storage.fail("programme", "is for a 16-bit format with an abs target");
+  storage.finish();
+  return goal;
+}
+
+BackwardSpec parse_backward(Reader& r, const Accuracy& accuracy) {
+  BackwardSpec b{};
+  b.format = parse_format(r, "format");
+  b.accuracy = accuracy.kind;
+  if (b.accuracy == AccuracyClass::rounded) r.fail("target", "rounded is of a forward");
+  const bool small_format = b.format != Format::f32;
+  if ((b.accuracy == AccuracyClass::stored || b.accuracy == AccuracyClass::oracle) && !small_format)
+    r.fail("target", "counts the values of a 16- or 8-bit format; the format is f32");
+  if (b.accuracy == AccuracyClass::oracle) {
+    parse_table(r, b);
+    return b;
+  }
+  if (b.format == Format::e4m3 || b.format == Format::e5m2)
+    r.fail("format", "8-bit formats have direct tables only (target oracle)");
+  const bool finds_layout = !r.has("cells") && !r.has("split");
+  if (finds_layout && b.accuracy != AccuracyClass::absolute)
+    r.fail(
+        "cells",
+        "is missing (a layout is found for targets abs:2^-N alone): \"degree\": 3, \"cells\": 16 is a start");
+  if (!finds_layout || r.has("degree")) b.degree = r.integer("degree", 1, 12);
+  b.scheme = parse_scheme(r, "scheme");
+  b.centred = !r.has("centred") || r.boolean("centred");
+  const bool in_ulps = b.accuracy == AccuracyClass::ulp && !small_format;
+  // a fit to the storage intervals is not held at g's limits
+  b.anchored = b.accuracy != AccuracyClass::stored && (b.accuracy != AccuracyClass::ulp || in_ulps);
+  if (in_ulps && accuracy.bound <= 0.5) r.fail("target", "the last rounding alone may cost half an ulp");
+  if (in_ulps && (b.scheme != kernels::kHorner || !b.centred))
+    r.fail("scheme", "a target in ulp of f32 takes centred rows by horner");
+  parse_rows(r, b);
+  b.storage = parse_storage(r, b, accuracy);
   return b;
 }
 

@@ -38,7 +38,7 @@ enum class AccuracyClass {
 /// What the constants are chosen for. Both count alike: the largest of (T/O - 1)/(ratio - 1) and R/regret is
 /// minimised.
 struct StorageGoal {
-  double ratio;  ///< of the total error T to the oracle O
+  double ratio;  ///< total error T over the oracle O
   double regret;  ///< distance R to the middle of the interval of true gradients
   /// the rows next to s = 0 are fitted to those intervals, inside the tube |p - g| <= A that the target names
   bool programme;
@@ -47,7 +47,7 @@ struct StorageGoal {
 struct BackwardSpec {
   Format format;
   AccuracyClass accuracy = AccuracyClass::absolute;
-  Format entries = Format::f16;  ///< of a direct table
+  Format entries = Format::f16;  ///< a direct table's
   int degree = 0;
   int scheme = kernels::kHorner;
   bool centred = true;
@@ -97,7 +97,7 @@ struct Spec {
   bool code = false;  ///< codes of f'
   std::optional<Fp8Spec> fp8;
   std::string text;  ///< the file as read
-  std::string sha256;  ///< of the text
+  std::string sha256;  ///< the digest of the text
 };
 
 /// @throws kernels::SpecError "file: key: why", kernels::IoError.

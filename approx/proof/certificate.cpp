@@ -36,9 +36,9 @@ struct Polynomial {
 };
 
 Polynomial rounded_of(const Piece& piece) {
-  Polynomial p{Ball(static_cast<double>(piece.centre)), {}};
+  Polynomial p{Ball(piece.centre), {}};
   for (const float c : piece.c) p.c.emplace_back(static_cast<double>(c));
-  p.c[0] = p.c[0] + Ball(static_cast<double>(piece.c0_low));
+  p.c[0] = p.c[0] + Ball(piece.c0_low);
   return p;
 }
 
@@ -78,8 +78,8 @@ double model_bound(const Composite& composite, const Piece& piece, const Polynom
   if ((root || at_root_of_f) && std::abs(x0 - singular) < kGuard) x0 = singular + 2 * kGuard;
   const double r = std::max(std::abs(b - x0), std::abs(x0 - a)) * kUp;
   const Series at_point = error_series(composite, piece, polynomial, Ball(x0), kTerms);
-  const Series over_all = error_series(composite, piece, polynomial,
-                                       Ball::hull(Ball::hull(Ball(a), Ball(b)), Ball(x0)), kTerms + 1);
+  const Series over_all =
+      error_series(composite, piece, polynomial, Ball::hull(Ball::hull(a, b), Ball(x0)), kTerms + 1);
   double bound = over_all[kTerms].magnitude();
   for (slong k = kTerms; k-- > 0;) bound = (bound * r + at_point[k].magnitude()) * kUp;
   return bound;
@@ -111,7 +111,7 @@ struct TrackingOps {
 
   const Piece& piece;
 
-  [[nodiscard]] Value constant(float c) const { return {Ball(static_cast<double>(c)), 0}; }
+  [[nodiscard]] Value constant(float c) const { return {Ball(c), 0}; }
   [[nodiscard]] Value fma(const Value& a, const Value& b, const Value& c) const {
     const double error =
         a.exact.magnitude() * b.error + b.exact.magnitude() * a.error + a.error * b.error + c.error;
@@ -156,10 +156,7 @@ struct TrackingOps {
   [[nodiscard]] Row next_row(Row row, bool) const { return row; }
   [[nodiscard]] Row row_index(const Value&, int) const { return piece.row; }
   [[nodiscard]] Row octave_row(const Value&, int, int, int, int, int) const { return piece.row; }
-  [[nodiscard]] Value lookup(const Piece& p, Row, int word) const {
-    const auto k = static_cast<size_t>(word);
-    return constant(word == 0 ? p.centre : k <= p.c.size() ? p.c[k - 1] : p.c0_low);
-  }
+  [[nodiscard]] Value lookup(const Piece& p, Row, int word) const { return constant(p.word(word)); }
 
  private:
   /// Sterbenz: y/2 <= x <= 2y makes x - y exact; and so does y = 0.
@@ -179,14 +176,8 @@ Tracked tracked_evaluation(const BackwardModel& model, const Piece& piece, const
   return kernels::evaluate_backward(ops, model, piece, Tracked{y, 0}, m);
 }
 
-}  // namespace
-
-namespace {
-
 double certify(const Composite& composite, const Piece& piece, const Polynomial& polynomial, double accept) {
-  // Outward to doubles: the certificate covers a little more than the piece.
-  const double lo = std::nextafter(static_cast<double>(piece.x_lo), -INFINITY),
-               hi = std::nextafter(static_cast<double>(piece.x_hi), INFINITY);
+  const auto [lo, hi] = piece.outer_range();
   double worst = 0;
   constexpr int kStart = 16;
   int parts = 1 << 16;  // that are halved: those of a row whose bound comes to an end are some hundreds
@@ -212,20 +203,20 @@ double certify(const Composite& composite, const Piece& piece, const Polynomial&
     pending.emplace_back(a, mid);
   }
   // Between the coordinate of x and the end that the clamp leads to.
-  const auto tail = [&](const Real& x, double end, double limit, const Ball& gradient_bound) {
+  const auto tail = [&](const Real& x, double end, double limit, double gradient_bound) {
     const Ball u =
         Ball::hull(composite.coordinate(piece.coordinate, Ball(x), 1)[0], Ball(end)) - polynomial.centre;
     Ball p = polynomial.c.back();
     for (size_t k = polynomial.c.size() - 1; k-- > 0;) p = p * u + polynomial.c[k];
-    worst = larger_bound(worst, ((p - Ball(limit)).magnitude() + gradient_bound.magnitude()) * kUp);
+    worst = larger_bound(worst, ((p - Ball(limit)).magnitude() + gradient_bound) * kUp);
   };
   const Activation& f = composite.activation();
   // Beyond the tail's start a relative error has no meaning for stored y: they are below the least normal
   // number, and the limit is 0.
   if (piece.left_tail && piece.target != Target::gradient_relative)
     tail(piece.x_lo, piece.region == Region::left ? piece.v_hi : piece.v_lo, f.left_limit_gradient,
-         f.left_gradient_tail(Ball(lo)));
-  if (piece.right_tail) tail(piece.x_hi, piece.v_hi, f.right_limit_gradient, f.right_gradient_tail(Ball(hi)));
+         f.gradient_tail(lo, false));
+  if (piece.right_tail) tail(piece.x_hi, piece.v_hi, f.right_limit_gradient, f.gradient_tail(hi, true));
   return worst;
 }
 
@@ -234,21 +225,6 @@ constexpr double kExact = 0x1p-60;
 /// Room for a second proof to reach the claim with its own tolerances: a bound taken at the end of a piece is
 /// the maximum to its last bits.
 constexpr double kWitnessRoom = 1 + 0x1p-12;
-
-}  // namespace
-
-double certify_approximation(const Composite& composite, const Piece& piece, double floor) {
-  return certify(composite, piece, rounded_of(piece), std::max({piece.observed * kExcess, floor, kExact})) *
-         kWitnessRoom;
-}
-
-double certify_minimax(const Composite& composite, const Piece& piece) {
-  Polynomial p{Ball(piece.real_centre), {}};
-  for (const Real& c : piece.real) p.c.emplace_back(c);
-  return certify(composite, piece, p, std::max(piece.minimax * kExcess, kExact)) * kWitnessRoom;
-}
-
-namespace {
 
 /// Calls visitor(Tracked) for the value of the deployed sequence over parts of the piece that cover every y
 /// that can reach its row.
@@ -261,7 +237,7 @@ void over_evaluations(const BackwardModel& model, const Piece& piece, Visitor&& 
     for (int i = 0; i < kParts; ++i) {
       const double a = piece.v_lo + (piece.v_hi - piece.v_lo) * i / kParts,
                    b = piece.v_lo + (piece.v_hi - piece.v_lo) * (i + 1) / kParts;
-      visit(Ball::hull(Ball(a), Ball(b)), piece.region == Region::right);
+      visit(Ball::hull(a, b), piece.region == Region::right);
     }
     return;
   }
@@ -271,19 +247,18 @@ void over_evaluations(const BackwardModel& model, const Piece& piece, Visitor&& 
   float lowest = model.kYHi, highest = model.kYHi;
   for (int j = 0; j < kBelow; ++j) lowest = std::nextafter(lowest, -INFINITY);
   for (int j = 0; j < kPoints; ++j) highest = std::nextafter(highest, INFINITY);
-  const Ball y_c = Ball(static_cast<double>(model.kYHi)) + Ball(static_cast<double>(model.kYLo));
+  const Ball y_c = model.y_c();
   // Intervals begin a number before the enumeration ends, so that none lies between the two.
-  const double enumerated =
-      approx::sqrt(Ball(static_cast<double>(std::nextafter(highest, -INFINITY))) - y_c).lower();
+  const double enumerated = approx::sqrt(Ball(std::nextafter(highest, -INFINITY)) - y_c).lower();
   if (!(enumerated > 0)) throw kernels::SpecError("undecided: kYLo is not small beside kYHi");
   if (piece.v_lo < enumerated && piece.v_hi > -enumerated) {
     for (float y = lowest; y <= highest; y = std::nextafter(y, INFINITY)) {
-      for (const bool m : {false, true}) visit(Ball(static_cast<double>(y)), m);
+      for (const bool m : {false, true}) visit(Ball(y), m);
     }
   }
   const auto visit_between = [&](double a, double b) {
     if (!(a < b)) return;
-    const Ball s = Ball::hull(Ball(a), Ball(b));
+    const Ball s = Ball::hull(a, b);
     visit(y_c + s * s, a > 0);
   };
   for (int i = 0; i < kParts; ++i) {
@@ -294,43 +269,10 @@ void over_evaluations(const BackwardModel& model, const Piece& piece, Visitor&& 
   }
 }
 
-}  // namespace
-
-double certify_evaluation(const BackwardModel& model, const Piece& piece) {
-  // Room for a second proof to round its own sums in: many a bound here is a half ulp to the last bit.
-  constexpr double kRoom = 1 + 0x1p-20;
-  double worst = 0;
-  over_evaluations(model, piece, [&](const Tracked& p) { worst = larger_bound(worst, p.error); });
-  return worst * kRoom;
-}
-
-Ball exact_evaluation(const BackwardModel& model, const Piece& piece, float y, bool m) {
-  return tracked_evaluation(model, piece, Ball(static_cast<double>(y)), m).exact;
-}
-
-double certify_ulp(const BackwardModel& model, const Piece& piece) {
-  // With x the value before the last rounding, |x - g| <= e = A + inherited: if x and g share a binade, that
-  // rounding adds half an ulp of g at most; if not, either x is in the lower one, or RN(x) is the power of
-  // two between them, which is nearer to g than x is.
-  double worst = 0;
-  over_evaluations(model, piece, [&](const Tracked& p) {
-    // not a number is not skipped: it is undecided below
-    if (p.exact.magnitude() + piece.certified < kUlpFrom) return;
-    const double least =
-        std::max({p.exact.lower() - piece.certified, -p.exact.upper() - piece.certified, kUlpFrom});
-    worst = larger_bound(
-        worst, 0.5 + (piece.certified + p.inherited) * kUp / std::ldexp(1.0, std::ilogb(least) - 23));
-  });
-  constexpr double kRoom = 1 + 0x1p-12;  // of the second proof's, as for A
-  return worst * kRoom;
-}
-
-namespace {
-
 /// sup of |y* - y_c| |dg/dy| over the stored y from `last` on, dg/dy = f''/f'; with `storage` = 1 also half a
 /// spacing of y times that.
 double certify_beyond(const Composite& composite, const BackwardModel& model, double last, double storage) {
-  const Ball y_c = Ball(static_cast<double>(model.kYHi)) + Ball(static_cast<double>(model.kYLo));
+  const Ball y_c = model.y_c();
   const double shift = (composite.y_star() - y_c).magnitude();
   double worst = 0;
   // s_c(y) = s(y + y* - y_c), so |g(s_c) - g(s)| <= |y* - y_c| sup |dg/dy| between the two.
@@ -350,8 +292,7 @@ double certify_beyond(const Composite& composite, const BackwardModel& model, do
   for (double t = last - y_star; t < reach; t *= kRatio)
     worst = larger_bound(worst, change(y_star + t, y_star + t * kRatio, true));
   worst = larger_bound(
-      worst,
-      2 * composite.activation().right_gradient_tail(Ball(composite.activation().reach * 0.99)).magnitude());
+      worst, 2 * composite.activation().gradient_tail(Ball(composite.activation().reach * 0.99), true));
   // Left: to the identity coordinate, or towards 0-, where |g| itself bounds the difference.
   const bool to_edge = model.kHasLeft && storage == 0;
   const double end = to_edge ? static_cast<double>(model.kLeftY) : -8 * std::max(shift, 0x1p-60);
@@ -363,16 +304,56 @@ double certify_beyond(const Composite& composite, const BackwardModel& model, do
   if (!to_edge) {
     // Between there and 0- both g lie within the tail's bound of their limit 0.
     const Ball x = composite.enclose_argument_of(Ball(end - shift), false);
-    worst = larger_bound(worst, 2 * composite.activation().left_gradient_tail(x).magnitude());
+    worst = larger_bound(worst, 2 * composite.activation().gradient_tail(x, false));
   }
   return worst;
 }
 
 }  // namespace
 
+double certify_approximation(const Composite& composite, const Piece& piece, double floor) {
+  return certify(composite, piece, rounded_of(piece), std::max({piece.observed * kExcess, floor, kExact})) *
+         kWitnessRoom;
+}
+
+double certify_minimax(const Composite& composite, const Piece& piece) {
+  Polynomial p{Ball(piece.real_centre), {}};
+  for (const Real& c : piece.real) p.c.emplace_back(c);
+  return certify(composite, piece, p, std::max(piece.minimax * kExcess, kExact)) * kWitnessRoom;
+}
+
+double certify_evaluation(const BackwardModel& model, const Piece& piece) {
+  // Room for a second proof to round its own sums in: many a bound here is a half ulp to the last bit.
+  constexpr double kRoom = 1 + 0x1p-20;
+  double worst = 0;
+  over_evaluations(model, piece, [&](const Tracked& p) { worst = larger_bound(worst, p.error); });
+  return worst * kRoom;
+}
+
+Ball exact_evaluation(const BackwardModel& model, const Piece& piece, float y, bool m) {
+  return tracked_evaluation(model, piece, Ball(y), m).exact;
+}
+
+double certify_ulp(const BackwardModel& model, const Piece& piece) {
+  // With x the value before the last rounding, |x - g| <= e = A + inherited: if x and g share a binade, that
+  // rounding adds half an ulp of g at most; if not, either x is in the lower one, or RN(x) is the power of
+  // two between them, which is nearer to g than x is.
+  double worst = 0;
+  over_evaluations(model, piece, [&](const Tracked& p) {
+    // not a number is not skipped: it is undecided below
+    if (p.exact.magnitude() + piece.certified < kUlpFrom) return;
+    const double least =
+        std::max({p.exact.lower() - piece.certified, -p.exact.upper() - piece.certified, kUlpFrom});
+    worst = larger_bound(
+        worst, 0.5 + (piece.certified + p.inherited) * kUp / std::ldexp(1.0, std::ilogb(least) - 23));
+  });
+  constexpr double kRoom = 1 + 0x1p-12;  // for the second proof, as for A
+  return worst * kRoom;
+}
+
 CoordinateBound certify_coordinate(const Composite& composite, const BackwardModel& model) {
   if (!model.kMasked) return {};
-  const Ball y_c = Ball(static_cast<double>(model.kYHi)) + Ball(static_cast<double>(model.kYLo));
+  const Ball y_c = model.y_c();
   const double h = composite.spacing_at_minimum(precision_bits(model.format));
   CoordinateBound result;
   const auto gradient_of_root = [&](const Ball& t, bool right) {
@@ -382,7 +363,7 @@ CoordinateBound certify_coordinate(const Composite& composite, const BackwardMod
   // Next to y*, each stored y: x* itself stands for the exact coordinate of a y below y*. Where a power of
   // two is crossed, the finer grid is followed. A branch of a parity format has every second number, parted
   // by the other's.
-  // of the left branch's height: near its end an argument has no enclosure
+  // kShare is one of the left branch's height: near its end an argument has no enclosure
   constexpr double kPoints = 256, kShare = 0.25;
   const bool carries = carries_branch(model.format);
   const double y_star = composite.y_star().to_double(), below = std::floor(y_star / h) * h;
@@ -399,7 +380,7 @@ CoordinateBound certify_coordinate(const Composite& composite, const BackwardMod
       if (!holds_branch(model.format, y, right)) continue;
       const Ball t = Ball(y) - composite.y_star();
       Ball t_c;
-      arb_max(t_c.raw(), (Ball(y) - y_c).raw(), Ball(static_cast<double>(model.kTMin)).raw(), kPrecisionBits);
+      arb_max(t_c.raw(), (Ball(y) - y_c).raw(), Ball(model.kTMin).raw(), kPrecisionBits);
       const Ball exact = t.positive() ? gradient_of_root(t, right) : Ball(0.0);
       const double moved = (gradient_of_root(t_c, right) - exact).magnitude();
       result.bound = larger_bound(result.bound, moved);
@@ -418,8 +399,7 @@ double certify_storage_beyond(const Composite& composite, const BackwardModel& m
     constexpr int kParts = 4096;
     const double reach = composite.activation().reach;
     for (int i = 0; i < kParts; ++i) {
-      const Ball x =
-          Ball::hull(Ball(reach * (2.0 * i / kParts - 1)), Ball(reach * (2.0 * (i + 1) / kParts - 1)));
+      const Ball x = Ball::hull(reach * (2.0 * i / kParts - 1), reach * (2.0 * (i + 1) / kParts - 1));
       const Series g = composite.gradient(x, 2);
       const double spacing = 0x1p-23 * composite.activation().value_ball(x).magnitude();
       // Either the change over half a spacing, or, where f has all but settled, the whole range of f' there.

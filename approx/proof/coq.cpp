@@ -94,7 +94,7 @@ struct Row {
   int cells = 0;
 
   [[nodiscard]] int bits() const { return room + kRoomBits + kCoefficientBits; }
-  /// Of coq-interval, for what the polynomials leave out and for the row's error.
+  /// What coq-interval works with, for what the polynomials leave out and for the row's error.
   [[nodiscard]] int near_bits() const { return bits() + kWorkBits; }
   [[nodiscard]] int row_bits() const { return room + kWorkBits; }
   [[nodiscard]] std::string part(const char* what) const { return fmt::format("{}_{}", what, cells); }
@@ -232,10 +232,32 @@ std::vector<Real> cell_ends(const Real& lo, const Real& hi, const Real& left, co
   return ends;
 }
 
+/// Gappa's "17b-3" as Coq's "17 / 2 ^ 3".
+std::string numbers_in_coq(const std::string& text, bool as_operands) {
+  static const std::regex kNumber(R"((-?\d+)b(-?)(\d+))");
+  std::string result;
+  auto end = text.begin();
+  for (std::sregex_iterator i(text.begin(), text.end(), kNumber), none; i != none; ++i) {
+    const std::smatch& m = *i;
+    const bool integer = m[3] == "0",
+               enclosed = m.prefix().str().ends_with('(') && m.suffix().str().starts_with(')');
+    const std::string number =
+        integer ? m[1].str() : fmt::format("{} {} 2 ^ {}", m[1].str(), m[2] == "-" ? "/" : "*", m[3].str());
+    result.append(end, text.begin() + m.position());
+    result += as_operands && !integer && !enclosed ? "(" + number + ")" : number;
+    end = text.begin() + m.position() + m.length();
+  }
+  return result.append(end, text.end());
+}
+
+std::string replaced(const std::string& text, const char* pattern, const char* by) {
+  return std::regex_replace(text, std::regex(pattern), by);
+}
+
 }  // namespace
 
 WitnessScript script(const Fit& fit, const Piece& piece, const std::string& path) {
-  if (fit.function != kFunction || !fit.backward || piece.target != Target::gradient)
+  if (fit.function != kFunction || !fit.as<BackwardModel>() || piece.target != Target::gradient)
     throw kernels::SpecError(
         path, "function",
         fmt::format("certify --coq is for backward fits of GELU, {}, in absolute error", kFunction));
@@ -277,18 +299,18 @@ WitnessScript script(const Fit& fit, const Piece& piece, const std::string& path
     row.say("  destruct (Rle_dec x {}). apply cell_{}; lra.", operand(ends[i + 1]), i);
   row.say("  apply cell_{}; lra.\nQed.\n", ends.size() - 2);
   if (piece.left_tail) add_tail(row, lo, false, 0);
-  if (piece.right_tail) add_tail(row, hi, true, fit.backward->kYMax);
+  if (piece.right_tail) add_tail(row, hi, true, fit.as<BackwardModel>()->kYMax);
   return {fmt::format("{}_row_{}.v", fit.name, piece.row), std::move(row.text), piece.row, piece.certified,
           'A'};
 }
 
 Groups scripts(const Fit& fit, const std::string& path, const std::vector<int>& rows) {
-  if (!fit.backward) throw kernels::SpecError(path, "kind", "a backward fit is needed");
+  if (!fit.as<BackwardModel>()) throw kernels::SpecError(path, "kind", "a backward fit is needed");
   std::vector<WitnessScript> bounds;
-  for (const Piece& piece : fit.backward->pieces) {
+  for (const Piece& piece : fit.as<BackwardModel>()->pieces) {
     if (!rows.empty() && std::ranges::find(rows, piece.row) == rows.end()) continue;
     bounds.push_back(script(fit, piece, path));
-    std::ranges::move(gappa_scripts(fit.name, *fit.backward, piece), std::back_inserter(bounds));
+    std::ranges::move(gappa_scripts(fit.name, *fit.as<BackwardModel>(), piece), std::back_inserter(bounds));
   }
   Groups groups{{ranges_script(fit)}, std::move(bounds), {rows_script(fit, rows)}};
   if (rows.empty() && has_kernel(fit)) {
@@ -309,32 +331,6 @@ void add(Groups& groups, const Groups& more) {
     }
   }
 }
-
-namespace {
-
-/// Gappa's "17b-3" as Coq's "17 / 2 ^ 3".
-std::string numbers_in_coq(const std::string& text, bool as_operands) {
-  static const std::regex kNumber(R"((-?\d+)b(-?)(\d+))");
-  std::string result;
-  auto end = text.begin();
-  for (std::sregex_iterator i(text.begin(), text.end(), kNumber), none; i != none; ++i) {
-    const std::smatch& m = *i;
-    const bool integer = m[3] == "0",
-               enclosed = m.prefix().str().ends_with('(') && m.suffix().str().starts_with(')');
-    const std::string number =
-        integer ? m[1].str() : fmt::format("{} {} 2 ^ {}", m[1].str(), m[2] == "-" ? "/" : "*", m[3].str());
-    result.append(end, text.begin() + m.position());
-    result += as_operands && !integer && !enclosed ? "(" + number + ")" : number;
-    end = text.begin() + m.position() + m.length();
-  }
-  return result.append(end, text.end());
-}
-
-std::string replaced(const std::string& text, const char* pattern, const char* by) {
-  return std::regex_replace(text, std::regex(pattern), by);
-}
-
-}  // namespace
 
 WitnessScript evaluation_script(const WitnessScript& script, const std::string& proof) {
   // The lines that gappa_scripts() writes: comments, "@rnd = ...;", definitions, the goal in braces, and

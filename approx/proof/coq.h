@@ -41,7 +41,7 @@ WitnessScript evaluation_script(const WitnessScript& script, const std::string& 
 /// statements, single-spaced, by name.
 std::map<std::string, std::string> assumptions(const std::string& text);
 
-/// Of what is assumed, what is not listed, or listed with another statement.
+/// What is assumed and not listed, or listed with another statement.
 std::vector<std::string> unlisted(const std::map<std::string, std::string>& assumed,
                                   const std::map<std::string, std::string>& listed);
 

@@ -38,7 +38,7 @@ struct CheckedFit {
   std::string coq, gappa;  ///< versions
   std::vector<Checked> library, bounds;
   Checked trust;  ///< the file that has the assumptions printed
-  std::vector<std::string> assumptions;  ///< of all theorems that were accepted
+  std::vector<std::string> assumptions;  ///< what all accepted theorems assume
   std::vector<std::string> unlisted;  ///< those that the list lacks, or has with another statement
 
   /// Everything is proven, and assumes nothing beyond the list.

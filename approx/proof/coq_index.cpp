@@ -68,11 +68,90 @@ std::string greatest_of(const Real& r, int bits, int margin) {
 
 Real f_at(const Real& x) { return x * normal_cdf(x); }
 
+/// What is asked of the rows in the core and in the left segment, row by row, with the proofs.
+class Demands {
+ public:
+  explicit Demands(const Fit& fit)
+      : core(static_cast<size_t>(fit.as<BackwardModel>()->kRows)), left(core),
+        x_star_(Composite(activation_from_expression(fit.function)).x_star().mid()), y_star_(f_at(x_star_)) {
+    for (const Piece& piece : fit.as<BackwardModel>()->pieces) add(piece);
+  }
+
+  /// The demands of all rows, and how a row's case is proven.
+  struct List {
+    explicit List(size_t rows) : demands(rows, "nothing"), cases(rows, "now apply none in D") {}
+    std::vector<std::string> demands, cases;
+    [[nodiscard]] std::string dispatch() const {
+      std::string text;
+      for (const std::string& one : cases) text += fmt::format("  destruct row as [|row]; [{}|].\n", one);
+      return text + "  destruct row; now apply none in D.\n";
+    }
+  };
+  List core, left;
+  Ends ends;
+  std::string lemmas;
+
+ private:
+  void add(const Piece& piece) {
+    const bool in_core = piece.region == Region::core;
+    std::string proof;
+    const Demand demand = in_core ? in_coordinate(piece, proof) : in_y(piece, proof);
+    List& list = in_core ? core : left;
+    list.demands.at(static_cast<size_t>(piece.row)) = demand.pair();
+    list.cases.at(static_cast<size_t>(piece.row)) = fmt::format("now apply row_{}", piece.row);
+    lemmas += fmt::format(
+        "Lemma row_{0} x : {1}asked (nth {0} {2} nothing) ({3}) -> range {0} x.\nProof.\n  intros {4}[L U]. "
+        "cbv [nth {2} fst snd] in L, U.\n{5}Qed.\n",
+        piece.row, in_core ? "" : "x < x_star -> ", in_core ? "core" : "left",
+        in_core ? "coordinate x" : "f x", in_core ? "" : "X ", proof);
+  }
+
+  /// The range has an upper and a lower end, which are proven one after the other, or one of them.
+  static const char* first(const Piece& p) { return p.left_tail || p.right_tail ? "  " : "  split.\n  - "; }
+  static const char* second(const Piece& p) { return p.left_tail || p.right_tail ? "" : "  - "; }
+
+  Demand in_coordinate(const Piece& piece, std::string& proof) {
+    const auto [lo, hi] = range_of(piece);
+    const auto side = [&](const Real& x) { return x < x_star_ ? "left" : "right"; };
+    const auto coordinate = [&](const Real& x) {
+      return Real((x < x_star_ ? -1 : 1) * sqrt(abs(f_at(x) - y_star_)));
+    };
+    Demand demand;
+    if (!piece.left_tail) {
+      demand.least = least_of(coordinate(lo), kCorePlaces, kCoreMargin);
+      proof += fmt::format("{}apply from_coordinate with (2 := L). apply {}_below; by_value {}.\n",
+                           first(piece), side(lo), ends.at(lo));
+    }
+    if (!piece.right_tail) {
+      demand.greatest = greatest_of(coordinate(hi), kCorePlaces, kCoreMargin);
+      proof += fmt::format("{}apply to_coordinate with (2 := U). apply {}_above; by_value {}.\n",
+                           piece.left_tail ? first(piece) : second(piece), side(hi), ends.at(hi));
+    }
+    return demand;
+  }
+
+  /// y falls as x rises.
+  Demand in_y(const Piece& piece, std::string& proof) {
+    const auto [lo, hi] = range_of(piece);
+    Demand demand;
+    if (!piece.left_tail) {
+      demand.greatest = greatest_of(f_at(lo), kLeftPlaces, kLeftMargin);
+      proof += fmt::format("{}apply left_from with (3 := U); by_value {}.\n", first(piece), ends.at(lo));
+    }
+    demand.least = least_of(f_at(hi), kLeftPlaces, kLeftMargin);
+    proof += fmt::format("{}apply left_to with (2 := L); [by_value {}|exact X].\n",
+                         piece.left_tail ? first(piece) : second(piece), ends.at(hi));
+    return demand;
+  }
+
+  const Real x_star_, y_star_;
+};
+
 }  // namespace
 
 WitnessScript ranges_script(const Fit& fit) {
   std::vector<const Piece*> rows;
-  for (const Piece& piece : fit.backward->pieces) rows.push_back(&piece);
+  for (const Piece& piece : fit.as<BackwardModel>()->pieces) rows.push_back(&piece);
   std::string ranges, cases;
   for (const Piece* piece : rows) ranges += fmt::format("  | {}%nat => {}\n", piece->row, range_text(*piece));
   std::ranges::stable_sort(rows, {}, &Piece::x_lo);
@@ -95,61 +174,7 @@ WitnessScript ranges_script(const Fit& fit) {
 }
 
 WitnessScript index_script(const Fit& fit) {
-  const Real x_star = Composite(activation_from_expression(fit.function)).x_star().mid(),
-             y_star = f_at(x_star);
-  const auto coordinate = [&](const Real& x) {
-    return Real((x < x_star ? -1 : 1) * sqrt(abs(f_at(x) - y_star)));
-  };
-  const size_t count = static_cast<size_t>(fit.backward->kRows);
-  std::vector<std::string> core(count, "nothing"), left = core;
-  std::vector<std::string> core_cases(count, "now apply none in D"), left_cases = core_cases;
-  Ends ends;
-  std::string lemmas;
-  for (const Piece& piece : fit.backward->pieces) {
-    const auto [lo, hi] = range_of(piece);
-    const auto row = static_cast<size_t>(piece.row);
-    const bool in_core = piece.region == Region::core;
-    Demand demand;
-    std::string proof;
-    // The range has an upper and a lower end, or the row has no bound there.
-    const std::string split = piece.left_tail || piece.right_tail ? "  " : "  split.\n  - ";
-    const char* const second = piece.left_tail || piece.right_tail ? "" : "  - ";
-    if (in_core) {
-      const auto side = [&](const Real& x) { return x < x_star ? "left" : "right"; };
-      if (!piece.left_tail) {
-        demand.least = least_of(coordinate(lo), kCorePlaces, kCoreMargin);
-        proof += fmt::format("{}apply from_coordinate with (2 := L). apply {}_below; by_value {}.\n", split,
-                             side(lo), ends.at(lo));
-      }
-      if (!piece.right_tail) {
-        demand.greatest = greatest_of(coordinate(hi), kCorePlaces, kCoreMargin);
-        proof += fmt::format("{}apply to_coordinate with (2 := U). apply {}_above; by_value {}.\n",
-                             piece.left_tail ? split : second, side(hi), ends.at(hi));
-      }
-    } else {
-      // y falls as x rises.
-      if (!piece.left_tail) {
-        demand.greatest = greatest_of(f_at(lo), kLeftPlaces, kLeftMargin);
-        proof += fmt::format("{}apply left_from with (3 := U); by_value {}.\n", split, ends.at(lo));
-      }
-      demand.least = least_of(f_at(hi), kLeftPlaces, kLeftMargin);
-      proof += fmt::format("{}apply left_to with (2 := L); [by_value {}|exact X].\n",
-                           piece.left_tail ? split : second, ends.at(hi));
-    }
-    (in_core ? core : left).at(row) = demand.pair();
-    (in_core ? core_cases : left_cases).at(row) = fmt::format("now apply row_{}", piece.row);
-    const char* const list = in_core ? "core" : "left";
-    lemmas += fmt::format(
-        "Lemma row_{0} x : {1}asked (nth {0} {2} nothing) ({3}) -> range {0} x.\nProof.\n  intros {4}[L U]. "
-        "cbv [nth {2} fst snd] in L, U.\n{5}Qed.\n",
-        piece.row, in_core ? "" : "x < x_star -> ", list, in_core ? "coordinate x" : "f x",
-        in_core ? "" : "X ", proof);
-  }
-  const auto dispatch = [](const std::vector<std::string>& cases) {
-    std::string text;
-    for (const std::string& one : cases) text += fmt::format("  destruct row as [|row]; [{}|].\n", one);
-    return text + "  destruct row; now apply none in D.\n";
-  };
+  const Demands asked(fit);
   return {fit.name + "_index.v",
           written_by(fmt::format(
               "The row that the kernel of {} picks for y is one whose range holds the x that y is of",
@@ -194,18 +219,20 @@ Theorem index_in_range p m x : (0 <= p < 65536)%Z ->
   range (Z.to_nat (row_of kernel y m)) x.
 Proof. exact (picked kernel core left {format} range asked_for in_core in_left p m x). Qed.
 )",
-                  fmt::arg("name", fit.name), fmt::arg("format", Shape(fit.backward->format).arguments()),
-                  fmt::arg("core", fmt::join(core, ";\n  ")), fmt::arg("left", fmt::join(left, ";\n  ")),
-                  fmt::arg("ends", ends.text), fmt::arg("lemmas", lemmas),
-                  fmt::arg("core_cases", dispatch(core_cases)), fmt::arg("left_cases", dispatch(left_cases))),
+                  fmt::arg("name", fit.name),
+                  fmt::arg("format", Shape(fit.as<BackwardModel>()->format).arguments()),
+                  fmt::arg("core", fmt::join(asked.core.demands, ";\n  ")),
+                  fmt::arg("left", fmt::join(asked.left.demands, ";\n  ")), fmt::arg("ends", asked.ends.text),
+                  fmt::arg("lemmas", asked.lemmas), fmt::arg("core_cases", asked.core.dispatch()),
+                  fmt::arg("left_cases", asked.left.dispatch())),
           0, 0, 'x'};
 }
 
 WitnessScript rows_script(const Fit& fit, const std::vector<int>& rows) {
   std::string modules, within;
-  // of a row that is not asked for
-  std::vector<std::string> cases(static_cast<size_t>(fit.backward->kRows), "easy.");
-  for (const Piece& piece : fit.backward->pieces) {
+  // a row that is not asked for has this proof
+  std::vector<std::string> cases(static_cast<size_t>(fit.as<BackwardModel>()->kRows), "easy.");
+  for (const Piece& piece : fit.as<BackwardModel>()->pieces) {
     if (!rows.empty() && std::ranges::find(rows, piece.row) == rows.end()) continue;
     const auto [lo, hi] = range_of(piece);
     const std::string row = fmt::format("{}_row_{}", fit.name, piece.row);
@@ -216,7 +243,7 @@ WitnessScript rows_script(const Fit& fit, const std::vector<int>& rows) {
     within += fmt::format("  | {}%nat => {}", piece.row, bound(coordinate_of(piece)));
     if (piece.right_tail)
       within += fmt::format(" \\/ {} <= x /\\ {}", exact(hi),
-                            bound(held_coordinate_of(piece, fit.backward->kYMax)));
+                            bound(held_coordinate_of(piece, fit.as<BackwardModel>()->kYMax)));
     within += "\n";
     std::string proof = piece.left_tail || piece.right_tail ? fmt::format("apply {}.fit_error; lra", row)
                                                             : fmt::format("exact ({}.fit_error x H)", row);

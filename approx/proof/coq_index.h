@@ -24,7 +24,7 @@ WitnessScript ranges_script(const Fit& fit);
 WitnessScript index_script(const Fit& fit);
 
 /// NAME_rows.v: the theorem rows_within_A, that `range row x` implies what the theorems in NAME_row_K.v say.
-/// Of `rows`; of none: of all.
+/// It is about `rows`, or about all if none are given.
 WitnessScript rows_script(const Fit& fit, const std::vector<int>& rows);
 
 }  // namespace outgrad::approx::coq

@@ -16,16 +16,6 @@ namespace {
 /// Absolute values in one file: at most half a minute of coqc.
 constexpr int kValuesPerFile = 2048;
 
-/// d = integer 2^exponent, with the shortest integer.
-std::pair<long long, int> integer_and_exponent(double d) {
-  if (d == 0) return {0, 0};
-  int exponent = 0;
-  auto integer = static_cast<long long>(std::ldexp(std::frexp(d, &exponent), 53));
-  exponent -= 53;
-  for (; integer % 2 == 0; integer /= 2) ++exponent;
-  return {integer, exponent};
-}
-
 /// As a number of Kernel.v.
 std::string fp32_number(float value) {
   if (value == 0) return std::signbit(value) ? "S754_zero true" : "S754_zero false";
@@ -62,8 +52,7 @@ std::string imports(const Fit& forward, const Fit& backward, const std::string& 
       forward.name, backward.name, more);
 }
 
-std::string backward_kernel(const Fit& fit) {
-  const BackwardModel& m = *fit.backward;
+std::string kernel_text(const BackwardModel& m) {
   std::vector<std::string> rows;
   for (const Piece& piece : m.pieces) {
     std::vector<float> words = {piece.centre};
@@ -90,8 +79,7 @@ Definition T : float radix2 := Float radix2 {} ({}).
                      fmt::join(rows, ";\n"), power_of_two(m.kT), integer, exponent);
 }
 
-std::string forward_kernel(const Fit& fit) {
-  const RoundedForwardModel& m = *fit.rounded;
+std::string kernel_text(const RoundedForwardModel& m) {
   std::vector<std::string> rows;
   for (const Piece& piece : m.pieces) rows.push_back(table_row(piece.c, RoundedForwardModel::kWords));
   return fmt::format(R"(Definition forward : forward_header := Eval vm_compute in {{|
@@ -111,7 +99,7 @@ std::string forward_kernel(const Fit& fit) {
 
 /// The theorems, from covered_script() files whose ranges begin at these numbers.
 WitnessScript theorems_script(const Fit& forward, const Fit& backward, const std::vector<int>& firsts) {
-  const Shape shape(backward.backward->format);
+  const Shape shape(backward.as<BackwardModel>()->format);
   std::string files, cases;
   for (std::size_t k = 0; k < firsts.size(); ++k) {
     files += fmt::format(" {}_all_{}", backward.name, k);
@@ -155,27 +143,29 @@ Proof. apply exhausted; [reflexivity|reflexivity|repeat split; discriminate|exac
                       fmt::arg("imports", imports(forward, backward, files)),
                       fmt::arg("format", shape.arguments()), fmt::arg("all", shape.magnitudes()),
                       fmt::arg("cases", cases)),
-          0, backward.backward->kT, 'T'};
+          0, backward.as<BackwardModel>()->kT, 'T'};
 }
 
 }  // namespace
 
 bool has_kernel(const Fit& fit) {
-  if (fit.activation != "gelu" || !fit.backward ||
-      (fit.backward->format != Format::f16 && fit.backward->format != Format::bf16))
-    return false;
-  const BackwardModel& m = *fit.backward;
-  return m.kMasked && m.kHasLeft && !m.kHasRight && !m.kHasBreaks && m.kCentred && !m.kTwoWord &&
-         m.kScheme == kernels::kHorner;
+  const auto* m = fit.as<BackwardModel>();
+  return m != nullptr && fit.activation == "gelu" &&
+         (m->format == Format::f16 || m->format == Format::bf16) && m->kMasked && m->kHasLeft &&
+         !m->kHasRight && !m->kHasBreaks && m->kCentred && !m->kTwoWord && m->kScheme == kernels::kHorner;
 }
 
 WitnessScript kernel_script(const Fit& fit, const std::string& path) {
-  const Format format = fit.backward ? fit.backward->format : fit.rounded ? fit.rounded->format : Format::f32;
+  const auto* backward = fit.as<BackwardModel>();
+  const auto* forward = fit.as<RoundedForwardModel>();
+  const Format format = backward != nullptr  ? backward->format
+                        : forward != nullptr ? forward->format
+                                             : Format::f32;
   if (fit.activation != "gelu" || (format != Format::f16 && format != Format::bf16))
     throw kernels::SpecError(path, "kind",
                              "a fit of gelu in f16 or bf16, backward or rounded forward, is needed: Coq's "
                              "library has no other kernel");
-  if (fit.backward && !has_kernel(fit))
+  if (backward != nullptr && !has_kernel(fit))
     throw kernels::SpecError(
         path, "backward",
         "a mask, a left segment, cells of equal width, centred rows and Horner's scheme are needed: Coq's "
@@ -185,13 +175,13 @@ WitnessScript kernel_script(const Fit& fit, const std::string& path) {
                       "Coq Require Import ZArith List SpecFloat.\n"
                       "From Flocq Require Import Core.\nFrom Outgrad Require Import Kernel{}.\nImport "
                       "ListNotations.\nOpen Scope Z_scope.\n\n{}",
-                      fit.name, fit.backward ? "" : " Forward",
-                      fit.backward ? backward_kernel(fit) : forward_kernel(fit)),
-          0, fit.backward ? fit.backward->kT : 0, 'T'};
+                      fit.name, backward != nullptr ? "" : " Forward",
+                      backward != nullptr ? kernel_text(*backward) : kernel_text(*forward)),
+          0, backward != nullptr ? backward->kT : 0, 'T'};
 }
 
 WitnessScript covered_script(const Fit& forward, const Fit& backward, int k, int first, int last) {
-  const Format format = backward.backward->format;
+  const Format format = backward.as<BackwardModel>()->format;
   const std::vector<Enclosure> all = enclosures(format);
   const char* const enclosing =
       std::ranges::find_if(all, [=](const Enclosure& e) { return last <= e.last; })->name;
@@ -203,14 +193,14 @@ WitnessScript covered_script(const Fit& forward, const Fit& backward, int k, int
               "Qed.\n",
               forward.name, backward.name, first, last - 1, imports(forward, backward, ""), last,
               Shape(format).arguments(), enclosing),
-          0, backward.backward->kT, 'T'};
+          0, backward.as<BackwardModel>()->kT, 'T'};
 }
 
 Groups exhaustion_scripts(const Fit& forward, const Fit& backward, const std::string& path) {
   Groups groups{{kernel_script(forward, path), kernel_script(backward, path)}, {}, {}};
   std::vector<int> firsts;
   int first = 0;
-  for (const Enclosure& part : enclosures(backward.backward->format)) {
+  for (const Enclosure& part : enclosures(backward.as<BackwardModel>()->format)) {
     while (first < part.last) {
       const int last = std::min(first + kValuesPerFile, part.last);
       groups[1].push_back(covered_script(forward, backward, static_cast<int>(firsts.size()), first, last));

@@ -36,11 +36,8 @@ inline std::string between(const Real& lo, const char* variable, const Real& hi)
   return fmt::format("{} <= {} <= {}", exact(lo), variable, exact(hi));
 }
 
-/// The x of a row without its tails: outward to doubles, as the fitter's own certificate takes them.
-inline std::pair<Real, Real> range_of(const Piece& piece) {
-  return {std::nextafter(static_cast<double>(piece.x_lo), -INFINITY),
-          std::nextafter(static_cast<double>(piece.x_hi), INFINITY)};
-}
+/// The x of a row without its tails.
+inline std::pair<Real, Real> range_of(const Piece& piece) { return piece.outer_range(); }
 
 /// What a row's polynomial is of: the coordinate s, or y itself.
 inline bool in_s(const Piece& piece) { return piece.coordinate == Coordinate::signed_root; }

@@ -13,12 +13,8 @@ namespace {
 
 /// Exactly, in Gappa's notation: integer b exponent.
 std::string dyadic(double d) {
-  if (d == 0) return "0";
-  int exponent = 0;
-  auto mantissa = static_cast<long long>(std::ldexp(std::frexp(d, &exponent), 53));
-  exponent -= 53;
-  for (; mantissa % 2 == 0; mantissa /= 2) ++exponent;
-  return fmt::format("{}b{}", mantissa, exponent);
+  const auto [integer, exponent] = integer_and_exponent(d);
+  return d == 0 ? "0" : fmt::format("{}b{}", integer, exponent);
 }
 
 std::string operand(double d) { return d < 0 ? "(" + dyadic(d) + ")" : dyadic(d); }
@@ -54,10 +50,7 @@ struct WritingOps {
     const std::string text = operand(static_cast<double>(c));
     return {text, text, text, ""};
   }
-  [[nodiscard]] Value lookup(const Piece& p, Row, int word) const {
-    const auto k = static_cast<size_t>(word);
-    return constant(word == 0 ? p.centre : k <= p.c.size() ? p.c[k - 1] : p.c0_low);
-  }
+  [[nodiscard]] Value lookup(const Piece& p, Row, int word) const { return constant(p.word(word)); }
 
   /// y - y_hi, t - y_lo, v - centre.
   [[nodiscard]] Value sub(const Value& a, const Value& b) const {
@@ -152,7 +145,7 @@ struct WritingOps {
 
 /// What one script is about.
 struct Case {
-  const char* suffix;   ///< of the file; "" for the only one
+  const char* suffix;   ///< the file's; "" for the only one
   const char* comment;
   double y_lo, y_hi;
   bool m;
@@ -243,7 +236,7 @@ std::vector<Case> cases_of(const BackwardModel& model, const Piece& piece) {
   const float first = above_floor(model);
   const double root_of_floor = std::sqrt(static_cast<double>(model.kTMin));
   const bool meets_floor = piece.v_lo < root_of_floor && piece.v_hi > -root_of_floor;
-  const auto branch = [&](bool m, double least, double most) {  // of |s|
+  const auto branch = [&](bool m, double least, double most) {  // least and most |s|
     Case c{"", "", 0, 0, m, {}, {}};
     c.y_lo = least <= root_of_floor ? static_cast<double>(first) : outward(model, least, -1);
     c.y_hi = outward(model, most, 1);
@@ -340,6 +333,15 @@ std::string end_script(const std::string& name, const BackwardModel& model, cons
 }
 
 }  // namespace
+
+std::pair<long long, int> integer_and_exponent(double d) {
+  if (d == 0) return {0, 0};
+  int exponent = 0;
+  auto integer = static_cast<long long>(std::ldexp(std::frexp(d, &exponent), 53));
+  exponent -= 53;
+  for (; integer % 2 == 0; integer /= 2) ++exponent;
+  return {integer, exponent};
+}
 
 std::string power_of_two(double bound) { return bound > 0 ? fmt::format("2^{:.3f}", std::log2(bound)) : "0"; }
 

@@ -11,13 +11,14 @@
 #include "approx/model/fit.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace outgrad::approx {
 
 /// A script for an outside prover, and the claim that it makes.
 struct WitnessScript {
-  std::string name;  ///< of the file, without its folder
+  std::string name;  ///< the file's, without its folder
   std::string text;
   int row = 0;
   double claim = 0;
@@ -28,6 +29,9 @@ struct WitnessScript {
 /// Gappa has to be run with it: it then keeps improvements of a bound down to 1e-5 of it, where its default
 /// is 1%.
 inline constexpr const char* kGappaOption = "-Echange-threshold=0.00001";
+
+/// d = integer 2^exponent, with the shortest integer.
+std::pair<long long, int> integer_and_exponent(double d);
 
 /// "2^-24.000"; "0".
 std::string power_of_two(double bound);

@@ -155,18 +155,14 @@ constexpr const char* kLeftOutAtZero = R"(procedure left_out(J) {
 
 std::string real_text(const Real& r) { return r.str(55, std::ios_base::scientific); }
 
-/// x_lo and x_hi outward to doubles, as the fitter's own certificate takes them.
-double low_end(const Piece& p) { return std::nextafter(static_cast<double>(p.x_lo), -INFINITY); }
-double high_end(const Piece& p) { return std::nextafter(static_cast<double>(p.x_hi), INFINITY); }
-
 struct Part {
   enum Side { plain, left, near, right } side;
-  std::string from, to;  ///< of x; of w for `near`
+  std::string from, to;  ///< x, or w for `near`
 };
 
 /// Pieces in s are cut at x* +- kNearRoot.
 std::vector<Part> parts_of(const Piece& piece, const Real& x_star) {
-  const double lo = low_end(piece), hi = high_end(piece);
+  const auto [lo, hi] = piece.outer_range();
   const auto text = [](double d) { return fmt::format("({:a})", d); };
   if (piece.coordinate != Coordinate::signed_root) return {{Part::plain, text(lo), text(hi)}};
   const auto x0 = static_cast<double>(x_star);
@@ -328,7 +324,8 @@ WitnessScript sollya_fit_script(const std::string& name, const std::string& func
   text += kBound;
   // One expression has to do for the whole piece: a piece that reaches x* is taken in w, as far as h reaches.
   Part part = parts_of(piece, x_star).front();
-  const double lo = low_end(piece), hi = high_end(piece), x0 = static_cast<double>(x_star);
+  const auto [lo, hi] = piece.outer_range();
+  const auto x0 = static_cast<double>(x_star);
   if (piece.coordinate == Coordinate::signed_root && lo < x0 + kNearRoot && hi > x0 - kNearRoot) {
     part = {Part::near, fmt::format("(({:a}) - x_mid)", lo), fmt::format("(({:a}) - x_mid)", hi)};
     if (std::max(hi - x0, x0 - lo) > kFitReach)

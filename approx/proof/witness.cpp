@@ -47,7 +47,7 @@ Witnessed run_program(kernels::Launch launch, double limit_s) {
 }  // namespace
 
 std::vector<WitnessScript> witness_scripts(const Fit& fit, const std::string& path) {
-  if (!fit.backward)
+  if (!fit.as<BackwardModel>())
     throw kernels::SpecError(path, "kind",
                              "a backward fit is needed: a forward fit has no bound B, and a direct table or "
                              "a code neither A nor B");
@@ -55,10 +55,10 @@ std::vector<WitnessScript> witness_scripts(const Fit& fit, const std::string& pa
   std::optional<Real> x_star;
   // f is given by its text; x (Sollya warns of a bare x) for x >= 0 where the activation says so.
   const bool linear = fit.activation != "expression" && find_activation(fit.activation).linear_from_zero;
-  for (const Piece& piece : fit.backward->pieces) {
+  for (const Piece& piece : fit.as<BackwardModel>()->pieces) {
     if (piece.coordinate == Coordinate::signed_root && !x_star)
       x_star = Composite(activation_from_expression(fit.function)).x_star().mid();
-    std::vector<WitnessScript> row = gappa_scripts(fit.name, *fit.backward, piece);
+    std::vector<WitnessScript> row = gappa_scripts(fit.name, *fit.as<BackwardModel>(), piece);
     std::move(row.begin(), row.end(), std::back_inserter(scripts));
     scripts.push_back(sollya_script(fit.name, linear && piece.x_lo >= 0 ? "1*x" : fit.function, piece,
                                     x_star.value_or(Real(0))));

@@ -1,4 +1,6 @@
-// The range of f' by bisection over balls: a part is done where its enclosure is within 2^-30 of what f' is
+// Proves the range of f' and the errors of codes for it.
+//
+// The range is found by bisection over balls: a part is done where its enclosure is within 2^-30 of what f' is
 // known to reach.
 //
 // The error of g, f'(x) as kernels/code.h computes it. GELU's is the derivative of its f32 forward's
@@ -22,9 +24,6 @@
 
 namespace outgrad::approx {
 namespace {
-
-/// Sums of a few doubles below are rounded up by this.
-constexpr double kRoomUp = 1 + 0x1p-40;
 
 using GeluForward = kernels::ForwardFit<float>::Type;
 
@@ -54,8 +53,6 @@ const Deployed* deployed_of(const Spec& spec) {
   return &*found;
 }
 
-Ball ball_of(double a, double b) { return Ball::hull(Ball(a), Ball(b)); }
-
 /// sup of sign f'.
 class Extreme {
  public:
@@ -72,7 +69,7 @@ class Extreme {
 
  private:
   void search(double a, double b, int depth) {
-    const Ball x = ball_of(a, b), middle = x.midpoint();
+    const Ball x = Ball::hull(a, b), middle = x.midpoint();
     const Series wide = composite_.gradient(x, 2);
     const Ball point = composite_.gradient(middle, 1)[0];
     reached_ = std::max(reached_, (Ball(sign_) * point).lower());
@@ -132,12 +129,13 @@ double row_error(const Composite& composite, const Row& row, double a, double b)
   for (int i = 0; i < kParts; ++i) {
     const double low = a + (b - a) * i / kParts, high = a + (b - a) * (i + 1) / kParts,
                  half = (high - low) * (0.5 + 0x1p-40);
-    const Ball part = ball_of(low, high), middle(0.5 * (low + high)), centre(static_cast<double>(row.centre));
+    const Ball part = Ball::hull(low, high), middle(0.5 * (low + high)),
+               centre(static_cast<double>(row.centre));
     const std::array<Ball, 3> at = derivatives(row, middle - centre), over = derivatives(row, part - centre);
     const Series f_at = composite.gradient(middle, 2), f_over = composite.gradient(part, 3);
     const double bound = (at[0] - f_at[0]).magnitude() + (at[1] - f_at[1]).magnitude() * half +
                          (over[2] - f_over[2]).magnitude() * half * half;
-    worst = std::max(worst, bound * kRoomUp);
+    worst = std::max(worst, bound * kSumsUp);
   }
   return worst;
 }
@@ -156,32 +154,38 @@ double row_rounding(const Row& row, double reach) {
     g_off = g_off * u + g * u_off + p_off + kUnit * (g_next + g_off + p_off);
     g = g_next;
   }
-  return (g_off + kUnit * g) * std::abs(static_cast<double>(row.factor)) * kRoomUp + 0x1p-140;
+  return (g_off + kUnit * g) * std::abs(static_cast<double>(row.factor)) * kSumsUp + 0x1p-140;
 }
+
+/// How a table is indexed, and the degree of its rows.
+struct Indexed {
+  int rows;
+  size_t degree;
+  double scale, bias;
+};
 
 /// Over the x of a table's rows that lie in [from, to]. A row has the centre, c_0 to c_n and, of a tail, a
 /// factor.
 template <class Table>
-double table_error(const Composite& composite, const Table& table, int rows, size_t degree, double scale,
-                   double bias, double from, double to) {
+double table_error(const Composite& composite, const Table& table, const Indexed& by, double from,
+                   double to) {
   double worst = 0;
-  for (auto q = std::floor(from * scale + bias); q <= std::ceil(to * scale + bias); ++q) {
-    const double a = std::max(from, (q - 0.5 - bias) / scale), b = std::min(to, (q + 0.5 - bias) / scale);
+  for (auto q = std::floor(from * by.scale + by.bias); q <= std::ceil(to * by.scale + by.bias); ++q) {
+    const double a = std::max(from, (q - 0.5 - by.bias) / by.scale),
+                 b = std::min(to, (q + 0.5 - by.bias) / by.scale);
     if (!(a < b)) continue;
-    const auto& words = table.w[static_cast<size_t>(static_cast<std::int64_t>(q) % rows)];
-    const std::span<const float> all(words);
-    const Row row{all[0], all.subspan(2, degree), all.size() > degree + 2 ? all[degree + 2] : 1.0f};
+    const std::span<const float> all(table.w[static_cast<size_t>(static_cast<std::int64_t>(q) % by.rows)]);
+    const Row row{all[0], all.subspan(2, by.degree), all.size() > by.degree + 2 ? all[by.degree + 2] : 1.0f};
     const double reach = std::max(std::abs(a - static_cast<double>(row.centre)),
                                   std::abs(b - static_cast<double>(row.centre)));
-    worst = std::max(worst, (row_error(composite, row, a, b) + row_rounding(row, reach)) * kRoomUp);
+    worst = std::max(worst, (row_error(composite, row, a, b) + row_rounding(row, reach)) * kSumsUp);
   }
   return worst;
 }
 
 /// sup of how far f' is from its limit, from x outwards.
 double tail_error(const Composite& composite, double x, bool right) {
-  const Activation::TailRange range = composite.activation().gradient_tail_range(Ball(x), right);
-  return std::max(range.below, range.above) * kRoomUp;
+  return composite.activation().gradient_tail(x, right) * kSumsUp;
 }
 
 double gelu_error(const Composite& composite) {
@@ -190,16 +194,16 @@ double gelu_error(const Composite& composite) {
   static constexpr auto kTail = F::tail();
   const double x_min = F::kXMin, tail_x = F::kTailX;
   const double core =
-      table_error(composite, kCore, F::kRows, F::kDegree, F::kIndexScale, F::kIndexBias, tail_x, -tail_x);
-  const double tail = table_error(composite, kTail, F::kTailRows, F::kTailDegree, F::kTailIndexScale,
-                                  F::kTailIndexBias, x_min, tail_x);
+      table_error(composite, kCore, {F::kRows, F::kDegree, F::kIndexScale, F::kIndexBias}, tail_x, -tail_x);
+  const double tail = table_error(
+      composite, kTail, {F::kTailRows, F::kTailDegree, F::kTailIndexScale, F::kTailIndexBias}, x_min, tail_x);
   // Beyond +-x_min g is that of this end; right of 0 it is 1 less the tail's, rounded.
-  return std::max(core, (tail + 2 * tail_error(composite, x_min, false) + 0x1p-25) * kRoomUp);
+  return std::max(core, (tail + 2 * tail_error(composite, x_min, false) + 0x1p-25) * kSumsUp);
 }
 
 double rounded_error(const Composite& composite, double reach) {
   const double beyond = std::max(tail_error(composite, reach, true), tail_error(composite, -reach, false));
-  return (kernels::kSlopeError + 0x1p-24 + 2 * beyond) * kRoomUp;  // |f'| < 2
+  return (kernels::kSlopeError + 0x1p-24 + 2 * beyond) * kSumsUp;  // |f'| < 2
 }
 
 /// The largest |value - f'| over the f' that a code stands for. g in cells, a number below 512, is rounded by
@@ -218,7 +222,7 @@ double exact_error(const CodeModel& m, int bits) {
                  last = edge((code + 1) * parts - 0.5 + rounding) + m.kG;
     worst = std::max({worst, value - std::max(first, lo), std::min(last, hi) - value});
   }
-  return worst * kRoomUp;
+  return worst * kSumsUp;
 }
 
 /// What a dithered code's arithmetic adds to half a step: roundings of numbers below 8, in steps of `width`,
@@ -250,8 +254,8 @@ CodeModel fit_code(const Composite& composite, const Spec& spec) {
   for (int bits = kernels::kLeastDitheredBits; bits <= kernels::kMostDitheredBits; ++bits) {
     const double width = (static_cast<double>(m.kHi) - static_cast<double>(m.kLo)) / ((1 << bits) - 1);
     m.kDithered[static_cast<size_t>(bits - kernels::kLeastDitheredBits)] =
-        (0.5 * width + m.kG + dithered_rounding(width)) * kRoomUp;
-    m.kBias = std::max(m.kBias, (m.kG + dithered_rounding(width)) * kRoomUp);
+        (0.5 * width + m.kG + dithered_rounding(width)) * kSumsUp;
+    m.kBias = std::max(m.kBias, (m.kG + dithered_rounding(width)) * kSumsUp);
   }
   return m;
 }

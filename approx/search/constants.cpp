@@ -74,13 +74,10 @@ std::vector<StoredRange> intervals_of_reals(const LocalGradient& g, const std::a
 double last_within(const Composite& composite, bool right, double height) {
   const Activation& f = composite.activation();
   const double most = composite.y_star().to_double() + height;
-  double near = composite.x_star().to_double(), far = right ? f.reach : -f.reach;
+  const double far = right ? f.reach : -f.reach;
   if (f.value(far) <= most) return right ? INFINITY : -INFINITY;
-  for (int step = 0; step < 60; ++step) {
-    const double middle = 0.5 * (near + far);
-    (f.value(middle) <= most ? near : far) = middle;
-  }
-  return far;
+  return bisect(composite.x_star().to_double(), far, 60, [&](double x) { return !(f.value(x) <= most); })
+      .second;
 }
 
 std::vector<StoredRange> intervals_of_format(const Composite& composite, Format format, double reach,
@@ -202,7 +199,7 @@ class NearMinimum::Data {
   const Composite& composite;
   Format format;
   LocalGradient g;
-  double spacing;  ///< of the numbers of one branch
+  double spacing;  ///< between the numbers of one branch
   std::vector<Domain> domains;
 };
 
@@ -228,53 +225,81 @@ double NearMinimum::least_ratio() const {
   return least;
 }
 
-CoordinateConstants NearMinimum::choose_constants(const StorageGoal& goal,
-                                                  const std::vector<Piece>& rows) const {
-  const Data& d = *data_;
-  std::vector<ProgrammedRow> programmed;
-  for (const Piece& row : rows) {
-    if (row.storage_aware) programmed.push_back(d.programmed(row));
+/// The search of choose_constants().
+class NearMinimum::Choosing {
+ public:
+  Choosing(const Data& data, const StorageGoal& goal, const std::vector<Piece>& rows)
+      : d_(data), goal_(goal) {
+    for (const Piece& row : rows) {
+      if (row.storage_aware) programmed_.push_back(d_.programmed(row));
+      if (row.c.empty() || row.coordinate != Coordinate::signed_root) continue;
+      fitted_.push_back({row.v_lo, row.v_hi, static_cast<double>(row.centre), {row.c.begin(), row.c.end()}});
+    }
   }
+
+  CoordinateConstants run() {
+    // A goal that asks one (y, bit) for two gradients is stretched until it does not, in small steps and then
+    // in large ones. Where that does not help, no row is fitted to it: the constants are chosen for g.
+    constexpr double kStretch = 1 + 0x1p-5;
+    constexpr int kSmallSteps = 64, kSteps = kSmallSteps + 10;
+    for (int step = 0; !consider_all(); ++step) {
+      if (step < kSteps) {
+        stretch_ *= step < kSmallSteps ? kStretch : 2;
+      } else if (!programmed_.empty()) {
+        programmed_.clear();
+      } else {
+        throw kernels::SpecError(
+            "undecided: next to the minimum no y_c and t_min that were tried give a finite error");
+      }
+    }
+    for (double width : {1 / 250.0, 1 / 1000.0}) {
+      const Choice around = best_;
+      for (int i = -5; i <= 5; ++i) {
+        for (int k = -5; k <= 5; ++k)
+          consider(around.shift + i * width, std::max(kLeast, around.floor + k * width));
+      }
+    }
+    const Real y_c = d_.composite.y_star().mid() + Real(best_.shift * d_.spacing);
+    const auto y_hi = static_cast<float>(y_c);
+    // A single float is fine enough for the 16-bit grids (1/16384 of a bf16 spacing) and saves a subtraction.
+    const float y_lo = d_.format == Format::f32 ? static_cast<float>(y_c - Real(y_hi)) : 0.0f;
+    return {y_hi, y_lo, static_cast<float>(best_.floor * d_.spacing), best_.ratio, best_.regret, considered_};
+  }
+
+ private:
   struct Fitted {
     double v_lo, v_hi, centre;
     std::vector<double> c;
   };
-  std::vector<Fitted> fitted;
-  for (const Piece& row : rows) {
-    if (row.c.empty() || row.coordinate != Coordinate::signed_root) continue;
-    fitted.push_back({row.v_lo, row.v_hi, static_cast<double>(row.centre), {row.c.begin(), row.c.end()}});
-  }
-  const auto deployed = [&](double s) {
-    for (const Fitted& row : fitted) {
-      if (s >= row.v_lo && s <= row.v_hi) return evaluate(row.c, s - row.centre);
-    }
-    return d.g(s);
-  };
   struct Choice {
     double shift = 0, floor = 0, cost = INFINITY, ratio = 0, regret = 0;
-  } best;
-  double stretch = 1;
-  int considered = 0;
-  const auto consider = [&](double shift, double floor) {
-    ++considered;
+  };
+  static constexpr double kLeast =
+      1.0 / 1024;  // the floor stays positive: the square root is of a normal number
+
+  /// In units of the spacing: the optimum lies within half a spacing of y*; 1/50 first, then 1/1000 around the
+  /// best.
+  bool consider_all() {
+    for (int i = -15; i <= 25; ++i) {
+      for (int k = 0; k <= 35; ++k) consider(i / 50.0, std::max(kLeast, k / 50.0));
+    }
+    return best_.cost < INFINITY;
+  }
+
+  void consider(double shift, double floor) {
+    ++considered_;
     Choice c{shift, floor, 0, 0, 0};
     std::vector<ProgrammeSolution> solved;
-    for (const ProgrammedRow& row : programmed) {
-      auto solution = d.solve(row, goal, stretch, shift, floor);
-      if (!solution || solution->error >= best.cost) return;
+    for (const ProgrammedRow& row : programmed_) {
+      auto solution = d_.solve(row, goal_, stretch_, shift, floor);
+      if (!solution || solution->error >= best_.cost) return;
       c.cost = std::max(c.cost, solution->error);
       solved.push_back(std::move(*solution));
     }
-    const auto gradient = [&](double s) {
-      for (size_t k = 0; k < programmed.size(); ++k) {
-        if (programmed[k].holds(s)) return evaluate(solved[k].c, s - programmed[k].centre);
-      }
-      return deployed(s);
-    };
-    for (const Data::Domain& domain : d.domains) {
+    for (const Data::Domain& domain : d_.domains) {
       double total = 0, regret = 0;
       for (const StoredRange& i : domain.ranges) {
-        const double s = d.coordinate(i, shift, floor), off = std::abs(gradient(s) - i.middle());
+        const double s = d_.coordinate(i, shift, floor), off = std::abs(gradient(s, solved) - i.middle());
         regret = std::max(regret, off);
         total = std::max(total, off + i.half());
       }
@@ -282,46 +307,34 @@ CoordinateConstants NearMinimum::choose_constants(const StorageGoal& goal,
       c.regret = std::max(c.regret, regret);
     }
     // What a programme leaves unused of a goal it has reached is not for sale.
-    if (programmed.empty() || c.cost < 1)
-      c.cost = std::max({c.cost, (c.ratio - 1) / (goal.ratio - 1), c.regret / goal.regret});
-    if (c.cost < best.cost) best = c;
-  };
-  // In units of the spacing: the optimum lies within half a spacing of y*; 1/50 first, then 1/1000 around the
-  // best.
-  constexpr double kLeast = 1.0 / 1024;  // the floor stays positive: the square root is of a normal number
-  const auto consider_all = [&] {
-    for (int i = -15; i <= 25; ++i) {
-      for (int k = 0; k <= 35; ++k) consider(i / 50.0, std::max(kLeast, k / 50.0));
-    }
-    return best.cost < INFINITY;
-  };
-  // A goal that asks one (y, bit) for two gradients is stretched until it does not, in small steps and then
-  // in large ones. Where that does not help, no row is fitted to it: the constants are chosen for g.
-  constexpr double kStretch = 1 + 0x1p-5;
-  constexpr int kSmallSteps = 64, kSteps = kSmallSteps + 10;
-  for (int step = 0; !consider_all(); ++step) {
-    if (step < kSteps) {
-      stretch *= step < kSmallSteps ? kStretch : 2;
-    } else if (!programmed.empty()) {
-      programmed.clear();
-    } else {
-      throw kernels::SpecError(
-          "undecided: next to the minimum no y_c and t_min that were tried give a finite error");
-    }
+    if (programmed_.empty() || c.cost < 1)
+      c.cost = std::max({c.cost, (c.ratio - 1) / (goal_.ratio - 1), c.regret / goal_.regret});
+    if (c.cost < best_.cost) best_ = c;
   }
-  for (double width : {1 / 250.0, 1 / 1000.0}) {
-    const Choice around = best;
-    for (int i = -5; i <= 5; ++i) {
-      for (int k = -5; k <= 5; ++k)
-        consider(around.shift + i * width, std::max(kLeast, around.floor + k * width));
+
+  /// What is deployed, with these solutions of the programmed rows; elsewhere g.
+  [[nodiscard]] double gradient(double s, const std::vector<ProgrammeSolution>& solved) const {
+    for (size_t k = 0; k < programmed_.size(); ++k) {
+      if (programmed_[k].holds(s)) return evaluate(solved[k].c, s - programmed_[k].centre);
     }
+    for (const Fitted& row : fitted_) {
+      if (s >= row.v_lo && s <= row.v_hi) return evaluate(row.c, s - row.centre);
+    }
+    return d_.g(s);
   }
-  const double y_c_offset = best.shift * d.spacing;
-  const Real y_c = d.composite.y_star().mid() + Real(y_c_offset);
-  const auto y_hi = static_cast<float>(y_c);
-  // A single float is fine enough for the 16-bit grids (1/16384 of a bf16 spacing) and saves a subtraction.
-  const float y_lo = d.format == Format::f32 ? static_cast<float>(y_c - Real(y_hi)) : 0.0f;
-  return {y_hi, y_lo, static_cast<float>(best.floor * d.spacing), best.ratio, best.regret, considered};
+
+  const Data& d_;
+  const StorageGoal& goal_;
+  std::vector<ProgrammedRow> programmed_;
+  std::vector<Fitted> fitted_;
+  Choice best_;
+  double stretch_ = 1;
+  int considered_ = 0;
+};
+
+CoordinateConstants NearMinimum::choose_constants(const StorageGoal& goal,
+                                                  const std::vector<Piece>& rows) const {
+  return Choosing(*data_, goal, rows).run();
 }
 
 bool NearMinimum::fit(const StorageGoal& goal, const CoordinateConstants& constants, Piece& row) const {

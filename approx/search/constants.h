@@ -46,7 +46,7 @@ class NearMinimum {
   /// least 1. In double, of ranges within 1e-12.
   [[nodiscard]] double least_ratio() const;
 
-  /// Of `rows` in s, those that are `storage_aware` are taken to be the best that their programmes allow.
+  /// Those `rows` in s that are `storage_aware` are taken to be the best that their programmes allow.
   /// Where others have coefficients, these are what is deployed: their own error, up to a twentieth of O, may
   /// be for or against the constants. Elsewhere it is g. Ends after some 110,000 constants at the most.
   /// @throws kernels::SpecError when none has a finite error.
@@ -60,6 +60,7 @@ class NearMinimum {
 
  private:
   class Data;
+  class Choosing;
   std::unique_ptr<const Data> data_;
 };
 

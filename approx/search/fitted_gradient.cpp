@@ -1,3 +1,5 @@
+// Bounds how far the g of a deployed f32 fit is from f'(x).
+//
 // Next to x* every f32 x is tried as deployed. Elsewhere y is within kForwardUlps of f(x), so g is that of a
 // y' that differs from f(x) by no more than
 //   move = kForwardUlps ulp(f(x)) + |y* - y_c|,
@@ -17,12 +19,10 @@ namespace outgrad::approx {
 namespace {
 
 /// How far the library's f32 forward is from f(x) at most, in ulp of f(x): `outgrad validate` tries every x.
-/// Of GELU it is 2 away from x*, of the others 0.5 + 2^-20.
+/// GELU's is 2 away from x*, the others are within 0.5 + 2^-20.
 constexpr double kForwardUlps = 2;
 /// Where every x is tried: |x - x*| up to here.
 constexpr double kTried = 0x1p-8;
-/// Sums of a few doubles below are rounded up by this.
-constexpr double kFittedRoomUp = 1 + 0x1p-40;
 
 /// Every f32 x next to x*, in blocks over which f' is linear to far below any error.
 double error_near_minimum(const Composite& composite, float (*gradient)(float x)) {
@@ -36,12 +36,11 @@ double error_near_minimum(const Composite& composite, float (*gradient)(float x)
       x = std::nextafter(x, INFINITY);
     }
     const Ball middle(0.5 * (static_cast<double>(block[0]) + static_cast<double>(block[kBlock - 1])));
-    const Ball slope = composite.gradient(
-        Ball::hull(Ball(static_cast<double>(block[0])), Ball(static_cast<double>(block[kBlock - 1]))), 2)[1];
+    const Ball slope = composite.gradient(Ball::hull(block[0], block[kBlock - 1]), 2)[1];
     const Ball value = composite.gradient(middle, 1)[0];
     for (const float each : block) {
-      const Ball truth = value + slope * (Ball(static_cast<double>(each)) - middle);
-      worst = std::max(worst, (Ball(static_cast<double>(gradient(each))) - truth).magnitude());
+      const Ball truth = value + slope * (Ball(each) - middle);
+      worst = std::max(worst, (Ball(gradient(each)) - truth).magnitude());
     }
   }
   return worst;
@@ -51,9 +50,9 @@ double error_near_minimum(const Composite& composite, float (*gradient)(float x)
 double change_from(const Composite& composite, double start, bool right, double shift) {
   const Activation& f = composite.activation();
   const double out = right ? 1 : -1;
-  // Of all x of a part, whose |f| is at most `size`.
+  // How far y' may be off for any x of a part, whose |f| is at most `size`.
   const auto move_of = [&](double size) {
-    return (kForwardUlps * std::max(0x1p-23 * size, 0x1p-149) + shift) * kFittedRoomUp;
+    return (kForwardUlps * std::max(0x1p-23 * size, 0x1p-149) + shift) * kSumsUp;
   };
   // In the tail from `at` on, reached from `step` further in: f moves more between the two than y' is off
   // f(x). Where f grows without end, f' is above 1/2 there: f moves by 2^-4 over 1/8, enough for x up to
@@ -67,7 +66,7 @@ double change_from(const Composite& composite, double start, bool right, double 
                                  std::abs(right ? composite.right_limit() : composite.left_limit()));
     const bool holds =
         grows ? shift < 0x1p-10 : (abs(f.value_ball(Ball(at)) - f.value_ball(inner))).lower() > move_of(size);
-    return holds ? (range.below + range.above) * kFittedRoomUp : INFINITY;
+    return holds ? (range.below + range.above) * kSumsUp : INFINITY;
   };
   const auto tail = [&](double at) {
     double least = INFINITY;
@@ -81,18 +80,18 @@ double change_from(const Composite& composite, double start, bool right, double 
     if (rest <= kSettledTail) return std::max(worst, rest);
     const double width = std::min(kWidest, kGrowth * std::abs(at - composite.x_star().to_double()));
     const double next = at + out * width;
-    const Ball x = Ball::hull(Ball(at), Ball(next));
+    const Ball x = Ball::hull(at, next);
     const double move = move_of(f.value_ball(x).magnitude()),
                  least = abs(composite.gradient(x, 1)[0]).lower();
     const double radius = least > 0 ? 2 * move / least : 0;
-    const Ball around = Ball::hull(Ball(std::min(at, next) - radius), Ball(std::max(at, next) + radius));
+    const Ball around = Ball::hull(std::min(at, next) - radius, std::max(at, next) + radius);
     const Series g = composite.gradient(around, 2);
     const double slope = abs(g[0]).lower();
     if (!(radius > 0 && slope * radius > move)) {  // f' is too small for that
       if (rest < 1) return std::max(worst, rest);
       throw kernels::SpecError(fmt::format("undecided: how far g moves with y near x = {:.6g}", at));
     }
-    worst = std::max(worst, g[1].magnitude() * move / slope * kFittedRoomUp);
+    worst = std::max(worst, g[1].magnitude() * move / slope * kSumsUp);
     at = next;
   }
   throw kernels::SpecError("undecided: f' does not settle within its reach");
@@ -106,7 +105,7 @@ double fitted_gradient_error(const Composite& composite, const FittedGradient& d
   const double left = change_from(composite, x_star - kTried, false, shift),
                right = change_from(composite, x_star + kTried, true, shift);
   return std::max(deployed.error + std::max(left, right), error_near_minimum(composite, deployed.gradient)) *
-         kFittedRoomUp;
+         kSumsUp;
 }
 
 }  // namespace outgrad::approx

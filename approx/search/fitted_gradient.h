@@ -8,7 +8,7 @@ namespace outgrad::approx {
 /// A fit of an activation with a minimum, with what has to be known of it.
 struct FittedGradient {
   double error;                ///< A + B
-  double y_c;                  ///< of its coordinate
+  double y_c;                  ///< its coordinate's
   float (*gradient)(float x);  ///< as deployed: the fit at the forward's y and the mask bit of x
 };
 

@@ -71,7 +71,7 @@ struct StoredArguments {
     int count = 0;
     for (const auto& [x, exact] : values) {
       const float y = kernels::widen(kernels::narrow<T>(deployed_value(fit, scale, x)));
-      const Ball off = abs(exact - Ball(static_cast<double>(y)));
+      const Ball off = abs(exact - Ball(y));
       const auto neighbour = [&](int step) {
         const auto bits = kernels::narrow<T>(y).bits;
         return static_cast<double>(kernels::widen(T{static_cast<kernels::u16>(bits + step)}));
@@ -140,15 +140,15 @@ const RoundedFit& choose_forward(const Composite& composite, const Piece& piece,
   return *best;
 }
 
-/// The coefficients of one row, of the lowest degree that leaves room for rounding: a row that needs no more
-/// has zeros in front, and a fit as near to its bound.
-/// Of a forward all samples count.
+/// Which samples of a row the deployed sequence asks for; all samples of a forward count.
 std::function<bool(double)> asked_for(const BackwardModel* model, const Piece& p) {
   if (model == nullptr) return nullptr;
   return [model, &p](double v) { return asks_for(*model, p, v); };
 }
 
-RoundedFit fit_row(const Composite& composite, Piece& p, int degree, const BackwardModel* model) {
+/// The coefficients of one row, of the lowest degree that leaves room for rounding: a row that needs no more
+/// has zeros in front, and a fit as near to its bound.
+void fit_row(const Composite& composite, Piece& p, int degree, const BackwardModel* model) {
   const Samples samples = sample(composite, p, kSamples);
   p.degree = degree;
   if (p.target != Target::value_relative) {
@@ -156,7 +156,7 @@ RoundedFit fit_row(const Composite& composite, Piece& p, int degree, const Backw
     while (p.degree > 1 && minimax_level(samples, p, p.degree - 1) <= room * p.allowed) --p.degree;
   }
   const std::vector<RoundedFit> fits = fit_piece(samples, p, p.degree);
-  RoundedFit chosen =
+  const RoundedFit& chosen =
       p.target != Target::value_relative ? fits.front() : choose_forward(composite, p, fits, p.allowed);
   p.centre = chosen.centre;
   p.c = chosen.c;
@@ -164,7 +164,6 @@ RoundedFit fit_row(const Composite& composite, Piece& p, int degree, const Backw
   p.c.resize(static_cast<size_t>(degree) + 1, 0.0f);
   p.observed = chosen.error;
   p.found = measure(samples, chosen, asked_for(model, p));
-  return chosen;
 }
 
 void fit_piece(const Composite& composite, Piece& p, int degree, const BackwardModel* model) {
@@ -212,7 +211,7 @@ void certify_pieces(const Composite& composite, BackwardModel& model, Stage& row
   flint_cleanup();
 }
 
-/// Of a row of a fit in ulps where |g| >= least.
+/// What a row may err by where |g| >= least, in a fit in ulps.
 double allowed_error(double least) {
   // ulp(1) counts for g next to 1, which is below it as well.
   return kUlpShare * std::ldexp(1.0, std::ilogb(std::max(std::nextafter(least, 0.0), kUlpFrom)) - 23);
@@ -297,24 +296,24 @@ class BackwardFitter {
       : composite_(composite), name_(spec.name), accuracy_(spec.accuracy), target_(spec.target),
         spec_(*spec.backward), layout_(spec_), intervals_(intervals) {}
 
-  void fit(Fit& result, Stage& rows) {
+  BackwardModel fit(Stage& rows) {
     choose_constants();
     lay_out_rows();
     if (minimum_ && follows_g()) bend_rows_near_minimum();
     rows.expect(static_cast<std::int64_t>(model_.pieces.size()));
     if (storage_aware()) {
       const StorageProgramme programme = fit_to_storage(model_, intervals_, spec_, target_);
-      result.programme_reached = programme.reached;
-      result.programme_dual = programme.dual;
+      model_.programme_reached = programme.reached;
+      model_.programme_dual = programme.dual;
       certify_pieces(composite_, model_, rows);
     } else {
       fit_to_g(rows);
     }
     bound_sequence();
-    if (!intervals_.empty()) result.worst_ulp = bound_storage();
-    result.expected_ratio = constants_.expected_ratio;
-    result.expected_regret = constants_.expected_regret;
-    result.backward = std::move(model_);
+    if (!intervals_.empty()) bound_storage();
+    model_.expected_ratio = constants_.expected_ratio;
+    model_.expected_regret = constants_.expected_regret;
+    return std::move(model_);
   }
 
  private:
@@ -429,18 +428,19 @@ class BackwardFitter {
                           false) == static_cast<float>(f.left_limit_gradient);
   }
 
-  /// T, O and R by enumeration. @return the regret in ulp of a 16-bit format at worst; the intervals of f32
-  /// are those next to the minimum, and say nothing of it.
-  double bound_storage() {
+  /// T, O, R and, of a 16-bit format, the regret in ulp by enumeration: the intervals of f32 are those next to
+  /// the minimum, and say nothing of it.
+  void bound_storage() {
     BackwardModel& m = model_;
     const StorageErrors e = measure_storage(
         intervals_, spec_.format, [&](const StorageInterval& i) { return deployed_gradient(m, i.y, i.m); });
     m.kT = e.total;
     m.kO = e.oracle;
     m.kR = e.regret;
-    if (m.format != Format::f32)
+    if (m.format != Format::f32) {
+      m.worst_ulp = e.worst_ulp;
       m.found.insert({{"T", e.worst_total}, {"O", e.worst_oracle}, {"R", e.worst_regret}});
-    if (spec_.format == Format::f32) {
+    } else {
       const double beyond = (m.kA + m.kB + certify_storage_beyond(composite_, m)) * kUp;
       m.kT = std::max(m.kT, beyond);
       m.kR = std::max(m.kR, beyond);
@@ -453,7 +453,6 @@ class BackwardFitter {
                       "the target {}",
                       name_, e.total / e.oracle, std::log2(e.regret), e.worst_ulp, accuracy_));
     }
-    return spec_.format == Format::f32 ? 0 : e.worst_ulp;
   }
 
   const Composite& composite_;
@@ -470,14 +469,13 @@ class BackwardFitter {
 };
 
 /// By the cheapest layout that reaches the target.
-void fit_found_layout(const Composite& composite, const Spec& spec,
-                      const std::vector<StorageInterval>& intervals, Fit& result, Stage& rows) {
+BackwardModel fit_found_layout(const Composite& composite, const Spec& spec,
+                               const std::vector<StorageInterval>& intervals, Stage& rows) {
   const std::vector<std::string> layouts = layouts_within(composite, spec);
   // Quick looks are off by some percent: where the cheapest misses the target, the next does not.
-  for (size_t k = 0; k < layouts.size(); ++k) {
+  for (size_t k = 0;; ++k) {
     try {
-      BackwardFitter(composite, with_layout(spec, layouts[k]), intervals).fit(result, rows);
-      return;
+      return BackwardFitter(composite, with_layout(spec, layouts[k]), intervals).fit(rows);
     } catch (const SpecError&) {
       if (k + 1 == layouts.size()) throw;
     }
@@ -495,9 +493,8 @@ std::string remedy(const Composite& composite, const Spec& spec,
     layouts.resize(std::min(layouts.size(), kMostTried));
     for (const std::string& layout : layouts) {
       try {
-        Fit tried;
         Stage rows("rows of another layout");
-        BackwardFitter(composite, with_layout(free, layout), intervals).fit(tried, rows);
+        BackwardFitter(composite, with_layout(free, layout), intervals).fit(rows);
         return "; try " + layout_in_place(spec, layout);
       } catch (const SpecError&) {  // the next one may
       }
@@ -508,45 +505,47 @@ std::string remedy(const Composite& composite, const Spec& spec,
   }
 }
 
+/// The rows as they are asked for; a refusal may end with a layout that reaches the target.
+BackwardModel fit_given_layout(const Composite& composite, const Spec& spec,
+                               const std::vector<StorageInterval>& intervals, bool advises, Stage& rows) {
+  try {
+    return BackwardFitter(composite, spec, intervals).fit(rows);
+  } catch (const SpecError& error) {
+    if (!advises || spec.activation.name != "expression" ||
+        spec.backward->accuracy != AccuracyClass::absolute)
+      throw;
+    const std::string advice = remedy(composite, spec, intervals);
+    throw SpecError(advice == fmt::format("; {}", error.what()) ? error.what() : error.what() + advice);
+  }
+}
+
 }  // namespace
 
 Fit fit(const Spec& spec, int threads, bool advises) {
   omp_set_num_threads(threads > 0 ? threads : omp_get_num_procs());
   const Composite composite(spec.activation);
-  Fit result;
-  result.name = spec.name;
-  result.activation = spec.activation.name;
-  result.function = spec.activation.function;
-  result.accuracy = spec.accuracy;
-  result.spec_sha256 = spec.sha256;
-  result.target = spec.target;
+  Fit result{
+      spec.name, spec.activation.name, spec.activation.function, spec.accuracy, spec.sha256, spec.target, {}};
   Stage rows("rows");
   if (spec.forward || spec.rounded) require_forward_of_gelu(composite);
   if (spec.forward) {
-    result.forward = fit_forward(composite, spec, rows);
-  } else if (spec.code) {
-    result.code = fit_code(composite, spec);
-  } else if (spec.fp8) {
-    result.fp8 = fit_fp8(composite, spec);
+    result.model = fit_forward(composite, spec, rows);
   } else if (spec.rounded) {
-    result.rounded = fit_rounded_forward(composite, *spec.rounded, spec.name, rows);
+    result.model = fit_rounded_forward(composite, *spec.rounded, spec.name, rows);
+  } else if (spec.code) {
+    result.model = fit_code(composite, spec);
+  } else if (spec.fp8) {
+    result.model = fit_fp8(composite, spec);
   } else {
-    require_shape(composite, *spec.backward);
-    const std::vector<StorageInterval> intervals = storage_intervals(composite, spec.backward->format);
-    if (spec.backward->accuracy == AccuracyClass::oracle) {
-      result.table = direct_table(composite, *spec.backward, intervals);
-    } else if (spec.backward->split == Split::uniform && spec.backward->cells == 0) {
-      fit_found_layout(composite, spec, intervals, result, rows);
+    const BackwardSpec& backward = *spec.backward;
+    require_shape(composite, backward);
+    const std::vector<StorageInterval> intervals = storage_intervals(composite, backward.format);
+    if (backward.accuracy == AccuracyClass::oracle) {
+      result.model = direct_table(composite, backward, intervals);
+    } else if (backward.split == Split::uniform && backward.cells == 0) {
+      result.model = fit_found_layout(composite, spec, intervals, rows);
     } else {
-      try {
-        BackwardFitter(composite, spec, intervals).fit(result, rows);
-      } catch (const SpecError& error) {
-        if (!advises || spec.activation.name != "expression" ||
-            spec.backward->accuracy != AccuracyClass::absolute)
-          throw;
-        const std::string advice = remedy(composite, spec, intervals);
-        throw SpecError(advice == fmt::format("; {}", error.what()) ? error.what() : error.what() + advice);
-      }
+      result.model = fit_given_layout(composite, spec, intervals, advises, rows);
     }
   }
   return result;

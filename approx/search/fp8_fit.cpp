@@ -1,4 +1,4 @@
-// T over all real scales of a range, by subdividing the range for each code.
+// Proves T over all real scales of a range, by subdividing the range for each code.
 //
 // At a scale s, an x with code c has an fp32 y with RN(y s) in the rounding interval [lo, hi] of c. So y s is
 // in it up to a factor 1 +- 2^-24, and the table of kernels/fp8.h is made from the fit at such y, each within
@@ -37,8 +37,6 @@ constexpr double kWidened = 0x1p-20;
 /// How near to what a scale needs the search ends, and what is added once more as room for the enclosures of
 /// a second proof.
 constexpr double kClose = 0x1p-18;
-/// Sums of a few doubles below are rounded up by this.
-constexpr double kFp8RoomUp = 1 + 0x1p-40;
 /// Roundings of the table's floats below 2, and extrema of f' that lie at the end of a code.
 constexpr double kTableRounding = 0x1p-22;
 /// f' is taken for its limit from where it is within this.
@@ -50,7 +48,7 @@ struct DeployedCode {
   const char* code;
   const char* fit;
   const char* function;
-  double fit_error;  ///< of a stored y, K + A + B
+  double fit_error;  ///< for a stored y, K + A + B
   FittedGradient gradient;
 };
 
@@ -115,15 +113,14 @@ class Side {
     const double x_star = composite.x_star().to_double();
     // near_minimum needs |f''| <= 2 where f is within kAtMinimum of y*. That is within 2^-20 of x*, since f''
     // >= 2^-3 there.
-    const Ball bend = composite.gradient(Ball::hull(Ball(x_star - 0x1p-20), Ball(x_star + 0x1p-20)), 2)[1];
+    const Ball bend = composite.gradient(Ball::hull(x_star - 0x1p-20, x_star + 0x1p-20), 2)[1];
     if (!(bend.lower() >= 0x1p-3 && bend.upper() <= 2))
       throw kernels::SpecError("undecided: f'' at the minimum is not between 1/8 and 2");
     for (double step = 1;; ++step) {
       end_ = x_star + (right ? step : -step);
       if (std::abs(end_) > f.reach)
         throw kernels::SpecError("undecided: f' does not settle within its reach");
-      const Activation::TailRange range = f.gradient_tail_range(Ball(end_), right);
-      if (std::max(range.below, range.above) < kSettledSlope) break;
+      if (f.gradient_tail(end_, right) < kSettledSlope) break;
     }
     end_value_ = f.value_ball(Ball(end_));
     // f'' has the sign that it has at x* up to the extremum, the other beyond it.
@@ -139,7 +136,7 @@ class Side {
         !one_sign(right ? *most : *least, end_, false)) {
       throw kernels::SpecError("undecided: f' has more than one extremum beside the minimum");
     }
-    extremum_ = Ball::hull(Ball(*least), Ball(*most));
+    extremum_ = Ball::hull(*least, *most);
     // Over the bracket f' differs from the value at its middle by no more than |f''| half its width.
     const Ball middle = extremum_.midpoint();
     extreme_slope_ =
@@ -170,19 +167,19 @@ class Side {
     if (!((Ball(y) - end_value_).negative())) {
       const Activation& f = composite_.activation();
       return s.include(Ball(right_ ? f.right_limit_gradient : f.left_limit_gradient) +
-                       Ball::hull(Ball(-kSettledSlope), Ball(kSettledSlope)));
+                       Ball::hull(-kSettledSlope, kSettledSlope));
     }
     s.include(composite_.gradient(inverse_(Ball(y)), 1)[0]);
   }
   /// A bound of f' for y next to y*: f' = 0 there, and |f'|^2 <= 4 (y - y*) for |f''| <= 2.
   [[nodiscard]] Ball near_minimum(double y) const {
     const double above = std::max(0.0, (Ball(y) - composite_.y_star()).upper()),
-                 slope = 2 * std::sqrt(above) * kFp8RoomUp;
+                 slope = 2 * std::sqrt(above) * kSumsUp;
     return Ball(right_ ? slope : -slope);
   }
 
   void search(double a, double b, std::vector<double>& undecided, int depth) const {
-    const Ball bend = composite_.gradient(Ball::hull(Ball(a), Ball(b)), 2)[1];
+    const Ball bend = composite_.gradient(Ball::hull(a, b), 2)[1];
     if (bend.positive() || bend.negative()) return;
     constexpr int kDeepest = 24;
     if (depth == kDeepest) {
@@ -339,7 +336,7 @@ Fp8Model fit_fp8(const Composite& composite, const Spec& spec) {
   m.kLeastAt = left.extreme_at();
   m.kGreatestAt = right.extreme_at();
   m.kG = fitted_gradient_error(composite, deployed.gradient);
-  m.kRoom = (std::max(2 * deployed.fit_error, m.kG) + m.kG + kTableRounding) * kFp8RoomUp;
+  m.kRoom = (std::max(2 * deployed.fit_error, m.kG) + m.kG + kTableRounding) * kSumsUp;
   if (!(m.kRoom <= spec.target)) {
     throw kernels::SpecError(
         fmt::format("{}: target {} is not reached: the fit and its rounding take 2^{:.2f}", spec.name,
@@ -347,8 +344,7 @@ Fp8Model fit_fp8(const Composite& composite, const Spec& spec) {
   }
   const auto bound = [&](const Lengths& longest, std::array<double, 3>& total) {
     for (size_t bits = 0; bits < longest.size(); ++bits) {
-      total[bits] =
-          (0.5 * longest[bits] + kClose + deployed.fit_error + kTableRounding + m.kRoom) * kFp8RoomUp;
+      total[bits] = (0.5 * longest[bits] + kClose + deployed.fit_error + kTableRounding + m.kRoom) * kSumsUp;
     }
   };
   const auto over = [&](Grid grid, Fp8Model::Scales& scales) {

@@ -77,7 +77,7 @@ std::vector<Ladder> absolute_layouts(Format format, const Composite& composite) 
       ladder.push_back({degree, rows, fmt::format("d{}_{}", degree, suffix)});
     all.push_back(std::move(ladder));
   };
-  constexpr int kSquare = 2;  // of tanh and sigmoid, g is one of degree 2
+  constexpr int kSquare = 2;  // g of tanh and of sigmoid is a polynomial of degree 2
   const int lowest = single ? 3 : 2;
   if (!masked) add("\"cells\": 1, \"centred\": false", "1", kSquare);
   for (const int rows : single ? std::vector{16, 32, 64} : std::vector{8, 16, 32}) {

@@ -41,7 +41,7 @@ class LayoutSamples {
 
  private:
   const BackwardModel& model_;
-  std::vector<Samples> samples_;  ///< of each row; none of a constant one
+  std::vector<Samples> samples_;  ///< row by row; a constant one has none
 };
 
 /// The layouts by which a target abs:2^-N can be reached, cheapest first, of the specification's degree where

@@ -86,7 +86,7 @@ class Search {
   ParetoCandidates run() {
     const Stage stage("what can be on the front");
     if (format_ != Format::f32) intervals_ = storage_intervals(composite_, format_);
-    for (const StorageInterval& i : intervals_) oracle_ = std::max(oracle_, i.half());
+    oracle_ = oracle_of(intervals_);
     if (format_ != Format::e4m3 && format_ != Format::e5m2) polynomials();
     if (has_direct_table(format_)) tables();
     std::stable_sort(found_.candidates.begin(), found_.candidates.end(),
@@ -115,11 +115,17 @@ class Search {
     return {cost.work(), cost.depth, cost.table_bytes, 0, 0, 0};
   }
 
-  void add(const std::string& suffix, const std::string& rest, const Merit& expected) {
+  /// Another order of evaluation than Horner's is told by the name.
+  void add(const std::string& suffix, const std::string& rest, const Merit& expected,
+           int scheme = kernels::kHorner) {
+    const std::string name = to_string_scheme(scheme);
     if (too_coarse(expected, oracle_)) {
       ++found_.too_coarse;
-    } else {
+    } else if (scheme == kernels::kHorner) {
       found_.candidates.push_back({text(suffix, rest), expected});
+    } else {
+      found_.candidates.push_back(
+          {text(suffix + "_" + name, fmt::format("{}, \"scheme\": \"{}\"", rest, name)), expected});
     }
   }
 
@@ -201,24 +207,21 @@ class Search {
         "abs:2^{:.2f}", std::ceil(100 * std::log2(std::clamp(level * kRoomOfTarget, least, 0.5))) / 100);
     // What B comes to: where f has a minimum, s carries the rounding of a difference and a root into g.
     const double bound = level + (model.kHasRight ? 0x1p-23 : composite_.masked() ? 0x1p-22 : 0x1p-24);
-    const auto considered = [&](const std::string& suffix, const std::string& scheme) {
+    const auto considered = [&](int scheme) {
+      model.kScheme = scheme;
       Merit expected = with_costs(model);
       expected.a_plus_b = bound;
       expected.regret = std::max(level, constants_.expected_regret);
       if (oracle_ > 0) expected.total = std::max({oracle_, constants_.expected_ratio * oracle_, level});
-      add(suffix, fmt::format("\"target\": \"{}\", {}{}", target, rest, scheme), expected);
+      add(layout.suffix, fmt::format("\"target\": \"{}\", {}", target, rest), expected, scheme);
     };
-    considered(layout.suffix, "");
+    considered(kernels::kHorner);
     if (level < kNoise) {  // nothing else is worth a try
       found_.exact = true;
       const ParetoCandidate only = found_.candidates.back();
       found_.candidates = {only};
     } else if (tries_schemes(model.kRows, layout.degree)) {
-      for (const int scheme : {kernels::kEstrin, kernels::kEvenOdd}) {
-        model.kScheme = scheme;
-        considered(fmt::format("{}_{}", layout.suffix, to_string_scheme(scheme)),
-                   fmt::format(", \"scheme\": \"{}\"", to_string_scheme(scheme)));
-      }
+      for (const int scheme : {kernels::kEstrin, kernels::kEvenOdd}) considered(scheme);
     }
     return level;
   }
@@ -282,7 +285,7 @@ class Search {
       ++found_.too_coarse;
       return from;
     }
-    const auto considered = [&](int scheme, const std::string& suffix, const std::string& member) {
+    const auto considered = [&](int scheme) {
       best->model.kScheme = scheme;
       Merit expected = with_costs(best->model);
       const StorageErrors e = measure_storage(intervals_, format_, [&](const StorageInterval& i) {
@@ -293,14 +296,11 @@ class Search {
       for (const Piece& p : best->model.pieces)
         expected.a_plus_b = std::max(expected.a_plus_b,
                                      measure(sample(composite_, p, kRoughSamples), {p.centre, p.c, 0}).error);
-      add(suffix, best->rest + member, expected);
+      add(layout.suffix, best->rest, expected, scheme);
     };
-    considered(kernels::kHorner, layout.suffix, "");
+    considered(kernels::kHorner);
     if (tries_schemes(rows, layout.degree)) {
-      for (const int scheme : {kernels::kEstrin, kernels::kEvenOdd}) {
-        considered(scheme, fmt::format("{}_{}", layout.suffix, to_string_scheme(scheme)),
-                   fmt::format(", \"scheme\": \"{}\"", to_string_scheme(scheme)));
-      }
+      for (const int scheme : {kernels::kEstrin, kernels::kEvenOdd}) considered(scheme);
     }
     return met;
   }
@@ -309,7 +309,7 @@ class Search {
     for (const char* entries : {"f16", "bf16"}) {
       const std::string rest = fmt::format("\"target\": \"oracle\", \"entries\": \"{}\"", entries);
       Fit fit;
-      fit.table = direct_table(composite_, *parsed("table", rest).backward, intervals_);
+      fit.model = direct_table(composite_, *parsed("table", rest).backward, intervals_);
       add(fmt::format("table_{}", entries), rest, pareto_point("", std::move(fit)).merit);
     }
   }
@@ -320,7 +320,7 @@ class Search {
   Composite composite_;
   std::vector<StorageInterval> intervals_;
   double oracle_ = 0;
-  CoordinateConstants constants_{0, 0, 0, 0, 0};  ///< of the absolute class
+  CoordinateConstants constants_{0, 0, 0, 0, 0};  ///< those of the absolute class
   std::map<double, CoordinateConstants> constants_of_regret_;
   ParetoCandidates found_;
 };
@@ -352,13 +352,13 @@ std::vector<size_t> worth_choosing(const std::vector<Merit>& all, Format format)
 ParetoPoint pareto_point(std::string spec, Fit fit) {
   ParetoPoint p;
   p.spec = std::move(spec);
-  if (fit.table) {
-    p.cost = cost_of_direct(fit.table->kMasked);
-    p.cost.table_bytes = static_cast<int>(sizeof(std::uint16_t) * fit.table->entries.size());
-    p.oracle = fit.table->kO;
-    p.merit = {p.cost.work(), p.cost.depth, p.cost.table_bytes, fit.table->kR, fit.table->kT, fit.table->kR};
+  if (const auto* t = fit.as<TableModel>()) {
+    p.cost = cost_of_direct(t->kMasked);
+    p.cost.table_bytes = static_cast<int>(sizeof(std::uint16_t) * t->entries.size());
+    p.oracle = t->kO;
+    p.merit = {p.cost.work(), p.cost.depth, p.cost.table_bytes, t->kR, t->kT, t->kR};
   } else {
-    const BackwardModel& m = *fit.backward;
+    const BackwardModel& m = *fit.as<BackwardModel>();
     p.cost = cost_of(m);
     p.oracle = m.kO;
     p.merit = {p.cost.work(), p.cost.depth, p.cost.table_bytes, m.kAB, m.kT, m.kR};

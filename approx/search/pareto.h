@@ -87,8 +87,8 @@ ParetoPoint pareto_point(std::string spec, Fit fit);
 struct ParetoFront {
   Format format = Format::f32;
   std::vector<ParetoPoint> points;  ///< by ascending work, bytes and depth
-  /// Of the candidates: not fitted as covered already; refused by the fitter; fitted and covered or too
-  /// coarse.
+  /// How many candidates were there, were not fitted as covered already, were refused by the fitter, or were
+  /// fitted and covered or too coarse.
   int tried = 0, skipped = 0, unreachable = 0, covered = 0, too_coarse = 0;
   bool exact = false;
 };

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -25,12 +26,8 @@ double outward_hi(const Real& r) { return std::nextafter(static_cast<double>(r),
 
 /// Least x, up to 2^-40, beyond which f' is within `budget` of its right limit.
 double right_tail_start(const Composite& composite, double budget) {
-  double lo = 0, hi = composite.activation().reach;
-  for (int step = 0; step < 48; ++step) {
-    const double mid = 0.5 * (lo + hi);
-    (composite.activation().right_gradient_tail(Ball(mid)).magnitude() <= budget ? hi : lo) = mid;
-  }
-  return hi;
+  const Activation& f = composite.activation();
+  return bisect(0, f.reach, 48, [&](double x) { return f.gradient_tail(x, true) <= budget; }).second;
 }
 
 float float_above(double d) {
@@ -85,8 +82,7 @@ class RowBuilder {
     x_end_ = bounded_right_ ? Real(right_tail_start(composite, kNothing))
                             : composite.argument_of(Real(m.kYMax), true);
     if (m.kMasked) {
-      const Real y_c = Real(m.kYHi) + Real(m.kYLo), y_star = composite.y_star().mid();
-      lower_ = y_c < y_star ? y_c : y_star;
+      lower_ = std::min(Real(m.kYHi) + Real(m.kYLo), composite.y_star().mid());
       v_begin_ = static_cast<double>(m.kSMin);
       if (spec.left) {
         m.kLeftY = -std::ldexp(1.0f, spec.left->edge_log2);
@@ -233,7 +229,7 @@ class RowBuilder {
     constexpr double kFlat = 0x1p-18;
     const auto& f = composite_.activation();
     if (anchored && !p.anchor && p.v_lo > 0 && f.right_limit_gradient == 1 &&
-        f.right_gradient_tail(Ball(argument(p.v_lo))).magnitude() < kFlat) {
+        f.gradient_tail(Ball(argument(p.v_lo)), true) < kFlat) {
       p.anchor = Piece::Anchor{static_cast<float>(v_end_), 1.0f};
     }
     p.x_lo = p.left_tail ? Real(composite_.tail_start()) : argument(p.v_lo);
@@ -245,8 +241,7 @@ class RowBuilder {
   /// difference and a root.
   void continue_in_y(int left_cells) {
     const auto scale = static_cast<double>(m.kIndexScale);
-    const Real y_c = Real(m.kYHi) + Real(m.kYLo),
-               higher = y_c > composite_.y_star().mid() ? y_c : composite_.y_star().mid();
+    const Real higher = std::max(Real(m.kYHi) + Real(m.kYLo), composite_.y_star().mid());
     int first = -1;
     for (Piece& p : m.pieces) {
       const int j = p.row - left_cells;
@@ -346,8 +341,7 @@ int greatest_edge_log2(const Composite& composite) {
 
 float least_with_bit(const Composite& composite) {
   const float least = std::nextafter(static_cast<float>(composite.x_star().lower()), INFINITY);
-  return Ball(static_cast<double>(least)).mid() < composite.x_star().mid() ? std::nextafter(least, INFINITY)
-                                                                           : least;
+  return Ball(least).mid() < composite.x_star().mid() ? std::nextafter(least, INFINITY) : least;
 }
 
 ForwardModel lay_out(const Composite& composite, const ForwardSpec& spec) {
@@ -368,12 +362,10 @@ ForwardModel lay_out(const Composite& composite, const ForwardSpec& spec) {
     ++end;
   m.kXMax = static_cast<float>(end) / static_cast<float>(per_unit);
   // Left: |f| < 2^-150 rounds to -0. |f| falls towards -inf there (f' < 0 left of x*).
-  double lo = -38, hi = -2;
-  for (int step = 0; step < 60; ++step) {
-    const double mid = 0.5 * (lo + hi);
-    (abs(composite.activation().value_ball(Ball(mid))).magnitude() < 0x1p-150 ? lo : hi) = mid;
-  }
-  m.kXMin = std::nextafter(static_cast<float>(lo), -INFINITY);
+  const double least = bisect(-2, -38, 60, [&](double x) {
+                         return abs(composite.activation().value_ball(x)).magnitude() < 0x1p-150;
+                       }).second;
+  m.kXMin = std::nextafter(static_cast<float>(least), -INFINITY);
 
   const auto cells = [&](const Cells& c, int first, int last, double from, double to,
                          std::vector<Piece>& pieces, bool scaled) {

@@ -20,7 +20,7 @@ BackwardModel lay_out(const Composite& composite, const BackwardSpec& spec,
 std::pair<double, double> core_range(const Composite& composite, const BackwardSpec& spec,
                                      const CoordinateConstants& constants, double target);
 
-/// Of a left segment: the largest power of two below |y*|.
+/// The largest edge_log2 of a left segment: 2 to it is the largest power of two below |y*|.
 int greatest_edge_log2(const Composite& composite);
 
 /// The least float with m = 1: from x* on.

@@ -18,7 +18,7 @@ inline constexpr double kRoundingRoom = 0x1p-21;
 
 struct ProgrammeSolution {
   std::vector<double> c;  ///< in powers of v - centre
-  /// of the weighted problem: error <= 1 serves every range, level > 1 proves that nothing does
+  /// These are of the weighted problem: error <= 1 serves every range, level > 1 proves that nothing does
   double level, error;
 };
 

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 namespace outgrad::approx {
 namespace {
@@ -32,7 +33,7 @@ Ball larger(const Ball& a, const Ball& b) {
   return (a - b).positive() ? a : (b - a).positive() ? b : Ball::hull(a, b);
 }
 
-/// Of the range of |v|.
+/// An end of the range of |v|.
 enum class End { least, most };
 
 /// |v| at an end of its range over the box, over doubles or balls, without the rounding of the coordinate: it
@@ -80,8 +81,7 @@ CoordinateRange range_of(const ReachProblem& problem, const ReachPair& pair, con
 Ball ball_of(const ReachProblem& problem, const ReachPair& pair, const ReachBox& box) {
   Ball v = Ball::hull(magnitude_at<Ball>(problem.domain, pair, box, End::least),
                       magnitude_at<Ball>(problem.domain, pair, box, End::most));
-  if (box.region != ReachRegion::far)
-    v = v * Ball::hull(Ball(1 - kCoordinateRounding), Ball(1 + kCoordinateRounding));
+  if (box.region != ReachRegion::far) v = v * Ball::hull(1 - kCoordinateRounding, 1 + kCoordinateRounding);
   return pair.m ? v : -v;
 }
 
@@ -161,7 +161,7 @@ std::optional<Minimax<double>> programme(const std::vector<Sample>& samples, int
     for (Eigen::Index j = 0; j < columns; ++j, power *= s.v / reach) a(i, j) = power;
     b[i] = s.middle / s.w;
   }
-  constexpr double kNear = 1e-3;  // of the level: the proof needs a good q, not the best
+  constexpr double kNear = 1e-3;  // share of the level: the proof needs a good q, not the best
   constexpr int kRounds = 200;
   auto best = exchange<double>(a, b, kNear, kRounds);
   double unscale = 1;
@@ -227,7 +227,7 @@ std::optional<Refutation> chain_of(const ReachProblem& problem, const ReachBox& 
   }
   const auto needed = static_cast<size_t>(problem.question.degree) + 2;
   if (links.size() < needed) return std::nullopt;
-  // Of consecutive ones those with the largest least margin.
+  // Those consecutive ones are taken that have the largest least margin.
   size_t first = 0;
   double best = -1;
   for (size_t k = 0; k + needed <= links.size(); ++k) {
@@ -282,6 +282,56 @@ bool is_void(const ReachDomain& d, const ReachBox& box) {
          floor * floor + kRoom < d.y_first - box.hi[kCentreAxis];
 }
 
+/// A box that is not decided, and the best polynomial at the middle of the one that it was cut from.
+struct OpenBox {
+  ReachBox box;
+  std::vector<double> guess = {};
+};
+
+/// The whole domain.
+std::vector<OpenBox> first_boxes(const ReachDomain& d) {
+  std::vector<OpenBox> open;
+  const double near = d.y_first - kNearCentre * (d.floor_end - d.y_first);
+  // The largest sqrt(t_min) with y_c + t_min < floor_end, rounded up.
+  const double largest_root = std::sqrt(d.floor_end - near) * (1 + 0x1p-40);
+  for (const bool unbounded : {false, true}) {
+    const double right = unbounded ? d.right_far : d.right_first,
+                 right_end = unbounded ? infinity() : d.right_far;
+    open.push_back({{ReachRegion::near,
+                     {near, 0, d.left_first, right},
+                     {d.floor_end, largest_root, d.left_last, right_end}}});
+    open.push_back({{ReachRegion::middle,
+                     {d.y_first - kFarthestCentre, d.y_first, d.left_first, right},
+                     {near, d.floor_end, d.left_last, right_end}}});
+    open.push_back({{ReachRegion::far,  // the right branch alone is used
+                     {0, d.y_first, d.left_last, right},
+                     {1 / kFarthestCentre, d.floor_end, d.left_last, right_end}}});
+  }
+  std::ranges::stable_sort(open, {}, [](const OpenBox& o) { return o.box.region; });
+  return open;
+}
+
+ReachResult::Constants constants_of(const ReachProblem& problem, const ReachBox& box) {
+  const ReachBox middle = middle_of(problem, box);
+  const double c = box.region == ReachRegion::far ? problem.domain.y_first - 1 / middle.lo[kCentreAxis]
+                                                  : middle.lo[kCentreAxis],
+               floor = middle.lo[kFloorAxis];
+  const double t_min = box.region == ReachRegion::near ? floor * floor : std::max(floor - c, 0.0);
+  return {c, t_min, -std::sqrt(std::max(middle.lo[kLeftAxis] - c, 0.0)), middle.lo[kRightAxis]};
+}
+
+/// Coefficients that serve all pairs with the constants in the middle of the box, if there are such.
+std::optional<std::vector<double>> solution_in(const ReachProblem& problem, const ReachBox& box) {
+  std::vector<size_t> all(problem.pairs.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  auto samples = samples_of(problem, middle_of(problem, box), all);
+  // What is in reach has the room left, in place of given away.
+  for (Sample& sample : samples) sample.w -= 2 * kEvaluationRoom;
+  const auto best = programme(samples, problem.question.degree, reach_of(samples));
+  if (!best || best->error > 1) return std::nullopt;
+  return to_doubles(best->coefficients);
+}
+
 }  // namespace
 
 const char* to_string(ReachVerdict v) {
@@ -303,8 +353,7 @@ ReachProblem reach_problem(const Composite& composite, const std::vector<Storage
     throw kernels::SpecError(
         fmt::format("reach: degree {} is not in [0, {}]", question.degree, kernels::kLargestDegree));
   }
-  ReachProblem problem{question, 0, {}, {}, {}};
-  for (const StorageInterval& i : intervals) problem.oracle = std::max(problem.oracle, i.half());
+  ReachProblem problem{question, oracle_of(intervals), {}, {}, {}};
   const auto add = [&](const StorageInterval& i) {
     const double w = std::min(question.ratio * problem.oracle - i.half(), question.regret);
     problem.pairs.push_back(
@@ -420,52 +469,13 @@ std::optional<Refutation> refute(const ReachProblem& problem, const ReachBox& bo
 
 ReachResult decide_reach(const ReachProblem& problem, size_t most_boxes, int threads,
                          const std::function<void(const ReachBox&, const Refutation&)>& visit) {
-  const ReachDomain& d = problem.domain;
-  struct Node {
-    ReachBox box;
-    std::vector<double> guess;
-  };
-  std::vector<Node> open;
-  const double unit = d.floor_end - d.y_first, near = d.y_first - kNearCentre * unit;
-  for (const ReachRegion region : {ReachRegion::near, ReachRegion::middle, ReachRegion::far}) {
-    for (const bool unbounded : {false, true}) {
-      ReachBox box;
-      box.region = region;
-      const double right = unbounded ? d.right_far : d.right_first,
-                   right_end = unbounded ? infinity() : d.right_far;
-      switch (region) {
-        case ReachRegion::near:
-          box.lo = {near, 0, d.left_first, right};
-          // The largest sqrt(t_min) with y_c + t_min < floor_end, rounded up.
-          box.hi = {d.floor_end, std::sqrt(d.floor_end - near) * (1 + 0x1p-40), d.left_last, right_end};
-          break;
-        case ReachRegion::middle:
-          box.lo = {d.y_first - kFarthestCentre, d.y_first, d.left_first, right};
-          box.hi = {near, d.floor_end, d.left_last, right_end};
-          break;
-        case ReachRegion::far:  // the right branch alone is used
-          box.lo = {0, d.y_first, d.left_last, right};
-          box.hi = {1 / kFarthestCentre, d.floor_end, d.left_last, right_end};
-          break;
-      }
-      open.push_back({box, {}});
-    }
-  }
+  std::vector<OpenBox> open = first_boxes(problem.domain);
   ReachResult result;
   result.least_level = infinity();
   struct Outcome {
     std::optional<Refutation> refutation;
     double level = infinity();
     int axis = -1;
-  };
-  const auto constants_of = [&](const ReachBox& box) {
-    const ReachBox middle = middle_of(problem, box);
-    const double c = box.region == ReachRegion::far ? d.y_first - 1 / middle.lo[kCentreAxis]
-                                                    : middle.lo[kCentreAxis],
-                 floor = middle.lo[kFloorAxis];
-    const double t_min = box.region == ReachRegion::near ? floor * floor : std::max(floor - c, 0.0);
-    return ReachResult::Constants{c, t_min, -std::sqrt(std::max(middle.lo[kLeftAxis] - c, 0.0)),
-                                  middle.lo[kRightAxis]};
   };
   Stage stage("boxes");
   for (int depth = 0; !open.empty(); ++depth) {
@@ -478,42 +488,34 @@ ReachResult decide_reach(const ReachProblem& problem, size_t most_boxes, int thr
     });
     result.boxes += open.size();
     stage.tick(static_cast<std::int64_t>(open.size()));
-    std::vector<Node> next;
+    std::vector<OpenBox> next;
     for (size_t k = 0; k < open.size(); ++k) {
       const Outcome& o = outcomes[k];
       const ReachBox& box = open[k].box;
       if (o.level < result.least_level) {
         result.least_level = o.level;
-        result.best = constants_of(box);
+        result.best = constants_of(problem, box);
       }
       if (o.refutation) {
         ++result.refuted;
         if (visit) visit(box, *o.refutation);
         continue;
       }
-      if (box.region != ReachRegion::far && o.level <= 1) {  // perhaps a solution: then it serves all pairs
-        std::vector<size_t> all(problem.pairs.size());
-        for (size_t j = 0; j < all.size(); ++j) all[j] = j;
-        ReachBox middle = middle_of(problem, box);
-        auto samples = samples_of(problem, middle, all);
-        // What is in reach has the room left, in place of given away.
-        for (Sample& sample : samples) sample.w -= 2 * kEvaluationRoom;
-        const auto best = programme(samples, problem.question.degree, reach_of(samples));
-        if (best && best->error <= 1) {
+      if (box.region != ReachRegion::far && o.level <= 1) {
+        if (auto coefficients = solution_in(problem, box)) {
           result.verdict = ReachVerdict::in_reach;
           result.least_level = o.level;
-          result.best = constants_of(box);
-          result.coefficients = to_doubles(best->coefficients);
+          result.best = constants_of(problem, box);
+          result.coefficients = std::move(*coefficients);
           return result;
         }
       }
       if (o.axis < 0) return result;
-      const auto axis = static_cast<size_t>(o.axis);
       const double at = cut(problem, box, o.axis);
       for (const bool upper : {false, true}) {
-        Node node{box, open[k].guess};
-        (upper ? node.box.lo : node.box.hi)[axis] = at;
-        if (!is_void(d, node.box)) next.push_back(std::move(node));
+        OpenBox half{box, open[k].guess};
+        (upper ? half.box.lo : half.box.hi)[static_cast<size_t>(o.axis)] = at;
+        if (!is_void(problem.domain, half.box)) next.push_back(std::move(half));
       }
     }
     open = std::move(next);
@@ -537,7 +539,7 @@ std::string to_json(const ReachProblem& problem, const ReachResult& result, cons
   j["oracle"] = problem.oracle;
   j["verdict"] = to_string(result.verdict);
   j["boxes"] = {{"examined", result.boxes}, {"refuted", result.refuted}, {"deepest", result.deepest}};
-  j["least_level_cut"] = result.least_level;  // of the boxes that had to be cut; null where none had
+  j["least_level_cut"] = result.least_level;  // over the boxes that had to be cut; null where none had
   j["least_level_at"] = {{"y_c", result.best.y_c},
                          {"t_min", result.best.t_min},
                          {"s_min", result.best.s_min},

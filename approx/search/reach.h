@@ -119,7 +119,7 @@ struct ReachResult {
   ReachVerdict verdict = ReachVerdict::undecided;
   size_t boxes = 0, refuted = 0;  ///< examined; proven empty
   int deepest = 0;
-  double least_level = 0;  ///< of the programme, over the middles of the boxes that had to be cut
+  double least_level = 0;  ///< the programme's, over the middles of the boxes that had to be cut
   struct Constants {
     double y_c, t_min, s_min, y_max;
   };

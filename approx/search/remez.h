@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 namespace outgrad::approx {
@@ -23,6 +24,103 @@ struct Minimax {
   bool settled;  ///< error and level agree to the tolerance asked for
 };
 
+/// The single exchange on given columns and target.
+template <class Scalar>
+class Exchange {
+ public:
+  using Matrix = Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic>;
+  using Vector = Eigen::Matrix<Scalar, Eigen::Dynamic, 1>;
+
+  Exchange(const Matrix& columns, const Vector& target)
+      : columns_(columns), target_(target), n_(columns.cols()), sign_(n_ + 1), system_(n_ + 1, n_ + 1),
+        side_(n_ + 1), residual_(target) {
+    const Eigen::Index samples = columns.rows();
+    if (samples <= n_) throw std::logic_error("exchange: no more samples than coefficients");
+    // Start from the extrema of a Chebyshev polynomial, in sample order.
+    for (Eigen::Index j = 0; j <= n_; ++j) {
+      const double place =
+          n_ == 0
+              ? 0.5
+              : 0.5 * (1 - std::cos(3.141592653589793 * static_cast<double>(j) / static_cast<double>(n_)));
+      // all different
+      const Eigen::Index least = j == 0 ? 0 : reference_.back() + 1, most = samples - 1 - (n_ - j);
+      reference_.push_back(
+          std::clamp(static_cast<Eigen::Index>(place * static_cast<double>(samples - 1) + 0.5), least, most));
+      sign_[j] = j % 2 == 0 ? Scalar(1) : Scalar(-1);
+    }
+  }
+
+  /// The coefficients that level the error on the reference; its level, and the error over all samples.
+  Minimax<Scalar> levelled() {
+    using std::abs;
+    for (Eigen::Index j = 0; j <= n_; ++j) {
+      const Eigen::Index i = reference_[static_cast<size_t>(j)];
+      system_.row(j).head(n_) = columns_.row(i);
+      side_[j] = target_[i];
+    }
+    // lambda: the one linear relation between the reference's rows; its signs are those of the levelled
+    // residuals.
+    if (n_ > 0) {
+      system_.col(n_) = sign_;
+      const Vector lambda = system_.transpose().fullPivLu().solve(last_unit());
+      const Scalar orient = lambda.dot(side_) < Scalar(0) ? Scalar(-1) : Scalar(1);
+      for (Eigen::Index j = 0; j <= n_; ++j)
+        sign_[j] = lambda[j] * orient < Scalar(0) ? Scalar(-1) : Scalar(1);
+    } else {
+      sign_[0] = side_[0] < Scalar(0) ? Scalar(-1) : Scalar(1);
+    }
+    system_.col(n_) = sign_;
+    const Vector solution = system_.fullPivLu().solve(side_);
+    if (n_ > 0) residual_ = target_ - columns_ * solution.head(n_);
+    worst_ = 0;
+    Scalar error = Scalar(0);
+    for (Eigen::Index i = 0; i < residual_.size(); ++i) {
+      const Scalar r = abs(residual_[i]);
+      if (r > error) {
+        error = r;
+        worst_ = i;
+      }
+    }
+    return {solution.head(n_), solution[n_], error, false};
+  }
+
+  /// The worst sample enters by the ratio test: it takes the place that keeps every sign of the relation.
+  /// False where there is none.
+  bool advance() {
+    const Scalar tau = residual_[worst_] < Scalar(0) ? Scalar(-1) : Scalar(1);
+    Vector entering = Vector::Zero(n_ + 1);
+    if (n_ > 0) entering.head(n_) = tau * columns_.row(worst_).transpose();
+    const auto dual = system_.transpose().fullPivLu();
+    const Vector lambda = dual.solve(last_unit()), alpha = dual.solve(entering);
+    Eigen::Index leaving = -1;
+    Scalar largest = Scalar(0);
+    for (Eigen::Index j = 0; j <= n_; ++j) {
+      if (lambda[j] == Scalar(0)) continue;
+      const Scalar ratio = alpha[j] / lambda[j];
+      if (leaving < 0 || ratio > largest) {
+        largest = ratio;
+        leaving = j;
+      }
+    }
+    if (leaving < 0) return false;
+    reference_[static_cast<size_t>(leaving)] = worst_;
+    sign_[leaving] = tau;
+    return true;
+  }
+
+ private:
+  [[nodiscard]] Vector last_unit() const { return Vector::Unit(n_ + 1, n_); }
+
+  const Matrix& columns_;
+  const Vector& target_;
+  const Eigen::Index n_;
+  std::vector<Eigen::Index> reference_;
+  Vector sign_;
+  Matrix system_;
+  Vector side_, residual_;
+  Eigen::Index worst_ = 0;
+};
+
 /// Minimises max_i |b_i - (A c)_i|. `columns` is samples x coefficients, with more samples than coefficients.
 /// Where rows of `columns` all but vanish the optimum is degenerate and the exchange may cycle: after
 /// `rounds` exchanges the best of them is returned, not settled; its level is a lower bound all the same. An
@@ -32,86 +130,16 @@ template <class Scalar>
 Minimax<Scalar> exchange(const Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic>& columns,
                          const Eigen::Matrix<Scalar, Eigen::Dynamic, 1>& target, double tolerance = 1e-6,
                          int rounds = 1000, double nothing = 0) {
-  using Matrix = Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic>;
-  using Vector = Eigen::Matrix<Scalar, Eigen::Dynamic, 1>;
-  using std::abs;
-  const Eigen::Index samples = columns.rows(), n = columns.cols();
-  if (samples <= n) throw std::logic_error("exchange: no more samples than coefficients");
-  // Start from the extrema of a Chebyshev polynomial, in sample order.
-  std::vector<Eigen::Index> reference(static_cast<size_t>(n + 1));
-  for (Eigen::Index j = 0; j <= n; ++j) {
-    const double place =
-        n == 0 ? 0.5
-               : 0.5 * (1 - std::cos(3.141592653589793 * static_cast<double>(j) / static_cast<double>(n)));
-    // all different
-    const Eigen::Index least = j == 0 ? 0 : reference[static_cast<size_t>(j) - 1] + 1,
-                       most = samples - 1 - (n - j);
-    reference[static_cast<size_t>(j)] =
-        std::clamp(static_cast<Eigen::Index>(place * static_cast<double>(samples - 1) + 0.5), least, most);
-  }
-  Vector sign(n + 1);
-  for (Eigen::Index j = 0; j <= n; ++j) sign[j] = j % 2 == 0 ? Scalar(1) : Scalar(-1);
-  Matrix system(n + 1, n + 1);
-  Vector side(n + 1);
-  Minimax<Scalar> best{Vector::Zero(n), Scalar(0), Scalar(0), false};
+  Exchange<Scalar> search(columns, target);
+  Minimax<Scalar> best{Exchange<Scalar>::Vector::Zero(columns.cols()), Scalar(0), Scalar(0), false};
   for (int round = 0; round < rounds; ++round) {
-    for (Eigen::Index j = 0; j <= n; ++j) {
-      const Eigen::Index i = reference[static_cast<size_t>(j)];
-      system.row(j).head(n) = columns.row(i);
-      side[j] = target[i];
-    }
-    // lambda: the one linear relation between the reference's rows; its signs are those of the levelled
-    // residuals.
-    if (n > 0) {
-      system.col(n) = sign;
-      Vector last = Vector::Zero(n + 1);
-      last[n] = Scalar(1);
-      const Vector lambda = system.transpose().fullPivLu().solve(last);
-      const Scalar level = lambda.dot(side);
-      const Scalar orient = level < Scalar(0) ? Scalar(-1) : Scalar(1);
-      for (Eigen::Index j = 0; j <= n; ++j) sign[j] = lambda[j] * orient < Scalar(0) ? Scalar(-1) : Scalar(1);
-    } else {
-      sign[0] = side[0] < Scalar(0) ? Scalar(-1) : Scalar(1);
-    }
-    system.col(n) = sign;
-    const auto lu = system.fullPivLu();
-    const Vector solution = lu.solve(side);
-    const Scalar level = solution[n];
-    const Vector residual = n > 0 ? Vector(target - columns * solution.head(n)) : target;
-    Eigen::Index worst = 0;
-    Scalar error = Scalar(0);
-    for (Eigen::Index i = 0; i < samples; ++i) {
-      const Scalar r = abs(residual[i]);
-      if (r > error) {
-        error = r;
-        worst = i;
-      }
-    }
-    const bool settled = error <= level * Scalar(1 + tolerance) || error <= Scalar(nothing);
-    const Scalar proven = level > best.level ? level : best.level;
-    if (round == 0 || error < best.error) best = {solution.head(n), level, error, settled};
+    Minimax<Scalar> now = search.levelled();
+    now.settled = now.error <= now.level * Scalar(1 + tolerance) || now.error <= Scalar(nothing);
+    const bool settled = now.settled;
+    const Scalar proven = now.level > best.level ? now.level : best.level;
+    if (round == 0 || now.error < best.error) best = std::move(now);
     best.level = proven;
-    if (settled) return best;
-    // Exchange by the ratio test: the new sample takes the place that keeps every sign of the relation.
-    const Scalar tau = residual[worst] < Scalar(0) ? Scalar(-1) : Scalar(1);
-    Vector entering = Vector::Zero(n + 1), unit = Vector::Zero(n + 1);
-    if (n > 0) entering.head(n) = tau * columns.row(worst).transpose();
-    unit[n] = Scalar(1);
-    const auto dual = system.transpose().fullPivLu();
-    const Vector lambda = dual.solve(unit), alpha = dual.solve(entering);
-    Eigen::Index leaving = -1;
-    Scalar largest = Scalar(0);
-    for (Eigen::Index j = 0; j <= n; ++j) {
-      if (lambda[j] == Scalar(0)) continue;
-      const Scalar ratio = alpha[j] / lambda[j];
-      if (leaving < 0 || ratio > largest) {
-        largest = ratio;
-        leaving = j;
-      }
-    }
-    if (leaving < 0) break;
-    reference[static_cast<size_t>(leaving)] = worst;
-    sign[leaving] = tau;
+    if (settled || !search.advance()) break;
   }
   return best;
 }

@@ -43,14 +43,8 @@ constexpr int kProbes = 2000;
 /// x and y as floats, whatever the format.
 struct StoredFormat {
   Format format;
-  [[nodiscard]] float at(unsigned code) const {
-    const kernels::u16 bits = static_cast<kernels::u16>(code);
-    return format == Format::f16 ? kernels::widen(kernels::F16{bits}) : kernels::widen(kernels::BF16{bits});
-  }
-  [[nodiscard]] unsigned code(float value) const {
-    return format == Format::f16 ? kernels::narrow<kernels::F16>(value).bits
-                                 : kernels::narrow<kernels::BF16>(value).bits;
-  }
+  [[nodiscard]] float at(unsigned code) const { return widened(format, static_cast<std::uint16_t>(code)); }
+  [[nodiscard]] unsigned code(float value) const { return narrowed(format, value); }
   [[nodiscard]] float rounded(float value) const { return at(code(value)); }
   [[nodiscard]] double least_subnormal() const { return static_cast<double>(at(1)); }
 };
@@ -71,7 +65,7 @@ float deployed(const RoundedForwardModel& m, const OneRow& row, float x) {
 
 /// Code of the correctly rounded f(x) of an x whose f(x) is on no tie.
 unsigned correct_code(const Composite& composite, const StoredFormat& stored, float x) {
-  const Ball f = composite.activation().value_ball(Ball(static_cast<double>(x)));
+  const Ball f = composite.activation().value_ball(Ball(x));
   const unsigned sign = std::signbit(x) ? kSign : 0;
   unsigned magnitude = stored.code(static_cast<float>(f.mid())) & (kSign - 1);
   // |f| against the middles between neighbours; the float may lie on one that f does not.
@@ -168,7 +162,7 @@ class RowFitter {
     const unsigned magnitude = p.y & (kSign - 1);
     const auto size = [&](unsigned code) { return static_cast<double>(stored_.at(code)); };
     const double x = std::abs(static_cast<double>(p.x));
-    // of the range, next to the middle between `below` and the code after it
+    // an end of the range, next to the middle between `below` and the code after it
     const auto end = [&](unsigned below, bool low) {
       const float towards = low ? INFINITY : -INFINITY,
                   middle = static_cast<float>(0.5 * (size(below) + size(below + 1)));
@@ -356,7 +350,7 @@ class RowFitter {
   StoredFormat stored_;
   Piece& piece_;
   std::vector<Point> points_;
-  std::vector<Range> samples_;  ///< of f(x)/x, tolerance its size
+  std::vector<Range> samples_;  ///< the values f(x)/x, with their size as tolerance
   std::array<float, RoundedForwardModel::kDegree + 1> best_{};
   int misrounded_ = std::numeric_limits<int>::max();
   double worst_ = INFINITY;
@@ -376,8 +370,7 @@ RoundedForwardModel laid_out(const Composite& composite, const RoundedForwardSpe
   const double half = 0.5 * stored.least_subnormal();
   unsigned code = stored.code(-2.0f);
   while (std::isfinite(stored.at(code)) &&
-         !(Ball(half) - abs(composite.activation().value_ball(Ball(static_cast<double>(stored.at(code))))))
-              .positive())
+         !(Ball(half) - abs(composite.activation().value_ball(Ball(stored.at(code))))).positive())
     ++code;
   m.kXMin = stored.at(code);
   m.kTie = static_cast<float>(std::ldexp(1.0, std::max(std::ilogb(half) - 23, -149)));

@@ -23,7 +23,7 @@ namespace {
 /// the residuals of c0 and c1 both below about 1/350 ulp.
 constexpr int kCentres = 1 << 17;
 constexpr int kDeepCentres = 12;
-/// Of a two-word row: the residual of c1 alone has to be small, and rows are many.
+/// A two-word row needs only c1's residual to be small, and such rows are many.
 constexpr int kTwoWordCentres = 1 << 14, kTwoWordDeepCentres = 3;
 /// Width of the beam: more changed no fit by over 1%.
 constexpr size_t kBeam = 4;
@@ -153,6 +153,52 @@ std::vector<Centre> best_centres(const std::vector<Real>& real, double nominal, 
   return centres;
 }
 
+/// The real minimax problem of a piece, its argument scaled to about [-1, 1].
+struct RealProblem {
+  double nominal;
+  int first;  ///< c0 of an anchored piece is given
+  Real half_width;
+  std::vector<size_t> used;  ///< samples taken
+  RealMatrix columns;
+  RealVector target;
+};
+
+RealProblem real_problem(const Samples& s, const Piece& piece, int degree) {
+  RealProblem r;
+  const size_t count = s.v.size();
+  const auto [low, high] = std::minmax_element(s.v.begin(), s.v.end());
+  r.half_width = (*high - *low) / 2;
+  r.nominal = piece.anchor        ? static_cast<double>(piece.anchor->centre)
+              : piece.centre_is_0 ? 0
+                                  : piece.nominal_centre;
+  r.first = piece.anchor ? 1 : 0;
+  // No coefficient moves the error next to an anchor: samples there would only make the exchange degenerate.
+  for (size_t i = 0; i < count; ++i) {
+    if (!piece.anchor || abs(s.v[i] - Real(r.nominal)) > r.half_width * kAnchorShadow) r.used.push_back(i);
+  }
+  r.columns.resize(static_cast<Eigen::Index>(r.used.size()), degree + 1 - r.first);
+  r.target.resize(static_cast<Eigen::Index>(r.used.size()));
+  for (Eigen::Index row = 0; row < r.columns.rows(); ++row) {
+    const size_t i = r.used[static_cast<size_t>(row)];
+    const Real u = (s.v[i] - Real(r.nominal)) / r.half_width;
+    Real power = r.first == 0 ? s.weight[i] : Real(s.weight[i] * u);
+    for (int k = 0; k <= degree - r.first; ++k, power *= u) r.columns(row, k) = power;
+    r.target[row] = (s.target[i] - (piece.anchor ? Real(piece.anchor->c0) : Real(0))) * s.weight[i];
+  }
+  // A value of f so large that fp32 does not tell the row's ends apart, or one beyond numbers: the exchange
+  // needs more samples than unknowns.
+  const auto finite = [](const auto& m) {
+    return std::all_of(m.data(), m.data() + m.size(), [](const Real& v) { return isfinite(v); });
+  };
+  if (r.columns.rows() <= r.columns.cols() || !finite(r.columns) || !finite(r.target)) {
+    throw kernels::SpecError(
+        fmt::format("row {} (v in [{:.9g}, {:.9g}]) has no values that can be told apart: f is too large or "
+                    "too flat there to be fitted",
+                    piece.row, piece.v_lo, piece.v_hi));
+  }
+  return r;
+}
+
 }  // namespace
 
 Samples sample(const Composite& composite, const Piece& piece, int count) {
@@ -236,56 +282,6 @@ Found measure(const Samples& s, const RoundedFit& fit, const std::function<bool(
   }
   return {static_cast<double>(worst), static_cast<double>(at)};
 }
-
-namespace {
-
-/// The real minimax problem of a piece, its argument scaled to about [-1, 1].
-struct RealProblem {
-  double nominal;
-  int first;  ///< c0 of an anchored piece is given
-  Real half_width;
-  std::vector<size_t> used;  ///< samples taken
-  RealMatrix columns;
-  RealVector target;
-};
-
-RealProblem real_problem(const Samples& s, const Piece& piece, int degree) {
-  RealProblem r;
-  const size_t count = s.v.size();
-  const auto [low, high] = std::minmax_element(s.v.begin(), s.v.end());
-  r.half_width = (*high - *low) / 2;
-  r.nominal = piece.anchor        ? static_cast<double>(piece.anchor->centre)
-              : piece.centre_is_0 ? 0
-                                  : piece.nominal_centre;
-  r.first = piece.anchor ? 1 : 0;
-  // No coefficient moves the error next to an anchor: samples there would only make the exchange degenerate.
-  for (size_t i = 0; i < count; ++i) {
-    if (!piece.anchor || abs(s.v[i] - Real(r.nominal)) > r.half_width * kAnchorShadow) r.used.push_back(i);
-  }
-  r.columns.resize(static_cast<Eigen::Index>(r.used.size()), degree + 1 - r.first);
-  r.target.resize(static_cast<Eigen::Index>(r.used.size()));
-  for (Eigen::Index row = 0; row < r.columns.rows(); ++row) {
-    const size_t i = r.used[static_cast<size_t>(row)];
-    const Real u = (s.v[i] - Real(r.nominal)) / r.half_width;
-    Real power = r.first == 0 ? s.weight[i] : Real(s.weight[i] * u);
-    for (int k = 0; k <= degree - r.first; ++k, power *= u) r.columns(row, k) = power;
-    r.target[row] = (s.target[i] - (piece.anchor ? Real(piece.anchor->c0) : Real(0))) * s.weight[i];
-  }
-  // A value of f so large that fp32 does not tell the row's ends apart, or one beyond numbers: the exchange
-  // needs more samples than unknowns.
-  const auto finite = [](const auto& m) {
-    return std::all_of(m.data(), m.data() + m.size(), [](const Real& v) { return isfinite(v); });
-  };
-  if (r.columns.rows() <= r.columns.cols() || !finite(r.columns) || !finite(r.target)) {
-    throw kernels::SpecError(
-        fmt::format("row {} (v in [{:.9g}, {:.9g}]) has no values that can be told apart: f is too large or "
-                    "too flat there to be fitted",
-                    piece.row, piece.v_lo, piece.v_hi));
-  }
-  return r;
-}
-
-}  // namespace
 
 double minimax_level(const Samples& samples, const Piece& piece, int degree) {
   const RealProblem problem = real_problem(samples, piece, degree);

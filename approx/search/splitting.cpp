@@ -1,3 +1,5 @@
+// Finds the break points of a levelled split.
+//
 // The error of the best polynomial grows with its interval, so rows taken as long as the level allows, from
 // left to right, are as few as can be; the least level at which that number still suffices makes their errors
 // equal.

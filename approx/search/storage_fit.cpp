@@ -82,36 +82,34 @@ std::vector<double> tolerances(const RowPoints& points, const BackwardSpec& spec
   return w;
 }
 
-double oracle_of(const std::vector<StorageInterval>& intervals) {
-  double oracle = 0;
-  for (const StorageInterval& i : intervals) oracle = std::max(oracle, i.half());
-  return oracle;
-}
-
-/// Least bound in [least, most] that the row reaches, and the largest that it provably does not.
+/// Least bound up to `most` that the row reaches, and the largest that it provably does not.
 struct RowBounds {
   double reached, dual;
   ProgrammeSolution solution;
 };
 
+/// T/O cannot be below 1; the tolerance of the pair that is O itself must stay positive.
+constexpr double kLeastRatio = 1.001;
+
 std::optional<RowBounds> least_bound(const RowPoints& points, const BackwardSpec& spec, double oracle,
-                                     int degree, double centre, double least, double most) {
-  if (spec.accuracy == AccuracyClass::ulp) {  // tolerances are proportional to the bound: one problem
-    const auto one = solve(points, tolerances(points, spec, oracle, 1), degree, centre);
-    if (!one || one->error > most) return std::nullopt;
-    return RowBounds{one->error, one->level, *one};
-  }
+                                     int degree, double centre, double most) {
   const auto at = [&](double bound) {
     return solve(points, tolerances(points, spec, oracle, bound), degree, centre);
   };
+  if (spec.accuracy == AccuracyClass::ulp) {  // tolerances are proportional to the bound: one problem
+    const auto one = at(1);
+    if (!one || one->error > most) return std::nullopt;
+    return RowBounds{one->error, one->level, *one};
+  }
+  const auto serves = [](const std::optional<ProgrammeSolution>& s) { return s && s->error <= 1; };
   auto best = at(most);
-  if (!best || best->error > 1) return std::nullopt;
-  double hi = most, lo = least, dual = least;
-  if (const auto first = at(least); first && first->error <= 1) return RowBounds{least, least, *first};
+  if (!serves(best)) return std::nullopt;
+  double hi = most, lo = kLeastRatio, dual = lo;
+  if (const auto first = at(lo); serves(first)) return RowBounds{lo, lo, *first};
   while (hi - lo > kRatioStep) {
     const double mid = 0.5 * (lo + hi);
     const auto s = at(mid);
-    if (s && s->error <= 1) {
+    if (serves(s)) {
       hi = mid;
       best = s;
     } else {
@@ -125,9 +123,6 @@ std::optional<RowBounds> least_bound(const RowPoints& points, const BackwardSpec
 /// Share of the target that a row of lower degree may use up.
 constexpr double kEnough = 0.75;
 
-/// T/O cannot be below 1; the tolerance of the pair that is O itself must stay positive.
-constexpr double kLeastRatio = 1.001;
-
 }  // namespace
 
 StorageProgramme fit_to_storage(BackwardModel& model, const std::vector<StorageInterval>& intervals,
@@ -139,7 +134,7 @@ StorageProgramme fit_to_storage(BackwardModel& model, const std::vector<StorageI
     const RowPoints& points = rows[static_cast<size_t>(piece.row)];
     piece.centre = model.kCentred ? static_cast<float>(piece.nominal_centre) : 0.0f;
     const auto with_degree = [&](int degree, double most) {
-      return least_bound(points, spec, oracle, degree, static_cast<double>(piece.centre), kLeastRatio, most);
+      return least_bound(points, spec, oracle, degree, static_cast<double>(piece.centre), most);
     };
     auto bounds = with_degree(model.kDegree, target);
     piece.degree = model.kDegree;
@@ -214,7 +209,7 @@ ClampedConstants search_constants(const Composite& composite, const std::vector<
   double near = 0;
   const double reach = composite.activation().reach, step_out = std::max(0.125, reach / 1024);
   for (double x = 4 * step_out; x < reach; x += step_out) {
-    if (composite.activation().right_gradient_tail(Ball(x)).magnitude() < 0.5 * spec.storage.regret) {
+    if (composite.activation().gradient_tail(Ball(x), true) < 0.5 * spec.storage.regret) {
       near = composite.activation().value(x);
       break;
     }

@@ -80,8 +80,8 @@ std::optional<Ball> gradient_of(const Composite& composite, const BackwardModel&
                                 float y, bool right) {
   Ball value(static_cast<double>(y));
   if (piece.coordinate == Coordinate::signed_root) {
-    Ball t = value - Ball(static_cast<double>(m.kYHi)) - Ball(static_cast<double>(m.kYLo));
-    arb_max(t.raw(), t.raw(), Ball(static_cast<double>(m.kTMin)).raw(), kPrecisionBits);
+    Ball t = value - m.y_c();
+    arb_max(t.raw(), t.raw(), Ball(m.kTMin).raw(), kPrecisionBits);
     value = composite.y_star() + t;
   }
   try {

@@ -44,7 +44,7 @@ Definition units (y : spec_float) : option Z :=
   | _ => None
   end.
 
-(* Of the coordinate +-sqrt (t units), or 0 where t is negative. *)
+(* Whether the coordinate +-sqrt (t units), or 0 where t is negative, meets the demand. *)
 Definition root_met (d : demand) (m : bool) (t : Z) : bool :=
   let scaled := Z.shiftl t 160 in
   let above r := r * r <=? scaled in

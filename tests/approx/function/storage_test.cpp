@@ -453,7 +453,7 @@ TEST(Storage, ADirectTableServesTheNumberThatDecidesTheOracle) {
       R"({"schema": "outgrad.spec/2", "name": "shifted", "kind": "backward",
           "expression": "softplus((x+49))-19", "format": "e4m3", "target": "oracle"})";
   const Fit result = fit(parse_spec(text, "memory"), 0);
-  EXPECT_LE(result.table->kT, result.table->kO * (1 + 0x1p-10));
+  EXPECT_LE(result.as<TableModel>()->kT, result.as<TableModel>()->kO * (1 + 0x1p-10));
 }
 
 TEST(Splitting, RowsAreLevelledAndAsFewAsCanBe) {
@@ -463,15 +463,15 @@ TEST(Splitting, RowsAreLevelledAndAsFewAsCanBe) {
           "storage": {"ratio": 1.05, "regret": "2^-9"}})";
   const Fit result = fit(parse_spec(text, "memory"), 0);
   double least = INFINITY, most = 0;
-  const auto& pieces = result.backward->pieces;
+  const auto& pieces = result.as<BackwardModel>()->pieces;
   for (const Piece& p : pieces) {
     if (p.anchor) continue;  // the ends carry a condition more
     least = std::min(least, p.lower_bound);
     most = std::max(most, p.lower_bound);
   }
-  EXPECT_LE(result.backward->kA, 0x1p-11);
+  EXPECT_LE(result.as<BackwardModel>()->kA, 0x1p-11);
   EXPECT_LE(most, 1.1 * least) << pieces.size();
-  EXPECT_EQ(result.backward->breaks.size() + 1, pieces.size());
+  EXPECT_EQ(result.as<BackwardModel>()->breaks.size() + 1, pieces.size());
 }
 
 // Plain enclosures of this f'' are differences of terms that are nearly equal; Taylor models bound f', which

@@ -25,7 +25,7 @@ TEST(Certificate, BoundHoldsBetweenTheSamplesAndIsWithinOnePercent) {
   for (const char* name : {"gelu_f32", "gelu_bf16"}) {
     const Fit fit = committed(name);
     double observed = 0;
-    for (const Piece& p : fit.backward->pieces) {
+    for (const Piece& p : fit.as<BackwardModel>()->pieces) {
       std::uniform_real_distribution<double> place(static_cast<double>(p.x_lo), static_cast<double>(p.x_hi));
       for (int i = 0; i < 400; ++i) {
         const double e = error_at(p, place(random));
@@ -34,13 +34,13 @@ TEST(Certificate, BoundHoldsBetweenTheSamplesAndIsWithinOnePercent) {
       }
       observed = std::max(observed, p.observed);
     }
-    EXPECT_LE(fit.backward->kA, 1.01 * observed) << name;
+    EXPECT_LE(fit.as<BackwardModel>()->kA, 1.01 * observed) << name;
   }
 }
 
 TEST(Certificate, DamagedCoefficientRaisesTheBound) {
   const Fit fit = committed("gelu_f32");
-  for (const Piece& original : fit.backward->pieces) {
+  for (const Piece& original : fit.as<BackwardModel>()->pieces) {
     Piece p = original;
     p.c[1] *= 1.001f;
     // What the damage does at the piece's ends, against what is then certified.
@@ -52,24 +52,24 @@ TEST(Certificate, DamagedCoefficientRaisesTheBound) {
 }
 
 TEST(Certificate, UndecidedIsNeverAPass) {
-  Piece p = committed("gelu_f32").backward->pieces[3];
+  Piece p = committed("gelu_f32").as<BackwardModel>()->pieces[3];
   p.observed /= 2;  // asks for a bound that does not hold
   EXPECT_THROW(certify_approximation(gelu(), p, 0), std::runtime_error);
 }
 
 TEST(Certificate, NotANumberIsUndecided) {
   const Fit fit = committed("gelu_f32");
-  for (const Piece& original : fit.backward->pieces) {
+  for (const Piece& original : fit.as<BackwardModel>()->pieces) {
     Piece p = original;
     p.c[2] = std::nanf("");
-    EXPECT_THROW(certify_evaluation(*fit.backward, p), std::runtime_error) << p.row;
+    EXPECT_THROW(certify_evaluation(*fit.as<BackwardModel>(), p), std::runtime_error) << p.row;
     EXPECT_THROW(certify_approximation(gelu(), p, 0), std::runtime_error) << p.row;
   }
   const Fit in_ulps = committed("gelu_f32_ulp");
   for (const size_t row : {75U, 300U, 900U}) {
-    Piece p = in_ulps.backward->pieces.at(row);
+    Piece p = in_ulps.as<BackwardModel>()->pieces.at(row);
     p.c[2] = std::nanf("");
-    EXPECT_THROW(certify_ulp(*in_ulps.backward, p), std::runtime_error) << row;
+    EXPECT_THROW(certify_ulp(*in_ulps.as<BackwardModel>(), p), std::runtime_error) << row;
   }
 }
 
@@ -100,7 +100,7 @@ TEST(Certificate, EvaluationBoundHoldsForRandomOutputs) {
   std::mt19937 random(5);
   for (const char* name : {"gelu_f32", "gelu_f32_ulp", "gelu_f16", "gelu_bf16", "gelu_bf16_stored"}) {
     const Fit fit = committed(name);
-    const BackwardModel& m = *fit.backward;
+    const BackwardModel& m = *fit.as<BackwardModel>();
     double worst = 0;
     for (const Piece& p : m.pieces) {
       std::uniform_real_distribution<double> place(p.v_lo, p.v_hi);
@@ -138,7 +138,7 @@ TEST(Certificate, EvaluationBoundHoldsForRandomOutputs) {
 TEST(Certificate, CoordinateBoundHoldsNextToTheMinimum) {
   for (const char* name : {"gelu_f32", "gelu_f16", "gelu_bf16"}) {
     const Fit fit = committed(name);
-    const BackwardModel& m = *fit.backward;
+    const BackwardModel& m = *fit.as<BackwardModel>();
     const double spacing = std::ldexp(1.0, -2 - precision_bits(m.format)),
                  y_star = gelu().y_star().to_double();
     double worst = 0;

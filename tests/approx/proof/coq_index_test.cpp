@@ -69,16 +69,16 @@ struct Variant {
   std::string what;
   std::function<void(Fit&)> change;
 };
-Piece& piece_of(Fit& fit, std::size_t row) { return fit.backward->pieces.at(row); }
+Piece& piece_of(Fit& fit, std::size_t row) { return fit.as<BackwardModel>()->pieces.at(row); }
 const std::vector<Variant> kVariants = {
-    {"scale", [](Fit& fit) { fit.backward->kIndexScale *= 1.01F; }},
-    {"bias", [](Fit& fit) { fit.backward->kIndexBias += 1; }},
-    {"base", [](Fit& fit) { fit.backward->kLeftBase += 1; }},
-    {"knee", [](Fit& fit) { fit.backward->kLeftKnee += 1; }},
-    {"first left row", [](Fit& fit) { fit.backward->kLeftRow += 1; }},
-    {"left y", [](Fit& fit) { fit.backward->kLeftY *= 0.5F; }},
-    {"y hi", [](Fit& fit) { fit.backward->kYHi -= 0x1p-9F; }},
-    {"y hi", [](Fit& fit) { fit.backward->kYHi -= 0x1p-7F; }},
+    {"scale", [](Fit& fit) { fit.as<BackwardModel>()->kIndexScale *= 1.01F; }},
+    {"bias", [](Fit& fit) { fit.as<BackwardModel>()->kIndexBias += 1; }},
+    {"base", [](Fit& fit) { fit.as<BackwardModel>()->kLeftBase += 1; }},
+    {"knee", [](Fit& fit) { fit.as<BackwardModel>()->kLeftKnee += 1; }},
+    {"first left row", [](Fit& fit) { fit.as<BackwardModel>()->kLeftRow += 1; }},
+    {"left y", [](Fit& fit) { fit.as<BackwardModel>()->kLeftY *= 0.5F; }},
+    {"y hi", [](Fit& fit) { fit.as<BackwardModel>()->kYHi -= 0x1p-9F; }},
+    {"y hi", [](Fit& fit) { fit.as<BackwardModel>()->kYHi -= 0x1p-7F; }},
     // Ranges, by less than a hundredth; at the end of an octave on the left, which is a y of the format, by
     // less than a millionth.
     {"upper end", [](Fit& fit) { piece_of(fit, 5).x_hi -= Real(0.008); }},

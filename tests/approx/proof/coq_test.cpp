@@ -26,7 +26,7 @@ const std::string kSources = kRoot + "/approx/proof/coq";
 /// Seconds, far above what a proof takes here (10) on a machine that is busy with others.
 constexpr double kPatience = 900;
 
-const Piece& row(const Fit& fit, int k) { return fit.backward->pieces.at(static_cast<size_t>(k)); }
+const Piece& row(const Fit& fit, int k) { return fit.as<BackwardModel>()->pieces.at(static_cast<size_t>(k)); }
 
 /// The number that the text begins with, "n / 2 ^ k" or "n"; exact where that is a double.
 double value(const std::string& begins) {
@@ -45,7 +45,7 @@ std::string found(const std::string& text, const std::string& pattern) {
 TEST(CoqScripts, StateTheBoundsCoefficientsAndRangesOfTheFit) {
   for (const char* name : {"gelu_bf16", "gelu_f16", "gelu_f32", "gelu_bf16_fast", "gelu_f16_stored"}) {
     const Fit fit = committed(name);
-    for (const Piece& piece : fit.backward->pieces) {
+    for (const Piece& piece : fit.as<BackwardModel>()->pieces) {
       const std::string text = script(fit, piece, name).text;
       const std::string coordinate = piece.coordinate == Coordinate::signed_root ? "coordinate x" : "f x";
       EXPECT_EQ(value(found(text, R"(Definition A := (.*)\.)")), piece.certified);
@@ -139,7 +139,7 @@ TEST(CoqScripts, SayThatTheRowsLeaveNoXOut) {
   const WitnessScript ranges = scripts(fit, "gelu_bf16").front().front();
   EXPECT_EQ(ranges.name, "gelu_bf16_ranges.v");
   EXPECT_EQ(ranges.bound, 'x');
-  for (const Piece& piece : fit.backward->pieces) {
+  for (const Piece& piece : fit.as<BackwardModel>()->pieces) {
     const std::string range = found(ranges.text, "\\| " + std::to_string(piece.row) + "%nat => (.*)");
     const std::string theorem = found(script(fit, piece, "").text, R"(Theorem fit_error x : (.*) -> )");
     const std::string expected = piece.left_tail    ? theorem.substr(theorem.find("x <="))
@@ -263,13 +263,13 @@ TEST_F(Coq, NightlyAcceptsRowsAndRefusesWhatIsFalse) {
   off.c[1] = std::nextafter(off.c[1], 2.0F);
   expect_refused(script(fine, off, "gelu_f32"));
   // The bound of B at a hundredth: Gappa finds no proof of it to write.
-  WitnessScript rounding = gappa_scripts(fit.name, *fit.backward, row(fit, 14)).front();
+  WitnessScript rounding = gappa_scripts(fit.name, *fit.as<BackwardModel>(), row(fit, 14)).front();
   rounding.text = replaced_once(rounding.text, "] -> p", "] -> 100 * p");
   EXPECT_EQ(judge(rounding, 8).outcome == Outcome::proven, false);
   // A row's range that is cut to where its error is small, with that smaller claim: the row's own theorem is
   // true, and the ranges leave a gap.
   Fit cut = fit;
-  Piece& middle = cut.backward->pieces.at(1);
+  Piece& middle = cut.as<BackwardModel>()->pieces.at(1);
   middle.x_lo = Real(-0.75), middle.x_hi = Real(-0.74609375);
   const Checked gap = judge(ranges_script(cut));
   EXPECT_EQ(gap.outcome, Outcome::refused) << gap.output;
@@ -303,7 +303,8 @@ TEST_P(Coq, ExhaustiveAcceptsEveryRow) {
   const auto index = std::ranges::find(checked.bounds, GetParam() + "_index.v", &Checked::file);
   ASSERT_NE(index, checked.bounds.end());
   EXPECT_EQ(index->theorems, (std::vector<std::string>{"index_in_range"}));
-  EXPECT_EQ(std::ranges::count(checked.bounds, 'A', &Checked::bound), std::ssize(fit.backward->pieces));
+  EXPECT_EQ(std::ranges::count(checked.bounds, 'A', &Checked::bound),
+            std::ssize(fit.as<BackwardModel>()->pieces));
 }
 
 INSTANTIATE_TEST_SUITE_P(Committed, Coq, testing::Values("gelu_bf16", "gelu_f16"),

@@ -51,11 +51,11 @@ class Gappa : public testing::TestWithParam<std::string> {
 TEST_P(Gappa, ProvesEveryRow) {
   const Fit fit = committed(GetParam());
   double worst = 0;
-  for (const Piece& piece : fit.backward->pieces) {
-    expect_proven(gappa_scripts(fit.name, *fit.backward, piece));
+  for (const Piece& piece : fit.as<BackwardModel>()->pieces) {
+    expect_proven(gappa_scripts(fit.name, *fit.as<BackwardModel>(), piece));
     worst = std::max(worst, piece.evaluation);
   }
-  EXPECT_EQ(worst, fit.backward->kB);
+  EXPECT_EQ(worst, fit.as<BackwardModel>()->kB);
 }
 
 INSTANTIATE_TEST_SUITE_P(Committed, Gappa, testing::Values("gelu_bf16", "sigmoid_f32"),
@@ -66,7 +66,7 @@ INSTANTIATE_TEST_SUITE_P(NightlyCommitted, Gappa,
 
 /// The first row in a coordinate that lies right of 0 in s, or holds no 0 in y.
 const Piece& row_in(const Fit& fit, Coordinate coordinate) {
-  for (const Piece& p : fit.backward->pieces) {
+  for (const Piece& p : fit.as<BackwardModel>()->pieces) {
     if (p.coordinate == coordinate && p.v_lo * p.v_hi > 0 &&
         (p.v_lo > 0 || coordinate == Coordinate::identity))
       return p;
@@ -79,7 +79,8 @@ TEST_F(Gappa, NightlyDoesNotProveHalfTheBound) {
   for (const Coordinate coordinate : {Coordinate::identity, Coordinate::signed_root}) {
     Piece piece = row_in(fit, coordinate);
     piece.evaluation /= 2;
-    EXPECT_FALSE(judge(gappa_scripts(fit.name, *fit.backward, piece).front(), kPatience).proven) << piece.row;
+    EXPECT_FALSE(judge(gappa_scripts(fit.name, *fit.as<BackwardModel>(), piece).front(), kPatience).proven)
+        << piece.row;
   }
 }
 
@@ -96,10 +97,10 @@ TEST_F(Gappa, DoesNotProveADeployedCoefficientThatIsNotThePolynomials) {
   Piece other = piece;
   other.c[0] = static_cast<float>(static_cast<double>(piece.c[0]) + 4 * piece.evaluation);
   ASSERT_NE(other.c[0], piece.c[0]);
-  WitnessScript script = gappa_scripts(fit.name, *fit.backward, piece).front();
+  WitnessScript script = gappa_scripts(fit.name, *fit.as<BackwardModel>(), piece).front();
   const std::vector<std::string> mine = lines_of(script.text),
-                                 theirs =
-                                     lines_of(gappa_scripts(fit.name, *fit.backward, other).front().text);
+                                 theirs = lines_of(
+                                     gappa_scripts(fit.name, *fit.as<BackwardModel>(), other).front().text);
   ASSERT_EQ(mine.size(), theirs.size());
   // The computed polynomial, and the real one at the computed u, with the other coefficient; the real one
   // throughout with the true.
@@ -124,7 +125,7 @@ TEST_F(Gappa, DoesNotProveADeployedCoefficientThatIsNotThePolynomials) {
 
 TEST_F(Gappa, NightlyProvesTheOtherOrdersOfEvaluation) {
   Fit fit = committed("gelu_f32");
-  BackwardModel& model = *fit.backward;
+  BackwardModel& model = *fit.as<BackwardModel>();
   for (const int scheme : {kernels::kEstrin, kernels::kEvenOdd}) {
     model.kScheme = scheme;
     for (const Coordinate coordinate : {Coordinate::identity, Coordinate::signed_root}) {
@@ -137,7 +138,7 @@ TEST_F(Gappa, NightlyProvesTheOtherOrdersOfEvaluation) {
 
 TEST_F(Gappa, ProvesARowInYOnTheRight) {
   Fit fit = committed("gelu_f32");
-  BackwardModel& model = *fit.backward;
+  BackwardModel& model = *fit.as<BackwardModel>();
   Piece piece = row_in(fit, Coordinate::signed_root);
   // The polynomial need not approximate anything: B is about its evaluation.
   piece.region = Region::right;

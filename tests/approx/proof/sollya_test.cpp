@@ -62,7 +62,7 @@ constexpr Kind kKinds[] = {Kind::left_of_minimum, Kind::holds_minimum, Kind::rig
                            Kind::left_tail};
 
 Piece row_of(const Fit& fit, Kind kind) {
-  for (const Piece& p : fit.backward->pieces) {
+  for (const Piece& p : fit.as<BackwardModel>()->pieces) {
     const bool root = p.coordinate == Coordinate::signed_root;
     const Kind side = p.v_hi < 0   ? Kind::left_of_minimum
                       : p.v_lo > 0 ? Kind::right_of_minimum

@@ -43,7 +43,7 @@ std::string refusal_of_code(const std::string& text) {
 
 /// Half a cell of f' by itself is 0.039306, 0.019653, 0.009827 and 0.002457.
 TEST(CodeFit, GelusCodesReachTheirGoal) {
-  const CodeModel m = *committed("gelu_code").code;
+  const CodeModel m = *committed("gelu_code").as<CodeModel>();
   EXPECT_LE(m.kT[3], 0.03931);
   EXPECT_LE(m.kT[4], 0.01966);
   EXPECT_LE(m.kT[5], 0.00983);
@@ -63,15 +63,15 @@ TEST(CodeFit, TheRangeIsThatOfTheDerivative) {
       const double g = composite.gradient(Ball(0.01 * i), 1)[0].to_double();
       least = std::min(least, g), most = std::max(most, g);
     }
-    EXPECT_LE(static_cast<double>(fit.code->kLo), least) << name;
-    EXPECT_GE(static_cast<double>(fit.code->kHi), most) << name;
-    EXPECT_NEAR(static_cast<double>(fit.code->kLo), least, 1e-4) << name;
-    EXPECT_NEAR(static_cast<double>(fit.code->kHi), most, 1e-4) << name;
-    EXPECT_LE(fit.code->kG, fit.target) << name;
-    for (size_t i = 0; i < fit.code->kT.size(); ++i) {
+    EXPECT_LE(static_cast<double>(fit.as<CodeModel>()->kLo), least) << name;
+    EXPECT_GE(static_cast<double>(fit.as<CodeModel>()->kHi), most) << name;
+    EXPECT_NEAR(static_cast<double>(fit.as<CodeModel>()->kLo), least, 1e-4) << name;
+    EXPECT_NEAR(static_cast<double>(fit.as<CodeModel>()->kHi), most, 1e-4) << name;
+    EXPECT_LE(fit.as<CodeModel>()->kG, fit.target) << name;
+    for (size_t i = 0; i < fit.as<CodeModel>()->kT.size(); ++i) {
       const double half = (most - least) / std::ldexp(2.0, static_cast<int>(i) + 1);
-      EXPECT_GE(fit.code->kT[i], half) << name;
-      EXPECT_LE(fit.code->kT[i], half + fit.code->kG + 3e-6) << name;
+      EXPECT_GE(fit.as<CodeModel>()->kT[i], half) << name;
+      EXPECT_LE(fit.as<CodeModel>()->kT[i], half + fit.as<CodeModel>()->kG + 3e-6) << name;
     }
   }
 }
@@ -104,7 +104,7 @@ TEST(CodeFit, RefusesWhatItCannotCode) {
 /// the caller says, though the library's were nearer.
 TEST(CodeFit, AnExpressionHasTheCodesOfItsFunctionGivenThePromise) {
   for (const std::string name : {"silu", "softplus", "gelu_tanh"}) {
-    const CodeModel known = *committed(name + "_code").code;
+    const CodeModel known = *committed(name + "_code").as<CodeModel>();
     for (const int bits : {14, 20}) {
       const Spec spec =
           parse_spec(own_code_text(committed(name + "_code").function, fmt::format("2^-{}", bits)), "s.json");

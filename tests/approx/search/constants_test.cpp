@@ -66,22 +66,22 @@ constexpr double kDefaultRatio = 1.02;
 
 TEST(Constants, DefaultsOfGeluAreWithinTwoPerCentOfTheOracleOverAllRealArguments) {
   for (const char* name : {"gelu_f32", "gelu_f16", "gelu_bf16"}) {
-    const BackwardModel m = *committed(name).backward;
+    const BackwardModel m = *committed(name).as<BackwardModel>();
     EXPECT_LE(m.kT, kDefaultRatio * m.kO) << name;
   }
-  EXPECT_LE(committed("gelu_f16").backward->kR, 0x1p-11);
-  EXPECT_LE(committed("gelu_bf16").backward->kR, 0x1p-9);
+  EXPECT_LE(committed("gelu_f16").as<BackwardModel>()->kR, 0x1p-11);
+  EXPECT_LE(committed("gelu_bf16").as<BackwardModel>()->kR, 0x1p-9);
 }
 
 TEST(Constants, DefaultsOfGeluAreWithinTwoPerCentOfTheOracleOverTheArgumentsOfTheirFormat) {
   const Activation f = find_activation("gelu");
   const double x_star = Composite(f).x_star().to_double();
   const auto [f16_ratio, f16_regret] =
-      errors_over_own_arguments<kernels::F16>(*committed("gelu_f16").backward, f, x_star);
+      errors_over_own_arguments<kernels::F16>(*committed("gelu_f16").as<BackwardModel>(), f, x_star);
   EXPECT_LE(f16_ratio, kDefaultRatio);
   EXPECT_LE(f16_regret, 0x1p-11);
   const auto [bf16_ratio, bf16_regret] =
-      errors_over_own_arguments<kernels::BF16>(*committed("gelu_bf16").backward, f, x_star);
+      errors_over_own_arguments<kernels::BF16>(*committed("gelu_bf16").as<BackwardModel>(), f, x_star);
   EXPECT_LE(bf16_ratio, kDefaultRatio);
   EXPECT_LE(bf16_regret, 0x1p-9);
 }
@@ -90,7 +90,7 @@ TEST(Constants, NightlyTheProgrammeStaysInItsTubeAndIsBetterThanConstantsAlone) 
   for (const char* name : {"gelu_f16", "gelu_bf16"}) {
     const Fit with = fit(parse_spec(spec_text(name), name), 1);
     const Fit without = fit(parse_spec(replaced(spec_text(name), ", \"programme\": true", ""), name), 1);
-    const BackwardModel &m = *with.backward, &plain = *without.backward;
+    const BackwardModel &m = *with.as<BackwardModel>(), &plain = *without.as<BackwardModel>();
     EXPECT_TRUE(row_at_0(m).storage_aware) << name;
     EXPECT_FALSE(row_at_0(plain).storage_aware) << name;
     EXPECT_LE(row_at_0(m).certified, with.target) << name;
@@ -98,21 +98,22 @@ TEST(Constants, NightlyTheProgrammeStaysInItsTubeAndIsBetterThanConstantsAlone) 
     // Next to y*, over both domains: the larger of the shares of the goal.
     const StorageGoal goal = parse_spec(spec_text(name), name).backward->storage;
     const auto cost = [&](const Fit& f) {
-      return std::max((f.expected_ratio - 1) / (goal.ratio - 1), f.expected_regret / goal.regret);
+      return std::max((f.as<BackwardModel>()->expected_ratio - 1) / (goal.ratio - 1),
+                      f.as<BackwardModel>()->expected_regret / goal.regret);
     };
     EXPECT_LT(cost(with), cost(without)) << name;
     EXPECT_LE(cost(with), 1) << name;
     // what was expected is what the enumeration finds
-    EXPECT_LE(m.kT / m.kO, with.expected_ratio * (1 + 0x1p-16)) << name;
+    EXPECT_LE(m.kT / m.kO, with.as<BackwardModel>()->expected_ratio * (1 + 0x1p-16)) << name;
   }
 }
 
 TEST(Constants, AGoalOutOfReachIsStretchedAndTheTubeIsNot) {
   const Fit hard = fit(
       parse_spec(replaced(spec_text("gelu_bf16"), "\"ratio\": 1.02", "\"ratio\": 1.001"), "spec.json"), 1);
-  EXPECT_GT(hard.expected_ratio, 1.001);
-  EXPECT_LE(hard.backward->kA, hard.target);
-  EXPECT_TRUE(row_at_0(*hard.backward).storage_aware);
+  EXPECT_GT(hard.as<BackwardModel>()->expected_ratio, 1.001);
+  EXPECT_LE(hard.as<BackwardModel>()->kA, hard.target);
+  EXPECT_TRUE(row_at_0(*hard.as<BackwardModel>()).storage_aware);
 }
 
 /// Where 2% is missed, no function of the stored y and the bit would do: what is shipped is within 1/1000 of
@@ -123,7 +124,7 @@ TEST(Constants, WhereTwoPerCentIsMissedNoFunctionReachesIt) {
     const Spec spec = parse_spec(spec_text(name), name);
     const double proven = NearMinimum(Composite(spec.activation), spec.backward->format).least_ratio();
     EXPECT_GE(proven, least) << name;
-    EXPECT_LE(committed(name).expected_ratio, proven + 0.001) << name;
+    EXPECT_LE(committed(name).as<BackwardModel>()->expected_ratio, proven + 0.001) << name;
   }
   EXPECT_LE(NearMinimum(Composite(find_activation("gelu")), Format::bf16).least_ratio(), kDefaultRatio);
 }
@@ -146,7 +147,7 @@ TEST(Constants, WhereNoTwoArgumentsShareAStoredYTheRegretAloneIsAskedFor) {
   EXPECT_EQ(constants.considered, 41 * 36 + 2 * 11 * 11);
   EXPECT_TRUE(std::isfinite(near.least_ratio()));
   const Fit result = fit(spec, 1);
-  const BackwardModel& m = *result.backward;
+  const BackwardModel& m = *result.as<BackwardModel>();
   // An x of bf16 is a real x: where it is the only one with its y, its f' is the middle.
   EXPECT_LE(
       errors_over_own_arguments<kernels::BF16>(m, spec.activation, composite.x_star().to_double(), 24).second,

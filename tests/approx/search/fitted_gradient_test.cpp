@@ -37,7 +37,7 @@ FittedGradient swish_fit() {
 /// comes near it.
 TEST(FittedGradient, TheErrorIsWithinTheBoundAndNearIt) {
   const double bound = fitted_gradient_error(swish(), swish_fit());
-  EXPECT_EQ(bound, committed("swish_fp8").fp8->kG);
+  EXPECT_EQ(bound, committed("swish_fp8").as<Fp8Model>()->kG);
   double found = 0;
   const auto look = [&](float x) {
     const double truth = swish().gradient(Ball(static_cast<double>(x)), 1)[0].to_double();

@@ -130,9 +130,9 @@ TEST(CommittedFits, AreWhatTheirSpecificationsAskForAndGiveTheirHeadersByteForBy
 
 void expect_near_lower_bounds(const std::string& name) {
   const Fit result = committed(name);
-  ASSERT_TRUE(result.backward);
+  ASSERT_TRUE(result.as<BackwardModel>());
   constexpr double kEqual = 0x1p-48;  // a row that equals g has no ratio
-  for (const Piece& p : result.backward->pieces) {
+  for (const Piece& p : result.as<BackwardModel>()->pieces) {
     EXPECT_LE(p.observed, p.certified) << p.row;
     if (p.storage_aware || p.certified < kEqual) continue;
     EXPECT_LE(p.lower_bound, p.minimax) << p.row;
@@ -158,13 +158,12 @@ void expect_found_below_bounds(const std::string& name) {
       EXPECT_GT(found.at(bound).error, proven / 4) << bound;
     }
   };
-  if (result.table) {
-    for (const auto& [bound, proven] :
-         {std::pair{"T", result.table->kT}, {"O", result.table->kO}, {"R", result.table->kR}})
-      below(result.table->found, bound, proven);
+  if (const auto* t = result.as<TableModel>()) {
+    for (const auto& [bound, proven] : {std::pair{"T", t->kT}, {"O", t->kO}, {"R", t->kR}})
+      below(t->found, bound, proven);
   }
-  if (!result.backward) return;
-  const BackwardModel& m = *result.backward;
+  if (!result.as<BackwardModel>()) return;
+  const BackwardModel& m = *result.as<BackwardModel>();
   below(m.found, "B", m.kB);
   if (m.kMasked) below(m.found, "K", m.kK);
   if (m.kTwoWord) below(m.found, "ulp", m.kUlp);
@@ -190,21 +189,21 @@ TEST(CommittedFits, FoundErrorsAreBelowTheirBounds) {
 
 void expect_class_kept(const std::string& name) {
   const Fit result = committed(name);
-  if (result.table) {
-    EXPECT_LE(result.table->kT, result.table->kO + 0.5 * ulp_of(result.table->entry_format, 1));
+  if (const auto* t = result.as<TableModel>()) {
+    EXPECT_LE(t->kT, t->kO + 0.5 * ulp_of(t->entry_format, 1));
     return;
   }
-  if (result.code) {
-    EXPECT_LE(result.code->kG, result.target);
+  if (const auto* c = result.as<CodeModel>()) {
+    EXPECT_LE(c->kG, result.target);
     return;
   }
-  ASSERT_TRUE(result.backward);
-  const BackwardModel& m = *result.backward;
+  ASSERT_TRUE(result.as<BackwardModel>());
+  const BackwardModel& m = *result.as<BackwardModel>();
   if (result.accuracy.starts_with("stored")) {
     EXPECT_LE(m.kT, result.target * m.kO);
-    EXPECT_LE(m.kT / m.kO, 1.02 * result.programme_dual);
+    EXPECT_LE(m.kT / m.kO, 1.02 * m.programme_dual);
   } else if (result.accuracy.starts_with("ulp")) {
-    EXPECT_LE(m.kTwoWord ? m.kUlp : result.worst_ulp, result.target);
+    EXPECT_LE(m.kTwoWord ? m.kUlp : m.worst_ulp, result.target);
   } else {
     EXPECT_LE(m.kA, result.target);
   }
@@ -215,7 +214,7 @@ TEST(CommittedFits, KeepTheirClasses) {
 }
 
 TEST(Fit, F32GeluReachesItsGoal) {
-  const BackwardModel m = *committed("gelu_f32").backward;
+  const BackwardModel m = *committed("gelu_f32").as<BackwardModel>();
   EXPECT_LE(m.kAB, 0x1p-23);
   EXPECT_LE(cost_of(m).arithmetic, 11);
   EXPECT_LE(cost_of(m).table_bytes, 1024);
@@ -247,9 +246,9 @@ TEST(Fit, OneCellMayStandBesideALeftSegment) {
           "format": "bf16", "target": "abs:2^-5", "degree": 5, "cells": 1,
           "left_segment": {"edge_log2": -5, "half_octaves": 2, "merge_log2": -9}})";
   const Fit one = fit(parse_spec(text, "spec.json"), 0);
-  EXPECT_EQ(one.backward->pieces.size(), 8u);
-  EXPECT_LE(one.backward->kA, 0x1p-5);
-  EXPECT_LE(one.backward->kT, one.backward->kO + 0x1p-5 + one.backward->kK);
+  EXPECT_EQ(one.as<BackwardModel>()->pieces.size(), 8u);
+  EXPECT_LE(one.as<BackwardModel>()->kA, 0x1p-5);
+  EXPECT_LE(one.as<BackwardModel>()->kT, one.as<BackwardModel>()->kO + 0x1p-5 + one.as<BackwardModel>()->kK);
 }
 
 TEST(Fit, ShapesThatASpecificationDoesNotFitAreRefusedByName) {

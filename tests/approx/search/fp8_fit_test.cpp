@@ -38,7 +38,7 @@ std::string refusal_of_fp8(const std::string& text) {
 }
 
 TEST(Fp8Fit, GelusBoundsReachTheirGoal) {
-  const Fp8Model m = *committed("gelu_fp8").fp8;
+  const Fp8Model m = *committed("gelu_fp8").as<Fp8Model>();
   EXPECT_LE(m.e4m3.kT[1], 0.0649);
   EXPECT_LE(m.e4m3.kT[2], 0.0307);
   EXPECT_LE(m.int8.kT[1], 0.1014);
@@ -51,15 +51,17 @@ TEST(Fp8Fit, ThatOfTheSignIsHalfOfTheLongerSide) {
     const Fit fit = committed(name + "_fp8"), code = committed(name + "_code");
     const Composite composite(parse_spec(fp8_spec_text(name), name).activation);
     const double at_0 = composite.gradient(Ball(0.0), 1)[0].to_double();
-    const double longer =
-        std::max(static_cast<double>(code.code->kHi) - at_0, at_0 - static_cast<double>(code.code->kLo));
-    for (size_t bits = 0; bits < fit.fp8->kSignT.size(); ++bits) {
-      EXPECT_GE(fit.fp8->kSignT[bits], std::ldexp(longer, -1 - static_cast<int>(bits)) - 0x1p-22) << name;
-      EXPECT_LE(fit.fp8->kSignT[bits], std::ldexp(longer, -1 - static_cast<int>(bits)) + 2 * fit.fp8->kRoom)
+    const double longer = std::max(static_cast<double>(code.as<CodeModel>()->kHi) - at_0,
+                                   at_0 - static_cast<double>(code.as<CodeModel>()->kLo));
+    for (size_t bits = 0; bits < fit.as<Fp8Model>()->kSignT.size(); ++bits) {
+      EXPECT_GE(fit.as<Fp8Model>()->kSignT[bits], std::ldexp(longer, -1 - static_cast<int>(bits)) - 0x1p-22)
           << name;
-      for (const Fp8Model::Scales* scales :
-           {&fit.fp8->e4m3, &fit.fp8->e5m2, &fit.fp8->mxfp4, &fit.fp8->nvfp4}) {
-        EXPECT_LE(scales->kT[bits], fit.fp8->kSignT[bits]) << name;
+      EXPECT_LE(fit.as<Fp8Model>()->kSignT[bits],
+                std::ldexp(longer, -1 - static_cast<int>(bits)) + 2 * fit.as<Fp8Model>()->kRoom)
+          << name;
+      for (const Fp8Model::Scales* scales : {&fit.as<Fp8Model>()->e4m3, &fit.as<Fp8Model>()->e5m2,
+                                             &fit.as<Fp8Model>()->mxfp4, &fit.as<Fp8Model>()->nvfp4}) {
+        EXPECT_LE(scales->kT[bits], fit.as<Fp8Model>()->kSignT[bits]) << name;
       }
     }
   }
@@ -70,7 +72,7 @@ TEST(Fp8Fit, ThatOfTheSignIsHalfOfTheLongerSide) {
 /// their room of the largest of these.
 TEST(Fp8Fit, TheBoundsAreThoseOfTheLongestIntervalNextToTheMinimum) {
   for (const std::string name : kFp8Activations) {
-    const Fp8Model m = *committed(name + "_fp8").fp8;
+    const Fp8Model m = *committed(name + "_fp8").as<Fp8Model>();
     const Composite composite(parse_spec(fp8_spec_text(name), name).activation);
     const double y_star = composite.y_star().to_double();
     const auto slope = [&](double y, bool right) {
@@ -119,7 +121,8 @@ TEST(Fp8Fit, TheExtremaAreThoseOfTheDerivative) {
     const Fit fit = committed(name + "_fp8");
     const Composite composite(parse_spec(fp8_spec_text(name), name).activation);
     for (const bool right : {false, true}) {
-      const auto at = static_cast<double>(right ? fit.fp8->kGreatestAt : fit.fp8->kLeastAt);
+      const auto at =
+          static_cast<double>(right ? fit.as<Fp8Model>()->kGreatestAt : fit.as<Fp8Model>()->kLeastAt);
       const double there =
           composite.gradient(composite.enclose_argument_of(Ball(at), right), 1)[0].to_double();
       double extreme = 0;
@@ -131,7 +134,7 @@ TEST(Fp8Fit, TheExtremaAreThoseOfTheDerivative) {
       EXPECT_GE((right ? 1 : -1) * (there - extreme), -1e-12) << name;
       EXPECT_NEAR(there, extreme, 1e-4) << name;
     }
-    EXPECT_LE(fit.fp8->kRoom, fit.target) << name;
+    EXPECT_LE(fit.as<Fp8Model>()->kRoom, fit.target) << name;
   }
 }
 

@@ -35,12 +35,12 @@ std::string refusal_of_fit(const Spec& spec) {
 TEST(Layouts, TheOneThatIsFoundReachesTheTarget) {
   // g = 1 - y^2 of tanh: one row of degree 2 is exact.
   const Fit exact = fit(own_spec("tanh(x)", "bf16", R"("target": "abs:2^-6")"), 0);
-  EXPECT_EQ(exact.backward->kRows, 1);
-  EXPECT_EQ(exact.backward->kDegree, 2);
+  EXPECT_EQ(exact.as<BackwardModel>()->kRows, 1);
+  EXPECT_EQ(exact.as<BackwardModel>()->kDegree, 2);
   // g = 1 - exp(-y) of softplus, and a degree that is asked for.
   const Fit found = fit(own_spec("log(1+exp(x))", "f32", R"("target": "abs:2^-10", "degree": 4)"), 0);
-  EXPECT_EQ(found.backward->kDegree, 4);
-  EXPECT_LE(found.backward->kA, 0x1p-10);
+  EXPECT_EQ(found.as<BackwardModel>()->kDegree, 4);
+  EXPECT_LE(found.as<BackwardModel>()->kA, 0x1p-10);
 }
 
 TEST(Layouts, NightlyARefusalNamesWhatReachesTheTarget) {

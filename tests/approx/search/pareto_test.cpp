@@ -160,10 +160,10 @@ TEST(Pareto, NightlyAPointIsWhatItsSpecificationGives) {
     const ParetoPoint& p = s.front.points[i];
     const ParetoPoint again = pareto_point(p.spec, fit(parse_spec(p.spec, "point"), 1));
     EXPECT_TRUE(equal(p.merit, again.merit)) << p.spec;
-    if (again.fit.backward) {
-      EXPECT_EQ(p.merit.work, cost_of(*again.fit.backward).work());
-      EXPECT_EQ(p.merit.table_bytes, cost_of(*again.fit.backward).table_bytes);
-      EXPECT_EQ(p.merit.a_plus_b, again.fit.backward->kAB);
+    if (again.fit.as<BackwardModel>()) {
+      EXPECT_EQ(p.merit.work, cost_of(*again.fit.as<BackwardModel>()).work());
+      EXPECT_EQ(p.merit.table_bytes, cost_of(*again.fit.as<BackwardModel>()).table_bytes);
+      EXPECT_EQ(p.merit.a_plus_b, again.fit.as<BackwardModel>()->kAB);
     }
     for (const ParetoPoint& q : s.front.points)
       EXPECT_FALSE(covers(q.merit, p.merit, Format::bf16)) << q.spec << " covers " << p.spec;

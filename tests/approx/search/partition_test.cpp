@@ -20,7 +20,7 @@ TEST(Partition, EveryStoredOutputArrivesAtAPieceThatCoversIt) {
        {"gelu_f32", "gelu_f16", "gelu_bf16", "gelu_bf16_stored", "gelu_bf16_ulp", "gelu_bf16_fast"}) {
     const std::string path = std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/fits/" + name + ".json";
     const Fit fit = fit_from_json(kernels::read_file(path), path);
-    const BackwardModel& m = *fit.backward;
+    const BackwardModel& m = *fit.as<BackwardModel>();
     std::vector<bool> reached(m.pieces.size());
     const auto check = [&](float y, bool bit) {
       const auto place = deployed_place(m, y, bit);

@@ -412,7 +412,7 @@ TEST(Reach, SixIsOutOfReachForBf16AndSevenIsNot) {
 TEST(Reach, ShippedConstantsAreNotRefuted) {
   const std::string path = OUTGRAD_SOURCE_DIR "/notebooks_data/fits/gelu_bf16_fast.json";
   const Fit fit = fit_from_json(kernels::read_file(path), path);
-  const BackwardModel& m = *fit.backward;
+  const BackwardModel& m = *fit.as<BackwardModel>();
   const double y_c = static_cast<double>(m.kYHi) + static_cast<double>(m.kYLo),
                s_min = static_cast<double>(m.kSMin);
   ReachBox box{
