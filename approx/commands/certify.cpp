@@ -1,5 +1,5 @@
-// `outgrad certify` writes the bounds of a fit as scripts that Sollya and Gappa prove, or as theorems that Coq
-// checks.
+// `outgrad certify` writes the bounds of a fit as scripts that Sollya and Gappa prove, or as theorems that
+// Coq checks.
 
 #include "approx/commands/commands.h"
 #include "approx/function/composite.h"

@@ -1,7 +1,8 @@
 // Defines the built-in activations, and bounds the tails of all.
 //
-// Each built-in one settles like exp(-k |x|) or faster, k >= 1 in the variable u = slope x (slope = beta, 1.702
-// or 1), and its reach is 128/slope, so that |f' - limit| there is below 1000 (2 + 3 |u|) e^-|u| < 2^-165:
+// Each built-in one settles like exp(-k |x|) or faster, k >= 1 in the variable u = slope x (slope = beta,
+// 1.702 or 1), and its reach is 128/slope, so that |f' - limit| there is below 1000 (2 + 3 |u|) e^-|u| <
+// 2^-165:
 //   x sigmoid(b x)   u = b x: f' = sigma(u) + u sigma'(u), sigma(u), 1 - sigma(-u) < e^-|u| on their sides
 //                    and sigma' < e^-|u|: (1 + |u|) e^-|u|
 //   mish             left: tanh(sp) + x sech^2(sp) sigma, each at most e^-|x| (1 + |x|); right: 1 - tanh(sp)

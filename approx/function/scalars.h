@@ -116,7 +116,8 @@ class Ball {
 /// Sums of a few doubles are rounded up by this factor.
 inline constexpr double kSumsUp = 1 + 0x1p-40;
 
-/// Halves the way between a place where `holds` is false and one where it is true so often; what is left of it.
+/// Halves the way between a place where `holds` is false and one where it is true so often; what is left of
+/// it.
 template <class Holds>
 std::pair<double, double> bisect(double fails_at, double holds_at, int halvings, const Holds& holds) {
   for (int step = 0; step < halvings; ++step) {

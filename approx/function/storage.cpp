@@ -178,8 +178,8 @@ class IntervalSearch {
     }
   }
 
-  /// The preimage of a number, of the y from `bottom` to `top`, begins at the branch's start or at an edge, and
-  /// ends at an edge or in the branch's tail. Without a minimum the start is in a tail too.
+  /// The preimage of a number, of the y from `bottom` to `top`, begins at the branch's start or at an edge,
+  /// and ends at an edge or in the branch's tail. Without a minimum the start is in a tail too.
   void add_interval(Branch& branch, const Stored& number, double bottom, double top) {
     const bool masked = composite_.masked();
     StorageInterval interval{

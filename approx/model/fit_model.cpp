@@ -1,5 +1,5 @@
-// Says what a model costs, by the evaluator of kernels/eval.h over a scalar that counts, and what it gives, by the
-// same over floats.
+// Says what a model costs, by the evaluator of kernels/eval.h over a scalar that counts, and what it gives,
+// by the same over floats.
 #include "approx/model/fit_model.h"
 
 #include "kernels/direct.h"

@@ -1,7 +1,7 @@
 // Proves the range of f' and the errors of codes for it.
 //
-// The range is found by bisection over balls: a part is done where its enclosure is within 2^-30 of what f' is
-// known to reach.
+// The range is found by bisection over balls: a part is done where its enclosure is within 2^-30 of what f'
+// is known to reach.
 //
 // The error of g, f'(x) as kernels/code.h computes it. GELU's is the derivative of its f32 forward's
 // polynomials (of f'(-x) = 1 - f'(x)): over parts of each row, the difference of p' and f' by its Taylor

@@ -277,8 +277,8 @@ class NearMinimum::Choosing {
   static constexpr double kLeast =
       1.0 / 1024;  // the floor stays positive: the square root is of a normal number
 
-  /// In units of the spacing: the optimum lies within half a spacing of y*; 1/50 first, then 1/1000 around the
-  /// best.
+  /// In units of the spacing: the optimum lies within half a spacing of y*; 1/50 first, then 1/1000 around
+  /// the best.
   bool consider_all() {
     for (int i = -15; i <= 25; ++i) {
       for (int k = 0; k <= 35; ++k) consider(i / 50.0, std::max(kLeast, k / 50.0));

@@ -428,8 +428,8 @@ class BackwardFitter {
                           false) == static_cast<float>(f.left_limit_gradient);
   }
 
-  /// T, O, R and, of a 16-bit format, the regret in ulp by enumeration: the intervals of f32 are those next to
-  /// the minimum, and say nothing of it.
+  /// T, O, R and, of a 16-bit format, the regret in ulp by enumeration: the intervals of f32 are those next
+  /// to the minimum, and say nothing of it.
   void bound_storage() {
     BackwardModel& m = model_;
     const StorageErrors e = measure_storage(
