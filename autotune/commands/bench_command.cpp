@@ -1,5 +1,5 @@
 // A mode each for the kernels of this program, for a tuned header and for stores.
-#include "autotune/commands/bench_command.h"
+#include "autotune/commands/commands.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -48,6 +48,20 @@ void add_size_options(CLI::App& app, BenchOptions& o) {
   add_number<i64>(app, "--elements", o.elements, kLeastElements, i64{1} << 32);
 }
 
+// Says on which machine, and with what.
+void say_machine(const BenchOptions& options, const CpuIdentity& cpu, const std::string& what = "") {
+  if (!options.json) std::printf("%s, %d threads%s\n", cpu.model.c_str(), cpu.threads, what.c_str());
+}
+
+// The text of one result at once, or its JSON at the end.
+void show(const BenchOptions& options, json& results, const auto& result) {
+  if (options.json)
+    results.push_back(to_json(result));
+  else
+    std::printf("%s", text_of(result).c_str());
+  std::fflush(stdout);
+}
+
 int kernels_mode(const Words& words) {
   BenchOptions options;
   read_options(bench_mode("bench without --tuned"), words, [&](CLI::App& app) {
@@ -57,19 +71,12 @@ int kernels_mode(const Words& words) {
   require_cpu_device("bench", options.device);
   const CpuIdentity cpu = identify_cpu();
   json groups = json::array();
-  if (!options.json) std::printf("%s, %d threads\n", cpu.model.c_str(), cpu.threads);
-  for (const FormatId format : options.formats) {
-    const BenchGroup group =
-        run_bench(format, bench_elements(format, options.elements), options.rounds, options.seed);
-    if (options.json)
-      groups.push_back(to_json(group));
-    else
-      std::printf("%s", text_of(group).c_str());
-    std::fflush(stdout);
-  }
-  const json result = {
-      {"schema", "outgrad.bench/1"}, {"device", to_json(device_record(cpu))}, {"groups", groups}};
-  if (options.json) std::printf("%s\n", result.dump(2).c_str());
+  say_machine(options, cpu);
+  for (const FormatId format : options.formats)
+    show(options, groups,
+         run_bench(format, bench_elements(format, options.elements), options.rounds, options.seed));
+  if (options.json)
+    print_json({{"schema", "outgrad.bench/1"}, {"device", to_json(device_record(cpu))}, {"groups", groups}});
   return kernels::kExitHolds;
 }
 
@@ -109,22 +116,14 @@ int tuned_mode(const Words& words) {
   const EntryPoints before("", problems, toolchain, settings), after(header, problems, toolchain, settings);
   const CpuIdentity cpu = identify_cpu();
   json results = json::array();
-  if (!options.json)
-    std::printf("%s, %d threads; without and with %s, in the same rounds\n", cpu.model.c_str(), cpu.threads,
-                header.c_str());
-  for (const Problem& problem : problems) {
-    const Comparison c = compare(problem, before, after, options.rounds, options.seed);
-    if (options.json)
-      results.push_back(to_json(c));
-    else
-      std::printf("%s", text_of(c).c_str());
-    std::fflush(stdout);
-  }
-  const json result = {{"schema", "outgrad.bench_tuned/1"},
-                       {"device", to_json(device_record(cpu))},
-                       {"header", header},
-                       {"problems", results}};
-  if (options.json) std::printf("%s\n", result.dump(2).c_str());
+  say_machine(options, cpu, "; without and with " + header + ", in the same rounds");
+  for (const Problem& problem : problems)
+    show(options, results, compare(problem, before, after, options.rounds, options.seed));
+  if (options.json)
+    print_json({{"schema", "outgrad.bench_tuned/1"},
+                {"device", to_json(device_record(cpu))},
+                {"header", header},
+                {"problems", results}});
   return kernels::kExitHolds;
 }
 
@@ -162,7 +161,7 @@ int stores_mode(const Words& words) {
   require_cpu_device("bench", options.device);
   const CpuIdentity cpu = identify_cpu();
   json groups = json::array();
-  if (!options.json) std::printf("%s, %d threads\n", cpu.model.c_str(), cpu.threads);
+  say_machine(options, cpu);
   for (const FormatId format : options.formats) {
     for (const StoredLayer layer : {StoredLayer::gelu, StoredLayer::layernorm}) {
       const char* const name = layer == StoredLayer::gelu ? "gelu" : "layernorm";
@@ -176,9 +175,8 @@ int stores_mode(const Words& words) {
       print_stores(speeds);
     }
   }
-  const json result = {
-      {"schema", kStoreBenchSchema}, {"device", to_json(device_record(cpu))}, {"groups", groups}};
-  if (options.json) std::printf("%s\n", result.dump(2).c_str());
+  if (options.json)
+    print_json({{"schema", kStoreBenchSchema}, {"device", to_json(device_record(cpu))}, {"groups", groups}});
   return kernels::kExitHolds;
 }
 

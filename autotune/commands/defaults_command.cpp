@@ -99,11 +99,8 @@ int defaults_command(const Words& words) {
                              "from the records of several runs, with their default", Accuracy::kAsDefault));
   }
   if (options.json)
-    std::printf(
-        "%s\n",
-        json{{"schema", "outgrad.defaults/1"}, {"tie", kLossTie}, {"problems", results}, {"header", header}}
-            .dump(2)
-            .c_str());
+    print_json(
+        {{"schema", "outgrad.defaults/1"}, {"tie", kLossTie}, {"problems", results}, {"header", header}});
   return kernels::kExitHolds;
 }
 

@@ -1,5 +1,5 @@
 // Reads arrays, runs the tuned host kernel, writes arrays.
-#include "autotune/commands/eval_command.h"
+#include "autotune/commands/commands.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
-#include <tuple>
 
 #include "autotune/bench/deployed.h"
 #include "autotune/commands/options.h"

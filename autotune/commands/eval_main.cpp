@@ -1,8 +1,6 @@
 // outgrad-eval: the kernels as callers get them, on arrays in files (eval) and beside this machine's
 // bandwidth (bench).
-#include "autotune/commands/bench_command.h"
 #include "autotune/commands/commands.h"
-#include "autotune/commands/eval_command.h"
 #include "kernels/support/errors.h"
 
 namespace {

@@ -54,13 +54,13 @@ int on_all_gpus(const SearchOptions& options, const std::vector<Problem>& proble
     const std::string said = kernels::read_file(said_by(index));
     if (options.json) {
       const json summary = kernels::parse_json_line(said);
-      // Of one that failed there is none: why is on stderr.
+      // A device that failed has no summary: the reason is on stderr.
       summaries.push_back(summary.is_discarded() ? json(nullptr) : summary);
     } else {
       std::printf("== cuda:%d\n%s", index, said.c_str());
     }
   }
-  if (options.json) std::printf("%s\n", summaries.dump(2).c_str());
+  if (options.json) print_json(summaries);
   return worst;
 }
 

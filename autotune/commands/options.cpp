@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <cstdio>
 
 namespace outgrad::autotune {
 namespace {
@@ -31,7 +32,7 @@ Words parts_of(const std::string& list) {
   return words;
 }
 
-// Of "A,B" the members whose names these are, in the order of `members`; "all" stands for every one.
+// The members that "A,B" names, in the order of `members`; "all" stands for every one.
 template <class Member>
 std::vector<Member> several_of(const std::string& name, const std::string& list,
                                const std::vector<Member>& members) {
@@ -88,6 +89,8 @@ std::optional<std::string> given(const Words& words, std::string_view option) {
   const bool has_value = found + 1 != words.end() && option_in(found[1]).empty();
   return has_value ? found[1] : "";
 }
+
+void print_json(const nlohmann::json& result) { std::printf("%s\n", result.dump(2).c_str()); }
 
 void read_options(const Mode& mode, const Words& words, const std::function<void(CLI::App&)>& declare) {
   CLI::App app;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -23,6 +24,9 @@ using Words = std::vector<std::string>;  // of a command line, behind the comman
 // none. Nothing: the option is not given. What tells the modes of a command apart is asked for in this way,
 // before any is read.
 std::optional<std::string> given(const Words& words, std::string_view option);
+
+// What --json prints.
+void print_json(const nlohmann::json& result);
 
 // One of the ways in which a command is used.
 struct Mode {

@@ -187,7 +187,7 @@ int predict_command(const Words& words) {
     settings.budget_seconds =
         (options.budget - seconds_since(began)) / static_cast<double>(problems.size() - p);
     const std::vector<gpu::GpuVariant> chosen =
-        gpu::choose_gpu_variants(problem, fits, architecture, space, points,
+        gpu::choose_gpu_variants({problem, fits, architecture, space, points},
                                  static_cast<std::size_t>(options.evaluations), options.seed);
     const std::vector<gpu::Outcome> outcomes = gpu::evaluate(chosen, architecture, settings);
     line.erase();
@@ -206,15 +206,13 @@ int predict_command(const Words& words) {
       "predicted for " + device + " as on " + architecture.board + "; nothing was measured";
   kernels::write_file(tuned, tuned_header(best, Backend::kCuda, origin, options.accuracy));
   if (options.json)
-    std::printf("%s\n", json{{"schema", "outgrad.tune_offline/1"},
-                             {"architecture", device},
-                             {"board", architecture.board},
-                             {"predicted", true},
-                             {"database", database},
-                             {"header", tuned},
-                             {"problems", rankings}}
-                            .dump(2)
-                            .c_str());
+    print_json({{"schema", "outgrad.tune_offline/1"},
+                {"architecture", device},
+                {"board", architecture.board},
+                {"predicted", true},
+                {"database", database},
+                {"header", tuned},
+                {"problems", rankings}});
   else
     std::printf("%s and %s, in %.1f s\n", tuned.c_str(), database.c_str(), seconds_since(began));
   return kernels::kExitHolds;

@@ -138,7 +138,7 @@ int ranking_command(const Words& words) {
   const Recording recording = recording_of(options.device, options.kernel, options.format);
   const RankingResult result = rank(recording, options, path);
   if (options.json)
-    std::printf("%s\n", ranking_json(result, recording, options, path).dump(2).c_str());
+    print_json(ranking_json(result, recording, options, path));
   else
     print_ranking(result, recording, options);
   return kernels::kExitHolds;

@@ -85,7 +85,7 @@ void search_recording(const Recording& recording, const std::string& path, const
       result["best"] = recording.name_of(*run.best);
       result["best_ms"] = run.best_ms.back();
     }
-    std::printf("%s\n", result.dump(2).c_str());
+    print_json(result);
     return;
   }
   std::printf("%s: %s on %s, %.0f raw points, %zu recorded\n", path.c_str(), recording.kernel.c_str(),

@@ -54,10 +54,7 @@ void print(const SearchResult& result) {
       "else %.1f%%\n",
       result.evaluated, result.known, result.rejected, result.total_seconds, result.seconds.compile,
       result.seconds.verify, result.seconds.measure, 100 * result.overhead());
-  for (const Candidate& candidate : result.failures)
-    if (const auto* why = candidate.as<Rejected>())
-      std::printf("  rejected: %s at %s: %s: %s\n", candidate.variant().name().c_str(), name_of(why->stage),
-                  name_of(why->reason), why->detail.c_str());
+  print_rejected(result.failures);
   std::fflush(stdout);
 }
 
@@ -149,13 +146,18 @@ class SearchRun {
   void search_part(Part& part) {
     constexpr std::size_t kSeeds = 4;  // of a problem, from other devices and sizes
     const Problem& problem = part.problem;
-    const std::unique_ptr<Tunable> space = device_.space_of(problem, shard_.index, shard_.count);
+    const std::unique_ptr<Tunable> space = device_.space_of(problem, shard_);
     if (!options_.json)
       std::printf("%s: space: %s\n", problem.sized_name().c_str(), size_report(space->points()).c_str());
     Known known{std::move(part.known), {}};
     if (key_)
-      known.seeds = seed_parameters(published_.records, *key_, device_.run().hashes, name_of(problem.kernel),
-                                    name_of(problem.format), problem.elements(), kSeeds, options_.accuracy);
+      known.seeds = seed_parameters(published_.records, {.device = *key_,
+                                                         .sources = device_.run().hashes,
+                                                         .kernel = name_of(problem.kernel),
+                                                         .format = name_of(problem.format),
+                                                         .elements = problem.elements(),
+                                                         .count = kSeeds,
+                                                         .accuracy = options_.accuracy});
     const SearchResult result = search(*space, settings_, known, device_.run(), database_path_, winners_);
     line_.erase();
     if (!options_.json) print(result);
@@ -175,7 +177,16 @@ class SearchRun {
         winners_in(records, device_.run().hashes, options_.out, options_.accuracy);
     kernels::write_file(tuned_path_, tuned_header(chosen, device_.backend(), "for " + device_.description(),
                                                   options_.accuracy));
-    if (options_.json) return print_json();
+    if (options_.json) {
+      json won = json::array();
+      for (const Record& winner : winners_) won.push_back(to_json(winner));
+      return print_json({{"schema", "outgrad.tune_summary/1"},
+                         {"seconds", elapsed()},
+                         {"database", database_path_},
+                         {"header", tuned_path_},
+                         {"problems", summaries_},
+                         {"winners", won}});
+    }
     std::printf("%s and %s, in %.1f s\n", tuned_path_.c_str(), database_path_.c_str(), elapsed());
     print_accuracy(problems_, chosen, key_);
     if (begun_ < parts)
@@ -183,18 +194,6 @@ class SearchRun {
           "%zu of %zu problems were searched in the budget of %.0f s; the same command again%s goes on with "
           "the others\n",
           begun_, parts, budget_, options_.fresh ? ", without --fresh," : "");
-  }
-
-  void print_json() const {
-    json won = json::array();
-    for (const Record& winner : winners_) won.push_back(to_json(winner));
-    const json summary = {{"schema", "outgrad.tune_summary/1"},
-                          {"seconds", elapsed()},
-                          {"database", database_path_},
-                          {"header", tuned_path_},
-                          {"problems", summaries_},
-                          {"winners", won}};
-    std::printf("%s\n", summary.dump(2).c_str());
   }
 
   TuningDevice& device_;

@@ -23,10 +23,6 @@ struct SearchOptions {
 };
 void add_search_options(CLI::App& app, SearchOptions& options);
 
-// One of `count` parts of every space.
-struct Shard {
-  std::size_t index = 0, count = 1;
-};
 // "i/n", i from 0; or "mpi": this process's rank among those that mpirun started. Throws SpecError.
 Shard shard_of(std::string text);
 

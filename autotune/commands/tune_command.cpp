@@ -1,5 +1,5 @@
 // From the words to the mode.
-#include "autotune/commands/tune_command.h"
+#include "autotune/commands/commands.h"
 
 #include "autotune/commands/tune_modes.h"
 

@@ -1,6 +1,5 @@
 // outgrad-tune: all that a GPU machine needs.
 #include "autotune/commands/commands.h"
-#include "autotune/commands/tune_command.h"
 #include "kernels/support/errors.h"
 
 namespace {

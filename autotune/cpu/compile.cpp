@@ -172,98 +172,137 @@ Toolchain find_toolchain() {
   return toolchain;
 }
 
-void compile(const std::vector<Candidate*>& candidates, const Toolchain& toolchain,
-             const CompileSettings& settings) {
-  kernels::create_folder(settings.cache_folder);
-  std::error_code error;
+namespace {
 
-  // Units in the order of their rank within the problem: the first unit of every problem comes before
-  // anyone's second.
-  std::vector<std::vector<Candidate*>> ranked;
+// Units in the order of their rank within the problem: the first unit of every problem comes before anyone's
+// second.
+std::deque<Unit> units_of(const std::vector<Candidate*>& candidates, std::size_t variants_per_unit) {
+  struct Ranked {
+    std::size_t rank;
+    Unit unit;
+  };
+  std::vector<Ranked> ranked;
   std::vector<std::pair<Problem, std::size_t>> last_unit;  // problem, index into ranked
-  std::vector<std::size_t> rank;
   for (Candidate* candidate : candidates) {
     const Problem problem = candidate->variant().problem;
     auto open = std::find_if(last_unit.begin(), last_unit.end(),
                              [&](const auto& entry) { return entry.first == problem; });
-    if (open == last_unit.end() ||
-        ranked[open->second].size() == static_cast<std::size_t>(settings.variants_per_unit)) {
-      rank.push_back(open == last_unit.end() ? 0 : rank[open->second] + 1);
-      ranked.emplace_back();
-      if (open == last_unit.end()) open = last_unit.insert(last_unit.end(), {problem, 0});
+    const bool is_first = open == last_unit.end();
+    if (is_first) open = last_unit.insert(open, {problem, 0});
+    if (is_first || ranked[open->second].unit.candidates.size() == variants_per_unit) {
+      ranked.push_back({is_first ? 0 : ranked[open->second].rank + 1, {}});
       open->second = ranked.size() - 1;
     }
-    ranked[open->second].push_back(candidate);
+    ranked[open->second].unit.candidates.push_back(candidate);
   }
-  std::vector<std::size_t> order(ranked.size());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return rank[a] < rank[b]; });
-  std::deque<Unit> waiting;
-  for (const std::size_t i : order) waiting.push_back({ranked[i], {}, {}, -1, {}});
+  std::stable_sort(ranked.begin(), ranked.end(),
+                   [](const Ranked& a, const Ranked& b) { return a.rank < b.rank; });
+  std::deque<Unit> units;
+  for (Ranked& each : ranked) units.push_back(std::move(each.unit));
+  return units;
+}
 
-  const std::string common = key_of(toolchain);
-  const auto began = Clock::now();
-  std::size_t done = 0, units = waiting.size();
-  std::vector<Unit> running;
-  while (!waiting.empty() || !running.empty()) {
-    while (!waiting.empty() && running.size() < static_cast<std::size_t>(std::max(1, settings.jobs))) {
-      if (seconds_since(began) > settings.budget_seconds) {
-        waiting.clear();
-        break;
-      }
-      Unit unit = std::move(waiting.front());
-      waiting.pop_front();
-      const std::string source = unit_source(unit.candidates);
-      unit.base = settings.cache_folder + "/" + kernels::sha256(common + source);
-      if (fs::exists(unit.base + ".so", error)) {
-        take(unit, 0);
-        ++done;
-        continue;
-      }
-      kernels::write_file(unit.base + ".cpp", source);
-      unit.temporary = unit.base + "." + std::to_string(::getpid()) + ".tmp";
-      unit.started = Clock::now();
-      const kernels::Descriptor log(
-          ::open((unit.base + ".log").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-      if (log.get() < 0) throw kernels::IoError(unit.base + ".log", "write", errno);
-      unit.process =
-          kernels::start(launch_of(command_of(toolchain, unit.base + ".cpp", unit.temporary), log.get()));
-      running.push_back(std::move(unit));
-    }
-    for (std::size_t i = 0; i < running.size();) {
-      Unit& unit = running[i];
-      const bool overdue = seconds_since(unit.started) > settings.patience->seconds();
-      if (overdue) ::kill(-unit.process, SIGKILL);
-      const auto ending = overdue ? kernels::wait_for(unit.process) : kernels::ended(unit.process);
-      if (!ending) {
-        ++i;
-        continue;
-      }
-      if (!overdue && ending->status == 0 &&
-          ::rename(unit.temporary.c_str(), (unit.base + ".so").c_str()) == 0) {
-        const double seconds = seconds_since(unit.started);
-        if (!settings.patience->knows_baseline()) settings.patience->baseline_took(seconds);
-        take(unit, 1e3 * seconds);
-      } else {
-        fs::remove(unit.temporary, error);
-        const std::string why = complaint(kernels::read_file(unit.base + ".log"), settings.cache_folder);
-        if (unit.candidates.size() > 1) {
-          for (Candidate* candidate : unit.candidates) waiting.push_front({{candidate}, {}, {}, -1, {}});
-          units += unit.candidates.size();
-        } else {
-          unit.candidates.front()->reject(Stage::kCompile,
-                                          overdue ? Reason::kCompilerTimeout : Reason::kCompilerError,
-                                          overdue ? "over " + settings.patience->text() : why);
+// Units on their way through as many compilers as there are jobs.
+class Compilation {
+ public:
+  Compilation(std::deque<Unit> waiting, const Toolchain& toolchain, const CompileSettings& settings)
+      : waiting_(std::move(waiting)), units_(waiting_.size()), toolchain_(toolchain), settings_(settings),
+        common_(key_of(toolchain)) {}
+
+  void run() {
+    while (!waiting_.empty() || !running_.empty()) {
+      while (!waiting_.empty() && running_.size() < static_cast<std::size_t>(std::max(1, settings_.jobs))) {
+        if (seconds_since(began_) > settings_.budget_seconds) {
+          waiting_.clear();
+          break;
         }
+        Unit unit = std::move(waiting_.front());
+        waiting_.pop_front();
+        start(std::move(unit));
       }
-      ++done;
-      running.erase(running.begin() + static_cast<std::ptrdiff_t>(i));
-      if (settings.progress) settings.progress(done, units);
+      for (std::size_t i = 0; i < running_.size();) {
+        if (!has_ended(running_[i])) {
+          ++i;
+          continue;
+        }
+        ++done_;
+        running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
+        if (settings_.progress) settings_.progress(done_, units_);
+      }
+      // far below a unit's seconds
+      if (!running_.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
-    // far below a unit's seconds
-    if (!running.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
+
+ private:
+  // Takes it from the cache where it is there.
+  void start(Unit unit) {
+    const std::string source = unit_source(unit.candidates);
+    unit.base = settings_.cache_folder + "/" + kernels::sha256(common_ + source);
+    std::error_code error;
+    if (fs::exists(unit.base + ".so", error)) {
+      take(unit, 0);
+      ++done_;
+      return;
+    }
+    kernels::write_file(unit.base + ".cpp", source);
+    unit.temporary = unit.base + "." + std::to_string(::getpid()) + ".tmp";
+    unit.started = Clock::now();
+    const kernels::Descriptor log(
+        ::open((unit.base + ".log").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    if (log.get() < 0) throw kernels::IoError(unit.base + ".log", "write", errno);
+    unit.process =
+        kernels::start(launch_of(command_of(toolchain_, unit.base + ".cpp", unit.temporary), log.get()));
+    running_.push_back(std::move(unit));
+  }
+
+  bool has_ended(Unit& unit) {
+    const bool overdue = seconds_since(unit.started) > settings_.patience->seconds();
+    if (overdue) ::kill(-unit.process, SIGKILL);
+    const auto ending = overdue ? kernels::wait_for(unit.process) : kernels::ended(unit.process);
+    if (!ending) return false;
+    if (!overdue && ending->status == 0 &&
+        ::rename(unit.temporary.c_str(), (unit.base + ".so").c_str()) == 0) {
+      const double seconds = seconds_since(unit.started);
+      if (!settings_.patience->knows_baseline()) settings_.patience->baseline_took(seconds);
+      take(unit, 1e3 * seconds);
+    } else {
+      refuse(unit, overdue);
+    }
+    return true;
+  }
+
+  // Compiles the candidates one by one, so that only the offender is rejected.
+  void refuse(const Unit& unit, bool overdue) {
+    std::error_code error;
+    fs::remove(unit.temporary, error);
+    const std::string why = complaint(kernels::read_file(unit.base + ".log"), settings_.cache_folder);
+    if (unit.candidates.size() > 1) {
+      for (Candidate* candidate : unit.candidates) waiting_.push_front({{candidate}, {}, {}, -1, {}});
+      units_ += unit.candidates.size();
+    } else {
+      unit.candidates.front()->reject(Stage::kCompile,
+                                      overdue ? Reason::kCompilerTimeout : Reason::kCompilerError,
+                                      overdue ? "over " + settings_.patience->text() : why);
+    }
+  }
+
+  std::deque<Unit> waiting_;
+  std::vector<Unit> running_;
+  std::size_t done_ = 0, units_;
+  const Toolchain& toolchain_;
+  const CompileSettings& settings_;
+  const std::string common_;
+  const Clock::time_point began_ = Clock::now();
+};
+
+}  // namespace
+
+void compile(const std::vector<Candidate*>& candidates, const Toolchain& toolchain,
+             const CompileSettings& settings) {
+  kernels::create_folder(settings.cache_folder);
+  const auto variants_per_unit = static_cast<std::size_t>(settings.variants_per_unit);
+  Compilation(units_of(candidates, variants_per_unit), toolchain, settings).run();
 }
 
 Compiled compile_source(const std::string& source, const std::string& symbol, const std::string& origin,

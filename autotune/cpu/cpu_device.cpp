@@ -2,7 +2,6 @@
 #include "autotune/cpu/cpu_device.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 
 #include "autotune/cpu/executor.h"
@@ -19,10 +18,10 @@ using nlohmann::json;
 class CpuTunable : public Tunable {
  public:
   CpuTunable(const Problem& problem, Fits fits, const CpuIdentity& cpu, const Toolchain& toolchain,
-             CompileSettings compiling, std::size_t shard, std::size_t shards)
+             CompileSettings compiling, const Shard& shard)
       : problem_(problem), fits_(std::move(fits)),
         space_(cpu_space(problem, fits_, cpu.vector_bits, cpu.threads)),
-        points_(space_.construct().part(shard, shards)), toolchain_(toolchain),
+        points_(space_.construct().part(shard.index, shard.count)), toolchain_(toolchain),
         compiling_(std::move(compiling)) {}
 
   const Points& points() const override { return points_; }
@@ -122,7 +121,7 @@ class CpuDevice : public TuningDevice {
     return autotune::elements_for(problem, cpu_, seconds, calls);
   }
 
-  std::unique_ptr<Tunable> space_of(const Problem& problem, std::size_t shard, std::size_t shards) override {
+  std::unique_ptr<Tunable> space_of(const Problem& problem, const Shard& shard) override {
     Fits fits = fits_within(problem, choices_.accuracy);  // a norm's are none
     if (problem.kernel == KernelId::kGeluBackward && !choices_.headers.empty()) {
       kernels::create_folder(choices_.out + "/fits");
@@ -141,8 +140,7 @@ class CpuDevice : public TuningDevice {
         fits.push_back(fit);
       }
     }
-    return std::make_unique<CpuTunable>(problem, std::move(fits), cpu_, toolchain_, compiling_, shard,
-                                        shards);
+    return std::make_unique<CpuTunable>(problem, std::move(fits), cpu_, toolchain_, compiling_, shard);
   }
 
  private:

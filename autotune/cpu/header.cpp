@@ -89,75 +89,82 @@ std::string source_of(const GeneratedHeader& header, FormatId format) {
 
 }  // namespace
 
-GeneratedHeader read_generated_header(const std::string& path) {
-  GeneratedHeader header;
-  header.path = path;
-  header.text = kernels::read_file(path);
-  const auto bad = [&](int line, const std::string& why) {
-    return kernels::SpecError(path, "line " + std::to_string(line), why);
-  };
+namespace {
+
+kernels::SpecError bad_line(const std::string& path, int line, const std::string& why) {
+  return {path, "line " + std::to_string(line), why};
+}
+
+// Finds the one struct, and makes sure that what the constants are read from is what the compiler sees. The
+// line of the struct.
+int read_struct(GeneratedHeader& header) {
   if (header.text.rfind(std::string(kBanner) + "\n", 0) != 0)
-    throw bad(1, std::string("not a generated header: the first line is not '") + kBanner + "'");
+    throw bad_line(header.path, 1,
+                   std::string("not a generated header: the first line is not '") + kBanner + "'");
   if (header.text.find('\0') != std::string::npos)
-    throw kernels::SpecError(path, "text", "holds a zero byte");
+    throw kernels::SpecError(header.path, "text", "holds a zero byte");
   std::istringstream lines(header.text);
   int number = 0, struct_line = 0;
   for (std::string line; std::getline(lines, line);) {
     ++number;
+    const auto refuse = [&](const char* why) { throw bad_line(header.path, number, why); };
     const std::string text = trimmed(line);
-    // What the constants below are read from is then what the compiler sees.
     if (text.find("/*") != std::string::npos || (!text.empty() && text.back() == '\\'))
-      throw bad(number, "a comment or a line's end that no generated header has");
+      refuse("a comment or a line's end that no generated header has");
     if (text.rfind("#", 0) == 0 || text.rfind("%:", 0) == 0) {
       if (text != "#pragma once" && text != "#include \"kernels/table.h\"")
-        throw bad(number, "a directive that no generated header has");
+        refuse("a directive that no generated header has");
     } else if (text.rfind("struct ", 0) == 0) {
-      if (!header.type.empty()) throw bad(number, "a second struct: one header at a time");
+      if (!header.type.empty()) refuse("a second struct: one header at a time");
       struct_line = number;
       header.type = text.substr(7, text.find_first_not_of(kIdentifier, 7) - 7);
-      if (header.type.empty() || text != "struct " + header.type + " {")
-        throw bad(number, "expected 'struct NAME {'");
+      if (header.type.empty() || text != "struct " + header.type + " {") refuse("expected 'struct NAME {'");
     }
   }
-  if (header.type.empty()) throw bad(number, "no struct");
+  if (header.type.empty()) throw bad_line(header.path, number, "no struct");
+  return struct_line;
+}
 
+// What is computed, and how y is stored.
+void read_kind(GeneratedHeader& header) {
+  const auto bad = [&](const char* name, const std::string& why) {
+    return kernels::SpecError(header.path, name, why);
+  };
   const auto text_constant = [&](const char* name) {
     const std::string value = value_of(header.text, "const char* ", name).value_or("");
-    if (value.size() < 3 || value.front() != '"' || value.back() != '"')
-      throw kernels::SpecError(path, name, "missing");
+    if (value.size() < 3 || value.front() != '"' || value.back() != '"') throw bad(name, "missing");
     return value.substr(1, value.size() - 2);
   };
   header.name = text_constant("kName");
   if (header.name.find_first_not_of(kIdentifier) != std::string::npos)
-    throw kernels::SpecError(path, "kName", "'" + header.name + "' is no name");
+    throw bad("kName", "'" + header.name + "' is no name");
   header.activation = text_constant("kActivation");
   if (value_of(header.text, "double ", "kBias"))
-    throw kernels::SpecError(path, "kBias",
-                             "a code header: the library has its kernels, and takes no other's");
+    throw bad("kBias", "a code header: the library has its kernels, and takes no other's");
   if (value_of(header.text, "const char* ", "kCode"))
-    throw kernels::SpecError(path, "kCode",
-                             "a header of y in 8 bits at a scale: it has no coefficients to run");
+    throw bad("kCode", "a header of y in 8 bits at a scale: it has no coefficients to run");
   header.forward = value_of(header.text, "float ", "kXStar").has_value();
   // A forward without a format is f32's.
   header.format =
       header.forward && !value_of(header.text, "const char* ", "kFormat") ? "f32" : text_constant("kFormat");
   if (value_of(header.text, "const char* ", "kClass")) header.accuracy = text_constant("kClass");
   if (types().find(header.format) == types().end())
-    throw kernels::SpecError(path, "kFormat",
-                             "unknown format '" + header.format + "' (f32, f16, bf16, e4m3, e5m2, mxfp8)");
+    throw bad("kFormat", "unknown format '" + header.format + "' (f32, f16, bf16, e4m3, e5m2, mxfp8)");
   if (header.forward && header.y_bytes() == 1)
-    throw kernels::SpecError(path, "kFormat", "there is no forward in '" + header.format + "'");
-  if (header.forward) return header;
+    throw bad("kFormat", "there is no forward in '" + header.format + "'");
+}
+
+void read_bounds(GeneratedHeader& header, int struct_line) {
   header.bounds.direct = value_of(header.text, "const char* ", "kEntryFormat").has_value();
   const auto bound = [&](const char* name, bool needed) {
     const std::optional<Constant> constant = constant_of(header.text, "double ", name);
-    if (!constant && needed) throw bad(struct_line, std::string("states no ") + name);
+    if (!constant && needed) throw bad_line(header.path, struct_line, std::string("states no ") + name);
     if (!constant) return kernels::FitBounds::kNone;
     char* end = nullptr;
     const double value = std::strtod(constant->value.c_str(), &end);  // hexadecimal
     if (constant->value.empty() || *end != '\0' || !(value >= 0 && std::isfinite(value)))
-      throw bad(constant->line,
-                std::string(name) + ": '" + constant->value + "' is not a finite number of 0 or more");
+      throw bad_line(header.path, constant->line,
+                     std::string(name) + ": '" + constant->value + "' is not a finite number of 0 or more");
     return value;
   };
   const bool enumerated = header.format != "f32";  // over every stored y
@@ -165,6 +172,18 @@ GeneratedHeader read_generated_header(const std::string& path) {
   if (!kernels::is_relative(header.accuracy.c_str())) header.bounds.a_plus_b = a + b;
   header.bounds.t = bound("kT", enumerated);
   header.bounds.r = bound("kR", enumerated);
+}
+
+}  // namespace
+
+GeneratedHeader read_generated_header(const std::string& path) {
+  GeneratedHeader header;
+  header.path = path;
+  header.text = kernels::read_file(path);
+  const int struct_line = read_struct(header);
+  read_kind(header);
+  if (header.forward) return header;
+  read_bounds(header, struct_line);
   const std::string masked = value_of(header.text, "bool ", "kMasked").value_or("missing");
   if (masked != "true" && masked != "false")
     throw kernels::SpecError(path, "kMasked", masked == "missing" ? masked : "neither true nor false");

@@ -2,9 +2,6 @@
 #include "autotune/evidence/defaults.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <filesystem>
-#include <iterator>
 #include <map>
 #include <set>
 #include <tuple>
@@ -49,7 +46,7 @@ std::map<std::string, Loss> losses_in(const ProblemEvidence& place) {
   return losses;
 }
 
-// Of two places of one variant.
+// What one variant loses in two places together.
 Loss joined(const Loss& a, const Loss& b) {
   Loss both = a;
   both.losses.insert(both.losses.end(), b.losses.begin(), b.losses.end());

@@ -41,8 +41,8 @@ struct DefaultChoice {
 // Worst losses that differ by no more than this tie: what interleaved rounds on a shared machine resolve.
 inline constexpr double kLossTie = 0.01;
 
-// Of every kernel and format that these sources were measured in. The order of the records means nothing.
-// Throws SpecError where there are records of CPUs and of GPUs: a schedule is of one of them.
+// A choice for every kernel and format that these sources were measured in, whatever the order of the
+// records. Throws SpecError where there are records of CPUs and of GPUs: a schedule is of one of them.
 std::vector<DefaultChoice> choose_defaults(const std::vector<Record>& records, const SourceHashes& sources);
 
 // The entries for every device and size; none where the default itself is chosen.

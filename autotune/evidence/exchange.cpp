@@ -11,13 +11,14 @@
 #include "autotune/evidence/identity.h"
 #include "autotune/records/database.h"
 #include "kernels/support/files.h"
-#include "kernels/support/json.h"
+#include "kernels/support/json_node.h"
 #include "kernels/support/statistics.h"
 
 namespace outgrad::autotune {
 namespace {
 
 using kernels::i64;
+using kernels::JsonNode;
 using nlohmann::json;
 using nlohmann::ordered_json;
 
@@ -33,20 +34,6 @@ constexpr FailureName kFailures[] = {
     {"InvalidConfig", "constraints"},       {"ErrorConfig", "runtime"},
     {"RuntimeFailedConfig", "timeout"},     {"RuntimeFailedConfig", "correctness"},
 };
-
-template <class Json>
-Json parse(const std::string& path, const std::string& text) {
-  try {
-    return kernels::parse_json<Json>(text);
-  } catch (const json::parse_error& error) {
-    const std::size_t end = std::min(error.byte, text.size());
-    const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), '\n');
-    throw kernels::SpecError(path, "line " + std::to_string(line),
-                             end == text.size() ? "the file ends early" : "not JSON");
-  } catch (const json::out_of_range&) {  // whose text quotes all of the number
-    throw kernels::SpecError(path, "JSON", "a number is beyond double's range");
-  }
-}
 
 // Python's json module, with which Kernel Tuner writes, spells three values that JSON has no number for. Here
 // they become texts: no number, as they are.
@@ -89,11 +76,22 @@ std::string closed_cache(std::string text) {
   return kernels::parse_json_line(closed).is_discarded() ? text : closed;
 }
 
-// The text at a key; empty where there is none.
-template <class Json>
-std::string text_at(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->template get<std::string>() : std::string();
+// What stands under a key, as far as it is of the type; other writers leave it out, or write something else.
+std::string text_at(const JsonNode& object, const char* key) {
+  return object.has(key) && object[key].raw().is_string() ? object[key].text() : std::string();
+}
+double number_at(const JsonNode& object, const char* key) {
+  return object.has(key) && object[key].raw().is_number() ? object[key].number() : 0;
+}
+std::vector<double> numbers_at(const JsonNode& object, const char* key) {
+  std::vector<double> numbers;
+  if (!object.has(key) || !object[key].raw().is_array()) return numbers;
+  for (const json& value : object[key].raw())
+    if (value.is_number()) numbers.push_back(value.get<double>());
+  return numbers;
+}
+json value_at(const JsonNode& object, const char* key) {
+  return object.has(key) ? object[key].raw() : json();
 }
 
 // One recorded value in a key of a Kernel Tuner cache: what Python's str() makes of it.
@@ -156,20 +154,24 @@ class Collector {
   }
 
   Recording& recording() { return recording_; }
+  void describe(const JsonNode& metadata) {
+    recording_.device = text_at(metadata, "device_name");
+    recording_.kernel = text_at(metadata, "kernel_name");
+    recording_.problem_size = value_at(metadata, "problem_size");
+  }
   kernels::SpecError bad(const std::string& place, const std::string& why) const {
     return {path_, place, why};
   }
 
   // `values`: an object that holds each parameter's value.
-  template <class Json>
-  void add(const std::string& place, const Json& values, Evaluation evaluation) {
+  void add(const std::string& place, const json& values, Evaluation evaluation) {
     std::uint64_t rank = 0;
     for (std::size_t p = 0; p < recording_.labels.size(); ++p) {
       const Parameter& parameter = recording_.points.parameters()[p];
       const auto found = values.find(parameter.name);
       if (found == values.end()) throw bad(place, "has no value of parameter " + parameter.name);
       const auto& list = recording_.labels[p];
-      const auto at = std::find(list.begin(), list.end(), json(*found));
+      const auto at = std::find(list.begin(), list.end(), *found);
       if (at == list.end())
         throw bad(place, "parameter " + parameter.name + ": " + found->dump() + " is not in its list");
       rank = rank * list.size() + static_cast<std::uint64_t>(at - list.begin());
@@ -197,146 +199,148 @@ class Collector {
   std::map<std::uint64_t, Evaluation> entries_;  // by rank: in the order of the points
 };
 
-// A number under the key; 0 where there is none.
-template <class Json>
-double number_at(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_number() ? found->template get<double>() : 0;
-}
-
-template <class Json>
-std::vector<double> numbers_at(const Json& object, const char* key) {
-  std::vector<double> numbers;
-  const auto found = object.find(key);
-  if (found == object.end() || !found->is_array()) return numbers;
-  for (const auto& value : *found)
-    if (value.is_number()) numbers.push_back(value.template get<double>());
-  return numbers;
-}
-
 // The one objective is time: shorter is better, failures apart.
-template <class Json>
-void require_time(const Json& objective, const Collector& collector, const std::string& place) {
-  const auto is_time = [](const Json& value) { return value == "time"; };
-  if (is_time(objective) || (objective.is_array() && objective.size() == 1 && is_time(objective[0]))) return;
-  throw collector.bad(place, "the objective " + objective.dump() + " is not \"time\"");
+void require_time(const JsonNode& object, const char* key) {
+  if (!object.has(key)) return;
+  const json& objective = object[key].raw();
+  if (objective == "time" || objective == json::array({"time"})) return;
+  object[key].fail("the objective " + objective.dump() + " is not \"time\"");
 }
 
-Recording read_kernel_tuner(const std::string& path, const json& root) {
-  const auto bad = [&](const std::string& place, const std::string& why) {
-    return kernels::SpecError(path, place, why);
-  };
-  const auto keys = root.find("tune_params_keys"), lists = root.find("tune_params"),
-             cache = root.find("cache");
-  if (keys == root.end() || !keys->is_array() || keys->empty())
-    throw bad("tune_params_keys", "not a list of names");
-  if (lists == root.end() || !lists->is_object()) throw bad("tune_params", "not an object of lists");
-  if (!cache->is_object()) throw bad("cache", "not an object");
+// The failure that a file of either format names.
+const FailureName* failure_named(const std::string& name, const char* FailureName::* format) {
+  const auto* const known = std::find_if(std::begin(kFailures), std::end(kFailures),
+                                         [&](const auto& failure) { return name == failure.*format; });
+  return known == std::end(kFailures) ? nullptr : known;
+}
+
+Evaluation kernel_tuner_evaluation(const JsonNode& entry) {
+  Evaluation evaluation;
+  const json time = value_at(entry, "time");
+  const std::string failure = time.is_string() ? time.get<std::string>() : text_at(entry, "__error__");
+  if (is_no_number(failure)) {
+    evaluation.failure = "runtime";  // it ran, and its time is none
+  } else if (!failure.empty()) {
+    const FailureName* const known = failure_named(failure, &FailureName::kernel_tuner);
+    if (known == nullptr) entry.fail("unknown failure '" + failure + "'");
+    evaluation.failure = known->t4;
+  } else if (time.is_number()) {
+    evaluation.time_ms = time.get<double>();
+  } else {
+    entry.fail("neither a time nor a failure");
+  }
+  evaluation.times_ms = numbers_at(entry, "times");
+  evaluation.compile_ms = number_at(entry, "compile_time");
+  evaluation.verify_ms = number_at(entry, "verification_time");
+  evaluation.benchmark_ms = number_at(entry, "benchmark_time");
+  evaluation.search_ms = number_at(entry, "strategy_time");
+  evaluation.framework_ms = number_at(entry, "framework_time");
+  evaluation.timestamp = text_at(entry, "timestamp");
+  return evaluation;
+}
+
+Recording read_kernel_tuner(const std::string& path, const JsonNode& root) {
+  const JsonNode keys = root["tune_params_keys"], lists = root["tune_params"], cache = root["cache"];
   std::vector<std::string> names;
   std::vector<std::vector<json>> labels;
-  for (const json& key : *keys) {
-    if (!key.is_string()) throw bad("tune_params_keys", key.dump() + " is not a name");
-    names.push_back(key.get<std::string>());
+  for (const JsonNode& key : keys.items()) {
+    names.push_back(key.text());
     if (std::count(names.begin(), names.end(), names.back()) > 1)
-      throw bad("tune_params_keys", "'" + names.back() + "' occurs twice");
-    const auto list = lists->find(names.back());
-    if (list == lists->end() || !list->is_array() || list->empty())
-      throw bad("tune_params", "'" + names.back() + "' has no list of values");
-    labels.emplace_back(list->begin(), list->end());
+      key.fail("'" + names.back() + "' occurs twice");
+    const json list = value_at(lists, names.back().c_str());
+    if (!list.is_array() || list.empty()) lists.fail("'" + names.back() + "' has no list of values");
+    labels.emplace_back(list.begin(), list.end());
   }
+  if (names.empty()) keys.fail("is empty");
+  require_time(root, "objective");
   Collector collector(path, names, labels);
-  if (const auto objective = root.find("objective"); objective != root.end())
-    require_time(*objective, collector, "objective");
-  collector.recording().device = text_at(root, "device_name");
-  collector.recording().kernel = text_at(root, "kernel_name");
-  if (const auto size = root.find("problem_size"); size != root.end())
-    collector.recording().problem_size = *size;
-  for (const auto& [key, entry] : cache->items()) {
-    const std::string place = "cache: \"" + key + "\"";
-    if (!entry.is_object()) throw bad(place, "not an object");
-    Evaluation evaluation;
-    const auto time = entry.find("time");
-    const std::string failure =
-        time != entry.end() && time->is_string() ? time->get<std::string>() : text_at(entry, "__error__");
-    if (is_no_number(failure)) {
-      evaluation.failure = "runtime";  // it ran, and its time is none
-    } else if (!failure.empty()) {
-      const auto* known = std::find_if(std::begin(kFailures), std::end(kFailures),
-                                       [&](const auto& f) { return failure == f.kernel_tuner; });
-      if (known == std::end(kFailures)) throw bad(place, "unknown failure '" + failure + "'");
-      evaluation.failure = known->t4;
-    } else if (time != entry.end() && time->is_number()) {
-      evaluation.time_ms = time->get<double>();
-    } else {
-      throw bad(place, "neither a time nor a failure");
-    }
-    evaluation.times_ms = numbers_at(entry, "times");
-    evaluation.compile_ms = number_at(entry, "compile_time");
-    evaluation.verify_ms = number_at(entry, "verification_time");
-    evaluation.benchmark_ms = number_at(entry, "benchmark_time");
-    evaluation.search_ms = number_at(entry, "strategy_time");
-    evaluation.framework_ms = number_at(entry, "framework_time");
-    evaluation.timestamp = text_at(entry, "timestamp");
-    collector.add(place, entry, std::move(evaluation));
+  collector.describe(root);
+  for (const std::string& key : cache.keys()) {
+    const JsonNode entry = cache[key];
+    if (!entry.raw().is_object()) entry.fail("is not an object");
+    collector.add(entry.place(), entry.raw(), kernel_tuner_evaluation(entry));
   }
   return std::move(collector).finish();
 }
 
-// Milliseconds in a unit of time as writers of T4 spell it (Kernel Tuner wrongly, once). T4's schema has any
-// text there.
-double milliseconds_of(const kernels::SpecError& refusal, const std::string& unit) {
+// Milliseconds in the unit of time that stands under the key, as writers of T4 spell it (Kernel Tuner
+// wrongly, once): T4's schema has any text there. `otherwise`: where there is none.
+double unit_at(const JsonNode& object, const char* key, double otherwise) {
   static const std::vector<std::pair<double, std::set<std::string>>> known = {
       {1e-6, {"ns", "nsec", "nanosecond", "nanoseconds"}},
       // the micro sign, and the Greek letter
       {1e-3, {"us", "\u00b5s", "\u03bcs", "usec", "microsecond", "microseconds"}},
       {1, {"ms", "msec", "millisecond", "milliseconds", "miliseconds"}},
       {1e3, {"s", "sec", "second", "seconds"}}};
+  const json unit = value_at(object, key);
+  if (unit.is_null() || unit == "") return otherwise;
+  const std::string text = unit.is_string() ? unit.get<std::string>() : unit.dump();
   for (const auto& [milliseconds, spellings] : known)
-    if (spellings.contains(unit)) return milliseconds;
-  throw refusal;
+    if (spellings.contains(text)) return milliseconds;
+  constexpr std::size_t kShown = 40;
+  object[key].fail("unknown unit of time '" + text.substr(0, kShown) + "'; known: ns, us, ms, s");
 }
 
-Recording read_t4(const std::string& path, const ordered_json& root) {
-  const auto bad = [&](const std::string& place, const std::string& why) {
-    return kernels::SpecError(path, place, why);
-  };
-  const ordered_json& results = root["results"];
-  if (!results.is_array() || results.empty()) throw bad("results", "not a list of results");
-  if (const std::string version = text_at(root, "schema_version"); version != kT4Version)
-    throw bad("schema_version", "'" + version + "' is not " + kT4Version);
-  const auto metadata = root.find("metadata");
-  const bool described = metadata != root.end() && metadata->is_object();
-  // The unit of all times of the file; where it names none, a result's `time` has its own, which is that of
-  // its samples too.
-  const auto unit_of = [&](const std::string& place, const ordered_json& unit, double otherwise) {
-    if (unit.is_null() || unit == "") return otherwise;
-    const std::string text = unit.is_string() ? unit.get<std::string>() : unit.dump();
-    constexpr std::size_t kShown = 40;
-    return milliseconds_of(
-        bad(place, "unknown unit of time '" + text.substr(0, kShown) + "'; known: ns, us, ms, s"), text);
-  };
-  const double named =
-      unit_of("metadata: timeunit",
-              described && metadata->contains("timeunit") ? metadata->at("timeunit") : ordered_json(), 0);
+// `named`: the unit of all times of the file; 0 where it names none, so that a result's `time` has its own,
+// which is that of its samples too.
+Evaluation t4_evaluation(const JsonNode& result, double named) {
   const double unit = named > 0 ? named : 1;
-  const auto place_of = [](std::size_t i) { return "results[" + std::to_string(i) + "]"; };
+  Evaluation evaluation;
+  const std::string invalidity = text_at(result, "invalidity");
+  if (invalidity != "correct") {
+    if (failure_named(invalidity, &FailureName::t4) == nullptr)
+      result.fail("unknown invalidity '" + invalidity + "'");
+    evaluation.failure = invalidity;
+  }
+  double sample_unit = unit;
+  if (value_at(result, "measurements").is_array())
+    for (const JsonNode& measurement : result["measurements"].items()) {
+      if (text_at(measurement, "name") != "time") continue;
+      const double own = unit_at(measurement, "unit", unit);
+      if (named == 0) sample_unit = own;
+      if (evaluation.failure.empty() && value_at(measurement, "value").is_number())
+        evaluation.time_ms = own * measurement["value"].number();
+    }
+  if (value_at(result, "times").is_object()) {
+    const JsonNode times = result["times"];
+    evaluation.times_ms = numbers_at(times, "runtimes");
+    for (double& sample : evaluation.times_ms) sample *= sample_unit;
+    // The schema's key, and the one that Kernel Tuner writes.
+    const char* const compilation = times.has("compilation_time") ? "compilation_time" : "compilation";
+    evaluation.compile_ms = unit * number_at(times, compilation);
+    evaluation.verify_ms = unit * number_at(times, "validation");
+    evaluation.benchmark_ms = unit * number_at(times, "benchmark");
+    evaluation.search_ms = unit * number_at(times, "search_algorithm");
+    evaluation.framework_ms = unit * number_at(times, "framework");
+  }
+  evaluation.timestamp = text_at(result, "timestamp");
+  if (evaluation.failure.empty() && !evaluation.time_ms) {
+    if (evaluation.times_ms.empty()) result.fail("correct, but without a time");
+    evaluation.time_ms = kernels::median(evaluation.times_ms);
+  }
+  return evaluation;
+}
 
-  // Parameters in the order of the first configuration; values in ascending order, texts in the order in
-  // which they occur.
+// `ordered`: the same, for parameters in the order of the first configuration. Values stand in ascending
+// order, texts in the order in which they occur.
+Recording read_t4(const std::string& path, const JsonNode& root, const ordered_json& ordered) {
+  const std::vector<JsonNode> results = root["results"].items();
+  if (results.empty()) root["results"].fail("is empty");
+  if (const std::string version = text_at(root, "schema_version"); version != kT4Version)
+    root["schema_version"].fail("'" + version + "' is not " + kT4Version);
   std::vector<std::string> names;
   std::vector<std::vector<json>> labels;
-  for (std::size_t i = 0; i < results.size(); ++i) {
-    const auto configuration = results[i].is_object() ? results[i].find("configuration") : results[i].end();
-    if (!results[i].is_object() || configuration == results[i].end() || !configuration->is_object() ||
-        configuration->empty())
-      throw bad(place_of(i), "has no configuration");
-    if (i == 0)
-      for (const auto& item : configuration->items()) names.push_back(item.key()), labels.emplace_back();
+  for (const JsonNode& result : results) {
+    const json configuration = value_at(result, "configuration");
+    if (!configuration.is_object() || configuration.empty()) result.fail("has no configuration");
+    if (names.empty())
+      for (const auto& item : ordered["results"][0]["configuration"].items())
+        names.push_back(item.key()), labels.emplace_back();
     for (std::size_t p = 0; p < names.size(); ++p) {
-      const auto value = configuration->find(names[p]);
-      if (value == configuration->end()) throw bad(place_of(i), "has no value of parameter " + names[p]);
-      if (std::find(labels[p].begin(), labels[p].end(), json(*value)) == labels[p].end())
-        labels[p].push_back(json(*value));
+      const auto value = configuration.find(names[p]);
+      if (value == configuration.end()) result.fail("has no value of parameter " + names[p]);
+      if (std::find(labels[p].begin(), labels[p].end(), *value) == labels[p].end())
+        labels[p].push_back(*value);
     }
   }
   for (auto& list : labels)
@@ -344,57 +348,35 @@ Recording read_t4(const std::string& path, const ordered_json& root) {
       std::sort(list.begin(), list.end());
 
   Collector collector(path, names, labels);
-  if (described) {
-    collector.recording().device = text_at(*metadata, "device_name");
-    collector.recording().kernel = text_at(*metadata, "kernel_name");
-    if (const auto size = metadata->find("problem_size"); size != metadata->end())
-      collector.recording().problem_size = json(*size);
+  double named = 0;
+  if (value_at(root, "metadata").is_object()) {
+    collector.describe(root["metadata"]);
+    named = unit_at(root["metadata"], "timeunit", 0);
   }
-  for (std::size_t i = 0; i < results.size(); ++i) {
-    const ordered_json& result = results[i];
-    if (const auto objectives = result.find("objectives"); objectives != result.end())
-      require_time(*objectives, collector, place_of(i) + ": objectives");
-    Evaluation evaluation;
-    const std::string invalidity = text_at(result, "invalidity");
-    if (invalidity != "correct") {
-      const auto* known = std::find_if(std::begin(kFailures), std::end(kFailures),
-                                       [&](const auto& f) { return invalidity == f.t4; });
-      if (known == std::end(kFailures)) throw bad(place_of(i), "unknown invalidity '" + invalidity + "'");
-      evaluation.failure = invalidity;
-    }
-    double sample_unit = unit;
-    if (const auto measurements = result.find("measurements");
-        measurements != result.end() && measurements->is_array())
-      for (const auto& measurement : *measurements) {
-        if (!measurement.is_object() || text_at(measurement, "name") != "time") continue;
-        const double own = measurement.contains("unit")
-                               ? unit_of(place_of(i) + ": measurements", measurement["unit"], unit)
-                               : unit;
-        if (named == 0) sample_unit = own;
-        if (evaluation.failure.empty() && measurement.contains("value") && measurement["value"].is_number())
-          evaluation.time_ms = own * measurement["value"].get<double>();
-      }
-    if (const auto times = result.find("times"); times != result.end() && times->is_object()) {
-      evaluation.times_ms = numbers_at(*times, "runtimes");
-      for (double& sample : evaluation.times_ms) sample *= sample_unit;
-      // The schema's key, and the one that Kernel Tuner writes.
-      evaluation.compile_ms =
-          unit * (times->contains("compilation_time") ? number_at(*times, "compilation_time")
-                                                      : number_at(*times, "compilation"));
-      evaluation.verify_ms = unit * number_at(*times, "validation");
-      evaluation.benchmark_ms = unit * number_at(*times, "benchmark");
-      evaluation.search_ms = unit * number_at(*times, "search_algorithm");
-      evaluation.framework_ms = unit * number_at(*times, "framework");
-    }
-    evaluation.timestamp = text_at(result, "timestamp");
-    if (evaluation.failure.empty()) {
-      if (!evaluation.time_ms && !evaluation.times_ms.empty())
-        evaluation.time_ms = kernels::median(evaluation.times_ms);
-      if (!evaluation.time_ms) throw bad(place_of(i), "correct, but without a time");
-    }
-    collector.add(place_of(i), result["configuration"], std::move(evaluation));
+  for (const JsonNode& result : results) {
+    require_time(result, "objectives");
+    collector.add(result.place(), result["configuration"].raw(), t4_evaluation(result, named));
   }
   return std::move(collector).finish();
+}
+
+std::string problem_of(const Record& record) { return record.kernel + "." + record.format; }
+
+// The one problem of the database, or the one of several that is wanted.
+std::string problem_in(const Database& database, const std::string& path, std::string_view problem) {
+  std::set<std::string> problems;
+  for (const Record& record : database.records) problems.insert(problem_of(record));
+  std::string wanted(problem);
+  if (wanted.empty() && problems.size() == 1) wanted = *problems.begin();
+  if (problems.count(wanted) > 0) return wanted;
+  std::string known;
+  for (const std::string& name : problems) known += (known.empty() ? "" : ", ") + name;
+  if (known.empty())
+    throw kernels::SpecError(path, "line 1",
+                             database.warnings.empty() ? "no records" : database.warnings.front());
+  throw kernels::SpecError(path, "records",
+                           (wanted.empty() ? "of several problems" : "none of " + wanted) +
+                               " (--kernel and --format pick one of: " + known + ")");
 }
 
 // What the rows of one point say: times in units of the default's, and how it failed where no row has a time.
@@ -403,66 +385,66 @@ struct Rows {
   std::vector<double> relative, samples_ms;
   double compile_ms = 0;
   std::string failure, timestamp;
+
+  void add(const Record& record) {
+    parameters = record.parameters;
+    timestamp = record.run.time;
+    compile_ms = std::max(compile_ms, record.compile_ms.value_or(0));
+    if (record.state == "rejected") {
+      const auto& [stage, reason, detail, others] = record.rejected;
+      failure = stage == "compile"         ? "compile"
+                : reason == "wrong answer" ? "correctness"
+                : reason == "hung"         ? "timeout"
+                                           : "runtime";
+    }
+    if (record.state != "timed") return;
+    if (record.speedup) relative.push_back(1 / record.speedup->median);
+    for (const double ns : record.screening.ns.value_or(std::vector<double>{}))
+      samples_ms.push_back(ns * 1e-6);
+  }
 };
 
-Recording read_database(const std::string& path, std::string_view problem) {
-  const Database database = load_database(path);
-  const auto problem_of = [](const Record& record) { return record.kernel + "." + record.format; };
-  std::set<std::string> problems;
-  for (const Record& record : database.records) problems.insert(problem_of(record));
-  std::string wanted(problem);
-  if (wanted.empty() && problems.size() == 1) wanted = *problems.begin();
-  if (problems.count(wanted) == 0) {
-    std::string known;
-    for (const std::string& name : problems) known += (known.empty() ? "" : ", ") + name;
-    if (known.empty())
-      throw kernels::SpecError(path, "line 1",
-                               database.warnings.empty() ? "no records" : database.warnings.front());
-    throw kernels::SpecError(path, "records",
-                             (wanted.empty() ? "of several problems" : "none of " + wanted) +
-                                 " (--kernel and --format pick one of: " + known + ")");
-  }
-  std::map<std::string, Rows> points;
-  std::vector<double> default_ms;
+// The rows of a problem, which must be of one device and size.
+struct RecordedPoints {
+  std::map<std::string, Rows> points;  // by parameters
   std::string device;
   i64 elements = 0;
+  std::vector<double> default_ms;
+};
+
+RecordedPoints points_of(const Database& database, const std::string& path, const std::string& wanted) {
+  RecordedPoints all;
   for (const Record& record : database.records) {
     if (problem_of(record) != wanted || record.parameters.empty()) continue;
     const auto key = device_key(record.run.device);
     const std::string own = key ? key->device : record.run.device.model.value_or("");
-    if (device.empty()) device = own;
-    if (own != device)
+    if (all.device.empty()) all.device = own;
+    if (own != all.device)
       throw kernels::SpecError(path, "records",
-                               "of two devices, '" + device + "' and '" + own + "': replay wants one");
-    Rows& rows = points[record.parameters.dump()];
-    rows.parameters = record.parameters;
-    rows.timestamp = record.run.time;
-    rows.compile_ms = std::max(rows.compile_ms, record.compile_ms.value_or(0));
+                               "of two devices, '" + all.device + "' and '" + own + "': replay wants one");
     if (record.elements > 0) {
-      if (elements > 0 && elements != record.elements)
+      if (all.elements > 0 && all.elements != record.elements)
         throw kernels::SpecError(path, "records",
-                                 "of several sizes, " + std::to_string(elements) + " and " +
+                                 "of several sizes, " + std::to_string(all.elements) + " and " +
                                      std::to_string(record.elements) + " elements");
-      elements = record.elements;
+      all.elements = record.elements;
     }
-    if (record.state == "rejected") {
-      const auto& [stage, reason, detail, others] = record.rejected;
-      rows.failure = stage == "compile"         ? "compile"
-                     : reason == "wrong answer" ? "correctness"
-                     : reason == "hung"         ? "timeout"
-                                                : "runtime";
-    }
-    if (record.state != "timed") continue;
-    if (record.speedup) rows.relative.push_back(1 / record.speedup->median);
-    for (const double ns : record.screening.ns.value_or(std::vector<double>{}))
-      rows.samples_ms.push_back(ns * 1e-6);
-    if (record.is_default == true)
-      default_ms.insert(default_ms.end(), rows.samples_ms.begin(), rows.samples_ms.end());
+    Rows& rows = all.points[record.parameters.dump()];
+    rows.add(record);
+    if (record.state == "timed" && record.is_default == true)
+      all.default_ms.insert(all.default_ms.end(), rows.samples_ms.begin(), rows.samples_ms.end());
   }
-  const double unit = default_ms.empty() ? 1 : kernels::median(default_ms);
+  return all;
+}
+
+Recording read_database(const std::string& path, std::string_view problem) {
+  const Database database = load_database(path);
+  const std::string wanted = problem_in(database, path, problem);
+  const RecordedPoints all = points_of(database, path, wanted);
+  const double unit = all.default_ms.empty() ? 1 : kernels::median(all.default_ms);
   std::vector<std::string> names;
   std::vector<std::vector<json>> labels;
-  for (const auto& [text, rows] : points)
+  for (const auto& [text, rows] : all.points)
     for (const auto& [name, value] : rows.parameters.items()) {
       const auto at = static_cast<std::size_t>(std::find(names.begin(), names.end(), name) - names.begin());
       if (at == names.size()) names.push_back(name), labels.emplace_back();
@@ -471,10 +453,10 @@ Recording read_database(const std::string& path, std::string_view problem) {
     }
   for (auto& list : labels) std::sort(list.begin(), list.end());
   Collector collector(path, names, labels);
-  collector.recording().device = device;
+  collector.recording().device = all.device;
   collector.recording().kernel = wanted;
-  if (elements > 0) collector.recording().problem_size = elements;
-  for (auto& [text, rows] : points) {
+  if (all.elements > 0) collector.recording().problem_size = all.elements;
+  for (const auto& [text, rows] : all.points) {
     Evaluation evaluation;
     if (!rows.relative.empty())
       evaluation.time_ms = unit * kernels::median(rows.relative);
@@ -525,9 +507,9 @@ Recording read_recording(const std::string& path, std::string_view problem) {
   if (lines || (first.is_object() && first.contains("schema"))) return read_database(path, problem);
   if (!problem.empty()) throw kernels::SpecError(path, "--kernel", "only a database holds several problems");
   const std::string whole = closed_cache(with_quoted_words(text));
-  const json root = parse<json>(path, whole);
-  if (root.is_object() && root.contains("cache")) return read_kernel_tuner(path, root);
-  if (root.is_object() && root.contains("results")) return read_t4(path, parse<ordered_json>(path, whole));
+  const JsonNode root(kernels::parse_json(whole, path), path);
+  if (root.has("cache")) return read_kernel_tuner(path, root);
+  if (root.has("results")) return read_t4(path, root, kernels::parse_json<ordered_json>(whole));
   throw kernels::SpecError(
       path, "line 1",
       "neither a tuning database, nor a Kernel Tuner cache (\"cache\"), nor T4 results (\"results\")");
@@ -558,9 +540,7 @@ std::string kernel_tuner_cache(const Recording& recording) {
     if (evaluation.time_ms) {
       entry["time"] = *evaluation.time_ms;
     } else {
-      const auto* known = std::find_if(std::begin(kFailures), std::end(kFailures),
-                                       [&](const auto& f) { return evaluation.failure == f.t4; });
-      entry["time"] = entry["__error__"] = known->kernel_tuner;
+      entry["time"] = entry["__error__"] = failure_named(evaluation.failure, &FailureName::t4)->kernel_tuner;
     }
     if (!evaluation.times_ms.empty()) entry["times"] = evaluation.times_ms;
     entry["compile_time"] = evaluation.compile_ms;

@@ -29,21 +29,26 @@ std::string family_of(const std::string& architecture) {
 
 }  // namespace
 
-std::string DeviceKey::slug() const {
-  constexpr std::size_t
-      kReadable = 71,
-      kHash = 8;  // 80 with the underscore between: a file name leaves room for ".jsonl" and a folder
-  // The name of a device ends at the first comma: counts and extensions are the hash's to tell apart.
+std::string slug_of(const std::string& name, std::size_t most) {
   std::string slug;
-  for (const char c : device.substr(0, device.find(','))) {
-    if (slug.size() == kReadable) break;
+  for (const char c : name) {
+    if (slug.size() == most) break;
     if (std::isalnum(static_cast<unsigned char>(c)) != 0)
       slug += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     else if (!slug.empty() && slug.back() != '_')
       slug += '_';
   }
   while (!slug.empty() && slug.back() == '_') slug.pop_back();
-  return slug + "_" + kernels::sha256(device).substr(0, kHash);
+  return slug;
+}
+
+std::string DeviceKey::slug() const {
+  constexpr std::size_t
+      kReadable = 71,
+      kHash = 8;  // 80 with the underscore between: a file name leaves room for ".jsonl" and a folder
+  // The name of a device ends at the first comma: counts and extensions are the hash's to tell apart.
+  return slug_of(device.substr(0, device.find(',')), kReadable) + "_" +
+         kernels::sha256(device).substr(0, kHash);
 }
 
 DeviceKey cpu_key(const std::string& model, int threads, int vector_bits, const std::string& isa) {

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -410,6 +409,74 @@ std::vector<std::string> databases_in(const std::string& folder) {
 
 std::string published_folder() { return source_root() + "/notebooks_data/tuned"; }
 
+namespace {
+
+using Shapes = std::map<ProblemRecord, std::vector<ProblemEvidence>>;
+
+// For each shape the evidence of one version of the sources: the present one, else the one with the most
+// rounds.
+Shapes present_evidence(const std::vector<Record>& all, const std::vector<SourceHashes>& present,
+                        Accuracy accuracy) {
+  const auto weight = [&](const ProblemEvidence& p) {
+    const bool is_present = std::find(present.begin(), present.end(), p.sources) != present.end();
+    int rounds = 0;
+    for (const VariantEvidence& evidence : p.variants) rounds += evidence.rounds;
+    return std::tuple(is_present, rounds, p.sources.kernels, p.sources.coefficients);
+  };
+  Shapes shapes;
+  for (ProblemEvidence& problem : weigh(all, accuracy)) {
+    std::vector<ProblemEvidence>& chosen = shapes[problem];
+    if (!chosen.empty() && chosen.front().sources != problem.sources) {
+      if (weight(problem) < weight(chosen.front())) continue;
+      chosen.clear();
+    }
+    chosen.push_back(std::move(problem));
+  }
+  return shapes;
+}
+
+// The default, the winner, what is barred, and so many more, by lower bound.
+std::set<std::string> wanted_of(const ProblemEvidence& problem, std::size_t variants) {
+  std::vector<std::pair<double, std::string>> ranked;  // highest first
+  std::set<std::string> wanted;
+  for (std::size_t i = 0; i < problem.variants.size(); ++i) {
+    const VariantEvidence& evidence = problem.variants[i];
+    const std::string identity = identity_of(evidence.record);
+    if (i == 0 || i == problem.winner || !evidence.barred.empty())
+      wanted.insert(identity);
+    else if (evidence.rounds > 0)
+      ranked.push_back({-evidence.speedup.low, identity});
+  }
+  std::sort(ranked.begin(), ranked.end());
+  for (std::size_t i = 0; i < ranked.size() && i < variants; ++i) wanted.insert(ranked[i].second);
+  return wanted;
+}
+
+// So many runs of so many variants of each shape.
+std::vector<Record> selection(const std::vector<Record>& all, const Shapes& shapes, std::size_t variants,
+                              std::size_t runs) {
+  std::vector<Record> kept;
+  for (const auto& [shape, versions] : shapes) {
+    for (const ProblemEvidence& problem : versions) {
+      const std::set<std::string> wanted = wanted_of(problem, variants);
+      std::map<std::string, std::vector<Record>> by_variant;
+      for (const Record& record : all) {
+        const bool here = record.kernel == problem.kernel && record.format == problem.format &&
+                          record.rows == problem.rows && record.cols == problem.cols &&
+                          record.run.hashes == problem.sources;
+        const bool counts = bars(record) || (rounds_of(record) > 0 && record.elements == problem.elements);
+        if (const std::string identity = identity_of(record); here && counts && wanted.count(identity) != 0)
+          by_variant[identity].push_back(record);
+      }
+      for (auto& [identity, measurements] : by_variant)
+        for (Record& record : most_telling(std::move(measurements), runs)) kept.push_back(std::move(record));
+    }
+  }
+  return united(std::move(kept));
+}
+
+}  // namespace
+
 std::vector<Published> publish(const std::vector<Record>& records, const std::vector<SourceHashes>& present,
                                const std::string& folder, Accuracy accuracy) {
   kernels::create_folder(folder);
@@ -430,62 +497,11 @@ std::vector<Published> publish(const std::vector<Record>& records, const std::ve
     const std::string before = std::filesystem::exists(file.path, error) ? kernels::read_file(file.path) : "";
     for (const Record& record : parse_database(file.path, before).records) own.push_back(reviewable(record));
     const std::vector<Record> all = united(std::move(own));
-
-    // Of each shape the evidence of one version of the sources: the present one, else the one with the most
-    // rounds.
-    std::map<ProblemRecord, std::vector<ProblemEvidence>> shapes;
-    for (ProblemEvidence& problem : weigh(all, accuracy)) {
-      std::vector<ProblemEvidence>& chosen = shapes[problem];
-      const auto weight = [&](const ProblemEvidence& p) {
-        const bool is_present = std::find(present.begin(), present.end(), p.sources) != present.end();
-        int rounds = 0;
-        for (const VariantEvidence& evidence : p.variants) rounds += evidence.rounds;
-        return std::tuple(is_present, rounds, p.sources.kernels, p.sources.coefficients);
-      };
-      if (!chosen.empty() && chosen.front().sources != problem.sources) {
-        if (weight(problem) < weight(chosen.front())) continue;
-        chosen.clear();
-      }
-      chosen.push_back(std::move(problem));
-    }
-    const auto selection = [&](std::size_t variants, std::size_t runs) {
-      std::vector<Record> kept;
-      for (const auto& [shape, versions] : shapes) {
-        for (const ProblemEvidence& problem : versions) {
-          std::vector<std::pair<double, std::string>> ranked;  // by lower bound, highest first
-          std::set<std::string> wanted;
-          for (std::size_t i = 0; i < problem.variants.size(); ++i) {
-            const VariantEvidence& evidence = problem.variants[i];
-            const std::string identity = identity_of(evidence.record);
-            if (i == 0 || i == problem.winner || !evidence.barred.empty())
-              wanted.insert(identity);
-            else if (evidence.rounds > 0)
-              ranked.push_back({-evidence.speedup.low, identity});
-          }
-          std::sort(ranked.begin(), ranked.end());
-          for (std::size_t i = 0; i < ranked.size() && i < variants; ++i) wanted.insert(ranked[i].second);
-          std::map<std::string, std::vector<Record>> by_variant;
-          for (const Record& record : all) {
-            const bool here = record.kernel == problem.kernel && record.format == problem.format &&
-                              record.rows == problem.rows && record.cols == problem.cols &&
-                              record.run.hashes == problem.sources;
-            const bool counts =
-                bars(record) || (rounds_of(record) > 0 && record.elements == problem.elements);
-            if (const std::string identity = identity_of(record);
-                here && counts && wanted.count(identity) != 0)
-              by_variant[identity].push_back(record);
-          }
-          for (auto& [identity, measurements] : by_variant)
-            for (Record& record : most_telling(std::move(measurements), runs))
-              kept.push_back(std::move(record));
-        }
-      }
-      return united(std::move(kept));
-    };
+    const Shapes shapes = present_evidence(all, present, accuracy);
     constexpr std::size_t kMostVariants = 4, kMostRuns = 8;  // beside the default and the winner
     std::string text;
     for (std::size_t variants = kMostVariants, runs = kMostRuns;;) {
-      const std::vector<Record> kept = selection(variants, runs);
+      const std::vector<Record> kept = selection(all, shapes, variants, runs);
       text = published_text(kept);
       file.records = kept.size();
       if (text.size() < kMostPublishedBytes || (variants == 0 && runs == 1)) break;
@@ -535,25 +551,22 @@ Database known_records(const DeviceKey& device, Rung farthest) {
   }
 }
 
-std::vector<json> seed_parameters(const std::vector<Record>& records, const DeviceKey& device,
-                                  const SourceHashes& sources, const std::string& kernel,
-                                  const std::string& format, i64 elements, std::size_t count,
-                                  Accuracy accuracy) {
+std::vector<json> seed_parameters(const std::vector<Record>& records, const SeedQuestion& asked) {
   struct Seed {
     // rung, other sources, predicted, distance in size, slowness, text
     std::tuple<int, bool, bool, double, double, std::string> rank;
     json parameters;
   };
   const auto distance = [&](i64 size) {
-    return size > 0 && elements > 0
-               ? std::fabs(std::log2(static_cast<double>(size) / static_cast<double>(elements)))
+    return size > 0 && asked.elements > 0
+               ? std::fabs(std::log2(static_cast<double>(size) / static_cast<double>(asked.elements)))
                : 0.0;
   };
   std::vector<Seed> seeds;
-  for (const ProblemEvidence& problem : weigh(records, accuracy)) {
-    if (problem.kernel != kernel || problem.format != format) continue;
-    const bool others = problem.sources != sources;
-    const int rung = static_cast<int>(rung_of(device, problem.device));
+  for (const ProblemEvidence& problem : weigh(records, asked.accuracy)) {
+    if (problem.kernel != asked.kernel || problem.format != asked.format) continue;
+    const bool others = problem.sources != asked.sources;
+    const int rung = static_cast<int>(rung_of(asked.device, problem.device));
     for (std::size_t i = 0; i < problem.variants.size(); ++i) {
       const VariantEvidence& evidence = problem.variants[i];
       const json& parameters = evidence.record.parameters;
@@ -567,18 +580,18 @@ std::vector<json> seed_parameters(const std::vector<Record>& records, const Devi
   for (const Record& record : records) {
     const auto key = device_key(record.run.device);
     const auto& ns = record.predicted.ns_per_element;
-    if (!key || !key->predicted || record.parameters.empty() || !ns || record.kernel != kernel ||
-        record.format != format)
+    if (!key || !key->predicted || record.parameters.empty() || !ns || record.kernel != asked.kernel ||
+        record.format != asked.format)
       continue;
     seeds.push_back(
-        {{static_cast<int>(rung_of(device, *key)), false, true, 0, *ns, line_of(record.parameters)},
+        {{static_cast<int>(rung_of(asked.device, *key)), false, true, 0, *ns, line_of(record.parameters)},
          record.parameters});
   }
   std::sort(seeds.begin(), seeds.end(), [](const Seed& a, const Seed& b) { return a.rank < b.rank; });
   std::vector<json> chosen;
   std::set<std::string> there;
   for (Seed& seed : seeds)
-    if (chosen.size() < count && there.insert(std::get<std::string>(seed.rank)).second)
+    if (chosen.size() < asked.count && there.insert(std::get<std::string>(seed.rank)).second)
       chosen.push_back(std::move(seed.parameters));
   return chosen;
 }

@@ -18,7 +18,6 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "autotune/evidence/identity.h"
@@ -86,8 +85,8 @@ std::vector<ProblemEvidence> weigh(const std::vector<Record>& records, Accuracy 
 
 // ---- publishing
 
-// Of a record what is worth reviewing and names no place: no samples, no messages of compilers, no words with
-// a slash, figures to six digits. Applied twice it changes nothing more.
+// The part of a record that is worth reviewing and names no place: no samples, no messages of compilers, no
+// words with a slash, figures to six digits. Applied twice it changes nothing more.
 Record reviewable(const Record& record);
 
 // The text of a published file: the lines of a run under one line that says what they share.
@@ -123,12 +122,18 @@ Database known_records(const DeviceKey& device, Rung farthest, const std::string
 // of published_folder(), where there is one
 Database known_records(const DeviceKey& device, Rung farthest = Rung::kDevice);
 
-// Parameters worth trying first for a kernel and format on a device: winners and runners-up of the records,
-// nearest device first, then these sources before others, measured before predicted, then the nearest size.
-// They may be none of this device's space: the caller drops those.
-std::vector<nlohmann::json> seed_parameters(const std::vector<Record>& records, const DeviceKey& device,
-                                            const SourceHashes& sources, const std::string& kernel,
-                                            const std::string& format, kernels::i64 elements,
-                                            std::size_t count, Accuracy accuracy);
+// What a search asks the records of other devices, sizes and sources.
+struct SeedQuestion {
+  DeviceKey device;
+  SourceHashes sources;
+  std::string kernel, format;
+  kernels::i64 elements;
+  std::size_t count;
+  Accuracy accuracy;
+};
+// Parameters worth trying first: winners and runners-up of the records, nearest device first, then these
+// sources before others, measured before predicted, then the nearest size. They may be none of this device's
+// space: the caller drops those.
+std::vector<nlohmann::json> seed_parameters(const std::vector<Record>& records, const SeedQuestion& asked);
 
 }  // namespace outgrad::autotune

@@ -1,10 +1,7 @@
 // Devices through libcuda.
 #include "autotune/gpu/driver.h"
 
-#include <utility>
-
 #include "kernels/support/errors.h"
-#include "kernels/support/jit/driver.h"
 
 namespace outgrad::autotune::gpu {
 namespace {
@@ -100,12 +97,6 @@ Device::Memory& Device::Memory::operator=(Memory&& other) noexcept {
 
 Device::Memory::~Memory() {
   if (device_ != nullptr) driver().free(address_);
-}
-
-long long Device::free_bytes() const {
-  std::size_t free = 0, total = 0;
-  driver().check(driver().memory_info(&free, &total), "cuMemGetInfo");
-  return static_cast<long long>(free);
 }
 
 void Device::upload(std::uint64_t to, const void* from, std::size_t bytes) const {

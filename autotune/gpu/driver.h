@@ -8,7 +8,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,8 +61,6 @@ class Device {
     std::uint64_t address_ = 0;
     std::size_t bytes_ = 0;
   };
-  // Bytes that can be had now.
-  long long free_bytes() const;
 
   void upload(std::uint64_t to, const void* from, std::size_t bytes) const;
   void download(void* to, std::uint64_t from, std::size_t bytes) const;

@@ -25,6 +25,12 @@ SassFunction only_function(const GpuCode& code, const Architecture& architecture
   return std::move(functions.front());
 }
 
+CodeFacts facts_of_kernel(const std::pair<std::string, KernelResources>& kernel) {
+  CodeFacts facts;
+  facts.symbol = kernel.first, facts.resources = kernel.second;
+  return facts;
+}
+
 // Bytes of shared memory that a load occupies; 0 for another instruction.
 int shared_bytes_of(const std::string& opcode) {
   constexpr int kBank = 4;  // narrower loads occupy a bank each, too
@@ -58,9 +64,7 @@ CodeFacts loop_facts(const GpuVariant& variant, const GpuCode& code, const Archi
                              " bits at a time");
   const LoopExtent loop = loop_around(function, paths, rules, static_cast<std::size_t>(stores));
   if (loop.last == 0) throw std::runtime_error("its octets are stored outside any loop");
-  CodeFacts facts;
-  facts.symbol = code.kernels.front().first;
-  facts.resources = code.kernels.front().second;
+  CodeFacts facts = facts_of_kernel(code.kernels.front());
   const double elements = together * variant.schedule.octets;
   // The two paths differ by f32's branch into the tail, which a warp takes where one of its 32 lanes has such
   // an x: below -2.4375, which x ~ N(0, 1) is with a probability of 0.0074.
@@ -136,7 +140,7 @@ RowAccesses accesses_of(const GpuVariant& variant, int vectors_of_forward) {
   return accesses;
 }
 
-// Of the nest of loops in a loop.
+// How deep the loops in a loop are nested.
 int height_of(const LoopExtent& loop, const std::vector<LoopExtent>& loops) {
   int height = 0;
   for (const LoopExtent& each : loops)
@@ -146,9 +150,7 @@ int height_of(const LoopExtent& loop, const std::vector<LoopExtent>& loops) {
 
 CodeFacts norm_facts(const GpuVariant& variant, const GpuCode& code, const Architecture& architecture) {
   const SassFunction function = only_function(code, architecture);
-  CodeFacts facts;
-  facts.symbol = code.kernels.front().first;
-  facts.resources = code.kernels.front().second;
+  CodeFacts facts = facts_of_kernel(code.kernels.front());
   facts.counted = false;
   if (!is_wide(variant.problem)) return facts;
   const NormKind kind = norm_kind(variant.problem.kernel);
@@ -230,12 +232,9 @@ CodeFacts facts_of(const GpuVariant& variant, const GpuCode& code, const Archite
 
 std::vector<CodeFacts> helper_facts(const GpuCode& code) {
   std::vector<CodeFacts> all;
-  for (const auto& [symbol, resources] : code.kernels) {
-    CodeFacts facts;
-    facts.symbol = symbol;
-    facts.resources = resources;
-    facts.counted = false;
-    all.push_back(facts);
+  for (const auto& kernel : code.kernels) {
+    all.push_back(facts_of_kernel(kernel));
+    all.back().counted = false;
   }
   return all;
 }

@@ -8,8 +8,8 @@
 
 namespace outgrad::autotune::gpu {
 
-// Of the one kernel of variant.source(). Throws std::runtime_error where the hot path of an elementwise
-// kernel is not found; a norm's for which that happens is not `counted`.
+// What the one kernel of variant.source() costs. Throws std::runtime_error where the hot path of an
+// elementwise kernel is not found; a norm's for which that happens is not `counted`.
 //
 // Elementwise kernels, bias + GELU: the loop around the stores of one trip (autotune/gpu/sass.h). Norms whose
 // rows lie in registers: the shortest way through one row that has all loads and stores of the thread's
@@ -19,7 +19,7 @@ namespace outgrad::autotune::gpu {
 // loop over rows alone, once a row. Rows that come element by element are not counted.
 CodeFacts facts_of(const GpuVariant& variant, const GpuCode& code, const Architecture& architecture);
 
-// Of the kernels of variant.helper_source(): their symbols and resources alone.
+// The kernels of variant.helper_source(): only their symbols and resources.
 std::vector<CodeFacts> helper_facts(const GpuCode& code);
 
 }  // namespace outgrad::autotune::gpu

@@ -6,8 +6,8 @@
 #include <cstdio>
 #include <functional>
 #include <map>
-#include <optional>
 
+#include "autotune/evidence/identity.h"
 #include "autotune/gpu/offline.h"
 #include "autotune/gpu/session.h"
 #include "autotune/measure/device.h"
@@ -45,20 +45,6 @@ json asked(const std::string& device, const std::function<json()>& question) {
   return answer;
 }
 
-// "nvidia_h200" for "NVIDIA H200": part of names of files and namespaces.
-std::string slug_of(const std::string& name) {
-  std::string slug;
-  for (const char c : name) {
-    if (std::isalnum(static_cast<unsigned char>(c)) != 0)
-      slug += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    else if (!slug.empty() && slug.back() != '_')
-      slug += '_';
-  }
-  while (!slug.empty() && slug.back() == '_') slug.pop_back();
-  return slug.empty() || std::isdigit(static_cast<unsigned char>(slug.front())) != 0 ? "device_" + slug
-                                                                                     : slug;
-}
-
 // Elements per array so that one call touches far more than the last cache, within a quarter of the memory.
 i64 elements_for(const Problem& problem, const DeviceIdentity& device) {
   constexpr i64 kLeast = i64{1} << 20, kMost = i64{1} << 28;
@@ -85,9 +71,10 @@ Candidate candidate_of(const Outcome& outcome) {
 class GpuTunable : public Tunable {
  public:
   GpuTunable(const Problem& problem, Accuracy accuracy, const Architecture& limits, OfflineSettings compiling,
-             std::size_t shard, std::size_t shards)
+             const Shard& shard)
       : problem_(problem), fits_(fits_within(problem, accuracy)), space_(gpu_space(problem, fits_, limits)),
-        points_(space_.construct().part(shard, shards)), limits_(limits), compiling_(std::move(compiling)) {}
+        points_(space_.construct().part(shard.index, shard.count)), limits_(limits),
+        compiling_(std::move(compiling)) {}
 
   const Points& points() const override { return points_; }
   std::shared_ptr<const AnyVariant> variant(std::size_t point) const override {
@@ -127,7 +114,8 @@ class GpuTunable : public Tunable {
     const std::size_t compiled = evaluations < kCompiled / kForOne ? kForOne * evaluations : kCompiled;
     std::map<std::string, std::size_t> numbers;
     std::vector<GpuVariant> chosen;
-    for (const std::size_t point : near_default(problem_, fits_, limits_, space_, points_, compiled, seed)) {
+    for (const std::size_t point :
+         near_default({problem_, fits_, limits_, space_, points_}, compiled, seed)) {
       chosen.push_back(gpu_variant_at(problem_, fits_, space_, points_[point]));
       numbers.emplace(chosen.back().name(), point);
     }
@@ -162,7 +150,12 @@ class GpuDevice : public TuningDevice {
             "--std=c++20",          utc_now(),          seed};
   }
 
-  std::string slug() const override { return slug_of(device_.name); }
+  // part of names of files and namespaces
+  std::string slug() const override {
+    const std::string slug = slug_of(device_.name);
+    const bool named = !slug.empty() && std::isdigit(static_cast<unsigned char>(slug.front())) == 0;
+    return named ? slug : "device_" + slug;
+  }
   std::string description() const override {
     char text[256];
     std::snprintf(text, sizeof text, "%s, %s, %d SMs, %.0f GB/s by its clocks", device_.name.c_str(),
@@ -184,8 +177,8 @@ class GpuDevice : public TuningDevice {
                    int /*calls*/) const override {
     return gpu::elements_for(problem, device_);
   }
-  std::unique_ptr<Tunable> space_of(const Problem& problem, std::size_t shard, std::size_t shards) override {
-    return std::make_unique<GpuTunable>(problem, accuracy_, device_.limits, compiling_, shard, shards);
+  std::unique_ptr<Tunable> space_of(const Problem& problem, const Shard& shard) override {
+    return std::make_unique<GpuTunable>(problem, accuracy_, device_.limits, compiling_, shard);
   }
 
  private:

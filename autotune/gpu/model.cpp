@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kKiB = 1024;
 
-// Of an architecture's boards first the one that it is known by.
+// The board that an architecture is known by comes before its others.
 const std::vector<Architecture>& architectures() {
   static const std::vector<Architecture> kTable = {
       {"sm_80", "A100 SXM 80 GB", 108, 1.410, 2039, 2048, 32, 164 * kKiB, 163 * kKiB},

@@ -80,8 +80,8 @@ struct Prediction {
 KernelResources resources_of(const Architecture& architecture, const GpuVariant& variant,
                              const KernelResources& compiled);
 int block_threads(const GpuVariant& variant);
-// Of a kernel of which resident_blocks() is not 0. A norm's problem is sized; any other one without a size is
-// as large as it takes.
+// Predicts a kernel of which resident_blocks() is not 0. A norm's problem is sized; any other one without a
+// size is as large as it takes.
 Prediction predict(const Architecture& architecture, const GpuVariant& variant, const CodeFacts& code);
 
 }  // namespace outgrad::autotune::gpu

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -13,9 +11,7 @@
 #include <thread>
 
 #include "autotune/gpu/sass.h"
-#include "autotune/measure/isolate.h"
 #include "autotune/measure/timing.h"
-#include "autotune/space/sources.h"
 #include "kernels/support/digest.h"
 #include "kernels/support/files.h"
 #include "kernels/support/json.h"
@@ -32,7 +28,7 @@ using Clock = std::chrono::steady_clock;
 constexpr const char* kCacheSchema = "outgrad.gpu_code/2";
 constexpr long long kCompilerMemory = 8LL << 30;
 
-// Of a program's kernels.
+// What a compiler says of a program's kernels.
 using Facts = std::variant<Pruned, std::vector<CodeFacts>>;
 
 // A program, the variants whose kernels it has, and what came of it.
@@ -203,9 +199,8 @@ Outcome outcome_of(const GpuVariant& variant, const Program& program, const Prog
 
 }  // namespace
 
-std::vector<std::size_t> near_default(const Problem& problem, const Fits& fits,
-                                      const Architecture& architecture, const Space& space,
-                                      const Points& valid, std::size_t count, std::uint64_t seed) {
+std::vector<std::size_t> near_default(const GpuSpace& of, std::size_t count, std::uint64_t seed) {
+  const auto& [problem, fits, architecture, space, valid] = of;
   const json wanted = default_gpu_variant(problem, architecture).parameters();
   std::vector<std::pair<std::pair<long, std::uint64_t>, std::size_t>> ranked;
   for (std::size_t i = 0; i < valid.size(); ++i) {
@@ -223,12 +218,10 @@ std::vector<std::size_t> near_default(const Problem& problem, const Fits& fits,
   return chosen;
 }
 
-std::vector<GpuVariant> choose_gpu_variants(const Problem& problem, const Fits& fits,
-                                            const Architecture& architecture, const Space& space,
-                                            const Points& valid, std::size_t count, std::uint64_t seed) {
-  std::vector<GpuVariant> chosen = {default_gpu_variant(problem, architecture)};
-  for (const std::size_t point : near_default(problem, fits, architecture, space, valid, count - 1, seed))
-    chosen.push_back(gpu_variant_at(problem, fits, space, valid[point]));
+std::vector<GpuVariant> choose_gpu_variants(const GpuSpace& of, std::size_t count, std::uint64_t seed) {
+  std::vector<GpuVariant> chosen = {default_gpu_variant(of.problem, of.architecture)};
+  for (const std::size_t point : near_default(of, count - 1, seed))
+    chosen.push_back(gpu_variant_at(of.problem, of.fits, of.space, of.valid[point]));
   return chosen;
 }
 

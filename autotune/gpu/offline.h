@@ -35,15 +35,20 @@ struct Outcome {
   std::variant<Pruned, Predicted> result;
 };
 
+// A problem's space on an architecture.
+struct GpuSpace {
+  const Problem& problem;
+  const Fits& fits;
+  const Architecture& architecture;
+  const Space& space;
+  const Points& valid;
+};
+
 // At most `count` points for a first look: those that differ from the kernel's own default in few parameters,
 // in a random order that the seed fixes.
-std::vector<std::size_t> near_default(const Problem& problem, const Fits& fits,
-                                      const Architecture& architecture, const Space& space,
-                                      const Points& valid, std::size_t count, std::uint64_t seed);
+std::vector<std::size_t> near_default(const GpuSpace& of, std::size_t count, std::uint64_t seed);
 // The default itself and these points' variants, `count` in all.
-std::vector<GpuVariant> choose_gpu_variants(const Problem& problem, const Fits& fits,
-                                            const Architecture& architecture, const Space& space,
-                                            const Points& valid, std::size_t count, std::uint64_t seed);
+std::vector<GpuVariant> choose_gpu_variants(const GpuSpace& of, std::size_t count, std::uint64_t seed);
 
 struct OfflineSettings {
   std::string cache_folder;
@@ -62,7 +67,7 @@ struct OfflineSettings {
 std::vector<Outcome> evaluate(const std::vector<GpuVariant>& variants, const Architecture& architecture,
                               const OfflineSettings& settings);
 
-// Of the embedded headers: what every compiled kernel depends on.
+// The hashes of the embedded headers, on which every compiled kernel depends.
 SourceHashes hash_of_embedded();
 
 }  // namespace outgrad::autotune::gpu

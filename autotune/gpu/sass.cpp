@@ -1,11 +1,9 @@
-// Reads machine code into instructions and edges, and counts along paths.
+// Decodes machine code into instructions and edges, and counts along paths.
 #include "autotune/gpu/sass.h"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <regex>
-#include <sstream>
 #include <stdexcept>
 
 namespace outgrad::autotune::gpu {
@@ -165,35 +163,6 @@ bool is_instruction(const std::string& opcode, const std::string& name, const st
   return (opcode + ".").find(modifier + ".") != std::string::npos || modifier.empty();
 }
 
-std::vector<SassFunction> read_sass(const std::string& text) {
-  static const std::regex section(R"(^\.text\.([^:\s]+):\s*$)"), label(R"(^([.$\w]+):\s*$)"),
-      instruction(R"(^\s*/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+\s+)?([A-Z][\w.]*)\s*(.*?)\s*;\s*(/\*.*\*/)?\s*$)"),
-      address(R"(^\s*/\*[0-9a-f]{4,}\*/\s+[^0\s].*$)");
-  std::vector<SassFunction> functions;
-  std::istringstream lines(text);
-  int number = 0;
-  for (std::string line; std::getline(lines, line);) {
-    ++number;
-    std::smatch match;
-    if (std::regex_match(line, match, section)) {
-      functions.push_back({match[1], {}, {}});
-    } else if (!functions.empty() && std::regex_match(line, match, label)) {
-      functions.back().labels[match[1]] = functions.back().instructions.size();
-    } else if (std::regex_match(line, match, instruction)) {
-      if (functions.empty())
-        throw std::runtime_error("line " + std::to_string(number) + ": an instruction outside any function");
-      std::string guard = match[2];
-      while (!guard.empty() && guard.back() == ' ') guard.pop_back();
-      functions.back().instructions.push_back({guard, match[3], match[4]});
-    } else if (std::regex_match(line, address)) {
-      throw std::runtime_error("line " + std::to_string(number) +
-                               ": cannot be read as an instruction: " + line);
-    }
-  }
-  if (functions.empty()) throw std::runtime_error("no function in the disassembly");
-  return functions;
-}
-
 std::vector<SassFunction> decode_cubin(const std::string& cubin, int architecture) {
   // ELF-64, little endian (System V ABI, "Object files").
   const auto at = [&](std::size_t offset, std::size_t bytes) {
@@ -233,87 +202,119 @@ std::vector<SassFunction> decode_cubin(const std::string& cubin, int architectur
   return functions;
 }
 
-HotPaths hot_paths(const SassFunction& function, const PathRules& rules) {
+namespace {
+
+// The shortest and the longest of the ways through a function that have so many of what counts.
+class PathSearch {
+ public:
+  PathSearch(const SassFunction& function, const PathRules& rules)
+      : function_(function), rules_(rules), edges_(edges_of(function)), order_(one_trip(edges_)),
+        stores_(static_cast<std::size_t>(rules.wide_stores)), to_exit_(function.instructions.size(), 0),
+        next_to_exit_(function.instructions.size(), kNowhere),
+        lengths_(function.instructions.size(), std::vector<Length>(stores_ + 1)) {}
+
+  HotPaths run() {
+    measure_to_exit();
+    if (!order_.empty()) lengths_[0][0] = {1, 1};
+    for (const std::size_t at : order_)
+      if (!is_cold(at)) follow(at);
+    if (longest_.at == kNowhere) return found_;
+    found_.path = way_to(longest_, &Length::from);
+    found_.shortest_path = way_to(shortest_, &Length::from_shortest);
+    for (const std::size_t at : found_.path) found_.instructions.push_back(function_.instructions[at]);
+    return found_;
+  }
+
+ private:
   struct Length {
     int shortest = 0, longest = 0;  // 0: not reached
     std::size_t from = kNowhere, from_shortest = kNowhere;
   };
-  Edges edges = edges_of(function);
-  const std::vector<std::size_t> order = one_trip(edges);
-  const auto stores = static_cast<std::size_t>(rules.wide_stores);
-  const auto is_wide = [&](std::size_t at) {
-    return is_instruction(function.instructions[at].opcode, "STG", rules.wide_store);
-  };
-  const auto is_counted = [&](std::size_t at) {
-    const Instruction& instruction = function.instructions[at];
-    return is_wide(at) || (rules.also_counted.count(instruction.opcode) > 0 &&
-                           (rules.count_guarded || instruction.guard.empty()));
-  };
-  const auto is_cold = [&](std::size_t at) {
-    const std::string& opcode = function.instructions[at].opcode;
-    return is_instruction(opcode, "STG") && !is_wide(at) &&
-           std::none_of(rules.also_stores.begin(), rules.also_stores.end(),
-                        [&](const std::string& modifier) { return is_instruction(opcode, "STG", modifier); });
-  };
-  // The shortest way from an instruction, itself included, to an EXIT without anything that counts.
-  std::vector<int> to_exit(function.instructions.size(), 0);
-  std::vector<std::size_t> next_to_exit(function.instructions.size(), kNowhere);
-  for (auto at = order.rbegin(); at != order.rend(); ++at) {
-    if (is_counted(*at) || is_cold(*at)) continue;
-    if (is_instruction(function.instructions[*at].opcode, "EXIT")) to_exit[*at] = 1;
-    for (const std::size_t to : edges[*at]) {
-      if (to_exit[to] == 0 || (to_exit[*at] != 0 && to_exit[*at] <= to_exit[to] + 1)) continue;
-      to_exit[*at] = to_exit[to] + 1;
-      next_to_exit[*at] = to;
-    }
-  }
-  // [instruction][those that count before it]
-  std::vector<std::vector<Length>> lengths(function.instructions.size(), std::vector<Length>(stores + 1));
-  if (!order.empty()) lengths[0][0] = {1, 1};
-  HotPaths found;
   struct End {
     std::size_t at = kNowhere, behind = kNowhere;
-  } longest, shortest;
-  for (const std::size_t at : order) {
-    if (is_cold(at)) continue;
+  };
+
+  bool is_wide(std::size_t at) const {
+    return is_instruction(function_.instructions[at].opcode, "STG", rules_.wide_store);
+  }
+  bool is_counted(std::size_t at) const {
+    const Instruction& instruction = function_.instructions[at];
+    return is_wide(at) || (rules_.also_counted.count(instruction.opcode) > 0 &&
+                           (rules_.count_guarded || instruction.guard.empty()));
+  }
+  bool is_cold(std::size_t at) const {
+    const std::string& opcode = function_.instructions[at].opcode;
+    return is_instruction(opcode, "STG") && !is_wide(at) &&
+           std::none_of(rules_.also_stores.begin(), rules_.also_stores.end(),
+                        [&](const std::string& modifier) { return is_instruction(opcode, "STG", modifier); });
+  }
+
+  // The shortest way from each instruction, itself included, to an EXIT without anything that counts.
+  void measure_to_exit() {
+    for (auto at = order_.rbegin(); at != order_.rend(); ++at) {
+      if (is_counted(*at) || is_cold(*at)) continue;
+      if (is_instruction(function_.instructions[*at].opcode, "EXIT")) to_exit_[*at] = 1;
+      for (const std::size_t to : edges_[*at]) {
+        if (to_exit_[to] == 0 || (to_exit_[*at] != 0 && to_exit_[*at] <= to_exit_[to] + 1)) continue;
+        to_exit_[*at] = to_exit_[to] + 1;
+        next_to_exit_[*at] = to;
+      }
+    }
+  }
+
+  // One step on from an instruction, whatever was counted before it.
+  void follow(std::size_t at) {
     const std::size_t more = is_counted(at) ? 1 : 0;
-    for (std::size_t before = 0; before + more <= stores; ++before) {
-      const Length length = lengths[at][before];
+    for (std::size_t before = 0; before + more <= stores_; ++before) {
+      const Length length = lengths_[at][before];
       if (length.longest == 0) continue;
-      for (const std::size_t to : edges[at]) {
-        if (more == 1 && before + 1 == stores) {
-          if (to_exit[to] == 0) continue;
-          if (found.shortest == 0 || found.shortest > length.shortest + to_exit[to])
-            found.shortest = length.shortest + to_exit[to], shortest = {at, to};
-          if (found.longest < length.longest + to_exit[to])
-            found.longest = length.longest + to_exit[to], longest = {at, to};
+      for (const std::size_t to : edges_[at]) {
+        if (more == 1 && before + 1 == stores_) {
+          if (to_exit_[to] == 0) continue;
+          if (found_.shortest == 0 || found_.shortest > length.shortest + to_exit_[to])
+            found_.shortest = length.shortest + to_exit_[to], shortest_ = {at, to};
+          if (found_.longest < length.longest + to_exit_[to])
+            found_.longest = length.longest + to_exit_[to], longest_ = {at, to};
           continue;
         }
-        Length& next = lengths[to][before + more];
+        Length& next = lengths_[to][before + more];
         if (next.shortest == 0 || next.shortest > length.shortest + 1)
           next.shortest = length.shortest + 1, next.from_shortest = at;
         if (next.longest < length.longest + 1) next.longest = length.longest + 1, next.from = at;
       }
     }
   }
-  if (longest.at == kNowhere) return found;
-  const auto way_to = [&](const End& end, std::size_t Length::* from_of) {
+
+  std::vector<std::size_t> way_to(const End& end, std::size_t Length::* from_of) const {
     std::vector<std::size_t> path;
-    for (std::size_t at = end.at, count = stores - 1;;) {
+    for (std::size_t at = end.at, count = stores_ - 1;;) {
       path.push_back(at);
-      const std::size_t from = lengths[at][count].*from_of;
+      const std::size_t from = lengths_[at][count].*from_of;
       if (from == kNowhere) break;
       if (is_counted(from)) --count;
       at = from;
     }
     std::reverse(path.begin(), path.end());
-    for (std::size_t at = end.behind; at != kNowhere; at = next_to_exit[at]) path.push_back(at);
+    for (std::size_t at = end.behind; at != kNowhere; at = next_to_exit_[at]) path.push_back(at);
     return path;
-  };
-  found.path = way_to(longest, &Length::from);
-  found.shortest_path = way_to(shortest, &Length::from_shortest);
-  for (const std::size_t at : found.path) found.instructions.push_back(function.instructions[at]);
-  return found;
+  }
+
+  const SassFunction& function_;
+  const PathRules& rules_;
+  Edges edges_;
+  const std::vector<std::size_t> order_;
+  const std::size_t stores_;
+  std::vector<int> to_exit_;
+  std::vector<std::size_t> next_to_exit_;
+  std::vector<std::vector<Length>> lengths_;  // [instruction][those that count before it]
+  End longest_, shortest_;
+  HotPaths found_;
+};
+
+}  // namespace
+
+HotPaths hot_paths(const SassFunction& function, const PathRules& rules) {
+  return PathSearch(function, rules).run();
 }
 
 std::vector<LoopExtent> loops_of(const SassFunction& function) {

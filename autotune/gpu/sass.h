@@ -1,5 +1,4 @@
-// Machine code of kernels, from a cubin or from what nvdisasm -c prints, and the instructions that a thread
-// issues on its way through it.
+// Machine code of kernels, from a cubin, and the instructions that a thread issues on its way through it.
 //
 // What is counted. A path runs from the kernel's entry to an EXIT and takes every loop for exactly one trip.
 // Hot paths are those on which the thread stores exactly the `wide_stores` global words of its octets and
@@ -23,15 +22,12 @@ struct Instruction {
   std::string operands;  // all that follows, without the semicolon
 };
 
-// One function of a disassembly, in the order of its addresses.
+// One function, in the order of its addresses.
 struct SassFunction {
   std::string name;  // mangled
   std::vector<Instruction> instructions;
   std::map<std::string, std::size_t> labels;  // index of the instruction that follows
 };
-
-// Throws std::runtime_error, naming the line, on text that is not nvdisasm's.
-std::vector<SassFunction> read_sass(const std::string& text);
 
 // Decodes the code of a cubin as far as paths and accesses need it: control flow, guards, loads and stores
 // with their widths; any other instruction is "OTHER", and operands are those of branches. NVIDIA documents

@@ -3,11 +3,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
 #include <span>
 #include <sstream>
 #include <stdexcept>
-#include <vector>
 
 #include "autotune/measure/workload.h"
 #include "kernels/support/errors.h"

@@ -7,10 +7,8 @@
 #include "autotune/gpu/model.h"
 #include "autotune/space/schedule.h"
 #include "kernels/cuda/gpu_ops.cuh"
-#include "kernels/cuda/plan.h"
 #include "kernels/fits.h"
 #include "kernels/host/errors.h"
-#include "kernels/support/jit/program.h"
 
 namespace outgrad::autotune::gpu {
 namespace {
@@ -55,7 +53,8 @@ void add_table(TableBytes& bytes, int rows, std::size_t row_bytes) {
   bytes.spread += rows * quads * kQuad * kCopies;
 }
 
-// Of a fit that this program was built with. A header of the caller's is what the compiler says it is.
+// The tables of a fit that this program was built with. A header of the caller's is what the compiler says it
+// is.
 TableBytes bytes_of(const Problem& problem, const FitChoice& choice) {
   TableBytes bytes;
   bytes.one_row = !choice.has_rows;
@@ -241,25 +240,35 @@ Traffic traffic_of(const Problem& problem) {
 
 namespace {
 
-Space norm_space(const Problem& problem, const Architecture& architecture) {
-  const NormKind kind = norm_kind(problem.kernel);
-  const bool wide = is_wide(problem);
-  const auto number = [](auto value) { return static_cast<std::int64_t>(value); };
-  const std::int64_t registers = number(RowHome::registers), fused = number(ColumnSums::fused),
-                     separate = number(ColumnSums::separate);
-  std::vector<std::int64_t> homes = {registers, number(RowHome::shared), number(RowHome::memory)},
-                            sums = {fused, separate};
-  if (!wide) homes.erase(homes.begin());
-  if (kind.forward)
+// What the space of a norm follows from.
+struct NormShape {
+  const Problem& problem;
+  const Architecture& architecture;
+  NormKind kind = norm_kind(problem.kernel);
+  bool wide = is_wide(problem);
+  int element_bytes = bytes_of(problem.format);
+};
+
+template <class Value>
+constexpr std::int64_t number(Value value) {
+  return static_cast<std::int64_t>(value);
+}
+constexpr std::int64_t kRegisters = number(RowHome::registers), kFused = number(ColumnSums::fused);
+
+Space norm_parameters(const NormShape& of) {
+  std::vector<std::int64_t> homes = {kRegisters, number(RowHome::shared), number(RowHome::memory)},
+                            sums = {kFused, number(ColumnSums::separate)};
+  if (!of.wide) homes.erase(homes.begin());
+  if (of.kind.forward)
     sums = {number(ColumnSums::automatic)};
-  else if (!wide)
-    sums = {separate};
+  else if (!of.wide)
+    sums.erase(sums.begin());
   // Tensors are aligned when they are tuned, so that narrower accesses have no use; what is no whole octet
   // comes element by element, without hints.
   const std::vector<std::int64_t> accesses =
-      wide ? std::vector<std::int64_t>{8, 16} : std::vector<std::int64_t>{16};
+      of.wide ? std::vector<std::int64_t>{8, 16} : std::vector<std::int64_t>{16};
   const std::vector<std::int64_t> hints =
-      wide ? std::vector<std::int64_t>{0, 1} : std::vector<std::int64_t>{0};
+      of.wide ? std::vector<std::int64_t>{0, 1} : std::vector<std::int64_t>{0};
   Space space;
   space.parameter("row_warps", {1, 2, 4, 8, 16, 32})
       .parameter("octets", {1, 2, 4, 8})
@@ -268,71 +277,92 @@ Space norm_space(const Problem& problem, const Architecture& architecture) {
       .parameter("blocks_per_sm", {0, 1, 2, 4, 8, 16, 32})
       .parameter("resident_blocks", {1, 2, 3, 4, 6, 8, 12, 16, 24, 32})
       .parameter("rows_ahead",
-                 kind.forward ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{0, 1, 2, 3, 4})
+                 of.kind.forward ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{0, 1, 2, 3, 4})
       .parameter("home", homes)
       .parameter("sums", sums)
       .parameter("loads", hints)
       .parameter("stores", hints);
-  const i64 steps = kernels::row_steps(problem.cols);
+  return space;
+}
+
+// Threads, registers and blocks.
+void constrain_threads(Space& space, const NormShape& of) {
+  const i64 steps = kernels::row_steps(of.problem.cols);
   space.constraint("registers hold a row, of one group of the tree at most", {"home", "row_warps", "octets"},
                    [=](const Point& p) {
-                     return p[0] != registers ||
+                     return p[0] != kRegisters ||
                             (p[1] * p[2] >= steps && p[1] * p[2] <= kernels::cuda::kMostRegisterSteps);
                    });
   space.constraint("most threads have a part of the row", {"row_warps", "octets"},
                    [=](const Point& p) { return p[0] * p[1] < 2 * steps; });
-  space.constraint(
-      "rows that do not lie in registers come one at a time, octet by octet, without sums over rows",
-      {"home", "octets", "block_rows", "rows_ahead", "sums"}, [=](const Point& p) {
-        return p[0] == registers || (p[1] == 1 && p[2] == 1 && p[3] == 0 && p[4] != fused);
-      });
   space.constraint("a block has at most 1024 threads", {"row_warps", "block_rows"},
                    [](const Point& p) { return p[0] * p[1] <= kernels::kTreeLanes; });
-  const int max_threads = architecture.threads_per_sm, max_blocks = architecture.blocks_per_sm;
+  const int max_threads = of.architecture.threads_per_sm, max_blocks = of.architecture.blocks_per_sm;
   space.constraint("registers are kept for blocks that an SM can hold",
                    {"row_warps", "block_rows", "resident_blocks"}, [=](const Point& p) {
                      return p[0] * p[1] * p[2] * kernels::kTreeLanes <= max_threads && p[2] <= max_blocks;
                    });
-  const int tensor_words = kernels::cuda::detail::octet_words(bytes_of(problem.format)) *
-                           ((kind.forward ? 1 : 2) + (kind.residual ? 1 : 0)),
-            sum_words = kOctet * kernels::cuda::column_sums(kind.norm);
+  const int tensor_words = kernels::cuda::detail::octet_words(of.element_bytes) *
+                           ((of.kind.forward ? 1 : 2) + (of.kind.residual ? 1 : 0)),
+            sum_words = kOctet * kernels::cuda::column_sums(of.kind.norm);
   space.constraint(
       "what a thread keeps of its rows leaves it registers for more",
       {"home", "row_warps", "octets", "block_rows", "resident_blocks", "sums"}, [=](const Point& p) {
         constexpr std::int64_t kPerSm = 65536, kPerThread = 255;
         const std::int64_t there = std::min(kPerThread, kPerSm / (kernels::kTreeLanes * p[1] * p[3] * p[4]));
-        return p[0] != registers || p[2] * (tensor_words + (p[5] == fused ? sum_words : 0)) < there;
+        return p[0] != kRegisters || p[2] * (tensor_words + (p[5] == kFused ? sum_words : 0)) < there;
       });
-  const i64 slots = kernels::slot_count(problem.rows, problem.cols);
-  const i64 most_shared = architecture.shared_per_block;
+  space.constraint("the grid has at least the blocks that registers are kept for",
+                   {"blocks_per_sm", "resident_blocks"},
+                   [](const Point& p) { return p[0] == 0 || p[0] >= p[1]; });
+}
+
+// How rows come, and how sums over rows come about.
+void constrain_rows(Space& space) {
+  space.constraint(
+      "rows that do not lie in registers come one at a time, octet by octet, without sums over rows",
+      {"home", "octets", "block_rows", "rows_ahead", "sums"}, [](const Point& p) {
+        return p[0] == kRegisters || (p[1] == 1 && p[2] == 1 && p[3] == 0 && p[4] != kFused);
+      });
+  space.constraint("copies of rows ahead have no hint", {"rows_ahead", "loads"},
+                   [](const Point& p) { return p[0] == 0 || p[1] == 0; });
+  space.constraint("rows are loaded ahead where they come in turn", {"rows_ahead", "sums"},
+                   [](const Point& p) { return p[0] == 0 || p[1] == kFused; });
+  space.constraint("fused sums have a block for each of their slots", {"blocks_per_sm", "sums"},
+                   [](const Point& p) { return p[0] == 0 || p[1] != kFused; });
+}
+
+void constrain_shared_memory(Space& space, const NormShape& of) {
+  const i64 slots = kernels::slot_count(of.problem.rows, of.problem.cols);
+  const i64 most_shared = of.architecture.shared_per_block;
+  const NormKind kind = of.kind;
+  const int element_bytes = of.element_bytes;
   space.constraint("a block's shared memory holds the rows ahead and the sums put aside",
                    {"row_warps", "octets", "block_rows", "rows_ahead", "sums"}, [=](const Point& p) {
-                     if (p[4] != fused) return true;
+                     if (p[4] != kFused) return true;
                      GpuNormSchedule s;
                      s.row_warps = static_cast<int>(p[0]), s.octets = static_cast<int>(p[1]),
                      s.block_rows = static_cast<int>(p[2]);
                      s.rows_ahead = static_cast<int>(p[3]);
                      const i64 own_slots = kernels::cuda::slots_together(slots, s.block_rows) / s.block_rows,
                                bytes = kernels::cuda::detail::slots_block_bytes(
-                                   s, kind.norm, bytes_of(problem.format), kind.residual, false, own_slots);
+                                   s, kind.norm, element_bytes, kind.residual, false, own_slots);
                      return bytes + kernels::cuda::detail::declared_bytes(s) <= most_shared;
                    });
-  space.constraint("copies of rows ahead have no hint", {"rows_ahead", "loads"},
-                   [](const Point& p) { return p[0] == 0 || p[1] == 0; });
-  space.constraint("rows are loaded ahead where they come in turn", {"rows_ahead", "sums"},
-                   [=](const Point& p) { return p[0] == 0 || p[1] == fused; });
-  space.constraint("fused sums have a block for each of their slots", {"blocks_per_sm", "sums"},
-                   [=](const Point& p) { return p[0] == 0 || p[1] != fused; });
-  space.constraint("the grid has at least the blocks that registers are kept for",
-                   {"blocks_per_sm", "resident_blocks"},
-                   [](const Point& p) { return p[0] == 0 || p[0] >= p[1]; });
   const int tensors = kind.forward ? 1 : 2;  // that are kept: kernels/cuda/plan.h
-  const i64 row_bytes =
-      tensors * kernels::cuda::detail::shared_row_bytes(problem.cols, bytes_of(problem.format));
+  const i64 row_bytes = tensors * kernels::cuda::detail::shared_row_bytes(of.problem.cols, element_bytes);
   const i64 memory =
-      kernels::cuda::detail::row_memory({.shared_bytes = architecture.shared_per_block}, tensors);
+      kernels::cuda::detail::row_memory({.shared_bytes = of.architecture.shared_per_block}, tensors);
   space.constraint("a block's shared memory holds a row", {"home"},
                    [=](const Point& p) { return p[0] != number(RowHome::shared) || row_bytes <= memory; });
+}
+
+Space norm_space(const Problem& problem, const Architecture& architecture) {
+  const NormShape of{problem, architecture};
+  Space space = norm_parameters(of);
+  constrain_threads(space, of);
+  constrain_rows(space);
+  constrain_shared_memory(space, of);
   return space;
 }
 

@@ -4,7 +4,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <vector>
 
 #include "autotune/space/space.h"
 #include "autotune/space/variant.h"

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kBodyThrew = 70;  // EX_SOFTWARE: an exit status no kernel is likely to choose
 
-// Of a clock that parent and child share.
+// Parent and child share this clock.
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }

@@ -37,7 +37,7 @@ struct Workload {
 // device that works behind the caller's back has a clock of its own.
 using Stopwatch = std::function<double(const std::function<void()>&)>;
 double steady_ns(const std::function<void()>& run);
-// Of the steady clock.
+// Seconds of the steady clock.
 double seconds_since(std::chrono::steady_clock::time_point start);
 
 // Rounds of one or several workloads; times in ns, indexed [workload][round].

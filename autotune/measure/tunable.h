@@ -50,6 +50,11 @@ class Tunable {
   virtual std::vector<std::size_t> first(std::size_t evaluations, std::uint64_t seed, double seconds) = 0;
 };
 
+// One of `count` parts of a space.
+struct Shard {
+  std::size_t index = 0, count = 1;
+};
+
 // The CPU, or a GPU: what a search needs of either.
 class TuningDevice {
  public:
@@ -63,9 +68,7 @@ class TuningDevice {
   // Where the caller says nothing: what can be searched in so many seconds, in which a kernel is called so
   // many times.
   virtual kernels::i64 elements_for(const Problem& problem, double seconds, int calls) const = 0;
-  // Points out of the `shard`-th of `shards` parts.
-  virtual std::unique_ptr<Tunable> space_of(const Problem& problem, std::size_t shard,
-                                            std::size_t shards) = 0;
+  virtual std::unique_ptr<Tunable> space_of(const Problem& problem, const Shard& shard) = 0;
   virtual Backend backend() const = 0;
 };
 

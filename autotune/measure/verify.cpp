@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -172,7 +171,7 @@ constexpr int kSpecialKinds = 6;
 // where there is room.
 i64 special_every(i64 rows) { return rows < 4 * kSpecialKinds ? 2 : 4; }
 
-// Of a column: both signs; a few so small that their reciprocal is barely finite.
+// A column's gamma has either sign, and a few are so small that their reciprocal is barely finite.
 float gamma_of(i64 j, std::uint64_t& random) {
   const double size = 0.25 + 2 * uniform(random), sign = kernels::next_random(random) % 2 == 0 ? 1 : -1;
   if (j % 16 == 9) return static_cast<float>(sign * 0x1p-30 * size);

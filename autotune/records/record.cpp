@@ -7,11 +7,12 @@
 #include <limits>
 #include <type_traits>
 
-#include "kernels/host/errors.h"
+#include "kernels/support/json_node.h"
 
 namespace outgrad::autotune {
 namespace {
 
+using kernels::JsonNode;
 using nlohmann::json;
 
 template <class T, class Of>
@@ -95,103 +96,74 @@ void each_member(Is<Record> auto& r, const auto& visit) {
 
 // ---- reading
 
-struct Fault {
-  std::string place;  // keys, a dot between them
-  const char* what;   // it is not
-};
-
 bool is_positive(const json& value) {
   return value.is_number() && value.get<double>() > 0 && std::isfinite(value.get<double>());
 }
 
-void read(const json& value, std::string& text) {
-  if (!value.is_string()) throw Fault{"", "a text"};
-  text = value.get<std::string>();
+void read(const JsonNode& node, std::string& text) { text = node.text(); }
+void read(const JsonNode& node, bool& truth) { truth = node.boolean(); }
+void read(const JsonNode& node, double& figure) {
+  figure = node.null() ? std::numeric_limits<double>::infinity() : node.number();
 }
-
-void read(const json& value, bool& truth) {
-  if (!value.is_boolean()) throw Fault{"", "true or false"};
-  truth = value.get<bool>();
-}
-
-void read(const json& value, double& figure) {
-  if (!value.is_number() && !value.is_null()) throw Fault{"", "a number"};
-  figure = value.is_null() ? std::numeric_limits<double>::infinity() : value.get<double>();
-}
-
 template <std::integral T>
-void read(const json& value, T& count) {
-  const bool is_count =
-      value.is_number_integer() && (value.is_number_unsigned() || value.get<std::int64_t>() >= 0);
-  if (!is_count || value.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<T>::max()))
-    throw Fault{"", "a count"};
-  count = value.get<T>();
+void read(const JsonNode& node, T& count) {
+  count = node.count<T>();
 }
 
-void read(const json& value, std::vector<double>& list) {
+void read(const JsonNode& node, std::vector<double>& list) {
+  const json& value = node.raw();
   if (!value.is_array() || !std::all_of(value.begin(), value.end(), is_positive))
-    throw Fault{"", "a list of positive numbers"};
+    node.fail("is not a list of positive numbers");
   list = value.get<std::vector<double>>();
 }
 
-void read(const json& value, json& parameters) {
+void read(const JsonNode& node, json& parameters) {
+  const json& value = node.raw();
   const auto fits = [](const json& one) { return one.is_number() || one.is_boolean() || one.is_string(); };
   if (!value.is_object() || !std::all_of(value.begin(), value.end(), fits))
-    throw Fault{"", "an object of numbers, truths and texts"};
+    node.fail("is not an object of numbers, truths and texts");
   parameters = value;
 }
 
-void check(const auto&) {}
+void check(const JsonNode&, const auto&) {}
 
-void check(const FitRecord& fit) {
-  if (fit.name.empty()) throw Fault{"name", "a text"};
+void check(const JsonNode& node, const FitRecord& fit) {
+  if (fit.name.empty()) node["name"].fail("is empty");
 }
 
-void check(const SpeedupRecord& s) {
+void check(const JsonNode& node, const SpeedupRecord& s) {
   const bool is_interval =
       s.low > 0 && s.median > 0 && s.low <= s.high && std::isfinite(s.median) && std::isfinite(s.high);
   if (!is_interval || !(s.confidence.value_or(0.5) > 0 && s.confidence.value_or(0.5) < 1))
-    throw Fault{"", "an interval of positive numbers"};
+    node.fail("is not an interval of positive numbers");
 }
 
 template <IsObject T>
-void read(const json& value, T& object);
+void read(const JsonNode& node, T& object);
 
 template <class T>
-void read(const json& value, std::optional<T>& member) {
-  read(value, member.emplace());
+void read(const JsonNode& node, std::optional<T>& member) {
+  read(node, member.emplace());
 }
 
 template <IsObject T>
-void read(const json& value, T& object) {
-  if (!value.is_object()) throw Fault{"", "an object"};
-  json others = value;
+void read(const JsonNode& node, T& object) {
+  if (!node.raw().is_object()) node.fail("is not an object");
+  json others = node.raw();
   // all three have to be there
   if constexpr (std::same_as<T, SpeedupRecord>) object.median = object.low = object.high = 0;
   each_member(object, [&](const char* key, auto& member) {
-    const auto found = others.find(key);
-    if (found == others.end()) return;
-    try {
-      read(*found, member);
-    } catch (const Fault& fault) {
-      throw Fault{key + (fault.place.empty() ? "" : "." + fault.place), fault.what};
-    }
-    others.erase(found);
+    if (others.erase(key) > 0) read(node[key], member);
   });
-  check(object);
+  check(node, object);
   object.others = others.empty() ? json() : std::move(others);
 }
 
 template <class T>
-T read_whole(const json& value) {
-  try {
-    T object;
-    read(value, object);
-    return object;
-  } catch (const Fault& fault) {
-    throw kernels::SpecError((fault.place.empty() ? "it" : "\"" + fault.place + "\"") + " is not " +
-                             fault.what);
-  }
+T read_whole(json value) {
+  T object;
+  read(JsonNode(std::move(value), ""), object);
+  return object;
 }
 
 // ---- writing
@@ -235,10 +207,10 @@ json value_of(const T& object) {
 
 Record record_from(json line) {
   line.erase("schema");
-  return read_whole<Record>(line);
+  return read_whole<Record>(std::move(line));
 }
 
-DeviceRecord device_record_from(json object) { return read_whole<DeviceRecord>(object); }
+DeviceRecord device_record_from(json object) { return read_whole<DeviceRecord>(std::move(object)); }
 
 json to_json(const Record& record) {
   json line = value_of(record);

@@ -120,7 +120,7 @@ struct Record : ProblemRecord {
   bool is_of_a_variant() const { return !kernel.empty() && !variant.empty() && !state.empty(); }
 };
 
-// Throw SpecError with what is wrong: "\"fit.name\" is not a text". The schema itself is the database's to
+// Throw SpecError with what is wrong: "fit.name: is not a string". The schema itself is the database's to
 // check.
 Record record_from(nlohmann::json line);
 DeviceRecord device_record_from(nlohmann::json object);

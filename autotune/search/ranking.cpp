@@ -2,7 +2,6 @@
 #include "autotune/search/ranking.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "autotune/gpu/offline.h"
 #include "autotune/measure/device.h"

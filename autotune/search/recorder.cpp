@@ -156,7 +156,7 @@ struct Here {
   MeasureSettings measure;
 };
 
-// Of one problem, in so many seconds.
+// Records the space of one problem in so many seconds.
 void record_space(const Problem& problem, const RecorderSettings& settings, const Here& here, double seconds,
                   Clock::time_point began) {
   const Fits fits = fits_within(problem, settings.accuracy);

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <map>
 #include <optional>
@@ -94,8 +93,8 @@ class Search {
       earlier.try_emplace(*point, std::nullopt);
   }
 
-  // Of the default and these, in at least so many seconds; else in half of those that are left, as what is
-  // compiled has to be run, too.
+  // Compiles the default and these. At least so many seconds may pass, else half of those that are left,
+  // because what is compiled has to be run, too.
   std::vector<Candidate> compiled(std::vector<std::shared_ptr<const AnyVariant>> variants,
                                   double least_seconds) {
     const auto began = Clock::now();

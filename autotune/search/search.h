@@ -7,10 +7,8 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "autotune/search/strategy.h"
@@ -38,7 +36,7 @@ struct SearchResult {
   std::vector<Candidate> failures;
   PhaseSeconds seconds;
   double total_seconds = 0;
-  // Of the wall time, what was neither compilation nor verification nor measurement.
+  // The share of the wall time that was neither compilation nor verification nor measurement.
   double overhead() const {
     return total_seconds > 0 ? 1 - (seconds.compile + seconds.verify + seconds.measure) / total_seconds : 0;
   }

@@ -69,8 +69,7 @@ namespace {
 
 class Exhaustive final : public Strategy {
  public:
-  Exhaustive(const Points& points, std::uint64_t seed, std::vector<std::size_t> first)
-      : Strategy(points, seed, std::move(first)) {}
+  using Strategy::Strategy;
 
  private:
   std::optional<std::size_t> choose() override {
@@ -82,8 +81,7 @@ class Exhaustive final : public Strategy {
 
 class Random final : public Strategy {
  public:
-  Random(const Points& points, std::uint64_t seed, std::vector<std::size_t> first)
-      : Strategy(points, seed, std::move(first)) {}
+  using Strategy::Strategy;
 
  private:
   std::optional<std::size_t> choose() override { return random_unseen(); }
@@ -91,8 +89,7 @@ class Random final : public Strategy {
 
 class Local final : public Strategy {
  public:
-  Local(const Points& points, std::uint64_t seed, std::vector<std::size_t> first)
-      : Strategy(points, seed, std::move(first)) {}
+  using Strategy::Strategy;
 
  private:
   std::optional<std::size_t> choose() override {
@@ -107,7 +104,7 @@ class Local final : public Strategy {
   void learn(std::size_t point, Outcome outcome) override {
     if (!outcome || *outcome >= here_) return;
     here_ = *outcome;
-    untried_ = points().neighbours(point, Points::Reach::kAnyValue);
+    untried_ = points().neighbours(point);
     for (std::size_t i = untried_.size(); i > 1; --i) std::swap(untried_[i - 1], untried_[below(i)]);
   }
   double here_ = INFINITY;  // time of the point whose neighbours are tried
@@ -116,8 +113,7 @@ class Local final : public Strategy {
 
 class Evolutionary final : public Strategy {
  public:
-  Evolutionary(const Points& points, std::uint64_t seed, std::vector<std::size_t> first)
-      : Strategy(points, seed, std::move(first)) {}
+  using Strategy::Strategy;
 
  private:
   static constexpr std::size_t kPopulation = 20;  // the customary size for spaces of thousands of points
@@ -134,7 +130,7 @@ class Evolutionary final : public Strategy {
       }
       if (const auto point = points().find(child); point && !seen(*point)) return point;
     }
-    const std::vector<std::size_t> near = points().neighbours(winner(), Points::Reach::kAnyValue);
+    const std::vector<std::size_t> near = points().neighbours(winner());
     if (near.empty()) return std::nullopt;
     const std::size_t point = near[below(near.size())];
     return seen(point) ? std::nullopt : std::optional(point);
@@ -177,7 +173,7 @@ class ModelGuided final : public Strategy {
 
   using Observation = std::pair<std::size_t, Outcome>;
 
-  // Of an observation: a logarithm of time less the mean of all.
+  // What the process observes: the logarithm of the time, less the mean of all.
   double value_of(const Outcome& outcome) const { return outcome ? std::log(*outcome) - centre_ : failed_; }
 
   std::optional<std::size_t> choose() override {
@@ -228,11 +224,11 @@ class ModelGuided final : public Strategy {
            (0.5 * z * std::erfc(-z * M_SQRT1_2) + std::exp(-0.5 * z * z) * 0.5 * M_2_SQRTPI * M_SQRT1_2);
   }
 
-  // Of the fastest point that has any.
+  // The untried neighbours of the fastest point that has any.
   std::vector<std::size_t> untried_neighbours() const {
     std::vector<std::size_t> untried;
     for (std::size_t i = 0; i < fastest_.size() && untried.empty(); ++i) {
-      untried = points().neighbours(fastest_[i].second, Points::Reach::kAnyValue);
+      untried = points().neighbours(fastest_[i].second);
       std::erase_if(untried, [&](std::size_t point) { return seen(point); });
     }
     return untried;

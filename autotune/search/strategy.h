@@ -18,6 +18,9 @@ namespace outgrad::autotune {
 
 class Strategy {
  public:
+  // `first`: points proposed before any other, in this order: a ranking's best, a neighbouring device's
+  // winner.
+  Strategy(const Points& points, std::uint64_t seed, std::vector<std::size_t> first);
   virtual ~Strategy() = default;
   Strategy(const Strategy&) = delete;
   Strategy& operator=(const Strategy&) = delete;
@@ -30,10 +33,6 @@ class Strategy {
   void tell(std::size_t point, Outcome outcome);
 
  protected:
-  // `first`: points proposed before any other, in this order: a ranking's best, a neighbouring device's
-  // winner.
-  Strategy(const Points& points, std::uint64_t seed, std::vector<std::size_t> first);
-
   // The strategy's choice, a point not seen() yet, of which there is one; nothing: any will do, and it gets
   // one at random.
   virtual std::optional<std::size_t> choose() = 0;

@@ -87,87 +87,119 @@ double Features::square_distance(std::size_t a, std::size_t b) const {
   return sum;
 }
 
-Hyperparameters fit_hyperparameters(const Features& features, const std::vector<std::size_t>& points,
-                                    const std::vector<double>& y, Hyperparameters start) {
-  const std::size_t n = points.size(), dimensions = features.dimensions(), unknowns = dimensions + 1;
-  start.log_length.resize(dimensions, 0.0);
-  // of coordinate differences
-  std::vector<std::vector<double>> squares(dimensions, std::vector<double>(n * n));
-  for (std::size_t d = 0; d < dimensions; ++d)
-    for (std::size_t i = 0; i < n; ++i)
-      for (std::size_t j = 0; j < i; ++j) {
-        const double difference = features.at(d, points[i]) - features.at(d, points[j]);
-        squares[d][i * n + j] = difference * difference;
-      }
-  std::vector<double> covariance(n * n), slope(n * n), inverse(n * n), alpha(n), gradient(unknowns);
-  // Log density of y and of the prior, up to a constant, and its gradient; -infinity where the covariance is
-  // singular.
-  const auto value_at = [&](const Hyperparameters& h) -> double {
+namespace {
+
+// Log density of observations and of the prior, up to a constant, and its gradient.
+class Likelihood {
+ public:
+  Likelihood(const Features& features, const std::vector<std::size_t>& points, const std::vector<double>& y)
+      : n_(points.size()), dimensions_(features.dimensions()), y_(y),
+        squares_(dimensions_, std::vector<double>(n_ * n_)), covariance_(n_ * n_), slope_(n_ * n_),
+        gradient_(dimensions_ + 1) {
+    for (std::size_t d = 0; d < dimensions_; ++d)
+      for (std::size_t i = 0; i < n_; ++i)
+        for (std::size_t j = 0; j < i; ++j) {
+          const double difference = features.at(d, points[i]) - features.at(d, points[j]);
+          squares_[d][i * n_ + j] = difference * difference;
+        }
+  }
+
+  // By log lengths, then by log noise, where density() was called last.
+  const std::vector<double>& gradient() const { return gradient_; }
+
+  // -infinity where the covariance is singular.
+  double density(const Hyperparameters& h) {
     const double noise = std::exp(h.log_noise);
-    std::vector<double> inverse_square(dimensions);
-    for (std::size_t d = 0; d < dimensions; ++d) inverse_square[d] = std::exp(-2 * h.log_length[d]);
-    for (std::size_t i = 0; i < n; ++i) {
+    std::vector<double> inverse_square(dimensions_);
+    for (std::size_t d = 0; d < dimensions_; ++d) inverse_square[d] = std::exp(-2 * h.log_length[d]);
+    set_covariance(inverse_square, noise);
+    if (!factorise(covariance_, n_)) return -INFINITY;
+    double log_determinant = 0;
+    for (std::size_t i = 0; i < n_; ++i) log_determinant += 2 * std::log(covariance_[i * n_ + i]);
+    const std::vector<double> inverse = inverse_covariance();
+    std::vector<double> alpha(n_);
+    double quadratic = 0;
+    for (std::size_t i = 0; i < n_; ++i) {
+      for (std::size_t j = 0; j < n_; ++j)
+        alpha[i] += (j <= i ? inverse[i * n_ + j] : inverse[j * n_ + i]) * y_[j];
+      quadratic += alpha[i] * y_[i];
+    }
+    const double v = std::max(quadratic / static_cast<double>(n_), 1e-12);
+    std::fill(gradient_.begin(), gradient_.end(), 0.0);
+    for (std::size_t i = 0; i < n_; ++i) {
+      gradient_[dimensions_] += 0.5 * noise * (alpha[i] * alpha[i] / v - inverse[i * n_ + i]);
+      for (std::size_t j = 0; j < i; ++j) {
+        const double factor = slope_[i * n_ + j] * (alpha[i] * alpha[j] / v - inverse[i * n_ + j]);
+        for (std::size_t d = 0; d < dimensions_; ++d)
+          gradient_[d] += factor * squares_[d][i * n_ + j] * inverse_square[d];
+      }
+    }
+    return with_prior(-0.5 * static_cast<double>(n_) * std::log(v) - 0.5 * log_determinant, h);
+  }
+
+ private:
+  void set_covariance(const std::vector<double>& inverse_square, double noise) {
+    for (std::size_t i = 0; i < n_; ++i) {
       for (std::size_t j = 0; j < i; ++j) {
         double square = 0;
-        for (std::size_t d = 0; d < dimensions; ++d) square += squares[d][i * n + j] * inverse_square[d];
+        for (std::size_t d = 0; d < dimensions_; ++d) square += squares_[d][i * n_ + j] * inverse_square[d];
         const double r = kRoot5 * std::sqrt(square), decay = std::exp(-r);
-        covariance[i * n + j] = (1 + r + r * r / 3) * decay;
+        covariance_[i * n_ + j] = (1 + r + r * r / 3) * decay;
         // -2 dm/d(r^2), the derivative by log length d being slope x square_d
-        slope[i * n + j] = 5.0 / 3 * (1 + r) * decay;
+        slope_[i * n_ + j] = 5.0 / 3 * (1 + r) * decay;
       }
-      covariance[i * n + i] = 1 + noise;
+      covariance_[i * n_ + i] = 1 + noise;
     }
-    if (!factorise(covariance, n)) return -INFINITY;
-    double log_determinant = 0;
-    for (std::size_t i = 0; i < n; ++i) log_determinant += 2 * std::log(covariance[i * n + i]);
-    // inverse: L^-1 by rows, then L^-T L^-1 where it is needed.
-    std::fill(inverse.begin(), inverse.end(), 0.0);
-    for (std::size_t i = 0; i < n; ++i) {
-      double* row = &inverse[i * n];
+  }
+
+  // From the Cholesky factor: L^-1 by rows, then L^-T L^-1 where it is needed.
+  std::vector<double> inverse_covariance() const {
+    std::vector<double> inverse(n_ * n_), product(n_ * n_);
+    for (std::size_t i = 0; i < n_; ++i) {
+      double* row = &inverse[i * n_];
       row[i] = 1;
       for (std::size_t k = 0; k < i; ++k) {
-        const double factor = covariance[i * n + k];
-        const double* above = &inverse[k * n];
+        const double factor = covariance_[i * n_ + k];
+        const double* above = &inverse[k * n_];
         for (std::size_t j = 0; j <= k; ++j) row[j] -= factor * above[j];
       }
-      for (std::size_t j = 0; j <= i; ++j) row[j] /= covariance[i * n + i];
+      for (std::size_t j = 0; j <= i; ++j) row[j] /= covariance_[i * n_ + i];
     }
-    std::vector<double> product(n * n);
-    for (std::size_t k = 0; k < n; ++k) {
-      const double* row = &inverse[k * n];
+    for (std::size_t k = 0; k < n_; ++k) {
+      const double* row = &inverse[k * n_];
       for (std::size_t i = 0; i <= k; ++i)
-        for (std::size_t j = 0; j <= i; ++j) product[i * n + j] += row[i] * row[j];
+        for (std::size_t j = 0; j <= i; ++j) product[i * n_ + j] += row[i] * row[j];
     }
-    double quadratic = 0;
-    for (std::size_t i = 0; i < n; ++i) {
-      double sum = 0;
-      for (std::size_t j = 0; j < n; ++j) sum += (j <= i ? product[i * n + j] : product[j * n + i]) * y[j];
-      alpha[i] = sum;
-      quadratic += sum * y[i];
-    }
-    const double v = std::max(quadratic / static_cast<double>(n), 1e-12);
-    std::fill(gradient.begin(), gradient.end(), 0.0);
-    for (std::size_t i = 0; i < n; ++i) {
-      gradient[dimensions] += 0.5 * noise * (alpha[i] * alpha[i] / v - product[i * n + i]);
-      for (std::size_t j = 0; j < i; ++j) {
-        const double factor = slope[i * n + j] * (alpha[i] * alpha[j] / v - product[i * n + j]);
-        for (std::size_t d = 0; d < dimensions; ++d)
-          gradient[d] += factor * squares[d][i * n + j] * inverse_square[d];
-      }
-    }
-    double density = -0.5 * static_cast<double>(n) * std::log(v) - 0.5 * log_determinant;
-    // Lengths log-normal about 1 (the whole range), noise about exp(-6) of the variance: wide, so that few
-    // observations do not mislead.
+    return product;
+  }
+
+  // Lengths log-normal about 1 (the whole range), noise about exp(-6) of the variance: wide, so that few
+  // observations do not mislead.
+  double with_prior(double density, const Hyperparameters& h) {
     constexpr double kLengthSpread = 1.5, kNoiseCentre = -6, kNoiseSpread = 2;
-    for (std::size_t d = 0; d < dimensions; ++d) {
+    for (std::size_t d = 0; d < dimensions_; ++d) {
       const double z = h.log_length[d] / kLengthSpread;
       density -= 0.5 * z * z;
-      gradient[d] -= z / kLengthSpread;
+      gradient_[d] -= z / kLengthSpread;
     }
     const double z = (h.log_noise - kNoiseCentre) / kNoiseSpread;
-    gradient[dimensions] -= z / kNoiseSpread;
+    gradient_[dimensions_] -= z / kNoiseSpread;
     return density - 0.5 * z * z;
-  };
+  }
+
+  const std::size_t n_, dimensions_;
+  const std::vector<double>& y_;
+  std::vector<std::vector<double>> squares_;  // of coordinate differences, by dimension
+  std::vector<double> covariance_, slope_, gradient_;
+};
+
+}  // namespace
+
+Hyperparameters fit_hyperparameters(const Features& features, const std::vector<std::size_t>& points,
+                                    const std::vector<double>& y, Hyperparameters start) {
+  const std::size_t dimensions = features.dimensions(), unknowns = dimensions + 1;
+  start.log_length.resize(dimensions, 0.0);
+  Likelihood likelihood(features, points, y);
   // Resilient propagation (Riedmiller and Braun 1993): steps by sign, longer while the sign lasts. Needs no
   // scale and no line search.
   constexpr int kSteps = 30;
@@ -175,13 +207,14 @@ Hyperparameters fit_hyperparameters(const Features& features, const std::vector<
   Hyperparameters best = start, now = start;
   double best_density = -INFINITY;
   for (int iteration = 0; iteration < kSteps; ++iteration) {
-    const double density = value_at(now);
+    const double density = likelihood.density(now);
     if (density == -INFINITY) {
       now = best;
       now.log_noise += 1;
       continue;
     }
     if (density > best_density) best_density = density, best = now;
+    const std::vector<double>& gradient = likelihood.gradient();
     for (std::size_t u = 0; u < unknowns; ++u) {
       const double agreement = gradient[u] * before[u];
       step[u] = std::clamp(step[u] * (agreement > 0 ? 1.3 : agreement < 0 ? 0.5 : 1.0), 1e-3, 1.0);

@@ -228,6 +228,13 @@ Record record_of(const Candidate& candidate, std::size_t index, const Measuremen
   return record;
 }
 
+void print_rejected(const std::vector<Candidate>& candidates) {
+  for (const Candidate& candidate : candidates)
+    if (const auto* why = candidate.as<Rejected>())
+      std::printf("  rejected: %s at %s: %s: %s\n", candidate.variant().name().c_str(), name_of(why->stage),
+                  name_of(why->reason), why->detail.c_str());
+}
+
 void print_problem(const std::vector<Candidate>& candidates, const Measurement& m) {
   const AnyVariant &best = candidates[m.winner].variant(), &normal = candidates[0].variant();
   const auto rejected = std::count_if(candidates.begin(), candidates.end(),
@@ -246,10 +253,7 @@ void print_problem(const std::vector<Candidate>& candidates, const Measurement& 
     std::printf("no gain over the default");
   std::printf("  (%td timed, %td rejected, %d of %zu rounds discarded)\n", timed, rejected,
               m.discarded_rounds, m.finals.ceiling_ns.size());
-  for (const Candidate& candidate : candidates)
-    if (const auto* why = candidate.as<Rejected>())
-      std::printf("  rejected: %s at %s: %s: %s\n", candidate.variant().name().c_str(), name_of(why->stage),
-                  name_of(why->reason), why->detail.c_str());
+  print_rejected(candidates);
 }
 
 namespace {

@@ -49,7 +49,7 @@ Measurement measure(std::vector<Candidate>& candidates, const MeasureSettings& s
 // Takes the verified candidates to timed, with these times; candidates[0] is the default.
 Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening, RoundSamples finals,
                      const MeasureSettings& settings);
-// Of a candidate on its way as far as it came; m: of the candidates among which it has this index, or null.
+// The record of a candidate, as far as it came. m: of the candidates among which it has this index, or null.
 Record record_of(const Candidate& candidate, std::size_t index, const Measurement* m, const RunIdentity& run);
 
 // Wall time by what it went to.
@@ -63,5 +63,6 @@ struct PhaseSeconds {
 Measurement tune_problem(std::vector<Candidate>& candidates, const MeasureSettings& settings,
                          const RunIdentity& run, const std::string& database_path,
                          std::vector<Record>& winners, PhaseSeconds& spent);
+void print_rejected(const std::vector<Candidate>& candidates);
 void print_problem(const std::vector<Candidate>& candidates, const Measurement& m);
 }  // namespace outgrad::autotune

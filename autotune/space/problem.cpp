@@ -2,7 +2,6 @@
 #include "autotune/space/problem.h"
 
 #include <algorithm>
-#include <cstdint>
 
 #include "kernels/code.h"
 #include "kernels/host/bias.h"

@@ -5,7 +5,6 @@
 #include <array>
 #include <iterator>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,8 +32,6 @@ inline constexpr auto kAllKernels = [] {
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<KernelId>(i);
   return all;
 }();
-// the elementwise ones
-inline constexpr KernelId kGeluKernels[] = {KernelId::kGeluBackward, KernelId::kGeluForward};
 inline constexpr FormatId kAllFormats[] = {FormatId::kF32, FormatId::kBf16, FormatId::kF16};
 
 const char* name_of(FormatId format);  // "f32", ...
@@ -61,8 +58,8 @@ struct Problem {
   KernelId kernel = KernelId::kGeluBackward;
   FormatId format = FormatId::kF32;
   kernels::i64 rows = 1, cols = 0;  // of an elementwise kernel 1 and its elements; cols = 0: not sized yet
-  // Of a kernel of codes. Exact codes of 4 bits are what is timed, and the schedule that wins serves all
-  // codes; the verifier tries them all.
+  // These two are for kernels of codes. Exact codes of 4 bits are timed, and the schedule that wins serves
+  // all codes; the verifier tries them all.
   int code_bits = Arguments{}.code.bits;
   std::optional<kernels::u64> code_seed{};
 
@@ -74,7 +71,7 @@ struct Problem {
   }
   // A call without its arrays. It points into this problem.
   Arguments arguments() const;
-  // Of one call: each input and each output once, scratch not.
+  // What one call touches: each input and each output once, and no scratch.
   double bytes() const;
   // The part of it that grows with elements(), per element: dy, y, dx and an eighth of a byte of mask, or
   // half a byte of codes; not vectors of rows and columns.
@@ -83,7 +80,7 @@ struct Problem {
   bool over_rows() const { return kernels::over_rows(kernel); }
   // a fit is a parameter: of GELU's kernels with a mask
   bool has_fit() const { return kernels::has_fit(kernel); }
-  // Of an array: its elements, bytes of one, and of all.
+  // An array's elements, the bytes of one, and the bytes of all.
   kernels::i64 count_of(const Operand& operand) const;
   int element_bytes(const Operand& operand) const { return bytes_of(operand.element, format); }
   std::size_t array_bytes(const Operand& operand) const {
@@ -92,7 +89,7 @@ struct Problem {
   bool operator==(const Problem&) const = default;
 };
 
-// Of Problem::name(), not sized; nothing of another name.
+// The problem of that Problem::name(), not sized; nothing for another name.
 std::optional<Problem> problem_named(std::string_view name);
 // The problem at its own size, else at the default one: `elements` of an elementwise kernel; rows of 1024
 // columns, at most 16384 and at least one, within `elements`.

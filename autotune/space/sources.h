@@ -13,11 +13,11 @@ namespace outgrad::autotune {
 // one text. Literals stay.
 std::string code_of(const std::string& source);
 
-// Of names and code: all but kernels/generated/ ("kernels"), or that alone ("coefficients"), in the order of
-// the names. Tuned headers choose among variants and change none, and kernels/support/ and kernels/torch/ are
-// in no kernel: they are in neither.
+// Hashes of names and code: of all but kernels/generated/ ("kernels"), and of that alone ("coefficients"), in
+// the order of the names. Tuned headers choose among variants and change none, and kernels/support/ and
+// kernels/torch/ are in no kernel: they are in neither.
 SourceHashes hash_of(std::vector<std::pair<std::string, std::string>> sources);  // "kernels/eval.h", its text
-// Of the headers under `include_root`/kernels that host compilers read. Throws IoError.
+// The hashes of the headers under `include_root`/kernels that host compilers read. Throws IoError.
 SourceHashes hash_sources(const std::string& include_root);
 
 // Folder of the sources: $OUTGRAD_SOURCE_DIR, else where this program was built from. Throws

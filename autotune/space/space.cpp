@@ -83,24 +83,14 @@ Points Points::part(std::size_t index, std::size_t count) const {
   return kept;
 }
 
-std::vector<std::size_t> Points::neighbours(std::size_t index, Reach reach) const {
+std::vector<std::size_t> Points::neighbours(std::size_t index) const {
   std::vector<std::size_t> found;
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    const std::size_t here = position(index, p), length = parameters_[p].values.size();
-    const auto visit = [&](std::size_t to) {
-      const std::optional<std::size_t> neighbour =
-          find_rank(ranks_[index] - strides_[p] * here + strides_[p] * to);
-      if (neighbour) found.push_back(*neighbour);
-      return neighbour.has_value();
-    };
-    if (reach == Reach::kAnyValue || parameters_[p].nominal) {
-      for (std::size_t to = 0; to < length; ++to)
-        if (to != here) visit(to);
-    } else {
-      for (std::size_t to = here; to-- > 0;)
-        if (visit(to)) break;
-      for (std::size_t to = here + 1; to < length; ++to)
-        if (visit(to)) break;
+    const std::size_t here = position(index, p);
+    for (std::size_t to = 0; to < parameters_[p].values.size(); ++to) {
+      if (to == here) continue;
+      if (const auto neighbour = find_rank(ranks_[index] - strides_[p] * here + strides_[p] * to))
+        found.push_back(*neighbour);
     }
   }
   return found;

@@ -40,13 +40,6 @@ class Points {
     // partial points abandoned because of this constraint alone (the first that failed)
     std::uint64_t partial_points = 0;
   };
-  enum class Reach {
-    kAnyValue,  // one parameter differs (Hamming distance 1)
-    // one parameter differs, by the nearest value in its list, either way, that gives a valid point; a
-    // nominal one by any
-    kNextValue,
-  };
-
   Points() = default;
   // Any points of the product, in any order. Throws std::length_error where the product exceeds 2^64,
   // std::invalid_argument for a repeated rank or one outside the product.
@@ -71,8 +64,8 @@ class Points {
   // The points of one of `count` parts of about the same size, in which neighbours are strangers: the same
   // parts on every machine.
   Points part(std::size_t index, std::size_t count) const;
-  // In ascending order of parameter, then of value position.
-  std::vector<std::size_t> neighbours(std::size_t index, Reach reach) const;
+  // Those in which one parameter differs, in ascending order of parameter, then of value position.
+  std::vector<std::size_t> neighbours(std::size_t index) const;
 
  private:
   std::optional<std::size_t> find_rank(std::uint64_t rank) const;

@@ -2,8 +2,6 @@
 #include "autotune/space/variant.h"
 
 #include <algorithm>
-#include <cctype>
-#include <stdexcept>
 #include <string_view>
 #include <type_traits>
 
@@ -229,7 +227,7 @@ Values distinct(const Values& values, std::int64_t kept, const Cut& cut) {
   return result;
 }
 
-// Of kernels with a CpuSchedule: GELU's, and those of codes.
+// The space of kernels with a CpuSchedule, which are GELU's and those of codes.
 Space gelu_space(const Problem& problem, const Fits& fits, int vector_bits, int threads) {
   const auto has = [&](std::string_view field) { return is_parameter(problem, field); };
   Values fit_numbers;

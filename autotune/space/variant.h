@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -45,7 +44,7 @@ struct FitChoice {
   VariantFunction reference = nullptr;
   // the function of kernels/forwards.h, "forwards::Silu", of a forward of another activation than GELU
   std::string forward{};
-  // Of a header that this program was not built with: its text, and its scalar kernel in place of
+  // For a header that this program was not built with, its text, and its scalar kernel in place of
   // `reference`.
   std::string header{};
   Compiled compiled_reference{};
@@ -125,12 +124,12 @@ struct Variant : AnyVariant {
   // code of their loops, so that they compile fast side by side.
   std::string loop_name() const;
   std::string schedule_text() const;  // in C++: "CpuSchedule{.threads = 0, ...}"
-  // Of its VariantFunction.
+  // The body of its VariantFunction.
   std::string body() const;
   nlohmann::json parameters() const override;
   int block_elements() const override;
 
-  // Of a kernel that is no norm's.
+  // These are for a kernel that is no norm's.
   kernels::CpuSchedule& gelu() { return std::get<kernels::CpuSchedule>(schedule); }
   const kernels::CpuSchedule& gelu() const { return std::get<kernels::CpuSchedule>(schedule); }
 };

@@ -18,6 +18,7 @@
 #include <fstream>
 #include <iomanip>
 #include <map>
+#include <regex>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -41,6 +42,36 @@ const fs::path kRoot = OUTGRAD_SOURCE_DIR;
 const fs::path kBuild = OUTGRAD_BINARY_DIR;
 
 // --- The reader ----------------------------------------------------------------------------------
+
+// What nvdisasm -c prints. Throws std::runtime_error, naming the line, on text that is not nvdisasm's.
+std::vector<SassFunction> read_sass(const std::string& text) {
+  static const std::regex section(R"(^\.text\.([^:\s]+):\s*$)"), label(R"(^([.$\w]+):\s*$)"),
+      instruction(R"(^\s*/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+\s+)?([A-Z][\w.]*)\s*(.*?)\s*;\s*(/\*.*\*/)?\s*$)"),
+      address(R"(^\s*/\*[0-9a-f]{4,}\*/\s+[^0\s].*$)");
+  std::vector<SassFunction> functions;
+  std::istringstream lines(text);
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    std::smatch match;
+    if (std::regex_match(line, match, section)) {
+      functions.push_back({match[1], {}, {}});
+    } else if (!functions.empty() && std::regex_match(line, match, label)) {
+      functions.back().labels[match[1]] = functions.back().instructions.size();
+    } else if (std::regex_match(line, match, instruction)) {
+      if (functions.empty())
+        throw std::runtime_error("line " + std::to_string(number) + ": an instruction outside any function");
+      std::string guard = match[2];
+      while (!guard.empty() && guard.back() == ' ') guard.pop_back();
+      functions.back().instructions.push_back({guard, match[3], match[4]});
+    } else if (std::regex_match(line, address)) {
+      throw std::runtime_error("line " + std::to_string(number) +
+                               ": cannot be read as an instruction: " + line);
+    }
+  }
+  if (functions.empty()) throw std::runtime_error("no function in the disassembly");
+  return functions;
+}
 
 constexpr const char* kLoop = R"(	.target	sm_90
 .text.kernel:

@@ -1,5 +1,5 @@
 // The command from outside: what it leaves, what it refuses, what it goes on with after a kill.
-#include "autotune/commands/tune_command.h"
+#include "autotune/commands/commands.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -15,6 +15,7 @@
 #include "autotune/commands/search_command.h"
 #include "autotune/records/database.h"
 #include "kernels/support/files.h"
+#include "tests/autotune/captured.h"
 #include "tests/autotune/scoped_variable.h"
 
 namespace outgrad::autotune {
@@ -58,9 +59,9 @@ TEST(TuneCommand, NightlyGoesOnWithWhatTheBudgetWasTooShortFor) {
                                       "--format",   "f32,bf16",    "--evaluations", "1",
                                       "--elements", "65536",       "--budget",      "1"};
     words.insert(words.end(), more.begin(), more.end());
-    testing::internal::CaptureStdout();
+    Captured captured_out(Captured::kStdout);
     EXPECT_EQ(tune_command(words), 0);
-    return testing::internal::GetCapturedStdout();
+    return captured_out.release();
   };
   const auto formats = [&] {
     std::set<std::string> found;
@@ -135,9 +136,9 @@ TEST(TuneCommand, AKilledRunLosesOneBatchAtMostAndIsResumed) {
   for (const Record& record : load_database(path).records)
     if (record.is_default == false) known.insert(record.variant);
   ASSERT_GE(known.size(), 8u);
-  testing::internal::CaptureStdout();
+  Captured captured_out(Captured::kStdout);
   ASSERT_EQ(tune(std::to_string(known.size() + 2)), 0);
-  const nlohmann::json summary = nlohmann::json::parse(testing::internal::GetCapturedStdout());
+  const nlohmann::json summary = nlohmann::json::parse(captured_out.release());
   EXPECT_EQ(summary["problems"][0]["known"], known.size());
   EXPECT_EQ(summary["problems"][0]["evaluated"], 2);
   EXPECT_EQ(summary["winners"].size(), 1u);
@@ -161,11 +162,11 @@ TEST(TuneCommand, NightlyAccuracyIsAskedFor) {
                                            "--format",      "bf16",         "--headers",  folder / "headers",
                                            "--evaluations", evaluations,    "--accuracy", accuracy,
                                            "--elements",    "65536",        "--budget",   "300"};
-    testing::internal::CaptureStdout();
-    testing::internal::CaptureStderr();
+    Captured captured_out(Captured::kStdout);
+    Captured captured_err(Captured::kStderr);
     EXPECT_EQ(tune_command(args), 0);
-    const std::string out = testing::internal::GetCapturedStdout();
-    return Said{out, testing::internal::GetCapturedStderr()};
+    const std::string out = captured_out.release();
+    return Said{out, captured_err.release()};
   };
   const auto coarse = [&] {
     int count = 0;
@@ -200,13 +201,13 @@ TEST(TuneCommand, NightlySearchesAgainWhatTheEarlierRuleHasTuned) {
   const kernels::ScratchFolder folder;
   const std::string path = folder / "tune_cpu.jsonl";
   const auto tune = [&] {
-    testing::internal::CaptureStdout();
-    testing::internal::CaptureStderr();
+    Captured captured_out(Captured::kStdout);
+    Captured captured_err(Captured::kStderr);
     EXPECT_EQ(tune_command({"--out", folder.path(), "--kernel", "gelu_backward", "--format", "f32",
                             "--evaluations", "3", "--elements", "65536", "--budget", "300", "--json"}),
               0);
-    const nlohmann::json said = nlohmann::json::parse(testing::internal::GetCapturedStdout());
-    return std::pair(said["problems"][0], testing::internal::GetCapturedStderr());
+    const nlohmann::json said = nlohmann::json::parse(captured_out.release());
+    return std::pair(said["problems"][0], captured_err.release());
   };
   EXPECT_EQ(tune().first["evaluated"], 3);
   EXPECT_EQ(tune().first["known"], 3);

@@ -202,7 +202,7 @@ TEST(Exchange, EveryDamageIsOneLineWithFileAndPlace) {
       {with(t4, "/schema_version", "2.0.0"), "schema_version"},
       {with(t4, "/metadata/timeunit", "fortnights"), "fortnights"},
       {with(t4, "/results/3/measurements/0/unit", "fortnights"),
-       "results[3]: measurements: unknown unit of time 'fortnights'; known: ns, us, ms, s"},
+       "results[3].measurements[0].unit: unknown unit of time 'fortnights'; known: ns, us, ms, s"},
       {with(t4, "/results/3/measurements/0/unit", 1), "unknown unit of time '1'"},
       {with(t4, "/results/3/objectives", {"energy"}), "objective"},
   };

@@ -11,10 +11,11 @@
 #include <filesystem>
 #include <random>
 
-#include "autotune/commands/tune_command.h"
+#include "autotune/commands/commands.h"
 #include "autotune/cpu/compile.h"
 #include "autotune/measure/device.h"
 #include "kernels/support/files.h"
+#include "tests/autotune/captured.h"
 #include "tests/autotune/records/tuning_records.h"
 #include "tests/autotune/scoped_variable.h"
 
@@ -465,12 +466,12 @@ class WithoutNotebooksData {
 TEST(Publish, IsWhatTuneDoesWithPublish) {
   const kernels::ScratchFolder folder;
   const WithoutNotebooksData sources(folder);
-  testing::internal::CaptureStdout();
+  Captured captured_out(Captured::kStdout);
   const int status =
       tune_command({"--publish", "--kernel", "gelu_backward", "--format", "bf16", "--evaluations", "3",
                     "--elements", "65536", "--budget", "300", "--out", folder / "out", "--json"});
   const Database known = known_records(*device_key(device_record(identify_cpu())));
-  testing::internal::GetCapturedStdout();
+  captured_out.release();
   EXPECT_EQ(status, 0);
   EXPECT_TRUE(known.warnings.empty());
   ASSERT_FALSE(known.records.empty());
@@ -490,12 +491,12 @@ TEST(Publish, IsWhatMergeDoesWithPublish) {
   append_records(folder / "there.jsonl", records);
   std::vector<std::string> merge = {"--merge", folder / "there.jsonl", "--out", folder / "all.jsonl",
                                     "--json"};
-  testing::internal::CaptureStderr();
+  Captured captured_err(Captured::kStderr);
   ASSERT_EQ(tune_command(merge), 0);
   EXPECT_FALSE(std::filesystem::exists(folder / "sources/notebooks_data"));
   merge.emplace_back("--publish");
   ASSERT_EQ(tune_command(merge), 0);
-  const std::string said = testing::internal::GetCapturedStderr();
+  const std::string said = captured_err.release();
   const Published file = publish(records, {}, folder / "tuned", Accuracy::kAsDefault).front();
   EXPECT_EQ(kernels::read_file(folder / "sources/notebooks_data/tuned/" +
                                std::filesystem::path(file.path).filename().string()),
@@ -539,13 +540,12 @@ TEST(TunedHeader, TakesWhatTheEvidenceSaysWhateverTheDates) {
   records.back().parameters["fit"] = "NoSuchFit";
   append_records(folder / "tune_cpu.jsonl", records);
 
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
+  Captured captured_out(Captured::kStdout);
+  Captured captured_err(Captured::kStderr);
   const int status = tune_command({"--out", folder.path(), "--kernel", "gelu_backward", "--format", "f16",
                                    "--evaluations", "1", "--elements", "65536", "--budget", "300"});
-  testing::internal::GetCapturedStdout();
-  const std::string said = testing::internal::GetCapturedStderr(),
-                    header = kernels::read_file(folder / "tuned_cpu.h");
+  captured_out.release();
+  const std::string said = captured_err.release(), header = kernels::read_file(folder / "tuned_cpu.h");
   EXPECT_EQ(status, 0);
   EXPECT_NE(header.find(with_unroll(sure, usual + 1).name()), std::string::npos) << header;
   EXPECT_EQ(header.find(with_unroll(sure, usual + 2).name()), std::string::npos) << header;
@@ -587,9 +587,9 @@ TEST(Accuracy, OfAMergeIsAskedFor) {
   const auto winner = [&](std::vector<std::string> more) {
     std::vector<std::string> args = {"--merge", folder / "in.jsonl", "--out", folder / "out.jsonl", "--json"};
     args.insert(args.end(), more.begin(), more.end());
-    testing::internal::CaptureStdout();
+    Captured captured_out(Captured::kStdout);
     const int status = tune_command(args);
-    const json said = json::parse(testing::internal::GetCapturedStdout());
+    const json said = json::parse(captured_out.release());
     EXPECT_EQ(status, 0);
     return said["problems"][0]["winner"].get<std::string>();
   };
@@ -681,8 +681,13 @@ TEST(Known, SeedsAreTheNearestDevicesWinnersFirst) {
   records.push_back(predicted);
   std::vector<int> unrolls;
   const auto seeds = [&](const std::string& format, std::size_t count) {
-    return seed_parameters(records, *device_key(cpu_device(8)), {"k1", "c1"}, "gelu_backward", format,
-                           1 << 20, count, Accuracy::kAsDefault);
+    return seed_parameters(records, {*device_key(cpu_device(8)),
+                                     {"k1", "c1"},
+                                     "gelu_backward",
+                                     format,
+                                     1 << 20,
+                                     count,
+                                     Accuracy::kAsDefault});
   };
   for (const json& seed : seeds("bf16", 9)) unrolls.push_back(seed["unroll"]);
   EXPECT_EQ(unrolls, (std::vector<int>{5, 3, 4, 2, 1, 7}));
@@ -764,9 +769,9 @@ TEST(MergeCommand, AddsToWhatIsThereWhileATunerAppends) {
       append_records(out, {Measured{"appended " + std::to_string(i)}.record()});
     ::_exit(0);
   }
-  testing::internal::CaptureStdout();
+  Captured captured_out(Captured::kStdout);
   for (int i = 0; i < kMerges; ++i) EXPECT_EQ(tune_command({"--merge", input, "--out", out}), 0);
-  testing::internal::GetCapturedStdout();
+  captured_out.release();
   int status = 1;
   ASSERT_EQ(::waitpid(tuner, &status, 0), tuner);
   EXPECT_EQ(status, 0);
@@ -781,9 +786,9 @@ TEST(MergeCommand, SaysWhoWonAndWhatRunsDisagreedIn) {
     std::vector<std::string> args = {"--merge", folder / "one.jsonl", folder / "two.jsonl", "--out",
                                      folder / "out.jsonl"};
     args.insert(args.end(), more.begin(), more.end());
-    testing::internal::CaptureStdout();
+    Captured captured_out(Captured::kStdout);
     EXPECT_EQ(tune_command(args), 0);
-    return testing::internal::GetCapturedStdout();
+    return captured_out.release();
   };
   const std::string table = said({});
   for (const char* word : {"gelu_backward.bf16.1048576", "A CPU 9000", "[1.190, 1.410]", "2 runs",

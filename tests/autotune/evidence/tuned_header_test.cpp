@@ -16,6 +16,7 @@
 #include "kernels/host/errors.h"
 #include "kernels/host/identity.h"
 #include "kernels/support/files.h"
+#include "tests/autotune/captured.h"
 #include "tests/autotune/records/tuning_records.h"
 
 namespace outgrad::autotune {
@@ -359,9 +360,9 @@ TEST(Winners, AreWhatTheEvidenceChoosesForEachDeviceAndSizeOfTheseSources) {
 
   records.push_back(with_header);
   records.push_back(damaged);
-  testing::internal::CaptureStderr();
+  Captured captured_err(Captured::kStderr);
   found = winners_in(records, {"k1", "c1"}, folder.path(), Accuracy::kAsDefault);
-  EXPECT_NE(testing::internal::GetCapturedStderr().find("table: unknown value \"moon\": the default stays"),
+  EXPECT_NE(captured_err.release().find("table: unknown value \"moon\": the default stays"),
             std::string::npos);
   EXPECT_EQ(name_at(found, kHere.device, 4096), "none") << "its fit's header is not there";
   EXPECT_EQ(name_at(found, there, 8192), "none");

@@ -14,7 +14,7 @@
 #include <functional>
 #include <map>
 
-#include "autotune/commands/tune_command.h"
+#include "autotune/commands/commands.h"
 #include "autotune/evidence/exchange.h"
 #include "autotune/evidence/merge.h"
 #include "kernels/support/files.h"

@@ -148,21 +148,20 @@ TEST(Record, AFaultIsOneLineWithItsPlace) {
     }
     return "accepted";
   };
-  EXPECT_EQ(refusal("/kernel", 1), "\"kernel\" is not a text");
-  EXPECT_EQ(refusal("/winner", "yes"), "\"winner\" is not true or false");
-  EXPECT_EQ(refusal("/elements", -5), "\"elements\" is not a count");
-  EXPECT_EQ(refusal("/elements", 1.5), "\"elements\" is not a count");
-  EXPECT_EQ(refusal("/device/threads", 1LL << 40), "\"device.threads\" is not a count");
-  EXPECT_EQ(refusal("/device", "cpu"), "\"device\" is not an object");
-  EXPECT_EQ(refusal("/parameters/unroll", {4}),
-            "\"parameters\" is not an object of numbers, truths and texts");
-  EXPECT_EQ(refusal("/fit/name", ""), "\"fit.name\" is not a text");
-  EXPECT_EQ(refusal("/fit/a_plus_b", "small"), "\"fit.a_plus_b\" is not a number");
-  EXPECT_EQ(refusal("/final/ns", {1, 0}), "\"final.ns\" is not a list of positive numbers");
-  EXPECT_EQ(refusal("/speedup/low", 3), "\"speedup\" is not an interval of positive numbers");
+  EXPECT_EQ(refusal("/kernel", 1), "kernel: is not a string");
+  EXPECT_EQ(refusal("/winner", "yes"), "winner: is not true or false");
+  EXPECT_EQ(refusal("/elements", -5), "elements: is not a count");
+  EXPECT_EQ(refusal("/elements", 1.5), "elements: is not a count");
+  EXPECT_EQ(refusal("/device/threads", 1LL << 40), "device.threads: is too large");
+  EXPECT_EQ(refusal("/device", "cpu"), "device: is not an object");
+  EXPECT_EQ(refusal("/parameters/unroll", {4}), "parameters: is not an object of numbers, truths and texts");
+  EXPECT_EQ(refusal("/fit/name", ""), "fit.name: is empty");
+  EXPECT_EQ(refusal("/fit/a_plus_b", "small"), "fit.a_plus_b: is not a number");
+  EXPECT_EQ(refusal("/final/ns", {1, 0}), "final.ns: is not a list of positive numbers");
+  EXPECT_EQ(refusal("/speedup/low", 3), "speedup: is not an interval of positive numbers");
   EXPECT_EQ(refusal("/speedup", {{"median", 1}, {"low", 1}}),
-            "\"speedup\" is not an interval of positive numbers");
-  EXPECT_EQ(refusal("/speedup/confidence", 1), "\"speedup\" is not an interval of positive numbers");
+            "speedup: is not an interval of positive numbers");
+  EXPECT_EQ(refusal("/speedup/confidence", 1), "speedup: is not an interval of positive numbers");
 }
 
 // The database knows these two kernels by name.

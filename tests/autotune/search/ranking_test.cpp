@@ -5,11 +5,12 @@
 
 #include <cmath>
 
-#include "autotune/commands/tune_command.h"
+#include "autotune/commands/commands.h"
 #include "autotune/gpu/model.h"
 #include "autotune/gpu/variant.h"
 #include "kernels/support/files.h"
 #include "kernels/support/jit/nvrtc.h"
+#include "tests/autotune/captured.h"
 #include "tests/autotune/search/synthetic_recording.h"
 
 namespace outgrad::autotune {
@@ -109,14 +110,14 @@ TEST(RankingCommand, RefusesWhatDoesNotFitTheRecording) {
 }
 
 json ranked(const std::vector<std::string>& args) {
-  testing::internal::CaptureStdout();
+  Captured captured_out(Captured::kStdout);
   std::string why;
   try {
     EXPECT_EQ(tune_command(args), 0);
   } catch (const std::runtime_error& error) {
     why = error.what();
   }
-  const std::string text = testing::internal::GetCapturedStdout();
+  const std::string text = captured_out.release();
   EXPECT_EQ(why, "");
   return json::parse(text, nullptr, /*allow_exceptions=*/false);
 }

@@ -5,9 +5,10 @@
 
 #include <cmath>
 
-#include "autotune/commands/tune_command.h"
+#include "autotune/commands/commands.h"
 #include "autotune/space/variant.h"
 #include "kernels/support/files.h"
+#include "tests/autotune/captured.h"
 #include "tests/autotune/search/synthetic_recording.h"
 
 namespace outgrad::autotune {
@@ -29,9 +30,9 @@ TEST(Replay, TellsTheBestSoFarAfterEachEvaluation) {
 }
 
 std::string output_of(const std::vector<std::string>& args) {
-  testing::internal::CaptureStdout();
+  Captured captured_out(Captured::kStdout);
   const int status = tune_command(args);
-  const std::string text = testing::internal::GetCapturedStdout();
+  const std::string text = captured_out.release();
   EXPECT_EQ(status, 0);
   return text;
 }
