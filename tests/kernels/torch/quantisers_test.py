@@ -83,7 +83,7 @@ def test_x_moves_by_less_than_a_step_of_its_group(store, dtype):
 
 @of_x
 def test_the_mean_of_x_is_x(store):
-    """Of 2^16 roundings of each of 256 numbers. By Hoeffding's inequality the mean of an element is off by
+    """Each of 256 numbers is rounded 2^14 times. By Hoeffding's inequality the mean of an element is off by
     more than the tolerance in one of 10^9 choices of seeds. As published, ActNN's is off by up to half a
     percent of its range: its step and its least x are rounded after."""
     torch.manual_seed(1)
@@ -403,9 +403,10 @@ def test_they_are_no_words_of_outgrad(store):
     ):
         with pytest.raises(ValueError) as raised:
             call()
-        said = f"'{store}' is no store; there are y+bit, parity, code:1 to code:8, dither:2, dither:3, mxfp8+bit, e4m3, "
-        assert str(raised.value).removeprefix(f"outgrad.{who}: ").removeprefix("store: ").removeprefix("store: ") == (
-            said + "e4m3+bit, e4m3+2bits and the same with e5m2")
+        said = str(raised.value)
+        assert said.startswith((f"outgrad.{who}: '{store}'", f"outgrad.{who}: store: '{store}'"))
+        assert said.endswith("' is no store; there are y+bit, parity, code:1 to code:8, dither:2, dither:3, "
+            "mxfp8+bit, e4m3, e4m3+bit, e4m3+2bits and the same with e5m2")
     assert type(model[0]) is nn.GELU
 
 
