@@ -46,7 +46,7 @@ struct SumOf {
 // A norm. gamma, beta and their gradients are in the format `parameters`. side: the channels whose x^ is
 // kept, in ascending order. tau: what the others are tested for (kernels/side_policy.h); 0: nothing. seen:
 // where a forward says what it found, two numbers, or null. A backward reads rstd and side_x_hat, and writes
-// the workspace, of norm_workspace_bytes.
+// the workspace, which has norm_workspace_bytes.
 struct NormOf : Rows {
   bool rms = false;
   const void *gamma = nullptr, *beta = nullptr;
@@ -149,7 +149,7 @@ class Cuda {
   void bias_gelu_backward(const BiasOf& of, const void* dy, const void* y, const std::uint32_t* mask,
                           void* dx, void* dbias) const;
 
-  // Of a sum: in the same pass, and z is not stored if it has no place. dx of a backward is then called dz.
+  // A sum is made in the same pass, and not stored if it has no place. dx of its backward is called dz.
   static constexpr bool kNeedsZ = false;
   void norm_forward(const NormOf& of, const void* x, void* y) const;
   std::size_t norm_workspace_bytes(const Rows& over) const;

@@ -386,7 +386,7 @@ class Host {
   static void require(outgrad_status status) {
     if (status != OUTGRAD_OK) refuse(said());
   }
-  // Of a gamma without a finite reciprocal it also says what to do.
+  // Where a gamma has no finite reciprocal, the message also says what to do.
   static void require_backward_of_norm(outgrad_status status) {
     if (status != OUTGRAD_OK && said().find("has no finite reciprocal") != std::string_view::npos) {
       refuse(said(), ": side_channels=outgrad.side_channels(weight, bias, x.dtype) names all such channels");

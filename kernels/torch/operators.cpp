@@ -156,8 +156,8 @@ extern "C" OUTGRAD_API std::int32_t outgrad_torch_fp8_error(outgrad_activation a
   return outgrad_store_error(&call, 0, error) == OUTGRAD_OK ? 0 : 1;
 }
 
-// Of softmax's codes for rows of n (kernels/softmax.h): the relative error of p', the largest p with code 0,
-// and the bound of sum |dx - ds| over a row, where `row` has the sum of |ds|, the range of dy and the
+// What softmax's codes cost in rows of n (kernels/softmax.h): the relative error of p', the largest p with
+// code 0, and the bound of sum |dx - ds| over a row, where `row` has the sum of |ds|, the range of dy and the
 // greatest |dy|. Returns 0, or 1 for a row that there is not.
 extern "C" OUTGRAD_API std::int32_t outgrad_torch_softmax(std::int64_t n, const double* row, double* bounds) {
   using namespace outgrad::kernels;

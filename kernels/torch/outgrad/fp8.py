@@ -27,7 +27,7 @@ LARGEST = {fp8: torch.finfo(dtype).max for fp8, dtype in TYPES.items()}
 UNIT_ROUNDOFF = {fp8: torch.finfo(dtype).eps / 2 for fp8, dtype in TYPES.items()}
 HALF_SUBNORMAL = {fp8: torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps / 2
     for fp8, dtype in TYPES.items()}
-# Of an activation a largest |y| below 1 counts as 1. Then the scale is at most the format's largest number,
+# A largest |y| below 1 of an activation counts as 1. Then the scale is at most the format's largest number,
 # up to which the header's bound holds: at a greater scale all large x share one code, although f' still
 # varies there.
 LEAST_OF_ACTIVATIONS = 1.0

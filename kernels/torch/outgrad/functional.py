@@ -352,8 +352,8 @@ def gelu(x: torch.Tensor, approximate: Literal["none", "tanh"] = "none",
 
 
 def _linear_gradients(rows, x, weight, for_x, for_weight, for_bias):
-    """Of a Linear of PyTorch, from the gradient of its result, [rows, m]: that of x as [rows, n], that of
-    weight, and that of the bias."""
+    """The gradients of a Linear of PyTorch from that of its result, [rows, m]: for x as [rows, n], for weight
+    and for the bias."""
     dweight = rows.t().mm(x if x.dim() == 2 else x.reshape(-1, weight.shape[1])) if for_weight else None
     return rows.mm(weight) if for_x else None, dweight, rows.sum(0) if for_bias else None
 
@@ -833,8 +833,8 @@ def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Ten
 
 
 def _gradients_of_norm_of_sum(ctx, kept, dy, dz_next, wanted):
-    """Of norm(dropout(x, p) + residual): dz, which is that of the residual, dx, dgamma, dbeta. kept:
-    _kept_of_norm_of_sum. wanted: whether dx, dgamma and dbeta are."""
+    """The gradients of norm(dropout(x, p) + residual): dz, which is that of the residual, dx, dgamma, dbeta.
+    kept: what _kept_of_norm_of_sum gave. wanted: whether dx, dgamma and dbeta are."""
     seed, gamma, beta, side_channels, y, rstd, side_x_hat = kept
     for_x, with_dgamma, with_dbeta = wanted
     g, b = _parameters(gamma, beta)

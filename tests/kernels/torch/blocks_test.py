@@ -152,9 +152,9 @@ def test_a_step_of_bert_has_a_node_for_each_block(monkeypatch):
     assert sum("linear_dropout_add_layer_norm" in name
         for name in whole) == sum("mlp_dropout_add_layer_norm" in name for name in whole) == count // 2
     assert sum("linears_of" in name for name in whole) == count // 2
-    # Of each, dropout and add, and the Linear: addmm, its transposed weight, and the views to rows and back.
-    # Of each MLP also its first Linear and activation, and of each attention the Linears of query, key and
-    # value, less the one node that they are.
+    # Each lacks dropout and add, and the Linear: addmm, its transposed weight, and the views to rows and
+    # back. Each MLP also lacks its first Linear and activation, and each attention the Linears of query, key
+    # and value, less the one node that they are.
     assert len(parts) - len(whole) == 6 * count + (5 + 3 * 4 - 1) * (count // 2)
 
 

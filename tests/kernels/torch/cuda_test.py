@@ -136,8 +136,8 @@ def test_a_drift_is_seen_and_a_lost_channel_is_nan(device):
                 same(*results)
 
 
-# Of dropout(x) + residual: every home of a row, z stored or not, what reaches z, side channels and parameters
-# in each type.
+# What dropout(x) + residual is tried for: every home of a row, z stored or not, what reaches z, side channels
+# and parameters in each type.
 SUMS = [(0, 8), (5, 8), (7, 24), (5, 100), (64, 1024), (3, 4096), (2, 40_000), (1, 120_001)]
 
 
@@ -200,7 +200,7 @@ def test_dropout(device, dtype, p):
 
 
 def test_a_tuned_headers_choices_run(device):
-    """Of a few elements and of many GELU's gradient is had by two fits; where the header has nothing, the
+    """GELU's gradient has one fit for few elements and another for many; where the header has nothing, the
     default runs."""
     tuned = loaded("outgrad_stand_in_tuned")
     for n, other in ((500, True), (2000, True), (50_000, False), (200_000, False)):

@@ -283,7 +283,7 @@ def test_a_pass_calls_the_operators_and_nothing_else(dtype):
 
 
 def reads_in_second_step(model, example):
-    """Of forward and backward; the calls of the first step and of the second."""
+    """The reads in forward and backward, by the calls of the first step and of the second."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     every = []
     for _ in range(2):

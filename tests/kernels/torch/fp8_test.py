@@ -32,7 +32,8 @@ def decoded(x, of, least=fp8.LEAST):
 @kinds
 @formats
 def test_what_codes_stand_for_is_within_the_stated_distance(dtype, of):
-    """Of tensors of every magnitude, whose least elements are subnormal numbers of the 8 bits and below."""
+    """Tensors have every magnitude, and their least elements are subnormal numbers of the 8 bits and
+    below."""
     generator, tightest = torch.Generator().manual_seed(of), 0.0
     v, u, t = (fp8.UNIT_ROUNDOFF[of], UNIT_ROUNDOFF[dtype],
         torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps)

@@ -529,7 +529,8 @@ def test_what_a_refusal_names_instead_is_there(name):
 
 
 def test_errors_are_the_callers_and_name_no_place_in_the_sources():
-    """Of the operators too, whose messages once began with a function of C++ and the path of its file."""
+    """So it is with the operators, whose messages once began with a function of C++ and the path of its
+    file."""
     x, side = torch.randn(2, 64, requires_grad=True), torch.tensor([3, 1], dtype=torch.int32)
     zero, eights = torch.ones(64).index_fill_(0, torch.tensor(5), 0.0), torch.zeros(16, dtype=torch.uint8)
     refused = (

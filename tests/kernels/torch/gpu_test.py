@@ -378,7 +378,7 @@ class InGraph:
 
 
 def ways_of_running(way, module, x, dy):
-    """Of the gradients of a step; what is to be done when a drift was found."""
+    """What gives the gradients of a step, and what is to be done when a drift was found."""
     if way == "graph":
         graph = InGraph(module, x, dy)
         return graph.gradients, graph.capture

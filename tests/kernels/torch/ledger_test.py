@@ -68,7 +68,7 @@ def test_the_largest_batch_is_what_the_ledger_says(model):
 
 
 def test_a_model_keeps_its_layers_and_its_ends():
-    """Of RoBERTa-Large in pure bf16: 24 layers, and beside them by hand the embeddings and the head."""
+    """RoBERTa-Large in pure bf16 has 24 layers, and beside them by hand the embeddings and the head."""
     kept, state = ledger.of_model(ledger.OURS_FLASH, "pure bf16", "RoBERTa-Large")
     layer = ledger.of_layer(ledger.OURS_FLASH, "pure bf16") * ledger.MIB
     array = 2 * ledger.LENGTH * 1024

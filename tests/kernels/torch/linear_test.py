@@ -44,7 +44,7 @@ def of_its_codes(x, dy, store="e4m3"):
 @kinds
 @formats
 def test_the_weights_gradient_is_within_its_bound(dtype, store):
-    """Of random x of all magnitudes, against dy^T x in float64. The product's own rounding is bounded too, in
+    """Random x of all magnitudes, against dy^T x in float64. The product's own rounding is bounded too, in
     any order of its sums: PyTorch's is in fp32."""
     generator, of, tightest = torch.Generator().manual_seed(1), library.FP8[store], 0.0
     u, least = UNIT_ROUNDOFF[dtype], torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps

@@ -22,7 +22,7 @@ SEED, SCALE = torch.tensor([7]), torch.tensor([100.0])
 
 
 def arguments(dtype, n):
-    """Of every operator, for arrays of about n elements: (operator, arguments)."""
+    """(operator, arguments) of every operator, for arrays of about n elements."""
     generator = torch.Generator().manual_seed(n + 1)
     x, dy = (torch.randn(n, generator=generator).to(dtype) for _ in range(2))
     y, mask = library.activation_forward(x, 0)
@@ -342,6 +342,6 @@ def test_the_study_of_speed_runs_and_shows_what_it_wrote(monkeypatch, capsys, tm
 
 @pytest.mark.parametrize(("n", "k"), [(1, 0), (7, 0), (8, 0), (15, 2), (25, 5), (120, 45)])
 def test_an_interval_holds_the_median_with_99_percent(n, k):
-    """Of n values the median lies between those of ranks k + 1 and n - k with probability 1 - 2 P(Binomial(n,
+    """The median of n values lies between those of ranks k + 1 and n - k with probability 1 - 2 P(Binomial(n,
     1/2) <= k)."""
     assert package_speed.interval([*range(n, 0, -1)]) == [n // 2 + 1, k + 1, n - k]

@@ -159,7 +159,7 @@ def test_the_report_counts_what_the_model_keeps(name):
 
 
 def test_bytes_of_modules_are_what_each_alone_keeps():
-    """Of a layer of BERT, in bytes that can be told by hand. What its GELU and norms give is kept by the
+    """A layer of BERT, in bytes that can be told by hand. What its GELU and norms give is kept by the
     Linears after them too; what the embeddings' norm gives by nobody else, for dropout comes next."""
     model, example = model_of("bert", dropout=0.1).train(), example_of("bert")
     rows = {row.name: (row.bytes_before, row.bytes_after) for row in outgrad.patch(model, example).swapped}
@@ -531,8 +531,8 @@ def lessons(name, steps):
 
 
 def losses(name, steps, seed, autocast, ours=False, ulp=False):
-    """Of each step. The model that ours stands beside has our dropout too, so that both drop the same
-    elements; with ulp, its first gamma began larger by 2^-23, under autocast by 2^-8."""
+    """The losses of each step. The model that ours stands beside has our dropout too, so that both drop the
+    same elements; with ulp, its first gamma began larger by 2^-23, under autocast by 2^-8."""
     model = model_of(name, dropout=0.1, seed=seed).train()
     outgrad.patch(model, norms="autocast")
     norms = [m for m in model.modules() if isinstance(m, outgrad.LayerNorm)]

@@ -83,7 +83,7 @@ def test_x_moves_by_less_than_a_step_of_its_group(store, dtype):
 
 @of_x
 def test_the_mean_of_x_is_x(store):
-    """Of 2^16 roundings of each of 256 numbers. By Hoeffding's inequality the mean of an element is off by
+    """Each of 256 numbers is rounded 2^14 times. By Hoeffding's inequality the mean of an element is off by
     more than the tolerance in one of 10^9 choices of seeds. As published, ActNN's is off by up to half a
     percent of its range: its step and its least x are rounded after."""
     torch.manual_seed(1)

@@ -20,7 +20,7 @@ SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "i
 
 @pytest.fixture
 def folder(tmp_path):
-    """Of the configuration of a small BERT."""
+    """A folder with the configuration of a small BERT."""
     transformers.BertConfig(**SMALL).save_pretrained(tmp_path)
     return tmp_path
 

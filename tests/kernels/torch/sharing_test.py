@@ -25,8 +25,8 @@ torch.set_num_threads(1)
 
 @pytest.mark.parametrize("name", ("gelu", "silu"))
 def test_the_error_is_the_mean_of_what_drawing_gives(name):
-    """Of 300 drawings at some of the levels. Groups differ in width, and in their gradients; the last group
-    is not full."""
+    """The mean is that of 300 drawings at some of the levels. Groups differ in width, and in their gradients;
+    the last group is not full."""
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(5 * 256 + 70, generator=generator) * torch.logspace(-1, 1, 5 * 256 + 70)
     dy = torch.randn(len(x), generator=generator) * torch.linspace(2, 0.1, len(x))
@@ -191,7 +191,7 @@ def test_layers_share_and_the_mean_stays(store):
         for name in ("first", "second"):
             getattr(model, name)[1](torch.randn(32, 256 if name == "first" else 512, requires_grad=True))
     codes = sum(t.numel() for t in kept if t.dtype == torch.uint8 and t.dim() == 2)
-    # Of each tensor less than one bit of one group is left over.
+    # Less than one bit of one group is left over of each tensor.
     assert codes <= 32 * 768 * average / 8 < codes + 2 * 32
 
 

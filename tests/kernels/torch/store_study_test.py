@@ -90,7 +90,7 @@ def test_every_store_is_a_way():
 
 
 def test_bits_are_shared_while_it_trains_and_at_probes(monkeypatch):
-    """Of a network whose last GELU has a gradient of 0, which then gets one bit, and the other one three."""
+    """The last GELU of the network has a gradient of 0, and so gets one bit, and the other one three."""
     got = []
     monkeypatch.setattr(stores, "SHARE_EVERY", 2)
     monkeypatch.setattr(stores.Digits, "model", lambda _: made())
