@@ -2,6 +2,7 @@
 #include "approx/proof/coq_kernel.h"
 
 #include "approx/proof/coq_text.h"
+#include "kernels/host/errors.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
