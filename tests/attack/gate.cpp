@@ -18,9 +18,12 @@
 #include "tests/attack/mutation.h"
 #include "tests/attack/process.h"
 #include "validation/certificate/check.h"
-#include "validation/json_node.h"
+#include "kernels/support/json_node.h"
 
 namespace outgrad::validation::gate {
+
+using kernels::JsonNode;
+
 namespace {
 
 constexpr const char* kSchema = "outgrad.certificate_attack/1";
@@ -498,9 +501,7 @@ nlohmann::json document(const Units& units, std::uint64_t seed) {
 }
 
 Units read_units(const std::string& file, std::uint64_t seed) {
-  const nlohmann::json json = read_json(file);
-  const JsonNode node(json, file, "");
-  node.expect_schema(kSchema);
+  const JsonNode node = kernels::read_json(file, kSchema);
   if (static_cast<std::uint64_t>(node["seed"].count()) != seed)
     node["seed"].fail(fmt::format("is not {}: other damage (--seed, or --fresh to begin anew)", seed));
   Units units;

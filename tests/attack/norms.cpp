@@ -16,7 +16,7 @@
 #include "kernels/support/random.h"
 #include "kernels/support/statistics.h"
 #include "validation/limits.h"
-#include "validation/norms/stores.h"
+#include "tests/attack/kept_output.h"
 
 namespace outgrad::validation {
 

@@ -35,7 +35,7 @@
 #include <vector>
 
 #include "kernels/formats.h"
-#include "validation/norms/gradients.h"
+#include "tests/attack/gradients.h"
 #include "validation/norms/stability.h"
 
 namespace outgrad::validation {

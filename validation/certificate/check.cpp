@@ -20,7 +20,6 @@
 #include "validation/certificate/fp8_bound.h"
 #include "validation/certificate/gelu_interval.h"
 #include "validation/certificate/rounding_bound.h"
-#include "validation/certificate/row_bound.h"
 #include "validation/certificate/rounded_bound.h"
 #include "validation/certificate/storage_bound.h"
 #include "validation/exact/activation.h"
@@ -62,14 +61,19 @@ bool same_bits(float a, float b) {
   return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b);
 }
 
-void require_index(Conditions& conditions, float low, float high, float scale, float bias, int rows,
-                   const char* what) {
-  const float first = cell_index(low, scale, bias), last = cell_index(high, scale, bias);
-  conditions.require(scale > 0 && first >= kIndexLow && last < kIndexHigh,
+// The low bits of fma(v, scale, bias) number the rows, for v from low to high.
+struct RowNumbers {
+  float low, high, scale, bias;
+  int rows;
+};
+
+void require_index(Conditions& conditions, const RowNumbers& of, const char* what) {
+  const float first = cell_index(of.low, of.scale, of.bias), last = cell_index(of.high, of.scale, of.bias);
+  conditions.require(of.scale > 0 && first >= kIndexLow && last < kIndexHigh,
                      fmt::format("the {} index leaves [2^23, 2^24)", what));
   // More cells than rows would reach a row from two places: the low bits wrap.
-  conditions.require(!(last - first >= static_cast<float>(rows)),
-                     fmt::format("the {} index spans more than {} cells", what, rows));
+  conditions.require(!(last - first >= static_cast<float>(of.rows)),
+                     fmt::format("the {} index spans more than {} cells", what, of.rows));
 }
 
 int low_bits_of(const RoundedForwardHeader& h, float x) {
@@ -118,9 +122,23 @@ void require_class(Conditions& conditions, const BackwardHeader& h) {
   }
 }
 
+void require_name(Conditions& conditions, const HeaderNames& h, bool masked) {
+  const std::string problem = name_problem(h.activation, h.function, masked);
+  conditions.require(problem.empty(), problem);
+}
+
 void require_domain(Conditions& conditions, const HeaderNames& h) {
   conditions.require(h.x_limit == (h.activation == "expression" ? kExpressionEnd : 0),
                      fmt::format("kXLimit is {:g}, proofs end at {}", h.x_limit, kExpressionEnd));
+}
+
+// The name of a forward header, and its x*.
+void require_forward(Conditions& conditions, const auto& h) {
+  conditions.require(h.activation == "gelu", fmt::format("unknown activation {}", h.activation));
+  require_name(conditions, h, true);
+  conditions.require(certainly_less(x_star(), static_cast<double>(h.x_star)), "kXStar is left of x*");
+  conditions.require(certainly_less(static_cast<double>(std::nextafter(h.x_star, -1.0f)), x_star()),
+                     "a float below kXStar is right of x*");
 }
 
 // What an enclosure of f' over a tail, kTailSlope wide, leaves for its limit: limits are small fractions.
@@ -135,6 +153,77 @@ void require_storage(Conditions& conditions, const StorageClaims& claims) {
   // |g - f'| <= |g - middle| + half the range.
   conditions.require(claims.total <= claims.oracle + claims.regret + 0x1p-20 * claims.total,
                      "kT is above kO + kR");
+}
+
+// The constants from y to a row, and its terms.
+void require_coordinate(Conditions& conditions, const BackwardHeader& h) {
+  if (h.masked) {
+    // kRootRounding's condition.
+    conditions.require(h.y_lo == 0 || std::fabs(h.y_lo) < 0x1p-10f * std::fabs(h.y_hi),
+                       "kYLo is not small beside kYHi");
+    conditions.require(!std::signbit(h.t_min), "kTMin is negative");
+    conditions.require(h.y_hi < h.y_max && deployed_s(h, h.y_max, true) > 0, "kYMax is not above y*");
+    conditions.require(h.has_left || h.s_min < 0, "kSMin is not negative");
+  } else {
+    conditions.require(h.y_min < h.y_max, "kYMin is not below kYMax");
+    conditions.require(!h.has_left && !h.has_right, "a segment of a signed root without a mask");
+  }
+  if (h.two_word) {
+    conditions.require(h.scheme == kHorner && h.centred && h.format == "f32",
+                       "a two-word row is evaluated by Horner's rule in f32");
+    conditions.require(h.bound_ulp > 0.5 && h.ulp_from >= 0x1p-100 && h.ulp_from < 1,
+                       "kUlp or kUlpFrom says nothing");
+  }
+  conditions.require(std::is_sorted(h.breaks.begin(), h.breaks.end(), std::less_equal<>()),
+                     "break points do not rise");
+}
+
+// Where a row is found, or its polynomial evaluated, in another way.
+void require_segments(Conditions& conditions, const BackwardHeader& h) {
+  if (h.has_left) {
+    conditions.require(h.left_y < 0 && h.y_hi < h.left_y, "kLeftY is not between y* and 0");
+    conditions.require(h.left_row >= 0 && h.left_row < h.rows, "kLeftRow is not a row");
+    const int steps = 256 << h.left_bits;  // of all exponents
+    conditions.require(std::abs(h.left_knee) < steps && std::abs(h.left_base) < steps,
+                       "kLeftKnee or kLeftBase is not a step of an octave");
+  }
+  conditions.require(!h.has_right || (h.right_s > 0 && h.right_s <= deployed_s(h, h.y_max, true)),
+                     "kRightS is not between 0 and the greatest s");
+  conditions.require(!h.right_both || (h.masked && h.has_left),
+                     "kRightBoth without the left segment, where it ends");
+}
+
+// Beyond the ends of y, g is near the limits of f', or is these.
+void require_limits(Conditions& conditions, const BackwardHeader& h, const Activation& activation) {
+  const auto require_limit = [&](float y, bool m, const Interval& slopes, const char* what) {
+    const float g = deployed_gradient(h, y, m);
+    const double limit = limit_of(slopes);
+    if (h.exact_limits && activation.limited()) {
+      // At kExpressionEnd a user's f' has not reached its limit, 0 or 1: it is as near as a specification has
+      // to come, and no further off than A + B.
+      constexpr double kSettled = 0x1p-17;
+      const std::string far = fmt::format("g({}) is {:.9g}, far from {:.9g}", what, g, limit);
+      conditions.require(g == 0 || g == 1, far);
+      conditions.require_within(Interval(g) - slopes, std::min(kSettled, h.bound_a + h.bound_b), far);
+    } else if (h.exact_limits) {
+      conditions.require(g == static_cast<float>(limit),
+                         fmt::format("g({}) is {:.9g}, not {:.9g}", what, g, limit));
+    } else {
+      // What is stored in place of the clamped y may be off by the rounding of the evaluation as well.
+      conditions.require_within(Interval(g) - slopes, h.bound_a + h.bound_b,
+                                fmt::format("g({}) is {:.9g}, far from {:.9g}", what, g, limit));
+    }
+  };
+  require_limit(kFloatInfinity, true, activation.formulas().back().high_slopes, "+inf, m = 1");
+  if (h.masked) {
+    require_limit(-0.0f, false, activation.only().low_slopes, "-0, m = 0");
+    require_limit(1.0f, false, activation.only().low_slopes, "1, m = 0");
+  } else {
+    require_limit(-kFloatInfinity, true, activation.formulas().front().low_slopes, "-inf");
+  }
+  conditions.require(std::isnan(deployed_gradient(h, std::nanf(""), true)) &&
+                         std::isnan(deployed_gradient(h, std::nanf(""), false)),
+                     "NaN is lost");
 }
 
 template <class Header>
@@ -219,8 +308,7 @@ Verdict CheckReport::verdict() const {
 
 Finding check_structure(const BackwardHeader& h) {
   Conditions conditions;
-  conditions.require(name_problem(h.activation, h.function, h.masked).empty(),
-                     name_problem(h.activation, h.function, h.masked));
+  require_name(conditions, h, h.masked);
   conditions.require(h.operations == operations(h),
                      fmt::format("kOperations is {}, the sequence has {}", h.operations, operations(h)));
   conditions.require(h.bound_a >= 0 && h.bound_k >= 0 && h.bound_b >= 0, "a bound is negative");
@@ -229,36 +317,8 @@ Finding check_structure(const BackwardHeader& h) {
   conditions.require(h.format != "f32" || h.accuracy.starts_with("ulp:") == h.two_word,
                      "an f32 class in ulp without kUlp, or the reverse");
   if (h.format != "f32") require_storage(conditions, h.storage);
-  if (h.masked) {
-    // kRootRounding's condition.
-    conditions.require(h.y_lo == 0 || std::fabs(h.y_lo) < 0x1p-10f * std::fabs(h.y_hi),
-                       "kYLo is not small beside kYHi");
-    conditions.require(!std::signbit(h.t_min), "kTMin is negative");
-    conditions.require(h.y_hi < h.y_max && deployed_s(h, h.y_max, true) > 0, "kYMax is not above y*");
-    conditions.require(h.has_left || h.s_min < 0, "kSMin is not negative");
-  } else {
-    conditions.require(h.y_min < h.y_max, "kYMin is not below kYMax");
-    conditions.require(!h.has_left && !h.has_right, "a segment of a signed root without a mask");
-  }
-  if (h.has_left) {
-    conditions.require(h.left_y < 0 && h.y_hi < h.left_y, "kLeftY is not between y* and 0");
-    conditions.require(h.left_row >= 0 && h.left_row < h.rows, "kLeftRow is not a row");
-    const int steps = 256 << h.left_bits;  // of all exponents
-    conditions.require(std::abs(h.left_knee) < steps && std::abs(h.left_base) < steps,
-                       "kLeftKnee or kLeftBase is not a step of an octave");
-  }
-  conditions.require(!h.has_right || (h.right_s > 0 && h.right_s <= deployed_s(h, h.y_max, true)),
-                     "kRightS is not between 0 and the greatest s");
-  conditions.require(!h.right_both || (h.masked && h.has_left),
-                     "kRightBoth without the left segment, where it ends");
-  if (h.two_word) {
-    conditions.require(h.scheme == kHorner && h.centred && h.format == "f32",
-                       "a two-word row is evaluated by Horner's rule in f32");
-    conditions.require(h.bound_ulp > 0.5 && h.ulp_from >= 0x1p-100 && h.ulp_from < 1,
-                       "kUlp or kUlpFrom says nothing");
-  }
-  conditions.require(std::is_sorted(h.breaks.begin(), h.breaks.end(), std::less_equal<>()),
-                     "break points do not rise");
+  require_coordinate(conditions, h);
+  require_segments(conditions, h);
   Finding finding = conditions.finding();
   if (finding.verdict != Verdict::Holds) return finding;
   const Activation& activation = activation_of(h.activation, h.function, h.masked);
@@ -270,44 +330,15 @@ Finding check_structure(const BackwardHeader& h) {
                        "kYMin and kYMax do not lie on both sides of 0, where two formulas meet");
   const float lowest = !h.masked ? h.y_min : h.has_left ? deployed_s(h, h.left_y, false) : h.s_min;
   if (!h.has_breaks)
-    require_index(conditions, lowest, deployed_s(h, h.y_max, true), h.index_scale, h.index_bias, h.rows,
+    require_index(conditions, {lowest, deployed_s(h, h.y_max, true), h.index_scale, h.index_bias, h.rows},
                   h.masked ? "s" : "y");
-  const auto require_limit = [&](float y, bool m, const Interval& slopes, const char* what) {
-    const float g = deployed_gradient(h, y, m);
-    const double limit = limit_of(slopes);
-    if (h.exact_limits && activation.limited()) {
-      // At kExpressionEnd a user's f' has not reached its limit, 0 or 1: it is as near as a specification has
-      // to come, and no further off than A + B.
-      constexpr double kSettled = 0x1p-17;
-      const std::string far = fmt::format("g({}) is {:.9g}, far from {:.9g}", what, g, limit);
-      conditions.require(g == 0 || g == 1, far);
-      conditions.require_within(Interval(g) - slopes, std::min(kSettled, h.bound_a + h.bound_b), far);
-    } else if (h.exact_limits) {
-      conditions.require(g == static_cast<float>(limit),
-                         fmt::format("g({}) is {:.9g}, not {:.9g}", what, g, limit));
-    } else {
-      // What is stored in place of the clamped y may be off by the rounding of the evaluation as well.
-      conditions.require_within(Interval(g) - slopes, h.bound_a + h.bound_b,
-                                fmt::format("g({}) is {:.9g}, far from {:.9g}", what, g, limit));
-    }
-  };
-  require_limit(kFloatInfinity, true, activation.formulas().back().high_slopes, "+inf, m = 1");
-  if (h.masked) {
-    require_limit(-0.0f, false, activation.only().low_slopes, "-0, m = 0");
-    require_limit(1.0f, false, activation.only().low_slopes, "1, m = 0");
-  } else {
-    require_limit(-kFloatInfinity, true, activation.formulas().front().low_slopes, "-inf");
-  }
-  conditions.require(std::isnan(deployed_gradient(h, std::nanf(""), true)) &&
-                         std::isnan(deployed_gradient(h, std::nanf(""), false)),
-                     "NaN is lost");
+  require_limits(conditions, h, activation);
   return conditions.finding();
 }
 
 Finding check_structure(const TableHeader& h) {
   Conditions conditions;
-  conditions.require(name_problem(h.activation, h.function, h.masked).empty(),
-                     name_problem(h.activation, h.function, h.masked));
+  require_name(conditions, h, h.masked);
   const ClassKind kind = read_class(h.accuracy).kind;
   conditions.require(kind == ClassKind::oracle || kind == ClassKind::ulp || kind == ClassKind::stored,
                      fmt::format("unknown class {}", h.accuracy));
@@ -389,13 +420,8 @@ Finding check_structure(const Fp8Header& h) {
 
 Finding check_structure(const ForwardHeader& h) {
   Conditions conditions;
-  conditions.require(h.activation == "gelu", fmt::format("unknown activation {}", h.activation));
-  conditions.require(name_problem(h.activation, h.function, true).empty(),
-                     name_problem(h.activation, h.function, true));
+  require_forward(conditions, h);
   conditions.require(h.bound_a > 0, "kA is not positive");
-  conditions.require(certainly_less(x_star(), static_cast<double>(h.x_star)), "kXStar is left of x*");
-  conditions.require(certainly_less(static_cast<double>(std::nextafter(h.x_star, -1.0f)), x_star()),
-                     "a float below kXStar is right of x*");
   conditions.require(h.x_min < h.tail_x && h.tail_x < 0 && h.x_max > 0,
                      "kXMin, kTailX, 0, kXMax are out of order");
   Finding finding = conditions.finding();
@@ -415,8 +441,8 @@ Finding check_structure(const ForwardHeader& h) {
       same_bits(deployed_forward(h, 0.0f), 0.0f) && same_bits(deployed_forward(h, -0.0f), -0.0f),
       "f(+-0) is not +-0");
   conditions.require(std::isnan(deployed_forward(h, std::nanf(""))), "NaN is lost");
-  require_index(conditions, h.tail_x, h.x_max, h.index_scale, h.index_bias, h.rows, "core");
-  require_index(conditions, h.x_min, h.tail_x, h.tail_index_scale, h.tail_index_bias, h.tail_rows, "tail");
+  require_index(conditions, {h.tail_x, h.x_max, h.index_scale, h.index_bias, h.rows}, "core");
+  require_index(conditions, {h.x_min, h.tail_x, h.tail_index_scale, h.tail_index_bias, h.tail_rows}, "tail");
   for (int row = 0; row < h.tail_rows; ++row) {
     const float scale = h.tail.row(row)[h.tail_degree + 2];
     int exponent = 0;
@@ -428,17 +454,12 @@ Finding check_structure(const ForwardHeader& h) {
 
 Finding check_structure(const RoundedForwardHeader& h) {
   Conditions conditions;
-  conditions.require(h.activation == "gelu", fmt::format("unknown activation {}", h.activation));
-  conditions.require(name_problem(h.activation, h.function, true).empty(),
-                     name_problem(h.activation, h.function, true));
+  require_forward(conditions, h);
   const bool half = h.format == "f16";
   conditions.require(half || h.format == "bf16", fmt::format("kFormat is {}, not f16 or bf16", h.format));
   conditions.require(h.accuracy == "rounded", fmt::format("unknown class {}", h.accuracy));
   conditions.require(h.bound_a > 0 && h.bound_core > 0 && h.bound_core <= h.bound_a,
                      "kA or kCoreA is not positive, or kCoreA above kA");
-  conditions.require(certainly_less(x_star(), static_cast<double>(h.x_star)), "kXStar is left of x*");
-  conditions.require(certainly_less(static_cast<double>(std::nextafter(h.x_star, -1.0f)), x_star()),
-                     "a float below kXStar is right of x*");
   conditions.require(h.x_min < 0 && h.x_max > 0, "kXMin, 0, kXMax are out of order");
   conditions.require(h.index_scale > 0 && 1 / (1 / h.index_scale) == h.index_scale &&
                          std::exp2(std::round(std::log2(h.index_scale))) == h.index_scale,
@@ -447,7 +468,7 @@ Finding check_structure(const RoundedForwardHeader& h) {
   const double tie = half ? 0x1p-25 : 0x1p-134;
   conditions.require(static_cast<double>(h.tie) == (half ? 0x1p-48 : 0x1p-149),
                      "kTie is not the ulp of the least tie");
-  require_index(conditions, h.x_min, h.x_max, h.index_scale, h.index_bias, h.rows, "x");
+  require_index(conditions, {h.x_min, h.x_max, h.index_scale, h.index_bias, h.rows}, "x");
   Finding finding = conditions.finding();
   if (finding.verdict != Verdict::Holds) return finding;
   // Rows are numbered from the first on; those of the core are the last, all there.

@@ -168,9 +168,16 @@ struct ForwardRow {
   }
 };
 
+// How a table's rows are found: of so many, the one at x scale + bias.
+struct RowIndex {
+  int rows, degree;
+  double scale, bias;
+};
+
+// The rows for x from `from` to `to`.
 template <class Table>
-void add_rows(std::vector<ForwardRow>& rows, const Table& table, int count, int degree, double scale,
-              double bias, double from, double to) {
+void add_rows(std::vector<ForwardRow>& rows, const Table& table, const RowIndex& of, double from, double to) {
+  const auto& [count, degree, scale, bias] = of;
   for (double q = std::nearbyint(from * scale + bias); q <= std::nearbyint(to * scale + bias); ++q) {
     const int index = static_cast<int>(static_cast<std::int64_t>(q) % count);
     const float* words = table.w[index];
@@ -259,10 +266,10 @@ class Gradient {
     static constexpr auto kTail = F::tail();
     const double tail_x = F::kTailX;
     std::vector<ForwardRow> rows;
-    add_rows(rows, kTail, F::kTailRows, F::kTailDegree, F::kTailIndexScale, F::kTailIndexBias,
+    add_rows(rows, kTail, {F::kTailRows, F::kTailDegree, F::kTailIndexScale, F::kTailIndexBias},
              -kernels_.reach, tail_x);
     const size_t tails = rows.size();
-    add_rows(rows, kCore, F::kRows, F::kDegree, F::kIndexScale, F::kIndexBias, tail_x, -tail_x);
+    add_rows(rows, kCore, {F::kRows, F::kDegree, F::kIndexScale, F::kIndexBias}, tail_x, -tail_x);
     for (size_t i = 0; i < rows.size(); ++i) {
       const ForwardRow& row = rows[i];
       // Right of 0 g is 1 less the tail's, rounded; so is f'.

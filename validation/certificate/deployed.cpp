@@ -5,7 +5,6 @@
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <utility>
 
 #include "kernels/formats.h"
 
@@ -19,12 +18,10 @@ int left_row(const BackwardHeader& h, float z) {
   return (h.left_row + std::max(((step + std::max(step, h.left_knee)) >> 1) - h.left_base, 0)) & (h.rows - 1);
 }
 
-// Cuts [low, high] where `key`, monotone in v, changes; no more than `most` pieces.
-template <class Key>
-void cut(std::vector<Cell>& cells, float low, float high, bool left, Coordinate evaluated, int most,
-         Key&& key, auto&& row_of) {
-  std::int64_t at = float_order(low);
-  const std::int64_t end = float_order(high);
+// Cuts a cell where `key`, monotone in v, changes; no more than `most` pieces.
+void cut(std::vector<Cell>& cells, const Cell& whole, int most, auto&& key, auto&& row_of) {
+  std::int64_t at = float_order(whole.low);
+  const std::int64_t end = float_order(whole.high);
   for (int count = 0; at <= end && count < most; ++count) {
     const auto here = key(float_at(at));
     std::int64_t inside = at, outside = end + 1;
@@ -32,7 +29,7 @@ void cut(std::vector<Cell>& cells, float low, float high, bool left, Coordinate 
       const std::int64_t middle = inside + (outside - inside) / 2;
       (key(float_at(middle)) == here ? inside : outside) = middle;
     }
-    cells.push_back({row_of(float_at(at)), left, float_at(at), float_at(inside), evaluated});
+    cells.push_back({row_of(float_at(at)), whole.left, float_at(at), float_at(inside), whole.evaluated});
     at = inside + 1;
   }
 }
@@ -180,7 +177,7 @@ std::vector<Cell> backward_cells(const BackwardHeader& h) {
   const auto key = [&](float v) {
     return h.has_breaks ? static_cast<float>(core_row(h, v)) : cell_index(v, h.index_scale, h.index_bias);
   };
-  cut(cells, low, high, false, h.masked ? Coordinate::root : Coordinate::output, h.rows, key,
+  cut(cells, {0, false, low, high, h.masked ? Coordinate::root : Coordinate::output}, h.rows, key,
       [&](float v) { return core_row(h, v); });
   // A cell that holds both kinds of s becomes two.
   const auto divide = [&](float first_above) {
@@ -202,7 +199,7 @@ std::vector<Cell> backward_cells(const BackwardHeader& h) {
   }
   if (h.has_left) {
     const auto row = [&](float z) { return left_row(h, z); };
-    cut(cells, std::nextafter(h.left_y, 1.0f), -0.0f, true, Coordinate::left_output, h.rows, row, row);
+    cut(cells, {0, true, std::nextafter(h.left_y, 1.0f), -0.0f, Coordinate::left_output}, h.rows, row, row);
   }
   return cells;
 }
@@ -211,9 +208,9 @@ std::vector<Cell> forward_cells(const ForwardHeader& h) {
   std::vector<Cell> cells;
   const auto core = [&](float x) { return cell_index(x, h.index_scale, h.index_bias); };
   const auto tail = [&](float x) { return cell_index(x, h.tail_index_scale, h.tail_index_bias); };
-  cut(cells, h.tail_x, std::nextafter(h.x_max, h.tail_x), false, Coordinate::root, h.rows, core,
+  cut(cells, {0, false, h.tail_x, std::nextafter(h.x_max, h.tail_x), Coordinate::root}, h.rows, core,
       [&](float x) { return low_bits(core(x), h.rows); });
-  cut(cells, h.x_min, std::nextafter(h.tail_x, h.x_min), true, Coordinate::root, h.tail_rows, tail,
+  cut(cells, {0, true, h.x_min, std::nextafter(h.tail_x, h.x_min), Coordinate::root}, h.tail_rows, tail,
       [&](float x) { return low_bits(tail(x), h.tail_rows); });
   return cells;
 }
@@ -221,7 +218,7 @@ std::vector<Cell> forward_cells(const ForwardHeader& h) {
 std::vector<Cell> forward_cells(const RoundedForwardHeader& h) {
   std::vector<Cell> cells;
   const auto index = [&](float x) { return cell_index(x, h.index_scale, h.index_bias); };
-  cut(cells, h.x_min, h.x_max, false, Coordinate::root, h.rows, index,
+  cut(cells, {0, false, h.x_min, h.x_max, Coordinate::root}, h.rows, index,
       [&](float x) { return low_bits(index(x), h.rows); });
   for (Cell& cell : cells) cell.left = cell.row < h.core_first;
   return cells;

@@ -262,17 +262,25 @@ void merge(SupNorm& result, const SupNorm& part) {
   result.observed = std::max(result.observed, part.observed);
 }
 
+// Where E of one row is added.
+struct ErrorSum {
+  SupNorm& result;
+  const Activation& activation;
+  const Row& row;
+  double claim;
+};
+
 // E over a range of v where g lies in `slopes`: a tail, or what a clamp stands for.
-void add_range(SupNorm& result, const Row& row, const Interval& v, const Interval& slopes, double x,
-               double claim, const ErrorAt& at = {}, double outward = 0) {
+void add_range(const ErrorSum& to, const Interval& v, const Interval& slopes, double x,
+               const ErrorAt& at = {}, double outward = 0) {
   // a range is a fraction of a cell, so each piece moves p by far less than a claim
   constexpr int kPieces = 1024;
   const double low = v.lower(), high = v.upper();
-  if (v.width() < 0x1p-60) return add_tail(result, row.error(v, slopes), x, claim, at, outward);
+  if (v.width() < 0x1p-60) return add_tail(to.result, to.row.error(v, slopes), x, to.claim, at, outward);
   for (int i = 0; i < kPieces; ++i) {
     const double a = low + (high - low) * i / kPieces,
                  b = std::nextafter(low + (high - low) * (i + 1) / kPieces, kInfinity);
-    add_tail(result, row.error(Interval(a, b), slopes), x, claim, at, outward);
+    add_tail(to.result, to.row.error(Interval(a, b), slopes), x, to.claim, at, outward);
   }
 }
 
@@ -295,8 +303,12 @@ struct Domain {
 
 // E over all x of a domain: the tails by their enclosures, what is between by interpolation. v_low and
 // v_high: the cell's range.
-void add_domain(SupNorm& result, const Activation& activation, const Formula& formula, const Row& row,
-                const Domain& domain, bool of_output, double v_low, double v_high, double claim) {
+void add_domain(const ErrorSum& bound, const Formula& formula, const Domain& domain, bool of_output,
+                double v_low, double v_high) {
+  const Activation& activation = bound.activation;
+  const Row& row = bound.row;
+  SupNorm& result = bound.result;
+  const double claim = bound.claim;
   const double from = std::max(domain.x_low.lower(), formula.low),
                to = std::min(domain.x_high.upper(), formula.high);
   if (!(from <= to)) return;
@@ -312,13 +324,11 @@ void add_domain(SupNorm& result, const Activation& activation, const Formula& fo
     };
   };
   if (from < formula.far_low)
-    add_range(result, row, variable(formula.low_values, -1), formula.low_slopes, formula.far_low, claim,
-              in_tail(-1), -1);
+    add_range(bound, variable(formula.low_values, -1), formula.low_slopes, formula.far_low, in_tail(-1), -1);
   // Where f has no limit, interpolation goes as far as the cell.
   const double end = formula.bounded_above ? formula.far_high : to;
   if (to > end)
-    add_range(result, row, variable(formula.high_values, 1), formula.high_slopes, formula.far_high, claim,
-              in_tail(1), 1);
+    add_range(bound, variable(formula.high_values, 1), formula.high_slopes, formula.far_high, in_tail(1), 1);
   const double a = std::max(from, formula.far_low), b = std::min(to, end);
   if (!std::isfinite(b)) {
     add_tail(result, Interval::whole_line(), a, claim);
@@ -335,6 +345,7 @@ void add_domain(SupNorm& result, const Activation& activation, const Formula& fo
 void add_masked(SupNorm& result, const BackwardHeader& h, const Activation& activation, const Row& row,
                 const Cell& cell, double claim) {
   const Formula& formula = activation.only();
+  const ErrorSum bound{result, activation, row, claim};
   const Interval y_c = Interval(h.y_hi) + static_cast<double>(h.y_lo);
   const auto root_of = [&](double y) { return sqrt(Interval(y) - activation.y_star()); };
   if (cell.left) {
@@ -342,10 +353,10 @@ void add_masked(SupNorm& result, const BackwardHeader& h, const Activation& acti
     // float, so that no real y between two cells is left out.
     const double low = std::nextafter(cell.low, -1.0f);
     const Interval all(-kInfinity, formula.far_low);
-    add_domain(result, activation, formula, row,
+    add_domain(bound, formula,
                {cell.high == 0 ? all : argument(activation, -root_of(cell.high)),
                 argument(activation, -root_of(low))},
-               true, low, cell.high, claim);
+               true, low, cell.high);
     return;
   }
   const auto widened = [](double s, double outward) {
@@ -363,9 +374,9 @@ void add_masked(SupNorm& result, const BackwardHeader& h, const Activation& acti
     const double y_low = (y_c + square(Interval(widened(cell.high, 1)))).lower();
     const double y_high =
         std::min((y_c + square(Interval(widened(cell.low, -1)))).upper(), static_cast<double>(h.left_y));
-    add_domain(result, activation, formula, row,
+    add_domain(bound, formula,
                {argument(activation, -root_of(y_high)), argument(activation, -root_of(y_low))}, true, y_low,
-               y_high, claim);
+               y_high);
     return;
   }
   if (cell.evaluated == Coordinate::output) {
@@ -374,16 +385,14 @@ void add_masked(SupNorm& result, const BackwardHeader& h, const Activation& acti
                    y_high = clamped_high ? Interval(h.y_max) : y_c + square(s_high);
     const auto of_y = [&](const Interval& y) { return argument(activation, sqrt(y - activation.y_star())); };
     const Interval x_top = of_y(y_high);
-    add_domain(result, activation, formula, row, {of_y(y_low), x_top}, true, y_low.lower(), y_high.upper(),
-               claim);
+    add_domain(bound, formula, {of_y(y_low), x_top}, true, y_low.lower(), y_high.upper());
     if (clamped_high)
       add_tail(result, row.error(y_high, formula.slopes(x_top.lower(), kInfinity)), x_top.upper(), claim,
                at_clamp(activation, formula, row, y_high), 1);
     return;
   }
   const double infimum = activation.s_infimum().lower();
-  add_domain(result, activation, formula, row, {argument(activation, s_low), x_high}, false, s_low,
-             s_high.upper(), claim);
+  add_domain(bound, formula, {argument(activation, s_low), x_high}, false, s_low, s_high.upper());
   if (clamped_high) {
     const double x_top = argument(activation, s_top.keep_lower()).lower();
     add_tail(result, row.error(s_top, formula.slopes(x_top, kInfinity)), x_high.upper(), claim,
@@ -391,8 +400,7 @@ void add_masked(SupNorm& result, const BackwardHeader& h, const Activation& acti
   }
   if (s_low < infimum) {
     // s below its infimum belongs to no x; g is continued by its limit.
-    add_range(result, row, Interval(s_low, activation.s_infimum().upper()), formula.low_slopes,
-              formula.far_low, claim);
+    add_range(bound, Interval(s_low, activation.s_infimum().upper()), formula.low_slopes, formula.far_low);
   } else if (clamped_low) {
     const Interval x_low = argument(activation, s_low);
     add_tail(result, row.error(s_low, formula.slopes(-kInfinity, x_low.upper())), x_low.lower(), claim,
@@ -407,6 +415,7 @@ void add_rising(SupNorm& result, const BackwardHeader& h, const Activation& acti
   const double low = cell.low, high = clamped_high
                                           ? cell.high
                                           : std::nextafter(cell.high, std::numeric_limits<float>::infinity());
+  const ErrorSum bound{result, activation, row, claim};
   for (const Formula& formula : activation.formulas()) {
     const auto of_y = [&](double y) {
       return Earlier::at(Earlier::Kind::inverse, &formula, y,
@@ -416,7 +425,7 @@ void add_rising(SupNorm& result, const BackwardHeader& h, const Activation& acti
     // A formula whose values end before the cell begins, or begin where it ends.
     if (formula.low > -kInfinity && !(high > 0)) continue;
     if (formula.high < kInfinity && !(low < 0)) continue;
-    add_domain(result, activation, formula, row, {x_low, x_high}, true, low, high, claim);
+    add_domain(bound, formula, {x_low, x_high}, true, low, high);
     if (clamped_low && formula.low == -kInfinity) {
       add_tail(result, row.error(low, formula.slopes(-kInfinity, x_low.upper())), x_low.lower(), claim,
                at_clamp(activation, formula, row, low), -1);

@@ -84,33 +84,35 @@ struct Rows {
   bool left, core;  // which table of a forward header
 };
 
+// The inputs of a header's fit.
 template <class Header>
-Interval fit_error(const Header& h, const std::vector<Cell>& cells, double x, const Rows& rows) {
-  Interval largest = 0;
-  for (const Cell& cell : cells) {
-    if (cell.row < rows.first || cell.row > rows.last || !(cell.left ? rows.left : rows.core)) continue;
-    const std::optional<Interval> error = fit_error_at(h, cell, x);
-    if (error) largest = maximum(largest, absolute(*error));
-  }
-  return largest;
-}
+class FitInputs : public Inputs {
+ public:
+  FitInputs(const Header& h, std::vector<Cell> cells) : h_(h), cells_(std::move(cells)) {}
 
-template <class Header>
-void require_fit(Inputs& inputs, const Header& h, const std::vector<Cell>& cells, const FoundInput& found,
-                 const std::string& name, double bound, const Rows& rows) {
-  inputs.require(found, name, fmt::format("x = {:a}", found.at), bound,
-                 [&] { return fit_error(h, cells, found.at, rows); });
-}
-
-template <class Header>
-void require_rows(Inputs& inputs, const Header& h, const std::vector<Cell>& cells,
-                  const CoefficientTable& table, bool left, bool core) {
-  for (size_t row = 0; row < table.found.size(); ++row) {
-    const int number = static_cast<int>(row);
-    require_fit(inputs, h, cells, table.found[row], fmt::format("row {}", row),
-                std::exp2(table.log2_fit_errors[row]), {number, number, left, core});
+  void require_fit(const FoundInput& found, const std::string& name, double bound, const Rows& rows) {
+    require(found, name, fmt::format("x = {:a}", found.at), bound, [&] {
+      Interval largest = 0;
+      for (const Cell& cell : cells_) {
+        if (cell.row < rows.first || cell.row > rows.last || !(cell.left ? rows.left : rows.core)) continue;
+        const std::optional<Interval> error = fit_error_at(h_, cell, found.at);
+        if (error) largest = maximum(largest, absolute(*error));
+      }
+      return largest;
+    });
   }
-}
+  void require_rows(const CoefficientTable& table, bool left, bool core) {
+    for (size_t row = 0; row < table.found.size(); ++row) {
+      const int number = static_cast<int>(row);
+      require_fit(table.found[row], fmt::format("row {}", row), std::exp2(table.log2_fit_errors[row]),
+                  {number, number, left, core});
+    }
+  }
+
+ private:
+  const Header& h_;
+  std::vector<Cell> cells_;
+};
 
 }  // namespace
 
@@ -137,10 +139,9 @@ FoundProblem found_problem(const std::string& bound_name, const FoundInput& foun
 }
 
 std::optional<Finding> prove_found(const BackwardHeader& h) {
-  const std::vector<Cell> cells = backward_cells(h);
-  Inputs inputs;
-  require_fit(inputs, h, cells, h.found_a, "kA", h.bound_a, {0, h.rows - 1, true, true});
-  require_rows(inputs, h, cells, h.table, true, true);
+  FitInputs inputs(h, backward_cells(h));
+  inputs.require_fit(h.found_a, "kA", h.bound_a, {0, h.rows - 1, true, true});
+  inputs.require_rows(h.table, true, true);
   const auto at_y = [&](const FoundInput& found, const char* name, double bound, const auto& error) {
     const std::string where = found_place(found, h.masked);
     if (found.given && !is_stored(h.format, found.at))
@@ -161,20 +162,18 @@ std::optional<Finding> prove_found(const BackwardHeader& h) {
 }
 
 std::optional<Finding> prove_found(const ForwardHeader& h) {
-  const std::vector<Cell> cells = forward_cells(h);
-  Inputs inputs;
-  require_fit(inputs, h, cells, h.found_a, "kA", h.bound_a, {0, std::max(h.rows, h.tail_rows), true, true});
-  require_rows(inputs, h, cells, h.table, false, true);
-  require_rows(inputs, h, cells, h.tail, true, false);
+  FitInputs inputs(h, forward_cells(h));
+  inputs.require_fit(h.found_a, "kA", h.bound_a, {0, std::max(h.rows, h.tail_rows), true, true});
+  inputs.require_rows(h.table, false, true);
+  inputs.require_rows(h.tail, true, false);
   return inputs.finding();
 }
 
 std::optional<Finding> prove_found(const RoundedForwardHeader& h) {
-  const std::vector<Cell> cells = forward_cells(h);
-  Inputs inputs;
-  require_fit(inputs, h, cells, h.found_a, "kA", h.bound_a, {0, h.rows - 1, true, true});
-  require_fit(inputs, h, cells, h.found_core, "kCoreA", h.bound_core, {h.core_first, h.rows - 1, true, true});
-  require_rows(inputs, h, cells, h.table, true, true);
+  FitInputs inputs(h, forward_cells(h));
+  inputs.require_fit(h.found_a, "kA", h.bound_a, {0, h.rows - 1, true, true});
+  inputs.require_fit(h.found_core, "kCoreA", h.bound_core, {h.core_first, h.rows - 1, true, true});
+  inputs.require_rows(h.table, true, true);
   return inputs.finding();
 }
 

@@ -299,7 +299,7 @@ class Reader {
     table.values.resize(static_cast<size_t>(table.rows) * words);
   }
 
-  // Of what was read last.
+  // Requires something of what was read last.
   void require(bool holds, const std::string& why) const { require_at(begin_, holds, why); }
   void end() const { require_at(at_, at_ == text_.size(), "the header goes on after its end"); }
 
@@ -443,11 +443,16 @@ void power_of_two(Text& t, const char* name, int& value) {
             fmt::format("{} = {} is not a power of two", name, value));
 }
 
+// The size of a table, and how its declaration spells it.
+struct TableSize {
+  int rows, words;
+  const char *rows_text, *words_text;
+};
+
 template <class Text>
-void table(Text& t, const char* name, const char* rows_name, const char* words_text, CoefficientTable& values,
-           int rows, int words) {
-  if constexpr (std::is_same_v<Text, Reader>) values.rows = rows, values.words = words;
-  t.line(table_begin(name, rows_name, words_text));
+void table(Text& t, const char* name, CoefficientTable& values, const TableSize& size) {
+  if constexpr (std::is_same_v<Text, Reader>) values.rows = size.rows, values.words = size.words;
+  t.line(table_begin(name, size.rows_text, size.words_text));
   t.rows(values);
   t.line("    }};\n  }\n");
 }
@@ -501,23 +506,14 @@ void describe_storage(Text& t, const HeaderNames& h, StorageClaims& claims, Inpu
 }
 
 template <class Text>
-void describe(Text& t, BackwardHeader& h) {
-  choice(t, "kFormat", h.format, {"f32", "f16", "bf16", "mxfp8", "f16_parity", "bf16_parity"});
-  t.constant("kClass", h.accuracy);
-  const bool relative = h.accuracy.starts_with("rel:");
-  within(t, "kDegree", h.degree, 1, kMaxDegree);
-  within(t, "kRows", h.rows, 1, kMaxRows);
-  const auto require_mask = [&] {  // of rows that are picked by low bits
-    t.require(std::has_single_bit(static_cast<unsigned>(h.rows)),
-              fmt::format("kRows = {} is not a power of two", h.rows));
-  };
-  within(t, "kScheme", h.scheme, 0, 2);
-  t.constant("kOperations", h.operations);
-  t.constant("kCentred", h.centred);
-  t.constant("kExactLimits", h.exact_limits);
-  t.constant("kMasked", h.masked);
-  t.require(h.masked || !is_parity(h.format),
-            fmt::format("kFormat = '{}' carries a branch, and f rises", h.format));
+void require_mask(Text& t, const BackwardHeader& h) {  // of rows that are picked by low bits
+  t.require(std::has_single_bit(static_cast<unsigned>(h.rows)),
+            fmt::format("kRows = {} is not a power of two", h.rows));
+}
+
+// From y to the row: the coordinate, and the break points or the index.
+template <class Text>
+void describe_coordinate(Text& t, BackwardHeader& h) {
   if (h.masked) {
     t.line(
         "  // coordinate: s = +-sqrt(max((y - kYHi) - kYLo, kTMin)), negative for m = 0; y_c = kYHi + kYLo "
@@ -544,8 +540,13 @@ void describe(Text& t, BackwardHeader& h) {
         fmt::format("  // row = bits(fma({}, kIndexScale, kIndexBias)) mod kRows\n", h.masked ? "s" : "y"));
     t.constant("kIndexScale", h.index_scale);
     t.constant("kIndexBias", h.index_bias);
-    require_mask();
+    require_mask(t, h);
   }
+}
+
+// Where a row is found, or its polynomial evaluated, in another way.
+template <class Text>
+void describe_segments(Text& t, BackwardHeader& h) {
   t.constant("kHasLeft", h.has_left);
   if (h.has_left) {
     t.line(
@@ -557,7 +558,7 @@ void describe(Text& t, BackwardHeader& h) {
     t.constant("kLeftRow", h.left_row);
     t.constant("kLeftKnee", h.left_knee);
     t.constant("kLeftBase", h.left_base);
-    require_mask();
+    require_mask(t, h);
   }
   t.constant("kHasRight", h.has_right);
   if (h.has_right) {
@@ -567,11 +568,11 @@ void describe(Text& t, BackwardHeader& h) {
     t.constant("kRightS", h.right_s);
     if (h.right_both) t.line("  static constexpr bool kRightBoth = true;\n");
   }
-  constexpr std::string_view kTwoWordText =
-      "  // the result is c0 plus the rest: a row's last word is the low part of c0\n  static constexpr bool "
-      "kTwoWord = true;\n";
-  t.given(kTwoWordText, h.two_word);
-  if (h.two_word) t.line(kTwoWordText);
+}
+
+template <class Text>
+void describe_bounds(Text& t, BackwardHeader& h) {
+  const bool relative = h.accuracy.starts_with("rel:");
   t.line(
       "  // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 "
       "sequence)\n");
@@ -587,10 +588,33 @@ void describe(Text& t, BackwardHeader& h) {
     t.constant("kUlpFrom", h.ulp_from, "");
   }
   if (h.format != "f32") describe_storage(t, h, h.storage, input);
+}
+
+template <class Text>
+void describe(Text& t, BackwardHeader& h) {
+  choice(t, "kFormat", h.format, {"f32", "f16", "bf16", "mxfp8", "f16_parity", "bf16_parity"});
+  t.constant("kClass", h.accuracy);
+  within(t, "kDegree", h.degree, 1, kMaxDegree);
+  within(t, "kRows", h.rows, 1, kMaxRows);
+  within(t, "kScheme", h.scheme, 0, 2);
+  t.constant("kOperations", h.operations);
+  t.constant("kCentred", h.centred);
+  t.constant("kExactLimits", h.exact_limits);
+  t.constant("kMasked", h.masked);
+  t.require(h.masked || !is_parity(h.format),
+            fmt::format("kFormat = '{}' carries a branch, and f rises", h.format));
+  describe_coordinate(t, h);
+  describe_segments(t, h);
+  constexpr std::string_view kTwoWordText =
+      "  // the result is c0 plus the rest: a row's last word is the low part of c0\n  static constexpr bool "
+      "kTwoWord = true;\n";
+  t.given(kTwoWordText, h.two_word);
+  if (h.two_word) t.line(kTwoWordText);
+  describe_bounds(t, h);
   t.line(h.centred ? "  // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)\n"
                    : "  // a row: centre (not used), c0, c1, ...; p(u) with u = s (or y)\n");
-  const int extra = h.two_word ? 3 : 2;
-  table(t, "table", "kRows", h.two_word ? "kDegree + 3" : "kDegree + 2", h.table, h.rows, h.degree + extra);
+  table(t, "table", h.table,
+        {h.rows, h.degree + (h.two_word ? 3 : 2), "kRows", h.two_word ? "kDegree + 3" : "kDegree + 2"});
 }
 
 template <class Text>
@@ -639,8 +663,8 @@ void describe(Text& t, ForwardHeader& h) {
   t.constant("kTailIndexScale", h.tail_index_scale);
   t.constant("kTailIndexBias", h.tail_index_bias);
   t.bound("kA", h.bound_a, "sup |p/f - 1|, proven", h.found_a, InputKind::x);
-  table(t, "table", "kRows", "kDegree + 2", h.table, h.rows, h.degree + 2);
-  table(t, "tail", "kTailRows", "kTailDegree + 3", h.tail, h.tail_rows, h.tail_degree + 3);
+  table(t, "table", h.table, {h.rows, h.degree + 2, "kRows", "kDegree + 2"});
+  table(t, "tail", h.tail, {h.tail_rows, h.tail_degree + 3, "kTailRows", "kTailDegree + 3"});
 }
 
 template <class Text>
@@ -667,7 +691,7 @@ void describe(Text& t, RoundedForwardHeader& h) {
   t.line(
       "  // a row: c0, c1, c2, c3; p(u), where the bits of c3, shifted left by kQuarticShift, are those of "
       "c4\n");
-  table(t, "table", "kRows", "kWords", h.table, h.rows, words);
+  table(t, "table", h.table, {h.rows, words, "kRows", "kWords"});
 }
 
 template <class Text>

@@ -10,12 +10,11 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
-#include <vector>
 
 #include "kernels/formats.h"
 #include "validation/certificate/deployed.h"
+#include "validation/certificate/fit_bound.h"
 #include "validation/certificate/stored_argument.h"
-#include "validation/exact/mp.h"
 
 namespace outgrad::validation {
 namespace {
@@ -449,6 +448,30 @@ Finding prove_rounding(const BackwardHeader& h, double claim) { return Analysis(
 Finding prove_rows(const BackwardHeader& h, const std::vector<double>& fit_errors, RowMeasure measure,
                    double claim) {
   return Analysis(h, claim).run_rows(fit_errors, measure);
+}
+
+std::vector<double> row_fit_errors(const BackwardHeader& h) {
+  const std::vector<Cell> cells = backward_cells(h);
+  std::vector<SupNorm> parts(cells.size());
+#pragma omp parallel for schedule(dynamic)
+  for (size_t i = 0; i < cells.size(); ++i) parts[i] = prove_cell(h, cells[i], h.bound_a);
+  std::vector<double> proven(static_cast<size_t>(h.rows), 0.0);
+  for (size_t i = 0; i < cells.size(); ++i) {
+    double& row = proven[static_cast<size_t>(cells[i].row)];
+    row = std::max(row, parts[i].proven);
+  }
+  return proven;
+}
+
+std::vector<Finding> prove_row_claims(const BackwardHeader& h) {
+  const std::vector<double> fit_errors = row_fit_errors(h);
+  std::vector<Finding> findings{prove_rows(h, fit_errors, RowMeasure::sum, h.bound_ab)};
+  findings.back().name = "A + B";
+  if (h.two_word) {
+    findings.push_back(prove_rows(h, fit_errors, RowMeasure::ulps, h.bound_ulp));
+    findings.back().name = "(A + B) / ulp";
+  }
+  return findings;
 }
 
 }  // namespace outgrad::validation

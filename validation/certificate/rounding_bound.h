@@ -35,7 +35,7 @@ Interval rounding_error_at(const BackwardHeader& h, float y, bool m);
 enum class RowMeasure {
   sum,  ///< A + B
   /// (A + B) / ulp(g) where |g| >= kUlpFrom, for rows whose last operation adds something small to c0. Before
-  /// it is rounded that operation's result is within e of g, A and the other roundings: if the two share a
+  /// it is rounded, that operation's result is within e of g, A and the other roundings: if the two share a
   /// binade, rounding costs at most half an ulp of g, and if not, no more than e. So the measure is at most
   /// 1/2 + e / ulp(g).
   ulps,
@@ -44,5 +44,11 @@ enum class RowMeasure {
 /// bound.
 Finding prove_rows(const BackwardHeader& h, const std::vector<double>& fit_errors, RowMeasure measure,
                    double claim);
+
+/// Proven upper bounds of A, one a row; +inf where none was proven.
+std::vector<double> row_fit_errors(const BackwardHeader& h);
+/// The claims on A and B together, re-proved with each row's own A: kAB of f32 headers, and kUlp of two-word
+/// ones.
+std::vector<Finding> prove_row_claims(const BackwardHeader& h);
 
 }  // namespace outgrad::validation

@@ -13,7 +13,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <vector>
 
 #include "validation/certificate/accuracy_class.h"
 #include "validation/certificate/deployed.h"
@@ -311,8 +310,8 @@ struct Suspect {
   bool m;
   Place low, high;
   double f_low, f_high;  // it is stored for the f(x) between them
-  double g, least, most;
-  double seen;  // the error that is looked at, from below
+  double g = 0, least = 0, most = 0;
+  double seen = 0;  // the error that is looked at, from below
 };
 
 // What x that are stored as a code show of its errors; 0 where there is none.
@@ -325,14 +324,15 @@ struct Shown {
 
 class Enumeration {
  public:
-  Enumeration(const HeaderNames& h, const std::string& format, bool masked, const std::string& accuracy,
-              const StorageClaims& claims, const std::string& entry_format,
+  // `entry_format`: of a direct table's entries.
+  Enumeration(const auto& h, const std::string& entry_format,
               std::function<float(std::uint32_t, double, bool)> gradient)
-      : class_(read_class(accuracy)), preimages_at_([=](int scale) {
-          return preimages_of(h.activation, h.function, format, scale, masked,
-                              read_class(accuracy).kind == ClassKind::ulp ? kDeepTailSlope : kTailSlope);
+      : class_(read_class(h.accuracy)), preimages_at_([&h](int scale) {
+          return preimages_of(h.activation, h.function, h.format, scale, h.masked,
+                              read_class(h.accuracy).kind == ClassKind::ulp ? kDeepTailSlope : kTailSlope);
         }),
-        masked_(masked), format_(format), entry_format_(entry_format), gradient_(std::move(gradient)) {
+        masked_(h.masked), format_(h.format), entry_format_(entry_format), gradient_(std::move(gradient)) {
+    const StorageClaims& claims = h.storage;
     const std::array names{"T", "O", "R"};
     const std::array bounds{claims.total, claims.oracle, claims.regret};
     for (size_t k = 0; k < 3; ++k) findings_.push_back({names[k], Verdict::Holds, bounds[k], 0, "", {}});
@@ -432,7 +432,7 @@ class Enumeration {
     }
   }
 
-  // Of the two x that show the error.
+  // The one of the two x that show the error which is further from g.
   std::optional<Witness> furthest_from_g(size_t k) const {
     if (!shown_at_[k]) return {};
     const Shown& shown = shown_[k];
@@ -552,7 +552,7 @@ class Enumeration {
         overflows_ = overflows_ || scales_of(format_).first == scales_of(format_).last;
         continue;  // a NaN; or in no block of this scale
       }
-      judge(formula, m, y, low, high, lower_end, upper_end);
+      judge({preimages_, &formula, y, m, low, high, lower_end, upper_end});
     }
   }
 
@@ -563,38 +563,48 @@ class Enumeration {
     return goes_down && preimages_->activation().y_star().identical(Interval(upper_end));
   }
 
-  void judge(const Formula& formula, bool m, const Stored& y, const Place& low, const Place& high,
-             double f_low, double f_high) {
-    // outer and inner ends of the range
+  // Enclosures of f' over what the code stands for: the outer and the inner ends of its range.
+  struct Range {
     double least = kInfinity, most = -kInfinity, least_up = kInfinity, most_down = -kInfinity;
-    double x_low = kInfinity, x_high = -kInfinity;
-    const auto join = [&](double g_low, double g_high) {
+
+    void join(double g_low, double g_high) {
       least = std::min(least, g_low), most = std::max(most, g_high);
       least_up = std::min(least_up, g_high), most_down = std::max(most_down, g_low);
-    };
-    const auto join_interval = [&](const Interval& g) { join(g.lower(), g.upper()); };
-    for (const Place* place : {&low, &high}) {
+    }
+    void join(const Interval& g) { join(g.lower(), g.upper()); }
+  };
+
+  Range range_of(const Suspect& here) const {
+    const Formula& formula = *here.formula;
+    Range range;
+    double x_low = kInfinity, x_high = -kInfinity;
+    for (const Place* place : {&here.low, &here.high}) {
       if (place->kind == Place::Inside || place->kind == Place::Unclear) {
-        join(place->g_low, place->g_high);
+        range.join(place->g_low, place->g_high);
         x_low = std::min(x_low, place->x_low), x_high = std::max(x_high, place->x_high);
       } else if (place->kind == Place::Tail) {
-        join_interval(m ? formula.high_slopes : formula.low_slopes);
-        if (m) x_high = std::max(x_high, formula.far_high);
-        if (!m) x_low = std::min(x_low, formula.far_low);
+        range.join(here.m ? formula.high_slopes : formula.low_slopes);
+        if (here.m) x_high = std::max(x_high, formula.far_high);
+        if (!here.m) x_low = std::min(x_low, formula.far_low);
       } else if (masked_) {
-        join(0, 0);  // f'(x*)
+        range.join(0, 0);  // f'(x*)
         const Interval& x_star = preimages_->activation().x_star();
         x_low = std::min(x_low, x_star.lower()), x_high = std::max(x_high, x_star.upper());
       } else {
-        join_interval(formula.low_slopes);
+        range.join(formula.low_slopes);
         x_low = std::min(x_low, formula.far_low);
       }
     }
     for (const Formula::Part& part : formula.parts) {
-      if (part.bend == 0 && part.low <= x_high && x_low <= part.high) join_interval(part.slopes);
+      if (part.bend == 0 && part.low <= x_high && x_low <= part.high) range.join(part.slopes);
     }
+    return range;
+  }
+
+  void judge(Suspect here) {
+    const auto& [least, most, least_up, most_down] = range_of(here);
     ++pairs_;
-    const double g = gradient_(y.code, y.value, m);
+    const double g = gradient_(here.y.code, here.y.value, here.m);
     const auto up = [](double v) { return std::nextafter(v, kInfinity); };
     const auto down = [](double v) { return std::max(std::nextafter(v, -kInfinity), 0.0); };
     const double total = up(std::max(g - least, most - g)),
@@ -604,12 +614,13 @@ class Enumeration {
     const Interval middle =
         (Interval(least, std::max(least, least_up)) + Interval(std::min(most_down, most), most)) * 0.5;
     const Interval regret_range = Interval(g) - middle;
-    const Suspect here{preimages_, &formula, y, m, low, high, f_low, f_high, g, least, most, 0};
+    here.g = g, here.least = least, here.most = most;
     enter(0, total, total_seen, here);
     enter(1, oracle, oracle_seen, here);
     enter(2, regret_range.magnitude(), regret_range.mignitude(), here);
     // (y = -0, m = 0) is g = 0 by the kernels' contract.
-    if (class_.kind == ClassKind::ulp && !(y.value == 0 && std::signbit(y.value) && masked_ && !m)) {
+    if (class_.kind == ClassKind::ulp &&
+        !(here.y.value == 0 && std::signbit(here.y.value) && masked_ && !here.m)) {
       enter(3, regret_range.magnitude() / ulp_at(format_, middle.mignitude()),
             regret_range.mignitude() / ulp_at(format_, middle.magnitude()), here);
     }
@@ -668,13 +679,13 @@ class Enumeration {
 
 std::vector<Finding> prove_storage(const BackwardHeader& h) {
   return Enumeration(
-             h, h.format, h.masked, h.accuracy, h.storage, "",
+             h, "",
              [&h](std::uint32_t, double y, bool m) { return deployed_gradient(h, static_cast<float>(y), m); })
       .run();
 }
 
 std::vector<Finding> prove_storage(const TableHeader& h) {
-  return Enumeration(h, h.format, h.masked, h.accuracy, h.storage, h.entry_format,
+  return Enumeration(h, h.entry_format,
                      [&h](std::uint32_t code, double, bool m) { return deployed_entry(h, code, m); })
       .run();
 }

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "validation/certificate/header_reader.h"
 
@@ -62,7 +61,7 @@ std::optional<double> StoredArguments::find() const {
   constexpr double kBeyondTail = 16, kLargest = 0x1p1000;
   const bool rises = m_ || !masked_;
   const auto value = [&](double x) { return formula_.f.at<0>(MediumInterval(x))[0]; };
-  // Of the known activations f goes on beyond the beginnings of the tails.
+  // The f of known activations goes on beyond the beginnings of the tails.
   double left =
       std::max(activation_.limited() ? -kExpressionEnd : kBeyondTail * formula_.far_low, formula_.low);
   double right = std::min(activation_.limited() ? kExpressionEnd : formula_.far_high, formula_.high);

@@ -55,7 +55,7 @@ class StoredArguments {
 /// Whether y is a number of the grid that some x of the branch is certainly stored as, or may be if f has no
 /// minimum.
 bool is_stored(const Activation& activation, bool masked, const StoredGrid& grid, double y, bool m);
-/// Of how many y that seem to refute a claim an x is looked for.
+/// So many y that seem to refute a claim are looked at for an x.
 inline constexpr int kMostRefutations = 256;
 /// An x of the branch that is stored as y: as -0 one with f(x) < 0, as +0 one with f(x) > 0.
 std::optional<double> argument_of(const Activation& activation, bool masked, const StoredGrid& grid, double y,

@@ -202,7 +202,7 @@ void enclose_tail(const Function& f, double a, double b, Interval& values, Inter
 Formula expression(const Function& f, double tail_slope) {
   Formula formula{f, -kInfinity, kInfinity, -kExpressionEnd, kExpressionEnd, 0, 0, 0, 0, true, {}};
   const auto slopes = [&](double a) { return f.at<1>(Interval(a, a + 1))[1]; };
-  // Of a function that is small everywhere, what is flat beside 1 need not be flat beside its own f'.
+  // Where a function is small everywhere, what is flat beside 1 need not be flat beside its own f'.
   double steepest = 0;
   for (double a = -kExpressionEnd; a < kExpressionEnd; ++a)
     steepest = std::max(steepest, slopes(a).magnitude());

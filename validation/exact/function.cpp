@@ -427,51 +427,83 @@ Jet<Scalar, N> compose(const Jet<Scalar, N>& u, const Coefficients& coefficients
 }
 
 template <class Scalar, int N>
-Jet<Scalar, N> evaluate(const Node& node, const Scalar& x) {
-  using J = Jet<Scalar, N>;
-  const auto left = [&] { return evaluate<Scalar, N>(*node.left, x); };
-  const auto right = [&] { return evaluate<Scalar, N>(*node.right, x); };
-  const auto constant = [](const Scalar& value) {
-    J jet{};
-    jet[0] = value;
-    return jet;
-  };
-  static const Scalar third = Scalar(1) / Scalar(3), half(0.5), pi = Constant<Scalar>::of(Interval::pi());
-  switch (node.operation) {
-    case Operation::Literal: return constant(Constant<Scalar>::of(node.literal));
-    case Operation::Pi: return constant(pi);
-    case Operation::Variable: {
-      J jet = constant(x);
-      if constexpr (N >= 1) jet[1] = Scalar(1);
-      return jet;
-    }
-    case Operation::Add:
-    case Operation::Subtract: {
-      J v = left();
-      const J w = right();
-      for (int k = 0; k <= N; ++k) v[k] = node.operation == Operation::Add ? v[k] + w[k] : v[k] - w[k];
-      return v;
-    }
-    case Operation::Negate: {
-      J v = left();
-      for (Scalar& c : v) c = -c;
-      return v;
-    }
-    case Operation::Multiply: return multiply<Scalar, N>(left(), right());
-    case Operation::Divide: return divide<Scalar, N>(left(), right());
-    default: break;
-  }
-  const J u = left();
+Jet<Scalar, N> constant(const Scalar& value) {
+  Jet<Scalar, N> jet{};
+  jet[0] = value;
+  return jet;
+}
+
+// A function of u that goes from one limit to another, or the integral of one.
+template <class Scalar, int N>
+Jet<Scalar, N> apply_sigmoidal(Operation operation, const Jet<Scalar, N>& u) {
   const Scalar& a = u[0];
+  static const Scalar third = Scalar(1) / Scalar(3), half(0.5);
+  switch (operation) {
+    case Operation::Tanh: {
+      const Scalar t = tanh(a);
+      if constexpr (N == 0) return constant<Scalar, N>(t);
+      // 1 - t^2, without cancellation
+      const Scalar d = sigmoid(a * Scalar(2)) * sigmoid(a * Scalar(-2)) * Scalar(4);
+      return compose<Scalar, N>(u, [&](int k) {
+        return k == 0 ? t : k == 1 ? d : k == 2 ? -t * d : d * (square(t) * Scalar(2) - d) * third;
+      });
+    }
+    case Operation::Sigmoid:
+    case Operation::Softplus: {
+      const bool integrated = operation == Operation::Softplus;
+      if constexpr (N == 0) return constant<Scalar, N>(integrated ? softplus(a) : sigmoid(a));
+      const Scalar s = sigmoid(a), d = s * sigmoid(-a);
+      const auto derivative = [&](int k) {  // of sigmoid
+        return k == 0   ? s
+               : k == 1 ? d
+               : k == 2 ? d * (Scalar(1) - s * Scalar(2))
+                        : d * (Scalar(1) - d * Scalar(6));
+      };
+      const auto over_factorial = [&](const Scalar& v, int k) {
+        return k < 2 ? v : k == 2 ? v * half : v * half * third;
+      };
+      if (!integrated) return compose<Scalar, N>(u, [&](int k) { return over_factorial(derivative(k), k); });
+      return compose<Scalar, N>(
+          u, [&](int k) { return k == 0 ? softplus(a) : over_factorial(derivative(k - 1), k); });
+    }
+    case Operation::NormalCdf: {
+      const Scalar value = normal_cdf(a);
+      if constexpr (N == 0) return constant<Scalar, N>(value);
+      const Scalar density = normal_density(a);
+      return compose<Scalar, N>(u, [&](int k) {
+        return k == 0   ? value
+               : k == 1 ? density
+               : k == 2 ? -a * density * half
+                        : (square(a) - Scalar(1)) * density * half * third;
+      });
+    }
+    case Operation::Erf: {
+      static const Scalar root = sqrt(Constant<Scalar>::of(Interval(2)));
+      const Scalar argument = a * root;
+      return compose<Scalar, N>(u, [&](int k) {
+        if (k == 0) return normal_cdf(argument) * Scalar(2) - Scalar(1);
+        const Scalar slope = normal_density(argument) * root * Scalar(2);
+        return k == 1 ? slope : k == 2 ? -a * slope : (square(a) * Scalar(2) - Scalar(1)) * slope * third;
+      });
+    }
+    default: return {};
+  }
+}
+
+// The operation of a node on its one argument.
+template <class Scalar, int N>
+Jet<Scalar, N> applied(const Node& node, const Jet<Scalar, N>& u) {
+  const Scalar& a = u[0];
+  static const Scalar third = Scalar(1) / Scalar(3), half(0.5);
   switch (node.operation) {
     case Operation::Power: {
       const int n = std::abs(node.power);
-      const J positive = compose<Scalar, N>(u, [&](int k) {
+      const Jet<Scalar, N> positive = compose<Scalar, N>(u, [&](int k) {
         double binomial = 1;
         for (int j = 0; j < k; ++j) binomial = binomial * (n - j) / (j + 1);
         return k > n ? Scalar(0) : power(a, n - k) * Scalar(binomial);
       });
-      return node.power >= 0 ? positive : divide<Scalar, N>(constant(Scalar(1)), positive);
+      return node.power >= 0 ? positive : divide<Scalar, N>(constant<Scalar, N>(Scalar(1)), positive);
     }
     case Operation::Exp: {
       const Scalar e = exp(a);
@@ -493,53 +525,6 @@ Jet<Scalar, N> evaluate(const Node& node, const Scalar& x) {
                         : Scalar(0.0625) / (r * square(a));
       });
     }
-    case Operation::Tanh: {
-      const Scalar t = tanh(a);
-      if constexpr (N == 0) return constant(t);
-      // 1 - t^2, without cancellation
-      const Scalar d = sigmoid(a * Scalar(2)) * sigmoid(a * Scalar(-2)) * Scalar(4);
-      return compose<Scalar, N>(u, [&](int k) {
-        return k == 0 ? t : k == 1 ? d : k == 2 ? -t * d : d * (square(t) * Scalar(2) - d) * third;
-      });
-    }
-    case Operation::Sigmoid:
-    case Operation::Softplus: {
-      const bool integrated = node.operation == Operation::Softplus;
-      if constexpr (N == 0) return constant(integrated ? softplus(a) : sigmoid(a));
-      const Scalar s = sigmoid(a), d = s * sigmoid(-a);
-      const auto derivative = [&](int k) {  // of sigmoid
-        return k == 0   ? s
-               : k == 1 ? d
-               : k == 2 ? d * (Scalar(1) - s * Scalar(2))
-                        : d * (Scalar(1) - d * Scalar(6));
-      };
-      const auto over_factorial = [&](const Scalar& v, int k) {
-        return k < 2 ? v : k == 2 ? v * half : v * half * third;
-      };
-      if (!integrated) return compose<Scalar, N>(u, [&](int k) { return over_factorial(derivative(k), k); });
-      return compose<Scalar, N>(
-          u, [&](int k) { return k == 0 ? softplus(a) : over_factorial(derivative(k - 1), k); });
-    }
-    case Operation::NormalCdf: {
-      const Scalar value = normal_cdf(a);
-      if constexpr (N == 0) return constant(value);
-      const Scalar density = normal_density(a);
-      return compose<Scalar, N>(u, [&](int k) {
-        return k == 0   ? value
-               : k == 1 ? density
-               : k == 2 ? -a * density * half
-                        : (square(a) - Scalar(1)) * density * half * third;
-      });
-    }
-    case Operation::Erf: {
-      static const Scalar root = sqrt(Constant<Scalar>::of(Interval(2)));
-      const Scalar argument = a * root;
-      return compose<Scalar, N>(u, [&](int k) {
-        if (k == 0) return normal_cdf(argument) * Scalar(2) - Scalar(1);
-        const Scalar slope = normal_density(argument) * root * Scalar(2);
-        return k == 1 ? slope : k == 2 ? -a * slope : (square(a) * Scalar(2) - Scalar(1)) * slope * third;
-      });
-    }
     case Operation::Abs:
       return compose<Scalar, N>(u, [&](int k) {
         return k == 0 ? absolute(a) : k == 1 ? sign_of(a) : sign_of(a) - sign_of(a);
@@ -552,7 +537,41 @@ Jet<Scalar, N> evaluate(const Node& node, const Scalar& x) {
       return compose<Scalar, N>(u, [&](int k) {
         return k == 0 ? cos(a) : k == 1 ? -sin(a) : k == 2 ? -cos(a) * half : sin(a) * half * third;
       });
-    default: return {};
+    default: return apply_sigmoidal<Scalar, N>(node.operation, u);
+  }
+}
+
+template <class Scalar, int N>
+Jet<Scalar, N> evaluate(const Node& node, const Scalar& x) {
+  using J = Jet<Scalar, N>;
+  const auto left = [&] { return evaluate<Scalar, N>(*node.left, x); };
+  const auto right = [&] { return evaluate<Scalar, N>(*node.right, x); };
+  switch (node.operation) {
+    case Operation::Literal: return constant<Scalar, N>(Constant<Scalar>::of(node.literal));
+    case Operation::Pi: {
+      static const Scalar pi = Constant<Scalar>::of(Interval::pi());
+      return constant<Scalar, N>(pi);
+    }
+    case Operation::Variable: {
+      J jet = constant<Scalar, N>(x);
+      if constexpr (N >= 1) jet[1] = Scalar(1);
+      return jet;
+    }
+    case Operation::Add:
+    case Operation::Subtract: {
+      J v = left();
+      const J w = right();
+      for (int k = 0; k <= N; ++k) v[k] = node.operation == Operation::Add ? v[k] + w[k] : v[k] - w[k];
+      return v;
+    }
+    case Operation::Negate: {
+      J v = left();
+      for (Scalar& c : v) c = -c;
+      return v;
+    }
+    case Operation::Multiply: return multiply<Scalar, N>(left(), right());
+    case Operation::Divide: return divide<Scalar, N>(left(), right());
+    default: return applied<Scalar, N>(node, left());
   }
 }
 
@@ -628,51 +647,30 @@ Series<Scalar> density(const Series<Scalar>& u) {
 }
 
 template <class Scalar>
-Series<Scalar> taylor_of(const Node& node, const Scalar& x, size_t terms) {
-  const auto left = [&] { return taylor_of<Scalar>(*node.left, x, terms); };
-  const auto right = [&] { return taylor_of<Scalar>(*node.right, x, terms); };
-  const auto constant = [&](const Scalar& value) {
-    Series<Scalar> series(terms, Scalar(0));
-    series[0] = value;
-    return series;
-  };
-  switch (node.operation) {
-    case Operation::Literal: return constant(Scalar(node.literal));
-    case Operation::Pi: return constant(Scalar(Interval::pi()));
-    case Operation::Variable: {
-      Series<Scalar> series = constant(x);
-      if (terms > 1) series[1] = Scalar(1);
-      return series;
-    }
-    case Operation::Add:
-    case Operation::Subtract: {
-      Series<Scalar> v = left();
-      const Series<Scalar> w = right();
-      for (size_t k = 0; k < terms; ++k) v[k] = node.operation == Operation::Add ? v[k] + w[k] : v[k] - w[k];
-      return v;
-    }
-    case Operation::Negate: return scaled(left(), Scalar(-1));
-    case Operation::Multiply:
-      if (node.left->operation == Operation::Literal) return scaled(right(), Scalar(node.left->literal));
-      return product(left(), right());
-    case Operation::Divide: return quotient(left(), right());
-    default: break;
-  }
-  const Series<Scalar> u = left();
+Series<Scalar> constant_series(size_t terms, const Scalar& value) {
+  Series<Scalar> series(terms, Scalar(0));
+  series[0] = value;
+  return series;
+}
+
+/// The operation of a node on its one argument.
+template <class Scalar>
+Series<Scalar> series_applied(const Node& node, const Series<Scalar>& u) {
+  const size_t terms = u.size();
   const Scalar& a = u[0];
   switch (node.operation) {
     case Operation::Power: {
-      Series<Scalar> result = constant(Scalar(1));
+      Series<Scalar> result = constant_series<Scalar>(terms, Scalar(1));
       for (int k = 0; k < std::abs(node.power); ++k) result = k == 0 ? u : product(result, u);
-      return node.power >= 0 ? result : quotient(constant(Scalar(1)), result);
+      return node.power >= 0 ? result : quotient(constant_series<Scalar>(terms, Scalar(1)), result);
     }
     case Operation::Exp: return exponential(u);
     case Operation::Log: {
-      const Series<Scalar> reciprocal = quotient(constant(Scalar(1)), u);
+      const Series<Scalar> reciprocal = quotient(constant_series<Scalar>(terms, Scalar(1)), u);
       return integrated(u, log(a), [&](const Series<Scalar>&, size_t k) { return reciprocal[k]; });
     }
     case Operation::Sqrt: {
-      Series<Scalar> r = constant(root(a));
+      Series<Scalar> r = constant_series<Scalar>(terms, root(a));
       for (size_t k = 1; k < terms; ++k) r[k] = (u[k] - product_term(r, r, k, 1, k - 1)) / (r[0] * Scalar(2));
       return r;
     }
@@ -706,7 +704,7 @@ Series<Scalar> taylor_of(const Node& node, const Scalar& x, size_t terms) {
     }
     case Operation::Sin:
     case Operation::Cos: {
-      Series<Scalar> s = constant(sin(a)), c = constant(cos(a));
+      Series<Scalar> s = constant_series<Scalar>(terms, sin(a)), c = constant_series<Scalar>(terms, cos(a));
       for (size_t k = 1; k < terms; ++k) {
         const Scalar by(static_cast<double>(k));
         for (size_t j = 1; j <= k; ++j) {
@@ -717,7 +715,35 @@ Series<Scalar> taylor_of(const Node& node, const Scalar& x, size_t terms) {
       }
       return node.operation == Operation::Sin ? s : c;
     }
-    default: return constant(Scalar(0));
+    default: return constant_series<Scalar>(terms, Scalar(0));
+  }
+}
+
+template <class Scalar>
+Series<Scalar> taylor_of(const Node& node, const Scalar& x, size_t terms) {
+  const auto left = [&] { return taylor_of<Scalar>(*node.left, x, terms); };
+  const auto right = [&] { return taylor_of<Scalar>(*node.right, x, terms); };
+  switch (node.operation) {
+    case Operation::Literal: return constant_series<Scalar>(terms, Scalar(node.literal));
+    case Operation::Pi: return constant_series<Scalar>(terms, Scalar(Interval::pi()));
+    case Operation::Variable: {
+      Series<Scalar> series = constant_series<Scalar>(terms, x);
+      if (terms > 1) series[1] = Scalar(1);
+      return series;
+    }
+    case Operation::Add:
+    case Operation::Subtract: {
+      Series<Scalar> v = left();
+      const Series<Scalar> w = right();
+      for (size_t k = 0; k < terms; ++k) v[k] = node.operation == Operation::Add ? v[k] + w[k] : v[k] - w[k];
+      return v;
+    }
+    case Operation::Negate: return scaled(left(), Scalar(-1));
+    case Operation::Multiply:
+      if (node.left->operation == Operation::Literal) return scaled(right(), Scalar(node.left->literal));
+      return product(left(), right());
+    case Operation::Divide: return quotient(left(), right());
+    default: return series_applied(node, left());
   }
 }
 

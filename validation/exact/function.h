@@ -9,7 +9,6 @@
 
 #include <array>
 #include <memory>
-#include <string>
 #include <string_view>
 #include <vector>
 

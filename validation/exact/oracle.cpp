@@ -99,22 +99,11 @@ double Oracle::derivative(double x) {
   return result;
 }
 
-DoubleBounds Oracle::value_bounds(double x) {
+DoubleBounds Oracle::bounds(double x, void (Oracle::*enclose)(double, Real&, Real&)) {
   DoubleBounds bounds{};
   until_decided([&](mpfr_prec_t precision) {
     Real lo(precision), hi(precision);
-    enclose_value(x, lo, hi);
-    bounds = {mpfr_get_d(lo.get(), MPFR_RNDD), mpfr_get_d(hi.get(), MPFR_RNDU)};
-    return at_most_two_ulps_apart(bounds);
-  });
-  return bounds;
-}
-
-DoubleBounds Oracle::derivative_bounds(double x) {
-  DoubleBounds bounds{};
-  until_decided([&](mpfr_prec_t precision) {
-    Real lo(precision), hi(precision);
-    enclose_derivative(x, lo, hi);
+    (this->*enclose)(x, lo, hi);
     bounds = {mpfr_get_d(lo.get(), MPFR_RNDD), mpfr_get_d(hi.get(), MPFR_RNDU)};
     return at_most_two_ulps_apart(bounds);
   });

@@ -66,8 +66,8 @@ class Oracle {
   double derivative(double x);
 
   /// Binary64 numbers around f(x), and around f'(x), at most two ulps apart.
-  DoubleBounds value_bounds(double x);
-  DoubleBounds derivative_bounds(double x);
+  DoubleBounds value_bounds(double x) { return bounds(x, &Oracle::enclose_value); }
+  DoubleBounds derivative_bounds(double x) { return bounds(x, &Oracle::enclose_derivative); }
 
   /// g_m(y) = f'(x), within 2^-50, at the x of branch m (left of x* for false) with f(x) = y. If there is no
   /// such x, the value at the end of the branch: 0 for y at or below y*, 0 for m = 0 and y >= 0, the limit of
@@ -85,6 +85,8 @@ class Oracle {
       : x_star_(x_star), decided_by_less_(decided_by_less), left_end_(left_end) {}
 
  private:
+  DoubleBounds bounds(double x, void (Oracle::*enclose)(double, Real&, Real&));
+
   double x_star_, decided_by_less_, left_end_;
 };
 
@@ -93,7 +95,7 @@ class GeluOracle : public Oracle {
   GeluOracle();
   void enclose_value(double x, Real& lo, Real& hi) override;
   void enclose_derivative(double x, Real& lo, Real& hi) override;
-  /// Of Phi(x) and phi(x).
+  /// These enclose Phi(x) and phi(x).
   void enclose_cdf(double x, Real& lo, Real& hi);
   void enclose_density(double x, Real& lo, Real& hi);
 };
@@ -103,7 +105,7 @@ class SiluOracle : public Oracle {
   SiluOracle();
   void enclose_value(double x, Real& lo, Real& hi) override;
   void enclose_derivative(double x, Real& lo, Real& hi) override;
-  /// Of sigma(x).
+  /// This encloses sigma(x).
   void enclose_sigmoid(double x, Real& lo, Real& hi);
 };
 

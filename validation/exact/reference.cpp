@@ -4,8 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
 #include <stdexcept>
 #include <utility>
 
@@ -249,8 +247,10 @@ void Reference::evaluate(const float* x, double* value, double* value_lo, double
   }
 }
 
-std::int64_t round_values(const float* x, const double* value_lo, const double* value_hi, float* y,
-                          std::int64_t n, const FloatFormat& format, Oracle& oracle) {
+std::int64_t round_values(const EnclosedValues& values, float* y, const FloatFormat& format, Oracle& oracle) {
+  const float* const x = values.x;
+  const double *const value_lo = values.low, *const value_hi = values.high;
+  const std::int64_t n = values.n;
   const FloatFormat local = format;  // a local copy, which no store to y can alias
   std::int64_t undecided = 0;
 #pragma omp simd reduction(+ : undecided)

@@ -143,10 +143,15 @@ inline double round_to_format(double v, const FloatFormat& format) {
   return std::copysign(capped, v);
 }
 
-/// Sets y[i] to f(x[i]) correctly rounded to `format`, widened. The enclosures of Reference::evaluate are
-/// used if both ends round alike, and otherwise `oracle`. Returns how many of the n elements the oracle
-/// decided.
-std::int64_t round_values(const float* x, const double* value_lo, const double* value_hi, float* y,
-                          std::int64_t n, const FloatFormat& format, Oracle& oracle);
+/// n numbers x, and the enclosures of f(x) that Reference::evaluate gives.
+struct EnclosedValues {
+  const float* x;
+  const double *low, *high;
+  std::int64_t n;
+};
+
+/// Sets y[i] to f(x[i]) correctly rounded to `format`, widened. The enclosures are used if both ends round
+/// alike, and otherwise `oracle`. Returns how many of the n elements the oracle decided.
+std::int64_t round_values(const EnclosedValues& values, float* y, const FloatFormat& format, Oracle& oracle);
 
 }  // namespace outgrad::validation

@@ -1,5 +1,5 @@
 // Moments of every store over the x of bf16, and what follows from them.
-#include "validation/json_node.h"
+#include "kernels/support/json_node.h"
 #include "validation/front/front.h"
 
 #include <fmt/format.h>
@@ -13,6 +13,8 @@
 
 namespace outgrad::validation {
 namespace {
+
+using kernels::JsonNode;
 
 // The q with P(x <= q) = p, within a range that holds every distribution.
 double quantile(const Distribution& distribution, double p) {
@@ -193,8 +195,7 @@ std::vector<FrontRow> front_of(const SweptActivation& f, std::vector<Store> stor
 
 std::map<std::string, StoreSpeed> parse_speeds(const std::string& text, const std::string& file,
                                                const SweptActivation& f) {
-  const nlohmann::json json = kernels::parse_json(text, file);
-  const JsonNode node(json, file, "");
+  const JsonNode node(kernels::parse_json(text, file), file);
   node.expect_schema("outgrad.store_bench/2");
   // On a busy machine `bench` writes no median, only "too noisy": such a store has no speed.
   const auto told = [](const JsonNode& each) {

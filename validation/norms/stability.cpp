@@ -12,7 +12,6 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <set>
 #include <span>
 #include <string_view>
@@ -972,14 +971,7 @@ nlohmann::json to_json(const StabilityOptions& options) {
 
 nlohmann::json to_json(const StabilityResult& result) {
   using nlohmann::json;
-  json columns = {{"gamma", json::array()},
-                  {"beta", json::array()},
-                  {"rho", json::array()},
-                  {"class", json::array()},
-                  {"bits_lost", json::array()}};
-  for (const char* key : {"x_hat_worst", "x_hat_conditional", "dx_worst", "dx_conditional", "dgamma_worst",
-                          "dgamma_conditional"})
-    columns[key] = json::array();
+  json columns;
   for (size_t j = 0; j < result.channels.size(); ++j) {
     const ChannelParameters& channel = result.channels[j];
     const ChannelBounds& bounds = result.from_output.channels[j];
@@ -988,12 +980,11 @@ nlohmann::json to_json(const StabilityResult& result) {
     columns["rho"].push_back(channel.rho);
     columns["class"].push_back(to_string(channel.channel_class));
     columns["bits_lost"].push_back(channel.bits_lost);
-    columns["x_hat_worst"].push_back(bounds.x_hat.worst);
-    columns["x_hat_conditional"].push_back(bounds.x_hat.conditional);
-    columns["dx_worst"].push_back(bounds.dx.worst);
-    columns["dx_conditional"].push_back(bounds.dx.conditional);
-    columns["dgamma_worst"].push_back(bounds.dgamma.worst);
-    columns["dgamma_conditional"].push_back(bounds.dgamma.conditional);
+    for (const auto& [name, bound] :
+         {std::pair("x_hat", &bounds.x_hat), {"dx", &bounds.dx}, {"dgamma", &bounds.dgamma}}) {
+      columns[std::string(name) + "_worst"].push_back(bound->worst);
+      columns[std::string(name) + "_conditional"].push_back(bound->conditional);
+    }
   }
   json classes;
   for (const ChannelClass c :

@@ -107,37 +107,15 @@ std::vector<float> decode(std::string_view bytes, Element element) {
   return {};
 }
 
-// Sizes in bits of the dtypes of the safetensors format (its `Dtype`, release 0.6). Tensors of a dtype
-// without an Element can be listed but not read.
-struct SafetensorsDtype {
-  u64 bits;
-  std::optional<Element> element;
-};
-
-const std::map<std::string, SafetensorsDtype, std::less<>> kSafetensorsDtypes = {
-    {"F4", {4, {}}},
-    {"F6_E2M3", {6, {}}},
-    {"F6_E3M2", {6, {}}},
-    {"BOOL", {8, {}}},
-    {"U8", {8, {}}},
-    {"I8", {8, {}}},
-    {"F8_E4M3", {8, {}}},
-    {"F8_E5M2", {8, {}}},
-    {"F8_E8M0", {8, {}}},
-    {"F8_E4M3FNUZ", {8, {}}},
-    {"F8_E5M2FNUZ", {8, {}}},
-    {"I16", {16, {}}},
-    {"U16", {16, {}}},
-    {"F16", {16, Element::kF16}},
-    {"BF16", {16, Element::kBF16}},
-    {"I32", {32, {}}},
-    {"U32", {32, {}}},
-    {"F32", {32, Element::kF32}},
-    {"F64", {64, Element::kF64}},
-    {"I64", {64, {}}},
-    {"U64", {64, {}}},
-    {"C64", {64, {}}},
-};
+// Sizes in bits of the dtypes of the safetensors format (its `Dtype`, release 0.6), and those of them that
+// can be read; the others are only listed.
+const std::map<std::string, u64, std::less<>> kSafetensorsBits = {
+    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"BOOL", 8},        {"U8", 8},          {"I8", 8},
+    {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
+    {"U16", 16},    {"F16", 16},    {"BF16", 16},   {"I32", 32},        {"U32", 32},        {"F32", 32},
+    {"F64", 64},    {"I64", 64},    {"U64", 64},    {"C64", 64}};
+const std::map<std::string, Element, std::less<>> kSafetensorsElements = {
+    {"F16", Element::kF16}, {"BF16", Element::kBF16}, {"F32", Element::kF32}, {"F64", Element::kF64}};
 
 // Checks a header before the parser reads it, and refuses two things that the parser would accept. nlohmann
 // keeps the last of two equal keys; the format forbids them, and they can make two readers see two different
@@ -238,9 +216,8 @@ class SafetensorsFile final : public TensorFile {
   }
 
   std::vector<float> read(const TensorInfo& tensor) const override {
-    const auto dtype = kSafetensorsDtypes.find(tensor.dtype);
-    const auto element = dtype == kSafetensorsDtypes.end() ? std::nullopt : dtype->second.element;
-    if (!element)
+    const auto element = kSafetensorsElements.find(tensor.dtype);
+    if (element == kSafetensorsElements.end())
       throw SpecError(label_, tensor.name,
                       "dtype " + tensor.dtype + " where F16, BF16, F32 or F64 is needed");
     const Range range = ranges_.at(tensor.name);
@@ -249,7 +226,7 @@ class SafetensorsFile final : public TensorFile {
                       fmt::format("{} bytes, beyond the limit of {} for one tensor", range.end - range.begin,
                                   kMaxTensorBytes));
     }
-    return decode(bytes_at(data_begin_ + range.begin, range.end - range.begin, tensor.name), *element);
+    return decode(bytes_at(data_begin_ + range.begin, range.end - range.begin, tensor.name), element->second);
   }
 
  private:
@@ -303,16 +280,16 @@ class SafetensorsFile final : public TensorFile {
     TensorInfo tensor{.name = name, .shape = unsigned_list("shape")};
     if (!entry.contains("dtype") || !entry["dtype"].is_string()) refuse("'dtype' is not a string");
     tensor.dtype = entry["dtype"].get<std::string>();
-    const auto dtype = kSafetensorsDtypes.find(tensor.dtype);
+    const auto dtype = kSafetensorsBits.find(tensor.dtype);
     const std::vector<u64> offsets = unsigned_list("data_offsets");
     if (offsets.size() != 2 || offsets[0] > offsets[1]) refuse("'data_offsets' is not [begin, end]");
     if (offsets[1] > data_bytes_) refuse(fmt::format("ends at data byte {} of {}", offsets[1], data_bytes_));
     const auto elements = element_count(tensor.shape);
     if (!elements) refuse("the product of the shape overflows 64 bits");
-    if (dtype == kSafetensorsDtypes.end()) {
+    if (dtype == kSafetensorsBits.end()) {
       tensor.unknown = "dtype " + tensor.dtype;
     } else {
-      const auto bits = checked_multiply(*elements, dtype->second.bits);
+      const auto bits = checked_multiply(*elements, dtype->second);
       if (!bits) refuse("the product of the shape overflows 64 bits");
       if (*bits % 8 != 0)
         refuse(fmt::format("{} elements of {} do not fill whole bytes", *elements, tensor.dtype));

@@ -11,7 +11,6 @@
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "kernels/support/process.h"
-#include "validation/report/requirements.h"
 #include "validation/sweep/targets.h"
 
 namespace outgrad::validation {

@@ -91,7 +91,7 @@ void add_format(const Results& results, const Targets& targets, std::vector<Requ
   of_header("operations per element, backward", Kind::count, targets.operations, &BackwardHeader::operations);
 }
 
-/// Of which runs these files are, each named once.
+/// The runs that these files are of, each named once.
 template <class Files>
 std::string origin_of(const Results& results, const Files& files) {
   std::set<std::string> origins;

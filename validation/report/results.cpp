@@ -11,7 +11,7 @@
 #include "autotune/records/database.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
-#include "validation/json_node.h"
+#include "kernels/support/json_node.h"
 
 namespace outgrad::validation {
 
@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-using Node = JsonNode;
+using Node = kernels::JsonNode;
 
 /// The regular files whose names end in `extension`, sorted. They are in a folder (Iterator =
 /// fs::directory_iterator) or also below it (fs::recursive_directory_iterator). There are none if the folder
@@ -54,14 +54,12 @@ std::string quoted(std::string text) {
 bool has_rows(const FitResult& fit) { return fit.kind != "table" && fit.kind != "code" && fit.kind != "fp8"; }
 
 FitResult read_fit(const std::string& file) {
-  const nlohmann::json json = read_json(file);
-  const Node node(json, file, "");
-  node.expect_schema("outgrad.fit/3");
+  const Node node = kernels::read_json(file, "outgrad.fit/3");
   FitResult fit;
   fit.file = file;
   fit.name = node["name"].text();
   fit.kind = node["kind"].text();
-  fit.own = json.value("activation", nlohmann::json()) == "expression";
+  fit.own = node.raw().value("activation", nlohmann::json()) == "expression";
   fit.spec_sha256 = node["spec_sha256"].text();
   if (!has_rows(fit)) return fit;
   const Node certificate = node["certificate"];
@@ -144,8 +142,7 @@ SweepResult read_sweep(const Node& node, const std::string& file) {
 
 /// A file of sweeps/: of a fit, of stores, or of a shard, which is no sweep before it is merged.
 void read_own_sweep(const std::string& file, Results& results) {
-  const nlohmann::json json = read_json(file);
-  const Node node(json, file, "");
+  const Node node = kernels::read_json(file);
   if (node["schema"].text().starts_with("outgrad.sweep-part/")) {
     results.warnings.push_back(file + ":1: a part of a sweep, ignored");
     return;
@@ -171,8 +168,7 @@ void read_own_sweep(const std::string& file, Results& results) {
 
 /// A file of foreign/sweeps/. Nothing is judged by it, but a sweep that is not exhaustive is none.
 void read_foreign_sweep(const std::string& file, Results& results) {
-  const nlohmann::json json = read_json(file);
-  const Node node(json, file, "");
+  const Node node = kernels::read_json(file);
   const std::string schema = node["schema"].text();
   if (schema == "outgrad.quantiser/1") {
     patterns_of(node["format"]);
@@ -192,9 +188,7 @@ double figure_of(const Node& node) {
 }
 
 AttackFile read_attack(const std::string& file) {
-  const nlohmann::json json = read_json(file);
-  const Node node(json, file, "");
-  node.expect_schema("outgrad.norm_attack/1");
+  const Node node = kernels::read_json(file, "outgrad.norm_attack/1");
   const AttackFile attack{file, figure_of(node["evaluations"]), figure_of(node["violations"]),
                           figure_of(node["median_tightness"])};
   double violations = 0;
@@ -207,9 +201,7 @@ AttackFile read_attack(const std::string& file) {
 }
 
 CertificateAttack read_certificate_attack(const std::string& file) {
-  const nlohmann::json json = read_json(file);
-  const Node node(json, file, "");
-  node.expect_schema("outgrad.certificate_attack/1");
+  const Node node = kernels::read_json(file, "outgrad.certificate_attack/1");
   const Node mutations = node["mutations"], specifications = node["specifications"];
   CertificateAttack attack{.file = file};
   attack.mutants = mutations["tried"].count(), attack.survived = mutations["survived"].count();
@@ -223,9 +215,7 @@ CertificateAttack read_certificate_attack(const std::string& file) {
 }
 
 CoqProof read_proof(const std::string& file) {
-  const nlohmann::json json = read_json(file);
-  const Node node(json, file, "");
-  node.expect_schema("outgrad.proofs/1");
+  const Node node = kernels::read_json(file, "outgrad.proofs/1");
   CoqProof proof{.file = file, .name = node["name"].text(), .spec_sha256 = node["spec_sha256"].text()};
   proof.holds = node["holds"].boolean();
   bool all_proven = true;
@@ -279,11 +269,9 @@ constexpr const char* kCommitted = "committed";
 
 /// Paths in the file are relative to `in`.
 Provenance read_provenance(const std::string& file, const fs::path& in) {
-  const nlohmann::json json = read_json(file);
-  const Node node(json, file, "");
-  node.expect_schema("outgrad.provenance/1");
+  const Node node = kernels::read_json(file, "outgrad.provenance/1");
   const Node machine = node["machine"];
-  const int cores = machine["cores"].small();
+  const int cores = machine["cores"].count<int>();
   const std::string commit = node["commit"].text(), gpu = machine["gpu"].text();
   Provenance provenance;
   provenance.made_by = quoted(fmt::format("outgrad {}{}, {}, on {}, {} {}, {}", node["version"].text(),

@@ -12,7 +12,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "validation/certificate/header_reader.h"
@@ -112,8 +111,8 @@ struct Results {
 
   /// Whether nothing was read; without headers: nothing but headers.
   bool empty(bool without_headers = false) const;
-  /// Of which run a file is: "this run", "committed DATE COMMIT", "not of this run"; "not stated" without a
-  /// provenance.json.
+  /// The run that a file is of: "this run", "committed DATE COMMIT", "not of this run"; "not stated" without
+  /// a provenance.json.
   std::string origin(const std::string& file) const;
   /// Null if there is none.
   const BackwardHeader* backward_named(const std::string& name) const;

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <bit>
 #include <vector>
 
 #include "kernels/host/softmax.h"

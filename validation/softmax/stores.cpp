@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <span>
 
 #include "kernels/host/softmax.h"
 #include "kernels/support/random.h"

@@ -4,10 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <numbers>
 
-#include "validation/json_node.h"
+#include "kernels/support/json_node.h"
 
 namespace outgrad::validation {
 namespace {
@@ -44,7 +43,7 @@ Distribution Distribution::parse(const std::string& text, const std::string& fil
 }
 
 Distribution Distribution::from_json(const nlohmann::json& json, const std::string& file) {
-  const JsonNode node(json, file, "");
+  const kernels::JsonNode node(json, file);
   if (node.has("sigma")) {
     const double sigma = node["sigma"].finite();
     if (!(sigma > 0)) node["sigma"].fail("is not above 0");
@@ -61,7 +60,7 @@ Distribution Distribution::from_json(const nlohmann::json& json, const std::stri
     node["counts"].fail(fmt::format("has {} bins, not from 1 to {}", counts.size(), kMostBins));
   constexpr std::int64_t kMostElements = std::int64_t{1} << 53;
   std::int64_t sum = 0;
-  for (const JsonNode& count : counts) {
+  for (const kernels::JsonNode& count : counts) {
     d.below_.push_back(static_cast<double>(sum));
     if (count.count() > kMostElements - sum) count.fail("takes the sum beyond 2^53");
     sum += count.count();

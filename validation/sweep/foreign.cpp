@@ -4,20 +4,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <memory>
-#include <string_view>
-#include <type_traits>
 #include <utility>
 
-#include "validation/json_node.h"
+#include "kernels/support/json_node.h"
 #include "validation/limits.h"
 #include "validation/sweep/fingerprint.h"
 
 namespace outgrad::validation {
 namespace {
+
+using kernels::JsonNode;
 
 constexpr std::int64_t kRun = 512;  // elements that are evaluated together
 constexpr int kMostCodeBits = 8;    // a longer code than y itself has in 8-bit formats saves nothing
@@ -54,12 +53,12 @@ ForeignPiece read_piece(const JsonNode& node, const ForeignFunction& function) {
     return piece;
   }
   node.expect_keys({"from", "to", "includes", "coordinate", "centre", "coefficients", "order"});
-  piece.coordinate = word_of<ForeignCoordinate>(
-      node["coordinate"], {{"y", ForeignCoordinate::y}, {"signed_sqrt", ForeignCoordinate::signed_sqrt}});
+  piece.coordinate = node["coordinate"].word<ForeignCoordinate>(
+      {{"y", ForeignCoordinate::y}, {"signed_sqrt", ForeignCoordinate::signed_sqrt}});
   if (piece.coordinate == ForeignCoordinate::signed_sqrt && function.t_min <= 0)
     node["coordinate"].fail("needs 'constants'");
-  piece.order = word_of<ForeignOrder>(node["order"],
-                                      {{"horner", ForeignOrder::horner}, {"estrin", ForeignOrder::estrin}});
+  piece.order =
+      node["order"].word<ForeignOrder>({{"horner", ForeignOrder::horner}, {"estrin", ForeignOrder::estrin}});
   piece.centre = used(node["centre"], function.arithmetic);
   piece.coefficients = used_list(node["coefficients"], function.arithmetic, kForeignCoefficients);
   return piece;
@@ -78,10 +77,10 @@ std::vector<ForeignPiece> read_branch(const JsonNode& node, const ForeignFunctio
     const double from = end_of_interval(item["from"], function.arithmetic);
     piece.to = end_of_interval(item["to"], function.arithmetic);
     enum class Includes { neither, lower, upper, both };
-    const auto includes = word_of<Includes>(item["includes"], {{"none", Includes::neither},
-                                                               {"from", Includes::lower},
-                                                               {"to", Includes::upper},
-                                                               {"both", Includes::both}});
+    const auto includes = item["includes"].word<Includes>({{"none", Includes::neither},
+                                                           {"from", Includes::lower},
+                                                           {"to", Includes::upper},
+                                                           {"both", Includes::both}});
     const bool includes_from = includes == Includes::lower || includes == Includes::both;
     piece.includes_to = includes == Includes::upper || includes == Includes::both;
     if (!(from < piece.to)) item.fail("'from' is not below 'to'");
@@ -112,7 +111,7 @@ void read_steps(const JsonNode& node, ForeignFunction& function) {
   function.code_bits = static_cast<int>(bits);
   const std::size_t most = std::size_t{1} << bits;
   const std::vector<double> thresholds = used_list(node["thresholds"], function.arithmetic, most - 1);
-  const bool below = word_of<bool>(node["threshold_belongs"], {{"below", true}, {"above", false}});
+  const bool below = node["threshold_belongs"].word<bool>({{"below", true}, {"above", false}});
   if (node.has("values") == node.has("increments"))
     node.fail("has not just one of 'values' and 'increments'");
   std::vector<double> values =
@@ -145,10 +144,9 @@ void read_steps(const JsonNode& node, ForeignFunction& function) {
 void read_pieces(const JsonNode& node, ForeignFunction& function) {
   node.expect_keys({"schema", "name", "activation", "kind", "source", "arithmetic", "constants", "mask_from",
                     "forward", "nan", "left", "right", "claims"});
-  function.arithmetic =
-      word_of<ForeignArithmetic>(node["arithmetic"], {{"f32", ForeignArithmetic::f32},
-                                                      {"f32_fma", ForeignArithmetic::f32_fma},
-                                                      {"f64", ForeignArithmetic::f64}});
+  function.arithmetic = node["arithmetic"].word<ForeignArithmetic>({{"f32", ForeignArithmetic::f32},
+                                                                    {"f32_fma", ForeignArithmetic::f32_fma},
+                                                                    {"f64", ForeignArithmetic::f64}});
   if (node.has("constants")) {
     const JsonNode constants = node["constants"];
     constants.expect_keys({"y_hi", "y_lo", "t_min"});
@@ -159,7 +157,7 @@ void read_pieces(const JsonNode& node, ForeignFunction& function) {
   }
   if (node.has("mask_from")) function.mask_from = node["mask_from"].finite();
   if (node.has("forward")) {
-    function.erff = word_of<bool>(node["forward"], {{"rounded", false}, {"erff", true}});
+    function.erff = node["forward"].word<bool>({{"rounded", false}, {"erff", true}});
     if (function.erff && function.activation != &kGelu) node["forward"].fail("'erff' is a forward of gelu");
   }
   if (node.has("nan") && node["nan"].raw() != "passes") {
@@ -293,8 +291,7 @@ ForeignFunction parse_foreign(const std::string& text, const std::string& file) 
   if (text.size() > kForeignBytes)
     throw kernels::SpecError(file, "size",
                              fmt::format("{} bytes; at most {} are read", text.size(), kForeignBytes));
-  const nlohmann::json json = kernels::parse_json(text, file);
-  const JsonNode node(json, file, "");
+  const JsonNode node(kernels::parse_json(text, file), file);
   node.expect_schema(kForeignSchema);
   ForeignFunction function;
   function.name = node["name"].text();
@@ -304,16 +301,15 @@ ForeignFunction parse_foreign(const std::string& text, const std::string& file) 
       !std::all_of(function.name.begin(), function.name.end(), is_plain)) {
     node["name"].fail(fmt::format("is not made of at most {} of a-z, 0-9 and _", kLongestName));
   }
-  function.activation =
-      word_of<const SweptActivation*>(node["activation"], {{"gelu", &kGelu}, {"silu", &kSilu}});
+  function.activation = node["activation"].word<const SweptActivation*>({{"gelu", &kGelu}, {"silu", &kSilu}});
   function.mask_from = function.activation->x_star;
   const JsonNode source = node["source"];
   source.expect_keys({"work", "repository", "commit", "file", "note"});
   for (const auto& [key, value] : source.raw().items()) function.source[key] = source[key].text();
   if (!source.has("work")) source.fail("'work' is missing: whose coefficients they are");
   enum class Kind { pieces, steps, quantiser };
-  const auto kind = word_of<Kind>(
-      node["kind"], {{"pieces", Kind::pieces}, {"steps", Kind::steps}, {"quantiser", Kind::quantiser}});
+  const auto kind = node["kind"].word<Kind>(
+      {{"pieces", Kind::pieces}, {"steps", Kind::steps}, {"quantiser", Kind::quantiser}});
   if (kind == Kind::pieces) read_pieces(node, function);
   if (kind == Kind::steps) read_steps(node, function);
   if (kind == Kind::quantiser) function.quantiser = read_quantiser(node);

@@ -32,14 +32,14 @@ double e4m3_number(int place) {
 }
 constexpr std::size_t kMostRanges = 64;
 
-std::array<double, 2> read_interval(const JsonNode& node) {
+std::array<double, 2> read_interval(const kernels::JsonNode& node) {
   const auto ends = node.items(2);
   const std::array<double, 2> interval{ends[0].finite(), ends[1].finite()};
   if (!(interval[0] < interval[1])) node.fail("is not [from, to] with from < to");
   return interval;
 }
 
-int between(const JsonNode& node, int least, int most) {
+int between(const kernels::JsonNode& node, int least, int most) {
   const std::int64_t value = node.count();
   if (value < least || value > most) node.fail(fmt::format("is not from {} to {}", least, most));
   return static_cast<int>(value);
@@ -57,22 +57,22 @@ double Quantiser::u(std::uint64_t k) const {
   return round_to_format(std::ldexp(whole + u_offset, -u_bits), kF32);
 }
 
-Quantiser read_quantiser(const JsonNode& node) {
+Quantiser read_quantiser(const kernels::JsonNode& node) {
   node.expect_keys({"schema",   "name",   "activation", "kind",       "source", "claims",   "keeps",  "codes",
                     "bits",     "levels", "epsilon",    "group",      "range",  "momentum", "ranges", "x",
                     "rounding", "u",      "overflow",   "arithmetic", "fma",    "kept_in"});
   Quantiser q;
-  q.keeps_y = word_of<bool>(node["keeps"], {{"x", false}, {"y", true}});
+  q.keeps_y = node["keeps"].word<bool>({{"x", false}, {"y", true}});
   q.bits = between(node["bits"], 1, kMostBits);
-  if (node.has("codes")) q.e4m3 = word_of<bool>(node["codes"], {{"whole", false}, {"e4m3", true}});
+  if (node.has("codes")) q.e4m3 = node["codes"].word<bool>({{"whole", false}, {"e4m3", true}});
   if (q.e4m3 && q.bits != kE4m3.bits) node["bits"].fail("is not 8, the width of e4m3");
   q.levels = between(node["levels"], 1, q.e4m3 ? static_cast<int>(kE4m3.largest) : (1 << q.bits) - 1);
   q.epsilon = node["epsilon"].finite();
   if (q.epsilon < 0) node["epsilon"].fail("is negative");
   q.group = node["group"].count();
-  q.rule = word_of<Quantiser::Rule>(node["range"], {{"exact", Quantiser::Rule::exact},
-                                                    {"given", Quantiser::Rule::given},
-                                                    {"running", Quantiser::Rule::running}});
+  q.rule = node["range"].word<Quantiser::Rule>({{"exact", Quantiser::Rule::exact},
+                                                {"given", Quantiser::Rule::given},
+                                                {"running", Quantiser::Rule::running}});
   if (q.group < (q.rule == Quantiser::Rule::exact ? 2 : 1))
     node["group"].fail(q.group < 1 ? "is not positive" : "is 1: its min and max are equal");
   if (node.has("momentum") != (q.rule == Quantiser::Rule::running))
@@ -84,29 +84,29 @@ Quantiser read_quantiser(const JsonNode& node) {
   const auto ranges = node["ranges"].items();
   if (ranges.empty() || ranges.size() > kMostRanges)
     node["ranges"].fail(fmt::format("has {} ranges, not from 1 to {}", ranges.size(), kMostRanges));
-  for (const JsonNode& range : ranges) q.ranges.push_back(read_interval(range));
+  for (const kernels::JsonNode& range : ranges) q.ranges.push_back(read_interval(range));
   if (node.has("x") == (q.rule == Quantiser::Rule::exact))
     node.fail("has not 'x' just for a range that is not exact");
   if (node.has("x")) q.x = read_interval(node["x"]);
-  q.stochastic = word_of<bool>(node["rounding"], {{"nearest", false}, {"stochastic", true}});
+  q.stochastic = node["rounding"].word<bool>({{"nearest", false}, {"stochastic", true}});
   if (node.has("u") != q.stochastic) node.fail("has not 'u' just for stochastic rounding");
   if (q.stochastic) {
-    const JsonNode u = node["u"];
+    const kernels::JsonNode u = node["u"];
     u.expect_keys({"bits", "offset"});
     q.u_bits = between(u["bits"], 1, kMostRandomBits);
     q.u_offset = u["offset"].finite();
     if (!(q.u_offset >= 0 && q.u_offset <= 1)) u["offset"].fail("is not from 0 to 1");
   }
-  q.wraps = word_of<bool>(node["overflow"], {{"wrap", true}, {"saturate", false}});
-  q.arithmetic = word_of<const FloatFormat*>(
-      node["arithmetic"], {{"own", nullptr}, {"f32", &kF32}, {"f16", &kF16}, {"bf16", &kBf16}});
+  q.wraps = node["overflow"].word<bool>({{"wrap", true}, {"saturate", false}});
+  q.arithmetic = node["arithmetic"].word<const FloatFormat*>(
+      {{"own", nullptr}, {"f32", &kF32}, {"f16", &kF16}, {"bf16", &kBf16}});
   if (q.e4m3 && q.rule != Quantiser::Rule::exact)
     node["range"].fail("is not exact, as it is for numbers of e4m3");
   if (q.e4m3 && q.stochastic) node["rounding"].fail("is not nearest, as it is for numbers of e4m3");
   if (q.e4m3 && q.wraps) node["overflow"].fail("is not saturate, as it is for numbers of e4m3");
   q.fma = node["fma"].boolean();
-  q.kept = word_of<const FloatFormat*>(node["kept_in"],
-                                       {{"same", nullptr}, {"f32", &kF32}, {"f16", &kF16}, {"bf16", &kBf16}});
+  q.kept = node["kept_in"].word<const FloatFormat*>(
+      {{"same", nullptr}, {"f32", &kF32}, {"f16", &kF16}, {"bf16", &kBf16}});
   return q;
 }
 

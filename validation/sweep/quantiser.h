@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "validation/exact/oracle.h"
-#include "validation/json_node.h"
+#include "kernels/support/json_node.h"
 
 namespace outgrad::validation {
 
@@ -57,7 +57,7 @@ struct Quantiser {
 };
 
 /// `node` is a file of kind "quantiser", whose common keys have been read. Throws kernels::SpecError.
-Quantiser read_quantiser(const JsonNode& node);
+Quantiser read_quantiser(const kernels::JsonNode& node);
 
 /// The scale and the minimum of one group, and what they do to its elements.
 class QuantisedGroup {

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -56,7 +55,7 @@ class Stretch {
     double value = 0, lo = 0, hi = 0;
     activation_.reference().evaluate(&e.x, &value, &lo, &hi, &e.slope, 1);
     float y = e.x;
-    if (keeps_y_) round_values(&e.x, &lo, &hi, &y, 1, domain_.x_format, *oracle_);
+    if (keeps_y_) round_values({&e.x, &lo, &hi, 1}, &y, domain_.x_format, *oracle_);
     e.z = y;
     return e;
   }

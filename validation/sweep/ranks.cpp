@@ -11,7 +11,6 @@
 #include <exception>
 #include <mutex>
 #include <thread>
-#include <vector>
 
 #include "kernels/support/errors.h"
 #include "kernels/support/parallel.h"

@@ -6,16 +6,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <chrono>
-#include <cmath>
 #include <exception>
 #include <filesystem>
 #include <limits>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -29,7 +26,6 @@
 #include "kernels/support/files.h"
 #include "kernels/support/json.h"
 #include "kernels/support/progress.h"
-#include "validation/exact/reference.h"
 #include "validation/limits.h"
 #include "validation/sweep/sweep_json.h"
 
@@ -229,7 +225,7 @@ class BlockSweeper {
       return;
     }
     segment_.oracle_decisions +=
-        round_values(b.x, b.value_lo, b.value_hi, b.y_true, n, subject_.format, *oracle_);
+        round_values({b.x, b.value_lo, b.value_hi, n}, b.y_true, subject_.format, *oracle_);
     if (subject_.own_forward) {
       subject_.forward(b.x, b.y, b.mask, n);
     } else {
@@ -291,7 +287,7 @@ class BlockSweeper {
   }
   double error_at(std::int64_t i) const { return buffers_->g[i] - buffers_->want[i]; }
 
-  /// Of the dither that the kernels drew, or of one scale, T is measured too.
+  /// T is also measured for the dither that the kernels drew, or for one scale.
   void sweep_varied() {
     Buffers& b = *buffers_;
     subject_.forward(b.x, b.y_true, b.mask, n_);
@@ -338,21 +334,26 @@ class BlockSweeper {
     return top;
   }
 
-  /// Raises `maximum` to the greatest value in buffers_->error; got(i) and want(i) describe the element.
-  template <class Got, class Want>
-  void raise(Maximum& maximum, const float* y, Got got, Want want) {
+  template <class Got>
+  void set_errors(const Got* got, const double* want) {
+    double* const error = buffers_->error;
+#pragma omp simd
+    for (std::int64_t i = 0; i < n_; ++i) error[i] = magnitude_of(got[i] - want[i]);
+  }
+
+  /// Raises `maximum` to the greatest value in buffers_->error; y, got and want describe the element.
+  template <class Got>
+  void raise(Maximum& maximum, const float* y, const Got* got, const double* want) {
     const Buffers& b = *buffers_;
     const double top = top_of(b.error, n_);
     if (!(top > maximum.value)) return;
     const std::int64_t i = std::find(b.error, b.error + n_, top) - b.error;
-    maximum = {top, b.x[i], y[i], static_cast<double>(got(i)), static_cast<double>(want(i))};
+    maximum = {top, b.x[i], y[i], static_cast<double>(got[i]), want[i]};
   }
 
   void raise_by_gradient(Maximum& maximum, const float* y, const float* g) {
-    Buffers& b = *buffers_;
-#pragma omp simd
-    for (std::int64_t i = 0; i < n_; ++i) b.error[i] = magnitude_of(g[i] - b.want[i]);
-    raise(maximum, y, [&](std::int64_t i) { return g[i]; }, [&](std::int64_t i) { return b.want[i]; });
+    set_errors(g, buffers_->want);
+    raise(maximum, y, g, buffers_->want);
   }
 
   /// function(y, mask) of the block. If all elements have the same y and mask bit, which happens because
@@ -411,11 +412,8 @@ class BlockSweeper {
   void measure_storage() {
     Buffers& b = *buffers_;
     subject_.activation->slope_of_value(b.y_true, b.reach, n_);
-#pragma omp simd
-    for (std::int64_t i = 0; i < n_; ++i) b.error[i] = magnitude_of(b.reach[i] - b.want[i]);
-    raise(
-        segment_.storage[right_], b.y_true, [&](std::int64_t i) { return b.reach[i]; },
-        [&](std::int64_t i) { return b.want[i]; });
+    set_errors(b.reach, b.want);
+    raise(segment_.storage[right_], b.y_true, b.reach, b.want);
   }
 
   /// D: g against f' at the argument of y itself. If this is a formula in y, it is measured for every y.
@@ -425,14 +423,10 @@ class BlockSweeper {
     Buffers& b = *buffers_;
     Maximum& maximum = segment_.deviation[right_];
     if (subject_.activation->slope_of_value) {
-#pragma omp simd
-      for (std::int64_t i = 0; i < n_; ++i) b.error[i] = magnitude_of(b.g[i] - b.reach[i]);
-      return raise(
-          maximum, b.y_true, [&](std::int64_t i) { return b.g[i]; },
-          [&](std::int64_t i) { return b.reach[i]; });
+      set_errors(b.g, b.reach);
+      return raise(maximum, b.y_true, b.g, b.reach);
     }
-#pragma omp simd
-    for (std::int64_t i = 0; i < n_; ++i) b.error[i] = magnitude_of(b.g[i] - b.want[i]);
+    set_errors(b.g, b.want);
     if (top_of(b.error, n_) <= claim - kSweepMargin) return;
     double exact = 0;
     for (std::int64_t i = 0, last = -1; i < n_; ++i) {
@@ -582,20 +576,21 @@ class BlockSweeper {
 
   /// Raises the maximum of each element's region by buffers_->error, which is negative for elements without
   /// an error in ulp.
-  template <class Got, class Want>
-  void raise_by_region(std::array<Maximum, kGradientRegions>& maxima, Got got, Want want) {
+  template <std::size_t N, class Region, class Got>
+  void raise_by_region(std::array<Maximum, N>& maxima, const Region& region, const Got* got,
+                       const double* want) {
     const Buffers& b = *buffers_;
     const auto maximum_of = [&](std::int64_t i) -> Maximum& {
-      return maxima[static_cast<std::size_t>(gradient_region_of(i))];
+      return maxima[static_cast<std::size_t>(region(i))];
     };
-    if (in_one_binade() && gradient_region_of(0) == gradient_region_of(n_ - 1)) {
-      raise(maximum_of(0), b.y, got, want);
-      return;
-    }
-    for (std::int64_t i = 0; i < n_; ++i) {
-      maximum_of(i).raise(
-          {b.error[i], b.x[i], b.y[i], static_cast<double>(got(i)), static_cast<double>(want(i))});
-    }
+    if (in_one_binade() && region(0) == region(n_ - 1)) return raise(maximum_of(0), b.y, got, want);
+    for (std::int64_t i = 0; i < n_; ++i)
+      maximum_of(i).raise({b.error[i], b.x[i], b.y[i], static_cast<double>(got[i]), want[i]});
+  }
+  template <class Got>
+  void raise_by_gradient_region(std::array<Maximum, kGradientRegions>& maxima, const Got* got,
+                                const double* want) {
+    raise_by_region(maxima, [&](std::int64_t i) { return gradient_region_of(i); }, got, want);
   }
 
   /// Within one binade, the regions are intervals wider than any block of neighbouring f32.
@@ -619,18 +614,14 @@ class BlockSweeper {
     }
     segment_.flat += flat;
     if (flat == n_) return;
-    raise_by_region(
-        segment_.gradient_ulp, [&](std::int64_t i) { return dx[i]; },
-        [&](std::int64_t i) { return b.want[i]; });
+    raise_by_gradient_region(segment_.gradient_ulp, dx, b.want);
 #pragma omp simd
     for (std::int64_t i = 0; i < n_; ++i) {
       const double magnitude = std::fabs(b.want[i]);
       b.error[i] =
           magnitude >= kLeastUlpGradient ? magnitude_of(b.g[i] - b.want[i]) * per_unit / magnitude : -1.0;
     }
-    raise_by_region(
-        segment_.gradient_relative, [&](std::int64_t i) { return b.g[i]; },
-        [&](std::int64_t i) { return b.want[i]; });
+    raise_by_gradient_region(segment_.gradient_relative, b.g, b.want);
   }
 
   /// Tries every significand of dy. dy's power of two scales dx and its ulp alike.
@@ -644,14 +635,12 @@ class BlockSweeper {
       subject_.backward(b.y_other, b.y, b.mask, b.g_other, n_);
 #pragma omp simd
       for (std::int64_t i = 0; i < n_; ++i) {
-        const double want = dy * b.want[i];
+        const double want = b.reach[i] = dy * b.want[i];
         b.error[i] = std::fabs(b.want[i]) >= kLeastUlpGradient
                          ? magnitude_of((b.g_other[i] - want) * per_ulp(want, precision, quantum_exponent))
                          : -1.0;
       }
-      raise_by_region(
-          segment_.gradient_found, [&](std::int64_t) { return dy; },
-          [&](std::int64_t i) { return dy * b.want[i]; });
+      raise_by_gradient_region(segment_.gradient_found, b.y_other, b.reach);
     }
   }
 
@@ -679,17 +668,7 @@ class BlockSweeper {
           overflow ? 0.0
                    : magnitude_of((b.y[i] - b.value[i]) * per_ulp(b.value[i], precision, quantum_exponent));
     }
-    const auto maximum_of = [&](std::int64_t i) -> Maximum& {
-      return segment_.forward_ulp[static_cast<std::size_t>(region_of(i))];
-    };
-    if (region_of(0) == region_of(n_ - 1) && in_one_binade()) {
-      raise(
-          maximum_of(0), b.y, [&](std::int64_t i) { return b.y[i]; },
-          [&](std::int64_t i) { return b.value[i]; });
-      return;
-    }
-    for (std::int64_t i = 0; i < n_; ++i)
-      maximum_of(i).raise({b.error[i], b.x[i], b.y[i], b.y[i], b.value[i]});
+    raise_by_region(segment_.forward_ulp, [&](std::int64_t i) { return region_of(i); }, b.y, b.value);
   }
 
   void track_runs() {
@@ -743,9 +722,7 @@ class BlockSweeper {
     push_run(single(0), stored_, segment_);
     b.error[0] = b.error[n_ - 1] = -1;  // these runs are still open
     segment_.oracle[right_].raise({0, b.x[1], b.y_true[1], b.want[1], b.want[1]});
-    raise(
-        segment_.regret[right_], b.y_true, [&](std::int64_t i) { return b.g[i]; },
-        [&](std::int64_t i) { return b.want[i]; });
+    raise(segment_.regret[right_], b.y_true, b.g, b.want);
     push_run(single(n_ - 1), stored_, segment_);
     return true;
   }
@@ -878,41 +855,18 @@ void sweep_special(const Subject& subject, const Domain& domain, std::int64_t be
   }
 }
 
-template <std::size_t N>
-void raise_all(std::array<Maximum, N>& mine, const std::array<Maximum, N>& theirs) {
-  for (std::size_t i = 0; i < N; ++i) mine[i].raise(theirs[i]);
-}
-
 }  // namespace
 
 void Segment::append(Segment next, const Stored& stored_as) {
-  patterns += next.patterns;
-  finite += next.finite;
-  right += next.right;
-  infinite += next.infinite;
-  nan += next.nan;
-  oracle_decisions += next.oracle_decisions;
-  misrounded += next.misrounded;
-  wrong_mask += next.wrong_mask;
-  wrong_special += next.wrong_special;
+  for_each_count([](const char*, auto& mine, const auto& theirs) { mine += theirs; }, *this, next);
+  for_each_maxima(
+      [](const char*, auto& mine, const auto& theirs) {
+        for (std::size_t i = 0; i < mine.size(); ++i) mine[i].raise(theirs[i]);
+      },
+      *this, next);
   examples.insert(examples.end(), next.examples.begin(), next.examples.end());
   examples.resize(std::min(examples.size(), kExamples));
-  raise_all(total, next.total);
-  raise_all(stored, next.stored);
-  raise_all(oracle, next.oracle);
-  raise_all(regret, next.regret);
-  raise_all(storage, next.storage);
-  raise_all(deviation, next.deviation);
-  raise_all(forward_ulp, next.forward_ulp);
-  flat += next.flat;
-  raise_all(gradient_ulp, next.gradient_ulp);
-  raise_all(gradient_relative, next.gradient_relative);
-  raise_all(gradient_found, next.gradient_found);
   for (std::size_t k = 0; k < digests.size(); ++k) digests[k] += next.digests[k];
-  for (std::size_t k = 0; k < foreign.size(); ++k) raise_all(foreign[k], next.foreign[k]);
-  raise_all(erff, next.erff);
-  raise_all(from_x, next.from_x);
-  raise_all(bias, next.bias);
   for (const auto& [code, theirs] : next.cells) add_to_cell(theirs, *this);
   for (const auto& [bin, theirs] : next.curve) {
     CurveBin& mine = curve[bin];

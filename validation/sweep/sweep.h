@@ -62,11 +62,9 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <numbers>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "validation/exact/oracle.h"
@@ -323,6 +321,38 @@ struct Segment {
   /// Both open runs end here.
   void close(const Stored& stored);
 };
+
+/// Calls f(name, fields...) for every counter of one or several segments, and for every array of maxima.
+template <class F, class... Segments>
+void for_each_count(F f, Segments&... s) {
+  f("patterns", s.patterns...);
+  f("finite", s.finite...);
+  f("right", s.right...);
+  f("infinite", s.infinite...);
+  f("nan", s.nan...);
+  f("oracle_decisions", s.oracle_decisions...);
+  f("misrounded", s.misrounded...);
+  f("wrong_mask", s.wrong_mask...);
+  f("wrong_special", s.wrong_special...);
+  f("flat", s.flat...);
+}
+template <class F, class... Segments>
+void for_each_maxima(F f, Segments&... s) {
+  f("T", s.total...);
+  f("T_dx", s.stored...);
+  f("O", s.oracle...);
+  f("R", s.regret...);
+  f("C", s.storage...);
+  f("D", s.deviation...);
+  f("forward_ulp", s.forward_ulp...);
+  f("gradient_ulp", s.gradient_ulp...);
+  f("gradient_relative", s.gradient_relative...);
+  f("gradient_found", s.gradient_found...);
+  for (std::size_t k = 0; k < kForeignForwards.size(); ++k) f(kForeignForwards[k].name, s.foreign[k]...);
+  f("erff", s.erff...);
+  f("from_x", s.from_x...);
+  f("bias", s.bias...);
+}
 
 /// All patterns of x in an order that ascends over the finite ones (-largest ... -0, +0 ... largest), then
 /// +inf, NaNs, -inf, NaNs.

@@ -14,7 +14,7 @@
 
 #include "kernels/host/errors.h"
 #include "kernels/support/digest.h"
-#include "kernels/support/json.h"
+#include "kernels/support/json_node.h"
 
 namespace outgrad::validation {
 namespace {
@@ -81,44 +81,8 @@ void unpack(const nlohmann::json& json, std::array<Maximum, N>& maxima) {
   for (std::size_t i = 0; i < N; ++i) maxima[i] = maximum_from(json.at(i));
 }
 
-/// Calls f(name, field) for every counter and for every array of maxima of a (const or non-const) segment.
-template <class Segment_, class F>
-void for_each_count(Segment_& s, F f) {
-  f("patterns", s.patterns);
-  f("finite", s.finite);
-  f("right", s.right);
-  f("infinite", s.infinite);
-  f("nan", s.nan);
-  f("oracle_decisions", s.oracle_decisions);
-  f("misrounded", s.misrounded);
-  f("wrong_mask", s.wrong_mask);
-  f("wrong_special", s.wrong_special);
-  f("flat", s.flat);
-}
-
-template <class Segment_, class F>
-void for_each_maxima(Segment_& s, F f) {
-  f("T", s.total);
-  f("T_dx", s.stored);
-  f("O", s.oracle);
-  f("R", s.regret);
-  f("C", s.storage);
-  f("D", s.deviation);
-  f("forward_ulp", s.forward_ulp);
-  f("gradient_ulp", s.gradient_ulp);
-  f("gradient_relative", s.gradient_relative);
-  f("gradient_found", s.gradient_found);
-  for (std::size_t k = 0; k < s.foreign.size(); ++k) f(kForeignForwards[k].name, s.foreign[k]);
-  f("erff", s.erff);
-  f("from_x", s.from_x);
-  f("bias", s.bias);
-}
-
-FloatFormat format_named(const std::string& name, const std::string& file) {
-  for (const FloatFormat& format : {kF32, kF16, kBf16}) {
-    if (format.name == name) return format;
-  }
-  throw SpecError(file, "format", "unknown format '" + name + "'");
+const FloatFormat& format_in(const kernels::JsonNode& node) {
+  return *node.word<const FloatFormat*>({{"f32", &kF32}, {"f16", &kF16}, {"bf16", &kBf16}});
 }
 
 /// A maximum for readers: its value and where it occurs.
@@ -151,8 +115,8 @@ Json describe(const PerBranch& maxima, double margin = kSweepMargin) {
 
 Json segment_to_json(const Segment& segment) {
   Json json;
-  for_each_count(segment, [&](const char* name, std::int64_t count) { json[name] = count; });
-  for_each_maxima(segment, [&](const char* name, const auto& maxima) { json[name] = pack(maxima); });
+  for_each_count([&](const char* name, std::int64_t count) { json[name] = count; }, segment);
+  for_each_maxima([&](const char* name, const auto& maxima) { json[name] = pack(maxima); }, segment);
   Json& examples = json["examples"] = Json::array();
   for (const Mismatch& m : segment.examples) examples.push_back({bits(m.x), bits(m.got), bits(m.want)});
   Json& curve = json["curve"] = Json::array();
@@ -176,9 +140,8 @@ Json segment_to_json(const Segment& segment) {
 
 Segment segment_from_json(const nlohmann::json& json) {
   Segment segment;
-  for_each_count(segment,
-                 [&](const char* name, std::int64_t& count) { count = json.at(name).get<std::int64_t>(); });
-  for_each_maxima(segment, [&](const char* name, auto& maxima) { unpack(json.at(name), maxima); });
+  for_each_count([&](const char* name, std::int64_t& count) { json.at(name).get_to(count); }, segment);
+  for_each_maxima([&](const char* name, auto& maxima) { unpack(json.at(name), maxima); }, segment);
   for (const auto& m : json.at("examples"))
     segment.examples.push_back({float_from(m.at(0)), float_from(m.at(1)), float_from(m.at(2))});
   for (const auto& e : json.at("curve")) {
@@ -265,44 +228,37 @@ SweptX swept_named(const std::string& name, const std::string& file, const char*
 }
 
 SweepParts parts_from_json(const std::string& text, const std::string& file) {
+  const kernels::JsonNode json(kernels::parse_json(text, file), file);
+  json.expect_schema(kPartSchema);
+  if (json["sha256"].text() != part_digest(json.raw()))
+    json["sha256"].fail("is not that of the rest: the shard was changed");
   try {
-    const nlohmann::json json = kernels::parse_json(text);
-    if (json.at("schema").get<std::string>() != kPartSchema)
-      throw SpecError(file, "schema", fmt::format("not {}", kPartSchema));
-    if (json.at("sha256").get<std::string>() != part_digest(json))
-      throw SpecError(file, "sha256", "is not that of the rest: the shard was changed");
-    SweepParts read{{json.at("subject").get<std::string>(),
-                     format_named(json.at("format").get<std::string>(), file),
-                     json.at("identity").get<std::string>(),
-                     {},
-                     {},
-                     {}},
-                    {}};
-    read.subject.activation = swept_activation(json.at("activation").get<std::string>());
-    if (!read.subject.activation) throw SpecError(file, "activation", "is not one that is swept");
-    read.subject.code = json.at("code").get<bool>();
-    read.subject.own_forward = json.at("own_forward").get<bool>();
-    read.subject.swept = swept_named(json.at("x").get<std::string>(), file, "x");
-    read.subject.deployed = json.at("deployed").get<bool>();
-    read.subject.scattered = json.at("scattered").get<bool>();
-    read.subject.claims = claims_from(json.at("claims"));
-    read.subject.distributions.clear();
-    for (const auto& distribution : json.at("distributions"))
-      read.subject.distributions.push_back(Distribution::from_json(distribution, file));
-    read.subject.origin = kernels::parse_json<Json>(json.at("origin").get<std::string>());
-    for (const auto& each : json.at("stores")) {
-      Subject store = read.subject;  // all but what is its own
-      store.stores.clear();
-      store.name = each.at("name").get<std::string>();
-      store.claims = claims_from(each.at("claims"));
-      read.subject.stores.push_back(std::move(store));
+    Subject subject{json["subject"].text(), format_in(json["format"]), json["identity"].text(), {}, {}, {}};
+    subject.activation = swept_activation(json["activation"].text());
+    if (!subject.activation) json["activation"].fail("is not one that is swept");
+    subject.code = json["code"].boolean();
+    subject.own_forward = json["own_forward"].boolean();
+    subject.swept = swept_named(json["x"].text(), file, "x");
+    subject.deployed = json["deployed"].boolean();
+    subject.scattered = json["scattered"].boolean();
+    subject.claims = claims_from(json["claims"].raw());
+    subject.distributions.clear();
+    for (const kernels::JsonNode& distribution : json["distributions"].items())
+      subject.distributions.push_back(Distribution::from_json(distribution.raw(), file));
+    subject.origin = kernels::parse_json<Json>(json["origin"].text());
+    std::vector<Subject> stores;
+    for (const kernels::JsonNode& each : json["stores"].items()) {
+      Subject& store = stores.emplace_back(subject);  // all but what is its own
+      store.name = each["name"].text();
+      store.claims = claims_from(each["claims"].raw());
     }
-    for (const auto& part : json.at("parts")) {
-      read.parts.push_back(
-          {{format_named(part.at("x_format").get<std::string>(), file), part.at("store").get<std::size_t>()},
-           part.at("begin").get<std::int64_t>(),
-           part.at("end").get<std::int64_t>(),
-           segment_from_json(part.at("segment"))});
+    subject.stores = std::move(stores);
+    SweepParts read{std::move(subject), {}};
+    for (const kernels::JsonNode& part : json["parts"].items()) {
+      read.parts.push_back({{format_in(part["x_format"]), part["store"].count<std::size_t>()},
+                            part["begin"].count(),
+                            part["end"].count(),
+                            segment_from_json(part["segment"].raw())});
     }
     return read;
   } catch (const nlohmann::json::exception& error) {
@@ -432,7 +388,7 @@ Json report_json(const Subject& subject, const std::vector<DomainResult>& result
       for (const Claim& claim : store.claims) domain["proven"][claim.what] = claim.limit;
     }
     Json& counts = domain["counts"];
-    for_each_count(all, [&](const char* name, std::int64_t count) { counts[name] = count; });
+    for_each_count([&](const char* name, std::int64_t count) { counts[name] = count; }, all);
     domain["T"] = describe(all.total);
     domain["T_dx"] = describe(all.stored);
     const bool ranged = result.max(all.oracle) >= 0;  // not of a dithered code

@@ -77,7 +77,7 @@ double longest_run(const SweptActivation& of, const FloatFormat& format, const s
   std::vector<double> value(x.size()), lo(x.size()), hi(x.size()), slope(x.size());
   std::vector<float> y(x.size());
   of.reference().evaluate(x.data(), value.data(), lo.data(), hi.data(), slope.data(), n);
-  round_values(x.data(), lo.data(), hi.data(), y.data(), n, format, oracle);
+  round_values({x.data(), lo.data(), hi.data(), n}, y.data(), format, oracle);
   double longest = 0;
   for (std::size_t begin = 0; begin < x.size();) {
     std::size_t end = begin + 1;

@@ -327,20 +327,32 @@ std::string file_name(const Subject& subject, const std::string& fit, const Swee
          (options.shards == 1 ? "" : fmt::format("_{}_of_{}", options.shard, options.shards)) + ".json";
 }
 
-/// Sweeps `subject` (or uses `parts` of earlier shards), prints, and writes `out`. Returns whether every gate
-/// holds; true for a shard, which has no gates.
-bool validate_one(const Subject& subject, std::vector<DomainPart> parts, const std::string& out,
-                  SweepOptions options, bool merges, bool one_of_many, bool quiet,
-                  nlohmann::ordered_json& json) {
+/// What all subjects of a run share.
+struct Session {
+  const Arguments& arguments;
+  SweepOptions options;
+  bool merges = false, many = false;
+  bool quiet() const { return arguments.json || options.shards > 1; }  // only JSON is wanted
+  bool speaks() const { return options.ranks->rank() == 0; }
+};
+
+nlohmann::ordered_json gate_json(const Gate& gate) {
+  return {{"name", gate.name}, {"value", gate.value}, {"limit", gate.limit}, {"holds", gate.holds()}};
+}
+
+/// Sweeps `subject` (or uses `parts` of earlier shards), prints, and writes `out`. Returns the result; its
+/// `gates` are those of the whole subject, and a shard has none.
+nlohmann::ordered_json validate_one(const Subject& subject, std::vector<DomainPart> parts,
+                                    const std::string& out, const Session& run) {
   const auto start = std::chrono::steady_clock::now();
-  const bool writes = options.ranks->rank() == 0;
   const std::vector<Domain> domains = subject.domains();
-  if (!merges) {
+  SweepOptions options = run.options;
+  if (!run.merges) {
     options.log = out + ".chunks";
     parts = sweep(subject, domains, options);
-    if (!writes) return true;
+    if (!run.speaks()) return {};
   }
-  bool holds = true;
+  nlohmann::ordered_json json;
   if (options.shards == 1) {
     const std::vector<DomainResult> results = finish(std::move(parts), domains, subject.stored());
     json = report_json(subject, results);
@@ -348,21 +360,11 @@ bool validate_one(const Subject& subject, std::vector<DomainPart> parts, const s
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     for (const DomainResult& result : results) {
       const Subject& of = subject.of(result.domain);
-      if (quiet) {
-        // only JSON is wanted
-      } else if (one_of_many) {
-        print_row(result, of, seconds);
-      } else {
-        print_result(result, of);
-      }
+      if (!run.quiet()) run.many ? print_row(result, of, seconds) : print_result(result, of);
       for (const Gate& gate : gates_of(result, of)) {
-        listed.push_back({{"x_format", result.domain.x_format.name},
-                          {"name", gate.name},
-                          {"value", gate.value},
-                          {"limit", gate.limit},
-                          {"holds", gate.holds()}});
-        if (!subject.stores.empty()) listed.back()["store"] = of.name;
-        holds = holds && gate.holds();
+        auto& each = listed.emplace_back(nlohmann::ordered_json{{"x_format", result.domain.x_format.name}});
+        each.update(gate_json(gate));
+        if (!subject.stores.empty()) each["store"] = of.name;
       }
     }
   } else {
@@ -370,52 +372,58 @@ bool validate_one(const Subject& subject, std::vector<DomainPart> parts, const s
   }
   kernels::write_file(out, json.dump(1) + "\n");
   std::filesystem::remove(options.log);
-  return holds;
+  return json;
+}
+
+/// Whether all of its gates hold.
+bool holds(const nlohmann::ordered_json& json) {
+  const auto gates = json.find("gates");
+  return gates == json.end() ||
+         std::all_of(gates->begin(), gates->end(), [](const auto& gate) { return gate["holds"] == true; });
 }
 
 void print_quantiser(const nlohmann::ordered_json& json) {
-  fmt::print("\n{} of {}: {} in {}, {:.6g} bits an element\n", json["foreign"]["name"].get<std::string>(),
-             json["activation"].get<std::string>(), json["foreign"]["stored"].get<std::string>(),
-             json["format"].get<std::string>(), json["bits_per_element"].get<double>());
+  const auto real = [](const nlohmann::ordered_json& value) { return value.get<double>(); };
+  const auto text = [](const nlohmann::ordered_json& value) { return value.get<std::string>(); };
+  fmt::print("\n{} of {}: {} in {}, {:.6g} bits an element\n", text(json["foreign"]["name"]),
+             text(json["activation"]), text(json["foreign"]["stored"]), text(json["format"]),
+             real(json["bits_per_element"]));
   for (const auto& range : json["ranges"]) {
-    fmt::print(" min {:.9g}, max {:.9g}, x from {:.9g} to {:.9g}, step {:.6g}\n", range["min"].get<double>(),
-               range["max"].get<double>(), range["x"][0].get<double>(), range["x"][1].get<double>(),
-               range["step"].get<double>());
+    fmt::print(" min {:.9g}, max {:.9g}, x from {:.9g} to {:.9g}, step {:.6g}\n", real(range["min"]),
+               real(range["max"]), real(range["x"][0]), real(range["x"][1]), real(range["step"]));
     for (const auto& [name, key] : {std::pair{"T", "T"}, {"wraps", "T_wrapped"}}) {
       const auto& m = range[key];
       if (m.is_null()) continue;
       fmt::print(
           "  {:<6} {:<12.6g} at most {:<12.6g} at x = {:<16} kept as {:<16} got {:<+13.9g} want {:+.9g}\n",
-          name, m["value"].get<double>(), m["bound"].get<double>(), m["x"].get<std::string>(),
-          m["kept"].get<std::string>(), m["got"].get<double>(), m["want"].get<double>());
+          name, real(m["value"]), real(m["bound"]), text(m["x"]), text(m["kept"]), real(m["got"]),
+          real(m["want"]));
     }
-    fmt::print("  {:<6} {:.6g}\n", "O", range["O"].get<double>());
-    fmt::print("  {:<6} {:<+12.6g} at most {:<12.6g} at {:.9g}\n", "bias",
-               range["bias"]["value"].get<double>(), range["bias"]["bound"].get<double>(),
-               range["bias"]["at"].get<double>());
+    fmt::print("  {:<6} {:.6g}\n", "O", real(range["O"]));
+    fmt::print("  {:<6} {:<+12.6g} at most {:<12.6g} at {:.9g}\n", "bias", real(range["bias"]["value"]),
+               real(range["bias"]["bound"]), real(range["bias"]["at"]));
     for (const auto& u : range["under"]) {
       if (!u["rms"].is_null())
-        fmt::print("  x of {:<16} rms {:<10.4g} over a share of {:.6g}\n", u["x"].get<std::string>(),
-                   u["rms"].get<double>(), u["mass"].get<double>());
+        fmt::print("  x of {:<16} rms {:<10.4g} over a share of {:.6g}\n", text(u["x"]), real(u["rms"]),
+                   real(u["mass"]));
     }
-    fmt::print("  the maximum wraps with probability {:.6g}\n", range["maximum_wraps"].get<double>());
+    fmt::print("  the maximum wraps with probability {:.6g}\n", real(range["maximum_wraps"]));
   }
   for (const auto& group : json["groups"]) {
-    fmt::print(" groups of {}, each with its own range: rms {:.4g} (quadrature)\n",
-               group["x"].get<std::string>(), group["rms"].get<double>());
+    fmt::print(" groups of {}, each with its own range: rms {:.4g} (quadrature)\n", text(group["x"]),
+               real(group["rms"]));
   }
   for (const auto& w : json["maximum_wraps"]) {
     if (w["wrapping"] == 0) continue;
     fmt::print(
         " max - min in [{:g}, {:g}): the maximum can wrap for {} of {} numbers; probability {:.6g} in the "
         "mean, {:.6g} at most, at {}\n",
-        w["c_from"].get<double>(), w["c_below"].get<double>(), w["wrapping"].get<std::int64_t>(),
-        w["numbers"].get<std::int64_t>(), w["mean"].get<double>(), w["greatest"].get<double>(),
-        w["at"].get<std::string>());
+        real(w["c_from"]), real(w["c_below"]), w["wrapping"].get<std::int64_t>(),
+        w["numbers"].get<std::int64_t>(), real(w["mean"]), real(w["greatest"]), text(w["at"]));
   }
   if (const auto& running = json["running"]; !running.is_null()) {
     fmt::print(" a running range, x of {}: something wraps in {:.1f}% of {} steps (simulated)\n",
-               running["x"].get<std::string>(), 100 * running["share_of_steps"].get<double>(),
+               text(running["x"]), 100 * real(running["share_of_steps"]),
                running["simulated_steps"].get<std::int64_t>());
   }
 }
@@ -432,7 +440,6 @@ bool validate_quantiser(const ForeignFunction& function, const Arguments& argume
         Distribution::parse(kernels::read_file(arguments.activations), arguments.activations));
   nlohmann::ordered_json json =
       audit_quantiser(function, format_of(arguments.format), distributions, arguments.foreign);
-  bool holds = true;
   auto& gates = json["gates"] = nlohmann::ordered_json::array();
   for (const auto& [what, limit] : function.claims) {
     double most = 0;
@@ -441,10 +448,7 @@ bool validate_quantiser(const ForeignFunction& function, const Arguments& argume
         if (!range[key].is_null()) most = std::max(most, range[key]["bound"].get<double>());
       }
     }
-    const Gate gate{"published " + what, most, limit};
-    gates.push_back(
-        {{"name", gate.name}, {"value", gate.value}, {"limit", gate.limit}, {"holds", gate.holds()}});
-    holds = holds && gate.holds();
+    gates.push_back(gate_json({"published " + what, most, limit}));
   }
   const std::string out = !arguments.out.empty()
                               ? arguments.out
@@ -452,7 +456,7 @@ bool validate_quantiser(const ForeignFunction& function, const Arguments& argume
   kernels::write_file(out, json.dump(1) + "\n");
   if (arguments.json) {
     fmt::print("{}\n", json.dump(1));
-    return holds;
+    return holds(json);
   }
   print_quantiser(json);
   for (const auto& gate : gates) {
@@ -460,106 +464,124 @@ bool validate_quantiser(const ForeignFunction& function, const Arguments& argume
                gate["name"].get<std::string>(), gate["value"].get<double>(), gate["limit"].get<double>());
   }
   fmt::print("written to {}\n", out);
-  return holds;
+  return holds(json);
+}
+
+void check_arguments(const Arguments& arguments) {
+  const auto refuse = [](bool wrong, const char* option, const char* why) {
+    if (wrong) throw SpecError("validate", option, why);
+  };
+  const bool merges = !arguments.merge.empty();
+  refuse(!arguments.foreign.empty() && (!arguments.fit.empty() || merges), "--foreign",
+         "cannot be given with --fit or --merge");
+  refuse(merges != arguments.format.empty(), "input", "give either --format or --merge");
+  refuse(merges && !arguments.shard.empty(), "--shard", "cannot be given with --merge");
+  refuse(merges && !arguments.activations.empty(), "--activations",
+         "cannot be given with --merge: the shards say what they were weighed by");
+}
+
+struct Swept {
+  Subject subject;
+  std::string fit;  // its name
+};
+
+/// The subjects that are merged, audited or swept, and the parts of those that are merged.
+std::vector<Swept> subjects_of(const Arguments& arguments, const ForeignFunction* foreign,
+                               std::vector<DomainPart>& parts) {
+  std::vector<Swept> subjects;
+  if (foreign) {
+    subjects.push_back({make_subject(*foreign, format_of(arguments.format)), ""});
+  } else if (!arguments.merge.empty()) {
+    Subject subject{{}, kF32, {}, {}, {}, {}};
+    parts = read_parts(arguments.merge, subject);
+    const std::string fit = subject.name.substr(0, subject.name.find('+'));
+    subjects.push_back({std::move(subject), fit});
+  } else {
+    for (const Shipped* one : chosen(arguments)) subjects.push_back({one->make(), one->name});
+  }
+  return subjects;
+}
+
+/// Confines subjects to the x that are asked for.
+void confine(std::vector<Swept>& subjects, SweptX swept) {
+  for (auto& [subject, name] : subjects) {
+    if (!subject.stores.empty() && swept == SweptX::f32 && subject.format.bits < kF32.bits) {
+      throw SpecError(
+          "validate", "--x",
+          fmt::format("the kernels of {} read x in {} alone; codes of every f32 x are those of --format f32",
+                      name, subject.format.name));
+    }
+    if (!subject.stores.empty()) continue;
+    subject.swept = swept;
+    // With both domains nothing is added to the identity, so that older stored sweeps can be continued.
+    if (swept != SweptX::all) subject.identity += std::string("-") + to_string(swept);
+  }
+}
+
+/// Weighs the errors by the histogram of a file, too.
+void weigh_by(const std::string& file, std::vector<Swept>& subjects) {
+  const std::string text = kernels::read_file(file);
+  const Distribution histogram = Distribution::parse(text, file);
+  Fingerprint fingerprint;  // a stored partial sweep with other weights is not continued
+  fingerprint.add(text.data(), text.size());
+  for (auto& [subject, name] : subjects) {
+    subject.distributions.push_back(histogram);
+    for (Subject& store : subject.stores) store.distributions.push_back(histogram);
+    subject.identity += fmt::format("-{:016x}", fingerprint.value());
+  }
+}
+
+std::string out_of(const Swept& swept, const Session& run) {
+  const auto& [subject, fit] = swept;
+  const std::string& out = run.arguments.out;
+  if (!run.many && !out.empty()) return out;
+  // The deployed kernels of GELU get the name that the chain and the report look for.
+  const bool by_format =
+      run.arguments.fit.empty() && subject.activation == &kGelu && (!run.merges || subject.deployed);
+  const std::string name =
+      file_name(subject, by_format ? "gelu_" + std::string(subject.format.name) : fit, run.options);
+  return (std::filesystem::path(out.empty() ? default_folder(subject) : out) / name).string();
 }
 
 /// Whether every gate of every subject holds.
 bool validate(const Arguments& arguments) {
-  if (!arguments.foreign.empty() && (!arguments.fit.empty() || !arguments.merge.empty())) {
-    throw SpecError("validate", "--foreign", "cannot be given with --fit or --merge");
-  }
-  if (arguments.merge.empty() == arguments.format.empty())
-    throw SpecError("validate", "input", "give either --format or --merge");
-  if (!arguments.merge.empty() && !arguments.shard.empty())
-    throw SpecError("validate", "--shard", "cannot be given with --merge");
+  check_arguments(arguments);
   const SweptX swept = swept_named(arguments.x, "validate", "--x");
-
   const Ranks ranks = Ranks::of_job();
-  SweepOptions options;
-  options.threads = ranks.threads(arguments.threads);
-  omp_set_num_threads(options.threads);  // also for what is built before the sweep
-  options.ranks = &ranks;
+  Session run{arguments, {}, !arguments.merge.empty()};
+  run.options.threads = ranks.threads(arguments.threads);
+  omp_set_num_threads(run.options.threads);  // also for what is built before the sweep
+  run.options.ranks = &ranks;
   if (!arguments.shard.empty()) {
     const Shard shard = read_shard(arguments.shard, "validate");
-    options.shard = shard.index, options.shards = shard.count;
+    run.options.shard = shard.index, run.options.shards = shard.count;
   }
-  std::vector<std::pair<Subject, std::string>> subjects;  // with the name of the fit
-  std::vector<DomainPart> parts;
-  const bool merges = !arguments.merge.empty();
+  std::optional<ForeignFunction> foreign;
   if (!arguments.foreign.empty()) {
-    const ForeignFunction function = parse_foreign(kernels::read_file(arguments.foreign), arguments.foreign);
-    if (function.quantiser) return ranks.rank() != 0 || validate_quantiser(function, arguments);
-    subjects.emplace_back(make_subject(function, format_of(arguments.format)), "");
-  } else if (merges) {
-    Subject subject{{}, kF32, {}, {}, {}, {}};
-    parts = read_parts(arguments.merge, subject);
-    const std::string fit = subject.name.substr(0, subject.name.find('+'));
-    subjects.emplace_back(std::move(subject), fit);
-  } else {
-    for (const Shipped* one : chosen(arguments)) subjects.emplace_back(one->make(), one->name);
+    foreign = parse_foreign(kernels::read_file(arguments.foreign), arguments.foreign);
+    if (foreign->quantiser) return !run.speaks() || validate_quantiser(*foreign, arguments);
   }
-  std::optional<Distribution> histogram;
-  Fingerprint fingerprint;  // a stored partial sweep with other weights is not continued
-  if (!arguments.activations.empty()) {
-    if (merges)
-      throw SpecError("validate", "--activations",
-                      "cannot be given with --merge: the shards say what they were weighed by");
-    const std::string text = kernels::read_file(arguments.activations);
-    histogram = Distribution::parse(text, arguments.activations);
-    fingerprint.add(text.data(), text.size());
-  }
-  const bool many = subjects.size() > 1, quiet = arguments.json || options.shards > 1;
-  const bool speaks = ranks.rank() == 0;
-  // The deployed kernels of GELU get the name that the chain and the report look for.
-  const auto name_of = [&](const Subject& subject, const std::string& fit) {
-    const bool by_format =
-        arguments.fit.empty() && subject.activation == &kGelu && (!merges || subject.deployed);
-    return file_name(subject, by_format ? "gelu_" + std::string(subject.format.name) : fit, options);
-  };
-  if (!merges) {
-    for (const auto& [subject, name] : subjects) {
-      if (!subject.stores.empty() && swept == SweptX::f32 && subject.format.bits < kF32.bits) {
-        throw SpecError(
-            "validate", "--x",
-            fmt::format(
-                "the kernels of {} read x in {} alone; codes of every f32 x are those of --format f32", name,
-                subject.format.name));
-      }
-    }
-  }
-  if (many && !quiet && speaks) print_row_names();
-  bool holds = true;
-  std::vector<std::string> written;
+  std::vector<DomainPart> parts;
+  std::vector<Swept> subjects = subjects_of(arguments, foreign ? &*foreign : nullptr, parts);
+  if (!run.merges) confine(subjects, swept);
+  if (!arguments.activations.empty()) weigh_by(arguments.activations, subjects);
+  run.many = subjects.size() > 1;
+  if (run.many && !run.quiet() && run.speaks()) print_row_names();
+  bool all_hold = true;
+  std::string out;
   auto list = nlohmann::ordered_json::array();
-  for (auto& [subject, fit] : subjects) {
-    if (!merges && subject.stores.empty()) {
-      subject.swept = swept;
-      // With both domains nothing is added to the identity, so that older stored sweeps can be continued.
-      if (swept != SweptX::all) subject.identity += std::string("-") + to_string(swept);
-    }
-    if (histogram) {
-      subject.distributions.push_back(*histogram);
-      for (Subject& store : subject.stores) store.distributions.push_back(*histogram);
-      subject.identity += fmt::format("-{:016x}", fingerprint.value());
-    }
-    std::string out = arguments.out;
-    if (many || out.empty()) {
-      const std::filesystem::path folder = out.empty() ? default_folder(subject) : out;
-      out = (folder / name_of(subject, fit)).string();
-    }
-    nlohmann::ordered_json json;
-    holds = validate_one(subject, std::move(parts), out, options, merges, many, quiet, json) && holds;
-    written.push_back(out);
+  for (const Swept& each : subjects) {
+    out = out_of(each, run);
+    nlohmann::ordered_json json = validate_one(each.subject, std::move(parts), out, run);
+    all_hold = holds(json) && all_hold;
     if (arguments.json) list.push_back(std::move(json));
   }
-  if (!speaks) return true;
-  if (arguments.json) {
-    fmt::print("{}\n", (many ? list : list.front()).dump(1));
-  } else {
-    fmt::print("written to {}\n",
-               many ? std::filesystem::path(written.front()).parent_path().string() : written.front());
-  }
-  return holds;
+  if (!run.speaks()) return true;
+  if (arguments.json)
+    fmt::print("{}\n", (run.many ? list : list.front()).dump(1));
+  else
+    fmt::print("written to {}\n", run.many ? std::filesystem::path(out).parent_path().string() : out);
+  return all_hold;
 }
 
 }  // namespace

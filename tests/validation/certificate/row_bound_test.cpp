@@ -13,7 +13,6 @@
 #include "tests/validation/certificate/sample_header.h"
 #include "validation/certificate/check.h"
 #include "validation/certificate/rounding_bound.h"
-#include "validation/certificate/row_bound.h"
 
 namespace outgrad::validation {
 namespace {

@@ -108,8 +108,9 @@ TEST_P(ReferenceOf, RoundsEveryFormatLikeTheOracle) {
   FunctionOracle oracle = this->oracle();
   std::vector<float> y(x.size());
   for (const FloatFormat& format : {kF32, kF16, kBf16}) {
-    const std::int64_t decided = round_values(x.data(), at.lo.data(), at.hi.data(), y.data(),
-                                              static_cast<std::int64_t>(x.size()), format, oracle);
+    const std::int64_t decided =
+        round_values({x.data(), at.lo.data(), at.hi.data(), static_cast<std::int64_t>(x.size())}, y.data(),
+                     format, oracle);
     for (std::size_t i = 0; i < x.size(); ++i) {
       const float want = static_cast<float>(oracle.value(x[i], format));
       EXPECT_EQ(std::bit_cast<std::uint32_t>(y[i]), std::bit_cast<std::uint32_t>(want))

@@ -1,6 +1,6 @@
 // The long double reference against MPFR intervals, the lattice of a format, and what the peers' formulas do
 // to gamma = 0.
-#include "validation/norms/gradients.h"
+#include "tests/attack/gradients.h"
 
 #include <gtest/gtest.h>
 

@@ -24,7 +24,7 @@
 #include "kernels/support/files.h"
 #include "kernels/support/options.h"
 #include "validation/norms/stability_command.h"
-#include "validation/norms/stores.h"
+#include "tests/attack/kept_output.h"
 
 namespace outgrad::validation {
 namespace {

@@ -1,6 +1,6 @@
 // y in 8 bits: what is read back lies within the error that stability.h derives for it, edges of binades,
 // zeros, saturation and the least scales among the inputs; bad scales, groups and values are refused.
-#include "validation/norms/stores.h"
+#include "tests/attack/kept_output.h"
 
 #include <gtest/gtest.h>
 

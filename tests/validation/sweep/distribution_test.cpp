@@ -158,7 +158,7 @@ TEST(WeightedSweep, BlocksOfF32AreWeighedLikeTheirElements) {
         kGelu.reference().evaluate(&at, &value, &lo, &hi, &want, 1);
         GeluOracle oracle;
         float y = 0, g = 0;
-        round_values(&at, &lo, &hi, &y, 1, kF32, oracle);
+        round_values({&at, &lo, &hi, 1}, &y, kF32, oracle);
         const std::uint32_t mask = at >= kGeluXStar;
         subject.derivative(&y, &mask, &g, 1);
         const auto [low, high] = d.smooth() ? rounding_interval(at, kF32) : step_from_zero(at);

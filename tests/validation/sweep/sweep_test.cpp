@@ -73,7 +73,7 @@ float rounded_value(float x, const FloatFormat& format) {
         kGelu.reference().evaluate(&x, &value, &lo, &hi, &derivative, 1);
         GeluOracle oracle;
         float y = 0;
-        round_values(&x, &lo, &hi, &y, 1, format, oracle);
+        round_values({&x, &lo, &hi, 1}, &y, format, oracle);
         return y;
       });
 }

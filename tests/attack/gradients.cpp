@@ -1,20 +1,18 @@
 // The three computations of gradients.h.
-#include "validation/norms/gradients.h"
+#include "tests/attack/gradients.h"
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <span>
 #include <stdexcept>
-#include <string>
 
 #include "kernels/c/outgrad.h"
 #include "kernels/formats.h"
 #include "kernels/host/errors.h"
 #include "kernels/norm_store.h"
+#include "tests/attack/kept_output.h"
 #include "validation/norms/stability.h"
-#include "validation/norms/stores.h"
 
 namespace outgrad::validation {
 
@@ -156,7 +154,7 @@ class NormKernelsOf : public NormKernels {
   std::vector<int> place_;
 };
 
-// Of a store that has no kernel of its own: the backward from the y that the store gives back.
+// For a store that has no kernel of its own: the backward from the y that the store gives back.
 class NormKernelsFromStore : public NormKernelsOf<float> {
  public:
   NormKernelsFromStore(const NormLayer& layer, const NormStore& store)
