@@ -5,6 +5,7 @@
 #include <set>
 #include <sstream>
 
+#include "autotune/measure/device.h"
 #include "kernels/support/digest.h"
 
 namespace outgrad::autotune {
@@ -28,19 +29,6 @@ std::string family_of(const std::string& architecture) {
 }
 
 }  // namespace
-
-std::string slug_of(const std::string& name, std::size_t most) {
-  std::string slug;
-  for (const char c : name) {
-    if (slug.size() == most) break;
-    if (std::isalnum(static_cast<unsigned char>(c)) != 0)
-      slug += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    else if (!slug.empty() && slug.back() != '_')
-      slug += '_';
-  }
-  while (!slug.empty() && slug.back() == '_') slug.pop_back();
-  return slug;
-}
 
 std::string DeviceKey::slug() const {
   constexpr std::size_t

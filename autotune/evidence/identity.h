@@ -31,8 +31,6 @@ struct DeviceKey {
   std::string slug() const;
 };
 
-// "nvidia_h200" for "NVIDIA H200", of so many characters at most.
-std::string slug_of(const std::string& name, std::size_t most = std::string::npos);
 DeviceKey cpu_key(const std::string& model, int threads, int vector_bits, const std::string& isa);
 // Memory counts in whole GiB: what a driver keeps for itself differs by megabytes between its versions.
 DeviceKey cuda_key(const std::string& name, const std::string& architecture, int sms, long long memory_bytes);

@@ -7,7 +7,6 @@
 #include <functional>
 #include <map>
 
-#include "autotune/evidence/identity.h"
 #include "autotune/gpu/offline.h"
 #include "autotune/gpu/session.h"
 #include "autotune/measure/device.h"

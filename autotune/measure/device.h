@@ -25,4 +25,7 @@ std::string utc_now();  // "2026-11-21T17:00:00Z"
 // Physical memory that is free for use now, in bytes.
 long long available_memory_bytes();
 
+// "nvidia_h200" for "NVIDIA H200", of so many characters at most.
+std::string slug_of(const std::string& name, std::size_t most = std::string::npos);
+
 }  // namespace outgrad::autotune
