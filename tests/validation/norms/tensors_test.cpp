@@ -167,9 +167,9 @@ TEST(Tensors, HostileSafetensorsHeadersAreRefused) {
       safetensors(
           std::string(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})") + '\0' + R"("a":{)", four),
       "header");
-  const auto two = [](const char* a, const char* b, size_t bytes) {
-    return safetensors(std::string(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":)") + a +
-                           R"(},"b":{"dtype":"F32","shape":[1],"data_offsets":)" + b + "}}",
+  const auto two = [](const char* first, const char* second, size_t bytes) {
+    return safetensors(std::string(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":)") + first +
+                           R"(},"b":{"dtype":"F32","shape":[1],"data_offsets":)" + second + "}}",
                        std::string(bytes, '\0'));
   };
   EXPECT_FALSE(refusal(two("[4,8]", "[0,4]", 8)));
