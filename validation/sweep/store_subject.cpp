@@ -163,7 +163,9 @@ Subject code_store(const Subject& common, int activation, int bits, bool dithere
   };
   const auto gradients = [=](const FloatFormat& of_dx, const float* code, float* dx, int64_t n) {
     std::vector<uint8_t> packed = room_for(bits, n);
-    for (int64_t i = 0; i < n; ++i) put_bits(packed.data(), bits, i, number_of(code[i], 1u << bits));
+    const auto most = static_cast<float>((1 << bits) - 1);
+    for (int64_t i = 0; i < n; ++i)
+      put_bits(packed.data(), bits, i, code[i] <= most ? number_of(code[i], 1u << bits) : 0u);
     LibraryArray g = LibraryArray::ones(of_dx, n);
     outgrad_call of = call;
     of.n = n, of.dy = of.dx = g.data(), of.codes = packed.data();

@@ -219,7 +219,7 @@ def test_operators_refuse_what_they_cannot_do():
     with pytest.raises(RuntimeError,
             match="n = 8 is no whole number of groups of 64, which share a scale in int8"):
         library.norm_forward_8bit(x, 8, None, None, 1e-5, False, None, 2)
-    with pytest.raises(RuntimeError, match="store 3 is unknown"):
+    with pytest.raises(RuntimeError, match="store 3 of a norm, where 0 to 2 are possible"):
         library.norm_forward_8bit(x, 8, None, None, 1e-5, False, None, 3)
     _, codes, scales, rstd, x_hat = library.norm_forward_8bit(x, 8, None, None, 1e-5, False, None, 0)
     with pytest.raises(RuntimeError, match="codes has 31 elements, where 32"):
