@@ -194,7 +194,12 @@ Variant default_variant(const Problem& problem) {
     if (kernels::has_codes(problem.kernel))
       return Variant{problem, nullptr, kernels::tuned::DefaultCode::kSchedule};
     if (problem.has_fit()) return Variant{problem, fits_of(problem).front(), backward ? kBackward : kForward};
-    return backward ? Variant{problem, nullptr, kNormBackward} : Variant{problem, nullptr, kNormForward};
+    // By the name that it has in the space, where scalar code has no streaming stores.
+    const auto named = [&](auto schedule) {
+      schedule.streaming_stores = schedule.streaming_stores && schedule.vector_bits != 0;
+      return Variant{problem, nullptr, schedule};
+    };
+    return backward ? named(kNormBackward) : named(kNormForward);
   });
 }
 
