@@ -28,7 +28,14 @@ Deployed deployed(const Problem& problem) {
   return with_problem(problem, [&]<class T>(auto kernel, T) {
     using Table = typename kernels::HostKernel<kernel()>::template Table<T>;
     const kernels::tuned::Tuning tuning = kernels::tuned::tuning_of<Table>(problem.rows, problem.cols);
+#ifdef OUTGRAD_TUNED_HEADER
     return Deployed{tuning.entry->variant, name_of(tuning.found.rung), tuning.fit};
+#else
+    const c::FormatKernels& library = c::chosen_kernels(library_format(problem.format));
+    const c::ChosenSchedule chosen =
+        library.chosen[static_cast<int>(problem.kernel)](problem.rows, problem.cols);
+    return Deployed{chosen.variant, chosen.rung, tuning.fit};
+#endif
   });
 }
 

@@ -91,6 +91,8 @@ outgrad_status entered(const char* name, const Body& body) noexcept {
 
 enum class Isa { baseline, avx2, avx512, avx512_bf16 };
 constexpr const char* kIsaNames[] = {"baseline", "avx2", "avx512", "avx512_bf16"};
+constexpr const char* kUnknownIsa =
+    "the environment variable OUTGRAD_ISA is none of baseline, avx2, avx512, avx512_bf16";
 
 Isa supported_isa() {
 #if defined(OUTGRAD_C_X86)
@@ -222,10 +224,7 @@ outgrad_call read(const outgrad_call* given) {
     if (bytes[k] != 0) refuse(OUTGRAD_ERROR_SIZE, "the call has members that this release does not know");
   }
   std::memcpy(&call, given, sizeof call);
-  if (!choice().environment_holds) {
-    refuse(OUTGRAD_ERROR_ENVIRONMENT,
-           "the environment variable OUTGRAD_ISA is none of baseline, avx2, avx512, avx512_bf16");
-  }
+  if (!choice().environment_holds) refuse(OUTGRAD_ERROR_ENVIRONMENT, "%s", kUnknownIsa);
   return call;
 }
 
@@ -804,7 +803,10 @@ void give(outgrad_call* call, const Sizes& sizes) {
 
 }  // namespace
 
-const FormatKernels& chosen_kernels(outgrad_format format) { return *choice().kernels[format]; }
+const FormatKernels& chosen_kernels(outgrad_format format) {
+  if (!choice().environment_holds) throw kernels::SpecError(kUnknownIsa);
+  return *choice().kernels[format];
+}
 
 double make_tables(const outgrad_call& a, float scale, u32 amax, void* tables) {
   return kFewBits[static_cast<std::size_t>(a.store)].make[a.activation](scale, a.bits, amax, tables);

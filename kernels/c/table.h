@@ -80,8 +80,9 @@ inline constexpr Family kAvx2 = {&kF32Avx2, &kF16Avx2, &kBf16Avx2};
 inline constexpr Family kAvx512 = {&kF32Avx512, &kF16Avx512, &kBf16Avx512};
 
 // For programs that are linked with the static library and measure the kernels themselves: those of the
-// instruction set that the process has chosen, and the tables of a store of few bits for a call's activation,
-// store and bits. The result is the bound of outgrad_store_error, where `amax` is given as bits.
+// instruction set that the process has chosen, or kernels::SpecError if OUTGRAD_ISA names none; and the
+// tables of a store of few bits for a call's activation, store and bits, with the bound of
+// outgrad_store_error, where `amax` is given as bits.
 const FormatKernels& chosen_kernels(outgrad_format format);
 double make_tables(const outgrad_call& call, float scale, u32 amax, void* tables);
 

@@ -1,6 +1,6 @@
 // The formats that typed tests of kernels go through: f32 and bf16, and f16, which takes as long to compile
-// and has bf16's code but for its conversions (these are tested by themselves), in a program that is run at
-// night.
+// and has bf16's code but for its fits and conversions (these are tested by themselves), in a program that is
+// run at night.
 #pragma once
 
 #include <gtest/gtest.h>

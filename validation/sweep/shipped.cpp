@@ -88,7 +88,7 @@ void add_stores(std::vector<Shipped>& list, const FloatFormat& format,
                 Subject (*make)(int activation, const FloatFormat& format)) {
   list.push_back({&activation_of_store<Header>(), std::string(format.name), Header::kName,
                   fmt::format("{}_{}", Header::kName, format.name), false, true,
-                  [make, format] { return make(detail::number_of(Header::kActivation), format); }});
+                  [make, format] { return make(detail::activation_number(Header::kActivation), format); }});
 }
 
 template <class... A>
@@ -106,12 +106,12 @@ void add_few_bits(std::vector<Shipped>& list, kernels::Fp8List<A...>) {
 template <class Y, class... Fit>
 void add_parity(std::vector<Shipped>& list, kernels::ParityFitList<Fit...>) {
   static const FloatFormat& kFormat = std::is_same_v<Y, kernels::ParityF16> ? kF16 : kBf16;
-  (list.push_back({&activation_of_header<Fit>(), std::string(kFormat.name), Fit::kName, Fit::kName, false,
-                   true,
-                   [] {
-                     return make_parity_subject(detail::number_of(Fit::kActivation), kFormat, Fit::kName,
-                                                detail::claims_of<Fit>(), detail::parity_derivative<Fit, Y>);
-                   }}),
+  (list.push_back(
+       {&activation_of_header<Fit>(), std::string(kFormat.name), Fit::kName, Fit::kName, false, true,
+        [] {
+          return make_parity_subject(detail::activation_number(Fit::kActivation), kFormat, Fit::kName,
+                                     detail::claims_of<Fit>(), detail::parity_derivative<Fit, Y>);
+        }}),
    ...);
 }
 

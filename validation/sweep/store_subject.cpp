@@ -232,7 +232,7 @@ uint8_t nan_of(StoreId store) {
 
 }  // namespace
 
-int number_of(std::string_view activation) {
+int activation_number(std::string_view activation) {
   const char* const* const begin = kernels::kActivationNames;
   return static_cast<int>(std::find(begin, begin + kernels::kActivations, activation) - begin);
 }

@@ -35,7 +35,7 @@ Subject make_parity_subject(int activation, const FloatFormat& format, const std
 namespace detail {
 
 /// An activation's number in the catalogue.
-int number_of(std::string_view activation);
+int activation_number(std::string_view activation);
 
 /// dx for dy in a format of 16 bits, from y and a mask, by the compiled library.
 decltype(Subject::backward) library_backward(int activation, const FloatFormat& format);

@@ -142,7 +142,7 @@ Subject make_backward_subject(const FloatFormat& format, const SweptActivation& 
     }
   };
   if constexpr (detail::kShips<Fit, T>) {
-    subject.backward = detail::library_backward(detail::number_of(Fit::kActivation), format);
+    subject.backward = detail::library_backward(detail::activation_number(Fit::kActivation), format);
   } else if constexpr (!std::is_same_v<T, float>) {
     subject.backward = [](const float* dy, const float* y, const std::uint32_t* mask, float* dx,
                           std::int64_t n) {

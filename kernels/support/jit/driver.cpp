@@ -40,7 +40,6 @@ Driver::Driver() {
   find(pop_context, "cuCtxPopCurrent_v2");
   find(exchange_capture_mode, "cuThreadExchangeStreamCaptureMode");
   find(synchronise, "cuCtxSynchronize");
-  find(memory_info, "cuMemGetInfo_v2");
   find(allocate, "cuMemAlloc_v2");
   find(free, "cuMemFree_v2");
   find(upload, "cuMemcpyHtoD_v2");

@@ -64,7 +64,6 @@ struct Driver {
   Result (*pop_context)(Handle*) = nullptr;
   Result (*exchange_capture_mode)(int*) = nullptr;
   Result (*synchronise)() = nullptr;
-  Result (*memory_info)(std::size_t*, std::size_t*) = nullptr;
   Result (*allocate)(std::uint64_t*, std::size_t) = nullptr;
   Result (*free)(std::uint64_t) = nullptr;
   Result (*upload)(std::uint64_t, const void*, std::size_t) = nullptr;
