@@ -53,6 +53,7 @@ if [[ -x $2/outgrad-fit ]]; then
   for command in fit emit check validate front stability report; do
     refuses 2 "$command" --frobnicate
   done
+  OUTGRAD_ISA=avx9 refuses 2 validate --activation gelu_tanh --format bf16 --x own --out sweep.json
   refuses 2 certify "$root/notebooks_data/fits/silu_bf16.json" --coq --out certify.out
   refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" --coq --rows 16 --out certify.out
   refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" --json --out certify.out

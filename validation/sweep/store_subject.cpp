@@ -238,6 +238,9 @@ int activation_number(std::string_view activation) {
 }
 
 decltype(Subject::backward) library_backward(int activation, const FloatFormat& format) {
+  // Taken here, so that a wrong OUTGRAD_ISA is refused before a sweep has opened its log.
+  c::FormatKernels::Run* const run =
+      c::chosen_kernels(library_format(format)).backward[static_cast<int>(StoreId::kY)][activation];
   return [=](const float* dy, const float* y, const std::uint32_t* mask, float* dx, int64_t n) {
     LibraryArray kept(format, y, n), gradients(format, dy, n);
     kernels::Arguments arguments{.cols = n};
@@ -245,7 +248,7 @@ decltype(Subject::backward) library_backward(int activation, const FloatFormat& 
                             gradients.data()};
     std::ranges::copy(arrays, arguments.array);
     const outgrad_call call = call_of(activation, StoreId::kY, 0, n);
-    backward(call, format, {call, arguments});
+    run({call, arguments});
     gradients.widen(dx);
   };
 }
