@@ -7,12 +7,7 @@
 /// level of any reference is a lower bound of the error that any coefficients can reach.
 #pragma once
 
-#include <Eigen/Dense>
-#include <algorithm>
-#include <cmath>
-#include <stdexcept>
-#include <utility>
-#include <vector>
+#include <Eigen/Core>
 
 namespace outgrad::approx {
 
@@ -24,124 +19,14 @@ struct Minimax {
   bool settled;  ///< error and level agree to the tolerance asked for
 };
 
-/// The single exchange on given columns and target.
-template <class Scalar>
-class Exchange {
- public:
-  using Matrix = Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic>;
-  using Vector = Eigen::Matrix<Scalar, Eigen::Dynamic, 1>;
-
-  Exchange(const Matrix& columns, const Vector& target)
-      : columns_(columns), target_(target), n_(columns.cols()), sign_(n_ + 1), system_(n_ + 1, n_ + 1),
-        side_(n_ + 1), residual_(target) {
-    const Eigen::Index samples = columns.rows();
-    if (samples <= n_) throw std::logic_error("exchange: no more samples than coefficients");
-    // Start from the extrema of a Chebyshev polynomial, in sample order.
-    for (Eigen::Index j = 0; j <= n_; ++j) {
-      const double place =
-          n_ == 0
-              ? 0.5
-              : 0.5 * (1 - std::cos(3.141592653589793 * static_cast<double>(j) / static_cast<double>(n_)));
-      // all different
-      const Eigen::Index least = j == 0 ? 0 : reference_.back() + 1, most = samples - 1 - (n_ - j);
-      reference_.push_back(
-          std::clamp(static_cast<Eigen::Index>(place * static_cast<double>(samples - 1) + 0.5), least, most));
-      sign_[j] = j % 2 == 0 ? Scalar(1) : Scalar(-1);
-    }
-  }
-
-  /// The coefficients that level the error on the reference; its level, and the error over all samples.
-  Minimax<Scalar> levelled() {
-    using std::abs;
-    for (Eigen::Index j = 0; j <= n_; ++j) {
-      const Eigen::Index i = reference_[static_cast<size_t>(j)];
-      system_.row(j).head(n_) = columns_.row(i);
-      side_[j] = target_[i];
-    }
-    // lambda: the one linear relation between the reference's rows; its signs are those of the levelled
-    // residuals.
-    if (n_ > 0) {
-      system_.col(n_) = sign_;
-      const Vector lambda = system_.transpose().fullPivLu().solve(last_unit());
-      const Scalar orient = lambda.dot(side_) < Scalar(0) ? Scalar(-1) : Scalar(1);
-      for (Eigen::Index j = 0; j <= n_; ++j)
-        sign_[j] = lambda[j] * orient < Scalar(0) ? Scalar(-1) : Scalar(1);
-    } else {
-      sign_[0] = side_[0] < Scalar(0) ? Scalar(-1) : Scalar(1);
-    }
-    system_.col(n_) = sign_;
-    const Vector solution = system_.fullPivLu().solve(side_);
-    if (n_ > 0) residual_ = target_ - columns_ * solution.head(n_);
-    worst_ = 0;
-    Scalar error = Scalar(0);
-    for (Eigen::Index i = 0; i < residual_.size(); ++i) {
-      const Scalar r = abs(residual_[i]);
-      if (r > error) {
-        error = r;
-        worst_ = i;
-      }
-    }
-    return {solution.head(n_), solution[n_], error, false};
-  }
-
-  /// The worst sample enters by the ratio test: it takes the place that keeps every sign of the relation.
-  /// False where there is none.
-  bool advance() {
-    const Scalar tau = residual_[worst_] < Scalar(0) ? Scalar(-1) : Scalar(1);
-    Vector entering = Vector::Zero(n_ + 1);
-    if (n_ > 0) entering.head(n_) = tau * columns_.row(worst_).transpose();
-    const auto dual = system_.transpose().fullPivLu();
-    const Vector lambda = dual.solve(last_unit()), alpha = dual.solve(entering);
-    Eigen::Index leaving = -1;
-    Scalar largest = Scalar(0);
-    for (Eigen::Index j = 0; j <= n_; ++j) {
-      if (lambda[j] == Scalar(0)) continue;
-      const Scalar ratio = alpha[j] / lambda[j];
-      if (leaving < 0 || ratio > largest) {
-        largest = ratio;
-        leaving = j;
-      }
-    }
-    if (leaving < 0) return false;
-    reference_[static_cast<size_t>(leaving)] = worst_;
-    sign_[leaving] = tau;
-    return true;
-  }
-
- private:
-  [[nodiscard]] Vector last_unit() const { return Vector::Unit(n_ + 1, n_); }
-
-  const Matrix& columns_;
-  const Vector& target_;
-  const Eigen::Index n_;
-  std::vector<Eigen::Index> reference_;
-  Vector sign_;
-  Matrix system_;
-  Vector side_, residual_;
-  Eigen::Index worst_ = 0;
-};
-
 /// Minimises max_i |b_i - (A c)_i|. `columns` is samples x coefficients, with more samples than coefficients.
 /// Where rows of `columns` all but vanish the optimum is degenerate and the exchange may cycle: after
 /// `rounds` exchanges the best of them is returned, not settled; its level is a lower bound all the same. An
 /// error up to `nothing` is as good as none: where the target is such a combination, what is left is noise,
-/// which has no level to settle at.
+/// which has no level to settle at. Scalar is double, long double or Real.
 template <class Scalar>
 Minimax<Scalar> exchange(const Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic>& columns,
                          const Eigen::Matrix<Scalar, Eigen::Dynamic, 1>& target, double tolerance = 1e-6,
-                         int rounds = 1000, double nothing = 0) {
-  Exchange<Scalar> search(columns, target);
-  Minimax<Scalar> best{Exchange<Scalar>::Vector::Zero(columns.cols()), Scalar(0), Scalar(0), false};
-  for (int round = 0; round < rounds; ++round) {
-    Minimax<Scalar> now = search.levelled();
-    now.settled = now.error <= now.level * Scalar(1 + tolerance) || now.error <= Scalar(nothing);
-    const bool settled = now.settled;
-    const Scalar proven = now.level > best.level ? now.level : best.level;
-    if (round == 0 || now.error < best.error) best = std::move(now);
-    best.level = proven;
-    if (settled || !search.advance()) break;
-  }
-  return best;
-}
+                         int rounds = 1000, double nothing = 0);
 
 }  // namespace outgrad::approx

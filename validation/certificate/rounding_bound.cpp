@@ -101,7 +101,7 @@ Evaluated last_rounding(const Computed& result) {
 }
 
 // p(u) in the order of the scheme, u exact; the same orders as in deployed_row.
-Evaluated polynomial_error(std::span<const float> c, int scheme, const std::optional<float>& low_part,
+Evaluated polynomial_error(std::span<const float> c, int scheme, const float* low_part,
                            const Range& reached) {
   const auto number = [](float v) { return Computed{{v, v}, 0}; };
   const Computed u{reached, 0};
@@ -150,8 +150,7 @@ Evaluated row_error(std::span<const float> row, const BackwardHeader& h, const R
     slope = {slope_step.low + p.low, slope_step.high + p.high};
     p = p * reached + static_cast<double>(c[k]);
   }
-  const std::optional<float> low_part =
-      h.two_word ? std::optional(row[static_cast<size_t>(h.degree) + 2]) : std::nullopt;
+  const float* const low_part = h.two_word ? &row[static_cast<size_t>(h.degree) + 2] : nullptr;
   Evaluated result = polynomial_error(c, h.scheme, low_part, reached);
   const double carried = slope.magnitude() * (e_u + e_v);
   result.error = (result.error + carried) * kOwnRounding;
