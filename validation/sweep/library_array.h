@@ -21,7 +21,9 @@ class LibraryArray {
   LibraryArray(const FloatFormat& format, std::int64_t n)
       : format_(library_format(format)), n_(n), words_(static_cast<std::size_t>(n)) {}
   LibraryArray(const FloatFormat& format, const float* values, std::int64_t n) : LibraryArray(format, n) {
-    with_type([&]<class T>(T* to) { std::transform(values, values + n_, to, kernels::narrow<T>); });
+    with_type([&]<class T>(T* to) {
+      std::transform(values, values + n_, to, [](float v) { return kernels::narrow<T>(v); });
+    });
   }
   static LibraryArray ones(const FloatFormat& format, std::int64_t n) {
     LibraryArray array(format, n);

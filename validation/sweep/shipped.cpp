@@ -110,7 +110,7 @@ void add_parity(std::vector<Shipped>& list, kernels::ParityFitList<Fit...>) {
        {&activation_of_header<Fit>(), std::string(kFormat.name), Fit::kName, Fit::kName, false, true,
         [] {
           return make_parity_subject(detail::activation_number(Fit::kActivation), kFormat, Fit::kName,
-                                     detail::claims_of<Fit>(), detail::parity_derivative<Fit, Y>);
+                                     detail::claims_of<Fit>(), detail::derivatives<Fit, Y>);
         }}),
    ...);
 }

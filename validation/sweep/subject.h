@@ -87,81 +87,139 @@ std::vector<Claim> claims_of() {
   return claims;
 }
 
-/// Whether a 16-bit format's backward in the compiled library runs this fit.
+/// Whether the compiled library runs this fit for y in its format.
 template <class Fit, class T>
 constexpr bool ships() {
-  if constexpr (std::is_same_v<T, float>) {
-    return false;
-  } else {
-    return []<class... Each>(kernels::FitList<Each...>) {
-      return (std::is_same_v<Fit, Each> || ...);
-    }(typename kernels::ActivationFits<T>::Type{});
-  }
+  return []<class... Each>(kernels::FitList<Each...>) {
+    return (std::is_same_v<Fit, Each> || ...);
+  }(typename kernels::ActivationFits<T>::Type{});
 }
 template <class Fit, class T>
 inline constexpr bool kShips = ships<Fit, T>();
 
-/// f' in fp32 of a y that carries its branch.
+/// The format whose numbers a y has that carries its branch, or its own.
+template <class Y>
+auto number_of() {
+  if constexpr (kernels::CarriesBranch<Y>) {
+    return typename kernels::Format<Y>::Carrier{};
+  } else {
+    return Y{};
+  }
+}
+
+/// f' in fp32 at y, by the kernels' body of one element, whose bits all kernels have. Y is the format of y,
+/// or float.
 template <class Fit, class Y>
-void parity_derivative(const float* kept, const std::uint32_t*, float* g, std::int64_t n) {
-  alignas(64) Y y[kLargestBlock];
-  std::transform(kept, kept + n, y,
-                 [](float v) { return Y{kernels::narrow<typename kernels::Format<Y>::Carrier>(v)}; });
-  std::fill_n(g, n, 1.0f);
-  kernels::activation_backward<Fit, float, kSweepSchedule, Y>(g, y, nullptr, g, n);
+float derivative_at(const Y& y, bool m) {
+  static constexpr auto kTable = kernels::table_of<Fit>();
+  if constexpr (kernels::CarriesBranch<Y>)
+    m = kernels::carried_mask(kernels::FloatOps{}, kernels::code_of(y));
+  return kernels::activation_backward_element<Fit>(kTable, 1.0f, &y, m);
+}
+
+/// The same for n values and their mask. It looks up what has 16 bits: a sweep asks for each y many times.
+template <class Fit, class Y>
+void derivatives(const float* y, const std::uint32_t* mask, float* g, std::int64_t n) {
+  using Number = decltype(number_of<Y>());
+  constexpr std::size_t kCodes = std::size_t{1} << 16;
+  constexpr bool kOfNumbersAlone = kernels::CarriesBranch<Y> || kernels::kIsDirect<Fit>;
+  static const std::vector<float> of_all = [] {
+    const kernels::DefaultFloatEnvironment environment;
+    std::vector<float> all(2 * kCodes);
+    for (std::size_t k = 0; k < all.size(); ++k)
+      all[k] = derivative_at<Fit>(Y{Number{static_cast<std::uint16_t>(k % kCodes)}}, k >= kCodes);
+    return all;
+  }();
+  for (std::int64_t i = 0; i < n; ++i) {
+    const bool m = mask != nullptr && (mask[i / 32] >> i % 32 & 1) != 0;
+    const auto number = kernels::narrow<Number>(y[i]);
+    g[i] = of_all[number.bits + (m ? kCodes : 0)];
+    if constexpr (!kOfNumbersAlone) {
+      if (kernels::widen(number) != y[i] && y[i] == y[i]) g[i] = derivative_at<Fit>(y[i], m);
+    }
+  }
+}
+
+/// A backward kernel of y and dy in T, over floats that are such values.
+template <class T>
+decltype(Subject::backward) over_floats(void (*kernel)(const T* dy, const T* y, const std::uint32_t* mask,
+                                                       T* dx, std::int64_t n)) {
+  return [kernel](const float* dy, const float* y, const std::uint32_t* mask, float* dx, std::int64_t n) {
+    alignas(64) T stored[kLargestBlock], result[kLargestBlock];
+    for (std::int64_t begin = 0; begin < n; begin += kLargestBlock) {
+      const std::int64_t count = std::min(kLargestBlock, n - begin);
+      std::transform(y + begin, y + begin + count, stored, [](float v) { return kernels::narrow<T>(v); });
+      std::transform(dy + begin, dy + begin + count, result, [](float v) { return kernels::narrow<T>(v); });
+      kernel(result, stored, mask + begin / 32, result, count);
+      std::transform(result, result + count, dx + begin, [](T v) { return kernels::widen(v); });
+    }
+  };
+}
+
+/// The backward of a fit: the compiled library's where it runs this fit, else the host kernel.
+template <class Fit, class T>
+decltype(Subject::backward) backward_of(const FloatFormat& format) {
+  if constexpr (kShips<Fit, T>) {
+    return library_backward(activation_number(Fit::kActivation), format);
+  } else {
+    constexpr auto kKernel = [](const T* dy, const T* y, const std::uint32_t* mask, T* dx, std::int64_t n) {
+      kernels::activation_backward<Fit, T, kSweepSchedule>(dy, y, mask, dx, n);
+    };
+    if constexpr (std::is_same_v<T, float>) {
+      return kKernel;
+    } else {
+      return over_floats<T>(kKernel);
+    }
+  }
+}
+
+/// dx at dy = 1.
+inline decltype(Subject::derivative) at_one(const decltype(Subject::backward)& backward) {
+  return [backward](const float* y, const std::uint32_t* mask, float* dx, std::int64_t n) {
+    std::fill_n(dx, n, 1.0f);
+    backward(dx, y, mask, dx, n);
+  };
+}
+
+/// GELU's forward kernel. If x are values of T (every x of the domain T), they go through the kernel for T
+/// itself. Other x, such as those of a fused bias or a wider accumulator, go through the same body on f32 x.
+template <class Forward, class T>
+void gelu_forward_of(const float* x, float* y, std::uint32_t* mask, std::int64_t n) {
+  if constexpr (std::is_same_v<T, float>) {
+    kernels::gelu_forward<Forward, float, kSweepSchedule>(x, y, mask, n);
+  } else {
+    const auto is_stored = [](float v) {
+      return std::bit_cast<std::uint32_t>(kernels::widen(kernels::narrow<T>(v))) ==
+                 std::bit_cast<std::uint32_t>(v) ||
+             v != v;
+    };
+    if (!std::all_of(x, x + n, is_stored)) return fused_forward<Forward, T, kSweepSchedule>(x, y, mask, n);
+    alignas(64) T buffer[kLargestBlock];
+    for (std::int64_t begin = 0; begin < n; begin += kLargestBlock) {
+      const std::int64_t count = std::min(kLargestBlock, n - begin);
+      std::transform(x + begin, x + begin + count, buffer, [](float v) { return kernels::narrow<T>(v); });
+      kernels::gelu_forward<Forward, T, kSweepSchedule>(buffer, buffer, mask + begin / 32, count);
+      std::transform(buffer, buffer + count, y + begin, [](T v) { return kernels::widen(v); });
+    }
+  }
 }
 
 }  // namespace detail
 
-/// The backward pass of a fit with y stored as T and f32 arithmetic: in the format through the compiled
-/// library where it runs this fit, else, and for f' in fp32, through the host kernel. y is the correctly
-/// rounded f(x), and m = [x >= x*]. `activation` is the header's activation.
+/// The backward pass of a fit with y stored as T and f32 arithmetic. y is the correctly rounded f(x), and m =
+/// [x >= x*]. `activation` is the header's activation.
 template <class Fit, class T>
 Subject make_backward_subject(const FloatFormat& format, const SweptActivation& activation) {
-  using kernels::narrow;
-  using kernels::widen;
-  static constexpr kernels::CpuSchedule kSchedule = detail::kSweepSchedule;
-  static constexpr std::int64_t kLargestBlock = detail::kLargestBlock;
-
   Subject subject{std::string(Fit::kName) + "+rounded", format, {}, {}, {}, {}};
   subject.activation = &activation;
   subject.mask_from = activation.x_star;
   subject.own_forward = false;
-  subject.derivative = [](const float* y, const std::uint32_t* mask, float* g, std::int64_t n) {
-    std::fill_n(g, n, 1.0f);
-    if constexpr (kernels::kIsDirect<Fit>) {  // indexed by the bits of y as stored
-      alignas(64) T stored[kLargestBlock];
-      for (std::int64_t begin = 0; begin < n; begin += kLargestBlock) {
-        const std::int64_t count = std::min(kLargestBlock, n - begin);
-        std::transform(y + begin, y + begin + count, stored, [](float v) { return narrow<T>(v); });
-        kernels::activation_backward<Fit, float, kSchedule, T>(g + begin, stored, mask + begin / 32,
-                                                               g + begin, count);
-      }
-    } else {
-      kernels::activation_backward<Fit, float, kSchedule>(g, y, mask, g, n);
-    }
-  };
-  if constexpr (detail::kShips<Fit, T>) {
-    subject.backward = detail::library_backward(detail::activation_number(Fit::kActivation), format);
-  } else if constexpr (!std::is_same_v<T, float>) {
-    subject.backward = [](const float* dy, const float* y, const std::uint32_t* mask, float* dx,
-                          std::int64_t n) {
-      alignas(64) T stored[kLargestBlock], result[kLargestBlock];
-      for (std::int64_t begin = 0; begin < n; begin += kLargestBlock) {
-        const std::int64_t count = std::min(kLargestBlock, n - begin);
-        std::transform(y + begin, y + begin + count, stored, [](float v) { return narrow<T>(v); });
-        std::transform(dy + begin, dy + begin + count, result, [](float v) { return narrow<T>(v); });
-        kernels::activation_backward<Fit, T, kSchedule>(result, stored, mask + begin / 32, result, count);
-        std::transform(result, result + count, dx + begin, [](T v) { return widen(v); });
-      }
-    };
-  }
-  if (subject.backward) {
-    subject.gradient = [backward = subject.backward](const float* y, const std::uint32_t* mask, float* dx,
-                                                     std::int64_t n) {
-      std::fill_n(dx, n, 1.0f);
-      backward(dx, y, mask, dx, n);
-    };
+  if constexpr (std::is_same_v<T, float>) {
+    subject.derivative = detail::at_one(detail::backward_of<Fit, T>(format));
+  } else {
+    subject.derivative = detail::derivatives<Fit, T>;
+    subject.backward = detail::backward_of<Fit, T>(format);
+    subject.gradient = detail::at_one(subject.backward);
   }
   subject.claims = detail::claims_of<Fit>();
   if constexpr (requires { Fit::kExactLimits; }) {
@@ -173,41 +231,13 @@ Subject make_backward_subject(const FloatFormat& format, const SweptActivation& 
   return subject;
 }
 
-/// The same with GELU's forward kernel. If x are values of T (every x of the domain T), they go through the
-/// kernel for T itself. Other x, such as those of a fused bias or a wider accumulator, go through the same
-/// body on f32 x.
+/// The same with GELU's forward kernel.
 template <class Fit, class Forward, class T>
 Subject make_subject(const FloatFormat& format) {
-  static constexpr kernels::CpuSchedule kSchedule = detail::kSweepSchedule;
-  static constexpr std::int64_t kLargestBlock = detail::kLargestBlock;
-  using kernels::narrow;
-  using kernels::widen;
-
   Subject subject = make_backward_subject<Fit, T>(format, kGelu);
   subject.name = std::string(Fit::kName) + "+" + Forward::kName;
   subject.own_forward = true;
-  subject.forward = [](const float* x, float* y, std::uint32_t* mask, std::int64_t n) {
-    if constexpr (!std::is_same_v<T, float>) {
-      const auto is_stored = [](float v) {
-        return std::bit_cast<std::uint32_t>(widen(narrow<T>(v))) == std::bit_cast<std::uint32_t>(v) || v != v;
-      };
-      if (std::all_of(x, x + n, is_stored)) {
-        alignas(64) T buffer[kLargestBlock];
-        for (std::int64_t begin = 0; begin < n; begin += kLargestBlock) {
-          const std::int64_t count = std::min(kLargestBlock, n - begin);
-          std::transform(x + begin, x + begin + count, buffer, [](float v) { return narrow<T>(v); });
-          kernels::gelu_forward<Forward, T, kSchedule>(buffer, buffer, mask + begin / 32, count);
-          std::transform(buffer, buffer + count, y + begin, [](T v) { return widen(v); });
-        }
-        return;
-      }
-      fused_forward<Forward, T, kSchedule>(x, y, mask, n);
-    } else {
-      kernels::gelu_forward<Forward, float, kSchedule>(x, y, mask, n);
-    }
-  };
-  subject.claims = detail::claims_of<Fit>();
-
+  subject.forward = detail::gelu_forward_of<Forward, T>;
   Fingerprint fingerprint;
   detail::add_table<Fit>(fingerprint);
   constexpr auto kRows = Forward::table();
