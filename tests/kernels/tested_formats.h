@@ -15,4 +15,10 @@ using TestedFormats = testing::Types<F16>;
 using TestedFormats = testing::Types<float, BF16>;
 #endif
 
+// action(T{}) for each of them.
+template <class Action>
+void in_tested_formats(const Action& action) {
+  [&]<class... T>(testing::Types<T...>) { (action(T{}), ...); }(TestedFormats{});
+}
+
 }  // namespace outgrad::kernels

@@ -2,6 +2,7 @@
 #include "autotune/measure/verify.h"
 
 #include <gtest/gtest.h>
+#include <omp.h>
 
 #include <functional>
 
@@ -10,7 +11,8 @@
 #endif
 
 #include "autotune/space/variant.h"
-#include "kernels/fits.h"
+#include "kernels/c/outgrad.h"
+#include "kernels/c/table.h"
 #include "kernels/host/functions.h"
 
 namespace outgrad::autotune {
@@ -47,44 +49,20 @@ TEST(Verifier, EveryReferenceAgreesWithItself) {
     }
 }
 
-// All lanes and no OpenMP region in this process, which forks children for other tests.
-constexpr kernels::CpuNormBackwardSchedule kBackward{.threads = 1,
-                                                     .vector_bits = kernels::kBestVectorBits,
-                                                     .vectors = 3,
-                                                     .tasks = 16,
-                                                     .streaming_stores = true,
-                                                     .prefetch = kernels::Prefetch::none};
-constexpr kernels::CpuNormForwardSchedule kForward{.threads = 1,
-                                                   .vector_bits = kernels::kBestVectorBits,
-                                                   .vectors = 4,
-                                                   .streaming_stores = true,
-                                                   .prefetch = kernels::Prefetch::second_level};
-constexpr kernels::CpuSchedule kGelu{.threads = 1,
-                                     .vector_bits = kernels::kBestVectorBits,
-                                     .unroll = kernels::kBestVectorBits > 0 ? 3 : 1,
-                                     .streaming_stores = true};
-
-TEST(Verifier, VectorsOfEveryKernelAgree) {
-  const auto in_format = [&]<class T>(T, FormatId format) {
-    const auto expect = [&](KernelId kernel, VariantFunction function) {
-      EXPECT_EQ(verdict({kernel, format}, function), "equal") << name_of(kernel);
-    };
-    for (const KernelId kernel : kAllKernels)
-      expect(kernel, kernels::with_kernel(kernel, [](auto which) -> VariantFunction {
-               constexpr KernelId kKernel = which();
-               constexpr auto kSchedule = [] {
-                 if constexpr (!kernels::is_norm(kKernel))
-                   return kGelu;
-                 else if constexpr (is_backward(kKernel))
-                   return kBackward;
-                 else
-                   return kForward;
-               }();
-               return &kernels::run<kKernel, kernels::StandardFit<kKernel, T>, T, kSchedule>;
-             }));
-  };
-  in_format(float{}, FormatId::kF32);
-  in_format(kernels::BF16{}, FormatId::kBf16);
+// What callers run, against the reference, which is scalar. On one thread, for this process forks children
+// for other tests.
+TEST(Verifier, TheLibrarysKernelsAgree) {
+  const int threads = omp_get_max_threads();
+  omp_set_num_threads(1);
+  for (const KernelId kernel : kAllKernels)
+    for (const FormatId format : kAllFormats) {
+      const Problem problem{kernel, format};
+      const c::FormatKernels& kernels = c::chosen_kernels(static_cast<outgrad_format>(format));
+      const outgrad_call call{};
+      const auto run = [&](const Arguments& a) { kernels.run[static_cast<int>(kernel)]({call, a}); };
+      EXPECT_EQ(verdict(problem, run), "equal") << problem.name();
+    }
+  omp_set_num_threads(threads);
 }
 
 // One bit of the last element of each output; a byte of each input; a byte before each array.

@@ -19,12 +19,10 @@
 #include <vector>
 
 #include "kernels/formats.h"
-#include "kernels/host/errors.h"
-#include "kernels/host/layernorm.h"
 #include "kernels/support/files.h"
 #include "kernels/support/options.h"
 #include "validation/norms/stability_command.h"
-#include "tests/attack/kept_output.h"
+#include "tests/attack/gradients.h"
 
 namespace outgrad::validation {
 namespace {
@@ -68,52 +66,20 @@ Outcome run(const Problem& p, const std::vector<size_t>& side_channels) {
   out.options.eps = p.eps;
   out.options.rows = p.rows;
   const size_t size = static_cast<size_t>(p.rows * p.n), n = static_cast<size_t>(p.n);
-  std::vector<T> x(size), dy(size), y(size), dx(size);
+  std::vector<T> x(size), dy(size);
   std::ranges::transform(p.x, x.begin(), [](float v) { return narrow<T>(v); });
   std::ranges::transform(p.dy, dy.begin(), [](float v) { return narrow<T>(v); });
 
-  // The kernels.
-  const std::vector<i32> channels(side_channels.begin(), side_channels.end());
-  const i64 count = static_cast<i64>(channels.size());
-  std::vector<float> side(static_cast<size_t>(p.rows * count)), rstd(static_cast<size_t>(p.rows));
-  out.got_dgamma.resize(n);
-  out.got_dbeta.resize(n);
-  const kernels::SideBuffer<float> written{channels.data(), count, side.data()};
-  const kernels::SideBuffer<const float> kept{channels.data(), count, side.data()};
-  const auto keep = [&] {
-    if constexpr (std::is_same_v<T, float>) {
-      if (p.store.empty()) return;
-      KeptOutput output(out.options.format.store, p.rows, p.n);
-      output.keep(y);
-      output.read(y);
-    }
-  };
-  if (p.norm == Norm::layer) {
-    kernels::layernorm_forward<T>(x.data(), p.gamma.data(), p.beta.data(), p.rows, p.n, p.eps, y.data(),
-                                  rstd.data(), written);
-    keep();
-    kernels::layernorm_backward<T>(dy.data(), y.data(), p.gamma.data(), p.beta.data(), rstd.data(), p.rows,
-                                   p.n, dx.data(), out.got_dgamma.data(), out.got_dbeta.data(), kept);
-  } else {
-    kernels::rmsnorm_forward<T>(x.data(), p.gamma.data(), p.rows, p.n, p.eps, y.data(), rstd.data(), written);
-    keep();
-    kernels::rmsnorm_backward<T>(dy.data(), y.data(), p.gamma.data(), rstd.data(), p.rows, p.n, dx.data(),
-                                 out.got_dgamma.data(), kept);
-  }
-  for (const T& v : dx) out.got_dx.push_back(widen(v));
-  // The kernels do not hand out xh'; these are their operations (kernels/layernorm.h: centred,
-  // prepare_column, input_gradient).
-  for (i64 i = 0; i < p.rows; ++i) {
-    for (size_t j = 0; j < n; ++j) {
-      const auto at = std::ranges::find(side_channels, j);
-      const size_t element = static_cast<size_t>(i) * n + j;
-      const float beta = p.beta.empty() ? 0.0f : p.beta[j];
-      out.got_x_hat.push_back(
-          at != side_channels.end()
-              ? side[static_cast<size_t>(i * count + (at - side_channels.begin()))]
-              : kernels::mul_rn(kernels::sub_rn(widen(y[element]), beta), kernels::div_rn(1.0f, p.gamma[j])));
-    }
-  }
+  const NormLayer layer{p.norm,  std::string(out.options.format.name),
+                        p.rows,  p.n,
+                        p.gamma, p.norm == Norm::layer ? p.beta : std::vector<float>{},
+                        p.eps,   {side_channels.begin(), side_channels.end()}};
+  NormBatch batch;
+  for (const T& v : x) batch.x.push_back(widen(v));
+  for (const T& v : dy) batch.dy.push_back(widen(v));
+  NormGradients got;
+  norm_kernels(layer)->run(batch, nullptr, got);
+  out.got_x_hat = got.x_hat, out.got_dx = got.dx, out.got_dgamma = got.dgamma, out.got_dbeta = got.dbeta;
 
   // The exact gradient of the stored x.
   double mean_ratio = 0, dy_max = 0, x_hat_max = 0;
