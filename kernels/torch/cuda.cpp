@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "kernels/activations.h"
+#include "kernels/catalogue/stores.h"
 #include "kernels/codes.h"
 #include "kernels/cuda/choice.h"
 #include "kernels/cuda/plan.h"
@@ -498,7 +499,7 @@ void Cuda::activation_backward(outgrad_activation activation, Elements of, const
   });
 }
 
-// ---- Activations that keep something else than y and mask ---------------------------------------
+// ---- What a store keeps -------------------------------------------------------------------------
 
 namespace {
 
@@ -528,6 +529,12 @@ GpuSchedule backward_schedule(outgrad_format format, bool rows) {
       {.forward = false, .bias = false, .element_bytes = element_bytes_of(format), .rows = rows});
 }
 
+Elements elements_of(const outgrad_call& of) { return {of.format, of.n}; }
+
+[[noreturn]] void refuse_activation(const outgrad_call& of, const char* why) {
+  throw SpecError(std::string("outgrad: ") + kernels::kActivationNames[of.activation] + why);
+}
+
 // The fit for a y that carries its branch.
 template <class... Fit>
 FitFacts parity_fit(kernels::ParityFitList<Fit...>, std::string_view activation) {
@@ -540,45 +547,73 @@ struct ParityOf {
   FitFacts fit;
   const char* type;
 };
-ParityOf parity_of(outgrad_activation activation, outgrad_format format, const char* kernel) {
-  require_activation(activation);
-  require(format != OUTGRAD_F32, kernel, "y carries its branch in f16 and bf16, not in f32");
-  const char* const name = kernels::kActivationNames[activation];
-  const auto of = [&]<class Y>(Y) {
-    return ParityOf{parity_fit(typename kernels::ParityFits<Y>::Type{}, name), kernels::Format<Y>::kType};
+ParityOf parity_of(const outgrad_call& of) {
+  if (of.format == OUTGRAD_F32) throw SpecError("outgrad: y carries its branch in f16 and bf16, not in f32");
+  const auto parity = [&]<class Y>(Y) {
+    return ParityOf{
+        parity_fit(typename kernels::ParityFits<Y>::Type{}, kernels::kActivationNames[of.activation]),
+        kernels::Format<Y>::kType};
   };
-  const ParityOf found = format == OUTGRAD_F16 ? of(kernels::ParityF16{}) : of(kernels::ParityBf16{});
-  require(found.fit.name != nullptr, kernel,
-          (std::string(name) + " rises: there is no branch for y to carry").c_str());
+  const ParityOf found =
+      of.format == OUTGRAD_F16 ? parity(kernels::ParityF16{}) : parity(kernels::ParityBf16{});
+  if (found.fit.name == nullptr) refuse_activation(of, " rises: there is no branch for y to carry");
   return found;
 }
 
-void require_codes(const CodesOf& of, i64 n, const char* kernel) {
-  require(kernels::code_bits_hold(of.bits, of.seed != nullptr), kernel,
-          "a code has 1 to 8 bits, and a dithered one 2 or 3");
-  require(of.bytes >= static_cast<std::size_t>(kernels::code_bytes(of.bits, n)), kernel,
-          "the codes' array is too small");
+void forward_with_y(const Cuda::Where& on, outgrad_call of) {
+  Cuda(on.device, on.stream).activation_forward(of.activation, elements_of(of), of.x, of.y, of.mask);
 }
 
-// Codes of a range: pointers are those to the arrays, and n, the seed and the rule follow.
-void launch_coded(const Cuda::Where& on, DeviceKernel kernel, const CodesOf& codes_of, Elements of,
-                  std::vector<void*> pointers) {
-  const bool dithered = codes_of.seed != nullptr;
-  const std::uint64_t* seed = codes_of.seed;
-  kernels::CodeRule rule = dithered ? kernels::dithered_code({codes_of.lo, codes_of.hi}, codes_of.bits)
-                                    : kernels::exact_code({codes_of.lo, codes_of.hi}, codes_of.bits);
-  pointers.insert(pointers.end(), {&of.n, &seed, &rule});
+void backward_from_y(const Cuda::Where& on, outgrad_call of) {
+  Cuda(on.device, on.stream).activation_backward(of.activation, elements_of(of), of.dy, of.y, of.mask, of.dx);
+}
+
+void forward_with_parity(const Cuda::Where& on, outgrad_call of) {
+  const ParityOf parity = parity_of(of);
+  launch_over(on,
+              {.kernel = DeviceKernel::activation_forward_parity,
+               .function = kernels::kActivationNames[of.activation],
+               .schedule = forward_schedule(kernels::cuda::StoreSchedule::kSchedule, of.format),
+               .stored = parity.type},
+              elements_of(of), {&of.x, &of.y, &of.n});
+}
+
+void backward_from_parity(const Cuda::Where& on, outgrad_call of) {
+  const ParityOf parity = parity_of(of);
+  const std::uint32_t* mask = nullptr;
+  launch_over(on,
+              {.kernel = DeviceKernel::activation_backward,
+               .function = parity.fit.name,
+               .schedule = backward_schedule(of.format, parity.fit.rows),
+               .stored = parity.type},
+              elements_of(of), {&of.dy, &of.y, &mask, &of.dx, &of.n});
+}
+
+void forward_with_code(const Cuda::Where& on, outgrad_call of) {
+  const std::string function = std::to_string(of.activation);
+  launch_over(on,
+              {.kernel = DeviceKernel::activation_forward_code,
+               .function = function,
+               .schedule = forward_schedule(kernels::cuda::StoreSchedule::kSchedule, of.format),
+               .code_bits = of.bits,
+               .dithered = of.seed != nullptr},
+              elements_of(of), {&of.x, &of.y, &of.codes, &of.n, &of.seed});
+}
+
+// Codes of the call's range: pointers are those to the arrays, and n, the seed and the rule follow.
+void launch_coded(const Cuda::Where& on, DeviceKernel kernel, outgrad_call& of, std::vector<void*> pointers) {
+  if (!kernels::code_range_holds({of.lo, of.hi}))
+    throw SpecError("outgrad: this is no range of f' that codes are proven for");
+  const bool dithered = of.seed != nullptr;
+  kernels::CodeRule rule = dithered ? kernels::dithered_code({of.lo, of.hi}, of.bits)
+                                    : kernels::exact_code({of.lo, of.hi}, of.bits);
+  pointers.insert(pointers.end(), {&of.n, &of.seed, &rule});
   launch_over(on,
               {.kernel = kernel,
                .schedule = backward_schedule(of.format, false),
-               .code_bits = codes_of.bits,
+               .code_bits = of.bits,
                .dithered = dithered},
-              of, pointers);
-}
-
-void require_range(const CodesOf& of, const char* kernel) {
-  require(kernels::code_range_holds({of.lo, of.hi}), kernel,
-          "this is no range of f' that codes are proven for");
+              elements_of(of), pointers);
 }
 
 template <class... Code>
@@ -587,164 +622,123 @@ kernels::CodeRange range_of(kernels::FitList<Code...>, outgrad_activation activa
   return kRanges[activation];
 }
 
-}  // namespace
-
-void Cuda::activation_forward_parity(outgrad_activation activation, Elements of, const void* x,
-                                     void* y) const {
-  const ParityOf parity = parity_of(activation, of.format, "activation_forward_parity");
-  launch_over(on_,
-              {.kernel = DeviceKernel::activation_forward_parity,
-               .function = kernels::kActivationNames[activation],
-               .schedule = forward_schedule(kernels::cuda::StoreSchedule::kSchedule, of.format),
-               .stored = parity.type},
-              of, {&x, &y, &of.n});
-}
-
-void Cuda::activation_backward_parity(outgrad_activation activation, Elements of, const void* dy,
-                                      const void* y, void* dx) const {
-  const ParityOf parity = parity_of(activation, of.format, "activation_backward_parity");
-  const std::uint32_t* mask = nullptr;
-  launch_over(on_,
-              {.kernel = DeviceKernel::activation_backward,
-               .function = parity.fit.name,
-               .schedule = backward_schedule(of.format, parity.fit.rows),
-               .stored = parity.type},
-              of, {&dy, &y, &mask, &dx, &of.n});
-}
-
-void Cuda::activation_forward_code(const CodesOf& codes_of, Elements of, const void* x, void* y,
-                                   void* codes) const {
-  require_activation(codes_of.activation);
-  require_codes(codes_of, of.n, "activation_forward_code");
-  const std::uint64_t* seed = codes_of.seed;
-  const std::string function = std::to_string(codes_of.activation);
-  launch_over(on_,
-              {.kernel = DeviceKernel::activation_forward_code,
-               .function = function,
-               .schedule = forward_schedule(kernels::cuda::StoreSchedule::kSchedule, of.format),
-               .code_bits = codes_of.bits,
-               .dithered = seed != nullptr},
-              of, {&x, &y, &codes, &of.n, &seed});
-}
-
-void Cuda::activation_backward_code(const CodesOf& codes_of, Elements of, const void* dy, const void* codes,
-                                    void* dx) const {
-  require_activation(codes_of.activation);
-  require_codes(codes_of, of.n, "activation_backward_code");
-  const kernels::CodeRange range = range_of(kernels::ActivationCodes{}, codes_of.activation);
-  CodesOf ranged = codes_of;
-  ranged.lo = range.lo;
-  ranged.hi = range.hi;
-  launch_coded(on_, DeviceKernel::activation_backward_code, ranged, of, {&dy, &codes, &dx});
-}
-
-void Cuda::encode_gradients(const CodesOf& codes_of, Elements of, const void* g, void* codes) const {
-  require_codes(codes_of, of.n, "encode_gradients");
-  require_range(codes_of, "encode_gradients");
-  launch_coded(on_, DeviceKernel::encode_gradients, codes_of, of, {&g, &codes});
-}
-
-void Cuda::backward_encoded(const CodesOf& codes_of, Elements of, const void* dy, const void* codes,
-                            void* dx) const {
-  require_codes(codes_of, of.n, "backward_encoded");
-  require_range(codes_of, "backward_encoded");
-  launch_coded(on_, DeviceKernel::activation_backward_code, codes_of, of, {&dy, &codes, &dx});
-}
-
-void Cuda::gelu_forward_mxfp8(Elements of, const void* x, std::uint8_t* codes, std::uint8_t* scales,
-                              std::uint32_t* mask) const {
+void forward_in_mxfp8(const Cuda::Where& on, outgrad_call of) {
   launch_over(
-      on_,
+      on,
       {.kernel = DeviceKernel::gelu_forward_mxfp8,
        .function = with_type(of.format, []<class T>(T) { return kernels::ForwardFit<T>::Type::kName; }),
        .schedule = forward_schedule(kernels::DefaultGpuSchedule::kSchedule, of.format)},
-      of, {&x, &codes, &scales, &mask, &of.n});
+      elements_of(of), {&of.x, &of.codes, &of.scales, &of.mask, &of.n});
 }
 
-void Cuda::gelu_backward_mxfp8(Elements of, const void* dy, const std::uint8_t* codes,
-                               const std::uint8_t* scales, const std::uint32_t* mask, void* dx) const {
+void backward_from_mxfp8(const Cuda::Where& on, outgrad_call of) {
   constexpr FitFacts kFit = facts_of<kernels::generated::GeluMxfp8>();
-  kernels::BlockScaled<kernels::MxFp8> y{reinterpret_cast<const kernels::F8E4M3*>(codes),
-                                         reinterpret_cast<const kernels::E8M0*>(scales)};
-  launch_over(on_,
+  kernels::Stored<kernels::MxFp8> y = kernels::stored<kernels::MxFp8>(of.codes, of.scales);
+  launch_over(on,
               {.kernel = DeviceKernel::activation_backward,
                .function = kFit.name,
                .schedule = backward_schedule(of.format, kFit.rows),
                .stored = kernels::Format<kernels::MxFp8>::kType},
-              of, {&dy, &y, &mask, &dx, &of.n});
+              elements_of(of), {&of.dy, &y, &of.mask, &of.dx, &of.n});
 }
 
-namespace {
-
-// The format of the codes and the activation's name, or an exception.
-struct Fp8Kernels {
+// y in 8 bits at a scale: the format of the codes and the activation's type.
+struct ScaledOf {
   const char* format;
   std::string activation;
 };
-Fp8Kernels fp8_kernels(const Fp8Of& of, i64 n, const char* kernel) {
-  constexpr const char* kFormats[] = {kernels::Format<kernels::F8E4M3>::kType,
-                                      kernels::Format<kernels::F8E5M2>::kType,
-                                      kernels::Format<kernels::I8>::kType};
-  static_assert(OUTGRAD_STORE_E5M2 == OUTGRAD_STORE_E4M3 + 1 && OUTGRAD_STORE_INT8 == OUTGRAD_STORE_E4M3 + 2);
-  require_activation(of.activation);
-  require(of.store >= OUTGRAD_STORE_E4M3 && of.store <= OUTGRAD_STORE_INT8, kernel,
-          "no such format of 8 bits");
-  require(kernels::part_bits_hold(of.bits), kernel, "beside y are 0 to 2 bits");
-  require(of.bytes >= static_cast<std::size_t>(kernels::code_bytes(of.bits, n)), kernel,
-          "the parts' array is too small");
+ScaledOf scaled_of(const outgrad_call& of) {
   const std::string name = kernels::kActivationNames[of.activation];
-  const auto is_kept = []<class... S>(kernels::Fp8List<S...>, std::string_view activation) {
-    return ((S::Header::kActivation == activation) || ...);
+  const auto is_kept = [&]<class... S>(kernels::Fp8List<S...>) {
+    return ((S::Header::kActivation == name) || ...);
   };
-  require(is_kept(kernels::Fp8Activations{}, name), kernel,
-          (name + " rises: y alone gives its derivative").c_str());
-  return {kFormats[of.store - OUTGRAD_STORE_E4M3], "Fp8Activation<" + jit::fit_type(name + "_fp8") + ">"};
+  if (!is_kept(kernels::Fp8Activations{})) refuse_activation(of, " rises: y alone gives its derivative");
+  return {of.store == OUTGRAD_STORE_E4M3   ? kernels::Format<kernels::F8E4M3>::kType
+          : of.store == OUTGRAD_STORE_E5M2 ? kernels::Format<kernels::F8E5M2>::kType
+                                           : kernels::Format<kernels::I8>::kType,
+          "Fp8Activation<" + jit::fit_type(name + "_fp8") + ">"};
 }
 
-// Enqueues the making of the table of the scale.
-void make_fp8_table(const At& at, const Fp8Kernels& kernels_of, const Fp8Of& of) {
+// Enqueues the making of the scale's table.
+void make_table(const Cuda::Where& on, const ScaledOf& scaled, outgrad_call& of) {
   constexpr DeviceKernel kKernel = DeviceKernel::fp8_table;
-  const Kernel& code = kernel_of(at.gpu, {.kernel = kKernel,
-                                          .format = OUTGRAD_F32,
-                                          .function = kernels_of.activation,
-                                          .stored = kernels_of.format});
-  const float* scale = of.scale;
-  void* table = of.workspace;
-  int bits = of.bits;
-  at.launch(code, {.kernel = kKernel, .blocks = 1, .threads = kernels::kFp8Codes}, {&scale, &bits, &table});
+  const At at(on);
+  const Kernel& code = kernel_of(
+      at.gpu,
+      {.kernel = kKernel, .format = OUTGRAD_F32, .function = scaled.activation, .stored = scaled.format});
+  at.launch(code, {.kernel = kKernel, .blocks = 1, .threads = kernels::kFp8Codes},
+            {&of.scale, &of.bits, &of.workspace});
+}
+
+void forward_at_scale(const Cuda::Where& on, outgrad_call of) {
+  const ScaledOf scaled = scaled_of(of);
+  if (of.n == 0) return;
+  make_table(on, scaled, of);
+  launch_over(on,
+              {.kernel = DeviceKernel::activation_forward_fp8,
+               .function = scaled.activation,
+               .schedule = forward_schedule(kernels::cuda::StoreSchedule::kSchedule, of.format),
+               .stored = scaled.format,
+               .code_bits = of.bits},
+              elements_of(of), {&of.workspace, &of.scale, &of.x, &of.codes, &of.parts, &of.n});
+}
+
+void backward_at_scale(const Cuda::Where& on, outgrad_call of) {
+  const ScaledOf scaled = scaled_of(of);
+  if (of.n == 0) return;
+  make_table(on, scaled, of);
+  launch_over(on,
+              {.kernel = DeviceKernel::activation_backward_fp8,
+               .schedule = backward_schedule(of.format, false),
+               .code_bits = of.bits},
+              elements_of(of), {&of.workspace, &of.dy, &of.codes, &of.parts, &of.dx, &of.n});
+}
+
+void backward_from_code(const Cuda::Where& on, outgrad_call of) {
+  const kernels::CodeRange range = range_of(kernels::ActivationCodes{}, of.activation);
+  of.lo = range.lo;
+  of.hi = range.hi;
+  launch_coded(on, DeviceKernel::activation_backward_code, of, {&of.dy, &of.codes, &of.dx});
+}
+
+struct StoreLaunches {
+  void (*forward)(const Cuda::Where&, outgrad_call);
+  void (*backward)(const Cuda::Where&, outgrad_call);
+};
+StoreLaunches launches_of(const outgrad_call& of) {
+  require_activation(of.activation);
+  switch (of.store) {
+    case OUTGRAD_STORE_Y: return {forward_with_y, backward_from_y};
+    case OUTGRAD_STORE_PARITY: return {forward_with_parity, backward_from_parity};
+    case OUTGRAD_STORE_CODE: return {forward_with_code, backward_from_code};
+    case OUTGRAD_STORE_MXFP8:
+      if (of.activation != OUTGRAD_GELU) refuse_activation(of, ": y in mxfp8 is for gelu alone");
+      return {forward_in_mxfp8, backward_from_mxfp8};
+    case OUTGRAD_STORE_E4M3:
+    case OUTGRAD_STORE_E5M2:
+    case OUTGRAD_STORE_INT8: return {forward_at_scale, backward_at_scale};
+    default:
+      throw SpecError(std::string("outgrad: the store ") + kernels::kStores[of.store].name +
+                      " is for CPUs alone");
+  }
 }
 
 }  // namespace
 
-std::size_t Cuda::fp8_workspace_bytes() const { return sizeof(kernels::Fp8Table); }
-
-void Cuda::activation_forward_fp8(const Fp8Of& fp8_of, Elements of, const void* x, std::uint8_t* codes,
-                                  void* parts) const {
-  const Fp8Kernels kernels_of = fp8_kernels(fp8_of, of.n, "activation_forward_fp8");
-  if (of.n == 0) return;
-  make_fp8_table(At(on_), kernels_of, fp8_of);
-  void* table = fp8_of.workspace;
-  const float* scale = fp8_of.scale;
-  launch_over(on_,
-              {.kernel = DeviceKernel::activation_forward_fp8,
-               .function = kernels_of.activation,
-               .schedule = forward_schedule(kernels::cuda::StoreSchedule::kSchedule, of.format),
-               .stored = kernels_of.format,
-               .code_bits = fp8_of.bits},
-              of, {&table, &scale, &x, &codes, &parts, &of.n});
+std::size_t Cuda::store_workspace_bytes(outgrad_store store) {
+  return store >= OUTGRAD_STORE_E4M3 && store <= OUTGRAD_STORE_INT8 ? sizeof(kernels::Fp8Table) : 0;
 }
 
-void Cuda::activation_backward_fp8(const Fp8Of& fp8_of, Elements of, const void* dy,
-                                   const std::uint8_t* codes, const void* parts, void* dx) const {
-  const Fp8Kernels kernels_of = fp8_kernels(fp8_of, of.n, "activation_backward_fp8");
-  if (of.n == 0) return;
-  make_fp8_table(At(on_), kernels_of, fp8_of);
-  void* table = fp8_of.workspace;
-  launch_over(on_,
-              {.kernel = DeviceKernel::activation_backward_fp8,
-               .schedule = backward_schedule(of.format, false),
-               .code_bits = fp8_of.bits},
-              of, {&table, &dy, &codes, &parts, &dx, &of.n});
+void Cuda::store_forward(const outgrad_call& of) const { launches_of(of).forward(on_, of); }
+
+void Cuda::store_backward(const outgrad_call& of) const { launches_of(of).backward(on_, of); }
+
+void Cuda::encode_gradients(outgrad_call of) const {
+  launch_coded(on_, DeviceKernel::encode_gradients, of, {&of.g, &of.codes});
+}
+
+void Cuda::backward_encoded(outgrad_call of) const {
+  launch_coded(on_, DeviceKernel::activation_backward_code, of, {&of.dy, &of.codes, &of.dx});
 }
 
 // ---- Softmax ------------------------------------------------------------------------------------

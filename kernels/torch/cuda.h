@@ -26,6 +26,16 @@ struct Rows {
   std::int64_t rows = 0, n = 0;
 };
 
+inline outgrad_call call_of(const Rows& over) {
+  outgrad_call call{};
+  call.size = sizeof call;
+  call.format = over.format;
+  call.rows = over.rows;
+  call.n = over.n;
+  return call;
+}
+inline outgrad_call call_of(const Elements& over) { return call_of(Rows{over.format, 0, over.n}); }
+
 // The seed of a dropout: where the tensors are, or on the host, where its value is known without a wait.
 // Null: nothing is dropped.
 struct SeedOf {
@@ -46,7 +56,8 @@ struct SumOf {
 // A norm. gamma, beta and their gradients are in the format `parameters`. side: the channels whose x^ is
 // kept, in ascending order. tau: what the others are tested for (kernels/side_policy.h); 0: nothing. seen:
 // where a forward says what it found, two numbers, or null. A backward reads rstd and side_x_hat, and writes
-// the workspace, which has norm_workspace_bytes.
+// the workspace, which has norm_workspace_bytes. codes, scales: of another store than OUTGRAD_STORE_Y, which
+// Host alone has.
 struct NormOf : Rows {
   bool rms = false;
   const void *gamma = nullptr, *beta = nullptr;
@@ -60,37 +71,14 @@ struct NormOf : Rows {
   SumOf sum = {};
   void* workspace = nullptr;
   std::size_t bytes = 0;
+  outgrad_store store = OUTGRAD_STORE_Y;
+  void *codes = nullptr, *scales = nullptr;
+  std::size_t codes_bytes = 0, scales_bytes = 0;
 };
 
 // Where a norm's backward puts its results; dgamma and dbeta are null if they are not wanted.
 struct NormGradients {
   void *dx = nullptr, *dgamma = nullptr, *dbeta = nullptr;
-};
-
-// A norm's y in 8 bits.
-struct In8Bits {
-  outgrad_store store = 0;
-  void *codes = nullptr, *scales = nullptr;
-  std::size_t scale_bytes = 0;
-};
-
-// Codes for f'(x).
-struct CodesOf {
-  outgrad_activation activation = 0;
-  std::int32_t bits = 0;
-  const std::uint64_t* seed = nullptr;  // of a dither
-  std::size_t bytes = 0;
-  float lo = 0, hi = 0;  // the range of f', of codes that are of no activation of the catalogue
-};
-
-// y in 8 bits at a scale. The workspace, of fp8_workspace_bytes(), is written.
-struct Fp8Of {
-  outgrad_activation activation = 0;
-  outgrad_store store = OUTGRAD_STORE_E4M3;
-  std::int32_t bits = 0;
-  const float* scale = nullptr;  // where the tensors are
-  std::size_t bytes = 0;  // of the parts
-  void* workspace = nullptr;
 };
 
 // GELU behind a bias, which is in a format of its own. The workspace of a backward is written.
@@ -119,27 +107,13 @@ class Cuda {
   void activation_backward(outgrad_activation activation, Elements of, const void* dy, const void* y,
                            const std::uint32_t* mask, void* dx) const;
 
-  // A seed lies on the device.
-  void activation_forward_parity(outgrad_activation activation, Elements of, const void* x, void* y) const;
-  void activation_backward_parity(outgrad_activation activation, Elements of, const void* dy, const void* y,
-                                  void* dx) const;
-  void activation_forward_code(const CodesOf& codes_of, Elements of, const void* x, void* y,
-                               void* codes) const;
-  void activation_backward_code(const CodesOf& codes_of, Elements of, const void* dy, const void* codes,
-                                void* dx) const;
-  void encode_gradients(const CodesOf& codes_of, Elements of, const void* g, void* codes) const;
-  void backward_encoded(const CodesOf& codes_of, Elements of, const void* dy, const void* codes,
-                        void* dx) const;
-  void gelu_forward_mxfp8(Elements of, const void* x, std::uint8_t* codes, std::uint8_t* scales,
-                          std::uint32_t* mask) const;
-  void gelu_backward_mxfp8(Elements of, const void* dy, const std::uint8_t* codes, const std::uint8_t* scales,
-                           const std::uint32_t* mask, void* dx) const;
-  // A scale lies on the device; one that does not hold gives gradients without a meaning.
-  std::size_t fp8_workspace_bytes() const;
-  void activation_forward_fp8(const Fp8Of& fp8_of, Elements of, const void* x, std::uint8_t* codes,
-                              void* parts) const;
-  void activation_backward_fp8(const Fp8Of& fp8_of, Elements of, const void* dy, const std::uint8_t* codes,
-                               const void* parts, void* dx) const;
+  // An activation with the call's store. A seed and a scale lie on the device; a scale that does not hold
+  // gives gradients without a meaning. The workspace is written.
+  static std::size_t store_workspace_bytes(outgrad_store store);
+  void store_forward(const outgrad_call& of) const;
+  void store_backward(const outgrad_call& of) const;
+  void encode_gradients(outgrad_call of) const;
+  void backward_encoded(outgrad_call of) const;
   void softmax_forward_code(const Rows& over, const void* x, void* y, void* codes) const;
   void softmax_backward_code(const Rows& over, const void* dy, const void* codes, void* dx) const;
 

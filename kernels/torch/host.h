@@ -31,7 +31,7 @@ class Host {
     outgrad_call call = forward_of(of, x, y);
     call.activation = activation;
     call.mask = mask;
-    require(outgrad_activation_forward(&call));
+    succeed(outgrad_activation_forward(&call));
   }
   void activation_backward(outgrad_activation activation, const Elements& of, const void* dy, const void* y,
                            const std::uint32_t* mask, void* dx) const {
@@ -39,72 +39,22 @@ class Host {
     call.activation = activation;
     call.y = kept(y);
     call.mask = kept(mask);
-    require(outgrad_activation_backward(&call));
+    succeed(outgrad_activation_backward(&call));
   }
 
-  void activation_forward_parity(outgrad_activation activation, const Elements& of, const void* x,
-                                 void* y) const {
-    outgrad_call call = forward_of(of, x, y);
-    call.activation = activation;
-    call.store = OUTGRAD_STORE_PARITY;
-    require(outgrad_activation_forward(&call));
-  }
-  void activation_backward_parity(outgrad_activation activation, const Elements& of, const void* dy,
-                                  const void* y, void* dx) const {
-    outgrad_call call = backward_of(of, dy, dx);
-    call.activation = activation;
-    call.store = OUTGRAD_STORE_PARITY;
-    call.y = kept(y);
-    require(outgrad_activation_backward(&call));
-  }
-  void activation_forward_code(const CodesOf& of, const Elements& over, const void* x, void* y,
-                               void* codes) const {
-    const outgrad_call call = with_codes(forward_of(over, x, y), of, codes);
-    require(outgrad_activation_forward(&call));
-  }
-  void activation_backward_code(const CodesOf& of, const Elements& over, const void* dy, const void* codes,
-                                void* dx) const {
-    const outgrad_call call = with_codes(backward_of(over, dy, dx), of, codes);
-    require(outgrad_activation_backward(&call));
-  }
-  void encode_gradients(const CodesOf& of, const Elements& over, const void* g, void* codes) const {
-    outgrad_call call = with_codes(call_of(over), of, codes);
-    call.g = g;
-    require(outgrad_encode_gradients(&call));
-  }
-  void backward_encoded(const CodesOf& of, const Elements& over, const void* dy, const void* codes,
-                        void* dx) const {
-    const outgrad_call call = with_codes(backward_of(over, dy, dx), of, codes);
-    require(outgrad_backward_encoded(&call));
-  }
-  void gelu_forward_mxfp8(const Elements& of, const void* x, std::uint8_t* codes, std::uint8_t* scales,
-                          std::uint32_t* mask) const {
-    const outgrad_call call = in_mxfp8(forward_of(of, x, nullptr), codes, scales, mask);
-    require(outgrad_activation_forward(&call));
-  }
-  void gelu_backward_mxfp8(const Elements& of, const void* dy, const std::uint8_t* codes,
-                           const std::uint8_t* scales, const std::uint32_t* mask, void* dx) const {
-    const outgrad_call call = in_mxfp8(backward_of(of, dy, dx), codes, scales, mask);
-    require(outgrad_activation_backward(&call));
-  }
-  std::size_t fp8_workspace_bytes() const { return 0; }
-  void activation_forward_fp8(const Fp8Of& of, const Elements& over, const void* x, std::uint8_t* codes,
-                              void* parts) const {
-    const outgrad_call call = in_fp8(forward_of(over, x, nullptr), of, codes, parts);
-    require(outgrad_activation_forward(&call));
-  }
-  void activation_backward_fp8(const Fp8Of& of, const Elements& over, const void* dy,
-                               const std::uint8_t* codes, const void* parts, void* dx) const {
-    const outgrad_call call = in_fp8(backward_of(over, dy, dx), of, codes, parts);
-    require(outgrad_activation_backward(&call));
-  }
+  static std::size_t store_workspace_bytes(outgrad_store) { return 0; }
+  void store_forward(const outgrad_call& of) const { succeed(outgrad_activation_forward(&of)); }
+  void store_backward(const outgrad_call& of) const { succeed(outgrad_activation_backward(&of)); }
+  void encode_gradients(const outgrad_call& of) const { succeed(outgrad_encode_gradients(&of)); }
+  void backward_encoded(const outgrad_call& of) const { succeed(outgrad_backward_encoded(&of)); }
+
   void softmax_forward_code(const Rows& over, const void* x, void* y, void* codes) const {
     const outgrad_call call = in_octets(forward_of(over, x, y), codes);
-    require(outgrad_softmax_forward(&call));
+    succeed(outgrad_softmax_forward(&call));
   }
   void softmax_backward_code(const Rows& over, const void* dy, const void* codes, void* dx) const {
     const outgrad_call call = in_octets(backward_of(over, dy, dx), codes);
-    require(outgrad_softmax_backward(&call));
+    succeed(outgrad_softmax_backward(&call));
   }
 
   void bias_gelu_forward(const BiasOf& of, const void* x, const void* bias, void* y,
@@ -113,11 +63,11 @@ class Host {
     outgrad_call call = forward_of<Rows>(of, x, y);
     call.bias = biases.data();
     call.mask = mask;
-    require(outgrad_bias_gelu_forward(&call));
+    succeed(outgrad_bias_gelu_forward(&call));
   }
   std::size_t bias_workspace_bytes(const Rows& over) const {
     outgrad_call call = call_of(over);
-    require(outgrad_bias_gelu_sizes(&call));
+    succeed(outgrad_bias_gelu_sizes(&call));
     return call.workspace_bytes;
   }
   void bias_gelu_backward(const BiasOf& of, const void* dy, const void* y, const std::uint32_t* mask,
@@ -129,7 +79,7 @@ class Host {
     call.dbias = dbiases.data();
     call.workspace = of.workspace;
     call.workspace_bytes = of.bytes;
-    require(outgrad_bias_gelu_backward(&call));
+    succeed(outgrad_bias_gelu_backward(&call));
   }
 
   // The sum needs a place: what is dropped first goes there, too.
@@ -139,20 +89,22 @@ class Host {
     const InFp32 gamma(of.gamma, of.parameters, of.n), beta(of.beta, of.parameters, of.n);
     outgrad_call call = with_norm(forward_of<Rows>(of, x, y), of, gamma, beta);
     if (sum.residual == nullptr) {
-      require(of.rms ? outgrad_rmsnorm_forward(&call) : outgrad_layernorm_forward(&call));
+      succeed(of.rms ? outgrad_rmsnorm_forward(&call) : outgrad_layernorm_forward(&call));
     } else {
       if (sum.seed.at != nullptr) dropout({of.format, of.rows * of.n}, x, sum.z, sum.seed, sum.p);
       if (sum.seed.at != nullptr) call.x = sum.z;
       call.residual = sum.residual;
       call.z = sum.z;
-      require(of.rms ? outgrad_residual_rmsnorm_forward(&call) : outgrad_residual_layernorm_forward(&call));
+      succeed(of.rms ? outgrad_residual_rmsnorm_forward(&call) : outgrad_residual_layernorm_forward(&call));
     }
     if (of.seen == nullptr) return;
     if (!beyond(of, gamma, beta, limits_of(of.format, of.tau, false)).empty()) of.seen[0] = 1;
     if (!beyond(of, gamma, beta, limits_of(of.format, of.tau, true)).empty()) of.seen[1] = 1;
   }
   std::size_t norm_workspace_bytes(const Rows& over) const {
-    return norm_sizes(OUTGRAD_STORE_Y, over).workspace_bytes;
+    outgrad_call call = call_of(over);
+    succeed(outgrad_norm_sizes(&call));
+    return call.workspace_bytes;
   }
   void norm_backward(const NormOf& of, const void* dy, const void* y, const NormGradients& to) const {
     const auto [dx, dgamma, dbeta] = to;
@@ -185,24 +137,6 @@ class Host {
         if (dgamma != nullptr) dgammas.data()[j] = nan;
     }
     if (sum.seed.at != nullptr) dropout({of.format, of.rows * of.n}, dx, sum.dx, sum.seed, sum.p);
-  }
-
-  std::size_t norm_scale_bytes(outgrad_store store, const Rows& over) const {
-    return norm_sizes(store, over).scales_bytes;
-  }
-  void norm_forward_8bit(const NormOf& of, const In8Bits& in, const void* x, void* y) const {
-    const InFp32 gamma(of.gamma, of.parameters, of.n), beta(of.beta, of.parameters, of.n);
-    const outgrad_call call = in_8_bits(with_norm(forward_of<Rows>(of, x, y), of, gamma, beta), in);
-    require(of.rms ? outgrad_rmsnorm_forward(&call) : outgrad_layernorm_forward(&call));
-  }
-  void norm_backward_8bit(const NormOf& of, const In8Bits& in, const void* dy,
-                          const NormGradients& to) const {
-    const InFp32 gamma(of.gamma, of.parameters, of.n), beta(of.beta, of.parameters, of.n);
-    const OutOfFp32 dgammas(to.dgamma, of.parameters, of.n), dbetas(to.dbeta, of.parameters, of.n);
-    outgrad_call call = in_8_bits(with_norm(backward_of<Rows>(of, dy, to.dx), of, gamma, beta), in);
-    call.dgamma = dgammas.data();
-    call.dbeta = dbetas.data();
-    require_backward_of_norm(of.rms ? outgrad_rmsnorm_backward(&call) : outgrad_layernorm_backward(&call));
   }
 
   void dropout(const Elements& of, const void* x, void* y, const SeedOf& seed, double p) const {
@@ -266,15 +200,6 @@ class Host {
     std::vector<float> own_;
   };
 
-  static outgrad_call call_of(const Elements& over) { return call_of(Rows{over.format, 0, over.n}); }
-  static outgrad_call call_of(const Rows& over) {
-    outgrad_call call{};
-    call.size = sizeof call;
-    call.format = over.format;
-    call.rows = over.rows;
-    call.n = over.n;
-    return call;
-  }
   template <class Over>
   static outgrad_call forward_of(const Over& over, const void* x, void* y) {
     outgrad_call call = call_of(over);
@@ -295,38 +220,6 @@ class Host {
     return const_cast<T*>(array);
   }
 
-  static outgrad_call with_codes(outgrad_call call, const CodesOf& of, const void* codes) {
-    call.activation = of.activation;
-    call.store = OUTGRAD_STORE_CODE;
-    call.bits = of.bits;
-    call.seed = of.seed;
-    call.lo = of.lo;
-    call.hi = of.hi;
-    call.codes = kept(codes);
-    call.codes_bytes = of.bytes;
-    return call;
-  }
-  static outgrad_call in_mxfp8(outgrad_call call, const std::uint8_t* codes, const std::uint8_t* scales,
-                               const std::uint32_t* mask) {
-    call.store = OUTGRAD_STORE_MXFP8;
-    require(outgrad_activation_sizes(&call));
-    call.codes = kept(codes);
-    call.scales = kept(scales);
-    call.mask = kept(mask);
-    return call;
-  }
-  static outgrad_call in_fp8(outgrad_call call, const Fp8Of& of, const std::uint8_t* codes,
-                             const void* parts) {
-    call.activation = of.activation;
-    call.store = of.store;
-    call.bits = of.bits;
-    call.scale = of.scale;
-    call.codes = kept(codes);
-    call.codes_bytes = static_cast<std::size_t>(call.n);
-    call.parts = kept(parts);
-    call.parts_bytes = of.bytes;
-    return call;
-  }
   // A code of softmax is a byte.
   static outgrad_call in_octets(outgrad_call call, const void* codes) {
     call.codes = kept(codes);
@@ -334,12 +227,6 @@ class Host {
     return call;
   }
 
-  static outgrad_call norm_sizes(outgrad_store store, const Rows& over) {
-    outgrad_call call = call_of(over);
-    call.store = store;
-    require(outgrad_norm_sizes(&call));
-    return call;
-  }
   static outgrad_call with_norm(outgrad_call call, const NormOf& of, const InFp32& gamma,
                                 const InFp32& beta) {
     call.gamma = gamma.data();
@@ -351,14 +238,11 @@ class Host {
     call.side_x_hat = of.side_x_hat;
     call.workspace = of.workspace;
     call.workspace_bytes = of.bytes;
-    return call;
-  }
-  static outgrad_call in_8_bits(outgrad_call call, const In8Bits& in) {
-    call.store = in.store;
-    call.codes = in.codes;
-    call.codes_bytes = static_cast<std::size_t>(call.rows * call.n);
-    call.scales = in.scales;
-    call.scales_bytes = in.scale_bytes;
+    call.store = of.store;
+    call.codes = of.codes;
+    call.codes_bytes = of.codes_bytes;
+    call.scales = of.scales;
+    call.scales_bytes = of.scales_bytes;
     return call;
   }
 
@@ -383,25 +267,12 @@ class Host {
     return found;
   }
 
-  static void require(outgrad_status status) {
-    if (status != OUTGRAD_OK) refuse(said());
-  }
   // Where a gamma has no finite reciprocal, the message also says what to do.
   static void require_backward_of_norm(outgrad_status status) {
     if (status != OUTGRAD_OK && said().find("has no finite reciprocal") != std::string_view::npos) {
       refuse(said(), ": side_channels=outgrad.side_channels(weight, bias, x.dtype) names all such channels");
     }
-    require(status);
-  }
-  // The library's message without the names of C functions before it, since the caller has called none of
-  // them.
-  static std::string_view said() {
-    std::string_view message = outgrad_error_message();
-    for (;;) {
-      const std::size_t end = message.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_");
-      if (end == 0 || end == message.npos || !message.substr(end).starts_with(": ")) return message;
-      message.remove_prefix(end + 2);
-    }
+    succeed(status);
   }
 };
 

@@ -191,30 +191,19 @@ def _keeping_y(name, index):
         lambda ctx, saved, dy: library.activation_backward(dy, *saved, index))
 
 
-def _keeping_parity(name, index):
-    return _Operation(name, lambda x: (library.activation_forward_parity(x, index),),
-        lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs),
-        lambda ctx, saved, dy: library.activation_backward_parity(dy, *saved, index))
-
-
-def _keeping_codes(name, encode, decode, dithered):
-    """encode(x, seed) gives y and codes, and decode(dy, codes, seed) dx; the seed is None without a
-    dither."""
+def _keeping_beside(name, encode, decode, dithered=False, keeps_y=False, shown=0):
+    """encode(x, seed) gives y and what is kept beside it, of which a call gives the first `shown`;
+    decode(dy, seed, kept) gives dx. keeps_y: y heads what is kept. The seed is None without a dither."""
+    first, kept = (0, slice(1, None)) if keeps_y else (1, slice(1, -1))
 
     def gradients(ctx, saved, dy):
-        seed, codes, _ = saved
-        return decode(dy, codes, seed), None
+        return decode(dy, saved[0], saved[kept]), None
 
     def keep(ctx, inputs, outputs):
-        ctx.save_for_backward(inputs[1], *outputs[1:])
+        ctx.save_for_backward(inputs[1], *outputs[first:])
 
-    operation = _Operation(name, encode, keep, gradients, without_y=True)
+    operation = _Operation(name, encode, keep, gradients, without_y=not keeps_y, shown=shown)
     return lambda x: operation(x, new_seed(x.device) if dithered else None)
-
-
-def _keeping_codes_of(name, index, bits, dithered):
-    return _keeping_codes(name, lambda x, seed: library.activation_forward_code(x, index, bits, seed),
-        lambda dy, codes, seed: library.activation_backward_code(dy, codes, index, bits, seed), dithered)
 
 
 def keeping_own_codes(name, value, gradient, between, bits, dithered):
@@ -233,8 +222,8 @@ def keeping_own_codes(name, value, gradient, between, bits, dithered):
         g = result("gradient", gradient(x.float()), x, torch.float32)
         return y, library.encode_gradients(g, *between, bits, seed)
 
-    operation = _keeping_codes(name, encode,
-        lambda dy, codes, seed: library.backward_encoded(dy, codes, *between, bits, seed), dithered)
+    operation = _keeping_beside(name, encode,
+        lambda dy, seed, kept: library.backward_encoded(dy, *kept, *between, bits, seed), dithered)
 
     def function(x):
         _expect(name, x=x)
@@ -243,50 +232,45 @@ def keeping_own_codes(name, value, gradient, between, bits, dithered):
     return function
 
 
-def _keeping_mxfp8(name, index):
-    def compute(x):
-        x = x.contiguous()
-        return library.activation_forward(x, index)[0], *library.gelu_forward_mxfp8(x)
+def _keeping(name, index, store):
+    """The operation of an activation that keeps what a store says."""
+    if store == stores.DEFAULT:
+        return _keeping_y(name, index)
+    word, bits = stores.STORES[store]
+    of = library.STORES[word]
 
-    def gradients(ctx, saved, dy):
-        return library.gelu_backward_mxfp8(dy, *saved[:-1])
+    def with_y(x, seed):
+        return tuple(library.store_forward(x, index, of.number, bits, seed))
 
-    return _Operation(name, compute, lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs[1:]),
-        gradients, without_y=True)
-
-
-def _keeping_fp8(name, index, of, bits):
-    def compute(x):
+    def without_y(x, seed):
         x = x.contiguous()
         y = library.activation_forward(x, index)[0]
-        scale = fp8.scale_of(y, of, fp8.LEAST_OF_ACTIVATIONS)
-        codes, parts = library.activation_forward_fp8(x, scale, index, of, bits)
-        return y, codes, scale, parts
+        return y, *library.store_forward(x, index, of.number, bits)
 
-    def gradients(ctx, saved, dy):
-        codes, scale, parts, _ = saved
-        return library.activation_backward_fp8(dy, codes, parts, scale, index, of, bits)
+    def at_scale(x, seed):
+        x = x.contiguous()
+        y = library.activation_forward(x, index)[0]
+        scale = fp8.scale_of(y, of.number, fp8.LEAST_OF_ACTIVATIONS)
+        return y, scale, *library.store_forward(x, index, of.number, bits, None, scale)
 
-    operation = _Operation(name, compute, lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs[1:]),
-        gradients, without_y=True, shown=2)
+    def decode(dy, seed, kept):
+        if of.takes_scale:
+            scale, *kept = kept
+            return library.store_backward(dy, kept, index, of.number, bits, None, scale)
+        return library.store_backward(dy, kept, index, of.number, bits, seed)
+
+    encode = with_y if of.writes_y else at_scale if of.takes_scale else without_y
+    operation = _keeping_beside(name, encode, decode, stores.is_dithered(store), of.keeps_y,
+        shown=2 * of.takes_scale)
+    if not of.takes_scale:
+        return operation
 
     def function(x):
-        y, codes, scale = operation(x)
-        fp8.offer(y, codes, scale, of)
+        y, scale, codes = operation(x)
+        fp8.offer(y, codes, scale, of.number)
         return y
 
     return function
-
-
-def _keeping(name, index, store):
-    """The operation of an activation that keeps what a store says."""
-    kind, _, bits = store.partition(":")
-    if kind in ("code", "dither"):
-        return _keeping_codes_of(name, index, int(bits), kind == "dither")
-    if (of := stores.fp8_of(store)) is not None:
-        return _keeping_fp8(name, index, *of)
-    keeping = {stores.DEFAULT: _keeping_y, "parity": _keeping_parity, "mxfp8+bit": _keeping_mxfp8}[store]
-    return keeping(name, index)
 
 
 class _OfOutput(Protocol):
@@ -537,7 +521,9 @@ def _norm_keeping_y(name):
     return _Operation(name, compute, _norm_keep, gradients)
 
 
-def _norm_keeping_8_bits(name, store):
+def _norm_keeping_8_bits(name, word):
+    store = library.STORES[word].number
+
     def compute(x, columns, gamma, beta, *rest):
         return library.norm_forward_8bit(x, columns, *_parameters(gamma, beta), *rest[:3], store)
 
@@ -553,17 +539,17 @@ def _norm_keeping_8_bits(name, store):
 
     def function(*inputs):
         y, codes, scales = operation(*inputs)
-        if store == stores.OF_NORMS["e4m3"]:
-            fp8.offer(y, codes, scales, library.FP8["e4m3"], step=True)
+        if word in library.FP8:
+            fp8.offer(y, codes, scales, store, step=True)
         return y
 
     return function
 
 
 _norms = {
-    (name, word): _norm_keeping_y(name) if store is None else _norm_keeping_8_bits(name, store)
+    (name, word): _norm_keeping_8_bits(name, word) if word in library.NORM_STORES else _norm_keeping_y(name)
     for name in ("layer_norm", "rms_norm")
-    for word, store in stores.OF_NORMS.items()
+    for word in stores.OF_NORMS
 }
 
 
@@ -571,7 +557,7 @@ def norm_store_why_not(store, columns):
     """Why a norm over so many columns cannot have this store (stores.py); None if it can."""
     if not isinstance(store, str) or store not in stores.OF_NORMS:
         return f"{store!r} is no store of norms; there are {', '.join(stores.OF_NORMS)}"
-    group = _GROUPS.get(store, 0)
+    group = 0 if store == stores.DEFAULT_OF_NORMS else library.NORM_STORES[store][0]
     return (f"{columns} columns are no whole number of groups of {group}, which share a scale" if group
         and columns % group != 0 else None)
 
@@ -680,23 +666,21 @@ _OVERFLOW = {torch.float32: 2.0**128 - 2.0**104, torch.float16: 65520.0, torch.b
 _LARGEST_X_HAT = 6.0  # up to here y must not overflow; a normal variable exceeds it once in 5e8 elements
 
 
-# y in 8 bits: the relative error of storing it, and the elements along the row that share a scale (0: all of
-# the tensor).
+# The relative error of storing y in 8 bits.
 UNIT_OF_STORE = {"e4m3": (1 + 2.0**-20) / 17, "mxfp8": 2.0**-3, "int8": 2.0**-24}
-_GROUPS = {"e4m3": 0, "mxfp8": 32, "int8": 64}
 
 
 def largest_storage_error(dtype, store=stores.DEFAULT_OF_NORMS):
     """The default tau of side_channels: with y in 8 bits and in 16 bits that of `outgrad stability`, 2^-2 and
     2^-4; in float32 128 roundings."""
-    return 2.0**-2 if store in _GROUPS else min(2.0**-4, 128 * UNIT_ROUNDOFF[dtype])
+    return 2.0**-2 if store in library.NORM_STORES else min(2.0**-4, 128 * UNIT_ROUNDOFF[dtype])
 
 
 def _absolute_storage_error(gamma, beta, store):
     """What storing y in 8 bits costs at most beside its relative error, for each column: half a step of the
     column's group in rows with |x^| <= 6 (validation/norms/stability.h). gamma >= 0, beta: [n], float64.
     Infinite if a y of the group may overflow."""
-    group = _GROUPS[store] or gamma.numel()
+    group = library.NORM_STORES[store][0] or gamma.numel()
     x_hat = min(_LARGEST_X_HAT, math.sqrt(gamma.numel()))
     reach = (gamma * x_hat + beta.abs()).view(-1, group)
     largest = reach.amax(1)

@@ -89,7 +89,7 @@ def test_every_gradient_is_within_the_proven_bound(name, store, dtype):
     x, function = inputs(dtype), getattr(outgrad, name)
     if dtype == torch.float32 and name in library.MASKED:
         x = torch.cat([x, floats_around(X_STAR if name == "gelu" else minimum_of(EXACT[name]))])
-    if store == "mxfp8+bit" or stores.fp8_of(store) is not None:
+    if store == "mxfp8+bit" or stores.is_scaled(store):
         x = x[x.abs() < 2.0**12]  # what its bound is stated for
     bound = outgrad.bounds(name, dtype, store).total
     assert 0 < bound < 0.4
@@ -110,7 +110,7 @@ def test_every_gradient_is_within_the_proven_bound(name, store, dtype):
         else:
             assert torch.equal(y, plain)
     if store != "y+bit" and dtype != torch.float32:
-        if stores.fp8_of(store) is not None:
+        if stores.is_scaled(store):
             # at this scale; the other is of all scales
             bound = outgrad.bounds(name, dtype, store, y.abs().max().item()).total
         assert largest > 0.5 * bound, "the bound is of this store, and no larger one's"
@@ -200,7 +200,7 @@ def test_bounds_in_words_are_not_below_the_bounds():
 
 
 ACTIVATIONS_OF_FP8 = pytest.mark.parametrize("name", library.MASKED)
-FP8 = [store for store in stores.STORES if stores.fp8_of(store) is not None]
+FP8 = [store for store in stores.STORES if stores.is_scaled(store)]
 
 
 @pytest.mark.parametrize("store", FP8)
@@ -233,7 +233,7 @@ def test_a_largest_y_below_1_counts_as_1():
     large."""
     of = [outgrad.bounds("gelu", torch.float32, "e4m3+bit", largest).total for largest in (0, 1e-3, 1)]
     assert of[0] == of[1] == of[2] <= outgrad.bounds("gelu", torch.float32, "e4m3+bit").total
-    assert library.fp8_error("gelu", library.FP8["e4m3"], 448 / 1e-3, 1) > 2.5 * of[0]
+    assert library.store_error("gelu", "e4m3", 448 / 1e-3, 1) > 2.5 * of[0]
 
 
 def test_a_largest_y_belongs_to_stores_with_a_scale():
@@ -241,8 +241,8 @@ def test_a_largest_y_belongs_to_stores_with_a_scale():
             ("e4m3+bit", math.nan), ("e5m2", 1e39)):
         with pytest.raises(ValueError, match="outgrad.bounds: largest is"):
             outgrad.bounds("gelu", torch.float32, store, largest)
-    with pytest.raises(ValueError, match="no y in 8 bits of gelu at a scale of 0"):
-        library.fp8_error("gelu", 0, 0.0, 1)
+    with pytest.raises(ValueError, match="no y in e4m3 of gelu at a scale of 0"):
+        library.store_error("gelu", "e4m3", 0.0, 1)
 
 
 # --- Dithers --------------------------------------------------------------------------------------
