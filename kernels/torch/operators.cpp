@@ -230,18 +230,13 @@ extern "C" OUTGRAD_API const char* outgrad_torch_operator(std::int32_t index, co
 
 extern "C" OUTGRAD_API const char* outgrad_torch_version() { return outgrad_version(); }
 
-// The name of an activation, in the order of outgrad_activation; null for an unknown one.
-extern "C" OUTGRAD_API const char* outgrad_torch_activation(std::int32_t activation) {
-  return activation >= 0 && activation < outgrad::kernels::kActivations
-             ? outgrad::kernels::kActivationNames[activation]
-             : nullptr;
-}
-
-// 1 for an activation with a minimum, whose gradient needs a mask; 0 for one without; -1 for an unknown one.
-extern "C" OUTGRAD_API std::int32_t outgrad_torch_masked(outgrad_activation activation) {
+// The name of an activation, in the order of outgrad_activation, and whether it has a minimum, so that its
+// gradient needs a mask; null behind the last one.
+extern "C" OUTGRAD_API const char* outgrad_torch_activation(std::int32_t activation, std::int32_t* masked) {
   using namespace outgrad;
-  if (activation < 0 || activation >= kernels::kActivations) return -1;
-  return torch_operators::is_masked(activation) ? 1 : 0;
+  if (activation >= kernels::kActivations) return nullptr;
+  *masked = torch_operators::is_masked(activation);
+  return kernels::kActivationNames[activation];
 }
 
 // A list of folders that may have the CUDA run-time compiler that came with PyTorch. The compiler is loaded

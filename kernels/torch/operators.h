@@ -230,9 +230,26 @@ inline bool is_masked(i64 activation) {
 
 // --- What operators of one family have in common -------------------------------------------------
 
-inline outgrad_activation kind_of(i64 activation) { return static_cast<outgrad_activation>(activation); }
+inline outgrad_call over_elements(const Tensor& tensor) {
+  outgrad_call of{};
+  of.size = sizeof of;
+  of.format = format_of(tensor);
+  of.n = tensor.numel();
+  return of;
+}
 
-inline Elements elements_of(const Tensor& tensor) { return {format_of(tensor), tensor.numel()}; }
+inline outgrad_call over_rows(const Tensor& matrix, i64 n) {
+  outgrad_call of = over_elements(matrix);
+  of.n = n;
+  of.rows = n > 0 ? matrix.numel() / n : 0;
+  require(of.rows * n == matrix.numel(), matrix.numel(), " elements are no rows of ", n);
+  return of;
+}
+
+inline std::int32_t int_of(i64 value) {
+  using Limits = std::numeric_limits<std::int32_t>;
+  return static_cast<std::int32_t>(std::clamp<i64>(value, Limits::min(), Limits::max()));
+}
 
 // What an operator is told of a store beside its arrays: a value of outgrad_store, the bits of its codes or
 // of the parts beside them, and where it has them a dither's seed, an int64 tensor of one element, and the
@@ -242,14 +259,9 @@ struct OfStore {
   const OptionalTensor &seed, &scale;
 };
 
-inline std::int32_t int_of(i64 value) {
-  using Limits = std::numeric_limits<std::int32_t>;
-  return static_cast<std::int32_t>(std::clamp<i64>(value, Limits::min(), Limits::max()));
-}
-
 // Without the arrays, whose sizes it has.
 inline outgrad_call call_of(const Call& call, const Tensor& over, const OfStore& told) {
-  outgrad_call of = call_of(elements_of(over));
+  outgrad_call of = over_elements(over);
   of.activation = int_of(told.activation);
   of.store = int_of(told.store);
   of.bits = int_of(told.bits);
@@ -294,19 +306,13 @@ inline Memory octets(const Call& call, const Tensor& array, std::size_t bytes, c
   return call.data(array);
 }
 
-inline Rows rows_of(const Tensor& matrix, i64 n) {
-  const i64 rows = n > 0 ? matrix.numel() / n : 0;
-  require(rows * n == matrix.numel(), matrix.numel(), " elements are no rows of ", n);
-  return {format_of(matrix), rows, n};
-}
-
 // The seed is an int64 tensor of one element beside the others, or one without dimensions on the CPU.
-inline SeedOf seed_of(const Call& call, const OptionalTensor& seed) {
+inline Drop drop_of(const Call& call, const OptionalTensor& seed, double p) {
   if (!seed) return {};
   require_elements(*seed, ScalarType::Long, 1, "seed");
-  if (seed->dim() > 0) return {call.data(*seed)};
+  if (seed->dim() > 0) return {call.data(*seed), false, p};
   require(place_of(*seed).type == aoti_torch_device_type_cpu(), "a seed without dimensions lies on the CPU");
-  return {static_cast<const std::uint64_t*>(seed->const_data_ptr()), true};
+  return {static_cast<const std::uint64_t*>(seed->const_data_ptr()), true, p};
 }
 
 // What a norm is given as parameters.
@@ -318,21 +324,23 @@ struct OfNorm {
   double tau = 0;
 };
 
-inline NormOf norm_of(const Call& call, const Tensor& matrix, const OfNorm& of) {
-  NormOf norm{rows_of(matrix, of.columns), of.rms, call.parameter(of.gamma, of.columns, "gamma"),
-              call.parameter(of.beta, of.columns, "beta")};
-  norm.tau = of.tau;
-  require(of.columns > 0, "a norm needs at least one column, x has ", of.columns);
-  if (of.gamma || of.beta) norm.parameters = format_of(of.gamma ? *of.gamma : *of.beta);
-  require(!of.gamma || !of.beta || format_of(*of.beta) == norm.parameters, "gamma and beta are of two types");
-  if (!of.channels) return norm;
-  norm.side_count = of.channels->numel();
-  require_elements(*of.channels, ScalarType::Int, norm.side_count, "side_channels");
-  norm.side = call.data(*of.channels);
-  return norm;
+inline NormOf norm_of(const Call& call, const Tensor& matrix, const OfNorm& given) {
+  NormOf of{over_rows(matrix, given.columns), given.rms};
+  of.own.gamma = call.parameter(given.gamma, given.columns, "gamma");
+  of.own.beta = call.parameter(given.beta, given.columns, "beta");
+  of.tau = given.tau;
+  require(given.columns > 0, "a norm needs at least one column, x has ", given.columns);
+  if (given.gamma || given.beta) of.own.format = format_of(given.gamma ? *given.gamma : *given.beta);
+  require(!given.gamma || !given.beta || format_of(*given.beta) == of.own.format,
+          "gamma and beta are of two types");
+  if (!given.channels) return of;
+  of.side_count = given.channels->numel();
+  require_elements(*given.channels, ScalarType::Int, of.side_count, "side_channels");
+  of.side_channels = call.data(*given.channels);
+  return of;
 }
 
-// A norm's forward pass: where its results go beside y.
+// A norm's forward pass and its results.
 class NormForward {
  public:
   NormForward(const Call& call, const Tensor& x, const OfNorm& parameters, double eps,
@@ -340,6 +348,8 @@ class NormForward {
       : of(norm_of(call, x, parameters)), y(call.made_like(x)), rstd(call.floats_of({of.rows})),
         x_hat(call.floats_of({of.rows, of.side_count})) {
     of.eps = static_cast<float>(eps);
+    of.x = call.data(x);
+    of.y = into(y);
     of.rstd = into(rstd);
     of.side_x_hat = of.side_count > 0 ? into(x_hat) : Memory{};
     if (!seen) return;
@@ -352,8 +362,8 @@ class NormForward {
   Tensor y, rstd, x_hat;
 };
 
-// A norm's backward pass: what it reads beside dy and y, and its results. dgamma and dbeta have no elements
-// if they are not wanted.
+// A norm's backward pass: what it reads beside dy, and its results. dgamma and dbeta have no elements if they
+// are not wanted.
 struct Kept {
   const Tensor &rstd, &side_x_hat;
   bool with_dgamma, with_dbeta;
@@ -363,12 +373,15 @@ class NormBackward {
  public:
   NormBackward(const On<Backend>& call, const Tensor& dy, const OfNorm& parameters, const Kept& kept)
       : of(norm_of(call, dy, parameters)), dx(call.made_like(dy)),
-        workspace(call.bytes_of(of.bytes = call.run.norm_workspace_bytes(of))),
+        workspace(call.bytes_of(of.workspace_bytes = call.run.norm_workspace_bytes(of))),
         dgamma(parameter_like(call, parameters, kept.with_dgamma)),
-        dbeta(parameter_like(call, parameters, kept.with_dbeta)),
-        to{into(dx), kept.with_dgamma ? into(dgamma) : Memory{}, kept.with_dbeta ? into(dbeta) : Memory{}} {
+        dbeta(parameter_like(call, parameters, kept.with_dbeta)) {
     require_elements(kept.rstd, ScalarType::Float, of.rows, "rstd");
     require_elements(kept.side_x_hat, ScalarType::Float, of.rows * of.side_count, "side_x_hat");
+    of.dy = call.data(dy);
+    of.dx = into(dx);
+    if (kept.with_dgamma) of.own.dgamma = into(dgamma);
+    if (kept.with_dbeta) of.own.dbeta = into(dbeta);
     of.workspace = into(workspace);
     of.rstd = call.data(kept.rstd);
     of.side_x_hat = of.side_count > 0 ? call.data(kept.side_x_hat) : Memory{};
@@ -376,7 +389,6 @@ class NormBackward {
 
   NormOf of;
   Tensor dx, workspace, dgamma, dbeta;
-  NormGradients to;
 
  private:
   static Tensor parameter_like(const Call& call, const OfNorm& of, bool wanted) {
@@ -386,12 +398,8 @@ class NormBackward {
 
 // Says that the norm keeps y in 8 bits.
 inline void keep_in_8_bits(NormOf& of, i64 store) {
-  outgrad_call call = call_of(static_cast<const Rows&>(of));
-  call.store = int_of(store);
-  succeed(outgrad_norm_sizes(&call));
-  of.store = call.store;
-  of.codes_bytes = call.codes_bytes;
-  of.scales_bytes = call.scales_bytes;
+  of.store = int_of(store);
+  succeed(outgrad_norm_sizes(&of));
 }
 
 // --- The operators -------------------------------------------------------------------------------
@@ -408,7 +416,12 @@ void activation_operators(Each&& each) {
          const On<Backend> call(x);
          const Tensor y = call.made_like(x),
                       mask = call.words_of(is_masked(activation) ? mask_words(x.numel()) : 0);
-         call.run.activation_forward(kind_of(activation), elements_of(x), call.data(x), into(y), into(mask));
+         outgrad_call of = over_elements(x);
+         of.activation = int_of(activation);
+         of.x = call.data(x);
+         of.y = into(y);
+         of.mask = into(mask);
+         call.run.activation_forward(of);
          return std::tuple(y, mask);
        });
   each("activation_backward(Tensor dy, Tensor y, Tensor? mask, int activation) -> Tensor", "same(dy)",
@@ -418,8 +431,13 @@ void activation_operators(Each&& each) {
          const bool masked = mask && is_masked(activation);
          if (masked) require_elements(*mask, ScalarType::Int, mask_words(y.numel()), "mask");
          const Tensor dx = call.made_like(dy);
-         call.run.activation_backward(kind_of(activation), elements_of(y), call.data(dy), call.data(y),
-                                      masked ? call.data(*mask) : Memory{}, into(dx));
+         outgrad_call of = over_elements(y);
+         of.activation = int_of(activation);
+         of.dy = call.data(dy);
+         of.y = call.data(y);
+         if (masked) of.mask = call.data(*mask);
+         of.dx = into(dx);
+         call.run.activation_backward(of);
          return dx;
        });
 }
@@ -429,8 +447,7 @@ void store_operators(Each&& each) {
   // Gives y if the store writes it, and what else it has.
   each(
       "store_forward(Tensor x, int activation, int store, int bits, Tensor? seed=None, Tensor? scale=None) "
-      "-> "
-      "Tensor[]",
+      "-> Tensor[]",
       "stored(x, activation, store, bits)",
       [](const Tensor& x, i64 activation, i64 store, i64 bits, const OptionalTensor& seed,
          const OptionalTensor& scale) {
@@ -445,7 +462,7 @@ void store_operators(Each&& each) {
         const OptionalTensor workspace = call.workspace_of(Backend::store_workspace_bytes(of.store));
         of.workspace = into(workspace);
         of.x = call.data(x);
-        call.run.store_forward(of);
+        call.run.activation_forward(of);
         return given;
       });
   // Takes y if the store keeps it, and what else the forward gave.
@@ -471,7 +488,7 @@ void store_operators(Each&& each) {
         of.workspace = into(workspace);
         of.dy = call.data(dy);
         of.dx = into(dx);
-        call.run.store_backward(of);
+        call.run.activation_backward(of);
         return dx;
       });
   each("encode_gradients(Tensor g, float lo, float hi, int bits, Tensor? seed) -> Tensor", "octets(g, bits)",
@@ -505,9 +522,12 @@ void operators_of_rows(Each&& each) {
   each("bias_gelu_forward(Tensor x, Tensor bias) -> (Tensor, Tensor)", "same(x), mask(x)",
        [](const Tensor& x, const Tensor& bias) {
          const On<Backend> call(x);
-         const BiasOf of{rows_of(x, bias.numel()), format_of(bias)};
+         BiasOf of{over_rows(x, bias.numel()), {.format = format_of(bias), .bias = call.data(bias)}};
          const Tensor y = call.made_like(x), mask = call.words_of(mask_words(x.numel()));
-         call.run.bias_gelu_forward(of, call.data(x), call.data(bias), into(y), into(mask));
+         of.x = call.data(x);
+         of.y = into(y);
+         of.mask = into(mask);
+         call.run.bias_gelu_forward(of);
          return std::tuple(y, mask);
        });
   each(
@@ -516,39 +536,53 @@ void operators_of_rows(Each&& each) {
       "same(dy), reals(dy, columns, like)",
       [](const Tensor& dy, const Tensor& y, const Tensor& mask, i64 columns, const OptionalTensor& like) {
         const On<Backend> call(y);
-        BiasOf of{rows_of(y, columns)};
+        BiasOf of{over_rows(y, columns)};
         require_like(dy, y, "dy");
         require_elements(mask, ScalarType::Int, mask_words(y.numel()), "mask");
-        of.bytes = call.run.bias_workspace_bytes(of);
+        of.workspace_bytes = call.run.bias_workspace_bytes(of);
         const Tensor dx = call.made_like(dy), dbias = call.reals_of(columns, like),
-                     workspace = call.bytes_of(of.bytes);
-        of.bias = format_of(dbias);
+                     workspace = call.bytes_of(of.workspace_bytes);
+        of.own = {.format = format_of(dbias), .dbias = into(dbias)};
+        of.dy = call.data(dy);
+        of.y = call.data(y);
+        of.mask = call.data(mask);
+        of.dx = into(dx);
         of.workspace = into(workspace);
-        call.run.bias_gelu_backward(of, call.data(dy), call.data(y), call.data(mask), into(dx), into(dbias));
+        call.run.bias_gelu_backward(of);
         return std::tuple(dx, dbias);
       });
   each("softmax_forward_code(Tensor x, SymInt columns) -> (Tensor, Tensor)", "same(x), octets(x, 8)",
        [](const Tensor& x, i64 columns) {
          const On<Backend> call(x);
-         const Rows over = rows_of(x, columns);
+         outgrad_call of = over_rows(x, columns);
          const Tensor y = call.made_like(x), codes = call.octets_of(x.numel());
-         if (over.rows > 0) call.run.softmax_forward_code(over, call.data(x), into(y), into(codes));
+         of.x = call.data(x);
+         of.y = into(y);
+         of.codes = into(codes);
+         of.codes_bytes = static_cast<std::size_t>(x.numel());
+         if (of.rows > 0) call.run.softmax_forward(of);
          return std::tuple(y, codes);
        });
   each("softmax_backward_code(Tensor dy, Tensor codes, SymInt columns) -> Tensor", "same(dy)",
        [](const Tensor& dy, const Tensor& codes, i64 columns) {
          const On<Backend> call(dy);
-         const Rows over = rows_of(dy, columns);
-         require_elements(codes, ScalarType::Byte, dy.numel(), "codes");
+         outgrad_call of = over_rows(dy, columns);
          const Tensor dx = call.made_like(dy);
-         if (over.rows > 0) call.run.softmax_backward_code(over, call.data(dy), call.data(codes), into(dx));
+         of.codes_bytes = static_cast<std::size_t>(dy.numel());
+         of.codes = octets(call, codes, of.codes_bytes, "codes");
+         of.dy = call.data(dy);
+         of.dx = into(dx);
+         if (of.rows > 0) call.run.softmax_backward(of);
          return dx;
        });
   each("dropout(Tensor x, Tensor seed, float p) -> Tensor", "same(x)",
        [](const Tensor& x, const Tensor& seed, double p) {
          const On<Backend> call(x);
          const Tensor y = call.made_like(x);
-         call.run.dropout(elements_of(x), call.data(x), into(y), seed_of(call, seed), p);
+         outgrad_call of = over_elements(x);
+         of.x = call.data(x);
+         of.y = into(y);
+         call.run.dropout(of, drop_of(call, seed, p));
          return y;
        });
 }
@@ -563,7 +597,7 @@ void norm_operators(Each&& each) {
          bool rms, const OptionalTensor& side_channels, const OptionalTensor& seen, double tau) {
         const On<Backend> call(x);
         const NormForward norm(call, x, {columns, gamma, beta, rms, side_channels, tau}, eps, seen);
-        call.run.norm_forward(norm.of, call.data(x), into(norm.y));
+        call.run.norm_forward(norm.of);
         return std::tuple(norm.y, norm.rstd, norm.x_hat);
       });
   each(
@@ -577,9 +611,10 @@ void norm_operators(Each&& each) {
          const Tensor& side_x_hat, bool with_dgamma, bool with_dbeta, double tau) {
         const On<Backend> call(y);
         require_like(dy, y, "dy");
-        const NormBackward<Backend> norm(call, dy, {columns, gamma, beta, rms, side_channels, tau},
-                                         {rstd, side_x_hat, with_dgamma, with_dbeta});
-        call.run.norm_backward(norm.of, call.data(dy), call.data(y), norm.to);
+        NormBackward<Backend> norm(call, dy, {columns, gamma, beta, rms, side_channels, tau},
+                                   {rstd, side_x_hat, with_dgamma, with_dbeta});
+        norm.of.y = call.data(y);
+        call.run.norm_backward(norm.of);
         return std::tuple(norm.dx, norm.dgamma, norm.dbeta);
       });
 }
@@ -602,11 +637,10 @@ void operators_of_sums(Each&& each) {
         require_like(residual, x, "residual");
         const bool has_z = with_z || Backend::kNeedsZ;
         const Tensor z = has_z ? call.made_like(x) : call.none_like(x);
-        norm.of.sum = {.residual = call.data(residual),
-                       .z = has_z ? into(z) : Memory{},
-                       .seed = seed_of(call, seed),
-                       .p = p};
-        call.run.norm_forward(norm.of, call.data(x), into(norm.y));
+        norm.of.residual = call.data(residual);
+        if (has_z) norm.of.z = into(z);
+        norm.of.drop = drop_of(call, seed, p);
+        call.run.norm_forward(norm.of);
         return std::tuple(norm.y, norm.rstd, norm.x_hat, with_z || !has_z ? z : call.none_like(x));
       });
   // dz, and dx = dropout(dz), which has no elements without a seed: it is then dz. dz_next is what reaches z
@@ -628,11 +662,11 @@ void operators_of_sums(Each&& each) {
         NormBackward<Backend> norm(call, dy, {columns, gamma, beta, rms, side_channels, tau},
                                    {rstd, side_x_hat, with_dgamma, with_dbeta});
         const Tensor dx = seed ? call.made_like(dy) : call.none_like(dy);
-        norm.of.sum = {.dz_next = dz_next ? call.data(*dz_next) : Memory{},
-                       .dx = seed ? into(dx) : Memory{},
-                       .seed = seed_of(call, seed),
-                       .p = p};
-        call.run.norm_backward(norm.of, call.data(dy), call.data(y), norm.to);
+        norm.of.y = call.data(y);
+        if (dz_next) norm.of.dz_next = call.data(*dz_next);
+        if (seed) norm.of.dropped = into(dx);
+        norm.of.drop = drop_of(call, seed, p);
+        call.run.norm_backward(norm.of);
         return std::tuple(norm.dx, dx, norm.dgamma, norm.dbeta);
       });
 }
@@ -653,7 +687,7 @@ void operators_of_norms_in_8_bits(Each&& each) {
                      scales = call.octets_of(static_cast<i64>(norm.of.scales_bytes));
         norm.of.codes = into(codes);
         norm.of.scales = into(scales);
-        call.run.norm_forward(norm.of, call.data(x), into(norm.y));
+        call.run.norm_forward(norm.of);
         return std::tuple(norm.y, codes, scales, norm.rstd, norm.x_hat);
       });
   each(
@@ -672,7 +706,7 @@ void operators_of_norms_in_8_bits(Each&& each) {
         keep_in_8_bits(norm.of, store);
         norm.of.codes = octets(call, codes, norm.of.codes_bytes, "codes");
         norm.of.scales = octets(call, scales, norm.of.scales_bytes, "scales");
-        call.run.norm_backward(norm.of, call.data(dy), nullptr, norm.to);
+        call.run.norm_backward(norm.of);
         return std::tuple(norm.dx, norm.dgamma, norm.dbeta);
       });
 }

@@ -34,16 +34,19 @@ for _function in (_c.outgrad_torch_version, _c.outgrad_torch_activation, _c.outg
     _function.restype = ctypes.c_char_p
 
 
-def _catalogue(function, *to):
-    """What a function says of 0, 1, .. until there are no more: the names, and what it writes."""
-    found = []
-    while (name := function(len(found), *to)) is not None:
-        found.append((name.decode(), *(number for array in to for number in array)))
+def _catalogue(function, count):
+    """What a function says of 0, 1, .. until there are no more: names, each with so many numbers."""
+    found, numbers = [], (ctypes.c_int32 * count)()
+    while (name := function(len(found), numbers)) is not None:
+        found.append((name.decode(), *numbers))
     return found
 
 
+_activations = _catalogue(_c.outgrad_torch_activation, 1)
 # The activations of kernels/activations.h, in the order of outgrad_activation.
-ACTIVATIONS: tuple[str, ...] = tuple(name for (name,) in _catalogue(_c.outgrad_torch_activation))
+ACTIVATIONS: tuple[str, ...] = tuple(name for name, _ in _activations)
+# Those with a minimum, for which a bit says on which side of it x was.
+MASKED = tuple(name for name, masked in _activations if masked)
 
 
 class Store(typing.NamedTuple):
@@ -60,11 +63,10 @@ class Store(typing.NamedTuple):
 
 
 STORES = {name: Store(number, *facts)
-    for number, (name, *facts) in enumerate(_catalogue(_c.outgrad_torch_store, (ctypes.c_int32 * 7)()))}
+    for number, (name, *facts) in enumerate(_catalogue(_c.outgrad_torch_store, 7))}
 # Of norms that keep y in 8 bits: the elements of a row that share a scale, 0 for all of the tensor, and the
 # bytes of a scale.
-NORM_STORES = {name: tuple(facts)
-    for name, *facts in _catalogue(_c.outgrad_torch_norm_store, (ctypes.c_int32 * 2)())}
+NORM_STORES = {name: tuple(facts) for name, *facts in _catalogue(_c.outgrad_torch_norm_store, 2)}
 # The formats of 8 bits that have a type in PyTorch and are read at one scale of the tensor.
 FP8 = {name: STORES[name].number for name in ("e4m3", "e5m2")}
 
@@ -74,9 +76,6 @@ if torch.version.cuda is not None and (_nvidia := importlib.util.find_spec("nvid
     _folders = sorted({str(path.parent).encode() for root in _nvidia.submodule_search_locations
         for path in pathlib.Path(root).glob("*/lib/libnvrtc.so*")})
     _c.outgrad_torch_nvrtc_folders((ctypes.c_char_p * len(_folders))(*_folders), len(_folders))
-
-# The activations with a minimum, for which a bit says on which side of it x was.
-MASKED = tuple(name for index, name in enumerate(ACTIVATIONS) if _c.outgrad_torch_masked(index) == 1)
 
 
 class _Fit(ctypes.Structure):

@@ -5,13 +5,12 @@ tensor."""
 import copy
 import json
 import math
-import pickle
 
 import ledger
 import pytest
 import torch
 import torch.nn.functional as F
-from functional_test import UNIT_ROUNDOFF
+from functional_test import UNIT_ROUNDOFF, assert_it_learns, copies
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -485,7 +484,7 @@ def test_modules_show_their_store_and_survive_copies(dtype, store):
     words = (r"storing x moves it by at most (2^-4 + 3 u) |x| + 2^-10 / scale" if store == "e4m3"
         else r"(2^-3 + 3 u) |x| + 2^-17 / scale")
     assert words in repr(module) and f"store={store!r}" in repr(module)
-    for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+    for other in copies(module):
         assert other.store == store and torch.equal(
             gradients(lambda x, *_, other=other: other(x), x, None, None)[1], want[1])
     nn.Linear(24, 7).to(dtype).load_state_dict(module.state_dict())
@@ -553,16 +552,4 @@ def test_berts_layers_keep_codes_once(tmp_path):
 
 
 def test_a_model_learns():
-    torch.manual_seed(1)
-    model = nn.Sequential(nn.Linear(8, 64), nn.GELU(), nn.Linear(64, 8))
-    outgrad.patch(model, store=STORE)
-    x = torch.randn(256, 8)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    losses = []
-    for _ in range(150):
-        optimizer.zero_grad()
-        loss = (model(x) - x.sin()).pow(2).mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.1 * losses[0]
+    assert_it_learns(lambda model: outgrad.patch(model, store=STORE))
