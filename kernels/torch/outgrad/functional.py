@@ -192,18 +192,17 @@ def _keeping_y(name, index):
 
 
 def _keeping_beside(name, encode, decode, dithered=False, keeps_y=False, shown=0):
-    """encode(x, seed) gives y and what is kept beside it, of which a call gives the first `shown`;
-    decode(dy, seed, kept) gives dx. keeps_y: y heads what is kept. The seed is None without a dither."""
-    first, kept = (0, slice(1, None)) if keeps_y else (1, slice(1, -1))
-
-    def gradients(ctx, saved, dy):
-        return decode(dy, saved[0], saved[kept]), None
+    """encode(x), or with a dither encode(x, seed), gives y and what is kept beside it, of which a call gives
+    the first `shown`; decode(saved, dy) gives dx, where `saved` is the seed, y if keeps_y, and the rest."""
 
     def keep(ctx, inputs, outputs):
-        ctx.save_for_backward(inputs[1], *outputs[first:])
+        ctx.save_for_backward(*inputs[1:], *(outputs if keeps_y else outputs[1:]))
+
+    def gradients(ctx, saved, dy):
+        return (decode(saved, dy), None) if dithered else decode(saved, dy)
 
     operation = _Operation(name, encode, keep, gradients, without_y=not keeps_y, shown=shown)
-    return lambda x: operation(x, new_seed(x.device) if dithered else None)
+    return (lambda x: operation(x, new_seed(x.device))) if dithered else operation
 
 
 def keeping_own_codes(name, value, gradient, between, bits, dithered):
@@ -217,13 +216,15 @@ def keeping_own_codes(name, value, gradient, between, bits, dithered):
                 f"outgrad.{name}: {what} gave {found}, where {dtype} of {tuple(x.shape)} is needed")
         return of.contiguous()
 
-    def encode(x, seed):
+    def encode(x, seed=None):
         y = result("value", value(x), x, x.dtype)
         g = result("gradient", gradient(x.float()), x, torch.float32)
         return y, library.encode_gradients(g, *between, bits, seed)
 
-    operation = _keeping_beside(name, encode,
-        lambda dy, seed, kept: library.backward_encoded(dy, *kept, *between, bits, seed), dithered)
+    def decode(saved, dy):
+        return library.backward_encoded(dy, saved[dithered], *between, bits, saved[0] if dithered else None)
+
+    operation = _keeping_beside(name, encode, decode, dithered)
 
     def function(x):
         _expect(name, x=x)
@@ -238,36 +239,30 @@ def _keeping(name, index, store):
         return _keeping_y(name, index)
     word, bits = stores.STORES[store]
     of = library.STORES[word]
+    number, scaled, dithered = of.number, of.takes_scale, stores.is_dithered(store)
+    kept = slice(dithered + scaled, None if of.keeps_y else -1)
 
-    def with_y(x, seed):
-        return tuple(library.store_forward(x, index, of.number, bits, seed))
-
-    def without_y(x, seed):
+    def encode(x, *seed):  # a default would be one of the inputs that torch.func sees
+        if of.writes_y:
+            return tuple(library.store_forward(x, index, number, bits, *seed))
         x = x.contiguous()
         y = library.activation_forward(x, index)[0]
-        return y, *library.store_forward(x, index, of.number, bits)
+        if not scaled:
+            return y, *library.store_forward(x, index, number, bits)
+        scale = fp8.scale_of(y, number, fp8.LEAST_OF_ACTIVATIONS)
+        return y, scale, *library.store_forward(x, index, number, bits, None, scale)
 
-    def at_scale(x, seed):
-        x = x.contiguous()
-        y = library.activation_forward(x, index)[0]
-        scale = fp8.scale_of(y, of.number, fp8.LEAST_OF_ACTIVATIONS)
-        return y, scale, *library.store_forward(x, index, of.number, bits, None, scale)
+    def decode(saved, dy):
+        seed, scale = saved[0] if dithered else None, saved[0] if scaled else None
+        return library.store_backward(dy, saved[kept], index, number, bits, seed, scale)
 
-    def decode(dy, seed, kept):
-        if of.takes_scale:
-            scale, *kept = kept
-            return library.store_backward(dy, kept, index, of.number, bits, None, scale)
-        return library.store_backward(dy, kept, index, of.number, bits, seed)
-
-    encode = with_y if of.writes_y else at_scale if of.takes_scale else without_y
-    operation = _keeping_beside(name, encode, decode, stores.is_dithered(store), of.keeps_y,
-        shown=2 * of.takes_scale)
-    if not of.takes_scale:
+    operation = _keeping_beside(name, encode, decode, dithered, of.keeps_y, shown=2 * scaled)
+    if not scaled:
         return operation
 
     def function(x):
         y, scale, codes = operation(x)
-        fp8.offer(y, codes, scale, of.number)
+        fp8.offer(y, codes, scale, number)
         return y
 
     return function
