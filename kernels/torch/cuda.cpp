@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "kernels/activations.h"
+#include "kernels/catalogue/stores.h"
 #include "kernels/codes.h"
 #include "kernels/cuda/choice.h"
 #include "kernels/cuda/plan.h"
@@ -57,17 +58,8 @@ void require(bool holds, const char* kernel, const char* what) {
   if (!holds) throw SpecError(std::string("outgrad: ") + kernel + ": " + what);
 }
 
-// action(T{}) for the format's type T.
-template <class Action>
-decltype(auto) with_type(outgrad_format format, const Action& action) {
-  switch (format) {
-    case OUTGRAD_F32: return action(float{});
-    case OUTGRAD_F16: return action(kernels::F16{});
-    default: return action(kernels::BF16{});
-  }
-}
 const char* type_of(outgrad_format format) {
-  return with_type(format, []<class T>(T) { return kernels::Format<T>::kType; });
+  return by_type(format, []<class T>(T) { return kernels::Format<T>::kType; });
 }
 
 // ---- Compiled programs --------------------------------------------------------------------------
@@ -447,21 +439,19 @@ void require_activation(outgrad_activation activation) {
     throw SpecError("outgrad: activation " + std::to_string(activation) + " is unknown");
 }
 
-}  // namespace
+// ---- Activations with each store ----------------------------------------------------------------
 
-void Cuda::activation_forward(outgrad_activation activation, Elements of, const void* x, void* y,
-                              std::uint32_t* mask) const {
-  require_activation(activation);
+void forward_with_y(const Cuda::Where& on, outgrad_call of) {
   if (of.n == 0) return;
-  const At at(on_);
-  const Arguments arguments{{input(x), y, mask}, 1, of.n};
-  with_type(of.format, [&]<class T>(T) {
+  const At at(on);
+  const Arguments arguments{{input(of.x), of.y, of.mask}, 1, of.n};
+  by_type(of.format, [&]<class T>(T) {
     const kernels::cuda::ElementWork work{
         .forward = true, .bias = false, .element_bytes = sizeof(T), .rows = true};
-    if (activation != OUTGRAD_GELU) {
+    if (of.activation != OUTGRAD_GELU) {
       return launch_elementwise(
           at, KernelId::kGeluForward,
-          {DeviceKernel::activation_forward, of.format, kernels::kActivationNames[activation],
+          {DeviceKernel::activation_forward, of.format, kernels::kActivationNames[of.activation],
            completed(kernels::cuda::ForwardsSchedule::kSchedule, work)},
           arguments);
     }
@@ -474,15 +464,13 @@ void Cuda::activation_forward(outgrad_activation activation, Elements of, const 
   });
 }
 
-void Cuda::activation_backward(outgrad_activation activation, Elements of, const void* dy, const void* y,
-                               const std::uint32_t* mask, void* dx) const {
-  require_activation(activation);
+void backward_from_y(const Cuda::Where& on, outgrad_call of) {
   if (of.n == 0) return;
-  const At at(on_);
-  const Arguments arguments{{input(dy), input(y), input(mask), dx}, 1, of.n};
-  with_type(of.format, [&]<class T>(T) {
+  const At at(on);
+  const Arguments arguments{{input(of.dy), of.y, of.mask, of.dx}, 1, of.n};
+  by_type(of.format, [&]<class T>(T) {
     const auto launch = [&](const FitFacts& fit, const GpuSchedule& schedule) {
-      require(mask != nullptr || !fit.masked, "activation_backward", "mask is null");
+      require(of.mask != nullptr || !fit.masked, "activation_backward", "mask is null");
       const kernels::cuda::ElementWork work{
           .forward = false, .bias = false, .element_bytes = sizeof(T), .rows = fit.rows};
       launch_elementwise(at, KernelId::kGeluBackward,
@@ -490,20 +478,16 @@ void Cuda::activation_backward(outgrad_activation activation, Elements of, const
                          arguments);
     };
     static constexpr auto kFits = facts_of(typename kernels::ActivationFits<T>::Type{});
-    if (activation != OUTGRAD_GELU)
-      return launch(kFits[static_cast<std::size_t>(activation)], kernels::DefaultGpuSchedule::kSchedule);
+    if (of.activation != OUTGRAD_GELU)
+      return launch(kFits[static_cast<std::size_t>(of.activation)], kernels::DefaultGpuSchedule::kSchedule);
     with_tuned<kernels::cuda::tuned::GeluBackward<T>>(at.gpu, 1, of.n, [&]<class Choice>(Choice) {
       launch(facts_of<typename Choice::Fit>(), Choice::kSchedule);
     });
   });
 }
 
-// ---- Activations that keep something else than y and mask ---------------------------------------
-
-namespace {
-
 // Launches a kernel over elements, whose format it gets, with pointers to its parameters.
-void launch_over(const Cuda::Where& on, Elementwise kernel, const Elements& of,
+void launch_over(const Cuda::Where& on, Elementwise kernel, const outgrad_call& of,
                  const std::vector<void*>& parameters) {
   if (of.n == 0) return;
   const At at(on);
@@ -516,7 +500,7 @@ void launch_over(const Cuda::Where& on, Elementwise kernel, const Elements& of,
 }
 
 int element_bytes_of(outgrad_format format) {
-  return with_type(format, []<class T>(T) { return static_cast<int>(sizeof(T)); });
+  return by_type(format, []<class T>(T) { return static_cast<int>(sizeof(T)); });
 }
 GpuSchedule forward_schedule(const GpuSchedule& schedule, outgrad_format format) {
   return completed(schedule,
@@ -526,6 +510,10 @@ GpuSchedule backward_schedule(outgrad_format format, bool rows) {
   return completed(
       kernels::DefaultGpuSchedule::kSchedule,
       {.forward = false, .bias = false, .element_bytes = element_bytes_of(format), .rows = rows});
+}
+
+[[noreturn]] void refuse_activation(const outgrad_call& of, const char* why) {
+  throw SpecError(std::string("outgrad: ") + kernels::kActivationNames[of.activation] + why);
 }
 
 // The fit for a y that carries its branch.
@@ -540,45 +528,65 @@ struct ParityOf {
   FitFacts fit;
   const char* type;
 };
-ParityOf parity_of(outgrad_activation activation, outgrad_format format, const char* kernel) {
-  require_activation(activation);
-  require(format != OUTGRAD_F32, kernel, "y carries its branch in f16 and bf16, not in f32");
-  const char* const name = kernels::kActivationNames[activation];
-  const auto of = [&]<class Y>(Y) {
-    return ParityOf{parity_fit(typename kernels::ParityFits<Y>::Type{}, name), kernels::Format<Y>::kType};
+ParityOf parity_of(const outgrad_call& of) {
+  if (of.format == OUTGRAD_F32) throw SpecError("outgrad: y carries its branch in f16 and bf16, not in f32");
+  const auto parity = [&]<class Y>(Y) {
+    return ParityOf{
+        parity_fit(typename kernels::ParityFits<Y>::Type{}, kernels::kActivationNames[of.activation]),
+        kernels::Format<Y>::kType};
   };
-  const ParityOf found = format == OUTGRAD_F16 ? of(kernels::ParityF16{}) : of(kernels::ParityBf16{});
-  require(found.fit.name != nullptr, kernel,
-          (std::string(name) + " rises: there is no branch for y to carry").c_str());
+  const ParityOf found =
+      of.format == OUTGRAD_F16 ? parity(kernels::ParityF16{}) : parity(kernels::ParityBf16{});
+  if (found.fit.name == nullptr) refuse_activation(of, " rises: there is no branch for y to carry");
   return found;
 }
 
-void require_codes(const CodesOf& of, i64 n, const char* kernel) {
-  require(kernels::code_bits_hold(of.bits, of.seed != nullptr), kernel,
-          "a code has 1 to 8 bits, and a dithered one 2 or 3");
-  require(of.bytes >= static_cast<std::size_t>(kernels::code_bytes(of.bits, n)), kernel,
-          "the codes' array is too small");
+void forward_with_parity(const Cuda::Where& on, outgrad_call of) {
+  const ParityOf parity = parity_of(of);
+  launch_over(on,
+              {.kernel = DeviceKernel::activation_forward_parity,
+               .function = kernels::kActivationNames[of.activation],
+               .schedule = forward_schedule(kernels::cuda::StoreSchedule::kSchedule, of.format),
+               .stored = parity.type},
+              of, {&of.x, &of.y, &of.n});
 }
 
-// Codes of a range: pointers are those to the arrays, and n, the seed and the rule follow.
-void launch_coded(const Cuda::Where& on, DeviceKernel kernel, const CodesOf& codes_of, Elements of,
-                  std::vector<void*> pointers) {
-  const bool dithered = codes_of.seed != nullptr;
-  const std::uint64_t* seed = codes_of.seed;
-  kernels::CodeRule rule = dithered ? kernels::dithered_code({codes_of.lo, codes_of.hi}, codes_of.bits)
-                                    : kernels::exact_code({codes_of.lo, codes_of.hi}, codes_of.bits);
-  pointers.insert(pointers.end(), {&of.n, &seed, &rule});
+void backward_from_parity(const Cuda::Where& on, outgrad_call of) {
+  const ParityOf parity = parity_of(of);
+  const std::uint32_t* mask = nullptr;
+  launch_over(on,
+              {.kernel = DeviceKernel::activation_backward,
+               .function = parity.fit.name,
+               .schedule = backward_schedule(of.format, parity.fit.rows),
+               .stored = parity.type},
+              of, {&of.dy, &of.y, &mask, &of.dx, &of.n});
+}
+
+void forward_with_code(const Cuda::Where& on, outgrad_call of) {
+  const std::string function = std::to_string(of.activation);
+  launch_over(on,
+              {.kernel = DeviceKernel::activation_forward_code,
+               .function = function,
+               .schedule = forward_schedule(kernels::cuda::StoreSchedule::kSchedule, of.format),
+               .code_bits = of.bits,
+               .dithered = of.seed != nullptr},
+              of, {&of.x, &of.y, &of.codes, &of.n, &of.seed});
+}
+
+// Codes of the call's range: pointers are those to the arrays, and n, the seed and the rule follow.
+void launch_coded(const Cuda::Where& on, DeviceKernel kernel, outgrad_call& of, std::vector<void*> pointers) {
+  if (!kernels::code_range_holds({of.lo, of.hi}))
+    throw SpecError("outgrad: this is no range of f' that codes are proven for");
+  const bool dithered = of.seed != nullptr;
+  kernels::CodeRule rule = dithered ? kernels::dithered_code({of.lo, of.hi}, of.bits)
+                                    : kernels::exact_code({of.lo, of.hi}, of.bits);
+  pointers.insert(pointers.end(), {&of.n, &of.seed, &rule});
   launch_over(on,
               {.kernel = kernel,
                .schedule = backward_schedule(of.format, false),
-               .code_bits = codes_of.bits,
+               .code_bits = of.bits,
                .dithered = dithered},
               of, pointers);
-}
-
-void require_range(const CodesOf& of, const char* kernel) {
-  require(kernels::code_range_holds({of.lo, of.hi}), kernel,
-          "this is no range of f' that codes are proven for");
 }
 
 template <class... Code>
@@ -587,164 +595,122 @@ kernels::CodeRange range_of(kernels::FitList<Code...>, outgrad_activation activa
   return kRanges[activation];
 }
 
-}  // namespace
-
-void Cuda::activation_forward_parity(outgrad_activation activation, Elements of, const void* x,
-                                     void* y) const {
-  const ParityOf parity = parity_of(activation, of.format, "activation_forward_parity");
-  launch_over(on_,
-              {.kernel = DeviceKernel::activation_forward_parity,
-               .function = kernels::kActivationNames[activation],
-               .schedule = forward_schedule(kernels::cuda::StoreSchedule::kSchedule, of.format),
-               .stored = parity.type},
-              of, {&x, &y, &of.n});
+void backward_from_code(const Cuda::Where& on, outgrad_call of) {
+  const kernels::CodeRange range = range_of(kernels::ActivationCodes{}, of.activation);
+  of.lo = range.lo;
+  of.hi = range.hi;
+  launch_coded(on, DeviceKernel::activation_backward_code, of, {&of.dy, &of.codes, &of.dx});
 }
 
-void Cuda::activation_backward_parity(outgrad_activation activation, Elements of, const void* dy,
-                                      const void* y, void* dx) const {
-  const ParityOf parity = parity_of(activation, of.format, "activation_backward_parity");
-  const std::uint32_t* mask = nullptr;
-  launch_over(on_,
-              {.kernel = DeviceKernel::activation_backward,
-               .function = parity.fit.name,
-               .schedule = backward_schedule(of.format, parity.fit.rows),
-               .stored = parity.type},
-              of, {&dy, &y, &mask, &dx, &of.n});
+void forward_in_mxfp8(const Cuda::Where& on, outgrad_call of) {
+  launch_over(on,
+              {.kernel = DeviceKernel::gelu_forward_mxfp8,
+               .function = by_type(of.format, []<class T>(T) { return kernels::ForwardFit<T>::Type::kName; }),
+               .schedule = forward_schedule(kernels::DefaultGpuSchedule::kSchedule, of.format)},
+              of, {&of.x, &of.codes, &of.scales, &of.mask, &of.n});
 }
 
-void Cuda::activation_forward_code(const CodesOf& codes_of, Elements of, const void* x, void* y,
-                                   void* codes) const {
-  require_activation(codes_of.activation);
-  require_codes(codes_of, of.n, "activation_forward_code");
-  const std::uint64_t* seed = codes_of.seed;
-  const std::string function = std::to_string(codes_of.activation);
-  launch_over(on_,
-              {.kernel = DeviceKernel::activation_forward_code,
-               .function = function,
-               .schedule = forward_schedule(kernels::cuda::StoreSchedule::kSchedule, of.format),
-               .code_bits = codes_of.bits,
-               .dithered = seed != nullptr},
-              of, {&x, &y, &codes, &of.n, &seed});
-}
-
-void Cuda::activation_backward_code(const CodesOf& codes_of, Elements of, const void* dy, const void* codes,
-                                    void* dx) const {
-  require_activation(codes_of.activation);
-  require_codes(codes_of, of.n, "activation_backward_code");
-  const kernels::CodeRange range = range_of(kernels::ActivationCodes{}, codes_of.activation);
-  CodesOf ranged = codes_of;
-  ranged.lo = range.lo;
-  ranged.hi = range.hi;
-  launch_coded(on_, DeviceKernel::activation_backward_code, ranged, of, {&dy, &codes, &dx});
-}
-
-void Cuda::encode_gradients(const CodesOf& codes_of, Elements of, const void* g, void* codes) const {
-  require_codes(codes_of, of.n, "encode_gradients");
-  require_range(codes_of, "encode_gradients");
-  launch_coded(on_, DeviceKernel::encode_gradients, codes_of, of, {&g, &codes});
-}
-
-void Cuda::backward_encoded(const CodesOf& codes_of, Elements of, const void* dy, const void* codes,
-                            void* dx) const {
-  require_codes(codes_of, of.n, "backward_encoded");
-  require_range(codes_of, "backward_encoded");
-  launch_coded(on_, DeviceKernel::activation_backward_code, codes_of, of, {&dy, &codes, &dx});
-}
-
-void Cuda::gelu_forward_mxfp8(Elements of, const void* x, std::uint8_t* codes, std::uint8_t* scales,
-                              std::uint32_t* mask) const {
-  launch_over(
-      on_,
-      {.kernel = DeviceKernel::gelu_forward_mxfp8,
-       .function = with_type(of.format, []<class T>(T) { return kernels::ForwardFit<T>::Type::kName; }),
-       .schedule = forward_schedule(kernels::DefaultGpuSchedule::kSchedule, of.format)},
-      of, {&x, &codes, &scales, &mask, &of.n});
-}
-
-void Cuda::gelu_backward_mxfp8(Elements of, const void* dy, const std::uint8_t* codes,
-                               const std::uint8_t* scales, const std::uint32_t* mask, void* dx) const {
+void backward_from_mxfp8(const Cuda::Where& on, outgrad_call of) {
   constexpr FitFacts kFit = facts_of<kernels::generated::GeluMxfp8>();
-  kernels::BlockScaled<kernels::MxFp8> y{reinterpret_cast<const kernels::F8E4M3*>(codes),
-                                         reinterpret_cast<const kernels::E8M0*>(scales)};
-  launch_over(on_,
+  kernels::Stored<kernels::MxFp8> y = kernels::stored<kernels::MxFp8>(of.codes, of.scales);
+  launch_over(on,
               {.kernel = DeviceKernel::activation_backward,
                .function = kFit.name,
                .schedule = backward_schedule(of.format, kFit.rows),
                .stored = kernels::Format<kernels::MxFp8>::kType},
-              of, {&dy, &y, &mask, &dx, &of.n});
+              of, {&of.dy, &y, &of.mask, &of.dx, &of.n});
 }
 
-namespace {
-
-// The format of the codes and the activation's name, or an exception.
-struct Fp8Kernels {
+// y in 8 bits at a scale: the format of the codes and the activation's type.
+struct ScaledOf {
   const char* format;
   std::string activation;
 };
-Fp8Kernels fp8_kernels(const Fp8Of& of, i64 n, const char* kernel) {
-  constexpr const char* kFormats[] = {kernels::Format<kernels::F8E4M3>::kType,
-                                      kernels::Format<kernels::F8E5M2>::kType,
-                                      kernels::Format<kernels::I8>::kType};
-  static_assert(OUTGRAD_STORE_E5M2 == OUTGRAD_STORE_E4M3 + 1 && OUTGRAD_STORE_INT8 == OUTGRAD_STORE_E4M3 + 2);
-  require_activation(of.activation);
-  require(of.store >= OUTGRAD_STORE_E4M3 && of.store <= OUTGRAD_STORE_INT8, kernel,
-          "no such format of 8 bits");
-  require(kernels::part_bits_hold(of.bits), kernel, "beside y are 0 to 2 bits");
-  require(of.bytes >= static_cast<std::size_t>(kernels::code_bytes(of.bits, n)), kernel,
-          "the parts' array is too small");
+ScaledOf scaled_of(const outgrad_call& of) {
   const std::string name = kernels::kActivationNames[of.activation];
-  const auto is_kept = []<class... S>(kernels::Fp8List<S...>, std::string_view activation) {
-    return ((S::Header::kActivation == activation) || ...);
+  const auto is_kept = [&]<class... S>(kernels::Fp8List<S...>) {
+    return ((S::Header::kActivation == name) || ...);
   };
-  require(is_kept(kernels::Fp8Activations{}, name), kernel,
-          (name + " rises: y alone gives its derivative").c_str());
-  return {kFormats[of.store - OUTGRAD_STORE_E4M3], "Fp8Activation<" + jit::fit_type(name + "_fp8") + ">"};
+  if (!is_kept(kernels::Fp8Activations{})) refuse_activation(of, " rises: y alone gives its derivative");
+  return {of.store == OUTGRAD_STORE_E4M3   ? kernels::Format<kernels::F8E4M3>::kType
+          : of.store == OUTGRAD_STORE_E5M2 ? kernels::Format<kernels::F8E5M2>::kType
+                                           : kernels::Format<kernels::I8>::kType,
+          "Fp8Activation<" + jit::fit_type(name + "_fp8") + ">"};
 }
 
-// Enqueues the making of the table of the scale.
-void make_fp8_table(const At& at, const Fp8Kernels& kernels_of, const Fp8Of& of) {
+// Enqueues the making of the scale's table.
+ScaledOf with_table(const Cuda::Where& on, outgrad_call& of) {
+  ScaledOf scaled = scaled_of(of);
+  if (of.n == 0) return scaled;
   constexpr DeviceKernel kKernel = DeviceKernel::fp8_table;
-  const Kernel& code = kernel_of(at.gpu, {.kernel = kKernel,
-                                          .format = OUTGRAD_F32,
-                                          .function = kernels_of.activation,
-                                          .stored = kernels_of.format});
-  const float* scale = of.scale;
-  void* table = of.workspace;
-  int bits = of.bits;
-  at.launch(code, {.kernel = kKernel, .blocks = 1, .threads = kernels::kFp8Codes}, {&scale, &bits, &table});
+  const At at(on);
+  const Kernel& code = kernel_of(
+      at.gpu,
+      {.kernel = kKernel, .format = OUTGRAD_F32, .function = scaled.activation, .stored = scaled.format});
+  at.launch(code, {.kernel = kKernel, .blocks = 1, .threads = kernels::kFp8Codes},
+            {&of.scale, &of.bits, &of.workspace});
+  return scaled;
+}
+
+void forward_at_scale(const Cuda::Where& on, outgrad_call of) {
+  const ScaledOf scaled = with_table(on, of);
+  launch_over(on,
+              {.kernel = DeviceKernel::activation_forward_fp8,
+               .function = scaled.activation,
+               .schedule = forward_schedule(kernels::cuda::StoreSchedule::kSchedule, of.format),
+               .stored = scaled.format,
+               .code_bits = of.bits},
+              of, {&of.workspace, &of.scale, &of.x, &of.codes, &of.parts, &of.n});
+}
+
+void backward_at_scale(const Cuda::Where& on, outgrad_call of) {
+  with_table(on, of);
+  launch_over(on,
+              {.kernel = DeviceKernel::activation_backward_fp8,
+               .schedule = backward_schedule(of.format, false),
+               .code_bits = of.bits},
+              of, {&of.workspace, &of.dy, &of.codes, &of.parts, &of.dx, &of.n});
+}
+
+// Where a store's forward and backward are launched.
+struct StoreLaunches {
+  void (*forward)(const Cuda::Where&, outgrad_call);
+  void (*backward)(const Cuda::Where&, outgrad_call);
+};
+StoreLaunches launches_of(const outgrad_call& of) {
+  require_activation(of.activation);
+  switch (of.store) {
+    case OUTGRAD_STORE_Y: return {forward_with_y, backward_from_y};
+    case OUTGRAD_STORE_PARITY: return {forward_with_parity, backward_from_parity};
+    case OUTGRAD_STORE_CODE: return {forward_with_code, backward_from_code};
+    case OUTGRAD_STORE_MXFP8:
+      if (of.activation != OUTGRAD_GELU) refuse_activation(of, ": y in mxfp8 is for gelu alone");
+      return {forward_in_mxfp8, backward_from_mxfp8};
+    case OUTGRAD_STORE_E4M3:
+    case OUTGRAD_STORE_E5M2:
+    case OUTGRAD_STORE_INT8: return {forward_at_scale, backward_at_scale};
+    default:
+      throw SpecError(std::string("outgrad: the store ") + kernels::kStores[of.store].name +
+                      " is for CPUs alone");
+  }
 }
 
 }  // namespace
 
-std::size_t Cuda::fp8_workspace_bytes() const { return sizeof(kernels::Fp8Table); }
-
-void Cuda::activation_forward_fp8(const Fp8Of& fp8_of, Elements of, const void* x, std::uint8_t* codes,
-                                  void* parts) const {
-  const Fp8Kernels kernels_of = fp8_kernels(fp8_of, of.n, "activation_forward_fp8");
-  if (of.n == 0) return;
-  make_fp8_table(At(on_), kernels_of, fp8_of);
-  void* table = fp8_of.workspace;
-  const float* scale = fp8_of.scale;
-  launch_over(on_,
-              {.kernel = DeviceKernel::activation_forward_fp8,
-               .function = kernels_of.activation,
-               .schedule = forward_schedule(kernels::cuda::StoreSchedule::kSchedule, of.format),
-               .stored = kernels_of.format,
-               .code_bits = fp8_of.bits},
-              of, {&table, &scale, &x, &codes, &parts, &of.n});
+std::size_t Cuda::store_workspace_bytes(outgrad_store store) {
+  return store >= OUTGRAD_STORE_E4M3 && store <= OUTGRAD_STORE_INT8 ? sizeof(kernels::Fp8Table) : 0;
 }
 
-void Cuda::activation_backward_fp8(const Fp8Of& fp8_of, Elements of, const void* dy,
-                                   const std::uint8_t* codes, const void* parts, void* dx) const {
-  const Fp8Kernels kernels_of = fp8_kernels(fp8_of, of.n, "activation_backward_fp8");
-  if (of.n == 0) return;
-  make_fp8_table(At(on_), kernels_of, fp8_of);
-  void* table = fp8_of.workspace;
-  launch_over(on_,
-              {.kernel = DeviceKernel::activation_backward_fp8,
-               .schedule = backward_schedule(of.format, false),
-               .code_bits = fp8_of.bits},
-              of, {&table, &dy, &codes, &parts, &dx, &of.n});
+void Cuda::activation_forward(const outgrad_call& of) const { launches_of(of).forward(on_, of); }
+
+void Cuda::activation_backward(const outgrad_call& of) const { launches_of(of).backward(on_, of); }
+
+void Cuda::encode_gradients(outgrad_call of) const {
+  launch_coded(on_, DeviceKernel::encode_gradients, of, {&of.g, &of.codes});
+}
+
+void Cuda::backward_encoded(outgrad_call of) const {
+  launch_coded(on_, DeviceKernel::activation_backward_code, of, {&of.dy, &of.codes, &of.dx});
 }
 
 // ---- Softmax ------------------------------------------------------------------------------------
@@ -752,47 +718,46 @@ void Cuda::activation_backward_fp8(const Fp8Of& fp8_of, Elements of, const void*
 namespace {
 
 // parameters: the kernel's pointers.
-void launch_softmax(const At& at, DeviceKernel kernel, const Rows& over, std::vector<void*> parameters) {
-  auto [format, rows, n] = over;
-  require(n >= 1 && n <= kernels::kMostSoftmax, jit::name_of(kernel), "a row has 1 to 2^23 elements");
-  if (rows == 0) return;
-  const char* const type = type_of(format);
-  const int warps = kernels::cuda::softmax_warps(n);
+void launch_softmax(const At& at, DeviceKernel kernel, outgrad_call& of, std::vector<void*> parameters) {
+  require(of.n >= 1 && of.n <= kernels::kMostSoftmax, jit::name_of(kernel), "a row has 1 to 2^23 elements");
+  if (of.rows == 0) return;
+  const char* const type = type_of(of.format);
+  const int warps = kernels::cuda::softmax_warps(of.n);
   const std::string key = key_of(type, GpuSchedule{}, kernel, warps);
   const Kernel& code =
       at.gpu.kernels_of(key, 0, [&] { return jit::softmax_source(kernel, type, warps); }).at(kernel);
-  parameters.insert(parameters.end(), {&rows, &n});
-  at.launch(code, kernels::cuda::softmax_launch(kernel, rows, warps), parameters);
+  parameters.insert(parameters.end(), {&of.rows, &of.n});
+  at.launch(code, kernels::cuda::softmax_launch(kernel, of.rows, warps), parameters);
 }
 
 }  // namespace
 
-void Cuda::softmax_forward_code(const Rows& over, const void* x, void* y, void* codes) const {
-  launch_softmax(At(on_), DeviceKernel::softmax_forward_code, over, {&x, &y, &codes});
+void Cuda::softmax_forward(outgrad_call of) const {
+  launch_softmax(At(on_), DeviceKernel::softmax_forward_code, of, {&of.x, &of.y, &of.codes});
 }
 
-void Cuda::softmax_backward_code(const Rows& over, const void* dy, const void* codes, void* dx) const {
-  launch_softmax(At(on_), DeviceKernel::softmax_backward_code, over, {&dy, &codes, &dx});
+void Cuda::softmax_backward(outgrad_call of) const {
+  launch_softmax(At(on_), DeviceKernel::softmax_backward_code, of, {&of.dy, &of.codes, &of.dx});
 }
 
 // ---- Dropout ------------------------------------------------------------------------------------
 
 namespace {
 
-kernels::cuda::Seed device_seed(const SeedOf& seed) {
-  return seed.on_host ? kernels::cuda::Seed{nullptr, *seed.at} : kernels::cuda::Seed{seed.at};
+kernels::cuda::Seed device_seed(const Drop& drop) {
+  return drop.on_host ? kernels::cuda::Seed{nullptr, *drop.seed} : kernels::cuda::Seed{drop.seed};
 }
 
 }  // namespace
 
-void Cuda::dropout(Elements of, const void* x, void* y, const SeedOf& seed, double p) const {
-  require(kernels::dropout_holds(p), "dropout", "p must lie in [0, 1]");
-  kernels::cuda::Seed own = device_seed(seed);
-  kernels::DropoutRule rule = kernels::dropout_rule(p);
+void Cuda::dropout(outgrad_call of, const Drop& drop) const {
+  require(kernels::dropout_holds(drop.p), "dropout", "p must lie in [0, 1]");
+  kernels::cuda::Seed own = device_seed(drop);
+  kernels::DropoutRule rule = kernels::dropout_rule(drop.p);
   launch_over(on_,
               {.kernel = DeviceKernel::dropout,
                .schedule = forward_schedule(kernels::cuda::DropoutSchedule::kSchedule, of.format)},
-              of, {&x, &y, &of.n, &own, &rule});
+              of, {&of.x, &of.y, &of.n, &own, &rule});
 }
 
 // ---- Bias + GELU --------------------------------------------------------------------------------
@@ -810,16 +775,16 @@ const Kernels& norm_helpers(Gpu& gpu, kernels::Norm norm, outgrad_format format,
 
 }  // namespace
 
-void Cuda::bias_gelu_forward(const BiasOf& of, const void* x, const void* bias, void* y,
-                             std::uint32_t* mask) const {
-  const auto [format, rows, n] = static_cast<const Rows&>(of);
+void Cuda::bias_gelu_forward(const BiasOf& of) const {
+  const i64 rows = of.rows, n = of.n;
+  const void* const bias = of.own.bias;
   require(kernels::cuda::matrix_elements(rows, n) >= 0, "bias_gelu_forward", "the shape is none of a matrix");
   if (rows == 0) return;
   const At at(on_);
-  const Arguments arguments{{input(x), input(bias), y, mask}, rows, n};
+  const Arguments arguments{{input(of.x), input(bias), of.y, of.mask}, rows, n};
   const bool wide =
       n % kernels::cuda::kOctet == 0 && n <= kernels::cuda::kMostWideColumns && is_aligned(bias);
-  with_type(format, [&]<class T>(T) {
+  by_type(of.format, [&]<class T>(T) {
     with_tuned<kernels::cuda::tuned::BiasGeluForward<T>>(at.gpu, rows, n, [&]<class Choice>(Choice) {
       const GpuSchedule schedule = completed(
           Choice::kSchedule, {.forward = true, .bias = true, .element_bytes = sizeof(T), .rows = true});
@@ -828,7 +793,7 @@ void Cuda::bias_gelu_forward(const BiasOf& of, const void* x, const void* bias, 
                                               .function = Choice::Fit::kName,
                                               .schedule = schedule,
                                               .wide = wide,
-                                              .bias = type_of(of.bias)});
+                                              .bias = type_of(of.own.format)});
       at.launch(
           KernelId::kBiasGeluForward,
           kernels::cuda::bias_forward_plan(schedule, arguments.elements(), wide, limits_with(at.gpu, code)),
@@ -837,34 +802,32 @@ void Cuda::bias_gelu_forward(const BiasOf& of, const void* x, const void* bias, 
   });
 }
 
-std::size_t Cuda::bias_workspace_bytes(const Rows& over) const {
-  const bool any = kernels::cuda::matrix_elements(over.rows, over.n) > 0;
-  return static_cast<std::size_t>(any ? kernels::slot_count(over.rows, over.n) * over.n : 0) * sizeof(float);
+std::size_t Cuda::bias_workspace_bytes(const outgrad_call& of) const {
+  const bool any = kernels::cuda::matrix_elements(of.rows, of.n) > 0;
+  return static_cast<std::size_t>(any ? kernels::slot_count(of.rows, of.n) * of.n : 0) * sizeof(float);
 }
 
 // The sums over rows end in the kernel in which a norm's end, which writes them in the bias's format.
-void Cuda::bias_gelu_backward(const BiasOf& of, const void* dy, const void* y, const std::uint32_t* mask,
-                              void* dx, void* dbias) const {
-  auto [format, rows, n] = static_cast<const Rows&>(of);
-  void* workspace = of.workspace;
+void Cuda::bias_gelu_backward(BiasOf of) const {
+  i64 rows = of.rows, n = of.n;
   require(kernels::cuda::matrix_elements(rows, n) >= 0, "bias_gelu_backward",
           "the shape is none of a matrix");
-  require(of.bytes >= bias_workspace_bytes(of), "bias_gelu_backward", "the workspace is too small");
+  require(of.workspace_bytes >= bias_workspace_bytes(of), "bias_gelu_backward", "the workspace is too small");
   const At at(on_);
   if (rows == 0)
-    return at.fill_with_zeros(
-        dbias, static_cast<std::size_t>(n) * static_cast<std::size_t>(element_bytes_of(of.bias)));
-  const Arguments arguments{{input(dy), input(y), input(mask), dx, workspace, workspace}, rows, n};
-  const bool wide = n % kernels::cuda::kOctet == 0 && is_aligned(dy) && is_aligned(y) && is_aligned(dx) &&
-                    is_aligned(workspace);
-  with_type(format, [&]<class T>(T) {
+    return at.fill_with_zeros(of.own.dbias, static_cast<std::size_t>(n) *
+                                                static_cast<std::size_t>(element_bytes_of(of.own.format)));
+  const Arguments arguments{{input(of.dy), of.y, of.mask, of.dx, of.workspace, of.workspace}, rows, n};
+  const bool wide = n % kernels::cuda::kOctet == 0 && is_aligned(of.dy) && is_aligned(of.y) &&
+                    is_aligned(of.dx) && is_aligned(of.workspace);
+  by_type(of.format, [&]<class T>(T) {
     with_tuned<kernels::cuda::tuned::BiasGeluBackward<T>>(at.gpu, rows, n, [&]<class Choice>(Choice) {
       constexpr FitFacts kFit = facts_of<typename Choice::Fit>();
       const GpuSchedule schedule = completed(
           Choice::kSchedule, {.forward = false, .bias = true, .element_bytes = sizeof(T), .rows = kFit.rows});
       const Kernel& code =
           kernel_of(at.gpu, {DeviceKernel::bias_gelu_backward, of.format, kFit.name, schedule, wide});
-      const Kernels& helpers = norm_helpers(at.gpu, kernels::Norm::layer, of.format, of.bias);
+      const Kernels& helpers = norm_helpers(at.gpu, kernels::Norm::layer, of.format, of.own.format);
       i64 left = kernels::slot_count(rows, n), apart = 1;
       LaunchPlan plan = kernels::cuda::bias_backward_plan(schedule, rows, n, wide, limits_with(at.gpu, code));
       plan.launches = 1;
@@ -882,7 +845,7 @@ void Cuda::bias_gelu_backward(const BiasOf& of, const void* dy, const void* y, c
                                  .threads = kernels::cuda::kColumnThreads};
       const void* none = nullptr;
       at.launch(helpers.at(DeviceKernel::norm_finish), finish,
-                {&workspace, &none, &none, &n, &n, &n, &left, &apart, &dbias, &none});
+                {&of.workspace, &none, &none, &n, &n, &n, &left, &apart, &of.own.dbias, &none});
     });
   });
 }
@@ -894,7 +857,7 @@ namespace {
 void require_norm(const NormOf& of, const char* kernel) {
   require(kernels::cuda::matrix_elements(of.rows, of.n) >= 0, kernel, "the shape is none of a matrix");
   require(of.side_count >= 0 && of.side_count <= of.n, kernel, "there are more side channels than columns");
-  require(of.sum.seed.at == nullptr || kernels::dropout_holds(of.sum.p), kernel, "p must lie in [0, 1]");
+  require(of.drop.seed == nullptr || kernels::dropout_holds(of.drop.p), kernel, "p must lie in [0, 1]");
 }
 
 void launch_norm(const At& at, KernelId id, const NormOf& of, const LaunchPlan& plan,
@@ -902,18 +865,17 @@ void launch_norm(const At& at, KernelId id, const NormOf& of, const LaunchPlan& 
   const kernels::Norm norm = of.rms ? kernels::Norm::rms : kernels::Norm::layer;
   At::OfNorms extra;
   if (of.tau > 0) {
-    with_type(of.format, [&]<class T>(T) {
+    by_type(of.format, [&]<class T>(T) {
       extra.watch = {kernels::near_limits<T>(of.tau), kernels::lost_limits<T>(of.tau), of.seen};
       extra.guard = {extra.watch.lost, 1};
     });
   }
   const bool residual =
                  has_content(id, kernels::Content::kResidual) || has_content(id, kernels::Content::kDzNext),
-             drops = of.sum.seed.at != nullptr,
-             unstored = !is_backward(id) && residual && of.sum.z == nullptr;
-  if (drops) extra.dropout = {device_seed(of.sum.seed), kernels::dropout_rule(of.sum.p), of.sum.dx};
+             drops = of.drop.seed != nullptr, unstored = !is_backward(id) && residual && of.z == nullptr;
+  if (drops) extra.dropout = {device_seed(of.drop), kernels::dropout_rule(of.drop.p), of.dropped};
   const auto find = [&](const PlannedLaunch& planned) -> const Kernel& {
-    const auto parameters = static_cast<kernels::ParameterFormat>(of.parameters);
+    const auto parameters = static_cast<kernels::ParameterFormat>(of.own.format);
     const auto of_rows = [&] {
       return jit::source(jit::NormInstance{planned.kernel, norm, residual, type_of(of.format), plan.wide,
                                            plan.side, plan.norm, parameters, drops, unstored});
@@ -923,12 +885,12 @@ void launch_norm(const At& at, KernelId id, const NormOf& of, const LaunchPlan& 
       case DeviceKernel::norm_backward:
       case DeviceKernel::norm_backward_slots: {
         // that kernel reads no parameters
-        const int read = planned.kernel == DeviceKernel::norm_backward ? OUTGRAD_F32 : of.parameters;
+        const int read = planned.kernel == DeviceKernel::norm_backward ? OUTGRAD_F32 : of.own.format;
         const std::string key = key_of("norm", plan.norm, planned.kernel, of.format, norm, plan.wide,
                                        plan.side, read, residual, drops, unstored);
         return at.gpu.kernels_of(key, 0, of_rows).at(planned.kernel);
       }
-      default: return norm_helpers(at.gpu, norm, of.format, of.parameters).at(planned.kernel);
+      default: return norm_helpers(at.gpu, norm, of.format, of.own.format).at(planned.kernel);
     }
   };
   at.launch(id, plan, arguments, find, extra);
@@ -962,31 +924,30 @@ kernels::cuda::NormTask task_of(const NormOf& of, bool residual, bool wide) {
           .wide = wide,
           .side = of.side_count > 0,
           .sums = false,
-          .drops = of.sum.seed.at != nullptr};
+          .drops = of.drop.seed != nullptr};
 }
 
 }  // namespace
 
-void Cuda::norm_forward(const NormOf& of, const void* x, void* y) const {
-  const SumOf& sum = of.sum;
+void Cuda::norm_forward(const NormOf& of) const {
   require_norm(of, "norm_forward");
   require(of.eps >= 0.0f, "norm_forward", "eps must be at least 0");
   if (of.rows == 0) return;
   const At at(on_);
-  Arguments arguments{{}, of.rows, of.n, of.eps, {of.side, of.side_count, of.side_x_hat}};
+  Arguments arguments{{}, of.rows, of.n, of.eps, {of.side_channels, of.side_count, of.side_x_hat}};
   std::size_t k = 0;
-  const bool residual = sum.residual != nullptr;
-  arguments.array[k++] = input(x);
-  if (residual) arguments.array[k++] = input(sum.residual);
-  arguments.array[k++] = input(of.gamma);
-  if (!of.rms) arguments.array[k++] = input(of.beta);
-  if (residual) arguments.array[k++] = sum.z;
-  for (void* array : {y, static_cast<void*>(of.rstd)}) arguments.array[k++] = array;
+  const bool residual = of.residual != nullptr;
+  arguments.array[k++] = input(of.x);
+  if (residual) arguments.array[k++] = input(of.residual);
+  arguments.array[k++] = input(of.own.gamma);
+  if (!of.rms) arguments.array[k++] = input(of.own.beta);
+  if (residual) arguments.array[k++] = of.z;
+  for (void* array : {of.y, static_cast<void*>(of.rstd)}) arguments.array[k++] = array;
   bool wide = of.n % kernels::cuda::kOctet == 0;
-  for (const void* array :
-       {x, sum.residual, of.gamma, of.beta, const_cast<const void*>(sum.z), const_cast<const void*>(y)})
+  for (const void* array : {of.x, of.residual, of.own.gamma, of.own.beta, const_cast<const void*>(of.z),
+                            const_cast<const void*>(of.y)})
     wide = wide && is_aligned(array);
-  with_type(of.format, [&]<class T>(T) {
+  by_type(of.format, [&]<class T>(T) {
     namespace tuned = kernels::cuda::tuned;
     with_tuned_norm<tuned::LayernormForward<T>, tuned::RmsnormForward<T>, tuned::ResidualLayernormForward<T>,
                     tuned::ResidualRmsnormForward<T>>(
@@ -998,33 +959,32 @@ void Cuda::norm_forward(const NormOf& of, const void* x, void* y) const {
   });
 }
 
-std::size_t Cuda::norm_workspace_bytes(const Rows& over) const {
-  return static_cast<std::size_t>(kernels::cuda::norm_backward_workspace(over.rows, over.n)) * sizeof(float);
+std::size_t Cuda::norm_workspace_bytes(const outgrad_call& of) const {
+  return static_cast<std::size_t>(kernels::cuda::norm_backward_workspace(of.rows, of.n)) * sizeof(float);
 }
 
-void Cuda::norm_backward(const NormOf& of, const void* dy, const void* y, const NormGradients& to) const {
-  const SumOf& sum = of.sum;
+void Cuda::norm_backward(const NormOf& of) const {
   require_norm(of, "norm_backward");
-  require(of.bytes >= norm_workspace_bytes(of), "norm_backward", "the workspace is too small");
+  require(of.workspace_bytes >= norm_workspace_bytes(of), "norm_backward", "the workspace is too small");
   const At at(on_);
-  Arguments arguments{{}, of.rows, of.n, 0, {of.side, of.side_count, of.side_x_hat}};
+  Arguments arguments{{}, of.rows, of.n, 0, {of.side_channels, of.side_count, of.side_x_hat}};
   std::size_t k = 0;
-  const bool added = sum.dz_next != nullptr;
-  for (void* array : {input(dy), input(y)}) arguments.array[k++] = array;
-  if (added) arguments.array[k++] = input(sum.dz_next);
-  arguments.array[k++] = input(of.gamma);
-  if (!of.rms) arguments.array[k++] = input(of.beta);
-  for (void* array : {static_cast<void*>(of.rstd), to.dx, to.dgamma}) arguments.array[k++] = array;
-  if (!of.rms) arguments.array[k++] = to.dbeta;
+  const bool added = of.dz_next != nullptr;
+  for (void* array : {input(of.dy), of.y}) arguments.array[k++] = array;
+  if (added) arguments.array[k++] = input(of.dz_next);
+  arguments.array[k++] = input(of.own.gamma);
+  if (!of.rms) arguments.array[k++] = input(of.own.beta);
+  for (void* array : {static_cast<void*>(of.rstd), of.dx, of.own.dgamma}) arguments.array[k++] = array;
+  if (!of.rms) arguments.array[k++] = of.own.dbeta;
   arguments.array[k] = of.workspace;
   bool wide = of.n % kernels::cuda::kOctet == 0;
-  for (const void* array :
-       {dy, y, sum.dz_next, const_cast<const void*>(to.dx), const_cast<const void*>(sum.dx)})
+  for (const void* array : {of.dy, const_cast<const void*>(of.y), of.dz_next, const_cast<const void*>(of.dx),
+                            const_cast<const void*>(of.dropped)})
     wide = wide && is_aligned(array);
   kernels::cuda::NormTask task = task_of(of, added, wide);
-  task.sums = to.dgamma != nullptr || to.dbeta != nullptr;
-  task.aligned = is_aligned(of.gamma) && is_aligned(of.beta);
-  with_type(of.format, [&]<class T>(T) {
+  task.sums = of.own.dgamma != nullptr || of.own.dbeta != nullptr;
+  task.aligned = is_aligned(of.own.gamma) && is_aligned(of.own.beta);
+  by_type(of.format, [&]<class T>(T) {
     namespace tuned = kernels::cuda::tuned;
     with_tuned_norm<tuned::LayernormBackward<T>, tuned::RmsnormBackward<T>,
                     tuned::ResidualLayernormBackward<T>, tuned::ResidualRmsnormBackward<T>>(

@@ -11,100 +11,62 @@
 #include <cstdint>
 
 #include "kernels/c/outgrad.h"
+#include "kernels/formats.h"
 
 namespace outgrad::torch_operators {
 
-// What operators hand to either backend, Host or Cuda.
+// action(T{}) for the format's type T.
+template <class Action>
+decltype(auto) by_type(outgrad_format format, const Action& action) {
+  switch (format) {
+    case OUTGRAD_F32: return action(float{});
+    case OUTGRAD_F16: return action(kernels::F16{});
+    default: return action(kernels::BF16{});
+  }
+}
 
-struct Elements {
-  outgrad_format format = OUTGRAD_F32;
-  std::int64_t n = 0;
-};
+// What operators hand to either backend, Host or Cuda: a call of kernels/c/outgrad.h, and for some kernels
+// what that has no member for.
 
-struct Rows {
-  outgrad_format format = OUTGRAD_F32;
-  std::int64_t rows = 0, n = 0;
-};
-
-// The seed of a dropout: where the tensors are, or on the host, where its value is known without a wait.
+// A dropout. The seed lies where the tensors are, or on the host, where its value is known without a wait.
 // Null: nothing is dropped.
-struct SeedOf {
-  const std::uint64_t* at = nullptr;
+struct Drop {
+  const std::uint64_t* seed = nullptr;
   bool on_host = false;
-};
-
-// What a norm's x is added to first: z = dropout(x) + residual. With a null seed nothing is dropped. z: where
-// the sum goes; a device may have none. dz_next: what reaches z itself, or null. dx: with a seed, where
-// dropout(dz) goes.
-struct SumOf {
-  const void *residual = nullptr, *dz_next = nullptr;
-  void *z = nullptr, *dx = nullptr;
-  SeedOf seed = {};
   double p = 0;
 };
 
-// A norm. gamma, beta and their gradients are in the format `parameters`. side: the channels whose x^ is
-// kept, in ascending order. tau: what the others are tested for (kernels/side_policy.h); 0: nothing. seen:
-// where a forward says what it found, two numbers, or null. A backward reads rstd and side_x_hat, and writes
-// the workspace, which has norm_workspace_bytes.
-struct NormOf : Rows {
+// Parameters and their gradients in a format of their own, for which the call has members in fp32. A gradient
+// that is not wanted is null.
+struct Parameters {
+  outgrad_format format = OUTGRAD_F32;
+  const void *gamma = nullptr, *beta = nullptr, *bias = nullptr;
+  void *dgamma = nullptr, *dbeta = nullptr, *dbias = nullptr;
+};
+
+// A norm; with a residual that of z = dropout(x) + residual, where a device need not have a place for z, and
+// in the backward pass dx is where dz goes. tau: what the channels without a side buffer are tested for
+// (kernels/side_policy.h); 0: nothing. seen: where a forward says what it found, two numbers, or null.
+// dropped: in a backward with a seed, where dropout(dz) goes.
+struct NormOf : outgrad_call {
   bool rms = false;
-  const void *gamma = nullptr, *beta = nullptr;
-  outgrad_format parameters = OUTGRAD_F32;
-  const std::int32_t* side = nullptr;
-  std::int64_t side_count = 0;
+  Parameters own = {};
   double tau = 0;
-  float eps = 0;
-  float *rstd = nullptr, *side_x_hat = nullptr;
   std::int32_t* seen = nullptr;
-  SumOf sum = {};
-  void* workspace = nullptr;
-  std::size_t bytes = 0;
+  Drop drop = {};
+  void* dropped = nullptr;
 };
 
-// Where a norm's backward puts its results; dgamma and dbeta are null if they are not wanted.
-struct NormGradients {
-  void *dx = nullptr, *dgamma = nullptr, *dbeta = nullptr;
-};
-
-// A norm's y in 8 bits.
-struct In8Bits {
-  outgrad_store store = 0;
-  void *codes = nullptr, *scales = nullptr;
-  std::size_t scale_bytes = 0;
-};
-
-// Codes for f'(x).
-struct CodesOf {
-  outgrad_activation activation = 0;
-  std::int32_t bits = 0;
-  const std::uint64_t* seed = nullptr;  // of a dither
-  std::size_t bytes = 0;
-  float lo = 0, hi = 0;  // the range of f', of codes that are of no activation of the catalogue
-};
-
-// y in 8 bits at a scale. The workspace, of fp8_workspace_bytes(), is written.
-struct Fp8Of {
-  outgrad_activation activation = 0;
-  outgrad_store store = OUTGRAD_STORE_E4M3;
-  std::int32_t bits = 0;
-  const float* scale = nullptr;  // where the tensors are
-  std::size_t bytes = 0;  // of the parts
-  void* workspace = nullptr;
-};
-
-// GELU behind a bias, which is in a format of its own. The workspace of a backward is written.
-struct BiasOf : Rows {
-  outgrad_format bias = OUTGRAD_F32;
-  void* workspace = nullptr;
-  std::size_t bytes = 0;
+// GELU behind a bias.
+struct BiasOf : outgrad_call {
+  Parameters own = {};
 };
 
 // The calls of kernels/c/outgrad.h with these names, for arrays on the device. They enqueue work, allocate
 // nothing and never wait, so they may be captured in a graph. Values on the device are not checked: a gamma
-// without a finite reciprocal outside the side channels gives infinities and NaNs in the backward pass. They
-// throw kernels::SpecError for arguments that break the contract, and EnvironmentError if driver, compiler or
-// device fail.
+// without a finite reciprocal outside the side channels gives infinities and NaNs in the backward pass, and a
+// scale that does not hold gradients without a meaning. They throw kernels::SpecError for arguments that
+// break the contract, and EnvironmentError if driver, compiler or device fail.
 class Cuda {
  public:
   Cuda(int device, void* stream) : on_{device, stream} {}
@@ -114,48 +76,26 @@ class Cuda {
     void* stream;
   };
 
-  void activation_forward(outgrad_activation activation, Elements of, const void* x, void* y,
-                          std::uint32_t* mask) const;
-  void activation_backward(outgrad_activation activation, Elements of, const void* dy, const void* y,
-                           const std::uint32_t* mask, void* dx) const;
+  // With the call's store, whose workspace is written.
+  static std::size_t store_workspace_bytes(outgrad_store store);
+  void activation_forward(const outgrad_call& of) const;
+  void activation_backward(const outgrad_call& of) const;
+  void encode_gradients(outgrad_call of) const;
+  void backward_encoded(outgrad_call of) const;
+  void softmax_forward(outgrad_call of) const;
+  void softmax_backward(outgrad_call of) const;
 
-  // A seed lies on the device.
-  void activation_forward_parity(outgrad_activation activation, Elements of, const void* x, void* y) const;
-  void activation_backward_parity(outgrad_activation activation, Elements of, const void* dy, const void* y,
-                                  void* dx) const;
-  void activation_forward_code(const CodesOf& codes_of, Elements of, const void* x, void* y,
-                               void* codes) const;
-  void activation_backward_code(const CodesOf& codes_of, Elements of, const void* dy, const void* codes,
-                                void* dx) const;
-  void encode_gradients(const CodesOf& codes_of, Elements of, const void* g, void* codes) const;
-  void backward_encoded(const CodesOf& codes_of, Elements of, const void* dy, const void* codes,
-                        void* dx) const;
-  void gelu_forward_mxfp8(Elements of, const void* x, std::uint8_t* codes, std::uint8_t* scales,
-                          std::uint32_t* mask) const;
-  void gelu_backward_mxfp8(Elements of, const void* dy, const std::uint8_t* codes, const std::uint8_t* scales,
-                           const std::uint32_t* mask, void* dx) const;
-  // A scale lies on the device; one that does not hold gives gradients without a meaning.
-  std::size_t fp8_workspace_bytes() const;
-  void activation_forward_fp8(const Fp8Of& fp8_of, Elements of, const void* x, std::uint8_t* codes,
-                              void* parts) const;
-  void activation_backward_fp8(const Fp8Of& fp8_of, Elements of, const void* dy, const std::uint8_t* codes,
-                               const void* parts, void* dx) const;
-  void softmax_forward_code(const Rows& over, const void* x, void* y, void* codes) const;
-  void softmax_backward_code(const Rows& over, const void* dy, const void* codes, void* dx) const;
+  void bias_gelu_forward(const BiasOf& of) const;
+  std::size_t bias_workspace_bytes(const outgrad_call& of) const;
+  void bias_gelu_backward(BiasOf of) const;
 
-  void bias_gelu_forward(const BiasOf& of, const void* x, const void* bias, void* y,
-                         std::uint32_t* mask) const;
-  std::size_t bias_workspace_bytes(const Rows& over) const;
-  void bias_gelu_backward(const BiasOf& of, const void* dy, const void* y, const std::uint32_t* mask,
-                          void* dx, void* dbias) const;
-
-  // A sum is made in the same pass, and not stored if it has no place. dx of its backward is called dz.
+  // A sum is made in the same pass, and not stored if it has no place.
   static constexpr bool kNeedsZ = false;
-  void norm_forward(const NormOf& of, const void* x, void* y) const;
-  std::size_t norm_workspace_bytes(const Rows& over) const;
-  void norm_backward(const NormOf& of, const void* dy, const void* y, const NormGradients& to) const;
+  void norm_forward(const NormOf& of) const;
+  std::size_t norm_workspace_bytes(const outgrad_call& of) const;
+  void norm_backward(const NormOf& of) const;
 
-  void dropout(Elements of, const void* x, void* y, const SeedOf& seed, double p) const;
+  void dropout(outgrad_call of, const Drop& drop) const;
 
  private:
   Where on_;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@
 #include "kernels/codes.h"
 #include "kernels/fits.h"
 #include "kernels/fp8s.h"
+#include "kernels/norm_store.h"
 #include "kernels/softmax.h"
 #include "kernels/support/jit/nvrtc.h"
 
@@ -33,6 +35,7 @@ struct Stated {
   const char* name = nullptr;
   kernels::FitBounds of{};
   double k = kernels::FitBounds::kNone, bias = kernels::FitBounds::kNone;
+  double largest = kernels::FitBounds::kNone;  // |y| of a tensor for which kT holds
 };
 
 template <class Fit>
@@ -77,11 +80,43 @@ template <class F, class... S>
 Stated stated_by(kernels::Fp8List<S...>, std::string_view activation, int bits) {
   Stated found;
   const auto state = [&]<class Of>(Of) {
-    if (activation == Of::Header::kActivation)
-      found = {Of::Header::kName, {.t = kernels::fp8_claims<typename Of::Header, F>().total[bits]}};
+    if (activation != Of::Header::kActivation) return;
+    constexpr kernels::Fp8Claims kClaims = kernels::fp8_claims<typename Of::Header, F>();
+    found = {Of::Header::kName, {.t = kClaims.total[bits]}};
+    found.largest = kernels::kLargestOf<F> / kClaims.least;
   };
   (state(S{}), ...);
   return found;
+}
+
+// Of a value of outgrad_store; without a name if there is no such store of this activation in this format.
+Stated stated_by(outgrad_activation activation, outgrad_format format, outgrad_store store, int bits,
+                 bool dithered) {
+  const char* const name = kernels::kActivationNames[activation];
+  const auto with_parity = [&]<class Y>(Y) {
+    return stated_by(typename kernels::ParityFits<Y>::Type{}, name);
+  };
+  const auto at_scale = [&]<class F>(F) {
+    return kernels::part_bits_hold(bits) ? stated_by<F>(kernels::Fp8Activations{}, name, bits) : Stated{};
+  };
+  switch (store) {
+    case OUTGRAD_STORE_Y:
+      return by_type(format, [&]<class T>(T) {
+        return stated_by(typename kernels::ActivationFits<T>::Type{}, activation);
+      });
+    case OUTGRAD_STORE_PARITY:
+      if (format == OUTGRAD_F32) return {};
+      return format == OUTGRAD_F16 ? with_parity(kernels::ParityF16{}) : with_parity(kernels::ParityBf16{});
+    case OUTGRAD_STORE_CODE:
+      if (!kernels::code_bits_hold(bits, dithered)) return {};
+      return stated_by(kernels::ActivationCodes{}, activation, bits, dithered);
+    case OUTGRAD_STORE_MXFP8:
+      return activation == OUTGRAD_GELU ? stated_by<kernels::generated::GeluMxfp8>() : Stated{};
+    case OUTGRAD_STORE_E4M3: return at_scale(kernels::F8E4M3{});
+    case OUTGRAD_STORE_E5M2: return at_scale(kernels::F8E5M2{});
+    case OUTGRAD_STORE_INT8: return at_scale(kernels::I8{});
+    default: return {};
+  }
 }
 
 const char* digest_of(std::string_view fit) {
@@ -92,68 +127,65 @@ const char* digest_of(std::string_view fit) {
 }  // namespace
 }  // namespace outgrad::torch_operators
 
-// What a backward pass runs for a store (kinds as in outgrad/stores.py; bits: of a code), the SHA-256 of its
-// coefficient header, and the proven bounds that the header states: {kA + kB, kK, kT, kR, kBias}, infinite
-// where it states none. Returns 0, or 1 if there is no such store of this activation in this format.
+// What an activation keeps: the facts of kernels/catalogue/stores.h in their order, and the store's name;
+// null behind the last one.
+extern "C" OUTGRAD_API const char* outgrad_torch_store(outgrad_store store, std::int32_t* facts) {
+  using namespace outgrad::kernels;
+  if (store >= kStoreCount) return nullptr;
+  const Store& of = kStores[store];
+  const std::int32_t all[] = {of.keeps_y, of.keeps_mask, of.writes_y,   of.code_bits,
+                              of.block,   of.has_parts,  of.takes_scale};
+  std::copy(std::begin(all), std::end(all), facts);
+  return of.name;
+}
+
+// What a norm keeps in place of y: the elements of a row that share a scale, 0 for those of the tensor, and
+// the bytes of a scale; and its name, which is a store's. Null behind the last one.
+extern "C" OUTGRAD_API const char* outgrad_torch_norm_store(std::int32_t index, std::int32_t* facts) {
+  return []<class... Store>(outgrad::kernels::NormStoreList<Store...>, std::int32_t at, std::int32_t* to) {
+    constexpr std::int32_t kFacts[][2] = {{Store::kGroup, sizeof(typename Store::Scale)}...};
+    constexpr const char* kNames[] = {Store::kName...};
+    if (at >= static_cast<std::int32_t>(sizeof...(Store))) return static_cast<const char*>(nullptr);
+    std::copy(std::begin(kFacts[at]), std::end(kFacts[at]), to);
+    return kNames[at];
+  }(outgrad::kernels::NormStores{}, index, facts);
+}
+
+// What a backward pass runs for a store (bits: of a code, or beside one), the SHA-256 of its coefficient
+// header, and the proven bounds that the header states: {kA + kB, kK, kT, kR, kBias}, and the largest |y| of
+// a tensor for which kT holds; infinite where it states none.
+struct OutgradTorchFit {
+  const char *name, *sha256;
+  double bounds[6];
+};
+
+// Returns 0, or 1 if there is no such store of this activation in this format.
 extern "C" OUTGRAD_API std::int32_t outgrad_torch_fit(outgrad_activation activation, outgrad_format format,
-                                                      std::int32_t kind, std::int32_t bits, const char** name,
-                                                      const char** sha256, double* bounds) {
+                                                      outgrad_store store, std::int32_t bits,
+                                                      std::int32_t dithered, OutgradTorchFit* fit) {
   using namespace outgrad;
-  using namespace outgrad::torch_operators;
   if (activation < 0 || activation >= kernels::kActivations || format < OUTGRAD_F32 || format > OUTGRAD_BF16)
     return 1;
-  Stated found;
-  switch (kind) {
-    case 0:
-      found = by_type(format, [&]<class T>(T) {
-        return stated_by(typename kernels::ActivationFits<T>::Type{}, activation);
-      });
-      break;
-    case 1:
-      if (format == OUTGRAD_F16)
-        found =
-            stated_by(kernels::ParityFits<kernels::ParityF16>::Type{}, kernels::kActivationNames[activation]);
-      if (format == OUTGRAD_BF16)
-        found = stated_by(kernels::ParityFits<kernels::ParityBf16>::Type{},
-                          kernels::kActivationNames[activation]);
-      break;
-    case 2:
-    case 3:
-      if (kernels::code_bits_hold(bits, kind == 3))
-        found = stated_by(kernels::ActivationCodes{}, activation, bits, kind == 3);
-      break;
-    case 4:
-      if (activation == OUTGRAD_GELU) found = stated_by<kernels::generated::GeluMxfp8>();
-      break;
-    case 5:
-    case 6:
-      if (!kernels::part_bits_hold(bits)) break;
-      found = kind == 5 ? stated_by<kernels::F8E4M3>(kernels::Fp8Activations{},
-                                                     kernels::kActivationNames[activation], bits)
-                        : stated_by<kernels::F8E5M2>(kernels::Fp8Activations{},
-                                                     kernels::kActivationNames[activation], bits);
-      break;
-    default: break;
-  }
+  const torch_operators::Stated found =
+      torch_operators::stated_by(activation, format, store, bits, dithered != 0);
   if (found.name == nullptr) return 1;
-  *name = found.name;
-  *sha256 = digest_of(found.name);
-  const double all[] = {found.of.a_plus_b, found.k, found.of.t, found.of.r, found.bias};
-  std::copy(std::begin(all), std::end(all), bounds);
+  *fit = {found.name,
+          torch_operators::digest_of(found.name),
+          {found.of.a_plus_b, found.k, found.of.t, found.of.r, found.bias, found.largest}};
   return 0;
 }
 
-// outgrad_store_error for y in 8 bits at one scale. Returns 0, or 1 if there is no such store or scale.
-extern "C" OUTGRAD_API std::int32_t outgrad_torch_fp8_error(outgrad_activation activation, std::int32_t fp8,
-                                                            float scale, std::int32_t bits, double* error) {
-  if (fp8 < 0 || fp8 > OUTGRAD_STORE_INT8 - OUTGRAD_STORE_E4M3) return 1;
+// outgrad_store_error of y at a scale. Returns 0, or 1 if there is no such store or scale.
+extern "C" OUTGRAD_API std::int32_t outgrad_torch_store_error(outgrad_activation activation,
+                                                              outgrad_store store, float scale,
+                                                              std::int32_t bits, double* error) {
   outgrad_call call{};
   call.size = sizeof call;
   call.activation = activation;
-  call.store = OUTGRAD_STORE_E4M3 + fp8;
+  call.store = store;
   call.scale = &scale;
   call.bits = bits;
-  return outgrad_store_error(&call, 0, error) == OUTGRAD_OK ? 0 : 1;
+  return outgrad_store_error(&call, std::numeric_limits<float>::infinity(), error) == OUTGRAD_OK ? 0 : 1;
 }
 
 // What softmax's codes cost in rows of n (kernels/softmax.h): the relative error of p', the largest p with
@@ -198,18 +230,13 @@ extern "C" OUTGRAD_API const char* outgrad_torch_operator(std::int32_t index, co
 
 extern "C" OUTGRAD_API const char* outgrad_torch_version() { return outgrad_version(); }
 
-// The name of an activation, in the order of outgrad_activation; null for an unknown one.
-extern "C" OUTGRAD_API const char* outgrad_torch_activation(std::int32_t activation) {
-  return activation >= 0 && activation < outgrad::kernels::kActivations
-             ? outgrad::kernels::kActivationNames[activation]
-             : nullptr;
-}
-
-// 1 for an activation with a minimum, whose gradient needs a mask; 0 for one without; -1 for an unknown one.
-extern "C" OUTGRAD_API std::int32_t outgrad_torch_masked(outgrad_activation activation) {
+// The name of an activation, in the order of outgrad_activation, and whether it has a minimum, so that its
+// gradient needs a mask; null behind the last one.
+extern "C" OUTGRAD_API const char* outgrad_torch_activation(std::int32_t activation, std::int32_t* masked) {
   using namespace outgrad;
-  if (activation < 0 || activation >= kernels::kActivations) return -1;
-  return torch_operators::is_masked(activation) ? 1 : 0;
+  if (activation >= kernels::kActivations) return nullptr;
+  *masked = torch_operators::is_masked(activation);
+  return kernels::kActivationNames[activation];
 }
 
 // A list of folders that may have the CUDA run-time compiler that came with PyTorch. The compiler is loaded

@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -31,8 +32,7 @@
 
 #include "kernels/activations.h"
 #include "kernels/c/outgrad.h"
-#include "kernels/code.h"
-#include "kernels/fp8.h"
+#include "kernels/catalogue/stores.h"
 #include "kernels/torch/cuda.h"
 #include "kernels/torch/host.h"
 #include "kernels/torch/require.h"
@@ -72,6 +72,7 @@ struct Memory {
   }
 };
 inline Memory into(const Tensor& tensor) { return {tensor.mutable_data_ptr()}; }
+inline Memory into(const OptionalTensor& tensor) { return tensor ? into(*tensor) : Memory{}; }
 
 // --- Where an operator computes ------------------------------------------------------------------
 
@@ -137,6 +138,9 @@ class Call {
   Tensor words_of(i64 count) const { return made({&count, 1}, aoti_torch_dtype_int32()); }
   Tensor octets_of(i64 count) const { return made({&count, 1}, aoti_torch_dtype_uint8()); }
   Tensor bytes_of(std::size_t count) const { return floats_of({static_cast<i64>((count + 3) / 4)}); }
+  OptionalTensor workspace_of(std::size_t bytes) const {
+    return bytes > 0 ? OptionalTensor(bytes_of(bytes)) : std::nullopt;
+  }
   Tensor none_like(const Tensor& model) const {
     const i64 none = 0;
     return made({&none, 1}, type_of(model));
@@ -211,7 +215,6 @@ class On : public Call {
 };
 
 inline i64 mask_words(i64 n) { return (n + 31) / 32; }
-inline i64 mxfp8_scales(i64 n) { return (n + 31) / 32; }
 
 template <class... Fit>
 constexpr std::array<bool, kernels::kActivations> masked_of(kernels::FitList<Fit...>) {
@@ -227,55 +230,89 @@ inline bool is_masked(i64 activation) {
 
 // --- What operators of one family have in common -------------------------------------------------
 
-inline outgrad_activation kind_of(i64 activation) { return static_cast<outgrad_activation>(activation); }
+inline outgrad_call over_elements(const Tensor& tensor) {
+  outgrad_call of{};
+  of.size = sizeof of;
+  of.format = format_of(tensor);
+  of.n = tensor.numel();
+  return of;
+}
 
-inline Elements elements_of(const Tensor& tensor) { return {format_of(tensor), tensor.numel()}; }
+inline outgrad_call over_rows(const Tensor& matrix, i64 n) {
+  outgrad_call of = over_elements(matrix);
+  of.n = n;
+  of.rows = n > 0 ? matrix.numel() / n : 0;
+  require(of.rows * n == matrix.numel(), matrix.numel(), " elements are no rows of ", n);
+  return of;
+}
 
-// Codes of f'. The seed of a dither is an int64 tensor of one element beside x. range: of gradients that the
-// caller has computed.
-inline CodesOf codes_of(const Call& call, i64 activation, i64 bits, const OptionalTensor& seed, i64 n,
-                        std::array<double, 2> range = {}) {
-  require(bits >= 1 && bits <= kernels::kMostCodeBits, "a code of ", bits, " bits, where 1 to ",
-          kernels::kMostCodeBits, " are possible");
-  const int width = static_cast<int>(bits);
-  CodesOf codes{.activation = kind_of(activation),
-                .bits = width,
-                .bytes = static_cast<std::size_t>(kernels::code_bytes(width, n)),
-                .lo = static_cast<float>(range[0]),
-                .hi = static_cast<float>(range[1])};
-  if (seed) {
-    require_elements(*seed, ScalarType::Long, 1, "seed");
-    codes.seed = call.data(*seed);
+inline std::int32_t int_of(i64 value) {
+  using Limits = std::numeric_limits<std::int32_t>;
+  return static_cast<std::int32_t>(std::clamp<i64>(value, Limits::min(), Limits::max()));
+}
+
+// What an operator is told of a store beside its arrays: a value of outgrad_store, the bits of its codes or
+// of the parts beside them, and where it has them a dither's seed, an int64 tensor of one element, and the
+// tensor's scale, a float32 one.
+struct OfStore {
+  i64 activation = 0, store = 0, bits = 0;
+  const OptionalTensor &seed, &scale;
+};
+
+// Without the arrays, whose sizes it has.
+inline outgrad_call call_of(const Call& call, const Tensor& over, const OfStore& told) {
+  outgrad_call of = over_elements(over);
+  of.activation = int_of(told.activation);
+  of.store = int_of(told.store);
+  of.bits = int_of(told.bits);
+  if (told.seed) {
+    require_elements(*told.seed, ScalarType::Long, 1, "seed");
+    of.seed = call.data(*told.seed);
   }
-  return codes;
+  if (told.scale) {
+    require_elements(*told.scale, ScalarType::Float, 1, "scale");
+    of.scale = call.data(*told.scale);
+  }
+  succeed(outgrad_activation_sizes(&of));
+  return of;
 }
 
-// The scale is a float32 tensor of one element beside x.
-inline Fp8Of fp8_of(const Call& call, const Tensor& scale, i64 activation, i64 fp8, i64 bits, i64 n) {
-  require(bits >= 0 && bits <= kernels::kMostPartBits, "parts of ", bits, " bits, where 0 to ",
-          kernels::kMostPartBits, " are possible");
-  require_elements(scale, ScalarType::Float, 1, "scale");
-  const int width = static_cast<int>(bits);
-  return {.activation = kind_of(activation),
-          .store = static_cast<outgrad_store>(OUTGRAD_STORE_E4M3 + fp8),
-          .bits = width,
-          .scale = call.data(scale),
-          .bytes = static_cast<std::size_t>(kernels::code_bytes(width, n))};
+// Codes of gradients that the caller has computed, which lie in a range.
+inline outgrad_call call_of_own(const Call& call, const Tensor& over, const OfStore& told, double lo,
+                                double hi) {
+  outgrad_call of = call_of(call, over, told);
+  of.lo = static_cast<float>(lo);
+  of.hi = static_cast<float>(hi);
+  return of;
 }
 
-inline Rows rows_of(const Tensor& matrix, i64 n) {
-  const i64 rows = n > 0 ? matrix.numel() / n : 0;
-  require(rows * n == matrix.numel(), matrix.numel(), " elements are no rows of ", n);
-  return {format_of(matrix), rows, n};
+// The arrays that a store has beside y, in the order in which the operators give and take them: each is what
+// array(type, elements, name) returns.
+template <class Array>
+void set_arrays(outgrad_call& of, const Array& array) {
+  const kernels::Store& has = kernels::kStores[of.store];
+  const auto bytes = [&](std::size_t count, const char* name) {
+    return array(ScalarType::Byte, static_cast<i64>(count), name);
+  };
+  if (has.keeps_mask && is_masked(of.activation)) of.mask = array(ScalarType::Int, mask_words(of.n), "mask");
+  if (has.code_bits != 0) of.codes = bytes(of.codes_bytes, "codes");
+  if (has.block > 0) of.scales = bytes(of.scales_bytes, "scales");
+  if (has.has_parts && of.bits > 0) of.parts = bytes(of.parts_bytes, "parts");
+}
+
+// The bytes that a forward gave.
+inline Memory octets(const Call& call, const Tensor& array, std::size_t bytes, const char* name) {
+  require_elements(array, ScalarType::Byte, static_cast<i64>(bytes), name);
+  return call.data(array);
 }
 
 // The seed is an int64 tensor of one element beside the others, or one without dimensions on the CPU.
-inline SeedOf seed_of(const Call& call, const OptionalTensor& seed) {
+inline Drop drop_of(const Call& call, const OptionalTensor& seed, double p) {
   if (!seed) return {};
   require_elements(*seed, ScalarType::Long, 1, "seed");
-  if (seed->dim() > 0) return {call.data(*seed)};
+  if (seed->dim() > 0) return {call.data(*seed), false, p};
   require(place_of(*seed).type == aoti_torch_device_type_cpu(), "a seed without dimensions lies on the CPU");
-  return {static_cast<const std::uint64_t*>(seed->const_data_ptr()), true};
+  return {static_cast<const std::uint64_t*>(seed->const_data_ptr()), true, p};
 }
 
 // What a norm is given as parameters.
@@ -287,21 +324,23 @@ struct OfNorm {
   double tau = 0;
 };
 
-inline NormOf norm_of(const Call& call, const Tensor& matrix, const OfNorm& of) {
-  NormOf norm{rows_of(matrix, of.columns), of.rms, call.parameter(of.gamma, of.columns, "gamma"),
-              call.parameter(of.beta, of.columns, "beta")};
-  norm.tau = of.tau;
-  require(of.columns > 0, "a norm needs at least one column, x has ", of.columns);
-  if (of.gamma || of.beta) norm.parameters = format_of(of.gamma ? *of.gamma : *of.beta);
-  require(!of.gamma || !of.beta || format_of(*of.beta) == norm.parameters, "gamma and beta are of two types");
-  if (!of.channels) return norm;
-  norm.side_count = of.channels->numel();
-  require_elements(*of.channels, ScalarType::Int, norm.side_count, "side_channels");
-  norm.side = call.data(*of.channels);
-  return norm;
+inline NormOf norm_of(const Call& call, const Tensor& matrix, const OfNorm& given) {
+  NormOf of{over_rows(matrix, given.columns), given.rms};
+  of.own.gamma = call.parameter(given.gamma, given.columns, "gamma");
+  of.own.beta = call.parameter(given.beta, given.columns, "beta");
+  of.tau = given.tau;
+  require(given.columns > 0, "a norm needs at least one column, x has ", given.columns);
+  if (given.gamma || given.beta) of.own.format = format_of(given.gamma ? *given.gamma : *given.beta);
+  require(!given.gamma || !given.beta || format_of(*given.beta) == of.own.format,
+          "gamma and beta are of two types");
+  if (!given.channels) return of;
+  of.side_count = given.channels->numel();
+  require_elements(*given.channels, ScalarType::Int, of.side_count, "side_channels");
+  of.side_channels = call.data(*given.channels);
+  return of;
 }
 
-// A norm's forward pass: where its results go beside y.
+// A norm's forward pass and its results.
 class NormForward {
  public:
   NormForward(const Call& call, const Tensor& x, const OfNorm& parameters, double eps,
@@ -309,6 +348,8 @@ class NormForward {
       : of(norm_of(call, x, parameters)), y(call.made_like(x)), rstd(call.floats_of({of.rows})),
         x_hat(call.floats_of({of.rows, of.side_count})) {
     of.eps = static_cast<float>(eps);
+    of.x = call.data(x);
+    of.y = into(y);
     of.rstd = into(rstd);
     of.side_x_hat = of.side_count > 0 ? into(x_hat) : Memory{};
     if (!seen) return;
@@ -321,8 +362,8 @@ class NormForward {
   Tensor y, rstd, x_hat;
 };
 
-// A norm's backward pass: what it reads beside dy and y, and its results. dgamma and dbeta have no elements
-// if they are not wanted.
+// A norm's backward pass: what it reads beside dy, and its results. dgamma and dbeta have no elements if they
+// are not wanted.
 struct Kept {
   const Tensor &rstd, &side_x_hat;
   bool with_dgamma, with_dbeta;
@@ -332,12 +373,15 @@ class NormBackward {
  public:
   NormBackward(const On<Backend>& call, const Tensor& dy, const OfNorm& parameters, const Kept& kept)
       : of(norm_of(call, dy, parameters)), dx(call.made_like(dy)),
-        workspace(call.bytes_of(of.bytes = call.run.norm_workspace_bytes(of))),
+        workspace(call.bytes_of(of.workspace_bytes = call.run.norm_workspace_bytes(of))),
         dgamma(parameter_like(call, parameters, kept.with_dgamma)),
-        dbeta(parameter_like(call, parameters, kept.with_dbeta)),
-        to{into(dx), kept.with_dgamma ? into(dgamma) : Memory{}, kept.with_dbeta ? into(dbeta) : Memory{}} {
+        dbeta(parameter_like(call, parameters, kept.with_dbeta)) {
     require_elements(kept.rstd, ScalarType::Float, of.rows, "rstd");
     require_elements(kept.side_x_hat, ScalarType::Float, of.rows * of.side_count, "side_x_hat");
+    of.dy = call.data(dy);
+    of.dx = into(dx);
+    if (kept.with_dgamma) of.own.dgamma = into(dgamma);
+    if (kept.with_dbeta) of.own.dbeta = into(dbeta);
     of.workspace = into(workspace);
     of.rstd = call.data(kept.rstd);
     of.side_x_hat = of.side_count > 0 ? call.data(kept.side_x_hat) : Memory{};
@@ -345,7 +389,6 @@ class NormBackward {
 
   NormOf of;
   Tensor dx, workspace, dgamma, dbeta;
-  NormGradients to;
 
  private:
   static Tensor parameter_like(const Call& call, const OfNorm& of, bool wanted) {
@@ -353,11 +396,10 @@ class NormBackward {
   }
 };
 
-inline In8Bits in_8_bits(i64 store, const Rows& over) {
-  constexpr outgrad_store kStores[] = {OUTGRAD_STORE_E4M3, OUTGRAD_STORE_MXFP8, OUTGRAD_STORE_INT8};
-  require(store >= 0 && store < 3, "store ", store, " of a norm, where 0 to 2 are possible");
-  const outgrad_store known = kStores[store];
-  return {.store = known, .scale_bytes = Host().norm_scale_bytes(known, over)};
+// Says that the norm keeps y in 8 bits.
+inline void keep_in_8_bits(NormOf& of, i64 store) {
+  of.store = int_of(store);
+  succeed(outgrad_norm_sizes(&of));
 }
 
 // --- The operators -------------------------------------------------------------------------------
@@ -374,7 +416,12 @@ void activation_operators(Each&& each) {
          const On<Backend> call(x);
          const Tensor y = call.made_like(x),
                       mask = call.words_of(is_masked(activation) ? mask_words(x.numel()) : 0);
-         call.run.activation_forward(kind_of(activation), elements_of(x), call.data(x), into(y), into(mask));
+         outgrad_call of = over_elements(x);
+         of.activation = int_of(activation);
+         of.x = call.data(x);
+         of.y = into(y);
+         of.mask = into(mask);
+         call.run.activation_forward(of);
          return std::tuple(y, mask);
        });
   each("activation_backward(Tensor dy, Tensor y, Tensor? mask, int activation) -> Tensor", "same(dy)",
@@ -384,120 +431,88 @@ void activation_operators(Each&& each) {
          const bool masked = mask && is_masked(activation);
          if (masked) require_elements(*mask, ScalarType::Int, mask_words(y.numel()), "mask");
          const Tensor dx = call.made_like(dy);
-         call.run.activation_backward(kind_of(activation), elements_of(y), call.data(dy), call.data(y),
-                                      masked ? call.data(*mask) : Memory{}, into(dx));
-         return dx;
-       });
-  each("activation_forward_parity(Tensor x, int activation) -> Tensor", "same(x)",
-       [](const Tensor& x, i64 activation) {
-         const On<Backend> call(x);
-         const Tensor y = call.made_like(x);
-         call.run.activation_forward_parity(kind_of(activation), elements_of(x), call.data(x), into(y));
-         return y;
-       });
-  each("activation_backward_parity(Tensor dy, Tensor y, int activation) -> Tensor", "same(dy)",
-       [](const Tensor& dy, const Tensor& y, i64 activation) {
-         const On<Backend> call(y);
-         require_like(dy, y, "dy");
-         const Tensor dx = call.made_like(dy);
-         call.run.activation_backward_parity(kind_of(activation), elements_of(y), call.data(dy), call.data(y),
-                                             into(dx));
+         outgrad_call of = over_elements(y);
+         of.activation = int_of(activation);
+         of.dy = call.data(dy);
+         of.y = call.data(y);
+         if (masked) of.mask = call.data(*mask);
+         of.dx = into(dx);
+         call.run.activation_backward(of);
          return dx;
        });
 }
 
 template <class Backend, class Each>
-void code_operators(Each&& each) {
-  each("activation_forward_code(Tensor x, int activation, int bits, Tensor? seed) -> (Tensor, Tensor)",
-       "same(x), octets(x, bits)", [](const Tensor& x, i64 activation, i64 bits, const OptionalTensor& seed) {
-         const On<Backend> call(x);
-         const CodesOf of = codes_of(call, activation, bits, seed, x.numel());
-         const Tensor y = call.made_like(x), codes = call.octets_of(static_cast<i64>(of.bytes));
-         call.run.activation_forward_code(of, elements_of(x), call.data(x), into(y), into(codes));
-         return std::tuple(y, codes);
-       });
-  each("activation_backward_code(Tensor dy, Tensor codes, int activation, int bits, Tensor? seed) -> Tensor",
-       "same(dy)",
-       [](const Tensor& dy, const Tensor& codes, i64 activation, i64 bits, const OptionalTensor& seed) {
-         const On<Backend> call(dy);
-         const CodesOf of = codes_of(call, activation, bits, seed, dy.numel());
-         require_elements(codes, ScalarType::Byte, static_cast<i64>(of.bytes), "codes");
-         const Tensor dx = call.made_like(dy);
-         call.run.activation_backward_code(of, elements_of(dy), call.data(dy), call.data(codes), into(dx));
-         return dx;
-       });
+void store_operators(Each&& each) {
+  // Gives y if the store writes it, and what else it has.
+  each(
+      "store_forward(Tensor x, int activation, int store, int bits, Tensor? seed=None, Tensor? scale=None) "
+      "-> Tensor[]",
+      "stored(x, activation, store, bits)",
+      [](const Tensor& x, i64 activation, i64 store, i64 bits, const OptionalTensor& seed,
+         const OptionalTensor& scale) {
+        const On<Backend> call(x);
+        outgrad_call of = call_of(call, x, {activation, store, bits, seed, scale});
+        std::vector<Tensor> given;
+        const auto into_new = [&](Tensor array) { return into(given.emplace_back(std::move(array))); };
+        if (kernels::kStores[of.store].writes_y) of.y = into_new(call.made_like(x));
+        set_arrays(of, [&](ScalarType type, i64 count, const char*) {
+          return into_new(type == ScalarType::Int ? call.words_of(count) : call.octets_of(count));
+        });
+        const OptionalTensor workspace = call.workspace_of(Backend::store_workspace_bytes(of.store));
+        of.workspace = into(workspace);
+        of.x = call.data(x);
+        call.run.activation_forward(of);
+        return given;
+      });
+  // Takes y if the store keeps it, and what else the forward gave.
+  each(
+      "store_backward(Tensor dy, Tensor[] kept, int activation, int store, int bits, Tensor? seed=None, "
+      "Tensor? scale=None) -> Tensor",
+      "same(dy)",
+      [](const Tensor& dy, const std::vector<Tensor>& kept, i64 activation, i64 store, i64 bits,
+         const OptionalTensor& seed, const OptionalTensor& scale) {
+        const On<Backend> call(dy);
+        outgrad_call of = call_of(call, dy, {activation, store, bits, seed, scale});
+        std::size_t count = 0;
+        const auto next = [&](ScalarType type, i64 elements, const char* name) {
+          require(count < kept.size(), name, " is missing");
+          require_elements(kept[count], type, elements, name);
+          return call.data(kept[count++]);
+        };
+        if (kernels::kStores[of.store].keeps_y) of.y = next(dy.scalar_type(), of.n, "y");
+        set_arrays(of, next);
+        require(count == kept.size(), "there are ", kept.size(), " arrays, where ", count, " are kept");
+        const Tensor dx = call.made_like(dy);
+        const OptionalTensor workspace = call.workspace_of(Backend::store_workspace_bytes(of.store));
+        of.workspace = into(workspace);
+        of.dy = call.data(dy);
+        of.dx = into(dx);
+        call.run.activation_backward(of);
+        return dx;
+      });
   each("encode_gradients(Tensor g, float lo, float hi, int bits, Tensor? seed) -> Tensor", "octets(g, bits)",
        [](const Tensor& g, double lo, double hi, i64 bits, const OptionalTensor& seed) {
          const On<Backend> call(g);
-         const CodesOf of = codes_of(call, 0, bits, seed, g.numel(), {lo, hi});
-         const Tensor codes = call.octets_of(static_cast<i64>(of.bytes));
-         call.run.encode_gradients(of, elements_of(g), call.data(g), into(codes));
+         outgrad_call of = call_of_own(call, g, {0, OUTGRAD_STORE_CODE, bits, seed, {}}, lo, hi);
+         const Tensor codes = call.octets_of(static_cast<i64>(of.codes_bytes));
+         of.g = call.data(g);
+         of.codes = into(codes);
+         call.run.encode_gradients(of);
          return codes;
        });
   each("backward_encoded(Tensor dy, Tensor codes, float lo, float hi, int bits, Tensor? seed) -> Tensor",
        "same(dy)",
        [](const Tensor& dy, const Tensor& codes, double lo, double hi, i64 bits, const OptionalTensor& seed) {
          const On<Backend> call(dy);
-         const CodesOf of = codes_of(call, 0, bits, seed, dy.numel(), {lo, hi});
-         require_elements(codes, ScalarType::Byte, static_cast<i64>(of.bytes), "codes");
+         outgrad_call of = call_of_own(call, dy, {0, OUTGRAD_STORE_CODE, bits, seed, {}}, lo, hi);
          const Tensor dx = call.made_like(dy);
-         call.run.backward_encoded(of, elements_of(dy), call.data(dy), call.data(codes), into(dx));
+         of.codes = octets(call, codes, of.codes_bytes, "codes");
+         of.dy = call.data(dy);
+         of.dx = into(dx);
+         call.run.backward_encoded(of);
          return dx;
        });
-}
-
-template <class Backend, class Each>
-void operators_of_y_in_8_bits(Each&& each) {
-  each("gelu_forward_mxfp8(Tensor x) -> (Tensor, Tensor, Tensor)",
-       "octets(x, 8), bytes(x, (x.numel() + 31) // 32), mask(x)", [](const Tensor& x) {
-         const On<Backend> call(x);
-         const i64 n = x.numel();
-         const Tensor codes = call.octets_of(n), scales = call.octets_of(mxfp8_scales(n)),
-                      mask = call.words_of(mask_words(n));
-         call.run.gelu_forward_mxfp8(elements_of(x), call.data(x), into(codes), into(scales), into(mask));
-         return std::tuple(codes, scales, mask);
-       });
-  each("gelu_backward_mxfp8(Tensor dy, Tensor codes, Tensor scales, Tensor mask) -> Tensor", "same(dy)",
-       [](const Tensor& dy, const Tensor& codes, const Tensor& scales, const Tensor& mask) {
-         const On<Backend> call(dy);
-         const i64 n = dy.numel();
-         require_elements(codes, ScalarType::Byte, n, "codes");
-         require_elements(scales, ScalarType::Byte, mxfp8_scales(n), "scales");
-         require_elements(mask, ScalarType::Int, mask_words(n), "mask");
-         const Tensor dx = call.made_like(dy);
-         call.run.gelu_backward_mxfp8(elements_of(dy), call.data(dy), call.data(codes), call.data(scales),
-                                      call.data(mask), into(dx));
-         return dx;
-       });
-  each(
-      "activation_forward_fp8(Tensor x, Tensor scale, int activation, int fp8, int bits) -> (Tensor, Tensor)",
-      "octets(x, 8), octets(x, bits)",
-      [](const Tensor& x, const Tensor& scale, i64 activation, i64 fp8, i64 bits) {
-        const On<Backend> call(x);
-        Fp8Of of = fp8_of(call, scale, activation, fp8, bits, x.numel());
-        const Tensor codes = call.octets_of(x.numel()), parts = call.octets_of(static_cast<i64>(of.bytes));
-        const Tensor workspace = call.bytes_of(call.run.fp8_workspace_bytes());
-        of.workspace = into(workspace);
-        call.run.activation_forward_fp8(of, elements_of(x), call.data(x), into(codes), into(parts));
-        return std::tuple(codes, parts);
-      });
-  each(
-      "activation_backward_fp8(Tensor dy, Tensor codes, Tensor parts, Tensor scale, int activation, int fp8, "
-      "int bits) -> Tensor",
-      "same(dy)",
-      [](const Tensor& dy, const Tensor& codes, const Tensor& parts, const Tensor& scale, i64 activation,
-         i64 fp8, i64 bits) {
-        const On<Backend> call(dy);
-        Fp8Of of = fp8_of(call, scale, activation, fp8, bits, dy.numel());
-        require_elements(codes, ScalarType::Byte, dy.numel(), "codes");
-        require_elements(parts, ScalarType::Byte, static_cast<i64>(of.bytes), "parts");
-        const Tensor dx = call.made_like(dy);
-        const Tensor workspace = call.bytes_of(call.run.fp8_workspace_bytes());
-        of.workspace = into(workspace);
-        call.run.activation_backward_fp8(of, elements_of(dy), call.data(dy), call.data(codes),
-                                         call.data(parts), into(dx));
-        return dx;
-      });
 }
 
 // GELU of what a linear layer gives before its bias is added; softmax; dropout, which with the same seed is
@@ -507,9 +522,12 @@ void operators_of_rows(Each&& each) {
   each("bias_gelu_forward(Tensor x, Tensor bias) -> (Tensor, Tensor)", "same(x), mask(x)",
        [](const Tensor& x, const Tensor& bias) {
          const On<Backend> call(x);
-         const BiasOf of{rows_of(x, bias.numel()), format_of(bias)};
+         BiasOf of{over_rows(x, bias.numel()), {.format = format_of(bias), .bias = call.data(bias)}};
          const Tensor y = call.made_like(x), mask = call.words_of(mask_words(x.numel()));
-         call.run.bias_gelu_forward(of, call.data(x), call.data(bias), into(y), into(mask));
+         of.x = call.data(x);
+         of.y = into(y);
+         of.mask = into(mask);
+         call.run.bias_gelu_forward(of);
          return std::tuple(y, mask);
        });
   each(
@@ -518,39 +536,53 @@ void operators_of_rows(Each&& each) {
       "same(dy), reals(dy, columns, like)",
       [](const Tensor& dy, const Tensor& y, const Tensor& mask, i64 columns, const OptionalTensor& like) {
         const On<Backend> call(y);
-        BiasOf of{rows_of(y, columns)};
+        BiasOf of{over_rows(y, columns)};
         require_like(dy, y, "dy");
         require_elements(mask, ScalarType::Int, mask_words(y.numel()), "mask");
-        of.bytes = call.run.bias_workspace_bytes(of);
+        of.workspace_bytes = call.run.bias_workspace_bytes(of);
         const Tensor dx = call.made_like(dy), dbias = call.reals_of(columns, like),
-                     workspace = call.bytes_of(of.bytes);
-        of.bias = format_of(dbias);
+                     workspace = call.bytes_of(of.workspace_bytes);
+        of.own = {.format = format_of(dbias), .dbias = into(dbias)};
+        of.dy = call.data(dy);
+        of.y = call.data(y);
+        of.mask = call.data(mask);
+        of.dx = into(dx);
         of.workspace = into(workspace);
-        call.run.bias_gelu_backward(of, call.data(dy), call.data(y), call.data(mask), into(dx), into(dbias));
+        call.run.bias_gelu_backward(of);
         return std::tuple(dx, dbias);
       });
   each("softmax_forward_code(Tensor x, SymInt columns) -> (Tensor, Tensor)", "same(x), octets(x, 8)",
        [](const Tensor& x, i64 columns) {
          const On<Backend> call(x);
-         const Rows over = rows_of(x, columns);
+         outgrad_call of = over_rows(x, columns);
          const Tensor y = call.made_like(x), codes = call.octets_of(x.numel());
-         if (over.rows > 0) call.run.softmax_forward_code(over, call.data(x), into(y), into(codes));
+         of.x = call.data(x);
+         of.y = into(y);
+         of.codes = into(codes);
+         of.codes_bytes = static_cast<std::size_t>(x.numel());
+         if (of.rows > 0) call.run.softmax_forward(of);
          return std::tuple(y, codes);
        });
   each("softmax_backward_code(Tensor dy, Tensor codes, SymInt columns) -> Tensor", "same(dy)",
        [](const Tensor& dy, const Tensor& codes, i64 columns) {
          const On<Backend> call(dy);
-         const Rows over = rows_of(dy, columns);
-         require_elements(codes, ScalarType::Byte, dy.numel(), "codes");
+         outgrad_call of = over_rows(dy, columns);
          const Tensor dx = call.made_like(dy);
-         if (over.rows > 0) call.run.softmax_backward_code(over, call.data(dy), call.data(codes), into(dx));
+         of.codes_bytes = static_cast<std::size_t>(dy.numel());
+         of.codes = octets(call, codes, of.codes_bytes, "codes");
+         of.dy = call.data(dy);
+         of.dx = into(dx);
+         if (of.rows > 0) call.run.softmax_backward(of);
          return dx;
        });
   each("dropout(Tensor x, Tensor seed, float p) -> Tensor", "same(x)",
        [](const Tensor& x, const Tensor& seed, double p) {
          const On<Backend> call(x);
          const Tensor y = call.made_like(x);
-         call.run.dropout(elements_of(x), call.data(x), into(y), seed_of(call, seed), p);
+         outgrad_call of = over_elements(x);
+         of.x = call.data(x);
+         of.y = into(y);
+         call.run.dropout(of, drop_of(call, seed, p));
          return y;
        });
 }
@@ -565,7 +597,7 @@ void norm_operators(Each&& each) {
          bool rms, const OptionalTensor& side_channels, const OptionalTensor& seen, double tau) {
         const On<Backend> call(x);
         const NormForward norm(call, x, {columns, gamma, beta, rms, side_channels, tau}, eps, seen);
-        call.run.norm_forward(norm.of, call.data(x), into(norm.y));
+        call.run.norm_forward(norm.of);
         return std::tuple(norm.y, norm.rstd, norm.x_hat);
       });
   each(
@@ -579,9 +611,10 @@ void norm_operators(Each&& each) {
          const Tensor& side_x_hat, bool with_dgamma, bool with_dbeta, double tau) {
         const On<Backend> call(y);
         require_like(dy, y, "dy");
-        const NormBackward<Backend> norm(call, dy, {columns, gamma, beta, rms, side_channels, tau},
-                                         {rstd, side_x_hat, with_dgamma, with_dbeta});
-        call.run.norm_backward(norm.of, call.data(dy), call.data(y), norm.to);
+        NormBackward<Backend> norm(call, dy, {columns, gamma, beta, rms, side_channels, tau},
+                                   {rstd, side_x_hat, with_dgamma, with_dbeta});
+        norm.of.y = call.data(y);
+        call.run.norm_backward(norm.of);
         return std::tuple(norm.dx, norm.dgamma, norm.dbeta);
       });
 }
@@ -604,11 +637,10 @@ void operators_of_sums(Each&& each) {
         require_like(residual, x, "residual");
         const bool has_z = with_z || Backend::kNeedsZ;
         const Tensor z = has_z ? call.made_like(x) : call.none_like(x);
-        norm.of.sum = {.residual = call.data(residual),
-                       .z = has_z ? into(z) : Memory{},
-                       .seed = seed_of(call, seed),
-                       .p = p};
-        call.run.norm_forward(norm.of, call.data(x), into(norm.y));
+        norm.of.residual = call.data(residual);
+        if (has_z) norm.of.z = into(z);
+        norm.of.drop = drop_of(call, seed, p);
+        call.run.norm_forward(norm.of);
         return std::tuple(norm.y, norm.rstd, norm.x_hat, with_z || !has_z ? z : call.none_like(x));
       });
   // dz, and dx = dropout(dz), which has no elements without a seed: it is then dz. dz_next is what reaches z
@@ -630,35 +662,32 @@ void operators_of_sums(Each&& each) {
         NormBackward<Backend> norm(call, dy, {columns, gamma, beta, rms, side_channels, tau},
                                    {rstd, side_x_hat, with_dgamma, with_dbeta});
         const Tensor dx = seed ? call.made_like(dy) : call.none_like(dy);
-        norm.of.sum = {.dz_next = dz_next ? call.data(*dz_next) : Memory{},
-                       .dx = seed ? into(dx) : Memory{},
-                       .seed = seed_of(call, seed),
-                       .p = p};
-        call.run.norm_backward(norm.of, call.data(dy), call.data(y), norm.to);
+        norm.of.y = call.data(y);
+        if (dz_next) norm.of.dz_next = call.data(*dz_next);
+        if (seed) norm.of.dropped = into(dx);
+        norm.of.drop = drop_of(call, seed, p);
+        call.run.norm_backward(norm.of);
         return std::tuple(norm.dx, dx, norm.dgamma, norm.dbeta);
       });
 }
 
-// Norms with y in 8 bits (0: e4m3, 1: mxfp8, 2: int8), on the CPU alone. y itself is norm_forward's.
+// Norms whose y is kept in 8 bits, on the CPU alone; store is a value of outgrad_store.
 template <class Each>
 void operators_of_norms_in_8_bits(Each&& each) {
   each(
       "norm_forward_8bit(Tensor x, SymInt columns, Tensor? gamma, Tensor? beta, float eps, bool rms, Tensor? "
       "side_channels, int store) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-      // The bytes of scales in that order: a float for all, a byte for 32 elements, two
-      // floats for 64.
-      "same(x), octets(x, 8), bytes(x, (4, x.numel() // 32, x.numel() // 64 * 8)[store]), *of_rows(x, "
-      "columns, side_channels)",
+      "same(x), octets(x, 8), norm_scales(x, store), *of_rows(x, columns, side_channels)",
       [](const Tensor& x, i64 columns, const OptionalTensor& gamma, const OptionalTensor& beta, double eps,
          bool rms, const OptionalTensor& side_channels, i64 store) {
         const On<Host> call(x);
-        const NormForward norm(call, x, {columns, gamma, beta, rms, side_channels}, eps);
-        In8Bits in = in_8_bits(store, norm.of);
-        const Tensor codes = call.octets_of(x.numel()),
-                     scales = call.octets_of(static_cast<i64>(in.scale_bytes));
-        in.codes = into(codes);
-        in.scales = into(scales);
-        call.run.norm_forward_8bit(norm.of, in, call.data(x), into(norm.y));
+        NormForward norm(call, x, {columns, gamma, beta, rms, side_channels}, eps);
+        keep_in_8_bits(norm.of, store);
+        const Tensor codes = call.octets_of(static_cast<i64>(norm.of.codes_bytes)),
+                     scales = call.octets_of(static_cast<i64>(norm.of.scales_bytes));
+        norm.of.codes = into(codes);
+        norm.of.scales = into(scales);
+        call.run.norm_forward(norm.of);
         return std::tuple(norm.y, codes, scales, norm.rstd, norm.x_hat);
       });
   each(
@@ -672,14 +701,12 @@ void operators_of_norms_in_8_bits(Each&& each) {
          const OptionalTensor& side_channels, const Tensor& side_x_hat, bool with_dgamma, bool with_dbeta,
          i64 store) {
         const On<Host> call(dy);
-        const NormBackward<Host> norm(call, dy, {columns, gamma, beta, rms, side_channels},
-                                      {rstd, side_x_hat, with_dgamma, with_dbeta});
-        In8Bits in = in_8_bits(store, norm.of);
-        require_elements(codes, ScalarType::Byte, dy.numel(), "codes");
-        require_elements(scales, ScalarType::Byte, static_cast<i64>(in.scale_bytes), "scales");
-        in.codes = call.data(codes);
-        in.scales = call.data(scales);
-        call.run.norm_backward_8bit(norm.of, in, call.data(dy), norm.to);
+        NormBackward<Host> norm(call, dy, {columns, gamma, beta, rms, side_channels},
+                                {rstd, side_x_hat, with_dgamma, with_dbeta});
+        keep_in_8_bits(norm.of, store);
+        norm.of.codes = octets(call, codes, norm.of.codes_bytes, "codes");
+        norm.of.scales = octets(call, scales, norm.of.scales_bytes, "scales");
+        call.run.norm_backward(norm.of);
         return std::tuple(norm.dx, norm.dgamma, norm.dbeta);
       });
 }
@@ -687,8 +714,7 @@ void operators_of_norms_in_8_bits(Each&& each) {
 template <class Backend, class Each>
 void operators(Each&& each) {
   activation_operators<Backend>(each);
-  code_operators<Backend>(each);
-  operators_of_y_in_8_bits<Backend>(each);
+  store_operators<Backend>(each);
   operators_of_rows<Backend>(each);
   norm_operators<Backend>(each);
   operators_of_sums<Backend>(each);

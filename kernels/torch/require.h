@@ -6,6 +6,9 @@
 
 #include <sstream>
 #include <stdexcept>
+#include <string_view>
+
+#include "kernels/c/outgrad.h"
 
 namespace outgrad::torch_operators {
 
@@ -25,6 +28,21 @@ void require(bool holds, const Words&... words) {
 // For what a function of PyTorch returns. PyTorch has written its own reason to stderr.
 inline void succeed(AOTITorchError code, const char* what) {
   require(code == AOTI_TORCH_SUCCESS, "PyTorch could not ", what);
+}
+
+// The compiled library's message without the names of C functions before it, since the caller has called none
+// of them.
+inline std::string_view said() {
+  std::string_view message = outgrad_error_message();
+  for (;;) {
+    const std::size_t end = message.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_");
+    if (end == 0 || end == message.npos || !message.substr(end).starts_with(": ")) return message;
+    message.remove_prefix(end + 2);
+  }
+}
+
+inline void succeed(outgrad_status status) {
+  if (status != OUTGRAD_OK) refuse(said());
 }
 
 }  // namespace outgrad::torch_operators

@@ -35,16 +35,16 @@ class Bounds:
         return f"|g - f'(x)| <= {rounded_up(self.total, 2)}{mean} for {self.over}, fit {self.fit}"
 
 
-def _inputs(dtype, store, largest):
-    """The x that a store's total is about, in words."""
+def _inputs(dtype, store, largest, most):
+    """The x that a store's total is about, in words. most: the largest |y| of a tensor for which it holds."""
     every = f"every {str(dtype).removeprefix('torch.')} x"
     if largest is not None:
         return f"{every} of a tensor whose largest finite |y| is {largest:g}"
     if store == "mxfp8+bit":
         return f"{every} of a block of 32 whose largest |y| is below 2^12"
-    if (of := stores.fp8_of(store)) is not None:
+    if math.isfinite(most):
         return (f"{every} of a tensor whose largest finite |y| is at most "
-            f"{'2^12' if of[0] == library.FP8['e4m3'] else '2^26'}")
+            f"2^{math.log2(most):g}")
     return every
 
 
@@ -62,19 +62,19 @@ def bounds(activation: str = "gelu", dtype: torch.dtype = torch.float32, store: 
         raise TypeError(f"outgrad.bounds: {dtype} is none of float32, float16, bfloat16")
     if (why := stores.why_not(activation, store)) is not None:
         raise ValueError(f"outgrad.bounds: {why}")
-    of_fp8 = stores.fp8_of(store)
-    if largest is not None and (of_fp8 is None or not 0 <= largest <= torch.finfo(torch.float32).max):
+    if largest is not None and not (stores.is_scaled(store)
+            and 0 <= largest <= torch.finfo(torch.float32).max):
         raise ValueError(
             f"outgrad.bounds: largest is {largest}, which takes a finite float32 from 0 on and a store in "
             f"e4m3 or e5m2; the store is {store}")
-    fit, sha256, (a_plus_b, k, t, r, bias) = library.fit_of(activation, dtype,
-        *stores.STORES[stores.for_type(store, dtype)])
+    name, bits = stores.STORES[stores.for_type(store, dtype)]
+    fit, sha256, (a_plus_b, k, t, r, bias, most) = library.fit_of(activation, dtype, name, bits,
+        stores.is_dithered(store))
     if largest is not None:
-        scale = (
-            fp8.scale_of(torch.tensor([largest], dtype=torch.float32), of_fp8[0],
-            fp8.LEAST_OF_ACTIVATIONS).item())
-        t = library.fp8_error(activation, of_fp8[0], scale, of_fp8[1])
-    over = _inputs(dtype, store, largest)
+        scale = fp8.scale_of(torch.tensor([largest], dtype=torch.float32), library.STORES[name].number,
+            fp8.LEAST_OF_ACTIVATIONS)
+        t = library.store_error(activation, name, scale.item(), bits)
+    over = _inputs(dtype, store, largest, most)
     if math.isinf(t):
         t = swept.TOTALS[fit]
         if activation != "gelu":

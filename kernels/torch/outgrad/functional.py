@@ -191,30 +191,18 @@ def _keeping_y(name, index):
         lambda ctx, saved, dy: library.activation_backward(dy, *saved, index))
 
 
-def _keeping_parity(name, index):
-    return _Operation(name, lambda x: (library.activation_forward_parity(x, index),),
-        lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs),
-        lambda ctx, saved, dy: library.activation_backward_parity(dy, *saved, index))
-
-
-def _keeping_codes(name, encode, decode, dithered):
-    """encode(x, seed) gives y and codes, and decode(dy, codes, seed) dx; the seed is None without a
-    dither."""
-
-    def gradients(ctx, saved, dy):
-        seed, codes, _ = saved
-        return decode(dy, codes, seed), None
+def _keeping_beside(name, encode, decode, dithered=False, keeps_y=False, shown=0):
+    """encode(x), or with a dither encode(x, seed), gives y and what is kept beside it, of which a call gives
+    the first `shown`; decode(saved, dy) gives dx, where `saved` is the seed, y if keeps_y, and the rest."""
 
     def keep(ctx, inputs, outputs):
-        ctx.save_for_backward(inputs[1], *outputs[1:])
+        ctx.save_for_backward(*inputs[1:], *(outputs if keeps_y else outputs[1:]))
 
-    operation = _Operation(name, encode, keep, gradients, without_y=True)
-    return lambda x: operation(x, new_seed(x.device) if dithered else None)
+    def gradients(ctx, saved, dy):
+        return (decode(saved, dy), None) if dithered else decode(saved, dy)
 
-
-def _keeping_codes_of(name, index, bits, dithered):
-    return _keeping_codes(name, lambda x, seed: library.activation_forward_code(x, index, bits, seed),
-        lambda dy, codes, seed: library.activation_backward_code(dy, codes, index, bits, seed), dithered)
+    operation = _Operation(name, encode, keep, gradients, without_y=not keeps_y, shown=shown)
+    return (lambda x: operation(x, new_seed(x.device))) if dithered else operation
 
 
 def keeping_own_codes(name, value, gradient, between, bits, dithered):
@@ -228,13 +216,15 @@ def keeping_own_codes(name, value, gradient, between, bits, dithered):
                 f"outgrad.{name}: {what} gave {found}, where {dtype} of {tuple(x.shape)} is needed")
         return of.contiguous()
 
-    def encode(x, seed):
+    def encode(x, seed=None):
         y = result("value", value(x), x, x.dtype)
         g = result("gradient", gradient(x.float()), x, torch.float32)
         return y, library.encode_gradients(g, *between, bits, seed)
 
-    operation = _keeping_codes(name, encode,
-        lambda dy, codes, seed: library.backward_encoded(dy, codes, *between, bits, seed), dithered)
+    def decode(saved, dy):
+        return library.backward_encoded(dy, saved[dithered], *between, bits, saved[0] if dithered else None)
+
+    operation = _keeping_beside(name, encode, decode, dithered)
 
     def function(x):
         _expect(name, x=x)
@@ -243,50 +233,39 @@ def keeping_own_codes(name, value, gradient, between, bits, dithered):
     return function
 
 
-def _keeping_mxfp8(name, index):
-    def compute(x):
-        x = x.contiguous()
-        return library.activation_forward(x, index)[0], *library.gelu_forward_mxfp8(x)
+def _keeping(name, index, store):
+    """The operation of an activation that keeps what a store says."""
+    if store == stores.DEFAULT:
+        return _keeping_y(name, index)
+    word, bits = stores.STORES[store]
+    of = library.STORES[word]
+    number, scaled, dithered = of.number, of.takes_scale, stores.is_dithered(store)
+    kept = slice(dithered + scaled, None if of.keeps_y else -1)
 
-    def gradients(ctx, saved, dy):
-        return library.gelu_backward_mxfp8(dy, *saved[:-1])
-
-    return _Operation(name, compute, lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs[1:]),
-        gradients, without_y=True)
-
-
-def _keeping_fp8(name, index, of, bits):
-    def compute(x):
+    def encode(x, *seed):  # a default would be one of the inputs that torch.func sees
+        if of.writes_y:
+            return tuple(library.store_forward(x, index, number, bits, *seed))
         x = x.contiguous()
         y = library.activation_forward(x, index)[0]
-        scale = fp8.scale_of(y, of, fp8.LEAST_OF_ACTIVATIONS)
-        codes, parts = library.activation_forward_fp8(x, scale, index, of, bits)
-        return y, codes, scale, parts
+        if not scaled:
+            return y, *library.store_forward(x, index, number, bits)
+        scale = fp8.scale_of(y, number, fp8.LEAST_OF_ACTIVATIONS)
+        return y, scale, *library.store_forward(x, index, number, bits, None, scale)
 
-    def gradients(ctx, saved, dy):
-        codes, scale, parts, _ = saved
-        return library.activation_backward_fp8(dy, codes, parts, scale, index, of, bits)
+    def decode(saved, dy):
+        seed, scale = saved[0] if dithered else None, saved[0] if scaled else None
+        return library.store_backward(dy, saved[kept], index, number, bits, seed, scale)
 
-    operation = _Operation(name, compute, lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs[1:]),
-        gradients, without_y=True, shown=2)
+    operation = _keeping_beside(name, encode, decode, dithered, of.keeps_y, shown=2 * scaled)
+    if not scaled:
+        return operation
 
     def function(x):
-        y, codes, scale = operation(x)
-        fp8.offer(y, codes, scale, of)
+        y, scale, codes = operation(x)
+        fp8.offer(y, codes, scale, number)
         return y
 
     return function
-
-
-def _keeping(name, index, store):
-    """The operation of an activation that keeps what a store says."""
-    kind, _, bits = store.partition(":")
-    if kind in ("code", "dither"):
-        return _keeping_codes_of(name, index, int(bits), kind == "dither")
-    if (of := stores.fp8_of(store)) is not None:
-        return _keeping_fp8(name, index, *of)
-    keeping = {stores.DEFAULT: _keeping_y, "parity": _keeping_parity, "mxfp8+bit": _keeping_mxfp8}[store]
-    return keeping(name, index)
 
 
 class _OfOutput(Protocol):
@@ -537,7 +516,9 @@ def _norm_keeping_y(name):
     return _Operation(name, compute, _norm_keep, gradients)
 
 
-def _norm_keeping_8_bits(name, store):
+def _norm_keeping_8_bits(name, word):
+    store = library.STORES[word].number
+
     def compute(x, columns, gamma, beta, *rest):
         return library.norm_forward_8bit(x, columns, *_parameters(gamma, beta), *rest[:3], store)
 
@@ -553,17 +534,17 @@ def _norm_keeping_8_bits(name, store):
 
     def function(*inputs):
         y, codes, scales = operation(*inputs)
-        if store == stores.OF_NORMS["e4m3"]:
-            fp8.offer(y, codes, scales, library.FP8["e4m3"], step=True)
+        if word in library.FP8:
+            fp8.offer(y, codes, scales, store, step=True)
         return y
 
     return function
 
 
 _norms = {
-    (name, word): _norm_keeping_y(name) if store is None else _norm_keeping_8_bits(name, store)
+    (name, word): _norm_keeping_8_bits(name, word) if word in library.NORM_STORES else _norm_keeping_y(name)
     for name in ("layer_norm", "rms_norm")
-    for word, store in stores.OF_NORMS.items()
+    for word in stores.OF_NORMS
 }
 
 
@@ -571,7 +552,7 @@ def norm_store_why_not(store, columns):
     """Why a norm over so many columns cannot have this store (stores.py); None if it can."""
     if not isinstance(store, str) or store not in stores.OF_NORMS:
         return f"{store!r} is no store of norms; there are {', '.join(stores.OF_NORMS)}"
-    group = _GROUPS.get(store, 0)
+    group = 0 if store == stores.DEFAULT_OF_NORMS else library.NORM_STORES[store][0]
     return (f"{columns} columns are no whole number of groups of {group}, which share a scale" if group
         and columns % group != 0 else None)
 
@@ -680,23 +661,21 @@ _OVERFLOW = {torch.float32: 2.0**128 - 2.0**104, torch.float16: 65520.0, torch.b
 _LARGEST_X_HAT = 6.0  # up to here y must not overflow; a normal variable exceeds it once in 5e8 elements
 
 
-# y in 8 bits: the relative error of storing it, and the elements along the row that share a scale (0: all of
-# the tensor).
+# The relative error of storing y in 8 bits.
 UNIT_OF_STORE = {"e4m3": (1 + 2.0**-20) / 17, "mxfp8": 2.0**-3, "int8": 2.0**-24}
-_GROUPS = {"e4m3": 0, "mxfp8": 32, "int8": 64}
 
 
 def largest_storage_error(dtype, store=stores.DEFAULT_OF_NORMS):
     """The default tau of side_channels: with y in 8 bits and in 16 bits that of `outgrad stability`, 2^-2 and
     2^-4; in float32 128 roundings."""
-    return 2.0**-2 if store in _GROUPS else min(2.0**-4, 128 * UNIT_ROUNDOFF[dtype])
+    return 2.0**-2 if store in library.NORM_STORES else min(2.0**-4, 128 * UNIT_ROUNDOFF[dtype])
 
 
 def _absolute_storage_error(gamma, beta, store):
     """What storing y in 8 bits costs at most beside its relative error, for each column: half a step of the
     column's group in rows with |x^| <= 6 (validation/norms/stability.h). gamma >= 0, beta: [n], float64.
     Infinite if a y of the group may overflow."""
-    group = _GROUPS[store] or gamma.numel()
+    group = library.NORM_STORES[store][0] or gamma.numel()
     x_hat = min(_LARGEST_X_HAT, math.sqrt(gamma.numel()))
     reach = (gamma * x_hat + beta.abs()).view(-1, group)
     largest = reach.amax(1)

@@ -3,6 +3,7 @@
 import ctypes
 import importlib.util
 import pathlib
+import typing
 
 import torch
 
@@ -22,28 +23,52 @@ torch.ops.load_library(str(_path))
 
 # outgrad_format of kernels/c/outgrad.h.
 FORMATS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
-# Places behind OUTGRAD_STORE_E4M3 of kernels/c/outgrad.h.
-FP8 = {"e4m3": 0, "e5m2": 1}
 
 _c = ctypes.CDLL(str(_path))
 # seed_at(seed, offset): what torch.randint(0, 2**62, (1,)) draws on a CUDA device whose generator has this
 # seed and stands at this offset.
 seed_at = _c.outgrad_torch_seed
 seed_at.argtypes, seed_at.restype = (ctypes.c_uint64, ctypes.c_uint64), ctypes.c_int64
-for _function in (_c.outgrad_torch_version, _c.outgrad_torch_activation, _c.outgrad_torch_operator):
+for _function in (_c.outgrad_torch_version, _c.outgrad_torch_activation, _c.outgrad_torch_operator,
+        _c.outgrad_torch_store, _c.outgrad_torch_norm_store):
     _function.restype = ctypes.c_char_p
 
 
+def _catalogue(function, count):
+    """What a function says of 0, 1, .. until there are no more: names, each with so many numbers."""
+    found, numbers = [], (ctypes.c_int32 * count)()
+    while (name := function(len(found), numbers)) is not None:
+        found.append((name.decode(), *numbers))
+    return found
 
-def _catalogue():
-    names = []
-    while (name := _c.outgrad_torch_activation(len(names))) is not None:
-        names.append(name.decode())
-    return tuple(names)
 
-
+_activations = _catalogue(_c.outgrad_torch_activation, 1)
 # The activations of kernels/activations.h, in the order of outgrad_activation.
-ACTIVATIONS: tuple[str, ...] = _catalogue()
+ACTIVATIONS: tuple[str, ...] = tuple(name for name, _ in _activations)
+# Those with a minimum, for which a bit says on which side of it x was.
+MASKED = tuple(name for name, masked in _activations if masked)
+
+
+class Store(typing.NamedTuple):
+    """What an activation keeps: a row of kernels/catalogue/stores.h."""
+
+    number: int  # of outgrad_store
+    keeps_y: bool
+    keeps_mask: bool
+    writes_y: bool
+    code_bits: int  # -1: the caller chooses them
+    block: int
+    has_parts: bool
+    takes_scale: bool
+
+
+STORES = {name: Store(number, *facts)
+    for number, (name, *facts) in enumerate(_catalogue(_c.outgrad_torch_store, 7))}
+# Of norms that keep y in 8 bits: the elements of a row that share a scale, 0 for all of the tensor, and the
+# bytes of a scale.
+NORM_STORES = {name: tuple(facts) for name, *facts in _catalogue(_c.outgrad_torch_norm_store, 2)}
+# The formats of 8 bits that have a type in PyTorch and are read at one scale of the tensor.
+FP8 = {name: STORES[name].number for name in ("e4m3", "e5m2")}
 
 # The CUDA run-time compiler is in a package that PyTorch depends on. It is loaded with the first kernel, like
 # libcuda.
@@ -52,29 +77,28 @@ if torch.version.cuda is not None and (_nvidia := importlib.util.find_spec("nvid
         for path in pathlib.Path(root).glob("*/lib/libnvrtc.so*")})
     _c.outgrad_torch_nvrtc_folders((ctypes.c_char_p * len(_folders))(*_folders), len(_folders))
 
-# The activations with a minimum, for which a bit says on which side of it x was.
-MASKED = tuple(name for index, name in enumerate(ACTIVATIONS) if _c.outgrad_torch_masked(index) == 1)
+
+class _Fit(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("sha256", ctypes.c_char_p), ("bounds", ctypes.c_double * 6)]
 
 
-def fit_of(activation, dtype, kind=0, bits=0):
-    """The name of the fit that a backward pass runs, its header's SHA-256, and its bounds (kA + kB, kK, kT,
-    kR, kBias). kind and bits: of a store (stores.py)."""
-    name, sha256, bounds = ctypes.c_char_p(), ctypes.c_char_p(), (ctypes.c_double * 5)()
-    if ((
-            _c.outgrad_torch_fit(ACTIVATIONS.index(activation), FORMATS[dtype], kind, bits,
-            ctypes.byref(name), ctypes.byref(sha256), bounds) != 0)):
+def fit_of(activation, dtype, store="y", bits=0, dithered=False):
+    """The name of the fit that a backward pass runs for one of STORES, its header's SHA-256, and its bounds
+    (kA + kB, kK, kT, kR, kBias) with the largest |y| of a tensor for which kT holds."""
+    fit = _Fit()
+    if _c.outgrad_torch_fit(ACTIVATIONS.index(activation), FORMATS[dtype], STORES[store].number, bits,
+            dithered, ctypes.byref(fit)) != 0:
         raise ValueError(f"no fit of {activation} for {dtype}")
-    return name.value.decode(), sha256.value.decode(), tuple(bounds)
+    return fit.name.decode(), fit.sha256.decode(), tuple(fit.bounds)
 
 
-def fp8_error(activation, fp8, scale, bits):
+def store_error(activation, store, scale, bits):
     """The proven bound of an activation's gradient from y in 8 bits at this scale, with 0 to 2 bits
     beside."""
     error = ctypes.c_double()
-    if ((
-            _c.outgrad_torch_fp8_error(ACTIVATIONS.index(activation), fp8, ctypes.c_float(scale), bits,
-            ctypes.byref(error)) != 0)):
-        raise ValueError(f"no y in 8 bits of {activation} at a scale of {scale}")
+    if _c.outgrad_torch_store_error(ACTIVATIONS.index(activation), STORES[store].number,
+            ctypes.c_float(scale), bits, ctypes.byref(error)) != 0:
+        raise ValueError(f"no y in {store} of {activation} at a scale of {scale}")
     return error.value
 
 
@@ -118,6 +142,27 @@ def _mask(x, activation=0):
     return x.new_empty((x.numel() + 31) // 32 if ACTIVATIONS[activation] in MASKED else 0, dtype=torch.int32)
 
 
+def _octets(x, bits):
+    return _bytes(x, (x.numel() * bits + 7) // 8)
+
+
+def _stored(x, activation, store, bits):
+    has = _BY_NUMBER[store]
+    arrays = (
+        (has.writes_y, lambda: _same(x)),
+        (has.keeps_mask and ACTIVATIONS[activation] in MASKED, lambda: _mask(x)),
+        (has.code_bits, lambda: _octets(x, bits if has.code_bits < 0 else has.code_bits)),
+        (has.block, lambda: _bytes(x, (x.numel() + has.block - 1) // has.block)),
+        (has.has_parts and bits > 0, lambda: _octets(x, bits)),
+    )
+    return [make() for there, make in arrays if there]
+
+
+def _norm_scales(x, store):
+    group, size = _OF_NORMS[store]
+    return _bytes(x, (x.numel() // group if group else 1) * size)
+
+
 def _reals(x, count, model):
     return x.new_empty(count, dtype=torch.float32 if model is None else model.dtype)
 
@@ -133,12 +178,16 @@ def _of_parameters(dy, columns, gamma, beta, *wanted):
     return (_reals(dy, columns if one else 0, beta if gamma is None else gamma) for one in wanted)
 
 
+_BY_NUMBER = tuple(STORES.values())
+_OF_NORMS = {STORES[name].number: facts for name, facts in NORM_STORES.items()}
 # By these names an operator's list of results is made for fake tensors.
 _RESULTS = {
     "same": _same,
     "bytes": _bytes,
-    "octets": lambda x, bits: _bytes(x, (x.numel() * bits + 7) // 8),
+    "octets": _octets,
     "mask": _mask,
+    "stored": _stored,
+    "norm_scales": _norm_scales,
     "reals": _reals,
     "of_rows": _of_rows,
     "of_parameters": _of_parameters,

@@ -32,31 +32,33 @@ import torch
 from . import library
 
 DEFAULT = "y+bit"
-# What outgrad_torch_fit calls a store, and the bits of its code.
+# What each word means: a store of the C library, and the bits of its code or beside it.
 STORES = {
-    DEFAULT: (0, 0),
-    "parity": (1, 0),
-    **{f"code:{bits}": (2, bits) for bits in range(1, 9)},
-    **{f"dither:{bits}": (3, bits) for bits in (2, 3)},
-    "mxfp8+bit": (4, 0),
-    **{name + beside: (5 + fp8, bits) for name, fp8 in library.FP8.items()
+    DEFAULT: ("y", 0),
+    "parity": ("y with its branch", 0),
+    **{f"code:{bits}": ("code", bits) for bits in range(1, 9)},
+    **{f"dither:{bits}": ("code", bits) for bits in (2, 3)},
+    "mxfp8+bit": ("mxfp8", 0),
+    **{name + beside: (name, bits) for name in library.FP8
     for bits, beside in enumerate(("", "+bit", "+2bits"))},
 }
-# What norms keep, and its number for norms: the y of the next layer, or y in 8 bits.
+# What norms keep: the y of the next layer, or y in 8 bits.
 DEFAULT_OF_NORMS = "y"
-OF_NORMS = {DEFAULT_OF_NORMS: None, "e4m3": 0, "mxfp8": 1, "int8": 2}
+OF_NORMS = (DEFAULT_OF_NORMS, *library.NORM_STORES)
 # What modules keep that are no activations; the first is the default.
-OTHERS = {"linear": ("x", *library.FP8), "softmax": ("p", "log2:8"), "norm": tuple(OF_NORMS)}
+OTHERS = {"linear": ("x", *library.FP8), "softmax": ("p", "log2:8"), "norm": OF_NORMS}
 _WORDS = (
     "y+bit, parity, code:1 to code:8, dither:2, dither:3, mxfp8+bit, e4m3, e4m3+bit, e4m3+2bits and the same "
     "with e5m2")
 
 
-def fp8_of(store):
-    """(its place in library.FP8, bits beside each code) of a store that keeps y in e4m3 or e5m2 at a scale;
-    None for any other."""
-    kind, bits = STORES[store]
-    return (kind - 5, bits) if kind in (5, 6) else None
+def is_dithered(store):
+    return store.startswith("dither:")
+
+
+def is_scaled(store):
+    """Whether it keeps y at one scale of the tensor."""
+    return library.STORES[STORES[store][0]].takes_scale
 
 
 def why_not(activation, store):
@@ -67,7 +69,7 @@ def why_not(activation, store):
         return f"{activation} has no minimum, so its y needs no parity: y+bit keeps y alone"
     if store == "mxfp8+bit" and activation != "gelu":
         return f"{activation} has no mxfp8+bit, gelu alone has it"
-    if fp8_of(store) is not None and activation not in library.MASKED:
+    if is_scaled(store) and activation not in library.MASKED:
         return f"{activation} has no minimum, and {store} is there for activations that have one"
     return None
 

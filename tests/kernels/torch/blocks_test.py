@@ -8,6 +8,7 @@ import pickle
 import pytest
 import torch
 import transformers
+from functional_test import copies
 from torch import nn
 
 import outgrad
@@ -70,7 +71,7 @@ def test_a_block_is_its_parts(name, dropout, dtype, monkeypatch):
     assert near(trained, step(parts, example))
     model.eval(), parts.eval()
     assert near(step(model, example), step(parts, example))
-    for loaded in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+    for loaded in copies(model):
         assert same(step(loaded.train(), example), trained)
     assert list(model.state_dict()) == list(parts.state_dict())
     outgrad.unpatch(model)
@@ -358,7 +359,7 @@ def test_a_pre_norm_layer_normalises_its_sum_in_one_node(name, dtype, monkeypatc
 
     expected = step(parts, example)
     assert near(step(model, example), expected)
-    for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+    for copied in copies(model):
         assert near(step(copied, example), expected) and list(copied.state_dict()) == list(parts.state_dict())
         outgrad.unpatch(copied)
     if name != "vit":

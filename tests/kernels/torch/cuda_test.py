@@ -43,7 +43,7 @@ def values(dtype, *size, seed=0):
 
 
 def same(a, b):
-    a, b = (result if isinstance(result, tuple) else (result,) for result in (a, b))
+    a, b = ((result,) if isinstance(result, torch.Tensor) else result for result in (a, b))
     for x, y in zip(a, b, strict=True):
         assert x.shape == y.shape and x.dtype == y.dtype
         integers = {4: torch.int32, 2: torch.int16, 1: torch.uint8}[x.element_size()]
@@ -268,15 +268,22 @@ def test_a_launch_costs_the_host_a_launch(device):
             assert spent == [LAUNCHES[name], 0, 0, 0 if current else 1], name
 
 
+def same_store(device, x, dy, activation, store, bits=0, seed=None, scale=None):
+    """Both operators of a store, by its name."""
+    has = library.STORES[store]
+    of = activation, has.number, bits, seed, scale
+    given = ours.store_forward(x, *of)
+    same(device.store_forward(x, *of), given)
+    kept = given[has.writes_y and not has.keeps_y :]
+    same(device.store_backward(dy, kept, *of), ours.store_backward(dy, kept, *of))
+
+
 @pytest.mark.parametrize("n", [0, 33, 7_001])
 def test_a_y_that_carries_its_branch(device, n):
     for dtype in (torch.float16, torch.bfloat16):
         x, dy = values(dtype, n, seed=1), values(dtype, n, seed=2)
         for activation in (library.ACTIVATIONS.index(name) for name in library.MASKED):
-            y = ours.activation_forward_parity(x, activation)
-            same(device.activation_forward_parity(x, activation), y)
-            same(device.activation_backward_parity(dy, y, activation),
-                ours.activation_backward_parity(dy, y, activation))
+            same_store(device, x, dy, activation, "y with its branch")
 
 
 # Every number of bits, and every activation with one of them, for each format in turn.
@@ -289,10 +296,7 @@ def test_codes(device, bits):
             dtype = FORMATS[(bits + activation) % 3]
             for n in (0, 1, 7_001):
                 x, dy = values(dtype, n, seed=1), values(dtype, n, seed=2)
-                y, codes = ours.activation_forward_code(x, activation, bits, key)
-                same(device.activation_forward_code(x, activation, bits, key), (y, codes))
-                same(device.activation_backward_code(dy, codes, activation, bits, key),
-                    ours.activation_backward_code(dy, codes, activation, bits, key))
+                same_store(device, x, dy, activation, "code", bits, key)
         for n in (0, 1, 7_001):
             g, dy = values(FORMATS[bits % 3], n, seed=1), values(FORMATS[(bits + 1) % 3], n, seed=2)
             codes = ours.encode_gradients(g, -0.125, 1.25, bits, key)
@@ -305,9 +309,8 @@ def test_codes(device, bits):
 @formats
 def test_mxfp8(device, dtype, n):
     x, dy = values(dtype, n, seed=1), values(dtype, n, seed=2)
-    kept = ours.gelu_forward_mxfp8(x)
-    same(device.gelu_forward_mxfp8(x), kept)
-    same(device.gelu_backward_mxfp8(dy, *kept), ours.gelu_backward_mxfp8(dy, *kept))
+    for store in ("mxfp8", "y"):
+        same_store(device, x, dy, 0, store)
 
 
 # Every activation with a minimum, every number of bits and both formats, for each format of x in turn; scales
@@ -317,14 +320,11 @@ def test_mxfp8(device, dtype, n):
 def test_y_in_8_bits_at_a_scale(device, bits):
     for place, name in enumerate(library.MASKED):
         activation = library.ACTIVATIONS.index(name)
-        for fp8, scale in ((0, 448.0 / 5), (1, 57344.0 / 3)):
-            dtype = FORMATS[(bits + place + fp8) % 3]
+        for k, (store, scale) in enumerate((("e4m3", 448.0 / 5), ("e5m2", 57344.0 / 3), ("int8", 127.0 / 5))):
+            dtype = FORMATS[(bits + place + k) % 3]
             for n in (0, 1, 7_001):
-                x, dy, s = values(dtype, n, seed=1), values(dtype, n, seed=2), torch.tensor([scale])
-                kept = ours.activation_forward_fp8(x, s, activation, fp8, bits)
-                same(device.activation_forward_fp8(x, s, activation, fp8, bits), kept)
-                same(device.activation_backward_fp8(dy, *kept, s, activation, fp8, bits),
-                    ours.activation_backward_fp8(dy, *kept, s, activation, fp8, bits))
+                x, dy = values(dtype, n, seed=1), values(dtype, n, seed=2)
+                same_store(device, x, dy, activation, store, bits, scale=torch.tensor([scale]))
 
 
 @formats
@@ -396,26 +396,29 @@ def test_softmax(device, dtype, rows, columns):
 
 
 def test_what_stores_refuse(device):
-    x, codes = values(torch.float32, 4, 8), torch.zeros(16, dtype=torch.uint8)
+    x, codes, one = values(torch.float32, 4, 8), torch.zeros(16, dtype=torch.uint8), torch.ones(1)
+    parity = library.STORES["y with its branch"].number
+
+    def stored(x, activation, store, *of_store):
+        return device.store_forward(x, activation, library.STORES[store].number, *(of_store or (0,)))
+
     for call, why in (
-        (lambda: device.activation_forward_parity(x, 0),
-        "activation_forward_parity: y carries its branch in f16 and bf16, not in f32"),
-        (lambda: device.activation_backward_parity(x.half(), x.half(), 6),
-        "activation_backward_parity: tanh rises: there is no branch"),
-        (lambda: device.activation_forward_parity(x.half(), 10), "activation 10 is unknown"),
-        (lambda: device.activation_forward_code(x, 10, 4, None), "activation 10 is unknown"),
+        (lambda: stored(x, 0, "y with its branch"), "y carries its branch in f16 and bf16, not in f32"),
+        (lambda: device.store_backward(x.half(), [x.half()], 6, parity, 0),
+        "tanh rises: there is no branch"),
+        (lambda: stored(x.half(), 10, "y with its branch"), "activation 10 is unknown"),
+        (lambda: stored(x, 10, "code", 4), "activation 10 is unknown"),
         (lambda: device.encode_gradients(x, 0.0, 2.5, 4, None),
-        "encode_gradients: this is no range of f' that codes are proven for"),
+        "this is no range of f' that codes are proven for"),
         (lambda: device.backward_encoded(x, codes, 0.5, 1.0, 4, None),
-        "backward_encoded: this is no range of f' that codes are proven for"),
-        (lambda: device.activation_forward_fp8(x, torch.ones(1), 6, 0, 1),
-        "activation_forward_fp8: tanh rises: y alone gives its derivative"),
-        (lambda: device.activation_forward_fp8(x, torch.ones(1), 0, 3, 1),
-        "activation_forward_fp8: no such format of 8 bits"),
-        (lambda: device.activation_backward_fp8(x, codes.new_zeros(32), codes[:4], torch.ones(1), 10, 0, 1),
-        "activation 10 is unknown"),
-        (lambda: device.activation_backward_code(x, codes, 0, 4, torch.tensor([7])),
-        "activation_backward_code: a code has 1 to 8 bits, and a dithered one 2 or 3"),
+        "this is no range of f' that codes are proven for"),
+        (lambda: stored(x, 6, "e4m3", 1, None, one), "tanh rises: y alone gives its derivative"),
+        (lambda: stored(x, 3, "mxfp8"), "silu: y in mxfp8 is for gelu alone"),
+        (lambda: stored(x, 0, "mxfp4", 1, None, one), "the store mxfp4 is for CPUs alone"),
+        (lambda: device.store_backward(x, [codes.new_zeros(32), codes[:4]], 10, library.FP8["e4m3"], 1, None,
+        one), "activation 10 is unknown"),
+        (lambda: device.store_backward(x, [codes], 0, library.STORES["code"].number, 4, torch.tensor([7])),
+        "bits = 4: a dithered code has 2 or 3"),
     ):
         with pytest.raises(RuntimeError, match=why):
             call()

@@ -18,6 +18,7 @@ from outgrad import fp8, library
 FORMATS = [torch.float32, torch.float16, torch.bfloat16]
 formats = pytest.mark.parametrize("dtype", FORMATS)
 kinds = pytest.mark.parametrize("of", library.FP8.values())
+E4M3 = library.FP8["e4m3"]
 
 
 def decoded(x, of, least=fp8.LEAST):
@@ -37,7 +38,7 @@ def test_what_codes_stand_for_is_within_the_stated_distance(dtype, of):
     generator, tightest = torch.Generator().manual_seed(of), 0.0
     v, u, t = (fp8.UNIT_ROUNDOFF[of], UNIT_ROUNDOFF[dtype],
         torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps)
-    assert (v, fp8.HALF_SUBNORMAL[of]) == ((2.0**-4, 2.0**-10) if of == 0 else (2.0**-3, 2.0**-17))
+    assert (v, fp8.HALF_SUBNORMAL[of]) == ((2.0**-4, 2.0**-10) if of == E4M3 else (2.0**-3, 2.0**-17))
     for power in (-140, -100, -30, -14, -3, 0, 2, 9, 15, 60, 126.9):
         if 2.0**power > torch.finfo(dtype).max:
             continue
@@ -56,7 +57,7 @@ def test_codes_are_rounded_as_the_kernels_round(of):
     x = torch.randn(10_000) * 3
     y = outgrad.gelu(x)
     scale = fp8.scale_of(y, of, fp8.LEAST_OF_ACTIVATIONS)
-    assert torch.equal(fp8.encode(y, scale, of), library.activation_forward_fp8(x, scale, 0, of, 1)[0])
+    assert torch.equal(fp8.encode(y, scale, of), library.store_forward(x, 0, of, 1, None, scale)[0])
 
 
 @kinds
@@ -118,15 +119,15 @@ def test_a_changed_y_has_no_codes(change):
     y, _ = offering()
     with torch.no_grad():
         change(y)
-    assert fp8.offered(y, 0) is None
+    assert fp8.offered(y, E4M3) is None
 
 
 def test_other_tensors_made_of_y_have_no_codes():
     y, _ = offering()
     for other in (y.view(2, 128), y[:], y.detach(), y.clone(), y * 1, y.bfloat16(), y.t(),
             copy.deepcopy(y.detach()), torch.nn.Parameter(y.detach())):
-        assert fp8.offered(other, 0) is None
-    assert fp8.offered(y, 0) is not None
+        assert fp8.offered(other, E4M3) is None
+    assert fp8.offered(y, E4M3) is not None
 
 
 def test_an_offer_holds_nothing_in_memory():
@@ -137,20 +138,20 @@ def test_an_offer_holds_nothing_in_memory():
     assert all(one() is not None for one in alive)
     y.sum().backward()  # frees what the graph keeps
     gc.collect()
-    assert fp8.offered(y, 0) is None and all(one() is None for one in alive)
+    assert fp8.offered(y, E4M3) is None and all(one() is None for one in alive)
 
 
 def test_an_offer_leaves_no_trace_on_the_tensor():
     """Data that passed a Linear can be copied, pickled and freed as before."""
     x, linear = torch.randn(4, 8), outgrad.Linear(8, 3, store="e4m3")
     out = linear(x)
-    assert fp8.offered(x, 0) is not None and vars(x) == {}
+    assert fp8.offered(x, E4M3) is not None and vars(x) == {}
     for other in (copy.deepcopy(x), pickle.loads(pickle.dumps(x))):
-        assert torch.equal(other, x) and fp8.offered(other, 0) is None
+        assert torch.equal(other, x) and fp8.offered(other, E4M3) is None
     storage = StorageWeakRef(x.untyped_storage())
     del out
     x.data = torch.zeros(1)
-    assert storage.expired() and fp8.offered(x, 0) is None
+    assert storage.expired() and fp8.offered(x, E4M3) is None
     known = len(fp8._offers)
     assert known > 0
     del x
@@ -160,7 +161,7 @@ def test_an_offer_leaves_no_trace_on_the_tensor():
 
 def test_nothing_is_offered_that_no_graph_keeps():
     with torch.no_grad():
-        assert fp8.offered(outgrad.gelu(torch.randn(8), store="e4m3+bit"), 0) is None
-    assert fp8.offered(outgrad.gelu(torch.randn(8), store="e4m3+bit"), 0) is None
+        assert fp8.offered(outgrad.gelu(torch.randn(8), store="e4m3+bit"), E4M3) is None
+    assert fp8.offered(outgrad.gelu(torch.randn(8), store="e4m3+bit"), E4M3) is None
     with torch.inference_mode():
-        assert fp8.offered(outgrad.gelu(torch.randn(8), store="e4m3+bit"), 0) is None
+        assert fp8.offered(outgrad.gelu(torch.randn(8), store="e4m3+bit"), E4M3) is None

@@ -1,11 +1,14 @@
 """Functions of the PyTorch package against exact derivatives, within the bounds that the coefficient headers
 state; and the ways in which PyTorch's autograd is used on them."""
 
+import copy
 import hashlib
+import io
 import json
 import math
 import os
 import pathlib
+import pickle
 import re
 import subprocess
 
@@ -31,6 +34,32 @@ def gradients(function, *inputs, dy=None):
     if dy is None:
         dy = torch.linspace(-1, 1, y.numel(), dtype=torch.float64).view(y.shape).to(y.dtype)
     return (y.detach(), *torch.autograd.grad(y, inputs, dy))
+
+
+def copies(module):
+    """What becomes of a module that is copied, pickled, or saved and loaded."""
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    return (copy.deepcopy(module), pickle.loads(pickle.dumps(module)), torch.load(file, weights_only=False))
+
+
+def assert_it_learns(patch):
+    """A line of training as anyone writes it: the loss of a small task falls to a tenth. patch(model) comes
+    before."""
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.GELU(), torch.nn.Linear(64, 8))
+    patch(model)
+    x = torch.randn(256, 8)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(150):
+        optimizer.zero_grad()
+        loss = (model(x) - x.sin()).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.1 * losses[0]
 
 
 def gelu_slope(x):
@@ -558,7 +587,8 @@ def test_errors_are_the_callers_and_name_no_place_in_the_sources():
         "outgrad: activation 10 is unknown"),
         (RuntimeError, lambda: library.activation_forward(x.detach().double(), 0),
         "outgrad: a tensor is not of float32, float16 or bfloat16"),
-        (RuntimeError, lambda: library.activation_backward_code(x.detach(), eights, 0, 4, None),
+        (RuntimeError,
+        lambda: library.store_backward(x.detach(), [eights], 0, library.STORES["code"].number, 4),
         "outgrad: codes has 16 elements, where 64 are needed"),
         (RuntimeError, lambda: library.dropout(x.detach(), torch.ones(1), 0.5),
         "outgrad: seed is not of Long"),

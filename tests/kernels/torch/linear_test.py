@@ -5,13 +5,12 @@ tensor."""
 import copy
 import json
 import math
-import pickle
 
 import ledger
 import pytest
 import torch
 import torch.nn.functional as F
-from functional_test import UNIT_ROUNDOFF
+from functional_test import UNIT_ROUNDOFF, assert_it_learns, copies
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -21,6 +20,7 @@ from outgrad import fp8, library, report
 FORMATS = [torch.float32, torch.float16, torch.bfloat16]
 formats = pytest.mark.parametrize("dtype", FORMATS)
 kinds = pytest.mark.parametrize("store", library.FP8)
+E4M3, E5M2 = library.FP8.values()
 
 
 def gradients(function, x, weight, bias, dy=None):
@@ -183,7 +183,7 @@ def shared(model, x):
     assert y.abs().max() < 0.9
     dy = torch.ones(*y.shape[:-1], 8, dtype=y.dtype)
     scale = torch.tensor([448.0])
-    of_both = dy.reshape(-1, 8).T @ fp8.decode(fp8.encode(y, scale, 0), scale, 0, y.dtype).view(-1,
+    of_both = dy.reshape(-1, 8).T @ fp8.decode(fp8.encode(y, scale, E4M3), scale, E4M3, y.dtype).view(-1,
         y.shape[-1])
     alone = of_its_codes(y, dy)
     assert not torch.equal(of_both, alone)
@@ -294,7 +294,7 @@ def codes_of_norm(x, norm):
     beta = getattr(norm, "bias", None)
     eps = torch.finfo(x.dtype).eps if norm.eps is None else norm.eps
     _, codes, scales, *_ = library.norm_forward_8bit(x, WIDTH, norm.weight.float(),
-        None if beta is None else beta.float(), eps, beta is None, None, 0)
+        None if beta is None else beta.float(), eps, beta is None, None, E4M3)
     return codes, scales.view(torch.float32)
 
 
@@ -331,9 +331,10 @@ def test_what_a_linear_reads_of_a_norm_is_within_the_bound(dtype):
         y, dw, dy = model.seen, model.q.weight.grad, torch.ones(ROWS, 8, dtype=dtype)
         codes, s = codes_of_norm(x, model.norm)
         scale = s.reciprocal()
-        stored = fp8.decode(codes, scale, 0, dtype).view(ROWS, WIDTH)
+        stored = fp8.decode(codes, scale, E4M3, dtype).view(ROWS, WIDTH)
         assert torch.equal(dw, dy.T @ stored)
-        moved = ((fp8.UNIT_ROUNDOFF[0] + 3 * u) * y.double().abs() + fp8.HALF_SUBNORMAL[0] / scale.item()
+        moved = ((fp8.UNIT_ROUNDOFF[E4M3] + 3 * u) * y.double().abs()
+            + fp8.HALF_SUBNORMAL[E4M3] / scale.item()
             + least)
         off = (stored.double() - y.double()).abs()
         assert (off <= moved).all()
@@ -368,7 +369,7 @@ def test_codes_of_a_norm_are_used_for_its_y_alone(between, used):
         model(x).backward()
         codes, s = codes_of_norm(x, model.norm)
         ones = torch.ones(ROWS, 8)
-        of_norm = ones.T @ fp8.decode(codes, s.reciprocal(), 0, torch.float32).view(ROWS, WIDTH)
+        of_norm = ones.T @ fp8.decode(codes, s.reciprocal(), E4M3, torch.float32).view(ROWS, WIDTH)
         alone = of_its_codes(model.seen, ones)
         if not torch.equal(of_norm, alone):
             break
@@ -377,22 +378,23 @@ def test_codes_of_a_norm_are_used_for_its_y_alone(between, used):
     # Another tensor that has the y's place in memory.
     y = model.norm(x)
     other = torch.randn(ROWS, WIDTH)
-    assert fp8.offered(y, 0) is not None and fp8.offered(y, 1) is None and fp8.offered(other, 0) is None
+    assert (fp8.offered(y, E4M3) is not None and fp8.offered(y, E5M2) is None
+        and fp8.offered(other, E4M3) is None)
     y.data = other
-    assert fp8.offered(y, 0) is None
+    assert fp8.offered(y, E4M3) is None
 
 
 def test_a_norms_codes_live_as_long_as_its_graph():
     norm, x = outgrad.LayerNorm(WIDTH, store="e4m3"), torch.randn(ROWS, WIDTH)
     with torch.no_grad():
-        assert fp8.offered(norm(x), 0) is None
+        assert fp8.offered(norm(x), E4M3) is None
     y = norm(x)
-    first, again = fp8.offered(y, 0), fp8.offered(y, 0)
+    first, again = fp8.offered(y, E4M3), fp8.offered(y, E4M3)
     assert all(a.data_ptr() == b.data_ptr() for a, b in zip(first, again, strict=True)), "one scale for all"
     del first, again
     y = y.detach_()
-    assert fp8.offered(y, 0) is None
-    assert fp8.offered(outgrad.LayerNorm(WIDTH, store="int8")(x), 0) is None
+    assert fp8.offered(y, E4M3) is None
+    assert fp8.offered(outgrad.LayerNorm(WIDTH, store="int8")(x), E4M3) is None
 
 
 def test_under_autocast():
@@ -482,7 +484,7 @@ def test_modules_show_their_store_and_survive_copies(dtype, store):
     words = (r"storing x moves it by at most (2^-4 + 3 u) |x| + 2^-10 / scale" if store == "e4m3"
         else r"(2^-3 + 3 u) |x| + 2^-17 / scale")
     assert words in repr(module) and f"store={store!r}" in repr(module)
-    for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+    for other in copies(module):
         assert other.store == store and torch.equal(
             gradients(lambda x, *_, other=other: other(x), x, None, None)[1], want[1])
     nn.Linear(24, 7).to(dtype).load_state_dict(module.state_dict())
@@ -550,16 +552,4 @@ def test_berts_layers_keep_codes_once(tmp_path):
 
 
 def test_a_model_learns():
-    torch.manual_seed(1)
-    model = nn.Sequential(nn.Linear(8, 64), nn.GELU(), nn.Linear(64, 8))
-    outgrad.patch(model, store=STORE)
-    x = torch.randn(256, 8)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    losses = []
-    for _ in range(150):
-        optimizer.zero_grad()
-        loss = (model(x) - x.sin()).pow(2).mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.1 * losses[0]
+    assert_it_learns(lambda model: outgrad.patch(model, store=STORE))

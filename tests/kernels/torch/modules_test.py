@@ -4,15 +4,14 @@ processes."""
 
 import contextlib
 import copy
-import io
 import math
-import pickle
 import re
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from functional_test import copies
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -241,11 +240,7 @@ def test_copies_and_pickles(name):
         with torch.no_grad():
             module.weight.view(-1)[3] = 0
     before = passed(module, x)
-    file = io.BytesIO()
-    torch.save(module, file)
-    file.seek(0)
-    for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module)),
-            torch.load(file, weights_only=False)):
+    for other in copies(module):
         assert type(other) is type(module) and repr(other) == repr(module)
         assert not any("outgrad" in key
             for key in vars(other)), "what was found for one module is no part of another"

@@ -19,6 +19,22 @@ from outgrad import library
 FORMATS = [torch.float32, torch.float16, torch.bfloat16]
 LENGTHS = [0, 1, 31, 33, 100_000]
 SEED, SCALE = torch.tensor([7]), torch.tensor([100.0])
+PARITY, CODE, MXFP8, E4M3, E5M2, INT8 = (library.STORES[name].number
+    for name in ("y with its branch", "code", "mxfp8", "e4m3", "e5m2", "int8"))
+SILU, TANH = (library.ACTIVATIONS.index(name) for name in ("silu", "tanh"))
+
+
+def beside(given, store):
+    """What a backward pass takes of what store_forward gave."""
+    of = next(of for of in library.STORES.values() if of.number == store)
+    return given[of.writes_y and not of.keeps_y :]
+
+
+def both(x, dy, activation, store, bits=0, seed=None, scale=None):
+    """A store's two operators and their arguments."""
+    of = activation, store, bits, seed, scale
+    return [(library.store_forward, (x, *of)),
+        (library.store_backward, (dy, beside(library.store_forward(x, *of), store), *of))]
 
 
 def arguments(dtype, n):
@@ -37,7 +53,7 @@ def arguments(dtype, n):
     wide, dw = (torch.randn(groups, 192, generator=generator).to(dtype) for _ in range(2))
     ones, pair = torch.ones(192), torch.tensor([2, 190], dtype=torch.int32)
     in_8_bits = []
-    for store in range(3):
+    for store in (E4M3, MXFP8, INT8):
         kept = library.norm_forward_8bit(wide, 192, ones, ones, 1e-5, False, pair, store)
         in_8_bits.append((library.norm_forward_8bit, (wide, 192, ones, ones, 1e-5, False, pair, store)))
         in_8_bits.append((library.norm_backward_8bit,
@@ -54,26 +70,21 @@ def arguments(dtype, n):
         (library.activation_backward, (dy, *library.activation_forward(x, library.ACTIVATIONS.index("tanh")),
         library.ACTIVATIONS.index("tanh"))),
         (library.activation_backward, (dy, torch.tanh(x), None, library.ACTIVATIONS.index("tanh"))),
-        (library.activation_forward_code, (x, 3, 5, None)),
-        (library.activation_backward_code,
-        (dy, library.activation_forward_code(x, 3, 5, None)[1], 3, 5, None)),
-        (library.activation_forward_code, (x, 6, 3, SEED)),
-        (library.activation_backward_code,
-        (dy, library.activation_forward_code(x, 6, 3, SEED)[1], 6, 3, SEED)),
+        *both(x, dy, SILU, library.STORES["y"].number),
+        *both(x, dy, SILU, CODE, 5),
+        *both(x, dy, TANH, CODE, 3, seed=SEED),
+        *both(x, dy, 0, MXFP8),
+        *(one for store, bits in ((E4M3, 0), (E4M3, 2), (E5M2, 1), (INT8, 2))
+        for one in both(x, dy, SILU, store, bits, scale=SCALE)),
+        *both(x, dy, SILU, library.STORES["mxfp4"].number, 1, scale=torch.ones(1)),
+        *both(x, dy, SILU, library.STORES["nvfp4"].number, 2, scale=SCALE),
+        *([] if dtype == torch.float32 else both(x, dy, 0, PARITY)),
         (library.encode_gradients, (x, -0.125, 1.25, 5, None)),
         (library.backward_encoded,
         (dy, library.encode_gradients(x, -0.125, 1.25, 3, SEED), -0.125, 1.25, 3, SEED)),
-        *((library.activation_forward_fp8, (x, SCALE, 3, fp8, bits))
-        for fp8, bits in ((0, 0), (0, 1), (1, 2))),
-        (library.activation_backward_fp8,
-        (dy, *library.activation_forward_fp8(x, SCALE, 3, 0, 2), SCALE, 3, 0, 2)),
-        (torch.ops.outgrad.fp8_scale.default, (x, 0, 1.0)),
+        (torch.ops.outgrad.fp8_scale.default, (x, E4M3, 1.0)),
         (library.softmax_forward_code, (matrix, columns)),
         (library.softmax_backward_code, (dm, library.softmax_forward_code(matrix, columns)[1], columns)),
-        (library.gelu_forward_mxfp8, (x,)),
-        (library.gelu_backward_mxfp8, (dy, *library.gelu_forward_mxfp8(x))),
-        *([] if dtype == torch.float32
-        else [(library.activation_forward_parity, (x, 0)), (library.activation_backward_parity, (dy, y, 0))]),
         (library.norm_forward, (matrix, columns, gamma, beta, 1e-5, False, side)),
         (library.norm_forward, (matrix, columns, gamma, None, 1e-6, True, None)),
         (library.norm_backward,
@@ -97,9 +108,9 @@ def arguments(dtype, n):
         (heads, heads, heads, heads, probabilities, 0.5, 0.25, SEED, False)),
         (torch.ops.outgrad.attention_backward.default,
         (heads, heads, heads, heads, coded, 0.5, 0.25, SEED, True)),
-        (torch.ops.outgrad.fp8_encode.default, (x, SCALE, 1)),
+        (torch.ops.outgrad.fp8_encode.default, (x, SCALE, E5M2)),
         (torch.ops.outgrad.fp8_decode.default,
-        (library.activation_forward_fp8(x, SCALE, 3, 1, 0)[0], SCALE, 1, dtype)),
+        (library.store_forward(x, SILU, E5M2, 0, None, SCALE)[0], SCALE, E5M2, dtype)),
     ]
 
 
@@ -114,6 +125,8 @@ def test_pytorchs_checker_has_no_objection(dtype, n):
 
 def strided(value):
     """The same elements, every other one of an array."""
+    if isinstance(value, list):
+        return [strided(each) for each in value]
     return (torch.stack((value, torch.zeros_like(value)), -1)[..., 0] if isinstance(value, torch.Tensor)
         else value)
 
@@ -125,7 +138,7 @@ def test_elements_that_lie_apart(dtype):
         apart = tuple(map(strided, values))
         assert not any(a.is_contiguous() for a in apart if isinstance(a, torch.Tensor) and a.numel() > 1)
         dense, found = operator(*values), operator(*apart)
-        for a, b in zip(*(r if isinstance(r, tuple) else (r,) for r in (dense, found)), strict=True):
+        for a, b in zip(*((r,) if isinstance(r, torch.Tensor) else r for r in (dense, found)), strict=True):
             assert b.is_contiguous()
             assert torch.equal(a.view(torch.uint8), b.view(torch.uint8)), operator
     one = torch.tensor(1.0).to(dtype)
@@ -153,21 +166,30 @@ def test_operators_refuse_what_they_cannot_do():
         library.activation_backward(x, y, mask, 10)
     with pytest.raises(RuntimeError, match="mask is null"):
         library.activation_backward(x, y, None, 0)
-    codes = library.activation_forward_code(x, 0, 4, None)[1]
-    with pytest.raises(RuntimeError, match="a code of 9 bits, where 1 to 8"):
-        library.activation_forward_code(x, 0, 9, None)
-    with pytest.raises(RuntimeError, match="a code of 0 bits"):
-        library.activation_backward_code(x, codes, 0, 0, None)
+    _, codes = library.store_forward(x, 0, CODE, 4)
+    with pytest.raises(RuntimeError, match="bits = 9: a code without a seed has 1 to 8"):
+        library.store_forward(x, 0, CODE, 9)
+    with pytest.raises(RuntimeError, match="bits = 0: a code without a seed has 1 to 8"):
+        library.store_backward(x, [codes], 0, CODE, 0)
+    with pytest.raises(RuntimeError, match="bits = 2147483647: a code"):
+        library.store_forward(x, 0, CODE, 2**32 + 4)
     with pytest.raises(RuntimeError, match="a dithered code has 2 or 3"):
-        library.activation_forward_code(x, 0, 4, SEED)
+        library.store_forward(x, 0, CODE, 4, SEED)
     with pytest.raises(RuntimeError, match="seed has 2 elements"):
-        library.activation_forward_code(x, 0, 2, torch.tensor([1, 2]))
+        library.store_forward(x, 0, CODE, 2, torch.tensor([1, 2]))
     with pytest.raises(RuntimeError, match="codes has 15 elements, where 16"):
-        library.activation_backward_code(x, codes[1:], 0, 4, None)
+        library.store_backward(x, [codes[1:]], 0, CODE, 4)
     with pytest.raises(RuntimeError, match="codes is not of Byte"):
-        library.activation_backward_code(x, codes.char(), 0, 4, None)
+        library.store_backward(x, [codes.char()], 0, CODE, 4)
+    with pytest.raises(RuntimeError, match="codes is missing"):
+        library.store_backward(x, [], 0, CODE, 4)
+    with pytest.raises(RuntimeError, match="there are 2 arrays, where 1 are kept"):
+        library.store_backward(x, [codes, y], 0, CODE, 4)
     with pytest.raises(RuntimeError, match="activation 10 is unknown"):
-        library.activation_forward_code(x, 10, 4, None)
+        library.store_forward(x, 10, CODE, 4)
+    for store in (-1, len(library.STORES), 2**32):
+        with pytest.raises(RuntimeError, match="store .* is unknown"):
+            library.store_forward(x, 0, store, 0)
     with pytest.raises(RuntimeError, match="is no range of f' that codes are proven for"):
         library.encode_gradients(x, 0.0, 2.5, 4, None)
     with pytest.raises(RuntimeError, match="is no range of f' that codes are proven for"):
@@ -175,27 +197,39 @@ def test_operators_refuse_what_they_cannot_do():
     with pytest.raises(RuntimeError, match="codes has 15 elements, where 16"):
         library.backward_encoded(x, codes[1:], 0.0, 1.0, 4, None)
     with pytest.raises(RuntimeError, match="in f16 and bf16, not in f32"):
-        library.activation_forward_parity(x, 0)
+        library.store_forward(x, 0, PARITY, 0)
     with pytest.raises(RuntimeError, match="tanh rises: there is no branch"):
-        library.activation_forward_parity(x.half(), library.ACTIVATIONS.index("tanh"))
+        library.store_forward(x.half(), TANH, PARITY, 0)
+    with pytest.raises(RuntimeError, match="y is missing"):
+        library.store_backward(x.half(), [], 0, PARITY, 0)
+    with pytest.raises(RuntimeError, match="y is not of Half"):
+        library.store_backward(x.half(), [x], 0, PARITY, 0)
+    with pytest.raises(RuntimeError, match="y in mxfp8 is for gelu alone"):
+        library.store_forward(x, SILU, MXFP8, 0)
+    blocks = library.store_forward(x, 0, MXFP8, 0)
+    for count, name in enumerate(("mask", "codes", "scales")):
+        with pytest.raises(RuntimeError, match=f"{name} is missing"):
+            library.store_backward(x, blocks[:count], 0, MXFP8, 0)
     with pytest.raises(RuntimeError, match="scales has"):
-        library.gelu_backward_mxfp8(x, torch.zeros(32, dtype=torch.uint8), codes, mask)
-    with pytest.raises(RuntimeError, match="parts of 3 bits, where 0 to 2 are possible"):
-        library.activation_forward_fp8(x, SCALE, 0, 0, 3)
+        library.store_backward(x, [*blocks[:2], codes], 0, MXFP8, 0)
+    with pytest.raises(RuntimeError, match="bits = 3: beside y in 8 bits are 0, 1 or 2"):
+        library.store_forward(x, 0, E4M3, 3, scale=SCALE)
+    with pytest.raises(RuntimeError, match="scale is null"):
+        library.store_forward(x, 0, E4M3, 1)
     for scale in (0.0, -1.0, float("inf"), float("nan"), 1e-39):
         with pytest.raises(RuntimeError, match="scale"):
-            library.activation_forward_fp8(x, torch.tensor([scale]), 0, 0, 1)
+            library.store_forward(x, 0, E4M3, 1, scale=torch.tensor([scale]))
     with pytest.raises(RuntimeError, match="scale has 2 elements"):
-        library.activation_forward_fp8(x, torch.ones(2), 0, 0, 1)
+        library.store_forward(x, 0, E4M3, 1, scale=torch.ones(2))
     with pytest.raises(RuntimeError, match="tanh rises: y in 8 bits"):
-        library.activation_forward_fp8(x, SCALE, library.ACTIVATIONS.index("tanh"), 0, 1)
-    eight = library.activation_forward_fp8(x, SCALE, 0, 0, 1)
+        library.store_forward(x, TANH, E4M3, 1, scale=SCALE)
+    eight, part = library.store_forward(x, 0, E4M3, 1, scale=SCALE)
     with pytest.raises(RuntimeError, match="parts has"):
-        library.activation_backward_fp8(x, *eight, SCALE, 0, 0, 2)
+        library.store_backward(x, [eight, part], 0, E4M3, 2, scale=SCALE)
     with pytest.raises(RuntimeError, match="codes has"):
-        library.activation_backward_fp8(x, eight[0][1:], eight[1], SCALE, 0, 0, 1)
+        library.store_backward(x, [eight[1:], part], 0, E4M3, 1, scale=SCALE)
     with pytest.raises(RuntimeError, match="codes has"):
-        library.softmax_backward_code(x, eight[0][1:], 8)
+        library.softmax_backward_code(x, eight[1:], 8)
     with pytest.raises(RuntimeError, match="no rows of 7"):
         library.softmax_forward_code(x, 7)
     with pytest.raises(RuntimeError, match="no rows of 7"):
@@ -218,19 +252,19 @@ def test_operators_refuse_what_they_cannot_do():
         library.norm_forward(x, 8, None, None, -1.0, False, None)
     with pytest.raises(RuntimeError,
             match="n = 8 is no whole number of groups of 64, which share a scale in int8"):
-        library.norm_forward_8bit(x, 8, None, None, 1e-5, False, None, 2)
-    with pytest.raises(RuntimeError, match="store 3 of a norm, where 0 to 2 are possible"):
-        library.norm_forward_8bit(x, 8, None, None, 1e-5, False, None, 3)
-    _, codes, scales, rstd, x_hat = library.norm_forward_8bit(x, 8, None, None, 1e-5, False, None, 0)
+        library.norm_forward_8bit(x, 8, None, None, 1e-5, False, None, INT8)
+    with pytest.raises(RuntimeError, match="e5m2 is no store of a norm"):
+        library.norm_forward_8bit(x, 8, None, None, 1e-5, False, None, E5M2)
+    _, codes, scales, rstd, x_hat = library.norm_forward_8bit(x, 8, None, None, 1e-5, False, None, E4M3)
     with pytest.raises(RuntimeError, match="codes has 31 elements, where 32"):
         library.norm_backward_8bit(x, codes[1:], scales, 8, None, None, rstd, False, None, x_hat, False,
-            False, 0)
+            False, E4M3)
     with pytest.raises(RuntimeError, match="scales has 3 elements, where 4"):
         library.norm_backward_8bit(x, codes, scales[1:], 8, None, None, rstd, False, None, x_hat, False,
-            False, 0)
+            False, E4M3)
     with pytest.raises(RuntimeError, match="scale 0 is zero, negative, subnormal, infinite or NaN"):
         library.norm_backward_8bit(x, codes, torch.zeros_like(scales), 8, None, None, rstd, False, None,
-            x_hat, False, False, 0)
+            x_hat, False, False, E4M3)
     with pytest.raises(RuntimeError, match="seed"):
         library.dropout(x, torch.tensor([1, 2]), 0.5)
     with pytest.raises(RuntimeError, match="dropout"):
@@ -270,24 +304,24 @@ def digests():
             results[f"{name}_backward"] = (library.activation_backward(dy, *of_activation, activation),)
         for activation, name in enumerate(library.ACTIVATIONS):
             if dtype != torch.float32 and name in library.MASKED:
-                carrier = library.activation_forward_parity(x, activation)
-                results[f"{name}_parity"] = carrier, library.activation_backward_parity(dy, carrier,
-                    activation)
+                carrier = library.store_forward(x, activation, PARITY, 0)
+                results[f"{name}_parity"] = *carrier, library.store_backward(dy, carrier, activation, PARITY,
+                    0)
             for store, bits, seed in (("code", 4, None), ("dither", 2, SEED)):
-                codes = library.activation_forward_code(x, activation, bits, seed)[1]
-                results[f"{name}_{store}"] = codes, library.activation_backward_code(dy, codes, activation,
+                _, codes = library.store_forward(x, activation, CODE, bits, seed)
+                results[f"{name}_{store}"] = codes, library.store_backward(dy, [codes], activation, CODE,
                     bits, seed)
         for name, index in ((name, library.ACTIVATIONS.index(name)) for name in library.MASKED):
-            for of, fp8 in library.FP8.items():
-                eight = library.activation_forward_fp8(x, SCALE, index, fp8, 2)
-                results[f"{name}_{of}"] = *eight, library.activation_backward_fp8(dy, *eight, SCALE, index,
-                    fp8, 2)
+            for of, store in library.FP8.items():
+                kept = library.store_forward(x, index, store, 2, scale=SCALE)
+                results[f"{name}_{of}"] = *kept, library.store_backward(dy, kept, index, store, 2,
+                    scale=SCALE)
         own = library.encode_gradients(x, -0.125, 1.25, 4, None)
         results["own_code"] = own, library.backward_encoded(dy, own, -0.125, 1.25, 4, None)
         coded = library.softmax_forward_code(x, 99)
         results["softmax_code"] = *coded, library.softmax_backward_code(dy, coded[1], 99)
-        mxfp8 = library.gelu_forward_mxfp8(x)
-        results["gelu_mxfp8"] = *mxfp8, library.gelu_backward_mxfp8(dy, *mxfp8)
+        mask, *blocks = library.store_forward(x, 0, MXFP8, 0)
+        results["gelu_mxfp8"] = *blocks, mask, library.store_backward(dy, [mask, *blocks], 0, MXFP8, 0)
         for name, tensors in results.items():
             content = b"".join(t.contiguous().view(torch.uint8).numpy().tobytes()
                 for t in tensors if t.numel() > 0)

@@ -1,16 +1,13 @@
 """An activation of one's own that keeps codes (outgrad/own.py). SiLU stands for it, with its header's range
 and bounds, while y and f'(x) come from PyTorch's operations."""
 
-import copy
-import io
 import pathlib
-import pickle
 import re
 
 import pytest
 import torch
 import torch.nn.functional as F
-from functional_test import UNIT_ROUNDOFF, gradients
+from functional_test import UNIT_ROUNDOFF, copies, gradients
 from stores_test import FORMATS, LEAST_SUBNORMAL, inputs, slope
 from torch.utils.checkpoint import checkpoint
 
@@ -75,11 +72,7 @@ def test_copies_checkpoints_graphs_and_transforms(store):
         return gradients(function, x)
 
     want = once(module)
-    file = io.BytesIO()
-    torch.save(module, file)
-    others = [copy.deepcopy(module), pickle.loads(pickle.dumps(module)),
-        torch.load(io.BytesIO(file.getvalue()), weights_only=False)]
-    for other in (*others, lambda x: checkpoint(module, x, use_reentrant=False)):
+    for other in (*copies(module), lambda x: checkpoint(module, x, use_reentrant=False)):
         assert all(torch.equal(a, b) for a, b in zip(once(other), want, strict=True))
     if store.startswith("code"):
         assert all(torch.equal(a, b)

@@ -1,13 +1,11 @@
 """Softmax that keeps codes of its output (outgrad/softmax.py): rows against float64 within the proven bound,
 what is kept, modules, patch, and attention that keeps codes of its probabilities."""
 
-import copy
 import math
-import pickle
 
 import pytest
 import torch
-from functional_test import UNIT_ROUNDOFF
+from functional_test import UNIT_ROUNDOFF, copies
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -195,8 +193,7 @@ def test_modules_patch_and_copies():
     assert "sum |dx' - dx| <= 0.0651 sum |dx| + 1.28e-07 n (max dy - min dy)" in str(found)
     x, dy = torch.randn(4, 8), torch.randn(4, 8)
     want = gradients(outgrad.softmax, x, dy)
-    for module in (model[1], copy.deepcopy(model[1]), pickle.loads(pickle.dumps(model[1])),
-            outgrad.Softmax(-1, store="log2:8")):
+    for module in (model[1], *copies(model[1]), outgrad.Softmax(-1, store="log2:8")):
         assert all(torch.equal(a, b) for a, b in zip(gradients(module, x, dy), want, strict=True))
         assert "store='log2:8'" in repr(module)
     with pytest.warns(UserWarning, match="Implicit dimension choice"):

@@ -3,16 +3,24 @@ against exact derivatives, within the bound that its header states; the bytes th
 and its report; how PyTorch's autograd, compiler and checkpoints use it."""
 
 import copy
-import io
 import json
 import math
-import pickle
 import re
 
 import ledger
 import pytest
 import torch
-from functional_test import EXACT, SOURCES, UNIT_ROUNDOFF, X_STAR, gelu_slope, gradients, minimum_of
+from functional_test import (
+    EXACT,
+    SOURCES,
+    UNIT_ROUNDOFF,
+    X_STAR,
+    assert_it_learns,
+    copies,
+    gelu_slope,
+    gradients,
+    minimum_of,
+)
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -89,7 +97,7 @@ def test_every_gradient_is_within_the_proven_bound(name, store, dtype):
     x, function = inputs(dtype), getattr(outgrad, name)
     if dtype == torch.float32 and name in library.MASKED:
         x = torch.cat([x, floats_around(X_STAR if name == "gelu" else minimum_of(EXACT[name]))])
-    if store == "mxfp8+bit" or stores.fp8_of(store) is not None:
+    if store == "mxfp8+bit" or stores.is_scaled(store):
         x = x[x.abs() < 2.0**12]  # what its bound is stated for
     bound = outgrad.bounds(name, dtype, store).total
     assert 0 < bound < 0.4
@@ -110,7 +118,7 @@ def test_every_gradient_is_within_the_proven_bound(name, store, dtype):
         else:
             assert torch.equal(y, plain)
     if store != "y+bit" and dtype != torch.float32:
-        if stores.fp8_of(store) is not None:
+        if stores.is_scaled(store):
             # at this scale; the other is of all scales
             bound = outgrad.bounds(name, dtype, store, y.abs().max().item()).total
         assert largest > 0.5 * bound, "the bound is of this store, and no larger one's"
@@ -182,6 +190,11 @@ def test_bounds_are_those_of_the_headers():
         "code:1": "gelu_code"}
     assert (len({outgrad.bounds(name, torch.bfloat16, store).sha256 for name, store in PAIRS}) == 10 + 10 + 6
         + 1 + 6)
+    # no word has these yet
+    _, _, (*_, total, _, _, largest) = library.fit_of("gelu", torch.float32, "int8", 2)
+    assert (total, largest) == (float.fromhex("0x1.85487aaa9efdap-5"), 8)
+    with pytest.raises(ValueError, match="no fit of gelu"):
+        library.fit_of("gelu", torch.float32, "mxfp4", 1)
     with pytest.raises(ValueError, match="outgrad.bounds: tanh has no minimum"):
         outgrad.bounds("tanh", torch.bfloat16, "parity")
 
@@ -200,7 +213,7 @@ def test_bounds_in_words_are_not_below_the_bounds():
 
 
 ACTIVATIONS_OF_FP8 = pytest.mark.parametrize("name", library.MASKED)
-FP8 = [store for store in stores.STORES if stores.fp8_of(store) is not None]
+FP8 = [store for store in stores.STORES if stores.is_scaled(store)]
 
 
 @pytest.mark.parametrize("store", FP8)
@@ -233,7 +246,7 @@ def test_a_largest_y_below_1_counts_as_1():
     large."""
     of = [outgrad.bounds("gelu", torch.float32, "e4m3+bit", largest).total for largest in (0, 1e-3, 1)]
     assert of[0] == of[1] == of[2] <= outgrad.bounds("gelu", torch.float32, "e4m3+bit").total
-    assert library.fp8_error("gelu", library.FP8["e4m3"], 448 / 1e-3, 1) > 2.5 * of[0]
+    assert library.store_error("gelu", "e4m3", 448 / 1e-3, 1) > 2.5 * of[0]
 
 
 def test_a_largest_y_belongs_to_stores_with_a_scale():
@@ -241,8 +254,8 @@ def test_a_largest_y_belongs_to_stores_with_a_scale():
             ("e4m3+bit", math.nan), ("e5m2", 1e39)):
         with pytest.raises(ValueError, match="outgrad.bounds: largest is"):
             outgrad.bounds("gelu", torch.float32, store, largest)
-    with pytest.raises(ValueError, match="no y in 8 bits of gelu at a scale of 0"):
-        library.fp8_error("gelu", 0, 0.0, 1)
+    with pytest.raises(ValueError, match="no y in e4m3 of gelu at a scale of 0"):
+        library.store_error("gelu", "e4m3", 0.0, 1)
 
 
 # --- Dithers --------------------------------------------------------------------------------------
@@ -386,8 +399,8 @@ def test_norms_from_8_bits_in_copies_checkpoints_graphs_and_transforms(store):
     torch.manual_seed(4)
     module, x = outgrad.LayerNorm(64, store=store), torch.randn(8, 64)
     want = gradients(module, x)
-    for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module)),
-            lambda x: checkpoint(module, x, use_reentrant=False), torch.compile(module, fullgraph=True)):
+    for other in (*copies(module), lambda x: checkpoint(module, x, use_reentrant=False),
+            torch.compile(module, fullgraph=True)):
         assert all(torch.equal(a, b) for a, b in zip(gradients(other, x), want, strict=True))
     grad = torch.func.grad(lambda x: (module(x) * 1).sum())(x)
     direct = x.clone().requires_grad_()
@@ -503,11 +516,7 @@ def test_copies_and_pickles_have_the_store(store):
         return gradients(model, x)
 
     want = passed(model)
-    file = io.BytesIO()
-    torch.save(model, file)
-    file.seek(0)
-    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)),
-            torch.load(file, weights_only=False)):
+    for other in copies(model):
         assert other[1].store == store and repr(other) == repr(model)
         assert all(torch.equal(a, b) for a, b in zip(passed(other), want, strict=True))
         assert type(outgrad.unpatch(other)[1]) is nn.GELU
@@ -528,20 +537,7 @@ def test_autocasts_type_is_the_ys():
 
 @of_each_kind
 def test_a_model_learns_with_each_store(store):
-    """A line of training as anyone writes it: the loss of a small task falls to a tenth."""
-    torch.manual_seed(1)
-    model = nn.Sequential(nn.Linear(8, 64), nn.GELU(), nn.Linear(64, 8))
-    of(store).patch(model, store=store)
-    x = torch.randn(256, 8)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    losses = []
-    for _ in range(150):
-        optimizer.zero_grad()
-        loss = (model(x) - x.sin()).pow(2).mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.1 * losses[0]
+    assert_it_learns(lambda model: of(store).patch(model, store=store))
 
 
 # --- As PyTorch uses it ---------------------------------------------------------------------------
