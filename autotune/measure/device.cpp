@@ -11,8 +11,8 @@
 #include <sstream>
 #include <string_view>
 
-#include "kernels/host/elementwise.h"
 #include "kernels/host/identity.h"
+#include "kernels/simd.h"
 
 namespace outgrad::autotune {
 namespace {

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <type_traits>
 
+#include "autotune/space/reference.h"
 #include "autotune/space/schedule.h"
 #include "kernels/fits.h"
 #include "kernels/formats.h"

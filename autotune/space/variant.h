@@ -12,9 +12,8 @@
 #include "autotune/space/accuracy.h"
 #include "autotune/space/problem.h"
 #include "autotune/space/space.h"
-#include "kernels/direct.h"
+#include "kernels/accuracy.h"
 #include "kernels/host/call.h"
-#include "kernels/host/elementwise.h"
 #include "kernels/params.h"
 #include "kernels/support/jit/program.h"
 
@@ -50,26 +49,6 @@ struct FitChoice {
   Compiled compiled_reference{};
 };
 using Fits = std::vector<std::shared_ptr<const FitChoice>>;
-
-// GELU's backward of any fit, of those too that kernels/fits.h does not list. Y: the format of y, where it is
-// not that of dy and dx.
-template <class Fit, class T, kernels::CpuSchedule kSchedule, class Y = T>
-void run_backward(const Arguments& a) {
-  kernels::call<KernelId::kGeluBackward, T, Y>(
-      a, [](auto... x) { kernels::activation_backward<Fit, T, kSchedule, Y>(x...); });
-}
-
-// What a generated header offers for values stored as T.
-template <class Fit, class T>
-FitChoice backward_choice() {
-  FitChoice choice{.type = type_name(Fit::kName),
-                   .name = Fit::kName,
-                   .accuracy = Fit::kClass,
-                   .bounds = kernels::claims_of<Fit>().bounds,
-                   .reference = &run_backward<Fit, T, kReferenceSchedule>};
-  if constexpr (!kernels::kIsDirect<Fit>) choice.has_rows = Fit::kRows > 1;
-  return choice;
-}
 
 // All fits of a problem, polynomials and direct tables, from kernels/fits.h; the default first. Of a norm and
 // of codes none.

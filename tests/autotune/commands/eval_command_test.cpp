@@ -12,6 +12,7 @@
 #include <numbers>
 #include <span>
 
+#include "autotune/space/reference.h"
 #include "autotune/space/variant.h"
 #include "kernels/activations.h"
 #include "kernels/c/outgrad.h"

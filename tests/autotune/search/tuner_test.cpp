@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <map>
 
+#include "autotune/space/reference.h"
 #include "autotune/cpu/cpu_device.h"
 #include "autotune/cpu/executor.h"
 #include "autotune/measure/isolate.h"

@@ -9,6 +9,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "autotune/space/reference.h"
 #include "autotune/space/variant.h"
 #include "kernels/fits.h"
 #include "kernels/host/errors.h"
