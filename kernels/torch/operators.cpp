@@ -10,9 +10,9 @@
 
 #include "kernels/accuracy.h"
 #include "kernels/c/build.h"
-#include "kernels/codes.h"
+#include "kernels/catalogue/codes.h"
 #include "kernels/fits.h"
-#include "kernels/fp8s.h"
+#include "kernels/catalogue/few_bits.h"
 #include "kernels/softmax.h"
 #include "kernels/support/jit/nvrtc.h"
 

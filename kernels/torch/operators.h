@@ -31,8 +31,8 @@
 
 #include "kernels/activations.h"
 #include "kernels/c/outgrad.h"
-#include "kernels/code.h"
-#include "kernels/fp8.h"
+#include "kernels/stores/code.h"
+#include "kernels/stores/fp8.h"
 #include "kernels/torch/cuda.h"
 #include "kernels/torch/host.h"
 #include "kernels/torch/require.h"

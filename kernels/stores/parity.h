@@ -21,6 +21,7 @@
 #include "kernels/forwards.h"
 #include "kernels/gelu.h"
 #include "kernels/portable.h"
+#include "kernels/stores/store.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
@@ -89,5 +90,18 @@ OUTGRAD_HD Y forward_to_branch(typename Format<Y>::Carrier x) {
   const float wide = widen(x);
   return narrow_to_branch<Y>(parity_value<F, typename Format<Y>::Carrier>(wide), F::kXStar <= wide);
 }
+
+namespace detail {
+
+ParityF16 carrying_branch(F16);
+ParityBf16 carrying_branch(BF16);
+
+}  // namespace detail
+
+template <>
+struct StoreArithmetic<StoreId::kParity> {
+  template <class T>
+  using Kept = decltype(detail::carrying_branch(T{}));
+};
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI
