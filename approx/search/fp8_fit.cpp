@@ -1,9 +1,9 @@
 // Proves T over all real scales of a range, by subdividing the range for each code.
 //
 // At a scale s, an x with code c has an fp32 y with RN(y s) in the rounding interval [lo, hi] of c. So y s is
-// in it up to a factor 1 +- 2^-24, and the table of kernels/stores/fp8.h is made from the fit at such y, each
-// within E of f' at an argument x' with f(x') = y. The f' over all x' with f(x') s in [lo, hi], widened by
-// kWidened, therefore hold the table's ranges up to E, and a cut of a longer range has longer parts: the
+// in it up to a factor 1 +- 2^-24, and the table of kernels/stores/parts.h is made from the fit at such y,
+// each within E of f' at an argument x' with f(x') = y. The f' over all x' with f(x') s in [lo, hi], widened
+// by kWidened, therefore hold the table's ranges up to E, and a cut of a longer range has longer parts: the
 // longest part at s is at most that of these f', cut likewise, and 2 E. Beside half of it stands kRoom.
 //
 // Over an interval of scales the f' of all its scales are taken together, which is an upper bound again.

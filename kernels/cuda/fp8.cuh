@@ -11,7 +11,7 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
-// The table that fill_fp8_table of kernels/stores/fp8.h makes for S, an Fp8Activation of
+// The table that fill_fp8_table of kernels/stores/parts.h makes for S, an Fp8Activation of
 // kernels/catalogue/few_bits.h, and codes in F. One block of kFp8Codes threads. *scale is a scale that holds;
 // of any other the table is of no use.
 template <class S, class F>

@@ -226,7 +226,7 @@ struct CodeEncoder {
     } else {
       forward_block<typename A::template Forward<float>, S, kStreaming>(x, y, g);
     }
-    codes.template encode<S, kStreaming>(first, g, to + 1);
+    keep_block<S, false>(codes, first, g, to + 1);
   }
 };
 
@@ -237,16 +237,19 @@ struct CodeDecoder {
 
   template <CpuSchedule, class Use>
   OUTGRAD_HD void with_gradients(i64 first, const u8* const* kept, float* scratch, const Use& use) const {
+    // Copies, for the compiler takes dx for something that may alias the members.
+    const CodeRule by = rule;
+    const int bits = choice.bits;
     const u8* const packed = kept[0];
     if (choice.seed == nullptr) {
-      return use([=, this](const auto& ops, int k) __attribute__((always_inline)) {
-        return decoded(ops, rule, load_numbers(ops, packed, k, choice.bits));
+      return use([=](const auto& ops, int k) __attribute__((always_inline)) {
+        return decoded(ops, by, load_numbers(ops, packed, k, bits));
       });
     }
     negative_dithers(*choice.seed, first, scratch);
-    use([=, this](const auto& ops, int k) __attribute__((always_inline)) {
-      return decoded(ops, rule,
-                     ops.sub(load_numbers(ops, packed, k, choice.bits), ops.negate(ops.load(scratch + k))));
+    use([=](const auto& ops, int k) __attribute__((always_inline)) {
+      const auto number = load_numbers(ops, packed, k, bits);
+      return decoded(ops, by, ops.sub(number, ops.negate(ops.load(scratch + k))));
     });
   }
 };

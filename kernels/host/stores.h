@@ -67,6 +67,7 @@ inline constexpr int kCodeBlock = 1024;
 // Room for what a block has in a plane: at most an f32 an element, and what is written beyond it.
 inline constexpr int kPlaneRoom = kCodeBlock * 4 + 64;
 
+// each and word are powers of two.
 template <class Byte>
 struct Plane {
   Byte* array;
@@ -74,9 +75,12 @@ struct Plane {
   int each = 1;  // elements that share a number
   int word = 1;  // bytes of which a whole number is written
 
-  i64 bytes(i64 n) const { return (code_bytes(bits, (n + each - 1) / each) + word - 1) / word * word; }
+  i64 numbers(i64 n) const { return (n + each - 1) >> __builtin_ctz(static_cast<unsigned>(each)); }
+  i64 bytes(i64 n) const { return (code_bytes(bits, numbers(n)) + word - 1) & -word; }
   // from a whole block on
-  Byte* from(i64 first) const { return array == nullptr ? nullptr : array + code_bytes(bits, first / each); }
+  Byte* from(i64 first) const {
+    return array == nullptr ? nullptr : array + code_bytes(bits, numbers(first));
+  }
 };
 
 inline bool is_line_aligned(const void* pointer) {
@@ -118,26 +122,37 @@ OUTGRAD_HD void store_value(const Ops& ops, T* to, const typename Ops::Value& va
   }
 }
 
-// The last `count` elements of an array, from `first` on, which are less than a block: the block is filled
-// with the last element, which changes nothing that elements share.
-template <CpuSchedule S, class Encoder, class T, int kPlanes>
-__attribute__((noinline)) void keep_part(const Encoder& encoder, const T* x,
-                                         const Plane<u8> (&planes)[kPlanes], i64 first, i64 count) {
-  alignas(64) T whole[kCodeBlock];
-  std::fill(std::copy_n(x + first, count, whole), whole + kCodeBlock, x[first + count - 1]);
-  alignas(64) u8 room[kPlanes][kPlaneRoom];
-  u8* to[kPlanes];
-  for (int p = 0; p < kPlanes; ++p) to[p] = room[p];
-  encoder.template encode<S, false>(first, whole, to);
-  for (int p = 0; p < kPlanes; ++p) {
+// Not inlined, so that whole blocks, with and without streaming, and the last part share it.
+template <CpuSchedule S, bool kStreaming, class Encoder, class T>
+__attribute__((noinline)) void keep_block(const Encoder& encoder, i64 first, const T* x, u8* const* to) {
+  encoder.template encode<S, kStreaming>(first, x, to);
+}
+
+// Copies the first `count` elements of the blocks in `room`, one a plane, to where element `first` belongs.
+__attribute__((noinline)) inline void copy_part(const Plane<u8>* planes, int plane_count,
+                                                u8 (*room)[kPlaneRoom], i64 first, i64 count) {
+  for (int p = 0; p < plane_count; ++p) {
     const Plane<u8>& plane = planes[p];
     if (plane.bits == 0) continue;
-    const i64 numbers = (count + plane.each - 1) / plane.each, used = code_bytes(plane.bits, numbers),
+    const i64 numbers = plane.numbers(count), used = code_bytes(plane.bits, numbers),
               rest = numbers * plane.bits % 8;
     if (rest != 0) room[p][used - 1] = static_cast<u8>(room[p][used - 1] & ((1u << rest) - 1));
     std::fill(room[p] + used, room[p] + plane.bytes(count), u8{0});
     std::copy_n(room[p], plane.bytes(count), plane.from(first));
   }
+}
+
+// The last `count` elements of an array, from `first` on, which are less than a block: the block is filled
+// with the last element, which changes nothing that elements share.
+template <CpuSchedule S, class Encoder, class T, int kPlanes>
+void keep_part(const Encoder& encoder, const T* x, const Plane<u8> (&planes)[kPlanes], i64 first, i64 count) {
+  alignas(64) T whole[kCodeBlock];
+  std::fill(std::copy_n(x + first, count, whole), whole + kCodeBlock, x[first + count - 1]);
+  alignas(64) u8 room[kPlanes][kPlaneRoom];
+  u8* to[kPlanes];
+  for (int p = 0; p < kPlanes; ++p) to[p] = room[p];
+  keep_block<S, false>(encoder, first, whole, to);
+  copy_part(planes, kPlanes, room, first, count);
 }
 
 template <CpuSchedule S, bool kStreaming, class Encoder, class T, int kPlanes>
@@ -147,7 +162,7 @@ void keep_range(const Encoder& encoder, const T* x, const Plane<u8> (&planes)[kP
   i64 i = begin;
   for (; i + kCodeBlock <= end; i += kCodeBlock) {
     for (int p = 0; p < kPlanes; ++p) to[p] = p < Encoder::kInPlace ? planes[p].from(i) : room[p];
-    encoder.template encode<S, kStreaming>(i, x + i, to);
+    keep_block<S, kStreaming>(encoder, i, x + i, to);
     for (int p = Encoder::kInPlace; p < kPlanes; ++p) {
       if (planes[p].bits == 0) continue;
       copy_lines<kStreaming && Encoder::kStagedStreams>(room[p], planes[p].from(i),
@@ -195,33 +210,33 @@ __attribute__((noinline)) void restore_copied(const Decoder& decoder, const T* d
                                               i64 count) {
   u8 room[kPlanes][kCodeBlock + 8] = {};
   const u8* kept[kPlanes];
-  alignas(64) T from[kCodeBlock] = {}, to[kCodeBlock];
   for (int p = 0; p < kPlanes; ++p) {
     if (planes[p].bits > 0) std::copy_n(planes[p].from(first), planes[p].bytes(count), room[p]);
     kept[p] = room[p];
   }
-  std::copy_n(dy + first, count, from);
-  restore_block<S, false>(decoder, first, from, kept, to);
-  std::copy_n(to, count, dx + first);
+  const bool whole = count == kCodeBlock;
+  alignas(64) T from[kCodeBlock], to[kCodeBlock];
+  if (!whole) std::fill(std::copy_n(dy + first, count, from), from + kCodeBlock, T{});
+  restore_block<S, false>(decoder, first, whole ? dy + first : from, kept, whole ? dx + first : to);
+  if (!whole) std::copy_n(to, count, dx + first);
 }
 
 template <CpuSchedule S, bool kStreaming, class Decoder, class T, int kPlanes>
 void restore_range(const Decoder& decoder, const T* dy, const Plane<const u8> (&planes)[kPlanes], T* dx,
                    i64 begin, i64 end) {
   const u8* kept[kPlanes];
-  const auto is_readable = [&](i64 left) {
-    bool readable = left >= kCodeBlock;
-    for (const Plane<const u8>& plane : planes)
-      readable = readable && (plane.bits % 8 == 0 || plane.bytes(left) >= plane.bytes(kCodeBlock) + 8);
-    return readable;
-  };
-  i64 i = begin;
-  for (; is_readable(end - i); i += kCodeBlock) {
-    for (int p = 0; p < kPlanes; ++p) {
-      kept[p] = planes[p].from(i);
-      fetch_ahead<kStreaming>(kept[p], planes[p].bytes(kCodeBlock));
-    }
+  i64 readable = (end - begin) / kCodeBlock, i = begin;
+  for (int p = 0; p < kPlanes; ++p) {
+    const Plane<const u8>& plane = planes[p];
+    kept[p] = plane.from(begin);
+    if (readable > 0 && plane.bits % 8 != 0 &&
+        plane.bytes(end - begin) < plane.bytes(readable * kCodeBlock) + 8)
+      --readable;
+  }
+  for (; readable > 0; --readable, i += kCodeBlock) {
+    for (int p = 0; p < kPlanes; ++p) fetch_ahead<kStreaming>(kept[p], planes[p].bytes(kCodeBlock));
     restore_block<S, kStreaming>(decoder, i, dy + i, kept, dx + i);
+    for (int p = 0; p < kPlanes; ++p) kept[p] += planes[p].bytes(kCodeBlock);
   }
   for (; i < end; i += kCodeBlock)
     restore_copied<S>(decoder, dy, planes, dx, i, std::min<i64>(end - i, kCodeBlock));
