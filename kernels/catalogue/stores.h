@@ -38,6 +38,6 @@ inline constexpr Store kStores[] = {
 };
 inline constexpr int kStoreCount = sizeof kStores / sizeof *kStores;
 
-constexpr const Store& store_of(StoreId id) { return kStores[static_cast<int>(id)]; }
+OUTGRAD_HD constexpr const Store& store_of(StoreId id) { return kStores[static_cast<int>(id)]; }
 
 }  // namespace outgrad::kernels

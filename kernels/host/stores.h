@@ -322,8 +322,6 @@ OUTGRAD_HD void look_up(const u32* entries, const T* x, Value* to, u8* above) {
     for (int k = 0; k < kCodeBlock; k += 16) {
       fetch_ahead<kStreaming>(x + k, 16);
       const __m512i entry = entries_at(entries, x + k);
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(above + k),
-                       _mm512_maskz_cvtepi32_epi8(kAll, _mm512_maskz_srli_epi32(kAll, entry, 16)));
       if constexpr (sizeof(Value) == 1) {
         _mm_storeu_si128(reinterpret_cast<__m128i*>(to + k), _mm512_maskz_cvtepi32_epi8(kAll, entry));
       } else if constexpr (kStreaming) {
@@ -331,6 +329,8 @@ OUTGRAD_HD void look_up(const u32* entries, const T* x, Value* to, u8* above) {
       } else {
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + k), _mm512_maskz_cvtepi32_epi16(kAll, entry));
       }
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(above + k),
+                       _mm512_maskz_cvtepi32_epi8(kAll, _mm512_maskz_srli_epi32(kAll, entry, 16)));
     }
     return;
   }

@@ -91,17 +91,21 @@ OUTGRAD_HD Y forward_to_branch(typename Format<Y>::Carrier x) {
   return narrow_to_branch<Y>(parity_value<F, typename Format<Y>::Carrier>(wide), F::kXStar <= wide);
 }
 
-namespace detail {
-
-ParityF16 carrying_branch(F16);
-ParityBf16 carrying_branch(BF16);
-
-}  // namespace detail
+template <class T>
+struct WithBranch;
+template <>
+struct WithBranch<F16> {
+  using Type = ParityF16;
+};
+template <>
+struct WithBranch<BF16> {
+  using Type = ParityBf16;
+};
 
 template <>
 struct StoreArithmetic<StoreId::kParity> {
   template <class T>
-  using Kept = decltype(detail::carrying_branch(T{}));
+  using Kept = typename WithBranch<T>::Type;
 };
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI
