@@ -21,8 +21,8 @@ namespace outgrad::kernels::inline OUTGRAD_ABI {
 template <class Fit, class Y>
 inline constexpr bool kReadsMask = Fit::kMasked && !CarriesBranch<Y>;
 
-// The mask bits that the codes of a parity format carry (kernels/parity.h), as one Mask of an operations
-// object (kernels/direct.h).
+// The mask bits that the codes of a parity format carry (kernels/stores/parity.h), as one Mask of an
+// operations object (kernels/direct.h).
 template <class Ops>
 OUTGRAD_HD typename Ops::Mask carried_mask(const Ops& ops, const typename Ops::Row& codes) {
   constexpr int kSign = 0x8000, kLowest = 1;

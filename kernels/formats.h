@@ -58,7 +58,7 @@ struct MxFp4 {};
 struct NvFp4 {};
 
 // The values of f16 and bf16, where the lowest bit of a negative y's code says its branch: 0 right of the
-// minimum, 1 left of it (kernels/parity.h).
+// minimum, 1 left of it (kernels/stores/parity.h).
 struct ParityF16 : F16 {};
 struct ParityBf16 : BF16 {};
 

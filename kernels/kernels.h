@@ -39,7 +39,7 @@ enum class Content {
   kBeta,
   kBias,
   kRstd,
-  kCodes,   // of f'(x) (kernels/code.h): any bytes are some
+  kCodes,   // of f'(x) (kernels/stores/code.h): any bytes are some
   kResult,  // written by the kernel: nothing to fill
 };
 

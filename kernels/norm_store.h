@@ -7,7 +7,7 @@
 //   e4m3    One scale s for the tensor (fp32, positive and normal). Code: RN(y / s) in e4m3, saturated at
 //           448. It stands for RN(code s). The scale that follows from the tensor is RN(amax / 448), amax its
 //           largest |y|, and at least 2^-126.
-//   mxfp8   Blocks of 32 along the row share a power of two, as kernels/mxfp8.h says.
+//   mxfp8   Blocks of 32 along the row share a power of two, as kernels/stores/mxfp8.h says.
 //   int8    Groups of 64 along the row keep their least y as zero point z, and the step s = RN(RN(max - z) /
 //           255), at least 2^-126. Code: RN(RN(y - z) / s) to an integer, which is at most 255. It stands for
 //           RN(z + code s).
@@ -20,8 +20,8 @@
 // dbeta can then be from the exact gradients is derived in validation/norms/stability.h, channel by channel.
 #pragma once
 
-#include "kernels/fp8.h"
-#include "kernels/mxfp8.h"
+#include "kernels/stores/fp8.h"
+#include "kernels/stores/mxfp8.h"
 
 namespace outgrad::kernels {
 

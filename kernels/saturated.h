@@ -24,7 +24,7 @@ OUTGRAD_HD F narrow_saturated(float value) {
   return narrow<F>(value > kLargest ? kLargest : value < -kLargest ? -kLargest : value);
 }
 
-// e2m1 has no NaN: kernels/fp4.h says what becomes of one.
+// e2m1 has no NaN: kernels/stores/fp4.h says what becomes of one.
 template <>
 OUTGRAD_HD F4E2M1 narrow_saturated<F4E2M1>(float value) {
   const float v = float_of(bits_of(value) & 0x7fffffffu);

@@ -255,6 +255,7 @@ struct Avx2Doubles {
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
 // g++ 12 takes its own _mm512_undefined_ps() for a mistake (PR 105593).
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 struct Avx512 {

@@ -133,7 +133,7 @@ struct Fp8Model {
     float least, most;
     std::array<double, 3> kT{};  ///< with 0, 1 and 2 bits
   };
-  /// The 4-bit formats have m of a block (kernels/fp4.h) whose largest |y| is below 1.
+  /// The 4-bit formats have m of a block (kernels/stores/fp4.h) whose largest |y| is below 1.
   Scales mxfp4{8, std::numeric_limits<float>::max(), {}},
       nvfp4{5.625f, std::numeric_limits<float>::max(), {}};
   std::array<double, 3> kSignT{};  ///< holds for every format with a -0, at any scale

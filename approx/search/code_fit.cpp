@@ -3,7 +3,7 @@
 // The range is found by bisection over balls: a part is done where its enclosure is within 2^-30 of what f'
 // is known to reach.
 //
-// The error of g, f'(x) as kernels/code.h computes it. GELU's is the derivative of its f32 forward's
+// The error of g, f'(x) as kernels/stores/code.h computes it. GELU's is the derivative of its f32 forward's
 // polynomials (of f'(-x) = 1 - f'(x)): over parts of each row, the difference of p' and f' by its Taylor
 // polynomial of degree 1 and a bound of the rest, and what the fp32 operations round, from the largest
 // magnitudes of what they round. The other activations compute f' in double precision within
@@ -12,7 +12,7 @@
 
 #include "approx/function/composite.h"
 #include "kernels/activations.h"
-#include "kernels/code.h"
+#include "kernels/stores/code.h"
 #include "kernels/host/errors.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
-/// Codes for f'(x) (kernels/code.h): the range of f', and how far what a code stands for can be from f'(x).
+/// Codes for f'(x) (kernels/stores/code.h): the range of f', and how far what a code stands for can be from
+/// f'(x).
 #pragma once
 
 #include "approx/model/fit_model.h"

@@ -1,10 +1,10 @@
 // Proves T over all real scales of a range, by subdividing the range for each code.
 //
 // At a scale s, an x with code c has an fp32 y with RN(y s) in the rounding interval [lo, hi] of c. So y s is
-// in it up to a factor 1 +- 2^-24, and the table of kernels/fp8.h is made from the fit at such y, each within
-// E of f' at an argument x' with f(x') = y. The f' over all x' with f(x') s in [lo, hi], widened by kWidened,
-// therefore hold the table's ranges up to E, and a cut of a longer range has longer parts: the longest part
-// at s is at most that of these f', cut likewise, and 2 E. Beside half of it stands kRoom.
+// in it up to a factor 1 +- 2^-24, and the table of kernels/stores/parts.h is made from the fit at such y,
+// each within E of f' at an argument x' with f(x') = y. The f' over all x' with f(x') s in [lo, hi], widened
+// by kWidened, therefore hold the table's ranges up to E, and a cut of a longer range has longer parts: the
+// longest part at s is at most that of these f', cut likewise, and 2 E. Beside half of it stands kRoom.
 //
 // Over an interval of scales the f' of all its scales are taken together, which is an upper bound again.
 // Intervals are halved until the bound is within kClose of what a single scale is known to need. A normal
@@ -16,8 +16,8 @@
 #include "approx/function/composite.h"
 #include "approx/function/inverse.h"
 #include "approx/search/fitted_gradient.h"
-#include "kernels/codes.h"
-#include "kernels/fp8.h"
+#include "kernels/catalogue/codes.h"
+#include "kernels/stores/fp8.h"
 #include "kernels/host/errors.h"
 
 #include <fmt/format.h>

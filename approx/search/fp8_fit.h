@@ -1,5 +1,5 @@
-/// y in 8 bits at a scale, with 0 to 2 bits beside it (kernels/fp8.h): how far what is kept can be from
-/// f'(x), over all scales.
+/// y in 8 bits at a scale, with 0 to 2 bits beside it (kernels/stores/fp8.h): how far what is kept can be
+/// from f'(x), over all scales.
 #pragma once
 
 #include "approx/model/fit_model.h"

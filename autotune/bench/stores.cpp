@@ -11,7 +11,7 @@
 #include "autotune/measure/workload.h"
 #include "kernels/c/outgrad.h"
 #include "kernels/catalogue/stores.h"
-#include "kernels/fp8.h"
+#include "kernels/stores/fp8.h"
 #include "kernels/support/errors.h"
 
 namespace outgrad::autotune {

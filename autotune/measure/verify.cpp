@@ -14,7 +14,7 @@
 #include <immintrin.h>
 #endif
 
-#include "kernels/code.h"
+#include "kernels/stores/code.h"
 #include "kernels/formats.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/random.h"

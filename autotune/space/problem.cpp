@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "kernels/code.h"
+#include "kernels/stores/code.h"
 #include "kernels/host/bias.h"
 #include "kernels/host/layernorm.h"
 

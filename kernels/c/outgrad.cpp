@@ -22,9 +22,8 @@
 #include "kernels/c/build.h"
 #include "kernels/c/outgrad.h"
 #include "kernels/c/table.h"
-#include "kernels/codes.h"
-#include "kernels/fp4.h"
-#include "kernels/fp8s.h"
+#include "kernels/catalogue/codes.h"
+#include "kernels/catalogue/few_bits.h"
 #include "kernels/host/errors.h"
 #include "kernels/host/parallel.h"
 #include "kernels/norm_store.h"
@@ -484,68 +483,57 @@ constexpr std::array<CodeInfo, kActivations> code_info_of(FitList<Code...>) {
 }
 constexpr std::array<CodeInfo, kActivations> kCodeInfo = code_info_of(kernels::ActivationCodes{});
 
-// Makes the tables of a store of few bits, and says how far what is kept can be from f'(x); in blocks up to
-// an amax, which is given as bits.
-using MakeTables = double(float scale, int bits, u32 amax, void* tables);
-
-template <class A, class F>
-double make_fp8_table(float scale, int bits, u32, void* table) {
-  kernels::fill_fp8_table<A, F>(scale, bits, *static_cast<kernels::Fp8Table*>(table));
-  return kernels::fp8_error<A>(*static_cast<kernels::Fp8Table*>(table));
-}
-template <class A, class B>
-double make_fp4_tables(float scale, int bits, u32 amax, void* tables) {
-  return kernels::fill_fp4_tables<A, B>(scale, bits, amax, *static_cast<kernels::Fp4Tables*>(tables));
-}
-
-// What stores of few bits add to the catalogue's facts.
+// What the arithmetic of stores with parts adds to the catalogue's facts.
 struct FewBits {
   bool (*scale_holds)(float scale) = nullptr;
   const char* scale_rule = nullptr;
-  MakeTables* make[kActivations] = {};
+  std::size_t table_bytes = 0;
+  // Says how far what is kept can be from f'(x); in blocks up to an amax, which is given as bits.
+  double (*make[kActivations])(float scale, int bits, u32 amax, void* tables) = {};
 };
 
-template <class... A>
-constexpr std::array<FewBits, kStoreCount> few_bits_of(kernels::Fp8List<A...>) {
+template <class Store, class Of>
+double make_tables_of(float scale, int bits, u32 amax, void* tables) {
+  return Store::template make_tables<Of>(scale, bits, amax, *static_cast<typename Store::Tables*>(tables));
+}
+
+template <int... kActivation>
+constexpr std::array<FewBits, kStoreCount> few_bits_of(std::integer_sequence<int, kActivation...>) {
   std::array<FewBits, kStoreCount> all{};
-  const auto set = [&](StoreId id, bool (*holds)(float), const char* rule, auto... make) {
-    FewBits& store = all[static_cast<std::size_t>(id)];
-    store.scale_holds = holds;
-    store.scale_rule = rule;
-    MakeTables* const makers[] = {make...};
-    const char* const names[] = {A::Header::kActivation...};
-    for (std::size_t k = 0; k < sizeof...(A); ++k) {
-      for (int i = 0; i < kActivations; ++i)
-        if (kernels::same_text(kernels::kActivationNames[i], names[k])) store.make[i] = makers[k];
+  kernels::for_each_store([&]<StoreId kId>() {
+    if constexpr (kernels::store_of(kId).has_parts) {
+      using Arithmetic = kernels::StoreArithmetic<kId>;
+      FewBits& store = all[static_cast<std::size_t>(kId)];
+      store.scale_holds = Arithmetic::scale_holds;
+      store.scale_rule = Arithmetic::kScaleRule;
+      store.table_bytes = sizeof(typename Arithmetic::Tables);
+      const auto add = [&]<int kAt>() {
+        using Of = kernels::Fp8ActivationAt<kAt>;
+        if constexpr (!std::is_void_v<Of>) store.make[kAt] = make_tables_of<Arithmetic, Of>;
+      };
+      (add.template operator()<kActivation>(), ...);
     }
-  };
-  constexpr const char* kPositive = "it is positive, finite and not subnormal";
-  const auto holds = [](float scale) { return kernels::scale_holds(scale); };
-  set(StoreId::kE4m3, holds, kPositive, make_fp8_table<A, kernels::F8E4M3>...);
-  set(StoreId::kE5m2, holds, kPositive, make_fp8_table<A, kernels::F8E5M2>...);
-  set(StoreId::kInt8, holds, kPositive, make_fp8_table<A, kernels::I8>...);
-  set(StoreId::kMxFp4, kernels::BlockScale<kernels::MxFp4>::tensor_scale_holds,
-      "MXFP4 has no scale of the tensor; it is 1", make_fp4_tables<A, kernels::MxFp4>...);
-  set(StoreId::kNvFp4, kernels::BlockScale<kernels::NvFp4>::tensor_scale_holds,
-      "it is from 2^-117 up to 2^118", make_fp4_tables<A, kernels::NvFp4>...);
+  });
   return all;
 }
-constexpr std::array<FewBits, kStoreCount> kFewBits = few_bits_of(kernels::Fp8Activations{});
+constexpr std::array<FewBits, kStoreCount> kFewBits =
+    few_bits_of(std::make_integer_sequence<int, kActivations>{});
 
-// The tables of a call with y of few bits. Those of blocks are too large for a stack, and for the storage
-// that every thread of a program would have to set aside for them.
+// The tables of a call with y of few bits. Those that are too large for a stack, and for the storage that
+// every thread of a program would have to set aside for them, are allocated.
 class Tables {
  public:
-  explicit Tables(const Store& store) {
-    if (!store.has_parts || store.block == 0) return;
-    of_blocks_.reset(new (std::nothrow) kernels::Fp4Tables);
-    if (!of_blocks_) refuse(OUTGRAD_ERROR_MEMORY, "no memory for its tables");
+  explicit Tables(outgrad_store store) {
+    const std::size_t bytes = kFewBits[static_cast<std::size_t>(store)].table_bytes;
+    if (bytes <= sizeof small_) return;
+    large_.reset(new (std::nothrow) std::byte[bytes]);
+    if (!large_) refuse(OUTGRAD_ERROR_MEMORY, "no memory for its tables");
   }
-  void* get() { return of_blocks_ ? static_cast<void*>(of_blocks_.get()) : &of_scale_; }
+  void* get() { return large_ ? large_.get() : small_; }
 
  private:
-  kernels::Fp8Table of_scale_;
-  std::unique_ptr<kernels::Fp4Tables> of_blocks_;
+  alignas(kernels::Fp8Table) std::byte small_[sizeof(kernels::Fp8Table)];
+  std::unique_ptr<std::byte[]> large_;
 };
 
 // Checks the store's bits and scale.
@@ -627,7 +615,7 @@ outgrad_status enter_activation(const char* name, bool backward, const outgrad_c
     if (store.code_bits == kernels::kChosenBits) add_seed(arrays, a);
     arrays.check();
 
-    Tables tables(store);
+    Tables tables(a.store);
     if (store.has_parts) make_tables(a, *a.scale, 0, tables.get());
     const CodeInfo& code = kCodeInfo[static_cast<std::size_t>(a.activation)];
     const ThreadLimit limit;
@@ -848,13 +836,13 @@ outgrad_status outgrad_store_error(const outgrad_call* call, float amax, double*
     if (!store.has_parts) {
       refuse(OUTGRAD_ERROR_STORE, "the bound of %s is in the header of each fit", store.name);
     }
-    MakeTables* const make = kFewBits[static_cast<std::size_t>(a.store)].make[a.activation];
+    const auto make = kFewBits[static_cast<std::size_t>(a.store)].make[a.activation];
     if (make == nullptr) refuse_activation(store, a);
     check_scale(store, a);
     if (store.block > 0 && !(amax >= 0))
       refuse(OUTGRAD_ERROR_VALUE, "amax = %g: it is not negative", static_cast<double>(amax));
     if (error == nullptr) refuse(OUTGRAD_ERROR_NULL_POINTER, "error is null");
-    Tables tables(store);
+    Tables tables(a.store);
     *error = make(*a.scale, a.bits, outgrad::kernels::bits_of(amax) & 0x7fffffffu, tables.get());
   });
 }

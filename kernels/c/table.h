@@ -7,7 +7,7 @@
 #include "kernels/activations.h"
 #include "kernels/c/outgrad.h"
 #include "kernels/catalogue/stores.h"
-#include "kernels/code.h"
+#include "kernels/stores/code.h"
 #include "kernels/formats.h"
 #include "kernels/host/call.h"
 #include "kernels/kernels.h"

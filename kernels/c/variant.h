@@ -8,9 +8,8 @@
 #pragma once
 
 #include "kernels/c/table.h"
-#include "kernels/codes.h"
+#include "kernels/catalogue/codes.h"
 #include "kernels/forwards.h"
-#include "kernels/fp8s.h"
 #include "kernels/host/code.h"
 #include "kernels/host/forwards.h"
 #include "kernels/host/fp4.h"
@@ -28,7 +27,6 @@ using kernels::BF16;
 using kernels::F16;
 using kernels::KernelId;
 using kernels::u8;
-namespace generated = kernels::generated;
 namespace tuned = kernels::tuned;
 
 // An array of a call as a kernel takes it.
@@ -52,53 +50,56 @@ void run(const Call& call) {
 constexpr kernels::CpuSchedule kSchedule = tuned::kDefaultSchedule;
 
 template <class F, class T>
-void forward(const Call& call) {
+void forward_y(const Call& call) {
   kernels::call<KernelId::kGeluForward, T>(
       call.arguments, [](auto... x) { kernels::activation_forward<F, T, kSchedule>(x...); });
 }
 
 template <class Fit, class T>
-void backward(const Call& call) {
+void backward_y(const Call& call) {
   kernels::run<KernelId::kGeluBackward, Fit, T, kSchedule>(call.arguments);
-}
-
-template <class Fit, class Y>
-void forward_parity(const Call& call) {
-  const outgrad_call& a = call.given;
-  kernels::activation_forward_parity<kernels::ParityForward<Fit>, Y, kSchedule>(
-      as<const typename kernels::Format<Y>::Carrier>(a.x), as<Y>(a.y), a.n);
-}
-
-template <class Fit, class Y>
-void backward_parity(const Call& call) {
-  using T = typename kernels::Format<Y>::Carrier;
-  const outgrad_call& a = call.given;
-  kernels::activation_backward<Fit, T, kSchedule, Y>(as<const T>(a.dy), as<const Y>(a.y), nullptr,
-                                                     as<T>(a.dx), a.n);
 }
 
 // GELU's codes are tuned; so is the backward from codes of every activation, which is GELU's with another
 // range.
-template <class A, class T>
-void forward_code(const Call& call) {
-  const outgrad_call& a = call.given;
-  const auto run_in = [&]<class Choice>(Choice) {
-    kernels::activation_forward_code<A, T, Choice::kSchedule>({a.bits, a.seed}, as<const T>(a.x), as<T>(a.y),
-                                                              as<u8>(a.codes), a.n);
-  };
-  if constexpr (std::is_same_v<A, kernels::CodedGelu>) {
-    tuned::run<tuned::GeluForwardCode<T>>(1, a.n, run_in);
+template <StoreId kId, class Table, class Run>
+void in_schedule(const Call& call, const Run& run) {
+  if constexpr (kId != StoreId::kCode) {
+    run.template operator()<kSchedule>();
   } else {
-    run_in(tuned::DefaultCode{});
+    tuned::run<Table>(1, call.given.n,
+                      [&]<class Choice>(Choice) { run.template operator()<Choice::kSchedule>(); });
   }
 }
 
-template <class T>
-void backward_code(const Call& call) {
+kernels::StoreCall store_call(const Call& call) {
   const outgrad_call& a = call.given;
-  tuned::run<tuned::GeluBackwardCode<T>>(1, a.n, [&]<class Choice>(Choice) {
-    kernels::activation_backward_code<T, Choice::kSchedule>(
-        {call.lo, call.hi}, {a.bits, a.seed}, as<const T>(a.dy), as<const u8>(a.codes), as<T>(a.dx), a.n);
+  return {.y = a.y,
+          .mask = a.mask,
+          .codes = as<u8>(a.codes),
+          .scales = as<u8>(a.scales),
+          .parts = as<u8>(a.parts),
+          .choice = {a.bits, a.seed},
+          .range = {call.lo, call.hi},
+          .scale = a.scale == nullptr ? 1 : *a.scale,
+          .tables = call.tables};
+}
+
+template <StoreId kId, class Of, class T>
+void forward(const Call& call) {
+  using Table = std::conditional_t<std::is_same_v<Of, kernels::CodedGelu>, tuned::GeluForwardCode<T>,
+                                   kernels::Untuned<tuned::DefaultCode>>;
+  in_schedule<kId, Table>(call, [&]<kernels::CpuSchedule kS>() {
+    kernels::HostStore<kId>::template forward<Of, T, kS>(store_call(call), as<const T>(call.given.x),
+                                                         call.given.n);
+  });
+}
+
+template <StoreId kId, class Of, class T>
+void backward(const Call& call) {
+  in_schedule<kId, tuned::GeluBackwardCode<T>>(call, [&]<kernels::CpuSchedule kS>() {
+    kernels::HostStore<kId>::template backward<Of, T, kS>(store_call(call), as<const T>(call.given.dy),
+                                                          as<T>(call.given.dx), call.given.n);
   });
 }
 
@@ -107,51 +108,6 @@ void encode_gradients(const Call& call) {
   const outgrad_call& a = call.given;
   kernels::encode_gradients<T, tuned::DefaultCode::kSchedule>({call.lo, call.hi}, {a.bits, a.seed},
                                                               as<const T>(a.g), as<u8>(a.codes), a.n);
-}
-
-template <class T>
-void forward_mxfp8(const Call& call) {
-  const outgrad_call& a = call.given;
-  kernels::gelu_forward_mxfp8<typename kernels::ForwardFit<T>::Type, T, kSchedule>(
-      as<const T>(a.x), as<kernels::F8E4M3>(a.codes), as<kernels::E8M0>(a.scales), a.mask, a.n);
-}
-
-template <class T>
-void backward_mxfp8(const Call& call) {
-  const outgrad_call& a = call.given;
-  kernels::activation_backward<generated::GeluMxfp8, T, kSchedule, kernels::MxFp8>(
-      as<const T>(a.dy), kernels::stored<kernels::MxFp8>(a.codes, a.scales), a.mask, as<T>(a.dx), a.n);
-}
-
-template <class A, class F, class T>
-void forward_fp8(const Call& call) {
-  const outgrad_call& a = call.given;
-  kernels::activation_forward_fp8<A, F, T, kSchedule>(*as<const kernels::Fp8Table>(call.tables), *a.scale,
-                                                      as<const T>(a.x), as<F>(a.codes), as<u8>(a.parts), a.n);
-}
-
-template <class T>
-void backward_fp8(const Call& call) {
-  const outgrad_call& a = call.given;
-  kernels::activation_backward_fp8<T, kSchedule>(*as<const kernels::Fp8Table>(call.tables), as<const T>(a.dy),
-                                                 as<const u8>(a.codes), as<const u8>(a.parts), as<T>(a.dx),
-                                                 a.n);
-}
-
-template <class A, class B, class T>
-void forward_fp4(const Call& call) {
-  const outgrad_call& a = call.given;
-  kernels::activation_forward_fp4<A, B, T, kSchedule>(*as<const kernels::Fp4Tables>(call.tables),
-                                                      as<const T>(a.x), as<u8>(a.codes), as<u8>(a.scales),
-                                                      as<u8>(a.parts), a.n);
-}
-
-template <class B, class T>
-void backward_fp4(const Call& call) {
-  const outgrad_call& a = call.given;
-  kernels::activation_backward_fp4<B, T, kSchedule>(
-      *as<const kernels::Fp4Tables>(call.tables), as<const T>(a.dy), as<const u8>(a.codes),
-      as<const u8>(a.scales), as<const u8>(a.parts), as<T>(a.dx), a.n);
 }
 
 template <class T>
@@ -217,46 +173,34 @@ i64 norm_workspace(i64 rows, i64 n) { return kernels::norm_backward_workspace(ro
 
 // --- The table -----------------------------------------------------------------------------------
 
-constexpr int index_of(const char* activation) {
-  int index = 0;
-  while (!kernels::same_text(kernels::kActivationNames[index], activation)) ++index;
-  return index;
-}
-
 constexpr void set(FormatKernels& all, StoreId store, int activation, FormatKernels::Run* forward,
                    FormatKernels::Run* backward) {
   all.forward[static_cast<int>(store)][activation] = forward;
   all.backward[static_cast<int>(store)][activation] = backward;
 }
 
-template <class T, class Gelu, class... Fit, class... F, class... A>
-constexpr void add_activations(FormatKernels& all, FitList<Gelu, Fit...>, kernels::ForwardList<F...>,
-                               kernels::CodedList<A...>) {
+template <class T, class Gelu, class... Fit, class... F>
+constexpr void add_y(FormatKernels& all, FitList<Gelu, Fit...>, kernels::ForwardList<F...>) {
   int at = 0;
   set(all, StoreId::kY, at, run<KernelId::kGeluForward, T>, run<KernelId::kGeluBackward, T>);
-  (set(all, StoreId::kY, ++at, forward<F, T>, backward<Fit, T>), ...);
-  at = 0;
-  (set(all, StoreId::kCode, at++, forward_code<A, T>, backward_code<T>), ...);
-  set(all, StoreId::kMxFp8, 0, forward_mxfp8<T>, backward_mxfp8<T>);
+  (set(all, StoreId::kY, ++at, forward_y<F, T>, backward_y<Fit, T>), ...);
 }
 
-template <class Y, class... Fit>
-constexpr void add_parity(FormatKernels& all, kernels::ParityFitList<Fit...>) {
-  (set(all, StoreId::kParity, index_of(Fit::kActivation), forward_parity<Fit, Y>, backward_parity<Fit, Y>),
-   ...);
-}
-
-template <class T, class... A>
-constexpr void add_few_bits(FormatKernels& all, kernels::Fp8List<A...>) {
-  const auto add = [&]<class Each>() {
-    const int at = index_of(Each::Header::kActivation);
-    set(all, StoreId::kE4m3, at, forward_fp8<Each, kernels::F8E4M3, T>, backward_fp8<T>);
-    set(all, StoreId::kE5m2, at, forward_fp8<Each, kernels::F8E5M2, T>, backward_fp8<T>);
-    set(all, StoreId::kInt8, at, forward_fp8<Each, kernels::I8, T>, backward_fp8<T>);
-    set(all, StoreId::kMxFp4, at, forward_fp4<Each, kernels::MxFp4, T>, backward_fp4<kernels::MxFp4, T>);
-    set(all, StoreId::kNvFp4, at, forward_fp4<Each, kernels::NvFp4, T>, backward_fp4<kernels::NvFp4, T>);
-  };
-  (add.template operator()<A>(), ...);
+// Every store but that of y, for the activations that have it. Where the backward is the same for all, it is
+// there once.
+template <class T, int... kActivation>
+constexpr void add_stores(FormatKernels& all, std::integer_sequence<int, kActivation...>) {
+  kernels::for_each_store([&]<StoreId kId>() {
+    if constexpr (kId != StoreId::kY) {
+      const auto add = [&]<int kAt>() {
+        using Of = typename kernels::HostStore<kId>::template Of<kAt, T>;
+        using Read =
+            std::conditional_t<kernels::store_of(kId).keeps_y || kernels::store_of(kId).keeps_mask, Of, void>;
+        if constexpr (!std::is_void_v<Of>) set(all, kId, kAt, forward<kId, Of, T>, backward<kId, Read, T>);
+      };
+      (add.template operator()<kActivation>(), ...);
+    }
+  });
 }
 
 template <class T>
@@ -279,19 +223,14 @@ constexpr FormatKernels kernels_of(std::integer_sequence<int, kKernel...>) {
   FormatKernels all{.run = {run<static_cast<KernelId>(kKernel), T>...},
                     .chosen = {chosen<static_cast<KernelId>(kKernel), T>...},
                     .encode_gradients = encode_gradients<T>,
-                    .backward_encoded = backward_code<T>,
+                    .backward_encoded = backward<StoreId::kCode, void, T>,
                     .softmax_forward = softmax_forward<T>,
                     .softmax_encode = softmax_encode<T>,
                     .softmax_backward = softmax_backward<T>,
                     .norm_workspace = norm_workspace,
                     .bias_workspace = bias_workspace};
-  add_activations<T>(all, typename ActivationFits<T>::Type{}, kernels::ActivationForwards{},
-                     kernels::CodedActivations{});
-  if constexpr (sizeof(T) == 2) {
-    using Y = std::conditional_t<std::is_same_v<T, F16>, kernels::ParityF16, kernels::ParityBf16>;
-    add_parity<Y>(all, typename kernels::ParityFits<Y>::Type{});
-  }
-  add_few_bits<T>(all, kernels::Fp8Activations{});
+  add_y<T>(all, typename ActivationFits<T>::Type{}, kernels::ActivationForwards{});
+  add_stores<T>(all, std::make_integer_sequence<int, kActivations>{});
   add_norms<T>(all);
   return all;
 }

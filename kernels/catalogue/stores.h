@@ -1,7 +1,7 @@
 // The catalogue of stores: what may be kept for the backward pass in place of x. Names and facts alone; what
-// a value is kept as follows from the header of its arithmetic (kernels/parity.h, code.h, mxfp8.h, fp8.h,
-// fp4.h, norm_store.h). Everything that goes through the stores one by one goes through this list. To add a
-// store, add it at the end here and to outgrad_store in kernels/c/outgrad.h.
+// a value is kept as follows from the header of its arithmetic (kernels/stores/parity.h, code.h, mxfp8.h,
+// fp8.h, fp4.h, norm_store.h). Everything that goes through the stores one by one goes through this list. To
+// add a store, add it at the end here and to outgrad_store in kernels/c/outgrad.h.
 #pragma once
 
 #include "kernels/portable.h"
@@ -38,6 +38,6 @@ inline constexpr Store kStores[] = {
 };
 inline constexpr int kStoreCount = sizeof kStores / sizeof *kStores;
 
-constexpr const Store& store_of(StoreId id) { return kStores[static_cast<int>(id)]; }
+OUTGRAD_HD constexpr const Store& store_of(StoreId id) { return kStores[static_cast<int>(id)]; }
 
 }  // namespace outgrad::kernels

@@ -105,25 +105,31 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T, true>.threads,
         }
         bytes[octet] = static_cast<u8>(bits);
       });
-  // The bytes of the mask's last word that lie beyond the last octet.
-  if (blockIdx.x == 0 && threadIdx.x < 4) {
-    const i64 octets = (elements + (kOctet - 1)) / kOctet;
-    if (octets % 4 != 0 && threadIdx.x >= octets % 4) bytes[octets / 4 * 4 + threadIdx.x] = 0;
-  }
+  clear_mask_end(bytes, elements);
 }
+
+// Rows of n elements that a backward reads and writes.
+template <class T>
+struct BackwardRows {
+  const T* dy;
+  const T* y;
+  const u8* mask;
+  T* dx;
+  i64 n;
+};
 
 // 8 columns of Rows rows, from element `at` on: computes their dx and adds their products, row by row, to the
 // columns' sums.
 template <GpuSchedule S, int Rows, class T, class Product>
-__device__ __forceinline__ void take_rows(const T* dy, const T* y, const u8* mask, i64 at, i64 n, T* dx,
-                                          const Product& product_of, float (&sum)[kOctet]) {
+__device__ __forceinline__ void take_rows(const BackwardRows<T>& of, i64 at, const Product& product_of,
+                                          float (&sum)[kOctet]) {
   Octet<T> gradient[Rows], output[Rows];
   u32 bits[Rows];
   OUTGRAD_UNROLL
   for (int r = 0; r < Rows; ++r) {
-    gradient[r] = load_octet<S>(dy + at + r * n);
-    output[r] = load_octet<S>(y + at + r * n);
-    bits[r] = mask[(at + r * n) / kOctet];
+    gradient[r] = load_octet<S>(of.dy + at + r * of.n);
+    output[r] = load_octet<S>(of.y + at + r * of.n);
+    bits[r] = of.mask[(at + r * of.n) / kOctet];
   }
   OUTGRAD_UNROLL
   for (int r = 0; r < Rows; ++r) {
@@ -134,28 +140,28 @@ __device__ __forceinline__ void take_rows(const T* dy, const T* y, const u8* mas
                               widened(output[r], k), is_set(bits[r], k));
       sum[k] = add_rn(sum[k], product[k]);
     }
-    store_octet<S, true>(dx + at + r * n, packed<T>(product));
+    store_octet<S, true>(of.dx + at + r * of.n, packed<T>(product));
   }
 }
 
 // The same for one column.
 template <GpuSchedule S, int Rows, class T, class Product>
-__device__ __forceinline__ void take_rows(const T* dy, const T* y, const u8* mask, i64 at, i64 n, T* dx,
-                                          const Product& product_of, float (&sum)[1]) {
+__device__ __forceinline__ void take_rows(const BackwardRows<T>& of, i64 at, const Product& product_of,
+                                          float (&sum)[1]) {
   T gradient[Rows], output[Rows];
   u32 bits[Rows];
   OUTGRAD_UNROLL
   for (int r = 0; r < Rows; ++r) {
-    gradient[r] = dy[at + r * n];
-    output[r] = y[at + r * n];
-    bits[r] = mask[(at + r * n) / kOctet];
+    gradient[r] = of.dy[at + r * of.n];
+    output[r] = of.y[at + r * of.n];
+    bits[r] = of.mask[(at + r * of.n) / kOctet];
   }
   OUTGRAD_UNROLL
   for (int r = 0; r < Rows; ++r) {
-    const bool m = is_set(bits[r], static_cast<int>((at + r * n) % kOctet));
+    const bool m = is_set(bits[r], static_cast<int>((at + r * of.n) % kOctet));
     const float product = product_of(widen(gradient[r]), code_of(output[r]), widen(output[r]), m);
     sum[0] = add_rn(sum[0], product);
-    dx[at + r * n] = narrow<T>(product);
+    of.dx[at + r * of.n] = narrow<T>(product);
   }
 }
 
@@ -171,7 +177,7 @@ __global__ void __launch_bounds__(kBackwardSchedule<Schedule, Fit, T, true>.thre
   [[maybe_unused]] constexpr GpuSchedule kUnhinted = unhinted(kSchedule);
   const auto& table = resident_table<DeviceFit<Fit, T>, kSchedule.table, kSchedule.threads>();
   const auto ops = ops_for<Fit, T>(table);
-  const auto* const bytes = reinterpret_cast<const u8*>(mask);
+  const BackwardRows<T> rows{dy, y, reinterpret_cast<const u8*>(mask), dx, n};
   const auto product_of = [&](float gradient, u32 code, float output, bool m) {
     return ops.mul(gradient, derivative<Fit, T>(ops, table, code, output, m));
   };
@@ -185,11 +191,11 @@ __global__ void __launch_bounds__(kBackwardSchedule<Schedule, Fit, T, true>.thre
     float sum[kColumns] = {};
 #pragma unroll 1
     for (; at + (kSchedule.octets - 1) * n < end; at += kSchedule.octets * n) {
-      take_rows<kSchedule, kSchedule.octets>(dy, y, bytes, at, n, dx, product_of, sum);
+      take_rows<kSchedule, kSchedule.octets>(rows, at, product_of, sum);
     }
     if constexpr (kSchedule.octets > 1) {
 #pragma unroll 1
-      for (; at < end; at += n) take_rows<kSchedule, 1>(dy, y, bytes, at, n, dx, product_of, sum);
+      for (; at < end; at += n) take_rows<kSchedule, 1>(rows, at, product_of, sum);
     }
     if constexpr (Wide) {
       store_octet<kUnhinted, true>(sums + slot * n + column, packed<float>(sum));
@@ -214,13 +220,8 @@ cudaError_t launch_bias_gelu_forward(const T* x, const B* bias, i64 rows, i64 n,
   const i64 elements = matrix_elements(rows, n);
   if (elements < 0) return cudaErrorInvalidValue;
   if (elements == 0) return cudaSuccess;
-  const i64 words = mask_words(elements);
-  if (!is_array(x, elements) || !is_array(bias, n) || !is_array(y, elements) || !is_array(mask, words))
-    return cudaErrorInvalidValue;
-  const Extent in = extent_of(x, elements), shift = extent_of(bias, n), out = extent_of(y, elements),
-               bits = extent_of(mask, words);
-  if ((y != x && overlap(out, in)) || overlap(out, shift) || overlap(out, bits) || overlap(bits, in) ||
-      overlap(bits, shift))
+  if (!detail::operands_hold({detail::operand(x, elements), detail::operand(bias, n),
+                              detail::written(y, elements, x), detail::written(mask, mask_words(elements))}))
     return cudaErrorInvalidValue;
   constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T, true>;
   static constinit ResidentBlocks resident[2];
@@ -243,22 +244,13 @@ cudaError_t launch_bias_gelu_backward(const T* dy, const T* y, const u32* mask, 
                                       float* dbias, float* workspace, i64 workspace_words,
                                       cudaStream_t stream) {
   const i64 elements = matrix_elements(rows, n);
-  if (elements < 0 || !is_array(dbias, n)) return cudaErrorInvalidValue;
+  if (elements < 0 || !detail::operands_hold({detail::written(dbias, n)})) return cudaErrorInvalidValue;
   if (elements == 0) return cudaMemsetAsync(dbias, 0, static_cast<size_t>(n) * sizeof(float), stream);
-  const i64 words = mask_words(elements), sum_words = bias_backward_workspace(rows, n);
-  if (!is_array(dy, elements) || !is_array(y, elements) || !is_array(mask, words) || !is_array(dx, elements))
-    return cudaErrorInvalidValue;
-  if (workspace_words < sum_words || (sum_words > 0 && !is_array(workspace, sum_words)))
-    return cudaErrorInvalidValue;
-  const Extent gradient = extent_of(dy, elements), output = extent_of(y, elements),
-               bits = extent_of(mask, words), out = extent_of(dx, elements), total = extent_of(dbias, n),
-               scratch = extent_of(workspace, sum_words);
-  if (dx != dy && overlap(out, gradient)) return cudaErrorInvalidValue;
-  for (const Extent& written : {out, total, scratch}) {
-    if (overlap(written, output) || overlap(written, bits)) return cudaErrorInvalidValue;
-  }
-  if (overlap(total, gradient) || overlap(scratch, gradient) || overlap(total, out) ||
-      overlap(scratch, out) || overlap(scratch, total))
+  const i64 sum_words = bias_backward_workspace(rows, n);
+  if (workspace_words < sum_words ||
+      !detail::operands_hold({detail::operand(dy, elements), detail::operand(y, elements),
+                              detail::operand(mask, mask_words(elements)), detail::written(dx, elements, dy),
+                              detail::written(dbias, n), detail::written(workspace, sum_words)}))
     return cudaErrorInvalidValue;
 
   constexpr GpuSchedule kSchedule = kBackwardSchedule<Schedule, Fit, T, true>;

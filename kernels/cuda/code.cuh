@@ -1,5 +1,5 @@
-// Codes for f'(x) on a GPU (kernels/code.h): the forward that writes y and the codes, the codes of gradients
-// that the caller has computed, and the backward that reads the codes alone. Codes are packed as
+// Codes for f'(x) on a GPU (kernels/stores/code.h): the forward that writes y and the codes, the codes of
+// gradients that the caller has computed, and the backward that reads the codes alone. Codes are packed as
 // kernels/host/code.h says, and every bit is the host's.
 //
 // The codes of an octet are as many bytes as a code has bits, so that octets share no byte. 1, 2, 4 or 8 of
@@ -8,7 +8,7 @@
 // and at a ragged end, a thread moves its octet's codes byte by byte.
 #pragma once
 
-#include "kernels/codes.h"
+#include "kernels/catalogue/codes.h"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/dropout.h"
 #include "kernels/forwards.h"
@@ -155,16 +155,102 @@ struct ValueAndGradient {
   float value, gradient;
 };
 
-// The codes of n elements of `from`: whole(octet, elements, g) leaves the gradients of an octet in g, and
+// Whether octets of Bits a number, perhaps none, can be moved in words.
+template <int Bits>
+__device__ __forceinline__ bool packed_aligned(const u8* packed) {
+  if constexpr (Bits == 0) {
+    return true;
+  } else {
+    return codes_aligned<Bits>(packed);
+  }
+}
+
+// Packs numbers of Bits, perhaps none, for n elements of `from`: whole(octet, elements) gives those of an
+// octet side by side, and one(i) that of one element.
+template <GpuSchedule S, int Bits, class T, class Whole, class One>
+__device__ __forceinline__ void pack_over_octets(const T* from, bool aligned, u8* packed, i64 n,
+                                                 const Whole& whole, const One& one) {
+  static_assert(schedule_holds<S>());
+  over_input_octets<S>(
+      from, n, aligned && packed_aligned<Bits>(packed),
+      [&](u64 octet, const Octet<T>& input) {
+        const u64 own = whole(octet, input);
+        if constexpr (Bits > 0) store_codes<Bits>(packed, octet, own);
+      },
+      [&](u64 octet, u32 count) {
+        u64 own = 0;
+#pragma unroll 1
+        for (u32 k = 0; k < count; ++k) own |= static_cast<u64>(one(octet * kOctet + k)) << Bits * k;
+        if constexpr (Bits > 0) store_codes_apart<Bits>(packed, octet, count, own);
+      });
+}
+
+// What a backward reads beside dy: packed numbers of Bits, perhaps none, and codes of 8 bits if WithCodes.
+template <int Bits, bool WithCodes>
+struct KeptCodes {
+  const u8* packed;
+  const u8* codes = nullptr;
+};
+
+// dx = dy g of n elements: whole(octet, numbers, codes, g) leaves what an octet stands for in g, and one(i,
+// k, numbers) is that of element i, the k-th of its octet.
+template <GpuSchedule S, int Bits, bool WithCodes, class T, class Whole, class One>
+__device__ __forceinline__ void multiply_over_octets(const T* dy, const KeptCodes<Bits, WithCodes>& kept,
+                                                     T* dx, i64 n, const Whole& whole, const One& one) {
+  static_assert(schedule_holds<S>());
+  const bool aligned = WithCodes ? is_aligned<S, T, u8>(dy, kept.codes, dx) : is_aligned<S, T, T>(dy, dy, dx);
+  over_octets<S>(
+      n, aligned && packed_aligned<Bits>(kept.packed),
+      [&](u64 first) {
+        constexpr u64 kApart = S.threads;
+        Octet<T> gradient[S.octets];
+        Octet<u8> codes[S.octets] = {};
+        u64 own[S.octets] = {};
+        OUTGRAD_UNROLL
+        for (int u = 0; u < S.octets; ++u) {
+          const u64 octet = first + u * kApart;
+          gradient[u] = load_octet<S>(dy + octet * kOctet);
+          if constexpr (WithCodes) codes[u] = load_octet<S>(kept.codes + octet * kOctet);
+          if constexpr (Bits > 0) own[u] = load_codes<Bits>(kept.packed, octet);
+        }
+        OUTGRAD_UNROLL
+        for (int u = 0; u < S.octets; ++u) {
+          float g[kOctet], result[kOctet];
+          whole(first + u * kApart, own[u], codes[u], g);
+          OUTGRAD_UNROLL
+          for (int k = 0; k < kOctet; ++k) result[k] = mul_rn(widened(gradient[u], k), g[k]);
+          store_octet<S>(dx + (first + u * kApart) * kOctet, packed<T>(result));
+        }
+      },
+      [&](u64 octet, u32 count) {
+        u64 own = 0;
+        if constexpr (Bits > 0) own = load_codes_apart<Bits>(kept.packed, octet, count);
+#pragma unroll 1
+        for (u32 k = 0; k < count; ++k) {
+          const u64 i = octet * kOctet + k;
+          dx[i] = narrow<T>(mul_rn(widen(dy[i]), one(i, static_cast<int>(k), own)));
+        }
+      });
+}
+
+// n codes that a kernel writes, by this rule and with this seed.
+template <int Bits, bool Dithered>
+struct CodesTo {
+  CodeRule rule;
+  u8* codes;
+  i64 n;
+  const u64* seed;
+};
+
+// The codes of the elements of `from`: whole(octet, elements, g) leaves the gradients of an octet in g, and
 // one(i) is that of one element.
 template <GpuSchedule S, int Bits, bool Dithered, class T, class Whole, class One>
-__device__ __forceinline__ void codes_over_octets(const CodeRule& rule, const T* from, bool aligned,
-                                                  u8* codes, i64 n, const u64* seed, const Whole& whole,
-                                                  const One& one) {
-  static_assert(schedule_holds<S>());
-  const u64 key = Dithered ? *seed : 0;
-  over_input_octets<S>(
-      from, n, aligned && codes_aligned<Bits>(codes),
+__device__ __forceinline__ void codes_over_octets(const CodesTo<Bits, Dithered>& to, const T* from,
+                                                  bool aligned, const Whole& whole, const One& one) {
+  const u64 key = Dithered ? *to.seed : 0;
+  const CodeRule rule = to.rule;
+  pack_over_octets<S, Bits>(
+      from, aligned, to.codes, to.n,
       [&](u64 octet, const Octet<T>& input) {
         float g[kOctet], d[kOctet];
         u64 own = 0;
@@ -173,25 +259,17 @@ __device__ __forceinline__ void codes_over_octets(const CodeRule& rule, const T*
         OUTGRAD_UNROLL
         for (int k = 0; k < kOctet; ++k)
           own |= static_cast<u64>(coded_gradient(rule, g[k], d[k])) << Bits * k;
-        store_codes<Bits>(codes, octet, own);
+        return own;
       },
-      [&](u64 octet, u32 count) {
-        u64 own = 0;
-#pragma unroll 1
-        for (u32 k = 0; k < count; ++k) {
-          const u64 i = octet * kOctet + k;
-          own |= static_cast<u64>(coded_gradient(rule, one(i), dither_at<Dithered>(i, key))) << Bits * k;
-        }
-        store_codes_apart<Bits>(codes, octet, count, own);
-      });
+      [&](u64 i) { return coded_gradient(rule, one(i), dither_at<Dithered>(i, key)); });
 }
 
-// y and codes of n elements x: evaluated(x) of each, widened.
+// y and codes of the elements x: evaluated(x) of each, widened.
 template <GpuSchedule S, int Bits, bool Dithered, class T, class Evaluated>
-__device__ __forceinline__ void values_and_codes(const CodeRule& rule, const T* x, T* y, u8* codes, i64 n,
-                                                 const u64* seed, const Evaluated& evaluated) {
-  codes_over_octets<S, Bits, Dithered>(
-      rule, x, is_aligned<S, T, T>(x, x, y), codes, n, seed,
+__device__ __forceinline__ void values_and_codes(const CodesTo<Bits, Dithered>& to, const T* x, T* y,
+                                                 const Evaluated& evaluated) {
+  codes_over_octets<S>(
+      to, x, is_aligned<S, T, T>(x, x, y),
       [&](u64 octet, const Octet<T>& input, float (&g)[kOctet]) {
         float value[kOctet];
         OUTGRAD_UNROLL
@@ -220,8 +298,8 @@ __device__ __forceinline__ decltype(auto) resident_beside(const Wide& wide) {
 }
 
 // Sets y[i] = f(x[i]) and code i to that of x[i], for i in [0, n). y may be x; codes, of code_bytes(Bits, n)
-// bytes, overlaps neither. A is a CodedActivation of kernels/codes.h. The seed of dithered codes lies in
-// device memory, as that of dropout does; for exact ones it is null. The contract is that of
+// bytes, overlaps neither. A is a CodedActivation of kernels/catalogue/codes.h. The seed of dithered codes
+// lies in device memory, as that of dropout does; for exact ones it is null. The contract is that of
 // kernels/host/code.h.
 template <class A, class T, int Bits, bool Dithered = false, class Schedule = StoreSchedule>
 __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads,
@@ -230,15 +308,16 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads,
   using Wide = typename A::template Forward<float>;
   constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T>;
   constexpr CodeRule kRule = code_rule<Bits, Dithered>({A::Code::kLo, A::Code::kHi});
+  const CodesTo<Bits, Dithered> to{kRule, codes, n, seed};
   if constexpr (requires { Wide::table(); }) {
     using Narrow = typename A::template Forward<T>;
     const auto& wide = resident_forward<Wide, kSchedule.table, kSchedule.threads>();
     const auto& own = resident_beside<Narrow, T, kSchedule>(wide);
-    values_and_codes<kSchedule, Bits, Dithered>(kRule, x, y, codes, n, seed, [&](float each) {
+    values_and_codes<kSchedule>(to, x, y, [&](float each) {
       return ValueAndGradient{forward_value<T, Narrow, false>(own, each), gradient_at<Wide>(wide, each)};
     });
   } else {
-    values_and_codes<kSchedule, Bits, Dithered>(kRule, x, y, codes, n, seed, [&](float each) {
+    values_and_codes<kSchedule>(to, x, y, [&](float each) {
       return ValueAndGradient{forward_in_f32<Wide, T>(each), gradient_at<Wide>(each)};
     });
   }
@@ -252,8 +331,8 @@ __global__ void __launch_bounds__(kPlainCodeSchedule<Schedule, T>.threads,
     encode_gradients(const T* g, u8* codes, i64 n, const u64* seed, CodeRule rule) {
   constexpr GpuSchedule kSchedule = kPlainCodeSchedule<Schedule, T>;
   static_assert(code_bits_hold(Bits, Dithered));
-  codes_over_octets<kSchedule, Bits, Dithered>(
-      rule, g, is_aligned<kSchedule, T, T>(g, g, g), codes, n, seed,
+  codes_over_octets<kSchedule>(
+      CodesTo<Bits, Dithered>{rule, codes, n, seed}, g, is_aligned<kSchedule, T, T>(g, g, g),
       [&](u64, const Octet<T>& input, float (&gradient)[kOctet]) {
         OUTGRAD_UNROLL
         for (int k = 0; k < kOctet; ++k) gradient[k] = widened(input, k);
@@ -268,77 +347,39 @@ __global__ void __launch_bounds__(kPlainCodeSchedule<Schedule, T>.threads,
                                   kPlainCodeSchedule<Schedule, T>.resident_blocks)
     activation_backward_code(const T* dy, const u8* codes, T* dx, i64 n, const u64* seed, CodeRule rule) {
   constexpr GpuSchedule kSchedule = kPlainCodeSchedule<Schedule, T>;
-  static_assert(schedule_holds<kSchedule>() && code_bits_hold(Bits, Dithered));
+  static_assert(code_bits_hold(Bits, Dithered));
   constexpr u32 kField = (1u << Bits) - 1;
   const u64 key = Dithered ? *seed : 0;
-  const auto product = [&](float gradient, u64 own, int k, float d) {
-    return mul_rn(gradient, gradient_of_code(rule, static_cast<u8>(own >> Bits * k & kField), d));
+  const auto gradient = [&](u64 own, int k, float d) {
+    return gradient_of_code(rule, static_cast<u8>(own >> Bits * k & kField), d);
   };
-  over_octets<kSchedule>(
-      n, is_aligned<kSchedule, T, T>(dy, dy, dx) && codes_aligned<Bits>(codes),
-      [&](u64 first) {
-        constexpr u64 kApart = kSchedule.threads;
-        Octet<T> gradient[kSchedule.octets];
-        u64 own[kSchedule.octets];
+  multiply_over_octets<kSchedule>(
+      dy, KeptCodes<Bits, false>{codes}, dx, n,
+      [&](u64 octet, u64 own, const Octet<u8>&, float (&g)[kOctet]) {
+        float d[kOctet];
+        octet_dithers<Dithered>(octet, key, d);
         OUTGRAD_UNROLL
-        for (int u = 0; u < kSchedule.octets; ++u) {
-          gradient[u] = load_octet<kSchedule>(dy + (first + u * kApart) * kOctet);
-          own[u] = load_codes<Bits>(codes, first + u * kApart);
-        }
-        OUTGRAD_UNROLL
-        for (int u = 0; u < kSchedule.octets; ++u) {
-          const u64 octet = first + u * kApart;
-          float result[kOctet], d[kOctet];
-          octet_dithers<Dithered>(octet, key, d);
-          OUTGRAD_UNROLL
-          for (int k = 0; k < kOctet; ++k) result[k] = product(widened(gradient[u], k), own[u], k, d[k]);
-          store_octet<kSchedule>(dx + octet * kOctet, packed<T>(result));
-        }
+        for (int k = 0; k < kOctet; ++k) g[k] = gradient(own, k, d[k]);
       },
-      [&](u64 octet, u32 count) {
-        const u64 own = load_codes_apart<Bits>(codes, octet, count);
-#pragma unroll 1
-        for (u32 k = 0; k < count; ++k) {
-          const u64 i = octet * kOctet + k;
-          dx[i] = narrow<T>(product(widen(dy[i]), own, static_cast<int>(k), dither_at<Dithered>(i, key)));
-        }
-      });
+      [&](u64 i, int k, u64 own) { return gradient(own, k, dither_at<Dithered>(i, key)); });
 }
 
 #ifndef __CUDACC_RTC__
-namespace detail {
-
-// Whether a call has its arrays: `from` is x or dy, `to` is y or dx, which may be `from`. The codes, which a
-// forward writes, overlap neither, and what is written overlaps no seed.
-template <int Bits, bool Dithered, bool Forward, class T>
-bool code_arrays_hold(const T* from, const u8* codes, const T* to, const u64* seed, i64 n) {
-  const i64 bytes = code_bytes(Bits, n);
-  if (!is_array(from, n) || !is_array(to, n) || !is_array(codes, bytes)) return false;
-  const Extent in = extent_of(from, n), out = extent_of(to, n), code = extent_of(codes, bytes);
-  if ((to != from && overlap(out, in)) || overlap(out, code) || (Forward && overlap(code, in))) return false;
-  if constexpr (Dithered) {
-    if (!is_array(seed, 1) || overlap(out, extent_of(seed, 1)) ||
-        (Forward && overlap(code, extent_of(seed, 1))))
-      return false;
-  }
-  return true;
-}
-
-}  // namespace detail
-
 // Takes device pointers, aligned to their element; the seed of exact codes is not read. n = 0 launches
 // nothing. y may be x. The result is cudaErrorInvalidValue for any other overlap, a null pointer, and a
 // negative or overflowing n.
 template <class A, class T, int Bits, bool Dithered = false, class Schedule = StoreSchedule>
 cudaError_t launch_activation_forward_code(const T* x, T* y, u8* codes, i64 n, const u64* seed,
                                            cudaStream_t stream) {
-  if (n < 0 || n > kMostElements) return cudaErrorInvalidValue;
-  if (n == 0) return cudaSuccess;
-  if (!detail::code_arrays_hold<Bits, Dithered, true>(x, codes, y, seed, n)) return cudaErrorInvalidValue;
   static constinit ResidentBlocks resident;
-  return launch_octets<kForwardSchedule<Schedule, T>>(activation_forward_code<A, T, Bits, Dithered, Schedule>,
-                                                      DeviceKernel::activation_forward_code, resident, n,
-                                                      stream, x, y, codes, n, seed);
+  return launch_octets<kForwardSchedule<Schedule, T>>(
+      {DeviceKernel::activation_forward_code, resident, n, stream},
+      activation_forward_code<A, T, Bits, Dithered, Schedule>,
+      [&] {
+        return detail::operands_hold({detail::operand(x, n), detail::operand(seed, Dithered ? 1 : 0),
+                                      detail::written(y, n, x), detail::written(codes, code_bytes(Bits, n))});
+      },
+      x, y, codes, n, seed);
 }
 
 // The same of gradients g and their codes. range: one for which code_range_holds, else the result is
@@ -346,26 +387,30 @@ cudaError_t launch_activation_forward_code(const T* x, T* y, u8* codes, i64 n, c
 template <class T, int Bits, bool Dithered = false, class Schedule = DefaultGpuSchedule>
 cudaError_t launch_encode_gradients(const CodeRange& range, const T* g, u8* codes, i64 n, const u64* seed,
                                     cudaStream_t stream) {
-  if (n < 0 || n > kMostElements || !code_range_holds(range)) return cudaErrorInvalidValue;
-  if (n == 0) return cudaSuccess;
-  if (!detail::code_arrays_hold<Bits, Dithered, true>(g, codes, g, seed, n)) return cudaErrorInvalidValue;
+  if (!code_range_holds(range)) return cudaErrorInvalidValue;
   static constinit ResidentBlocks resident;
-  return launch_octets<kPlainCodeSchedule<Schedule, T>>(encode_gradients<T, Bits, Dithered, Schedule>,
-                                                        DeviceKernel::encode_gradients, resident, n, stream,
-                                                        g, codes, n, seed, code_rule<Bits, Dithered>(range));
+  return launch_octets<kPlainCodeSchedule<Schedule, T>>(
+      {DeviceKernel::encode_gradients, resident, n, stream}, encode_gradients<T, Bits, Dithered, Schedule>,
+      [&] {
+        return detail::operands_hold({detail::operand(g, n), detail::operand(seed, Dithered ? 1 : 0),
+                                      detail::written(codes, code_bytes(Bits, n))});
+      },
+      g, codes, n, seed, code_rule<Bits, Dithered>(range));
 }
 
 // The same of dy, dx and codes that are read. range: of the forward's A::Code, or of the codes' own g.
 template <class T, int Bits, bool Dithered = false, class Schedule = DefaultGpuSchedule>
 cudaError_t launch_activation_backward_code(const CodeRange& range, const T* dy, const u8* codes, T* dx,
                                             i64 n, const u64* seed, cudaStream_t stream) {
-  if (n < 0 || n > kMostElements) return cudaErrorInvalidValue;
-  if (n == 0) return cudaSuccess;
-  if (!detail::code_arrays_hold<Bits, Dithered, false>(dy, codes, dx, seed, n)) return cudaErrorInvalidValue;
   static constinit ResidentBlocks resident;
   return launch_octets<kPlainCodeSchedule<Schedule, T>>(
-      activation_backward_code<T, Bits, Dithered, Schedule>, DeviceKernel::activation_backward_code, resident,
-      n, stream, dy, codes, dx, n, seed, code_rule<Bits, Dithered>(range));
+      {DeviceKernel::activation_backward_code, resident, n, stream},
+      activation_backward_code<T, Bits, Dithered, Schedule>,
+      [&] {
+        return detail::operands_hold({detail::operand(dy, n), detail::operand(codes, code_bytes(Bits, n)),
+                                      detail::operand(seed, Dithered ? 1 : 0), detail::written(dx, n, dy)});
+      },
+      dy, codes, dx, n, seed, code_rule<Bits, Dithered>(range));
 }
 #endif
 

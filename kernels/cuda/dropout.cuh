@@ -53,15 +53,15 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads,
 // NaN or outside [0, 1].
 template <class T, class Schedule = DropoutSchedule>
 cudaError_t launch_dropout(const T* x, T* y, i64 n, const u64* seed, double p, cudaStream_t stream) {
-  if (n < 0 || n > kMostElements || !dropout_holds(p)) return cudaErrorInvalidValue;
-  if (n == 0) return cudaSuccess;
-  if (!is_array(x, n) || !is_array(y, n) || !is_array(seed, 1)) return cudaErrorInvalidValue;
-  const Extent out = extent_of(y, n);
-  if ((y != x && overlap(out, extent_of(x, n))) || overlap(out, extent_of(seed, 1)))
-    return cudaErrorInvalidValue;
+  if (!dropout_holds(p)) return cudaErrorInvalidValue;
   static constinit ResidentBlocks resident;
-  return launch_octets<kForwardSchedule<Schedule, T>>(dropout<T, Schedule>, DeviceKernel::dropout, resident,
-                                                      n, stream, x, y, n, Seed{seed}, dropout_rule(p));
+  return launch_octets<kForwardSchedule<Schedule, T>>(
+      {DeviceKernel::dropout, resident, n, stream}, dropout<T, Schedule>,
+      [&] {
+        return detail::operands_hold(
+            {detail::operand(x, n), detail::operand(seed, 1), detail::written(y, n, x)});
+      },
+      x, y, n, Seed{seed}, dropout_rule(p));
 }
 #endif
 

@@ -219,47 +219,6 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads,
 }
 
 #ifndef __CUDACC_RTC__
-// n elements at a pointer, in bytes; `bits` to an element.
-struct Extent {
-  u64 begin;
-  u64 end;
-};
-
-template <class T>
-Extent extent_of(const T* pointer, i64 n) {
-  const u64 begin = reinterpret_cast<u64>(pointer);
-  return {begin, begin + static_cast<u64>(n) * sizeof(T)};
-}
-
-inline bool overlap(const Extent& a, const Extent& b) { return a.begin < b.end && b.begin < a.end; }
-
-// Whether an array can be there: not null, aligned to its element, not around the end of the address space.
-template <class T>
-bool is_array(const T* pointer, i64 n) {
-  const Extent extent = extent_of(pointer, n);
-  return extent.begin != 0 && extent.begin % alignof(T) == 0 && extent.begin < extent.end;
-}
-
-// The same of a stored array, and of its scales where its format has them.
-template <class Y>
-bool is_stored(const Y* view, i64 n) {
-  return is_array(view, n);
-}
-template <class Y>
-bool is_stored(const BlockScaled<Y>& view, i64 n) {
-  return is_array(codes_of(view), n) && is_array(view.scales, scales_of<Y>(n));
-}
-
-template <class Y>
-bool overlaps_stored(const Extent& written, const Y* view, i64 n) {
-  return overlap(written, extent_of(view, n));
-}
-template <class Y>
-bool overlaps_stored(const Extent& written, const BlockScaled<Y>& view, i64 n) {
-  return overlap(written, extent_of(codes_of(view), n)) ||
-         overlap(written, extent_of(view.scales, scales_of<Y>(n)));
-}
-
 inline i64 mask_words(i64 n) { return (n + 31) / 32; }
 
 // Blocks of a kernel that an SM holds at once, by device: asked at the first launch there, then kept. Threads
@@ -298,37 +257,57 @@ cudaError_t limits_for(void (*kernel)(Parameters...), ResidentBlocks& resident, 
   return cudaDeviceGetAttribute(&limits.sms, cudaDevAttrMultiProcessorCount, device);
 }
 
-// Enqueues an elementwise kernel over n > 0 elements with its schedule's grid.
-template <GpuSchedule S, class... Parameters, class... Arguments>
-cudaError_t launch_octets(void (*kernel)(Parameters...), DeviceKernel which, ResidentBlocks& resident, i64 n,
-                          cudaStream_t stream, const Arguments&... arguments) {
+// A launch of a kernel over n elements. `resident` is the kernel's own.
+struct OctetLaunch {
+  DeviceKernel kernel;
+  ResidentBlocks& resident;
+  i64 n;
+  cudaStream_t stream;
+};
+
+// Enqueues an elementwise kernel with its schedule's grid. n = 0 launches nothing, whatever the pointers.
+// cudaErrorInvalidValue: n is negative or overflows, or not operands_hold(), which is asked for n > 0 alone.
+template <GpuSchedule S, class Hold, class... Parameters, class... Arguments>
+cudaError_t launch_octets(const OctetLaunch& of, void (*kernel)(Parameters...), const Hold& operands_hold,
+                          const Arguments&... arguments) {
+  if (of.n < 0 || of.n > kMostElements) return cudaErrorInvalidValue;
+  if (of.n == 0) return cudaSuccess;
+  if (!operands_hold()) return cudaErrorInvalidValue;
   PlanLimits limits;
-  if (const cudaError_t status = limits_for<S>(kernel, resident, limits); status != cudaSuccess)
+  if (const cudaError_t status = limits_for<S>(kernel, of.resident, limits); status != cudaSuccess)
     return status;
-  const PlannedLaunch planned = elementwise_plan(which, S, n, limits).launch[0];
-  return launch(kernel, static_cast<unsigned>(planned.blocks), planned.threads, 0, stream, arguments...);
+  const PlannedLaunch planned = elementwise_plan(of.kernel, S, of.n, limits).launch[0];
+  return launch(kernel, static_cast<unsigned>(planned.blocks), planned.threads, 0, of.stream, arguments...);
 }
 
-// Device pointers, aligned to their element. n = 0 launches nothing, whatever the pointers. dx may equal dy;
-// any other overlap of dx, a null pointer (but a mask that the fit does not read), a negative or overflowing
-// n is cudaErrorInvalidValue.
+namespace detail {
+
+// The scales of a stored y, where its format has them.
+template <class Y>
+Operand scales_operand(const Y*, i64) {
+  return operand<u8>(nullptr, 0);
+}
+template <class Y>
+Operand scales_operand(const BlockScaled<Y>& view, i64 n) {
+  return operand(view.scales, scales_of<Y>(n));
+}
+
+}  // namespace detail
+
+// Device pointers, aligned to their element. dx may equal dy; any other overlap of dx, a null pointer (but a
+// mask that the fit does not read), a negative or overflowing n is cudaErrorInvalidValue.
 template <class Fit, class T, class Y = T, class Schedule = DefaultGpuSchedule>
 cudaError_t launch_activation_backward(const T* dy, Stored<Y> y, const u32* mask, T* dx, i64 n,
                                        cudaStream_t stream) {
-  if (n < 0 || n > kMostElements) return cudaErrorInvalidValue;
-  if (n == 0) return cudaSuccess;
-  if (!is_array(dy, n) || !is_stored(y, n) || !is_array(dx, n)) return cudaErrorInvalidValue;
-  const Extent out = extent_of(dx, n);
-  if ((dx != dy && overlap(out, extent_of(dy, n))) || overlaps_stored(out, y, n))
-    return cudaErrorInvalidValue;
-  if constexpr (kReadsMask<Fit, Y>) {
-    if (!is_array(mask, mask_words(n)) || overlap(out, extent_of(mask, mask_words(n))))
-      return cudaErrorInvalidValue;
-  }
   static constinit ResidentBlocks resident;
-  return launch_octets<kBackwardSchedule<Schedule, Fit, T>>(activation_backward<Fit, T, Y, Schedule>,
-                                                            DeviceKernel::activation_backward, resident, n,
-                                                            stream, dy, y, mask, dx, n);
+  return launch_octets<kBackwardSchedule<Schedule, Fit, T>>(
+      {DeviceKernel::activation_backward, resident, n, stream}, activation_backward<Fit, T, Y, Schedule>,
+      [&] {
+        return detail::operands_hold(
+            {detail::operand(dy, n), detail::operand(codes_of(y), n), detail::scales_operand(y, n),
+             detail::operand(mask, kReadsMask<Fit, Y> ? mask_words(n) : 0), detail::written(dx, n, dy)});
+      },
+      dy, y, mask, dx, n);
 }
 
 // The same under GELU's name.
@@ -340,20 +319,15 @@ cudaError_t launch_gelu_backward(const T* dy, Stored<Y> y, const u32* mask, T* d
 
 // Of a kernel from x to y and, where Masked, the mask: what launch_gelu_forward says of its arguments.
 template <GpuSchedule S, bool Masked, class T>
-cudaError_t launch_forward(void (*kernel)(const T*, T*, u32*, i64), DeviceKernel which,
-                           ResidentBlocks& resident, const T* x, T* y, u32* mask, i64 n,
-                           cudaStream_t stream) {
-  if (n < 0 || n > kMostElements) return cudaErrorInvalidValue;
-  if (n == 0) return cudaSuccess;
-  if (!is_array(x, n) || !is_array(y, n)) return cudaErrorInvalidValue;
-  const Extent in = extent_of(x, n), out = extent_of(y, n);
-  if (y != x && overlap(out, in)) return cudaErrorInvalidValue;
-  if constexpr (Masked) {
-    if (!is_array(mask, mask_words(n))) return cudaErrorInvalidValue;
-    const Extent bits = extent_of(mask, mask_words(n));
-    if (overlap(out, bits) || overlap(bits, in)) return cudaErrorInvalidValue;
-  }
-  return launch_octets<S>(kernel, which, resident, n, stream, x, y, mask, n);
+cudaError_t launch_forward(const OctetLaunch& of, void (*kernel)(const T*, T*, u32*, i64), const T* x, T* y,
+                           u32* mask) {
+  return launch_octets<S>(
+      of, kernel,
+      [&] {
+        return detail::operands_hold({detail::operand(x, of.n), detail::written(y, of.n, x),
+                                      detail::written(mask, Masked ? mask_words(of.n) : 0)});
+      },
+      x, y, mask, of.n);
 }
 
 // y may equal x; any other overlap is cudaErrorInvalidValue, and so are the cases above.
@@ -361,7 +335,7 @@ template <class Forward, class T, class Schedule = DefaultGpuSchedule>
 cudaError_t launch_gelu_forward(const T* x, T* y, u32* mask, i64 n, cudaStream_t stream) {
   static constinit ResidentBlocks resident;
   return launch_forward<kForwardSchedule<Schedule, T>, true>(
-      gelu_forward<Forward, T, Schedule>, DeviceKernel::gelu_forward, resident, x, y, mask, n, stream);
+      {DeviceKernel::gelu_forward, resident, n, stream}, gelu_forward<Forward, T, Schedule>, x, y, mask);
 }
 #endif
 

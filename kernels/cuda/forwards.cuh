@@ -45,7 +45,8 @@ template <class F, class T, class Schedule = ForwardsSchedule>
 cudaError_t launch_activation_forward(const T* x, T* y, u32* mask, i64 n, cudaStream_t stream) {
   static constinit ResidentBlocks resident;
   return launch_forward<kForwardSchedule<Schedule, T>, F::kMasked>(
-      activation_forward<F, T, Schedule>, DeviceKernel::activation_forward, resident, x, y, mask, n, stream);
+      {DeviceKernel::activation_forward, resident, n, stream}, activation_forward<F, T, Schedule>, x, y,
+      mask);
 }
 #endif
 

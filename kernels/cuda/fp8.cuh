@@ -1,22 +1,19 @@
-// y in 8 bits at a scale with 0 to 2 bits beside it, on a GPU (kernels/fp8.h): the table of a scale, the
-// forward that writes codes and parts, and the backward that reads them. Every bit is the host's.
+// y in 8 bits at a scale with 0 to 2 bits beside it, on a GPU (kernels/stores/fp8.h): the table of a scale,
+// the forward that writes codes and parts, and the backward that reads them. Every bit is the host's.
 //
 // The scale is read from device memory, so that nobody waits for it: one block makes the table, a thread for
 // each code, and the kernels over the elements copy what they use of it into shared memory. Lanes whose codes
 // differ may collide there.
 #pragma once
 
-#ifndef __CUDACC_RTC__
-#include <initializer_list>
-#endif
-
 #include "kernels/cuda/code.cuh"
-#include "kernels/fp8s.h"
+#include "kernels/catalogue/few_bits.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
-// The table that fill_fp8_table of kernels/fp8.h makes for S, an Fp8Activation of kernels/fp8s.h, and codes
-// in F. One block of kFp8Codes threads. *scale is a scale that holds; of any other the table is of no use.
+// The table that fill_fp8_table of kernels/stores/parts.h makes for S, an Fp8Activation of
+// kernels/catalogue/few_bits.h, and codes in F. One block of kFp8Codes threads. *scale is a scale that holds;
+// of any other the table is of no use.
 template <class S, class F>
 __global__ void __launch_bounds__(kFp8Codes) fp8_table(const float* scale, int bits, Fp8Table* table) {
   __shared__ float lengths[kFp8Codes];
@@ -39,16 +36,6 @@ __global__ void __launch_bounds__(kFp8Codes) fp8_table(const float* scale, int b
 #pragma unroll 1
   for (int k = 0; k < kFp8Codes; ++k) widest = widest < lengths[k] ? lengths[k] : widest;
   table->widest = widest;
-}
-
-// Whether octets of parts can be moved in words.
-template <int Bits>
-__device__ __forceinline__ bool parts_aligned(const u8* parts) {
-  if constexpr (Bits == 0) {
-    return true;
-  } else {
-    return codes_aligned<Bits>(parts);
-  }
 }
 
 // Copies kRows of the table's rows into shared memory; all threads of the block call it.
@@ -88,9 +75,9 @@ struct CodeAndPart {
 // Codes and parts of n elements x: kept(x) of each, widened.
 template <GpuSchedule S, int Bits, class F, class T, class Kept>
 __device__ __forceinline__ void fp8_over_octets(const T* x, F* codes, u8* parts, i64 n, const Kept& kept) {
-  static_assert(schedule_holds<S>() && part_bits_hold(Bits));
-  over_input_octets<S>(
-      x, n, is_aligned<S, T, F>(x, codes, x) && parts_aligned<Bits>(parts),
+  static_assert(part_bits_hold(Bits));
+  pack_over_octets<S, Bits>(
+      x, is_aligned<S, T, F>(x, codes, x), parts, n,
       [&](u64 octet, const Octet<T>& input) {
         Octet<F> own{};
         u64 beside = 0;
@@ -101,17 +88,12 @@ __device__ __forceinline__ void fp8_over_octets(const T* x, F* codes, u8* parts,
           beside |= static_cast<u64>(at.part) << Bits * k;
         }
         store_octet<S>(codes + octet * kOctet, own);
-        if constexpr (Bits > 0) store_codes<Bits>(parts, octet, beside);
+        return beside;
       },
-      [&](u64 octet, u32 count) {
-        u64 beside = 0;
-#pragma unroll 1
-        for (u32 k = 0; k < count; ++k) {
-          const CodeAndPart at = kept(widen(x[octet * kOctet + k]));
-          codes[octet * kOctet + k] = F{at.code};
-          beside |= static_cast<u64>(at.part) << Bits * k;
-        }
-        if constexpr (Bits > 0) store_codes_apart<Bits>(parts, octet, count, beside);
+      [&](u64 i) {
+        const CodeAndPart at = kept(widen(x[i]));
+        codes[i] = F{at.code};
+        return at.part;
       });
 }
 
@@ -157,68 +139,28 @@ __global__ void __launch_bounds__(kPlainCodeSchedule<Schedule, T>.threads,
     activation_backward_fp8(const Fp8Table* table, const T* dy, const u8* codes, const u8* parts, T* dx,
                             i64 n) {
   constexpr GpuSchedule kSchedule = kPlainCodeSchedule<Schedule, T>;
-  static_assert(schedule_holds<kSchedule>() && part_bits_hold(Bits));
+  static_assert(part_bits_hold(Bits));
   constexpr u32 kField = (1u << Bits) - 1;
   __shared__ float values[1 << Bits][kFp8Codes];
   copy_rows(table->values, values);
-  const auto product = [&](float gradient, u32 code, u64 own, int k) {
-    return mul_rn(gradient, values[own >> Bits * k & kField][code]);
-  };
-  over_octets<kSchedule>(
-      n, is_aligned<kSchedule, T, u8>(dy, codes, dx) && parts_aligned<Bits>(parts),
-      [&](u64 first) {
-        constexpr u64 kApart = kSchedule.threads;
-        Octet<T> gradient[kSchedule.octets];
-        Octet<u8> code[kSchedule.octets];
-        u64 own[kSchedule.octets] = {};
+  multiply_over_octets<kSchedule>(
+      dy, KeptCodes<Bits, true>{parts, codes}, dx, n,
+      [&](u64, u64 own, const Octet<u8>& code, float (&g)[kOctet]) {
         OUTGRAD_UNROLL
-        for (int u = 0; u < kSchedule.octets; ++u) {
-          const u64 octet = first + u * kApart;
-          gradient[u] = load_octet<kSchedule>(dy + octet * kOctet);
-          code[u] = load_octet<kSchedule>(codes + octet * kOctet);
-          if constexpr (Bits > 0) own[u] = load_codes<Bits>(parts, octet);
-        }
-        OUTGRAD_UNROLL
-        for (int u = 0; u < kSchedule.octets; ++u) {
-          float result[kOctet];
-          OUTGRAD_UNROLL
-          for (int k = 0; k < kOctet; ++k)
-            result[k] = product(widened(gradient[u], k), code[u].w[k / 4] >> 8 * (k % 4) & 0xffu, own[u], k);
-          store_octet<kSchedule>(dx + (first + u * kApart) * kOctet, packed<T>(result));
-        }
+        for (int k = 0; k < kOctet; ++k)
+          g[k] = values[own >> Bits * k & kField][code.w[k / 4] >> 8 * (k % 4) & 0xffu];
       },
-      [&](u64 octet, u32 count) {
-        u64 own = 0;
-        if constexpr (Bits > 0) own = load_codes_apart<Bits>(parts, octet, count);
-#pragma unroll 1
-        for (u32 k = 0; k < count; ++k) {
-          const u64 i = octet * kOctet + k;
-          dx[i] = narrow<T>(product(widen(dy[i]), codes[i], own, static_cast<int>(k)));
-        }
-      });
+      [&](u64 i, int k, u64 own) { return values[own >> Bits * k & kField][codes[i]]; });
 }
 
 #ifndef __CUDACC_RTC__
 // Device pointers. cudaErrorInvalidValue for a null or misaligned one, and for bits that are not 0 to 2.
 template <class S, class F>
 cudaError_t launch_fp8_table(const float* scale, int bits, Fp8Table* table, cudaStream_t stream) {
-  if (!part_bits_hold(bits) || !is_array(scale, 1) || !is_array(table, 1) ||
-      overlap(extent_of(scale, 1), extent_of(table, 1)))
+  if (!part_bits_hold(bits) || !detail::operands_hold({detail::operand(scale, 1), detail::written(table, 1)}))
     return cudaErrorInvalidValue;
   return launch(fp8_table<S, F>, 1u, static_cast<unsigned>(kFp8Codes), 0, stream, scale, bits, table);
 }
-
-namespace detail {
-
-// Whether `written` is apart from all the others.
-inline bool stands_apart(const Extent& written, std::initializer_list<Extent> others) {
-  for (const Extent& other : others) {
-    if (overlap(written, other)) return false;
-  }
-  return true;
-}
-
-}  // namespace detail
 
 // Takes device pointers, aligned to their element; without bits `parts` is not looked at. n = 0 launches
 // nothing. The result is cudaErrorInvalidValue if what is written overlaps anything, for a null pointer, and
@@ -226,42 +168,32 @@ inline bool stands_apart(const Extent& written, std::initializer_list<Extent> ot
 template <class S, class F, class T, int Bits, class Schedule = StoreSchedule>
 cudaError_t launch_activation_forward_fp8(const Fp8Table* table, const float* scale, const T* x, F* codes,
                                           u8* parts, i64 n, cudaStream_t stream) {
-  if (n < 0 || n > kMostElements) return cudaErrorInvalidValue;
-  if (n == 0) return cudaSuccess;
-  const i64 bytes = code_bytes(Bits, n);
-  if (!is_array(table, 1) || !is_array(scale, 1) || !is_array(x, n) || !is_array(codes, n) ||
-      (Bits > 0 && !is_array(parts, bytes)))
-    return cudaErrorInvalidValue;
-  const Extent made = extent_of(table, 1), by = extent_of(scale, 1), in = extent_of(x, n),
-               out = extent_of(codes, n), beside = extent_of(parts, bytes);
-  if (!detail::stands_apart(out, {made, by, in}) ||
-      (Bits > 0 && !detail::stands_apart(beside, {made, by, in, out})))
-    return cudaErrorInvalidValue;
   static constinit ResidentBlocks resident;
-  return launch_octets<kForwardSchedule<Schedule, T>>(activation_forward_fp8<S, F, T, Bits, Schedule>,
-                                                      DeviceKernel::activation_forward_fp8, resident, n,
-                                                      stream, table, scale, x, codes, parts, n);
+  return launch_octets<kForwardSchedule<Schedule, T>>(
+      {DeviceKernel::activation_forward_fp8, resident, n, stream},
+      activation_forward_fp8<S, F, T, Bits, Schedule>,
+      [&] {
+        return detail::operands_hold({detail::operand(table, 1), detail::operand(scale, 1),
+                                      detail::operand(x, n), detail::written(codes, n),
+                                      detail::written(parts, code_bytes(Bits, n))});
+      },
+      table, scale, x, codes, parts, n);
 }
 
 // The same of the arrays that the backward reads; dx may be dy.
 template <class T, int Bits, class Schedule = DefaultGpuSchedule>
 cudaError_t launch_activation_backward_fp8(const Fp8Table* table, const T* dy, const u8* codes,
                                            const u8* parts, T* dx, i64 n, cudaStream_t stream) {
-  if (n < 0 || n > kMostElements) return cudaErrorInvalidValue;
-  if (n == 0) return cudaSuccess;
-  const i64 bytes = code_bytes(Bits, n);
-  if (!is_array(table, 1) || !is_array(dy, n) || !is_array(dx, n) || !is_array(codes, n) ||
-      (Bits > 0 && !is_array(parts, bytes)))
-    return cudaErrorInvalidValue;
-  const Extent out = extent_of(dx, n), in = extent_of(dy, n);
-  if ((dx != dy && overlap(out, in)) ||
-      !detail::stands_apart(out, {extent_of(table, 1), extent_of(codes, n)}))
-    return cudaErrorInvalidValue;
-  if (Bits > 0 && overlap(out, extent_of(parts, bytes))) return cudaErrorInvalidValue;
   static constinit ResidentBlocks resident;
-  return launch_octets<kPlainCodeSchedule<Schedule, T>>(activation_backward_fp8<T, Bits, Schedule>,
-                                                        DeviceKernel::activation_backward_fp8, resident, n,
-                                                        stream, table, dy, codes, parts, dx, n);
+  return launch_octets<kPlainCodeSchedule<Schedule, T>>(
+      {DeviceKernel::activation_backward_fp8, resident, n, stream},
+      activation_backward_fp8<T, Bits, Schedule>,
+      [&] {
+        return detail::operands_hold({detail::operand(table, 1), detail::operand(dy, n),
+                                      detail::operand(codes, n), detail::operand(parts, code_bytes(Bits, n)),
+                                      detail::written(dx, n, dy)});
+      },
+      table, dy, codes, parts, dx, n);
 }
 #endif
 

@@ -79,61 +79,6 @@ namespace detail {
 // sizes do not overflow here, nor do the kernels' counts.
 inline constexpr i64 kMostMatrixElements = i64{1} << 48;
 
-// An array that a launcher was given. If it has 0 bytes, its pointer may be anything.
-struct Operand {
-  u64 address;
-  i64 bytes;
-  u64 alignment;
-  bool written;
-  bool optional = false;  // may be null
-  u64 may_equal[2] = {};  // addresses of arrays of the same size that an output may be equal to
-};
-
-template <class T>
-Operand operand(const T* pointer, i64 count) {
-  return {reinterpret_cast<u64>(pointer), count * static_cast<i64>(sizeof(T)), alignof(T), false};
-}
-template <class T>
-Operand optional(const T* pointer, i64 count) {
-  Operand result = operand(pointer, count);
-  result.optional = true;
-  return result;
-}
-template <class T>
-Operand written(T* pointer, i64 count, const T* may_equal = nullptr, const T* or_equal = nullptr) {
-  Operand result = operand(pointer, count);
-  result.written = true;
-  result.may_equal[0] = reinterpret_cast<u64>(may_equal);
-  result.may_equal[1] = reinterpret_cast<u64>(or_equal);
-  return result;
-}
-inline Operand optional(Operand result) {
-  result.optional = true;
-  return result;
-}
-
-// Whether every array is valid, and no output overlaps anything except the arrays that it may equal.
-inline bool operands_hold(std::initializer_list<Operand> operands) {
-  for (const Operand& each : operands) {
-    if (each.bytes == 0 || (each.optional && each.address == 0)) continue;
-    if (each.address == 0 || each.address % each.alignment != 0 ||
-        each.address + static_cast<u64>(each.bytes) < each.address)
-      return false;
-  }
-  for (const Operand& target : operands) {
-    if (!target.written || target.address == 0) continue;
-    for (const Operand& other : operands) {
-      if (&other == &target || other.address == 0 || other.bytes == 0 || target.bytes == 0) continue;
-      const bool apart = target.address + static_cast<u64>(target.bytes) <= other.address ||
-                         other.address + static_cast<u64>(other.bytes) <= target.address;
-      const bool same = target.address == other.address &&
-                        (other.address == target.may_equal[0] || other.address == target.may_equal[1]);
-      if (!apart && (!same || other.written)) return false;
-    }
-  }
-  return true;
-}
-
 template <class Float>
 bool shape_holds(i64 rows, i64 n, const SideBuffer<Float>& side) {
   return rows >= 0 && n >= 1 && n <= kMostMatrixElements && rows <= kMostMatrixElements / n &&
@@ -295,32 +240,74 @@ cudaError_t launch_forward(const NormForwardArrays<T>& a, cudaStream_t stream) {
               : with_loops<Schedule, kUse, false>(plan.norm, narrow_instance);
 }
 
-template <Norm N, class T, class Schedule, bool Residual, bool Drops = false>
-cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const float* beta, float* dgamma,
-                            float* dbeta, float* workspace, i64 workspace_words, cudaStream_t stream) {
+// What a backward takes of the columns, and its workspace.
+struct NormBackwardColumns {
+  const float* gamma;
+  const float* beta;
+  float* dgamma;
+  float* dbeta;
+  float* workspace;
+  i64 workspace_words;
+};
+
+template <Norm N, bool Residual, bool Drops, class T>
+bool backward_holds(const NormBackwardArrays<T>& a, const NormBackwardColumns& of) {
+  if (!shape_holds(a.rows, a.n, a.side) || (N == Norm::rms && (of.beta || of.dbeta))) return false;
+  const i64 size = a.rows * a.n, words = norm_backward_workspace(a.rows, a.n);
+  return of.workspace_words >= words &&
+         operands_hold({operand(a.dy, size), operand(a.y, size), operand(a.dz_next, Residual ? size : 0),
+                        optional(of.gamma, a.n), optional(of.beta, a.n), operand(a.rstd, a.rows),
+                        written(a.dx, size, a.dy, a.dz_next), operand(a.dropout.seed.at, Drops ? 1 : 0),
+                        written(static_cast<T*>(a.dropout.dx), Drops ? size : 0),
+                        optional(written(of.dgamma, a.n)), optional(written(of.dbeta, a.n)),
+                        operand(a.side.channels, a.side.count), operand(a.side.x_hat, a.rows * a.side.count),
+                        written(of.workspace, words)});
+}
+
+// The launch of a plan that computes dx, with the sums over rows if the schedule has them there.
+template <Norm N, class T, class Schedule, bool Residual, bool Drops>
+cudaError_t launch_backward_rows(const NormBackwardArrays<T>& a, const LaunchPlan& plan,
+                                 const PlannedLaunch& planned, bool wide, cudaStream_t stream) {
   constexpr GpuNormSchedule S = Schedule::kSchedule;
-  if (!shape_holds(a.rows, a.n, a.side) || (N == Norm::rms && (beta || dbeta))) return cudaErrorInvalidValue;
-  const i64 words = norm_backward_workspace(a.rows, a.n);
-  if (workspace_words < words) return cudaErrorInvalidValue;
-  const i64 size = a.rows * a.n;
-  if (!operands_hold({operand(a.dy, size), operand(a.y, size), operand(a.dz_next, Residual ? size : 0),
-                      optional(gamma, a.n), optional(beta, a.n), operand(a.rstd, a.rows),
-                      written(a.dx, size, a.dy, a.dz_next), operand(a.dropout.seed.at, Drops ? 1 : 0),
-                      written(static_cast<T*>(a.dropout.dx), Drops ? size : 0),
-                      optional(written(dgamma, a.n)), optional(written(dbeta, a.n)),
-                      operand(a.side.channels, a.side.count), operand(a.side.x_hat, a.rows * a.side.count),
-                      written(workspace, words)})) {
-    return cudaErrorInvalidValue;
-  }
-  const NormWorkspace parts = norm_workspace_at(reinterpret_cast<u64>(workspace), a.n);
+  constexpr bool kFused = S.sums != ColumnSums::separate;
+  const auto in_registers = [&]<SideChannels Side>() {
+    constexpr RowUse kUse = backward_use<N, T, Residual, kFused, Side == SideChannels::some, Drops>();
+    return with_registers<Schedule, kUse, most_backward_warps(S)>(
+        plan.norm, [&]<class Chosen>(Choice<Chosen>) {
+          if constexpr (kFused) {
+            return launch_rows(norm_backward_slots<N, T, Chosen, Residual, Side, ParameterFormat::f32, Drops>,
+                               planned, stream, a);
+          } else {
+            return launch_rows(norm_backward<N, T, Chosen, true, Residual, Side, Drops>, planned, stream, a);
+          }
+        });
+  };
+  if (plan.norm.home == RowHome::registers)
+    return plan.side == SideChannels::some ? in_registers.template operator()<SideChannels::some>()
+                                           : in_registers.template operator()<SideChannels::none>();
+  constexpr RowUse kLoopUse = backward_use<N, T, Residual, false, true>();
+  const auto in_loops = [&]<bool Wide>() {
+    return with_loops<Schedule, kLoopUse, Wide>(plan.norm, [&]<class Chosen>(Choice<Chosen>) {
+      return launch_rows(norm_backward<N, T, Chosen, Wide, Residual, SideChannels::either, Drops>, planned,
+                         stream, a);
+    });
+  };
+  return wide ? in_loops.template operator()<true>() : in_loops.template operator()<false>();
+}
+
+template <Norm N, class T, class Schedule, bool Residual, bool Drops = false>
+cudaError_t launch_backward(NormBackwardArrays<T> a, const NormBackwardColumns& of, cudaStream_t stream) {
+  constexpr GpuNormSchedule S = Schedule::kSchedule;
+  if (!backward_holds<N, Residual, Drops>(a, of)) return cudaErrorInvalidValue;
+  const NormWorkspace parts = norm_workspace_at(reinterpret_cast<u64>(of.workspace), a.n);
   a.stride = sums_stride(a.n);
-  a.gamma = gamma;
-  a.beta = beta;
+  a.gamma = of.gamma;
+  a.beta = of.beta;
   a.columns = parts.columns;
   a.place = parts.place;
   a.slots = slot_count(a.rows, a.n);
   a.slot_rows = slot_rows(a.rows, a.slots);
-  const bool wants_sums = dgamma || dbeta;
+  const bool wants_sums = of.dgamma || of.dbeta;
   a.sums = wants_sums ? parts.sums : nullptr;
   const bool wide =
       rows_are_wide<S, T>(a.n, {a.dy, a.y, a.dz_next, a.dx, static_cast<const T*>(a.dropout.dx)});
@@ -332,40 +319,11 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const f
                          wide,
                          a.side.count > 0,
                          wants_sums,
-                         is_aligned_to(gamma, kQuad) && is_aligned_to(beta, kQuad),
+                         is_aligned_to(of.gamma, kQuad) && is_aligned_to(of.beta, kQuad),
                          Drops};
   PlanLimits limits;
   if (const cudaError_t status = limits_for<S>(false, limits); status != cudaSuccess) return status;
   const LaunchPlan plan = norm_backward_plan(S, task, limits);
-  const auto launch_planned_rows = [&](const PlannedLaunch& planned) -> cudaError_t {
-    constexpr bool kFused = S.sums != ColumnSums::separate;
-    const auto in_registers = [&]<SideChannels Side>() {
-      return with_registers<Schedule,
-                            backward_use<N, T, Residual, kFused, Side == SideChannels::some, Drops>(),
-                            most_backward_warps(S)>(plan.norm, [&]<class Chosen>(Choice<Chosen>) {
-        if constexpr (kFused) {
-          return launch_rows(norm_backward_slots<N, T, Chosen, Residual, Side, ParameterFormat::f32, Drops>,
-                             planned, stream, a);
-        } else {
-          return launch_rows(norm_backward<N, T, Chosen, true, Residual, Side, Drops>, planned, stream, a);
-        }
-      });
-    };
-    if (plan.norm.home == RowHome::registers)
-      return plan.side == SideChannels::some ? in_registers.template operator()<SideChannels::some>()
-                                             : in_registers.template operator()<SideChannels::none>();
-    constexpr RowUse kLoopUse = backward_use<N, T, Residual, false, true>();
-    if (wide) {
-      return with_loops<Schedule, kLoopUse, true>(plan.norm, [&]<class Chosen>(Choice<Chosen>) {
-        return launch_rows(norm_backward<N, T, Chosen, true, Residual, SideChannels::either, Drops>, planned,
-                           stream, a);
-      });
-    }
-    return with_loops<Schedule, kLoopUse, false>(plan.norm, [&]<class Chosen>(Choice<Chosen>) {
-      return launch_rows(norm_backward<N, T, Chosen, false, Residual, SideChannels::either, Drops>, planned,
-                         stream, a);
-    });
-  };
   for (int i = 0; i < plan.launches; ++i) {
     const PlannedLaunch& planned = plan.launch[i];
     // 2^39 columns: no device has the workspace
@@ -375,8 +333,8 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const f
     a.own_slots = planned.own_slots;
     switch (planned.kernel) {
       case DeviceKernel::norm_prepare:
-        status = launch(norm_prepare<>, blocks, planned.threads, 0, stream, a.columns, parts.place, gamma,
-                        beta, a.n, padded_columns(a.n), a.side, a.guard);
+        status = launch(norm_prepare<>, blocks, planned.threads, 0, stream, a.columns, parts.place, of.gamma,
+                        of.beta, a.n, padded_columns(a.n), a.side, a.guard);
         break;
       case DeviceKernel::norm_slot_sums:
         status = launch(norm_slot_sums<N, T>, blocks, planned.threads, 0, stream, a);
@@ -385,11 +343,12 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const f
         status = launch_add_slots(planned, parts.sums, kColumnSums<N> * a.stride, stream, nullptr);
         break;
       case DeviceKernel::norm_finish:
-        status = launch(norm_finish<>, blocks, planned.threads, 0, stream, parts.sums,
-                        plan.side == SideChannels::none ? nullptr : a.columns.divisor, gamma, a.n, a.stride,
-                        kColumnSums<N> * a.stride, planned.left, planned.apart, dgamma, dbeta);
+        status =
+            launch(norm_finish<>, blocks, planned.threads, 0, stream, parts.sums,
+                   plan.side == SideChannels::none ? nullptr : a.columns.divisor, of.gamma, a.n, a.stride,
+                   kColumnSums<N> * a.stride, planned.left, planned.apart, of.dgamma, of.dbeta);
         break;
-      default: status = launch_planned_rows(planned);
+      default: status = launch_backward_rows<N, T, Schedule, Residual, Drops>(a, plan, planned, wide, stream);
     }
     if (status != cudaSuccess) return status;
   }
@@ -419,8 +378,8 @@ cudaError_t launch_norm_backward(const T* dy, const T* y, const float* gamma, co
                                  SideBuffer<const float> side, float* workspace, i64 workspace_words,
                                  cudaStream_t stream) {
   return detail::launch_backward<N, T, Schedule, false>(
-      {dy, y, nullptr, nullptr, nullptr, {}, nullptr, rstd, rows, n, side, dx, nullptr, 0, {}, 0, 0}, gamma,
-      beta, dgamma, dbeta, workspace, workspace_words, stream);
+      {dy, y, nullptr, nullptr, nullptr, {}, nullptr, rstd, rows, n, side, dx, nullptr, 0, {}, 0, 0},
+      {gamma, beta, dgamma, dbeta, workspace, workspace_words}, stream);
 }
 
 template <Norm N, class T, class Schedule>
@@ -429,8 +388,8 @@ cudaError_t launch_residual_norm_backward(const T* dy, const T* y, const T* dz_n
                                           float* dgamma, float* dbeta, SideBuffer<const float> side,
                                           float* workspace, i64 workspace_words, cudaStream_t stream) {
   return detail::launch_backward<N, T, Schedule, true>(
-      {dy, y, dz_next, nullptr, nullptr, {}, nullptr, rstd, rows, n, side, dz, nullptr, 0, {}, 0, 0}, gamma,
-      beta, dgamma, dbeta, workspace, workspace_words, stream);
+      {dy, y, dz_next, nullptr, nullptr, {}, nullptr, rstd, rows, n, side, dz, nullptr, 0, {}, 0, 0},
+      {gamma, beta, dgamma, dbeta, workspace, workspace_words}, stream);
 }
 
 template <Norm N, class T, class Schedule>
@@ -457,23 +416,18 @@ cudaError_t launch_dropout_add_norm_backward(const T* dy, const T* y, const T* d
                                              i64 workspace_words, cudaStream_t stream) {
   NormBackwardArrays<T> a = {dy, y,    dz_next, nullptr, nullptr, {}, nullptr, rstd, rows,
                              n,  side, dz,      nullptr, 0,       {}, 0,       0};
+  const detail::NormBackwardColumns of{gamma, beta, dgamma, dbeta, workspace, workspace_words};
   // nvcc 13.0 repeats this template's default argument where the body has a template of its own: the four are
   // written out.
   if (seed == nullptr) {
     if (dx != nullptr) return cudaErrorInvalidValue;
-    if (dz_next == nullptr)
-      return detail::launch_backward<N, T, Schedule, false>(a, gamma, beta, dgamma, dbeta, workspace,
-                                                            workspace_words, stream);
-    return detail::launch_backward<N, T, Schedule, true>(a, gamma, beta, dgamma, dbeta, workspace,
-                                                         workspace_words, stream);
+    if (dz_next == nullptr) return detail::launch_backward<N, T, Schedule, false>(a, of, stream);
+    return detail::launch_backward<N, T, Schedule, true>(a, of, stream);
   }
   if (!dropout_holds(p)) return cudaErrorInvalidValue;
   a.dropout = {{seed}, dropout_rule(p), dx};
-  if (dz_next == nullptr)
-    return detail::launch_backward<N, T, Schedule, false, true>(a, gamma, beta, dgamma, dbeta, workspace,
-                                                                workspace_words, stream);
-  return detail::launch_backward<N, T, Schedule, true, true>(a, gamma, beta, dgamma, dbeta, workspace,
-                                                             workspace_words, stream);
+  if (dz_next == nullptr) return detail::launch_backward<N, T, Schedule, false, true>(a, of, stream);
+  return detail::launch_backward<N, T, Schedule, true, true>(a, of, stream);
 }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI::cuda

@@ -1,4 +1,4 @@
-// GELU's forward that stores y in MXFP8 alone (kernels/mxfp8.h), on a GPU. The backward is
+// GELU's forward that stores y in MXFP8 alone (kernels/stores/mxfp8.h), on a GPU. The backward is
 // activation_backward of kernels/cuda/elementwise.cuh with Y = MxFp8 and generated::GeluMxfp8.
 //
 // A block of 32 elements is four octets, which four neighbouring lanes have: two shuffles give each of them
@@ -6,7 +6,7 @@
 #pragma once
 
 #include "kernels/cuda/elementwise.cuh"
-#include "kernels/mxfp8.h"
+#include "kernels/stores/mxfp8.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
@@ -101,22 +101,15 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads,
 template <class Forward, class T, class Schedule = DefaultGpuSchedule>
 cudaError_t launch_gelu_forward_mxfp8(const T* x, F8E4M3* codes, E8M0* scales, u32* mask, i64 n,
                                       cudaStream_t stream) {
-  if (n < 0 || n > kMostElements) return cudaErrorInvalidValue;
-  if (n == 0) return cudaSuccess;
-  const i64 blocks = scales_of<MxFp8>(n), words = mask_words(n);
-  if (!is_array(x, n) || !is_array(codes, n) || !is_array(scales, blocks) || !is_array(mask, words))
-    return cudaErrorInvalidValue;
-  const Extent all[] = {extent_of(x, n), extent_of(codes, n), extent_of(scales, blocks),
-                        extent_of(mask, words)};
-  for (const Extent& a : all) {
-    for (const Extent* b = all; b != &a; ++b) {
-      if (overlap(a, *b)) return cudaErrorInvalidValue;
-    }
-  }
   static constinit ResidentBlocks resident;
-  return launch_octets<kForwardSchedule<Schedule, T>>(gelu_forward_mxfp8<Forward, T, Schedule>,
-                                                      DeviceKernel::gelu_forward_mxfp8, resident, n, stream,
-                                                      x, codes, scales, mask, n);
+  return launch_octets<kForwardSchedule<Schedule, T>>(
+      {DeviceKernel::gelu_forward_mxfp8, resident, n, stream}, gelu_forward_mxfp8<Forward, T, Schedule>,
+      [&] {
+        return detail::operands_hold({detail::operand(x, n), detail::written(codes, n),
+                                      detail::written(scales, scales_of<MxFp8>(n)),
+                                      detail::written(mask, mask_words(n))});
+      },
+      x, codes, scales, mask, n);
 }
 #endif
 

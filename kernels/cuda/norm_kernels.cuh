@@ -603,7 +603,111 @@ struct ColumnSumsOf {
       for (int i = 0; i < kOctet; ++i) v[t].v[i] = value;
     }
   }
+  // Element i of octet k, where dgamma's term is dy c.
+  __device__ __forceinline__ void add(int k, int i, float dy, float c) {
+    float& dgamma = v[k * kColumnSums<N>].v[i];
+    dgamma = fma_rn(dy, c, dgamma);
+    if constexpr (N == Norm::layer) {
+      float& dbeta = v[k * kColumnSums<N> + 1].v[i];
+      dbeta = add_rn(dbeta, dy);
+    }
+  }
 };
+
+// The rows of a thread that are being copied ahead of the one that it works on.
+template <GpuNormSchedule S, class T, class Input, int Taken, class Thread>
+struct RowsAhead {
+  using Ring = RowRing<S, T, Input, Taken>;
+  const NormBackwardArrays<T>& a;
+  const Thread& thread;
+  Ring ring{};
+  const i64 own_at = thread.first() * kOctet;
+  const u32 octets = static_cast<u32>(a.n) / kOctet;
+  float next_rstd = 0.0f;
+
+  // Those of the `left` rows from `row` on, which begins at element `at_row`.
+  __device__ __forceinline__ void begin(i64 row, i64 at_row, u32 left) {
+    OUTGRAD_UNROLL
+    for (u32 k = 0; k < S.rows_ahead; ++k) {
+      fetch(at_row + k * a.n, k < left);
+      fetch_rest(at_row + k * a.n, k < left);
+    }
+    if (left > 0) next_rstd = a.rstd[row];
+  }
+  // The first of `left` rows. The one that is fetched meanwhile is another one than that of dx, so it may be
+  // fetched before dx, which may be dy or dz_next, is written.
+  template <class Home>
+  __device__ __forceinline__ void take(Home& home, i64 row, i64 at_row, u32 left) {
+    home.row.octets = octets;
+    home.rstd = next_rstd;
+    ring.take(home.row);
+    fetch(at_row + S.rows_ahead * a.n, left > S.rows_ahead);
+    if (left > 1) next_rstd = a.rstd[row + 1];
+  }
+  __device__ __forceinline__ void fetch_rest(i64 at_row, bool present) {
+    if constexpr (Ring::kBatches > 1)
+      ring.template fetch<Ring::kTaken, Input::kSources>(thread, Input(a, at_row + own_at), octets, present);
+    ring.move_on();
+  }
+
+ private:
+  __device__ __forceinline__ void fetch(i64 at_row, bool present) {
+    ring.template fetch<0, Ring::kTaken>(thread, Input(a, at_row + own_at), octets, present);
+  }
+};
+
+// Puts the sums of a slot aside, the `slot`-th of its thread, together with those of the neighbours that are
+// there; leaves those of the last slot in `sums`. Neighbours are added first: the number of sums put aside
+// that are added now is the number of ones at the end of the slot's number.
+template <int Threads, class Sums>
+__device__ __forceinline__ void join_neighbours(Sums& sums, float4* aside, u32 slot, bool last) {
+  float4* at = aside;
+  constexpr int kLevel = Sums::kTuples * Sums::kQuads * Threads;
+#pragma unroll 1
+  for (u32 ones = slot; (ones & 1) != 0; ones >>= 1, at += kLevel) {
+    OUTGRAD_UNROLL
+    for (int t = 0; t < Sums::kTuples; ++t)
+      sums.v[t] = add_rn(taken_tuple(at + t * Sums::kQuads * Threads, Threads), sums.v[t]);
+  }
+  if (last) return;
+  OUTGRAD_UNROLL
+  for (int t = 0; t < Sums::kTuples; ++t) put_tuple(at + t * Sums::kQuads * Threads, Threads, sums.v[t]);
+  sums.set(0.0f);
+}
+
+// Writes a block's row of sums. Of slots side by side, each of the block's rows of threads adds up some of
+// the tuples.
+template <Norm N, int BlockRows, int Threads, class T, class Thread, class Sums>
+__device__ __forceinline__ void write_block_sums(const NormBackwardArrays<T>& a, const Thread& thread,
+                                                 const Sums& sums) {
+  float* const to = a.sums + kColumnSums<N> * static_cast<i64>(blockIdx.x) * a.stride;
+  const auto write = [&](int t, const Tuple<float, kOctet>& tuple) {
+    const i64 at = static_cast<i64>(thread.first() + t / kColumnSums<N> * Thread::kApart) * kOctet;
+    if (at < a.n) store_words(to + t % kColumnSums<N> * a.stride + at, tuple);
+  };
+  if constexpr (BlockRows == 1) {
+    OUTGRAD_UNROLL
+    for (int t = 0; t < Sums::kTuples; ++t) write(t, sums.v[t]);
+  } else {
+    float4* const side = dynamic_shared<float4>();
+    __syncthreads();  // the content of the shared memory is no longer needed
+    OUTGRAD_UNROLL
+    for (int t = 0; t < Sums::kTuples; ++t)
+      put_tuple(side + t * Sums::kQuads * Threads + threadIdx.x, Threads, sums.v[t]);
+    __syncthreads();
+#pragma unroll 1
+    for (int t = static_cast<int>(thread.row); t < Sums::kTuples; t += BlockRows) {
+      Tuple<float, kOctet> values[BlockRows];
+      OUTGRAD_UNROLL
+      for (int r = 0; r < BlockRows; ++r) {
+        values[r] = taken_tuple(
+            side + t * Sums::kQuads * Threads + r * static_cast<int>(Thread::kApart) + thread.first(),
+            Threads);
+      }
+      write(t, fold_neighbours(values));
+    }
+  }
+}
 
 // dx and the sums over rows. The warps that own slots process a.own_slots consecutive slots one after the
 // other, and as many slots side by side as a block has rows. Each block writes one row of sums. Every element
@@ -636,31 +740,12 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
   // Below 2^32: there are at most 2^48 elements, and at least 2^20 / n slots, or as many as half the rows.
   u32 left = owns ? static_cast<u32>(a.slot_rows.begin(first_slot + own_slots) - row) : 0;
   i64 at_row = row * a.n;
-  const u32 octets = static_cast<u32>(a.n) / kOctet;
   using Input = BackwardInput<T, Residual ? 3 : 2>;
-  using Ring = RowRing<S, T, Input, Home::Input::kSources>;
-  [[maybe_unused]] Ring ring;
-  [[maybe_unused]] const i64 own_at = thread.first() * kOctet;
-  [[maybe_unused]] const auto fetch_ahead = [&](u32 rows, bool present) {
-    ring.template fetch<0, Ring::kTaken>(thread, Input(a, at_row + rows * a.n + own_at), octets, present);
-  };
-  [[maybe_unused]] const auto fetch_rest = [&](u32 rows, bool present) {
-    if constexpr (Ring::kBatches > 1)
-      ring.template fetch<Ring::kTaken, Input::kSources>(thread, Input(a, at_row + rows * a.n + own_at),
-                                                         octets, present);
-    ring.move_on();
-  };
-  [[maybe_unused]] float next_rstd = 0.0f;
-  if constexpr (S.rows_ahead > 0) {
-    OUTGRAD_UNROLL
-    for (u32 k = 0; k < S.rows_ahead; ++k) {
-      fetch_ahead(k, k < left);
-      fetch_rest(k, k < left);
-    }
-    if (left > 0) next_rstd = a.rstd[row];
-  }
+  using Ahead = RowsAhead<S, T, Input, Home::Input::kSources, Thread>;
+  Ahead ahead{a, thread};
+  if constexpr (S.rows_ahead > 0) ahead.begin(row, at_row, left);
   // Stands behind the rows that are being copied.
-  float4* aside = dynamic_shared<float4>() + S.rows_ahead * Ring::kRowQuads * kThreads + threadIdx.x;
+  float4* aside = dynamic_shared<float4>() + S.rows_ahead * Ahead::Ring::kRowQuads * kThreads + threadIdx.x;
   auto columns = [&] {
     if constexpr (Side == SideChannels::none) {
       return OwnColumns<N, S, T, Thread, kAside, P>(a, thread, aside, poisoned);
@@ -681,13 +766,7 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
     for (; turns > 0; --turns, ++row, at_row += a.n) {
       Home home;
       if constexpr (S.rows_ahead > 0) {
-        home.row.octets = octets;
-        home.rstd = next_rstd;
-        ring.take(home.row);
-        // This row is another one than that of dx, so it may be fetched before dx, which may be dy or
-        // dz_next, is written.
-        fetch_ahead(S.rows_ahead, left + turns > S.rows_ahead);
-        if (left + turns > 1) next_rstd = a.rstd[row + 1];
+        ahead.take(home, row, at_row, left + turns);
       } else {
         home.fetch(a, thread, row, true);
       }
@@ -695,35 +774,15 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
         if constexpr (Home::kKeepsNext) {
           return octet[2];
         } else {
-          return ring.rest(k);
+          return ahead.ring.rest(k);
         }
       };
       backward_row<N, T, S, Residual, Drops>(a, thread, row, at_row, home, columns, next_of,
-                                             [&](int k, int i, float dy, float c) {
-                                               float& dgamma = sums.v[k * kColumnSums<N>].v[i];
-                                               dgamma = fma_rn(dy, c, dgamma);
-                                               if constexpr (N == Norm::layer) {
-                                                 float& dbeta = sums.v[k * kColumnSums<N> + 1].v[i];
-                                                 dbeta = add_rn(dbeta, dy);
-                                               }
-                                             });
-      if constexpr (S.rows_ahead > 0) fetch_rest(S.rows_ahead, left + turns > S.rows_ahead);
+                                             [&](int k, int i, float dy, float c) { sums.add(k, i, dy, c); });
+      if constexpr (S.rows_ahead > 0)
+        ahead.fetch_rest(at_row + S.rows_ahead * a.n, left + turns > S.rows_ahead);
     }
-    if (!a.sums || own_slots == 1 || !owns) continue;
-    // Neighbours are added first: the number of sums put aside that are added now is the number of ones at
-    // the end of the slot's number.
-    float4* at = aside;
-    constexpr int kLevel = Sums::kTuples * Sums::kQuads * kThreads;
-#pragma unroll 1
-    for (u32 ones = slot; (ones & 1) != 0; ones >>= 1, at += kLevel) {
-      OUTGRAD_UNROLL
-      for (int t = 0; t < Sums::kTuples; ++t)
-        sums.v[t] = add_rn(taken_tuple(at + t * Sums::kQuads * kThreads, kThreads), sums.v[t]);
-    }
-    if (slot + 1 == own_slots) continue;
-    OUTGRAD_UNROLL
-    for (int t = 0; t < Sums::kTuples; ++t) put_tuple(at + t * Sums::kQuads * kThreads, kThreads, sums.v[t]);
-    sums.set(0.0f);
+    if (a.sums && own_slots > 1 && owns) join_neighbours<kThreads>(sums, aside, slot, slot + 1 == own_slots);
   }
   if (!a.sums) return;
   if constexpr (Side == SideChannels::none) {
@@ -731,34 +790,7 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
       columns.each_lost(a,
                         [&](int k, int i) { sums.v[k * kColumnSums<N>].v[i] = float_of(kCanonicalNanF32); });
   }
-  float* const to = a.sums + kColumnSums<N> * static_cast<i64>(blockIdx.x) * a.stride;
-  const auto write = [&](int t, const Tuple<float, kOctet>& tuple) {
-    const i64 at = static_cast<i64>(thread.first() + t / kColumnSums<N> * Thread::kApart) * kOctet;
-    if (at < a.n) store_words(to + t % kColumnSums<N> * a.stride + at, tuple);
-  };
-  if constexpr (S.block_rows == 1) {
-    OUTGRAD_UNROLL
-    for (int t = 0; t < Sums::kTuples; ++t) write(t, sums.v[t]);
-  } else {
-    // Slots side by side: each of the block's rows of threads adds up some of the tuples.
-    float4* const side = dynamic_shared<float4>();
-    __syncthreads();  // the content of the shared memory is no longer needed
-    OUTGRAD_UNROLL
-    for (int t = 0; t < Sums::kTuples; ++t)
-      put_tuple(side + t * Sums::kQuads * kThreads + threadIdx.x, kThreads, sums.v[t]);
-    __syncthreads();
-#pragma unroll 1
-    for (int t = static_cast<int>(thread.row); t < Sums::kTuples; t += S.block_rows) {
-      Tuple<float, kOctet> values[S.block_rows];
-      OUTGRAD_UNROLL
-      for (int r = 0; r < S.block_rows; ++r) {
-        values[r] = taken_tuple(
-            side + t * Sums::kQuads * kThreads + r * static_cast<int>(Thread::kApart) + thread.first(),
-            kThreads);
-      }
-      write(t, fold_neighbours(values));
-    }
-  }
+  write_block_sums<N, S.block_rows, kThreads>(a, thread, sums);
 }
 
 // The sums over the rows of `slots` slots from `first` on: slots are added in pairs, then pairs of these, for

@@ -1,12 +1,12 @@
-// The forwards of activations with a minimum whose 16-bit y carries its branch (kernels/parity.h), on a GPU.
-// The backward is activation_backward of kernels/cuda/elementwise.cuh with Y = ParityF16 or ParityBf16 and no
-// mask.
+// The forwards of activations with a minimum whose 16-bit y carries its branch (kernels/stores/parity.h), on
+// a GPU. The backward is activation_backward of kernels/cuda/elementwise.cuh with Y = ParityF16 or ParityBf16
+// and no mask.
 #pragma once
 
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/fits.h"
 #include "kernels/forwards.h"
-#include "kernels/parity.h"
+#include "kernels/stores/parity.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
@@ -60,14 +60,11 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, Y>.threads,
 template <class F, CarriesBranch Y, class Schedule = StoreSchedule>
 cudaError_t launch_activation_forward_parity(const typename Format<Y>::Carrier* x, Y* y, i64 n,
                                              cudaStream_t stream) {
-  if (n < 0 || n > kMostElements) return cudaErrorInvalidValue;
-  if (n == 0) return cudaSuccess;
-  if (!is_array(x, n) || !is_array(y, n)) return cudaErrorInvalidValue;
-  if (y != x && overlap(extent_of(y, n), extent_of(x, n))) return cudaErrorInvalidValue;
   static constinit ResidentBlocks resident;
-  return launch_octets<kForwardSchedule<Schedule, Y>>(activation_forward_parity<F, Y, Schedule>,
-                                                      DeviceKernel::activation_forward_parity, resident, n,
-                                                      stream, x, y, n);
+  return launch_octets<kForwardSchedule<Schedule, Y>>(
+      {DeviceKernel::activation_forward_parity, resident, n, stream},
+      activation_forward_parity<F, Y, Schedule>,
+      [&] { return detail::operands_hold({detail::operand(x, n), detail::written(y, n, x)}); }, x, y, n);
 }
 #endif
 

@@ -143,20 +143,22 @@ namespace detail {
 
 // A launch over rows, whose arrays hold: `from` is x or dy, `to` is y or dx. What is written overlaps nothing
 // but, in full, `from`.
-template <bool Forward, class T, class... Arguments, class Kernel>
-cudaError_t launch_softmax(const T* from, const u8* codes, T* to, i64 rows, i64 n, int warps, Kernel kernel,
-                           cudaStream_t stream, Arguments... arguments) {
-  const i64 elements = rows * n;
-  if (!is_array(from, elements) || !is_array(to, elements) || !is_array(codes, elements))
-    return cudaErrorInvalidValue;
-  const Extent in = extent_of(from, elements), out = extent_of(to, elements),
-               coded = extent_of(codes, elements);
-  if ((to != from && overlap(out, in)) || overlap(out, coded) || (Forward && overlap(coded, in)))
+struct SoftmaxLaunch {
+  i64 rows, n;
+  int warps;
+  cudaStream_t stream;
+};
+template <bool Forward, class T, class Kernel, class... Arguments>
+cudaError_t launch_softmax(const SoftmaxLaunch& of, const T* from, const u8* codes, T* to, Kernel kernel,
+                           Arguments... arguments) {
+  const i64 elements = of.rows * of.n;
+  if (!operands_hold({operand(from, elements), written(to, elements, from),
+                      Forward ? written(const_cast<u8*>(codes), elements) : operand(codes, elements)}))
     return cudaErrorInvalidValue;
   const PlannedLaunch planned = softmax_launch(
-      Forward ? DeviceKernel::softmax_forward_code : DeviceKernel::softmax_backward_code, rows, warps);
+      Forward ? DeviceKernel::softmax_forward_code : DeviceKernel::softmax_backward_code, of.rows, of.warps);
   return launch(kernel, static_cast<unsigned>(planned.blocks), static_cast<unsigned>(planned.threads), 0,
-                stream, arguments..., rows, n);
+                of.stream, arguments..., of.rows, of.n);
 }
 
 template <class Action>
@@ -182,8 +184,8 @@ cudaError_t launch_softmax_forward_code(const T* x, T* y, u8* codes, i64 rows, i
   if (!detail::softmax_shape_holds(rows, n)) return cudaErrorInvalidValue;
   if (rows == 0) return cudaSuccess;
   return detail::with_softmax_warps(n, [&]<int Warps>(std::integral_constant<int, Warps>) {
-    return detail::launch_softmax<true>(x, codes, y, rows, n, Warps, &softmax_forward_code<T, Warps>, stream,
-                                        x, y, codes);
+    return detail::launch_softmax<true>({rows, n, Warps, stream}, x, codes, y,
+                                        &softmax_forward_code<T, Warps>, x, y, codes);
   });
 }
 
@@ -193,8 +195,8 @@ cudaError_t launch_softmax_backward_code(const T* dy, const u8* codes, T* dx, i6
   if (!detail::softmax_shape_holds(rows, n)) return cudaErrorInvalidValue;
   if (rows == 0) return cudaSuccess;
   return detail::with_softmax_warps(n, [&]<int Warps>(std::integral_constant<int, Warps>) {
-    return detail::launch_softmax<false>(dy, codes, dx, rows, n, Warps, &softmax_backward_code<T, Warps>,
-                                         stream, dy, codes, dx);
+    return detail::launch_softmax<false>({rows, n, Warps, stream}, dy, codes, dx,
+                                         &softmax_backward_code<T, Warps>, dy, codes, dx);
   });
 }
 #endif

@@ -12,7 +12,7 @@
 namespace outgrad::kernels {
 
 // The bits of a code for f'(x), and the seed of a dithered one (null: exact codes); code_bits_hold(bits, seed
-// != nullptr) of kernels/code.h.
+// != nullptr) of kernels/stores/code.h.
 struct CodeChoice {
   int bits;
   const u64* seed;

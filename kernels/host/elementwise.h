@@ -330,6 +330,22 @@ const u16* outputs_by_code(void (*range)(const T*, T*, u8*, i64, i64)) {
   return outputs.y;
 }
 
+// entry(x) for every x of a format of 16 bits, by its bits, and some bytes more, for a gather reads four at a
+// time. The first call fills static storage.
+template <class T, class Entry>
+const auto* table_by_code(const Entry&) {
+  struct Table {
+    decltype(Entry{}(T{})) of[kCodes + 2] = {};
+
+    Table() {
+      const DefaultFloatEnvironment environment;
+      for (i64 code = 0; code < kCodes; ++code) of[code] = Entry{}(T{static_cast<u16>(code)});
+    }
+  };
+  static const Table table;
+  return table.of;
+}
+
 #ifdef OUTGRAD_AVX2
 // table[code] for 8 codes.
 OUTGRAD_HD __m128i looked_up(const u16* table, const void* codes) {
@@ -370,6 +386,7 @@ void forward_range_by_code(const u16* table, const T* x, T* y, u8* mask, i64 beg
 #ifdef OUTGRAD_AVX512
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // as in kernels/simd.h
 #endif
 // entries[code] for the codes of 16 x. An entry has 32 bits.

@@ -1,15 +1,13 @@
-// y in MXFP4 or NVFP4 with 0 to 2 bits beside it, over arrays on the CPU (kernels/fp4.h): the forward that
-// writes the codes, the blocks' scales and the parts, and the backward that reads them. Every schedule gives
-// the same bits.
+// y in MXFP4 or NVFP4 with 0 to 2 bits beside it, over arrays on the CPU (kernels/stores/fp4.h): the forward
+// that writes the codes, the blocks' scales and the parts, and the backward that reads them. Every schedule
+// gives the same bits.
 //
-// Two codes are a byte, the earlier in its lower half. Parts are packed as those of kernels/host/fp8.h. The
-// last block may be a part of one.
+// Two codes are a byte, the earlier in its lower half. The last block may be a part of one.
 #pragma once
 
 #include <algorithm>
-#include <cstring>
 
-#include "kernels/fp4.h"
+#include "kernels/stores/fp4.h"
 #include "kernels/host/fp8.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
@@ -36,116 +34,92 @@ void activation_backward_fp4(const Fp4Tables& tables, const T* dy, const u8* cod
 
 namespace detail {
 
-// One block of whole size. Codes and parts are left in `packed_codes` and `packed`, which have 8 bytes more
-// than they take.
-template <class A, class B, class T, CpuSchedule S>
-void forward_fp4_block(const Fp4Tables& tables, const T* x, u8* scales, u8* packed_codes, u8* packed) {
-  constexpr int kBlock = Format<B>::kBlock;
-  alignas(64) float y[kCodeBlock], g[kCodeBlock];
-  alignas(64) u8 codes[kCodeBlock], parts[kCodeBlock];
-  fitted_block<A, T, S>(x, y, tables.bits > 0 ? g : nullptr);
-  for (int first = 0; first < kCodeBlock; first += kBlock) {
-    u32 amax = 0;
-    // a NaN's are the largest
-    for (int k = first; k < first + kBlock; ++k) amax = std::max(amax, bits_of(y[k]) & 0x7fffffffu);
-    const u8 scale = amax < kBeyondInfinity
-                         ? BlockScale<B>::of(std::min(amax, kLargestFiniteBits), tables.tensor)
-                         : BlockScale<B>::kNan;
-    const Fp4Table& table = tables.of_scale[scale];
-    *scales++ = scale;
-    for (int k = first; k < first + kBlock; ++k)
-      codes[k] = scale == BlockScale<B>::kNan ? u8{0} : fp8_code<F4E2M1>(y[k], tables.multiplier[scale]).bits;
-    if (tables.bits == 0) continue;
-    for (int k = first; k < first + kBlock; ++k) parts[k] = static_cast<u8>(part_of(table, codes[k], g[k]));
-  }
-  pack_codes(codes, kFp4Bits, 0, packed_codes);
-  if (tables.bits > 0) pack_codes(parts, tables.bits, 0, packed);
-}
+template <class A, class B>
+struct BlockEncoder {
+  static constexpr int kInPlace = 1, kBlock = Format<B>::kBlock;
+  static constexpr bool kStreams = false, kStagedStreams = false;
+  const Fp4Tables& tables;
 
-template <class A, class B, class T, CpuSchedule S>
-void forward_fp4_range(const Fp4Tables& tables, const T* x, u8* codes, u8* scales, u8* parts, i64 begin,
-                       i64 end) {
-  constexpr int kBlock = Format<B>::kBlock;
-  u8 packed_codes[kCodeBlock / 8 * kFp4Bits + 8] = {}, packed[kCodeBlock / 8 * kMostPartBits + 8] = {},
-                                              some[kCodeBlock / kBlock];
-  const int bits = tables.bits;
-  for (i64 i = begin; i < end; i += kCodeBlock) {
-    const i64 count = std::min<i64>(end - i, kCodeBlock);
-    if (count == kCodeBlock) {
-      forward_fp4_block<A, B, T, S>(tables, x + i, some, packed_codes, packed);
-    } else {
-      T from[kCodeBlock] = {};  // zeros leave amax as it is
-      std::copy_n(x + i, count, from);
-      forward_fp4_block<A, B, T, S>(tables, from, some, packed_codes, packed);
-      const auto clear = [&](u8* of, int each) {
-        if (const i64 rest = count * each % 8; rest != 0)
-          of[count * each / 8] = static_cast<u8>(of[count * each / 8] & ((1u << rest) - 1));
-      };
-      clear(packed_codes, kFp4Bits);
-      if (bits > 0) clear(packed, bits);
+  template <CpuSchedule S, bool, class T>
+  void encode(i64, const T* x, u8* const* to) const {
+    alignas(64) float y[kCodeBlock], g[kCodeBlock];
+    alignas(64) u8 codes[kCodeBlock], parts[kCodeBlock];
+    fitted_block<A, S>(x, y, tables.bits > 0 ? g : nullptr);
+    u8* scales = to[0];
+    for (int first = 0; first < kCodeBlock; first += kBlock) {
+      u32 amax = 0;
+      // a NaN's are the largest
+      for (int k = first; k < first + kBlock; ++k) amax = std::max(amax, bits_of(y[k]) & 0x7fffffffu);
+      const u8 scale = amax < kBeyondInfinity
+                           ? BlockScale<B>::of(std::min(amax, kLargestFiniteBits), tables.tensor)
+                           : BlockScale<B>::kNan;
+      const Fp4Table& table = tables.of_scale[scale];
+      *scales++ = scale;
+      for (int k = first; k < first + kBlock; ++k) {
+        codes[k] =
+            scale == BlockScale<B>::kNan ? u8{0} : fp8_code<F4E2M1>(y[k], tables.multiplier[scale]).bits;
+      }
+      if (tables.bits == 0) continue;
+      for (int k = first; k < first + kBlock; ++k) parts[k] = static_cast<u8>(part_of(table, codes[k], g[k]));
     }
-    std::copy_n(packed_codes, code_bytes(kFp4Bits, count), codes + i / 8 * kFp4Bits);
-    std::copy_n(some, blocks_of<B>(count), scales + i / kBlock);
-    if (bits > 0) std::copy_n(packed, code_bytes(bits, count), parts + i / 8 * bits);
+    pack_codes(codes, kFp4Bits, 0, to[1]);
+    if (tables.bits > 0) pack_codes(parts, tables.bits, 0, to[2]);
   }
-}
+};
 
-#if defined(OUTGRAD_AVX512) && defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // as in kernels/simd.h
-#endif
-template <class B, class T, CpuSchedule S>
-void backward_fp4_range(const Fp4Tables& tables, const T* dy, const u8* codes, const u8* scales,
-                        const u8* parts, T* dx, i64 begin, i64 end) {
-  constexpr int kBlock = Format<B>::kBlock;
-  const int bits = tables.bits, field = (1 << bits) - 1;
-  alignas(64) float g[kCodeBlock];
-  alignas(64) T from[kCodeBlock] = {}, to[kCodeBlock];
-  for (i64 i = begin; i < end; i += kCodeBlock) {
-    const i64 count = std::min<i64>(end - i, kCodeBlock);
-    for (i64 k = 0; k < count; ++k) {
-      const i64 at = i + k;
-      const int code = codes[at / 2] >> at % 2 * kFp4Bits & 15,
-                part = bits > 0 ? parts[at * bits / 8] >> at * bits % 8 & field : 0;
-      g[k] = tables.of_scale[scales[at / kBlock]].values[part][code];
+template <int kBlock>
+struct BlockDecoder {
+  static constexpr bool kStreams = false;
+  const Fp4Tables& tables;
+
+  template <CpuSchedule, class Use>
+  OUTGRAD_HD void with_gradients(i64, const u8* const* kept, float* scratch, const Use& use) const {
+    for (int k = 0; k < kCodeBlock; k += 8) {
+      const Fp4Table& table = tables.of_scale[kept[0][k / kBlock]];
+      const u64 code = eight_numbers(kept[1], k, kFp4Bits),
+                part = tables.bits > 0 ? eight_numbers(kept[2], k, tables.bits) : 0;
+      for (int i = 0; i < 8; ++i) scratch[k + i] = table.values[part >> 8 * i & 0xff][code >> 8 * i & 0xff];
     }
-    const auto multiply = [&](const T* of, T* into) {
-      over_code_block<S>([&](const auto& ops, int k) __attribute__((always_inline)) {
-        store_value<false>(ops, into + k, ops.mul(ops.load(of + k), ops.load(g + k)));
-      });
-    };
-    if (count == kCodeBlock) {
-      multiply(dy + i, dx + i);
-    } else {
-      std::copy_n(dy + i, count, from);
-      std::fill(g + count, g + kCodeBlock, 0.0f);
-      multiply(from, to);
-      std::copy_n(to, count, dx + i);
-    }
+    use([=](const auto& ops, int k) __attribute__((always_inline)) { return ops.load(scratch + k); });
   }
-}
-#if defined(OUTGRAD_AVX512) && defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic pop
-#endif
+};
 
 }  // namespace detail
 
 template <class A, class B, class T, CpuSchedule S>
 void activation_forward_fp4(const Fp4Tables& tables, const T* x, u8* codes, u8* scales, u8* parts, i64 n) {
-  static_assert(detail::schedule_holds<S>());
-  detail::over_blocks<S>(n, [=, &tables](i64 begin, i64 end) {
-    detail::forward_fp4_range<A, B, T, detail::kLoopOf<S>>(tables, x, codes, scales, parts, begin, end);
-  });
+  detail::keep<S>(detail::BlockEncoder<A, B>{tables}, x,
+                  {detail::Plane<u8>{scales, 8, Format<B>::kBlock}, {codes, kFp4Bits}, {parts, tables.bits}},
+                  n);
 }
 
 template <class B, class T, CpuSchedule S>
 void activation_backward_fp4(const Fp4Tables& tables, const T* dy, const u8* codes, const u8* scales,
                              const u8* parts, T* dx, i64 n) {
-  static_assert(detail::schedule_holds<S>());
-  detail::over_blocks<S>(n, [=, &tables](i64 begin, i64 end) {
-    detail::backward_fp4_range<B, T, detail::kLoopOf<S>>(tables, dy, codes, scales, parts, dx, begin, end);
-  });
+  constexpr int kBlock = Format<B>::kBlock;
+  detail::restore<S>(detail::BlockDecoder<kBlock>{tables}, dy,
+                     {detail::Plane<const u8>{scales, 8, kBlock}, {codes, kFp4Bits}, {parts, tables.bits}},
+                     dx, n);
 }
+
+// Stores in blocks of 4 bits.
+template <StoreId kId>
+  requires requires { typename StoreArithmetic<kId>::Block; }
+struct HostStore<kId> {
+  template <int kActivation, class>
+  using Of = Fp8ActivationAt<kActivation>;
+  using Block = typename StoreArithmetic<kId>::Block;
+
+  template <class A, class T, CpuSchedule S>
+  static void forward(const StoreCall& a, const T* x, i64 n) {
+    activation_forward_fp4<A, Block, T, S>(*static_cast<const Fp4Tables*>(a.tables), x, a.codes, a.scales,
+                                           a.parts, n);
+  }
+  template <class, class T, CpuSchedule S>
+  static void backward(const StoreCall& a, const T* dy, T* dx, i64 n) {
+    activation_backward_fp4<Block, T, S>(*static_cast<const Fp4Tables*>(a.tables), dy, a.codes, a.scales,
+                                         a.parts, dx, n);
+  }
+};
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

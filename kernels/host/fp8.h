@@ -1,17 +1,15 @@
-// y in 8 bits at a scale with 0 to 2 bits beside it, over arrays on the CPU (kernels/fp8.h): the forward that
-// writes the codes and the parts, and the backward that reads them. Every schedule gives the same bits.
-//
-// Parts of one and two bits are packed as codes of as many bits (kernels/host/code.h): parts of one bit lie
-// as a mask does.
+// y in 8 bits at a scale with 0 to 2 bits beside it, over arrays on the CPU (kernels/stores/fp8.h): the
+// forward that writes the codes and the parts, and the backward that reads them. Every schedule gives the
+// same bits. Parts of one bit lie as a mask does.
 #pragma once
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <new>
 
-#include "kernels/fp8s.h"
+#include "kernels/catalogue/few_bits.h"
 #include "kernels/host/code.h"
+#include "kernels/host/stores.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
@@ -33,7 +31,7 @@ void activation_backward_fp8(const Fp8Table& table, const T* dy, const u8* codes
 namespace detail {
 
 // y of kCodeBlock x, and g unless it is null.
-template <class A, class T, CpuSchedule S>
+template <class A, CpuSchedule S, class T>
 void fitted_block(const T* x, float* y, float* g) {
   alignas(64) float wide[kCodeBlock];
   u32 mask[kCodeBlock / 32];
@@ -44,191 +42,126 @@ void fitted_block(const T* x, float* y, float* g) {
   activation_backward<typename A::Fit, float, S>(g, y, mask, g, kCodeBlock);
 }
 
-// Codes and parts of a block of whole size. Without bits parts are not written.
-template <class A, class F, class T, CpuSchedule S>
-void fp8_block(const Fp8Table& table, float scale, const T* x, F* codes, u8* parts) {
-  alignas(64) float y[kCodeBlock], g[kCodeBlock];
-  fitted_block<A, T, S>(x, y, table.bits > 0 ? g : nullptr);
-  for (int k = 0; k < kCodeBlock; ++k) codes[k] = fp8_code<F>(y[k], scale);
-  if (table.bits == 0) return;
-  for (int k = 0; k < kCodeBlock; ++k) parts[k] = static_cast<u8>(part_of(table, codes[k].bits, g[k]));
-}
+template <class A, class F>
+struct ScaledEncoder {
+  static constexpr int kInPlace = 1;
+  static constexpr bool kStreams = false, kStagedStreams = false;
+  const Fp8Table& table;
+  float scale;
+  const u32* entries = nullptr;  // of every 16-bit x: the code and, above it, the part
 
-// The same for each 16-bit x, by its bits: the code and, in the second byte, the part. Null if there is no
-// memory for it.
-template <class A, class F, class T, CpuSchedule S>
-std::unique_ptr<u32[]> fp8_entries(const Fp8Table& table, float scale) {
-  std::unique_ptr<u32[]> entries(new (std::nothrow) u32[kCodes]);
-  for (i64 first = 0; entries != nullptr && first < kCodes; first += kCodeBlock) {
-    T x[kCodeBlock];
-    F codes[kCodeBlock];
-    u8 parts[kCodeBlock] = {};
-    for (int k = 0; k < kCodeBlock; ++k) x[k].bits = static_cast<u16>(first + k);
-    fp8_block<A, F, T, S>(table, scale, x, codes, parts);
-    for (int k = 0; k < kCodeBlock; ++k) entries[first + k] = codes[k].bits | static_cast<u32>(parts[k]) << 8;
-  }
-  return entries;
-}
-
-template <CpuSchedule S, class F, class T>
-OUTGRAD_HD void look_up_fp8(const u32* entries, const T* x, F* codes, u8* parts) {
-#ifdef OUTGRAD_AVX512
-  if constexpr (S.vector_bits == 512) {
-    constexpr __mmask16 kAll = 0xffff;  // see load_numbers
-    for (int k = 0; k < kCodeBlock; k += 16) {
-      const __m512i entry = entries_at(entries, x + k);
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + k), _mm512_maskz_cvtepi32_epi8(kAll, entry));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(parts + k),
-                       _mm512_maskz_cvtepi32_epi8(kAll, _mm512_maskz_srli_epi32(kAll, entry, 8)));
-    }
-    return;
-  }
-#endif
-  for (int k = 0; k < kCodeBlock; ++k) {
-    const u32 entry = entries[x[k].bits];
-    codes[k].bits = static_cast<u8>(entry);
-    parts[k] = static_cast<u8>(entry >> 8);
-  }
-}
-
-// One block of whole size. Parts are left in `packed`, which has 8 bytes more than they take.
-template <class A, class F, class T, CpuSchedule S>
-void forward_fp8_block(const Fp8Table& table, float scale, [[maybe_unused]] const u32* entries, const T* x,
-                       F* codes, u8* packed) {
-  alignas(64) u8 parts[kCodeBlock];
-  if constexpr (sizeof(T) == 2) {
-    if (entries != nullptr) {
-      look_up_fp8<S>(entries, x, codes, parts);
-    } else {
-      fp8_block<A, F, T, S>(table, scale, x, codes, parts);
-    }
-  } else {
-    fp8_block<A, F, T, S>(table, scale, x, codes, parts);
-  }
-  if (table.bits > 0) pack_codes(parts, table.bits, 0, packed);
-}
-
-template <class A, class F, class T, CpuSchedule S>
-void forward_fp8_range(const Fp8Table& table, float scale, const u32* entries, const T* x, F* codes,
-                       u8* parts, i64 begin, i64 end) {
-  u8 packed[kCodeBlock / 8 * kMostPartBits + 8] = {};
-  i64 i = begin;
-  for (; i + kCodeBlock <= end; i += kCodeBlock) {
-    forward_fp8_block<A, F, T, S>(table, scale, entries, x + i, codes + i, packed);
-    if (table.bits > 0)
-      std::memcpy(parts + i / 8 * table.bits, packed, static_cast<std::size_t>(kCodeBlock / 8 * table.bits));
-  }
-  if (i < end) {
-    const i64 count = end - i;
-    T from[kCodeBlock] = {};
-    F to[kCodeBlock];
-    std::copy_n(x + i, count, from);
-    forward_fp8_block<A, F, T, S>(table, scale, entries, from, to, packed);
-    std::copy_n(to, count, codes + i);
+  // Codes, and parts unless there are none.
+  template <CpuSchedule S, class T>
+  void encode_apart(const T* x, F* codes, u8* parts) const {
+    alignas(64) float y[kCodeBlock], g[kCodeBlock];
+    fitted_block<A, S>(x, y, table.bits > 0 ? g : nullptr);
+    for (int k = 0; k < kCodeBlock; ++k) codes[k] = fp8_code<F>(y[k], scale);
     if (table.bits == 0) return;
-    const i64 bytes = code_bytes(table.bits, count), rest = count * table.bits % 8;
-    if (rest != 0) packed[bytes - 1] = static_cast<u8>(packed[bytes - 1] & ((1u << rest) - 1));
-    std::copy_n(packed, bytes, parts + i / 8 * table.bits);
+    for (int k = 0; k < kCodeBlock; ++k) parts[k] = static_cast<u8>(part_of(table, codes[k].bits, g[k]));
   }
-}
 
-#if defined(OUTGRAD_AVX512) && defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // as in kernels/simd.h
-#endif
-// What codes and parts stand for. `packed`: the parts, of which the 8 bytes from each on are readable.
-template <CpuSchedule S>
-OUTGRAD_HD void fp8_gradients(const Fp8Table& table, const u8* codes, const u8* packed, float* g) {
-#ifdef OUTGRAD_AVX512
-  if constexpr (S.vector_bits == 512) {
-    constexpr __mmask16 kAll = 0xffff;  // see load_numbers
-    const u64 field = kEachByte * ((1u << table.bits) - 1);
-    const auto eight = [&](int k) __attribute__((always_inline)) {
-      u64 word;
-      std::memcpy(&word, packed + k / 8 * table.bits, sizeof word);
-      return static_cast<i64>(expanded(word, field, table.bits));
-    };
-    for (int k = 0; k < kCodeBlock; k += 16) {
-      __m512i at =
-          _mm512_maskz_cvtepu8_epi32(kAll, _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + k)));
-      if (table.bits > 0) {
-        const __m512i part = _mm512_maskz_cvtepu8_epi32(kAll, _mm_set_epi64x(eight(k + 8), eight(k)));
-        static_assert(kFp8Codes == 1 << 8);
-        at = _mm512_or_si512(at, _mm512_maskz_slli_epi32(kAll, part, 8));
+  template <CpuSchedule S, bool, class T>
+  void encode(i64, const T* x, u8* const* to) const {
+    alignas(64) u8 parts[kCodeBlock];
+    F* const codes = reinterpret_cast<F*>(to[0]);
+    if constexpr (sizeof(T) == 2) {
+      if (entries != nullptr) {
+        look_up<S, false>(entries, x, codes, parts);
+      } else {
+        encode_apart<S>(x, codes, parts);
       }
-      _mm512_store_ps(
-          g + k, _mm512_mask_i32gather_ps(_mm512_setzero_ps(), kAll, at, &table.values[0][0], sizeof(float)));
+    } else {
+      encode_apart<S>(x, codes, parts);
     }
-    return;
+    if (table.bits > 0) pack_codes(parts, table.bits, 0, to[1]);
   }
-#endif
-  if (table.bits == 0) {
-    for (int k = 0; k < kCodeBlock; ++k) g[k] = table.values[0][codes[k]];
-  } else {
-    const u64 field = kEachByte * ((1u << table.bits) - 1);
-    for (int k = 0; k < kCodeBlock; k += 8) {
-      u64 word;
-      std::memcpy(&word, packed + k / 8 * table.bits, sizeof word);
-      word = expanded(word, field, table.bits);
-      for (int i = 0; i < 8; ++i) g[k + i] = table.values[word >> 8 * i & 0xff][codes[k + i]];
+
+  // Null if there is no memory for them.
+  template <class T, CpuSchedule S>
+  std::unique_ptr<u32[]> all_entries() const {
+    const DefaultFloatEnvironment environment;
+    std::unique_ptr<u32[]> all(new (std::nothrow) u32[kCodes]);
+    for (i64 first = 0; all != nullptr && first < kCodes; first += kCodeBlock) {
+      T x[kCodeBlock];
+      F codes[kCodeBlock];
+      u8 parts[kCodeBlock] = {};
+      for (int k = 0; k < kCodeBlock; ++k) x[k].bits = static_cast<u16>(first + k);
+      encode_apart<S>(x, codes, parts);
+      for (int k = 0; k < kCodeBlock; ++k) all[first + k] = codes[k].bits | static_cast<u32>(parts[k]) << 16;
     }
+    return all;
   }
-}
+};
 
-template <class T, CpuSchedule S>
-void backward_fp8_block(const Fp8Table& table, const T* dy, const u8* codes, const u8* packed, T* dx) {
-  alignas(64) float g[kCodeBlock];
-  fp8_gradients<S>(table, codes, packed, g);
-  over_code_block<S>([&](const auto& ops, int k) __attribute__((always_inline)) {
-    store_value<false>(ops, dx + k, ops.mul(ops.load(dy + k), ops.load(g + k)));
-  });
-}
+struct ScaledDecoder {
+  static constexpr bool kStreams = false;
+  const Fp8Table& table;
 
-#if defined(OUTGRAD_AVX512) && defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic pop
+  template <CpuSchedule S, class Use>
+  OUTGRAD_HD void with_gradients(i64, const u8* const* kept, float* scratch, const Use& use) const {
+    const u8 *const codes = kept[0], *const parts = kept[1];
+#ifdef OUTGRAD_AVX512
+    if constexpr (S.vector_bits == 512) {
+      constexpr __mmask16 kAll = 0xffff;  // see sixteen_numbers
+      for (int k = 0; k < kCodeBlock; k += 16) {
+        __m512i at =
+            _mm512_maskz_cvtepu8_epi32(kAll, _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + k)));
+        if (table.bits > 0) {
+          static_assert(kFp8Codes == 1 << 8);
+          at = _mm512_or_si512(at, _mm512_maskz_slli_epi32(kAll, sixteen_numbers(parts, k, table.bits), 8));
+        }
+        _mm512_store_ps(scratch + k, _mm512_mask_i32gather_ps(_mm512_setzero_ps(), kAll, at,
+                                                              &table.values[0][0], sizeof(float)));
+      }
+    }
 #endif
-
-template <class T, CpuSchedule S>
-void backward_fp8_range(const Fp8Table& table, const T* dy, const u8* codes, const u8* parts, T* dx,
-                        i64 begin, i64 end) {
-  i64 i = begin;
-  for (; block_is_readable(table.bits, end - i); i += kCodeBlock)
-    backward_fp8_block<T, S>(table, dy + i, codes + i, parts + i / 8 * table.bits, dx + i);
-  for (; i < end; i += kCodeBlock) {
-    const i64 count = std::min<i64>(end - i, kCodeBlock);
-    u8 packed[kCodeBlock / 8 * kMostPartBits + 8] = {}, some[kCodeBlock] = {};
-    alignas(64) T from[kCodeBlock] = {}, to[kCodeBlock];
-    if (table.bits > 0) std::copy_n(parts + i / 8 * table.bits, code_bytes(table.bits, count), packed);
-    std::copy_n(codes + i, count, some);
-    std::copy_n(dy + i, count, from);
-    backward_fp8_block<T, S>(table, from, some, packed, to);
-    std::copy_n(to, count, dx + i);
+    if constexpr (S.vector_bits < 512) {
+      for (int k = 0; k < kCodeBlock; k += 8) {
+        const u64 part = table.bits > 0 ? eight_numbers(parts, k, table.bits) : 0;
+        for (int i = 0; i < 8; ++i) scratch[k + i] = table.values[part >> 8 * i & 0xff][codes[k + i]];
+      }
+    }
+    use([=](const auto& ops, int k) __attribute__((always_inline)) { return ops.load(scratch + k); });
   }
-}
+};
 
 }  // namespace detail
 
 template <class A, class F, class T, CpuSchedule S>
 void activation_forward_fp8(const Fp8Table& table, float scale, const T* x, F* codes, u8* parts, i64 n) {
-  static_assert(detail::schedule_holds<S>());
+  detail::ScaledEncoder<A, F> encoder{table, scale};
   std::unique_ptr<u32[]> entries;
   if constexpr (sizeof(T) == 2) {
-    if (n >= 4 * detail::kCodes) entries = detail::fp8_entries<A, F, T, detail::kLoopOf<S>>(table, scale);
+    if (n >= 4 * detail::kCodes) entries = encoder.template all_entries<T, detail::kLoopOf<S>>();
+    encoder.entries = entries.get();
   }
-  detail::over_blocks<S>(n, [=, &table, &entries](i64 begin, i64 end) {
-    detail::forward_fp8_range<A, F, T, detail::kLoopOf<S>>(table, scale, entries.get(), x, codes, parts,
-                                                           begin, end);
-  });
+  detail::keep<S>(encoder, x, {detail::Plane<u8>{reinterpret_cast<u8*>(codes), 8}, {parts, table.bits}}, n);
 }
 
 template <class T, CpuSchedule S>
 void activation_backward_fp8(const Fp8Table& table, const T* dy, const u8* codes, const u8* parts, T* dx,
                              i64 n) {
-  static_assert(detail::schedule_holds<S>());
-  detail::over_blocks<S>(n, [=, &table](i64 begin, i64 end) {
-    detail::backward_fp8_range<T, detail::kLoopOf<S>>(table, dy, codes, parts, dx, begin, end);
-  });
+  detail::restore<S>(detail::ScaledDecoder{table}, dy,
+                     {detail::Plane<const u8>{codes, 8}, {parts, table.bits}}, dx, n);
 }
+
+// Stores at a scale of the tensor.
+template <StoreId kId>
+  requires requires { typename StoreArithmetic<kId>::Code; }
+struct HostStore<kId> {
+  template <int kActivation, class>
+  using Of = Fp8ActivationAt<kActivation>;
+
+  template <class A, class T, CpuSchedule S>
+  static void forward(const StoreCall& a, const T* x, i64 n) {
+    using Code = typename StoreArithmetic<kId>::Code;
+    activation_forward_fp8<A, Code, T, S>(*static_cast<const Fp8Table*>(a.tables), a.scale, x,
+                                          reinterpret_cast<Code*>(a.codes), a.parts, n);
+  }
+  template <class, class T, CpuSchedule S>
+  static void backward(const StoreCall& a, const T* dy, T* dx, i64 n) {
+    activation_backward_fp8<T, S>(*static_cast<const Fp8Table*>(a.tables), dy, a.codes, a.parts, dx, n);
+  }
+};
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

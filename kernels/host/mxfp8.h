@@ -8,8 +8,9 @@
 #include <bit>
 
 #include "kernels/eval.h"
-#include "kernels/host/elementwise.h"
-#include "kernels/mxfp8.h"
+#include "kernels/fits.h"
+#include "kernels/host/stores.h"
+#include "kernels/stores/mxfp8.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
@@ -26,12 +27,12 @@ namespace detail {
 
 inline constexpr i64 kBlock = Format<MxFp8>::kBlock;
 
-// A block of `count` elements.
+// A whole block.
 template <class Forward, class T>
-void mxfp8_block(const T* x, F8E4M3* codes, E8M0* scale, u8* mask, i64 count) {
+void mxfp8_block(const T* x, F8E4M3* codes, E8M0* scale, u8* mask) {
   float y[kBlock];
   u32 amax = 0, bits = 0;
-  for (i64 k = 0; k < count; ++k) {
+  for (i64 k = 0; k < kBlock; ++k) {
     const float wide = widen(x[k]);
     y[k] = gelu_forward_value<T>(FloatOps{}, Forward{}, kForwardTables<Forward>, wide);
     bits |= static_cast<u32>(evaluate_mask(FloatOps{}, Forward{}, wide)) << k;
@@ -39,11 +40,11 @@ void mxfp8_block(const T* x, F8E4M3* codes, E8M0* scale, u8* mask, i64 count) {
   }
   __builtin_memcpy(mask, &bits, sizeof(bits));
   *scale = shared_scale(amax);
-  for (i64 k = 0; k < count; ++k) codes[k] = block_element(y[k], *scale);
+  for (i64 k = 0; k < kBlock; ++k) codes[k] = block_element(y[k], *scale);
 }
 
-// What vectors do with four at once, which are whole blocks: the operations of kernels/mxfp8.h for finite y
-// below 2^126.
+// What vectors do with four at once, which are whole blocks: the operations of kernels/stores/mxfp8.h for
+// finite y below 2^126.
 //
 //   largest(a, b, c, d)      in every lane of the result, the bits of the largest magnitude of a block; of a
 //                            NaN they are beyond an infinity's. As many blocks, one behind the other, as the
@@ -93,6 +94,7 @@ struct BlockVectors<Avx2> {
 #ifdef OUTGRAD_AVX512
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // as in kernels/simd.h
 #endif
 template <>
@@ -185,95 +187,93 @@ OUTGRAD_HD bool mxfp8_blocks(const typename Isa::Float (&y)[4], F8E4M3* codes, E
 template <class T, CpuSchedule S>
 inline constexpr bool kValuesByCode = sizeof(T) == 2 && S.vector_bits == 512;
 
-template <class Forward, class T>
-struct ValuesByCode {
-  float y[kCodes];
-
-  ValuesByCode() {
-    const DefaultFloatEnvironment environment;
-    for (i64 code = 0; code < kCodes; ++code) {
-      y[code] = gelu_forward_value<T>(FloatOps{}, Forward{}, kForwardTables<Forward>,
-                                      widen(T{static_cast<u16>(code)}));
-    }
-  }
-};
-// Filled by the first call, 256 KiB for each Forward and T.
+// 256 KiB for each Forward and T.
 template <class Forward, class T>
 const float* values_by_code() {
-  static const ValuesByCode<Forward, T> values;
-  return values.y;
+  return table_by_code<T>(
+      [](T x) { return gelu_forward_value<T>(FloatOps{}, Forward{}, kForwardTables<Forward>, widen(x)); });
 }
 
-// Packs of whole blocks from `begin` on; returns where it stopped. `values`: of values_by_code, or null.
-template <class Forward, class T, class Isa, CpuSchedule S, bool kStreaming>
-i64 mxfp8_packs([[maybe_unused]] const float* values, const T* x, F8E4M3* codes, E8M0* scales, u8* mask,
-                i64 begin, i64 end) {
-  constexpr LanesOf<S, 4> kOps{};
-  i64 i = begin;
-  for (; i + kOps.kElements <= end; i += kOps.kElements) {
-    fetch_ahead<kStreaming>(x + i, kOps.kElements);
-    const auto store = [=](const auto&, auto y) __attribute__((always_inline)) {
-      if (mxfp8_blocks<Isa, kStreaming>(y.v, codes + i, scales + i / kBlock)) return;
-      for (i64 at = i; at < i + kOps.kElements; at += kBlock)
-        mxfp8_block<Forward>(x + at, codes + at, scales + at / kBlock, mask + at / 8, kBlock);
-    };
-    const auto z = kOps.load(x + i);
-#ifdef OUTGRAD_AVX512
-    if constexpr (kValuesByCode<T, S>) {
-      if (values != nullptr) {
-        kOps.store_mask(mask + i / 8, evaluate_mask(kOps, Forward{}, z));
-        typename decltype(kOps)::Value y;
-        OUTGRAD_UNROLL
-        for (int k = 0; k < 4; ++k) y.v[k] = _mm512_castsi512_ps(entries_at(values, x + i + k * Isa::kLanes));
-        store(kOps, y);
-        continue;
-      }
-    }
-#endif
-    forward_pack<Forward, T>(kOps, z, mask + i / 8, store);
-  }
-  return i;
-}
+template <class Forward>
+struct Mxfp8Encoder {
+  static constexpr int kInPlace = 2;
+  static constexpr bool kStreams = true, kStagedStreams = false;
+  const float* values = nullptr;  // of values_by_code
 
-template <class Forward, class T, CpuSchedule S, bool kStreaming>
-void mxfp8_range([[maybe_unused]] const float* values, const T* x, F8E4M3* codes, E8M0* scales, u8* mask,
-                 i64 begin, i64 end) {
-  i64 i = begin;
+  template <CpuSchedule S, bool kStreaming, class T>
+  void encode(i64, const T* x, u8* const* to) const {
+    F8E4M3* const codes = reinterpret_cast<F8E4M3*>(to[0]);
+    E8M0* const scales = reinterpret_cast<E8M0*>(to[1]);
 #ifdef OUTGRAD_AVX2
-  if constexpr (S.vector_bits == 256)
-    i = mxfp8_packs<Forward, T, Avx2, S, kStreaming>(values, x, codes, scales, mask, i, end);
+    if constexpr (S.vector_bits > 0) return encode_packs<S, kStreaming>(x, codes, scales, to[2]);
 #endif
-#ifdef OUTGRAD_AVX512
-  if constexpr (S.vector_bits == 512)
-    i = mxfp8_packs<Forward, T, Avx512, S, kStreaming>(values, x, codes, scales, mask, i, end);
-#endif
-  for (; i < end; i += kBlock) {
-    mxfp8_block<Forward>(x + i, codes + i, scales + i / kBlock, mask + i / 8, std::min(kBlock, end - i));
+    for (i64 i = 0; i < kCodeBlock; i += kBlock)
+      mxfp8_block<Forward>(x + i, codes + i, scales + i / kBlock, to[2] + i / 8);
   }
-  end_streaming<kStreaming>();
-}
+
+#ifdef OUTGRAD_AVX2
+ private:
+  template <CpuSchedule S, bool kStreaming, class T>
+  void encode_packs(const T* x, F8E4M3* codes, E8M0* scales, u8* mask) const {
+    constexpr LanesOf<S, 4> kOps{};
+    for (i64 i = 0; i < kCodeBlock; i += kOps.kElements) {
+      fetch_ahead<kStreaming>(x + i, kOps.kElements);
+      const auto store = [=]<class Isa>(const auto&, FloatPack<Isa, 4> y) __attribute__((always_inline)) {
+        if (mxfp8_blocks<Isa, kStreaming>(y.v, codes + i, scales + i / kBlock)) return;
+        for (i64 at = i; at < i + kOps.kElements; at += kBlock)
+          mxfp8_block<Forward>(x + at, codes + at, scales + at / kBlock, mask + at / 8);
+      };
+      const auto z = kOps.load(x + i);
+#ifdef OUTGRAD_AVX512
+      if constexpr (kValuesByCode<T, S>) {
+        if (values != nullptr) {
+          kOps.store_mask(mask + i / 8, evaluate_mask(kOps, Forward{}, z));
+          typename decltype(kOps)::Value y;
+          OUTGRAD_UNROLL
+          for (int k = 0; k < 4; ++k)
+            y.v[k] = _mm512_castsi512_ps(entries_at(values, x + i + k * kOps.kElements / 4));
+          store(kOps, y);
+          continue;
+        }
+      }
+#endif
+      forward_pack<Forward, T>(kOps, z, mask + i / 8, store);
+    }
+  }
+#endif
+};
 
 }  // namespace detail
 
 template <class Forward, class T, CpuSchedule S>
 void gelu_forward_mxfp8(const T* x, F8E4M3* codes, E8M0* scales, u32* mask, i64 n) {
-  static_assert(detail::schedule_holds<S>());
-  u8* const bytes = reinterpret_cast<u8*>(mask);
-  const float* values = nullptr;
+  detail::Mxfp8Encoder<Forward> encoder;
   if constexpr (detail::kValuesByCode<T, S>) {
-    if (n >= detail::kCodes) values = detail::values_by_code<Forward, T>();
+    if (n >= detail::kCodes) encoder.values = detail::values_by_code<Forward, T>();
   }
-  if constexpr (S.streaming_stores && S.vector_bits > 0) {
-    if (detail::streams<S>(codes, n)) {
-      return detail::over_blocks<S>(n, [=](i64 begin, i64 end) {
-        detail::mxfp8_range<Forward, T, detail::kLoopOf<S>, true>(values, x, codes, scales, bytes, begin,
-                                                                  end);
-      });
-    }
-  }
-  detail::over_blocks<S>(n, [=](i64 begin, i64 end) {
-    detail::mxfp8_range<Forward, T, detail::kLoopOf<S>, false>(values, x, codes, scales, bytes, begin, end);
-  });
+  detail::keep<S>(encoder, x,
+                  {detail::Plane<u8>{reinterpret_cast<u8*>(codes), 8},
+                   {reinterpret_cast<u8*>(scales), 8, detail::kBlock},
+                   {reinterpret_cast<u8*>(mask), 1, 1, sizeof(u32)}},
+                  n);
 }
+
+// GELU's.
+template <>
+struct HostStore<StoreId::kMxFp8> {
+  template <int kActivation, class>
+  using Of = std::conditional_t<kActivation == 0, generated::GeluMxfp8, void>;
+
+  template <class, class T, CpuSchedule S>
+  static void forward(const StoreCall& a, const T* x, i64 n) {
+    gelu_forward_mxfp8<typename ForwardFit<T>::Type, T, S>(x, reinterpret_cast<F8E4M3*>(a.codes),
+                                                           reinterpret_cast<E8M0*>(a.scales), a.mask, n);
+  }
+  template <class Fit, class T, CpuSchedule S>
+  static void backward(const StoreCall& a, const T* dy, T* dx, i64 n) {
+    using Kept = typename StoreArithmetic<StoreId::kMxFp8>::Kept<T>;
+    activation_backward<Fit, T, S, Kept>(dy, stored<Kept>(a.codes, a.scales), a.mask, dx, n);
+  }
+};
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

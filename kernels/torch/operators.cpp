@@ -11,9 +11,9 @@
 
 #include "kernels/accuracy.h"
 #include "kernels/c/build.h"
-#include "kernels/codes.h"
+#include "kernels/catalogue/codes.h"
+#include "kernels/catalogue/few_bits.h"
 #include "kernels/fits.h"
-#include "kernels/fp8s.h"
 #include "kernels/norm_store.h"
 #include "kernels/softmax.h"
 #include "kernels/support/jit/nvrtc.h"
@@ -76,14 +76,15 @@ Stated stated_by(kernels::FitList<Code...>, int activation, int bits, bool dithe
   return all[activation];
 }
 
-template <class F, class... S>
+// Arithmetic: of a store at one scale of the tensor.
+template <class Arithmetic, class... S>
 Stated stated_by(kernels::Fp8List<S...>, std::string_view activation, int bits) {
   Stated found;
   const auto state = [&]<class Of>(Of) {
     if (activation != Of::Header::kActivation) return;
-    constexpr kernels::Fp8Claims kClaims = kernels::fp8_claims<typename Of::Header, F>();
+    constexpr kernels::Fp8Claims kClaims = Arithmetic::template kClaims<typename Of::Header>;
     found = {Of::Header::kName, {.t = kClaims.total[bits]}};
-    found.largest = kernels::kLargestOf<F> / kClaims.least;
+    found.largest = kernels::kLargestOf<typename Arithmetic::Code> / kClaims.least;
   };
   (state(S{}), ...);
   return found;
@@ -96,9 +97,14 @@ Stated stated_by(outgrad_activation activation, outgrad_format format, outgrad_s
   const auto with_parity = [&]<class Y>(Y) {
     return stated_by(typename kernels::ParityFits<Y>::Type{}, name);
   };
-  const auto at_scale = [&]<class F>(F) {
-    return kernels::part_bits_hold(bits) ? stated_by<F>(kernels::Fp8Activations{}, name, bits) : Stated{};
-  };
+  Stated at_scale;
+  kernels::for_each_store([&]<kernels::StoreId kId>() {
+    constexpr kernels::Store kStore = kernels::store_of(kId);
+    if constexpr (kStore.takes_scale && kStore.block == 0) {
+      if (static_cast<int>(kId) == store && kernels::part_bits_hold(bits))
+        at_scale = stated_by<kernels::StoreArithmetic<kId>>(kernels::Fp8Activations{}, name, bits);
+    }
+  });
   switch (store) {
     case OUTGRAD_STORE_Y:
       return by_type(format, [&]<class T>(T) {
@@ -112,10 +118,7 @@ Stated stated_by(outgrad_activation activation, outgrad_format format, outgrad_s
       return stated_by(kernels::ActivationCodes{}, activation, bits, dithered);
     case OUTGRAD_STORE_MXFP8:
       return activation == OUTGRAD_GELU ? stated_by<kernels::generated::GeluMxfp8>() : Stated{};
-    case OUTGRAD_STORE_E4M3: return at_scale(kernels::F8E4M3{});
-    case OUTGRAD_STORE_E5M2: return at_scale(kernels::F8E5M2{});
-    case OUTGRAD_STORE_INT8: return at_scale(kernels::I8{});
-    default: return {};
+    default: return at_scale;
   }
 }
 

@@ -10,9 +10,9 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/code.h"
+#include "kernels/stores/code.h"
 #include "kernels/formats.h"
-#include "kernels/fp8s.h"
+#include "kernels/catalogue/few_bits.h"
 #include "kernels/host/errors.h"
 
 namespace outgrad::validation::gate {

@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "kernels/host/errors.h"
-#include "kernels/mxfp8.h"
+#include "kernels/stores/mxfp8.h"
 
 namespace outgrad::validation {
 

@@ -6,7 +6,7 @@
 #include <limits>
 #include <stdexcept>
 
-#include "kernels/codes.h"
+#include "kernels/catalogue/codes.h"
 #include "kernels/formats.h"
 
 namespace outgrad::validation::gate {

@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "kernels/fp8.h"
+#include "kernels/stores/fp8.h"
 #include "kernels/layernorm.h"
 #include "kernels/portable.h"
 

@@ -619,7 +619,7 @@ class Good {
 // Every function with every store that it takes.
 void for_all(const std::function<void(Good&)>& check) {
   for (int id = 0; id < kIds; ++id) {
-    for (outgrad_store store = OUTGRAD_STORE_Y; store <= OUTGRAD_STORE_NVFP4; ++store) {
+    for (outgrad_store store = OUTGRAD_STORE_Y; store < kStoreCount; ++store) {
       if (!takes_store(static_cast<Id>(id), store)) continue;
       Good good(static_cast<Id>(id), store, store == OUTGRAD_STORE_PARITY ? OUTGRAD_BF16 : OUTGRAD_F32);
       check(good);
@@ -647,8 +647,8 @@ TEST(CInterface, WhatEveryCallHasIsChecked) {
         good.refused(OUTGRAD_ERROR_ACTIVATION, "activation " + std::to_string(activation) + " is unknown",
                      [&](auto& c) { c.activation = activation; });
     }
-    for (outgrad_store store = -1; store <= 9; ++store) {
-      const bool known = store >= OUTGRAD_STORE_Y && store <= OUTGRAD_STORE_NVFP4;
+    for (outgrad_store store = -1; store <= kStoreCount; ++store) {
+      const bool known = store >= OUTGRAD_STORE_Y && store < kStoreCount;
       if (!takes_store(id) || (known && takes_store(id, store))) continue;
       good.refused(OUTGRAD_ERROR_STORE, known ? "" : "store " + std::to_string(store) + " is unknown",
                    [&](auto& c) { c.store = store; });

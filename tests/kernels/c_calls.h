@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/c/outgrad.h"
+#include "kernels/catalogue/stores.h"
 #include "kernels/portable.h"
 
 // A call names the members that it takes. The others are 0.
@@ -61,13 +62,13 @@ inline bool over_rows(Id id) { return id >= kSoftmaxForward; }
 inline bool takes_store(Id id) { return is_activation(id) || is_norm(id); }
 inline bool takes_store(Id id, outgrad_store store) {
   if (store == OUTGRAD_STORE_Y) return true;
-  if (is_activation(id)) return store > OUTGRAD_STORE_Y && store <= OUTGRAD_STORE_NVFP4;
+  if (is_activation(id)) return store > OUTGRAD_STORE_Y && store < kStoreCount;
   return is_norm(id) && !is_residual(id) &&
          (store == OUTGRAD_STORE_MXFP8 || store == OUTGRAD_STORE_E4M3 || store == OUTGRAD_STORE_INT8);
 }
 // Those of an activation with parts beside a y of few bits.
 inline bool has_parts(outgrad_store store) {
-  return store >= OUTGRAD_STORE_E4M3 && store <= OUTGRAD_STORE_NVFP4;
+  return store >= 0 && store < kStoreCount && kStores[store].has_parts;
 }
 
 // The bytes of an element; 0: those of the format.

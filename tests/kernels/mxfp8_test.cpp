@@ -1,6 +1,6 @@
 // MXFP8 as what GELU's forward stores: scales and codes against the specification's words, every schedule
 // against the definition, and the header's T for every x of f16 and bf16 at every scale that its y can have.
-#include "kernels/mxfp8.h"
+#include "kernels/stores/mxfp8.h"
 
 #include <gtest/gtest.h>
 

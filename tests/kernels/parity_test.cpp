@@ -1,6 +1,6 @@
 // y that carries its branch, against the second witness: every x of the 16-bit formats with every activation
 // that has a minimum, and every way to run the kernels against the scalar one.
-#include "kernels/parity.h"
+#include "kernels/stores/parity.h"
 
 #include <gtest/gtest.h>
 

@@ -408,7 +408,7 @@ Finding check_structure(const Fp8Header& h) {
   conditions.require(std::frexp(h.mxfp4.least, &exponent) == 0.5f, "kMxfp4Least is not a power of two");
   Finding finding = conditions.finding();
   if (finding.verdict != Verdict::Holds) return finding;
-  // kernels/fp8.h takes f' for 0 up to kYHi, and the fit's floor for what a y below stands for.
+  // kernels/stores/parts.h takes f' for 0 up to kYHi, and the fit's floor for what a y below stands for.
   const Interval& y_star = activation_of(h.activation, h.function, true).y_star();
   conditions.require(
       (absolute(y_star - static_cast<double>(codes->gradient.y_hi)) - absolute(y_star) * 0x1p-23).negative(),

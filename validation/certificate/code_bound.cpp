@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "kernels/activations.h"
-#include "kernels/code.h"
+#include "kernels/stores/code.h"
 #include "validation/exact/activation.h"
 #include "validation/limits.h"
 

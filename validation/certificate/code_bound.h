@@ -2,14 +2,13 @@
 //
 // Range: f' is monotone between the brackets of validation/exact/activation.h, so its values there and its
 // limits bound it.
-// G: g is f'(x) as kernels/code.h computes it. GELU's is the derivative of its f32 forward's polynomials.
-// Over parts of each row it is compared with f' by mean values of p'' - f''. What its operations round is
-// bounded by running them on intervals, with a bound beside each. The same is done with the formulas in
-// double precision that the other activations have, of which exp is within 2^-48 (head of
-// kernels/forwards.h).
-// T: for each code, the f' that it may stand for, with the rounding of the fp32 sequence (kernels/code.h) in
-// cells: one of a number below 512 before it is rounded to an integer. Dithered: |code - v| <= 1/2 for v = g
-// in steps + d, and roundings of numbers below 8.
+// G: g is f'(x) as kernels/stores/code.h computes it. GELU's is the derivative of its f32 forward's
+// polynomials. Over parts of each row it is compared with f' by mean values of p'' - f''. What its operations
+// round is bounded by running them on intervals, with a bound beside each. The same is done with the formulas
+// in double precision that the other activations have, of which exp is within 2^-48 (head of
+// kernels/forwards.h). T: for each code, the f' that it may stand for, with the rounding of the fp32 sequence
+// (kernels/stores/code.h) in cells: one of a number below 512 before it is rounded to an integer. Dithered:
+// |code - v| <= 1/2 for v = g in steps + d, and roundings of numbers below 8.
 #pragma once
 
 #include <vector>

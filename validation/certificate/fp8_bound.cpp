@@ -9,9 +9,9 @@
 #include <limits>
 #include <optional>
 
-#include "kernels/codes.h"
+#include "kernels/catalogue/codes.h"
 #include "kernels/formats.h"
-#include "kernels/fp8.h"
+#include "kernels/stores/fp8.h"
 #include "validation/exact/activation.h"
 #include "validation/limits.h"
 

@@ -1,5 +1,5 @@
-// The claims of a header for y in 8 bits at a scale (kernels/fp8.h), re-proved: where f' has its extrema,
-// kRoom, and T over all scales.
+// The claims of a header for y in 8 bits at a scale (kernels/stores/fp8.h), re-proved: where f' has its
+// extrema, kRoom, and T over all scales.
 //
 // Extrema: f' at the y that the header names is within 2^-24 of the bounds of f' on its side. A code whose y
 // end between that y and the true extremum then lacks no more than this.

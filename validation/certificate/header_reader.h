@@ -134,7 +134,7 @@ struct RoundedForwardHeader : HeaderNames {
   CoefficientTable table;
 };
 
-/// Codes of f'(x) (kernels/code.h).
+/// Codes of f'(x) (kernels/stores/code.h).
 struct CodeHeader : HeaderNames {
   std::string accuracy;
   float lo = 0, hi = 0;
@@ -150,7 +150,7 @@ struct Fp8Claims {
   std::array<double, 3> total{};
 };
 
-/// y in 8 bits at a scale (kernels/fp8.h).
+/// y in 8 bits at a scale (kernels/stores/fp8.h).
 struct Fp8Header : HeaderNames {
   std::string accuracy, code, fit;
   float least_at = 0, greatest_at = 0;

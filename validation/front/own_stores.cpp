@@ -1,18 +1,20 @@
 // The stores that the library has: what its kernels keep, and what they compute from it.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <string_view>
 
-#include "kernels/codes.h"
-#include "kernels/fp4.h"
-#include "kernels/fp8s.h"
+#include "kernels/catalogue/codes.h"
+#include "kernels/catalogue/few_bits.h"
 #include "kernels/gelu.h"
 #include "kernels/host/parity.h"
-#include "kernels/mxfp8.h"
-#include "kernels/parity.h"
+#include "kernels/stores/mxfp8.h"
+#include "kernels/stores/parity.h"
 #include "validation/front/front.h"
 
 namespace outgrad::validation {
@@ -222,12 +224,15 @@ Store scaled(int bits) {
 // y in blocks of e2m1 whose largest magnitude is 2 or, where |y| is larger, as large as that; of NVFP4 with
 // the tensor's scale for 64.
 template <class A, class B>
-Store in_blocks(const char* name, int bits) {
+Store in_blocks(int bits) {
   using Header = typename A::Header;
   using Scale = kernels::BlockScale<B>;
   constexpr double kSignT[] = {Header::kSignT0, Header::kSignT1, Header::kSignT2}, kScaleBits = 8;
-  static constexpr float kTensor = std::is_same_v<B, kernels::NvFp4> ? 6.0f * 448 / 64 : 1, kAmax = 2;
+  static constexpr float kAmax = 2;
+  static const float kTensor = Scale::tensor_scale_for(64);
   Store store;
+  std::string name = kernels::Format<B>::kName;
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::toupper(c); });
   store.name = fmt::format("{} y, {} bit{}", name, bits, bits == 1 ? "" : "s");
   store.beyond = bits, store.all = kernels::kFp4Bits + kScaleBits / kernels::Format<B>::kBlock + bits;
   store.proven = kSignT[bits], store.proof = Header::kName, store.operations = 0;
@@ -250,16 +255,18 @@ template <class... A>
 void add_scaled(std::string_view activation, std::vector<Store>& stores, kernels::Fp8List<A...>) {
   const auto add = [&]<class Each>() {
     if (activation != Each::Header::kActivation) return;
-    for (int bits = 0; bits <= kernels::kMostPartBits; ++bits)
-      stores.push_back(scaled<Each, kernels::F8E4M3>(bits));
-    for (int bits = 1; bits <= kernels::kMostPartBits; ++bits)
-      stores.push_back(scaled<Each, kernels::F8E5M2>(bits));
-    for (int bits = 1; bits <= kernels::kMostPartBits; ++bits)
-      stores.push_back(scaled<Each, kernels::I8>(bits));
-    for (int bits = 1; bits <= kernels::kMostPartBits; ++bits)
-      stores.push_back(in_blocks<Each, kernels::MxFp4>("MXFP4", bits));
-    for (int bits = 1; bits <= kernels::kMostPartBits; ++bits)
-      stores.push_back(in_blocks<Each, kernels::NvFp4>("NVFP4", bits));
+    kernels::for_each_store([&]<kernels::StoreId kId>() {
+      if constexpr (kernels::store_of(kId).has_parts) {
+        using Arithmetic = kernels::StoreArithmetic<kId>;
+        for (int bits = kId == kernels::StoreId::kE4m3 ? 0 : 1; bits <= kernels::kMostPartBits; ++bits) {
+          if constexpr (requires { typename Arithmetic::Block; }) {
+            stores.push_back(in_blocks<Each, typename Arithmetic::Block>(bits));
+          } else {
+            stores.push_back(scaled<Each, typename Arithmetic::Code>(bits));
+          }
+        }
+      }
+    });
   };
   (add.template operator()<A>(), ...);
 }

@@ -19,7 +19,7 @@
 #include <utility>
 
 #include "kernels/host/errors.h"
-#include "kernels/mxfp8.h"
+#include "kernels/stores/mxfp8.h"
 #include "validation/limits.h"
 
 namespace outgrad::validation {

@@ -7,7 +7,7 @@
 //   e4m3     One scale s for the whole tensor, in fp32: RN(amax / 448), where amax is the largest |y|; at
 //            least 2^-126, so that it is a normal number. Code: RN(y / s) in e4m3. It stands for RN(code s).
 //            A given scale may be smaller: then codes saturate at 448.
-//   mxfp8    Blocks of 32 along the row share a power of two, as kernels/mxfp8.h stores them (OCP
+//   mxfp8    Blocks of 32 along the row share a power of two, as kernels/stores/mxfp8.h stores them (OCP
 //            Microscaling Formats 1.0): the largest element of a block saturates if its significand exceeds
 //            1.75.
 //   int8     Groups along the row keep two fp32 numbers: the zero point z, their least y, and the scale s =

@@ -11,8 +11,8 @@
 #include <type_traits>
 
 #include "kernels/activations.h"
-#include "kernels/codes.h"
-#include "kernels/fp8s.h"
+#include "kernels/catalogue/codes.h"
+#include "kernels/catalogue/few_bits.h"
 #include "kernels/tuned.h"
 #include "validation/sweep/store_subject.h"
 #include "validation/sweep/subject.h"

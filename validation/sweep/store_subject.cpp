@@ -4,15 +4,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <limits>
 #include <string>
 #include <utility>
 
 #include "kernels/c/table.h"
-#include "kernels/codes.h"
-#include "kernels/fp4.h"
-#include "kernels/fp8s.h"
+#include "kernels/catalogue/codes.h"
+#include "kernels/catalogue/few_bits.h"
 #include "validation/sweep/fingerprint.h"
 #include "validation/sweep/library_array.h"
 
@@ -200,34 +200,28 @@ void with_header(int activation, const Body& body, kernels::Fp8List<A...>) {
   (one(A{}), ...);
 }
 
-/// The scales that the header's claims of a store at a scale are over, and these for each number of bits.
-kernels::Fp8Claims claims_of(int activation, StoreId store) {
-  kernels::Fp8Claims claims{};
-  with_header(
-      activation,
-      [&]<class A>(A) {
-        using Header = typename A::Header;
-        switch (store) {
-          case StoreId::kE4m3: claims = kernels::fp8_claims<Header, kernels::F8E4M3>(); break;
-          case StoreId::kE5m2: claims = kernels::fp8_claims<Header, kernels::F8E5M2>(); break;
-          case StoreId::kInt8: claims = kernels::fp8_claims<Header, kernels::I8>(); break;
-          default: claims = {0, 0, {Header::kSignT0, Header::kSignT1, Header::kSignT2}};
-        }
-      },
-      kernels::Fp8Activations{});
-  return claims;
-}
-
-/// The code, of NVFP4 and MXFP4 the block's scale, that a NaN gets.
-uint8_t nan_of(StoreId store) {
-  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  switch (store) {
-    case StoreId::kE4m3: return kernels::fp8_code<kernels::F8E4M3>(kNan, 1).bits;
-    case StoreId::kE5m2: return kernels::fp8_code<kernels::F8E5M2>(kNan, 1).bits;
-    case StoreId::kInt8: return kernels::fp8_code<kernels::I8>(kNan, 1).bits;
-    case StoreId::kMxFp4: return kernels::BlockScale<kernels::MxFp4>::kNan;
-    default: return kernels::BlockScale<kernels::NvFp4>::kNan;
-  }
+/// What a store's arithmetic says of an activation: the scales that its claims are over, and these for each
+/// number of bits; a scale of the tensor for the largest |y|; the code, in blocks the block's scale, that a
+/// NaN gets.
+struct FewBitsFacts {
+  kernels::Fp8Claims claims;
+  float (*scale_for)(float largest);
+  uint8_t nan;
+};
+FewBitsFacts few_bits_facts(int activation, StoreId store) {
+  FewBitsFacts facts{};
+  kernels::for_each_store([&]<StoreId kId>() {
+    if constexpr (kernels::store_of(kId).has_parts) {
+      using Arithmetic = kernels::StoreArithmetic<kId>;
+      if (kId != store) return;
+      facts.scale_for = Arithmetic::scale_for;
+      facts.nan = Arithmetic::nan();
+      with_header(
+          activation, [&]<class A>(A) { facts.claims = Arithmetic::template kClaims<typename A::Header>; },
+          kernels::Fp8Activations{});
+    }
+  });
+  return facts;
 }
 
 }  // namespace
@@ -265,8 +259,9 @@ FewBits::~FewBits() = default;
 FewBits::FewBits(int activation, StoreId store, const FloatFormat& format, int bits)
     : activation_(activation), store_(store), format_(format), bits_(bits),
       block_(std::max(kernels::store_of(store).block, 1)), codes_(1u << kernels::store_of(store).code_bits) {
-  const kernels::Fp8Claims claims = claims_of(activation, store);
-  claim_ = claims.total[bits];
+  const FewBitsFacts facts = few_bits_facts(activation, store);
+  const kernels::Fp8Claims& claims = facts.claims;
+  claim_ = claims.total[bits], nan_ = facts.nan;
   const auto add_tables = [&](float scale) {
     Tables& tables = *tables_.emplace_back(std::make_unique<Tables>());
     tables.scale = scale;
@@ -286,8 +281,7 @@ FewBits::FewBits(int activation, StoreId store, const FloatFormat& format, int b
     constexpr int kFirstOctave = -8, kLastOctave = 10, kPerOctave = 4;
     for (int k = kLastOctave * kPerOctave; k >= kFirstOctave * kPerOctave; --k)
       variants_.push_back(static_cast<float>(std::exp2(k / double{kPerOctave})));
-    // MXFP4 has no scale of the tensor. That of NVFP4 is one for the largest leader.
-    add_tables(store == StoreId::kNvFp4 ? 6 * 448 / variants_.front() : 1.0f);
+    add_tables(facts.scale_for(variants_.front()));  // of the largest leader
   }
 }
 
@@ -338,8 +332,7 @@ void FewBits::keep(const float* x, float* kept, int64_t n) const {
     const uint8_t scale = of.scales[static_cast<size_t>(i)];
     const uint32_t code = bits_at(of.codes.data(), code_bits, i * block_),
                    part = bits_at(of.parts.data(), bits_, i * block_);
-    const bool nan =
-        block_ > 1 ? scale == nan_of(store_) : std::isnan(tables_[0]->of_scale.values[part][code]);
+    const bool nan = block_ > 1 ? scale == nan_ : std::isnan(tables_[0]->of_scale.values[part][code]);
     kept[i] =
         nan ? std::numeric_limits<float>::quiet_NaN()
             : static_cast<float>(
@@ -355,10 +348,9 @@ void FewBits::gradients_of(const float* kept, const FloatFormat& of, float* g, i
   for (int64_t i = 0; i < n; ++i) {
     const bool nan = std::isnan(kept[i]);
     const uint32_t number = number_of(kept[i], numbers), beside = number / codes_;
-    put_bits(all.codes.data(), code_bits, i * block_, nan && block_ == 1 ? nan_of(store_) : number % codes_);
+    put_bits(all.codes.data(), code_bits, i * block_, nan && block_ == 1 ? nan_ : number % codes_);
     put_bits(all.parts.data(), bits_, i * block_, beside % (1u << bits_));
-    all.scales[static_cast<size_t>(i)] =
-        nan ? nan_of(store_) : static_cast<uint8_t>(beside / kernels::kMostParts);
+    all.scales[static_cast<size_t>(i)] = nan ? nan_ : static_cast<uint8_t>(beside / kernels::kMostParts);
   }
   std::vector<float> result(static_cast<size_t>(n * block_));
   decode(0, all, of, result);
@@ -370,9 +362,8 @@ namespace {
 Subject few_bits_store(const Subject& common, int activation, StoreId id, int bits) {
   const auto kernels_of = std::make_shared<const FewBits>(activation, id, common.format, bits);
   const bool in_blocks = kernels::store_of(id).block > 0;
-  const char* const name = id == StoreId::kMxFp4   ? "MXFP4"
-                           : id == StoreId::kNvFp4 ? "NVFP4"
-                                                   : kernels::store_of(id).name;
+  std::string name = kernels::store_of(id).name;
+  if (in_blocks) std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::toupper(c); });
   Subject store = common;
   store.name = fmt::format("y in {} {}, {} bit{}", name, in_blocks ? "in blocks" : "at a scale", bits,
                            bits == 1 ? "" : "s");

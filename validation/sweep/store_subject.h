@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "kernels/catalogue/stores.h"
-#include "kernels/code.h"
+#include "kernels/stores/code.h"
 #include "validation/sweep/sweep.h"
 
 namespace outgrad::validation {
@@ -84,6 +84,7 @@ class FewBits {
   std::int64_t block_;  // 1 without blocks
   std::uint32_t codes_;  // that there are
   double claim_ = 0;
+  std::uint8_t nan_ = 0;  // the code, in blocks the scale, that a NaN gets
   std::vector<float> variants_;
   std::vector<std::unique_ptr<Tables>> tables_;  // one for all blocks
 };

@@ -25,11 +25,11 @@
 
 #include "kernels/activations.h"
 #include "kernels/c/outgrad.h"
-#include "kernels/code.h"
+#include "kernels/stores/code.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/dropout.h"
 #include "kernels/fits.h"
-#include "kernels/fp8s.h"
+#include "kernels/catalogue/few_bits.h"
 #include "kernels/host/bias.h"
 #include "kernels/host/functions.h"
 #include "kernels/host/layernorm.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/activations.h"
-#include "kernels/codes.h"
+#include "kernels/catalogue/codes.h"
 #include "kernels/host/errors.h"
 #include "kernels/support/files.h"
 #include "validation/certificate/accuracy_class.h"

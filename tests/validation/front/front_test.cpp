@@ -11,7 +11,7 @@
 #include <memory>
 #include <set>
 
-#include "kernels/fp4.h"
+#include "kernels/catalogue/few_bits.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "tests/validation/command_fixture.h"

@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/codes.h"
-#include "kernels/fp4.h"
-#include "kernels/fp8s.h"
+#include "kernels/catalogue/codes.h"
+#include "kernels/stores/fp4.h"
+#include "kernels/catalogue/few_bits.h"
 #include "validation/sweep/shipped.h"
 #include "validation/sweep/sweep_json.h"
 

@@ -21,6 +21,7 @@
 #include "kernels/forwards.h"
 #include "kernels/gelu.h"
 #include "kernels/portable.h"
+#include "kernels/stores/store.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
@@ -89,5 +90,22 @@ OUTGRAD_HD Y forward_to_branch(typename Format<Y>::Carrier x) {
   const float wide = widen(x);
   return narrow_to_branch<Y>(parity_value<F, typename Format<Y>::Carrier>(wide), F::kXStar <= wide);
 }
+
+template <class T>
+struct WithBranch;
+template <>
+struct WithBranch<F16> {
+  using Type = ParityF16;
+};
+template <>
+struct WithBranch<BF16> {
+  using Type = ParityBf16;
+};
+
+template <>
+struct StoreArithmetic<StoreId::kParity> {
+  template <class T>
+  using Kept = typename WithBranch<T>::Type;
+};
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

@@ -1,11 +1,11 @@
-// y in 8 bits with one scale a tensor, as today's FP8 and int8 products read it, and 0, 1 or 2 bits beside
-// each code: what a layer may keep for its backward pass where the next product keeps the code anyway.
+// y in few bits at a scale, as today's products of 8 and 4 bits read it, and 0, 1 or 2 bits beside each code:
+// what a layer may keep for its backward pass where the next product keeps the code anyway.
 //
-// For x in fp32, y is the library's fp32 forward of x, and the code is y s rounded to e4m3 or e5m2 (OFP8) or
-// to an integer (int8), where s is the tensor's scale and what exceeds the largest number is saturated. The
-// code stands for code / s. Many x share a code: those with f(x) in an interval of y, left of f's minimum and
-// right of it. Their f'(x) fill an interval on each side, and the bits beside the code say in which part of
-// these f'(x) lies. Fp8Table holds the parts of all codes at one scale:
+// For x in fp32, y is the library's fp32 forward of x, and the code is y s rounded to e4m3, e5m2, an integer
+// (kernels/stores/fp8.h) or e2m1 (kernels/stores/fp4.h), where s is a scale and what exceeds the largest
+// number is saturated. The code stands for code / s. Many x share a code: those with f(x) in an interval of
+// y, left of f's minimum and right of it. Their f'(x) fill an interval on each side, and the bits beside the
+// code say in which part of these f'(x) lies. PartTable holds the parts of all codes at one scale:
 //   edges   part = number of the code's edges at or below g, where g is the library's fp32 fit at y and the
 //           mask bit of x
 //   values  the middle of each part, which the code and the part stand for
@@ -25,7 +25,7 @@
 // upper bound kT over whole ranges of scales.
 #pragma once
 
-#include "kernels/code.h"
+#include "kernels/stores/code.h"
 #include "kernels/formats.h"
 #include "kernels/portable.h"
 #include "kernels/saturated.h"
@@ -43,7 +43,13 @@ struct PartTable {
   float values[kMostParts][kCodes];
 };
 using Fp8Table = PartTable<kFp8Codes>;
-using Fp4Table = PartTable<kFp4Codes>;  // kernels/fp4.h
+using Fp4Table = PartTable<kFp4Codes>;
+
+// The scales for which a header claims its kT of a store, and kT of 0, 1 and 2 bits.
+struct Fp8Claims {
+  float least, most;
+  double total[kMostPartBits + 1];
+};
 
 }  // namespace outgrad::kernels
 
@@ -214,8 +220,8 @@ OUTGRAD_HD int largest_code() {
   return narrow_saturated<F>(float_of(0x7f800000u)).bits;
 }
 
-// The table of S, an Fp8Activation of kernels/fp8s.h, for codes in F of the y whose magnitudes, as bits, are
-// below `end`; part_bits_hold(bits) and scale_holds(scale).
+// The table of S, an Fp8Activation of kernels/catalogue/few_bits.h, for codes in F of the y whose magnitudes,
+// as bits, are below `end`; part_bits_hold(bits) and scale_holds(scale).
 template <class S, class F, int kCodes>
 OUTGRAD_HD void fill_fp8_table(float scale, int bits, PartTable<kCodes>& table, u32 end = kBeyondInfinity) {
   const int largest = largest_code<F>();
@@ -233,6 +239,12 @@ OUTGRAD_HD void fill_fp8_table(float scale, int bits, PartTable<kCodes>& table, 
     first = next;
   }
   table.widest = static_cast<float>(widest);
+}
+
+// The proven bound of |what is kept stands for - f'(x)| at the scale that the table was made for.
+template <class S, int kCodes>
+OUTGRAD_HD double fp8_error(const PartTable<kCodes>& table) {
+  return 0.5 * static_cast<double>(table.widest) + S::Header::kRoom;
 }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

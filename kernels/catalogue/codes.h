@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/activations.h"
-#include "kernels/code.h"
+#include "kernels/stores/code.h"
 #include "kernels/generated/elu_code.h"
 #include "kernels/generated/gelu_code.h"
 #include "kernels/generated/gelu_tanh_code.h"

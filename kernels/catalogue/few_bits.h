@@ -1,15 +1,16 @@
-// The catalogue of activations whose y may be kept in 8 bits at a scale (kernels/fp8.h): those with a
-// minimum.
+// The catalogue of activations whose y may be kept in few bits at a scale (kernels/stores/parts.h): those
+// with a minimum.
 #pragma once
 
-#include "kernels/codes.h"
-#include "kernels/fp8.h"
+#include "kernels/catalogue/codes.h"
 #include "kernels/generated/gelu_fp8.h"
 #include "kernels/generated/gelu_tanh_fp8.h"
 #include "kernels/generated/mish_fp8.h"
 #include "kernels/generated/quick_gelu_fp8.h"
 #include "kernels/generated/silu_fp8.h"
 #include "kernels/generated/swish_fp8.h"
+#include "kernels/stores/fp4.h"
+#include "kernels/stores/fp8.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
@@ -39,7 +40,7 @@ OUTGRAD_HD constexpr auto fit_of(FitList<Fit...>) {
 
 }  // namespace detail
 
-// An activation whose y is kept in 8 bits: its header, and the codes, the f32 fit and the forward that this
+// An activation whose y is kept in few bits: its header, and the codes, the f32 fit and the forward that this
 // is made with.
 template <class Fp8Header>
 struct Fp8Activation : decltype(detail::coded_of<Fp8Header>(CodedActivations{})) {
@@ -55,26 +56,44 @@ using Fp8Activations = Fp8List<Fp8Activation<generated::GeluFp8>, Fp8Activation<
                                Fp8Activation<generated::QuickGeluFp8>, Fp8Activation<generated::SiluFp8>,
                                Fp8Activation<generated::SwishFp8>, Fp8Activation<generated::MishFp8>>;
 
-// The scales of a format for which a header claims its kT, and kT of 0, 1 and 2 bits.
-struct Fp8Claims {
-  float least, most;
-  double total[kMostPartBits + 1];
-};
-template <class Header, class F>
-OUTGRAD_HD constexpr Fp8Claims fp8_claims() {
-  if constexpr (kLargestOf<F> == kLargestOf<F8E4M3>) {
-    return {Header::kE4m3Least, Header::kE4m3Most, {Header::kE4m3T0, Header::kE4m3T1, Header::kE4m3T2}};
-  } else if constexpr (kLargestOf<F> == kLargestOf<I8>) {
-    return {Header::kInt8Least, Header::kInt8Most, {Header::kInt8T0, Header::kInt8T1, Header::kInt8T2}};
+namespace detail {
+
+template <int kActivation>
+OUTGRAD_HD constexpr void few_bits_at(Fp8List<>) {}
+template <int kActivation, class S, class... Rest>
+OUTGRAD_HD constexpr auto few_bits_at(Fp8List<S, Rest...>) {
+  if constexpr (same_text(S::Header::kActivation, kActivationNames[kActivation])) {
+    return S{};
   } else {
-    return {Header::kE5m2Least, Header::kE5m2Most, {Header::kE5m2T0, Header::kE5m2T1, Header::kE5m2T2}};
+    return few_bits_at<kActivation>(Fp8List<Rest...>{});
   }
 }
 
-// The proven bound of |what is kept stands for - f'(x)| at the scale that the table was made for.
-template <class S, int kCodes>
-OUTGRAD_HD double fp8_error(const PartTable<kCodes>& table) {
-  return 0.5 * static_cast<double>(table.widest) + S::Header::kRoom;
+}  // namespace detail
+
+// That of one activation, by its place among the names; void if its y is not kept so.
+template <int kActivation>
+using Fp8ActivationAt = decltype(detail::few_bits_at<kActivation>(Fp8Activations{}));
+
+// Whether a store has codes in F with one scale a tensor.
+template <int kStore, class F>
+OUTGRAD_HD constexpr bool is_at_scale() {
+  if constexpr (kStores[kStore].has_parts) {
+    return requires(const StoreArithmetic<static_cast<StoreId>(kStore)>& of,
+                    void (*take)(const AtScale<F>&)) { take(of); };
+  } else {
+    return false;
+  }
+}
+
+// The claims of a header for such a store.
+template <class Header, class F, int kStore = 0>
+OUTGRAD_HD constexpr Fp8Claims fp8_claims() {
+  if constexpr (is_at_scale<kStore, F>()) {
+    return StoreArithmetic<static_cast<StoreId>(kStore)>::template kClaims<Header>;
+  } else {
+    return fp8_claims<Header, F, kStore + 1>();
+  }
 }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

@@ -12,6 +12,7 @@
 #include "kernels/formats.h"
 #include "kernels/portable.h"
 #include "kernels/saturated.h"
+#include "kernels/stores/store.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
@@ -37,5 +38,11 @@ OUTGRAD_HD float reciprocal_of(E8M0 scale) { return float_of((254u - scale.bits)
 OUTGRAD_HD F8E4M3 block_element(float y, E8M0 scale) {
   return narrow_saturated<F8E4M3>(mul_rn(y, reciprocal_of(scale)));
 }
+
+template <>
+struct StoreArithmetic<StoreId::kMxFp8> {
+  template <class T>
+  using Kept = MxFp8;
+};
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI
