@@ -62,14 +62,15 @@ void place_kept(outgrad_call& call, std::byte* kept) {
   call.parts = place(call.parts_bytes);
 }
 
-TimedStore timed(std::string name, double forward_bytes, double backward_bytes, outgrad_call call,
-                 const Arrays& arrays, outgrad_status (*forward)(const outgrad_call*),
-                 outgrad_status (*backward)(const outgrad_call*)) {
+// bytes and run: of the forward and of the backward.
+using Function = outgrad_status (*)(const outgrad_call*);
+TimedStore timed(std::string name, const std::array<double, 2>& bytes, outgrad_call call,
+                 const Arrays& arrays, const std::array<Function, 2>& run) {
   call.x = arrays.x;
   call.dy = arrays.dy;
   call.dx = arrays.out;
-  return {std::move(name), forward_bytes, backward_bytes, [=] { require(forward(&call)); },
-          [=] { require(backward(&call)); }};
+  return {std::move(name), bytes[0], bytes[1], [=] { require(run[0](&call)); },
+          [=] { require(run[1](&call)); }};
 }
 
 // GELU, each store by the name that it has in `front`.
@@ -93,8 +94,8 @@ std::vector<TimedStore> gelu_stores(FormatId format, i64 n, const Arrays& arrays
                             static_cast<double>(n) +
                         (store.keeps_mask ? kMaskBytes : 0) + (store.keeps_y ? size : 0);
     const double y = store.writes_y && !store.keeps_y ? size : 0;
-    stores.push_back(timed(name, size + y + kept, 2 * size + kept, call, arrays, outgrad_activation_forward,
-                           outgrad_activation_backward));
+    stores.push_back(timed(name, {size + y + kept, 2 * size + kept}, call, arrays,
+                           {outgrad_activation_forward, outgrad_activation_backward}));
   };
   const std::string plain = name_of(format);
   add(plain + " y, bit", StoreId::kY);
@@ -144,8 +145,8 @@ std::vector<TimedStore> norm_stores(FormatId format, i64 n, const Arrays& arrays
         store.keeps_y ? size
                       : static_cast<double>(call.codes_bytes + call.scales_bytes) / static_cast<double>(n);
     stores.push_back(timed(store.keeps_y ? "y" : std::string(store.name) + " y beside y",
-                           (store.keeps_y ? size : 2 * size) + kept, 2 * size + kept, call, arrays,
-                           outgrad_layernorm_forward, outgrad_layernorm_backward));
+                           {(store.keeps_y ? size : 2 * size) + kept, 2 * size + kept}, call, arrays,
+                           {outgrad_layernorm_forward, outgrad_layernorm_backward}));
   }
   return stores;
 }

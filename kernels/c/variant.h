@@ -132,33 +132,39 @@ void softmax_backward(const Call& call) {
 template <kernels::Norm N, class Store, class T>
 void norm_forward(const Call& call) {
   const outgrad_call& a = call.given;
-  auto* const codes = as<typename Store::Code>(a.codes);
-  auto* const scales = as<typename Store::Scale>(a.scales);
-  const kernels::SideBuffer<float> side{a.side_channels, a.side_count, a.side_x_hat};
-  if constexpr (N == kernels::Norm::layer) {
-    kernels::layernorm_forward_8bit<Store, T>(as<const T>(a.x), a.gamma, a.beta, a.rows, a.n, a.eps, a.scale,
-                                              as<T>(a.y), codes, scales, a.rstd, side);
-  } else {
-    kernels::rmsnorm_forward_8bit<Store, T>(as<const T>(a.x), a.gamma, a.rows, a.n, a.eps, a.scale,
-                                            as<T>(a.y), codes, scales, a.rstd, side);
-  }
+  kernels::norm_forward_8bit<N>(
+      kernels::NormForward8bit<Store, T>{.x = as<const T>(a.x),
+                                         .gamma = a.gamma,
+                                         .beta = a.beta,
+                                         .rows = a.rows,
+                                         .n = a.n,
+                                         .eps = a.eps,
+                                         .given = a.scale,
+                                         .y = as<T>(a.y),
+                                         .codes = as<typename Store::Code>(a.codes),
+                                         .scales = as<typename Store::Scale>(a.scales),
+                                         .rstd = a.rstd,
+                                         .side = {a.side_channels, a.side_count, a.side_x_hat}});
 }
 
 template <kernels::Norm N, class Store, class T>
 void norm_backward(const Call& call) {
   const outgrad_call& a = call.given;
-  const auto* const codes = as<const typename Store::Code>(a.codes);
-  const auto* const scales = as<const typename Store::Scale>(a.scales);
-  const kernels::SideBuffer<const float> side{a.side_channels, a.side_count, a.side_x_hat};
-  const std::span<float> workspace(as<float>(a.workspace),
-                                   static_cast<std::size_t>(kernels::norm_backward_workspace(a.rows, a.n)));
-  if constexpr (N == kernels::Norm::layer) {
-    kernels::layernorm_backward_8bit<Store, T>(as<const T>(a.dy), codes, scales, a.gamma, a.beta, a.rstd,
-                                               a.rows, a.n, as<T>(a.dx), a.dgamma, a.dbeta, side, workspace);
-  } else {
-    kernels::rmsnorm_backward_8bit<Store, T>(as<const T>(a.dy), codes, scales, a.gamma, a.rstd, a.rows, a.n,
-                                             as<T>(a.dx), a.dgamma, side, workspace);
-  }
+  const auto words = static_cast<std::size_t>(kernels::norm_backward_workspace(a.rows, a.n));
+  kernels::norm_backward_8bit<N>(
+      kernels::NormBackward8bit<Store, T>{.dy = as<const T>(a.dy),
+                                          .codes = as<const typename Store::Code>(a.codes),
+                                          .scales = as<const typename Store::Scale>(a.scales),
+                                          .gamma = a.gamma,
+                                          .beta = a.beta,
+                                          .rstd = a.rstd,
+                                          .rows = a.rows,
+                                          .n = a.n,
+                                          .dx = as<T>(a.dx),
+                                          .dgamma = a.dgamma,
+                                          .dbeta = a.dbeta,
+                                          .side = {a.side_channels, a.side_count, a.side_x_hat},
+                                          .workspace = {as<float>(a.workspace), words}});
 }
 
 template <KernelId K, class T>

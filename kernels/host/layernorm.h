@@ -1095,10 +1095,23 @@ void fold_tasks(const TaskFold& how, i64 n, float* scratch, const NormColumns& c
   });
 }
 
+// What a backward is told of its norm, and where its gradients go.
+struct OfNorm {
+  const float *gamma, *beta, *rstd;
+  i64 rows, n;
+  SideBuffer<const float> side;
+  std::span<float> workspace;
+};
+template <class T>
+struct NormGradients {
+  T* dx;
+  float *dgamma, *dbeta;
+};
+
 template <Norm N, class T, CpuNormBackwardSchedule S, bool kResidual, class Output>
-void norm_backward(const char* function, const T* dy, const Output& y, const T* dz_next, const float* gamma,
-                   const float* beta, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
-                   const SideBuffer<const float>& side, std::span<float> workspace) {
+void norm_backward(const char* function, const T* dy, const Output& y, const T* dz_next, const OfNorm& of,
+                   const NormGradients<T>& to) {
+  const auto [gamma, beta, rstd, rows, n, side, workspace] = of;
   static_assert(norm_schedule_holds<S>() && S.fold_columns > 0 && S.fold_columns % kLineWords == 0,
                 "fold_columns is whole cache lines");
   static_assert(S.tasks > 0 && S.tasks <= kMostTasks && std::has_single_bit(static_cast<unsigned>(S.tasks)),
@@ -1133,10 +1146,10 @@ void norm_backward(const char* function, const T* dy, const Output& y, const T* 
   float* const scratch = aligned + kHostColumnArrays * stride;
   const i64 slots = slot_count(rows, n);
   const i64 tasks = std::min<i64>(slots, S.tasks);
-  const BackwardArrays<T, Output> arrays{dy,        y,       rstd,          dz_next,      dx,   rows,
-                                         n,         columns, ordered_gamma, ordered_beta, side, scratch,
+  const BackwardArrays<T, Output> arrays{dy,        y,       rstd,          dz_next,      to.dx, rows,
+                                         n,         columns, ordered_gamma, ordered_beta, side,  scratch,
                                          S.threads, slots,   tasks,         S.rows_ahead};
-  if (rows_stream<S>(dx, rows, n)) {
+  if (rows_stream<S>(to.dx, rows, n)) {
     if constexpr (S.streaming_stores && S.vector_bits > 0)
       backward_of_rows<N, T, kLoops, true, kResidual>(arrays);
   } else {
@@ -1144,7 +1157,7 @@ void norm_backward(const char* function, const T* dy, const Output& y, const T* 
   }
 
   fold_tasks<N, Lane>({S.threads, S.fold_columns, tasks, backward_task_words(slots, tasks, n)}, n, scratch,
-                      columns, dgamma, dbeta);
+                      columns, to.dgamma, to.dbeta);
 }
 
 }  // namespace detail
@@ -1189,16 +1202,16 @@ void layernorm_backward(const T* dy, const T* y, const float* gamma, const float
                         i64 rows, i64 n, T* dx, float* dgamma, float* dbeta, SideBuffer<const float> side,
                         std::span<float> workspace) {
   detail::norm_backward<Norm::layer, T, S, false>("layernorm_backward", dy, detail::PlainOutput<T>{y},
-                                                  nullptr, gamma, beta, rstd, rows, n, dx, dgamma, dbeta,
-                                                  side, workspace);
+                                                  nullptr, {gamma, beta, rstd, rows, n, side, workspace},
+                                                  {dx, dgamma, dbeta});
 }
 
 template <class T, CpuNormBackwardSchedule S>
 void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx,
                       float* dgamma, SideBuffer<const float> side, std::span<float> workspace) {
   detail::norm_backward<Norm::rms, T, S, false>("rmsnorm_backward", dy, detail::PlainOutput<T>{y}, nullptr,
-                                                gamma, nullptr, rstd, rows, n, dx, dgamma, nullptr, side,
-                                                workspace);
+                                                {gamma, nullptr, rstd, rows, n, side, workspace},
+                                                {dx, dgamma, nullptr});
 }
 
 template <class T, CpuNormBackwardSchedule S>
@@ -1206,8 +1219,8 @@ void residual_layernorm_backward(const T* dy, const T* y, const T* dz_next, cons
                                  const float* beta, const float* rstd, i64 rows, i64 n, T* dz, float* dgamma,
                                  float* dbeta, SideBuffer<const float> side, std::span<float> workspace) {
   detail::norm_backward<Norm::layer, T, S, true>("residual_layernorm_backward", dy, detail::PlainOutput<T>{y},
-                                                 dz_next, gamma, beta, rstd, rows, n, dz, dgamma, dbeta, side,
-                                                 workspace);
+                                                 dz_next, {gamma, beta, rstd, rows, n, side, workspace},
+                                                 {dz, dgamma, dbeta});
 }
 
 template <class T, CpuNormBackwardSchedule S>
@@ -1215,8 +1228,8 @@ void residual_rmsnorm_backward(const T* dy, const T* y, const T* dz_next, const 
                                const float* rstd, i64 rows, i64 n, T* dz, float* dgamma,
                                SideBuffer<const float> side, std::span<float> workspace) {
   detail::norm_backward<Norm::rms, T, S, true>("residual_rmsnorm_backward", dy, detail::PlainOutput<T>{y},
-                                               dz_next, gamma, nullptr, rstd, rows, n, dz, dgamma, nullptr,
-                                               side, workspace);
+                                               dz_next, {gamma, nullptr, rstd, rows, n, side, workspace},
+                                               {dz, dgamma, nullptr});
 }
 
 namespace detail {

@@ -19,38 +19,51 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
-// y and rstd as layernorm_forward gives them, codes and scales. y may be null, if only the codes are wanted,
-// or equal x. For NormE4m3 `given` may name the tensor's scale, and codes beyond it saturate. If it is null,
-// the scale follows from the tensor, which takes the sums over each row twice. Allocates nothing.
-// Throws SpecError, before anything is written, for the same reasons as layernorm_forward; for an n that is
-// no whole number of groups; and for a given scale that is not positive, finite and normal, or that belongs
-// to another store.
-template <class Store, class T, CpuNormForwardSchedule S = kWidestSchedule>
-void layernorm_forward_8bit(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps,
-                            const float* given, T* y, typename Store::Code* codes,
-                            typename Store::Scale* scales, float* rstd, SideBuffer<float> side = {});
+// The arrays of a forward. y may be null, if only the codes are wanted, or equal x. For NormE4m3 `given` may
+// name the tensor's scale, and codes beyond it saturate.
+template <class Store, class T>
+struct NormForward8bit {
+  const T* x = nullptr;
+  const float *gamma = nullptr, *beta = nullptr;  // beta: of LayerNorm
+  i64 rows = 0, n = 0;
+  float eps = 1e-5f;
+  const float* given = nullptr;
+  T* y = nullptr;
+  typename Store::Code* codes = nullptr;
+  typename Store::Scale* scales = nullptr;
+  float* rstd = nullptr;
+  SideBuffer<float> side{};
+};
 
-template <class Store, class T, CpuNormForwardSchedule S = kWidestSchedule>
-void rmsnorm_forward_8bit(const T* x, const float* gamma, i64 rows, i64 n, float eps, const float* given,
-                          T* y, typename Store::Code* codes, typename Store::Scale* scales, float* rstd,
-                          SideBuffer<float> side = {});
+// Those of a backward. dx may equal dy.
+template <class Store, class T>
+struct NormBackward8bit {
+  const T* dy = nullptr;
+  const typename Store::Code* codes = nullptr;
+  const typename Store::Scale* scales = nullptr;
+  const float *gamma = nullptr, *beta = nullptr, *rstd = nullptr;
+  i64 rows = 0, n = 0;
+  T* dx = nullptr;
+  float *dgamma = nullptr, *dbeta = nullptr;  // dbeta: of LayerNorm
+  SideBuffer<const float> side{};
+  std::span<float> workspace{};
+};
 
-// dx, dgamma and dbeta of layernorm_backward, with what the codes stand for in place of y, to the bit of that
-// backward in fp32 if dx is rounded to T. dx may equal dy. Allocates nothing.
-// Throws SpecError, before anything is written, for the same reasons as layernorm_backward, for an n that is
-// no whole number of groups, and for a scale that is zero, negative, subnormal, infinite or (but for an int8
-// group's zero point) NaN.
-template <class Store, class T, CpuNormBackwardSchedule S = kWidestSchedule>
-void layernorm_backward_8bit(const T* dy, const typename Store::Code* codes,
-                             const typename Store::Scale* scales, const float* gamma, const float* beta,
-                             const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
-                             SideBuffer<const float> side, std::span<float> workspace);
+// y and rstd as layernorm_forward or rmsnorm_forward gives them, codes and scales. For NormE4m3 without a
+// given scale, it follows from the tensor, which takes the sums over each row twice. Allocates nothing.
+// Throws SpecError, before anything is written, for the same reasons as these; for an n that is no whole
+// number of groups; and for a given scale that is not positive, finite and normal, or that belongs to another
+// store.
+template <Norm N, CpuNormForwardSchedule S = kWidestSchedule, class Store, class T>
+void norm_forward_8bit(const NormForward8bit<Store, T>& of);
 
-template <class Store, class T, CpuNormBackwardSchedule S = kWidestSchedule>
-void rmsnorm_backward_8bit(const T* dy, const typename Store::Code* codes,
-                           const typename Store::Scale* scales, const float* gamma, const float* rstd,
-                           i64 rows, i64 n, T* dx, float* dgamma, SideBuffer<const float> side,
-                           std::span<float> workspace);
+// dx, dgamma and dbeta of layernorm_backward or rmsnorm_backward, with what the codes stand for in place of
+// y, to the bit of that backward in fp32 if dx is rounded to T. Allocates nothing.
+// Throws SpecError, before anything is written, for the same reasons as these, for an n that is no whole
+// number of groups, and for a scale that is zero, negative, subnormal, infinite or (but for an int8 group's
+// zero point) NaN.
+template <Norm N, CpuNormBackwardSchedule S = kWidestSchedule, class Store, class T>
+void norm_backward_8bit(const NormBackward8bit<Store, T>& of);
 
 // -------------------------------------------------------------------------------------------------
 
@@ -432,84 +445,55 @@ u32 largest_output(const RowTasks& how, const ForwardArrays<T>& a) {
   return amax.load();
 }
 
-template <Norm N, class Store, class T, CpuNormForwardSchedule S>
-void norm_forward_8bit(const char* function, const T* x, const float* gamma, const float* beta, i64 rows,
-                       i64 n, float eps, const float* given, T* y, typename Store::Code* codes,
-                       typename Store::Scale* scales, float* rstd, const SideBuffer<float>& side) {
-  static_assert(norm_schedule_holds<S>() && S.task_elements > 0, "task_elements is positive");
-  require_forward(function, rows, n, eps, side);
-  require_groups<Store>(function, n);
-  if (given && Store::kGroup > 0)
-    refuse(refusal(function) + "a scale is given, but " + Store::kName + " finds those of its groups itself");
-  if (given && !scale_holds(*given))
-    refuse(refusal(function) + "the given scale is zero, negative, subnormal, infinite or NaN");
-  constexpr RowLoops kLoops = kRowLoops<S>;
-  const RowTasks how{S.threads, std::max<i64>(S.task_elements / n, 1)};
-  const ForwardArrays<T> arrays{x, {}, gamma, beta, rows, n, eps, y, rstd, side, S.rows_ahead};
+}  // namespace detail
+
+template <Norm N, CpuNormForwardSchedule S, class Store, class T>
+void norm_forward_8bit(const NormForward8bit<Store, T>& of) {
+  static_assert(detail::norm_schedule_holds<S>() && S.task_elements > 0, "task_elements is positive");
+  constexpr const char* kFunction = N == Norm::layer ? "layernorm_forward_8bit" : "rmsnorm_forward_8bit";
+  detail::require_forward(kFunction, of.rows, of.n, of.eps, of.side);
+  detail::require_groups<Store>(kFunction, of.n);
+  if (of.given && Store::kGroup > 0) {
+    detail::refuse(detail::refusal(kFunction) + "a scale is given, but " + Store::kName +
+                   " finds those of its groups itself");
+  }
+  if (of.given && !scale_holds(*of.given)) {
+    detail::refuse(detail::refusal(kFunction) +
+                   "the given scale is zero, negative, subnormal, infinite or NaN");
+  }
+  constexpr detail::RowLoops kLoops = detail::kRowLoops<S>;
+  const detail::RowTasks how{S.threads, std::max<i64>(S.task_elements / of.n, 1)};
+  const float* const beta = N == Norm::layer ? of.beta : nullptr;
+  const detail::ForwardArrays<T> arrays{of.x,   {},   of.gamma, beta,    of.rows,     of.n,
+                                        of.eps, of.y, of.rstd,  of.side, S.rows_ahead};
   if constexpr (Store::kGroup == 0) {
-    if (given) {
-      *scales = *given;
+    if (of.given) {
+      *of.scales = *of.given;
     } else {
-      const u32 amax = largest_output<N, T, kLoops>(how, arrays);
+      const u32 amax = detail::largest_output<N, T, kLoops>(how, arrays);
       const DefaultFloatEnvironment environment;
-      *scales = e4m3_scale(amax);
+      *of.scales = e4m3_scale(amax);
     }
   }
   if constexpr (S.streaming_stores && S.vector_bits > 0) {
-    if (rows_stream<S>(codes, rows, n) && (!y || rows_stream<S>(y, rows, n)))
-      return store_all_rows<N, Store, T, kLoops, true>(how, arrays, codes, scales);
+    if (detail::rows_stream<S>(of.codes, of.rows, of.n) &&
+        (!of.y || detail::rows_stream<S>(of.y, of.rows, of.n)))
+      return detail::store_all_rows<N, Store, T, kLoops, true>(how, arrays, of.codes, of.scales);
   }
-  store_all_rows<N, Store, T, kLoops, false>(how, arrays, codes, scales);
+  detail::store_all_rows<N, Store, T, kLoops, false>(how, arrays, of.codes, of.scales);
 }
 
-template <Norm N, class Store, class T, CpuNormBackwardSchedule S>
-void norm_backward_8bit(const char* function, const T* dy, const typename Store::Code* codes,
-                        const typename Store::Scale* scales, const float* gamma, const float* beta,
-                        const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
-                        const SideBuffer<const float>& side, std::span<float> workspace) {
-  require_shape(function, rows, n, side);
-  require_groups<Store>(function, n);
-  if (rows > 0) require_scales<Store>(function, scales, norm_scales_of<Store>(rows, n));
-  norm_backward<N, T, S, false>(function, dy, StoredOutput<Store>{codes, scales}, nullptr, gamma, beta, rstd,
-                                rows, n, dx, dgamma, dbeta, side, workspace);
-}
-
-}  // namespace detail
-
-template <class Store, class T, CpuNormForwardSchedule S>
-void layernorm_forward_8bit(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps,
-                            const float* given, T* y, typename Store::Code* codes,
-                            typename Store::Scale* scales, float* rstd, SideBuffer<float> side) {
-  detail::norm_forward_8bit<Norm::layer, Store, T, S>("layernorm_forward_8bit", x, gamma, beta, rows, n, eps,
-                                                      given, y, codes, scales, rstd, side);
-}
-
-template <class Store, class T, CpuNormForwardSchedule S>
-void rmsnorm_forward_8bit(const T* x, const float* gamma, i64 rows, i64 n, float eps, const float* given,
-                          T* y, typename Store::Code* codes, typename Store::Scale* scales, float* rstd,
-                          SideBuffer<float> side) {
-  detail::norm_forward_8bit<Norm::rms, Store, T, S>("rmsnorm_forward_8bit", x, gamma, nullptr, rows, n, eps,
-                                                    given, y, codes, scales, rstd, side);
-}
-
-template <class Store, class T, CpuNormBackwardSchedule S>
-void layernorm_backward_8bit(const T* dy, const typename Store::Code* codes,
-                             const typename Store::Scale* scales, const float* gamma, const float* beta,
-                             const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
-                             SideBuffer<const float> side, std::span<float> workspace) {
-  detail::norm_backward_8bit<Norm::layer, Store, T, S>("layernorm_backward_8bit", dy, codes, scales, gamma,
-                                                       beta, rstd, rows, n, dx, dgamma, dbeta, side,
-                                                       workspace);
-}
-
-template <class Store, class T, CpuNormBackwardSchedule S>
-void rmsnorm_backward_8bit(const T* dy, const typename Store::Code* codes,
-                           const typename Store::Scale* scales, const float* gamma, const float* rstd,
-                           i64 rows, i64 n, T* dx, float* dgamma, SideBuffer<const float> side,
-                           std::span<float> workspace) {
-  detail::norm_backward_8bit<Norm::rms, Store, T, S>("rmsnorm_backward_8bit", dy, codes, scales, gamma,
-                                                     nullptr, rstd, rows, n, dx, dgamma, nullptr, side,
-                                                     workspace);
+template <Norm N, CpuNormBackwardSchedule S, class Store, class T>
+void norm_backward_8bit(const NormBackward8bit<Store, T>& of) {
+  constexpr bool kLayer = N == Norm::layer;
+  constexpr const char* kFunction = kLayer ? "layernorm_backward_8bit" : "rmsnorm_backward_8bit";
+  detail::require_shape(kFunction, of.rows, of.n, of.side);
+  detail::require_groups<Store>(kFunction, of.n);
+  if (of.rows > 0) detail::require_scales<Store>(kFunction, of.scales, norm_scales_of<Store>(of.rows, of.n));
+  detail::norm_backward<N, T, S, false>(
+      kFunction, of.dy, detail::StoredOutput<Store>{of.codes, of.scales}, nullptr,
+      {of.gamma, kLayer ? of.beta : nullptr, of.rstd, of.rows, of.n, of.side, of.workspace},
+      {of.dx, of.dgamma, kLayer ? of.dbeta : nullptr});
 }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

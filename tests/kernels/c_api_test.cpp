@@ -513,10 +513,7 @@ void expect_norms_of(outgrad_store store) {
   ASSERT_EQ(outgrad_norm_sizes(&c.call), OUTGRAD_OK);
   ASSERT_EQ(c.call.scales_bytes,
             static_cast<size_t>(norm_scales_of<Store>(rows, n)) * sizeof(typename Store::Scale));
-  const T *const x = e.x.data(), *const dy = e.dy.data();
-  T *const y = e.y.data(), *const dx = e.dx.data();
-  const float *const gamma = e.gamma.data(), *const beta = e.beta.data();
-  float *const rstd = e.rstd.data(), *const dgamma = e.dgamma.data(), *const dbeta = e.dbeta.data();
+  constexpr Norm kNorm = kRms ? Norm::rms : Norm::layer;
   auto* const codes = reinterpret_cast<typename Store::Code*>(e.codes.data());
   auto* const scales = reinterpret_cast<typename Store::Scale*>(e.scales.data());
   for (const float* const scale : {static_cast<const float*>(nullptr), &given}) {
@@ -524,17 +521,12 @@ void expect_norms_of(outgrad_store store) {
     c.call.scale = scale;
     c.expect_run(kRms ? kRmsnormForward : kLayernormForward);
     c.expect_run(kRms ? kRmsnormBackward : kLayernormBackward);
-    if constexpr (kRms) {
-      rmsnorm_forward_8bit<Store, T, kScalar>(x, gamma, rows, n, 1e-5f, scale, y, codes, scales, rstd,
-                                              e.side);
-      rmsnorm_backward_8bit<Store, T, kScalar>(dy, codes, scales, gamma, rstd, rows, n, dx, dgamma, e.kept,
-                                               e.workspace);
-    } else {
-      layernorm_forward_8bit<Store, T, kScalar>(x, gamma, beta, rows, n, 1e-5f, scale, y, codes, scales, rstd,
-                                                e.side);
-      layernorm_backward_8bit<Store, T, kScalar>(dy, codes, scales, gamma, beta, rstd, rows, n, dx, dgamma,
-                                                 dbeta, e.kept, e.workspace);
-    }
+    norm_forward_8bit<kNorm, kScalar>(NormForward8bit<Store, T>{e.x.data(), e.gamma.data(), e.beta.data(),
+                                                                rows, n, 1e-5f, scale, e.y.data(), codes,
+                                                                scales, e.rstd.data(), e.side});
+    norm_backward_8bit<kNorm, kScalar>(NormBackward8bit<Store, T>{
+        e.dy.data(), codes, scales, e.gamma.data(), e.beta.data(), e.rstd.data(), rows, n, e.dx.data(),
+        e.dgamma.data(), kRms ? nullptr : e.dbeta.data(), e.kept, e.workspace});
     c.expect_equal(e);
   }
 }

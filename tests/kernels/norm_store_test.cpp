@@ -69,14 +69,22 @@ void forward(const Problem<T>& p, Kept<Store, T>& k, const float* given = nullpt
   k.y.resize(size);
   k.rstd.resize(static_cast<size_t>(p.rows));
   k.x_hat.resize(p.side.size() * static_cast<size_t>(p.rows));
-  const SideBuffer<float> side{p.side.data(), static_cast<i64>(p.side.size()), k.x_hat.data()};
+  const NormForward8bit<Store, T> of{p.x.data(),
+                                     data_of(p.gamma),
+                                     data_of(p.beta),
+                                     p.rows,
+                                     p.n,
+                                     kEps,
+                                     given,
+                                     k.y.data(),
+                                     k.codes.data(),
+                                     k.scales.data(),
+                                     k.rstd.data(),
+                                     {p.side.data(), static_cast<i64>(p.side.size()), k.x_hat.data()}};
   if (p.norm == Norm::layer) {
-    layernorm_forward_8bit<Store, T, S>(p.x.data(), data_of(p.gamma), data_of(p.beta), p.rows, p.n, kEps,
-                                        given, k.y.data(), k.codes.data(), k.scales.data(), k.rstd.data(),
-                                        side);
+    norm_forward_8bit<Norm::layer, S>(of);
   } else {
-    rmsnorm_forward_8bit<Store, T, S>(p.x.data(), data_of(p.gamma), p.rows, p.n, kEps, given, k.y.data(),
-                                      k.codes.data(), k.scales.data(), k.rstd.data(), side);
+    norm_forward_8bit<Norm::rms, S>(of);
   }
 }
 
@@ -86,15 +94,18 @@ void backward(const Problem<T>& p, Kept<Store, T>& k) {
   k.dgamma.resize(static_cast<size_t>(p.n));
   k.dbeta.assign(static_cast<size_t>(p.n), 0);
   std::vector<float> workspace(static_cast<size_t>(norm_backward_workspace(p.rows, p.n)));
-  const SideBuffer<const float> side{p.side.data(), static_cast<i64>(p.side.size()), k.x_hat.data()};
+  const NormBackward8bit<Store, T> of{
+      p.dy.data(),     k.codes.data(),
+      k.scales.data(), data_of(p.gamma),
+      data_of(p.beta), k.rstd.data(),
+      p.rows,          p.n,
+      k.dx.data(),     k.dgamma.data(),
+      k.dbeta.data(),  {p.side.data(), static_cast<i64>(p.side.size()), k.x_hat.data()},
+      workspace};
   if (p.norm == Norm::layer) {
-    layernorm_backward_8bit<Store, T, S>(p.dy.data(), k.codes.data(), k.scales.data(), data_of(p.gamma),
-                                         data_of(p.beta), k.rstd.data(), p.rows, p.n, k.dx.data(),
-                                         k.dgamma.data(), k.dbeta.data(), side, workspace);
+    norm_backward_8bit<Norm::layer, S>(of);
   } else {
-    rmsnorm_backward_8bit<Store, T, S>(p.dy.data(), k.codes.data(), k.scales.data(), data_of(p.gamma),
-                                       k.rstd.data(), p.rows, p.n, k.dx.data(), k.dgamma.data(), side,
-                                       workspace);
+    norm_backward_8bit<Norm::rms, S>(of);
   }
 }
 
@@ -475,17 +486,32 @@ TEST(NormStore, OutputsMayLieOverInputsAndYMayBeAbsent) {
     again = k;
     std::fill(again.codes.begin(), again.codes.end(), typename Store::Code{});
     std::vector<BF16> x = p.x, dy = p.dy;
-    layernorm_forward_8bit<Store>(p.x.data(), p.gamma.data(), p.beta.data(), p.rows, p.n, kEps, nullptr,
-                                  static_cast<BF16*>(nullptr), again.codes.data(), again.scales.data(),
-                                  again.rstd.data());
+    NormForward8bit<Store, BF16> to{.x = p.x.data(),
+                                    .gamma = p.gamma.data(),
+                                    .beta = p.beta.data(),
+                                    .rows = p.rows,
+                                    .n = p.n,
+                                    .eps = kEps,
+                                    .codes = again.codes.data(),
+                                    .scales = again.scales.data(),
+                                    .rstd = again.rstd.data()};
+    norm_forward_8bit<Norm::layer>(to);
     EXPECT_EQ(bytes_of(again.codes), bytes_of(k.codes));
-    layernorm_forward_8bit<Store>(x.data(), p.gamma.data(), p.beta.data(), p.rows, p.n, kEps, nullptr,
-                                  x.data(), again.codes.data(), again.scales.data(), again.rstd.data());
+    to.x = x.data(), to.y = x.data();
+    norm_forward_8bit<Norm::layer>(to);
     EXPECT_EQ(bytes_of(again.codes), bytes_of(k.codes));
     EXPECT_EQ(canonical(x), canonical(k.y));
     std::vector<float> workspace(static_cast<size_t>(norm_backward_workspace(p.rows, p.n)));
-    layernorm_backward_8bit<Store>(dy.data(), k.codes.data(), k.scales.data(), p.gamma.data(), p.beta.data(),
-                                   k.rstd.data(), p.rows, p.n, dy.data(), nullptr, nullptr, {}, workspace);
+    norm_backward_8bit<Norm::layer>(NormBackward8bit<Store, BF16>{.dy = dy.data(),
+                                                                  .codes = k.codes.data(),
+                                                                  .scales = k.scales.data(),
+                                                                  .gamma = p.gamma.data(),
+                                                                  .beta = p.beta.data(),
+                                                                  .rstd = k.rstd.data(),
+                                                                  .rows = p.rows,
+                                                                  .n = p.n,
+                                                                  .dx = dy.data(),
+                                                                  .workspace = workspace});
     EXPECT_EQ(canonical(dy), canonical(k.dx));
   };
   expect_same(NormE4m3{});
@@ -527,11 +553,19 @@ TEST(NormStore, StreamedRowsAreThoseThroughTheCaches) {
     T* const to = static_cast<T*>(y.get());
     auto* const kept = static_cast<typename Store::Code*>(codes.get());
     ASSERT_TRUE(detail::rows_stream<kWidestSchedule>(kept, kRows, kColumns));
-    layernorm_forward_8bit<Store, T>(from, p.gamma.data(), p.beta.data(), kRows, kColumns, kEps, nullptr, to,
-                                     kept, scales.data(), rstd.data());
-    layernorm_forward_8bit<Store, T, kScalar>(from, p.gamma.data(), p.beta.data(), kRows, kColumns, kEps,
-                                              nullptr, expected.data(), expected_codes.data(),
-                                              expected_scales.data(), rstd.data());
+    NormForward8bit<Store, T> call{.x = from,
+                                   .gamma = p.gamma.data(),
+                                   .beta = p.beta.data(),
+                                   .rows = kRows,
+                                   .n = kColumns,
+                                   .eps = kEps,
+                                   .y = to,
+                                   .codes = kept,
+                                   .scales = scales.data(),
+                                   .rstd = rstd.data()};
+    norm_forward_8bit<Norm::layer>(call);
+    call.y = expected.data(), call.codes = expected_codes.data(), call.scales = expected_scales.data();
+    norm_forward_8bit<Norm::layer, kScalar>(call);
     for (size_t i = 0; i < count; ++i) {
       ASSERT_EQ(std::memcmp(kept + i, expected_codes.data() + i, sizeof *kept), 0)
           << Store::kName << ' ' << i;
@@ -553,17 +587,28 @@ TEST(NormStore, BadInputIsNamed) {
   std::vector<E8M0> shared(6);
   std::vector<Int8Scale> groups(3, {0, 1});
   float scale = 1;
+  NormForward8bit<NormE4m3, float> into_e4m3{.x = x.data(),
+                                             .rows = 2,
+                                             .n = 96,
+                                             .eps = kEps,
+                                             .y = y.data(),
+                                             .codes = e4m3.data(),
+                                             .scales = &scale,
+                                             .rstd = rstd.data()};
   const auto e4m3_forward = [&](float given) {
-    return refusal_of([&] {
-      rmsnorm_forward_8bit<NormE4m3>(x.data(), nullptr, 2, 96, kEps, &given, y.data(), e4m3.data(), &scale,
-                                     rstd.data());
-    });
+    into_e4m3.given = &given;
+    return refusal_of([&] { norm_forward_8bit<Norm::rms>(into_e4m3); });
   };
+  NormBackward8bit<NormE4m3, float> of_e4m3{.dy = x.data(),
+                                            .codes = e4m3.data(),
+                                            .rstd = rstd.data(),
+                                            .rows = 2,
+                                            .n = 96,
+                                            .dx = y.data(),
+                                            .workspace = workspace};
   const auto e4m3_backward = [&](float kept) {
-    return refusal_of([&] {
-      rmsnorm_backward_8bit<NormE4m3>(x.data(), e4m3.data(), &kept, nullptr, rstd.data(), 2, 96, y.data(),
-                                      nullptr, {}, workspace);
-    });
+    of_e4m3.scales = &kept;
+    return refusal_of([&] { norm_backward_8bit<Norm::rms>(of_e4m3); });
   };
   for (const float bad : {0.0f, -0.0f, -1.0f, 0x1p-127f, kInfinity, -kInfinity, kNan}) {
     EXPECT_EQ(e4m3_forward(bad),
@@ -579,8 +624,14 @@ TEST(NormStore, BadInputIsNamed) {
   const auto int8_backward = [&](i64 rows, i64 n, Int8Scale last) {
     groups.back() = last;
     return refusal_of([&] {
-      rmsnorm_backward_8bit<NormInt8>(x.data(), codes.data(), groups.data(), nullptr, rstd.data(), rows, n,
-                                      y.data(), nullptr, {}, workspace);
+      norm_backward_8bit<Norm::rms>(NormBackward8bit<NormInt8, float>{.dy = x.data(),
+                                                                      .codes = codes.data(),
+                                                                      .scales = groups.data(),
+                                                                      .rstd = rstd.data(),
+                                                                      .rows = rows,
+                                                                      .n = n,
+                                                                      .dx = y.data(),
+                                                                      .workspace = workspace});
     });
   };
   for (const float bad : {0.0f, -1.0f, 0x1p-127f, kInfinity, kNan}) {
@@ -595,8 +646,15 @@ TEST(NormStore, BadInputIsNamed) {
             "rmsnorm_backward_8bit: n = 96 is no whole number of groups of 64, which share a scale");
   const auto mxfp8_forward = [&](i64 n, const float* given) {
     return refusal_of([&] {
-      rmsnorm_forward_8bit<NormMxFp8>(x.data(), nullptr, 1, n, kEps, given, y.data(), e4m3.data(),
-                                      shared.data(), rstd.data());
+      norm_forward_8bit<Norm::rms>(NormForward8bit<NormMxFp8, float>{.x = x.data(),
+                                                                     .rows = 1,
+                                                                     .n = n,
+                                                                     .eps = kEps,
+                                                                     .given = given,
+                                                                     .y = y.data(),
+                                                                     .codes = e4m3.data(),
+                                                                     .scales = shared.data(),
+                                                                     .rstd = rstd.data()});
     });
   };
   EXPECT_EQ(mxfp8_forward(96, nullptr), "accepted");
@@ -604,14 +662,12 @@ TEST(NormStore, BadInputIsNamed) {
             "rmsnorm_forward_8bit: n = 48 is no whole number of groups of 32, which share a scale");
   EXPECT_EQ(mxfp8_forward(96, &scale),
             "rmsnorm_forward_8bit: a scale is given, but mxfp8 finds those of its groups itself");
-  EXPECT_EQ(refusal_of([&] {
-              rmsnorm_forward_8bit<NormE4m3>(x.data(), nullptr, 2, 96, -1.0f, nullptr, y.data(), e4m3.data(),
-                                             &scale, rstd.data());
-            }),
+  into_e4m3.eps = -1, into_e4m3.given = nullptr;
+  EXPECT_EQ(refusal_of([&] { norm_forward_8bit<Norm::rms>(into_e4m3); }),
             "rmsnorm_forward_8bit: eps must be at least 0");
+  of_e4m3.scales = &scale, of_e4m3.workspace = of_e4m3.workspace.first(9);
   EXPECT_TRUE(refusal_of([&] {
-                rmsnorm_backward_8bit<NormE4m3>(x.data(), e4m3.data(), &scale, nullptr, rstd.data(), 2, 96,
-                                                y.data(), nullptr, {}, std::span<float>(workspace).first(9));
+                norm_backward_8bit<Norm::rms>(of_e4m3);
               }).starts_with("rmsnorm_backward_8bit: the workspace holds 9 of the "));
 }
 
