@@ -7,8 +7,8 @@
 
 #include <algorithm>
 
-#include "kernels/stores/fp4.h"
 #include "kernels/host/fp8.h"
+#include "kernels/stores/fp4.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 

@@ -602,8 +602,7 @@ void norm_operators(Each&& each) {
       });
   each(
       "norm_backward(Tensor dy, Tensor y, SymInt columns, Tensor? gamma, Tensor? beta, Tensor rstd, bool "
-      "rms, "
-      "Tensor? side_channels, Tensor side_x_hat, bool with_dgamma, bool with_dbeta, float tau=0.0) -> "
+      "rms, Tensor? side_channels, Tensor side_x_hat, bool with_dgamma, bool with_dbeta, float tau=0.0) -> "
       "(Tensor, Tensor, Tensor)",
       "same(dy), *of_parameters(dy, columns, gamma, beta, with_dgamma, with_dbeta)",
       [](const Tensor& dy, const Tensor& y, i64 columns, const OptionalTensor& gamma,
@@ -625,9 +624,8 @@ void operators_of_sums(Each&& each) {
   // z has no elements if it is not wanted.
   each(
       "norm_forward_of_sum(Tensor x, Tensor residual, SymInt columns, Tensor? gamma, Tensor? beta, float "
-      "eps, "
-      "bool rms, Tensor? side_channels, Tensor? seed, float p, bool with_z, Tensor(a!)? seen=None, float "
-      "tau=0.0) -> (Tensor, Tensor, Tensor, Tensor)",
+      "eps, bool rms, Tensor? side_channels, Tensor? seed, float p, bool with_z, Tensor(a!)? seen=None, "
+      "float tau=0.0) -> (Tensor, Tensor, Tensor, Tensor)",
       "same(x), *of_rows(x, columns, side_channels), same(x) if with_z else x.new_empty(0)",
       [](const Tensor& x, const Tensor& residual, i64 columns, const OptionalTensor& gamma,
          const OptionalTensor& beta, double eps, bool rms, const OptionalTensor& side_channels,
@@ -647,9 +645,8 @@ void operators_of_sums(Each&& each) {
   // itself.
   each(
       "norm_backward_of_sum(Tensor dy, Tensor y, Tensor? dz_next, SymInt columns, Tensor? gamma, Tensor? "
-      "beta, "
-      "Tensor rstd, bool rms, Tensor? side_channels, Tensor side_x_hat, bool with_dgamma, bool with_dbeta, "
-      "Tensor? seed, float p, float tau=0.0) -> (Tensor, Tensor, Tensor, Tensor)",
+      "beta, Tensor rstd, bool rms, Tensor? side_channels, Tensor side_x_hat, bool with_dgamma, bool "
+      "with_dbeta, Tensor? seed, float p, float tau=0.0) -> (Tensor, Tensor, Tensor, Tensor)",
       "same(dy), dy.new_empty(0) if seed is None else same(dy), *of_parameters(dy, columns, gamma, beta, "
       "with_dgamma, with_dbeta)",
       [](const Tensor& dy, const Tensor& y, const OptionalTensor& dz_next, i64 columns,
@@ -692,9 +689,8 @@ void operators_of_norms_in_8_bits(Each&& each) {
       });
   each(
       "norm_backward_8bit(Tensor dy, Tensor codes, Tensor scales, SymInt columns, Tensor? gamma, Tensor? "
-      "beta, "
-      "Tensor rstd, bool rms, Tensor? side_channels, Tensor side_x_hat, bool with_dgamma, bool with_dbeta, "
-      "int store) -> (Tensor, Tensor, Tensor)",
+      "beta, Tensor rstd, bool rms, Tensor? side_channels, Tensor side_x_hat, bool with_dgamma, bool "
+      "with_dbeta, int store) -> (Tensor, Tensor, Tensor)",
       "same(dy), *of_parameters(dy, columns, gamma, beta, with_dgamma, with_dbeta)",
       [](const Tensor& dy, const Tensor& codes, const Tensor& scales, i64 columns,
          const OptionalTensor& gamma, const OptionalTensor& beta, const Tensor& rstd, bool rms,

@@ -15,6 +15,7 @@
 
 #include "kernels/host/parity.h"
 #include "tests/kernels/patterns.h"
+#include "tests/kernels/tested_formats.h"
 #include "validation/exact/oracle.h"
 #include "validation/sweep/swept_activation.h"
 
@@ -238,11 +239,13 @@ TYPED_TEST(Parity, EveryScheduleHasTheBitsOfTheKernelWithAMask) {
   using Fit = typename TypeParam::Fit;
   using Y = typename TypeParam::Y;
   using Carrier = typename TypeParam::Carrier;
-  expect_bits_of_the_masked<Fit, Y, Carrier, 0, 1>();
   expect_bits_of_the_masked<Fit, Y, Carrier, kBestVectorBits, 1>();
-  expect_bits_of_the_masked<Fit, Y, Carrier, kBestVectorBits, kBestVectorBits == 0 ? 1 : 4>();
-  expect_bits_of_the_masked<Fit, Y, Carrier, kBestVectorBits / 2 < 256 ? 0 : 256, 2>();
-  expect_bits_of_the_masked<Fit, Y, float, kBestVectorBits, 1>();
+  if constexpr (kAtNight || same_text(Fit::kActivation, "gelu")) {
+    expect_bits_of_the_masked<Fit, Y, Carrier, 0, 1>();
+    expect_bits_of_the_masked<Fit, Y, Carrier, kBestVectorBits, kBestVectorBits == 0 ? 1 : 4>();
+    expect_bits_of_the_masked<Fit, Y, Carrier, kBestVectorBits / 2 < 256 ? 0 : 256, 2>();
+    expect_bits_of_the_masked<Fit, Y, float, kBestVectorBits, 1>();
+  }
 }
 
 TYPED_TEST(Parity, ArraysOfAnyLengthHaveTheBitsOfTheElement) {

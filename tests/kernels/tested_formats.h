@@ -10,8 +10,10 @@
 namespace outgrad::kernels {
 
 #ifdef OUTGRAD_NIGHTLY_FORMAT
+inline constexpr bool kAtNight = true;  // every activation in every schedule, where one of a kind is by day
 using TestedFormats = testing::Types<F16>;
 #else
+inline constexpr bool kAtNight = false;
 using TestedFormats = testing::Types<float, BF16>;
 #endif
 
