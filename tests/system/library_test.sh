@@ -61,8 +61,8 @@ mapfile -t order \
 
 # --- Headers that are installed: what has code is in the inline namespace; data types, exceptions, catalogues
 # and coefficients alone are outside it
-data_alone='accuracy|formats|fp8|kernels|ladder|layernorm|norm_store|params|side_policy|stored|table'
-data_alone+='|catalogue/stores|host/call|host/errors|host/forked'
+data_alone='accuracy|formats|kernels|ladder|layernorm|norm_store|params|side_policy|stored|table'
+data_alone+='|catalogue/stores|stores/parts|host/call|host/errors|host/forked'
 untagged=$(cd "$1" &&
   grep -rl '^namespace outgrad::kernels\(::[a-z_]*\)\? {' kernels --include='*.h' --include='*.cuh' |
   grep -vxE "kernels/($data_alone)\\.h|kernels/(generated|support)/.*\\.h" || true)
