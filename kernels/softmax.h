@@ -39,10 +39,10 @@
 // because the largest p is at least 1 / n. So P' = 0, and all its ds are NaN.
 #pragma once
 
-#include "kernels/stores/code.h"
 #include "kernels/forwards.h"
 #include "kernels/portable.h"
 #include "kernels/reduce.h"
+#include "kernels/stores/code.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 

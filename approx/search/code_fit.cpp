@@ -12,8 +12,8 @@
 
 #include "approx/function/composite.h"
 #include "kernels/activations.h"
-#include "kernels/stores/code.h"
 #include "kernels/host/errors.h"
+#include "kernels/stores/code.h"
 
 #include <fmt/format.h>
 

@@ -17,8 +17,8 @@
 #include "approx/function/inverse.h"
 #include "approx/search/fitted_gradient.h"
 #include "kernels/catalogue/codes.h"
-#include "kernels/stores/fp8.h"
 #include "kernels/host/errors.h"
+#include "kernels/stores/fp8.h"
 
 #include <fmt/format.h>
 

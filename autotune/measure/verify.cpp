@@ -14,8 +14,8 @@
 #include <immintrin.h>
 #endif
 
-#include "kernels/stores/code.h"
 #include "kernels/formats.h"
+#include "kernels/stores/code.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/random.h"
 

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "kernels/stores/code.h"
 #include "kernels/host/bias.h"
 #include "kernels/host/layernorm.h"
+#include "kernels/stores/code.h"
 
 namespace outgrad::autotune {
 

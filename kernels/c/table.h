@@ -7,11 +7,11 @@
 #include "kernels/activations.h"
 #include "kernels/c/outgrad.h"
 #include "kernels/catalogue/stores.h"
-#include "kernels/stores/code.h"
 #include "kernels/formats.h"
 #include "kernels/host/call.h"
 #include "kernels/kernels.h"
 #include "kernels/portable.h"
+#include "kernels/stores/code.h"
 
 namespace outgrad::c {
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "kernels/activations.h"
-#include "kernels/stores/code.h"
 #include "kernels/generated/elu_code.h"
 #include "kernels/generated/gelu_code.h"
 #include "kernels/generated/gelu_tanh_code.h"
@@ -13,6 +12,7 @@
 #include "kernels/generated/softplus_code.h"
 #include "kernels/generated/swish_code.h"
 #include "kernels/generated/tanh_code.h"
+#include "kernels/stores/code.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 

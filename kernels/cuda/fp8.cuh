@@ -6,8 +6,8 @@
 // differ may collide there.
 #pragma once
 
-#include "kernels/cuda/code.cuh"
 #include "kernels/catalogue/few_bits.h"
+#include "kernels/cuda/code.cuh"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 

@@ -25,10 +25,10 @@
 // upper bound kT over whole ranges of scales.
 #pragma once
 
-#include "kernels/stores/code.h"
 #include "kernels/formats.h"
 #include "kernels/portable.h"
 #include "kernels/saturated.h"
+#include "kernels/stores/code.h"
 
 namespace outgrad::kernels {
 

@@ -20,11 +20,11 @@
 
 #include "kernels/activations.h"
 #include "kernels/catalogue/codes.h"
+#include "kernels/catalogue/few_bits.h"
 #include "kernels/catalogue/stores.h"
 #include "kernels/cuda/choice.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/dropout.h"
-#include "kernels/catalogue/few_bits.h"
 #include "kernels/host/call.h"
 #include "kernels/softmax.h"
 #include "kernels/stored.h"

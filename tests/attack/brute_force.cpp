@@ -10,10 +10,10 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/stores/code.h"
-#include "kernels/formats.h"
 #include "kernels/catalogue/few_bits.h"
+#include "kernels/formats.h"
 #include "kernels/host/errors.h"
+#include "kernels/stores/code.h"
 
 namespace outgrad::validation::gate {
 namespace {

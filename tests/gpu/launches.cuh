@@ -7,9 +7,9 @@
 
 #include <vector>
 
-#include "kernels/stores/fp8.h"
 #include "kernels/layernorm.h"
 #include "kernels/portable.h"
+#include "kernels/stores/fp8.h"
 
 namespace outgrad::tests::gpu::launches {
 

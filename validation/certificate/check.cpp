@@ -19,8 +19,8 @@
 #include "validation/certificate/found.h"
 #include "validation/certificate/fp8_bound.h"
 #include "validation/certificate/gelu_interval.h"
-#include "validation/certificate/rounding_bound.h"
 #include "validation/certificate/rounded_bound.h"
+#include "validation/certificate/rounding_bound.h"
 #include "validation/certificate/storage_bound.h"
 #include "validation/exact/activation.h"
 

@@ -2,8 +2,8 @@
 
 #include "approx/model/spec.h"
 #include "kernels/activations.h"
-#include "kernels/stores/fp8.h"
 #include "kernels/host/errors.h"
+#include "kernels/stores/fp8.h"
 #include "kernels/support/files.h"
 #include "tests/approx/shared.h"
 

@@ -25,16 +25,16 @@
 
 #include "kernels/activations.h"
 #include "kernels/c/outgrad.h"
-#include "kernels/stores/code.h"
+#include "kernels/catalogue/few_bits.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/dropout.h"
 #include "kernels/fits.h"
-#include "kernels/catalogue/few_bits.h"
 #include "kernels/host/bias.h"
 #include "kernels/host/functions.h"
 #include "kernels/host/layernorm.h"
 #include "kernels/side_policy.h"
 #include "kernels/stored.h"
+#include "kernels/stores/code.h"
 
 namespace {
 

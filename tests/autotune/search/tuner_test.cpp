@@ -10,11 +10,11 @@
 #include <filesystem>
 #include <map>
 
-#include "autotune/space/reference.h"
 #include "autotune/cpu/cpu_device.h"
 #include "autotune/cpu/executor.h"
 #include "autotune/measure/isolate.h"
 #include "autotune/measure/verify.h"
+#include "autotune/space/reference.h"
 #include "kernels/support/files.h"
 #include "tests/autotune/scoped_variable.h"
 #include "tests/kernels/synthetic_fit.h"

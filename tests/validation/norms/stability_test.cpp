@@ -21,8 +21,8 @@
 #include "kernels/formats.h"
 #include "kernels/support/files.h"
 #include "kernels/support/options.h"
-#include "validation/norms/stability_command.h"
 #include "tests/attack/gradients.h"
+#include "validation/norms/stability_command.h"
 
 namespace outgrad::validation {
 namespace {

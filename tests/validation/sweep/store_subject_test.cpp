@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "kernels/catalogue/codes.h"
-#include "kernels/stores/fp4.h"
 #include "kernels/catalogue/few_bits.h"
+#include "kernels/stores/fp4.h"
 #include "validation/sweep/shipped.h"
 #include "validation/sweep/sweep_json.h"
 
