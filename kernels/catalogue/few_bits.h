@@ -75,25 +75,4 @@ OUTGRAD_HD constexpr auto few_bits_at(Fp8List<S, Rest...>) {
 template <int kActivation>
 using Fp8ActivationAt = decltype(detail::few_bits_at<kActivation>(Fp8Activations{}));
 
-// Whether a store has codes in F with one scale a tensor.
-template <int kStore, class F>
-OUTGRAD_HD constexpr bool is_at_scale() {
-  if constexpr (kStores[kStore].has_parts) {
-    return requires(const StoreArithmetic<static_cast<StoreId>(kStore)>& of,
-                    void (*take)(const AtScale<F>&)) { take(of); };
-  } else {
-    return false;
-  }
-}
-
-// The claims of a header for such a store.
-template <class Header, class F, int kStore = 0>
-OUTGRAD_HD constexpr Fp8Claims fp8_claims() {
-  if constexpr (is_at_scale<kStore, F>()) {
-    return StoreArithmetic<static_cast<StoreId>(kStore)>::template kClaims<Header>;
-  } else {
-    return fp8_claims<Header, F, kStore + 1>();
-  }
-}
-
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

@@ -189,11 +189,12 @@ Store dithered_code(int bits) {
 // y in 8 bits with the scale at which the parts of the codes are longest, of many by which 1 to 2 becomes the
 // largest number; in int8, where less and less remains of small y as the largest grows, 4 to 8, the end of
 // what is claimed.
-template <class A, class F>
+template <class A, class Arithmetic>
 Store scaled(int bits) {
+  using F = typename Arithmetic::Code;
   constexpr int kScales = 128;
   constexpr float kFirstLargest = std::is_same_v<F, kernels::I8> ? 4 : 1;
-  constexpr kernels::Fp8Claims kClaims = kernels::fp8_claims<typename A::Header, F>();
+  constexpr kernels::Fp8Claims kClaims = Arithmetic::template kClaims<typename A::Header>;
   constexpr double kBitsOfCode = 8;  // one scale a tensor is nothing beside it
   Store store;
   store.name =
@@ -262,7 +263,7 @@ void add_scaled(std::string_view activation, std::vector<Store>& stores, kernels
           if constexpr (requires { typename Arithmetic::Block; }) {
             stores.push_back(in_blocks<Each, typename Arithmetic::Block>(bits));
           } else {
-            stores.push_back(scaled<Each, typename Arithmetic::Code>(bits));
+            stores.push_back(scaled<Each, Arithmetic>(bits));
           }
         }
       }
