@@ -6,6 +6,7 @@
 #include "kernels/catalogue/codes.h"
 #include "kernels/host/call.h"
 #include "kernels/host/dropout.h"
+#include "kernels/host/elementwise.h"
 #include "kernels/host/forwards.h"
 #include "kernels/host/stores.h"
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/forwards.h"
-#include "kernels/host/elementwise.h"
+#include "kernels/host/blocks.h"
 #include "kernels/simd.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {

@@ -14,7 +14,7 @@
 #include <type_traits>
 
 #include "kernels/host/layernorm.h"
-#include "kernels/host/mxfp8.h"
+#include "kernels/host/mxfp8_blocks.h"
 #include "kernels/norm_store.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {

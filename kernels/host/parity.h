@@ -3,27 +3,16 @@
 // whose mask may be null.
 #pragma once
 
-#include <type_traits>
-
 #include "kernels/activations.h"
 #include "kernels/fits.h"
 #include "kernels/forwards.h"
+#include "kernels/host/elementwise.h"
 #include "kernels/host/stores.h"
 #include "kernels/stores/parity.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 namespace detail {
-
-template <class Fit, class... F>
-struct ForwardNamed;
-template <class Fit, class F, class... More>
-struct ForwardNamed<Fit, F, More...> : std::conditional_t<same_text(Fit::kActivation, F::kActivation),
-                                                          std::type_identity<F>, ForwardNamed<Fit, More...>> {
-};
-
-template <class Fit, class... F>
-ForwardNamed<Fit, ForwardFit<float>::Type, F...> forward_named(ForwardList<F...>);
 
 // The fit of an activation for the y that carries its branch beside T; void where there is none.
 template <int kActivation>
@@ -45,10 +34,6 @@ auto parity_fit_at() {
 }
 
 }  // namespace detail
-
-// The forward whose y a fit of a parity format takes.
-template <class Fit>
-using ParityForward = typename decltype(detail::forward_named<Fit>(ActivationForwards{}))::type;
 
 // y[i] = f(x[i]) on its branch, for i in [0, n); x is in the format that carries Y's codes. y may be x
 // itself. Every schedule gives the same bits: the first call fills a static table of 128 KiB with y for every

@@ -9,10 +9,10 @@
 #include <bit>
 #include <limits>
 
-#include "kernels/host/code.h"
-#include "kernels/host/elementwise.h"
+#include "kernels/host/blocks.h"
 #include "kernels/host/forwards.h"
 #include "kernels/host/layernorm.h"
+#include "kernels/host/stores.h"
 #include "kernels/softmax.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {

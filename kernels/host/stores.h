@@ -28,8 +28,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/host/blocks.h"
 #include "kernels/host/call.h"
-#include "kernels/host/elementwise.h"
 #include "kernels/stores/code.h"
 #include "kernels/stores/store.h"
 

@@ -91,6 +91,27 @@ OUTGRAD_HD Y forward_to_branch(typename Format<Y>::Carrier x) {
   return narrow_to_branch<Y>(parity_value<F, typename Format<Y>::Carrier>(wide), F::kXStar <= wide);
 }
 
+namespace detail {
+
+template <class Fit, class F, class... More>
+OUTGRAD_HD auto forward_named() {
+  if constexpr (same_text(Fit::kActivation, F::kActivation)) {
+    return F{};
+  } else {
+    return forward_named<Fit, More...>();
+  }
+}
+template <class Fit, class... F>
+OUTGRAD_HD auto parity_forward(ForwardList<F...>) {
+  return forward_named<Fit, ForwardFit<float>::Type, F...>();
+}
+
+}  // namespace detail
+
+// The forward whose y a fit of a parity format takes.
+template <class Fit>
+using ParityForward = decltype(detail::parity_forward<Fit>(ActivationForwards{}));
+
 template <class T>
 struct WithBranch;
 template <>

@@ -35,7 +35,7 @@ class StandInNorm : public testing::Test {
     expect_all<With<T>::kNorm, T, DefaultGpuNormSchedule, With<T>::kResidual>(cases);
   }
 };
-TYPED_TEST_SUITE(StandInNorm, TestedFormats);
+TYPED_TEST_SUITE(StandInNorm, RowFormats);
 
 TYPED_TEST(StandInNorm, TheDefaultIsTheHosts) { this->expect_default(small_cases()); }
 

@@ -1,6 +1,6 @@
-// The formats that typed tests of kernels go through: f32 and bf16, and f16, which takes as long to compile
-// and has bf16's code but for its fits and conversions (these are tested by themselves), in a program that is
-// run at night.
+// The formats that typed tests of kernels go through: bf16 by day, f32 and f16, each of which takes as long
+// to compile, in programs that are run at night. By day the host's kernels of all formats are compared with
+// kernels_fuzz's oracle, and the conversions are tested by themselves.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,10 +11,12 @@ namespace outgrad::kernels {
 
 #ifdef OUTGRAD_NIGHTLY_FORMAT
 inline constexpr bool kAtNight = true;  // every activation in every schedule, where one of a kind is by day
-using TestedFormats = testing::Types<F16>;
+using TestedFormats = testing::Types<float, F16>;
+using RowFormats = testing::Types<F16>;
 #else
 inline constexpr bool kAtNight = false;
-using TestedFormats = testing::Types<float, BF16>;
+using TestedFormats = testing::Types<BF16>;
+using RowFormats = testing::Types<float, BF16>;  // of GPUs' norms, which hold f32's rows in another way
 #endif
 
 // action(T{}) for each of them.

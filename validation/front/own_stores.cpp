@@ -11,8 +11,8 @@
 
 #include "kernels/catalogue/codes.h"
 #include "kernels/catalogue/few_bits.h"
+#include "kernels/fits.h"
 #include "kernels/gelu.h"
-#include "kernels/host/parity.h"
 #include "kernels/stores/mxfp8.h"
 #include "kernels/stores/parity.h"
 #include "validation/front/front.h"

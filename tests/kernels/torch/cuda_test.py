@@ -90,7 +90,8 @@ def test_bias_and_norms(device, dtype, rows, columns):
 
 # A program reads gamma and beta in their own type, and writes their gradients in it: rows that a thread has
 # whole, others, and longer ones.
-@pytest.mark.parametrize("rows, columns", [(5, 33), (64, 1024), (2, 40_000)])
+@pytest.mark.parametrize("rows, columns",
+    [(5, 33), (64, 1024), pytest.param(2, 40_000, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("parameters",
     [pytest.param(torch.float16, marks=pytest.mark.nightly), torch.bfloat16])
 def test_norms_with_parameters_in_16_bits(device, parameters, rows, columns):
@@ -278,12 +279,13 @@ def same_store(device, x, dy, activation, store, bits=0, seed=None, scale=None):
     same(device.store_backward(dy, kept, *of), ours.store_backward(dy, kept, *of))
 
 
+@pytest.mark.parametrize("dtype",
+    [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("n", [0, 33, 7_001])
-def test_a_y_that_carries_its_branch(device, n):
-    for dtype in (torch.float16, torch.bfloat16):
-        x, dy = values(dtype, n, seed=1), values(dtype, n, seed=2)
-        for activation in (library.ACTIVATIONS.index(name) for name in library.MASKED):
-            same_store(device, x, dy, activation, "y with its branch")
+def test_a_y_that_carries_its_branch(device, n, dtype):
+    x, dy = values(dtype, n, seed=1), values(dtype, n, seed=2)
+    for activation in (library.ACTIVATIONS.index(name) for name in library.MASKED):
+        same_store(device, x, dy, activation, "y with its branch")
 
 
 # Every number of bits, and every activation with one of them, for each format in turn.
@@ -313,14 +315,16 @@ def test_mxfp8(device, dtype, n):
         same_store(device, x, dy, 0, store)
 
 
-# Every activation with a minimum, every number of bits and both formats, for each format of x in turn; scales
-# that are no powers of two.
-@pytest.mark.parametrize("bits",
-    [1, pytest.param(0, marks=pytest.mark.nightly), pytest.param(2, marks=pytest.mark.nightly)])
-def test_y_in_8_bits_at_a_scale(device, bits):
+# Every activation with a minimum, every number of bits and every store, for each format of x in turn; scales
+# that are no powers of two. By day each activation meets one of the stores.
+@pytest.mark.parametrize("bits, of_each", [(1, 1),
+    *(pytest.param(bits, 3, marks=pytest.mark.nightly) for bits in (0, 1, 2))])
+def test_y_in_8_bits_at_a_scale(device, bits, of_each):
+    stores = (("e4m3", 448.0 / 5), ("e5m2", 57344.0 / 3), ("int8", 127.0 / 5))
     for place, name in enumerate(library.MASKED):
         activation = library.ACTIVATIONS.index(name)
-        for k, (store, scale) in enumerate((("e4m3", 448.0 / 5), ("e5m2", 57344.0 / 3), ("int8", 127.0 / 5))):
+        for k in range(place, place + of_each):
+            store, scale = stores[k % 3]
             dtype = FORMATS[(bits + place + k) % 3]
             for n in (0, 1, 7_001):
                 x, dy = values(dtype, n, seed=1), values(dtype, n, seed=2)
