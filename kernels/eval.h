@@ -318,11 +318,21 @@ OUTGRAD_HD typename Ops::Value evaluate_forward_derivative(const Ops& ops, const
                    TailDerivativeBody<Forward, TailView>{fit, tail});
 }
 
-// Forward fits for one 16-bit format: f(x) = x p(u), where p approximates f(x)/x. A row is four words, {c0,
-// c1, c2, c3}. The bits of c3, shifted left by kQuarticShift, are those of c4, and the centre follows from
-// the row's number. kIsRoundedForward tells whether a fit is of this kind.
+// Forward fits for one 16-bit format: f(x) = x p(u), where p approximates f(x)/x, or f(x) = p(u) where f(0)
+// is not 0 (kPlain). A row is four words, {c0, c1, c2, c3}. The bits of c3, shifted left by kQuarticShift,
+// are those of c4, and the centre follows from the row's number. kIsRoundedForward tells whether a fit is of
+// this kind. Three members may be absent: kPlain, which is then false; kEnd, the largest x that enters the
+// result, for an f that has a limit at +inf; and kPull, a relative step of x against its sign.
 template <class Forward>
 inline constexpr bool kIsRoundedForward = requires { Forward::kQuarticShift; };
+
+// Whether a forward fit is of an f with a minimum, and so has a mask bit.
+template <class Forward>
+inline constexpr bool kHasMask = requires { Forward::kXStar; };
+
+// Whether it is one whose f(0) is not 0.
+template <class Forward>
+inline constexpr bool kIsPlain = requires { Forward::kPlain; };
 
 inline constexpr float kLeastNormal = 0x1p-126f;
 
@@ -333,11 +343,22 @@ OUTGRAD_HD typename Ops::Value forward_index(const Ops& ops, const Forward& fit,
   return ops.fma(w, ops.constant(fit.kIndexScale), ops.constant(fit.kIndexBias));
 }
 
-// v p for v >= kXMin, where w is v or kXMax, and q = forward_index(w). The product is computed in two parts,
-// v c0 + kTie and the rest. At 0, where c0 is 1/2 and the first part is exact, the sum is therefore rounded
-// once. kTie lies far below every value of the format. It decides the ties x/2 where fp32 cannot hold the
-// rest of f(x), which is positive on both sides of 0. A subnormal kTie is added last, and only where it
-// matters, because a subnormal operand costs some CPUs a hundred cycles.
+// x less kPull |x|.
+template <class Ops, class Forward>
+OUTGRAD_HD typename Ops::Value pulled(const Ops& ops, const Forward& fit, const typename Ops::Value& x) {
+  if constexpr (requires { fit.kPull; }) {
+    if (fit.kPull != 0) return ops.fma(ops.constant(-fit.kPull), ops.signed_as(x, ops.constant(1.0f)), x);
+  }
+  return x;
+}
+
+// v p, or of a plain fit p, for v >= kXMin, where w is v or kXMax, and q = forward_index(w). The product is
+// computed in two parts, v c0 + kTie and the rest. At 0, where c0 is 1/2 and the first part is exact, the sum
+// is therefore rounded once. kTie lies far below every value of the format. It decides the ties x/2 where
+// fp32 cannot hold the rest of f(x), which is positive on both sides of 0. A subnormal kTie is added last,
+// and only where it matters, because a subnormal operand costs some CPUs a hundred cycles. kPull, about one
+// last place of fp32, does the same where f passes ties next to x = 0 nearer than fp32 tells apart, with one
+// sign left of 0 and the other right of it.
 template <class Ops, class Forward, class TableView>
 OUTGRAD_HD typename Ops::Value evaluate_product(const Ops& ops, const Forward& fit, const TableView& table,
                                                 const typename Ops::Value& q, const typename Ops::Value& w,
@@ -345,14 +366,36 @@ OUTGRAD_HD typename Ops::Value evaluate_product(const Ops& ops, const Forward& f
   using Value = typename Ops::Value;
   const typename Ops::Row row = ops.row_index(q, fit.kRows);
   // Three exact steps: the cell's number, its centre as a product, and w less that centre.
-  const Value u = ops.fma(ops.sub(q, ops.constant(fit.kIndexBias)), ops.constant(-1.0f / fit.kIndexScale), w);
+  bool plain = false;
+  if constexpr (requires { fit.kPlain; }) plain = fit.kPlain;
+  const Value u =
+      ops.fma(ops.sub(q, ops.constant(fit.kIndexBias)), ops.constant(-1.0f / fit.kIndexScale), plain ? v : w);
   const Value c3 = ops.lookup(table, row, 3);
   Value t = ops.fma(ops.shifted(c3, fit.kQuarticShift), u, c3);
   t = ops.fma(t, u, ops.lookup(table, row, 2));
   t = ops.fma(t, u, ops.lookup(table, row, 1));
   const Value c0 = ops.lookup(table, row, 0);
-  if (fit.kTie < kLeastNormal) return ops.nudged(ops.fma(ops.mul(w, u), t, ops.mul(v, c0)), fit.kTie);
-  return ops.fma(ops.mul(w, u), t, ops.fma(v, c0, ops.constant(fit.kTie)));
+  if (plain) return ops.fma(u, t, c0);
+  const Value x = pulled(ops, fit, v);
+  float tie = 0;
+  if constexpr (requires { fit.kTie; }) tie = fit.kTie;
+  if (tie >= kLeastNormal) return ops.fma(ops.mul(w, u), t, ops.fma(x, c0, ops.constant(tie)));
+  const Value y = ops.fma(ops.mul(w, u), t, ops.mul(x, c0));
+  return tie == 0 ? y : ops.nudged(y, tie);
+}
+
+// y with the sign of x, which kTie may have taken from a zero; a plain y has its own.
+template <class Ops, class Forward>
+OUTGRAD_HD typename Ops::Value with_sign_of(const Ops& ops, const Forward& fit, const typename Ops::Value& y,
+                                            const typename Ops::Value& x) {
+  if constexpr (requires { fit.kPlain; }) {
+    if (fit.kPlain) return y;
+  }
+  if constexpr (requires { ops.restored(y, x); }) {
+    return ops.restored(y, x);
+  } else {
+    return ops.signed_as(y, x);
+  }
 }
 
 // The body of a `where` over w.
@@ -376,48 +419,60 @@ struct SplitRows {
   Near near;
 };
 
-// The 32 rows of a rounded forward about x = 0, as a fit whose q are 2^23 to 2^23 + 31. It serves x in their
-// cells, where nothing is clamped. kFirst is even, so that q rounds to even in the same cases as in the whole
-// fit.
+// The rows of a rounded forward about x = 0, 32 of them or, of narrow cells, 64, as a fit whose q are 2^23 to
+// 2^23 + kRows - 1. It serves x in their cells, where nothing is clamped but, if f is x from 0 on (kClamps),
+// w at 0. kFirst is even, so that q rounds to even in the same cases as in the whole fit.
 template <class Forward>
 struct NearRows : Forward {
-  static constexpr int kRows = 32;
   // the row of x = 0
   static constexpr int kMiddle = static_cast<int>(Forward::kIndexBias - 0x1p23f);
+  static constexpr int kRows = Forward::kIndexScale > 4 && kMiddle >= 64 ? 64 : 32;
   // the row of kXMax, where x is clamped
-  static constexpr int kEnd = kMiddle + static_cast<int>(Forward::kXMax * Forward::kIndexScale);
-  static constexpr int kFirst = (kMiddle + kRows / 2 < kEnd ? kMiddle - kRows / 2 : kEnd - kRows) / 2 * 2;
+  static constexpr int kEndRow = kMiddle + static_cast<int>(Forward::kXMax * Forward::kIndexScale);
+  static constexpr bool kClamps = Forward::kXMax == 0;
+  static constexpr int kFirst = (kClamps                         ? kEndRow - kRows + 2
+                                 : kMiddle + kRows / 2 < kEndRow ? kMiddle - kRows / 2
+                                                                 : kEndRow - kRows) /
+                                2 * 2;
   static constexpr float kIndexBias = Forward::kIndexBias - static_cast<float>(kFirst);
   static_assert(kFirst >= 0 &&
                 (static_cast<float>(kFirst - kMiddle) - 0.5f) / Forward::kIndexScale >= Forward::kXMin);
 };
 
-// f(x) in fp32, ready to be narrowed to the format. From kXMax on p is 1; at kXMin and below, the result
-// narrows to -0.
+// f(x) in fp32, ready to be narrowed to the format. From kXMax on p is 1, or f has its limit; at kXMin and
+// below, too. An object whose row indices must not be made of a NaN has number_at_most, which of a NaN gives
+// some number up to `hi`; and one that restores the sign of x itself has restored.
 template <class Ops, class Forward, class TableView>
 OUTGRAD_HD typename Ops::Value evaluate_forward(const Ops& ops, const Forward& fit, const TableView& table,
                                                 const typename Ops::Value& x) {
   using Value = typename Ops::Value;
   const Value v = ops.at_least(x, ops.constant(fit.kXMin));
-  const Value w = ops.at_most(v, ops.constant(fit.kXMax));
+  Value w, enters = v;
+  if constexpr (requires { ops.number_at_most(v, fit.kXMax); }) {
+    w = ops.number_at_most(v, fit.kXMax);
+  } else {
+    w = ops.at_most(v, ops.constant(fit.kXMax));
+  }
+  if constexpr (requires { fit.kEnd; }) enters = ops.at_most(v, ops.constant(fit.kEnd));
   const Value q = forward_index(ops, fit, w);
   Value y;
   if constexpr (requires { table.core; }) {
-    y = evaluate_product(ops, fit, table.core, q, w, v);
+    y = evaluate_product(ops, fit, table.core, q, w, enters);
     const auto left = ops.less(q, ops.constant(0x1p23f + static_cast<float>(fit.kCoreFirst)));
     y = ops.where(left, y, w, ProductBody<Forward, decltype(table.all)>{fit, table.all});
   } else {
-    y = evaluate_product(ops, fit, table, q, w, v);
+    y = evaluate_product(ops, fit, table, q, w, enters);
   }
-  return ops.signed_as(y, x);  // kTie would give -0 the other sign
+  return with_sign_of(ops, fit, y, x);
 }
 
-// The same, for use where every x is in a cell of NearRows and q = forward_index(x).
+// The same, for use where every x is in a cell of NearRows and q = forward_index(w), where w is x, or the
+// smaller of x and kXMax if the fit kClamps.
 template <class Ops, class Forward, class TableView>
 OUTGRAD_HD typename Ops::Value evaluate_near(const Ops& ops, const NearRows<Forward>& fit,
                                              const TableView& table, const typename Ops::Value& q,
-                                             const typename Ops::Value& x) {
-  return ops.signed_as(evaluate_product(ops, fit, table, q, x, x), x);
+                                             const typename Ops::Value& w, const typename Ops::Value& x) {
+  return with_sign_of(ops, fit, evaluate_product(ops, fit, table, q, w, x), x);
 }
 
 // m = [x >= x*]; 0 for a NaN.

@@ -334,7 +334,7 @@ OUTGRAD_HD constexpr bool forwards_follow_the_names() {
 
 }  // namespace detail
 
-// The forwards of all activations except GELU, which has fits (kernels/gelu.h).
+// The forwards of all activations except GELU, which has fits (kernels/fitted_forward.h).
 template <class... F>
 struct ForwardList {
   static_assert(1 + sizeof...(F) == kActivations, "a forward of each activation");

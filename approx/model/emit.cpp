@@ -72,16 +72,17 @@ Found worst_input_of(const std::vector<Piece>& pieces, int first_row = 0) {
 }
 
 /// The words of a row as stored.
-std::string row_text(const Piece& p, bool with_scale) {
+enum class RowForm { centred, scaled, rounded };
+std::string row_text(const Piece& p, RowForm form) {
   std::string words;
-  if (p.target == Target::ratio_relative) {  // the centre follows from the row, c4 from c3
+  if (form == RowForm::rounded) {  // the centre follows from the row, c4 from c3
     for (size_t k = 0; k < RoundedForwardModel::kWords; ++k) words += (k == 0 ? "" : ", ") + literal(p.c[k]);
   } else {
     words = literal(p.centre);
     for (const float c : p.c) words += ", " + literal(c);
   }
   if (p.two_word) words += ", " + literal(p.c0_low);
-  if (with_scale) words += ", " + literal(static_cast<float>(p.scale));
+  if (form == RowForm::scaled) words += ", " + literal(static_cast<float>(p.scale));
   // Rounded up, as it is a claim; what is smaller than the least claim, 0 too, no proof by enclosures needs
   // to reach.
   constexpr double kHundredths = 100, kLeastClaim = 0x1p-60;
@@ -90,10 +91,10 @@ std::string row_text(const Piece& p, bool with_scale) {
 }
 
 std::string table_text(const char* name, const char* rows, const std::string& words,
-                       const std::vector<Piece>& pieces, bool with_scale, int all_rows) {
+                       const std::vector<Piece>& pieces, RowForm form, int all_rows) {
   std::string text = fmt::format("  static OUTGRAD_HD constexpr Table<{}, {}> {}() {{\n    return {{{{\n",
                                  rows, words, name);
-  for (const Piece& p : pieces) text += row_text(p, with_scale);
+  for (const Piece& p : pieces) text += row_text(p, form);
   if (static_cast<int>(pieces.size()) < all_rows) {
     text += fmt::format("      // rows {} to {} are never asked for\n", pieces.size(), all_rows - 1);
   }
@@ -189,8 +190,8 @@ std::string body(const Fit& fit, const BackwardModel& m) {
   t += bounds_text(fit, m);
   t += m.kCentred ? "  // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)\n"
                   : "  // a row: centre (not used), c0, c1, ...; p(u) with u = s (or y)\n";
-  return t +
-         table_text("table", "kRows", m.kTwoWord ? "kDegree + 3" : "kDegree + 2", m.pieces, false, m.kRows);
+  return t + table_text("table", "kRows", m.kTwoWord ? "kDegree + 3" : "kDegree + 2", m.pieces,
+                        RowForm::centred, m.kRows);
 }
 
 std::string body(const Fit& fit, const TableModel& m) {
@@ -225,28 +226,40 @@ std::string body(const Fit&, const ForwardModel& m) {
   Found found = worst_input_of(m.core);
   found.see(worst_input_of(m.tail));
   t += claim("kA", m.kA, "sup |p/f - 1|, proven" + found_at_x(found));
-  return t + table_text("table", "kRows", "kDegree + 2", m.core, false, m.kRows) +
-         table_text("tail", "kTailRows", "kTailDegree + 3", m.tail, true, m.kTailRows);
+  return t + table_text("table", "kRows", "kDegree + 2", m.core, RowForm::centred, m.kRows) +
+         table_text("tail", "kTailRows", "kTailDegree + 3", m.tail, RowForm::scaled, m.kTailRows);
 }
 
 std::string body(const Fit& fit, const RoundedForwardModel& m) {
-  std::string t = constants("kFormat", to_string(m.format), "kClass", fit.accuracy) +
-                  constant("kXStar", m.kXStar, ": the least float with m = 1") +
-                  constant("kXMin", m.kXMin, ": v = max(x, kXMin); f rounds to -0 here and below") +
-                  constant("kXMax", m.kXMax, ": w = min(v, kXMax); f rounds to x from here on, and p is 1") +
-                  constant("kTie", m.kTie, ": f = v p + kTie, with the sign of x");
+  std::string t = constants("kFormat", to_string(m.format), "kClass", fit.accuracy);
+  if (m.kMasked) t += constant("kXStar", m.kXStar, ": the least float with m = 1");
+  if (m.kPlain) {
+    t += "  // f = p(u), with u of v in place of w\n";
+    t += constants("kPlain", m.kPlain);
+  }
+  if (std::isfinite(m.kEnd)) t += constant("kEnd", m.kEnd, ": v is this at the most where it enters f");
+  t += constant("kXMin", m.kXMin,
+                m.kMasked ? ": v = max(x, kXMin); f rounds to -0 here and below"
+                          : ": v = max(x, kXMin); f rounds to its limit here and below");
+  t += constant("kXMax", m.kXMax,
+                m.kEnd == m.kXMax ? ": w = min(v, kXMax); f rounds to its limit from here on"
+                : m.kPlain        ? ": w = min(v, kXMax); f rounds to x from here on, and p is v"
+                                  : ": w = min(v, kXMax); f rounds to x from here on, and p is 1");
+  if (!m.kPlain) t += constant("kTie", m.kTie, ": f = v p + kTie, with the sign of x");
+  if (m.kPull != 0) t += constant("kPull", m.kPull, ": p's c0 is multiplied by v less kPull of |v|");
   t += "  // q = fma(w, kIndexScale, kIndexBias), row = bits(q) mod kRows, u = w - (q - "
        "kIndexBias)/kIndexScale\n";
   t += constants("kRows", m.kRows, "kWords", int{RoundedForwardModel::kWords}, "kCoreFirst", m.kCoreFirst,
                  "kCoreRows", m.kCoreRows, "kIndexScale", m.kIndexScale, "kIndexBias", m.kIndexBias,
                  "kQuarticShift", m.kQuarticShift);
-  t += claim("kA", m.kA, "sup |x p/f - 1| for x >= kXMin, proven" + found_at_x(worst_input_of(m.pieces)));
+  const std::string error = m.kPlain ? "sup |p/f - 1|" : "sup |x p/f - 1|";
+  t += claim("kA", m.kA, error + " for x >= kXMin, proven" + found_at_x(worst_input_of(m.pieces)));
   t +=
       claim("kCoreA", m.kCoreA,
             "the same over the rows from kCoreFirst on" + found_at_x(worst_input_of(m.pieces, m.kCoreFirst)));
   t += "  // a row: c0, c1, c2, c3; p(u), where the bits of c3, shifted left by kQuarticShift, are those of "
        "c4\n";
-  return t + table_text("table", "kRows", "kWords", m.pieces, false, m.kRows);
+  return t + table_text("table", "kRows", "kWords", m.pieces, RowForm::rounded, m.kRows);
 }
 
 /// Claims with the bound itself as note, named by `first` and on.

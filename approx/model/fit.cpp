@@ -292,10 +292,22 @@ void list(const Place& j, ForwardModel& m) {
 void list(const Place& j, RoundedForwardModel& m) {
   j("format", m.format, "rows", Integer{m.kRows, 1, kMostRowsRead});
   j("core_rows", Integer{m.kCoreRows, 1, m.kRows}, "quartic_shift", Integer{m.kQuarticShift, 16, 20});
-  j["constants"]("x_star", m.kXStar, "x_min", m.kXMin, "x_max", m.kXMax, "tie", m.kTie, "index_scale",
-                 m.kIndexScale, "index_bias", m.kIndexBias);
+  const Place constants = j["constants"];
+  // What only some forwards have is written where it says something.
+  const auto optional = [&](const char* key, auto& field, bool says) {
+    if (j.reads() ? constants.has(key) : says) constants(key, field);
+    return constants.has(key);
+  };
+  m.kMasked = optional("x_star", m.kXStar, m.kMasked);
+  constants("x_min", m.kXMin, "x_max", m.kXMax, "tie", m.kTie);
+  optional("plain", m.kPlain, m.kPlain);
+  optional("end", m.kEnd, std::isfinite(m.kEnd));
+  optional("pull", m.kPull, m.kPull != 0);
+  constants("index_scale", m.kIndexScale, "index_bias", m.kIndexBias);
   j["certificate"]("A", m.kA, "core_A", m.kCoreA);
-  list_pieces(j["pieces"], m.pieces, {Target::ratio_relative, RoundedForwardModel::kDegree, m.kRows});
+  list_pieces(
+      j["pieces"], m.pieces,
+      {m.kPlain ? Target::value_relative : Target::ratio_relative, RoundedForwardModel::kDegree, m.kRows});
   if (!j.reads()) return;
   m.kCoreFirst = static_cast<int>(m.pieces.size()) - m.kCoreRows;
   if (m.kCoreFirst < 0) j["pieces"].fail(fmt::format("must hold the {} rows of the core", m.kCoreRows));

@@ -101,11 +101,14 @@ struct ForwardModel {
 };
 
 /// Constants and rows of a forward fit for one 16-bit format, which rounds f(x) correctly for every x of it:
-/// y = x p, p about f(x)/x.
+/// y = x p, p about f(x)/x, or, where f(0) is not 0, y = p.
 struct RoundedForwardModel {
   static constexpr int kDegree = 4, kWords = 4;
   Format format = Format::bf16;
+  bool kMasked = true, kPlain = false;
   float kXStar = 0, kXMin = 0, kXMax = 0, kTie = 0;
+  float kEnd = std::numeric_limits<float>::infinity();  ///< the largest x that enters the result
+  float kPull = 0;  ///< not plain: x less kPull |x| is what p's c0 is multiplied by
   int kRows = 0, kCoreFirst = 0, kCoreRows = 0, kQuarticShift = 0;
   float kIndexScale = 0, kIndexBias = 0;
   double kA = 0, kCoreA = 0;

@@ -271,7 +271,8 @@ RoundedForwardSpec parse_rounded(Reader& r) {
     if (!power_of_two_rows(rows)) r.fail(key, "must be a power of two");
   }
   s.quartic_shift = r.integer("quartic_shift", 16, 20);
-  s.x_max = static_cast<float>(r.number("x_max", 1, 32));
+  s.x_max = static_cast<float>(r.number("x_max", 0, 32));
+  if (r.has("x_min")) s.x_min = static_cast<float>(r.number("x_min", -128, -1));
   return s;
 }
 

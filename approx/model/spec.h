@@ -76,7 +76,8 @@ struct RoundedForwardSpec {
   Format format;
   int cells_per_unit, rows, core_rows;
   int quartic_shift;  ///< by how many bits c_3 is shifted up to give c_4
-  float x_max;  ///< p is 1 over the cell that ends here, and beyond
+  float x_max;  ///< f(x) rounds to x, or to f's limit, over the cell that ends here, and beyond
+  std::optional<float> x_min;  ///< where the rows begin; the last x whose f(x) rounds to its limit if absent
 };
 
 struct Fp8Spec {

@@ -340,8 +340,8 @@ int greatest_edge_log2(const Composite& composite) {
 }
 
 float least_with_bit(const Composite& composite) {
-  const float least = std::nextafter(static_cast<float>(composite.x_star().lower()), INFINITY);
-  return Ball(least).mid() < composite.x_star().mid() ? std::nextafter(least, INFINITY) : least;
+  const auto nearest = static_cast<float>(composite.x_star().mid());
+  return (Ball(nearest) - composite.x_star()).negative() ? std::nextafter(nearest, INFINITY) : nearest;
 }
 
 ForwardModel lay_out(const Composite& composite, const ForwardSpec& spec) {

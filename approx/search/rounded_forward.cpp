@@ -27,9 +27,9 @@ using kernels::SpecError;
 constexpr int kChebyshevSamples = 80;
 /// The least tube tried: half of fp32's last rounding.
 constexpr double kLeastTube = 0x1p-25;
-/// A tube that serves no candidate is widened by so much, so often: from 2^-25 to 2^-17.
+/// A tube that serves no candidate is widened by so much, so often: from 2^-25 to 2^-13.
 constexpr double kWiden = 1.15;
-constexpr int kWidenings = 40;
+constexpr int kWidenings = 60;
 /// Below it the rest beside x/2 hardly counts: such x are only measured.
 constexpr double kSmall = 0x1p-20;
 /// Neighbours of the best c4 tried on either side: its last bit moves p by up to 2^-27, and c3's grid with
@@ -63,10 +63,20 @@ float deployed(const RoundedForwardModel& m, const OneRow& row, float x) {
   return kernels::evaluate_forward(kernels::FloatOps{}, m, row, x);
 }
 
-/// Code of the correctly rounded f(x) of an x whose f(x) is on no tie.
-unsigned correct_code(const Composite& composite, const StoredFormat& stored, float x) {
+/// f(x)/x, or f(x) of a plain fit.
+double target_at(const Composite& composite, bool plain, double x) {
+  return (plain ? composite.activation().value_ball(Ball(x))
+                : composite.quotient(Ball(x), Ball(0.0), 1, 1)[0])
+      .to_double();
+}
+
+/// Code of the correctly rounded f(x) of an x whose f(x) is on no tie. f has x's sign, or, plain, none.
+unsigned correct_code(const Composite& composite, const StoredFormat& stored, bool plain, float x) {
   const Ball f = composite.activation().value_ball(Ball(x));
-  const unsigned sign = std::signbit(x) ? kSign : 0;
+  const unsigned sign = !plain && std::signbit(x) ? kSign : 0;
+  if (sign != 0 ? f.positive() : f.negative())
+    throw SpecError(fmt::format("kind forward: f({}) {}, which a rounded forward needs", x,
+                                plain ? "is not positive" : "has not the sign of x"));
   unsigned magnitude = stored.code(static_cast<float>(f.mid())) & (kSign - 1);
   // |f| against the middles between neighbours; the float may lie on one that f does not.
   const Ball size = abs(f);
@@ -87,22 +97,27 @@ unsigned correct_code(const Composite& composite, const StoredFormat& stored, fl
   return sign | magnitude;
 }
 
-/// How many x of the format the row with p = 1 rounds wrongly: those of its cell and all beyond.
-int misrounded_where_constant(const Composite& composite, const RoundedForwardModel& m, const Piece& piece) {
+/// How many finite x of the format a row at an end of the table rounds wrongly: those of its cell and all
+/// beyond.
+int misrounded_to_the_end(const Composite& composite, const RoundedForwardModel& m, const Piece& piece,
+                          bool right) {
   const StoredFormat stored{m.format};
-  const OneRow row{{1, 0, 0, 0}};
+  const OneRow row{{piece.c[0], piece.c[1], piece.c[2], piece.c[3]}};
+  const auto served = [&](float x) {
+    return (right ? x >= m.kXMax : x <= m.kXMin) ||
+           kernels::forward_index(kernels::FloatOps{}, m, x) == 0x1p23f + static_cast<float>(piece.row);
+  };
   int wrong = 0;
-  for (unsigned code = stored.code(static_cast<float>(piece.v_lo)); std::isfinite(stored.at(code)); ++code) {
+  for (unsigned code = 0; code < kCodes; ++code) {
     const float x = stored.at(code);
-    if (x < m.kXMax &&
-        kernels::forward_index(kernels::FloatOps{}, m, x) != 0x1p23f + static_cast<float>(piece.row))
+    if (!std::isfinite(x) || (right ? x < static_cast<float>(piece.v_lo) : x > m.kXMin) || !served(x))
       continue;
-    wrong += stored.code(deployed(m, row, x)) != correct_code(composite, stored, x);
+    wrong += stored.code(deployed(m, row, x)) != correct_code(composite, stored, m.kPlain, x);
   }
   return wrong;
 }
 
-/// An x of the format, and the p about f(x)/x that give the right y.
+/// An x of the format, and the p about f(x)/x, or f(x), that give the right y.
 struct Point {
   float x;
   unsigned y;
@@ -136,9 +151,7 @@ class RowFitter {
  private:
   static constexpr int kTop = RoundedForwardModel::kDegree + 1;
 
-  [[nodiscard]] double ratio_at(double x) const {
-    return composite_.quotient(Ball(x), Ball(0.0), 1, 1)[0].to_double();
-  }
+  [[nodiscard]] double ratio_at(double x) const { return target_at(composite_, m_.kPlain, x); }
 
   /// An end of the cell may be the next one's.
   [[nodiscard]] bool is_mine(float x) const {
@@ -150,24 +163,26 @@ class RowFitter {
       const float x = stored_.at(code);
       const auto d = static_cast<double>(x);
       if (!(d >= piece_.v_lo && d <= piece_.v_hi) || d == 0 || !is_mine(x)) continue;
-      Point p{x, correct_code(composite_, stored_, x), ratio_at(d), -INFINITY, INFINITY};
-      if (std::abs(d) >= kSmall) range(p);
+      Point p{x, correct_code(composite_, stored_, m_.kPlain, x), ratio_at(d), -INFINITY, INFINITY};
+      if (m_.kPlain || std::abs(d) >= kSmall) range(p);
       points_.push_back(p);
     }
   }
 
-  /// p for which the exact product rounds to a float that narrows to y: the last rounding, which is the one
-  /// there is next to 0.
+  /// p for which the exact product, or p itself, rounds to a float that narrows to y: the last rounding,
+  /// which is the one there is next to 0. What kPull does before it is undone.
   void range(Point& p) const {
     const unsigned magnitude = p.y & (kSign - 1);
     const auto size = [&](unsigned code) { return static_cast<double>(stored_.at(code)); };
-    const double x = std::abs(static_cast<double>(p.x));
+    const double x = std::abs(static_cast<double>(p.x)),
+                 factor = m_.kPlain ? 1 : x - static_cast<double>(m_.kPull * p.x);
     // an end of the range, next to the middle between `below` and the code after it
     const auto end = [&](unsigned below, bool low) {
       const float towards = low ? INFINITY : -INFINITY,
                   middle = static_cast<float>(0.5 * (size(below) + size(below + 1)));
       const float inside = stored_.code(middle) == magnitude ? middle : std::nextafter(middle, towards);
-      return 0.5 * (static_cast<double>(inside) + static_cast<double>(std::nextafter(inside, -towards))) / x;
+      return 0.5 * (static_cast<double>(inside) + static_cast<double>(std::nextafter(inside, -towards))) /
+             factor;
     };
     p.high = end(magnitude, false);
     if (magnitude > 0) p.low = end(magnitude - 1, true);
@@ -361,22 +376,49 @@ RoundedForwardModel laid_out(const Composite& composite, const RoundedForwardSpe
   RoundedForwardModel m;
   const StoredFormat stored{spec.format};
   m.format = spec.format;
-  m.kXStar = least_with_bit(composite);
+  m.kMasked = composite.masked();
+  if (m.kMasked) m.kXStar = least_with_bit(composite);
   m.kXMax = spec.x_max;
   m.kRows = spec.rows;
   m.kCoreRows = spec.core_rows;
   m.kQuarticShift = spec.quartic_shift;
-  // |f| <= half the least subnormal narrows to -0; further left f falls towards -inf.
-  const double half = 0.5 * stored.least_subnormal();
+  const Ball at_zero = composite.activation().value_ball(Ball(0.0));
+  m.kPlain = !at_zero.holds_zero();
+  const double right_limit = composite.right_limit();
+  const bool follows_x = std::isinf(right_limit);
+  if (!follows_x) {
+    m.kEnd = m.kXMax;
+  } else if (m.kPlain) {
+    m.kEnd = std::numeric_limits<float>::max();  // of an infinite x the row's zeros would make a NaN
+  }
+  // The first x from -2 leftwards at which f has rounded to its limit.
+  const unsigned limit = stored.code(static_cast<float>(composite.left_limit())) | (m.kPlain ? 0 : kSign);
   unsigned code = stored.code(-2.0f);
   while (std::isfinite(stored.at(code)) &&
-         !(Ball(half) - abs(composite.activation().value_ball(Ball(stored.at(code))))).positive())
+         correct_code(composite, stored, m.kPlain, stored.at(code)) != limit)
     ++code;
   m.kXMin = stored.at(code);
-  m.kTie = static_cast<float>(std::ldexp(1.0, std::max(std::ilogb(half) - 23, -149)));
+  if (!std::isfinite(m.kXMin))
+    throw SpecError("kind forward: f rounds to no limit at the left, which a rounded forward needs");
+  if (spec.x_min) {
+    if (*spec.x_min > m.kXMin)
+      throw SpecError(fmt::format("x_min: f(x) rounds to its limit from {} leftwards alone", m.kXMin));
+    m.kXMin = *spec.x_min;
+  }
+  const Ball p_at_zero = m.kPlain ? at_zero : composite.gradient(Ball(0.0), 1)[0];
+  const auto nearest = static_cast<float>(p_at_zero.mid());
+  const bool anchored = (p_at_zero - Ball(nearest)).magnitude() < 0x1p-90;
+  if (anchored && !m.kPlain && nearest == 0.5f) {
+    // half the least subnormal is the least tie
+    const int exponent = std::ilogb(0.5 * stored.least_subnormal());
+    m.kTie = static_cast<float>(std::ldexp(1.0, std::max(exponent - 23, -149)));
+  }
   const double cells = spec.cells_per_unit;
-  const int first = static_cast<int>(std::nearbyint(static_cast<double>(m.kXMin) * cells)),
-            last = static_cast<int>(std::nearbyint(static_cast<double>(m.kXMax) * cells));
+  int first = static_cast<int>(std::nearbyint(static_cast<double>(m.kXMin) * cells));
+  // Below 2^23 floats lie half as far apart: an index further than a quarter before that of row 0 is not
+  // rounded to it.
+  if (static_cast<double>(m.kXMin) * cells < first - 0.25) m.kXMin = static_cast<float>(--first / cells);
+  const int last = static_cast<int>(std::nearbyint(static_cast<double>(m.kXMax) * cells));
   const int used = last - first + 1;
   if (used > spec.rows || used < spec.core_rows) {
     throw SpecError(fmt::format("rows: cells of 1/{} from {} to {} are {} rows, of {} with {} in the core",
@@ -389,7 +431,7 @@ RoundedForwardModel laid_out(const Composite& composite, const RoundedForwardSpe
     Piece p;
     p.row = j - first;
     p.coordinate = Coordinate::argument;
-    p.target = Target::ratio_relative;
+    p.target = m.kPlain ? Target::value_relative : Target::ratio_relative;
     p.v_lo = std::max((j - 0.5) / cells, static_cast<double>(m.kXMin));
     p.v_hi = std::min((j + 0.5) / cells, static_cast<double>(m.kXMax));
     p.x_lo = Real(p.v_lo);
@@ -397,11 +439,32 @@ RoundedForwardModel laid_out(const Composite& composite, const RoundedForwardSpe
     p.degree = RoundedForwardModel::kDegree;
     p.nominal_centre = j / cells;
     p.centre = static_cast<float>(p.nominal_centre);
-    if (j == 0) p.anchor = Piece::Anchor{0.0f, 0.5f};  // f(x)/x is 1/2 there
-    p.constant = j == last;
+    if (j == 0 && anchored) p.anchor = Piece::Anchor{0.0f, nearest};
+    p.constant = j == last && follows_x && p.v_lo > 0;
     m.pieces.push_back(p);
   }
   return m;
+}
+
+/// None if the row of x = 0 does without, or a sign with which it rounds every x of the format correctly.
+/// Where ties at x/2 are decided by kTie, a pull would undo that.
+void choose_pull(const Composite& composite, RoundedForwardModel& m) {
+  const auto middle =
+      std::find_if(m.pieces.begin(), m.pieces.end(), [](const Piece& p) { return p.nominal_centre == 0; });
+  if (m.kPlain || m.kTie != 0 || middle == m.pieces.end()) return;
+  // More than a half, less than one and a half of fp32's last place, whatever the significand.
+  constexpr float kPull = 0x1.4p-24f;
+  for (const float pull : {0.0f, kPull, -kPull, 0.0f}) {
+    m.kPull = pull;
+    Piece trial = *middle;
+    try {
+      RowFitter fitter(composite, m, trial);
+      fitter.fit();
+      if (fitter.misrounded() == 0) return;
+    } catch (const SpecError&) {
+      continue;  // the last turn leaves it to the fit of the row to say why
+    }
+  }
 }
 
 }  // namespace
@@ -409,18 +472,15 @@ RoundedForwardModel laid_out(const Composite& composite, const RoundedForwardSpe
 RoundedForwardModel fit_rounded_forward(const Composite& composite, const RoundedForwardSpec& spec,
                                         const std::string& name, Stage& rows) {
   RoundedForwardModel m = laid_out(composite, spec);
+  choose_pull(composite, m);
   rows.expect(static_cast<std::int64_t>(m.pieces.size()));
   kernels::for_each_task(m.pieces.size(), 0, [&](size_t i) {
     Piece& p = m.pieces[i];
     if (p.constant) {
-      p.c = {1, 0, 0, 0, 0};
-      p.observed = std::abs(1 / composite.quotient(Ball(p.v_lo), Ball(0.0), 1, 1)[0].to_double() - 1);
+      // y = x
+      p.c = m.kPlain ? std::vector<float>{p.centre, 1, 0, 0, 0} : std::vector<float>{1, 0, 0, 0, 0};
+      p.observed = std::abs((m.kPlain ? p.v_lo : 1) / target_at(composite, m.kPlain, p.v_lo) - 1);
       p.found = {p.observed, p.v_lo};
-      if (const int wrong = misrounded_where_constant(composite, m, p); wrong > 0) {
-        throw SpecError(fmt::format(
-            "{}: x_max: {} x of the format from {:.4f} on are not their own rounded f(x): a larger x_max",
-            name, wrong, p.v_lo));
-      }
     } else {
       RowFitter fitter(composite, m, p);
       fitter.fit();
@@ -429,6 +489,15 @@ RoundedForwardModel fit_rounded_forward(const Composite& composite, const Rounde
             fmt::format("{}: row {} (x in [{:.4f}, {:.4f}]) rounds {} x of the format wrongly: more cells, "
                         "or another quartic_shift",
                         name, p.row, p.v_lo, p.v_hi, fitter.misrounded()));
+      }
+    }
+    for (const bool right : {false, true}) {
+      if (p.row != (right ? m.pieces.back().row : 0)) continue;
+      if (const int wrong = misrounded_to_the_end(composite, m, p, right); wrong > 0) {
+        throw SpecError(fmt::format("{}: {}{} x of the format {} {:.4f} are not rounded correctly{}", name,
+                                    right ? "x_max: " : "", wrong, right ? "from" : "up to",
+                                    right ? p.v_lo : static_cast<double>(m.kXMin),
+                                    right ? ": a larger x_max" : ""));
       }
     }
     p.certified = certify_approximation(composite, p, 0);

@@ -10,6 +10,7 @@
 #include "autotune/bench/deployed.h"
 #include "autotune/bench/peer.h"
 #include "autotune/measure/workload.h"
+#include "kernels/activations.h"
 #include "kernels/host/parallel.h"
 #include "kernels/support/statistics.h"
 
@@ -129,6 +130,15 @@ constexpr KernelId kTimed[] = {KernelId::kGeluBackward,
                                KernelId::kGeluForwardCode,
                                KernelId::kGeluBackwardCode};
 
+// Of the activations beside GELU, those that people train with; their backward is GELU's with another table.
+constexpr std::string_view kTimedActivations[] = {"gelu_tanh", "silu", "mish"};
+
+int activation_named(std::string_view name) {
+  return static_cast<int>(
+      std::find(std::begin(kernels::kActivationNames), std::end(kernels::kActivationNames), name) -
+      std::begin(kernels::kActivationNames));
+}
+
 }  // namespace
 
 BenchGroup run_bench(FormatId format, i64 elements, int rounds, std::uint64_t seed) {
@@ -152,6 +162,14 @@ BenchGroup run_bench(FormatId format, i64 elements, int rounds, std::uint64_t se
     plan.add(name_of(kernel), deployed(problem), problem.elements(),
              problem.bytes_per_element() * static_cast<double>(problem.elements()),
              [problem, arguments = arrays.arguments(problem)] { run_deployed(problem, arguments); });
+  }
+  for (const std::string_view activation : kTimedActivations) {
+    const Problem problem = Problem{KernelId::kGeluForward, format}.sized(1, elements);
+    plan.add(std::string(activation) + "_forward", "", elements,
+             problem.bytes_per_element() * static_cast<double>(elements),
+             [problem, index = activation_named(activation), arguments = arrays.arguments(problem)] {
+               run_deployed_activation(index, problem, arguments);
+             });
   }
   if (format == FormatId::kF32) {
     const i64 few = elements / kPeerFraction;

@@ -25,6 +25,9 @@ def main(format_name, elements, rows, cols, threads):
     kernels = {
         "gelu_backward": lambda: aten.gelu_backward.grad_input(dy, x, approximate="none", grad_input=out),
         "gelu_forward": lambda: aten.gelu.out(x, approximate="none", out=out),
+        "gelu_tanh_forward": lambda: aten.gelu.out(x, approximate="tanh", out=out),
+        "silu_forward": lambda: aten.silu.out(x, out=out),
+        "mish_forward": lambda: aten.mish.out(x, out=out),
     }
     if rows > 0:
         x_rows, dy_rows = x[: rows * cols].view(rows, cols), dy[: rows * cols].view(rows, cols)

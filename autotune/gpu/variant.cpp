@@ -6,6 +6,7 @@
 
 #include "autotune/gpu/model.h"
 #include "autotune/space/schedule.h"
+#include "kernels/rounded_forwards.h"
 #include "kernels/cuda/gpu_ops.cuh"
 #include "kernels/fits.h"
 #include "kernels/host/errors.h"
@@ -218,13 +219,15 @@ GpuVariant default_gpu_variant(const Problem& problem, const Architecture& archi
     return {problem, schedule};
   }
   if (!fit) fit = gpu_fits_of(problem).front();
+  const bool fitted = fit->forward.empty() || with_type(problem.format, [&]<class T>(T) {
+                        return kernels::has_rounded_forward<T>(fit->name.c_str());
+                      });
   return {problem, fit,
-          kernels::cuda::completed(
-              fit->forward.empty() ? kernels::GpuSchedule{} : kernels::cuda::ForwardsSchedule::kSchedule,
-              {.forward = is_forward(problem.kernel),
-               .bias = problem.over_rows(),
-               .element_bytes = autotune::bytes_of(problem.format),
-               .rows = fit->has_rows})};
+          kernels::cuda::completed(kernels::cuda::forwards_schedule(fitted),
+                                   {.forward = is_forward(problem.kernel),
+                                    .bias = problem.over_rows(),
+                                    .element_bytes = autotune::bytes_of(problem.format),
+                                    .rows = fit->has_rows})};
 }
 
 Traffic traffic_of(const Problem& problem) {

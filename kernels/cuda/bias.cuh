@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T, true>.threads,
 #pragma unroll 1
         for (u32 k = 0; k < count; ++k) {
           const u64 i = octet * kOctet + k;
-          const GeluForwardElement<T> element =
+          const ForwardElement<T> element =
               forward_element<T, Forward>(tables, add_rn(widen(x[i]), widen(bias[j])));
           y[i] = element.y;
           bits |= static_cast<u32>(element.m) << k;

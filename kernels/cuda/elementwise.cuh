@@ -23,7 +23,7 @@
 #include "kernels/cuda/tables.cuh"
 #include "kernels/direct.h"
 #include "kernels/formats.h"
-#include "kernels/gelu.h"
+#include "kernels/fitted_forward.h"
 #include "kernels/params.h"
 #include "kernels/portable.h"
 #include "kernels/stored.h"
@@ -196,7 +196,7 @@ __device__ __forceinline__ void forward_over_octets(const T* x, T* y, u32* mask,
 #pragma unroll 1
         for (u32 k = 0; k < count; ++k) {
           const u64 i = octet * kOctet + k;
-          const GeluForwardElement<T> element = of_element(x[i]);
+          const ForwardElement<T> element = of_element(x[i]);
           y[i] = element.y;
           bits |= static_cast<u32>(element.m) << k;
         }
@@ -205,17 +205,22 @@ __device__ __forceinline__ void forward_over_octets(const T* x, T* y, u32* mask,
   if constexpr (Masked) clear_mask_end(bytes, n);
 }
 
+// y[i] = f(x[i]) of a forward fit and, if f has a minimum, the mask.
+template <class Forward, GpuSchedule S, class T>
+__device__ __forceinline__ void fitted_forward(const T* x, T* y, u32* mask, i64 n) {
+  const auto& tables = resident_forward<Forward, S.table, S.threads>();
+  forward_over_octets<S, kHasMask<Forward>>(
+      x, y, mask, n,
+      [&](const Octet<T>& input, u32& bits) { return forward_octet<Forward>(tables, input, bits); },
+      [&](T value) { return forward_element<T, Forward>(tables, widen(value)); });
+}
+
 // y[i] = GELU(x[i]) and the mask; contract of kernels/host/elementwise.h. y may equal x.
 template <class Forward, class T, class Schedule = DefaultGpuSchedule>
 __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads,
                                   kForwardSchedule<Schedule, T>.resident_blocks)
     gelu_forward(const T* x, T* y, u32* mask, i64 n) {
-  constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T>;
-  const auto& tables = resident_forward<Forward, kSchedule.table, kSchedule.threads>();
-  forward_over_octets<kSchedule, true>(
-      x, y, mask, n,
-      [&](const Octet<T>& input, u32& bits) { return forward_octet<Forward>(tables, input, bits); },
-      [&](T value) { return forward_element<T, Forward>(tables, widen(value)); });
+  fitted_forward<Forward, kForwardSchedule<Schedule, T>>(x, y, mask, n);
 }
 
 #ifndef __CUDACC_RTC__

@@ -1,5 +1,5 @@
-// GELU's forward on a GPU for the elements of one thread: the evaluators of kernels/eval.h, an octet's mask
-// bits and, for 16-bit formats, operations on two elements at once.
+// The forwards that have a fit on a GPU, for the elements of one thread: the evaluators of kernels/eval.h, an
+// octet's mask bits and, for 16-bit formats, operations on two elements at once.
 #pragma once
 
 #include "kernels/cuda/gpu_ops.cuh"
@@ -7,7 +7,7 @@
 #include "kernels/cuda/tables.cuh"
 #include "kernels/eval.h"
 #include "kernels/formats.h"
-#include "kernels/gelu.h"
+#include "kernels/fitted_forward.h"
 #include "kernels/params.h"
 #include "kernels/portable.h"
 
@@ -47,7 +47,7 @@ __device__ __forceinline__ decltype(auto) resident_forward() {
 template <bool Packed>
 struct RoundedOps : FloatOps {
   OUTGRAD_HD float at_least(float a, float lo) const { return Packed ? a : FloatOps::at_least(a, lo); }
-  OUTGRAD_HD float at_most(float a, float hi) const {
+  OUTGRAD_HD float number_at_most(float a, float hi) const {
 #ifdef __CUDA_ARCH__
     float result;
     asm("min.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(hi));
@@ -57,16 +57,16 @@ struct RoundedOps : FloatOps {
 #endif
   }
   OUTGRAD_HD u32 row_index(float q, int) const { return bits_of(q); }
-  OUTGRAD_HD float signed_as(float a, float b) const { return Packed ? a : FloatOps::signed_as(a, b); }
+  OUTGRAD_HD float restored(float y, float x) const { return Packed ? y : signed_as(y, x); }
 };
 
 // f(x) in fp32, ready to be narrowed to T.
 template <class T, class Forward, bool Packed, class Tables>
 __device__ __forceinline__ float forward_value(const Tables& tables, float x) {
   if constexpr (kIsRoundedForward<Forward>) {
-    return gelu_forward_value<T>(RoundedOps<Packed>{}, Forward{}, tables, x);
+    return fitted_forward_value<T>(RoundedOps<Packed>{}, Forward{}, tables, x);
   } else {
-    return gelu_forward_value<T>(FloatOps{}, Forward{}, tables, x);
+    return fitted_forward_value<T>(FloatOps{}, Forward{}, tables, x);
   }
 }
 
@@ -92,7 +92,7 @@ __device__ __forceinline__ void forward_values(const Tables& tables, const float
   OUTGRAD_UNROLL
   for (int k = kOctet - 1; k >= 0; --k) {
     result[k] = forward_value<T, Forward, false>(tables, x[k]);
-    bits = with_mask_bit<Forward>(bits, x[k]);
+    if constexpr (kHasMask<Forward>) bits = with_mask_bit<Forward>(bits, x[k]);
   }
 }
 
@@ -160,6 +160,19 @@ __device__ __forceinline__ u32 pair_at_least_mask(u32 pair, u32 limit) {
 #endif
 }
 
+// The mask byte of an octet of stored x. x* is negative, so the values of T that are at least x* begin with
+// x* rounded towards zero.
+template <class Forward, class T>
+__device__ __forceinline__ u32 mask_byte(const Octet<T>& x) {
+  static_assert(Forward::kXStar < 0);
+  constexpr u32 kStar = code_towards_zero<T>(Forward::kXStar) * 0x10001u;
+  u32 masks = 0;  // elements 0, 2, 4, 6 have bits 0, 2, 4, 6; elements 1, 3, 5, 7 have bits 17, 19, 21, 23
+  OUTGRAD_UNROLL
+  for (int k = 0; k < kOctet / 2; ++k)
+    masks = joined(pair_at_least_mask<T>(x.w[k], kStar), 0x20001u << (2 * k), masks);
+  return masks | masks >> 16;
+}
+
 // y and the mask byte of an octet of stored x.
 template <class Forward, class Tables, class T>
 __device__ __forceinline__ Octet<T> forward_octet(const Tables& tables, const Octet<T>& x, u32& bits) {
@@ -171,24 +184,20 @@ __device__ __forceinline__ Octet<T> forward_octet(const Tables& tables, const Oc
     }
   }();
   if constexpr (kPacked) {
-    // x* is negative, so the values of T that are at least x* begin with x* rounded towards zero.
-    constexpr u32 kBoth = 0x10001u, kLeast = code_towards_zero<T>(Forward::kXMin) * kBoth,
-                  kStar = code_towards_zero<T>(Forward::kXStar) * kBoth;
-    static_assert(Forward::kXStar < 0);
+    constexpr u32 kBoth = 0x10001u, kLeast = code_towards_zero<T>(Forward::kXMin) * kBoth;
     Octet<T> clamped;
-    u32 masks = 0;  // elements 0, 2, 4, 6 have bits 0, 2, 4, 6; elements 1, 3, 5, 7 have bits 17, 19, 21, 23
     OUTGRAD_UNROLL
-    for (int k = 0; k < kOctet / 2; ++k) {
-      clamped.w[k] = pair_at_least<T>(x.w[k], kLeast);
-      masks = joined(pair_at_least_mask<T>(x.w[k], kStar), 0x20001u << (2 * k), masks);
-    }
-    bits = masks | masks >> 16;
+    for (int k = 0; k < kOctet / 2; ++k) clamped.w[k] = pair_at_least<T>(x.w[k], kLeast);
+    bits = 0;
+    if constexpr (kHasMask<Forward>) bits = mask_byte<Forward>(x);
     float result[kOctet];
     OUTGRAD_UNROLL
     for (int k = 0; k < kOctet; ++k) result[k] = forward_value<T, Forward, true>(tables, widened(clamped, k));
     Octet<T> y = packed<T>(result);
-    OUTGRAD_UNROLL
-    for (int k = 0; k < kOctet / 2; ++k) y.w[k] = (y.w[k] & 0x7fff7fffu) | (x.w[k] & 0x80008000u);
+    if constexpr (!kIsPlain<Forward>) {
+      OUTGRAD_UNROLL
+      for (int k = 0; k < kOctet / 2; ++k) y.w[k] = (y.w[k] & 0x7fff7fffu) | (x.w[k] & 0x80008000u);
+    }
     return y;
   } else {
     float wide[kOctet];
@@ -200,8 +209,13 @@ __device__ __forceinline__ Octet<T> forward_octet(const Tables& tables, const Oc
 
 // y and the mask bit of one value.
 template <class T, class Forward, class Tables>
-__device__ __forceinline__ GeluForwardElement<T> forward_element(const Tables& tables, float x) {
-  return {narrow<T>(forward_value<T, Forward, false>(tables, x)), evaluate_mask(FloatOps{}, Forward{}, x)};
+__device__ __forceinline__ ForwardElement<T> forward_element(const Tables& tables, float x) {
+  const T y = narrow<T>(forward_value<T, Forward, false>(tables, x));
+  if constexpr (kHasMask<Forward>) {
+    return {y, evaluate_mask(FloatOps{}, Forward{}, x)};
+  } else {
+    return {y, false};
+  }
 }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI::cuda

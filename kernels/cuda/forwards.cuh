@@ -1,47 +1,59 @@
-// The forwards of kernels/forwards.h on a GPU: computed in double precision and rounded once, and hence with
-// the host's bits.
+// The forwards of kernels/forwards.h on a GPU, with the host's bits: in the 16-bit formats by the fits of
+// kernels/rounded_forwards.h, else computed in double precision and rounded once.
 //
-// Consumer GPUs run double precision at a 64th of the rate of single precision, and that rate limits these
-// kernels there. Data-centre GPUs (half the rate) come within a few times of their memory's speed.
+// Consumer GPUs run double precision at a 64th of the rate of single precision, and that rate limits the
+// kernels that need it there. Data-centre GPUs (half the rate) come within a few times of memory's speed.
 #pragma once
 
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/forwards.h"
+#include "kernels/rounded_forwards.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
+// The schedule of F's forward for T where none is given.
+template <class F, class T>
+struct ForwardsScheduleOf {
+  static constexpr GpuSchedule kSchedule = forwards_schedule(kHasRoundedForward<F, T>);
+};
+
 // y[i] = f(x[i]) and, if f has a minimum, the mask; otherwise the mask is null. The contract is that of
 // kernels/host/forwards.h. y may equal x.
-template <class F, class T, class Schedule = ForwardsSchedule>
+template <class F, class T, class Schedule = ForwardsScheduleOf<F, T>>
 __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads,
                                   kForwardSchedule<Schedule, T>.resident_blocks)
     activation_forward(const T* x, T* y, u32* mask, i64 n) {
-  const auto is_right = [](float value) {
-    if constexpr (F::kMasked) {
-      return value >= F::kXStar;
-    } else {
-      return false;
-    }
-  };
-  forward_over_octets<kForwardSchedule<Schedule, T>, F::kMasked>(
-      x, y, mask, n,
-      [&](const Octet<T>& input, u32& bits) {
-        float result[kOctet];
-        bits = 0;
-        OUTGRAD_UNROLL
-        for (int k = 0; k < kOctet; ++k) {
-          const float value = widened(input, k);
-          result[k] = forward_in_f32<F, T>(value);
-          bits |= static_cast<u32>(is_right(value)) << k;
-        }
-        return packed<T>(result);
-      },
-      [&](T value) { return GeluForwardElement<T>{forward_of<F>(value), is_right(widen(value))}; });
+  constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T>;
+  if constexpr (kHasRoundedForward<F, T>) {
+    fitted_forward<RoundedForward<F, T>, kSchedule>(x, y, mask, n);
+  } else {
+    const auto is_right = [](float value) {
+      if constexpr (F::kMasked) {
+        return value >= F::kXStar;
+      } else {
+        return false;
+      }
+    };
+    forward_over_octets<kSchedule, F::kMasked>(
+        x, y, mask, n,
+        [&](const Octet<T>& input, u32& bits) {
+          float result[kOctet];
+          bits = 0;
+          OUTGRAD_UNROLL
+          for (int k = 0; k < kOctet; ++k) {
+            const float value = widened(input, k);
+            result[k] = forward_in_f32<F, T>(value);
+            bits |= static_cast<u32>(is_right(value)) << k;
+          }
+          return packed<T>(result);
+        },
+        [&](T value) { return ForwardElement<T>{forward_of<F>(value), is_right(widen(value))}; });
+  }
 }
 
 #ifndef __CUDACC_RTC__
 // Like launch_gelu_forward. The mask is ignored if f has no minimum.
-template <class F, class T, class Schedule = ForwardsSchedule>
+template <class F, class T, class Schedule = ForwardsScheduleOf<F, T>>
 cudaError_t launch_activation_forward(const T* x, T* y, u32* mask, i64 n, cudaStream_t stream) {
   static constinit ResidentBlocks resident;
   return launch_forward<kForwardSchedule<Schedule, T>, F::kMasked>(

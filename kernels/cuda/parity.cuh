@@ -28,7 +28,7 @@ __device__ __forceinline__ void parity_over_octets(const typename Format<Y>::Car
         }
         return output;
       },
-      [&](T each) { return GeluForwardElement<T>{T{code_at(widen(each))}, false}; });
+      [&](T each) { return ForwardElement<T>{T{code_at(widen(each))}, false}; });
 }
 
 // y[i] = f(x[i]) on its branch, for i in [0, n); x is in the format that carries Y's codes, and y may be x

@@ -131,7 +131,7 @@ void bias_forward_run(const T* x, const B* bias, i64 i, i64 j, i64 end, T* y, u8
     const u32 earlier = i % 8 == 0 ? 0 : mask[i / 8];
     mask[i / 8] =
         static_cast<u8>(earlier | static_cast<u32>(evaluate_mask(FloatOps{}, Forward{}, z)) << (i % 8));
-    y[i] = narrow<T>(gelu_forward_value<T>(FloatOps{}, Forward{}, kForwardTables<Forward>, z));
+    y[i] = narrow<T>(fitted_forward_value<T>(FloatOps{}, Forward{}, kForwardTables<Forward>, z));
   }
 }
 

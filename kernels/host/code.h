@@ -165,7 +165,7 @@ void forward_block(const float* x, float* y, float* g) {
 template <class Forward, class T>
 OUTGRAD_HD T forward_element(T x) {
   if constexpr (requires { Forward::table(); }) {
-    return gelu_forward_element(Forward{}, kForwardTables<Forward>, x).y;
+    return fitted_forward_element(Forward{}, kForwardTables<Forward>, x).y;
   } else {
     return forward_of<Forward>(x);
   }

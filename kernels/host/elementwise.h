@@ -10,7 +10,7 @@
 #include "kernels/direct.h"
 #include "kernels/eval.h"
 #include "kernels/formats.h"
-#include "kernels/gelu.h"
+#include "kernels/fitted_forward.h"
 #include "kernels/host/blocks.h"
 #include "kernels/params.h"
 #include "kernels/portable.h"
@@ -35,11 +35,17 @@ void gelu_backward(const T* dy, Stored<Y> y, const u32* mask, T* dx, i64 n) {
   activation_backward<Fit, T, S, Y>(dy, y, mask, dx, n);
 }
 
-// y[i] = GELU(x[i]), mask as above with m = [x >= x*]; bits of the last word beyond n are written 0. y may
-// equal x. In vectors of 256 bits the first call with a 16-bit T and n >= 2^16 fills a table of static
-// storage, 128 KiB, which later ones read.
+// y[i] = f(x[i]) of a forward fit, mask as above with m = [x >= x*] if f has a minimum, else not written;
+// bits of the last word beyond n are written 0. y may equal x. In vectors of 256 bits the first call with a
+// 16-bit T and n >= 2^16 fills a table of static storage, 128 KiB, which later ones read.
 template <class Forward, class T, CpuSchedule S>
-void gelu_forward(const T* x, T* y, u32* mask, i64 n);
+void fitted_forward(const T* x, T* y, u32* mask, i64 n);
+
+// The same under GELU's name.
+template <class Forward, class T, CpuSchedule S>
+void gelu_forward(const T* x, T* y, u32* mask, i64 n) {
+  fitted_forward<Forward, T, S>(x, y, mask, n);
+}
 
 namespace detail {
 
@@ -193,20 +199,21 @@ void backward_range(const T* dy, Stored<Y> y, const u8* mask, T* dx, i64 begin, 
 template <class Forward, class T, class Lanes, class Finish>
 OUTGRAD_HD void forward_pack(const Lanes& ops, const typename Lanes::Value& z, u8* mask,
                              const Finish& finish) {
-  ops.store_mask(mask, evaluate_mask(ops, Forward{}, z));
+  if constexpr (kHasMask<Forward>) ops.store_mask(mask, evaluate_mask(ops, Forward{}, z));
   if constexpr (kIsRoundedForward<Forward> && requires { ops.all_rows(z, 1); }) {
     using Near = NearRows<Forward>;
-    // Far above what kTie decides and, by as much as p is below 1 in a near row, above the subnormals.
+    // Far above what kTie decides and, by as much as p is below 1 in a near row, above bf16's subnormals.
     constexpr float kLeast = 0x1p-100f;
-    const auto q = forward_index(ops, Near{}, z);
-    if (__builtin_expect(
-            ops.all_rows(q, Near::kRows) && (Forward::kTie >= kLeastNormal || ops.none_below(z, kLeast)),
-            1)) {
+    constexpr bool kMayBeTiny = std::is_same_v<T, BF16> && !kIsPlain<Forward>;
+    auto w = z;
+    if constexpr (Near::kClamps) w = ops.at_most(z, ops.constant(Forward::kXMax));
+    const auto q = forward_index(ops, Near{}, w);
+    if (__builtin_expect(ops.all_rows(q, Near::kRows) && (!kMayBeTiny || ops.none_below(z, kLeast)), 1)) {
       constexpr OrdinaryLanes<Lanes> kOrdinary{};
-      return finish(kOrdinary, evaluate_near(kOrdinary, Near{}, kForwardColumns<Forward>.near, q, z));
+      return finish(kOrdinary, evaluate_near(kOrdinary, Near{}, kForwardColumns<Forward>.near, q, w, z));
     }
   }
-  finish(ops, gelu_forward_value<T>(ops, Forward{}, kForwardColumns<Forward>, z));
+  finish(ops, fitted_forward_value<T>(ops, Forward{}, kForwardColumns<Forward>, z));
 }
 
 // The same with y stored, as T or in fp32.
@@ -237,14 +244,15 @@ void forward_range(const T* x, T* y, u8* mask, i64 begin, i64 end) {
     if constexpr (S.unroll > 1) i = forward_packs<Forward, T, S, 1, kStreaming>(x, y, mask, i, end);
   }
   // What is left starts on a byte of the mask and ends the last word, whose unused bits are 0.
-  for (; i < (end + 31) / 32 * 32; i += 8) {
+  const i64 last = kHasMask<Forward> ? (end + 31) / 32 * 32 : end;
+  for (; i < last; i += 8) {
     u32 byte = 0;
     for (i64 k = i; k < std::min(i + 8, end); ++k) {
-      const auto element = gelu_forward_element(Forward{}, kForwardTables<Forward>, x[k]);
+      const auto element = fitted_forward_element(Forward{}, kForwardTables<Forward>, x[k]);
       y[k] = element.y;
       byte |= static_cast<u32>(element.m) << (k - i);
     }
-    mask[i / 8] = static_cast<u8>(byte);
+    if constexpr (kHasMask<Forward>) mask[i / 8] = static_cast<u8>(byte);
   }
   end_streaming<kStreaming>();
 }
@@ -335,7 +343,7 @@ void forward_all(const T* x, T* y, u8* mask, i64 n) {
 }  // namespace detail
 
 template <class Forward, class T, CpuSchedule S>
-void gelu_forward(const T* x, T* y, u32* mask, i64 n) {
+void fitted_forward(const T* x, T* y, u32* mask, i64 n) {
   static_assert(detail::schedule_holds<S>());
   u8* const bytes = reinterpret_cast<u8*>(mask);
   if constexpr (S.streaming_stores && S.vector_bits > 0) {

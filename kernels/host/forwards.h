@@ -1,16 +1,19 @@
-// The forwards of kernels/forwards.h over arrays on the CPU, on all cores and in vectors of doubles. Every
-// schedule gives the same bits.
+// The forwards of kernels/forwards.h over arrays on the CPU, on all cores: 16-bit formats by their fits
+// (kernels/rounded_forwards.h) in vectors of 512 bits, and else by the table of all their outputs; f32 in
+// vectors of doubles. Every schedule gives the same bits.
 #pragma once
 
 #include "kernels/forwards.h"
 #include "kernels/host/blocks.h"
+#include "kernels/host/elementwise.h"
+#include "kernels/rounded_forwards.h"
 #include "kernels/simd.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 // Sets y[i] = f(x[i]), and bit i % 32 of mask[i / 32] to [x[i] >= x*], for i in [0, n). Bits of the last word
 // beyond n are set to 0. y may equal x. If f has no minimum, the mask is not written and may be null. For a
-// 16-bit T, the first call fills a static table of 128 KiB, which later calls read.
+// 16-bit T, the first call may fill a static table of 128 KiB, which later calls read.
 template <class F, class T, CpuSchedule S>
 void activation_forward(const T* x, T* y, u32* mask, i64 n);
 
@@ -56,26 +59,36 @@ OUTGRAD_HD void forward_word(const u16* outputs, const T* x, T* y) {
   }
 }
 
+// Where f is computed in double precision.
+template <class F, class T, CpuSchedule S>
+void computed_forward(const T* x, T* y, u32* mask, i64 n) {
+  static_assert(schedule_holds<S>());
+  const u16* outputs = nullptr;
+  if constexpr (sizeof(T) == 2) {
+    if (n > 0) outputs = outputs_by_code<F, T>(forward_elements<F, T>);
+  }
+  over_blocks<S>(n, [=](i64 begin, i64 end) {
+    for (i64 i = begin; i < end; i += kWordBits) {
+      const int count = static_cast<int>(std::min<i64>(kWordBits, end - i));
+      if constexpr (F::kMasked) mask[i / kWordBits] = forward_mask<F>(x + i, count);
+      if (count == kWordBits) {
+        forward_word<F, T, S.vector_bits>(outputs, x + i, y + i);
+      } else {
+        forward_elements<F>(x, y, nullptr, i, end);
+      }
+    }
+  });
+}
+
 }  // namespace detail
 
 template <class F, class T, CpuSchedule S>
 void activation_forward(const T* x, T* y, u32* mask, i64 n) {
-  static_assert(detail::schedule_holds<S>());
-  const u16* outputs = nullptr;
-  if constexpr (sizeof(T) == 2) {
-    if (n > 0) outputs = detail::outputs_by_code<F, T>(detail::forward_elements<F, T>);
+  if constexpr (kHasRoundedForward<F, T> && S.vector_bits == 512) {
+    fitted_forward<RoundedForward<F, T>, T, S>(x, y, mask, n);
+  } else {
+    detail::computed_forward<F, T, S>(x, y, mask, n);
   }
-  detail::over_blocks<S>(n, [=](i64 begin, i64 end) {
-    for (i64 i = begin; i < end; i += detail::kWordBits) {
-      const int count = static_cast<int>(std::min<i64>(detail::kWordBits, end - i));
-      if constexpr (F::kMasked) mask[i / detail::kWordBits] = detail::forward_mask<F>(x + i, count);
-      if (count == detail::kWordBits) {
-        detail::forward_word<F, T, S.vector_bits>(outputs, x + i, y + i);
-      } else {
-        detail::forward_elements<F>(x, y, nullptr, i, end);
-      }
-    }
-  });
 }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

@@ -35,7 +35,7 @@ void mxfp8_block(const T* x, F8E4M3* codes, E8M0* scale, u8* mask) {
   u32 amax = 0, bits = 0;
   for (i64 k = 0; k < kBlock; ++k) {
     const float wide = widen(x[k]);
-    y[k] = gelu_forward_value<T>(FloatOps{}, Forward{}, kForwardTables<Forward>, wide);
+    y[k] = fitted_forward_value<T>(FloatOps{}, Forward{}, kForwardTables<Forward>, wide);
     bits |= static_cast<u32>(evaluate_mask(FloatOps{}, Forward{}, wide)) << k;
     amax = std::max(amax, magnitude_in_block(y[k]));
   }
@@ -53,7 +53,7 @@ inline constexpr bool kValuesByCode = sizeof(T) == 2 && S.vector_bits == 512;
 template <class Forward, class T>
 const float* values_by_code() {
   return table_by_code<T>(
-      [](T x) { return gelu_forward_value<T>(FloatOps{}, Forward{}, kForwardTables<Forward>, widen(x)); });
+      [](T x) { return fitted_forward_value<T>(FloatOps{}, Forward{}, kForwardTables<Forward>, widen(x)); });
 }
 
 template <class Forward>

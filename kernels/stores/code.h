@@ -20,7 +20,7 @@
 #include "kernels/dropout.h"
 #include "kernels/eval.h"
 #include "kernels/forwards.h"
-#include "kernels/gelu.h"
+#include "kernels/fitted_forward.h"
 #include "kernels/portable.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {

@@ -19,7 +19,7 @@
 #include "kernels/direct.h"
 #include "kernels/formats.h"
 #include "kernels/forwards.h"
-#include "kernels/gelu.h"
+#include "kernels/fitted_forward.h"
 #include "kernels/portable.h"
 #include "kernels/stores/store.h"
 
@@ -77,8 +77,8 @@ OUTGRAD_HD float parity_value(float x) {
     static constexpr auto kTables = forward_tables<F>();
     static constexpr auto kRoundedTables = forward_tables<Rounded>();
     return gelu_parity_value(
-        x, [](float each) { return gelu_forward_value<T>(FloatOps{}, Rounded{}, kRoundedTables, each); },
-        [](float each) { return gelu_forward_value<float>(FloatOps{}, F{}, kTables, each); });
+        x, [](float each) { return fitted_forward_value<T>(FloatOps{}, Rounded{}, kRoundedTables, each); },
+        [](float each) { return fitted_forward_value<float>(FloatOps{}, F{}, kTables, each); });
   } else {
     return forward_in_f32<F, T>(x);
   }

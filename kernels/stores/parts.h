@@ -70,7 +70,7 @@ template <class Forward>
 OUTGRAD_HD float forward_at(float x) {
   if constexpr (requires { Forward::table(); }) {
     static constexpr auto kTables = forward_tables<Forward>();
-    return gelu_forward_value<float>(FloatOps{}, Forward{}, kTables, x);
+    return fitted_forward_value<float>(FloatOps{}, Forward{}, kTables, x);
   } else {
     return forward_in_f32<Forward, float>(x);
   }

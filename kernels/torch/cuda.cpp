@@ -26,6 +26,7 @@
 #include "kernels/cuda/plan.h"
 #include "kernels/dropout.h"
 #include "kernels/host/call.h"
+#include "kernels/rounded_forwards.h"
 #include "kernels/softmax.h"
 #include "kernels/stored.h"
 #include "kernels/support/digest.h"
@@ -452,7 +453,9 @@ void forward_with_y(const Cuda::Where& on, outgrad_call of) {
       return launch_elementwise(
           at, KernelId::kGeluForward,
           {DeviceKernel::activation_forward, of.format, kernels::kActivationNames[of.activation],
-           completed(kernels::cuda::ForwardsSchedule::kSchedule, work)},
+           completed(kernels::cuda::forwards_schedule(
+                         kernels::has_rounded_forward<T>(kernels::kActivationNames[of.activation])),
+                     work)},
           arguments);
     }
     with_tuned<kernels::cuda::tuned::GeluForward<T>>(at.gpu, 1, of.n, [&]<class Choice>(Choice) {

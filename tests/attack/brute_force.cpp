@@ -206,10 +206,13 @@ class Judgement {
     const std::string format = small ? text_of(claims_.format) : "f32";
     const Curve& curve = library_.curve(text_of(claims_.activation), text_of(claims_.function));
     Peak fit, core;
-    const double star = static_cast<double>(curve.x_star());
-    const auto x_star = static_cast<float>(star),
-               least = x_star < star ? std::nextafter(x_star, 1e9f) : x_star;
-    require(claims_.x_star == least, "kXStar", least, claims_.x_star);
+    const double star = curve.masked() ? static_cast<double>(curve.x_star()) : kAbsent;
+    if (curve.masked()) {
+      const auto x_star = static_cast<float>(star),
+                 least = x_star < star ? std::nextafter(x_star, 1e9f) : x_star;
+      require(claims_.x_star == least, "kXStar", least, claims_.x_star);
+    }
+    const bool levels = claims_.end == claims_.x_max;
     if (small) require(text_of(claims_.accuracy) == "rounded", "kClass", 0, 0);
     for (size_t i = 0; i < outcomes_.size(); ++i) {
       const Point& point = truth_.points[i];
@@ -221,9 +224,10 @@ class Judgement {
       if (small) {
         const float y = format == "f16" ? kernels::widen(kernels::narrow<kernels::F16>(outcome.got))
                                         : kernels::widen(kernels::narrow<kernels::BF16>(outcome.got));
-        require(y == known.low && std::signbit(y) == std::signbit(x), "rounded", y, known.low, point);
-        if (x <= claims_.x_min) require(known.low == 0, "kXMin", known.low, 0, point);
-        if (x >= claims_.x_max) require(known.low == x, "kXMax", known.low, x, point);
+        const bool negative = std::signbit(x) && !claims_.plain;
+        require(y == known.low && std::signbit(y) == negative, "rounded", y, known.low, point);
+        if (curve.masked() && x <= claims_.x_min) require(known.low == 0, "kXMin", known.low, 0, point);
+        if (!levels && x >= claims_.x_max) require(known.low == x, "kXMax", known.low, x, point);
       } else {
         // f(x) < x rounds to x if the difference is at most half the gap to the next float below.
         const long double gap = x - static_cast<long double>(std::nextafter(point.at, -1e9f));

@@ -8,7 +8,7 @@
 #pragma once
 
 #include "kernels/activation.h"
-#include "kernels/gelu.h"
+#include "kernels/fitted_forward.h"
 #include "tests/attack/probe_types.h"
 
 namespace outgrad::validation::gate {
@@ -29,12 +29,13 @@ struct TracedOps {
   bool at_truth = false;  // the second trace
   long double root = 0;  // the coordinate of the second trace,
   float row_root = 0;  // and the value that chooses the row
-  float tie = __builtin_nanf("");  // the term that decides a forward's ties and is not part of its polynomial
+  // the terms that decide a forward's ties and are not part of its polynomial
+  float tie = __builtin_nanf(""), pull = __builtin_nanf("");
   mutable int operations = 0;
   mutable Row last_row = 0;
 
   Value constant(float value) const {
-    return {value, at_truth && value == tie ? 0 : static_cast<long double>(value)};
+    return {value, at_truth && (value == tie || value == pull) ? 0 : static_cast<long double>(value)};
   }
   Value fma(const Value& a, const Value& b, const Value& c) const {
     ++operations;
@@ -110,6 +111,9 @@ void claims_of(Claims* claims) {
   OUTGRAD_CLAIM(accuracy, kClass);
   OUTGRAD_CLAIM(entry_format, kEntryFormat);
   OUTGRAD_CLAIM(masked, kMasked);
+  if constexpr (k::kIsRoundedForward<Fit>) claims->masked = k::kHasMask<Fit>;
+  OUTGRAD_CLAIM(plain, kPlain);
+  OUTGRAD_CLAIM(end, kEnd);
   OUTGRAD_CLAIM(exact_limits, kExactLimits);
   OUTGRAD_CLAIM(has_left, kHasLeft);
   OUTGRAD_CLAIM(has_right, kHasRight);
@@ -246,18 +250,19 @@ void probe(const Point* points, std::size_t count, Outcome* outcomes) {
     } else if constexpr (k::kIsRoundedForward<Fit>) {
       static constexpr auto kTable = k::forward_tables<Fit>();
       outcome.got = k::evaluate_forward(k::FloatOps{}, Fit{}, kTable, point.at);
-      outcome.bit = k::evaluate_mask(k::FloatOps{}, Fit{}, point.at);
-      ops.tie = Fit::kTie;
+      if constexpr (k::kHasMask<Fit>) outcome.bit = k::evaluate_mask(k::FloatOps{}, Fit{}, point.at);
+      if constexpr (requires { Fit::kTie; }) ops.tie = Fit::kTie;
+      if constexpr (requires { Fit::kPull; }) ops.pull = -Fit::kPull;
       if (point.traced)
         trace(ops, outcome,
               [&](const TracedOps& traced) { return k::evaluate_forward(traced, Fit{}, kTable, at); });
     } else if constexpr (requires { Fit::tail(); }) {
       static constexpr auto kTables = k::forward_tables<Fit>();
-      outcome.got = k::gelu_forward_value<float>(k::FloatOps{}, Fit{}, kTables, point.at);
+      outcome.got = k::fitted_forward_value<float>(k::FloatOps{}, Fit{}, kTables, point.at);
       outcome.bit = k::evaluate_mask(k::FloatOps{}, Fit{}, point.at);
       if (point.traced)
         trace(ops, outcome, [&](const TracedOps& traced) {
-          return k::gelu_forward_value<float>(traced, Fit{}, kTables, at);
+          return k::fitted_forward_value<float>(traced, Fit{}, kTables, at);
         });
     } else {
       static constexpr auto kTable = k::table_of<Fit>();

@@ -35,11 +35,12 @@ struct Claims {
   enum class Kind { backward, table, forward, rounded, code, fp8 } kind = Kind::backward;
   const char *name = nullptr, *activation = nullptr, *function = nullptr, *format = nullptr,
              *accuracy = nullptr, *entry_format = nullptr, *fit = nullptr, *code = nullptr;
-  bool masked = true, exact_limits = false, has_left = false, has_right = false, right_both = false;
+  bool masked = true, plain = false, exact_limits = false, has_left = false, has_right = false,
+       right_both = false;
   int operations = -1, index_operations = -1, core_first = -1;
   double y_hi = kAbsent, y_lo = kAbsent, t_min = kAbsent, s_min = kAbsent, y_max = kAbsent, left_y = kAbsent,
          right_s = kAbsent;
-  double x_star = kAbsent, x_min = kAbsent, x_max = kAbsent;
+  double x_star = kAbsent, x_min = kAbsent, x_max = kAbsent, end = kAbsent;
   double a = kAbsent, k = kAbsent, b = kAbsent, ab = kAbsent, t = kAbsent, o = kAbsent, r = kAbsent,
          ulp = kAbsent, ulp_from = kAbsent, core_a = kAbsent;
   double lo = kAbsent, hi = kAbsent, g = kAbsent, bias = kAbsent;

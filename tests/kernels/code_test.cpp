@@ -216,7 +216,7 @@ T plain_forward(T x) {
   using F = typename A::template Forward<T>;
   if constexpr (requires { F::table(); }) {
     static const auto tables = forward_tables<F>();
-    return gelu_forward_element(F{}, tables, x).y;
+    return fitted_forward_element(F{}, tables, x).y;
   } else {
     return forward_of<F>(x);
   }

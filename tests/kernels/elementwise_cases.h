@@ -107,7 +107,7 @@ void expect_every_forward_schedule(const std::vector<T>& x) {
   std::vector<T> y(x.size());
   std::vector<u32> mask((x.size() + 31) / 32);
   for (size_t i = 0; i < x.size(); ++i) {
-    const auto element = gelu_forward_element(Forward{}, kTables, x[i]);
+    const auto element = fitted_forward_element(Forward{}, kTables, x[i]);
     y[i] = element.y;
     mask[i / 32] |= static_cast<u32>(element.m) << (i % 32);
   }
@@ -211,7 +211,7 @@ TYPED_TEST_P(Elementwise, EveryLengthAndAlignmentForward) {
       for (i64 i = 0; i < n; ++i) {
         const T value = values[static_cast<size_t>((n * 7919 + shift * 104729 + i * 613) %
                                                    static_cast<i64>(values.size()))];
-        const auto element = gelu_forward_element(Forward{}, kTables, value);
+        const auto element = fitted_forward_element(Forward{}, kTables, value);
         x[static_cast<size_t>(i + shift)] = value;
         want[static_cast<size_t>(i + shift)] = element.y;
         want_mask[static_cast<size_t>(i / 32)] |= static_cast<u32>(element.m) << (i % 32);

@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "kernels/fits.h"
+#include "kernels/rounded_forwards.h"
 #include "tests/kernels/patterns.h"
 #include "tests/kernels/synthetic_fit.h"
 
@@ -226,27 +228,37 @@ template <class Forward>
 class RoundedForwards : public testing::Test {};
 using RoundedForwardFits =
     testing::Types<synthetic::RoundedForward<F16, 64, 32>, synthetic::RoundedForward<BF16, 128, 16>,
-                   generated::GeluForwardF16, generated::GeluForwardBf16>;
+                   generated::GeluForwardF16, generated::GeluForwardBf16, generated::SiluForwardBf16,
+                   generated::MishForwardF16, generated::TanhForwardF16, generated::SigmoidForwardF16,
+                   generated::SoftplusForwardBf16, generated::EluForwardBf16>;
 TYPED_TEST_SUITE(RoundedForwards, RoundedForwardFits);
 
 TYPED_TEST(RoundedForwards, FollowItsDefinition) {
   constexpr auto kRows = TypeParam::table();
-  for (const float x : patterns_and({TypeParam::kXStar, TypeParam::kXMin, TypeParam::kXMax, 0.0f, -0.0f})) {
+  float end = std::numeric_limits<float>::infinity(), tie = 0, pull = 0, star = 0;
+  if constexpr (requires { TypeParam::kEnd; }) end = TypeParam::kEnd;
+  if constexpr (requires { TypeParam::kTie; }) tie = TypeParam::kTie;
+  if constexpr (requires { TypeParam::kPull; }) pull = TypeParam::kPull;
+  if constexpr (kHasMask<TypeParam>) star = TypeParam::kXStar;
+  for (const float x : patterns_and({star, TypeParam::kXMin, TypeParam::kXMax, 0.0f, -0.0f})) {
     const float v = x < TypeParam::kXMin ? TypeParam::kXMin : x,
-                w = TypeParam::kXMax < v ? TypeParam::kXMax : v;
+                w = TypeParam::kXMax < v ? TypeParam::kXMax : v, enters = end < v ? end : v;
     const float q = std::fma(w, TypeParam::kIndexScale, TypeParam::kIndexBias);
-    const float u = w - (q - TypeParam::kIndexBias) / TypeParam::kIndexScale;
+    const float u = (kIsPlain<TypeParam> ? enters : w) - (q - TypeParam::kIndexBias) / TypeParam::kIndexScale;
+    const float factor = pull == 0 ? enters : std::fma(enters, -std::copysign(1.0f, x) * pull, enters);
     const float* c = kRows.w[bits_of(q) % TypeParam::kRows];
     float t = std::fma(float_of(bits_of(c[3]) << TypeParam::kQuarticShift), u, c[3]);
     t = std::fma(std::fma(t, u, c[2]), u, c[1]);
     const volatile float wu = w * u;
-    const volatile float vc = v * c[0];
-    float y = std::fma(wu, t, TypeParam::kTie < kLeastNormal ? vc : std::fma(v, c[0], TypeParam::kTie));
-    if (TypeParam::kTie < kLeastNormal && y != 0) y += TypeParam::kTie;
-    ASSERT_EQ(canonical_bits(evaluate_forward(FloatOps{}, TypeParam{}, kRows, x)),
-              canonical_bits(std::copysign(y, x)))
+    const volatile float vc = factor * c[0];
+    float y = std::fma(wu, t, tie < kLeastNormal ? vc : std::fma(factor, c[0], tie));
+    if (tie < kLeastNormal && y != 0) y += tie;
+    y = kIsPlain<TypeParam> ? std::fma(u, t, c[0]) : std::copysign(y, x);
+    ASSERT_EQ(canonical_bits(evaluate_forward(FloatOps{}, TypeParam{}, kRows, x)), canonical_bits(y))
         << std::hexfloat << x;
-    EXPECT_EQ(evaluate_mask(FloatOps{}, TypeParam{}, x), x >= TypeParam::kXStar);
+    if constexpr (kHasMask<TypeParam>) {
+      EXPECT_EQ(evaluate_mask(FloatOps{}, TypeParam{}, x), x >= TypeParam::kXStar);
+    }
   }
 }
 

@@ -202,7 +202,11 @@ TYPED_TEST(Forwards, EveryScheduleGivesTheScalarBits) {
   expect_scalar_bits<TypeParam, float, 0>();
   expect_scalar_bits<TypeParam, float, std::min(256, kBestVectorBits)>();
   expect_scalar_bits<TypeParam, float, kBestVectorBits>();
+  expect_scalar_bits<TypeParam, F16, 0>();
+  expect_scalar_bits<TypeParam, F16, std::min(256, kBestVectorBits)>();
   expect_scalar_bits<TypeParam, F16, kBestVectorBits>();
+  expect_scalar_bits<TypeParam, BF16, 0>();
+  expect_scalar_bits<TypeParam, BF16, std::min(256, kBestVectorBits)>();
   expect_scalar_bits<TypeParam, BF16, kBestVectorBits>();
 }
 

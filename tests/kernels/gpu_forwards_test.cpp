@@ -56,7 +56,7 @@ TYPED_TEST_SUITE(StandInForwards, TestedFormats);
 TYPED_TEST(StandInForwards, EveryPatternIsTheHosts) {
   using T = TypeParam;
   for_each_forward(ActivationForwards{}, []<class F>() {
-    expect_forward<F, T, cuda::ForwardsSchedule>(patterns::all<T>(50), kLayouts[0]);
+    expect_forward<F, T, cuda::ForwardsScheduleOf<F, T>>(patterns::all<T>(50), kLayouts[0]);
   });
 }
 
@@ -65,7 +65,8 @@ TYPED_TEST(StandInForwards, EveryLengthAndLayoutIsTheHosts) {
   Values<T> arguments(3);
   for (const i64 n : kSizes) {
     for (const Layout& layout : kLayouts) {
-      expect_forward<forwards::Mish, T, cuda::ForwardsSchedule>(arguments.next(n), layout);
+      expect_forward<forwards::Mish, T, cuda::ForwardsScheduleOf<forwards::Mish, T>>(arguments.next(n),
+                                                                                     layout);
       expect_forward<forwards::Tanh, T, Looping>(arguments.next(n), layout);
     }
   }

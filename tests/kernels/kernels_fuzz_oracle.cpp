@@ -211,7 +211,7 @@ std::string judge_gelu(const Activation& gelu, Stored format, float z, bool wide
     return y == (z > 0 ? z : 0.0f) && std::signbit(y) == (z < 0) ? "" : "the limit at infinity";
   if (z == 0) return y == 0 && std::signbit(y) == std::signbit(z) ? "" : "zero does not keep its sign";
   if (format != Stored::f32 && !wide) {
-    // Correctly rounded, as kernels/gelu.h says.
+    // Correctly rounded, as kernels/fitted_forward.h says.
     const float expected = gelu.rounded_value(format, z);
     if (std::isnan(expected) || (expected == y && std::signbit(expected) == std::signbit(y))) return {};
     return text("GELU(x)", y, expected, 0);

@@ -120,7 +120,7 @@ void expect_forward() {
       u32 amax = 0, mask = 0;
       std::vector<float> y;
       for (size_t i = first; i < end; ++i) {
-        y.push_back(gelu_forward_value<T>(FloatOps{}, Forward{}, kTables, widen(x[i])));
+        y.push_back(fitted_forward_value<T>(FloatOps{}, Forward{}, kTables, widen(x[i])));
         amax = std::max(amax, magnitude_in_block(y.back()));
         mask |= static_cast<u32>(evaluate_mask(FloatOps{}, Forward{}, widen(x[i]))) << (i - first);
       }
@@ -205,7 +205,7 @@ std::map<int, double> errors_by_scale(int first, int last) {
     if (!std::isfinite(x)) continue;
     const double wide = x, slope = 0.5 * std::erfc(-wide * M_SQRT1_2) +
                                    wide * std::exp(-wide * wide / 2) * (0.5 * M_2_SQRTPI * M_SQRT1_2);
-    const float y = gelu_forward_value<T>(FloatOps{}, Forward{}, kTables, x);
+    const float y = fitted_forward_value<T>(FloatOps{}, Forward{}, kTables, x);
     const bool m = evaluate_mask(FloatOps{}, Forward{}, x);
     for (int exponent = first; exponent <= last; ++exponent) {
       if (std::abs(static_cast<double>(y)) >= std::ldexp(512.0, exponent)) continue;

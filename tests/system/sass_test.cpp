@@ -296,8 +296,10 @@ TEST_P(SassTest, KernelsKeepTheirLimits) {
   }
   ASSERT_GE(rows.size(), 20u) << "the default kernels of every fit and their alternatives";
   std::string source =
-      "#include \"kernels/cuda/bias.cuh\"\n#include \"kernels/cuda/elementwise.cuh\"\n#include "
-      "\"kernels/fits.h\"\n"
+      "#include \"kernels/cuda/bias.cuh\"\n"
+      "#include \"kernels/cuda/elementwise.cuh\"\n"
+      "#include \"kernels/fits.h\"\n"
+      "#include \"kernels/rounded_forwards.h\"\n"
       "using namespace outgrad::kernels;\n" +
       std::string(kSchedules);
   for (const Row& row : rows) source += instantiation_of(row);

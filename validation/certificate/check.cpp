@@ -132,13 +132,17 @@ void require_domain(Conditions& conditions, const HeaderNames& h) {
                      fmt::format("kXLimit is {:g}, proofs end at {}", h.x_limit, kExpressionEnd));
 }
 
-// The name of a forward header, and its x*.
-void require_forward(Conditions& conditions, const auto& h) {
+void require_least_with_bit(Conditions& conditions, float x, const Interval& x_star) {
+  conditions.require(certainly_less(x_star, static_cast<double>(x)), "kXStar is left of x*");
+  conditions.require(certainly_less(static_cast<double>(std::nextafter(x, -kFloatInfinity)), x_star),
+                     "a float below kXStar is right of x*");
+}
+
+// An f32 forward header is GELU's.
+void require_forward(Conditions& conditions, const ForwardHeader& h) {
   conditions.require(h.activation == "gelu", fmt::format("unknown activation {}", h.activation));
   require_name(conditions, h, true);
-  conditions.require(certainly_less(x_star(), static_cast<double>(h.x_star)), "kXStar is left of x*");
-  conditions.require(certainly_less(static_cast<double>(std::nextafter(h.x_star, -1.0f)), x_star()),
-                     "a float below kXStar is right of x*");
+  require_least_with_bit(conditions, h.x_star, x_star());
 }
 
 // What an enclosure of f' over a tail, kTailSlope wide, leaves for its limit: limits are small fractions.
@@ -454,23 +458,32 @@ Finding check_structure(const ForwardHeader& h) {
 
 Finding check_structure(const RoundedForwardHeader& h) {
   Conditions conditions;
-  require_forward(conditions, h);
+  require_name(conditions, h, h.masked);
+  require_domain(conditions, h);
   const bool half = h.format == "f16";
   conditions.require(half || h.format == "bf16", fmt::format("kFormat is {}, not f16 or bf16", h.format));
   conditions.require(h.accuracy == "rounded", fmt::format("unknown class {}", h.accuracy));
   conditions.require(h.bound_a > 0 && h.bound_core > 0 && h.bound_core <= h.bound_a,
                      "kA or kCoreA is not positive, or kCoreA above kA");
-  conditions.require(h.x_min < 0 && h.x_max > 0, "kXMin, 0, kXMax are out of order");
+  conditions.require(h.x_min < 0 && h.x_max >= 0, "kXMin, 0, kXMax are out of order");
   conditions.require(h.index_scale > 0 && 1 / (1 / h.index_scale) == h.index_scale &&
                          std::exp2(std::round(std::log2(h.index_scale))) == h.index_scale,
                      "kIndexScale is not a power of two: the centres would not be exact");
   // Half the least subnormal is the least tie; kTie is its ulp as a float.
-  const double tie = half ? 0x1p-25 : 0x1p-134;
-  conditions.require(static_cast<double>(h.tie) == (half ? 0x1p-48 : 0x1p-149),
+  conditions.require(h.tie == 0 || static_cast<double>(h.tie) == (half ? 0x1p-48 : 0x1p-149),
                      "kTie is not the ulp of the least tie");
+  conditions.require(std::fabs(h.pull) < 0x1p-23f, "kPull is more than fp32's last place");
+  conditions.require(h.end == h.x_max || h.end >= std::numeric_limits<float>::max(), "kEnd is not kXMax");
   require_index(conditions, {h.x_min, h.x_max, h.index_scale, h.index_bias, h.rows}, "x");
   Finding finding = conditions.finding();
   if (finding.verdict != Verdict::Holds) return finding;
+  const Activation& activation = activation_of(h.activation, h.function, h.masked);
+  conditions.require_provable(activation);
+  if (!activation.problem().empty()) return conditions.finding();
+  if (h.masked) require_least_with_bit(conditions, h.x_star, activation.x_star());
+  // The proof of A takes f from the left of its formulas alone.
+  conditions.require(activation.formulas().size() == 1 || h.x_max == 0,
+                     "kXMax is not 0, where two formulas meet");
   // Rows are numbered from the first on; those of the core are the last, all there.
   const int first = low_bits_of(h, h.x_min), last = low_bits_of(h, h.x_max);
   conditions.require(
@@ -480,19 +493,17 @@ Finding check_structure(const RoundedForwardHeader& h) {
   const auto code = [&](float y) {
     return half ? kernels::narrow<kernels::F16>(y).bits : kernels::narrow<kernels::BF16>(y).bits;
   };
-  // Left of x* |f| falls towards -inf, so one point speaks for all to its left; a tie rounds to even, -0.
-  conditions.require(gelu(static_cast<double>(h.x_min)).magnitude() <= tie, "f(kXMin) does not round to -0");
-  conditions.require(
-      code(deployed_forward(h, h.x_min)) == 0x8000 && code(deployed_forward(h, -kFloatInfinity)) == 0x8000,
-      "the clamped left tail is not -0");
-  // p is 1 at kXMax, and beyond; x - f(x) = x Phi(-x), relative to x at most Phi(-kXMax) there: what kA says
-  // of the last row.
-  conditions.require(same_bits(deployed_forward(h, h.x_max), h.x_max) &&
-                         same_bits(deployed_forward(h, kFloatInfinity), kFloatInfinity) &&
-                         same_bits(deployed_forward(h, 2 * h.x_max), 2 * h.x_max),
-                     "the right tail is not x");
-  conditions.require(code(deployed_forward(h, 0.0f)) == 0 && code(deployed_forward(h, -0.0f)) == 0x8000,
-                     "f(+-0) is not +-0");
+  const auto given = [&](float x) { return code(deployed_forward(h, x)); };
+  conditions.require(given(h.x_min) == given(-kFloatInfinity), "the left tail is not clamped");
+  const float right = std::max(h.x_max, 1.0f);
+  if (h.end == h.x_max) {
+    conditions.require(given(h.x_max) == given(kFloatInfinity), "the right tail is not clamped");
+  } else {
+    conditions.require(given(right) == code(right) && given(2 * right) == code(2 * right) &&
+                           given(kFloatInfinity) == code(kFloatInfinity),
+                       "the right tail is not x");
+  }
+  conditions.require(h.plain || (given(0.0f) == 0 && given(-0.0f) == 0x8000), "f(+-0) is not +-0");
   conditions.require(std::isnan(deployed_forward(h, std::nanf(""))), "NaN is lost");
   return conditions.finding();
 }

@@ -158,13 +158,16 @@ std::array<float, 5> coefficients_of(const RoundedForwardHeader& h, int row) {
 float deployed_forward(const RoundedForwardHeader& h, float x) {
   const float v = x < h.x_min ? h.x_min : x, w = h.x_max < v ? h.x_max : v;
   const float index = cell_index(w, h.index_scale, h.index_bias);
-  const float u = std::fma(index - h.index_bias, -1.0f / h.index_scale, w);
+  const float enters = h.end < v ? h.end : v;
+  const float u = std::fma(index - h.index_bias, -1.0f / h.index_scale, h.plain ? enters : w);
   const std::array<float, 5> c = coefficients_of(h, low_bits(index, h.rows));
   float t = c[4];
   for (int k = 3; k >= 1; --k) t = std::fma(t, u, c[static_cast<size_t>(k)]);
+  if (h.plain) return std::fma(u, t, c[0]);
   // A subnormal tie comes last; 0 keeps itself.
   const bool last = h.tie < std::numeric_limits<float>::min();
-  float y = std::fma(w * u, t, last ? v * c[0] : std::fma(v, c[0], h.tie));
+  const float factor = h.pull == 0 ? enters : std::fma(-h.pull, std::fabs(enters), enters);
+  float y = std::fma(w * u, t, last ? factor * c[0] : std::fma(factor, c[0], h.tie));
   if (last && y != 0) y += h.tie;
   return std::copysign(y, x);
 }

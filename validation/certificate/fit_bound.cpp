@@ -222,14 +222,34 @@ AnalyticFunction forward_error(const Row& row, double scale) {
           }};
 }
 
-// p(x) / Phi(x) - 1 for f = x p.
-AnalyticFunction ratio_error(double centre, const std::array<float, 5>& coefficients) {
-  return {[=](const Interval& x) { return polynomial(coefficients, x - centre) / cdf_at(x) - 1; },
-          [=](double middle, double radius) {
+// A lower bound of |f|, or of |f(z)/z|, over the disc, 0 or less if there is none.
+Interval least_value(const Function& f, bool over_x, double middle, double radius) {
+  const Disc disc(f, middle, radius);
+  if (!disc.analytic()) return 0;
+  const Interval least = Interval(disc.f.mignitude()) - Interval(disc.sup_d1) * radius;
+  if (!over_x) return least;
+  const Interval reach = Interval(std::fabs(middle)) + radius;
+  if (least.positive()) return least / reach;
+  // Next to 0: f(z)/z is the mean of f' between 0 and z, which is at least |f'(0)| less |f''| |z| / 2.
+  const std::array<double, 4> sup = f.over_disc(0, reach.upper());
+  return Interval(f.at<1>(Interval(0))[1].mignitude()) - Interval(sup[2]) * reach / 2;
+}
+
+// p(x) / f(x) - 1, or x p(x) / f(x) - 1, for an x in the one cell.
+AnalyticFunction rounded_error(const Function& f, bool over_x, double centre,
+                               const std::array<float, 5>& coefficients) {
+  return {[&f, over_x, centre, coefficients](const Interval& x) {
+            // f(x)/x is f' somewhere between 0 and x
+            const Interval target = !over_x             ? at_point(f, x)[0]
+                                    : x.contains_zero() ? f.at<1>(hull(x, Interval(0)))[1]
+                                                        : at_point(f, x)[0] / x;
+            return polynomial(coefficients, x - centre) / target - 1;
+          },
+          [&f, over_x, centre, coefficients](double middle, double radius) {
             const Interval u = Interval((Interval(middle) - centre).magnitude()) + radius;
-            const Interval cdf = normal_cdf(middle) - density_over_disc(middle, radius) * radius;
-            if (!cdf.positive()) return kInfinity;
-            return (majorant(coefficients, u) / cdf + 1).upper();
+            const Interval least = least_value(f, over_x, middle, radius);
+            if (!least.positive()) return kInfinity;
+            return (majorant(coefficients, u) / least + 1).upper();
           }};
 }
 
@@ -503,7 +523,10 @@ AnalyticFunction error_of(const ForwardHeader& h, const Cell& cell) {
 AnalyticFunction error_of(const RoundedForwardHeader& h, const Cell& cell) {
   const double number = static_cast<double>(cell_index(cell.low, h.index_scale, h.index_bias)) -
                         static_cast<double>(h.index_bias);
-  return ratio_error(number / static_cast<double>(h.index_scale), coefficients_of(h, cell.row));
+  // the formula left of 0 where there are two: right of it f is x, and no cell reaches there
+  const Activation& activation = activation_of(h.activation, h.function, h.masked);
+  return rounded_error(activation.formulas().front().f, !h.plain, number / static_cast<double>(h.index_scale),
+                       coefficients_of(h, cell.row));
 }
 
 // Whether a place lies in the cell, or so near that rounding can lead there. A fit lets neighbouring rows
@@ -588,7 +611,7 @@ Finding prove_fit(const ForwardHeader& h, double claim, Findings wanted) {
 Finding prove_fit(const RoundedForwardHeader& h, double claim, Findings wanted, bool core) {
   std::vector<Cell> cells = forward_cells(h);
   if (core) std::erase_if(cells, [](const Cell& cell) { return cell.left; });
-  Finding finding = prove_all(h, claim, cells, "abs(x p / f - 1) >=", wanted);
+  Finding finding = prove_all(h, claim, cells, h.plain ? "abs(p / f - 1) >=" : "abs(x p / f - 1) >=", wanted);
   if (core) finding.name = "A, core";
   return finding;
 }

@@ -671,10 +671,26 @@ template <class Text>
 void describe(Text& t, RoundedForwardHeader& h) {
   choice(t, "kFormat", h.format, {"f16", "bf16"});
   t.constant("kClass", h.accuracy);
-  t.constant("kXStar", h.x_star, ": the least float with m = 1");
-  t.constant("kXMin", h.x_min, ": v = max(x, kXMin); f rounds to -0 here and below");
-  t.constant("kXMax", h.x_max, ": w = min(v, kXMax); f rounds to x from here on, and p is 1");
-  t.constant("kTie", h.tie, ": f = v p + kTie, with the sign of x");
+  t.given("  static constexpr float kXStar", h.masked);
+  if (h.masked) t.constant("kXStar", h.x_star, ": the least float with m = 1");
+  constexpr std::string_view kPlainText =
+      "  // f = p(u), with u of v in place of w\n  static constexpr bool kPlain = true;\n";
+  t.given(kPlainText, h.plain);
+  if (h.plain) t.line(kPlainText);
+  bool has_end = std::isfinite(h.end), has_pull = h.pull != 0;
+  t.given("  static constexpr float kEnd", has_end);
+  if (has_end) t.constant("kEnd", h.end, ": v is this at the most where it enters f");
+  t.constant("kXMin", h.x_min,
+             h.masked ? ": v = max(x, kXMin); f rounds to -0 here and below"
+                      : ": v = max(x, kXMin); f rounds to its limit here and below");
+  const bool levels = has_end && h.end < std::numeric_limits<float>::max();
+  t.constant("kXMax", h.x_max,
+             levels    ? ": w = min(v, kXMax); f rounds to its limit from here on"
+             : h.plain ? ": w = min(v, kXMax); f rounds to x from here on, and p is v"
+                       : ": w = min(v, kXMax); f rounds to x from here on, and p is 1");
+  if (!h.plain) t.constant("kTie", h.tie, ": f = v p + kTie, with the sign of x");
+  t.given("  static constexpr float kPull", has_pull);
+  if (has_pull) t.constant("kPull", h.pull, ": p's c0 is multiplied by v less kPull of |v|");
   t.line(
       "  // q = fma(w, kIndexScale, kIndexBias), row = bits(q) mod kRows, u = w - (q - "
       "kIndexBias)/kIndexScale\n");
@@ -686,7 +702,9 @@ void describe(Text& t, RoundedForwardHeader& h) {
   t.constant("kIndexScale", h.index_scale);
   t.constant("kIndexBias", h.index_bias);
   within(t, "kQuarticShift", h.quartic_shift, 16, 20);
-  t.bound("kA", h.bound_a, "sup |x p/f - 1| for x >= kXMin, proven", h.found_a, InputKind::x);
+  t.bound("kA", h.bound_a,
+          h.plain ? "sup |p/f - 1| for x >= kXMin, proven" : "sup |x p/f - 1| for x >= kXMin, proven",
+          h.found_a, InputKind::x);
   t.bound("kCoreA", h.bound_core, "the same over the rows from kCoreFirst on", h.found_core, InputKind::x);
   t.line(
       "  // a row: c0, c1, c2, c3; p(u), where the bits of c3, shifted left by kQuarticShift, are those of "

@@ -11,6 +11,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -121,11 +122,13 @@ struct ForwardHeader : HeaderNames {
   CoefficientTable table, tail;
 };
 
-/// y = f(x) rounded to a 16-bit format: f = x p(u). `table`: c0, c1, c2, c3, whose bits, shifted left by
-/// quartic_shift, are those of c4.
+/// y = f(x) rounded to a 16-bit format: f = x p(u), or, plain, p(u). `table`: c0, c1, c2, c3, whose bits,
+/// shifted left by quartic_shift, are those of c4.
 struct RoundedForwardHeader : HeaderNames {
   std::string format, accuracy;
-  float x_star = 0, x_min = 0, x_max = 0, tie = 0;
+  bool masked = true, plain = false;
+  float x_star = 0, x_min = 0, x_max = 0, tie = 0, pull = 0;
+  float end = std::numeric_limits<float>::infinity();  // the largest x that enters f
   int rows = 0, core_first = 0, core_rows = 0;
   float index_scale = 0, index_bias = 0;
   int quartic_shift = 0;

@@ -11,7 +11,7 @@
 
 #include "kernels/formats.h"
 #include "validation/certificate/deployed.h"
-#include "validation/certificate/gelu_interval.h"
+#include "validation/exact/activation.h"
 
 namespace outgrad::validation {
 namespace {
@@ -32,8 +32,26 @@ double midpoint(std::uint16_t magnitude, bool outward) {
   return (number(magnitude) + number(outward ? magnitude + 1 : magnitude - 1)) / 2;
 }
 
+// Encloses f at a point.
+Interval value_at(const Activation& activation, double x) {
+  const auto& formulas = activation.formulas();
+  return (x >= formulas.back().low ? formulas.back() : formulas.front()).f.at<0>(Interval(x))[0];
+}
+
+// What f rounds to at an infinity, where the enclosures end: infinity where it rounds the largest number to
+// itself, else what that number's f rounds to, for f has no turn beyond.
+template <class T>
+bool right_at_infinity(const RoundedForwardHeader& h, int code) {
+  const auto at = [&](int bits) {
+    const float x = kernels::widen(T{static_cast<std::uint16_t>(bits)});
+    return static_cast<int>(kernels::narrow<T>(deployed_forward(h, x)).bits);
+  };
+  return at(code) == (at(code - 1) == code - 1 ? code : at(code - 1));
+}
+
 template <class T>
 Finding prove(const RoundedForwardHeader& h) {
+  const Activation& activation = activation_of(h.activation, h.function, h.masked);
   Finding finding{"rounded", Verdict::Holds, 0, 0, "", {}};
   int wrong = 0, undecided = 0, total = 0;
 #pragma omp parallel for schedule(dynamic, 256) reduction(+ : wrong, undecided, total)
@@ -43,15 +61,15 @@ Finding prove(const RoundedForwardHeader& h) {
     const std::uint16_t y = kernels::narrow<T>(deployed_forward(h, x)).bits;
     ++total;
     bool right = false, refuted = false;
-    if (std::isinf(x) || x == 0) {
-      right = y == (x == -std::numeric_limits<float>::infinity() ? 0x8000 : code);
+    if (std::isinf(x) || (x == 0 && !h.plain)) {
+      right = x == 0 ? y == code : right_at_infinity<T>(h, code);
       refuted = !right;
     } else {
-      // |f|, in the sign of x, between the midpoints around |y|.
-      const Interval f = gelu(static_cast<double>(x)) * (x < 0 ? -1.0 : 1.0);
+      // |f| between the midpoints around |y|. f has the sign of x, or, plain, is positive.
+      const bool negative = x < 0 && !h.plain;
+      const Interval f = value_at(activation, static_cast<double>(x)) * (negative ? -1.0 : 1.0);
       const auto magnitude = static_cast<std::uint16_t>(y & 0x7fff);
-      const bool sign = ((y ^ code) & 0x8000) == 0;
-      // f has the sign of x
+      const bool sign = negative == ((y & 0x8000) != 0);
       const Interval low = magnitude == 0 ? Interval(-1) : Interval(midpoint<T>(magnitude, false));
       const Interval high = magnitude >= kInfinityBits<T> ? Interval(std::numeric_limits<double>::max())
                                                           : Interval(midpoint<T>(magnitude, true));
@@ -63,7 +81,8 @@ Finding prove(const RoundedForwardHeader& h) {
     (refuted ? wrong : undecided) += 1;
 #pragma omp critical
     if (refuted && !finding.witness)
-      finding.witness = Witness{x, kernels::widen(T{y}), gelu(static_cast<double>(x)).middle()};
+      finding.witness =
+          Witness{x, kernels::widen(T{y}), value_at(activation, static_cast<double>(x)).middle()};
   }
   finding.proven = wrong + undecided;
   finding.verdict = wrong > 0 ? Verdict::Violated : undecided > 0 ? Verdict::Undecided : Verdict::Holds;

@@ -12,7 +12,7 @@
 #include "kernels/catalogue/codes.h"
 #include "kernels/catalogue/few_bits.h"
 #include "kernels/fits.h"
-#include "kernels/gelu.h"
+#include "kernels/fitted_forward.h"
 #include "kernels/stores/mxfp8.h"
 #include "kernels/stores/parity.h"
 #include "validation/front/front.h"
@@ -40,7 +40,7 @@ template <class Forward, class T>
 T stored(T x) {
   if constexpr (requires { Forward::table(); }) {
     static constexpr auto kTables = kernels::forward_tables<Forward>();
-    return kernels::gelu_forward_element(Forward{}, kTables, x).y;
+    return kernels::fitted_forward_element(Forward{}, kTables, x).y;
   } else {
     return kernels::forward_of<Forward>(x);
   }
@@ -108,7 +108,7 @@ Store mxfp8() {
   store.condition = "blocks with |y| below 2^12; found: in blocks with amax from 2 to 4";
   store.errors = errors_of([](float x) {
     static constexpr auto kTables = kernels::forward_tables<Forward>();
-    const float y = kernels::gelu_forward_value<BF16>(FloatOps{}, Forward{}, kTables, x);
+    const float y = kernels::fitted_forward_value<BF16>(FloatOps{}, Forward{}, kTables, x);
     const kernels::E8M0 scale =
         kernels::shared_scale(kernels::magnitude_in_block(std::max(std::fabs(y), 2.0f)));
     const float kept =
@@ -131,7 +131,7 @@ Store e4m3() {
   store.errors = errors_of([](float x) {
     static constexpr auto kTables = kernels::forward_tables<Forward>();
     static constexpr auto kEntries = Fit::entries();
-    const float y = std::min(kernels::gelu_forward_value<BF16>(FloatOps{}, Forward{}, kTables, x),
+    const float y = std::min(kernels::fitted_forward_value<BF16>(FloatOps{}, Forward{}, kTables, x),
                              kernels::kLargestOf<kernels::F8E4M3>);
     const Y code = kernels::narrow<Y>(y);
     return kernels::evaluate_direct<Y>(FloatOps{}, Fit{}, kEntries, kernels::code_of(code),

@@ -14,7 +14,7 @@
 #include "kernels/activations.h"
 #include "kernels/eval.h"
 #include "kernels/formats.h"
-#include "kernels/gelu.h"
+#include "kernels/fitted_forward.h"
 #include "kernels/host/elementwise.h"
 #include "kernels/params.h"
 #include "validation/sweep/fingerprint.h"
@@ -39,8 +39,8 @@ void fused_forward(const float* x, float* y, std::uint32_t* mask, std::int64_t n
   for (; i < n; ++i) {
     mask[i / 32] |= static_cast<std::uint32_t>(kernels::evaluate_mask(kernels::FloatOps{}, Forward{}, x[i]))
                     << (i % 32);
-    y[i] = kernels::gelu_forward_value<T>(kernels::FloatOps{}, Forward{},
-                                          kernels::detail::kForwardTables<Forward>, x[i]);
+    y[i] = kernels::fitted_forward_value<T>(kernels::FloatOps{}, Forward{},
+                                            kernels::detail::kForwardTables<Forward>, x[i]);
   }
   std::transform(y, y + n, y, [](float v) { return kernels::widen(kernels::narrow<T>(v)); });
 }

@@ -807,9 +807,9 @@ class BlockSweeper {
 };
 
 /// Codes whose x are scattered have 0 for NaN, unless they keep it, and their bound for the limits of f'.
-/// NaN and infinite x must be treated as kernels/gelu.h and kernels/activation.h specify: m = 0 for NaN. With
-/// a minimum, -inf gives (-0, 0) and a finite g, and +inf gives (+inf, 1) and g = 1. Without one, y and g
-/// have the limits of f and f'. A fit without exact limits may differ from the limits of g by its
+/// NaN and infinite x must be treated as kernels/fitted_forward.h and kernels/activation.h specify: m = 0 for
+/// NaN. With a minimum, -inf gives (-0, 0) and a finite g, and +inf gives (+inf, 1) and g = 1. Without one, y
+/// and g have the limits of f and f'. A fit without exact limits may differ from the limits of g by its
 /// limit_error.
 void sweep_special(const Subject& subject, const Domain& domain, std::int64_t begin, std::int64_t end,
                    Segment& segment, OutputDigests& digests) {

@@ -289,7 +289,7 @@ struct Segment {
   std::int64_t oracle_decisions = 0;  // roundings of f that the reference could not decide
   std::int64_t misrounded = 0;  // y that differ from the correctly rounded one
   std::int64_t wrong_mask = 0;  // m that differ from [x >= x*]
-  std::int64_t wrong_special = 0;  // NaN or infinite x not treated as kernels/gelu.h specifies
+  std::int64_t wrong_special = 0;  // NaN or infinite x not treated as kernels/fitted_forward.h specifies
   std::vector<Mismatch> examples;  // the first few misrounded y
   PerBranch total, stored, oracle, regret, storage;  // T, T_dx, O, R, C
   // D, for a subject with a claim about it: |g(y) - f'| at an x with f(x) = y, at every swept y or at those

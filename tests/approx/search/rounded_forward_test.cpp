@@ -1,14 +1,17 @@
-// Forward fits that round correctly: what is fitted against the C library's erfc in long double, which shares
-// nothing with the fitter.
+// Forward fits that round correctly: what is fitted against the C library's functions in long double, which
+// share nothing with the fitter.
 #include "approx/search/rounded_forward.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "approx/function/activations.h"
 #include "approx/function/composite.h"
+#include "approx/search/partition.h"
 #include "kernels/eval.h"
 #include "kernels/formats.h"
 #include "kernels/host/errors.h"
@@ -17,16 +20,19 @@
 namespace outgrad::approx {
 namespace {
 
+Spec spec_named(const std::string& name) {
+  return read_spec(OUTGRAD_SOURCE_DIR "/approx/specs/" + name + ".json");
+}
 RoundedForwardSpec spec_of(Format format) {
-  return read_spec(std::string(OUTGRAD_SOURCE_DIR "/approx/specs/gelu_forward_") + to_string(format) +
-                   ".json")
-      .rounded.value();
+  return spec_named(std::string("gelu_forward_") + to_string(format)).rounded.value();
 }
 
-RoundedForwardModel fitted(const RoundedForwardSpec& spec) {
+RoundedForwardModel fitted(const Composite& composite, const RoundedForwardSpec& spec) {
   Stage rows("rows");
-  return fit_rounded_forward(gelu(), spec, "tried", rows);
+  return fit_rounded_forward(composite, spec, "tried", rows);
 }
+RoundedForwardModel fitted(const RoundedForwardSpec& spec) { return fitted(gelu(), spec); }
+RoundedForwardModel fitted(const Spec& spec) { return fitted(Composite(spec.activation), *spec.rounded); }
 
 const RoundedForwardModel& shipped(Format format) {
   static const RoundedForwardModel f16 = fitted(spec_of(Format::f16)), bf16 = fitted(spec_of(Format::bf16));
@@ -46,24 +52,29 @@ unsigned deployed(const RoundedForwardModel& m, float x) {
   return kernels::narrow<T>(kernels::evaluate_forward(kernels::FloatOps{}, m, Rows{m}, x)).bits;
 }
 
+/// f by the C library, and its limits at the infinities.
+struct Reference {
+  long double (*value)(long double x);
+  double left = -0.0, right = std::numeric_limits<double>::infinity();
+};
+
 template <class T>
-void expect_every_x_rounded(const RoundedForwardModel& m) {
+void expect_every_x_rounded(const RoundedForwardModel& m, const Reference& reference) {
   int wrong = 0;
   for (unsigned code = 0; code < 0x10000; ++code) {
     const float x = kernels::widen(T{static_cast<kernels::u16>(code)});
     if (std::isnan(x)) continue;
     const unsigned got = deployed<T>(m, x);
     const auto wide = static_cast<long double>(x);
-    const long double f = std::isinf(x)
-                              ? (x > 0 ? wide : -0.0L)
-                              : wide * std::erfc(-wide * 0.707106781186547524400844362104849039L) / 2;
+    const long double f = std::isinf(x) ? static_cast<long double>(x > 0 ? reference.right : reference.left)
+                                        : reference.value(wide);
     // The neighbours of a correctly rounded value are no nearer. Beyond the largest number the middle counts
     // as if there were another one.
     const auto value = [](unsigned bits) {
       return static_cast<long double>(kernels::widen(T{static_cast<kernels::u16>(bits)}));
     };
     if (std::isinf(x) || f == 0) {
-      wrong += value(got) != f || std::signbit(value(got)) != std::signbit(x);
+      wrong += value(got) != f || std::signbit(value(got)) != std::signbit(f);
       continue;
     }
     const long double distance = std::abs(value(got) - f);
@@ -74,14 +85,59 @@ void expect_every_x_rounded(const RoundedForwardModel& m) {
       // Next to 0 long double loses what f(x) has beyond x/2, which is positive: a tie goes up.
       wrong += distance > theirs || (distance == theirs && value(got) < value(sign | other));
     }
-    wrong += !std::isfinite(value(got)) || (sign != 0) != std::signbit(x);
+    wrong += !std::isfinite(value(got)) || (sign != 0) != std::signbit(f);
   }
   EXPECT_EQ(wrong, 0);
 }
 
 TEST(RoundedForward, EveryXOfTheFormatIsRoundedCorrectly) {
-  expect_every_x_rounded<kernels::F16>(shipped(Format::f16));
-  expect_every_x_rounded<kernels::BF16>(shipped(Format::bf16));
+  const Reference reference{
+      [](long double x) { return x * std::erfc(-x * 0.707106781186547524400844362104849039L) / 2; }};
+  expect_every_x_rounded<kernels::F16>(shipped(Format::f16), reference);
+  expect_every_x_rounded<kernels::BF16>(shipped(Format::bf16), reference);
+}
+
+RoundedForwardModel model(const char* name) { return fitted(spec_named(name)); }
+
+// With a pull; and with f(0) != 0, and x at the right.
+TEST(RoundedForward, SoIsThatOfOtherForms) {
+  const RoundedForwardModel mish = model("mish_forward_f16");
+  EXPECT_LT(mish.kPull, 0);
+  EXPECT_EQ(mish.kTie, 0);
+  expect_every_x_rounded<kernels::F16>(
+      mish, {[](long double x) { return x * std::tanh(std::log1p(std::exp(x))); }});
+  const RoundedForwardModel softplus = model("softplus_forward_bf16");
+  EXPECT_TRUE(softplus.kPlain);
+  EXPECT_EQ(softplus.kEnd, std::numeric_limits<float>::max());
+  const auto log_of_sum = [](long double x) {
+    return std::max(x, 0.0L) + std::log1p(std::exp(-std::abs(x)));
+  };
+  expect_every_x_rounded<kernels::BF16>(softplus, {log_of_sum, 0});
+}
+
+// With ties; levelling off on both sides, or on one, where f(0) != 0; and f = x from 0 on.
+TEST(RoundedForward, NightlySoIsThatOfAllForms) {
+  const auto silu = [](long double x) { return x / (1 + std::exp(-x)); };
+  expect_every_x_rounded<kernels::BF16>(model("silu_forward_bf16"), {silu});
+  const RoundedForwardModel tanh = model("tanh_forward_bf16");
+  EXPECT_EQ(tanh.kEnd, tanh.kXMax);
+  EXPECT_FALSE(tanh.kMasked);
+  expect_every_x_rounded<kernels::BF16>(tanh, {[](long double x) { return std::tanh(x); }, -1, 1});
+  const RoundedForwardModel sigmoid = model("sigmoid_forward_f16");
+  EXPECT_TRUE(sigmoid.kPlain);
+  expect_every_x_rounded<kernels::F16>(sigmoid, {[](long double x) { return 1 / (1 + std::exp(-x)); }, 0, 1});
+  expect_every_x_rounded<kernels::F16>(model("elu_forward_f16"),
+                                       {[](long double x) { return x > 0 ? x : std::expm1(x); }, -1});
+}
+
+// x* itself lies on either side of the float nearest to it.
+TEST(RoundedForward, TheBitBeginsAtTheLeastFloatRightOfTheMinimum) {
+  for (const char* name : {"gelu", "gelu_tanh", "quick_gelu", "silu", "mish"}) {
+    const Composite composite(find_activation(name));
+    const float least = least_with_bit(composite);
+    EXPECT_FALSE((Ball(least) - composite.x_star()).negative()) << name;
+    EXPECT_TRUE((Ball(std::nextafter(least, -INFINITY)) - composite.x_star()).negative()) << name;
+  }
 }
 
 TEST(RoundedForward, TheQuarticIsTheLowBitsOfTheCubic) {
@@ -132,6 +188,23 @@ TEST(RoundedForward, RefusesWhatCannotBe) {
   spec.core_rows = 8;
   spec.x_max = 5;
   EXPECT_NE(why(spec), "");
+  spec = spec_of(Format::f16);
+  spec.x_min = -4.0f;  // f(-4) is not -0
+  EXPECT_NE(why(spec).find("x_min: "), std::string::npos) << why(spec);
+}
+
+// The ties of kernels/rounded_forwards.h.
+TEST(RoundedForward, RefusesSwishInF16) {
+  Spec spec = spec_named("swish_forward_bf16");
+  spec.rounded->format = Format::f16;
+  spec.rounded->cells_per_unit = 4;
+  try {
+    fitted(spec);
+    ADD_FAILURE() << "fitted";
+  } catch (const kernels::SpecError& error) {
+    EXPECT_NE(std::string(error.what()).find("no polynomial passes through the ranges"), std::string::npos)
+        << error.what();
+  }
 }
 
 }  // namespace

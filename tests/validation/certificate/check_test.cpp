@@ -521,31 +521,38 @@ void expect_held(const std::set<std::string>& files) {
   }
 }
 
-int held(bool of_gelu) {
+int held(bool (*chosen)(const std::string& name)) {
   // in order, so that headers of one format follow each other: they share an enumeration
   std::set<std::string> files;
   for (const auto& entry :
        std::filesystem::directory_iterator(std::filesystem::path(OUTGRAD_SOURCE_DIR) / "kernels/generated")) {
     const std::string name = entry.path().filename().string();
-    if (!name.starts_with("tuned_") &&
-        (name.starts_with("gelu_") && !name.starts_with("gelu_tanh_")) == of_gelu)
-      files.insert(entry.path().string());
+    if (!name.starts_with("tuned_") && chosen(name)) files.insert(entry.path().string());
   }
   expect_held(files);
   return static_cast<int>(files.size());
 }
 
-TEST(Check, CommittedDefaultsOfGeluHold) {
+bool of_gelu(const std::string& name) { return name.starts_with("gelu_") && !name.starts_with("gelu_tanh_"); }
+bool of_a_forward(const std::string& name) { return name.find("_forward") != std::string::npos; }
+
+// GELU's, and a forward of each other form.
+TEST(Check, CommittedDefaultsHold) {
   std::set<std::string> files;
-  for (const char* name : {"gelu_f32", "gelu_bf16", "gelu_f16", "gelu_forward", "gelu_forward_bf16"}) {
+  for (const char* name :
+       {"gelu_f32", "gelu_bf16", "gelu_f16", "gelu_forward", "gelu_forward_bf16", "silu_forward_bf16",
+        "sigmoid_forward_f16", "tanh_forward_bf16", "elu_forward_f16"}) {
     files.insert(std::string(OUTGRAD_SOURCE_DIR) + "/kernels/generated/" + name + ".h");
   }
   expect_held(files);
 }
 
-TEST(Check, NightlyCommittedHeadersOfGeluHold) { EXPECT_GE(held(true), 13); }
+TEST(Check, NightlyCommittedHeadersOfGeluHold) { EXPECT_GE(held(of_gelu), 13); }
+TEST(Check, NightlyCommittedForwardsHold) { EXPECT_GE(held(of_a_forward), 20); }
 
-TEST(CheckExhaustive, CommittedHeadersOfOtherActivationsHold) { EXPECT_GE(held(false), 27); }
+TEST(CheckExhaustive, CommittedHeadersOfOtherActivationsHold) {
+  EXPECT_GE(held([](const std::string& name) { return !of_gelu(name) && !of_a_forward(name); }), 27);
+}
 
 // A row far below the header's kA is held to what it says of itself.
 TEST(Check, EachRowsOwnClaimIsProven) {

@@ -227,15 +227,14 @@ TEST(Mutation, ForwardDamageFails) {
   }
 }
 
-RoundedForwardHeader committed_rounded(const char* format) {
-  return std::get<RoundedForwardHeader>(
-      read_header(std::string(OUTGRAD_SOURCE_DIR "/kernels/generated/gelu_forward_") + format + ".h"));
+RoundedForwardHeader committed_rounded(const std::string& name) {
+  return std::get<RoundedForwardHeader>(read_header(OUTGRAD_SOURCE_DIR "/kernels/generated/" + name + ".h"));
 }
 
 TEST(Mutation, NightlyRoundedForwardDamageFails) {
   using Damage = std::function<void(RoundedForwardHeader&)>;
-  for (const char* format : {"f16", "bf16"}) {
-    EXPECT_EQ(check_header(committed_rounded(format)).verdict(), Verdict::Holds) << format;
+  for (const char* name : {"gelu_forward_f16", "gelu_forward_bf16", "silu_forward_f16"}) {
+    EXPECT_EQ(check_header(committed_rounded(name)).verdict(), Verdict::Holds) << name;
     for (const auto& [what, damage] : std::map<std::string, Damage>{
              {"kFormat", [](RoundedForwardHeader& h) { h.format = h.format == "f16" ? "bf16" : "f16"; }},
              {"kXStar up", [](RoundedForwardHeader& h) { h.x_star = std::nextafter(h.x_star, 0.0f); }},
@@ -256,10 +255,38 @@ TEST(Mutation, NightlyRoundedForwardDamageFails) {
              {"kA lowered by 2%", [](RoundedForwardHeader& h) { h.bound_a *= 0.98; }},
              {"kCoreA lowered by 2%", [](RoundedForwardHeader& h) { h.bound_core *= 0.98; }},
          }) {
-      RoundedForwardHeader h = committed_rounded(format);
+      RoundedForwardHeader h = committed_rounded(name);
       damage(h);
-      EXPECT_NE(check_header(h, Findings::to_failure).verdict(), Verdict::Holds) << format << ": " << what;
+      EXPECT_NE(check_header(h, Findings::to_failure).verdict(), Verdict::Holds) << name << ": " << what;
     }
+  }
+}
+
+// What only some forwards have.
+TEST(Mutation, NightlyDamageOfAForwardsFormFails) {
+  using Damage = std::function<void(RoundedForwardHeader&)>;
+  const auto no_end = [](RoundedForwardHeader& h) { h.end = std::numeric_limits<float>::infinity(); };
+  const auto no_pull = [](RoundedForwardHeader& h) { h.pull = 0; };
+  const auto masked = [](RoundedForwardHeader& h) { h.masked = !h.masked; };
+  const auto plain = [](RoundedForwardHeader& h) { h.plain = !h.plain; };
+  for (const auto& [name, what, damage] : std::vector<std::tuple<const char*, const char*, Damage>>{
+           {"mish_forward_f16", "kPull left out", no_pull},
+           {"mish_forward_f16", "kPull turned round", [](RoundedForwardHeader& h) { h.pull = -h.pull; }},
+           {"mish_forward_f16", "kPull too large", [](RoundedForwardHeader& h) { h.pull *= 2; }},
+           {"sigmoid_forward_f16", "kPlain", plain},
+           {"sigmoid_forward_f16", "kEnd left out", no_end},
+           {"sigmoid_forward_f16", "kXStar given", masked},
+           {"softplus_forward_bf16", "kEnd left out", no_end},
+           {"softplus_forward_bf16", "kEnd is kXMax", [](RoundedForwardHeader& h) { h.end = h.x_max; }},
+           {"tanh_forward_bf16", "kEnd left out", no_end},
+           {"tanh_forward_bf16", "kEnd below kXMax", [](RoundedForwardHeader& h) { h.end = 2; }},
+           {"tanh_forward_bf16", "kXMin", [](RoundedForwardHeader& h) { h.x_min = -3; }},
+           {"elu_forward_bf16", "kXMax", [](RoundedForwardHeader& h) { h.x_max = 1; }},
+           {"silu_forward_bf16", "kXStar left out", masked},
+       }) {
+    RoundedForwardHeader h = committed_rounded(name);
+    damage(h);
+    EXPECT_NE(check_header(h, Findings::to_failure).verdict(), Verdict::Holds) << name << ": " << what;
   }
 }
 

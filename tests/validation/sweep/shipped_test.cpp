@@ -67,8 +67,8 @@ TEST(Shipped, ListsEveryCommittedBackwardHeader) {
   for (const auto& entry :
        std::filesystem::directory_iterator(std::string(OUTGRAD_SOURCE_DIR) + "/kernels/generated")) {
     const std::string name = entry.path().stem().string();
-    const bool other =
-        name.starts_with("gelu_forward") || name.starts_with("tuned_") || entry.path().extension() != ".h";
+    const bool other = name.find("_forward") != std::string::npos || name.starts_with("tuned_") ||
+                       entry.path().extension() != ".h";
     // No kernel runs gelu_f32_rel; the error of a y in MXFP8 depends on its block, and direct tables in 8
     // bits have few entries: `check` goes through these.
     const bool checked = name == "gelu_f32_rel" ||

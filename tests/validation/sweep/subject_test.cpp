@@ -11,7 +11,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/gelu.h"
+#include "kernels/fitted_forward.h"
 #include "tests/kernels/synthetic_fit.h"
 
 namespace outgrad::validation {
@@ -91,8 +91,8 @@ TYPED_TEST(SubjectOf, GivesTheElementBodiesResults) {
     subject.derivative(y.data(), mask.data(), g.data(), n);
     if (subject.gradient) subject.gradient(y.data(), mask.data(), dx.data(), n);
     for (std::size_t i = 0; i < x.size(); ++i) {
-      const float want = kernels::gelu_forward_value<T>(kernels::FloatOps{}, Forward<T>{},
-                                                        kernels::forward_tables<Forward<T>>(), x[i]);
+      const float want = kernels::fitted_forward_value<T>(kernels::FloatOps{}, Forward<T>{},
+                                                          kernels::forward_tables<Forward<T>>(), x[i]);
       const bool m = (mask[i / 32] >> (i % 32) & 1) != 0;
       EXPECT_TRUE(same(y[i], widen(kernels::narrow<T>(want)))) << x[i];
       EXPECT_EQ(m, x[i] >= Forward<T>::kXStar) << x[i];

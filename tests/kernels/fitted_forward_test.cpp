@@ -1,5 +1,5 @@
 // The specified cases of the GELU kernels, for each format and for every way to run them.
-#include "kernels/gelu.h"
+#include "kernels/fitted_forward.h"
 
 #include <gtest/gtest.h>
 
@@ -48,7 +48,7 @@ class Gelu : public testing::Test {
   }
   static float g_of(float y, bool m) { return widen(dx_of(1.0f, y, m)); }
 
-  static GeluForwardElement<T> forward_of(float x) {
+  static ForwardElement<T> forward_of(float x) {
     constexpr i64 kSize = 37;
     const std::vector<T> input(kSize, narrow<T>(x));
     std::vector<T> y(kSize);

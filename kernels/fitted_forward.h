@@ -1,8 +1,9 @@
-// GELU's forward body, shared by the host, vectors and GPUs: x -> (y, mask bit). The backward is in
-// kernels/activation.h.
+// The body of the forwards that have a fit, shared by the host, vectors and GPUs: x -> (y, mask bit). They
+// are GELU's, and those of kernels/rounded_forwards.h. The backward is in kernels/activation.h.
 //
-// Specified cases (m is the mask bit): NaN in gives NaN out, and m = 0 for x = NaN. x = -0 gives y = -0 and m
-// = 1, while (y = -0, m = 0) is the left tail, with g = 0. x = -inf gives y = -0; y = +inf gives g = 1.
+// Specified cases (m is the mask bit of an f with a minimum): NaN in gives NaN out, and m = 0 for x = NaN. If
+// f(0) is 0, x = -0 gives y = -0; m is 1, while (y = -0, m = 0) is the left tail, with g = 0. x = -inf gives
+// y = -0 where f has a minimum; y = +inf gives g = 1.
 #pragma once
 
 #include "kernels/direct.h"
@@ -32,8 +33,8 @@ OUTGRAD_HD constexpr auto forward_tables() {
 
 // f(x) in fp32, ready to be narrowed to T.
 template <class T, class Ops, class Forward, class Tables>
-OUTGRAD_HD typename Ops::Value gelu_forward_value(const Ops& ops, const Forward& fit, const Tables& tables,
-                                                  const typename Ops::Value& x) {
+OUTGRAD_HD typename Ops::Value fitted_forward_value(const Ops& ops, const Forward& fit, const Tables& tables,
+                                                    const typename Ops::Value& x) {
   if constexpr (kIsRoundedForward<Forward>) {
     static_assert(same_text(Forward::kFormat, Format<T>::kName),
                   "a rounded forward is for the one format of its header");
@@ -45,16 +46,20 @@ OUTGRAD_HD typename Ops::Value gelu_forward_value(const Ops& ops, const Forward&
 }
 
 template <class T>
-struct GeluForwardElement {
+struct ForwardElement {
   T y;
   bool m;
 };
 
 template <class T, class Forward, class Tables>
-OUTGRAD_HD GeluForwardElement<T> gelu_forward_element(const Forward& fit, const Tables& tables, T x) {
+OUTGRAD_HD ForwardElement<T> fitted_forward_element(const Forward& fit, const Tables& tables, T x) {
   const float wide = widen(x);
-  return {narrow<T>(gelu_forward_value<T>(FloatOps{}, fit, tables, wide)),
-          evaluate_mask(FloatOps{}, fit, wide)};
+  const T y = narrow<T>(fitted_forward_value<T>(FloatOps{}, fit, tables, wide));
+  if constexpr (kHasMask<Forward>) {
+    return {y, evaluate_mask(FloatOps{}, fit, wide)};
+  } else {
+    return {y, false};
+  }
 }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI
