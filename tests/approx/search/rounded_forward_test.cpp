@@ -34,11 +34,6 @@ RoundedForwardModel fitted(const Composite& composite, const RoundedForwardSpec&
 RoundedForwardModel fitted(const RoundedForwardSpec& spec) { return fitted(gelu(), spec); }
 RoundedForwardModel fitted(const Spec& spec) { return fitted(Composite(spec.activation), *spec.rounded); }
 
-const RoundedForwardModel& shipped(Format format) {
-  static const RoundedForwardModel f16 = fitted(spec_of(Format::f16)), bf16 = fitted(spec_of(Format::bf16));
-  return format == Format::f16 ? f16 : bf16;
-}
-
 /// The model's rows as kernels/eval.h reads them.
 struct Rows {
   const RoundedForwardModel& m;
@@ -90,17 +85,44 @@ void expect_every_x_rounded(const RoundedForwardModel& m, const Reference& refer
   EXPECT_EQ(wrong, 0);
 }
 
-TEST(RoundedForward, EveryXOfTheFormatIsRoundedCorrectly) {
+void expect_quartics_in_the_cubics(const RoundedForwardModel& m) {
+  ASSERT_LE(m.pieces.size(), static_cast<size_t>(m.kRows));
+  for (const Piece& p : m.pieces) {
+    ASSERT_EQ(p.c.size(), static_cast<size_t>(RoundedForwardModel::kDegree) + 1);
+    EXPECT_EQ(kernels::bits_of(p.c[4]), kernels::bits_of(p.c[3]) << m.kQuarticShift) << p.row;
+  }
+}
+
+/// Proven from below without regard to words, seen at samples, proven from above: in this order.
+void expect_bounds_in_order(const RoundedForwardModel& m) {
+  double worst = 0, core = 0;
+  for (const Piece& p : m.pieces) {
+    EXPECT_LE(p.lower_bound, p.certified) << p.row;
+    EXPECT_LE(p.observed, p.certified) << p.row;
+    EXPECT_GE(p.observed, 0.5 * p.certified) << p.row << ": the proof is loose";
+    worst = std::max(worst, p.certified);
+    if (p.row >= m.kCoreFirst) core = std::max(core, p.certified);
+  }
+  EXPECT_EQ(worst, m.kA);
+  EXPECT_EQ(core, m.kCoreA);
+}
+
+TEST(RoundedForward, EveryXOfTheFormatIsRoundedCorrectlyAndBoundsAreInOrder) {
   const Reference reference{
       [](long double x) { return x * std::erfc(-x * 0.707106781186547524400844362104849039L) / 2; }};
-  expect_every_x_rounded<kernels::F16>(shipped(Format::f16), reference);
-  expect_every_x_rounded<kernels::BF16>(shipped(Format::bf16), reference);
+  const RoundedForwardModel f16 = fitted(spec_of(Format::f16)), bf16 = fitted(spec_of(Format::bf16));
+  expect_every_x_rounded<kernels::F16>(f16, reference);
+  expect_every_x_rounded<kernels::BF16>(bf16, reference);
+  for (const RoundedForwardModel* m : {&f16, &bf16}) {
+    expect_quartics_in_the_cubics(*m);
+    expect_bounds_in_order(*m);
+  }
 }
 
 RoundedForwardModel model(const char* name) { return fitted(spec_named(name)); }
 
 // With a pull; and with f(0) != 0, and x at the right.
-TEST(RoundedForward, SoIsThatOfOtherForms) {
+TEST(RoundedForward, NightlySoIsThatOfOtherForms) {
   const RoundedForwardModel mish = model("mish_forward_f16");
   EXPECT_LT(mish.kPull, 0);
   EXPECT_EQ(mish.kTie, 0);
@@ -137,34 +159,6 @@ TEST(RoundedForward, TheBitBeginsAtTheLeastFloatRightOfTheMinimum) {
     const float least = least_with_bit(composite);
     EXPECT_FALSE((Ball(least) - composite.x_star()).negative()) << name;
     EXPECT_TRUE((Ball(std::nextafter(least, -INFINITY)) - composite.x_star()).negative()) << name;
-  }
-}
-
-TEST(RoundedForward, TheQuarticIsTheLowBitsOfTheCubic) {
-  for (const Format format : {Format::f16, Format::bf16}) {
-    const RoundedForwardModel& m = shipped(format);
-    ASSERT_LE(m.pieces.size(), static_cast<size_t>(m.kRows));
-    for (const Piece& p : m.pieces) {
-      ASSERT_EQ(p.c.size(), static_cast<size_t>(RoundedForwardModel::kDegree) + 1);
-      EXPECT_EQ(kernels::bits_of(p.c[4]), kernels::bits_of(p.c[3]) << m.kQuarticShift) << p.row;
-    }
-  }
-}
-
-// Proven from below without regard to words, seen at samples, proven from above: in this order.
-TEST(RoundedForward, BoundsAreInOrder) {
-  for (const Format format : {Format::f16, Format::bf16}) {
-    const RoundedForwardModel& m = shipped(format);
-    double worst = 0, core = 0;
-    for (const Piece& p : m.pieces) {
-      EXPECT_LE(p.lower_bound, p.certified) << p.row;
-      EXPECT_LE(p.observed, p.certified) << p.row;
-      EXPECT_GE(p.observed, 0.5 * p.certified) << p.row << ": the proof is loose";
-      worst = std::max(worst, p.certified);
-      if (p.row >= m.kCoreFirst) core = std::max(core, p.certified);
-    }
-    EXPECT_EQ(worst, m.kA);
-    EXPECT_EQ(core, m.kCoreA);
   }
 }
 

@@ -30,18 +30,24 @@ std::string fp8_refused_by(const Fp8Header& h) {
   return "";
 }
 
-TEST(Fp8Bound, EveryCommittedHeaderHoldsAndIsItsOneText) {
-  for (const char* activation : {"gelu", "gelu_tanh", "quick_gelu", "silu", "swish", "mish"}) {
-    const Header header = parse_header(fp8_text(activation), activation);
-    EXPECT_EQ(print_header(header), fp8_text(activation));
-    const CheckReport report = check_header(header);
-    EXPECT_EQ(report.verdict(), Verdict::Holds) << to_text(report);
-    EXPECT_EQ(report.findings.size(), 4u + 6 * 3) << activation;
-    for (const Finding& finding : report.findings) {
-      if (finding.name.find(" T") == std::string::npos) continue;
-      EXPECT_GT(finding.proven, finding.claim * 0.999) << activation << " " << finding.name;
-    }
+void expect_held(const char* activation) {
+  const Header header = parse_header(fp8_text(activation), activation);
+  EXPECT_EQ(print_header(header), fp8_text(activation));
+  const CheckReport report = check_header(header);
+  EXPECT_EQ(report.verdict(), Verdict::Holds) << to_text(report);
+  EXPECT_EQ(report.findings.size(), 4u + 6 * 3) << activation;
+  for (const Finding& finding : report.findings) {
+    if (finding.name.find(" T") == std::string::npos) continue;
+    EXPECT_GT(finding.proven, finding.claim * 0.999) << activation << " " << finding.name;
   }
+}
+
+TEST(Fp8Bound, CommittedHeadersHoldAndAreTheirOneText) {
+  for (const char* activation : {"gelu", "silu"}) expect_held(activation);
+}
+
+TEST(Fp8Bound, NightlyOtherCommittedHeadersHoldAndAreTheirOneText) {
+  for (const char* activation : {"gelu_tanh", "quick_gelu", "swish", "mish"}) expect_held(activation);
 }
 
 TEST(Fp8Bound, DamagedHeadersAreRefused) {
