@@ -38,10 +38,15 @@ mutations() {
   # with another quartic.
   mutation tail_threshold eval.h 'y = ops.where(@ops.less(x, ops.constant(fit.kTailX))@, y' \
     'ops.less(x, ops.constant(fit.kXMin))' Forwards/2.FollowsItsDefinition
-  mutation forward_tie eval.h 'return ops.fma(ops.mul(w, u), t, @ops.fma(v, c0, ops.constant(fit.kTie))@);' \
-    'ops.mul(v, c0)' Gelu/1.TinyTiesRoundAsTheExactValue
+  mutation forward_tie eval.h 'return ops.fma(ops.mul(w, u), t, @ops.fma(x, c0, ops.constant(tie))@);' \
+    'ops.mul(x, c0)' Gelu/1.TinyTiesRoundAsTheExactValue
   mutation forward_quartic eval.h 'Value t = ops.fma(@ops.shifted(c3, fit.kQuarticShift)@, u, c3);' 'c3' \
     RoundedForwards/2.FollowItsDefinition
+  # The pull towards the other side, and an f that does not level off.
+  mutation forward_pull eval.h 'return ops.fma(@ops.constant(-fit.kPull)@, ops.signed_as(' \
+    'ops.constant(fit.kPull)' RoundedForwards/5.FollowItsDefinition
+  mutation forward_end eval.h 'enters = @ops.at_most(v, ops.constant(fit.kEnd))@;' 'v' \
+    RoundedForwards/6.FollowItsDefinition
   # The mask's threshold itself on the wrong side.
   mutation mask_threshold eval.h 'return @ops.less_equal(ops.constant(fit.kXStar), x)@;' \
     'ops.less(ops.constant(fit.kXStar), x)' Forwards/2.FollowsItsDefinition
