@@ -321,8 +321,8 @@ OUTGRAD_HD typename Ops::Value evaluate_forward_derivative(const Ops& ops, const
 // Forward fits for one 16-bit format: f(x) = x p(u), where p approximates f(x)/x, or f(x) = p(u) where f(0)
 // is not 0 (kPlain). A row is four words, {c0, c1, c2, c3}. The bits of c3, shifted left by kQuarticShift,
 // are those of c4, and the centre follows from the row's number. kIsRoundedForward tells whether a fit is of
-// this kind. Three members may be absent: kPlain, which is then false; kEnd, the largest x that enters the
-// result, for an f that has a limit at +inf; and kPull, a relative step of x against its sign.
+// this kind. Members may be absent: kXStar of an f without a minimum; kTie of a plain fit; kPlain, then
+// false; kEnd, the largest x that enters the result; kPull, a step of x against its sign, then none.
 template <class Forward>
 inline constexpr bool kIsRoundedForward = requires { Forward::kQuarticShift; };
 

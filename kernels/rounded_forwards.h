@@ -2,9 +2,9 @@
 // (ForwardFit). An activation that has none in a format is computed there in double precision
 // (kernels/forwards.h), with the same bits.
 //
-// Swish has none in f16. f(2^-9) and f(-2^-10) lie a relative 2^-30 from a tie whose even neighbour is the
-// wrong one, and f at +-0x1.4a8p-9 lies about as near to the other side of one, so that what serves the
-// former costs the latter: no polynomial of degree 4 in a cell that holds x = 0 serves all four.
+// Swish has none in f16. f(2^-9) and f(-2^-10) lie a relative 2^-30 and 2^-33 from a tie whose even neighbour
+// is the wrong one, and f(+-0x1.4a8p-9) a relative 2^-24 from one on its other side: what serves the former
+// costs the latter. The fitter finds no polynomial for the row of 0 in cells of 1/4, 1/8, 1/16 and 1/32.
 #pragma once
 
 #include "kernels/formats.h"

@@ -71,8 +71,10 @@ Found worst_input_of(const std::vector<Piece>& pieces, int first_row = 0) {
   return worst;
 }
 
-/// The words of a row as stored.
+/// A row's words: the centre and the coefficients; the same and the scale; or the four of a rounded forward.
 enum class RowForm { centred, scaled, rounded };
+
+/// The words of a row as stored.
 std::string row_text(const Piece& p, RowForm form) {
   std::string words;
   if (form == RowForm::rounded) {  // the centre follows from the row, c4 from c3

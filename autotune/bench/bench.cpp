@@ -10,7 +10,6 @@
 #include "autotune/bench/deployed.h"
 #include "autotune/bench/peer.h"
 #include "autotune/measure/workload.h"
-#include "kernels/activations.h"
 #include "kernels/host/parallel.h"
 #include "kernels/support/statistics.h"
 
@@ -132,12 +131,6 @@ constexpr KernelId kTimed[] = {KernelId::kGeluBackward,
 
 // Of the activations beside GELU, those that people train with; their backward is GELU's with another table.
 constexpr std::string_view kTimedActivations[] = {"gelu_tanh", "silu", "mish"};
-
-int activation_named(std::string_view name) {
-  return static_cast<int>(
-      std::find(std::begin(kernels::kActivationNames), std::end(kernels::kActivationNames), name) -
-      std::begin(kernels::kActivationNames));
-}
 
 }  // namespace
 

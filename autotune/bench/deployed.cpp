@@ -1,6 +1,9 @@
 // Calls the compiled library, and instantiates the host kernels in the schedules of a local tuned header.
 #include "autotune/bench/deployed.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "kernels/activations.h"
 #include "kernels/c/table.h"
 #include "kernels/cuda/plan.h"
@@ -62,6 +65,12 @@ DeployedActivation fit_at(int activation, kernels::FitList<Fit...>) {
 DeployedActivation deployed_activation(int activation, FormatId format) {
   return with_type(
       format, [&]<class T>(T) { return fit_at(activation, typename kernels::ActivationFits<T>::Type{}); });
+}
+
+int activation_named(std::string_view name) {
+  return static_cast<int>(
+      std::find(std::begin(kernels::kActivationNames), std::end(kernels::kActivationNames), name) -
+      std::begin(kernels::kActivationNames));
 }
 
 std::string run_deployed_activation(int activation, const Problem& problem, const Arguments& a) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "autotune/space/arguments.h"
 #include "autotune/space/problem.h"
@@ -30,6 +31,8 @@ struct DeployedActivation {
   kernels::FitClaims fit;
 };
 DeployedActivation deployed_activation(int activation, FormatId format);
+// The place of one of its names.
+int activation_named(std::string_view name);
 // Runs the problem's forward or backward of it and returns the instruction set. The mask of an activation
 // that rises is not used. It comes from the compiled library (kernels/c/): EnvironmentError with its message
 // where OUTGRAD_ISA asks for what there is not, SpecError with it otherwise.

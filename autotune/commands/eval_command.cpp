@@ -119,7 +119,7 @@ int activation_of(const EvalOptions& options) {
                                        std::end(kernels::kActivationNames));
   if (options.activation.empty()) return 0;
   require_one_of("activation", options.activation, names);
-  return static_cast<int>(std::find(names.begin(), names.end(), options.activation) - names.begin());
+  return activation_named(options.activation);
 }
 
 // For the device: the fit of its backward, or its forward.

@@ -6,10 +6,10 @@
 
 #include "autotune/gpu/model.h"
 #include "autotune/space/schedule.h"
-#include "kernels/rounded_forwards.h"
 #include "kernels/cuda/gpu_ops.cuh"
 #include "kernels/fits.h"
 #include "kernels/host/errors.h"
+#include "kernels/rounded_forwards.h"
 
 namespace outgrad::autotune::gpu {
 namespace {
