@@ -163,8 +163,9 @@ class Block(torch.nn.Module):
 
     def forward(self, x, residual):
         if isinstance(self.norm, outgrad.LayerNorm):
-            return (self.norm.of_mlp((self.first, "gelu", self.second), x, P) if self.whole
-                    else self.norm.of_linear(self.second, x, residual, P))
+            second = self.second.weight, self.second.bias
+            return (self.norm.of_mlp(x, (self.first.weight, self.first.bias, "gelu", *second), P)
+                    if self.whole else self.norm.of_linear(x, *second, residual, P))
         h = F.gelu(self.first(x)) if self.whole else x
         return self.norm(F.dropout(self.second(h), P) + (x if self.whole else residual))
 

@@ -30,12 +30,14 @@ class DropoutAddNorm(nn.Module):
     Face's SelfOutput and Output classes."""
 
     def forward(self, hidden_states: torch.Tensor, input_tensor: torch.Tensor) -> torch.Tensor:
-        dense, dropout, norm = self.dense, self.dropout, self.LayerNorm
+        own = self._modules
+        dense, dropout, norm = own["dense"], own["dropout"], own["LayerNorm"]
         if not (_norm_takes_all(dropout, norm) and _are_alone(dropout, norm)):
             return norm(dropout(dense(hidden_states)) + input_tensor)
         p = dropout.p if dropout.training else 0.0
-        if _is_plain(dense) and _gives(dense, hidden_states, input_tensor) and _are_alone(dense):
-            return norm.of_linear(dense, hidden_states, input_tensor, p)
+        weight, bias = _plain(dense)
+        if weight is not None and _gives(weight, hidden_states, input_tensor) and _are_alone(dense):
+            return norm.of_linear(hidden_states, weight, bias, input_tensor, p)
         x = dense(hidden_states)
         return (norm(x, input_tensor, p) if x.dtype == input_tensor.dtype and x.shape == input_tensor.shape
             else norm(dropout(x) + input_tensor))
@@ -46,14 +48,16 @@ class LinearActivation(nn.Module):
     Intermediates."""
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return _activated(self.dense, self.intermediate_act_fn, hidden_states)
+        own = self._modules
+        return _activated(own["dense"], own["intermediate_act_fn"], hidden_states)
 
 
 class LinearActivationLinear(nn.Module):
     """fc2(activation_fn(fc1(hidden_states))), for an object made as one of Hugging Face's MLP classes."""
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.fc2(_activated(self.fc1, self.activation_fn, hidden_states))
+        own = self._modules
+        return own["fc2"](_activated(own["fc1"], own["activation_fn"], hidden_states))
 
 
 class _FeedsForward:
@@ -61,15 +65,17 @@ class _FeedsForward:
     output(intermediate(x), x) as one node."""
 
     def feed_forward_chunk(self, attention_output: torch.Tensor) -> torch.Tensor:
-        intermediate, output, x = self.intermediate, self.output, attention_output
+        own, x = self._modules, attention_output
+        intermediate, output = own["intermediate"], own["output"]
         if type(intermediate) is LinearActivation and type(output) is DropoutAddNorm:
-            first, activation = intermediate.dense, intermediate.intermediate_act_fn
-            second, dropout, norm = output.dense, output.dropout, output.LayerNorm
-            plain = (_takes_linear(activation) and _is_plain(first) and _is_plain(second)
-                and _norm_takes_all(dropout, norm))
-            if plain and _gives(first, x, x, second) and _are_alone(intermediate, output, first, activation,
-                    second, dropout, norm):
-                return norm.of_mlp((first, activation.activation, second), x,
+            inner, outer = intermediate._modules, output._modules
+            first, activation = inner["dense"], inner["intermediate_act_fn"]
+            second, dropout, norm = outer["dense"], outer["dropout"], outer["LayerNorm"]
+            (weight1, bias1), (weight2, bias2) = _plain(first), _plain(second)
+            if (weight1 is not None and weight2 is not None and _gives(weight1, x, x, weight2)
+                    and (name := _takes_linear(activation)) and _norm_takes_all(dropout, norm)
+                    and _are_alone(intermediate, output, first, activation, second, dropout, norm)):
+                return norm.of_mlp(x, (weight1, bias1, name, weight2, bias2),
                     dropout.p if dropout.training else 0.0)
         return output(intermediate(x), x)
 
@@ -128,10 +134,15 @@ class _Rewritten:
 
     def _outgrad_linears_of(self, x, *linears):
         """The results of several Linears for x."""
-        plain = (isinstance(x, torch.Tensor) and x.dim() > 1
-            and all(_is_plain(one) and x.dtype == one.weight.dtype for one in linears))
-        if plain and _are_alone(*linears):
-            return functional.linears_of(x, linears)
+        parameters = []
+        for one in linears:
+            weight, bias = _plain(one)
+            if weight is None or weight.dtype != getattr(x, "dtype", None):
+                break
+            parameters += weight, bias
+        else:
+            if x.dim() > 1 and len(linears) in functional.SHARED and _are_alone(*linears):
+                return functional.linears_of(x, parameters)
         return [one(x) for one in linears]
 
     def __reduce_ex__(self, protocol):
@@ -390,28 +401,37 @@ def _norm_takes_all(dropout, norm):
         and norm.store == stores.DEFAULT_OF_NORMS)
 
 
-def _is_plain(linear):
-    """Whether a Linear is PyTorch's own; a parameter of a subclass of Tensor is sharded or quantised."""
-    return type(linear) is nn.Linear and type(linear.weight) is nn.Parameter
+def _plain(linear):
+    """The weight and the bias of a Linear of PyTorch's own; (None, None) of another one, and where the weight
+    is of a subclass of Tensor, hence sharded or quantised."""
+    # A module's attributes take 0.5 us each, its dictionaries 0.05.
+    if type(linear) is nn.Linear:
+        own = linear._parameters
+        if type(weight := own.get("weight")) is nn.Parameter:
+            return weight, own["bias"]
+    return None, None
 
 
-def _gives(linear, x, like, second=None):
-    """Whether the result of a Linear for x, or that of a second one behind it, has the shape and type of
-    another tensor."""
-    shape, weight, last = x.shape, linear.weight, linear.weight if second is None else second.weight
-    fit = last is weight or last.shape[1] == weight.shape[0]
+def _gives(weight, x, like, second=None):
+    """Whether what a Linear of this weight makes of x, or what that of a second one makes of this, has the
+    shape and type of another tensor."""
+    shape, last = x.shape, weight if second is None else second
+    fit = second is None or second.shape[1] == weight.shape[0]
     alike = x.dtype == weight.dtype == last.dtype == like.dtype and len(shape) > 1 and fit
     return alike and shape[-1] == weight.shape[1] and like.shape == (*shape[:-1], last.shape[0])
 
 
 def _takes_linear(activation):
-    return (type(activation).forward is modules._Activation.forward and activation.store == stores.DEFAULT
-        and activation.activation is not None)
+    """The name of an activation that a node takes together with the Linear before it; None of another one."""
+    return (activation.activation if type(activation).forward is modules._Activation.forward
+        and activation.store == stores.DEFAULT else None)
 
 
 def _activated(linear, activation, x):
-    if _takes_linear(activation) and _is_plain(linear) and x.dim() > 1 and _are_alone(linear, activation):
-        return functional.linear_activation(x, linear.weight, linear.bias, activation.activation)
+    weight, bias = _plain(linear)
+    if (weight is not None and (name := _takes_linear(activation)) and x.dim() > 1
+            and _are_alone(linear, activation)):
+        return functional.linear_activation(x, weight, bias, name)
     return activation(linear(x))
 
 

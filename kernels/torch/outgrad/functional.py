@@ -452,13 +452,13 @@ def _linears_of(count):
     def gradients(ctx, saved, *dys):
         x, *weights = saved
         for_x, *wanted = ctx.needs_input_grad
-        dx, found = None, []
+        of_x, dx, found = x.reshape(-1, x.shape[-1]), None, []
         for dy, weight, for_weight, for_bias in zip(dys, weights, wanted[::2], wanted[1::2], strict=True):
             if dy is None:  # it does not reach the loss
                 found += [None, None]
                 continue
             rows = dy.reshape(-1, weight.shape[0])
-            first, dweight, dbias = _linear_gradients(rows, x, weight, for_x and dx is None, for_weight,
+            first, dweight, dbias = _linear_gradients(rows, of_x, weight, for_x and dx is None, for_weight,
                 for_bias)
             found += [dweight, dbias]
             if for_x:
@@ -468,15 +468,15 @@ def _linears_of(count):
     return _Operation("linears_of", compute, keep, gradients, results=count)
 
 
-_LINEARS = {count: _linears_of(count) for count in range(2, 9)}
+# how many Linears of one x may be one node
+SHARED = range(2, 9)
+_LINEARS = {count: _linears_of(count) for count in SHARED}
 
 
-def linears_of(x, linears):
-    """What each of several Linears of PyTorch makes of x, which fits them, as one node."""
-    if len(linears) not in _LINEARS:
-        return [linear(x) for linear in linears]
-    return _LINEARS[len(linears)](x,
-        *(parameter for linear in linears for parameter in (linear.weight, linear.bias)))
+def linears_of(x, parameters):
+    """What each of several Linears of PyTorch makes of x, which fits them, as one node. parameters: weight,
+    bias, weight, bias, ..."""
+    return _LINEARS[len(parameters) // 2](x, *parameters)
 
 
 # --- Norms ----------------------------------------------------------------------------------------
@@ -961,19 +961,18 @@ def add(norm, x, residual, columns, of_norm):
     return _add_norms[norm](x, residual, None, 0.0, columns, *of_norm)
 
 
-def norm_of_linear(norm, h, linear, residual, p, of_norm):
-    """norm(dropout(linear(h), p) + residual) as one node; of_norm is headed by the columns."""
-    return _norms_of_linears[norm](h, linear.weight, linear.bias, residual,
-        dropout_seed(h) if p > 0 else None, p, *of_norm)
-
-
-def norm_of_mlp(norm, x, mlp, p, of_norm):
-    """norm(dropout(second(activation(first(x))), p) + x) as one node, mlp being (first, the activation's
-    name, second); of_norm as above."""
-    first, activation, second = mlp
-    seed = dropout_seed(x) if p > 0 else None
-    return _norms_of_mlps[norm, activation](x, first.weight, first.bias, second.weight, second.bias, seed, p,
+def norm_of_linear(norm, h, weight, bias, residual, p, columns, of_norm):
+    """norm(dropout(linear(h, weight, bias), p) + residual) as one node."""
+    return _norms_of_linears[norm](h, weight, bias, residual, dropout_seed(h) if p > 0 else None, p, columns,
         *of_norm)
+
+
+def norm_of_mlp(norm, x, mlp, p, columns, of_norm):
+    """norm(dropout(linear(h, weight2, bias2), p) + x) with h = activation(linear(x, weight1, bias1)) as one
+    node, mlp being (weight1, bias1, the activation's name, weight2, bias2)."""
+    weight1, bias1, activation, weight2, bias2 = mlp
+    return _norms_of_mlps[norm, activation](x, weight1, bias1, weight2, bias2,
+        dropout_seed(x) if p > 0 else None, p, columns, *of_norm)
 
 
 def dropout_add_layer_norm(x: torch.Tensor, residual: torch.Tensor, normalized_shape: int | Sequence[int],

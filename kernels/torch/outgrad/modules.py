@@ -64,10 +64,11 @@ class GELU(_Activation, nn.GELU):
 
     # for an object that was made as Hugging Face's GELUActivation, which lacks this attribute
     approximate = "none"
+    _FORMS = {"none": "gelu", "tanh": "gelu_tanh"}
 
     @property
     def activation(self) -> str | None:
-        return {"none": "gelu", "tanh": "gelu_tanh"}.get(self.approximate)  # PyTorch reports any other value
+        return self._FORMS.get(self.approximate)  # PyTorch reports any other value
 
 
 class TanhGELU(GELU):
@@ -139,6 +140,13 @@ def _equal(a, b):
     if a is None or b is None:
         return a is b
     return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
+
+
+def _parameter(module, name):
+    """module.name, which nn.Module takes 0.5 us to find. What stands for a parameter under FSDP1 or a
+    parametrization is no entry of the dictionary."""
+    own = module._parameters
+    return own[name] if name in own else getattr(module, name)
 
 
 def _is_sharded(parameter):
@@ -339,17 +347,20 @@ class _Norm:
         name, columns, of_norm = self._of(x, residual, functional.ADD)
         return functional.add(name, x, residual, columns, of_norm)
 
-    def of_linear(self, linear: nn.Linear, h: torch.Tensor, residual: torch.Tensor, p: float) -> torch.Tensor:
-        """y of dropout(linear(h), p) + residual as one node; not under autocast. The Linear is one of
-        PyTorch, whose result has residual's shape and type."""
+    def of_linear(self, h: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
+            residual: torch.Tensor, p: float) -> torch.Tensor:
+        """y of dropout(linear(h, weight, bias), p) + residual as one node; not under autocast. The Linear is
+        one of PyTorch, whose result has residual's shape and type."""
         name, columns, of_norm = self._of(residual)
-        return functional.norm_of_linear(name, h, linear, residual, p, (columns, *of_norm))
+        return functional.norm_of_linear(name, h, weight, bias, residual, p, columns, of_norm)
 
-    def of_mlp(self, mlp: tuple[nn.Linear, str, nn.Linear], x: torch.Tensor, p: float) -> torch.Tensor:
-        """y of dropout(second(activation(first(x))), p) + x as one node, mlp being (first, activation,
-        second); as of_linear."""
+    def of_mlp(self, x: torch.Tensor,
+            mlp: tuple[torch.Tensor, torch.Tensor | None, str, torch.Tensor, torch.Tensor | None],
+            p: float) -> torch.Tensor:
+        """y of dropout(linear(h, weight2, bias2), p) + x with h = activation(linear(x, weight1, bias1)) as
+        one node, mlp being (weight1, bias1, the activation's name, weight2, bias2); as of_linear."""
         name, columns, of_norm = self._of(x)
-        return functional.norm_of_mlp(name, x, mlp, p, (columns, *of_norm))
+        return functional.norm_of_mlp(name, x, mlp, p, columns, of_norm)
 
     def _of(self, x, residual=None, functions=functional.DROPOUT_ADD):
         """(layer_norm or rms_norm, the columns, what functional calls of_norm) of a norm of x or of a sum
@@ -407,14 +418,14 @@ class LayerNorm(_Norm, nn.LayerNorm):
     """nn.LayerNorm from its output; u in its repr is the unit roundoff of the output's type."""
 
     def _arguments(self):
-        return self.normalized_shape, self.weight, self.bias, self.eps, False
+        return self.normalized_shape, _parameter(self, "weight"), _parameter(self, "bias"), self.eps, False
 
 
 class RMSNorm(_Norm, nn.RMSNorm):
     """nn.RMSNorm from its output; u in its repr is the unit roundoff of the output's type."""
 
     def _arguments(self):
-        return (self.normalized_shape, self.weight, None,
+        return (self.normalized_shape, _parameter(self, "weight"), None,
             functional.EPS_OF_RMS if self.eps is None else self.eps, True)
 
 
@@ -432,7 +443,8 @@ class LlamaRMSNorm(_Norm, nn.Module):
         return self._norm(x)
 
     def _arguments(self):
-        return self.weight.shape, self.weight, None, self.variance_epsilon, True
+        weight = _parameter(self, "weight")
+        return weight.shape, weight, None, self.variance_epsilon, True
 
     def extra_repr(self) -> str:
         return f"{tuple(self.weight.shape)}, eps={self.variance_epsilon}, {self._moved_in_every_type()}"
