@@ -11,14 +11,13 @@
 #     first   outgrad-gpu: times; a sample of the bits; streams and graphs; PyTorch beside it; then all bits
 #             and the digests of all outputs
 #     torch   the PyTorch package: its operators against the CPU's, streams, graphs, checkpoints; then the
-#             speed of BERT-Large, GPT-2 and RoBERTa beside PyTorch's own, all at one batch and then at each
-#             one's largest
+#             speed of BERT-Large beside PyTorch's own, at three batches, in turn, and at each one's largest
 #     tune    outgrad-tune: tunes all kernels
 #     check   compute-sanitizer's memcheck and racecheck over a sample of the bits
 #
-# --budget S: tune searches for S seconds, and torch measures models for as many, and more of them. Of a stage
-# that is named alone they are in the place of the 180 s. What the stages need is built first: side by side on
-# eight cores or more, and a slow build delays what is measured.
+# --budget S: tune searches for S seconds, and torch measures models for as many; from 600 on, three models in
+# three types and all recipes. Of a stage that is named alone they are in the place of the 180 s. What the
+# stages need is built first: side by side on eight cores or more, and a slow build delays what is measured.
 #
 # OUTGRAD_PACK_DIR names the pack's folder, OUTGRAD_GPU_BUILD the build's (build-gpu), $OUT the results'
 # (out/gpu). Of several GPUs it is the first, or the first of CUDA_VISIBLE_DEVICES. A result is in $OUT as
@@ -418,7 +417,8 @@ carried() {
 torch_stage() {
   # a row that is begun takes up to a minute
   local header seconds workers=() ends=60
-  local few=(--modes "pure bf16" --recipes "eager + SDPA|ours|eager + SDPA, graph|ours, graph")
+  local few=(--models BERT-Large --modes "pure bf16")
+  few+=(--recipes "eager + SDPA|ours|eager + SDPA, graph|ours, graph")
   if ! has_torch; then
     say "SKIPPED: PyTorch with CUDA is not importable"
     return 0
@@ -439,7 +439,7 @@ torch_stage() {
   say "== memory, largest batch and speed"
   seconds=$(searching "$ends")
   if [[ $seconds -lt 1 ]]; then seconds=1; fi
-  if [[ -n $budget ]]; then few=(); fi
+  if [[ ${budget:-0} -ge 600 ]]; then few=(); fi
   step $((seconds + 100)) "$python" "$root/notebooks_data/studies/throughput.py" "${few[@]}" \
     --out "$work/throughput.json" --seconds "$seconds"
 }
