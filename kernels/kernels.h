@@ -102,7 +102,7 @@ inline constexpr Operand kNormScratch = reals("workspace", Content::kResult, Ext
 // row(type, function, value, default, operands...) for every kernel, in the order of the tuner's reports. Its
 // KernelId is k<type>, its table of tuned choices is <type>, its functions are called <function>, and its
 // outgrad_kernel is OUTGRAD_KERNEL_<value>. If nothing was tuned, it runs <default> of
-// kernels/generated/tuned_default.h or tuned_default_cuda.h. Operands are those of namespace catalogue.
+// kernels/generated/tuned_default.h or tuned_tables_cuda.h. Operands are those of namespace catalogue.
 // clang-format off
 #define OUTGRAD_KERNELS(row)                                                                                \
   row(GeluBackward, gelu_backward, GELU_BACKWARD, DefaultBackward<T>,                                       \

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <iterator>
+#include <set>
 
 #include "autotune/commands/tune_modes.h"
 #include "autotune/evidence/defaults.h"
@@ -92,11 +93,15 @@ int defaults_command(const Words& words) {
     std::vector<TunedChoice> entries =
         winners_in(records, cpu ? on_cpu : on_gpu, std::filesystem::path(header).parent_path().string(),
                    Accuracy::kAsDefault);
-    const std::vector<TunedChoice> defaults = default_entries(choices);
-    entries.insert(entries.end(), defaults.begin(), defaults.end());
+    std::set<std::string> families;
+    for (const TunedChoice& entry : entries) families.insert(entry.device.family);
+    if (cpu || families.size() > 1) {  // one family of GPUs says nothing of the others
+      const std::vector<TunedChoice> defaults = default_entries(choices);
+      entries.insert(entries.end(), defaults.begin(), defaults.end());
+    }
     kernels::write_file(
         header, tuned_header(std::move(entries), cpu ? Backend::kCpu : Backend::kCuda,
-                             "from the records of several runs, with their default", Accuracy::kAsDefault));
+                             "by tune --defaults, from records of several runs", Accuracy::kAsDefault));
   }
   if (options.json)
     print_json(

@@ -17,6 +17,7 @@
 namespace outgrad::autotune {
 namespace {
 
+using kernels::i64;
 using kernels::SpecError;
 using nlohmann::json;
 
@@ -130,25 +131,74 @@ struct Instance {
   bool operator==(const Instance&) const = default;
 };
 
+// The default on this choice's device, at another size.
+TunedChoice default_beside(const TunedChoice& choice, i64 cols) {
+  TunedChoice fence;
+  fence.problem = choice.problem;
+  fence.problem.cols = cols;
+  fence.device = choice.device;
+  fence.variant = "default";
+  fence.evidence = kernels::Evidence::none;
+  fence.speedup = {1, 1, 1};
+  fence.standard = true;
+  return fence;
+}
+
+// The choices for a kernel on GPUs, and entries of the default around those that are not it. A lookup takes
+// the nearest entry, however far away it is. But a norm's schedule says how many warps and octets hold a row
+// of the length that it was measured at: a longer row does not fit into these registers and comes from shared
+// memory or is read again, and a row of less than 0.7 of it leaves lanes without work. An elementwise
+// kernel's schedule is taken down to 1/32 of the elements: fewer do not fill the GPU.
+std::vector<TunedChoice> with_defaults_around(std::span<const TunedChoice> choices) {
+  std::vector<TunedChoice> all(choices.begin(), choices.end());
+  const auto add = [&](const TunedChoice& choice, i64 cols) {
+    const bool known = std::any_of(all.begin(), all.end(), [&](const TunedChoice& c) {
+      return key_text(c.device) == key_text(choice.device) && c.problem.cols == cols &&
+             c.problem.rows == choice.problem.rows;
+    });
+    if (cols > 0 && !known) all.push_back(default_beside(choice, cols));
+  };
+  for (const TunedChoice& choice : choices) {
+    if (choice.standard || choice.problem.cols == 0) continue;
+    if (kernels::is_norm(choice.problem.kernel)) {
+      add(choice, choice.problem.cols / 2);
+      add(choice, choice.problem.cols + 1);
+    } else if (!choice.problem.over_rows()) {
+      add(choice, choice.problem.cols / 1024);
+    }
+  }
+  std::sort(all.begin(), all.end(),
+            [](const TunedChoice& a, const TunedChoice& b) { return order_of(a) < order_of(b); });
+  return all;
+}
+
 std::string table_text(std::span<const TunedChoice> choices, Backend backend,
                        const std::vector<std::string>& devices, Accuracy accuracy) {
   const Problem& problem = choices.front().problem;
   const std::string base = type_name(problem.name().replace(problem.name().find('.'), 1, "_"));
   std::vector<Instance> instances;
-  std::string entries;
+  std::vector<std::size_t> index;
   for (const TunedChoice& choice : choices) {
+    if (choice.standard) {
+      index.push_back(std::string::npos);
+      continue;
+    }
     const Instance instance{fit_of(choice), schedule_text(choice, backend)};
     const auto found = std::find(instances.begin(), instances.end(), instance);
-    const auto index = found - instances.begin();
+    index.push_back(static_cast<std::size_t>(found - instances.begin()));
     if (found == instances.end()) instances.push_back(instance);
+  }
+  std::string entries;
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    const TunedChoice& choice = choices[i];
     const auto device = std::find(devices.begin(), devices.end(), key_text(choice.device)) - devices.begin();
     entries += "      {" +
                (is_for_every_device(choice.device) ? "{}" : "kTunedDevices[" + std::to_string(device) + "]") +
                ", " + std::to_string(choice.problem.cols == 0 ? 0 : choice.problem.rows) + ", " +
-               std::to_string(choice.problem.cols) + ", " + std::to_string(index) + ", " +
-               literal(choice.variant) + ",\n       " + evidence_text(choice.evidence) + ", {" +
-               float_text(choice.speedup.median) + ", " + float_text(choice.speedup.low) + ", " +
-               float_text(choice.speedup.high) + "}},\n";
+               std::to_string(choice.problem.cols) + ", " +
+               std::to_string(std::min(index[i], instances.size())) + ", " + literal(choice.variant) +
+               ",\n       " + evidence_text(choice.evidence) + ", {" + float_text(choice.speedup.median) +
+               ", " + float_text(choice.speedup.low) + ", " + float_text(choice.speedup.high) + "}},\n";
   }
   std::string text, list;
   for (std::size_t i = 0; i < instances.size(); ++i) {
@@ -165,8 +215,9 @@ std::string table_text(std::span<const TunedChoice> choices, Backend backend,
       : is_backward(problem.kernel)        ? "DefaultNormBackward"
                                            : "DefaultNormForward";
   const bool any = accuracy == Accuracy::kAny && problem.has_fit() && is_backward(problem.kernel);
-  return text + "template <>\nstruct " + table_name(problem) + " : " + base +
-         "Choice0 {\n  using Choices = kernels::Choices<" + list + standard + ">;\n" +
+  return text + "template <>\nstruct " + table_name(problem) + " : " +
+         (instances.empty() ? standard : base + "Choice0") + " {\n  using Choices = kernels::Choices<" +
+         list + standard + ">;\n" +
          (any ? "  static constexpr bool kAnyAccuracy = true;  // tune --accuracy any\n" : "") +
          "  static constexpr TunedEntry kEntries[] = {\n" + entries + "      {{}, 0, 0, " +
          std::to_string(instances.size()) + "}};\n};\n\n";
@@ -230,6 +281,7 @@ std::vector<TunedChoice> winners_in(const std::vector<Record>& records, const So
     if (!choice) continue;
     try {
       choice_holds(*choice);
+      choice->standard = !evidence.gain && backend_of(evidence.device) == Backend::kCuda;
       winners.push_back(*std::move(choice));
     } catch (const SpecError& error) {  // edited by hand, or of a fit that is gone
       kernels::print_error_line("warning: " + evidence.name() + ": " + error.what() + ": the default stays");
@@ -259,7 +311,7 @@ std::string tuned_header(std::vector<TunedChoice> choices, Backend backend, cons
                      "choice, the variant's name, "
                      "evidence, and the default's time\n"
                      "// over its own: median, low, high.\n#pragma once\n\n#include \"kernels/generated/" +
-                     (cpu ? "tuned_default.h" : "tuned_default_cuda.h") + "\"\n";
+                     (cpu ? "tuned_default.h" : "tuned_tables_cuda.h") + "\"\n";
   for (const std::string& header : headers) text += "#include \"" + header + "\"\n";
   text += "\nnamespace outgrad::kernels::inline OUTGRAD_ABI::" + space + " {\n\n";
   if (!devices.empty()) {
@@ -271,7 +323,8 @@ std::string tuned_header(std::vector<TunedChoice> choices, Backend backend, cons
     const auto last = std::find_if(first, choices.end(), [&](const TunedChoice& c) {
       return c.problem.name() != first->problem.name();
     });
-    text += table_text({first, last}, backend, devices, accuracy);
+    text += cpu ? table_text({first, last}, backend, devices, accuracy)
+                : table_text(with_defaults_around({first, last}), backend, devices, accuracy);
     first = last;
   }
   return text + "}  // namespace outgrad::kernels::inline OUTGRAD_ABI::" + space + "\n";

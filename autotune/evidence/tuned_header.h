@@ -27,6 +27,9 @@ struct TunedChoice {
   kernels::Evidence evidence = kernels::Evidence::measured;
   Interval speedup{};
   std::string fit{}, claims{};  // of a backward the fit's name, and claims_text()
+  // The kernel's default, with what it leaves open: on GPUs that is then chosen by the size that a call has,
+  // and not as it was for the problem's.
+  bool standard = false;
 };
 
 TunedChoice tuned_choice(const AnyVariant& variant, const DeviceKey& device, kernels::Evidence evidence,
@@ -39,9 +42,10 @@ std::vector<TunedChoice> winners_in(const std::vector<Record>& records, const So
                                     const std::string& folder, Accuracy accuracy);
 
 // The header's text. `origin` is a comment line on where it comes from. Kernels and formats that no choice is
-// for keep the default's table; so does every device that no entry is for. A table of fits says where any
-// accuracy was asked for: without that, one that takes a fit along which is less accurate than the default
-// compiles nowhere (kernels/accuracy.h). Throws SpecError for parameters that are no schedule's.
+// for keep the default's table; so does every device that no entry is for, and so do sizes of which a GPU's
+// choice says nothing: a norm's other lengths, and elementwise kernels' small arrays. A table of fits says
+// where any accuracy was asked for: without that, one that takes a fit along which is less accurate than the
+// default compiles nowhere (kernels/accuracy.h). Throws SpecError for parameters that are no schedule's.
 std::string tuned_header(std::vector<TunedChoice> choices, Backend backend, const std::string& origin,
                          Accuracy accuracy);
 

@@ -1,6 +1,7 @@
 // The tuned launchers, run thread by thread on the host: which choice of a table runs, by device and size,
 // told apart by fits that differ in bits; norms, whose choices differ in nothing but speed, give the host's
 // bits.
+#define OUTGRAD_TUNED_CUDA_HEADER "kernels/generated/tuned_tables_cuda.h"
 #include "kernels/cuda/tuned.cuh"
 
 #include <gtest/gtest.h>

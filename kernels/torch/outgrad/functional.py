@@ -795,7 +795,7 @@ def dropout_seed(x):
     generator = torch.cuda.default_generators[device.index]
     offset = generator.get_offset()
     generator.set_offset(offset + 4)
-    return torch.tensor(library.seed_at(generator.initial_seed(), offset))
+    return torch.scalar_tensor(library.seed_at(generator.initial_seed(), offset), dtype=torch.int64)
 
 
 def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Tensor:

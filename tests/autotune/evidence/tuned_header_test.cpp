@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <random>
 
 #include "autotune/cpu/compile.h"
@@ -134,7 +135,9 @@ class Program {
         "-std=c++20 -O1 -fopenmp -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror "
         "-I" +
         toolchain.source_root + " " + folder_ / "program.cpp" + " " + flags + " -o " + folder_ / "program";
-    if (tuned) compile += " -DOUTGRAD_TUNED_HEADER='\"" + folder_ / "tuned.h" + "\"'";
+    if (tuned)
+      for (const char* macro : {"OUTGRAD_TUNED_HEADER", "OUTGRAD_TUNED_CUDA_HEADER"})
+        compile += std::string(" -D") + macro + "='\"" + folder_ / "tuned.h" + "\"'";
     return output_of(compile + " 2>&1");
   }
   std::string run(const std::string& flags, bool tuned = true) const {
@@ -261,6 +264,51 @@ TEST(TunedHeader, OfALessAccurateFitCompilesOnlyWhereAnyAccuracyWasAskedFor) {
             "default, 1\n");
 }
 
+// What holds a row of 1024 columns in registers holds no longer one, and the default is better than what then
+// happens. Where the default won, the entry is the default itself, which a call's own size completes.
+TEST(TunedHeader, OfAGpuIsTheDefaultAtOtherLengthsOfANormAndForSmallArrays) {
+  const Problem norm{KernelId::kLayernormForward, FormatId::kBf16},
+      gelu{KernelId::kGeluForward, FormatId::kBf16}, kept{KernelId::kRmsnormForward, FormatId::kBf16},
+      bias{KernelId::kBiasGeluForward, FormatId::kBf16};
+  const DeviceKey gpu{"cuda: A GPU, sm_90, 2 SMs, 1 GiB", "cuda: sm_90", "cuda: sm_9x"};
+  const json rows = {{"row_warps", 1}, {"octets", 4}, {"home", "registers"}},
+             elements = {{"octets", 6}, {"fit", "GeluForwardBf16"}};
+  TunedChoice standard = choice(kept.sized(4096, 1024), gpu, "the default's", rows);
+  standard.standard = true;
+  const std::vector<TunedChoice> choices = {choice(norm.sized(4096, 1024), gpu, "of 1024", rows),
+                                            choice(norm.sized(4096, 512), gpu, "of 512", rows),
+                                            choice(gelu.sized(1, 1 << 27), gpu, "large", elements),
+                                            choice(bias.sized(4096, 1024), gpu, "with a bias", elements),
+                                            standard};
+  const std::string header = tuned_header(choices, Backend::kCuda, "for a test", Accuracy::kAsDefault);
+  const Program program(header, R"(
+#include <cstdio>
+#include "kernels/cuda/choice.h"
+using namespace outgrad::kernels;
+template <class Table>
+void say(i64 rows, i64 n, const char* device) {
+  const Found found = cuda::tuned::find<Table>({device, "cuda: sm_90", "cuda: sm_9x"}, rows, n);
+  const TunedEntry& entry = Table::kEntries[found.entry];
+  std::printf("%s, %d of %d\n", entry.variant, entry.choice, Table::Choices::kCount);
+}
+int main() {
+  for (const char* device : {"cuda: A GPU, sm_90, 2 SMs, 1 GiB", "cuda: Another, sm_90, 2 SMs, 1 GiB"}) {
+    for (const i64 n : {256, 512, 768, 1024, 1025, 4096})
+      say<cuda::tuned::LayernormForward<BF16>>(64, n, device);
+    for (const int log : {14, 20, 23, 28}) say<cuda::tuned::GeluForward<BF16>>(1, i64{1} << log, device);
+  }
+  say<cuda::tuned::BiasGeluForward<BF16>>(64, 4096, "another");
+  say<cuda::tuned::RmsnormForward<BF16>>(64, 4096, "another");
+  static_assert(cuda::tuned::RmsnormForward<BF16>::kSchedule.row_warps == 0);
+}
+)");
+  const std::string each =
+      "default, 1 of 2\nof 512, 0 of 2\nof 1024, 0 of 2\nof 1024, 0 of 2\ndefault, 1 of 2\ndefault, 1 of 2\n"
+      "default, 1 of 2\ndefault, 1 of 2\nlarge, 0 of 2\nlarge, 0 of 2\n";
+  EXPECT_EQ(program.run("-march=native"), each + each + "with a bias, 0 of 2\nthe default's, 0 of 1\n")
+      << header;
+}
+
 TEST(TunedHeader, TextIsAFunctionOfTheChoicesWhateverTheirOrder) {
   std::vector<TunedChoice> choices;
   DeviceKey other = kHere;
@@ -355,7 +403,10 @@ TEST(Winners, AreWhatTheEvidenceChoosesForEachDeviceAndSizeOfTheseSources) {
   EXPECT_EQ(name_at(found, kHere.device, 4096), "fast");
   EXPECT_EQ(name_at(found, kHere.device, 8192), "default");
   EXPECT_EQ(name_at(found, there, 4096), "fast");
-  for (const TunedChoice& choice : found) EXPECT_EQ(choice.evidence, kernels::Evidence::measured);
+  for (const TunedChoice& choice : found) {
+    EXPECT_EQ(choice.evidence, kernels::Evidence::measured);
+    EXPECT_FALSE(choice.standard) << "on a CPU a variant names all that its default leaves open";
+  }
   EXPECT_TRUE(winners_in(records, {"k2", "c1"}, folder.path(), Accuracy::kAsDefault).empty());
 
   records.push_back(with_header);
@@ -367,6 +418,25 @@ TEST(Winners, AreWhatTheEvidenceChoosesForEachDeviceAndSizeOfTheseSources) {
   EXPECT_EQ(name_at(found, kHere.device, 4096), "none") << "its fit's header is not there";
   EXPECT_EQ(name_at(found, there, 8192), "none");
   EXPECT_EQ(found.size(), 2u);
+}
+
+// kernels/generated/tuned_default_cuda.h, for the sources that a GPU measured last.
+TEST(Winners, OfThePublishedRecordsOfGpusAreTheDefaultsThere) {
+  std::vector<Record> records;
+  for (const auto& entry : std::filesystem::directory_iterator(source_root() + "/notebooks_data/tuned")) {
+    if (!entry.path().filename().string().starts_with("cuda_")) continue;
+    const Database database = load_database(entry.path().string());
+    records.insert(records.end(), database.records.begin(), database.records.end());
+  }
+  ASSERT_FALSE(records.empty());
+  const Record& last =
+      *std::max_element(records.begin(), records.end(),
+                        [](const Record& a, const Record& b) { return a.run.time < b.run.time; });
+  const std::string header =
+      tuned_header(winners_in(records, last.run.hashes, "", Accuracy::kAsDefault), Backend::kCuda,
+                   "by tune --defaults, from records of several runs", Accuracy::kAsDefault);
+  EXPECT_EQ(header, kernels::read_file(source_root() + "/kernels/generated/tuned_default_cuda.h"))
+      << "./outgrad tune --defaults notebooks_data/tuned/cuda_*.jsonl --out that header";
 }
 
 TEST(Identity, OfARecordIsTheOneThatTheKernelsFind) {

@@ -2,7 +2,7 @@
 // that bits tell which choice ran, and another schedule of a norm, which no bit tells.
 #pragma once
 
-#include "kernels/generated/tuned_default_cuda.h"
+#include "kernels/generated/tuned_tables_cuda.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda::tuned {
 
