@@ -71,13 +71,15 @@ Record predicted_record(const gpu::Outcome& outcome, const gpu::Architecture& ar
   const auto& [code, helpers, prediction, compiled] = std::get<gpu::Predicted>(outcome.result);
   record.state = "predicted";
   record.resources = {code.resources.registers, code.resources.shared_bytes, {}};
-  // Not counted: the machine code has not told (autotune/gpu/facts.h), and the prediction is of memory alone.
+  // Not counted: the machine code has not told (autotune/gpu/facts.h), and the model assumes a number.
   record.instructions_per_element = code.counted ? code.instructions_per_element : INFINITY;
   record.predicted = {prediction.ns,
                       prediction.memory_ns,
                       prediction.issue_ns,
                       prediction.shared_ns,
+                      prediction.cache_ns,
                       prediction.others_ns,
+                      prediction.launch_ns,
                       prediction.occupancy,
                       prediction.bytes_in_flight,
                       prediction.share_of_bandwidth,

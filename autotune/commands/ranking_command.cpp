@@ -102,6 +102,8 @@ json ranking_json(const RankingResult& r, const Recording& recording, const Rank
           {"best_at", r.check.best_at ? json(*r.check.best_at) : json()},
           {"top", r.check.top},
           {"top_in_first_tenth", r.check.top_found},
+          {"first", kFirst},
+          {"reached", r.check.reached},
           {"compiled", r.predicted.compiled},
           {"seconds", r.seconds}};
 }
@@ -124,6 +126,11 @@ void print_ranking(const RankingResult& r, const Recording& recording, const Ran
     std::printf("  the fastest as measured has no prediction: %s\n", recording.name_of(r.check.best).c_str());
   std::printf("  of the %zu fastest as measured, %zu are within the first %.0f%% as predicted\n", r.check.top,
               r.check.top_found, 100 * kTopShare);
+  std::printf(
+      "  the best of the first %zu, %zu and %zu as predicted reach %.1f%%, %.1f%% and %.1f%% of the "
+      "fastest's speed\n",
+      kFirst[0], kFirst[1], kFirst[2], 100 * r.check.reached[0], 100 * r.check.reached[1],
+      100 * r.check.reached[2]);
   std::printf("  %zu programs compiled or taken from the cache, in %.1f s\n", r.predicted.compiled,
               r.seconds);
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <stdexcept>
 
 #include "kernels/host/errors.h"
@@ -32,19 +33,38 @@ constexpr int kRegistersPerSm = 65536, kRegisterUnit = 256;  // per warp
 constexpr int kBlockBarriers = 16;
 // bytes per block; the second is the system's own
 constexpr int kSharedUnit = 128, kSharedReserved = 1024;
-// DRAM latency under load. An assumption, the same for all, until a device's measurements replace it: idle
-// latencies are some hundred ns on these boards, and a streaming kernel's requests queue.
-constexpr double kLatencyNs = 800;
 constexpr double kSharedBytesPerClock = 128;
-// Latencies of a dependent shuffle and of a barrier with what goes through shared memory before and behind
-// it; and what passes between two kernels of one stream. Assumptions of the same kind: no device has measured
-// them yet.
-constexpr double kShuffleClocks = 25, kBarrierClocks = 60;
-constexpr double kLaunchNs = 1500;
-constexpr double kOverlap = 4;
-// Lanes of a warp that read different rows of a table `rows` collide: 8 lanes at a time on 8 groups of banks,
-// of which a random assignment has 2.6 on the fullest (the expected maximum load of 8 balls in 8 bins).
-constexpr double kRowConflicts = 2.6;
+
+// What follows was fitted, all together, to what an H200 measured in November 2026: the 168 rows of
+// notebooks_data/gpu/nvidia_h200/timing.json that are of GELU, LayerNorm and RMSNorm by their defaults, and
+// 384 of the tuner's candidates (recordings beside it). The figures depend on one another: the latency, for
+// one, is no load's, but the place of a corner whose sharpness is fitted too. No other board has measured any
+// of it.
+constexpr double kLatencyNs = 210, kSharpness = 3.1;
+constexpr double kOverlap = 2.66;
+// Warps per scheduler beneath which instructions that depend on one another are waited for.
+constexpr double kStalledWarps = 2.4;
+// Clocks of an SM for a cache line that a warp's load or store touches; for a row of a table that lanes read
+// through L1, each at its place.
+constexpr double kLineClocks = 2.9, kCachedRowClocks = 7.5;
+// Lanes of a warp that read different rows of a table `rows` collide: with x ~ N(0, 1) fewer than if rows
+// were equally likely.
+constexpr double kRowConflicts = 1.5;
+// Loads with the hint that they are read once: of elementwise kernels, and of norms.
+constexpr double kStreamingTrips = 1.05, kStreamingRows = 0.96;
+// Of the time that SMs stand idle while others have a block more, and of the last round of blocks; the rest
+// is made up for, because blocks do not end together.
+constexpr double kIdleSms = 0.77, kLastRound = 0.57;
+// What a row waits for the sums over it, for each sum: as a block's only work between loads, or with rows
+// requested ahead.
+constexpr double kSumNs = 325, kSumAheadNs = 182;
+// An instruction before the loop, most of which wait for the table.
+constexpr double kPrologueNs = 3.2;
+constexpr double kLaunchNs = 2000, kNextLaunchNs = 2300;
+// of the bandwidth, in the kernels beside the one of the schedule: few blocks, each with little to request
+constexpr double kHelperShare = 0.25;
+// A norm's instructions per element where the machine code does not tell.
+constexpr double kUncounted = 30;
 
 int up_to(int value, int unit) { return (value + unit - 1) / unit * unit; }
 
@@ -120,19 +140,46 @@ double ns_of_others(const Architecture& architecture, const GpuVariant& variant,
   double ns = 0;
   for (int i = 0; i < plan.launches; ++i)
     if (plan.launch[i].kernel != variant.main_kernel())
-      ns += kLaunchNs + bytes_of_helper(plan.launch[i], variant.problem) / architecture.dram_gb_per_s;
+      ns += kNextLaunchNs +
+            bytes_of_helper(plan.launch[i], variant.problem) / (kHelperShare * architecture.dram_gb_per_s);
   return ns;
 }
 
-double overlapped(const Prediction& p) {
-  return std::pow(
-      std::pow(p.memory_ns, kOverlap) + std::pow(p.issue_ns, kOverlap) + std::pow(p.shared_ns, kOverlap),
-      1 / kOverlap);
+// Memory's time per element on one SM, by Little's law without its corner.
+double memory_ns(const Architecture& architecture, const Traffic& traffic, Prediction& p) {
+  const double bytes = traffic.read + traffic.written,
+               bandwidth = architecture.dram_gb_per_s / architecture.sms;
+  p.needed_in_flight = kLatencyNs * bandwidth * traffic.read / bytes;
+  const double fill = p.bytes_in_flight / p.needed_in_flight;
+  return bytes / bandwidth * std::pow(1 + std::pow(fill, -kSharpness), 1 / kSharpness);
 }
 
-// Whole rounds of resident blocks, over the part of them that is filled.
-double rounding(double blocks, int places) {
-  return blocks > places ? std::ceil(blocks / places) * places / blocks : 1;
+double issue_ns(const Architecture& architecture, double instructions, double threads) {
+  const double stalled = kStalledWarps * kWarp * kSchedulers / threads;
+  return instructions / (kWarp * kSchedulers * architecture.clock_ghz) * std::sqrt(1 + stalled * stalled);
+}
+
+// Of what a warp requests at once it touches whole lines, which hold an octet of a lane beside those of
+// others: with accesses of less than an octet, each line several times.
+double line_ns(const Architecture& architecture, const GpuVariant& variant, const Traffic& traffic,
+               int access) {
+  constexpr double kLine = 128;
+  const double octet = kOctet * autotune::bytes_of(variant.problem.format);
+  return (traffic.read + traffic.written) / kLine * (octet / access) * kLineClocks / architecture.clock_ghz;
+}
+
+double overlapped(std::initializer_list<double> parts) {
+  double sum = 0;
+  for (const double part : parts) sum += std::pow(part, kOverlap);
+  return std::pow(sum, 1 / kOverlap);
+}
+
+// What it costs that blocks do not fill whole rounds, as a factor. per_sm: blocks, on average.
+double rounding(double per_sm, int resident) {
+  if (per_sm <= 1) return 1;
+  const double rounds = per_sm / resident;
+  return rounds <= 1 ? 1 + kIdleSms * (std::ceil(per_sm) / per_sm - 1)
+                     : 1 + kLastRound * (std::ceil(rounds) / rounds - 1);
 }
 
 // The kernel of the schedule, on one SM; ns of the others is not in it.
@@ -143,19 +190,15 @@ Prediction of_trips(const Architecture& architecture, const GpuVariant& variant,
   const double elements_per_trip = (columns && !is_wide(variant.problem) ? 1 : kOctet) * schedule.octets;
   Prediction p;
   p.resident_blocks = resident_blocks(architecture, code.resources, schedule.threads);
-  double launched =
-      schedule.blocks_per_sm > 0 ? std::min(p.resident_blocks, schedule.blocks_per_sm) : p.resident_blocks;
+  double blocks_per_sm = schedule.blocks_per_sm > 0 ? schedule.blocks_per_sm : p.resident_blocks;
   if (variant.problem.cols > 0) {
     const PlannedLaunch main = main_launch(plan_of(architecture, variant, p.resident_blocks), variant);
-    launched = std::min(launched, static_cast<double>(main.blocks) / architecture.sms);
+    blocks_per_sm = static_cast<double>(main.blocks) / architecture.sms;
   }
-  const double threads = launched * schedule.threads;
+  const double threads = std::min<double>(p.resident_blocks, blocks_per_sm) * schedule.threads;
   p.occupancy = threads / architecture.threads_per_sm;
-  const double bandwidth = architecture.dram_gb_per_s / architecture.sms;  // bytes per ns and SM
   p.bytes_in_flight = threads * elements_per_trip * traffic.read;
-  p.needed_in_flight = kLatencyNs * bandwidth * traffic.read / (traffic.read + traffic.written);
-  const double bytes = traffic.read + traffic.written;
-  p.memory_ns = bytes / (bandwidth * std::min(1.0, p.bytes_in_flight / p.needed_in_flight));
+  p.memory_ns = memory_ns(architecture, traffic, p);
   // A thread has its prologue once for all its trips: for one where the grid has no loop, for as many as to
   // be without weight where no size is known. A thread of bias's backward has it for a slot's rows.
   double instructions = code.instructions_per_element;
@@ -171,11 +214,15 @@ Prediction of_trips(const Architecture& architecture, const GpuVariant& variant,
     instructions += code.prologue_instructions * static_cast<double>(main.blocks * main.threads) /
                     static_cast<double>(variant.problem.elements());
   }
-  p.issue_ns = instructions / (kWarp * kSchedulers * architecture.clock_ghz);
+  p.issue_ns = issue_ns(architecture, instructions, threads);
   const double conflicts = schedule.table == kernels::TableHome::rows ? kRowConflicts : 1;
   p.shared_ns = conflicts * code.shared_loads_per_element / (kSharedBytesPerClock * architecture.clock_ghz);
-  p.ns = overlapped(p);
-  if (schedule.blocks_per_sm > 0) p.ns *= rounding(schedule.blocks_per_sm, p.resident_blocks);
+  p.cache_ns = line_ns(architecture, variant, traffic, schedule.access_bytes);
+  if (schedule.table == kernels::TableHome::caches)
+    p.cache_ns += kCachedRowClocks / kWarp / architecture.clock_ghz;
+  p.ns = overlapped({p.memory_ns, p.issue_ns, p.shared_ns, p.cache_ns});
+  if (schedule.loads == kernels::CacheHint::streaming) p.ns *= kStreamingTrips;
+  p.ns *= rounding(blocks_per_sm, p.resident_blocks);
   return p;
 }
 
@@ -202,35 +249,29 @@ Prediction of_rows(const Architecture& architecture, const GpuVariant& variant, 
   const double rows = static_cast<double>(problem.rows) / (blocks * s.block_rows);
   // and the slots they are of
   const double slots = fused ? static_cast<double>(main.own_slots) : 1;
-  Traffic traffic = traffic_of(problem);
-  if (fused)
-    traffic.written +=
-        sizeof(float) * kernels::cuda::column_sums(kind.norm) * blocks / static_cast<double>(problem.rows);
-  const double bytes = traffic.read + traffic.written,
-               bandwidth = architecture.dram_gb_per_s / architecture.sms;
-  const int reductions = kind.forward && kind.norm == kernels::Norm::layer ? 2 : 1;
-  constexpr int kShuffles = 5;  // from 32 lanes to one
-  const double reduce_ns = reductions *
-                           (kShuffles * kShuffleClocks + (s.row_warps > 1 ? kBarrierClocks : 0)) /
-                           architecture.clock_ghz;
-  const double waiting = s.rows_ahead > 0 ? 1 : kLatencyNs / (kLatencyNs + reduce_ns);
-  p.bytes_in_flight = threads *
-                      (registers ? own * std::max(1, s.rows_ahead) : std::min<double>(own, kOctet)) *
-                      traffic.read * waiting;
-  p.needed_in_flight = kLatencyNs * bandwidth * traffic.read / bytes;
-  p.memory_ns = bytes / (bandwidth * std::min(1.0, p.bytes_in_flight / p.needed_in_flight));
+  const Traffic traffic = traffic_of(problem);  // the rows of sums stay in L2
+  p.bytes_in_flight =
+      threads * (registers ? own * std::max(1, s.rows_ahead) : std::min<double>(own, kOctet)) * traffic.read;
+  p.memory_ns = memory_ns(architecture, traffic, p);
+  double instructions = kUncounted;
   if (code.counted) {
     // Octets that are not there are issued for as well, where registers hold the row.
     const double row_elements = registers ? kOctet * s.octets : own;
-    const double instructions =
-        (code.instructions_per_element * row_elements + code.row_instructions +
-         (code.slot_instructions * slots + code.prologue_instructions) / std::max(1.0, rows)) /
-        own;
-    p.issue_ns = instructions / (kWarp * kSchedulers * architecture.clock_ghz);
+    instructions = (code.instructions_per_element * row_elements + code.row_instructions +
+                    (code.slot_instructions * slots + code.prologue_instructions) / std::max(1.0, rows)) /
+                   own;
     p.shared_ns =
         code.shared_loads_per_element * row_elements / own / (kSharedBytesPerClock * architecture.clock_ghz);
   }
-  p.ns = overlapped(p) * rounding(per_sm, p.resident_blocks);
+  p.issue_ns = issue_ns(architecture, instructions, threads);
+  p.cache_ns = line_ns(architecture, variant, traffic, s.access_bytes);
+  p.ns = overlapped({p.memory_ns, p.issue_ns, p.shared_ns, p.cache_ns});
+  if (s.loads == kernels::CacheHint::streaming) p.ns *= kStreamingRows;
+  p.ns *= rounding(per_sm, p.resident_blocks);
+  // Rows that the SM has side by side wait for their sums together.
+  const int sums = kernels::cuda::column_sums(kind.norm);  // over a row, too
+  const double beside = threads / (kWarp * s.row_warps);
+  p.ns += sums * (s.rows_ahead > 0 ? kSumAheadNs : kSumNs) / (beside * static_cast<double>(problem.cols));
   return p;
 }
 
@@ -257,10 +298,14 @@ Prediction predict(const Architecture& architecture, const GpuVariant& variant, 
                       norm ? 0 : resident_blocks(architecture, code.resources, variant.schedule.threads))
             : LaunchPlan{};
   Prediction p = norm ? of_rows(architecture, variant, code, plan) : of_trips(architecture, variant, code);
-  for (double* each : {&p.memory_ns, &p.issue_ns, &p.shared_ns, &p.ns}) *each /= architecture.sms;
-  if (sized)
-    p.others_ns = ns_of_others(architecture, variant, plan) / static_cast<double>(variant.problem.elements());
-  p.ns += p.others_ns;
+  for (double* each : {&p.memory_ns, &p.issue_ns, &p.shared_ns, &p.cache_ns, &p.ns})
+    *each /= architecture.sms;
+  if (sized) {
+    const double elements = static_cast<double>(variant.problem.elements());
+    p.others_ns = ns_of_others(architecture, variant, plan) / elements;
+    p.launch_ns = (kLaunchNs + (norm ? 0 : kPrologueNs * code.prologue_instructions)) / elements;
+  }
+  p.ns += p.others_ns + p.launch_ns;
   const Traffic traffic = traffic_of(variant.problem);
   p.share_of_bandwidth = (traffic.read + traffic.written) / p.ns / architecture.dram_gb_per_s;
   return p;

@@ -3,23 +3,26 @@
 // predictions, and are marked so wherever they are shown.
 //
 // The model, per element on one SM (n large, so prologues count by their share):
-//   memory   bytes / (B min(1, F / F*)): B the SM's share of the DRAM bandwidth; F the bytes that resident
-//            warps have requested and wait for (a trip's loads, for every resident thread); F* = latency B
-//            (Little's law, as in V. Volkov, "Understanding latency hiding on GPUs", PhD thesis, UC Berkeley
-//            2016, ch. 4)
+//   memory   bytes / B (1 + (F / F*)^-q)^(1/q): B the SM's share of the DRAM bandwidth; F the bytes that
+//            resident warps have requested and wait for (a trip's loads, for every resident thread); F* =
+//            latency B (Little's law, as in V. Volkov, "Understanding latency hiding on GPUs", PhD thesis, UC
+//            Berkeley 2016, ch. 4), q how sharp its corner is
 //   issue    I / (32 schedulers clock): I the instructions that a thread issues for an element, from the
-//            machine code of the hot path
+//            machine code of the hot path; more where a scheduler has few warps
 //   shared   S / (128 clock): S the bytes of shared memory that an element's table reads occupy, conflicts
 //            included
-// These overlap imperfectly: their p-norm, p = kOverlap, is taken for the time. A grid whose blocks do not
-// fill whole rounds of resident blocks pays for the empty places.
+//   cache    the lines that loads and stores touch, and the rows of a table that lies in the caches
+// These overlap imperfectly: their p-norm, p = kOverlap, is taken for the time. Blocks that do not fill whole
+// rounds of resident blocks, or that some SMs have and others have not, cost a part of what stands empty.
 //
-// Rows of a norm: a thread requests its part of a row (one octet at a time where registers do not hold it)
-// and waits for it and for the sums of the row: F then counts for L / (L + R) of the time, L the latency, R
-// what the reductions take (shuffles and barriers, kShuffleClocks and kBarrierClocks each: assumptions).
-// Where rows are requested ahead, F is that of all of them, all of the time. What a thread does once a row,
-// once a slot of rows, or once, is spread over its elements. The other kernels of a plan follow one another:
-// each takes its bytes' time at full bandwidth and kLaunchNs.
+// Rows of a norm: a thread requests its part of a row (one octet at a time where registers do not hold it),
+// and waits for the sums over the row; rows that an SM has side by side wait together. Where rows are
+// requested ahead, F is that of all of them. What a thread does once a row, once a slot of rows, or once, is
+// spread over its elements. The other kernels of a plan follow one another: each takes its launch, and its
+// bytes' time at a part of the bandwidth.
+//
+// All constants beside those of the boards are fitted to one H200's measurements (model.cpp): they say
+// nothing sure of another architecture.
 #pragma once
 
 #include <string>
@@ -31,15 +34,15 @@ namespace outgrad::autotune::gpu {
 // One SM's limits (CUDA C++ Programming Guide, "Compute capabilities") and the figures of a board with it
 // (NVIDIA's data sheets). A device that is there says these of itself.
 struct Architecture {
-  std::string name;   // "sm_90"
+  std::string name;  // "sm_90"
   std::string board;  // "H200 SXM"
   int sms = 0;
-  double clock_ghz = 0;        // boost
-  double dram_gb_per_s = 0;    // of the board
-  int threads_per_sm = 0;      // resident
-  int blocks_per_sm = 0;       // resident
-  int shared_per_sm = 0;       // bytes, at the largest carve-out
-  int shared_per_block = 0;    // bytes, with opt-in
+  double clock_ghz = 0;  // boost
+  double dram_gb_per_s = 0;  // of the board
+  int threads_per_sm = 0;  // resident
+  int blocks_per_sm = 0;  // resident
+  int shared_per_sm = 0;  // bytes, at the largest carve-out
+  int shared_per_block = 0;  // bytes, with opt-in
 };
 // On this board, or on the one that the architecture is known by. Throws SpecError for what is not in the
 // table.
@@ -70,8 +73,9 @@ struct Prediction {
   double occupancy = 0;  // resident warps, of those an SM can hold
   double bytes_in_flight = 0;  // per SM
   double needed_in_flight = 0;
-  double memory_ns = 0, issue_ns = 0, shared_ns = 0;  // per element on the whole device
+  double memory_ns = 0, issue_ns = 0, shared_ns = 0, cache_ns = 0;  // per element on the whole device
   double others_ns = 0;  // per element, of the kernels beside the one of the schedule
+  double launch_ns = 0;  // per element, of that one: its launch and its prologue
   double ns = 0;  // per element, of all
   double share_of_bandwidth = 0;
 };

@@ -72,8 +72,8 @@ void each_member(Is<Record::Resources> auto& r, const auto& visit) {
 void each_member(Is<Record::Predicted> auto& p, const auto& visit) {
   visit("ns_per_element", p.ns_per_element), visit("memory_ns", p.memory_ns), visit("issue_ns", p.issue_ns),
       visit("shared_ns", p.shared_ns);
-  visit("others_ns", p.others_ns), visit("occupancy", p.occupancy),
-      visit("bytes_in_flight_per_sm", p.bytes_in_flight_per_sm);
+  visit("cache_ns", p.cache_ns), visit("others_ns", p.others_ns), visit("launch_ns", p.launch_ns),
+      visit("occupancy", p.occupancy), visit("bytes_in_flight_per_sm", p.bytes_in_flight_per_sm);
   visit("share_of_bandwidth", p.share_of_bandwidth), visit("resident_blocks", p.resident_blocks);
 }
 

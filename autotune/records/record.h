@@ -93,8 +93,8 @@ struct Record : ProblemRecord {
     nlohmann::json others;
   };
   struct Predicted {  // gpu::Prediction
-    std::optional<double> ns_per_element, memory_ns, issue_ns, shared_ns, others_ns, occupancy,
-        bytes_in_flight_per_sm, share_of_bandwidth;
+    std::optional<double> ns_per_element, memory_ns, issue_ns, shared_ns, cache_ns, others_ns, launch_ns,
+        occupancy, bytes_in_flight_per_sm, share_of_bandwidth;
     std::optional<int> resident_blocks;
     nlohmann::json others;
   };

@@ -109,6 +109,15 @@ RankingCheck check_ranking(const Recording& recording, const std::vector<std::op
   check.top = std::min(kTop, order.size());
   for (std::size_t i = 0; i < check.top; ++i)
     if (predicted[order[i]] && share_at(order[i]) <= kTopShare) ++check.top_found;
+  std::vector<std::pair<double, double>> as_predicted;  // and the measured times, the longest first
+  for (std::size_t i = 0; i < model.size(); ++i) as_predicted.emplace_back(model[i], -measured[i]);
+  std::sort(as_predicted.begin(), as_predicted.end());
+  for (std::size_t k = 0; k < kFirst.size(); ++k) {
+    double found = 0;
+    for (std::size_t i = 0; i < std::min(kFirst[k], as_predicted.size()); ++i)
+      found = std::max(found, least / -as_predicted[i].second);
+    check.reached[k] = found;
+  }
   return check;
 }
 

@@ -2,6 +2,7 @@
 // sm_XX`.
 #pragma once
 
+#include <array>
 #include <map>
 #include <optional>
 #include <string>
@@ -39,7 +40,11 @@ struct RankingCheck {
   std::optional<double> best_at;
   // of the measured top 10 those within the first kTopShare of the predicted order; ties count against them
   std::size_t top = 0, top_found = 0;
+  // the share of the fastest's speed that the best of the first kFirst points as predicted reaches: what a
+  // search finds that measures no more; of equal predictions the slowest come first
+  std::array<double, 3> reached{};
 };
+inline constexpr std::array<std::size_t, 3> kFirst = {1, 4, 16};
 inline constexpr double kTopShare = 0.1, kNearShare = 0.9;
 inline constexpr std::size_t kTop = 10;
 

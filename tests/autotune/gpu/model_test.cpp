@@ -102,19 +102,55 @@ TEST_F(ModelTest, FewBytesInFlightWasteBandwidth) {
   variant_.schedule.blocks_per_sm = 32;
   const Prediction fed = on("sm_90");
   EXPECT_GE(fed.bytes_in_flight, fed.needed_in_flight);
-  EXPECT_GT(fed.share_of_bandwidth, 0.8);
+  EXPECT_GT(fed.share_of_bandwidth, 0.75);
+  EXPECT_GT(fed.share_of_bandwidth, 2 * starved.share_of_bandwidth);
 }
 
-// 9 blocks on 8 places take two rounds.
-TEST_F(ModelTest, GridsThatFillNoWholeRoundPay) {
+// 9 blocks on 8 places take two rounds, but no block waits for the others of its round.
+TEST_F(ModelTest, GridsThatFillNoWholeRoundPayAPart) {
   code_.resources = resources(32);
   variant_.schedule.threads = 256;
   variant_.schedule.blocks_per_sm = 8;
   const double whole = on("sm_90").ns;
   variant_.schedule.blocks_per_sm = 9;
-  EXPECT_NEAR(on("sm_90").ns / whole, 16.0 / 9, 1e-9);
+  EXPECT_GT(on("sm_90").ns / whole, 1.2);
+  EXPECT_LT(on("sm_90").ns / whole, 16.0 / 9);
   variant_.schedule.blocks_per_sm = 16;
   EXPECT_NEAR(on("sm_90").ns / whole, 1, 1e-9);
+}
+
+// Each costs time of its own: a table in the caches beside one in shared memory, narrow accesses, a hint that
+// drops lines, few warps to a scheduler.
+TEST_F(ModelTest, WhatTheMemoryPipeDoesCostsTime) {
+  variant_.problem = variant_.problem.sized(1, 1 << 26);
+  code_.shared_loads_per_element = 0;
+  variant_.schedule.table = kernels::TableHome::columns;
+  const double before = on("sm_90").ns;
+  variant_.schedule.table = kernels::TableHome::caches;
+  EXPECT_GT(on("sm_90").ns, before);
+  variant_.schedule.table = kernels::TableHome::columns;
+  for (const int access : {8, 4}) {
+    variant_.schedule.access_bytes = access;
+    EXPECT_GT(on("sm_90").ns, before);
+  }
+  variant_.schedule.access_bytes = 16;
+  variant_.schedule.loads = kernels::CacheHint::streaming;
+  EXPECT_GT(on("sm_90").ns, before);
+  variant_.schedule.loads = kernels::CacheHint::none;
+  const double issue = on("sm_90").issue_ns;
+  code_.resources = resources(255);
+  EXPECT_GT(on("sm_90").issue_ns, issue);
+}
+
+// A launch counts for more, the fewer elements there are.
+TEST_F(ModelTest, SmallArraysPayForTheLaunch) {
+  double last = 1;
+  for (int log = 27; log >= 18; --log) {
+    variant_.problem = variant_.problem.sized(1, kernels::i64{1} << log);
+    const double share = on("sm_90").share_of_bandwidth;
+    EXPECT_LT(share, last) << log;
+    last = share;
+  }
 }
 
 // A grid of what is resident has no round to fill, and a prologue once for all of a thread's elements.

@@ -42,12 +42,16 @@ TEST(RankingCheck, ByHand) {
   EXPECT_DOUBLE_EQ(*check.best_at, 0.01);
   EXPECT_EQ(check.top_found, 10U);
   EXPECT_EQ(check.near, 2U);  // 1 and 1.1
+  EXPECT_EQ(check.reached, (std::array{1.0, 1.0, 1.0}));
   EXPECT_DOUBLE_EQ(check.near_spearman, 1);
   // The best is predicted behind 14 others, two of the measured top 10 among the last.
   predicted[0] = 7.0 * 14.5 * 14.5, predicted[3] = predicted[4] = 1e9;
   check = check_ranking(line_of_points(times), predicted, "file", 1);
   EXPECT_DOUBLE_EQ(*check.best_at, 0.13);  // 1 to 14 without 3 and 4, and itself
   EXPECT_EQ(check.top_found, 7U);
+  EXPECT_DOUBLE_EQ(check.reached[0], 1 / 1.1);
+  EXPECT_DOUBLE_EQ(check.reached[1], 1 / 1.1);
+  EXPECT_DOUBLE_EQ(check.reached[2], 1);  // the 13th
   EXPECT_LT(check.spearman.median, 1);
   EXPECT_LE(check.spearman.low, check.spearman.median);
   EXPECT_GE(check.spearman.high, check.spearman.median);
@@ -63,6 +67,7 @@ TEST(RankingCheck, ByHand) {
   EXPECT_EQ(check.top_found, 0U);
   EXPECT_EQ(*check.best_at, 1);
   EXPECT_TRUE(std::isnan(check.spearman.median));
+  EXPECT_DOUBLE_EQ(check.reached[0], 1 / 10.9) << "of equal predictions the slowest come first";
   predicted.assign(100, std::nullopt);
   EXPECT_THROW(check_ranking(line_of_points(times), predicted, "file", 1), kernels::SpecError);
 }

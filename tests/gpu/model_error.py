@@ -1,0 +1,107 @@
+"""How far the tuner's model of a GPU is from what a GPU measured; nothing runs on one. Of the defaults of
+GELU, LayerNorm and RMSNorm it prints the predicted time of every row of timing.json beside the measured one,
+and of the candidates of a search how well their order is predicted.
+
+    python3 tests/gpu/model_error.py [--folder notebooks_data/gpu/nvidia_h200] [--tune PROGRAM] [--rows]
+
+It needs CUDA's run-time compiler. Exit status: 0 within the limits below, 1 beyond, 2 bad usage.
+"""
+
+import argparse
+import collections
+import gzip
+import json
+import math
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+ELEMENTWISE = ("gelu_forward", "gelu_backward")
+NORMS = ("layernorm_forward", "layernorm_backward", "rmsnorm_forward", "rmsnorm_backward")
+SEARCHED = (*ELEMENTWISE, "layernorm_forward", "layernorm_backward")  # in bf16
+# Errors of the prediction, and the share of the fastest's speed that the first 16 as predicted reach.
+MEDIAN, WORST, FIRST_16 = 0.06, 0.15, 0.97
+
+
+def tune(program, *arguments):
+    done = subprocess.run([*program, *map(str, arguments)], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"model_error: {done.stderr.strip().splitlines()[-1]}")
+    return done.stdout
+
+
+def predicted(program, architecture, rows, folder):
+    """{(kernel, format, rows, columns): us} of the defaults."""
+    sizes, shapes = ({row[3] for row in rows if row[0] in ELEMENTWISE},
+                     {row[2:] for row in rows if row[0] in NORMS})
+    calls = [("--kernel", ",".join(NORMS), "--shape", ",".join(f"{r}x{n}" for r, n in sorted(shapes)))]
+    calls += [("--kernel", ",".join(ELEMENTWISE), "--elements", size) for size in sorted(sizes)]
+    found = {}
+    for k, call in enumerate(calls):
+        out = folder / str(k)
+        tune(program, "--device", architecture, *call, "--evaluations", 1, "--out", out)
+        for line in (out / f"tune_{architecture}.jsonl").read_text().splitlines():
+            record = json.loads(line)
+            if record["state"] == "predicted":
+                size = (record["rows"], record["cols"]) if "rows" in record else (1, record["elements"])
+                found[record["kernel"], record["format"], *size] = (
+                    record["predicted"]["ns_per_element"] * record["elements"] / 1e3)
+    return found
+
+
+def rows_of(timing):
+    return {(row["name"], row["format"], row["rows"], row["columns"]): row["us_median"]
+            for row in timing["timings"] if row["name"] in ELEMENTWISE + NORMS}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "notebooks_data/gpu/nvidia_h200")
+    parser.add_argument("--tune", help="the program outgrad-tune, in place of ./outgrad tune")
+    parser.add_argument("--rows", action="store_true", help="print every row")
+    options = parser.parse_args()
+    program = [options.tune, "tune"] if options.tune else [str(ROOT / "outgrad"), "tune"]
+    try:
+        timing = json.loads((options.folder / "timing.json").read_text())
+        recorded = gzip.decompress((options.folder / "tune_first_day.jsonl.gz").read_bytes())
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    architecture, measured = timing["arch"], rows_of(timing)
+    holds = True
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = pathlib.Path(scratch)
+        times = predicted(program, architecture, measured, folder)
+        errors = collections.defaultdict(list)
+        for row, us in measured.items():
+            error = times[row] / us - 1 if row in times else math.nan
+            errors[row[0]].append(abs(error))
+            if options.rows:
+                print(f"{row[0]:20}{row[1]:5}{row[2]:>8} x {row[3]:<10}{us:9.2f} us measured"
+                      f"{times.get(row, math.nan):9.2f} predicted{error:+8.1%}")
+        print(f"{timing['device']}: predicted time of the defaults beside the measured one")
+        for kernel, each in errors.items():
+            print(f"  {kernel:20}{len(each):4} rows, error: median {statistics.median(each):.1%}, worst "
+                  f"{max(each):.1%}")
+        every = [error for each in errors.values() for error in each]
+        median, worst = statistics.median(every), max(every)
+        print(f"  {'all':20}{len(every):4} rows, error: median {median:.1%}, worst {worst:.1%}")
+        holds = holds and median <= MEDIAN and worst <= WORST
+        recording = folder / "recording.jsonl"
+        recording.write_bytes(recorded)
+        for kernel in SEARCHED:
+            ranking = json.loads(tune(program, "--device", f"replay:{recording}", "--ranking", architecture,
+                                      "--kernel", kernel, "--format", "bf16", "--out", folder / "ranked",
+                                      "--json"))
+            shares = ", ".join(f"{share:.1%}" for share in ranking["reached"])
+            print(f"{ranking['problem']}: {ranking['points']} candidates, Spearman's correlation "
+                  f"{ranking['spearman']['value']:.2f}; the first {ranking['first']} as predicted reach "
+                  f"{shares} of the fastest's speed")
+            holds = holds and ranking["reached"][-1] >= FIRST_16
+    return 0 if holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
