@@ -7,6 +7,10 @@ if [[ -z $3 ]]; then
   echo "no PyTorch: the build is without OUTGRAD_TORCH"
   exit 77
 fi
+if [[ ! -x $3 ]]; then  # as where it is in the home of another user
+  echo "SKIPPED: $3 cannot be executed by $(id -un)"
+  exit 77
+fi
 export PYTHONPATH=$2/python:$1/notebooks_data/studies PYTHONDONTWRITEBYTECODE=1
 export OUTGRAD_SOURCE_DIR=$1 OUTGRAD_BINARY_DIR=$2 OMP_NUM_THREADS=2 HF_HUB_OFFLINE=1
 python=$3 mark=$4 folder=$1/tests/kernels/torch
