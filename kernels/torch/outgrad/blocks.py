@@ -48,8 +48,7 @@ class LinearActivation(nn.Module):
     Intermediates."""
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        own = self._modules
-        return _activated(own["dense"], own["intermediate_act_fn"], hidden_states)
+        return _activated(self._modules["dense"], _part(self, "intermediate_act_fn"), hidden_states)
 
 
 class LinearActivationLinear(nn.Module):
@@ -57,7 +56,7 @@ class LinearActivationLinear(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         own = self._modules
-        return own["fc2"](_activated(own["fc1"], own["activation_fn"], hidden_states))
+        return own["fc2"](_activated(own["fc1"], _part(self, "activation_fn"), hidden_states))
 
 
 class _FeedsForward:
@@ -69,7 +68,7 @@ class _FeedsForward:
         intermediate, output = own["intermediate"], own["output"]
         if type(intermediate) is LinearActivation and type(output) is DropoutAddNorm:
             inner, outer = intermediate._modules, output._modules
-            first, activation = inner["dense"], inner["intermediate_act_fn"]
+            first, activation = inner["dense"], _part(intermediate, "intermediate_act_fn")
             second, dropout, norm = outer["dense"], outer["dropout"], outer["LayerNorm"]
             (weight1, bias1), (weight2, bias2) = _plain(first), _plain(second)
             if (weight1 is not None and weight2 is not None and _gives(weight1, x, x, weight2)
@@ -423,8 +422,14 @@ def _gives(weight, x, like, second=None):
 
 def _takes_linear(activation):
     """The name of an activation that a node takes together with the Linear before it; None of another one."""
-    return (activation.activation if type(activation).forward is modules._Activation.forward
+    return (activation.activation if getattr(type(activation), "forward", None) is modules._Activation.forward
         and activation.store == stores.DEFAULT else None)
+
+
+def _part(module, name):
+    """module.name, which may be a function in place of a module by now."""
+    own = module._modules
+    return own[name] if name in own else getattr(module, name)
 
 
 def _activated(linear, activation, x):

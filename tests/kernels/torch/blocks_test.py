@@ -636,6 +636,21 @@ class Moves(Attends):
         return q.sum() + k.sum() + v.sum()
 
 
+def test_an_activation_may_become_a_function():
+    """As by hand, after patch: the block then runs its parts."""
+    config = transformers.BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
+                                     intermediate_size=64, vocab_size=99)
+    model = transformers.BertModel(config).eval()
+    words = torch.arange(6)[None]
+    with torch.no_grad():
+        before = model(input_ids=words).last_hidden_state
+        outgrad.patch(model)
+        intermediate = model.encoder.layer[0].intermediate
+        del intermediate.intermediate_act_fn
+        intermediate.intermediate_act_fn = torch.nn.functional.gelu
+        torch.testing.assert_close(model(input_ids=words).last_hidden_state, before)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("reads", ["qkv", "qk", "v", "k"])
 def test_linears_of_one_input_are_one_node(reads, dtype, monkeypatch):
