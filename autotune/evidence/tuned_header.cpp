@@ -196,9 +196,10 @@ std::string table_text(std::span<const TunedChoice> choices, Backend backend,
                (is_for_every_device(choice.device) ? "{}" : "kTunedDevices[" + std::to_string(device) + "]") +
                ", " + std::to_string(choice.problem.cols == 0 ? 0 : choice.problem.rows) + ", " +
                std::to_string(choice.problem.cols) + ", " +
-               std::to_string(std::min(index[i], instances.size())) + ", " + literal(choice.variant) +
-               ",\n       " + evidence_text(choice.evidence) + ", {" + float_text(choice.speedup.median) +
-               ", " + float_text(choice.speedup.low) + ", " + float_text(choice.speedup.high) + "}},\n";
+               std::to_string(std::min(index[i], instances.size())) + ", " +
+               literal(choice.standard ? "default" : choice.variant) + ",\n       " +
+               evidence_text(choice.evidence) + ", {" + float_text(choice.speedup.median) + ", " +
+               float_text(choice.speedup.low) + ", " + float_text(choice.speedup.high) + "}},\n";
   }
   std::string text, list;
   for (std::size_t i = 0; i < instances.size(); ++i) {
@@ -281,7 +282,7 @@ std::vector<TunedChoice> winners_in(const std::vector<Record>& records, const So
     if (!choice) continue;
     try {
       choice_holds(*choice);
-      choice->standard = !evidence.gain && backend_of(evidence.device) == Backend::kCuda;
+      choice->standard = winner.record.is_default == true && backend_of(evidence.device) == Backend::kCuda;
       winners.push_back(*std::move(choice));
     } catch (const SpecError& error) {  // edited by hand, or of a fit that is gone
       kernels::print_error_line("warning: " + evidence.name() + ": " + error.what() + ": the default stays");

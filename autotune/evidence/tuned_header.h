@@ -28,7 +28,7 @@ struct TunedChoice {
   Interval speedup{};
   std::string fit{}, claims{};  // of a backward the fit's name, and claims_text()
   // The kernel's default, with what it leaves open: on GPUs that is then chosen by the size that a call has,
-  // and not as it was for the problem's.
+  // and not as it was for the problem's. The header calls it "default".
   bool standard = false;
 };
 

@@ -37,9 +37,10 @@ constexpr double kSharedBytesPerClock = 128;
 
 // What follows was fitted, all together, to what an H200 measured in November 2026: the 168 rows of
 // notebooks_data/gpu/nvidia_h200/timing.json that are of GELU, LayerNorm and RMSNorm by their defaults, and
-// 384 of the tuner's candidates (recordings beside it). The figures depend on one another: the latency, for
-// one, is no load's, but the place of a corner whose sharpness is fitted too. No other board has measured any
-// of it.
+// 384 of the tuner's candidates (tune_first_day.jsonl.gz beside it), by least squares on the logarithm of
+// the time, outside of this repository; tests/gpu/model_error.py says how far off they are. The figures
+// depend on one another: the latency, for one, is no load's, but the place of a corner whose sharpness is
+// fitted too. No other board has measured any of it.
 constexpr double kLatencyNs = 210, kSharpness = 3.1;
 constexpr double kOverlap = 2.66;
 // Warps per scheduler beneath which instructions that depend on one another are waited for.

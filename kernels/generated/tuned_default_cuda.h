@@ -16,7 +16,7 @@ template <>
 struct GeluBackward<float> : DefaultBackward<float> {
   using Choices = kernels::Choices<DefaultBackward<float>>;
   static constexpr TunedEntry kEntries[] = {
-      {kTunedDevices[0], 1, 67108864, 0, "f32.gelu_f32.ipt_24.tpb_256.vec_16.tab_automatic.grid_all.occ_2.ld_wb.st_wb",
+      {kTunedDevices[0], 1, 67108864, 0, "default",
        Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };
@@ -25,7 +25,7 @@ template <>
 struct GeluBackward<F16> : DefaultBackward<F16> {
   using Choices = kernels::Choices<DefaultBackward<F16>>;
   static constexpr TunedEntry kEntries[] = {
-      {kTunedDevices[0], 1, 134217728, 0, "f16.gelu_f16.ipt_32.tpb_256.vec_16.tab_automatic.grid_all.occ_2.ld_wb.st_wb",
+      {kTunedDevices[0], 1, 134217728, 0, "default",
        Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };
@@ -49,7 +49,7 @@ template <>
 struct GeluForward<float> : DefaultForward<float> {
   using Choices = kernels::Choices<DefaultForward<float>>;
   static constexpr TunedEntry kEntries[] = {
-      {kTunedDevices[0], 1, 67108864, 0, "f32.gelu_forward.ipt_24.tpb_256.vec_16.tab_automatic.grid_all.occ_2.ld_wb.st_wb",
+      {kTunedDevices[0], 1, 67108864, 0, "default",
        Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };
@@ -58,7 +58,7 @@ template <>
 struct GeluForward<F16> : DefaultForward<F16> {
   using Choices = kernels::Choices<DefaultForward<F16>>;
   static constexpr TunedEntry kEntries[] = {
-      {kTunedDevices[0], 1, 134217728, 0, "f16.gelu_forward_f16.ipt_32.tpb_256.vec_16.tab_automatic.grid_all.occ_3.ld_wb.st_wb",
+      {kTunedDevices[0], 1, 134217728, 0, "default",
        Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };
@@ -95,7 +95,7 @@ template <>
 struct BiasGeluBackward<F16> : DefaultBackward<F16> {
   using Choices = kernels::Choices<DefaultBackward<F16>>;
   static constexpr TunedEntry kEntries[] = {
-      {kTunedDevices[0], 16384, 1024, 0, "f16.gelu_f16.ipt_16.tpb_256.vec_16.tab_automatic.grid_all.occ_3.ld_wb.st_wb",
+      {kTunedDevices[0], 16384, 1024, 0, "default",
        Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };
@@ -104,7 +104,7 @@ template <>
 struct BiasGeluBackward<BF16> : DefaultBackward<BF16> {
   using Choices = kernels::Choices<DefaultBackward<BF16>>;
   static constexpr TunedEntry kEntries[] = {
-      {kTunedDevices[0], 16384, 1024, 0, "bf16.gelu_bf16.ipt_16.tpb_256.vec_16.tab_automatic.grid_all.occ_3.ld_wb.st_wb",
+      {kTunedDevices[0], 16384, 1024, 0, "default",
        Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };
@@ -113,7 +113,7 @@ template <>
 struct BiasGeluForward<float> : DefaultForward<float> {
   using Choices = kernels::Choices<DefaultForward<float>>;
   static constexpr TunedEntry kEntries[] = {
-      {kTunedDevices[0], 16384, 1024, 0, "f32.gelu_forward.ipt_24.tpb_256.vec_16.tab_automatic.grid_all.occ_2.ld_wb.st_wb",
+      {kTunedDevices[0], 16384, 1024, 0, "default",
        Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };
@@ -122,7 +122,7 @@ template <>
 struct BiasGeluForward<F16> : DefaultForward<F16> {
   using Choices = kernels::Choices<DefaultForward<F16>>;
   static constexpr TunedEntry kEntries[] = {
-      {kTunedDevices[0], 16384, 1024, 0, "f16.gelu_forward_f16.ipt_48.tpb_256.vec_16.tab_automatic.grid_all.occ_3.ld_wb.st_wb",
+      {kTunedDevices[0], 16384, 1024, 0, "default",
        Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };
@@ -131,7 +131,7 @@ template <>
 struct BiasGeluForward<BF16> : DefaultForward<BF16> {
   using Choices = kernels::Choices<DefaultForward<BF16>>;
   static constexpr TunedEntry kEntries[] = {
-      {kTunedDevices[0], 16384, 1024, 0, "bf16.gelu_forward_bf16.ipt_48.tpb_256.vec_16.tab_automatic.grid_all.occ_3.ld_wb.st_wb",
+      {kTunedDevices[0], 16384, 1024, 0, "default",
        Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };
@@ -140,7 +140,7 @@ template <>
 struct LayernormBackward<float> : DefaultNormBackward {
   using Choices = kernels::Choices<DefaultNormBackward>;
   static constexpr TunedEntry kEntries[] = {
-      {kTunedDevices[0], 16384, 1024, 0, "f32.n1024.wpr_2.oct_2.rpb_4.vec_16.home_registers.sums_fused.grid_0.occ_2.ahead_1.ld_wb.st_wb",
+      {kTunedDevices[0], 16384, 1024, 0, "default",
        Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };
@@ -149,7 +149,7 @@ template <>
 struct LayernormBackward<F16> : DefaultNormBackward {
   using Choices = kernels::Choices<DefaultNormBackward>;
   static constexpr TunedEntry kEntries[] = {
-      {kTunedDevices[0], 16384, 1024, 0, "f16.n1024.wpr_2.oct_2.rpb_4.vec_16.home_registers.sums_fused.grid_0.occ_2.ahead_2.ld_wb.st_wb",
+      {kTunedDevices[0], 16384, 1024, 0, "default",
        Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };
@@ -158,7 +158,7 @@ template <>
 struct LayernormBackward<BF16> : DefaultNormBackward {
   using Choices = kernels::Choices<DefaultNormBackward>;
   static constexpr TunedEntry kEntries[] = {
-      {kTunedDevices[0], 16384, 1024, 0, "bf16.n1024.wpr_2.oct_2.rpb_4.vec_16.home_registers.sums_fused.grid_0.occ_2.ahead_2.ld_wb.st_wb",
+      {kTunedDevices[0], 16384, 1024, 0, "default",
        Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };
@@ -167,7 +167,7 @@ template <>
 struct LayernormForward<float> : DefaultNormForward {
   using Choices = kernels::Choices<DefaultNormForward>;
   static constexpr TunedEntry kEntries[] = {
-      {kTunedDevices[0], 16384, 1024, 0, "f32.n1024.wpr_1.oct_4.rpb_4.vec_16.home_registers.grid_0.occ_6.ahead_0.ld_wb.st_wb",
+      {kTunedDevices[0], 16384, 1024, 0, "default",
        Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };
@@ -176,7 +176,7 @@ template <>
 struct LayernormForward<F16> : DefaultNormForward {
   using Choices = kernels::Choices<DefaultNormForward>;
   static constexpr TunedEntry kEntries[] = {
-      {kTunedDevices[0], 16384, 1024, 0, "f16.n1024.wpr_1.oct_4.rpb_4.vec_16.home_registers.grid_0.occ_6.ahead_0.ld_wb.st_wb",
+      {kTunedDevices[0], 16384, 1024, 0, "default",
        Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };
@@ -201,7 +201,7 @@ template <>
 struct RmsnormBackward<float> : DefaultNormBackward {
   using Choices = kernels::Choices<DefaultNormBackward>;
   static constexpr TunedEntry kEntries[] = {
-      {kTunedDevices[0], 16384, 1024, 0, "f32.n1024.wpr_2.oct_2.rpb_4.vec_16.home_registers.sums_fused.grid_0.occ_2.ahead_1.ld_wb.st_wb",
+      {kTunedDevices[0], 16384, 1024, 0, "default",
        Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };
@@ -210,7 +210,7 @@ template <>
 struct RmsnormBackward<BF16> : DefaultNormBackward {
   using Choices = kernels::Choices<DefaultNormBackward>;
   static constexpr TunedEntry kEntries[] = {
-      {kTunedDevices[0], 16384, 1024, 0, "bf16.n1024.wpr_2.oct_2.rpb_4.vec_16.home_registers.sums_fused.grid_0.occ_2.ahead_2.ld_wb.st_wb",
+      {kTunedDevices[0], 16384, 1024, 0, "default",
        Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };

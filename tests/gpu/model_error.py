@@ -4,19 +4,20 @@ and of the candidates of a search how well their order is predicted.
 
     python3 tests/gpu/model_error.py [--folder notebooks_data/gpu/nvidia_h200] [--tune PROGRAM] [--rows]
 
-It needs CUDA's run-time compiler. Exit status: 0 within the limits below, 1 beyond, 2 bad usage.
+It needs CUDA's run-time compiler. Exit status: 0 within the limits below, 1 beyond, 2 bad usage or damaged
+files, 3 where the tuner failed.
 """
 
 import argparse
 import collections
 import gzip
 import json
-import math
 import pathlib
 import statistics
 import subprocess
 import sys
 import tempfile
+import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ELEMENTWISE = ("gelu_forward", "gelu_backward")
@@ -26,10 +27,18 @@ SEARCHED = (*ELEMENTWISE, "layernorm_forward", "layernorm_backward")  # in bf16
 MEDIAN, WORST, FIRST_16 = 0.06, 0.15, 0.97
 
 
+def fail(status, text):
+    print(f"model_error: {text}", file=sys.stderr)
+    sys.exit(status)
+
+
 def tune(program, *arguments):
-    done = subprocess.run([*program, *map(str, arguments)], capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run([*program, *map(str, arguments)], capture_output=True, text=True, check=False)
+    except OSError as error:
+        fail(3, error)
     if done.returncode != 0:
-        sys.exit(f"model_error: {done.stderr.strip().splitlines()[-1]}")
+        fail(3, (done.stderr.strip().splitlines() or [f"{program[0]} ended with {done.returncode}"])[-1])
     return done.stdout
 
 
@@ -52,9 +61,23 @@ def predicted(program, architecture, rows, folder):
     return found
 
 
-def rows_of(timing):
-    return {(row["name"], row["format"], row["rows"], row["columns"]): row["us_median"]
-            for row in timing["timings"] if row["name"] in ELEMENTWISE + NORMS}
+def measured_in(folder):
+    """(architecture, device, {(kernel, format, rows, columns): us}), and the records of the search, from the
+    two files of a folder."""
+    path = folder / "timing.json"
+    try:
+        timing = json.loads(path.read_text())
+        rows = {(row["name"], row["format"], row["rows"], row["columns"]): float(row["us_median"])
+                for row in timing["timings"] if row["name"] in ELEMENTWISE + NORMS}
+        found = timing["arch"], timing["device"], rows
+        if not rows:
+            raise ValueError("no row of a kernel that is predicted")
+        path = folder / "tune_first_day.jsonl.gz"
+        return *found, gzip.decompress(path.read_bytes())
+    except KeyError as error:
+        fail(2, f"{path}: {error} is missing")
+    except (OSError, ValueError, TypeError, EOFError, zlib.error) as error:
+        fail(2, f"{path}: {getattr(error, 'strerror', None) or error}")
 
 
 def main():
@@ -64,24 +87,21 @@ def main():
     parser.add_argument("--rows", action="store_true", help="print every row")
     options = parser.parse_args()
     program = [options.tune, "tune"] if options.tune else [str(ROOT / "outgrad"), "tune"]
-    try:
-        timing = json.loads((options.folder / "timing.json").read_text())
-        recorded = gzip.decompress((options.folder / "tune_first_day.jsonl.gz").read_bytes())
-    except (OSError, ValueError) as error:
-        parser.error(str(error))
-    architecture, measured = timing["arch"], rows_of(timing)
+    architecture, device, measured, recorded = measured_in(options.folder)
     holds = True
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)
         times = predicted(program, architecture, measured, folder)
         errors = collections.defaultdict(list)
+        if lacking := measured.keys() - times.keys():
+            fail(1, f"no prediction of {len(lacking)} rows, such as {min(lacking)}")
         for row, us in measured.items():
-            error = times[row] / us - 1 if row in times else math.nan
+            error = times[row] / us - 1
             errors[row[0]].append(abs(error))
             if options.rows:
                 print(f"{row[0]:20}{row[1]:5}{row[2]:>8} x {row[3]:<10}{us:9.2f} us measured"
-                      f"{times.get(row, math.nan):9.2f} predicted{error:+8.1%}")
-        print(f"{timing['device']}: predicted time of the defaults beside the measured one")
+                      f"{times[row]:9.2f} predicted{error:+8.1%}")
+        print(f"{device}: predicted time of the defaults beside the measured one")
         for kernel, each in errors.items():
             print(f"  {kernel:20}{len(each):4} rows, error: median {statistics.median(each):.1%}, worst "
                   f"{max(each):.1%}")

@@ -14,6 +14,21 @@ if grep -q 'no CUDA run-time compiler' "$said/err"; then echo "SKIPPED: $(< "$sa
 [[ $(grep -c 'us measured' "$said/out") -eq 168 ]] || fail "the rows"
 tail -n 12 "$said/out"
 
-got=0
-python3 "$check" --folder "$said" > "$said/out" 2> "$said/err" || got=$?
-[[ $got -eq 2 ]] && grep -q 'timing.json' "$said/err" || fail "status $got where there is no timing"
+# Damaged files, each one line and status 2.
+folder=$said/folder
+mkdir "$folder"
+refused() {  # what the line has
+  got=0
+  python3 "$check" --folder "$folder" > "$said/out" 2> "$said/err" || got=$?
+  [[ $got -eq 2 && $(wc -l < "$said/err") -eq 1 ]] && grep -q "$1" "$said/err" || fail "status $got: $1"
+}
+refused 'timing.json: No such file'
+echo '[' > "$folder/timing.json"
+refused 'timing.json: '
+echo '{"timings": []}' > "$folder/timing.json"
+refused "timing.json: 'arch' is missing"
+echo '{"timings": [{"name": "gelu_forward"}]}' > "$folder/timing.json"
+refused "timing.json: 'format' is missing"
+cp "$1/notebooks_data/gpu/nvidia_h200/timing.json" "$folder"
+head -c 1000 "$1/notebooks_data/gpu/nvidia_h200/tune_first_day.jsonl.gz" > "$folder/tune_first_day.jsonl.gz"
+refused 'tune_first_day.jsonl.gz: '

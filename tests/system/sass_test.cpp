@@ -28,6 +28,7 @@
 
 #include "autotune/gpu/sass.h"
 #include "kernels/cuda/plan.h"
+#include "kernels/support/files.h"
 #include "kernels/support/jit/nvrtc.h"
 
 namespace outgrad::tests {
@@ -304,12 +305,13 @@ TEST_P(SassTest, KernelsKeepTheirLimits) {
       std::string(kSchedules);
   for (const Row& row : rows) source += instantiation_of(row);
   const fs::path folder = kBuild / "sass" / GetParam();
-  fs::create_directories(folder);
-  std::ofstream(folder / "kernels.cu") << source;
-  const std::string cubin = (folder / "kernels.cubin").string();
-  const Output compiled =
-      run("'" + nvcc + "' -std=c++20 -O3 -arch=" + GetParam() + " -cubin -Xptxas -v -I'" + kRoot.string() +
-          "' -o '" + cubin + "' '" + (folder / "kernels.cu").string() + "'");
+  std::error_code unwritable;  // then what was measured is in no file
+  fs::create_directories(folder, unwritable);
+  const kernels::ScratchFolder scratch;  // the folder above may be another user's
+  std::ofstream(scratch / "kernels.cu") << source;
+  const std::string cubin = scratch / "kernels.cubin";
+  const Output compiled = run("'" + nvcc + "' -std=c++20 -O3 -arch=" + GetParam() + " -cubin -Xptxas -v -I'" +
+                              kRoot.string() + "' -o '" + cubin + "' '" + scratch / "kernels.cu" + "'");
   ASSERT_EQ(compiled.status, 0) << compiled.text;
   EXPECT_EQ(compiled.text.find("warning"), std::string::npos) << compiled.text;
   const Output disassembled = run("'" + nvdisasm + "' -c '" + cubin + "'");
@@ -494,12 +496,13 @@ TEST_P(SassTest, NormKernelsKeepTheirLimits) {
   std::string source = "#include \"kernels/cuda/layernorm.cuh\"\nusing namespace outgrad::kernels;\n";
   for (std::size_t i = 0; i < rows.size(); ++i) source += instantiation_of(rows[i], name_of(i));
   const fs::path folder = kBuild / "sass" / GetParam();
-  fs::create_directories(folder);
-  std::ofstream(folder / "norms.cu") << source;
-  const std::string cubin = (folder / "norms.cubin").string();
-  const Output compiled =
-      run("'" + nvcc + "' -std=c++20 -O3 -arch=" + GetParam() + " -cubin -Xptxas -v -I'" + kRoot.string() +
-          "' -o '" + cubin + "' '" + (folder / "norms.cu").string() + "'");
+  std::error_code unwritable;  // then what was measured is in no file
+  fs::create_directories(folder, unwritable);
+  const kernels::ScratchFolder scratch;  // the folder above may be another user's
+  std::ofstream(scratch / "norms.cu") << source;
+  const std::string cubin = scratch / "norms.cubin";
+  const Output compiled = run("'" + nvcc + "' -std=c++20 -O3 -arch=" + GetParam() + " -cubin -Xptxas -v -I'" +
+                              kRoot.string() + "' -o '" + cubin + "' '" + scratch / "norms.cu" + "'");
   ASSERT_EQ(compiled.status, 0) << compiled.text;
   EXPECT_EQ(compiled.text.find("warning"), std::string::npos) << compiled.text;
   const Output disassembled = run("'" + found.text + "' -c '" + cubin + "'");

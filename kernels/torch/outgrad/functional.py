@@ -795,7 +795,8 @@ def dropout_seed(x):
     generator = torch.cuda.default_generators[device.index]
     offset = generator.get_offset()
     generator.set_offset(offset + 4)
-    return torch.scalar_tensor(library.seed_at(generator.initial_seed(), offset), dtype=torch.int64)
+    seed = library.seed_at(generator.initial_seed(), offset)
+    return torch.scalar_tensor(seed, dtype=torch.int64, device="cpu")  # whatever the default device is
 
 
 def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Tensor:
